@@ -1,0 +1,104 @@
+# make demo | test | lint | bench | build | clean. Each target does its own set-up, in $(VENV); repeated runs reuse it.
+# PYTHON: the CPython that $(VENV) is made with. PYTEST_ARGS: further arguments of pytest.
+
+VENV ?= .venv
+PY := $(VENV)/bin/python
+TORCH ?= 2.13.0
+PYTEST_ARGS ?=
+# A frame-test environment per further CPython: FRAME_VERSIONS="" skips them.
+FRAME_VERSIONS ?= 3.12 3.13
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export CCOMPILE_TEST_EXT ?= 1
+
+DEPS := $(VENV)/.ccompile-deps
+LINT := $(VENV)/.ccompile-lint
+BUILT := $(VENV)/.ccompile-built
+INPUTS := setup.py pyproject.toml $(wildcard csrc/*/*.c csrc/*/*.h csrc/*/*.def)
+
+.PHONY: demo test test-frames test-main lint bench build clean distclean
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+
+demo: $(BUILT)
+	$(PY) -m ccompile demo $(DEMO_ARGS)
+
+test: test-frames test-main
+
+test-main: $(BUILT)
+	$(PY) -m pytest tests -q $(PYTEST_ARGS)
+
+build: $(BUILT)
+
+bench: $(BUILT)
+	$(PY) benchmarks/bench_overhead.py $(BENCH_ARGS)
+
+# ---- set-up
+
+# The first python with headers, venv and pip: $(PYTHON), else CPython 3.11 under its usual names.
+define FIND_PYTHON
+for p in $(PYTHON) python3.11 python3 $${PYENV_ROOT:-$$HOME/.pyenv}/versions/3.11.*/bin/python /usr/bin/python3.11; do \
+  "$$p" -c 'import sys, os, venv, ensurepip, sysconfig as s; \
+ok = sys.version_info[:2] == (3, 11) or len(sys.argv) > 1; \
+sys.exit(not (ok and os.path.exists(os.path.join(s.get_path("include"), "Python.h"))))' $(PYTHON) 2>/dev/null \
+  && { echo "$$p"; break; }; done
+endef
+
+$(PY):
+	@p="$$($(FIND_PYTHON))"; test -n "$$p" || { \
+	  echo "ccompile: no CPython 3.11 with headers, venv and pip was found; name one: make PYTHON=..." >&2; exit 1; }; \
+	echo "creating $(VENV) with $$p"; "$$p" -m venv $(VENV)
+
+# What is there already is kept: pip only looks whether the pins hold.
+$(DEPS): pyproject.toml | $(PY)
+	$(PY) -m pip install -q "setuptools>=77" wheel
+	@$(PY) -c "import torch, sys; sys.exit(torch.__version__.split('+')[0] != '$(TORCH)')" 2>/dev/null \
+	  || { echo "installing torch $(TORCH)"; $(PY) -m pip install -q "torch==$(TORCH)"; }
+	@echo "installing what pyproject.toml names, and ccompile itself"
+	$(PY) -m pip install -q -e '.[dev]' --no-build-isolation
+	@touch $@
+
+# Only what has changed is compiled (setup.py).
+$(BUILT): $(INPUTS) $(DEPS)
+	$(PY) setup.py -q build_ext --inplace
+	@touch $@
+
+$(LINT): pyproject.toml $(DEPS)
+	$(PY) -m pip install -q -e '.[lint]' --no-build-isolation
+	@touch $@
+
+# ---- checks
+
+lint: $(LINT)
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check python benchmarks setup.py tests/test_arch.py tests/test_api.py
+	$(PY) -m mypy
+	$(PY) -m codespell_lib csrc python tests benchmarks notebooks README.md Makefile setup.py
+
+# The evaluator's own tests on the other supported CPythons: a light environment each, without torch.
+test-frames: $(BUILT)
+	@for v in $(FRAME_VERSIONS); do $(MAKE) --no-print-directory .frames-$$v || exit 1; done
+
+.frames-%:
+	@p=""; for c in $${PYENV_ROOT:-$$HOME/.pyenv}/versions/$*.*/bin/python python$*; do \
+	  "$$c" -c 'import sys, os, sysconfig as s; sys.exit(not os.path.exists(os.path.join(s.get_path("include"), "Python.h")))' \
+	    2>/dev/null && { p="$$c"; break; }; done; \
+	tests="$$(ls tests/test_frame*.py 2>/dev/null)"; \
+	if [ -z "$$p" ]; then echo "frame tests on CPython $*: skipped, no such interpreter with headers was found"; \
+	elif [ -z "$$tests" ] || [ ! -e csrc/mod/frametest.c ] || [ ! -e csrc/py/frame_$(subst .,,$*).c ]; then \
+	  echo "frame tests on CPython $*: skipped, they are not there yet"; \
+	else set -e; e=.venv-$*; test -x $$e/bin/python || "$$p" -m venv $$e; \
+	  if [ ! -e $$e/.deps ] || [ pyproject.toml -nt $$e/.deps ]; then \
+	    $$e/bin/python -m pip install -q "setuptools>=77" \
+	      $$(sed -n 's/^ *"\(\(pytest\|hypothesis\)==[^"]*\)",$$/\1/p' pyproject.toml); touch $$e/.deps; fi; \
+	  CCOMPILE_TEST_EXT=frame $$e/bin/python setup.py -q build_ext --build-lib build/frames-$*; \
+	  echo "frame tests on CPython $*"; \
+	  PYTHONPATH=build/frames-$* $$e/bin/python -m pytest -q --noconftest -p no:cacheprovider $$tests; \
+	fi
+
+clean:
+	rm -rf build python/*.egg-info python/ccompile/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis \
+	  $(VENV)/.ccompile-built
+	find python tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean
+	rm -rf .venv .venv-3.*

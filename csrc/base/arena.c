@@ -1,0 +1,78 @@
+/* Bump allocator: chunks in a list, freed together. Memory is zeroed; a limit makes running out an ordinary
+ * soft stop of one compile (allocation gives NULL) instead of an error of the process. */
+#include "base.h"
+
+enum { CHUNK_BYTES = 64 * 1024, ALIGN = 16 };
+
+typedef struct Chunk {
+    struct Chunk *next;
+    size_t size, used;
+    _Alignas(16) unsigned char bytes[];
+} Chunk;
+
+struct CcArena {
+    Chunk *head;
+    size_t limit, total;
+};
+
+CcArena *cc_arena_new(size_t limit_bytes)
+{
+    CcArena *arena = calloc(1, sizeof *arena);
+    if (arena != NULL) arena->limit = limit_bytes;
+    return arena;
+}
+
+void cc_arena_free(CcArena *arena)
+{
+    if (arena == NULL) return;
+    for (Chunk *c = arena->head, *next; c != NULL; c = next) {
+        next = c->next;
+#if CC_DEBUG >= 1
+        memset(c->bytes, 0xDD, c->size);
+#endif
+        free(c);
+    }
+    free(arena);
+}
+
+void *cc_arena_alloc(CcArena *arena, size_t n)
+{
+    n = (n + ALIGN - 1) & ~(size_t)(ALIGN - 1);
+    if (arena->limit != 0 && arena->total + n > arena->limit) return NULL;
+    Chunk *c = arena->head;
+    if (c == NULL || c->size - c->used < n) {
+        const size_t size = CC_MAX(n, (size_t)CHUNK_BYTES);
+        c = calloc(1, sizeof *c + size);
+        if (c == NULL) return NULL;
+        c->size = size;
+        c->next = arena->head;
+        arena->head = c;
+    }
+    void *p = c->bytes + c->used;
+    c->used += n;
+    arena->total += n;
+    return p;
+}
+
+char *cc_arena_strdup(CcArena *arena, const char *s)
+{
+    const size_t n = strlen(s) + 1;
+    char *copy = cc_arena_alloc(arena, n);
+    if (copy != NULL) memcpy(copy, s, n);
+    return copy;
+}
+
+size_t cc_arena_used(const CcArena *arena) { return arena->total; }
+
+void *cc_vec_grow(void *at, int *cap, int need, size_t item)
+{
+    int n = *cap > 0 ? *cap : 8;
+    while (n < need) n *= 2;
+    void *p = realloc(at, (size_t)n * item);
+    if (p == NULL) {
+        fprintf(stderr, "ccompile: out of memory (array of %zu bytes)\n", (size_t)n * item);
+        abort();
+    }
+    *cap = n;
+    return p;
+}

@@ -1,0 +1,127 @@
+/* base: what both halves stand on. Arena, growable array, pointer map, string buffer, error value, event ring.
+ * Assumes nothing of Python or torch. All functions are safe to call without the GIL; no object here is shared
+ * between threads except the event ring, which takes its own lock. */
+#ifndef CC_BASE_H
+#define CC_BASE_H
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CC_MUST __attribute__((warn_unused_result))
+#define CC_PRINTF(fmt, first) __attribute__((format(printf, fmt, first)))
+/* Ownership marks, read by people and by the lint test: the result is a new / borrowed reference, argument i is stolen. */
+#define CC_NEW
+#define CC_BORROW
+#define CC_STEAL(i)
+
+#define CC_COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
+#define CC_MIN(a, b) ((a) < (b) ? (a) : (b))
+#define CC_MAX(a, b) ((a) > (b) ? (a) : (b))
+
+/* Debug level: 0 release, 1 asserts, 2 verifiers between stages, 3 shadow runs. */
+#ifndef CC_DEBUG
+#define CC_DEBUG 0
+#endif
+#if CC_DEBUG >= 1
+#define CC_ASSERT(cond) \
+    do { \
+        if (!(cond)) cc_base_assert_failed(#cond, __FILE__, __LINE__); \
+    } while (0)
+#else
+#define CC_ASSERT(cond) ((void)0)
+#endif
+void cc_base_assert_failed(const char *cond, const char *file, int line);
+
+/* ---- err.def, err.c: errors of the core half are values, never exceptions ---- */
+typedef enum CcStatus {
+#define CC_ERR(id, text) CC_E_##id,
+#include "err.def"
+#undef CC_ERR
+    CC_E_COUNT
+} CcStatus;
+
+typedef struct CcErr {
+    CcStatus status;   /* CC_E_OK when no error is set */
+    char text[232];    /* what was wrong, where, what to do; empty when OK */
+} CcErr;
+
+/* Sets *err (which may be NULL) and returns -1, so that `return cc_err_set(...)` reads well. */
+int cc_err_set(CcErr *err, CcStatus status, const char *fmt, ...) CC_PRINTF(3, 4);
+const char *cc_err_name(CcStatus status);
+
+/* ---- arena.c: all memory of one compile; freed at once ---- */
+typedef struct CcArena CcArena;
+CcArena *cc_arena_new(size_t limit_bytes);        /* NULL when out of memory; limit 0 = none */
+void cc_arena_free(CcArena *arena);               /* NULL is allowed; contents are poisoned in debug builds */
+void *cc_arena_alloc(CcArena *arena, size_t n);   /* zeroed, 16-byte aligned; NULL past the limit (a soft stop) */
+char *cc_arena_strdup(CcArena *arena, const char *s);
+size_t cc_arena_used(const CcArena *arena);
+
+/* ---- vec.h part: a typed growable array. CC_VEC(int) v = {0}; cc_vec_push(&v, 3); cc_vec_free(&v); ---- */
+#define CC_VEC(T) \
+    struct { \
+        T *at; \
+        int n, cap; \
+    }
+/* Grows by doubling. Out of memory aborts the process with a message: the arrays are small and bounded by
+ * trace limits, so a failure here means that the process is lost anyway. */
+void *cc_vec_grow(void *at, int *cap, int need, size_t item);
+#define cc_vec_reserve(v, need) \
+    ((void)((need) > (v)->cap ? ((v)->at = cc_vec_grow((v)->at, &(v)->cap, (need), sizeof *(v)->at)) : NULL))
+#define cc_vec_push(v, ...) (cc_vec_reserve(v, (v)->n + 1), (void)((v)->at[(v)->n++] = (__VA_ARGS__)))
+#define cc_vec_last(v) ((v)->at[(v)->n - 1])
+#define cc_vec_free(v) (free((v)->at), (v)->at = NULL, (v)->n = (v)->cap = 0)
+
+/* ---- map.c: open addressing from a non-NULL pointer (or any non-zero word) to a 64-bit value ---- */
+typedef struct CcMap {
+    struct CcMapSlot {
+        const void *key;
+        int64_t value;
+    } *slot;
+    int n, used, cap;   /* live entries, live + deleted, power of two */
+} CcMap;
+int64_t *cc_map_find(const CcMap *map, const void *key);            /* NULL when absent; valid until the next put */
+void cc_map_put(CcMap *map, const void *key, int64_t value);        /* inserts or replaces */
+bool cc_map_remove(CcMap *map, const void *key);
+void cc_map_free(CcMap *map);
+
+uint64_t cc_map_hash(const void *bytes, size_t n, uint64_t seed);   /* FNV-1a folded: for structural caches */
+
+/* ---- sbuf.c: a growing string ---- */
+typedef struct CcSbuf {
+    char *text;   /* always NUL-terminated once something was added, else NULL */
+    size_t n, cap;
+} CcSbuf;
+void cc_sbuf_add(CcSbuf *sb, const char *fmt, ...) CC_PRINTF(2, 3);
+void cc_sbuf_vadd(CcSbuf *sb, const char *fmt, va_list args);
+const char *cc_sbuf_text(const CcSbuf *sb);   /* "" when empty */
+void cc_sbuf_free(CcSbuf *sb);
+
+/* ---- log.c: ring of the last events; reports read it, CCOMPILE_LOG=1 also prints each to stderr ---- */
+typedef enum CcEventKind {
+#define CC_EVENT(id, name) CC_LOG_##id,
+#include "event.def"
+#undef CC_EVENT
+    CC_LOG_COUNT
+} CcEventKind;
+
+typedef struct CcLogEvent {
+    CcEventKind kind;
+    uint64_t serial;    /* 1, 2, ...: order in which events happened */
+    uint64_t time_ns;   /* CLOCK_MONOTONIC */
+    char text[240];
+} CcLogEvent;
+
+void cc_log_add(CcEventKind kind, const char *fmt, ...) CC_PRINTF(2, 3);
+uint64_t cc_log_count(CcEventKind kind);                       /* since the process began or cc_log_reset */
+int cc_log_copy(CcLogEvent *out, int max, uint64_t after);     /* events with serial > after, oldest first */
+const char *cc_log_name(CcEventKind kind);
+void cc_log_reset(void);
+uint64_t cc_log_now_ns(void);
+
+#endif

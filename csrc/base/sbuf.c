@@ -1,0 +1,36 @@
+/* A growing string, for printers and messages. */
+#include "base.h"
+
+void cc_sbuf_vadd(CcSbuf *sb, const char *fmt, va_list args)
+{
+    va_list again;
+    va_copy(again, args);
+    const int need = vsnprintf(NULL, 0, fmt, args);
+    if (need >= 0) {
+        if (sb->n + (size_t)need + 1 > sb->cap) {
+            sb->cap = CC_MAX((size_t)256, (sb->n + (size_t)need + 1) * 2);
+            char *p = realloc(sb->text, sb->cap);
+            if (p == NULL) abort();
+            sb->text = p;
+        }
+        vsnprintf(sb->text + sb->n, (size_t)need + 1, fmt, again);
+        sb->n += (size_t)need;
+    }
+    va_end(again);
+}
+
+void cc_sbuf_add(CcSbuf *sb, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    cc_sbuf_vadd(sb, fmt, args);
+    va_end(args);
+}
+
+const char *cc_sbuf_text(const CcSbuf *sb) { return sb->text != NULL ? sb->text : ""; }
+
+void cc_sbuf_free(CcSbuf *sb)
+{
+    free(sb->text);
+    *sb = (CcSbuf){0};
+}

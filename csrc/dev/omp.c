@@ -1,0 +1,56 @@
+/* omp: the OpenMP pool that torch has already started. libgomp keeps one pool per calling thread of the program, so calling
+ * its entry point (GOMP_parallel, the one that compilers use) runs our loops on torch's threads. Without it: one thread. */
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "dev.h"
+
+static struct {
+    void (*parallel)(void (*fn)(void *), void *data, unsigned threads, unsigned flags);
+    int (*thread_num)(void), (*num_threads)(void), (*in_parallel)(void);
+} omp;
+static atomic_int threads = 1;
+
+static void find(void) {
+    /* torch's copy may be renamed (libgomp-a34b3233.so.1) and local: make its symbols global, so that oneDNN binds to it. */
+    void *handle = cc_dl_loaded("libgomp");
+    const CcDlRow rows[] = {
+        {"omp_get_thread_num", (void **)&omp.thread_num},
+        {"omp_get_num_threads", (void **)&omp.num_threads},
+        {"omp_in_parallel", (void **)&omp.in_parallel},
+        {"GOMP_parallel", (void **)&omp.parallel},
+    };
+    if (cc_dl_bind(handle, rows, CC_COUNT(rows), NULL) < 0) omp.parallel = NULL;
+}
+
+static bool ready(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, find);
+    return omp.parallel != NULL;
+}
+
+void cc_omp_threads(int n) { atomic_store_explicit(&threads, n < 1 ? 1 : n, memory_order_relaxed); }
+
+int cc_omp_width(void) { return ready() ? atomic_load_explicit(&threads, memory_order_relaxed) : 1; }
+
+struct Job {
+    void (*work)(void *ctx, int64_t begin, int64_t end);
+    void *ctx;
+    int64_t n;
+};
+
+static void run_part(void *data) {
+    const struct Job *job = data;
+    const int64_t id = omp.thread_num(), parts = omp.num_threads();
+    const int64_t begin = job->n * id / parts, end = job->n * (id + 1) / parts;
+    if (begin < end) job->work(job->ctx, begin, end);
+}
+
+void cc_omp_run(void (*work)(void *ctx, int64_t begin, int64_t end), void *ctx, int64_t n, int parts) {
+    struct Job job = {work, ctx, n};
+    if (parts > n) parts = (int)n;
+    if (parts <= 1 || !ready() || omp.in_parallel()) work(ctx, 0, n);
+    else omp.parallel(run_part, &job, (unsigned)parts, 0);
+}
+
+const char *cc_omp_describe(void) { return ready() ? "libgomp" : "no OpenMP"; }

@@ -1,0 +1,305 @@
+/* Roots: entries of a compiled callable, the call, and what is kept about it. */
+#include "eval_int.h"
+
+CcKnobs cc_policy = {
+#define CC_KNOB(name, kind, value, doc) .name = value,
+#include "policy.def"
+#undef CC_KNOB
+};
+static const CcKnobInfo knobs[] = {
+#define CC_KNOB(name, kind, value, doc) {#name, doc, CC_KNOB_##kind, offsetof(CcKnobs, name)},
+#include "policy.def"
+#undef CC_KNOB
+};
+const CcKnobInfo *cc_policy_knobs(int *n)
+{
+    *n = CC_COUNT(knobs);
+    return knobs;
+}
+
+struct CcEvalCounts cc_eval_counts;
+_Thread_local int cc_eval_disabled;
+
+/* ------------------------------------------------------------------ what is called */
+
+static PyFunctionObject *function_of(PyObject *callable)
+{
+    if (PyFunction_Check(callable)) return (PyFunctionObject *)callable;
+    if (PyMethod_Check(callable) && PyFunction_Check(PyMethod_GET_FUNCTION(callable)))
+        return (PyFunctionObject *)PyMethod_GET_FUNCTION(callable);
+    PyObject *name = PyUnicode_InternFromString("__call__");
+    PyObject *f = name != NULL ? cc_type_lookup(Py_TYPE(callable), name) : NULL;
+    Py_XDECREF(name);
+    return f != NULL && PyFunction_Check(f) ? (PyFunctionObject *)f : NULL;
+}
+
+/* What stands before the call's own arguments: a method's or object's self. NULL: nothing. */
+static PyObject *self_of(const CcRoot *root)
+{
+    if (PyFunction_Check(root->callable)) return NULL;
+    return PyMethod_Check(root->callable) ? PyMethod_GET_SELF(root->callable) : root->callable;
+}
+
+int cc_root_init(CcRoot *root, PyObject *callable)
+{
+    PyFunctionObject *f = function_of(callable);
+    if (f == NULL) {
+        PyErr_Format(PyExc_TypeError,
+                     "ccompile can compile a Python function, a method, or an object whose class has a Python __call__, "
+                     "not %.100s", Py_TYPE(callable)->tp_name);
+        return -1;
+    }
+    root->callable = callable;
+    root->func = (PyFunctionObject *)Py_NewRef((PyObject *)f);
+    root->knobs = cc_policy;
+    return 0;
+}
+
+/* ------------------------------------------------------------------ life */
+
+static void free_point(CcPoint *p)
+{
+    for (int i = 0; i < p->n; i++) Py_CLEAR(p->level[i].co);
+    free(p->level);
+    for (int i = 0; i < p->segment.n; i++) cc_segment_free(p->segment.at[i]);
+    cc_vec_free(&p->segment);
+    free(p);
+}
+
+static void free_entry(CcEntry *e)
+{
+    Py_XDECREF(e->kwnames);
+    cc_segment_free(e->segment);
+    free(e);
+}
+
+static void clear_breaks(CcRoot *root)
+{
+    while (root->seen.n > 0) cc_break_clear(&root->seen.at[--root->seen.n]);
+    while (root->gave_up.n > 0) cc_break_clear(&root->gave_up.at[--root->gave_up.n]);
+}
+
+void cc_root_clear(CcRoot *root)
+{
+    if (root->running > 0) {   /* a call is running these very segments: its end clears them */
+        root->reset_pending = true;
+        return;
+    }
+    root->reset_pending = false;
+    while (root->entry.n > 0) free_entry(root->entry.at[--root->entry.n]);
+    while (root->point.n > 0) free_point(root->point.at[--root->point.n]);
+    cc_sites_free(&root->sites);
+    clear_breaks(root);
+    free(root->last_failure);
+    root->last_failure = NULL;
+    root->give_ups = 0;
+    root->eager_only = root->warned = false;
+}
+
+void cc_root_free(CcRoot *root)
+{
+    root->running = 0;
+    cc_root_clear(root);
+    cc_vec_free(&root->entry);
+    cc_vec_free(&root->point);
+    cc_vec_free(&root->seen);
+    cc_vec_free(&root->gave_up);
+    Py_CLEAR(root->func);
+}
+
+int cc_root_visit(const CcRoot *root, visitproc visit, void *arg)
+{
+    Py_VISIT(root->func);
+    for (int i = 0; i < root->entry.n; i++) {
+        const int status = cc_trace_visit(root->entry.at[i]->segment->trace, visit, arg);
+        if (status != 0) return status;
+    }
+    for (int i = 0; i < root->point.n; i++)
+        for (int j = 0; j < root->point.at[i]->segment.n; j++) {
+            const int status = cc_trace_visit(root->point.at[i]->segment.at[j]->trace, visit, arg);
+            if (status != 0) return status;
+        }
+    return 0;
+}
+
+/* ------------------------------------------------------------------ entries and points */
+
+static bool same_names(PyObject *a, PyObject *b)
+{
+    if (a == b) return true;
+    const Py_ssize_t n = a != NULL ? PyTuple_GET_SIZE(a) : 0, m = b != NULL ? PyTuple_GET_SIZE(b) : 0;
+    if (n != m) return false;
+    for (Py_ssize_t i = 0; i < n; i++)
+        if (PyTuple_GET_ITEM(a, i) != PyTuple_GET_ITEM(b, i) &&
+            PyUnicode_Compare(PyTuple_GET_ITEM(a, i), PyTuple_GET_ITEM(b, i)) != 0)
+            return false;
+    return true;
+}
+
+void cc_root_publish_entry(CcRoot *root, CcTrace *trace, int n_args, PyObject *kwnames)
+{
+    CcEntry *e = calloc(1, sizeof *e);
+    if (e == NULL) abort();
+    e->segment = cc_segment_new(root, trace);
+    e->n_args = n_args;
+    e->kwnames = Py_XNewRef(kwnames);
+    cc_vec_push(&root->entry, e);
+    memmove(root->entry.at + 1, root->entry.at, sizeof e * (size_t)(root->entry.n - 1));
+    root->entry.at[0] = e;
+    cc_log_add(CC_LOG_ENTRY, "%s: %d guards, %d ops", PyUnicode_AsUTF8(root->func->func_qualname), trace->guards.g.n, trace->ops);
+}
+
+CcPoint *cc_root_point(CcRoot *root, CcAct *const *acts, int n, bool create)
+{
+    for (int i = 0; i < root->point.n; i++) {
+        CcPoint *p = root->point.at[i];
+        bool same = p->n == n;
+        for (int k = 0; same && k < n; k++) same = p->level[k].co == acts[k]->co && p->level[k].pc == acts[k]->pc;
+        if (same) return p;
+    }
+    if (!create) return NULL;
+    CcPoint *p = calloc(1, sizeof *p);
+    if (p == NULL || (p->level = calloc((size_t)n, sizeof *p->level)) == NULL) abort();
+    p->n = n;
+    for (int k = 0; k < n; k++) {
+        p->level[k].co = (PyCodeObject *)Py_NewRef((PyObject *)acts[k]->co);
+        p->level[k].pc = acts[k]->pc;
+    }
+    cc_vec_push(&root->point, p);
+    return p;
+}
+
+void cc_root_failure(CcRoot *root, const CcSegment *s, int guard)
+{
+    CcSbuf text = {0};
+    cc_guard_text(&s->trace->guards, guard, &text);
+    free(root->last_failure);
+    root->last_failure = strdup(cc_sbuf_text(&text));
+    cc_sbuf_free(&text);
+    cc_log_add(CC_LOG_GUARD_FAIL, "%s: %s", PyUnicode_AsUTF8(root->func->func_qualname), root->last_failure);
+}
+
+/* ------------------------------------------------------------------ the call */
+
+static PyObject *call_eagerly(CcRoot *root, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    root->eager_calls++;
+    return PyObject_Vectorcall(root->callable, args, nargsf, kwnames);
+}
+
+/* Runs an entry whose guards have passed. *again: nothing happened, the call has to be made eagerly. */
+static PyObject *run_entry(CcRoot *root, CcEntry *e, CcScratch *x, bool *again)
+{
+    CcSegment *s = e->segment;
+    bool pure;
+    if (cc_segment_exec(s, x, &pure) < 0) {
+        *again = pure;
+        return NULL;
+    }
+    if (s->trace->end == CC_END_RETURN) return cc_segment_make(s, x, s->trace->result);
+    return cc_region_continue(root, s, x);
+}
+
+static void to_front(CcRoot *root, int i)
+{
+    CcEntry *e = root->entry.at[i];
+    memmove(root->entry.at + 1, root->entry.at, sizeof e * (size_t)i);
+    root->entry.at[0] = e;
+}
+
+/* Result of a hit; NULL without an error: no entry fits, or *again. */
+static PyObject *try_entries(CcRoot *root, PyObject *const *args, int n, PyObject *kwnames, const CcMode *mode, bool *again)
+{
+    const CcGuardState state = {.args = args, .n_args = n};
+    for (int i = 0; i < root->entry.n; i++) {
+        CcEntry *e = root->entry.at[i];
+        if (e->n_args != n || e->segment->broken || !same_names(e->kwnames, kwnames)) continue;
+        if (!cc_mode_same(&e->segment->trace->mode, mode)) {
+            if (i == 0 && root->entry.n == 1) {
+                free(root->last_failure);
+                root->last_failure = strdup(cc_mode_diff(&e->segment->trace->mode, mode));
+            }
+            continue;
+        }
+        CcScratch x;
+        cc_segment_open(e->segment, &x);
+        const int failed = cc_segment_check(e->segment, &x, &state);
+        if (failed >= 0) {
+            if (i == 0) cc_root_failure(root, e->segment, failed);
+            cc_segment_close(e->segment, &x);
+            continue;
+        }
+        if (i > 0) to_front(root, i);
+        root->hits++;
+        cc_eval_counts.hits++;
+        PyObject *r = run_entry(root, e, &x, again);
+        cc_guard_release(&e->segment->trace->guards, x.gv, e->segment->trace->guards.g.n);
+        cc_segment_close(e->segment, &x);
+        return r;
+    }
+    return NULL;
+}
+
+static bool may_record(CcRoot *root)
+{
+    if (root->eager_only) return false;
+    if (root->entry.n < root->knobs.recompile_limit) return true;
+    if (!root->warned) {
+        root->warned = true;
+        PyErr_WarnFormat(PyExc_RuntimeWarning, 1,
+                         "ccompile: %U has reached recompile_limit (%d); further variants run eagerly. The guard that failed "
+                         "last: %s", root->func->func_qualname, root->knobs.recompile_limit,
+                         root->last_failure != NULL ? root->last_failure : "-");
+        if (PyErr_Occurred()) return false;   /* warnings are errors: the caller sees it */
+    }
+    return false;
+}
+
+static PyObject *call_compiled(CcRoot *root, PyObject *const *args, int n, PyObject *kwnames, const CcMode *mode,
+                               PyObject *const *own, size_t own_nargsf)
+{
+    bool again = false;
+    PyObject *r = try_entries(root, args, n, kwnames, mode, &again);
+    if (r != NULL) return r;
+    if (again) {   /* what failed raises in eager as well, with the user's lines in its traceback */
+        PyErr_Clear();
+        cc_log_add(CC_LOG_EAGER, "%s: a compiled segment failed", PyUnicode_AsUTF8(root->func->func_qualname));
+        return call_eagerly(root, own, own_nargsf, kwnames);
+    }
+    if (PyErr_Occurred()) return NULL;
+    cc_eval_counts.misses++;
+    if (!may_record(root)) return PyErr_Occurred() ? NULL : call_eagerly(root, own, own_nargsf, kwnames);
+    return cc_region_record(root, args, n, kwnames, mode);
+}
+
+PyObject *cc_root_call(CcRoot *root, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    if (cc_eval_disabled > 0 || cc_eval_recording() || cc_hook_traced())
+        return PyObject_Vectorcall(root->callable, args, nargsf, kwnames);
+    root->calls++;
+    cc_eval_counts.calls++;
+    CcMode mode;
+    cc_mode_read(&mode);
+    const char *why = cc_mode_refuse(&mode);
+    if (why != NULL || root->eager_only) {
+        if (why != NULL) cc_log_add(CC_LOG_EAGER, "%s", why);
+        return call_eagerly(root, args, nargsf, kwnames);
+    }
+    cc_run_threads(cc_mode_threads());
+    const Py_ssize_t n_pos = PyVectorcall_NARGS(nargsf);
+    const int n_own = (int)n_pos + (kwnames != NULL ? (int)PyTuple_GET_SIZE(kwnames) : 0);
+    PyObject *self = self_of(root), *small[16], **all = small;
+    PyObject *const *in = args;
+    if (self != NULL) {
+        if (n_own + 1 > CC_COUNT(small) && (all = PyMem_Malloc(sizeof *all * (size_t)(n_own + 1))) == NULL)
+            return PyErr_NoMemory();
+        all[0] = self;
+        memcpy(all + 1, args, sizeof *all * (size_t)n_own);
+        in = all;
+    }
+    root->running++;
+    PyObject *r = call_compiled(root, in, n_own + (self != NULL), kwnames, &mode, args, nargsf);
+    if (--root->running == 0 && root->reset_pending) cc_root_clear(root);
+    if (all != small) PyMem_Free(all);
+    return r;
+}

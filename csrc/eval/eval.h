@@ -1,0 +1,85 @@
+/* eval: compiled functions at run time. A root (one compiled callable) holds entries for its calls and segments for what
+ * follows its breaks; a call checks guards, runs plans and effects, and makes the result; what has no segment yet is recorded.
+ *
+ *   call --> entry guards hit --> plan, effects --> RETURN: result, no frame was made
+ *      |                                       '--> BREAK: frames are made from the snapshot, the instruction is performed
+ *      |                                                   --> resume: segments of that point, or record the next one
+ *      '--> miss: call for real, recorded */
+#ifndef CC_EVAL_H
+#define CC_EVAL_H
+
+#include "../rec/rec.h"
+#include "../run/run.h"
+
+typedef struct CcKnobs {
+#define CC_KNOB(name, kind, value, doc) int name;
+#include "policy.def"
+#undef CC_KNOB
+} CcKnobs;
+extern CcKnobs cc_policy;                                  /* the process's defaults */
+enum { CC_KNOB_BOOL, CC_KNOB_INT };
+typedef struct CcKnobInfo {
+    const char *name, *doc;
+    int kind;
+    size_t offset;
+} CcKnobInfo;
+const CcKnobInfo *cc_policy_knobs(int *n);
+
+typedef struct CcSegment {
+    CcTrace *trace;
+    CcPlan *plan;
+    int id;
+    uint64_t hits;
+    bool broken;               /* its plan failed: not used any more */
+} CcSegment;
+
+/* Where a break leaves off: the chain of frames and the instruction that comes next. */
+typedef struct CcPoint {
+    int n;
+    struct CcPointLevel {
+        PyCodeObject *co;      /* strong */
+        int pc;
+    } *level;
+    CC_VEC(CcSegment *) segment;
+    bool full;                 /* the limit was reached: CPython goes on from here */
+} CcPoint;
+
+typedef struct CcEntry {
+    CcSegment *segment;
+    int n_args;
+    PyObject *kwnames;         /* strong tuple or NULL */
+} CcEntry;
+
+typedef struct CcRoot {
+    PyObject *callable;        /* borrowed from the owner */
+    PyFunctionObject *func;    /* strong */
+    CcKnobs knobs;
+    bool fullgraph, extern_only;
+    CC_VEC(CcEntry *) entry;   /* most recently used first */
+    CC_VEC(CcPoint *) point;
+    CcSites sites;
+    CC_VEC(CcBreakInfo) seen;  /* breaks met in the last recorded call, in order */
+    CC_VEC(CcBreakInfo) gave_up;
+    uint64_t calls, hits, recordings, eager_calls;
+    char *last_failure;        /* text of the guard that failed before the last recording */
+    int give_ups;              /* in a row */
+    int running, next_id;
+    bool eager_only, warned, reset_pending;
+} CcRoot;
+
+/* callable: Python function, bound method, or an object with a Python __call__. -1 with TypeError set when it is none. */
+CC_MUST int cc_root_init(CcRoot *root, PyObject *callable);
+void cc_root_clear(CcRoot *root);                          /* entries, segments, sites */
+void cc_root_free(CcRoot *root);
+int cc_root_visit(const CcRoot *root, visitproc visit, void *arg);
+CC_MUST CC_NEW PyObject *cc_root_call(CcRoot *root, PyObject *const *args, size_t nargsf, PyObject *kwnames);
+CC_MUST CC_NEW PyObject *cc_root_report(const CcRoot *root);
+
+extern struct CcEvalCounts {
+    uint64_t calls, hits, misses;
+} cc_eval_counts;
+extern _Thread_local int cc_eval_disabled;                 /* depth of `with ccompile.disable()` */
+bool cc_eval_recording(void);                              /* this thread is inside a region */
+CC_MUST int cc_eval_init(PyObject *unsupported);           /* exception class for fullgraph */
+
+#endif

@@ -1,0 +1,450 @@
+/* A region: one compiled call from the moment on when frames are needed. It is the evaluator's observer. While recording it
+ * passes everything on to the recorder; behind a break it looks for a segment of that point and runs it, or records one.
+ *
+ *   acts of the chain     root ---- callee ---- innermost
+ *   a segment ends in a snapshot of m kept levels (the same acts) and new ones behind them:
+ *     m == chain, none new    fill slots, PERFORM            m < chain    UNWIND to level m-1, then as above
+ *     new levels              fill, DESCEND: frames are made by calling their functions (enter() fills them)
+ */
+#include "eval_int.h"
+
+enum { MAX_CHAIN = 64 };
+
+typedef struct Level {      /* values of one frame of a snapshot, waiting to be put into slots */
+    PyFunctionObject *func; /* strong; NULL for kept levels */
+    PyObject **slot;        /* strong, n; NULL entries are unset */
+    int n, pc, depth;
+    bool touched;
+} Level;
+
+typedef struct Region {
+    CcObserver obs;         /* first: CcObserver * is Region * */
+    struct Region *outer;
+    CcRoot *root;
+    CcRec *rec;
+    CcAct *root_act;        /* the act of level 0 */
+    int n_args;
+    PyObject *kwnames;
+    bool first;             /* the trace being recorded is an entry's */
+    CcPoint *point;         /* else: the point at which it began */
+    Level level[MAX_CHAIN];
+    int n_level, n_kept, filled;
+    PyObject *result;       /* a segment made the call's result below the root's frame */
+    bool has_result, failed;
+    PyObject *error[3];     /* raised at the root when `failed` */
+    CcBreakInfo unsupported;
+} Region;
+
+static _Thread_local Region *current;
+static PyObject *unsupported_class;
+
+bool cc_eval_recording(void) { return current != NULL; }
+
+int cc_eval_init(PyObject *unsupported)
+{
+    unsupported_class = Py_NewRef(unsupported);
+    return 0;
+}
+
+PyObject *cc_root_raise_unsupported(const CcBreakInfo *why)
+{
+    const struct CcPlace *at = why->n_stack > 0 ? &why->stack[why->n_stack - 1] : NULL;
+    PyErr_Format(unsupported_class, "fullgraph=True, but %s (%s) at %U:%d in %U%s%s",
+                 why->text != NULL ? why->text : cc_reason_name(why->reason), cc_reason_name(why->reason),
+                 at != NULL ? at->file : Py_None, at != NULL ? at->line : 0, at != NULL ? at->function : Py_None,
+                 *cc_reason_advice(why->reason) != '\0' ? "; " : "", cc_reason_advice(why->reason));
+    return NULL;
+}
+
+/* ------------------------------------------------------------------ snapshots */
+
+static void clear_level(Level *l)
+{
+    for (int i = 0; i < l->n; i++) Py_XDECREF(l->slot[i]);
+    free(l->slot);
+    Py_CLEAR(l->func);
+    *l = (Level){0};
+}
+
+static void clear_levels(Region *g)
+{
+    for (int i = 0; i < g->n_level; i++) clear_level(&g->level[i]);
+    g->n_level = g->n_kept = g->filled = 0;
+}
+
+static int make_level(const CcSegment *s, CcScratch *x, const CcLevel *from, Level *to)
+{
+    const CcTrace *t = s->trace;
+    to->pc = from->pc;
+    to->depth = from->depth;
+    to->touched = from->touched || !from->kept;
+    if (!from->kept) {
+        PyObject *f = cc_segment_make(s, x, from->func);
+        if (f == NULL) return -1;
+        to->func = (PyFunctionObject *)f;
+    }
+    if (!to->touched) return 0;
+    to->slot = calloc((size_t)from->n + 1, sizeof *to->slot);
+    if (to->slot == NULL) abort();
+    for (int i = 0; i < from->n; i++) {
+        to->slot[i] = cc_segment_make(s, x, t->slots.at[from->slot0 + i]);
+        to->n = i + 1;
+        if (to->slot[i] == NULL && PyErr_Occurred()) return -1;
+    }
+    return 0;
+}
+
+/* The values of a segment's last snapshot. */
+static int make_levels(Region *g, const CcSegment *s, CcScratch *x)
+{
+    const CcTrace *t = s->trace;
+    clear_levels(g);
+    g->n_kept = 0;
+    for (int i = 0; i < t->level.n; i++) {
+        g->n_level = i + 1;
+        if (make_level(s, x, &t->level.at[i], &g->level[i]) < 0) {
+            clear_levels(g);
+            return -1;
+        }
+        g->n_kept += t->level.at[i].kept;
+    }
+    g->filled = g->n_kept;
+    return 0;
+}
+
+static void fill(Level *l, CcAct *act)
+{
+    if (!l->touched) return;
+    cc_act_move(act, l->pc, 0);
+    const int n_locals = act->code->n_locals;
+    for (int i = 0; i < n_locals; i++) {
+        cc_act_put(act, i, l->slot[i]);
+        l->slot[i] = NULL;
+    }
+    cc_act_move(act, l->pc, l->depth);
+    for (int i = n_locals; i < l->n; i++) {
+        cc_act_put(act, i, l->slot[i]);
+        l->slot[i] = NULL;
+    }
+}
+
+/* ------------------------------------------------------------------ chain */
+
+static int chain_of(const Region *g, CcAct *act, CcAct **acts)
+{
+    int n = 0;
+    for (CcAct *a = act; a != NULL && n < MAX_CHAIN; a = a->prev) {
+        n++;
+        if (a == g->root_act) break;
+    }
+    int i = n;
+    for (CcAct *a = act; i > 0; a = a->prev) acts[--i] = a;
+    return n;
+}
+
+/* ------------------------------------------------------------------ ends of recordings */
+
+static CcGo die(Region *g)
+{
+    g->obs.dead = true;
+    return CC_GIVE_UP;
+}
+
+static void note_give_up(Region *g)
+{
+    const CcBreakInfo *why = cc_rec_why(g->rec);
+    CcRoot *root = g->root;
+    if (why == NULL) return;
+    CcBreakInfo copy = {0};
+    cc_break_copy(&copy, why);
+    cc_vec_push(&root->gave_up, copy);
+    if (root->gave_up.n > 64) {
+        cc_break_clear(&root->gave_up.at[0]);
+        memmove(root->gave_up.at, root->gave_up.at + 1, sizeof copy * (size_t)(--root->gave_up.n));
+    }
+    cc_log_add(CC_LOG_GIVE_UP, "%s: %s", PyUnicode_AsUTF8(root->func->func_qualname), why->text);
+    if (++root->give_ups >= root->knobs.give_up_limit) {
+        root->eager_only = true;
+        cc_log_add(CC_LOG_EAGER, "%s: %d recordings in a row gave up", PyUnicode_AsUTF8(root->func->func_qualname), root->give_ups);
+    }
+    if (root->fullgraph && g->unsupported.text == NULL) cc_break_copy(&g->unsupported, why);
+}
+
+static void publish(Region *g)
+{
+    CcTrace *t = cc_rec_take(g->rec);
+    if (t == NULL) return;
+    g->root->give_ups = 0;
+    if (t->end == CC_END_BREAK) {
+        CcBreakInfo copy = {0};
+        cc_break_copy(&copy, &t->brk);
+        cc_vec_push(&g->root->seen, copy);
+        cc_log_add(CC_LOG_BREAK, "%s: %s", PyUnicode_AsUTF8(g->root->func->func_qualname), copy.text);
+    }
+    if (g->first) cc_root_publish_entry(g->root, t, g->n_args, g->kwnames);
+    else if (g->point != NULL) cc_vec_push(&g->point->segment, cc_segment_new(g->root, t));
+    else cc_trace_free(t);
+    g->first = false;
+}
+
+/* ------------------------------------------------------------------ observer */
+
+static CcGo on_enter(CcObserver *obs, CcAct *act)
+{
+    Region *g = (Region *)obs;
+    if (g->filled < g->n_level && g->level[g->filled].func == act->func) {   /* a frame that cc_act_call_rebuilt made */
+        if (g->root_act == NULL) g->root_act = act;
+        fill(&g->level[g->filled++], act);
+        if (g->filled < g->n_level) return CC_DESCEND;
+        clear_levels(g);
+        return CC_PERFORM;
+    }
+    if (!cc_rec_active(g->rec)) return CC_PASS;
+    const CcGo go = cc_rec_enter(g->rec, act);
+    if (go == CC_GIVE_UP) {
+        note_give_up(g);
+        g->obs.dead = true;
+        return CC_PASS;
+    }
+    if (go == CC_OK && g->root_act == NULL) g->root_act = act;
+    return go;
+}
+
+static CcGo unsupported_now(Region *g, CcEvent *ev)
+{
+    g->obs.dead = true;
+    ev->result = NULL;
+    cc_root_raise_unsupported(&g->unsupported);
+    return CC_DONE;
+}
+
+static CcGo on_before(CcObserver *obs, CcAct *act, CcEvent *ev)
+{
+    Region *g = (Region *)obs;
+    if (!cc_rec_active(g->rec)) return die(g);
+    const CcGo go = cc_rec_before(g->rec, act, ev);
+    if (go == CC_GIVE_UP) {
+        note_give_up(g);
+        g->obs.dead = true;
+        return g->root->fullgraph ? unsupported_now(g, ev) : CC_GIVE_UP;
+    }
+    if (go != CC_BREAK) return go;
+    if (g->root->fullgraph) {
+        cc_break_copy(&g->unsupported, cc_rec_why(g->rec));
+        cc_trace_free(cc_rec_take(g->rec));
+        return unsupported_now(g, ev);
+    }
+    publish(g);
+    return CC_BREAK;
+}
+
+static CcGo on_after(CcObserver *obs, CcAct *act, CcEvent *ev)
+{
+    Region *g = (Region *)obs;
+    if (!cc_rec_active(g->rec)) return g->obs.dead ? CC_GIVE_UP : CC_OK;
+    const CcGo go = cc_rec_after(g->rec, act, ev);
+    if (go == CC_GIVE_UP) {
+        note_give_up(g);
+        g->obs.dead = true;
+    }
+    return go;
+}
+
+static void on_leave(CcObserver *obs, CcAct *act, int how, PyObject *value)
+{
+    Region *g = (Region *)obs;
+    if (!cc_rec_active(g->rec)) return;
+    const bool root = act == g->root_act;
+    cc_rec_leave(g->rec, act, how, value);
+    if (root) g->root_act = NULL;
+    if (cc_rec_active(g->rec)) return;
+    if (cc_rec_done(g->rec)) {
+        publish(g);
+        return;
+    }
+    note_give_up(g);
+    g->obs.dead = true;
+}
+
+/* A segment ran to its end: where does the call go on? */
+static CcGo after_segment(Region *g, CcSegment *s, CcScratch *x, CcAct *const *acts, int n)
+{
+    CcAct *act = acts[n - 1];
+    if (s->trace->end == CC_END_RETURN) {
+        PyObject *r = cc_segment_make(s, x, s->trace->result);
+        if (r == NULL) return die(g);
+        if (n == 1) {
+            act->retval = r;
+            return CC_RETURN;
+        }
+        g->result = r;
+        g->has_result = true;
+        g->n_kept = 1;
+        g->obs.unwinding = true;
+        return CC_UNWIND;
+    }
+    if (make_levels(g, s, x) < 0) return die(g);
+    if (g->n_kept < n) {
+        g->obs.unwinding = true;
+        return CC_UNWIND;
+    }
+    for (int i = 0; i < n; i++) fill(&g->level[i], acts[i]);
+    if (g->n_level > n) return CC_DESCEND;
+    clear_levels(g);
+    return CC_PERFORM;
+}
+
+static CcGo fail_segment(Region *g, CcSegment *s, bool pure)
+{
+    if (pure) {
+        PyErr_Clear();
+        cc_log_add(CC_LOG_EAGER, "segment %d failed; CPython goes on", s->id);
+        return die(g);
+    }
+    PyErr_Fetch(&g->error[0], &g->error[1], &g->error[2]);
+    g->failed = true;
+    g->n_kept = 1;
+    g->obs.unwinding = true;
+    return CC_UNWIND;
+}
+
+static CcGo record_from(Region *g, CcPoint *p, CcAct *const *acts, int n, const CcMode *mode)
+{
+    if (p->segment.n >= g->root->knobs.recompile_limit) {
+        p->full = true;
+        return die(g);
+    }
+    g->root->recordings++;
+    cc_log_add(CC_LOG_RECORD, "%s: behind a break, line %d", PyUnicode_AsUTF8(g->root->func->func_qualname),
+               cc_code_line(acts[n - 1]->code, acts[n - 1]->pc));
+    g->point = p;
+    return cc_rec_begin_resume(g->rec, acts, n, mode) == CC_OK ? CC_OK : die(g);
+}
+
+static CcGo on_resume(CcObserver *obs, CcAct *act)
+{
+    Region *g = (Region *)obs;
+    if (cc_rec_active(g->rec)) return CC_OK;
+    if (g->obs.dead) return CC_GIVE_UP;
+    if (cc_eval_disabled > 0) return CC_PERFORM;   /* inside `with disable()`: instruction by instruction, unobserved */
+    CcMode mode;
+    cc_mode_read(&mode);
+    CcAct *acts[MAX_CHAIN];
+    const int n = chain_of(g, act, acts);
+    if (cc_mode_refuse(&mode) != NULL || acts[0] != g->root_act || cc_hook_traced()) return die(g);
+    CcPoint *p = cc_root_point(g->root, acts, n, true);
+    const CcGuardState state = {.acts = acts, .n_acts = n};
+    for (int i = p->segment.n - 1; i >= 0; i--) {
+        CcSegment *s = p->segment.at[i];
+        if (s->broken || !cc_mode_same(&s->trace->mode, &mode)) continue;
+        CcScratch x;
+        cc_segment_open(s, &x);
+        const int failed = cc_segment_check(s, &x, &state);
+        if (failed >= 0) {
+            if (p->segment.n == 1) cc_root_failure(g->root, s, failed);
+            cc_segment_close(s, &x);
+            continue;
+        }
+        bool pure;
+        const CcGo go = cc_segment_exec(s, &x, &pure) < 0 ? fail_segment(g, s, pure) : after_segment(g, s, &x, acts, n);
+        cc_guard_release(&s->trace->guards, x.gv, s->trace->guards.g.n);
+        cc_segment_close(s, &x);
+        return go;
+    }
+    return p->full ? die(g) : record_from(g, p, acts, n, &mode);
+}
+
+static CcGo on_rewind(CcObserver *obs, CcAct *act)
+{
+    Region *g = (Region *)obs;
+    CcAct *acts[MAX_CHAIN];
+    const int n = chain_of(g, act, acts);
+    if (n > g->n_kept) return CC_UNWIND;
+    g->obs.unwinding = false;
+    if (g->failed) {
+        act->retval = NULL;
+        PyErr_Restore(g->error[0], g->error[1], g->error[2]);
+        g->failed = false;
+        return CC_RETURN;
+    }
+    if (g->has_result) {
+        act->retval = g->result;
+        g->result = NULL;
+        g->has_result = false;
+        return CC_RETURN;
+    }
+    for (int i = 0; i < n; i++) fill(&g->level[i], acts[i]);
+    if (g->n_level > n) return CC_DESCEND;
+    clear_levels(g);
+    return CC_PERFORM;
+}
+
+static PyObject *on_descend(CcObserver *obs, CcAct *act)
+{
+    (void)act;
+    Region *g = (Region *)obs;
+    return cc_act_call_rebuilt(g->level[g->filled].func);
+}
+
+/* ------------------------------------------------------------------ calls */
+
+static int open_region(Region *g, CcRoot *root)
+{
+    *g = (Region){.obs = {.enter = on_enter, .before = on_before, .after = on_after, .resume = on_resume,
+                          .leave = on_leave, .rewind = on_rewind, .descend = on_descend},
+                  .root = root};
+    g->rec = cc_rec_new(&root->sites);
+    if (g->rec == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    if (cc_hook_arm(&g->obs) < 0) {
+        cc_rec_free(g->rec);
+        return -1;
+    }
+    g->outer = current;
+    current = g;
+    return 0;
+}
+
+static PyObject *close_region(Region *g, PyObject *r)
+{
+    current = g->outer;
+    cc_hook_disarm(&g->obs);
+    clear_levels(g);
+    Py_CLEAR(g->result);
+    cc_rec_free(g->rec);
+    if (g->unsupported.text != NULL) {   /* also when the user's code caught it on its way */
+        Py_CLEAR(r);
+        PyErr_Clear();
+        cc_root_raise_unsupported(&g->unsupported);
+    }
+    cc_break_clear(&g->unsupported);
+    return r;
+}
+
+PyObject *cc_region_record(CcRoot *root, PyObject *const *args, int n, PyObject *kwnames, const CcMode *mode)
+{
+    Region g;
+    if (open_region(&g, root) < 0) return NULL;
+    root->recordings++;
+    while (root->seen.n > 0) cc_break_clear(&root->seen.at[--root->seen.n]);
+    cc_log_add(root->entry.n > 0 ? CC_LOG_RECOMPILE : CC_LOG_RECORD, "%s%s%s", PyUnicode_AsUTF8(root->func->func_qualname),
+               root->last_failure != NULL ? ": " : "", root->last_failure != NULL ? root->last_failure : "");
+    g.first = true;
+    g.n_args = n;
+    g.kwnames = kwnames;
+    const size_t n_kw = kwnames != NULL ? (size_t)PyTuple_GET_SIZE(kwnames) : 0;
+    cc_rec_begin_call(g.rec, args, n, kwnames, root->func, mode);
+    PyObject *r = PyObject_Vectorcall((PyObject *)root->func, args, (size_t)n - n_kw, kwnames);
+    return close_region(&g, r);
+}
+
+PyObject *cc_region_continue(CcRoot *root, CcSegment *s, CcScratch *x)
+{
+    Region g;
+    if (open_region(&g, root) < 0) return NULL;
+    PyObject *r = NULL;
+    if (make_levels(&g, s, x) == 0) r = cc_act_call_rebuilt(g.level[0].func);
+    return close_region(&g, r);
+}

@@ -1,0 +1,143 @@
+/* Reports: what a root holds, as plain Python data. */
+#include "eval_int.h"
+
+static int put(PyObject *dict, const char *key, PyObject *value)
+{
+    if (value == NULL) return -1;
+    const int status = PyDict_SetItemString(dict, key, value);
+    Py_DECREF(value);
+    return status;
+}
+
+static PyObject *text(CcSbuf *sb)
+{
+    PyObject *s = PyUnicode_DecodeUTF8(cc_sbuf_text(sb), (Py_ssize_t)sb->n, "replace");
+    cc_sbuf_free(sb);
+    return s;
+}
+
+static PyObject *break_dict(const CcBreakInfo *b)
+{
+    const struct CcPlace *at = b->n_stack > 0 ? &b->stack[b->n_stack - 1] : NULL;
+    PyObject *stack = PyList_New(0);
+    for (int i = 0; stack != NULL && i < b->n_stack; i++) {
+        PyObject *place = Py_BuildValue("(OiO)", b->stack[i].file, b->stack[i].line, b->stack[i].function);
+        if (place == NULL || PyList_Append(stack, place) < 0) Py_CLEAR(stack);
+        Py_XDECREF(place);
+    }
+    if (stack == NULL) return NULL;
+    return Py_BuildValue("{s:s,s:s,s:s,s:O,s:i,s:N}", "reason", cc_reason_name(b->reason), "text",
+                         b->text != NULL ? b->text : "", "advice", cc_reason_advice(b->reason), "file",
+                         at != NULL ? at->file : Py_None, "line", at != NULL ? at->line : 0, "user_stack", stack);
+}
+
+static PyObject *break_list(const CcBreakInfo *at, int n)
+{
+    PyObject *list = PyList_New(0);
+    for (int i = 0; list != NULL && i < n; i++) {
+        PyObject *d = break_dict(&at[i]);
+        if (d == NULL || PyList_Append(list, d) < 0) Py_CLEAR(list);
+        Py_XDECREF(d);
+    }
+    return list;
+}
+
+static PyObject *node_list(const CcTrace *t)
+{
+    PyObject *list = PyList_New(0);
+    for (int i = 0; list != NULL && i < t->graph->node.n; i++) {
+        const CcNode *node = &t->graph->node.at[i];
+        PyObject *out = PyList_New(0);
+        for (int k = 0; out != NULL && k < node->n_out; k++) {
+            CcSbuf sb = {0};
+            cc_tens_describe(&t->graph->val.at[node->out0 + k].type, &sb);
+            PyObject *s = text(&sb);
+            if (s == NULL || PyList_Append(out, s) < 0) Py_CLEAR(out);
+            Py_XDECREF(s);
+        }
+        PyObject *d = out != NULL ? Py_BuildValue("{s:s,s:s,s:i,s:N}", "op", cc_op_info((CcOpId)node->op)->name, "name",
+                                                  t->node.at[node->host].name, "line", t->node.at[node->host].line, "out", out)
+                                  : NULL;
+        if (d == NULL || PyList_Append(list, d) < 0) Py_CLEAR(list);
+        Py_XDECREF(d);
+    }
+    return list;
+}
+
+static PyObject *guard_list(const CcTrace *t)
+{
+    PyObject *list = PyList_New(0);
+    for (int i = 0; list != NULL && i < t->guards.g.n; i++) {
+        if (t->guards.g.at[i].check == CC_CHK_NONE || t->guards.g.at[i].check == CC_CHK_ANY) continue;
+        CcSbuf sb = {0};
+        cc_guard_text(&t->guards, i, &sb);
+        PyObject *s = text(&sb);
+        if (s == NULL || PyList_Append(list, s) < 0) Py_CLEAR(list);
+        Py_XDECREF(s);
+    }
+    return list;
+}
+
+static PyObject *segment_dict(const CcSegment *s)
+{
+    const CcTrace *t = s->trace;
+    PyObject *d = PyDict_New();
+    if (d == NULL) return NULL;
+    CcSbuf graph = {0}, plan = {0};
+    cc_graph_print(t->graph, &graph);
+    if (s->plan != NULL) cc_run_print(s->plan, &plan);
+    const bool brk = t->end == CC_END_BREAK;
+    if (put(d, "id", PyLong_FromLong(s->id)) < 0 ||
+        put(d, "start", PyUnicode_FromFormat("%U:%d", t->start_file, t->start_line)) < 0 ||
+        put(d, "guards", guard_list(t)) < 0 || put(d, "nodes", node_list(t)) < 0 ||
+        put(d, "graph_text", text(&graph)) < 0 || put(d, "plan_text", text(&plan)) < 0 ||
+        put(d, "end", PyUnicode_FromString(brk ? "break" : "return")) < 0 ||
+        put(d, "break", brk ? break_dict(&t->brk) : Py_NewRef(Py_None)) < 0 ||
+        put(d, "effects", PyLong_FromLong(t->effect.n)) < 0 ||
+        put(d, "instructions", PyLong_FromLong(t->instructions)) < 0 ||
+        put(d, "hits", PyLong_FromUnsignedLongLong(s->hits)) < 0)
+        Py_CLEAR(d);
+    return d;
+}
+
+static int append_segment(PyObject *list, const CcSegment *s)
+{
+    PyObject *d = segment_dict(s);
+    const int status = d != NULL ? PyList_Append(list, d) : -1;
+    Py_XDECREF(d);
+    return status;
+}
+
+/* Segments behind breaks belong to the root: entries share them. They are shown with the first entry. */
+static PyObject *entry_list(const CcRoot *root)
+{
+    PyObject *list = PyList_New(0);
+    for (int i = root->entry.n - 1; list != NULL && i >= 0; i--) {
+        PyObject *segments = PyList_New(0);
+        int status = segments != NULL ? append_segment(segments, root->entry.at[i]->segment) : -1;
+        for (int p = 0; status == 0 && i == root->entry.n - 1 && p < root->point.n; p++)
+            for (int k = 0; status == 0 && k < root->point.at[p]->segment.n; k++)
+                status = append_segment(segments, root->point.at[p]->segment.at[k]);
+        PyObject *d = status == 0 ? Py_BuildValue("{s:O,s:O}", "root", root->func->func_qualname, "segments", segments) : NULL;
+        Py_XDECREF(segments);
+        if (d == NULL || PyList_Append(list, d) < 0) Py_CLEAR(list);
+        Py_XDECREF(d);
+    }
+    return list;
+}
+
+PyObject *cc_root_report(const CcRoot *root)
+{
+    PyObject *d = PyDict_New();
+    if (d == NULL) return NULL;
+    if (put(d, "entries", entry_list(root)) < 0 || put(d, "breaks_seen", break_list(root->seen.at, root->seen.n)) < 0 ||
+        put(d, "give_ups", break_list(root->gave_up.at, root->gave_up.n)) < 0 ||
+        put(d, "calls", PyLong_FromUnsignedLongLong(root->calls)) < 0 ||
+        put(d, "hits", PyLong_FromUnsignedLongLong(root->hits)) < 0 ||
+        put(d, "recordings", PyLong_FromUnsignedLongLong(root->recordings)) < 0 ||
+        put(d, "eager_calls", PyLong_FromUnsignedLongLong(root->eager_calls)) < 0 ||
+        put(d, "last_guard_failure", root->last_failure != NULL ? PyUnicode_FromString(root->last_failure)
+                                                                : Py_NewRef(Py_None)) < 0)
+        Py_CLEAR(d);
+    return d;
+}

@@ -1,0 +1,109 @@
+/* Building guard programs: a source is added once; a check is set when the value is learnt. */
+#include "guard.h"
+
+static uint64_t source_hash(CcSource source, int parent, PyObject *key, int level, int index)
+{
+    /* Strings hash by value: attribute names that are not interned must meet their interned twins. */
+    const uint64_t k = key == NULL ? 0
+                       : PyUnicode_CheckExact(key) ? (uint64_t)PyObject_Hash(key)
+                                                   : (uint64_t)(uintptr_t)key;
+    const uint64_t words[] = {(uint64_t)source, (uint64_t)(uint32_t)parent, k, (uint64_t)(uint32_t)level,
+                              (uint64_t)(uint32_t)index};
+    return cc_map_hash(words, sizeof words, 0) | 1;
+}
+
+static bool same_key(PyObject *a, PyObject *b)
+{
+    if (a == b) return true;
+    if (a == NULL || b == NULL || !PyUnicode_CheckExact(a) || !PyUnicode_CheckExact(b)) return false;
+    return PyUnicode_Compare(a, b) == 0;
+}
+
+static int append(CcGuards *gs, const CcGuard *guard, int next_in_chain)
+{
+    cc_vec_push(&gs->g, *guard);
+    cc_vec_push(&gs->chain, next_in_chain);
+    return gs->g.n - 1;
+}
+
+int cc_guard_source(CcGuards *gs, CcSource source, int parent, PyObject *key, int level, int index, bool *is_new)
+{
+    const uint64_t hash = source_hash(source, parent, key, level, index);
+    const void *slot = (const void *)(uintptr_t)hash;
+    int64_t *head = cc_map_find(&gs->index, slot);
+    for (int id = head != NULL ? (int)*head : -1; id >= 0; id = gs->chain.at[id]) {
+        const CcGuard *g = &gs->g.at[id];
+        if (g->source == source && g->parent == parent && g->level == level && g->index == index &&
+            same_key(g->key, key)) {
+            *is_new = false;
+            return id;
+        }
+    }
+    const CcGuard guard = {.source = (uint8_t)source, .parent = parent, .level = (int16_t)level, .index = index,
+                           .other = -1, .key = Py_XNewRef(key)};
+    const int id = append(gs, &guard, head != NULL ? (int)*head : -1);
+    cc_map_put(&gs->index, slot, id);
+    *is_new = true;
+    return id;
+}
+
+void cc_guard_check(CcGuards *gs, int id, CcCheck check, PyObject *want)
+{
+    CcGuard *g = &gs->g.at[id];
+    g->check = (uint8_t)check;
+    Py_XSETREF(g->want, Py_XNewRef(want));
+}
+
+void cc_guard_alias(CcGuards *gs, int id, CcCheck check, int other)
+{
+    gs->g.at[id].check = (uint8_t)check;
+    gs->g.at[id].other = other;
+}
+
+void cc_guard_tensor(CcGuards *gs, int id, PyTypeObject *cls, const CcType *type, bool grad)
+{
+    CcGuard *g = &gs->g.at[id];
+    g->check = CC_CHK_TENSOR;
+    g->grad = grad;
+    Py_XSETREF(g->want, Py_NewRef((PyObject *)cls));
+    if (g->type == NULL) g->type = malloc(sizeof *g->type);
+    if (g->type == NULL) abort();
+    *g->type = *type;
+}
+
+int cc_guard_also(CcGuards *gs, int id, CcCheck check, PyObject *want, int other)
+{
+    CcGuard guard = gs->g.at[id];
+    guard.key = Py_XNewRef(guard.key);
+    guard.want = Py_XNewRef(want);
+    guard.type = NULL;
+    guard.check = (uint8_t)check;
+    guard.other = other;
+    return append(gs, &guard, -1);
+}
+
+void cc_guard_seal(CcGuards *gs)
+{
+    cc_map_free(&gs->index);
+    cc_vec_free(&gs->chain);
+}
+
+void cc_guard_free(CcGuards *gs)
+{
+    for (int i = 0; i < gs->g.n; i++) {
+        Py_CLEAR(gs->g.at[i].key);
+        Py_CLEAR(gs->g.at[i].want);
+        free(gs->g.at[i].type);
+    }
+    cc_vec_free(&gs->g);
+    cc_guard_seal(gs);
+}
+
+int cc_guard_visit(const CcGuards *gs, visitproc visit, void *arg)
+{
+    for (int i = 0; i < gs->g.n; i++) {
+        Py_VISIT(gs->g.at[i].key);
+        Py_VISIT(gs->g.at[i].want);
+    }
+    return 0;
+}

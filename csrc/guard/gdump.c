@@ -1,0 +1,67 @@
+/* Text of guards: for reports and for saying which guard failed. */
+#include "guard.h"
+
+static const char *const source_text[] = {
+#define CC_SOURCE(id, text) text,
+#include "guard.def"
+#undef CC_SOURCE
+};
+static const char *const check_text[] = {
+#define CC_CHECK(id, text) text,
+#include "check.def"
+#undef CC_CHECK
+};
+
+static void add_object(PyObject *o, CcSbuf *out)
+{
+    if (o == NULL) {
+        cc_sbuf_add(out, "NULL");
+        return;
+    }
+    PyObject *s = NULL;
+    if (PyType_Check(o)) s = PyUnicode_FromString(((PyTypeObject *)o)->tp_name);
+    else if (PyFunction_Check(o)) s = Py_NewRef(((PyFunctionObject *)o)->func_qualname);
+    else if (PyModule_Check(o)) s = PyModule_GetNameObject(o);
+    else if (PyDict_Check(o) || PyCell_Check(o)) s = PyUnicode_FromFormat("<%s>", Py_TYPE(o)->tp_name);
+    else if (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) s = PyUnicode_FromFormat("<%s>", Py_TYPE(o)->tp_name);
+    else s = PyObject_Repr(o);
+    const char *text = s != NULL ? PyUnicode_AsUTF8(s) : NULL;
+    if (text == NULL) PyErr_Clear();
+    cc_sbuf_add(out, "%.120s", text != NULL ? text : "?");
+    Py_XDECREF(s);
+}
+
+static void add_source(const CcGuards *gs, int id, CcSbuf *out)
+{
+    const CcGuard *g = &gs->g.at[id];
+    for (const char *p = source_text[g->source]; *p != '\0'; p++) {
+        if (p[0] != '%') {
+            cc_sbuf_add(out, "%c", *p);
+            continue;
+        }
+        p++;
+        if (*p == 'p' && g->parent >= 0) add_source(gs, g->parent, out);
+        else if (*p == 'k' && g->key != NULL && Py_TYPE(g->key)->tp_descr_get != NULL && g->source == CC_SRC_MEMBER)
+            add_object(((PyDescrObject *)g->key)->d_name, out);
+        else if (*p == 'k') add_object(g->key, out);
+        else if (*p == 'i') cc_sbuf_add(out, "%d", g->index);
+    }
+}
+
+void cc_guard_text(const CcGuards *gs, int id, CcSbuf *out)
+{
+    const CcGuard *g = &gs->g.at[id];
+    add_source(gs, id, out);
+    cc_sbuf_add(out, " ");
+    for (const char *p = check_text[g->check]; *p != '\0'; p++) {
+        if (p[0] != '%') {
+            cc_sbuf_add(out, "%c", *p);
+            continue;
+        }
+        p++;
+        if (*p == 'w') add_object(g->want, out);
+        else if (*p == 'i') cc_sbuf_add(out, "%d", g->index);
+        else if (*p == 'a' && g->other >= 0) add_source(gs, g->other, out);
+        else if (*p == 't') cc_tens_describe(g->type, out);
+    }
+}

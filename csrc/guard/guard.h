@@ -1,0 +1,74 @@
+/* guard: guard programs. A program is a list of sources in the order in which the trace read them; each is reached from
+ * an earlier one and has one check. Running it is a single pass that stops at the first failure: no Python code runs.
+ *
+ *   ARG 0 --TYPE Net--> DICTOF --KEY "weight"--> TENSOR f32[8, 64]
+ *
+ * Programs hold strong references to strings, functions, types and constants, never to modules' or users' instances or
+ * tensors. The values that a run has reached stay in the caller's array: plans and recipes take their inputs from it. */
+#ifndef CC_GUARD_H
+#define CC_GUARD_H
+
+#include "../tens/tens.h"
+
+typedef enum CcSource {
+#define CC_SOURCE(id, text) CC_SRC_##id,
+#include "guard.def"
+#undef CC_SOURCE
+    CC_SRC_COUNT
+} CcSource;
+
+typedef enum CcCheck {
+#define CC_CHECK(id, text) CC_CHK_##id,
+#include "check.def"
+#undef CC_CHECK
+    CC_CHK_COUNT
+} CcCheck;
+
+typedef struct CcGuard {
+    uint8_t source, check;
+    bool owned;          /* running it makes a new reference */
+    bool grad;           /* TENSOR: requires_grad counts */
+    bool used;           /* a plan or recipe reads the value */
+    int16_t level;       /* SLOT: which act of the chain */
+    int32_t parent;      /* -1: none */
+    int32_t index;       /* ARG, SLOT, ITEM: index; SIZE: expected size; ALIAS, DISTINCT: the other source */
+    int32_t other;
+    PyObject *key;       /* strong: dict key, attribute name, descriptor, constant */
+    PyObject *want;      /* strong: expected object, value, type, key tuple */
+    CcType *type;        /* TENSOR, owned */
+} CcGuard;
+
+typedef struct CcGuards {
+    CC_VEC(CcGuard) g;
+    CcMap index;         /* hash of (source, parent, key, index) -> first guard with it; while building */
+    CC_VEC(int) chain;   /* next guard of the same hash, -1 */
+} CcGuards;
+
+/* Where a run starts from: arguments of the call, or the chain of acts after a break. */
+typedef struct CcGuardState {
+    PyObject *const *args;
+    int n_args;
+    CcAct *const *acts;
+    int n_acts;
+} CcGuardState;
+
+/* The source with these operands; *is_new tells that it was added (without a check). key is borrowed. */
+int cc_guard_source(CcGuards *gs, CcSource source, int parent, PyObject *key, int level, int index, bool *is_new);
+void cc_guard_check(CcGuards *gs, int id, CcCheck check, PyObject *want);
+void cc_guard_alias(CcGuards *gs, int id, CcCheck check, int other);
+void cc_guard_tensor(CcGuards *gs, int id, PyTypeObject *cls, const CcType *type, bool grad);
+/* An additional check of an existing source that has one already. */
+int cc_guard_also(CcGuards *gs, int id, CcCheck check, PyObject *want, int other);
+/* Ends building: frees the index. */
+void cc_guard_seal(CcGuards *gs);
+void cc_guard_free(CcGuards *gs);
+int cc_guard_visit(const CcGuards *gs, visitproc visit, void *arg);
+
+/* Fills gv[0 .. g.n) with borrowed values (owned ones are released by cc_guard_release). Returns -1 when all hold, else the
+ * index of the guard that failed, with everything released. Leaves no error set. */
+int cc_guard_run(const CcGuards *gs, const CcGuardState *state, PyObject **gv);
+void cc_guard_release(const CcGuards *gs, PyObject **gv, int upto);
+/* Text of one guard, as "self.layers[0].weight is f32[8, 64] cpu". */
+void cc_guard_text(const CcGuards *gs, int id, CcSbuf *out);
+
+#endif

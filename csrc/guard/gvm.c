@@ -1,0 +1,148 @@
+/* Running guard programs. One pass, first failure ends it; runs no Python code: dict keys are strings or other objects
+ * with C hash and equality, compared values are of exact built-in types. */
+#include "guard.h"
+
+static PyObject *read_member(PyObject *descr, PyObject *object)
+{
+    PyObject *v = Py_TYPE(descr)->tp_descr_get(descr, object, (PyObject *)Py_TYPE(object));
+    if (v == NULL) PyErr_Clear();
+    return v;
+}
+
+static PyObject *read_item(PyObject *sequence, int index)
+{
+    if (PyList_Check(sequence)) return index < PyList_GET_SIZE(sequence) ? PyList_GET_ITEM(sequence, index) : NULL;
+    return index < PyTuple_GET_SIZE(sequence) ? PyTuple_GET_ITEM(sequence, index) : NULL;
+}
+
+static PyObject *read_key(PyObject *dict, PyObject *key)
+{
+    PyObject *v = PyDict_GetItemWithError(dict, key);
+    if (v == NULL && PyErr_Occurred()) PyErr_Clear();
+    return v;
+}
+
+/* Value of one source; a new reference when g->owned. */
+static PyObject *read_source(const CcGuard *g, const CcGuardState *state, PyObject *const *gv)
+{
+    PyObject *parent = g->parent >= 0 ? gv[g->parent] : NULL;
+    switch ((CcSource)g->source) {
+    case CC_SRC_ARG: return state->args[g->index];
+    case CC_SRC_SLOT: return cc_act_get(state->acts[g->level], g->index);
+    case CC_SRC_CONST: return g->key;
+    case CC_SRC_DICTOF: return cc_obj_dict(parent);
+    case CC_SRC_KEY: return read_key(parent, g->key);
+    case CC_SRC_ITEM: return read_item(parent, g->index);
+    case CC_SRC_CELL: return PyCell_GET(parent);
+    case CC_SRC_TLOOK: return cc_type_lookup((PyTypeObject *)parent, g->key);
+    case CC_SRC_MEMBER: return read_member(g->key, parent);
+    case CC_SRC_MSELF: return PyMethod_GET_SELF(parent);
+    case CC_SRC_MFUNC: return PyMethod_GET_FUNCTION(parent);
+    case CC_SRC_CTXVAR: {
+        PyObject *v = NULL;
+        if (PyContextVar_Get(parent, NULL, &v) < 0) PyErr_Clear();
+        return v;
+    }
+    case CC_SRC_REDUCE: {
+        PyObject *v = PyObject_CallMethod(parent, "__reduce__", NULL);   /* of builtin iterators only: C code */
+        if (v == NULL) PyErr_Clear();
+        return v;
+    }
+    case CC_SRC_MRO: return ((PyTypeObject *)parent)->tp_mro;
+    case CC_SRC_SIZE:
+    case CC_SRC_KEYS:
+    case CC_SRC_FUNCTION:
+    case CC_SRC_COUNT: return parent;
+    }
+    return NULL;
+}
+
+/* Equal values of one exact built-in type; floats by bits, so that nan is itself and -0.0 is not 0.0. */
+static bool same_value(PyObject *a, PyObject *b)
+{
+    if (a == b) return true;
+    if (a == NULL || Py_TYPE(a) != Py_TYPE(b)) return false;
+    if (PyFloat_CheckExact(a)) {
+        const double x = PyFloat_AS_DOUBLE(a), y = PyFloat_AS_DOUBLE(b);
+        return memcmp(&x, &y, sizeof x) == 0;
+    }
+    const int eq = PyObject_RichCompareBool(a, b, Py_EQ);
+    if (eq < 0) PyErr_Clear();
+    return eq > 0;
+}
+
+static Py_ssize_t size_of(PyObject *o)
+{
+    if (PyDict_Check(o)) return PyDict_GET_SIZE(o);
+    if (PyAnySet_Check(o)) return PySet_GET_SIZE(o);
+    if (PyList_Check(o) || PyTuple_Check(o)) return Py_SIZE(o);
+    const Py_ssize_t n = PyObject_Size(o);
+    if (n < 0) PyErr_Clear();
+    return n;
+}
+
+static bool same_keys(PyObject *dict, PyObject *keys)
+{
+    if (PyDict_GET_SIZE(dict) != PyTuple_GET_SIZE(keys)) return false;
+    Py_ssize_t pos = 0, i = 0;
+    PyObject *key;
+    while (PyDict_Next(dict, &pos, &key, NULL))
+        if (!same_value(key, PyTuple_GET_ITEM(keys, i++))) return false;
+    return true;
+}
+
+static bool same_function(PyObject *o, PyObject *want)
+{
+    const PyFunctionObject *f = (PyFunctionObject *)o;
+    return f->func_code == PyTuple_GET_ITEM(want, 0) &&
+           (f->func_defaults ? f->func_defaults : Py_None) == PyTuple_GET_ITEM(want, 1) &&
+           (f->func_kwdefaults ? f->func_kwdefaults : Py_None) == PyTuple_GET_ITEM(want, 2);
+}
+
+static bool equal_set(PyObject *o, PyObject *want)
+{
+    const int eq = PyObject_RichCompareBool(o, want, Py_EQ);
+    if (eq < 0) PyErr_Clear();
+    return eq > 0;
+}
+
+static bool holds(const CcGuard *g, PyObject *v, PyObject *const *gv)
+{
+    switch ((CcCheck)g->check) {
+    case CC_CHK_NONE: return v != NULL;
+    case CC_CHK_IDENT: return v == g->want;
+    case CC_CHK_ALIAS: return v == gv[g->other];
+    case CC_CHK_DISTINCT: return v != gv[g->other];
+    case CC_CHK_TYPE: return v != NULL && (PyObject *)Py_TYPE(v) == g->want;
+    case CC_CHK_VALUE: return same_value(v, g->want);
+    case CC_CHK_TENSOR: return v != NULL && cc_tens_match(v, (PyTypeObject *)g->want, g->type, g->grad);
+    case CC_CHK_ANY: return true;
+    case CC_CHK_ABSENT: return v == NULL;
+    case CC_CHK_SIZE: return size_of(v) == g->index;
+    case CC_CHK_KEYS: return same_keys(v, g->want);
+    case CC_CHK_FUNCTION: return same_function(v, g->want);
+    case CC_CHK_EQUALSET: return equal_set(v, g->want);
+    case CC_CHK_MRO: return v == g->want;
+    case CC_CHK_COUNT: break;
+    }
+    return false;
+}
+
+void cc_guard_release(const CcGuards *gs, PyObject **gv, int upto)
+{
+    for (int i = 0; i < upto; i++)
+        if (gs->g.at[i].owned) Py_CLEAR(gv[i]);
+}
+
+int cc_guard_run(const CcGuards *gs, const CcGuardState *state, PyObject **gv)
+{
+    for (int i = 0; i < gs->g.n; i++) {
+        const CcGuard *g = &gs->g.at[i];
+        gv[i] = read_source(g, state, gv);
+        if (!holds(g, gv[i], gv)) {
+            cc_guard_release(gs, gv, i + 1);
+            return i;
+        }
+    }
+    return -1;
+}

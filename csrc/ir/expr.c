@@ -1,0 +1,233 @@
+/* expr: parses the expression column of ops.def, once. A row's grammar:
+ *
+ *   row   = { name "=" sum ";" } sum
+ *   sum   = prod { ("+" | "-" | "&" | "|" | "^") prod }      (one level: the rows put parentheses where it matters)
+ *   prod  = unary { ("*" | "/") unary }
+ *   unary = "-" unary | number | literal | name | operand ["=" number-or-literal] | "bool(" operand ")"
+ *         | primitive "(" sum {"," sum} ")" | "(" sum ")"
+ *
+ * Names and operands are single lower-case letters: a to e are operands, unless a part was given that name before. */
+#include <ctype.h>
+#include <pthread.h>
+
+#include "ir.h"
+
+typedef struct Parser {
+    const char *row, *at;
+    CcExpr *out;
+    int named[26];     /* letter -> node + 1 */
+    CcErr *err;
+} Parser;
+
+static const char *const LITERAL[CC_LIT_COUNT] = {"inf", "nan", "huge", "lowest", "top", "bottom", "bits"};
+
+typedef struct Case {
+    CcOpId op;
+    int operand;
+    double value;
+    const char *text;
+} Case;
+static const Case CASES[] = {
+#define CC_OPROW(...)
+#define CC_OPCASE(id, operand, value, text) {CC_OP_##id, operand, value, text},
+#include "ops.def"
+#undef CC_OPROW
+#undef CC_OPCASE
+};
+
+static struct {
+    CcExpr row[CC_OP_ROWS];
+    CcExpr special[CC_COUNT(CASES)];
+    CcErr err;
+    int status;
+} parsed;
+
+static int sum(Parser *p);
+
+static int fail(Parser *p, const char *what) {
+    return cc_err_set(p->err, CC_E_VERIFY, "ops.def: %s in \"%s\" at \"%.20s\"", what, p->row, p->at);
+}
+
+static char peek(Parser *p) {
+    while (*p->at == ' ') p->at++;
+    return *p->at;
+}
+
+static bool take(Parser *p, char c) {
+    if (peek(p) != c) return false;
+    p->at++;
+    return true;
+}
+
+static int push(Parser *p, CcExprNode n) {
+    if (p->out->n >= CC_COUNT(p->out->node)) return fail(p, "too long");
+    p->out->node[p->out->n] = n;
+    return p->out->n++;
+}
+
+static int push_op(Parser *p, CcScalarId op, int a, int b, int c) {
+    if (a < 0 || b < -1 || c < -1) return -1;
+    return push(p, (CcExprNode){.kind = CC_X_OP, .op = (uint8_t)op, .dflt = -1, .kid = {(int8_t)a, (int8_t)b, (int8_t)c}});
+}
+
+static int number(Parser *p) {
+    char *end;
+    const double v = strtod(p->at, &end);
+    if (end == p->at) return fail(p, "a number is missing");
+    p->at = end;
+    return push(p, (CcExprNode){.kind = CC_X_NUM, .dflt = -1, .num = v});
+}
+
+static int literal(Parser *p, int n) {
+    for (int i = 0; i < CC_LIT_COUNT; i++)
+        if (strncmp(LITERAL[i], p->at, (size_t)n) == 0 && LITERAL[i][n] == 0) {
+            p->at += n;
+            return push(p, (CcExprNode){.kind = CC_X_LIT, .arg = (int8_t)i, .dflt = -1});
+        }
+    return fail(p, "unknown name");
+}
+
+static int word_length(const char *s) {
+    int n = 0;
+    while (isalnum((unsigned char)s[n])) n++;
+    return n;
+}
+
+static int operand(Parser *p, bool as_bool) {
+    const char letter = peek(p);
+    if (letter < 'a' || letter > 'e') return fail(p, "an operand is missing");
+    p->at++;
+    int dflt = -1;
+    if (take(p, '=')) {
+        const char c = peek(p);
+        dflt = isdigit((unsigned char)c) || c == '-' ? number(p) : literal(p, word_length(p->at));
+        if (dflt < 0) return -1;
+    }
+    return push(p, (CcExprNode){.kind = as_bool ? CC_X_BOOL_ARG : CC_X_ARG, .arg = (int8_t)(letter - 'a'),
+                                .dflt = (int8_t)dflt});
+}
+
+static int call(Parser *p, int n) {
+    if (n == 4 && strncmp(p->at, "bool", 4) == 0) {
+        p->at += 5;
+        const int v = operand(p, true);
+        return v < 0 || take(p, ')') ? v : fail(p, "')' is missing");
+    }
+    const CcScalarId op = cc_scalar_find(p->at, n);
+    if (op == CC_S_COUNT) return fail(p, "unknown primitive");
+    p->at += n + 1;
+    int kid[3] = {-1, -1, -1}, count = 0;
+    do {
+        if (count == 3) return fail(p, "too many operands");
+        if ((kid[count++] = sum(p)) < 0) return -1;
+    } while (take(p, ','));
+    if (!take(p, ')')) return fail(p, "')' is missing");
+    if (count != cc_scalar_info(op)->arity) return fail(p, "wrong number of operands");
+    return push_op(p, op, kid[0], kid[1], kid[2]);
+}
+
+static int unary(Parser *p) {
+    const char c = peek(p);
+    if (take(p, '-')) {
+        const int at = p->out->n, v = unary(p);
+        if (v >= 0 && v == at && p->out->node[v].kind == CC_X_NUM) {
+            p->out->node[v].num = -p->out->node[v].num;
+            return v;
+        }
+        return v < 0 ? -1 : push_op(p, CC_S_neg, v, -1, -1);
+    }
+    if (take(p, '(')) {
+        const int v = sum(p);
+        return v < 0 || take(p, ')') ? v : fail(p, "')' is missing");
+    }
+    if (isdigit((unsigned char)c)) return number(p);
+    const int n = word_length(p->at);
+    if (n == 0) return fail(p, "an operand is missing");
+    if (p->at[n] == '(') return call(p, n);
+    if (n > 1) return literal(p, n);
+    const int named = p->named[c - 'a'];
+    if (named) {
+        p->at++;
+        return named - 1;
+    }
+    return operand(p, false);
+}
+
+static int prod(Parser *p) {
+    int v = unary(p);
+    while (v >= 0) {
+        const CcScalarId op = take(p, '*') ? CC_S_mul : take(p, '/') ? CC_S_div : CC_S_COUNT;
+        if (op == CC_S_COUNT) break;
+        const int w = unary(p);
+        v = w < 0 ? -1 : push_op(p, op, v, w, -1);
+    }
+    return v;
+}
+
+static int sum(Parser *p) {
+    int v = prod(p);
+    while (v >= 0) {
+        const CcScalarId op = take(p, '+')   ? CC_S_add
+                              : take(p, '-') ? CC_S_sub
+                              : take(p, '&') ? CC_S_and
+                              : take(p, '|') ? CC_S_or
+                              : take(p, '^') ? CC_S_xor
+                                             : CC_S_COUNT;
+        if (op == CC_S_COUNT) break;
+        const int w = prod(p);
+        v = w < 0 ? -1 : push_op(p, op, v, w, -1);
+    }
+    return v;
+}
+
+static int parse(const char *row, CcExpr *out, CcErr *err) {
+    Parser p = {.row = row, .at = row, .out = out, .err = err};
+    for (;;) {
+        peek(&p);
+        const char name = *p.at;
+        const bool part = islower((unsigned char)name) && p.at[1] == ' ' && p.at[2] == '=';
+        if (part) p.at += 3;
+        const int v = sum(&p);
+        if (v < 0) return -1;
+        if (part) {
+            if (!take(&p, ';')) return fail(&p, "';' is missing");
+            p.named[name - 'a'] = v + 1;
+            continue;
+        }
+        if (peek(&p)) return fail(&p, "something follows the expression");
+        /* The result must be the last node: a row may end in a named part or a bare operand seen before. */
+        return v == out->n - 1 ? 0 : fail(&p, "the result is not the last node");
+    }
+}
+
+static void parse_all(void) {
+    for (int i = 0; i < CC_OP_ROWS; i++) {
+        const CcOpInfo *info = cc_op_info((CcOpId)i);
+        if (info->kind == CC_K_POINTWISE && parse(info->expr, &parsed.row[i], &parsed.err) < 0) parsed.status = -1;
+    }
+    for (int i = 0; i < CC_COUNT(CASES); i++)
+        if (parse(CASES[i].text, &parsed.special[i], &parsed.err) < 0) parsed.status = -1;
+}
+
+int cc_op_init(CcErr *err) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, parse_all);
+    if (parsed.status < 0 && err) *err = parsed.err;
+    return parsed.status;
+}
+
+const CcExpr *cc_op_expr(const CcGraph *g, const CcNode *node) {
+    if (cc_op_info((CcOpId)node->op)->kind != CC_K_POINTWISE || cc_op_init(NULL) < 0) return NULL;
+    for (int i = 0; i < CC_COUNT(CASES); i++) {
+        if (CASES[i].op != node->op || CASES[i].operand >= node->n_in) continue;
+        if (CASES[i].operand < 0) {
+            if (cc_dtype_info((CcDtype)g->val.at[node->out0].type.dtype)->kind != 'f') return &parsed.special[i];
+            continue;
+        }
+        const CcOperand *o = &g->operand.at[node->in0 + CASES[i].operand];
+        if ((o->kind == CC_IN_INT && (double)o->i == CASES[i].value) ||
+            (o->kind == CC_IN_FLOAT && o->f == CASES[i].value))
+            return &parsed.special[i];
+    }
+    return &parsed.row[node->op];
+}

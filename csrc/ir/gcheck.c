@@ -1,0 +1,108 @@
+/* gcheck: what a valid graph is. Run by the compile pipeline before anything reads the graph, so the passes may assume it. */
+#include "ir.h"
+
+static int check_operands(const CcGraph *g, int id, const CcNode *n, CcErr *err) {
+    if (n->in0 < 0 || n->n_in < 0 || n->in0 + n->n_in > g->operand.n)
+        return cc_err_set(err, CC_E_VERIFY, "node %d: operands out of range", id);
+    if (n->out0 < 0 || n->n_out < 0 || n->out0 + n->n_out > g->val.n)
+        return cc_err_set(err, CC_E_VERIFY, "node %d: results out of range", id);
+    for (int i = 0; i < n->n_in; i++) {
+        const CcOperand *o = &g->operand.at[n->in0 + i];
+        if ((int)o->kind < CC_IN_VALUE || o->kind > CC_IN_NONE)
+            return cc_err_set(err, CC_E_VERIFY, "node %d: operand %d has no kind", id, i);
+        if (o->kind != CC_IN_VALUE) continue;
+        if (o->value < 0 || o->value >= g->val.n)
+            return cc_err_set(err, CC_E_VERIFY, "node %d: operand %d names value %d", id, i, o->value);
+        if (g->val.at[o->value].def >= id)
+            return cc_err_set(err, CC_E_VERIFY, "node %d: operand %%%d is made later", id, o->value);
+    }
+    for (int i = 0; i < n->n_out; i++)
+        if (g->val.at[n->out0 + i].def != id)
+            return cc_err_set(err, CC_E_VERIFY, "node %d: result %%%d says it is made by node %d", id, n->out0 + i,
+                              g->val.at[n->out0 + i].def);
+    return 0;
+}
+
+/* The result's shape is the broadcast of the tensor operands. A fill has none, and takes its shape from the record. */
+static int check_broadcast(const CcGraph *g, int id, const CcNode *n, CcErr *err) {
+    const CcType *out = &g->val.at[n->out0].type;
+    bool any = false;
+    int64_t size[CC_MAX_DIMS];
+    for (int i = 0; i < CC_MAX_DIMS; i++) size[i] = 1;
+    int ndim = 0;
+    for (int i = 0; i < n->n_in; i++) {
+        const CcOperand *o = &g->operand.at[n->in0 + i];
+        if (o->kind != CC_IN_VALUE) continue;
+        const CcType *t = &g->val.at[o->value].type;
+        if (t->ndim < 0) return 0;
+        any = true;
+        ndim = CC_MAX(ndim, t->ndim);
+        for (int d = 0; d < t->ndim; d++) {
+            int64_t *s = &size[CC_MAX_DIMS - 1 - d];
+            const int64_t mine = t->size[t->ndim - 1 - d];
+            if (mine == 1 || mine == *s) continue;
+            if (*s != 1)
+                return cc_err_set(err, CC_E_VERIFY, "node %d (%s): operand %d does not broadcast", id,
+                                  cc_op_info((CcOpId)n->op)->name, i);
+            *s = mine;
+        }
+    }
+    bool equal = !any || ndim == out->ndim;
+    for (int d = 0; any && equal && d < ndim; d++)
+        equal = out->size[out->ndim - 1 - d] == size[CC_MAX_DIMS - 1 - d];
+    return equal ? 0 : cc_err_set(err, CC_E_VERIFY, "node %d (%s): the result's shape is not the operands' broadcast",
+                                  id, cc_op_info((CcOpId)n->op)->name);
+}
+
+static int check_dtype(const CcGraph *g, int id, const CcNode *n, CcErr *err) {
+    const CcOpInfo *info = cc_op_info((CcOpId)n->op);
+    const CcDtype out = (CcDtype)g->val.at[n->out0].type.dtype;
+    const CcDtype common = cc_op_common(g, n, CC_DT_OTHER);
+    const char *rule = info->promote;
+    const char kind = cc_dtype_info(out)->kind, from = cc_dtype_info(common)->kind;
+    bool good = true;
+    if (out == CC_DT_OTHER) return 0;
+    if (strncmp(rule, "cmp", 3) == 0 || strncmp(rule, "test", 4) == 0) good = kind == 'b';
+    else if (strncmp(rule, "same", 4) == 0) good = common == CC_DT_OTHER || common == out;
+    else if (strncmp(rule, "int", 3) == 0) good = kind != 'f' && (common == CC_DT_OTHER || common == out);
+    else if (strncmp(rule, "float", 5) == 0) good = kind == 'f' && (from != 'f' || common == out);
+    return good ? 0 : cc_err_set(err, CC_E_VERIFY, "node %d (%s): result dtype %s does not follow from the operands (%s)",
+                                 id, info->name, cc_dtype_info(out)->name, cc_dtype_info(common)->name);
+}
+
+static int check_rules(const CcGraph *g, int id, CcErr *err) {
+    const CcNode *n = &g->node.at[id];
+    if (n->op >= CC_OP_ROWS) return cc_err_set(err, CC_E_VERIFY, "node %d: there is no op %d", id, n->op);
+    const CcOpInfo *info = cc_op_info((CcOpId)n->op);
+    if (info->arity >= 0 && n->n_in > info->arity)
+        return cc_err_set(err, CC_E_VERIFY, "node %d (%s): %d operands, at most %d expected", id, info->name, n->n_in,
+                          info->arity);
+    if (info->kind != CC_K_POINTWISE && info->kind != CC_K_MATMUL) return 0;
+    if (n->n_out != 1)
+        return cc_err_set(err, CC_E_VERIFY, "node %d (%s): %d results, 1 expected", id, info->name, n->n_out);
+    /* In-place and out= forms convert to the written tensor's dtype and shape; they belong to the host. */
+    if (info->kind == CC_K_MATMUL || (n->flags & CC_N_WRITES) || g->val.at[n->out0].type.ndim < 0) return 0;
+    return check_broadcast(g, id, n, err) < 0 ? -1 : check_dtype(g, id, n, err);
+}
+
+int cc_graph_check_structure(const CcGraph *g, CcErr *err) {
+    for (int i = 0; i < g->val.n; i++) {
+        const CcVal *v = &g->val.at[i];
+        if (v->type.ndim > CC_MAX_DIMS) return cc_err_set(err, CC_E_VERIFY, "value %%%d: too many dims", i);
+        if (v->def < -1 || v->def >= g->node.n) return cc_err_set(err, CC_E_VERIFY, "value %%%d: bad def %d", i, v->def);
+        if (v->def < 0) continue;
+        const CcNode *n = &g->node.at[v->def];
+        if (i < n->out0 || i >= n->out0 + n->n_out)
+            return cc_err_set(err, CC_E_VERIFY, "value %%%d is no result of node %d", i, v->def);
+    }
+    for (int i = 0; i < g->node.n; i++)
+        if (check_operands(g, i, &g->node.at[i], err) < 0) return -1;
+    return 0;
+}
+
+int cc_graph_check(const CcGraph *g, CcErr *err) {
+    if (cc_graph_check_structure(g, err) < 0) return -1;
+    for (int i = 0; i < g->node.n; i++)
+        if (check_rules(g, i, err) < 0) return -1;
+    return 0;
+}

@@ -1,0 +1,35 @@
+/* graph: makes graphs. Values and nodes are only ever appended, so indices stay valid. */
+#include "ir.h"
+
+CcGraph *cc_graph_new(void) {
+    CcGraph *g = calloc(1, sizeof *g);
+    if (!g) abort();   /* as cc_vec_grow: a process that can't get 50 bytes is lost */
+    return g;
+}
+
+void cc_graph_free(CcGraph *g) {
+    if (!g) return;
+    cc_vec_free(&g->node);
+    cc_vec_free(&g->val);
+    cc_vec_free(&g->operand);
+    free(g);
+}
+
+int cc_graph_input(CcGraph *g, const CcType *type) {
+    cc_vec_push(&g->val, (CcVal){.type = *type, .def = -1});
+    return g->val.n - 1;
+}
+
+int cc_graph_node(CcGraph *g, CcOpId op, unsigned flags, int host, const CcOperand *operands, int n_in,
+                  const CcType *types, int n_out) {
+    cc_vec_push(&g->node, (CcNode){.op = (uint16_t)op,
+                                   .flags = (uint16_t)flags,
+                                   .in0 = g->operand.n,
+                                   .n_in = n_in,
+                                   .out0 = g->val.n,
+                                   .n_out = n_out,
+                                   .host = host});
+    for (int i = 0; i < n_in; i++) cc_vec_push(&g->operand, operands[i]);
+    for (int i = 0; i < n_out; i++) cc_vec_push(&g->val, (CcVal){.type = types[i], .def = g->node.n - 1});
+    return g->node.n - 1;
+}

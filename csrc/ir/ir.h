@@ -1,0 +1,166 @@
+/* ir: dtypes, tensor types, the op table and the graph. Plain data: no Python, no torch.
+ *
+ * A graph is what the recorder saw between two breaks: values (tensors with their recorded metadata) and nodes in program
+ * order. Every node can be replayed by the host (`CcNode.host` is its number there), so an op without a row, or a failure of
+ * any back-end, costs speed and never correctness. */
+#ifndef CC_IR_H
+#define CC_IR_H
+
+#include "../base/base.h"
+
+enum { CC_MAX_DIMS = 8 };
+
+typedef enum CcDtype {   /* dtype.def */
+#define CC_DTYPE(id, ...) CC_DT_##id,
+#include "dtype.def"
+#undef CC_DTYPE
+    CC_DT_COUNT
+} CcDtype;
+
+typedef struct CcDtypeInfo {
+    const char *name;        /* "f32" */
+    const char *torch_name;  /* "float32" */
+    uint8_t size;            /* bytes of an element */
+    char kind;               /* 'f' float, 'i' signed, 'u' unsigned, 'b' bool, 'c' complex, '?' other */
+    uint8_t dl_code, dl_bits;
+} CcDtypeInfo;
+const CcDtypeInfo *cc_dtype_info(CcDtype dt);
+CcDtype cc_dtype_from_dl(int code, int bits);   /* CC_DT_OTHER when there is none */
+
+/* What is known of a tensor. `ndim` < 0: foreign (more than CC_MAX_DIMS dims, sparse, complex, subclass ...): only the host
+ * may touch it. Strides in elements. device: DLPack's device type (1 CPU, 2 CUDA). */
+typedef struct CcType {
+    uint8_t dtype;
+    int8_t ndim;
+    uint8_t device;
+    uint8_t device_index;
+    uint8_t requires_grad;
+    int64_t size[CC_MAX_DIMS];
+    int64_t stride[CC_MAX_DIMS];
+} CcType;
+int64_t cc_type_numel(const CcType *t);
+bool cc_type_contiguous(const CcType *t);
+bool cc_type_same_shape(const CcType *a, const CcType *b);
+bool cc_type_dense(const CcType *t);   /* each element of one block of memory exactly once, in any order of dims */
+
+/* ------------------------------------------------------------------ op table: ops.def, one row an op */
+
+typedef enum CcOpKind {
+    CC_K_HOST,        /* no row: replayed by the host */
+    CC_K_POINTWISE,   /* expression over equal or broadcast shapes */
+    CC_K_MATMUL,      /* linear, mm, matmul, addmm, bmm, ...: oneDNN */
+    CC_K_VIEW,        /* result shares its input's storage */
+    CC_K_REDUCE, CC_K_SOFTMAX, CC_K_NORM, CC_K_CONV, CC_K_POOL, CC_K_ATTENTION, CC_K_INDEX, CC_K_CONCAT, CC_K_CREATE,
+    CC_K_RANDOM,
+} CcOpKind;
+
+typedef enum CcOpId {
+    CC_OP_host = 0,
+#define CC_OPROW(id, ...) CC_OP_##id,
+#define CC_OPCASE(...)
+#include "ops.def"
+#undef CC_OPROW
+#undef CC_OPCASE
+    CC_OP_ROWS
+} CcOpId;
+
+typedef struct CcOpInfo {
+    const char *name;
+    CcOpKind kind;
+    int8_t arity;            /* operands (tensors or scalars) of an expression; -1 variable */
+    const char *promote;     /* dtype rule, ops.def */
+    const char *expr;        /* expression of a pointwise op, ops.def */
+    const char *doc;
+} CcOpInfo;
+const CcOpInfo *cc_op_info(CcOpId op);
+CcOpId cc_op_find(const char *name);   /* CC_OP_host when there is no row of that name */
+
+/* ------------------------------------------------------------------ scalar primitives: scalar.def */
+
+typedef enum CcScalarId {
+#define CC_SCALAR(id, ...) CC_S_##id,
+#include "scalar.def"
+#undef CC_SCALAR
+    CC_S_COUNT
+} CcScalarId;
+
+typedef struct CcScalarInfo {
+    const char *name;
+    int8_t arity;
+    char kind;               /* 'A' arithmetic, 'C' comparison, 'L' logic, 'S' select, 'X' special */
+    const char *lower[3];    /* LLVM lowering for floats, signed and unsigned integers: scalar.def */
+} CcScalarInfo;
+const CcScalarInfo *cc_scalar_info(CcScalarId id);
+CcScalarId cc_scalar_find(const char *name, int n);   /* CC_S_COUNT when there is none */
+
+/* The expression of a pointwise row, parsed: nodes in evaluation order, the last one is the result. */
+typedef struct CcExprNode {
+    enum { CC_X_ARG, CC_X_BOOL_ARG, CC_X_NUM, CC_X_LIT, CC_X_OP } kind;
+    uint8_t op;              /* CC_X_OP: CcScalarId */
+    int8_t arg;              /* CC_X_ARG: operand; CC_X_LIT: CcExprLit */
+    int8_t dflt;             /* CC_X_ARG: node of the default, -1: none */
+    int8_t kid[3];
+    double num;
+} CcExprNode;
+typedef enum CcExprLit { CC_LIT_inf, CC_LIT_nan, CC_LIT_huge, CC_LIT_lowest, CC_LIT_top, CC_LIT_bottom, CC_LIT_bits, CC_LIT_COUNT } CcExprLit;
+typedef struct CcExpr {
+    CcExprNode node[48];
+    int n;
+} CcExpr;
+
+/* ------------------------------------------------------------------ graph */
+
+typedef struct CcOperand {
+    enum { CC_IN_VALUE, CC_IN_INT, CC_IN_FLOAT, CC_IN_BOOL, CC_IN_NONE } kind;
+    int32_t value;           /* CC_IN_VALUE: index into CcGraph.val */
+    int64_t i;               /* CC_IN_INT, CC_IN_BOOL */
+    double f;                /* CC_IN_FLOAT */
+} CcOperand;
+
+enum {   /* CcNode.flags */
+    CC_N_WRITES = 1,         /* writes memory of one of its inputs (in place, out=, running statistics) */
+    CC_N_RANDOM = 2,         /* draws from a generator: never removed, merged or moved past another one */
+    CC_N_EFFECT = 4,         /* host state or unknown: never removed, and nothing is moved across it */
+};
+
+typedef struct CcNode {
+    uint16_t op;             /* CcOpId */
+    uint16_t flags;
+    int32_t in0, n_in;       /* operands: CcGraph.operand[in0 .. in0+n_in) */
+    int32_t out0, n_out;     /* values: CcGraph.val[out0 .. out0+n_out) */
+    int32_t host;            /* the host's number for replaying this node */
+} CcNode;
+
+typedef struct CcVal {
+    CcType type;
+    int32_t def;             /* node that makes it; -1: input of the graph */
+    uint8_t is_output;       /* the front needs it after the graph ran (result, effect, or used by a later segment) */
+    uint8_t alias;           /* a view, or the same storage as another value: may share memory with anything */
+} CcVal;
+
+typedef struct CcGraph {
+    CC_VEC(CcNode) node;
+    CC_VEC(CcVal) val;
+    CC_VEC(CcOperand) operand;
+} CcGraph;
+
+CcGraph *cc_graph_new(void);
+void cc_graph_free(CcGraph *g);
+int cc_graph_input(CcGraph *g, const CcType *type);                     /* -> value */
+/* Appends a node; its n_out values are made from `types`; -> node. `operands` is copied. */
+int cc_graph_node(CcGraph *g, CcOpId op, unsigned flags, int host, const CcOperand *operands, int n_in,
+                  const CcType *types, int n_out);
+/* The expression of a pointwise node (by a CC_OPCASE where one fits); NULL when its row has none. */
+const CcExpr *cc_op_expr(const CcGraph *g, const CcNode *node);
+/* torch's common dtype of operands; `deflt` is torch's default dtype, CC_DT_OTHER when unknown. -> CC_DT_OTHER when it can't be told. */
+CcDtype cc_op_common(const CcGraph *g, const CcNode *node, CcDtype deflt);
+/* Parses all rows; -1 with *err set when one is wrong (a test calls it). Thread-safe, done once. */
+CC_MUST int cc_op_init(CcErr *err);
+/* Text form, one line a value or node; for golden files, logs and reports. */
+void cc_graph_print(const CcGraph *g, CcSbuf *out);
+/* Verifier: topological order, indices in range, arity, pointwise types equal to the rules. -1 with *err set. */
+CC_MUST int cc_graph_check(const CcGraph *g, CcErr *err);
+/* Its first part: without it nothing may read the graph. A graph that only breaks the rules of its ops can still run by the host. */
+CC_MUST int cc_graph_check_structure(const CcGraph *g, CcErr *err);
+
+#endif

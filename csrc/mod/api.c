@@ -1,0 +1,173 @@
+/* Functions of ccompile._core. */
+#include "mod.h"
+
+static CC_VEC(char *) kept_paths;   /* cc_run_libraries borrows them for good */
+
+static const char *keep_path(PyObject *o)
+{
+    if (o == Py_None) return NULL;
+    const char *s = PyUnicode_AsUTF8(o);
+    if (s == NULL) return NULL;
+    cc_vec_push(&kept_paths, strdup(s));
+    return cc_vec_last(&kept_paths);
+}
+
+static PyObject *api_init(PyObject *m, PyObject *args, PyObject *kwargs)
+{
+    (void)m;
+    static char *names[] = {"torch_module", "llvmlite", "onednn", NULL};
+    PyObject *torch, *llvmlite = Py_None, *onednn = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$OO:init", names, &torch, &llvmlite, &onednn)) return NULL;
+    if (cc_tens_init(torch) < 0 || cc_rec_init(torch) < 0) return NULL;
+    cc_run_libraries(keep_path(llvmlite), keep_path(onednn));
+    if (PyErr_Occurred()) return NULL;
+    const char *verify = getenv("CCOMPILE_VERIFY");
+    if (verify != NULL && *verify != '\0' && strcmp(verify, "0") != 0) cc_policy.verify = 1;
+    Py_RETURN_NONE;
+}
+
+static PyObject *api_disable_push(PyObject *m, PyObject *unused)
+{
+    (void)m, (void)unused;
+    cc_eval_disabled++;
+    Py_RETURN_NONE;
+}
+
+static PyObject *api_disable_pop(PyObject *m, PyObject *unused)
+{
+    (void)m, (void)unused;
+    if (cc_eval_disabled == 0) {
+        PyErr_SetString(PyExc_RuntimeError, "ccompile.disable was left more often than entered on this thread");
+        return NULL;
+    }
+    cc_eval_disabled--;
+    Py_RETURN_NONE;
+}
+
+static PyObject *api_graph_break(PyObject *m, PyObject *args)
+{
+    (void)m;
+    const char *msg = "";
+    if (!PyArg_ParseTuple(args, "|s:graph_break", &msg)) return NULL;
+    Py_RETURN_NONE;   /* in compiled code the recorder breaks at the call; there is nothing to do in it */
+}
+
+static PyObject *api_is_compiling(PyObject *m, PyObject *unused)
+{
+    (void)m, (void)unused;
+    return PyBool_FromLong(cc_eval_recording());
+}
+
+static int count(PyObject *d, const char *name, uint64_t n)
+{
+    PyObject *v = PyLong_FromUnsignedLongLong(n);
+    const int status = v != NULL ? PyDict_SetItemString(d, name, v) : -1;
+    Py_XDECREF(v);
+    return status;
+}
+
+static PyObject *api_counters(PyObject *m, PyObject *unused)
+{
+    (void)m, (void)unused;
+    PyObject *d = PyDict_New();
+    if (d == NULL) return NULL;
+    int status = count(d, "calls", cc_eval_counts.calls) | count(d, "hits", cc_eval_counts.hits) |
+                 count(d, "misses", cc_eval_counts.misses);
+    for (int k = 0; k < CC_LOG_COUNT; k++) status |= count(d, cc_log_name((CcEventKind)k), cc_log_count((CcEventKind)k));
+    if (status < 0) Py_CLEAR(d);
+    return d;
+}
+
+static PyObject *api_reset(PyObject *m, PyObject *unused)
+{
+    (void)m, (void)unused;
+    cc_types_reset_all();
+    cc_log_reset();
+    memset(&cc_eval_counts, 0, sizeof cc_eval_counts);
+    Py_RETURN_NONE;
+}
+
+static PyObject *api_events(PyObject *m, PyObject *args)
+{
+    (void)m;
+    unsigned long long after = 0;
+    if (!PyArg_ParseTuple(args, "|K:events", &after)) return NULL;
+    enum { MAX = 1024 };
+    CcLogEvent *events = malloc(sizeof *events * MAX);
+    if (events == NULL) return PyErr_NoMemory();
+    const int n = cc_log_copy(events, MAX, after);
+    PyObject *list = PyList_New(0);
+    for (int i = 0; list != NULL && i < n; i++) {
+        PyObject *e = Py_BuildValue("(KsKs)", (unsigned long long)events[i].serial, cc_log_name(events[i].kind),
+                                    (unsigned long long)events[i].time_ns, events[i].text);
+        if (e == NULL || PyList_Append(list, e) < 0) Py_CLEAR(list);
+        Py_XDECREF(e);
+    }
+    free(events);
+    return list;
+}
+
+static PyObject *api_describe(PyObject *m, PyObject *unused)
+{
+    (void)m, (void)unused;
+    CcSbuf sb = {0};
+    cc_run_describe(&sb);
+    PyObject *s = PyUnicode_FromString(cc_sbuf_text(&sb));
+    cc_sbuf_free(&sb);
+    return s;
+}
+
+static PyObject *knob_value(const CcKnobInfo *k)
+{
+    const int v = *(const int *)((const char *)&cc_policy + k->offset);
+    return k->kind == CC_KNOB_BOOL ? PyBool_FromLong(v) : PyLong_FromLong(v);
+}
+
+static PyObject *api_get_config(PyObject *m, PyObject *unused)
+{
+    (void)m, (void)unused;
+    int n;
+    const CcKnobInfo *info = cc_policy_knobs(&n);
+    PyObject *d = PyDict_New();
+    for (int i = 0; d != NULL && i < n; i++) {
+        PyObject *v = knob_value(&info[i]);
+        if (v == NULL || PyDict_SetItemString(d, info[i].name, v) < 0) Py_CLEAR(d);
+        Py_XDECREF(v);
+    }
+    return d;
+}
+
+static PyObject *api_set_config(PyObject *m, PyObject *args)
+{
+    (void)m;
+    const char *name;
+    PyObject *v;
+    if (!PyArg_ParseTuple(args, "sO:set_config", &name, &v)) return NULL;
+    int n;
+    const CcKnobInfo *info = cc_policy_knobs(&n);
+    for (int i = 0; i < n; i++) {
+        if (strcmp(info[i].name, name) != 0) continue;
+        const long value = info[i].kind == CC_KNOB_BOOL ? PyObject_IsTrue(v) : PyLong_AsLong(v);
+        if (value == -1 && PyErr_Occurred()) return NULL;
+        *(int *)((char *)&cc_policy + info[i].offset) = (int)value;
+        Py_RETURN_NONE;
+    }
+    PyErr_Format(PyExc_ValueError, "unknown knob %s; get_config() lists all", name);
+    return NULL;
+}
+
+PyMethodDef cc_api_methods[] = {
+    {"init", (PyCFunction)(void (*)(void))api_init, METH_VARARGS | METH_KEYWORDS, "init(torch_module, *, llvmlite, onednn)"},
+    {"disable_push", api_disable_push, METH_NOARGS, "compiled functions run eagerly on this thread until disable_pop()"},
+    {"disable_pop", api_disable_pop, METH_NOARGS, "ends disable_push()"},
+    {"graph_break", api_graph_break, METH_VARARGS,
+     "graph_break(msg=\"\")\n--\n\nBreaks the graph here when the function is compiled; does nothing in eager."},
+    {"is_compiling", api_is_compiling, METH_NOARGS, "is_compiling()\n--\n\nTrue while this thread records or replays."},
+    {"counters", api_counters, METH_NOARGS, "counters() -> dict: events by kind, calls, hits, misses"},
+    {"reset", api_reset, METH_NOARGS, "reset()\n--\n\nForgets everything that was compiled; counters start at 0."},
+    {"events", api_events, METH_VARARGS, "events(after=0) -> list of (serial, kind, time_ns, text)"},
+    {"describe", api_describe, METH_NOARGS, "describe() -> str: back-ends, versions, threads"},
+    {"get_config", api_get_config, METH_NOARGS, "get_config() -> dict of knobs"},
+    {"set_config", api_set_config, METH_VARARGS, "set_config(name, value)"},
+    {NULL, NULL, 0, NULL},
+};

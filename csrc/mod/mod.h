@@ -1,0 +1,21 @@
+/* mod: the Python face of the C code: module, types, functions. */
+#ifndef CC_MOD_H
+#define CC_MOD_H
+
+#include "../eval/eval.h"
+
+typedef struct CcModState {
+    PyTypeObject *compiled, *disabled;
+    PyObject *unsupported;       /* class Unsupported(RuntimeError) */
+    PyObject *graph_break;       /* the function object */
+} CcModState;
+extern struct PyModuleDef cc_module_def;
+
+extern PyType_Spec cc_types_compiled, cc_types_disabled;
+/* The callable inside a Compiled; NULL: o is none. */
+CC_BORROW PyObject *cc_types_unwrap(PyObject *o);
+void cc_types_register(CcModState *state);
+void cc_types_reset_all(void);
+extern PyMethodDef cc_api_methods[];
+
+#endif

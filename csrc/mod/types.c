@@ -1,0 +1,283 @@
+/* Compiled: a compiled callable. Disabled: one that always runs eagerly and is a graph break inside compiled code. Both are
+ * functions to their users: vectorcall, __get__ (methods), __wrapped__, and the wrapped one's names and doc. */
+#include "mod.h"
+
+#include <structmember.h>
+
+typedef struct Compiled {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    PyObject *fn;          /* __wrapped__ */
+    PyObject *dict, *weak;
+    struct Compiled *next, **link;   /* list of all, for reset() */
+    CcRoot root;
+} Compiled;
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    PyObject *fn, *reason;
+    PyObject *dict, *weak;
+} Disabled;
+
+static PyTypeObject *compiled_type;   /* for cc_types_unwrap; one interpreter */
+static Compiled *all_compiled;
+
+void cc_types_reset_all(void)
+{
+    for (Compiled *c = all_compiled; c != NULL; c = c->next) cc_root_clear(&c->root);
+}
+
+PyObject *cc_types_unwrap(PyObject *o)
+{
+    return compiled_type != NULL && Py_IS_TYPE(o, compiled_type) ? ((Compiled *)o)->fn : NULL;
+}
+
+void cc_types_register(CcModState *state)
+{
+    compiled_type = state->compiled;
+    cc_call_set_unwrap(cc_types_unwrap);
+    cc_call_special((PyObject *)state->disabled, CC_R_DISABLED);
+    cc_call_special(state->graph_break, CC_R_USER);
+}
+
+/* functools.wraps, as far as the wrapped callable has these. */
+static int copy_names(PyObject *self, PyObject *fn)
+{
+    static const char *const names[] = {"__module__", "__name__", "__qualname__", "__doc__"};
+    for (int i = 0; i < CC_COUNT(names); i++) {
+        PyObject *v = PyObject_GetAttrString(fn, names[i]);
+        if (v == NULL) {
+            PyErr_Clear();
+            continue;
+        }
+        const int status = PyObject_SetAttrString(self, names[i], v);
+        Py_DECREF(v);
+        if (status < 0) PyErr_Clear();
+    }
+    return 0;
+}
+
+/* ------------------------------------------------------------------ Compiled */
+
+static PyObject *compiled_call(PyObject *o, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    Compiled *self = (Compiled *)Py_NewRef(o);   /* it may be dropped by what it runs */
+    PyObject *r = cc_root_call(&self->root, args, nargsf, kwnames);
+    Py_DECREF(self);
+    return r;
+}
+
+static int set_knobs(CcRoot *root, PyObject *options)
+{
+    int n;
+    const CcKnobInfo *info = cc_policy_knobs(&n);
+    for (int i = 0; options != NULL && i < n; i++) {
+        PyObject *v = PyDict_GetItemString(options, info[i].name);
+        if (v == NULL) continue;
+        const long value = info[i].kind == CC_KNOB_BOOL ? PyObject_IsTrue(v) : PyLong_AsLong(v);
+        if (value == -1 && PyErr_Occurred()) return -1;
+        *(int *)((char *)&root->knobs + info[i].offset) = (int)value;
+    }
+    return 0;
+}
+
+static PyObject *compiled_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"fn", "fullgraph", "dynamic", "mode", "options", "name", NULL};
+    PyObject *fn, *dynamic = Py_None, *options = NULL, *name = NULL;
+    int fullgraph = 0;
+    const char *mode = "default";
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$pOsO!O:Compiled", names, &fn, &fullgraph, &dynamic, &mode,
+                                     &PyDict_Type, &options, &name))
+        return NULL;
+    Compiled *self = (Compiled *)type->tp_alloc(type, 0);
+    if (self == NULL) return NULL;
+    self->vectorcall = compiled_call;
+    if (cc_root_init(&self->root, fn) < 0 || set_knobs(&self->root, options) < 0) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    self->fn = Py_NewRef(fn);
+    self->link = &all_compiled;
+    self->next = all_compiled;
+    if (self->next != NULL) self->next->link = &self->next;
+    all_compiled = self;
+    self->root.fullgraph = fullgraph;
+    if (copy_names((PyObject *)self, fn) < 0) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    return (PyObject *)self;
+}
+
+static int compiled_traverse(PyObject *o, visitproc visit, void *arg)
+{
+    Compiled *self = (Compiled *)o;
+    Py_VISIT(Py_TYPE(o));
+    Py_VISIT(self->fn);
+    Py_VISIT(self->dict);
+    return cc_root_visit(&self->root, visit, arg);
+}
+
+static int compiled_clear(PyObject *o)
+{
+    Compiled *self = (Compiled *)o;
+    cc_root_clear(&self->root);
+    Py_CLEAR(self->fn);
+    Py_CLEAR(self->dict);
+    return 0;
+}
+
+static void compiled_dealloc(PyObject *o)
+{
+    Compiled *self = (Compiled *)o;
+    PyTypeObject *type = Py_TYPE(o);
+    PyObject_GC_UnTrack(o);
+    if (self->weak != NULL) PyObject_ClearWeakRefs(o);
+    if (self->link != NULL) *self->link = self->next;
+    if (self->next != NULL) self->next->link = self->link;
+    cc_root_free(&self->root);
+    Py_CLEAR(self->fn);
+    Py_CLEAR(self->dict);
+    type->tp_free(o);
+    Py_DECREF(type);
+}
+
+static PyObject *bind(PyObject *o, PyObject *instance, PyObject *owner)
+{
+    (void)owner;
+    return instance == NULL || instance == Py_None ? Py_NewRef(o) : PyMethod_New(o, instance);
+}
+
+static PyObject *compiled_report(PyObject *o, PyObject *unused)
+{
+    (void)unused;
+    return cc_root_report(&((Compiled *)o)->root);
+}
+
+static PyObject *compiled_reset(PyObject *o, PyObject *unused)
+{
+    (void)unused;
+    cc_root_clear(&((Compiled *)o)->root);
+    Py_RETURN_NONE;
+}
+
+static PyObject *compiled_repr(PyObject *o)
+{
+    return PyUnicode_FromFormat("<ccompile.Compiled of %R>", ((Compiled *)o)->fn);
+}
+
+static PyMethodDef compiled_methods[] = {
+    {"report", compiled_report, METH_NOARGS, "report() -> dict: entries, segments, guards, breaks; see _core.pyi"},
+    {"reset", compiled_reset, METH_NOARGS, "reset(): forgets all entries; the next call records anew"},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef compiled_members[] = {
+    {"__wrapped__", T_OBJECT, offsetof(Compiled, fn), READONLY, NULL},
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Compiled, vectorcall), READONLY, NULL},
+    {"__dictoffset__", T_PYSSIZET, offsetof(Compiled, dict), READONLY, NULL},
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(Compiled, weak), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyGetSetDef dict_getset[] = {
+    {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot compiled_slots[] = {
+    {Py_tp_new, compiled_new}, {Py_tp_dealloc, compiled_dealloc}, {Py_tp_traverse, compiled_traverse},
+    {Py_tp_clear, compiled_clear}, {Py_tp_call, PyVectorcall_Call}, {Py_tp_descr_get, bind}, {Py_tp_repr, compiled_repr},
+    {Py_tp_methods, compiled_methods}, {Py_tp_members, compiled_members}, {Py_tp_getset, dict_getset},
+    {Py_tp_doc, "A compiled callable; made by ccompile.compile."}, {0, NULL},
+};
+PyType_Spec cc_types_compiled = {
+    "ccompile._core.Compiled", sizeof(Compiled), 0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL, compiled_slots,
+};
+
+/* ------------------------------------------------------------------ Disabled */
+
+static PyObject *disabled_call(PyObject *o, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    Disabled *self = (Disabled *)Py_NewRef(o);
+    cc_eval_disabled++;
+    PyObject *r = PyObject_Vectorcall(self->fn, args, nargsf, kwnames);
+    cc_eval_disabled--;
+    Py_DECREF(self);
+    return r;
+}
+
+static PyObject *disabled_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"fn", "reason", NULL};
+    PyObject *fn, *reason = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O:Disabled", names, &fn, &reason)) return NULL;
+    if (!PyCallable_Check(fn)) {
+        PyErr_Format(PyExc_TypeError, "Disabled takes a callable, not %.100s", Py_TYPE(fn)->tp_name);
+        return NULL;
+    }
+    Disabled *self = (Disabled *)type->tp_alloc(type, 0);
+    if (self == NULL) return NULL;
+    self->vectorcall = disabled_call;
+    self->fn = Py_NewRef(fn);
+    self->reason = Py_NewRef(reason);
+    copy_names((PyObject *)self, fn);
+    return (PyObject *)self;
+}
+
+static int disabled_traverse(PyObject *o, visitproc visit, void *arg)
+{
+    Disabled *self = (Disabled *)o;
+    Py_VISIT(Py_TYPE(o));
+    Py_VISIT(self->fn);
+    Py_VISIT(self->reason);
+    Py_VISIT(self->dict);
+    return 0;
+}
+
+static int disabled_clear(PyObject *o)
+{
+    Disabled *self = (Disabled *)o;
+    Py_CLEAR(self->fn);
+    Py_CLEAR(self->reason);
+    Py_CLEAR(self->dict);
+    return 0;
+}
+
+static void disabled_dealloc(PyObject *o)
+{
+    PyTypeObject *type = Py_TYPE(o);
+    PyObject_GC_UnTrack(o);
+    if (((Disabled *)o)->weak != NULL) PyObject_ClearWeakRefs(o);
+    disabled_clear(o);
+    type->tp_free(o);
+    Py_DECREF(type);
+}
+
+static PyObject *disabled_repr(PyObject *o)
+{
+    return PyUnicode_FromFormat("<ccompile.disable of %R>", ((Disabled *)o)->fn);
+}
+
+static PyMemberDef disabled_members[] = {
+    {"__wrapped__", T_OBJECT, offsetof(Disabled, fn), READONLY, NULL},
+    {"reason", T_OBJECT, offsetof(Disabled, reason), READONLY, NULL},
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Disabled, vectorcall), READONLY, NULL},
+    {"__dictoffset__", T_PYSSIZET, offsetof(Disabled, dict), READONLY, NULL},
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(Disabled, weak), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot disabled_slots[] = {
+    {Py_tp_new, disabled_new}, {Py_tp_dealloc, disabled_dealloc}, {Py_tp_traverse, disabled_traverse},
+    {Py_tp_clear, disabled_clear}, {Py_tp_call, PyVectorcall_Call}, {Py_tp_descr_get, bind}, {Py_tp_repr, disabled_repr},
+    {Py_tp_members, disabled_members}, {Py_tp_getset, dict_getset},
+    {Py_tp_doc, "A callable that runs eagerly; made by ccompile.disable."}, {0, NULL},
+};
+PyType_Spec cc_types_disabled = {
+    "ccompile._core.Disabled", sizeof(Disabled), 0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL, disabled_slots,
+};

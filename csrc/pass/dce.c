@@ -1,0 +1,19 @@
+/* dce: marks the nodes that an output or an effect needs. Values are only read through operands, so one walk backwards is
+ * enough: a node comes after all it reads. */
+#include "pass.h"
+
+void cc_dce_mark(const CcGraph *g, bool *live) {
+    for (int i = 0; i < g->node.n; i++) {
+        const CcNode *n = &g->node.at[i];
+        live[i] = n->flags & (CC_N_WRITES | CC_N_RANDOM | CC_N_EFFECT);
+        for (int k = 0; k < n->n_out; k++) live[i] = live[i] || g->val.at[n->out0 + k].is_output;
+    }
+    for (int i = g->node.n - 1; i >= 0; i--) {
+        if (!live[i]) continue;
+        const CcNode *n = &g->node.at[i];
+        for (int k = 0; k < n->n_in; k++) {
+            const CcOperand *o = &g->operand.at[n->in0 + k];
+            if (o->kind == CC_IN_VALUE && g->val.at[o->value].def >= 0) live[g->val.at[o->value].def] = true;
+        }
+    }
+}

@@ -1,0 +1,236 @@
+/* group: fusion. Nodes become units; units are merged; units are put in an order.
+ *
+ *   nodes   a0  b1  c2 | W3 | d4 ...       '|' = barrier: nodes that write memory or have effects stand alone, and
+ *   units   {a0 c2} {b1} | {W3} | {d4}          nothing is moved across them (a region is what lies between two)
+ *
+ * Inside a region memory does not change, so any order that respects the data flow is right. Each unit keeps the closure of
+ * the units it depends on as a bit set; two units may merge when no third one lies on a path between them. */
+#include "pass.h"
+
+enum { MAX_UNIT_NODES = 40, MAX_UNIT_INPUTS = 40 };
+
+typedef struct Unit {
+    int kind;         /* CC_G_*; -1: merged into another */
+    int n, inputs;    /* nodes, and their tensor operands counted with repetition */
+    CC_VEC(int) node;
+} Unit;
+
+typedef struct Region {
+    const CcGraph *g;
+    const bool *live;
+    const CcGroupRules *rules;
+    int first, m, words;      /* nodes [first, first + m) */
+    uint64_t *dep;            /* m rows of `words`: the closure of a unit's dependencies */
+    Unit *unit;
+    int *owner;               /* node - first -> unit */
+    int *uses;                /* value -> number of live operands that read it (of the whole graph) */
+    int *reader;              /* value -> last loop unit that reads it, -1 */
+    bool *done;
+} Region;
+
+static uint64_t *dep_row(const Region *r, int u) { return r->dep + (size_t)u * (size_t)r->words; }
+static bool has(const uint64_t *row, int u) { return row[u / 64] >> (u % 64) & 1; }
+static void set(uint64_t *row, int u) { row[u / 64] |= UINT64_C(1) << (u % 64); }
+
+/* The unit of this region that makes a value, -1 when it comes from before. */
+static int maker(const Region *r, int value) {
+    const int def = r->g->val.at[value].def;
+    return def < r->first ? -1 : r->owner[def - r->first];
+}
+
+static bool path_through_third(const Region *r, int from, int to) {
+    const uint64_t *row = dep_row(r, from);
+    for (int w = 0; w < r->words; w++)
+        for (uint64_t bits = row[w]; bits; bits &= bits - 1) {
+            const int x = w * 64 + __builtin_ctzll(bits);
+            if (x != to && x != from && r->unit[x].kind >= 0 && has(dep_row(r, x), to)) return true;
+        }
+    return false;
+}
+
+static void merge(Region *r, int into, int from) {
+    Unit *a = &r->unit[into], *b = &r->unit[from];
+    for (int i = 0; i < b->node.n; i++) {
+        cc_vec_push(&a->node, b->node.at[i]);
+        r->owner[b->node.at[i] - r->first] = into;
+    }
+    /* Keep program order: two sorted runs, short ones. */
+    for (int i = 1; i < a->node.n; i++)
+        for (int k = i; k > 0 && a->node.at[k - 1] > a->node.at[k]; k--) {
+            const int t = a->node.at[k];
+            a->node.at[k] = a->node.at[k - 1];
+            a->node.at[k - 1] = t;
+        }
+    a->n += b->n;
+    a->inputs += b->inputs;
+    b->kind = -1;
+    cc_vec_free(&b->node);
+    uint64_t *da = dep_row(r, into), *db = dep_row(r, from);
+    for (int w = 0; w < r->words; w++) da[w] |= db[w];
+    da[into / 64] &= ~(UINT64_C(1) << (into % 64));
+    da[from / 64] &= ~(UINT64_C(1) << (from % 64));
+    for (int x = 0; x < r->m; x++) {
+        uint64_t *dx = dep_row(r, x);
+        if (x == into || r->unit[x].kind < 0 || (!has(dx, into) && !has(dx, from))) continue;
+        for (int w = 0; w < r->words; w++) dx[w] |= da[w];
+        set(dx, into);
+    }
+}
+
+static const CcType *shape_of(const Region *r, int u) {
+    return &r->g->val.at[r->g->node.at[r->unit[u].node.at[0]].out0].type;
+}
+
+static bool can_fuse(const Region *r, int u, int v) {
+    const Unit *a = &r->unit[u], *b = &r->unit[v];
+    return u != v && a->kind == CC_G_LOOP && b->kind == CC_G_LOOP && a->n + b->n <= MAX_UNIT_NODES &&
+           a->inputs + b->inputs <= MAX_UNIT_INPUTS && cc_type_same_shape(shape_of(r, u), shape_of(r, v)) &&
+           !path_through_third(r, u, v) && !path_through_third(r, v, u);
+}
+
+/* Folds the node of unit u into the product whose result it alone reads. */
+static bool fold_post(Region *r, int u) {
+    const int node = r->unit[u].node.at[0];
+    const CcNode *n = &r->g->node.at[node];
+    for (int i = 0; i < n->n_in && r->rules->post; i++) {
+        const CcOperand *o = &r->g->operand.at[n->in0 + i];
+        if (o->kind != CC_IN_VALUE) continue;
+        const int p = maker(r, o->value);
+        if (p < 0 || r->unit[p].kind != CC_G_MATMUL) continue;
+        const Unit *product = &r->unit[p];
+        const CcVal *v = &r->g->val.at[o->value];
+        if (v->def != cc_vec_last(&product->node) || v->is_output || r->uses[o->value] != 1) continue;
+        if (path_through_third(r, u, p) || !r->rules->post(r->g, product->node.at, product->n, node)) continue;
+        merge(r, p, u);
+        return true;
+    }
+    return false;
+}
+
+static void fuse_loops(Region *r, int u) {
+    const CcNode *n = &r->g->node.at[r->unit[u].node.at[0]];
+    for (int i = 0; i < n->n_in; i++) {   /* with those that make its operands */
+        const CcOperand *o = &r->g->operand.at[n->in0 + i];
+        const int p = o->kind == CC_IN_VALUE ? maker(r, o->value) : -1;
+        if (p < 0 || !can_fuse(r, p, u)) continue;
+        merge(r, CC_MIN(p, u), CC_MAX(p, u));
+        u = CC_MIN(p, u);
+    }
+    for (int i = 0; i < n->n_in; i++) {   /* with one that reads the same tensor */
+        const CcOperand *o = &r->g->operand.at[n->in0 + i];
+        if (o->kind != CC_IN_VALUE) continue;
+        int q = r->reader[o->value];
+        q = q < r->first ? -1 : r->owner[q - r->first];
+        if (q < 0 || !can_fuse(r, q, u)) continue;
+        merge(r, CC_MIN(q, u), CC_MAX(q, u));
+        u = CC_MIN(q, u);
+    }
+}
+
+/* A unit of its own for node first + u, with its dependencies. */
+static void begin_unit(Region *r, int u, int *last_random) {
+    const CcNode *n = &r->g->node.at[r->first + u];
+    Unit *unit = &r->unit[u];
+    r->owner[u] = u;
+    cc_vec_push(&unit->node, r->first + u);
+    unit->n = 1;
+    uint64_t *row = dep_row(r, u);
+    for (int i = 0; i <= n->n_in; i++) {
+        int p = -1;
+        if (i < n->n_in) {
+            const CcOperand *o = &r->g->operand.at[n->in0 + i];
+            if (o->kind != CC_IN_VALUE) continue;
+            unit->inputs++;
+            p = maker(r, o->value);
+        } else if (n->flags & CC_N_RANDOM) {
+            p = *last_random < 0 ? -1 : r->owner[*last_random];
+            *last_random = u;
+        }
+        if (p < 0) continue;
+        for (int w = 0; w < r->words; w++) row[w] |= dep_row(r, p)[w];
+        set(row, p);
+    }
+    const bool plain = n->n_out == 1 && !n->flags && !r->g->val.at[n->out0].alias;
+    unit->kind = CC_G_HOST;
+    if (plain && r->rules->loop && r->rules->loop(r->g, r->first + u, r->rules->deflt)) unit->kind = CC_G_LOOP;
+    else if (plain && r->rules->matmul && r->rules->matmul(r->g, r->first + u)) unit->kind = CC_G_MATMUL;
+}
+
+static int emit(Region *r, int u, CcArena *arena, CcGroups *out) {
+    if (r->done[u]) return 0;
+    r->done[u] = true;
+    const uint64_t *row = dep_row(r, u);
+    for (int w = 0; w < r->words; w++)
+        for (uint64_t bits = row[w]; bits; bits &= bits - 1) {
+            const int x = w * 64 + __builtin_ctzll(bits);
+            if (r->unit[x].kind >= 0 && emit(r, x, arena, out) < 0) return -1;
+        }
+    const Unit *unit = &r->unit[u];
+    CcGroup *group = &out->at[out->n++];
+    group->kind = unit->kind;
+    group->n = unit->node.n;
+    group->node = cc_arena_alloc(arena, sizeof(int) * (size_t)unit->node.n);
+    if (!group->node) return -1;
+    memcpy(group->node, unit->node.at, sizeof(int) * (size_t)unit->node.n);
+    return 0;
+}
+
+static int do_region(Region *r, CcArena *arena, CcGroups *out) {
+    const size_t m = (size_t)r->m;
+    r->words = (r->m + 63) / 64;
+    r->dep = calloc(m * (size_t)r->words, sizeof *r->dep);
+    r->unit = calloc(m, sizeof *r->unit);
+    r->owner = calloc(m, sizeof *r->owner);
+    r->done = calloc(m, sizeof *r->done);
+    int status = r->dep && r->unit && r->owner && r->done ? 0 : -1;
+    int last_random = -1;
+    for (int u = 0; u < r->m && status == 0; u++) {
+        r->unit[u].kind = r->owner[u] = -1;
+        if (!r->live[r->first + u]) continue;
+        begin_unit(r, u, &last_random);
+        if (r->unit[u].kind == CC_G_LOOP && !fold_post(r, u)) fuse_loops(r, u);
+        const CcNode *n = &r->g->node.at[r->first + u];
+        for (int i = 0; i < n->n_in && r->unit[r->owner[u]].kind == CC_G_LOOP; i++)
+            if (r->g->operand.at[n->in0 + i].kind == CC_IN_VALUE)
+                r->reader[r->g->operand.at[n->in0 + i].value] = r->first + u;
+    }
+    for (int u = 0; u < r->m && status == 0; u++)
+        if (r->unit[u].kind >= 0) status = emit(r, u, arena, out);
+    for (int u = 0; r->unit && u < r->m; u++) cc_vec_free(&r->unit[u].node);
+    free(r->dep);
+    free(r->unit);
+    free(r->owner);
+    free(r->done);
+    return status;
+}
+
+static void count_uses(const CcGraph *g, const bool *live, int *uses) {
+    for (int i = 0; i < g->node.n; i++)
+        for (int k = 0; live[i] && k < g->node.at[i].n_in; k++) {
+            const CcOperand *o = &g->operand.at[g->node.at[i].in0 + k];
+            if (o->kind == CC_IN_VALUE) uses[o->value]++;
+        }
+}
+
+int cc_group_build(const CcGraph *g, const bool *live, const CcGroupRules *rules, CcArena *arena, CcGroups *out,
+                   CcErr *err) {
+    Region r = {.g = g, .live = live, .rules = rules};
+    out->n = 0;
+    out->at = cc_arena_alloc(arena, sizeof(CcGroup) * (size_t)(g->node.n + 1));
+    r.uses = cc_arena_alloc(arena, sizeof(int) * (size_t)(g->val.n + 1));
+    r.reader = cc_arena_alloc(arena, sizeof(int) * (size_t)(g->val.n + 1));
+    if (!out->at || !r.uses || !r.reader) return cc_err_set(err, CC_E_MEMORY, "no memory for groups");
+    count_uses(g, live, r.uses);
+    for (int i = 0; i < g->val.n; i++) r.reader[i] = -1;
+    for (int i = 0; i < g->node.n;) {
+        const unsigned barrier = CC_N_WRITES | CC_N_EFFECT;
+        int end = i + 1;
+        if (!(g->node.at[i].flags & barrier))
+            while (end < g->node.n && !(g->node.at[end].flags & barrier)) end++;
+        r.first = i;
+        r.m = end - i;
+        if (do_region(&r, arena, out) < 0) return cc_err_set(err, CC_E_MEMORY, "no memory for groups");
+        i = end;
+    }
+    return 0;
+}

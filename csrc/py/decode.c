@@ -1,0 +1,273 @@
+/* Decoder: a code object's bytes become CcInsn[], once, kept in the code object's co_extra.
+ *
+ * The bytes come from PyCode_GetCode: the original opcodes with empty caches, whatever specialisation or sys.monitoring
+ * did to the code in memory. EXTENDED_ARG prefixes, and KW_NAMES and PRECALL before a CALL, are merged into the instruction
+ * they belong to, because a frame can be handed over only in front of them (kwnames live in a C local of the evaluator).
+ * Depths follow CPython's own PyCompile_OpcodeStackEffectWithJump, handlers included. */
+#include "py_int.h"
+
+#include <limits.h>
+
+static Py_ssize_t extra_index = -1;
+
+typedef struct Raw {      /* one neutral instruction while it is being put together */
+    int effect, effect_jump;   /* change of depth when falling through, when jumping */
+    int target_unit;           /* -1 none */
+} Raw;
+
+typedef struct Decoder {
+    CcCodeFull *code;
+    const uint8_t *bytes;
+    CC_VEC(CcInsn) insns;
+    CC_VEC(Raw) raws;
+} Decoder;
+
+/* co_extra's free function: also called with NULL for code objects that never had one (3.11 at exit). */
+static void release(void *data)
+{
+    CcCodeFull *code = data;
+    if (!code) return;
+    free(code->pub.insn);
+    free(code->pub.by_unit);
+    free(code->pub.live);
+    free(code->handlers);
+    free(code->handler_of);
+    free(code);
+}
+
+int cc_decode_init(void)
+{
+    if (extra_index < 0) extra_index = cc_frame_extra_index(release);
+    if (extra_index >= 0) return 0;
+    PyErr_SetString(PyExc_ImportError, "ccompile: all co_extra slots of this interpreter are taken");
+    return -1;
+}
+
+static int effect_of(int op, int oparg, int jump)
+{
+    int effect = PyCompile_OpcodeStackEffectWithJump(op, oparg, jump);
+    return effect == PY_INVALID_STACK_EFFECT ? INT_MIN / 2 : effect;
+}
+
+/* Depth behind a suspension counts the value that is sent in; the compiler's own count for RETURN_GENERATOR does so only
+ * in 3.13. An exhausted FOR_ITER has popped its iterator where we go on. */
+static void set_effects(Raw *raw, const CcOpRow *row, int op, int oparg)
+{
+    raw->effect += row->split == CC_SPLIT_SUSPEND ? row->k : effect_of(op, oparg, 0);
+    raw->effect_jump = row->split == CC_SPLIT_FOR ? -1 : effect_of(op, oparg, 1);
+}
+
+static void split_intrinsic(CcInsn *in, int oparg)
+{
+    if (oparg == cc_optab.to_tuple) {
+        in->op = CC_OP_LIST_TO_TUPLE;
+    } else if (oparg == cc_optab.positive) {
+        in->op = CC_OP_UNARY;
+        in->arg = '+';
+    }
+    in->flags = cc_optab_flags(in->op);
+}
+
+/* Turns the oparg into arg, aux and flags. */
+static void split(CcInsn *in, const CcOpRow *row, int oparg)
+{
+    in->arg = oparg;
+    switch (row->split) {
+    case CC_SPLIT_FIXED: in->arg = row->k; break;
+    case CC_SPLIT_SHIFT: in->arg = oparg >> row->k; break;
+    case CC_SPLIT_SHIFT_NULL:
+        in->arg = oparg >> 1;
+        if (oparg & 1) in->flags |= CC_IF_NULL;
+        break;
+    case CC_SPLIT_COMPARE_BOOL:   /* COMPARE_OP of 3.13: bit 4 asks for an exact bool */
+        in->arg = oparg >> 5;
+        if (oparg & 16) in->flags |= CC_IF_BOOL;
+        break;
+    case CC_SPLIT_FLAG: in->flags |= row->k; break;
+    case CC_SPLIT_FLAG_ONLY:
+        in->arg = 0;
+        in->flags |= row->k;
+        break;
+    case CC_SPLIT_FLAG_IF_ODD:
+        if (oparg & 1) in->flags |= row->k;
+        break;
+    case CC_SPLIT_BINOP:
+        in->arg = oparg % CC_NB_COUNT;
+        if (oparg >= CC_NB_COUNT) in->flags |= CC_IF_INPLACE;
+        break;
+    case CC_SPLIT_PAIR:
+        in->arg = oparg >> 4;
+        in->aux = oparg & 15;
+        break;
+    case CC_SPLIT_FORMAT:
+        in->arg = oparg & 3;
+        if (oparg & 4) in->flags |= CC_IF_SPEC;
+        break;
+    case CC_SPLIT_SUPER:
+        in->arg = oparg >> 2;
+        in->aux = oparg & 2;
+        if (oparg & 1) in->flags |= CC_IF_NULL;
+        break;
+    case CC_SPLIT_UNPACK_EX:
+        in->arg = oparg & 255;
+        in->aux = oparg >> 8;
+        break;
+    case CC_SPLIT_INTRINSIC: split_intrinsic(in, oparg); break;
+    case CC_SPLIT_RESUME:   /* 2, 3: behind a `yield from` or await, where CPython does not look at the breaker */
+        if ((oparg & 3) >= 2) in->flags &= (uint8_t)~CC_IF_POLL;
+        break;
+    default: break;
+    }
+}
+
+static int jump_unit(CcInsn *in, const CcOpRow *row, int oparg)
+{
+    switch (row->split) {
+    case CC_SPLIT_FORWARD:
+        in->arg = row->k;
+        return in->next + oparg;
+    case CC_SPLIT_FOR: return in->next + oparg;
+    case CC_SPLIT_BACKWARD:
+        in->arg = row->k;
+        if (in->op != CC_OP_JUMP) in->flags |= CC_IF_POLL;   /* JUMP: JUMP_BACKWARD_NO_INTERRUPT */
+        return in->next - oparg;
+    default: return -1;
+    }
+}
+
+/* Reads one opcode with its prefixes at *unit; returns its number and moves *unit behind it and its caches. */
+static int fetch(const Decoder *d, int *unit, int *oparg, int *real)
+{
+    int arg = 0, at = *unit, n = d->code->pub.n_units, op;
+    do {
+        op = d->bytes[2 * at];
+        arg = (arg << 8) | d->bytes[2 * at + 1];
+        *real = at++;
+    } while (op == cc_optab.extended_arg && at < n);
+    *oparg = arg;
+    *unit = at + cc_optab.row[op].caches;
+    return op;
+}
+
+static void decode_one(Decoder *d, int *unit)
+{
+    CcInsn in = {.aux = -1, .target = -1, .at = *unit, .depth = -1};
+    Raw raw = {.target_unit = -1};
+    int kwnames = -1, op, oparg;
+    for (;;) {   /* KW_NAMES and PRECALL only lead to a CALL */
+        op = fetch(d, unit, &oparg, &in.real);
+        set_effects(&raw, &cc_optab.row[op], op, oparg);
+        bool leads = op == cc_optab.kw_names || op == cc_optab.precall;
+        if (op == cc_optab.kw_names) kwnames = oparg;
+        if (!leads || *unit >= d->code->pub.n_units) break;
+    }
+    const CcOpRow *row = &cc_optab.row[op];
+    in.op = row->op;
+    in.flags = cc_optab_flags(row->op);
+    in.next = *unit;
+    split(&in, row, oparg);
+    if (op == cc_optab.call) in.aux = kwnames;
+    raw.target_unit = jump_unit(&in, row, oparg);
+    d->code->pub.by_unit[in.at] = d->insns.n;
+    cc_vec_push(&d->insns, in);
+    cc_vec_push(&d->raws, raw);
+}
+
+static void resolve_targets(Decoder *d)
+{
+    CcCode *code = &d->code->pub;
+    for (int i = 0; i < code->n; i++) {
+        CcInsn *in = &code->insn[i];
+        int unit = d->raws.at[i].target_unit;
+        if (unit < 0 || unit >= code->n_units) continue;
+        in->target = code->by_unit[unit];
+        if (in->target >= 0 && in->op == CC_OP_NEXT) in->target += cc_optab.for_skip;
+        if (in->target >= code->n) in->target = -1;
+    }
+}
+
+/* Static depths: a worklist over fall-through, jumps and handlers. False when two ways disagree. */
+static bool reach(CcCode *code, int pc, int depth, int32_t *todo, int *n_todo)
+{
+    if (pc < 0 || pc >= code->n || depth < 0) return false;
+    if (code->insn[pc].depth >= 0) return code->insn[pc].depth == depth;
+    code->insn[pc].depth = depth;
+    todo[(*n_todo)++] = pc;
+    return true;
+}
+
+static bool solve_depths(Decoder *d)
+{
+    CcCode *code = &d->code->pub;
+    int32_t *todo = malloc(sizeof(int32_t) * (size_t)(code->n + 1));
+    int n = 0;
+    bool good = todo && code->n > 0 && reach(code, 0, 0, todo, &n);
+    while (good && n > 0) {
+        int pc = todo[--n];
+        const CcInsn *in = &code->insn[pc];
+        const Raw *raw = &d->raws.at[pc];
+        const CcHandler *handler = cc_extable_find(code, pc);
+        if (handler) good = reach(code, handler->target, handler->level + handler->lasti + 1, todo, &n);
+        if (good && !(in->flags & CC_IF_STOP) && pc + 1 < code->n)
+            good = reach(code, pc + 1, in->depth + raw->effect, todo, &n);
+        if (good && in->target >= 0) good = reach(code, in->target, in->depth + raw->effect_jump, todo, &n);
+    }
+    free(todo);
+    return good;
+}
+
+static int decode_all(Decoder *d)
+{
+    CcCode *code = &d->code->pub;
+    memset(code->by_unit, 0xff, sizeof(int32_t) * (size_t)(code->n_units + 1));
+    for (int unit = 0; unit < code->n_units;) decode_one(d, &unit);
+    code->insn = d->insns.at;
+    code->n = d->insns.n;
+    resolve_targets(d);
+    if (cc_extable_read(d->code) < 0) return -1;
+    if (!solve_depths(d)) {   /* a code object that we do not understand: CPython runs it from its first instruction */
+        for (int i = 0; i < code->n; i++) code->insn[i].op = CC_OP_HAND;
+    }
+    return cc_live_solve(d->code);
+}
+
+static CcCodeFull *decode(PyCodeObject *co)
+{
+    PyObject *bytes = PyCode_GetCode(co);
+    if (!bytes) return NULL;
+    int n_units = (int)(PyBytes_GET_SIZE(bytes) / 2);
+    CcCodeFull *code = calloc(1, sizeof *code);
+    Decoder d = {.code = code, .bytes = (const uint8_t *)PyBytes_AS_STRING(bytes)};
+    if (!code) goto fail;
+    code->pub = (CcCode){.co = co, .n_units = n_units, .n_locals = co->co_nlocalsplus};
+    code->pub.by_unit = malloc(sizeof(int32_t) * (size_t)(n_units + 1));
+    if (!code->pub.by_unit || decode_all(&d) < 0) goto fail;
+    cc_vec_free(&d.raws);
+    Py_DECREF(bytes);
+    return code;
+fail:
+    cc_vec_free(&d.raws);
+    release(code);
+    Py_DECREF(bytes);
+    PyErr_NoMemory();
+    return NULL;
+}
+
+const CcCode *cc_code_get(PyCodeObject *co)
+{
+    CcCodeFull *code = cc_frame_get_extra(co, extra_index);
+    if (code) return &code->pub;
+    code = decode(co);
+    if (!code) return NULL;
+    if (cc_frame_set_extra(co, extra_index, code) < 0) {
+        release(code);
+        return NULL;
+    }
+    return &code->pub;
+}
+
+int cc_code_line(const CcCode *code, int pc)
+{
+    if (pc < 0 || pc >= code->n) return -1;
+    return PyCode_Addr2Line(code->co, code->insn[pc].real * 2);
+}

@@ -1,0 +1,132 @@
+/* Calls. The stack of a CALL: 3.11, 3.12: NULL or unbound method, callable or self, arguments;
+ * 3.13: callable, self or NULL, arguments, and the tuple of keyword names on top. */
+#include "py_int.h"
+
+#include <stddef.h>
+
+typedef struct Call {
+    PyObject **args;         /* positional and keyword values, contiguous; args[-1] may be written by the callee */
+    PyObject *callable, *names;
+    int n, n_operands;       /* values at args; operands on the stack */
+} Call;
+
+static Call find_call(const CcRun *r, const CcInsn *in)
+{
+    int names = (in->flags & CC_IF_KW) != 0;
+    PyObject **args = cc_peek(r, in->arg + names), *low = args[-2], *high = args[-1];
+    Call call = {.args = args, .n = in->arg, .n_operands = in->arg + 2 + names};
+    call.names = names ? cc_top(r, 1) : in->aux >= 0 ? PyTuple_GET_ITEM(r->consts, in->aux) : NULL;
+    bool method = cc_optab.null_last ? high != NULL : low != NULL;
+    call.callable = method || cc_optab.null_last ? low : high;
+    if (method) {
+        call.args--;
+        call.n++;
+    }
+    return call;
+}
+
+static PyObject *do_call(const Call *call)
+{
+    size_t n_pos = (size_t)(call->n - (call->names ? (int)PyTuple_GET_SIZE(call->names) : 0));
+    return PyObject_Vectorcall(call->callable, call->args, n_pos | PY_VECTORCALL_ARGUMENTS_OFFSET, call->names);
+}
+
+CcDo cc_ex_CALL(CcRun *r, const CcInsn *in)
+{
+    enum { FEW = 12 };
+    Call call = find_call(r, in);
+    PyObject *few[FEW], **ops = call.args - 1;
+    if (r->act.observed && *ops != call.callable) {   /* 3.13: a NULL lies between; the event wants them in one row */
+        ops = call.n < FEW ? few : PyMem_Malloc(sizeof *ops * (size_t)(call.n + 1));
+        if (!ops) {
+            PyErr_NoMemory();
+            return CC_DO_RAISED;
+        }
+        ops[0] = call.callable;
+        memcpy(ops + 1, call.args, sizeof *ops * (size_t)call.n);
+    }
+    CcEvent ev = {.kind = CC_EV_CALL, .in = ops, .n = call.n + 1, .name = call.names};
+    CcDo done = cc_run_before(r, &ev);
+    if (done == CC_DO_PERFORM) {
+        ev.result = do_call(&call);
+        done = cc_run_after(r, &ev, !ev.result);
+    }
+    if (ops != few && ops != call.args - 1) PyMem_Free(ops);
+    if (done != CC_DO_NEXT) return done;
+    cc_drop(r, call.n_operands);
+    cc_push(r, ev.result);
+    return CC_DO_NEXT;
+}
+
+/* f(*args, **kwargs): what is not a tuple becomes one first, in its slot, so that the instruction can be begun again. */
+CcDo cc_ex_CALL_EX(CcRun *r, const CcInsn *in)
+{
+    int kw = (in->flags & CC_IF_KW) != 0;
+    PyObject **args = cc_peek(r, 1 + kw);
+    if (!PyTuple_CheckExact(*args)) {
+        if (!Py_TYPE(*args)->tp_iter && !PySequence_Check(*args)) return CC_DO_HAND;   /* TypeError: CPython words it */
+        CcEvent ev = {.kind = CC_EV_TUPLE, .in = args, .n = 1};
+        CC_STEP(r, &ev, PySequence_Tuple(*args));
+        Py_SETREF(*args, ev.result);
+    }
+    PyObject *kwargs = kw ? cc_top(r, 1) : NULL;
+    if (kwargs && !PyDict_CheckExact(kwargs)) return CC_DO_HAND;
+    PyObject *ops[] = {cc_optab.null_last ? args[-2] : args[-1], *args, kwargs};
+    CcEvent ev = {.kind = CC_EV_CALL_EX, .in = ops, .n = 3};
+    CC_STEP(r, &ev, PyObject_Call(ops[0], ops[1], ops[2]));
+    cc_drop(r, 3 + kw);
+    cc_push(r, ev.result);
+    return CC_DO_NEXT;
+}
+
+/* ------------------------------------------------------------------ the raiser */
+
+typedef struct Raiser {
+    PyObject_HEAD
+    PyObject *type, *value, *traceback;
+} Raiser;
+
+static PyObject *raiser_call(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    Raiser *raiser = (Raiser *)self;
+    (void)args;
+    (void)kwargs;
+    PyErr_Restore(raiser->type, raiser->value, raiser->traceback);
+    raiser->type = raiser->value = raiser->traceback = NULL;
+    return NULL;
+}
+
+static void raiser_dealloc(PyObject *self)
+{
+    Raiser *raiser = (Raiser *)self;
+    Py_XDECREF(raiser->type);
+    Py_XDECREF(raiser->value);
+    Py_XDECREF(raiser->traceback);
+    PyObject_Free(self);
+}
+
+static PyTypeObject raiser_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "ccompile.raiser",
+    .tp_basicsize = sizeof(Raiser),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_call = raiser_call,
+    .tp_dealloc = raiser_dealloc,
+};
+
+PyObject *cc_ex_raiser(void)
+{
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    Raiser *raiser = PyType_Ready(&raiser_type) < 0 ? NULL : PyObject_New(Raiser, &raiser_type);
+    if (!raiser) {   /* out of memory: the call is made of None, which raises too */
+        PyErr_Clear();
+        Py_XDECREF(type);
+        Py_XDECREF(value);
+        Py_XDECREF(traceback);
+        return Py_NewRef(Py_None);
+    }
+    raiser->type = type;
+    raiser->value = value;
+    raiser->traceback = traceback;
+    return (PyObject *)raiser;
+}

@@ -1,0 +1,199 @@
+/* Raising, handling, and context managers. The stack of handled exceptions is the thread's exc_info, as in CPython. */
+#include "py_int.h"
+
+CcDo cc_ex_PUSH_EXC(CcRun *r, const CcInsn *in)
+{
+    (void)in;
+    _PyErr_StackItem *handled = r->act.ts->exc_info;
+    PyObject *exception = cc_pop(r);
+    cc_push(r, handled->exc_value ? handled->exc_value : Py_NewRef(Py_None));
+    handled->exc_value = Py_NewRef(exception);
+    cc_push(r, exception);
+    return CC_DO_NEXT;
+}
+
+CcDo cc_ex_POP_EXC(CcRun *r, const CcInsn *in)
+{
+    (void)in;
+    _PyErr_StackItem *handled = r->act.ts->exc_info;
+    PyObject *previous = cc_pop(r), *old = handled->exc_value;
+    if (previous == Py_None) Py_CLEAR(previous);   /* NULL and None both mean "none" in 3.11 to 3.13 */
+    handled->exc_value = previous;
+    Py_XDECREF(old);
+    return CC_DO_NEXT;
+}
+
+/* check_except_type_valid in CPython's evaluator. */
+static bool catchable(PyObject *type)
+{
+    if (!PyTuple_Check(type)) return PyExceptionClass_Check(type);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(type); i++) {
+        if (!PyExceptionClass_Check(PyTuple_GET_ITEM(type, i))) return false;
+    }
+    return true;
+}
+
+CcDo cc_ex_EXC_MATCH(CcRun *r, const CcInsn *in)
+{
+    (void)in;
+    PyObject *type = cc_top(r, 1);
+    if (!catchable(type)) return CC_DO_HAND;   /* TypeError: CPython raises it */
+    bool matches = PyErr_GivenExceptionMatches(cc_top(r, 2), type);
+    return cc_replace(r, 1, Py_NewRef(matches ? Py_True : Py_False));
+}
+
+CcDo cc_ex_ASSERTION(CcRun *r, const CcInsn *in)
+{
+    (void)in;
+    CcEvent ev = {.kind = CC_EV_ASSERTION, .result = PyExc_AssertionError};
+    cc_run_made(r, &ev);
+    cc_push(r, Py_NewRef(PyExc_AssertionError));
+    return CC_DO_NEXT;
+}
+
+/* ------------------------------------------------------------------ raising */
+
+/* Makes an exception class in a stack slot an instance, as a told call; what is neither is left to CPython. The instance
+ * takes the slot, so that the instruction can be begun again. */
+static CcDo instantiate(CcRun *r, PyObject **slot)
+{
+    if (PyExceptionInstance_Check(*slot)) return CC_DO_NEXT;
+    if (!PyExceptionClass_Check(*slot)) return CC_DO_HAND;
+    CcEvent ev = {.kind = CC_EV_CALL, .in = slot, .n = 1};
+    CC_STEP(r, &ev, PyObject_CallNoArgs(*slot));
+    if (!PyExceptionInstance_Check(ev.result)) {
+        PyErr_Format(PyExc_TypeError, "calling %R should have returned an instance of BaseException, not %R", *slot,
+                     Py_TYPE(ev.result));
+        Py_DECREF(ev.result);
+        return CC_DO_RAISED;
+    }
+    Py_SETREF(*slot, ev.result);
+    return CC_DO_NEXT;
+}
+
+static CcDo raise_handled(void)
+{
+    PyObject *value = PyErr_GetHandledException();
+    if (!value || value == Py_None) {
+        Py_XDECREF(value);
+        return CC_DO_HAND;   /* "No active exception to reraise" */
+    }
+    PyErr_Restore(Py_NewRef(Py_TYPE(value)), value, PyException_GetTraceback(value));
+    return CC_DO_RERAISED;
+}
+
+/* do_raise in CPython's evaluator. */
+CcDo cc_ex_RAISE(CcRun *r, const CcInsn *in)
+{
+    if (in->arg == 0) return raise_handled();
+    PyObject **value = cc_peek(r, in->arg), **cause = in->arg == 2 ? cc_peek(r, 1) : NULL;
+    if (cause && *cause != Py_None && !PyExceptionClass_Check(*cause) && !PyExceptionInstance_Check(*cause)) return CC_DO_HAND;
+    CcDo done = instantiate(r, value);
+    if (done != CC_DO_NEXT) return done;
+    if (cause) {
+        if (*cause != Py_None) done = instantiate(r, cause);
+        if (done != CC_DO_NEXT) return done;
+        PyException_SetCause(*value, *cause == Py_None ? NULL : Py_NewRef(*cause));
+    }
+    PyErr_SetObject((PyObject *)Py_TYPE(*value), *value);
+    return CC_DO_RAISED;
+}
+
+/* The exception goes on as if from where it was raised first: `arg` values below lies that instruction's offset. */
+CcDo cc_ex_RERAISE(CcRun *r, const CcInsn *in)
+{
+    if (in->arg) {
+        PyObject *lasti = cc_top(r, in->arg + 1);
+        if (!PyLong_Check(lasti)) return CC_DO_HAND;
+        r->raise_unit = (int)PyLong_AsLong(lasti);
+        cc_frame_at(r->act.frame, r->raise_unit, r->act.depth);
+    }
+    PyObject *value = cc_pop(r);
+    PyErr_Restore(Py_NewRef(Py_TYPE(value)), value, PyException_GetTraceback(value));
+    return CC_DO_RERAISED;
+}
+
+/* ------------------------------------------------------------------ context managers */
+
+static PyObject *interned(PyObject **cache, const char *text)
+{
+    if (!*cache) *cache = PyUnicode_InternFromString(text);
+    return *cache;
+}
+
+/* _PyObject_LookupSpecial: found on the type, bound to the object; NULL without an error when absent. */
+static PyObject *bind_special(PyObject *o, PyObject *name)
+{
+    PyObject *found = _PyType_Lookup(Py_TYPE(o), name);
+    if (!found) return NULL;
+    Py_INCREF(found);
+    descrgetfunc get = Py_TYPE(found)->tp_descr_get;
+    if (!get) return found;
+    PyObject *bound = get(found, o, (PyObject *)Py_TYPE(o));
+    Py_DECREF(found);
+    return bound;
+}
+
+static CcDo special_step(CcRun *r, PyObject *manager, PyObject *name, PyObject **bound)
+{
+    CcEvent ev = {.kind = CC_EV_SPECIAL, .in = &manager, .n = 1, .name = name, .flags = CC_EV_INNER};
+    CC_STEP(r, &ev, bind_special(manager, name));
+    *bound = ev.result;
+    return CC_DO_NEXT;
+}
+
+static CcDo enter_step(CcRun *r, PyObject *enter, PyObject **entered)
+{
+    CcEvent ev = {.kind = CC_EV_CALL, .in = &enter, .n = 1, .flags = CC_EV_INNER};
+    CC_STEP(r, &ev, PyObject_CallNoArgs(enter));
+    *entered = ev.result;
+    return CC_DO_NEXT;
+}
+
+/* The manager stays on the stack until all is done, so that the instruction can be begun again (rewind). */
+CcDo cc_ex_WITH(CcRun *r, const CcInsn *in)
+{
+    (void)in;
+    static PyObject *enter_name, *exit_name;
+    PyObject *manager = cc_top(r, 1);
+    PyObject *enter = interned(&enter_name, "__enter__"), *leave = interned(&exit_name, "__exit__");
+    if (!enter || !leave) return CC_DO_RAISED;
+    if (!_PyType_Lookup(Py_TYPE(manager), enter) || !_PyType_Lookup(Py_TYPE(manager), leave)) return CC_DO_HAND;
+    CcEvent ev = {.kind = CC_EV_WITH, .in = &manager, .n = 1};
+    CcDo done = cc_run_before(r, &ev);
+    if (done == CC_DO_BREAK || done == CC_DO_HAND) return done;
+    PyObject *bound_enter = NULL, *bound_leave = NULL, *entered = NULL;
+    done = special_step(r, manager, enter, &bound_enter);
+    if (done == CC_DO_NEXT) done = special_step(r, manager, leave, &bound_leave);
+    if (done == CC_DO_NEXT) done = enter_step(r, bound_enter, &entered);
+    Py_XDECREF(bound_enter);
+    if (done != CC_DO_NEXT) {
+        Py_XDECREF(bound_leave);
+        return done;
+    }
+    (void)cc_replace(r, 1, bound_leave);
+    cc_push(r, entered);
+    return CC_DO_NEXT;
+}
+
+static PyObject *call_exit(PyObject *const *ops)
+{
+    PyObject *args[] = {NULL, ops[1], ops[2], ops[3]};
+    return PyObject_Vectorcall(ops[0], args + 1, 3 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+}
+
+CcDo cc_ex_WITH_EXCEPT(CcRun *r, const CcInsn *in)
+{
+    (void)in;
+    PyObject *value = cc_top(r, 1), *traceback = PyException_GetTraceback(value);
+    PyObject *ops[] = {cc_top(r, 4), (PyObject *)Py_TYPE(value), value, traceback ? traceback : Py_None};
+    CcEvent ev = {.kind = CC_EV_CALL, .in = ops, .n = 4};
+    CcDo done = cc_run_before(r, &ev);
+    if (done == CC_DO_PERFORM) {
+        ev.result = call_exit(ops);
+        done = cc_run_after(r, &ev, !ev.result);
+    }
+    Py_XDECREF(traceback);
+    if (done == CC_DO_NEXT) cc_push(r, ev.result);
+    return done;
+}

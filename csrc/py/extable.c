@@ -1,0 +1,54 @@
+/* The exception table of a code object (Objects/exception_handling_notes.txt; the same format in 3.11 to 3.13):
+ * rows of start, length, target, depth * 2 + lasti as big-endian groups of six bits. Each row ends up as one
+ * CcHandler; each instruction knows the row that covers it. */
+#include "py_int.h"
+
+static const uint8_t *varint(const uint8_t *p, const uint8_t *end, int *value)
+{
+    int v = 0;
+    while (p < end) {
+        v = (v << 6) | (*p & 63);
+        if (!(*p++ & 64)) break;
+    }
+    *value = v;
+    return p;
+}
+
+static int index_of(const CcCode *code, int unit)
+{
+    return unit >= 0 && unit < code->n_units ? code->by_unit[unit] : -1;
+}
+
+int cc_extable_read(CcCodeFull *code)
+{
+    PyObject *table = code->pub.co->co_exceptiontable;
+    const uint8_t *p = (const uint8_t *)PyBytes_AS_STRING(table), *end = p + PyBytes_GET_SIZE(table);
+    CC_VEC(CcHandler) rows = {0};
+    while (p < end) {
+        int start, length, target, depth_lasti;
+        p = varint(p, end, &start);
+        p = varint(p, end, &length);
+        p = varint(p, end, &target);
+        p = varint(p, end, &depth_lasti);
+        cc_vec_push(&rows, (CcHandler){start, start + length, index_of(&code->pub, target), depth_lasti >> 1, depth_lasti & 1});
+    }
+    code->handlers = rows.at;
+    code->n_handlers = rows.n;
+    code->handler_of = malloc(sizeof(int32_t) * (size_t)(code->pub.n + 1));
+    if (!code->handler_of) return -1;
+    for (int pc = 0; pc < code->pub.n; pc++) {
+        int unit = code->pub.insn[pc].real, found = -1;
+        for (int i = 0; i < rows.n && found < 0; i++) {
+            if (rows.at[i].start <= unit && unit < rows.at[i].end) found = i;
+        }
+        code->handler_of[pc] = found;
+    }
+    return 0;
+}
+
+const CcHandler *cc_extable_find(const CcCode *code, int pc)
+{
+    const CcCodeFull *full = (const CcCodeFull *)code;
+    int i = full->handler_of[pc];
+    return i >= 0 && full->handlers[i].target >= 0 ? &full->handlers[i] : NULL;
+}

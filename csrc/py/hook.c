@@ -1,0 +1,292 @@
+/* The hook: CPython's frame evaluation function (PEP 523) while at least one region is armed and not paused.
+ *
+ * A region = one cc_hook_arm..cc_hook_disarm on one thread, innermost first. The process-wide function is installed only
+ * while some region listens, so that code outside, and code run in a pause, keeps CPython's full speed and its own
+ * recursion limits. All state but the thread-local list is protected by the GIL. */
+#include "py_int.h"
+
+#include <pthread.h>
+#include <inttypes.h>
+
+typedef struct Region {
+    struct Region *outer;
+    CcObserver *obs;
+    CcAct *top;          /* innermost act of this region */
+    int granted;         /* C calls allowed on top (3.12) */
+    bool paused;
+} Region;
+
+static _Thread_local Region *innermost;
+static _Thread_local PyFunctionObject *expected;   /* cc_act_call_rebuilt waits for its frame */
+static _Thread_local uintptr_t stack_low;          /* lowest usable address of this thread's C stack; 0 unknown */
+static int n_armed, n_listening;
+static PyObject *idle;                             /* lambda: None */
+
+enum {
+    STACK_RESERVE = 256 << 10,    /* bytes that must be left for what a frame calls */
+    STACK_PER_GRANT = 1600,       /* bytes of C stack behind each C call that is granted */
+};
+
+/* ------------------------------------------------------------------ C stack */
+
+static size_t find_stack(void)
+{
+    pthread_attr_t attr;
+    void *low = NULL;
+    size_t size = 0;
+    if (pthread_getattr_np(pthread_self(), &attr) == 0) {
+        if (pthread_attr_getstack(&attr, &low, &size) != 0) size = 0;
+        pthread_attr_destroy(&attr);
+    }
+    stack_low = size ? (uintptr_t)low : 1;
+    return size;
+}
+
+bool cc_hook_room(void)
+{
+    if (!stack_low) find_stack();
+    return (uintptr_t)__builtin_frame_address(0) > stack_low + STACK_RESERVE;
+}
+
+static int grant_for_stack(void)
+{
+    int wanted = cc_frame_grant_wanted();
+    size_t fits = wanted ? find_stack() / STACK_PER_GRANT : 0;
+    return fits < (size_t)wanted ? (int)fits : wanted;
+}
+
+/* ------------------------------------------------------------------ the evaluation function */
+
+static PyObject *no_room(PyThreadState *ts, void *frame)
+{
+    PyErr_SetString(PyExc_RecursionError, "maximum recursion depth exceeded (no C stack left)");
+    cc_frame_finish(ts, frame);
+    return NULL;
+}
+
+/* Frames that we run: a function's body with fast locals and dict globals, or a plain generator's. */
+static bool ours(PyThreadState *ts, void *frame, PyCodeObject *co)
+{
+    const int never = CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE;
+    if (!(co->co_flags & CO_OPTIMIZED) || (co->co_flags & never)) return false;
+    if (!cc_frame_in_thread(frame) && !cc_frame_in_generator(frame)) return false;
+    return PyDict_CheckExact(cc_frame_globals(frame)) && PyDict_CheckExact(cc_frame_builtins(frame)) &&
+           !cc_frame_traced(ts, co);
+}
+
+static PyObject *evaluate(PyThreadState *ts, struct _PyInterpreterFrame *frame, int throwing)
+{
+    Region *region = innermost;
+    if (!region || throwing) return _PyEval_EvalFrameDefault(ts, frame, throwing);
+    PyFunctionObject *func = cc_frame_func(frame);
+    bool rebuilt = expected && func == expected;
+    if (rebuilt) expected = NULL;
+    else if (region->paused || region->obs->dead || (PyObject *)func == idle)
+        return cc_hook_room() ? _PyEval_EvalFrameDefault(ts, frame, 0) : no_room(ts, frame);
+    if (!cc_hook_room()) return no_room(ts, frame);
+    PyCodeObject *co = cc_frame_code(frame);
+    if (!rebuilt && !ours(ts, frame, co)) return _PyEval_EvalFrameDefault(ts, frame, 0);
+    const CcCode *code = cc_code_get(co);
+    if (!code) {
+        PyErr_Clear();   /* no memory for our tables: CPython needs none */
+        return _PyEval_EvalFrameDefault(ts, frame, 0);
+    }
+    return cc_run_frame(region->obs, &region->top, ts, frame, code);
+}
+
+int cc_hook_idle(void)
+{
+    PyObject *result = PyObject_CallNoArgs(idle);
+    if (result) {
+        Py_DECREF(result);
+        return 0;
+    }
+    PyObject *type, *value, *traceback;   /* the caller is the one that is interrupted, not `idle` */
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    if (value) PyException_SetTraceback(value, Py_None);
+    Py_XDECREF(traceback);
+    PyErr_Restore(type, value, NULL);
+    return -1;
+}
+
+/* ------------------------------------------------------------------ installing */
+
+/* Module file that an address lies in, from the process's memory map; "" when it can't be found. */
+static void module_of(uintptr_t address, char *name, size_t size)
+{
+    name[0] = 0;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    char line[512];
+    while (maps && fgets(line, sizeof line, maps)) {
+        uintptr_t low, high;
+        char *slash = strrchr(line, '/');
+        if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR, &low, &high) != 2 || address < low || address >= high) continue;
+        if (slash) snprintf(name, size, "%.*s", (int)strcspn(slash + 1, "\n"), slash + 1);
+        break;
+    }
+    if (maps) fclose(maps);
+}
+
+static bool foreign(_PyFrameEvalFunction now)
+{
+    return now != evaluate && now != _PyEval_EvalFrameDefault;
+}
+
+static void listen(Region *region)
+{
+    PyInterpreterState *interp = PyInterpreterState_Get();
+    _PyFrameEvalFunction now = _PyInterpreterState_GetEvalFrameFunc(interp);
+    n_listening++;
+    if (foreign(now)) region->obs->dead = true;   /* somebody took our place: leave it to them */
+    else if (now != evaluate) _PyInterpreterState_SetEvalFrameFunc(interp, evaluate);
+}
+
+static void unlisten(void)
+{
+    PyInterpreterState *interp = PyInterpreterState_Get();
+    if (--n_listening == 0 && _PyInterpreterState_GetEvalFrameFunc(interp) == evaluate)
+        _PyInterpreterState_SetEvalFrameFunc(interp, _PyEval_EvalFrameDefault);
+}
+
+static int refuse_foreign(_PyFrameEvalFunction now)
+{
+    char name[200];
+    module_of((uintptr_t)now, name, sizeof name);
+    PyErr_Format(PyExc_RuntimeError, "ccompile: another frame evaluation hook (PEP 523)%s%s is installed; it has to be "
+                 "removed before compiled functions can be recorded", name[0] ? " of " : "", name);
+    return -1;
+}
+
+int cc_hook_arm(CcObserver *obs)
+{
+    PyInterpreterState *interp = PyInterpreterState_Get();
+    if (interp != PyInterpreterState_Main()) {
+        PyErr_SetString(PyExc_RuntimeError, "ccompile does not run in sub-interpreters");
+        return -1;
+    }
+    _PyFrameEvalFunction now = _PyInterpreterState_GetEvalFrameFunc(interp);
+    if (foreign(now)) return refuse_foreign(now);
+    Region *region = PyMem_Calloc(1, sizeof *region);
+    if (!region) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    region->obs = obs;
+    region->outer = innermost;
+    if (!innermost) region->granted = grant_for_stack();
+    cc_frame_grant(PyThreadState_Get(), region->granted);
+    innermost = region;
+    n_armed++;
+    listen(region);
+    return 0;
+}
+
+void cc_hook_disarm(CcObserver *obs)
+{
+    Region *region = innermost;
+    if (!region || region->obs != obs) Py_FatalError("ccompile: cc_hook_disarm does not match cc_hook_arm");
+    innermost = region->outer;
+    cc_frame_grant(PyThreadState_Get(), -region->granted);
+    n_armed--;
+    if (!region->paused) unlisten();
+    PyMem_Free(region);
+}
+
+CcObserver *cc_hook_current(void)
+{
+    return innermost ? innermost->obs : NULL;
+}
+
+bool cc_hook_pause(CcObserver *obs, bool paused)
+{
+    Region *region = innermost;
+    while (region && region->obs != obs) region = region->outer;
+    if (!region) return false;
+    bool before = region->paused;
+    if (before == paused) return before;
+    region->paused = paused;
+    if (paused) unlisten();
+    else listen(region);
+    return before;
+}
+
+bool cc_hook_traced(void)
+{
+    return cc_frame_traced(PyThreadState_Get(), NULL);
+}
+
+int cc_hook_armed(void)
+{
+    return n_armed;
+}
+
+void cc_hook_levels(int *python, int *c)
+{
+    cc_frame_levels(PyThreadState_Get(), python, c);
+}
+
+/* ------------------------------------------------------------------ rebuilt frames */
+
+/* Calls func with None for each parameter that has to be given; keyword-only ones by name. */
+static PyObject *call_with_nones(PyFunctionObject *func, PyCodeObject *co)
+{
+    int n_pos = co->co_argcount, n_kw = co->co_kwonlyargcount;
+    PyObject **args = PyMem_Calloc((size_t)(n_pos + n_kw + 1), sizeof *args);
+    PyObject *names = args ? PyTuple_New(n_kw) : NULL, *result = NULL;
+    for (int i = 0; names && i < n_kw; i++)
+        PyTuple_SET_ITEM(names, i, Py_NewRef(PyTuple_GET_ITEM(co->co_localsplusnames, n_pos + i)));
+    if (names) {
+        for (int i = 0; i < n_pos + n_kw; i++) args[i + 1] = Py_None;
+        size_t nargsf = (size_t)n_pos | PY_VECTORCALL_ARGUMENTS_OFFSET;
+        result = PyObject_Vectorcall((PyObject *)func, args + 1, nargsf, n_kw ? names : NULL);
+    } else if (!args) {
+        PyErr_NoMemory();
+    }
+    Py_XDECREF(names);
+    PyMem_Free(args);
+    return result;
+}
+
+PyObject *cc_act_call_rebuilt(PyFunctionObject *func)
+{
+    PyCodeObject *co = (PyCodeObject *)func->func_code;
+    const int unfit = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR;
+    Region *region = innermost;
+    if (!region || (co->co_flags & unfit) || !(co->co_flags & CO_OPTIMIZED)) {
+        PyErr_SetString(PyExc_SystemError, "ccompile: a frame of this function can't be rebuilt");
+        return NULL;
+    }
+    bool paused = cc_hook_pause(region->obs, false);
+    expected = func;
+    PyObject *result = call_with_nones(func, co);
+    expected = NULL;   /* when the call failed before it made a frame */
+    cc_hook_pause(region->obs, paused);
+    return result;
+}
+
+/* ------------------------------------------------------------------ start-up */
+
+static int make_idle(void)
+{
+    if (idle) return 0;
+    PyObject *globals = PyDict_New();
+    if (globals && PyDict_SetItemString(globals, "__builtins__", PyEval_GetBuiltins()) == 0)
+        idle = PyRun_String("lambda: None", Py_eval_input, globals, globals);
+    Py_XDECREF(globals);
+    return idle ? 0 : -1;
+}
+
+int cc_py_init(void)
+{
+    static bool done;
+    if (done) return 0;
+    if (PY_VERSION_HEX >> 16 != (Py_Version >> 16)) {
+        PyErr_Format(PyExc_ImportError, "ccompile was built for CPython %d.%d and does not run on %s", PY_MAJOR_VERSION,
+                     PY_MINOR_VERSION, Py_GetVersion());
+        return -1;
+    }
+    if (cc_optab_init() < 0 || cc_decode_init() < 0 || make_idle() < 0) return -1;
+    done = true;
+    return 0;
+}

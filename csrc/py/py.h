@@ -1,0 +1,199 @@
+/* py: CPython's internals. The decoder, the frame doors (one file a version), and the evaluator that runs a REAL frame
+ * instruction by instruction, tells an observer what it does, and can hand the frame to CPython at any instruction.
+ *
+ *   hook (PEP 523) --> CcAct (one real frame that we run) --> before(event) - perform - after(event) --> observer
+ *
+ * Knows nothing of torch, guards or graphs. Everything here is called with the GIL held. CPython's internal headers are
+ * included only by frame_3xx.c; PY_VERSION_HEX is tested only in this directory. */
+#ifndef CC_PY_H
+#define CC_PY_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "../base/base.h"
+
+/* ------------------------------------------------------------------ decoded code */
+
+/* Neutral instructions: one set for every CPython version (insn.def). */
+typedef enum CcOp {
+#define CC_INSN(id, ...) CC_OP_##id,
+#include "insn.def"
+#undef CC_INSN
+    CC_OP_COUNT
+} CcOp;
+
+typedef struct CcInsn {
+    uint8_t op;        /* CcOp */
+    uint8_t flags;     /* insn.def */
+    int32_t arg;       /* oparg, made neutral (flag bits split off; version differences removed) */
+    int32_t aux;       /* second operand: index of the kwnames constant, second local, ... ; -1 when unused */
+    int32_t target;    /* instruction index a jump goes to; -1 */
+    int32_t at;        /* first code unit: EXTENDED_ARG prefix, KW_NAMES or PRECALL included: here a frame is handed over */
+    int32_t real;      /* code unit of the real opcode: what f_lineno and tb_lasti see while it is executed */
+    int32_t next;      /* code unit of the following instruction */
+    int32_t depth;     /* value-stack depth before it; -1 when unreachable */
+} CcInsn;
+
+typedef struct CcCode {
+    PyCodeObject *co;      /* borrowed: this lives in the code object's co_extra */
+    int n;                 /* instructions */
+    CcInsn *insn;
+    int n_units;
+    int32_t *by_unit;      /* code unit -> instruction index, -1 between */
+    int n_locals;          /* co_nlocalsplus: locals, cells, free variables */
+    uint64_t *live;        /* liveness of locals before each instruction, live_words words each: cc_code_live() */
+    int live_words;
+} CcCode;
+
+/* Decoded once per code object and kept in co_extra. NULL with an exception set when memory ran out. */
+CC_MUST const CcCode *cc_code_get(PyCodeObject *co);
+/* Whether local `slot` may be read by instruction `pc` or a later one (handlers included). Cells and free variables
+ * are always live; a function that may look at its own frame (locals(), eval, exec, ...) has every local live. */
+bool cc_code_live(const CcCode *code, int pc, int slot);
+int cc_code_line(const CcCode *code, int pc);                      /* source line; -1 unknown */
+const char *cc_op_name(CcOp op);
+
+/* ------------------------------------------------------------------ events */
+
+typedef enum CcEv {
+#define CC_EV(id, doc) CC_EV_##id,
+#include "events.def"
+#undef CC_EV
+    CC_EV_COUNT
+} CcEv;
+
+enum {   /* CcEvent.flags */
+    CC_EV_INNER = 1,    /* second or later step of one instruction: before() may not answer CC_BREAK */
+    CC_EV_METHOD = 2,   /* ATTR: LOAD_METHOD form; when result is an unbound function, `self` stays below it */
+    CC_EV_INPLACE = 4,  /* BINOP: a += b */
+    CC_EV_JUMP = 8,     /* TRUTH: decides a jump (not `not x`) */
+};
+
+typedef struct CcEvent {
+    CcEv kind;
+    int flags;
+    int arg;                     /* BINOP: CcBinop; COMPARE: Py_LT..Py_GE; others as events.def says */
+    PyObject *const *in;         /* operands, borrowed, meaning as events.def says; entries may be NULL */
+    int n;
+    PyObject *name;              /* attribute or global name; CALL: tuple of keyword names or NULL */
+    PyObject *result;            /* after(): borrowed; NULL when it raised (the error is set) or there is none.
+                                    before() may answer CC_DONE after putting a NEW reference here. */
+    PyObject *const *out;        /* UNPACK: the values, in order of the targets */
+    int n_out;
+} CcEvent;
+
+typedef enum CcBinop {   /* neutral numbers of BINARY_OP, without the in-place bit; equal to CPython's NB_* */
+    CC_NB_ADD, CC_NB_AND, CC_NB_FLOOR_DIVIDE, CC_NB_LSHIFT, CC_NB_MATRIX_MULTIPLY, CC_NB_MULTIPLY, CC_NB_REMAINDER,
+    CC_NB_OR, CC_NB_POWER, CC_NB_RSHIFT, CC_NB_SUBTRACT, CC_NB_TRUE_DIVIDE, CC_NB_XOR, CC_NB_COUNT
+} CcBinop;
+CC_MUST CC_NEW PyObject *cc_ex_binop(CcBinop op, bool inplace, PyObject *a, PyObject *b);
+
+/* ------------------------------------------------------------------ activations */
+
+typedef enum CcGo {   /* answers of the observer */
+    CC_OK = 0,        /* go on */
+    CC_BREAK = 1,     /* before(): perform this one instruction unobserved, then call resume() */
+    CC_GIVE_UP = 2,   /* hand this frame to CPython at this instruction; the observer hears no more of it */
+    CC_DONE = 3,      /* before(): the observer performed it; event->result holds the new reference */
+    CC_PERFORM = 4,   /* resume(), enter(), rewind(): slots and pc were set; perform that instruction unobserved, then resume() */
+    CC_DESCEND = 5,   /* same, but the instruction at pc is a call whose callee is rebuilt: ask descend() for its result */
+    CC_RETURN = 6,    /* same: leave the frame at once, returning act->retval (a new reference) */
+    CC_UNWIND = 7,    /* same: leave the frame at once; the act below is told by rewind() */
+    CC_PASS = 8,      /* enter(): not observed, CPython runs this frame */
+} CcGo;
+
+typedef struct CcAct CcAct;
+typedef struct CcObserver CcObserver;
+
+struct CcAct {
+    CcAct *prev;                 /* the act that was running when this frame came; NULL for the outermost */
+    CcObserver *obs;
+    PyThreadState *ts;
+    void *frame;                 /* struct _PyInterpreterFrame *: opaque outside py/ */
+    PyCodeObject *co;            /* borrowed from the frame */
+    PyFunctionObject *func;      /* borrowed from the frame */
+    const CcCode *code;
+    int pc;                      /* index of the instruction being run */
+    int depth;                   /* values on the stack: valid in every callback */
+    bool observed;               /* events are being told */
+    bool generator;              /* a generator's frame (resumed or fresh) */
+    bool started;                /* the frame came at its first instruction */
+    const CcEvent *event;        /* the event this act is performing; NULL between events */
+    PyObject *retval;            /* CC_RETURN */
+    void *data;                  /* the observer's own */
+};
+
+/* Slots: 0 .. n_locals-1 are locals, cells, free variables; then the value stack, bottom first. */
+CC_BORROW PyObject *cc_act_get(const CcAct *act, int slot);              /* NULL: unset */
+void cc_act_put(CcAct *act, int slot, CC_STEAL(1) PyObject *value);      /* drops what was there; value may be NULL */
+/* Sets pc and depth at once (observer callbacks resume, enter, rewind only). Stack slots at and above the new depth are
+ * dropped; those below must have been put before the next instruction runs. */
+void cc_act_move(CcAct *act, int pc, int depth);
+CC_BORROW PyObject *cc_act_globals(const CcAct *act);
+CC_BORROW PyObject *cc_act_builtins(const CcAct *act);
+
+struct CcObserver {
+    void *ctx;
+    /* A Python frame arrived while the hook is armed on this thread (act->pc = 0 unless a generator is resumed). */
+    CcGo (*enter)(CcObserver *obs, CcAct *act);
+    CcGo (*before)(CcObserver *obs, CcAct *act, CcEvent *ev);
+    /* Told after each observed event, also when it raised. The error indicator must be left as it is found.
+     * Answers CC_OK or CC_GIVE_UP (CPython then goes on behind the instruction, exceptions included). */
+    CcGo (*after)(CcObserver *obs, CcAct *act, CcEvent *ev);
+    /* After an instruction that was performed unobserved because before() answered CC_BREAK, or CC_PERFORM was
+     * answered: act->pc is the instruction to run next (a handler's first one after an exception). */
+    CcGo (*resume)(CcObserver *obs, CcAct *act);
+    /* The frame ends: with a value (borrowed), or NULL: an exception leaves it (error set), it yields, or it was
+     * handed over. `how` says which. */
+    void (*leave)(CcObserver *obs, CcAct *act, int how, PyObject *value);
+    /* The call that act is performing returned while obs->unwinding: the act is asked how to go on. */
+    CcGo (*rewind)(CcObserver *obs, CcAct *act);
+    /* CC_DESCEND: makes the callee's frame (cc_act_call_rebuilt) and gives its result; NULL with the error set, or
+     * with obs->unwinding. */
+    CC_NEW PyObject *(*descend)(CcObserver *obs, CcAct *act);
+    bool unwinding;              /* set by resume()/rewind() together with CC_UNWIND */
+    bool dead;                   /* the observer is done: every act hands its frame over at the next instruction */
+};
+
+enum { CC_LEAVE_RETURN, CC_LEAVE_RAISE, CC_LEAVE_YIELD, CC_LEAVE_HANDOVER, CC_LEAVE_UNWIND };
+
+/* Calls func with placeholder arguments that bind (None for each parameter), so that the next frame that arrives is
+ * func's own: enter() is told with act->func == func and must fill every slot and answer CC_PERFORM or CC_DESCEND. */
+CC_MUST CC_NEW PyObject *cc_act_call_rebuilt(PyFunctionObject *func);
+
+/* ------------------------------------------------------------------ the hook */
+
+/* Arms the hook on this thread for one region: frames that arrive on this thread are told to obs->enter. The process-wide
+ * eval function is installed when the first region of the interpreter is armed and removed with the last one. Regions
+ * nest: the innermost observer of the thread is asked. -1 with RuntimeError set when a foreign PEP 523 hook is
+ * installed (it is named by its module if it can be found). Each arm is matched by one disarm. */
+CC_MUST int cc_hook_arm(CcObserver *obs);
+void cc_hook_disarm(CcObserver *obs);
+/* Innermost observer of this thread; NULL when none is armed. */
+CcObserver *cc_hook_current(void);
+/* Suspends observation of new frames on this thread (they go to CPython's evaluator); returns the previous value. */
+bool cc_hook_pause(CcObserver *obs, bool paused);
+/* 1 when a tracer, profiler or sys.monitoring tool is active for this thread (compiled functions then run eagerly). */
+bool cc_hook_traced(void);
+/* How many regions are armed in this interpreter (for tests of balance). */
+int cc_hook_armed(void);
+/* Levels of recursion that this thread has left: Python calls, and C calls where CPython counts them, else 0 (for tests). */
+void cc_hook_levels(int *python, int *c);
+
+/* Once per process: opcode numbers by name, co_extra index, symbols. -1 with ImportError on an interpreter that is not
+ * supported (a clear sentence: which versions are). */
+CC_MUST int cc_py_init(void);
+
+/* ------------------------------------------------------------------ object internals that guards read */
+
+/* Borrowed instance dict or NULL (never creates one... 3.11/3.12: materialises it when values are inline, because guards
+ * need the dict object). Error never set. */
+CC_BORROW PyObject *cc_obj_dict(PyObject *o);
+/* Version tag of a dict (3.11: ma_version_tag; later: dict watcher's counter); 0 = not available. */
+uint64_t cc_dict_version(PyObject *dict);
+/* tp_version_tag of a type, assigned if needed; 0 = not available. */
+unsigned cc_type_version(PyTypeObject *type);
+CC_BORROW PyObject *cc_type_lookup(PyTypeObject *type, PyObject *name);   /* _PyType_Lookup; NULL: absent, no error */
+
+#endif

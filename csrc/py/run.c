@@ -1,0 +1,371 @@
+/* The evaluator: runs one real frame instruction by instruction, linked as the thread's current frame, with all its
+ * values in the frame itself; asks the observer before and after; and leaves the frame in one of four ways: with a value,
+ * by an exception, handed to CPython's evaluator, or dropped so that the act below goes on (CC_UNWIND).
+ *
+ *   obey(go) --> steps() --> exec[op]() --> NEXT ... --> BREAK/REWIND --> obey()      RAISED --> caught() or out
+ */
+#include "py_int.h"
+
+typedef enum Out {   /* how a frame ends, once it does */
+    OUT_VALUE, OUT_RAISE, OUT_HAND, OUT_THROW, OUT_UNWIND, OUT_NOT,
+} Out;
+
+static const CcExec exec[CC_OP_COUNT] = {
+#define CC_INSN(id, ...) [CC_OP_##id] = cc_ex_##id,
+#include "insn.def"
+#undef CC_INSN
+};
+
+static inline const CcInsn *insn(const CcRun *r)
+{
+    return &r->act.code->insn[r->act.pc];
+}
+
+/* ------------------------------------------------------------------ slots */
+
+PyObject *cc_act_get(const CcAct *act, int slot)
+{
+    return ((const CcRun *)act)->slot[slot];
+}
+
+void cc_act_put(CcAct *act, int slot, PyObject *value)
+{
+    cc_set_local((CcRun *)act, slot, value);
+}
+
+void cc_act_move(CcAct *act, int pc, int depth)
+{
+    CcRun *r = (CcRun *)act;
+    int top = act->co->co_stacksize;
+    act->pc = pc;
+    act->depth = depth;
+    for (int i = depth; i < top; i++) Py_CLEAR(r->stack[i]);
+}
+
+PyObject *cc_act_globals(const CcAct *act)
+{
+    return ((const CcRun *)act)->globals;
+}
+
+PyObject *cc_act_builtins(const CcAct *act)
+{
+    return ((const CcRun *)act)->builtins;
+}
+
+/* cc_act_put and cc_act_move may touch the whole stack: what lies above the top is NULL whenever they may be called. */
+static void clear_above(CcRun *r)
+{
+    for (int i = r->act.depth; i < r->act.co->co_stacksize; i++) r->stack[i] = NULL;
+}
+
+/* ------------------------------------------------------------------ telling the observer */
+
+/* cc_act_call_rebuilt's result stands for the one call of the instruction, not for the steps that lead to it. */
+static bool stands_for(const CcRun *r, const CcEvent *ev)
+{
+    return r->has_given && ev->kind != CC_EV_WITH && ev->kind != CC_EV_SPECIAL && ev->kind != CC_EV_TUPLE;
+}
+
+CcDo cc_run_before(CcRun *r, CcEvent *ev)
+{
+    CcAct *act = &r->act;
+    if (stands_for(r, ev)) {
+        r->has_given = false;
+        ev->result = r->given;
+        r->given = NULL;
+        return cc_run_after(r, ev, ev->result == NULL);
+    }
+    if (!act->observed || act->obs->dead) return CC_DO_PERFORM;
+    act->event = ev;
+    CcGo go = act->obs->before(act->obs, act, ev);
+    if (go == CC_OK) return CC_DO_PERFORM;
+    act->event = NULL;
+    if (go == CC_DONE) return ev->result || !PyErr_Occurred() ? CC_DO_NEXT : CC_DO_RAISED;
+    if (ev->flags & CC_EV_INNER) {   /* too late to stop in front of it: the rest is performed unobserved */
+        act->observed = false;
+        r->stop = true;
+        return CC_DO_PERFORM;
+    }
+    return go == CC_BREAK ? CC_DO_BREAK : CC_DO_HAND;
+}
+
+CcDo cc_run_after(CcRun *r, CcEvent *ev, bool raised)
+{
+    CcAct *act = &r->act;
+    if (act->obs->unwinding) {
+        Py_CLEAR(ev->result);
+        PyErr_Clear();
+        act->event = NULL;
+        return CC_DO_REWIND;
+    }
+    if (act->observed && !act->obs->dead && act->obs->after(act->obs, act, ev) == CC_GIVE_UP) {
+        act->observed = false;
+        r->stop = true;
+    }
+    act->event = NULL;
+    return raised ? CC_DO_RAISED : CC_DO_NEXT;
+}
+
+void cc_run_made(CcRun *r, CcEvent *ev)
+{
+    if (r->act.observed) (void)cc_run_after(r, ev, false);
+}
+
+static void tell_leave(CcRun *r, int how, PyObject *value)
+{
+    CcAct *act = &r->act;
+    if (r->told) act->obs->leave(act->obs, act, how, value);
+    r->told = false;
+    *r->top = act->prev;
+}
+
+/* ------------------------------------------------------------------ performing */
+
+/* What follows an instruction that may have run other code: a tracer that was switched on takes the frame, and what
+ * CPython's eval breaker asks for is done where CPython does it. */
+static CcDo settle(CcRun *r, const CcInsn *in)
+{
+    if ((in->flags & CC_IF_POLL) && cc_frame_poll(r->act.ts) < 0) return CC_DO_RAISED;
+    if (cc_frame_traced(r->act.ts, r->act.co)) r->stop = true;
+    return CC_DO_NEXT;
+}
+
+static inline CcDo perform(CcRun *r)
+{
+    const CcInsn *in = insn(r);
+    CC_ASSERT(in->depth == r->act.depth);
+    r->next = r->act.pc + 1;
+    cc_frame_at(r->act.frame, in->real, r->act.depth);
+    CcDo done = exec[in->op](r, in);
+    if (done != CC_DO_NEXT) return done;
+    if (in->flags & (CC_IF_RUNS | CC_IF_POLL)) done = settle(r, in);
+    if (done == CC_DO_NEXT) r->act.pc = r->next;
+    return done;
+}
+
+static CcDo steps(CcRun *r)
+{
+    const CcObserver *obs = r->act.obs;
+    CcDo done;
+    do {
+        if (r->stop || obs->dead) return CC_DO_HAND;
+        done = perform(r);
+    } while (done == CC_DO_NEXT);
+    return done;
+}
+
+/* One instruction unobserved; frames that arrive meanwhile go to CPython. */
+static CcDo perform_alone(CcRun *r)
+{
+    CcObserver *obs = r->act.obs;
+    r->act.observed = false;
+    bool paused = cc_hook_pause(obs, true);
+    CcDo done = perform(r);
+    cc_hook_pause(obs, paused);
+    return done;
+}
+
+/* The call at pc, with the result of a callee whose frame the observer rebuilds. */
+static CcDo perform_given(CcRun *r)
+{
+    CcObserver *obs = r->act.obs;
+    r->act.observed = false;
+    cc_frame_at(r->act.frame, insn(r)->real, r->act.depth);
+    PyObject *result = obs->descend(obs, &r->act);
+    if (obs->unwinding) {
+        Py_XDECREF(result);
+        PyErr_Clear();
+        return CC_DO_REWIND;
+    }
+    r->given = result;
+    r->has_given = true;
+    CcDo done = perform_alone(r);
+    r->has_given = false;
+    Py_CLEAR(r->given);
+    return done;
+}
+
+/* ------------------------------------------------------------------ exceptions */
+
+static void add_traceback(CcRun *r)
+{
+    PyFrameObject *frame = PyThreadState_GetFrame(r->act.ts);
+    if (frame) PyTraceBack_Here(frame);
+    Py_XDECREF(frame);
+}
+
+/* The normalised exception that is set, with its traceback; the error indicator is cleared. */
+static PyObject *take_exception(void)
+{
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    PyException_SetTraceback(value, traceback ? traceback : Py_None);
+    Py_XDECREF(type);
+    Py_XDECREF(traceback);
+    return value;
+}
+
+/* Goes to the frame's own handler; false when there is none (the exception stays set). As label exception_unwind in
+ * CPython's evaluator. */
+static bool caught(CcRun *r, CcDo done)
+{
+    int unit = r->raise_unit >= 0 ? r->raise_unit : insn(r)->real;
+    if (done == CC_DO_RAISED) add_traceback(r);
+    const CcHandler *handler = cc_extable_find(r->act.code, r->act.pc);
+    if (!handler) return false;
+    r->raise_unit = -1;
+    cc_drop(r, r->act.depth - handler->level);
+    if (handler->lasti) {
+        PyObject *lasti = PyLong_FromLong(unit);
+        cc_push(r, lasti ? lasti : Py_NewRef(Py_None));
+    }
+    cc_push(r, take_exception());
+    r->act.pc = handler->target;
+    return true;
+}
+
+/* ------------------------------------------------------------------ obeying */
+
+static CcGo ask(CcRun *r, CcGo (*question)(CcObserver *, CcAct *))
+{
+    clear_above(r);
+    return question(r->act.obs, &r->act);
+}
+
+/* Deals with an instruction's end that is not NEXT, or that was performed alone; OUT_NOT: *go is what to obey now. */
+static Out settle_end(CcRun *r, CcDo done, bool alone, CcGo *go)
+{
+    CcObserver *obs = r->act.obs;
+    switch (done) {
+    case CC_DO_LEAVE: return OUT_VALUE;
+    case CC_DO_HAND: return OUT_HAND;
+    case CC_DO_BREAK: *go = CC_PERFORM; return OUT_NOT;
+    case CC_DO_REWIND: *go = ask(r, obs->rewind); return OUT_NOT;
+    case CC_DO_RAISED:
+    case CC_DO_RERAISED:
+        if (cc_frame_traced(r->act.ts, r->act.co)) return OUT_THROW;
+        if (!caught(r, done)) return OUT_RAISE;
+        break;
+    default: break;
+    }
+    if (r->stop || obs->dead) return OUT_HAND;
+    *go = alone ? ask(r, obs->resume) : CC_OK;
+    return OUT_NOT;
+}
+
+/* Runs the frame from the observer's answer `go` to its end. */
+static Out drive(CcRun *r, CcGo go)
+{
+    Out out = OUT_NOT;
+    while (out == OUT_NOT) {
+        CcDo done;
+        bool alone = true;
+        switch (go) {
+        case CC_PERFORM: done = perform_alone(r); break;
+        case CC_DESCEND: done = perform_given(r); break;
+        case CC_RETURN:
+            r->value = r->act.retval;
+            r->act.retval = NULL;
+            return OUT_VALUE;
+        case CC_UNWIND: return OUT_UNWIND;
+        case CC_GIVE_UP: return OUT_HAND;
+        default:
+            alone = false;
+            r->act.observed = true;
+            done = steps(r);
+            break;
+        }
+        out = settle_end(r, done, alone, &go);
+    }
+    return out;
+}
+
+/* ------------------------------------------------------------------ the end of a frame */
+
+static void detach(CcRun *r)
+{
+    cc_frame_unlink(r->act.ts, r->act.frame);
+    cc_frame_leave_level(r->act.ts);
+}
+
+/* The frame is over; value NULL with the error set: by an exception. */
+static PyObject *finish(CcRun *r, int how, PyObject *value)
+{
+    if (how == CC_LEAVE_UNWIND && !PyErr_Occurred())
+        PyErr_SetString(PyExc_SystemError, "ccompile: a frame was left so that its caller goes on");
+    cc_drop(r, r->act.depth);
+    cc_frame_at(r->act.frame, r->raise_unit >= 0 ? r->raise_unit : insn(r)->real, 0);
+    tell_leave(r, how, value);
+    detach(r);
+    cc_frame_finish(r->act.ts, r->act.frame);
+    return value;
+}
+
+static PyObject *hand_over(CcRun *r)
+{
+    const CcInsn *in = insn(r);
+    tell_leave(r, in->op == CC_OP_SUSPEND ? CC_LEAVE_YIELD : CC_LEAVE_HANDOVER, NULL);
+    detach(r);
+    return cc_frame_resume(r->act.ts, r->act.frame, in->at, r->act.depth);
+}
+
+/* An exception was raised while a tracer is active: CPython raises it, so that the tracer hears of it. A call is made
+ * again, of an object that raises it (exact); elsewhere the evaluator is entered with the exception set. */
+static PyObject *hand_exception(CcRun *r)
+{
+    const CcInsn *in = insn(r);
+    PyThreadState *ts = r->act.ts;
+    void *frame = r->act.frame;
+    bool again = in->op == CC_OP_CALL && r->act.depth == in->depth;
+    if (again) {
+        PyObject **callee = cc_peek(r, in->arg + 2 + ((in->flags & CC_IF_KW) != 0));
+        if (!cc_optab.null_last && !*callee) callee++;
+        PyObject *raiser = cc_ex_raiser(), *old = *callee;
+        *callee = raiser;
+        Py_DECREF(old);
+        return hand_over(r);
+    }
+    tell_leave(r, CC_LEAVE_RAISE, NULL);
+    cc_frame_at(frame, in->real, r->act.depth);
+    detach(r);
+    return cc_frame_throw(ts, frame);
+}
+
+static PyObject *end(CcRun *r, Out out)
+{
+    PyObject *value = r->value;
+    switch (out) {
+    case OUT_VALUE: return finish(r, CC_LEAVE_RETURN, value);
+    case OUT_RAISE: return finish(r, CC_LEAVE_RAISE, NULL);
+    case OUT_UNWIND: return finish(r, CC_LEAVE_UNWIND, NULL);
+    case OUT_THROW: return hand_exception(r);
+    default: return hand_over(r);
+    }
+}
+
+PyObject *cc_run_frame(CcObserver *obs, CcAct **top, PyThreadState *ts, void *frame, const CcCode *code)
+{
+    PyCodeObject *co = code->co;
+    int unit = cc_frame_next_unit(frame);
+    int pc = unit >= 0 && unit < code->n_units ? code->by_unit[unit] : -1;
+    if (pc < 0 || !cc_frame_enter_level(ts)) return _PyEval_EvalFrameDefault(ts, frame, 0);
+    PyObject **slot = cc_frame_slots(frame);
+    CcRun r = {
+        .act = {.prev = *top, .obs = obs, .ts = ts, .frame = frame, .co = co, .func = cc_frame_func(frame), .code = code,
+                .pc = pc, .depth = cc_frame_depth(frame), .generator = cc_frame_in_generator(frame), .started = unit == 0},
+        .top = top, .slot = slot, .stack = slot + co->co_nlocalsplus,
+        .names = co->co_names, .consts = co->co_consts, .globals = cc_frame_globals(frame),
+        .builtins = cc_frame_builtins(frame), .told = true, .raise_unit = -1,
+    };
+    r.act.generator |= (co->co_flags & CO_GENERATOR) != 0;
+    cc_frame_link(ts, frame);
+    *top = &r.act;
+    CcGo go = ask(&r, obs->enter);
+    if (go == CC_PASS) {
+        *top = r.act.prev;
+        detach(&r);
+        return _PyEval_EvalFrameDefault(ts, frame, 0);
+    }
+    return end(&r, drive(&r, go));
+}

@@ -1,0 +1,128 @@
+/* What C callables do: the rows of callee.def, resolved once into an identity map. Builtin functions and bound builtin
+ * methods are known by their PyMethodDef, slot wrappers by their wrapperbase, everything else by the object. */
+#include "rec_int.h"
+
+static const struct {
+    CcCalleeKind kind;
+    const char *paths;
+} rows[] = {
+#define CC_CALLEE(kind, paths) {CC_CALLEE_##kind, paths},
+#include "callee.def"
+#undef CC_CALLEE
+};
+
+static CcMap kinds;     /* identity -> kind | name index << 8 */
+static CC_VEC(char *) names;
+
+/* types.MethodWrapperType has no public struct; its layout (descrobject.c, wrapperobject) is the same in 3.11-3.14. */
+typedef struct {
+    PyObject_HEAD
+    PyWrapperDescrObject *descr;
+    PyObject *self;
+} MethodWrapper;
+
+static const void *identity(PyObject *o)
+{
+    if (PyCFunction_Check(o)) return ((PyCFunctionObject *)o)->m_ml;
+    if (Py_IS_TYPE(o, &PyMethodDescr_Type) || Py_IS_TYPE(o, &PyClassMethodDescr_Type)) return ((PyMethodDescrObject *)o)->d_method;
+    if (Py_IS_TYPE(o, &PyWrapperDescr_Type)) return ((PyWrapperDescrObject *)o)->d_base;
+    if (Py_IS_TYPE(o, &_PyMethodWrapper_Type)) return ((MethodWrapper *)o)->descr->d_base;
+    return o;
+}
+
+PyObject *cc_callee_self(PyObject *o)
+{
+    if (PyCFunction_Check(o)) {
+        PyObject *self = PyCFunction_GET_SELF(o);
+        return self != NULL && !PyModule_Check(self) && !PyType_Check(self) ? self : NULL;
+    }
+    return Py_IS_TYPE(o, &_PyMethodWrapper_Type) ? ((MethodWrapper *)o)->self : NULL;
+}
+
+static PyObject *resolve(const char *path)
+{
+    char module[128];
+    snprintf(module, sizeof module, "%s", path);
+    *strchr(module, '.') = '\0';
+    PyObject *o = PyImport_ImportModule(module);
+    const char *p = strchr(path, '.') + 1;
+    while (o != NULL && p != NULL) {
+        const char *dot = strchr(p, '.');
+        char name[128];
+        snprintf(name, sizeof name, "%.*s", dot != NULL ? (int)(dot - p) : (int)strlen(p), p);
+        PyObject *next = NULL;
+        if (PyType_Check(o)) {   /* the descriptor itself, not what it binds to */
+            PyObject *s = PyUnicode_InternFromString(name);
+            next = s != NULL ? Py_XNewRef(cc_type_lookup((PyTypeObject *)o, s)) : NULL;
+            Py_XDECREF(s);
+        }
+        if (next == NULL) next = PyObject_GetAttrString(o, name);
+        Py_DECREF(o);
+        o = next;
+        p = dot != NULL ? dot + 1 : NULL;
+    }
+    if (o != NULL && (Py_IS_TYPE(o, &PyStaticMethod_Type))) {
+        PyObject *f = PyObject_GetAttrString(o, "__func__");
+        Py_SETREF(o, f);
+    }
+    if (o == NULL) PyErr_Clear();
+    return o;   /* kept for the life of the process: its address is the key */
+}
+
+int cc_callee_init(void)
+{
+    if (kinds.n > 0) return 0;
+    for (int r = 0; r < CC_COUNT(rows); r++) {
+        for (const char *p = rows[r].paths; *p != '\0';) {
+            char path[160];
+            const size_t n = strcspn(p, " ");
+            snprintf(path, sizeof path, "%.*s", (int)n, p);
+            p += n + (p[n] == ' ');
+            PyObject *o = resolve(path);
+            if (o == NULL) continue;
+            char *name = strdup(strncmp(path, "builtins.", 9) == 0 ? path + 9 : path);
+            cc_vec_push(&names, name);
+            cc_map_put(&kinds, identity(o), rows[r].kind | (int64_t)(names.n - 1) << 8);
+        }
+    }
+    return 0;
+}
+
+CcCallee cc_callee_find(PyObject *callable)
+{
+    const int64_t *v = cc_map_find(&kinds, identity(callable));
+    if (v == NULL) return (CcCallee){CC_CALLEE_UNKNOWN, NULL};
+    return (CcCallee){(CcCalleeKind)(*v & 0xFF), names.at[*v >> 8]};
+}
+
+/* ------------------------------------------------------------------ intrinsics: Python functions known by identity */
+
+static const struct {
+    const char *path;
+    bool answer;
+} intrinsics[] = {
+    {"torch.compiler.is_compiling", true},
+    {"torch.compiler.is_dynamo_compiling", true},
+    {"torch._utils.is_compiling", true},
+    {"torch.jit.is_scripting", false},
+    {"torch.jit.is_tracing", false},
+};
+static CcMap intrinsic_answers;
+
+int cc_intrin_init(PyObject *torch)
+{
+    (void)torch;
+    for (int i = 0; i < CC_COUNT(intrinsics); i++) {
+        char path[160];
+        snprintf(path, sizeof path, "%s", intrinsics[i].path);
+        PyObject *o = resolve(path);
+        if (o != NULL) cc_map_put(&intrinsic_answers, o, intrinsics[i].answer);
+    }
+    return 0;
+}
+
+PyObject *cc_intrin_call(PyObject *callable)
+{
+    const int64_t *v = cc_map_find(&intrinsic_answers, callable);
+    return v != NULL ? Py_NewRef(*v ? Py_True : Py_False) : NULL;
+}

@@ -1,0 +1,315 @@
+/* Attribute access. The object's generic lookup (type, then instance dict, then __getattr__) is followed after the fact, and
+ * each step that decided the outcome gets its guard. Python code that the lookup runs (properties, __getattr__) arrives
+ * as frames of its own. */
+#include "rec_int.h"
+
+static getattrofunc slot_getattr, slot_getattribute;   /* what CPython gives to classes with the Python-level hooks */
+static setattrofunc slot_setattr;
+static PyObject *str_getattr, *str_getattribute, *str_dict, *str_class, *str_requires_grad, *str_setattr, *str_delattr;
+
+int cc_attr_init(void)
+{
+    PyObject *ns = PyDict_New(), *r = NULL;
+    if (ns == NULL || PyDict_SetItemString(ns, "__builtins__", PyEval_GetBuiltins()) < 0) return -1;
+    r = PyRun_String("class A:\n def __getattr__(self, n): pass\n def __setattr__(self, n, v): pass\n"
+                     "class B:\n def __getattribute__(self, n): pass\n", Py_file_input, ns, ns);
+    if (r == NULL) return -1;
+    Py_DECREF(r);
+    const PyTypeObject *a = (PyTypeObject *)PyDict_GetItemString(ns, "A"), *b = (PyTypeObject *)PyDict_GetItemString(ns, "B");
+    slot_getattr = a->tp_getattro;
+    slot_setattr = a->tp_setattro;
+    slot_getattribute = b->tp_getattro;
+    Py_DECREF(ns);
+    str_getattr = PyUnicode_InternFromString("__getattr__");
+    str_getattribute = PyUnicode_InternFromString("__getattribute__");
+    str_dict = PyUnicode_InternFromString("__dict__");
+    str_class = PyUnicode_InternFromString("__class__");
+    str_requires_grad = PyUnicode_InternFromString("requires_grad");
+    str_setattr = PyUnicode_InternFromString("__setattr__");
+    str_delattr = PyUnicode_InternFromString("__delattr__");
+    return str_delattr != NULL ? 0 : -1;
+}
+
+static bool known_getattro(PyTypeObject *t)
+{
+    const getattrofunc f = t->tp_getattro;
+    return f == PyObject_GenericGetAttr || f == slot_getattr || f == slot_getattribute || f == PyType_Type.tp_getattro ||
+           f == PyModule_Type.tp_getattro || f == PySuper_Type.tp_getattro || f == PyMethod_Type.tp_getattro ||
+           t == &PyFunction_Type;
+}
+
+/* C getsets of CPython's own types read nothing but the object. */
+static bool pure_getset(const PyDescrObject *d)
+{
+    PyTypeObject *t = d->d_type;
+    return !(t->tp_flags & Py_TPFLAGS_HEAPTYPE) &&
+           (t == &PyFunction_Type || t == &PyCode_Type || t == &PyMethod_Type || t == &PyType_Type ||
+            t == &PyBaseObject_Type || t == &PyProperty_Type || t == &PySlice_Type || t == &PyRange_Type ||
+            t == &PyModule_Type || t == &PyCell_Type || t == &PyLong_Type || t == &PyFloat_Type || t == &PyComplex_Type ||
+            t == &PyStaticMethod_Type || t == &PyClassMethod_Type || t == &PyCFunction_Type || t == &PyMethodDescr_Type ||
+            PyType_IsSubtype(t, (PyTypeObject *)PyExc_BaseException));
+}
+
+/* Whether the lookup may run C code that we know nothing of. */
+static bool opaque_descriptor(PyObject *d)
+{
+    PyTypeObject *t = Py_TYPE(d);
+    if (t->tp_flags & Py_TPFLAGS_HEAPTYPE || t->tp_descr_get == NULL) return false;
+    if (t == &PyGetSetDescr_Type) {
+        const PyDescrObject *descr = (PyDescrObject *)d;
+        return !pure_getset(descr) && PyUnicode_Compare(descr->d_name, str_dict) != 0 &&
+               PyUnicode_CompareWithASCIIString(descr->d_name, "__weakref__") != 0;
+    }
+    return !(t == &PyFunction_Type || t == &PyProperty_Type || t == &PyMemberDescr_Type || t == &PyMethodDescr_Type ||
+             t == &PyWrapperDescr_Type || t == &PyClassMethod_Type || t == &PyStaticMethod_Type || t == &PyMethod_Type ||
+             t == &PyClassMethodDescr_Type || PyType_Check(d) || PyCFunction_Check(d) || cc_value_const(d));
+}
+
+static CcGo tensor_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name)
+{
+    if (!cc_tens_plain(o)) return cc_rec_break(rec, act, CC_R_TENSOR_SUBCLASS, Py_TYPE(o)->tp_name);
+    if (cc_value_origin(rec, o) == CC_O_UNKNOWN) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "tensor");
+    PyObject *d = cc_type_lookup(Py_TYPE(o), name);
+    if (d == NULL || !(Py_TYPE(d) == &PyGetSetDescr_Type || Py_TYPE(d) == &PyProperty_Type)) return CC_OK;
+    const CcTorch torch = cc_torch_attr(o, name);
+    if (torch.cls == CC_T_VALUE || torch.cls == CC_T_BREAK) {
+        return cc_rec_break(rec, act, torch.cls == CC_T_VALUE ? CC_R_TENSOR_VALUE : CC_R_TORCH_EFFECT,
+                            torch.name != NULL ? torch.name : PyUnicode_AsUTF8(name));
+    }
+    if (PyUnicode_Compare(name, str_requires_grad) == 0) rec->read_grad = true;
+    return CC_OK;
+}
+
+CcGo cc_attr_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name)
+{
+    if (cc_tens_any(o)) return tensor_before(rec, act, o, name);
+    if (!PyUnicode_Check(name)) return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, Py_TYPE(o)->tp_name);
+    if (cc_value_symbolic(rec, o)) return CC_OK;
+    const CcOrigin origin = cc_value_origin(rec, o);
+    if (origin == CC_O_UNKNOWN && !PyExceptionInstance_Check(o))
+        return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, Py_TYPE(o)->tp_name);
+    if (PyModule_Check(o) || Py_IS_TYPE(o, &PySuper_Type)) return CC_OK;
+    if (!known_getattro(Py_TYPE(o)) && !cc_value_const(o) && Py_TYPE(o)->tp_getattro != NULL)
+        return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, Py_TYPE(o)->tp_name);
+    if (PyType_Check(o)) return CC_OK;
+    PyObject *d = cc_type_lookup(Py_TYPE(o), name);
+    if (d != NULL && opaque_descriptor(d)) return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, Py_TYPE(d)->tp_name);
+    const CcProv *p = cc_value_find(rec, o);
+    if (p != NULL && p->dirty && d != NULL && Py_TYPE(d) == &PyMemberDescr_Type)
+        return cc_rec_break(rec, act, CC_R_DIRTY_READ, Py_TYPE(o)->tp_name);
+    return CC_OK;
+}
+
+/* ------------------------------------------------------------------ after the fact */
+
+/* Guards that the type's attribute is what it was; static types don't change. */
+static void guard_type_attr(CcRec *rec, PyTypeObject *type, PyObject *name, PyObject *d)
+{
+    if (!(type->tp_flags & Py_TPFLAGS_HEAPTYPE)) return;
+    cc_value_read(rec, CC_SRC_TLOOK, cc_value_const_source(rec, (PyObject *)type), name, 0, 0, d);
+}
+
+void cc_attr_dunder(CcRec *rec, PyObject *o, const char *name)
+{
+    if (!(Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE)) return;
+    PyObject *s = PyUnicode_InternFromString(name);
+    if (s == NULL) abort();
+    guard_type_attr(rec, Py_TYPE(o), s, cc_type_lookup(Py_TYPE(o), s));
+    Py_DECREF(s);
+}
+
+static void learn_result(CcRec *rec, PyObject *v)
+{
+    if (v == NULL || cc_value_origin(rec, v) != CC_O_UNKNOWN) return;
+    /* A bound method, or an object that the lookup just made: nobody else holds it. */
+    if (PyMethod_Check(v) || PyCFunction_Check(v) || Py_REFCNT(v) == 1) cc_value_fresh(rec, v);
+}
+
+static CcGo tensor_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v)
+{
+    PyObject *d = cc_type_lookup(Py_TYPE(o), name);
+    if (d != NULL && (Py_TYPE(d) == &PyGetSetDescr_Type || Py_TYPE(d) == &PyProperty_Type)) {
+        if (v == NULL || !cc_tens_any(v)) {
+            learn_result(rec, v);
+            return CC_OK;
+        }
+        const CcRecFrame *f = cc_rec_frame(rec, act);
+        if (rec->trace->graph->node.n != f->call_nodes) return CC_OK;   /* a Python property recorded its own nodes */
+        const CcCallSpec spec = {.form = CC_F_GETATTR, .target = name, .in = &o, .n = 1, .name = PyUnicode_AsUTF8(name)};
+        return cc_node_add(rec, act, &spec, v);
+    }
+    const int source = cc_value_source(rec, o);
+    PyObject *dict = source >= 0 ? cc_obj_dict(o) : NULL;
+    if (dict != NULL) {
+        const int ds = cc_value_read(rec, CC_SRC_DICTOF, source, NULL, 0, 0, dict);
+        cc_value_read(rec, CC_SRC_KEY, ds, name, 0, 0, PyDict_GetItemWithError(dict, name));
+    }
+    learn_result(rec, v);
+    return CC_OK;
+}
+
+static void type_after(CcRec *rec, PyObject *o, PyObject *name, PyObject *v)
+{
+    PyTypeObject *t = (PyTypeObject *)o;
+    PyObject *meta = cc_type_lookup(Py_TYPE(o), name);
+    if (Py_TYPE(o) != &PyType_Type) guard_type_attr(rec, Py_TYPE(o), name, meta);
+    guard_type_attr(rec, t, name, cc_type_lookup(t, name));
+    if (v != NULL && cc_value_origin(rec, v) == CC_O_UNKNOWN) {
+        learn_result(rec, v);
+        /* __mro__, __bases__, __dict__ ...: owned by the class, as constant as it is */
+        if (cc_value_origin(rec, v) == CC_O_UNKNOWN && meta != NULL) cc_value_const_source(rec, v);
+    }
+}
+
+/* super().name: decided by the types along the MRO behind the class. */
+static void super_after(CcRec *rec, PyObject *o, PyObject *name, PyObject *v)
+{
+    PyObject *obj_type = PyObject_GetAttrString(o, "__self_class__"), *thisclass = PyObject_GetAttrString(o, "__thisclass__");
+    if (obj_type != NULL && thisclass != NULL && PyType_Check(obj_type)) {
+        PyObject *mro = ((PyTypeObject *)obj_type)->tp_mro;
+        bool behind = false;
+        bool is_new;
+        CcGuards *gs = &rec->trace->guards;
+        const int id = cc_guard_source(gs, CC_SRC_MRO, cc_value_const_source(rec, obj_type), NULL, 0, 0, &is_new);
+        if (is_new) cc_guard_check(gs, id, CC_CHK_MRO, mro);
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(mro); i++) {
+            PyTypeObject *t = (PyTypeObject *)PyTuple_GET_ITEM(mro, i);
+            if (!behind) {
+                behind = (PyObject *)t == thisclass;
+                continue;
+            }
+            guard_type_attr(rec, t, name, cc_type_lookup(t, name));
+            if (PyDict_GetItemWithError(t->tp_dict, name) != NULL) break;
+        }
+    }
+    PyErr_Clear();
+    Py_XDECREF(obj_type);
+    Py_XDECREF(thisclass);
+    learn_result(rec, v);
+}
+
+static void instance_after(CcRec *rec, PyObject *o, PyObject *name, PyObject *v, bool generic)
+{
+    PyTypeObject *t = Py_TYPE(o);
+    PyObject *d = cc_type_lookup(t, name);
+    if (!generic && (t->tp_getattro == slot_getattr || t->tp_getattro == slot_getattribute)) {
+        PyObject *hook = cc_type_lookup(t, str_getattribute);
+        if (hook != NULL && Py_TYPE(hook) == &PyFunction_Type) {   /* Python code decided: it was recorded */
+            guard_type_attr(rec, t, str_getattribute, hook);
+            learn_result(rec, v);
+            return;
+        }
+    }
+    guard_type_attr(rec, t, name, d);
+    const int source = cc_value_source(rec, o);
+    if (d != NULL && Py_TYPE(d)->tp_descr_set != NULL) {   /* data descriptor: wins over the instance */
+        if (Py_TYPE(d) == &PyProperty_Type || Py_TYPE(d)->tp_flags & Py_TPFLAGS_HEAPTYPE) return learn_result(rec, v);
+        if (PyUnicode_Compare(name, str_dict) == 0) {
+            if (v == NULL) return;
+            if (source >= 0) cc_value_read(rec, CC_SRC_DICTOF, source, NULL, 0, 0, v);
+            else cc_value_fresh(rec, v);
+            return;
+        }
+        if (PyUnicode_Compare(name, str_class) == 0) return;
+        if (source >= 0) cc_value_read(rec, CC_SRC_MEMBER, source, d, 0, 0, v);
+        return learn_result(rec, v);
+    }
+    PyObject *dict = cc_obj_dict(o), *own = dict != NULL ? PyDict_GetItemWithError(dict, name) : NULL;
+    if (source >= 0 && dict != NULL) {
+        const int ds = cc_value_read(rec, CC_SRC_DICTOF, source, NULL, 0, 0, dict);
+        cc_value_read(rec, CC_SRC_KEY, ds, name, 0, 0, own);
+    }
+    if (own == NULL && d == NULL && !generic) {
+        PyObject *hook = cc_type_lookup(t, str_getattr);
+        if (hook != NULL || t->tp_getattro == slot_getattr) guard_type_attr(rec, t, str_getattr, hook);
+    }
+    if (v != NULL && v == d && cc_value_origin(rec, v) == CC_O_UNKNOWN) cc_value_const_source(rec, v);
+    learn_result(rec, v);
+}
+
+static void module_after(CcRec *rec, PyObject *o, PyObject *name, PyObject *v)
+{
+    PyObject *dict = PyModule_GetDict(o);
+    PyObject *own = PyDict_GetItemWithError(dict, name);
+    cc_value_read(rec, CC_SRC_KEY, cc_value_const_source(rec, dict), name, 0, 0, own);
+    if (own == NULL) learn_result(rec, v);
+}
+
+CcGo cc_attr_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v)
+{
+    if (cc_tens_any(o)) return tensor_after(rec, act, o, name, v);
+    if (cc_value_symbolic(rec, o)) cc_value_pin(rec, o);
+    if (PyModule_Check(o)) module_after(rec, o, name, v);
+    else if (PyType_Check(o)) type_after(rec, o, name, v);
+    else if (Py_IS_TYPE(o, &PySuper_Type)) super_after(rec, o, name, v);
+    else instance_after(rec, o, name, v, false);
+    if (v != NULL && !PyExceptionInstance_Check(v) && cc_value_origin(rec, v) == CC_O_UNKNOWN)
+        return cc_rec_poison(rec, act, CC_R_UNKNOWN_ATTR, PyUnicode_AsUTF8(name));
+    return CC_OK;
+}
+
+CcGo cc_attr_generic_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v)
+{
+    if (cc_tens_any(o) || PyModule_Check(o) || PyType_Check(o)) return cc_attr_after(rec, act, o, name, v);
+    instance_after(rec, o, name, v, true);
+    return CC_OK;
+}
+
+/* ------------------------------------------------------------------ stores */
+
+CcGo cc_attr_store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v)
+{
+    (void)v;
+    if (cc_tens_any(o)) return cc_rec_break(rec, act, CC_R_TORCH_EFFECT, "setting an attribute of a tensor");
+    const CcOrigin origin = cc_value_origin(rec, o);
+    if (origin == CC_O_UNKNOWN || origin == CC_O_EFFECT) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, Py_TYPE(o)->tp_name);
+    const setattrofunc f = Py_TYPE(o)->tp_setattro;
+    if (f == slot_setattr) return CC_OK;   /* Python code: recorded inside */
+    if (f != PyObject_GenericSetAttr && !PyType_Check(o) && !PyModule_Check(o))
+        return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, Py_TYPE(o)->tp_name);
+    if (PyType_Check(o)) return cc_rec_break(rec, act, CC_R_CLASS, ((PyTypeObject *)o)->tp_name);
+    PyObject *d = cc_type_lookup(Py_TYPE(o), name);
+    if (d != NULL && Py_TYPE(d)->tp_descr_set != NULL && Py_TYPE(d) != &PyProperty_Type &&
+        Py_TYPE(d) != &PyMemberDescr_Type && !(Py_TYPE(d)->tp_flags & Py_TPFLAGS_HEAPTYPE) && origin != CC_O_FRESH)
+        return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, PyUnicode_AsUTF8(name));
+    return CC_OK;
+}
+
+/* The store itself was made: a generic store into the instance (not a property, not Python's __setattr__). */
+CcGo cc_attr_generic_store(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v)
+{
+    PyObject *d = cc_type_lookup(Py_TYPE(o), name);
+    if (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE && !PyModule_Check(o)) guard_type_attr(rec, Py_TYPE(o), name, d);
+    if (d != NULL && (Py_TYPE(d) == &PyProperty_Type ||
+                      (Py_TYPE(d)->tp_descr_set != NULL && Py_TYPE(d)->tp_flags & Py_TPFLAGS_HEAPTYPE)))
+        return CC_OK;   /* its setter was recorded */
+    const int source = cc_value_source(rec, o);
+    if (source < 0) return CC_OK;   /* fresh */
+    PyObject *dict = PyModule_Check(o) ? PyModule_GetDict(o) : cc_obj_dict(o);
+    if (d != NULL && Py_TYPE(d) == &PyMemberDescr_Type) {
+        CcProv *p = cc_value_find(rec, o);
+        if (p != NULL) p->dirty = CC_DIRTY_ALL;
+    } else if (dict != NULL) {
+        const int ds = PyModule_Check(o) ? cc_value_const_source(rec, dict)
+                                         : cc_value_read(rec, CC_SRC_DICTOF, source, NULL, 0, 0, dict);
+        cc_value_written(rec, CC_SRC_KEY, ds, name);
+        CcProv *p = cc_value_find(rec, dict);
+        if (p != NULL && p->origin == CC_O_SOURCE) p->dirty = CC_MAX(p->dirty, CC_DIRTY_KEYS);
+    }
+    cc_vec_push(&rec->written, source);
+    PyObject *const in[] = {o, v};
+    const CcCallSpec spec = {.form = v != NULL ? CC_F_SETATTR : CC_F_DELATTR, .target = name, .in = in,
+                             .n = v != NULL ? 2 : 1, .name = PyUnicode_AsUTF8(name)};
+    return cc_node_effect(rec, act, &spec, NULL);
+}
+
+CcGo cc_attr_store(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v)
+{
+    if (Py_TYPE(o)->tp_setattro == slot_setattr) {
+        PyObject *hook = v != NULL ? str_setattr : str_delattr;
+        guard_type_attr(rec, Py_TYPE(o), hook, cc_type_lookup(Py_TYPE(o), hook));
+        PyObject *f = cc_type_lookup(Py_TYPE(o), hook);
+        if (f != NULL && Py_TYPE(f) == &PyFunction_Type) return CC_OK;
+    }
+    return cc_attr_generic_store(rec, act, o, name, v);
+}

@@ -1,0 +1,528 @@
+/* Calls. A call is normalised first (bound methods and builtin methods give their self as the first argument, f(*a, **k)
+ * becomes a plain argument list), then classified: Python function (it comes as a frame), torch op (node), or a row of
+ * callee.def; what has no row is a break. before() decides, after() writes down. */
+#include "rec_int.h"
+
+enum { MAX_ARGS = 250 };
+
+typedef struct Call {
+    PyObject *func;               /* what is called in the end */
+    PyObject *in[MAX_ARGS];       /* self, positional, keyword values: borrowed */
+    int n;
+    PyObject *kwnames;            /* borrowed */
+} Call;
+
+static const char *type_name(PyObject *o) { return Py_TYPE(o)->tp_name; }
+static CcCallUnwrap unwrap_hook;
+static CC_VEC(struct Special { PyObject *object; CcReason reason; }) specials;
+
+void cc_call_special(PyObject *callable_or_type, CcReason reason)
+{
+    cc_vec_push(&specials, (struct Special){Py_NewRef(callable_or_type), reason});
+}
+
+void cc_call_set_unwrap(CcCallUnwrap unwrap) { unwrap_hook = unwrap; }
+
+static const struct Special *find_special(PyObject *callable)
+{
+    for (int i = 0; i < specials.n; i++)
+        if (specials.at[i].object == callable || specials.at[i].object == (PyObject *)Py_TYPE(callable)) return &specials.at[i];
+    return NULL;
+}
+
+static PyObject *dunder_call(PyObject *o)
+{
+    static PyObject *name;
+    if (name == NULL) name = PyUnicode_InternFromString("__call__");
+    if (!(Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) || PyType_Check(o)) return NULL;
+    return cc_type_lookup(Py_TYPE(o), name);
+}
+
+PyFunctionObject *cc_call_function(PyObject *callable)
+{
+    for (int depth = 0; depth < 8 && callable != NULL; depth++) {
+        if (PyFunction_Check(callable)) return (PyFunctionObject *)callable;
+        PyObject *inner = unwrap_hook != NULL ? unwrap_hook(callable) : NULL;
+        if (inner == NULL) inner = PyMethod_Check(callable) ? PyMethod_GET_FUNCTION(callable) : dunder_call(callable);
+        callable = inner;
+    }
+    return NULL;
+}
+
+static bool put(Call *c, PyObject *o)
+{
+    if (c->n >= MAX_ARGS) return false;
+    c->in[c->n++] = o;
+    return true;
+}
+
+/* f(*tuple, **dict) as a plain list; its keyword names are kept alive by the recording. */
+static bool flatten(CcRec *rec, Call *c, PyObject *args, PyObject *kwargs)
+{
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); i++)
+        if (!put(c, PyTuple_GET_ITEM(args, i))) return false;
+    if (kwargs == NULL || PyDict_GET_SIZE(kwargs) == 0) return true;
+    PyObject *names = PyTuple_New(PyDict_GET_SIZE(kwargs)), *key, *value;
+    if (names == NULL) abort();
+    cc_vec_push(&rec->keep, names);
+    Py_ssize_t pos = 0, i = 0;
+    while (PyDict_Next(kwargs, &pos, &key, &value)) {
+        PyTuple_SET_ITEM(names, i++, Py_NewRef(key));
+        if (!put(c, value)) return false;
+    }
+    c->kwnames = names;
+    return true;
+}
+
+/* False: too many arguments. in[0] is the callable; CALL_EX when kwnames is NULL and in = {callable, tuple, dict}. */
+static bool normalise(CcRec *rec, Call *c, PyObject *const *in, int n, PyObject *kwnames, bool ex)
+{
+    c->func = in[0];
+    c->n = 0;
+    c->kwnames = kwnames;
+    if (PyMethod_Check(c->func)) {
+        put(c, PyMethod_GET_SELF(c->func));
+        c->func = PyMethod_GET_FUNCTION(c->func);
+    } else {
+        PyObject *self = cc_callee_self(c->func);
+        if (self != NULL) put(c, self);
+    }
+    if (ex) return flatten(rec, c, in[1], n > 2 ? in[2] : NULL);
+    for (int i = 1; i < n; i++)
+        if (!put(c, in[i])) return false;
+    return true;
+}
+
+static bool any_tensor(const Call *c, int depth)
+{
+    for (int i = 0; i < c->n; i++)
+        if (cc_value_has_tensor(c->in[i], depth)) return true;
+    return false;
+}
+
+static const char *callable_name(PyObject *f, char *buffer, size_t n)
+{
+    PyObject *name = PyObject_GetAttrString(f, "__qualname__");
+    if (name == NULL) PyErr_Clear();
+    const char *s = name != NULL && PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : NULL;
+    snprintf(buffer, n, "%s", s != NULL ? s : type_name(f));
+    Py_XDECREF(name);
+    return buffer;
+}
+
+/* ------------------------------------------------------------------ torch */
+
+static bool plain_inside(PyObject *o, int depth)
+{
+    if (cc_tens_any(o)) return cc_tens_plain(o);
+    if (depth > 0 && (PyTuple_Check(o) || PyList_Check(o)))
+        for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++)
+            if (!plain_inside(PySequence_Fast_GET_ITEM(o, i), depth - 1)) return false;
+    return true;
+}
+
+static CcGo torch_before(CcRec *rec, CcAct *act, const Call *c, const CcTorch *t)
+{
+    switch (t->cls) {
+    case CC_T_STATE:
+    case CC_T_DROP:
+    case CC_T_META: return CC_OK;
+    case CC_T_VALUE: return cc_rec_break(rec, act, CC_R_TENSOR_VALUE, t->name);
+    case CC_T_BREAK: return cc_rec_break(rec, act, CC_R_TORCH_EFFECT, t->name);
+    case CC_T_UNKNOWN:
+        if (!any_tensor(c, 2)) {
+            char name[96];
+            return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, callable_name(c->func, name, sizeof name));
+        }
+        break;
+    default: break;
+    }
+    for (int i = 0; i < c->n; i++) {
+        if (!plain_inside(c->in[i], 2)) return cc_rec_break(rec, act, CC_R_TENSOR_SUBCLASS, type_name(c->in[i]));
+        const CcDirty d = cc_value_dirty(rec, c->in[i]);
+        if (d != CC_DIRTY_NO) return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(c->in[i]));
+        if (!cc_node_nameable(rec, c->in[i], 4)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(c->in[i]));
+        const bool container = PyList_Check(c->in[i]) || PyTuple_Check(c->in[i]) || PyDict_Check(c->in[i]);
+        if (container && !cc_value_content(rec, c->in[i], 4)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(c->in[i]));
+    }
+    return CC_OK;
+}
+
+static CcGo torch_after(CcRec *rec, CcAct *act, const Call *c, const CcTorch *t, PyObject *result)
+{
+    if (result == NULL) return CC_OK;
+    const CcRecFrame *f = cc_rec_frame(rec, act);
+    switch (t->cls) {
+    case CC_T_META:
+    case CC_T_STATE:
+    case CC_T_DROP:
+        if (cc_value_origin(rec, result) == CC_O_UNKNOWN) cc_value_fresh(rec, result);
+        return CC_OK;
+    default: break;
+    }
+    if (rec->trace->graph->node.n != f->call_nodes && t->cls == CC_T_UNKNOWN) return CC_OK;
+    unsigned flags = t->node_flags;
+    if (t->cls == CC_T_SET_STATE) flags |= CC_N_EFFECT;
+    if (t->cls == CC_T_UNKNOWN) {
+        if (!cc_value_has_tensor(result, 1)) return cc_rec_poison(rec, act, CC_R_UNKNOWN_CALL, t->name ? t->name : "torch function");
+        flags |= CC_N_EFFECT;
+    }
+    bool symbolic = false;
+    for (int i = 0; i < c->n; i++) symbolic = symbolic || cc_value_symbolic(rec, c->in[i]);
+    CcBound bound;
+    const Py_ssize_t n_kw = c->kwnames != NULL ? PyTuple_GET_SIZE(c->kwnames) : 0;
+    const int status = symbolic ? -1 : cc_bind_call(c->func, c->in, c->n - n_kw, c->kwnames, &bound);
+    const CcCallSpec spec = {.form = CC_F_CALL, .target = c->func, .kwnames = c->kwnames, .in = c->in, .n = c->n,
+                             .name = t->name, .flags = flags, .bound = status == 0 ? &bound : NULL};
+    return cc_node_add(rec, act, &spec, result);
+}
+
+/* ------------------------------------------------------------------ classes */
+
+/* tp_new and tp_init of CPython's own types; heap classes inherit them or have the slot versions, whose Python code is
+ * recorded as frames. */
+static newfunc slot_new;
+static initproc slot_init;
+
+int cc_call_init(void)
+{
+    PyObject *ns = PyDict_New();
+    if (ns == NULL || PyDict_SetItemString(ns, "__builtins__", PyEval_GetBuiltins()) < 0) return -1;
+    PyObject *r = PyRun_String("class A:\n def __new__(cls): pass\n def __init__(self): pass\n", Py_file_input, ns, ns);
+    if (r == NULL) return -1;
+    Py_DECREF(r);
+    const PyTypeObject *a = (PyTypeObject *)PyDict_GetItemString(ns, "A");
+    slot_new = a->tp_new;
+    slot_init = a->tp_init;
+    Py_DECREF(ns);
+    return 0;
+}
+
+static bool known_class(PyTypeObject *t)
+{
+    PyTypeObject *const bases[] = {&PyBaseObject_Type, &PyDict_Type, &PyList_Type, &PyTuple_Type, &PySet_Type,
+                                   &PyFrozenSet_Type, &PyODict_Type, &PyLong_Type, &PyFloat_Type, &PyUnicode_Type};
+    bool make = t->tp_new == slot_new, init = t->tp_init == slot_init || t->tp_init == NULL;
+    for (int i = 0; i < CC_COUNT(bases); i++) {
+        make = make || t->tp_new == bases[i]->tp_new;
+        init = init || t->tp_init == bases[i]->tp_init;
+    }
+    return make && init;
+}
+
+static CcGo class_before(CcRec *rec, CcAct *act, const Call *c)
+{
+    PyTypeObject *t = (PyTypeObject *)c->func;
+    if (PyExceptionClass_Check(c->func) && !(t->tp_flags & Py_TPFLAGS_HEAPTYPE)) return CC_OK;
+    if (!(t->tp_flags & Py_TPFLAGS_HEAPTYPE) || (!known_class(t) && !PyExceptionClass_Check(c->func)))
+        return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, t->tp_name);
+    PyTypeObject *meta = Py_TYPE(t);
+    if (meta != &PyType_Type && !(meta->tp_flags & Py_TPFLAGS_HEAPTYPE))
+        return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, meta->tp_name);
+    for (int i = 0; i < c->n; i++)
+        if (cc_value_origin(rec, c->in[i]) == CC_O_UNKNOWN)
+            return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(c->in[i]));
+    return CC_OK;
+}
+
+static void guard_class(CcRec *rec, PyTypeObject *t)
+{
+    static const char *const names[] = {"__new__", "__init__"};
+    if (!(t->tp_flags & Py_TPFLAGS_HEAPTYPE)) return;
+    for (int i = 0; i < CC_COUNT(names); i++) {
+        PyObject *s = PyUnicode_InternFromString(names[i]);
+        if (s == NULL) abort();
+        cc_value_read(rec, CC_SRC_TLOOK, cc_value_const_source(rec, (PyObject *)t), s, 0, 0, cc_type_lookup(t, s));
+        Py_DECREF(s);
+    }
+}
+
+/* ------------------------------------------------------------------ rows of callee.def: before */
+
+static bool looks_inside(CcCalleeKind k) { return k == CC_CALLEE_PURE || k == CC_CALLEE_ARITH || k == CC_CALLEE_VALUE; }
+
+static CcGo contents(CcRec *rec, CcAct *act, const Call *c, int from, int depth)
+{
+    for (int i = from; i < c->n; i++) {
+        PyObject *o = c->in[i];
+        if (cc_value_const(o) || cc_value_ident(o) || PyExceptionInstance_Check(o)) continue;
+        if (cc_value_dirty(rec, o) != CC_DIRTY_NO) return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(o));
+        if (PyIter_Check(o) && cc_value_origin(rec, o) != CC_O_FRESH && !(Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE))
+            return cc_rec_break(rec, act, CC_R_OUTSIDE_ITER, type_name(o));
+        if (!cc_value_content(rec, o, depth)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
+    }
+    return CC_OK;
+}
+
+static void pin_all(CcRec *rec, const Call *c)
+{
+    for (int i = 0; i < c->n; i++)
+        if (cc_value_symbolic(rec, c->in[i])) cc_value_pin(rec, c->in[i]);
+}
+
+static bool any_computed(CcRec *rec, const Call *c)
+{
+    for (int i = 0; i < c->n; i++) {
+        const CcProv *p = cc_value_find(rec, c->in[i]);
+        if (p != NULL && p->origin == CC_O_VALUE && !cc_tens_any(c->in[i])) return true;
+    }
+    return false;
+}
+
+static CcGo row_before(CcRec *rec, CcAct *act, const Call *c, const CcCallee *callee)
+{
+    const CcCalleeKind k = callee->kind;
+    for (int i = 0; i < c->n; i++)
+        if (!PyExceptionInstance_Check(c->in[i]) && cc_value_origin(rec, c->in[i]) == CC_O_UNKNOWN)
+            return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(c->in[i]));
+    switch (k) {
+    case CC_CALLEE_PRINT: return cc_rec_break(rec, act, CC_R_PRINT, callee->name);
+    case CC_CALLEE_TYPE: return c->n == 1 ? CC_OK : cc_rec_break(rec, act, CC_R_CLASS, "type()");
+    case CC_CALLEE_LOOK:
+    case CC_CALLEE_SUPER:
+    case CC_CALLEE_CALLS:
+    case CC_CALLEE_CTX_GET:
+    case CC_CALLEE_CTX_SET:
+    case CC_CALLEE_NONE: return CC_OK;
+    case CC_CALLEE_GETATTR:
+    case CC_CALLEE_OBJ_GETATTR:
+        return c->n >= 2 ? cc_attr_before(rec, act, c->in[0], c->in[1]) : CC_OK;
+    case CC_CALLEE_SETATTR:
+        return c->n >= 2 ? cc_attr_store_before(rec, act, c->in[0], c->in[1], c->n > 2 ? c->in[2] : NULL) : CC_OK;
+    case CC_CALLEE_OBJ_SETATTR: return cc_tens_any(c->in[0]) ? cc_rec_break(rec, act, CC_R_TORCH_EFFECT, "setattr") : CC_OK;
+    case CC_CALLEE_DICT_GET: {
+        if (c->n < 2) return CC_OK;
+        const CcDirty d = cc_value_dirty(rec, c->in[0]);
+        if (cc_value_symbolic(rec, c->in[1])) cc_value_pin(rec, c->in[1]);
+        if (d == CC_DIRTY_ALL) return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(c->in[0]));
+        return cc_value_const(c->in[1]) || cc_value_ident(c->in[1]) ? CC_OK : contents(rec, act, c, 0, 1);
+    }
+    case CC_CALLEE_WRITE:
+        if (cc_value_source(rec, c->in[0]) >= 0 && c->n > 1 && PyIter_Check(c->in[1])) return contents(rec, act, c, 1, 1);
+        return c->n > 1 && cc_tens_any(c->in[1]) && strstr(callee->name, "append") == NULL && strstr(callee->name, "add") == NULL &&
+                       strstr(callee->name, "set") == NULL
+                   ? cc_rec_break(rec, act, CC_R_TENSOR_ITER, callee->name) : CC_OK;
+    case CC_CALLEE_READ_WRITE: return contents(rec, act, c, 0, 1);
+    case CC_CALLEE_NEXT: {
+        const CcEvent ev = {.kind = CC_EV_NEXT, .in = c->in, .n = 1};
+        return cc_op_before(rec, act, (CcEvent *)&ev);
+    }
+    default: break;
+    }
+    if (looks_inside(k) && any_tensor(c, 3)) {
+        if (k == CC_CALLEE_ARITH) return CC_OK;
+        return cc_rec_break(rec, act, CC_R_TENSOR_VALUE, callee->name);
+    }
+    if (k == CC_CALLEE_READ && strcmp(callee->name, "sorted") == 0 && any_tensor(c, 2))
+        return cc_rec_break(rec, act, CC_R_TENSOR_VALUE, "sorted");
+    if (any_computed(rec, c) && looks_inside(k)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, callee->name);
+    pin_all(rec, c);
+    return contents(rec, act, c, 0, looks_inside(k) ? 4 : 1);
+}
+
+/* ------------------------------------------------------------------ rows: after */
+
+static CcGo write_effect(CcRec *rec, CcAct *act, const Call *c, const CcCallee *callee, PyObject *result)
+{
+    PyObject *self = c->in[0];
+    const int source = cc_value_source(rec, self);
+    if (source < 0) return CC_OK;
+    PyObject *in[MAX_ARGS];
+    memcpy(in, c->in, sizeof *in * (size_t)c->n);
+    const bool takes_items = strstr(callee->name, "extend") != NULL || strstr(callee->name, "update") != NULL;
+    for (int i = 1; takes_items && i < c->n; i++) {   /* what it took is what the argument held then */
+        if (PyIter_Check(in[i])) return cc_rec_poison(rec, act, CC_R_OUTSIDE_ITER, callee->name);
+        PyObject *copy = PyDict_Check(in[i]) ? PyDict_Copy(in[i]) : PySequence_Tuple(in[i]);
+        if (copy == NULL) {
+            PyErr_Clear();
+            continue;
+        }
+        cc_vec_push(&rec->keep, copy);
+        cc_value_fresh(rec, copy);
+        in[i] = copy;
+    }
+    const char *dot = strrchr(callee->name, '.');
+    PyObject *name = PyUnicode_InternFromString(dot != NULL ? dot + 1 : callee->name);
+    PyObject *descr = name != NULL ? cc_type_lookup(Py_TYPE(self), name) : NULL;
+    Py_XDECREF(name);
+    if (descr == NULL || PyFunction_Check(descr)) descr = c->func;   /* dict.update(odict, ...): the base's method */
+    CcProv *p = cc_value_find(rec, self);
+    p->dirty = CC_DIRTY_ALL;
+    cc_vec_push(&rec->written, source);
+    const CcCallSpec spec = {.form = CC_F_CALL, .target = Py_IS_TYPE(c->func, &PyMethodDescr_Type) || Py_IS_TYPE(c->func, &PyWrapperDescr_Type) ? c->func : descr,
+                             .kwnames = c->kwnames, .in = in, .n = c->n, .name = callee->name};
+    return cc_node_effect(rec, act, &spec, result);
+}
+
+static CcGo context_effect(CcRec *rec, CcAct *act, const Call *c, const CcCallee *callee, PyObject *result)
+{
+    cc_value_written(rec, CC_SRC_CTXVAR, cc_value_const_source(rec, c->in[0]), NULL);
+    PyObject *name = PyUnicode_InternFromString(strrchr(callee->name, '.') + 1);
+    PyObject *descr = name != NULL ? cc_type_lookup(Py_TYPE(c->in[0]), name) : NULL;
+    Py_XDECREF(name);
+    const CcCallSpec spec = {.form = CC_F_CALL, .target = descr, .in = c->in, .n = c->n, .name = callee->name};
+    return cc_node_effect(rec, act, &spec, result);
+}
+
+static CcGo dict_get_after(CcRec *rec, const Call *c)
+{
+    const int source = c->n > 1 && PyDict_Check(c->in[0]) ? cc_value_source(rec, c->in[0]) : -1;
+    if (source >= 0 && (cc_value_const(c->in[1]) || cc_value_ident(c->in[1])))
+        cc_value_read(rec, CC_SRC_KEY, source, c->in[1], 0, 0, PyDict_GetItemWithError(c->in[0], c->in[1]));
+    return CC_OK;
+}
+
+static CcGo arith_after(CcRec *rec, CcAct *act, const Call *c, const CcCallee *callee, PyObject *result)
+{
+    if (result == NULL || !any_tensor(c, 2)) return CC_OK;
+    const CcRecFrame *f = cc_rec_frame(rec, act);
+    if (rec->trace->graph->node.n != f->call_nodes) return CC_OK;
+    if (!cc_tens_any(result)) return cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, callee->name);
+    for (int i = 0; i < c->n; i++)
+        if (!cc_node_nameable(rec, c->in[i], 3)) return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, callee->name);
+    const CcCallSpec spec = {.form = CC_F_CALL, .target = c->func, .kwnames = c->kwnames, .in = c->in, .n = c->n,
+                             .name = callee->name};
+    return cc_node_add(rec, act, &spec, result);
+}
+
+static CcGo size_guard(CcRec *rec, const Call *c, const CcCallee *callee)
+{
+    if (strcmp(callee->name, "len") == 0 && c->n == 1) cc_attr_dunder(rec, c->in[0], "__len__");
+    if (strcmp(callee->name, "iter") == 0 && c->n == 1) cc_attr_dunder(rec, c->in[0], "__iter__");
+    return CC_OK;
+}
+
+static CcGo row_after(CcRec *rec, CcAct *act, const Call *c, const CcCallee *callee, PyObject *result)
+{
+    CcGo go = CC_OK;
+    switch (callee->kind) {
+    case CC_CALLEE_GETATTR:
+        if (c->n < 2) return CC_OK;
+        go = cc_attr_after(rec, act, c->in[0], c->in[1],
+                           strcmp(callee->name, "hasattr") == 0 || (c->n > 2 && result == c->in[2]) ? NULL : result);
+        break;
+    case CC_CALLEE_OBJ_GETATTR:
+        if (c->n < 2) return CC_OK;
+        go = cc_attr_generic_after(rec, act, c->in[0], c->in[1], result);
+        break;
+    case CC_CALLEE_SETATTR:
+        if (result != NULL) go = cc_attr_store(rec, act, c->in[0], c->in[1], c->n > 2 ? c->in[2] : NULL);
+        break;
+    case CC_CALLEE_OBJ_SETATTR:
+        if (result != NULL) go = cc_attr_generic_store(rec, act, c->in[0], c->in[1], c->n > 2 ? c->in[2] : NULL);
+        break;
+    case CC_CALLEE_DICT_GET: go = dict_get_after(rec, c); break;
+    case CC_CALLEE_WRITE:
+    case CC_CALLEE_READ_WRITE:
+        if (result != NULL) go = write_effect(rec, act, c, callee, result);
+        break;
+    case CC_CALLEE_CTX_GET:
+        cc_value_read(rec, CC_SRC_CTXVAR, cc_value_const_source(rec, c->in[0]), NULL, 0, 0, result);
+        break;
+    case CC_CALLEE_CTX_SET:
+        if (result != NULL) go = context_effect(rec, act, c, callee, result);
+        break;
+    case CC_CALLEE_ARITH: go = arith_after(rec, act, c, callee, result); break;
+    case CC_CALLEE_NEXT: {
+        CcEvent ev = {.kind = CC_EV_NEXT, .in = c->in, .n = 1, .result = result};
+        go = cc_op_after(rec, act, &ev);
+        break;
+    }
+    default: go = size_guard(rec, c, callee); break;
+    }
+    if (go != CC_OK || result == NULL || cc_value_origin(rec, result) != CC_O_UNKNOWN) return go;
+    if (Py_REFCNT(result) == 1 || callee->kind == CC_CALLEE_NEW || callee->kind == CC_CALLEE_ITER ||
+        callee->kind == CC_CALLEE_READ || callee->kind == CC_CALLEE_SUPER) {
+        cc_value_fresh(rec, result);
+        return CC_OK;
+    }
+    return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, callee->name);
+}
+
+/* ------------------------------------------------------------------ the two halves */
+
+static CcGo guard_callable(CcRec *rec, PyObject *o)
+{
+    if (PyMethod_Check(o)) {
+        const int source = cc_value_source(rec, o);
+        if (source >= 0) {
+            cc_value_read(rec, CC_SRC_MSELF, source, NULL, 0, 0, PyMethod_GET_SELF(o));
+            cc_value_read(rec, CC_SRC_MFUNC, source, NULL, 0, 0, PyMethod_GET_FUNCTION(o));
+        }
+    } else if (dunder_call(o) != NULL) {
+        cc_attr_dunder(rec, o, "__call__");
+    }
+    return CC_OK;
+}
+
+static void partial_guards(CcRec *rec, PyObject *o)
+{
+    static const char *const names[] = {"func", "args", "keywords"};
+    const int source = cc_value_source(rec, o);
+    for (int i = 0; source >= 0 && i < CC_COUNT(names); i++) {
+        PyObject *s = PyUnicode_InternFromString(names[i]), *d = cc_type_lookup(Py_TYPE(o), s);
+        PyObject *v = d != NULL ? PyObject_GetAttr(o, s) : NULL;
+        Py_XDECREF(s);
+        if (v == NULL) {
+            PyErr_Clear();
+            continue;
+        }
+        cc_vec_push(&rec->keep, v);
+        cc_value_read(rec, CC_SRC_MEMBER, source, d, 0, 0, v);
+        cc_value_content(rec, v, 1);
+    }
+}
+
+CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n, PyObject *kwnames)
+{
+    char name[96];
+    const bool ex = ev->kind == CC_EV_CALL_EX;
+    if (ex) {
+        if (cc_value_dirty(rec, in[1]) || (n > 2 && in[2] != NULL && cc_value_dirty(rec, in[2])) ||
+            !cc_value_content(rec, in[1], 1) || (n > 2 && in[2] != NULL && !cc_value_content(rec, in[2], 1)))
+            return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "arguments");
+    }
+    if (cc_value_origin(rec, in[0]) == CC_O_UNKNOWN) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(in[0]));
+    const struct Special *special = find_special(in[0]);
+    if (special != NULL) return cc_rec_break(rec, act, special->reason, callable_name(in[0], name, sizeof name));
+    if (unwrap_hook != NULL && unwrap_hook(in[0]) != NULL) return CC_OK;
+    guard_callable(rec, in[0]);
+    Call c;
+    if (!normalise(rec, &c, in, n, kwnames, ex)) return cc_rec_break(rec, act, CC_R_LIMIT, "arguments");
+    ev->result = cc_intrin_call(c.func);
+    if (ev->result != NULL) return CC_DONE;
+    if (PyFunction_Check(c.func)) return CC_OK;
+    const CcTorch t = cc_torch_call(c.func, c.in, c.n - (c.kwnames ? PyTuple_GET_SIZE(c.kwnames) : 0), c.kwnames);
+    if (t.cls != CC_T_NOT) return torch_before(rec, act, &c, &t);
+    const CcCallee callee = cc_callee_find(c.func);
+    if (callee.kind != CC_CALLEE_UNKNOWN) return row_before(rec, act, &c, &callee);
+    if (PyType_Check(c.func)) return class_before(rec, act, &c);
+    if (dunder_call(c.func) != NULL && PyFunction_Check(dunder_call(c.func))) return CC_OK;
+    if (strcmp(type_name(c.func), "functools.partial") == 0) {
+        partial_guards(rec, c.func);
+        return CC_OK;
+    }
+    return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, callable_name(c.func, name, sizeof name));
+}
+
+CcGo cc_call_after(CcRec *rec, CcAct *act, PyObject *const *in, int n, PyObject *kwnames, PyObject *result)
+{
+    const bool ex = act->event != NULL && act->event->kind == CC_EV_CALL_EX;
+    if (unwrap_hook != NULL && unwrap_hook(in[0]) != NULL) return CC_OK;
+    Call c;
+    if (!normalise(rec, &c, in, n, kwnames, ex)) return CC_OK;
+    if (!PyFunction_Check(c.func)) {
+        const CcTorch t = cc_torch_call(c.func, c.in, c.n - (c.kwnames ? PyTuple_GET_SIZE(c.kwnames) : 0), c.kwnames);
+        if (t.cls != CC_T_NOT) return torch_after(rec, act, &c, &t, result);
+        const CcCallee callee = cc_callee_find(c.func);
+        if (callee.kind != CC_CALLEE_UNKNOWN) return row_after(rec, act, &c, &callee, result);
+        if (PyType_Check(c.func)) guard_class(rec, (PyTypeObject *)c.func);
+    }
+    if (result == NULL || PyExceptionInstance_Check(result) || cc_value_origin(rec, result) != CC_O_UNKNOWN) return CC_OK;
+    if (PyGen_Check(result) || PyType_Check(c.func) || Py_REFCNT(result) == 1) {
+        cc_value_fresh(rec, result);
+        return CC_OK;
+    }
+    char name[96];
+    return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, callable_name(c.func, name, sizeof name));
+}

@@ -1,0 +1,621 @@
+/* Everything but attributes and calls: names, operators, items, iteration, building. before() decides whether the
+ * instruction may be recorded; after() writes it down. */
+#include "rec_int.h"
+
+static const char *type_name(PyObject *o) { return Py_TYPE(o)->tp_name; }
+
+static bool unknown(CcRec *rec, PyObject *o)
+{
+    return o != NULL && !PyExceptionInstance_Check(o) && cc_value_origin(rec, o) == CC_O_UNKNOWN;
+}
+
+static bool any_tensor(const CcEvent *ev, int depth)
+{
+    for (int i = 0; i < ev->n; i++)
+        if (ev->in[i] != NULL && cc_value_has_tensor(ev->in[i], depth)) return true;
+    return false;
+}
+
+static bool plain_tensors(PyObject *o, int depth)
+{
+    if (cc_tens_any(o)) return cc_tens_plain(o);
+    if (depth > 0 && (PyTuple_Check(o) || PyList_Check(o)))
+        for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++)
+            if (!plain_tensors(PySequence_Fast_GET_ITEM(o, i), depth - 1)) return false;
+    return true;
+}
+
+static bool is_heap(PyObject *o) { return (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0; }
+
+static bool builtin_container(PyObject *o)
+{
+    PyTypeObject *t = Py_TYPE(o);
+    return t == &PyList_Type || t == &PyTuple_Type || t == &PyDict_Type || t == &PySet_Type || t == &PyFrozenSet_Type ||
+           t == &PyODict_Type || t == &PyDictProxy_Type || t == &PyDictKeys_Type || t == &PyDictValues_Type ||
+           t == &PyDictItems_Type || PySlice_Check(o) || t == &PyMethod_Type || t == &PyByteArray_Type;
+}
+
+static bool dirty(CcRec *rec, PyObject *o) { return cc_value_dirty(rec, o) != CC_DIRTY_NO; }
+
+/* One key of a dict can be read although others were written. */
+static bool key_readable(CcRec *rec, PyObject *o, PyObject *key)
+{
+    const CcDirty d = cc_value_dirty(rec, o);
+    return d == CC_DIRTY_NO || (d == CC_DIRTY_KEYS && PyDict_Check(o) && (cc_value_const(key) || cc_value_ident(key)));
+}
+
+/* ------------------------------------------------------------------ operators */
+
+static const char *const binop_dunder[CC_NB_COUNT] = {
+    "__add__", "__and__", "__floordiv__", "__lshift__", "__matmul__", "__mul__", "__mod__",
+    "__or__", "__pow__", "__rshift__", "__sub__", "__truediv__", "__xor__",
+};
+static const char *const binop_name[CC_NB_COUNT] = {
+    "add", "and", "floordiv", "lshift", "matmul", "mul", "mod", "or", "pow", "rshift", "sub", "truediv", "xor",
+};
+static const char *const compare_dunder[6] = {"__lt__", "__le__", "__eq__", "__ne__", "__gt__", "__ge__"};
+
+/* Operands that only C code of builtin types sees; their content decides the result. */
+static CcGo plain_before(CcRec *rec, CcAct *act, const CcEvent *ev, int depth)
+{
+    for (int i = 0; i < ev->n; i++) {
+        PyObject *o = ev->in[i];
+        if (o == NULL) continue;
+        if (unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
+        if (dirty(rec, o)) return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(o));
+        if (cc_value_const(o) || cc_value_ident(o) || is_heap(o)) continue;
+        if (!builtin_container(o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, type_name(o));
+        if (!cc_value_content(rec, o, depth)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
+    }
+    return CC_OK;
+}
+
+static bool any_symbolic(CcRec *rec, const CcEvent *ev)
+{
+    for (int i = 0; i < ev->n; i++)
+        if (ev->in[i] != NULL && cc_value_symbolic(rec, ev->in[i])) return true;
+    return false;
+}
+
+static CcGo operator_before(CcRec *rec, CcAct *act, const CcEvent *ev)
+{
+    if (any_tensor(ev, 1)) {
+        for (int i = 0; i < ev->n; i++) {
+            if (!plain_tensors(ev->in[i], 2)) return cc_rec_break(rec, act, CC_R_TENSOR_SUBCLASS, type_name(ev->in[i]));
+            if (!cc_node_nameable(rec, ev->in[i], 3)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(ev->in[i]));
+            if (!cc_tens_any(ev->in[i]) && !cc_value_const(ev->in[i]) && ev->kind != CC_EV_SUBSCR &&
+                (ev->kind != CC_EV_BINOP || !builtin_container(ev->in[i])))
+                return is_heap(ev->in[i]) ? CC_OK : cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, type_name(ev->in[i]));
+        }
+        return CC_OK;
+    }
+    if (any_symbolic(rec, ev)) {
+        if (ev->kind == CC_EV_COMPARE) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, "comparison");
+        return CC_OK;
+    }
+    return plain_before(rec, act, ev, 4);
+}
+
+/* A tensor inside of containers only: list + list, tuple * 2: no tensor operator runs. */
+static bool operand_tensor(const CcEvent *ev)
+{
+    for (int i = 0; i < ev->n; i++)
+        if (ev->in[i] != NULL && cc_tens_any(ev->in[i])) return true;
+    return false;
+}
+
+static CcGo operator_node(CcRec *rec, CcAct *act, const CcEvent *ev, CcForm form, const char *name, int bind_status,
+                          const CcBound *bound)
+{
+    const CcRecFrame *f = cc_rec_frame(rec, act);
+    if (rec->trace->graph->node.n != f->call_nodes) return CC_OK;   /* Python code in between recorded them */
+    const bool symbolic = any_symbolic(rec, ev);
+    const CcCallSpec spec = {.form = form, .arg = ev->arg, .in = ev->in, .n = ev->n, .name = name,
+                             .flags = form == CC_F_INPLACE && cc_tens_any(ev->in[0]) ? CC_N_WRITES : 0,
+                             .bound = bind_status == 0 && !symbolic ? bound : NULL};
+    return cc_node_add(rec, act, &spec, ev->result);
+}
+
+static CcGo operator_after(CcRec *rec, CcAct *act, const CcEvent *ev)
+{
+    if (ev->result == NULL) return CC_OK;
+    CcBound bound;
+    if (operand_tensor(ev) || any_symbolic(rec, ev)) {
+        switch (ev->kind) {
+        case CC_EV_BINOP: {
+            const bool inplace = ev->flags & CC_EV_INPLACE;
+            const int status = inplace ? -1 : cc_bind_binop((CcBinop)ev->arg, inplace, ev->in[0], ev->in[1], &bound);
+            return operator_node(rec, act, ev, inplace ? CC_F_INPLACE : CC_F_BINOP, binop_name[ev->arg], status, &bound);
+        }
+        case CC_EV_UNARY:
+            return operator_node(rec, act, ev, CC_F_UNARY, ev->arg == '-' ? "neg" : ev->arg == '~' ? "invert" : "pos",
+                                 cc_bind_unary(ev->arg, ev->in[0], &bound), &bound);
+        case CC_EV_COMPARE:
+            return operator_node(rec, act, ev, CC_F_COMPARE, compare_dunder[ev->arg],
+                                 cc_bind_compare(ev->arg, ev->in[0], ev->in[1], &bound), &bound);
+        default: break;
+        }
+    }
+    for (int i = 0; i < ev->n; i++) {
+        if (ev->kind == CC_EV_COMPARE) cc_attr_dunder(rec, ev->in[i], compare_dunder[ev->arg]);
+        else if (ev->kind == CC_EV_BINOP) cc_attr_dunder(rec, ev->in[i], binop_dunder[ev->arg]);
+    }
+    if (cc_value_origin(rec, ev->result) == CC_O_UNKNOWN) cc_value_fresh(rec, ev->result);
+    return CC_OK;
+}
+
+static CcGo inplace_container(CcRec *rec, CcAct *act, const CcEvent *ev)
+{
+    /* lst += items, dict |= other, set |= other on something that existed before */
+    const int source = cc_value_source(rec, ev->in[0]);
+    if (source < 0) return CC_OK;
+    CcProv *p = cc_value_find(rec, ev->in[0]);
+    p->dirty = CC_DIRTY_ALL;
+    cc_vec_push(&rec->written, source);
+    PyObject *items = PySequence_Tuple(ev->in[1]);
+    if (PyDict_Check(ev->in[1]) || items == NULL) {
+        PyErr_Clear();
+        Py_XSETREF(items, PyDict_Check(ev->in[1]) ? PyDict_Copy(ev->in[1]) : Py_NewRef(ev->in[1]));
+    }
+    cc_vec_push(&rec->keep, items);
+    cc_value_fresh(rec, items);
+    PyObject *const in[] = {ev->in[0], items};
+    const CcCallSpec spec = {.form = CC_F_INPLACE, .arg = ev->arg, .in = in, .n = 2, .name = "extend"};
+    return cc_node_effect(rec, act, &spec, NULL);
+}
+
+/* ------------------------------------------------------------------ items */
+
+static CcGo subscr_before(CcRec *rec, CcAct *act, const CcEvent *ev)
+{
+    PyObject *o = ev->in[0], *key = ev->in[1];
+    if (cc_tens_any(o)) return operator_before(rec, act, ev);
+    if (cc_tens_any(key)) return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "a tensor as an index");
+    if (unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
+    if (!key_readable(rec, o, key)) return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(o));
+    if (cc_value_symbolic(rec, key)) cc_value_pin(rec, key);
+    if (PyType_Check(o) || cc_value_const(o) || is_heap(o)) return CC_OK;
+    if (PyList_CheckExact(o) || PyTuple_Check(o) || PyDict_Check(o)) {
+        if (PySlice_Check(key) && !cc_value_content(rec, o, 1)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
+        return CC_OK;
+    }
+    if (builtin_container(o) && cc_value_content(rec, o, 1)) return CC_OK;
+    return cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, type_name(o));
+}
+
+/* The guard behind reading one item of a builtin container that came from outside. */
+static void read_item(CcRec *rec, PyObject *o, PyObject *key, PyObject *v)
+{
+    const int source = cc_value_source(rec, o);
+    if (source < 0) return;
+    if (PyDict_Check(o)) {
+        if (cc_value_const(key) || cc_value_ident(key)) cc_value_read(rec, CC_SRC_KEY, source, key, 0, 0, v);
+        return;
+    }
+    if (!PyLong_Check(key) && !PyIndex_Check(key)) return;
+    Py_ssize_t i = PyNumber_AsSsize_t(key, NULL);
+    const Py_ssize_t n = PySequence_Fast_GET_SIZE(o);
+    if (i < 0 || v == NULL) {   /* counted from the end, or out of range: the length decides */
+        bool is_new;
+        const int id = cc_guard_source(&rec->trace->guards, CC_SRC_SIZE, source, NULL, 0, (int)n, &is_new);
+        if (is_new) cc_guard_check(&rec->trace->guards, id, CC_CHK_SIZE, NULL);
+        i += n;
+    }
+    if (i >= 0 && i < n && v != NULL) cc_value_read(rec, CC_SRC_ITEM, source, NULL, 0, (int)i, v);
+}
+
+static CcGo subscr_after(CcRec *rec, CcAct *act, const CcEvent *ev)
+{
+    PyObject *o = ev->in[0], *key = ev->in[1], *v = ev->result;
+    if (cc_tens_any(o)) {
+        if (v == NULL) return CC_OK;
+        const CcCallSpec spec = {.form = CC_F_GETITEM, .in = ev->in, .n = 2, .name = "getitem"};
+        return cc_node_add(rec, act, &spec, v);
+    }
+    if (is_heap(o)) cc_attr_dunder(rec, o, "__getitem__");
+    if (PyType_Check(o)) {
+        if (v != NULL && cc_value_origin(rec, v) == CC_O_UNKNOWN) cc_value_fresh(rec, v);
+        return CC_OK;
+    }
+    if ((PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o)) && !PySlice_Check(key)) read_item(rec, o, key, v);
+    if (v != NULL && cc_value_origin(rec, v) == CC_O_UNKNOWN) {
+        if (!PySlice_Check(key) && Py_REFCNT(v) > 1)
+            return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
+        cc_value_fresh(rec, v);
+    }
+    return CC_OK;
+}
+
+static CcGo store_subscr_before(CcRec *rec, CcAct *act, const CcEvent *ev)
+{
+    PyObject *o = ev->in[0];
+    for (int i = 0; i < 3; i++)
+        if (unknown(rec, ev->in[i])) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(ev->in[i]));
+    if (cc_tens_any(o)) {
+        if (!cc_tens_plain(o)) return cc_rec_break(rec, act, CC_R_TENSOR_SUBCLASS, type_name(o));
+        if (!cc_node_nameable(rec, ev->in[1], 3) || (ev->in[2] != NULL && !cc_node_nameable(rec, ev->in[2], 3)))
+            return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "index");
+        return CC_OK;
+    }
+    if (is_heap(o) && !PyODict_Check(o)) {
+        PyObject *s = PyUnicode_InternFromString("__setitem__"), *f = cc_type_lookup(Py_TYPE(o), s);
+        Py_XDECREF(s);
+        if (f != NULL && Py_TYPE(f) == &PyFunction_Type) return CC_OK;
+    }
+    if (!PyList_Check(o) && !PyDict_Check(o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, type_name(o));
+    if (PySlice_Check(ev->in[1]) && ev->in[2] != NULL && cc_value_source(rec, o) >= 0)
+        return cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, "slice assignment to a list that existed before");
+    if (!cc_value_const(ev->in[1]) && !cc_value_ident(ev->in[1]) && cc_value_source(rec, o) >= 0)
+        return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "key");
+    if (cc_value_symbolic(rec, ev->in[1])) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, "key");
+    return CC_OK;
+}
+
+static CcGo store_subscr_after(CcRec *rec, CcAct *act, const CcEvent *ev)
+{
+    PyObject *o = ev->in[0];
+    if (cc_tens_any(o)) {
+        PyObject *const in[] = {o, ev->in[1], ev->in[2]};
+        const CcCallSpec spec = {.form = ev->in[2] != NULL ? CC_F_SETITEM : CC_F_DELITEM, .in = in,
+                                 .n = ev->in[2] != NULL ? 3 : 2, .name = "setitem", .flags = CC_N_WRITES};
+        return cc_node_add(rec, act, &spec, NULL);
+    }
+    const int source = cc_value_source(rec, o);
+    if (is_heap(o)) cc_attr_dunder(rec, o, "__setitem__");
+    if (source < 0 || (!PyList_Check(o) && !PyDict_Check(o))) return CC_OK;
+    if (PyList_Check(o)) {   /* the item must exist in a replay, too */
+        bool is_new;
+        const int id = cc_guard_source(&rec->trace->guards, CC_SRC_SIZE, source, NULL, 0,
+                                       (int)(PyList_GET_SIZE(o) + (ev->in[2] == NULL)), &is_new);
+        if (is_new) cc_guard_check(&rec->trace->guards, id, CC_CHK_SIZE, NULL);
+    } else if (ev->in[2] == NULL) {
+        return cc_rec_poison(rec, act, CC_R_UNKNOWN_TYPE, "del of a key of a dict that existed before");
+    }
+    CcProv *p = cc_value_find(rec, o);
+    if (PyDict_Check(o)) {
+        cc_value_written(rec, CC_SRC_KEY, source, ev->in[1]);
+        p->dirty = CC_MAX(p->dirty, CC_DIRTY_KEYS);
+    } else {
+        p->dirty = CC_DIRTY_ALL;
+    }
+    cc_vec_push(&rec->written, source);
+    const CcCallSpec spec = {.form = ev->in[2] != NULL ? CC_F_SETITEM : CC_F_DELITEM, .in = ev->in,
+                             .n = ev->in[2] != NULL ? 3 : 2, .name = "setitem"};
+    return cc_node_effect(rec, act, &spec, NULL);
+}
+
+static CcGo contains_before(CcRec *rec, CcAct *act, const CcEvent *ev)
+{
+    PyObject *o = ev->in[0], *item = ev->in[1];
+    const bool by_hash = PyDict_Check(o) || PyAnySet_Check(o) || Py_IS_TYPE(o, &PyDictKeys_Type);
+    if (cc_tens_any(item) || (!by_hash && cc_value_has_tensor(o, 2))) return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "in");
+    if (any_symbolic(rec, ev)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, "in");
+    if (PyDict_Check(o) && !unknown(rec, o) && key_readable(rec, o, item) && (cc_value_const(item) || cc_value_ident(item)))
+        return CC_OK;
+    return plain_before(rec, act, ev, 3);
+}
+
+static CcGo contains_after(CcRec *rec, CcAct *act, const CcEvent *ev)
+{
+    (void)act;
+    PyObject *o = ev->in[0];
+    if (is_heap(o)) cc_attr_dunder(rec, o, "__contains__");
+    const int source = PyDict_Check(o) ? cc_value_source(rec, o) : -1;
+    if (source >= 0 && (cc_value_const(ev->in[1]) || cc_value_ident(ev->in[1])))
+        cc_value_read(rec, CC_SRC_KEY, source, ev->in[1], 0, 0, PyDict_GetItemWithError(o, ev->in[1]));
+    return CC_OK;
+}
+
+/* ------------------------------------------------------------------ truth, iteration */
+
+static CcGo truth_before(CcRec *rec, CcAct *act, const CcEvent *ev)
+{
+    PyObject *o = ev->in[0];
+    if (cc_tens_any(o)) return cc_rec_break(rec, act, CC_R_TENSOR_BRANCH, NULL);
+    if (cc_value_symbolic(rec, o)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, "truth of a number");
+    if (cc_value_const(o) || cc_value_ident(o) || is_heap(o)) return CC_OK;
+    if (unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
+    if (dirty(rec, o)) return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(o));
+    if (builtin_container(o) || PyExceptionInstance_Check(o) || cc_value_origin(rec, o) == CC_O_FRESH || PyCell_Check(o))
+        return CC_OK;
+    return Py_TYPE(o)->tp_as_number == NULL && Py_TYPE(o)->tp_as_sequence == NULL && Py_TYPE(o)->tp_as_mapping == NULL
+               ? CC_OK : cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, type_name(o));
+}
+
+static CcGo truth_after(CcRec *rec, CcAct *act, const CcEvent *ev)
+{
+    (void)act;
+    PyObject *o = ev->in[0];
+    cc_attr_dunder(rec, o, "__bool__");
+    cc_attr_dunder(rec, o, "__len__");
+    const int source = cc_value_source(rec, o);
+    if (source >= 0 && (PyList_Check(o) || PyDict_Check(o) || PyAnySet_Check(o) || PyTuple_Check(o))) {
+        bool is_new;
+        const int id = cc_guard_source(&rec->trace->guards, CC_SRC_SIZE, source, NULL, 0, (int)PyObject_Size(o), &is_new);
+        if (is_new) cc_guard_check(&rec->trace->guards, id, CC_CHK_SIZE, NULL);
+    }
+    return CC_OK;
+}
+
+static CcGo iter_before(CcRec *rec, CcAct *act, const CcEvent *ev)
+{
+    PyObject *o = ev->in[0];
+    if (cc_tens_any(o)) {   /* Tensor.__iter__ is Python: its unbind is recorded */
+        if (!cc_tens_plain(o)) return cc_rec_break(rec, act, CC_R_TENSOR_SUBCLASS, type_name(o));
+        return CC_OK;
+    }
+    if (unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
+    if (PyIter_Check(o) && cc_value_origin(rec, o) != CC_O_FRESH)
+        return cc_rec_break(rec, act, CC_R_OUTSIDE_ITER, type_name(o));
+    if (is_heap(o) || cc_value_const(o) || cc_value_origin(rec, o) == CC_O_FRESH) return CC_OK;
+    return plain_before(rec, act, ev, 1);
+}
+
+static CcGo iter_after(CcRec *rec, CcAct *act, const CcEvent *ev)
+{
+    if (ev->result == NULL) return CC_OK;
+    cc_attr_dunder(rec, ev->in[0], "__iter__");
+    if (is_heap(ev->in[0]) && !cc_value_content(rec, ev->in[0], 1) && Py_TYPE(ev->result)->tp_iternext != NULL &&
+        !is_heap(ev->result) && !PyGen_Check(ev->result) && cc_value_origin(rec, ev->result) == CC_O_UNKNOWN)
+        return cc_rec_poison(rec, act, CC_R_UNKNOWN_TYPE, type_name(ev->in[0]));
+    cc_value_fresh(rec, ev->result);
+    return CC_OK;
+}
+
+static CcGo next_before(CcRec *rec, CcAct *act, const CcEvent *ev)
+{
+    PyObject *it = ev->in[0];
+    if (unknown(rec, it)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(it));
+    if (cc_value_origin(rec, it) != CC_O_FRESH && !(is_heap(it) && !PyGen_Check(it)))
+        return cc_rec_break(rec, act, PyGen_Check(it) ? CC_R_GENERATOR : CC_R_OUTSIDE_ITER, type_name(it));
+    return CC_OK;
+}
+
+static CcGo next_after(CcRec *rec, CcAct *act, const CcEvent *ev)
+{
+    cc_attr_dunder(rec, ev->in[0], "__next__");
+    PyObject *v = ev->result;
+    if (v == NULL || cc_value_origin(rec, v) != CC_O_UNKNOWN) return CC_OK;
+    if (PyTuple_CheckExact(v) || Py_REFCNT(v) == 1) {   /* enumerate, zip, items(): the pair is made by the iterator */
+        cc_value_fresh(rec, v);
+        return CC_OK;
+    }
+    return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, type_name(ev->in[0]));
+}
+
+static CcGo unpack_before(CcRec *rec, CcAct *act, const CcEvent *ev)
+{
+    PyObject *o = ev->in[0];
+    if (cc_tens_any(o)) {
+        if (!cc_tens_plain(o)) return cc_rec_break(rec, act, CC_R_TENSOR_SUBCLASS, type_name(o));
+        return CC_OK;
+    }
+    if (unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
+    if (PyIter_Check(o)) return next_before(rec, act, ev);
+    if (is_heap(o) && !PyTuple_Check(o) && !PyList_Check(o)) return CC_OK;
+    return plain_before(rec, act, ev, 1);
+}
+
+static CcGo unpack_after(CcRec *rec, CcAct *act, const CcEvent *ev)
+{
+    if (ev->n_out == 0) return CC_OK;
+    for (int i = 0; i < ev->n_out; i++) {
+        PyObject *v = ev->out[i];
+        if (cc_value_origin(rec, v) != CC_O_UNKNOWN) continue;
+        if (PyList_CheckExact(v) || PyTuple_CheckExact(v)) cc_value_fresh(rec, v);
+        else return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, type_name(v));
+    }
+    return CC_OK;
+}
+
+/* ------------------------------------------------------------------ containers that grow */
+
+static CcGo update_before(CcRec *rec, CcAct *act, const CcEvent *ev)
+{
+    /* the container is on the stack, made by this trace or by the same expression before a break */
+    PyObject *v = ev->in[ev->n - 1];
+    if (unknown(rec, v)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(v));
+    if (cc_value_source(rec, ev->in[0]) >= 0) return CC_OK;
+    if (ev->arg == CC_OP_LIST_EXTEND || ev->arg == CC_OP_SET_UPDATE || ev->arg == CC_OP_DICT_UPDATE ||
+        ev->arg == CC_OP_DICT_MERGE) {
+        const CcEvent one = {.kind = CC_EV_ITER, .in = &v, .n = 1};
+        return iter_before(rec, act, &one);
+    }
+    return CC_OK;
+}
+
+static CcGo update_after(CcRec *rec, CcAct *act, const CcEvent *ev)
+{
+    PyObject *o = ev->in[0];
+    const int source = cc_value_source(rec, o);
+    if (source < 0) return CC_OK;
+    /* a comprehension or display that a break cut in two: its container came through a slot */
+    CcProv *p = cc_value_find(rec, o);
+    p->dirty = CC_DIRTY_ALL;
+    const char *method = ev->arg == CC_OP_LIST_APPEND ? "append" : ev->arg == CC_OP_SET_ADD ? "add"
+                         : ev->arg == CC_OP_LIST_EXTEND ? "extend" : "update";
+    if (ev->arg == CC_OP_MAP_ADD) {
+        const CcCallSpec spec = {.form = CC_F_SETITEM, .in = ev->in, .n = 3, .name = "setitem"};
+        return cc_node_effect(rec, act, &spec, NULL);
+    }
+    PyObject *descr = PyObject_GetAttrString((PyObject *)Py_TYPE(o), method);
+    if (descr == NULL) {
+        PyErr_Clear();
+        return cc_rec_poison(rec, act, CC_R_UNKNOWN_TYPE, type_name(o));
+    }
+    cc_vec_push(&rec->keep, descr);
+    const CcCallSpec spec = {.form = CC_F_CALL, .target = descr, .in = ev->in, .n = 2, .name = method};
+    return cc_node_effect(rec, act, &spec, NULL);
+}
+
+/* ------------------------------------------------------------------ cells, names */
+
+static CcGo store_cell_after(CcRec *rec, CcAct *act, const CcEvent *ev)
+{
+    const int source = cc_value_source(rec, ev->in[0]);
+    if (source < 0) return CC_OK;
+    cc_value_written(rec, CC_SRC_CELL, source, NULL);
+    const CcCallSpec spec = {.form = CC_F_SETCELL, .in = ev->in, .n = ev->in[1] != NULL ? 2 : 1, .name = "nonlocal"};
+    return cc_node_effect(rec, act, &spec, NULL);
+}
+
+static CcGo store_global_after(CcRec *rec, CcAct *act, const CcEvent *ev)
+{
+    const int dict = cc_value_const_source(rec, ev->in[0]);
+    cc_value_written(rec, CC_SRC_KEY, dict, ev->name);
+    PyObject *const in[] = {ev->in[0], ev->name, ev->in[1]};
+    const CcCallSpec spec = {.form = ev->in[1] != NULL ? CC_F_SETITEM : CC_F_DELITEM, .in = in,
+                             .n = ev->in[1] != NULL ? 3 : 2, .name = "global"};
+    return cc_node_effect(rec, act, &spec, NULL);
+}
+
+static CcGo global_after(CcRec *rec, const CcEvent *ev)
+{
+    if (ev->result == NULL) return CC_OK;
+    const int globals = cc_value_const_source(rec, ev->in[0]);
+    PyObject *own = PyDict_GetItemWithError(ev->in[0], ev->name);
+    cc_value_read(rec, CC_SRC_KEY, globals, ev->name, 0, 0, own);
+    if (own == NULL) cc_value_read(rec, CC_SRC_KEY, cc_value_const_source(rec, ev->in[1]), ev->name, 0, 0, ev->result);
+    return CC_OK;
+}
+
+static CcGo closure_after(CcRec *rec, const CcEvent *ev)
+{
+    /* A closure tuple can't be exchanged: the cell is as constant as the function. */
+    const CcProv *f = cc_value_find(rec, ev->in[0]);
+    if (f != NULL && f->origin == CC_O_FRESH) cc_value_fresh(rec, ev->result);
+    else if (f != NULL && f->origin == CC_O_SOURCE && rec->trace->guards.g.at[f->id].check != CC_CHK_IDENT &&
+             rec->trace->guards.g.at[f->id].source != CC_SRC_CONST) return CC_OK;
+    else if (cc_value_origin(rec, ev->result) == CC_O_UNKNOWN) cc_value_const_source(rec, ev->result);
+    return CC_OK;
+}
+
+/* ------------------------------------------------------------------ text */
+
+static CcGo format_after(CcRec *rec, CcAct *act, const CcEvent *ev)
+{
+    if (ev->result == NULL) return CC_OK;
+    if (!any_symbolic(rec, ev)) {
+        cc_attr_dunder(rec, ev->in[0], "__format__");
+        return CC_OK;
+    }
+    if (Py_REFCNT(ev->result) != 1) return cc_rec_poison(rec, act, CC_R_DATA_SCALAR, "format");
+    const CcCallSpec spec = {.form = CC_F_FORMAT, .arg = ev->arg, .in = ev->in, .n = ev->n > 1 && ev->in[1] ? 2 : 1,
+                             .name = "format"};
+    return cc_node_add(rec, act, &spec, ev->result);
+}
+
+static CcGo format_before(CcRec *rec, CcAct *act, const CcEvent *ev)
+{
+    if (cc_tens_any(ev->in[0])) return cc_rec_break(rec, act, CC_R_TENSOR_VALUE, "formatting a tensor");
+    if (any_symbolic(rec, ev)) return CC_OK;
+    if (any_tensor(ev, 3)) return cc_rec_break(rec, act, CC_R_TENSOR_VALUE, "formatting a tensor");
+    return plain_before(rec, act, ev, 4);
+}
+
+static CcGo build_after(CcRec *rec, CcAct *act, const CcEvent *ev)
+{
+    if (ev->result == NULL) return CC_OK;
+    if (PyUnicode_Check(ev->result) && any_symbolic(rec, ev)) {
+        if (Py_REFCNT(ev->result) != 1) return cc_rec_poison(rec, act, CC_R_DATA_SCALAR, "str");
+        const CcCallSpec spec = {.form = CC_F_JOIN, .in = ev->in, .n = ev->n, .name = "join"};
+        return cc_node_add(rec, act, &spec, ev->result);
+    }
+    cc_value_fresh(rec, ev->result);
+    return CC_OK;
+}
+
+static CcGo import_before(CcRec *rec, CcAct *act, const CcEvent *ev)
+{
+    PyObject *level = ev->in[0];
+    const PyObject *found = PyLong_Check(level) && PyLong_AsLong(level) == 0 ? PyImport_GetModule(ev->name) : NULL;
+    if (found == NULL) {
+        PyErr_Clear();
+        return cc_rec_break(rec, act, CC_R_IMPORT, PyUnicode_AsUTF8(ev->name));
+    }
+    Py_DECREF((PyObject *)found);
+    return CC_OK;
+}
+
+/* ------------------------------------------------------------------ dispatch */
+
+CcGo cc_op_before(CcRec *rec, CcAct *act, CcEvent *ev)
+{
+    switch (ev->kind) {
+    case CC_EV_ATTR: return cc_attr_before(rec, act, ev->in[0], ev->name);
+    case CC_EV_STORE_ATTR: return cc_attr_store_before(rec, act, ev->in[0], ev->name, ev->in[1]);
+    case CC_EV_SUBSCR: return subscr_before(rec, act, ev);
+    case CC_EV_STORE_SUBSCR: return store_subscr_before(rec, act, ev);
+    case CC_EV_BINOP:
+        if (ev->flags & CC_EV_INPLACE && dirty(rec, ev->in[0]) && PyList_CheckExact(ev->in[0])) return CC_OK;
+        return operator_before(rec, act, ev);
+    case CC_EV_UNARY:
+    case CC_EV_COMPARE: return operator_before(rec, act, ev);
+    case CC_EV_CONTAINS: return contains_before(rec, act, ev);
+    case CC_EV_TRUTH: return truth_before(rec, act, ev);
+    case CC_EV_ITER:
+    case CC_EV_TUPLE: return iter_before(rec, act, ev);
+    case CC_EV_NEXT: return next_before(rec, act, ev);
+    case CC_EV_UNPACK: return unpack_before(rec, act, ev);
+    case CC_EV_UPDATE: return update_before(rec, act, ev);
+    case CC_EV_CALL: return cc_call_before(rec, act, ev, ev->in, ev->n, ev->name);
+    case CC_EV_CALL_EX: return cc_call_before(rec, act, ev, ev->in, ev->n, NULL);
+    case CC_EV_FORMAT: return format_before(rec, act, ev);
+    case CC_EV_IMPORT: return import_before(rec, act, ev);
+    case CC_EV_MATCH: return any_tensor(ev, 1) ? cc_rec_break(rec, act, CC_R_TENSOR_ITER, "match") : plain_before(rec, act, ev, 2);
+    case CC_EV_BUILD_CLASS: return cc_rec_break(rec, act, CC_R_CLASS, "class statement");
+    case CC_EV_WITH:
+        return unknown(rec, ev->in[0]) ? cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(ev->in[0])) : CC_OK;
+    default: return CC_OK;
+    }
+}
+
+CcGo cc_op_after(CcRec *rec, CcAct *act, CcEvent *ev)
+{
+    switch (ev->kind) {
+    case CC_EV_CONST:
+        if (!cc_value_const(ev->result) && cc_value_origin(rec, ev->result) == CC_O_UNKNOWN)
+            cc_value_const_source(rec, ev->result);
+        return CC_OK;
+    case CC_EV_GLOBAL: return global_after(rec, ev);
+    case CC_EV_STORE_GLOBAL: return store_global_after(rec, act, ev);
+    case CC_EV_DEREF: {
+        const int source = cc_value_source(rec, ev->in[0]);
+        if (source >= 0) cc_value_read(rec, CC_SRC_CELL, source, NULL, 0, 0, ev->result);
+        return CC_OK;
+    }
+    case CC_EV_STORE_DEREF: return store_cell_after(rec, act, ev);
+    case CC_EV_ATTR: return cc_attr_after(rec, act, ev->in[0], ev->name, ev->result);
+    case CC_EV_STORE_ATTR: return PyErr_Occurred() ? CC_OK : cc_attr_store(rec, act, ev->in[0], ev->name, ev->in[1]);
+    case CC_EV_SUBSCR: return subscr_after(rec, act, ev);
+    case CC_EV_STORE_SUBSCR: return store_subscr_after(rec, act, ev);
+    case CC_EV_BINOP:
+        if (ev->flags & CC_EV_INPLACE && builtin_container(ev->in[0]) && ev->result == ev->in[0])
+            return inplace_container(rec, act, ev);
+        return operator_after(rec, act, ev);
+    case CC_EV_UNARY:
+    case CC_EV_COMPARE: return operator_after(rec, act, ev);
+    case CC_EV_CONTAINS: return contains_after(rec, act, ev);
+    case CC_EV_TRUTH: return truth_after(rec, act, ev);
+    case CC_EV_ITER: return iter_after(rec, act, ev);
+    case CC_EV_NEXT: return next_after(rec, act, ev);
+    case CC_EV_UNPACK: return unpack_after(rec, act, ev);
+    case CC_EV_UPDATE: return update_after(rec, act, ev);
+    case CC_EV_TUPLE:
+    case CC_EV_FUNCTION:
+    case CC_EV_CELL:
+    case CC_EV_MATCH:
+        cc_value_fresh(rec, ev->result);
+        return CC_OK;
+    case CC_EV_BUILD: return build_after(rec, act, ev);
+    case CC_EV_CLOSURE: return closure_after(rec, ev);
+    case CC_EV_SPECIAL:
+        cc_attr_dunder(rec, ev->in[0], PyUnicode_AsUTF8(ev->name));
+        cc_value_fresh(rec, ev->result);
+        return CC_OK;
+    case CC_EV_FORMAT: return format_after(rec, act, ev);
+    case CC_EV_CALL: return cc_call_after(rec, act, ev->in, ev->n, ev->name, ev->result);
+    case CC_EV_CALL_EX: return cc_call_after(rec, act, ev->in, ev->n, NULL, ev->result);
+    default: return CC_OK;
+    }
+}

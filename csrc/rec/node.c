@@ -1,0 +1,325 @@
+/* Graph nodes and effects: what a replay does again, written as actions whose operands are recipes. */
+#include "rec_int.h"
+
+static void free_action(CcAction *a)
+{
+    Py_CLEAR(a->target);
+    Py_CLEAR(a->kwnames);
+    free((char *)a->name);
+}
+
+static CcAction make_action(const CcCallSpec *spec, CcAct *act, int args0)
+{
+    return (CcAction){.form = (uint8_t)spec->form, .arg = (uint8_t)spec->arg, .target = Py_XNewRef(spec->target),
+                      .kwnames = Py_XNewRef(spec->kwnames), .args0 = args0, .n = spec->n,
+                      .name = strdup(spec->name != NULL ? spec->name : "call"),
+                      .line = act != NULL ? cc_code_line(act->code, act->pc) : 0};
+}
+
+bool cc_node_nameable(CcRec *rec, PyObject *o, int depth)
+{
+    const CcOrigin origin = cc_value_origin(rec, o);
+    if (origin == CC_O_UNKNOWN) return false;
+    if (origin != CC_O_FRESH) return origin != CC_O_EFFECT;
+    if (depth == 0) return false;
+    if (PyTuple_Check(o) || PyList_Check(o)) {
+        for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++)
+            if (!cc_node_nameable(rec, PySequence_Fast_GET_ITEM(o, i), depth - 1)) return false;
+        return true;
+    }
+    if (PyDict_CheckExact(o)) {
+        Py_ssize_t pos = 0;
+        PyObject *value;
+        while (PyDict_Next(o, &pos, NULL, &value))
+            if (!cc_node_nameable(rec, value, depth - 1)) return false;
+        return true;
+    }
+    return PySlice_Check(o) || PyFunction_Check(o) || PyAnySet_Check(o);
+}
+
+/* Graph value of a tensor or computed number; -1 when o is neither. */
+static int graph_value(CcRec *rec, PyObject *o)
+{
+    const CcProv *p = cc_value_find(rec, o);
+    if (p == NULL) return -1;
+    if (p->origin == CC_O_VALUE) return p->id;
+    if (p->origin != CC_O_SOURCE || !cc_tens_any(o)) return -1;
+    const void *key = (const void *)(intptr_t)(p->id + 1);
+    const int64_t *known = cc_map_find(&rec->input_of, key);
+    if (known != NULL) return (int)*known;
+    CcTensor t;
+    cc_tens_read(o, true, &t);
+    const int id = p->id, value = cc_graph_input(rec->trace->graph, &t.type);
+    cc_map_put(&rec->input_of, key, value);
+    cc_vec_push(&rec->trace->input, id);
+    cc_vec_push(&rec->trace->input_value, value);
+    rec->trace->guards.g.at[id].used = true;
+    if (t.type.requires_grad && cc_mode_grad(&rec->mode)) rec->trace->needs_grad = true;
+    return value;
+}
+
+typedef CC_VEC(CcOperand) Operands;
+
+/* All tensors inside o, as operands: the plan keeps them alive until this node. */
+static void collect(CcRec *rec, PyObject *o, Operands *out, int depth)
+{
+    const int value = graph_value(rec, o);
+    if (value >= 0) {
+        cc_vec_push(out, (CcOperand){.kind = CC_IN_VALUE, .value = value});
+        return;
+    }
+    if (depth == 0) return;
+    if (PyTuple_Check(o) || PyList_Check(o)) {
+        for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++)
+            collect(rec, PySequence_Fast_GET_ITEM(o, i), out, depth - 1);
+    } else if (PyDict_Check(o)) {
+        Py_ssize_t pos = 0;
+        PyObject *item;
+        while (PyDict_Next(o, &pos, NULL, &item)) collect(rec, item, out, depth - 1);
+    } else if (PySlice_Check(o)) {
+        const PySliceObject *s = (PySliceObject *)o;
+        collect(rec, s->start, out, 0);
+        collect(rec, s->stop, out, 0);
+        collect(rec, s->step, out, 0);
+    }
+}
+
+static void bound_operands(CcRec *rec, const CcBound *bound, Operands *out)
+{
+    for (int i = 0; i < bound->n; i++) {
+        if (bound->in[i].tensor == NULL) {
+            cc_vec_push(out, bound->in[i].constant);
+            continue;
+        }
+        cc_vec_push(out, (CcOperand){.kind = CC_IN_VALUE, .value = graph_value(rec, bound->in[i].tensor)});
+    }
+}
+
+static CcType foreign(void) { return (CcType){.dtype = CC_DT_OTHER, .ndim = -1}; }
+
+static CcType type_of(CcRec *rec, PyObject *o)
+{
+    if (!cc_tens_plain(o)) return foreign();
+    CcTensor t;
+    cc_tens_read(o, true, &t);
+    if (t.type.requires_grad) rec->trace->needs_grad = true;
+    return t.type;
+}
+
+static bool known(CcRec *rec, PyObject *o)
+{
+    return cc_value_origin(rec, o) != CC_O_UNKNOWN;
+}
+
+static int build_args(CcRec *rec, const CcCallSpec *spec)
+{
+    const int args0 = rec->trace->args.n;
+    for (int i = 0; i < spec->n; i++) cc_vec_push(&rec->trace->args, -1);
+    for (int i = 0; i < spec->n; i++) {
+        const int r = cc_recipe_of(rec, spec->in[i], NULL);
+        if (r < 0) return -1;
+        rec->trace->args.at[args0 + i] = r;
+    }
+    return args0;
+}
+
+/* Types of the node's results and whether they come as a sequence. -1: not something a node can give. */
+static int result_types(CcRec *rec, PyObject *result, CcType *types, int max, bool *sequence)
+{
+    *sequence = false;
+    if (result == NULL || result == Py_None) return 0;
+    if (cc_tens_any(result) || PyFloat_CheckExact(result) || PyUnicode_CheckExact(result)) {
+        if (known(rec, result) && cc_tens_any(result)) return 0;
+        types[0] = type_of(rec, result);
+        return 1;
+    }
+    if (!PyTuple_Check(result) && !PyList_CheckExact(result)) return -1;
+    const Py_ssize_t n = PySequence_Fast_GET_SIZE(result);
+    if (n > max) return -1;
+    *sequence = true;
+    for (Py_ssize_t i = 0; i < n; i++) types[i] = type_of(rec, PySequence_Fast_GET_ITEM(result, i));
+    return (int)n;
+}
+
+static bool set_results(CcRec *rec, PyObject *result, int out0, int n_out, bool sequence)
+{
+    if (!sequence) {
+        if (n_out == 1) cc_value_set(rec, result, CC_O_VALUE, out0);
+        return true;
+    }
+    for (int i = 0; i < n_out; i++) {
+        PyObject *item = PySequence_Fast_GET_ITEM(result, i);
+        if (cc_tens_any(item)) {
+            if (!known(rec, item)) cc_value_set(rec, item, CC_O_VALUE, out0 + i);
+        } else if (!cc_value_const(item)) {
+            return false;
+        }
+    }
+    cc_value_fresh(rec, result);
+    return true;
+}
+
+enum { MAX_RESULTS = 256 };
+
+CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *result)
+{
+    CcType types[MAX_RESULTS];
+    bool sequence;
+    const int n_out = result_types(rec, result, types, MAX_RESULTS, &sequence);
+    if (n_out < 0) return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, spec->name);
+    if (n_out == 0 && spec->flags == 0) return CC_OK;   /* gave back what was known: an alias under metadata guards */
+    const int args0 = build_args(rec, spec);
+    if (args0 < 0) return cc_rec_poison(rec, act, CC_R_UNBUILDABLE, Py_TYPE(rec->unbuildable)->tp_name);
+    Operands operands = {0};
+    if (spec->bound != NULL) bound_operands(rec, spec->bound, &operands);
+    else
+        for (int i = 0; i < spec->n; i++) collect(rec, spec->in[i], &operands, 4);
+    CcAction action = make_action(spec, act, args0);
+    action.sequence = sequence;
+    cc_vec_push(&rec->trace->node, action);
+    CcGraph *g = rec->trace->graph;
+    const int node = cc_graph_node(g, spec->bound != NULL ? spec->bound->op : CC_OP_host, spec->flags,
+                                   rec->trace->node.n - 1, operands.at, operands.n, types, n_out);
+    cc_vec_free(&operands);
+    if (spec->flags & (CC_N_WRITES | CC_N_RANDOM | CC_N_EFFECT)) rec->trace->impure = true;
+    rec->trace->ops++;
+    if (!set_results(rec, result, g->node.at[node].out0, n_out, sequence))
+        return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, spec->name);
+    return CC_OK;
+}
+
+CcGo cc_node_effect(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *result)
+{
+    for (int i = 0; i < spec->n; i++)
+        if (spec->in[i] != NULL && cc_value_origin(rec, spec->in[i]) == CC_O_UNKNOWN)
+            return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, Py_TYPE(spec->in[i])->tp_name);
+    cc_vec_push(&rec->trace->effect, make_action(spec, act, 0));
+    PyObject **in = malloc(sizeof *in * (size_t)(spec->n + 1));
+    if (in == NULL) abort();
+    for (int i = 0; i < spec->n; i++) in[i] = Py_XNewRef(spec->in[i]);
+    cc_vec_push(&rec->effect, (struct CcRecEffect){in, spec->n});
+    rec->trace->impure = true;
+    if (result != NULL && !cc_value_const(result) && cc_value_origin(rec, result) == CC_O_UNKNOWN)
+        cc_value_set(rec, result, CC_O_EFFECT, rec->trace->effect.n - 1);
+    return CC_OK;
+}
+
+bool cc_node_finish_effects(CcRec *rec, CcMap *memo)
+{
+    CcTrace *t = rec->trace;
+    for (int e = 0; e < rec->effect.n; e++) {
+        const int args0 = t->args.n, n = rec->effect.at[e].n;
+        for (int i = 0; i < n; i++) cc_vec_push(&t->args, -1);
+        for (int i = 0; i < n; i++) {
+            const int r = cc_recipe_of(rec, rec->effect.at[e].in[i], memo);
+            if (r < 0) return false;
+            t->args.at[args0 + i] = r;
+        }
+        t->effect.at[e].args0 = args0;
+    }
+    return true;
+}
+
+void cc_node_clear_effects(CcRec *rec)
+{
+    for (int e = 0; e < rec->effect.n; e++) {
+        for (int i = 0; i < rec->effect.at[e].n; i++) Py_XDECREF(rec->effect.at[e].in[i]);
+        free(rec->effect.at[e].in);
+    }
+    rec->effect.n = 0;
+}
+
+/* ------------------------------------------------------------------ running an action */
+
+static PyObject *none_if(int status) { return status < 0 ? NULL : Py_NewRef(Py_None); }
+
+/* A class with a Python __setattr__ was recorded inside it: what is replayed is the store that it made in the end. */
+static int set_attr(PyObject *o, PyObject *name, PyObject *v)
+{
+    if (!PyType_Check(o) && !PyModule_Check(o)) return PyObject_GenericSetAttr(o, name, v);
+    return PyObject_SetAttr(o, name, v);
+}
+
+static PyObject *run_format(const CcAction *a, PyObject *const *in)
+{
+    PyObject *v = a->arg == 1 ? PyObject_Str(in[0]) : a->arg == 2 ? PyObject_Repr(in[0])
+                  : a->arg == 3 ? PyObject_ASCII(in[0]) : Py_NewRef(in[0]);
+    PyObject *s = v != NULL ? PyObject_Format(v, a->n > 1 ? in[1] : NULL) : NULL;
+    Py_XDECREF(v);
+    return s;
+}
+
+static PyObject *run_join(const CcAction *a, PyObject *const *in)
+{
+    PyObject *empty = PyUnicode_FromString(""), *parts = PyTuple_New(a->n), *s = NULL;
+    if (empty != NULL && parts != NULL) {
+        for (int i = 0; i < a->n; i++) PyTuple_SET_ITEM(parts, i, Py_NewRef(in[i]));
+        s = PyUnicode_Join(empty, parts);
+    }
+    Py_XDECREF(empty);
+    Py_XDECREF(parts);
+    return s;
+}
+
+PyObject *cc_action_run(const CcAction *a, PyObject *const *in)
+{
+    switch ((CcForm)a->form) {
+    case CC_F_CALL: {
+        const size_t n_kw = a->kwnames != NULL ? (size_t)PyTuple_GET_SIZE(a->kwnames) : 0;
+        return PyObject_Vectorcall(a->target, in, (size_t)a->n - n_kw, a->kwnames);
+    }
+    case CC_F_BINOP: return cc_ex_binop((CcBinop)a->arg, false, in[0], in[1]);
+    case CC_F_INPLACE: return cc_ex_binop((CcBinop)a->arg, true, in[0], in[1]);
+    case CC_F_UNARY:
+        return a->arg == '-' ? PyNumber_Negative(in[0]) : a->arg == '~' ? PyNumber_Invert(in[0]) : PyNumber_Positive(in[0]);
+    case CC_F_COMPARE: return PyObject_RichCompare(in[0], in[1], a->arg);
+    case CC_F_GETITEM: return PyObject_GetItem(in[0], in[1]);
+    case CC_F_SETITEM: return none_if(PyObject_SetItem(in[0], in[1], in[2]));
+    case CC_F_DELITEM: return none_if(PyObject_DelItem(in[0], in[1]));
+    case CC_F_GETATTR: return PyObject_GetAttr(in[0], a->target);
+    case CC_F_SETATTR: return none_if(set_attr(in[0], a->target, in[1]));
+    case CC_F_DELATTR: return none_if(set_attr(in[0], a->target, NULL));
+    case CC_F_SETCELL: return none_if(PyCell_Set(in[0], a->n > 1 ? in[1] : NULL));
+    case CC_F_FORMAT: return run_format(a, in);
+    case CC_F_JOIN: return run_join(a, in);
+    }
+    return NULL;
+}
+
+/* ------------------------------------------------------------------ traces */
+
+static void free_actions(CcAction *at, int n)
+{
+    for (int i = 0; i < n; i++) free_action(&at[i]);
+}
+
+void cc_trace_free(CcTrace *t)
+{
+    if (t == NULL) return;
+    cc_guard_free(&t->guards);
+    cc_graph_free(t->graph);
+    cc_vec_free(&t->input);
+    cc_vec_free(&t->input_value);
+    free_actions(t->node.at, t->node.n);
+    cc_vec_free(&t->node);
+    free_actions(t->effect.at, t->effect.n);
+    cc_vec_free(&t->effect);
+    cc_vec_free(&t->args);
+    cc_recipe_free(&t->recipes);
+    for (int i = 0; i < t->level.n; i++) Py_CLEAR(t->level.at[i].co);
+    cc_vec_free(&t->level);
+    cc_vec_free(&t->slots);
+    cc_break_clear(&t->brk);
+    Py_CLEAR(t->start_file);
+    free(t);
+}
+
+int cc_trace_visit(const CcTrace *t, visitproc visit, void *arg)
+{
+    const int status = cc_guard_visit(&t->guards, visit, arg);
+    if (status != 0) return status;
+    for (int i = 0; i < t->recipes.r.n; i++) Py_VISIT(t->recipes.r.at[i].object);
+    for (int i = 0; i < t->node.n; i++) Py_VISIT(t->node.at[i].target);
+    for (int i = 0; i < t->effect.n; i++) Py_VISIT(t->effect.at[i].target);
+    return 0;
+}

@@ -1,0 +1,549 @@
+/* The recorder's life: beginning a trace, frames that come and go, breaks with their snapshots, and the end.
+ *
+ *   frames of the region:   root --direct call--> forward --direct call--> layer --C code--> property getter
+ *                           '------------ transparent: can be rebuilt ---------'            '- not: marks a site -' */
+#include "rec_int.h"
+
+enum { MAX_NODES = 20000, MAX_GUARDS = 200000, MAX_LEVELS = 64 };
+
+/* ------------------------------------------------------------------ reasons */
+
+static const struct {
+    const char *name, *why, *advice;
+} reasons[] = {
+#define CC_REASON(id, name, why, advice) {name, why, advice},
+#include "breaks.def"
+#undef CC_REASON
+};
+
+const char *cc_reason_name(CcReason r) { return reasons[r].name; }
+const char *cc_reason_advice(CcReason r) { return reasons[r].advice; }
+
+void cc_break_clear(CcBreakInfo *info)
+{
+    free(info->text);
+    for (int i = 0; i < info->n_stack; i++) {
+        Py_CLEAR(info->stack[i].file);
+        Py_CLEAR(info->stack[i].function);
+    }
+    free(info->stack);
+    *info = (CcBreakInfo){0};
+}
+
+void cc_break_copy(CcBreakInfo *to, const CcBreakInfo *from)
+{
+    if (to == from) return;
+    cc_break_clear(to);
+    *to = *from;
+    to->text = from->text != NULL ? strdup(from->text) : NULL;
+    to->stack = calloc((size_t)from->n_stack + 1, sizeof *to->stack);
+    for (int i = 0; i < from->n_stack; i++) {
+        to->stack[i] = from->stack[i];
+        Py_INCREF(to->stack[i].file);
+        Py_INCREF(to->stack[i].function);
+    }
+}
+
+static void set_why(CcRec *rec, const CcAct *act, CcReason reason, const char *what)
+{
+    cc_break_clear(&rec->why);
+    rec->why.reason = reason;
+    char text[400];
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+    snprintf(text, sizeof text, reasons[reason].why, what != NULL ? what : "");
+#pragma GCC diagnostic pop
+    rec->why.text = strdup(text);
+    int n = 0;
+    for (const CcAct *a = act; a != NULL; a = a->prev) n++;
+    rec->why.stack = calloc((size_t)n + 1, sizeof *rec->why.stack);
+    rec->why.n_stack = n;
+    for (const CcAct *a = act; a != NULL; a = a->prev)
+        rec->why.stack[--n] = (struct CcPlace){Py_NewRef(a->co->co_filename), Py_NewRef(a->co->co_qualname),
+                                               cc_code_line(a->code, a->pc)};
+}
+
+/* ------------------------------------------------------------------ sites */
+
+void cc_sites_free(CcSites *sites)
+{
+    for (int i = 0; i < sites->at.n; i++) {
+        Py_CLEAR(sites->at.at[i].co);
+        cc_break_clear(&sites->at.at[i].why);
+    }
+    cc_vec_free(&sites->at);
+}
+
+static const struct CcSite *find_site(const CcSites *sites, const CcAct *act)
+{
+    for (int i = 0; i < sites->at.n; i++)
+        if (sites->at.at[i].co == act->co && sites->at.at[i].pc == act->pc) return &sites->at.at[i];
+    return NULL;
+}
+
+/* Marks an instruction; false when it is marked already (marking it again can't help). */
+static bool mark_site(CcRec *rec, PyCodeObject *co, int pc)
+{
+    for (int i = 0; i < rec->sites->at.n; i++)
+        if (rec->sites->at.at[i].co == co && rec->sites->at.at[i].pc == pc) return false;
+    struct CcSite site = {.co = (PyCodeObject *)Py_NewRef((PyObject *)co), .pc = pc, .fresh = true};
+    cc_break_copy(&site.why, &rec->why);
+    cc_vec_push(&rec->sites->at, site);
+    return true;
+}
+
+/* ------------------------------------------------------------------ life */
+
+CcRec *cc_rec_new(CcSites *sites)
+{
+    CcRec *rec = calloc(1, sizeof *rec);
+    if (rec != NULL) rec->sites = sites;
+    return rec;
+}
+
+void cc_rec_abort(CcRec *rec)
+{
+    cc_node_clear_effects(rec);
+    cc_value_clear(rec);
+    cc_map_free(&rec->input_of);
+    cc_trace_free(rec->trace);
+    rec->trace = NULL;
+    rec->frame.n = 0;
+    rec->written.n = 0;
+    rec->await_root = false;
+}
+
+void cc_rec_free(CcRec *rec)
+{
+    if (rec == NULL) return;
+    cc_rec_abort(rec);
+    cc_trace_free(rec->done);
+    cc_vec_free(&rec->frame);
+    cc_vec_free(&rec->prov);
+    cc_vec_free(&rec->keep);
+    cc_vec_free(&rec->effect);
+    cc_vec_free(&rec->written);
+    cc_break_clear(&rec->why);
+    free(rec);
+}
+
+bool cc_rec_active(const CcRec *rec) { return rec->trace != NULL; }
+const CcBreakInfo *cc_rec_why(const CcRec *rec) { return rec->why.text != NULL ? &rec->why : NULL; }
+
+bool cc_rec_done(const CcRec *rec) { return rec->done != NULL; }
+
+CcTrace *cc_rec_take(CcRec *rec)
+{
+    CcTrace *t = rec->done;
+    rec->done = NULL;
+    return t;
+}
+
+static void begin(CcRec *rec, const CcMode *mode)
+{
+    cc_rec_abort(rec);
+    rec->trace = calloc(1, sizeof *rec->trace);
+    if (rec->trace == NULL) abort();
+    rec->trace->graph = cc_graph_new();
+    rec->trace->mode = rec->mode = *mode;
+    rec->trace->result = -1;
+    rec->read_grad = rec->writes = false;
+}
+
+void cc_rec_begin_call(CcRec *rec, PyObject *const *args, int n, PyObject *kwnames, PyFunctionObject *root,
+                       const CcMode *mode)
+{
+    begin(rec, mode);
+    rec->args = args;
+    rec->n_args = n;
+    rec->kwnames = kwnames;
+    rec->root = root;
+    rec->await_root = true;
+    for (int i = 0; i < n; i++) cc_value_read(rec, CC_SRC_ARG, -1, NULL, 0, i, args[i]);
+}
+
+/* ------------------------------------------------------------------ beginning behind a break */
+
+static bool known_iterator(PyObject *o)
+{
+    PyTypeObject *t = Py_TYPE(o);
+    return t == &PyListIter_Type || t == &PyTupleIter_Type || t == &PyRangeIter_Type || t == &PyEnum_Type ||
+           t == &PyZip_Type || t == &PyReversed_Type || t == &PyListRevIter_Type;
+}
+
+/* An iterator that only this slot holds: its position becomes guarded, and the object may be advanced freely, because a
+ * later snapshot puts a new one into the slot. */
+static void adopt_iterator(CcRec *rec, PyObject *it, int source)
+{
+    PyObject *reduced = PyObject_CallMethod(it, "__reduce__", NULL);
+    if (reduced == NULL || !PyTuple_Check(reduced) || PyTuple_GET_SIZE(reduced) < 2) {
+        PyErr_Clear();
+        Py_XDECREF(reduced);
+        return;
+    }
+    cc_vec_push(&rec->keep, reduced);
+    CcGuards *gs = &rec->trace->guards;
+    const int top = cc_value_read(rec, CC_SRC_REDUCE, source, NULL, 0, 0, reduced);
+    PyObject *args = PyTuple_GET_ITEM(reduced, 1);
+    const int list = cc_value_read(rec, CC_SRC_ITEM, top, NULL, 0, 1, args);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); i++) {
+        PyObject *arg = PyTuple_GET_ITEM(args, i);
+        const int id = cc_value_read(rec, CC_SRC_ITEM, list, NULL, 0, (int)i, arg);
+        if (known_iterator(arg) && gs->g.at[id].check == CC_CHK_TYPE) adopt_iterator(rec, arg, id);
+    }
+    for (Py_ssize_t i = 2; i < PyTuple_GET_SIZE(reduced); i++)
+        cc_value_read(rec, CC_SRC_ITEM, top, NULL, 0, (int)i, PyTuple_GET_ITEM(reduced, i));
+    cc_value_set(rec, it, CC_O_FRESH, -1);
+}
+
+static void read_slot(CcRec *rec, CcAct *act, int level, int slot)
+{
+    PyObject *v = cc_act_get(act, slot);
+    CcGuards *gs = &rec->trace->guards;
+    bool is_new;
+    if (v != NULL && PyFloat_CheckExact(v)) {   /* may have been read from a tensor: symbolic until somebody looks */
+        const int id = cc_guard_source(gs, CC_SRC_SLOT, -1, NULL, level, slot, &is_new);
+        cc_guard_check(gs, id, CC_CHK_TYPE, (PyObject *)&PyFloat_Type);
+        cc_value_set(rec, v, CC_O_SOURCE, id);
+        return;
+    }
+    const int id = cc_value_read(rec, CC_SRC_SLOT, -1, NULL, level, slot, v);
+    if (v != NULL && known_iterator(v) && gs->g.at[id].check == CC_CHK_TYPE && Py_REFCNT(v) <= 2)
+        adopt_iterator(rec, v, id);
+}
+
+/* Stack slots of an act that waits inside a call: the operands of that call are not needed any more. */
+static int waiting_depth(const CcAct *act)
+{
+    const int after = act->pc + 1 < act->code->n ? act->code->insn[act->pc + 1].depth : -1;
+    return after > 0 ? after - 1 : 0;
+}
+
+CcGo cc_rec_begin_resume(CcRec *rec, CcAct *const *acts, int n, const CcMode *mode)
+{
+    begin(rec, mode);
+    for (int level = 0; level < n; level++) {
+        CcAct *act = acts[level];
+        const bool innermost = level == n - 1;
+        cc_vec_push(&rec->frame, (CcRecFrame){.act = act, .transparent = true, .kept = true, .touched = innermost});
+        const int n_locals = act->code->n_locals;
+        const int depth = innermost ? act->depth : waiting_depth(act);
+        for (int slot = 0; slot < n_locals + depth; slot++)
+            if (slot >= n_locals || cc_code_live(act->code, innermost ? act->pc : act->pc + 1, slot))
+                read_slot(rec, act, level, slot);
+        act->observed = true;
+    }
+    const CcAct *last = acts[n - 1];
+    rec->trace->start_file = Py_NewRef(last->co->co_filename);
+    rec->trace->start_line = cc_code_line(last->code, last->pc);
+    for (int i = 0; i < rec->frame.n; i++) rec->frame.at[i].first_fresh = rec->prov.n;
+    return CC_OK;
+}
+
+/* ------------------------------------------------------------------ frames */
+
+CcRecFrame *cc_rec_frame(CcRec *rec, CcAct *act)
+{
+    for (int i = rec->frame.n - 1; i >= 0; i--)
+        if (rec->frame.at[i].act == act) return &rec->frame.at[i];
+    return NULL;
+}
+
+static void guard_function(CcRec *rec, PyFunctionObject *func)
+{
+    const int parent = cc_value_source(rec, (PyObject *)func);
+    if (parent < 0) return;   /* made in this trace */
+    PyObject *want = PyTuple_Pack(3, func->func_code, func->func_defaults ? func->func_defaults : Py_None,
+                                  func->func_kwdefaults ? func->func_kwdefaults : Py_None);
+    if (want == NULL) abort();
+    bool is_new;
+    CcGuards *gs = &rec->trace->guards;
+    const int id = cc_guard_source(gs, CC_SRC_FUNCTION, parent, NULL, 0, 0, &is_new);
+    if (is_new) cc_guard_check(gs, id, CC_CHK_FUNCTION, want);
+    Py_DECREF(want);
+}
+
+static bool is_default(const PyFunctionObject *func, PyObject *v)
+{
+    for (Py_ssize_t i = 0; func->func_defaults != NULL && i < PyTuple_GET_SIZE(func->func_defaults); i++)
+        if (PyTuple_GET_ITEM(func->func_defaults, i) == v) return true;
+    Py_ssize_t pos = 0;
+    PyObject *value;
+    while (func->func_kwdefaults != NULL && PyDict_Next(func->func_kwdefaults, &pos, NULL, &value))
+        if (value == v) return true;
+    return false;
+}
+
+/* Keyword defaults live in a dict that can be changed in place: its content is guarded, not only its identity. */
+static void guard_kwdefaults(CcRec *rec, PyFunctionObject *func)
+{
+    if (func->func_kwdefaults == NULL || cc_value_source(rec, (PyObject *)func) < 0) return;
+    cc_value_const_source(rec, func->func_kwdefaults);
+    cc_value_content(rec, func->func_kwdefaults, 1);
+}
+
+static void learn_parameters(CcRec *rec, CcAct *act)
+{
+    const PyCodeObject *co = act->co;
+    const int named = co->co_argcount + co->co_kwonlyargcount;
+    const int n = named + !!(co->co_flags & CO_VARARGS) + !!(co->co_flags & CO_VARKEYWORDS);
+    for (int i = 0; i < n; i++) {
+        PyObject *v = cc_act_get(act, i);
+        if (v == NULL || cc_value_origin(rec, v) != CC_O_UNKNOWN) continue;
+        if (i >= named) cc_value_fresh(rec, v);
+        else if (is_default(act->func, v)) cc_value_const_source(rec, v);
+        else if (i == 0 && PyUnicode_CompareWithASCIIString(co->co_name, "__init__") == 0) cc_value_fresh(rec, v);
+    }
+}
+
+CcGo cc_rec_enter(CcRec *rec, CcAct *act)
+{
+    const bool is_root = rec->await_root;
+    CcRecFrame f = {.act = act, .touched = true, .first_fresh = rec->prov.n};
+    if (is_root) {
+        if (act->func != rec->root) return CC_PASS;
+        rec->await_root = false;
+        f.transparent = true;
+        f.first_fresh = 0;
+        rec->trace->start_file = Py_NewRef(act->co->co_filename);
+        rec->trace->start_line = act->co->co_firstlineno;
+    } else {
+        const CcRecFrame *parent = rec->frame.n > 0 ? &cc_vec_last(&rec->frame) : NULL;
+        const CcEvent *ev = parent != NULL ? parent->act->event : NULL;
+        f.transparent = parent != NULL && act->prev == parent->act && !act->generator && ev != NULL &&
+                        (ev->kind == CC_EV_CALL || ev->kind == CC_EV_CALL_EX) && !(ev->flags & CC_EV_INNER) &&
+                        cc_call_function(ev->in[0]) == act->func &&
+                        rec->frame.n < MAX_LEVELS;
+        if (rec->frame.n >= 4 * MAX_LEVELS) return cc_rec_poison(rec, act, CC_R_LIMIT, "frames deep");
+    }
+    cc_vec_push(&rec->frame, f);
+    if (act->started) {
+        guard_function(rec, act->func);
+        guard_kwdefaults(rec, act->func);
+        learn_parameters(rec, act);
+    }
+    return CC_OK;
+}
+
+static void finish(CcRec *rec, CcEnd end);
+
+void cc_rec_leave(CcRec *rec, CcAct *act, int how, PyObject *value)
+{
+    CcRecFrame *f = cc_rec_frame(rec, act);
+    if (f == NULL) return;
+    const int at = (int)(f - rec->frame.at), first = f->first_fresh;
+    rec->frame.n = at;
+    if (how == CC_LEAVE_HANDOVER && !act->generator) {   /* CPython goes on with a frame that we don't see */
+        set_why(rec, act, CC_R_OPCODE, cc_op_name((CcOp)act->code->insn[act->pc].op));
+        if (at > 0) mark_site(rec, rec->frame.at[at - 1].act->co, rec->frame.at[at - 1].act->pc);
+        cc_rec_abort(rec);
+        return;
+    }
+    if (at > 0) {
+        rec->frame.at[at - 1].act->observed = true;
+        rec->frame.at[at - 1].touched = true;
+        cc_value_sweep(rec, first);
+        return;
+    }
+    if (how != CC_LEAVE_RETURN) {
+        set_why(rec, act, CC_R_OPCODE, "the call raised");
+        cc_rec_abort(rec);
+        return;
+    }
+    CcMap memo = {0};
+    rec->trace->result = cc_recipe_of(rec, value, &memo);
+    const bool ok = rec->trace->result >= 0 && cc_node_finish_effects(rec, &memo);
+    cc_map_free(&memo);
+    if (!ok) {
+        set_why(rec, act, CC_R_UNBUILDABLE, Py_TYPE(rec->unbuildable)->tp_name);
+        const CcProv *p = cc_value_find(rec, rec->unbuildable);
+        if (p != NULL && p->site_co != NULL) mark_site(rec, p->site_co, p->site_pc);
+        cc_rec_abort(rec);
+        return;
+    }
+    finish(rec, CC_END_RETURN);
+}
+
+/* ------------------------------------------------------------------ ends */
+
+/* Graph values that recipe r needs must outlive the graph. */
+static void mark_outputs(CcTrace *t, int recipe, CcMap *seen)
+{
+    const CcRecipe *r = &t->recipes.r.at[recipe];
+    const void *key = (const void *)(intptr_t)(recipe + 1);
+    if (cc_map_find(seen, key) != NULL) return;
+    cc_map_put(seen, key, 1);
+    if (r->make == CC_MAKE_VALUE) t->graph->val.at[r->id].is_output = 1;
+    for (int i = 0; i < r->n; i++) mark_outputs(t, t->recipes.kid.at[r->kid0 + i], seen);
+}
+
+static void mark_all_outputs(CcTrace *t)
+{
+    CcMap seen = {0};
+    if (t->result >= 0) mark_outputs(t, t->result, &seen);
+    for (int i = 0; i < t->slots.n; i++)
+        if (t->slots.at[i] >= 0) mark_outputs(t, t->slots.at[i], &seen);
+    for (int i = 0; i < t->level.n; i++) mark_outputs(t, t->level.at[i].func, &seen);
+    for (int e = 0; e < t->effect.n; e++)
+        for (int i = 0; i < t->effect.at[e].n; i++) mark_outputs(t, t->args.at[t->effect.at[e].args0 + i], &seen);
+    cc_map_free(&seen);
+}
+
+/* What effects write must not be what was read under another name. */
+static void guard_distinct(CcRec *rec)
+{
+    CcGuards *gs = &rec->trace->guards;
+    const int n = gs->g.n;
+    for (int w = 0; w < rec->written.n; w++) {
+        const int id = rec->written.at[w];
+        const CcGuard written = gs->g.at[id];
+        if (written.check != CC_CHK_TYPE) continue;
+        for (int i = 0; i < n; i++) {
+            const CcGuard g = gs->g.at[i];
+            if (i == id || g.check != CC_CHK_TYPE || g.want != written.want) continue;
+            cc_guard_also(gs, CC_MAX(i, id), CC_CHK_DISTINCT, NULL, CC_MIN(i, id));
+        }
+    }
+}
+
+static void finish(CcRec *rec, CcEnd end)
+{
+    CcTrace *t = rec->trace;
+    t->end = end;
+    t->instructions = rec->instructions;
+    mark_all_outputs(t);
+    guard_distinct(rec);
+    if (rec->read_grad)
+        for (int i = 0; i < t->guards.g.n; i++)
+            if (t->guards.g.at[i].check == CC_CHK_TENSOR) t->guards.g.at[i].grad = true;
+    cc_guard_seal(&t->guards);
+    cc_trace_free(rec->done);
+    rec->done = t;
+    rec->trace = NULL;
+    cc_rec_abort(rec);
+}
+
+/* Stands for an operand of a call that a frame waits in: it is only popped, but has to look like what the instruction
+ * takes: f(*tuple, **dict). */
+static int operand_recipe(CcRec *rec, PyObject *operand)
+{
+    static PyObject *empty_dict;
+    if (empty_dict == NULL) empty_dict = PyDict_New();
+    PyObject *like = PyTuple_Check(operand) ? PyTuple_New(0) : PyDict_Check(operand) ? Py_NewRef(empty_dict) : Py_NewRef(Py_None);
+    cc_vec_push(&rec->trace->recipes.r, (CcRecipe){.make = CC_MAKE_CONST, .object = like});
+    return rec->trace->recipes.r.n - 1;
+}
+
+static int null_recipe(CcRec *rec)
+{
+    cc_vec_push(&rec->trace->recipes.r, (CcRecipe){.make = CC_MAKE_NULL});
+    return rec->trace->recipes.r.n - 1;
+}
+
+static bool snapshot_level(CcRec *rec, const CcRecFrame *f, bool innermost, CcMap *memo)
+{
+    CcTrace *t = rec->trace;
+    CcAct *act = f->act;
+    const int n_locals = act->code->n_locals, n = n_locals + act->depth;
+    const int func = cc_recipe_of(rec, (PyObject *)act->func, memo);
+    if (func < 0) return false;
+    const int keep_to = innermost ? n : n_locals + waiting_depth(act);
+    CcLevel level = {.func = func, .co = (PyCodeObject *)Py_NewRef((PyObject *)act->co), .pc = act->pc,
+                     .depth = act->depth, .kept = f->kept, .touched = f->touched, .slot0 = t->slots.n, .n = n};
+    cc_vec_push(&t->level, level);
+    for (int slot = 0; slot < n; slot++) cc_vec_push(&t->slots, -1);
+    for (int slot = 0; slot < n; slot++) {
+        PyObject *v = cc_act_get(act, slot);
+        const bool live = slot >= n_locals || cc_code_live(act->code, innermost ? act->pc : act->pc + 1, slot);
+        const int r = v == NULL || !live ? null_recipe(rec) : slot >= keep_to ? operand_recipe(rec, v) : cc_recipe_of(rec, v, memo);
+        if (r < 0) return false;
+        t->slots.at[level.slot0 + slot] = r;
+    }
+    return true;
+}
+
+static CcGo give_up(CcRec *rec)
+{
+    cc_rec_abort(rec);
+    return CC_GIVE_UP;
+}
+
+CcGo cc_rec_poison(CcRec *rec, CcAct *act, CcReason reason, const char *what)
+{
+    set_why(rec, act, reason, what);
+    int at = 0;
+    while (at + 1 < rec->frame.n && rec->frame.at[at + 1].transparent) at++;
+    const CcAct *outer = rec->frame.n > 0 ? rec->frame.at[at].act : act;
+    mark_site(rec, outer->co, outer->pc);
+    return give_up(rec);
+}
+
+CcGo cc_rec_break(CcRec *rec, CcAct *act, CcReason reason, const char *what)
+{
+    set_why(rec, act, reason, what);
+    for (int i = 1; i < rec->frame.n; i++)
+        if (!rec->frame.at[i].transparent) {
+            mark_site(rec, rec->frame.at[i - 1].act->co, rec->frame.at[i - 1].act->pc);
+            return give_up(rec);
+        }
+    if (rec->frame.n == 0 || cc_vec_last(&rec->frame).act != act || (act->event != NULL && act->event->flags & CC_EV_INNER)) {
+        mark_site(rec, act->co, act->pc);
+        return give_up(rec);
+    }
+    CcMap memo = {0};
+    bool ok = true;
+    for (int i = 0; ok && i < rec->frame.n; i++)
+        ok = snapshot_level(rec, &rec->frame.at[i], i == rec->frame.n - 1, &memo);
+    ok = ok && cc_node_finish_effects(rec, &memo);
+    cc_map_free(&memo);
+    if (!ok) {   /* break before that object is made, the next time */
+        const CcProv *p = cc_value_find(rec, rec->unbuildable);
+        set_why(rec, act, CC_R_UNBUILDABLE, Py_TYPE(rec->unbuildable)->tp_name);
+        if (p != NULL && p->site_co != NULL) mark_site(rec, p->site_co, p->site_pc);
+        return give_up(rec);
+    }
+    cc_break_copy(&rec->trace->brk, &rec->why);
+    finish(rec, CC_END_BREAK);
+    return CC_BREAK;
+}
+
+/* ------------------------------------------------------------------ events */
+
+CcGo cc_rec_before(CcRec *rec, CcAct *act, CcEvent *ev)
+{
+    rec->instructions++;
+    CcRecFrame *f = cc_rec_frame(rec, act);
+    if (f == NULL) return CC_OK;
+    f->touched = true;
+    f->call_nodes = rec->trace->graph->node.n;
+    if (rec->sites->at.n > 0) {
+        const struct CcSite *site = find_site(rec->sites, act);
+        if (site != NULL && !(ev->flags & CC_EV_INNER)) {
+            const CcGo go = cc_rec_break(rec, act, site->why.reason, NULL);
+            if (go == CC_BREAK) cc_break_copy(&rec->done->brk, &site->why);
+            return go;
+        }
+    }
+    if (rec->trace->graph->node.n > MAX_NODES || rec->trace->guards.g.n > MAX_GUARDS)
+        return cc_rec_break(rec, act, CC_R_LIMIT, "nodes");
+    return cc_op_before(rec, act, ev);
+}
+
+CcGo cc_rec_after(CcRec *rec, CcAct *act, CcEvent *ev)
+{
+    if (cc_rec_frame(rec, act) == NULL) return CC_OK;
+    if (ev->result == NULL && PyErr_Occurred()) {   /* what was read on the way to the exception still has to be guarded */
+        PyObject *type, *value, *tb;
+        PyErr_Fetch(&type, &value, &tb);
+        const CcGo go = cc_op_after(rec, act, ev);
+        PyErr_Restore(type, value, tb);
+        return go;
+    }
+    return cc_op_after(rec, act, ev);
+}
+
+int cc_rec_init(PyObject *torch)
+{
+    if (cc_attr_init() < 0 || cc_call_init() < 0 || cc_callee_init() < 0) return -1;
+    return cc_intrin_init(torch);
+}

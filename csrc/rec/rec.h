@@ -1,0 +1,169 @@
+/* rec: the recorder. Hears from the evaluator (csrc/py) what a region does on real objects, and writes down a trace:
+ * guards on what was read from outside, a graph of tensor ops, effects on what existed before, and recipes that make the
+ * result, or, at a break, the values of every live slot of every frame of the region.
+ *
+ *   begin --> (enter before after leave)* --> BREAK or root returned --> cc_rec_take() : CcTrace
+ *
+ * A trace that starts behind a break takes its inputs from the frames' slots; nothing of the trace before it is assumed. */
+#ifndef CC_REC_H
+#define CC_REC_H
+
+#include "../guard/guard.h"
+
+typedef enum CcReason {
+#define CC_REASON(id, name, why, advice) CC_R_##id,
+#include "breaks.def"
+#undef CC_REASON
+    CC_R_COUNT
+} CcReason;
+const char *cc_reason_name(CcReason r);
+const char *cc_reason_advice(CcReason r);
+
+/* Where and why: filled when it happens, never recomputed. Strings are owned. */
+typedef struct CcBreakInfo {
+    CcReason reason;
+    char *text;                 /* why, with the name of what it is about */
+    int n_stack;
+    struct CcPlace {
+        PyObject *file, *function;   /* strong str */
+        int line;
+    } *stack;                   /* innermost last */
+} CcBreakInfo;
+void cc_break_clear(CcBreakInfo *info);
+void cc_break_copy(CcBreakInfo *to, const CcBreakInfo *from);
+
+/* ---- recipe.c: plans that rebuild values ---- */
+typedef enum CcMake {
+    CC_MAKE_NULL,      /* an unset or dead slot */
+    CC_MAKE_CONST,     /* object */
+    CC_MAKE_SOURCE,    /* id = guard whose value it is */
+    CC_MAKE_VALUE,     /* id = graph value */
+    CC_MAKE_EFFECT,    /* id = effect whose result it is */
+    CC_MAKE_TUPLE, CC_MAKE_LIST, CC_MAKE_SET, CC_MAKE_DICT, CC_MAKE_SLICE,
+    CC_MAKE_CELL, CC_MAKE_METHOD, CC_MAKE_FUNCTION,
+    CC_MAKE_OBJECT,    /* object = type; kids: kind of base, base items, dict items, slots: recipe.c */
+    CC_MAKE_CALL,      /* object = callable, kids = arguments: constructors that are pure (range iterator, super, partial) */
+} CcMake;
+
+typedef struct CcRecipe {
+    uint8_t make;
+    bool shared;         /* one object of the trace: made once in a run */
+    int32_t id, aux;
+    int32_t kid0, n;     /* kids: CcRecipes.kid[kid0 .. kid0+n) */
+    PyObject *object;    /* strong */
+} CcRecipe;
+
+typedef struct CcRecipes {
+    CC_VEC(CcRecipe) r;
+    CC_VEC(int) kid;
+} CcRecipes;
+
+/* What a run has at hand for recipes. `built` caches shared objects (n = r.n, zeroed); NULL: nothing is shared. */
+typedef struct CcMaker {
+    const CcRecipes *recipes;
+    PyObject **gv, **value, **effect, **built;
+} CcMaker;
+CC_MUST CC_NEW PyObject *cc_recipe_make(const CcMaker *m, int recipe);   /* NULL: error set, or CC_MAKE_NULL */
+void cc_recipe_free(CcRecipes *rs);
+
+/* ---- actions: what is done by calling Python objects in a replay (host nodes of the graph, and effects) ---- */
+typedef enum CcForm {
+    CC_F_CALL, CC_F_BINOP, CC_F_INPLACE, CC_F_UNARY, CC_F_COMPARE, CC_F_GETITEM, CC_F_SETITEM, CC_F_DELITEM, CC_F_GETATTR,
+    CC_F_SETATTR, CC_F_DELATTR, CC_F_SETCELL, CC_F_FORMAT, CC_F_JOIN,
+} CcForm;
+
+typedef struct CcAction {
+    uint8_t form;
+    uint8_t arg;            /* operator number */
+    bool sequence;          /* the result is a sequence whose items are the node's values */
+    PyObject *target;       /* strong: CALL: callable; GETATTR..: name; SETCELL: unused */
+    PyObject *kwnames;      /* strong or NULL */
+    int32_t args0, n;       /* recipes: CcTrace.args[args0 .. args0+n) */
+    const char *name;       /* for reports; static or arena of the trace (strdup'ed: owned) */
+    int32_t line;           /* user line, 0 unknown */
+} CcAction;
+/* args: n new references are NOT stolen. New reference or NULL with the error set. */
+CC_MUST CC_NEW PyObject *cc_action_run(const CcAction *a, PyObject *const *args);
+
+/* ---- traces ---- */
+typedef struct CcLevel {     /* one frame of a snapshot */
+    int32_t func;            /* recipe of its function */
+    PyCodeObject *co;        /* strong */
+    int32_t pc, depth;
+    bool kept;               /* it is the act that was at this level when the trace began */
+    bool touched;            /* it ran instructions since: its slots are to be written */
+    int32_t slot0, n;        /* recipes of its slots: CcTrace.slots[slot0 .. slot0+n), n = n_locals + depth */
+} CcLevel;
+
+typedef enum CcEnd { CC_END_RETURN, CC_END_BREAK } CcEnd;
+
+typedef struct CcTrace {
+    CcGuards guards;
+    CcGraph *graph;
+    CC_VEC(int) input;            /* source of each graph input, in order of the inputs */
+    CC_VEC(int) input_value;      /* its value number */
+    CC_VEC(CcAction) node;        /* by CcNode.host */
+    CC_VEC(CcAction) effect;
+    CC_VEC(int) args;
+    CcRecipes recipes;
+    CcEnd end;
+    int result;                   /* recipe, CC_END_RETURN */
+    CC_VEC(CcLevel) level;        /* CC_END_BREAK */
+    CC_VEC(int) slots;
+    CcBreakInfo brk;
+    CcMode mode;                  /* ambient state at its start */
+    bool needs_grad;              /* autograd has to see its ops */
+    bool impure;                  /* writes tensors, draws random numbers, or sets state: can't be run twice */
+    int ops;                      /* nodes that are tensor ops */
+    int start_line;
+    PyObject *start_file;         /* strong */
+    int instructions;
+} CcTrace;
+void cc_trace_free(CcTrace *t);
+int cc_trace_visit(const CcTrace *t, visitproc visit, void *arg);
+
+/* ---- sites: instructions at which a recording of this root has to break ---- */
+typedef struct CcSites {
+    CC_VEC(struct CcSite {
+        PyCodeObject *co;         /* strong */
+        int pc;
+        CcBreakInfo why;
+        bool fresh;               /* added by the last recording */
+    }) at;
+} CcSites;
+void cc_sites_free(CcSites *sites);
+
+/* ---- recording ---- */
+typedef struct CcRec CcRec;
+CcRec *cc_rec_new(CcSites *sites);
+void cc_rec_free(CcRec *rec);
+
+/* Begins the first trace of a call: the next frame that enters is the root's. args: the call's values (positional, then the
+ * keyword ones); they must stay alive while recording. */
+void cc_rec_begin_call(CcRec *rec, PyObject *const *args, int n, PyObject *kwnames, PyFunctionObject *root,
+                       const CcMode *mode);
+/* Begins a trace behind a break: acts[0..n) is the region's chain, innermost last, each standing at its pc.
+ * CC_OK, or CC_GIVE_UP when this state can't be recorded. */
+CC_MUST CcGo cc_rec_begin_resume(CcRec *rec, CcAct *const *acts, int n, const CcMode *mode);
+bool cc_rec_active(const CcRec *rec);
+
+/* The observer's callbacks while active. before(): CC_BREAK ends the trace (take it); CC_GIVE_UP: the recording is lost
+ * (cc_rec_why tells why). leave() of the root with a value ends the trace too. */
+CcGo cc_rec_enter(CcRec *rec, CcAct *act);
+CcGo cc_rec_before(CcRec *rec, CcAct *act, CcEvent *ev);
+CcGo cc_rec_after(CcRec *rec, CcAct *act, CcEvent *ev);
+void cc_rec_leave(CcRec *rec, CcAct *act, int how, PyObject *value);
+bool cc_rec_done(const CcRec *rec);                /* a finished trace waits to be taken */
+/* The finished trace, owned by the caller; NULL when there is none. */
+CcTrace *cc_rec_take(CcRec *rec);
+const CcBreakInfo *cc_rec_why(const CcRec *rec);   /* reason of the last break or give-up; NULL: none */
+void cc_rec_abort(CcRec *rec);                     /* drops what was recorded */
+/* Callables, or types of callables, at which every recording breaks (ccompile.disable, ccompile.graph_break). */
+void cc_call_special(PyObject *callable_or_type, CcReason reason);
+/* What a compiled function wraps: inside a recording it is as if that were called. NULL: not one of ours. */
+typedef PyObject *(*CcCallUnwrap)(PyObject *callable);
+void cc_call_set_unwrap(CcCallUnwrap unwrap);
+
+CC_MUST int cc_rec_init(PyObject *torch);          /* callee table, intrinsics */
+
+#endif

@@ -1,0 +1,159 @@
+/* rec_int: what the recorder's files share. */
+#ifndef CC_REC_INT_H
+#define CC_REC_INT_H
+
+#include "rec.h"
+
+typedef enum CcOrigin {
+    CC_O_UNKNOWN,    /* nothing is known: using it is a break */
+    CC_O_CONST,      /* constant under guards; needs no entry in the map */
+    CC_O_SOURCE,     /* reached again through a guard */
+    CC_O_VALUE,      /* a graph value: tensor, or a number that a node computes */
+    CC_O_FRESH,      /* made in this trace */
+    CC_O_EFFECT,     /* result of an effect */
+} CcOrigin;
+
+typedef enum CcDirty {
+    CC_DIRTY_NO,
+    CC_DIRTY_KEYS,   /* single keys were written, and are known: other keys can be read, the whole can't */
+    CC_DIRTY_ALL,    /* nothing of it can be read before the next break */
+} CcDirty;
+
+typedef struct CcProv {
+    PyObject *object;      /* strong, except tensors that nodes made: then `weak` tells whether it is still that object */
+    PyObject *weak;
+    uint8_t origin;
+    uint8_t dirty;         /* SOURCE: written in this trace; CcDirty */
+    int32_t id;            /* guard, graph value or effect */
+    PyCodeObject *site_co; /* FRESH: where it was made (borrowed from a running frame's code) */
+    int32_t site_pc;
+} CcProv;
+
+/* One act of the region, as the recorder sees it. */
+typedef struct CcRecFrame {
+    CcAct *act;
+    bool transparent;      /* its caller's instruction is a direct call of it: a break here can rebuild both */
+    bool kept;             /* was at this level when the trace began */
+    bool touched;
+    int first_fresh;       /* provenance entries before it entered: swept when it leaves */
+    int call_nodes;        /* graph nodes before the event that it performs */
+} CcRecFrame;
+
+struct CcRec {
+    CcTrace *trace;        /* being recorded; NULL when inactive */
+    CcTrace *done;
+    CcSites *sites;
+    CcMode mode;
+    CC_VEC(CcRecFrame) frame;
+    CC_VEC(CcProv) prov;
+    CcMap by_object;       /* object -> index into prov */
+    CcMap input_of;        /* guard id + 1 -> graph value + 1 */
+    PyObject *unbuildable; /* borrowed: what the last recipe failed on */
+    CC_VEC(struct CcRecEffect {
+        PyObject **in;     /* strong operands: their recipes are built when the trace ends, from their last state */
+        int n;
+    }) effect;
+    CC_VEC(int) written;   /* guards of containers that effects write */
+    CC_VEC(PyObject *) keep;   /* constants and temporaries alive while recording */
+    PyObject *const *args;
+    int n_args;
+    PyObject *kwnames;
+    PyFunctionObject *root;
+    bool await_root;       /* the next frame is the root's */
+    bool read_grad;        /* requires_grad was read: every tensor guard checks it */
+    bool writes;           /* an effect on a container was recorded: aliasing of containers matters */
+    CcBreakInfo why;
+    int instructions;
+};
+
+/* ---- value.c: provenance ---- */
+CcProv *cc_value_find(CcRec *rec, PyObject *o);              /* live entry or NULL */
+CcOrigin cc_value_origin(CcRec *rec, PyObject *o);
+bool cc_value_const(PyObject *o);                            /* immutable, compared by value */
+bool cc_value_ident(PyObject *o);                            /* compared by identity: types, functions, modules ... */
+CcDirty cc_value_dirty(CcRec *rec, PyObject *o);
+CcProv *cc_value_set(CcRec *rec, PyObject *o, CcOrigin origin, int id);
+void cc_value_fresh(CcRec *rec, PyObject *o);                /* unless it is a constant or known */
+void cc_value_sweep(CcRec *rec, int first);                  /* drops fresh objects that only the map holds */
+void cc_value_clear(CcRec *rec);
+/* Guard id of what o is: its source, or a CONST source for objects compared by identity. -1: neither. */
+int cc_value_source(CcRec *rec, PyObject *o);
+int cc_value_const_source(CcRec *rec, PyObject *o);
+/* Records that `source` of parent gave v (NULL: absent): adds the guard when it is new and learns v. Guard id. */
+int cc_value_read(CcRec *rec, CcSource source, int parent, PyObject *key, int level, int index, PyObject *v);
+/* Marks that source as written by this trace: later reads of it carry no guard. */
+void cc_value_written(CcRec *rec, CcSource source, int parent, PyObject *key);
+/* Guards the content of a container that came from outside, `depth` levels deep. False: it can't be guarded. */
+bool cc_value_content(CcRec *rec, PyObject *o, int depth);
+bool cc_value_has_tensor(PyObject *o, int depth);
+bool cc_value_symbolic(CcRec *rec, PyObject *o);             /* a number that is not constant under guards */
+void cc_value_pin(CcRec *rec, PyObject *o);                  /* a symbolic number becomes a constant: value guard */
+
+/* ---- recipe.c ---- */
+int cc_recipe_of(CcRec *rec, PyObject *o, CcMap *memo);      /* -1: can't be rebuilt; rec->why is set */
+
+/* ---- node.c: graph nodes and effects ---- */
+typedef struct CcCallSpec {
+    CcForm form;
+    int arg;
+    PyObject *target, *kwnames;
+    PyObject *const *in;
+    int n;
+    const char *name;
+    unsigned flags;              /* CC_N_* */
+    const CcBound *bound;        /* NULL: host node */
+} CcCallSpec;
+/* CC_OK, or CC_GIVE_UP when an operand can't be named (the site is marked). */
+CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *result);
+CcGo cc_node_effect(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *result);
+/* Can every operand of a node be named? Otherwise *bad is the first that can't. */
+bool cc_node_nameable(CcRec *rec, PyObject *o, int depth);
+
+/* Builds the recipes of the effects' operands; false: rec->unbuildable. */
+bool cc_node_finish_effects(CcRec *rec, CcMap *memo);
+void cc_node_clear_effects(CcRec *rec);
+
+/* ---- rec.c ---- */
+/* Ends the trace with a break before act's instruction, or, where C code stands between two frames of the chain, marks the
+ * outermost instruction that can break and gives up. */
+CcGo cc_rec_break(CcRec *rec, CcAct *act, CcReason reason, const char *what);
+/* Something could not be recorded after it was performed: marks the instruction, so that the next recording breaks there. */
+CcGo cc_rec_poison(CcRec *rec, CcAct *act, CcReason reason, const char *what);
+CcRecFrame *cc_rec_frame(CcRec *rec, CcAct *act);
+
+/* ---- ev_attr.c, ev_call.c, ev_op.c: one function an event kind ---- */
+CcGo cc_attr_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name);
+CcGo cc_attr_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v);
+CcGo cc_attr_store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v);
+CcGo cc_attr_store(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v);
+/* The same for object.__setattr__: past any Python-level __setattr__. */
+CcGo cc_attr_generic_store(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v);
+CcGo cc_attr_generic_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v);   /* object.__getattribute__ */
+CC_MUST int cc_attr_init(void);
+void cc_attr_dunder(CcRec *rec, PyObject *o, const char *name);   /* guards type(o).name */
+CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n, PyObject *kwnames);
+CcGo cc_call_after(CcRec *rec, CcAct *act, PyObject *const *in, int n, PyObject *kwnames, PyObject *result);
+CcGo cc_op_before(CcRec *rec, CcAct *act, CcEvent *ev);
+CcGo cc_op_after(CcRec *rec, CcAct *act, CcEvent *ev);
+/* The Python function that a call of o runs first; NULL: none (C code, or a class). Unwraps methods and __call__. */
+CC_BORROW PyFunctionObject *cc_call_function(PyObject *callable);
+CC_MUST int cc_call_init(void);
+
+/* ---- callee.def, callee.c ---- */
+typedef enum CcCalleeKind {
+#define CC_CALLEE_KIND(id, doc) CC_CALLEE_##id,
+#include "callee_kind.def"
+#undef CC_CALLEE_KIND
+} CcCalleeKind;
+typedef struct CcCallee {
+    CcCalleeKind kind;
+    const char *name;
+} CcCallee;
+CcCallee cc_callee_find(PyObject *callable);
+CC_BORROW PyObject *cc_callee_self(PyObject *callable);   /* bound builtin method or slot wrapper: its self; else NULL */
+CC_MUST int cc_callee_init(void);
+/* torch.compiler.is_compiling and its kin: new reference to the answer, or NULL (no error): not an intrinsic. */
+CC_NEW PyObject *cc_intrin_call(PyObject *callable);
+CC_MUST int cc_intrin_init(PyObject *torch);
+
+#endif

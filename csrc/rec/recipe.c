@@ -1,0 +1,502 @@
+/* Recipes: from a real object that is alive at the end of a trace to a small plan that makes its equal in a replay, and the
+ * plans' executor. Shared and cyclic objects are made once: containers are put into `built` before they are filled.
+ *
+ * OBJECT kids: `aux` base items (list items, dict key/value pairs, tuple items, exception arguments), then `id` items of
+ * the instance dict (key, value), then slots (member descriptor, value). */
+#include "rec_int.h"
+
+enum { MAX_DEPTH = 64 };
+
+/* ------------------------------------------------------------------ making */
+
+static PyObject *make_items(const CcMaker *m, const CcRecipe *r, bool list, bool shared, int index)
+{
+    PyObject *o = list ? PyList_New(r->n) : PyTuple_New(r->n);
+    if (o == NULL) return NULL;
+    if (shared && list) m->built[index] = Py_NewRef(o);
+    for (int i = 0; i < r->n; i++) {
+        PyObject *item = cc_recipe_make(m, m->recipes->kid.at[r->kid0 + i]);
+        if (item == NULL) {
+            /* a list that is visible already must not hold NULLs when it is dropped: CPython allows them */
+            Py_DECREF(o);
+            return NULL;
+        }
+        if (list) PyList_SET_ITEM(o, i, item);
+        else PyTuple_SET_ITEM(o, i, item);
+    }
+    return o;
+}
+
+static int fill_pairs(const CcMaker *m, const CcRecipe *r, int from, int to, PyObject *o,
+                      int (*put)(PyObject *, PyObject *, PyObject *))
+{
+    for (int i = from; i < to; i += 2) {
+        PyObject *key = cc_recipe_make(m, m->recipes->kid.at[r->kid0 + i]);
+        PyObject *value = key != NULL ? cc_recipe_make(m, m->recipes->kid.at[r->kid0 + i + 1]) : NULL;
+        const int status = value != NULL ? put(o, key, value) : -1;
+        Py_XDECREF(key);
+        Py_XDECREF(value);
+        if (status < 0) return -1;
+    }
+    return 0;
+}
+
+static int put_slot(PyObject *o, PyObject *descr, PyObject *value)
+{
+    return Py_TYPE(descr)->tp_descr_set(descr, o, value);
+}
+
+static int put_odict(PyObject *o, PyObject *key, PyObject *value)
+{
+    return PyODict_SetItem(o, key, value);
+}
+
+static PyTypeObject *static_base(PyTypeObject *type)
+{
+    while (type->tp_flags & Py_TPFLAGS_HEAPTYPE) type = type->tp_base;
+    return type;
+}
+
+/* A bare instance, as the base's tp_new makes it: no Python __new__ or __init__ runs. */
+static PyObject *bare_instance(const CcMaker *m, const CcRecipe *r)
+{
+    PyTypeObject *type = (PyTypeObject *)r->object, *base = static_base(type);
+    PyObject *args;
+    if (PyType_IsSubtype(type, &PyTuple_Type)) {
+        const CcRecipe items = {.kid0 = r->kid0, .n = r->aux};
+        PyObject *tuple = make_items(m, &items, false, false, 0);
+        args = tuple != NULL ? PyTuple_Pack(1, tuple) : NULL;
+        Py_XDECREF(tuple);
+    } else if (PyType_IsSubtype(type, (PyTypeObject *)PyExc_BaseException)) {
+        const CcRecipe items = {.kid0 = r->kid0, .n = r->aux};
+        args = make_items(m, &items, false, false, 0);
+    } else {
+        args = PyTuple_New(0);
+    }
+    PyObject *o = args != NULL ? base->tp_new(type, args, NULL) : NULL;
+    Py_XDECREF(args);
+    return o;
+}
+
+static int fill_base(const CcMaker *m, const CcRecipe *r, PyObject *o)
+{
+    if (PyODict_Check(o)) return fill_pairs(m, r, 0, r->aux, o, put_odict);
+    if (PyDict_Check(o)) return fill_pairs(m, r, 0, r->aux, o, PyDict_SetItem);
+    if (!PyList_Check(o) && !PyAnySet_Check(o)) return 0;
+    for (int i = 0; i < r->aux; i++) {
+        PyObject *item = cc_recipe_make(m, m->recipes->kid.at[r->kid0 + i]);
+        if (item == NULL) return -1;
+        const int status = PyList_Check(o) ? PyList_Append(o, item) : PySet_Add(o, item);
+        Py_DECREF(item);
+        if (status < 0) return -1;
+    }
+    return 0;
+}
+
+static PyObject *make_object(const CcMaker *m, const CcRecipe *r, int index)
+{
+    PyObject *o = bare_instance(m, r);
+    if (o == NULL) return NULL;
+    if (r->shared && m->built != NULL) m->built[index] = Py_NewRef(o);
+    if (fill_base(m, r, o) < 0) goto fail;
+    if (r->id > 0) {
+        PyObject *dict = PyObject_GenericGetDict(o, NULL);
+        const int status = dict != NULL ? fill_pairs(m, r, r->aux, r->aux + r->id, dict, PyDict_SetItem) : -1;
+        Py_XDECREF(dict);
+        if (status < 0) goto fail;
+    }
+    if (fill_pairs(m, r, r->aux + r->id, r->n, o, put_slot) < 0) goto fail;
+    return o;
+fail:
+    Py_DECREF(o);
+    return NULL;
+}
+
+/* kids: globals, defaults, kwdefaults, closure, name, qualname, dict (NULL recipes where absent) */
+static PyObject *make_function(const CcMaker *m, const CcRecipe *r)
+{
+    PyObject *kid[7] = {0}, *o = NULL;
+    for (int i = 0; i < 7; i++) {
+        kid[i] = cc_recipe_make(m, m->recipes->kid.at[r->kid0 + i]);
+        if (kid[i] == NULL && PyErr_Occurred()) goto done;
+    }
+    o = PyFunction_NewWithQualName(r->object, kid[0], kid[5]);
+    if (o == NULL) goto done;
+    PyFunctionObject *f = (PyFunctionObject *)o;
+    if (kid[1] != NULL && PyFunction_SetDefaults(o, kid[1]) < 0) goto fail;
+    if (kid[2] != NULL && PyFunction_SetKwDefaults(o, kid[2]) < 0) goto fail;
+    if (kid[3] != NULL && PyFunction_SetClosure(o, kid[3]) < 0) goto fail;
+    if (kid[4] != NULL) Py_XSETREF(f->func_name, Py_NewRef(kid[4]));
+    if (kid[6] != NULL) Py_XSETREF(f->func_dict, Py_NewRef(kid[6]));
+    goto done;
+fail:
+    Py_CLEAR(o);
+done:
+    for (int i = 0; i < 7; i++) Py_XDECREF(kid[i]);
+    return o;
+}
+
+/* kids: arguments; aux = 1: the last kid is the state for __setstate__ */
+static PyObject *make_call(const CcMaker *m, const CcRecipe *r)
+{
+    const CcRecipe args = {.kid0 = r->kid0, .n = r->n - r->aux};
+    PyObject *tuple = make_items(m, &args, false, false, 0);
+    PyObject *o = tuple != NULL ? PyObject_CallObject(r->object, tuple) : NULL;
+    Py_XDECREF(tuple);
+    if (o == NULL || r->aux == 0) return o;
+    PyObject *state = cc_recipe_make(m, m->recipes->kid.at[r->kid0 + r->n - 1]);
+    PyObject *done = state != NULL ? PyObject_CallMethod(o, "__setstate__", "O", state) : NULL;
+    Py_XDECREF(state);
+    if (done == NULL) Py_CLEAR(o);
+    Py_XDECREF(done);
+    return o;
+}
+
+static PyObject *make_pair(const CcMaker *m, const CcRecipe *r, PyObject *(*join)(PyObject *, PyObject *))
+{
+    PyObject *a = cc_recipe_make(m, m->recipes->kid.at[r->kid0]);
+    PyObject *b = a != NULL ? cc_recipe_make(m, m->recipes->kid.at[r->kid0 + 1]) : NULL;
+    PyObject *o = b != NULL ? join(a, b) : NULL;
+    Py_XDECREF(a);
+    Py_XDECREF(b);
+    return o;
+}
+
+static PyObject *make_slice(const CcMaker *m, const CcRecipe *r)
+{
+    PyObject *part[3] = {0}, *o = NULL;
+    for (int i = 0; i < 3; i++)
+        if ((part[i] = cc_recipe_make(m, m->recipes->kid.at[r->kid0 + i])) == NULL) goto done;
+    o = PySlice_New(part[0], part[1], part[2]);
+done:
+    for (int i = 0; i < 3; i++) Py_XDECREF(part[i]);
+    return o;
+}
+
+static PyObject *make_cell(const CcMaker *m, const CcRecipe *r, int index)
+{
+    PyObject *cell = PyCell_New(NULL);
+    if (cell == NULL) return NULL;
+    if (r->shared && m->built != NULL) m->built[index] = Py_NewRef(cell);
+    PyObject *content = cc_recipe_make(m, m->recipes->kid.at[r->kid0]);
+    if (content == NULL && PyErr_Occurred()) {
+        Py_DECREF(cell);
+        return NULL;
+    }
+    PyCell_SET(cell, content);
+    return cell;
+}
+
+static PyObject *make_new(const CcMaker *m, const CcRecipe *r, int index)
+{
+    const bool shared = r->shared && m->built != NULL;
+    switch ((CcMake)r->make) {
+    case CC_MAKE_TUPLE: return make_items(m, r, false, shared, index);
+    case CC_MAKE_LIST: return make_items(m, r, true, shared, index);
+    case CC_MAKE_SLICE: return make_slice(m, r);
+    case CC_MAKE_CELL: return make_cell(m, r, index);
+    case CC_MAKE_METHOD: return make_pair(m, r, PyMethod_New);
+    case CC_MAKE_FUNCTION: return make_function(m, r);
+    case CC_MAKE_CALL: return make_call(m, r);
+    case CC_MAKE_OBJECT: return make_object(m, r, index);
+    case CC_MAKE_SET:
+    case CC_MAKE_DICT: {
+        PyObject *o = r->make == CC_MAKE_SET ? PySet_New(NULL) : PyDict_New();
+        if (o == NULL) return NULL;
+        if (shared) m->built[index] = Py_NewRef(o);
+        const CcRecipe base = {.kid0 = r->kid0, .n = r->n, .aux = r->n};
+        if (fill_base(m, &base, o) < 0) Py_CLEAR(o);
+        return o;
+    }
+    default: break;
+    }
+    PyErr_Format(PyExc_SystemError, "ccompile: recipe of kind %d cannot be made", r->make);
+    return NULL;
+}
+
+PyObject *cc_recipe_make(const CcMaker *m, int recipe)
+{
+    const CcRecipe *r = &m->recipes->r.at[recipe];
+    switch ((CcMake)r->make) {
+    case CC_MAKE_NULL: return NULL;
+    case CC_MAKE_CONST: return Py_NewRef(r->object);
+    case CC_MAKE_SOURCE: return Py_NewRef(m->gv[r->id]);
+    case CC_MAKE_VALUE: return Py_NewRef(m->value[r->id]);
+    case CC_MAKE_EFFECT: return Py_NewRef(m->effect[r->id]);
+    default: break;
+    }
+    if (r->shared && m->built != NULL && m->built[recipe] != NULL) return Py_NewRef(m->built[recipe]);
+    PyObject *o = make_new(m, r, recipe);
+    if (o != NULL && r->shared && m->built != NULL && m->built[recipe] == NULL) m->built[recipe] = Py_NewRef(o);
+    return o;
+}
+
+void cc_recipe_free(CcRecipes *rs)
+{
+    for (int i = 0; i < rs->r.n; i++) Py_CLEAR(rs->r.at[i].object);
+    cc_vec_free(&rs->r);
+    cc_vec_free(&rs->kid);
+}
+
+/* ------------------------------------------------------------------ recording */
+
+typedef struct Builder {
+    CcRec *rec;
+    CcRecipes *rs;
+    CcMap *memo;       /* object -> recipe; NULL: nothing is shared */
+    int depth;
+} Builder;
+
+static int build(Builder *b, PyObject *o);
+
+static int add(Builder *b, const CcRecipe *r)
+{
+    cc_vec_push(&b->rs->r, *r);
+    return b->rs->r.n - 1;
+}
+
+static int leaf(Builder *b, CcMake make, int id, PyObject *object)
+{
+    return add(b, &(CcRecipe){.make = (uint8_t)make, .id = id, .object = Py_XNewRef(object)});
+}
+
+/* Reserves n kids, so that nested ones lie behind them. */
+static int reserve_kids(Builder *b, int n)
+{
+    const int at = b->rs->kid.n;
+    for (int i = 0; i < n; i++) cc_vec_push(&b->rs->kid, -1);
+    return at;
+}
+
+static int fail(Builder *b, PyObject *o)
+{
+    b->rec->unbuildable = o;
+    return -1;
+}
+
+/* A recipe with kids from an array of objects (NULL entries become NULL recipes). */
+static int node(Builder *b, CcMake make, PyObject *self, PyObject *object, PyObject *const *kids, int n, int id, int aux)
+{
+    const int kid0 = reserve_kids(b, n);
+    const int me = add(b, &(CcRecipe){.make = (uint8_t)make, .shared = b->memo != NULL, .id = id, .aux = aux, .kid0 = kid0,
+                                      .n = n, .object = Py_XNewRef(object)});
+    if (b->memo != NULL) cc_map_put(b->memo, self, me);
+    for (int i = 0; i < n; i++) {
+        const int kid = kids[i] != NULL ? build(b, kids[i]) : leaf(b, CC_MAKE_NULL, 0, NULL);
+        if (kid < 0) return -1;
+        b->rs->kid.at[kid0 + i] = kid;
+    }
+    return me;
+}
+
+typedef CC_VEC(PyObject *) Objects;
+
+static void add_dict_items(Objects *out, PyObject *dict)
+{
+    Py_ssize_t pos = 0;
+    PyObject *key, *value;
+    while (PyDict_Next(dict, &pos, &key, &value)) {
+        cc_vec_push(out, key);
+        cc_vec_push(out, value);
+    }
+}
+
+static void add_base_items(Objects *out, PyObject *o)
+{
+    if (PyList_Check(o) || PyTuple_Check(o)) {
+        for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++) cc_vec_push(out, PySequence_Fast_GET_ITEM(o, i));
+    } else if (PyDict_Check(o)) {
+        add_dict_items(out, o);
+    } else if (PyAnySet_Check(o)) {
+        Py_ssize_t pos = 0;
+        PyObject *key;
+        Py_hash_t hash;
+        while (_PySet_NextEntry(o, &pos, &key, &hash)) cc_vec_push(out, key);
+    } else if (PyExceptionInstance_Check(o)) {
+        PyObject *args = ((PyBaseExceptionObject *)o)->args;
+        for (Py_ssize_t i = 0; args != NULL && i < PyTuple_GET_SIZE(args); i++) cc_vec_push(out, PyTuple_GET_ITEM(args, i));
+    }
+}
+
+/* Member descriptors of __slots__ along the MRO, with the values that are set; values are kept alive by rec->keep. */
+static bool add_slots(CcRec *rec, Objects *out, PyObject *o)
+{
+    PyObject *mro = Py_TYPE(o)->tp_mro;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(mro); i++) {
+        PyTypeObject *t = (PyTypeObject *)PyTuple_GET_ITEM(mro, i);
+        if (!(t->tp_flags & Py_TPFLAGS_HEAPTYPE)) continue;
+        Py_ssize_t pos = 0;
+        PyObject *name, *descr;
+        PyObject *dict = t->tp_dict;
+        while (PyDict_Next(dict, &pos, &name, &descr)) {
+            if (Py_TYPE(descr) != &PyMemberDescr_Type) continue;
+            PyObject *v = Py_TYPE(descr)->tp_descr_get(descr, o, (PyObject *)Py_TYPE(o));
+            if (v == NULL) {
+                PyErr_Clear();
+                continue;
+            }
+            cc_vec_push(out, descr);
+            cc_vec_push(out, v);
+            cc_vec_push(&rec->keep, v);
+        }
+    }
+    return true;
+}
+
+/* Static bases whose instances are nothing but their items, dict and slots. */
+static bool known_base(PyTypeObject *base)
+{
+    return base == &PyBaseObject_Type || base == &PyList_Type || base == &PyDict_Type || base == &PyTuple_Type ||
+           base == &PySet_Type || base == &PyODict_Type || PyType_IsSubtype(base, (PyTypeObject *)PyExc_BaseException);
+}
+
+static int build_object(Builder *b, PyObject *o)
+{
+    PyTypeObject *type = Py_TYPE(o);
+    if (!known_base(static_base(type))) return fail(b, o);
+    Objects kids = {0};
+    add_base_items(&kids, o);
+    const int n_base = kids.n;
+    PyObject *dict = cc_obj_dict(o);
+    if (dict != NULL) add_dict_items(&kids, dict);
+    const int n_dict = kids.n - n_base;
+    int me = -1;
+    if (add_slots(b->rec, &kids, o))
+        me = node(b, CC_MAKE_OBJECT, o, (PyObject *)type, kids.at, kids.n, n_dict, n_base);
+    cc_vec_free(&kids);
+    return me;
+}
+
+static int build_function(Builder *b, PyObject *o)
+{
+    const PyFunctionObject *f = (PyFunctionObject *)o;
+    PyObject *const kids[] = {f->func_globals, f->func_defaults, f->func_kwdefaults, f->func_closure,
+                              f->func_name, f->func_qualname, f->func_dict};
+    return node(b, CC_MAKE_FUNCTION, o, f->func_code, kids, CC_COUNT(kids), 0, 0);
+}
+
+/* Iterators and views of builtin types know how to say what they are: __reduce__. Nothing is consumed. */
+static int build_reduced(Builder *b, PyObject *o)
+{
+    PyObject *r = PyObject_CallMethod(o, "__reduce__", NULL);
+    if (r == NULL || !PyTuple_Check(r) || PyTuple_GET_SIZE(r) < 2) {
+        PyErr_Clear();
+        Py_XDECREF(r);
+        return fail(b, o);
+    }
+    cc_vec_push(&b->rec->keep, r);
+    Objects kids = {0};
+    PyObject *args = PyTuple_GET_ITEM(r, 1);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); i++) cc_vec_push(&kids, PyTuple_GET_ITEM(args, i));
+    const bool state = PyTuple_GET_SIZE(r) > 2 && PyTuple_GET_ITEM(r, 2) != Py_None;
+    if (state) cc_vec_push(&kids, PyTuple_GET_ITEM(r, 2));
+    /* lists that __reduce__ made for us (dict iterators) are fresh */
+    for (int i = 0; i < kids.n; i++)
+        if (PyList_CheckExact(kids.at[i]) || PyTuple_CheckExact(kids.at[i])) cc_value_fresh(b->rec, kids.at[i]);
+    const int me = node(b, CC_MAKE_CALL, o, PyTuple_GET_ITEM(r, 0), kids.at, kids.n, 0, state);
+    cc_vec_free(&kids);
+    return me;
+}
+
+static bool reducible(PyTypeObject *t)
+{
+    return t == &PyListIter_Type || t == &PyTupleIter_Type || t == &PyRangeIter_Type || t == &PyEnum_Type ||
+           t == &PyZip_Type || t == &PyMap_Type || t == &PyFilter_Type || t == &PyReversed_Type ||
+           t == &PyDictIterKey_Type || t == &PyDictIterValue_Type || t == &PyDictIterItem_Type || t == &PySeqIter_Type ||
+           t == &PyUnicodeIter_Type || t == &PyListRevIter_Type || t == &PyLongRangeIter_Type;
+}
+
+static int build_bound_builtin(Builder *b, PyObject *o)
+{
+    PyObject *self = PyCFunction_GET_SELF(o);
+    PyObject *name = PyUnicode_FromString(((PyCFunctionObject *)o)->m_ml->ml_name);
+    PyObject *getattr_fn = PyDict_GetItemString(PyEval_GetBuiltins(), "getattr");
+    if (name == NULL || getattr_fn == NULL) return fail(b, o);
+    cc_vec_push(&b->rec->keep, name);
+    PyObject *const kids[] = {self, name};
+    return node(b, CC_MAKE_CALL, o, getattr_fn, kids, 2, 0, 0);
+}
+
+static int build_view(Builder *b, PyObject *o, const char *method)
+{
+    PyObject *descr = PyObject_GetAttrString((PyObject *)&PyDict_Type, method);
+    PyObject *mapping = PyObject_GetAttrString(o, "mapping");   /* a proxy; the dict itself is behind it */
+    Py_XDECREF(mapping);
+    PyObject *dict = *(PyObject **)((char *)o + sizeof(PyObject));   /* _PyDictViewObject.dv_dict, 3.11-3.13 */
+    if (descr == NULL) return fail(b, o);
+    cc_vec_push(&b->rec->keep, descr);
+    return node(b, CC_MAKE_CALL, o, descr, &dict, 1, 0, 0);
+}
+
+static int build_fresh(Builder *b, PyObject *o)
+{
+    PyTypeObject *t = Py_TYPE(o);
+    if (t == &PyTuple_Type || t == &PyList_Type || t == &PyDict_Type || t == &PySet_Type) {
+        Objects kids = {0};
+        add_base_items(&kids, o);
+        const CcMake make = t == &PyTuple_Type ? CC_MAKE_TUPLE : t == &PyList_Type ? CC_MAKE_LIST
+                            : t == &PyDict_Type ? CC_MAKE_DICT : CC_MAKE_SET;
+        const int me = node(b, make, o, NULL, kids.at, kids.n, 0, 0);
+        cc_vec_free(&kids);
+        return me;
+    }
+    if (PySlice_Check(o)) {
+        const PySliceObject *s = (PySliceObject *)o;
+        PyObject *const kids[] = {s->start, s->stop, s->step};
+        return node(b, CC_MAKE_SLICE, o, NULL, kids, 3, 0, 0);
+    }
+    if (PyCell_Check(o)) {
+        PyObject *const kids[] = {PyCell_GET(o)};
+        return node(b, CC_MAKE_CELL, o, NULL, kids, 1, 0, 0);
+    }
+    if (PyMethod_Check(o)) {
+        PyObject *const kids[] = {PyMethod_GET_FUNCTION(o), PyMethod_GET_SELF(o)};
+        return node(b, CC_MAKE_METHOD, o, NULL, kids, 2, 0, 0);
+    }
+    if (PyFunction_Check(o)) return build_function(b, o);
+    if (PyCFunction_Check(o)) return build_bound_builtin(b, o);
+    if (reducible(t)) return build_reduced(b, o);
+    if (t == &PyDictItems_Type) return build_view(b, o, "items");
+    if (t == &PyDictKeys_Type) return build_view(b, o, "keys");
+    if (t == &PyDictValues_Type) return build_view(b, o, "values");
+    if (t->tp_flags & Py_TPFLAGS_HEAPTYPE || known_base(t)) return build_object(b, o);
+    if (t == &PyFrozenSet_Type) return leaf(b, CC_MAKE_CONST, 0, o);
+    return fail(b, o);
+}
+
+static int build(Builder *b, PyObject *o)
+{
+    CcRec *rec = b->rec;
+    if (b->memo != NULL) {
+        const int64_t *known = cc_map_find(b->memo, o);
+        if (known != NULL) return (int)*known;
+    }
+    const CcProv *p = cc_value_find(rec, o);
+    if (p == NULL) {
+        if (cc_value_const(o) || cc_value_ident(o)) return leaf(b, CC_MAKE_CONST, 0, o);
+        if (!PyExceptionInstance_Check(o)) return fail(b, o);
+    } else {
+        CcGuards *gs = &rec->trace->guards;
+        switch ((CcOrigin)p->origin) {
+        case CC_O_SOURCE:
+            if (gs->g.at[p->id].source == CC_SRC_CONST) return leaf(b, CC_MAKE_CONST, 0, gs->g.at[p->id].key);
+            gs->g.at[p->id].used = true;
+            return leaf(b, CC_MAKE_SOURCE, p->id, NULL);
+        case CC_O_VALUE: return leaf(b, CC_MAKE_VALUE, p->id, NULL);
+        case CC_O_EFFECT: return leaf(b, CC_MAKE_EFFECT, p->id, NULL);
+        case CC_O_CONST: return leaf(b, CC_MAKE_CONST, 0, o);
+        default: break;
+        }
+    }
+    if (b->depth >= MAX_DEPTH) return fail(b, o);
+    b->depth++;
+    const int me = build_fresh(b, o);
+    b->depth--;
+    return me;
+}
+
+int cc_recipe_of(CcRec *rec, PyObject *o, CcMap *memo)
+{
+    Builder b = {.rec = rec, .rs = &rec->trace->recipes, .memo = memo};
+    return build(&b, o);
+}

@@ -1,0 +1,318 @@
+/* Provenance: where each object of a region came from.
+ *
+ *              cc_value_read                 node result            built in the trace
+ *   outside ------------------> SOURCE      ------------> VALUE    ------------------> FRESH
+ *
+ * Constants (numbers, strings, dtypes) need no entry: they were guarded where they were read. The map holds its objects, so
+ * that an address means one object; tensors made by nodes are held weakly, so that a first call peaks at eager's memory. */
+#include "rec_int.h"
+
+bool cc_value_const(PyObject *o)
+{
+    PyTypeObject *t = Py_TYPE(o);
+    if (o == Py_None || t == &PyBool_Type || t == &PyLong_Type || t == &PyFloat_Type || t == &PyUnicode_Type ||
+        t == &PyBytes_Type || t == &PyComplex_Type || o == Py_Ellipsis || o == Py_NotImplemented || t == &PyRange_Type)
+        return true;
+    if (t == cc_tens_size_type() || cc_tens_constant(o)) return true;
+    /* Other tuples have an identity, and may hold what is no constant. */
+    return t == &PyTuple_Type && PyTuple_GET_SIZE(o) == 0;
+}
+
+bool cc_value_ident(PyObject *o)
+{
+    PyTypeObject *t = Py_TYPE(o);
+    if (PyType_Check(o) || PyModule_Check(o) || t == &PyFunction_Type || t == &PyMethodDescr_Type ||
+        t == &PyWrapperDescr_Type || t == &PyGetSetDescr_Type || t == &PyMemberDescr_Type || t == &PyCode_Type ||
+        t == &PyProperty_Type || t == &PyClassMethod_Type || t == &PyStaticMethod_Type || t == &PyClassMethodDescr_Type)
+        return true;
+    if (PyCFunction_Check(o)) {
+        PyObject *self = PyCFunction_GET_SELF(o);
+        return self == NULL || PyModule_Check(self) || PyType_Check(self);
+    }
+    return PyContextVar_CheckExact(o);
+}
+
+static void drop_entry(CcRec *rec, CcProv *p)
+{
+    cc_map_remove(&rec->by_object, p->object);
+    PyObject *held = p->weak != NULL ? p->weak : p->object;
+    p->object = p->weak = NULL;
+    Py_DECREF(held);
+}
+
+CcProv *cc_value_find(CcRec *rec, PyObject *o)
+{
+    const int64_t *at = cc_map_find(&rec->by_object, o);
+    if (at == NULL) return NULL;
+    CcProv *p = &rec->prov.at[*at];
+    if (p->weak != NULL && PyWeakref_GET_OBJECT(p->weak) != o) {   /* the tensor died, its address lives on */
+        drop_entry(rec, p);
+        return NULL;
+    }
+    return p;
+}
+
+CcOrigin cc_value_origin(CcRec *rec, PyObject *o)
+{
+    const CcProv *p = cc_value_find(rec, o);
+    if (p != NULL) return p->origin;
+    if (cc_value_const(o) || cc_value_ident(o)) return CC_O_CONST;
+    return CC_O_UNKNOWN;
+}
+
+CcDirty cc_value_dirty(CcRec *rec, PyObject *o)
+{
+    const CcProv *p = cc_value_find(rec, o);
+    return p != NULL && p->origin == CC_O_SOURCE ? (CcDirty)p->dirty : CC_DIRTY_NO;
+}
+
+CcProv *cc_value_set(CcRec *rec, PyObject *o, CcOrigin origin, int id)
+{
+    CcProv *p = cc_value_find(rec, o);
+    if (p == NULL) {
+        PyObject *weak = NULL;
+        if (origin == CC_O_VALUE && cc_tens_any(o)) {
+            weak = PyWeakref_NewRef(o, NULL);
+            if (weak == NULL) PyErr_Clear();
+        }
+        if (weak == NULL) Py_INCREF(o);
+        cc_vec_push(&rec->prov, (CcProv){.object = o, .weak = weak});
+        p = &cc_vec_last(&rec->prov);
+        cc_map_put(&rec->by_object, o, rec->prov.n - 1);
+    }
+    p->origin = (uint8_t)origin;
+    p->id = id;
+    return p;
+}
+
+void cc_value_fresh(CcRec *rec, PyObject *o)
+{
+    if (o == NULL || cc_value_const(o) || cc_value_find(rec, o) != NULL) return;
+    if (cc_value_ident(o) && !PyFunction_Check(o)) return;
+    CcProv *p = cc_value_set(rec, o, CC_O_FRESH, -1);
+    if (rec->frame.n > 0) {
+        const CcAct *act = cc_vec_last(&rec->frame).act;
+        p->site_co = act->co;
+        p->site_pc = act->pc;
+    }
+}
+
+void cc_value_sweep(CcRec *rec, int first)
+{
+    for (int i = rec->prov.n - 1; i >= first; i--) {
+        CcProv *p = &rec->prov.at[i];
+        if (p->object == NULL) continue;
+        if (p->weak != NULL ? PyWeakref_GET_OBJECT(p->weak) == Py_None
+                            : p->origin == CC_O_FRESH && Py_REFCNT(p->object) == 1)
+            drop_entry(rec, p);
+    }
+    while (rec->prov.n > first && cc_vec_last(&rec->prov).object == NULL) rec->prov.n--;
+}
+
+void cc_value_clear(CcRec *rec)
+{
+    cc_map_free(&rec->by_object);
+    while (rec->prov.n > 0) {
+        CcProv p = rec->prov.at[--rec->prov.n];
+        if (p.object != NULL) Py_DECREF(p.weak != NULL ? p.weak : p.object);
+    }
+    while (rec->keep.n > 0) Py_DECREF(rec->keep.at[--rec->keep.n]);
+}
+
+/* ------------------------------------------------------------------ reads from outside */
+
+int cc_value_const_source(CcRec *rec, PyObject *o)
+{
+    const CcProv *p = cc_value_find(rec, o);
+    if (p != NULL && p->origin == CC_O_SOURCE) return p->id;
+    bool is_new;
+    const int id = cc_guard_source(&rec->trace->guards, CC_SRC_CONST, -1, o, 0, 0, &is_new);
+    if (p == NULL) cc_value_set(rec, o, CC_O_SOURCE, id);
+    return id;
+}
+
+int cc_value_source(CcRec *rec, PyObject *o)
+{
+    const CcProv *p = cc_value_find(rec, o);
+    if (p != NULL) return p->origin == CC_O_SOURCE ? p->id : -1;
+    return cc_value_ident(o) ? cc_value_const_source(rec, o) : -1;
+}
+
+/* Sets the check of a new source by what it gave. */
+static void learn(CcRec *rec, int id, PyObject *v)
+{
+    CcGuards *gs = &rec->trace->guards;
+    if (v == NULL) {
+        cc_guard_check(gs, id, CC_CHK_ABSENT, NULL);
+        return;
+    }
+    CcProv *p = cc_value_find(rec, v);
+    if (p != NULL && (p->origin == CC_O_FRESH || p->origin == CC_O_VALUE || p->origin == CC_O_EFFECT)) {
+        cc_guard_check(gs, id, CC_CHK_NONE, NULL);   /* this trace wrote it there */
+        return;
+    }
+    if (p != NULL && p->origin == CC_O_SOURCE && gs->g.at[p->id].source != CC_SRC_CONST) {
+        if (p->id != id) cc_guard_alias(gs, id, CC_CHK_ALIAS, p->id);
+        return;
+    }
+    if (cc_value_const(v)) {
+        cc_guard_check(gs, id, CC_CHK_VALUE, v);
+        return;
+    }
+    if (cc_value_ident(v)) {
+        cc_guard_check(gs, id, CC_CHK_IDENT, v);
+        return;
+    }
+    if (cc_tens_plain(v)) {
+        CcTensor t;
+        cc_tens_read(v, true, &t);
+        if (t.type.ndim >= 0) cc_guard_tensor(gs, id, Py_TYPE(v), &t.type, cc_mode_grad(&rec->mode));
+        else cc_guard_check(gs, id, CC_CHK_TYPE, (PyObject *)Py_TYPE(v));
+    } else {
+        cc_guard_check(gs, id, CC_CHK_TYPE, (PyObject *)Py_TYPE(v));
+    }
+    if (p == NULL) cc_value_set(rec, v, CC_O_SOURCE, id);
+}
+
+int cc_value_read(CcRec *rec, CcSource source, int parent, PyObject *key, int level, int index, PyObject *v)
+{
+    bool is_new;
+    const int id = cc_guard_source(&rec->trace->guards, source, parent, key, level, index, &is_new);
+    if (is_new) {
+        CcGuard *g = &rec->trace->guards.g.at[id];
+        g->owned = source == CC_SRC_MEMBER || source == CC_SRC_CTXVAR || source == CC_SRC_REDUCE;
+        learn(rec, id, v);
+    }
+    return id;
+}
+
+void cc_value_written(CcRec *rec, CcSource source, int parent, PyObject *key)
+{
+    bool is_new;
+    const int id = cc_guard_source(&rec->trace->guards, source, parent, key, 0, 0, &is_new);
+    /* Not read before it is written: any value, present or not, will do. */
+    if (is_new) cc_guard_check(&rec->trace->guards, id, CC_CHK_ANY, NULL);
+}
+
+static bool guard_size(CcRec *rec, int parent, Py_ssize_t n)
+{
+    bool is_new;
+    const int id = cc_guard_source(&rec->trace->guards, CC_SRC_SIZE, parent, NULL, 0, (int)n, &is_new);
+    if (is_new) cc_guard_check(&rec->trace->guards, id, CC_CHK_SIZE, NULL);
+    return true;
+}
+
+static bool sequence_content(CcRec *rec, PyObject *o, int parent, int depth)
+{
+    PyObject *const *items = PySequence_Fast_ITEMS(o);
+    const Py_ssize_t n = PySequence_Fast_GET_SIZE(o);
+    if (parent >= 0) guard_size(rec, parent, n);
+    for (Py_ssize_t i = 0; i < n; i++) {
+        if (parent >= 0) cc_value_read(rec, CC_SRC_ITEM, parent, NULL, 0, (int)i, items[i]);
+        if (depth > 1 && !cc_value_content(rec, items[i], depth - 1)) return false;
+    }
+    return true;
+}
+
+static bool key_is_simple(PyObject *key)
+{
+    return PyUnicode_CheckExact(key) || PyLong_CheckExact(key) || PyBool_Check(key) || key == Py_None ||
+           cc_value_ident(key) || PyFloat_CheckExact(key) || cc_tens_constant(key);
+}
+
+static bool dict_content(CcRec *rec, PyObject *o, int parent, int depth)
+{
+    if (parent >= 0) {
+        PyObject *keys = PyTuple_New(PyDict_GET_SIZE(o));
+        Py_ssize_t pos = 0, i = 0;
+        PyObject *key;
+        while (keys != NULL && PyDict_Next(o, &pos, &key, NULL)) {
+            if (!key_is_simple(key)) {
+                Py_DECREF(keys);
+                return false;
+            }
+            PyTuple_SET_ITEM(keys, i++, Py_NewRef(key));
+        }
+        if (keys == NULL) return false;
+        bool is_new;
+        const int id = cc_guard_source(&rec->trace->guards, CC_SRC_KEYS, parent, NULL, 0, 0, &is_new);
+        if (is_new) cc_guard_check(&rec->trace->guards, id, CC_CHK_KEYS, keys);
+        Py_DECREF(keys);
+    }
+    Py_ssize_t pos = 0;
+    PyObject *key, *value;
+    while (PyDict_Next(o, &pos, &key, &value)) {
+        if (parent >= 0) cc_value_read(rec, CC_SRC_KEY, parent, key, 0, 0, value);
+        if (depth > 1 && !cc_value_content(rec, value, depth - 1)) return false;
+    }
+    return true;
+}
+
+static bool set_content(CcRec *rec, PyObject *o, int parent)
+{
+    if (parent < 0) return true;
+    PyObject *copy = PyFrozenSet_New(o), *it = copy != NULL ? PyObject_GetIter(copy) : NULL, *item;
+    bool simple = it != NULL;
+    while (simple && (item = PyIter_Next(it)) != NULL) {
+        simple = key_is_simple(item);
+        Py_DECREF(item);
+    }
+    Py_XDECREF(it);
+    if (simple) {
+        bool is_new;
+        const int id = cc_guard_source(&rec->trace->guards, CC_SRC_KEYS, parent, NULL, 0, 1, &is_new);
+        if (is_new) cc_guard_check(&rec->trace->guards, id, CC_CHK_EQUALSET, copy);
+    }
+    Py_XDECREF(copy);
+    PyErr_Clear();
+    return simple;
+}
+
+bool cc_value_content(CcRec *rec, PyObject *o, int depth)
+{
+    if (cc_value_const(o) || cc_value_ident(o)) return true;
+    const CcProv *p = cc_value_find(rec, o);
+    if (p == NULL) return false;
+    if (p->origin == CC_O_SOURCE && p->dirty) return false;
+    const int parent = p->origin == CC_O_SOURCE ? p->id : -1;
+    if (PyList_Check(o) || PyTuple_Check(o)) return sequence_content(rec, o, parent, depth);
+    if (PyDict_Check(o)) return dict_content(rec, o, parent, depth);
+    if (PyAnySet_Check(o)) return set_content(rec, o, parent);
+    return p->origin == CC_O_FRESH || cc_tens_any(o) || parent >= 0;
+}
+
+bool cc_value_has_tensor(PyObject *o, int depth)
+{
+    if (cc_tens_any(o)) return true;
+    if (depth == 0) return false;
+    if (PyTuple_Check(o) || PyList_Check(o)) {
+        for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++)
+            if (cc_value_has_tensor(PySequence_Fast_GET_ITEM(o, i), depth - 1)) return true;
+    } else if (PyDict_Check(o)) {
+        Py_ssize_t pos = 0;
+        PyObject *value;
+        while (PyDict_Next(o, &pos, NULL, &value))
+            if (cc_value_has_tensor(value, depth - 1)) return true;
+    } else if (PySlice_Check(o)) {
+        const PySliceObject *s = (PySliceObject *)o;
+        return cc_tens_any(s->start) || cc_tens_any(s->stop) || cc_tens_any(s->step);
+    }
+    return false;
+}
+
+/* ------------------------------------------------------------------ numbers that were read from tensors */
+
+bool cc_value_symbolic(CcRec *rec, PyObject *o)
+{
+    if (!PyFloat_CheckExact(o) && !PyUnicode_CheckExact(o)) return false;
+    const CcProv *p = cc_value_find(rec, o);
+    if (p == NULL) return false;
+    if (p->origin == CC_O_VALUE) return true;
+    return p->origin == CC_O_SOURCE && rec->trace->guards.g.at[p->id].check == CC_CHK_TYPE;
+}
+
+void cc_value_pin(CcRec *rec, PyObject *o)
+{
+    const CcProv *p = cc_value_find(rec, o);
+    if (p != NULL && p->origin == CC_O_SOURCE) cc_guard_check(&rec->trace->guards, p->id, CC_CHK_VALUE, o);
+}

@@ -1,0 +1,147 @@
+/* compile: the pipeline. Reads as a list of calls; whatever a back-end can't do becomes HOST steps. */
+#include <pthread.h>
+
+#include "run_int.h"
+
+enum { REF_MAX = 4096 };   /* elements that the reference executor takes when LLVM is missing: more are faster by the host */
+
+typedef struct Compile {
+    const CcGraph *g;
+    CcPlan *plan;
+    CcDtype deflt;
+    bool host_only, no_llvm, no_dnnl, ref_always;
+    bool *live, *made;
+    int *step_of;
+} Compile;
+
+/* An event whose text was not given before in this process: one missing library or refused op is one line, not thousands. */
+static void say_once(CcEventKind kind, const CcErr *err) {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static CcMap said;
+    const uint64_t hash = cc_map_hash(err->text, strlen(err->text), kind) | 1;
+    pthread_mutex_lock(&lock);
+    const bool fresh = !cc_map_find(&said, (const void *)(uintptr_t)hash);
+    if (fresh) cc_map_put(&said, (const void *)(uintptr_t)hash, 1);
+    pthread_mutex_unlock(&lock);
+    if (fresh) cc_log_add(err->status == CC_E_MISSING ? CC_LOG_MISSING : kind, "%s", err->text);
+}
+
+static void add_step(CcPlan *plan, CcStepKind kind, const int *node, int n_node, void *work) {
+    cc_vec_push(&plan->step, (CcStep){.kind = kind, .node = node, .n_node = n_node, .work = work});
+}
+
+static void add_host_steps(CcPlan *plan, const CcGroup *group) {
+    for (int i = 0; i < group->n; i++) add_step(plan, CC_STEP_HOST, &group->node[i], 1, NULL);
+}
+
+static CcLaunch *make_launch(const Compile *c, const CcGroup *group, CcErr *err) {
+    CcArena *arena = c->plan->arena;
+    CcLoop *loop = cc_build_group(c->g, group->node, group->n, c->made, c->deflt, arena, err);
+    CcLaunch *launch = loop ? cc_arena_alloc(arena, sizeof *launch) : NULL;
+    if (!launch) return NULL;
+    launch->loop = loop;
+    launch->numel = cc_nest_numel(loop);
+    CcErr why = {0};
+    if (!c->no_llvm && !c->ref_always && launch->numel) launch->fn = cc_kcache_get(loop, &why);
+    if (launch->fn || launch->numel <= REF_MAX || c->ref_always) {
+        if (why.status) say_once(CC_LOG_FALLBACK, &why);
+        return launch;
+    }
+    if (err) *err = why.status ? why : (CcErr){.status = CC_E_UNSUPPORTED, .text = "LLVM is switched off"};
+    return NULL;
+}
+
+static void lower(const Compile *c, const CcGroup *group) {
+    CcErr why = {0};
+    void *work = NULL;
+    if (group->kind == CC_G_LOOP) work = make_launch(c, group, &why);
+    else if (group->kind == CC_G_MATMUL) work = cc_prim_build(c->g, group->node, group->n, c->plan->arena, &why);
+    if (work) {
+        add_step(c->plan, group->kind == CC_G_LOOP ? CC_STEP_KERNEL : CC_STEP_PRIMITIVE, group->node, group->n, work);
+        return;
+    }
+    if (group->kind != CC_G_HOST) say_once(CC_LOG_FALLBACK, &why);
+    if (group->kind == CC_G_MATMUL && group->n > 1) {   /* its post-ops can still be a kernel */
+        add_host_steps(c->plan, &(CcGroup){CC_G_HOST, group->node, 1});
+        lower(c, &(CcGroup){CC_G_LOOP, group->node + 1, group->n - 1});
+        return;
+    }
+    add_host_steps(c->plan, group);
+}
+
+static int build(Compile *c, CcErr *err) {
+    const CcGraph *g = c->g;
+    CcPlan *plan = c->plan;
+    uint16_t *op = cc_arena_alloc(plan->arena, sizeof *op * (size_t)(g->node.n + 1));
+    c->live = cc_arena_alloc(plan->arena, (size_t)g->node.n + 1);
+    c->made = cc_arena_alloc(plan->arena, (size_t)g->val.n + 1);
+    c->step_of = cc_arena_alloc(plan->arena, sizeof(int) * (size_t)(g->node.n + 1));
+    if (!op || !c->live || !c->made || !c->step_of) return cc_err_set(err, CC_E_MEMORY, "no memory for a plan");
+    for (int i = 0; i < g->node.n; i++) op[i] = g->node.at[i].op;
+    plan->op = op;
+
+    CcGroupRules rules = {.deflt = c->deflt};
+    if (!c->host_only) rules.loop = cc_build_can;
+    if (!c->host_only && !c->no_dnnl) {
+        rules.matmul = cc_prim_can;
+        rules.post = cc_prim_can_post;
+    }
+    CcGroups groups;
+    cc_dce_mark(g, c->live);
+    if (cc_group_build(g, c->live, &rules, plan->arena, &groups, err) < 0) return -1;
+    /* One step a group, to see which values exist between groups; then the real steps. */
+    for (int i = 0; i < groups.n; i++) {
+        const CcStepKind kind = groups.at[i].kind == CC_G_HOST ? CC_STEP_HOST : CC_STEP_KERNEL;
+        add_step(plan, kind, groups.at[i].node, groups.at[i].n, NULL);
+    }
+    cc_plan_made(plan, g, c->live, c->made, c->step_of);
+    plan->step.n = 0;
+    for (int i = 0; i < groups.n; i++) lower(c, &groups.at[i]);
+    cc_plan_made(plan, g, c->live, c->made, c->step_of);
+    return cc_plan_lifetimes(plan, g, c->made, err);
+}
+
+CcPlan *cc_run_compile(const CcGraph *g, const CcRunOptions *options, CcErr *err) {
+    static const CcRunOptions NONE;
+    const uint64_t start = cc_log_now_ns();
+    const char *backend = getenv("CCOMPILE_BACKEND");
+    if (!options) options = &NONE;
+    CcPlan *plan = calloc(1, sizeof *plan);
+    if (plan) plan->arena = cc_arena_new(0);
+    if (!plan || !plan->arena) {
+        free(plan);
+        cc_err_set(err, CC_E_MEMORY, "no memory for a plan");
+        return NULL;
+    }
+    Compile c = {.g = g,
+                 .plan = plan,
+                 .deflt = (CcDtype)options->default_dtype,
+                 .host_only = options->host_only,
+                 .no_llvm = options->no_llvm,
+                 .no_dnnl = options->no_dnnl,
+                 .ref_always = backend && strcmp(backend, "ref") == 0};
+    CcErr why = {0};
+    if (!c.host_only && (cc_op_init(&why) < 0 || cc_graph_check(g, &why) < 0)) {
+        cc_log_add(CC_LOG_VERIFY, "%s", why.text);
+        c.host_only = true;
+    }
+    if (cc_graph_check_structure(g, err) < 0 || build(&c, err) < 0) {
+        cc_run_free(plan);
+        return NULL;
+    }
+    plan->compile_ms = (double)(cc_log_now_ns() - start) * 1e-6;
+    return plan;
+}
+
+void cc_run_libraries(const char *llvmlite, const char *onednn) {
+    cc_jit_library(llvmlite);
+    cc_dnnl_library(onednn);
+}
+
+void cc_run_threads(int n) { cc_omp_threads(n); }
+
+void cc_run_describe(CcSbuf *out) {
+    const char *llvm = cc_jit_describe(), *dnnl = cc_dnnl_describe();
+    cc_sbuf_add(out, "%s, %s, %d thread%s of %s, %s", llvm ? llvm : "no LLVM", dnnl ? dnnl : "no oneDNN",
+                cc_omp_width(), cc_omp_width() == 1 ? "" : "s", cc_omp_describe(), cc_cpu_info()->name);
+}

@@ -1,0 +1,93 @@
+/* plan: which values exist between steps, when each one dies, and a plan as text. */
+#include "run_int.h"
+
+void cc_plan_made(const CcPlan *plan, const CcGraph *g, const bool *live, bool *made, int *step_of) {
+    for (int s = 0; s < plan->step.n; s++)
+        for (int i = 0; i < plan->step.at[s].n_node; i++) step_of[plan->step.at[s].node[i]] = s;
+    for (int v = 0; v < g->val.n; v++) made[v] = g->val.at[v].is_output;
+    for (int s = 0; s < plan->step.n; s++) {
+        const CcStep *step = &plan->step.at[s];
+        if (step->kind != CC_STEP_HOST) continue;
+        const CcNode *n = &g->node.at[step->node[0]];
+        for (int k = 0; k < n->n_out; k++) made[n->out0 + k] = true;   /* the host makes all its results */
+    }
+    for (int i = 0; i < g->node.n; i++)
+        for (int k = 0; live[i] && k < g->node.at[i].n_in; k++) {
+            const CcOperand *o = &g->operand.at[g->node.at[i].in0 + k];
+            if (o->kind != CC_IN_VALUE) continue;
+            const int def = g->val.at[o->value].def;
+            if (def < 0 || step_of[def] != step_of[i]) made[o->value] = true;
+        }
+}
+
+int cc_plan_lifetimes(CcPlan *plan, const CcGraph *g, const bool *made, CcErr *err) {
+    int *last = malloc(sizeof(int) * (size_t)(g->val.n + 1));
+    if (!last) return cc_err_set(err, CC_E_MEMORY, "no memory for a plan");
+    for (int v = 0; v < g->val.n; v++) last[v] = -1;
+    for (int s = 0; s < plan->step.n; s++)
+        for (int i = 0; i < plan->step.at[s].n_node; i++) {
+            const CcNode *n = &g->node.at[plan->step.at[s].node[i]];
+            for (int k = 0; k < n->n_in; k++) {
+                const CcOperand *o = &g->operand.at[n->in0 + k];
+                if (o->kind == CC_IN_VALUE) last[o->value] = s;
+            }
+            for (int k = 0; k < n->n_out; k++) last[n->out0 + k] = s;
+        }
+    /* Counting sort of the values by the step that ends them; a value inside a fused step never was. */
+    for (int s = 0; s < plan->step.n; s++) plan->step.at[s].n_drop = 0;
+    int total = 0;
+    for (int v = 0; v < g->val.n; v++) {
+        if (last[v] < 0 || !made[v] || g->val.at[v].is_output) last[v] = -1;
+        else plan->step.at[last[v]].n_drop++, total++;
+    }
+    cc_vec_reserve(&plan->drop, total + 1);
+    plan->drop.n = total;
+    for (int s = 0, at = 0; s < plan->step.n; s++) {
+        plan->step.at[s].drop0 = at;
+        at += plan->step.at[s].n_drop;
+        plan->step.at[s].n_drop = 0;
+    }
+    for (int v = 0; v < g->val.n; v++) {
+        if (last[v] < 0) continue;
+        CcStep *step = &plan->step.at[last[v]];
+        plan->drop.at[step->drop0 + step->n_drop++] = v;
+    }
+    free(last);
+    return 0;
+}
+
+void cc_run_free(CcPlan *plan) {
+    if (!plan) return;
+    cc_vec_free(&plan->step);
+    cc_vec_free(&plan->drop);
+    cc_arena_free(plan->arena);
+    free(plan);
+}
+
+void cc_run_stats(const CcPlan *plan, CcPlanStats *out) {
+    *out = (CcPlanStats){.steps = plan->step.n, .compile_ms = plan->compile_ms};
+    for (int s = 0; s < plan->step.n; s++) {
+        const CcStep *step = &plan->step.at[s];
+        if (step->kind == CC_STEP_HOST) out->host_steps++;
+        else out->fused_nodes += step->n_node;
+        out->kernels += step->kind == CC_STEP_KERNEL;
+        out->primitives += step->kind == CC_STEP_PRIMITIVE;
+    }
+}
+
+void cc_run_print(const CcPlan *plan, CcSbuf *out) {
+    static const char *const KIND[] = {"host", "kernel", "primitive"};
+    const char *dump = getenv("CCOMPILE_DUMP");
+    for (int s = 0; s < plan->step.n; s++) {
+        const CcStep *step = &plan->step.at[s];
+        cc_sbuf_add(out, "%d %s", s, KIND[step->kind]);
+        for (int i = 0; i < step->n_node; i++)
+            cc_sbuf_add(out, " %s#%d", cc_op_info((CcOpId)plan->op[step->node[i]])->name, step->node[i]);
+        for (int i = 0; i < step->n_drop; i++) cc_sbuf_add(out, "%s%%%d", i ? " " : " drop ", plan->drop.at[step->drop0 + i]);
+        cc_sbuf_add(out, "\n");
+        if (step->kind != CC_STEP_KERNEL || !dump) continue;
+        const CcLaunch *launch = step->work;
+        cc_ltext_print(launch->loop, out);
+        if (strcmp(dump, "kernels") == 0) cc_kcache_text(launch->loop, out);
+    }
+}

@@ -1,0 +1,53 @@
+/* run: the pipeline from a graph to a plan, and the plan's executor.
+ *
+ * A plan is a list of steps over the graph's values: HOST (replay this node by calling back), KERNEL (one fused loop nest),
+ * PRIMITIVE (one oneDNN call with post-ops). The core never touches Python: tensors are made, found and dropped by the host.
+ * A plan is immutable once compiled and may be run from several threads at once. */
+#ifndef CC_RUN_H
+#define CC_RUN_H
+
+#include "../ir/ir.h"
+
+typedef struct CcPlan CcPlan;
+
+typedef struct CcRunOptions {
+    bool host_only;          /* every node by the host (autograd is on, verification failed, backend="eager" ...) */
+    bool no_llvm, no_dnnl;   /* switched off by option or missing */
+    uint8_t default_dtype;   /* CcDtype: torch.get_default_dtype(); 0 = unknown (an integer compared with a float number is then HOST) */
+} CcRunOptions;
+
+/* Callbacks of one run. Values are numbered as in the graph. */
+typedef struct CcHost {
+    void *ctx;
+    /* Data pointer of the value's first element; the value is available (an input, or made before). NULL on failure. */
+    void *(*data)(void *ctx, int value);
+    /* Makes the output tensor for a value (CcVal.type: size, stride, dtype, device; dense) and gives its data pointer. */
+    void *(*make)(void *ctx, int value);
+    /* Replays a node by the host; its inputs are available. 0 or -1. */
+    int (*call)(void *ctx, int node);
+    /* The value is not used from here on and is no output. */
+    void (*drop)(void *ctx, int value);
+} CcHost;
+
+/* Compiles; NULL with *err set only when memory ran out: whatever a back-end can't do becomes HOST steps (with an event). */
+CC_MUST CcPlan *cc_run_compile(const CcGraph *g, const CcRunOptions *options, CcErr *err);
+/* Runs; 0, or -1 with *err set (CC_E_HOST: a callback failed and has its own error set). *step (may be NULL) tells how many
+ * steps were finished. */
+CC_MUST int cc_run_exec(const CcPlan *plan, const CcHost *host, int *step, CcErr *err);
+void cc_run_free(CcPlan *plan);
+
+typedef struct CcPlanStats {
+    int steps, host_steps, kernels, primitives, fused_nodes;
+    double compile_ms;
+} CcPlanStats;
+void cc_run_stats(const CcPlan *plan, CcPlanStats *out);
+void cc_run_print(const CcPlan *plan, CcSbuf *out);   /* steps, groups, and with CCOMPILE_DUMP=kernels the LLVM IR */
+
+/* Paths of the shared libraries, given once by the package before the first compile (NULL: not installed). Loaded lazily. */
+void cc_run_libraries(const char *llvmlite, const char *onednn);
+/* Threads for kernels: as torch.set_num_threads says; the front keeps it up to date. */
+void cc_run_threads(int n);
+/* "LLVM 20.1 (llvmlite), oneDNN 3.2.0 (gomp), 2 threads, avx512": for `doctor` and reports. Loads what is not loaded yet. */
+void cc_run_describe(CcSbuf *out);
+
+#endif

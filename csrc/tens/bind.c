@@ -1,0 +1,409 @@
+/* From torch's callables and their arguments to a row of the op table and its operands (binds.def).
+ *
+ * Signatures are parsed once at init and filed under the callable's key (cc_torch_key). Binding copies arguments into the
+ * parameters' places, checks each against its kind, and lists those that are operands. A call that does not fit is not an
+ * error: it stays a host node. */
+#include "tens_int.h"
+
+typedef struct Param {
+    const char *name;         /* into the row's text; NULL: @ operand */
+    int len;
+    char kind;                /* binds.def; 0: any operand */
+    bool hidden;              /* - */
+    bool keyword_only, optional, drop;
+    bool any_default;         /* "=" with nothing behind it: every value that fits the kind is as good */
+    char text;                /* default is a string: its length, else 0 */
+    const char *string;
+    CcOperand value;          /* default, or the @ operand */
+} Param;
+
+enum { MAX_PARAMS = 12, MAX_WORDS = 24 };
+
+typedef struct Row {
+    const char *op, *callables, *signature;
+} Row;
+
+static const Row ROW[] = {
+#define CC_BIND(op, callables, signature) {#op, callables, signature},
+#include "binds.def"
+#undef CC_BIND
+};
+
+typedef struct Sig {
+    CcOpId op;                /* CC_OP_host when ops.def has no such row */
+    int n, n_positional;
+    Param param[MAX_PARAMS];
+} Sig;
+
+typedef struct Link {   /* rows of one callable, in order */
+    int row, next;
+} Link;
+
+static struct {
+    Sig sig[CC_COUNT(ROW)];
+    CcMap known;              /* cc_torch_key -> index of the first Link */
+    CC_VEC(Link) link;
+    PyObject *keep;           /* callables whose addresses are keys */
+    CcOpId binop[CC_NB_COUNT], compare[6], neg, invert;
+} B;
+
+/* ------------------------------------------------------------------ operands */
+
+static bool number(PyObject *o, CcOperand *out) {
+    memset(out, 0, sizeof *out);
+    if (PyBool_Check(o)) {
+        out->kind = CC_IN_BOOL;
+        out->i = o == Py_True;
+        return true;
+    }
+    if (PyFloat_CheckExact(o)) {
+        out->kind = CC_IN_FLOAT;
+        out->f = PyFloat_AS_DOUBLE(o);
+        return true;
+    }
+    int overflow = 0;
+    if (!PyLong_CheckExact(o)) return false;
+    out->kind = CC_IN_INT;
+    out->i = PyLong_AsLongLongAndOverflow(o, &overflow);
+    return !overflow;
+}
+
+static bool put_constant(CcBound *b, CcOperand constant) {
+    if (b->n == CC_BOUND_MAX) return false;
+    b->in[b->n].tensor = NULL;
+    b->in[b->n++].constant = constant;
+    return true;
+}
+
+static bool put_tensor(CcBound *b, PyObject *tensor) {
+    if (b->n == CC_BOUND_MAX) return false;
+    memset(&b->in[b->n].constant, 0, sizeof b->in[b->n].constant);
+    b->in[b->n++].tensor = tensor;
+    return true;
+}
+
+/* Any operand: tensor or number. */
+static bool put(CcBound *b, PyObject *o) {
+    CcOperand constant;
+    if (cc_tens_plain(o)) return put_tensor(b, o);
+    return number(o, &constant) && put_constant(b, constant);
+}
+
+static bool put_ints(CcBound *b, PyObject *o, bool hidden) {
+    CcOperand constant;
+    if (PyTuple_Check(o) || PyList_CheckExact(o)) {
+        for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++)
+            if (!put_ints(b, PySequence_Fast_GET_ITEM(o, i), hidden)) return false;
+        return true;
+    }
+    if (!number(o, &constant) || constant.kind != CC_IN_INT) return false;
+    return hidden || put_constant(b, constant);
+}
+
+static double as_double(const CcOperand *c) {
+    return c->kind == CC_IN_FLOAT ? c->f : (double)c->i;
+}
+
+static bool is_default(const Param *p, PyObject *o) {
+    if (p->any_default) return true;
+    if (p->text) {
+        const char *s = PyUnicode_Check(o) ? PyUnicode_AsUTF8(o) : NULL;
+        return s && (int)strlen(s) == p->text && strncmp(s, p->string, (size_t)p->text) == 0;
+    }
+    if (p->value.kind == CC_IN_NONE) return o == Py_None;
+    CcOperand c;
+    return number(o, &c) && (c.kind == CC_IN_BOOL) == (p->value.kind == CC_IN_BOOL) && as_double(&c) == as_double(&p->value);
+}
+
+static bool on_device(PyObject *tensor, PyObject *device) {
+    CcTensor t;
+    cc_tens_read(tensor, false, &t);
+    PyObject *text = cc_tens_constant(device) || PyUnicode_Check(device) ? PyObject_Str(device) : NULL;
+    const char *s = text ? PyUnicode_AsUTF8(text) : NULL;
+    char want[24] = "cpu";
+    if (t.type.device != 1) snprintf(want, sizeof want, "cuda:%d", t.type.device_index);
+    bool same = s && t.type.ndim >= 0 && strcmp(s, want) == 0;
+    Py_XDECREF(text);
+    PyErr_Clear();
+    return same;
+}
+
+static bool is_constant(PyObject *o) {
+    if (PyTuple_Check(o) || PyList_CheckExact(o)) {
+        for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++)
+            if (!PyLong_CheckExact(PySequence_Fast_GET_ITEM(o, i))) return false;
+        return true;
+    }
+    return o == Py_None || PyUnicode_Check(o) || PyLong_Check(o) || cc_tens_constant(o);
+}
+
+static bool accept(const Param *p, PyObject *o, PyObject *first, CcBound *b) {
+    CcOperand c;
+    CcTensor t;
+    bool tensor = cc_tens_plain(o);
+    switch (p->kind) {
+    case 't': return tensor && (p->hidden || put_tensor(b, o));
+    case 'v':
+        if (!tensor) return false;
+        cc_tens_read(o, false, &t);
+        return cc_type_contiguous(&t.type) && put_tensor(b, o);
+    case 'n': return number(o, &c) && put_constant(b, c);
+    case 'i': return number(o, &c) && c.kind == CC_IN_INT && put_constant(b, c);
+    case 'o': return o == Py_None ? put_constant(b, (CcOperand){.kind = CC_IN_NONE}) : put(b, o);
+    case '*': return put_ints(b, o, p->hidden);
+    case 'c': return is_constant(o);
+    case 'd': return strcmp(Py_TYPE(o)->tp_name, "torch.dtype") == 0;
+    case 'e': return first && on_device(first, o);
+    default: return p->hidden ? is_default(p, o) : put(b, o);
+    }
+}
+
+/* ------------------------------------------------------------------ binding */
+
+static int param_named(const Sig *s, PyObject *name) {
+    Py_ssize_t n;
+    const char *text = PyUnicode_AsUTF8AndSize(name, &n);
+    for (int i = 0; text && i < s->n; i++)
+        if (s->param[i].name && s->param[i].len == n && memcmp(s->param[i].name, text, (size_t)n) == 0) return i;
+    return -1;
+}
+
+/* Puts each argument at its parameter; what follows the first argument of a `*` parameter is args[rest[0] .. rest[1]). */
+static bool place(const Sig *s, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, PyObject **at, Py_ssize_t *rest) {
+    Py_ssize_t used = 0;
+    rest[0] = rest[1] = 0;
+    for (int i = 0; i < s->n_positional && used < n; i++) {
+        if (!s->param[i].name) continue;
+        at[i] = args[used++];
+        if (s->param[i].kind == '*') {
+            rest[0] = used;
+            while (used < n && PyLong_CheckExact(args[used])) used++;
+            rest[1] = used;
+        }
+    }
+    if (used < n) return false;
+    for (Py_ssize_t i = 0; kwnames && i < PyTuple_GET_SIZE(kwnames); i++) {
+        int p = param_named(s, PyTuple_GET_ITEM(kwnames, i));
+        if (p < 0 || at[p]) return false;
+        at[p] = args[n + i];
+    }
+    return true;
+}
+
+static bool bind_row(const Sig *s, PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, CcBound *out) {
+    PyObject *at[MAX_PARAMS] = {NULL}, *word[MAX_WORDS], *first = NULL;
+    Py_ssize_t kw = kwnames ? PyTuple_GET_SIZE(kwnames) : 0, rest[2];
+    if (self) {   /* a bound builtin: its tensor goes first */
+        if (n + kw + 1 > MAX_WORDS) return false;
+        word[0] = self;
+        memcpy(word + 1, args, (size_t)(n + kw) * sizeof *args);
+        args = word;
+        n++;
+    }
+    if (!place(s, args, n, kwnames, at, rest)) return false;
+    out->op = s->op;
+    out->n = 0;
+    int keep = 0;   /* operands up to here may not be dropped */
+    for (int i = 0; i < s->n; i++) {
+        const Param *p = &s->param[i];
+        if (!p->name) {
+            if (!put_constant(out, p->value)) return false;
+        } else if (!at[i]) {
+            if (!p->optional) return false;
+            if (!p->hidden && !put_constant(out, p->value)) return false;
+        } else {
+            if (!accept(p, at[i], first, out)) return false;
+            for (Py_ssize_t k = rest[0]; p->kind == '*' && k < rest[1]; k++)
+                if (!put_ints(out, args[k], p->hidden)) return false;
+            if (!first && cc_tens_plain(at[i])) first = at[i];
+        }
+        if (!p->drop || (at[i] && !is_default(p, at[i]))) keep = out->n;
+    }
+    out->n = keep;
+    return true;
+}
+
+int cc_bind_call(PyObject *callable, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, CcBound *out) {
+    PyObject *self;
+    const int64_t *at = cc_map_find(&B.known, cc_torch_key(callable, &self));
+    if (!at) return -1;
+    n = PyVectorcall_NARGS((size_t)n);
+    if (self && !cc_tens_any(self)) self = NULL;
+    for (int i = (int)*at; i >= 0; i = B.link.at[i].next) {
+        const Sig *s = &B.sig[B.link.at[i].row];
+        if (s->op != CC_OP_host && bind_row(s, self, args, n, kwnames, out)) return 0;
+    }
+    return -1;
+}
+
+static int bind_two(CcOpId op, PyObject *a, PyObject *b, CcBound *out) {
+    out->op = op;
+    out->n = 0;
+    if (op == CC_OP_host || (!cc_tens_plain(a) && !cc_tens_plain(b))) return -1;
+    return put(out, a) && put(out, b) ? 0 : -1;
+}
+
+int cc_bind_binop(CcBinop op, bool inplace, PyObject *a, PyObject *b, CcBound *out) {
+    if (inplace || (unsigned)op >= CC_NB_COUNT) return -1;
+    /* 2 / x is x.reciprocal() * 2 in torch (Tensor.__rtruediv__, Python): its own ops are recorded, with their roundings. */
+    if (op == CC_NB_TRUE_DIVIDE && !cc_tens_plain(a)) return -1;
+    if (op == CC_NB_MATRIX_MULTIPLY && (!cc_tens_plain(a) || !cc_tens_plain(b))) return -1;
+    return bind_two(B.binop[op], a, b, out);
+}
+
+int cc_bind_unary(int op, PyObject *a, CcBound *out) {
+    out->op = op == '-' ? B.neg : op == '~' ? B.invert : CC_OP_host;
+    out->n = 0;
+    if (out->op == CC_OP_host || !cc_tens_plain(a)) return -1;
+    return put_tensor(out, a) ? 0 : -1;
+}
+
+int cc_bind_compare(int op, PyObject *a, PyObject *b, CcBound *out) {
+    static const int swapped[6] = {Py_GT, Py_GE, Py_EQ, Py_NE, Py_LT, Py_LE};
+    if (op < 0 || op > Py_GE) return -1;
+    if (!cc_tens_plain(a)) {   /* 2 < x is x > 2 */
+        PyObject *t = a;
+        a = b;
+        b = t;
+        op = swapped[op];
+    }
+    return bind_two(B.compare[op], a, b, out);
+}
+
+/* ------------------------------------------------------------------ init */
+
+static bool parse_value(const char *s, int n, Param *p) {
+    p->value.kind = CC_IN_NONE;
+    if (n == 0) {
+        p->any_default = true;
+    } else if (n >= 2 && s[0] == '\'') {
+        p->text = (char)(n - 2);
+        p->string = s + 1;
+    } else if (n == 4 && !strncmp(s, "None", 4)) {
+        return true;
+    } else if ((n == 4 && !strncmp(s, "True", 4)) || (n == 5 && !strncmp(s, "False", 5))) {
+        p->value.kind = CC_IN_BOOL;
+        p->value.i = n == 4;
+    } else if (memchr(s, '.', (size_t)n)) {
+        p->value.kind = CC_IN_FLOAT;
+        p->value.f = strtod(s, NULL);
+    } else {
+        char *end;
+        p->value.kind = CC_IN_INT;
+        p->value.i = strtoll(s, &end, 10);
+        return end == s + n;
+    }
+    return true;
+}
+
+static bool parse_param(const char *s, int n, Param *p) {
+    if (*s == '@') return parse_value(s + 1, n - 1, p);
+    p->hidden = *s == '-';
+    s += p->hidden;
+    n -= p->hidden;
+    p->name = s;
+    p->len = (int)strcspn(s, ":=~,");
+    int i = p->len;
+    if (i < n && s[i] == ':') {
+        p->kind = s[i + 1];
+        i += 2;
+    }
+    if (i == n) return true;
+    p->optional = true;
+    p->drop = s[i] == '~';
+    return parse_value(s + i + 1, n - i - 1, p);
+}
+
+static bool parse(const Row *row, Sig *s) {
+    s->op = cc_op_find(row->op);
+    s->n = 0;
+    s->n_positional = -1;
+    for (const char *at = row->signature; *at;) {
+        int n = (int)strcspn(at, ",");
+        if (n == 1 && *at == '*') {
+            s->n_positional = s->n;
+        } else {
+            Param *p = &s->param[s->n++];
+            memset(p, 0, sizeof *p);
+            p->keyword_only = s->n_positional >= 0;
+            if (!parse_param(at, n, p) || s->n > MAX_PARAMS) return false;
+        }
+        at += n;
+        at += strspn(at, ", ");
+    }
+    if (s->n_positional < 0) s->n_positional = s->n;
+    return true;
+}
+
+static int link_row(PyObject *callable, int row) {
+    PyObject *self;
+    const void *key = cc_torch_key(callable, &self);
+    if (PyList_Append(B.keep, callable)) return -1;
+    cc_vec_push(&B.link, (Link){row, -1});
+    int made = B.link.n - 1;
+    const int64_t *first = cc_map_find(&B.known, key);
+    if (!first) {
+        cc_map_put(&B.known, key, made);
+        return 0;
+    }
+    int last = (int)*first;
+    while (B.link.at[last].next >= 0) last = B.link.at[last].next;
+    if (B.link.at[last].row != row) B.link.at[last].next = made;
+    return 0;
+}
+
+static int resolve(char space, const char *name, int n, int row) {
+    char path[128];
+    const char *base = space == 'F' ? "torch._C._VariableFunctions." : space == 'N' ? "torch._C._nn."
+                     : space == 'S' ? "torch._C._special.special_" : "torch._C.TensorBase.";
+    snprintf(path, sizeof path, "%s%.*s", base, n, name);
+    PyObject *o = cc_tsym_path(path);
+    if (!o) return 0;   /* another torch may lack it */
+    int rc = link_row(o, row);
+    Py_DECREF(o);
+    return rc;
+}
+
+static int resolve_all(int row) {
+    for (const char *at = ROW[row].callables; *at;) {
+        const char *colon = strchr(at, ':');
+        int n = (int)strcspn(colon + 1, " ");
+        for (const char *space = at; space < colon; space++)
+            if (resolve(*space, colon + 1, n, row)) return -1;
+        at = colon + 1 + n;
+        at += strspn(at, " ");
+    }
+    return 0;
+}
+
+int cc_bind_init(void) {
+    static const char *const binop[CC_NB_COUNT] = {
+        [CC_NB_ADD] = "add", [CC_NB_AND] = "bitwise_and", [CC_NB_FLOOR_DIVIDE] = "div_floor", [CC_NB_LSHIFT] = "lshift",
+        [CC_NB_MATRIX_MULTIPLY] = "matmul", [CC_NB_MULTIPLY] = "mul", [CC_NB_REMAINDER] = "remainder",
+        [CC_NB_OR] = "bitwise_or", [CC_NB_POWER] = "pow", [CC_NB_RSHIFT] = "rshift", [CC_NB_SUBTRACT] = "sub",
+        [CC_NB_TRUE_DIVIDE] = "div", [CC_NB_XOR] = "bitwise_xor"};
+    static const char *const compare[6] = {"lt", "le", "eq", "ne", "gt", "ge"};
+    if (B.keep) return 0;
+    B.keep = PyList_New(0);
+    if (!B.keep) return -1;
+    for (int i = 0; i < CC_NB_COUNT; i++) B.binop[i] = cc_op_find(binop[i]);
+    for (int i = 0; i < 6; i++) B.compare[i] = cc_op_find(compare[i]);
+    B.neg = cc_op_find("neg");
+    B.invert = cc_op_find("bitwise_not");
+    for (int i = 0; i < CC_COUNT(ROW); i++) {
+        if (!parse(&ROW[i], &B.sig[i])) {
+            PyErr_Format(PyExc_SystemError, "ccompile: binds.def: cannot read signature \"%s\" of %s", ROW[i].signature,
+                         ROW[i].op);
+            return -1;
+        }
+        if (resolve_all(i)) return -1;
+    }
+    return 0;
+}
+
+const char *cc_bind_row(int row, bool *known, const char **callables) {
+    if (row < 0 || row >= CC_COUNT(ROW)) return NULL;
+    *known = B.sig[row].op != CC_OP_host;
+    *callables = ROW[row].callables;
+    return ROW[row].op;
+}

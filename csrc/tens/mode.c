@@ -1,0 +1,235 @@
+/* Ambient state: what torch's C code reads without being given it. One row of mode.def a word of CcMode.
+ *
+ * Exported C functions of libtorch are called where they exist (1-2 ns each); at init each is compared with torch's Python
+ * function, which is used from then on where they disagree or the symbol is missing. Modules and callables are kept by
+ * strong references: they belong to torch and live as long as it. */
+#include "tens_int.h"
+
+typedef enum How { BOOL, SMALL, DEPTH, DEVB, DEVS, CTXB, CTXS, VAR, KEYS, KEY, ATTR, PYTHON, ABSENT } How;
+
+enum {
+#define CC_MODE(id, ...) M_##id,
+#include "mode.def"
+#undef CC_MODE
+    M_COUNT
+};
+_Static_assert((int)M_COUNT <= (int)CC_MODE_MAX, "raise CC_MODE_MAX in tens.h");
+
+typedef struct Row {
+    const char *name;
+    How how;
+    const char *symbol;
+    int arg;
+    const char *path, *path_arg, *refuse, *doc;
+} Row;
+
+static const Row ROW[M_COUNT] = {
+#define CC_MODE(id, how, symbol, arg, path, path_arg, refuse, doc) {#id, how, symbol, arg, path, path_arg, refuse, doc},
+#include "mode.def"
+#undef CC_MODE
+};
+
+typedef struct Reader {
+    How how;
+    int8_t device;
+    void *at;               /* the function or variable */
+    uint64_t key;           /* KEY */
+    PyObject *call, *arg;   /* PYTHON: callable and argument (NULL: none); ATTR: module dict and attribute name */
+} Reader;
+
+static struct {
+    Reader row[M_COUNT];
+    const void *context;    /* at::Context of the process */
+    uint64_t included_ok, excluded_ok, autograd;
+    int (*threads)(void);
+    PyObject *py_threads;
+} M;
+
+/* ------------------------------------------------------------------ reading */
+
+static intptr_t word_of(PyObject *value) {
+    if (value == Py_True) return 1;
+    if (value == Py_False || value == Py_None) return 0;
+    if (PyLong_Check(value)) return (intptr_t)PyLong_AsLongLong(value);
+    if (PyUnicode_Check(value)) return (intptr_t)PyObject_Hash(value);   /* strings are made anew at each call */
+    return cc_tens_constant(value) ? (intptr_t)value : 1;                /* dtypes are immortal; others only exist */
+}
+
+static intptr_t read_python(const Reader *r) {
+    PyObject *type, *error, *tb;
+    PyErr_Fetch(&type, &error, &tb);
+    PyObject *value = r->arg ? PyObject_CallOneArg(r->call, r->arg) : PyObject_CallNoArgs(r->call);
+    intptr_t word = value ? word_of(value) : -1;
+    Py_XDECREF(value);
+    PyErr_Restore(type, error, tb);
+    return word;
+}
+
+static intptr_t read_attr(const Reader *r, int bias) {
+    PyObject *value = PyDict_GetItemWithError(r->call, r->arg);
+    return value ? word_of(value) + bias : 0;
+}
+
+static inline intptr_t read_row(int i, const uint64_t *keys) {
+    const Reader *r = &M.row[i];
+    switch (r->how) {
+    case BOOL: return ((bool (*)(void))r->at)();
+    case SMALL: return (uint8_t)((int (*)(void))r->at)();
+    case DEPTH: return (intptr_t)((int64_t(*)(void))r->at)();
+    case DEVB: return ((bool (*)(int8_t))r->at)(r->device);
+    case DEVS: return (uint8_t)((int (*)(int8_t))r->at)(r->device);
+    case CTXB: return ((bool (*)(const void *))r->at)(M.context);
+    case CTXS: return (uint8_t)((int (*)(const void *))r->at)(M.context);
+    case VAR: return *(const bool *)r->at;
+    case KEYS: return (intptr_t)keys[ROW[i].arg];
+    case KEY: return (keys[0] & r->key) != 0;
+    case ATTR: return read_attr(r, ROW[i].arg);
+    case PYTHON: return read_python(r);
+    case ABSENT: return 0;
+    }
+    return 0;
+}
+
+void cc_mode_read(CcMode *out) {
+    static const uint64_t none[2];
+    const uint64_t *keys = cc_tsym_tls_keys();
+    if (!keys) keys = none;
+    for (int i = 0; i < M_COUNT; i++) out->v[i] = read_row(i, keys);
+    for (int i = M_COUNT; i < CC_MODE_MAX; i++) out->v[i] = 0;
+}
+
+bool cc_mode_same(const CcMode *a, const CcMode *b) {
+    return memcmp(a->v, b->v, M_COUNT * sizeof a->v[0]) == 0;
+}
+
+const char *cc_mode_diff(const CcMode *a, const CcMode *b) {
+    for (int i = 0; i < M_COUNT; i++)
+        if (a->v[i] != b->v[i]) return ROW[i].doc;
+    return NULL;
+}
+
+const char *cc_mode_refuse(const CcMode *m) {
+    for (int i = 0; i < M_COUNT; i++)
+        if (ROW[i].refuse && m->v[i]) return ROW[i].refuse;
+    uint64_t in = (uint64_t)m->v[M_KEYS_INCLUDED], ex = (uint64_t)m->v[M_KEYS_EXCLUDED];
+    if ((in & ~M.included_ok) || (ex & ~M.excluded_ok))
+        return "torch's dispatcher is redirected on this thread (a dispatch key was included or excluded)";
+    if ((ex & M.autograd) && !m->v[M_INFERENCE]) return "autograd's dispatch keys are excluded on this thread (inside an autograd kernel)";
+    return NULL;
+}
+
+bool cc_mode_grad(const CcMode *m) {
+    return m->v[M_GRAD] != 0;
+}
+
+bool cc_mode_autocast(const CcMode *m) {
+    return m->v[M_AUTOCAST_CPU] != 0 || m->v[M_AUTOCAST_CUDA] != 0;
+}
+
+int cc_mode_threads(void) {
+    if (M.threads) return M.threads();
+    PyObject *n = M.py_threads ? PyObject_CallNoArgs(M.py_threads) : NULL;
+    int threads = n ? (int)PyLong_AsLong(n) : 1;
+    Py_XDECREF(n);
+    PyErr_Clear();
+    return threads;
+}
+
+int cc_mode_count(void) {
+    return M_COUNT;
+}
+
+const char *cc_mode_name(int row) {
+    return row >= 0 && row < M_COUNT ? ROW[row].name : NULL;
+}
+
+/* ------------------------------------------------------------------ init */
+
+static void use_python(int i, Reader *r) {
+    const Row *row = &ROW[i];
+    r->how = ABSENT;
+    if (!row->path) return;
+    r->call = cc_tsym_path(row->path);
+    r->arg = row->path_arg ? PyUnicode_FromString(row->path_arg) : NULL;
+    if (r->call && PyCallable_Check(r->call)) r->how = PYTHON;
+}
+
+static void use_attr(int i, Reader *r) {
+    char module[96];
+    snprintf(module, sizeof module, "%s", ROW[i].path);
+    char *dot = strrchr(module, '.');
+    *dot = 0;
+    PyObject *m = cc_tsym_path(module);
+    r->how = ABSENT;
+    if (m && PyModule_Check(m)) {
+        r->call = Py_NewRef(PyModule_GetDict(m));
+        r->arg = PyUnicode_InternFromString(dot + 1);
+        if (r->arg) r->how = ATTR;
+    }
+    Py_XDECREF(m);
+}
+
+/* Whether C and Python tell the same; dtype and enum rows speak differently in the two and are not compared. */
+static bool agrees(int i, const Reader *r, const uint64_t *keys) {
+    if (r->how == DEVS || r->how == SMALL || r->how == CTXS || !ROW[i].path) return true;
+    Reader python = {0};
+    use_python(i, &python);
+    bool same = python.how != PYTHON || (read_python(&python) != 0) == (read_row(i, keys) != 0);
+    Py_XDECREF(python.call);
+    Py_XDECREF(python.arg);
+    return same;
+}
+
+static void init_row(int i, const int8_t device[2], bool fallback) {
+    const Row *row = &ROW[i];
+    Reader *r = &M.row[i];
+    Py_CLEAR(r->call);
+    Py_CLEAR(r->arg);
+    if (row->how == ATTR) {
+        use_attr(i, r);
+        return;
+    }
+    const uint64_t *keys = cc_tsym_tls_keys();
+    bool found;
+    if (row->how == KEYS) {
+        found = keys != NULL;
+    } else if (row->how == KEY) {
+        r->key = cc_tsym_key(row->symbol);
+        found = keys && r->key;
+    } else {
+        r->at = cc_tsym_find(row->symbol);
+        found = r->at && (M.context || (row->how != CTXB && row->how != CTXS));
+        if (row->how == DEVB || row->how == DEVS) {
+            r->device = device[row->arg];
+            found = found && r->device >= 0;
+        }
+    }
+    r->how = row->how;
+    if (fallback || !found || !agrees(i, r, keys)) use_python(i, r);
+}
+
+static void init_rows(bool fallback) {
+    int32_t (*cpu)(void) = cc_tsym_find("aoti_torch_device_type_cpu");
+    int32_t (*cuda)(void) = cc_tsym_find("aoti_torch_device_type_cuda");
+    const int8_t device[2] = {cpu ? (int8_t)cpu() : -1, cuda ? (int8_t)cuda() : -1};
+    const void *(*context)(void) = cc_tsym_find("_ZN2at13globalContextEv");
+    M.context = context ? context() : NULL;
+    for (int i = 0; i < M_COUNT; i++) init_row(i, device, fallback);
+}
+
+/* Tests: every row by its Python path. */
+void cc_mode_force_fallback(bool on) {
+    init_rows(on);
+}
+
+int cc_mode_init(void) {
+    init_rows(false);
+    uint64_t autocast = cc_tsym_key("AutocastCPU") | cc_tsym_key("AutocastCUDA");
+    M.autograd = cc_tsym_key("AutogradFunctionality") | cc_tsym_key("AutogradOther") | cc_tsym_key("AutogradNestedTensor");
+    M.included_ok = autocast | cc_tsym_key("ADInplaceOrView");   /* words are relative to the defaults: cleared there */
+    M.excluded_ok = autocast | M.autograd | cc_tsym_key("ADInplaceOrView");
+    M.threads = cc_tsym_find("_ZN2at15get_num_threadsEv");
+    Py_XSETREF(M.py_threads, cc_tsym_path("torch.get_num_threads"));
+    PyErr_Clear();
+    return 0;
+}

@@ -1,0 +1,518 @@
+/* Tensors as descriptors: reading, guarding and making torch.Tensor objects without libtorch's headers.
+ *
+ *   PyObject --+--> key set word of the TensorImpl ---> "an ordinary dense CPU/CUDA tensor?"  (calibrated at init)
+ *              +--> stable C shim, else DLPack ------>  pointer, dtype, device, sizes, strides
+ *              +--> TensorImpl::requires_grad ------->  requires_grad
+ *
+ * DLPack alone tells nothing of neg and conj bits, functorch wrappers, zero tensors or inference tensors; torch's key set
+ * tells all of them in one word. Its place inside TensorImpl is found at init by comparing several tensors with what
+ * torch._C._dispatch_keys says of them; when that fails, the Python function is asked each time (slower, same answer).
+ * All DLPack declarations of the project stand here. */
+#include "tens_int.h"
+
+/* ---- DLPack 1.x, as far as we use it */
+typedef struct DlDevice {
+    int32_t type, index;
+} DlDevice;
+typedef struct DlDtype {
+    uint8_t code, bits;
+    uint16_t lanes;
+} DlDtype;
+typedef struct DlTensor {
+    void *data;
+    DlDevice device;
+    int32_t ndim;
+    DlDtype dtype;
+    int64_t *shape, *strides;
+    uint64_t byte_offset;
+} DlTensor;
+typedef struct DlApi {
+    struct {
+        uint32_t major, minor;
+    } version;
+    struct DlApi *prev;
+    void *allocate, *from_object, *to_object;
+    int (*read)(void *object, DlTensor *out);
+    int (*current_stream)(int32_t device_type, int32_t device_index, void **out);
+} DlApi;
+enum { DL_CPU = 1, DL_CUDA = 2, DL_CUDA_HOST = 3, SCALAR_TYPES = 64 };
+
+typedef struct Impl Impl;   /* c10::TensorImpl */
+
+static struct {
+    const DlApi *dl;
+    PyTypeObject *base, *tensor, *parameter, *size;
+    PyTypeObject *constant[5];
+    int impl_at;                    /* bytes from the object to its TensorImpl pointer; 0: not found */
+    int keys_at;                    /* 64-bit words from TensorImpl to its key set; 0: not found */
+    uint64_t keys_ok;               /* all bits that a plain tensor may have */
+    uint64_t keys_soft;             /* bits of tensors that the host may replay: neg, conj */
+    uint64_t key_dense, key_autograd;
+    PyObject *dispatch_keys, *raw_repr, *requires_grad_name;
+    PyObject *inference_enabled;
+    bool (*c_inference)(void);
+    bool (*c_requires_grad)(const Impl *);
+    int32_t (*empty_strided)(int64_t, const int64_t *, const int64_t *, int32_t, int32_t, int32_t, void **);
+    int32_t (*delete_tensor)(void *);
+    PyObject *(*wrap)(const void *);
+    struct {                        /* torch's stable C shim: 2 ns each; sizes NULL: not usable, DLPack tells all */
+        int32_t (*sizes)(void *, const int64_t **), (*strides)(void *, const int64_t **), (*dim)(void *, int64_t *);
+        int32_t (*dtype)(void *, int32_t *), (*device_type)(void *, int32_t *), (*device_index)(void *, int32_t *);
+        int32_t (*data)(void *, void **);
+    } shim;
+    int32_t scalar_type[CC_DT_COUNT];
+    uint8_t dtype_of[SCALAR_TYPES]; /* CcDtype by torch's number */
+    int32_t device_type[3];         /* torch's number by DLPack's; [0] unused */
+    PyObject *py_empty, *py_empty_names, *dtype_object[CC_DT_COUNT];
+} T;
+
+/* ------------------------------------------------------------------ types */
+
+bool cc_tens_plain(PyObject *o) {
+    return Py_TYPE(o) == T.tensor || Py_TYPE(o) == T.parameter;
+}
+
+bool cc_tens_any(PyObject *o) {
+    return Py_TYPE(o) == T.tensor || PyObject_TypeCheck(o, T.base);
+}
+
+PyTypeObject *cc_tens_size_type(void) {
+    return T.size;
+}
+
+PyTypeObject *cc_tens_base_type(void) {
+    return T.base;
+}
+
+bool cc_tens_constant(PyObject *o) {
+    for (int i = 0; i < CC_COUNT(T.constant); i++)
+        if (Py_TYPE(o) == T.constant[i]) return true;
+    return false;
+}
+
+/* ------------------------------------------------------------------ reading */
+
+static uint64_t slow_keys(PyObject *o) {
+    PyObject *type, *value, *tb;
+    PyErr_Fetch(&type, &value, &tb);
+    uint64_t keys = 0;   /* "nothing known": foreign */
+    PyObject *set = T.dispatch_keys ? PyObject_CallOneArg(T.dispatch_keys, o) : NULL;
+    PyObject *raw = set ? PyObject_CallMethodNoArgs(set, T.raw_repr) : NULL;
+    if (raw) keys = PyLong_AsUnsignedLongLongMask(raw);
+    Py_XDECREF(set);
+    Py_XDECREF(raw);
+    PyErr_Restore(type, value, tb);
+    return keys;
+}
+
+static inline const Impl *impl_of(PyObject *o) {
+    return *(const Impl *const *)((const char *)o + T.impl_at);
+}
+
+static inline uint64_t keys_of(PyObject *o) {
+    if (!T.keys_at) return slow_keys(o);
+    const uint64_t *impl = (const uint64_t *)impl_of(o);
+    return impl ? impl[T.keys_at] : 0;
+}
+
+static bool inference_mode(void) {
+    if (T.c_inference) return T.c_inference();
+    PyObject *on = T.inference_enabled ? PyObject_CallNoArgs(T.inference_enabled) : NULL;
+    bool yes = on == Py_True;
+    Py_XDECREF(on);
+    PyErr_Clear();
+    return yes;
+}
+
+/* How far a tensor with these keys can be described. */
+typedef enum Grade { PLAIN, SOFT, HARD } Grade;
+
+static inline Grade grade(uint64_t keys) {
+    if (!(keys & T.key_dense) || (keys & ~(T.keys_ok | T.keys_soft))) return HARD;
+    if (keys & T.keys_soft) return SOFT;
+    /* An inference tensor may not be saved for backward or written outside inference mode: there it is the host's. */
+    if (!(keys & T.key_autograd) && !inference_mode()) return SOFT;
+    return PLAIN;
+}
+
+static bool requires_grad(PyObject *o) {
+    if (T.c_requires_grad && T.impl_at) return T.c_requires_grad(impl_of(o));
+    PyObject *value = PyObject_GetAttr(o, T.requires_grad_name);
+    bool yes = value == Py_True;
+    Py_XDECREF(value);
+    PyErr_Clear();
+    return yes;
+}
+
+/* What either back-end tells of a tensor. */
+typedef struct View {
+    const int64_t *size, *stride;   /* stride may be NULL when there are no elements */
+    int64_t ndim;
+    int64_t raw_dtype;              /* the back-end's number, for dtypes that we have none for */
+    int32_t device, index;          /* DLPack's device type */
+    CcDtype dtype;
+} View;
+
+static int view_by_dlpack(PyObject *o, View *v, DlTensor *d) {
+    PyObject *type = NULL, *value = NULL, *tb = NULL;
+    bool pending = PyErr_Occurred() != NULL;   /* the caller may stand between a raise and its handler */
+    if (pending) PyErr_Fetch(&type, &value, &tb);
+    int rc = T.dl->read(o, d);
+    if (rc) PyErr_Clear();
+    if (pending) PyErr_Restore(type, value, tb);
+    if (rc) return -1;
+    v->size = d->shape;
+    v->stride = d->strides;
+    v->ndim = d->ndim;
+    v->raw_dtype = (int64_t)d->dtype.code << 32 | (int64_t)d->dtype.bits << 16 | d->dtype.lanes;
+    v->dtype = d->dtype.lanes == 1 ? cc_dtype_from_dl(d->dtype.code, d->dtype.bits) : CC_DT_OTHER;
+    v->device = d->device.type == DL_CUDA_HOST ? DL_CPU : d->device.type;   /* pinned memory is the CPU's */
+    v->index = v->device == DL_CUDA ? d->device.index : 0;
+    return 0;
+}
+
+/* The at::Tensor inside a tensor object is what the stable shim calls a handle. */
+static inline void *handle_of(PyObject *o) {
+    return (char *)o + T.impl_at;
+}
+
+static int view_by_shim(PyObject *o, View *v) {
+    void *h = handle_of(o);
+    int32_t dtype, device, index = 0;
+    if (T.shim.sizes(h, &v->size) || T.shim.strides(h, &v->stride) || T.shim.dim(h, &v->ndim) ||
+        T.shim.dtype(h, &dtype) || T.shim.device_type(h, &device))
+        return -1;
+    if (device == T.device_type[DL_CPU])
+        v->device = DL_CPU;
+    else if (device == T.device_type[DL_CUDA] && T.shim.device_index(h, &index) == 0)
+        v->device = DL_CUDA;
+    else
+        return -1;
+    v->index = index;
+    v->raw_dtype = dtype;
+    v->dtype = (unsigned)dtype < SCALAR_TYPES ? (CcDtype)T.dtype_of[dtype] : CC_DT_OTHER;
+    return 0;
+}
+
+static inline int view_of(PyObject *o, View *v) {
+    DlTensor d;
+    return T.shim.sizes ? view_by_shim(o, v) : view_by_dlpack(o, v, &d);
+}
+
+static void *data_of(PyObject *o) {
+    DlTensor d;
+    View v;
+    void *data;
+    if (T.shim.sizes) return T.shim.data(handle_of(o), &data) ? NULL : data;
+    return view_by_dlpack(o, &v, &d) || !d.data ? NULL : (char *)d.data + d.byte_offset;
+}
+
+/* Foreign types that can be compared keep sizes and strides of up to SOFT_DIMS dims, then ndim, dtype and keys. */
+enum { SOFT_DIMS = 6, SOFT_NDIM = 6, SOFT_DTYPE = 7, SOFT_KEYS = 7 };
+
+static void fill_soft(CcType *t, const View *v, uint64_t keys) {
+    for (int i = 0; i < v->ndim; i++) {
+        t->size[i] = v->size[i];
+        t->stride[i] = v->stride ? v->stride[i] : 0;
+    }
+    t->size[SOFT_NDIM] = v->ndim;
+    t->size[SOFT_DTYPE] = v->raw_dtype;
+    t->stride[SOFT_KEYS] = (int64_t)keys;
+}
+
+bool cc_tens_matchable(const CcType *t) {
+    return t->ndim >= 0 || t->stride[SOFT_KEYS] != 0;
+}
+
+void cc_tens_read(PyObject *o, bool grad, CcTensor *out) {
+    memset(out, 0, sizeof *out);
+    CcType *t = &out->type;
+    t->ndim = -1;
+    if (!cc_tens_plain(o)) return;
+    uint64_t keys = keys_of(o);
+    Grade g = grade(keys);
+    View v;
+    if (g == HARD || view_of(o, &v)) return;
+    t->dtype = (uint8_t)v.dtype;
+    t->device = (uint8_t)v.device;
+    t->device_index = (uint8_t)v.index;
+    if (grad) t->requires_grad = requires_grad(o);
+    if (v.device != DL_CPU && v.device != DL_CUDA) return;
+    if (g == SOFT || v.dtype == CC_DT_OTHER) {
+        if (v.ndim <= SOFT_DIMS) fill_soft(t, &v, keys);
+        return;
+    }
+    if (v.ndim > CC_MAX_DIMS) return;
+    t->ndim = (int8_t)v.ndim;
+    int64_t numel = 1;
+    for (int i = 0; i < v.ndim; i++) {
+        t->size[i] = v.size[i];
+        t->stride[i] = v.stride ? v.stride[i] : 0;
+        numel *= v.size[i];
+    }
+    out->data = numel ? data_of(o) : NULL;
+}
+
+static bool same_sizes(const CcType *t, const View *v) {
+    for (int i = 0; i < v->ndim; i++)
+        if (t->size[i] != v->size[i] || t->stride[i] != (v->stride ? v->stride[i] : 0)) return false;
+    return true;
+}
+
+bool cc_tens_match(PyObject *o, PyTypeObject *cls, const CcType *t, bool grad) {
+    if (Py_TYPE(o) != cls || !cc_tens_plain(o) || !cc_tens_matchable(t)) return false;
+    uint64_t keys = keys_of(o);
+    Grade g = grade(keys);
+    View v;
+    if (g == HARD || view_of(o, &v)) return false;
+    if (v.dtype != t->dtype || v.device != t->device || v.index != t->device_index) return false;
+    bool soft = g == SOFT || v.dtype == CC_DT_OTHER;
+    if (soft != (t->ndim < 0)) return false;
+    if (soft) {
+        if (v.ndim > SOFT_DIMS || t->size[SOFT_NDIM] != v.ndim || t->size[SOFT_DTYPE] != v.raw_dtype ||
+            t->stride[SOFT_KEYS] != (int64_t)keys)
+            return false;
+    } else if (v.ndim != t->ndim) {
+        return false;
+    }
+    return same_sizes(t, &v) && (!grad || t->requires_grad == requires_grad(o));
+}
+
+/* ------------------------------------------------------------------ making */
+
+static PyObject *empty_by_python(const CcType *t) {
+    PyObject *size = PyTuple_New(t->ndim), *stride = PyTuple_New(t->ndim), *result = NULL;
+    PyObject *device = PyUnicode_FromFormat(t->device == DL_CUDA ? "cuda:%d" : "cpu", t->device_index);
+    for (int i = 0; size && stride && i < t->ndim; i++) {
+        PyTuple_SET_ITEM(size, i, PyLong_FromLongLong(t->size[i]));
+        PyTuple_SET_ITEM(stride, i, PyLong_FromLongLong(t->stride[i]));
+    }
+    if (size && stride && device && !PyErr_Occurred()) {
+        PyObject *args[] = {size, stride, T.dtype_object[t->dtype], device};
+        result = PyObject_Vectorcall(T.py_empty, args, 2, T.py_empty_names);
+    }
+    Py_XDECREF(size);
+    Py_XDECREF(stride);
+    Py_XDECREF(device);
+    return result;
+}
+
+PyObject *cc_tens_empty(const CcType *t, void **data) {
+    if (t->ndim < 0 || t->dtype == CC_DT_OTHER || t->dtype >= CC_DT_COUNT ||
+        (t->device != DL_CPU && t->device != DL_CUDA)) {
+        PyErr_SetString(PyExc_SystemError, "ccompile: cc_tens_empty was asked for a tensor that only the host can make");
+        return NULL;
+    }
+    if (T.empty_strided) {
+        void *handle = NULL;
+        if (T.empty_strided(t->ndim, t->size, t->stride, T.scalar_type[t->dtype], T.device_type[t->device],
+                            t->device == DL_CUDA ? t->device_index : 0, &handle) == 0) {
+            PyObject *result = T.wrap(handle);
+            if (result && data && (!T.shim.data || T.shim.data(handle, data))) *data = NULL;
+            T.delete_tensor(handle);
+            return result;
+        }
+    }   /* the shim reports no reason: Python's own function below raises it (out of memory ...) */
+    PyObject *result = empty_by_python(t);
+    if (result && data) *data = data_of(result);
+    return result;
+}
+
+void cc_tens_describe(const CcType *t, CcSbuf *out) {
+    if (t->ndim < 0) {
+        cc_sbuf_add(out, "foreign tensor");
+        return;
+    }
+    cc_sbuf_add(out, "%s[", cc_dtype_info((CcDtype)t->dtype)->name);
+    for (int i = 0; i < t->ndim; i++) cc_sbuf_add(out, "%s%lld", i ? ", " : "", (long long)t->size[i]);
+    cc_sbuf_add(out, "]");
+    if (!cc_type_contiguous(t)) {
+        cc_sbuf_add(out, " strides (");
+        for (int i = 0; i < t->ndim; i++) cc_sbuf_add(out, "%s%lld", i ? ", " : "", (long long)t->stride[i]);
+        cc_sbuf_add(out, ")");
+    }
+    if (t->device == DL_CUDA)
+        cc_sbuf_add(out, " cuda:%d", t->device_index);
+    else
+        cc_sbuf_add(out, " cpu");
+    if (t->requires_grad) cc_sbuf_add(out, " requires_grad");
+}
+
+/* ------------------------------------------------------------------ init */
+
+static int missing(const char *what) {
+    PyErr_Clear();
+    PyObject *version = cc_tsym_path("torch.__version__");
+    PyErr_Format(PyExc_ImportError, "ccompile needs torch >= 2.10, but torch %S has no %s: install a newer torch",
+                 version ? version : Py_None, what);
+    Py_XDECREF(version);
+    return -1;
+}
+
+static int find_type(const char *path, PyTypeObject **out) {
+    PyObject *o = cc_tsym_path(path);
+    if (!o || !PyType_Check(o)) {
+        Py_XDECREF(o);
+        return missing(path);
+    }
+    Py_XSETREF(*out, (PyTypeObject *)o);
+    return 0;
+}
+
+static int find_dlpack(void) {
+    PyObject *capsule = cc_tsym_path("torch.Tensor.__dlpack_c_exchange_api__");
+    const DlApi *api = capsule ? PyCapsule_GetPointer(capsule, "dlpack_exchange_api") : NULL;
+    Py_XDECREF(capsule);   /* torch's table is static */
+    while (api && api->version.major != 1) api = api->prev;
+    if (!api || !api->read) return missing("__dlpack_c_exchange_api__ of DLPack 1.x");
+    T.dl = api;
+    return 0;
+}
+
+/* Tensors of different key sets, for finding where the key set stands. */
+static PyObject *sample(int which) {
+    static const char *const how[] = {"empty", "_neg_view", "_efficientzerotensor", "_neg_view", "empty"};
+    char path[64];
+    snprintf(path, sizeof path, "torch._C._VariableFunctions.%s", how[which]);
+    PyObject *f = cc_tsym_path(path), *result = NULL, *arg = NULL, *kw = NULL;
+    if (f && strcmp(how[which], "_neg_view") == 0)
+        arg = sample(which == 1 ? 0 : 2);
+    else
+        arg = Py_BuildValue("(i)", 3);
+    if (which == 4) kw = Py_BuildValue("{s:s}", "device", "meta");
+    if (f && arg && (which != 4 || kw)) {
+        PyObject *args = PyTuple_Pack(1, arg);
+        if (args) result = PyObject_Call(f, args, kw);
+        Py_XDECREF(args);
+    }
+    Py_XDECREF(f);
+    Py_XDECREF(arg);
+    Py_XDECREF(kw);
+    if (!result) PyErr_Clear();
+    return result;
+}
+
+static void calibrate(void) {
+    enum { N = 5, OBJECT_BYTES = 48, IMPL_WORDS = 26 };   /* sizeof(TensorImpl) is asserted to be 208 by torch itself */
+    PyObject *t[N] = {0};
+    uint64_t want[N], maybe = ((uint64_t)1 << IMPL_WORDS) - 1;
+    T.impl_at = T.keys_at = 0;
+    for (int i = 0; i < N; i++) {
+        t[i] = sample(i);
+        PyObject *address = t[i] ? PyObject_GetAttrString(t[i], "_cdata") : NULL;
+        uint64_t impl = address ? PyLong_AsUnsignedLongLongMask(address) : 0;
+        Py_XDECREF(address);
+        PyErr_Clear();
+        want[i] = t[i] ? slow_keys(t[i]) : 0;
+        int at = (int)sizeof(PyObject);
+        while (impl && at < OBJECT_BYTES && *(uint64_t *)((char *)t[i] + at) != impl) at += (int)sizeof(void *);
+        if (!impl || !want[i] || at >= OBJECT_BYTES || (i && at != T.impl_at)) {
+            maybe = 0;
+            break;
+        }
+        T.impl_at = at;
+        for (int w = 0; w < IMPL_WORDS; w++)
+            if (((const uint64_t *)impl)[w] != want[i]) maybe &= ~((uint64_t)1 << w);
+    }
+    if (maybe && !(maybe & (maybe - 1)))
+        T.keys_at = __builtin_ctzll(maybe);
+    else
+        T.impl_at = 0;
+    for (int i = 0; i < N; i++) Py_XDECREF(t[i]);
+}
+
+static void find_keys(void) {
+    static const char *const ok[] = {"CPU", "CUDA", "AutogradCPU", "AutogradCUDA", "ADInplaceOrView", "AutocastCPU",
+                                     "AutocastCUDA"};
+    T.keys_ok = 0;
+    for (int i = 0; i < CC_COUNT(ok); i++) T.keys_ok |= cc_tsym_key(ok[i]);
+    T.keys_soft = cc_tsym_key("Negative") | cc_tsym_key("Conjugate");
+    T.key_dense = cc_tsym_key("Dense");
+    T.key_autograd = cc_tsym_key("AutogradFunctionality");
+}
+
+/* The stable shim; any missing part leaves it unused, and DLPack and torch.empty_strided do the work. */
+static void find_shim(void) {
+    T.empty_strided = NULL;
+    memset(&T.shim, 0, sizeof T.shim);
+    for (int i = 1; i < CC_DT_COUNT; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "aoti_torch_dtype_%s", cc_dtype_info((CcDtype)i)->torch_name);
+        int32_t (*number)(void) = cc_tsym_find(name);
+        T.scalar_type[i] = number ? number() : -1;
+        if ((unsigned)T.scalar_type[i] >= SCALAR_TYPES) return;
+        T.dtype_of[T.scalar_type[i]] = (uint8_t)i;
+    }
+    int32_t (*cpu)(void) = cc_tsym_find("aoti_torch_device_type_cpu");
+    int32_t (*cuda)(void) = cc_tsym_find("aoti_torch_device_type_cuda");
+    if (!cpu || !cuda) return;
+    T.device_type[DL_CPU] = cpu();
+    T.device_type[DL_CUDA] = cuda();
+    T.shim.strides = cc_tsym_find("aoti_torch_get_strides");
+    T.shim.dim = cc_tsym_find("aoti_torch_get_dim");
+    T.shim.dtype = cc_tsym_find("aoti_torch_get_dtype");
+    T.shim.device_type = cc_tsym_find("aoti_torch_get_device_type");
+    T.shim.device_index = cc_tsym_find("aoti_torch_get_device_index");
+    T.shim.data = cc_tsym_find("aoti_torch_get_data_ptr");
+    if (T.impl_at && T.shim.strides && T.shim.dim && T.shim.dtype && T.shim.device_type && T.shim.device_index &&
+        T.shim.data)
+        T.shim.sizes = cc_tsym_find("aoti_torch_get_sizes");
+    T.delete_tensor = cc_tsym_find("aoti_torch_delete_tensor_object");
+    T.wrap = cc_tsym_find("_Z16THPVariable_WrapRKN2at10TensorBaseE");
+    if (T.delete_tensor && T.wrap && T.shim.data) T.empty_strided = cc_tsym_find("aoti_torch_empty_strided");
+}
+
+static int find_python(void) {
+    Py_XSETREF(T.dispatch_keys, cc_tsym_path("torch._C._dispatch_keys"));
+    Py_XSETREF(T.inference_enabled, cc_tsym_path("torch.is_inference_mode_enabled"));
+    Py_XSETREF(T.py_empty, cc_tsym_path("torch._C._VariableFunctions.empty_strided"));
+    if (!T.dispatch_keys) return missing("torch._C._dispatch_keys");
+    if (!T.py_empty) return missing("torch.empty_strided");
+    Py_XSETREF(T.py_empty_names, Py_BuildValue("(ss)", "dtype", "device"));
+    Py_XSETREF(T.raw_repr, PyUnicode_InternFromString("raw_repr"));
+    Py_XSETREF(T.requires_grad_name, PyUnicode_InternFromString("requires_grad"));
+    if (!T.py_empty_names || !T.raw_repr || !T.requires_grad_name) return -1;
+    for (int i = 1; i < CC_DT_COUNT; i++) {
+        char path[64];
+        snprintf(path, sizeof path, "torch.%s", cc_dtype_info((CcDtype)i)->torch_name);
+        Py_XSETREF(T.dtype_object[i], cc_tsym_path(path));
+        if (!T.dtype_object[i]) return missing(path);
+    }
+    T.c_inference = cc_tsym_find("_ZN3c1013InferenceMode10is_enabledEv");
+    T.c_requires_grad = cc_tsym_find("_ZNK3c1010TensorImpl13requires_gradEv");
+    return 0;
+}
+
+int cc_tens_init_types(void) {
+    if (find_type("torch._C.TensorBase", &T.base) || find_type("torch.Tensor", &T.tensor) ||
+        find_type("torch.nn.Parameter", &T.parameter) || find_type("torch.Size", &T.size))
+        return -1;
+    static const char *const constant[] = {"torch.dtype", "torch.device", "torch.layout", "torch.memory_format",
+                                           "torch.qscheme"};
+    for (int i = 0; i < CC_COUNT(constant); i++)
+        if (find_type(constant[i], &T.constant[i])) return -1;
+    if (find_dlpack() || find_python()) return -1;
+    find_keys();
+    calibrate();
+    find_shim();
+    return 0;
+}
+
+int cc_tens_init(PyObject *torch) {
+    if (cc_tsym_init(torch) || cc_tens_init_types() || cc_mode_init() || cc_torch_init() || cc_bind_init()) return -1;
+    return 0;
+}
+
+/* Tests: without the shim and the calibrated layout, as under a torch that has neither. */
+void cc_tens_force_fallback(bool on) {
+    if (on) {
+        T.impl_at = T.keys_at = 0;
+        T.c_requires_grad = NULL;
+        T.empty_strided = NULL;
+        memset(&T.shim, 0, sizeof T.shim);
+    } else {
+        calibrate();
+        find_shim();
+        T.c_requires_grad = cc_tsym_find("_ZNK3c1010TensorImpl13requires_gradEv");
+    }
+}

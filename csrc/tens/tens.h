@@ -1,0 +1,100 @@
+/* tens: what the front half knows of torch. Tensors as descriptors, the ambient state that torch's C code reads unseen,
+ * what each torch callable does (torch.def), and which op-table row it binds to (binds.def). No libtorch header or library:
+ * DLPack's exchange API, torch's stable C shim by dlsym, and torch's own Python callables. GIL held everywhere. */
+#ifndef CC_TENS_H
+#define CC_TENS_H
+
+#include "../py/py.h"
+#include "../ir/ir.h"
+
+/* Once, with the imported torch module. -1 with ImportError set (which torch, what is missing). */
+CC_MUST int cc_tens_init(PyObject *torch);
+
+/* ---- tens.c ---- */
+typedef struct CcTensor {
+    CcType type;
+    void *data;          /* first element; NULL when foreign or empty */
+} CcTensor;
+
+bool cc_tens_plain(PyObject *o);      /* exactly torch.Tensor or torch.nn.Parameter (or Buffer): no subclass behaviour */
+bool cc_tens_any(PyObject *o);        /* any instance of torch._C.TensorBase */
+/* Reads metadata and pointer. `grad` also fills type.requires_grad (else 0). Never fails: what kernels can't work on
+ * (sparse, quantised, complex, meta, neg or conj bit, functorch wrapper, subclass, an inference tensor outside inference
+ * mode, more than CC_MAX_DIMS dims ...) has type.ndim = -1, data NULL. No error is left set.
+ * A foreign type whose metadata can still be compared (complex, odd dtypes, neg/conj bit, inference tensor; <= 6 dims)
+ * keeps it in size[] and stride[] for cc_tens_match; all others (cc_tens_matchable false) never match. */
+void cc_tens_read(PyObject *tensor, bool grad, CcTensor *out);
+/* The same test as a guard: exact Python type `cls` and equal metadata. `grad`: also requires_grad. About 20 ns. */
+bool cc_tens_match(PyObject *o, PyTypeObject *cls, const CcType *type, bool grad);
+bool cc_tens_matchable(const CcType *type);   /* false: cc_tens_match is never true for it, so an input of it can't be guarded */
+/* New uninitialised torch.Tensor of this type (dense, requires_grad False) with an ordinary, resizable storage. */
+CC_MUST CC_NEW PyObject *cc_tens_empty(const CcType *type, void **data);
+/* "f32[8, 64] cpu" for reports. */
+void cc_tens_describe(const CcType *type, CcSbuf *out);
+PyTypeObject *cc_tens_size_type(void);     /* torch.Size */
+/* dtype, device, layout, memory_format objects: immutable constants */
+bool cc_tens_constant(PyObject *o);
+
+void cc_tens_force_fallback(bool on);      /* tests: read by DLPack and Python only, as under a torch without the shim */
+
+/* ---- mode.def, mode.c: ambient state, one row a mode ---- */
+enum { CC_MODE_MAX = 40 };
+typedef struct CcMode {
+    intptr_t v[CC_MODE_MAX];   /* by row; objects as borrowed pointers of immortal/interned torch objects */
+} CcMode;
+void cc_mode_read(CcMode *out);                                  /* about 0.3 us */
+bool cc_mode_same(const CcMode *a, const CcMode *b);
+const char *cc_mode_diff(const CcMode *a, const CcMode *b);      /* name of the first row that differs; NULL */
+/* NULL when a region may be compiled under this state; else why not (a torch-function or dispatch mode is active, inside
+ * vmap/functorch, inside torch.jit.trace or torch.compile, ...): the call then runs eagerly. */
+const char *cc_mode_refuse(const CcMode *mode);
+bool cc_mode_grad(const CcMode *mode);                           /* grad mode is enabled */
+bool cc_mode_autocast(const CcMode *mode);                       /* autocast is enabled for some device */
+int cc_mode_threads(void);                                       /* torch.get_num_threads() */
+void cc_mode_force_fallback(bool on);                            /* tests: every row through Python */
+int cc_mode_count(void);                                         /* rows */
+const char *cc_mode_name(int row);                               /* "GRAD"; NULL past the end */
+
+/* ---- torch.def, torch.c: what a torch callable does ---- */
+typedef enum CcTorchClass {
+    CC_T_NOT,        /* not one of torch's C callables */
+    CC_T_OP,         /* tensors from tensors, constants, or nothing: a node */
+    CC_T_META,       /* reads metadata only (size, dim, is_floating_point, ...): constant under metadata guards */
+    CC_T_VALUE,      /* reads a tensor's data into Python (item, tolist, numpy, __bool__, equal, ...): graph break */
+    CC_T_STATE,      /* reads ambient state that the entry guards cover (is_grad_enabled, _get_tracing_state, ...) */
+    CC_T_SET_STATE,  /* sets ambient state (_set_grad_enabled, ...): an effect node, replayed in order */
+    CC_T_DROP,       /* bookkeeping without a visible effect (_log_api_usage_once): not replayed */
+    CC_T_BREAK,      /* everything else known to need a break (set_, resize_, backward, manual_seed, ...) */
+    CC_T_UNKNOWN,    /* a C callable of torch without a row: decided by what it returns (tensor: node; else break) */
+} CcTorchClass;
+typedef struct CcTorch {
+    CcTorchClass cls;
+    unsigned node_flags;     /* CC_N_* when it is an op */
+    const char *name;        /* "Tensor.add_", "torch.rand" */
+    const char *why;         /* VALUE, BREAK: reason for people */
+    bool dynamic_shape;      /* OP: the result's shape may depend on data (nonzero, x[mask], zeros(t), ...) */
+} CcTorch;
+/* callable: builtin function or method, method descriptor, ... (bound methods unwrapped by the caller).
+ * attr form: CcTorch of reading attribute `name` of a tensor. */
+CcTorch cc_torch_call(PyObject *callable, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
+CcTorch cc_torch_attr(PyObject *tensor, PyObject *name);
+
+/* ---- binds.def, bind.c: from callables and arguments to an op and its operands ---- */
+enum { CC_BOUND_MAX = 8 };
+typedef struct CcBound {
+    CcOpId op;
+    int n;
+    struct {
+        PyObject *tensor;    /* borrowed; NULL: the constant below */
+        CcOperand constant;
+    } in[CC_BOUND_MAX];
+} CcBound;
+/* 0: bound; -1: no row, or these arguments don't fit the row (then it is a HOST node). No error is left set. */
+int cc_bind_call(PyObject *callable, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, CcBound *out);
+int cc_bind_binop(CcBinop op, bool inplace, PyObject *a, PyObject *b, CcBound *out);
+int cc_bind_unary(int op, PyObject *a, CcBound *out);
+int cc_bind_compare(int op, PyObject *a, PyObject *b, CcBound *out);
+/* Row `row` of binds.def: its op's name (NULL past the end), whether ops.def has it, its callables. */
+const char *cc_bind_row(int row, bool *known, const char **callables);
+
+#endif

@@ -1,0 +1,397 @@
+/* What a torch callable does: torch.def and plain.def resolved to addresses once, then one map lookup a call.
+ *
+ * init walks torch's namespaces; each C callable found there is filed under its PyMethodDef (so that a method descriptor, a
+ * bound builtin and a function that share one are one) with the fact that stands under its name in the tables. C callables of
+ * torch that were not found are recognised by module or type name and are CC_T_UNKNOWN, which promises nothing. */
+#include "tens_int.h"
+
+enum { W = 1, R = 2, D = 4, N = 8, S = 16, M = 32, B = 64, Z = 128, G = 256 };   /* torch.def */
+
+typedef struct Fact {
+    const char *name;
+    CcTorchClass cls;
+    int flags, position;
+    const char *argument, *why;
+} Fact;
+
+static const Fact FACT[] = {
+    {"", CC_T_UNKNOWN, 0, 0, NULL, NULL},   /* 0: no row */
+    {"", CC_T_OP, 0, 0, NULL, NULL},        /* 1: CC_PLAIN */
+    {"", CC_T_OP, W, 0, NULL, NULL},        /* 2: CC_PLAIN_WRITES */
+#define CC_TORCH(name, cls, flags, position, argument, why) {name, CC_T_##cls, flags, position, argument, why},
+#define CC_TORCH_TYPE(path, prefix, cls, why) {path, CC_T_##cls, 0, 0, prefix, why},
+#define CC_TORCH_ATTR(name, cls, flags, why) {"." name, CC_T_##cls, flags, 0, NULL, why},
+#include "torch.def"
+#undef CC_TORCH
+#undef CC_TORCH_TYPE
+#undef CC_TORCH_ATTR
+};
+enum { F_UNKNOWN, F_PLAIN, F_PLAIN_WRITES };
+
+static const struct Plain {
+    const char *names;
+    int fact;
+} PLAIN[] = {
+#define CC_PLAIN(names) {names, F_PLAIN},
+#define CC_PLAIN_WRITES(names) {names, F_PLAIN_WRITES},
+#include "plain.def"
+#undef CC_PLAIN
+#undef CC_PLAIN_WRITES
+};
+
+/* Where C callables stand: path, whether it is a type, what people call it, prefix of its rows. */
+static const struct Space {
+    const char *path, *show, *prefix;
+} SPACE[] = {
+    {"torch._C._VariableFunctionsClass", "torch.", ""},
+    {"torch._C._nn", "torch._C._nn.", ""},
+    {"torch._C._linalg", "torch._C._linalg.", ""},
+    {"torch._C._fft", "torch._C._fft.", ""},
+    {"torch._C._special", "torch._C._special.", ""},
+    {"torch._C._sparse", "torch._C._sparse.", ""},
+    {"torch._C._nested", "torch._C._nested.", ""},
+    {"torch._C.TensorBase", "Tensor.", ""},
+    {"torch.Tensor", "Tensor.", ""},
+    {"torch._C._functorch", "torch._C._functorch.", "_C._functorch."},
+    {"torch._C", "torch._C.", "_C."},
+};
+
+typedef struct Entry {
+    int fact;
+    const char *name;
+} Entry;
+
+static struct {
+    CcArena *arena;      /* names, for the life of the process */
+    CcMap facts;         /* interned name -> fact: "relu", "_C.fork" */
+    CcMap attrs;         /* interned attribute name -> fact */
+    CcMap known;         /* cc_torch_key -> entry */
+    CC_VEC(Entry) entry;
+    PyObject *keep;      /* list: names and pybind functions whose addresses are keys */
+} X;
+
+/* ------------------------------------------------------------------ keys */
+
+const void *cc_torch_key(PyObject *o, PyObject **self) {
+    *self = NULL;
+    if (PyCFunction_Check(o)) {
+        *self = PyCFunction_GET_SELF(o);
+        return ((PyCFunctionObject *)o)->m_ml;
+    }
+    PyTypeObject *type = Py_TYPE(o);
+    if (type == &PyMethodDescr_Type || type == &PyClassMethodDescr_Type) return ((PyMethodDescrObject *)o)->d_method;
+    return o;
+}
+
+static bool torchish(PyObject *text) {
+    const char *s = text && PyUnicode_Check(text) ? PyUnicode_AsUTF8(text) : NULL;
+    if (!s) PyErr_Clear();
+    return s && strncmp(s, "torch", 5) == 0 && (s[5] == 0 || s[5] == '.');
+}
+
+static bool torch_type(const PyTypeObject *type) {
+    return strncmp(type->tp_name, "torch.", 6) == 0 || strcmp(type->tp_name, "Tensor") == 0;
+}
+
+/* An unlisted C callable: is it torch's? Its name is then given. */
+static const char *foreign_name(PyObject *o, PyObject *self) {
+    if (PyCFunction_Check(o)) {
+        PyCFunctionObject *f = (PyCFunctionObject *)o;
+        bool ours = torchish(f->m_module) || (self && !PyModule_Check(self) && torch_type(Py_TYPE(self))) ||
+                    (self && PyType_Check(self) && torch_type((PyTypeObject *)self));
+        return ours ? f->m_ml->ml_name : NULL;
+    }
+    PyTypeObject *type = Py_TYPE(o);
+    if (type == &PyMethodDescr_Type || type == &PyClassMethodDescr_Type || type == &PyWrapperDescr_Type ||
+        type == &PyGetSetDescr_Type) {
+        PyDescrObject *d = (PyDescrObject *)o;
+        return torch_type(d->d_type) ? PyUnicode_AsUTF8(d->d_name) : NULL;
+    }
+    return NULL;
+}
+
+/* ------------------------------------------------------------------ what the arguments say */
+
+static bool falsy(PyObject *o) {
+    if (o == Py_False) return true;
+    if (PyLong_CheckExact(o)) return PyObject_IsTrue(o) == 0;
+    return PyFloat_CheckExact(o) && PyFloat_AS_DOUBLE(o) == 0.0;
+}
+
+static PyObject *argument(PyObject *const *args, Py_ssize_t n, PyObject *kwnames, int position, const char *name) {
+    if (position >= 0 && position < n) return args[position];
+    for (Py_ssize_t i = 0; kwnames && i < PyTuple_GET_SIZE(kwnames); i++)
+        if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(kwnames, i), name) == 0) return args[n + i];
+    return NULL;
+}
+
+static bool is_mask(PyObject *o) {
+    if (!cc_tens_any(o)) return false;
+    CcTensor t;
+    cc_tens_read(o, false, &t);
+    return t.type.ndim < 0 || t.type.dtype == CC_DT_BOOL || t.type.dtype == CC_DT_U8;
+}
+
+static bool mask_index(PyObject *o, int depth) {
+    if (PySlice_Check(o)) {
+        PySliceObject *s = (PySliceObject *)o;
+        return cc_tens_any(s->start) || cc_tens_any(s->stop) || cc_tens_any(s->step);
+    }
+    if (depth < 4 && (PyTuple_Check(o) || PyList_Check(o)))
+        for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++)
+            if (mask_index(PySequence_Fast_GET_ITEM(o, i), depth + 1)) return true;
+    return is_mask(o);
+}
+
+static bool has_tensor(PyObject *o, int depth) {
+    if (depth < 3 && (PyTuple_Check(o) || PyList_Check(o)))
+        for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++)
+            if (has_tensor(PySequence_Fast_GET_ITEM(o, i), depth + 1)) return true;
+    return cc_tens_any(o);
+}
+
+static bool shaped_by_tensor(PyObject *const *args, Py_ssize_t n, PyObject *kwnames, int position) {
+    for (Py_ssize_t i = CC_MAX(position, 0); i < n; i++)
+        if (has_tensor(args[i], 0)) return true;
+    for (Py_ssize_t i = 0; kwnames && i < PyTuple_GET_SIZE(kwnames); i++) {
+        PyObject *name = PyTuple_GET_ITEM(kwnames, i);
+        if (PyUnicode_CompareWithASCIIString(name, "input") && PyUnicode_CompareWithASCIIString(name, "out") &&
+            has_tensor(args[n + i], 0))
+            return true;
+    }
+    return false;
+}
+
+static bool plain_data(PyObject *o, int depth) {
+    if (PyTuple_Check(o) || PyList_Check(o)) {
+        if (depth > 8) return false;
+        for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++)
+            if (!plain_data(PySequence_Fast_GET_ITEM(o, i), depth + 1)) return false;
+        return true;
+    }
+    return o == Py_None || PyLong_Check(o) || PyFloat_Check(o) || PyComplex_Check(o) || PyUnicode_Check(o) ||
+           cc_tens_any(o) || cc_tens_constant(o);
+}
+
+static int tensors_in(PyObject *const *args, Py_ssize_t n) {
+    int count = 0;
+    for (Py_ssize_t i = 0; i < n; i++) count += cc_tens_any(args[i]);
+    return count;
+}
+
+static void judge(const Fact *f, int bound, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, CcTorch *out) {
+    int flags = f->flags;
+    Py_ssize_t total = n + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
+    if (f->argument && (flags & (W | R))) {
+        PyObject *value = argument(args, n, kwnames, f->position - bound, f->argument);
+        if (!value || falsy(value)) flags &= ~(W | R);
+    }
+    if (kwnames) {
+        PyObject *result = argument(args, n, kwnames, -1, "out");
+        if (result && result != Py_None) flags |= W;
+    }
+    if ((flags & N) && tensors_in(args, n) + bound == 1 && total + bound == 1) flags |= D;
+    if ((flags & S) && shaped_by_tensor(args, n, kwnames, f->position - bound)) flags |= D;
+    if ((flags & M) && n > 1 - bound && mask_index(args[1 - bound], 0)) flags |= D;
+    if ((flags & Z) && total + bound <= 1) out->cls = CC_T_META;
+    if (flags & B)
+        for (Py_ssize_t i = 0; i < total; i++)
+            if (!plain_data(args[i], 0)) {
+                out->cls = CC_T_BREAK;
+                out->why = f->why;
+            }
+    out->node_flags = (flags & W ? CC_N_WRITES : 0) | (flags & R ? CC_N_RANDOM : 0);
+    out->dynamic_shape = (flags & D) != 0;
+}
+
+static const Entry *find(PyObject *callable, PyObject **self) {
+    const int64_t *at = cc_map_find(&X.known, cc_torch_key(callable, self));
+    return at ? &X.entry.at[*at] : NULL;
+}
+
+CcTorch cc_torch_call(PyObject *callable, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
+    CcTorch out = {CC_T_NOT, 0, NULL, NULL, false};
+    n = PyVectorcall_NARGS((size_t)n);
+    PyObject *self;
+    const Entry *e = find(callable, &self);
+    out.name = e ? e->name : foreign_name(callable, self);
+    if (!out.name) return out;
+    if (!*out.name) out.name = "torch.ops";   /* pybind gives an operator no name of its own */
+    const Fact *f = &FACT[e ? e->fact : F_UNKNOWN];
+    out.cls = f->cls;
+    if (f->cls == CC_T_VALUE || f->cls == CC_T_BREAK) out.why = f->why;
+    if (f->cls == CC_T_UNKNOWN) {
+        out.node_flags = CC_N_WRITES | CC_N_RANDOM | CC_N_EFFECT;
+        out.dynamic_shape = true;
+    }
+    if (f->cls == CC_T_OP) judge(f, self && cc_tens_any(self), args, n, kwnames, &out);
+    return out;
+}
+
+/* ------------------------------------------------------------------ attributes */
+
+static bool bound_to(PyObject *value, PyObject *tensor) {
+    if (PyMethod_Check(value)) return PyMethod_GET_SELF(value) == tensor;
+    return PyCFunction_Check(value) && PyCFunction_GET_SELF(value) == tensor;
+}
+
+/* Attributes that are no getset of torch: methods and constants of the class are fixed by the type's guard. */
+static CcTorchClass class_attribute(PyObject *tensor, PyObject *name) {
+    PyObject *d = _PyType_Lookup(Py_TYPE(tensor), name);
+    if (!d) return CC_T_UNKNOWN;   /* the instance's own, or an AttributeError */
+    PyTypeObject *type = Py_TYPE(d);
+    if (type == &PyProperty_Type) return CC_T_NOT;   /* Python code: the hook sees its frame */
+    if (type == &PyMethodDescr_Type || type == &PyFunction_Type || type == &PyWrapperDescr_Type) {
+        PyObject *value = PyObject_GetAttr(tensor, name);   /* __dict__ of the tensor goes first: is it still the method? */
+        bool method = value && (bound_to(value, tensor) || strcmp(Py_TYPE(value)->tp_name, "method-wrapper") == 0);
+        Py_XDECREF(value);
+        PyErr_Clear();
+        return method ? CC_T_META : CC_T_UNKNOWN;
+    }
+    return CC_T_UNKNOWN;
+}
+
+CcTorch cc_torch_attr(PyObject *tensor, PyObject *name) {
+    CcTorch out = {CC_T_UNKNOWN, 0, NULL, NULL, false};
+    if (!PyUnicode_CheckExact(name) || !cc_tens_plain(tensor)) return out;
+    PyObject *type, *value, *tb;
+    PyErr_Fetch(&type, &value, &tb);
+    Py_INCREF(name);
+    if (!PyUnicode_CHECK_INTERNED(name)) PyUnicode_InternInPlace(&name);
+    const int64_t *at = cc_map_find(&X.attrs, name);
+    if (at) {
+        const Fact *f = &FACT[*at];
+        out.cls = f->cls;
+        out.name = f->name + 1;
+        if (f->cls == CC_T_BREAK) out.why = f->why;
+        if (f->flags & G) {
+            CcTensor t;
+            cc_tens_read(tensor, true, &t);
+            if (t.type.ndim < 0 || t.type.requires_grad) {
+                out.cls = CC_T_BREAK;
+                out.why = f->why;
+            }
+        }
+    } else {
+        out.cls = class_attribute(tensor, name);
+    }
+    Py_DECREF(name);
+    PyErr_Restore(type, value, tb);
+    return out;
+}
+
+/* ------------------------------------------------------------------ init */
+
+/* An interned string that stays for ever, as a key; NULL with an error set. */
+static PyObject *intern(const char *text, Py_ssize_t n) {
+    PyObject *name = PyUnicode_FromStringAndSize(text, n);
+    if (!name) return NULL;
+    PyUnicode_InternInPlace(&name);
+    int rc = PyList_Append(X.keep, name);
+    Py_DECREF(name);
+    return rc ? NULL : name;
+}
+
+static int load_facts(void) {
+    for (int i = 0; i < CC_COUNT(PLAIN); i++)
+        for (const char *s = PLAIN[i].names; *s;) {
+            size_t n = strcspn(s, " ");
+            PyObject *name = intern(s, (Py_ssize_t)n);
+            if (!name) return -1;
+            cc_map_put(&X.facts, name, PLAIN[i].fact);
+            s += n + strspn(s + n, " ");
+        }
+    for (int i = F_PLAIN_WRITES + 1; i < CC_COUNT(FACT); i++) {
+        bool attr = FACT[i].name[0] == '.';
+        PyObject *name = intern(FACT[i].name + attr, (Py_ssize_t)strlen(FACT[i].name + attr));
+        if (!name) return -1;
+        cc_map_put(attr ? &X.attrs : &X.facts, name, i);
+    }
+    return 0;
+}
+
+static int file(PyObject *callable, int fact, const char *show, const char *name) {
+    PyObject *self;
+    const void *key = cc_torch_key(callable, &self);
+    if (cc_map_find(&X.known, key)) return 0;
+    if (PyList_Append(X.keep, callable)) return -1;
+    size_t n = strlen(show) + strlen(name) + 1;
+    char *text = cc_arena_alloc(X.arena, n);
+    if (!text) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    snprintf(text, n, "%s%s", show, name);
+    cc_map_put(&X.known, key, X.entry.n);
+    cc_vec_push(&X.entry, (Entry){fact, text});
+    return 0;
+}
+
+static bool c_callable(PyObject *o) {
+    PyTypeObject *type = Py_TYPE(o);
+    return type == &PyMethodDescr_Type || type == &PyClassMethodDescr_Type || type == &PyWrapperDescr_Type ||
+           PyCFunction_Check(o);
+}
+
+static int fact_of(const char *prefix, const char *name) {
+    char full[160];
+    snprintf(full, sizeof full, "%s%s", prefix, name);
+    PyObject *key = PyUnicode_FromString(full);
+    if (key) PyUnicode_InternInPlace(&key);
+    const int64_t *at = key ? cc_map_find(&X.facts, key) : NULL;
+    int fact = at ? (int)*at : F_UNKNOWN;
+    Py_XDECREF(key);
+    return fact;
+}
+
+/* Files every C callable of a module or type (its own dict: inherited ones belong to their type). */
+static int walk(PyObject *space, const char *show, const char *prefix, int fallback) {
+    PyObject *dict = PyType_Check(space) ? ((PyTypeObject *)space)->tp_dict : PyModule_GetDict(space);
+    PyObject *name, *value;
+    Py_ssize_t at = 0;
+    while (dict && PyDict_Next(dict, &at, &name, &value)) {
+        const char *text = PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : NULL;
+        if (!text) continue;
+        if (Py_TYPE(value) == &PyStaticMethod_Type)
+            value = PyObject_GetAttr(space, name);
+        else
+            Py_INCREF(value);
+        int fact = value && c_callable(value) ? fact_of(prefix, text) : -1;
+        if (fact == F_UNKNOWN) fact = fallback;
+        int rc = fact >= 0 ? file(value, fact, show, text) : 0;
+        Py_XDECREF(value);
+        if (rc) return -1;
+    }
+    PyErr_Clear();
+    return 0;
+}
+
+static int walk_types(void) {
+    for (int i = 0; i < CC_COUNT(FACT); i++) {
+        const Fact *f = &FACT[i];
+        if (!f->argument || strncmp(f->name, "torch.", 6)) continue;   /* CC_TORCH_TYPE rows */
+        PyObject *type = cc_tsym_path(f->name);
+        char show[64], prefix[64];
+        snprintf(show, sizeof show, "%s.", f->argument);
+        snprintf(prefix, sizeof prefix, "%s.", f->argument);
+        int rc = type && PyType_Check(type) ? walk(type, show, prefix, i) : 0;
+        Py_XDECREF(type);
+        if (rc) return -1;
+    }
+    return 0;
+}
+
+int cc_torch_init(void) {
+    if (X.keep) return 0;
+    X.keep = PyList_New(0);
+    X.arena = cc_arena_new(0);
+    if (!X.keep || !X.arena || load_facts()) return -1;
+    for (int i = 0; i < CC_COUNT(SPACE); i++) {
+        PyObject *space = cc_tsym_path(SPACE[i].path);
+        int rc = space && (PyType_Check(space) || PyModule_Check(space))
+                     ? walk(space, SPACE[i].show, SPACE[i].prefix, F_UNKNOWN) : 0;
+        Py_XDECREF(space);
+        if (rc) return -1;
+    }
+    return walk_types();
+}

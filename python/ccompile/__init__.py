@@ -1,0 +1,30 @@
+"""ccompile: a tracing JIT for PyTorch models, written in C.
+
+import ccompile
+model = ccompile.compile(model)
+"""
+
+from ._setup import load as _load
+
+_load()  # refuses what can't be served, with one sentence, before anything else is imported
+
+from . import config  # noqa: E402
+from ._core import Unsupported, graph_break, is_compiling, reset  # noqa: E402
+from .api import compile, counters, disable, events  # noqa: E402
+from .report import BreakReason, Explanation, explain  # noqa: E402
+
+__version__ = "0.1.0"
+__all__ = [
+    "BreakReason",
+    "Explanation",
+    "Unsupported",
+    "compile",
+    "config",
+    "counters",
+    "disable",
+    "events",
+    "explain",
+    "graph_break",
+    "is_compiling",
+    "reset",
+]

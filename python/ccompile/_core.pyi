@@ -1,0 +1,85 @@
+"""The C module. What is here is what csrc/mod registers; the package's own functions are in api.py."""
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, TypedDict
+
+class BreakDict(TypedDict):
+    reason: str
+    text: str
+    advice: str
+    file: str
+    line: int
+    user_stack: list[tuple[str, int, str]]
+
+class NodeDict(TypedDict):
+    op: str
+    name: str
+    out: list[str]
+
+SegmentDict = TypedDict(
+    "SegmentDict",
+    {
+        "id": int,
+        "start": str,
+        "guards": list[str],
+        "nodes": list[NodeDict],
+        "graph_text": str,
+        "plan_text": str,
+        "end": str,
+        "break": BreakDict | None,
+        "hits": int,
+    },
+)
+
+class EntryDict(TypedDict):
+    root: str
+    segments: list[SegmentDict]
+
+class ReportDict(TypedDict):
+    entries: list[EntryDict]
+    breaks_seen: list[BreakDict]
+    give_ups: list[BreakDict]
+    calls: int
+    hits: int
+    recordings: int
+    eager_calls: int
+    last_guard_failure: str | None
+
+class Unsupported(RuntimeError): ...
+
+class Compiled:
+    __wrapped__: Callable[..., Any]
+    __name__: str
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        *,
+        fullgraph: bool,
+        dynamic: bool | None,
+        mode: str,
+        options: dict[str, Any],
+        name: str,
+    ) -> None: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+    def __get__(self, instance: object, owner: type | None = None) -> Any: ...
+    def report(self) -> ReportDict: ...
+    def reset(self) -> None: ...
+
+class Disabled:
+    __wrapped__: Callable[..., Any]
+    def __init__(self, fn: Callable[..., Any], reason: str | None = None) -> None: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+    def __get__(self, instance: object, owner: type | None = None) -> Any: ...
+
+def init(torch_module: ModuleType, *, llvmlite: str | None, onednn: str | None) -> None: ...
+def disable_push() -> None: ...
+def disable_pop() -> None: ...
+def graph_break(msg: str = "") -> None: ...
+def is_compiling() -> bool: ...
+def counters() -> dict[str, int]: ...
+def reset() -> None: ...
+def events(after: int = 0) -> list[tuple[int, str, int, str]]: ...
+def describe() -> str: ...
+def set_config(name: str, value: bool | int | str) -> None: ...
+def get_config() -> dict[str, bool | int | str]: ...

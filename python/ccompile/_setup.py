@@ -1,0 +1,92 @@
+"""What happens at import: is this interpreter and this torch served, where are the libraries, and _core.init.
+
+Quick by design (a few ms beside torch): no library is loaded here, only looked for."""
+
+import os
+import platform
+import sys
+
+SUPPORTED = ((3, 11), (3, 12), (3, 13))
+TORCH = (2, 10)
+
+
+def load() -> None:
+    """Checks, then initialises _core. Raises ImportError that says what is served."""
+    problem = refusal(sys.implementation.name, sys.version_info[:2], getattr(sys, "_is_gil_enabled", lambda: True)())
+    if problem:
+        raise ImportError(problem)
+
+    import torch
+
+    problem = torch_refusal(torch.__version__)
+    if problem:
+        raise ImportError(problem)
+    try:
+        from . import _core
+    except ImportError as error:
+        if "_core" not in str(error) or ("partially initialized" not in str(error) and "No module" not in str(error)):
+            raise
+        raise ImportError(
+            "ccompile._core is not built for this interpreter: run `pip install -e . --no-build-isolation` "
+            "in ccompile's source folder"
+        ) from error
+    _core.init(torch, llvmlite=find_llvmlite(), onednn=find_onednn())
+
+
+def refusal(implementation: str, version: tuple, gil: bool = True) -> str | None:
+    """Why this interpreter is not served, or None."""
+    if implementation != "cpython":
+        return f"ccompile needs CPython 3.11, 3.12 or 3.13: it owns CPython's frames. This is {implementation}."
+    if tuple(version) not in SUPPORTED:
+        return f"ccompile supports CPython 3.11, 3.12 and 3.13; this is CPython {version[0]}.{version[1]}."
+    if not gil:
+        return "ccompile does not support free-threaded CPython yet; run it with the GIL."
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return f"ccompile supports x86-64 Linux; this is {sys.platform} on {platform.machine()}."
+    return None
+
+
+def torch_refusal(version: str) -> str | None:
+    """Why this torch is not served, or None. A version that can't be read (a private build) is let through."""
+    try:
+        major, minor = (int(part) for part in version.split(".")[:2])
+    except ValueError:
+        return None
+    if (major, minor) < TORCH:
+        return f"ccompile needs torch 2.10 or later (DLPack's C exchange API); this is torch {version}."
+    return None
+
+
+def find_llvmlite() -> str | None:
+    """Path of libllvmlite.so without importing llvmlite; None when it is not installed."""
+    import importlib.util
+
+    try:
+        spec = importlib.util.find_spec("llvmlite")
+    except (ImportError, ValueError):
+        return None
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        path = os.path.join(folder, "binding", "libllvmlite.so")
+        if os.path.exists(path):
+            return path
+    return None
+
+
+def find_onednn() -> str | None:
+    """Path or name of oneDNN 3.x: CCOMPILE_ONEDNN, this environment's, the wheel's, else the system's by its name."""
+    named = os.environ.get("CCOMPILE_ONEDNN")
+    if named is not None:
+        return named or None
+    path = os.path.join(sys.prefix, "lib", "libdnnl.so.3")
+    if os.path.exists(path):
+        return path
+    from importlib import metadata
+
+    try:
+        files = metadata.distribution("onednn-cpu-gomp").files or []
+    except metadata.PackageNotFoundError:
+        files = []
+    for file in files:
+        if file.name == "libdnnl.so.3":
+            return str(file.locate())
+    return "libdnnl.so.3"

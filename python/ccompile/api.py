@@ -1,0 +1,183 @@
+"""compile, disable, counters, events: arguments are checked here, the work is done by _core."""
+
+import functools
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from . import _core, config
+from .module import CompiledModule, called_by, wrap_module
+
+MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+
+
+def compile(
+    model: Callable[..., Any] | None = None,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    mode: str | None = None,
+    options: dict[str, Any] | None = None,
+    disable: bool = False,
+) -> Any:
+    """Compiles a function, a method, a callable object or an nn.Module; as a call, or as a decorator with or without
+    arguments. Nothing is compiled until the first call, which records and returns what eager returns.
+
+    fullgraph: a graph break or a give-up raises ccompile.Unsupported before the breaking instruction runs.
+    dynamic:   None: a size becomes symbolic when it changes; True: at once; False: one variant per shape.
+    mode:      None or "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs".
+    options:   knobs for this callable only (see ccompile.config).
+    disable:   returns the model as it is.
+
+    The result for an nn.Module is an instance of its class that shares its __dict__: parameters, buffers, hooks,
+    state_dict keys and attributes are those of the original, which is `._orig_mod`.
+    """
+    settings = _check(fullgraph, dynamic, mode, options, disable)
+    if model is None:
+        return functools.partial(_compile, settings=settings, disable=disable)
+    return _compile(model, settings=settings, disable=disable)
+
+
+def _check(fullgraph: Any, dynamic: Any, mode: Any, options: Any, disable: Any) -> dict[str, Any]:
+    """Keyword arguments of _core.Compiled."""
+    for name, value in (("fullgraph", fullgraph), ("disable", disable)):
+        if not isinstance(value, bool):
+            raise TypeError(f"{name} must be True or False, not {type(value).__name__}: {value!r}")
+    if dynamic is not None and not isinstance(dynamic, bool):
+        raise TypeError(f"dynamic must be True, False or None, not {type(dynamic).__name__}: {dynamic!r}")
+    if mode is not None and not isinstance(mode, str):
+        raise TypeError(
+            f"mode must be None or one of {', '.join(map(repr, MODES))}, not {type(mode).__name__}: {mode!r}"
+        )
+    if mode is not None and mode not in MODES:
+        raise ValueError(config.unknown("mode", mode, list(MODES)))
+    if options is not None and not isinstance(options, Mapping):
+        raise TypeError(f"options must be a dict of knobs or None, not {type(options).__name__}: {options!r}")
+    knobs = {name: config.check("option", name, value) for name, value in (options or {}).items()}
+    return {"fullgraph": fullgraph, "dynamic": dynamic, "mode": mode or "default", "options": knobs}
+
+
+def _compile(model: Any, *, settings: dict[str, Any], disable: bool = False) -> Any:
+    if isinstance(model, type):
+        raise TypeError(_refusal(model, "a class: compile an instance of it, or one of its methods"))
+    if not callable(model) and not isinstance(model, classmethod):
+        raise TypeError(_refusal(model, f"{type(model).__name__}, which is not callable"))
+    if disable or isinstance(model, _core.Disabled):
+        return model
+    again = functools.partial(_compile, settings=settings)
+    if isinstance(model, CompiledModule):
+        return model if isinstance(called_by(model), _core.Disabled) else again(model._orig_mod)
+    if isinstance(model, torch.nn.Module):
+        return wrap_module(model, again, functools.partial(_core.Compiled, name=type(model).__qualname__, **settings))
+    if isinstance(model, _core.Compiled):
+        return again(model.__wrapped__)
+    if isinstance(model, functools.partial):
+        inner = functools.partial(again(model.func), *model.args, **model.keywords)
+        inner.__dict__.update(model.__dict__)
+        return inner
+    if isinstance(model, staticmethod | classmethod):
+        return type(model)(again(model.__func__))
+    if isinstance(model, types.MethodType) and not isinstance(model.__func__, types.FunctionType):
+        return types.MethodType(again(model.__func__), model.__self__)
+    if not isinstance(model, types.FunctionType | types.MethodType):
+        called = getattr(type(model), "__call__", None)  # noqa: B004
+        if not isinstance(called, types.FunctionType | _core.Compiled | _core.Disabled):
+            raise TypeError(_refusal(model, f"{_named(model)}, which runs no Python code: wrap it in a function"))
+    return _core.Compiled(model, name=_named(model), **settings)
+
+
+def _named(fn: Any) -> str:
+    name = getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None)
+    return name if isinstance(name, str) else type(fn).__qualname__
+
+
+def _refusal(thing: object, what: str) -> str:
+    return (
+        "ccompile.compile takes a Python function or method, an nn.Module, a functools.partial of these, "
+        f"or an object whose class defines __call__ in Python; this is {what} ({thing!r:.100})"
+    )
+
+
+def compiled_of(thing: Any) -> _core.Compiled:
+    """The _core.Compiled behind what `compile` returned (a module, a partial, a method, or itself)."""
+    if isinstance(thing, CompiledModule):
+        thing = called_by(thing)
+    while not isinstance(thing, _core.Compiled):
+        if isinstance(thing, functools.partial):
+            thing = thing.func
+        elif isinstance(thing, types.MethodType | staticmethod | classmethod):
+            thing = thing.__func__
+        else:
+            raise TypeError(f"not something that ccompile.compile returned: {thing!r:.100}")
+    return thing
+
+
+class disable:  # a function to its users
+    """Runs something eagerly, and what it calls: `@ccompile.disable`, `@ccompile.disable(reason="...")`,
+    `ccompile.disable(fn)`, or `with ccompile.disable():`. In a compiled function a disabled call is a graph break."""
+
+    reason: str | None
+
+    def __new__(cls, fn: Any = None, *, reason: str | None = None) -> Any:
+        if reason is not None and not isinstance(reason, str):
+            raise TypeError(f"reason must be a str or None, not {type(reason).__name__}: {reason!r}")
+        self = super().__new__(cls)
+        self.reason = reason
+        return self if fn is None else self(fn)
+
+    def __call__(self, fn: Any) -> Any:
+        if isinstance(fn, type) or not (callable(fn) or isinstance(fn, classmethod)):
+            raise TypeError(f"ccompile.disable takes a function, a method or a module, not {fn!r:.100}")
+        if isinstance(fn, staticmethod | classmethod):
+            return type(fn)(self(fn.__func__))
+        if isinstance(fn, CompiledModule):
+            fn = fn._orig_mod
+        if isinstance(fn, torch.nn.Module):
+            return wrap_module(fn, self, functools.partial(_core.Disabled, reason=self.reason))
+        if isinstance(fn, _core.Compiled | _core.Disabled):
+            fn = fn.__wrapped__
+        return _core.Disabled(fn, self.reason)
+
+    def __enter__(self) -> "disable":
+        _core.disable_push()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        _core.disable_pop()
+
+
+class Event(NamedTuple):
+    serial: int
+    kind: str
+    time_ns: int  # CLOCK_MONOTONIC
+    text: str
+
+
+def events(after: int = 0) -> list[Event]:
+    """The last events (recordings, breaks, guard failures, kernels, fallbacks ...), oldest first; `after`: a serial."""
+    return [Event(*event) for event in _core.events(after)]
+
+
+class Counters(Mapping[str, int]):
+    """A live view of how often each kind of event has happened in this process, with calls, hits and misses."""
+
+    def __getitem__(self, name: str) -> int:
+        return _core.counters()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_core.counters())
+
+    def __len__(self) -> int:
+        return len(_core.counters())
+
+    def __call__(self) -> dict[str, int]:
+        """A copy, for differences."""
+        return dict(_core.counters())
+
+    def __repr__(self) -> str:
+        return f"counters({_core.counters()})"
+
+
+counters = Counters()

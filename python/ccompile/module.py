@@ -1,0 +1,142 @@
+"""A compiled nn.Module is a module: an instance of a subclass made for its class, sharing the original's __dict__.
+
+    model ---- __dict__ { _parameters, _buffers, _modules, hooks, training, attributes } ---- compiled
+      ^                                                                                          |
+      +------------------------ slot _orig_mod, and slot __call__ = _core.Compiled(model) -------+
+
+So all that nn.Module keeps is the original's, under the same names. What is ours lies in slots, outside the shared
+__dict__. `__call__` is a slot as well: CPython's slot_tp_call reads it with no Python frame, which is what makes a
+call of a compiled module cost no more than a call of a compiled function."""
+
+import copy
+import operator
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+# class -> weak reference to its subclass (which holds the class: a strong one would keep both for ever)
+_classes: "weakref.WeakKeyDictionary[type, weakref.ref[type]]" = weakref.WeakKeyDictionary()
+
+
+class _Signature:
+    """inspect.signature of a compiled module, or of its class, is that of the original."""
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        import inspect
+
+        return inspect.signature(_original_class(owner) if instance is None else instance._orig_mod)
+
+
+def _set_class(self: Any, cls: type) -> None:
+    object.__setattr__(self._orig_mod, "__class__", cls)
+
+
+class CompiledModule:
+    """First base of every subclass made here: what a compiled module does differently from its original."""
+
+    __slots__ = ()
+    _orig_mod: Any
+    _ccompile_again: Callable[[Any], Any]
+    __signature__ = _Signature()
+    # The original's, also when it changes (a parametrization, a lazy module that becomes what it is).
+    __class__ = property(lambda self: type(self._orig_mod), _set_class)  # type: ignore[assignment]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Not passed on: a class that registers its subclasses must not see ours."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        # type(compiled)(...) makes a new module of the original's class; ours are made by wrap_module only.
+        return _original_class(cls)(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super(CompiledModule, self).__getattr__(name)  # type: ignore[misc]  # noqa: UP008 (no cell: see above)
+        except AttributeError:
+            if type(self._orig_mod) is _original_class(type(self)):
+                raise
+        return getattr(self._orig_mod, name)  # the original has become another class since
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        # Pickled as the original; written so that loading it needs no ccompile.
+        return operator.getitem, ((self._orig_mod,), 0)
+
+    def __copy__(self) -> Any:
+        return self._ccompile_again(copy.copy(self._orig_mod))
+
+    def __deepcopy__(self, memo: dict) -> Any:
+        return self._ccompile_again(copy.deepcopy(self._orig_mod, memo))
+
+    def _replicate_for_data_parallel(self) -> Any:
+        return self._orig_mod._replicate_for_data_parallel()
+
+
+def called_by(module: CompiledModule) -> Any:
+    """What a call of the module goes to: a _core.Compiled or _core.Disabled."""
+    return getattr(module, "__call__")  # noqa: B004, B009 (a slot of the instance)
+
+
+def wrap_module(model: torch.nn.Module, again: Callable[[Any], Any], make: Callable[[Any], Any]) -> torch.nn.Module:
+    """A module that shares the model's __dict__ and is called through make(model). `again` makes the like of it from
+    a copy of the model."""
+    cls = _subclass(type(model))
+    try:
+        self: Any = object.__new__(cls)
+    except TypeError as error:
+        raise TypeError(
+            f"{type(model).__qualname__} keeps state outside its __dict__ ({error}); compile its forward method instead"
+        ) from None
+    object.__setattr__(self, "__dict__", model.__dict__)
+    _set(self, "_orig_mod", model)
+    _set(self, "_ccompile_again", again)
+    _set(self, "__call__", make(model))
+    return self
+
+
+def _subclass(cls: type) -> type:
+    known = _classes.get(cls)
+    sub = known() if known is not None else None
+    if sub is None:
+        namespace = {
+            "__slots__": ("__call__", "_ccompile_again", "_orig_mod"),
+            "__doc__": cls.__doc__,
+            "__module__": cls.__module__,
+            "__qualname__": cls.__qualname__,
+            **{name: _forward(member) for name, member in _slots(cls).items()},
+        }
+        sub = type(cls)(cls.__name__, (CompiledModule, cls), namespace)
+        _classes[cls] = weakref.ref(sub)
+    return sub
+
+
+def _slots(cls: type) -> dict[str, Any]:
+    """What __slots__ of the class and its bases define."""
+    found: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        found.update({name: m for name, m in vars(base).items() if isinstance(m, types.MemberDescriptorType)})
+    return found
+
+
+def _forward(member: Any) -> property:
+    """A slot's value lives in the original."""
+    return property(
+        lambda self: member.__get__(self._orig_mod),
+        lambda self, value: member.__set__(self._orig_mod, value),
+        lambda self: member.__delete__(self._orig_mod),
+        member.__doc__,
+    )
+
+
+def _set(self: Any, slot: str, value: Any) -> None:
+    """Past any __setattr__ of the user's class."""
+    for cls in type(self).__mro__:
+        if isinstance(cls.__dict__.get(slot), types.MemberDescriptorType):
+            cls.__dict__[slot].__set__(self, value)
+            return
+    raise AttributeError(slot)
+
+
+def _original_class(cls: type) -> type:
+    return cls.__mro__[cls.__mro__.index(CompiledModule) + 1]

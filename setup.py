@@ -1,0 +1,149 @@
+"""Builds ccompile._core from csrc/*/*.c.
+
+Environment:
+  CCOMPILE_WERROR=1      warnings are errors
+  CCOMPILE_DEBUG=N       1 asserts, 2 verifiers between stages, 3 shadow runs
+  CCOMPILE_TEST_EXT=1    also ccompile._frametest and ccompile._tenstest (what the tests of the C layers import)
+  CCOMPILE_TEST_EXT=frame  only ccompile._frametest: needs no torch at run time
+  CCOMPILE_JOBS=N        parallel compilations (default: 2, or 1 on a single processor)
+CC, CFLAGS and LDFLAGS are honoured as by any setuptools build.
+"""
+
+import glob
+import os
+import platform
+import shlex
+import sys
+import sysconfig
+from concurrent.futures import ThreadPoolExecutor
+
+SUPPORTED = ((3, 11), (3, 12), (3, 13))
+
+
+def refuse_unsupported():
+    """Raises SystemExit with one sentence when this interpreter or machine can't be served."""
+    found = f"{platform.python_implementation()} {platform.python_version()}"
+    if sys.implementation.name != "cpython":
+        raise SystemExit(f"ccompile needs CPython 3.11, 3.12 or 3.13: it owns CPython's frames. This is {found}.")
+    if sys.version_info[:2] not in SUPPORTED:
+        raise SystemExit(f"ccompile supports CPython 3.11, 3.12 and 3.13; this is {found}.")
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        raise SystemExit(f"ccompile does not support free-threaded builds yet; this is {found} without the GIL.")
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        raise SystemExit(f"ccompile supports x86-64 Linux; this is {sys.platform} on {platform.machine()}.")
+
+
+refuse_unsupported()
+
+from setuptools import Extension, setup  # noqa: E402
+from setuptools.command.build_ext import build_ext  # noqa: E402
+
+ROOT = os.path.dirname(os.path.abspath(__file__))
+TEST_EXT = os.environ.get("CCOMPILE_TEST_EXT", "0")
+FRAME = f"csrc/py/frame_{sys.version_info[0]}{sys.version_info[1]}.c"
+# Test modules: name -> the directories that each one links beside its own file in csrc/mod.
+TESTS = {
+    "frametest": ("base", "py"),
+    "tenstest": ("base", "py", "ir", "tens"),
+}
+FLAGS = [
+    *("-std=gnu11", "-O2", "-g1", "-fvisibility=hidden", "-fno-semantic-interposition"),
+    *("-Wall", "-Wextra", "-Wshadow", "-Wstrict-prototypes", "-Wmissing-prototypes", "-Wvla"),
+]
+if os.environ.get("CCOMPILE_WERROR") == "1":
+    FLAGS.append("-Werror")
+DEBUG = int(os.environ.get("CCOMPILE_DEBUG", "0"))
+
+
+def sources(*directories):
+    """C files of these directories of csrc (all without arguments), with the one frame file of this version."""
+    found = []
+    for directory in directories or ("*",):
+        found += glob.glob(f"csrc/{directory}/*.c", root_dir=ROOT)
+    tests = {f"csrc/mod/{name}.c" for name in TESTS}
+    frames = set(glob.glob("csrc/py/frame_*.c", root_dir=ROOT)) - {FRAME}
+    return sorted(set(found) - tests - frames)
+
+
+def extension(name, files):
+    return Extension(
+        f"ccompile.{name}",
+        files,
+        define_macros=[("CC_DEBUG", str(DEBUG))],
+        undef_macros=["NDEBUG"] if DEBUG else [],
+        extra_compile_args=FLAGS,
+        libraries=["dl", "pthread", "m"],
+        depends=glob.glob("csrc/*/*.h", root_dir=ROOT) + glob.glob("csrc/*/*.def", root_dir=ROOT),
+    )
+
+
+def extensions():
+    made = [] if TEST_EXT == "frame" else [extension("_core", sources())]
+    for name, directories in TESTS.items():
+        wanted = TEST_EXT == "1" or (TEST_EXT == "frame" and name == "frametest")
+        if wanted and os.path.exists(os.path.join(ROOT, f"csrc/mod/{name}.c")):
+            made.append(extension(f"_{name}", [*sources(*directories), f"csrc/mod/{name}.c"]))
+    return made
+
+
+class BuildExt(build_ext):
+    """Compiles in parallel, and only the files whose source, headers or flags have changed."""
+
+    def finalize_options(self):
+        super().finalize_options()
+        # A fixed place, so that `pip install -e` (which builds in a fresh directory) finds what was compiled before.
+        self.build_temp = os.path.join("build", f"obj-{sys.implementation.cache_tag}")
+
+    def build_extensions(self):
+        done = {}
+        compiler = self.compiler
+        jobs = int(os.environ.get("CCOMPILE_JOBS", "0")) or min(2, os.cpu_count() or 1)
+
+        def compile_all(
+            files,
+            output_dir=None,
+            macros=None,
+            include_dirs=None,
+            debug=0,
+            extra_preargs=None,
+            extra_postargs=None,
+            depends=None,
+        ):
+            macros, objects, post, pp_opts, build = compiler._setup_compile(
+                output_dir, macros, include_dirs, files, depends, extra_postargs
+            )
+            cc_args = compiler._get_cc_args(pp_opts, debug, extra_preargs)
+            stamp = " ".join([*map(shlex.quote, [*compiler.compiler_so, *cc_args, *post])])
+
+            def one(obj):
+                if obj in build and obj not in done and not fresh(obj, stamp):
+                    source, ext = build[obj]
+                    compiler._compile(obj, source, ext, cc_args, [*post, "-MMD", "-MF", obj + ".d"], pp_opts)
+                    with open(obj + ".cmd", "w") as f:
+                        f.write(stamp)
+                done[obj] = True
+
+            with ThreadPoolExecutor(jobs) as pool:
+                list(pool.map(one, objects))
+            return objects
+
+        compiler.compile = compile_all
+        self.force = True  # compile_all decides file by file; linking is quick
+        super().build_extensions()
+
+
+def fresh(obj, stamp):
+    """Whether an object file is newer than all that it was made from, and made with these flags."""
+    try:
+        with open(obj + ".cmd") as f:
+            if f.read() != stamp:
+                return False
+        with open(obj + ".d") as f:
+            made_from = shlex.split(f.read().replace("\\\n", " ").partition(":")[2])
+        made = os.path.getmtime(obj)
+        return all(os.path.getmtime(path) < made for path in made_from)
+    except OSError:
+        return False
+
+
+setup(ext_modules=extensions(), cmdclass={"build_ext": BuildExt})

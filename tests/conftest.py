@@ -1,0 +1,571 @@
+"""The oracle of the behavioural tests: eager torch, and torch._dynamo.explain for break counts.
+
+`same(fn, *args)` runs a function eagerly and compiled, call by call on equal copies, and compares everything a caller can
+see: values, identities and aliasing of tensors, exceptions, prints, mutated arguments and state, random streams.
+`breaks(fn, *args)` counts our breaks and `dynamo_breaks(fn, *args)` dynamo's; `no_worse` holds one against the other.
+`hits(call, n)` fails unless the calls really replayed compiled code, `leakless(call)` unless they left nothing behind.
+
+CCOMPILE_VERIFY=1 is on for the whole suite. With CCOMPILE_TEST_EAGER=1 compile() is the identity and counts are not
+asserted, so that the tests themselves can be checked without the product.
+"""
+
+import contextlib
+import copy
+import dataclasses
+import gc
+import hashlib
+import io
+import logging
+import math
+import os
+import random
+import sys
+import traceback
+import types
+import typing
+
+import pytest
+
+os.environ.setdefault("CCOMPILE_VERIFY", "1")
+EAGER = os.environ.get("CCOMPILE_TEST_EAGER", "0") not in ("", "0")
+TESTS = os.path.dirname(os.path.abspath(__file__))
+if TESTS not in sys.path:
+    sys.path.insert(0, TESTS)
+sys.modules.setdefault("conftest", sys.modules[__name__])
+
+
+class _Disable(contextlib.ContextDecorator):
+    """What ccompile.disable is when nothing is compiled: usable bare, called, and in a with statement."""
+
+    def __call__(self, fn=None, **_):
+        return self if fn is None else fn
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return False
+
+
+def _stand_in():
+    module = types.ModuleType("ccompile")
+
+    def compile(model=None, **_):
+        return model if model is not None else (lambda fn: fn)
+
+    module.compile = compile
+    module.explain = None
+    module.disable = _Disable()
+    module.reset = module.graph_break = lambda: None
+    module.is_compiling = lambda: False
+    module.counters = dict
+    module.Unsupported = type("Unsupported", (RuntimeError,), {})
+    return module
+
+
+if EAGER:
+    sys.modules["ccompile"] = _stand_in()
+
+import ccompile  # noqa: E402
+import numpy  # noqa: E402
+import torch  # noqa: E402
+
+logging.getLogger("torch.__trace").propagate = False  # dynamo's, or each failing test shows hundreds of its lines
+
+# Tolerances allow for fused maths (other rounding, FMA, another order of sums), not for another formula.
+TOLERANCE = {
+    torch.float64: (1e-7, 1e-9),
+    torch.float32: (1e-4, 2e-5),
+    torch.bfloat16: (1.6e-2, 1e-2),
+    torch.float16: (1e-3, 1e-3),
+    torch.complex64: (1e-4, 2e-5),
+    torch.complex128: (1e-7, 1e-9),
+}
+ATOMS = (
+    int,
+    str,
+    bytes,
+    bool,
+    type(None),
+    type(Ellipsis),
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+    type,
+    types.ModuleType,
+    types.BuiltinFunctionType,
+    types.CodeType,
+    slice,
+    range,
+)
+
+
+# ---- comparing ---------------------------------------------------------------------------------------------------
+def same_type(a, b):
+    """A build=True factory makes its local classes once for each side."""
+    return a is b or (a.__module__, a.__qualname__) == (b.__module__, b.__qualname__) and "<locals>" in a.__qualname__
+
+
+class Walk:
+    """Compares two object graphs side by side, identities included.
+
+    A mutable object met on one side must always meet the same partner on the other, so `f(x) is x`, two names of one
+    list, a result cached on self and a view of an input are all part of the comparison.
+    """
+
+    def __init__(self, rtol=None, atol=None):
+        self.rtol, self.atol = rtol, atol
+        self.partner, self.owner, self.stores, self.alive = {}, {}, {}, []
+
+    def fail(self, path, text):
+        raise AssertionError(f"{path}: {text}")
+
+    def want(self, ok, path, what, a, b):
+        if not ok:
+            self.fail(path, f"{what}: eager {a!r}, compiled {b!r}")
+
+    def paired(self, a, b, path):
+        """True when this pair was walked before."""
+        seen, back = self.partner.get(id(a)), self.owner.get(id(b))
+        if seen is None and back is None:
+            self.partner[id(a)], self.owner[id(b)] = b, a
+            self.alive += (a, b)
+            return False
+        if seen is not b or back is not a:
+            self.fail(path, f"identity differs: a {type(a).__name__} is one object on one side and two on the other")
+        return True
+
+    def go(self, a, b, path="result"):
+        self.want(same_type(type(a), type(b)), path, "type", type(a), type(b))
+        if isinstance(a, float):
+            rtol, atol = self.rtol or 1e-4, self.atol or 2e-5
+            near = math.isclose(a, b, rel_tol=rtol, abs_tol=atol) or (math.isnan(a) and math.isnan(b))
+            self.want(near, path, "value", a, b)
+        elif isinstance(a, complex):
+            self.want(abs(a - b) <= 2e-5 + 1e-4 * abs(a), path, "value", a, b)
+        elif isinstance(a, torch.Tensor):
+            if not self.paired(a, b, path):
+                self.tensor(a, b, path)
+        elif isinstance(a, type) and a is not b and same_type(a, b):
+            if not self.paired(a, b, path):
+                self.mutable(
+                    *(
+                        {
+                            k: v
+                            for k, v in vars(c).items()
+                            if not k.startswith("__") and not callable(v) and not hasattr(v, "__get__")
+                        }
+                        for c in (a, b)
+                    ),
+                    path,
+                )
+        elif isinstance(a, ATOMS):
+            self.want(a is b or a == b, path, "value", a, b)
+        elif isinstance(a, (tuple, frozenset)):
+            self.items(*((a, b) if isinstance(a, tuple) else (sorted(v, key=repr) for v in (a, b))), path)
+        elif not self.paired(a, b, path):
+            self.mutable(a, b, path)
+
+    def mutable(self, a, b, path):
+        if isinstance(a, dict):
+            self.items(list(a), list(b), path + ".keys()")
+            for (key, left), right in zip(a.items(), b.values()):
+                self.go(left, right, f"{path}[{key!r}]")
+        elif isinstance(a, set):
+            self.items(sorted(a, key=repr), sorted(b, key=repr), path)
+        elif isinstance(a, numpy.ndarray):
+            numpy.testing.assert_allclose(b, a, rtol=1e-4, atol=2e-5, err_msg=path)
+            self.want(a.dtype == b.dtype, path, "dtype", a.dtype, b.dtype)
+        elif isinstance(a, types.FunctionType):
+            self.want(a.__code__ is b.__code__, path, "code", a, b)
+            self.go(a.__defaults__, b.__defaults__, path + ".__defaults__")
+            self.items(*(tuple(c.cell_contents for c in f.__closure__ or ()) for f in (a, b)), path + ".__closure__")
+        elif isinstance(a, types.MethodType):
+            self.go(a.__func__, b.__func__, path + ".__func__")
+            self.go(a.__self__, b.__self__, path + ".__self__")
+        elif isinstance(a, (list, tuple)) or hasattr(a, "__iter__") and hasattr(a, "__len__"):
+            self.items(list(a), list(b), path)
+        attributes = getattr(a, "__dict__", None)
+        if attributes is not None and not isinstance(a, types.FunctionType):
+            self.mutable(attributes, b.__dict__, path + ".__dict__")
+        for kind in type(a).__mro__:
+            slots = vars(kind).get("__slots__", ())
+            for name in (slots,) if isinstance(slots, str) else slots:
+                if not name.startswith("__"):
+                    missing = object()
+                    left, right = getattr(a, name, missing), getattr(b, name, missing)
+                    self.want((left is missing) == (right is missing), f"{path}.{name}", "slot set", left, right)
+                    if left is not missing:
+                        self.go(left, right, f"{path}.{name}")
+
+    def items(self, a, b, path):
+        self.want(len(a) == len(b), path, "length", len(a), len(b))
+        for i, (left, right) in enumerate(zip(a, b)):
+            self.go(left, right, f"{path}[{i}]")
+
+    def tensor(self, a, b, path):
+        with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
+            for what in ("dtype", "shape", "device", "layout", "requires_grad", "is_leaf"):
+                self.want(
+                    getattr(a, what) == getattr(b, what), f"{path}.{what}", what, getattr(a, what), getattr(b, what)
+                )
+            if a.is_meta:
+                return
+            if a.layout == torch.strided:
+                left = [s for s, n in zip(a.stride(), a.shape) if n > 1 and a.numel()]
+                right = [s for s, n in zip(b.stride(), b.shape) if n > 1 and b.numel()]
+                self.want(left == right, path, "strides", a.stride(), b.stride())
+                self.storage(a, b, path)
+            rtol, atol = TOLERANCE.get(a.dtype, (0, 0))
+            if a.dtype in TOLERANCE:
+                rtol, atol = self.rtol or rtol, self.atol or atol
+            if a.layout != torch.strided:
+                a, b = a.to_dense(), b.to_dense()
+            with torch.inference_mode():
+                try:
+                    torch.testing.assert_close(
+                        b.as_subclass(torch.Tensor), a.as_subclass(torch.Tensor), rtol=rtol, atol=atol, equal_nan=True
+                    )
+                except AssertionError as error:
+                    self.fail(path, str(error).replace("\n", " "))
+            if a.is_leaf:
+                self.go(a.grad, b.grad, path + ".grad")
+
+    def storage(self, a, b, path):
+        left, right = a.untyped_storage(), b.untyped_storage()
+        if not left.nbytes() or not right.nbytes():
+            return
+        keys, first = (("eager", left.data_ptr()), ("compiled", right.data_ptr())), (a, b)
+        seen = [self.stores.get(key) for key in keys]
+        if seen == [None, None]:
+            self.alive += first
+            self.stores[keys[0]] = self.stores[keys[1]] = first
+        elif seen[0] is not seen[1]:
+            self.fail(path, "aliasing differs: memory shared with another tensor on one side only")
+        else:
+            shift = a.storage_offset() - seen[0][0].storage_offset(), b.storage_offset() - seen[0][1].storage_offset()
+            self.want(shift[0] == shift[1], path, "offset into shared memory", *shift)
+
+
+def alike(eager, compiled, rtol=None, atol=None, path="result"):
+    Walk(rtol, atol).go(eager, compiled, path)
+
+
+# ---- running -----------------------------------------------------------------------------------------------------
+@dataclasses.dataclass
+class Outcome:
+    """All that one call did. `args` is the caller's own arguments as the call left them."""
+
+    value: object = None
+    error: object = None
+    text: str = ""
+    chain: tuple = ()
+    lines: tuple = ()
+    printed: str = ""
+    random: str = ""
+    modes: tuple = ()
+    args: object = None
+    state: object = None
+
+
+def _streams(new=None):
+    """Reads the random streams, or puts them back."""
+    if new is not None:
+        torch.set_rng_state(new[0])
+        numpy.random.set_state(new[1])
+        random.setstate(new[2])
+    return torch.get_rng_state(), numpy.random.get_state(), random.getstate()
+
+
+def _digest(streams):
+    text = bytes(streams[0].tolist()) + streams[1][1].tobytes() + repr(streams[1][2:] + streams[2]).encode()
+    return hashlib.sha1(text).hexdigest()
+
+
+def _user_lines(error):
+    """(function, line) of each traceback entry in a test file."""
+    return tuple(
+        (f.name, f.lineno)
+        for f in traceback.extract_tb(error.__traceback__)
+        if os.path.dirname(f.filename) == TESTS and os.path.basename(f.filename) != "conftest.py"
+    )
+
+
+def _chain(error):
+    out = []
+    while error is not None and len(out) < 8:
+        out.append(type(error).__name__)
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return tuple(out)
+
+
+def outcome(fn, args=(), kwargs=None, state=None, backward=False, trace=False):
+    """One call, observed."""
+    out, text = Outcome(args=(args, kwargs or {}), state=state), io.StringIO()
+    with contextlib.redirect_stdout(text):
+        try:
+            out.value = fn(*args, **(kwargs or {}))
+            if backward:
+                sum(t.float().sum() for t in tensors(out.value) if t.requires_grad).backward()
+        except Exception as error:
+            out.error, out.text, out.chain = type(error), str(error), _chain(error)
+            out.lines = _user_lines(error) if trace else ()
+    out.printed = text.getvalue()
+    out.modes = (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.get_default_dtype(),
+        torch.is_autocast_enabled("cpu"),
+    )
+    out.random = _digest(_streams())
+    return out
+
+
+def tensors(value):
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensors(item)
+
+
+def _given(made):
+    """make_args may return one value, a tuple of arguments, or (args, kwargs)."""
+    if isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], tuple) and isinstance(made[1], dict):
+        return made
+    return (made if isinstance(made, tuple) else (made,)), {}
+
+
+class Side:
+    """One of the two runs: its own copy of the callable and its state, and its own random streams."""
+
+    def __init__(self, fn, build, compiled, options):
+        torch.manual_seed(7)
+        numpy.random.seed(7)
+        random.seed(7)
+        self.state = None
+        if build:
+            fn = fn()
+            if isinstance(fn, tuple):
+                fn, self.state = fn
+        elif isinstance(fn, torch.nn.Module):
+            fn = copy.deepcopy(fn)
+        if self.state is None and isinstance(fn, torch.nn.Module):
+            self.state = fn
+        self.fn = ccompile.compile(fn, **options) if compiled else fn
+        self.streams = _streams()
+        self.past = []
+
+    def run(self, given, **kw):
+        _streams(self.streams)
+        out = outcome(self.fn, *given, state=self.state, **kw)
+        self.streams = _streams()
+        self.past.append(out)
+        return out
+
+
+def same(
+    fn,
+    *args,
+    calls=3,
+    no_grad=True,
+    rtol=None,
+    atol=None,
+    make_args=None,
+    build=False,
+    hit=True,
+    backward=False,
+    trace=False,
+    raises=False,
+    options=None,
+    **kw,
+):
+    """Asserts that `calls` compiled calls are what eager calls are, and returns the eager outcomes.
+
+    fn         a function or module (copied for each side); with build=True a factory called once for each side, that
+               returns the callable or (callable, state), where state is compared after each call as well
+    make_args  call number -> argument, tuple of arguments or (args, kwargs); without it `args` and `kw` are used, and float
+               tensors get other values in each call, since equal data would hide a baked-in result
+    hit        the last call must replay compiled code without recording
+    backward   also runs backward() from all outputs and so compares gradients
+    trace      also compares the traceback's lines in test files
+    raises     some of the calls raise; without it an exception in eager is a mistake in the test
+    options    keyword arguments of compile()
+    """
+    ccompile.reset()
+    eager, compiled = Side(fn, build, False, {}), Side(fn, build, True, options or {})
+    for i in range(calls):
+        given = copy.deepcopy(_given(make_args(i)) if make_args else (args, kw))
+        if make_args is None and i:
+            with torch.no_grad():
+                for t in tensors(given):
+                    if t.is_floating_point() and t._is_view() is False:
+                        t.mul_(1 + i / 8).add_(i / 16)
+        with torch.no_grad() if no_grad else contextlib.nullcontext():
+            one = eager.run(copy.deepcopy(given), backward=backward, trace=trace)
+            assert raises or one.error is None, f"eager raises {one.error}: {one.text}"
+            with replaying(1) if hit and i == calls - 1 else contextlib.nullcontext():
+                two = compiled.run(copy.deepcopy(given), backward=backward, trace=trace)
+        alike(one, two, rtol, atol, f"call {i}")
+    # Once more over all calls: results of earlier calls must not change, and what is shared between calls stays shared.
+    alike(eager.past, compiled.past, rtol, atol, "all calls")
+    return eager.past
+
+
+# ---- counting ----------------------------------------------------------------------------------------------------
+class Counts(typing.NamedTuple):
+    graphs: int
+    breaks: int
+
+
+def counters():
+    return dict(ccompile.counters())
+
+
+@contextlib.contextmanager
+def replaying(n=1):
+    """The block makes n compiled calls, and each of them replays: nothing is recorded, nothing falls back to eager."""
+    before = counters()
+    yield
+    if EAGER:
+        return
+    after = counters()
+    grown = {key: after[key] - before.get(key, 0) for key in after}
+    assert grown["hits"] >= n, f"{grown['hits']} of {n} calls replayed compiled code; counters grew by {grown}"
+    for key in ("recording", "eager", "give_up"):
+        assert grown[key] == 0, f"{key} grew by {grown[key]} while calls should replay; counters grew by {grown}"
+
+
+def hits(call, n=2):
+    """Makes n calls that must all replay, and returns the last result."""
+    with replaying(n):
+        for _ in range(n):
+            result = call()
+    return result
+
+
+def explained(fn, *args, **kw):
+    """ccompile.explain on copies, under no_grad; None when the product is absent."""
+    if EAGER:
+        return None
+    ccompile.reset()
+    if isinstance(fn, torch.nn.Module):
+        fn = copy.deepcopy(fn)
+    args, kw = copy.deepcopy((args, kw))
+    torch.manual_seed(7)
+    with torch.no_grad(), contextlib.redirect_stdout(io.StringIO()):
+        return ccompile.explain(fn)(*args, **kw)
+
+
+def breaks(fn, *args, **kw):
+    """Our (graphs, breaks) for one call; None when the product is absent."""
+    report = explained(fn, *args, **kw)
+    return report and Counts(report.graph_count, report.graph_break_count)
+
+
+_dynamo_cache = {}
+
+
+def dynamo_breaks(fn, *args, key=None, **kw):
+    """torch._dynamo.explain's (graphs, breaks) for one call. `key` names a pattern that several tests ask about."""
+    if key is None or key not in _dynamo_cache:
+        import torch._dynamo as dynamo
+
+        if isinstance(fn, torch.nn.Module):
+            fn = copy.deepcopy(fn)
+        args, kw = copy.deepcopy((args, kw))
+        dynamo.reset()
+        torch.manual_seed(7)
+        try:
+            with torch.no_grad(), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+                report = dynamo.explain(fn)(*args, **kw)
+        except dynamo.exc.TorchDynamoException:
+            return Counts(0, 0)  # it fails where eager does not: nothing to compare with
+        finally:
+            dynamo.reset()
+        # Its graph_break_count is graphs - 1; a break behind the last graph is only in its list of reasons.
+        counts = Counts(report.graph_count, max(report.graph_break_count, len(report.break_reasons)))
+        if key is None:
+            return counts
+        _dynamo_cache[key] = counts
+    return _dynamo_cache[key]
+
+
+def no_worse(fn, *args, key=None, expect=None, graphs=None, most=None, bare=0, **kw):
+    """Our graphs and breaks against dynamo's (never more) and against what the source documents say.
+
+    expect, graphs: exact counts; most: an upper bound that the pattern itself implies. Where dynamo captured nothing at all
+    (it skipped the frame, so it has no break to count either), only these apply. bare: breaks with no op between them and
+    the break before, which dynamo does not list.
+    """
+    ours = breaks(fn, *args, **kw)
+    if ours is None:
+        return
+    theirs = dynamo_breaks(fn, *args, key=key, **kw)
+    if theirs.graphs:
+        assert ours.graphs <= theirs.graphs, f"graphs: ours {ours}, dynamo's {theirs}"
+        assert ours.breaks <= theirs.breaks + bare, f"breaks: ours {ours}, dynamo's {theirs}"
+    if expect is not None:
+        assert ours.breaks == expect, f"breaks: ours {ours}, expected {expect}"
+    if most is not None:
+        assert ours.breaks <= most, f"breaks: ours {ours}, at most {most} expected"
+    if graphs is not None:
+        assert ours.graphs == graphs, f"graphs: ours {ours}, expected {graphs}"
+
+
+# ---- leaks -------------------------------------------------------------------------------------------------------
+def resident():
+    """Resident set in bytes."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def leakless(call, *watched, calls=20_000, warm=2_000, rss=8 << 20):
+    """Makes `calls` calls: no Python block, no reference to `watched` and at most `rss` resident bytes may remain.
+
+    One in a thousand is allowed for, since others (pytest, caches) hold None and 1.0 as well; a leak is one a call.
+    """
+    for _ in range(warm):
+        call()
+    gc.collect()
+    refs, blocks, before = [sys.getrefcount(o) for o in watched], sys.getallocatedblocks(), resident()
+    for _ in range(calls):
+        call()
+    gc.collect()
+    after, grown, size = [sys.getrefcount(o) for o in watched], sys.getallocatedblocks() - blocks, resident() - before
+    assert all(abs(a - b) <= calls // 1000 for a, b in zip(after, refs)), (
+        f"reference counts {refs} became {after} in {calls} calls"
+    )
+    assert grown < 200 + calls // 1000, f"{grown} Python blocks remain after {calls} calls"
+    assert size < rss, f"{size} resident bytes remain after {calls} calls"
+
+
+# ---- pytest ------------------------------------------------------------------------------------------------------
+def pytest_configure(config):
+    config.addinivalue_line("markers", "slow: takes more than a few seconds")
+
+
+@pytest.fixture(autouse=True)
+def _clean():
+    """Each test starts from nothing compiled and leaves torch's ambient state as it was."""
+    torch.manual_seed(7)
+    numpy.random.seed(7)
+    random.seed(7)
+    reset = ccompile.reset if ccompile else lambda: None
+    reset()
+    before = (torch.is_grad_enabled(), torch.get_default_dtype(), torch.get_num_threads())
+    yield
+    after = (torch.is_grad_enabled(), torch.get_default_dtype(), torch.get_num_threads())
+    reset()
+    assert before == after, "the test changed ambient state"
+
+
+for _helper in (same, alike, breaks, dynamo_breaks, no_worse, explained, hits, replaying, leakless):
+    # Also as fixtures, for files that would rather not import conftest.
+    globals()["_" + _helper.__name__] = pytest.fixture(name=_helper.__name__, scope="session")(
+        lambda _helper=_helper: _helper
+    )

@@ -1,0 +1,289 @@
+"""Builds the core half as a shared library and drives it from torch: graphs are recorded by running torch eagerly."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sysconfig
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+FLAGS = (
+    "-std=gnu11 -O2 -fPIC -fvisibility=hidden -Wall -Wextra -Wshadow -Wstrict-prototypes "
+    "-Wmissing-prototypes -Wvla -Werror -DCC_DEBUG=2"
+).split()
+DIRS = ("base", "ir", "pass", "loop", "gen", "dev", "run")
+WRITES, RANDOM, EFFECT = 1, 2, 4
+VALUE, INT, FLOAT, BOOL, NONE = range(5)
+c = ctypes
+
+
+class Operand(c.Structure):
+    _fields_ = [("kind", c.c_int), ("value", c.c_int32), ("i", c.c_int64), ("f", c.c_double)]
+
+
+class Options(c.Structure):
+    _fields_ = [("host_only", c.c_bool), ("no_llvm", c.c_bool), ("no_dnnl", c.c_bool), ("default_dtype", c.c_uint8)]
+
+
+class Stats(c.Structure):
+    _fields_ = [(n, c.c_int) for n in "steps host_steps kernels primitives fused_nodes".split()] + [
+        ("compile_ms", c.c_double)
+    ]
+
+
+class Type(c.Structure):
+    _fields_ = [
+        ("dtype", c.c_uint8),
+        ("ndim", c.c_int8),
+        ("device", c.c_uint8),
+        ("device_index", c.c_uint8),
+        ("requires_grad", c.c_uint8),
+        ("size", c.c_int64 * 8),
+        ("stride", c.c_int64 * 8),
+    ]
+
+
+class Val(c.Structure):
+    _fields_ = [("type", Type), ("def_", c.c_int32), ("is_output", c.c_uint8), ("alias", c.c_uint8)]
+
+
+class OpInfo(c.Structure):
+    _fields_ = [
+        ("name", c.c_char_p),
+        ("kind", c.c_int),
+        ("arity", c.c_int8),
+        ("promote", c.c_char_p),
+        ("expr", c.c_char_p),
+        ("doc", c.c_char_p),
+    ]
+
+
+DATA = c.CFUNCTYPE(c.c_void_p, c.c_void_p, c.c_int)
+CALL = c.CFUNCTYPE(c.c_int, c.c_void_p, c.c_int)
+DROP = c.CFUNCTYPE(None, c.c_void_p, c.c_int)
+
+
+class Host(c.Structure):
+    _fields_ = [("ctx", c.c_void_p), ("data", DATA), ("make", DATA), ("call", CALL), ("drop", DROP)]
+
+
+def build(folder: Path) -> Path:
+    out = folder / "core.so"
+    sources = sorted(str(p) for d in DIRS for p in (ROOT / "csrc" / d).glob("*.c"))
+    sources.append(str(ROOT / "tests/core/coretest.c"))
+    cc = os.environ.get("CC", "cc")
+    subprocess.run(
+        [cc, *FLAGS, "-shared", "-o", str(out), *sources, "-lm", "-ldl", "-lpthread"],
+        check=True,
+    )
+    return out
+
+
+def libraries() -> tuple[str | None, str | None]:
+    import importlib.util
+
+    spec = importlib.util.find_spec("llvmlite")
+    llvm = None
+    if spec and spec.origin:
+        path = Path(spec.origin).parent / "binding" / "libllvmlite.so"
+        llvm = str(path) if path.exists() else None
+    lib = Path(sysconfig.get_paths()["data"]) / "lib" / "libdnnl.so.3"
+    return llvm, str(lib) if lib.exists() else None
+
+
+def load(path: Path) -> c.CDLL:
+    lib = c.CDLL(str(path))
+    p = c.c_void_p
+    for name, res, args in [
+        ("t_graph_new", p, []),
+        ("t_graph_free", None, [p]),
+        ("t_input", c.c_int, [p, c.c_int, c.c_int, p, p]),
+        ("t_node", c.c_int, [p, c.c_char_p, c.c_uint, c.c_int, p, c.c_int, c.c_int, c.c_int, p, p]),
+        ("t_output", None, [p, c.c_int]),
+        ("t_val", c.POINTER(Val), [p, c.c_int]),
+        ("t_operand_at", c.POINTER(Operand), [p, c.c_int]),
+        ("t_check", c.c_int, [p, c.c_char_p, c.c_int]),
+        ("t_compile", p, [p, p, c.c_char_p, c.c_int]),
+        ("t_exec", c.c_int, [p, p, p, c.c_char_p, c.c_int]),
+        ("t_free", None, [p]),
+        ("t_stats", None, [p, p]),
+        ("t_graph_text", p, [p]),
+        ("t_plan_text", p, [p]),
+        ("t_describe", p, []),
+        ("t_release", None, [p]),
+        ("t_libraries", None, [c.c_char_p, c.c_char_p]),
+        ("t_threads", None, [c.c_int]),
+        ("t_dtype", c.c_int, [c.c_char_p]),
+        ("t_events", c.c_uint64, [c.c_int]),
+        ("t_last_event", c.c_int, [c.c_char_p, c.c_int]),
+        ("t_op", c.POINTER(OpInfo), [c.c_int]),
+        ("t_op_rows", c.c_int, []),
+        ("t_op_init", c.c_int, [c.c_char_p, c.c_int]),
+        ("t_bench", c.c_double, [p, p, c.c_int]),
+    ]:
+        fn = getattr(lib, name)
+        fn.restype, fn.argtypes = res, args
+    llvm, dnnl = libraries()
+    lib.t_libraries(llvm and llvm.encode(), dnnl and dnnl.encode())
+    lib.t_threads(torch.get_num_threads())
+    return lib
+
+
+def i64s(values):
+    return (c.c_int64 * max(len(values), 1))(*values)
+
+
+class Graph:
+    """Records by running: `op` calls the torch function for real and adds the node."""
+
+    def __init__(self, lib):
+        self.lib = lib
+        self.g = lib.t_graph_new()
+        self.calls = []  # node -> (function, operands)
+        self.eager = {}  # value -> tensor that eager made
+        self.inputs = {}  # value -> tensor
+        self.plan = None
+        self.outputs = []
+
+    def __del__(self):
+        if self.plan:
+            self.lib.t_free(self.plan)
+        self.lib.t_graph_free(self.g)
+
+    def text(self, pointer):
+        out = c.string_at(pointer).decode()
+        self.lib.t_release(pointer)
+        return out
+
+    def __str__(self):
+        return self.text(self.lib.t_graph_text(self.g))
+
+    def plan_text(self):
+        return self.text(self.lib.t_plan_text(self.plan))
+
+    def describe(self, t):
+        dt = self.lib.t_dtype(str(t.dtype).split(".")[1].encode())
+        return dt, t.dim(), i64s(t.shape), i64s(t.stride())
+
+    def input(self, t):
+        v = self.lib.t_input(self.g, *self.describe(t))
+        self.eager[v] = self.inputs[v] = t
+        return V(self, v)
+
+    def op(self, name, fn, *operands, flags=0, result=None):
+        """operands: V, numbers or None, in the row's order; fn gets them with tensors in place of V."""
+        ops = (Operand * max(len(operands), 1))()
+        for i, o in enumerate(operands):
+            if isinstance(o, V):
+                ops[i].kind, ops[i].value = VALUE, o.v
+            elif o is None:
+                ops[i].kind = NONE
+            elif isinstance(o, bool):
+                ops[i].kind, ops[i].i = BOOL, int(o)
+            elif isinstance(o, int):
+                ops[i].kind, ops[i].i = INT, o
+            else:
+                ops[i].kind, ops[i].f = FLOAT, o
+        r = fn(*[self.eager[o.v] if isinstance(o, V) else o for o in operands])
+        v = self.lib.t_node(
+            self.g, name.encode(), flags, len(self.calls), ops, len(operands), *self.describe(r)
+        )
+        self.calls.append((fn, operands, v))
+        self.eager[v] = r
+        return V(self, v)
+
+    def out(self, *values):
+        for x in values:
+            self.lib.t_output(self.g, x.v)
+            self.outputs.append(x.v)
+        return self
+
+    def check(self):
+        text = c.create_string_buffer(300)
+        status = self.lib.t_check(self.g, text, 300)
+        return status, text.value.decode()
+
+    def compile(self, **options):
+        options.setdefault("default_dtype", self.lib.t_dtype(b"float32"))
+        text = c.create_string_buffer(300)
+        o = Options(**options)
+        if self.plan:
+            self.lib.t_free(self.plan)
+        self.plan = self.lib.t_compile(self.g, c.byref(o), text, 300)
+        assert self.plan, text.value.decode()
+        return self
+
+    def stats(self):
+        s = Stats()
+        self.lib.t_stats(self.plan, c.byref(s))
+        return s
+
+    def run(self, inputs=None):
+        """Runs the plan -> outputs; self.dropped lists the dropped values, self.called the nodes that the host replayed."""
+        live = dict(self.inputs if inputs is None else inputs)
+        self.dropped, self.called, self.made = [], [], []
+        errors = []
+
+        def guard(default):
+            def wrap(fn):
+                def inner(*args):
+                    try:
+                        return fn(*args)
+                    except Exception as e:  # ctypes would print it and go on
+                        errors.append(e)
+                        return default
+
+                return inner
+
+            return wrap
+
+        @guard(0)
+        def data(_, v):
+            return live[v].data_ptr() or 64
+
+        @guard(0)
+        def make(_, v):
+            t = self.eager[v]
+            live[v] = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype)
+            self.made.append(v)
+            return live[v].data_ptr() or 64
+
+        @guard(-1)
+        def call(_, node):
+            fn, operands, v = self.calls[node]
+            self.called.append(node)
+            live[v] = fn(*[live[o.v] if isinstance(o, V) else o for o in operands])
+            return 0
+
+        @guard(None)
+        def drop(_, v):
+            self.dropped.append(v)
+            del live[v]
+
+        host = Host(None, DATA(data), DATA(make), CALL(call), DROP(drop))
+        text = c.create_string_buffer(300)
+        step = c.c_int(-1)
+        status = self.lib.t_exec(self.plan, c.byref(host), c.byref(step), text, 300)
+        self.steps_done = step.value
+        if errors:
+            raise errors[0]
+        if status < 0:
+            raise RuntimeError(text.value.decode())
+        return [live[v] for v in self.outputs]
+
+    def bench(self, runs=1000):
+        tensors = {v: torch.empty_strided(t.shape, t.stride(), dtype=t.dtype) for v, t in self.eager.items()}
+        tensors.update(self.inputs)
+        data = (c.c_void_p * (max(tensors) + 1))()
+        for v, t in tensors.items():
+            data[v] = t.data_ptr()
+        return self.lib.t_bench(self.plan, data, runs)
+
+
+class V:
+    def __init__(self, graph, v):
+        self.graph, self.v = graph, v

@@ -1,0 +1,1083 @@
+"""The Python API: what compile takes and refuses, that a compiled module is a module, explain, disable, counters,
+config, refusal of interpreters, and the command line. What the compiler does inside is tested elsewhere."""
+
+import abc
+import ast
+import copy
+import functools
+import gc
+import inspect
+import io
+import json
+import pathlib
+import pickle
+import re
+import runpy
+import subprocess
+import sys
+import threading
+import types
+import weakref
+
+import ccompile
+import pytest
+import torch
+from ccompile import __main__ as command_line
+from ccompile import _core, _setup, api, demo, demo_models, report
+from torch import nn
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(autouse=True)
+def _no_grad():
+    with torch.no_grad():
+        yield
+
+
+def scaled(x, by=2.0):
+    """Doc of scaled."""
+    return torch.relu(x) * by
+
+
+class Net(nn.Module):
+    """Doc of Net."""
+
+    def __init__(self, n=4):
+        super().__init__()
+        self.linear = nn.Linear(n, n)
+        self.register_buffer("shift", torch.ones(n))
+        self.scale = 2.0
+
+    def forward(self, x, *, by=1.0):
+        return torch.relu(self.linear(x)) * self.scale * by + self.shift
+
+
+def x4():
+    return torch.randn(3, 4)
+
+
+def twice_equal(compiled, eager, *args, **kwargs):
+    for _ in range(3):
+        torch.testing.assert_close(compiled(*args, **kwargs), eager(*args, **kwargs))
+
+
+# ---------------------------------------------------------------------- the surface
+
+
+def test_everything_exported_exists():
+    assert sorted(ccompile.__all__) == ccompile.__all__
+    for name in ccompile.__all__:
+        assert getattr(ccompile, name) is not None
+    assert (pathlib.Path(ccompile.__file__).parent / "py.typed").exists()
+    assert issubclass(ccompile.Unsupported, RuntimeError)
+
+
+def test_stub_and_c_module_agree():
+    tree = ast.parse((ROOT / "python/ccompile/_core.pyi").read_text())
+    only_types = {"BreakDict", "NodeDict", "SegmentDict", "EntryDict", "ReportDict"}
+    stub = {n.name for n in tree.body if isinstance(n, ast.ClassDef | ast.FunctionDef)} - only_types
+    assert stub == {name for name in dir(_core) if not name.startswith("_")}
+    for cls in ("Compiled", "Disabled"):
+        body = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == cls).body
+        for n in body:
+            if isinstance(n, ast.FunctionDef):
+                assert hasattr(getattr(_core, cls), n.name)
+
+
+def test_signature_is_torch_compiles_without_backends():
+    ours = inspect.signature(ccompile.compile).parameters
+    theirs = inspect.signature(torch.compile).parameters
+    assert list(ours) == ["model", "fullgraph", "dynamic", "mode", "options", "disable"]
+    for name, parameter in ours.items():
+        assert parameter.default == theirs[name].default and parameter.kind == theirs[name].kind
+
+
+def test_readme_table_names_what_exists():
+    text = (ROOT / "README.md").read_text()
+    for name in re.findall(r"`ccompile\.(\w+)", text):
+        assert hasattr(ccompile, name), name
+
+
+# ---------------------------------------------------------------------- functions
+
+
+def test_function_call_form():
+    f = ccompile.compile(scaled)
+    twice_equal(f, scaled, x4())
+    twice_equal(f, scaled, x4(), by=3.0)
+    assert f.__wrapped__ is scaled
+    assert f.__name__ in ("scaled", scaled.__qualname__)
+    assert f.__doc__ == scaled.__doc__ and f.__module__ == scaled.__module__
+
+
+def test_decorator_with_and_without_arguments():
+    @ccompile.compile
+    def one(x):
+        return x + 1
+
+    @ccompile.compile(fullgraph=True, dynamic=False, mode="reduce-overhead")
+    def two(x):
+        return x + 2
+
+    @ccompile.compile()
+    def three(x):
+        return x + 3
+
+    x = x4()
+    for f, n in ((one, 1), (two, 2), (three, 3)):
+        assert isinstance(f, _core.Compiled)
+        twice_equal(f, lambda v, n=n: v + n, x)
+
+
+@pytest.mark.parametrize("mode", [None, *api.MODES])
+@pytest.mark.parametrize("dynamic", [None, True, False])
+def test_every_mode_runs(mode, dynamic):
+    twice_equal(ccompile.compile(scaled, mode=mode, dynamic=dynamic), scaled, x4())
+
+
+def test_methods_of_all_kinds():
+    class Thing:
+        def __init__(self, by):
+            self.by = by
+
+        @ccompile.compile
+        def plain(self, x):
+            return x * self.by
+
+        @ccompile.compile
+        @staticmethod
+        def still(x):
+            return x + 1
+
+        @staticmethod
+        @ccompile.compile
+        def still_too(x):
+            return x + 2
+
+        @classmethod
+        @ccompile.compile
+        def of_class(cls, x):
+            return x, cls
+
+        @property
+        @ccompile.compile
+        def doubled(self):
+            return torch.full((2,), self.by) * 2
+
+        def later(self, x):
+            return x - self.by
+
+    a, b, x = Thing(2.0), Thing(3.0), x4()
+    for thing in (a, b, a):
+        assert torch.equal(thing.plain(x), x * thing.by)
+        assert torch.equal(Thing.plain(thing, x), x * thing.by)
+        assert torch.equal(thing.still(x), x + 1) and torch.equal(Thing.still_too(x), x + 2)
+        assert thing.of_class(x)[1] is Thing
+        assert torch.equal(thing.doubled, torch.full((2,), thing.by * 2))
+        assert torch.equal(ccompile.compile(thing.later)(x), x - thing.by)
+        assert torch.equal(ccompile.compile(thing.plain, fullgraph=True)(x), x * thing.by)
+    assert inspect.ismethod(a.plain) and a.plain.__self__ is a
+
+
+def test_partial_stays_a_partial():
+    p = functools.partial(scaled, by=5.0)
+    p.note = "kept"
+    c = ccompile.compile(p)
+    assert isinstance(c, functools.partial) and c.keywords == {"by": 5.0} and c.note == "kept"
+    assert isinstance(c.func, _core.Compiled)
+    twice_equal(c, p, x4())
+    assert not isinstance(p.func, _core.Compiled)
+    nested = ccompile.compile(functools.partial(functools.partial(Net(), by=3.0)))
+    assert isinstance(nested(x4()), torch.Tensor)
+
+
+def test_callable_object_lambda_and_closure():
+    class Scale:
+        def __init__(self):
+            self.by = 3.0
+
+        def __call__(self, x):
+            return x * self.by
+
+    scale, k, x = Scale(), 4.0, x4()
+    compiled = ccompile.compile(scale)
+    twice_equal(compiled, scale, x)
+    scale.by = 5.0
+    twice_equal(compiled, scale, x)
+    twice_equal(ccompile.compile(lambda v: v + k), lambda v: v + k, x)
+
+
+def test_arguments_bind_as_python_binds_them():
+    def f(a, /, b, *rest, c=1.0, **more):
+        return a + b + sum(rest) + c + sum(more.values())
+
+    c, x = ccompile.compile(f), x4()
+    twice_equal(c, f, x, 1.0)
+    twice_equal(c, f, x, b=x, c=2.0, d=x)
+    twice_equal(c, f, x, x, x, x, e=3.0)
+    for args, kwargs in (((), {}), ((x,), {}), ((x, x), {"b": x}), ((), {"a": x, "b": x})):
+        with pytest.raises(TypeError) as eager:
+            f(*args, **kwargs)
+        with pytest.raises(TypeError) as compiled:
+            c(*args, **kwargs)
+        assert str(compiled.value) == str(eager.value)
+
+
+def test_exceptions_pass_through():
+    def f(x, fail):
+        y = x + 1
+        if fail:
+            raise KeyError("mine")
+        return y
+
+    c = ccompile.compile(f)
+    for fail in (False, True, False, True):
+        if fail:
+            with pytest.raises(KeyError, match="mine"):
+                c(x4(), True)
+        else:
+            twice_equal(c, f, x4(), False)
+
+
+def test_compiled_again_takes_the_new_options():
+    f = ccompile.compile(scaled)
+    g = ccompile.compile(f, fullgraph=True)
+    assert g is not f and g.__wrapped__ is scaled
+    m = ccompile.compile(Net())
+    n = ccompile.compile(m, mode="reduce-overhead")
+    assert n is not m and n._orig_mod is m._orig_mod and type(n) is type(m)
+    p = ccompile.compile(ccompile.compile(functools.partial(scaled, by=1.0)))
+    assert p.func.__wrapped__ is scaled
+
+
+def test_disable_argument_returns_the_thing_itself():
+    m = Net()
+    assert ccompile.compile(scaled, disable=True) is scaled
+    assert ccompile.compile(m, disable=True) is m
+    assert ccompile.compile(disable=True)(scaled) is scaled
+
+
+# ---------------------------------------------------------------------- refusals
+
+ALLOWED_MODES = "'default', 'max-autotune', 'max-autotune-no-cudagraphs', 'reduce-overhead'"
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "says"),
+    [
+        ({"mode": "reduce_overhead"}, ValueError, f"did you mean 'reduce-overhead'? Allowed: {ALLOWED_MODES}"),
+        ({"mode": "fast"}, ValueError, f"unknown mode 'fast'. Allowed: {ALLOWED_MODES}"),
+        ({"mode": 3}, TypeError, "mode must be None or one of 'default'"),
+        ({"fullgraph": 1}, TypeError, "fullgraph must be True or False, not int: 1"),
+        ({"fullgraph": None}, TypeError, "fullgraph must be True or False"),
+        ({"dynamic": "yes"}, TypeError, "dynamic must be True, False or None, not str: 'yes'"),
+        ({"dynamic": 0}, TypeError, "dynamic must be True, False or None"),
+        ({"disable": "no"}, TypeError, "disable must be True or False"),
+        ({"options": ["verify"]}, TypeError, "options must be a dict"),
+        ({"options": {3: True}}, TypeError, "option names are str, not int"),
+        ({"options": {"no_such_knob": True}}, ValueError, "unknown option 'no_such_knob'. Allowed: "),
+    ],
+)
+def test_wrong_settings_are_refused_at_once(settings, error, says):
+    for use in (lambda: ccompile.compile(scaled, **settings), lambda: ccompile.compile(**settings)):
+        with pytest.raises(error) as raised:
+            use()
+        assert says in str(raised.value)
+
+
+def test_options_are_the_knobs():
+    name, value = next(iter(ccompile.config.table().items()))
+    twice_equal(ccompile.compile(scaled, options={name: value}), scaled, x4())
+    with pytest.raises(TypeError, match=re.escape(f"option {name!r} is {type(value).__name__}")):
+        ccompile.compile(scaled, options={name: object()})
+    with pytest.raises(ValueError, match=f"did you mean {name!r}"):
+        ccompile.compile(scaled, options={name + "z": value})
+    with pytest.raises(TypeError):
+        ccompile.compile(scaled, backend="inductor")
+
+
+@pytest.mark.parametrize(
+    ("thing", "says"),
+    [
+        (Net, "a class: compile an instance"),
+        (3, "int, which is not callable"),
+        ("model", "str, which is not callable"),
+        (torch.relu, "runs no Python code"),
+        (len, "runs no Python code"),
+        (torch.ones(2).add, "runs no Python code"),
+        (functools.lru_cache(scaled), "runs no Python code"),
+        (functools.partial(torch.relu), "runs no Python code"),
+    ],
+    ids=["class", "int", "str", "torch.relu", "len", "bound C method", "lru_cache", "partial"],
+)
+def test_what_cannot_be_compiled_is_refused_at_once(thing, says):
+    with pytest.raises(TypeError) as raised:
+        ccompile.compile(thing)
+    assert says in str(raised.value)
+    assert "takes a Python function or method, an nn.Module, a functools.partial" in str(raised.value)
+
+
+# ---------------------------------------------------------------------- modules
+
+
+def test_module_is_a_module_of_its_class():
+    m = Net()
+    c = ccompile.compile(m)
+    assert isinstance(c, Net) and isinstance(c, nn.Module) and c is not m
+    assert type(c).__name__ == "Net" and type(c).__qualname__ == Net.__qualname__
+    assert type(c).__module__ == Net.__module__ and c.__doc__ == Net.__doc__
+    assert repr(c) == repr(m) and str(inspect.signature(c.forward)) == str(inspect.signature(m.forward))
+    assert str(inspect.signature(c)) == str(inspect.signature(m))
+    assert c._orig_mod is m and c.__dict__ is m.__dict__
+    assert type(ccompile.compile(Net())) is type(c)
+    twice_equal(c, m, x4())
+    twice_equal(c, m, x4(), by=2.0)
+
+
+def test_state_is_shared_in_both_directions():
+    m = Net()
+    c = ccompile.compile(m)
+    assert list(c.state_dict()) == list(m.state_dict()) == ["shift", "linear.weight", "linear.bias"]
+    assert [n for n, _ in c.named_parameters()] == [n for n, _ in m.named_parameters()]
+    assert all(a is b for a, b in zip(c.parameters(), m.parameters(), strict=True))
+    assert [n for n, _ in c.named_modules()] == ["", "linear"]
+    x = x4()
+    c(x)
+    c.scale = 7.0
+    assert m.scale == 7.0
+    twice_equal(c, m, x)
+    m.linear = nn.Linear(4, 4)
+    assert c.linear is m.linear
+    twice_equal(c, m, x)
+    c.extra = nn.Parameter(torch.zeros(1))
+    assert m.extra is c.extra and "extra" in m.state_dict()
+    del c.extra
+    assert not hasattr(m, "extra")
+    c.load_state_dict({k: torch.zeros_like(v) for k, v in c.state_dict().items()})
+    assert not m.linear.weight.any()
+    twice_equal(c, m, x)
+    assert not {"_orig_mod", "_ccompile_again", "__call__"} & set(m.__dict__)
+
+
+def test_train_eval_to_and_chained_calls():
+    m = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.BatchNorm1d(4))
+    c = ccompile.compile(m)
+    x = x4()
+    assert c.eval() is c and not m.training and not m[1].training
+    twice_equal(c, m, x)
+    assert c.train() is c and m.training
+    torch.manual_seed(0)
+    trained = c(x)
+    m2 = copy.deepcopy(m)
+    assert trained.shape == x.shape and m2[2].num_batches_tracked == 1
+    assert c.eval() is c
+    assert c.to(torch.float64) is c and m[0].weight.dtype is torch.float64
+    twice_equal(c, m, x.double())
+    assert c.float() is c and c.requires_grad_(False) is c and not m[0].weight.requires_grad
+    twice_equal(c, m, x)
+    assert len(c) == 3 and c[0] is m[0] and [type(s) for s in c] == [type(s) for s in m]
+
+
+def test_hooks_registered_on_either_run_once_and_see_the_original():
+    m = Net()
+    c = ccompile.compile(m)
+    x, seen = x4(), []
+    c(x)
+    one = c.register_forward_hook(lambda mod, args, out: seen.append(mod) or out + 1)
+    two = m.register_forward_pre_hook(lambda mod, args: (args[0] * 2,))
+    expected = torch.relu(m.linear(x * 2)) * 2.0 + m.shift + 1
+    for _ in range(3):
+        seen.clear()
+        torch.testing.assert_close(c(x), expected)
+        assert seen == [m]
+    one.remove()
+    two.remove()
+    twice_equal(c, m, x)
+    assert not seen[1:]
+
+
+def test_forward_itself_stays_eager():
+    m = Net()
+    c = ccompile.compile(m)
+    before = ccompile.counters()["recording"]
+    assert torch.equal(c.forward(x4() * 0), m.forward(x4() * 0))
+    assert ccompile.counters()["recording"] == before
+
+
+def test_nested_in_other_modules():
+    inner = Net()
+    outer = nn.Sequential(ccompile.compile(inner), nn.Linear(4, 2))
+    assert len(list(outer.parameters())) == 4
+    assert list(outer.state_dict())[:2] == ["0.shift", "0.linear.weight"]
+    plain = nn.Sequential(inner, outer[1])
+    twice_equal(outer, plain, x4())
+    twice_equal(ccompile.compile(outer), plain, x4())
+    both = nn.ModuleList([inner, ccompile.compile(inner)])
+    assert len(list(both.parameters())) == 2
+
+
+def test_pickle_and_save_give_the_original_class():
+    m = Net()
+    c = ccompile.compile(m)
+    x = x4()
+    for thing in (c, nn.Sequential(c)):
+        for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
+            back = pickle.loads(pickle.dumps(thing, protocol))
+            inner = back[0] if isinstance(back, nn.Sequential) else back
+            assert type(inner) is Net
+            torch.testing.assert_close(inner(x), m(x))
+    file = io.BytesIO()
+    torch.save(c, file)
+    file.seek(0)
+    assert type(torch.load(file, weights_only=False)) is Net
+    file = io.BytesIO()
+    torch.save(c.state_dict(), file)
+    file.seek(0)
+    Net().load_state_dict(torch.load(file))
+
+
+def test_copies_are_compiled_copies():
+    m = Net()
+    c = ccompile.compile(m, fullgraph=True)
+    d = copy.deepcopy(c)
+    assert type(d) is type(c) and d._orig_mod is not m and type(d._orig_mod) is Net
+    assert d.linear.weight is not c.linear.weight and d.__dict__ is d._orig_mod.__dict__
+    d.linear.weight.zero_()
+    assert m.linear.weight.any()
+    twice_equal(d, d._orig_mod, x4())
+    s = copy.copy(c)
+    assert type(s) is type(c) and s.linear is c.linear and s.__dict__ is not c.__dict__
+    nested = copy.deepcopy(nn.Sequential(c))
+    assert nested[0]._orig_mod is not m and len(nested.state_dict()) == 3
+
+
+def test_new_instance_of_its_class_is_a_plain_module():
+    c = ccompile.compile(Net())
+    fresh = type(c)(n=8)
+    assert type(fresh) is Net and fresh.linear.in_features == 8
+
+
+def test_data_parallel_replica():
+    m = Net()
+    replica = ccompile.compile(m)._replicate_for_data_parallel()
+    assert type(replica) is Net and replica.__dict__ is not m.__dict__
+
+
+def test_lifetime():
+    class Local(nn.Module):
+        def forward(self, x):
+            return x + 1
+
+    m = Local()
+    c = ccompile.compile(m)
+    c(x4())
+    dead, dead_class = weakref.ref(c), weakref.ref(type(c))
+    del c
+    gc.collect()
+    assert dead() is None
+    assert torch.equal(m(torch.zeros(1)), torch.ones(1))
+    gone, gone_class = weakref.ref(m), weakref.ref(Local)
+    del m, Local
+    gc.collect()
+    assert gone() is None
+    gc.collect()
+    assert dead_class() is None and gone_class() is None
+
+
+class Slotted(nn.Module):
+    __slots__ = ("hidden",)
+
+    def __init__(self):
+        super().__init__()
+        self.hidden = 3.0
+
+    def forward(self, x):
+        return x * self.hidden
+
+
+class OwnCall(nn.Module):
+    def __call__(self, x, twice=False):
+        y = super().__call__(x)
+        return y * 2 if twice else y
+
+    def forward(self, x):
+        return x + 1
+
+
+class OwnAttributes(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def __getattr__(self, name):
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("inner"), name)
+
+    def __setattr__(self, name, value):
+        if name.startswith("forbidden") or name in ("_orig_mod", "__dict__"):
+            raise RuntimeError("set on me")
+        super().__setattr__(name, value)
+
+    def forward(self, x):
+        return self.inner(x) * self.in_features
+
+
+class GetAttribute(nn.Module):
+    def __getattribute__(self, name):
+        if name == "virtual":
+            return 5.0
+        return super().__getattribute__(name)
+
+    def forward(self, x):
+        return x * self.virtual
+
+
+class Mixin:
+    def __init__(self, *args, by=3.0, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.by = by
+
+
+class Mixed(Mixin, nn.Linear, abc.ABC):
+    def forward(self, x):
+        return super().forward(x) * self.by
+
+
+class Registering(nn.Module):
+    known = []
+
+    def __init_subclass__(cls, *, key, **kwargs):
+        super().__init_subclass__(**kwargs)
+        Registering.known.append(key)
+
+
+class Registered(Registering, key="one"):
+    def forward(self, x):
+        return x - 1
+
+
+class OwnNew(nn.Module):
+    def __new__(cls, tag):
+        made = super().__new__(cls)
+        object.__setattr__(made, "tag", tag)
+        return made
+
+    def __init__(self, tag):
+        super().__init__()
+
+    def forward(self, x):
+        return x + len(self.tag)
+
+
+class Meta(type):
+    def __call__(cls, *args, **kwargs):
+        made = super().__call__(*args, **kwargs)
+        made.by_meta = 2.0
+        return made
+
+
+class WithMeta(nn.Module, metaclass=Meta):
+    def forward(self, x):
+        return x * self.by_meta
+
+
+MODULES = {
+    "slots": Slotted,
+    "own __call__": OwnCall,
+    "own __getattr__ and __setattr__": OwnAttributes,
+    "own __getattribute__": GetAttribute,
+    "multiple inheritance": lambda: Mixed(4, 4),
+    "registering base": Registered,
+    "own __new__": lambda: OwnNew("tag"),
+    "metaclass": WithMeta,
+    "Sequential": lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU()),
+    "Linear": lambda: nn.Linear(4, 4),
+    "lazy": lambda: nn.LazyLinear(4),
+    "parametrized child": lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 4))),
+    "scripted": lambda: torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.ReLU())),
+    "traced": lambda: torch.jit.trace(nn.Linear(4, 4), torch.ones(2, 4)),
+    "fx": lambda: torch.fx.symbolic_trace(nn.Sequential(nn.Linear(4, 4), nn.ReLU())),
+    "generic": lambda: nn.Identity(),
+}
+
+
+@pytest.mark.parametrize("kind", MODULES)
+@pytest.mark.filterwarnings("ignore")
+def test_modules_of_every_make(kind):
+    m = MODULES[kind]().eval()
+    c = ccompile.compile(m)
+    assert isinstance(c, type(m)) and repr(c) == repr(m)
+    x = x4()
+    c(x)
+    twice_equal(c, m, x)
+    assert list(c.state_dict()) == list(m.state_dict())
+    assert weakref.ref(c)() is c
+    c.note = "n"
+    assert m.note == "n"
+
+
+def test_slots_are_the_originals():
+    m = Slotted()
+    c = ccompile.compile(m)
+    twice_equal(c, m, x4())
+    c.hidden = 9.0
+    assert m.hidden == 9.0
+    twice_equal(c, m, x4())
+    del m.hidden
+    with pytest.raises(AttributeError):
+        _ = c.hidden
+
+
+def test_own_call_and_setattr_are_kept():
+    m = OwnCall()
+    c = ccompile.compile(m)
+    twice_equal(c, m, x4(), twice=True)
+    twice_equal(c, m, x4())
+    guarded = ccompile.compile(OwnAttributes())
+    with pytest.raises(RuntimeError, match="set on me"):
+        guarded.forbidden = 1
+    assert guarded.out_features == 4
+    assert Registering.known.count("one") == 1 and len(Registering.known) == 1
+    assert type(WithMeta()).__name__ == "WithMeta"
+
+
+def test_module_whose_state_is_elsewhere_is_refused():
+    class Both(nn.Module, dict):
+        pass
+
+    with pytest.raises(TypeError, match="keeps state outside its __dict__"):
+        ccompile.compile(Both())
+
+
+def test_original_that_becomes_another_class():
+    m = nn.Linear(4, 4)
+    c, x = ccompile.compile(m), x4()
+    assert c.__class__ is nn.Linear and type(c) is not nn.Linear
+    c(x)
+    nn.utils.parametrizations.weight_norm(c)
+    assert list(m.state_dict()) == list(c.state_dict()) and "weight" not in m.state_dict()
+    torch.testing.assert_close(c.weight, m.weight)
+    assert repr(c) == repr(m) and isinstance(c, type(m))
+    twice_equal(c, m, x)
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = c.nothing
+    lazy = ccompile.compile(nn.LazyLinear(4))
+    lazy(x)
+    assert lazy.__class__ is nn.Linear and type(lazy._orig_mod) is nn.Linear
+    twice_equal(lazy, lazy._orig_mod, x)
+
+
+def test_functional_call_and_weight_averaging():
+    m = Net()
+    c, x = ccompile.compile(m), x4()
+    zeros = {name: torch.zeros_like(p) for name, p in m.named_parameters()}
+    c(x)
+    for _ in range(2):
+        torch.testing.assert_close(torch.func.functional_call(c, zeros, (x,)), m.shift.expand(3, 4))
+        twice_equal(c, m, x)
+    average = torch.optim.swa_utils.AveragedModel(c)
+    torch.testing.assert_close(average(x), m(x))
+    assert average.module.linear.weight is not m.linear.weight
+
+
+def test_gradients_through_a_compiled_module():
+    m = Net()
+    c = ccompile.compile(m)
+    x = x4()
+    with torch.enable_grad():
+        for _ in range(3):
+            m.zero_grad()
+            m(x).sum().backward()
+            expected = m.linear.weight.grad.clone()
+            c.zero_grad()
+            c(x).sum().backward()
+            torch.testing.assert_close(m.linear.weight.grad, expected)
+
+
+# ---------------------------------------------------------------------- fullgraph, breaks, explain
+
+
+def breaking(x):
+    y = x.relu() + 1
+    if y.sum().item() > 0:
+        return y * 2
+    return y - 1
+
+
+BREAK_LINE = inspect.getsourcelines(breaking)[1] + 2
+
+
+def test_fullgraph_raises_before_the_breaking_instruction():
+    ran = []
+
+    def f(x):
+        y = x + 1
+        ran.append("before")
+        y.tolist()
+        ran.append("after")
+        return y
+
+    line = inspect.getsourcelines(f)[1] + 3
+    with pytest.raises(ccompile.Unsupported) as raised:
+        ccompile.compile(f, fullgraph=True)(x4())
+    assert pathlib.Path(__file__).name in str(raised.value) and f":{line}" in str(raised.value)
+    assert "after" not in ran
+    ran.clear()
+    ccompile.compile(f)(x4())
+    assert ran == ["before", "after"]
+
+
+def test_explain_counts_and_reasons():
+    x = torch.ones(4)
+    told = ccompile.explain(breaking)(x)
+    assert isinstance(told, ccompile.Explanation)
+    assert torch.equal(told.result, breaking(x))
+    assert (told.graph_count, told.graph_break_count) == (2, 1)
+    assert told.op_count == sum(map(len, told.ops_per_graph)) == 4
+    (reason,) = told.break_reasons
+    assert isinstance(reason, ccompile.BreakReason)
+    assert reason.file == __file__ and reason.line == BREAK_LINE
+    assert reason.user_stack[-1][1:] == (BREAK_LINE, "breaking")
+    assert reason.reason and reason.text and reason.advice
+    text = str(told)
+    for part in (
+        "breaking: 2 graphs, 1 graph break, 4 ops",
+        f"test_api.py:{BREAK_LINE}",
+        "y.sum().item()",
+        reason.advice,
+    ):
+        assert part in text
+    assert told.out_guards and not told.give_ups
+
+
+def test_explain_of_everything_compile_takes():
+    x = x4()
+    for thing in (scaled, Net(), ccompile.compile(scaled), ccompile.compile(Net()), functools.partial(scaled, by=3.0)):
+        told = ccompile.explain(thing)(x)
+        assert (told.graph_count, told.graph_break_count) == (1, 0), told
+        assert told.op_count >= 2 and "1 graph, 0 graph breaks" in str(told)
+        again = ccompile.explain(thing)(x)
+        assert again.op_count == told.op_count
+    with pytest.raises(TypeError, match="takes a Python function"):
+        ccompile.explain(3)
+
+
+def test_explain_leaves_the_compiled_thing_alone():
+    f = ccompile.compile(scaled)
+    f(x4())
+    before = f.report()["recordings"]
+    ccompile.explain(f)(x4())
+    assert f.report()["recordings"] == before == 1
+
+
+def test_report_of_what_has_run():
+    f = ccompile.compile(breaking)
+    for _ in range(3):
+        f(torch.ones(4))
+    told = report.report(f)
+    assert (told.graph_count, told.graph_break_count) == (2, 1)
+    raw = f.report()
+    assert raw["calls"] == 3 and raw["recordings"] == 1 and raw["hits"] == 2 and raw["eager_calls"] == 0
+    json.dumps(raw)
+    f.reset()
+    assert f.report()["entries"] == []
+
+
+def test_graph_break():
+    def f(x):
+        y = x + 1
+        ccompile.graph_break()
+        return y * 2
+
+    told = ccompile.explain(f)(x4())
+    assert (told.graph_count, told.graph_break_count) == (2, 1)
+    assert ccompile.graph_break() is None
+    with pytest.raises(ccompile.Unsupported):
+        ccompile.compile(f, fullgraph=True)(x4())
+
+
+def test_is_compiling():
+    def f(x):
+        return x + 1 if ccompile.is_compiling() else x - 1
+
+    assert ccompile.is_compiling() is False
+    c, x = ccompile.compile(f), x4()
+    for _ in range(3):
+        assert torch.equal(c(x), x + 1)
+    assert torch.equal(f(x), x - 1)
+    assert not ccompile.is_compiling()
+
+
+# ---------------------------------------------------------------------- disable
+
+
+def test_disabled_function_is_a_break_and_runs_eagerly():
+    def probe(x):
+        return x * 2 if ccompile.is_compiling() else x * 3
+
+    forms = [ccompile.disable(probe), ccompile.disable()(probe), ccompile.disable(reason="why not")(probe)]
+    for inner in forms:
+
+        def f(x, inner=inner):
+            return inner(x + 1) + 1
+
+        c, x = ccompile.compile(f), x4()
+        for _ in range(3):
+            torch.testing.assert_close(c(x), (x + 1) * 3 + 1)
+        told = ccompile.explain(f)(x)
+        assert told.graph_break_count == 1 and told.graph_count == 2
+        assert inner.__wrapped__ is probe
+    assert "why not" in told.break_reasons[0].text
+
+
+def test_disable_as_context_manager():
+    def f(x):
+        return x * 2 if ccompile.is_compiling() else x * 3
+
+    c, x = ccompile.compile(f), x4()
+    with ccompile.disable():
+        assert torch.equal(c(x), x * 3)
+        with ccompile.disable():
+            assert torch.equal(c(x), x * 3)
+        assert torch.equal(c(x), x * 3)
+    assert torch.equal(c(x), x * 2)
+    with pytest.raises(KeyError):
+        with ccompile.disable():
+            raise KeyError
+    assert torch.equal(c(x), x * 2)
+
+
+def test_disable_methods_modules_and_refusals():
+    class Thing:
+        @ccompile.disable
+        def method(self, x):
+            return x, self
+
+        @ccompile.disable
+        @staticmethod
+        def still(x):
+            return x
+
+    thing, x = Thing(), x4()
+    assert thing.method(x)[1] is thing and thing.still(x) is x
+    m = Net()
+    d = ccompile.disable(m)
+    assert isinstance(d, Net) and d._orig_mod is m and list(d.state_dict()) == list(m.state_dict())
+    twice_equal(d, m, x)
+    assert ccompile.compile(d) is d
+    assert ccompile.compile(ccompile.disable(scaled)).__wrapped__ is scaled
+    assert ccompile.disable(ccompile.compile(scaled)).__wrapped__ is scaled
+    for wrong in (3, Net):
+        with pytest.raises(TypeError, match="takes a function, a method or a module"):
+            ccompile.disable(wrong)
+    with pytest.raises(TypeError, match="reason must be a str"):
+        ccompile.disable(reason=3)
+
+
+# ---------------------------------------------------------------------- counters, events, reset, config
+
+
+def test_counters_are_a_live_mapping():
+    c = ccompile.counters
+    assert set(c) >= {"recording", "entry", "graph_break", "give_up", "eager", "guard_failure", "recompile", "kernel"}
+    assert set(c) >= {"primitive", "fallback", "verify", "missing_library", "entry_dropped", "calls", "hits", "misses"}
+    assert len(c) == len(c()) and dict(c) == c() and "hits" in c and "no such" not in c
+    before = c()
+    f = ccompile.compile(scaled)
+    x = x4()
+    for _ in range(5):
+        f(x)
+    assert c["calls"] - before["calls"] == 5 and c["hits"] - before["hits"] == 4
+    assert c["misses"] - before["misses"] == 1 and c["recording"] - before["recording"] == 1
+    with pytest.raises(KeyError):
+        c["no such"]
+    with pytest.raises(TypeError):
+        c["hits"] = 0
+
+
+def test_events_in_order():
+    f = ccompile.compile(breaking)
+    last = max((event.serial for event in ccompile.events()), default=0)
+    f(torch.ones(4))
+    new = ccompile.events(after=last)
+    assert new and all(event.serial > last for event in new)
+    assert [event.serial for event in new] == sorted(event.serial for event in new)
+    assert {"recording", "graph_break"} <= {event.kind for event in new} <= set(ccompile.counters)
+    assert all(isinstance(event.text, str) and event.time_ns > 0 for event in new)
+
+
+def test_reset_forgets_what_was_compiled():
+    f, x = ccompile.compile(scaled), x4()
+    f(x)
+    f(x)
+    ccompile.reset()
+    assert f.report()["entries"] == []
+    twice_equal(f, scaled, x)
+    assert len(f.report()["entries"]) == 1
+
+
+def test_config_reads_sets_and_patches():
+    config = ccompile.config
+    table = config.table()
+    assert table and all(isinstance(v, bool | int | str) for v in table.values())
+    assert set(table) <= set(dir(config))
+    name = next(n for n, v in table.items() if type(v) is int)
+    before = getattr(config, name)
+    with config.patch(**{name: before + 1}):
+        assert getattr(config, name) == before + 1
+    assert getattr(config, name) == before
+    setattr(config, name, before)
+    for wrong, error in ((name + "z", ValueError), ("nothing_like_it", ValueError)):
+        with pytest.raises(error, match="Allowed: "):
+            setattr(config, wrong, 1)
+        with pytest.raises(AttributeError, match="Allowed: "):
+            getattr(config, wrong)
+    with pytest.raises(TypeError, match="knob"):
+        setattr(config, name, "text")
+    with pytest.raises(ValueError):
+        with config.patch(nothing_like_it=1):
+            pass
+
+
+def test_threads_share_a_compiled_function():
+    f, x = ccompile.compile(scaled), x4()
+    expected, wrong = scaled(x), []
+
+    def work():
+        with torch.no_grad():
+            for _ in range(50):
+                if not torch.allclose(f(x), expected):
+                    wrong.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
+
+
+# ---------------------------------------------------------------------- set-up and the command line
+
+
+@pytest.mark.parametrize(
+    ("found", "says"),
+    [
+        (("cpython", (3, 10)), "supports CPython 3.11, 3.12 and 3.13; this is CPython 3.10"),
+        (("cpython", (3, 15)), "this is CPython 3.15"),
+        (("pypy", (3, 11)), "it owns CPython's frames. This is pypy"),
+        (("cpython", (3, 13), False), "does not support free-threaded CPython"),
+        (("cpython", (3, 11)), None),
+        (("cpython", (3, 13), True), None),
+    ],
+)
+def test_interpreters_that_are_not_served(found, says):
+    told = _setup.refusal(*found)
+    assert (told is None) if says is None else (says in told)
+
+
+def test_torch_versions():
+    assert "needs torch 2.10 or later" in _setup.torch_refusal("2.9.1+cpu")
+    assert "this is torch 1.13.0" in _setup.torch_refusal("1.13.0")
+    assert all(_setup.torch_refusal(v) is None for v in ("2.10.0", "2.13.0+cpu", "3.0.0a0+git1", "private"))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("sys.version_info = (3, 10, 0, 'final', 0)", "ccompile supports CPython 3.11, 3.12 and 3.13"),
+        (
+            "sys.implementation = types.SimpleNamespace(**{**vars(sys.implementation), 'name': 'pypy'})",
+            "ccompile needs CPython",
+        ),
+    ],
+)
+def test_setup_refuses_at_build(change, says):
+    code = f"import runpy, sys, types, platform; {change}; runpy.run_path({str(ROOT / 'setup.py')!r}, run_name='x')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 1 and says in done.stderr and "Traceback" not in done.stderr
+
+
+def test_import_loads_no_library():
+    code = (
+        "import ccompile, sys; maps = open('/proc/self/maps').read();"
+        "assert 'libllvmlite' not in maps and 'libdnnl.so' not in maps;"
+        "assert not {'llvmlite', 'torch._dynamo', 'transformers'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_oneDNN_can_be_named(monkeypatch):
+    monkeypatch.setenv("CCOMPILE_ONEDNN", "somewhere/libdnnl.so")
+    assert _setup.find_onednn() == "somewhere/libdnnl.so"
+    monkeypatch.setenv("CCOMPILE_ONEDNN", "")
+    assert _setup.find_onednn() is None
+
+
+def test_command_line(capsys, tmp_path, monkeypatch):
+    assert command_line.main([]) == 2 and "usage" in capsys.readouterr().err
+    assert command_line.main(["--help"]) == 0 and "explain" in capsys.readouterr().out
+    assert command_line.main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert torch.__version__ in out and _core.describe() in out
+    assert command_line.main(["explain", "SimpleNet"]) == 0
+    assert "SimpleNet: 1 graph, 0 graph breaks" in capsys.readouterr().out
+    (tmp_path / "mine.py").write_text("def f(x, y):\n    return (x + y).relu()\n")
+    arguments = ["explain", f"{tmp_path}/mine.py:f", "--input", "2x3", "--input", "3:float64", "--guards"]
+    assert command_line.main(arguments) == 0
+    out = capsys.readouterr().out
+    assert "f: 1 graph, 0 graph breaks, 2 ops" in out and "guards" in out
+    for wrong in (["explain", "nothing"], ["explain", f"{tmp_path}/none.py:f"], ["demo", "nothing"]):
+        with pytest.raises(SystemExit):
+            command_line.main(wrong)
+
+
+def test_demo_row_and_table(capsys):
+    assert command_line.main(["demo", "SimpleNet", "--seconds", "0.01", "--json"]) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert row["model"] == "SimpleNet" and row["max_error"] < 1e-4
+    assert (row["graphs"], row["breaks"], row["give_ups"]) == (1, 0, 0)
+    lines = demo.table([row]).splitlines()
+    assert len(lines) == 3 and len({len(line) for line in lines}) == 1
+    slow = {**row, "speedup": 0.5, "first_ms": row["eager_ms"] + 301, "give_ups": 1}
+    assert len(demo.misses([slow])) == 3 and not demo.misses([{**row, "speedup": 9.0, "first_ms": 1.0}])
+
+
+def test_demo_measures_errors_honestly():
+    a, b = torch.tensor([1.0, float("nan"), float("inf")]), torch.tensor([1.5, float("nan"), float("inf")])
+    assert demo.largest_error([a], (a,)) == 0 and demo.largest_error({"x": b}, {"x": a}) == 0.5
+    assert demo.largest_error(a, a[:2]) == demo.largest_error([], [a]) == float("inf")
+    assert demo.largest_error(torch.zeros(3), a) == float("inf")
+    assert demo.largest_error(torch.tensor([True]), torch.tensor([False])) == 1
+
+
+@pytest.mark.parametrize("name", [n for n, w in demo_models.WORKLOADS.items() if not w.what.startswith("transformers")])
+def test_workloads_build_and_say_their_shape(name):
+    workload = demo_models.WORKLOADS[name]
+    args, _kwargs = workload.inputs()
+    assert "x".join(map(str, args[0].shape)) == workload.what
+    assert callable(demo_models.build(workload))
+
+
+def test_overhead_benchmark(capsys, monkeypatch):
+    threads = torch.get_num_threads()
+    monkeypatch.setattr(sys, "argv", ["bench_overhead.py", "x + 1", "--seconds", "0.01"])
+    try:
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(str(ROOT / "benchmarks/bench_overhead.py"), run_name="__main__")
+    finally:
+        torch.set_num_threads(threads)
+    row = json.loads(capsys.readouterr().out)
+    assert ended.value.code == 0 and row["workload"] == "x + 1" and row["ccompile_error"] == 0
+    assert row["ccompile_over_ns"] == pytest.approx(row["ccompile_ns"] - row["eager_ns"], abs=1)
+
+
+def test_compiled_types_are_what_they_say():
+    assert isinstance(ccompile.compile(scaled), _core.Compiled)
+    assert isinstance(ccompile.disable(scaled), _core.Disabled)
+    assert isinstance(ccompile.compile(Net()).__call__, _core.Compiled)
+    assert isinstance(vars(type(ccompile.compile(Net())))["__call__"], types.MemberDescriptorType)
