@@ -257,9 +257,9 @@ def alike(eager, compiled, rtol=None, atol=None, path="result"):
 class Outcome:
     """All that one call did. `args` is the caller's own arguments as the call left them."""
 
-    value: object = None
+    text: str = ""  # of the error; compared first, since it says most
     error: object = None
-    text: str = ""
+    value: object = None
     chain: tuple = ()
     lines: tuple = ()
     printed: str = ""

@@ -1,4 +1,5 @@
-/* cpu: which vectors this machine has. CCOMPILE_CPU=avx2 (or base) narrows it, to test what other machines run. */
+/* cpu: which vectors this machine has. CCOMPILE_CPU=avx2 (or base) narrows it, to test what other machines run;
+ * CCOMPILE_LIBMVEC=0 does without glibc's vector functions. */
 #include <pthread.h>
 
 #include "dev.h"
@@ -25,7 +26,8 @@ static void detect(void) {
     cpu.name = NAME[level];
     cpu.vector_bytes = 16 << level;
     cpu.f16 = level > 0;   /* every CPU with AVX2 has F16C */
-    mvec = cc_dl_open("libmvec.so.1", false, NULL);
+    const char *off = getenv("CCOMPILE_LIBMVEC");
+    if (!off || strcmp(off, "0") != 0) mvec = cc_dl_open("libmvec.so.1", false, NULL);
 }
 
 const CcCpu *cc_cpu_info(void) {

@@ -40,7 +40,7 @@ const char *cc_omp_describe(void);
 
 /* ---- dnnl.c: oneDNN ---- */
 enum { CC_DNNL_MAX_POST = 6, CC_DNNL_MAX_NDIM = 6 };
-typedef enum CcPostKind { CC_POST_RELU, CC_POST_GELU_ERF, CC_POST_GELU_TANH, CC_POST_SILU, CC_POST_SIGMOID, CC_POST_TANH,
+typedef enum CcPostKind { CC_POST_GELU_ERF, CC_POST_GELU_TANH, CC_POST_SILU, CC_POST_SIGMOID, CC_POST_TANH,
                           CC_POST_ADD, CC_POST_MUL } CcPostKind;
 typedef struct CcTensorDesc {
     int ndim;

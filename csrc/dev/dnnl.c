@@ -88,7 +88,7 @@ static const struct {
     float alpha;
     bool binary;
 } POST[] = {
-    [CC_POST_RELU] = {0x20, 0, false},      [CC_POST_GELU_ERF] = {0x31, 0, false}, [CC_POST_GELU_TANH] = {0x2b, 0, false},
+    [CC_POST_GELU_ERF] = {0x31, 0, false}, [CC_POST_GELU_TANH] = {0x2b, 0, false},
     [CC_POST_SILU] = {0x2c, 1, false},      [CC_POST_SIGMOID] = {0x29, 0, false},  [CC_POST_TANH] = {0x21, 0, false},
     [CC_POST_ADD] = {0x1fff0, 0, true},     [CC_POST_MUL] = {0x1fff1, 0, true},
 };

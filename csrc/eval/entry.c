@@ -226,7 +226,7 @@ static PyObject *try_entries(CcRoot *root, PyObject *const *args, int n, PyObjec
         const int failed = cc_segment_check(e->segment, &x, &state);
         if (failed >= 0) {
             if (i == 0) cc_root_failure(root, e->segment, failed);
-            cc_segment_close(e->segment, &x);
+            cc_segment_close(&x);
             continue;
         }
         if (i > 0) to_front(root, i);
@@ -234,7 +234,7 @@ static PyObject *try_entries(CcRoot *root, PyObject *const *args, int n, PyObjec
         cc_eval_counts.hits++;
         PyObject *r = run_entry(root, e, &x, again);
         cc_guard_release(&e->segment->trace->guards, x.gv, e->segment->trace->guards.g.n);
-        cc_segment_close(e->segment, &x);
+        cc_segment_close(&x);
         return r;
     }
     return NULL;

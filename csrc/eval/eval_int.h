@@ -13,7 +13,8 @@ typedef struct CcScratch {
 } CcScratch;
 
 void cc_segment_open(const CcSegment *s, CcScratch *x);     /* arrays, zeroed */
-void cc_segment_close(const CcSegment *s, CcScratch *x);    /* drops what they hold */
+void cc_segment_drop(CcScratch *x);                         /* drops what they hold */
+void cc_segment_close(CcScratch *x);                        /* the same, and frees them */
 /* Guards: -1 pass, else the failing guard. gv is filled on a pass. */
 int cc_segment_check(const CcSegment *s, CcScratch *x, const CcGuardState *state);
 /* Plan and effects. 0; -1 with the error set; *pure_failure: nothing was changed yet, so it may be done again eagerly. */

@@ -308,6 +308,33 @@ static CcGo fail_segment(Region *g, CcSegment *s, bool pure)
     return CC_UNWIND;
 }
 
+typedef struct Varying {
+    const CcPoint *point;
+    CcAct *const *acts;
+    int n;
+} Varying;
+
+/* The value that the break itself has just left on the stack, and slots whose value was another one before. */
+static bool varies(void *ctx, int level, int slot)
+{
+    const Varying *v = ctx;
+    const CcAct *act = v->acts[level];
+    if (level == v->n - 1 && slot == act->code->n_locals + act->depth - 1) return true;
+    PyObject *now = cc_act_get(act, slot);
+    for (int i = 0; i < v->point->segment.n; i++) {
+        const CcGuards *gs = &v->point->segment.at[i]->trace->guards;
+        for (int k = 0; k < gs->g.n; k++) {
+            const CcGuard *g = &gs->g.at[k];
+            if (g->source == CC_SRC_SLOT && g->level == level && g->index == slot && now != NULL &&
+                (g->check == CC_CHK_VALUE ? g->want != NULL && PyFloat_CheckExact(g->want) && PyFloat_CheckExact(now) &&
+                                                PyFloat_AS_DOUBLE(g->want) != PyFloat_AS_DOUBLE(now)
+                                          : g->check == CC_CHK_TYPE && g->want == (PyObject *)&PyFloat_Type))
+                return true;
+        }
+    }
+    return false;
+}
+
 static CcGo record_from(Region *g, CcPoint *p, CcAct *const *acts, int n, const CcMode *mode)
 {
     if (p->segment.n >= g->root->knobs.recompile_limit) {
@@ -318,7 +345,8 @@ static CcGo record_from(Region *g, CcPoint *p, CcAct *const *acts, int n, const 
     cc_log_add(CC_LOG_RECORD, "%s: behind a break, line %d", PyUnicode_AsUTF8(g->root->func->func_qualname),
                cc_code_line(acts[n - 1]->code, acts[n - 1]->pc));
     g->point = p;
-    return cc_rec_begin_resume(g->rec, acts, n, mode) == CC_OK ? CC_OK : die(g);
+    Varying v = {p, acts, n};
+    return cc_rec_begin_resume(g->rec, acts, n, mode, varies, &v) == CC_OK ? CC_OK : die(g);
 }
 
 static CcGo on_resume(CcObserver *obs, CcAct *act)
@@ -342,13 +370,13 @@ static CcGo on_resume(CcObserver *obs, CcAct *act)
         const int failed = cc_segment_check(s, &x, &state);
         if (failed >= 0) {
             if (p->segment.n == 1) cc_root_failure(g->root, s, failed);
-            cc_segment_close(s, &x);
+            cc_segment_close(&x);
             continue;
         }
         bool pure;
         const CcGo go = cc_segment_exec(s, &x, &pure) < 0 ? fail_segment(g, s, pure) : after_segment(g, s, &x, acts, n);
         cc_guard_release(&s->trace->guards, x.gv, s->trace->guards.g.n);
-        cc_segment_close(s, &x);
+        cc_segment_close(&x);
         return go;
     }
     return p->full ? die(g) : record_from(g, p, acts, n, &mode);
@@ -445,6 +473,8 @@ PyObject *cc_region_continue(CcRoot *root, CcSegment *s, CcScratch *x)
     Region g;
     if (open_region(&g, root) < 0) return NULL;
     PyObject *r = NULL;
-    if (make_levels(&g, s, x) == 0) r = cc_act_call_rebuilt(g.level[0].func);
+    const bool made = make_levels(&g, s, x) == 0;
+    cc_segment_drop(x);   /* what the frames don't hold is free now, as in eager */
+    if (made) r = cc_act_call_rebuilt(g.level[0].func);
     return close_region(&g, r);
 }

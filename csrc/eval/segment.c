@@ -38,12 +38,16 @@ static void drop(PyObject **at, int n)
     for (int i = 0; i < n; i++) Py_CLEAR(at[i]);
 }
 
-void cc_segment_close(const CcSegment *s, CcScratch *x)
+void cc_segment_drop(CcScratch *x)
 {
-    (void)s;
     drop(x->value, x->n_value);
     drop(x->effect, x->n_effect);
     drop(x->built, x->n_built);
+}
+
+void cc_segment_close(CcScratch *x)
+{
+    cc_segment_drop(x);
     free(x->heap);
     x->heap = NULL;
 }

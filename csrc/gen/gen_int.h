@@ -25,6 +25,7 @@ const char *cc_emit_vector(const CcEmit *e, const char *element);
 void cc_emit_op(CcEmit *e, CcRef out, const char *fmt, ...) CC_PRINTF(3, 4);
 void cc_emit_number(CcDtype dt, double v, CcRef out);    /* splat of a float */
 void cc_emit_declare(CcEmit *e, const char *name, const char *fmt, ...) CC_PRINTF(3, 4);
+bool cc_emit_has_vector(const CcEmit *e, const char *function, CcDtype dt);   /* does libmvec have it, of one operand? */
 /* Calls the vector function of libmvec, or libm's lane by lane. */
 CC_MUST int cc_emit_libm(CcEmit *e, const char *function, CcDtype dt, int arity, const CcRef *x, CcRef out);
 void cc_emit_intrinsic(CcEmit *e, const char *name, CcDtype dt, int arity, const CcRef *x, CcRef out);

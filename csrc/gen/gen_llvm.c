@@ -105,17 +105,26 @@ static void define_by_lanes(CcEmit *e, const char *name, const char *scalar, CcD
     cc_sbuf_add(&e->decl, "  ret %s %%r%d\n}\n", type, e->lanes - 1);
 }
 
-int cc_emit_libm(CcEmit *e, const char *function, CcDtype dt, int arity, const CcRef *x, CcRef out) {
-    const char *suffix = dt == CC_DT_F32 ? "f" : "", *type = cc_emit_type(e, dt);
+/* Name of the vector function by the x86-64 vector ABI: _ZGV, instruction set, N = unmasked, lanes, one v an operand. */
+static bool vector_name(const CcEmit *e, const char *function, CcDtype dt, int arity, char *name, size_t n) {
     const int bytes = e->lanes * cc_dtype_info(dt)->size;
+    snprintf(name, n, "_ZGV%cN%d%s_%s%s", bytes == 64 ? 'e' : bytes == 32 ? 'd' : 'b', e->lanes, arity > 1 ? "vv" : "v",
+             function, dt == CC_DT_F32 ? "f" : "");
+    return (bytes == 64 || bytes == 32 || bytes == 16) && bytes <= e->target->vector_bytes && e->target->has_symbol(name);
+}
+
+bool cc_emit_has_vector(const CcEmit *e, const char *function, CcDtype dt) {
+    char name[64];
+    return vector_name(e, function, dt, 1, name, sizeof name);
+}
+
+int cc_emit_libm(CcEmit *e, const char *function, CcDtype dt, int arity, const CcRef *x, CcRef out) {
+    const char *type = cc_emit_type(e, dt);
     char name[64], scalar[32];
-    snprintf(scalar, sizeof scalar, "%s%s", function, suffix);
-    /* x86-64 vector ABI: _ZGV, instruction set, N = unmasked, lanes, one v an operand. */
-    snprintf(name, sizeof name, "_ZGV%cN%d%s_%s", bytes == 64 ? 'e' : bytes == 32 ? 'd' : 'b', e->lanes,
-             arity > 1 ? "vv" : "v", scalar);
-    if ((bytes == 64 || bytes == 32 || bytes == 16) && bytes <= e->target->vector_bytes && e->target->has_symbol(name)) {
+    if (vector_name(e, function, dt, arity, name, sizeof name)) {
         cc_emit_declare(e, name, "declare %s @%s(%s%s%s)\n", type, name, type, arity > 1 ? ", " : "", arity > 1 ? type : "");
     } else {
+        snprintf(scalar, sizeof scalar, "%s%s", function, dt == CC_DT_F32 ? "f" : "");
         snprintf(name, sizeof name, "cc_lanes_%s", scalar);
         define_by_lanes(e, name, scalar, dt, arity);
     }

@@ -36,7 +36,7 @@ static PyObject *read_source(const CcGuard *g, const CcGuardState *state, PyObje
     case CC_SRC_CELL: return PyCell_GET(parent);
     case CC_SRC_TLOOK: return cc_type_lookup((PyTypeObject *)parent, g->key);
     case CC_SRC_MEMBER: return read_member(g->key, parent);
-    case CC_SRC_MSELF: return PyMethod_GET_SELF(parent);
+    case CC_SRC_MSELF: return PyMethod_Check(parent) ? PyMethod_GET_SELF(parent) : PyCFunction_GET_SELF(parent);
     case CC_SRC_MFUNC: return PyMethod_GET_FUNCTION(parent);
     case CC_SRC_CTXVAR: {
         PyObject *v = NULL;
@@ -123,6 +123,8 @@ static bool holds(const CcGuard *g, PyObject *v, PyObject *const *gv)
     case CC_CHK_FUNCTION: return same_function(v, g->want);
     case CC_CHK_EQUALSET: return equal_set(v, g->want);
     case CC_CHK_MRO: return v == g->want;
+    case CC_CHK_METHOD:
+        return v != NULL && PyCFunction_Check(v) && ((PyCFunctionObject *)v)->m_ml == ((PyMethodDescrObject *)g->want)->d_method;
     case CC_CHK_COUNT: break;
     }
     return false;

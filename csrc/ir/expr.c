@@ -4,7 +4,7 @@
  *   sum   = prod { ("+" | "-" | "&" | "|" | "^") prod }      (one level: the rows put parentheses where it matters)
  *   prod  = unary { ("*" | "/") unary }
  *   unary = "-" unary | number | literal | name | operand ["=" number-or-literal] | "bool(" operand ")"
- *         | primitive "(" sum {"," sum} ")" | "(" sum ")"
+ *         | "rounded(" sum ")" | primitive "(" sum {"," sum} ")" | "(" sum ")"
  *
  * Names and operands are single lower-case letters: a to e are operands, unless a part was given that name before. */
 #include <ctype.h>
@@ -112,6 +112,12 @@ static int call(Parser *p, int n) {
         p->at += 5;
         const int v = operand(p, true);
         return v < 0 || take(p, ')') ? v : fail(p, "')' is missing");
+    }
+    if (n == 7 && strncmp(p->at, "rounded", 7) == 0) {
+        p->at += 8;
+        const int v = sum(p);
+        if (v >= 0 && !take(p, ')')) return fail(p, "')' is missing");
+        return v < 0 ? -1 : push(p, (CcExprNode){.kind = CC_X_ROUND, .dflt = -1, .kid = {(int8_t)v, -1, -1}});
     }
     const CcScalarId op = cc_scalar_find(p->at, n);
     if (op == CC_S_COUNT) return fail(p, "unknown primitive");

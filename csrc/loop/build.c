@@ -166,6 +166,8 @@ static int op_node(Build *b, CcScalarId op, int x, int y, int z) {
     if (op == CC_S_fma) return fused(b, dt, x, y, z);
     if (op == CC_S_mul && is_number(b, y, 1)) return x;
     if (op == CC_S_mul && is_number(b, x, 1)) return y;
+    if (kind_of(dt) == 'f' && ((op == CC_S_min && is_number(b, y, INFINITY)) || (op == CC_S_max && is_number(b, y, -INFINITY))))
+        return x;   /* a bound that clamp was not given */
     if ((op == CC_S_div || op == CC_S_rem) && kind_of(dt) != 'f') return integer_division(b, op, dt, x, y);
     if (op == CC_S_neg && kind_of(dt) != 'f') return add_node(b, CC_S_sub, dt, konst_int(b, dt, 0), x, -1, 0);
     return add_node(b, op, dt, x, y, z, 0);
@@ -251,6 +253,7 @@ static int expr_node(Build *b, const CcNode *n, const CcExprNode *x, CcDtype dt,
         if (o->kind == CC_IN_VALUE) return cast(b, value_node(b, o->value), CC_DT_BOOL);
         return konst_int(b, CC_DT_BOOL, o->kind == CC_IN_FLOAT ? o->f != 0 : o->i != 0);
     case CC_X_NUM: return konst(b, compute_type(dt), x->num);
+    case CC_X_ROUND: return cast(b, cast(b, at[x->kid[0]], dt), compute_type(dt));
     case CC_X_LIT: return literal_node(b, (CcExprLit)x->arg, dt);
     default:
         return op_node(b, (CcScalarId)x->op, at[x->kid[0]], x->kid[1] < 0 ? -1 : at[x->kid[1]],

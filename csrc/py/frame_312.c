@@ -207,6 +207,9 @@ void cc_frame_finish(PyThreadState *ts, void *frame)
     pop_chunk(ts, f);
 }
 
+/* Tools 6 and 7 are sys.setprofile and sys.settrace, which leave marks behind in code objects when they are off. */
+enum { USER_TOOLS = (1 << PY_MONITORING_SYS_PROFILE_ID) - 1 };
+
 bool cc_frame_traced(PyThreadState *ts, PyCodeObject *co)
 {
     if (ts->c_tracefunc || ts->c_profilefunc) return true;
@@ -217,7 +220,7 @@ bool cc_frame_traced(PyThreadState *ts, PyCodeObject *co)
         const _Py_LocalMonitors *own = &co->_co_monitoring->local_monitors;
         for (size_t i = 0; i < sizeof own->tools; i++) tools |= own->tools[i];
     }
-    return tools != 0;
+    return (tools & USER_TOOLS) != 0;
 }
 
 /* ceval_gil.c _Py_HandlePending is hidden: signals and pending calls by the public call, a GIL request by letting go of

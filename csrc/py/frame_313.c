@@ -138,6 +138,9 @@ void cc_frame_finish(PyThreadState *ts, void *frame)
     _PyEval_FrameClearAndPop(ts, frame);
 }
 
+/* Tools 6 and 7 are sys.setprofile and sys.settrace, which leave marks behind in code objects when they are off. */
+enum { USER_TOOLS = (1 << PY_MONITORING_SYS_PROFILE_ID) - 1 };
+
 bool cc_frame_traced(PyThreadState *ts, PyCodeObject *co)
 {
     if (ts->c_tracefunc || ts->c_profilefunc) return true;
@@ -148,7 +151,7 @@ bool cc_frame_traced(PyThreadState *ts, PyCodeObject *co)
         const _Py_LocalMonitors *own = &co->_co_monitoring->local_monitors;
         for (size_t i = 0; i < sizeof own->tools; i++) tools |= own->tools[i];
     }
-    return tools != 0;
+    return (tools & USER_TOOLS) != 0;
 }
 
 int cc_frame_poll(PyThreadState *ts)

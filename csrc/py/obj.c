@@ -11,18 +11,15 @@ uint64_t cc_dict_version(PyObject *dict)
     return PyDict_Check(dict) ? cc_frame_dict_version(dict) : 0;
 }
 
-/* tp_version_tag is assigned by a lookup (Objects/typeobject.c _PyType_Lookup), as long as tags last. */
+/* A lookup (Objects/typeobject.c _PyType_Lookup) assigns the tag, as long as tags last; a change makes it 0. */
 unsigned cc_type_version(PyTypeObject *type)
 {
     static PyObject *probe;
-    if (PyType_HasFeature(type, Py_TPFLAGS_VALID_VERSION_TAG)) return type->tp_version_tag;
+    if (type->tp_version_tag) return type->tp_version_tag;
     if (!probe) probe = PyUnicode_InternFromString("__class__");
-    if (!probe) {
-        PyErr_Clear();
-        return 0;
-    }
-    (void)_PyType_Lookup(type, probe);
-    return PyType_HasFeature(type, Py_TPFLAGS_VALID_VERSION_TAG) ? type->tp_version_tag : 0;
+    if (probe) (void)_PyType_Lookup(type, probe);
+    else PyErr_Clear();
+    return type->tp_version_tag;
 }
 
 PyObject *cc_type_lookup(PyTypeObject *type, PyObject *name)

@@ -23,7 +23,13 @@ typedef struct {
 
 static const void *identity(PyObject *o)
 {
-    if (PyCFunction_Check(o)) return ((PyCFunctionObject *)o)->m_ml;
+    if (PyCFunction_Check(o)) {
+        const PyCFunctionObject *f = (PyCFunctionObject *)o;
+        /* all types share one PyMethodDef for __new__: their tp_new tells them apart */
+        if (f->m_self != NULL && PyType_Check(f->m_self) && strcmp(f->m_ml->ml_name, "__new__") == 0)
+            return (const void *)(uintptr_t)((PyTypeObject *)f->m_self)->tp_new;
+        return f->m_ml;
+    }
     if (Py_IS_TYPE(o, &PyMethodDescr_Type) || Py_IS_TYPE(o, &PyClassMethodDescr_Type)) return ((PyMethodDescrObject *)o)->d_method;
     if (Py_IS_TYPE(o, &PyWrapperDescr_Type)) return ((PyWrapperDescrObject *)o)->d_base;
     if (Py_IS_TYPE(o, &_PyMethodWrapper_Type)) return ((MethodWrapper *)o)->descr->d_base;
@@ -37,6 +43,21 @@ PyObject *cc_callee_self(PyObject *o)
         return self != NULL && !PyModule_Check(self) && !PyType_Check(self) ? self : NULL;
     }
     return Py_IS_TYPE(o, &_PyMethodWrapper_Type) ? ((MethodWrapper *)o)->self : NULL;
+}
+
+PyObject *cc_callee_unbound(PyObject *o)
+{
+    if (Py_IS_TYPE(o, &_PyMethodWrapper_Type)) return (PyObject *)((MethodWrapper *)o)->descr;
+    PyObject *name = PyUnicode_InternFromString(((PyCFunctionObject *)o)->m_ml->ml_name), *found = NULL;
+    PyObject *mro = Py_TYPE(PyCFunction_GET_SELF(o))->tp_mro;
+    for (Py_ssize_t i = 0; name != NULL && found == NULL && i < PyTuple_GET_SIZE(mro); i++) {   /* a subclass may shadow it */
+        PyObject *d = PyDict_GetItemWithError(((PyTypeObject *)PyTuple_GET_ITEM(mro, i))->tp_dict, name);
+        if (d != NULL && Py_IS_TYPE(d, &PyMethodDescr_Type) &&
+            ((PyMethodDescrObject *)d)->d_method == ((PyCFunctionObject *)o)->m_ml)
+            found = d;
+    }
+    Py_XDECREF(name);
+    return found;
 }
 
 static PyObject *resolve(const char *path)

@@ -18,6 +18,11 @@ int cc_attr_init(void)
     const PyTypeObject *a = (PyTypeObject *)PyDict_GetItemString(ns, "A"), *b = (PyTypeObject *)PyDict_GetItemString(ns, "B");
     slot_getattr = a->tp_getattro;
     slot_setattr = a->tp_setattro;
+    PyObject *sample = PyObject_CallNoArgs((PyObject *)b);   /* its first use turns the general slot into the special one */
+    r = sample != NULL ? PyObject_GetAttrString(sample, "any") : NULL;
+    Py_XDECREF(sample);
+    if (r == NULL) return -1;
+    Py_DECREF(r);
     slot_getattribute = b->tp_getattro;
     Py_DECREF(ns);
     str_getattr = PyUnicode_InternFromString("__getattr__");
@@ -65,6 +70,13 @@ static bool opaque_descriptor(PyObject *d)
              t == &PyClassMethodDescr_Type || PyType_Check(d) || PyCFunction_Check(d) || cc_value_const(d));
 }
 
+/* Guards that the type's attribute is what it was; static types don't change. */
+static void guard_type_attr(CcRec *rec, PyTypeObject *type, PyObject *name, PyObject *d)
+{
+    if (!(type->tp_flags & Py_TPFLAGS_HEAPTYPE)) return;
+    cc_value_read(rec, CC_SRC_TLOOK, cc_value_const_source(rec, (PyObject *)type), name, 0, 0, d);
+}
+
 static CcGo tensor_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name)
 {
     if (!cc_tens_plain(o)) return cc_rec_break(rec, act, CC_R_TENSOR_SUBCLASS, Py_TYPE(o)->tp_name);
@@ -88,12 +100,13 @@ CcGo cc_attr_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name)
     const CcOrigin origin = cc_value_origin(rec, o);
     if (origin == CC_O_UNKNOWN && !PyExceptionInstance_Check(o))
         return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, Py_TYPE(o)->tp_name);
-    if (PyModule_Check(o) || Py_IS_TYPE(o, &PySuper_Type)) return CC_OK;
+    if (Py_IS_TYPE(o, &PySuper_Type)) return CC_OK;
     if (!known_getattro(Py_TYPE(o)) && !cc_value_const(o) && Py_TYPE(o)->tp_getattro != NULL)
         return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, Py_TYPE(o)->tp_name);
     if (PyType_Check(o)) return CC_OK;
     PyObject *d = cc_type_lookup(Py_TYPE(o), name);
     if (d != NULL && opaque_descriptor(d)) return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, Py_TYPE(d)->tp_name);
+    if (d != NULL) guard_type_attr(rec, Py_TYPE(o), name, d);   /* its __get__ may be Python, and gets it as its self */
     const CcProv *p = cc_value_find(rec, o);
     if (p != NULL && p->dirty && d != NULL && Py_TYPE(d) == &PyMemberDescr_Type)
         return cc_rec_break(rec, act, CC_R_DIRTY_READ, Py_TYPE(o)->tp_name);
@@ -101,13 +114,6 @@ CcGo cc_attr_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name)
 }
 
 /* ------------------------------------------------------------------ after the fact */
-
-/* Guards that the type's attribute is what it was; static types don't change. */
-static void guard_type_attr(CcRec *rec, PyTypeObject *type, PyObject *name, PyObject *d)
-{
-    if (!(type->tp_flags & Py_TPFLAGS_HEAPTYPE)) return;
-    cc_value_read(rec, CC_SRC_TLOOK, cc_value_const_source(rec, (PyObject *)type), name, 0, 0, d);
-}
 
 void cc_attr_dunder(CcRec *rec, PyObject *o, const char *name)
 {

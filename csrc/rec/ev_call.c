@@ -84,8 +84,11 @@ static bool normalise(CcRec *rec, Call *c, PyObject *const *in, int n, PyObject 
         put(c, PyMethod_GET_SELF(c->func));
         c->func = PyMethod_GET_FUNCTION(c->func);
     } else {
-        PyObject *self = cc_callee_self(c->func);
-        if (self != NULL) put(c, self);
+        PyObject *self = cc_callee_self(c->func), *unbound = self != NULL ? cc_callee_unbound(c->func) : NULL;
+        if (unbound != NULL) {
+            put(c, self);
+            c->func = unbound;
+        }
     }
     if (ex) return flatten(rec, c, in[1], n > 2 ? in[2] : NULL);
     for (int i = 1; i < n; i++)
@@ -341,26 +344,17 @@ static CcGo write_effect(CcRec *rec, CcAct *act, const Call *c, const CcCallee *
         cc_value_fresh(rec, copy);
         in[i] = copy;
     }
-    const char *dot = strrchr(callee->name, '.');
-    PyObject *name = PyUnicode_InternFromString(dot != NULL ? dot + 1 : callee->name);
-    PyObject *descr = name != NULL ? cc_type_lookup(Py_TYPE(self), name) : NULL;
-    Py_XDECREF(name);
-    if (descr == NULL || PyFunction_Check(descr)) descr = c->func;   /* dict.update(odict, ...): the base's method */
     CcProv *p = cc_value_find(rec, self);
     p->dirty = CC_DIRTY_ALL;
     cc_vec_push(&rec->written, source);
-    const CcCallSpec spec = {.form = CC_F_CALL, .target = Py_IS_TYPE(c->func, &PyMethodDescr_Type) || Py_IS_TYPE(c->func, &PyWrapperDescr_Type) ? c->func : descr,
-                             .kwnames = c->kwnames, .in = in, .n = c->n, .name = callee->name};
+    const CcCallSpec spec = {.form = CC_F_CALL, .target = c->func, .kwnames = c->kwnames, .in = in, .n = c->n, .name = callee->name};
     return cc_node_effect(rec, act, &spec, result);
 }
 
 static CcGo context_effect(CcRec *rec, CcAct *act, const Call *c, const CcCallee *callee, PyObject *result)
 {
     cc_value_written(rec, CC_SRC_CTXVAR, cc_value_const_source(rec, c->in[0]), NULL);
-    PyObject *name = PyUnicode_InternFromString(strrchr(callee->name, '.') + 1);
-    PyObject *descr = name != NULL ? cc_type_lookup(Py_TYPE(c->in[0]), name) : NULL;
-    Py_XDECREF(name);
-    const CcCallSpec spec = {.form = CC_F_CALL, .target = descr, .in = c->in, .n = c->n, .name = callee->name};
+    const CcCallSpec spec = {.form = CC_F_CALL, .target = c->func, .in = c->in, .n = c->n, .name = callee->name};
     return cc_node_effect(rec, act, &spec, result);
 }
 
@@ -449,6 +443,13 @@ static CcGo guard_callable(CcRec *rec, PyObject *o)
             cc_value_read(rec, CC_SRC_MSELF, source, NULL, 0, 0, PyMethod_GET_SELF(o));
             cc_value_read(rec, CC_SRC_MFUNC, source, NULL, 0, 0, PyMethod_GET_FUNCTION(o));
         }
+    } else if (PyCFunction_Check(o) && cc_callee_self(o) != NULL) {
+        const int source = cc_value_source(rec, o);
+        if (source >= 0) {
+            cc_value_read(rec, CC_SRC_MSELF, source, NULL, 0, 0, PyCFunction_GET_SELF(o));
+            PyObject *d = cc_callee_unbound(o);   /* TYPE alone does not tell which method it is */
+            if (d != NULL) cc_guard_also(&rec->trace->guards, source, CC_CHK_METHOD, d, -1);
+        }
     } else if (dunder_call(o) != NULL) {
         cc_attr_dunder(rec, o, "__call__");
     }
@@ -492,10 +493,10 @@ CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, in
     ev->result = cc_intrin_call(c.func);
     if (ev->result != NULL) return CC_DONE;
     if (PyFunction_Check(c.func)) return CC_OK;
-    const CcTorch t = cc_torch_call(c.func, c.in, c.n - (c.kwnames ? PyTuple_GET_SIZE(c.kwnames) : 0), c.kwnames);
-    if (t.cls != CC_T_NOT) return torch_before(rec, act, &c, &t);
     const CcCallee callee = cc_callee_find(c.func);
     if (callee.kind != CC_CALLEE_UNKNOWN) return row_before(rec, act, &c, &callee);
+    const CcTorch t = cc_torch_call(c.func, c.in, c.n - (c.kwnames ? PyTuple_GET_SIZE(c.kwnames) : 0), c.kwnames);
+    if (t.cls != CC_T_NOT) return torch_before(rec, act, &c, &t);
     if (PyType_Check(c.func)) return class_before(rec, act, &c);
     if (dunder_call(c.func) != NULL && PyFunction_Check(dunder_call(c.func))) return CC_OK;
     if (strcmp(type_name(c.func), "functools.partial") == 0) {
@@ -512,10 +513,10 @@ CcGo cc_call_after(CcRec *rec, CcAct *act, PyObject *const *in, int n, PyObject 
     Call c;
     if (!normalise(rec, &c, in, n, kwnames, ex)) return CC_OK;
     if (!PyFunction_Check(c.func)) {
-        const CcTorch t = cc_torch_call(c.func, c.in, c.n - (c.kwnames ? PyTuple_GET_SIZE(c.kwnames) : 0), c.kwnames);
-        if (t.cls != CC_T_NOT) return torch_after(rec, act, &c, &t, result);
         const CcCallee callee = cc_callee_find(c.func);
         if (callee.kind != CC_CALLEE_UNKNOWN) return row_after(rec, act, &c, &callee, result);
+        const CcTorch t = cc_torch_call(c.func, c.in, c.n - (c.kwnames ? PyTuple_GET_SIZE(c.kwnames) : 0), c.kwnames);
+        if (t.cls != CC_T_NOT) return torch_after(rec, act, &c, &t, result);
         if (PyType_Check(c.func)) guard_class(rec, (PyTypeObject *)c.func);
     }
     if (result == NULL || PyExceptionInstance_Check(result) || cc_value_origin(rec, result) != CC_O_UNKNOWN) return CC_OK;

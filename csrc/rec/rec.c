@@ -168,7 +168,8 @@ static bool known_iterator(PyObject *o)
 {
     PyTypeObject *t = Py_TYPE(o);
     return t == &PyListIter_Type || t == &PyTupleIter_Type || t == &PyRangeIter_Type || t == &PyEnum_Type ||
-           t == &PyZip_Type || t == &PyReversed_Type || t == &PyListRevIter_Type;
+           t == &PyZip_Type || t == &PyReversed_Type || t == &PyListRevIter_Type || t == &PyDictIterKey_Type ||
+           t == &PyDictIterValue_Type || t == &PyDictIterItem_Type;
 }
 
 /* An iterator that only this slot holds: its position becomes guarded, and the object may be advanced freely, because a
@@ -190,18 +191,20 @@ static void adopt_iterator(CcRec *rec, PyObject *it, int source)
         PyObject *arg = PyTuple_GET_ITEM(args, i);
         const int id = cc_value_read(rec, CC_SRC_ITEM, list, NULL, 0, (int)i, arg);
         if (known_iterator(arg) && gs->g.at[id].check == CC_CHK_TYPE) adopt_iterator(rec, arg, id);
+        else if (PyList_Check(arg) || PyTuple_Check(arg)) cc_value_content(rec, arg, 2);
     }
     for (Py_ssize_t i = 2; i < PyTuple_GET_SIZE(reduced); i++)
         cc_value_read(rec, CC_SRC_ITEM, top, NULL, 0, (int)i, PyTuple_GET_ITEM(reduced, i));
     cc_value_set(rec, it, CC_O_FRESH, -1);
 }
 
-static void read_slot(CcRec *rec, CcAct *act, int level, int slot)
+/* symbolic: a number that differs from call to call; it becomes an input unless Python code looks at it. */
+static void read_slot(CcRec *rec, CcAct *act, int level, int slot, bool symbolic)
 {
     PyObject *v = cc_act_get(act, slot);
     CcGuards *gs = &rec->trace->guards;
     bool is_new;
-    if (v != NULL && PyFloat_CheckExact(v)) {   /* may have been read from a tensor: symbolic until somebody looks */
+    if (v != NULL && symbolic && PyFloat_CheckExact(v)) {
         const int id = cc_guard_source(gs, CC_SRC_SLOT, -1, NULL, level, slot, &is_new);
         cc_guard_check(gs, id, CC_CHK_TYPE, (PyObject *)&PyFloat_Type);
         cc_value_set(rec, v, CC_O_SOURCE, id);
@@ -219,7 +222,7 @@ static int waiting_depth(const CcAct *act)
     return after > 0 ? after - 1 : 0;
 }
 
-CcGo cc_rec_begin_resume(CcRec *rec, CcAct *const *acts, int n, const CcMode *mode)
+CcGo cc_rec_begin_resume(CcRec *rec, CcAct *const *acts, int n, const CcMode *mode, CcVaries varies, void *ctx)
 {
     begin(rec, mode);
     for (int level = 0; level < n; level++) {
@@ -230,7 +233,7 @@ CcGo cc_rec_begin_resume(CcRec *rec, CcAct *const *acts, int n, const CcMode *mo
         const int depth = innermost ? act->depth : waiting_depth(act);
         for (int slot = 0; slot < n_locals + depth; slot++)
             if (slot >= n_locals || cc_code_live(act->code, innermost ? act->pc : act->pc + 1, slot))
-                read_slot(rec, act, level, slot);
+                read_slot(rec, act, level, slot, varies(ctx, level, slot));
         act->observed = true;
     }
     const CcAct *last = acts[n - 1];

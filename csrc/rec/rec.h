@@ -142,9 +142,11 @@ void cc_rec_free(CcRec *rec);
  * keyword ones); they must stay alive while recording. */
 void cc_rec_begin_call(CcRec *rec, PyObject *const *args, int n, PyObject *kwnames, PyFunctionObject *root,
                        const CcMode *mode);
+/* Whether the number in a slot is known to differ from call to call. */
+typedef bool (*CcVaries)(void *ctx, int level, int slot);
 /* Begins a trace behind a break: acts[0..n) is the region's chain, innermost last, each standing at its pc.
  * CC_OK, or CC_GIVE_UP when this state can't be recorded. */
-CC_MUST CcGo cc_rec_begin_resume(CcRec *rec, CcAct *const *acts, int n, const CcMode *mode);
+CC_MUST CcGo cc_rec_begin_resume(CcRec *rec, CcAct *const *acts, int n, const CcMode *mode, CcVaries varies, void *ctx);
 bool cc_rec_active(const CcRec *rec);
 
 /* The observer's callbacks while active. before(): CC_BREAK ends the trace (take it); CC_GIVE_UP: the recording is lost

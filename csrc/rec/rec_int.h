@@ -151,6 +151,8 @@ typedef struct CcCallee {
 } CcCallee;
 CcCallee cc_callee_find(PyObject *callable);
 CC_BORROW PyObject *cc_callee_self(PyObject *callable);   /* bound builtin method or slot wrapper: its self; else NULL */
+/* The descriptor that such a bound callable was made from: takes self as its first argument. NULL: not found. */
+CC_BORROW PyObject *cc_callee_unbound(PyObject *callable);
 CC_MUST int cc_callee_init(void);
 /* torch.compiler.is_compiling and its kin: new reference to the answer, or NULL (no error): not an intrinsic. */
 CC_NEW PyObject *cc_intrin_call(PyObject *callable);

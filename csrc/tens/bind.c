@@ -1,8 +1,8 @@
 /* From torch's callables and their arguments to a row of the op table and its operands (binds.def).
  *
- * Signatures are parsed once at init and filed under the callable's key (cc_torch_key). Binding copies arguments into the
- * parameters' places, checks each against its kind, and lists those that are operands. A call that does not fit is not an
- * error: it stays a host node. */
+ * Signatures are parsed once at init and filed under the callable's key (cc_torch_key). Binding
+ * copies arguments into the parameters' places, checks each against its kind, and lists those that
+ * are operands. A call that does not fit is not an error: it stays a host node. */
 #include "tens_int.h"
 
 typedef struct Param {
@@ -11,7 +11,8 @@ typedef struct Param {
     char kind;                /* binds.def; 0: any operand */
     bool hidden;              /* - */
     bool keyword_only, optional, drop;
-    bool any_default;         /* "=" with nothing behind it: every value that fits the kind is as good */
+    /* "=" with nothing behind it: every value that fits the kind is as good */
+    bool any_default;
     char text;                /* default is a string: its length, else 0 */
     const char *string;
     CcOperand value;          /* default, or the @ operand */
@@ -112,13 +113,15 @@ static bool is_default(const Param *p, PyObject *o) {
     }
     if (p->value.kind == CC_IN_NONE) return o == Py_None;
     CcOperand c;
-    return number(o, &c) && (c.kind == CC_IN_BOOL) == (p->value.kind == CC_IN_BOOL) && as_double(&c) == as_double(&p->value);
+    return number(o, &c) && (c.kind == CC_IN_BOOL) == (p->value.kind == CC_IN_BOOL) &&
+           as_double(&c) == as_double(&p->value);
 }
 
 static bool on_device(PyObject *tensor, PyObject *device) {
     CcTensor t;
     cc_tens_read(tensor, false, &t);
-    PyObject *text = cc_tens_constant(device) || PyUnicode_Check(device) ? PyObject_Str(device) : NULL;
+    PyObject *text =
+        cc_tens_constant(device) || PyUnicode_Check(device) ? PyObject_Str(device) : NULL;
     const char *s = text ? PyUnicode_AsUTF8(text) : NULL;
     char want[24] = "cpu";
     if (t.type.device != 1) snprintf(want, sizeof want, "cuda:%d", t.type.device_index);
@@ -164,12 +167,16 @@ static int param_named(const Sig *s, PyObject *name) {
     Py_ssize_t n;
     const char *text = PyUnicode_AsUTF8AndSize(name, &n);
     for (int i = 0; text && i < s->n; i++)
-        if (s->param[i].name && s->param[i].len == n && memcmp(s->param[i].name, text, (size_t)n) == 0) return i;
+        if (s->param[i].name && s->param[i].len == n &&
+            memcmp(s->param[i].name, text, (size_t)n) == 0)
+            return i;
     return -1;
 }
 
-/* Puts each argument at its parameter; what follows the first argument of a `*` parameter is args[rest[0] .. rest[1]). */
-static bool place(const Sig *s, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, PyObject **at, Py_ssize_t *rest) {
+/* Puts each argument at its parameter; what follows the first argument of a `*` parameter is
+ * args[rest[0] .. rest[1]). */
+static bool place(const Sig *s, PyObject *const *args, Py_ssize_t n, PyObject *kwnames,
+                  PyObject **at, Py_ssize_t *rest) {
     Py_ssize_t used = 0;
     rest[0] = rest[1] = 0;
     for (int i = 0; i < s->n_positional && used < n; i++) {
@@ -190,7 +197,8 @@ static bool place(const Sig *s, PyObject *const *args, Py_ssize_t n, PyObject *k
     return true;
 }
 
-static bool bind_row(const Sig *s, PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, CcBound *out) {
+static bool bind_row(const Sig *s, PyObject *self, PyObject *const *args, Py_ssize_t n,
+                     PyObject *kwnames, CcBound *out) {
     PyObject *at[MAX_PARAMS] = {NULL}, *word[MAX_WORDS], *first = NULL;
     Py_ssize_t kw = kwnames ? PyTuple_GET_SIZE(kwnames) : 0, rest[2];
     if (self) {   /* a bound builtin: its tensor goes first */
@@ -223,7 +231,8 @@ static bool bind_row(const Sig *s, PyObject *self, PyObject *const *args, Py_ssi
     return true;
 }
 
-int cc_bind_call(PyObject *callable, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, CcBound *out) {
+int cc_bind_call(PyObject *callable, PyObject *const *args, Py_ssize_t n, PyObject *kwnames,
+                 CcBound *out) {
     PyObject *self;
     const int64_t *at = cc_map_find(&B.known, cc_torch_key(callable, &self));
     if (!at) return -1;
@@ -245,7 +254,8 @@ static int bind_two(CcOpId op, PyObject *a, PyObject *b, CcBound *out) {
 
 int cc_bind_binop(CcBinop op, bool inplace, PyObject *a, PyObject *b, CcBound *out) {
     if (inplace || (unsigned)op >= CC_NB_COUNT) return -1;
-    /* 2 / x is x.reciprocal() * 2 in torch (Tensor.__rtruediv__, Python): its own ops are recorded, with their roundings. */
+    /* 2 / x is x.reciprocal() * 2 in torch (Tensor.__rtruediv__, Python): its own ops are recorded,
+     * with their roundings. */
     if (op == CC_NB_TRUE_DIVIDE && !cc_tens_plain(a)) return -1;
     if (op == CC_NB_MATRIX_MULTIPLY && (!cc_tens_plain(a) || !cc_tens_plain(b))) return -1;
     return bind_two(B.binop[op], a, b, out);
@@ -354,8 +364,10 @@ static int link_row(PyObject *callable, int row) {
 
 static int resolve(char space, const char *name, int n, int row) {
     char path[128];
-    const char *base = space == 'F' ? "torch._C._VariableFunctions." : space == 'N' ? "torch._C._nn."
-                     : space == 'S' ? "torch._C._special.special_" : "torch._C.TensorBase.";
+    const char *base = space == 'F'   ? "torch._C._VariableFunctions."
+                       : space == 'N' ? "torch._C._nn."
+                       : space == 'S' ? "torch._C._special.special_"
+                                      : "torch._C.TensorBase.";
     snprintf(path, sizeof path, "%s%.*s", base, n, name);
     PyObject *o = cc_tsym_path(path);
     if (!o) return 0;   /* another torch may lack it */
@@ -377,11 +389,19 @@ static int resolve_all(int row) {
 }
 
 int cc_bind_init(void) {
-    static const char *const binop[CC_NB_COUNT] = {
-        [CC_NB_ADD] = "add", [CC_NB_AND] = "bitwise_and", [CC_NB_FLOOR_DIVIDE] = "div_floor", [CC_NB_LSHIFT] = "lshift",
-        [CC_NB_MATRIX_MULTIPLY] = "matmul", [CC_NB_MULTIPLY] = "mul", [CC_NB_REMAINDER] = "remainder",
-        [CC_NB_OR] = "bitwise_or", [CC_NB_POWER] = "pow", [CC_NB_RSHIFT] = "rshift", [CC_NB_SUBTRACT] = "sub",
-        [CC_NB_TRUE_DIVIDE] = "div", [CC_NB_XOR] = "bitwise_xor"};
+    static const char *const binop[CC_NB_COUNT] = {[CC_NB_ADD] = "add",
+                                                   [CC_NB_AND] = "bitwise_and",
+                                                   [CC_NB_FLOOR_DIVIDE] = "div_floor",
+                                                   [CC_NB_LSHIFT] = "lshift",
+                                                   [CC_NB_MATRIX_MULTIPLY] = "matmul",
+                                                   [CC_NB_MULTIPLY] = "mul",
+                                                   [CC_NB_REMAINDER] = "remainder",
+                                                   [CC_NB_OR] = "bitwise_or",
+                                                   [CC_NB_POWER] = "pow",
+                                                   [CC_NB_RSHIFT] = "rshift",
+                                                   [CC_NB_SUBTRACT] = "sub",
+                                                   [CC_NB_TRUE_DIVIDE] = "div",
+                                                   [CC_NB_XOR] = "bitwise_xor"};
     static const char *const compare[6] = {"lt", "le", "eq", "ne", "gt", "ge"};
     if (B.keep) return 0;
     B.keep = PyList_New(0);
@@ -392,8 +412,9 @@ int cc_bind_init(void) {
     B.invert = cc_op_find("bitwise_not");
     for (int i = 0; i < CC_COUNT(ROW); i++) {
         if (!parse(&ROW[i], &B.sig[i])) {
-            PyErr_Format(PyExc_SystemError, "ccompile: binds.def: cannot read signature \"%s\" of %s", ROW[i].signature,
-                         ROW[i].op);
+            PyErr_Format(PyExc_SystemError,
+                         "ccompile: binds.def: cannot read signature \"%s\" of %s",
+                         ROW[i].signature, ROW[i].op);
             return -1;
         }
         if (resolve_all(i)) return -1;

@@ -1,11 +1,27 @@
-/* Ambient state: what torch's C code reads without being given it. One row of mode.def a word of CcMode.
+/* Ambient state: what torch's C code reads without being given it. One row of mode.def a word of
+ * CcMode.
  *
- * Exported C functions of libtorch are called where they exist (1-2 ns each); at init each is compared with torch's Python
- * function, which is used from then on where they disagree or the symbol is missing. Modules and callables are kept by
- * strong references: they belong to torch and live as long as it. */
+ * Exported C functions of libtorch are called where they exist (1-2 ns each); at init each is
+ * compared with torch's Python function, which is used from then on where they disagree or the
+ * symbol is missing. Modules and callables are kept by strong references: they belong to torch and
+ * live as long as it. */
 #include "tens_int.h"
 
-typedef enum How { BOOL, SMALL, DEPTH, DEVB, DEVS, CTXB, CTXS, VAR, KEYS, KEY, ATTR, PYTHON, ABSENT } How;
+typedef enum How {   /* mode.def; PYTHON and ABSENT are what a row falls back to */
+    BOOL,
+    SMALL,
+    DEPTH,
+    DEVB,
+    DEVS,
+    CTXB,
+    CTXS,
+    VAR,
+    KEYS,
+    KEY,
+    ATTR,
+    PYTHON,
+    ABSENT
+} How;
 
 enum {
 #define CC_MODE(id, ...) M_##id,
@@ -24,7 +40,8 @@ typedef struct Row {
 } Row;
 
 static const Row ROW[M_COUNT] = {
-#define CC_MODE(id, how, symbol, arg, path, path_arg, refuse, doc) {#id, how, symbol, arg, path, path_arg, refuse, doc},
+#define CC_MODE(id, how, symbol, arg, path, path_arg, refuse, doc)                                 \
+    {#id, how, symbol, arg, path, path_arg, refuse, doc},
 #include "mode.def"
 #undef CC_MODE
 };
@@ -34,7 +51,8 @@ typedef struct Reader {
     int8_t device;
     void *at;               /* the function or variable */
     uint64_t key;           /* KEY */
-    PyObject *call, *arg;   /* PYTHON: callable and argument (NULL: none); ATTR: module dict and attribute name */
+    /* PYTHON: callable and argument (NULL: none); ATTR: module dict and attribute name */
+    PyObject *call, *arg;
 } Reader;
 
 static struct {
@@ -51,8 +69,10 @@ static intptr_t word_of(PyObject *value) {
     if (value == Py_True) return 1;
     if (value == Py_False || value == Py_None) return 0;
     if (PyLong_Check(value)) return (intptr_t)PyLong_AsLongLong(value);
-    if (PyUnicode_Check(value)) return (intptr_t)PyObject_Hash(value);   /* strings are made anew at each call */
-    return cc_tens_constant(value) ? (intptr_t)value : 1;                /* dtypes are immortal; others only exist */
+    /* strings are made anew at each call */
+    if (PyUnicode_Check(value)) return (intptr_t)PyObject_Hash(value);
+    /* dtypes are immortal; others only exist */
+    return cc_tens_constant(value) ? (intptr_t)value : 1;
 }
 
 static intptr_t read_python(const Reader *r) {
@@ -113,8 +133,10 @@ const char *cc_mode_refuse(const CcMode *m) {
         if (ROW[i].refuse && m->v[i]) return ROW[i].refuse;
     uint64_t in = (uint64_t)m->v[M_KEYS_INCLUDED], ex = (uint64_t)m->v[M_KEYS_EXCLUDED];
     if ((in & ~M.included_ok) || (ex & ~M.excluded_ok))
-        return "torch's dispatcher is redirected on this thread (a dispatch key was included or excluded)";
-    if ((ex & M.autograd) && !m->v[M_INFERENCE]) return "autograd's dispatch keys are excluded on this thread (inside an autograd kernel)";
+        return "torch's dispatcher is redirected on this thread (a dispatch key was included or "
+               "excluded)";
+    if ((ex & M.autograd) && !m->v[M_INFERENCE])
+        return "autograd's dispatch keys are excluded on this thread (inside an autograd kernel)";
     return NULL;
 }
 
@@ -169,7 +191,8 @@ static void use_attr(int i, Reader *r) {
     Py_XDECREF(m);
 }
 
-/* Whether C and Python tell the same; dtype and enum rows speak differently in the two and are not compared. */
+/* Whether C and Python tell the same; dtype and enum rows speak differently in the two and are not
+ * compared. */
 static bool agrees(int i, const Reader *r, const uint64_t *keys) {
     if (r->how == DEVS || r->how == SMALL || r->how == CTXS || !ROW[i].path) return true;
     Reader python = {0};
@@ -225,8 +248,10 @@ void cc_mode_force_fallback(bool on) {
 int cc_mode_init(void) {
     init_rows(false);
     uint64_t autocast = cc_tsym_key("AutocastCPU") | cc_tsym_key("AutocastCUDA");
-    M.autograd = cc_tsym_key("AutogradFunctionality") | cc_tsym_key("AutogradOther") | cc_tsym_key("AutogradNestedTensor");
-    M.included_ok = autocast | cc_tsym_key("ADInplaceOrView");   /* words are relative to the defaults: cleared there */
+    M.autograd = cc_tsym_key("AutogradFunctionality") | cc_tsym_key("AutogradOther") |
+                 cc_tsym_key("AutogradNestedTensor");
+    /* words are relative to the defaults: cleared there */
+    M.included_ok = autocast | cc_tsym_key("ADInplaceOrView");
     M.excluded_ok = autocast | M.autograd | cc_tsym_key("ADInplaceOrView");
     M.threads = cc_tsym_find("_ZN2at15get_num_threadsEv");
     Py_XSETREF(M.py_threads, cc_tsym_path("torch.get_num_threads"));

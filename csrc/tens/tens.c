@@ -1,13 +1,15 @@
-/* Tensors as descriptors: reading, guarding and making torch.Tensor objects without libtorch's headers.
+/* Tensors as descriptors: reading, guarding and making torch.Tensor objects without libtorch's
+ * headers.
  *
- *   PyObject --+--> key set word of the TensorImpl ---> "an ordinary dense CPU/CUDA tensor?"  (calibrated at init)
+ *   PyObject --+--> key set word of the TensorImpl ---> "an ordinary dense tensor?"  (calibrated)
  *              +--> stable C shim, else DLPack ------>  pointer, dtype, device, sizes, strides
  *              +--> TensorImpl::requires_grad ------->  requires_grad
  *
- * DLPack alone tells nothing of neg and conj bits, functorch wrappers, zero tensors or inference tensors; torch's key set
- * tells all of them in one word. Its place inside TensorImpl is found at init by comparing several tensors with what
- * torch._C._dispatch_keys says of them; when that fails, the Python function is asked each time (slower, same answer).
- * All DLPack declarations of the project stand here. */
+ * DLPack alone tells nothing of neg and conj bits, functorch wrappers, zero tensors or inference
+ * tensors; torch's key set tells all of them in one word. Its place inside TensorImpl is found at
+ * init by comparing several tensors with what torch._C._dispatch_keys says of them; when that
+ * fails, the Python function is asked each time (slower, same answer). All DLPack declarations of
+ * the project stand here. */
 #include "tens_int.h"
 
 /* ---- DLPack 1.x, as far as we use it */
@@ -43,7 +45,8 @@ static struct {
     const DlApi *dl;
     PyTypeObject *base, *tensor, *parameter, *size;
     PyTypeObject *constant[5];
-    int impl_at;                    /* bytes from the object to its TensorImpl pointer; 0: not found */
+    /* bytes from the object to its TensorImpl pointer; 0: not found */
+    int impl_at;
     int keys_at;                    /* 64-bit words from TensorImpl to its key set; 0: not found */
     uint64_t keys_ok;               /* all bits that a plain tensor may have */
     uint64_t keys_soft;             /* bits of tensors that the host may replay: neg, conj */
@@ -52,12 +55,16 @@ static struct {
     PyObject *inference_enabled;
     bool (*c_inference)(void);
     bool (*c_requires_grad)(const Impl *);
-    int32_t (*empty_strided)(int64_t, const int64_t *, const int64_t *, int32_t, int32_t, int32_t, void **);
+    int32_t (*empty_strided)(int64_t, const int64_t *, const int64_t *, int32_t, int32_t, int32_t,
+                             void **);
     int32_t (*delete_tensor)(void *);
     PyObject *(*wrap)(const void *);
-    struct {                        /* torch's stable C shim: 2 ns each; sizes NULL: not usable, DLPack tells all */
-        int32_t (*sizes)(void *, const int64_t **), (*strides)(void *, const int64_t **), (*dim)(void *, int64_t *);
-        int32_t (*dtype)(void *, int32_t *), (*device_type)(void *, int32_t *), (*device_index)(void *, int32_t *);
+    /* torch's stable C shim: 2 ns each; sizes NULL: not usable, DLPack tells all */
+    struct {
+        int32_t (*sizes)(void *, const int64_t **), (*strides)(void *, const int64_t **),
+            (*dim)(void *, int64_t *);
+        int32_t (*dtype)(void *, int32_t *), (*device_type)(void *, int32_t *),
+            (*device_index)(void *, int32_t *);
         int32_t (*data)(void *, void **);
     } shim;
     int32_t scalar_type[CC_DT_COUNT];
@@ -130,7 +137,8 @@ typedef enum Grade { PLAIN, SOFT, HARD } Grade;
 static inline Grade grade(uint64_t keys) {
     if (!(keys & T.key_dense) || (keys & ~(T.keys_ok | T.keys_soft))) return HARD;
     if (keys & T.keys_soft) return SOFT;
-    /* An inference tensor may not be saved for backward or written outside inference mode: there it is the host's. */
+    /* An inference tensor may not be saved for backward or written outside inference mode: there it
+     * is the host's. */
     if (!(keys & T.key_autograd) && !inference_mode()) return SOFT;
     return PLAIN;
 }
@@ -155,7 +163,8 @@ typedef struct View {
 
 static int view_by_dlpack(PyObject *o, View *v, DlTensor *d) {
     PyObject *type = NULL, *value = NULL, *tb = NULL;
-    bool pending = PyErr_Occurred() != NULL;   /* the caller may stand between a raise and its handler */
+    /* the caller may stand between a raise and its handler */
+    bool pending = PyErr_Occurred() != NULL;
     if (pending) PyErr_Fetch(&type, &value, &tb);
     int rc = T.dl->read(o, d);
     if (rc) PyErr_Clear();
@@ -166,7 +175,8 @@ static int view_by_dlpack(PyObject *o, View *v, DlTensor *d) {
     v->ndim = d->ndim;
     v->raw_dtype = (int64_t)d->dtype.code << 32 | (int64_t)d->dtype.bits << 16 | d->dtype.lanes;
     v->dtype = d->dtype.lanes == 1 ? cc_dtype_from_dl(d->dtype.code, d->dtype.bits) : CC_DT_OTHER;
-    v->device = d->device.type == DL_CUDA_HOST ? DL_CPU : d->device.type;   /* pinned memory is the CPU's */
+    /* pinned memory is the CPU's */
+    v->device = d->device.type == DL_CUDA_HOST ? DL_CPU : d->device.type;
     v->index = v->device == DL_CUDA ? d->device.index : 0;
     return 0;
 }
@@ -207,7 +217,8 @@ static void *data_of(PyObject *o) {
     return view_by_dlpack(o, &v, &d) || !d.data ? NULL : (char *)d.data + d.byte_offset;
 }
 
-/* Foreign types that can be compared keep sizes and strides of up to SOFT_DIMS dims, then ndim, dtype and keys. */
+/* Foreign types that can be compared keep sizes and strides of up to SOFT_DIMS dims, then ndim,
+ * dtype and keys. */
 enum { SOFT_DIMS = 6, SOFT_NDIM = 6, SOFT_DTYPE = 7, SOFT_KEYS = 7 };
 
 static void fill_soft(CcType *t, const View *v, uint64_t keys) {
@@ -255,7 +266,8 @@ void cc_tens_read(PyObject *o, bool grad, CcTensor *out) {
 
 static bool same_sizes(const CcType *t, const View *v) {
     for (int i = 0; i < v->ndim; i++)
-        if (t->size[i] != v->size[i] || t->stride[i] != (v->stride ? v->stride[i] : 0)) return false;
+        if (t->size[i] != v->size[i] || t->stride[i] != (v->stride ? v->stride[i] : 0))
+            return false;
     return true;
 }
 
@@ -269,8 +281,8 @@ bool cc_tens_match(PyObject *o, PyTypeObject *cls, const CcType *t, bool grad) {
     bool soft = g == SOFT || v.dtype == CC_DT_OTHER;
     if (soft != (t->ndim < 0)) return false;
     if (soft) {
-        if (v.ndim > SOFT_DIMS || t->size[SOFT_NDIM] != v.ndim || t->size[SOFT_DTYPE] != v.raw_dtype ||
-            t->stride[SOFT_KEYS] != (int64_t)keys)
+        if (v.ndim > SOFT_DIMS || t->size[SOFT_NDIM] != v.ndim ||
+            t->size[SOFT_DTYPE] != v.raw_dtype || t->stride[SOFT_KEYS] != (int64_t)keys)
             return false;
     } else if (v.ndim != t->ndim) {
         return false;
@@ -282,7 +294,8 @@ bool cc_tens_match(PyObject *o, PyTypeObject *cls, const CcType *t, bool grad) {
 
 static PyObject *empty_by_python(const CcType *t) {
     PyObject *size = PyTuple_New(t->ndim), *stride = PyTuple_New(t->ndim), *result = NULL;
-    PyObject *device = PyUnicode_FromFormat(t->device == DL_CUDA ? "cuda:%d" : "cpu", t->device_index);
+    PyObject *device =
+        PyUnicode_FromFormat(t->device == DL_CUDA ? "cuda:%d" : "cpu", t->device_index);
     for (int i = 0; size && stride && i < t->ndim; i++) {
         PyTuple_SET_ITEM(size, i, PyLong_FromLongLong(t->size[i]));
         PyTuple_SET_ITEM(stride, i, PyLong_FromLongLong(t->stride[i]));
@@ -300,13 +313,16 @@ static PyObject *empty_by_python(const CcType *t) {
 PyObject *cc_tens_empty(const CcType *t, void **data) {
     if (t->ndim < 0 || t->dtype == CC_DT_OTHER || t->dtype >= CC_DT_COUNT ||
         (t->device != DL_CPU && t->device != DL_CUDA)) {
-        PyErr_SetString(PyExc_SystemError, "ccompile: cc_tens_empty was asked for a tensor that only the host can make");
+        PyErr_SetString(
+            PyExc_SystemError,
+            "ccompile: cc_tens_empty was asked for a tensor that only the host can make");
         return NULL;
     }
     if (T.empty_strided) {
         void *handle = NULL;
-        if (T.empty_strided(t->ndim, t->size, t->stride, T.scalar_type[t->dtype], T.device_type[t->device],
-                            t->device == DL_CUDA ? t->device_index : 0, &handle) == 0) {
+        if (T.empty_strided(t->ndim, t->size, t->stride, T.scalar_type[t->dtype],
+                            T.device_type[t->device], t->device == DL_CUDA ? t->device_index : 0,
+                            &handle) == 0) {
             PyObject *result = T.wrap(handle);
             if (result && data && (!T.shim.data || T.shim.data(handle, data))) *data = NULL;
             T.delete_tensor(handle);
@@ -324,11 +340,13 @@ void cc_tens_describe(const CcType *t, CcSbuf *out) {
         return;
     }
     cc_sbuf_add(out, "%s[", cc_dtype_info((CcDtype)t->dtype)->name);
-    for (int i = 0; i < t->ndim; i++) cc_sbuf_add(out, "%s%lld", i ? ", " : "", (long long)t->size[i]);
+    for (int i = 0; i < t->ndim; i++)
+        cc_sbuf_add(out, "%s%lld", i ? ", " : "", (long long)t->size[i]);
     cc_sbuf_add(out, "]");
     if (!cc_type_contiguous(t)) {
         cc_sbuf_add(out, " strides (");
-        for (int i = 0; i < t->ndim; i++) cc_sbuf_add(out, "%s%lld", i ? ", " : "", (long long)t->stride[i]);
+        for (int i = 0; i < t->ndim; i++)
+            cc_sbuf_add(out, "%s%lld", i ? ", " : "", (long long)t->stride[i]);
         cc_sbuf_add(out, ")");
     }
     if (t->device == DL_CUDA)
@@ -343,7 +361,8 @@ void cc_tens_describe(const CcType *t, CcSbuf *out) {
 static int missing(const char *what) {
     PyErr_Clear();
     PyObject *version = cc_tsym_path("torch.__version__");
-    PyErr_Format(PyExc_ImportError, "ccompile needs torch >= 2.10, but torch %S has no %s: install a newer torch",
+    PyErr_Format(PyExc_ImportError,
+                 "ccompile needs torch >= 2.10, but torch %S has no %s: install a newer torch",
                  version ? version : Py_None, what);
     Py_XDECREF(version);
     return -1;
@@ -371,7 +390,8 @@ static int find_dlpack(void) {
 
 /* Tensors of different key sets, for finding where the key set stands. */
 static PyObject *sample(int which) {
-    static const char *const how[] = {"empty", "_neg_view", "_efficientzerotensor", "_neg_view", "empty"};
+    static const char *const how[] = {"empty", "_neg_view", "_efficientzerotensor", "_neg_view",
+                                      "empty"};
     char path[64];
     snprintf(path, sizeof path, "torch._C._VariableFunctions.%s", how[which]);
     PyObject *f = cc_tsym_path(path), *result = NULL, *arg = NULL, *kw = NULL;
@@ -393,7 +413,8 @@ static PyObject *sample(int which) {
 }
 
 static void calibrate(void) {
-    enum { N = 5, OBJECT_BYTES = 48, IMPL_WORDS = 26 };   /* sizeof(TensorImpl) is asserted to be 208 by torch itself */
+    /* sizeof(TensorImpl) is asserted to be 208 by torch itself */
+    enum { N = 5, OBJECT_BYTES = 48, IMPL_WORDS = 26 };
     PyObject *t[N] = {0};
     uint64_t want[N], maybe = ((uint64_t)1 << IMPL_WORDS) - 1;
     T.impl_at = T.keys_at = 0;
@@ -405,7 +426,8 @@ static void calibrate(void) {
         PyErr_Clear();
         want[i] = t[i] ? slow_keys(t[i]) : 0;
         int at = (int)sizeof(PyObject);
-        while (impl && at < OBJECT_BYTES && *(uint64_t *)((char *)t[i] + at) != impl) at += (int)sizeof(void *);
+        while (impl && at < OBJECT_BYTES && *(uint64_t *)((char *)t[i] + at) != impl)
+            at += (int)sizeof(void *);
         if (!impl || !want[i] || at >= OBJECT_BYTES || (i && at != T.impl_at)) {
             maybe = 0;
             break;
@@ -422,8 +444,9 @@ static void calibrate(void) {
 }
 
 static void find_keys(void) {
-    static const char *const ok[] = {"CPU", "CUDA", "AutogradCPU", "AutogradCUDA", "ADInplaceOrView", "AutocastCPU",
-                                     "AutocastCUDA"};
+    static const char *const ok[] = {
+        "CPU",         "CUDA",        "AutogradCPU", "AutogradCUDA", "ADInplaceOrView",
+        "AutocastCPU", "AutocastCUDA"};
     T.keys_ok = 0;
     for (int i = 0; i < CC_COUNT(ok); i++) T.keys_ok |= cc_tsym_key(ok[i]);
     T.keys_soft = cc_tsym_key("Negative") | cc_tsym_key("Conjugate");
@@ -431,7 +454,8 @@ static void find_keys(void) {
     T.key_autograd = cc_tsym_key("AutogradFunctionality");
 }
 
-/* The stable shim; any missing part leaves it unused, and DLPack and torch.empty_strided do the work. */
+/* The stable shim; any missing part leaves it unused, and DLPack and torch.empty_strided do the
+ * work. */
 static void find_shim(void) {
     T.empty_strided = NULL;
     memset(&T.shim, 0, sizeof T.shim);
@@ -454,12 +478,13 @@ static void find_shim(void) {
     T.shim.device_type = cc_tsym_find("aoti_torch_get_device_type");
     T.shim.device_index = cc_tsym_find("aoti_torch_get_device_index");
     T.shim.data = cc_tsym_find("aoti_torch_get_data_ptr");
-    if (T.impl_at && T.shim.strides && T.shim.dim && T.shim.dtype && T.shim.device_type && T.shim.device_index &&
-        T.shim.data)
+    if (T.impl_at && T.shim.strides && T.shim.dim && T.shim.dtype && T.shim.device_type &&
+        T.shim.device_index && T.shim.data)
         T.shim.sizes = cc_tsym_find("aoti_torch_get_sizes");
     T.delete_tensor = cc_tsym_find("aoti_torch_delete_tensor_object");
     T.wrap = cc_tsym_find("_Z16THPVariable_WrapRKN2at10TensorBaseE");
-    if (T.delete_tensor && T.wrap && T.shim.data) T.empty_strided = cc_tsym_find("aoti_torch_empty_strided");
+    if (T.delete_tensor && T.wrap && T.shim.data)
+        T.empty_strided = cc_tsym_find("aoti_torch_empty_strided");
 }
 
 static int find_python(void) {
@@ -487,8 +512,8 @@ int cc_tens_init_types(void) {
     if (find_type("torch._C.TensorBase", &T.base) || find_type("torch.Tensor", &T.tensor) ||
         find_type("torch.nn.Parameter", &T.parameter) || find_type("torch.Size", &T.size))
         return -1;
-    static const char *const constant[] = {"torch.dtype", "torch.device", "torch.layout", "torch.memory_format",
-                                           "torch.qscheme"};
+    static const char *const constant[] = {"torch.dtype", "torch.device", "torch.layout",
+                                           "torch.memory_format", "torch.qscheme"};
     for (int i = 0; i < CC_COUNT(constant); i++)
         if (find_type(constant[i], &T.constant[i])) return -1;
     if (find_dlpack() || find_python()) return -1;
@@ -499,7 +524,9 @@ int cc_tens_init_types(void) {
 }
 
 int cc_tens_init(PyObject *torch) {
-    if (cc_tsym_init(torch) || cc_tens_init_types() || cc_mode_init() || cc_torch_init() || cc_bind_init()) return -1;
+    if (cc_tsym_init(torch) || cc_tens_init_types() || cc_mode_init() || cc_torch_init() ||
+        cc_bind_init())
+        return -1;
     return 0;
 }
 

@@ -1,14 +1,16 @@
-/* Private to tens/: symbols of the loaded libtorch, small helpers, and what one file tells another. */
+/* Private to tens/: symbols of the loaded libtorch, small helpers, and what one file tells another.
+ */
 #ifndef CC_TENS_INT_H
 #define CC_TENS_INT_H
 
 #include "tens.h"
 
-/* tsym.c: an exported symbol of the libtorch that is already loaded, or NULL. Mangled names stand only in rows and tables
- * that have a Python fallback, so a torch that renames one costs nanoseconds and never correctness. */
+/* tsym.c: an exported symbol of the libtorch that is already loaded, or NULL. Mangled names stand
+ * only in rows and tables that have a Python fallback, so a torch that renames one costs
+ * nanoseconds and never correctness. */
 void *cc_tsym_find(const char *name);
-/* This thread's dispatch-key words: [0] included, [1] excluded, both relative to torch's defaults, so 0 when nothing
- * was changed; NULL when this torch does not export them. */
+/* This thread's dispatch-key words: [0] included, [1] excluded, both relative to torch's defaults,
+ * so 0 when nothing was changed; NULL when this torch does not export them. */
 const uint64_t *cc_tsym_tls_keys(void);
 /* Bits of a dispatch key ("AutogradCPU") in a key set; 0 when this torch has no such key. */
 uint64_t cc_tsym_key(const char *name);
@@ -21,8 +23,9 @@ CC_MUST int cc_mode_init(void);
 CC_MUST int cc_torch_init(void);
 CC_MUST int cc_bind_init(void);
 
-/* torch.c: the address that names a C callable: its PyMethodDef for builtins, bound builtins and method descriptors,
- * else the object itself. *self: what a bound builtin or method-wrapper is bound to (borrowed), else NULL. */
+/* torch.c: the address that names a C callable: its PyMethodDef for builtins, bound builtins and
+ * method descriptors, else the object itself. *self: what a bound builtin or method-wrapper is
+ * bound to (borrowed), else NULL. */
 const void *cc_torch_key(PyObject *callable, PyObject **self);
 
 PyTypeObject *cc_tens_base_type(void);   /* torch._C.TensorBase */

@@ -1,8 +1,10 @@
-/* What a torch callable does: torch.def and plain.def resolved to addresses once, then one map lookup a call.
+/* What a torch callable does: torch.def and plain.def resolved to addresses once, then one map
+ * lookup a call.
  *
- * init walks torch's namespaces; each C callable found there is filed under its PyMethodDef (so that a method descriptor, a
- * bound builtin and a function that share one are one) with the fact that stands under its name in the tables. C callables of
- * torch that were not found are recognised by module or type name and are CC_T_UNKNOWN, which promises nothing. */
+ * init walks torch's namespaces; each C callable found there is filed under its PyMethodDef (so
+ * that a method descriptor, a bound builtin and a function that share one are one) with the fact
+ * that stands under its name in the tables. C callables of torch that were not found are recognised
+ * by module or type name and are CC_T_UNKNOWN, which promises nothing. */
 #include "tens_int.h"
 
 enum { W = 1, R = 2, D = 4, N = 8, S = 16, M = 32, B = 64, Z = 128, G = 256 };   /* torch.def */
@@ -18,7 +20,8 @@ static const Fact FACT[] = {
     {"", CC_T_UNKNOWN, 0, 0, NULL, NULL},   /* 0: no row */
     {"", CC_T_OP, 0, 0, NULL, NULL},        /* 1: CC_PLAIN */
     {"", CC_T_OP, W, 0, NULL, NULL},        /* 2: CC_PLAIN_WRITES */
-#define CC_TORCH(name, cls, flags, position, argument, why) {name, CC_T_##cls, flags, position, argument, why},
+#define CC_TORCH(name, cls, flags, position, argument, why)                                        \
+    {name, CC_T_##cls, flags, position, argument, why},
 #define CC_TORCH_TYPE(path, prefix, cls, why) {path, CC_T_##cls, 0, 0, prefix, why},
 #define CC_TORCH_ATTR(name, cls, flags, why) {"." name, CC_T_##cls, flags, 0, NULL, why},
 #include "torch.def"
@@ -72,6 +75,23 @@ static struct {
 
 /* ------------------------------------------------------------------ keys */
 
+/* x.__getitem__: the slot wrapper that it was made from, found by name in its class. */
+static const void *wrapped(PyObject *o, PyObject **self) {
+    PyObject *type, *value, *tb;
+    PyErr_Fetch(&type, &value, &tb);
+    PyObject *owner = PyObject_GetAttrString(o, "__objclass__");
+    PyObject *name = PyObject_GetAttrString(o, "__name__");
+    *self = PyObject_GetAttrString(o, "__self__");
+    Py_XDECREF(*self);   /* o keeps it */
+    PyObject *wrapper = owner && name && PyType_Check(owner)
+                            ? _PyType_Lookup((PyTypeObject *)owner, name)
+                            : NULL;
+    Py_XDECREF(owner);
+    Py_XDECREF(name);
+    PyErr_Restore(type, value, tb);
+    return wrapper ? wrapper : o;
+}
+
 const void *cc_torch_key(PyObject *o, PyObject **self) {
     *self = NULL;
     if (PyCFunction_Check(o)) {
@@ -79,8 +99,9 @@ const void *cc_torch_key(PyObject *o, PyObject **self) {
         return ((PyCFunctionObject *)o)->m_ml;
     }
     PyTypeObject *type = Py_TYPE(o);
-    if (type == &PyMethodDescr_Type || type == &PyClassMethodDescr_Type) return ((PyMethodDescrObject *)o)->d_method;
-    return o;
+    if (type == &PyMethodDescr_Type || type == &PyClassMethodDescr_Type)
+        return ((PyMethodDescrObject *)o)->d_method;
+    return type == &_PyMethodWrapper_Type ? wrapped(o, self) : o;
 }
 
 static bool torchish(PyObject *text) {
@@ -97,13 +118,14 @@ static bool torch_type(const PyTypeObject *type) {
 static const char *foreign_name(PyObject *o, PyObject *self) {
     if (PyCFunction_Check(o)) {
         PyCFunctionObject *f = (PyCFunctionObject *)o;
-        bool ours = torchish(f->m_module) || (self && !PyModule_Check(self) && torch_type(Py_TYPE(self))) ||
+        bool ours = torchish(f->m_module) ||
+                    (self && !PyModule_Check(self) && torch_type(Py_TYPE(self))) ||
                     (self && PyType_Check(self) && torch_type((PyTypeObject *)self));
         return ours ? f->m_ml->ml_name : NULL;
     }
     PyTypeObject *type = Py_TYPE(o);
-    if (type == &PyMethodDescr_Type || type == &PyClassMethodDescr_Type || type == &PyWrapperDescr_Type ||
-        type == &PyGetSetDescr_Type) {
+    if (type == &PyMethodDescr_Type || type == &PyClassMethodDescr_Type ||
+        type == &PyWrapperDescr_Type || type == &PyGetSetDescr_Type) {
         PyDescrObject *d = (PyDescrObject *)o;
         return torch_type(d->d_type) ? PyUnicode_AsUTF8(d->d_name) : NULL;
     }
@@ -118,10 +140,12 @@ static bool falsy(PyObject *o) {
     return PyFloat_CheckExact(o) && PyFloat_AS_DOUBLE(o) == 0.0;
 }
 
-static PyObject *argument(PyObject *const *args, Py_ssize_t n, PyObject *kwnames, int position, const char *name) {
+static PyObject *argument(PyObject *const *args, Py_ssize_t n, PyObject *kwnames, int position,
+                          const char *name) {
     if (position >= 0 && position < n) return args[position];
     for (Py_ssize_t i = 0; kwnames && i < PyTuple_GET_SIZE(kwnames); i++)
-        if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(kwnames, i), name) == 0) return args[n + i];
+        if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(kwnames, i), name) == 0)
+            return args[n + i];
     return NULL;
 }
 
@@ -155,8 +179,8 @@ static bool shaped_by_tensor(PyObject *const *args, Py_ssize_t n, PyObject *kwna
         if (has_tensor(args[i], 0)) return true;
     for (Py_ssize_t i = 0; kwnames && i < PyTuple_GET_SIZE(kwnames); i++) {
         PyObject *name = PyTuple_GET_ITEM(kwnames, i);
-        if (PyUnicode_CompareWithASCIIString(name, "input") && PyUnicode_CompareWithASCIIString(name, "out") &&
-            has_tensor(args[n + i], 0))
+        if (PyUnicode_CompareWithASCIIString(name, "input") &&
+            PyUnicode_CompareWithASCIIString(name, "out") && has_tensor(args[n + i], 0))
             return true;
     }
     return false;
@@ -169,8 +193,8 @@ static bool plain_data(PyObject *o, int depth) {
             if (!plain_data(PySequence_Fast_GET_ITEM(o, i), depth + 1)) return false;
         return true;
     }
-    return o == Py_None || PyLong_Check(o) || PyFloat_Check(o) || PyComplex_Check(o) || PyUnicode_Check(o) ||
-           cc_tens_any(o) || cc_tens_constant(o);
+    return o == Py_None || PyLong_Check(o) || PyFloat_Check(o) || PyComplex_Check(o) ||
+           PyUnicode_Check(o) || cc_tens_any(o) || cc_tens_constant(o);
 }
 
 static int tensors_in(PyObject *const *args, Py_ssize_t n) {
@@ -179,7 +203,8 @@ static int tensors_in(PyObject *const *args, Py_ssize_t n) {
     return count;
 }
 
-static void judge(const Fact *f, int bound, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, CcTorch *out) {
+static void judge(const Fact *f, int bound, PyObject *const *args, Py_ssize_t n, PyObject *kwnames,
+                  CcTorch *out) {
     int flags = f->flags;
     Py_ssize_t total = n + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
     if (f->argument && (flags & (W | R))) {
@@ -235,15 +260,18 @@ static bool bound_to(PyObject *value, PyObject *tensor) {
     return PyCFunction_Check(value) && PyCFunction_GET_SELF(value) == tensor;
 }
 
-/* Attributes that are no getset of torch: methods and constants of the class are fixed by the type's guard. */
+/* Attributes that are no getset of torch: methods and constants of the class are fixed by the
+ * type's guard. */
 static CcTorchClass class_attribute(PyObject *tensor, PyObject *name) {
     PyObject *d = _PyType_Lookup(Py_TYPE(tensor), name);
     if (!d) return CC_T_UNKNOWN;   /* the instance's own, or an AttributeError */
     PyTypeObject *type = Py_TYPE(d);
     if (type == &PyProperty_Type) return CC_T_NOT;   /* Python code: the hook sees its frame */
     if (type == &PyMethodDescr_Type || type == &PyFunction_Type || type == &PyWrapperDescr_Type) {
-        PyObject *value = PyObject_GetAttr(tensor, name);   /* __dict__ of the tensor goes first: is it still the method? */
-        bool method = value && (bound_to(value, tensor) || strcmp(Py_TYPE(value)->tp_name, "method-wrapper") == 0);
+        /* __dict__ of the tensor goes first: is it still the method? */
+        PyObject *value = PyObject_GetAttr(tensor, name);
+        bool method = value && (bound_to(value, tensor) ||
+                                strcmp(Py_TYPE(value)->tp_name, "method-wrapper") == 0);
         Py_XDECREF(value);
         PyErr_Clear();
         return method ? CC_T_META : CC_T_UNKNOWN;
@@ -329,8 +357,8 @@ static int file(PyObject *callable, int fact, const char *show, const char *name
 
 static bool c_callable(PyObject *o) {
     PyTypeObject *type = Py_TYPE(o);
-    return type == &PyMethodDescr_Type || type == &PyClassMethodDescr_Type || type == &PyWrapperDescr_Type ||
-           PyCFunction_Check(o);
+    return type == &PyMethodDescr_Type || type == &PyClassMethodDescr_Type ||
+           type == &PyWrapperDescr_Type || PyCFunction_Check(o);
 }
 
 static int fact_of(const char *prefix, const char *name) {
@@ -344,9 +372,11 @@ static int fact_of(const char *prefix, const char *name) {
     return fact;
 }
 
-/* Files every C callable of a module or type (its own dict: inherited ones belong to their type). */
+/* Files every C callable of a module or type (its own dict: inherited ones belong to their type).
+ */
 static int walk(PyObject *space, const char *show, const char *prefix, int fallback) {
-    PyObject *dict = PyType_Check(space) ? ((PyTypeObject *)space)->tp_dict : PyModule_GetDict(space);
+    PyObject *dict =
+        PyType_Check(space) ? ((PyTypeObject *)space)->tp_dict : PyModule_GetDict(space);
     PyObject *name, *value;
     Py_ssize_t at = 0;
     while (dict && PyDict_Next(dict, &at, &name, &value)) {

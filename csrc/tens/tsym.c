@@ -1,14 +1,16 @@
-/* The one door to libtorch: finds exported symbols of the copy that is already loaded, and paths of its Python modules.
+/* The one door to libtorch: finds exported symbols of the copy that is already loaded, and paths of
+ * its Python modules.
  *
- * Nothing is linked and no library is loaded: dlopen is asked only for what `import torch` has mapped. Every user of a
- * symbol has a way to do without it. */
+ * Nothing is linked and no library is loaded: dlopen is asked only for what `import torch` has
+ * mapped. Every user of a symbol has a way to do without it. */
 #define _GNU_SOURCE
 #include "tens_int.h"
 
 #include <dlfcn.h>
 
 static struct {
-    void *lib;              /* libtorch_python.so: its dependencies (libtorch_cpu, libc10) are searched with it */
+    /* libtorch_python.so: its dependencies (libtorch_cpu, libc10) are searched with it */
+    void *lib;
     PyObject *torch;        /* strong: this process keeps torch loaded anyway */
     PyObject *key_type;     /* torch._C.DispatchKeySet */
     PyObject *key_parse;    /* torch._C._parse_dispatch_key */
@@ -20,7 +22,8 @@ void *cc_tsym_find(const char *name) {
 }
 
 const uint64_t *cc_tsym_tls_keys(void) {
-    /* dlsym of a thread-local symbol gives the calling thread's copy, so it is asked once a thread. */
+    /* dlsym of a thread-local symbol gives the calling thread's copy, so it is asked once a thread.
+     */
     static _Thread_local const uint64_t *words;
     static _Thread_local bool asked;
     if (!asked) {
@@ -37,7 +40,8 @@ PyObject *cc_tsym_path(const char *path) {
     for (const char *dot = strchr(path, '.'); at && dot;) {
         const char *name = dot + 1;
         dot = strchr(name, '.');
-        PyObject *key = PyUnicode_FromStringAndSize(name, dot ? dot - name : (Py_ssize_t)strlen(name));
+        PyObject *key =
+            PyUnicode_FromStringAndSize(name, dot ? dot - name : (Py_ssize_t)strlen(name));
         PyObject *next = key ? PyObject_GetAttr(at, key) : NULL;
         Py_XDECREF(key);
         Py_SETREF(at, next);
