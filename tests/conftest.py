@@ -11,6 +11,7 @@ asserted, so that the tests themselves can be checked without the product.
 
 import contextlib
 import copy
+import ctypes
 import dataclasses
 import gc
 import hashlib
@@ -470,6 +471,24 @@ def breaks(fn, *args, **kw):
 _dynamo_cache = {}
 
 
+@contextlib.contextmanager
+def _hook_kept():
+    """Puts the frame evaluation hook back: dynamo leaves its own behind when a compilation raises."""
+    get, put = (
+        ctypes.pythonapi._PyInterpreterState_GetEvalFrameFunc,
+        ctypes.pythonapi._PyInterpreterState_SetEvalFrameFunc,
+    )
+    state = ctypes.pythonapi.PyInterpreterState_Get
+    state.restype = get.restype = ctypes.c_void_p
+    get.argtypes, put.argtypes, put.restype = [ctypes.c_void_p], [ctypes.c_void_p, ctypes.c_void_p], None
+    before = get(state())
+    try:
+        yield
+    finally:
+        if get(state()) != before:
+            put(state(), before)
+
+
 def dynamo_breaks(fn, *args, key=None, **kw):
     """torch._dynamo.explain's (graphs, breaks) for one call. `key` names a pattern that several tests ask about."""
     if key is None or key not in _dynamo_cache:
@@ -481,7 +500,12 @@ def dynamo_breaks(fn, *args, key=None, **kw):
         dynamo.reset()
         torch.manual_seed(7)
         try:
-            with torch.no_grad(), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            with (
+                _hook_kept(),
+                torch.no_grad(),
+                contextlib.redirect_stdout(io.StringIO()),
+                contextlib.redirect_stderr(io.StringIO()),
+            ):
                 report = dynamo.explain(fn)(*args, **kw)
         except dynamo.exc.TorchDynamoException:
             return Counts(0, 0)  # it fails where eager does not: nothing to compare with

@@ -235,12 +235,13 @@ def test_full_range(lib, ref, name):
     if name in ("sin", "cos", "tan"):
         x = x[x.abs() < 1e5]   # the argument itself is coarser than the period beyond
     want = fn(x.double())
+    tiny = {"sigmoid": 1e-38, "silu": 1e-36}.get(name, 1.5e-45)   # eager's 1 / (1 + exp(-x)) gives 0 below -88.7
     g = Graph(lib)
     g.out(g.op(name, fn, g.input(x)))
     for backend in ("llvm", "ref"):
         ref(backend == "ref")
         (got,) = g.compile().run()
-        torch.testing.assert_close(got, want.float(), rtol=2e-6, atol=1.5e-45 if name != "silu" else 1e-37, equal_nan=True)
+        torch.testing.assert_close(got, want.float(), rtol=2e-6, atol=tiny, equal_nan=True)
 
 
 # ------------------------------------------------------------------------------------------------ shapes and strides
@@ -737,7 +738,7 @@ def test_every_row_parses_and_is_tested(lib):
 def test_texts(lib, monkeypatch):
     g = Graph(lib)
     x, y = g.input(torch.zeros(2, 3)), g.input(torch.zeros(3, 2).t())
-    z = g.op("add", torch.add, x, y, 2)
+    z = g.op("add", lambda a, b, c: a + c * b, x, y, 2)
     g.op("host", lambda a, b, c: a.sum(), z, None, 0.5, flags=EFFECT)
     g.out(z)
     assert str(g) == (
@@ -761,8 +762,10 @@ def test_narrowed(lib, environment):
     """The rows, shapes and layouts again, as on a machine with smaller vectors or without libmvec."""
     if os.environ.get("CCOMPILE_CORE_CHILD"):
         pytest.skip("this is the child")
-    chosen = "test_row and (float32 or bfloat16 or int8) or test_full_range or test_layouts or test_shapes or test_half"
-    if environment.get("CCOMPILE_CPU") == "base":
+    chosen = "test_row and float32 or test_full_range or test_half"
+    if environment == {"CCOMPILE_CPU": "avx2"}:
+        chosen += " or test_row and (int8 or bfloat16) or test_layouts or test_shapes"
+    if environment == {"CCOMPILE_CPU": "base"}:
         chosen = "test_row and (float32 or uint8) or test_layouts and float32"
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "--noconftest", "-p", "no:cacheprovider", __file__, "-k", chosen],

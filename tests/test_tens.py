@@ -20,13 +20,16 @@ WRITES, RANDOM, EFFECT = 1, 2, 4
 
 @pytest.fixture(scope="session")
 def tens(tmp_path_factory):
-    """The test extension: csrc/mod/tenstest.c with base, ir and tens."""
+    """The test extension: csrc/mod/tenstest.c with base, ir and tens; setup.py's when it is not older than the sources."""
+    used = [f for part in ("base", "ir", "py", "tens") for f in (ROOT / "csrc" / part).glob("*.*")]
+    newest = max(f.stat().st_mtime for f in [ROOT / "csrc/mod/tenstest.c", *used])
     try:
         import ccompile._tenstest as built
-
-        return built
     except ImportError:
         pass
+    else:
+        if pathlib.Path(built.__file__).stat().st_mtime >= newest:
+            return built
     out = tmp_path_factory.mktemp("tens")
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     sources = [ROOT / "csrc/mod/tenstest.c"]

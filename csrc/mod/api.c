@@ -12,6 +12,18 @@ static const char *keep_path(PyObject *o)
     return cc_vec_last(&kept_paths);
 }
 
+/* torch._dynamo's frame hook may stay installed after torch.compile was used; without a callback it does nothing. */
+static bool dynamo_idle(void)
+{
+    PyObject *m = PyImport_ImportModule("torch._C._dynamo.eval_frame");
+    PyObject *callback = m != NULL ? PyObject_CallMethod(m, "get_eval_frame_callback", NULL) : NULL;
+    const bool idle = callback == Py_None;
+    Py_XDECREF(callback);
+    Py_XDECREF(m);
+    if (m == NULL || callback == NULL) PyErr_Clear();
+    return idle;
+}
+
 static PyObject *api_init(PyObject *m, PyObject *args, PyObject *kwargs)
 {
     (void)m;
@@ -19,6 +31,7 @@ static PyObject *api_init(PyObject *m, PyObject *args, PyObject *kwargs)
     PyObject *torch, *llvmlite = Py_None, *onednn = Py_None;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$OO:init", names, &torch, &llvmlite, &onednn)) return NULL;
     if (cc_tens_init(torch) < 0 || cc_rec_init(torch) < 0) return NULL;
+    cc_hook_set_guest("libtorch_python", dynamo_idle);
     cc_run_libraries(keep_path(llvmlite), keep_path(onednn));
     if (PyErr_Occurred()) return NULL;
     const char *verify = getenv("CCOMPILE_VERIFY");

@@ -79,6 +79,11 @@ int cc_frame_next_unit(void *frame)
     return (int)(((Frame *)frame)->prev_instr - _PyCode_CODE(((Frame *)frame)->f_code)) + 1;
 }
 
+int cc_frame_lasti(void *frame)
+{
+    return cc_frame_next_unit(frame) - 1;
+}
+
 void cc_frame_at(void *frame, int unit, int depth)
 {
     Frame *f = frame;

@@ -82,6 +82,11 @@ int cc_frame_next_unit(void *frame)
     return (int)(((Frame *)frame)->instr_ptr - _PyCode_CODE(cc_frame_code(frame)));
 }
 
+int cc_frame_lasti(void *frame)
+{
+    return cc_frame_next_unit(frame);
+}
+
 void cc_frame_at(void *frame, int unit, int depth)
 {
     Frame *f = frame;

@@ -20,6 +20,9 @@ static _Thread_local Region *innermost;
 static _Thread_local PyFunctionObject *expected;   /* cc_act_call_rebuilt waits for its frame */
 static _Thread_local uintptr_t stack_low;          /* lowest usable address of this thread's C stack; 0 unknown */
 static int n_armed, n_listening;
+static CcHookIdle guest_idle;                      /* cc_hook_set_guest */
+static const char *guest_module;
+static _PyFrameEvalFunction displaced;             /* the guest's function, while ours stands in its place */
 static PyObject *idle;                             /* lambda: None */
 
 enum {
@@ -42,7 +45,8 @@ static size_t find_stack(void)
     return size;
 }
 
-bool cc_hook_room(void)
+/* Whether the C stack has room for another frame and what it calls. */
+static bool has_room(void)
 {
     if (!stack_low) find_stack();
     return (uintptr_t)__builtin_frame_address(0) > stack_low + STACK_RESERVE;
@@ -74,24 +78,28 @@ static bool ours(PyThreadState *ts, void *frame, PyCodeObject *co)
            !cc_frame_traced(ts, co);
 }
 
+/* Whether this thread's region listens to the frame; a frame that cc_act_call_rebuilt waits for is always listened to. */
+static bool listens(Region *region, PyThreadState *ts, void *frame, bool throwing)
+{
+    PyFunctionObject *func = cc_frame_func(frame);
+    if (expected && func == expected && !throwing) {
+        expected = NULL;
+        return true;
+    }
+    if (region->paused || region->obs->dead || (PyObject *)func == idle) return false;
+    return (!throwing || cc_frame_in_generator(frame)) && ours(ts, frame, cc_frame_code(frame));
+}
+
 static PyObject *evaluate(PyThreadState *ts, struct _PyInterpreterFrame *frame, int throwing)
 {
     Region *region = innermost;
-    if (!region || throwing) return _PyEval_EvalFrameDefault(ts, frame, throwing);
-    PyFunctionObject *func = cc_frame_func(frame);
-    bool rebuilt = expected && func == expected;
-    if (rebuilt) expected = NULL;
-    else if (region->paused || region->obs->dead || (PyObject *)func == idle)
-        return cc_hook_room() ? _PyEval_EvalFrameDefault(ts, frame, 0) : no_room(ts, frame);
-    if (!cc_hook_room()) return no_room(ts, frame);
-    PyCodeObject *co = cc_frame_code(frame);
-    if (!rebuilt && !ours(ts, frame, co)) return _PyEval_EvalFrameDefault(ts, frame, 0);
-    const CcCode *code = cc_code_get(co);
-    if (!code) {
-        PyErr_Clear();   /* no memory for our tables: CPython needs none */
-        return _PyEval_EvalFrameDefault(ts, frame, 0);
-    }
-    return cc_run_frame(region->obs, &region->top, ts, frame, code);
+    if (!region) return _PyEval_EvalFrameDefault(ts, frame, throwing);
+    if (!throwing && !has_room()) return no_room(ts, frame);
+    if (!listens(region, ts, frame, throwing)) return _PyEval_EvalFrameDefault(ts, frame, throwing);
+    const CcCode *code = cc_code_get(cc_frame_code(frame));
+    if (code) return cc_run_frame(region->obs, &region->top, frame, code, throwing);
+    if (!throwing) PyErr_Clear();   /* no memory for our tables: CPython needs none */
+    return _PyEval_EvalFrameDefault(ts, frame, throwing);
 }
 
 int cc_hook_idle(void)
@@ -130,7 +138,25 @@ static void module_of(uintptr_t address, char *name, size_t size)
 
 static bool foreign(_PyFrameEvalFunction now)
 {
-    return now != evaluate && now != _PyEval_EvalFrameDefault;
+    return now != evaluate && now != _PyEval_EvalFrameDefault && now != displaced;
+}
+
+void cc_hook_set_guest(const char *module, CcHookIdle idle_now)
+{
+    guest_module = module;
+    guest_idle = idle_now;
+}
+
+/* A guest that is installed but does nothing may be displaced while a region listens; it gets its place back. */
+static bool displaceable(_PyFrameEvalFunction now)
+{
+    char name[200];
+    if (guest_idle == NULL || now == _PyEval_EvalFrameDefault || now == evaluate) return false;
+    if (now != displaced) {
+        module_of((uintptr_t)now, name, sizeof name);
+        if (strncmp(name, guest_module, strlen(guest_module)) != 0) return false;
+    }
+    return guest_idle();
 }
 
 static void listen(Region *region)
@@ -138,6 +164,7 @@ static void listen(Region *region)
     PyInterpreterState *interp = PyInterpreterState_Get();
     _PyFrameEvalFunction now = _PyInterpreterState_GetEvalFrameFunc(interp);
     n_listening++;
+    if (displaceable(now)) displaced = now;
     if (foreign(now)) region->obs->dead = true;   /* somebody took our place: leave it to them */
     else if (now != evaluate) _PyInterpreterState_SetEvalFrameFunc(interp, evaluate);
 }
@@ -145,8 +172,10 @@ static void listen(Region *region)
 static void unlisten(void)
 {
     PyInterpreterState *interp = PyInterpreterState_Get();
-    if (--n_listening == 0 && _PyInterpreterState_GetEvalFrameFunc(interp) == evaluate)
-        _PyInterpreterState_SetEvalFrameFunc(interp, _PyEval_EvalFrameDefault);
+    if (--n_listening == 0 && _PyInterpreterState_GetEvalFrameFunc(interp) == evaluate) {
+        _PyInterpreterState_SetEvalFrameFunc(interp, displaced ? displaced : _PyEval_EvalFrameDefault);
+        displaced = NULL;
+    }
 }
 
 static int refuse_foreign(_PyFrameEvalFunction now)
@@ -166,7 +195,7 @@ int cc_hook_arm(CcObserver *obs)
         return -1;
     }
     _PyFrameEvalFunction now = _PyInterpreterState_GetEvalFrameFunc(interp);
-    if (foreign(now)) return refuse_foreign(now);
+    if (foreign(now) && !displaceable(now)) return refuse_foreign(now);
     Region *region = PyMem_Calloc(1, sizeof *region);
     if (!region) {
         PyErr_NoMemory();

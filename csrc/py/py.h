@@ -95,7 +95,8 @@ typedef enum CcGo {   /* answers of the observer */
     CC_OK = 0,        /* go on */
     CC_BREAK = 1,     /* before(): perform this one instruction unobserved, then call resume() */
     CC_GIVE_UP = 2,   /* hand this frame to CPython at this instruction; the observer hears no more of it */
-    CC_DONE = 3,      /* before(): the observer performed it; event->result holds the new reference */
+    CC_DONE = 3,      /* before(): the observer performed it; event->result holds the new reference (NULL where the event has
+                         none, or with the error set; UNPACK: a tuple of the values). after() is not told of it. */
     CC_PERFORM = 4,   /* resume(), enter(), rewind(): slots and pc were set; perform that instruction unobserved, then resume() */
     CC_DESCEND = 5,   /* same, but the instruction at pc is a call whose callee is rebuilt: ask descend() for its result */
     CC_RETURN = 6,    /* same: leave the frame at once, returning act->retval (a new reference) */
@@ -115,8 +116,9 @@ struct CcAct {
     PyFunctionObject *func;      /* borrowed from the frame */
     const CcCode *code;
     int pc;                      /* index of the instruction being run */
-    int depth;                   /* values on the stack: valid in every callback */
-    bool observed;               /* events are being told */
+    int depth;                   /* values on the stack: valid in every callback. In before() and after() the instruction's
+                                    operands still lie there; its result does not yet. */
+    bool observed;               /* events are being told; set by the evaluator with each answer */
     bool generator;              /* a generator's frame (resumed or fresh) */
     bool started;                /* the frame came at its first instruction */
     const CcEvent *event;        /* the event this act is performing; NULL between events */
@@ -135,7 +137,8 @@ CC_BORROW PyObject *cc_act_builtins(const CcAct *act);
 
 struct CcObserver {
     void *ctx;
-    /* A Python frame arrived while the hook is armed on this thread (act->pc = 0 unless a generator is resumed). */
+    /* A Python frame arrived while the hook is armed on this thread (act->pc = 0 unless a generator is resumed; at its
+     * handler when it is resumed by throw() or close()). */
     CcGo (*enter)(CcObserver *obs, CcAct *act);
     CcGo (*before)(CcObserver *obs, CcAct *act, CcEvent *ev);
     /* Told after each observed event, also when it raised. The error indicator must be left as it is found.
@@ -145,7 +148,7 @@ struct CcObserver {
      * answered: act->pc is the instruction to run next (a handler's first one after an exception). */
     CcGo (*resume)(CcObserver *obs, CcAct *act);
     /* The frame ends: with a value (borrowed), or NULL: an exception leaves it (error set), it yields, or it was
-     * handed over. `how` says which. */
+     * handed over. `how` says which (YIELD: also when a generator is made). */
     void (*leave)(CcObserver *obs, CcAct *act, int how, PyObject *value);
     /* The call that act is performing returned while obs->unwinding: the act is asked how to go on. */
     CcGo (*rewind)(CcObserver *obs, CcAct *act);
@@ -170,6 +173,10 @@ CC_MUST CC_NEW PyObject *cc_act_call_rebuilt(PyFunctionObject *func);
  * installed (it is named by its module if it can be found). Each arm is matched by one disarm. */
 CC_MUST int cc_hook_arm(CcObserver *obs);
 void cc_hook_disarm(CcObserver *obs);
+/* A hook of the shared library whose file name begins with `module` may stay installed while it does nothing
+ * (torch._dynamo's, when no callback is set): asked `idle`, ours takes its place while armed and gives it back. */
+typedef bool (*CcHookIdle)(void);
+void cc_hook_set_guest(const char *module, CcHookIdle idle);
 /* Innermost observer of this thread; NULL when none is armed. */
 CcObserver *cc_hook_current(void);
 /* Suspends observation of new frames on this thread (they go to CPython's evaluator); returns the previous value. */

@@ -75,6 +75,7 @@ PyObject *cc_frame_builtins(void *frame);
 PyObject **cc_frame_slots(void *frame);
 int cc_frame_depth(void *frame);            /* valid while the frame does not run */
 int cc_frame_next_unit(void *frame);        /* code unit that would run next; 0 at its start */
+int cc_frame_lasti(void *frame);            /* code unit that a traceback of a suspended frame names */
 bool cc_frame_in_generator(void *frame);
 bool cc_frame_in_thread(void *frame);
 
@@ -142,8 +143,9 @@ typedef struct CcRun {
     int raise_unit;         /* RERAISE: code unit that the traceback and lasti speak of; -1: the instruction's own */
 } CcRun;
 
-/* Runs a frame for an observer. `top` is the region's innermost act; `chosen` = a frame made by cc_act_call_rebuilt. */
-PyObject *cc_run_frame(CcObserver *obs, CcAct **top, PyThreadState *ts, void *frame, const CcCode *code);
+/* Runs a frame for an observer. `top` is the region's innermost act; `throwing`: a generator is resumed by the exception
+ * that is set (throw, close). */
+PyObject *cc_run_frame(CcObserver *obs, CcAct **top, void *frame, const CcCode *code, bool throwing);
 
 /* Tells before(): CC_DO_PERFORM, CC_DO_NEXT (event->result is set by the observer), RAISED, HAND or BREAK. */
 CcDo cc_run_before(CcRun *r, CcEvent *ev);
@@ -226,10 +228,8 @@ CC_MUST CcDo cc_ex_truth(CcRun *r, PyObject *value, int flags, int *truth);
 PyObject *cc_ex_raiser(void);                 /* a callable that raises the exception that is set now (takes it) */
 
 /* ------------------------------------------------------------------ threads and regions (hook.c) */
-bool cc_hook_room(void);                      /* whether the C stack has room for another frame */
 /* Runs a function that does nothing in CPython's own evaluator: it deals with whatever the eval breaker asks for. */
 CC_MUST int cc_hook_idle(void);
-
 
 
 #endif

@@ -344,28 +344,43 @@ static PyObject *end(CcRun *r, Out out)
     }
 }
 
-PyObject *cc_run_frame(CcObserver *obs, CcAct **top, PyThreadState *ts, void *frame, const CcCode *code)
+/* The instruction to begin with; -1: CPython runs the frame. A frame into which an exception is thrown is ours when
+ * its own handler begins with an instruction that we perform. */
+static int first_pc(const CcCode *code, int unit, bool throwing)
 {
-    PyCodeObject *co = code->co;
-    int unit = cc_frame_next_unit(frame);
     int pc = unit >= 0 && unit < code->n_units ? code->by_unit[unit] : -1;
-    if (pc < 0 || !cc_frame_enter_level(ts)) return _PyEval_EvalFrameDefault(ts, frame, 0);
+    if (pc < 0 || !throwing) return pc;
+    if (pc == 0 || code->insn[pc - 1].op != CC_OP_SUSPEND) return -1;
+    const CcHandler *handler = cc_extable_find(code, pc - 1);
+    return handler && !(code->insn[handler->target].flags & CC_IF_HAND) ? pc - 1 : -1;
+}
+
+PyObject *cc_run_frame(CcObserver *obs, CcAct **top, void *frame, const CcCode *code, bool throwing)
+{
+    PyThreadState *ts = PyThreadState_Get();
+    PyCodeObject *co = code->co;
+    int unit = cc_frame_next_unit(frame), pc = first_pc(code, unit, throwing);
+    if (pc < 0 || !cc_frame_enter_level(ts)) return _PyEval_EvalFrameDefault(ts, frame, throwing);
     PyObject **slot = cc_frame_slots(frame);
     CcRun r = {
         .act = {.prev = *top, .obs = obs, .ts = ts, .frame = frame, .co = co, .func = cc_frame_func(frame), .code = code,
-                .pc = pc, .depth = cc_frame_depth(frame), .generator = cc_frame_in_generator(frame), .started = unit == 0},
+                .pc = pc, .depth = cc_frame_depth(frame), .started = unit == 0,
+                .generator = cc_frame_in_generator(frame) || (co->co_flags & CO_GENERATOR)},
         .top = top, .slot = slot, .stack = slot + co->co_nlocalsplus,
         .names = co->co_names, .consts = co->co_consts, .globals = cc_frame_globals(frame),
         .builtins = cc_frame_builtins(frame), .told = true, .raise_unit = -1,
     };
-    r.act.generator |= (co->co_flags & CO_GENERATOR) != 0;
     cc_frame_link(ts, frame);
     *top = &r.act;
-    CcGo go = ask(&r, obs->enter);
-    if (go == CC_PASS) {
-        *top = r.act.prev;
-        detach(&r);
-        return _PyEval_EvalFrameDefault(ts, frame, 0);
+    if (throwing) {
+        r.raise_unit = cc_frame_lasti(frame);
+        (void)caught(&r, CC_DO_RAISED);
     }
-    return end(&r, drive(&r, go));
+    CcGo go = ask(&r, obs->enter);
+    if (go != CC_PASS) return end(&r, drive(&r, go));
+    r.told = false;
+    if (throwing) return hand_over(&r);
+    *top = r.act.prev;
+    detach(&r);
+    return _PyEval_EvalFrameDefault(ts, frame, 0);
 }
