@@ -527,7 +527,10 @@ CASES.update(
         "tensor-in-list-dtype": tensor_arg(read_items, lambda: (t(3), [t(3)]), lambda: (t(3), [t(3).double()])),
         "function-argument": tensor_arg(lambda x, f: f(x), lambda: (t(3), torch.relu), lambda: (t(3), torch.tanh)),
         "lambda-argument": tensor_arg(
-            lambda x, f: f(x), lambda: (t(3), lambda v: v + 1), lambda: (t(3), lambda v: v + 2)
+            lambda x, f: f(x),
+            lambda: (t(3), lambda v: v + 1),
+            lambda: (t(3), lambda v: v + 2),
+            hit=False,  # another function object in each call
         ),
         "dtype-argument": tensor_arg(lambda x, d: x.to(d), lambda: (t(3), torch.float64), lambda: (t(3), torch.int32)),
         "recursion-depth": tensor_arg(lambda x, n: recursive(x, n), lambda: (t(3), 3), lambda: (t(3), 6)),

@@ -507,13 +507,14 @@ def products():
     yield "mm", torch.mm, (r(5, 0), r(0, 9)), 0
     yield "mm", torch.mm, (r(5, 7).double(), r(7, 9).double()), 0
     yield "mm", torch.mm, (r(1, 7), r(7, 9)), 1
+    yield "linear", F.linear, (r(1, 512), r(512, 512), None), 0   # one row: eager's gemv is faster
 
 
 needs_dnnl = pytest.mark.skipif(harness.libraries()[1] is None, reason="oneDNN is not installed")
 
 
 @needs_dnnl
-@pytest.mark.parametrize("case", range(22))
+@pytest.mark.parametrize("case", range(len(list(products()))))
 def test_products(lib, case):
     torch.manual_seed(case)
     name, fn, operands, primitive = list(products())[case]
@@ -628,6 +629,20 @@ def test_big_is_split_among_threads(lib, shape):
             assert torch.equal(g.run()[0], g.eager[g.outputs[0]])
     finally:
         lib.t_threads(torch.get_num_threads())
+
+
+def test_one_openmp_pool(lib):
+    """Kernels and oneDNN run on torch's threads: one libgomp is mapped, and no thread is added to those that eager made."""
+    g = Graph(lib)
+    x, w = g.input(torch.randn(512, 512)), g.input(torch.randn(512, 512))
+    y = g.op("tanh", torch.tanh, g.op("sin", torch.sin, g.op("linear", F.linear, x, w, None)))
+    g.out(y)   # eager has started torch's pool here
+    before = len(os.listdir("/proc/self/task"))
+    g.compile().run()
+    assert not g.stats().host_steps or harness.libraries()[1] is None
+    assert len(os.listdir("/proc/self/task")) == before
+    with open("/proc/self/maps") as maps:
+        assert len({line.split()[-1] for line in maps if "libgomp" in line}) == 1
 
 
 def test_one_plan_in_many_threads(lib):

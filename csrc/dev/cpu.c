@@ -1,5 +1,5 @@
-/* cpu: which vectors this machine has. CCOMPILE_CPU=avx2 (or base) narrows it, to test what other machines run;
- * CCOMPILE_LIBMVEC=0 does without glibc's vector functions. */
+/* cpu: which vectors this machine has. CCOMPILE_CPU=avx2 (or base) narrows it, to test what other
+ * machines run; CCOMPILE_LIBMVEC=0 does without glibc's vector functions. */
 #include <pthread.h>
 
 #include "dev.h"
@@ -8,7 +8,7 @@ static CcCpu cpu;
 static void *mvec;
 
 static void detect(void) {
-    int level = 0;   /* 0 base, 1 avx2, 2 avx512 */
+    int level = 0; /* 0 base, 1 avx2, 2 avx512 */
 #if defined(__x86_64__)
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) level = 1;
@@ -25,7 +25,7 @@ static void detect(void) {
         }
     cpu.name = NAME[level];
     cpu.vector_bytes = 16 << level;
-    cpu.f16 = level > 0;   /* every CPU with AVX2 has F16C */
+    cpu.f16 = level > 0; /* every CPU with AVX2 has F16C */
     const char *off = getenv("CCOMPILE_LIBMVEC");
     if (!off || strcmp(off, "0") != 0) mvec = cc_dl_open("libmvec.so.1", false, NULL);
 }

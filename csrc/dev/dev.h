@@ -1,52 +1,65 @@
-/* dev: what touches the machine. Shared libraries, CPU features, LLVM, oneDNN, the OpenMP pool. Everything is loaded when
- * first used, and what is missing or fails is an error value: the caller falls back. */
+/* dev: what touches the machine. Shared libraries, CPU features, LLVM, oneDNN, the OpenMP pool.
+ * Everything is loaded when first used, and what is missing or fails is an error value: the caller
+ * falls back. */
 #ifndef CC_DEV_H
 #define CC_DEV_H
 
 #include "../base/base.h"
 
 /* ---- dl.c: the only user of dlopen ---- */
-void *cc_dl_open(const char *path, bool global, CcErr *err);      /* NULL with *err set */
-void *cc_dl_loaded(const char *part);                             /* handle of a loaded library whose file name contains
-                                                                     `part`, promoted to global; NULL: none */
-void *cc_dl_symbol(void *handle, const char *name);               /* handle NULL: anywhere in the process */
-typedef struct CcDlRow {                                          /* one function to find */
+void *cc_dl_open(const char *path, bool global, CcErr *err); /* NULL with *err set */
+void *cc_dl_loaded(const char *part); /* handle of a loaded library whose file name contains
+                                         `part`, promoted to global; NULL: none */
+void *cc_dl_symbol(void *handle, const char *name); /* handle NULL: anywhere in the process */
+typedef struct CcDlRow {                            /* one function to find */
     const char *name;
     void **slot;
 } CcDlRow;
-CC_MUST int cc_dl_bind(void *handle, const CcDlRow *rows, int n, CcErr *err);   /* -1: one is missing */
+CC_MUST int cc_dl_bind(void *handle, const CcDlRow *rows, int n,
+                       CcErr *err); /* -1: one is missing */
 
 /* ---- cpu.c ---- */
 typedef struct CcCpu {
-    const char *name;      /* "avx512", "avx2", "base" */
-    int vector_bytes;      /* 64, 32, 16 */
-    bool f16;              /* float16 conversions */
-    bool narrowed;         /* by CCOMPILE_CPU */
+    const char *name; /* "avx512", "avx2", "base" */
+    int vector_bytes; /* 64, 32, 16 */
+    bool f16;         /* float16 conversions */
+    bool narrowed;    /* by CCOMPILE_CPU */
 } CcCpu;
-const CcCpu *cc_cpu_info(void);                      /* CCOMPILE_CPU=avx2 or base narrows it, read once */
-bool cc_cpu_has_vector_function(const char *name);   /* in libmvec.so.1 */
+const CcCpu *cc_cpu_info(void); /* CCOMPILE_CPU=avx2 or base narrows it, read once */
+bool cc_cpu_has_vector_function(const char *name); /* in libmvec.so.1 */
 
 /* ---- jit.c: LLVM through llvmlite's C symbols ---- */
-void cc_jit_library(const char *path);                                      /* of libllvmlite.so; NULL: not installed */
-void *cc_jit_compile(const char *ir, const char *name, CcErr *err);         /* address of the function; never freed */
-const char *cc_jit_describe(void);                                          /* "LLVM 20.1.8"; NULL when there is none */
+void cc_jit_library(const char *path); /* of libllvmlite.so; NULL: not installed */
+void *cc_jit_compile(const char *ir, const char *name,
+                     CcErr *err);  /* address of the function; never freed */
+const char *cc_jit_describe(void); /* "LLVM 20.1.8"; NULL when there is none */
 
 /* ---- omp.c: torch's OpenMP pool ---- */
 void cc_omp_threads(int n);
-int cc_omp_width(void);                              /* threads a kernel may use; 1 without an OpenMP library */
-/* Calls work(ctx, begin, end) over a partition of [0, n) into at most `parts` ranges, on the pool. */
-void cc_omp_run(void (*work)(void *ctx, int64_t begin, int64_t end), void *ctx, int64_t n, int parts);
+int cc_omp_width(void); /* threads a kernel may use; 1 without an OpenMP library */
+/* Calls work(ctx, begin, end) over a partition of [0, n) into at most `parts` ranges, on the pool.
+ */
+void cc_omp_run(void (*work)(void *ctx, int64_t begin, int64_t end), void *ctx, int64_t n,
+                int parts);
 const char *cc_omp_describe(void);
 
 /* ---- dnnl.c: oneDNN ---- */
 enum { CC_DNNL_MAX_POST = 6, CC_DNNL_MAX_NDIM = 6 };
-typedef enum CcPostKind { CC_POST_GELU_ERF, CC_POST_GELU_TANH, CC_POST_SILU, CC_POST_SIGMOID, CC_POST_TANH,
-                          CC_POST_ADD, CC_POST_MUL } CcPostKind;
+typedef enum CcPostKind {
+    CC_POST_GELU_ERF,
+    CC_POST_GELU_TANH,
+    CC_POST_SILU,
+    CC_POST_SIGMOID,
+    CC_POST_TANH,
+    CC_POST_ADD,
+    CC_POST_MUL
+} CcPostKind;
 typedef struct CcTensorDesc {
     int ndim;
     int64_t size[CC_DNNL_MAX_NDIM], stride[CC_DNNL_MAX_NDIM];
 } CcTensorDesc;
-/* dst = post(src @ weights + bias), all f32; bias.ndim 0: none; the operand of CC_POST_ADD and CC_POST_MUL has dst's ndim. */
+/* dst = post(src @ weights + bias), all f32; bias.ndim 0: none; the operand of CC_POST_ADD and
+ * CC_POST_MUL has dst's ndim. */
 typedef struct CcMatmulDesc {
     CcTensorDesc src, weights, bias, dst;
     int n_post;
@@ -61,9 +74,11 @@ typedef struct CcMatmulCall {
     void *dst;
 } CcMatmulCall;
 void cc_dnnl_library(const char *path);
-/* Primitives are cached by description and never freed: equal descriptions give the same one. NULL with *err set. */
+/* Primitives are cached by description and never freed: equal descriptions give the same one. NULL
+ * with *err set. */
 CcMatmul *cc_dnnl_matmul(const CcMatmulDesc *desc, CcErr *err);
-CC_MUST int cc_dnnl_run(CcMatmul *m, const CcMatmulCall *call, CcErr *err);   /* any thread, also at the same time */
+CC_MUST int cc_dnnl_run(CcMatmul *m, const CcMatmulCall *call,
+                        CcErr *err); /* any thread, also at the same time */
 const char *cc_dnnl_describe(void);
 
 #endif

@@ -31,12 +31,15 @@ void *cc_dl_loaded(const char *part) {
     return dlopen(s.path, RTLD_NOW | RTLD_NOLOAD | RTLD_GLOBAL);
 }
 
-void *cc_dl_symbol(void *handle, const char *name) { return dlsym(handle ? handle : RTLD_DEFAULT, name); }
+void *cc_dl_symbol(void *handle, const char *name) {
+    return dlsym(handle ? handle : RTLD_DEFAULT, name);
+}
 
 int cc_dl_bind(void *handle, const CcDlRow *rows, int n, CcErr *err) {
     for (int i = 0; i < n; i++) {
         *rows[i].slot = cc_dl_symbol(handle, rows[i].name);
-        if (!*rows[i].slot) return cc_err_set(err, CC_E_MISSING, "the library has no %s", rows[i].name);
+        if (!*rows[i].slot)
+            return cc_err_set(err, CC_E_MISSING, "the library has no %s", rows[i].name);
     }
     return 0;
 }

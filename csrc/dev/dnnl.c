@@ -1,6 +1,7 @@
-/* dnnl: oneDNN 3.x through its C API, declared here (no header of it is needed to build). Primitives are cached by
- * description. A primitive is shared by threads; what a call needs for itself (memory objects, scratchpad, stream) is a State:
- * each primitive keeps one spare, and a second thread at the same time makes its own. */
+/* dnnl: oneDNN 3.x through its C API, declared here (no header of it is needed to build).
+ * Primitives are cached by description. A primitive is shared by threads; what a call needs for
+ * itself (memory objects, scratchpad, stream) is a State: each primitive keeps one spare, and a
+ * second thread at the same time makes its own. */
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -13,11 +14,21 @@ typedef struct ExecArg {
     Handle memory;
 } ExecArg;
 
-enum {   /* values of dnnl_types.h, the same in all of 3.x unless said */
-    DNNL_CPU = 1, DNNL_F32 = 3, DNNL_STREAM_DEFAULT = 1, DNNL_SCRATCHPAD_USER = 1, DNNL_ISA_AVX2 = 7,
-    QUERY_IMPL = 8, QUERY_SCRATCHPAD_MD = 136,
-    ARG_SRC = 1, ARG_WEIGHTS = 33, ARG_BIAS = 41, ARG_DST = 17, ARG_SCRATCHPAD = 80, ARG_SRC_1 = 2,
-    MAX_ARGS = 5 + CC_DNNL_MAX_POST,
+enum { /* values of dnnl_types.h, the same in all of 3.x unless said */
+       DNNL_CPU = 1,
+       DNNL_F32 = 3,
+       DNNL_STREAM_DEFAULT = 1,
+       DNNL_SCRATCHPAD_USER = 1,
+       DNNL_ISA_AVX2 = 7,
+       QUERY_IMPL = 8,
+       QUERY_SCRATCHPAD_MD = 136,
+       ARG_SRC = 1,
+       ARG_WEIGHTS = 33,
+       ARG_BIAS = 41,
+       ARG_DST = 17,
+       ARG_SCRATCHPAD = 80,
+       ARG_SRC_1 = 2,
+       MAX_ARGS = 5 + CC_DNNL_MAX_POST,
 };
 
 typedef struct Version {
@@ -44,7 +55,8 @@ static struct {
     int (*post_destroy)(Handle post_ops);
     int (*post_eltwise)(Handle post_ops, int alg, float alpha, float beta);
     int (*post_binary)(Handle post_ops, int alg, Borrowed md);
-    int (*matmul_desc)(Handle *pd, Handle engine, Borrowed src, Borrowed weights, Borrowed bias, Borrowed dst, Borrowed attr);
+    int (*matmul_desc)(Handle *pd, Handle engine, Borrowed src, Borrowed weights, Borrowed bias,
+                       Borrowed dst, Borrowed attr);
     int (*desc_destroy)(Handle pd);
     int (*desc_query)(Borrowed pd, int what, int index, void *out);
     Borrowed (*desc_query_md)(Borrowed pd, int what, int index);
@@ -89,8 +101,9 @@ static const struct {
     bool binary;
 } POST[] = {
     [CC_POST_GELU_ERF] = {0x31, 0, false}, [CC_POST_GELU_TANH] = {0x2b, 0, false},
-    [CC_POST_SILU] = {0x2c, 1, false},      [CC_POST_SIGMOID] = {0x29, 0, false},  [CC_POST_TANH] = {0x21, 0, false},
-    [CC_POST_ADD] = {0x1fff0, 0, true},     [CC_POST_MUL] = {0x1fff1, 0, true},
+    [CC_POST_SILU] = {0x2c, 1, false},     [CC_POST_SIGMOID] = {0x29, 0, false},
+    [CC_POST_TANH] = {0x21, 0, false},     [CC_POST_ADD] = {0x1fff0, 0, true},
+    [CC_POST_MUL] = {0x1fff1, 0, true},
 };
 
 typedef struct State {
@@ -111,10 +124,11 @@ struct CcMatmul {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
     char *path;
-    int state;   /* 0 not tried, 1 ready, -1 failed */
+    int state; /* 0 not tried, 1 ready, -1 failed */
     CcErr err;
     Handle engine;
-    int post_base;   /* DNNL_ARG_ATTR_MULTIPLE_POST_OP_BASE: it moved within 3.x, so it is found by trying; 0: not yet */
+    int post_base; /* DNNL_ARG_ATTR_MULTIPLE_POST_OP_BASE: it moved within 3.x, so it is found by
+                      trying; 0: not yet */
     char text[48];
     CC_VEC(CcMatmul *) made;
 } lib;
@@ -128,14 +142,18 @@ void cc_dnnl_library(const char *path) {
 }
 
 static int load(CcErr *err) {
-    cc_omp_describe();   /* promotes torch's libgomp, so that oneDNN's OpenMP calls end there */
+    cc_omp_describe(); /* promotes torch's libgomp, so that oneDNN's OpenMP calls end there */
     void *handle = cc_dl_open(lib.path, false, err);
     if (!handle || cc_dl_bind(handle, ROWS, CC_COUNT(ROWS), err) < 0) return -1;
     const Version *v = dnnl.version();
-    if (v->major != 3) return cc_err_set(err, CC_E_MISSING, "oneDNN %d.%d is not supported, 3.x is", v->major, v->minor);
+    if (v->major != 3)
+        return cc_err_set(err, CC_E_MISSING, "oneDNN %d.%d is not supported, 3.x is", v->major,
+                          v->minor);
     snprintf(lib.text, sizeof lib.text, "oneDNN %d.%d.%d", v->major, v->minor, v->patch);
     if (cc_cpu_info()->narrowed) dnnl.set_isa(DNNL_ISA_AVX2);
-    return dnnl.engine_create(&lib.engine, DNNL_CPU, 0) ? cc_err_set(err, CC_E_BACKEND, "oneDNN has no CPU engine") : 0;
+    return dnnl.engine_create(&lib.engine, DNNL_CPU, 0)
+               ? cc_err_set(err, CC_E_BACKEND, "oneDNN has no CPU engine")
+               : 0;
 }
 
 static int ready(CcErr *err) {
@@ -181,11 +199,15 @@ static int create(CcMatmul *m, CcErr *err) {
     for (int i = 0; i < 4; i++)
         if (md[i]) dnnl.md_destroy(md[i]);
     if (attr) dnnl.attr_destroy(attr);
-    if (status) return cc_err_set(err, CC_E_BACKEND, "oneDNN refuses a product (status %d)", status);
-    if (strncmp(info, "ref", 3) == 0) return cc_err_set(err, CC_E_UNSUPPORTED, "oneDNN only has a slow product for these strides");
+    if (status)
+        return cc_err_set(err, CC_E_BACKEND, "oneDNN refuses a product (status %d)", status);
+    if (strncmp(info, "ref", 3) == 0)
+        return cc_err_set(err, CC_E_UNSUPPORTED,
+                          "oneDNN only has a slow product for these strides");
     const Borrowed scratch = dnnl.desc_query_md(m->pd, QUERY_SCRATCHPAD_MD, 0);
     m->scratch_bytes = scratch ? dnnl.md_size(scratch) : 0;
-    if (dnnl.create(&m->primitive, m->pd)) return cc_err_set(err, CC_E_BACKEND, "oneDNN can't create a product");
+    if (dnnl.create(&m->primitive, m->pd))
+        return cc_err_set(err, CC_E_BACKEND, "oneDNN can't create a product");
     return 0;
 }
 
@@ -196,7 +218,9 @@ static State *make_state(const CcMatmul *m);
 static int find_post_base(CcErr *err) {
     static const int BASE[] = {16384, 32768};
     const CcTensorDesc one = {2, {1, 1}, {1, 1}};
-    CcMatmul probe = {.desc = {.src = one, .weights = one, .dst = one, .n_post = 1, .post = {{CC_POST_ADD, one}}}};
+    CcMatmul probe = {
+        .desc = {
+            .src = one, .weights = one, .dst = one, .n_post = 1, .post = {{CC_POST_ADD, one}}}};
     float x = 2, y = 3, z = 4, out = 0;
     if (lib.post_base) return 0;
     if (create(&probe, err) < 0) return -1;
@@ -206,7 +230,8 @@ static int find_post_base(CcErr *err) {
         if (cc_dnnl_run(&probe, &call, NULL) < 0) out = 0;
         free_state(atomic_exchange(&probe.spare, NULL));
     }
-    return out == 10 ? 0 : cc_err_set(err, CC_E_UNSUPPORTED, "oneDNN takes no operands of post-ops");
+    return out == 10 ? 0
+                     : cc_err_set(err, CC_E_UNSUPPORTED, "oneDNN takes no operands of post-ops");
 }
 
 CcMatmul *cc_dnnl_matmul(const CcMatmulDesc *desc, CcErr *err) {
@@ -217,7 +242,8 @@ CcMatmul *cc_dnnl_matmul(const CcMatmulDesc *desc, CcErr *err) {
     for (int i = 0; i < desc->n_post; i++)
         if (POST[desc->post[i].kind].binary && find_post_base(err) < 0) goto done;
     for (int i = 0; i < lib.made.n && !m; i++)
-        if (lib.made.at[i]->hash == hash && memcmp(&lib.made.at[i]->desc, desc, sizeof *desc) == 0) m = lib.made.at[i];
+        if (lib.made.at[i]->hash == hash && memcmp(&lib.made.at[i]->desc, desc, sizeof *desc) == 0)
+            m = lib.made.at[i];
     if (m) goto done;
     m = calloc(1, sizeof *m);
     if (!m) goto done;
@@ -230,7 +256,8 @@ CcMatmul *cc_dnnl_matmul(const CcMatmulDesc *desc, CcErr *err) {
         goto done;
     }
     cc_vec_push(&lib.made, m);
-    cc_log_add(CC_LOG_PRIMITIVE, "matmul, %d post-ops, %.2f ms", desc->n_post, (double)(cc_log_now_ns() - start) * 1e-6);
+    cc_log_add(CC_LOG_PRIMITIVE, "matmul, %d post-ops, %.2f ms", desc->n_post,
+               (double)(cc_log_now_ns() - start) * 1e-6);
 done:
     pthread_mutex_unlock(&lock);
     return m;
@@ -262,14 +289,19 @@ static State *make_state(const CcMatmul *m) {
     State *s = calloc(1, sizeof *s);
     if (!s) return NULL;
     int status = dnnl.stream_create(&s->stream, lib.engine, DNNL_STREAM_DEFAULT);
-    if (!status) status = add_arg(s, ARG_SRC, &d->src) | add_arg(s, ARG_WEIGHTS, &d->weights) | add_arg(s, ARG_DST, &d->dst);
+    if (!status)
+        status = add_arg(s, ARG_SRC, &d->src) | add_arg(s, ARG_WEIGHTS, &d->weights) |
+                 add_arg(s, ARG_DST, &d->dst);
     if (!status && d->bias.ndim) status = add_arg(s, ARG_BIAS, &d->bias);
     for (int i = 0; i < d->n_post && !status; i++)
-        if (POST[d->post[i].kind].binary) status = add_arg(s, lib.post_base * (i + 1) | ARG_SRC_1, &d->post[i].operand);
+        if (POST[d->post[i].kind].binary)
+            status = add_arg(s, lib.post_base * (i + 1) | ARG_SRC_1, &d->post[i].operand);
     if (!status && m->scratch_bytes) {
         s->scratch = aligned_alloc(64, (m->scratch_bytes + 63) / 64 * 64);
-        status = s->scratch ? dnnl.memory_create(&s->memory[s->n], dnnl.desc_query_md(m->pd, QUERY_SCRATCHPAD_MD, 0),
-                                                 lib.engine, s->scratch) : -1;
+        status = s->scratch ? dnnl.memory_create(&s->memory[s->n],
+                                                 dnnl.desc_query_md(m->pd, QUERY_SCRATCHPAD_MD, 0),
+                                                 lib.engine, s->scratch)
+                            : -1;
         if (!status) {
             s->arg[s->n] = (ExecArg){ARG_SCRATCHPAD, s->memory[s->n]};
             s->n++;
@@ -282,17 +314,20 @@ static State *make_state(const CcMatmul *m) {
 
 int cc_dnnl_run(CcMatmul *m, const CcMatmulCall *call, CcErr *err) {
     State *s = atomic_exchange(&m->spare, NULL);
-    if (!s && !(s = make_state(m))) return cc_err_set(err, CC_E_BACKEND, "oneDNN: no memory for a call");
+    if (!s && !(s = make_state(m)))
+        return cc_err_set(err, CC_E_BACKEND, "oneDNN: no memory for a call");
     int n = 0;
     dnnl.memory_set(s->memory[n++], (void *)call->src);
     dnnl.memory_set(s->memory[n++], (void *)call->weights);
     dnnl.memory_set(s->memory[n++], call->dst);
     if (m->desc.bias.ndim) dnnl.memory_set(s->memory[n++], (void *)call->bias);
     for (int i = 0; i < m->desc.n_post; i++)
-        if (POST[m->desc.post[i].kind].binary) dnnl.memory_set(s->memory[n++], (void *)call->post[i]);
+        if (POST[m->desc.post[i].kind].binary)
+            dnnl.memory_set(s->memory[n++], (void *)call->post[i]);
     const int status = dnnl.execute(m->primitive, s->stream, s->n, s->arg);
-    free_state(atomic_exchange(&m->spare, s));   /* two threads at once: one spare is enough */
-    return status ? cc_err_set(err, CC_E_BACKEND, "oneDNN: a product failed (status %d)", status) : 0;
+    free_state(atomic_exchange(&m->spare, s)); /* two threads at once: one spare is enough */
+    return status ? cc_err_set(err, CC_E_BACKEND, "oneDNN: a product failed (status %d)", status)
+                  : 0;
 }
 
 const char *cc_dnnl_describe(void) {

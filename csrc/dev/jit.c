@@ -1,6 +1,6 @@
-/* jit: text to machine code by LLVM, through the C symbols of llvmlite's libllvmlite.so (LLVMPY_*, checked with 0.44 to 0.50).
- * No llvmlite Python code runs. LLVM gets a context of our own; one mutex guards all of it. Code is never freed: kernels are
- * cached for the life of the process. */
+/* jit: text to machine code by LLVM, through the C symbols of llvmlite's libllvmlite.so (LLVMPY_*,
+ * checked with 0.44 to 0.50). No llvmlite Python code runs. LLVM gets a context of our own; one
+ * mutex guards all of it. Code is never freed: kernels are cached for the life of the process. */
 #include <pthread.h>
 
 #include "dev.h"
@@ -19,8 +19,8 @@ static struct {
     Ref (*target)(const char *triple, const char **message);
     void (*cpu_name)(const char **out);
     int (*cpu_features)(const char **out);
-    Ref (*machine)(Ref target, const char *triple, const char *cpu, const char *features, int opt, const char *reloc,
-                   const char *model, int print_mc, int jit, const char *abi);
+    Ref (*machine)(Ref target, const char *triple, const char *cpu, const char *features, int opt,
+                   const char *reloc, const char *model, int print_mc, int jit, const char *abi);
     Ref (*engine)(Ref module, Ref machine, bool own_memory, const char **message);
     void (*add_module)(Ref engine, Ref module);
     void (*finalize)(Ref engine);
@@ -57,8 +57,8 @@ static const CcDlRow ROWS[] = {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
     char *path;
-    int state;         /* 0 not tried, 1 ready, -1 failed */
-    CcErr err;         /* why it failed */
+    int state; /* 0 not tried, 1 ready, -1 failed */
+    CcErr err; /* why it failed */
     Ref context, engine;
     char text[48];
 } jit;
@@ -81,11 +81,12 @@ static int make_engine(CcErr *err) {
     llvm.cpu_features(&host);
     CcSbuf features = {0};
     const CcCpu *cpu = cc_cpu_info();
-    /* 512-bit registers are wanted where there are some; a narrowed CPU is described by its level alone. */
+    /* 512-bit registers are wanted where there are some; a narrowed CPU is described by its level
+     * alone. */
     if (!cpu->narrowed) cc_sbuf_add(&features, "%s,-prefer-256-bit", host);
     const char *level = strcmp(cpu->name, "avx2") == 0 ? "x86-64-v3" : "x86-64-v2";
-    const Ref machine = llvm.machine(target, triple, cpu->narrowed ? level : name, cc_sbuf_text(&features), 2, "default",
-                                     "jitdefault", 0, 1, "");
+    const Ref machine = llvm.machine(target, triple, cpu->narrowed ? level : name,
+                                     cc_sbuf_text(&features), 2, "default", "jitdefault", 0, 1, "");
     cc_sbuf_free(&features);
     llvm.dispose_string(triple);
     llvm.dispose_string(name);
@@ -93,7 +94,8 @@ static int make_engine(CcErr *err) {
     if (!machine) return cc_err_set(err, CC_E_BACKEND, "LLVM: no target machine");
     const Ref first = llvm.parse(jit.context, "", &message);
     jit.engine = first ? llvm.engine(first, machine, false, &message) : NULL;
-    return jit.engine ? 0 : cc_err_set(err, CC_E_BACKEND, "LLVM: %s", message ? message : "no engine");
+    return jit.engine ? 0
+                      : cc_err_set(err, CC_E_BACKEND, "LLVM: %s", message ? message : "no engine");
 }
 
 static int load(CcErr *err) {
@@ -103,7 +105,8 @@ static int load(CcErr *err) {
     llvm.init_asm();
     llvm.link_mcjit();
     const char *message = NULL;
-    llvm.load_library("libmvec.so.1", &message);   /* absent: the printer asks for none of its functions */
+    llvm.load_library("libmvec.so.1",
+                      &message); /* absent: the printer asks for none of its functions */
     llvm.load_library("libm.so.6", &message);
     jit.context = llvm.context();
     const unsigned v = llvm.version();

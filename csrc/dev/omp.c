@@ -1,5 +1,6 @@
-/* omp: the OpenMP pool that torch has already started. libgomp keeps one pool per calling thread of the program, so calling
- * its entry point (GOMP_parallel, the one that compilers use) runs our loops on torch's threads. Without it: one thread. */
+/* omp: the OpenMP pool that torch has already started. libgomp keeps one pool per calling thread of
+ * the program, so calling its entry point (GOMP_parallel, the one that compilers use) runs our
+ * loops on torch's threads. Without it: one thread. */
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -12,7 +13,8 @@ static struct {
 static atomic_int threads = 1;
 
 static void find(void) {
-    /* torch's copy may be renamed (libgomp-a34b3233.so.1) and local: make its symbols global, so that oneDNN binds to it. */
+    /* torch's copy may be renamed (libgomp-a34b3233.so.1) and local: make its symbols global, so
+     * that oneDNN binds to it. */
     void *handle = cc_dl_loaded("libgomp");
     const CcDlRow rows[] = {
         {"omp_get_thread_num", (void **)&omp.thread_num},
@@ -31,7 +33,9 @@ static bool ready(void) {
 
 void cc_omp_threads(int n) { atomic_store_explicit(&threads, n < 1 ? 1 : n, memory_order_relaxed); }
 
-int cc_omp_width(void) { return ready() ? atomic_load_explicit(&threads, memory_order_relaxed) : 1; }
+int cc_omp_width(void) {
+    return ready() ? atomic_load_explicit(&threads, memory_order_relaxed) : 1;
+}
 
 struct Job {
     void (*work)(void *ctx, int64_t begin, int64_t end);
@@ -46,7 +50,8 @@ static void run_part(void *data) {
     if (begin < end) job->work(job->ctx, begin, end);
 }
 
-void cc_omp_run(void (*work)(void *ctx, int64_t begin, int64_t end), void *ctx, int64_t n, int parts) {
+void cc_omp_run(void (*work)(void *ctx, int64_t begin, int64_t end), void *ctx, int64_t n,
+                int parts) {
     struct Job job = {work, ctx, n};
     if (parts > n) parts = (int)n;
     if (parts <= 1 || !ready() || omp.in_parallel()) work(ctx, 0, n);

@@ -80,6 +80,7 @@ extern struct CcEvalCounts {
 } cc_eval_counts;
 extern _Thread_local int cc_eval_disabled;                 /* depth of `with ccompile.disable()` */
 bool cc_eval_recording(void);                              /* this thread is inside a region */
+bool cc_eval_compiling(void);                              /* and what runs now is being recorded */
 CC_MUST int cc_eval_init(PyObject *unsupported);           /* exception class for fullgraph */
 
 #endif

@@ -39,6 +39,7 @@ static _Thread_local Region *current;
 static PyObject *unsupported_class;
 
 bool cc_eval_recording(void) { return current != NULL; }
+bool cc_eval_compiling(void) { return current != NULL && cc_rec_active(current->rec) && cc_eval_disabled == 0; }
 
 int cc_eval_init(PyObject *unsupported)
 {

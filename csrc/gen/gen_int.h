@@ -4,33 +4,39 @@
 
 #include "gen.h"
 
-typedef char CcRef[40];   /* an SSA name or a constant, as text: "%t12", "splat (float 0x3FF0000000000000)" */
+typedef char
+    CcRef[40]; /* an SSA name or a constant, as text: "%t12", "splat (float 0x3FF0000000000000)" */
 
 typedef struct CcEmit {
     const CcLoop *loop;
     const CcTarget *target;
-    int lanes;             /* elements of a vector */
-    int next;              /* number of the next temporary */
-    CcSbuf *body;          /* where instructions go */
-    CcSbuf decl;           /* declarations and helper functions */
+    int lanes;    /* elements of a vector */
+    int next;     /* number of the next temporary */
+    CcSbuf *body; /* where instructions go */
+    CcSbuf decl;  /* declarations and helper functions */
     CC_VEC(char *) declared;
     CcErr *err;
-    CcRef *ref;            /* [node] */
+    CcRef *ref; /* [node] */
 } CcEmit;
 
-/* Vector type of values of a dtype, "<16 x float>"; of a raw element type. The text lives in a ring: use it at once. */
+/* Vector type of values of a dtype, "<16 x float>"; of a raw element type. The text lives in a
+ * ring: use it at once. */
 const char *cc_emit_type(const CcEmit *e, CcDtype dt);
 const char *cc_emit_vector(const CcEmit *e, const char *element);
 /* Appends "%tN = <format>" and puts the name into out. */
 void cc_emit_op(CcEmit *e, CcRef out, const char *fmt, ...) CC_PRINTF(3, 4);
-void cc_emit_number(CcDtype dt, double v, CcRef out);    /* splat of a float */
+void cc_emit_number(CcDtype dt, double v, CcRef out); /* splat of a float */
 void cc_emit_declare(CcEmit *e, const char *name, const char *fmt, ...) CC_PRINTF(3, 4);
-bool cc_emit_has_vector(const CcEmit *e, const char *function, CcDtype dt);   /* does libmvec have it, of one operand? */
+bool cc_emit_has_vector(const CcEmit *e, const char *function,
+                        CcDtype dt); /* does libmvec have it, of one operand? */
 /* Calls the vector function of libmvec, or libm's lane by lane. */
-CC_MUST int cc_emit_libm(CcEmit *e, const char *function, CcDtype dt, int arity, const CcRef *x, CcRef out);
-void cc_emit_intrinsic(CcEmit *e, const char *name, CcDtype dt, int arity, const CcRef *x, CcRef out);
+CC_MUST int cc_emit_libm(CcEmit *e, const char *function, CcDtype dt, int arity, const CcRef *x,
+                         CcRef out);
+void cc_emit_intrinsic(CcEmit *e, const char *name, CcDtype dt, int arity, const CcRef *x,
+                       CcRef out);
 
-/* gen_math.c: the expansion `name` of scalar.def's '!' lowerings. -1 with *err set when there is none. */
+/* gen_math.c: the expansion `name` of scalar.def's '!' lowerings. -1 with *err set when there is
+ * none. */
 CC_MUST int cc_math_expand(CcEmit *e, const char *name, CcDtype dt, const CcRef *x, CcRef out);
 
 #endif

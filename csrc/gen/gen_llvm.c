@@ -1,24 +1,26 @@
-/* gen_llvm: prints a loop body as LLVM IR, with explicit vectors; no LLVM pass has to find anything.
+/* gen_llvm: prints a loop body as LLVM IR, with explicit vectors; no LLVM pass has to find
+ * anything.
  *
  *   entry:  loads sizes, pointers, strides from the argument
  *   row:    pointers of this row; broadcast loads and what depends on them alone
  *   loop:   i = 0, N, 2N ...; a full vector is left?          -> body, else tail
- *   tail:   copies what is left of each input to scratch memory, and lets the body read and write there
- *   body:   loads, the expression, stores
- *   tailout: copies the results from scratch
+ *   tail:   copies what is left of each input to scratch memory, and lets the body read and write
+ * there body:   loads, the expression, stores tailout: copies the results from scratch
  *
- * So the body is printed once, reads nothing outside of the tensors, and needs no masks, which AVX2 lacks for small types.
- * An access with a stride is gathered by clamped indices, and scattered by a small loop from scratch. */
+ * So the body is printed once, reads nothing outside of the tensors, and needs no masks, which AVX2
+ * lacks for small types. An access with a stride is gathered by clamped indices, and scattered by a
+ * small loop from scratch. */
 #include <math.h>
 
 #include "gen_int.h"
 
 enum { OFFSET_ACCESS = 16, SIZE_ACCESS = 24 };
 
-static const char *element_type(CcDtype dt) {   /* of values; of memory for all but bool */
+static const char *element_type(CcDtype dt) { /* of values; of memory for all but bool */
     static const char *const NAME[CC_DT_COUNT] = {
-        [CC_DT_BOOL] = "i1", [CC_DT_U8] = "i8",   [CC_DT_I8] = "i8",   [CC_DT_I16] = "i16",   [CC_DT_I32] = "i32",
-        [CC_DT_I64] = "i64", [CC_DT_F16] = "half", [CC_DT_BF16] = "i16", [CC_DT_F32] = "float", [CC_DT_F64] = "double"};
+        [CC_DT_BOOL] = "i1",   [CC_DT_U8] = "i8",     [CC_DT_I8] = "i8",    [CC_DT_I16] = "i16",
+        [CC_DT_I32] = "i32",   [CC_DT_I64] = "i64",   [CC_DT_F16] = "half", [CC_DT_BF16] = "i16",
+        [CC_DT_F32] = "float", [CC_DT_F64] = "double"};
     return NAME[dt];
 }
 
@@ -32,7 +34,9 @@ const char *cc_emit_vector(const CcEmit *e, const char *element) {
     return text;
 }
 
-const char *cc_emit_type(const CcEmit *e, CcDtype dt) { return cc_emit_vector(e, element_type(dt)); }
+const char *cc_emit_type(const CcEmit *e, CcDtype dt) {
+    return cc_emit_vector(e, element_type(dt));
+}
 
 void cc_emit_op(CcEmit *e, CcRef out, const char *fmt, ...) {
     /* The operands may live in `out`: print first. */
@@ -52,7 +56,8 @@ void cc_emit_number(CcDtype dt, double v, CcRef out) {
     if (v != v) v = NAN;
     memcpy(&bits, &v, sizeof bits);
     if (v != v) bits = UINT64_C(0x7FF8000000000000);
-    snprintf(out, sizeof(CcRef), "splat (%s 0x%016llX)", element_type(dt), (unsigned long long)bits);
+    snprintf(out, sizeof(CcRef), "splat (%s 0x%016llX)", element_type(dt),
+             (unsigned long long)bits);
 }
 
 void cc_emit_declare(CcEmit *e, const char *name, const char *fmt, ...) {
@@ -65,7 +70,8 @@ void cc_emit_declare(CcEmit *e, const char *name, const char *fmt, ...) {
     va_end(args);
 }
 
-static void add_call(CcEmit *e, const char *name, const char *type, int arity, const CcRef *x, CcRef out) {
+static void add_call(CcEmit *e, const char *name, const char *type, int arity, const CcRef *x,
+                     CcRef out) {
     char list[200] = "";
     size_t at = 0;
     for (int i = 0; i < arity; i++)
@@ -73,24 +79,28 @@ static void add_call(CcEmit *e, const char *name, const char *type, int arity, c
     cc_emit_op(e, out, "call %s @%s(%s)", type, name, list);
 }
 
-void cc_emit_intrinsic(CcEmit *e, const char *name, CcDtype dt, int arity, const CcRef *x, CcRef out) {
+void cc_emit_intrinsic(CcEmit *e, const char *name, CcDtype dt, int arity, const CcRef *x,
+                       CcRef out) {
     char full[64];
     const char *suffix = cc_dtype_info(dt)->kind == 'f' ? "f" : "i", *type = cc_emit_type(e, dt);
-    snprintf(full, sizeof full, "llvm.%s.v%d%s%d", name, e->lanes, suffix, cc_dtype_info(dt)->size * 8);
-    cc_emit_declare(e, full, "declare %s @%s(%s%s%s%s%s)\n", type, full, type, arity > 1 ? ", " : "", arity > 1 ? type : "",
-                    arity > 2 ? ", " : "", arity > 2 ? type : "");
+    snprintf(full, sizeof full, "llvm.%s.v%d%s%d", name, e->lanes, suffix,
+             cc_dtype_info(dt)->size * 8);
+    cc_emit_declare(e, full, "declare %s @%s(%s%s%s%s%s)\n", type, full, type,
+                    arity > 1 ? ", " : "", arity > 1 ? type : "", arity > 2 ? ", " : "",
+                    arity > 2 ? type : "");
     add_call(e, full, type, arity, x, out);
 }
 
 /* A function over vectors that calls libm's scalar one for each lane. */
-static void define_by_lanes(CcEmit *e, const char *name, const char *scalar, CcDtype dt, int arity) {
+static void define_by_lanes(CcEmit *e, const char *name, const char *scalar, CcDtype dt,
+                            int arity) {
     const char *type = cc_emit_type(e, dt), *element = element_type(dt);
-    cc_emit_declare(e, scalar, "declare %s @%s(%s%s%s)\n", element, scalar, element, arity > 1 ? ", " : "",
-                    arity > 1 ? element : "");
+    cc_emit_declare(e, scalar, "declare %s @%s(%s%s%s)\n", element, scalar, element,
+                    arity > 1 ? ", " : "", arity > 1 ? element : "");
     for (int i = 0; i < e->declared.n; i++)
         if (strcmp(e->declared.at[i], name) == 0) return;
-    cc_emit_declare(e, name, "define internal %s @%s(%s %%x%s%s%s) noinline {\n", type, name, type, arity > 1 ? ", " : "",
-                    arity > 1 ? type : "", arity > 1 ? " %y" : "");
+    cc_emit_declare(e, name, "define internal %s @%s(%s %%x%s%s%s) noinline {\n", type, name, type,
+                    arity > 1 ? ", " : "", arity > 1 ? type : "", arity > 1 ? " %y" : "");
     for (int i = 0; i < e->lanes; i++) {
         char last[16] = "poison", second[32] = "";
         if (i) snprintf(last, sizeof last, "%%r%d", i - 1);
@@ -99,18 +109,26 @@ static void define_by_lanes(CcEmit *e, const char *name, const char *scalar, CcD
             cc_sbuf_add(&e->decl, "  %%y%d = extractelement %s %%y, i32 %d\n", i, type, i);
             snprintf(second, sizeof second, ", %s %%y%d", element, i);
         }
-        cc_sbuf_add(&e->decl, "  %%c%d = call %s @%s(%s %%x%d%s)\n", i, element, scalar, element, i, second);
-        cc_sbuf_add(&e->decl, "  %%r%d = insertelement %s %s, %s %%c%d, i32 %d\n", i, type, last, element, i, i);
+        cc_sbuf_add(&e->decl, "  %%c%d = call %s @%s(%s %%x%d%s)\n", i, element, scalar, element, i,
+                    second);
+        cc_sbuf_add(&e->decl, "  %%r%d = insertelement %s %s, %s %%c%d, i32 %d\n", i, type, last,
+                    element, i, i);
     }
     cc_sbuf_add(&e->decl, "  ret %s %%r%d\n}\n", type, e->lanes - 1);
 }
 
-/* Name of the vector function by the x86-64 vector ABI: _ZGV, instruction set, N = unmasked, lanes, one v an operand. */
-static bool vector_name(const CcEmit *e, const char *function, CcDtype dt, int arity, char *name, size_t n) {
+/* Name of the vector function by the x86-64 vector ABI: _ZGV, instruction set, N = unmasked, lanes,
+ * one v an operand. */
+static bool vector_name(const CcEmit *e, const char *function, CcDtype dt, int arity, char *name,
+                        size_t n) {
     const int bytes = e->lanes * cc_dtype_info(dt)->size;
-    snprintf(name, n, "_ZGV%cN%d%s_%s%s", bytes == 64 ? 'e' : bytes == 32 ? 'd' : 'b', e->lanes, arity > 1 ? "vv" : "v",
-             function, dt == CC_DT_F32 ? "f" : "");
-    return (bytes == 64 || bytes == 32 || bytes == 16) && bytes <= e->target->vector_bytes && e->target->has_symbol(name);
+    snprintf(name, n, "_ZGV%cN%d%s_%s%s",
+             bytes == 64   ? 'e'
+             : bytes == 32 ? 'd'
+                           : 'b',
+             e->lanes, arity > 1 ? "vv" : "v", function, dt == CC_DT_F32 ? "f" : "");
+    return (bytes == 64 || bytes == 32 || bytes == 16) && bytes <= e->target->vector_bytes &&
+           e->target->has_symbol(name);
 }
 
 bool cc_emit_has_vector(const CcEmit *e, const char *function, CcDtype dt) {
@@ -118,11 +136,13 @@ bool cc_emit_has_vector(const CcEmit *e, const char *function, CcDtype dt) {
     return vector_name(e, function, dt, 1, name, sizeof name);
 }
 
-int cc_emit_libm(CcEmit *e, const char *function, CcDtype dt, int arity, const CcRef *x, CcRef out) {
+int cc_emit_libm(CcEmit *e, const char *function, CcDtype dt, int arity, const CcRef *x,
+                 CcRef out) {
     const char *type = cc_emit_type(e, dt);
     char name[64], scalar[32];
     if (vector_name(e, function, dt, arity, name, sizeof name)) {
-        cc_emit_declare(e, name, "declare %s @%s(%s%s%s)\n", type, name, type, arity > 1 ? ", " : "", arity > 1 ? type : "");
+        cc_emit_declare(e, name, "declare %s @%s(%s%s%s)\n", type, name, type,
+                        arity > 1 ? ", " : "", arity > 1 ? type : "");
     } else {
         snprintf(scalar, sizeof scalar, "%s%s", function, dt == CC_DT_F32 ? "f" : "");
         snprintf(name, sizeof name, "cc_lanes_%s", scalar);
@@ -133,7 +153,8 @@ int cc_emit_libm(CcEmit *e, const char *function, CcDtype dt, int arity, const C
 }
 
 static void cast_to_bfloat(CcEmit *e, const CcRef x, CcRef out) {
-    const char *f = cc_emit_type(e, CC_DT_F32), *i = cc_emit_type(e, CC_DT_I32), *s = cc_emit_type(e, CC_DT_I16);
+    const char *f = cc_emit_type(e, CC_DT_F32), *i = cc_emit_type(e, CC_DT_I32),
+               *s = cc_emit_type(e, CC_DT_I16);
     CcRef u, r, odd, nan;
     cc_emit_op(e, u, "bitcast %s %s to %s", f, x, i);
     cc_emit_op(e, r, "lshr %s %s, splat (i32 16)", i, u);
@@ -142,12 +163,14 @@ static void cast_to_bfloat(CcEmit *e, const CcRef x, CcRef out) {
     cc_emit_op(e, odd, "add %s %s, %s", i, r, u);
     cc_emit_op(e, r, "lshr %s %s, splat (i32 16)", i, odd);
     cc_emit_op(e, nan, "fcmp uno %s %s, %s", f, x, x);
-    cc_emit_op(e, odd, "select %s %s, %s splat (i32 32704), %s %s", cc_emit_vector(e, "i1"), nan, i, i, r);
+    cc_emit_op(e, odd, "select %s %s, %s splat (i32 32704), %s %s", cc_emit_vector(e, "i1"), nan, i,
+               i, r);
     cc_emit_op(e, out, "trunc %s %s to %s", i, odd, s);
 }
 
 static void cast_from_bfloat(CcEmit *e, const CcRef x, CcRef out) {
-    const char *f = cc_emit_type(e, CC_DT_F32), *i = cc_emit_type(e, CC_DT_I32), *s = cc_emit_type(e, CC_DT_I16);
+    const char *f = cc_emit_type(e, CC_DT_F32), *i = cc_emit_type(e, CC_DT_I32),
+               *s = cc_emit_type(e, CC_DT_I16);
     CcRef u, r;
     cc_emit_op(e, u, "zext %s %s to %s", s, x, i);
     cc_emit_op(e, r, "shl %s %s, splat (i32 16)", i, u);
@@ -164,16 +187,16 @@ static int cast(CcEmit *e, CcDtype from, CcDtype to, const CcRef x, CcRef out) {
         return cc_err_set(e->err, CC_E_UNSUPPORTED, "no float16 on this CPU");
     else if (from_float && to_float)
         cc_emit_op(e, out, "%s %s %s to %s", f->size < t->size ? "fpext" : "fptrunc", ft, x, tt);
-    else if (to == CC_DT_BOOL && from_float) cc_emit_op(e, out, "fcmp une %s %s, zeroinitializer", ft, x);
+    else if (to == CC_DT_BOOL && from_float)
+        cc_emit_op(e, out, "fcmp une %s %s, zeroinitializer", ft, x);
     else if (to == CC_DT_BOOL) cc_emit_op(e, out, "icmp ne %s %s, zeroinitializer", ft, x);
     else if (to_float)
         cc_emit_op(e, out, "%s %s %s to %s", f->kind == 'i' ? "sitofp" : "uitofp", ft, x, tt);
     else if (from_float && t->size >= 4) cc_emit_op(e, out, "fptosi %s %s to %s", ft, x, tt);
-    else if (from_float) {   /* to small integers through i32, as eager's vector code */
-        CcRef wide;
+    else if (from_float) { /* to small integers through i32, as eager's vector code */ CcRef wide;
         cc_emit_op(e, wide, "fptosi %s %s to %s", ft, x, cc_emit_type(e, CC_DT_I32));
         cc_emit_op(e, out, "trunc %s %s to %s", cc_emit_type(e, CC_DT_I32), wide, tt);
-    } else if (f->size == t->size && from != CC_DT_BOOL) strcpy(out, x);   /* u8 and i8 */
+    } else if (f->size == t->size && from != CC_DT_BOOL) strcpy(out, x); /* u8 and i8 */
     else if (f->size > t->size) cc_emit_op(e, out, "trunc %s %s to %s", ft, x, tt);
     else cc_emit_op(e, out, "%s %s %s to %s", f->kind == 'i' ? "sext" : "zext", ft, x, tt);
     return 0;
@@ -181,17 +204,25 @@ static int cast(CcEmit *e, CcDtype from, CcDtype to, const CcRef x, CcRef out) {
 
 static int emit_scalar(CcEmit *e, const CcLoopNode *n, CcRef out) {
     const CcScalarInfo *info = cc_scalar_info((CcScalarId)n->op);
-    const CcDtype dt = info->kind == 'C' ? (CcDtype)e->loop->node[n->a[0]].dtype : (CcDtype)n->dtype;
+    const CcDtype dt =
+        info->kind == 'C' ? (CcDtype)e->loop->node[n->a[0]].dtype : (CcDtype)n->dtype;
     const char kind = cc_dtype_info(dt)->kind;
-    const char *lower = info->lower[kind == 'f' ? 0 : kind == 'i' ? 1 : 2], *type = cc_emit_type(e, dt);
+    const char *lower = info->lower[kind == 'f'   ? 0
+                                    : kind == 'i' ? 1
+                                                  : 2],
+               *type = cc_emit_type(e, dt);
     CcRef x[3] = {"", "", ""};
     for (int k = 0; k < info->arity; k++) strcpy(x[k], e->ref[n->a[k]]);
     switch (lower[0]) {
     case '!': return cc_math_expand(e, lower + 1, dt, (const CcRef *)x, out);
     case '$': return cc_emit_libm(e, lower + 1, dt, info->arity, (const CcRef *)x, out);
     case '@': cc_emit_intrinsic(e, lower + 1, dt, info->arity, (const CcRef *)x, out); return 0;
-    case 0: return cc_err_set(e->err, CC_E_UNSUPPORTED, "%s of %s", info->name, cc_dtype_info(dt)->name);
-    default: cc_emit_op(e, out, "%s %s %s%s%s", lower, type, x[0], info->arity > 1 ? ", " : "", x[1]); return 0;
+    case 0:
+        return cc_err_set(e->err, CC_E_UNSUPPORTED, "%s of %s", info->name,
+                          cc_dtype_info(dt)->name);
+    default:
+        cc_emit_op(e, out, "%s %s %s%s%s", lower, type, x[0], info->arity > 1 ? ", " : "", x[1]);
+        return 0;
     }
 }
 
@@ -204,10 +235,11 @@ static int emit_node(CcEmit *e, int i) {
         else snprintf(out, sizeof(CcRef), "splat (%s %lld)", element_type(dt), (long long)n->bits);
         return 0;
     }
-    if (n->op == CC_S_cast) return cast(e, (CcDtype)e->loop->node[n->a[0]].dtype, dt, e->ref[n->a[0]], out);
+    if (n->op == CC_S_cast)
+        return cast(e, (CcDtype)e->loop->node[n->a[0]].dtype, dt, e->ref[n->a[0]], out);
     if (n->op == CC_S_select) {
-        cc_emit_op(e, out, "select %s %s, %s %s, %s %s", cc_emit_vector(e, "i1"), e->ref[n->a[0]], cc_emit_type(e, dt),
-                   e->ref[n->a[1]], cc_emit_type(e, dt), e->ref[n->a[2]]);
+        cc_emit_op(e, out, "select %s %s, %s %s, %s %s", cc_emit_vector(e, "i1"), e->ref[n->a[0]],
+                   cc_emit_type(e, dt), e->ref[n->a[1]], cc_emit_type(e, dt), e->ref[n->a[2]]);
         return 0;
     }
     return emit_scalar(e, n, out);
@@ -215,7 +247,8 @@ static int emit_node(CcEmit *e, int i) {
 
 /* From memory's type to the value's: bool is a byte in memory. */
 static void finish_load(CcEmit *e, CcDtype dt, CcRef ref) {
-    if (dt == CC_DT_BOOL) cc_emit_op(e, ref, "icmp ne %s %s, zeroinitializer", cc_emit_vector(e, "i8"), ref);
+    if (dt == CC_DT_BOOL)
+        cc_emit_op(e, ref, "icmp ne %s %s, zeroinitializer", cc_emit_vector(e, "i8"), ref);
 }
 
 static void emit_broadcast_load(CcEmit *e, int node, int access) {
@@ -224,7 +257,8 @@ static void emit_broadcast_load(CcEmit *e, int node, int access) {
     CcRef one, put;
     cc_emit_op(e, one, "load %s, ptr %%p%d, align %d", m, access, cc_dtype_info(dt)->size);
     cc_emit_op(e, put, "insertelement %s poison, %s %s, i32 0", v, m, one);
-    cc_emit_op(e, e->ref[node], "shufflevector %s %s, %s poison, <%d x i32> zeroinitializer", v, put, v, e->lanes);
+    cc_emit_op(e, e->ref[node], "shufflevector %s %s, %s poison, <%d x i32> zeroinitializer", v,
+               put, v, e->lanes);
     finish_load(e, dt, e->ref[node]);
 }
 
@@ -240,15 +274,19 @@ static void emit_vector_load(CcEmit *e, int node, int access) {
         CcRef put, steps, offset, at;
         const char *m = memory_type(dt);
         const char kind = m[0] == 'i' ? 'i' : 'f';
-        snprintf(name, sizeof name, "llvm.masked.gather.v%d%c%d.v%dp0", e->lanes, kind, size * 8, e->lanes);
-        cc_emit_declare(e, name, "declare %s @%s(<%d x ptr>, i32, <%d x i1>, %s)\n", v, name, e->lanes, e->lanes, v);
+        snprintf(name, sizeof name, "llvm.masked.gather.v%d%c%d.v%dp0", e->lanes, kind, size * 8,
+                 e->lanes);
+        cc_emit_declare(e, name, "declare %s @%s(<%d x ptr>, i32, <%d x i1>, %s)\n", v, name,
+                        e->lanes, e->lanes, v);
         cc_emit_op(e, put, "insertelement <%d x i64> poison, i64 %%s%d, i32 0", e->lanes, access);
-        cc_emit_op(e, steps, "shufflevector <%d x i64> %s, <%d x i64> poison, <%d x i32> zeroinitializer", e->lanes, put,
-                   e->lanes, e->lanes);
+        cc_emit_op(e, steps,
+                   "shufflevector <%d x i64> %s, <%d x i64> poison, <%d x i32> zeroinitializer",
+                   e->lanes, put, e->lanes, e->lanes);
         cc_emit_op(e, offset, "mul <%d x i64> %%lane, %s", e->lanes, steps);
         cc_emit_op(e, at, "getelementptr i8, ptr %%p%d, <%d x i64> %s", access, e->lanes, offset);
-        cc_emit_op(e, out, "call %s @%s(<%d x ptr> %s, i32 %d, <%d x i1> splat (i1 true), %s poison)", v, name, e->lanes, at,
-                   size, e->lanes, v);
+        cc_emit_op(e, out,
+                   "call %s @%s(<%d x ptr> %s, i32 %d, <%d x i1> splat (i1 true), %s poison)", v,
+                   name, e->lanes, at, size, e->lanes, v);
     }
     finish_load(e, dt, out);
 }
@@ -258,12 +296,15 @@ static void emit_store(CcEmit *e, int access) {
     const CcDtype dt = (CcDtype)a->dtype;
     CcRef v;
     strcpy(v, e->ref[a->node]);
-    if (dt == CC_DT_BOOL) cc_emit_op(e, v, "zext %s %s to %s", cc_emit_vector(e, "i1"), v, cc_emit_vector(e, "i8"));
-    cc_sbuf_add(e->body, "  store %s %s, ptr %%%s%d, align %d\n", cc_emit_vector(e, memory_type(dt)), v,
-                a->step == CC_STEP_ONE ? "a" : "x", access, cc_dtype_info(dt)->size);
+    if (dt == CC_DT_BOOL)
+        cc_emit_op(e, v, "zext %s %s to %s", cc_emit_vector(e, "i1"), v, cc_emit_vector(e, "i8"));
+    cc_sbuf_add(e->body, "  store %s %s, ptr %%%s%d, align %d\n",
+                cc_emit_vector(e, memory_type(dt)), v, a->step == CC_STEP_ONE ? "a" : "x", access,
+                cc_dtype_info(dt)->size);
 }
 
-/* %x has the vector; its elements go to their places one by one. '#' stands for the access, '@' for its type. */
+/* %x has the vector; its elements go to their places one by one. '#' stands for the access, '@' for
+ * its type. */
 static void emit_scatter(CcEmit *e, int k) {
     static const char TEXT[] = "  br label %sc#.in\n"
                                "sc#.in:\n"
@@ -283,23 +324,29 @@ static void emit_scatter(CcEmit *e, int k) {
                                "sc#.out:\n";
     for (const char *p = TEXT; *p; p++) {
         if (*p == '#') cc_sbuf_add(e->body, "%d", k);
-        else if (*p == '@') cc_sbuf_add(e->body, "%s", memory_type((CcDtype)e->loop->access[k].dtype));
+        else if (*p == '@')
+            cc_sbuf_add(e->body, "%s", memory_type((CcDtype)e->loop->access[k].dtype));
         else cc_sbuf_add(e->body, "%c", *p);
     }
 }
 
 static void emit_entry(CcEmit *e) {
-    cc_sbuf_add(e->body, "entry:\n  %%n = load i64, ptr %%arg\n  %%rows.p = getelementptr i8, ptr %%arg, i64 8\n"
-                         "  %%rows = load i64, ptr %%rows.p\n");
+    cc_sbuf_add(
+        e->body,
+        "entry:\n  %%n = load i64, ptr %%arg\n  %%rows.p = getelementptr i8, ptr %%arg, i64 8\n"
+        "  %%rows = load i64, ptr %%rows.p\n");
     for (int k = 0; k < e->loop->n_access; k++) {
         const CcLoopAccess *a = &e->loop->access[k];
         const int at = OFFSET_ACCESS + SIZE_ACCESS * k;
         static const char *const FIELD[] = {"b", "r", "s"};
         for (int f = 0; f < (a->step == CC_STEP_ANY ? 3 : 2); f++)
-            cc_sbuf_add(e->body, "  %%g%d.%d = getelementptr i8, ptr %%arg, i64 %d\n  %%%s%d = load %s, ptr %%g%d.%d\n", k, f,
-                        at + 8 * f, FIELD[f], k, f ? "i64" : "ptr", k, f);
+            cc_sbuf_add(e->body,
+                        "  %%g%d.%d = getelementptr i8, ptr %%arg, i64 %d\n  %%%s%d = load %s, ptr "
+                        "%%g%d.%d\n",
+                        k, f, at + 8 * f, FIELD[f], k, f ? "i64" : "ptr", k, f);
         if (a->step == CC_STEP_ONE || a->is_store)
-            cc_sbuf_add(e->body, "  %%x%d = alloca %s, align 64\n", k, cc_emit_vector(e, memory_type((CcDtype)a->dtype)));
+            cc_sbuf_add(e->body, "  %%x%d = alloca %s, align 64\n", k,
+                        cc_emit_vector(e, memory_type((CcDtype)a->dtype)));
     }
     cc_sbuf_add(e->body, "  br label %%row\n");
 }
@@ -307,14 +354,17 @@ static void emit_entry(CcEmit *e) {
 static void emit_copy(CcEmit *e, int k, bool in) {
     cc_sbuf_add(e->body, "  %%len%s%d = mul i64 %%rem, %d\n", in ? "i" : "o", k,
                 cc_dtype_info((CcDtype)e->loop->access[k].dtype)->size);
-    cc_sbuf_add(e->body, "  call void @llvm.memcpy.p0.p0.i64(ptr %%%s%d, ptr %%%s%d, i64 %%len%s%d, i1 false)\n",
-                in ? "x" : "v", k, in ? "v" : "x", k, in ? "i" : "o", k);
+    cc_sbuf_add(
+        e->body,
+        "  call void @llvm.memcpy.p0.p0.i64(ptr %%%s%d, ptr %%%s%d, i64 %%len%s%d, i1 false)\n",
+        in ? "x" : "v", k, in ? "v" : "x", k, in ? "i" : "o", k);
 }
 
 static void emit_loop_head(CcEmit *e) {
     const CcLoop *loop = e->loop;
     cc_sbuf_add(e->body,
-                "  br label %%loop\nloop:\n  %%i = phi i64 [0, %%pre], [%%i.n, %%next]\n  %%rem = sub i64 %%n, %%i\n"
+                "  br label %%loop\nloop:\n  %%i = phi i64 [0, %%pre], [%%i.n, %%next]\n  %%rem = "
+                "sub i64 %%n, %%i\n"
                 "  %%full = icmp sge i64 %%rem, %d\n",
                 e->lanes);
     for (int k = 0; k < loop->n_access; k++)
@@ -332,17 +382,24 @@ static void emit_loop_head(CcEmit *e) {
         if (loop->access[k].step == CC_STEP_ONE)
             cc_sbuf_add(e->body, "  %%a%d = phi ptr [%%v%d, %%loop], [%%x%d, %%tail]\n", k, k, k);
     }
-    if (scattered) cc_sbuf_add(e->body, "  %%count = select i1 %%full, i64 %d, i64 %%rem\n", e->lanes);
+    if (scattered)
+        cc_sbuf_add(e->body, "  %%count = select i1 %%full, i64 %d, i64 %%rem\n", e->lanes);
     if (!strided) return;
     const int n = e->lanes;
-    cc_sbuf_add(e->body, "  %%lane.0 = insertelement <%d x i64> poison, i64 %%i, i32 0\n"
-                         "  %%lane.1 = shufflevector <%d x i64> %%lane.0, <%d x i64> poison, <%d x i32> zeroinitializer\n"
-                         "  %%lane.2 = add <%d x i64> %%lane.1, <", n, n, n, n, n);
+    cc_sbuf_add(e->body,
+                "  %%lane.0 = insertelement <%d x i64> poison, i64 %%i, i32 0\n"
+                "  %%lane.1 = shufflevector <%d x i64> %%lane.0, <%d x i64> poison, <%d x i32> "
+                "zeroinitializer\n"
+                "  %%lane.2 = add <%d x i64> %%lane.1, <",
+                n, n, n, n, n);
     for (int i = 0; i < n; i++) cc_sbuf_add(e->body, "%si64 %d", i ? ", " : "", i);
-    cc_sbuf_add(e->body, ">\n  %%last = sub i64 %%n, 1\n  %%lane.3 = insertelement <%d x i64> poison, i64 %%last, i32 0\n"
-                         "  %%lane.4 = shufflevector <%d x i64> %%lane.3, <%d x i64> poison, <%d x i32> zeroinitializer\n"
-                         "  %%lane.5 = icmp slt <%d x i64> %%lane.2, %%lane.4\n"
-                         "  %%lane = select <%d x i1> %%lane.5, <%d x i64> %%lane.2, <%d x i64> %%lane.4\n",
+    cc_sbuf_add(e->body,
+                ">\n  %%last = sub i64 %%n, 1\n  %%lane.3 = insertelement <%d x i64> poison, i64 "
+                "%%last, i32 0\n"
+                "  %%lane.4 = shufflevector <%d x i64> %%lane.3, <%d x i64> poison, <%d x i32> "
+                "zeroinitializer\n"
+                "  %%lane.5 = icmp slt <%d x i64> %%lane.2, %%lane.4\n"
+                "  %%lane = select <%d x i1> %%lane.5, <%d x i64> %%lane.2, <%d x i64> %%lane.4\n",
                 n, n, n, n, n, n, n, n);
 }
 
@@ -351,13 +408,15 @@ static void emit_loop_end(CcEmit *e) {
     cc_sbuf_add(e->body, "  br i1 %%full, label %%next, label %%tailout\ntailout:\n");
     for (int k = 0; k < loop->n_access; k++)
         if (loop->access[k].is_store && loop->access[k].step == CC_STEP_ONE) emit_copy(e, k, false);
-    cc_sbuf_add(e->body,
-                "  br label %%next\nnext:\n  %%i.n = add i64 %%i, %d\n  %%more = icmp slt i64 %%i.n, %%n\n"
-                "  br i1 %%more, label %%loop, label %%rowend\nrowend:\n  %%row.n = add i64 %%row.i, 1\n",
-                e->lanes);
+    cc_sbuf_add(
+        e->body,
+        "  br label %%next\nnext:\n  %%i.n = add i64 %%i, %d\n  %%more = icmp slt i64 %%i.n, %%n\n"
+        "  br i1 %%more, label %%loop, label %%rowend\nrowend:\n  %%row.n = add i64 %%row.i, 1\n",
+        e->lanes);
     for (int k = 0; k < loop->n_access; k++)
         cc_sbuf_add(e->body, "  %%q%d = getelementptr i8, ptr %%p%d, i64 %%r%d\n", k, k, k);
-    cc_sbuf_add(e->body, "  %%rows.more = icmp slt i64 %%row.n, %%rows\n  br i1 %%rows.more, label %%row, label %%exit\n"
+    cc_sbuf_add(e->body, "  %%rows.more = icmp slt i64 %%row.n, %%rows\n  br i1 %%rows.more, label "
+                         "%%row, label %%exit\n"
                          "exit:\n  ret void\n}\n");
 }
 
@@ -400,21 +459,31 @@ static int emit_body(CcEmit *e) {
     return 0;
 }
 
-/* A vector of the widest type that is computed with fills a register; small types alone get more lanes. */
+/* A vector of the widest type that is computed with fills a register; small types alone get more
+ * lanes. */
 static int choose_lanes(const CcLoop *loop, const CcTarget *target) {
     int widest = 1;
-    for (int i = 0; i < loop->n_node; i++) widest = CC_MAX(widest, cc_dtype_info((CcDtype)loop->node[i].dtype)->size);
+    for (int i = 0; i < loop->n_node; i++)
+        widest = CC_MAX(widest, cc_dtype_info((CcDtype)loop->node[i].dtype)->size);
     return CC_MAX(2, target->vector_bytes / widest);
 }
 
-int cc_gen_llvm(const CcLoop *loop, const CcTarget *target, const char *name, CcSbuf *out, CcErr *err) {
+int cc_gen_llvm(const CcLoop *loop, const CcTarget *target, const char *name, CcSbuf *out,
+                CcErr *err) {
     CcSbuf body = {0};
-    CcEmit e = {.loop = loop, .target = target, .lanes = choose_lanes(loop, target), .body = &body, .err = err};
+    CcEmit e = {.loop = loop,
+                .target = target,
+                .lanes = choose_lanes(loop, target),
+                .body = &body,
+                .err = err};
     e.ref = calloc((size_t)loop->n_node + 1, sizeof *e.ref);
-    int status = e.ref ? emit_body(&e) : cc_err_set(err, CC_E_MEMORY, "no memory for a kernel's text");
+    int status =
+        e.ref ? emit_body(&e) : cc_err_set(err, CC_E_MEMORY, "no memory for a kernel's text");
     if (status == 0) {
-        cc_sbuf_add(out, "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)\n%s", cc_sbuf_text(&e.decl));
-        cc_sbuf_add(out, "define void @%s(ptr noalias readonly %%arg) nounwind {\n%s", name, cc_sbuf_text(&body));
+        cc_sbuf_add(out, "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)\n%s",
+                    cc_sbuf_text(&e.decl));
+        cc_sbuf_add(out, "define void @%s(ptr noalias readonly %%arg) nounwind {\n%s", name,
+                    cc_sbuf_text(&body));
     }
     for (int i = 0; i < e.declared.n; i++) free(e.declared.at[i]);
     cc_vec_free(&e.declared);

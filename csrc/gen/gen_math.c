@@ -1,8 +1,9 @@
-/* gen_math: what has no instruction, as LLVM vector code. The functions that matter most have their own single-precision code
- * for machines whose libmvec lacks them (it got tanh and erf in glibc 2.35; where it has them it is up to 1.7 times faster and
- * compiles sooner). Polynomials and reductions are Cephes' (exp, log, tanh) and N. Juffa's (erf), within 2 ulp. No fast-math
- * flag is used, so that NaN, infinities and signs come out as in libm: comparisons are ordered such that a NaN passes through
- * every clamp. */
+/* gen_math: what has no instruction, as LLVM vector code. The functions that matter most have their
+ * own single-precision code for machines whose libmvec lacks them (it got tanh and erf in
+ * glibc 2.35; where it has them it is up to 1.7 times faster and compiles sooner). Polynomials and
+ * reductions are Cephes' (exp, log, tanh) and N. Juffa's (erf), within 2 ulp. No fast-math flag is
+ * used, so that NaN, infinities and signs come out as in libm: comparisons are ordered such that a
+ * NaN passes through every clamp. */
 #include <math.h>
 
 #include "gen_int.h"
@@ -41,7 +42,8 @@ static void f32_select(CcEmit *e, const char *mask, const char *x, const char *y
 
 static void konst(double v, CcRef out) { cc_emit_number(CC_DT_F32, v, out); }
 
-/* 2^(n / 2) * 2^(n - n / 2) * y: two steps, so that overflow and denormals round once, at the end. */
+/* 2^(n / 2) * 2^(n - n / 2) * y: two steps, so that overflow and denormals round once, at the end.
+ */
 static void scale(CcEmit *e, const CcRef y, const CcRef n, CcRef out) {
     CcRef half, rest, a, b;
     cc_emit_op(e, half, "ashr %s %s, splat (i32 1)", I, n);
@@ -67,7 +69,8 @@ static void expand_exp(CcEmit *e, const CcRef *x, CcRef out) {
     cc_emit_op(e, m, "fcmp olt %s %s, %s", T, c, v);
     f32_select(e, m, c, v, r);
     strcpy(v, r);
-    /* Adding 1.5 * 2^23 rounds to the nearest integer and leaves it in the low bits: no conversion, so no trap for NaN. */
+    /* Adding 1.5 * 2^23 rounds to the nearest integer and leaves it in the low bits: no conversion,
+     * so no trap for NaN. */
     CcRef magic;
     konst(12582912, magic);
     konst(1.44269504088896341, c);
@@ -89,10 +92,11 @@ static void expand_exp(CcEmit *e, const CcRef *x, CcRef out) {
 }
 
 static void expand_log(CcEmit *e, const CcRef *x, CcRef out) {
-    static const double P[] = {7.0376836292e-2,  -1.1514610310e-1, 1.1676998740e-1,  -1.2420140846e-1, 1.4249322787e-1,
-                               -1.6668057665e-1, 2.0000714765e-1,  -2.4999993993e-1, 3.3333331174e-1};
+    static const double P[] = {7.0376836292e-2,  -1.1514610310e-1, 1.1676998740e-1,
+                               -1.2420140846e-1, 1.4249322787e-1,  -1.6668057665e-1,
+                               2.0000714765e-1,  -2.4999993993e-1, 3.3333331174e-1};
     CcRef c, tiny, v, r, bits, n, f, z, p, q, m;
-    konst(0x1p-126, c);   /* denormals are scaled up first */
+    konst(0x1p-126, c); /* denormals are scaled up first */
     cc_emit_op(e, tiny, "fcmp olt %s %s, %s", T, x[0], c);
     konst(0x1p23, c);
     f32_op(e, "fmul", x[0], c, r);
@@ -137,7 +141,9 @@ static void expand_log(CcEmit *e, const CcRef *x, CcRef out) {
     f32_select(e, m, special, q, out);
 }
 
-static void absolute(CcEmit *e, const CcRef *x, CcRef out) { cc_emit_intrinsic(e, "fabs", CC_DT_F32, 1, x, out); }
+static void absolute(CcEmit *e, const CcRef *x, CcRef out) {
+    cc_emit_intrinsic(e, "fabs", CC_DT_F32, 1, x, out);
+}
 
 static void with_sign(CcEmit *e, const CcRef magnitude, const CcRef sign, CcRef out) {
     CcRef arg[2];
@@ -147,7 +153,8 @@ static void with_sign(CcEmit *e, const CcRef magnitude, const CcRef sign, CcRef 
 }
 
 static void expand_tanh(CcEmit *e, const CcRef *x, CcRef out) {
-    static const double P[] = {-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1};
+    static const double P[] = {-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2,
+                               1.33314422036e-1, -3.33332819422e-1};
     CcRef c, t, z, p, q, small, big[1], m;
     absolute(e, x, t);
     f32_op(e, "fmul", x[0], x[0], z);
@@ -169,14 +176,15 @@ static void expand_tanh(CcEmit *e, const CcRef *x, CcRef out) {
 }
 
 static void expand_erf(CcEmit *e, const CcRef *x, CcRef out) {
-    static const double NEAR[] = {-5.96761703e-4, 4.99119423e-3, -2.67681349e-2, 1.12819925e-1, -3.76125336e-1, 1.28379166e-1};
+    static const double NEAR[] = {-5.96761703e-4, 4.99119423e-3,  -2.67681349e-2,
+                                  1.12819925e-1,  -3.76125336e-1, 1.28379166e-1};
     static const double FAR[] = {-1.06777877e-1, -6.34846687e-1, -1.28717512e-1};
     CcRef c, d, t, s, r, u, near, m, arg[1];
     absolute(e, x, t);
     f32_op(e, "fmul", x[0], x[0], s);
     polynomial(e, s, NEAR, CC_COUNT(NEAR), r);
     fma3(e, r, x[0], x[0], near);
-    konst(5, c);   /* erf(5) is 1; the polynomial is not asked for more */
+    konst(5, c); /* erf(5) is 1; the polynomial is not asked for more */
     cc_emit_op(e, m, "fcmp olt %s %s, %s", T, c, t);
     f32_select(e, m, c, t, u);
     strcpy(t, u);
@@ -206,13 +214,14 @@ static void expand_erf(CcEmit *e, const CcRef *x, CcRef out) {
     f32_select(e, m, u, near, out);
 }
 
-/* As vmaxps / vminps, whose second operand is the result when one is NaN; b's NaN is looked at apart. */
+/* As vmaxps / vminps, whose second operand is the result when one is NaN; b's NaN is looked at
+ * apart. */
 static void extreme(CcEmit *e, CcDtype dt, const char *compare, const CcRef *x, CcRef out) {
     CcRef m, y;
     const char *t = cc_emit_type(e, dt), *mask = cc_emit_vector(e, "i1");
     cc_emit_op(e, m, "fcmp %s %s %s, %s", compare, t, x[1], x[0]);
     cc_emit_op(e, y, "select %s %s, %s %s, %s %s", mask, m, t, x[1], t, x[0]);
-    if (x[1][0] == 's' && !strstr(x[1], "0x7FF8")) {   /* a constant, and not NaN */
+    if (x[1][0] == 's' && !strstr(x[1], "0x7FF8")) { /* a constant, and not NaN */
         strcpy(out, y);
         return;
     }
@@ -224,10 +233,12 @@ int cc_math_expand(CcEmit *e, const char *name, CcDtype dt, const CcRef *x, CcRe
     static const struct {
         const char *name;
         void (*expand)(CcEmit *e, const CcRef *x, CcRef out);
-    } F32[] = {{"exp", expand_exp}, {"log", expand_log}, {"tanh", expand_tanh}, {"erf", expand_erf}};
+    } F32[] = {
+        {"exp", expand_exp}, {"log", expand_log}, {"tanh", expand_tanh}, {"erf", expand_erf}};
     for (int i = 0; i < CC_COUNT(F32); i++) {
         if (strcmp(F32[i].name, name) != 0) continue;
-        if (dt != CC_DT_F32 || cc_emit_has_vector(e, name, dt)) return cc_emit_libm(e, name, dt, 1, x, out);
+        if (dt != CC_DT_F32 || cc_emit_has_vector(e, name, dt))
+            return cc_emit_libm(e, name, dt, 1, x, out);
         F32[i].expand(e, x, out);
         return 0;
     }
@@ -254,7 +265,8 @@ int cc_math_expand(CcEmit *e, const char *name, CcDtype dt, const CcRef *x, CcRe
         const char *t = cc_emit_type(e, dt);
         cc_emit_op(e, negative, "sub %s zeroinitializer, %s", t, x[0]);
         cc_emit_op(e, m, "icmp slt %s %s, zeroinitializer", t, x[0]);
-        cc_emit_op(e, out, "select %s %s, %s %s, %s %s", cc_emit_vector(e, "i1"), m, t, negative, t, x[0]);
+        cc_emit_op(e, out, "select %s %s, %s %s, %s %s", cc_emit_vector(e, "i1"), m, t, negative, t,
+                   x[0]);
         return 0;
     }
     return cc_err_set(e->err, CC_E_UNSUPPORTED, "no expansion of %s", name);

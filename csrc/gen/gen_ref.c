@@ -1,5 +1,6 @@
-/* gen_ref: executes loop IR, a block of elements at a time, one node after the other. The oracle of the printers, and what
- * serves when LLVM is absent. Every value of a block has a cell; floats are computed in their own width by libm. */
+/* gen_ref: executes loop IR, a block of elements at a time, one node after the other. The oracle of
+ * the printers, and what serves when LLVM is absent. Every value of a block has a cell; floats are
+ * computed in their own width by libm. */
 #include <tgmath.h>
 
 #include "gen.h"
@@ -14,10 +15,11 @@ typedef union Cell {
 
 typedef void (*RefFn)(char type, const Cell *x, const Cell *y, const Cell *z, Cell *out, int n);
 
-/* A row's reference columns become one function: type 's' single, 'd' double, 'i' integer. F is type-generic (tgmath.h). */
+/* A row's reference columns become one function: type 's' single, 'd' double, 'i' integer. F is
+ * type-generic (tgmath.h). */
 #define F(name) name
-#define WRAP(p, op, q) ((int64_t)((uint64_t)(p) op (uint64_t)(q)))
-#define DIVIDE(p, op, q) ((q) == 0 || (q) == -1 ? 0 : (p) op (q))
+#define WRAP(p, op, q) ((int64_t)((uint64_t)(p)op(uint64_t)(q)))
+#define DIVIDE(p, op, q) ((q) == 0 || (q) == -1 ? 0 : (p)op(q))
 #define RESULT_A(cell, field) (cell).field
 #define RESULT_S(cell, field) (cell).field
 #define RESULT_X(cell, field) (cell).field
@@ -30,7 +32,8 @@ typedef void (*RefFn)(char type, const Cell *x, const Cell *y, const Cell *z, Ce
         RESULT_##kind(out[k], field) = expr; \
     }
 #define CC_SCALAR(id, arity, kind, fl, sl, ul, fref, iref, doc) \
-    static void do_##id(char type, const Cell *x, const Cell *y, const Cell *z, Cell *out, int n) { \
+    static void do_##id(char type, const Cell *x, const Cell *y, const Cell *z, Cell *out, \
+                        int n) { \
         if (type == 's') LOOP(float, f, kind, fref) \
         else if (type == 'd') LOOP(double, d, kind, fref) \
         else LOOP(int64_t, i, kind, iref) \
@@ -61,7 +64,8 @@ static uint32_t float_bits(float f) {
 }
 
 static float from_half(uint16_t h) {
-    const uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31, mantissa = h & 1023;
+    const uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31,
+                   mantissa = h & 1023;
     if (exponent == 31) return bits_float(sign | 0x7f800000 | mantissa << 13);
     if (exponent) return bits_float(sign | (exponent + 112) << 23 | mantissa << 13);
     const float tiny = (float)mantissa * 0x1p-24f;
@@ -72,7 +76,8 @@ static uint16_t to_half(float f) {
     const uint32_t u = float_bits(f), sign = u >> 16 & 0x8000, magnitude = u & 0x7fffffff;
     if (magnitude > 0x7f800000) return (uint16_t)(sign | 0x7e00);
     if (magnitude >= 0x477ff000) return (uint16_t)(sign | 0x7c00);
-    if (magnitude < 0x38800000)   /* denormal: adding 0.5 leaves the rounded count of 2^-24 in the low bits */
+    if (magnitude <
+        0x38800000) /* denormal: adding 0.5 leaves the rounded count of 2^-24 in the low bits */
         return (uint16_t)(sign | (float_bits(bits_float(magnitude) + 0.5f) - 0x3f000000));
     return (uint16_t)(sign | (magnitude - 0x38000000 + 0xfff + (magnitude >> 13 & 1)) >> 13);
 }
@@ -91,10 +96,13 @@ static int64_t wrap(CcDtype dt, int64_t v) {
 }
 
 /* Half-precision cells hold their value as f32. */
-static void load(const CcKernelArg *arg, int access, const CcLoopAccess *info, int64_t row, int64_t at, Cell *out, int n) {
+static void load(const CcKernelArg *arg, int access, const CcLoopAccess *info, int64_t row,
+                 int64_t at, Cell *out, int n) {
     const CcDtype dt = (CcDtype)info->dtype;
     const int64_t size = cc_dtype_info(dt)->size;
-    const int64_t step = info->step == CC_STEP_ONE ? size : info->step == CC_STEP_ZERO ? 0 : arg->a[access].step;
+    const int64_t step = info->step == CC_STEP_ONE    ? size
+                         : info->step == CC_STEP_ZERO ? 0
+                                                      : arg->a[access].step;
     const char *p = arg->a[access].at + row * arg->a[access].row + at * step;
     for (int k = 0; k < n; k++, p += step) {
         int64_t v = 0;
@@ -106,8 +114,8 @@ static void load(const CcKernelArg *arg, int access, const CcLoopAccess *info, i
     }
 }
 
-static void store(const CcKernelArg *arg, int access, const CcLoopAccess *info, int64_t row, int64_t at, const Cell *in,
-                  int n) {
+static void store(const CcKernelArg *arg, int access, const CcLoopAccess *info, int64_t row,
+                  int64_t at, const Cell *in, int n) {
     const CcDtype dt = (CcDtype)info->dtype;
     const int64_t size = cc_dtype_info(dt)->size;
     const int64_t step = info->step == CC_STEP_ONE ? size : arg->a[access].step;
@@ -121,7 +129,7 @@ static void store(const CcKernelArg *arg, int access, const CcLoopAccess *info, 
     }
 }
 
-static int64_t truncated(double v) {   /* as cvttsd2si: what does not fit becomes the least integer */
+static int64_t truncated(double v) { /* as cvttsd2si: what does not fit becomes the least integer */
     return v >= -0x1p63 && v < 0x1p63 ? (int64_t)v : INT64_MIN;
 }
 
@@ -146,12 +154,14 @@ static void konst(const CcLoopNode *node, Cell *out, int n) {
     }
 }
 
-static void run_block(const CcLoop *loop, const CcKernelArg *arg, int64_t row, int64_t at, int n, Cell (*cell)[BLOCK]) {
+static void run_block(const CcLoop *loop, const CcKernelArg *arg, int64_t row, int64_t at, int n,
+                      Cell (*cell)[BLOCK]) {
     for (int i = 0; i < loop->n_node; i++) {
         const CcLoopNode *node = &loop->node[i];
         const CcDtype dt = (CcDtype)node->dtype;
         const Cell *x = cell[node->a[0] < 0 ? i : node->a[0]];
-        const Cell *y = cell[node->a[1] < 0 ? i : node->a[1]], *z = cell[node->a[2] < 0 ? i : node->a[2]];
+        const Cell *y = cell[node->a[1] < 0 ? i : node->a[1]],
+                   *z = cell[node->a[2] < 0 ? i : node->a[2]];
         if (node->op == CC_S_load) {
             load(arg, node->a[0], &loop->access[node->a[0]], row, at, cell[i], n);
         } else if (node->op == CC_S_konst) {
@@ -162,16 +172,18 @@ static void run_block(const CcLoop *loop, const CcKernelArg *arg, int64_t row, i
             for (int k = 0; k < n; k++) cell[i][k] = x[k].i ? y[k] : z[k];
         } else {
             const bool compares = cc_scalar_info((CcScalarId)node->op)->kind == 'C';
-            TABLE[node->op](type_of(compares ? (CcDtype)loop->node[node->a[0]].dtype : dt), x, y, z, cell[i], n);
+            TABLE[node->op](type_of(compares ? (CcDtype)loop->node[node->a[0]].dtype : dt), x, y, z,
+                            cell[i], n);
             for (int k = 0; type_of(dt) == 'i' && k < n; k++) cell[i][k].i = wrap(dt, cell[i][k].i);
         }
     }
     for (int a = 0; a < loop->n_access; a++)
-        if (loop->access[a].is_store) store(arg, a, &loop->access[a], row, at, cell[loop->access[a].node], n);
+        if (loop->access[a].is_store)
+            store(arg, a, &loop->access[a], row, at, cell[loop->access[a].node], n);
 }
 
 void cc_gen_ref(const CcLoop *loop, const CcKernelArg *arg) {
-    Cell cell[CC_LOOP_MAX_NODES][BLOCK];   /* 128 KiB, of which only the nodes' part is touched */
+    Cell cell[CC_LOOP_MAX_NODES][BLOCK]; /* 128 KiB, of which only the nodes' part is touched */
     for (int i = 0; i < loop->n_node; i++) memset(cell[i], 0, sizeof cell[i]);
     for (int64_t row = 0; row < arg->rows; row++)
         for (int64_t at = 0; at < arg->n; at += BLOCK)

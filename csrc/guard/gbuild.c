@@ -82,6 +82,11 @@ int cc_guard_also(CcGuards *gs, int id, CcCheck check, PyObject *want, int other
     return append(gs, &guard, -1);
 }
 
+void cc_guard_compare(CcGuards *gs, int id, int op, bool swapped, PyObject *want, bool outcome)
+{
+    cc_guard_also(gs, id, CC_CHK_COMPARE, want, op | swapped << 4 | outcome << 5);
+}
+
 void cc_guard_seal(CcGuards *gs)
 {
     cc_map_free(&gs->index);

@@ -57,6 +57,8 @@ int cc_guard_source(CcGuards *gs, CcSource source, int parent, PyObject *key, in
 void cc_guard_check(CcGuards *gs, int id, CcCheck check, PyObject *want);
 void cc_guard_alias(CcGuards *gs, int id, CcCheck check, int other);
 void cc_guard_tensor(CcGuards *gs, int id, PyTypeObject *cls, const CcType *type, bool grad);
+/* An additional check of a source that gives a number: (number `op` want) or, swapped, (want `op` number) is `outcome`. */
+void cc_guard_compare(CcGuards *gs, int id, int op, bool swapped, PyObject *want, bool outcome);
 /* An additional check of an existing source that has one already. */
 int cc_guard_also(CcGuards *gs, int id, CcCheck check, PyObject *want, int other);
 /* Ends building: frees the index. */

@@ -106,6 +106,15 @@ static bool equal_set(PyObject *o, PyObject *want)
     return eq > 0;
 }
 
+static bool same_comparison(const CcGuard *g, PyObject *v)
+{
+    if (v == NULL || !PyFloat_CheckExact(v)) return false;
+    const bool swapped = g->other >> 4 & 1, outcome = g->other >> 5 & 1;
+    const int is = PyObject_RichCompareBool(swapped ? g->want : v, swapped ? v : g->want, g->other & 15);
+    if (is < 0) PyErr_Clear();
+    return is >= 0 && is == outcome;
+}
+
 static bool holds(const CcGuard *g, PyObject *v, PyObject *const *gv)
 {
     switch ((CcCheck)g->check) {
@@ -123,6 +132,7 @@ static bool holds(const CcGuard *g, PyObject *v, PyObject *const *gv)
     case CC_CHK_FUNCTION: return same_function(v, g->want);
     case CC_CHK_EQUALSET: return equal_set(v, g->want);
     case CC_CHK_MRO: return v == g->want;
+    case CC_CHK_COMPARE: return same_comparison(g, v);
     case CC_CHK_METHOD:
         return v != NULL && PyCFunction_Check(v) && ((PyCFunctionObject *)v)->m_ml == ((PyMethodDescrObject *)g->want)->d_method;
     case CC_CHK_COUNT: break;

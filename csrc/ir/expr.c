@@ -1,12 +1,13 @@
 /* expr: parses the expression column of ops.def, once. A row's grammar:
  *
  *   row   = { name "=" sum ";" } sum
- *   sum   = prod { ("+" | "-" | "&" | "|" | "^") prod }      (one level: the rows put parentheses where it matters)
- *   prod  = unary { ("*" | "/") unary }
- *   unary = "-" unary | number | literal | name | operand ["=" number-or-literal] | "bool(" operand ")"
- *         | "rounded(" sum ")" | primitive "(" sum {"," sum} ")" | "(" sum ")"
+ *   sum   = prod { ("+" | "-" | "&" | "|" | "^") prod }      (one level: the rows put parentheses
+ * where it matters) prod  = unary { ("*" | "/") unary } unary = "-" unary | number | literal | name
+ * | operand ["=" number-or-literal] | "bool(" operand ")" | "rounded(" sum ")" | primitive "(" sum
+ * {"," sum} ")" | "(" sum ")"
  *
- * Names and operands are single lower-case letters: a to e are operands, unless a part was given that name before. */
+ * Names and operands are single lower-case letters: a to e are operands, unless a part was given
+ * that name before. */
 #include <ctype.h>
 #include <pthread.h>
 
@@ -15,11 +16,12 @@
 typedef struct Parser {
     const char *row, *at;
     CcExpr *out;
-    int named[26];     /* letter -> node + 1 */
+    int named[26]; /* letter -> node + 1 */
     CcErr *err;
 } Parser;
 
-static const char *const LITERAL[CC_LIT_COUNT] = {"inf", "nan", "huge", "lowest", "top", "bottom", "bits"};
+static const char *const LITERAL[CC_LIT_COUNT] = {"inf", "nan",    "huge", "lowest",
+                                                  "top", "bottom", "bits"};
 
 typedef struct Case {
     CcOpId op;
@@ -45,7 +47,8 @@ static struct {
 static int sum(Parser *p);
 
 static int fail(Parser *p, const char *what) {
-    return cc_err_set(p->err, CC_E_VERIFY, "ops.def: %s in \"%s\" at \"%.20s\"", what, p->row, p->at);
+    return cc_err_set(p->err, CC_E_VERIFY, "ops.def: %s in \"%s\" at \"%.20s\"", what, p->row,
+                      p->at);
 }
 
 static char peek(Parser *p) {
@@ -67,7 +70,10 @@ static int push(Parser *p, CcExprNode n) {
 
 static int push_op(Parser *p, CcScalarId op, int a, int b, int c) {
     if (a < 0 || b < -1 || c < -1) return -1;
-    return push(p, (CcExprNode){.kind = CC_X_OP, .op = (uint8_t)op, .dflt = -1, .kid = {(int8_t)a, (int8_t)b, (int8_t)c}});
+    return push(p, (CcExprNode){.kind = CC_X_OP,
+                                .op = (uint8_t)op,
+                                .dflt = -1,
+                                .kid = {(int8_t)a, (int8_t)b, (int8_t)c}});
 }
 
 static int number(Parser *p) {
@@ -103,7 +109,8 @@ static int operand(Parser *p, bool as_bool) {
         dflt = isdigit((unsigned char)c) || c == '-' ? number(p) : literal(p, word_length(p->at));
         if (dflt < 0) return -1;
     }
-    return push(p, (CcExprNode){.kind = as_bool ? CC_X_BOOL_ARG : CC_X_ARG, .arg = (int8_t)(letter - 'a'),
+    return push(p, (CcExprNode){.kind = as_bool ? CC_X_BOOL_ARG : CC_X_ARG,
+                                .arg = (int8_t)(letter - 'a'),
                                 .dflt = (int8_t)dflt});
 }
 
@@ -117,7 +124,10 @@ static int call(Parser *p, int n) {
         p->at += 8;
         const int v = sum(p);
         if (v >= 0 && !take(p, ')')) return fail(p, "')' is missing");
-        return v < 0 ? -1 : push(p, (CcExprNode){.kind = CC_X_ROUND, .dflt = -1, .kid = {(int8_t)v, -1, -1}});
+        return v < 0
+                   ? -1
+                   : push(p,
+                          (CcExprNode){.kind = CC_X_ROUND, .dflt = -1, .kid = {(int8_t)v, -1, -1}});
     }
     const CcScalarId op = cc_scalar_find(p->at, n);
     if (op == CC_S_COUNT) return fail(p, "unknown primitive");
@@ -201,7 +211,8 @@ static int parse(const char *row, CcExpr *out, CcErr *err) {
             continue;
         }
         if (peek(&p)) return fail(&p, "something follows the expression");
-        /* The result must be the last node: a row may end in a named part or a bare operand seen before. */
+        /* The result must be the last node: a row may end in a named part or a bare operand seen
+         * before. */
         return v == out->n - 1 ? 0 : fail(&p, "the result is not the last node");
     }
 }
@@ -209,7 +220,8 @@ static int parse(const char *row, CcExpr *out, CcErr *err) {
 static void parse_all(void) {
     for (int i = 0; i < CC_OP_ROWS; i++) {
         const CcOpInfo *info = cc_op_info((CcOpId)i);
-        if (info->kind == CC_K_POINTWISE && parse(info->expr, &parsed.row[i], &parsed.err) < 0) parsed.status = -1;
+        if (info->kind == CC_K_POINTWISE && parse(info->expr, &parsed.row[i], &parsed.err) < 0)
+            parsed.status = -1;
     }
     for (int i = 0; i < CC_COUNT(CASES); i++)
         if (parse(CASES[i].text, &parsed.special[i], &parsed.err) < 0) parsed.status = -1;
@@ -227,7 +239,8 @@ const CcExpr *cc_op_expr(const CcGraph *g, const CcNode *node) {
     for (int i = 0; i < CC_COUNT(CASES); i++) {
         if (CASES[i].op != node->op || CASES[i].operand >= node->n_in) continue;
         if (CASES[i].operand < 0) {
-            if (cc_dtype_info((CcDtype)g->val.at[node->out0].type.dtype)->kind != 'f') return &parsed.special[i];
+            if (cc_dtype_info((CcDtype)g->val.at[node->out0].type.dtype)->kind != 'f')
+                return &parsed.special[i];
             continue;
         }
         const CcOperand *o = &g->operand.at[node->in0 + CASES[i].operand];

@@ -3,7 +3,7 @@
 
 CcGraph *cc_graph_new(void) {
     CcGraph *g = calloc(1, sizeof *g);
-    if (!g) abort();   /* as cc_vec_grow: a process that can't get 50 bytes is lost */
+    if (!g) abort(); /* as cc_vec_grow: a process that can't get 50 bytes is lost */
     return g;
 }
 
@@ -20,8 +20,8 @@ int cc_graph_input(CcGraph *g, const CcType *type) {
     return g->val.n - 1;
 }
 
-int cc_graph_node(CcGraph *g, CcOpId op, unsigned flags, int host, const CcOperand *operands, int n_in,
-                  const CcType *types, int n_out) {
+int cc_graph_node(CcGraph *g, CcOpId op, unsigned flags, int host, const CcOperand *operands,
+                  int n_in, const CcType *types, int n_out) {
     cc_vec_push(&g->node, (CcNode){.op = (uint16_t)op,
                                    .flags = (uint16_t)flags,
                                    .in0 = g->operand.n,
@@ -30,6 +30,7 @@ int cc_graph_node(CcGraph *g, CcOpId op, unsigned flags, int host, const CcOpera
                                    .n_out = n_out,
                                    .host = host});
     for (int i = 0; i < n_in; i++) cc_vec_push(&g->operand, operands[i]);
-    for (int i = 0; i < n_out; i++) cc_vec_push(&g->val, (CcVal){.type = types[i], .def = g->node.n - 1});
+    for (int i = 0; i < n_out; i++)
+        cc_vec_push(&g->val, (CcVal){.type = types[i], .def = g->node.n - 1});
     return g->node.n - 1;
 }

@@ -102,7 +102,9 @@ typedef struct CcExprNode {
     int8_t kid[3];
     double num;
 } CcExprNode;
-typedef enum CcExprLit { CC_LIT_inf, CC_LIT_nan, CC_LIT_huge, CC_LIT_lowest, CC_LIT_top, CC_LIT_bottom, CC_LIT_bits, CC_LIT_COUNT } CcExprLit;
+typedef enum CcExprLit {
+    CC_LIT_inf, CC_LIT_nan, CC_LIT_huge, CC_LIT_lowest, CC_LIT_top, CC_LIT_bottom, CC_LIT_bits, CC_LIT_COUNT
+} CcExprLit;
 typedef struct CcExpr {
     CcExprNode node[48];
     int n;
@@ -152,7 +154,8 @@ int cc_graph_node(CcGraph *g, CcOpId op, unsigned flags, int host, const CcOpera
                   const CcType *types, int n_out);
 /* The expression of a pointwise node (by a CC_OPCASE where one fits); NULL when its row has none. */
 const CcExpr *cc_op_expr(const CcGraph *g, const CcNode *node);
-/* torch's common dtype of operands; `deflt` is torch's default dtype, CC_DT_OTHER when unknown. -> CC_DT_OTHER when it can't be told. */
+/* torch's common dtype of operands; `deflt` is torch's default dtype, CC_DT_OTHER when unknown. CC_DT_OTHER when it
+ * can't be told. */
 CcDtype cc_op_common(const CcGraph *g, const CcNode *node, CcDtype deflt);
 /* Parses all rows; -1 with *err set when one is wrong (a test calls it). Thread-safe, done once. */
 CC_MUST int cc_op_init(CcErr *err);
@@ -160,7 +163,8 @@ CC_MUST int cc_op_init(CcErr *err);
 void cc_graph_print(const CcGraph *g, CcSbuf *out);
 /* Verifier: topological order, indices in range, arity, pointwise types equal to the rules. -1 with *err set. */
 CC_MUST int cc_graph_check(const CcGraph *g, CcErr *err);
-/* Its first part: without it nothing may read the graph. A graph that only breaks the rules of its ops can still run by the host. */
+/* Its first part: without it nothing may read the graph. A graph that only breaks the rules of its ops can still run
+ * by the host. */
 CC_MUST int cc_graph_check_structure(const CcGraph *g, CcErr *err);
 
 #endif

@@ -22,14 +22,15 @@ CcOpId cc_op_find(const char *name) {
 
 static bool is_float(CcDtype dt) { return cc_dtype_info(dt)->kind == 'f'; }
 
-/* c10::promoteTypes for the dtypes of the table; OTHER stands for "undefined" and yields to anything. */
+/* c10::promoteTypes for the dtypes of the table; OTHER stands for "undefined" and yields to
+ * anything. */
 static CcDtype promote(CcDtype a, CcDtype b) {
     if (a == b || b == CC_DT_OTHER) return a;
     if (a == CC_DT_OTHER) return b;
     if (is_float(a) != is_float(b)) return is_float(a) ? a : b;
     if (is_float(a)) {
         if (a == CC_DT_F64 || b == CC_DT_F64) return CC_DT_F64;
-        return CC_DT_F32;   /* two of f32, f16, bf16 that differ */
+        return CC_DT_F32; /* two of f32, f16, bf16 that differ */
     }
     if (a == CC_DT_BOOL) return b;
     if (b == CC_DT_BOOL) return a;
@@ -37,7 +38,8 @@ static CcDtype promote(CcDtype a, CcDtype b) {
     return cc_dtype_info(a)->size >= cc_dtype_info(b)->size ? a : b;
 }
 
-/* at::native::result_type's combine_categories: a category of lower priority only matters by its class. */
+/* at::native::result_type's combine_categories: a category of lower priority only matters by its
+ * class. */
 static CcDtype combine(CcDtype higher, CcDtype lower) {
     if (is_float(higher)) return higher;
     if (higher == CC_DT_BOOL || is_float(lower)) return promote(higher, lower);

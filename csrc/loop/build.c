@@ -1,8 +1,10 @@
-/* build: lowers a group of pointwise nodes to a loop body. Expressions of the op table are instantiated in the type T of
- * their row's rule; equal nodes are shared, so the rows may repeat themselves freely. A case that would not give exactly
- * eager's result is refused, and the caller leaves the node to the host.
+/* build: lowers a group of pointwise nodes to a loop body. Expressions of the op table are
+ * instantiated in the type T of their row's rule; equal nodes are shared, so the rows may repeat
+ * themselves freely. A case that would not give exactly eager's result is refused, and the caller
+ * leaves the node to the host.
  *
- * bf16 and f16 are computed in f32: each node's result is cast to its dtype and back, which rounds as eager does. */
+ * bf16 and f16 are computed in f32: each node's result is cast to its dtype and back, which rounds
+ * as eager does. */
 #include <math.h>
 
 #include "loop.h"
@@ -18,10 +20,12 @@ typedef struct Build {
     CcLoopAccess access[CC_LOOP_MAX_ACCESS];
     struct {
         int value, node;
-    } seen[MAX_VALUES];   /* graph values that have a loop node */
+    } seen[MAX_VALUES]; /* graph values that have a loop node */
 } Build;
 
-static int refuse(Build *b, const char *why) { return cc_err_set(b->err, CC_E_UNSUPPORTED, "%s", why); }
+static int refuse(Build *b, const char *why) {
+    return cc_err_set(b->err, CC_E_UNSUPPORTED, "%s", why);
+}
 
 static char kind_of(CcDtype dt) { return cc_dtype_info(dt)->kind; }
 static bool is_half(CcDtype dt) { return dt == CC_DT_BF16 || dt == CC_DT_F16; }
@@ -31,7 +35,8 @@ static int add_node(Build *b, CcScalarId op, CcDtype dt, int a0, int a1, int a2,
     const CcLoopNode n = {(uint8_t)op, (uint8_t)dt, {(int16_t)a0, (int16_t)a1, (int16_t)a2}, bits};
     for (int i = b->n_node - 1; i >= 0; i--) {
         const CcLoopNode *m = &b->node[i];
-        if (m->op == n.op && m->dtype == n.dtype && m->bits == bits && m->a[0] == a0 && m->a[1] == a1 && m->a[2] == a2)
+        if (m->op == n.op && m->dtype == n.dtype && m->bits == bits && m->a[0] == a0 &&
+            m->a[1] == a1 && m->a[2] == a2)
             return i;
     }
     if (b->n_node == CC_LOOP_MAX_NODES) return refuse(b, "the expression is too large");
@@ -42,7 +47,9 @@ static int add_node(Build *b, CcScalarId op, CcDtype dt, int a0, int a1, int a2,
 static int konst_int(Build *b, CcDtype dt, int64_t v) {
     const int bits = cc_dtype_info(dt)->size * 8;
     if (dt == CC_DT_BOOL) v = v != 0;
-    else if (bits < 64) v = kind_of(dt) == 'u' ? v & ((INT64_C(1) << bits) - 1) : (int64_t)((uint64_t)v << (64 - bits)) >> (64 - bits);
+    else if (bits < 64)
+        v = kind_of(dt) == 'u' ? v & ((INT64_C(1) << bits) - 1)
+                               : (int64_t)((uint64_t)v << (64 - bits)) >> (64 - bits);
     return add_node(b, CC_S_konst, dt, -1, -1, -1, v);
 }
 
@@ -65,12 +72,15 @@ static int cast(Build *b, int node, CcDtype to) {
     if (node < 0) return -1;
     const CcDtype from = (CcDtype)b->node[node].dtype;
     if (from == to) return node;
-    /* Half precision only converts from and to f32, as in torch (c10/util/BFloat16.h: through float). */
-    if ((is_half(to) || is_half(from)) && from != CC_DT_F32 && to != CC_DT_F32) node = cast(b, node, CC_DT_F32);
+    /* Half precision only converts from and to f32, as in torch (c10/util/BFloat16.h: through
+     * float). */
+    if ((is_half(to) || is_half(from)) && from != CC_DT_F32 && to != CC_DT_F32)
+        node = cast(b, node, CC_DT_F32);
     const CcLoopNode *n = &b->node[node];
     if (n->op == CC_S_konst && !is_half(to)) {
         if (kind_of(from) != 'f' && kind_of(to) == 'f') return konst_float(b, to, (double)n->bits);
-        if (kind_of(from) == 'f' && kind_of(to) == 'f') return konst_float(b, to, cc_loop_number(n->bits));
+        if (kind_of(from) == 'f' && kind_of(to) == 'f')
+            return konst_float(b, to, cc_loop_number(n->bits));
         if (kind_of(from) != 'f') return konst_int(b, to, n->bits);
     }
     return node < 0 ? -1 : add_node(b, CC_S_cast, to, node, -1, -1, 0);
@@ -88,7 +98,8 @@ static bool both_konst(const Build *b, int x, int y) {
 
 /* Arithmetic of two constants, as the kernel would do it; integers are left to LLVM. */
 static int fold(Build *b, CcScalarId op, CcDtype dt, int x, int y) {
-    const double p = cc_loop_number(b->node[x].bits), q = y < 0 ? 0 : cc_loop_number(b->node[y].bits);
+    const double p = cc_loop_number(b->node[x].bits),
+                 q = y < 0 ? 0 : cc_loop_number(b->node[y].bits);
     const bool f32 = dt == CC_DT_F32;
     switch (op) {
     case CC_S_neg: return konst_float(b, dt, -p);
@@ -103,9 +114,14 @@ static int fold(Build *b, CcScalarId op, CcDtype dt, int x, int y) {
 /* torch's arithmetic of bools: + is or, * is and. */
 static CcScalarId bool_arith(CcScalarId op) {
     switch (op) {
-    case CC_S_add: case CC_S_max: case CC_S_or: return CC_S_or;
-    case CC_S_mul: case CC_S_min: case CC_S_and: return CC_S_and;
-    case CC_S_xor: case CC_S_not: return op;
+    case CC_S_add:
+    case CC_S_max:
+    case CC_S_or: return CC_S_or;
+    case CC_S_mul:
+    case CC_S_min:
+    case CC_S_and: return CC_S_and;
+    case CC_S_xor:
+    case CC_S_not: return op;
     default: return CC_S_COUNT;
     }
 }
@@ -130,7 +146,8 @@ static int integer_division(Build *b, CcScalarId op, CcDtype dt, int x, int y) {
     return add_node(b, op, dt, x, y, -1, 0);
 }
 
-/* fma rounds once, as eager's vector code does for a + alpha * b; with alpha 1 or -1 it is a plain sum. */
+/* fma rounds once, as eager's vector code does for a + alpha * b; with alpha 1 or -1 it is a plain
+ * sum. */
 static int fused(Build *b, CcDtype dt, int x, int y, int z) {
     if (is_number(b, y, 1)) return op_node(b, CC_S_add, x, z, -1);
     if (is_number(b, x, 1)) return op_node(b, CC_S_add, y, z, -1);
@@ -145,7 +162,8 @@ static int op_node(Build *b, CcScalarId op, int x, int y, int z) {
     if (x < 0 || (info->arity > 1 && y < 0) || (info->arity > 2 && z < 0)) return -1;
     if (info->kind == 'C') return compare(b, op, x, y);
     if (op == CC_S_select) {
-        if (b->node[x].dtype != CC_DT_BOOL || b->node[y].dtype != b->node[z].dtype) return refuse(b, "bad select");
+        if (b->node[x].dtype != CC_DT_BOOL || b->node[y].dtype != b->node[z].dtype)
+            return refuse(b, "bad select");
         if (y == z) return y;
         return add_node(b, op, (CcDtype)b->node[y].dtype, x, y, z, 0);
     }
@@ -154,7 +172,8 @@ static int op_node(Build *b, CcScalarId op, int x, int y, int z) {
     if (dt == CC_DT_BOOL) {
         if (op == CC_S_fma) return fused(b, dt, x, y, z);
         op = bool_arith(op);
-        return op == CC_S_COUNT ? refuse(b, "arithmetic of bools") : add_node(b, op, dt, x, y, z, 0);
+        return op == CC_S_COUNT ? refuse(b, "arithmetic of bools")
+                                : add_node(b, op, dt, x, y, z, 0);
     }
     const char *lower = info->lower[kind_of(dt) == 'f' ? 0 : kind_of(dt) == 'i' ? 1 : 2];
     if (lower[0] == 0) return refuse(b, "no such primitive for this dtype");
@@ -166,10 +185,13 @@ static int op_node(Build *b, CcScalarId op, int x, int y, int z) {
     if (op == CC_S_fma) return fused(b, dt, x, y, z);
     if (op == CC_S_mul && is_number(b, y, 1)) return x;
     if (op == CC_S_mul && is_number(b, x, 1)) return y;
-    if (kind_of(dt) == 'f' && ((op == CC_S_min && is_number(b, y, INFINITY)) || (op == CC_S_max && is_number(b, y, -INFINITY))))
-        return x;   /* a bound that clamp was not given */
-    if ((op == CC_S_div || op == CC_S_rem) && kind_of(dt) != 'f') return integer_division(b, op, dt, x, y);
-    if (op == CC_S_neg && kind_of(dt) != 'f') return add_node(b, CC_S_sub, dt, konst_int(b, dt, 0), x, -1, 0);
+    if (kind_of(dt) == 'f' && ((op == CC_S_min && is_number(b, y, INFINITY)) ||
+                               (op == CC_S_max && is_number(b, y, -INFINITY))))
+        return x; /* a bound that clamp was not given */
+    if ((op == CC_S_div || op == CC_S_rem) && kind_of(dt) != 'f')
+        return integer_division(b, op, dt, x, y);
+    if (op == CC_S_neg && kind_of(dt) != 'f')
+        return add_node(b, CC_S_sub, dt, konst_int(b, dt, 0), x, -1, 0);
     return add_node(b, op, dt, x, y, z, 0);
 }
 
@@ -178,7 +200,8 @@ static int value_node(Build *b, int value) {
     for (int i = 0; i < b->n_value; i++)
         if (b->seen[i].value == value) return b->seen[i].node;
     const CcType *t = &b->g->val.at[value].type;
-    if (b->n_access == CC_LOOP_MAX_ACCESS || b->n_value == MAX_VALUES) return refuse(b, "too many tensors");
+    if (b->n_access == CC_LOOP_MAX_ACCESS || b->n_value == MAX_VALUES)
+        return refuse(b, "too many tensors");
     b->access[b->n_access] = (CcLoopAccess){.dtype = t->dtype, .node = -1, .value = value};
     const int node = add_node(b, CC_S_load, (CcDtype)t->dtype, b->n_access++, -1, -1, 0);
     b->seen[b->n_value].value = value;
@@ -201,7 +224,8 @@ static int number_node(Build *b, const CcOperand *o, CcDtype dt, bool round_firs
         return round_first && compute != dt ? cast(b, cast(b, node, dt), compute) : node;
     }
     if (o->kind == CC_IN_FLOAT) {
-        if (o->f != floor(o->f) || fabs(o->f) > 9e15 || !fits(dt, (int64_t)o->f)) return refuse(b, "a float in integer arithmetic");
+        if (o->f != floor(o->f) || fabs(o->f) > 9e15 || !fits(dt, (int64_t)o->f))
+            return refuse(b, "a float in integer arithmetic");
         return konst_int(b, dt, (int64_t)o->f);
     }
     return fits(dt, o->i) ? konst_int(b, dt, o->i) : refuse(b, "a number outside of its dtype");
@@ -215,19 +239,26 @@ static int operand_node(Build *b, const CcOperand *o, CcDtype dt, bool round_fir
 static int literal_node(Build *b, CcExprLit lit, CcDtype dt) {
     static const struct {
         double huge;
-    } MAX[CC_DT_COUNT] = {[CC_DT_F32] = {0x1.fffffep127}, [CC_DT_F64] = {0x1.fffffffffffffp1023},
-                          [CC_DT_BF16] = {0x1.fep127}, [CC_DT_F16] = {65504}};
+    } MAX[CC_DT_COUNT] = {[CC_DT_F32] = {0x1.fffffep127},
+                          [CC_DT_F64] = {0x1.fffffffffffffp1023},
+                          [CC_DT_BF16] = {0x1.fep127},
+                          [CC_DT_F16] = {65504}};
     const CcDtype compute = compute_type(dt);
     const int bits = cc_dtype_info(dt)->size * 8;
-    if (lit == CC_LIT_bits) return kind_of(dt) == 'f' ? refuse(b, "bits of a float") : konst_int(b, dt, bits);
+    if (lit == CC_LIT_bits)
+        return kind_of(dt) == 'f' ? refuse(b, "bits of a float") : konst_int(b, dt, bits);
     if (kind_of(dt) == 'f') {
-        const double v[CC_LIT_COUNT] = {[CC_LIT_inf] = INFINITY, [CC_LIT_top] = INFINITY, [CC_LIT_bottom] = -INFINITY,
-                                        [CC_LIT_nan] = NAN, [CC_LIT_huge] = MAX[dt].huge, [CC_LIT_lowest] = -MAX[dt].huge};
+        const double v[CC_LIT_COUNT] = {
+            [CC_LIT_inf] = INFINITY, [CC_LIT_top] = INFINITY,      [CC_LIT_bottom] = -INFINITY,
+            [CC_LIT_nan] = NAN,      [CC_LIT_huge] = MAX[dt].huge, [CC_LIT_lowest] = -MAX[dt].huge};
         return konst_float(b, compute, v[lit]);
     }
-    const int64_t top = dt == CC_DT_BOOL ? 1 : kind_of(dt) == 'u' ? (INT64_C(1) << bits) - 1 : (int64_t)(UINT64_MAX >> (65 - bits));
+    const int64_t top = dt == CC_DT_BOOL     ? 1
+                        : kind_of(dt) == 'u' ? (INT64_C(1) << bits) - 1
+                                             : (int64_t)(UINT64_MAX >> (65 - bits));
     if (lit == CC_LIT_huge || lit == CC_LIT_top) return konst_int(b, dt, top);
-    if (lit == CC_LIT_lowest || lit == CC_LIT_bottom) return konst_int(b, dt, kind_of(dt) == 'i' ? -top - 1 : 0);
+    if (lit == CC_LIT_lowest || lit == CC_LIT_bottom)
+        return konst_int(b, dt, kind_of(dt) == 'i' ? -top - 1 : 0);
     return refuse(b, "inf or nan in integer arithmetic");
 }
 
@@ -237,7 +268,9 @@ static CcDtype type_by_rule(Build *b, const CcNode *n) {
     if (strncmp(rule, "cmp", 3) == 0) return cc_op_common(b->g, n, b->deflt);
     const CcOperand *first = &b->g->operand.at[n->in0];
     if (strncmp(rule, "test", 4) == 0)
-        return n->n_in && first->kind == CC_IN_VALUE ? (CcDtype)b->g->val.at[first->value].type.dtype : CC_DT_OTHER;
+        return n->n_in && first->kind == CC_IN_VALUE
+                   ? (CcDtype)b->g->val.at[first->value].type.dtype
+                   : CC_DT_OTHER;
     return (CcDtype)b->g->val.at[n->out0].type.dtype;
 }
 
@@ -265,16 +298,19 @@ static int lower_node(Build *b, int node) {
     const CcNode *n = &b->g->node.at[node];
     const CcExpr *e = cc_op_expr(b->g, n);
     const CcDtype dt = type_by_rule(b, n), out = (CcDtype)b->g->val.at[n->out0].type.dtype;
-    if (!e || dt == CC_DT_OTHER || out == CC_DT_OTHER) return refuse(b, "no expression or no dtype");
-    if (strncmp(cc_op_info((CcOpId)n->op)->promote, "int", 3) == 0 && kind_of(dt) == 'f') return refuse(b, "bits of a float");
+    if (!e || dt == CC_DT_OTHER || out == CC_DT_OTHER)
+        return refuse(b, "no expression or no dtype");
+    if (strncmp(cc_op_info((CcOpId)n->op)->promote, "int", 3) == 0 && kind_of(dt) == 'f')
+        return refuse(b, "bits of a float");
     int at[CC_COUNT(e->node)];
     for (int i = 0; i < e->n; i++) {
         const bool is_default = i + 1 < e->n && e->node[i + 1].dflt == i;
         at[i] = expr_node(b, n, &e->node[i], dt, at);
         if (at[i] < 0 && !is_default) return -1;
-        if (at[i] < 0) {   /* a default that this type lacks matters only where it is used */
+        if (at[i] < 0) { /* a default that this type lacks matters only where it is used */
             const CcExprNode *user = &e->node[i + 1];
-            const bool given = user->arg < n->n_in && b->g->operand.at[n->in0 + user->arg].kind != CC_IN_NONE;
+            const bool given =
+                user->arg < n->n_in && b->g->operand.at[n->in0 + user->arg].kind != CC_IN_NONE;
             if (!given) return -1;
         }
     }
@@ -287,7 +323,8 @@ static int lower_node(Build *b, int node) {
 }
 
 static bool good_type(const CcType *t) {
-    if (t->ndim < 0 || t->ndim > CC_MAX_DIMS || t->device != 1 || t->dtype == CC_DT_OTHER) return false;
+    if (t->ndim < 0 || t->ndim > CC_MAX_DIMS || t->device != 1 || t->dtype == CC_DT_OTHER)
+        return false;
     for (int d = 0; d < t->ndim; d++)
         if (t->stride[d] < 0) return false;
     return true;
@@ -320,7 +357,9 @@ static float cost_of(const CcLoop *loop) {
         const CcScalarInfo *info = cc_scalar_info((CcScalarId)loop->node[i].op);
         const char *lower = info->lower[kind_of((CcDtype)loop->node[i].dtype) == 'f' ? 0 : 1];
         const bool slow = lower[0] == '$' || (lower[0] == '!' && info->kind == 'A');
-        cost += slow ? 8 : loop->node[i].op == CC_S_div || loop->node[i].op == CC_S_sqrt ? 3 : 0.25f;
+        cost += slow                                                            ? 8
+                : loop->node[i].op == CC_S_div || loop->node[i].op == CC_S_sqrt ? 3
+                                                                                : 0.25f;
     }
     return cost;
 }
@@ -337,7 +376,8 @@ static CcLoop *finish(Build *b, CcArena *arena) {
     for (int a = 0; a < b->n_access; a++)
         if (b->access[a].is_store) number[b->access[a].node] = 1;
     for (int i = b->n_node - 1; i >= 0; i--)
-        for (int k = 0; number[i] && k < cc_scalar_info((CcScalarId)b->node[i].op)->arity; k++) number[b->node[i].a[k]] = 1;
+        for (int k = 0; number[i] && k < cc_scalar_info((CcScalarId)b->node[i].op)->arity; k++)
+            number[b->node[i].a[k]] = 1;
     for (int i = 0; i < b->n_node; i++) {
         if (!number[i]) continue;
         CcLoopNode *n = &loop->node[loop->n_node];
@@ -347,7 +387,8 @@ static CcLoop *finish(Build *b, CcArena *arena) {
             loop->access[loop->n_access] = b->access[n->a[0]];
             n->a[0] = (int16_t)loop->n_access++;
         }
-        for (int k = 0; k < cc_scalar_info((CcScalarId)n->op)->arity; k++) n->a[k] = number[n->a[k]];
+        for (int k = 0; k < cc_scalar_info((CcScalarId)n->op)->arity; k++)
+            n->a[k] = number[n->a[k]];
         number[i] = (int16_t)loop->n_node++;
     }
     for (int a = 0; a < b->n_access; a++) {
@@ -359,8 +400,8 @@ static CcLoop *finish(Build *b, CcArena *arena) {
     return loop;
 }
 
-CcLoop *cc_build_group(const CcGraph *g, const int *nodes, int n, const bool *made, CcDtype deflt, CcArena *arena,
-                       CcErr *err) {
+CcLoop *cc_build_group(const CcGraph *g, const int *nodes, int n, const bool *made, CcDtype deflt,
+                       CcArena *arena, CcErr *err) {
     Build *b = calloc(1, sizeof *b);
     if (!b) {
         cc_err_set(err, CC_E_MEMORY, "no memory for a loop");
@@ -383,7 +424,8 @@ CcLoop *cc_build_group(const CcGraph *g, const int *nodes, int n, const bool *ma
     }
     CcLoop *loop = status == 0 ? finish(b, arena) : NULL;
     free(b);
-    if (loop && cc_nest_build(loop, g, &g->val.at[g->node.at[nodes[0]].out0].type, arena) < 0) loop = NULL;
+    if (loop && cc_nest_build(loop, g, &g->val.at[g->node.at[nodes[0]].out0].type, arena) < 0)
+        loop = NULL;
     if (!loop && status == 0) cc_err_set(err, CC_E_MEMORY, "no memory for a loop");
     return loop && cc_lcheck_run(loop, err) < 0 ? NULL : loop;
 }

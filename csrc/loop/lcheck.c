@@ -1,7 +1,9 @@
 /* lcheck: what valid loop IR is. Each printer may rely on it. */
 #include "loop.h"
 
-static int bad(CcErr *err, int i, const char *what) { return cc_err_set(err, CC_E_VERIFY, "loop node %d: %s", i, what); }
+static int bad(CcErr *err, int i, const char *what) {
+    return cc_err_set(err, CC_E_VERIFY, "loop node %d: %s", i, what);
+}
 
 static int check_node(const CcLoop *loop, int i, CcErr *err) {
     const CcLoopNode *n = &loop->node[i];
@@ -9,9 +11,11 @@ static int check_node(const CcLoop *loop, int i, CcErr *err) {
     const CcScalarInfo *info = cc_scalar_info((CcScalarId)n->op);
     const bool half = n->dtype == CC_DT_BF16 || n->dtype == CC_DT_F16;
     if (n->dtype == CC_DT_OTHER || n->dtype >= CC_DT_COUNT) return bad(err, i, "no dtype");
-    if (half && n->op != CC_S_load && n->op != CC_S_cast) return bad(err, i, "arithmetic in half precision");
+    if (half && n->op != CC_S_load && n->op != CC_S_cast)
+        return bad(err, i, "arithmetic in half precision");
     if (n->op == CC_S_load) {
-        if (n->a[0] < 0 || n->a[0] >= loop->n_access || loop->access[n->a[0]].is_store) return bad(err, i, "bad access");
+        if (n->a[0] < 0 || n->a[0] >= loop->n_access || loop->access[n->a[0]].is_store)
+            return bad(err, i, "bad access");
         return loop->access[n->a[0]].dtype == n->dtype ? 0 : bad(err, i, "load of another dtype");
     }
     uint8_t t[3] = {0};
@@ -22,7 +26,8 @@ static int check_node(const CcLoop *loop, int i, CcErr *err) {
     bool good = true;
     if (n->op == CC_S_cast) {
         const bool from_half = t[0] == CC_DT_BF16 || t[0] == CC_DT_F16;
-        good = t[0] != n->dtype && (!half || t[0] == CC_DT_F32) && (!from_half || n->dtype == CC_DT_F32);
+        good = t[0] != n->dtype && (!half || t[0] == CC_DT_F32) &&
+               (!from_half || n->dtype == CC_DT_F32);
     } else if (info->kind == 'S') {
         good = t[0] == CC_DT_BOOL && t[1] == n->dtype && t[2] == n->dtype;
     } else if (info->kind == 'C') {
@@ -42,7 +47,8 @@ int cc_lcheck_run(const CcLoop *loop, CcErr *err) {
     for (int a = 0; a < loop->n_access; a++) {
         const CcLoopAccess *access = &loop->access[a];
         if (!access->is_store) continue;
-        if (access->node < 0 || access->node >= loop->n_node || loop->node[access->node].dtype != access->dtype)
+        if (access->node < 0 || access->node >= loop->n_node ||
+            loop->node[access->node].dtype != access->dtype)
             return cc_err_set(err, CC_E_VERIFY, "access %d stores another dtype", a);
         /* A single store per element: no loop of more than one turn may stand still. */
         for (int d = 0; d < loop->ndim; d++)

@@ -16,7 +16,8 @@ void cc_ltext_print(const CcLoop *loop, CcSbuf *out) {
         const CcLoopAccess *access = &loop->access[a];
         cc_sbuf_add(out, "a%d %s %s step %s, bytes", a, access->is_store ? "store" : "load",
                     cc_dtype_info((CcDtype)access->dtype)->name, STEP[access->step]);
-        for (int d = 0; d < loop->ndim; d++) cc_sbuf_add(out, " %lld", (long long)loop->stride[a][d]);
+        for (int d = 0; d < loop->ndim; d++)
+            cc_sbuf_add(out, " %lld", (long long)loop->stride[a][d]);
         cc_sbuf_add(out, "\n");
     }
     for (int i = 0; i < loop->n_node; i++) {
@@ -24,12 +25,14 @@ void cc_ltext_print(const CcLoop *loop, CcSbuf *out) {
         const CcDtypeInfo *dt = cc_dtype_info((CcDtype)n->dtype);
         cc_sbuf_add(out, "  %%%d = %s.%s", i, cc_scalar_info((CcScalarId)n->op)->name, dt->name);
         if (n->op == CC_S_load) cc_sbuf_add(out, " a%d", n->a[0]);
-        else if (n->op == CC_S_konst && dt->kind == 'f') cc_sbuf_add(out, " %.9g", cc_loop_number(n->bits));
+        else if (n->op == CC_S_konst && dt->kind == 'f')
+            cc_sbuf_add(out, " %.9g", cc_loop_number(n->bits));
         else if (n->op == CC_S_konst) cc_sbuf_add(out, " %lld", (long long)n->bits);
         else
             for (int k = 0; k < 3 && n->a[k] >= 0; k++) cc_sbuf_add(out, " %%%d", n->a[k]);
         cc_sbuf_add(out, "\n");
     }
     for (int a = 0; a < loop->n_access; a++)
-        if (loop->access[a].is_store) cc_sbuf_add(out, "  store a%d, %%%d\n", a, loop->access[a].node);
+        if (loop->access[a].is_store)
+            cc_sbuf_add(out, "  store a%d, %%%d\n", a, loop->access[a].node);
 }

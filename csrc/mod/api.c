@@ -57,6 +57,13 @@ static PyObject *api_disable_pop(PyObject *m, PyObject *unused)
     Py_RETURN_NONE;
 }
 
+static PyObject *api_break_at(PyObject *m, PyObject *callable_or_type)
+{
+    (void)m;
+    cc_call_special(callable_or_type, CC_R_DISABLED);
+    Py_RETURN_NONE;
+}
+
 static PyObject *api_graph_break(PyObject *m, PyObject *args)
 {
     (void)m;
@@ -68,7 +75,7 @@ static PyObject *api_graph_break(PyObject *m, PyObject *args)
 static PyObject *api_is_compiling(PyObject *m, PyObject *unused)
 {
     (void)m, (void)unused;
-    return PyBool_FromLong(cc_eval_recording());
+    return PyBool_FromLong(cc_eval_compiling());
 }
 
 static int count(PyObject *d, const char *name, uint64_t n)
@@ -173,9 +180,11 @@ PyMethodDef cc_api_methods[] = {
     {"init", (PyCFunction)(void (*)(void))api_init, METH_VARARGS | METH_KEYWORDS, "init(torch_module, *, llvmlite, onednn)"},
     {"disable_push", api_disable_push, METH_NOARGS, "compiled functions run eagerly on this thread until disable_pop()"},
     {"disable_pop", api_disable_pop, METH_NOARGS, "ends disable_push()"},
+    {"break_at", api_break_at, METH_O,
+     "break_at(callable_or_type): recordings break at calls of it, and at `with` blocks of such a type"},
     {"graph_break", api_graph_break, METH_VARARGS,
      "graph_break(msg=\"\")\n--\n\nBreaks the graph here when the function is compiled; does nothing in eager."},
-    {"is_compiling", api_is_compiling, METH_NOARGS, "is_compiling()\n--\n\nTrue while this thread records or replays."},
+    {"is_compiling", api_is_compiling, METH_NOARGS, "is_compiling()\n--\n\nTrue in code that is being recorded (and so in what replays), False in eager code."},
     {"counters", api_counters, METH_NOARGS, "counters() -> dict: events by kind, calls, hits, misses"},
     {"reset", api_reset, METH_NOARGS, "reset()\n--\n\nForgets everything that was compiled; counters start at 0."},
     {"events", api_events, METH_VARARGS, "events(after=0) -> list of (serial, kind, time_ns, text)"},

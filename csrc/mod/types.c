@@ -41,21 +41,21 @@ void cc_types_register(CcModState *state)
     cc_call_special(state->graph_break, CC_R_USER);
 }
 
-/* functools.wraps, as far as the wrapped callable has these. */
-static int copy_names(PyObject *self, PyObject *fn)
+/* functools.wraps, as far as the wrapped callable has these; objects without a name get the given one. */
+static void copy_names(PyObject *self, PyObject *fn, PyObject *name)
 {
     static const char *const names[] = {"__module__", "__name__", "__qualname__", "__doc__"};
     for (int i = 0; i < CC_COUNT(names); i++) {
         PyObject *v = PyObject_GetAttrString(fn, names[i]);
         if (v == NULL) {
             PyErr_Clear();
-            continue;
+            if (name == NULL || strstr(names[i], "name__") == NULL) continue;
+            v = Py_NewRef(name);
         }
         const int status = PyObject_SetAttrString(self, names[i], v);
         Py_DECREF(v);
         if (status < 0) PyErr_Clear();
     }
-    return 0;
 }
 
 /* ------------------------------------------------------------------ Compiled */
@@ -104,10 +104,7 @@ static PyObject *compiled_new(PyTypeObject *type, PyObject *args, PyObject *kwar
     if (self->next != NULL) self->next->link = &self->next;
     all_compiled = self;
     self->root.fullgraph = fullgraph;
-    if (copy_names((PyObject *)self, fn) < 0) {
-        Py_DECREF(self);
-        return NULL;
-    }
+    copy_names((PyObject *)self, fn, name);
     return (PyObject *)self;
 }
 
@@ -224,7 +221,7 @@ static PyObject *disabled_new(PyTypeObject *type, PyObject *args, PyObject *kwar
     self->vectorcall = disabled_call;
     self->fn = Py_NewRef(fn);
     self->reason = Py_NewRef(reason);
-    copy_names((PyObject *)self, fn);
+    copy_names((PyObject *)self, fn, NULL);
     return (PyObject *)self;
 }
 

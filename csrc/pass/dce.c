@@ -1,5 +1,5 @@
-/* dce: marks the nodes that an output or an effect needs. Values are only read through operands, so one walk backwards is
- * enough: a node comes after all it reads. */
+/* dce: marks the nodes that an output or an effect needs. Values are only read through operands, so
+ * one walk backwards is enough: a node comes after all it reads. */
 #include "pass.h"
 
 void cc_dce_mark(const CcGraph *g, bool *live) {
@@ -13,7 +13,8 @@ void cc_dce_mark(const CcGraph *g, bool *live) {
         const CcNode *n = &g->node.at[i];
         for (int k = 0; k < n->n_in; k++) {
             const CcOperand *o = &g->operand.at[n->in0 + k];
-            if (o->kind == CC_IN_VALUE && g->val.at[o->value].def >= 0) live[g->val.at[o->value].def] = true;
+            if (o->kind == CC_IN_VALUE && g->val.at[o->value].def >= 0)
+                live[g->val.at[o->value].def] = true;
         }
     }
 }

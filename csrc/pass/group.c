@@ -1,17 +1,19 @@
 /* group: fusion. Nodes become units; units are merged; units are put in an order.
  *
- *   nodes   a0  b1  c2 | W3 | d4 ...       '|' = barrier: nodes that write memory or have effects stand alone, and
- *   units   {a0 c2} {b1} | {W3} | {d4}          nothing is moved across them (a region is what lies between two)
+ *   nodes   a0  b1  c2 | W3 | d4 ...       '|' = barrier: nodes that write memory or have effects
+ * stand alone, and units   {a0 c2} {b1} | {W3} | {d4}          nothing is moved across them (a
+ * region is what lies between two)
  *
- * Inside a region memory does not change, so any order that respects the data flow is right. Each unit keeps the closure of
- * the units it depends on as a bit set; two units may merge when no third one lies on a path between them. */
+ * Inside a region memory does not change, so any order that respects the data flow is right. Each
+ * unit keeps the closure of the units it depends on as a bit set; two units may merge when no third
+ * one lies on a path between them. */
 #include "pass.h"
 
 enum { MAX_UNIT_NODES = 40, MAX_UNIT_INPUTS = 40 };
 
 typedef struct Unit {
-    int kind;         /* CC_G_*; -1: merged into another */
-    int n, inputs;    /* nodes, and their tensor operands counted with repetition */
+    int kind;      /* CC_G_*; -1: merged into another */
+    int n, inputs; /* nodes, and their tensor operands counted with repetition */
     CC_VEC(int) node;
 } Unit;
 
@@ -19,12 +21,12 @@ typedef struct Region {
     const CcGraph *g;
     const bool *live;
     const CcGroupRules *rules;
-    int first, m, words;      /* nodes [first, first + m) */
-    uint64_t *dep;            /* m rows of `words`: the closure of a unit's dependencies */
+    int first, m, words; /* nodes [first, first + m) */
+    uint64_t *dep;       /* m rows of `words`: the closure of a unit's dependencies */
     Unit *unit;
-    int *owner;               /* node - first -> unit */
-    int *uses;                /* value -> number of live operands that read it (of the whole graph) */
-    int *reader;              /* value -> last loop unit that reads it, -1 */
+    int *owner;  /* node - first -> unit */
+    int *uses;   /* value -> number of live operands that read it (of the whole graph) */
+    int *reader; /* value -> last loop unit that reads it, -1 */
     bool *done;
 } Region;
 
@@ -83,9 +85,10 @@ static const CcType *shape_of(const Region *r, int u) {
 
 static bool can_fuse(const Region *r, int u, int v) {
     const Unit *a = &r->unit[u], *b = &r->unit[v];
-    return u != v && a->kind == CC_G_LOOP && b->kind == CC_G_LOOP && a->n + b->n <= MAX_UNIT_NODES &&
-           a->inputs + b->inputs <= MAX_UNIT_INPUTS && cc_type_same_shape(shape_of(r, u), shape_of(r, v)) &&
-           !path_through_third(r, u, v) && !path_through_third(r, v, u);
+    return u != v && a->kind == CC_G_LOOP && b->kind == CC_G_LOOP &&
+           a->n + b->n <= MAX_UNIT_NODES && a->inputs + b->inputs <= MAX_UNIT_INPUTS &&
+           cc_type_same_shape(shape_of(r, u), shape_of(r, v)) && !path_through_third(r, u, v) &&
+           !path_through_third(r, v, u);
 }
 
 /* Folds the node of unit u into the product whose result it alone reads. */
@@ -99,8 +102,11 @@ static bool fold_post(Region *r, int u) {
         if (p < 0 || r->unit[p].kind != CC_G_MATMUL) continue;
         const Unit *product = &r->unit[p];
         const CcVal *v = &r->g->val.at[o->value];
-        if (v->def != cc_vec_last(&product->node) || v->is_output || r->uses[o->value] != 1) continue;
-        if (path_through_third(r, u, p) || !r->rules->post(r->g, product->node.at, product->n, node)) continue;
+        if (v->def != cc_vec_last(&product->node) || v->is_output || r->uses[o->value] != 1)
+            continue;
+        if (path_through_third(r, u, p) ||
+            !r->rules->post(r->g, product->node.at, product->n, node))
+            continue;
         merge(r, p, u);
         return true;
     }
@@ -109,14 +115,14 @@ static bool fold_post(Region *r, int u) {
 
 static void fuse_loops(Region *r, int u) {
     const CcNode *n = &r->g->node.at[r->unit[u].node.at[0]];
-    for (int i = 0; i < n->n_in; i++) {   /* with those that make its operands */
+    for (int i = 0; i < n->n_in; i++) { /* with those that make its operands */
         const CcOperand *o = &r->g->operand.at[n->in0 + i];
         const int p = o->kind == CC_IN_VALUE ? maker(r, o->value) : -1;
         if (p < 0 || !can_fuse(r, p, u)) continue;
         merge(r, CC_MIN(p, u), CC_MAX(p, u));
         u = CC_MIN(p, u);
     }
-    for (int i = 0; i < n->n_in; i++) {   /* with one that reads the same tensor */
+    for (int i = 0; i < n->n_in; i++) { /* with one that reads the same tensor */
         const CcOperand *o = &r->g->operand.at[n->in0 + i];
         if (o->kind != CC_IN_VALUE) continue;
         int q = r->reader[o->value];
@@ -152,8 +158,10 @@ static void begin_unit(Region *r, int u, int *last_random) {
     }
     const bool plain = n->n_out == 1 && !n->flags && !r->g->val.at[n->out0].alias;
     unit->kind = CC_G_HOST;
-    if (plain && r->rules->loop && r->rules->loop(r->g, r->first + u, r->rules->deflt)) unit->kind = CC_G_LOOP;
-    else if (plain && r->rules->matmul && r->rules->matmul(r->g, r->first + u)) unit->kind = CC_G_MATMUL;
+    if (plain && r->rules->loop && r->rules->loop(r->g, r->first + u, r->rules->deflt))
+        unit->kind = CC_G_LOOP;
+    else if (plain && r->rules->matmul && r->rules->matmul(r->g, r->first + u))
+        unit->kind = CC_G_MATMUL;
 }
 
 static int emit(Region *r, int u, CcArena *arena, CcGroups *out) {
@@ -212,14 +220,15 @@ static void count_uses(const CcGraph *g, const bool *live, int *uses) {
         }
 }
 
-int cc_group_build(const CcGraph *g, const bool *live, const CcGroupRules *rules, CcArena *arena, CcGroups *out,
-                   CcErr *err) {
+int cc_group_build(const CcGraph *g, const bool *live, const CcGroupRules *rules, CcArena *arena,
+                   CcGroups *out, CcErr *err) {
     Region r = {.g = g, .live = live, .rules = rules};
     out->n = 0;
     out->at = cc_arena_alloc(arena, sizeof(CcGroup) * (size_t)(g->node.n + 1));
     r.uses = cc_arena_alloc(arena, sizeof(int) * (size_t)(g->val.n + 1));
     r.reader = cc_arena_alloc(arena, sizeof(int) * (size_t)(g->val.n + 1));
-    if (!out->at || !r.uses || !r.reader) return cc_err_set(err, CC_E_MEMORY, "no memory for groups");
+    if (!out->at || !r.uses || !r.reader)
+        return cc_err_set(err, CC_E_MEMORY, "no memory for groups");
     count_uses(g, live, r.uses);
     for (int i = 0; i < g->val.n; i++) r.reader[i] = -1;
     for (int i = 0; i < g->node.n;) {
@@ -229,7 +238,8 @@ int cc_group_build(const CcGraph *g, const bool *live, const CcGroupRules *rules
             while (end < g->node.n && !(g->node.at[end].flags & barrier)) end++;
         r.first = i;
         r.m = end - i;
-        if (do_region(&r, arena, out) < 0) return cc_err_set(err, CC_E_MEMORY, "no memory for groups");
+        if (do_region(&r, arena, out) < 0)
+            return cc_err_set(err, CC_E_MEMORY, "no memory for groups");
         i = end;
     }
     return 0;

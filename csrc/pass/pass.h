@@ -1,5 +1,6 @@
-/* pass: from a graph to groups of nodes, one group a step of the plan. Assumes a graph that cc_graph_check accepts; changes
- * nothing in it. What a back-end can take is asked through CcGroupRules, so this layer knows no back-end. */
+/* pass: from a graph to groups of nodes, one group a step of the plan. Assumes a graph that
+ * cc_graph_check accepts; changes nothing in it. What a back-end can take is asked through
+ * CcGroupRules, so this layer knows no back-end. */
 #ifndef CC_PASS_H
 #define CC_PASS_H
 
@@ -10,18 +11,19 @@ void cc_dce_mark(const CcGraph *g, bool *live);
 
 typedef struct CcGroup {
     enum { CC_G_HOST, CC_G_LOOP, CC_G_MATMUL } kind;
-    int *node;   /* in program order; of a matmul the first is the product, the others are its post-ops */
+    int *node; /* in program order; of a matmul the first is the product, the others are its
+                  post-ops */
     int n;
 } CcGroup;
 
 typedef struct CcGroups {
-    CcGroup *at;   /* in the order of execution */
+    CcGroup *at; /* in the order of execution */
     int n;
 } CcGroups;
 
 /* Questions to the back-ends; NULL = never. */
 typedef struct CcGroupRules {
-    CcDtype deflt;   /* torch's default dtype, CC_DT_OTHER when unknown */
+    CcDtype deflt; /* torch's default dtype, CC_DT_OTHER when unknown */
     bool (*loop)(const CcGraph *g, int node, CcDtype deflt);
     bool (*matmul)(const CcGraph *g, int node);
     /* May `node` become the next post-op of the product and post-ops chain[0..n)? */
@@ -29,7 +31,7 @@ typedef struct CcGroupRules {
 } CcGroupRules;
 
 /* All of *out lies in the arena. -1: out of memory. */
-CC_MUST int cc_group_build(const CcGraph *g, const bool *live, const CcGroupRules *rules, CcArena *arena, CcGroups *out,
-                           CcErr *err);
+CC_MUST int cc_group_build(const CcGraph *g, const bool *live, const CcGroupRules *rules,
+                           CcArena *arena, CcGroups *out, CcErr *err);
 
 #endif

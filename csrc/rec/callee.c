@@ -125,6 +125,7 @@ static const struct {
     {"torch.compiler.is_compiling", true},
     {"torch.compiler.is_dynamo_compiling", true},
     {"torch._utils.is_compiling", true},
+    {"ccompile._core.is_compiling", true},
     {"torch.jit.is_scripting", false},
     {"torch.jit.is_tracing", false},
 };

@@ -84,6 +84,7 @@ static CcGo tensor_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name)
     PyObject *d = cc_type_lookup(Py_TYPE(o), name);
     if (d == NULL || !(Py_TYPE(d) == &PyGetSetDescr_Type || Py_TYPE(d) == &PyProperty_Type)) return CC_OK;
     const CcTorch torch = cc_torch_attr(o, name);
+    if (torch.cls == CC_T_META && cc_node_unsized(rec, o)) return cc_rec_break(rec, act, CC_R_DATA_SHAPE, PyUnicode_AsUTF8(name));
     if (torch.cls == CC_T_VALUE || torch.cls == CC_T_BREAK) {
         return cc_rec_break(rec, act, torch.cls == CC_T_VALUE ? CC_R_TENSOR_VALUE : CC_R_TORCH_EFFECT,
                             torch.name != NULL ? torch.name : PyUnicode_AsUTF8(name));
@@ -103,7 +104,7 @@ CcGo cc_attr_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name)
     if (Py_IS_TYPE(o, &PySuper_Type)) return CC_OK;
     if (!known_getattro(Py_TYPE(o)) && !cc_value_const(o) && Py_TYPE(o)->tp_getattro != NULL)
         return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, Py_TYPE(o)->tp_name);
-    if (PyType_Check(o)) return CC_OK;
+    if (PyType_Check(o) || (cc_value_const(o) && !(Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE))) return CC_OK;
     PyObject *d = cc_type_lookup(Py_TYPE(o), name);
     if (d != NULL && opaque_descriptor(d)) return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, Py_TYPE(d)->tp_name);
     if (d != NULL) guard_type_attr(rec, Py_TYPE(o), name, d);   /* its __get__ may be Python, and gets it as its self */

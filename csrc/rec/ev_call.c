@@ -30,6 +30,8 @@ static const struct Special *find_special(PyObject *callable)
     return NULL;
 }
 
+bool cc_call_is_special(PyObject *o) { return find_special(o) != NULL; }
+
 static PyObject *dunder_call(PyObject *o)
 {
     static PyObject *name;
@@ -128,8 +130,11 @@ static CcGo torch_before(CcRec *rec, CcAct *act, const Call *c, const CcTorch *t
 {
     switch (t->cls) {
     case CC_T_STATE:
-    case CC_T_DROP:
-    case CC_T_META: return CC_OK;
+    case CC_T_DROP: return CC_OK;
+    case CC_T_META:
+        for (int i = 0; i < c->n; i++)
+            if (cc_node_unsized(rec, c->in[i])) return cc_rec_break(rec, act, CC_R_DATA_SHAPE, t->name);
+        return CC_OK;
     case CC_T_VALUE: return cc_rec_break(rec, act, CC_R_TENSOR_VALUE, t->name);
     case CC_T_BREAK: return cc_rec_break(rec, act, CC_R_TORCH_EFFECT, t->name);
     case CC_T_UNKNOWN:
@@ -176,7 +181,7 @@ static CcGo torch_after(CcRec *rec, CcAct *act, const Call *c, const CcTorch *t,
     const Py_ssize_t n_kw = c->kwnames != NULL ? PyTuple_GET_SIZE(c->kwnames) : 0;
     const int status = symbolic ? -1 : cc_bind_call(c->func, c->in, c->n - n_kw, c->kwnames, &bound);
     const CcCallSpec spec = {.form = CC_F_CALL, .target = c->func, .kwnames = c->kwnames, .in = c->in, .n = c->n,
-                             .name = t->name, .flags = flags, .bound = status == 0 ? &bound : NULL};
+                             .name = t->name, .flags = flags, .bound = status == 0 ? &bound : NULL, .dynamic = t->dynamic_shape};
     return cc_node_add(rec, act, &spec, result);
 }
 
@@ -492,7 +497,9 @@ CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, in
     if (!normalise(rec, &c, in, n, kwnames, ex)) return cc_rec_break(rec, act, CC_R_LIMIT, "arguments");
     ev->result = cc_intrin_call(c.func);
     if (ev->result != NULL) return CC_DONE;
-    if (PyFunction_Check(c.func)) return CC_OK;
+    if (PyFunction_Check(c.func))
+        return cc_library_recorded((PyFunctionObject *)c.func) ? CC_OK
+               : cc_rec_break(rec, act, CC_R_LIBRARY, callable_name(c.func, name, sizeof name));
     const CcCallee callee = cc_callee_find(c.func);
     if (callee.kind != CC_CALLEE_UNKNOWN) return row_before(rec, act, &c, &callee);
     const CcTorch t = cc_torch_call(c.func, c.in, c.n - (c.kwnames ? PyTuple_GET_SIZE(c.kwnames) : 0), c.kwnames);

@@ -90,8 +90,11 @@ static CcGo operator_before(CcRec *rec, CcAct *act, const CcEvent *ev)
         return CC_OK;
     }
     if (any_symbolic(rec, ev)) {
-        if (ev->kind == CC_EV_COMPARE) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, "comparison");
-        return CC_OK;
+        if (ev->kind != CC_EV_COMPARE) return CC_OK;
+        const int outcome = PyObject_RichCompareBool(ev->in[0], ev->in[1], ev->arg);
+        if (outcome < 0) PyErr_Clear();
+        return outcome >= 0 && cc_value_compare(rec, ev->arg, ev->in[0], ev->in[1], outcome)
+                   ? CC_OK : cc_rec_break(rec, act, CC_R_DATA_SCALAR, "comparison");
     }
     return plain_before(rec, act, ev, 4);
 }
@@ -120,7 +123,7 @@ static CcGo operator_after(CcRec *rec, CcAct *act, const CcEvent *ev)
 {
     if (ev->result == NULL) return CC_OK;
     CcBound bound;
-    if (operand_tensor(ev) || any_symbolic(rec, ev)) {
+    if (operand_tensor(ev) || (any_symbolic(rec, ev) && ev->kind != CC_EV_COMPARE)) {
         switch (ev->kind) {
         case CC_EV_BINOP: {
             const bool inplace = ev->flags & CC_EV_INPLACE;
@@ -204,12 +207,26 @@ static void read_item(CcRec *rec, PyObject *o, PyObject *key, PyObject *v)
     if (i >= 0 && i < n && v != NULL) cc_value_read(rec, CC_SRC_ITEM, source, NULL, 0, (int)i, v);
 }
 
+/* An index that holds a mask: how much it selects depends on data. */
+static bool selects(PyObject *key)
+{
+    if (cc_tens_any(key)) {
+        CcTensor t;
+        cc_tens_read(key, false, &t);
+        return t.type.dtype == CC_DT_BOOL || t.type.dtype == CC_DT_U8;
+    }
+    if (PyTuple_Check(key) || PyList_Check(key))
+        for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(key); i++)
+            if (selects(PySequence_Fast_GET_ITEM(key, i))) return true;
+    return false;
+}
+
 static CcGo subscr_after(CcRec *rec, CcAct *act, const CcEvent *ev)
 {
     PyObject *o = ev->in[0], *key = ev->in[1], *v = ev->result;
     if (cc_tens_any(o)) {
         if (v == NULL) return CC_OK;
-        const CcCallSpec spec = {.form = CC_F_GETITEM, .in = ev->in, .n = 2, .name = "getitem"};
+        const CcCallSpec spec = {.form = CC_F_GETITEM, .in = ev->in, .n = 2, .name = "getitem", .dynamic = selects(key)};
         return cc_node_add(rec, act, &spec, v);
     }
     if (is_heap(o)) cc_attr_dunder(rec, o, "__getitem__");
@@ -308,11 +325,24 @@ static CcGo contains_after(CcRec *rec, CcAct *act, const CcEvent *ev)
 
 /* ------------------------------------------------------------------ truth, iteration */
 
+/* `assert tensor`: the jump goes over raising AssertionError. It holds, so it needs no break: a node checks it again. */
+static bool asserts(const CcAct *act, const CcEvent *ev)
+{
+    const int next = act->pc + 1;
+    return ev->flags & CC_EV_JUMP && next < act->code->n && act->code->insn[act->pc].op == CC_OP_JUMP_IF &&
+           act->code->insn[act->pc].arg == 1 && act->code->insn[next].op == CC_OP_ASSERTION && cc_tens_plain(ev->in[0]);
+}
+
 static CcGo truth_before(CcRec *rec, CcAct *act, const CcEvent *ev)
 {
     PyObject *o = ev->in[0];
-    if (cc_tens_any(o)) return cc_rec_break(rec, act, CC_R_TENSOR_BRANCH, NULL);
-    if (cc_value_symbolic(rec, o)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, "truth of a number");
+    if (cc_tens_any(o)) return asserts(act, ev) && PyObject_IsTrue(o) == 1 ? CC_OK : cc_rec_break(rec, act, CC_R_TENSOR_BRANCH, NULL);
+    if (cc_value_symbolic(rec, o)) {
+        PyObject *zero = PyFloat_FromDouble(0.0);
+        cc_vec_push(&rec->keep, zero);
+        return PyFloat_CheckExact(o) && cc_value_compare(rec, Py_NE, o, zero, PyFloat_AS_DOUBLE(o) != 0.0)
+                   ? CC_OK : cc_rec_break(rec, act, CC_R_DATA_SCALAR, "truth of a number");
+    }
     if (cc_value_const(o) || cc_value_ident(o) || is_heap(o)) return CC_OK;
     if (unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
     if (dirty(rec, o)) return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(o));
@@ -326,6 +356,10 @@ static CcGo truth_after(CcRec *rec, CcAct *act, const CcEvent *ev)
 {
     (void)act;
     PyObject *o = ev->in[0];
+    if (cc_tens_any(o)) {
+        const CcCallSpec spec = {.form = CC_F_ASSERT, .in = &o, .n = 1, .name = "assert", .flags = CC_N_EFFECT};
+        return cc_node_check(rec, act, &spec);
+    }
     cc_attr_dunder(rec, o, "__bool__");
     cc_attr_dunder(rec, o, "__len__");
     const int source = cc_value_source(rec, o);
@@ -565,6 +599,7 @@ CcGo cc_op_before(CcRec *rec, CcAct *act, CcEvent *ev)
     case CC_EV_MATCH: return any_tensor(ev, 1) ? cc_rec_break(rec, act, CC_R_TENSOR_ITER, "match") : plain_before(rec, act, ev, 2);
     case CC_EV_BUILD_CLASS: return cc_rec_break(rec, act, CC_R_CLASS, "class statement");
     case CC_EV_WITH:
+        if (cc_call_is_special(ev->in[0])) return cc_rec_break(rec, act, CC_R_DISABLED, "what follows");
         return unknown(rec, ev->in[0]) ? cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(ev->in[0])) : CC_OK;
     default: return CC_OK;
     }

@@ -141,6 +141,22 @@ static int result_types(CcRec *rec, PyObject *result, CcType *types, int max, bo
     return (int)n;
 }
 
+bool cc_node_unsized(CcRec *rec, PyObject *o)
+{
+    const CcProv *p = rec->unsized.n > 0 && cc_tens_any(o) ? cc_value_find(rec, o) : NULL;
+    return p != NULL && p->origin == CC_O_VALUE && cc_map_find(&rec->unsized, (const void *)(intptr_t)(p->id + 1)) != NULL;
+}
+
+/* What is computed from an unsized tensor is unsized, too: the trace knows nothing of its metadata. */
+static bool takes_unsized(CcRec *rec, const Operands *operands)
+{
+    for (int i = 0; rec->unsized.n > 0 && i < operands->n; i++)
+        if (operands->at[i].kind == CC_IN_VALUE &&
+            cc_map_find(&rec->unsized, (const void *)(intptr_t)(operands->at[i].value + 1)) != NULL)
+            return true;
+    return false;
+}
+
 static bool set_results(CcRec *rec, PyObject *result, int out0, int n_out, bool sequence)
 {
     if (!sequence) {
@@ -174,18 +190,37 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
     if (spec->bound != NULL) bound_operands(rec, spec->bound, &operands);
     else
         for (int i = 0; i < spec->n; i++) collect(rec, spec->in[i], &operands, 4);
+    const bool unsized = spec->dynamic || takes_unsized(rec, &operands);
+    if (unsized && sequence) {   /* its length may depend on data, too */
+        cc_vec_free(&operands);
+        return cc_rec_poison(rec, act, CC_R_DATA_SHAPE, spec->name);
+    }
+    for (int i = 0; unsized && i < n_out; i++) types[i] = foreign();
     CcAction action = make_action(spec, act, args0);
     action.sequence = sequence;
     cc_vec_push(&rec->trace->node, action);
     CcGraph *g = rec->trace->graph;
-    const int node = cc_graph_node(g, spec->bound != NULL ? spec->bound->op : CC_OP_host, spec->flags,
+    const int node = cc_graph_node(g, spec->bound != NULL && !unsized ? spec->bound->op : CC_OP_host, spec->flags,
                                    rec->trace->node.n - 1, operands.at, operands.n, types, n_out);
     cc_vec_free(&operands);
     if (spec->flags & (CC_N_WRITES | CC_N_RANDOM | CC_N_EFFECT)) rec->trace->impure = true;
     rec->trace->ops++;
+    for (int i = 0; unsized && i < n_out; i++)
+        cc_map_put(&rec->unsized, (const void *)(intptr_t)(g->node.at[node].out0 + i + 1), 1);
     if (!set_results(rec, result, g->node.at[node].out0, n_out, sequence))
         return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, spec->name);
     return CC_OK;
+}
+
+CcGo cc_node_check(CcRec *rec, CcAct *act, const CcCallSpec *spec)
+{
+    const bool impure = rec->trace->impure;
+    const CcGo go = cc_node_add(rec, act, spec, NULL);
+    if (go == CC_OK) {
+        rec->trace->impure = impure;
+        rec->trace->ops--;
+    }
+    return go;
 }
 
 CcGo cc_node_effect(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *result)
@@ -249,6 +284,13 @@ static PyObject *run_format(const CcAction *a, PyObject *const *in)
     return s;
 }
 
+static PyObject *run_assert(PyObject *o)
+{
+    const int is = PyObject_IsTrue(o);
+    if (is == 0) PyErr_SetNone(PyExc_AssertionError);
+    return is == 1 ? Py_NewRef(Py_None) : NULL;
+}
+
 static PyObject *run_join(const CcAction *a, PyObject *const *in)
 {
     PyObject *empty = PyUnicode_FromString(""), *parts = PyTuple_New(a->n), *s = NULL;
@@ -280,6 +322,7 @@ PyObject *cc_action_run(const CcAction *a, PyObject *const *in)
     case CC_F_SETATTR: return none_if(set_attr(in[0], a->target, in[1]));
     case CC_F_DELATTR: return none_if(set_attr(in[0], a->target, NULL));
     case CC_F_SETCELL: return none_if(PyCell_Set(in[0], a->n > 1 ? in[1] : NULL));
+    case CC_F_ASSERT: return run_assert(in[0]);
     case CC_F_FORMAT: return run_format(a, in);
     case CC_F_JOIN: return run_join(a, in);
     }

@@ -106,6 +106,7 @@ void cc_rec_abort(CcRec *rec)
     cc_node_clear_effects(rec);
     cc_value_clear(rec);
     cc_map_free(&rec->input_of);
+    cc_map_free(&rec->unsized);
     cc_trace_free(rec->trace);
     rec->trace = NULL;
     rec->frame.n = 0;
@@ -198,6 +199,17 @@ static void adopt_iterator(CcRec *rec, PyObject *it, int source)
     cc_value_set(rec, it, CC_O_FRESH, -1);
 }
 
+/* How many slots of the chain refer to o (a comprehension's iterator is in a local and on two stacks). */
+static int slots_holding(const CcRec *rec, PyObject *o)
+{
+    int n = 0;
+    for (const CcAct *act = rec->innermost; act != NULL; act = act->prev) {
+        for (int slot = 0; slot < act->code->n_locals + act->depth; slot++) n += cc_act_get(act, slot) == o;
+        if (act == rec->frame.at[0].act) break;
+    }
+    return n;
+}
+
 /* symbolic: a number that differs from call to call; it becomes an input unless Python code looks at it. */
 static void read_slot(CcRec *rec, CcAct *act, int level, int slot, bool symbolic)
 {
@@ -211,7 +223,7 @@ static void read_slot(CcRec *rec, CcAct *act, int level, int slot, bool symbolic
         return;
     }
     const int id = cc_value_read(rec, CC_SRC_SLOT, -1, NULL, level, slot, v);
-    if (v != NULL && known_iterator(v) && gs->g.at[id].check == CC_CHK_TYPE && Py_REFCNT(v) <= 2)
+    if (v != NULL && known_iterator(v) && gs->g.at[id].check == CC_CHK_TYPE && Py_REFCNT(v) <= 1 + slots_holding(rec, v))
         adopt_iterator(rec, v, id);
 }
 
@@ -225,6 +237,7 @@ static int waiting_depth(const CcAct *act)
 CcGo cc_rec_begin_resume(CcRec *rec, CcAct *const *acts, int n, const CcMode *mode, CcVaries varies, void *ctx)
 {
     begin(rec, mode);
+    rec->innermost = acts[n - 1];
     for (int level = 0; level < n; level++) {
         CcAct *act = acts[level];
         const bool innermost = level == n - 1;
@@ -547,6 +560,6 @@ CcGo cc_rec_after(CcRec *rec, CcAct *act, CcEvent *ev)
 
 int cc_rec_init(PyObject *torch)
 {
-    if (cc_attr_init() < 0 || cc_call_init() < 0 || cc_callee_init() < 0) return -1;
+    if (cc_attr_init() < 0 || cc_call_init() < 0 || cc_callee_init() < 0 || cc_library_init() < 0) return -1;
     return cc_intrin_init(torch);
 }

@@ -69,7 +69,7 @@ void cc_recipe_free(CcRecipes *rs);
 /* ---- actions: what is done by calling Python objects in a replay (host nodes of the graph, and effects) ---- */
 typedef enum CcForm {
     CC_F_CALL, CC_F_BINOP, CC_F_INPLACE, CC_F_UNARY, CC_F_COMPARE, CC_F_GETITEM, CC_F_SETITEM, CC_F_DELITEM, CC_F_GETATTR,
-    CC_F_SETATTR, CC_F_DELATTR, CC_F_SETCELL, CC_F_FORMAT, CC_F_JOIN,
+    CC_F_SETATTR, CC_F_DELATTR, CC_F_SETCELL, CC_F_FORMAT, CC_F_JOIN, CC_F_ASSERT,
 } CcForm;
 
 typedef struct CcAction {

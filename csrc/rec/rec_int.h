@@ -48,11 +48,13 @@ struct CcRec {
     CC_VEC(CcProv) prov;
     CcMap by_object;       /* object -> index into prov */
     CcMap input_of;        /* guard id + 1 -> graph value + 1 */
+    CcAct *innermost;      /* cc_rec_begin_resume: last act of the chain */
     PyObject *unbuildable; /* borrowed: what the last recipe failed on */
     CC_VEC(struct CcRecEffect {
         PyObject **in;     /* strong operands: their recipes are built when the trace ends, from their last state */
         int n;
     }) effect;
+    CcMap unsized;         /* graph value + 1: its shape depends on data, and so is not known to the trace */
     CC_VEC(int) written;   /* guards of containers that effects write */
     CC_VEC(PyObject *) keep;   /* constants and temporaries alive while recording */
     PyObject *const *args;
@@ -87,6 +89,8 @@ void cc_value_written(CcRec *rec, CcSource source, int parent, PyObject *key);
 bool cc_value_content(CcRec *rec, PyObject *o, int depth);
 bool cc_value_has_tensor(PyObject *o, int depth);
 bool cc_value_symbolic(CcRec *rec, PyObject *o);             /* a number that is not constant under guards */
+/* A symbolic number from outside is compared with a constant: guards the outcome. False: it is computed by a node. */
+bool cc_value_compare(CcRec *rec, int op, PyObject *a, PyObject *b, bool outcome);
 void cc_value_pin(CcRec *rec, PyObject *o);                  /* a symbolic number becomes a constant: value guard */
 
 /* ---- recipe.c ---- */
@@ -102,13 +106,18 @@ typedef struct CcCallSpec {
     const char *name;
     unsigned flags;              /* CC_N_* */
     const CcBound *bound;        /* NULL: host node */
+    bool dynamic;                /* the shape of its results depends on data */
 } CcCallSpec;
 /* CC_OK, or CC_GIVE_UP when an operand can't be named (the site is marked). */
 CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *result);
+/* A node without results that only fails or not: the trace stays one that can be run again eagerly. */
+CcGo cc_node_check(CcRec *rec, CcAct *act, const CcCallSpec *spec);
 CcGo cc_node_effect(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *result);
 /* Can every operand of a node be named? Otherwise *bad is the first that can't. */
 bool cc_node_nameable(CcRec *rec, PyObject *o, int depth);
 
+/* A tensor whose shape depends on data: nothing may look at its metadata. */
+bool cc_node_unsized(CcRec *rec, PyObject *o);
 /* Builds the recipes of the effects' operands; false: rec->unbuildable. */
 bool cc_node_finish_effects(CcRec *rec, CcMap *memo);
 void cc_node_clear_effects(CcRec *rec);
@@ -137,6 +146,7 @@ CcGo cc_op_before(CcRec *rec, CcAct *act, CcEvent *ev);
 CcGo cc_op_after(CcRec *rec, CcAct *act, CcEvent *ev);
 /* The Python function that a call of o runs first; NULL: none (C code, or a class). Unwraps methods and __call__. */
 CC_BORROW PyFunctionObject *cc_call_function(PyObject *callable);
+bool cc_call_is_special(PyObject *o);   /* cc_call_special knows it or its type */
 CC_MUST int cc_call_init(void);
 
 /* ---- callee.def, callee.c ---- */
@@ -154,6 +164,9 @@ CC_BORROW PyObject *cc_callee_self(PyObject *callable);   /* bound builtin metho
 /* The descriptor that such a bound callable was made from: takes self as its first argument. NULL: not found. */
 CC_BORROW PyObject *cc_callee_unbound(PyObject *callable);
 CC_MUST int cc_callee_init(void);
+/* Whether a Python function is recorded: all are, but those of standard-library modules outside library.def. */
+bool cc_library_recorded(PyFunctionObject *func);
+CC_MUST int cc_library_init(void);
 /* torch.compiler.is_compiling and its kin: new reference to the answer, or NULL (no error): not an intrinsic. */
 CC_NEW PyObject *cc_intrin_call(PyObject *callable);
 CC_MUST int cc_intrin_init(PyObject *torch);

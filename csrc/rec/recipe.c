@@ -370,9 +370,11 @@ static int build_object(Builder *b, PyObject *o)
 static int build_function(Builder *b, PyObject *o)
 {
     const PyFunctionObject *f = (PyFunctionObject *)o;
-    PyObject *const kids[] = {f->func_globals, f->func_defaults, f->func_kwdefaults, f->func_closure,
+    PyObject *const kids[] = {NULL /* globals: below */, f->func_defaults, f->func_kwdefaults, f->func_closure,
                               f->func_name, f->func_qualname, f->func_dict};
-    return node(b, CC_MAKE_FUNCTION, o, f->func_code, kids, CC_COUNT(kids), 0, 0);
+    const int me = node(b, CC_MAKE_FUNCTION, o, f->func_code, kids, CC_COUNT(kids), 0, 0);
+    if (me >= 0) b->rs->kid.at[b->rs->r.at[me].kid0] = leaf(b, CC_MAKE_CONST, 0, f->func_globals);
+    return me;
 }
 
 /* Iterators and views of builtin types know how to say what they are: __reduce__. Nothing is consumed. */

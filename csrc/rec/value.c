@@ -166,8 +166,11 @@ static void learn(CcRec *rec, int id, PyObject *v)
     if (cc_tens_plain(v)) {
         CcTensor t;
         cc_tens_read(v, true, &t);
-        if (t.type.ndim >= 0) cc_guard_tensor(gs, id, Py_TYPE(v), &t.type, cc_mode_grad(&rec->mode));
-        else cc_guard_check(gs, id, CC_CHK_TYPE, (PyObject *)Py_TYPE(v));
+        if (!cc_tens_matchable(&t.type)) {   /* no guard can tell it: using it is a break */
+            cc_guard_check(gs, id, CC_CHK_TYPE, (PyObject *)Py_TYPE(v));
+            return;
+        }
+        cc_guard_tensor(gs, id, Py_TYPE(v), &t.type, cc_mode_grad(&rec->mode));
     } else {
         cc_guard_check(gs, id, CC_CHK_TYPE, (PyObject *)Py_TYPE(v));
     }
@@ -315,4 +318,15 @@ void cc_value_pin(CcRec *rec, PyObject *o)
 {
     const CcProv *p = cc_value_find(rec, o);
     if (p != NULL && p->origin == CC_O_SOURCE) cc_guard_check(&rec->trace->guards, p->id, CC_CHK_VALUE, o);
+}
+
+bool cc_value_compare(CcRec *rec, int op, PyObject *a, PyObject *b, bool outcome)
+{
+    const bool swapped = !cc_value_symbolic(rec, a);
+    PyObject *number = swapped ? b : a, *other = swapped ? a : b;
+    const CcProv *p = cc_value_find(rec, number);
+    if (p->origin != CC_O_SOURCE || cc_value_symbolic(rec, other)) return false;
+    if (!PyFloat_CheckExact(other) && !PyLong_CheckExact(other)) return false;
+    cc_guard_compare(&rec->trace->guards, p->id, op, swapped, other, outcome);
+    return true;
 }

@@ -1,9 +1,13 @@
-/* compile: the pipeline. Reads as a list of calls; whatever a back-end can't do becomes HOST steps. */
+/* compile: the pipeline. Reads as a list of calls; whatever a back-end can't do becomes HOST steps.
+ */
 #include <pthread.h>
 
 #include "run_int.h"
 
-enum { REF_MAX = 4096 };   /* elements that the reference executor takes when LLVM is missing: more are faster by the host */
+enum {
+    REF_MAX = 4096
+}; /* elements that the reference executor takes when LLVM is missing: more are faster by the host
+    */
 
 typedef struct Compile {
     const CcGraph *g;
@@ -14,7 +18,8 @@ typedef struct Compile {
     int *step_of;
 } Compile;
 
-/* An event whose text was not given before in this process: one missing library or refused op is one line, not thousands. */
+/* An event whose text was not given before in this process: one missing library or refused op is
+ * one line, not thousands. */
 static void say_once(CcEventKind kind, const CcErr *err) {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static CcMap said;
@@ -47,7 +52,9 @@ static CcLaunch *make_launch(const Compile *c, const CcGroup *group, CcErr *err)
         if (why.status) say_once(CC_LOG_FALLBACK, &why);
         return launch;
     }
-    if (err) *err = why.status ? why : (CcErr){.status = CC_E_UNSUPPORTED, .text = "LLVM is switched off"};
+    if (err)
+        *err =
+            why.status ? why : (CcErr){.status = CC_E_UNSUPPORTED, .text = "LLVM is switched off"};
     return NULL;
 }
 
@@ -55,13 +62,15 @@ static void lower(const Compile *c, const CcGroup *group) {
     CcErr why = {0};
     void *work = NULL;
     if (group->kind == CC_G_LOOP) work = make_launch(c, group, &why);
-    else if (group->kind == CC_G_MATMUL) work = cc_prim_build(c->g, group->node, group->n, c->plan->arena, &why);
+    else if (group->kind == CC_G_MATMUL)
+        work = cc_prim_build(c->g, group->node, group->n, c->plan->arena, &why);
     if (work) {
-        add_step(c->plan, group->kind == CC_G_LOOP ? CC_STEP_KERNEL : CC_STEP_PRIMITIVE, group->node, group->n, work);
+        add_step(c->plan, group->kind == CC_G_LOOP ? CC_STEP_KERNEL : CC_STEP_PRIMITIVE,
+                 group->node, group->n, work);
         return;
     }
     if (group->kind != CC_G_HOST) say_once(CC_LOG_FALLBACK, &why);
-    if (group->kind == CC_G_MATMUL && group->n > 1) {   /* its post-ops can still be a kernel */
+    if (group->kind == CC_G_MATMUL && group->n > 1) { /* its post-ops can still be a kernel */
         add_host_steps(c->plan, &(CcGroup){CC_G_HOST, group->node, 1});
         lower(c, &(CcGroup){CC_G_LOOP, group->node + 1, group->n - 1});
         return;
@@ -76,7 +85,8 @@ static int build(Compile *c, CcErr *err) {
     c->live = cc_arena_alloc(plan->arena, (size_t)g->node.n + 1);
     c->made = cc_arena_alloc(plan->arena, (size_t)g->val.n + 1);
     c->step_of = cc_arena_alloc(plan->arena, sizeof(int) * (size_t)(g->node.n + 1));
-    if (!op || !c->live || !c->made || !c->step_of) return cc_err_set(err, CC_E_MEMORY, "no memory for a plan");
+    if (!op || !c->live || !c->made || !c->step_of)
+        return cc_err_set(err, CC_E_MEMORY, "no memory for a plan");
     for (int i = 0; i < g->node.n; i++) op[i] = g->node.at[i].op;
     plan->op = op;
 
@@ -142,6 +152,7 @@ void cc_run_threads(int n) { cc_omp_threads(n); }
 
 void cc_run_describe(CcSbuf *out) {
     const char *llvm = cc_jit_describe(), *dnnl = cc_dnnl_describe();
-    cc_sbuf_add(out, "%s, %s, %d thread%s of %s, %s", llvm ? llvm : "no LLVM", dnnl ? dnnl : "no oneDNN",
-                cc_omp_width(), cc_omp_width() == 1 ? "" : "s", cc_omp_describe(), cc_cpu_info()->name);
+    cc_sbuf_add(out, "%s, %s, %d thread%s of %s, %s", llvm ? llvm : "no LLVM",
+                dnnl ? dnnl : "no oneDNN", cc_omp_width(), cc_omp_width() == 1 ? "" : "s",
+                cc_omp_describe(), cc_cpu_info()->name);
 }

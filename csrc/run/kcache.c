@@ -1,6 +1,6 @@
-/* kcache: kernels by structure. The key is the body of the loop (nodes and accesses, no sizes), so equal layers and new
- * shapes share one kernel. Process-wide, guarded by a mutex; nothing is ever evicted: code is small and bounded by the
- * number of distinct bodies. */
+/* kcache: kernels by structure. The key is the body of the loop (nodes and accesses, no sizes), so
+ * equal layers and new shapes share one kernel. Process-wide, guarded by a mutex; nothing is ever
+ * evicted: code is small and bounded by the number of distinct bodies. */
 #include <pthread.h>
 
 #include "run_int.h"
@@ -17,7 +17,8 @@ static CC_VEC(Entry) entries;
 
 /* Accesses without the graph's value numbers. */
 static void *make_key(const CcLoop *loop, int *n_bytes) {
-    const size_t nodes = sizeof *loop->node * (size_t)loop->n_node, access = 6 * (size_t)loop->n_access;
+    const size_t nodes = sizeof *loop->node * (size_t)loop->n_node,
+                 access = 6 * (size_t)loop->n_access;
     unsigned char *key = calloc(1, nodes + access + 1);
     if (!key) return NULL;
     memcpy(key, loop->node, nodes);
@@ -32,7 +33,9 @@ static void *make_key(const CcLoop *loop, int *n_bytes) {
 
 static CcTarget target_of(void) {
     const CcCpu *cpu = cc_cpu_info();
-    return (CcTarget){.vector_bytes = cpu->vector_bytes, .has_symbol = cc_cpu_has_vector_function, .f16 = cpu->f16};
+    return (CcTarget){.vector_bytes = cpu->vector_bytes,
+                      .has_symbol = cc_cpu_has_vector_function,
+                      .f16 = cpu->f16};
 }
 
 void cc_kcache_text(const CcLoop *loop, CcSbuf *out) {
@@ -48,13 +51,14 @@ static CcKernelFn compile(const CcLoop *loop, CcErr *err) {
     snprintf(name, sizeof name, "cc_kernel_%d", entries.n);
     CcSbuf text = {0};
     void *address = NULL;
-    if (cc_gen_llvm(loop, &target, name, &text, err) == 0) address = cc_jit_compile(cc_sbuf_text(&text), name, err);
+    if (cc_gen_llvm(loop, &target, name, &text, err) == 0)
+        address = cc_jit_compile(cc_sbuf_text(&text), name, err);
     cc_sbuf_free(&text);
     if (address)
-        cc_log_add(CC_LOG_KERNEL, "%s: %d primitives, %d tensors, %.2f ms", name, loop->n_node, loop->n_access,
-                   (double)(cc_log_now_ns() - start) * 1e-6);
+        cc_log_add(CC_LOG_KERNEL, "%s: %d primitives, %d tensors, %.2f ms", name, loop->n_node,
+                   loop->n_access, (double)(cc_log_now_ns() - start) * 1e-6);
     CcKernelFn fn;
-    memcpy(&fn, &address, sizeof fn);   /* ISO C has no cast from an object pointer to a function */
+    memcpy(&fn, &address, sizeof fn); /* ISO C has no cast from an object pointer to a function */
     return fn;
 }
 
@@ -69,7 +73,9 @@ CcKernelFn cc_kcache_get(const CcLoop *loop, CcErr *err) {
     pthread_mutex_lock(&lock);
     for (int i = 0; i < entries.n; i++) {
         const Entry *e = &entries.at[i];
-        if (e->hash != mine.hash || e->n_bytes != mine.n_bytes || memcmp(e->bytes, mine.bytes, (size_t)e->n_bytes)) continue;
+        if (e->hash != mine.hash || e->n_bytes != mine.n_bytes ||
+            memcmp(e->bytes, mine.bytes, (size_t)e->n_bytes))
+            continue;
         mine.fn = e->fn;
         break;
     }

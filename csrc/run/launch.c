@@ -1,12 +1,15 @@
-/* launch: runs a kernel over a nest. The kernel does the two innermost loops; here are the outer ones, and the split into
- * threads: by rows, or by pieces of rows when there are few. */
+/* launch: runs a kernel over a nest. The kernel does the two innermost loops; here are the outer
+ * ones, and the split into threads: by rows, or by pieces of rows when there are few. */
 #include "run_int.h"
 
-enum { GRAIN = 40000, PIECE = 512 };   /* additions that are worth a thread; rows are cut at multiples of this many elements */
+enum {
+    GRAIN = 40000,
+    PIECE = 512
+}; /* additions that are worth a thread; rows are cut at multiples of this many elements */
 
 typedef struct Job {
     const CcLaunch *launch;
-    int64_t rows, pieces, piece;     /* units = rows * pieces; a piece of a row has `piece` elements */
+    int64_t rows, pieces, piece; /* units = rows * pieces; a piece of a row has `piece` elements */
     char *at[CC_LOOP_MAX_ACCESS];
 } Job;
 
@@ -15,7 +18,8 @@ static void call(const CcLaunch *launch, const CcKernelArg *arg) {
     else cc_gen_ref(launch->loop, arg);
 }
 
-/* Fills the argument for row number `row` (over all dims but the last) and for what follows in the last outer dim. */
+/* Fills the argument for row number `row` (over all dims but the last) and for what follows in the
+ * last outer dim. */
 static int64_t locate(const Job *job, int64_t row, CcKernelArg *arg) {
     const CcLoop *loop = job->launch->loop;
     int64_t at[CC_MAX_DIMS] = {0}, left = 1;
@@ -63,8 +67,10 @@ int cc_launch_run(const CcLaunch *launch, const CcHost *host, CcErr *err) {
     job.launch = launch;
     for (int a = 0; a < loop->n_access; a++) {
         const CcLoopAccess *access = &loop->access[a];
-        job.at[a] = access->is_store ? host->make(host->ctx, access->value) : host->data(host->ctx, access->value);
-        if (!job.at[a] && launch->numel) return cc_err_set(err, CC_E_HOST, "no memory for value %d", access->value);
+        job.at[a] = access->is_store ? host->make(host->ctx, access->value)
+                                     : host->data(host->ctx, access->value);
+        if (!job.at[a] && launch->numel)
+            return cc_err_set(err, CC_E_HOST, "no memory for value %d", access->value);
     }
     if (launch->numel == 0) return 0;
     const int64_t inner = loop->size[loop->ndim - 1];

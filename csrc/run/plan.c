@@ -1,7 +1,8 @@
 /* plan: which values exist between steps, when each one dies, and a plan as text. */
 #include "run_int.h"
 
-void cc_plan_made(const CcPlan *plan, const CcGraph *g, const bool *live, bool *made, int *step_of) {
+void cc_plan_made(const CcPlan *plan, const CcGraph *g, const bool *live, bool *made,
+                  int *step_of) {
     for (int s = 0; s < plan->step.n; s++)
         for (int i = 0; i < plan->step.at[s].n_node; i++) step_of[plan->step.at[s].node[i]] = s;
     for (int v = 0; v < g->val.n; v++) made[v] = g->val.at[v].is_output;
@@ -9,7 +10,8 @@ void cc_plan_made(const CcPlan *plan, const CcGraph *g, const bool *live, bool *
         const CcStep *step = &plan->step.at[s];
         if (step->kind != CC_STEP_HOST) continue;
         const CcNode *n = &g->node.at[step->node[0]];
-        for (int k = 0; k < n->n_out; k++) made[n->out0 + k] = true;   /* the host makes all its results */
+        for (int k = 0; k < n->n_out; k++)
+            made[n->out0 + k] = true; /* the host makes all its results */
     }
     for (int i = 0; i < g->node.n; i++)
         for (int k = 0; live[i] && k < g->node.at[i].n_in; k++) {
@@ -33,7 +35,8 @@ int cc_plan_lifetimes(CcPlan *plan, const CcGraph *g, const bool *made, CcErr *e
             }
             for (int k = 0; k < n->n_out; k++) last[n->out0 + k] = s;
         }
-    /* Counting sort of the values by the step that ends them; a value inside a fused step never was. */
+    /* Counting sort of the values by the step that ends them; a value inside a fused step never
+     * was. */
     for (int s = 0; s < plan->step.n; s++) plan->step.at[s].n_drop = 0;
     int total = 0;
     for (int v = 0; v < g->val.n; v++) {
@@ -82,8 +85,10 @@ void cc_run_print(const CcPlan *plan, CcSbuf *out) {
         const CcStep *step = &plan->step.at[s];
         cc_sbuf_add(out, "%d %s", s, KIND[step->kind]);
         for (int i = 0; i < step->n_node; i++)
-            cc_sbuf_add(out, " %s#%d", cc_op_info((CcOpId)plan->op[step->node[i]])->name, step->node[i]);
-        for (int i = 0; i < step->n_drop; i++) cc_sbuf_add(out, "%s%%%d", i ? " " : " drop ", plan->drop.at[step->drop0 + i]);
+            cc_sbuf_add(out, " %s#%d", cc_op_info((CcOpId)plan->op[step->node[i]])->name,
+                        step->node[i]);
+        for (int i = 0; i < step->n_drop; i++)
+            cc_sbuf_add(out, "%s%%%d", i ? " " : " drop ", plan->drop.at[step->drop0 + i]);
         cc_sbuf_add(out, "\n");
         if (step->kind != CC_STEP_KERNEL || !dump) continue;
         const CcLaunch *launch = step->work;

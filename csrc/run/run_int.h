@@ -1,4 +1,5 @@
-/* run, private: what a plan is made of. A plan is immutable but for the spare call states of its primitives. */
+/* run, private: what a plan is made of. A plan is immutable but for the spare call states of its
+ * primitives. */
 #ifndef CC_RUN_INT_H
 #define CC_RUN_INT_H
 
@@ -11,28 +12,29 @@ typedef enum CcStepKind { CC_STEP_HOST, CC_STEP_KERNEL, CC_STEP_PRIMITIVE } CcSt
 
 typedef struct CcStep {
     CcStepKind kind;
-    const int *node;        /* nodes that this step does, in program order; HOST: one */
+    const int *node; /* nodes that this step does, in program order; HOST: one */
     int32_t n_node;
-    int32_t drop0, n_drop;  /* values that die with this step: plan->drop[drop0 ..] */
-    void *work;             /* KERNEL: CcLaunch; PRIMITIVE: CcPrimStep */
+    int32_t drop0, n_drop; /* values that die with this step: plan->drop[drop0 ..] */
+    void *work;            /* KERNEL: CcLaunch; PRIMITIVE: CcPrimStep */
 } CcStep;
 
 struct CcPlan {
     CC_VEC(CcStep) step;
     CC_VEC(int) drop;
-    CcArena *arena;         /* what the steps point to */
-    const uint16_t *op;     /* [node], for cc_run_print */
+    CcArena *arena;     /* what the steps point to */
+    const uint16_t *op; /* [node], for cc_run_print */
     double compile_ms;
 };
 
-/* kcache.c: the machine code of a loop's body, from the cache of the process or compiled. NULL with *err set. */
+/* kcache.c: the machine code of a loop's body, from the cache of the process or compiled. NULL with
+ * *err set. */
 CcKernelFn cc_kcache_get(const CcLoop *loop, CcErr *err);
-void cc_kcache_text(const CcLoop *loop, CcSbuf *out);   /* its LLVM IR */
+void cc_kcache_text(const CcLoop *loop, CcSbuf *out); /* its LLVM IR */
 
 /* launch.c: a kernel over the nest of its loop. */
 typedef struct CcLaunch {
     const CcLoop *loop;
-    CcKernelFn fn;          /* NULL: the reference executor */
+    CcKernelFn fn; /* NULL: the reference executor */
     int64_t numel;
 } CcLaunch;
 CC_MUST int cc_launch_run(const CcLaunch *launch, const CcHost *host, CcErr *err);
@@ -40,7 +42,7 @@ CC_MUST int cc_launch_run(const CcLaunch *launch, const CcHost *host, CcErr *err
 /* prim.c: products by oneDNN. */
 typedef struct CcPrim {
     CcMatmul *matmul;
-    int src, weights, bias, dst, post[CC_DNNL_MAX_POST], n_post;   /* values; -1: none */
+    int src, weights, bias, dst, post[CC_DNNL_MAX_POST], n_post; /* values; -1: none */
 } CcPrim;
 bool cc_prim_can(const CcGraph *g, int node);
 bool cc_prim_can_post(const CcGraph *g, const int *chain, int n, int node);

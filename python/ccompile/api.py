@@ -148,6 +148,9 @@ class disable:  # a function to its users
         _core.disable_pop()
 
 
+_core.break_at(disable)
+
+
 class Event(NamedTuple):
     serial: int
     kind: str

@@ -1,5 +1,5 @@
-/* coretest: the core half as a shared library for tests/test_core.py (ctypes). Thin wrappers with default visibility; nothing
- * here is part of the product. */
+/* coretest: the core half as a shared library for tests/test_core.py (ctypes). Thin wrappers with
+ * default visibility; nothing here is part of the product. */
 #include "../../csrc/run/run.h"
 
 #define T_API __attribute__((visibility("default")))
@@ -7,8 +7,8 @@
 T_API CcGraph *t_graph_new(void);
 T_API void t_graph_free(CcGraph *g);
 T_API int t_input(CcGraph *g, int dtype, int ndim, const int64_t *size, const int64_t *stride);
-T_API int t_node(CcGraph *g, const char *op, unsigned flags, int host, const CcOperand *in, int n_in, int dtype, int ndim,
-                 const int64_t *size, const int64_t *stride);
+T_API int t_node(CcGraph *g, const char *op, unsigned flags, int host, const CcOperand *in,
+                 int n_in, int dtype, int ndim, const int64_t *size, const int64_t *stride);
 T_API void t_output(CcGraph *g, int value);
 T_API CcVal *t_val(CcGraph *g, int value);
 T_API CcNode *t_node_at(CcGraph *g, int node);
@@ -54,8 +54,8 @@ int t_input(CcGraph *g, int dtype, int ndim, const int64_t *size, const int64_t 
     return cc_graph_input(g, &t);
 }
 
-int t_node(CcGraph *g, const char *op, unsigned flags, int host, const CcOperand *in, int n_in, int dtype, int ndim,
-           const int64_t *size, const int64_t *stride) {
+int t_node(CcGraph *g, const char *op, unsigned flags, int host, const CcOperand *in, int n_in,
+           int dtype, int ndim, const int64_t *size, const int64_t *stride) {
     const CcType t = type_of(dtype, ndim, size, stride);
     const int node = cc_graph_node(g, cc_op_find(op), flags, host, in, n_in, &t, 1);
     return g->node.at[node].out0;
