@@ -342,7 +342,8 @@ class GruDynamic(RecurrentModule):
         return h
 
 
-@pattern("gru-tensor-steps", [(t(3, 6, seed=i), torch.tensor(2 + i % 2)) for i in range(4)], most=1)
+# dynamo skips this forward (range() of an unbacked int) and compiles the cell alone: it has no break to count
+@pattern("gru-tensor-steps", [(t(3, 6, seed=i), torch.tensor(2 + i % 2)) for i in range(4)], most=1, bare=1)
 class GruTensorSteps(GruDynamic):
     def forward(self, x, steps):
         return super().forward(x, int(steps))
@@ -645,7 +646,8 @@ def ternary_assert(x):
     return x * (2 if x[0, 0] > 0 else 3)
 
 
-@pattern("not-and-bool", BOTH)
+# dynamo lists no reason for the `not` that ends the function
+@pattern("not-and-bool", BOTH, bare=1)
 def not_and_bool(x):
     flag = bool((x > 0).all())
     return x + flag, not x[0, 0] > 0

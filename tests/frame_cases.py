@@ -265,7 +265,7 @@ def c_cell_argument(a, b):
 
 def c_cell_delete(a):
     x = a
-    f = lambda: x  # noqa: E731
+    f = lambda: x  # noqa: F821
     r = f()
     del x
     try:
@@ -273,7 +273,7 @@ def c_cell_delete(a):
     except NameError as e:
         r = r, str(e)
     try:
-        x
+        x  # noqa: F821
     except UnboundLocalError as e:
         r = r, str(e)
     return r
@@ -759,7 +759,7 @@ def c_del(a):
     y = [1, 2, 3]
     del x, y[0]
     try:
-        x
+        x  # noqa: F821
     except UnboundLocalError as e:
         y.append(type(e).__name__)
     x = 3

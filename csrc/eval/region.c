@@ -25,6 +25,7 @@ typedef struct Region {
     CcAct *root_act;        /* the act of level 0 */
     int n_args;
     PyObject *kwnames;
+    bool counted;           /* this call counts as a recording already */
     bool first;             /* the trace being recorded is an entry's */
     CcPoint *point;         /* else: the point at which it began */
     Level level[MAX_CHAIN];
@@ -171,17 +172,23 @@ static void note_give_up(Region *g)
     if (root->fullgraph && g->unsupported.text == NULL) cc_break_copy(&g->unsupported, why);
 }
 
+/* A break in a loop is one break, however often it is met. */
+static void note_break(CcRoot *root, const CcBreakInfo *why)
+{
+    cc_log_add(CC_LOG_BREAK, "%s: %s", PyUnicode_AsUTF8(root->func->func_qualname), why->text);
+    for (int i = 0; i < root->seen.n; i++)
+        if (root->seen.at[i].site == why->site) return;
+    CcBreakInfo copy = {0};
+    cc_break_copy(&copy, why);
+    cc_vec_push(&root->seen, copy);
+}
+
 static void publish(Region *g)
 {
     CcTrace *t = cc_rec_take(g->rec);
     if (t == NULL) return;
     g->root->give_ups = 0;
-    if (t->end == CC_END_BREAK) {
-        CcBreakInfo copy = {0};
-        cc_break_copy(&copy, &t->brk);
-        cc_vec_push(&g->root->seen, copy);
-        cc_log_add(CC_LOG_BREAK, "%s: %s", PyUnicode_AsUTF8(g->root->func->func_qualname), copy.text);
-    }
+    if (t->end == CC_END_BREAK) note_break(g->root, &t->brk);
     if (g->first) cc_root_publish_entry(g->root, t, g->n_args, g->kwnames);
     else if (g->point != NULL) cc_vec_push(&g->point->segment, cc_segment_new(g->root, t));
     else cc_trace_free(t);
@@ -338,11 +345,12 @@ static bool varies(void *ctx, int level, int slot)
 
 static CcGo record_from(Region *g, CcPoint *p, CcAct *const *acts, int n, const CcMode *mode)
 {
-    if (p->segment.n >= g->root->knobs.recompile_limit) {
+    if (p->segment.n >= g->root->knobs.loop_limit) {
         p->full = true;
         return die(g);
     }
-    g->root->recordings++;
+    if (!g->counted) g->root->recordings++;
+    g->counted = true;
     cc_log_add(CC_LOG_RECORD, "%s: behind a break, line %d", PyUnicode_AsUTF8(g->root->func->func_qualname),
                cc_code_line(acts[n - 1]->code, acts[n - 1]->pc));
     g->point = p;
@@ -457,6 +465,7 @@ PyObject *cc_region_record(CcRoot *root, PyObject *const *args, int n, PyObject 
     Region g;
     if (open_region(&g, root) < 0) return NULL;
     root->recordings++;
+    g.counted = true;
     while (root->seen.n > 0) cc_break_clear(&root->seen.at[--root->seen.n]);
     cc_log_add(root->entry.n > 0 ? CC_LOG_RECOMPILE : CC_LOG_RECORD, "%s%s%s", PyUnicode_AsUTF8(root->func->func_qualname),
                root->last_failure != NULL ? ": " : "", root->last_failure != NULL ? root->last_failure : "");

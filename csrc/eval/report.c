@@ -78,7 +78,8 @@ static PyObject *guard_list(const CcTrace *t)
     return list;
 }
 
-static PyObject *segment_dict(const CcSegment *s)
+/* point: 0 for what a call begins with, else a number that is the same for all that begins at one instruction */
+static PyObject *segment_dict(const CcSegment *s, int point)
 {
     const CcTrace *t = s->trace;
     PyObject *d = PyDict_New();
@@ -87,7 +88,7 @@ static PyObject *segment_dict(const CcSegment *s)
     cc_graph_print(t->graph, &graph);
     if (s->plan != NULL) cc_run_print(s->plan, &plan);
     const bool brk = t->end == CC_END_BREAK;
-    if (put(d, "id", PyLong_FromLong(s->id)) < 0 ||
+    if (put(d, "id", PyLong_FromLong(s->id)) < 0 || put(d, "point", PyLong_FromLong(point)) < 0 ||
         put(d, "start", PyUnicode_FromFormat("%U:%d", t->start_file, t->start_line)) < 0 ||
         put(d, "guards", guard_list(t)) < 0 || put(d, "nodes", node_list(t)) < 0 ||
         put(d, "graph_text", text(&graph)) < 0 || put(d, "plan_text", text(&plan)) < 0 ||
@@ -100,12 +101,23 @@ static PyObject *segment_dict(const CcSegment *s)
     return d;
 }
 
-static int append_segment(PyObject *list, const CcSegment *s)
+static int append_segment(PyObject *list, const CcSegment *s, int point)
 {
-    PyObject *d = segment_dict(s);
+    PyObject *d = segment_dict(s, point);
     const int status = d != NULL ? PyList_Append(list, d) : -1;
     Py_XDECREF(d);
     return status;
+}
+
+/* The first point of the root that is at the same instruction: equal layers break at the same one. */
+static int place_of(const CcRoot *root, int p)
+{
+    const CcPoint *a = root->point.at[p];
+    for (int i = 0; i < p; i++) {
+        const CcPoint *b = root->point.at[i];
+        if (a->level[a->n - 1].co == b->level[b->n - 1].co && a->level[a->n - 1].pc == b->level[b->n - 1].pc) return i + 1;
+    }
+    return p + 1;
 }
 
 /* Segments behind breaks belong to the root: entries share them. They are shown with the first entry. */
@@ -114,10 +126,10 @@ static PyObject *entry_list(const CcRoot *root)
     PyObject *list = PyList_New(0);
     for (int i = root->entry.n - 1; list != NULL && i >= 0; i--) {
         PyObject *segments = PyList_New(0);
-        int status = segments != NULL ? append_segment(segments, root->entry.at[i]->segment) : -1;
+        int status = segments != NULL ? append_segment(segments, root->entry.at[i]->segment, 0) : -1;
         for (int p = 0; status == 0 && i == root->entry.n - 1 && p < root->point.n; p++)
             for (int k = 0; status == 0 && k < root->point.at[p]->segment.n; k++)
-                status = append_segment(segments, root->point.at[p]->segment.at[k]);
+                status = append_segment(segments, root->point.at[p]->segment.at[k], place_of(root, p));
         PyObject *d = status == 0 ? Py_BuildValue("{s:O,s:O}", "root", root->func->func_qualname, "segments", segments) : NULL;
         Py_XDECREF(segments);
         if (d == NULL || PyList_Append(list, d) < 0) Py_CLEAR(list);

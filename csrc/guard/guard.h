@@ -28,7 +28,7 @@ typedef struct CcGuard {
     uint8_t source, check;
     bool owned;          /* running it makes a new reference */
     bool grad;           /* TENSOR: requires_grad counts */
-    bool used;           /* a plan or recipe reads the value */
+    bool used;           /* a plan or recipe reads the value: a run holds a reference to it */
     int16_t level;       /* SLOT: which act of the chain */
     int32_t parent;      /* -1: none */
     int32_t index;       /* ARG, SLOT, ITEM: index; SIZE: expected size; ALIAS, DISTINCT: the other source */

@@ -43,6 +43,11 @@ static PyObject *read_source(const CcGuard *g, const CcGuardState *state, PyObje
         if (PyContextVar_Get(parent, NULL, &v) < 0) PyErr_Clear();
         return v;
     }
+    case CC_SRC_ASK: {
+        PyObject *v = PyObject_CallNoArgs(g->key);   /* a C function that reads state: abc.get_cache_token */
+        if (v == NULL) PyErr_Clear();
+        return v;
+    }
     case CC_SRC_REDUCE: {
         PyObject *v = PyObject_CallMethod(parent, "__reduce__", NULL);   /* of builtin iterators only: C code */
         if (v == NULL) PyErr_Clear();
@@ -143,7 +148,7 @@ static bool holds(const CcGuard *g, PyObject *v, PyObject *const *gv)
 void cc_guard_release(const CcGuards *gs, PyObject **gv, int upto)
 {
     for (int i = 0; i < upto; i++)
-        if (gs->g.at[i].owned) Py_CLEAR(gv[i]);
+        if (gs->g.at[i].owned || gs->g.at[i].used) Py_CLEAR(gv[i]);
 }
 
 int cc_guard_run(const CcGuards *gs, const CcGuardState *state, PyObject **gv)
@@ -151,6 +156,7 @@ int cc_guard_run(const CcGuards *gs, const CcGuardState *state, PyObject **gv)
     for (int i = 0; i < gs->g.n; i++) {
         const CcGuard *g = &gs->g.at[i];
         gv[i] = read_source(g, state, gv);
+        if (g->used && !g->owned) Py_XINCREF(gv[i]);   /* an effect may drop what a later recipe needs */
         if (!holds(g, gv[i], gv)) {
             cc_guard_release(gs, gv, i + 1);
             return i;

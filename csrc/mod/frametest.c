@@ -16,6 +16,7 @@ typedef enum Mode {   /* what the observer does; `k` counts executed instruction
     MODE_DONE,            /* performs operators, attributes and calls itself */
     MODE_REBUILD,         /* leaves the frame after k instructions; its caller makes it anew and it goes on there */
     MODE_REBUILD_CALLER,  /* the same two frames up: the caller is made anew too */
+    MODE_RANDOM,          /* at told events, now and then: breaks (not at calls) or gives up, seeded by k */
     MODE_COUNT,
 } Mode;
 
@@ -162,6 +163,14 @@ static bool do_it(const CcAct *act, CcEvent *ev)
     }
 }
 
+static CcGo at_random(Test *t, const CcEvent *ev)
+{
+    t->k = (long)((unsigned long)t->k * 6364136223846793005ul + 1442695040888963407ul);
+    unsigned dice = (unsigned)((unsigned long)t->k >> 40) & 255;
+    bool calls = ev->kind == CC_EV_CALL || ev->kind == CC_EV_CALL_EX;
+    return dice < 2 ? CC_GIVE_UP : dice < 20 && !calls && !(ev->flags & CC_EV_INNER) ? CC_BREAK : CC_OK;
+}
+
 static CcGo on_before(CcObserver *obs, CcAct *act, CcEvent *ev)
 {
     Test *t = (Test *)obs;
@@ -171,6 +180,7 @@ static CcGo on_before(CcObserver *obs, CcAct *act, CcEvent *ev)
     case MODE_BREAK_ALL: return inner || !is_target(t, act) ? CC_OK : CC_BREAK;
     case MODE_BREAK_AT: return !inner && due(t, act) ? CC_BREAK : CC_OK;
     case MODE_GIVE_UP_BEFORE: return due(t, act) ? CC_GIVE_UP : CC_OK;
+    case MODE_RANDOM: return at_random(t, ev);
     case MODE_DONE: return do_it(act, ev) ? CC_DONE : CC_OK;
     default: return CC_OK;
     }
@@ -182,6 +192,7 @@ static CcGo on_after(CcObserver *obs, CcAct *act, CcEvent *ev)
     t->after[ev->kind]++;
     if (is_target(t, act)) t->target_after[ev->kind]++;
     if (!ev->result && PyErr_Occurred()) t->raised++;
+    if (t->mode == MODE_RANDOM) return at_random(t, ev) == CC_GIVE_UP ? CC_GIVE_UP : CC_OK;
     return t->mode == MODE_GIVE_UP_AFTER && due(t, act) ? CC_GIVE_UP : CC_OK;
 }
 
@@ -400,7 +411,7 @@ PyMODINIT_FUNC PyInit__frametest(void)
     PyObject *module = PyModule_Create(&definition);
     static const char *const modes[MODE_COUNT] = {"OBSERVE", "PASS", "STEP_GIVE_UP", "STEP_OBSERVE", "STEP_DEAD", "STEP_REPUT",
                                                   "BREAK_ALL", "BREAK_AT", "GIVE_UP_BEFORE", "GIVE_UP_AFTER", "DONE",
-                                                  "REBUILD", "REBUILD_CALLER"};
+                                                  "REBUILD", "REBUILD_CALLER", "RANDOM"};
     for (int i = 0; module && i < MODE_COUNT; i++) {
         if (PyModule_AddIntConstant(module, modes[i], i) < 0) Py_CLEAR(module);
     }

@@ -176,7 +176,7 @@ CcDo cc_ex_SWAP(CcRun *r, const CcInsn *in)
 
 /* ------------------------------------------------------------------ building */
 
-/* The n topmost operands became `made` (their references moved when `moved`); told after. */
+/* The n topmost operands became `made`; told after. */
 static CcDo built(CcRun *r, int n, PyObject *made)
 {
     if (!made) return CC_DO_RAISED;
@@ -325,7 +325,9 @@ static void name_merge_error(PyObject *callable, PyObject *more)
     if (PyErr_ExceptionMatches(PyExc_AttributeError)) {
         PyErr_Clear();
         PyObject *text = _PyObject_FunctionStr(callable);
-        if (text) PyErr_Format(PyExc_TypeError, "%U argument after ** must be a mapping, not %.200s", text, Py_TYPE(more)->tp_name);
+        if (text)
+            PyErr_Format(PyExc_TypeError, "%U argument after ** must be a mapping, not %.200s", text,
+                         Py_TYPE(more)->tp_name);
         Py_XDECREF(text);
         return;
     }
@@ -427,7 +429,8 @@ static PyObject **function_field(PyFunctionObject *func, int bit)
 }
 static void tell_function(CcRun *r, PyFunctionObject *func)
 {
-    PyObject *parts[] = {func->func_code, func->func_defaults, func->func_kwdefaults, func->func_annotations, func->func_closure};
+    PyObject *parts[] = {func->func_code, func->func_defaults, func->func_kwdefaults, func->func_annotations,
+                         func->func_closure};
     CcEvent ev = {.kind = CC_EV_FUNCTION, .in = parts, .n = 5, .result = (PyObject *)func};
     cc_run_made(r, &ev);
 }

@@ -87,7 +87,8 @@ CcDo cc_ex_RAISE(CcRun *r, const CcInsn *in)
 {
     if (in->arg == 0) return raise_handled();
     PyObject **value = cc_peek(r, in->arg), **cause = in->arg == 2 ? cc_peek(r, 1) : NULL;
-    if (cause && *cause != Py_None && !PyExceptionClass_Check(*cause) && !PyExceptionInstance_Check(*cause)) return CC_DO_HAND;
+    bool bad_cause = cause && *cause != Py_None && !PyExceptionClass_Check(*cause) && !PyExceptionInstance_Check(*cause);
+    if (bad_cause) return CC_DO_HAND;   /* TypeError: CPython raises it */
     CcDo done = instantiate(r, value);
     if (done != CC_DO_NEXT) return done;
     if (cause) {

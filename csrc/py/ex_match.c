@@ -85,7 +85,8 @@ CcDo cc_ex_MATCH_CLASS(CcRun *r, const CcInsn *in)
 }
 
 /* Fills values[i] = subject.get(keys[i]); 1 done, 0 a key is absent, -1 raised. */
-static int keys_values(PyObject *subject, PyObject *keys, PyObject *get, bool unbound, PyObject *seen, PyObject *absent, PyObject *values)
+static int keys_values(PyObject *subject, PyObject *keys, PyObject *get, bool unbound, PyObject *seen, PyObject *absent,
+                       PyObject *values)
 {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keys); i++) {
         PyObject *key = PyTuple_GET_ITEM(keys, i), *args[] = {subject, key, absent};

@@ -30,7 +30,8 @@ int cc_extable_read(CcCodeFull *code)
         p = varint(p, end, &length);
         p = varint(p, end, &target);
         p = varint(p, end, &depth_lasti);
-        cc_vec_push(&rows, (CcHandler){start, start + length, index_of(&code->pub, target), depth_lasti >> 1, depth_lasti & 1});
+        int pc = index_of(&code->pub, target);
+        cc_vec_push(&rows, (CcHandler){start, start + length, pc, depth_lasti >> 1, depth_lasti & 1});
     }
     code->handlers = rows.at;
     code->n_handlers = rows.n;

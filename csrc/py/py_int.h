@@ -28,7 +28,7 @@ typedef struct CcOpRow {   /* one opcode of the running interpreter */
 
 typedef struct CcOpTab {
     CcOpRow row[256];
-    int extended_arg, kw_names, precall, call;   /* opcode numbers; -1 where the interpreter has none */
+    int extended_arg, kw_names, precall, call;   /* opcode numbers; -1: not in this interpreter */
     int for_skip;                                /* instructions behind a loop that an exhausted FOR_ITER passes */
     int to_tuple, positive;                      /* CALL_INTRINSIC_1 arguments; -1 */
     bool null_last;                              /* stack of a call: callable, self-or-NULL (3.13) */
@@ -38,7 +38,8 @@ extern CcOpTab cc_optab;
 enum {
     CC_SPLIT_ARG, CC_SPLIT_FIXED, CC_SPLIT_SHIFT, CC_SPLIT_SHIFT_NULL, CC_SPLIT_COMPARE_BOOL, CC_SPLIT_FLAG,
     CC_SPLIT_FLAG_ONLY, CC_SPLIT_FLAG_IF_ODD, CC_SPLIT_BINOP, CC_SPLIT_PAIR, CC_SPLIT_FORMAT, CC_SPLIT_SUPER,
-    CC_SPLIT_UNPACK_EX, CC_SPLIT_INTRINSIC, CC_SPLIT_RESUME, CC_SPLIT_FORWARD, CC_SPLIT_BACKWARD, CC_SPLIT_FOR, CC_SPLIT_SUSPEND,
+    CC_SPLIT_UNPACK_EX, CC_SPLIT_INTRINSIC, CC_SPLIT_RESUME, CC_SPLIT_FORWARD, CC_SPLIT_BACKWARD, CC_SPLIT_FOR,
+    CC_SPLIT_SUSPEND,
 };
 
 CC_MUST int cc_optab_init(void);

@@ -135,6 +135,7 @@ static void learn_result(CcRec *rec, PyObject *v)
 static CcGo tensor_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v)
 {
     PyObject *d = cc_type_lookup(Py_TYPE(o), name);
+    guard_type_attr(rec, Py_TYPE(o), name, d);   /* torch.Tensor is a Python class: its methods can be patched */
     if (d != NULL && (Py_TYPE(d) == &PyGetSetDescr_Type || Py_TYPE(d) == &PyProperty_Type)) {
         if (v == NULL || !cc_tens_any(v)) {
             learn_result(rec, v);

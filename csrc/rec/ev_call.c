@@ -126,6 +126,12 @@ static bool plain_inside(PyObject *o, int depth)
     return true;
 }
 
+/* Copies the numbers of a list: they are data of the node, not constants of the trace. */
+static bool takes_data(const CcTorch *t)
+{
+    return t->name != NULL && (strcmp(t->name, "torch.tensor") == 0 || strcmp(t->name, "torch.as_tensor") == 0);
+}
+
 static CcGo torch_before(CcRec *rec, CcAct *act, const Call *c, const CcTorch *t)
 {
     switch (t->cls) {
@@ -150,6 +156,7 @@ static CcGo torch_before(CcRec *rec, CcAct *act, const Call *c, const CcTorch *t
         const CcDirty d = cc_value_dirty(rec, c->in[i]);
         if (d != CC_DIRTY_NO) return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(c->in[i]));
         if (!cc_node_nameable(rec, c->in[i], 4)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(c->in[i]));
+        if (i == 0 && takes_data(t) && cc_value_structure(rec, c->in[i], 4)) continue;
         const bool container = PyList_Check(c->in[i]) || PyTuple_Check(c->in[i]) || PyDict_Check(c->in[i]);
         if (container && !cc_value_content(rec, c->in[i], 4)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(c->in[i]));
     }
@@ -287,6 +294,7 @@ static CcGo row_before(CcRec *rec, CcAct *act, const Call *c, const CcCallee *ca
     case CC_CALLEE_PRINT: return cc_rec_break(rec, act, CC_R_PRINT, callee->name);
     case CC_CALLEE_TYPE: return c->n == 1 ? CC_OK : cc_rec_break(rec, act, CC_R_CLASS, "type()");
     case CC_CALLEE_LOOK:
+    case CC_CALLEE_ABC:
     case CC_CALLEE_SUPER:
     case CC_CALLEE_CALLS:
     case CC_CALLEE_CTX_GET:
@@ -338,7 +346,8 @@ static CcGo write_effect(CcRec *rec, CcAct *act, const Call *c, const CcCallee *
     PyObject *in[MAX_ARGS];
     memcpy(in, c->in, sizeof *in * (size_t)c->n);
     const bool takes_items = strstr(callee->name, "extend") != NULL || strstr(callee->name, "update") != NULL;
-    for (int i = 1; takes_items && i < c->n; i++) {   /* what it took is what the argument held then */
+    const int n_pos = c->n - (c->kwnames != NULL ? (int)PyTuple_GET_SIZE(c->kwnames) : 0);
+    for (int i = 1; takes_items && i < n_pos; i++) {   /* what it took is what the argument held then */
         if (PyIter_Check(in[i])) return cc_rec_poison(rec, act, CC_R_OUTSIDE_ITER, callee->name);
         PyObject *copy = PyDict_Check(in[i]) ? PyDict_Copy(in[i]) : PySequence_Tuple(in[i]);
         if (copy == NULL) {
@@ -391,6 +400,19 @@ static CcGo size_guard(CcRec *rec, const Call *c, const CcCallee *callee)
     return CC_OK;
 }
 
+/* ABCMeta.register changes what isinstance says; CPython counts all registrations in one number. */
+static void guard_registrations(CcRec *rec)
+{
+    PyObject *abc = PyImport_ImportModule("_abc");
+    PyObject *ask = abc != NULL ? PyObject_GetAttrString(abc, "get_cache_token") : NULL;
+    PyObject *token = ask != NULL ? PyObject_CallNoArgs(ask) : NULL;
+    if (token != NULL) cc_value_read(rec, CC_SRC_ASK, -1, ask, 0, 0, token);
+    else PyErr_Clear();
+    Py_XDECREF(token);
+    Py_XDECREF(ask);
+    Py_XDECREF(abc);
+}
+
 static CcGo row_after(CcRec *rec, CcAct *act, const Call *c, const CcCallee *callee, PyObject *result)
 {
     CcGo go = CC_OK;
@@ -410,6 +432,7 @@ static CcGo row_after(CcRec *rec, CcAct *act, const Call *c, const CcCallee *cal
     case CC_CALLEE_OBJ_SETATTR:
         if (result != NULL) go = cc_attr_generic_store(rec, act, c->in[0], c->in[1], c->n > 2 ? c->in[2] : NULL);
         break;
+    case CC_CALLEE_ABC: guard_registrations(rec); break;
     case CC_CALLEE_DICT_GET: go = dict_get_after(rec, c); break;
     case CC_CALLEE_WRITE:
     case CC_CALLEE_READ_WRITE:
@@ -479,6 +502,20 @@ static void partial_guards(CcRec *rec, PyObject *o)
     }
 }
 
+/* What the user said about it: disable(reason=...), graph_break(msg). */
+static CcGo special_break(CcRec *rec, CcAct *act, CcReason reason, PyObject *const *in, int n)
+{
+    char name[96], text[256];
+    PyObject *said = reason == CC_R_USER && n > 1 ? Py_NewRef(in[1]) : PyObject_GetAttrString(in[0], "reason");
+    PyErr_Clear();
+    const char *msg = said != NULL && PyUnicode_Check(said) ? PyUnicode_AsUTF8(said) : "";
+    if (reason == CC_R_USER) snprintf(text, sizeof text, "%s%s", *msg != '\0' ? ": " : "", msg);
+    else snprintf(text, sizeof text, "%s%s%s%s", callable_name(in[0], name, sizeof name), *msg != '\0' ? " (" : "", msg,
+                  *msg != '\0' ? ")" : "");
+    Py_XDECREF(said);
+    return cc_rec_break(rec, act, reason, text);
+}
+
 CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n, PyObject *kwnames)
 {
     char name[96];
@@ -490,7 +527,7 @@ CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, in
     }
     if (cc_value_origin(rec, in[0]) == CC_O_UNKNOWN) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(in[0]));
     const struct Special *special = find_special(in[0]);
-    if (special != NULL) return cc_rec_break(rec, act, special->reason, callable_name(in[0], name, sizeof name));
+    if (special != NULL) return special_break(rec, act, special->reason, in, n);
     if (unwrap_hook != NULL && unwrap_hook(in[0]) != NULL) return CC_OK;
     guard_callable(rec, in[0]);
     Call c;

@@ -119,9 +119,33 @@ static CcGo operator_node(CcRec *rec, CcAct *act, const CcEvent *ev, CcForm form
     return cc_node_add(rec, act, &spec, ev->result);
 }
 
+/* The methods that Python's operators ask, on classes that can change. */
+static void guard_operators(CcRec *rec, const CcEvent *ev)
+{
+    char name[24];
+    if (ev->kind == CC_EV_COMPARE) {
+        static const int mirrored[6] = {Py_GT, Py_GE, Py_EQ, Py_NE, Py_LT, Py_LE};
+        cc_attr_dunder(rec, ev->in[0], compare_dunder[ev->arg]);
+        cc_attr_dunder(rec, ev->in[1], compare_dunder[mirrored[ev->arg]]);
+        cc_value_distinct(rec, ev->in[0], ev->in[1]);   /* objects without __eq__ compare by identity */
+    } else if (ev->kind == CC_EV_BINOP) {
+        const char *dunder = binop_dunder[ev->arg];
+        if (ev->flags & CC_EV_INPLACE) {
+            snprintf(name, sizeof name, "__i%s", dunder + 2);
+            cc_attr_dunder(rec, ev->in[0], name);
+        }
+        cc_attr_dunder(rec, ev->in[0], dunder);
+        snprintf(name, sizeof name, "__r%s", dunder + 2);
+        cc_attr_dunder(rec, ev->in[1], name);
+    } else {
+        cc_attr_dunder(rec, ev->in[0], ev->arg == '-' ? "__neg__" : ev->arg == '~' ? "__invert__" : "__pos__");
+    }
+}
+
 static CcGo operator_after(CcRec *rec, CcAct *act, const CcEvent *ev)
 {
     if (ev->result == NULL) return CC_OK;
+    guard_operators(rec, ev);
     CcBound bound;
     if (operand_tensor(ev) || (any_symbolic(rec, ev) && ev->kind != CC_EV_COMPARE)) {
         switch (ev->kind) {
@@ -138,10 +162,6 @@ static CcGo operator_after(CcRec *rec, CcAct *act, const CcEvent *ev)
                                  cc_bind_compare(ev->arg, ev->in[0], ev->in[1], &bound), &bound);
         default: break;
         }
-    }
-    for (int i = 0; i < ev->n; i++) {
-        if (ev->kind == CC_EV_COMPARE) cc_attr_dunder(rec, ev->in[i], compare_dunder[ev->arg]);
-        else if (ev->kind == CC_EV_BINOP) cc_attr_dunder(rec, ev->in[i], binop_dunder[ev->arg]);
     }
     if (cc_value_origin(rec, ev->result) == CC_O_UNKNOWN) cc_value_fresh(rec, ev->result);
     return CC_OK;
@@ -317,6 +337,9 @@ static CcGo contains_after(CcRec *rec, CcAct *act, const CcEvent *ev)
     (void)act;
     PyObject *o = ev->in[0];
     if (is_heap(o)) cc_attr_dunder(rec, o, "__contains__");
+    if (PyList_Check(o) || PyTuple_Check(o))
+        for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++)
+            cc_value_distinct(rec, ev->in[1], PySequence_Fast_GET_ITEM(o, i));
     const int source = PyDict_Check(o) ? cc_value_source(rec, o) : -1;
     if (source >= 0 && (cc_value_const(ev->in[1]) || cc_value_ident(ev->in[1])))
         cc_value_read(rec, CC_SRC_KEY, source, ev->in[1], 0, 0, PyDict_GetItemWithError(o, ev->in[1]));
@@ -630,6 +653,9 @@ CcGo cc_op_after(CcRec *rec, CcAct *act, CcEvent *ev)
         return operator_after(rec, act, ev);
     case CC_EV_UNARY:
     case CC_EV_COMPARE: return operator_after(rec, act, ev);
+    case CC_EV_IS:
+        cc_value_distinct(rec, ev->in[0], ev->in[1]);
+        return CC_OK;
     case CC_EV_CONTAINS: return contains_after(rec, act, ev);
     case CC_EV_TRUTH: return truth_after(rec, act, ev);
     case CC_EV_ITER: return iter_after(rec, act, ev);

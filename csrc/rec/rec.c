@@ -58,6 +58,8 @@ static void set_why(CcRec *rec, const CcAct *act, CcReason reason, const char *w
     for (const CcAct *a = act; a != NULL; a = a->prev) n++;
     rec->why.stack = calloc((size_t)n + 1, sizeof *rec->why.stack);
     rec->why.n_stack = n;
+    const uint64_t words[] = {act != NULL ? (uintptr_t)act->co : 0, act != NULL ? (uint64_t)act->pc : 0};
+    rec->why.site = cc_map_hash(words, sizeof words, 0);
     for (const CcAct *a = act; a != NULL; a = a->prev)
         rec->why.stack[--n] = (struct CcPlace){Py_NewRef(a->co->co_filename), Py_NewRef(a->co->co_qualname),
                                                cc_code_line(a->code, a->pc)};
@@ -199,6 +201,31 @@ static void adopt_iterator(CcRec *rec, PyObject *it, int source)
     cc_value_set(rec, it, CC_O_FRESH, -1);
 }
 
+/* A list or dict that only the frames' slots hold was made by this call: its content becomes guarded (numbers in it stay
+ * symbolic), and it may be changed freely, because a later snapshot puts a new one into the slots. */
+static void adopt_container(CcRec *rec, PyObject *o, int source)
+{
+    CcGuards *gs = &rec->trace->guards;
+    if (PyList_Check(o)) {
+        bool is_new;
+        const int size = cc_guard_source(gs, CC_SRC_SIZE, source, NULL, 0, (int)PyList_GET_SIZE(o), &is_new);
+        if (is_new) cc_guard_check(gs, size, CC_CHK_SIZE, NULL);
+        for (Py_ssize_t i = 0; i < PyList_GET_SIZE(o); i++) {
+            PyObject *item = PyList_GET_ITEM(o, i);
+            if (!PyFloat_CheckExact(item)) {
+                cc_value_read(rec, CC_SRC_ITEM, source, NULL, 0, (int)i, item);
+                continue;
+            }
+            const int id = cc_guard_source(gs, CC_SRC_ITEM, source, NULL, 0, (int)i, &is_new);
+            if (is_new) cc_guard_check(gs, id, CC_CHK_TYPE, (PyObject *)&PyFloat_Type);
+            if (cc_value_find(rec, item) == NULL) cc_value_set(rec, item, CC_O_SOURCE, id);
+        }
+    } else if (!cc_value_content(rec, o, 1)) {
+        return;
+    }
+    cc_value_set(rec, o, CC_O_FRESH, -1);
+}
+
 /* How many slots of the chain refer to o (a comprehension's iterator is in a local and on two stacks). */
 static int slots_holding(const CcRec *rec, PyObject *o)
 {
@@ -225,6 +252,9 @@ static void read_slot(CcRec *rec, CcAct *act, int level, int slot, bool symbolic
     const int id = cc_value_read(rec, CC_SRC_SLOT, -1, NULL, level, slot, v);
     if (v != NULL && known_iterator(v) && gs->g.at[id].check == CC_CHK_TYPE && Py_REFCNT(v) <= 1 + slots_holding(rec, v))
         adopt_iterator(rec, v, id);
+    if (v != NULL && (PyList_CheckExact(v) || PyDict_CheckExact(v)) && gs->g.at[id].check == CC_CHK_TYPE &&
+        Py_REFCNT(v) <= 1 + slots_holding(rec, v))
+        adopt_container(rec, v, id);
 }
 
 /* Stack slots of an act that waits inside a call: the operands of that call are not needed any more. */
@@ -560,6 +590,6 @@ CcGo cc_rec_after(CcRec *rec, CcAct *act, CcEvent *ev)
 
 int cc_rec_init(PyObject *torch)
 {
-    if (cc_attr_init() < 0 || cc_call_init() < 0 || cc_callee_init() < 0 || cc_library_init() < 0) return -1;
+    if (cc_value_init() < 0 || cc_attr_init() < 0 || cc_call_init() < 0 || cc_callee_init() < 0 || cc_library_init() < 0) return -1;
     return cc_intrin_init(torch);
 }

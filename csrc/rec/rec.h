@@ -22,6 +22,7 @@ const char *cc_reason_advice(CcReason r);
 /* Where and why: filled when it happens, never recomputed. Strings are owned. */
 typedef struct CcBreakInfo {
     CcReason reason;
+    uint64_t site;              /* hash of (code, instruction): tells two breaks of one line apart */
     char *text;                 /* why, with the name of what it is about */
     int n_stack;
     struct CcPlace {

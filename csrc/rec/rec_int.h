@@ -69,6 +69,7 @@ struct CcRec {
 };
 
 /* ---- value.c: provenance ---- */
+CC_MUST int cc_value_init(void);
 CcProv *cc_value_find(CcRec *rec, PyObject *o);              /* live entry or NULL */
 CcOrigin cc_value_origin(CcRec *rec, PyObject *o);
 bool cc_value_const(PyObject *o);                            /* immutable, compared by value */
@@ -83,10 +84,14 @@ int cc_value_source(CcRec *rec, PyObject *o);
 int cc_value_const_source(CcRec *rec, PyObject *o);
 /* Records that `source` of parent gave v (NULL: absent): adds the guard when it is new and learns v. Guard id. */
 int cc_value_read(CcRec *rec, CcSource source, int parent, PyObject *key, int level, int index, PyObject *v);
+/* Two objects were compared by identity: when both came from outside and differ, they have to differ in a replay. */
+void cc_value_distinct(CcRec *rec, PyObject *a, PyObject *b);
 /* Marks that source as written by this trace: later reads of it carry no guard. */
 void cc_value_written(CcRec *rec, CcSource source, int parent, PyObject *key);
 /* Guards the content of a container that came from outside, `depth` levels deep. False: it can't be guarded. */
 bool cc_value_content(CcRec *rec, PyObject *o, int depth);
+/* Guards lengths and element types only: what torch.tensor(list) makes of a list depends on no more. */
+bool cc_value_structure(CcRec *rec, PyObject *o, int depth);
 bool cc_value_has_tensor(PyObject *o, int depth);
 bool cc_value_symbolic(CcRec *rec, PyObject *o);             /* a number that is not constant under guards */
 /* A symbolic number from outside is compared with a constant: guards the outcome. False: it is computed by a node. */

@@ -18,9 +18,20 @@ bool cc_value_const(PyObject *o)
     return t == &PyTuple_Type && PyTuple_GET_SIZE(o) == 0;
 }
 
+static PyObject *enum_meta;
+
+int cc_value_init(void)
+{
+    PyObject *m = PyImport_ImportModule("enum");
+    enum_meta = m != NULL ? PyObject_GetAttrString(m, "EnumMeta") : NULL;
+    Py_XDECREF(m);
+    return enum_meta != NULL ? 0 : -1;
+}
+
 bool cc_value_ident(PyObject *o)
 {
     PyTypeObject *t = Py_TYPE(o);
+    if ((PyObject *)Py_TYPE(t) == enum_meta) return true;   /* members live as long as their class */
     if (PyType_Check(o) || PyModule_Check(o) || t == &PyFunction_Type || t == &PyMethodDescr_Type ||
         t == &PyWrapperDescr_Type || t == &PyGetSetDescr_Type || t == &PyMemberDescr_Type || t == &PyCode_Type ||
         t == &PyProperty_Type || t == &PyClassMethod_Type || t == &PyStaticMethod_Type || t == &PyClassMethodDescr_Type)
@@ -183,10 +194,17 @@ int cc_value_read(CcRec *rec, CcSource source, int parent, PyObject *key, int le
     const int id = cc_guard_source(&rec->trace->guards, source, parent, key, level, index, &is_new);
     if (is_new) {
         CcGuard *g = &rec->trace->guards.g.at[id];
-        g->owned = source == CC_SRC_MEMBER || source == CC_SRC_CTXVAR || source == CC_SRC_REDUCE;
+        g->owned = source == CC_SRC_MEMBER || source == CC_SRC_ASK || source == CC_SRC_CTXVAR || source == CC_SRC_REDUCE;
         learn(rec, id, v);
     }
     return id;
+}
+
+void cc_value_distinct(CcRec *rec, PyObject *a, PyObject *b)
+{
+    const CcProv *p = cc_value_find(rec, a), *q = cc_value_find(rec, b);
+    if (a == b || p == NULL || q == NULL || p->origin != CC_O_SOURCE || q->origin != CC_O_SOURCE) return;
+    cc_guard_also(&rec->trace->guards, CC_MAX(p->id, q->id), CC_CHK_DISTINCT, NULL, CC_MIN(p->id, q->id));
 }
 
 void cc_value_written(CcRec *rec, CcSource source, int parent, PyObject *key)
@@ -282,6 +300,26 @@ bool cc_value_content(CcRec *rec, PyObject *o, int depth)
     if (PyDict_Check(o)) return dict_content(rec, o, parent, depth);
     if (PyAnySet_Check(o)) return set_content(rec, o, parent);
     return p->origin == CC_O_FRESH || cc_tens_any(o) || parent >= 0;
+}
+
+bool cc_value_structure(CcRec *rec, PyObject *o, int depth)
+{
+    const int source = cc_value_source(rec, o);
+    if (source < 0 || depth == 0 || cc_value_dirty(rec, o) || !(PyList_CheckExact(o) || PyTuple_CheckExact(o))) return false;
+    CcGuards *gs = &rec->trace->guards;
+    guard_size(rec, source, PySequence_Fast_GET_SIZE(o));
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++) {
+        PyObject *item = PySequence_Fast_GET_ITEM(o, i);
+        if (PyFloat_CheckExact(item) || PyLong_CheckExact(item) || PyBool_Check(item)) {
+            bool is_new;
+            const int id = cc_guard_source(gs, CC_SRC_ITEM, source, NULL, 0, (int)i, &is_new);
+            if (is_new) cc_guard_check(gs, id, CC_CHK_TYPE, (PyObject *)Py_TYPE(item));
+        } else {
+            cc_value_read(rec, CC_SRC_ITEM, source, NULL, 0, (int)i, item);
+            if (!cc_value_structure(rec, item, depth - 1)) return false;
+        }
+    }
+    return true;
 }
 
 bool cc_value_has_tensor(PyObject *o, int depth)

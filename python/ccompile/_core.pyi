@@ -21,6 +21,7 @@ SegmentDict = TypedDict(
     "SegmentDict",
     {
         "id": int,
+        "point": int,
         "start": str,
         "guards": list[str],
         "nodes": list[NodeDict],

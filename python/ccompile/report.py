@@ -69,8 +69,8 @@ class Graph:
 
 @dataclass
 class Explanation:
-    """What `explain` returns; print it. Counts are those of torch._dynamo.explain: graphs with at least one op, and
-    breaks met during the call."""
+    """What `explain` returns; print it. Counts are those of torch._dynamo.explain: places where a graph with at least one
+    op begins, and places at which the call broke (a break in a loop counts once)."""
 
     name: str
     graphs: list[Graph] = field(default_factory=list)
@@ -82,6 +82,13 @@ class Explanation:
     @classmethod
     def of(cls, name: str, report: Any, result: Any = None) -> "Explanation":
         """From what Compiled.report() gives."""
+        # Variants of one place (other sizes, other branches, other turns of a loop) are one graph.
+        places = {
+            (entry["root"], segment["point"]): (entry, segment)
+            for entry in reversed(report["entries"])
+            for segment in reversed(entry["segments"])
+            if segment["nodes"]
+        }
         graphs = [
             Graph(
                 entry["root"],
@@ -93,9 +100,7 @@ class Explanation:
                 segment["plan_text"],
                 segment["hits"],
             )
-            for entry in report["entries"]
-            for segment in entry["segments"]
-            if segment["nodes"]
+            for entry, segment in reversed(places.values())
         ]
         breaks = [BreakReason.of(found) for found in report["breaks_seen"]]
         give_ups = [BreakReason.of(found) for found in report["give_ups"]]
