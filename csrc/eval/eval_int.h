@@ -20,6 +20,15 @@ int cc_segment_check(const CcSegment *s, CcScratch *x, const CcGuardState *state
 /* Plan and effects. 0; -1 with the error set; *pure_failure: nothing was changed yet, so it may be done again eagerly. */
 CC_MUST int cc_segment_exec(CcSegment *s, CcScratch *x, bool *pure_failure);
 CC_MUST CC_NEW PyObject *cc_segment_make(const CcSegment *s, CcScratch *x, int recipe);
+/* Runs the plan on the recorded inputs and compares with the recorded outputs. False: they differ (an event says how). */
+bool cc_verify_segment(CcSegment *s);
+/* Host callbacks for one run. */
+typedef struct CcSegmentHost {
+    const CcTrace *trace;
+    CcScratch *x;
+    CcMaker maker;
+} CcSegmentHost;
+CcHost cc_segment_host(CcSegmentHost *h, const CcTrace *t, CcScratch *x);
 /* Takes over the trace. NULL with MemoryError. */
 CcSegment *cc_segment_new(CcRoot *root, CcTrace *trace);
 void cc_segment_free(CcSegment *s);

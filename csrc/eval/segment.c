@@ -4,11 +4,7 @@
 
 enum { MAX_CALL = 256 };
 
-typedef struct Host {
-    const CcTrace *trace;
-    CcScratch *x;
-    CcMaker maker;
-} Host;
+typedef CcSegmentHost Host;
 
 /* ------------------------------------------------------------------ scratch */
 
@@ -137,6 +133,14 @@ static int host_call(void *ctx, int n)
 
 /* ------------------------------------------------------------------ running */
 
+static CcMaker maker(const CcTrace *t, CcScratch *x, bool shared);
+
+CcHost cc_segment_host(CcSegmentHost *h, const CcTrace *t, CcScratch *x)
+{
+    *h = (Host){t, x, maker(t, x, false)};
+    return (CcHost){.ctx = h, .data = host_data, .make = host_make, .call = host_call, .drop = host_drop};
+}
+
 static int run_effects(const CcTrace *t, const CcMaker *m, CcScratch *x)
 {
     for (int e = 0; e < t->effect.n; e++) {
@@ -160,8 +164,8 @@ int cc_segment_exec(CcSegment *s, CcScratch *x, bool *pure_failure)
     *pure_failure = !t->impure;
     for (int i = 0; i < t->input.n; i++) x->value[t->input_value.at[i]] = Py_NewRef(x->gv[t->input.at[i]]);
     if (t->graph->node.n > 0) {
-        Host host = {t, x, maker(t, x, false)};
-        const CcHost h = {.ctx = &host, .data = host_data, .make = host_make, .call = host_call, .drop = host_drop};
+        Host host;
+        const CcHost h = cc_segment_host(&host, t, x);
         CcErr err = {0};
         if (cc_run_exec(s->plan, &h, NULL, &err) < 0) {
             if (!PyErr_Occurred()) PyErr_Format(PyExc_RuntimeError, "ccompile: %s", err.text);
@@ -194,6 +198,14 @@ CcSegment *cc_segment_new(CcRoot *root, CcTrace *trace)
     if (s->plan == NULL) {
         cc_log_add(CC_LOG_FALLBACK, "segment %d: %s", s->id, err.text);
         s->broken = true;
+    }
+    if (trace->kept.n > 0) {
+        if (s->plan != NULL && !options.host_only && !trace->impure && !cc_verify_segment(s)) {
+            cc_run_free(s->plan);
+            s->plan = cc_run_compile(trace->graph, &(CcRunOptions){.host_only = true}, &err);
+            s->broken = s->plan == NULL;
+        }
+        cc_trace_forget(trace);
     }
     return s;
 }

@@ -336,9 +336,16 @@ static void free_actions(CcAction *at, int n)
     for (int i = 0; i < n; i++) free_action(&at[i]);
 }
 
+void cc_trace_forget(CcTrace *t)
+{
+    for (int i = 0; i < t->kept.n; i++) Py_DECREF(t->kept.at[i].tensor);
+    cc_vec_free(&t->kept);
+}
+
 void cc_trace_free(CcTrace *t)
 {
     if (t == NULL) return;
+    cc_trace_forget(t);
     cc_guard_free(&t->guards);
     cc_graph_free(t->graph);
     cc_vec_free(&t->input);

@@ -96,10 +96,12 @@ static bool mark_site(CcRec *rec, PyCodeObject *co, int pc)
 
 /* ------------------------------------------------------------------ life */
 
-CcRec *cc_rec_new(CcSites *sites)
+CcRec *cc_rec_new(CcSites *sites, bool keep_tensors)
 {
     CcRec *rec = calloc(1, sizeof *rec);
-    if (rec != NULL) rec->sites = sites;
+    if (rec == NULL) return NULL;
+    rec->sites = sites;
+    rec->keep_tensors = keep_tensors;
     return rec;
 }
 
@@ -452,12 +454,30 @@ static void guard_distinct(CcRec *rec)
     }
 }
 
+static void keep(CcTrace *t, int value, PyObject *tensor)
+{
+    cc_vec_push(&t->kept, (struct CcKept){value, Py_NewRef(tensor)});
+}
+
+static void keep_tensors(CcRec *rec)
+{
+    CcTrace *t = rec->trace;
+    for (int i = 0; i < rec->prov.n; i++) {
+        const CcProv *p = &rec->prov.at[i];
+        if (p->object == NULL || !cc_tens_any(p->object)) continue;
+        if (p->origin == CC_O_VALUE && t->graph->val.at[p->id].is_output) keep(t, p->id, p->object);
+        const int64_t *input = p->origin == CC_O_SOURCE ? cc_map_find(&rec->input_of, (const void *)(intptr_t)(p->id + 1)) : NULL;
+        if (input != NULL) keep(t, (int)*input, p->object);
+    }
+}
+
 static void finish(CcRec *rec, CcEnd end)
 {
     CcTrace *t = rec->trace;
     t->end = end;
     t->instructions = rec->instructions;
     mark_all_outputs(t);
+    if (rec->keep_tensors) keep_tensors(rec);
     guard_distinct(rec);
     if (rec->read_grad)
         for (int i = 0; i < t->guards.g.n; i++)

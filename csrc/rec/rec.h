@@ -66,6 +66,8 @@ typedef struct CcMaker {
 } CcMaker;
 CC_MUST CC_NEW PyObject *cc_recipe_make(const CcMaker *m, int recipe);   /* NULL: error set, or CC_MAKE_NULL */
 void cc_recipe_free(CcRecipes *rs);
+/* Whether it needs nothing but constants, graph values and tensors that are graph inputs. */
+bool cc_recipe_self_contained(const CcRecipes *rs, int recipe);
 
 /* ---- actions: what is done by calling Python objects in a replay (host nodes of the graph, and effects) ---- */
 typedef enum CcForm {
@@ -116,11 +118,16 @@ typedef struct CcTrace {
     bool needs_grad;              /* autograd has to see its ops */
     bool impure;                  /* writes tensors, draws random numbers, or sets state: can't be run twice */
     int ops;                      /* nodes that are tensor ops */
+    CC_VEC(struct CcKept {
+        int value;
+        PyObject *tensor;         /* strong */
+    }) kept;                      /* recorded inputs and outputs of the graph; cc_trace_forget */
     int start_line;
     PyObject *start_file;         /* strong */
     int instructions;
 } CcTrace;
 void cc_trace_free(CcTrace *t);
+void cc_trace_forget(CcTrace *t);                  /* drops `kept` */
 int cc_trace_visit(const CcTrace *t, visitproc visit, void *arg);
 
 /* ---- sites: instructions at which a recording of this root has to break ---- */
@@ -136,7 +143,8 @@ void cc_sites_free(CcSites *sites);
 
 /* ---- recording ---- */
 typedef struct CcRec CcRec;
-CcRec *cc_rec_new(CcSites *sites);
+/* keep_tensors: the trace keeps its recorded inputs and outputs (CcTrace.kept), for the self-check. */
+CcRec *cc_rec_new(CcSites *sites, bool keep_tensors);
 void cc_rec_free(CcRec *rec);
 
 /* Begins the first trace of a call: the next frame that enters is the root's. args: the call's values (positional, then the

@@ -62,6 +62,7 @@ struct CcRec {
     PyObject *kwnames;
     PyFunctionObject *root;
     bool await_root;       /* the next frame is the root's */
+    bool keep_tensors;     /* results of nodes are held strongly, and go into CcTrace.kept */
     bool read_grad;        /* requires_grad was read: every tensor guard checks it */
     bool writes;           /* an effect on a container was recorded: aliasing of containers matters */
     CcBreakInfo why;

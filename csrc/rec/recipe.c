@@ -231,6 +231,15 @@ PyObject *cc_recipe_make(const CcMaker *m, int recipe)
     return o;
 }
 
+bool cc_recipe_self_contained(const CcRecipes *rs, int recipe)
+{
+    const CcRecipe *r = &rs->r.at[recipe];
+    if (r->make == CC_MAKE_EFFECT || (r->make == CC_MAKE_SOURCE && !r->aux)) return false;
+    for (int i = 0; i < r->n; i++)
+        if (!cc_recipe_self_contained(rs, rs->kid.at[r->kid0 + i])) return false;
+    return true;
+}
+
 void cc_recipe_free(CcRecipes *rs)
 {
     for (int i = 0; i < rs->r.n; i++) Py_CLEAR(rs->r.at[i].object);
@@ -483,7 +492,7 @@ static int build(Builder *b, PyObject *o)
         case CC_O_SOURCE:
             if (gs->g.at[p->id].source == CC_SRC_CONST) return leaf(b, CC_MAKE_CONST, 0, gs->g.at[p->id].key);
             gs->g.at[p->id].used = true;
-            return leaf(b, CC_MAKE_SOURCE, p->id, NULL);
+            return add(b, &(CcRecipe){.make = CC_MAKE_SOURCE, .id = p->id, .aux = cc_tens_any(o)});   /* aux: a tensor */
         case CC_O_VALUE: return leaf(b, CC_MAKE_VALUE, p->id, NULL);
         case CC_O_EFFECT: return leaf(b, CC_MAKE_EFFECT, p->id, NULL);
         case CC_O_CONST: return leaf(b, CC_MAKE_CONST, 0, o);

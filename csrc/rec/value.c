@@ -82,7 +82,7 @@ CcProv *cc_value_set(CcRec *rec, PyObject *o, CcOrigin origin, int id)
     CcProv *p = cc_value_find(rec, o);
     if (p == NULL) {
         PyObject *weak = NULL;
-        if (origin == CC_O_VALUE && cc_tens_any(o)) {
+        if (origin == CC_O_VALUE && cc_tens_any(o) && !rec->keep_tensors) {
             weak = PyWeakref_NewRef(o, NULL);
             if (weak == NULL) PyErr_Clear();
         }

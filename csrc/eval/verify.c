@@ -1,0 +1,81 @@
+/* The self-check (knob `verify`, CCOMPILE_VERIFY=1): a new plan is run once on the inputs that the recording saw, and gives what
+ * eager gave; otherwise its nodes all go back to torch. Plans that write, draw random numbers or set state are left out:
+ * they can't be run twice. */
+#include "eval_int.h"
+
+/* Kernels may round differently from eager, but not much. */
+static const double RTOL = 1e-3, ATOL = 1e-4, RTOL_HALF = 5e-2, ATOL_HALF = 1e-1;
+
+static bool close_enough(PyObject *got, PyObject *want, CcDtype dtype)
+{
+    static PyObject *allclose;
+    if (allclose == NULL) {
+        PyObject *torch = PyImport_ImportModule("torch");
+        allclose = torch != NULL ? PyObject_GetAttrString(torch, "allclose") : NULL;
+        Py_XDECREF(torch);
+    }
+    const bool half = dtype == CC_DT_BF16 || dtype == CC_DT_F16, exact = cc_dtype_info(dtype)->kind != 'f';
+    PyObject *args = allclose != NULL ? PyTuple_Pack(2, got, want) : NULL;
+    PyObject *kw = args != NULL ? Py_BuildValue("{s:d,s:d,s:O}", "rtol", exact ? 0.0 : half ? RTOL_HALF : RTOL, "atol",
+                                                exact ? 0.0 : half ? ATOL_HALF : ATOL, "equal_nan", Py_True)
+                                : NULL;
+    PyObject *r = kw != NULL ? PyObject_Call(allclose, args, kw) : NULL;
+    const bool is = r == Py_True;
+    if (r == NULL) PyErr_Clear();
+    Py_XDECREF(r);
+    Py_XDECREF(kw);
+    Py_XDECREF(args);
+    return is;
+}
+
+static bool same_output(const CcSegment *s, PyObject *got, int value, PyObject *want)
+{
+    const CcType *type = &s->trace->graph->val.at[value].type;
+    if (type->ndim < 0) return true;   /* made by torch itself */
+    CcTensor t;
+    cc_tens_read(got, false, &t);
+    const bool like = t.type.dtype == type->dtype && t.type.ndim == type->ndim && cc_type_same_shape(&t.type, type);
+    if (like && close_enough(got, want, (CcDtype)type->dtype)) return true;
+    CcSbuf sb = {0};
+    cc_tens_describe(type, &sb);
+    cc_log_add(CC_LOG_VERIFY, "segment %d: value %%%d (%s) differs from eager's: its plan is not used", s->id, value, cc_sbuf_text(&sb));
+    cc_sbuf_free(&sb);
+    return false;
+}
+
+bool cc_verify_segment(CcSegment *s)
+{
+    const CcTrace *t = s->trace;
+    for (int i = 0; i < t->node.n; i++)   /* host nodes whose operands come from elsewhere than the graph can't be run here */
+        for (int k = 0; k < t->node.at[i].n; k++)
+            if (!cc_recipe_self_contained(&t->recipes, t->args.at[t->node.at[i].args0 + k])) return true;
+    CcScratch x;
+    cc_segment_open(s, &x);
+    for (int i = 0; i < t->guards.g.n; i++) x.gv[i] = NULL;
+    for (int i = 0; i < t->kept.n; i++)
+        if (t->graph->val.at[t->kept.at[i].value].def < 0) {
+            const int value = t->kept.at[i].value;
+            Py_XSETREF(x.value[value], Py_NewRef(t->kept.at[i].tensor));
+            for (int k = 0; k < t->input.n; k++)
+                if (t->input_value.at[k] == value) x.gv[t->input.at[k]] = t->kept.at[i].tensor;
+        }
+    bool ok = true;
+    for (int i = 0; ok && i < t->input.n; i++) ok = x.value[t->input_value.at[i]] != NULL;
+    if (ok) {
+        CcSegmentHost host;
+        const CcHost h = cc_segment_host(&host, t, &x);
+        CcErr err = {0};
+        ok = cc_run_exec(s->plan, &h, NULL, &err) == 0;
+        if (!ok) cc_log_add(CC_LOG_VERIFY, "segment %d: its plan failed: %s", s->id, err.text);
+        PyErr_Clear();
+        for (int i = 0; ok && i < t->kept.n; i++) {
+            const int value = t->kept.at[i].value;
+            if (t->graph->val.at[value].def >= 0 && x.value[value] != NULL)
+                ok = same_output(s, x.value[value], value, t->kept.at[i].tensor);
+        }
+    } else {
+        ok = true;   /* an input is gone: nothing to compare with */
+    }
+    cc_segment_close(&x);
+    return ok;
+}
