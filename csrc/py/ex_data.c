@@ -46,7 +46,18 @@ CcDo cc_ex_CONST(CcRun *r, const CcInsn *in)
 static CcDo load(CcRun *r, int local)
 {
     PyObject *value = r->slot[local];
-    if (!value) return CC_DO_HAND;   /* UnboundLocalError: no side effect, CPython raises it */
+    if (!value) {
+        PyObject *names = PyCode_GetVarnames(r->act.co);   /* of parameters and plain locals; cells come from another opcode */
+        if (!names || local >= PyTuple_GET_SIZE(names)) {
+            Py_XDECREF(names);
+            PyErr_Clear();
+            return CC_DO_HAND;
+        }
+        PyErr_Format(PyExc_UnboundLocalError, "cannot access local variable '%U' where it is not associated with a value",
+                     PyTuple_GET_ITEM(names, local));
+        Py_DECREF(names);
+        return CC_DO_RAISED;
+    }
     cc_push(r, Py_NewRef(value));
     return CC_DO_NEXT;
 }

@@ -131,6 +131,10 @@ static const struct {
 };
 static CcMap intrinsic_answers;
 
+/* Code that computes other numbers when it is told that it is compiled: it is told what eager is told. */
+static const char *const told_eager[] = {"torch.nn.modules.transformer.TransformerEncoder.forward"};
+static const PyObject *told_eager_code[CC_COUNT(told_eager)];
+
 int cc_intrin_init(PyObject *torch)
 {
     (void)torch;
@@ -140,11 +144,20 @@ int cc_intrin_init(PyObject *torch)
         PyObject *o = resolve(path);
         if (o != NULL) cc_map_put(&intrinsic_answers, o, intrinsics[i].answer);
     }
+    for (int i = 0; i < CC_COUNT(told_eager); i++) {
+        char path[160];
+        snprintf(path, sizeof path, "%s", told_eager[i]);
+        PyObject *o = resolve(path);
+        if (o != NULL && PyFunction_Check(o)) told_eager_code[i] = PyFunction_GET_CODE(o);
+    }
     return 0;
 }
 
-PyObject *cc_intrin_call(PyObject *callable)
+PyObject *cc_intrin_call(PyObject *callable, const PyCodeObject *caller)
 {
     const int64_t *v = cc_map_find(&intrinsic_answers, callable);
-    return v != NULL ? Py_NewRef(*v ? Py_True : Py_False) : NULL;
+    if (v == NULL) return NULL;
+    bool answer = *v;
+    for (int i = 0; i < CC_COUNT(told_eager_code); i++) answer = answer && (const PyObject *)caller != told_eager_code[i];
+    return Py_NewRef(answer ? Py_True : Py_False);
 }

@@ -84,7 +84,7 @@ static CcGo tensor_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name)
     PyObject *d = cc_type_lookup(Py_TYPE(o), name);
     if (d == NULL || !(Py_TYPE(d) == &PyGetSetDescr_Type || Py_TYPE(d) == &PyProperty_Type)) return CC_OK;
     const CcTorch torch = cc_torch_attr(o, name);
-    if (torch.cls == CC_T_META && cc_node_unsized(rec, o)) return cc_rec_break(rec, act, CC_R_DATA_SHAPE, PyUnicode_AsUTF8(name));
+    if (torch.cls == CC_T_META && cc_node_unsized(rec, o) && cc_node_tells_size(PyUnicode_AsUTF8(name))) return cc_rec_break(rec, act, CC_R_DATA_SHAPE, PyUnicode_AsUTF8(name));
     if (torch.cls == CC_T_VALUE || torch.cls == CC_T_BREAK) {
         return cc_rec_break(rec, act, torch.cls == CC_T_VALUE ? CC_R_TENSOR_VALUE : CC_R_TORCH_EFFECT,
                             torch.name != NULL ? torch.name : PyUnicode_AsUTF8(name));

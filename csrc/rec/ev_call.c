@@ -98,6 +98,11 @@ static bool normalise(CcRec *rec, Call *c, PyObject *const *in, int n, PyObject 
     return true;
 }
 
+static int n_positional(const Call *c)
+{
+    return c->n - (c->kwnames != NULL ? (int)PyTuple_GET_SIZE(c->kwnames) : 0);
+}
+
 static bool any_tensor(const Call *c, int depth)
 {
     for (int i = 0; i < c->n; i++)
@@ -139,7 +144,7 @@ static CcGo torch_before(CcRec *rec, CcAct *act, const Call *c, const CcTorch *t
     case CC_T_DROP: return CC_OK;
     case CC_T_META:
         for (int i = 0; i < c->n; i++)
-            if (cc_node_unsized(rec, c->in[i])) return cc_rec_break(rec, act, CC_R_DATA_SHAPE, t->name);
+            if (cc_node_unsized(rec, c->in[i]) && cc_node_tells_size(t->name)) return cc_rec_break(rec, act, CC_R_DATA_SHAPE, t->name);
         return CC_OK;
     case CC_T_VALUE: return cc_rec_break(rec, act, CC_R_TENSOR_VALUE, t->name);
     case CC_T_BREAK: return cc_rec_break(rec, act, CC_R_TORCH_EFFECT, t->name);
@@ -254,6 +259,13 @@ static void guard_class(CcRec *rec, PyTypeObject *t)
 
 /* ------------------------------------------------------------------ rows of callee.def: before */
 
+static PyObject *dict_name(void)
+{
+    static PyObject *name;
+    if (name == NULL) name = PyUnicode_InternFromString("__dict__");
+    return name;
+}
+
 static bool looks_inside(CcCalleeKind k) { return k == CC_CALLEE_PURE || k == CC_CALLEE_ARITH || k == CC_CALLEE_VALUE; }
 
 static CcGo contents(CcRec *rec, CcAct *act, const Call *c, int from, int depth)
@@ -292,6 +304,9 @@ static CcGo row_before(CcRec *rec, CcAct *act, const Call *c, const CcCallee *ca
             return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(c->in[i]));
     switch (k) {
     case CC_CALLEE_PRINT: return cc_rec_break(rec, act, CC_R_PRINT, callee->name);
+    case CC_CALLEE_CLASS: return cc_rec_break(rec, act, CC_R_CLASS, "class statement");
+    case CC_CALLEE_VARS: return c->n == 1 ? cc_attr_before(rec, act, c->in[0], dict_name())
+                                          : cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, "vars");
     case CC_CALLEE_TYPE: return c->n == 1 ? CC_OK : cc_rec_break(rec, act, CC_R_CLASS, "type()");
     case CC_CALLEE_LOOK:
     case CC_CALLEE_ABC:
@@ -314,8 +329,8 @@ static CcGo row_before(CcRec *rec, CcAct *act, const Call *c, const CcCallee *ca
         return cc_value_const(c->in[1]) || cc_value_ident(c->in[1]) ? CC_OK : contents(rec, act, c, 0, 1);
     }
     case CC_CALLEE_WRITE:
-        if (cc_value_source(rec, c->in[0]) >= 0 && c->n > 1 && PyIter_Check(c->in[1])) return contents(rec, act, c, 1, 1);
-        return c->n > 1 && cc_tens_any(c->in[1]) && strstr(callee->name, "append") == NULL && strstr(callee->name, "add") == NULL &&
+        if (cc_value_source(rec, c->in[0]) >= 0 && n_positional(c) > 1 && PyIter_Check(c->in[1])) return contents(rec, act, c, 1, 1);
+        return n_positional(c) > 1 && cc_tens_any(c->in[1]) && strstr(callee->name, "append") == NULL && strstr(callee->name, "add") == NULL &&
                        strstr(callee->name, "set") == NULL
                    ? cc_rec_break(rec, act, CC_R_TENSOR_ITER, callee->name) : CC_OK;
     case CC_CALLEE_READ_WRITE: return contents(rec, act, c, 0, 1);
@@ -393,6 +408,18 @@ static CcGo arith_after(CcRec *rec, CcAct *act, const Call *c, const CcCallee *c
     return cc_node_add(rec, act, &spec, result);
 }
 
+/* ref(): the object, or None. It is reached again through the reference. */
+static void weakref_after(CcRec *rec, PyObject *ref, PyObject *result)
+{
+    const int source = cc_value_source(rec, ref);
+    if (source >= 0) cc_value_read(rec, CC_SRC_REF, source, NULL, 0, 0, result);
+}
+
+static bool plain_weakref(PyObject *o)   /* a subclass may have a __call__ of its own: that is Python code */
+{
+    return PyWeakref_CheckRef(o) && dunder_call(o) == NULL;
+}
+
 static CcGo size_guard(CcRec *rec, const Call *c, const CcCallee *callee)
 {
     if (strcmp(callee->name, "len") == 0 && c->n == 1) cc_attr_dunder(rec, c->in[0], "__len__");
@@ -421,6 +448,9 @@ static CcGo row_after(CcRec *rec, CcAct *act, const Call *c, const CcCallee *cal
         if (c->n < 2) return CC_OK;
         go = cc_attr_after(rec, act, c->in[0], c->in[1],
                            strcmp(callee->name, "hasattr") == 0 || (c->n > 2 && result == c->in[2]) ? NULL : result);
+        break;
+    case CC_CALLEE_VARS:
+        go = cc_attr_after(rec, act, c->in[0], dict_name(), result);
         break;
     case CC_CALLEE_OBJ_GETATTR:
         if (c->n < 2) return CC_OK;
@@ -532,7 +562,7 @@ CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, in
     guard_callable(rec, in[0]);
     Call c;
     if (!normalise(rec, &c, in, n, kwnames, ex)) return cc_rec_break(rec, act, CC_R_LIMIT, "arguments");
-    ev->result = cc_intrin_call(c.func);
+    ev->result = cc_intrin_call(c.func, act->co);
     if (ev->result != NULL) return CC_DONE;
     if (PyFunction_Check(c.func))
         return cc_library_recorded((PyFunctionObject *)c.func) ? CC_OK
@@ -542,7 +572,7 @@ CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, in
     const CcTorch t = cc_torch_call(c.func, c.in, c.n - (c.kwnames ? PyTuple_GET_SIZE(c.kwnames) : 0), c.kwnames);
     if (t.cls != CC_T_NOT) return torch_before(rec, act, &c, &t);
     if (PyType_Check(c.func)) return class_before(rec, act, &c);
-    if (dunder_call(c.func) != NULL && PyFunction_Check(dunder_call(c.func))) return CC_OK;
+    if (plain_weakref(c.func) || (dunder_call(c.func) != NULL && PyFunction_Check(dunder_call(c.func)))) return CC_OK;
     if (strcmp(type_name(c.func), "functools.partial") == 0) {
         partial_guards(rec, c.func);
         return CC_OK;
@@ -562,6 +592,7 @@ CcGo cc_call_after(CcRec *rec, CcAct *act, PyObject *const *in, int n, PyObject 
         const CcTorch t = cc_torch_call(c.func, c.in, c.n - (c.kwnames ? PyTuple_GET_SIZE(c.kwnames) : 0), c.kwnames);
         if (t.cls != CC_T_NOT) return torch_after(rec, act, &c, &t, result);
         if (PyType_Check(c.func)) guard_class(rec, (PyTypeObject *)c.func);
+        if (result != NULL && plain_weakref(c.func)) weakref_after(rec, c.func, result);
     }
     if (result == NULL || PyExceptionInstance_Check(result) || cc_value_origin(rec, result) != CC_O_UNKNOWN) return CC_OK;
     if (PyGen_Check(result) || PyType_Check(c.func) || Py_REFCNT(result) == 1) {

@@ -32,7 +32,7 @@ static bool builtin_container(PyObject *o)
     PyTypeObject *t = Py_TYPE(o);
     return t == &PyList_Type || t == &PyTuple_Type || t == &PyDict_Type || t == &PySet_Type || t == &PyFrozenSet_Type ||
            t == &PyODict_Type || t == &PyDictProxy_Type || t == &PyDictKeys_Type || t == &PyDictValues_Type ||
-           t == &PyDictItems_Type || PySlice_Check(o) || t == &PyMethod_Type || t == &PyByteArray_Type;
+           t == &PyDictItems_Type || cc_value_structseq(o) || PySlice_Check(o) || t == &PyMethod_Type || t == &PyByteArray_Type;
 }
 
 static bool dirty(CcRec *rec, PyObject *o) { return cc_value_dirty(rec, o) != CC_DIRTY_NO; }
@@ -620,7 +620,6 @@ CcGo cc_op_before(CcRec *rec, CcAct *act, CcEvent *ev)
     case CC_EV_FORMAT: return format_before(rec, act, ev);
     case CC_EV_IMPORT: return import_before(rec, act, ev);
     case CC_EV_MATCH: return any_tensor(ev, 1) ? cc_rec_break(rec, act, CC_R_TENSOR_ITER, "match") : plain_before(rec, act, ev, 2);
-    case CC_EV_BUILD_CLASS: return cc_rec_break(rec, act, CC_R_CLASS, "class statement");
     case CC_EV_WITH:
         if (cc_call_is_special(ev->in[0])) return cc_rec_break(rec, act, CC_R_DISABLED, "what follows");
         return unknown(rec, ev->in[0]) ? cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(ev->in[0])) : CC_OK;
@@ -631,6 +630,7 @@ CcGo cc_op_before(CcRec *rec, CcAct *act, CcEvent *ev)
 CcGo cc_op_after(CcRec *rec, CcAct *act, CcEvent *ev)
 {
     switch (ev->kind) {
+    case CC_EV_BUILD_CLASS:
     case CC_EV_CONST:
         if (!cc_value_const(ev->result) && cc_value_origin(rec, ev->result) == CC_O_UNKNOWN)
             cc_value_const_source(rec, ev->result);

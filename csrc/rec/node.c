@@ -147,6 +147,18 @@ bool cc_node_unsized(CcRec *rec, PyObject *o)
     return p != NULL && p->origin == CC_O_VALUE && cc_map_find(&rec->unsized, (const void *)(intptr_t)(p->id + 1)) != NULL;
 }
 
+bool cc_node_tells_size(const char *name)
+{
+    static const char *const sizeless[] = {"dtype", "device", "layout", "ndim", "dim", "ndimension", "is_cuda", "is_cpu", "is_floating_point",
+                                           "is_complex", "is_signed", "is_sparse", "is_leaf", "requires_grad", "element_size", "itemsize",
+                                           "get_device", "is_meta", "is_quantized", "is_nested", "is_conj", "is_neg", "is_mps", "is_xla"};
+    const char *dot = name != NULL ? strrchr(name, '.') : NULL;
+    if (name == NULL) return true;
+    for (int i = 0; i < CC_COUNT(sizeless); i++)
+        if (strcmp(dot != NULL ? dot + 1 : name, sizeless[i]) == 0) return false;
+    return true;
+}
+
 /* What is computed from an unsized tensor is unsized, too: the trace knows nothing of its metadata. */
 static bool takes_unsized(CcRec *rec, const Operands *operands)
 {

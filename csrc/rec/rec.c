@@ -277,7 +277,7 @@ CcGo cc_rec_begin_resume(CcRec *rec, CcAct *const *acts, int n, const CcMode *mo
         const int n_locals = act->code->n_locals;
         const int depth = innermost ? act->depth : waiting_depth(act);
         for (int slot = 0; slot < n_locals + depth; slot++)
-            if (slot >= n_locals || cc_code_live(act->code, innermost ? act->pc : act->pc + 1, slot))
+            if (slot >= n_locals || cc_code_live(act->code, act->pc, slot))
                 read_slot(rec, act, level, slot, varies(ctx, level, slot));
         act->observed = true;
     }
@@ -330,7 +330,8 @@ static void guard_kwdefaults(CcRec *rec, PyFunctionObject *func)
     cc_value_content(rec, func->func_kwdefaults, 1);
 }
 
-static void learn_parameters(CcRec *rec, CcAct *act)
+/* by_c: C code called it, with what it took from iterators that are known. */
+static void learn_parameters(CcRec *rec, CcAct *act, bool by_c)
 {
     const PyCodeObject *co = act->co;
     const int named = co->co_argcount + co->co_kwonlyargcount;
@@ -338,7 +339,7 @@ static void learn_parameters(CcRec *rec, CcAct *act)
     for (int i = 0; i < n; i++) {
         PyObject *v = cc_act_get(act, i);
         if (v == NULL || cc_value_origin(rec, v) != CC_O_UNKNOWN) continue;
-        if (i >= named) cc_value_fresh(rec, v);
+        if (i >= named || (by_c && PyTuple_CheckExact(v))) cc_value_fresh(rec, v);   /* enumerate, zip make their tuples */
         else if (is_default(act->func, v)) cc_value_const_source(rec, v);
         else if (i == 0 && PyUnicode_CompareWithASCIIString(co->co_name, "__init__") == 0) cc_value_fresh(rec, v);
     }
@@ -368,7 +369,7 @@ CcGo cc_rec_enter(CcRec *rec, CcAct *act)
     if (act->started) {
         guard_function(rec, act->func);
         guard_kwdefaults(rec, act->func);
-        learn_parameters(rec, act);
+        learn_parameters(rec, act, !f.transparent);
     }
     return CC_OK;
 }
@@ -520,7 +521,7 @@ static bool snapshot_level(CcRec *rec, const CcRecFrame *f, bool innermost, CcMa
     for (int slot = 0; slot < n; slot++) cc_vec_push(&t->slots, -1);
     for (int slot = 0; slot < n; slot++) {
         PyObject *v = cc_act_get(act, slot);
-        const bool live = slot >= n_locals || cc_code_live(act->code, innermost ? act->pc : act->pc + 1, slot);
+        const bool live = slot >= n_locals || cc_code_live(act->code, act->pc, slot);
         const int r = v == NULL || !live ? null_recipe(rec) : slot >= keep_to ? operand_recipe(rec, v) : cc_recipe_of(rec, v, memo);
         if (r < 0) return false;
         t->slots.at[level.slot0 + slot] = r;

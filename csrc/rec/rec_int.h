@@ -74,6 +74,7 @@ CC_MUST int cc_value_init(void);
 CcProv *cc_value_find(CcRec *rec, PyObject *o);              /* live entry or NULL */
 CcOrigin cc_value_origin(CcRec *rec, PyObject *o);
 bool cc_value_const(PyObject *o);                            /* immutable, compared by value */
+bool cc_value_structseq(PyObject *o);                        /* torch.return_types.max and its kind */
 bool cc_value_ident(PyObject *o);                            /* compared by identity: types, functions, modules ... */
 CcDirty cc_value_dirty(CcRec *rec, PyObject *o);
 CcProv *cc_value_set(CcRec *rec, PyObject *o, CcOrigin origin, int id);
@@ -124,6 +125,8 @@ bool cc_node_nameable(CcRec *rec, PyObject *o, int depth);
 
 /* A tensor whose shape depends on data: nothing may look at its metadata. */
 bool cc_node_unsized(CcRec *rec, PyObject *o);
+/* Whether a metadata reader of this name ("Tensor.size") tells sizes: dtype, device and rank don't depend on data. */
+bool cc_node_tells_size(const char *name);
 /* Builds the recipes of the effects' operands; false: rec->unbuildable. */
 bool cc_node_finish_effects(CcRec *rec, CcMap *memo);
 void cc_node_clear_effects(CcRec *rec);
@@ -174,7 +177,7 @@ CC_MUST int cc_callee_init(void);
 bool cc_library_recorded(PyFunctionObject *func);
 CC_MUST int cc_library_init(void);
 /* torch.compiler.is_compiling and its kin: new reference to the answer, or NULL (no error): not an intrinsic. */
-CC_NEW PyObject *cc_intrin_call(PyObject *callable);
+CC_NEW PyObject *cc_intrin_call(PyObject *callable, const PyCodeObject *caller);
 CC_MUST int cc_intrin_init(PyObject *torch);
 
 #endif

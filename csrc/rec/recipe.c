@@ -386,6 +386,14 @@ static int build_function(Builder *b, PyObject *o)
     return me;
 }
 
+static bool reducible(PyTypeObject *t)
+{
+    return t == &PyListIter_Type || t == &PyTupleIter_Type || t == &PyRangeIter_Type || t == &PyEnum_Type ||
+           t == &PyZip_Type || t == &PyMap_Type || t == &PyFilter_Type || t == &PyReversed_Type ||
+           t == &PyDictIterKey_Type || t == &PyDictIterValue_Type || t == &PyDictIterItem_Type || t == &PySeqIter_Type ||
+           t == &PyUnicodeIter_Type || t == &PyListRevIter_Type || t == &PyLongRangeIter_Type;
+}
+
 /* Iterators and views of builtin types know how to say what they are: __reduce__. Nothing is consumed. */
 static int build_reduced(Builder *b, PyObject *o)
 {
@@ -402,19 +410,22 @@ static int build_reduced(Builder *b, PyObject *o)
     const bool state = PyTuple_GET_SIZE(r) > 2 && PyTuple_GET_ITEM(r, 2) != Py_None;
     if (state) cc_vec_push(&kids, PyTuple_GET_ITEM(r, 2));
     /* lists that __reduce__ made for us (dict iterators) are fresh */
-    for (int i = 0; i < kids.n; i++)
-        if (PyList_CheckExact(kids.at[i]) || PyTuple_CheckExact(kids.at[i])) cc_value_fresh(b->rec, kids.at[i]);
+    for (int i = 0; i < kids.n; i++)   /* and so are the iterators inside of enumerate, zip, map */
+        if (PyList_CheckExact(kids.at[i]) || PyTuple_CheckExact(kids.at[i]) || reducible(Py_TYPE(kids.at[i])))
+            cc_value_fresh(b->rec, kids.at[i]);
     const int me = node(b, CC_MAKE_CALL, o, PyTuple_GET_ITEM(r, 0), kids.at, kids.n, 0, state);
     cc_vec_free(&kids);
     return me;
 }
 
-static bool reducible(PyTypeObject *t)
+/* torch.return_types.max and its kind: made from a tuple. */
+static int build_structseq(Builder *b, PyObject *o)
 {
-    return t == &PyListIter_Type || t == &PyTupleIter_Type || t == &PyRangeIter_Type || t == &PyEnum_Type ||
-           t == &PyZip_Type || t == &PyMap_Type || t == &PyFilter_Type || t == &PyReversed_Type ||
-           t == &PyDictIterKey_Type || t == &PyDictIterValue_Type || t == &PyDictIterItem_Type || t == &PySeqIter_Type ||
-           t == &PyUnicodeIter_Type || t == &PyListRevIter_Type || t == &PyLongRangeIter_Type;
+    PyObject *items = PyTuple_GetSlice(o, 0, PyTuple_GET_SIZE(o));
+    if (items == NULL || Py_TYPE(items) != &PyTuple_Type) return fail(b, o);
+    cc_vec_push(&b->rec->keep, items);
+    cc_value_fresh(b->rec, items);
+    return node(b, CC_MAKE_CALL, o, (PyObject *)Py_TYPE(o), &items, 1, 0, 0);
 }
 
 static int build_bound_builtin(Builder *b, PyObject *o)
@@ -466,6 +477,7 @@ static int build_fresh(Builder *b, PyObject *o)
     }
     if (PyFunction_Check(o)) return build_function(b, o);
     if (PyCFunction_Check(o)) return build_bound_builtin(b, o);
+    if (cc_value_structseq(o)) return build_structseq(b, o);
     if (reducible(t)) return build_reduced(b, o);
     if (t == &PyDictItems_Type) return build_view(b, o, "items");
     if (t == &PyDictKeys_Type) return build_view(b, o, "keys");

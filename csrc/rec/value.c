@@ -289,6 +289,21 @@ static bool set_content(CcRec *rec, PyObject *o, int parent)
     return simple;
 }
 
+bool cc_value_structseq(PyObject *o)
+{
+    if (!PyTuple_Check(o) || PyTuple_CheckExact(o)) return false;
+    return PyDict_GetItemString(Py_TYPE(o)->tp_dict, "n_sequence_fields") != NULL;
+}
+
+/* An object from outside whose length, items or truth C code gives that no guard can read (deque, array ...). */
+static bool opaque_content(PyTypeObject *t)
+{
+    while (t->tp_flags & Py_TPFLAGS_HEAPTYPE && t->tp_base != NULL) t = t->tp_base;
+    return t->tp_iter != NULL || (t->tp_as_sequence != NULL && t->tp_as_sequence->sq_length != NULL) ||
+           (t->tp_as_mapping != NULL && t->tp_as_mapping->mp_length != NULL) ||
+           (t->tp_as_number != NULL && t->tp_as_number->nb_bool != NULL);
+}
+
 bool cc_value_content(CcRec *rec, PyObject *o, int depth)
 {
     if (cc_value_const(o) || cc_value_ident(o)) return true;
@@ -299,7 +314,7 @@ bool cc_value_content(CcRec *rec, PyObject *o, int depth)
     if (PyList_Check(o) || PyTuple_Check(o)) return sequence_content(rec, o, parent, depth);
     if (PyDict_Check(o)) return dict_content(rec, o, parent, depth);
     if (PyAnySet_Check(o)) return set_content(rec, o, parent);
-    return p->origin == CC_O_FRESH || cc_tens_any(o) || parent >= 0;
+    return p->origin == CC_O_FRESH || cc_tens_any(o) || (parent >= 0 && !opaque_content(Py_TYPE(o)));
 }
 
 bool cc_value_structure(CcRec *rec, PyObject *o, int depth)

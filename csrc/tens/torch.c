@@ -179,8 +179,9 @@ static bool shaped_by_tensor(PyObject *const *args, Py_ssize_t n, PyObject *kwna
         if (has_tensor(args[i], 0)) return true;
     for (Py_ssize_t i = 0; kwnames && i < PyTuple_GET_SIZE(kwnames); i++) {
         PyObject *name = PyTuple_GET_ITEM(kwnames, i);
-        if (PyUnicode_CompareWithASCIIString(name, "input") &&
-            PyUnicode_CompareWithASCIIString(name, "out") && has_tensor(args[n + i], 0))
+        if (PyUnicode_CompareWithASCIIString(name, "input") && PyUnicode_CompareWithASCIIString(name, "out") &&
+            PyUnicode_CompareWithASCIIString(name, "prepend") &&   /* diff's: data, no numbers */
+            PyUnicode_CompareWithASCIIString(name, "append") && has_tensor(args[n + i], 0))
             return true;
     }
     return false;
