@@ -192,7 +192,8 @@ CcSegment *cc_segment_new(CcRoot *root, CcTrace *trace)
     s->trace = trace;
     s->id = root->next_id++;
     const CcRunOptions options = {.host_only = trace->needs_grad || cc_mode_autocast(&trace->mode),
-                                  .no_llvm = !root->knobs.backend_llvm, .no_dnnl = !root->knobs.backend_onednn};
+                                  .no_llvm = !root->knobs.backend_llvm, .no_dnnl = !root->knobs.backend_onednn,
+                                  .default_dtype = cc_mode_default_dtype()};
     CcErr err = {0};
     s->plan = cc_run_compile(trace->graph, &options, &err);
     if (s->plan == NULL) {

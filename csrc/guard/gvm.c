@@ -53,7 +53,7 @@ static PyObject *read_source(const CcGuard *g, const CcGuardState *state, PyObje
         if (v == NULL) PyErr_Clear();
         return v;
     }
-    case CC_SRC_REF: return PyWeakref_CheckRef(parent) ? PyWeakref_GET_OBJECT(parent) : NULL;
+    case CC_SRC_REF: return PyWeakref_CheckRef(parent) ? cc_weak_target(parent) : NULL;
     case CC_SRC_MRO: return ((PyTypeObject *)parent)->tp_mro;
     case CC_SRC_SIZE:
     case CC_SRC_KEYS:

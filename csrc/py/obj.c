@@ -26,3 +26,27 @@ PyObject *cc_type_lookup(PyTypeObject *type, PyObject *name)
 {
     return _PyType_Lookup(type, name);
 }
+
+PyObject *cc_weak_target(PyObject *weak)
+{
+#if PY_VERSION_HEX >= 0x030D0000
+    PyObject *o = NULL;
+    if (PyWeakref_GetRef(weak, &o) < 0) PyErr_Clear();
+    Py_XDECREF(o);   /* borrowed: whoever else holds it keeps it */
+    return o;
+#else
+    PyObject *o = PyWeakref_GET_OBJECT(weak);
+    return o != Py_None ? o : NULL;
+#endif
+}
+
+PyTypeObject *cc_type_method_wrapper(void)
+{
+    static PyTypeObject *type;
+    if (type == NULL) {
+        PyObject *bound = PyObject_GetAttrString(Py_None, "__str__");
+        if (bound != NULL) type = Py_TYPE(bound);   /* a static type */
+        Py_XDECREF(bound);
+    }
+    return type;
+}

@@ -201,6 +201,9 @@ CC_BORROW PyObject *cc_obj_dict(PyObject *o);
 uint64_t cc_dict_version(PyObject *dict);
 /* tp_version_tag of a type, assigned if needed; 0 = not available. */
 unsigned cc_type_version(PyTypeObject *type);
+/* What a weak reference refers to, or NULL: it is gone. */
+CC_BORROW PyObject *cc_weak_target(PyObject *weak);
+PyTypeObject *cc_type_method_wrapper(void);   /* types.MethodWrapperType, which has no public name in C */
 CC_BORROW PyObject *cc_type_lookup(PyTypeObject *type, PyObject *name);   /* _PyType_Lookup; NULL: absent, no error */
 
 #endif

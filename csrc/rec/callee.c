@@ -32,7 +32,7 @@ static const void *identity(PyObject *o)
     }
     if (Py_IS_TYPE(o, &PyMethodDescr_Type) || Py_IS_TYPE(o, &PyClassMethodDescr_Type)) return ((PyMethodDescrObject *)o)->d_method;
     if (Py_IS_TYPE(o, &PyWrapperDescr_Type)) return ((PyWrapperDescrObject *)o)->d_base;
-    if (Py_IS_TYPE(o, &_PyMethodWrapper_Type)) return ((MethodWrapper *)o)->descr->d_base;
+    if (Py_IS_TYPE(o, cc_type_method_wrapper())) return ((MethodWrapper *)o)->descr->d_base;
     return o;
 }
 
@@ -42,12 +42,12 @@ PyObject *cc_callee_self(PyObject *o)
         PyObject *self = PyCFunction_GET_SELF(o);
         return self != NULL && !PyModule_Check(self) && !PyType_Check(self) ? self : NULL;
     }
-    return Py_IS_TYPE(o, &_PyMethodWrapper_Type) ? ((MethodWrapper *)o)->self : NULL;
+    return Py_IS_TYPE(o, cc_type_method_wrapper()) ? ((MethodWrapper *)o)->self : NULL;
 }
 
 PyObject *cc_callee_unbound(PyObject *o)
 {
-    if (Py_IS_TYPE(o, &_PyMethodWrapper_Type)) return (PyObject *)((MethodWrapper *)o)->descr;
+    if (Py_IS_TYPE(o, cc_type_method_wrapper())) return (PyObject *)((MethodWrapper *)o)->descr;
     PyObject *name = PyUnicode_InternFromString(((PyCFunctionObject *)o)->m_ml->ml_name), *found = NULL;
     PyObject *mro = Py_TYPE(PyCFunction_GET_SELF(o))->tp_mro;
     for (Py_ssize_t i = 0; name != NULL && found == NULL && i < PyTuple_GET_SIZE(mro); i++) {   /* a subclass may shadow it */

@@ -196,6 +196,15 @@ static void super_after(CcRec *rec, PyObject *o, PyObject *name, PyObject *v)
     learn_result(rec, v);
 }
 
+/* Parts of functions and exceptions that this trace made, which CPython makes with them or when they are first asked for. */
+static void learn_part(CcRec *rec, PyObject *o, PyObject *v)
+{
+    if (v == NULL || (!PyFunction_Check(o) && !PyExceptionInstance_Check(o))) return;
+    if (cc_value_origin(rec, v) != CC_O_UNKNOWN) return;
+    if (PyFunction_Check(o) && v == ((PyFunctionObject *)o)->func_globals) cc_value_const_source(rec, v);
+    else if (PyDict_CheckExact(v) || PyTuple_CheckExact(v)) cc_value_fresh(rec, v);
+}
+
 static void instance_after(CcRec *rec, PyObject *o, PyObject *name, PyObject *v, bool generic)
 {
     PyTypeObject *t = Py_TYPE(o);
@@ -220,6 +229,7 @@ static void instance_after(CcRec *rec, PyObject *o, PyObject *name, PyObject *v,
         }
         if (PyUnicode_Compare(name, str_class) == 0) return;
         if (source >= 0) cc_value_read(rec, CC_SRC_MEMBER, source, d, 0, 0, v);
+        else learn_part(rec, o, v);
         return learn_result(rec, v);
     }
     PyObject *dict = cc_obj_dict(o), *own = dict != NULL ? PyDict_GetItemWithError(dict, name) : NULL;

@@ -32,7 +32,8 @@ static bool builtin_container(PyObject *o)
     PyTypeObject *t = Py_TYPE(o);
     return t == &PyList_Type || t == &PyTuple_Type || t == &PyDict_Type || t == &PySet_Type || t == &PyFrozenSet_Type ||
            t == &PyODict_Type || t == &PyDictProxy_Type || t == &PyDictKeys_Type || t == &PyDictValues_Type ||
-           t == &PyDictItems_Type || cc_value_structseq(o) || PySlice_Check(o) || t == &PyMethod_Type || t == &PyByteArray_Type;
+           t == &PyDictItems_Type || cc_value_structseq(o) || cc_value_deque(o) ||
+           cc_value_defaultdict(o) || PySlice_Check(o) || t == &PyMethod_Type || t == &PyByteArray_Type;
 }
 
 static bool dirty(CcRec *rec, PyObject *o) { return cc_value_dirty(rec, o) != CC_DIRTY_NO; }
@@ -241,6 +242,15 @@ static bool selects(PyObject *key)
     return false;
 }
 
+/* An item that a defaultdict of this trace has just made by calling list, dict or set. */
+static bool made_by_default(CcRec *rec, PyObject *o)
+{
+    if (!cc_value_defaultdict(o) || cc_value_origin(rec, o) != CC_O_FRESH) return false;
+    PyObject *factory = PyObject_GetAttrString(o, "default_factory");
+    Py_XDECREF(factory);   /* the dict holds it */
+    return factory == (PyObject *)&PyList_Type || factory == (PyObject *)&PyDict_Type || factory == (PyObject *)&PySet_Type;
+}
+
 static CcGo subscr_after(CcRec *rec, CcAct *act, const CcEvent *ev)
 {
     PyObject *o = ev->in[0], *key = ev->in[1], *v = ev->result;
@@ -255,8 +265,8 @@ static CcGo subscr_after(CcRec *rec, CcAct *act, const CcEvent *ev)
         return CC_OK;
     }
     if ((PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o)) && !PySlice_Check(key)) read_item(rec, o, key, v);
-    if (v != NULL && cc_value_origin(rec, v) == CC_O_UNKNOWN) {
-        if (!PySlice_Check(key) && Py_REFCNT(v) > 1)
+    if (v != NULL && !PyExceptionInstance_Check(v) && cc_value_origin(rec, v) == CC_O_UNKNOWN) {
+        if (!PySlice_Check(key) && Py_REFCNT(v) > 1 && !made_by_default(rec, o))
             return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
         cc_value_fresh(rec, v);
     }

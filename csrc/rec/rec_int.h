@@ -75,6 +75,8 @@ CcProv *cc_value_find(CcRec *rec, PyObject *o);              /* live entry or NU
 CcOrigin cc_value_origin(CcRec *rec, PyObject *o);
 bool cc_value_const(PyObject *o);                            /* immutable, compared by value */
 bool cc_value_structseq(PyObject *o);                        /* torch.return_types.max and its kind */
+bool cc_value_deque(PyObject *o);                            /* exactly collections.deque */
+bool cc_value_defaultdict(PyObject *o);
 bool cc_value_ident(PyObject *o);                            /* compared by identity: types, functions, modules ... */
 CcDirty cc_value_dirty(CcRec *rec, PyObject *o);
 CcProv *cc_value_set(CcRec *rec, PyObject *o, CcOrigin origin, int id);

@@ -317,10 +317,12 @@ static void add_base_items(Objects *out, PyObject *o)
     } else if (PyDict_Check(o)) {
         add_dict_items(out, o);
     } else if (PyAnySet_Check(o)) {
-        Py_ssize_t pos = 0;
-        PyObject *key;
-        Py_hash_t hash;
-        while (_PySet_NextEntry(o, &pos, &key, &hash)) cc_vec_push(out, key);
+        PyObject *it = PyObject_GetIter(o), *key;
+        while (it != NULL && (key = PyIter_Next(it)) != NULL) {
+            cc_vec_push(out, key);
+            Py_DECREF(key);   /* the set holds it */
+        }
+        Py_XDECREF(it);
     } else if (PyExceptionInstance_Check(o)) {
         PyObject *args = ((PyBaseExceptionObject *)o)->args;
         for (Py_ssize_t i = 0; args != NULL && i < PyTuple_GET_SIZE(args); i++) cc_vec_push(out, PyTuple_GET_ITEM(args, i));
@@ -379,6 +381,7 @@ static int build_object(Builder *b, PyObject *o)
 static int build_function(Builder *b, PyObject *o)
 {
     const PyFunctionObject *f = (PyFunctionObject *)o;
+    if (f->func_dict != NULL) cc_value_fresh(b->rec, f->func_dict);   /* CPython makes it when it is first needed */
     PyObject *const kids[] = {NULL /* globals: below */, f->func_defaults, f->func_kwdefaults, f->func_closure,
                               f->func_name, f->func_qualname, f->func_dict};
     const int me = node(b, CC_MAKE_FUNCTION, o, f->func_code, kids, CC_COUNT(kids), 0, 0);
@@ -426,6 +429,25 @@ static int build_structseq(Builder *b, PyObject *o)
     cc_vec_push(&b->rec->keep, items);
     cc_value_fresh(b->rec, items);
     return node(b, CC_MAKE_CALL, o, (PyObject *)Py_TYPE(o), &items, 1, 0, 0);
+}
+
+/* deque(items, maxlen) and defaultdict(factory, items) */
+static int build_collection(Builder *b, PyObject *o)
+{
+    const bool deque = cc_value_deque(o);
+    PyObject *items = deque ? PySequence_List(o) : PyDict_New();
+    PyObject *extra = PyObject_GetAttrString(o, deque ? "maxlen" : "default_factory");
+    if (items == NULL || extra == NULL || (!deque && PyDict_Update(items, o) < 0)) {
+        PyErr_Clear();
+        Py_XDECREF(items);
+        Py_XDECREF(extra);
+        return fail(b, o);
+    }
+    cc_vec_push(&b->rec->keep, items);
+    cc_vec_push(&b->rec->keep, extra);
+    cc_value_fresh(b->rec, items);
+    PyObject *const kids[] = {deque ? items : extra, deque ? extra : items};
+    return node(b, CC_MAKE_CALL, o, (PyObject *)Py_TYPE(o), kids, 2, 0, 0);
 }
 
 static int build_bound_builtin(Builder *b, PyObject *o)
@@ -478,6 +500,7 @@ static int build_fresh(Builder *b, PyObject *o)
     if (PyFunction_Check(o)) return build_function(b, o);
     if (PyCFunction_Check(o)) return build_bound_builtin(b, o);
     if (cc_value_structseq(o)) return build_structseq(b, o);
+    if (cc_value_deque(o) || cc_value_defaultdict(o)) return build_collection(b, o);
     if (reducible(t)) return build_reduced(b, o);
     if (t == &PyDictItems_Type) return build_view(b, o, "items");
     if (t == &PyDictKeys_Type) return build_view(b, o, "keys");

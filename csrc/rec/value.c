@@ -56,7 +56,7 @@ CcProv *cc_value_find(CcRec *rec, PyObject *o)
     const int64_t *at = cc_map_find(&rec->by_object, o);
     if (at == NULL) return NULL;
     CcProv *p = &rec->prov.at[*at];
-    if (p->weak != NULL && PyWeakref_GET_OBJECT(p->weak) != o) {   /* the tensor died, its address lives on */
+    if (p->weak != NULL && cc_weak_target(p->weak) != o) {   /* the tensor died, its address lives on */
         drop_entry(rec, p);
         return NULL;
     }
@@ -113,7 +113,7 @@ void cc_value_sweep(CcRec *rec, int first)
     for (int i = rec->prov.n - 1; i >= first; i--) {
         CcProv *p = &rec->prov.at[i];
         if (p->object == NULL) continue;
-        if (p->weak != NULL ? PyWeakref_GET_OBJECT(p->weak) == Py_None
+        if (p->weak != NULL ? cc_weak_target(p->weak) == NULL
                             : p->origin == CC_O_FRESH && Py_REFCNT(p->object) == 1)
             drop_entry(rec, p);
     }
@@ -293,6 +293,17 @@ bool cc_value_structseq(PyObject *o)
 {
     if (!PyTuple_Check(o) || PyTuple_CheckExact(o)) return false;
     return PyDict_GetItemString(Py_TYPE(o)->tp_dict, "n_sequence_fields") != NULL;
+}
+
+bool cc_value_deque(PyObject *o)
+{
+    return !(Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) && strcmp(Py_TYPE(o)->tp_name, "collections.deque") == 0;
+}
+
+bool cc_value_defaultdict(PyObject *o)
+{
+    return PyDict_Check(o) && !(Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) &&
+           strcmp(Py_TYPE(o)->tp_name, "collections.defaultdict") == 0;
 }
 
 /* An object from outside whose length, items or truth C code gives that no guard can read (deque, array ...). */

@@ -148,6 +148,22 @@ bool cc_mode_autocast(const CcMode *m) {
     return m->v[M_AUTOCAST_CPU] != 0 || m->v[M_AUTOCAST_CUDA] != 0;
 }
 
+CcDtype cc_mode_default_dtype(void) {
+    PyObject *torch = PyImport_ImportModule("torch");
+    PyObject *dtype = torch ? PyObject_CallMethod(torch, "get_default_dtype", NULL) : NULL;
+    PyObject *text = dtype ? PyObject_Str(dtype) : NULL;   /* "torch.float32" */
+    const char *name = text ? PyUnicode_AsUTF8(text) : NULL;
+    const char *dot = name ? strchr(name, '.') : NULL;
+    CcDtype found = CC_DT_OTHER;
+    for (int dt = 1; dot && dt < CC_DT_COUNT; dt++)
+        if (!strcmp(cc_dtype_info((CcDtype)dt)->torch_name, dot + 1)) found = (CcDtype)dt;
+    PyErr_Clear();
+    Py_XDECREF(text);
+    Py_XDECREF(dtype);
+    Py_XDECREF(torch);
+    return found;
+}
+
 int cc_mode_threads(void) {
     if (M.threads) return M.threads();
     PyObject *n = M.py_threads ? PyObject_CallNoArgs(M.py_threads) : NULL;

@@ -101,7 +101,7 @@ const void *cc_torch_key(PyObject *o, PyObject **self) {
     PyTypeObject *type = Py_TYPE(o);
     if (type == &PyMethodDescr_Type || type == &PyClassMethodDescr_Type)
         return ((PyMethodDescrObject *)o)->d_method;
-    return type == &_PyMethodWrapper_Type ? wrapped(o, self) : o;
+    return type == cc_type_method_wrapper() ? wrapped(o, self) : o;
 }
 
 static bool torchish(PyObject *text) {
