@@ -25,10 +25,11 @@ bool cc_verify_segment(CcSegment *s);
 /* Host callbacks for one run. */
 typedef struct CcSegmentHost {
     const CcTrace *trace;
+    const CcPlan *plan;
     CcScratch *x;
     CcMaker maker;
 } CcSegmentHost;
-CcHost cc_segment_host(CcSegmentHost *h, const CcTrace *t, CcScratch *x);
+CcHost cc_segment_host(CcSegmentHost *h, const CcSegment *s, CcScratch *x);
 /* Takes over the trace. NULL with MemoryError. */
 CcSegment *cc_segment_new(CcRoot *root, CcTrace *trace);
 void cc_segment_free(CcSegment *s);

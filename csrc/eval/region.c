@@ -231,6 +231,16 @@ static CcGo on_before(CcObserver *obs, CcAct *act, CcEvent *ev)
     Region *g = (Region *)obs;
     if (!cc_rec_active(g->rec)) return die(g);
     const CcGo go = cc_rec_before(g->rec, act, ev);
+    if (go == CC_DONE && !cc_rec_active(g->rec) && !g->obs.dead) {   /* given up in the middle of what it performed */
+        note_give_up(g);
+        g->obs.dead = true;
+        if (g->root->fullgraph) {
+            Py_CLEAR(ev->result);
+            PyErr_Clear();
+            return unsupported_now(g, ev);
+        }
+        return go;
+    }
     if (go == CC_GIVE_UP) {
         note_give_up(g);
         g->obs.dead = true;

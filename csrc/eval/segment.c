@@ -67,7 +67,7 @@ static void *host_make(void *ctx, int value)
 {
     const Host *h = ctx;
     void *data = NULL;
-    PyObject *o = cc_tens_empty(&h->trace->graph->val.at[value].type, &data);
+    PyObject *o = cc_tens_empty(cc_run_type(h->plan, h->trace->graph, value), &data);
     if (o == NULL) return NULL;
     Py_XSETREF(h->x->value[value], o);
     return data;
@@ -135,9 +135,9 @@ static int host_call(void *ctx, int n)
 
 static CcMaker maker(const CcTrace *t, CcScratch *x, bool shared);
 
-CcHost cc_segment_host(CcSegmentHost *h, const CcTrace *t, CcScratch *x)
+CcHost cc_segment_host(CcSegmentHost *h, const CcSegment *s, CcScratch *x)
 {
-    *h = (Host){t, x, maker(t, x, false)};
+    *h = (Host){s->trace, s->plan, x, maker(s->trace, x, false)};
     return (CcHost){.ctx = h, .data = host_data, .make = host_make, .call = host_call, .drop = host_drop};
 }
 
@@ -165,7 +165,7 @@ int cc_segment_exec(CcSegment *s, CcScratch *x, bool *pure_failure)
     for (int i = 0; i < t->input.n; i++) x->value[t->input_value.at[i]] = Py_NewRef(x->gv[t->input.at[i]]);
     if (t->graph->node.n > 0) {
         Host host;
-        const CcHost h = cc_segment_host(&host, t, x);
+        const CcHost h = cc_segment_host(&host, s, x);
         CcErr err = {0};
         if (cc_run_exec(s->plan, &h, NULL, &err) < 0) {
             if (!PyErr_Occurred()) PyErr_Format(PyExc_RuntimeError, "ccompile: %s", err.text);

@@ -63,7 +63,7 @@ bool cc_verify_segment(CcSegment *s)
     for (int i = 0; ok && i < t->input.n; i++) ok = x.value[t->input_value.at[i]] != NULL;
     if (ok) {
         CcSegmentHost host;
-        const CcHost h = cc_segment_host(&host, t, &x);
+        const CcHost h = cc_segment_host(&host, s, &x);
         CcErr err = {0};
         ok = cc_run_exec(s->plan, &h, NULL, &err) == 0;
         if (!ok) cc_log_add(CC_LOG_VERIFY, "segment %d: its plan failed: %s", s->id, err.text);

@@ -15,6 +15,11 @@ void cc_graph_free(CcGraph *g) {
     free(g);
 }
 
+int cc_graph_base(const CcGraph *g, int value) {
+    const int32_t of = g->val.at[value].window_of;
+    return of ? of - 1 : value;
+}
+
 int cc_graph_input(CcGraph *g, const CcType *type) {
     cc_vec_push(&g->val, (CcVal){.type = *type, .def = -1});
     return g->val.n - 1;

@@ -138,6 +138,11 @@ typedef struct CcVal {
     int32_t def;             /* node that makes it; -1: input of the graph */
     uint8_t is_output;       /* the front needs it after the graph ran (result, effect, or used by a later segment) */
     uint8_t alias;           /* a view, or the same storage as another value: may share memory with anything */
+    /* Only inside the pipeline (pass/narrow.c): the type is smaller than the recorded one; the value is memory of another
+     * one (its number + 1; 0: it is not), from this byte on. */
+    uint8_t narrowed;
+    int32_t window_of;
+    int64_t offset;
 } CcVal;
 
 typedef struct CcGraph {
@@ -148,6 +153,7 @@ typedef struct CcGraph {
 
 CcGraph *cc_graph_new(void);
 void cc_graph_free(CcGraph *g);
+int cc_graph_base(const CcGraph *g, int value);                         /* the value itself, or what it is a window of */
 int cc_graph_input(CcGraph *g, const CcType *type);                     /* -> value */
 /* Appends a node; its n_out values are made from `types`; -> node. `operands` is copied. */
 int cc_graph_node(CcGraph *g, CcOpId op, unsigned flags, int host, const CcOperand *operands, int n_in,

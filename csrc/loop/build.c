@@ -427,5 +427,9 @@ CcLoop *cc_build_group(const CcGraph *g, const int *nodes, int n, const bool *ma
     if (loop && cc_nest_build(loop, g, &g->val.at[g->node.at[nodes[0]].out0].type, arena) < 0)
         loop = NULL;
     if (!loop && status == 0) cc_err_set(err, CC_E_MEMORY, "no memory for a loop");
+    for (int a = 0; loop && a < loop->n_access; a++) { /* from here on values of the host */
+        loop->access[a].offset = g->val.at[loop->access[a].value].offset;
+        loop->access[a].value = cc_graph_base(g, loop->access[a].value);
+    }
     return loop && cc_lcheck_run(loop, err) < 0 ? NULL : loop;
 }

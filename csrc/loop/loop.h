@@ -31,6 +31,7 @@ typedef struct CcLoopAccess {
     uint8_t is_store;
     int16_t node;  /* store: what is stored */
     int32_t value; /* of the graph; no part of the structure */
+    int64_t offset; /* bytes from its first element: a window; no part of the structure */
 } CcLoopAccess;
 
 typedef struct CcLoop {

@@ -102,7 +102,8 @@ static bool fold_post(Region *r, int u) {
         if (p < 0 || r->unit[p].kind != CC_G_MATMUL) continue;
         const Unit *product = &r->unit[p];
         const CcVal *v = &r->g->val.at[o->value];
-        if (v->def != cc_vec_last(&product->node) || v->is_output || r->uses[o->value] != 1)
+        if (v->def != cc_vec_last(&product->node) || v->window_of || v->is_output ||
+            r->uses[o->value] != 1)
             continue;
         if (path_through_third(r, u, p) ||
             !r->rules->post(r->g, product->node.at, product->n, node))
@@ -216,7 +217,7 @@ static void count_uses(const CcGraph *g, const bool *live, int *uses) {
     for (int i = 0; i < g->node.n; i++)
         for (int k = 0; live[i] && k < g->node.at[i].n_in; k++) {
             const CcOperand *o = &g->operand.at[g->node.at[i].in0 + k];
-            if (o->kind == CC_IN_VALUE) uses[o->value]++;
+            if (o->kind == CC_IN_VALUE) uses[cc_graph_base(g, o->value)]++;
         }
 }
 

@@ -9,6 +9,10 @@
 /* live[node] of g->node.n entries: what outputs and effects need. */
 void cc_dce_mark(const CcGraph *g, bool *live);
 
+/* A copy of the graph in which nodes compute only the part that a later select keeps; NULL when
+ * that changes nothing. cc_graph_check does not know its windows. */
+CcGraph *cc_narrow_graph(const CcGraph *g);
+
 typedef struct CcGroup {
     enum { CC_G_HOST, CC_G_LOOP, CC_G_MATMUL } kind;
     int *node; /* in program order; of a matmul the first is the product, the others are its

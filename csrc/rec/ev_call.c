@@ -266,7 +266,18 @@ static PyObject *dict_name(void)
     return name;
 }
 
+static bool takes_items(const CcCallee *callee)
+{
+    return strstr(callee->name, "extend") != NULL || strstr(callee->name, "update") != NULL;
+}
+
 static bool looks_inside(CcCalleeKind k) { return k == CC_CALLEE_PURE || k == CC_CALLEE_ARITH || k == CC_CALLEE_VALUE; }
+
+/* Compares the elements with one another. */
+static bool orders(const CcCallee *callee)
+{
+    return strcmp(callee->name, "sorted") == 0 || strcmp(callee->name, "list.sort") == 0;
+}
 
 static CcGo contents(CcRec *rec, CcAct *act, const Call *c, int from, int depth)
 {
@@ -289,9 +300,36 @@ static void pin_all(CcRec *rec, const Call *c)
 
 static bool any_computed(CcRec *rec, const Call *c)
 {
-    for (int i = 0; i < c->n; i++) {
-        const CcProv *p = cc_value_find(rec, c->in[i]);
-        if (p != NULL && p->origin == CC_O_VALUE && !cc_tens_any(c->in[i])) return true;
+    for (int i = 0; i < c->n; i++)
+        if (!cc_value_pin_inside(rec, c->in[i], 4)) return true;
+    return false;
+}
+
+/* What C code is given to call: sorted(key=...), map(f, ...) */
+static bool callbacks_known(const Call *c, const CcCallee *callee)
+{
+    static const char *const first[] = {"map", "filter", "itertools.starmap"};
+    for (int i = 0; i < CC_COUNT(first); i++)
+        if (strcmp(callee->name, first[i]) == 0) return c->n == 0 || cc_loop_callback(c->in[0]);
+    if (strcmp(callee->name, "itertools.accumulate") == 0 && n_positional(c) > 1 && !cc_loop_callback(c->in[1])) return false;
+    if (strcmp(callee->name, "collections.defaultdict") == 0 && n_positional(c) > 0 && !cc_loop_callback(c->in[0])) return false;
+    for (int i = n_positional(c); i < c->n; i++) {
+        PyObject *name = PyTuple_GET_ITEM(c->kwnames, i - n_positional(c));
+        if ((PyUnicode_CompareWithASCIIString(name, "key") == 0 || PyUnicode_CompareWithASCIIString(name, "func") == 0) &&
+            (callee->kind == CC_CALLEE_PURE || callee->kind == CC_CALLEE_ITER || orders(callee)) && !cc_loop_callback(c->in[i]))
+            return false;
+    }
+    return true;
+}
+
+/* list.index(o) stops at the first element that is o or equals it: tensors behind that are not looked at. */
+static bool found_before_tensor(PyObject *list, PyObject *o)
+{
+    if ((!PyList_Check(list) && !PyTuple_Check(list)) || !cc_value_const(o)) return false;
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(list); i++) {
+        PyObject *item = PySequence_Fast_GET_ITEM(list, i);
+        if (!cc_value_const(item)) return false;
+        if (item == o || PyObject_RichCompareBool(item, o, Py_EQ) == 1) return true;
     }
     return false;
 }
@@ -299,6 +337,7 @@ static bool any_computed(CcRec *rec, const Call *c)
 static CcGo row_before(CcRec *rec, CcAct *act, const Call *c, const CcCallee *callee)
 {
     const CcCalleeKind k = callee->kind;
+    if (!callbacks_known(c, callee)) return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, callee->name);
     for (int i = 0; i < c->n; i++)
         if (!PyExceptionInstance_Check(c->in[i]) && cc_value_origin(rec, c->in[i]) == CC_O_UNKNOWN)
             return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(c->in[i]));
@@ -329,11 +368,19 @@ static CcGo row_before(CcRec *rec, CcAct *act, const Call *c, const CcCallee *ca
         return cc_value_const(c->in[1]) || cc_value_ident(c->in[1]) ? CC_OK : contents(rec, act, c, 0, 1);
     }
     case CC_CALLEE_WRITE:
-        if (cc_value_source(rec, c->in[0]) >= 0 && n_positional(c) > 1 && PyIter_Check(c->in[1])) return contents(rec, act, c, 1, 1);
+        if (strcmp(callee->name, "set.add") == 0 && n_positional(c) > 1 && !cc_value_membership(rec, c->in[0], c->in[1]))
+            return cc_rec_break(rec, act, CC_R_TENSOR_ITER, callee->name);
+        if (takes_items(callee) && n_positional(c) > 1 && !cc_tens_any(c->in[1])) return contents(rec, act, c, 1, 1);
         return n_positional(c) > 1 && cc_tens_any(c->in[1]) && strstr(callee->name, "append") == NULL && strstr(callee->name, "add") == NULL &&
                        strstr(callee->name, "set") == NULL
                    ? cc_rec_break(rec, act, CC_R_TENSOR_ITER, callee->name) : CC_OK;
-    case CC_CALLEE_READ_WRITE: return contents(rec, act, c, 0, 1);
+    case CC_CALLEE_READ_WRITE:
+        if (!orders(callee)) return contents(rec, act, c, 0, 1);
+        break;
+    case CC_CALLEE_SUM:
+    case CC_CALLEE_REDUCE:
+        if (any_computed(rec, c)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, callee->name);
+        return contents(rec, act, c, 0, 1);
     case CC_CALLEE_NEXT: {
         const CcEvent ev = {.kind = CC_EV_NEXT, .in = c->in, .n = 1};
         return cc_op_before(rec, act, (CcEvent *)&ev);
@@ -342,13 +389,14 @@ static CcGo row_before(CcRec *rec, CcAct *act, const Call *c, const CcCallee *ca
     }
     if (looks_inside(k) && any_tensor(c, 3)) {
         if (k == CC_CALLEE_ARITH) return CC_OK;
+        if (c->n == 2 && strstr(callee->name, ".index") != NULL && found_before_tensor(c->in[0], c->in[1]))
+            return contents(rec, act, c, 0, 2);
         return cc_rec_break(rec, act, CC_R_TENSOR_VALUE, callee->name);
     }
-    if (k == CC_CALLEE_READ && strcmp(callee->name, "sorted") == 0 && any_tensor(c, 2))
-        return cc_rec_break(rec, act, CC_R_TENSOR_VALUE, "sorted");
-    if (any_computed(rec, c) && looks_inside(k)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, callee->name);
+    if (orders(callee) && any_tensor(c, 2)) return cc_rec_break(rec, act, CC_R_TENSOR_VALUE, callee->name);
+    if ((looks_inside(k) || orders(callee)) && any_computed(rec, c)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, callee->name);
     pin_all(rec, c);
-    return contents(rec, act, c, 0, looks_inside(k) ? 4 : 1);
+    return contents(rec, act, c, 0, looks_inside(k) || orders(callee) ? 4 : 1);
 }
 
 /* ------------------------------------------------------------------ rows: after */
@@ -360,9 +408,8 @@ static CcGo write_effect(CcRec *rec, CcAct *act, const Call *c, const CcCallee *
     if (source < 0) return CC_OK;
     PyObject *in[MAX_ARGS];
     memcpy(in, c->in, sizeof *in * (size_t)c->n);
-    const bool takes_items = strstr(callee->name, "extend") != NULL || strstr(callee->name, "update") != NULL;
     const int n_pos = c->n - (c->kwnames != NULL ? (int)PyTuple_GET_SIZE(c->kwnames) : 0);
-    for (int i = 1; takes_items && i < n_pos; i++) {   /* what it took is what the argument held then */
+    for (int i = 1; takes_items(callee) && i < n_pos; i++) {   /* what it took is what the argument held then */
         if (PyIter_Check(in[i])) return cc_rec_poison(rec, act, CC_R_OUTSIDE_ITER, callee->name);
         PyObject *copy = PyDict_Check(in[i]) ? PyDict_Copy(in[i]) : PySequence_Tuple(in[i]);
         if (copy == NULL) {
@@ -483,6 +530,8 @@ static CcGo row_after(CcRec *rec, CcAct *act, const Call *c, const CcCallee *cal
     default: go = size_guard(rec, c, callee); break;
     }
     if (go != CC_OK || result == NULL || cc_value_origin(rec, result) != CC_O_UNKNOWN) return go;
+    if (PyAnySet_Check(result) && !cc_value_membership(rec, result, NULL))
+        return cc_rec_poison(rec, act, CC_R_TENSOR_ITER, callee->name);
     if (Py_REFCNT(result) == 1 || callee->kind == CC_CALLEE_NEW || callee->kind == CC_CALLEE_ITER ||
         callee->kind == CC_CALLEE_READ || callee->kind == CC_CALLEE_SUPER) {
         cc_value_fresh(rec, result);
@@ -568,7 +617,12 @@ CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, in
         return cc_library_recorded((PyFunctionObject *)c.func) ? CC_OK
                : cc_rec_break(rec, act, CC_R_LIBRARY, callable_name(c.func, name, sizeof name));
     const CcCallee callee = cc_callee_find(c.func);
-    if (callee.kind != CC_CALLEE_UNKNOWN) return row_before(rec, act, &c, &callee);
+    if (callee.kind != CC_CALLEE_UNKNOWN) {
+        const CcGo go = row_before(rec, act, &c, &callee);
+        if (go != CC_OK) return go;
+        return callee.kind == CC_CALLEE_SUM ? cc_loop_sum(rec, act, ev, c.in, c.n)
+               : callee.kind == CC_CALLEE_REDUCE ? cc_loop_reduce(rec, act, ev, c.in, c.n) : CC_OK;
+    }
     const CcTorch t = cc_torch_call(c.func, c.in, c.n - (c.kwnames ? PyTuple_GET_SIZE(c.kwnames) : 0), c.kwnames);
     if (t.cls != CC_T_NOT) return torch_before(rec, act, &c, &t);
     if (PyType_Check(c.func)) return class_before(rec, act, &c);

@@ -256,7 +256,9 @@ static CcGo subscr_after(CcRec *rec, CcAct *act, const CcEvent *ev)
     PyObject *o = ev->in[0], *key = ev->in[1], *v = ev->result;
     if (cc_tens_any(o)) {
         if (v == NULL) return CC_OK;
-        const CcCallSpec spec = {.form = CC_F_GETITEM, .in = ev->in, .n = 2, .name = "getitem", .dynamic = selects(key)};
+        CcBound bound;
+        const CcCallSpec spec = {.form = CC_F_GETITEM, .in = ev->in, .n = 2, .name = "getitem", .dynamic = selects(key),
+                                 .bound = cc_bind_getitem(o, key, &bound) == 0 ? &bound : NULL};
         return cc_node_add(rec, act, &spec, v);
     }
     if (is_heap(o)) cc_attr_dunder(rec, o, "__getitem__");
@@ -290,6 +292,7 @@ static CcGo store_subscr_before(CcRec *rec, CcAct *act, const CcEvent *ev)
         if (f != NULL && Py_TYPE(f) == &PyFunction_Type) return CC_OK;
     }
     if (!PyList_Check(o) && !PyDict_Check(o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, type_name(o));
+    if (PyDict_Check(o) && !cc_value_membership(rec, o, ev->in[1])) return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "a tensor as a key");
     if (PySlice_Check(ev->in[1]) && ev->in[2] != NULL && cc_value_source(rec, o) >= 0)
         return cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, "slice assignment to a list that existed before");
     if (!cc_value_const(ev->in[1]) && !cc_value_ident(ev->in[1]) && cc_value_source(rec, o) >= 0)
@@ -335,6 +338,8 @@ static CcGo contains_before(CcRec *rec, CcAct *act, const CcEvent *ev)
 {
     PyObject *o = ev->in[0], *item = ev->in[1];
     const bool by_hash = PyDict_Check(o) || PyAnySet_Check(o) || Py_IS_TYPE(o, &PyDictKeys_Type);
+    if (by_hash && cc_value_content(rec, o, 1) && !cc_value_dirty(rec, o) && cc_value_membership(rec, o, item) && cc_tens_any(item))
+        return CC_OK;
     if (cc_tens_any(item) || (!by_hash && cc_value_has_tensor(o, 2))) return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "in");
     if (any_symbolic(rec, ev)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, "in");
     if (PyDict_Check(o) && !unknown(rec, o) && key_readable(rec, o, item) && (cc_value_const(item) || cc_value_ident(item)))
@@ -589,6 +594,8 @@ static CcGo build_after(CcRec *rec, CcAct *act, const CcEvent *ev)
         return cc_node_add(rec, act, &spec, ev->result);
     }
     cc_value_fresh(rec, ev->result);
+    if (PyAnySet_Check(ev->result) && !cc_value_membership(rec, ev->result, NULL))
+        return cc_rec_poison(rec, act, CC_R_TENSOR_ITER, "set");
     return CC_OK;
 }
 

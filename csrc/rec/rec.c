@@ -111,6 +111,7 @@ void cc_rec_abort(CcRec *rec)
     cc_value_clear(rec);
     cc_map_free(&rec->input_of);
     cc_map_free(&rec->unsized);
+    cc_map_free(&rec->distinct);
     cc_trace_free(rec->trace);
     rec->trace = NULL;
     rec->frame.n = 0;

@@ -54,6 +54,7 @@ struct CcRec {
         PyObject **in;     /* strong operands: their recipes are built when the trace ends, from their last state */
         int n;
     }) effect;
+    CcMap distinct;        /* pairs of guards that are checked to be two objects */
     CcMap unsized;         /* graph value + 1: its shape depends on data, and so is not known to the trace */
     CC_VEC(int) written;   /* guards of containers that effects write */
     CC_VEC(PyObject *) keep;   /* constants and temporaries alive while recording */
@@ -96,6 +97,11 @@ void cc_value_written(CcRec *rec, CcSource source, int parent, PyObject *key);
 bool cc_value_content(CcRec *rec, PyObject *o, int depth);
 /* Guards lengths and element types only: what torch.tensor(list) makes of a list depends on no more. */
 bool cc_value_structure(CcRec *rec, PyObject *o, int depth);
+/* Numbers in o that were read from tensors become constants; false: one is computed by a node. */
+bool cc_value_pin_inside(CcRec *rec, PyObject *o, int depth);
+/* Membership by identity (tensors, objects without __eq__ in sets and dict keys): guards that item, or with NULL every
+ * member, is another object than the members that it is not. False: it can't be told, or there are too many. */
+bool cc_value_membership(CcRec *rec, PyObject *container, PyObject *item);
 bool cc_value_has_tensor(PyObject *o, int depth);
 bool cc_value_symbolic(CcRec *rec, PyObject *o);             /* a number that is not constant under guards */
 /* A symbolic number from outside is compared with a constant: guards the outcome. False: it is computed by a node. */
@@ -159,6 +165,12 @@ CcGo cc_op_after(CcRec *rec, CcAct *act, CcEvent *ev);
 CC_BORROW PyFunctionObject *cc_call_function(PyObject *callable);
 bool cc_call_is_special(PyObject *o);   /* cc_call_special knows it or its type */
 CC_MUST int cc_call_init(void);
+
+/* ---- loops.c: C code that calls back ---- */
+bool cc_loop_callback(PyObject *f);     /* C code may call f unseen, or f is Python code */
+/* sum() and functools.reduce(), performed: CC_DONE, or CC_OK when C code is to do it. */
+CcGo cc_loop_sum(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n);
+CcGo cc_loop_reduce(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n);
 
 /* ---- callee.def, callee.c ---- */
 typedef enum CcCalleeKind {

@@ -348,6 +348,53 @@ bool cc_value_structure(CcRec *rec, PyObject *o, int depth)
     return true;
 }
 
+/* ------------------------------------------------------------------ membership */
+
+enum { MAX_MEMBERS = 64 };
+
+static bool by_identity(PyObject *o)
+{
+    return cc_tens_any(o) || (!cc_value_ident(o) && Py_TYPE(o)->tp_hash == PyBaseObject_Type.tp_hash &&
+                              Py_TYPE(o)->tp_richcompare == PyBaseObject_Type.tp_richcompare);
+}
+
+static bool distinct(CcRec *rec, PyObject *a, PyObject *b)
+{
+    if (a == b || Py_TYPE(a) != Py_TYPE(b)) return true;
+    const CcProv *p = cc_value_find(rec, a), *q = cc_value_find(rec, b);
+    if (p == NULL || q == NULL) return false;
+    if (p->origin != CC_O_SOURCE || q->origin != CC_O_SOURCE) return true;   /* what nodes make is nobody else's */
+    const int low = CC_MIN(p->id, q->id), high = CC_MAX(p->id, q->id);
+    CcGuards *gs = &rec->trace->guards;
+    const CcGuard *g = &gs->g.at[low], *h = &gs->g.at[high];
+    if (g->source == CC_SRC_CONST && h->source == CC_SRC_CONST) return true;
+    if (g->type != NULL && h->type != NULL &&
+        (g->type->ndim != h->type->ndim || memcmp(g->type->size, h->type->size, sizeof *g->type->size * (size_t)CC_MAX(g->type->ndim, 0)) != 0))
+        return true;   /* their guards tell them apart */
+    const void *pair = (const void *)(((uintptr_t)low << 32 | (uintptr_t)high) + 1);
+    if (cc_map_find(&rec->distinct, pair) != NULL) return true;
+    cc_map_put(&rec->distinct, pair, 1);
+    cc_guard_also(gs, high, CC_CHK_DISTINCT, NULL, low);
+    return true;
+}
+
+bool cc_value_membership(CcRec *rec, PyObject *container, PyObject *item)
+{
+    if (item != NULL && !by_identity(item)) return true;
+    PyObject *members = PySequence_List(container);
+    if (members == NULL) PyErr_Clear();
+    bool ok = members != NULL;
+    for (Py_ssize_t i = 0; ok && i < PyList_GET_SIZE(members); i++) {
+        PyObject *member = PyList_GET_ITEM(members, i);
+        if (!by_identity(member)) continue;
+        ok = PyList_GET_SIZE(members) <= MAX_MEMBERS;
+        if (item != NULL) ok = ok && distinct(rec, item, member);
+        for (Py_ssize_t k = 0; ok && item == NULL && k < i; k++) ok = distinct(rec, member, PyList_GET_ITEM(members, k));
+    }
+    Py_XDECREF(members);
+    return ok;
+}
+
 bool cc_value_has_tensor(PyObject *o, int depth)
 {
     if (cc_tens_any(o)) return true;
@@ -382,6 +429,26 @@ void cc_value_pin(CcRec *rec, PyObject *o)
 {
     const CcProv *p = cc_value_find(rec, o);
     if (p != NULL && p->origin == CC_O_SOURCE) cc_guard_check(&rec->trace->guards, p->id, CC_CHK_VALUE, o);
+}
+
+bool cc_value_pin_inside(CcRec *rec, PyObject *o, int depth)
+{
+    if (cc_value_symbolic(rec, o)) {
+        if (cc_value_find(rec, o)->origin == CC_O_VALUE) return false;
+        cc_value_pin(rec, o);
+        return true;
+    }
+    bool ok = true;
+    if (depth > 0 && (PyTuple_Check(o) || PyList_Check(o))) {
+        for (Py_ssize_t i = 0; ok && i < PySequence_Fast_GET_SIZE(o); i++)
+            ok = cc_value_pin_inside(rec, PySequence_Fast_GET_ITEM(o, i), depth - 1);
+    } else if (depth > 0 && PyDict_Check(o)) {
+        Py_ssize_t pos = 0;
+        PyObject *key, *value;
+        while (ok && PyDict_Next(o, &pos, &key, &value))
+            ok = cc_value_pin_inside(rec, key, 0) && cc_value_pin_inside(rec, value, depth - 1);
+    }
+    return ok;
 }
 
 bool cc_value_compare(CcRec *rec, int op, PyObject *a, PyObject *b, bool outcome)

@@ -16,6 +16,7 @@ typedef struct Compile {
     bool host_only, no_llvm, no_dnnl, ref_always;
     bool *live, *made;
     int *step_of;
+    bool stuck; /* a host step would have to read a window: without narrowing, then */
 } Compile;
 
 /* An event whose text was not given before in this process: one missing library or refused op is
@@ -35,8 +36,27 @@ static void add_step(CcPlan *plan, CcStepKind kind, const int *node, int n_node,
     cc_vec_push(&plan->step, (CcStep){.kind = kind, .node = node, .n_node = n_node, .work = work});
 }
 
-static void add_host_steps(CcPlan *plan, const CcGroup *group) {
-    for (int i = 0; i < group->n; i++) add_step(plan, CC_STEP_HOST, &group->node[i], 1, NULL);
+static bool reads_window(const CcGraph *g, int node) {
+    const CcNode *n = &g->node.at[node];
+    for (int i = 0; i < n->n_in; i++) {
+        const CcOperand *o = &g->operand.at[n->in0 + i];
+        if (o->kind == CC_IN_VALUE && g->val.at[o->value].window_of) return true;
+    }
+    return false;
+}
+
+/* The node of a narrowed select is a copy now, which its action is not. */
+static bool is_rewritten(const CcGraph *g, int node) {
+    const CcNode *n = &g->node.at[node];
+    return n->op == CC_OP_copy && g->val.at[n->out0].narrowed;
+}
+
+static void add_host_steps(Compile *c, const CcGroup *group) {
+    for (int i = 0; i < group->n; i++) {
+        const int node = group->node[i];
+        c->stuck = c->stuck || reads_window(c->g, node) || is_rewritten(c->g, node);
+        add_step(c->plan, CC_STEP_HOST, &group->node[i], 1, NULL);
+    }
 }
 
 static CcLaunch *make_launch(const Compile *c, const CcGroup *group, CcErr *err) {
@@ -58,7 +78,7 @@ static CcLaunch *make_launch(const Compile *c, const CcGroup *group, CcErr *err)
     return NULL;
 }
 
-static void lower(const Compile *c, const CcGroup *group) {
+static void lower(Compile *c, const CcGroup *group) {
     CcErr why = {0};
     void *work = NULL;
     if (group->kind == CC_G_LOOP) work = make_launch(c, group, &why);
@@ -71,11 +91,11 @@ static void lower(const Compile *c, const CcGroup *group) {
     }
     if (group->kind != CC_G_HOST) say_once(CC_LOG_FALLBACK, &why);
     if (group->kind == CC_G_MATMUL && group->n > 1) { /* its post-ops can still be a kernel */
-        add_host_steps(c->plan, &(CcGroup){CC_G_HOST, group->node, 1});
+        add_host_steps(c, &(CcGroup){CC_G_HOST, group->node, 1});
         lower(c, &(CcGroup){CC_G_LOOP, group->node + 1, group->n - 1});
         return;
     }
-    add_host_steps(c->plan, group);
+    add_host_steps(c, group);
 }
 
 static int build(Compile *c, CcErr *err) {
@@ -107,8 +127,34 @@ static int build(Compile *c, CcErr *err) {
     cc_plan_made(plan, g, c->live, c->made, c->step_of);
     plan->step.n = 0;
     for (int i = 0; i < groups.n; i++) lower(c, &groups.at[i]);
+    for (int s = 0; s < plan->step.n; s++) {
+        const CcNode *n = &g->node.at[plan->step.at[s].node[0]];
+        plan->step.at[s].narrowed = n->n_out > 0 && g->val.at[n->out0].narrowed;
+    }
     cc_plan_made(plan, g, c->live, c->made, c->step_of);
     return cc_plan_lifetimes(plan, g, c->made, err);
+}
+
+/* The types that the host does not know of. */
+static void keep_types(CcPlan *plan, const CcGraph *g) {
+    for (int v = 0; v < g->val.n; v++)
+        if (g->val.at[v].narrowed && !g->val.at[v].window_of)
+            cc_vec_push(&plan->narrowed, (CcNarrowed){v, g->val.at[v].type});
+}
+
+/* With narrowing, where that works out. */
+static int build_best(Compile *c, CcErr *err) {
+    const CcGraph *g = c->g;
+    CcGraph *narrow = c->host_only || c->no_llvm || c->no_dnnl ? NULL : cc_narrow_graph(g);
+    if (!narrow) return build(c, err);
+    c->g = narrow;
+    const int status = build(c, err);
+    if (status == 0 && !c->stuck) keep_types(c->plan, narrow);
+    c->g = g;
+    cc_graph_free(narrow);
+    if (status < 0 || !c->stuck) return status;
+    c->plan->step.n = c->plan->drop.n = 0;
+    return build(c, err);
 }
 
 CcPlan *cc_run_compile(const CcGraph *g, const CcRunOptions *options, CcErr *err) {
@@ -135,7 +181,7 @@ CcPlan *cc_run_compile(const CcGraph *g, const CcRunOptions *options, CcErr *err
         cc_log_add(CC_LOG_VERIFY, "%s", why.text);
         c.host_only = true;
     }
-    if (cc_graph_check_structure(g, err) < 0 || build(&c, err) < 0) {
+    if (cc_graph_check_structure(g, err) < 0 || build_best(&c, err) < 0) {
         cc_run_free(plan);
         return NULL;
     }

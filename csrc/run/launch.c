@@ -71,6 +71,7 @@ int cc_launch_run(const CcLaunch *launch, const CcHost *host, CcErr *err) {
                                      : host->data(host->ctx, access->value);
         if (!job.at[a] && launch->numel)
             return cc_err_set(err, CC_E_HOST, "no memory for value %d", access->value);
+        if (job.at[a]) job.at[a] += access->offset;
     }
     if (launch->numel == 0) return 0;
     const int64_t inner = loop->size[loop->ndim - 1];

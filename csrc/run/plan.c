@@ -17,8 +17,8 @@ void cc_plan_made(const CcPlan *plan, const CcGraph *g, const bool *live, bool *
         for (int k = 0; live[i] && k < g->node.at[i].n_in; k++) {
             const CcOperand *o = &g->operand.at[g->node.at[i].in0 + k];
             if (o->kind != CC_IN_VALUE) continue;
-            const int def = g->val.at[o->value].def;
-            if (def < 0 || step_of[def] != step_of[i]) made[o->value] = true;
+            const int value = cc_graph_base(g, o->value), def = g->val.at[value].def;
+            if (def < 0 || step_of[def] != step_of[i]) made[value] = true;
         }
 }
 
@@ -31,7 +31,7 @@ int cc_plan_lifetimes(CcPlan *plan, const CcGraph *g, const bool *made, CcErr *e
             const CcNode *n = &g->node.at[plan->step.at[s].node[i]];
             for (int k = 0; k < n->n_in; k++) {
                 const CcOperand *o = &g->operand.at[n->in0 + k];
-                if (o->kind == CC_IN_VALUE) last[o->value] = s;
+                if (o->kind == CC_IN_VALUE) last[cc_graph_base(g, o->value)] = s;
             }
             for (int k = 0; k < n->n_out; k++) last[n->out0 + k] = s;
         }
@@ -63,8 +63,15 @@ void cc_run_free(CcPlan *plan) {
     if (!plan) return;
     cc_vec_free(&plan->step);
     cc_vec_free(&plan->drop);
+    cc_vec_free(&plan->narrowed);
     cc_arena_free(plan->arena);
     free(plan);
+}
+
+const CcType *cc_run_type(const CcPlan *plan, const CcGraph *g, int value) {
+    for (int i = 0; i < plan->narrowed.n; i++)
+        if (plan->narrowed.at[i].value == value) return &plan->narrowed.at[i].type;
+    return &g->val.at[value].type;
 }
 
 void cc_run_stats(const CcPlan *plan, CcPlanStats *out) {
@@ -87,6 +94,7 @@ void cc_run_print(const CcPlan *plan, CcSbuf *out) {
         for (int i = 0; i < step->n_node; i++)
             cc_sbuf_add(out, " %s#%d", cc_op_info((CcOpId)plan->op[step->node[i]])->name,
                         step->node[i]);
+        if (step->narrowed) cc_sbuf_add(out, " narrowed");
         for (int i = 0; i < step->n_drop; i++)
             cc_sbuf_add(out, "%s%%%d", i ? " " : " drop ", plan->drop.at[step->drop0 + i]);
         cc_sbuf_add(out, "\n");

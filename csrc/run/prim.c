@@ -162,7 +162,8 @@ static int describe(const CcGraph *g, const CcNode *n, CcMatmulDesc *d, CcPrim *
      * 4, one thread). */
     int64_t rows = 1;
     for (int i = 0; i <= r; i++) rows *= d->dst.size[i];
-    if (rows == 1 && d->weights.size[r] * d->weights.size[c] >= GEMV_BY_HOST) return -1;
+    if (rows == 1 && !g->val.at[src->value].window_of &&
+        d->weights.size[r] * d->weights.size[c] >= GEMV_BY_HOST) return -1;
     if (!bias || bias->kind == CC_IN_NONE) return 0;
     prim->bias = bias->value;
     return bias->kind == CC_IN_VALUE ? set_bias(g, bias, &d->bias, &d->dst) : -1;
@@ -230,18 +231,29 @@ CcPrim *cc_prim_build(const CcGraph *g, const int *nodes, int n, CcArena *arena,
         cc_err_set(err, CC_E_UNSUPPORTED, "a product that oneDNN can't do");
         return NULL;
     }
+    prim->src_at = g->val.at[prim->src].offset;
+    prim->src = cc_graph_base(g, prim->src);
+    for (int i = 0; i < prim->n_post; i++) {
+        if (prim->post[i] < 0) continue;
+        prim->post_at[i] = g->val.at[prim->post[i]].offset;
+        prim->post[i] = cc_graph_base(g, prim->post[i]);
+    }
     prim->matmul = cc_dnnl_matmul(&d, err);
     return prim->matmul ? prim : NULL;
 }
 
 int cc_prim_run(const CcPrim *prim, const CcHost *host, CcErr *err) {
-    CcMatmulCall call = {.src = host->data(host->ctx, prim->src),
-                         .weights = host->data(host->ctx, prim->weights)};
+    const char *src = host->data(host->ctx, prim->src), *post;
+    CcMatmulCall call = {.weights = host->data(host->ctx, prim->weights)};
     if (prim->bias >= 0) call.bias = host->data(host->ctx, prim->bias);
-    for (int i = 0; i < prim->n_post; i++)
-        if (prim->post[i] >= 0) call.post[i] = host->data(host->ctx, prim->post[i]);
+    for (int i = 0; i < prim->n_post; i++) {
+        if (prim->post[i] < 0) continue;
+        post = host->data(host->ctx, prim->post[i]);
+        call.post[i] = post + prim->post_at[i];
+    }
     call.dst = host->make(host->ctx, prim->dst);
-    if (!call.src || !call.weights || !call.dst)
+    if (!src || !call.weights || !call.dst)
         return cc_err_set(err, CC_E_HOST, "no memory for value %d", prim->dst);
+    call.src = src + prim->src_at;
     return cc_dnnl_run(prim->matmul, &call, err);
 }

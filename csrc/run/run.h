@@ -22,7 +22,7 @@ typedef struct CcHost {
     void *ctx;
     /* Data pointer of the value's first element; the value is available (an input, or made before). NULL on failure. */
     void *(*data)(void *ctx, int value);
-    /* Makes the output tensor for a value (CcVal.type: size, stride, dtype, device; dense) and gives its data pointer. */
+    /* Makes the output tensor for a value (of cc_run_type: size, stride, dtype, device; dense) and gives its data pointer. */
     void *(*make)(void *ctx, int value);
     /* Replays a node by the host; its inputs are available. 0 or -1. */
     int (*call)(void *ctx, int node);
@@ -32,6 +32,9 @@ typedef struct CcHost {
 
 /* Compiles; NULL with *err set only when memory ran out: whatever a back-end can't do becomes HOST steps (with an event). */
 CC_MUST CcPlan *cc_run_compile(const CcGraph *g, const CcRunOptions *options, CcErr *err);
+/* What `make` is to make for a value: the graph's type, or a smaller one when only a part of the value is ever read. `g`:
+ * the graph that was compiled. */
+const CcType *cc_run_type(const CcPlan *plan, const CcGraph *g, int value);
 /* Runs; 0, or -1 with *err set (CC_E_HOST: a callback failed and has its own error set). *step (may be NULL) tells how many
  * steps were finished. */
 CC_MUST int cc_run_exec(const CcPlan *plan, const CcHost *host, int *step, CcErr *err);

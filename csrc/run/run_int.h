@@ -14,13 +14,21 @@ typedef struct CcStep {
     CcStepKind kind;
     const int *node; /* nodes that this step does, in program order; HOST: one */
     int32_t n_node;
+    bool narrowed;         /* computes only a part of what the graph says */
     int32_t drop0, n_drop; /* values that die with this step: plan->drop[drop0 ..] */
     void *work;            /* KERNEL: CcLaunch; PRIMITIVE: CcPrimStep */
 } CcStep;
 
+/* A value that the plan makes smaller than the graph says (pass/narrow.c). */
+typedef struct CcNarrowed {
+    int value;
+    CcType type;
+} CcNarrowed;
+
 struct CcPlan {
     CC_VEC(CcStep) step;
     CC_VEC(int) drop;
+    CC_VEC(CcNarrowed) narrowed;
     CcArena *arena;     /* what the steps point to */
     const uint16_t *op; /* [node], for cc_run_print */
     double compile_ms;
@@ -43,6 +51,7 @@ CC_MUST int cc_launch_run(const CcLaunch *launch, const CcHost *host, CcErr *err
 typedef struct CcPrim {
     CcMatmul *matmul;
     int src, weights, bias, dst, post[CC_DNNL_MAX_POST], n_post; /* values; -1: none */
+    int64_t src_at, post_at[CC_DNNL_MAX_POST];                   /* bytes: they may be windows */
 } CcPrim;
 bool cc_prim_can(const CcGraph *g, int node);
 bool cc_prim_can_post(const CcGraph *g, const int *chain, int n, int node);

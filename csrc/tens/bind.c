@@ -268,6 +268,31 @@ int cc_bind_unary(int op, PyObject *a, CcBound *out) {
     return put_tensor(out, a) ? 0 : -1;
 }
 
+static bool is_full_slice(PyObject *o) {
+    if (!PySlice_Check(o)) return false;
+    const PySliceObject *s = (PySliceObject *)o;
+    return s->start == Py_None && s->stop == Py_None && s->step == Py_None;
+}
+
+/* x[:, i] and its like: one int among full slices. */
+int cc_bind_getitem(PyObject *tensor, PyObject *key, CcBound *out) {
+    PyObject *const *part = PyTuple_CheckExact(key) ? &PyTuple_GET_ITEM(key, 0) : &key;
+    const Py_ssize_t n = PyTuple_CheckExact(key) ? PyTuple_GET_SIZE(key) : 1;
+    Py_ssize_t dim = -1;
+    CcOperand index;
+    out->op = CC_OP_select;
+    out->n = 0;
+    if (!cc_tens_plain(tensor)) return -1;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        if (is_full_slice(part[i])) continue;
+        if (dim >= 0 || !PyLong_CheckExact(part[i]) || !number(part[i], &index)) return -1;
+        dim = i;
+    }
+    if (dim < 0) return -1;
+    const CcOperand at = {.kind = CC_IN_INT, .i = dim};
+    return put_tensor(out, tensor) && put_constant(out, at) && put_constant(out, index) ? 0 : -1;
+}
+
 int cc_bind_compare(int op, PyObject *a, PyObject *b, CcBound *out) {
     static const int swapped[6] = {Py_GT, Py_GE, Py_EQ, Py_NE, Py_LT, Py_LE};
     if (op < 0 || op > Py_GE) return -1;

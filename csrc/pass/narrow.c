@@ -1,0 +1,225 @@
+/* narrow: computes only what a later select keeps. A classifier that looks at one token
+ *
+ *   a = linear(r); b = add(x, a); c = layer_norm(b); y = select(c, dim, index)
+ *
+ * needs one row of a, b and c. Those nodes work on each index of the dim by itself, so the select
+ * moves up through them, and they are computed without the dim: in part. A value that other nodes
+ * need whole (x, r) is read through a window: its memory at the index.
+ *
+ * Value and node numbers stay; windows are values behind those of the given graph. */
+#include "pass.h"
+
+enum { WHOLE = 1, PART = 2 }; /* what is wanted of a value, bits */
+
+typedef struct Narrow {
+    const CcGraph *g;
+    int select;          /* node */
+    int right;           /* its dim, counted from the last one: the same for all values in part */
+    int64_t size, index; /* of the dim */
+    bool *live, *part, *banned; /* by node */
+    uint8_t *want;              /* by value */
+} Narrow;
+
+static const CcType *type_of(const Narrow *w, int value) { return &w->g->val.at[value].type; }
+
+static const CcOperand *operand(const CcGraph *g, const CcNode *n, int i) {
+    return &g->operand.at[n->in0 + i];
+}
+
+static bool has_dim(const Narrow *w, const CcType *t) { return t->ndim > w->right; }
+
+static int64_t size_there(const Narrow *w, const CcType *t) {
+    return t->size[t->ndim - 1 - w->right];
+}
+
+static void drop_dim(CcType *t, int right) {
+    const int d = t->ndim - 1 - right;
+    for (int i = d; i + 1 < t->ndim; i++) {
+        t->size[i] = t->size[i + 1];
+        t->stride[i] = t->stride[i + 1];
+    }
+    t->ndim--;
+}
+
+static void make_contiguous(CcType *t) {
+    int64_t stride = 1;
+    for (int d = t->ndim - 1; d >= 0; d--) {
+        t->stride[d] = stride;
+        stride *= CC_MAX(1, t->size[d]);
+    }
+}
+
+static bool plain_node(const CcGraph *g, const CcNode *n) {
+    const CcType *t = &g->val.at[n->out0].type;
+    return n->n_out == 1 && !n->flags && t->ndim >= 0 && t->device == 1 && cc_type_contiguous(t);
+}
+
+/* Does this node work on each index of the dim by itself? */
+static bool by_index(const Narrow *w, const CcNode *n) {
+    const CcOpKind kind = cc_op_info((CcOpId)n->op)->kind;
+    const CcType *out = type_of(w, n->out0);
+    if (!plain_node(w->g, n) || !has_dim(w, out) || size_there(w, out) != w->size) return false;
+    for (int i = 0; i < n->n_in; i++)
+        if (operand(w->g, n, i)->kind == CC_IN_VALUE &&
+            type_of(w, operand(w->g, n, i)->value)->ndim < 0)
+            return false;
+    if (kind == CC_K_POINTWISE) return n->op != CC_OP_fill;
+    if (n->op != CC_OP_linear && n->op != CC_OP_layer_norm) return false;
+    const CcOperand *x = operand(w->g, n, 0), *weight = operand(w->g, n, 1);
+    if (x->kind != CC_IN_VALUE || weight->kind != CC_IN_VALUE ||
+        type_of(w, x->value)->ndim != out->ndim)
+        return false;
+    return w->right >= (n->op == CC_OP_linear ? 1 : type_of(w, weight->value)->ndim);
+}
+
+/* Does a node in part need this operand in part (or, where it is broadcast, without the dim)? */
+static bool sliced(const Narrow *w, const CcNode *n, int i) {
+    const CcOperand *o = operand(w->g, n, i);
+    if (o->kind != CC_IN_VALUE || !has_dim(w, type_of(w, o->value))) return false;
+    return i == 0 || cc_op_info((CcOpId)n->op)->kind == CC_K_POINTWISE;
+}
+
+/* Backwards: all readers of a value come after it, so its wants are complete when its node is
+ * met. */
+static void mark(Narrow *w) {
+    const CcGraph *g = w->g;
+    memset(w->part, 0, (size_t)g->node.n);
+    for (int v = 0; v < g->val.n; v++) w->want[v] = g->val.at[v].is_output ? WHOLE : 0;
+    for (int i = g->node.n - 1; i >= 0; i--) {
+        const CcNode *n = &g->node.at[i];
+        if (!w->live[i]) continue;
+        w->part[i] = i < w->select && n->n_out == 1 && w->want[n->out0] == PART && !w->banned[i] &&
+                     by_index(w, n);
+        for (int k = 0; k < n->n_in; k++) {
+            const CcOperand *o = operand(g, n, k);
+            if (o->kind != CC_IN_VALUE) continue;
+            const bool some = (w->part[i] && sliced(w, n, k) &&
+                               size_there(w, type_of(w, o->value)) == w->size) ||
+                              i == w->select;
+            w->want[o->value] |= some ? PART : WHOLE;
+        }
+    }
+}
+
+static bool in_part(const Narrow *w, int value) {
+    const int def = w->g->val.at[value].def;
+    return def >= 0 && w->part[def];
+}
+
+/* The host has no windows: what it replays in part needs its input in part. */
+static bool ban_windows(Narrow *w) {
+    bool again = false;
+    for (int i = 0; i < w->select; i++) {
+        const CcNode *n = &w->g->node.at[i];
+        if (!w->part[i] || n->op != CC_OP_layer_norm || in_part(w, operand(w->g, n, 0)->value))
+            continue;
+        w->banned[i] = again = true;
+    }
+    return again;
+}
+
+/* Worth it when a product gets smaller. */
+static bool worthwhile(const Narrow *w) {
+    const CcNode *n = &w->g->node.at[w->select];
+    bool product = false;
+    for (int i = 0; i < w->select; i++)
+        product = product || (w->part[i] && w->g->node.at[i].op == CC_OP_linear);
+    return product && in_part(w, operand(w->g, n, 0)->value);
+}
+
+/* A select whose result may be a tensor of its own: nobody looks at its strides or storage. */
+static bool begin(Narrow *w, int node) {
+    const CcGraph *g = w->g;
+    const CcNode *n = &g->node.at[node];
+    if (n->op != CC_OP_select || !w->live[node] || n->n_in != 3 || n->n_out != 1 || n->flags ||
+        g->val.at[n->out0].is_output)
+        return false;
+    const CcOperand *x = operand(g, n, 0), *dim = operand(g, n, 1), *index = operand(g, n, 2);
+    if (x->kind != CC_IN_VALUE || dim->kind != CC_IN_INT || index->kind != CC_IN_INT) return false;
+    const CcType *t = type_of(w, x->value);
+    if (t->ndim < 2 || g->val.at[x->value].def < 0) return false;
+    for (int i = node + 1; i < g->node.n; i++)
+        for (int k = 0; w->live[i] && k < g->node.at[i].n_in; k++) {
+            const CcOperand *o = operand(g, &g->node.at[i], k);
+            const CcOpId op = (CcOpId)g->node.at[i].op;
+            const CcOpKind kind = cc_op_info(op)->kind;
+            if (o->kind == CC_IN_VALUE && o->value == n->out0 &&
+                ((kind != CC_K_POINTWISE && kind != CC_K_MATMUL && op != CC_OP_layer_norm) ||
+                 !plain_node(g, &g->node.at[i])))
+                return false;
+        }
+    const int64_t d = dim->i < 0 ? dim->i + t->ndim : dim->i;
+    if (d < 0 || d >= t->ndim) return false;
+    w->select = node;
+    w->right = t->ndim - 1 - (int)d;
+    w->size = t->size[d];
+    w->index = index->i < 0 ? index->i + w->size : index->i;
+    return w->index >= 0 && w->index < w->size;
+}
+
+/* A window into a value that stays whole; a dim that is broadcast is only dropped. */
+static int add_window(const Narrow *w, CcGraph *out, int value) {
+    CcVal v = out->val.at[value];
+    const int d = v.type.ndim - 1 - w->right;
+    const int64_t index = v.type.size[d] == 1 ? 0 : w->index;
+    v.window_of = value + 1;
+    v.offset = index * v.type.stride[d] * cc_dtype_info((CcDtype)v.type.dtype)->size;
+    v.is_output = false;
+    drop_dim(&v.type, w->right);
+    cc_vec_push(&out->val, v);
+    return out->val.n - 1;
+}
+
+static void narrow_value(const Narrow *w, CcVal *v) {
+    drop_dim(&v->type, w->right);
+    make_contiguous(&v->type);
+    v->narrowed = true;
+}
+
+static CcGraph *rewrite(const Narrow *w) {
+    const CcGraph *g = w->g;
+    CcGraph *out = cc_graph_new();
+    for (int i = 0; i < g->node.n; i++) cc_vec_push(&out->node, g->node.at[i]);
+    for (int i = 0; i < g->operand.n; i++) cc_vec_push(&out->operand, g->operand.at[i]);
+    for (int i = 0; i < g->val.n; i++) cc_vec_push(&out->val, g->val.at[i]);
+    for (int i = 0; i < w->select; i++) {
+        const CcNode *n = &g->node.at[i];
+        if (!w->part[i]) continue;
+        narrow_value(w, &out->val.at[n->out0]);
+        for (int k = 0; k < n->n_in; k++) {
+            CcOperand *o = &out->operand.at[n->in0 + k];
+            if (sliced(w, n, k) && !in_part(w, o->value)) o->value = add_window(w, out, o->value);
+        }
+    }
+    CcNode *select = &out->node.at[w->select];
+    select->op = CC_OP_copy;
+    select->n_in = 1;
+    make_contiguous(&out->val.at[select->out0].type);
+    out->val.at[select->out0].narrowed = true;
+    return out;
+}
+
+CcGraph *cc_narrow_graph(const CcGraph *g) {
+    const size_t nodes = (size_t)g->node.n;
+    CcGraph *out = NULL;
+    bool any = false;
+    for (int i = 0; i < g->node.n; i++) any = any || g->node.at[i].op == CC_OP_select;
+    bool *flags = any ? calloc(3, nodes) : NULL;
+    uint8_t *want = any ? malloc((size_t)g->val.n) : NULL;
+    Narrow w = {.g = g, .live = flags, .want = want};
+    if (flags && want) {
+        w.part = flags + nodes;
+        w.banned = w.part + nodes;
+        cc_dce_mark(g, w.live);
+        for (int i = g->node.n - 1; i >= 0 && !out; i--) {
+            if (!begin(&w, i)) continue;
+            memset(w.banned, 0, nodes);
+            do mark(&w);
+            while (ban_windows(&w));
+            if (worthwhile(&w)) out = rewrite(&w);
+        }
+    }
+    free(flags);
+    free(want);
+    return out;
+}

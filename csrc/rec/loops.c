@@ -1,0 +1,131 @@
+/* C code that calls back. sum() and functools.reduce() are performed here step by step, so that the C functions that they
+ * call are seen; for the others (map, sorted ...) a callback must be one whose calls need not be seen. */
+#include "rec_int.h"
+
+/* ------------------------------------------------------------------ callbacks */
+
+static bool harmless(CcCalleeKind k)
+{
+    return k == CC_CALLEE_PURE || k == CC_CALLEE_VALUE || k == CC_CALLEE_LOOK || k == CC_CALLEE_READ ||
+           k == CC_CALLEE_ARITH || k == CC_CALLEE_ITER || k == CC_CALLEE_GETITEM || k == CC_CALLEE_TYPE;
+}
+
+bool cc_loop_callback(PyObject *f)
+{
+    if (f == NULL || f == Py_None) return true;
+    PyFunctionObject *python = cc_call_function(f);
+    if (python != NULL) return cc_library_recorded(python);   /* its frames are recorded */
+    PyObject *self = cc_callee_self(f), *unbound = self != NULL ? cc_callee_unbound(f) : NULL;
+    if (harmless(cc_callee_find(unbound != NULL ? unbound : f).kind)) return true;
+    const char *type = Py_TYPE(f)->tp_name;
+    return strcmp(type, "operator.itemgetter") == 0 || strcmp(type, "operator.attrgetter") == 0;
+}
+
+/* ------------------------------------------------------------------ steps */
+
+/* Performs one step as an event of its own; it lies inside an instruction, and so can't be a break. */
+static PyObject *step(CcRec *rec, CcAct *act, CcEvent *ev)
+{
+    const CcEvent *outer = act->event;
+    CcGo go = CC_GIVE_UP;
+    ev->flags |= CC_EV_INNER;
+    act->event = ev;
+    if (rec->trace != NULL) {
+        cc_rec_frame(rec, act)->call_nodes = rec->trace->graph->node.n;
+        go = cc_op_before(rec, act, ev);
+    }
+    if (go != CC_DONE)
+        ev->result = ev->kind == CC_EV_BINOP ? cc_ex_binop((CcBinop)ev->arg, false, ev->in[0], ev->in[1])
+                                             : PyObject_Vectorcall(ev->in[0], ev->in + 1, (size_t)ev->n - 1, NULL);
+    if (go == CC_OK && rec->trace != NULL) (void)cc_rec_after(rec, act, ev);
+    act->event = outer;
+    return ev->result;
+}
+
+/* Takes the reference to `total`. */
+static PyObject *add(CcRec *rec, CcAct *act, PyObject *total, PyObject *item)
+{
+    PyObject *const in[] = {total, item};
+    CcEvent ev = {.kind = CC_EV_BINOP, .arg = CC_NB_ADD, .in = in, .n = 2};
+    PyObject *r = step(rec, act, &ev);
+    Py_DECREF(total);
+    return r;
+}
+
+/* The sum of numbers is C's own: it adds floats in a way of its own. */
+static PyObject *plain_sum(PyObject *items, PyObject *start)
+{
+    PyObject *f = PyDict_GetItemString(PyEval_GetBuiltins(), "sum");
+    return f != NULL ? PyObject_CallFunctionObjArgs(f, items, start, NULL) : NULL;
+}
+
+static bool plain(PyObject *o) { return cc_value_const(o) || (!cc_tens_any(o) && !(Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE)); }
+
+static PyObject *sum_seen(CcRec *rec, CcAct *act, PyObject *iterable, PyObject *start)
+{
+    PyObject *it = PyObject_GetIter(iterable), *numbers = PyList_New(0), *total = NULL, *item = NULL;
+    if (it == NULL || numbers == NULL) goto fail;
+    while ((item = PyIter_Next(it)) != NULL) {
+        if (total == NULL && plain(item) && (start == NULL || plain(start))) {
+            if (PyList_Append(numbers, item) < 0) goto fail;
+        } else {
+            if (total == NULL) total = PyList_GET_SIZE(numbers) > 0 || start == NULL ? plain_sum(numbers, start) : Py_NewRef(start);
+            if (total != NULL) total = add(rec, act, total, item);
+            if (total == NULL) goto fail;
+        }
+        Py_CLEAR(item);
+    }
+    if (PyErr_Occurred()) goto fail;
+    if (total == NULL) total = plain_sum(numbers, start);
+    Py_DECREF(it);
+    Py_DECREF(numbers);
+    return total;
+fail:
+    Py_XDECREF(item);
+    Py_XDECREF(it);
+    Py_XDECREF(numbers);
+    Py_XDECREF(total);
+    return NULL;
+}
+
+static PyObject *reduce_seen(CcRec *rec, CcAct *act, PyObject *f, PyObject *iterable, PyObject *start)
+{
+    PyObject *it = PyObject_GetIter(iterable), *total = Py_XNewRef(start), *item;
+    if (it == NULL) goto fail;
+    while ((item = PyIter_Next(it)) != NULL) {
+        if (total == NULL) {
+            total = item;
+            continue;
+        }
+        PyObject *const in[] = {f, total, item};
+        CcEvent ev = {.kind = CC_EV_CALL, .in = in, .n = 3};
+        PyObject *next = step(rec, act, &ev);
+        Py_DECREF(item);
+        Py_SETREF(total, next);
+        if (total == NULL) goto fail;
+    }
+    if (PyErr_Occurred()) goto fail;
+    Py_DECREF(it);
+    if (total == NULL) PyErr_SetString(PyExc_TypeError, "reduce() of empty iterable with no initial value");
+    return total;
+fail:
+    Py_XDECREF(it);
+    Py_XDECREF(total);
+    return NULL;
+}
+
+CcGo cc_loop_sum(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n)
+{
+    PyObject *start = n > 1 ? in[1] : NULL;
+    if (n < 1 || n > 2 || (start != NULL && (PyUnicode_Check(start) || PyBytes_Check(start) || PyByteArray_Check(start))))
+        return CC_OK;   /* C code raises its TypeError */
+    ev->result = sum_seen(rec, act, in[0], start);
+    return CC_DONE;
+}
+
+CcGo cc_loop_reduce(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n)
+{
+    if (n < 2 || n > 3) return CC_OK;
+    ev->result = reduce_seen(rec, act, in[0], in[1], n > 2 ? in[2] : NULL);
+    return CC_DONE;
+}
