@@ -51,6 +51,7 @@ typedef enum CcPostKind {
     CC_POST_SILU,
     CC_POST_SIGMOID,
     CC_POST_TANH,
+    CC_POST_SCALE, /* times a number */
     CC_POST_ADD,
     CC_POST_MUL
 } CcPostKind;
@@ -65,6 +66,7 @@ typedef struct CcMatmulDesc {
     int n_post;
     struct {
         CcPostKind kind;
+        float scale; /* SCALE */
         CcTensorDesc operand;
     } post[CC_DNNL_MAX_POST];
 } CcMatmulDesc;

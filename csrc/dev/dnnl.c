@@ -102,7 +102,8 @@ static const struct {
 } POST[] = {
     [CC_POST_GELU_ERF] = {0x31, 0, false}, [CC_POST_GELU_TANH] = {0x2b, 0, false},
     [CC_POST_SILU] = {0x2c, 1, false},     [CC_POST_SIGMOID] = {0x29, 0, false},
-    [CC_POST_TANH] = {0x21, 0, false},     [CC_POST_ADD] = {0x1fff0, 0, true},
+    [CC_POST_TANH] = {0x21, 0, false},     [CC_POST_SCALE] = {0x26, 0, false},
+    [CC_POST_ADD] = {0x1fff0, 0, true},
     [CC_POST_MUL] = {0x1fff1, 0, true},
 };
 
@@ -174,7 +175,8 @@ static Handle make_attr(const CcMatmulDesc *desc) {
     for (int i = 0; i < desc->n_post && !status; i++) {
         const CcPostKind kind = desc->post[i].kind;
         if (!POST[kind].binary) {
-            status = dnnl.post_eltwise(post, POST[kind].alg, POST[kind].alpha, 0);
+            const float alpha = kind == CC_POST_SCALE ? desc->post[i].scale : POST[kind].alpha;
+            status = dnnl.post_eltwise(post, POST[kind].alg, alpha, 0);
             continue;
         }
         Handle md = make_md(&desc->post[i].operand);
@@ -220,7 +222,7 @@ static int find_post_base(CcErr *err) {
     const CcTensorDesc one = {2, {1, 1}, {1, 1}};
     CcMatmul probe = {
         .desc = {
-            .src = one, .weights = one, .dst = one, .n_post = 1, .post = {{CC_POST_ADD, one}}}};
+            .src = one, .weights = one, .dst = one, .n_post = 1, .post = {{CC_POST_ADD, 0, one}}}};
     float x = 2, y = 3, z = 4, out = 0;
     if (lib.post_base) return 0;
     if (create(&probe, err) < 0) return -1;

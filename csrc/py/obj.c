@@ -50,3 +50,14 @@ PyTypeObject *cc_type_method_wrapper(void)
     }
     return type;
 }
+
+PyObject *cc_type_dict(PyTypeObject *type)
+{
+#if PY_VERSION_HEX >= 0x030C0000
+    PyObject *dict = PyType_GetDict(type);
+    Py_XDECREF(dict);   /* borrowed: the type keeps it */
+    return dict;
+#else
+    return type->tp_dict;
+#endif
+}

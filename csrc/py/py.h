@@ -201,6 +201,8 @@ CC_BORROW PyObject *cc_obj_dict(PyObject *o);
 uint64_t cc_dict_version(PyObject *dict);
 /* tp_version_tag of a type, assigned if needed; 0 = not available. */
 unsigned cc_type_version(PyTypeObject *type);
+/* A type's own dict (3.12 keeps those of static types elsewhere than in tp_dict); never NULL for a ready type. */
+CC_BORROW PyObject *cc_type_dict(PyTypeObject *type);
 /* What a weak reference refers to, or NULL: it is gone. */
 CC_BORROW PyObject *cc_weak_target(PyObject *weak);
 PyTypeObject *cc_type_method_wrapper(void);   /* types.MethodWrapperType, which has no public name in C */

@@ -51,7 +51,7 @@ PyObject *cc_callee_unbound(PyObject *o)
     PyObject *name = PyUnicode_InternFromString(((PyCFunctionObject *)o)->m_ml->ml_name), *found = NULL;
     PyObject *mro = Py_TYPE(PyCFunction_GET_SELF(o))->tp_mro;
     for (Py_ssize_t i = 0; name != NULL && found == NULL && i < PyTuple_GET_SIZE(mro); i++) {   /* a subclass may shadow it */
-        PyObject *d = PyDict_GetItemWithError(((PyTypeObject *)PyTuple_GET_ITEM(mro, i))->tp_dict, name);
+        PyObject *d = PyDict_GetItemWithError(cc_type_dict((PyTypeObject *)PyTuple_GET_ITEM(mro, i)), name);
         if (d != NULL && Py_IS_TYPE(d, &PyMethodDescr_Type) &&
             ((PyMethodDescrObject *)d)->d_method == ((PyCFunctionObject *)o)->m_ml)
             found = d;

@@ -187,7 +187,7 @@ static void super_after(CcRec *rec, PyObject *o, PyObject *name, PyObject *v)
                 continue;
             }
             guard_type_attr(rec, t, name, cc_type_lookup(t, name));
-            if (PyDict_GetItemWithError(t->tp_dict, name) != NULL) break;
+            if (PyDict_GetItemWithError(cc_type_dict(t), name) != NULL) break;
         }
     }
     PyErr_Clear();

@@ -362,12 +362,13 @@ static CcGo row_before(CcRec *rec, CcAct *act, const Call *c, const CcCallee *ca
     case CC_CALLEE_OBJ_SETATTR: return cc_tens_any(c->in[0]) ? cc_rec_break(rec, act, CC_R_TORCH_EFFECT, "setattr") : CC_OK;
     case CC_CALLEE_DICT_GET: {
         if (c->n < 2) return CC_OK;
-        const CcDirty d = cc_value_dirty(rec, c->in[0]);
+        const CcDirty d = cc_value_dirty_key(rec, c->in[0]) == CC_DIRTY_ALL ? cc_value_dirty(rec, c->in[0]) : CC_DIRTY_NO;
         if (cc_value_symbolic(rec, c->in[1])) cc_value_pin(rec, c->in[1]);
         if (d == CC_DIRTY_ALL) return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(c->in[0]));
         return cc_value_const(c->in[1]) || cc_value_ident(c->in[1]) ? CC_OK : contents(rec, act, c, 0, 1);
     }
     case CC_CALLEE_WRITE:
+        cc_value_will_write(rec, c->in[0]);
         if (strcmp(callee->name, "set.add") == 0 && n_positional(c) > 1 && !cc_value_membership(rec, c->in[0], c->in[1]))
             return cc_rec_break(rec, act, CC_R_TENSOR_ITER, callee->name);
         if (takes_items(callee) && n_positional(c) > 1 && !cc_tens_any(c->in[1])) return contents(rec, act, c, 1, 1);
@@ -420,8 +421,9 @@ static CcGo write_effect(CcRec *rec, CcAct *act, const Call *c, const CcCallee *
         cc_value_fresh(rec, copy);
         in[i] = copy;
     }
-    CcProv *p = cc_value_find(rec, self);
-    p->dirty = CC_DIRTY_ALL;
+    /* what is read and written was guarded whole before */
+    cc_value_wrote(rec, self, callee->kind == CC_CALLEE_READ_WRITE && (PyList_CheckExact(self) || PyDict_CheckExact(self))
+                                  ? CC_DIRTY_KNOWN : CC_DIRTY_ALL);
     cc_vec_push(&rec->written, source);
     const CcCallSpec spec = {.form = CC_F_CALL, .target = c->func, .kwnames = c->kwnames, .in = in, .n = c->n, .name = callee->name};
     return cc_node_effect(rec, act, &spec, result);
@@ -436,7 +438,7 @@ static CcGo context_effect(CcRec *rec, CcAct *act, const Call *c, const CcCallee
 
 static CcGo dict_get_after(CcRec *rec, const Call *c)
 {
-    const int source = c->n > 1 && PyDict_Check(c->in[0]) ? cc_value_source(rec, c->in[0]) : -1;
+    const int source = c->n > 1 && PyDict_Check(c->in[0]) && !cc_value_known(rec, c->in[0]) ? cc_value_source(rec, c->in[0]) : -1;
     if (source >= 0 && (cc_value_const(c->in[1]) || cc_value_ident(c->in[1])))
         cc_value_read(rec, CC_SRC_KEY, source, c->in[1], 0, 0, PyDict_GetItemWithError(c->in[0], c->in[1]));
     return CC_OK;

@@ -41,7 +41,8 @@ static bool dirty(CcRec *rec, PyObject *o) { return cc_value_dirty(rec, o) != CC
 /* One key of a dict can be read although others were written. */
 static bool key_readable(CcRec *rec, PyObject *o, PyObject *key)
 {
-    const CcDirty d = cc_value_dirty(rec, o);
+    CcDirty d = cc_value_dirty_key(rec, o);
+    if (d == CC_DIRTY_ALL) d = cc_value_dirty(rec, o);
     return d == CC_DIRTY_NO || (d == CC_DIRTY_KEYS && PyDict_Check(o) && (cc_value_const(key) || cc_value_ident(key)));
 }
 
@@ -56,6 +57,13 @@ static const char *const binop_name[CC_NB_COUNT] = {
 };
 static const char *const compare_dunder[6] = {"__lt__", "__le__", "__eq__", "__ne__", "__gt__", "__ge__"};
 
+/* Whether what a container holds is compared or printed, and not only moved. */
+static bool looks_inside(const CcEvent *ev)
+{
+    return ev->kind == CC_EV_COMPARE || ev->kind == CC_EV_CONTAINS || ev->kind == CC_EV_FORMAT || ev->kind == CC_EV_MATCH ||
+           (ev->kind == CC_EV_BINOP && ev->arg == CC_NB_REMAINDER);
+}
+
 /* Operands that only C code of builtin types sees; their content decides the result. */
 static CcGo plain_before(CcRec *rec, CcAct *act, const CcEvent *ev, int depth)
 {
@@ -64,6 +72,7 @@ static CcGo plain_before(CcRec *rec, CcAct *act, const CcEvent *ev, int depth)
         if (o == NULL) continue;
         if (unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
         if (dirty(rec, o)) return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(o));
+        if (looks_inside(ev) && !cc_number_settle(rec, o, depth)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, type_name(o));
         if (cc_value_const(o) || cc_value_ident(o) || is_heap(o)) continue;
         if (!builtin_container(o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, type_name(o));
         if (!cc_value_content(rec, o, depth)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
@@ -173,8 +182,7 @@ static CcGo inplace_container(CcRec *rec, CcAct *act, const CcEvent *ev)
     /* lst += items, dict |= other, set |= other on something that existed before */
     const int source = cc_value_source(rec, ev->in[0]);
     if (source < 0) return CC_OK;
-    CcProv *p = cc_value_find(rec, ev->in[0]);
-    p->dirty = CC_DIRTY_ALL;
+    cc_value_wrote(rec, ev->in[0], CC_DIRTY_ALL);
     cc_vec_push(&rec->written, source);
     PyObject *items = PySequence_Tuple(ev->in[1]);
     if (PyDict_Check(ev->in[1]) || items == NULL) {
@@ -190,6 +198,15 @@ static CcGo inplace_container(CcRec *rec, CcAct *act, const CcEvent *ev)
 
 /* ------------------------------------------------------------------ items */
 
+/* A class with a Python __getitem__: the lookups that it makes are recorded inside. */
+static bool python_getitem(PyObject *o)
+{
+    static PyObject *name;
+    if (name == NULL) name = PyUnicode_InternFromString("__getitem__");
+    PyObject *f = is_heap(o) ? cc_type_lookup(Py_TYPE(o), name) : NULL;
+    return f != NULL && Py_IS_TYPE(f, &PyFunction_Type);
+}
+
 static CcGo subscr_before(CcRec *rec, CcAct *act, const CcEvent *ev)
 {
     PyObject *o = ev->in[0], *key = ev->in[1];
@@ -197,7 +214,9 @@ static CcGo subscr_before(CcRec *rec, CcAct *act, const CcEvent *ev)
     if (cc_tens_any(key)) return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "a tensor as an index");
     if (unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
     if (!key_readable(rec, o, key)) return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(o));
-    if (cc_value_symbolic(rec, key)) cc_value_pin(rec, key);
+    if (!cc_number_settle(rec, key, 1)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, "key");
+    if (PyDict_Check(o) && cc_value_source(rec, o) >= 0 && !python_getitem(o) && !cc_number_key(rec, key))
+        return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "key");
     if (PyType_Check(o) || cc_value_const(o) || is_heap(o)) return CC_OK;
     if (PyList_CheckExact(o) || PyTuple_Check(o) || PyDict_Check(o)) {
         if (PySlice_Check(key) && !cc_value_content(rec, o, 1)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
@@ -210,10 +229,10 @@ static CcGo subscr_before(CcRec *rec, CcAct *act, const CcEvent *ev)
 /* The guard behind reading one item of a builtin container that came from outside. */
 static void read_item(CcRec *rec, PyObject *o, PyObject *key, PyObject *v)
 {
-    const int source = cc_value_source(rec, o);
+    const int source = cc_value_known(rec, o) ? -1 : cc_value_source(rec, o);
     if (source < 0) return;
     if (PyDict_Check(o)) {
-        if (cc_value_const(key) || cc_value_ident(key)) cc_value_read(rec, CC_SRC_KEY, source, key, 0, 0, v);
+        cc_value_read(rec, CC_SRC_KEY, source, key, 0, 0, v);
         return;
     }
     if (!PyLong_Check(key) && !PyIndex_Check(key)) return;
@@ -266,7 +285,8 @@ static CcGo subscr_after(CcRec *rec, CcAct *act, const CcEvent *ev)
         if (v != NULL && cc_value_origin(rec, v) == CC_O_UNKNOWN) cc_value_fresh(rec, v);
         return CC_OK;
     }
-    if ((PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o)) && !PySlice_Check(key)) read_item(rec, o, key, v);
+    if ((PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o)) && !PySlice_Check(key) && !python_getitem(o))
+        read_item(rec, o, key, v);
     if (v != NULL && !PyExceptionInstance_Check(v) && cc_value_origin(rec, v) == CC_O_UNKNOWN) {
         if (!PySlice_Check(key) && Py_REFCNT(v) > 1 && !made_by_default(rec, o))
             return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
@@ -298,6 +318,11 @@ static CcGo store_subscr_before(CcRec *rec, CcAct *act, const CcEvent *ev)
     if (!cc_value_const(ev->in[1]) && !cc_value_ident(ev->in[1]) && cc_value_source(rec, o) >= 0)
         return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "key");
     if (cc_value_symbolic(rec, ev->in[1])) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, "key");
+    if (PyList_Check(o) && dirty(rec, o)) return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(o));
+    if (PyDict_Check(o) && ev->in[2] == NULL && cc_value_source(rec, o) >= 0 &&   /* the key must be there in a replay, too */
+        (!PyDict_CheckExact(o) || dirty(rec, o) || !cc_value_content(rec, o, 1)))
+        return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(o));
+    cc_value_will_write(rec, o);
     return CC_OK;
 }
 
@@ -313,20 +338,17 @@ static CcGo store_subscr_after(CcRec *rec, CcAct *act, const CcEvent *ev)
     const int source = cc_value_source(rec, o);
     if (is_heap(o)) cc_attr_dunder(rec, o, "__setitem__");
     if (source < 0 || (!PyList_Check(o) && !PyDict_Check(o))) return CC_OK;
-    if (PyList_Check(o)) {   /* the item must exist in a replay, too */
+    if (PyList_Check(o) && !cc_value_known(rec, o)) {   /* the item must exist in a replay, too */
         bool is_new;
         const int id = cc_guard_source(&rec->trace->guards, CC_SRC_SIZE, source, NULL, 0,
                                        (int)(PyList_GET_SIZE(o) + (ev->in[2] == NULL)), &is_new);
         if (is_new) cc_guard_check(&rec->trace->guards, id, CC_CHK_SIZE, NULL);
-    } else if (ev->in[2] == NULL) {
-        return cc_rec_poison(rec, act, CC_R_UNKNOWN_TYPE, "del of a key of a dict that existed before");
     }
-    CcProv *p = cc_value_find(rec, o);
     if (PyDict_Check(o)) {
         cc_value_written(rec, CC_SRC_KEY, source, ev->in[1]);
-        p->dirty = CC_MAX(p->dirty, CC_DIRTY_KEYS);
+        cc_value_wrote(rec, o, ev->in[2] != NULL ? CC_DIRTY_KEYS : CC_DIRTY_KNOWN);
     } else {
-        p->dirty = CC_DIRTY_ALL;
+        cc_value_wrote(rec, o, CC_DIRTY_ALL);
     }
     cc_vec_push(&rec->written, source);
     const CcCallSpec spec = {.form = ev->in[2] != NULL ? CC_F_SETITEM : CC_F_DELITEM, .in = ev->in,
@@ -338,7 +360,8 @@ static CcGo contains_before(CcRec *rec, CcAct *act, const CcEvent *ev)
 {
     PyObject *o = ev->in[0], *item = ev->in[1];
     const bool by_hash = PyDict_Check(o) || PyAnySet_Check(o) || Py_IS_TYPE(o, &PyDictKeys_Type);
-    if (by_hash && cc_value_content(rec, o, 1) && !cc_value_dirty(rec, o) && cc_value_membership(rec, o, item) && cc_tens_any(item))
+    if (by_hash && !cc_value_const(item) && !cc_value_ident(item) && !dirty(rec, o) && cc_value_content(rec, o, 1) &&
+        cc_value_membership(rec, o, item) && cc_tens_any(item))
         return CC_OK;
     if (cc_tens_any(item) || (!by_hash && cc_value_has_tensor(o, 2))) return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "in");
     if (any_symbolic(rec, ev)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, "in");
@@ -355,7 +378,7 @@ static CcGo contains_after(CcRec *rec, CcAct *act, const CcEvent *ev)
     if (PyList_Check(o) || PyTuple_Check(o))
         for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++)
             cc_value_distinct(rec, ev->in[1], PySequence_Fast_GET_ITEM(o, i));
-    const int source = PyDict_Check(o) ? cc_value_source(rec, o) : -1;
+    const int source = PyDict_Check(o) && !cc_value_known(rec, o) ? cc_value_source(rec, o) : -1;
     if (source >= 0 && (cc_value_const(ev->in[1]) || cc_value_ident(ev->in[1])))
         cc_value_read(rec, CC_SRC_KEY, source, ev->in[1], 0, 0, PyDict_GetItemWithError(o, ev->in[1]));
     return CC_OK;
@@ -400,7 +423,7 @@ static CcGo truth_after(CcRec *rec, CcAct *act, const CcEvent *ev)
     }
     cc_attr_dunder(rec, o, "__bool__");
     cc_attr_dunder(rec, o, "__len__");
-    const int source = cc_value_source(rec, o);
+    const int source = cc_value_known(rec, o) ? -1 : cc_value_source(rec, o);
     if (source >= 0 && (PyList_Check(o) || PyDict_Check(o) || PyAnySet_Check(o) || PyTuple_Check(o))) {
         bool is_new;
         const int id = cc_guard_source(&rec->trace->guards, CC_SRC_SIZE, source, NULL, 0, (int)PyObject_Size(o), &is_new);
@@ -502,8 +525,7 @@ static CcGo update_after(CcRec *rec, CcAct *act, const CcEvent *ev)
     const int source = cc_value_source(rec, o);
     if (source < 0) return CC_OK;
     /* a comprehension or display that a break cut in two: its container came through a slot */
-    CcProv *p = cc_value_find(rec, o);
-    p->dirty = CC_DIRTY_ALL;
+    cc_value_wrote(rec, o, CC_DIRTY_ALL);
     const char *method = ev->arg == CC_OP_LIST_APPEND ? "append" : ev->arg == CC_OP_SET_ADD ? "add"
                          : ev->arg == CC_OP_LIST_EXTEND ? "extend" : "update";
     if (ev->arg == CC_OP_MAP_ADD) {
@@ -621,7 +643,10 @@ CcGo cc_op_before(CcRec *rec, CcAct *act, CcEvent *ev)
     case CC_EV_SUBSCR: return subscr_before(rec, act, ev);
     case CC_EV_STORE_SUBSCR: return store_subscr_before(rec, act, ev);
     case CC_EV_BINOP:
-        if (ev->flags & CC_EV_INPLACE && dirty(rec, ev->in[0]) && PyList_CheckExact(ev->in[0])) return CC_OK;
+        if (ev->flags & CC_EV_INPLACE && builtin_container(ev->in[0])) {
+            cc_value_will_write(rec, ev->in[0]);
+            if (PyList_CheckExact(ev->in[0]) && cc_value_dirty_key(rec, ev->in[0])) return CC_OK;
+        }
         return operator_before(rec, act, ev);
     case CC_EV_UNARY:
     case CC_EV_COMPARE: return operator_before(rec, act, ev);

@@ -95,6 +95,22 @@ static void bound_operands(CcRec *rec, const CcBound *bound, Operands *out)
     }
 }
 
+/* Does the call hold a tensor that is no operand (zeros_like's)? Only an operand is sure to be alive when the host replays
+ * the node. */
+static bool hides_tensor(CcRec *rec, const CcCallSpec *spec, const Operands *bound)
+{
+    Operands all = {0};
+    for (int i = 0; i < spec->n; i++) collect(rec, spec->in[i], &all, 4);
+    bool hides = false;
+    for (int i = 0; i < all.n && !hides; i++) {
+        hides = true;
+        for (int k = 0; k < bound->n; k++)
+            if (bound->at[k].kind == CC_IN_VALUE && bound->at[k].value == all.at[i].value) hides = false;
+    }
+    cc_vec_free(&all);
+    return hides;
+}
+
 static CcType foreign(void) { return (CcType){.dtype = CC_DT_OTHER, .ndim = -1}; }
 
 static CcType type_of(CcRec *rec, PyObject *o)
@@ -199,9 +215,16 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
     const int args0 = build_args(rec, spec);
     if (args0 < 0) return cc_rec_poison(rec, act, CC_R_UNBUILDABLE, Py_TYPE(rec->unbuildable)->tp_name);
     Operands operands = {0};
-    if (spec->bound != NULL) bound_operands(rec, spec->bound, &operands);
-    else
+    CcOpId op = CC_OP_host;
+    if (spec->bound != NULL) {
+        bound_operands(rec, spec->bound, &operands);
+        op = spec->bound->op;
+    }
+    if (spec->bound == NULL || hides_tensor(rec, spec, &operands)) {
+        operands.n = 0;
+        op = CC_OP_host;
         for (int i = 0; i < spec->n; i++) collect(rec, spec->in[i], &operands, 4);
+    }
     const bool unsized = spec->dynamic || takes_unsized(rec, &operands);
     if (unsized && sequence) {   /* its length may depend on data, too */
         cc_vec_free(&operands);
@@ -212,7 +235,7 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
     action.sequence = sequence;
     cc_vec_push(&rec->trace->node, action);
     CcGraph *g = rec->trace->graph;
-    const int node = cc_graph_node(g, spec->bound != NULL && !unsized ? spec->bound->op : CC_OP_host, spec->flags,
+    const int node = cc_graph_node(g, unsized ? CC_OP_host : op, spec->flags,
                                    rec->trace->node.n - 1, operands.at, operands.n, types, n_out);
     cc_vec_free(&operands);
     if (spec->flags & (CC_N_WRITES | CC_N_RANDOM | CC_N_EFFECT)) rec->trace->impure = true;

@@ -112,6 +112,7 @@ void cc_rec_abort(CcRec *rec)
     cc_map_free(&rec->input_of);
     cc_map_free(&rec->unsized);
     cc_map_free(&rec->distinct);
+    rec->before.n = 0;
     cc_trace_free(rec->trace);
     rec->trace = NULL;
     rec->frame.n = 0;
@@ -129,6 +130,7 @@ void cc_rec_free(CcRec *rec)
     cc_vec_free(&rec->keep);
     cc_vec_free(&rec->effect);
     cc_vec_free(&rec->written);
+    cc_vec_free(&rec->before);
     cc_break_clear(&rec->why);
     free(rec);
 }

@@ -17,6 +17,7 @@ typedef enum CcDirty {
     CC_DIRTY_NO,
     CC_DIRTY_KEYS,   /* single keys were written, and are known: other keys can be read, the whole can't */
     CC_DIRTY_ALL,    /* nothing of it can be read before the next break */
+    CC_DIRTY_KNOWN,  /* guarded whole as it was before: what it holds now is known, and read without guards */
 } CcDirty;
 
 typedef struct CcProv {
@@ -54,6 +55,7 @@ struct CcRec {
         PyObject **in;     /* strong operands: their recipes are built when the trace ends, from their last state */
         int n;
     }) effect;
+    CC_VEC(struct CcBefore { PyObject *object; PyObject *copy; }) before;   /* containers as they were before they were written */
     CcMap distinct;        /* pairs of guards that are checked to be two objects */
     CcMap unsized;         /* graph value + 1: its shape depends on data, and so is not known to the trace */
     CC_VEC(int) written;   /* guards of containers that effects write */
@@ -79,7 +81,13 @@ bool cc_value_structseq(PyObject *o);                        /* torch.return_typ
 bool cc_value_deque(PyObject *o);                            /* exactly collections.deque */
 bool cc_value_defaultdict(PyObject *o);
 bool cc_value_ident(PyObject *o);                            /* compared by identity: types, functions, modules ... */
+/* Whether o was written and can't be read. A list or dict whose content before its first write was kept (will_write)
+ * is guarded now, and becomes known. */
 CcDirty cc_value_dirty(CcRec *rec, PyObject *o);
+CcDirty cc_value_dirty_key(CcRec *rec, PyObject *o);         /* for reading one key: changes nothing */
+void cc_value_will_write(CcRec *rec, PyObject *o);           /* before a write to something from outside */
+void cc_value_wrote(CcRec *rec, PyObject *o, CcDirty how);
+bool cc_value_known(CcRec *rec, PyObject *o);                /* CC_DIRTY_KNOWN */
 CcProv *cc_value_set(CcRec *rec, PyObject *o, CcOrigin origin, int id);
 void cc_value_fresh(CcRec *rec, PyObject *o);                /* unless it is a constant or known */
 void cc_value_sweep(CcRec *rec, int first);                  /* drops fresh objects that only the map holds */
@@ -107,6 +115,13 @@ bool cc_value_symbolic(CcRec *rec, PyObject *o);             /* a number that is
 /* A symbolic number from outside is compared with a constant: guards the outcome. False: it is computed by a node. */
 bool cc_value_compare(CcRec *rec, int op, PyObject *a, PyObject *b, bool outcome);
 void cc_value_pin(CcRec *rec, PyObject *o);                  /* a symbolic number becomes a constant: value guard */
+
+/* ---- number.c ---- */
+/* Makes constants, under guards, of the symbolic numbers in o, `depth` levels of containers deep. False: a node computes one. */
+bool cc_number_settle(CcRec *rec, PyObject *o, int depth);
+bool cc_number_in(CcRec *rec, PyObject *const *in, int n, int step);   /* every step-th of in[0..n): one is symbolic */
+/* Whether a lookup of key in a dict can be guarded: a constant, or a tuple of constants whose content is guarded now. */
+bool cc_number_key(CcRec *rec, PyObject *key);
 
 /* ---- recipe.c ---- */
 int cc_recipe_of(CcRec *rec, PyObject *o, CcMap *memo);      /* -1: can't be rebuilt; rec->why is set */

@@ -338,7 +338,7 @@ static bool add_slots(CcRec *rec, Objects *out, PyObject *o)
         if (!(t->tp_flags & Py_TPFLAGS_HEAPTYPE)) continue;
         Py_ssize_t pos = 0;
         PyObject *name, *descr;
-        PyObject *dict = t->tp_dict;
+        PyObject *dict = cc_type_dict(t);
         while (PyDict_Next(dict, &pos, &name, &descr)) {
             if (Py_TYPE(descr) != &PyMemberDescr_Type) continue;
             PyObject *v = Py_TYPE(descr)->tp_descr_get(descr, o, (PyObject *)Py_TYPE(o));
@@ -525,6 +525,11 @@ static int build(Builder *b, PyObject *o)
         CcGuards *gs = &rec->trace->guards;
         switch ((CcOrigin)p->origin) {
         case CC_O_SOURCE:
+            /* A node runs before the effects: it needs what a written container holds, not the container. */
+            if (p->dirty && b->memo == NULL && (PyList_CheckExact(o) || PyDict_CheckExact(o))) {
+                if (cc_value_dirty(rec, o) != CC_DIRTY_NO) return fail(b, o);
+                break;
+            }
             if (gs->g.at[p->id].source == CC_SRC_CONST) return leaf(b, CC_MAKE_CONST, 0, gs->g.at[p->id].key);
             gs->g.at[p->id].used = true;
             return add(b, &(CcRecipe){.make = CC_MAKE_SOURCE, .id = p->id, .aux = cc_tens_any(o)});   /* aux: a tensor */

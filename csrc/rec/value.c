@@ -71,10 +71,50 @@ CcOrigin cc_value_origin(CcRec *rec, PyObject *o)
     return CC_O_UNKNOWN;
 }
 
-CcDirty cc_value_dirty(CcRec *rec, PyObject *o)
+CcDirty cc_value_dirty_key(CcRec *rec, PyObject *o)
 {
     const CcProv *p = cc_value_find(rec, o);
-    return p != NULL && p->origin == CC_O_SOURCE ? (CcDirty)p->dirty : CC_DIRTY_NO;
+    return p != NULL && p->origin == CC_O_SOURCE && p->dirty != CC_DIRTY_KNOWN ? (CcDirty)p->dirty : CC_DIRTY_NO;
+}
+
+bool cc_value_known(CcRec *rec, PyObject *o)
+{
+    const CcProv *p = cc_value_find(rec, o);
+    return p != NULL && p->origin == CC_O_SOURCE && p->dirty == CC_DIRTY_KNOWN;
+}
+
+static bool guard_before(CcRec *rec, const CcProv *p);
+
+CcDirty cc_value_dirty(CcRec *rec, PyObject *o)
+{
+    const CcDirty d = cc_value_dirty_key(rec, o);
+    if (d == CC_DIRTY_NO || !guard_before(rec, cc_value_find(rec, o))) return d;
+    cc_value_find(rec, o)->dirty = CC_DIRTY_KNOWN;
+    return CC_DIRTY_NO;
+}
+
+void cc_value_will_write(CcRec *rec, PyObject *o)
+{
+    const CcProv *p = cc_value_find(rec, o);
+    if (p == NULL || p->origin != CC_O_SOURCE || p->dirty != CC_DIRTY_NO) return;
+    PyObject *copy = PyList_CheckExact(o) ? PyList_GetSlice(o, 0, PyList_GET_SIZE(o)) : PyDict_CheckExact(o) ? PyDict_Copy(o) : NULL;
+    if (copy == NULL) {
+        PyErr_Clear();
+        return;
+    }
+    cc_vec_push(&rec->keep, copy);
+    for (int i = 0; i < rec->before.n; i++)
+        if (rec->before.at[i].object == o) {
+            rec->before.at[i].copy = copy;
+            return;
+        }
+    cc_vec_push(&rec->before, (struct CcBefore){o, copy});
+}
+
+void cc_value_wrote(CcRec *rec, PyObject *o, CcDirty how)
+{
+    CcProv *p = cc_value_find(rec, o);
+    if (p != NULL) p->dirty = CC_MAX(p->dirty, how);
 }
 
 CcProv *cc_value_set(CcRec *rec, PyObject *o, CcOrigin origin, int id)
@@ -289,10 +329,22 @@ static bool set_content(CcRec *rec, PyObject *o, int parent)
     return simple;
 }
 
+/* Guards a written container as it was before, if that was kept. */
+static bool guard_before(CcRec *rec, const CcProv *p)
+{
+    const int id = p->id;
+    for (int i = 0; i < rec->before.n; i++) {
+        if (rec->before.at[i].object != p->object) continue;
+        PyObject *copy = rec->before.at[i].copy;
+        return PyList_Check(copy) ? sequence_content(rec, copy, id, 1) : dict_content(rec, copy, id, 1);
+    }
+    return false;
+}
+
 bool cc_value_structseq(PyObject *o)
 {
     if (!PyTuple_Check(o) || PyTuple_CheckExact(o)) return false;
-    return PyDict_GetItemString(Py_TYPE(o)->tp_dict, "n_sequence_fields") != NULL;
+    return PyDict_GetItemString(cc_type_dict(Py_TYPE(o)), "n_sequence_fields") != NULL;
 }
 
 bool cc_value_deque(PyObject *o)
@@ -320,8 +372,8 @@ bool cc_value_content(CcRec *rec, PyObject *o, int depth)
     if (cc_value_const(o) || cc_value_ident(o)) return true;
     const CcProv *p = cc_value_find(rec, o);
     if (p == NULL) return false;
-    if (p->origin == CC_O_SOURCE && p->dirty) return false;
-    const int parent = p->origin == CC_O_SOURCE ? p->id : -1;
+    if (p->origin == CC_O_SOURCE && p->dirty && p->dirty != CC_DIRTY_KNOWN) return false;
+    const int parent = p->origin == CC_O_SOURCE && !p->dirty ? p->id : -1;
     if (PyList_Check(o) || PyTuple_Check(o)) return sequence_content(rec, o, parent, depth);
     if (PyDict_Check(o)) return dict_content(rec, o, parent, depth);
     if (PyAnySet_Check(o)) return set_content(rec, o, parent);
@@ -331,7 +383,8 @@ bool cc_value_content(CcRec *rec, PyObject *o, int depth)
 bool cc_value_structure(CcRec *rec, PyObject *o, int depth)
 {
     const int source = cc_value_source(rec, o);
-    if (source < 0 || depth == 0 || cc_value_dirty(rec, o) || !(PyList_CheckExact(o) || PyTuple_CheckExact(o))) return false;
+    if (source < 0 || depth == 0 || cc_value_dirty(rec, o) || cc_value_known(rec, o) ||
+        !(PyList_CheckExact(o) || PyTuple_CheckExact(o))) return false;
     CcGuards *gs = &rec->trace->guards;
     guard_size(rec, source, PySequence_Fast_GET_SIZE(o));
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++) {

@@ -132,7 +132,9 @@ static int build(Compile *c, CcErr *err) {
         plan->step.at[s].narrowed = n->n_out > 0 && g->val.at[n->out0].narrowed;
     }
     cc_plan_made(plan, g, c->live, c->made, c->step_of);
-    return cc_plan_lifetimes(plan, g, c->made, err);
+    if (cc_plan_lifetimes(plan, g, c->made, err) < 0) return -1;
+    if (!c->stuck) cc_plan_reuse(plan, g);
+    return 0;
 }
 
 /* The types that the host does not know of. */

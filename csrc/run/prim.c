@@ -1,5 +1,7 @@
 /* prim: products of the graph (linear, matmul, mm, bmm, addmm) as calls of oneDNN, with what
  * follows as post-ops. Weights stay plain: their data may change between calls. Only f32. */
+#include <math.h>
+
 #include "run_int.h"
 
 enum {
@@ -169,11 +171,33 @@ static int describe(const CcGraph *g, const CcNode *n, CcMatmulDesc *d, CcPrim *
     return bias->kind == CC_IN_VALUE ? set_bias(g, bias, &d->bias, &d->dst) : -1;
 }
 
+/* The number that a node multiplies `value` with; a division counts where its reciprocal is
+ * exact. */
+static bool scale_of(const CcGraph *g, const CcNode *n, int value, float *scale) {
+    if ((n->op != CC_OP_mul && n->op != CC_OP_div) || n->n_in != 2) return false;
+    const CcOperand *a = operand(g, n, 0), *b = operand(g, n, 1);
+    if (n->op == CC_OP_mul && a->kind != CC_IN_VALUE) {
+        const CcOperand *t = a;
+        a = b;
+        b = t;
+    }
+    if (a->kind != CC_IN_VALUE || a->value != value) return false;
+    if (b->kind != CC_IN_FLOAT && b->kind != CC_IN_INT) return false;
+    const float number = b->kind == CC_IN_FLOAT ? (float)b->f : (float)b->i;
+    int exponent;
+    if (n->op == CC_OP_div && (fabsf(frexpf(number, &exponent)) != 0.5f || abs(exponent) > 100))
+        return false;
+    *scale = n->op == CC_OP_mul ? number : 1 / number;
+    return isfinite(*scale);
+}
+
 static int add_post(const CcGraph *g, const CcNode *last, const CcNode *n, CcMatmulDesc *d,
                     CcPrim *prim) {
     int kind = -1;
+    float scale = 0;
     for (int i = 0; i < CC_COUNT(POSTS); i++)
         if (POSTS[i].op == n->op) kind = (int)POSTS[i].kind;
+    if (scale_of(g, n, last->out0, &scale)) kind = CC_POST_SCALE;
     const CcType *out = &g->val.at[n->out0].type, *before = &g->val.at[last->out0].type;
     if (kind < 0 || d->n_post == CC_DNNL_MAX_POST || !plain_f32(out) || !cc_type_contiguous(out) ||
         !cc_type_same_shape(out, before))
@@ -196,6 +220,7 @@ static int add_post(const CcGraph *g, const CcNode *last, const CcNode *n, CcMat
         if (!plain_f32(t) || !cc_type_contiguous(t) || !cc_type_same_shape(t, out)) return -1;
         d->post[d->n_post].operand = d->dst;
     }
+    d->post[d->n_post].scale = scale;
     d->post[d->n_post++].kind = (CcPostKind)kind;
     prim->post[prim->n_post++] = other;
     return 0;

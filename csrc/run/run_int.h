@@ -29,6 +29,7 @@ struct CcPlan {
     CC_VEC(CcStep) step;
     CC_VEC(int) drop;
     CC_VEC(CcNarrowed) narrowed;
+    CC_VEC(int) reuse; /* [value]: the value whose memory it takes over, -1: none */
     CcArena *arena;     /* what the steps point to */
     const uint16_t *op; /* [node], for cc_run_print */
     double compile_ms;
@@ -63,5 +64,6 @@ CC_MUST int cc_prim_run(const CcPrim *prim, const CcHost *host, CcErr *err);
 void cc_plan_made(const CcPlan *plan, const CcGraph *g, const bool *live, bool *made, int *step_of);
 /* Fills plan->drop and the steps' drop lists from the last uses in the order of the steps. */
 CC_MUST int cc_plan_lifetimes(CcPlan *plan, const CcGraph *g, const bool *made, CcErr *err);
+void cc_plan_reuse(CcPlan *plan, const CcGraph *g); /* after lifetimes */
 
 #endif

@@ -377,7 +377,7 @@ static int fact_of(const char *prefix, const char *name) {
  */
 static int walk(PyObject *space, const char *show, const char *prefix, int fallback) {
     PyObject *dict =
-        PyType_Check(space) ? ((PyTypeObject *)space)->tp_dict : PyModule_GetDict(space);
+        PyType_Check(space) ? cc_type_dict((PyTypeObject *)space) : PyModule_GetDict(space);
     PyObject *name, *value;
     Py_ssize_t at = 0;
     while (dict && PyDict_Next(dict, &at, &name, &value)) {
