@@ -205,3 +205,97 @@ def test_autocast_and_modes():
             loose = 2e-2 if eager.dtype == torch.bfloat16 else None
             alike(eager, ours, rtol=loose, atol=loose)
             assert eager.is_inference() == ours.is_inference()
+
+
+def plan_of(compiled):
+    """The plans' text of all graphs."""
+    found = ccompile.api.compiled_of(compiled).report()["entries"]
+    return "\n".join(segment["plan_text"] for entry in found for segment in entry["segments"])
+
+
+class OneRow(nn.Module):
+    """Only one index of a dim is read in the end; `how` says what else is done."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how, self.inner, self.outer = how, nn.Linear(16, 32), nn.Linear(32, 16)
+        self.norm, self.head = nn.LayerNorm(16), nn.Linear(16, 4)
+        self.place = nn.Parameter(torch.randn(1, 8, 16))
+        self.scale = nn.Parameter(torch.randn(3, 1, 16))
+
+    def forward(self, x):
+        y = x * 2 + self.place
+        y = self.norm(y * self.scale + self.outer(torch.nn.functional.gelu(self.inner(y))))
+        if self.how == "negative":
+            return self.head(y[:, -2])
+        if self.how == "first":
+            return self.head(y[1])
+        if self.how == "last":
+            return self.head(y[:, :, 3].repeat(1, 2)[:, :16])
+        if self.how == "both":
+            return self.head(y[:, 0]), y
+        if self.how == "view":
+            return self.head(y[:, 0, :].unsqueeze(1)), y[:, 0].stride()
+        if self.how == "output":
+            return y[:, 0]
+        if self.how == "twice":
+            return self.head(y[:, 0]) + self.head(y[:, 1])
+        return self.head(y[:, 0, :])
+
+
+@pytest.mark.parametrize("how", ["zero", "negative", "first", "last", "both", "view", "output", "twice"])
+def test_only_the_rows_that_are_read(how):
+    """pass/narrow.c: what a select keeps is all that is computed, and nothing shows it."""
+    model = OneRow(how).eval()
+    compiled = ccompile.compile(model)
+    with torch.no_grad():
+        for _ in range(3):
+            x = torch.randn(3, 8, 16)
+            got, want = compiled(x), model(x)
+            for a, b in zip(got if isinstance(got, tuple) else [got], want if isinstance(want, tuple) else [want], strict=True):
+                if torch.is_tensor(a):
+                    torch.testing.assert_close(a, b)
+                    assert a.stride() == b.stride()
+                else:
+                    assert a == b
+    assert ("narrowed" in plan_of(compiled)) == (how in ("zero", "negative", "first"))
+
+
+def test_kernels_in_place_leave_results_alone():
+    """A kernel may write over what dies in it, never over a result or an input."""
+
+    def f(x, w):
+        y = x @ w
+        z = y * 2 + 1
+        return torch.relu(z), z, torch.sin(torch.tanh(x @ w.t()) * 3)
+
+    compiled = ccompile.compile(f)
+    x, w = torch.randn(64, 64), torch.randn(64, 64)
+    with torch.no_grad():
+        before, expected = (x.clone(), w.clone()), f(x, w)
+        results = [compiled(x, w) for _ in range(3)]
+    assert torch.equal(x, before[0]) and torch.equal(w, before[1])
+    for result in results:
+        for a, b in zip(result, expected, strict=True):
+            torch.testing.assert_close(a, b)
+    assert len({t.data_ptr() for result in results for t in result}) == 9
+
+
+def test_tensors_that_only_give_a_shape_live_long_enough():
+    compiled = ccompile.compile(lambda x: torch.zeros_like(x * 2) + x)
+    for x in (torch.randn(4, requires_grad=True), torch.randn(4)):
+        for _ in range(3):
+            assert torch.equal(compiled(x), x)
+
+
+def test_a_view_of_a_parameter_needs_no_grad():
+    """It says requires_grad even under no_grad; its graph has kernels all the same."""
+    token, layer = nn.Parameter(torch.randn(1, 1, 16)), nn.Linear(16, 16)
+    compiled = ccompile.compile(lambda x: torch.relu(layer(token.expand(2, -1, -1) + x)))
+    with torch.no_grad():
+        x = torch.randn(2, 4, 16)
+        torch.testing.assert_close(compiled(x), torch.relu(layer(token + x)))
+        assert "kernel" in plan_of(compiled)
+    y = compiled(x)
+    y.sum().backward()
+    assert token.grad is not None and layer.weight.grad is not None

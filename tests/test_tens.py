@@ -843,6 +843,7 @@ REPLAY = {
     "gelu_tanh": lambda a: N.gelu(a, approximate="tanh"), "silu": N.silu, "mish": N.mish, "softplus": N.softplus,
     "hardtanh": N.hardtanh, "hardsigmoid": N.hardsigmoid, "hardswish": N.hardswish, "logsigmoid": N.log_sigmoid,
     "lshift": F.bitwise_left_shift, "rshift": F.bitwise_right_shift, "linear": N.linear,
+    "layer_norm": lambda a, w, b: torch.nn.functional.layer_norm(a, w.shape, w, b),
     "addcmul": lambda a, b, c, d=1: torch.addcmul(a, b, c, value=d),
     "addcdiv": lambda a, b, c, d=1: torch.addcdiv(a, b, c, value=d),
     "bitwise_and": lambda a, b: a & b, "bitwise_or": lambda a, b: a | b, "bitwise_xor": lambda a, b: a ^ b,
@@ -907,7 +908,8 @@ def cases():
     yield from (("linear", N.linear, (a, w), {}), ("linear", N.linear, (a, w, bias), {}), ("linear", N.linear, (a, w, None), {}),
                 ("linear", N.linear, (a, w), {"bias": bias}), ("matmul", F.matmul, (a, e), {}), ("matmul", a.__matmul__, (e,), {}),
                 ("mm", F.mm, (x, w.t()), {}), ("mm", M.mm, (x, w.t()), {}), ("bmm", F.bmm, (a, e), {}),
-                ("addmm", F.addmm, (bias, x, w.t()), {}), ("addmm", F.addmm, (bias, x, w.t()), {"beta": 1, "alpha": 1.0}))
+                ("addmm", F.addmm, (bias, x, w.t()), {}), ("addmm", F.addmm, (bias, x, w.t()), {"beta": 1, "alpha": 1.0}),
+                ("layer_norm", F.layer_norm, (a, (6,), w[0], w[1], 1e-5, True), {}))
     yield from (("copy", M.clone, (x,), {}), ("copy", F.clone, (x,), {"memory_format": torch.preserve_format}),
                 ("copy", x.t().contiguous, (), {}), ("view", x.view, (2, -1), {}), ("view", x.view, ((2, 12),), {}),
                 ("view", x.view, (-1,), {}), ("view", M.reshape, (x, (3, 8)), {}), ("view", F.reshape, (x, (3, 8)), {}),

@@ -37,6 +37,8 @@ const char *cc_jit_describe(void); /* "LLVM 20.1.8"; NULL when there is none */
 /* ---- omp.c: torch's OpenMP pool ---- */
 void cc_omp_threads(int n);
 int cc_omp_width(void); /* threads a kernel may use; 1 without an OpenMP library */
+/* Threads that libraries may use in what this thread calls next; what was set before. */
+int cc_omp_limit(int n);
 /* Calls work(ctx, begin, end) over a partition of [0, n) into at most `parts` ranges, on the pool.
  */
 void cc_omp_run(void (*work)(void *ctx, int64_t begin, int64_t end), void *ctx, int64_t n,

@@ -114,8 +114,12 @@ typedef struct State {
     int n;
 } State;
 
+/* Multiplications that a second thread is not worth its barrier for: about 10 us. */
+enum { SMALL = 1 << 19 };
+
 struct CcMatmul {
     CcMatmulDesc desc;
+    bool small;
     uint64_t hash;
     Handle primitive, pd;
     size_t scratch_bytes;
@@ -236,6 +240,12 @@ static int find_post_base(CcErr *err) {
                      : cc_err_set(err, CC_E_UNSUPPORTED, "oneDNN takes no operands of post-ops");
 }
 
+static bool is_small(const CcMatmulDesc *d) {
+    int64_t work = d->src.size[d->src.ndim - 1];
+    for (int i = 0; i < d->dst.ndim; i++) work *= d->dst.size[i];
+    return work <= SMALL;
+}
+
 CcMatmul *cc_dnnl_matmul(const CcMatmulDesc *desc, CcErr *err) {
     const uint64_t hash = cc_map_hash(desc, sizeof *desc, 3), start = cc_log_now_ns();
     CcMatmul *m = NULL;
@@ -251,7 +261,11 @@ CcMatmul *cc_dnnl_matmul(const CcMatmulDesc *desc, CcErr *err) {
     if (!m) goto done;
     m->desc = *desc;
     m->hash = hash;
-    if (create(m, err) < 0) {
+    m->small = is_small(desc);
+    const int threads = m->small ? cc_omp_limit(1) : 0; /* oneDNN plans for them here */
+    const int status = create(m, err);
+    if (m->small) cc_omp_limit(threads);
+    if (status < 0) {
         if (m->pd) dnnl.desc_destroy(m->pd);
         free(m);
         m = NULL;
@@ -326,7 +340,9 @@ int cc_dnnl_run(CcMatmul *m, const CcMatmulCall *call, CcErr *err) {
     for (int i = 0; i < m->desc.n_post; i++)
         if (POST[m->desc.post[i].kind].binary)
             dnnl.memory_set(s->memory[n++], (void *)call->post[i]);
+    const int threads = m->small ? cc_omp_limit(1) : 0;
     const int status = dnnl.execute(m->primitive, s->stream, s->n, s->arg);
+    if (m->small) cc_omp_limit(threads);
     free_state(atomic_exchange(&m->spare, s)); /* two threads at once: one spare is enough */
     return status ? cc_err_set(err, CC_E_BACKEND, "oneDNN: a product failed (status %d)", status)
                   : 0;

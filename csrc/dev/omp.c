@@ -8,7 +8,8 @@
 
 static struct {
     void (*parallel)(void (*fn)(void *), void *data, unsigned threads, unsigned flags);
-    int (*thread_num)(void), (*num_threads)(void), (*in_parallel)(void);
+    int (*thread_num)(void), (*num_threads)(void), (*in_parallel)(void), (*max_threads)(void);
+    void (*set_threads)(int n);
 } omp;
 static atomic_int threads = 1;
 
@@ -20,6 +21,8 @@ static void find(void) {
         {"omp_get_thread_num", (void **)&omp.thread_num},
         {"omp_get_num_threads", (void **)&omp.num_threads},
         {"omp_in_parallel", (void **)&omp.in_parallel},
+        {"omp_get_max_threads", (void **)&omp.max_threads},
+        {"omp_set_num_threads", (void **)&omp.set_threads},
         {"GOMP_parallel", (void **)&omp.parallel},
     };
     if (cc_dl_bind(handle, rows, CC_COUNT(rows), NULL) < 0) omp.parallel = NULL;
@@ -35,6 +38,13 @@ void cc_omp_threads(int n) { atomic_store_explicit(&threads, n < 1 ? 1 : n, memo
 
 int cc_omp_width(void) {
     return ready() ? atomic_load_explicit(&threads, memory_order_relaxed) : 1;
+}
+
+int cc_omp_limit(int n) {
+    if (!ready()) return 1;
+    const int before = omp.max_threads();
+    if (n != before) omp.set_threads(n);
+    return before;
 }
 
 struct Job {

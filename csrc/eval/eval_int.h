@@ -28,6 +28,7 @@ typedef struct CcSegmentHost {
     const CcPlan *plan;
     CcScratch *x;
     CcMaker maker;
+    int at;              /* node that was run last by the host */
 } CcSegmentHost;
 CcHost cc_segment_host(CcSegmentHost *h, const CcSegment *s, CcScratch *x);
 /* Takes over the trace. NULL with MemoryError. */

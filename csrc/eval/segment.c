@@ -129,6 +129,7 @@ static int host_call(void *ctx, int n)
     Host *h = ctx;
     const CcNode *node = &h->trace->graph->node.at[n];
     const CcAction *a = &h->trace->node.at[node->host];
+    h->at = n;
     PyObject *r = run_action(h->trace, &h->maker, a);
     if (r == NULL) return -1;
     int status = 0;
@@ -144,7 +145,7 @@ static CcMaker maker(const CcTrace *t, CcScratch *x, bool shared);
 
 CcHost cc_segment_host(CcSegmentHost *h, const CcSegment *s, CcScratch *x)
 {
-    *h = (Host){s->trace, s->plan, x, maker(s->trace, x, false)};
+    *h = (Host){.trace = s->trace, .plan = s->plan, .x = x, .maker = maker(s->trace, x, false), .at = -1};
     return (CcHost){.ctx = h, .data = host_data, .make = host_make, .call = host_call, .drop = host_drop};
 }
 
@@ -164,6 +165,22 @@ static CcMaker maker(const CcTrace *t, CcScratch *x, bool shared)
                      .built = shared ? x->built : NULL};
 }
 
+/* A node failed inside of `with torch.no_grad()` or its kind: what the blocks' ends set is set now. */
+static void restore_state(Host *h)
+{
+    PyObject *type, *value, *tb;
+    PyErr_Fetch(&type, &value, &tb);
+    for (int n = h->at + 1; n < h->trace->graph->node.n; n++) {
+        const int action = h->trace->graph->node.at[n].host;
+        if (action < 0 || !h->trace->node.at[action].state) continue;
+        PyObject *r = run_action(h->trace, &h->maker, &h->trace->node.at[action]);
+        if (r == NULL) PyErr_Clear();
+        Py_XDECREF(r);
+    }
+    cc_mode_restore_grad(&h->trace->mode);
+    PyErr_Restore(type, value, tb);
+}
+
 int cc_segment_exec(CcSegment *s, CcScratch *x, bool *pure_failure)
 {
     const CcTrace *t = s->trace;
@@ -176,6 +193,7 @@ int cc_segment_exec(CcSegment *s, CcScratch *x, bool *pure_failure)
         CcErr err = {0};
         if (cc_run_exec(s->plan, &h, NULL, &err) < 0) {
             if (!PyErr_Occurred()) PyErr_Format(PyExc_RuntimeError, "ccompile: %s", err.text);
+            restore_state(&host);
             return -1;
         }
     }

@@ -53,6 +53,11 @@ static PyObject *read_source(const CcGuard *g, const CcGuardState *state, PyObje
         if (v == NULL) PyErr_Clear();
         return v;
     }
+    case CC_SRC_AT: {
+        PyObject *v = PySequence_GetItem(parent, g->index);   /* of a deque: C code */
+        if (v == NULL) PyErr_Clear();
+        return v;
+    }
     case CC_SRC_REF: return PyWeakref_CheckRef(parent) ? cc_weak_target(parent) : NULL;
     case CC_SRC_MRO: return ((PyTypeObject *)parent)->tp_mro;
     case CC_SRC_SIZE:
@@ -87,9 +92,20 @@ static Py_ssize_t size_of(PyObject *o)
     return n;
 }
 
+static bool same_order(PyObject *ordered, PyObject *keys)
+{
+    PyObject *list = cc_dict_keys(ordered);
+    bool same = list != NULL && PyList_GET_SIZE(list) == PyTuple_GET_SIZE(keys);
+    for (Py_ssize_t i = 0; same && i < PyTuple_GET_SIZE(keys); i++)
+        same = same_value(PyList_GET_ITEM(list, i), PyTuple_GET_ITEM(keys, i));
+    Py_XDECREF(list);
+    return same;
+}
+
 static bool same_keys(PyObject *dict, PyObject *keys)
 {
     if (PyDict_GET_SIZE(dict) != PyTuple_GET_SIZE(keys)) return false;
+    if (PyODict_Check(dict)) return same_order(dict, keys);
     Py_ssize_t pos = 0, i = 0;
     PyObject *key;
     while (PyDict_Next(dict, &pos, &key, NULL))

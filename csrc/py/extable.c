@@ -53,3 +53,12 @@ const CcHandler *cc_extable_find(const CcCode *code, int pc)
     int i = full->handler_of[pc];
     return i >= 0 && full->handlers[i].target >= 0 ? &full->handlers[i] : NULL;
 }
+
+bool cc_code_catches(const CcCode *code, int pc)
+{
+    for (const CcHandler *h = cc_extable_find(code, pc); h != NULL; h = cc_extable_find(code, h->target)) {
+        const CcInsn *at = &code->insn[h->target];
+        if (at->op == CC_OP_PUSH_EXC && h->target + 1 < code->n && at[1].op != CC_OP_WITH_EXCEPT) return true;
+    }
+    return false;
+}

@@ -61,3 +61,17 @@ PyObject *cc_type_dict(PyTypeObject *type)
     return type->tp_dict;
 #endif
 }
+
+PyObject *cc_dict_keys(PyObject *dict)
+{
+    PyObject *keys = NULL;
+    if (PyODict_Check(dict)) {   /* a subclass may iterate in yet another way: not asked */
+        PyObject *it = PyODict_Type.tp_iter(dict);
+        keys = it != NULL ? PySequence_List(it) : NULL;
+        Py_XDECREF(it);
+    } else {
+        keys = PyDict_Keys(dict);
+    }
+    if (keys == NULL) PyErr_Clear();
+    return keys;
+}

@@ -51,6 +51,8 @@ CC_MUST const CcCode *cc_code_get(PyCodeObject *co);
 /* Whether local `slot` may be read by instruction `pc` or a later one (handlers included). Cells and free variables
  * are always live; a function that may look at its own frame (locals(), eval, exec, ...) has every local live. */
 bool cc_code_live(const CcCode *code, int pc, int slot);
+/* Whether an exception at instruction `pc` reaches an `except` or `finally` of this code (a `with` block does not count). */
+bool cc_code_catches(const CcCode *code, int pc);
 int cc_code_line(const CcCode *code, int pc);                      /* source line; -1 unknown */
 const char *cc_op_name(CcOp op);
 
@@ -206,6 +208,8 @@ CC_BORROW PyObject *cc_type_dict(PyTypeObject *type);
 /* What a weak reference refers to, or NULL: it is gone. */
 CC_BORROW PyObject *cc_weak_target(PyObject *weak);
 PyTypeObject *cc_type_method_wrapper(void);   /* types.MethodWrapperType, which has no public name in C */
+/* Keys in order; an OrderedDict has an order of its own. New list; NULL: no memory (no error is left set). */
+CC_NEW PyObject *cc_dict_keys(PyObject *dict);
 CC_BORROW PyObject *cc_type_lookup(PyTypeObject *type, PyObject *name);   /* _PyType_Lookup; NULL: absent, no error */
 
 #endif

@@ -97,7 +97,11 @@ CcGo cc_attr_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name)
 {
     if (cc_tens_any(o)) return tensor_before(rec, act, o, name);
     if (!PyUnicode_Check(name)) return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, Py_TYPE(o)->tp_name);
-    if (cc_value_symbolic(rec, o)) return CC_OK;
+    if (cc_value_symbolic(rec, o)) {
+        PyObject *part = cc_type_lookup(Py_TYPE(o), name);   /* a.real: depends on the number; a method is looked at when called */
+        return part == NULL || !Py_IS_TYPE(part, &PyGetSetDescr_Type) || cc_number_settle(rec, o, 0)
+                   ? CC_OK : cc_rec_break(rec, act, CC_R_DATA_SCALAR, PyUnicode_AsUTF8(name));
+    }
     const CcOrigin origin = cc_value_origin(rec, o);
     if (origin == CC_O_UNKNOWN && !PyExceptionInstance_Check(o))
         return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, Py_TYPE(o)->tp_name);
@@ -310,7 +314,7 @@ CcGo cc_attr_generic_store(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, 
     } else if (dict != NULL) {
         const int ds = PyModule_Check(o) ? cc_value_const_source(rec, dict)
                                          : cc_value_read(rec, CC_SRC_DICTOF, source, NULL, 0, 0, dict);
-        cc_value_written(rec, CC_SRC_KEY, ds, name);
+        cc_value_written(rec, CC_SRC_KEY, ds, name, v == NULL);
         CcProv *p = cc_value_find(rec, dict);
         if (p != NULL && p->origin == CC_O_SOURCE) p->dirty = CC_MAX(p->dirty, CC_DIRTY_KEYS);
     }

@@ -170,7 +170,8 @@ static CcGo torch_before(CcRec *rec, CcAct *act, const Call *c, const CcTorch *t
 
 static CcGo torch_after(CcRec *rec, CcAct *act, const Call *c, const CcTorch *t, PyObject *result)
 {
-    if (result == NULL) return CC_OK;
+    if (result == NULL)   /* whether it raises may depend on data */
+        return any_tensor(c, 2) && t->cls != CC_T_META ? cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "an operation that raises") : CC_OK;
     const CcRecFrame *f = cc_rec_frame(rec, act);
     switch (t->cls) {
     case CC_T_META:
@@ -193,7 +194,8 @@ static CcGo torch_after(CcRec *rec, CcAct *act, const Call *c, const CcTorch *t,
     const Py_ssize_t n_kw = c->kwnames != NULL ? PyTuple_GET_SIZE(c->kwnames) : 0;
     const int status = symbolic ? -1 : cc_bind_call(c->func, c->in, c->n - n_kw, c->kwnames, &bound);
     const CcCallSpec spec = {.form = CC_F_CALL, .target = c->func, .kwnames = c->kwnames, .in = c->in, .n = c->n,
-                             .name = t->name, .flags = flags, .bound = status == 0 ? &bound : NULL, .dynamic = t->dynamic_shape};
+                             .name = t->name, .flags = flags, .bound = status == 0 ? &bound : NULL, .dynamic = t->dynamic_shape,
+                             .state = t->cls == CC_T_SET_STATE};
     return cc_node_add(rec, act, &spec, result);
 }
 
@@ -301,22 +303,22 @@ static void pin_all(CcRec *rec, const Call *c)
 static bool any_computed(CcRec *rec, const Call *c)
 {
     for (int i = 0; i < c->n; i++)
-        if (!cc_value_pin_inside(rec, c->in[i], 4)) return true;
+        if (!cc_number_settle(rec, c->in[i], 4)) return true;
     return false;
 }
 
 /* What C code is given to call: sorted(key=...), map(f, ...) */
-static bool callbacks_known(const Call *c, const CcCallee *callee)
+static bool callbacks_known(CcRec *rec, const Call *c, const CcCallee *callee)
 {
     static const char *const first[] = {"map", "filter", "itertools.starmap"};
     for (int i = 0; i < CC_COUNT(first); i++)
-        if (strcmp(callee->name, first[i]) == 0) return c->n == 0 || cc_loop_callback(c->in[0]);
-    if (strcmp(callee->name, "itertools.accumulate") == 0 && n_positional(c) > 1 && !cc_loop_callback(c->in[1])) return false;
-    if (strcmp(callee->name, "collections.defaultdict") == 0 && n_positional(c) > 0 && !cc_loop_callback(c->in[0])) return false;
+        if (strcmp(callee->name, first[i]) == 0) return c->n == 0 || cc_loop_callback(rec, c->in[0]);
+    if (strcmp(callee->name, "itertools.accumulate") == 0 && n_positional(c) > 1 && !cc_loop_callback(rec, c->in[1])) return false;
+    if (strcmp(callee->name, "collections.defaultdict") == 0 && n_positional(c) > 0 && !cc_loop_callback(rec, c->in[0])) return false;
     for (int i = n_positional(c); i < c->n; i++) {
         PyObject *name = PyTuple_GET_ITEM(c->kwnames, i - n_positional(c));
         if ((PyUnicode_CompareWithASCIIString(name, "key") == 0 || PyUnicode_CompareWithASCIIString(name, "func") == 0) &&
-            (callee->kind == CC_CALLEE_PURE || callee->kind == CC_CALLEE_ITER || orders(callee)) && !cc_loop_callback(c->in[i]))
+            (callee->kind == CC_CALLEE_PURE || callee->kind == CC_CALLEE_ITER || orders(callee)) && !cc_loop_callback(rec, c->in[i]))
             return false;
     }
     return true;
@@ -334,13 +336,26 @@ static bool found_before_tensor(PyObject *list, PyObject *o)
     return false;
 }
 
+static bool hashes(const CcCallee *callee)
+{
+    static const char *const names[] = {"set.", "dict.__", "dict.setdefault", "dict.pop", "OrderedDict.", ".remove"};
+    if (callee->kind == CC_CALLEE_GETATTR || callee->kind == CC_CALLEE_SETATTR || callee->kind == CC_CALLEE_DICT_GET) return true;
+    if (callee->kind != CC_CALLEE_WRITE && callee->kind != CC_CALLEE_READ_WRITE) return false;
+    for (int i = 0; i < CC_COUNT(names); i++)
+        if (strstr(callee->name, names[i]) != NULL) return true;
+    return false;
+}
+
 static CcGo row_before(CcRec *rec, CcAct *act, const Call *c, const CcCallee *callee)
 {
     const CcCalleeKind k = callee->kind;
-    if (!callbacks_known(c, callee)) return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, callee->name);
+    if (!callbacks_known(rec, c, callee)) return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, callee->name);
     for (int i = 0; i < c->n; i++)
         if (!PyExceptionInstance_Check(c->in[i]) && cc_value_origin(rec, c->in[i]) == CC_O_UNKNOWN)
             return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(c->in[i]));
+    if (c->n > 1 && hashes(callee))   /* what is hashed or compared has to be a constant */
+        for (int i = 1; i < (strncmp(callee->name, "set.", 4) == 0 ? c->n : 2); i++)
+            if (!cc_number_settle(rec, c->in[i], 2)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, callee->name);
     switch (k) {
     case CC_CALLEE_PRINT: return cc_rec_break(rec, act, CC_R_PRINT, callee->name);
     case CC_CALLEE_CLASS: return cc_rec_break(rec, act, CC_R_CLASS, "class statement");
@@ -394,9 +409,12 @@ static CcGo row_before(CcRec *rec, CcAct *act, const Call *c, const CcCallee *ca
             return contents(rec, act, c, 0, 2);
         return cc_rec_break(rec, act, CC_R_TENSOR_VALUE, callee->name);
     }
-    if (orders(callee) && any_tensor(c, 2)) return cc_rec_break(rec, act, CC_R_TENSOR_VALUE, callee->name);
+    if (orders(callee) && c->n > 0 && !PyDict_Check(c->in[0]) && any_tensor(c, 2)) return cc_rec_break(rec, act, CC_R_TENSOR_VALUE, callee->name);
     if ((looks_inside(k) || orders(callee)) && any_computed(rec, c)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, callee->name);
     pin_all(rec, c);
+    const bool sets = strcmp(callee->name, "set") == 0 || strstr(callee->name, "frozenset") != NULL || strstr(callee->name, "fromkeys") != NULL;
+    for (int i = 0; (looks_inside(k) || orders(callee) || sets) && i < c->n; i++)
+        if (!cc_number_settle(rec, c->in[i], 4)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, callee->name);
     return contents(rec, act, c, 0, looks_inside(k) || orders(callee) ? 4 : 1);
 }
 
@@ -406,7 +424,10 @@ static CcGo write_effect(CcRec *rec, CcAct *act, const Call *c, const CcCallee *
 {
     PyObject *self = c->in[0];
     const int source = cc_value_source(rec, self);
-    if (source < 0) return CC_OK;
+    if (source < 0) {
+        if (takes_items(callee) && c->n > 1) cc_value_pairs(rec, self, c->in[1]);
+        return CC_OK;
+    }
     PyObject *in[MAX_ARGS];
     memcpy(in, c->in, sizeof *in * (size_t)c->n);
     const int n_pos = c->n - (c->kwnames != NULL ? (int)PyTuple_GET_SIZE(c->kwnames) : 0);
@@ -422,7 +443,7 @@ static CcGo write_effect(CcRec *rec, CcAct *act, const Call *c, const CcCallee *
         in[i] = copy;
     }
     /* what is read and written was guarded whole before */
-    cc_value_wrote(rec, self, callee->kind == CC_CALLEE_READ_WRITE && (PyList_CheckExact(self) || PyDict_CheckExact(self))
+    cc_value_wrote(rec, self, callee->kind == CC_CALLEE_READ_WRITE && cc_value_tracked(self)
                                   ? CC_DIRTY_KNOWN : CC_DIRTY_ALL);
     cc_vec_push(&rec->written, source);
     const CcCallSpec spec = {.form = CC_F_CALL, .target = c->func, .kwnames = c->kwnames, .in = in, .n = c->n, .name = callee->name};
@@ -431,7 +452,7 @@ static CcGo write_effect(CcRec *rec, CcAct *act, const Call *c, const CcCallee *
 
 static CcGo context_effect(CcRec *rec, CcAct *act, const Call *c, const CcCallee *callee, PyObject *result)
 {
-    cc_value_written(rec, CC_SRC_CTXVAR, cc_value_const_source(rec, c->in[0]), NULL);
+    cc_value_written(rec, CC_SRC_CTXVAR, cc_value_const_source(rec, c->in[0]), NULL, false);
     const CcCallSpec spec = {.form = CC_F_CALL, .target = c->func, .in = c->in, .n = c->n, .name = callee->name};
     return cc_node_effect(rec, act, &spec, result);
 }
@@ -532,6 +553,7 @@ static CcGo row_after(CcRec *rec, CcAct *act, const Call *c, const CcCallee *cal
     default: go = size_guard(rec, c, callee); break;
     }
     if (go != CC_OK || result == NULL || cc_value_origin(rec, result) != CC_O_UNKNOWN) return go;
+    if (callee->kind == CC_CALLEE_READ && c->n > 0) cc_value_pairs(rec, result, c->in[0]);
     if (PyAnySet_Check(result) && !cc_value_membership(rec, result, NULL))
         return cc_rec_poison(rec, act, CC_R_TENSOR_ITER, callee->name);
     if (Py_REFCNT(result) == 1 || callee->kind == CC_CALLEE_NEW || callee->kind == CC_CALLEE_ITER ||
@@ -633,6 +655,7 @@ CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, in
         partial_guards(rec, c.func);
         return CC_OK;
     }
+    if (cc_loop_is_cache(c.func)) return cc_loop_cache(rec, act, ev, c.func, c.in, c.n, c.kwnames);
     return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, callable_name(c.func, name, sizeof name));
 }
 

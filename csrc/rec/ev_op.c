@@ -154,7 +154,8 @@ static void guard_operators(CcRec *rec, const CcEvent *ev)
 
 static CcGo operator_after(CcRec *rec, CcAct *act, const CcEvent *ev)
 {
-    if (ev->result == NULL) return CC_OK;
+    if (ev->result == NULL)   /* whether it raises may depend on data */
+        return operand_tensor(ev) || any_symbolic(rec, ev) ? cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "an operation that raises") : CC_OK;
     guard_operators(rec, ev);
     CcBound bound;
     if (operand_tensor(ev) || (any_symbolic(rec, ev) && ev->kind != CC_EV_COMPARE)) {
@@ -217,6 +218,10 @@ static CcGo subscr_before(CcRec *rec, CcAct *act, const CcEvent *ev)
     if (!cc_number_settle(rec, key, 1)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, "key");
     if (PyDict_Check(o) && cc_value_source(rec, o) >= 0 && !python_getitem(o) && !cc_number_key(rec, key))
         return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "key");
+    if (cc_value_defaultdict(o) && cc_value_known(rec, o) && PyDict_Contains(o, key) != 1) {   /* it would be written, too */
+        PyErr_Clear();
+        return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(o));
+    }
     if (PyType_Check(o) || cc_value_const(o) || is_heap(o)) return CC_OK;
     if (PyList_CheckExact(o) || PyTuple_Check(o) || PyDict_Check(o)) {
         if (PySlice_Check(key) && !cc_value_content(rec, o, 1)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
@@ -274,7 +279,7 @@ static CcGo subscr_after(CcRec *rec, CcAct *act, const CcEvent *ev)
 {
     PyObject *o = ev->in[0], *key = ev->in[1], *v = ev->result;
     if (cc_tens_any(o)) {
-        if (v == NULL) return CC_OK;
+        if (v == NULL) return cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "an operation that raises");
         CcBound bound;
         const CcCallSpec spec = {.form = CC_F_GETITEM, .in = ev->in, .n = 2, .name = "getitem", .dynamic = selects(key),
                                  .bound = cc_bind_getitem(o, key, &bound) == 0 ? &bound : NULL};
@@ -330,6 +335,7 @@ static CcGo store_subscr_after(CcRec *rec, CcAct *act, const CcEvent *ev)
 {
     PyObject *o = ev->in[0];
     if (cc_tens_any(o)) {
+        if (rec->raised) return cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "an operation that raises");
         PyObject *const in[] = {o, ev->in[1], ev->in[2]};
         const CcCallSpec spec = {.form = ev->in[2] != NULL ? CC_F_SETITEM : CC_F_DELITEM, .in = in,
                                  .n = ev->in[2] != NULL ? 3 : 2, .name = "setitem", .flags = CC_N_WRITES};
@@ -338,6 +344,10 @@ static CcGo store_subscr_after(CcRec *rec, CcAct *act, const CcEvent *ev)
     const int source = cc_value_source(rec, o);
     if (is_heap(o)) cc_attr_dunder(rec, o, "__setitem__");
     if (source < 0 || (!PyList_Check(o) && !PyDict_Check(o))) return CC_OK;
+    if (rec->raised) {
+        cc_value_content(rec, o, 1);   /* nothing was written: an index that is out of range, a key that is not there */
+        return CC_OK;
+    }
     if (PyList_Check(o) && !cc_value_known(rec, o)) {   /* the item must exist in a replay, too */
         bool is_new;
         const int id = cc_guard_source(&rec->trace->guards, CC_SRC_SIZE, source, NULL, 0,
@@ -345,7 +355,7 @@ static CcGo store_subscr_after(CcRec *rec, CcAct *act, const CcEvent *ev)
         if (is_new) cc_guard_check(&rec->trace->guards, id, CC_CHK_SIZE, NULL);
     }
     if (PyDict_Check(o)) {
-        cc_value_written(rec, CC_SRC_KEY, source, ev->in[1]);
+        cc_value_written(rec, CC_SRC_KEY, source, ev->in[1], ev->in[2] == NULL);
         cc_value_wrote(rec, o, ev->in[2] != NULL ? CC_DIRTY_KEYS : CC_DIRTY_KNOWN);
     } else {
         cc_value_wrote(rec, o, CC_DIRTY_ALL);
@@ -510,6 +520,8 @@ static CcGo update_before(CcRec *rec, CcAct *act, const CcEvent *ev)
     /* the container is on the stack, made by this trace or by the same expression before a break */
     PyObject *v = ev->in[ev->n - 1];
     if (unknown(rec, v)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(v));
+    const int keys = ev->arg == CC_OP_SET_ADD || ev->arg == CC_OP_MAP_ADD ? 1 : ev->arg == CC_OP_SET_UPDATE ? 2 : 0;
+    if (keys > 0 && !cc_number_settle(rec, ev->in[1], keys)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, "key");
     if (cc_value_source(rec, ev->in[0]) >= 0) return CC_OK;
     if (ev->arg == CC_OP_LIST_EXTEND || ev->arg == CC_OP_SET_UPDATE || ev->arg == CC_OP_DICT_UPDATE ||
         ev->arg == CC_OP_DICT_MERGE) {
@@ -523,7 +535,8 @@ static CcGo update_after(CcRec *rec, CcAct *act, const CcEvent *ev)
 {
     PyObject *o = ev->in[0];
     const int source = cc_value_source(rec, o);
-    if (source < 0) return CC_OK;
+    if (ev->arg == CC_OP_LIST_EXTEND) cc_value_pairs(rec, o, ev->in[ev->n - 1]);
+    if (source < 0 || rec->raised) return CC_OK;
     /* a comprehension or display that a break cut in two: its container came through a slot */
     cc_value_wrote(rec, o, CC_DIRTY_ALL);
     const char *method = ev->arg == CC_OP_LIST_APPEND ? "append" : ev->arg == CC_OP_SET_ADD ? "add"
@@ -548,7 +561,7 @@ static CcGo store_cell_after(CcRec *rec, CcAct *act, const CcEvent *ev)
 {
     const int source = cc_value_source(rec, ev->in[0]);
     if (source < 0) return CC_OK;
-    cc_value_written(rec, CC_SRC_CELL, source, NULL);
+    cc_value_written(rec, CC_SRC_CELL, source, NULL, false);
     const CcCallSpec spec = {.form = CC_F_SETCELL, .in = ev->in, .n = ev->in[1] != NULL ? 2 : 1, .name = "nonlocal"};
     return cc_node_effect(rec, act, &spec, NULL);
 }
@@ -556,7 +569,11 @@ static CcGo store_cell_after(CcRec *rec, CcAct *act, const CcEvent *ev)
 static CcGo store_global_after(CcRec *rec, CcAct *act, const CcEvent *ev)
 {
     const int dict = cc_value_const_source(rec, ev->in[0]);
-    cc_value_written(rec, CC_SRC_KEY, dict, ev->name);
+    if (rec->raised) {
+        cc_value_read(rec, CC_SRC_KEY, dict, ev->name, 0, 0, NULL);
+        return CC_OK;
+    }
+    cc_value_written(rec, CC_SRC_KEY, dict, ev->name, ev->in[1] == NULL);
     PyObject *const in[] = {ev->in[0], ev->name, ev->in[1]};
     const CcCallSpec spec = {.form = ev->in[1] != NULL ? CC_F_SETITEM : CC_F_DELITEM, .in = in,
                              .n = ev->in[1] != NULL ? 3 : 2, .name = "global"};
@@ -615,6 +632,9 @@ static CcGo build_after(CcRec *rec, CcAct *act, const CcEvent *ev)
         const CcCallSpec spec = {.form = CC_F_JOIN, .in = ev->in, .n = ev->n, .name = "join"};
         return cc_node_add(rec, act, &spec, ev->result);
     }
+    const int step = ev->arg == CC_OP_BUILD_MAP ? 2 : PyAnySet_Check(ev->result) ? 1 : 0;
+    if (step > 0 && cc_number_in(rec, ev->in, ev->n, step))   /* keys that are equal in a replay would be one */
+        return cc_rec_poison(rec, act, CC_R_DATA_SCALAR, "key");
     cc_value_fresh(rec, ev->result);
     if (PyAnySet_Check(ev->result) && !cc_value_membership(rec, ev->result, NULL))
         return cc_rec_poison(rec, act, CC_R_TENSOR_ITER, "set");
@@ -637,6 +657,9 @@ static CcGo import_before(CcRec *rec, CcAct *act, const CcEvent *ev)
 
 CcGo cc_op_before(CcRec *rec, CcAct *act, CcEvent *ev)
 {
+    /* BINARY_SLICE and STORE_SLICE (3.12) make their slice themselves */
+    if ((ev->kind == CC_EV_SUBSCR || ev->kind == CC_EV_STORE_SUBSCR) && PySlice_Check(ev->in[1]))
+        cc_value_fresh(rec, ev->in[1]);
     switch (ev->kind) {
     case CC_EV_ATTR: return cc_attr_before(rec, act, ev->in[0], ev->name);
     case CC_EV_STORE_ATTR: return cc_attr_store_before(rec, act, ev->in[0], ev->name, ev->in[1]);
@@ -686,7 +709,9 @@ CcGo cc_op_after(CcRec *rec, CcAct *act, CcEvent *ev)
     }
     case CC_EV_STORE_DEREF: return store_cell_after(rec, act, ev);
     case CC_EV_ATTR: return cc_attr_after(rec, act, ev->in[0], ev->name, ev->result);
-    case CC_EV_STORE_ATTR: return PyErr_Occurred() ? CC_OK : cc_attr_store(rec, act, ev->in[0], ev->name, ev->in[1]);
+    case CC_EV_STORE_ATTR:
+        if (!rec->raised) return cc_attr_store(rec, act, ev->in[0], ev->name, ev->in[1]);
+        return ev->in[1] == NULL ? cc_attr_after(rec, act, ev->in[0], ev->name, NULL) : CC_OK;
     case CC_EV_SUBSCR: return subscr_after(rec, act, ev);
     case CC_EV_STORE_SUBSCR: return store_subscr_after(rec, act, ev);
     case CC_EV_BINOP:
@@ -705,6 +730,9 @@ CcGo cc_op_after(CcRec *rec, CcAct *act, CcEvent *ev)
     case CC_EV_UNPACK: return unpack_after(rec, act, ev);
     case CC_EV_UPDATE: return update_after(rec, act, ev);
     case CC_EV_TUPLE:
+        if (ev->result != NULL) cc_value_pairs(rec, ev->result, ev->in[0]);
+        cc_value_fresh(rec, ev->result);
+        return CC_OK;
     case CC_EV_FUNCTION:
     case CC_EV_CELL:
     case CC_EV_MATCH:

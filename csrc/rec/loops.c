@@ -10,13 +10,16 @@ static bool harmless(CcCalleeKind k)
            k == CC_CALLEE_ARITH || k == CC_CALLEE_ITER || k == CC_CALLEE_GETITEM || k == CC_CALLEE_TYPE;
 }
 
-bool cc_loop_callback(PyObject *f)
+bool cc_loop_callback(CcRec *rec, PyObject *f)
 {
     if (f == NULL || f == Py_None) return true;
     PyFunctionObject *python = cc_call_function(f);
     if (python != NULL) return cc_library_recorded(python);   /* its frames are recorded */
     PyObject *self = cc_callee_self(f), *unbound = self != NULL ? cc_callee_unbound(f) : NULL;
-    if (harmless(cc_callee_find(unbound != NULL ? unbound : f).kind)) return true;
+    const CcCalleeKind kind = cc_callee_find(unbound != NULL ? unbound : f).kind;
+    if (harmless(kind)) return true;
+    if (unbound != NULL && cc_value_origin(rec, self) == CC_O_FRESH)   /* a write to what this trace made is no effect */
+        return kind == CC_CALLEE_WRITE || kind == CC_CALLEE_READ_WRITE || kind == CC_CALLEE_DICT_GET;
     const char *type = Py_TYPE(f)->tp_name;
     return strcmp(type, "operator.itemgetter") == 0 || strcmp(type, "operator.attrgetter") == 0;
 }
@@ -120,6 +123,7 @@ CcGo cc_loop_sum(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n
     if (n < 1 || n > 2 || (start != NULL && (PyUnicode_Check(start) || PyBytes_Check(start) || PyByteArray_Check(start))))
         return CC_OK;   /* C code raises its TypeError */
     ev->result = sum_seen(rec, act, in[0], start);
+    if (ev->result != NULL && rec->trace != NULL && Py_REFCNT(ev->result) == 1) cc_value_fresh(rec, ev->result);
     return CC_DONE;
 }
 
@@ -127,5 +131,28 @@ CcGo cc_loop_reduce(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, in
 {
     if (n < 2 || n > 3) return CC_OK;
     ev->result = reduce_seen(rec, act, in[0], in[1], n > 2 ? in[2] : NULL);
+    return CC_DONE;
+}
+
+/* ------------------------------------------------------------------ functools.lru_cache */
+
+bool cc_loop_is_cache(PyObject *f) { return strcmp(Py_TYPE(f)->tp_name, "functools._lru_cache_wrapper") == 0; }
+
+/* The function runs once for each set of arguments, whatever is compiled: it is called unseen, and what it gives for
+ * constants is a constant. A tensor from the cache is one object for ever: no recording holds on to it. */
+CcGo cc_loop_cache(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *const *in, int n, PyObject *kwnames)
+{
+    for (int i = 0; i < n; i++)
+        if ((!cc_value_const(in[i]) && !cc_value_ident(in[i])) || cc_value_symbolic(rec, in[i]))
+            return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, "a cached function with arguments that are no constants");
+    const size_t n_kw = kwnames != NULL ? (size_t)PyTuple_GET_SIZE(kwnames) : 0;
+    const bool paused = cc_hook_pause(act->obs, true);
+    ev->result = PyObject_Vectorcall(f, in, (size_t)n - n_kw, kwnames);
+    cc_hook_pause(act->obs, paused);
+    if (ev->result == NULL || cc_value_const(ev->result) || cc_value_origin(rec, ev->result) != CC_O_UNKNOWN) return CC_DONE;
+    if (cc_value_has_tensor(ev->result, 4) || Py_TYPE(ev->result)->tp_flags & Py_TPFLAGS_HEAPTYPE)
+        (void)cc_rec_poison(rec, act, CC_R_UNKNOWN_CALL, "a cached function that gives an object");
+    else
+        cc_value_const_source(rec, ev->result);
     return CC_DONE;
 }

@@ -113,12 +113,21 @@ static bool hides_tensor(CcRec *rec, const CcCallSpec *spec, const Operands *bou
 
 static CcType foreign(void) { return (CcType){.dtype = CC_DT_OTHER, .ndim = -1}; }
 
+/* Now, and not at the entry: the region may have switched it on. */
+static bool grad_mode(void)
+{
+    CcMode mode;
+    cc_mode_read(&mode);
+    return cc_mode_grad(&mode);
+}
+
 static CcType type_of(CcRec *rec, PyObject *o)
 {
     if (!cc_tens_plain(o)) return foreign();
     CcTensor t;
     cc_tens_read(o, true, &t);
-    if (t.type.requires_grad) rec->trace->needs_grad = true;
+    /* Under no_grad a view of a parameter still says that it requires grad. */
+    if (t.type.requires_grad && !rec->trace->needs_grad && grad_mode()) rec->trace->needs_grad = true;
     return t.type;
 }
 
@@ -203,6 +212,15 @@ static bool set_results(CcRec *rec, PyObject *result, int out0, int n_out, bool 
     return true;
 }
 
+/* A node that may raise, behind one that can't be undone, in code that catches: a replay could not go to the handler. */
+static bool may_strand(CcRec *rec, const CcCallSpec *spec)
+{
+    if (!rec->trace->impure || spec->state || spec->bound != NULL) return false;
+    for (int i = 0; i < rec->frame.n; i++)
+        if (cc_code_catches(rec->frame.at[i].act->code, rec->frame.at[i].act->pc)) return true;
+    return false;
+}
+
 enum { MAX_RESULTS = 256 };
 
 CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *result)
@@ -212,6 +230,7 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
     const int n_out = result_types(rec, result, types, MAX_RESULTS, &sequence);
     if (n_out < 0) return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, spec->name);
     if (n_out == 0 && spec->flags == 0) return CC_OK;   /* gave back what was known: an alias under metadata guards */
+    if (may_strand(rec, spec)) return cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, spec->name);
     const int args0 = build_args(rec, spec);
     if (args0 < 0) return cc_rec_poison(rec, act, CC_R_UNBUILDABLE, Py_TYPE(rec->unbuildable)->tp_name);
     Operands operands = {0};
@@ -233,12 +252,13 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
     for (int i = 0; unsized && i < n_out; i++) types[i] = foreign();
     CcAction action = make_action(spec, act, args0);
     action.sequence = sequence;
+    action.state = spec->state;
     cc_vec_push(&rec->trace->node, action);
     CcGraph *g = rec->trace->graph;
     const int node = cc_graph_node(g, unsized ? CC_OP_host : op, spec->flags,
                                    rec->trace->node.n - 1, operands.at, operands.n, types, n_out);
     cc_vec_free(&operands);
-    if (spec->flags & (CC_N_WRITES | CC_N_RANDOM | CC_N_EFFECT)) rec->trace->impure = true;
+    if (spec->flags & (CC_N_WRITES | CC_N_RANDOM | CC_N_EFFECT) && !spec->state) rec->trace->impure = true;
     rec->trace->ops++;
     for (int i = 0; unsized && i < n_out; i++)
         cc_map_put(&rec->unsized, (const void *)(intptr_t)(g->node.at[node].out0 + i + 1), 1);
@@ -268,7 +288,6 @@ CcGo cc_node_effect(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *re
     if (in == NULL) abort();
     for (int i = 0; i < spec->n; i++) in[i] = Py_XNewRef(spec->in[i]);
     cc_vec_push(&rec->effect, (struct CcRecEffect){in, spec->n});
-    rec->trace->impure = true;
     if (result != NULL && !cc_value_const(result) && cc_value_origin(rec, result) == CC_O_UNKNOWN)
         cc_value_set(rec, result, CC_O_EFFECT, rec->trace->effect.n - 1);
     return CC_OK;

@@ -231,15 +231,30 @@ static void adopt_container(CcRec *rec, PyObject *o, int source)
     cc_value_set(rec, o, CC_O_FRESH, -1);
 }
 
-/* How many slots of the chain refer to o (a comprehension's iterator is in a local and on two stacks). */
+/* Stack slots of an act that waits inside a call: the operands of that call are not needed any more. */
+static int waiting_depth(const CcAct *act)
+{
+    const int after = act->pc + 1 < act->code->n ? act->code->insn[act->pc + 1].depth : -1;
+    return after > 0 ? after - 1 : 0;
+}
+
+/* How many slots of the chain refer to o (a comprehension's iterator is in a local and on two stacks). None when two frames
+ * will look at it again: one may change it while the other waits, and only slots of frames that ran get the new object. */
 static int slots_holding(const CcRec *rec, PyObject *o)
 {
-    int n = 0;
+    int n = 0, frames = 0;
     for (const CcAct *act = rec->innermost; act != NULL; act = act->prev) {
-        for (int slot = 0; slot < act->code->n_locals + act->depth; slot++) n += cc_act_get(act, slot) == o;
+        const int n_locals = act->code->n_locals, depth = act == rec->innermost ? act->depth : waiting_depth(act);
+        bool looks = false;
+        for (int slot = 0; slot < n_locals + act->depth; slot++) {
+            if (cc_act_get(act, slot) != o) continue;
+            n++;
+            looks = looks || (slot < n_locals ? cc_code_live(act->code, act->pc, slot) : slot < n_locals + depth);
+        }
+        frames += looks;
         if (act == rec->frame.at[0].act) break;
     }
-    return n;
+    return frames < 2 ? n : 0;
 }
 
 /* symbolic: a number that differs from call to call; it becomes an input unless Python code looks at it. */
@@ -260,13 +275,6 @@ static void read_slot(CcRec *rec, CcAct *act, int level, int slot, bool symbolic
     if (v != NULL && (PyList_CheckExact(v) || PyDict_CheckExact(v)) && gs->g.at[id].check == CC_CHK_TYPE &&
         Py_REFCNT(v) <= 1 + slots_holding(rec, v))
         adopt_container(rec, v, id);
-}
-
-/* Stack slots of an act that waits inside a call: the operands of that call are not needed any more. */
-static int waiting_depth(const CcAct *act)
-{
-    const int after = act->pc + 1 < act->code->n ? act->code->insn[act->pc + 1].depth : -1;
-    return after > 0 ? after - 1 : 0;
 }
 
 CcGo cc_rec_begin_resume(CcRec *rec, CcAct *const *acts, int n, const CcMode *mode, CcVaries varies, void *ctx)
@@ -468,7 +476,7 @@ static void keep_tensors(CcRec *rec)
     CcTrace *t = rec->trace;
     for (int i = 0; i < rec->prov.n; i++) {
         const CcProv *p = &rec->prov.at[i];
-        if (p->object == NULL || !cc_tens_any(p->object)) continue;
+        if (p->object == NULL || p->weak != NULL || !cc_tens_any(p->object)) continue;   /* tensors are held strongly here */
         if (p->origin == CC_O_VALUE && t->graph->val.at[p->id].is_output) keep(t, p->id, p->object);
         const int64_t *input = p->origin == CC_O_SOURCE ? cc_map_find(&rec->input_of, (const void *)(intptr_t)(p->id + 1)) : NULL;
         if (input != NULL) keep(t, (int)*input, p->object);
@@ -605,7 +613,9 @@ CcGo cc_rec_after(CcRec *rec, CcAct *act, CcEvent *ev)
     if (ev->result == NULL && PyErr_Occurred()) {   /* what was read on the way to the exception still has to be guarded */
         PyObject *type, *value, *tb;
         PyErr_Fetch(&type, &value, &tb);
+        rec->raised = true;
         const CcGo go = cc_op_after(rec, act, ev);
+        rec->raised = false;
         PyErr_Restore(type, value, tb);
         return go;
     }

@@ -78,6 +78,7 @@ typedef enum CcForm {
 typedef struct CcAction {
     uint8_t form;
     uint8_t arg;            /* operator number */
+    bool state;             /* sets ambient state: done again, it restores what a failed run leaves behind */
     bool sequence;          /* the result is a sequence whose items are the node's values */
     PyObject *target;       /* strong: CALL: callable; GETATTR..: name; SETCELL: unused */
     PyObject *kwnames;      /* strong or NULL */
@@ -116,7 +117,7 @@ typedef struct CcTrace {
     CcBreakInfo brk;
     CcMode mode;                  /* ambient state at its start */
     bool needs_grad;              /* autograd has to see its ops */
-    bool impure;                  /* writes tensors, draws random numbers, or sets state: can't be run twice */
+    bool impure;                  /* its graph writes tensors or draws random numbers: can't be run twice */
     int ops;                      /* nodes that are tensor ops */
     CC_VEC(struct CcKept {
         int value;

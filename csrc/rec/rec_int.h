@@ -67,6 +67,7 @@ struct CcRec {
     bool await_root;       /* the next frame is the root's */
     bool keep_tensors;     /* results of nodes are held strongly, and go into CcTrace.kept */
     bool read_grad;        /* requires_grad was read: every tensor guard checks it */
+    bool raised;           /* the event that after() is told of raised */
     bool writes;           /* an effect on a container was recorded: aliasing of containers matters */
     CcBreakInfo why;
     int instructions;
@@ -86,6 +87,7 @@ bool cc_value_ident(PyObject *o);                            /* compared by iden
 CcDirty cc_value_dirty(CcRec *rec, PyObject *o);
 CcDirty cc_value_dirty_key(CcRec *rec, PyObject *o);         /* for reading one key: changes nothing */
 void cc_value_will_write(CcRec *rec, PyObject *o);           /* before a write to something from outside */
+bool cc_value_tracked(PyObject *o);                          /* a container whose content before can be kept */
 void cc_value_wrote(CcRec *rec, PyObject *o, CcDirty how);
 bool cc_value_known(CcRec *rec, PyObject *o);                /* CC_DIRTY_KNOWN */
 CcProv *cc_value_set(CcRec *rec, PyObject *o, CcOrigin origin, int id);
@@ -100,16 +102,16 @@ int cc_value_read(CcRec *rec, CcSource source, int parent, PyObject *key, int le
 /* Two objects were compared by identity: when both came from outside and differ, they have to differ in a replay. */
 void cc_value_distinct(CcRec *rec, PyObject *a, PyObject *b);
 /* Marks that source as written by this trace: later reads of it carry no guard. */
-void cc_value_written(CcRec *rec, CcSource source, int parent, PyObject *key);
+void cc_value_written(CcRec *rec, CcSource source, int parent, PyObject *key, bool deleted);
 /* Guards the content of a container that came from outside, `depth` levels deep. False: it can't be guarded. */
 bool cc_value_content(CcRec *rec, PyObject *o, int depth);
 /* Guards lengths and element types only: what torch.tensor(list) makes of a list depends on no more. */
 bool cc_value_structure(CcRec *rec, PyObject *o, int depth);
-/* Numbers in o that were read from tensors become constants; false: one is computed by a node. */
-bool cc_value_pin_inside(CcRec *rec, PyObject *o, int depth);
 /* Membership by identity (tensors, objects without __eq__ in sets and dict keys): guards that item, or with NULL every
  * member, is another object than the members that it is not. False: it can't be told, or there are too many. */
 bool cc_value_membership(CcRec *rec, PyObject *container, PyObject *item);
+/* Tuples in a list, tuple or deque that were taken from `iterable`: zip, enumerate, items() made them. */
+void cc_value_pairs(CcRec *rec, PyObject *container, PyObject *iterable);
 bool cc_value_has_tensor(PyObject *o, int depth);
 bool cc_value_symbolic(CcRec *rec, PyObject *o);             /* a number that is not constant under guards */
 /* A symbolic number from outside is compared with a constant: guards the outcome. False: it is computed by a node. */
@@ -137,6 +139,7 @@ typedef struct CcCallSpec {
     unsigned flags;              /* CC_N_* */
     const CcBound *bound;        /* NULL: host node */
     bool dynamic;                /* the shape of its results depends on data */
+    bool state;                  /* sets ambient state */
 } CcCallSpec;
 /* CC_OK, or CC_GIVE_UP when an operand can't be named (the site is marked). */
 CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *result);
@@ -182,10 +185,13 @@ bool cc_call_is_special(PyObject *o);   /* cc_call_special knows it or its type 
 CC_MUST int cc_call_init(void);
 
 /* ---- loops.c: C code that calls back ---- */
-bool cc_loop_callback(PyObject *f);     /* C code may call f unseen, or f is Python code */
+bool cc_loop_callback(CcRec *rec, PyObject *f);   /* C code may call f unseen, or f is Python code */
 /* sum() and functools.reduce(), performed: CC_DONE, or CC_OK when C code is to do it. */
 CcGo cc_loop_sum(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n);
 CcGo cc_loop_reduce(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n);
+
+bool cc_loop_is_cache(PyObject *f);     /* made by functools.lru_cache */
+CcGo cc_loop_cache(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *const *in, int n, PyObject *kwnames);
 
 /* ---- callee.def, callee.c ---- */
 typedef enum CcCalleeKind {

@@ -302,12 +302,14 @@ typedef CC_VEC(PyObject *) Objects;
 
 static void add_dict_items(Objects *out, PyObject *dict)
 {
-    Py_ssize_t pos = 0;
-    PyObject *key, *value;
-    while (PyDict_Next(dict, &pos, &key, &value)) {
+    PyObject *keys = cc_dict_keys(dict);
+    for (Py_ssize_t i = 0; keys != NULL && i < PyList_GET_SIZE(keys); i++) {
+        PyObject *key = PyList_GET_ITEM(keys, i), *value = PyDict_GetItemWithError(dict, key);
+        if (value == NULL) continue;
         cc_vec_push(out, key);
         cc_vec_push(out, value);
     }
+    Py_XDECREF(keys);   /* the dict holds them */
 }
 
 static void add_base_items(Objects *out, PyObject *o)
@@ -526,7 +528,7 @@ static int build(Builder *b, PyObject *o)
         switch ((CcOrigin)p->origin) {
         case CC_O_SOURCE:
             /* A node runs before the effects: it needs what a written container holds, not the container. */
-            if (p->dirty && b->memo == NULL && (PyList_CheckExact(o) || PyDict_CheckExact(o))) {
+            if (p->dirty && b->memo == NULL && cc_value_tracked(o)) {
                 if (cc_value_dirty(rec, o) != CC_DIRTY_NO) return fail(b, o);
                 break;
             }

@@ -97,7 +97,8 @@ void cc_value_will_write(CcRec *rec, PyObject *o)
 {
     const CcProv *p = cc_value_find(rec, o);
     if (p == NULL || p->origin != CC_O_SOURCE || p->dirty != CC_DIRTY_NO) return;
-    PyObject *copy = PyList_CheckExact(o) ? PyList_GetSlice(o, 0, PyList_GET_SIZE(o)) : PyDict_CheckExact(o) ? PyDict_Copy(o) : NULL;
+    PyObject *copy = PyList_CheckExact(o) ? PyList_GetSlice(o, 0, PyList_GET_SIZE(o)) : PyDict_CheckExact(o) || cc_value_defaultdict(o) ? PyDict_Copy(o)
+                     : PySet_CheckExact(o) ? PyFrozenSet_New(o) : cc_value_deque(o) ? PySequence_List(o) : NULL;
     if (copy == NULL) {
         PyErr_Clear();
         return;
@@ -111,6 +112,11 @@ void cc_value_will_write(CcRec *rec, PyObject *o)
     cc_vec_push(&rec->before, (struct CcBefore){o, copy});
 }
 
+bool cc_value_tracked(PyObject *o)
+{
+    return PyList_CheckExact(o) || PyDict_CheckExact(o) || cc_value_defaultdict(o) || PySet_CheckExact(o) || cc_value_deque(o);
+}
+
 void cc_value_wrote(CcRec *rec, PyObject *o, CcDirty how)
 {
     CcProv *p = cc_value_find(rec, o);
@@ -122,7 +128,9 @@ CcProv *cc_value_set(CcRec *rec, PyObject *o, CcOrigin origin, int id)
     CcProv *p = cc_value_find(rec, o);
     if (p == NULL) {
         PyObject *weak = NULL;
-        if (origin == CC_O_VALUE && cc_tens_any(o) && !rec->keep_tensors) {
+        /* What has a finaliser (a generator, a class with __del__) must be finalised where eager does it. */
+        const bool finalised = origin == CC_O_FRESH && Py_TYPE(o)->tp_finalize != NULL;
+        if (finalised || (origin == CC_O_VALUE && cc_tens_any(o) && !rec->keep_tensors)) {
             weak = PyWeakref_NewRef(o, NULL);
             if (weak == NULL) PyErr_Clear();
         }
@@ -206,6 +214,10 @@ static void learn(CcRec *rec, int id, PyObject *v)
         if (p->id != id) cc_guard_alias(gs, id, CC_CHK_ALIAS, p->id);
         return;
     }
+    if (p != NULL && p->origin == CC_O_SOURCE && id != p->id) {   /* a constant of the trace, reached in a second way */
+        cc_guard_check(gs, id, CC_CHK_IDENT, v);
+        return;
+    }
     if (cc_value_const(v)) {
         cc_guard_check(gs, id, CC_CHK_VALUE, v);
         return;
@@ -234,7 +246,7 @@ int cc_value_read(CcRec *rec, CcSource source, int parent, PyObject *key, int le
     const int id = cc_guard_source(&rec->trace->guards, source, parent, key, level, index, &is_new);
     if (is_new) {
         CcGuard *g = &rec->trace->guards.g.at[id];
-        g->owned = source == CC_SRC_MEMBER || source == CC_SRC_ASK || source == CC_SRC_CTXVAR || source == CC_SRC_REDUCE;
+        g->owned = source == CC_SRC_MEMBER || source == CC_SRC_AT || source == CC_SRC_ASK || source == CC_SRC_CTXVAR || source == CC_SRC_REDUCE;
         learn(rec, id, v);
     }
     return id;
@@ -247,12 +259,12 @@ void cc_value_distinct(CcRec *rec, PyObject *a, PyObject *b)
     cc_guard_also(&rec->trace->guards, CC_MAX(p->id, q->id), CC_CHK_DISTINCT, NULL, CC_MIN(p->id, q->id));
 }
 
-void cc_value_written(CcRec *rec, CcSource source, int parent, PyObject *key)
+void cc_value_written(CcRec *rec, CcSource source, int parent, PyObject *key, bool deleted)
 {
     bool is_new;
     const int id = cc_guard_source(&rec->trace->guards, source, parent, key, 0, 0, &is_new);
-    /* Not read before it is written: any value, present or not, will do. */
-    if (is_new) cc_guard_check(&rec->trace->guards, id, CC_CHK_ANY, NULL);
+    /* Not read before it is written: any value, present or not, will do; what is deleted has to be there. */
+    if (is_new) cc_guard_check(&rec->trace->guards, id, deleted ? CC_CHK_NONE : CC_CHK_ANY, NULL);
 }
 
 static bool guard_size(CcRec *rec, int parent, Py_ssize_t n)
@@ -284,16 +296,10 @@ static bool key_is_simple(PyObject *key)
 static bool dict_content(CcRec *rec, PyObject *o, int parent, int depth)
 {
     if (parent >= 0) {
-        PyObject *keys = PyTuple_New(PyDict_GET_SIZE(o));
-        Py_ssize_t pos = 0, i = 0;
-        PyObject *key;
-        while (keys != NULL && PyDict_Next(o, &pos, &key, NULL)) {
-            if (!key_is_simple(key)) {
-                Py_DECREF(keys);
-                return false;
-            }
-            PyTuple_SET_ITEM(keys, i++, Py_NewRef(key));
-        }
+        PyObject *list = cc_dict_keys(o), *keys = list != NULL ? PyList_AsTuple(list) : NULL;
+        Py_XDECREF(list);
+        for (Py_ssize_t i = 0; keys != NULL && i < PyTuple_GET_SIZE(keys); i++)
+            if (!key_is_simple(PyTuple_GET_ITEM(keys, i))) Py_CLEAR(keys);
         if (keys == NULL) return false;
         bool is_new;
         const int id = cc_guard_source(&rec->trace->guards, CC_SRC_KEYS, parent, NULL, 0, 0, &is_new);
@@ -330,12 +336,16 @@ static bool set_content(CcRec *rec, PyObject *o, int parent)
 }
 
 /* Guards a written container as it was before, if that was kept. */
+static bool deque_content(CcRec *rec, PyObject *items, PyObject *deque, int parent, int depth);
+
 static bool guard_before(CcRec *rec, const CcProv *p)
 {
     const int id = p->id;
     for (int i = 0; i < rec->before.n; i++) {
         if (rec->before.at[i].object != p->object) continue;
         PyObject *copy = rec->before.at[i].copy;
+        if (cc_value_deque(p->object)) return deque_content(rec, copy, p->object, id, 1);
+        if (PyAnySet_Check(copy)) return set_content(rec, copy, id);
         return PyList_Check(copy) ? sequence_content(rec, copy, id, 1) : dict_content(rec, copy, id, 1);
     }
     return false;
@@ -367,6 +377,32 @@ static bool opaque_content(PyTypeObject *t)
            (t->tp_as_number != NULL && t->tp_as_number->nb_bool != NULL);
 }
 
+/* A view that this trace made of a class's __dict__, or of a dict that it knows: what is behind it counts. */
+static bool proxy_content(CcRec *rec, PyObject *o, int depth)
+{
+    PyObject *behind = *(PyObject **)((char *)o + sizeof(PyObject));   /* mappingproxyobject.mapping, 3.11-3.14 */
+    if (cc_value_origin(rec, behind) != CC_O_UNKNOWN) return cc_value_content(rec, behind, depth);
+    return PyDict_Check(behind) && dict_content(rec, behind, cc_value_const_source(rec, behind), depth);
+}
+
+static bool deque_content(CcRec *rec, PyObject *items, PyObject *deque, int parent, int depth)
+{
+    if (parent >= 0) {   /* its limit decides what an append drops */
+        PyObject *name = PyUnicode_InternFromString("maxlen"), *limit = PyObject_GetAttr(deque, name);
+        if (limit == NULL) abort();
+        cc_value_read(rec, CC_SRC_MEMBER, parent, cc_type_lookup(Py_TYPE(deque), name), 0, 0, limit);
+        Py_DECREF(limit);
+        Py_DECREF(name);
+        guard_size(rec, parent, PyList_GET_SIZE(items));
+    }
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items); i++) {
+        PyObject *item = PyList_GET_ITEM(items, i);
+        if (parent >= 0) cc_value_read(rec, CC_SRC_AT, parent, NULL, 0, (int)i, item);
+        if (depth > 1 && !cc_value_content(rec, item, depth - 1)) return false;
+    }
+    return true;
+}
+
 bool cc_value_content(CcRec *rec, PyObject *o, int depth)
 {
     if (cc_value_const(o) || cc_value_ident(o)) return true;
@@ -377,6 +413,13 @@ bool cc_value_content(CcRec *rec, PyObject *o, int depth)
     if (PyList_Check(o) || PyTuple_Check(o)) return sequence_content(rec, o, parent, depth);
     if (PyDict_Check(o)) return dict_content(rec, o, parent, depth);
     if (PyAnySet_Check(o)) return set_content(rec, o, parent);
+    if (cc_value_deque(o)) {
+        PyObject *items = PySequence_List(o);
+        const bool ok = items != NULL && deque_content(rec, items, o, parent, depth);
+        Py_XDECREF(items);
+        return ok;
+    }
+    if (p->origin == CC_O_FRESH && Py_IS_TYPE(o, &PyDictProxy_Type)) return proxy_content(rec, o, depth);
     return p->origin == CC_O_FRESH || cc_tens_any(o) || (parent >= 0 && !opaque_content(Py_TYPE(o)));
 }
 
@@ -448,6 +491,15 @@ bool cc_value_membership(CcRec *rec, PyObject *container, PyObject *item)
     return ok;
 }
 
+void cc_value_pairs(CcRec *rec, PyObject *container, PyObject *iterable)
+{
+    if (!PyIter_Check(iterable) && !Py_IS_TYPE(iterable, &PyDictItems_Type)) return;
+    if (cc_value_origin(rec, iterable) != CC_O_FRESH) return;
+    if (!PyList_CheckExact(container) && !PyTuple_CheckExact(container)) return;
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(container); i++)
+        if (PyTuple_CheckExact(PySequence_Fast_GET_ITEM(container, i))) cc_value_fresh(rec, PySequence_Fast_GET_ITEM(container, i));
+}
+
 bool cc_value_has_tensor(PyObject *o, int depth)
 {
     if (cc_tens_any(o)) return true;
@@ -482,26 +534,6 @@ void cc_value_pin(CcRec *rec, PyObject *o)
 {
     const CcProv *p = cc_value_find(rec, o);
     if (p != NULL && p->origin == CC_O_SOURCE) cc_guard_check(&rec->trace->guards, p->id, CC_CHK_VALUE, o);
-}
-
-bool cc_value_pin_inside(CcRec *rec, PyObject *o, int depth)
-{
-    if (cc_value_symbolic(rec, o)) {
-        if (cc_value_find(rec, o)->origin == CC_O_VALUE) return false;
-        cc_value_pin(rec, o);
-        return true;
-    }
-    bool ok = true;
-    if (depth > 0 && (PyTuple_Check(o) || PyList_Check(o))) {
-        for (Py_ssize_t i = 0; ok && i < PySequence_Fast_GET_SIZE(o); i++)
-            ok = cc_value_pin_inside(rec, PySequence_Fast_GET_ITEM(o, i), depth - 1);
-    } else if (depth > 0 && PyDict_Check(o)) {
-        Py_ssize_t pos = 0;
-        PyObject *key, *value;
-        while (ok && PyDict_Next(o, &pos, &key, &value))
-            ok = cc_value_pin_inside(rec, key, 0) && cc_value_pin_inside(rec, value, depth - 1);
-    }
-    return ok;
 }
 
 bool cc_value_compare(CcRec *rec, int op, PyObject *a, PyObject *b, bool outcome)

@@ -144,6 +144,17 @@ bool cc_mode_grad(const CcMode *m) {
     return m->v[M_GRAD] != 0;
 }
 
+void cc_mode_restore_grad(const CcMode *m) {
+    CcMode now;
+    cc_mode_read(&now);
+    if (now.v[M_GRAD] == m->v[M_GRAD]) return;
+    PyObject *c = PyImport_ImportModule("torch._C");
+    PyObject *r = c ? PyObject_CallMethod(c, "_set_grad_enabled", "O", m->v[M_GRAD] ? Py_True : Py_False) : NULL;
+    if (!r) PyErr_Clear();
+    Py_XDECREF(r);
+    Py_XDECREF(c);
+}
+
 bool cc_mode_autocast(const CcMode *m) {
     return m->v[M_AUTOCAST_CPU] != 0 || m->v[M_AUTOCAST_CUDA] != 0;
 }
