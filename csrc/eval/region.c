@@ -30,6 +30,9 @@ typedef struct Region {
     CcPoint *point;         /* else: the point at which it began */
     Level level[MAX_CHAIN];
     int n_level, n_kept, filled;
+    PyObject *outer_handled;   /* strong: exception being handled when the call began; NULL: none */
+    PyObject *handled;         /* strong: the one for the frames in `level`; sets_handled tells that it is to be set */
+    bool sets_handled;
     PyObject *result;       /* a segment made the call's result below the root's frame */
     bool has_result, failed;
     PyObject *error[3];     /* raised at the root when `failed` */
@@ -72,6 +75,15 @@ static void clear_levels(Region *g)
 {
     for (int i = 0; i < g->n_level; i++) clear_level(&g->level[i]);
     g->n_level = g->n_kept = g->filled = 0;
+    Py_CLEAR(g->handled);
+    g->sets_handled = false;
+}
+
+/* The frames are filled: what they were handling is handled again. */
+static void levels_done(Region *g)
+{
+    if (g->sets_handled) PyErr_SetHandledException(g->handled);
+    clear_levels(g);
 }
 
 static int make_level(const CcSegment *s, CcScratch *x, const CcLevel *from, Level *to)
@@ -111,6 +123,12 @@ static int make_levels(Region *g, const CcSegment *s, CcScratch *x)
         g->n_kept += t->level.at[i].kept;
     }
     g->filled = g->n_kept;
+    g->sets_handled = t->handled != CC_HANDLED_SAME;
+    if (t->handled == CC_HANDLED_OUTER) g->handled = Py_XNewRef(g->outer_handled);
+    else if (g->sets_handled && (g->handled = cc_segment_make(s, x, t->handled)) == NULL) {
+        clear_levels(g);
+        return -1;
+    }
     return 0;
 }
 
@@ -204,7 +222,7 @@ static CcGo on_enter(CcObserver *obs, CcAct *act)
         if (g->root_act == NULL) g->root_act = act;
         fill(&g->level[g->filled++], act);
         if (g->filled < g->n_level) return CC_DESCEND;
-        clear_levels(g);
+        levels_done(g);
         return CC_PERFORM;
     }
     if (!cc_rec_active(g->rec)) return CC_PASS;
@@ -308,7 +326,7 @@ static CcGo after_segment(Region *g, CcSegment *s, CcScratch *x, CcAct *const *a
     }
     for (int i = 0; i < n; i++) fill(&g->level[i], acts[i]);
     if (g->n_level > n) return CC_DESCEND;
-    clear_levels(g);
+    levels_done(g);
     return CC_PERFORM;
 }
 
@@ -422,7 +440,7 @@ static CcGo on_rewind(CcObserver *obs, CcAct *act)
     }
     for (int i = 0; i < n; i++) fill(&g->level[i], acts[i]);
     if (g->n_level > n) return CC_DESCEND;
-    clear_levels(g);
+    levels_done(g);
     return CC_PERFORM;
 }
 
@@ -450,6 +468,7 @@ static int open_region(Region *g, CcRoot *root)
         return -1;
     }
     g->outer = current;
+    g->outer_handled = PyErr_GetHandledException();
     current = g;
     return 0;
 }
@@ -459,6 +478,10 @@ static PyObject *close_region(Region *g, PyObject *r)
     current = g->outer;
     cc_hook_disarm(&g->obs);
     clear_levels(g);
+    PyObject *handled = PyErr_GetHandledException();
+    if (handled != g->outer_handled) PyErr_SetHandledException(g->outer_handled);   /* a segment ended inside of a handler */
+    Py_XDECREF(handled);
+    Py_CLEAR(g->outer_handled);
     Py_CLEAR(g->result);
     cc_rec_free(g->rec);
     if (g->unsupported.text != NULL) {   /* also when the user's code caught it on its way */

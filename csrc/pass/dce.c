@@ -2,10 +2,22 @@
  * one walk backwards is enough: a node comes after all it reads. */
 #include "pass.h"
 
+/* What torch does with a tensor of integers is mostly to index by it: whether it raises depends on data. */
+static bool takes_index(const CcGraph *g, const CcNode *n) {
+    if (n->op != CC_OP_host) return false;
+    for (int k = 0; k < n->n_in; k++) {
+        const CcOperand *o = &g->operand.at[n->in0 + k];
+        if (o->kind != CC_IN_VALUE) continue;
+        const int dtype = g->val.at[o->value].type.dtype;
+        if (dtype == CC_DT_I64 || dtype == CC_DT_I32) return true;
+    }
+    return false;
+}
+
 void cc_dce_mark(const CcGraph *g, bool *live) {
     for (int i = 0; i < g->node.n; i++) {
         const CcNode *n = &g->node.at[i];
-        live[i] = n->flags & (CC_N_WRITES | CC_N_RANDOM | CC_N_EFFECT);
+        live[i] = n->flags & (CC_N_WRITES | CC_N_RANDOM | CC_N_EFFECT) || takes_index(g, n);
         for (int k = 0; k < n->n_out; k++) live[i] = live[i] || g->val.at[n->out0 + k].is_output;
     }
     for (int i = g->node.n - 1; i >= 0; i--) {

@@ -70,6 +70,7 @@ enum {   /* CcEvent.flags */
     CC_EV_METHOD = 2,   /* ATTR: LOAD_METHOD form; when result is an unbound function, `self` stays below it */
     CC_EV_INPLACE = 4,  /* BINOP: a += b */
     CC_EV_JUMP = 8,     /* TRUTH: decides a jump (not `not x`) */
+    CC_EV_BOOLED = 16,  /* COMPARE: the same instruction makes a bool of the result (3.13), as an INNER TRUTH */
 };
 
 typedef struct CcEvent {

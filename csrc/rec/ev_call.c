@@ -387,8 +387,8 @@ static CcGo row_before(CcRec *rec, CcAct *act, const Call *c, const CcCallee *ca
         if (strcmp(callee->name, "set.add") == 0 && n_positional(c) > 1 && !cc_value_membership(rec, c->in[0], c->in[1]))
             return cc_rec_break(rec, act, CC_R_TENSOR_ITER, callee->name);
         if (takes_items(callee) && n_positional(c) > 1 && !cc_tens_any(c->in[1])) return contents(rec, act, c, 1, 1);
-        return n_positional(c) > 1 && cc_tens_any(c->in[1]) && strstr(callee->name, "append") == NULL && strstr(callee->name, "add") == NULL &&
-                       strstr(callee->name, "set") == NULL
+        return n_positional(c) > 1 && cc_tens_any(c->in[1]) && strstr(callee->name, "append") == NULL &&
+                       strstr(callee->name, "add") == NULL && strstr(callee->name, "set") == NULL
                    ? cc_rec_break(rec, act, CC_R_TENSOR_ITER, callee->name) : CC_OK;
     case CC_CALLEE_READ_WRITE:
         if (!orders(callee)) return contents(rec, act, c, 0, 1);
@@ -409,7 +409,8 @@ static CcGo row_before(CcRec *rec, CcAct *act, const Call *c, const CcCallee *ca
             return contents(rec, act, c, 0, 2);
         return cc_rec_break(rec, act, CC_R_TENSOR_VALUE, callee->name);
     }
-    if (orders(callee) && c->n > 0 && !PyDict_Check(c->in[0]) && any_tensor(c, 2)) return cc_rec_break(rec, act, CC_R_TENSOR_VALUE, callee->name);
+    if (orders(callee) && c->n > 0 && !PyDict_Check(c->in[0]) && any_tensor(c, 2))
+        return cc_rec_break(rec, act, CC_R_TENSOR_VALUE, callee->name);
     if ((looks_inside(k) || orders(callee)) && any_computed(rec, c)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, callee->name);
     pin_all(rec, c);
     const bool sets = strcmp(callee->name, "set") == 0 || strstr(callee->name, "frozenset") != NULL || strstr(callee->name, "fromkeys") != NULL;

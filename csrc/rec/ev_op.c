@@ -87,9 +87,20 @@ static bool any_symbolic(CcRec *rec, const CcEvent *ev)
     return false;
 }
 
+/* `assert tensor`: the jump goes over raising AssertionError. It holds, so it needs no break: a node checks it again. */
+static bool asserts(const CcAct *act, const CcEvent *ev)
+{
+    const CcInsn *insn = act->code->insn;
+    int jump = act->pc;   /* 3.12: the jump itself; 3.13: a comparison or TO_BOOL before it makes the bool */
+    if (insn[jump].op == CC_OP_COMPARE || insn[jump].op == CC_OP_TO_BOOL) jump++;
+    return jump + 1 < act->code->n && insn[jump].op == CC_OP_JUMP_IF && insn[jump].arg == 1 &&
+           insn[jump + 1].op == CC_OP_ASSERTION && cc_tens_plain(ev->in[0]);
+}
+
 static CcGo operator_before(CcRec *rec, CcAct *act, const CcEvent *ev)
 {
     if (any_tensor(ev, 1)) {
+        if (ev->flags & CC_EV_BOOLED && !asserts(act, ev)) return cc_rec_break(rec, act, CC_R_TENSOR_BRANCH, NULL);
         for (int i = 0; i < ev->n; i++) {
             if (!plain_tensors(ev->in[i], 2)) return cc_rec_break(rec, act, CC_R_TENSOR_SUBCLASS, type_name(ev->in[i]));
             if (!cc_node_nameable(rec, ev->in[i], 3)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(ev->in[i]));
@@ -395,14 +406,6 @@ static CcGo contains_after(CcRec *rec, CcAct *act, const CcEvent *ev)
 }
 
 /* ------------------------------------------------------------------ truth, iteration */
-
-/* `assert tensor`: the jump goes over raising AssertionError. It holds, so it needs no break: a node checks it again. */
-static bool asserts(const CcAct *act, const CcEvent *ev)
-{
-    const int next = act->pc + 1;
-    return ev->flags & CC_EV_JUMP && next < act->code->n && act->code->insn[act->pc].op == CC_OP_JUMP_IF &&
-           act->code->insn[act->pc].arg == 1 && act->code->insn[next].op == CC_OP_ASSERTION && cc_tens_plain(ev->in[0]);
-}
 
 static CcGo truth_before(CcRec *rec, CcAct *act, const CcEvent *ev)
 {

@@ -102,6 +102,7 @@ CcRec *cc_rec_new(CcSites *sites, bool keep_tensors)
     if (rec == NULL) return NULL;
     rec->sites = sites;
     rec->keep_tensors = keep_tensors;
+    rec->handled_outer = PyErr_GetHandledException();
     return rec;
 }
 
@@ -131,6 +132,8 @@ void cc_rec_free(CcRec *rec)
     cc_vec_free(&rec->effect);
     cc_vec_free(&rec->written);
     cc_vec_free(&rec->before);
+    Py_CLEAR(rec->handled_outer);
+    Py_CLEAR(rec->handled_start);
     cc_break_clear(&rec->why);
     free(rec);
 }
@@ -155,6 +158,8 @@ static void begin(CcRec *rec, const CcMode *mode)
     rec->trace->graph = cc_graph_new();
     rec->trace->mode = rec->mode = *mode;
     rec->trace->result = -1;
+    rec->trace->handled = CC_HANDLED_SAME;
+    Py_XSETREF(rec->handled_start, PyErr_GetHandledException());
     rec->read_grad = rec->writes = false;
 }
 
@@ -441,6 +446,7 @@ static void mark_all_outputs(CcTrace *t)
 {
     CcMap seen = {0};
     if (t->result >= 0) mark_outputs(t, t->result, &seen);
+    if (t->handled >= 0) mark_outputs(t, t->handled, &seen);
     for (int i = 0; i < t->slots.n; i++)
         if (t->slots.at[i] >= 0) mark_outputs(t, t->slots.at[i], &seen);
     for (int i = 0; i < t->level.n; i++) mark_outputs(t, t->level.at[i].func, &seen);
@@ -540,6 +546,19 @@ static bool snapshot_level(CcRec *rec, const CcRecFrame *f, bool innermost, CcMa
     return true;
 }
 
+/* The exception that an `except` or `finally` is handling is the thread's state, and no slot of a frame. */
+static bool snapshot_handled(CcRec *rec, CcMap *memo)
+{
+    PyObject *handled = PyErr_GetHandledException();
+    bool ok = true;
+    if (handled != rec->handled_start) {
+        rec->trace->handled = handled == rec->handled_outer ? CC_HANDLED_OUTER : cc_recipe_of(rec, handled, memo);
+        ok = rec->trace->handled >= 0 || handled == rec->handled_outer;
+    }
+    Py_XDECREF(handled);
+    return ok;
+}
+
 static CcGo give_up(CcRec *rec)
 {
     cc_rec_abort(rec);
@@ -572,7 +591,7 @@ CcGo cc_rec_break(CcRec *rec, CcAct *act, CcReason reason, const char *what)
     bool ok = true;
     for (int i = 0; ok && i < rec->frame.n; i++)
         ok = snapshot_level(rec, &rec->frame.at[i], i == rec->frame.n - 1, &memo);
-    ok = ok && cc_node_finish_effects(rec, &memo);
+    ok = ok && snapshot_handled(rec, &memo) && cc_node_finish_effects(rec, &memo);
     cc_map_free(&memo);
     if (!ok) {   /* break before that object is made, the next time */
         const CcProv *p = cc_value_find(rec, rec->unbuildable);

@@ -99,6 +99,8 @@ typedef struct CcLevel {     /* one frame of a snapshot */
     int32_t slot0, n;        /* recipes of its slots: CcTrace.slots[slot0 .. slot0+n), n = n_locals + depth */
 } CcLevel;
 
+enum { CC_HANDLED_SAME = -1, CC_HANDLED_OUTER = -2 };   /* as when the trace began; as when the call began */
+
 typedef enum CcEnd { CC_END_RETURN, CC_END_BREAK } CcEnd;
 
 typedef struct CcTrace {
@@ -112,6 +114,7 @@ typedef struct CcTrace {
     CcRecipes recipes;
     CcEnd end;
     int result;                   /* recipe, CC_END_RETURN */
+    int handled;                  /* CC_END_BREAK: recipe of the exception being handled there, or CC_HANDLED_* */
     CC_VEC(CcLevel) level;        /* CC_END_BREAK */
     CC_VEC(int) slots;
     CcBreakInfo brk;

@@ -60,6 +60,7 @@ struct CcRec {
     CcMap unsized;         /* graph value + 1: its shape depends on data, and so is not known to the trace */
     CC_VEC(int) written;   /* guards of containers that effects write */
     CC_VEC(PyObject *) keep;   /* constants and temporaries alive while recording */
+    PyObject *handled_outer, *handled_start;   /* strong: exception being handled when the call, the trace began; NULL: none */
     PyObject *const *args;
     int n_args;
     PyObject *kwnames;

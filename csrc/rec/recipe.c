@@ -356,6 +356,22 @@ static bool add_slots(CcRec *rec, Objects *out, PyObject *o)
     return true;
 }
 
+/* An exception's cause and context, set through their descriptors as slots are. */
+static void add_chain(CcRec *rec, Objects *out, PyObject *o)
+{
+    static const char *const names[] = {"__context__", "__cause__"};
+    for (int i = 0; PyExceptionInstance_Check(o) && i < CC_COUNT(names); i++) {
+        PyObject *v = i == 0 ? PyException_GetContext(o) : PyException_GetCause(o);
+        PyObject *descr = v != NULL ? PyObject_GetAttrString(PyExc_BaseException, names[i]) : NULL;
+        if (v != NULL) cc_vec_push(&rec->keep, v);
+        if (descr == NULL) continue;
+        cc_vec_push(&rec->keep, descr);
+        cc_vec_push(out, descr);
+        cc_vec_push(out, v);
+    }
+    PyErr_Clear();
+}
+
 /* Static bases whose instances are nothing but their items, dict and slots. */
 static bool known_base(PyTypeObject *base)
 {
@@ -374,6 +390,7 @@ static int build_object(Builder *b, PyObject *o)
     if (dict != NULL) add_dict_items(&kids, dict);
     const int n_dict = kids.n - n_base;
     int me = -1;
+    add_chain(b->rec, &kids, o);
     if (add_slots(b->rec, &kids, o))
         me = node(b, CC_MAKE_OBJECT, o, (PyObject *)type, kids.at, kids.n, n_dict, n_base);
     cc_vec_free(&kids);

@@ -464,8 +464,9 @@ static bool distinct(CcRec *rec, PyObject *a, PyObject *b)
     CcGuards *gs = &rec->trace->guards;
     const CcGuard *g = &gs->g.at[low], *h = &gs->g.at[high];
     if (g->source == CC_SRC_CONST && h->source == CC_SRC_CONST) return true;
-    if (g->type != NULL && h->type != NULL &&
-        (g->type->ndim != h->type->ndim || memcmp(g->type->size, h->type->size, sizeof *g->type->size * (size_t)CC_MAX(g->type->ndim, 0)) != 0))
+    if (g->type != NULL && h->type != NULL && g->type->ndim >= 0 && h->type->ndim >= 0 &&
+        (g->type->ndim != h->type->ndim ||
+         memcmp(g->type->size, h->type->size, sizeof *g->type->size * (size_t)g->type->ndim) != 0))
         return true;   /* their guards tell them apart */
     const void *pair = (const void *)(((uintptr_t)low << 32 | (uintptr_t)high) + 1);
     if (cc_map_find(&rec->distinct, pair) != NULL) return true;

@@ -5,6 +5,10 @@ random.Random(seed).randrange serves for long runs). The text defines make(), wh
 (x, y, k, n): a float64 matrix, a tensor of another dtype, a matrix of indices and a number.
 """
 
+import ccompile
+import torch
+
+
 class Oops(Exception):
     pass
 
@@ -107,11 +111,11 @@ EFFECTS = ["outer.append({n})", "outer.append(float({n}))", "outer[0] = {n}", "o
            "table['k'] = {n}", "table[len(table)] = {n}", "table.update(z={n})", "table.setdefault('s', {n})", "table.pop('z', None)",
            "if 3 in table: del table[3]", "box.v = {n}", "box.v += 1", "box.items.append({t}.shape[0])", "box.items.append({t})", "box.items = [{n}]",
            "box.extra = {t}", "box.__dict__.pop('extra', None)", "count += 1", "count = {n}", "G = {n}", "G = G + 1", "GL.append({n})", "GD['a'] = {n}",
-           "GD[(1, 2)] = {n}", "Box.shared[0] = {n}", "setattr(box, 'v', {n})", "log.append(f'{{{n}:.2f}}')", "log.append('%.1f' % {n})",
+           "GD[(1, 2)] = {n}", "Box.shared[0] = {n}", "setattr(box, 'v', {n})", 'log.append(f"{{{n}:.2f}}")', "log.append('%.1f' % {n})",
            "log.append(str({t}.shape))", "log.append(({n}, {m}))", "outer[:] = outer[:3]", "box.alias = [{n}]", "box.alias = outer",
            "outer.clear()", "del box.items[:]", "box.items, box.alias = box.alias, box.items", "log.append(tuple(sorted(map(str, table))))",
            "GL[-1] += {n}", "box.m = box.scale", "log.append(G)", "log.append(count)", "outer.remove(outer[0]) if outer else None"]
-BREAKS = ["print('p', {t}.shape)", "print({n})", "ask()", "zlib.crc32(b'x')", "print(f'{{{t}.sum():.3f}}')", "print(outer)", "print(len(outer), count, G)",
+BREAKS = ["print('p', {t}.shape)", "print({n})", "ask()", "zlib.crc32(b'x')", 'print(f"{{{t}.sum():.3f}}")', "print(outer)", "print(len(outer), count, G)",
           "torch.manual_seed(3)", "torch._dynamo.graph_break() if False else ask(1)"]
 RAISES = ["raise Oops('no')", "check({t}, 0.75)", "outer[99]", "table['missing']", "1 / 0", "{t} @ torch.zeros(7)", "{t}[5]", "int('x')", "box.missing",
           "check({t}, 3.0)", "{t}[k + 1]", "torch.zeros(3)[k.max() + 1]", "assert {t}.sum() > 0", "raise StopIteration(3)", "assert {n} > 1, 'small'",
@@ -168,7 +172,7 @@ class Program:
         if what < 6:
             return fit(self.one(BINARY), self.tensor(env, depth - 1), self.tensor(env, depth - 1), self.one(env["t"]))
         if what == 6:
-            return self.fill(self.one(CALLS), env)
+            return f"({self.fill(self.one(CALLS), env)})"
         return f"({self.one(env['t'])} * {self.atom(env, True)})"
 
     def put(self, indent, text):
@@ -315,10 +319,39 @@ class Program:
         last = ", ".join(env["t"][-3:])
         self.put(2, "return " + self.one([last + ",", f"{{'a': [{last}], 'n': n, 'c': count}}", f"[{last}, {self.atom(env, True)}]", f"{last}, G, outer", "box", f"({last},), box.items, x.t()"]))
         body = "\n".join(self.lines)
-        if "nonlocal count\n            global" in body:
-            body = body.replace("global G", "")
-        return HEADER + body.replace("        nonlocal count, outer\n        nonlocal count", "        nonlocal count") + FOOTER
+        return HEADER + body + FOOTER
 
 
 def program(pick):
     return Program(pick).text()
+
+
+def build(text):
+    """A factory of (fn, state), for conftest.same(build=True): each side gets a namespace of its own."""
+    code = compile(text, "<program>", "exec")
+
+    def factory():
+        space = {"__name__": "program", "ask": ccompile.disable(lambda v=1.5: v)}
+        exec(code, space)
+        return space["make"]()
+
+    return factory
+
+
+def arguments(pick):
+    """call number -> (x, y, k, n): shapes, strides, dtypes and numbers that vary between calls in one of several ways."""
+    base, vary, dtype = pick(4), pick(4), (torch.float32, torch.int64, torch.bool, torch.float16, torch.float64)[pick(5)]
+    numbers = ([1, 1, 1, 1], [1, 2, 3, 1], [1, True, 1.0, 2.5], [0.5, -0.0, 0.0, 3], [2.5, 2.5, 2.5, 2.5])[pick(5)]
+
+    def make(i):
+        g = torch.Generator().manual_seed(i * 7 + base)
+        rows = 3 if vary == 1 and i >= 2 else 2
+        x = torch.randn(rows, 3, generator=g, dtype=torch.float64)
+        if vary == 2:
+            x = torch.randn(3, rows, generator=g, dtype=torch.float64).t()
+        if vary == 3 and i == 1:
+            x = x.abs() + 1
+        y = x if base == 3 else (torch.randn(rows, 3, generator=g) * 3).to(dtype)
+        return x, y, torch.randint(0, 3, (2, 2), generator=g), numbers[i % 4]
+
+    return make
