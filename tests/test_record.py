@@ -26,7 +26,8 @@ def test_equal(name):
 def test_no_more_breaks_than_dynamo(name):
     f = FEATURES[name]
     args, kw = arguments(f)
-    no_worse(build(name), *args, **kw)
+    # A class that is made in each call is another one each time: no guard can hold for it, so making it is a break.
+    no_worse(build(name), *args, bare=name == "class-in-forward", **kw)
 
 
 def test_inputs_change():

@@ -208,8 +208,12 @@ static void publish(Region *g)
     g->root->give_ups = 0;
     if (t->end == CC_END_BREAK) note_break(g->root, &t->brk);
     if (g->first) cc_root_publish_entry(g->root, t, g->n_args, g->kwnames);
-    else if (g->point != NULL) cc_vec_push(&g->point->segment, cc_segment_new(g->root, t));
-    else cc_trace_free(t);
+    else if (g->point != NULL) {
+        CcSegment *s = cc_segment_new(g->root, t);   /* runs torch: other threads may look at the point meanwhile */
+        cc_vec_push(&g->point->segment, s);
+    } else {
+        cc_trace_free(t);
+    }
     g->first = false;
 }
 
@@ -330,12 +334,16 @@ static CcGo after_segment(Region *g, CcSegment *s, CcScratch *x, CcAct *const *a
     return CC_PERFORM;
 }
 
-static CcGo fail_segment(Region *g, CcSegment *s, bool pure)
+static CcGo fail_segment(Region *g, CcSegment *s, bool pure, CcAct *act, int n)
 {
     if (pure) {
         PyErr_Clear();
         cc_log_add(CC_LOG_EAGER, "segment %d failed; CPython goes on", s->id);
         return die(g);
+    }
+    if (n == 1) {   /* nobody below is asked how to go on */
+        act->retval = NULL;
+        return CC_RETURN;
     }
     PyErr_Fetch(&g->error[0], &g->error[1], &g->error[2]);
     g->failed = true;
@@ -411,7 +419,7 @@ static CcGo on_resume(CcObserver *obs, CcAct *act)
             continue;
         }
         bool pure;
-        const CcGo go = cc_segment_exec(s, &x, &pure) < 0 ? fail_segment(g, s, pure) : after_segment(g, s, &x, acts, n);
+        const CcGo go = cc_segment_exec(s, &x, &pure) < 0 ? fail_segment(g, s, pure, act, n) : after_segment(g, s, &x, acts, n);
         cc_guard_release(&s->trace->guards, x.gv, s->trace->guards.g.n);
         cc_segment_close(&x);
         return go;

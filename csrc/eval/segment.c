@@ -181,6 +181,34 @@ static void restore_state(Host *h)
     PyErr_Restore(type, value, tb);
 }
 
+/* Whether something ran before the node that failed that can't be done again. */
+static bool done_for_good(const Host *h)
+{
+    const CcGraph *g = h->trace->graph;
+    if (!h->trace->impure || h->at < 0) return h->trace->impure;
+    for (int n = 0; n <= h->at; n++) {
+        const CcNode *node = &g->node.at[n];
+        if (node->host >= 0 && h->trace->node.at[node->host].state) continue;
+        if (node->flags & (CC_N_WRITES | (n < h->at ? CC_N_RANDOM | CC_N_EFFECT : 0))) return true;
+    }
+    return false;
+}
+
+/* The exception will leave the call: what came before the node that failed has to be seen outside. */
+static void strand(Host *h)
+{
+    PyObject *type, *value, *tb;
+    PyErr_Fetch(&type, &value, &tb);
+    const CcMaker m = maker(h->trace, h->x, true);
+    for (int e = 0; e < h->trace->effect.n && h->trace->effect.at[e].after <= h->at; e++) {
+        PyObject *r = run_action(h->trace, &m, &h->trace->effect.at[e]);
+        if (r == NULL) break;
+        Py_XSETREF(h->x->effect[e], r);
+    }
+    PyErr_Clear();
+    PyErr_Restore(type, value, tb);
+}
+
 int cc_segment_exec(CcSegment *s, CcScratch *x, bool *pure_failure)
 {
     const CcTrace *t = s->trace;
@@ -194,6 +222,8 @@ int cc_segment_exec(CcSegment *s, CcScratch *x, bool *pure_failure)
         if (cc_run_exec(s->plan, &h, NULL, &err) < 0) {
             if (!PyErr_Occurred()) PyErr_Format(PyExc_RuntimeError, "ccompile: %s", err.text);
             restore_state(&host);
+            *pure_failure = !done_for_good(&host);
+            if (!*pure_failure) strand(&host);
             return -1;
         }
     }

@@ -54,11 +54,14 @@ const CcHandler *cc_extable_find(const CcCode *code, int pc)
     return i >= 0 && full->handlers[i].target >= 0 ? &full->handlers[i] : NULL;
 }
 
-bool cc_code_catches(const CcCode *code, int pc)
+int cc_code_catches(const CcCode *code, int pc, int *exits, int max)
 {
+    int n = 0;
     for (const CcHandler *h = cc_extable_find(code, pc); h != NULL; h = cc_extable_find(code, h->target)) {
         const CcInsn *at = &code->insn[h->target];
-        if (at->op == CC_OP_PUSH_EXC && h->target + 1 < code->n && at[1].op != CC_OP_WITH_EXCEPT) return true;
+        if (at->op != CC_OP_PUSH_EXC || h->target + 1 >= code->n) continue;
+        if (at[1].op != CC_OP_WITH_EXCEPT || n == max) return -1;
+        exits[n++] = h->level - 1;
     }
-    return false;
+    return n;
 }

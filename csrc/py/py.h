@@ -51,8 +51,9 @@ CC_MUST const CcCode *cc_code_get(PyCodeObject *co);
 /* Whether local `slot` may be read by instruction `pc` or a later one (handlers included). Cells and free variables
  * are always live; a function that may look at its own frame (locals(), eval, exec, ...) has every local live. */
 bool cc_code_live(const CcCode *code, int pc, int slot);
-/* Whether an exception at instruction `pc` reaches an `except` or `finally` of this code (a `with` block does not count). */
-bool cc_code_catches(const CcCode *code, int pc);
+/* Where an exception at instruction `pc` would go in this code: -1 to an `except` or `finally`, else how many `with` blocks
+ * it leaves; exits: the depth at which each one's __exit__ lies on the stack. */
+int cc_code_catches(const CcCode *code, int pc, int *exits, int max);
 int cc_code_line(const CcCode *code, int pc);                      /* source line; -1 unknown */
 const char *cc_op_name(CcOp op);
 

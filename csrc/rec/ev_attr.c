@@ -47,7 +47,7 @@ static bool known_getattro(PyTypeObject *t)
 static bool pure_getset(const PyDescrObject *d)
 {
     PyTypeObject *t = d->d_type;
-    return !(t->tp_flags & Py_TPFLAGS_HEAPTYPE) &&
+    return !cc_python_class(t) &&
            (t == &PyFunction_Type || t == &PyCode_Type || t == &PyMethod_Type || t == &PyType_Type ||
             t == &PyBaseObject_Type || t == &PyProperty_Type || t == &PySlice_Type || t == &PyRange_Type ||
             t == &PyModule_Type || t == &PyCell_Type || t == &PyLong_Type || t == &PyFloat_Type || t == &PyComplex_Type ||
@@ -59,7 +59,7 @@ static bool pure_getset(const PyDescrObject *d)
 static bool opaque_descriptor(PyObject *d)
 {
     PyTypeObject *t = Py_TYPE(d);
-    if (t->tp_flags & Py_TPFLAGS_HEAPTYPE || t->tp_descr_get == NULL) return false;
+    if (cc_python_class(t) || t->tp_descr_get == NULL) return false;
     if (t == &PyGetSetDescr_Type) {
         const PyDescrObject *descr = (PyDescrObject *)d;
         return !pure_getset(descr) && PyUnicode_Compare(descr->d_name, str_dict) != 0 &&
@@ -73,7 +73,7 @@ static bool opaque_descriptor(PyObject *d)
 /* Guards that the type's attribute is what it was; static types don't change. */
 static void guard_type_attr(CcRec *rec, PyTypeObject *type, PyObject *name, PyObject *d)
 {
-    if (!(type->tp_flags & Py_TPFLAGS_HEAPTYPE)) return;
+    if (!cc_python_class(type)) return;
     cc_value_read(rec, CC_SRC_TLOOK, cc_value_const_source(rec, (PyObject *)type), name, 0, 0, d);
 }
 
@@ -108,7 +108,7 @@ CcGo cc_attr_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name)
     if (Py_IS_TYPE(o, &PySuper_Type)) return CC_OK;
     if (!known_getattro(Py_TYPE(o)) && !cc_value_const(o) && Py_TYPE(o)->tp_getattro != NULL)
         return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, Py_TYPE(o)->tp_name);
-    if (PyType_Check(o) || (cc_value_const(o) && !(Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE))) return CC_OK;
+    if (PyType_Check(o) || (cc_value_const(o) && !cc_python_class(Py_TYPE(o)))) return CC_OK;
     PyObject *d = cc_type_lookup(Py_TYPE(o), name);
     if (d != NULL && opaque_descriptor(d)) return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, Py_TYPE(d)->tp_name);
     if (d != NULL) guard_type_attr(rec, Py_TYPE(o), name, d);   /* its __get__ may be Python, and gets it as its self */
@@ -122,7 +122,7 @@ CcGo cc_attr_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name)
 
 void cc_attr_dunder(CcRec *rec, PyObject *o, const char *name)
 {
-    if (!(Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE)) return;
+    if (!cc_python_class(Py_TYPE(o))) return;
     PyObject *s = PyUnicode_InternFromString(name);
     if (s == NULL) abort();
     guard_type_attr(rec, Py_TYPE(o), s, cc_type_lookup(Py_TYPE(o), s));
@@ -224,7 +224,7 @@ static void instance_after(CcRec *rec, PyObject *o, PyObject *name, PyObject *v,
     guard_type_attr(rec, t, name, d);
     const int source = cc_value_source(rec, o);
     if (d != NULL && Py_TYPE(d)->tp_descr_set != NULL) {   /* data descriptor: wins over the instance */
-        if (Py_TYPE(d) == &PyProperty_Type || Py_TYPE(d)->tp_flags & Py_TPFLAGS_HEAPTYPE) return learn_result(rec, v);
+        if (Py_TYPE(d) == &PyProperty_Type || cc_python_class(Py_TYPE(d))) return learn_result(rec, v);
         if (PyUnicode_Compare(name, str_dict) == 0) {
             if (v == NULL) return;
             if (source >= 0) cc_value_read(rec, CC_SRC_DICTOF, source, NULL, 0, 0, v);
@@ -292,7 +292,7 @@ CcGo cc_attr_store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, P
     if (PyType_Check(o)) return cc_rec_break(rec, act, CC_R_CLASS, ((PyTypeObject *)o)->tp_name);
     PyObject *d = cc_type_lookup(Py_TYPE(o), name);
     if (d != NULL && Py_TYPE(d)->tp_descr_set != NULL && Py_TYPE(d) != &PyProperty_Type &&
-        Py_TYPE(d) != &PyMemberDescr_Type && !(Py_TYPE(d)->tp_flags & Py_TPFLAGS_HEAPTYPE) && origin != CC_O_FRESH)
+        Py_TYPE(d) != &PyMemberDescr_Type && !cc_python_class(Py_TYPE(d)) && origin != CC_O_FRESH)
         return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, PyUnicode_AsUTF8(name));
     return CC_OK;
 }
@@ -301,9 +301,9 @@ CcGo cc_attr_store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, P
 CcGo cc_attr_generic_store(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v)
 {
     PyObject *d = cc_type_lookup(Py_TYPE(o), name);
-    if (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE && !PyModule_Check(o)) guard_type_attr(rec, Py_TYPE(o), name, d);
+    if (cc_python_class(Py_TYPE(o)) && !PyModule_Check(o)) guard_type_attr(rec, Py_TYPE(o), name, d);
     if (d != NULL && (Py_TYPE(d) == &PyProperty_Type ||
-                      (Py_TYPE(d)->tp_descr_set != NULL && Py_TYPE(d)->tp_flags & Py_TPFLAGS_HEAPTYPE)))
+                      (Py_TYPE(d)->tp_descr_set != NULL && cc_python_class(Py_TYPE(d)))))
         return CC_OK;   /* its setter was recorded */
     const int source = cc_value_source(rec, o);
     if (source < 0) return CC_OK;   /* fresh */

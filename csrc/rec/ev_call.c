@@ -36,7 +36,7 @@ static PyObject *dunder_call(PyObject *o)
 {
     static PyObject *name;
     if (name == NULL) name = PyUnicode_InternFromString("__call__");
-    if (!(Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) || PyType_Check(o)) return NULL;
+    if (!cc_python_class(Py_TYPE(o)) || PyType_Check(o)) return NULL;
     return cc_type_lookup(Py_TYPE(o), name);
 }
 
@@ -235,11 +235,11 @@ static bool known_class(PyTypeObject *t)
 static CcGo class_before(CcRec *rec, CcAct *act, const Call *c)
 {
     PyTypeObject *t = (PyTypeObject *)c->func;
-    if (PyExceptionClass_Check(c->func) && !(t->tp_flags & Py_TPFLAGS_HEAPTYPE)) return CC_OK;
-    if (!(t->tp_flags & Py_TPFLAGS_HEAPTYPE) || (!known_class(t) && !PyExceptionClass_Check(c->func)))
+    if (PyExceptionClass_Check(c->func) && !cc_python_class(t)) return CC_OK;
+    if (!cc_python_class(t) || (!known_class(t) && !PyExceptionClass_Check(c->func)))
         return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, t->tp_name);
     PyTypeObject *meta = Py_TYPE(t);
-    if (meta != &PyType_Type && !(meta->tp_flags & Py_TPFLAGS_HEAPTYPE))
+    if (meta != &PyType_Type && !cc_python_class(meta))
         return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, meta->tp_name);
     for (int i = 0; i < c->n; i++)
         if (cc_value_origin(rec, c->in[i]) == CC_O_UNKNOWN)
@@ -250,7 +250,7 @@ static CcGo class_before(CcRec *rec, CcAct *act, const Call *c)
 static void guard_class(CcRec *rec, PyTypeObject *t)
 {
     static const char *const names[] = {"__new__", "__init__"};
-    if (!(t->tp_flags & Py_TPFLAGS_HEAPTYPE)) return;
+    if (!cc_python_class(t)) return;
     for (int i = 0; i < CC_COUNT(names); i++) {
         PyObject *s = PyUnicode_InternFromString(names[i]);
         if (s == NULL) abort();
@@ -287,7 +287,7 @@ static CcGo contents(CcRec *rec, CcAct *act, const Call *c, int from, int depth)
         PyObject *o = c->in[i];
         if (cc_value_const(o) || cc_value_ident(o) || PyExceptionInstance_Check(o)) continue;
         if (cc_value_dirty(rec, o) != CC_DIRTY_NO) return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(o));
-        if (PyIter_Check(o) && cc_value_origin(rec, o) != CC_O_FRESH && !(Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE))
+        if (PyIter_Check(o) && cc_value_origin(rec, o) != CC_O_FRESH && !cc_python_class(Py_TYPE(o)))
             return cc_rec_break(rec, act, CC_R_OUTSIDE_ITER, type_name(o));
         if (!cc_value_content(rec, o, depth)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
     }
@@ -312,13 +312,13 @@ static bool callbacks_known(CcRec *rec, const Call *c, const CcCallee *callee)
 {
     static const char *const first[] = {"map", "filter", "itertools.starmap"};
     for (int i = 0; i < CC_COUNT(first); i++)
-        if (strcmp(callee->name, first[i]) == 0) return c->n == 0 || cc_loop_callback(rec, c->in[0]);
-    if (strcmp(callee->name, "itertools.accumulate") == 0 && n_positional(c) > 1 && !cc_loop_callback(rec, c->in[1])) return false;
-    if (strcmp(callee->name, "collections.defaultdict") == 0 && n_positional(c) > 0 && !cc_loop_callback(rec, c->in[0])) return false;
+        if (strcmp(callee->name, first[i]) == 0) return c->n == 0 || cc_backcall_callback(rec, c->in[0]);
+    if (strcmp(callee->name, "itertools.accumulate") == 0 && n_positional(c) > 1 && !cc_backcall_callback(rec, c->in[1])) return false;
+    if (strcmp(callee->name, "collections.defaultdict") == 0 && n_positional(c) > 0 && !cc_backcall_callback(rec, c->in[0])) return false;
     for (int i = n_positional(c); i < c->n; i++) {
         PyObject *name = PyTuple_GET_ITEM(c->kwnames, i - n_positional(c));
         if ((PyUnicode_CompareWithASCIIString(name, "key") == 0 || PyUnicode_CompareWithASCIIString(name, "func") == 0) &&
-            (callee->kind == CC_CALLEE_PURE || callee->kind == CC_CALLEE_ITER || orders(callee)) && !cc_loop_callback(rec, c->in[i]))
+            (callee->kind == CC_CALLEE_PURE || callee->kind == CC_CALLEE_ITER || orders(callee)) && !cc_backcall_callback(rec, c->in[i]))
             return false;
     }
     return true;
@@ -553,7 +553,7 @@ static CcGo row_after(CcRec *rec, CcAct *act, const Call *c, const CcCallee *cal
     }
     default: go = size_guard(rec, c, callee); break;
     }
-    if (go != CC_OK || result == NULL || cc_value_origin(rec, result) != CC_O_UNKNOWN) return go;
+    if (go != CC_OK || result == NULL || PyExceptionInstance_Check(result) || cc_value_origin(rec, result) != CC_O_UNKNOWN) return go;
     if (callee->kind == CC_CALLEE_READ && c->n > 0) cc_value_pairs(rec, result, c->in[0]);
     if (PyAnySet_Check(result) && !cc_value_membership(rec, result, NULL))
         return cc_rec_poison(rec, act, CC_R_TENSOR_ITER, callee->name);
@@ -645,8 +645,8 @@ CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, in
     if (callee.kind != CC_CALLEE_UNKNOWN) {
         const CcGo go = row_before(rec, act, &c, &callee);
         if (go != CC_OK) return go;
-        return callee.kind == CC_CALLEE_SUM ? cc_loop_sum(rec, act, ev, c.in, c.n)
-               : callee.kind == CC_CALLEE_REDUCE ? cc_loop_reduce(rec, act, ev, c.in, c.n) : CC_OK;
+        return callee.kind == CC_CALLEE_SUM ? cc_backcall_sum(rec, act, ev, c.in, c.n)
+               : callee.kind == CC_CALLEE_REDUCE ? cc_backcall_reduce(rec, act, ev, c.in, c.n) : CC_OK;
     }
     const CcTorch t = cc_torch_call(c.func, c.in, c.n - (c.kwnames ? PyTuple_GET_SIZE(c.kwnames) : 0), c.kwnames);
     if (t.cls != CC_T_NOT) return torch_before(rec, act, &c, &t);
@@ -656,7 +656,7 @@ CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, in
         partial_guards(rec, c.func);
         return CC_OK;
     }
-    if (cc_loop_is_cache(c.func)) return cc_loop_cache(rec, act, ev, c.func, c.in, c.n, c.kwnames);
+    if (cc_backcall_is_cache(c.func)) return cc_backcall_cache(rec, act, ev, c.func, c.in, c.n, c.kwnames);
     return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, callable_name(c.func, name, sizeof name));
 }
 

@@ -25,7 +25,7 @@ static bool plain_tensors(PyObject *o, int depth)
     return true;
 }
 
-static bool is_heap(PyObject *o) { return (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0; }
+static bool is_heap(PyObject *o) { return cc_python_class(Py_TYPE(o)); }
 
 static bool builtin_container(PyObject *o)
 {

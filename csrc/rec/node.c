@@ -212,12 +212,29 @@ static bool set_results(CcRec *rec, PyObject *result, int out0, int n_out, bool 
     return true;
 }
 
+/* The __exit__ of no_grad, autocast and their kind: all it does is in the graph (CcAction.state). */
+static bool torch_exit(PyObject *exit)
+{
+    PyObject *self = exit != NULL && PyMethod_Check(exit) ? PyMethod_GET_SELF(exit) : NULL;
+    PyObject *module = self != NULL ? PyObject_GetAttrString((PyObject *)Py_TYPE(self), "__module__") : NULL;
+    const bool is = module != NULL && PyUnicode_Check(module) && strncmp(PyUnicode_AsUTF8(module), "torch.", 6) == 0;
+    PyErr_Clear();
+    Py_XDECREF(module);
+    return is;
+}
+
 /* A node that may raise, behind one that can't be undone, in code that catches: a replay could not go to the handler. */
 static bool may_strand(CcRec *rec, const CcCallSpec *spec)
 {
     if (!rec->trace->impure || spec->state || spec->bound != NULL) return false;
-    for (int i = 0; i < rec->frame.n; i++)
-        if (cc_code_catches(rec->frame.at[i].act->code, rec->frame.at[i].act->pc)) return true;
+    for (int i = 0; i < rec->frame.n; i++) {
+        const CcAct *f = rec->frame.at[i].act;
+        int exits[8];
+        const int n = cc_code_catches(f->code, f->pc, exits, CC_COUNT(exits));
+        if (n < 0) return true;
+        for (int k = 0; k < n; k++)
+            if (!torch_exit(cc_act_get(f, f->code->n_locals + exits[k]))) return true;
+    }
     return false;
 }
 
@@ -283,7 +300,9 @@ CcGo cc_node_effect(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *re
     for (int i = 0; i < spec->n; i++)
         if (spec->in[i] != NULL && cc_value_origin(rec, spec->in[i]) == CC_O_UNKNOWN)
             return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, Py_TYPE(spec->in[i])->tp_name);
-    cc_vec_push(&rec->trace->effect, make_action(spec, act, 0));
+    CcAction action = make_action(spec, act, 0);
+    action.after = rec->trace->graph->node.n;
+    cc_vec_push(&rec->trace->effect, action);
     PyObject **in = malloc(sizeof *in * (size_t)(spec->n + 1));
     if (in == NULL) abort();
     for (int i = 0; i < spec->n; i++) in[i] = Py_XNewRef(spec->in[i]);

@@ -44,6 +44,16 @@ void cc_break_copy(CcBreakInfo *to, const CcBreakInfo *from)
     }
 }
 
+/* Source positions, not instructions: CPython 3.12 compiles a loop's condition twice. */
+static uint64_t site_of(const CcAct *act)
+{
+    int line = 0, column = 0, end_line = 0, end_column = 0;
+    if (act == NULL) return 0;
+    if (!PyCode_Addr2Location(act->co, act->code->insn[act->pc].real * 2, &line, &column, &end_line, &end_column)) line = act->pc;
+    const uint64_t words[] = {(uintptr_t)act->co, (uint64_t)line, (uint64_t)column, (uint64_t)end_line, (uint64_t)end_column};
+    return cc_map_hash(words, sizeof words, 0);
+}
+
 static void set_why(CcRec *rec, const CcAct *act, CcReason reason, const char *what)
 {
     cc_break_clear(&rec->why);
@@ -58,8 +68,7 @@ static void set_why(CcRec *rec, const CcAct *act, CcReason reason, const char *w
     for (const CcAct *a = act; a != NULL; a = a->prev) n++;
     rec->why.stack = calloc((size_t)n + 1, sizeof *rec->why.stack);
     rec->why.n_stack = n;
-    const uint64_t words[] = {act != NULL ? (uintptr_t)act->co : 0, act != NULL ? (uint64_t)act->pc : 0};
-    rec->why.site = cc_map_hash(words, sizeof words, 0);
+    rec->why.site = site_of(act);
     for (const CcAct *a = act; a != NULL; a = a->prev)
         rec->why.stack[--n] = (struct CcPlace){Py_NewRef(a->co->co_filename), Py_NewRef(a->co->co_qualname),
                                                cc_code_line(a->code, a->pc)};

@@ -22,7 +22,7 @@ const char *cc_reason_advice(CcReason r);
 /* Where and why: filled when it happens, never recomputed. Strings are owned. */
 typedef struct CcBreakInfo {
     CcReason reason;
-    uint64_t site;              /* hash of (code, instruction): tells two breaks of one line apart */
+    uint64_t site;              /* hash of (code, source position): tells two breaks of one line apart */
     char *text;                 /* why, with the name of what it is about */
     int n_stack;
     struct CcPlace {
@@ -85,6 +85,7 @@ typedef struct CcAction {
     int32_t args0, n;       /* recipes: CcTrace.args[args0 .. args0+n) */
     const char *name;       /* for reports; static or arena of the trace (strdup'ed: owned) */
     int32_t line;           /* user line, 0 unknown */
+    int32_t after;          /* effects: graph nodes before it */
 } CcAction;
 /* args: n new references are NOT stolen. New reference or NULL with the error set. */
 CC_MUST CC_NEW PyObject *cc_action_run(const CcAction *a, PyObject *const *args);

@@ -74,6 +74,13 @@ struct CcRec {
     int instructions;
 };
 
+/* A class made by Python code, which can be changed and whose methods may be Python. C code makes heap types, too (3.12's
+ * deque), but marks them immutable. */
+static inline bool cc_python_class(const PyTypeObject *type)
+{
+    return (type->tp_flags & (Py_TPFLAGS_HEAPTYPE | Py_TPFLAGS_IMMUTABLETYPE)) == Py_TPFLAGS_HEAPTYPE;
+}
+
 /* ---- value.c: provenance ---- */
 CC_MUST int cc_value_init(void);
 CcProv *cc_value_find(CcRec *rec, PyObject *o);              /* live entry or NULL */
@@ -185,14 +192,14 @@ CC_BORROW PyFunctionObject *cc_call_function(PyObject *callable);
 bool cc_call_is_special(PyObject *o);   /* cc_call_special knows it or its type */
 CC_MUST int cc_call_init(void);
 
-/* ---- loops.c: C code that calls back ---- */
-bool cc_loop_callback(CcRec *rec, PyObject *f);   /* C code may call f unseen, or f is Python code */
+/* ---- backcall.c: C code that calls back ---- */
+bool cc_backcall_callback(CcRec *rec, PyObject *f);   /* C code may call f unseen, or f is Python code */
 /* sum() and functools.reduce(), performed: CC_DONE, or CC_OK when C code is to do it. */
-CcGo cc_loop_sum(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n);
-CcGo cc_loop_reduce(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n);
+CcGo cc_backcall_sum(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n);
+CcGo cc_backcall_reduce(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n);
 
-bool cc_loop_is_cache(PyObject *f);     /* made by functools.lru_cache */
-CcGo cc_loop_cache(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *const *in, int n, PyObject *kwnames);
+bool cc_backcall_is_cache(PyObject *f);     /* made by functools.lru_cache */
+CcGo cc_backcall_cache(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *const *in, int n, PyObject *kwnames);
 
 /* ---- callee.def, callee.c ---- */
 typedef enum CcCalleeKind {

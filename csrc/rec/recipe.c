@@ -53,7 +53,7 @@ static int put_odict(PyObject *o, PyObject *key, PyObject *value)
 
 static PyTypeObject *static_base(PyTypeObject *type)
 {
-    while (type->tp_flags & Py_TPFLAGS_HEAPTYPE) type = type->tp_base;
+    while (cc_python_class(type)) type = type->tp_base;
     return type;
 }
 
@@ -221,8 +221,8 @@ PyObject *cc_recipe_make(const CcMaker *m, int recipe)
     case CC_MAKE_NULL: return NULL;
     case CC_MAKE_CONST: return Py_NewRef(r->object);
     case CC_MAKE_SOURCE: return Py_NewRef(m->gv[r->id]);
-    case CC_MAKE_VALUE: return Py_NewRef(m->value[r->id]);
-    case CC_MAKE_EFFECT: return Py_NewRef(m->effect[r->id]);
+    case CC_MAKE_VALUE: return Py_XNewRef(m->value[r->id]);   /* NULL: a node failed before (segment.c) */
+    case CC_MAKE_EFFECT: return Py_XNewRef(m->effect[r->id]);
     default: break;
     }
     if (r->shared && m->built != NULL && m->built[recipe] != NULL) return Py_NewRef(m->built[recipe]);
@@ -337,7 +337,7 @@ static bool add_slots(CcRec *rec, Objects *out, PyObject *o)
     PyObject *mro = Py_TYPE(o)->tp_mro;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(mro); i++) {
         PyTypeObject *t = (PyTypeObject *)PyTuple_GET_ITEM(mro, i);
-        if (!(t->tp_flags & Py_TPFLAGS_HEAPTYPE)) continue;
+        if (!cc_python_class(t)) continue;
         Py_ssize_t pos = 0;
         PyObject *name, *descr;
         PyObject *dict = cc_type_dict(t);
@@ -524,7 +524,7 @@ static int build_fresh(Builder *b, PyObject *o)
     if (t == &PyDictItems_Type) return build_view(b, o, "items");
     if (t == &PyDictKeys_Type) return build_view(b, o, "keys");
     if (t == &PyDictValues_Type) return build_view(b, o, "values");
-    if (t->tp_flags & Py_TPFLAGS_HEAPTYPE || known_base(t)) return build_object(b, o);
+    if (cc_python_class(t) || known_base(t)) return build_object(b, o);
     if (t == &PyFrozenSet_Type) return leaf(b, CC_MAKE_CONST, 0, o);
     return fail(b, o);
 }

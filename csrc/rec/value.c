@@ -359,19 +359,19 @@ bool cc_value_structseq(PyObject *o)
 
 bool cc_value_deque(PyObject *o)
 {
-    return !(Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) && strcmp(Py_TYPE(o)->tp_name, "collections.deque") == 0;
+    return !cc_python_class(Py_TYPE(o)) && strcmp(Py_TYPE(o)->tp_name, "collections.deque") == 0;
 }
 
 bool cc_value_defaultdict(PyObject *o)
 {
-    return PyDict_Check(o) && !(Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) &&
+    return PyDict_Check(o) && !cc_python_class(Py_TYPE(o)) &&
            strcmp(Py_TYPE(o)->tp_name, "collections.defaultdict") == 0;
 }
 
 /* An object from outside whose length, items or truth C code gives that no guard can read (deque, array ...). */
 static bool opaque_content(PyTypeObject *t)
 {
-    while (t->tp_flags & Py_TPFLAGS_HEAPTYPE && t->tp_base != NULL) t = t->tp_base;
+    while (cc_python_class(t) && t->tp_base != NULL) t = t->tp_base;
     return t->tp_iter != NULL || (t->tp_as_sequence != NULL && t->tp_as_sequence->sq_length != NULL) ||
            (t->tp_as_mapping != NULL && t->tp_as_mapping->mp_length != NULL) ||
            (t->tp_as_number != NULL && t->tp_as_number->nb_bool != NULL);

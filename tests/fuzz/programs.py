@@ -85,49 +85,258 @@ FOOTER = """
     return fn, [box, outer, table, log, GL, GD, Box.shared]
 """
 
-UNARY = ["torch.tanh({})", "{}.sigmoid()", "{}.relu()", "-{}", "{}.abs()", "({} * 0.5)", "({} + 1)", "({} - 0.25)", "F.gelu({})",
-         "{}.clone()", "{}.clamp(-1, 1)", "{}.cos()", "{}.contiguous()", "{}.detach()", "{}.flip(0)", "{}.softmax(-1)",
-         "F.layer_norm({0}, {0}.shape[-1:])", "{}.to(torch.float32).double()", "{}.cumsum(0)", "torch.zeros_like({})"]
-BINARY = ["({} + {})", "({} - {})", "({} * {})", "torch.maximum({}, {})", "torch.where({0} > 0, {0}, {1})", "torch.add({}, {}, alpha=0.5)",
-          "({} + {}.mean(0))", "({} - {}.max())", "({} * {}.sum(-1, keepdim=True).tanh())", "({} @ {}.t() @ {0})[: {0}.shape[0]].tanh()",
-          "torch.cat([{}, {}])[: {0}.shape[0]]", "torch.stack([{}, {}]).mean(0)", "torch.addcmul({0}, {0}, {1}, value=0.1)"]
+UNARY = [
+    "torch.tanh({})",
+    "{}.sigmoid()",
+    "{}.relu()",
+    "-{}",
+    "{}.abs()",
+    "({} * 0.5)",
+    "({} + 1)",
+    "({} - 0.25)",
+    "F.gelu({})",
+    "{}.clone()",
+    "{}.clamp(-1, 1)",
+    "{}.cos()",
+    "{}.contiguous()",
+    "{}.detach()",
+    "{}.flip(0)",
+    "{}.softmax(-1)",
+    "F.layer_norm({0}, {0}.shape[-1:])",
+    "{}.to(torch.float32).double()",
+    "{}.cumsum(0)",
+    "torch.zeros_like({})",
+]
+BINARY = [
+    "({} + {})",
+    "({} - {})",
+    "({} * {})",
+    "torch.maximum({}, {})",
+    "torch.where({0} > 0, {0}, {1})",
+    "torch.add({}, {}, alpha=0.5)",
+    "({} + {}.mean(0))",
+    "({} - {}.max())",
+    "({} * {}.sum(-1, keepdim=True).tanh())",
+    "({} @ {}.t() @ {0})[: {0}.shape[0]].tanh()",
+    "torch.cat([{}, {}])[: {0}.shape[0]]",
+    "torch.stack([{}, {}]).mean(0)",
+    "torch.addcmul({0}, {0}, {1}, value=0.1)",
+]
 SCALARS = ["{}.sum()", "{}.mean()", "{}.max()", "{}[0, 0]", "{}.norm()", "{}.std()", "({} > 0).sum()", "{}.amin()"]
-INPLACE = ["{}.add_({})", "{}.mul_(0.5)", "{} += {}", "{} *= 0.5", "{}[0] = {}[-1]", "{}[:, 1] = 0.5", "{}[{} > 0.5] = 0.25", "{}.copy_({}.clone())",
-           "{}.clamp_(-2, 2)", "{}.zero_()", "{}[0].add_(1)", "{}.t()[0].mul_(2)", "{}.view(-1)[1:3] = -1", "{}.sub_({}, alpha=0.5)",
-           "{}.masked_fill_({} > 1, 0.0)", "torch.add({0}, {1}, out={0})", "{}.normal_()", "{}.relu_()"]
-NUMBERS = ["len(outer)", "{t}.shape[0]", "{t}.shape[-1] * 2", "{t}.sum().item()", "int({t}.sum())", "float({t}.mean())", "{t}.argmax().item()",
-           "n", "n * 2", "count", "box.v", "box.double", "len(table)", "table['k']", "table.get('z', 1)", "G", "GD['a']", "GD[(1, 2)]",
-           "sum(outer)", "max(outer)", "zlib.crc32(b'abc') % 7", "{t}.dim()", "{t}.numel() // 2", "random.random()", "outer[-1]", "outer[0]",
-           "len(box.items)", "min({t}.shape)", "round({t}.sum().item())", "Box.shared[0]", "math.sqrt(abs(n))", "ask()", "ask(2)",
-           "max([{t}.sum().item(), 0.25])", "sorted([{t}.mean().item(), 0.1])[0]", "abs({t}[0, 0].item())", "{t}.size(0)", "len([*outer, 1])",
-           "len({{{t}.sum().item(), 0.5}})", "{{1: 0.5, 2: 0.25}}.get({t}.shape[0], 0.75)", "count if count > 2 else 2.0"]
-TESTS = ["{n} > 1", "{t}.sum() > 0", "{t}.shape[0] > 2", "{n} > {m}", "{t}.mean().item() > 0.1", "len(outer) % 2 == 0", "'k' in table",
-         "n", "isinstance(n, (int, bool))", "isinstance(n, float) and n > 1", "bool(({t} > 0).any())", "{t}.requires_grad", "outer", "not table",
-         "box.items", "box.alias is outer", "torch.is_grad_enabled()", "{n} in (0, 1, 2)", "{n} == {m}", "{t}.dtype == torch.float64",
-         "hasattr(box, 'extra')", "count % 2", "callable(box.scale)", "0 < {n} < 3", "type({n}) is int", "({n}, 1) > ({m}, 0)", "y.dtype.is_floating_point",
-         "({t} > 0).all()", "k.max().item() > 1"]
-EFFECTS = ["outer.append({n})", "outer.append(float({n}))", "outer[0] = {n}", "outer.extend([{n}, 1])", "outer.insert(0, {n})", "outer.sort()",
-           "outer.reverse()", "if len(outer) > 2: outer.pop()", "if len(outer) > 4: del outer[1:3]", "outer += [{n}]", "box.alias.append({n})",
-           "table['k'] = {n}", "table[len(table)] = {n}", "table.update(z={n})", "table.setdefault('s', {n})", "table.pop('z', None)",
-           "if 3 in table: del table[3]", "box.v = {n}", "box.v += 1", "box.items.append({t}.shape[0])", "box.items.append({t})", "box.items = [{n}]",
-           "box.extra = {t}", "box.__dict__.pop('extra', None)", "count += 1", "count = {n}", "G = {n}", "G = G + 1", "GL.append({n})", "GD['a'] = {n}",
-           "GD[(1, 2)] = {n}", "Box.shared[0] = {n}", "setattr(box, 'v', {n})", 'log.append(f"{{{n}:.2f}}")', "log.append('%.1f' % {n})",
-           "log.append(str({t}.shape))", "log.append(({n}, {m}))", "outer[:] = outer[:3]", "box.alias = [{n}]", "box.alias = outer",
-           "outer.clear()", "del box.items[:]", "box.items, box.alias = box.alias, box.items", "log.append(tuple(sorted(map(str, table))))",
-           "GL[-1] += {n}", "box.m = box.scale", "log.append(G)", "log.append(count)", "outer.remove(outer[0]) if outer else None"]
-BREAKS = ["print('p', {t}.shape)", "print({n})", "ask()", "zlib.crc32(b'x')", 'print(f"{{{t}.sum():.3f}}")', "print(outer)", "print(len(outer), count, G)",
-          "torch.manual_seed(3)", "torch._dynamo.graph_break() if False else ask(1)"]
-RAISES = ["raise Oops('no')", "check({t}, 0.75)", "outer[99]", "table['missing']", "1 / 0", "{t} @ torch.zeros(7)", "{t}[5]", "int('x')", "box.missing",
-          "check({t}, 3.0)", "{t}[k + 1]", "torch.zeros(3)[k.max() + 1]", "assert {t}.sum() > 0", "raise StopIteration(3)", "assert {n} > 1, 'small'",
-          "raise KeyError({n})"]
-WITHS = ["torch.no_grad()", "Guarded(log, True)", "Guarded(outer, False)", "torch.enable_grad()", "contextlib.nullcontext({n})", "contextlib.suppress(Oops)",
-         "Guarded(log, {n} > 1)"]
-CALLS = ["twice({t})", "twice({t}, times=1)", "box.scale({t})", "box.scale({t}, 0.5, {n}, plus=1)", "box.scale(*({t}, {n}))", "box.scale({t}, **{{'plus': {n}}})",
-         "sum([r.sum() for r in rows({t})]) + {t}", "torch.stack([r * 2 for r in rows({t})])", "(lambda a, b={n}: a * b)({t})", "sum((v * {t} for v in (0.5, 1)), {t})",
-         "next(rows({t})) + {t}", "list(map(lambda v: v + 1, [{t}, {u}]))[1]", "[{t}, {u}][{n} > 1]", "{{'a': {t}, 'b': {u}}}['b']", "torch.rand(2, 3).double().mean() + {t}",
-         "F.dropout({t}, 0.5)", "{t}.index_select(0, k[0, :1].clamp(0, 1)).mean(0) + {t}", "({t} if {n} > 1 else {u})", "sorted([{t}.sum(), {u}.sum()], key=float)[0] + {t}",
-         "max([{t}, {u}], key=lambda v: v.shape[0])", "inner({t})", "inner(a={t})", "{t}.unbind(0)[0] + {t}", "{t} + y.to(torch.float64).mean()", "{t} * k.to(torch.float64)[:1, :1]",
-         "torch.randn_like({t}) * 0.1 + {t}", "dict(zip('ab', [{t}, {u}]))['b'] * 1.0", "(lambda *a, **k: a[0] + k['s'])({t}, s={u})", "[v for v in ({t}, {u}) if v.shape[0] > 1][-1] * 2"]
+INPLACE = [
+    "{}.add_({})",
+    "{}.mul_(0.5)",
+    "{} += {}",
+    "{} *= 0.5",
+    "{}[0] = {}[-1]",
+    "{}[:, 1] = 0.5",
+    "{}[{} > 0.5] = 0.25",
+    "{}.copy_({}.clone())",
+    "{}.clamp_(-2, 2)",
+    "{}.zero_()",
+    "{}[0].add_(1)",
+    "{}.t()[0].mul_(2)",
+    "{}.view(-1)[1:3] = -1",
+    "{}.sub_({}, alpha=0.5)",
+    "{}.masked_fill_({} > 1, 0.0)",
+    "torch.add({0}, {1}, out={0})",
+    "{}.normal_()",
+    "{}.relu_()",
+]
+NUMBERS = [
+    "len(outer)",
+    "{t}.shape[0]",
+    "{t}.shape[-1] * 2",
+    "{t}.sum().item()",
+    "int({t}.sum())",
+    "float({t}.mean())",
+    "{t}.argmax().item()",
+    "n",
+    "n * 2",
+    "count",
+    "box.v",
+    "box.double",
+    "len(table)",
+    "table['k']",
+    "table.get('z', 1)",
+    "G",
+    "GD['a']",
+    "GD[(1, 2)]",
+    "sum(outer)",
+    "max(outer)",
+    "zlib.crc32(b'abc') % 7",
+    "{t}.dim()",
+    "{t}.numel() // 2",
+    "random.random()",
+    "outer[-1]",
+    "outer[0]",
+    "len(box.items)",
+    "min({t}.shape)",
+    "round({t}.sum().item())",
+    "Box.shared[0]",
+    "math.sqrt(abs(n))",
+    "ask()",
+    "ask(2)",
+    "max([{t}.sum().item(), 0.25])",
+    "sorted([{t}.mean().item(), 0.1])[0]",
+    "abs({t}[0, 0].item())",
+    "{t}.size(0)",
+    "len([*outer, 1])",
+    "len({{{t}.sum().item(), 0.5}})",
+    "{{1: 0.5, 2: 0.25}}.get({t}.shape[0], 0.75)",
+    "count if count > 2 else 2.0",
+]
+TESTS = [
+    "{n} > 1",
+    "{t}.sum() > 0",
+    "{t}.shape[0] > 2",
+    "{n} > {m}",
+    "{t}.mean().item() > 0.1",
+    "len(outer) % 2 == 0",
+    "'k' in table",
+    "n",
+    "isinstance(n, (int, bool))",
+    "isinstance(n, float) and n > 1",
+    "bool(({t} > 0).any())",
+    "{t}.requires_grad",
+    "outer",
+    "not table",
+    "box.items",
+    "box.alias is outer",
+    "torch.is_grad_enabled()",
+    "{n} in (0, 1, 2)",
+    "{n} == {m}",
+    "{t}.dtype == torch.float64",
+    "hasattr(box, 'extra')",
+    "count % 2",
+    "callable(box.scale)",
+    "0 < {n} < 3",
+    "type({n}) is int",
+    "({n}, 1) > ({m}, 0)",
+    "y.dtype.is_floating_point",
+    "({t} > 0).all()",
+    "k.max().item() > 1",
+]
+EFFECTS = [
+    "outer.append({n})",
+    "outer.append(float({n}))",
+    "outer[0] = {n}",
+    "outer.extend([{n}, 1])",
+    "outer.insert(0, {n})",
+    "outer.sort()",
+    "outer.reverse()",
+    "if len(outer) > 2: outer.pop()",
+    "if len(outer) > 4: del outer[1:3]",
+    "outer += [{n}]",
+    "box.alias.append({n})",
+    "table['k'] = {n}",
+    "table[len(table)] = {n}",
+    "table.update(z={n})",
+    "table.setdefault('s', {n})",
+    "table.pop('z', None)",
+    "if 3 in table: del table[3]",
+    "box.v = {n}",
+    "box.v += 1",
+    "box.items.append({t}.shape[0])",
+    "box.items.append({t})",
+    "box.items = [{n}]",
+    "box.extra = {t}",
+    "box.__dict__.pop('extra', None)",
+    "count += 1",
+    "count = {n}",
+    "G = {n}",
+    "G = G + 1",
+    "GL.append({n})",
+    "GD['a'] = {n}",
+    "GD[(1, 2)] = {n}",
+    "Box.shared[0] = {n}",
+    "setattr(box, 'v', {n})",
+    'log.append(f"{{{n}:.2f}}")',
+    "log.append('%.1f' % {n})",
+    "log.append(str({t}.shape))",
+    "log.append(({n}, {m}))",
+    "outer[:] = outer[:3]",
+    "box.alias = [{n}]",
+    "box.alias = outer",
+    "outer.clear()",
+    "del box.items[:]",
+    "box.items, box.alias = box.alias, box.items",
+    "log.append(tuple(sorted(map(str, table))))",
+    "GL[-1] += {n}",
+    "box.m = box.scale",
+    "log.append(G)",
+    "log.append(count)",
+    "outer.remove(outer[0]) if outer else None",
+]
+BREAKS = [
+    "print('p', {t}.shape)",
+    "print({n})",
+    "ask()",
+    "zlib.crc32(b'x')",
+    'print(f"{{{t}.sum():.3f}}")',
+    "print(outer)",
+    "print(len(outer), count, G)",
+    "torch.manual_seed(3)",
+    "torch._dynamo.graph_break() if False else ask(1)",
+]
+RAISES = [
+    "raise Oops('no')",
+    "check({t}, 0.75)",
+    "outer[99]",
+    "table['missing']",
+    "1 / 0",
+    "{t} @ torch.zeros(7)",
+    "{t}[5]",
+    "int('x')",
+    "box.missing",
+    "check({t}, 3.0)",
+    "{t}[k + 1]",
+    "torch.zeros(3)[k.max() + 1]",
+    "assert {t}.sum() > 0",
+    "raise StopIteration(3)",
+    "assert {n} > 1, 'small'",
+    "raise KeyError({n})",
+]
+WITHS = [
+    "torch.no_grad()",
+    "Guarded(log, True)",
+    "Guarded(outer, False)",
+    "torch.enable_grad()",
+    "contextlib.nullcontext({n})",
+    "contextlib.suppress(Oops)",
+    "Guarded(log, {n} > 1)",
+]
+CALLS = [
+    "twice({t})",
+    "twice({t}, times=1)",
+    "box.scale({t})",
+    "box.scale({t}, 0.5, {n}, plus=1)",
+    "box.scale(*({t}, {n}))",
+    "box.scale({t}, **{{'plus': {n}}})",
+    "sum([r.sum() for r in rows({t})]) + {t}",
+    "torch.stack([r * 2 for r in rows({t})])",
+    "(lambda a, b={n}: a * b)({t})",
+    "sum((v * {t} for v in (0.5, 1)), {t})",
+    "next(rows({t})) + {t}",
+    "list(map(lambda v: v + 1, [{t}, {u}]))[1]",
+    "[{t}, {u}][{n} > 1]",
+    "{{'a': {t}, 'b': {u}}}['b']",
+    "torch.rand(2, 3).double().mean() + {t}",
+    "F.dropout({t}, 0.5)",
+    "{t}.index_select(0, k[0, :1].clamp(0, 1)).mean(0) + {t}",
+    "({t} if {n} > 1 else {u})",
+    "sorted([{t}.sum(), {u}.sum()], key=float)[0] + {t}",
+    "max([{t}, {u}], key=lambda v: v.shape[0])",
+    "inner({t})",
+    "inner(a={t})",
+    "{t}.unbind(0)[0] + {t}",
+    "{t} + y.to(torch.float64).mean()",
+    "{t} * k.to(torch.float64)[:1, :1]",
+    "torch.randn_like({t}) * 0.1 + {t}",
+    "dict(zip('ab', [{t}, {u}]))['b'] * 1.0",
+    "(lambda *a, **k: a[0] + k['s'])({t}, s={u})",
+    "[v for v in ({t}, {u}) if v.shape[0] > 1][-1] * 2",
+]
 
 
 def fit(text, *values):
@@ -203,7 +412,13 @@ class Program:
 
     def do_view(self, env, indent, depth):
         name = self.fresh("v")
-        self.put(indent, f"{name} = " + self.one(["{}[1]", "{}[:, 0]", "{}.t()", "{}.view(-1)", "{}[:1]", "{}.expand(2, -1, -1)[0]", "{}"]).format(self.one(env["t"])))
+        self.put(
+            indent,
+            f"{name} = "
+            + self.one(
+                ["{}[1]", "{}[:, 0]", "{}.t()", "{}.view(-1)", "{}[:1]", "{}.expand(2, -1, -1)[0]", "{}"]
+            ).format(self.one(env["t"])),
+        )
         self.put(indent, name + self.one([".add_(1)", ".mul_(0.5)", "[...] = 0.5", " = 1", ".sum()"]))
 
     def do_number(self, env, indent, depth):
@@ -227,9 +442,20 @@ class Program:
 
     def do_for(self, env, indent, depth):
         name, t = self.fresh("i"), self.one(env["t"])
-        head = self.one(["for {i} in range(2):", "for {i} in range({t}.shape[0]):", "for {i}, _ in enumerate(outer[:3]):", "for {i} in outer[:2]:",
-                         "for {i}, _ in zip([1, 2], {t}):", "for {i} in list(table.values())[:2]:", "for {i} in (0.5, 2):", "for _ in rows({t}): {i} = 1;",
-                         "for {i} in [len(str(s)) for s in table]:", "for {i} in iter([1, 2.5]):"]).format(i=name, t=t)
+        head = self.one(
+            [
+                "for {i} in range(2):",
+                "for {i} in range({t}.shape[0]):",
+                "for {i}, _ in enumerate(outer[:3]):",
+                "for {i} in outer[:2]:",
+                "for {i}, _ in zip([1, 2], {t}):",
+                "for {i} in list(table.values())[:2]:",
+                "for {i} in (0.5, 2):",
+                "for _ in rows({t}): {i} = 1;",
+                "for {i} in [len(str(s)) for s in table]:",
+                "for {i} in iter([1, 2.5]):",
+            ]
+        ).format(i=name, t=t)
         head, colon, tail = head.partition(":")
         self.put(indent, head + ":")
         if tail:
@@ -259,7 +485,9 @@ class Program:
         self.block(env, indent + 1, depth - 1, 1)
         kind = self.pick(4)
         if kind < 3:
-            caught = self.one(["Oops", "Exception as e", "(KeyError, IndexError, Oops) as e", "RuntimeError", "Exception"])
+            caught = self.one(
+                ["Oops", "Exception as e", "(KeyError, IndexError, Oops) as e", "RuntimeError", "Exception"]
+            )
             self.put(indent, f"except {caught}:")
             if caught.endswith(" e"):
                 self.put(indent + 1, "log.append(type(e).__name__)")
@@ -288,15 +516,47 @@ class Program:
         self.block({"t": ["a"], "n": ["by"], "loop": False}, indent + 1, min(depth - 1, 1), 1 + self.pick(2))
         self.put(indent + 1, f"return a * by + {t}.sum()")
         made = self.fresh("t")
-        self.put(indent, f"{made} = {name}({self.one(env['t'])})" + self.one(["", f" + {name}({t}, 2)", f" if {self.fill(self.one(TESTS), env)} else {t}"]))
+        self.put(
+            indent,
+            f"{made} = {name}({self.one(env['t'])})"
+            + self.one(["", f" + {name}({t}, 2)", f" if {self.fill(self.one(TESTS), env)} else {t}"]),
+        )
         env["t"].append(made)
 
     def do_comprehension(self, env, indent, depth):
         name, made = self.fresh("l"), self.fresh("t")
         t = self.one(env["t"])
-        self.put(indent, f"{name} = " + self.fill(self.one(["[{t} * i for i in range(2)]", "[v + {n} for v in ({t}, {u})]", "[{t}, {u}] * 2", "list({{'a': {t}, 'b': {u}}}.values())",
-                                                           "[v for v in {t}.unbind(0)]", "[*{t}.split(1), {u}]", "[{t} for _ in outer[:2]] + [{u}]"]), env))
-        self.put(indent, self.one([f"{name}.append({t})", f"{name}[0] = {name}[-1]", f"{name}.reverse()", f"box.items = {name}", f"{name}[0].add_(1)", f"first, *rest = {name}"]))
+        self.put(
+            indent,
+            f"{name} = "
+            + self.fill(
+                self.one(
+                    [
+                        "[{t} * i for i in range(2)]",
+                        "[v + {n} for v in ({t}, {u})]",
+                        "[{t}, {u}] * 2",
+                        "list({{'a': {t}, 'b': {u}}}.values())",
+                        "[v for v in {t}.unbind(0)]",
+                        "[*{t}.split(1), {u}]",
+                        "[{t} for _ in outer[:2]] + [{u}]",
+                    ]
+                ),
+                env,
+            ),
+        )
+        self.put(
+            indent,
+            self.one(
+                [
+                    f"{name}.append({t})",
+                    f"{name}[0] = {name}[-1]",
+                    f"{name}.reverse()",
+                    f"box.items = {name}",
+                    f"{name}[0].add_(1)",
+                    f"first, *rest = {name}",
+                ]
+            ),
+        )
         self.put(indent, f"{made} = {t} + {name}[0].sum()")
         env["t"].append(made)
 
@@ -317,7 +577,20 @@ class Program:
         for _ in range(3 + self.pick(6)):
             self.statement(env, 2, 2)
         last = ", ".join(env["t"][-3:])
-        self.put(2, "return " + self.one([last + ",", f"{{'a': [{last}], 'n': n, 'c': count}}", f"[{last}, {self.atom(env, True)}]", f"{last}, G, outer", "box", f"({last},), box.items, x.t()"]))
+        self.put(
+            2,
+            "return "
+            + self.one(
+                [
+                    last + ",",
+                    f"{{'a': [{last}], 'n': n, 'c': count}}",
+                    f"[{last}, {self.atom(env, True)}]",
+                    f"{last}, G, outer",
+                    "box",
+                    f"({last},), box.items, x.t()",
+                ]
+            ),
+        )
         body = "\n".join(self.lines)
         return HEADER + body + FOOTER
 
@@ -340,7 +613,8 @@ def build(text):
 
 def arguments(pick):
     """call number -> (x, y, k, n): shapes, strides, dtypes and numbers that vary between calls in one of several ways."""
-    base, vary, dtype = pick(4), pick(4), (torch.float32, torch.int64, torch.bool, torch.float16, torch.float64)[pick(5)]
+    dtypes = (torch.float32, torch.int64, torch.bool, torch.float16, torch.float64)
+    base, dtype, vary = pick(4), dtypes[pick(5)], pick(4)
     numbers = ([1, 1, 1, 1], [1, 2, 3, 1], [1, True, 1.0, 2.5], [0.5, -0.0, 0.0, 3], [2.5, 2.5, 2.5, 2.5])[pick(5)]
 
     def make(i):

@@ -10,9 +10,8 @@ import warnings
 import hypothesis.strategies as st
 import pytest
 from conftest import same
-from hypothesis import HealthCheck, given, note, settings
-
 from fuzz.programs import arguments, build, program
+from hypothesis import HealthCheck, given, note, settings
 
 EXAMPLES = int(os.environ.get("CCOMPILE_FUZZ_EXAMPLES", "150"))
 RANDOM = os.environ.get("CCOMPILE_FUZZ_RANDOM", "0") not in ("", "0")

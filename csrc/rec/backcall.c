@@ -10,7 +10,7 @@ static bool harmless(CcCalleeKind k)
            k == CC_CALLEE_ARITH || k == CC_CALLEE_ITER || k == CC_CALLEE_GETITEM || k == CC_CALLEE_TYPE;
 }
 
-bool cc_loop_callback(CcRec *rec, PyObject *f)
+bool cc_backcall_callback(CcRec *rec, PyObject *f)
 {
     if (f == NULL || f == Py_None) return true;
     PyFunctionObject *python = cc_call_function(f);
@@ -62,7 +62,7 @@ static PyObject *plain_sum(PyObject *items, PyObject *start)
     return f != NULL ? PyObject_CallFunctionObjArgs(f, items, start, NULL) : NULL;
 }
 
-static bool plain(PyObject *o) { return cc_value_const(o) || (!cc_tens_any(o) && !(Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE)); }
+static bool plain(PyObject *o) { return cc_value_const(o) || (!cc_tens_any(o) && !cc_python_class(Py_TYPE(o))); }
 
 static PyObject *sum_seen(CcRec *rec, CcAct *act, PyObject *iterable, PyObject *start)
 {
@@ -117,7 +117,7 @@ fail:
     return NULL;
 }
 
-CcGo cc_loop_sum(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n)
+CcGo cc_backcall_sum(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n)
 {
     PyObject *start = n > 1 ? in[1] : NULL;
     if (n < 1 || n > 2 || (start != NULL && (PyUnicode_Check(start) || PyBytes_Check(start) || PyByteArray_Check(start))))
@@ -127,7 +127,7 @@ CcGo cc_loop_sum(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n
     return CC_DONE;
 }
 
-CcGo cc_loop_reduce(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n)
+CcGo cc_backcall_reduce(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n)
 {
     if (n < 2 || n > 3) return CC_OK;
     ev->result = reduce_seen(rec, act, in[0], in[1], n > 2 ? in[2] : NULL);
@@ -136,11 +136,11 @@ CcGo cc_loop_reduce(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, in
 
 /* ------------------------------------------------------------------ functools.lru_cache */
 
-bool cc_loop_is_cache(PyObject *f) { return strcmp(Py_TYPE(f)->tp_name, "functools._lru_cache_wrapper") == 0; }
+bool cc_backcall_is_cache(PyObject *f) { return strcmp(Py_TYPE(f)->tp_name, "functools._lru_cache_wrapper") == 0; }
 
 /* The function runs once for each set of arguments, whatever is compiled: it is called unseen, and what it gives for
  * constants is a constant. A tensor from the cache is one object for ever: no recording holds on to it. */
-CcGo cc_loop_cache(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *const *in, int n, PyObject *kwnames)
+CcGo cc_backcall_cache(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *const *in, int n, PyObject *kwnames)
 {
     for (int i = 0; i < n; i++)
         if ((!cc_value_const(in[i]) && !cc_value_ident(in[i])) || cc_value_symbolic(rec, in[i]))
@@ -150,7 +150,7 @@ CcGo cc_loop_cache(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *c
     ev->result = PyObject_Vectorcall(f, in, (size_t)n - n_kw, kwnames);
     cc_hook_pause(act->obs, paused);
     if (ev->result == NULL || cc_value_const(ev->result) || cc_value_origin(rec, ev->result) != CC_O_UNKNOWN) return CC_DONE;
-    if (cc_value_has_tensor(ev->result, 4) || Py_TYPE(ev->result)->tp_flags & Py_TPFLAGS_HEAPTYPE)
+    if (cc_value_has_tensor(ev->result, 4) || cc_python_class(Py_TYPE(ev->result)))
         (void)cc_rec_poison(rec, act, CC_R_UNKNOWN_CALL, "a cached function that gives an object");
     else
         cc_value_const_source(rec, ev->result);

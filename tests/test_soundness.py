@@ -1,0 +1,1124 @@
+"""Soundness: small functions that once were, or could be, replayed wrongly. Each is eager against compiled over several calls.
+
+What changes between calls is changed by code that is not compiled (`then`), so that only guards can notice it.
+"""
+
+import functools
+import math
+import sys
+import threading
+import types
+import warnings
+import weakref
+
+import ccompile
+import pytest
+import torch
+from conftest import same
+
+CASES = {}
+space = types.SimpleNamespace
+
+
+def T(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def case(fn=None, **options):
+    def add(fn):
+        CASES[fn.__name__.replace("_", "-")] = fn, options
+        return fn
+
+    return add if fn is None else add(fn)
+
+
+@ccompile.disable
+def brk(*_):
+    return None
+
+
+def then(f, change):
+    """f, and then a change of the world that the trace does not see."""
+    change = ccompile.disable(change)
+
+    def fn(*args):
+        result = f(*args)
+        change()
+        return result
+
+    return fn
+
+
+def ix(i):
+    """An index that is out of range in the fourth call."""
+    return T(3, 4, seed=i), torch.tensor([0, 1 if i != 3 else 9])
+
+
+# ---- reads, containers, aliasing -----------------------------------------------------------------------------------
+@case
+def tuple_key():
+    d = {(1, 2): 3.0}
+    n = [0]
+
+    def f(x):
+        return x * d[(1, 2)]
+
+    def g(x):
+        n[0] += 1
+        d[(1, 2)] = float(n[0])
+        return f(x)
+
+    cf = f
+    return then(f, lambda: d.__setitem__((1, 2), d[(1, 2)] + 1))
+
+
+@case
+def obj_key():
+    class K:
+        pass
+
+    k = K()
+    d = {k: 1.0}
+
+    def f(x):
+        return x * d[k]
+
+    return then(f, lambda: d.__setitem__(k, d[k] + 1))
+
+
+@case
+def max_list_symbolic():
+    def f(x):
+        a = x.sum().item()
+        b = max([a, 0.5])
+        return x * b
+
+    return f
+
+
+@case
+def sorted_symbolic():
+    def f(x):
+        a = x.sum().item()
+        c = x.mean().item()
+        b = sorted([a, c])
+        return x * b[0]
+
+    return f
+
+
+@case
+def tuple_eq_symbolic():
+    def f(x):
+        a = x.sum().item()
+        if (a, 1) > (0.0, 0):
+            return x + 1
+        return x - 1
+
+    return f
+
+
+@case
+def fmt_tuple_symbolic():
+    def f(x):
+        a = x.sum().item()
+        c = x.mean().item()
+        return x, "%.3f %.3f" % (a, c)
+
+    return f
+
+
+@case
+def in_tuple_symbolic():
+    def f(x):
+        a = round(x.sum().item())
+        b = x.sum().item()
+        return x, [b] == [1.0], str([b]), repr((b,)), sum([b, b]), math.fsum([b, a])
+
+    return f
+
+
+@case
+def set_symbolic():
+    def f(x):
+        a = x.sum().item()
+        b = x.mean().item()
+        s = {a, b}
+        return x * len(s), s
+
+    return f
+
+
+@case(make_args=lambda i: (torch.full((2,), 1.0 if i % 2 else float(i)), torch.full((2,), 1.0)))
+def set_symbolic_collide():
+    def f(x, y):
+        a = x[0].item()
+        b = y[0].item()
+        s = {a, b}
+        return x * len(s), s
+
+    return f
+
+
+@case(make_args=lambda i: (torch.full((2,), 1.0 if i % 2 else float(i)), torch.full((2,), 1.0)))
+def dict_symbolic_collide():
+    def f(x, y):
+        a = x[0].item()
+        b = y[0].item()
+        s = {a: 1, b: 2}
+        return x * len(s), s
+
+    return f
+
+
+@case
+def adopted_list_two_frames():
+    def inner(l, x):
+        brk()
+        l.append(x + 1)
+        brk()
+        l.append(x + 2)
+
+    def f(x):
+        l = []
+        inner(l, x)
+        return l
+
+    return f
+
+
+@case
+def adopted_list_two_frames2():
+    def inner(l, x):
+        brk()
+        l.append(x + 1)
+        brk()
+        l.append(x + 2)
+        brk()
+        l.append(len(l))
+
+    def f(x):
+        l = []
+        d = {"l": l}
+        inner(l, x)
+        inner(l, x)
+        return l, d
+
+    return f
+
+
+@case
+def adopted_dict():
+    def inner(d, x):
+        brk()
+        d["a"] = x + 1
+        brk()
+        d["b"] = x
+        return 1
+
+    def f(x):
+        d = {}
+        inner(d, x)
+        brk()
+        inner(d, x + 1)
+        return d
+
+    return f
+
+
+@case
+def adopted_iter_two_frames():
+    def inner(it, x):
+        brk()
+        a = next(it)
+        brk()
+        b = next(it)
+        brk()
+        return a * x + b
+
+    def f(x):
+        it = iter([1, 2, 3, 4, 5, 6])
+        y = inner(it, x)
+        brk()
+        return y + next(it)
+
+    return f
+
+
+@case
+def default_alias():
+    l0 = [0]
+    cnt = [0]
+
+    def g(x, l=l0):
+        l.append(1)
+        return x + 1
+
+    def f(x):
+        g(x)
+        return x
+
+    return f, l0
+
+
+@case
+def default_alias2():
+    l0 = [0]
+    other = [0]
+    cur = [l0]
+
+    def g(x, l=l0):
+        l.append(x.shape[0])
+        return x + 1
+
+    sw = ccompile.disable(lambda: cur.__setitem__(0, other if cur[0] is l0 else l0))
+
+    def h(x, l):
+        g(x)
+        return l
+
+    def f(x):
+        r = h(x, cur[0])
+        sw()
+        l0.clear()
+        other.clear()
+        return r is l0
+
+    return f, (l0, other)
+
+
+@case
+def real_attr_computed():
+    def f(x):
+        a = x.sum().item() * 2
+        return x * a.real, a.imag
+
+    return f
+
+
+@case(raises=True, make_args=lambda i: (T(3, 4, seed=i), torch.tensor([0, 1 if i != 2 else 9])))
+def try_index_error_inplace():
+    def f(x, i):
+        y = x + 0
+        x.add_(1)
+        try:
+            z = y[i]
+        except IndexError:
+            z = y
+        return z + 1
+
+    return f
+
+
+@case(raises=True, make_args=lambda i: (T(3, 4, seed=i), torch.tensor([0, 1 if i != 2 else 9])))
+def try_index_error_effect():
+    s = space(n=0)
+
+    def f(x, i):
+        s.n += 1
+        try:
+            z = x[i]
+        except IndexError:
+            z = x
+            s.n += 10
+        return z + 1
+
+    return f, s
+
+
+@case(raises=True, make_args=lambda i: (T(3, 4, seed=i), torch.tensor([0, 1 if i != 2 else 9])))
+def index_error_random():
+    s = space(n=0)
+
+    def f(x, i):
+        y = torch.rand(3, 4) + x
+        with torch.no_grad():
+            z = y[i]
+        return z + 1
+
+    return f, s
+
+
+@case(
+    raises=True,
+    make_args=lambda i: (T(3, 4, seed=i).requires_grad_(), torch.tensor([0, 1 if i != 2 else 9])),
+    no_grad=False,
+)
+def index_error_random_nograd():
+    s = space(n=0)
+
+    def f(x, i):
+        y = torch.rand(3, 4) + x
+        with torch.no_grad():
+            z = y[i]
+        return z + 1 + y.sum()
+
+    return f, s
+
+
+@case
+def del_attr():
+    s = space(n=0, c=1)
+
+    def f(x):
+        s.c = x.shape[0]
+        del s.c
+        s.c = 2
+        return x
+
+    return f, s
+
+
+@case(raises=True)
+def del_attr_missing():
+    s = space(c=1, n=0)
+
+    def f(x):
+        s.n += 1
+        try:
+            del s.c
+        except AttributeError:
+            s.n += 10
+        return x
+
+    return f, s
+
+
+@case
+def gen_finally():
+    out = []
+
+    def gen(x):
+        try:
+            yield x + 1
+            yield x + 2
+        finally:
+            out.append("fin")
+
+    def f(x):
+        g = gen(x)
+        y = next(g)
+        del g
+        out.append("after")
+        return y
+
+    return f, out
+
+
+@case
+def cached_property():
+    class A:
+        def __init__(s):
+            s.k = 2.0
+
+        @functools.cached_property
+        def p(s):
+            return s.k * 3
+
+    a = A()
+
+    def f(x):
+        return x * a.p
+
+    return then(f, lambda: (setattr(a, "k", a.k + 1), a.__dict__.pop("p", None))), a
+
+
+@case
+def lru():
+    calls = []
+
+    @functools.lru_cache(maxsize=None)
+    def h(n):
+        calls.append(n)
+        return n * 2.0
+
+    def f(x):
+        return x * h(x.shape[0])
+
+    return f, calls
+
+
+@case
+def class_list():
+    class A:
+        items = [1.0]
+
+        def m(s, x):
+            for i in s.items:
+                x = x * i
+            return x
+
+    a = A()
+    return then(lambda x: a.m(x), lambda: A.items.append(2.0))
+
+
+@case
+def dict_order():
+    d = {"a": 1.0, "b": 2.0}
+
+    def f(x):
+        for k in d:
+            x = x * d[k] + len(k) + (1 if k == "a" else 2) * x
+        return x
+
+    return then(f, lambda: d.__setitem__("a", d.pop("a")))
+
+
+@case
+def meta_prop():
+    class M(type):
+        @property
+        def v(cls):
+            return cls.__dict__["_v"]
+
+    class A(metaclass=M):
+        _v = 1.0
+
+    def f(x):
+        return x * A.v
+
+    return then(f, lambda: setattr(A, "_v", A._v + 1))
+
+
+@case
+def super_noargs():
+    class A:
+        def m(s, x):
+            return x * 2
+
+    class B(A):
+        def m(s, x):
+            return super().m(x) + 1
+
+    b = B()
+    return then(lambda x: b.m(x), lambda: setattr(A, "m", lambda s, x: x * 3))
+
+
+@case
+def set_name():
+    class D:
+        def __set_name__(s, o, n):
+            s.n = "_" + n
+
+        def __get__(s, i, o=None):
+            return getattr(i, s.n, 1.0)
+
+        def __set__(s, i, v):
+            setattr(i, s.n, v)
+
+    class A:
+        d = D()
+
+    a = A()
+
+    def f(x):
+        a.d = a.d + 1.0
+        return x * a.d
+
+    return f, a
+
+
+@case
+def user_eq_hash():
+    class K:
+        def __init__(s, v):
+            s.v = v
+
+        def __eq__(s, o):
+            return s.v == o.v
+
+        def __hash__(s):
+            return hash(s.v)
+
+    d = {K(1): 2.0, K(2): 3.0}
+
+    def f(x):
+        return x * d[K(1)]
+
+    return then(f, lambda: d.__setitem__(K(1), d[K(1)] + 1))
+
+
+@case
+def user_eq_in_list():
+    class K:
+        def __init__(s, v):
+            s.v = v
+
+        def __eq__(s, o):
+            return s.v == o.v
+
+    l = [K(1), K(2)]
+
+    def f(x):
+        return x + 1 if K(2) in l else x - 1
+
+    return then(f, lambda: setattr(l[1], "v", 5 - l[1].v))
+
+
+@case
+def set_of_tensors():
+    def f(x):
+        a = x + 1
+        b = x + 2
+        s = {a, b, a}
+        return len(s), a in s, sum(t.sum() for t in [a, b])
+
+    return f
+
+
+@case
+def weakrefs():
+    class A:
+        pass
+
+    a = A()
+    a.v = 1.0
+    r = weakref.ref(a)
+
+    def f(x):
+        return x * r().v
+
+    return then(f, lambda: setattr(a, "v", a.v + 1))
+
+
+@case
+def isinst():
+    def f(x, v=[1, True, 1.0, None, "s", (1,)]):
+        out = []
+        for k in v:
+            out.append((isinstance(k, int | str), isinstance(k, (int, (str, float)))))
+        return out, x + 1
+
+    return f
+
+
+@case
+def mod_getattr():
+    m = types.ModuleType("mm")
+    exec("V=1.0\ndef __getattr__(n):\n    if n=='W': return V\n    raise AttributeError(n)\n", m.__dict__)
+
+    def f(x):
+        return x * m.W, hasattr(m, "Z")
+
+    return then(f, lambda: setattr(m, "V", m.V + 1))
+
+
+@case
+def dict_subclass():
+    class D(dict):
+        def __missing__(s, k):
+            s[k] = len(s) + 1.0
+            return s[k]
+
+    d = D()
+
+    def f(x):
+        return x * d["a"] * d[str(x.shape[0])], len(d)
+
+    return f, d
+
+
+@case
+def dict_subclass_override():
+    class D(dict):
+        def __getitem__(s, k):
+            return dict.__getitem__(s, k) * 2
+
+        def get(s, k, d=None):
+            return 7.0
+
+        def __contains__(s, k):
+            return True
+
+        def __len__(s):
+            return 5
+
+        def __iter__(s):
+            return iter(["a"])
+
+    d = D(a=1.0, b=2.0)
+
+    def f(x):
+        y = x * d["a"] * d.get("q") * len(d)
+        if "z" in d:
+            y = y + 1
+        for k in d:
+            y = y + d[k]
+        return y, dict(d), list(d), {**d}
+
+    return f, d
+
+
+@case
+def same_list_two_ways():
+    s = space(l=[1.0])
+    m = s.l
+
+    def f(x):
+        s.l.append(x.shape[0] * 1.0)
+        return x * m[-1] * len(m)
+
+    return f, (s, m)
+
+
+@case
+def alias_args_lists():
+    a = [1.0]
+    b = [1.0]
+    s = space(a=a, b=b)
+    sw = ccompile.disable(lambda: setattr(s, "b", s.a if s.b is not s.a else b))
+
+    def g(x):
+        s.a.append(2.0)
+        return x * len(s.b)
+
+    def f(x):
+        r = g(x)
+        sw()
+        return r
+
+    return f, s
+
+
+@case
+def fresh_then_outer():
+    outer = []
+
+    def f(x):
+        l = [x]
+        outer.append(l)
+        l.append(x + 1)
+        d = {"l": l}
+        outer.append(d)
+        l.append(3)
+        d["k"] = l
+        return l
+
+    return f, outer
+
+
+@case
+def exc_after_effect():
+    s = space(n=0, l=[])
+
+    def f(x):
+        s.n += 1
+        s.l.append(x.shape[0])
+        if s.n == 3:
+            raise ValueError("three")
+        return x * s.n
+
+    return f, s
+
+
+# ---- exceptions being handled across breaks ------------------------------------------------------------------------
+@case(raises=True)
+def reraise_after_break():
+    def f(x):
+        try:
+            raise ValueError("a")
+        except ValueError:
+            brk()
+            raise
+
+    return f
+
+
+@case(raises=True)
+def context_after_break():
+    def f(x):
+        try:
+            raise ValueError("a")
+        except ValueError:
+            brk()
+            raise KeyError("b")
+
+    return f
+
+
+@case(raises=True)
+def excinfo_after_break():
+    def f(x):
+        try:
+            raise ValueError("a")
+        except ValueError:
+            brk()
+            return str(sys.exc_info()[1]), x
+
+    return f
+
+
+@case(raises=True)
+def context_nobreak():
+    def f(x):
+        try:
+            x + torch.zeros(9)
+        except RuntimeError:
+            raise KeyError("b")
+
+    return f
+
+
+@case(raises=True)
+def finally_break():
+    def f(x):
+        try:
+            raise ValueError("a")
+        finally:
+            brk()
+
+    return f
+
+
+@case(raises=True)
+def callee_in_handler():
+    def g(x):
+        brk()
+        raise
+
+    def f(x):
+        try:
+            raise ValueError("a")
+        except ValueError:
+            try:
+                g(x)
+            except ValueError as e:
+                return str(e), x + 1
+
+    return f
+
+
+# ---- operations that raise in a replay -----------------------------------------------------------------------------
+@case(raises=True, make_args=ix, calls=5)
+def fail_behind_break():
+    s = space(n=[])
+
+    def f(x, i):
+        brk()
+        s.n.append(1)
+        x.add_(1)
+        z = x[i]
+        s.n.append(2)
+        return z
+
+    return f, s
+
+
+@case(raises=True, make_args=ix, calls=5)
+def fail_behind_break_callee():
+    s = space(n=[])
+
+    def g(x, i):
+        brk()
+        s.n.append(1)
+        x.add_(1)
+        z = x[i]
+        s.n.append(2)
+        return z
+
+    def f(x, i):
+        try:
+            return g(x, i) + 1
+        except IndexError:
+            return x
+
+    return f, s
+
+
+@case(raises=True, make_args=ix, calls=5)
+def fail_behind_break_callee2():
+    s = space(n=[])
+
+    def g(x, i):
+        brk()
+        s.n.append(1)
+        x.add_(1)
+        z = x[i]
+        s.n.append(2)
+        return z
+
+    def f(x, i):
+        return g(x, i) + 1
+
+    return f, s
+
+
+@case(raises=True, make_args=ix, calls=5)
+def fail_user_with():
+    log = []
+
+    class W:
+        def __enter__(s):
+            log.append("in")
+
+        def __exit__(s, *a):
+            log.append(a[0])
+            return True
+
+    def f(x, i):
+        with W():
+            y = torch.rand(2) + 1
+            z = x[i]
+            log.append(2)
+            return z
+        return y
+
+    return f, log
+
+
+@case(raises=True, make_args=ix, calls=5, no_grad=False)
+def fail_nograd_random():
+    def f(x, i):
+        with torch.no_grad():
+            y = torch.rand(2) + 1
+            z = x[i]
+        return y, z
+
+    return f
+
+
+@case(raises=True, make_args=ix, calls=5, no_grad=False)
+def fail_autocast():
+    def f(x, i):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = x @ x.t()
+            z = x[i]
+        return y, z
+
+    return f
+
+
+@case(raises=True, make_args=ix, calls=5)
+def unused_index():
+    def f(x, i):
+        x[i]
+        return x + 1
+
+    return f
+
+
+@case(raises=True, make_args=lambda i: (T(3, 4, seed=i), torch.tensor([0, 1 if i != 0 else 9])), calls=5)
+def first_raises():
+    def f(x, i):
+        try:
+            z = x[i]
+        except IndexError:
+            z = x
+        return z + 1
+
+    return f
+
+
+@case(raises=True, make_args=lambda i: (T(3, 4, seed=i), [1, 2]), calls=5)
+def store_raises():
+    l = [1]
+
+    def f(x, k):
+        try:
+            l[5] = x
+        except IndexError:
+            l[0] = len(l)
+        try:
+            del k[7]
+        except IndexError as e:
+            return x + 1, str(e)
+
+    return f, l
+
+
+@case(raises=True, make_args=lambda i: T(3, 4, seed=i), calls=5)
+def attr_raises():
+    class S:
+        __slots__ = ("a",)
+
+        @property
+        def ro(s):
+            return 1
+
+    s = S()
+    n = []
+
+    def f(x):
+        try:
+            s.zz = 1
+        except AttributeError:
+            n.append(1)
+        try:
+            s.ro = 1
+        except AttributeError:
+            n.append(2)
+        try:
+            del s.a
+        except AttributeError:
+            n.append(3)
+        s.a = x.shape[0]
+        return x + 1
+
+    return f, n
+
+
+# ---- numbers and arguments ------------------------------------------------------------------------------------------
+@case(
+    make_args=lambda i: (
+        T(2, 2, seed=i),
+        [1, True, 1.0, 2, 2.0, False, 0, 0.0, -0.0, float("nan"), float("inf"), -(2**62)][i],
+    ),
+    calls=12,
+)
+def equal_scalars():
+    def f(x, k):
+        return x * k, (x + k).dtype, type(k), math.copysign(1, k)
+
+    return f
+
+
+@case(make_args=lambda i: ((T(2, seed=i),) * (i % 3 + 1), {}), calls=8)
+def varargs():
+    def f(*a):
+        return sum(a), len(a)
+
+    return f
+
+
+@case(make_args=lambda i: ((T(2, seed=i),), {"k": i} if i % 2 else {"j": T(2)}), calls=6)
+def keyword_only():
+    default = T(2, seed=9)
+
+    def f(x, *, k=2, j=default, **kw):
+        return x * k + j
+
+    return f
+
+
+@case
+def global_read_and_deleted():
+    code = """
+def fn(x):
+    global Q
+    y = x * globals()["Q"]
+    Q += 1
+    try:
+        del missing
+    except NameError:
+        y = y + 1
+    return y
+"""
+    names = {"Q": 1.0}
+    exec(code.replace("global Q", "global Q, missing"), names)
+    return names["fn"], lambda: names["Q"]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_soundness(name):
+    fn, options = CASES[name]
+    options = {"calls": 4, "hit": False, "build": True, "make_args": lambda i: T(3, 4, seed=i), **options}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # recompile_limit
+        same(fn, **options)
+
+
+# ---- threads, recursion, reset -----------------------------------------------------------------------------------------
+def test_threads_record_and_replay_one_function():
+    def f(x, seen):
+        seen.append(1)
+        y = x * 2 + 1
+        if y.sum() > 0:
+            y = y + 1
+        brk()
+        return y.relu() + len(seen)
+
+    compiled, wrong = ccompile.compile(f), []
+
+    def work(k):
+        for i in range(40):
+            x = T(3, 4, seed=31 * i + k)
+            try:
+                if not torch.allclose(f(x, []), compiled(x, [])):
+                    wrong.append((k, i))
+            except Exception as error:
+                wrong.append(repr(error))
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_compiled_function_calls_itself():
+    def f(x, n):
+        if n == 0:
+            return x
+        brk()
+        return compiled(x + 1, n - 1) * 2
+
+    compiled = ccompile.compile(f)
+    for _ in range(3):
+        assert compiled(torch.ones(2), 3).tolist() == [32.0, 32.0]
+
+
+def test_reset_inside_a_call():
+    @ccompile.compile
+    def f(x):
+        y = x + 1
+        ccompile.reset()
+        brk()
+        return y * 2
+
+    for _ in range(4):
+        assert f(torch.ones(2)).tolist() == [4.0, 4.0]
+
+
+@pytest.mark.parametrize("depth", [50, 62, 63, 64, 65, 200])
+def test_break_deep_in_recursion(depth):
+    def deep(x, n):
+        if n == 0:
+            brk()
+            return x
+        return deep(x + 1, n - 1)
+
+    f = ccompile.compile(deep)
+    for _ in range(3):
+        assert f(torch.zeros(1), depth).item() == depth
+
+
+def test_keyboard_interrupt_in_a_break():
+    log = []
+
+    @ccompile.disable
+    def interrupt():
+        raise KeyboardInterrupt
+
+    @ccompile.compile
+    def f(x):
+        y = x + 1
+        try:
+            interrupt()
+        finally:
+            log.append(1)
+        return y
+
+    for _ in range(4):
+        with pytest.raises(KeyboardInterrupt):
+            f(torch.ones(2))
+    assert log == [1] * 4
+
+
+def test_finalisers_run_in_effects():
+    log = []
+
+    class Fin:
+        def __del__(self):
+            log.append(1)
+            ccompile.reset()
+
+    @ccompile.compile
+    def f(x, box):
+        box.a = None
+        box.b = [x]
+        return x + 1
+
+    for _ in range(4):
+        f(torch.ones(2), space(a=Fin(), b=Fin()))
+    assert log == [1] * 8
