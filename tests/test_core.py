@@ -573,6 +573,43 @@ def test_swiglu_and_residual(lib):
     torch.testing.assert_close(g.run()[0], g.eager[y.v], rtol=1e-4, atol=1e-4)
 
 
+# what stands between two large products of few rows -> its result stays turned (pass/turn.c)
+TURNS = {
+    "relu": (lambda g, h, v: g.op("relu", torch.relu, h), True),
+    "gelu": (lambda g, h, v: g.op("gelu", F.gelu, h), True),
+    "nothing": (lambda g, h, v: h, True),
+    "vector": (lambda g, h, v: g.op("mul", torch.mul, g.op("add", torch.add, h, v), h), True),
+    "column": (lambda g, h, v: g.op("add", torch.add, h, g.input(torch.randn(32, 1))), False),
+    "host": (lambda g, h, v: g.op("host", lambda t: t.flip(1), h), False),
+    "output": (lambda g, h, v: g.out(h) and h, False),
+}
+
+
+@needs_dnnl
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(32,), (2, 8), (33,)], ids=str)
+@pytest.mark.parametrize("between", TURNS)
+def test_turned_products(lib, between, shape, bias):
+    torch.manual_seed(4)
+    act, turns = TURNS[between]
+    if between == "column" and shape != (32,):
+        pytest.skip("a column of 32 rows")
+    g = Graph(lib)
+    x, w1, w2 = (g.input(torch.randn(s) / 16) for s in ((*shape, 256), (300, 256), (300, 300)))
+    b, v = g.input(torch.randn(300)), g.input(torch.randn(300))
+    h = act(g, g.op("linear", F.linear, x, w1, b if bias else None), v)
+    y = g.op("linear", F.linear, h, w2, b if bias else None)
+    g.out(y)
+    g.compile()
+    wide = "avx512" in g.text(lib.t_describe())
+    assert ("turned" in g.plan_text()) == (turns and shape != (33,) and wide), g.plan_text()
+    torch.testing.assert_close(g.run()[-1], g.eager[y.v], rtol=1e-4, atol=1e-4)
+    other = {**g.inputs, x.v: torch.randn(*shape, 256) / 16}
+    want = g.run(other)[-1]
+    g.compile(no_dnnl=True)
+    torch.testing.assert_close(want, g.run(other)[-1], rtol=1e-4, atol=1e-4)
+
+
 @needs_dnnl
 def test_product_used_twice_is_not_folded(lib):
     g = Graph(lib)

@@ -697,7 +697,7 @@ def fresh_then_outer():
     return f, outer
 
 
-@case
+@case(raises=True, calls=6)
 def exc_after_effect():
     s = space(n=0, l=[])
 
@@ -1005,7 +1005,7 @@ def fn(x):
 """
     names = {"Q": 1.0}
     exec(code.replace("global Q", "global Q, missing"), names)
-    return names["fn"], lambda: names["Q"]
+    return names["fn"]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -1122,3 +1122,28 @@ def test_finalisers_run_in_effects():
     for _ in range(4):
         f(torch.ones(2), space(a=Fin(), b=Fin()))
     assert log == [1] * 8
+
+
+def test_an_argument_that_is_also_a_default():
+    default, other = [0], [0]
+
+    def g(x, seen=default):
+        seen.append(1)
+        return x + 1
+
+    f = ccompile.compile(lambda x, seen: g(x))
+    f(torch.ones(2), default)
+    default[:] = [0]
+    f(torch.ones(2), other)
+    assert (default, other) == ([0, 1], [0])
+
+
+def test_eq_is_added_to_a_class():
+    class Key:
+        pass
+
+    keys, key = [Key(), Key()], Key()
+    f = ccompile.compile(lambda x: x + 1 if key in keys else x - 1)
+    assert [f(torch.zeros(1)).item() for _ in range(2)] == [-1.0, -1.0]
+    Key.__eq__ = lambda a, b: True
+    assert f(torch.zeros(1)).item() == 1.0

@@ -20,7 +20,7 @@ WRITES, RANDOM, EFFECT = 1, 2, 4
 
 @pytest.fixture(scope="session")
 def tens(tmp_path_factory):
-    """The test extension: csrc/mod/tenstest.c with base, ir and tens; setup.py's when it is not older than the sources."""
+    """The test extension: csrc/mod/tenstest.c with base, py, ir and tens; setup.py's when it is not older than the sources."""
     used = [f for part in ("base", "ir", "py", "tens") for f in (ROOT / "csrc" / part).glob("*.*")]
     newest = max(f.stat().st_mtime for f in [ROOT / "csrc/mod/tenstest.c", *used])
     try:
@@ -33,7 +33,7 @@ def tens(tmp_path_factory):
     out = tmp_path_factory.mktemp("tens")
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     sources = [ROOT / "csrc/mod/tenstest.c"]
-    for part in ("base", "ir", "tens"):
+    for part in ("base", "py", "ir", "tens"):  # of py's frame files, only this version's has anything in it
         sources += sorted((ROOT / "csrc" / part).glob("*.c"))
     warn = "-Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Werror".split()
     command = ["gcc", "-std=gnu11", "-O1", "-g", "-DCC_DEBUG=1", "-fPIC", "-shared", "-fvisibility=hidden", *warn]

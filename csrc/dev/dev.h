@@ -54,6 +54,7 @@ typedef enum CcPostKind {
     CC_POST_SIGMOID,
     CC_POST_TANH,
     CC_POST_SCALE, /* times a number */
+    CC_POST_SUM,   /* plus what dst held before */
     CC_POST_ADD,
     CC_POST_MUL
 } CcPostKind;

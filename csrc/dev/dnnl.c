@@ -54,6 +54,7 @@ static struct {
     int (*post_create)(Handle *post_ops);
     int (*post_destroy)(Handle post_ops);
     int (*post_eltwise)(Handle post_ops, int alg, float alpha, float beta);
+    int (*post_sum)(Handle post_ops, float scale, int32_t zero_point, int dtype);
     int (*post_binary)(Handle post_ops, int alg, Borrowed md);
     int (*matmul_desc)(Handle *pd, Handle engine, Borrowed src, Borrowed weights, Borrowed bias,
                        Borrowed dst, Borrowed attr);
@@ -84,6 +85,7 @@ static const CcDlRow ROWS[] = {
     ROW("post_ops_create", post_create),
     ROW("post_ops_destroy", post_destroy),
     ROW("post_ops_append_eltwise", post_eltwise),
+    ROW("post_ops_append_sum", post_sum),
     ROW("post_ops_append_binary", post_binary),
     ROW("matmul_primitive_desc_create", matmul_desc),
     ROW("primitive_desc_destroy", desc_destroy),
@@ -103,7 +105,7 @@ static const struct {
     [CC_POST_GELU_ERF] = {0x31, 0, false}, [CC_POST_GELU_TANH] = {0x2b, 0, false},
     [CC_POST_SILU] = {0x2c, 1, false},     [CC_POST_SIGMOID] = {0x29, 0, false},
     [CC_POST_TANH] = {0x21, 0, false},     [CC_POST_SCALE] = {0x26, 0, false},
-    [CC_POST_ADD] = {0x1fff0, 0, true},
+    [CC_POST_SUM] = {0, 0, false},         [CC_POST_ADD] = {0x1fff0, 0, true},
     [CC_POST_MUL] = {0x1fff1, 0, true},
 };
 
@@ -178,6 +180,10 @@ static Handle make_attr(const CcMatmulDesc *desc) {
     int status = dnnl.attr_scratchpad(attr, DNNL_SCRATCHPAD_USER) | dnnl.post_create(&post);
     for (int i = 0; i < desc->n_post && !status; i++) {
         const CcPostKind kind = desc->post[i].kind;
+        if (kind == CC_POST_SUM) {
+            status = dnnl.post_sum(post, 1, 0, DNNL_F32);
+            continue;
+        }
         if (!POST[kind].binary) {
             const float alpha = kind == CC_POST_SCALE ? desc->post[i].scale : POST[kind].alpha;
             status = dnnl.post_eltwise(post, POST[kind].alg, alpha, 0);

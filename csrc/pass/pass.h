@@ -13,6 +13,11 @@ void cc_dce_mark(const CcGraph *g, bool *live);
  * that changes nothing. cc_graph_check does not know its windows. */
 CcGraph *cc_narrow_graph(const CcGraph *g);
 
+/* A copy of the graph in which results of products that gain from it lie in memory column by
+ * column; NULL when there are none. */
+CcGraph *cc_turn_graph(const CcGraph *g, bool (*gains)(const CcGraph *g, int node));
+bool cc_turned(const CcVal *v);
+
 typedef struct CcGroup {
     enum { CC_G_HOST, CC_G_LOOP, CC_G_MATMUL } kind;
     int *node; /* in program order; of a matmul the first is the product, the others are its

@@ -397,8 +397,11 @@ static CcGo contains_after(CcRec *rec, CcAct *act, const CcEvent *ev)
     PyObject *o = ev->in[0];
     if (is_heap(o)) cc_attr_dunder(rec, o, "__contains__");
     if (PyList_Check(o) || PyTuple_Check(o))
-        for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++)
+        for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++) {
+            cc_attr_dunder(rec, PySequence_Fast_GET_ITEM(o, i), "__eq__");
+            cc_attr_dunder(rec, ev->in[1], "__eq__");
             cc_value_distinct(rec, ev->in[1], PySequence_Fast_GET_ITEM(o, i));
+        }
     const int source = PyDict_Check(o) && !cc_value_known(rec, o) ? cc_value_source(rec, o) : -1;
     if (source >= 0 && (cc_value_const(ev->in[1]) || cc_value_ident(ev->in[1])))
         cc_value_read(rec, CC_SRC_KEY, source, ev->in[1], 0, 0, PyDict_GetItemWithError(o, ev->in[1]));

@@ -363,6 +363,10 @@ static void learn_parameters(CcRec *rec, CcAct *act, bool by_c)
     const int n = named + !!(co->co_flags & CO_VARARGS) + !!(co->co_flags & CO_VARKEYWORDS);
     for (int i = 0; i < n; i++) {
         PyObject *v = cc_act_get(act, i);
+        const CcProv *p = v != NULL ? cc_value_find(rec, v) : NULL;
+        if (p != NULL && p->origin == CC_O_SOURCE && is_default(act->func, v) &&
+            rec->trace->guards.g.at[p->id].source != CC_SRC_CONST)   /* the caller's object is also our default: it has to stay so */
+            cc_guard_also(&rec->trace->guards, p->id, CC_CHK_IDENT, v, -1);
         if (v == NULL || cc_value_origin(rec, v) != CC_O_UNKNOWN) continue;
         if (i >= named || (by_c && PyTuple_CheckExact(v))) cc_value_fresh(rec, v);   /* enumerate, zip make their tuples */
         else if (is_default(act->func, v)) cc_value_const_source(rec, v);

@@ -16,7 +16,8 @@ typedef struct Compile {
     bool host_only, no_llvm, no_dnnl, ref_always;
     bool *live, *made;
     int *step_of;
-    bool stuck; /* a host step would have to read a window: without narrowing, then */
+    bool stuck; /* a host step would have to do what only kernels and products can: without
+                   narrowing and turning, then */
 } Compile;
 
 /* An event whose text was not given before in this process: one missing library or refused op is
@@ -45,6 +46,15 @@ static bool reads_window(const CcGraph *g, int node) {
     return false;
 }
 
+static bool touches_turned(const CcGraph *g, int node) {
+    const CcNode *n = &g->node.at[node];
+    for (int i = 0; i < n->n_in; i++) {
+        const CcOperand *o = &g->operand.at[n->in0 + i];
+        if (o->kind == CC_IN_VALUE && cc_turned(&g->val.at[o->value])) return true;
+    }
+    return n->n_out > 0 && cc_turned(&g->val.at[n->out0]);
+}
+
 /* The node of a narrowed select is a copy now, which its action is not. */
 static bool is_rewritten(const CcGraph *g, int node) {
     const CcNode *n = &g->node.at[node];
@@ -54,7 +64,8 @@ static bool is_rewritten(const CcGraph *g, int node) {
 static void add_host_steps(Compile *c, const CcGroup *group) {
     for (int i = 0; i < group->n; i++) {
         const int node = group->node[i];
-        c->stuck = c->stuck || reads_window(c->g, node) || is_rewritten(c->g, node);
+        c->stuck = c->stuck || reads_window(c->g, node) || is_rewritten(c->g, node) ||
+                   touches_turned(c->g, node);
         add_step(c->plan, CC_STEP_HOST, &group->node[i], 1, NULL);
     }
 }
@@ -129,7 +140,9 @@ static int build(Compile *c, CcErr *err) {
     for (int i = 0; i < groups.n; i++) lower(c, &groups.at[i]);
     for (int s = 0; s < plan->step.n; s++) {
         const CcNode *n = &g->node.at[plan->step.at[s].node[0]];
-        plan->step.at[s].narrowed = n->n_out > 0 && g->val.at[n->out0].narrowed;
+        plan->step.at[s].turned = n->n_out > 0 && cc_turned(&g->val.at[n->out0]);
+        plan->step.at[s].narrowed =
+            n->n_out > 0 && g->val.at[n->out0].narrowed && !plan->step.at[s].turned;
     }
     cc_plan_made(plan, g, c->live, c->made, c->step_of);
     if (cc_plan_lifetimes(plan, g, c->made, err) < 0) return -1;
@@ -144,19 +157,27 @@ static void keep_types(CcPlan *plan, const CcGraph *g) {
             cc_vec_push(&plan->narrowed, (CcNarrowed){v, g->val.at[v].type});
 }
 
-/* With narrowing, where that works out. */
+/* With narrowing and turning, where that works out. */
 static int build_best(Compile *c, CcErr *err) {
     const CcGraph *g = c->g;
-    CcGraph *narrow = c->host_only || c->no_llvm || c->no_dnnl ? NULL : cc_narrow_graph(g);
-    if (!narrow) return build(c, err);
-    c->g = narrow;
-    const int status = build(c, err);
-    if (status == 0 && !c->stuck) keep_types(c->plan, narrow);
+    if (c->host_only || c->no_llvm || c->no_dnnl) return build(c, err);
+    CcGraph *narrow = cc_narrow_graph(g);
+    CcGraph *turned = cc_turn_graph(narrow ? narrow : g, cc_prim_gains_turned);
+    const CcGraph *tries[] = {turned, narrow, g};
+    int status = -1;
+    for (int i = 0; i < CC_COUNT(tries); i++) {
+        if (!tries[i]) continue;
+        c->g = tries[i];
+        c->stuck = false;
+        c->plan->step.n = c->plan->drop.n = 0;
+        status = build(c, err);
+        if (status < 0 || !c->stuck) break;
+    }
+    if (status == 0) keep_types(c->plan, c->g);
     c->g = g;
-    cc_graph_free(narrow);
-    if (status < 0 || !c->stuck) return status;
-    c->plan->step.n = c->plan->drop.n = 0;
-    return build(c, err);
+    if (narrow) cc_graph_free(narrow);
+    if (turned) cc_graph_free(turned);
+    return status;
 }
 
 CcPlan *cc_run_compile(const CcGraph *g, const CcRunOptions *options, CcErr *err) {

@@ -157,6 +157,7 @@ void cc_run_print(const CcPlan *plan, CcSbuf *out) {
             cc_sbuf_add(out, " %s#%d", cc_op_info((CcOpId)plan->op[step->node[i]])->name,
                         step->node[i]);
         if (step->narrowed) cc_sbuf_add(out, " narrowed");
+        if (step->turned) cc_sbuf_add(out, " turned");
         for (int i = 0; i < step->n_drop; i++)
             cc_sbuf_add(out, "%s%%%d", i ? " " : " drop ", plan->drop.at[step->drop0 + i]);
         cc_sbuf_add(out, "\n");

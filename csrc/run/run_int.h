@@ -15,6 +15,7 @@ typedef struct CcStep {
     const int *node; /* nodes that this step does, in program order; HOST: one */
     int32_t n_node;
     bool narrowed;         /* computes only a part of what the graph says */
+    bool turned;           /* its result lies in memory column by column */
     int32_t drop0, n_drop; /* values that die with this step: plan->drop[drop0 ..] */
     void *work;            /* KERNEL: CcLaunch; PRIMITIVE: CcPrimStep */
 } CcStep;
@@ -52,9 +53,13 @@ CC_MUST int cc_launch_run(const CcLaunch *launch, const CcHost *host, CcErr *err
 typedef struct CcPrim {
     CcMatmul *matmul;
     int src, weights, bias, dst, post[CC_DNNL_MAX_POST], n_post; /* values; -1: none */
+    int64_t bias_rows, bias_n; /* turned: dst is first filled with as many rows of n times the bias
+                                  of the row; 0: oneDNN adds the bias, or there is none */
     int64_t src_at, post_at[CC_DNNL_MAX_POST];                   /* bytes: they may be windows */
 } CcPrim;
 bool cc_prim_can(const CcGraph *g, int node);
+/* Is this product faster with its result turned (pass/turn.c)? */
+bool cc_prim_gains_turned(const CcGraph *g, int node);
 bool cc_prim_can_post(const CcGraph *g, const int *chain, int n, int node);
 CcPrim *cc_prim_build(const CcGraph *g, const int *nodes, int n, CcArena *arena, CcErr *err);
 CC_MUST int cc_prim_run(const CcPrim *prim, const CcHost *host, CcErr *err);

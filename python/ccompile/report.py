@@ -69,8 +69,8 @@ class Graph:
 
 @dataclass
 class Explanation:
-    """What `explain` returns; print it. Counts are those of torch._dynamo.explain: places where a graph with at least one
-    op begins, and places at which the call broke (a break in a loop counts once)."""
+    """What `explain` returns; print it. Counts are those of torch._dynamo.explain: places where a graph with at least
+    one op begins, and places at which the call broke (a break in a loop counts once)."""
 
     name: str
     graphs: list[Graph] = field(default_factory=list)

@@ -270,12 +270,12 @@ EFFECTS = [
 ]
 BREAKS = [
     "print('p', {t}.shape)",
-    "print({n})",
+    'print(f"{{{n}:.3f}}")',
     "ask()",
     "zlib.crc32(b'x')",
     'print(f"{{{t}.sum():.3f}}")',
-    "print(outer)",
-    "print(len(outer), count, G)",
+    "print([round(v, 3) for v in outer])",
+    "print(len(outer), round(count, 3), round(G, 3))",
     "torch.manual_seed(3)",
     "torch._dynamo.graph_break() if False else ask(1)",
 ]
@@ -297,7 +297,7 @@ RAISES = [
     "assert {n} > 1, 'small'",
     "raise KeyError({n})",
 ]
-WITHS = [
+WITH_FORMS = [
     "torch.no_grad()",
     "Guarded(log, True)",
     "Guarded(outer, False)",
@@ -500,7 +500,7 @@ class Program:
             self.block({**env, "loop": False}, indent + 1, 0, 1)
 
     def do_with(self, env, indent, depth):
-        self.put(indent, f"with {self.fill(self.one(WITHS), env)}:")
+        self.put(indent, f"with {self.fill(self.one(WITH_FORMS), env)}:")
         self.block(env, indent + 1, depth - 1, 1 + self.pick(2))
         if self.pick(3) == 0:
             self.put(indent + 1, self.fill(self.one(RAISES), env))
