@@ -53,8 +53,8 @@ CC_MUST int cc_launch_run(const CcLaunch *launch, const CcHost *host, CcErr *err
 typedef struct CcPrim {
     CcMatmul *matmul;
     int src, weights, bias, dst, post[CC_DNNL_MAX_POST], n_post; /* values; -1: none */
-    int64_t bias_rows, bias_n; /* turned: dst is first filled with as many rows of n times the bias
-                                  of the row; 0: oneDNN adds the bias, or there is none */
+    bool turned, back;   /* dst is made transposed; and then written back as it should be */
+    int64_t rows, cols;  /* of the transposed dst; its rows are first filled with their bias */
     int64_t src_at, post_at[CC_DNNL_MAX_POST];                   /* bytes: they may be windows */
 } CcPrim;
 bool cc_prim_can(const CcGraph *g, int node);
