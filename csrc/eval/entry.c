@@ -86,6 +86,8 @@ void cc_root_clear(CcRoot *root)
         return;
     }
     root->reset_pending = false;
+    if (root->entry.n > 0)
+        cc_log_add(CC_LOG_DROP, "%s: %d entries", PyUnicode_AsUTF8(root->func->func_qualname), root->entry.n);
     while (root->entry.n > 0) free_entry(root->entry.at[--root->entry.n]);
     while (root->point.n > 0) free_point(root->point.at[--root->point.n]);
     cc_sites_free(&root->sites);

@@ -54,7 +54,7 @@ typedef struct CcRoot {
     PyObject *callable;        /* borrowed from the owner */
     PyFunctionObject *func;    /* strong */
     CcKnobs knobs;
-    bool fullgraph, extern_only;
+    bool fullgraph;
     CC_VEC(CcEntry *) entry;   /* most recently used first */
     CC_VEC(CcPoint *) point;
     CcSites sites;

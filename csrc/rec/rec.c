@@ -97,7 +97,7 @@ static bool mark_site(CcRec *rec, PyCodeObject *co, int pc)
 {
     for (int i = 0; i < rec->sites->at.n; i++)
         if (rec->sites->at.at[i].co == co && rec->sites->at.at[i].pc == pc) return false;
-    struct CcSite site = {.co = (PyCodeObject *)Py_NewRef((PyObject *)co), .pc = pc, .fresh = true};
+    struct CcSite site = {.co = (PyCodeObject *)Py_NewRef((PyObject *)co), .pc = pc};
     cc_break_copy(&site.why, &rec->why);
     cc_vec_push(&rec->sites->at, site);
     return true;
@@ -169,16 +169,12 @@ static void begin(CcRec *rec, const CcMode *mode)
     rec->trace->result = -1;
     rec->trace->handled = CC_HANDLED_SAME;
     Py_XSETREF(rec->handled_start, PyErr_GetHandledException());
-    rec->read_grad = rec->writes = false;
+    rec->read_grad = false;
 }
 
-void cc_rec_begin_call(CcRec *rec, PyObject *const *args, int n, PyObject *kwnames, PyFunctionObject *root,
-                       const CcMode *mode)
+void cc_rec_begin_call(CcRec *rec, PyObject *const *args, int n, PyFunctionObject *root, const CcMode *mode)
 {
     begin(rec, mode);
-    rec->args = args;
-    rec->n_args = n;
-    rec->kwnames = kwnames;
     rec->root = root;
     rec->await_root = true;
     for (int i = 0; i < n; i++) cc_value_read(rec, CC_SRC_ARG, -1, NULL, 0, i, args[i]);

@@ -141,7 +141,6 @@ typedef struct CcSites {
         PyCodeObject *co;         /* strong */
         int pc;
         CcBreakInfo why;
-        bool fresh;               /* added by the last recording */
     }) at;
 } CcSites;
 void cc_sites_free(CcSites *sites);
@@ -154,8 +153,7 @@ void cc_rec_free(CcRec *rec);
 
 /* Begins the first trace of a call: the next frame that enters is the root's. args: the call's values (positional, then the
  * keyword ones); they must stay alive while recording. */
-void cc_rec_begin_call(CcRec *rec, PyObject *const *args, int n, PyObject *kwnames, PyFunctionObject *root,
-                       const CcMode *mode);
+void cc_rec_begin_call(CcRec *rec, PyObject *const *args, int n, PyFunctionObject *root, const CcMode *mode);
 /* Whether the number in a slot is known to differ from call to call. */
 typedef bool (*CcVaries)(void *ctx, int level, int slot);
 /* Begins a trace behind a break: acts[0..n) is the region's chain, innermost last, each standing at its pc.

@@ -61,15 +61,11 @@ struct CcRec {
     CC_VEC(int) written;   /* guards of containers that effects write */
     CC_VEC(PyObject *) keep;   /* constants and temporaries alive while recording */
     PyObject *handled_outer, *handled_start;   /* strong: exception being handled when the call, the trace began; NULL: none */
-    PyObject *const *args;
-    int n_args;
-    PyObject *kwnames;
     PyFunctionObject *root;
     bool await_root;       /* the next frame is the root's */
     bool keep_tensors;     /* results of nodes are held strongly, and go into CcTrace.kept */
     bool read_grad;        /* requires_grad was read: every tensor guard checks it */
     bool raised;           /* the event that after() is told of raised */
-    bool writes;           /* an effect on a container was recorded: aliasing of containers matters */
     CcBreakInfo why;
     int instructions;
 };
