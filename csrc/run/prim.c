@@ -8,14 +8,15 @@ enum {
     GEMV_BY_HOST = 1 << 17, /* elements of weights from which a product of one row is left to the
                                host */
     /* Where the turned product gains, measured on Zen 4 (avx512) with 1 and 2 threads: oneDNN pads
-     * its rows to vectors. 32x512x512 took 167 and 86 us against 147 and 75, 16x512x512 95 and 50 against 74
-     * and 38; 24 rows 131 against 146, 8 rows 59 against 74, 32x1024x1024 692 against 698. */
+     * its rows to vectors. 32x512x512 took 167 and 86 us against 147 and 75, 16x512x512 95 and 50
+     * against 74 and 38; with 24 rows 131 against 146 and with 8 59 against 74 (one thread);
+     * 32x1024x1024 692 against 698. */
     TURN_LANES = 16,
     TURN_MAX_ROWS = 48,
     TURN_MIN_WEIGHTS = 1 << 16,
     TURN_MAX_WEIGHTS = 1 << 20,
-    /* Elements of a result that are worth writing back: 32x512x10 of a turned source took 7.4 us, 3.6
-     * the other way round. */
+    /* Elements of a result that are worth writing back: 32x512x10 of a turned source took 7.4 us,
+     * 3.6 the other way round. */
     BACK_MAX = 1024
 };
 
@@ -279,7 +280,8 @@ static int add_post(const CcGraph *g, const CcNode *last, const CcNode *n, CcMat
         }
         if (other < 0) return -1;
         const CcType *t = &g->val.at[other].type;
-        if (prim->turned || !plain_f32(t) || !cc_type_contiguous(t) || !cc_type_same_shape(t, out)) return -1;
+        if (prim->turned || !plain_f32(t) || !cc_type_contiguous(t) || !cc_type_same_shape(t, out))
+            return -1;
         d->post[d->n_post].operand = d->dst;
     }
     d->post[d->n_post].scale = scale;
