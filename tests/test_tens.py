@@ -909,6 +909,7 @@ def cases():
                 ("linear", N.linear, (a, w), {"bias": bias}), ("matmul", F.matmul, (a, e), {}), ("matmul", a.__matmul__, (e,), {}),
                 ("mm", F.mm, (x, w.t()), {}), ("mm", M.mm, (x, w.t()), {}), ("bmm", F.bmm, (a, e), {}),
                 ("addmm", F.addmm, (bias, x, w.t()), {}), ("addmm", F.addmm, (bias, x, w.t()), {"beta": 1, "alpha": 1.0}),
+                ("softmax", F.softmax, (a, -1), {}), ("softmax", M.softmax, (a,), {"dim": 1}),
                 ("layer_norm", F.layer_norm, (a, (6,), w[0], w[1], 1e-5, True), {}))
     yield from (("copy", M.clone, (x,), {}), ("copy", F.clone, (x,), {"memory_format": torch.preserve_format}),
                 ("copy", x.t().contiguous, (), {}), ("view", x.view, (2, -1), {}), ("view", x.view, ((2, 12),), {}),

@@ -62,10 +62,11 @@ typedef struct CcTensorDesc {
     int ndim;
     int64_t size[CC_DNNL_MAX_NDIM], stride[CC_DNNL_MAX_NDIM];
 } CcTensorDesc;
-/* dst = post(src @ weights + bias), all f32; bias.ndim 0: none; the operand of CC_POST_ADD and
+/* dst = post(src @ weights + bias), or with `softmax` softmax(src) over the last dim (weights.ndim 0); all f32; bias.ndim 0: none; the operand of CC_POST_ADD and
  * CC_POST_MUL has dst's ndim. */
 typedef struct CcMatmulDesc {
     CcTensorDesc src, weights, bias, dst;
+    int softmax;
     int n_post;
     struct {
         CcPostKind kind;

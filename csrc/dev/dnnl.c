@@ -20,6 +20,8 @@ enum { /* values of dnnl_types.h, the same in all of 3.x unless said */
        DNNL_STREAM_DEFAULT = 1,
        DNNL_SCRATCHPAD_USER = 1,
        DNNL_ISA_AVX2 = 7,
+       DNNL_FORWARD_INFERENCE = 96,
+       DNNL_SOFTMAX_ACCURATE = 0x30000,
        QUERY_IMPL = 8,
        QUERY_SCRATCHPAD_MD = 136,
        ARG_SRC = 1,
@@ -58,6 +60,8 @@ static struct {
     int (*post_binary)(Handle post_ops, int alg, Borrowed md);
     int (*matmul_desc)(Handle *pd, Handle engine, Borrowed src, Borrowed weights, Borrowed bias,
                        Borrowed dst, Borrowed attr);
+    int (*softmax_desc)(Handle *pd, Handle engine, int prop, int alg, Borrowed src, Borrowed dst,
+                        int axis, Borrowed attr);
     int (*desc_destroy)(Handle pd);
     int (*desc_query)(Borrowed pd, int what, int index, void *out);
     Borrowed (*desc_query_md)(Borrowed pd, int what, int index);
@@ -88,6 +92,7 @@ static const CcDlRow ROWS[] = {
     ROW("post_ops_append_sum", post_sum),
     ROW("post_ops_append_binary", post_binary),
     ROW("matmul_primitive_desc_create", matmul_desc),
+    ROW("softmax_forward_primitive_desc_create", softmax_desc),
     ROW("primitive_desc_destroy", desc_destroy),
     ROW("primitive_desc_query", desc_query),
     ROW("primitive_desc_query_md", desc_query_md),
@@ -204,8 +209,12 @@ static int create(CcMatmul *m, CcErr *err) {
     const CcMatmulDesc *d = &m->desc;
     Handle md[4] = {make_md(&d->src), make_md(&d->weights), make_md(&d->bias), make_md(&d->dst)};
     Handle attr = make_attr(d);
-    int status = attr && md[0] && md[1] && md[3] ? 0 : -1;
-    if (!status) status = dnnl.matmul_desc(&m->pd, lib.engine, md[0], md[1], md[2], md[3], attr);
+    int status = attr && md[0] && (md[1] || d->softmax) && md[3] ? 0 : -1;
+    if (!status && d->softmax)
+        status = dnnl.softmax_desc(&m->pd, lib.engine, DNNL_FORWARD_INFERENCE,
+                                   DNNL_SOFTMAX_ACCURATE, md[0], md[3], d->src.ndim - 1, attr);
+    else if (!status)
+        status = dnnl.matmul_desc(&m->pd, lib.engine, md[0], md[1], md[2], md[3], attr);
     const char *info = "";
     if (!status) status = dnnl.desc_query(m->pd, QUERY_IMPL, 0, &info);
     for (int i = 0; i < 4; i++)
@@ -278,7 +287,7 @@ CcMatmul *cc_dnnl_matmul(const CcMatmulDesc *desc, CcErr *err) {
         goto done;
     }
     cc_vec_push(&lib.made, m);
-    cc_log_add(CC_LOG_PRIMITIVE, "matmul, %d post-ops, %.2f ms", desc->n_post,
+    cc_log_add(CC_LOG_PRIMITIVE, "%s, %d post-ops, %.2f ms", desc->softmax ? "softmax" : "matmul", desc->n_post,
                (double)(cc_log_now_ns() - start) * 1e-6);
 done:
     pthread_mutex_unlock(&lock);
@@ -312,7 +321,8 @@ static State *make_state(const CcMatmul *m) {
     if (!s) return NULL;
     int status = dnnl.stream_create(&s->stream, lib.engine, DNNL_STREAM_DEFAULT);
     if (!status)
-        status = add_arg(s, ARG_SRC, &d->src) | add_arg(s, ARG_WEIGHTS, &d->weights) |
+        status = add_arg(s, ARG_SRC, &d->src) |
+                 (d->softmax ? 0 : add_arg(s, ARG_WEIGHTS, &d->weights)) |
                  add_arg(s, ARG_DST, &d->dst);
     if (!status && d->bias.ndim) status = add_arg(s, ARG_BIAS, &d->bias);
     for (int i = 0; i < d->n_post && !status; i++)
@@ -340,7 +350,7 @@ int cc_dnnl_run(CcMatmul *m, const CcMatmulCall *call, CcErr *err) {
         return cc_err_set(err, CC_E_BACKEND, "oneDNN: no memory for a call");
     int n = 0;
     dnnl.memory_set(s->memory[n++], (void *)call->src);
-    dnnl.memory_set(s->memory[n++], (void *)call->weights);
+    if (!m->desc.softmax) dnnl.memory_set(s->memory[n++], (void *)call->weights);
     dnnl.memory_set(s->memory[n++], call->dst);
     if (m->desc.bias.ndim) dnnl.memory_set(s->memory[n++], (void *)call->bias);
     for (int i = 0; i < m->desc.n_post; i++)

@@ -17,7 +17,8 @@ enum {
     TURN_MAX_WEIGHTS = 1 << 20,
     /* Elements of a result that are worth writing back: 32x512x10 of a turned source took 7.4 us,
      * 3.6 the other way round. */
-    BACK_MAX = 1024
+    BACK_MAX = 1024,
+    SPREAD_GRAIN = 1 << 16 /* elements that a second thread is not worth its barrier for */
 };
 
 /* Where a row has its operands. */
@@ -161,8 +162,28 @@ static void turn(CcMatmulDesc *d, CcPrim *prim) {
     prim->post[prim->n_post++] = -1;
 }
 
+/* softmax over the last dim: its values side by side, rows at one distance. -1: not for oneDNN. */
+static int describe_softmax(const CcGraph *g, const CcNode *n, CcMatmulDesc *d, CcPrim *prim) {
+    const CcOperand *x = operand(g, n, 0), *dim = operand(g, n, 1);
+    if (!x || !dim || x->kind != CC_IN_VALUE || dim->kind != CC_IN_INT) return -1;
+    const CcType *s = &g->val.at[x->value].type, *o = &g->val.at[n->out0].type;
+    if (!plain_f32(s) || !plain_f32(o) || !cc_type_contiguous(s) || !cc_type_contiguous(o) ||
+        cc_turned(&g->val.at[n->out0]) || !cc_type_same_shape(s, o) ||
+        (dim->i != -1 && dim->i != s->ndim - 1))
+        return -1;
+    *d = (CcMatmulDesc){.src = desc_of(s), .dst = desc_of(o), .softmax = 1};
+    if (s->ndim > 1 && !(flatten(&d->src) && flatten(&d->dst))) return -1;
+    prim->src = x->value;
+    prim->weights = prim->bias = -1;
+    prim->softmax = true;
+    prim->cols = d->dst.size[d->dst.ndim - 1];
+    prim->rows = cc_type_numel(o) / prim->cols;
+    return 0;
+}
+
 /* The product alone. -1: not for oneDNN. */
 static int describe(const CcGraph *g, const CcNode *n, CcMatmulDesc *d, CcPrim *prim) {
+    if (n->op == CC_OP_softmax) return describe_softmax(g, n, d, prim);
     const Roles *roles = roles_of(n);
     if (!roles) return -1;
     const CcOperand *src = operand(g, n, roles->src), *weights = operand(g, n, roles->weights);
@@ -251,6 +272,7 @@ static int add_post(const CcGraph *g, const CcNode *last, const CcNode *n, CcMat
                     CcPrim *prim) {
     int kind = -1;
     float scale = 0;
+    if (d->softmax) return -1;
     for (int i = 0; i < CC_COUNT(POSTS); i++)
         if (POSTS[i].op == n->op) kind = (int)POSTS[i].kind;
     if (scale_of(g, n, last->out0, &scale)) kind = CC_POST_SCALE;
@@ -351,9 +373,38 @@ static int run_turned(const CcPrim *prim, CcMatmulCall *call, CcErr *err) {
     return status;
 }
 
+typedef struct Rows {
+    float *at;
+    int64_t cols;
+} Rows;
+
+/* A row with a NaN or +inf in it is NaN throughout in eager; oneDNN leaves NaN where that stood only (any order of its
+ * vectors: seen at one place or more), and 0 elsewhere. */
+static void spread_nan(void *ctx, int64_t begin, int64_t end) {
+    const Rows *rows = ctx;
+    for (int64_t r = begin; r < end; r++) {
+        float *row = rows->at + r * rows->cols;
+        int64_t i = 0;
+        int nan[TURN_LANES] = {0}, any = 0;
+        for (; i + TURN_LANES <= rows->cols; i += TURN_LANES)
+            for (int k = 0; k < TURN_LANES; k++) nan[k] |= row[i + k] != row[i + k];
+        for (; i < rows->cols; i++) any |= row[i] != row[i];
+        for (int k = 0; k < TURN_LANES; k++) any |= nan[k];
+        for (i = 0; any && i < rows->cols; i++) row[i] = NAN;
+    }
+}
+
+static int run_softmax(const CcPrim *prim, const CcMatmulCall *call, CcErr *err) {
+    if (cc_dnnl_run(prim->matmul, call, err) < 0) return -1;
+    Rows rows = {call->dst, prim->cols};
+    const bool small = prim->rows * prim->cols < SPREAD_GRAIN;
+    cc_omp_run(spread_nan, &rows, prim->rows, small ? 1 : cc_omp_width());
+    return 0;
+}
+
 int cc_prim_run(const CcPrim *prim, const CcHost *host, CcErr *err) {
     const char *src = host->data(host->ctx, prim->src), *post;
-    CcMatmulCall call = {.weights = host->data(host->ctx, prim->weights)};
+    CcMatmulCall call = {.weights = prim->weights >= 0 ? host->data(host->ctx, prim->weights) : src};
     if (prim->bias >= 0) call.bias = host->data(host->ctx, prim->bias);
     for (int i = 0; i < prim->n_post; i++) {
         if (prim->post[i] < 0) continue;
@@ -365,5 +416,6 @@ int cc_prim_run(const CcPrim *prim, const CcHost *host, CcErr *err) {
         return cc_err_set(err, CC_E_HOST, "no memory for value %d", prim->dst);
     call.src = src + prim->src_at;
     if (prim->turned) return run_turned(prim, &call, err);
+    if (prim->softmax) return run_softmax(prim, &call, err);
     return cc_dnnl_run(prim->matmul, &call, err);
 }

@@ -54,7 +54,9 @@ typedef struct CcPrim {
     CcMatmul *matmul;
     int src, weights, bias, dst, post[CC_DNNL_MAX_POST], n_post; /* values; -1: none */
     bool turned, back;   /* dst is made transposed; and then written back as it should be */
-    int64_t rows, cols;  /* of the transposed dst; its rows are first filled with their bias */
+    bool softmax;        /* no product, but softmax of src over its last dim */
+    int64_t rows, cols;  /* turned: of the transposed dst, whose rows are first filled with their
+                            bias; softmax: of dst */
     int64_t src_at, post_at[CC_DNNL_MAX_POST];                   /* bytes: they may be windows */
 } CcPrim;
 bool cc_prim_can(const CcGraph *g, int node);
