@@ -4,9 +4,11 @@ What changes between calls is changed by code that is not compiled (`then`), so 
 """
 
 import functools
+import gc
 import math
 import sys
 import threading
+import time
 import types
 import warnings
 import weakref
@@ -1147,3 +1149,43 @@ def test_eq_is_added_to_a_class():
     assert [f(torch.zeros(1)).item() for _ in range(2)] == [-1.0, -1.0]
     Key.__eq__ = lambda a, b: True
     assert f(torch.zeros(1)).item() == 1.0
+
+
+def test_callbacks_of_the_interpreter_are_not_recorded():
+    """Garbage collection, finalisers and weak references call Python code in the middle of anything: it is no part of
+    what was called, and must neither be replayed nor break it."""
+    seen = []
+
+    def helper(phase):
+        seen.append((phase, time.perf_counter()))
+
+    def callback(phase, info):
+        helper(phase)
+
+    class Loud:
+        def __del__(self):
+            helper("del")
+
+    def fn(x):
+        loud = Loud()
+        ref = weakref.ref(loud, lambda r: helper("ref"))
+        y = x * 2
+        del loud
+        for i in range(300):
+            y = y + len([[] for _ in range(9)])
+        return y, type(ref)
+
+    gc.callbacks.append(callback)
+    threshold = gc.get_threshold()
+    gc.set_threshold(20)
+    try:
+        compiled = ccompile.compile(lambda x: x * 2 + len([[] for _ in range(500)]), fullgraph=True)
+        with torch.no_grad():
+            for i in range(4):
+                x = torch.randn(3)
+                torch.testing.assert_close(compiled(x), x * 2 + 500)
+        same(fn, torch.ones(3), calls=4, hit=False)
+    finally:
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(callback)
+    assert seen

@@ -106,6 +106,7 @@ typedef enum CcGo {   /* answers of the observer */
     CC_RETURN = 6,    /* same: leave the frame at once, returning act->retval (a new reference) */
     CC_UNWIND = 7,    /* same: leave the frame at once; the act below is told by rewind() */
     CC_PASS = 8,      /* enter(): not observed, CPython runs this frame */
+    CC_PASS_ALL = 9,  /* enter(): the same, with everything that it calls */
 } CcGo;
 
 typedef struct CcAct CcAct;

@@ -377,10 +377,14 @@ PyObject *cc_run_frame(CcObserver *obs, CcAct **top, void *frame, const CcCode *
         (void)caught(&r, CC_DO_RAISED);
     }
     CcGo go = ask(&r, obs->enter);
-    if (go != CC_PASS) return end(&r, drive(&r, go));
+    if (go != CC_PASS && go != CC_PASS_ALL) return end(&r, drive(&r, go));
     r.told = false;
     if (throwing) return hand_over(&r);
     *top = r.act.prev;
     detach(&r);
-    return _PyEval_EvalFrameDefault(ts, frame, 0);
+    if (go == CC_PASS) return _PyEval_EvalFrameDefault(ts, frame, 0);
+    const bool paused = cc_hook_pause(obs, true);
+    PyObject *value = _PyEval_EvalFrameDefault(ts, frame, 0);
+    cc_hook_pause(obs, paused);
+    return value;
 }

@@ -370,8 +370,28 @@ static void learn_parameters(CcRec *rec, CcAct *act, bool by_c)
     }
 }
 
+/* Whether the interpreter called this function of its own accord, in the middle of anything: a callback of the garbage
+ * collector, a finaliser, a weak reference's callback, a signal handler. It is no part of what is recorded. */
+static bool uncalled(CcRec *rec, const CcAct *act)
+{
+    static PyObject *callbacks;   /* the list gc.callbacks, which stays the same object */
+    if (callbacks == NULL) {
+        PyObject *gc = PyImport_ImportModule("gc");
+        callbacks = gc != NULL ? PyObject_GetAttrString(gc, "callbacks") : NULL;
+        Py_XDECREF(gc);
+        PyErr_Clear();
+    }
+    for (Py_ssize_t i = 0; callbacks != NULL && PyList_Check(callbacks) && i < PyList_GET_SIZE(callbacks); i++)
+        if (cc_call_function(PyList_GET_ITEM(callbacks, i)) == act->func) return true;
+    if (PyUnicode_CompareWithASCIIString(act->co->co_name, "__del__") == 0) return true;
+    PyObject *first = act->co->co_argcount > 0 ? cc_act_get(act, 0) : NULL;
+    if (first != NULL && PyWeakref_Check(first) && cc_value_find(rec, first) == NULL) return true;
+    return rec->frame.n > 0 && act->prev == cc_vec_last(&rec->frame).act && act->prev->event == NULL;
+}
+
 CcGo cc_rec_enter(CcRec *rec, CcAct *act)
 {
+    if (act->started && !act->generator && uncalled(rec, act)) return CC_PASS_ALL;
     const bool is_root = rec->await_root;
     CcRecFrame f = {.act = act, .touched = true, .first_fresh = rec->prov.n};
     if (is_root) {
