@@ -1189,3 +1189,28 @@ def test_callbacks_of_the_interpreter_are_not_recorded():
         gc.set_threshold(*threshold)
         gc.callbacks.remove(callback)
     assert seen
+
+
+def test_finalisers_of_what_a_call_makes_run_in_each_call():
+    def build():
+        seen = []
+
+        class Loud:
+            def __del__(self):
+                seen.append("del")
+
+        def fn(x):
+            loud = Loud()
+            seen.append("made")
+            del loud
+            return x + 1
+
+        return fn, seen
+
+    (eager, expected), (fn, seen) = build(), build()
+    compiled = ccompile.compile(fn)
+    with torch.no_grad():
+        for _ in range(4):
+            x = torch.randn(3)
+            torch.testing.assert_close(compiled(x), eager(x))
+            assert seen == expected

@@ -383,9 +383,10 @@ static bool uncalled(CcRec *rec, const CcAct *act)
     }
     for (Py_ssize_t i = 0; callbacks != NULL && PyList_Check(callbacks) && i < PyList_GET_SIZE(callbacks); i++)
         if (cc_call_function(PyList_GET_ITEM(callbacks, i)) == act->func) return true;
-    if (PyUnicode_CompareWithASCIIString(act->co->co_name, "__del__") == 0) return true;
+    /* What the trace made is finalised where its own code drops it: that is recorded. Anybody else's is garbage. */
     PyObject *first = act->co->co_argcount > 0 ? cc_act_get(act, 0) : NULL;
-    if (first != NULL && PyWeakref_Check(first) && cc_value_find(rec, first) == NULL) return true;
+    if (first != NULL && (PyWeakref_Check(first) || PyUnicode_CompareWithASCIIString(act->co->co_name, "__del__") == 0))
+        return cc_value_find(rec, first) == NULL;
     return rec->frame.n > 0 && act->prev == cc_vec_last(&rec->frame).act && act->prev->event == NULL;
 }
 
