@@ -99,7 +99,7 @@ static bool fold_post(Region *r, int u) {
         const CcOperand *o = &r->g->operand.at[n->in0 + i];
         if (o->kind != CC_IN_VALUE) continue;
         const int p = maker(r, o->value);
-        if (p < 0 || r->unit[p].kind != CC_G_MATMUL) continue;
+        if (p < 0 || r->unit[p].kind != CC_G_PRIM) continue;
         const Unit *product = &r->unit[p];
         const CcVal *v = &r->g->val.at[o->value];
         if (v->def != cc_vec_last(&product->node) || v->window_of || v->is_output ||
@@ -161,8 +161,8 @@ static void begin_unit(Region *r, int u, int *last_random) {
     unit->kind = CC_G_HOST;
     if (plain && r->rules->loop && r->rules->loop(r->g, r->first + u, r->rules->deflt))
         unit->kind = CC_G_LOOP;
-    else if (plain && r->rules->matmul && r->rules->matmul(r->g, r->first + u))
-        unit->kind = CC_G_MATMUL;
+    else if (plain && r->rules->prim && r->rules->prim(r->g, r->first + u))
+        unit->kind = CC_G_PRIM;
 }
 
 static int emit(Region *r, int u, CcArena *arena, CcGroups *out) {

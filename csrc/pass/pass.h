@@ -19,9 +19,9 @@ CcGraph *cc_turn_graph(const CcGraph *g, bool (*gains)(const CcGraph *g, int nod
 bool cc_turned(const CcVal *v);
 
 typedef struct CcGroup {
-    enum { CC_G_HOST, CC_G_LOOP, CC_G_MATMUL } kind;
-    int *node; /* in program order; of a matmul the first is the product, the others are its
-                  post-ops */
+    enum { CC_G_HOST, CC_G_LOOP, CC_G_PRIM } kind;
+    int *node; /* in program order; of a prim the first is the library's
+                  op, the others are its post-ops */
     int n;
 } CcGroup;
 
@@ -34,8 +34,8 @@ typedef struct CcGroups {
 typedef struct CcGroupRules {
     CcDtype deflt; /* torch's default dtype, CC_DT_OTHER when unknown */
     bool (*loop)(const CcGraph *g, int node, CcDtype deflt);
-    bool (*matmul)(const CcGraph *g, int node);
-    /* May `node` become the next post-op of the product and post-ops chain[0..n)? */
+    bool (*prim)(const CcGraph *g, int node);
+    /* May `node` become the next post-op of the library's op and post-ops chain[0..n)? */
     bool (*post)(const CcGraph *g, const int *chain, int n, int node);
 } CcGroupRules;
 

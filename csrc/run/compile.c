@@ -92,16 +92,17 @@ static CcLaunch *make_launch(const Compile *c, const CcGroup *group, CcErr *err)
 static void lower(Compile *c, const CcGroup *group) {
     CcErr why = {0};
     void *work = NULL;
+    const CcPrimFamily *family =
+        group->kind == CC_G_PRIM ? cc_prim_family(c->g, group->node[0]) : NULL;
     if (group->kind == CC_G_LOOP) work = make_launch(c, group, &why);
-    else if (group->kind == CC_G_MATMUL)
-        work = cc_prim_build(c->g, group->node, group->n, c->plan->arena, &why);
+    else if (family) work = family->build(c->g, group->node, group->n, c->plan->arena, &why);
     if (work) {
-        add_step(c->plan, group->kind == CC_G_LOOP ? CC_STEP_KERNEL : CC_STEP_PRIMITIVE,
-                 group->node, group->n, work);
+        add_step(c->plan, family ? CC_STEP_PRIMITIVE : CC_STEP_KERNEL, group->node, group->n, work);
+        cc_vec_last(&c->plan->step).family = family;
         return;
     }
     if (group->kind != CC_G_HOST) say_once(CC_LOG_FALLBACK, &why);
-    if (group->kind == CC_G_MATMUL && group->n > 1) { /* its post-ops can still be a kernel */
+    if (group->kind == CC_G_PRIM && group->n > 1) { /* its post-ops can still be a kernel */
         add_host_steps(c, &(CcGroup){CC_G_HOST, group->node, 1});
         lower(c, &(CcGroup){CC_G_LOOP, group->node + 1, group->n - 1});
         return;
@@ -124,7 +125,7 @@ static int build(Compile *c, CcErr *err) {
     CcGroupRules rules = {.deflt = c->deflt};
     if (!c->host_only) rules.loop = cc_build_can;
     if (!c->host_only && !c->no_dnnl) {
-        rules.matmul = cc_prim_can;
+        rules.prim = cc_prim_can;
         rules.post = cc_prim_can_post;
     }
     CcGroups groups;
@@ -162,7 +163,7 @@ static int build_best(Compile *c, CcErr *err) {
     const CcGraph *g = c->g;
     if (c->host_only || c->no_llvm || c->no_dnnl) return build(c, err);
     CcGraph *narrow = cc_narrow_graph(g);
-    CcGraph *turned = cc_turn_graph(narrow ? narrow : g, cc_prim_gains_turned);
+    CcGraph *turned = cc_turn_graph(narrow ? narrow : g, cc_product_gains_turned);
     const CcGraph *tries[] = {turned, narrow, g};
     int status = -1;
     for (int i = 0; i < CC_COUNT(tries); i++) {
@@ -208,6 +209,8 @@ CcPlan *cc_run_compile(const CcGraph *g, const CcRunOptions *options, CcErr *err
         cc_run_free(plan);
         return NULL;
     }
+    const char *profile = getenv("CCOMPILE_PROFILE");
+    if (profile && *profile == '1') plan->spent_ns = calloc((size_t)plan->step.n + 1, sizeof *plan->spent_ns);
     plan->compile_ms = (double)(cc_log_now_ns() - start) * 1e-6;
     return plan;
 }

@@ -65,6 +65,7 @@ void cc_run_free(CcPlan *plan) {
     cc_vec_free(&plan->drop);
     cc_vec_free(&plan->narrowed);
     cc_vec_free(&plan->reuse);
+    free(plan->spent_ns);
     cc_arena_free(plan->arena);
     free(plan);
 }
@@ -148,11 +149,11 @@ void cc_run_stats(const CcPlan *plan, CcPlanStats *out) {
 }
 
 void cc_run_print(const CcPlan *plan, CcSbuf *out) {
-    static const char *const KIND[] = {"host", "kernel", "primitive"};
+    static const char *const KIND[] = {"host", "kernel", ""};
     const char *dump = getenv("CCOMPILE_DUMP");
     for (int s = 0; s < plan->step.n; s++) {
         const CcStep *step = &plan->step.at[s];
-        cc_sbuf_add(out, "%d %s", s, KIND[step->kind]);
+        cc_sbuf_add(out, "%d %s", s, step->family ? step->family->name : KIND[step->kind]);
         for (int i = 0; i < step->n_node; i++)
             cc_sbuf_add(out, " %s#%d", cc_op_info((CcOpId)plan->op[step->node[i]])->name,
                         step->node[i]);
@@ -160,6 +161,8 @@ void cc_run_print(const CcPlan *plan, CcSbuf *out) {
         if (step->turned) cc_sbuf_add(out, " turned");
         for (int i = 0; i < step->n_drop; i++)
             cc_sbuf_add(out, "%s%%%d", i ? " " : " drop ", plan->drop.at[step->drop0 + i]);
+        if (plan->runs)
+            cc_sbuf_add(out, " %.3f ms", (double)plan->spent_ns[s] * 1e-6 / (double)plan->runs);
         cc_sbuf_add(out, "\n");
         if (step->kind != CC_STEP_KERNEL || !dump) continue;
         const CcLaunch *launch = step->work;

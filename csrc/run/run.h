@@ -48,7 +48,8 @@ typedef struct CcPlanStats {
     double compile_ms;
 } CcPlanStats;
 void cc_run_stats(const CcPlan *plan, CcPlanStats *out);
-void cc_run_print(const CcPlan *plan, CcSbuf *out);   /* steps, groups, and with CCOMPILE_DUMP=kernels the LLVM IR */
+void cc_run_print(const CcPlan *plan, CcSbuf *out);   /* steps, groups; with CCOMPILE_PROFILE=1 the mean ms of
+                                                         * each; with CCOMPILE_DUMP=kernels the LLVM IR */
 
 /* Paths of the shared libraries, given once by the package before the first compile (NULL: not installed). Loaded lazily. */
 void cc_run_libraries(const char *llvmlite, const char *onednn);

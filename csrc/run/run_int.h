@@ -1,5 +1,5 @@
 /* run, private: what a plan is made of. A plan is immutable but for the spare call states of its
- * primitives. */
+ * primitives and, where asked for, its profile. */
 #ifndef CC_RUN_INT_H
 #define CC_RUN_INT_H
 
@@ -8,6 +8,7 @@
 #include "../pass/pass.h"
 #include "run.h"
 
+typedef struct CcPrimFamily CcPrimFamily;
 typedef enum CcStepKind { CC_STEP_HOST, CC_STEP_KERNEL, CC_STEP_PRIMITIVE } CcStepKind;
 
 typedef struct CcStep {
@@ -17,7 +18,8 @@ typedef struct CcStep {
     bool narrowed;         /* computes only a part of what the graph says */
     bool turned;           /* its result lies in memory column by column */
     int32_t drop0, n_drop; /* values that die with this step: plan->drop[drop0 ..] */
-    void *work;            /* KERNEL: CcLaunch; PRIMITIVE: CcPrimStep */
+    const CcPrimFamily *family; /* PRIMITIVE */
+    void *work;            /* KERNEL: CcLaunch; PRIMITIVE: what its family built */
 } CcStep;
 
 /* A value that the plan makes smaller than the graph says (pass/narrow.c). */
@@ -34,6 +36,8 @@ struct CcPlan {
     CcArena *arena;     /* what the steps point to */
     const uint16_t *op; /* [node], for cc_run_print */
     double compile_ms;
+    uint64_t *spent_ns; /* [step], with CCOMPILE_PROFILE=1, else NULL */
+    uint64_t runs;
 };
 
 /* kcache.c: the machine code of a loop's body, from the cache of the process or compiled. NULL with
@@ -49,22 +53,24 @@ typedef struct CcLaunch {
 } CcLaunch;
 CC_MUST int cc_launch_run(const CcLaunch *launch, const CcHost *host, CcErr *err);
 
-/* prim.c: products by oneDNN. */
-typedef struct CcPrim {
-    CcMatmul *matmul;
-    int src, weights, bias, dst, post[CC_DNNL_MAX_POST], n_post; /* values; -1: none */
-    bool turned, back;   /* dst is made transposed; and then written back as it should be */
-    bool softmax;        /* no product, but softmax of src over its last dim */
-    int64_t rows, cols;  /* turned: of the transposed dst, whose rows are first filled with their
-                            bias; softmax: of dst */
-    int64_t src_at, post_at[CC_DNNL_MAX_POST];                   /* bytes: they may be windows */
-} CcPrim;
+/* A family of library calls: what a group of kind CC_G_PRIM may become. The first node of a chain says the family
+ * (prim.c). */
+struct CcPrimFamily {
+    const char *name;
+    bool (*can)(const CcGraph *g, int node);
+    /* May `node` become the next post-op of chain[0..n)? NULL: no post-ops. */
+    bool (*can_post)(const CcGraph *g, const int *chain, int n, int node);
+    /* What `run` is called with, in the arena; NULL with *err set. */
+    void *(*build)(const CcGraph *g, const int *chain, int n, CcArena *arena, CcErr *err);
+    int (*run)(const void *work, const CcHost *host, CcErr *err);
+};
+extern const CcPrimFamily CC_PRODUCTS; /* product.c */
+const CcPrimFamily *cc_prim_family(const CcGraph *g, int node); /* NULL: none for this op */
 bool cc_prim_can(const CcGraph *g, int node);
-/* Is this product faster with its result turned (pass/turn.c)? */
-bool cc_prim_gains_turned(const CcGraph *g, int node);
 bool cc_prim_can_post(const CcGraph *g, const int *chain, int n, int node);
-CcPrim *cc_prim_build(const CcGraph *g, const int *nodes, int n, CcArena *arena, CcErr *err);
-CC_MUST int cc_prim_run(const CcPrim *prim, const CcHost *host, CcErr *err);
+
+/* product.c: is this product faster with its result turned (pass/turn.c)? */
+bool cc_product_gains_turned(const CcGraph *g, int node);
 
 /* plan.c */
 /* made[value]: it exists outside the step that makes it (an output, or read by another step). */

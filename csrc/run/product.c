@@ -1,0 +1,434 @@
+/* product: products of the graph (linear, matmul, mm, bmm, addmm) as calls of oneDNN, with what
+ * follows as post-ops. Weights stay plain: their data may change between calls. Only f32. */
+#include <math.h>
+
+#include "run_int.h"
+
+enum {
+    GEMV_BY_HOST = 1 << 17, /* elements of weights from which a product of one row is left to the
+                               host */
+    /* Where the turned product gains, measured on Zen 4 (avx512) with 1 and 2 threads: oneDNN pads
+     * its rows to vectors. 32x512x512 took 167 and 86 us against 147 and 75, 16x512x512 95 and 50
+     * against 74 and 38; with 24 rows 131 against 146 and with 8 59 against 74 (one thread);
+     * 32x1024x1024 692 against 698. */
+    TURN_LANES = 16,
+    TURN_MAX_ROWS = 48,
+    TURN_MIN_WEIGHTS = 1 << 16,
+    TURN_MAX_WEIGHTS = 1 << 20,
+    /* Elements of a result that are worth writing back: 32x512x10 of a turned source took 7.4 us,
+     * 3.6 the other way round. */
+    BACK_MAX = 1024,
+    SPREAD_GRAIN = 1 << 16 /* elements that a second thread is not worth its barrier for */
+};
+
+typedef struct CcProduct {
+    CcMatmul *matmul;
+    int src, weights, bias, dst, post[CC_DNNL_MAX_POST], n_post; /* values; -1: none */
+    bool turned, back;   /* dst is made transposed; and then written back as it should be */
+    bool softmax;        /* no product, but softmax of src over its last dim */
+    int64_t rows, cols;  /* turned: of the transposed dst, whose rows are first filled with their
+                            bias; softmax: of dst */
+    int64_t src_at, post_at[CC_DNNL_MAX_POST];                   /* bytes: they may be windows */
+} CcProduct;
+
+/* Where a row has its operands. */
+typedef struct Roles {
+    CcOpId op;
+    int src, weights, bias;
+    bool transposed; /* weights are [out, in] */
+} Roles;
+static const Roles ROLES[] = {
+    {CC_OP_linear, 0, 1, 2, true}, {CC_OP_matmul, 0, 1, -1, false}, {CC_OP_mm, 0, 1, -1, false},
+    {CC_OP_bmm, 0, 1, -1, false},  {CC_OP_addmm, 1, 2, 0, false},
+};
+
+/* relu is not among them: oneDNN's gives 0 for NaN, eager's NaN. A kernel does it. */
+static const struct {
+    CcOpId op;
+    CcPostKind kind;
+} POSTS[] = {
+    {CC_OP_gelu, CC_POST_GELU_ERF}, {CC_OP_gelu_tanh, CC_POST_GELU_TANH},
+    {CC_OP_silu, CC_POST_SILU},     {CC_OP_sigmoid, CC_POST_SIGMOID},
+    {CC_OP_tanh, CC_POST_TANH},     {CC_OP_add, CC_POST_ADD},
+    {CC_OP_mul, CC_POST_MUL},
+};
+
+static const CcOperand *operand(const CcGraph *g, const CcNode *n, int i) {
+    return i >= 0 && i < n->n_in ? &g->operand.at[n->in0 + i] : NULL;
+}
+
+static bool plain_f32(const CcType *t) {
+    if (t->ndim < 1 || t->ndim > CC_DNNL_MAX_NDIM || t->device != 1 || t->dtype != CC_DT_F32)
+        return false;
+    for (int d = 0; d < t->ndim; d++)
+        if (t->size[d] <= 0 || t->stride[d] < 0) return false;
+    return true;
+}
+
+static CcTensorDesc desc_of(const CcType *t) {
+    CcTensorDesc d = {.ndim = t->ndim};
+    memcpy(d.size, t->size, sizeof *d.size * (size_t)t->ndim);
+    memcpy(d.stride, t->stride, sizeof *d.stride * (size_t)t->ndim);
+    return d;
+}
+
+static void insert_dim(CcTensorDesc *d, int at) { /* of size 1 */
+    for (int i = d->ndim++; i > at; i--) {
+        d->size[i] = d->size[i - 1];
+        d->stride[i] = d->stride[i - 1];
+    }
+    d->size[at] = 1;
+    d->stride[at] = 0;
+}
+
+static void swap_last(CcTensorDesc *d) {
+    const int i = d->ndim - 1, k = d->ndim - 2;
+    const int64_t size = d->size[i], stride = d->stride[i];
+    d->size[i] = d->size[k];
+    d->stride[i] = d->stride[k];
+    d->size[k] = size;
+    d->stride[k] = stride;
+}
+
+/* All dims but the last become one. */
+static bool flatten(CcTensorDesc *d) {
+    int64_t size = 1, stride = 0;
+    for (int i = d->ndim - 2; i >= 0; i--) {
+        if (d->size[i] == 1) continue;
+        if (size == 1) stride = d->stride[i];
+        else if (d->stride[i] != stride * size) return false;
+        size *= d->size[i];
+    }
+    d->size[1] = d->size[d->ndim - 1];
+    d->stride[1] = d->stride[d->ndim - 1];
+    d->size[0] = size;
+    d->stride[0] = stride;
+    for (int i = 2; i < d->ndim; i++)
+        d->size[i] = d->stride[i] = 0; /* descriptions are compared as bytes */
+    d->ndim = 2;
+    return true;
+}
+
+/* oneDNN looks at the strides of dims of size 1; torch leaves anything there. Also takes a
+ * broadcast batch as size 1. */
+static bool normalise(CcTensorDesc *d) {
+    const int r = d->ndim - 2, c = d->ndim - 1;
+    for (int i = 0; i < r; i++)
+        if (d->stride[i] == 0) d->size[i] = 1;
+    if (d->size[r] == 1 && d->size[c] == 1) d->stride[c] = d->stride[r] = 1;
+    else if (d->size[c] == 1) d->stride[c] = d->stride[r] == 1 ? d->size[r] : 1;
+    else if (d->size[r] == 1) d->stride[r] = d->stride[c] == 1 ? d->size[c] : 1;
+    if ((d->stride[r] != 1 && d->stride[c] != 1) || d->stride[r] == 0 || d->stride[c] == 0)
+        return false;
+    for (int i = r - 1; i >= 0; i--)
+        if (d->size[i] == 1)
+            d->stride[i] = i + 1 < r ? d->stride[i + 1] * d->size[i + 1] : d->size[r] * d->size[c];
+    return true;
+}
+
+static const Roles *roles_of(const CcNode *n) {
+    for (int i = 0; i < CC_COUNT(ROLES); i++)
+        if (ROLES[i].op == n->op) return &ROLES[i];
+    return NULL;
+}
+
+static int set_bias(const CcGraph *g, const CcOperand *o, CcTensorDesc *bias,
+                    const CcTensorDesc *dst) {
+    const CcType *t = &g->val.at[o->value].type;
+    if (!plain_f32(t) || t->ndim > 2 || t->size[t->ndim - 1] != dst->size[dst->ndim - 1]) return -1;
+    if ((t->ndim == 2 && t->size[0] != 1) ||
+        (t->size[t->ndim - 1] > 1 && t->stride[t->ndim - 1] != 1))
+        return -1;
+    bias->ndim = dst->ndim;
+    for (int i = 0; i < bias->ndim; i++) {
+        bias->size[i] = i == bias->ndim - 1 ? t->size[t->ndim - 1] : 1;
+        bias->stride[i] = i == bias->ndim - 1 ? 1 : t->size[t->ndim - 1];
+    }
+    return 0;
+}
+
+/* dst^T = weights^T @ src^T. oneDNN has no bias down the rows: dst is filled with it and added to.
+ */
+static void turn(CcMatmulDesc *d, CcProduct *product) {
+    const CcTensorDesc src = d->src;
+    const int value = product->src;
+    d->src = d->weights;
+    d->weights = src;
+    product->src = product->weights;
+    product->weights = value;
+    swap_last(&d->src);
+    swap_last(&d->weights);
+    swap_last(&d->dst);
+    product->turned = true;
+    product->rows = d->dst.size[0];
+    product->cols = d->dst.size[1];
+    if (product->back) {
+        d->dst.stride[0] = product->cols;
+        d->dst.stride[1] = 1;
+    }
+    if (product->bias < 0) return;
+    memset(&d->bias, 0, sizeof d->bias);
+    d->post[d->n_post++].kind = CC_POST_SUM;
+    product->post[product->n_post++] = -1;
+}
+
+/* softmax over the last dim: its values side by side, rows at one distance. -1: not for oneDNN. */
+static int describe_softmax(const CcGraph *g, const CcNode *n, CcMatmulDesc *d, CcProduct *product) {
+    const CcOperand *x = operand(g, n, 0), *dim = operand(g, n, 1);
+    if (!x || !dim || x->kind != CC_IN_VALUE || dim->kind != CC_IN_INT) return -1;
+    const CcType *s = &g->val.at[x->value].type, *o = &g->val.at[n->out0].type;
+    if (!plain_f32(s) || !plain_f32(o) || !cc_type_contiguous(s) || !cc_type_contiguous(o) ||
+        cc_turned(&g->val.at[n->out0]) || !cc_type_same_shape(s, o) ||
+        (dim->i != -1 && dim->i != s->ndim - 1))
+        return -1;
+    *d = (CcMatmulDesc){.src = desc_of(s), .dst = desc_of(o), .softmax = 1};
+    if (s->ndim > 1 && !(flatten(&d->src) && flatten(&d->dst))) return -1;
+    product->src = x->value;
+    product->weights = product->bias = -1;
+    product->softmax = true;
+    product->cols = d->dst.size[d->dst.ndim - 1];
+    product->rows = cc_type_numel(o) / product->cols;
+    return 0;
+}
+
+/* The product alone. -1: not for oneDNN. */
+static int describe(const CcGraph *g, const CcNode *n, CcMatmulDesc *d, CcProduct *product) {
+    if (n->op == CC_OP_softmax) return describe_softmax(g, n, d, product);
+    const Roles *roles = roles_of(n);
+    if (!roles) return -1;
+    const CcOperand *src = operand(g, n, roles->src), *weights = operand(g, n, roles->weights);
+    const CcOperand *bias = operand(g, n, roles->bias);
+    if (!src || !weights || src->kind != CC_IN_VALUE || weights->kind != CC_IN_VALUE) return -1;
+    const CcType *s = &g->val.at[src->value].type, *w = &g->val.at[weights->value].type,
+                 *o = &g->val.at[n->out0].type;
+    const bool turned = cc_turned(&g->val.at[n->out0]);
+    if (!plain_f32(s) || !plain_f32(w) || !plain_f32(o) || (!turned && !cc_type_contiguous(o)))
+        return -1;
+    *d = (CcMatmulDesc){.src = desc_of(s), .weights = desc_of(w), .dst = desc_of(o)};
+    product->src = src->value;
+    product->weights = weights->value;
+    product->bias = -1;
+    if (roles->transposed && w->ndim != 2) return -1;
+    if (roles->transposed) swap_last(&d->weights);
+    if (d->src.ndim == 1) {
+        insert_dim(&d->src, 0);
+        insert_dim(&d->dst, d->dst.ndim - (w->ndim > 1));
+    }
+    if (d->weights.ndim == 1) {
+        insert_dim(&d->weights, 1);
+        insert_dim(&d->dst, d->dst.ndim);
+    }
+    if (d->weights.ndim == 2 && d->src.ndim > 2 && !(flatten(&d->src) && flatten(&d->dst)))
+        return -1;
+    while (d->src.ndim < d->weights.ndim) insert_dim(&d->src, 0);
+    while (d->weights.ndim < d->src.ndim) insert_dim(&d->weights, 0);
+    if (d->dst.ndim != d->src.ndim || !normalise(&d->src) || !normalise(&d->weights) ||
+        !normalise(&d->dst))
+        return -1;
+    const int r = d->src.ndim - 2, c = d->src.ndim - 1;
+    if (d->src.size[c] != d->weights.size[r] || d->dst.size[r] != d->src.size[r] ||
+        d->dst.size[c] != d->weights.size[c])
+        return -1;
+    /* One row times large weights is bound by reading them. oneDNN first packs plain weights, MKL's
+     * gemv does not: 1x512x512 took 34 us against 24, 1x768x3072 410 against 220 (measured on Zen
+     * 4, one thread). */
+    int64_t rows = 1;
+    for (int i = 0; i <= r; i++) rows *= d->dst.size[i];
+    if (rows == 1 && !g->val.at[src->value].window_of &&
+        d->weights.size[r] * d->weights.size[c] >= GEMV_BY_HOST) return -1;
+    if (bias && bias->kind != CC_IN_NONE) {
+        product->bias = bias->value;
+        if (bias->kind != CC_IN_VALUE || set_bias(g, bias, &d->bias, &d->dst) < 0) return -1;
+    }
+    product->back = !turned && n->op == CC_OP_linear && cc_turned(&g->val.at[src->value]) &&
+                 d->dst.ndim == 2 && d->dst.size[0] * d->dst.size[1] <= BACK_MAX;
+    if (turned || product->back) turn(d, product);
+    return 0;
+}
+
+bool cc_product_gains_turned(const CcGraph *g, int node) {
+    CcMatmulDesc d;
+    CcProduct product = {.bias = -1};
+    const CcNode *n = &g->node.at[node];
+    if (n->op != CC_OP_linear || cc_cpu_info()->vector_bytes != TURN_LANES * (int)sizeof(float) ||
+        describe(g, n, &d, &product) < 0 || d.dst.ndim != 2)
+        return false;
+    const int64_t rows = d.dst.size[0], weights = d.weights.size[0] * d.weights.size[1];
+    return rows % TURN_LANES == 0 && rows <= TURN_MAX_ROWS && weights >= TURN_MIN_WEIGHTS &&
+           weights < TURN_MAX_WEIGHTS && !g->val.at[product.src].window_of;
+}
+
+/* The number that a node multiplies `value` with; a division counts where its reciprocal is
+ * exact. */
+static bool scale_of(const CcGraph *g, const CcNode *n, int value, float *scale) {
+    if ((n->op != CC_OP_mul && n->op != CC_OP_div) || n->n_in != 2) return false;
+    const CcOperand *a = operand(g, n, 0), *b = operand(g, n, 1);
+    if (n->op == CC_OP_mul && a->kind != CC_IN_VALUE) {
+        const CcOperand *t = a;
+        a = b;
+        b = t;
+    }
+    if (a->kind != CC_IN_VALUE || a->value != value) return false;
+    if (b->kind != CC_IN_FLOAT && b->kind != CC_IN_INT) return false;
+    const float number = b->kind == CC_IN_FLOAT ? (float)b->f : (float)b->i;
+    int exponent;
+    if (n->op == CC_OP_div && (fabsf(frexpf(number, &exponent)) != 0.5f || abs(exponent) > 100))
+        return false;
+    *scale = n->op == CC_OP_mul ? number : 1 / number;
+    return isfinite(*scale);
+}
+
+static int add_post(const CcGraph *g, const CcNode *last, const CcNode *n, CcMatmulDesc *d,
+                    CcProduct *product) {
+    int kind = -1;
+    float scale = 0;
+    if (d->softmax) return -1;
+    for (int i = 0; i < CC_COUNT(POSTS); i++)
+        if (POSTS[i].op == n->op) kind = (int)POSTS[i].kind;
+    if (scale_of(g, n, last->out0, &scale)) kind = CC_POST_SCALE;
+    /* For batches with gaps in memory oneDNN takes a path whose post-ops are slow: 128 products of
+     * 128x32x128 took 3.2 ms with a scale, 1.8 without (Zen 4, one thread), a kernel 0.5. */
+    if (kind == CC_POST_SCALE && d->src.ndim > 2 &&
+        !(cc_type_dense(&g->val.at[product->src].type) && cc_type_dense(&g->val.at[product->weights].type)))
+        return -1;
+    const CcType *out = &g->val.at[n->out0].type, *before = &g->val.at[last->out0].type;
+    const bool turned = cc_turned(&g->val.at[n->out0]);
+    if (kind < 0 || d->n_post == CC_DNNL_MAX_POST || !plain_f32(out) ||
+        (!turned && !cc_type_contiguous(out)) || turned != cc_turned(&g->val.at[last->out0]) ||
+        !cc_type_same_shape(out, before))
+        return -1;
+    int other = -1;
+    if (kind == CC_POST_ADD || kind == CC_POST_MUL) {
+        if (n->n_in != 2) { /* alpha */
+            const CcOperand *alpha = operand(g, n, 2);
+            if (!alpha ||
+                !((alpha->kind == CC_IN_INT && alpha->i == 1) || alpha->kind == CC_IN_NONE))
+                return -1;
+        }
+        for (int i = 0; i < 2; i++) {
+            const CcOperand *o = operand(g, n, i);
+            if (!o || o->kind != CC_IN_VALUE) return -1;
+            if (o->value != last->out0) other = o->value;
+        }
+        if (other < 0) return -1;
+        const CcType *t = &g->val.at[other].type;
+        if (product->turned || !plain_f32(t) || !cc_type_contiguous(t) || !cc_type_same_shape(t, out))
+            return -1;
+        d->post[d->n_post].operand = d->dst;
+    }
+    d->post[d->n_post].scale = scale;
+    d->post[d->n_post++].kind = (CcPostKind)kind;
+    product->post[product->n_post++] = other;
+    return 0;
+}
+
+static int describe_chain(const CcGraph *g, const int *nodes, int n, CcMatmulDesc *d,
+                          CcProduct *product) {
+    *product = (CcProduct){.bias = -1};
+    if (describe(g, &g->node.at[nodes[0]], d, product) < 0) return -1;
+    for (int i = 1; i < n; i++)
+        if (add_post(g, &g->node.at[nodes[i - 1]], &g->node.at[nodes[i]], d, product) < 0) return -1;
+    product->dst = g->node.at[nodes[n - 1]].out0;
+    return 0;
+}
+
+static bool can(const CcGraph *g, int node) {
+    CcMatmulDesc d;
+    CcProduct product;
+    return describe_chain(g, &node, 1, &d, &product) == 0;
+}
+
+static bool can_post(const CcGraph *g, const int *chain, int n, int node) {
+    CcMatmulDesc d;
+    CcProduct product;
+    return describe_chain(g, chain, n, &d, &product) == 0 &&
+           add_post(g, &g->node.at[chain[n - 1]], &g->node.at[node], &d, &product) == 0;
+}
+
+static void *build(const CcGraph *g, const int *nodes, int n, CcArena *arena, CcErr *err) {
+    CcMatmulDesc d;
+    CcProduct *product = cc_arena_alloc(arena, sizeof *product);
+    if (!product || describe_chain(g, nodes, n, &d, product) < 0) {
+        cc_err_set(err, CC_E_UNSUPPORTED, "a product that oneDNN can't do");
+        return NULL;
+    }
+    product->src_at = g->val.at[product->src].offset;
+    product->src = cc_graph_base(g, product->src);
+    for (int i = 0; i < product->n_post; i++) {
+        if (product->post[i] < 0) continue;
+        product->post_at[i] = g->val.at[product->post[i]].offset;
+        product->post[i] = cc_graph_base(g, product->post[i]);
+    }
+    product->matmul = cc_dnnl_matmul(&d, err);
+    return product->matmul ? product : NULL;
+}
+
+/* In blocks of lanes, which the columns are a multiple of: compilers make vectors of them. */
+static void fill_bias(const CcProduct *product, const float *bias, float *dst) {
+    for (int64_t r = 0; r < product->rows; r++) {
+        const float value = bias[r];
+        for (int64_t i = 0; i < product->cols; i += TURN_LANES, dst += TURN_LANES)
+            for (int k = 0; k < TURN_LANES; k++) dst[k] = value;
+    }
+}
+
+static int run_turned(const CcProduct *product, CcMatmulCall *call, CcErr *err) {
+    _Alignas(64) float buffer[BACK_MAX];
+    float *dst = call->dst;
+    if (product->back) call->dst = buffer;
+    if (product->bias >= 0) fill_bias(product, call->bias, call->dst);
+    const int status = cc_dnnl_run(product->matmul, call, err);
+    for (int64_t c = 0; product->back && c < product->cols; c++)
+        for (int64_t r = 0; r < product->rows; r++) *dst++ = buffer[r * product->cols + c];
+    return status;
+}
+
+typedef struct Rows {
+    float *at;
+    int64_t cols;
+} Rows;
+
+/* A row with a NaN or +inf in it is NaN throughout in eager; oneDNN leaves NaN where that stood only (any order of its
+ * vectors: seen at one place or more), and 0 elsewhere. */
+static void spread_nan(void *ctx, int64_t begin, int64_t end) {
+    const Rows *rows = ctx;
+    for (int64_t r = begin; r < end; r++) {
+        float *row = rows->at + r * rows->cols;
+        int64_t i = 0;
+        int nan[TURN_LANES] = {0}, any = 0;
+        for (; i + TURN_LANES <= rows->cols; i += TURN_LANES)
+            for (int k = 0; k < TURN_LANES; k++) nan[k] |= row[i + k] != row[i + k];
+        for (; i < rows->cols; i++) any |= row[i] != row[i];
+        for (int k = 0; k < TURN_LANES; k++) any |= nan[k];
+        for (i = 0; any && i < rows->cols; i++) row[i] = NAN;
+    }
+}
+
+static int run_softmax(const CcProduct *product, const CcMatmulCall *call, CcErr *err) {
+    if (cc_dnnl_run(product->matmul, call, err) < 0) return -1;
+    Rows rows = {call->dst, product->cols};
+    const bool small = product->rows * product->cols < SPREAD_GRAIN;
+    cc_omp_run(spread_nan, &rows, product->rows, small ? 1 : cc_omp_width());
+    return 0;
+}
+
+static int run(const void *work, const CcHost *host, CcErr *err) {
+    const CcProduct *product = work;
+    const char *src = host->data(host->ctx, product->src), *post;
+    CcMatmulCall call = {.weights = product->weights >= 0 ? host->data(host->ctx, product->weights) : src};
+    if (product->bias >= 0) call.bias = host->data(host->ctx, product->bias);
+    for (int i = 0; i < product->n_post; i++) {
+        if (product->post[i] < 0) continue;
+        post = host->data(host->ctx, product->post[i]);
+        call.post[i] = post + product->post_at[i];
+    }
+    call.dst = host->make(host->ctx, product->dst);
+    if (!src || !call.weights || !call.dst)
+        return cc_err_set(err, CC_E_HOST, "no memory for value %d", product->dst);
+    call.src = src + product->src_at;
+    if (product->turned) return run_turned(product, &call, err);
+    if (product->softmax) return run_softmax(product, &call, err);
+    return cc_dnnl_run(product->matmul, &call, err);
+}
+
+const CcPrimFamily CC_PRODUCTS = {.name = "product", .can = can, .can_post = can_post, .build = build, .run = run};
