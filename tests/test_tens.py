@@ -842,7 +842,7 @@ REPLAY = {
     "relu6": torch.nn.functional.relu6, "leaky_relu": N.leaky_relu, "elu": N.elu, "gelu": N.gelu,
     "gelu_tanh": lambda a: N.gelu(a, approximate="tanh"), "silu": N.silu, "mish": N.mish, "softplus": N.softplus,
     "hardtanh": N.hardtanh, "hardsigmoid": N.hardsigmoid, "hardswish": N.hardswish, "logsigmoid": N.log_sigmoid,
-    "lshift": F.bitwise_left_shift, "rshift": F.bitwise_right_shift, "linear": N.linear,
+    "reshape": lambda a, *size: F.flatten(a, *size) if size == (1, -1) else a.reshape(size), "lshift": F.bitwise_left_shift, "rshift": F.bitwise_right_shift, "linear": N.linear,
     "layer_norm": lambda a, w, b: torch.nn.functional.layer_norm(a, w.shape, w, b),
     "addcmul": lambda a, b, c, d=1: torch.addcmul(a, b, c, value=d),
     "addcdiv": lambda a, b, c, d=1: torch.addcdiv(a, b, c, value=d),
@@ -914,16 +914,27 @@ def cases():
     yield from (("copy", M.clone, (x,), {}), ("copy", F.clone, (x,), {"memory_format": torch.preserve_format}),
                 ("copy", x.t().contiguous, (), {}), ("view", x.view, (2, -1), {}), ("view", x.view, ((2, 12),), {}),
                 ("view", x.view, (-1,), {}), ("view", M.reshape, (x, (3, 8)), {}), ("view", F.reshape, (x, (3, 8)), {}),
-                ("view", F.flatten, (a,), {"start_dim": 1}), ("view", M.flatten, (a,), {}), ("transpose", a.transpose, (1, 2), {}),
+                ("view", F.flatten, (a,), {"start_dim": 1}), ("reshape", a.mT.reshape, (3, -1), {}), ("reshape", F.reshape, (a.mT, (18, 4)), {}),
+                ("reshape", F.flatten, (a.mT, 1), {}), ("view", M.flatten, (a,), {}), ("transpose", a.transpose, (1, 2), {}),
                 ("transpose", F.transpose, (a,), {"dim0": 0, "dim1": -1}), ("permute", a.permute, (2, 0, 1), {}),
                 ("permute", F.permute, (a, (2, 0, 1)), {}), ("expand", bias.expand, (2, 5), {}), ("expand", bias.expand, (2, -1), {}),
                 ("unsqueeze", F.unsqueeze, (x, 0), {}), ("squeeze", a[:1].squeeze, (0,), {}), ("select", x.select, (0, 2), {}),
-                ("slice", F.narrow, (x, 1, 2, 3), {}), ("detach", M.detach, (x,), {}))
+                ("detach", M.detach, (x,), {}), ("slice", F.narrow, (x, 1, 2, 3), {}), ("slice", M.narrow, (x, 0, -1, 1), {}),
+                ("split", F.split, (a, 2, 2), {}), ("split", F.split_with_sizes, (a, [1, 3], 1), {}),
+                ("split", M.split_with_sizes, (a, [1, 2]), {}), ("split", F.chunk, (a, 2), {"dim": -1}), ("unbind", F.unbind, (a,), {}),
+                ("unbind", M.unbind, (a, 1), {}))
 
 
 def same(a, b):
     return type(a) is type(b) and a.dtype == b.dtype and a.stride() == b.stride() and torch.equal(
         a.nan_to_num() if a.is_floating_point() else a, b.nan_to_num() if b.is_floating_point() else b)
+
+
+def offsets(op, x, *operands):
+    """Where ops.def says that the results of these rows begin, in elements; split's depend on what comes before."""
+    if op == "slice":
+        return [sum(x.stride(d) * (at % x.shape[d]) for d, at in zip(operands[::2], operands[1::2]))]
+    return [k * x.stride(*operands) for k in range(x.shape[operands[0]])] if op == "unbind" else None
 
 
 def test_bound_operands_replay(tens):
@@ -932,6 +943,13 @@ def test_bound_operands_replay(tens):
         got = tens.bind(f, args, kw)
         where = (op, getattr(f, "__name__", f), [a if not torch.is_tensor(a) else a.shape for a in args], kw)
         assert got is not None and got[0] == op, (where, got)
+        if op in ("slice", "split", "unbind"):
+            seen.add(op)
+            results = f(*args, **kw)
+            results = results if isinstance(results, (tuple, list)) else [results]
+            begin = offsets(op, *got[1])
+            assert begin is None or [r.storage_offset() for r in results] == begin, where
+            continue
         replay = REPLAY.get(op) or getattr(F, op)
         result = replay(*got[1])
         if op == "copy":   # its strides are the recorded result's
@@ -1010,7 +1028,7 @@ def test_unbound_calls(tens):
     x, i = torch.randn(4, 6), torch.tensor([1, 2])
     for f, args, kw in ((F.add, (x, x), {"out": x}), (F.max, (x, 1), {}), (F.max, (x,), {}), (F.where, (x > 0,), {}),
                         (F.addmm, (x, x, x), {"beta": 2}), (F.round, (x,), {"decimals": 2}), (x.view, (torch.int32,), {}),
-                        (x.t().reshape, (-1,), {}), (F.add, (x, "a"), {}), (F.add, (x, 1j), {}), (F.add, (x, 2**70), {}),
+                        (F.add, (x, "a"), {}), (F.add, (x, 1j), {}), (F.add, (x, 2**70), {}),
                         (F.add, (x, x), {"alpha": x}), (F.add, (x,), {}), (F.add, (x, x, x, x), {}), (x.add_, (x,), {}),
                         (F.relu_, (x,), {}), (F.relu, (x.as_subclass(Sub),), {}), (F.relu, (3,), {}), (len, (x,), {}),
                         (F.add, (x, x), {"wrong": 1}), (F.add, (x, x), {"input": x}), (F.full, ((2, 2), "x"), {}),

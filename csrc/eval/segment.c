@@ -67,13 +67,6 @@ static void *host_make(void *ctx, int value)
 {
     const Host *h = ctx;
     void *data = NULL;
-    const int from = cc_run_reuse(h->plan, value);
-    if (from >= 0 && h->x->value[from] != NULL) {
-        data = host_data(ctx, from);
-        Py_XSETREF(h->x->value[value], h->x->value[from]);
-        h->x->value[from] = NULL;
-        return data;
-    }
     PyObject *o = cc_tens_empty(cc_run_type(h->plan, h->trace->graph, value), &data);
     if (o == NULL) return NULL;
     Py_XSETREF(h->x->value[value], o);

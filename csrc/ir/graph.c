@@ -15,6 +15,14 @@ void cc_graph_free(CcGraph *g) {
     free(g);
 }
 
+CcGraph *cc_graph_copy(const CcGraph *g) {
+    CcGraph *out = cc_graph_new();
+    for (int i = 0; i < g->node.n; i++) cc_vec_push(&out->node, g->node.at[i]);
+    for (int i = 0; i < g->operand.n; i++) cc_vec_push(&out->operand, g->operand.at[i]);
+    for (int i = 0; i < g->val.n; i++) cc_vec_push(&out->val, g->val.at[i]);
+    return out;
+}
+
 int cc_graph_base(const CcGraph *g, int value) {
     const int32_t of = g->val.at[value].window_of;
     return of ? of - 1 : value;

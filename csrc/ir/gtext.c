@@ -36,7 +36,6 @@ static void print_value(const CcGraph *g, int v, CcSbuf *out) {
     cc_sbuf_add(out, "%%%d : ", v);
     print_type(&g->val.at[v].type, out);
     if (g->val.at[v].is_output) cc_sbuf_add(out, " out");
-    if (g->val.at[v].alias) cc_sbuf_add(out, " alias");
 }
 
 static void print_node(const CcGraph *g, const CcNode *n, CcSbuf *out) {

@@ -137,10 +137,11 @@ typedef struct CcVal {
     CcType type;
     int32_t def;             /* node that makes it; -1: input of the graph */
     uint8_t is_output;       /* the front needs it after the graph ran (result, effect, or used by a later segment) */
-    uint8_t alias;           /* a view, or the same storage as another value: may share memory with anything */
-    /* Only inside the pipeline (pass/narrow.c): the type is smaller than the recorded one; the value is memory of another
-     * one (its number + 1; 0: it is not), from this byte on. */
+    /* Only inside the pipeline: the type is not the recorded one (smaller, pass/narrow.c, or with other strides,
+     * pass/turn.c). */
     uint8_t narrowed;
+    /* Only inside the pipeline (pass/views.c, pass/narrow.c): the value is memory of another one (its number + 1; 0: it is
+     * not), from this byte on. */
     int32_t window_of;
     int64_t offset;
 } CcVal;
@@ -152,6 +153,7 @@ typedef struct CcGraph {
 } CcGraph;
 
 CcGraph *cc_graph_new(void);
+CcGraph *cc_graph_copy(const CcGraph *g);
 void cc_graph_free(CcGraph *g);
 int cc_graph_base(const CcGraph *g, int value);                         /* the value itself, or what it is a window of */
 int cc_graph_input(CcGraph *g, const CcType *type);                     /* -> value */

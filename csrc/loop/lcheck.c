@@ -51,7 +51,7 @@ int cc_lcheck_run(const CcLoop *loop, CcErr *err) {
             loop->node[access->node].dtype != access->dtype)
             return cc_err_set(err, CC_E_VERIFY, "access %d stores another dtype", a);
         /* A single store per element: no loop of more than one turn may stand still. */
-        for (int d = 0; d < loop->ndim; d++)
+        for (int d = 0; d < loop->ndim && cc_nest_numel(loop) > 0; d++)
             if (loop->size[d] > 1 && loop->stride[a][d] == 0)
                 return cc_err_set(err, CC_E_VERIFY, "access %d stores an element twice", a);
     }

@@ -25,8 +25,9 @@ void cc_dce_mark(const CcGraph *g, bool *live) {
         const CcNode *n = &g->node.at[i];
         for (int k = 0; k < n->n_in; k++) {
             const CcOperand *o = &g->operand.at[n->in0 + k];
-            if (o->kind == CC_IN_VALUE && g->val.at[o->value].def >= 0)
-                live[g->val.at[o->value].def] = true;
+            if (o->kind != CC_IN_VALUE) continue;
+            const int def = g->val.at[cc_graph_base(g, o->value)].def;
+            if (def >= 0) live[def] = true;
         }
     }
 }

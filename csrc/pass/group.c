@@ -34,9 +34,9 @@ static uint64_t *dep_row(const Region *r, int u) { return r->dep + (size_t)u * (
 static bool has(const uint64_t *row, int u) { return row[u / 64] >> (u % 64) & 1; }
 static void set(uint64_t *row, int u) { row[u / 64] |= UINT64_C(1) << (u % 64); }
 
-/* The unit of this region that makes a value, -1 when it comes from before. */
+/* The unit of this region that makes a value (or what it is a window of), -1 when it comes from before. */
 static int maker(const Region *r, int value) {
-    const int def = r->g->val.at[value].def;
+    const int def = r->g->val.at[cc_graph_base(r->g, value)].def;
     return def < r->first ? -1 : r->owner[def - r->first];
 }
 
@@ -83,12 +83,25 @@ static const CcType *shape_of(const Region *r, int u) {
     return &r->g->val.at[r->g->node.at[r->unit[u].node.at[0]].out0].type;
 }
 
+/* Does a node of this unit look through a window into what unit `made` makes? Then it needs other elements than its own. */
+static bool looks_into(const Region *r, const Unit *unit, int made) {
+    for (int i = 0; i < unit->node.n; i++) {
+        const CcNode *n = &r->g->node.at[unit->node.at[i]];
+        for (int k = 0; k < n->n_in; k++) {
+            const CcOperand *o = &r->g->operand.at[n->in0 + k];
+            if (o->kind == CC_IN_VALUE && r->g->val.at[o->value].window_of && maker(r, o->value) == made)
+                return true;
+        }
+    }
+    return false;
+}
+
 static bool can_fuse(const Region *r, int u, int v) {
     const Unit *a = &r->unit[u], *b = &r->unit[v];
     return u != v && a->kind == CC_G_LOOP && b->kind == CC_G_LOOP &&
            a->n + b->n <= MAX_UNIT_NODES && a->inputs + b->inputs <= MAX_UNIT_INPUTS &&
            cc_type_same_shape(shape_of(r, u), shape_of(r, v)) && !path_through_third(r, u, v) &&
-           !path_through_third(r, v, u);
+           !path_through_third(r, v, u) && !looks_into(r, a, v) && !looks_into(r, b, u);
 }
 
 /* Folds the node of unit u into the product whose result it alone reads. */
@@ -134,6 +147,17 @@ static void fuse_loops(Region *r, int u) {
     }
 }
 
+static int kind_of(const CcGraph *g, int node, const CcGroupRules *rules) {
+    const CcNode *n = &g->node.at[node];
+    if (n->n_out != 1 || n->flags || (rules->banned && rules->banned[node])) return CC_G_HOST;
+    if (rules->loop && rules->loop(g, node, rules->deflt)) return CC_G_LOOP;
+    return rules->prim && rules->prim(g, node) ? CC_G_PRIM : CC_G_HOST;
+}
+
+bool cc_group_takes(const CcGraph *g, int node, const CcGroupRules *rules) {
+    return kind_of(g, node, rules) != CC_G_HOST;
+}
+
 /* A unit of its own for node first + u, with its dependencies. */
 static void begin_unit(Region *r, int u, int *last_random) {
     const CcNode *n = &r->g->node.at[r->first + u];
@@ -157,12 +181,7 @@ static void begin_unit(Region *r, int u, int *last_random) {
         for (int w = 0; w < r->words; w++) row[w] |= dep_row(r, p)[w];
         set(row, p);
     }
-    const bool plain = n->n_out == 1 && !n->flags && !r->g->val.at[n->out0].alias;
-    unit->kind = CC_G_HOST;
-    if (plain && r->rules->loop && r->rules->loop(r->g, r->first + u, r->rules->deflt))
-        unit->kind = CC_G_LOOP;
-    else if (plain && r->rules->prim && r->rules->prim(r->g, r->first + u))
-        unit->kind = CC_G_PRIM;
+    unit->kind = kind_of(r->g, r->first + u, r->rules);
 }
 
 static int emit(Region *r, int u, CcArena *arena, CcGroups *out) {

@@ -178,10 +178,7 @@ static void narrow_value(const Narrow *w, CcVal *v) {
 
 static CcGraph *rewrite(const Narrow *w) {
     const CcGraph *g = w->g;
-    CcGraph *out = cc_graph_new();
-    for (int i = 0; i < g->node.n; i++) cc_vec_push(&out->node, g->node.at[i]);
-    for (int i = 0; i < g->operand.n; i++) cc_vec_push(&out->operand, g->operand.at[i]);
-    for (int i = 0; i < g->val.n; i++) cc_vec_push(&out->val, g->val.at[i]);
+    CcGraph *out = cc_graph_copy(g);
     for (int i = 0; i < w->select; i++) {
         const CcNode *n = &g->node.at[i];
         if (!w->part[i]) continue;
@@ -199,7 +196,7 @@ static CcGraph *rewrite(const Narrow *w) {
     return out;
 }
 
-CcGraph *cc_narrow_graph(const CcGraph *g) {
+CcGraph *cc_narrow_graph(const CcGraph *g, const CcGroupRules *rules) {
     const size_t nodes = (size_t)g->node.n;
     CcGraph *out = NULL;
     bool any = false;
@@ -213,7 +210,8 @@ CcGraph *cc_narrow_graph(const CcGraph *g) {
         cc_dce_mark(g, w.live);
         for (int i = g->node.n - 1; i >= 0 && !out; i--) {
             if (!begin(&w, i)) continue;
-            memset(w.banned, 0, nodes);
+            if (rules->banned && rules->banned[i]) continue;
+            for (size_t k = 0; k < nodes; k++) w.banned[k] = rules->banned && rules->banned[k];
             do mark(&w);
             while (ban_windows(&w));
             if (worthwhile(&w)) out = rewrite(&w);

@@ -9,13 +9,24 @@
 /* live[node] of g->node.n entries: what outputs and effects need. */
 void cc_dce_mark(const CcGraph *g, bool *live);
 
-/* A copy of the graph in which nodes compute only the part that a later select keeps; NULL when
- * that changes nothing. cc_graph_check does not know its windows. */
-CcGraph *cc_narrow_graph(const CcGraph *g);
+/* Questions to the back-ends; NULL = never. */
+typedef struct CcGroupRules {
+    CcDtype deflt;      /* torch's default dtype, CC_DT_OTHER when unknown */
+    const bool *banned; /* [node]: only the host may take it; may be NULL */
+    bool (*loop)(const CcGraph *g, int node, CcDtype deflt);
+    bool (*prim)(const CcGraph *g, int node);
+    /* May `node` become the next post-op of the library's op and post-ops chain[0..n)? */
+    bool (*post)(const CcGraph *g, const int *chain, int n, int node);
+    bool (*gains_turned)(const CcGraph *g, int node); /* is this product faster with its result turned? */
+} CcGroupRules;
+/* Will this node be a kernel or a library call? */
+bool cc_group_takes(const CcGraph *g, int node, const CcGroupRules *rules);
 
-/* A copy of the graph in which results of products that gain from it lie in memory column by
- * column; NULL when there are none. */
-CcGraph *cc_turn_graph(const CcGraph *g, bool (*gains)(const CcGraph *g, int node));
+/* Rewriting passes: a copy of the graph, NULL when there is nothing to do. cc_graph_check does not know what they make
+ * (windows, other strides). In this order: */
+CcGraph *cc_narrow_graph(const CcGraph *g, const CcGroupRules *rules); /* only the part that a later select keeps */
+CcGraph *cc_views_graph(const CcGraph *g, const CcGroupRules *rules);  /* views are windows */
+CcGraph *cc_turn_graph(const CcGraph *g, const CcGroupRules *rules);   /* products column by column */
 bool cc_turned(const CcVal *v);
 
 typedef struct CcGroup {
@@ -29,15 +40,6 @@ typedef struct CcGroups {
     CcGroup *at; /* in the order of execution */
     int n;
 } CcGroups;
-
-/* Questions to the back-ends; NULL = never. */
-typedef struct CcGroupRules {
-    CcDtype deflt; /* torch's default dtype, CC_DT_OTHER when unknown */
-    bool (*loop)(const CcGraph *g, int node, CcDtype deflt);
-    bool (*prim)(const CcGraph *g, int node);
-    /* May `node` become the next post-op of the library's op and post-ops chain[0..n)? */
-    bool (*post)(const CcGraph *g, const int *chain, int n, int node);
-} CcGroupRules;
 
 /* All of *out lies in the arena. -1: out of memory. */
 CC_MUST int cc_group_build(const CcGraph *g, const bool *live, const CcGroupRules *rules,

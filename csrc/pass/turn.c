@@ -9,6 +9,7 @@
 
 typedef struct Turn {
     const CcGraph *g;
+    const bool *banned; /* by node, may be NULL */
     bool *live;  /* by node */
     bool *now;   /* by value: turned with the product that is looked at */
     bool *whole; /* by value: a window looks into it */
@@ -20,8 +21,9 @@ bool cc_turned(const CcVal *v) { return v->narrowed && !cc_type_contiguous(&v->t
 static bool can_turn(const Turn *t, const CcNode *n) {
     if (n->n_out != 1 || n->flags) return false;
     const CcVal *v = &t->g->val.at[n->out0];
+    if (t->banned && t->banned[v->def]) return false;
     return v->type.ndim >= 2 && v->type.device == 1 && cc_type_contiguous(&v->type) &&
-           !v->is_output && !v->alias && !v->window_of && !t->whole[n->out0];
+           !v->is_output && !v->window_of && !t->whole[n->out0];
 }
 
 /* A pointwise node over turned values and at most vectors: anything else would be read across its
@@ -56,7 +58,7 @@ static bool flood(Turn *t, int product) {
             else other = true;
         }
         if (!source && !other) continue;
-        if (n->op == CC_OP_linear && !other) ends = true;
+        if (n->op == CC_OP_linear && !other && !(t->banned && t->banned[i])) ends = true;
         else if (follows(t, n)) t->now[n->out0] = true;
         else return false;
     }
@@ -73,21 +75,13 @@ static void turn_type(CcVal *v) {
     v->narrowed = true;
 }
 
-static CcGraph *copy_of(const CcGraph *g) {
-    CcGraph *out = cc_graph_new();
-    for (int i = 0; i < g->node.n; i++) cc_vec_push(&out->node, g->node.at[i]);
-    for (int i = 0; i < g->operand.n; i++) cc_vec_push(&out->operand, g->operand.at[i]);
-    for (int i = 0; i < g->val.n; i++) cc_vec_push(&out->val, g->val.at[i]);
-    return out;
-}
-
-CcGraph *cc_turn_graph(const CcGraph *g, bool (*gains)(const CcGraph *g, int node)) {
+CcGraph *cc_turn_graph(const CcGraph *g, const CcGroupRules *rules) {
     const size_t nodes = (size_t)g->node.n, values = (size_t)g->val.n;
     CcGraph *out = NULL;
     bool *flags = NULL;
-    Turn t = {.g = g};
+    Turn t = {.g = g, .banned = rules->banned};
     for (int i = 0; i < g->node.n; i++) {
-        if (!gains(g, i)) continue;
+        if (!rules->gains_turned || !rules->gains_turned(g, i)) continue;
         if (!flags) { /* most graphs have no such product */
             if (!(flags = calloc(1, nodes + 2 * values))) break;
             t.live = flags;
@@ -98,7 +92,7 @@ CcGraph *cc_turn_graph(const CcGraph *g, bool (*gains)(const CcGraph *g, int nod
                 if (g->val.at[v].window_of) t.whole[cc_graph_base(g, v)] = true;
         }
         if (!t.live[i] || !can_turn(&t, &g->node.at[i]) || !flood(&t, i)) continue;
-        if (!out) out = copy_of(g);
+        if (!out) out = cc_graph_copy(g);
         for (int v = 0; v < g->val.n; v++)
             if (t.now[v]) turn_type(&out->val.at[v]);
     }

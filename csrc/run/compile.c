@@ -5,9 +5,9 @@
 #include "run_int.h"
 
 enum {
-    REF_MAX = 4096
-}; /* elements that the reference executor takes when LLVM is missing: more are faster by the host
-    */
+    REF_MAX = 4096, /* elements that the reference executor takes when LLVM is missing: more are faster by the host */
+    MAX_ROUNDS = 8
+};
 
 typedef struct Compile {
     const CcGraph *g;
@@ -16,8 +16,9 @@ typedef struct Compile {
     bool host_only, no_llvm, no_dnnl, ref_always;
     bool *live, *made;
     int *step_of;
-    bool stuck; /* a host step would have to do what only kernels and products can: without
-                   narrowing and turning, then */
+    bool *banned; /* [node]: a back-end has refused it */
+    bool stuck; /* a host step would have to do what only kernels and products can: once more, with
+                   these nodes banned */
 } Compile;
 
 /* An event whose text was not given before in this process: one missing library or refused op is
@@ -64,8 +65,9 @@ static bool is_rewritten(const CcGraph *g, int node) {
 static void add_host_steps(Compile *c, const CcGroup *group) {
     for (int i = 0; i < group->n; i++) {
         const int node = group->node[i];
-        c->stuck = c->stuck || reads_window(c->g, node) || is_rewritten(c->g, node) ||
-                   touches_turned(c->g, node);
+        const bool stuck = reads_window(c->g, node) || is_rewritten(c->g, node) || touches_turned(c->g, node);
+        if (stuck) c->banned[node] = true;
+        c->stuck = c->stuck || stuck;
         add_step(c->plan, CC_STEP_HOST, &group->node[i], 1, NULL);
     }
 }
@@ -110,24 +112,40 @@ static void lower(Compile *c, const CcGroup *group) {
     add_host_steps(c, group);
 }
 
-static int build(Compile *c, CcErr *err) {
-    const CcGraph *g = c->g;
-    CcPlan *plan = c->plan;
-    uint16_t *op = cc_arena_alloc(plan->arena, sizeof *op * (size_t)(g->node.n + 1));
-    c->live = cc_arena_alloc(plan->arena, (size_t)g->node.n + 1);
-    c->made = cc_arena_alloc(plan->arena, (size_t)g->val.n + 1);
-    c->step_of = cc_arena_alloc(plan->arena, sizeof(int) * (size_t)(g->node.n + 1));
-    if (!op || !c->live || !c->made || !c->step_of)
-        return cc_err_set(err, CC_E_MEMORY, "no memory for a plan");
-    for (int i = 0; i < g->node.n; i++) op[i] = g->node.at[i].op;
-    plan->op = op;
-
-    CcGroupRules rules = {.deflt = c->deflt};
+static CcGroupRules rules_of(const Compile *c) {
+    CcGroupRules rules = {.deflt = c->deflt, .banned = c->banned};
     if (!c->host_only) rules.loop = cc_build_can;
     if (!c->host_only && !c->no_dnnl) {
         rules.prim = cc_prim_can;
         rules.post = cc_prim_can_post;
+        rules.gains_turned = cc_product_gains_turned;
     }
+    return rules;
+}
+
+static int prepare(Compile *c, CcErr *err) {
+    const CcGraph *g = c->g;
+    CcPlan *plan = c->plan;
+    uint16_t *op = cc_arena_alloc(plan->arena, sizeof *op * (size_t)(g->node.n + 1));
+    c->live = cc_arena_alloc(plan->arena, (size_t)g->node.n + 1);
+    c->banned = cc_arena_alloc(plan->arena, (size_t)g->node.n + 1);
+    c->step_of = cc_arena_alloc(plan->arena, sizeof(int) * (size_t)(g->node.n + 1));
+    if (!op || !c->live || !c->banned || !c->step_of)
+        return cc_err_set(err, CC_E_MEMORY, "no memory for a plan");
+    memset(c->banned, 0, (size_t)g->node.n + 1);
+    for (int i = 0; i < g->node.n; i++) op[i] = g->node.at[i].op;
+    plan->op = op;
+    return 0;
+}
+
+static int build(Compile *c, CcErr *err) {
+    const CcGraph *g = c->g;
+    CcPlan *plan = c->plan;
+    const CcGroupRules rules = rules_of(c);
+    c->stuck = false;
+    plan->step.n = plan->drop.n = 0;
+    c->made = cc_arena_alloc(plan->arena, (size_t)g->val.n + 1);
+    if (!c->made) return cc_err_set(err, CC_E_MEMORY, "no memory for a plan");
     CcGroups groups;
     cc_dce_mark(g, c->live);
     if (cc_group_build(g, c->live, &rules, plan->arena, &groups, err) < 0) return -1;
@@ -146,9 +164,9 @@ static int build(Compile *c, CcErr *err) {
             n->n_out > 0 && g->val.at[n->out0].narrowed && !plan->step.at[s].turned;
     }
     cc_plan_made(plan, g, c->live, c->made, c->step_of);
+    if (c->stuck) return 0;
     if (cc_plan_lifetimes(plan, g, c->made, err) < 0) return -1;
-    if (!c->stuck) cc_plan_reuse(plan, g);
-    return 0;
+    return cc_memory_plan(plan, g, err);
 }
 
 /* The types that the host does not know of. */
@@ -158,26 +176,36 @@ static void keep_types(CcPlan *plan, const CcGraph *g) {
             cc_vec_push(&plan->narrowed, (CcNarrowed){v, g->val.at[v].type});
 }
 
-/* With narrowing and turning, where that works out. */
+/* All rewriting passes one after the other; NULL: they change nothing. */
+static CcGraph *rewrite(const CcGraph *g, const CcGroupRules *rules) {
+    static CcGraph *(*const PASS[])(const CcGraph *, const CcGroupRules *) = {cc_narrow_graph, cc_views_graph,
+                                                                              cc_turn_graph};
+    CcGraph *at = NULL;
+    for (int i = 0; i < CC_COUNT(PASS); i++) {
+        CcGraph *next = PASS[i](at ? at : g, rules);
+        if (!next) continue;
+        if (at) cc_graph_free(at);
+        at = next;
+    }
+    return at;
+}
+
+/* Rewritten where that works out. A back-end may still refuse a node late, that a rewritten graph can't leave to the host:
+ * the next round knows that. */
 static int build_best(Compile *c, CcErr *err) {
     const CcGraph *g = c->g;
-    if (c->host_only || c->no_llvm || c->no_dnnl) return build(c, err);
-    CcGraph *narrow = cc_narrow_graph(g);
-    CcGraph *turned = cc_turn_graph(narrow ? narrow : g, cc_product_gains_turned);
-    const CcGraph *tries[] = {turned, narrow, g};
-    int status = -1;
-    for (int i = 0; i < CC_COUNT(tries); i++) {
-        if (!tries[i]) continue;
-        c->g = tries[i];
-        c->stuck = false;
-        c->plan->step.n = c->plan->drop.n = 0;
+    if (prepare(c, err) < 0) return -1;
+    const CcGroupRules rules = rules_of(c);
+    int status = 0;
+    c->stuck = true;
+    for (int round = 0; status == 0 && c->stuck; round++) {
+        CcGraph *own = c->host_only || round == MAX_ROUNDS ? NULL : rewrite(g, &rules);
+        c->g = own ? own : g;
         status = build(c, err);
-        if (status < 0 || !c->stuck) break;
+        if (status == 0 && !c->stuck) keep_types(c->plan, c->g);
+        if (own) cc_graph_free(own);
     }
-    if (status == 0) keep_types(c->plan, c->g);
     c->g = g;
-    if (narrow) cc_graph_free(narrow);
-    if (turned) cc_graph_free(turned);
     return status;
 }
 

@@ -64,71 +64,10 @@ void cc_run_free(CcPlan *plan) {
     cc_vec_free(&plan->step);
     cc_vec_free(&plan->drop);
     cc_vec_free(&plan->narrowed);
-    cc_vec_free(&plan->reuse);
+    cc_vec_free(&plan->place);
     free(plan->spent_ns);
     cc_arena_free(plan->arena);
     free(plan);
-}
-
-/* Values whose memory is surely nobody else's: made by a kernel or a product, and read by such
- * steps alone. */
-static void mark_private(const CcPlan *plan, const CcGraph *g, bool *private) {
-    for (int v = 0; v < g->val.n; v++) private[v] = false;
-    for (int s = 0; s < plan->step.n; s++) {
-        const CcStep *step = &plan->step.at[s];
-        for (int i = 0; i < step->n_node; i++) {
-            const CcNode *n = &g->node.at[step->node[i]];
-            for (int k = 0; k < n->n_out; k++)
-                private[n->out0 + k] =
-                    step->kind != CC_STEP_HOST && !g->val.at[n->out0 + k].is_output;
-            for (int k = 0; k < n->n_in && step->kind == CC_STEP_HOST; k++) {
-                const CcOperand *o = &g->operand.at[n->in0 + k];
-                if (o->kind == CC_IN_VALUE) private[cc_graph_base(g, o->value)] = false;
-            }
-        }
-    }
-}
-
-static bool same_layout(const CcType *a, const CcType *b) {
-    return a->dtype == b->dtype && cc_type_same_shape(a, b) &&
-           memcmp(a->stride, b->stride, sizeof *a->stride * (size_t)a->ndim) == 0;
-}
-
-/* May this kernel write its result over that input? All its accesses go to the same element. */
-static bool can_overwrite(const CcLoop *loop, const CcGraph *g, int result, int input) {
-    for (int a = 0; a < loop->n_access; a++)
-        if (loop->access[a].value == input && loop->access[a].offset) return false;
-    return same_layout(&g->val.at[result].type, &g->val.at[input].type);
-}
-
-/* What dies in a kernel and is private gives its memory to a result: no new pages are touched. */
-void cc_plan_reuse(CcPlan *plan, const CcGraph *g) {
-    bool *private = malloc((size_t)g->val.n + 1);
-    if (!private) return;
-    mark_private(plan, g, private);
-    cc_vec_reserve(&plan->reuse, g->val.n + 1);
-    for (int v = 0; v < g->val.n; v++) cc_vec_push(&plan->reuse, -1);
-    for (int s = 0; s < plan->step.n; s++) {
-        const CcStep *step = &plan->step.at[s];
-        if (step->kind != CC_STEP_KERNEL) continue;
-        const CcLoop *loop = ((const CcLaunch *)step->work)->loop;
-        for (int i = 0; i < step->n_drop; i++) {
-            const int dead = plan->drop.at[step->drop0 + i];
-            for (int a = 0; a < loop->n_access && private[dead]; a++) {
-                const int value = loop->access[a].value;
-                if (!loop->access[a].is_store || value == dead || plan->reuse.at[value] >= 0 ||
-                    !can_overwrite(loop, g, value, dead))
-                    continue;
-                plan->reuse.at[value] = dead;
-                private[dead] = false;
-            }
-        }
-    }
-    free(private);
-}
-
-int cc_run_reuse(const CcPlan *plan, int value) {
-    return value < plan->reuse.n ? plan->reuse.at[value] : -1;
 }
 
 const CcType *cc_run_type(const CcPlan *plan, const CcGraph *g, int value) {
@@ -151,6 +90,7 @@ void cc_run_stats(const CcPlan *plan, CcPlanStats *out) {
 void cc_run_print(const CcPlan *plan, CcSbuf *out) {
     static const char *const KIND[] = {"host", "kernel", ""};
     const char *dump = getenv("CCOMPILE_DUMP");
+    if (plan->block_bytes) cc_sbuf_add(out, "memory: %lld bytes\n", (long long)plan->block_bytes);
     for (int s = 0; s < plan->step.n; s++) {
         const CcStep *step = &plan->step.at[s];
         cc_sbuf_add(out, "%d %s", s, step->family ? step->family->name : KIND[step->kind]);

@@ -28,7 +28,7 @@ typedef struct CcProduct {
     bool softmax;        /* no product, but softmax of src over its last dim */
     int64_t rows, cols;  /* turned: of the transposed dst, whose rows are first filled with their
                             bias; softmax: of dst */
-    int64_t src_at, post_at[CC_DNNL_MAX_POST];                   /* bytes: they may be windows */
+    int64_t src_at, weights_at, bias_at, post_at[CC_DNNL_MAX_POST]; /* bytes: they may be windows */
 } CcProduct;
 
 /* Where a row has its operands. */
@@ -345,6 +345,14 @@ static bool can_post(const CcGraph *g, const int *chain, int n, int node) {
            add_post(g, &g->node.at[chain[n - 1]], &g->node.at[node], &d, &product) == 0;
 }
 
+/* A value, -1 for none, becomes what it is a window of; -> the offset in it. */
+static int64_t to_base(const CcGraph *g, int *value) {
+    if (*value < 0) return 0;
+    const int64_t offset = g->val.at[*value].offset;
+    *value = cc_graph_base(g, *value);
+    return offset;
+}
+
 static void *build(const CcGraph *g, const int *nodes, int n, CcArena *arena, CcErr *err) {
     CcMatmulDesc d;
     CcProduct *product = cc_arena_alloc(arena, sizeof *product);
@@ -352,13 +360,10 @@ static void *build(const CcGraph *g, const int *nodes, int n, CcArena *arena, Cc
         cc_err_set(err, CC_E_UNSUPPORTED, "a product that oneDNN can't do");
         return NULL;
     }
-    product->src_at = g->val.at[product->src].offset;
-    product->src = cc_graph_base(g, product->src);
-    for (int i = 0; i < product->n_post; i++) {
-        if (product->post[i] < 0) continue;
-        product->post_at[i] = g->val.at[product->post[i]].offset;
-        product->post[i] = cc_graph_base(g, product->post[i]);
-    }
+    product->src_at = to_base(g, &product->src);
+    product->weights_at = to_base(g, &product->weights);
+    product->bias_at = to_base(g, &product->bias);
+    for (int i = 0; i < product->n_post; i++) product->post_at[i] = to_base(g, &product->post[i]);
     product->matmul = cc_dnnl_matmul(&d, err);
     return product->matmul ? product : NULL;
 }
@@ -412,23 +417,23 @@ static int run_softmax(const CcProduct *product, const CcMatmulCall *call, CcErr
     return 0;
 }
 
+static const char *data_of(const CcHost *host, int value, int64_t offset) {
+    const char *at = value >= 0 ? host->data(host->ctx, value) : NULL;
+    return at ? at + offset : NULL;
+}
+
 static int run(const void *work, const CcHost *host, CcErr *err) {
-    const CcProduct *product = work;
-    const char *src = host->data(host->ctx, product->src), *post;
-    CcMatmulCall call = {.weights = product->weights >= 0 ? host->data(host->ctx, product->weights) : src};
-    if (product->bias >= 0) call.bias = host->data(host->ctx, product->bias);
-    for (int i = 0; i < product->n_post; i++) {
-        if (product->post[i] < 0) continue;
-        post = host->data(host->ctx, product->post[i]);
-        call.post[i] = post + product->post_at[i];
-    }
-    call.dst = host->make(host->ctx, product->dst);
-    if (!src || !call.weights || !call.dst)
-        return cc_err_set(err, CC_E_HOST, "no memory for value %d", product->dst);
-    call.src = src + product->src_at;
-    if (product->turned) return run_turned(product, &call, err);
-    if (product->softmax) return run_softmax(product, &call, err);
-    return cc_dnnl_run(product->matmul, &call, err);
+    const CcProduct *p = work;
+    CcMatmulCall call = {.src = data_of(host, p->src, p->src_at),
+                         .weights = data_of(host, p->weights, p->weights_at),
+                         .bias = data_of(host, p->bias, p->bias_at)};
+    for (int i = 0; i < p->n_post; i++) call.post[i] = data_of(host, p->post[i], p->post_at[i]);
+    call.dst = host->make(host->ctx, p->dst);
+    if (!call.src || (!call.weights && !p->softmax) || !call.dst)
+        return cc_err_set(err, CC_E_HOST, "no memory for value %d", p->dst);
+    if (p->turned) return run_turned(p, &call, err);
+    if (p->softmax) return run_softmax(p, &call, err);
+    return cc_dnnl_run(p->matmul, &call, err);
 }
 
 const CcPrimFamily CC_PRODUCTS = {.name = "product", .can = can, .can_post = can_post, .build = build, .run = run};

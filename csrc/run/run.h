@@ -35,13 +35,11 @@ CC_MUST CcPlan *cc_run_compile(const CcGraph *g, const CcRunOptions *options, Cc
 /* What `make` is to make for a value: the graph's type, or a smaller one when only a part of the value is ever read. `g`:
  * the graph that was compiled. */
 const CcType *cc_run_type(const CcPlan *plan, const CcGraph *g, int value);
-/* The value whose tensor `make` may hand over instead of making one: it has the same type and layout, is nobody else's, and
- * dies in this step, which has asked for its data before. -1: none. */
-int cc_run_reuse(const CcPlan *plan, int value);
 /* Runs; 0, or -1 with *err set (CC_E_HOST: a callback failed and has its own error set). *step (may be NULL) tells how many
  * steps were finished. */
 CC_MUST int cc_run_exec(const CcPlan *plan, const CcHost *host, int *step, CcErr *err);
 void cc_run_free(CcPlan *plan);
+void cc_memory_trim(void); /* gives back the memory that waits for the next call */
 
 typedef struct CcPlanStats {
     int steps, host_steps, kernels, primitives, fused_nodes;

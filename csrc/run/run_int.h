@@ -32,7 +32,8 @@ struct CcPlan {
     CC_VEC(CcStep) step;
     CC_VEC(int) drop;
     CC_VEC(CcNarrowed) narrowed;
-    CC_VEC(int) reuse; /* [value]: the value whose memory it takes over, -1: none */
+    CC_VEC(int64_t) place; /* [value]: where it lies in the call's block, -1: the host makes it */
+    int64_t block_bytes;
     CcArena *arena;     /* what the steps point to */
     const uint16_t *op; /* [node], for cc_run_print */
     double compile_ms;
@@ -77,6 +78,13 @@ bool cc_product_gains_turned(const CcGraph *g, int node);
 void cc_plan_made(const CcPlan *plan, const CcGraph *g, const bool *live, bool *made, int *step_of);
 /* Fills plan->drop and the steps' drop lists from the last uses in the order of the steps. */
 CC_MUST int cc_plan_lifetimes(CcPlan *plan, const CcGraph *g, const bool *made, CcErr *err);
-void cc_plan_reuse(CcPlan *plan, const CcGraph *g); /* after lifetimes */
+
+/* memory.c */
+/* Places for the values that only kernels and library calls touch; after lifetimes, whose drop lists it shortens. */
+CC_MUST int cc_memory_plan(CcPlan *plan, const CcGraph *g, CcErr *err);
+typedef struct CcBlock CcBlock;
+CcBlock *cc_memory_take(int64_t bytes); /* NULL: out of memory */
+char *cc_memory_at(const CcBlock *block);
+void cc_memory_give(CcBlock *block);
 
 #endif

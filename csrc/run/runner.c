@@ -16,17 +16,53 @@ static void profile(CcPlan *plan, int s, uint64_t start) {
     if (s == plan->step.n - 1) plan->runs++;
 }
 
-int cc_run_exec(const CcPlan *plan, const CcHost *host, int *step_out, CcErr *err) {
+/* What steps see as their host: values of the plan's block are found here, the others by the front. */
+typedef struct Run {
+    const CcPlan *plan;
+    const CcHost *host;
+    char *block;
+} Run;
+
+static void *run_data(void *ctx, int value) {
+    const Run *r = ctx;
+    const int64_t at = r->plan->place.at[value];
+    return at >= 0 ? r->block + at : r->host->data(r->host->ctx, value);
+}
+
+static void *run_make(void *ctx, int value) {
+    const Run *r = ctx;
+    const int64_t at = r->plan->place.at[value];
+    return at >= 0 ? r->block + at : r->host->make(r->host->ctx, value);
+}
+
+static int run_call(void *ctx, int node) {
+    const Run *r = ctx;
+    return r->host->call(r->host->ctx, node);
+}
+
+static int run_steps(const Run *run, int *step_out, CcErr *err) {
+    const CcPlan *plan = run->plan;
+    const CcHost host = {.ctx = (void *)run, .data = run_data, .make = run_make, .call = run_call};
     const int n = plan->step.n;
     for (int s = 0; s < n; s++) {
         const CcStep *step = &plan->step.at[s];
         if (step_out) *step_out = s;
         const uint64_t start = plan->spent_ns ? cc_log_now_ns() : 0;
-        if (run_step(step, host, err) < 0) return -1;
+        if (run_step(step, &host, err) < 0) return -1;
         if (plan->spent_ns) profile((CcPlan *)plan, s, start);
         for (int i = 0; i < step->n_drop; i++)
-            host->drop(host->ctx, plan->drop.at[step->drop0 + i]);
+            run->host->drop(run->host->ctx, plan->drop.at[step->drop0 + i]);
     }
     if (step_out) *step_out = n;
     return 0;
+}
+
+int cc_run_exec(const CcPlan *plan, const CcHost *host, int *step_out, CcErr *err) {
+    CcBlock *block = plan->block_bytes ? cc_memory_take(plan->block_bytes) : NULL;
+    if (plan->block_bytes && !block)
+        return cc_err_set(err, CC_E_MEMORY, "no memory for %lld bytes of intermediate values", (long long)plan->block_bytes);
+    const Run run = {plan, host, block ? cc_memory_at(block) : NULL};
+    const int status = run_steps(&run, step_out, err);
+    cc_memory_give(block);
+    return status;
 }

@@ -151,7 +151,7 @@ static bool accept(const Param *p, PyObject *o, PyObject *first, CcBound *b) {
         cc_tens_read(o, false, &t);
         return cc_type_contiguous(&t.type) && put_tensor(b, o);
     case 'n': return number(o, &c) && put_constant(b, c);
-    case 'i': return number(o, &c) && c.kind == CC_IN_INT && put_constant(b, c);
+    case 'i': return number(o, &c) && c.kind == CC_IN_INT && (p->hidden || put_constant(b, c));
     case 'o': return o == Py_None ? put_constant(b, (CcOperand){.kind = CC_IN_NONE}) : put(b, o);
     case '*': return put_ints(b, o, p->hidden);
     case 'c': return is_constant(o);
@@ -268,29 +268,71 @@ int cc_bind_unary(int op, PyObject *a, CcBound *out) {
     return put_tensor(out, a) ? 0 : -1;
 }
 
-static bool is_full_slice(PyObject *o) {
-    if (!PySlice_Check(o)) return false;
-    const PySliceObject *s = (PySliceObject *)o;
+static bool is_whole(PyObject *slice) {
+    const PySliceObject *s = (PySliceObject *)slice;
     return s->start == Py_None && s->stop == Py_None && s->step == Py_None;
 }
 
-/* x[:, i] and its like: one int among full slices. */
+static bool put_int(CcBound *b, int64_t i) {
+    return put_constant(b, (CcOperand){.kind = CC_IN_INT, .i = i});
+}
+
+/* First index of `part` in a dim of this size. False: no int and no slice of ints. */
+static bool first_index(PyObject *part, int64_t size, int64_t *first) {
+    Py_ssize_t start, stop, step;
+    CcOperand c;
+    if (PyLong_CheckExact(part)) {
+        *first = number(part, &c) ? c.i : size;
+        if (*first < 0) *first += size;
+        return *first >= 0 && *first < size;
+    }
+    if (!PySlice_Check(part)) return false;
+    const PySliceObject *s = (PySliceObject *)part;
+    PyObject *const bound[] = {s->start, s->stop, s->step};
+    for (int i = 0; i < 3; i++)
+        if (bound[i] != Py_None && !PyLong_CheckExact(bound[i])) return false;
+    if (PySlice_Unpack(part, &start, &stop, &step) < 0) {
+        PyErr_Clear();
+        return false;
+    }
+    PySlice_AdjustIndices(size, &start, &stop, step);
+    *first = start;
+    return step > 0;
+}
+
+/* Basic indexing: ints, slices, None and an Ellipsis. x[:, i] and its like are a select, all else pairs of a dim and its
+ * first index; the shape is the result's. */
 int cc_bind_getitem(PyObject *tensor, PyObject *key, CcBound *out) {
     PyObject *const *part = PyTuple_CheckExact(key) ? &PyTuple_GET_ITEM(key, 0) : &key;
     const Py_ssize_t n = PyTuple_CheckExact(key) ? PyTuple_GET_SIZE(key) : 1;
-    Py_ssize_t dim = -1;
-    CcOperand index;
-    out->op = CC_OP_select;
-    out->n = 0;
+    CcTensor t;
     if (!cc_tens_plain(tensor)) return -1;
+    cc_tens_read(tensor, false, &t);
+    Py_ssize_t indices = 0, ints = 0, news = 0, slices = 0, dim = 0;
     for (Py_ssize_t i = 0; i < n; i++) {
-        if (is_full_slice(part[i])) continue;
-        if (dim >= 0 || !PyLong_CheckExact(part[i]) || !number(part[i], &index)) return -1;
-        dim = i;
+        if (part[i] == Py_None) news++;
+        else if (part[i] != Py_Ellipsis) indices++;
     }
-    if (dim < 0) return -1;
-    const CcOperand at = {.kind = CC_IN_INT, .i = dim};
-    return put_tensor(out, tensor) && put_constant(out, at) && put_constant(out, index) ? 0 : -1;
+    if (t.type.ndim < 0 || indices > t.type.ndim) return -1;
+    out->op = CC_OP_slice;
+    out->n = 0;
+    if (!put_tensor(out, tensor)) return -1;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        int64_t first;
+        if (part[i] == Py_None) continue;
+        if (part[i] == Py_Ellipsis) {
+            dim += t.type.ndim - indices;
+            continue;
+        }
+        if (!first_index(part[i], t.type.size[dim], &first)) return -1;
+        const bool is_int = PyLong_CheckExact(part[i]);
+        ints += is_int;
+        if ((is_int || first != 0) && (!put_int(out, dim) || !put_int(out, first))) return -1;
+        slices += !is_int && !is_whole(part[i]);
+        dim++;
+    }
+    if (ints == 1 && slices == 0 && news == 0) out->op = CC_OP_select;
+    return 0;
 }
 
 int cc_bind_compare(int op, PyObject *a, PyObject *b, CcBound *out) {

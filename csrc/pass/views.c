@@ -1,0 +1,208 @@
+/* views: a view that only kernels and library calls read is no step. Its value becomes a window: memory of the value that
+ * it looks into, from an offset on, with the recorded sizes and strides.
+ *
+ *   q = linear(x)  h = view(q)  t = transpose(h)  s = matmul(t, ...)     t: a window of q; h, t: not made
+ *
+ * A reshape that has to copy is a copy in the shape of its operand, and a window of that.
+ *
+ * What the host reads has to be a tensor, so a view in front of a host node stays, and so does what that view looks
+ * into. */
+#include "pass.h"
+
+static const CcOperand *operand(const CcGraph *g, const CcNode *n, int i) {
+    return &g->operand.at[n->in0 + i];
+}
+
+/* Of a dim that may be counted from the end; -1: there is none. */
+static int dim_of(const CcType *t, const CcOperand *o) {
+    const int64_t d = o->i < 0 ? o->i + t->ndim : o->i;
+    return o->kind == CC_IN_INT && d >= 0 && d < t->ndim ? (int)d : -1;
+}
+
+/* slice: x, then pairs of a dim and its first index, in elements. */
+static bool slice_offset(const CcGraph *g, const CcNode *n, const CcType *x, int64_t *offset) {
+    for (int i = 1; i + 1 < n->n_in; i += 2) {
+        const int d = dim_of(x, operand(g, n, i));
+        const CcOperand *at = operand(g, n, i + 1);
+        if (d < 0 || at->kind != CC_IN_INT) return false;
+        const int64_t index = at->i < 0 ? at->i + x->size[d] : at->i;
+        if (index < 0 || index > x->size[d]) return false;
+        *offset += index * x->stride[d];
+    }
+    return n->n_in % 2 == 1;
+}
+
+/* split, unbind: x, dim; before result k come the results 0 .. k-1. */
+static bool split_offset(const CcGraph *g, const CcNode *n, const CcType *x, int k, int64_t *offset) {
+    const int d = n->n_in == 2 ? dim_of(x, operand(g, n, 1)) : -1;
+    if (d < 0) return false;
+    for (int i = 0; i < k; i++) {
+        const CcType *before = &g->val.at[n->out0 + i].type;
+        *offset += x->stride[d] * (n->op == CC_OP_unbind ? 1 : before->size[d]);
+    }
+    return true;
+}
+
+/* Can elements of `from` be counted in the shape of `to` by strides alone, and are they to's? The rule of torch's reshape
+ * (at::detail::computeStride): dims that lie in memory as one may be cut anew. */
+static bool reshapes(const CcType *from, const CcType *to) {
+    int64_t chunk = 1, taken = 1;
+    int v = to->ndim - 1;
+    if (cc_type_numel(from) == 0 || from->ndim == 0) return true; /* no element is anywhere else */
+    int64_t base = from->stride[from->ndim - 1];
+    for (int d = from->ndim - 1; d >= 0; d--) {
+        chunk *= from->size[d];
+        if (d > 0 && (from->size[d - 1] == 1 || from->stride[d - 1] == chunk * base)) continue;
+        for (; v >= 0 && (taken < chunk || to->size[v] == 1); v--) {
+            if (to->stride[v] != taken * base && to->size[v] != 1) return false;
+            taken *= to->size[v];
+        }
+        if (taken != chunk) return false;
+        if (d > 0) base = from->stride[d - 1];
+        chunk = taken = 1;
+    }
+    return v == -1;
+}
+
+/* Elements from the first one of its operand to the first one of result k. False: not known. */
+static bool offset_of(const CcGraph *g, const CcNode *n, int k, int64_t *offset) {
+    const CcType *x = &g->val.at[operand(g, n, 0)->value].type;
+    *offset = 0;
+    switch (n->op) {
+    case CC_OP_select:
+    case CC_OP_slice: return slice_offset(g, n, x, offset);
+    case CC_OP_split:
+    case CC_OP_unbind: return split_offset(g, n, x, k, offset);
+    case CC_OP_reshape: return reshapes(x, &g->val.at[n->out0].type);
+    case CC_OP_as_strided: return false;
+    default: return true;
+    }
+}
+
+static bool is_view(const CcGraph *g, const CcNode *n) {
+    return cc_op_info((CcOpId)n->op)->kind == CC_K_VIEW && !n->flags && n->n_in > 0 &&
+           operand(g, n, 0)->kind == CC_IN_VALUE;
+}
+
+static bool plain(const CcType *t) { return t->ndim >= 0 && t->device == 1 && t->dtype != CC_DT_OTHER; }
+
+/* Does it share memory with its operand, at a known place? reshape and its like may copy; that would show in strides that
+ * the binding refuses. */
+static bool known_view(const CcGraph *g, const CcNode *n) {
+    const CcType *x = &g->val.at[operand(g, n, 0)->value].type;
+    int64_t offset;
+    bool known = plain(x);
+    for (int k = 0; k < n->n_out && known; k++) {
+        const CcType *t = &g->val.at[n->out0 + k].type;
+        known = plain(t) && t->dtype == x->dtype && offset_of(g, n, k, &offset);
+    }
+    return known;
+}
+
+/* A reshape that is no view: as pointwise as a copy, unless the front wants its result. */
+static bool copies(const CcGraph *g, const CcNode *n) {
+    if (n->op != CC_OP_reshape || !is_view(g, n) || n->n_out != 1 || g->val.at[n->out0].is_output) return false;
+    const CcType *x = &g->val.at[operand(g, n, 0)->value].type, *to = &g->val.at[n->out0].type;
+    return plain(x) && plain(to) && !reshapes(x, to) && cc_type_contiguous(to);
+}
+
+/* by_host[value]: a host node reads it, or the front does; then it has to be a tensor. Backwards, since a view that stays
+ * a step is read by the host, too. */
+static void mark_by_host(const CcGraph *g, const bool *live, const CcGroupRules *rules, bool *by_host) {
+    for (int v = 0; v < g->val.n; v++) by_host[v] = g->val.at[v].is_output;
+    for (int i = g->node.n - 1; i >= 0; i--) {
+        const CcNode *n = &g->node.at[i];
+        if (!live[i]) continue;
+        bool host = !cc_group_takes(g, i, rules);
+        if (is_view(g, n) && known_view(g, n) && !(rules->banned && rules->banned[i])) {
+            host = false;
+            for (int k = 0; k < n->n_out; k++) host = host || by_host[n->out0 + k];
+            /* all results of a split are made, or none */
+            for (int k = 0; k < n->n_out; k++) by_host[n->out0 + k] = host;
+        } else if (copies(g, n) && !(rules->banned && rules->banned[i])) {
+            host = by_host[n->out0];
+        } else if (is_view(g, n)) {
+            for (int k = 0; k < n->n_out; k++) by_host[n->out0 + k] = true;
+        }
+        for (int k = 0; k < n->n_in && host; k++)
+            if (operand(g, n, k)->kind == CC_IN_VALUE) by_host[operand(g, n, k)->value] = true;
+    }
+}
+
+static bool same_place(const CcType *a, const CcType *b) {
+    return cc_type_same_shape(a, b) && memcmp(a->stride, b->stride, sizeof *a->stride * (size_t)a->ndim) == 0;
+}
+
+/* Makes the results of a view windows; of itself a view (detach, a reshape to the same shape) is its operand. */
+static void fold(CcGraph *out, const CcNode *n, int *same) {
+    const int x = same[operand(out, n, 0)->value];
+    const CcVal from = out->val.at[x];
+    for (int k = 0; k < n->n_out; k++) {
+        CcVal *v = &out->val.at[n->out0 + k];
+        int64_t offset;
+        if (!offset_of(out, n, k, &offset)) abort(); /* known_view() said otherwise */
+        if (offset == 0 && same_place(&v->type, &from.type)) {
+            same[n->out0 + k] = x;
+            continue;
+        }
+        v->window_of = cc_graph_base(out, x) + 1;
+        v->offset = from.offset + offset * cc_dtype_info((CcDtype)v->type.dtype)->size;
+    }
+}
+
+/* Everything that names a value which is now another one, or a window. Windows of before (pass/narrow.c) may look into a
+ * new one. n: the values that `same` knows. */
+static void follow(CcGraph *out, const int *same, int n) {
+    for (int i = 0; i < out->operand.n; i++)
+        if (out->operand.at[i].kind == CC_IN_VALUE)
+            out->operand.at[i].value = same[out->operand.at[i].value];
+    for (int v = 0; v < out->val.n; v++) {
+        CcVal *window = &out->val.at[v];
+        if (!window->window_of || window->window_of > n) continue;
+        const int base = same[window->window_of - 1];
+        const CcVal *into = &out->val.at[base];
+        window->window_of = into->window_of ? into->window_of : base + 1;
+        window->offset += into->offset;
+    }
+}
+
+/* The node becomes a copy into a new value, which its result looks into. */
+static void fold_copy(CcGraph *out, int node) {
+    CcNode *n = &out->node.at[node];
+    const int result = n->out0;
+    CcVal copy = {.type = out->val.at[operand(out, n, 0)->value].type, .def = node, .narrowed = true};
+    int64_t stride = 1;
+    for (int d = copy.type.ndim - 1; d >= 0; d--) {
+        copy.type.stride[d] = stride;
+        stride *= CC_MAX(1, copy.type.size[d]);
+    }
+    n->op = CC_OP_copy;
+    n->n_in = 1;
+    n->out0 = out->val.n;
+    out->val.at[result].window_of = out->val.n + 1;
+    cc_vec_push(&out->val, copy);
+}
+
+CcGraph *cc_views_graph(const CcGraph *g, const CcGroupRules *rules) {
+    const size_t nodes = (size_t)g->node.n, values = (size_t)g->val.n;
+    bool *flags = calloc(1, nodes + values + 1);
+    int *same = malloc(sizeof *same * (values + 1));
+    CcGraph *out = NULL;
+    bool *live = flags, *by_host = flags ? flags + nodes : NULL;
+    if (flags && same) {
+        cc_dce_mark(g, live);
+        mark_by_host(g, live, rules, by_host);
+        for (int v = 0; v < g->val.n; v++) same[v] = v;
+    }
+    for (int i = 0; flags && same && i < g->node.n; i++) {
+        const CcNode *n = &g->node.at[i];
+        if (!live[i] || !is_view(g, n) || n->n_out == 0 || by_host[n->out0]) continue;
+        if (!out) out = cc_graph_copy(g);
+        if (copies(g, n)) fold_copy(out, i);
+        else fold(out, n, same);
+    }
+    if (out) follow(out, same, g->val.n);
+    free(flags);
+    free(same);
+    return out;
+}

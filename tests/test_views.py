@@ -1,0 +1,174 @@
+"""Views that only kernels read are no steps, and results never depend on that: offsets, strides, aliasing, memory plan."""
+
+import ccompile
+import pytest
+import torch
+from ccompile.api import compiled_of
+from conftest import alike
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+
+def plan_of(compiled):
+    return compiled_of(compiled).report()["entries"][0]["segments"][0]["plan_text"]
+
+
+def steps_of(compiled):
+    return [line.split()[1] for line in plan_of(compiled).splitlines() if line[:1].isdigit()]
+
+
+def check(f, *args, calls=3):
+    """Equal on all calls, inputs untouched; -> the compiled function."""
+    compiled = ccompile.compile(f)
+    before = [a.clone() for a in args]
+    for _ in range(calls):
+        alike(f(*args), compiled(*args), path="a call")
+    for a, b in zip(args, before):
+        assert torch.equal(a, b)
+    return compiled
+
+
+INDEX = st.one_of(
+    st.integers(-2, 1),
+    st.builds(slice, st.none() | st.integers(-4, 4), st.none() | st.integers(-4, 4), st.none() | st.integers(1, 3)),
+    st.none(),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(INDEX, max_size=4), st.integers(0, 4), st.permutations(range(3)))
+def test_basic_indexing(key, ellipsis_at, order):
+    x = torch.randn(2, 3, 5).permute(*order)
+    key = (*key[:ellipsis_at], ..., *key[ellipsis_at:])
+    try:
+        x[key]
+    except IndexError:
+        return
+    compiled = check(lambda t: t[key] * 2 + 1, x, calls=2)
+    assert "host" not in steps_of(compiled), plan_of(compiled)
+
+
+VIEWS = {
+    "view": lambda t: t.view(6, 20),
+    "reshape": lambda t: t.reshape(2, 3, 4, 5),
+    "flatten": lambda t: t.flatten(1),
+    "transpose": lambda t: t.transpose(0, 1),
+    "permute": lambda t: t.permute(2, 0, 1),
+    "select": lambda t: t.select(1, -2),
+    "narrow": lambda t: t.narrow(2, 1, 3),
+    "negative start": lambda t: t.narrow(1, -3, 2),
+    "slice": lambda t: t[1:, 2:5, 1::2],
+    "ints and None": lambda t: t[-1, None, :, 3],
+    "ellipsis": lambda t: t[..., -1],
+    "chunk": lambda t: t.chunk(3, dim=1)[2],
+    "split": lambda t: torch.split(t, [1, 4, 1], dim=1)[1],
+    "uneven split": lambda t: t.split(4, dim=2)[-1],
+    "unbind": lambda t: t.unbind(1)[3],
+    "unsqueeze": lambda t: t.unsqueeze(1),
+    "squeeze": lambda t: t[:, :1].squeeze(1),
+    "expand": lambda t: t[:, :, :1].expand(-1, -1, 7),
+    "detach": lambda t: t.detach(),
+    "chain": lambda t: t.permute(2, 0, 1)[3:, 1].unsqueeze(0).transpose(1, 2)[0, 2:],
+    "reshape of a transpose": lambda t: t.transpose(0, 1).reshape(6, 20),
+    "reshape that copies": lambda t: t.transpose(1, 2).reshape(20, 6),
+    "flatten that copies": lambda t: t.permute(2, 1, 0).flatten(),
+    "of itself": lambda t: t.view(4, 6, 5).view(4, 6, 5).detach(),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_folds(name):
+    """Of an input and of a result: kernels only."""
+    view = VIEWS[name]
+    x = torch.randn(4, 6, 5)
+    for f in (lambda t: torch.sin(view(t)), lambda t: view(t * 2).exp() + 1):
+        compiled = check(f, x)
+        assert set(steps_of(compiled)) == {"kernel"}, plan_of(compiled)
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_as_output(name):
+    """A view that leaves the graph is a tensor that shares its memory."""
+    view = VIEWS[name]
+    x = torch.randn(4, 6, 5)
+    compiled = check(lambda t: (view(t), view(t * 2)), x)
+    twin = x.clone()
+    compiled(x)[0].zero_()
+    view(twin).zero_()
+    assert torch.equal(x, twin)
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_read_by_host(name):
+    """The host needs tensors: flip has no row."""
+    view = VIEWS[name]
+    check(lambda t: (view(t * 2).flip(0) + 1, view(t).sigmoid()), torch.randn(4, 6, 5))
+
+
+def test_square_transpose_of_a_dying_value():
+    """y = a + a.T may not be written over a."""
+    def f(x):
+        a = x * 2
+        return (a + a.t()).sin().flip(0)
+
+    check(f, torch.randn(40, 40))
+
+
+def test_transpose_is_not_fused_with_its_source():
+    def f(x):
+        a = x.exp()
+        return a.t() * a + a.t().contiguous()
+
+    check(f, torch.randn(33, 33))
+
+
+def test_writes_are_seen_through_views():
+    def f(x, y):
+        head = x[:, :3]
+        before = head * 2
+        x.add_(y)
+        after = head * 2
+        return before, after, x[0].sin()
+
+    x, y = torch.randn(4, 5), torch.randn(4, 5)
+    compiled = ccompile.compile(f)
+    for _ in range(3):
+        want, got = x.clone(), x.clone()
+        alike(f(want, y), compiled(got, y), path="results")
+        assert torch.equal(want, got)
+
+
+def test_products_of_views():
+    """q, k, v of one product: everything in between is strides."""
+    w = torch.randn(96, 32) / 6
+
+    def f(x):
+        q, k, v = (torch.nn.functional.linear(x, w)).view(2, 10, 3, 4, 8).permute(2, 0, 3, 1, 4)
+        s = q @ k.transpose(-2, -1)
+        return (s.softmax(-1) @ v).transpose(1, 2).reshape(2, 10, 32) + 1
+
+    compiled = check(f, torch.randn(2, 10, 32))
+    assert "host" not in steps_of(compiled), plan_of(compiled)
+
+
+def test_memory_plan_reuses():
+    """A chain of products needs the room of two values, not of ten."""
+    ws = [torch.randn(64, 64) / 8 for _ in range(10)]
+
+    def f(x):
+        for w in ws:
+            x = torch.tanh(x @ w) @ w
+        return x + 1
+
+    compiled = check(f, torch.randn(256, 64))
+    memory = int(plan_of(compiled).split("memory: ")[1].split()[0])
+    assert memory < 3 * (256 * 64 * 4 + 4096), plan_of(compiled)
+
+
+def test_big_and_small_calls_share_the_block():
+    f = ccompile.compile(lambda x: (torch.sin(x).t() @ x).exp().t() * 2)
+    g = ccompile.compile(lambda x: torch.cos(x).t().exp() + 1)
+    for n in (8, 300, 3, 500, 7):
+        x = torch.randn(n, n) / n
+        alike((torch.sin(x).t() @ x).exp().t() * 2, f(x), path=f"{n}")
+        alike(torch.cos(x).t().exp() + 1, g(x), path=f"{n}")
