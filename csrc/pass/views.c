@@ -3,6 +3,8 @@
  *
  *   q = linear(x)  h = view(q)  t = transpose(h)  s = matmul(t, ...)     t: a window of q; h, t: not made
  *
+ * A product whose result is only looked at in another shape makes it in that shape, so that what follows can be its post-op.
+ *
  * A reshape that has to copy is a copy in the shape of its operand, and a window of that.
  *
  * What the host reads has to be a tensor, so a view in front of a host node stays, and so does what that view looks
@@ -150,6 +152,23 @@ static void fold(CcGraph *out, const CcNode *n, int *same) {
     }
 }
 
+/* Is this view the only reader of a product's result, and the same elements in the same order? */
+static bool only_shape(const CcGraph *g, const CcNode *n, const int *uses) {
+    const int x = operand(g, n, 0)->value;
+    const CcVal *from = &g->val.at[x], *to = &g->val.at[n->out0];
+    if (n->op != CC_OP_view || from->def < 0 || from->is_output || from->window_of || from->narrowed || uses[x] != 1) return false;
+    return cc_op_info((CcOpId)g->node.at[from->def].op)->kind == CC_K_MATMUL && cc_type_contiguous(&from->type) &&
+           cc_type_contiguous(&to->type) && cc_type_numel(&to->type) == cc_type_numel(&from->type);
+}
+
+/* The product makes the view's result; the view makes nothing. */
+static void absorb(CcGraph *out, CcNode *view) {
+    const int product = out->val.at[operand(out, view, 0)->value].def;
+    out->node.at[product].out0 = view->out0;
+    out->val.at[view->out0].def = product;
+    view->n_out = 0;
+}
+
 /* Everything that names a value which is now another one, or a window. Windows of before (pass/narrow.c) may look into a
  * new one. n: the values that `same` knows. */
 static void follow(CcGraph *out, const int *same, int n) {
@@ -183,26 +202,43 @@ static void fold_copy(CcGraph *out, int node) {
     cc_vec_push(&out->val, copy);
 }
 
-CcGraph *cc_views_graph(const CcGraph *g, const CcGroupRules *rules) {
-    const size_t nodes = (size_t)g->node.n, values = (size_t)g->val.n;
-    bool *flags = calloc(1, nodes + values + 1);
-    int *same = malloc(sizeof *same * (values + 1));
+static void count_uses(const CcGraph *g, const bool *live, int *uses) {
+    for (int i = 0; i < g->node.n; i++)
+        for (int k = 0; live[i] && k < g->node.at[i].n_in; k++) {
+            const CcOperand *o = operand(g, &g->node.at[i], k);
+            if (o->kind == CC_IN_VALUE) uses[cc_graph_base(g, o->value)]++;
+        }
+}
+
+static CcGraph *fold_all(const CcGraph *g, const bool *live, const bool *by_host, const int *uses, int *same) {
     CcGraph *out = NULL;
-    bool *live = flags, *by_host = flags ? flags + nodes : NULL;
-    if (flags && same) {
-        cc_dce_mark(g, live);
-        mark_by_host(g, live, rules, by_host);
-        for (int v = 0; v < g->val.n; v++) same[v] = v;
-    }
-    for (int i = 0; flags && same && i < g->node.n; i++) {
+    for (int i = 0; i < g->node.n; i++) {
         const CcNode *n = &g->node.at[i];
         if (!live[i] || !is_view(g, n) || n->n_out == 0 || by_host[n->out0]) continue;
         if (!out) out = cc_graph_copy(g);
         if (copies(g, n)) fold_copy(out, i);
+        else if (only_shape(out, &out->node.at[i], uses)) absorb(out, &out->node.at[i]);
         else fold(out, n, same);
     }
     if (out) follow(out, same, g->val.n);
+    return out;
+}
+
+CcGraph *cc_views_graph(const CcGraph *g, const CcGroupRules *rules) {
+    const size_t nodes = (size_t)g->node.n, values = (size_t)g->val.n;
+    bool *flags = calloc(1, nodes + values + 1);
+    int *numbers = calloc(2 * values + 1, sizeof *numbers);
+    CcGraph *out = NULL;
+    if (flags && numbers) {
+        bool *live = flags, *by_host = flags + nodes;
+        int *uses = numbers, *same = numbers + values;
+        for (int v = 0; v < g->val.n; v++) same[v] = v;
+        cc_dce_mark(g, live);
+        mark_by_host(g, live, rules, by_host);
+        count_uses(g, live, uses);
+        out = fold_all(g, live, by_host, uses, same);
+    }
     free(flags);
-    free(same);
+    free(numbers);
     return out;
 }

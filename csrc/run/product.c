@@ -109,6 +109,12 @@ static bool flatten(CcTensorDesc *d) {
     return true;
 }
 
+/* A contiguous result may have any shape (pass/views.c): rows of n are what the product makes. */
+static void as_rows(CcTensorDesc *d, int64_t n) {
+    const int64_t numel = d->size[0] * d->size[1];
+    if (numel % n == 0) *d = (CcTensorDesc){2, {numel / n, n}, {n, 1}};
+}
+
 /* oneDNN looks at the strides of dims of size 1; torch leaves anything there. Also takes a
  * broadcast batch as size 1. */
 static bool normalise(CcTensorDesc *d) {
@@ -218,8 +224,9 @@ static int describe(const CcGraph *g, const CcNode *n, CcMatmulDesc *d, CcProduc
         insert_dim(&d->weights, 1);
         insert_dim(&d->dst, d->dst.ndim);
     }
-    if (d->weights.ndim == 2 && d->src.ndim > 2 && !(flatten(&d->src) && flatten(&d->dst)))
-        return -1;
+    if (d->weights.ndim == 2 && d->src.ndim > 2 && !flatten(&d->src)) return -1;
+    if (d->weights.ndim == 2 && d->dst.ndim > 2 && !flatten(&d->dst)) return -1;
+    if (d->weights.ndim == 2 && !turned) as_rows(&d->dst, d->weights.size[1]);
     while (d->src.ndim < d->weights.ndim) insert_dim(&d->src, 0);
     while (d->weights.ndim < d->src.ndim) insert_dim(&d->weights, 0);
     if (d->dst.ndim != d->src.ndim || !normalise(&d->src) || !normalise(&d->weights) ||
