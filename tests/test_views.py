@@ -172,3 +172,52 @@ def test_big_and_small_calls_share_the_block():
         x = torch.randn(n, n) / n
         alike((torch.sin(x).t() @ x).exp().t() * 2, f(x), path=f"{n}")
         alike(torch.cos(x).t().exp() + 1, g(x), path=f"{n}")
+
+
+def parts(dtype=torch.float32):
+    g = torch.Generator().manual_seed(1)
+    return [(torch.randn(2, n, 5, generator=g) * 9).to(dtype) for n in (3, 1, 0, 4)]
+
+
+CONCATS = {
+    "cat": lambda a, b, c, d: torch.cat([a, b, c, d], dim=1),
+    "cat, last dim": lambda a, b, c, d: torch.cat((a[:, :1], b, d[:, 2:3]), -1),
+    "cat of views": lambda a, b, c, d: torch.cat([a[:, ::2], a.flip(1)[:, :1], d[:, 1:]], 1),
+    "cat of transposes": lambda a, b, c, d: torch.cat([a.transpose(0, 2), d.transpose(0, 2)], dim=1),
+    "cat of expanded": lambda a, b, c, d: torch.cat([b.expand(-1, 3, -1), a], dim=0),
+    "cat of one": lambda a, b, c, d: torch.cat([a]),
+    "cat with an old empty": lambda a, b, c, d: torch.cat([torch.zeros(0).to(a.dtype), a]),
+    "stack": lambda a, b, c, d: torch.stack([a, a * 2, a - 1], dim=2),
+    "stack first": lambda a, b, c, d: torch.stack((d, d)),
+    "stack last": lambda a, b, c, d: torch.stack((d[..., 0], d[..., 1]), dim=-1),
+    "rotate half": lambda a, b, c, d: torch.cat((-d[..., 2:], d[..., :2]), dim=-1),
+    "scalars": lambda a, b, c, d: torch.stack([a.flatten()[1], b.flatten()[2]]),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("name", CONCATS)
+def test_concat(name, dtype):
+    if dtype is torch.bool and name in ("rotate half", "stack"):
+        pytest.skip("no arithmetic of bools")
+    f = CONCATS[name]
+    compiled = check(lambda *p: f(*p).logical_not(), *parts(dtype))
+    check(f, *parts(dtype))
+    if "old" not in name and "views" not in name:
+        assert "host" not in steps_of(compiled), plan_of(compiled)
+
+
+def test_concat_of_two_dtypes_and_errors():
+    check(lambda a, b: torch.cat([a, b]) + 1, torch.randn(3), torch.arange(4))
+    f = ccompile.compile(lambda a, b: torch.cat([a, b], dim=1))
+    f(torch.randn(2, 3), torch.randn(2, 5))
+    with pytest.raises(RuntimeError, match="Sizes of tensors must match"):
+        f(torch.randn(2, 3), torch.randn(3, 5))
+
+
+def test_concat_without_llvm():
+    a, b = torch.randn(30, 4), torch.randn(7, 4)
+    with ccompile.config.patch(backend_llvm=False):
+        f = ccompile.compile(lambda a, b: torch.cat([a * 2, b]).sin())
+        for _ in range(3):
+            alike(torch.cat([a * 2, b]).sin(), f(a, b), path="a call")

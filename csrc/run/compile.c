@@ -97,6 +97,8 @@ static void lower(Compile *c, const CcGroup *group) {
     const CcPrimFamily *family =
         group->kind == CC_G_PRIM ? cc_prim_family(c->g, group->node[0]) : NULL;
     if (group->kind == CC_G_LOOP) work = make_launch(c, group, &why);
+    else if (family && family->llvm && c->no_llvm)
+        (void)cc_err_set(&why, CC_E_UNSUPPORTED, "LLVM is switched off");
     else if (family) work = family->build(c->g, group->node, group->n, c->plan->arena, &why);
     if (work) {
         add_step(c->plan, family ? CC_STEP_PRIMITIVE : CC_STEP_KERNEL, group->node, group->n, work);

@@ -61,19 +61,11 @@ static void run_units(void *ctx, int64_t begin, int64_t end) {
     }
 }
 
-int cc_launch_run(const CcLaunch *launch, const CcHost *host, CcErr *err) {
+void cc_launch_at(const CcLaunch *launch, char *const *at) {
     const CcLoop *loop = launch->loop;
     Job job;
     job.launch = launch;
-    for (int a = 0; a < loop->n_access; a++) {
-        const CcLoopAccess *access = &loop->access[a];
-        job.at[a] = access->is_store ? host->make(host->ctx, access->value)
-                                     : host->data(host->ctx, access->value);
-        if (!job.at[a] && launch->numel)
-            return cc_err_set(err, CC_E_HOST, "no memory for value %d", access->value);
-        if (job.at[a]) job.at[a] += access->offset;
-    }
-    if (launch->numel == 0) return 0;
+    memcpy(job.at, at, sizeof *at * (size_t)loop->n_access);
     const int64_t inner = loop->size[loop->ndim - 1];
     job.rows = launch->numel / inner;
     job.pieces = 1;
@@ -88,5 +80,26 @@ int cc_launch_run(const CcLaunch *launch, const CcHost *host, CcErr *err) {
     }
     if (parts > 1) cc_omp_run(run_units, &job, job.rows * job.pieces, parts);
     else run_units(&job, 0, job.rows);
+}
+
+int cc_launch_run(const CcLaunch *launch, const CcHost *host, CcErr *err) {
+    const CcLoop *loop = launch->loop;
+    char *at[CC_LOOP_MAX_ACCESS];
+    for (int a = 0; a < loop->n_access; a++) {
+        const CcLoopAccess *access = &loop->access[a];
+        at[a] = access->is_store ? host->make(host->ctx, access->value)
+                                 : host->data(host->ctx, access->value);
+        if (!at[a] && launch->numel)
+            return cc_err_set(err, CC_E_HOST, "no memory for value %d", access->value);
+        if (at[a]) at[a] += access->offset;
+    }
+    if (launch->numel) cc_launch_at(launch, at);
     return 0;
+}
+
+int cc_launch_make(CcLaunch *launch, const CcLoop *loop, CcErr *err) {
+    if (!loop) return -1;
+    *launch = (CcLaunch){.loop = loop, .numel = cc_nest_numel(loop)};
+    launch->fn = launch->numel ? cc_kcache_get(loop, err) : NULL;
+    return launch->fn || !launch->numel ? 0 : -1;
 }

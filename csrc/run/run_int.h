@@ -52,12 +52,16 @@ typedef struct CcLaunch {
     CcKernelFn fn; /* NULL: the reference executor */
     int64_t numel;
 } CcLaunch;
+/* Takes the loop (NULL: *err is set already) and finds its machine code, or leaves it to the reference executor. */
+CC_MUST int cc_launch_make(CcLaunch *launch, const CcLoop *loop, CcErr *err);
+void cc_launch_at(const CcLaunch *launch, char *const *at); /* [access]: its first element */
 CC_MUST int cc_launch_run(const CcLaunch *launch, const CcHost *host, CcErr *err);
 
 /* A family of library calls: what a group of kind CC_G_PRIM may become. The first node of a chain says the family
  * (prim.c). */
 struct CcPrimFamily {
     const char *name;
+    bool llvm; /* its calls are kernels */
     bool (*can)(const CcGraph *g, int node);
     /* May `node` become the next post-op of chain[0..n)? NULL: no post-ops. */
     bool (*can_post)(const CcGraph *g, const int *chain, int n, int node);
@@ -65,7 +69,7 @@ struct CcPrimFamily {
     void *(*build)(const CcGraph *g, const int *chain, int n, CcArena *arena, CcErr *err);
     int (*run)(const void *work, const CcHost *host, CcErr *err);
 };
-extern const CcPrimFamily CC_PRODUCTS; /* product.c */
+extern const CcPrimFamily CC_PRODUCTS, CC_CONCATS; /* product.c, concat.c */
 const CcPrimFamily *cc_prim_family(const CcGraph *g, int node); /* NULL: none for this op */
 bool cc_prim_can(const CcGraph *g, int node);
 bool cc_prim_can_post(const CcGraph *g, const int *chain, int n, int node);

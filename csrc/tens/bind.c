@@ -101,6 +101,15 @@ static bool put_ints(CcBound *b, PyObject *o, bool hidden) {
     return hidden || put_constant(b, constant);
 }
 
+static bool put_tensors(CcBound *b, PyObject *o) {
+    if (!PyTuple_CheckExact(o) && !PyList_CheckExact(o)) return false;
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++) {
+        PyObject *item = PySequence_Fast_GET_ITEM(o, i);
+        if (!cc_tens_plain(item) || !put_tensor(b, item)) return false;
+    }
+    return true;
+}
+
 static double as_double(const CcOperand *c) {
     return c->kind == CC_IN_FLOAT ? c->f : (double)c->i;
 }
@@ -150,6 +159,7 @@ static bool accept(const Param *p, PyObject *o, PyObject *first, CcBound *b) {
         if (!tensor) return false;
         cc_tens_read(o, false, &t);
         return cc_type_contiguous(&t.type) && put_tensor(b, o);
+    case 'l': return put_tensors(b, o);
     case 'n': return number(o, &c) && put_constant(b, c);
     case 'i': return number(o, &c) && c.kind == CC_IN_INT && (p->hidden || put_constant(b, c));
     case 'o': return o == Py_None ? put_constant(b, (CcOperand){.kind = CC_IN_NONE}) : put(b, o);
