@@ -56,10 +56,11 @@ static bool touches_turned(const CcGraph *g, int node) {
     return n->n_out > 0 && cc_turned(&g->val.at[n->out0]);
 }
 
-/* The node of a narrowed select is a copy now, which its action is not. */
+/* Nodes that are not what their actions do: that of a narrowed select is a copy now, attention stands in the place of its
+ * last node. */
 static bool is_rewritten(const CcGraph *g, int node) {
     const CcNode *n = &g->node.at[node];
-    return n->op == CC_OP_copy && g->val.at[n->out0].narrowed;
+    return (n->op == CC_OP_copy && g->val.at[n->out0].narrowed) || n->op == CC_OP_attend;
 }
 
 static void add_host_steps(Compile *c, const CcGroup *group) {
@@ -178,8 +179,8 @@ static void keep_types(CcPlan *plan, const CcGraph *g) {
 
 /* All rewriting passes one after the other; NULL: they change nothing. */
 static CcGraph *rewrite(const CcGraph *g, const CcGroupRules *rules) {
-    static CcGraph *(*const PASS[])(const CcGraph *, const CcGroupRules *) = {cc_narrow_graph, cc_views_graph,
-                                                                              cc_turn_graph};
+    static CcGraph *(*const PASS[])(const CcGraph *, const CcGroupRules *) = {cc_attend_graph, cc_narrow_graph,
+                                                                              cc_views_graph, cc_turn_graph};
     CcGraph *at = NULL;
     for (int i = 0; i < CC_COUNT(PASS); i++) {
         CcGraph *next = PASS[i](at ? at : g, rules);

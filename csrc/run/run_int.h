@@ -65,7 +65,8 @@ struct CcPrimFamily {
     void *(*build)(const CcGraph *g, const int *chain, int n, CcArena *arena, CcErr *err);
     int (*run)(const void *work, const CcHost *host, CcErr *err);
 };
-extern const CcPrimFamily CC_PRODUCTS; /* product.c */
+extern const CcPrimFamily CC_PRODUCTS;   /* product.c */
+extern const CcPrimFamily CC_ATTENTIONS; /* attn.c */
 const CcPrimFamily *cc_prim_family(const CcGraph *g, int node); /* NULL: none for this op */
 bool cc_prim_can(const CcGraph *g, int node);
 bool cc_prim_can_post(const CcGraph *g, const int *chain, int n, int node);
