@@ -19,7 +19,7 @@
 
 enum {
     LD = 528,          /* floats from row to row of q and s: 33 cache lines, so that the rows fall into different sets */
-    BLOCK_KEYS = 384,  /* scores of 12 rows: 18 KB, half of an L1 */
+    BLOCK_KEYS = 256,  /* scores of 12 rows: 12 KB of an L1 */
     BLOCK_FLOATS = 1 << 16, /* of a block's keys and values: 256 KB, they are to stay in L2 */
     UNIT_ROWS = 192,
     UNIT_LEAST = 24,

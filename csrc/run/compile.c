@@ -134,7 +134,6 @@ static int prepare(Compile *c, CcErr *err) {
     if (!op || !c->live || !c->banned || !c->step_of)
         return cc_err_set(err, CC_E_MEMORY, "no memory for a plan");
     memset(c->banned, 0, (size_t)g->node.n + 1);
-    for (int i = 0; i < g->node.n; i++) op[i] = g->node.at[i].op;
     plan->op = op;
     return 0;
 }
@@ -165,6 +164,7 @@ static int build(Compile *c, CcErr *err) {
             n->n_out > 0 && g->val.at[n->out0].narrowed && !plan->step.at[s].turned;
     }
     cc_plan_made(plan, g, c->live, c->made, c->step_of);
+    for (int i = 0; i < g->node.n; i++) plan->op[i] = g->node.at[i].op;
     if (c->stuck) return 0;
     if (cc_plan_lifetimes(plan, g, c->made, err) < 0) return -1;
     return cc_memory_plan(plan, g, err);

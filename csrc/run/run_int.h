@@ -35,7 +35,7 @@ struct CcPlan {
     CC_VEC(int64_t) place; /* [value]: where it lies in the call's block, -1: the host makes it */
     int64_t block_bytes;
     CcArena *arena;     /* what the steps point to */
-    const uint16_t *op; /* [node], for cc_run_print */
+    uint16_t *op;       /* [node], for cc_run_print */
     double compile_ms;
     uint64_t *spent_ns; /* [step], with CCOMPILE_PROFILE=1, else NULL */
     uint64_t runs;
