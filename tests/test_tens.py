@@ -845,6 +845,7 @@ REPLAY = {
     "reshape": lambda a, *size: F.flatten(a, *size) if size == (1, -1) else a.reshape(size),
     "cat": lambda *a: F.cat(a[:-1], a[-1]), "stack": lambda *a: F.stack(a[:-1], a[-1]),
     "lshift": F.bitwise_left_shift, "rshift": F.bitwise_right_shift, "linear": N.linear,
+    "attention": lambda q, k, v, m, c, s, g: N.scaled_dot_product_attention(q, k, v, m, 0.0, c, scale=s, enable_gqa=g),
     "layer_norm": lambda a, w, b: torch.nn.functional.layer_norm(a, w.shape, w, b),
     "addcmul": lambda a, b, c, d=1: torch.addcmul(a, b, c, value=d),
     "addcdiv": lambda a, b, c, d=1: torch.addcdiv(a, b, c, value=d),
@@ -913,6 +914,9 @@ def cases():
                 ("addmm", F.addmm, (bias, x, w.t()), {}), ("addmm", F.addmm, (bias, x, w.t()), {"beta": 1, "alpha": 1.0}),
                 ("softmax", F.softmax, (a, -1), {}), ("softmax", M.softmax, (a,), {"dim": 1}),
                 ("layer_norm", F.layer_norm, (a, (6,), w[0], w[1], 1e-5, True), {}))
+    attention, heads = N.scaled_dot_product_attention, a[:, None]
+    yield from (("attention", attention, (heads, heads, heads), {}), ("attention", attention, (a, a, a, None, 0.0, True), {"scale": 0.3}),
+                ("attention", attention, (heads, heads, heads), {"attn_mask": torch.zeros(4, 4), "enable_gqa": True}))
     yield from (("copy", M.clone, (x,), {}), ("copy", F.clone, (x,), {"memory_format": torch.preserve_format}),
                 ("copy", x.t().contiguous, (), {}), ("view", x.view, (2, -1), {}), ("view", x.view, ((2, 12),), {}),
                 ("view", x.view, (-1,), {}), ("view", M.reshape, (x, (3, 8)), {}), ("view", F.reshape, (x, (3, 8)), {}),

@@ -45,6 +45,34 @@ void cc_omp_run(void (*work)(void *ctx, int64_t begin, int64_t end), void *ctx, 
                 int parts);
 const char *cc_omp_describe(void);
 
+/* ---- flash.c: softmax(q @ k^T * scale, masked) @ v, fused; f32 ---- */
+enum { CC_FLASH_MAX_LEAD = 8, CC_FLASH_MAX_DEPTH = 512 };
+typedef enum CcFlashMask {
+    CC_FLASH_NO_MASK,
+    CC_FLASH_ADD,  /* floats: added to the scaled scores */
+    CC_FLASH_KEEP, /* bools: -inf is added where false */
+    CC_FLASH_FILL  /* bools: the scaled score becomes `fill` where true */
+} CcFlashMask;
+typedef struct CcStrided { /* in elements; 0 where it is broadcast */
+    int64_t lead[CC_FLASH_MAX_LEAD], row, col;
+} CcStrided;
+typedef struct CcFlash {
+    int n_lead;
+    int64_t lead[CC_FLASH_MAX_LEAD];    /* batches, heads */
+    int64_t rows, keys, depth, width;   /* q [rows, depth], k [keys, depth], v [keys, width], mask [rows, keys]; > 0 */
+    CcStrided q, k, v, mask, out;       /* out.col is 1 */
+    CcFlashMask mask_kind;
+    bool causal;                        /* row i sees keys 0..i */
+    float scale, fill;
+    float masked_row;                   /* 0 or NaN: what a row gives whose scores are all -inf */
+} CcFlash;
+typedef struct CcFlashCall {
+    const float *q, *k, *v;
+    const void *mask;
+    float *out;
+} CcFlashCall;
+CC_MUST int cc_flash_run(const CcFlash *flash, const CcFlashCall *call, CcErr *err); /* any thread; -1: no memory */
+
 /* ---- dnnl.c: oneDNN ---- */
 enum { CC_DNNL_MAX_POST = 6, CC_DNNL_MAX_NDIM = 6 };
 typedef enum CcPostKind {

@@ -56,10 +56,11 @@ static bool touches_turned(const CcGraph *g, int node) {
     return n->n_out > 0 && cc_turned(&g->val.at[n->out0]);
 }
 
-/* The node of a narrowed select is a copy now, which its action is not. */
+/* Nodes that are not what their actions do: that of a narrowed select is a copy now, attention stands in the place of its
+ * last node. */
 static bool is_rewritten(const CcGraph *g, int node) {
     const CcNode *n = &g->node.at[node];
-    return n->op == CC_OP_copy && g->val.at[n->out0].narrowed;
+    return (n->op == CC_OP_copy && g->val.at[n->out0].narrowed) || n->op == CC_OP_attend;
 }
 
 static void add_host_steps(Compile *c, const CcGroup *group) {
@@ -135,7 +136,6 @@ static int prepare(Compile *c, CcErr *err) {
     if (!op || !c->live || !c->banned || !c->step_of)
         return cc_err_set(err, CC_E_MEMORY, "no memory for a plan");
     memset(c->banned, 0, (size_t)g->node.n + 1);
-    for (int i = 0; i < g->node.n; i++) op[i] = g->node.at[i].op;
     plan->op = op;
     return 0;
 }
@@ -166,6 +166,7 @@ static int build(Compile *c, CcErr *err) {
             n->n_out > 0 && g->val.at[n->out0].narrowed && !plan->step.at[s].turned;
     }
     cc_plan_made(plan, g, c->live, c->made, c->step_of);
+    for (int i = 0; i < g->node.n; i++) plan->op[i] = g->node.at[i].op;
     if (c->stuck) return 0;
     if (cc_plan_lifetimes(plan, g, c->made, err) < 0) return -1;
     return cc_memory_plan(plan, g, err);
@@ -180,8 +181,8 @@ static void keep_types(CcPlan *plan, const CcGraph *g) {
 
 /* All rewriting passes one after the other; NULL: they change nothing. */
 static CcGraph *rewrite(const CcGraph *g, const CcGroupRules *rules) {
-    static CcGraph *(*const PASS[])(const CcGraph *, const CcGroupRules *) = {cc_narrow_graph, cc_views_graph,
-                                                                              cc_turn_graph};
+    static CcGraph *(*const PASS[])(const CcGraph *, const CcGroupRules *) = {cc_attend_graph, cc_narrow_graph,
+                                                                              cc_views_graph, cc_turn_graph};
     CcGraph *at = NULL;
     for (int i = 0; i < CC_COUNT(PASS); i++) {
         CcGraph *next = PASS[i](at ? at : g, rules);

@@ -6,6 +6,7 @@ const CcPrimFamily *cc_prim_family(const CcGraph *g, int node) {
     case CC_K_MATMUL:
     case CC_K_SOFTMAX: return &CC_PRODUCTS;
     case CC_K_CONCAT: return &CC_CONCATS;
+    case CC_K_ATTENTION: return &CC_ATTENTIONS;
     default: return NULL;
     }
 }

@@ -35,7 +35,7 @@ struct CcPlan {
     CC_VEC(int64_t) place; /* [value]: where it lies in the call's block, -1: the host makes it */
     int64_t block_bytes;
     CcArena *arena;     /* what the steps point to */
-    const uint16_t *op; /* [node], for cc_run_print */
+    uint16_t *op;       /* [node], for cc_run_print */
     double compile_ms;
     uint64_t *spent_ns; /* [step], with CCOMPILE_PROFILE=1, else NULL */
     uint64_t runs;
@@ -69,7 +69,7 @@ struct CcPrimFamily {
     void *(*build)(const CcGraph *g, const int *chain, int n, CcArena *arena, CcErr *err);
     int (*run)(const void *work, const CcHost *host, CcErr *err);
 };
-extern const CcPrimFamily CC_PRODUCTS, CC_CONCATS; /* product.c, concat.c */
+extern const CcPrimFamily CC_PRODUCTS, CC_CONCATS, CC_ATTENTIONS; /* product.c, concat.c, attn.c */
 const CcPrimFamily *cc_prim_family(const CcGraph *g, int node); /* NULL: none for this op */
 bool cc_prim_can(const CcGraph *g, int node);
 bool cc_prim_can_post(const CcGraph *g, const int *chain, int n, int node);

@@ -1,0 +1,226 @@
+/* flash: attention as one kernel. For each head and range of rows: blocks of keys and values are packed into panels; a
+ * tile of rows takes its scores (registers -> L1), softmax of them on line (running maximum and sum, Milakov and
+ * Gimelshein 2018; tiles as in FlashAttention-2, Dao 2023), and adds weights @ values to its rows.
+ *
+ *   unit = (head, rows [row0, row1))       taken by the threads one by one from a counter
+ *     for blocks of keys:                  packed once for all rows of the unit
+ *       for tiles of rows:                 scores, weights (s), o = o * alpha + weights @ values
+ *
+ * A NaN or +inf among the scores that a row sees makes the row NaN, as eager's softmax does. (torch's own fused kernel
+ * loses NaN in rows with fewer keys than a vector has lanes, and lets one of a masked value through only inside its
+ * block; this one lets it through inside its own tile.) */
+#include <immintrin.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "dev.h"
+
+
+enum {
+    LD = 528,          /* floats from row to row of q and s: 33 cache lines, so that the rows fall into different sets */
+    BLOCK_KEYS = 256,  /* scores of 12 rows: 12 KB of an L1 */
+    BLOCK_FLOATS = 1 << 16, /* of a block's keys and values: 256 KB, they are to stay in L2 */
+    UNIT_ROWS = 192,
+    UNIT_LEAST = 24,
+    MAX_ROWS = 12,
+    MAX_PANEL = 32,
+    ALIGN = 64,
+    SMALL = 1 << 20 /* multiplications that a second thread is not worth its barrier for */
+};
+
+typedef struct Scratch { /* of a thread */
+    float *q, *s, *k, *v, *o, *alpha;
+    float *most, *total; /* a vector for each tile of rows */
+} Scratch;
+
+typedef struct Unit {
+    const float *q, *k, *v;
+    const char *mask;
+    float *out;
+    int64_t row0, row1, block_keys, mask_size;
+    bool scale_first; /* the scale can't be part of the exponent's factor: it may turn the order of scores round */
+    float c;          /* weights are 2^((score - most) * c) */
+    const Scratch *scratch;
+} Unit;
+
+#if defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+#define SHUFFLE(a, b, index) __builtin_shuffle(a, b, index)
+
+/* vreduceps gives x - floor(x) (0 for -inf), vscalefps multiplies by 2^floor(x). */
+static inline __attribute__((always_inline, target("avx512f,avx512bw,avx512dq,avx512vl,fma"))) __m512 exp2_avx512(__m512 x) {
+    const __m512 f = _mm512_reduce_ps(x, 1);
+    __m512 p = _mm512_fmadd_ps(f, _mm512_set1_ps(0x1.ec320ap-10f), _mm512_set1_ps(0x1.26900cp-7f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.c95446p-5f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.ebd5a8p-3f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.62e4f6p-1f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.fffffep-1f));
+    return _mm512_scalef_ps(p, x);
+}
+
+#define NAME(x) x##_avx512
+#define TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma,prefer-vector-width=512")))
+#define LANES 16
+#define LOWS {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23}
+#define HIGHS {8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31}
+#define ROWS 12
+#define EXP2(x) ((V)exp2_avx512((__m512)(x)))
+#define LARGER(a, b) ((V)_mm512_max_ps((__m512)(a), (__m512)(b)))
+#include "flash.inc"
+
+#define NAME(x) x##_avx2
+#define TARGET __attribute__((target("avx2,fma")))
+#define LANES 8
+#define LOWS {0, 8, 1, 9, 2, 10, 3, 11}
+#define HIGHS {4, 12, 5, 13, 6, 14, 7, 15}
+#define ROWS 6
+#define LARGER(a, b) ((V)_mm256_max_ps((__m256)(a), (__m256)(b)))
+#include "flash.inc"
+
+#define NAME(x) x##_base
+#define TARGET
+#define LANES 4
+#define LOWS {0, 4, 1, 5}
+#define HIGHS {2, 6, 3, 7}
+#define ROWS 4
+#define LARGER(a, b) ((V)_mm_max_ps((__m128)(a), (__m128)(b)))
+#include "flash.inc"
+
+static void (*unit_of_cpu(void))(const CcFlash *, const Unit *) {
+    const int bytes = cc_cpu_info()->vector_bytes;
+    if (bytes == 64) return unit_avx512;
+    if (bytes == 32) return unit_avx2;
+    return unit_base;
+}
+
+/* ------------------------------------------------------------------ memory of a thread, kept until the thread ends */
+
+typedef struct Memory {
+    size_t size;
+    void *at;
+} Memory;
+static pthread_key_t key;
+static bool has_key;
+
+static void release(void *memory) {
+    free(((Memory *)memory)->at);
+    free(memory);
+}
+
+static void make_key(void) { has_key = pthread_key_create(&key, release) == 0; }
+
+static void *memory_of_thread(size_t size) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, make_key);
+    Memory *m = has_key ? pthread_getspecific(key) : NULL;
+    if (!m) {
+        if (!has_key || !(m = calloc(1, sizeof *m))) return NULL;
+        if (pthread_setspecific(key, m) != 0) {
+            free(m);
+            return NULL;
+        }
+    }
+    if (m->size < size) {
+        free(m->at);
+        m->at = aligned_alloc(ALIGN, size);
+        m->size = m->at ? size : 0;
+    }
+    return m->at;
+}
+
+static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+/* ------------------------------------------------------------------ units */
+
+typedef struct Job {
+    const CcFlash *flash;
+    const CcFlashCall *call;
+    int64_t unit_rows, per_head, n, block_keys;
+    void (*unit)(const CcFlash *, const Unit *);
+    atomic_llong next;
+    atomic_bool failed;
+} Job;
+
+static bool make_scratch(const Job *job, Scratch *w) {
+    const CcFlash *f = job->flash;
+    const int64_t width = round_up(f->width, MAX_PANEL), rows = round_up(job->unit_rows, 16);
+    const int64_t part[] = {MAX_ROWS * LD, MAX_ROWS * LD, job->block_keys * f->depth, job->block_keys * width, rows * width,
+                            2 * rows, 2 * rows, 16};
+    float **at[] = {&w->q, &w->s, &w->k, &w->v, &w->o, &w->most, &w->total, &w->alpha};
+    int64_t total = 0;
+    for (int i = 0; i < CC_COUNT(part); i++) total += round_up(part[i], 16);
+    float *memory = memory_of_thread((size_t)total * sizeof *memory);
+    for (int i = 0; memory && i < CC_COUNT(part); i++) {
+        *at[i] = memory;
+        memory += round_up(part[i], 16);
+    }
+    return memory != NULL;
+}
+
+static void place(const Job *job, int64_t number, Unit *u) {
+    const CcFlash *f = job->flash;
+    int64_t head = number / job->per_head;
+    u->row0 = number % job->per_head * job->unit_rows;
+    u->row1 = CC_MIN(f->rows, u->row0 + job->unit_rows);
+    u->q = job->call->q;
+    u->k = job->call->k;
+    u->v = job->call->v;
+    u->out = job->call->out;
+    u->mask = job->call->mask;
+    for (int d = f->n_lead - 1; d >= 0; d--) {
+        const int64_t i = head % f->lead[d];
+        head /= f->lead[d];
+        u->q += i * f->q.lead[d];
+        u->k += i * f->k.lead[d];
+        u->v += i * f->v.lead[d];
+        u->out += i * f->out.lead[d];
+        if (u->mask) u->mask += i * f->mask.lead[d] * u->mask_size;
+    }
+}
+
+static void work(void *ctx, int64_t begin, int64_t end) {
+    (void)begin, (void)end;
+    Job *job = ctx;
+    const CcFlash *f = job->flash;
+    Scratch scratch;
+    if (!make_scratch(job, &scratch)) {
+        atomic_store(&job->failed, true);
+        return;
+    }
+    Unit u = {.block_keys = job->block_keys, .mask_size = f->mask_kind == CC_FLASH_ADD ? 4 : 1, .scratch = &scratch};
+    u.scale_first = f->mask_kind || !(f->scale > 0 && f->scale < 1e30f);
+    u.c = (u.scale_first ? 1 : f->scale) * 1.44269504088896340736f;
+    for (int64_t i; (i = atomic_fetch_add(&job->next, 1)) < job->n;) {
+        place(job, i, &u);
+        job->unit(f, &u);
+    }
+}
+
+/* Heads are the units, in parts where they are long, or too few for the threads. */
+static void divide(Job *job, int64_t heads, int threads) {
+    const CcFlash *f = job->flash;
+    int64_t parts = (f->rows + UNIT_ROWS - 1) / UNIT_ROWS;
+    if (heads % threads) parts = CC_MAX(parts, (4 * threads + heads - 1) / heads);
+    parts = CC_MAX(1, CC_MIN(parts, f->rows / UNIT_LEAST));
+    job->unit_rows = round_up((f->rows + parts - 1) / parts, MAX_ROWS);
+    job->per_head = (f->rows + job->unit_rows - 1) / job->unit_rows;
+    job->n = heads * job->per_head;
+    const int64_t most = CC_MIN(BLOCK_KEYS, CC_MAX(MAX_PANEL, BLOCK_FLOATS / (f->depth + f->width)));
+    const int64_t blocks = (f->keys + most - 1) / most;
+    job->block_keys = round_up((f->keys + blocks - 1) / blocks, MAX_PANEL);
+}
+
+int cc_flash_run(const CcFlash *f, const CcFlashCall *call, CcErr *err) {
+    int64_t heads = 1;
+    for (int d = 0; d < f->n_lead; d++) heads *= f->lead[d];
+    const int64_t cost = heads * f->rows * f->keys * (f->depth + f->width);
+    const int threads = cost < SMALL ? 1 : cc_omp_width();
+    Job job = {.flash = f, .call = call, .unit = unit_of_cpu()};
+    divide(&job, heads, threads);
+    cc_omp_run(work, &job, threads, threads);
+    return atomic_load(&job.failed) ? cc_err_set(err, CC_E_MEMORY, "no memory for attention") : 0;
+}

@@ -1,0 +1,255 @@
+/* attend: finds attention that is written out, and makes one node of it.
+ *
+ *   s = q @ k^T                        s, t, u, p are nobody else's
+ *   t = s * number | s / number        may be missing, or be done to q
+ *   u = t + mask | masked_fill(t, mask, number)       may be missing
+ *   p = softmax(u, -1)
+ *   o = p @ v
+ *   y = o.transpose(1, 2), copied      may be missing: heads and rows change places
+ *   z = y as [.., rows, heads * width]     may be missing, or be a reshape that copies
+ *
+ * The attention stands where the last of them stood; the others are dead. Value and node numbers stay; a k that is not
+ * transposed by a node of its own is read through a window, a value behind those of the given graph. */
+#include "pass.h"
+
+typedef struct Attend {
+    const CcGraph *g;
+    CcGraph *out; /* NULL until something is found */
+    bool *live;   /* by node */
+    int *uses;    /* by value: live operands that read it */
+    int *reader;  /* by value: one of the nodes */
+} Attend;
+
+typedef struct Found {
+    int first, last;       /* nodes */
+    int q, k, kt, v, mask; /* values; k or mask -1: none. kt: k, turned */
+    CcOperand fill;
+    double scale;
+    int merged;            /* ops.def's operand: 0, 2 or 3 dims */
+} Found;
+
+static const CcOperand *operand(const CcGraph *g, const CcNode *n, int i) { return &g->operand.at[n->in0 + i]; }
+
+/* The node that makes a value which only one node reads, or NULL; a plain one without other results. */
+static const CcNode *made_for_one(const Attend *a, int value) {
+    const CcVal *v = &a->g->val.at[value];
+    if (v->def < 0 || a->uses[value] != 1 || v->is_output || v->window_of) return NULL;
+    const CcNode *n = &a->g->node.at[v->def];
+    return n->flags || n->n_out != 1 ? NULL : n;
+}
+
+static bool is_product(const CcNode *n) {
+    return n && (n->op == CC_OP_matmul || n->op == CC_OP_bmm) && n->n_in == 2;
+}
+
+static bool same_shape(const Attend *a, int v, int w) {
+    return cc_type_same_shape(&a->g->val.at[v].type, &a->g->val.at[w].type);
+}
+
+/* x * number or x / number: x, else -1. */
+static int scaled(const Attend *a, const CcNode *n, double *scale) {
+    if (!n || (n->op != CC_OP_mul && n->op != CC_OP_div) || n->n_in != 2) return -1;
+    const CcOperand *x = operand(a->g, n, 0), *s = operand(a->g, n, 1);
+    if (n->op == CC_OP_mul && x->kind != CC_IN_VALUE) {
+        x = s;
+        s = operand(a->g, n, 0);
+    }
+    if (x->kind != CC_IN_VALUE || (s->kind != CC_IN_FLOAT && s->kind != CC_IN_INT)) return -1;
+    const double number = s->kind == CC_IN_FLOAT ? s->f : (double)s->i;
+    if (n->op == CC_OP_div && number == 0) return -1;
+    *scale = n->op == CC_OP_mul ? number : 1 / number;
+    return x->value;
+}
+
+/* What the mask is put over, and the mask; -1: `n` puts none. */
+static int masked(const Attend *a, const CcNode *n, Found *f) {
+    if (!n || (n->op != CC_OP_add && n->op != CC_OP_masked_fill)) return -1;
+    const bool add = n->op == CC_OP_add;
+    if (n->n_in != (add ? 2 : 3)) return -1;
+    for (int i = 0; i < (add ? 2 : 1); i++) {
+        const CcOperand *x = operand(a->g, n, i), *m = operand(a->g, n, 1 - i);
+        if (x->kind != CC_IN_VALUE || m->kind != CC_IN_VALUE || !same_shape(a, x->value, n->out0)) continue;
+        const CcNode *from = made_for_one(a, x->value);
+        double scale;
+        if (!is_product(from) && scaled(a, from, &scale) < 0) continue;
+        if (!add) f->fill = *operand(a->g, n, 2);
+        if (!add && (f->fill.kind == CC_IN_VALUE || f->fill.kind == CC_IN_NONE)) return -1;
+        f->mask = m->value;
+        return x->value;
+    }
+    return -1;
+}
+
+/* From the softmax up to the first product. */
+static bool find_scores(const Attend *a, int value, Found *f) {
+    const CcNode *n = made_for_one(a, value);
+    const int under = masked(a, n, f);
+    if (under >= 0) n = made_for_one(a, under);
+    const int before = scaled(a, n, &f->scale);
+    if (before >= 0) n = made_for_one(a, before);
+    if (!is_product(n) || operand(a->g, n, 0)->kind != CC_IN_VALUE || operand(a->g, n, 1)->kind != CC_IN_VALUE) return false;
+    f->first = a->g->val.at[n->out0].def;
+    f->q = operand(a->g, n, 0)->value;
+    f->kt = operand(a->g, n, 1)->value;
+    const CcNode *scaling = made_for_one(a, f->q);
+    const int unscaled = before < 0 ? scaled(a, scaling, &f->scale) : -1;
+    if (unscaled >= 0) {
+        f->first = a->g->val.at[f->q].def;
+        f->q = unscaled;
+    }
+    return true;
+}
+
+static int dim_of(const CcOperand *o, int ndim) {
+    return o->kind != CC_IN_INT ? -1 : (int)(o->i < 0 ? o->i + ndim : o->i);
+}
+
+/* A node that only exchanges dims ndim - one and ndim - two of its operand. */
+static bool exchanges(const CcGraph *g, const CcNode *n, int one, int two) {
+    if (n->op != CC_OP_transpose || n->n_in != 3 || n->n_out != 1 || n->flags) return false;
+    const int ndim = g->val.at[n->out0].type.ndim;
+    const int a = dim_of(operand(g, n, 1), ndim), b = dim_of(operand(g, n, 2), ndim);
+    return (a == ndim - one && b == ndim - two) || (a == ndim - two && b == ndim - one);
+}
+
+static void find_keys(const Attend *a, Found *f) {
+    const CcVal *kt = &a->g->val.at[f->kt];
+    f->k = -1;
+    if (kt->def < 0 || kt->window_of || kt->type.ndim < 2) return;
+    const CcNode *n = &a->g->node.at[kt->def];
+    if (exchanges(a->g, n, 1, 2) && operand(a->g, n, 0)->kind == CC_IN_VALUE) f->k = operand(a->g, n, 0)->value;
+}
+
+/* The only node that reads a value, NULL when it is needed otherwise. */
+static const CcNode *only_reader(const Attend *a, int value) {
+    const CcVal *v = &a->g->val.at[value];
+    if (a->uses[value] != 1 || v->is_output || v->window_of) return NULL;
+    const CcNode *n = &a->g->node.at[a->reader[value]];
+    return n->flags || n->n_out != 1 || operand(a->g, n, 0)->kind != CC_IN_VALUE || operand(a->g, n, 0)->value != value ? NULL : n;
+}
+
+/* Heads and rows that change places behind the second product. */
+static void find_merge(const Attend *a, Found *f) {
+    const CcGraph *g = a->g;
+    const CcNode *n = only_reader(a, g->node.at[f->last].out0);
+    if (!n || !exchanges(g, n, 2, 3)) return;
+    const CcType *y = &g->val.at[n->out0].type;
+    n = only_reader(a, n->out0);
+    if (n && n->op == CC_OP_copy && n->n_in == 1 && cc_type_contiguous(&g->val.at[n->out0].type)) {
+        f->last = g->val.at[n->out0].def;
+        f->merged = 3;
+        n = only_reader(a, n->out0);
+        if (n && n->op != CC_OP_view) return;
+    } else if (n && n->op != CC_OP_reshape) return;
+    if (!n || g->val.at[n->out0].is_output) return;
+    const CcType *z = &g->val.at[n->out0].type;
+    const int d = z->ndim - 1;
+    if (z->ndim != y->ndim - 1 || !cc_type_contiguous(z) || z->size[d] != y->size[d] * y->size[d + 1]) return;
+    for (int i = 0; i < d; i++)
+        if (z->size[i] != y->size[i]) return;
+    f->last = g->val.at[n->out0].def;
+    f->merged = 2;
+}
+
+/* Does memory change between the first and the last node? */
+static bool disturbed(const Attend *a, const Found *f) {
+    for (int i = f->first; i <= f->last; i++)
+        if (a->live[i] && a->g->node.at[i].flags & (CC_N_WRITES | CC_N_EFFECT)) return true;
+    return false;
+}
+
+static bool find(const Attend *a, int node, Found *f) {
+    const CcGraph *g = a->g;
+    const CcNode *n = &g->node.at[node];
+    *f = (Found){.last = node, .mask = -1, .scale = 1, .fill = {.kind = CC_IN_NONE}};
+    if (!a->live[node] || !is_product(n) || n->flags || operand(g, n, 0)->kind != CC_IN_VALUE ||
+        operand(g, n, 1)->kind != CC_IN_VALUE)
+        return false;
+    f->v = operand(g, n, 1)->value;
+    const CcNode *softmax = made_for_one(a, operand(g, n, 0)->value);
+    if (!softmax || softmax->op != CC_OP_softmax || softmax->n_in != 2 || operand(g, softmax, 0)->kind != CC_IN_VALUE)
+        return false;
+    const int ndim = g->val.at[softmax->out0].type.ndim;
+    if (ndim < 2 || dim_of(operand(g, softmax, 1), ndim) != ndim - 1 || g->val.at[softmax->out0].type.dtype != CC_DT_F32)
+        return false;
+    if (!find_scores(a, operand(g, softmax, 0)->value, f)) return false;
+    find_keys(a, f);
+    find_merge(a, f);
+    return !disturbed(a, f);
+}
+
+/* k [.., keys, depth] as a window into what it was turned to. */
+static int turn_back(CcGraph *out, int kt) {
+    CcVal v = out->val.at[kt];
+    CcType *t = &v.type;
+    const int r = t->ndim - 2, c = t->ndim - 1;
+    const int64_t size = t->size[r], stride = t->stride[r];
+    if (t->ndim < 2) return -1;
+    t->size[r] = t->size[c];
+    t->stride[r] = t->stride[c];
+    t->size[c] = size;
+    t->stride[c] = stride;
+    if (!v.window_of) v.window_of = kt + 1;
+    v.is_output = false;
+    cc_vec_push(&out->val, v);
+    return out->val.n - 1;
+}
+
+static bool rewrite(Attend *a, const Found *f, const CcGroupRules *rules) {
+    if (!a->out) a->out = cc_graph_copy(a->g);
+    CcGraph *out = a->out;
+    const CcNode before = out->node.at[f->last];
+    const int values = out->val.n, operands = out->operand.n, k = f->k >= 0 ? f->k : turn_back(out, f->kt);
+    const CcOperand in[] = {
+        {.kind = CC_IN_VALUE, .value = f->q},
+        {.kind = CC_IN_VALUE, .value = k},
+        {.kind = CC_IN_VALUE, .value = f->v},
+        f->mask < 0 ? (CcOperand){.kind = CC_IN_NONE} : (CcOperand){.kind = CC_IN_VALUE, .value = f->mask},
+        f->fill,
+        {.kind = CC_IN_FLOAT, .f = f->scale},
+        {.kind = CC_IN_INT, .i = f->merged},
+    };
+    CcNode *n = &out->node.at[f->last];
+    n->op = CC_OP_attend;
+    n->in0 = operands;
+    n->n_in = CC_COUNT(in);
+    for (int i = 0; i < n->n_in; i++) cc_vec_push(&out->operand, in[i]);
+    if (k >= 0 && cc_group_takes(out, f->last, rules)) return true;
+    *n = before;
+    out->operand.n = operands;
+    out->val.n = values;
+    return false;
+}
+
+CcGraph *cc_attend_graph(const CcGraph *g, const CcGroupRules *rules) {
+    const size_t nodes = (size_t)g->node.n, values = (size_t)g->val.n;
+    bool any = false, found = false;
+    for (int i = 0; i < g->node.n; i++) any = any || g->node.at[i].op == CC_OP_softmax;
+    Attend a = {.g = g};
+    if (any) {
+        a.live = calloc(nodes, 1);
+        a.uses = calloc(values, sizeof *a.uses);
+        a.reader = calloc(values, sizeof *a.reader);
+    }
+    if (a.live && a.uses && a.reader) {
+        cc_dce_mark(g, a.live);
+        for (int i = 0; i < g->node.n; i++)
+            for (int k = 0; a.live[i] && k < g->node.at[i].n_in; k++) {
+                const CcOperand *o = operand(g, &g->node.at[i], k);
+                if (o->kind != CC_IN_VALUE) continue;
+                a.uses[o->value]++;
+                a.reader[o->value] = i;
+            }
+        Found f;
+        for (int i = 0; i < g->node.n; i++)
+            if (find(&a, i, &f) && rewrite(&a, &f, rules)) found = true;
+    }
+    if (a.out && !found) {
+        cc_graph_free(a.out);
+        a.out = NULL;
+    }
+    free(a.live);
+    free(a.uses);
+    free(a.reader);
+    return a.out;
+}

@@ -1,0 +1,221 @@
+/* attn: attention nodes of the graph as calls of the fused kernel (dev/flash.c): F.scaled_dot_product_attention, and what
+ * pass/attend.c found written out. Only f32, with dropout that does nothing. Operands are read through their strides. */
+#include <math.h>
+
+#include "run_int.h"
+
+typedef struct CcAttention {
+    CcFlash flash;
+    int value[4], out;  /* q, k, v, mask (-1: none) */
+    int64_t at[4];      /* bytes: they may be windows */
+} CcAttention;
+
+enum { Q, K, V, MASK };
+
+static bool readable(const CcType *t, int dtype) {
+    if (t->ndim < 1 || t->ndim > CC_MAX_DIMS || t->device != 1 || t->dtype != dtype) return false;
+    for (int d = 0; d < t->ndim; d++)
+        if (t->size[d] <= 0 || t->stride[d] < 0) return false;
+    return true;
+}
+
+static bool insert_dim(CcType *t, int at, int64_t size, int64_t stride) {
+    if (t->ndim == CC_MAX_DIMS) return false;
+    for (int i = t->ndim++; i > at; i--) {
+        t->size[i] = t->size[i - 1];
+        t->stride[i] = t->stride[i - 1];
+    }
+    t->size[at] = size;
+    t->stride[at] = stride;
+    return true;
+}
+
+/* Heads that share keys and values: [.., heads, x, y] becomes [.., heads / group, group, x, y]; what is shared is the
+ * same for a group. */
+static bool group_heads(CcType *t, int64_t group, bool shared) {
+    const int h = t->ndim - 3;
+    if (h < 0) return true; /* broadcast */
+    if (shared || t->size[h] == 1) return insert_dim(t, h + 1, shared ? group : 1, 0);
+    if (t->size[h] % group) return false;
+    const int64_t stride = t->stride[h];
+    t->size[h] /= group;
+    t->stride[h] *= group;
+    return insert_dim(t, h + 1, group, stride);
+}
+
+static bool widen(CcFlash *f, const CcType *t) { /* f->lead by broadcasting */
+    const int n = t->ndim - 2;
+    if (n > CC_FLASH_MAX_LEAD) return false;
+    while (f->n_lead < n) {
+        memmove(f->lead + 1, f->lead, sizeof *f->lead * (size_t)f->n_lead++);
+        f->lead[0] = 1;
+    }
+    for (int i = 0; i < n; i++) {
+        int64_t *size = &f->lead[f->n_lead - n + i];
+        if (t->size[i] != 1 && *size != 1 && *size != t->size[i]) return false;
+        *size = CC_MAX(*size, t->size[i]);
+    }
+    return true;
+}
+
+static int64_t step(const CcType *t, int d) { return t->size[d] == 1 ? 0 : t->stride[d]; }
+
+static void stride_of(const CcFlash *f, const CcType *t, CcStrided *s) {
+    const int n = t->ndim - 2, skip = f->n_lead - n;
+    for (int i = 0; i < f->n_lead; i++) s->lead[i] = i < skip ? 0 : step(t, i - skip);
+    s->row = step(t, n);
+    s->col = step(t, n + 1);
+}
+
+/* Sizes and strides of the operands; *out is the result's type with rows and columns last. */
+static bool shape(CcFlash *f, CcType t[4], CcType *out, bool grouped) {
+    const bool mask = f->mask_kind != CC_FLASH_NO_MASK;
+    while (mask && t[MASK].ndim < 2)
+        if (!insert_dim(&t[MASK], 0, 1, 0)) return false;
+    for (int i = Q; i <= V; i++)
+        if (t[i].ndim < 2) return false;
+    const int64_t heads = t[Q].ndim > 2 ? t[Q].size[t[Q].ndim - 3] : 1, kept = t[K].ndim > 2 ? t[K].size[t[K].ndim - 3] : 1;
+    if (grouped && heads != kept) {
+        if (t[K].ndim < 3 || t[V].ndim < 3 || t[V].size[t[V].ndim - 3] != kept || heads % kept) return false;
+        for (int i = Q; i <= (mask ? MASK : V); i++)
+            if (!group_heads(&t[i], heads / kept, i == K || i == V)) return false;
+        if (!group_heads(out, heads / kept, false)) return false;
+    }
+    const CcType *q = &t[Q], *k = &t[K], *v = &t[V], *m = &t[MASK];
+    f->rows = q->size[q->ndim - 2];
+    f->depth = q->size[q->ndim - 1];
+    f->keys = k->size[k->ndim - 2];
+    f->width = v->size[v->ndim - 1];
+    for (int i = Q; i <= (mask ? MASK : V); i++)
+        if (!widen(f, &t[i])) return false;
+    if (k->size[k->ndim - 1] != f->depth || v->size[v->ndim - 2] != f->keys || f->depth > CC_FLASH_MAX_DEPTH) return false;
+    if (mask && ((m->size[m->ndim - 2] != 1 && m->size[m->ndim - 2] != f->rows) ||
+                 (m->size[m->ndim - 1] != 1 && m->size[m->ndim - 1] != f->keys)))
+        return false;
+    if (out->ndim != f->n_lead + 2 || out->size[out->ndim - 2] != f->rows || out->size[out->ndim - 1] != f->width ||
+        (f->width > 1 && out->stride[out->ndim - 1] != 1))
+        return false;
+    for (int i = 0; i < f->n_lead; i++)
+        if (out->size[i] != f->lead[i]) return false;
+    CcStrided *strided[] = {&f->q, &f->k, &f->v, &f->mask};
+    for (int i = Q; i <= (mask ? MASK : V); i++) stride_of(f, &t[i], strided[i]);
+    stride_of(f, out, &f->out);
+    f->out.col = 1;
+    return true;
+}
+
+/* The result of a written-out attention as [.., heads, rows, width]: `merged` counts the dims that heads, rows and
+ * columns became: 0 they stayed, 2 [rows, heads * width], 3 [rows, heads, width]. Only from contiguous ones. */
+static bool part_heads(CcType *t, int64_t heads, int merged) {
+    const int c = t->ndim - 1;
+    if (!merged) return true;
+    if (t->ndim < merged || !cc_type_contiguous(t) || heads < 1) return false;
+    if (merged == 2) {
+        const int64_t width = t->size[c] / heads;
+        if (t->size[c] % heads) return false;
+        t->size[c] = heads;
+        t->stride[c] = width;
+        if (!insert_dim(t, c + 1, width, 1)) return false;
+    }
+    const int h = t->ndim - 2, r = t->ndim - 3;
+    const int64_t size = t->size[h], stride = t->stride[h];
+    t->size[h] = t->size[r];
+    t->stride[h] = t->stride[r];
+    t->size[r] = size;
+    t->stride[r] = stride;
+    return size == heads;
+}
+
+static bool number(const CcOperand *o, double *x) {
+    if (o->kind != CC_IN_INT && o->kind != CC_IN_FLOAT && o->kind != CC_IN_BOOL) return false;
+    *x = o->kind == CC_IN_FLOAT ? o->f : (double)o->i;
+    return true;
+}
+
+/* Scale, mask and what masked rows give; what a missing trailing operand is, differs between the two ops. */
+static bool parameters(const CcOperand *o, int n, bool whole, CcFlash *f, CcDtype mask) {
+    double x = 0;
+    const bool masked = o[MASK].kind == CC_IN_VALUE;
+    if (!masked && o[MASK].kind != CC_IN_NONE) return false;
+    if (whole) { /* mask, is_causal, scale, enable_gqa */
+        if (n != 7 || !number(&o[4], &x) || (masked && x != 0)) return false;
+        f->causal = x != 0;
+        if (masked) f->mask_kind = mask == CC_DT_BOOL ? CC_FLASH_KEEP : CC_FLASH_ADD;
+        if (o[5].kind == CC_IN_NONE) x = 0;
+        else if (!number(&o[5], &x)) return false;
+        f->scale = (float)x;
+        f->masked_row = 0;
+        return true;
+    }
+    if (n != 7 || !number(&o[5], &x)) return false; /* mask, fill, scale, merged */
+    f->scale = (float)x;
+    f->masked_row = NAN;
+    if (!masked) return true;
+    f->mask_kind = mask == CC_DT_BOOL ? CC_FLASH_FILL : CC_FLASH_ADD;
+    if (mask != CC_DT_BOOL) return o[4].kind == CC_IN_NONE;
+    if (!number(&o[4], &x)) return false;
+    f->fill = (float)x;
+    return true;
+}
+
+static bool describe(const CcGraph *g, int node, CcAttention *a) {
+    const CcNode *n = &g->node.at[node];
+    const bool whole = n->op == CC_OP_attention;
+    if (n->n_in != 7 || n->n_out != 1 || (!whole && n->op != CC_OP_attend)) return false;
+    const CcOperand *o = &g->operand.at[n->in0];
+    CcType t[4], out = g->val.at[n->out0].type;
+    double x = 0;
+    *a = (CcAttention){.out = n->out0, .value = {-1, -1, -1, -1}};
+    for (int i = Q; i <= MASK; i++) {
+        if (o[i].kind != CC_IN_VALUE) {
+            if (i == MASK) break;
+            return false;
+        }
+        t[i] = g->val.at[o[i].value].type;
+        a->value[i] = o[i].value;
+        if (!readable(&t[i], i == MASK && t[i].dtype == CC_DT_BOOL ? CC_DT_BOOL : CC_DT_F32)) return false;
+    }
+    if (!readable(&out, CC_DT_F32) || !parameters(o, n->n_in, whole, &a->flash, a->value[MASK] < 0 ? CC_DT_OTHER : (CcDtype)t[MASK].dtype))
+        return false;
+    if (!number(&o[6], &x)) return false;
+    if (whole && o[5].kind == CC_IN_NONE) a->flash.scale = (float)(1 / sqrt((double)t[Q].size[t[Q].ndim - 1]));
+    const int64_t heads = t[Q].ndim > 2 ? t[Q].size[t[Q].ndim - 3] : 1;
+    if (!whole && !part_heads(&out, heads, (int)x)) return false;
+    return shape(&a->flash, t, &out, whole && x != 0);
+}
+
+static bool can(const CcGraph *g, int node) {
+    CcAttention a;
+    return describe(g, node, &a);
+}
+
+static void *build(const CcGraph *g, const int *chain, int n, CcArena *arena, CcErr *err) {
+    CcAttention *a = cc_arena_alloc(arena, sizeof *a);
+    if (!a || n != 1 || !describe(g, chain[0], a)) {
+        cc_err_set(err, CC_E_UNSUPPORTED, "an attention that the fused kernel can't do");
+        return NULL;
+    }
+    for (int i = Q; i <= MASK; i++) {
+        if (a->value[i] < 0) continue;
+        a->at[i] = g->val.at[a->value[i]].offset;
+        a->value[i] = cc_graph_base(g, a->value[i]);
+    }
+    return a;
+}
+
+static int run(const void *work, const CcHost *host, CcErr *err) {
+    const CcAttention *a = work;
+    const char *at[4] = {NULL};
+    for (int i = Q; i <= MASK; i++) {
+        if (a->value[i] < 0) continue;
+        at[i] = host->data(host->ctx, a->value[i]);
+        if (!at[i]) return cc_err_set(err, CC_E_HOST, "no data of value %d", a->value[i]);
+        at[i] += a->at[i];
+    }
+    float *out = host->make(host->ctx, a->out);
+    if (!out) return cc_err_set(err, CC_E_HOST, "no memory for value %d", a->out);
+    const CcFlashCall call = {(const float *)at[Q], (const float *)at[K], (const float *)at[V], at[MASK], out};
+    return cc_flash_run(&a->flash, &call, err);
+}
+
+const CcPrimFamily CC_ATTENTIONS = {.name = "attention", .can = can, .build = build, .run = run};
