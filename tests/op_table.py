@@ -245,7 +245,8 @@ row("FM:floor_divide M:__floordiv__ O:floordiv", *binary("t", "d"))
 row("O:floordiv O:mod", *number_first("d", (7, 7.5)))
 row("FM:remainder M:__mod__ O:mod", *binary("t", "d"), *number_first("d", (7, -7)))
 row("FM:fmod", *binary("t", "d"))
-row("FM:pow O:pow", *binary("p", "n"), *(lambda m, n=n: A(m.p(23), n) for n in (0, 1, 2, 3, 4, 0.5, -0.5, -1, -2, 1.7, -3)),
+# Exponents are exact in f32: eager takes them in f64 for some elements of a tensor, and in f32 for others.
+row("FM:pow O:pow", *binary("p", "n", numbers=False), *(lambda m, n=n: A(m.p(23), n) for n in (0, 1, 2, 3, 4, 0.5, -0.5, -1, -2, 1.75, -3)),
     *number_first("x", (2, 0.5)), lambda m: A(m.t(23), 3), lambda m: A(m.t(23), m.x(23)), ulp=8)
 row("M:__pow__ M:__rpow__", lambda m: A(m.p(23), 2), lambda m: A(m.x(23), 3), ulp=8)
 each("FM:square", *unary("x"))
@@ -469,7 +470,8 @@ row("F:real F:conj M:resolve_conj", *unary()[:3])
 INDEX = (0, -1, slice(1, None), slice(None, None, 2), (slice(None), 1), (..., 0), None, (0, 1), (slice(1, 3), None, -2), (..., slice(0, 0)), True, 9)
 row("X:getitem", *(lambda m, i=i: A(m.t(4, 6), i) for i in INDEX), lambda m: A(m.t(4, 6), m.idx(4, 3)), lambda m: A(m.t(4, 6), (m.idx(4, 3), m.idx(6, 3))),
     lambda m: A(m.t(4, 6), (slice(None), m.idx(6, 2, 2))), lambda m: A(m.t(4, 6), [0, 2]), lambda m: A(m.t(4, 6), m.mask(4, 6)), lambda m: A(m.t(4, 6), m.idx(4)), lambda m: A(m.t(3), m.idx(3, 2) + 3))
-row("O:getitem M:__getitem__", *(lambda m, i=i: A(m.t(4, 6), i) for i in (0, (..., 0))), breaks=True)
+row("M:__getitem__", *(lambda m, i=i: A(m.t(4, 6), i) for i in (0, (..., 0))))
+row("O:getitem", *(lambda m, i=i: A(m.t(4, 6), i) for i in (0, (..., 0))), breaks=True)
 
 # ---- layout ----------------------------------------------------------------------------------------------------------------
 JOINED = (lambda m: A([m.t(2, 3), m.t(2, 3)]), lambda m: A((m.t(2, 3), m.t(2, 3), m.t(2, 3)), 1), lambda m: A([m.t(3, 2).t(), m.t(2, 3)], -1), lambda m: A([m.t(2, 3), m.t(2, 3, dtype=m.other())], 1),
@@ -623,7 +625,8 @@ row("M:index_add_", lambda m: A(m.x(4, 6), 1, m.idx(6, 9), m.x(4, 9)), **SUMS)
 row("M:index_put_", lambda m: A(m.t(4, 6), (torch.tensor([2, 0]),), m.t(6)), lambda m: A(m.t(4, 6), (m.mask(4, 6),), m.t()))
 row("X:setitem", *(lambda m, i=i: A(m.t(4, 6), i, 2) for i in INDEX), lambda m: A(m.t(4, 6), m.mask(4, 6), 0.5), lambda m: A(m.t(4, 6), m.idx(4, 2), m.t(6)), lambda m: A(m.t(4, 6), (slice(None), 1), m.t(4)),
     lambda m: A(m.t(4, 6), 1, m.t(6).to(m.other())), lambda m: A(m.t(4, 6), 1, m.t(5)))
-row("O:setitem M:__setitem__", *(lambda m, i=i: A(m.t(4, 6), i, 2) for i in (0, (..., 0))), breaks=True)
+row("M:__setitem__", *(lambda m, i=i: A(m.t(4, 6), i, 2) for i in (0, (..., 0))))
+row("O:setitem", *(lambda m, i=i: A(m.t(4, 6), i, 2) for i in (0, (..., 0))), breaks=True)
 row("X:delayed", *(lambda m, i=i: A(m.t(4, 6), i, 2) for i in (0, (..., 0), slice(1, 3))))
 row("M:cumsum_ M:tril_ M:triu_", lambda m: A(m.x(4, 6), 0), **SUMS)
 row("M:transpose_ M:swapaxes_", lambda m: A(m.t(2, 3), 0, 1))
