@@ -3,14 +3,17 @@
 A row names its callables as csrc/tens/binds.def does, with further spaces: F torch · M torch.Tensor · N torch._C._nn ·
 S torch._C._special · P torch.nn.functional · L torch.linalg · O operator · X Own. A case is a function from a Maker, which gives
 random tensors of the dtype under test, to (args, kwargs). The first name of a row runs all cases in f32 and a covering
-choice of them in the other dtypes; the others run the first one. What eager refuses has to be refused alike.
+choice of them in the other dtypes; the others run two. CCOMPILE_OPS=all runs everything with every dtype (many minutes).
+What eager refuses has to be refused alike.
 
 How results are compared (see test_ops.Compare): `ulp` 0 is bit for bit; else so many units in the last place of the result's
 dtype, or no farther from the f64 result than twice eager's own distance. `norm` measures both against the largest element
 of the result (sums, products: the order of additions is free)."""
 
 import dataclasses
+import itertools
 import operator
+import os
 from collections.abc import Callable
 
 import torch
@@ -39,6 +42,7 @@ FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 INTS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
 f32, f64, bf16, f16, i64, i32, i16, i8, u8, b1 = FLOATS + INTS
 inf, nan = float("inf"), float("nan")
+ALL = os.environ.get("CCOMPILE_OPS") == "all"
 SPECIAL = [0.0, -0.0, 1.0, -1.0, inf, -inf, nan, 1e-42, -1e-42, 1e-40, 88.0, -88.0, 0.5, 2.5, -2.5, 1.5, 100.0, -110.0, 6e-8]
 
 
@@ -131,6 +135,9 @@ class Row:
 
     def chosen(self):
         """(name, dtype, case): all cases in the first dtype, a covering choice in the others; one for each alias."""
+        if ALL:
+            yield from itertools.product(self.names, self.dtypes, self.cases)
+            return
         first, *others = self.dtypes
         for case in self.cases:
             yield self.names[0], first, case
