@@ -1,4 +1,4 @@
-# make demo | test | lint | bench | build | clean. Each target does its own set-up, in $(VENV); repeated runs reuse it.
+# make demo | test | lint | bench | bench-overhead | build | clean. Each target does its own set-up, in $(VENV); repeated runs reuse it.
 # PYTHON: the CPython that $(VENV) is made with. PYTEST_ARGS: further arguments of pytest.
 
 VENV ?= .venv
@@ -15,7 +15,7 @@ LINT := $(VENV)/.ccompile-lint
 BUILT := $(VENV)/.ccompile-built
 INPUTS := setup.py pyproject.toml $(wildcard csrc/*/*.c csrc/*/*.h csrc/*/*.def)
 
-.PHONY: demo test test-frames test-main lint bench build clean distclean
+.PHONY: demo test test-frames test-main lint bench bench-overhead build clean distclean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -29,7 +29,11 @@ test-main: $(BUILT)
 
 build: $(BUILT)
 
+# Peers are measured when they are there: $(VENV)/bin/python -m pip install -e '.[bench]' --no-build-isolation
 bench: $(BUILT)
+	$(PY) benchmarks/bench_models.py $(BENCH_ARGS)
+
+bench-overhead: $(BUILT)
 	$(PY) benchmarks/bench_overhead.py $(BENCH_ARGS)
 
 # ---- set-up

@@ -218,20 +218,23 @@ class Walk:
                 right = [s for s, n in zip(b.stride(), b.shape) if n > 1 and b.numel()]
                 self.want(left == right, path, "strides", a.stride(), b.stride())
                 self.storage(a, b, path)
-            rtol, atol = TOLERANCE.get(a.dtype, (0, 0))
-            if a.dtype in TOLERANCE:
-                rtol, atol = self.rtol or rtol, self.atol or atol
-            if a.layout != torch.strided:
-                a, b = a.to_dense(), b.to_dense()
-            with torch.inference_mode():
-                try:
-                    torch.testing.assert_close(
-                        b.as_subclass(torch.Tensor), a.as_subclass(torch.Tensor), rtol=rtol, atol=atol, equal_nan=True
-                    )
-                except AssertionError as error:
-                    self.fail(path, str(error).replace("\n", " "))
+            self.values(a, b, path)
             if a.is_leaf:
                 self.go(a.grad, b.grad, path + ".grad")
+
+    def values(self, a, b, path):
+        rtol, atol = TOLERANCE.get(a.dtype, (0, 0))
+        if a.dtype in TOLERANCE:
+            rtol, atol = self.rtol or rtol, self.atol or atol
+        if a.layout != torch.strided:
+            a, b = a.to_dense(), b.to_dense()
+        with torch.inference_mode():
+            try:
+                torch.testing.assert_close(
+                    b.as_subclass(torch.Tensor), a.as_subclass(torch.Tensor), rtol=rtol, atol=atol, equal_nan=True
+                )
+            except AssertionError as error:
+                self.fail(path, str(error).replace("\n", " "))
 
     def storage(self, a, b, path):
         left, right = a.untyped_storage(), b.untyped_storage()

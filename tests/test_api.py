@@ -1076,6 +1076,34 @@ def test_overhead_benchmark(capsys, monkeypatch):
     assert row["ccompile_over_ns"] == pytest.approx(row["ccompile_ns"] - row["eager_ns"], abs=1)
 
 
+def test_model_benchmark():
+    """Its smallest workload, against nobody: the rows and the tables that it makes of them."""
+    command = [sys.executable, str(ROOT / "benchmarks/bench_models.py"), "SimpleNet b1", "--compilers", "ccompile", "--seconds", "0.05"]
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stdout.splitlines()
+    row = json.loads(line)
+    assert (row["workload"], row["compiler"], row["input"], row["threads"]) == ("SimpleNet b1", "ccompile", "1x512", 2)
+    assert row["ms"] > 0 and row["speedup"] == pytest.approx(row["eager_ms"] / row["ms"]) and row["blocks"] >= 5
+    assert row["error"] < 1e-5 and row["first_extra_ms"] > 0 and min(row["peak_mib"], row["eager_peak_mib"]) > 50
+    bench = runpy.run_path(str(ROOT / "benchmarks/bench_models.py"))
+    peer = {**row, "compiler": "openvino", "speedup": row["speedup"] / 2}
+    text = bench["told"]([row, {"workload": "SimpleNet b1", "compiler": "inductor", "failed": "E: x"}, peer], ["ccompile", "inductor", "openvino"])
+    assert f"| SimpleNet b1 | 1x512 |" in text and "1 of 1 workloads, geomean 2.00" in text
+    failed = [{"workload": "w", "compiler": "inductor", "failed": "E: x"}, {"compiler": "onnxruntime", "missing": "not installed: onnx"}]
+    assert bench["notes"](failed, True) == ["onnxruntime: not installed: onnx", "inductor failed on w: E: x"]
+    assert len(bench["notes"](failed, False)) == 2
+
+
+def test_step_benchmark():
+    command = [sys.executable, str(ROOT / "benchmarks/bench_steps.py"), "LSTM head", "--calls", "2", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    row = json.loads(done.stdout)
+    assert row["workload"] == "LSTM head" and row["ms"] == pytest.approx(sum(row["kinds"].values()))
+    assert 0 < sum(row["host"].values()) <= 1 and "lstm" in row["host"]
+
+
 def test_compiled_types_are_what_they_say():
     assert isinstance(ccompile.compile(scaled), _core.Compiled)
     assert isinstance(ccompile.disable(scaled), _core.Disabled)

@@ -9,6 +9,7 @@
  * Names and operands are single lower-case letters: a to e are operands, unless a part was given
  * that name before. */
 #include <ctype.h>
+#include <math.h>
 #include <pthread.h>
 
 #include "ir.h"
@@ -29,6 +30,7 @@ typedef struct Case {
     double value;
     const char *text;
 } Case;
+#define SINGLE HUGE_VAL
 static const Case CASES[] = {
 #define CC_OPROW(...)
 #define CC_OPCASE(id, operand, value, text) {CC_OP_##id, operand, value, text},
@@ -244,6 +246,10 @@ const CcExpr *cc_op_expr(const CcGraph *g, const CcNode *node) {
             continue;
         }
         const CcOperand *o = &g->operand.at[node->in0 + CASES[i].operand];
+        const bool number = o->kind == CC_IN_INT || o->kind == CC_IN_FLOAT || o->kind == CC_IN_BOOL;
+        if (CASES[i].value == SINGLE &&
+            (number || (o->kind == CC_IN_VALUE && cc_type_numel(&g->val.at[o->value].type) == 1)))
+            return &parsed.special[i];
         if ((o->kind == CC_IN_INT && (double)o->i == CASES[i].value) ||
             (o->kind == CC_IN_FLOAT && o->f == CASES[i].value))
             return &parsed.special[i];

@@ -1,5 +1,5 @@
 /* What C callables do: the rows of callee.def, resolved once into an identity map. Builtin functions and bound builtin
- * methods are known by their PyMethodDef, slot wrappers by their wrapperbase, everything else by the object. */
+ * methods are known by their PyMethodDef, slot wrappers by their slot and what fills it, everything else by the object. */
 #include "rec_int.h"
 
 static const struct {
@@ -21,6 +21,12 @@ typedef struct {
     PyObject *self;
 } MethodWrapper;
 
+/* All types share one wrapperbase for a name, and one function may fill several slots (__setitem__ and __delitem__). */
+static const void *slot_identity(const PyWrapperDescrObject *d)
+{
+    return (const void *)((uintptr_t)d->d_base ^ (uintptr_t)d->d_wrapped << 1);
+}
+
 static const void *identity(PyObject *o)
 {
     if (PyCFunction_Check(o)) {
@@ -31,8 +37,8 @@ static const void *identity(PyObject *o)
         return f->m_ml;
     }
     if (Py_IS_TYPE(o, &PyMethodDescr_Type) || Py_IS_TYPE(o, &PyClassMethodDescr_Type)) return ((PyMethodDescrObject *)o)->d_method;
-    if (Py_IS_TYPE(o, &PyWrapperDescr_Type)) return ((PyWrapperDescrObject *)o)->d_base;
-    if (Py_IS_TYPE(o, cc_type_method_wrapper())) return ((MethodWrapper *)o)->descr->d_base;
+    if (Py_IS_TYPE(o, &PyWrapperDescr_Type)) return slot_identity((PyWrapperDescrObject *)o);
+    if (Py_IS_TYPE(o, cc_type_method_wrapper())) return slot_identity(((MethodWrapper *)o)->descr);
     return o;
 }
 

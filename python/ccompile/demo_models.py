@@ -1,7 +1,8 @@
 """The workloads: one registry for the demo, the benchmarks and the tests. Random weights, nothing is downloaded.
 
 SimpleNet, ComplexModel, complex_activation and feature_enhancement are those of the torch.compile mode/dynamic
-notebook; SimpleModel (conv-bn-relu) and MiniTransformer those of the Python 3.14 article."""
+notebook; SimpleModel (conv-bn-relu) and MiniTransformer those of the Python 3.14 article. The 16 with `bench` are what
+benchmarks/bench_models.py compares with other compilers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -232,6 +233,26 @@ class MiniTransformer(nn.Module):
         return logits
 
 
+class LSTMHead(nn.Module):
+    """A sequence classifier: two recurrent layers and a head on the last step."""
+
+    def __init__(self, features: int = 64, hidden: int = 128, num_classes: int = 10):
+        super().__init__()
+        self.lstm = nn.LSTM(features, hidden, num_layers=2, batch_first=True)
+        self.norm = nn.LayerNorm(hidden)
+        self.head = nn.Sequential(nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, num_classes))
+
+    def forward(self, x):
+        out, _ = self.lstm(x)
+        return F.softmax(self.head(self.norm(out[:, -1])), dim=-1)
+
+
+def linear_chain(width: int = 64, depth: int = 16) -> nn.Sequential:
+    """Many small layers: what a call costs beside its arithmetic."""
+    layers = [layer for _ in range(depth) for layer in (nn.Linear(width, width), nn.LayerNorm(width), nn.GELU())]
+    return nn.Sequential(*layers)
+
+
 def add_one(x):
     return x + 1
 
@@ -246,6 +267,7 @@ class Workload:
     inputs: Callable[[], tuple[tuple, dict]]
     target: float = 0.97  # least speed-up over eager that we hold ourselves to
     demo: bool = True
+    bench: bool = True
 
     @property
     def available(self) -> bool:
@@ -260,11 +282,11 @@ def _ids(vocabulary: int, *shape: int, **kwargs: Any) -> Callable[[], tuple[tupl
     return lambda: ((torch.randint(0, vocabulary, shape),), kwargs)
 
 
-def _transformers(config: str, model: str) -> Callable[[], nn.Module]:
+def _transformers(config: str, model: str, **settings: Any) -> Callable[[], nn.Module]:
     def make() -> nn.Module:
         import transformers
 
-        return getattr(transformers, model)(getattr(transformers, config)())
+        return getattr(transformers, model)(getattr(transformers, config)(**settings))
 
     return make
 
@@ -273,22 +295,35 @@ def _mini_transformer() -> nn.Module:
     return MiniTransformer(vocab_size=10000, d_model=256, num_heads=8, num_layers=4, d_ff=1024, max_seq_len=512)
 
 
+_SMALL_LLAMA = {"vocab_size": 8000, "hidden_size": 512, "intermediate_size": 1376, "num_hidden_layers": 6,
+                "num_attention_heads": 8, "num_key_value_heads": 4}  # fmt: skip
+_IMAGE = (1, 3, 224, 224)
+
 _REGISTRY = [
-    Workload("x + 1", "4", lambda: add_one, _of(4), target=0, demo=False),
+    Workload("x + 1", "4", lambda: add_one, _of(4), target=0, demo=False, bench=False),
     Workload("SimpleNet b1", "1x512", SimpleNet, _of(1, 512), target=1.0, demo=False),
     Workload("SimpleNet", "32x512", SimpleNet, _of(32, 512), target=1.5),
+    Workload("complex_activation small", "64x512", lambda: complex_activation, _of(64, 512), demo=False, bench=False),
     Workload("complex_activation", "16x128x56x56", lambda: complex_activation, _of(16, 128, 56, 56), target=1.5),
-    Workload("feature_enhancement", "16x128x56x56", lambda: feature_enhancement, _of(16, 128, 56, 56), demo=False),
+    Workload("feature_enhancement", "8x64x64x64", lambda: feature_enhancement, _of(8, 64, 64, 64), demo=False),
+    Workload("linear_chain", "8x64", linear_chain, _of(8, 64), demo=False),
+    Workload("LSTM head", "8x32x64", LSTMHead, _of(8, 32, 64), demo=False),
     Workload("ComplexModel", "8x3x224x224", ComplexModel, _of(8, 3, 224, 224)),
     Workload("SimpleModel", "32x3x32x32", SimpleModel, _of(32, 3, 32, 32)),
     Workload("MiniTransformer", "16x128", _mini_transformer, _ids(10000, 16, 128), target=1.5),
     Workload("ResNet-50", "transformers 1x3x224x224", _transformers("ResNetConfig", "ResNetForImageClassification"),
-             _of(1, 3, 224, 224)),
+             _of(*_IMAGE)),
+    Workload("MobileNetV2", "transformers 1x3x224x224",
+             _transformers("MobileNetV2Config", "MobileNetV2ForImageClassification"), _of(*_IMAGE), demo=False),
+    Workload("ConvNeXt-T", "transformers 1x3x224x224", _transformers("ConvNextConfig", "ConvNextForImageClassification"),
+             _of(*_IMAGE), demo=False),
     Workload("BERT-Base", "transformers 1x128", _transformers("BertConfig", "BertModel"), _ids(30522, 1, 128)),
     Workload("GPT-2", "transformers 1x128", _transformers("GPT2Config", "GPT2LMHeadModel"),
              _ids(50257, 1, 128, use_cache=False)),
+    Workload("small Llama", "transformers 1x64", _transformers("LlamaConfig", "LlamaForCausalLM", **_SMALL_LLAMA),
+             _ids(8000, 1, 64, use_cache=False), demo=False),
     Workload("ViT-Base", "transformers 1x3x224x224", _transformers("ViTConfig", "ViTForImageClassification"),
-             _of(1, 3, 224, 224)),
+             _of(*_IMAGE)),
 ]  # fmt: skip
 WORKLOADS = {workload.name: workload for workload in _REGISTRY}
 

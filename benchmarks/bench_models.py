@@ -1,0 +1,368 @@
+"""ccompile and its peers against eager on whole models.
+
+    python benchmarks/bench_models.py [--compilers NAMES] [--seconds 4] [--json] [--verbose] [WORKLOAD ...]
+
+Each compiler has a process of its own for each workload, where eager and compiled calls alternate in blocks: two runtimes'
+spinning threads must not share the cores. A time is the least of its blocks. Memory is the peak resident set of a further
+process that makes a few calls and nothing else, over that of the same process without a compiler.
+
+Peers are optional (`pip install ccompile[bench]`; Inductor also needs a C++ compiler): what is missing is a '-' and said
+once, and a peer that fails on a workload is one, too (--verbose: with the reason). --json prints one line for each pair of
+workload and compiler instead of the tables."""
+
+import argparse
+import contextlib
+import json
+import math
+import os
+import platform
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from statistics import median
+from typing import Any
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+COMPILERS = ("ccompile", "ccompile-max", "inductor", "openvino", "onnxruntime")
+PEERS = COMPILERS[2:]
+NEEDS = {"openvino": ("openvino",), "onnxruntime": ("onnxruntime", "onnx", "onnxscript")}
+MEMORY_CALLS = 3
+
+
+def missing(compiler: str) -> str | None:
+    """What has to be installed before this compiler can run, or None."""
+    absent = [name for name in NEEDS.get(compiler, ()) if find_spec(name) is None]
+    if absent:
+        return f"not installed: {', '.join(absent)}"
+    if compiler == "inductor" and not any(map(shutil.which, (os.environ.get("CXX", ""), "g++", "c++", "clang++"))):
+        return "no C++ compiler was found"
+    return None
+
+
+# ---- compilers: (model, args, kwargs) -> what is called as the model is ---------------------------------------------------
+def compile_eager(model: Any, args: tuple, kwargs: dict) -> Callable:
+    return model
+
+
+def compile_ccompile(model: Any, args: tuple, kwargs: dict) -> Callable:
+    import ccompile
+
+    return ccompile.compile(model)
+
+
+def compile_ccompile_max(model: Any, args: tuple, kwargs: dict) -> Callable:
+    import ccompile
+
+    return ccompile.compile(model, mode="max-autotune")
+
+
+def compile_inductor(model: Any, args: tuple, kwargs: dict) -> Callable:
+    import torch
+
+    torch._inductor.config.force_disable_caches = True  # the first call is the first
+    return torch.compile(model)
+
+
+def as_module(model: Any, kwargs: dict) -> Any:
+    """For exporters: tensors in, a tuple of the result's tensors out."""
+    import torch
+    from ccompile.demo import tensors
+
+    class Plain(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, x):
+            return tuple(tensors(self.model(x, **kwargs)))
+
+    return Plain().eval()
+
+
+def compile_openvino(model: Any, args: tuple, kwargs: dict) -> Callable:
+    import openvino
+    import torch
+
+    plain = as_module(model, kwargs)
+    try:
+        converted = openvino.convert_model(plain, example_input=args, input=[list(a.shape) for a in args])
+    except Exception:  # what can't be traced may be exported
+        converted = openvino.convert_model(torch.export.export(plain, args))
+    hints = {"INFERENCE_NUM_THREADS": torch.get_num_threads(), "PERFORMANCE_HINT": "LATENCY",
+             "INFERENCE_PRECISION_HINT": "f32"}  # fmt: skip
+    request = openvino.Core().compile_model(converted, "CPU", hints).create_infer_request()
+
+    def call(*given: Any, **_: Any) -> tuple:
+        found = request.infer([a.numpy() for a in given], share_inputs=True, share_outputs=False)
+        return tuple(torch.from_numpy(found[i]) for i in range(len(found)))
+
+    return call
+
+
+def compile_onnxruntime(model: Any, args: tuple, kwargs: dict) -> Callable:
+    import onnxruntime
+    import torch
+
+    program = torch.onnx.export(as_module(model, kwargs), args, dynamo=True, verbose=False, optimize=True)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+    session = onnxruntime.InferenceSession(
+        program.model_proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    names = [i.name for i in session.get_inputs()]
+
+    def call(*given: Any, **_: Any) -> tuple:
+        found = session.run(None, {name: a.numpy() for name, a in zip(names, given, strict=True)})
+        return tuple(map(torch.from_numpy, found))
+
+    return call
+
+
+COMPILE: dict[str, Callable] = {
+    "eager": compile_eager,
+    "ccompile": compile_ccompile,
+    "ccompile-max": compile_ccompile_max,
+    "inductor": compile_inductor,
+    "openvino": compile_openvino,
+    "onnxruntime": compile_onnxruntime,
+}
+
+
+# ---- in a worker's process ------------------------------------------------------------------------------------------------
+def blocks(calls: list[Callable[[], Any]], seconds: float, block: float = 0.05) -> list[list[float]]:
+    """Milliseconds of a call, one value for each block of each callable; blocks alternate. The first call of a block is not
+    counted, and before it the other runtime's threads get time to fall asleep."""
+    loops = []
+    for call in calls:
+        call()
+        begin = time.perf_counter()
+        call()
+        loops.append(max(1, min(10_000, int(min(block, seconds / 8) / max(time.perf_counter() - begin, 1e-7)))))
+    found: list[list[float]] = [[] for _ in calls]
+    end = time.perf_counter() + seconds
+    while len(found[0]) < 5 or time.perf_counter() < end:
+        for i, call in enumerate(calls):
+            time.sleep(0.005)
+            call()
+            begin = time.perf_counter()
+            for _ in range(loops[i]):
+                call()
+            found[i].append((time.perf_counter() - begin) / loops[i] * 1e3)
+    return found
+
+
+def worker(compiler: str, name: str, seconds: float, threads: int, memory: bool) -> dict[str, Any]:
+    """What one process measures: the peak of its memory, or the times."""
+    import registry
+    import torch
+    from ccompile.demo import largest_error, tensors
+
+    torch.set_num_threads(threads)
+    workload = registry.WORKLOADS[name]
+    model = registry.build(workload)
+    args, kwargs = workload.inputs()
+    with torch.no_grad():
+        if memory:
+            fn = COMPILE[compiler](model, args, kwargs)
+            for _ in range(MEMORY_CALLS):
+                fn(*args, **kwargs)
+            return {"peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+        others, _ = workload.inputs()
+        for _ in range(2):
+            expected, expected_other = model(*args, **kwargs), model(*others, **kwargs)
+        begin = time.perf_counter()
+        model(*args, **kwargs)
+        warm = time.perf_counter() - begin
+        begin = time.perf_counter()
+        fn = COMPILE[compiler](model, args, kwargs)
+        first_result = fn(*args, **kwargs)
+        first = time.perf_counter() - begin
+        pairs = ((first_result, expected), (fn(*others, **kwargs), expected_other))
+        error = max(
+            largest_error([a], [b]) / max(float(b.abs().max()), 1e-30)
+            for got, want in pairs
+            for a, b in zip(tensors(got), tensors(want), strict=True)
+        )
+        eager, compiled = blocks([lambda: model(*args, **kwargs), lambda: fn(*args, **kwargs)], seconds)
+    return {
+        "eager_ms": min(eager),
+        "ms": min(compiled),
+        "eager_median_ms": median(eager),
+        "median_ms": median(compiled),
+        "speedup": min(eager) / min(compiled),
+        "first_extra_ms": (first - warm) * 1e3,
+        "error": error,  # over the largest element
+        "blocks": len(eager),
+        "torch": torch.__version__,
+    }
+
+
+def work(text: str) -> int:
+    """A worker's main: its arguments as JSON, its result as the last line of stdout."""
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            row = worker(**json.loads(text))
+    except Exception as error:  # one compiler must not hide the others
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        row = {"failed": f"{type(error).__name__}: {' '.join(lines)[:300]}"}
+    print(json.dumps(row), flush=True)
+    os._exit(0)  # some runtimes' threads don't end
+
+
+# ---- in the parent --------------------------------------------------------------------------------------------------------
+def start(timeout: float, **task: Any) -> dict[str, Any]:
+    """Runs a worker, and gives its result or {"failed": reason}."""
+    environment = {**os.environ, "OMP_NUM_THREADS": str(task["threads"]), "TOKENIZERS_PARALLELISM": "false"}
+    command = [sys.executable, os.path.abspath(__file__), "--worker", json.dumps(task)]
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout)
+    except subprocess.TimeoutExpired:
+        return {"failed": f"no result after {timeout:g} s"}
+    try:
+        return json.loads(done.stdout.splitlines()[-1])
+    except (IndexError, ValueError):
+        return {"failed": f"exit status {done.returncode}: {done.stderr.strip()[-300:]}"}
+
+
+def measure(name: str, what: str, compilers: list[str], args: argparse.Namespace) -> list[dict[str, Any]]:
+    """A row for each compiler."""
+    task = {"name": name, "seconds": args.seconds, "threads": args.threads}
+    base = start(args.timeout, compiler="eager", memory=True, **task) if args.memory else {}
+    rows = []
+    for compiler in compilers:
+        row = {"bench": "models", "workload": name, "input": what, "compiler": compiler, "threads": args.threads}
+        absent = missing(compiler)
+        row.update({"missing": absent} if absent else start(args.timeout, compiler=compiler, memory=False, **task))
+        if args.memory and "ms" in row:
+            peak = start(args.timeout, compiler=compiler, memory=True, **task)
+            row["peak_mib"], row["eager_peak_mib"] = peak.get("peak_mib"), base.get("peak_mib")
+        row.update(python=platform.python_version(), processors=os.cpu_count())
+        rows.append(row)
+        if args.json:
+            print(json.dumps(row), flush=True)
+    return rows
+
+
+def table(head: list[str], body: list[list[str]]) -> str:
+    """Aligned, and valid Markdown; the first column is text."""
+    widths = [max(len(line[i]) for line in [head, *body]) for i in range(len(head))]
+
+    def line(cells: list[str]) -> str:
+        return "| " + " | ".join(c.rjust(w) if i else c.ljust(w) for i, (c, w) in enumerate(zip(cells, widths, strict=True))) + " |"
+
+    rule = "| " + " | ".join("-" * (w - 1) + ":" if i else "-" * w for i, w in enumerate(widths)) + " |"
+    return "\n".join([line(head), rule, *map(line, body)])
+
+
+def geomean(values: list[float]) -> float:
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def over(row: dict[str, Any]) -> float | None:
+    """Peak memory over eager's, MiB."""
+    peak, eager = row.get("peak_mib"), row.get("eager_peak_mib")
+    return None if peak is None or eager is None else peak - eager
+
+
+def told(rows: list[dict[str, Any]], compilers: list[str]) -> str:
+    """The tables and the sentences under them."""
+    at = {(row["workload"], row["compiler"]): row for row in rows}
+    names = list(dict.fromkeys(row["workload"] for row in rows))
+
+    def cell(name: str, compiler: str, key: str, form: str) -> str:
+        value = at[name, compiler].get(key)
+        return "-" if value is None else format(value, form)
+
+    def column(compiler: str, key: str) -> list[float]:
+        return [at[name, compiler][key] for name in names if at[name, compiler].get(key) is not None]
+
+    speed, cost = [], []
+    for name in names:
+        eager = min((at[name, c]["eager_ms"] for c in compilers if "eager_ms" in at[name, c]), default=None)
+        errors = [at[name, c]["error"] for c in compilers if c.startswith("ccompile") and "error" in at[name, c]]
+        speed.append([name, at[name, compilers[0]]["input"], "-" if eager is None else f"{eager:.3f}",
+                      *(cell(name, c, "speedup", ".2f") for c in compilers), f"{max(errors):.0e}" if errors else "-"])  # fmt: skip
+        extra = [cell(name, c, "first_extra_ms", ".0f") for c in compilers]
+        memory = [over(at[name, c]) for c in compilers]
+        cost.append([name, *extra, *("-" if m is None else f"{m:+.0f}" for m in memory)])
+    speed.append(["geomean", "", "", *(f"{geomean(v):.2f}" if (v := column(c, "speedup")) else "-" for c in compilers), ""])
+    for label, reduce in (("median", median), ("worst", max)):
+        line = [label]
+        for values in (
+            *(column(c, "first_extra_ms") for c in compilers),
+            *([m for name in names if (m := over(at[name, c])) is not None] for c in compilers),
+        ):
+            line.append(f"{reduce(values):.0f}" if values else "-")
+        cost.append(line)
+    parts = ["Speed-up over eager; largest error of ccompile, over the largest element:", table(["workload", "input", "eager ms", *compilers, "error"], speed),
+             "Extra time of the first call, ms; peak memory over eager's, MiB:",
+             table(["workload", *(f"{c} ms" for c in compilers), *(f"{c} MiB" for c in compilers)], cost)]  # fmt: skip
+    parts += [text for c in compilers if c not in PEERS and (text := against_peers(c, names, compilers, at))]
+    return "\n\n".join(parts)
+
+
+def against_peers(compiler: str, names: list[str], compilers: list[str], at: dict[tuple[str, str], dict[str, Any]]) -> str:
+    ratios = []
+    for name in names:
+        best = max((at[name, c]["speedup"] for c in compilers if c in PEERS and "speedup" in at[name, c]), default=None)
+        if best and "speedup" in at[name, compiler]:
+            ratios.append(at[name, compiler]["speedup"] / best)
+    if not ratios:
+        return ""
+    wins = sum(ratio >= 1 for ratio in ratios)
+    return f"{compiler} against the best peer: {wins} of {len(ratios)} workloads, geomean {geomean(ratios):.2f}"
+
+
+def notes(rows: list[dict[str, Any]], verbose: bool) -> list[str]:
+    """Each missing compiler once; failures, with reasons when verbose."""
+    found = list(dict.fromkeys(f"{row['compiler']}: {row['missing']}" for row in rows if "missing" in row))
+    failed = [row for row in rows if "failed" in row]
+    if verbose:
+        found += [f"{row['compiler']} failed on {row['workload']}: {row['failed']}" for row in failed]
+    elif failed:
+        found.append(f"{len(failed)} failed ({', '.join(sorted({row['compiler'] for row in failed}))}): --verbose tells why")
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("workloads", nargs="*", help="names; the 16 of the comparison by default")
+    parser.add_argument("--compilers", default=",".join(COMPILERS), help=f"of {', '.join(COMPILERS)} (default: all)")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of alternating blocks for each pair (default 4)")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--timeout", type=float, default=900.0, help="seconds for each process (default 900)")
+    parser.add_argument("--no-memory", dest="memory", action="store_false", help="leave out the processes that measure memory")
+    parser.add_argument("--json", action="store_true", help="JSON lines instead of the tables")
+    parser.add_argument("--verbose", action="store_true", help="why a compiler failed")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.worker:
+        return work(args.worker)
+    import registry
+
+    compilers = args.compilers.split(",")
+    unknown = [c for c in compilers if c not in COMPILERS] + [w for w in args.workloads if w not in registry.WORKLOADS]
+    if unknown:
+        parser.error(f"unknown {unknown[0]!r}; compilers: {', '.join(COMPILERS)}; workloads: {', '.join(registry.WORKLOADS)}")
+    chosen = [registry.WORKLOADS[name] for name in args.workloads] or [w for w in registry.WORKLOADS.values() if w.bench]
+    rows: list[dict[str, Any]] = []
+    for i, workload in enumerate(chosen, 1):
+        print(f"[{i}/{len(chosen)}] {workload.name}", file=sys.stderr, flush=True)
+        if workload.available:
+            rows += measure(workload.name, workload.what.removeprefix("transformers "), compilers, args)
+        else:
+            print("  skipped: transformers is not installed", file=sys.stderr)
+    if not args.json:
+        print("\n" + told(rows, compilers) + "\n")
+    for note in notes(rows, args.verbose):
+        print(note, file=sys.stderr if args.json else sys.stdout)
+    return 0 if any("ms" in row for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,660 @@
+"""The rows of test_ops.py: torch callables and what they are called with.
+
+A row names its callables as csrc/tens/binds.def does, with further spaces: F torch · M torch.Tensor · N torch._C._nn ·
+S torch._C._special · P torch.nn.functional · L torch.linalg · O operator · X Own. A case is a function from a Maker, which gives
+random tensors of the dtype under test, to (args, kwargs). The first name of a row runs all cases in f32 and a covering
+choice of them in the other dtypes; the others run two. CCOMPILE_OPS=all runs everything with every dtype (many minutes).
+What eager refuses has to be refused alike.
+
+How results are compared (see test_ops.Compare): `ulp` 0 is bit for bit; else so many units in the last place of the result's
+dtype, or no farther from the f64 result than twice eager's own distance. `norm` measures both against the largest element
+of the result (sums, products: the order of additions is free)."""
+
+import dataclasses
+import itertools
+import operator
+import os
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as P
+
+
+
+class Own:
+    """What has no name in torch."""
+
+    def getitem(tensor, index):
+        return tensor[index]
+
+    def setitem(tensor, index, value):
+        tensor[index] = value
+
+    def delayed(tensor, index, value):
+        """A view written through after its base was read."""
+        view, read = tensor[index], tensor * 2
+        view.fill_(value)
+        return view, read
+
+
+SPACES = {"F": torch, "M": torch.Tensor, "N": torch._C._nn, "S": torch._C._special, "P": P, "L": torch.linalg, "O": operator, "X": Own}
+FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+INTS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
+f32, f64, bf16, f16, i64, i32, i16, i8, u8, b1 = FLOATS + INTS
+inf, nan = float("inf"), float("nan")
+ALL = os.environ.get("CCOMPILE_OPS") == "all"
+SPECIAL = [0.0, -0.0, 1.0, -1.0, inf, -inf, nan, 1e-42, -1e-42, 1e-40, 88.0, -88.0, 0.5, 2.5, -2.5, 1.5, 100.0, -110.0, 6e-8]
+
+
+def resolve(name):
+    """The callable of a name such as "F:sin"; it has to exist."""
+    space, _, attribute = name.partition(":")
+    return getattr(SPACES[space], ("special_" if space == "S" else "") + attribute)
+
+
+class Maker:
+    """Seeded tensors of one dtype. Equal seeds give equal tensors."""
+
+    def __init__(self, dtype, seed):
+        self.dtype, self.random, self.made = dtype, torch.Generator().manual_seed(seed), 0
+
+    def t(self, *shape, dtype=None, special=True, scale=3):
+        """Any values; 20 or more floats begin with special ones, in another order for each operand."""
+        dtype = dtype or self.dtype
+        self.made += 1
+        if dtype is b1:
+            return torch.randint(0, 2, shape, generator=self.random).bool()
+        if not dtype.is_floating_point:
+            return torch.randint(0 if dtype is u8 else -9, 10, shape, generator=self.random).to(dtype)
+        made = (torch.randn(shape, generator=self.random, dtype=f64) * scale).to(dtype)
+        if special and made.numel() >= 20:
+            made.view(-1)[: len(SPECIAL)] = torch.tensor(SPECIAL, dtype=f64).roll(5 * self.made).to(dtype)
+        return made
+
+    def x(self, *shape, dtype=None, scale=1):
+        """Finite and tame."""
+        return self.t(*shape, dtype=dtype, special=False, scale=scale)
+
+    def w(self, *shape):
+        """As t, integers from their whole range."""
+        if self.dtype in FLOATS or self.dtype is b1:
+            return self.t(*shape)
+        info = torch.iinfo(self.dtype)
+        made = torch.randint(info.min, info.max, shape, generator=self.random, dtype=i64).to(self.dtype)
+        if made.numel() > 4:
+            made.view(-1)[:4] = torch.tensor([info.min, info.max, 0, 1], dtype=i64).roll(self.made).to(self.dtype)
+        self.made += 1
+        return made
+
+    def p(self, *shape):
+        """Not negative, with inf, nan and 0."""
+        return self.t(*shape).abs()
+
+    def u(self, *shape):
+        """In [-1, 1], with nan and the edges."""
+        return self.t(*shape, scale=0.5).clamp(-1, 1) if self.dtype in FLOATS else self.t(*shape).clamp(0, 1)
+
+    def d(self, *shape):
+        """A divisor: no zero, no denormal (eager's own fmod is NaN there) and, for integers, no overflow."""
+        made = self.t(*shape)
+        small = made.abs() < 1e-3 if self.dtype in FLOATS else made == 0
+        return torch.where(small, torch.ones_like(made), made)
+
+    def n(self, *shape):
+        """Small and not negative: shifts, exponents."""
+        return self.x(*shape).abs().clamp(max=7)
+
+    def mask(self, *shape):
+        return self.t(*shape, dtype=b1)
+
+    def idx(self, high, *shape, dtype=i64):
+        return torch.randint(0, high, shape, generator=self.random).to(dtype)
+
+    def other(self):
+        """A dtype to mix this one with."""
+        return {f32: f64, f64: f32, bf16: f32, f16: bf16, i64: f32, i32: i64, i16: u8, i8: u8, u8: i8, b1: i8}[self.dtype]
+
+
+def A(*args, **kwargs):
+    return args, kwargs
+
+
+def cl(t):
+    return t.contiguous(memory_format=torch.channels_last if t.dim() == 4 else torch.channels_last_3d)
+
+
+@dataclasses.dataclass
+class Row:
+    names: list[str]
+    cases: list[Callable]
+    dtypes: tuple = FLOATS + INTS
+    ulp: float = 0
+    norm: bool = False
+    random: bool = False  # draws from torch's stream
+    breaks: bool = False  # breaks the graph: looks at a shape that depends on data, or is a callable that nothing is known of
+
+    def chosen(self):
+        """(name, dtype, case): all cases in the first dtype, a covering choice in the others; one for each alias."""
+        if ALL:
+            yield from itertools.product(self.names, self.dtypes, self.cases)
+            return
+        first, *others = self.dtypes
+        for case in self.cases:
+            yield self.names[0], first, case
+        for i, dtype in enumerate(others):
+            yield self.names[0], dtype, self.cases[0]
+            if len(self.cases) > 1 and (dtype in FLOATS or len(self.cases) > 9):
+                yield self.names[0], dtype, self.cases[1 + (i * 3) % (len(self.cases) - 1)]
+        for i, name in enumerate(self.names[1:]):
+            yield name, first, self.cases[0]
+            yield name, first, self.cases[(i + 1) % len(self.cases)]
+
+
+ROWS = []
+
+
+def row(names, *cases, **options):
+    """FM:sin is F:sin and M:sin."""
+    single = [f"{space}:{name.partition(':')[2]}" for name in names.split() for space in name.partition(":")[0]]
+    ROWS.append(Row(single, list(cases), **options))
+
+
+def each(names, *cases, **options):
+    """A row for each word."""
+    for name in names.split():
+        row(name, *cases, **options)
+
+
+# ---- pointwise: patterns ----------------------------------------------------------------------------------------------
+def unary(k="t", *more):
+    """One tensor of every shape and layout. k: the Maker's method."""
+    return (
+        lambda m: A(getattr(m, k)(67)),
+        lambda m: A(getattr(m, k)()),
+        lambda m: A(getattr(m, k)(0, 3)),
+        lambda m: A(getattr(m, k)(5, 7).t()),
+        lambda m: A(cl(getattr(m, k)(2, 5, 3, 4))),
+        lambda m: A(getattr(m, k)(3, 1, 5).expand(3, 4, 5)),
+        lambda m: A(getattr(m, k)(4, 33)[:, 1::2]),
+        lambda m: A(getattr(m, k)(2, 3, 5).permute(2, 0, 1)),
+        *more,
+    )
+
+
+def binary(j="t", k="t", *more, numbers=True):
+    def a(m, *shape):
+        return getattr(m, j)(*shape)
+
+    def b(m, *shape):
+        return getattr(m, k)(*shape)
+
+    return (
+        lambda m: A(a(m, 67), b(m, 67)),
+        lambda m: A(a(m, 5, 1, 7), b(m, 3, 1)),
+        lambda m: A(a(m, 4), b(m)),
+        lambda m: A(a(m, 0, 3), b(m, 3)),
+        lambda m: A(a(m, 5, 7).t(), b(m, 7, 5)),
+        lambda m: A(cl(a(m, 2, 5, 3, 4)), cl(b(m, 2, 5, 3, 4))),
+        lambda m: A(cl(a(m, 2, 5, 3, 4)), b(m, 5, 1, 1)),
+        lambda m: A(a(m, 4, 33)[:, ::2], b(m, 1, 17).expand(4, 17)),
+        lambda m: A(a(m, 21), b(m, 21).to(m.other())),
+        lambda m: A(a(m, 21).to(m.other()), b(m).to(m.dtype)),
+        lambda m: A(a(m, 3), b(m, 4)),  # refused
+        *((lambda m, n=n: A(a(m, 23), n) for n in (3, 0.3, True, -2, 2.0)) if numbers else ()),
+        *((lambda m: A(a(m), 2.5), lambda m: A(a(m, 2, 3), torch.tensor(2.5, dtype=f64)), lambda m: A(a(m, 23), torch.tensor(0.37))) if numbers else ()),
+        *more,
+    )
+
+
+def number_first(k="t", numbers=(2, 0.5, -1)):
+    return tuple(lambda m, n=n: A(n, getattr(m, k)(23)) for n in numbers)
+
+
+def ternary(j="t", k="t", l="t", *more):  # noqa: E741
+    def all3(m, *shapes):
+        return A(*(getattr(m, kind)(*shape) for kind, shape in zip((j, k, l), shapes, strict=True)))
+
+    return (
+        lambda m: all3(m, (67,), (67,), (67,)),
+        lambda m: all3(m, (5, 1, 7), (3, 1), (7,)),
+        lambda m: all3(m, (), (4,), ()),
+        lambda m: all3(m, (0, 3), (3,), (1, 3)),
+        lambda m: A(*(cl(t) for t in all3(m, *[(2, 5, 3, 4)] * 3)[0])),
+        lambda m: A(*(t.t() for t in all3(m, *[(4, 9)] * 3)[0])),
+        lambda m: all3(m, (3,), (4,), (3,)),  # refused
+        *more,
+    )
+
+
+NEAR = {"ulp": 4}  # transcendental functions: another polynomial than eager's
+CANCELS = {"ulp": 4, "norm": True}  # differences of rounded terms
+INFS = (lambda m: A(m.t(23), inf), lambda m: A(m.t(23), nan), lambda m: A(m.t(23), -0.0))
+
+# ---- pointwise ---------------------------------------------------------------------------------------------------------
+ALPHA = (lambda m: dict_call(m, alpha=2), lambda m: dict_call(m, alpha=0.5), lambda m: A(m.t(9), 3, alpha=2))
+
+
+def dict_call(m, **kwargs):
+    return A(m.t(4, 23), m.t(23), **kwargs)
+
+
+row("FM:add M:__add__ M:__radd__ O:add", *binary("w", "w"), *INFS, lambda m: A(input=m.t(9), other=m.t(9)))
+row("FM:sub FM:subtract M:__sub__ O:sub", *binary("w", "w"), *INFS)
+row("F:add M:add F:sub M:sub", *ALPHA, ulp=1)
+row("F:rsub", *binary("w", "w"), *ALPHA, ulp=1)
+row("O:sub O:add O:mul", *number_first("w"), lambda m: A(True, m.t(9)))
+row("FM:mul FM:multiply M:__mul__ M:__rmul__ O:mul", *binary("w", "w"), *INFS)
+row("FM:div FM:divide FM:true_divide M:__truediv__ M:__div__ O:truediv", *binary("t", "t"), *INFS, ulp=1)
+row("O:truediv", *number_first("t"), ulp=1)
+for mode in ("floor", "trunc"):
+    row("FM:div FM:divide", *(lambda m, c=c, mode=mode: A(*c(m)[0], rounding_mode=mode) for c in binary("t", "d")))
+row("FM:floor_divide M:__floordiv__ O:floordiv", *binary("t", "d"))
+row("O:floordiv O:mod", *number_first("d", (7, 7.5)))
+row("FM:remainder M:__mod__ O:mod", *binary("t", "d"), *number_first("d", (7, -7)))
+row("FM:fmod", *binary("t", "d"))
+# Exponents are exact in f32: eager takes them in f64 for some elements of a tensor, and in f32 for others.
+row("FM:pow O:pow", *binary("p", "n", numbers=False), *(lambda m, n=n: A(m.p(23), n) for n in (0, 1, 2, 3, 4, 0.5, -0.5, -1, -2, 1.75, -3)),
+    *number_first("x", (2, 0.5)), lambda m: A(m.t(23), 3), lambda m: A(m.t(23), m.x(23)), ulp=8)
+row("M:__pow__ M:__rpow__", lambda m: A(m.p(23), 2), lambda m: A(m.x(23), 3), ulp=8)
+each("FM:square", *unary("x"))
+row("FM:neg FM:negative M:__neg__ O:neg", *unary("w"))
+row("FM:abs FM:absolute M:__abs__ O:abs", *unary("w"))
+each("FM:sign FM:sgn FM:signbit FM:floor FM:ceil FM:frac FM:isnan FM:isinf FM:isfinite FM:isposinf FM:isneginf FM:isreal", *unary())
+each("FM:positive O:pos", *unary())
+row("FM:trunc FM:fix", *unary())
+row("FM:round S:round", *unary(), lambda m: A(m.t(67), decimals=1), lambda m: A(m.t(67), decimals=0))
+row("FM:sqrt", *unary("p"), lambda m: A(m.t(67)), ulp=1)
+each("FM:rsqrt FM:reciprocal", *unary("p"), ulp=2)
+each("FM:exp FM:sin FM:cos FM:tan FM:sinh FM:cosh FM:tanh FM:sigmoid FM:sinc FM:asinh FM:deg2rad FM:rad2deg", *unary(), **NEAR)
+row("FM:exp2 S:exp2", *unary(), **NEAR)
+row("FM:expm1 S:expm1", *unary(), **NEAR)
+row("FM:erf S:erf", *unary(), **NEAR)
+row("FM:erfc S:erfc", *unary(), **NEAR)
+row("S:expit", *unary(), **NEAR)
+row("FM:atan FM:arctan", *unary(), **NEAR)
+each("FM:log FM:log2 FM:log10", *unary("p"), lambda m: A(m.t(67)), **NEAR)
+row("FM:log1p S:log1p", *unary("p"), lambda m: A(m.t(67)), **NEAR)
+row("FM:asin FM:arcsin", *unary("u"), **NEAR)
+row("FM:acos FM:arccos", *unary("u"), **NEAR)
+each("FM:atanh FM:acosh FM:erfinv FM:logit FM:lgamma FM:digamma FM:i0", *unary("u"), **NEAR)
+row("FM:atan2 FM:arctan2", *binary(numbers=False), **NEAR)
+row("FM:hypot", *binary(numbers=False), **NEAR)
+row("FM:xlogy S:xlogy", *binary("t", "p"), *number_first("p"), **NEAR)
+each("FM:logaddexp FM:copysign FM:nextafter FM:fmin FM:fmax FM:heaviside FM:ldexp", *binary(numbers=False), **NEAR)
+each("FM:gcd FM:lcm", *binary(numbers=False), dtypes=INTS)
+for name in "minimum maximum".split():
+    row(f"FM:{name} FM:{name[:3]}", *binary("w", "w", numbers=False))
+row("FM:clamp_min", *binary(), lambda m: A(m.t(67), nan))
+row("FM:clamp_max", *binary(), lambda m: A(m.t(67), nan))
+row("FM:clamp FM:clip", *ternary(), lambda m: A(m.t(67), -0.5, 0.5), lambda m: A(m.t(67), None, 1), lambda m: A(m.t(67), 1),
+    lambda m: A(m.t(67), min=0.3, max=None), lambda m: A(m.t(67), m.t(67)), lambda m: A(m.t(67), 2, -2),
+    lambda m: A(m.t(67)), lambda m: A(m.t(67), nan, 1))
+row("F:where", *(lambda m, c=c: (lambda a, b: A(m.mask(*a.shape), a, b))(*c(m)[0]) for c in binary("w", "w", numbers=False)),
+    lambda m: A(m.mask(67), m.t(67), 1), lambda m: A(m.mask(67), 0.5, m.t(67)), lambda m: A(m.mask(5, 1), 0.5, m.t(7)),
+    lambda m: A(m.mask(5), 1, 0), lambda m: A(m.mask(5), 1.0, 0), lambda m: A(m.t(23) > 0, m.t(23), -inf))
+row("FM:masked_fill", *(lambda m, v=v: A(m.t(5, 13), m.mask(5, 13), v) for v in (1, -inf, 0.0, True)),
+    lambda m: A(m.t(5, 13), m.mask(13), torch.tensor(2.0)), lambda m: A(m.t(13), m.mask(5, 1), 3),
+    lambda m: A(m.t(5, 13).t(), m.mask(5), 3), lambda m: A(m.t(5), m.x(5), 3), lambda m: A(m.t(5), m.mask(5), m.t(2)))
+for names in ("eq", "ne FM:not_equal", "lt FM:less", "le FM:less_equal", "gt FM:greater", "ge FM:greater_equal"):
+    row(f"FM:{names} M:__{names[:2]}__ O:{names[:2]}", *binary("w", "w"), *INFS)
+row("O:lt O:eq", *number_first())
+each("FM:logical_and FM:logical_or FM:logical_xor", *binary(numbers=False))
+row("FM:logical_not", *unary())
+for name in "and or xor".split():
+    row(f"FM:bitwise_{name} M:__{name}__ M:__r{name}__ O:{name + '_' * (name != 'xor')}", *binary("w", "w"), dtypes=INTS + (f32,))
+row("FM:bitwise_not M:__invert__ O:invert", *unary("w"), dtypes=INTS + (f32,))
+row("FM:bitwise_left_shift M:__lshift__ O:lshift", *binary("w", "n"), lambda m: A(m.t(9), -1), lambda m: A(m.t(9), 70), dtypes=INTS + (f32,))
+row("FM:bitwise_right_shift M:__rshift__ O:rshift", *binary("w", "n"), lambda m: A(m.t(9), -1), lambda m: A(m.t(9), 70), dtypes=INTS + (f32,))
+row("M:where", lambda m: A(m.t(5, 7), m.mask(7), m.t(5, 7)), lambda m: A(m.t(5), m.mask(5), 2), lambda m: A(m.t(5), m.mask(4), 2))
+row("FM:lerp", *ternary(), lambda m: A(m.t(67), m.t(67), 0.3), lambda m: A(m.t(67), m.t(67), 0.7), **CANCELS)
+row("FM:addcmul", *ternary(), lambda m: A(m.t(67), m.t(67), m.t(67), value=2), lambda m: A(m.t(67), m.t(67), m.t(67), value=0.3), **CANCELS)
+row("FM:addcdiv", *ternary("t", "t", "d"), lambda m: A(m.t(67), m.t(67), m.d(67), value=2), lambda m: A(m.t(9), m.t(9), m.d(9), value=0.3), **CANCELS)
+row("FM:nan_to_num", *unary(), lambda m: A(m.t(67), 1.0), lambda m: A(m.t(67), nan=0.5, posinf=2.0, neginf=-3.0))
+row("FM:isclose", *binary(numbers=False))
+row("FM:allclose", lambda m: A(m.t(5), m.t(5)))
+row("FM:equal", lambda m: A(m.t(5), m.t(5)), dtypes=(f32, i64))
+row("FM:float_power", lambda m: A(m.p(9), 2), lambda m: A(m.p(9), m.x(9)), **NEAR)
+
+# ---- activations -------------------------------------------------------------------------------------------------------
+row("FM:relu P:relu", *unary())
+row("N:relu6 P:relu6", *unary())
+row("N:leaky_relu P:leaky_relu", *unary(), lambda m: A(m.t(67), 0.2))
+row("N:elu", *unary("t", lambda m: A(m.t(67), 0.7), lambda m: A(m.t(67), 0.7, 1.3, 0.9)), **NEAR)
+row("P:elu", *unary("t", lambda m: A(m.t(67), 0.7)), **NEAR)
+row("F:selu P:selu", *unary(), **NEAR)
+row("F:celu P:celu", *unary("t", lambda m: A(m.t(67), 0.7)), **NEAR)
+# Eager's gelu is oneDNN's, whose tail is coarse and whose gelu(inf) is NaN: finite inputs.
+row("N:gelu P:gelu", *unary("x"), lambda m: A(m.x(67), approximate="tanh"), lambda m: A(m.x(67), approximate="none"), ulp=8, norm=True)
+row("N:silu P:silu", *unary(), **NEAR)
+row("N:mish P:mish", *unary(), **NEAR)
+row("N:softplus P:softplus", *unary("t", lambda m: A(m.t(67), 2.0, 5.0)), **NEAR)
+row("N:hardtanh P:hardtanh", *unary("t", lambda m: A(m.t(67), -0.3, 0.7), lambda m: A(m.t(67), 1, -1)))
+each("N:hardsigmoid P:hardsigmoid N:hardswish P:hardswish P:softsign", *unary(), **NEAR)
+row("P:tanhshrink", *unary(), **CANCELS)
+row("N:log_sigmoid P:logsigmoid", *unary(), **NEAR)
+row("F:threshold P:threshold", *unary("t")[:0], lambda m: A(m.t(67), 0.5, 0.1), lambda m: A(m.t(5, 7).t(), 0, 20))
+row("P:hardshrink P:softshrink", *unary(), lambda m: A(m.t(67), 0.3))
+row("P:glu", lambda m: A(m.t(4, 10)), lambda m: A(m.t(4, 10), 0), lambda m: A(m.t(3)), **NEAR)
+row("F:prelu P:prelu", lambda m: A(m.t(4, 5, 6), m.x(5)), lambda m: A(m.t(30), m.x(1)), dtypes=FLOATS)
+row("P:rrelu", lambda m: A(m.t(4, 5)), dtypes=FLOATS, ulp=1)
+row("P:dropout F:dropout", lambda m: A(m.t(4, 25), 0.0, False), lambda m: A(m.t(4, 25), 0.5, True), dtypes=FLOATS, random=True)
+row("P:dropout2d P:alpha_dropout", lambda m: A(m.t(4, 5, 2, 2), 0.5, False), lambda m: A(m.t(4, 5, 2, 2), 0.5, True), dtypes=FLOATS, random=True)
+
+# ---- casts, copies, factories -------------------------------------------------------------------------------------------
+row("M:float M:double M:half M:bfloat16 M:int M:long M:short M:char M:byte M:bool", *unary("x"))
+row("M:to", *(lambda m, d=d: A(m.x(23), d) for d in FLOATS + INTS), lambda m: A(m.t(5, 7).t(), f64), lambda m: A(m.t(3), "cpu", f16),
+    lambda m: A(cl(m.t(2, 5, 3, 4)), dtype=f64), lambda m: A(m.t(23), m.dtype, copy=True), lambda m: A(m.t(5), m.t(5, dtype=f16)),
+    lambda m: A(m.t(2, 5, 3, 4), bf16, memory_format=torch.channels_last), lambda m: A(m.t(4, 1).expand(4, 3), f16), lambda m: A(m.t(3), "cpu"))
+row("M:to", lambda m: A(m.t(67), bf16), lambda m: A(m.t(67), f16), lambda m: A(m.t(67), b1), dtypes=FLOATS)
+row("M:type M:type_as", lambda m: A(m.x(5), m.x(5, dtype=f64)), lambda m: A(m.x(5), f64))
+row("FM:clone", *unary(), lambda m: A(m.t(2, 5, 3, 4), memory_format=torch.channels_last), lambda m: A(m.t(4, 6)[:, ::2], memory_format=torch.contiguous_format))
+row("M:contiguous", *unary(), lambda m: A(m.t(2, 5, 3, 4), memory_format=torch.channels_last), lambda m: A(cl(m.t(2, 5, 3, 4))))
+row("FM:detach", *unary())
+row("F:full", lambda m: A((3, 5), 2, dtype=m.dtype), lambda m: A((3,), 1.5), lambda m: A((), True), lambda m: A([0, 2], 7), lambda m: A((2,), nan), lambda m: A((2, -1), 1))
+row("F:full_like", lambda m: A(m.t(5, 7).t(), 2), lambda m: A(cl(m.t(2, 5, 3, 4)), True), lambda m: A(m.t(3), 1.5, dtype=f64), lambda m: A(m.t(3, 1).expand(3, 4), 2))
+row("F:zeros_like F:ones_like", *unary(), lambda m: A(m.t(3), dtype=f64))
+row("F:zeros F:ones", lambda m: A(3, 5, dtype=m.dtype), lambda m: A((2,)), lambda m: A(()), lambda m: A(-1))
+row("M:new_zeros M:new_ones", lambda m: A(m.t(3), 2, 3), lambda m: A(m.t(3), (4,)), lambda m: A(m.t(3), 2, dtype=f64))
+row("M:new_full", lambda m: A(m.t(3), (2, 3), 2), lambda m: A(m.t(3), (4,), 1.5, dtype=f64))
+row("M:new_tensor", lambda m: A(m.t(3), [1, 2]))
+row("F:arange", lambda m: A(5), lambda m: A(2, 9, 3), lambda m: A(0, 1, 0.25), lambda m: A(5, dtype=m.dtype), lambda m: A(5, 1))
+row("F:linspace F:logspace", lambda m: A(0, 1, 7), lambda m: A(-2, 2, steps=5, dtype=f64), dtypes=(f32,))
+row("F:eye", lambda m: A(3, dtype=m.dtype), lambda m: A(2, 4))
+row("F:tensor F:as_tensor", lambda m: A([[1.0, 2.0], [3.0, 4.0]], dtype=m.dtype), lambda m: A(3))
+row("P:one_hot", lambda m: A(m.idx(5, 4), 5), lambda m: A(m.idx(5, 2, 3), 7), lambda m: A(m.idx(5, 4), 2), dtypes=(i64,))
+row("F:rand F:randn", lambda m: A(3, 4), lambda m: A((2,), dtype=f64), dtypes=(f32,), random=True)
+row("F:rand_like F:randn_like F:bernoulli", lambda m: A(m.x(3, 4).abs().clamp(max=1)), dtypes=FLOATS, random=True)
+row("F:randint", lambda m: A(5, (3,)), lambda m: A(2, 9, (3, 4)), dtypes=(f32,), random=True)
+row("F:randperm", lambda m: A(7), dtypes=(f32,), random=True)
+row("F:multinomial", lambda m: A(m.x(9).abs() + 0.1, 3), dtypes=(f32, f64), random=True)
+
+# ---- reductions ----------------------------------------------------------------------------------------------------------
+def reduced(k="x", *more, over=True):
+    """Over all elements, one dim, several dims; empty, 0-dim, strided, large."""
+    def t(m, *shape):
+        return getattr(m, k)(*shape)
+
+    return (
+        lambda m: A(t(m, 3, 5, 17), dim=-1),
+        lambda m: A(t(m, 3, 5, 17), dim=1, keepdim=True),
+        lambda m: A(t(m, 3, 5, 17)),
+        lambda m: A(t(m), dim=0),
+        lambda m: A(t(m, 0, 3), dim=0),
+        lambda m: A(t(m, 3, 0), dim=0),
+        lambda m: A(cl(t(m, 2, 5, 3, 4)), dim=1),
+        lambda m: A(t(m, 5, 33).t(), dim=0),
+        lambda m: A(t(m, 4, 33)[:, 1::2], dim=-1),
+        lambda m: A(t(m, 3, 1, 5).expand(3, 4, 5), dim=1),
+        lambda m: A(t(m, 40, 130), dim=0),
+        lambda m: A(t(m, 3), dim=1),  # refused
+        *((lambda m: A(t(m, 3, 5, 17), dim=(0, 2)), lambda m: A(cl(t(m, 2, 5, 3, 4)), dim=(2, 3), keepdim=True), lambda m: A(t(m, 3, 4), dim=(0, 0))) if over else ()),
+        *more,
+    )
+
+
+SUMS = {"ulp": 16, "norm": True}
+each("FM:sum FM:mean FM:nansum", *reduced(), lambda m: A(m.t(3, 25), dim=0), lambda m: A(m.x(9), dtype=f64), lambda m: A(m.x(3, 9), (0, 1)), **SUMS)
+row("FM:prod", *reduced(over=False), lambda m: A(m.t(3, 25), dim=0), **SUMS)
+each("FM:amax FM:amin", *reduced("w"), lambda m: A(m.t(3, 25), 0), lambda m: A(m.t(3, 25), (0, 1)))
+each("FM:max FM:min", *reduced("w", over=False), lambda m: A(m.t(3, 25), 0), lambda m: A(m.t(25)))
+each("FM:argmax FM:argmin", *reduced("w", over=False), lambda m: A(m.t(3, 25), 0), lambda m: A(m.t(25)))
+each("FM:all FM:any", *reduced("t"))
+each("FM:std FM:var", *reduced(), lambda m: A(m.x(3, 9), 1, False), lambda m: A(m.x(3, 9), 1, correction=0), lambda m: A(m.x(3, 9), unbiased=False), dtypes=FLOATS, ulp=64, norm=True)
+row("F:std_mean F:var_mean", *reduced(), dtypes=FLOATS, ulp=64, norm=True)
+row("FM:norm", lambda m: A(m.x(4, 9)), lambda m: A(m.x(4, 9), dim=1), lambda m: A(m.x(4, 9), 1, dim=0, keepdim=True), lambda m: A(m.x(4, 9), inf, 1), lambda m: A(m.x(4, 9), "fro"), **SUMS)
+row("L:norm L:vector_norm", lambda m: A(m.x(4, 9)), lambda m: A(m.x(4, 9), dim=1), lambda m: A(m.x(4, 9), 1, dim=0), lambda m: A(m.x(4, 9), inf), lambda m: A(m.x(4, 9), -1, (0, 1), True), **SUMS)
+row("FM:logsumexp", *reduced()[:2], *reduced()[3:], lambda m: A(m.t(3, 25), dim=1), lambda m: A(m.x(3, 9), (0, 1)), **SUMS)
+each("FM:cumsum FM:cumprod", *(lambda m, s=s, d=d: A(m.x(*s), d) for s, d in (((3, 17), 1), ((3, 17), 0), ((), 0), ((0, 3), 0), ((3, 5, 7), 1))), lambda m: A(m.x(5, 7).t(), 0), lambda m: A(m.x(9), 0, dtype=f64), **SUMS)
+each("FM:cummax FM:cummin", lambda m: A(m.t(3, 17), 1), lambda m: A(m.t(5, 17).t(), 0))
+row("FM:logcumsumexp", lambda m: A(m.x(3, 17), 1), dtypes=FLOATS, **SUMS)
+each("FM:count_nonzero FM:aminmax", *reduced(over=False)[:3])
+each("FM:median FM:nanmedian", lambda m: A(m.x(3, 17), 1), lambda m: A(m.x(17)), lambda m: A(m.x(3, 9), dim=0, keepdim=True))
+row("FM:topk", lambda m: A(m.x(3, 17), 4), lambda m: A(m.x(3, 17), 2, 0, False), lambda m: A(m.x(3), 4), dtypes=(f32, f64, i64))
+each("FM:sort FM:argsort", lambda m: A(m.x(3, 17)), lambda m: A(m.x(3, 17), dim=0, descending=True, stable=True), dtypes=(f32, f64, i64))
+row("FM:kthvalue", lambda m: A(m.x(3, 17), 4), dtypes=(f32, f64))
+row("FM:quantile", lambda m: A(m.x(17), 0.3), lambda m: A(m.x(3, 17), m.x(2).sigmoid(), dim=1), dtypes=(f32, f64), ulp=4)
+row("FM:bincount", lambda m: A(m.idx(5, 20), None, 7), dtypes=(i64,))
+row("FM:histc", lambda m: A(m.x(20), 5, -1, 1), dtypes=(f32,))
+row("FM:unique", lambda m: A(m.idx(5, 20)), dtypes=(i64,), breaks=True)
+row("FM:nonzero", lambda m: A(m.mask(5, 4)), dtypes=(b1,))
+row("FM:masked_select", lambda m: A(m.t(5, 4), m.mask(5, 4)), dtypes=(f32, i64))
+row("FM:dist", lambda m: A(m.x(9), m.x(9)), lambda m: A(m.x(9), m.x(9), 1), dtypes=FLOATS[:2], **SUMS)
+row("FM:trace", lambda m: A(m.x(4, 4)), dtypes=(f32, i64), **SUMS)
+
+# ---- normalisation, softmax ------------------------------------------------------------------------------------------------
+each("FM:softmax FM:log_softmax S:softmax S:log_softmax P:softmax P:log_softmax", lambda m: A(m.x(4, 17), -1), lambda m: A(m.x(4, 17), 0), lambda m: A(m.x(2, 3, 5, 7), 1),
+     lambda m: A(m.x(5, 33).t(), 1), lambda m: A(m.x(3, 1, 5).expand(3, 4, 5), -1), lambda m: A(m.x(), 0), lambda m: A(m.x(0, 3), 1), lambda m: A(m.x(3, 0), 1),
+     lambda m: A(m.t(3, 25), 1), lambda m: A(m.x(4, 130)[:, ::2], 1), lambda m: A(m.x(3, 9), 1, dtype=f64), lambda m: A(m.x(3), 2),
+     lambda m: A(m.x(3, 9).masked_fill(m.mask(3, 9), -inf), 1), lambda m: A(m.x(3, 9).fill_(-inf), 1), dtypes=FLOATS + (i64,), ulp=8, norm=True)
+row("P:softmin", lambda m: A(m.x(4, 17), -1), dtypes=FLOATS, ulp=8, norm=True)
+row("F:layer_norm P:layer_norm", lambda m: A(m.x(4, 17), (17,)), lambda m: A(m.x(4, 17), (17,), m.x(17), m.x(17)), lambda m: A(m.x(4, 17), (17,), m.x(17), None, 1e-3),
+    lambda m: A(m.x(2, 3, 5), [3, 5], m.x(3, 5), m.x(3, 5)), lambda m: A(m.x(9, 4).t(), (9,), m.x(9), m.x(9)), lambda m: A(m.x(0, 4), (4,)),
+    lambda m: A(m.t(3, 25), (25,)), lambda m: A(m.x(4, 5), (4,)), lambda m: A(m.x(4, 5), (5,), m.x(4)), dtypes=FLOATS, ulp=16, norm=True)
+row("F:rms_norm P:rms_norm", lambda m: A(m.x(4, 17), (17,)), lambda m: A(m.x(4, 17), (17,), m.x(17)), lambda m: A(m.x(2, 3, 5), (3, 5), m.x(3, 5), 1e-3),
+    lambda m: A(m.x(9, 4).t(), (9,)), dtypes=FLOATS, ulp=16, norm=True)
+row("F:group_norm P:group_norm", lambda m: A(m.x(2, 6, 5), 3), lambda m: A(m.x(2, 6, 4, 3), 2, m.x(6), m.x(6)), lambda m: A(cl(m.x(2, 6, 4, 3)), 6, m.x(6), m.x(6), 1e-3),
+    lambda m: A(m.x(2, 6, 5), 4), dtypes=FLOATS, ulp=32, norm=True)
+row("P:batch_norm", lambda m: A(m.x(3, 5, 4, 2), m.x(5), m.x(5).abs() + 0.1), lambda m: A(m.x(3, 5), m.x(5), m.x(5).abs() + 0.1, m.x(5), m.x(5)),
+    lambda m: A(cl(m.x(3, 5, 4, 2)), m.x(5), m.x(5).abs() + 0.1, m.x(5), m.x(5), False, 0.1, 1e-3), lambda m: A(m.x(3, 5, 7), m.x(5), m.x(5).abs(), m.x(5), m.x(5), True),
+    lambda m: A(m.x(3, 5, 4, 2), None, None, None, None, True), lambda m: A(m.x(3, 5, 4), m.x(4), m.x(4)), dtypes=FLOATS, ulp=32, norm=True)
+row("F:batch_norm", lambda m: A(m.x(3, 5, 4, 2), m.x(5), m.x(5), m.x(5), m.x(5).abs() + 0.1, False, 0.1, 1e-5, True), dtypes=FLOATS, ulp=32, norm=True)
+row("P:instance_norm", lambda m: A(m.x(3, 5, 4, 2)), lambda m: A(m.x(3, 5, 9), m.x(5), m.x(5).abs(), m.x(5), m.x(5), True), dtypes=FLOATS, ulp=32, norm=True)
+row("P:local_response_norm", lambda m: A(m.x(2, 5, 4), 3), dtypes=FLOATS[:2], ulp=16, norm=True)
+row("P:normalize", lambda m: A(m.x(4, 9)), lambda m: A(m.x(4, 9), 1, 0), dtypes=FLOATS, ulp=8, norm=True)
+row("P:cosine_similarity", lambda m: A(m.x(4, 9), m.x(4, 9)), lambda m: A(m.x(4, 9), m.x(9), 1), dtypes=FLOATS[:2], ulp=16, norm=True)
+
+# ---- views -----------------------------------------------------------------------------------------------------------------
+row("M:view", lambda m: A(m.t(4, 6), 2, -1), lambda m: A(m.t(4, 6), (2, 12)), lambda m: A(m.t(24), 2, 3, 4), lambda m: A(m.t(0, 3), 3, 0), lambda m: A(m.t(), 1, 1),
+    lambda m: A(m.t(4, 6).t(), 24), lambda m: A(m.t(4, 6)[:, ::2], 4, 3, 1), lambda m: A(m.t(4), 3), lambda m: A(m.x(4), torch.uint8), lambda m: A(cl(m.t(2, 4, 3, 3)), 2, 2, 2, 9))
+row("FM:reshape", lambda m: A(m.t(4, 6), (2, -1)), lambda m: A(m.t(4, 6).t(), (24,)), lambda m: A(m.t(4, 6).t(), (3, 2, 4)), lambda m: A(m.t(0, 3), (3, 0)), lambda m: A(m.t(1), ()),
+    lambda m: A(cl(m.t(2, 4, 3, 3)), (2, 36)), lambda m: A(m.t(4, 1).expand(4, 3), (12,)), lambda m: A(m.t(4), (3,)), lambda m: A(m.t(0), (0, -1)))
+row("M:reshape_as M:view_as M:expand_as", lambda m: A(m.t(1, 6), m.t(1, 6)), lambda m: A(m.t(6, 1), m.t(6, 1)))
+row("FM:flatten", lambda m: A(m.t(2, 3, 4)), lambda m: A(m.t(2, 3, 4), 1), lambda m: A(m.t(2, 3, 4).transpose(0, 1), 1, 2), lambda m: A(m.t()), lambda m: A(m.t(3).t()), lambda m: A(m.t(2, 3), 2))
+row("FM:unflatten", lambda m: A(m.t(2, 12), 1, (3, 4)), lambda m: A(m.t(12), 0, (-1, 4)), lambda m: A(m.t(12), 0, (5, 2)))
+row("FM:ravel", *unary())
+row("FM:transpose FM:swapaxes FM:swapdims", lambda m: A(m.t(2, 3, 4), 0, 2), lambda m: A(m.t(2, 3, 4), -1, 1), lambda m: A(m.t(), 0, -1), lambda m: A(m.t(3), 0, 1))
+row("FM:t", lambda m: A(m.t(2, 3)), lambda m: A(m.t(2)), lambda m: A(m.t(2, 3, 4)))
+row("F:adjoint M:adjoint", lambda m: A(m.t(2, 3)), lambda m: A(m.t(3)))
+row("F:permute M:permute", lambda m: A(m.t(2, 3, 4), (2, 0, 1)), lambda m: A(m.t(2, 3), (-1, 0)), lambda m: A(m.t(2, 3), (0, 0)), lambda m: A(m.t(2, 3), (0,)))
+row("M:permute", lambda m: A(m.t(2, 3, 4), 2, 0, 1), lambda m: A(m.t(), ()))
+row("FM:movedim FM:moveaxis", lambda m: A(m.t(2, 3, 4), 0, 2), lambda m: A(m.t(2, 3, 4), (0, 1), (2, 0)))
+row("M:expand", lambda m: A(m.t(3, 1), 3, 4), lambda m: A(m.t(1, 3), (2, -1, 3)), lambda m: A(m.t(), 2, 3), lambda m: A(m.t(1), 0), lambda m: A(m.t(3), 4))
+row("FM:broadcast_to", lambda m: A(m.t(3, 1), (2, 3, 4)), lambda m: A(m.t(3), (4,)))
+row("F:broadcast_tensors", lambda m: A(m.t(3, 1), m.t(4)), lambda m: A(m.t(3), m.t(4)))
+row("FM:squeeze", lambda m: A(m.t(1, 3, 1), 0), lambda m: A(m.t(1, 3, 1)), lambda m: A(m.t(2, 3), 0), lambda m: A(m.t(1, 3, 1), (0, 2)), lambda m: A(m.t(), 0), lambda m: A(m.t(3), 2))
+row("FM:unsqueeze", lambda m: A(m.t(2, 3), 0), lambda m: A(m.t(2, 3).t(), -1), lambda m: A(m.t(), 0), lambda m: A(m.t(3), 3))
+row("FM:select", lambda m: A(m.t(2, 3, 4), 1, 2), lambda m: A(m.t(2, 3), -1, -1), lambda m: A(m.t(2, 3), 0, 2), lambda m: A(m.t(), 0, 0))
+row("FM:narrow", lambda m: A(m.t(4, 6), 1, 2, 3), lambda m: A(m.t(4, 6), 0, 4, 0), lambda m: A(m.t(4, 6), -1, -3, 2), lambda m: A(m.t(4), 0, 3, 2))
+row("FM:split", lambda m: A(m.t(2, 7), 3, 1), lambda m: A(m.t(7), [3, 4]), lambda m: A(m.t(7, 2), 2), lambda m: A(m.t(7), [3, 3]))
+each("FM:chunk FM:tensor_split", lambda m: A(m.t(2, 7), 3, 1), lambda m: A(m.t(7, 2), 2), lambda m: A(m.t(2), 0))
+each("FM:unbind", lambda m: A(m.t(3, 4)), lambda m: A(m.t(3, 4), 1), lambda m: A(m.t()))
+row("FM:hsplit FM:vsplit", lambda m: A(m.t(4, 6), 2))
+row("M:unfold", lambda m: A(m.t(2, 9), 1, 3, 2), lambda m: A(m.t(9), 0, 10, 1))
+row("FM:as_strided", lambda m: A(m.t(12), (3, 2), (1, 4)), lambda m: A(m.t(12), (3,), (2,), 1), lambda m: A(m.t(3), (3,), (2,)))
+row("FM:diagonal FM:diag FM:diag_embed", lambda m: A(m.t(4, 6)), lambda m: A(m.t(4, 4), 1))
+row("F:view_as_real", lambda m: A(m.t(3).to(torch.complex64)), dtypes=(f32,))
+row("F:real F:conj M:resolve_conj", *unary()[:3])
+INDEX = (0, -1, slice(1, None), slice(None, None, 2), (slice(None), 1), (..., 0), None, (0, 1), (slice(1, 3), None, -2), (..., slice(0, 0)), True, 9)
+row("X:getitem", *(lambda m, i=i: A(m.t(4, 6), i) for i in INDEX), lambda m: A(m.t(4, 6), m.idx(4, 3)), lambda m: A(m.t(4, 6), (m.idx(4, 3), m.idx(6, 3))),
+    lambda m: A(m.t(4, 6), (slice(None), m.idx(6, 2, 2))), lambda m: A(m.t(4, 6), [0, 2]), lambda m: A(m.t(4, 6), m.mask(4, 6)), lambda m: A(m.t(4, 6), m.idx(4)), lambda m: A(m.t(3), m.idx(3, 2) + 3))
+row("M:__getitem__", *(lambda m, i=i: A(m.t(4, 6), i) for i in (0, (..., 0))))
+row("O:getitem", *(lambda m, i=i: A(m.t(4, 6), i) for i in (0, (..., 0))), breaks=True)
+
+# ---- layout ----------------------------------------------------------------------------------------------------------------
+JOINED = (lambda m: A([m.t(2, 3), m.t(2, 3)]), lambda m: A((m.t(2, 3), m.t(2, 3), m.t(2, 3)), 1), lambda m: A([m.t(3, 2).t(), m.t(2, 3)], -1), lambda m: A([m.t(2, 3), m.t(2, 3, dtype=m.other())], 1),
+          lambda m: A([m.t(0, 3), m.t(2, 3)]), lambda m: A([cl(m.t(2, 4, 3, 3)), cl(m.t(2, 4, 3, 3))], 1), lambda m: A([m.t(2, 3)], dim=0), lambda m: A([m.t(2, 3), m.t(3, 2)]), lambda m: A([m.t(0), m.t(2, 3)]), lambda m: A([]))
+row("F:cat F:concat F:concatenate", *JOINED)
+row("F:stack", *JOINED)
+row("F:hstack F:vstack F:dstack", *JOINED[:1])
+row("P:pad N:pad", lambda m: A(m.t(2, 3), (1, 2)), lambda m: A(m.t(2, 3), (1, 2, 0, 1), "constant", 2), lambda m: A(m.t(2, 5), (-1, 2)), lambda m: A(m.t(2, 3, 5), (1, 2), "reflect"),
+    lambda m: A(m.t(2, 3, 5, 4), (1, 1, 2, 0), mode="replicate"), lambda m: A(m.t(2, 3, 5), (2, 2), "circular"), lambda m: A(cl(m.t(2, 3, 4, 4)), (1, 1, 1, 1)), lambda m: A(m.t(2, 3), (1,)))
+row("M:repeat", lambda m: A(m.t(2, 3), 2, 1), lambda m: A(m.t(3), (2, 0)), lambda m: A(m.t(), 3), lambda m: A(m.t(2, 3), 2))
+row("FM:tile", lambda m: A(m.t(2, 3), (2,)), lambda m: A(m.t(3), (2, 2)))
+row("FM:repeat_interleave", lambda m: A(m.t(2, 3), 2), lambda m: A(m.t(2, 3), 2, dim=1), lambda m: A(m.t(3), m.idx(3, 3)))
+row("FM:roll", lambda m: A(m.t(2, 5), 2), lambda m: A(m.t(2, 5), (1, -2), (0, 1)), lambda m: A(m.t(5, 2).t(), 1, 1))
+row("FM:flip", lambda m: A(m.t(2, 5), (1,)), lambda m: A(m.t(5, 2).t(), (0, 1)), lambda m: A(m.t(2), (1,)))
+row("FM:fliplr FM:rot90", lambda m: A(m.t(2, 5)))
+each("FM:tril FM:triu", lambda m: A(m.t(5, 7)), lambda m: A(m.t(2, 4, 4), 1), lambda m: A(m.t(5, 7).t(), -2), lambda m: A(m.t(3)))
+row("F:tril_indices", lambda m: A(3, 3), dtypes=(f32,))
+row("F:meshgrid", lambda m: A(m.t(2), m.t(3), indexing="ij"), dtypes=(f32, i64))
+row("F:cartesian_prod", lambda m: A(m.t(2), m.t(3)), dtypes=(f32,))
+row("P:pixel_shuffle P:pixel_unshuffle", lambda m: A(m.t(1, 8, 4, 4), 2))
+row("P:channel_shuffle F:channel_shuffle", lambda m: A(m.t(1, 6, 2, 2), 3))
+row("M:unsafe_chunk", lambda m: A(m.t(4), 2))
+
+# ---- indexing --------------------------------------------------------------------------------------------------------------
+row("FM:index_select", lambda m: A(m.t(4, 6), 0, m.idx(4, 3)), lambda m: A(m.t(6, 4).t(), 1, m.idx(6, 9)), lambda m: A(m.t(4), 0, m.idx(4, 2, dtype=i32)), lambda m: A(m.t(4), 0, m.idx(4, 2) + 4), lambda m: A(m.t(4, 6), 0, m.idx(4, 2, 2)))
+row("FM:gather", lambda m: A(m.t(4, 6), 1, m.idx(6, 4, 3)), lambda m: A(m.t(6, 4).t(), 0, m.idx(4, 2, 5)), lambda m: A(m.t(4), 0, m.idx(4, 3) + 9), lambda m: A(m.t(4), 0, m.x(3)))
+row("FM:take FM:take_along_dim", lambda m: A(m.t(4, 6), m.idx(20, 3)))
+row("P:embedding", lambda m: A(m.idx(9, 3, 4), m.t(9, 5)), lambda m: A(m.idx(9, 4, dtype=i32), m.t(9, 5), 2), lambda m: A(m.idx(9, 0), m.t(9, 5)), lambda m: A(m.idx(9), m.t(5, 9).t()), lambda m: A(m.idx(9, 4) + 9, m.t(9, 5)), lambda m: A(m.x(3), m.t(9, 5)))
+row("F:embedding", lambda m: A(m.t(9, 5), m.idx(9, 3, 4)), lambda m: A(m.t(9, 5), m.idx(9, 4), -1, False, False))
+row("P:embedding_bag", lambda m: A(m.idx(9, 3, 4), m.x(9, 5)), lambda m: A(m.idx(9, 7), m.x(9, 5), torch.tensor([0, 3]), mode="sum"), dtypes=FLOATS[:2], **SUMS)
+row("FM:scatter", lambda m: A(m.t(4, 6), 1, m.idx(6, 4, 1), m.t(4, 1)), lambda m: A(m.t(4, 6), 0, m.idx(4, 1, 6), 2), lambda m: A(m.t(4, 6), 1, m.idx(6, 4, 1), m.t(4, 1), reduce="add"), lambda m: A(m.t(4), 0, m.idx(4, 2) + 4, 1))
+row("FM:scatter_add", lambda m: A(m.x(4, 6), 1, m.idx(6, 4, 5), m.x(4, 5)), lambda m: A(m.x(4), 0, m.idx(4, 3), m.x(3)), **SUMS)
+row("FM:index_add", lambda m: A(m.x(4, 6), 1, m.idx(6, 9), m.x(4, 9)), lambda m: A(m.x(4), 0, m.idx(4, 3), m.x(3), alpha=2), **SUMS)
+row("FM:index_copy", lambda m: A(m.t(4, 6), 0, torch.tensor([2, 0]), m.t(2, 6)))
+row("FM:index_fill", lambda m: A(m.t(4, 6), 0, m.idx(4, 2), 3), lambda m: A(m.t(4, 6), 1, m.idx(6, 2), m.t()))
+row("FM:scatter_reduce", lambda m: A(m.x(4, 6), 1, m.idx(6, 4, 9), m.x(4, 9), "amax"), lambda m: A(m.x(4, 6), 1, m.idx(6, 4, 9), m.x(4, 9), "sum", include_self=False), **SUMS)
+row("FM:index_put", lambda m: A(m.t(4, 6), (torch.tensor([2, 0]),), m.t(6)), lambda m: A(m.t(4, 6), (m.idx(4, 3), m.idx(6, 3)), m.t(), True), lambda m: A(m.t(4, 6), (m.mask(4, 6),), m.t()))
+row("FM:masked_scatter", lambda m: A(m.t(4, 6), m.mask(4, 6), m.t(24)))
+row("F:bucketize F:searchsorted", lambda m: A(m.x(9).sort()[0], m.x(9).sort()[0]), dtypes=(f32, i64))
+row("FM:select_scatter", lambda m: A(m.t(4, 6), m.t(6), 0, 1))
+row("FM:slice_scatter", lambda m: A(m.t(4, 6), m.t(2, 6), 0, 1, 3))
+row("FM:diagonal_scatter", lambda m: A(m.t(4, 6), m.t(4)))
+
+# ---- products --------------------------------------------------------------------------------------------------------------
+PRODUCT = {"dtypes": FLOATS + (i64, i32), "ulp": 16, "norm": True}
+row("N:linear P:linear", lambda m: A(m.x(3, 17), m.x(5, 17), m.x(5)), lambda m: A(m.x(2, 3, 17), m.x(5, 17)), lambda m: A(m.x(17), m.x(5, 17), m.x(5)), lambda m: A(m.x(17, 3).t(), m.x(17, 5).t(), m.x(5)),
+    lambda m: A(m.x(0, 17), m.x(5, 17), m.x(5)), lambda m: A(m.x(3, 0), m.x(5, 0), m.x(5)), lambda m: A(m.x(3, 4, 34)[..., ::2], m.x(5, 17), None), lambda m: A(m.t(3, 25), m.x(4, 25), m.x(4)),
+    lambda m: A(m.x(3, 4), m.x(5, 6)), lambda m: A(m.x(3, 4), m.x(5, 4, dtype=m.other())), lambda m: A(m.x(3, 4), m.x(5, 4), m.x(1)), **PRODUCT)
+row("FM:matmul M:__matmul__ O:matmul", *(lambda m, a=a, b=b: A(m.x(*a), m.x(*b)) for a, b in (((4, 6), (6, 5)), ((6,), (6,)), ((6,), (6, 5)), ((4, 6), (6,)), ((2, 4, 6), (6, 5)), ((2, 4, 6), (2, 6, 5)),
+    ((2, 1, 4, 6), (3, 6, 5)), ((4, 0), (0, 5)), ((0, 4), (4, 5)), ((1, 1), (1, 1)), ((33, 65), (65, 17)))), lambda m: A(m.x(6, 4).t(), m.x(5, 6).t()), lambda m: A(m.x(2, 3, 4, 6), m.x(2, 3, 7, 6).transpose(-1, -2)),
+    lambda m: A(m.x(4, 1, 6).expand(4, 3, 6), m.x(6, 5)), lambda m: A(m.t(5, 5), m.x(5, 5)), lambda m: A(m.x(3, 4), m.x(3, 4)), lambda m: A(m.x(), m.x(3)), **PRODUCT)
+row("FM:mm", lambda m: A(m.x(4, 6), m.x(6, 5)), lambda m: A(m.x(6, 4).t(), m.x(5, 6).t()), lambda m: A(m.x(4, 0), m.x(0, 5)), lambda m: A(m.x(4, 6), m.x(5, 6)), lambda m: A(m.x(6), m.x(6)), **PRODUCT)
+row("FM:bmm", lambda m: A(m.x(3, 4, 6), m.x(3, 6, 5)), lambda m: A(m.x(3, 6, 4).mT, m.x(1, 6, 5).expand(3, 6, 5)), lambda m: A(m.x(0, 4, 6), m.x(0, 6, 5)), lambda m: A(m.x(2, 4, 6), m.x(3, 6, 5)), **PRODUCT)
+row("FM:addmm", lambda m: A(m.x(5), m.x(4, 6), m.x(6, 5)), lambda m: A(m.x(4, 5), m.x(4, 6), m.x(6, 5), beta=0, alpha=2), lambda m: A(m.x(4, 1), m.x(4, 6), m.x(5, 6).t()), lambda m: A(m.x(), m.x(4, 6), m.x(6, 5), alpha=0.5),
+    lambda m: A(m.x(5), m.x(4, 0), m.x(0, 5)), lambda m: A(m.x(4), m.x(4, 6), m.x(6, 5)), **PRODUCT)
+row("FM:baddbmm FM:addbmm", lambda m: A(m.x(5), m.x(3, 4, 6), m.x(3, 6, 5)), lambda m: A(m.x(4, 5), m.x(3, 4, 6), m.x(3, 6, 5), beta=0.5, alpha=2), **PRODUCT)
+row("FM:mv", lambda m: A(m.x(4, 6), m.x(6)), **PRODUCT)
+row("FM:addmv", lambda m: A(m.x(4), m.x(4, 6), m.x(6)), **PRODUCT)
+row("FM:dot FM:outer FM:inner FM:vdot", lambda m: A(m.x(6), m.x(6)), lambda m: A(m.x(6), m.x(5)), **PRODUCT)
+row("F:tensordot F:kron", lambda m: A(m.x(3, 4), m.x(3, 4)), **PRODUCT)
+row("F:einsum", *(lambda m, e=e, s=s: A(e, *(m.x(*shape) for shape in s)) for e, s in (("ij,jk->ik", ((3, 4), (4, 5))), ("bhqd,bhkd->bhqk", ((2, 3, 4, 5), (2, 3, 6, 5))), ("ii->i", ((4, 4),)),
+    ("i,j->ij", ((3,), (4,))), ("bij,bj->b", ((2, 3, 4), (2, 4))), ("...ij->...ji", ((2, 3, 4),)), ("ij,jk,kl->il", ((2, 3), (3, 4), (4, 5))), ("ij,jk->ik", ((3, 4), (5, 4))))), **PRODUCT)
+row("P:bilinear", lambda m: A(m.x(3, 4), m.x(3, 5), m.x(2, 4, 5), m.x(2)), dtypes=FLOATS[:2], **SUMS)
+row("L:multi_dot", lambda m: A([m.x(2, 3), m.x(3, 4), m.x(4, 2)]), dtypes=FLOATS[:2], **SUMS)
+row("F:cdist", lambda m: A(m.x(4, 5), m.x(3, 5)), lambda m: A(m.x(2, 4, 5), m.x(2, 3, 5), 1.0), dtypes=FLOATS[:2], ulp=256, norm=True)
+row("P:scaled_dot_product_attention", lambda m: A(m.x(2, 3, 7, 8), m.x(2, 3, 9, 8), m.x(2, 3, 9, 8)), lambda m: A(m.x(2, 3, 7, 8), m.x(2, 3, 7, 8), m.x(2, 3, 7, 8), is_causal=True),
+    lambda m: A(m.x(2, 7, 3, 8).transpose(1, 2), m.x(2, 9, 3, 8).transpose(1, 2), m.x(2, 9, 3, 8).transpose(1, 2), m.mask(7, 9) | torch.eye(7, 9).bool()),
+    lambda m: A(m.x(2, 3, 7, 8), m.x(2, 3, 9, 8), m.x(2, 3, 9, 8), attn_mask=m.x(2, 1, 7, 9), scale=0.3), lambda m: A(m.x(7, 8), m.x(9, 8), m.x(9, 5)), lambda m: A(m.x(2, 4, 7, 8), m.x(2, 2, 9, 8), m.x(2, 2, 9, 8), enable_gqa=True),
+    lambda m: A(m.x(2, 3, 7, 8), m.x(2, 3, 9, 8), m.x(2, 3, 9, 8), torch.zeros(7, 9).bool()), lambda m: A(m.x(2, 3, 7, 8), m.x(2, 3, 9, 7), m.x(2, 3, 9, 8)), dtypes=FLOATS, ulp=32, norm=True)
+
+# ---- convolution, pooling, resampling --------------------------------------------------------------------------------------
+CONV = {"dtypes": FLOATS, "ulp": 32, "norm": True}
+row("F:conv2d P:conv2d", lambda m: A(m.x(2, 4, 9, 8), m.x(6, 4, 3, 3), m.x(6)), lambda m: A(m.x(2, 4, 9, 8), m.x(6, 4, 3, 3), None, 2, 1), lambda m: A(m.x(2, 4, 9, 8), m.x(8, 1, 3, 3), m.x(8), 1, 1, 1, 4),
+    lambda m: A(cl(m.x(2, 4, 9, 8)), m.x(6, 4, 3, 3), m.x(6), (1, 2), (1, 0), (2, 1)), lambda m: A(cl(m.x(2, 4, 9, 8)), cl(m.x(6, 2, 1, 1)), m.x(6), groups=2), lambda m: A(m.x(4, 9, 8), m.x(6, 4, 3, 2)),
+    lambda m: A(m.x(2, 4, 9, 8), m.x(6, 4, 3, 3), m.x(6), 1, "same"), lambda m: A(m.x(0, 4, 9, 8), m.x(6, 4, 3, 3)), lambda m: A(m.x(2, 4, 18, 8)[:, :, ::2], m.x(6, 4, 3, 3)), lambda m: A(m.x(1, 3, 16, 16), m.x(17, 3, 7, 7), m.x(17), 2, 3),
+    lambda m: A(m.x(2, 4, 9, 8), m.x(6, 3, 3, 3)), lambda m: A(m.x(2, 4, 2, 2), m.x(6, 4, 3, 3)), lambda m: A(m.x(2, 4, 9, 8), m.x(6, 4, 3, 3), m.x(5)), **CONV)
+row("F:conv1d P:conv1d", lambda m: A(m.x(2, 4, 19), m.x(6, 4, 3), m.x(6)), lambda m: A(m.x(2, 4, 19), m.x(4, 1, 5), None, 2, 2, 2, 4), lambda m: A(m.x(4, 19), m.x(6, 4, 3), padding="valid"), lambda m: A(m.x(2, 19, 4).transpose(1, 2), m.x(6, 4, 1)), **CONV)
+row("F:conv3d P:conv3d", lambda m: A(m.x(1, 3, 5, 6, 7), m.x(4, 3, 3, 3, 3), m.x(4)), lambda m: A(cl(m.x(1, 3, 5, 6, 7)), m.x(6, 1, 2, 3, 1), None, 2, 1, 1, 3), **CONV)
+row("F:conv_transpose1d P:conv_transpose1d", lambda m: A(m.x(2, 4, 9), m.x(4, 6, 3), m.x(6)), lambda m: A(m.x(2, 4, 9), m.x(4, 3, 3), None, 2, 1, 1, 2), **CONV)
+row("F:conv_transpose2d P:conv_transpose2d", lambda m: A(m.x(2, 4, 5, 6), m.x(4, 6, 3, 3), m.x(6)), lambda m: A(m.x(2, 4, 5, 6), m.x(4, 3, 3, 2), m.x(6), 2, 1, 1, 2, 1), lambda m: A(cl(m.x(2, 4, 5, 6)), m.x(4, 6, 2, 2), None, 2), **CONV)
+row("F:conv_transpose3d P:conv_transpose3d", lambda m: A(m.x(1, 3, 4, 4, 3), m.x(3, 2, 2, 2, 2), m.x(2), 2), **CONV)
+POOL = {"dtypes": FLOATS, "ulp": 16, "norm": True}
+row("P:max_pool2d F:max_pool2d", lambda m: A(m.t(2, 4, 9, 8), 2), lambda m: A(m.t(2, 4, 9, 8), 3, 2, 1), lambda m: A(cl(m.t(2, 4, 9, 8)), (3, 2), (1, 2), (1, 0), 2, True), lambda m: A(m.t(4, 9, 8), 2), lambda m: A(m.x(2, 4, 9, 8), 2, 2, 2), lambda m: A(m.x(2, 4), 2), dtypes=FLOATS)
+row("P:max_pool1d F:max_pool1d", lambda m: A(m.t(2, 4, 9), 2), lambda m: A(m.t(4, 9), 3, 1, 1), dtypes=FLOATS)
+row("P:max_pool3d F:max_pool3d", lambda m: A(m.t(1, 2, 5, 4, 6), 2), dtypes=FLOATS[:2])
+row("P:max_pool2d", lambda m: A(m.x(2, 4, 9, 8), 2, return_indices=True), dtypes=FLOATS[:2])
+row("N:avg_pool2d P:avg_pool2d", lambda m: A(m.x(2, 4, 9, 8), 2), lambda m: A(cl(m.x(2, 4, 9, 8)), 3, 2, 1), lambda m: A(m.x(2, 4, 9, 8), (2, 3), 2, (1, 1), True, False), lambda m: A(m.x(4, 9, 8), 2, divisor_override=3), **POOL)
+row("P:avg_pool1d F:avg_pool1d", lambda m: A(m.x(2, 4, 9), 2), lambda m: A(m.x(4, 9), 3, 1, 1), **POOL)
+row("N:avg_pool3d P:avg_pool3d", lambda m: A(m.x(1, 2, 5, 4, 6), 2), **POOL)
+row("N:adaptive_avg_pool2d P:adaptive_avg_pool2d", lambda m: A(m.x(2, 4, 9, 8), (1, 1)), lambda m: A(m.x(2, 4, 9, 8), (3, 5)), lambda m: A(cl(m.x(2, 4, 9, 8)), (1, 1)), lambda m: A(cl(m.x(2, 4, 9, 8)), (2, 3)), lambda m: A(m.x(4, 9, 8), (1, 8)), **POOL)
+row("P:adaptive_avg_pool1d F:adaptive_avg_pool1d", lambda m: A(m.x(2, 4, 9), 1), lambda m: A(m.x(2, 4, 9), 4), **POOL)
+row("P:adaptive_avg_pool3d", lambda m: A(m.x(1, 2, 5, 4, 6), 2), **POOL)
+row("P:adaptive_max_pool1d", lambda m: A(m.x(2, 4, 9), 4), dtypes=FLOATS[:2])
+row("P:adaptive_max_pool2d", lambda m: A(m.x(2, 4, 9, 8), 3), lambda m: A(m.x(2, 4, 9, 8), (2, None), True), dtypes=FLOATS[:2])
+row("P:lp_pool2d", lambda m: A(m.x(2, 4, 8, 8).abs(), 2, 2), dtypes=FLOATS[:2], **SUMS)
+row("P:interpolate", lambda m: A(m.x(1, 3, 5, 4), scale_factor=2), lambda m: A(m.x(1, 3, 5, 4), (7, 9), mode="bilinear", align_corners=False), lambda m: A(cl(m.x(1, 3, 5, 4)), scale_factor=2.0, mode="nearest"), lambda m: A(m.x(1, 3, 5), 8, mode="linear"),
+    lambda m: A(m.x(1, 3, 5, 4), (8, 8), mode="bicubic", align_corners=True), lambda m: A(m.x(1, 3, 8, 8), (4, 4), mode="area"), lambda m: A(m.x(1, 3, 8, 8), (4, 4), mode="bilinear", antialias=True), lambda m: A(m.x(1, 3, 5, 4)), **POOL)
+row("P:upsample", lambda m: A(m.x(1, 3, 5, 4), scale_factor=2), **POOL)
+row("P:grid_sample", lambda m: A(m.x(1, 3, 5, 4), m.x(1, 6, 7, 2), align_corners=False), dtypes=FLOATS[:2], **SUMS)
+row("P:affine_grid", lambda m: A(m.x(1, 2, 3), (1, 3, 4, 5), align_corners=False), dtypes=FLOATS[:2], **SUMS)
+row("P:unfold", lambda m: A(m.x(1, 3, 5, 4), (2, 2), (1, 1), (0, 0), (1, 1)), dtypes=FLOATS[:2])
+row("P:fold", lambda m: A(m.x(1, 12, 4), (3, 3), 2), dtypes=FLOATS[:2], **SUMS)
+
+# ---- losses ----------------------------------------------------------------------------------------------------------------
+LOSS = {"dtypes": FLOATS, "ulp": 32, "norm": True}
+
+
+def reductions(*cases):
+    return (*cases, *(lambda m, c=c, r=r: (c(m)[0], {**c(m)[1], "reduction": r}) for c in cases[:1] for r in ("none", "sum", "odd")))
+
+
+row("P:cross_entropy", *reductions(lambda m: A(m.x(6, 9), m.idx(9, 6)), lambda m: A(m.x(2, 9, 4), m.idx(9, 2, 4), label_smoothing=0.1), lambda m: A(m.x(6, 9), m.x(6, 9).softmax(1)), lambda m: A(m.x(6, 9), m.idx(9, 6), m.x(9).abs(), ignore_index=2),
+    lambda m: A(m.x(6, 9), m.idx(9, 6) + 9), lambda m: A(m.x(6, 9), m.idx(9, 5))), **LOSS)
+row("P:nll_loss", *reductions(lambda m: A(m.x(6, 9).log_softmax(1), m.idx(9, 6)), lambda m: A(m.x(2, 9, 4, 3), m.idx(9, 2, 4, 3), m.x(9).abs())), **LOSS)
+each("P:mse_loss P:l1_loss P:smooth_l1_loss P:huber_loss", *reductions(lambda m: A(m.x(4, 9), m.x(4, 9)), lambda m: A(m.x(9, 4).t(), m.x(4, 9))), **LOSS)
+row("N:mse_loss N:l1_loss", lambda m: A(m.x(4, 9), m.x(4, 9)), lambda m: A(m.x(4, 9), m.x(4, 9), 0), **LOSS)
+row("P:binary_cross_entropy", *reductions(lambda m: A(m.x(4, 9).sigmoid(), m.x(4, 9).sigmoid()), lambda m: A(m.x(4, 9), m.x(4, 9) + 3)), **LOSS)
+row("P:binary_cross_entropy_with_logits", *reductions(lambda m: A(m.x(4, 9), m.x(4, 9).sigmoid()), lambda m: A(m.x(4, 9), m.x(4, 9).sigmoid(), pos_weight=m.x(9).abs())), **LOSS)
+row("P:kl_div", *reductions(lambda m: A(m.x(4, 9).log_softmax(1), m.x(4, 9).softmax(1)), lambda m: A(m.x(4, 9).log_softmax(1), m.x(4, 9).log_softmax(1), log_target=True)), **LOSS)
+row("P:poisson_nll_loss P:soft_margin_loss P:hinge_embedding_loss", *reductions(lambda m: A(m.x(4, 9), m.mask(4, 9).to(m.dtype) * 2 - 1)), **LOSS)
+row("P:cosine_embedding_loss", lambda m: A(m.x(4, 9), m.x(4, 9), m.mask(4).to(m.dtype) * 2 - 1), dtypes=FLOATS[:2], **SUMS)
+row("P:margin_ranking_loss P:triplet_margin_loss", lambda m: A(m.x(4, 9), m.x(4, 9), m.x(4, 9)), dtypes=FLOATS[:2], **SUMS)
+row("P:gaussian_nll_loss", lambda m: A(m.x(4, 9), m.x(4, 9), m.x(4, 9).abs()), dtypes=FLOATS[:2], **SUMS)
+row("P:multilabel_soft_margin_loss", lambda m: A(m.x(4, 9), m.mask(4, 9).to(m.dtype)), dtypes=FLOATS[:2], **SUMS)
+row("P:multi_margin_loss", lambda m: A(m.x(4, 9), m.idx(9, 4)), dtypes=FLOATS[:2], **SUMS)
+
+# ---- in place --------------------------------------------------------------------------------------------------------------
+INTO = (lambda m: A(m.w(67), m.w(67)), lambda m: A(m.w(3, 7), m.w(7)), lambda m: A(m.w(5, 7).t(), 3), lambda m: A(m.w(4, 33)[:, ::2], m.w(17)), lambda m: A(m.w(9), 0.5), lambda m: A(m.t(9), m.t(9).to(m.other())),
+        lambda m: A(cl(m.w(2, 5, 3, 4)), m.w(5, 1, 1)), lambda m: A(m.w(7), m.w(3, 7)), lambda m: A(m.w(3, 1).expand(3, 4), 1), lambda m: A(m.w(0, 3), m.w(3)))
+SELF = (lambda m: A(m.x(67)), lambda m: A(m.x(5, 7).t()), lambda m: A(m.x(4, 33)[:, 1::2]), lambda m: A(m.x(3, 1).expand(3, 4)), lambda m: A(cl(m.x(2, 5, 3, 4))), lambda m: A(m.x()))
+each("M:add_ M:sub_ M:mul_ O:iadd O:isub O:imul M:eq_ M:lt_ M:ge_ M:copy_", *INTO)
+each("M:div_ O:itruediv M:atan2_", *INTO, **NEAR)
+each("M:floor_divide_ M:remainder_ O:ifloordiv O:imod M:fmod_", lambda m: A(m.t(67), m.d(67)), lambda m: A(m.t(9), 3))
+row("M:pow_ O:ipow", lambda m: A(m.p(67), 2), lambda m: A(m.p(9), m.n(9)), lambda m: A(m.p(9), 0.5), ulp=8)
+each("M:bitwise_and_ M:bitwise_or_ M:bitwise_xor_ O:iand O:ior O:ixor M:logical_and_", *INTO, dtypes=INTS)
+each("M:neg_ M:abs_ M:sign_ M:floor_ M:ceil_ M:round_ M:trunc_ M:relu_ F:relu_ M:zero_ M:logical_not_ M:nan_to_num_ M:square_", *SELF)
+each("M:exp_ M:log1p_ M:sin_ M:tanh_ M:sigmoid_ M:erf_ M:rsqrt_ M:sqrt_ F:exp_ M:reciprocal_", *SELF, **NEAR)
+row("M:fill_", *(lambda m, c=c: A(c(m)[0][0], 2) for c in SELF), lambda m: A(m.t(9), torch.tensor(1.5)), lambda m: A(m.t(9), m.t(2)))
+row("M:clamp_ M:clip_", lambda m: A(m.t(67), -1, 1), lambda m: A(m.t(5, 7).t(), min=0), lambda m: A(m.t(9), m.t(9), None))
+row("M:clamp_min_ M:clamp_max_", *INTO[:3])
+row("M:masked_fill_", lambda m: A(m.t(5, 13), m.mask(13), -inf), lambda m: A(m.t(13, 5).t(), m.mask(5, 1), 2))
+row("M:masked_scatter_", lambda m: A(m.t(4, 6), m.mask(4, 6), m.t(24)))
+row("M:lerp_ M:addcmul_ M:addcdiv_", lambda m: A(m.t(67), m.t(67), m.d(67)), **NEAR)
+row("M:add_ M:sub_", lambda m: A(m.x(9), m.x(9), alpha=2), ulp=1)
+row("M:addmm_", lambda m: A(m.x(4, 5), m.x(4, 6), m.x(6, 5)), **PRODUCT)
+row("M:baddbmm_", lambda m: A(m.x(2, 4, 5), m.x(2, 4, 6), m.x(2, 6, 5)), **PRODUCT)
+row("M:scatter_ M:scatter_add_", lambda m: A(m.x(4, 6), 1, m.idx(6, 4, 1), m.x(4, 1)), lambda m: A(m.x(4), 0, m.idx(4, 3), m.x(3)), **SUMS)
+row("M:index_fill_", lambda m: A(m.t(4, 6), 0, m.idx(4, 2), 3))
+row("M:index_copy_", lambda m: A(m.t(4, 6), 1, torch.tensor([2, 0]), m.t(4, 2)))
+row("M:index_add_", lambda m: A(m.x(4, 6), 1, m.idx(6, 9), m.x(4, 9)), **SUMS)
+row("M:index_put_", lambda m: A(m.t(4, 6), (torch.tensor([2, 0]),), m.t(6)), lambda m: A(m.t(4, 6), (m.mask(4, 6),), m.t()))
+row("X:setitem", *(lambda m, i=i: A(m.t(4, 6), i, 2) for i in INDEX), lambda m: A(m.t(4, 6), m.mask(4, 6), 0.5), lambda m: A(m.t(4, 6), m.idx(4, 2), m.t(6)), lambda m: A(m.t(4, 6), (slice(None), 1), m.t(4)),
+    lambda m: A(m.t(4, 6), 1, m.t(6).to(m.other())), lambda m: A(m.t(4, 6), 1, m.t(5)))
+row("M:__setitem__", *(lambda m, i=i: A(m.t(4, 6), i, 2) for i in (0, (..., 0))))
+row("O:setitem", *(lambda m, i=i: A(m.t(4, 6), i, 2) for i in (0, (..., 0))), breaks=True)
+row("X:delayed", *(lambda m, i=i: A(m.t(4, 6), i, 2) for i in (0, (..., 0), slice(1, 3))))
+row("M:cumsum_ M:tril_ M:triu_", lambda m: A(m.x(4, 6), 0), **SUMS)
+row("M:transpose_ M:swapaxes_", lambda m: A(m.t(2, 3), 0, 1))
+row("M:unsqueeze_ M:squeeze_", lambda m: A(m.t(1, 3), 0))
+row("M:t_", lambda m: A(m.t(2, 3)))
+row("M:normal_ M:uniform_ M:bernoulli_ M:random_", lambda m: A(m.t(3, 4)), dtypes=FLOATS, random=True)
+row("P:relu", lambda m: A(m.t(67), inplace=True), lambda m: A(m.t(5, 7).t(), True))
+row("P:silu P:hardswish P:leaky_relu P:elu P:relu6 P:hardtanh P:mish", lambda m: A(m.t(67), inplace=True), **NEAR)
+row("P:dropout", lambda m: A(m.t(67), 0.5, True, True), dtypes=FLOATS, random=True)
+
+# ---- out= ------------------------------------------------------------------------------------------------------------------
+OUT = (lambda m: A(m.x(3, 7), m.x(7), out=m.t(3, 7)), lambda m: A(m.x(7, 3).t(), m.x(3, 7), out=m.t(7, 3).t()), lambda m: A(m.x(3, 7), m.x(7), out=m.t(0, dtype=f32)), lambda m: A(m.x(9), m.x(9), out=m.t(9, dtype=f64)),
+       lambda m: A(m.x(9), m.x(9), out=m.t(9, dtype=i64)), lambda m: A(m.x(9), 2, out=m.t(18)[::2]))
+each("F:add F:mul F:sub F:maximum F:eq F:bitwise_and", *OUT)
+each("F:div F:atan2", *OUT, **NEAR)
+each("F:neg F:abs F:logical_not", lambda m: A(m.t(67), out=m.t(67)), lambda m: A(m.t(5, 7), out=m.t(7, 5).t()))
+each("F:exp F:sigmoid F:tanh", lambda m: A(m.t(67), out=m.x(67)), lambda m: A(m.t(5, 7), out=m.x(7, 5).t()), **NEAR)
+each("F:sum F:mean F:amax", lambda m: A(m.x(3, 7), 1, out=m.x(3)), **SUMS)
+row("F:max F:sort", lambda m: A(m.x(3, 7), 1, out=(m.x(0), m.idx(1, 0))), dtypes=(f32, i64))
+row("F:cat F:stack", lambda m: A([m.t(3), m.t(3)], out=m.t(6)), lambda m: A([m.t(3), m.t(3)], 0, out=m.t(2, 3)))
+row("F:matmul F:mm", lambda m: A(m.x(4, 6), m.x(6, 5), out=m.x(4, 5)), lambda m: A(m.x(4, 6), m.x(6, 5), out=m.x(5, 4).t()), **PRODUCT)
+row("F:softmax F:cumsum", lambda m: A(m.x(4, 6), 1, out=m.x(4, 6)), dtypes=FLOATS, **SUMS)
+row("F:arange F:zeros F:ones", lambda m: A(5, out=m.t(5)))
+row("F:where", lambda m: A(m.mask(9), m.t(9), m.t(9), out=m.t(9)))
