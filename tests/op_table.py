@@ -466,6 +466,7 @@ row("FM:unsqueeze", lambda m: A(m.t(2, 3), 0), lambda m: A(m.t(2, 3).t(), -1), l
 row("FM:select", lambda m: A(m.t(2, 3, 4), 1, 2), lambda m: A(m.t(2, 3), -1, -1), lambda m: A(m.t(2, 3), 0, 2), lambda m: A(m.t(), 0, 0))
 row("FM:narrow", lambda m: A(m.t(4, 6), 1, 2, 3), lambda m: A(m.t(4, 6), 0, 4, 0), lambda m: A(m.t(4, 6), -1, -3, 2), lambda m: A(m.t(4), 0, 3, 2))
 row("FM:split", lambda m: A(m.t(2, 7), 3, 1), lambda m: A(m.t(7), [3, 4]), lambda m: A(m.t(7, 2), 2), lambda m: A(m.t(7), [3, 3]))
+each("FM:split_with_sizes", lambda m: A(m.t(2, 7), [3, 4], 1), lambda m: A(m.t(5), [0, 5]), lambda m: A(m.t(5), [2, 2]))
 each("FM:chunk FM:tensor_split", lambda m: A(m.t(2, 7), 3, 1), lambda m: A(m.t(7, 2), 2), lambda m: A(m.t(2), 0))
 each("FM:unbind", lambda m: A(m.t(3, 4)), lambda m: A(m.t(3, 4), 1), lambda m: A(m.t()))
 row("FM:hsplit FM:vsplit", lambda m: A(m.t(4, 6), 2))
@@ -544,7 +545,7 @@ row("F:einsum", *(lambda m, e=e, s=s: A(e, *(m.x(*shape) for shape in s)) for e,
 row("P:bilinear", lambda m: A(m.x(3, 4), m.x(3, 5), m.x(2, 4, 5), m.x(2)), dtypes=FLOATS[:2], **SUMS)
 row("L:multi_dot", lambda m: A([m.x(2, 3), m.x(3, 4), m.x(4, 2)]), dtypes=FLOATS[:2], **SUMS)
 row("F:cdist", lambda m: A(m.x(4, 5), m.x(3, 5)), lambda m: A(m.x(2, 4, 5), m.x(2, 3, 5), 1.0), dtypes=FLOATS[:2], ulp=256, norm=True)
-row("P:scaled_dot_product_attention", lambda m: A(m.x(2, 3, 7, 8), m.x(2, 3, 9, 8), m.x(2, 3, 9, 8)), lambda m: A(m.x(2, 3, 7, 8), m.x(2, 3, 7, 8), m.x(2, 3, 7, 8), is_causal=True),
+row("P:scaled_dot_product_attention N:scaled_dot_product_attention", lambda m: A(m.x(2, 3, 7, 8), m.x(2, 3, 9, 8), m.x(2, 3, 9, 8)), lambda m: A(m.x(2, 3, 7, 8), m.x(2, 3, 7, 8), m.x(2, 3, 7, 8), is_causal=True),
     lambda m: A(m.x(2, 7, 3, 8).transpose(1, 2), m.x(2, 9, 3, 8).transpose(1, 2), m.x(2, 9, 3, 8).transpose(1, 2), m.mask(7, 9) | torch.eye(7, 9).bool()),
     lambda m: A(m.x(2, 3, 7, 8), m.x(2, 3, 9, 8), m.x(2, 3, 9, 8), attn_mask=m.x(2, 1, 7, 9), scale=0.3), lambda m: A(m.x(7, 8), m.x(9, 8), m.x(9, 5)), lambda m: A(m.x(2, 4, 7, 8), m.x(2, 2, 9, 8), m.x(2, 2, 9, 8), enable_gqa=True),
     lambda m: A(m.x(2, 3, 7, 8), m.x(2, 3, 9, 8), m.x(2, 3, 9, 8), torch.zeros(7, 9).bool()), lambda m: A(m.x(2, 3, 7, 8), m.x(2, 3, 9, 7), m.x(2, 3, 9, 8)), dtypes=FLOATS, ulp=32, norm=True)
