@@ -73,6 +73,13 @@ static void *host_make(void *ctx, int value)
     return data;
 }
 
+static uint64_t host_version(void *ctx, int value)
+{
+    const Host *h = ctx;
+    const uint64_t version = cc_tens_version(h->x->value[value]);
+    return version == CC_TENS_NO_VERSION ? CC_NO_VERSION : version;
+}
+
 static void host_drop(void *ctx, int value)
 {
     const Host *h = ctx;
@@ -139,7 +146,8 @@ static CcMaker maker(const CcTrace *t, CcScratch *x, bool shared);
 CcHost cc_segment_host(CcSegmentHost *h, const CcSegment *s, CcScratch *x)
 {
     *h = (Host){.trace = s->trace, .plan = s->plan, .x = x, .maker = maker(s->trace, x, false), .at = -1};
-    return (CcHost){.ctx = h, .data = host_data, .make = host_make, .call = host_call, .drop = host_drop};
+    return (CcHost){.ctx = h, .data = host_data, .make = host_make, .call = host_call, .version = host_version,
+                    .drop = host_drop};
 }
 
 static int run_effects(const CcTrace *t, const CcMaker *m, CcScratch *x)
@@ -241,7 +249,7 @@ CcSegment *cc_segment_new(CcRoot *root, CcTrace *trace)
     s->id = root->next_id++;
     const CcRunOptions options = {.host_only = trace->needs_grad || cc_mode_autocast(&trace->mode),
                                   .no_llvm = !root->knobs.backend_llvm, .no_dnnl = !root->knobs.backend_onednn,
-                                  .default_dtype = cc_mode_default_dtype()};
+                                  .freezing = root->knobs.freezing, .default_dtype = cc_mode_default_dtype()};
     CcErr err = {0};
     s->plan = cc_run_compile(trace->graph, &options, &err);
     if (s->plan == NULL) {

@@ -12,11 +12,13 @@ typedef struct CcPlan CcPlan;
 
 typedef struct CcRunOptions {
     bool host_only;          /* every node by the host (autograd is on, verification failed, backend="eager" ...) */
+    bool freezing;           /* parameters may be packed once: see CcHost.version */
     bool no_llvm, no_dnnl;   /* switched off by option or missing */
     uint8_t default_dtype;   /* CcDtype of torch.get_default_dtype(); 0 = unknown: an integer tensor compared with a
                               * float number is then a HOST step */
 } CcRunOptions;
 
+#define CC_NO_VERSION UINT64_MAX
 /* Callbacks of one run. Values are numbered as in the graph. */
 typedef struct CcHost {
     void *ctx;
@@ -26,6 +28,8 @@ typedef struct CcHost {
     void *(*make)(void *ctx, int value);
     /* Replays a node by the host; its inputs are available. 0 or -1. */
     int (*call)(void *ctx, int node);
+    /* Changes with every write to an input's memory that torch counts; CC_NO_VERSION: not known. */
+    uint64_t (*version)(void *ctx, int value);
     /* The value is not used from here on and is no output. */
     void (*drop)(void *ctx, int value);
 } CcHost;

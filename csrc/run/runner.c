@@ -40,9 +40,14 @@ static int run_call(void *ctx, int node) {
     return r->host->call(r->host->ctx, node);
 }
 
+static uint64_t run_version(void *ctx, int value) {
+    const Run *r = ctx;
+    return r->host->version ? r->host->version(r->host->ctx, value) : CC_NO_VERSION;
+}
+
 static int run_steps(const Run *run, int *step_out, CcErr *err) {
     const CcPlan *plan = run->plan;
-    const CcHost host = {.ctx = (void *)run, .data = run_data, .make = run_make, .call = run_call};
+    const CcHost host = {.ctx = (void *)run, .data = run_data, .make = run_make, .call = run_call, .version = run_version};
     const int n = plan->step.n;
     for (int s = 0; s < n; s++) {
         const CcStep *step = &plan->step.at[s];

@@ -51,7 +51,7 @@ static struct {
     uint64_t keys_ok;               /* all bits that a plain tensor may have */
     uint64_t keys_soft;             /* bits of tensors that the host may replay: neg, conj */
     uint64_t key_dense, key_autograd;
-    PyObject *dispatch_keys, *raw_repr, *requires_grad_name;
+    PyObject *dispatch_keys, *raw_repr, *requires_grad_name, *version_name;
     PyObject *inference_enabled;
     bool (*c_inference)(void);
     bool (*c_requires_grad)(const Impl *);
@@ -79,6 +79,10 @@ bool cc_tens_plain(PyObject *o) {
     return Py_TYPE(o) == T.tensor || Py_TYPE(o) == T.parameter;
 }
 
+bool cc_tens_parameter(PyObject *o) {
+    return Py_TYPE(o) == T.parameter;
+}
+
 bool cc_tens_any(PyObject *o) {
     return Py_TYPE(o) == T.tensor || PyObject_TypeCheck(o, T.base);
 }
@@ -95,6 +99,14 @@ bool cc_tens_constant(PyObject *o) {
     for (int i = 0; i < CC_COUNT(T.constant); i++)
         if (Py_TYPE(o) == T.constant[i]) return true;
     return false;
+}
+
+uint64_t cc_tens_version(PyObject *o) {
+    PyObject *version = PyObject_GetAttr(o, T.version_name);
+    const uint64_t n = version ? PyLong_AsUnsignedLongLongMask(version) : CC_TENS_NO_VERSION;
+    if (!version) PyErr_Clear(); /* inference tensors count none */
+    Py_XDECREF(version);
+    return n;
 }
 
 /* ------------------------------------------------------------------ reading */
@@ -496,7 +508,8 @@ static int find_python(void) {
     Py_XSETREF(T.py_empty_names, Py_BuildValue("(ss)", "dtype", "device"));
     Py_XSETREF(T.raw_repr, PyUnicode_InternFromString("raw_repr"));
     Py_XSETREF(T.requires_grad_name, PyUnicode_InternFromString("requires_grad"));
-    if (!T.py_empty_names || !T.raw_repr || !T.requires_grad_name) return -1;
+    Py_XSETREF(T.version_name, PyUnicode_InternFromString("_version"));
+    if (!T.py_empty_names || !T.raw_repr || !T.requires_grad_name || !T.version_name) return -1;
     for (int i = 1; i < CC_DT_COUNT; i++) {
         char path[64];
         snprintf(path, sizeof path, "torch.%s", cc_dtype_info((CcDtype)i)->torch_name);

@@ -18,6 +18,10 @@ typedef struct CcTensor {
 
 bool cc_tens_plain(PyObject *o);      /* exactly torch.Tensor or torch.nn.Parameter (or Buffer): no subclass behaviour */
 bool cc_tens_any(PyObject *o);        /* any instance of torch._C.TensorBase */
+bool cc_tens_parameter(PyObject *o);  /* torch.nn.Parameter itself */
+/* Its `_version`: goes up with each write that torch counts. */
+#define CC_TENS_NO_VERSION UINT64_MAX
+uint64_t cc_tens_version(PyObject *o);
 /* Reads metadata and pointer. `grad` also fills type.requires_grad (else 0). Never fails: what kernels can't work on
  * (sparse, quantised, complex, meta, neg or conj bit, functorch wrapper, subclass, an inference tensor outside inference
  * mode, more than CC_MAX_DIMS dims ...) has type.ndim = -1, data NULL. No error is left set.

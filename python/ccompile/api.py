@@ -10,7 +10,13 @@ import torch
 from . import _core, config
 from .module import CompiledModule, called_by, wrap_module
 
-MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+# What a mode sets, where `options` do not say otherwise.
+MODES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "reduce-overhead": {},
+    "max-autotune": {"freezing": True},
+    "max-autotune-no-cudagraphs": {"freezing": True},
+}
 
 
 def compile(
@@ -55,8 +61,9 @@ def _check(fullgraph: Any, dynamic: Any, mode: Any, options: Any, disable: Any) 
         raise ValueError(config.unknown("mode", mode, list(MODES)))
     if options is not None and not isinstance(options, Mapping):
         raise TypeError(f"options must be a dict of knobs or None, not {type(options).__name__}: {options!r}")
-    knobs = {name: config.check("option", name, value) for name, value in (options or {}).items()}
-    return {"fullgraph": fullgraph, "dynamic": dynamic, "mode": mode or "default", "options": knobs}
+    mode = mode or "default"
+    knobs = MODES[mode] | {name: config.check("option", name, value) for name, value in (options or {}).items()}
+    return {"fullgraph": fullgraph, "dynamic": dynamic, "mode": mode, "options": knobs}
 
 
 def _compile(model: Any, *, settings: dict[str, Any], disable: bool = False) -> Any:
