@@ -25,6 +25,7 @@ enum {
     UNIT_LEAST = 24,
     MAX_ROWS = 12,
     MAX_PANEL = 32,
+    DIRECT_ROWS = 3, /* so few are done one by one */
     ALIGN = 64,
     SMALL = 1 << 20 /* multiplications that a second thread is not worth its barrier for */
 };
@@ -40,6 +41,7 @@ typedef struct Unit {
     float *out;
     int64_t row0, row1, block_keys, mask_size;
     bool scale_first; /* the scale can't be part of the exponent's factor: it may turn the order of scores round */
+    bool direct;      /* keys and values are not packed */
     float c;          /* weights are 2^((score - most) * c) */
     const Scratch *scratch;
 } Unit;
@@ -166,6 +168,8 @@ static void place(const Job *job, int64_t number, Unit *u) {
     int64_t head = number / job->per_head;
     u->row0 = number % job->per_head * job->unit_rows;
     u->row1 = CC_MIN(f->rows, u->row0 + job->unit_rows);
+    u->direct = u->row1 - u->row0 <= DIRECT_ROWS && f->k.col == 1 && f->v.col == 1 && f->depth % MAX_PANEL == 0 &&
+                f->width % MAX_PANEL == 0;
     u->q = job->call->q;
     u->k = job->call->k;
     u->v = job->call->v;
