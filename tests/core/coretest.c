@@ -149,13 +149,18 @@ static int bench_call(void *ctx, int node) {
     (void)node;
     return -1;
 }
+static uint64_t bench_version(void *ctx, int value) {
+    (void)ctx;
+    (void)value;
+    return CC_NO_VERSION;
+}
 static void bench_drop(void *ctx, int value) {
     (void)ctx;
     (void)value;
 }
 
 double t_bench(const CcPlan *plan, void **data, int runs) {
-    const CcHost host = {data, bench_data, bench_data, bench_call, bench_drop};
+    const CcHost host = {.ctx = data, .data = bench_data, .make = bench_data, .call = bench_call, .version = bench_version, .drop = bench_drop};
     CcErr err;
     const uint64_t start = cc_log_now_ns();
     for (int i = 0; i < runs; i++)

@@ -26,7 +26,7 @@ class Operand(c.Structure):
 
 
 class Options(c.Structure):
-    _fields_ = [("host_only", c.c_bool), ("no_llvm", c.c_bool), ("no_dnnl", c.c_bool), ("default_dtype", c.c_uint8)]
+    _fields_ = [("host_only", c.c_bool), ("freezing", c.c_bool), ("no_llvm", c.c_bool), ("no_dnnl", c.c_bool), ("default_dtype", c.c_uint8)]
 
 
 class Stats(c.Structure):
@@ -48,7 +48,7 @@ class Type(c.Structure):
 
 
 class Val(c.Structure):
-    _fields_ = [("type", Type), ("def_", c.c_int32), ("is_output", c.c_uint8), ("alias", c.c_uint8)]
+    _fields_ = [("type", Type), ("def_", c.c_int32), ("is_parameter", c.c_uint8), ("is_output", c.c_uint8)]
 
 
 class OpInfo(c.Structure):
@@ -64,11 +64,12 @@ class OpInfo(c.Structure):
 
 DATA = c.CFUNCTYPE(c.c_void_p, c.c_void_p, c.c_int)
 CALL = c.CFUNCTYPE(c.c_int, c.c_void_p, c.c_int)
+VERSION = c.CFUNCTYPE(c.c_uint64, c.c_void_p, c.c_int)
 DROP = c.CFUNCTYPE(None, c.c_void_p, c.c_int)
 
 
 class Host(c.Structure):
-    _fields_ = [("ctx", c.c_void_p), ("data", DATA), ("make", DATA), ("call", CALL), ("drop", DROP)]
+    _fields_ = [("ctx", c.c_void_p), ("data", DATA), ("make", DATA), ("call", CALL), ("version", VERSION), ("drop", DROP)]
 
 
 def build(folder: Path) -> Path:
@@ -264,7 +265,11 @@ class Graph:
             self.dropped.append(v)
             del live[v]
 
-        host = Host(None, DATA(data), DATA(make), CALL(call), DROP(drop))
+        @guard(0)
+        def version(_, v):
+            return live[v]._version
+
+        host = Host(None, DATA(data), DATA(make), CALL(call), VERSION(version), DROP(drop))
         text = c.create_string_buffer(300)
         step = c.c_int(-1)
         status = self.lib.t_exec(self.plan, c.byref(host), c.byref(step), text, 300)
