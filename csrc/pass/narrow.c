@@ -54,6 +54,14 @@ static bool plain_node(const CcGraph *g, const CcNode *n) {
     return n->n_out == 1 && !n->flags && t->ndim >= 0 && t->device == 1 && cc_type_contiguous(t);
 }
 
+enum { ATTEND_MASK = 3, ATTEND_FORM = 6 }; /* operands of attend (ops.def) */
+
+/* Rows of attention, which are the last dim but one of q, of the mask and of the merged result. */
+static bool attends_by_row(const Narrow *w, const CcNode *n) {
+    return n->op == CC_OP_attend && w->right == 1 && operand(w->g, n, ATTEND_FORM)->i == 2 &&
+           size_there(w, type_of(w, operand(w->g, n, 0)->value)) == w->size;
+}
+
 /* Does this node work on each index of the dim by itself? */
 static bool by_index(const Narrow *w, const CcNode *n) {
     const CcOpKind kind = cc_op_info((CcOpId)n->op)->kind;
@@ -64,6 +72,7 @@ static bool by_index(const Narrow *w, const CcNode *n) {
             type_of(w, operand(w->g, n, i)->value)->ndim < 0)
             return false;
     if (kind == CC_K_POINTWISE) return n->op != CC_OP_fill;
+    if (kind == CC_K_ATTENTION) return attends_by_row(w, n);
     if (n->op != CC_OP_linear && n->op != CC_OP_layer_norm) return false;
     const CcOperand *x = operand(w->g, n, 0), *weight = operand(w->g, n, 1);
     if (x->kind != CC_IN_VALUE || weight->kind != CC_IN_VALUE ||
@@ -76,7 +85,7 @@ static bool by_index(const Narrow *w, const CcNode *n) {
 static bool sliced(const Narrow *w, const CcNode *n, int i) {
     const CcOperand *o = operand(w->g, n, i);
     if (o->kind != CC_IN_VALUE || !has_dim(w, type_of(w, o->value))) return false;
-    return i == 0 || cc_op_info((CcOpId)n->op)->kind == CC_K_POINTWISE;
+    return i == 0 || cc_op_info((CcOpId)n->op)->kind == CC_K_POINTWISE || (n->op == CC_OP_attend && i == ATTEND_MASK);
 }
 
 /* Backwards: all readers of a value come after it, so its wants are complete when its node is
@@ -187,6 +196,7 @@ static CcGraph *rewrite(const Narrow *w) {
             CcOperand *o = &out->operand.at[n->in0 + k];
             if (sliced(w, n, k) && !in_part(w, o->value)) o->value = add_window(w, out, o->value);
         }
+        if (n->op == CC_OP_attend) out->operand.at[n->in0 + ATTEND_FORM].i = 1;
     }
     CcNode *select = &out->node.at[w->select];
     select->op = CC_OP_copy;

@@ -67,6 +67,16 @@ static void stride_of(const CcFlash *f, const CcType *t, CcStrided *s) {
     s->col = step(t, n + 1);
 }
 
+/* Single rows of heads that share keys and values are the rows of one head: what they share is read once. */
+static void share_rows(CcFlash *f) {
+    const int last = f->n_lead - 1;
+    if (f->rows != 1 || f->causal || last < 0 || f->k.lead[last] || f->v.lead[last]) return;
+    CcStrided *const strided[] = {&f->q, &f->mask, &f->out};
+    for (int i = 0; i < CC_COUNT(strided); i++) strided[i]->row = strided[i]->lead[last];
+    f->rows = f->lead[last];
+    f->n_lead--;
+}
+
 /* Sizes and strides of the operands; *out is the result's type with rows and columns last. */
 static bool shape(CcFlash *f, CcType t[4], CcType *out, bool grouped) {
     const bool mask = f->mask_kind != CC_FLASH_NO_MASK;
@@ -101,16 +111,19 @@ static bool shape(CcFlash *f, CcType t[4], CcType *out, bool grouped) {
     for (int i = Q; i <= (mask ? MASK : V); i++) stride_of(f, &t[i], strided[i]);
     stride_of(f, out, &f->out);
     f->out.col = 1;
+    share_rows(f);
     return true;
 }
 
 /* The result of a written-out attention as [.., heads, rows, width]: `merged` counts the dims that heads, rows and
- * columns became: 0 they stayed, 2 [rows, heads * width], 3 [rows, heads, width]. Only from contiguous ones. */
+ * columns became: 0 they stayed, 1 [heads * width] of a single row, 2 [rows, heads * width], 3 [rows, heads, width]. Only
+ * from contiguous ones. */
 static bool part_heads(CcType *t, int64_t heads, int merged) {
-    const int c = t->ndim - 1;
     if (!merged) return true;
     if (t->ndim < merged || !cc_type_contiguous(t) || heads < 1) return false;
-    if (merged == 2) {
+    if (merged == 1 && !insert_dim(t, t->ndim - 1, 1, t->size[t->ndim - 1])) return false;
+    if (merged <= 2) {
+        const int c = t->ndim - 1;
         const int64_t width = t->size[c] / heads;
         if (t->size[c] % heads) return false;
         t->size[c] = heads;
@@ -179,6 +192,10 @@ static bool describe(const CcGraph *g, int node, CcAttention *a) {
         return false;
     if (!number(&o[6], &x)) return false;
     if (whole && o[5].kind == CC_IN_NONE) a->flash.scale = (float)(1 / sqrt((double)t[Q].size[t[Q].ndim - 1]));
+    if (!whole && x == 1) { /* pass/narrow.c has dropped the dim of rows */
+        if (!insert_dim(&t[Q], t[Q].ndim - 1, 1, 0)) return false;
+        if (a->value[MASK] >= 0 && !insert_dim(&t[MASK], t[MASK].ndim - 1, 1, 0)) return false;
+    }
     const int64_t heads = t[Q].ndim > 2 ? t[Q].size[t[Q].ndim - 3] : 1;
     if (!whole && !part_heads(&out, heads, (int)x)) return false;
     return shape(&a->flash, t, &out, whole && x != 0);
