@@ -20,7 +20,6 @@ import torch
 import torch.nn.functional as P
 
 
-
 class Own:
     """What has no name in torch."""
 

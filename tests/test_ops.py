@@ -4,7 +4,6 @@ The rows are in op_table.py. All good cases of a row run in one compiled functio
 values of equal types; what eager refuses has to be refused with the same error."""
 
 import contextlib
-import os
 import warnings
 
 import ccompile
@@ -12,7 +11,7 @@ import op_table
 import pytest
 import torch
 from conftest import EAGER, Walk, counters, replaying, tensors
-from op_table import A, Maker, bf16, f16, f32, f64, i32, i64, resolve, u8
+from op_table import A, Maker, bf16, f16, f32, f64, i32, resolve, u8
 
 EPS = {d: torch.finfo(d).eps for d in op_table.FLOATS}
 
