@@ -2,13 +2,13 @@
 
     python benchmarks/bench_models.py [--compilers NAMES] [--seconds 4] [--json] [--verbose] [WORKLOAD ...]
 
-Each compiler has a process of its own for each workload, where eager and compiled calls alternate in blocks: two runtimes'
-spinning threads must not share the cores. A time is the least of its blocks. Memory is the peak resident set of a further
-process that makes a few calls and nothing else, over that of the same process without a compiler.
+Each compiler has a process of its own for each workload, where eager and compiled calls alternate in blocks: two
+runtimes' spinning threads must not share the cores. A time is the least of its blocks. Memory is the peak resident set
+of a further process that makes a few calls and nothing else, over that of the same process without a compiler.
 
-Peers are optional (`pip install ccompile[bench]`; Inductor also needs a C++ compiler): what is missing is a '-' and said
-once, and a peer that fails on a workload is one, too (--verbose: with the reason). --json prints one line for each pair of
-workload and compiler instead of the tables."""
+Peers are optional (`pip install ccompile[bench]`; Inductor also needs a C++ compiler): what is missing is a '-' and
+said once, and a peer that fails on a workload is one, too (--verbose: with the reason). --json prints one line for
+each pair of workload and compiler instead of the tables."""
 
 import argparse
 import contextlib
@@ -43,7 +43,7 @@ def missing(compiler: str) -> str | None:
     return None
 
 
-# ---- compilers: (model, args, kwargs) -> what is called as the model is ---------------------------------------------------
+# ---- compilers: (model, args, kwargs) -> what is called as the model is ----------------------------------------------
 def compile_eager(model: Any, args: tuple, kwargs: dict) -> Callable:
     return model
 
@@ -133,10 +133,10 @@ COMPILE: dict[str, Callable] = {
 }
 
 
-# ---- in a worker's process ------------------------------------------------------------------------------------------------
+# ---- in a worker's process -------------------------------------------------------------------------------------------
 def blocks(calls: list[Callable[[], Any]], seconds: float, block: float = 0.05) -> list[list[float]]:
-    """Milliseconds of a call, one value for each block of each callable; blocks alternate. The first call of a block is not
-    counted, and before it the other runtime's threads get time to fall asleep."""
+    """Milliseconds of a call, one value for each block of each callable; blocks alternate. The first call of a block is
+    not counted, and before it the other runtime's threads get time to fall asleep."""
     loops = []
     for call in calls:
         call()
@@ -214,7 +214,7 @@ def work(text: str) -> int:
     os._exit(0)  # some runtimes' threads don't end
 
 
-# ---- in the parent --------------------------------------------------------------------------------------------------------
+# ---- in the parent ---------------------------------------------------------------------------------------------------
 def start(timeout: float, **task: Any) -> dict[str, Any]:
     """Runs a worker, and gives its result or {"failed": reason}."""
     environment = {**os.environ, "OMP_NUM_THREADS": str(task["threads"]), "TOKENIZERS_PARALLELISM": "false"}
@@ -253,7 +253,11 @@ def table(head: list[str], body: list[list[str]]) -> str:
     widths = [max(len(line[i]) for line in [head, *body]) for i in range(len(head))]
 
     def line(cells: list[str]) -> str:
-        return "| " + " | ".join(c.rjust(w) if i else c.ljust(w) for i, (c, w) in enumerate(zip(cells, widths, strict=True))) + " |"
+        return (
+            "| "
+            + " | ".join(c.rjust(w) if i else c.ljust(w) for i, (c, w) in enumerate(zip(cells, widths, strict=True)))
+            + " |"
+        )
 
     rule = "| " + " | ".join("-" * (w - 1) + ":" if i else "-" * w for i, w in enumerate(widths)) + " |"
     return "\n".join([line(head), rule, *map(line, body)])
@@ -269,53 +273,60 @@ def over(row: dict[str, Any]) -> float | None:
     return None if peak is None or eager is None else peak - eager
 
 
+def cell(row: dict[str, Any], key: str, form: str) -> str:
+    return "-" if row.get(key) is None else format(row[key], form)
+
+
+def speed_table(names: list[str], compilers: list[str], at: dict[tuple[str, str], dict[str, Any]]) -> str:
+    body = []
+    for name in names:
+        rows = [at[name, c] for c in compilers]
+        eager = min((row["eager_ms"] for row in rows if "eager_ms" in row), default=None)
+        errors = [row["error"] for row in rows if row["compiler"] not in PEERS and "error" in row]
+        body.append([name, rows[0]["input"], cell({"ms": eager}, "ms", ".3f")])
+        body[-1] += [cell(row, "speedup", ".2f") for row in rows] + [f"{max(errors):.0e}" if errors else "-"]
+    body.append(["geomean", "", ""])
+    for compiler in compilers:
+        found = [at[name, compiler]["speedup"] for name in names if "speedup" in at[name, compiler]]
+        body[-1].append(f"{geomean(found):.2f}" if found else "-")
+    body[-1].append("")
+    return table(["workload", "input", "eager ms", *compilers, "error"], body)
+
+
+def cost_table(names: list[str], compilers: list[str], at: dict[tuple[str, str], dict[str, Any]]) -> str:
+    """First calls, then memory; the last two lines are over all workloads."""
+    columns = [[at[name, c].get("first_extra_ms") for name in names] for c in compilers]
+    columns += [[over(at[name, c]) for name in names] for c in compilers]
+    body = [[name, *("-" if v[i] is None else f"{v[i]:.0f}" for v in columns)] for i, name in enumerate(names)]
+    for label, reduce in (("median", median), ("worst", max)):
+        found = [[v for v in column if v is not None] for column in columns]
+        body.append([label, *(f"{reduce(v):.0f}" if v else "-" for v in found)])
+    return table(["workload", *(f"{c} ms" for c in compilers), *(f"{c} MiB" for c in compilers)], body)
+
+
+def against_peers(compiler: str, names: list[str], at: dict[tuple[str, str], dict[str, Any]]) -> str:
+    ratios = []
+    for name in names:
+        best = max((at[name, c]["speedup"] for c in PEERS if "speedup" in at.get((name, c), {})), default=None)
+        if best and "speedup" in at[name, compiler]:
+            ratios.append(at[name, compiler]["speedup"] / best)
+    wins = sum(ratio >= 1 for ratio in ratios)
+    found = f"{wins} of {len(ratios)} workloads, geomean {geomean(ratios):.2f}" if ratios else "nothing to compare"
+    return f"{compiler} against the best peer: {found}"
+
+
 def told(rows: list[dict[str, Any]], compilers: list[str]) -> str:
     """The tables and the sentences under them."""
     at = {(row["workload"], row["compiler"]): row for row in rows}
     names = list(dict.fromkeys(row["workload"] for row in rows))
-
-    def cell(name: str, compiler: str, key: str, form: str) -> str:
-        value = at[name, compiler].get(key)
-        return "-" if value is None else format(value, form)
-
-    def column(compiler: str, key: str) -> list[float]:
-        return [at[name, compiler][key] for name in names if at[name, compiler].get(key) is not None]
-
-    speed, cost = [], []
-    for name in names:
-        eager = min((at[name, c]["eager_ms"] for c in compilers if "eager_ms" in at[name, c]), default=None)
-        errors = [at[name, c]["error"] for c in compilers if c.startswith("ccompile") and "error" in at[name, c]]
-        speed.append([name, at[name, compilers[0]]["input"], "-" if eager is None else f"{eager:.3f}",
-                      *(cell(name, c, "speedup", ".2f") for c in compilers), f"{max(errors):.0e}" if errors else "-"])  # fmt: skip
-        extra = [cell(name, c, "first_extra_ms", ".0f") for c in compilers]
-        memory = [over(at[name, c]) for c in compilers]
-        cost.append([name, *extra, *("-" if m is None else f"{m:+.0f}" for m in memory)])
-    speed.append(["geomean", "", "", *(f"{geomean(v):.2f}" if (v := column(c, "speedup")) else "-" for c in compilers), ""])
-    for label, reduce in (("median", median), ("worst", max)):
-        line = [label]
-        for values in (
-            *(column(c, "first_extra_ms") for c in compilers),
-            *([m for name in names if (m := over(at[name, c])) is not None] for c in compilers),
-        ):
-            line.append(f"{reduce(values):.0f}" if values else "-")
-        cost.append(line)
-    parts = ["Speed-up over eager; largest error of ccompile, over the largest element:", table(["workload", "input", "eager ms", *compilers, "error"], speed),
-             "Extra time of the first call, ms; peak memory over eager's, MiB:",
-             table(["workload", *(f"{c} ms" for c in compilers), *(f"{c} MiB" for c in compilers)], cost)]  # fmt: skip
-    parts += [text for c in compilers if c not in PEERS and (text := against_peers(c, names, compilers, at))]
+    parts = [
+        "Speed-up over eager; largest error of ccompile, over the largest element:",
+        speed_table(names, compilers, at),
+        "Extra time of the first call, ms; peak memory over eager's, MiB:",
+        cost_table(names, compilers, at),
+        *(against_peers(c, names, at) for c in compilers if c not in PEERS),
+    ]
     return "\n\n".join(parts)
-
-
-def against_peers(compiler: str, names: list[str], compilers: list[str], at: dict[tuple[str, str], dict[str, Any]]) -> str:
-    ratios = []
-    for name in names:
-        best = max((at[name, c]["speedup"] for c in compilers if c in PEERS and "speedup" in at[name, c]), default=None)
-        if best and "speedup" in at[name, compiler]:
-            ratios.append(at[name, compiler]["speedup"] / best)
-    if not ratios:
-        return ""
-    wins = sum(ratio >= 1 for ratio in ratios)
-    return f"{compiler} against the best peer: {wins} of {len(ratios)} workloads, geomean {geomean(ratios):.2f}"
 
 
 def notes(rows: list[dict[str, Any]], verbose: bool) -> list[str]:
@@ -325,7 +336,9 @@ def notes(rows: list[dict[str, Any]], verbose: bool) -> list[str]:
     if verbose:
         found += [f"{row['compiler']} failed on {row['workload']}: {row['failed']}" for row in failed]
     elif failed:
-        found.append(f"{len(failed)} failed ({', '.join(sorted({row['compiler'] for row in failed}))}): --verbose tells why")
+        found.append(
+            f"{len(failed)} failed ({', '.join(sorted({row['compiler'] for row in failed}))}): --verbose tells why"
+        )
     return found
 
 
@@ -336,7 +349,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=4.0, help="of alternating blocks for each pair (default 4)")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--timeout", type=float, default=900.0, help="seconds for each process (default 900)")
-    parser.add_argument("--no-memory", dest="memory", action="store_false", help="leave out the processes that measure memory")
+    parser.add_argument(
+        "--no-memory", dest="memory", action="store_false", help="leave out the processes that measure memory"
+    )
     parser.add_argument("--json", action="store_true", help="JSON lines instead of the tables")
     parser.add_argument("--verbose", action="store_true", help="why a compiler failed")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
@@ -348,8 +363,12 @@ def main() -> int:
     compilers = args.compilers.split(",")
     unknown = [c for c in compilers if c not in COMPILERS] + [w for w in args.workloads if w not in registry.WORKLOADS]
     if unknown:
-        parser.error(f"unknown {unknown[0]!r}; compilers: {', '.join(COMPILERS)}; workloads: {', '.join(registry.WORKLOADS)}")
-    chosen = [registry.WORKLOADS[name] for name in args.workloads] or [w for w in registry.WORKLOADS.values() if w.bench]
+        parser.error(
+            f"unknown {unknown[0]!r}; compilers: {', '.join(COMPILERS)}; workloads: {', '.join(registry.WORKLOADS)}"
+        )
+    chosen = [registry.WORKLOADS[name] for name in args.workloads] or [
+        w for w in registry.WORKLOADS.values() if w.bench
+    ]
     rows: list[dict[str, Any]] = []
     for i, workload in enumerate(chosen, 1):
         print(f"[{i}/{len(chosen)}] {workload.name}", file=sys.stderr, flush=True)

@@ -50,7 +50,9 @@ def measure(name: str, calls: int, mode: str | None) -> collections.Counter:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("workloads", nargs="*", default=[n for n, w in registry.WORKLOADS.items() if w.bench and w.available])
+    parser.add_argument(
+        "workloads", nargs="*", default=[n for n, w in registry.WORKLOADS.items() if w.bench and w.available]
+    )
     parser.add_argument("--calls", type=int, default=20)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--mode", help="as for ccompile.compile")
@@ -67,10 +69,17 @@ def main() -> int:
             kinds[kind] += ms
         host = [(op, ms / total) for (kind, op), ms in found.most_common() if kind == "host"]
         if args.json:
-            print(json.dumps({"bench": "steps", "workload": name, "ms": total, "kinds": dict(kinds), "host": dict(host)}), flush=True)
+            print(
+                json.dumps({"bench": "steps", "workload": name, "ms": total, "kinds": dict(kinds), "host": dict(host)}),
+                flush=True,
+            )
             continue
         print(f"{name}: {total:.3f} ms; " + ", ".join(f"{kind} {ms / total:.0%}" for kind, ms in kinds.most_common()))
-        print("    through torch: " + (", ".join(f"{op} {share:.1%}" for op, share in host if share >= 0.001) or "nothing"), flush=True)
+        print(
+            "    through torch: "
+            + (", ".join(f"{op} {share:.1%}" for op, share in host if share >= 0.001) or "nothing"),
+            flush=True,
+        )
     return 0
 
 

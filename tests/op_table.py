@@ -20,7 +20,6 @@ import torch
 import torch.nn.functional as P
 
 
-
 class Own:
     """What has no name in torch."""
 
@@ -466,7 +465,7 @@ row("FM:unsqueeze", lambda m: A(m.t(2, 3), 0), lambda m: A(m.t(2, 3).t(), -1), l
 row("FM:select", lambda m: A(m.t(2, 3, 4), 1, 2), lambda m: A(m.t(2, 3), -1, -1), lambda m: A(m.t(2, 3), 0, 2), lambda m: A(m.t(), 0, 0))
 row("FM:narrow", lambda m: A(m.t(4, 6), 1, 2, 3), lambda m: A(m.t(4, 6), 0, 4, 0), lambda m: A(m.t(4, 6), -1, -3, 2), lambda m: A(m.t(4), 0, 3, 2))
 row("FM:split", lambda m: A(m.t(2, 7), 3, 1), lambda m: A(m.t(7), [3, 4]), lambda m: A(m.t(7, 2), 2), lambda m: A(m.t(7), [3, 3]))
-each("FM:split_with_sizes", lambda m: A(m.t(2, 7), [3, 4], 1), lambda m: A(m.t(5), [0, 5]), lambda m: A(m.t(5), [2, 2]))
+row("FM:split_with_sizes", lambda m: A(m.t(7), [3, 4]), lambda m: A(m.t(2, 7).t(), (3, 0, 4)), lambda m: A(m.t(2, 6), [2, 2, 2], 1), lambda m: A(m.t(7), [3, 3]))
 each("FM:chunk FM:tensor_split", lambda m: A(m.t(2, 7), 3, 1), lambda m: A(m.t(7, 2), 2), lambda m: A(m.t(2), 0))
 each("FM:unbind", lambda m: A(m.t(3, 4)), lambda m: A(m.t(3, 4), 1), lambda m: A(m.t()))
 row("FM:hsplit FM:vsplit", lambda m: A(m.t(4, 6), 2))

@@ -1078,7 +1078,15 @@ def test_overhead_benchmark(capsys, monkeypatch):
 
 def test_model_benchmark():
     """Its smallest workload, against nobody: the rows and the tables that it makes of them."""
-    command = [sys.executable, str(ROOT / "benchmarks/bench_models.py"), "SimpleNet b1", "--compilers", "ccompile", "--seconds", "0.05"]
+    command = [
+        sys.executable,
+        str(ROOT / "benchmarks/bench_models.py"),
+        "SimpleNet b1",
+        "--compilers",
+        "ccompile",
+        "--seconds",
+        "0.05",
+    ]
     done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     (line,) = done.stdout.splitlines()
@@ -1088,9 +1096,15 @@ def test_model_benchmark():
     assert row["error"] < 1e-5 and row["first_extra_ms"] > 0 and min(row["peak_mib"], row["eager_peak_mib"]) > 50
     bench = runpy.run_path(str(ROOT / "benchmarks/bench_models.py"))
     peer = {**row, "compiler": "openvino", "speedup": row["speedup"] / 2}
-    text = bench["told"]([row, {"workload": "SimpleNet b1", "compiler": "inductor", "failed": "E: x"}, peer], ["ccompile", "inductor", "openvino"])
-    assert f"| SimpleNet b1 | 1x512 |" in text and "1 of 1 workloads, geomean 2.00" in text
-    failed = [{"workload": "w", "compiler": "inductor", "failed": "E: x"}, {"compiler": "onnxruntime", "missing": "not installed: onnx"}]
+    text = bench["told"](
+        [row, {"workload": "SimpleNet b1", "compiler": "inductor", "failed": "E: x"}, peer],
+        ["ccompile", "inductor", "openvino"],
+    )
+    assert "| SimpleNet b1 | 1x512 |" in text and "1 of 1 workloads, geomean 2.00" in text
+    failed = [
+        {"workload": "w", "compiler": "inductor", "failed": "E: x"},
+        {"compiler": "onnxruntime", "missing": "not installed: onnx"},
+    ]
     assert bench["notes"](failed, True) == ["onnxruntime: not installed: onnx", "inductor failed on w: E: x"]
     assert len(bench["notes"](failed, False)) == 2
 
