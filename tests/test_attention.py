@@ -98,7 +98,7 @@ class Written:
             s = op("add", torch.add, s, g.input(add))
         if fill is not None:
             s = op("masked_fill", torch.masked_fill, s, g.input(fill[0]), fill[1])
-        p = op("softmax", torch.softmax, s, -1)
+        p = op("softmax", lambda t, m: t.softmax(-1), s, 1)
         o = op("matmul", torch.matmul, p, w)
         if merge:
             o = op("transpose", torch.transpose, o, -3, -2)
@@ -359,7 +359,7 @@ def test_memory_written_in_between(lib):
     x, y, w = g.input(q), g.input(k.transpose(-2, -1)), g.input(v)
     s = g.op("matmul", torch.matmul, x, y)
     g.op("host", lambda t: t.mul_(2), x, flags=WRITES)
-    out = g.op("matmul", torch.matmul, g.op("softmax", torch.softmax, s, -1), w)
+    out = g.op("matmul", torch.matmul, g.op("softmax", lambda t, m: t.softmax(-1), s, 1), w)
     g.out(out).compile()
     assert "attention" not in steps(g)
     x0 = q / 2
@@ -371,11 +371,11 @@ def test_another_dim_or_order_is_no_attention(lib):
     q, k, v = tensors(1, 2, 20, 20, 16)
     g = Graph(lib)
     s = g.op("matmul", torch.matmul, g.input(q), g.input(k.transpose(-2, -1)))
-    g.out(g.op("matmul", torch.matmul, g.op("softmax", torch.softmax, s, -2), g.input(v))).compile()
+    g.out(g.op("matmul", torch.matmul, g.op("softmax", lambda t, m: t.softmax(-2), s, 2), g.input(v))).compile()
     assert "attention" not in steps(g)
     g = Graph(lib)
     s = g.op("matmul", torch.matmul, g.input(q), g.input(k.transpose(-2, -1)))
-    p = g.op("softmax", torch.softmax, s, -1)
+    p = g.op("softmax", lambda t, m: t.softmax(-1), s, 1)
     g.out(g.op("matmul", torch.matmul, g.input(v.transpose(-2, -1).contiguous()), p)).compile()
     assert "attention" not in steps(g)
 

@@ -832,6 +832,19 @@ def test_attributes(tens):
 F, M, N = C._VariableFunctions, torch.Tensor, C._nn
 
 
+def dims(mask, x):
+    """The dims that a mask names, whose bit 0 is the last one."""
+    return [d for d in range(x.dim()) if mask >> (x.dim() - 1 - d) & 1]
+
+
+def by_dims(f):
+    return lambda x, mask, *rest: f(x, dims(mask, x), *rest)
+
+
+def by_shape(f):
+    return lambda x, mask, *rest: f(x, x.shape[x.dim() - mask.bit_length():], *rest)
+
+
 # op -> how its operands make the result; ops not listed are torch functions of the same name
 REPLAY = {
     "add": lambda a, b, c=1: torch.add(torch.as_tensor(a), b, alpha=c),
@@ -846,7 +859,12 @@ REPLAY = {
     "cat": lambda *a: F.cat(a[:-1], a[-1]), "stack": lambda *a: F.stack(a[:-1], a[-1]),
     "lshift": F.bitwise_left_shift, "rshift": F.bitwise_right_shift, "linear": N.linear,
     "attention": lambda q, k, v, m, c, s, g: N.scaled_dot_product_attention(q, k, v, m, 0.0, c, scale=s, enable_gqa=g),
-    "layer_norm": lambda a, w, b: torch.nn.functional.layer_norm(a, w.shape, w, b),
+    **{op: by_dims(getattr(F, op)) for op in "sum mean amax amin any all logsumexp".split()},
+    **{op: by_dims(lambda x, d, f=getattr(F, op): f(x, *d)) for op in "softmax log_softmax".split()},
+    "prod": by_dims(lambda x, d: F.prod(x, *d) if len(d) == 1 else F.prod(x)),
+    "var": by_dims(lambda x, d, c=1: F.var(x, d, correction=c)), "std": by_dims(lambda x, d, c=1: F.std(x, d, correction=c)),
+    "norm": lambda x, b, mask: torch.linalg.vector_norm(x, b, dims(mask, x)),
+    "layer_norm": by_shape(F.layer_norm), "rms_norm": by_shape(F.rms_norm),
     "addcmul": lambda a, b, c, d=1: torch.addcmul(a, b, c, value=d),
     "addcdiv": lambda a, b, c, d=1: torch.addcdiv(a, b, c, value=d),
     "bitwise_and": lambda a, b: a & b, "bitwise_or": lambda a, b: a | b, "bitwise_xor": lambda a, b: a ^ b,
@@ -913,7 +931,17 @@ def cases():
                 ("mm", F.mm, (x, w.t()), {}), ("mm", M.mm, (x, w.t()), {}), ("bmm", F.bmm, (a, e), {}),
                 ("addmm", F.addmm, (bias, x, w.t()), {}), ("addmm", F.addmm, (bias, x, w.t()), {"beta": 1, "alpha": 1.0}),
                 ("softmax", F.softmax, (a, -1), {}), ("softmax", M.softmax, (a,), {"dim": 1}),
-                ("layer_norm", F.layer_norm, (a, (6,), w[0], w[1], 1e-5, True), {}))
+                ("log_softmax", F.log_softmax, (a, 0), {"dtype": None}), ("log_softmax", M.log_softmax, (a, -2), {}),
+                ("layer_norm", F.layer_norm, (a, (6,), w[0], w[1], 1e-5, True), {}), ("layer_norm", F.layer_norm, (a, [4, 6]), {}),
+                ("rms_norm", F.rms_norm, (a, (6,), w[0]), {}), ("rms_norm", F.rms_norm, (a, (4, 6), None, 1e-3), {}))
+    for op in "sum mean amax amin any all var std".split():
+        yield from ((op, getattr(F, op), (a,), {}), (op, getattr(M, op), (a, 1), {}), (op, getattr(F, op), (a, (0, -1)), {}),
+                    (op, getattr(F, op), (a,), {"dim": [2], "keepdim": False}))
+    yield from (("sum", F.sum, (a, 0), {"dtype": None}), ("amax", F.max, (a,), {}), ("amin", M.min, (a,), {}), ("sum", F.sum, (a[0, 0, 0],), {}),
+                ("sum", F.sum, (a[0, 0, 0], 0), {}), ("any", M.any, (b, 0), {}), ("var", F.var, (a, 1), {"correction": 0}),
+                ("var", F.var, (a, 1, False), {}), ("std", F.std, (a, (0, 1), True), {}), ("std", M.std, (a,), {"correction": 2}),
+                ("prod", F.prod, (a,), {}), ("prod", F.prod, (a, 1), {}), ("logsumexp", F.logsumexp, (a, 1), {}),
+                ("norm", torch.linalg.vector_norm, (a,), {}), ("norm", torch.linalg.vector_norm, (a, 1, (0, 2)), {}))
     attention, heads = N.scaled_dot_product_attention, a[:, None]
     yield from (("attention", attention, (heads, heads, heads), {}), ("attention", attention, (a, a, a, None, 0.0, True), {"scale": 0.3}),
                 ("attention", attention, (heads, heads, heads), {"attn_mask": torch.zeros(4, 4), "enable_gqa": True}))
@@ -968,6 +996,13 @@ def test_bound_operands_replay(tens):
     cast_and_fill = {"cast", "fill"}
     assert {r[0] for r in tens.bind_rows()} == seen | cast_and_fill
     assert count > 200
+
+
+def test_keepdim_and_dtype_are_no_operands(tens):
+    x = torch.randn(4, 6)
+    for f, args, kw, mask in ((F.sum, (x, 0, True), {}, 2), (F.sum, (x, (0, 1)), {"keepdim": True}, 3), (F.mean, (x,), {"dtype": torch.float64}, 3),
+                              (F.softmax, (x, 1), {"dtype": torch.float64}, 1), (F.var, (x, 1, True, True), {}, 1)):
+        assert tens.bind(f, args, kw)[1] == [x, mask]
 
 
 def test_cast_binds(tens):
@@ -1034,7 +1069,7 @@ def test_operator_binds(tens):
 
 def test_unbound_calls(tens):
     x, i = torch.randn(4, 6), torch.tensor([1, 2])
-    for f, args, kw in ((F.add, (x, x), {"out": x}), (F.max, (x, 1), {}), (F.max, (x,), {}), (F.where, (x > 0,), {}),
+    for f, args, kw in ((F.add, (x, x), {"out": x}), (F.max, (x, 1), {}), (F.sum, (x, 2), {}), (F.sum, (x, (0, x)), {}), (F.layer_norm, (x, (2, 4, 6)), {}), (F.where, (x > 0,), {}),
                         (F.addmm, (x, x, x), {"beta": 2}), (F.round, (x,), {"decimals": 2}), (x.view, (torch.int32,), {}),
                         (F.add, (x, "a"), {}), (F.add, (x, 1j), {}), (F.add, (x, 2**70), {}),
                         (F.add, (x, x), {"alpha": x}), (F.add, (x,), {}), (F.add, (x, x, x, x), {}), (x.add_, (x,), {}),
@@ -1048,7 +1083,7 @@ def test_bind_rows_have_ops(tens):
     rows = tens.bind_rows()
     assert [r for r in rows if not r[1]] == []
     missing = [(op, c) for op, _, names in rows for c in names.split() for space in c.split(":")[0]
-               if not hasattr({"F": F, "M": M, "N": N, "S": C._special}[space], ("special_" if space == "S" else "") + c.split(":")[1])]
+               if not hasattr({"F": F, "M": M, "N": N, "S": C._special, "L": C._linalg}[space], {"S": "special_", "L": "linalg_"}.get(space, "") + c.split(":")[1])]
     assert missing == []
 
 

@@ -35,6 +35,16 @@ CC_MUST int cc_emit_libm(CcEmit *e, const char *function, CcDtype dt, int arity,
 void cc_emit_intrinsic(CcEmit *e, const char *name, CcDtype dt, int arity, const CcRef *x,
                        CcRef out);
 
+/* gen_llvm.c, for gen_sweep.c */
+const char *cc_emit_memory(CcDtype dt); /* element type in memory */
+void cc_emit_broadcast(CcEmit *e, CcDtype dt, const char *at, CcRef out); /* one element, in all lanes */
+void cc_emit_loaded(CcEmit *e, CcDtype dt, CcRef ref); /* from memory's type to the value's: bool is a byte there */
+CC_MUST int cc_emit_scalar(CcEmit *e, CcScalarId op, CcDtype dt, const CcRef *x, CcRef out);
+CC_MUST int cc_emit_node(CcEmit *e, int node); /* neither load nor reduction */
+
+/* gen_sweep.c: the body of a loop that reduces. */
+CC_MUST int cc_gen_sweeps(CcEmit *e);
+
 /* gen_math.c: the expansion `name` of scalar.def's '!' lowerings. -1 with *err set when there is
  * none. */
 CC_MUST int cc_math_expand(CcEmit *e, const char *name, CcDtype dt, const CcRef *x, CcRef out);

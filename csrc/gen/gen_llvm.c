@@ -14,7 +14,7 @@
 
 #include "gen_int.h"
 
-enum { OFFSET_ACCESS = 16, SIZE_ACCESS = 24 };
+enum { OFFSET_ACCESS = (int)offsetof(CcKernelArg, a), SIZE_ACCESS = (int)sizeof(((CcKernelArg *)0)->a[0]) };
 
 static const char *element_type(CcDtype dt) { /* of values; of memory for all but bool */
     static const char *const NAME[CC_DT_COUNT] = {
@@ -25,6 +25,7 @@ static const char *element_type(CcDtype dt) { /* of values; of memory for all bu
 }
 
 static const char *memory_type(CcDtype dt) { return dt == CC_DT_BOOL ? "i8" : element_type(dt); }
+const char *cc_emit_memory(CcDtype dt) { return memory_type(dt); }
 
 const char *cc_emit_vector(const CcEmit *e, const char *element) {
     static _Thread_local char ring[8][24];
@@ -196,37 +197,44 @@ static int cast(CcEmit *e, CcDtype from, CcDtype to, const CcRef x, CcRef out) {
     else if (from_float) { /* to small integers through i32, as eager's vector code */ CcRef wide;
         cc_emit_op(e, wide, "fptosi %s %s to %s", ft, x, cc_emit_type(e, CC_DT_I32));
         cc_emit_op(e, out, "trunc %s %s to %s", cc_emit_type(e, CC_DT_I32), wide, tt);
-    } else if (f->size == t->size && from != CC_DT_BOOL) strcpy(out, x); /* u8 and i8 */
+    } else if (f->size == t->size && from != CC_DT_BOOL) memmove(out, x, sizeof(CcRef)); /* u8 and i8 */
     else if (f->size > t->size) cc_emit_op(e, out, "trunc %s %s to %s", ft, x, tt);
     else cc_emit_op(e, out, "%s %s %s to %s", f->kind == 'i' ? "sext" : "zext", ft, x, tt);
     return 0;
 }
 
-static int emit_scalar(CcEmit *e, const CcLoopNode *n, CcRef out) {
-    const CcScalarInfo *info = cc_scalar_info((CcScalarId)n->op);
-    const CcDtype dt =
-        info->kind == 'C' ? (CcDtype)e->loop->node[n->a[0]].dtype : (CcDtype)n->dtype;
+int cc_emit_scalar(CcEmit *e, CcScalarId op, CcDtype dt, const CcRef *x, CcRef out) {
+    const CcScalarInfo *info = cc_scalar_info(op);
     const char kind = cc_dtype_info(dt)->kind;
     const char *lower = info->lower[kind == 'f'   ? 0
                                     : kind == 'i' ? 1
                                                   : 2],
                *type = cc_emit_type(e, dt);
-    CcRef x[3] = {"", "", ""};
-    for (int k = 0; k < info->arity; k++) strcpy(x[k], e->ref[n->a[k]]);
     switch (lower[0]) {
-    case '!': return cc_math_expand(e, lower + 1, dt, (const CcRef *)x, out);
-    case '$': return cc_emit_libm(e, lower + 1, dt, info->arity, (const CcRef *)x, out);
-    case '@': cc_emit_intrinsic(e, lower + 1, dt, info->arity, (const CcRef *)x, out); return 0;
+    case '!': return cc_math_expand(e, lower + 1, dt, x, out);
+    case '$': return cc_emit_libm(e, lower + 1, dt, info->arity, x, out);
+    case '@': cc_emit_intrinsic(e, lower + 1, dt, info->arity, x, out); return 0;
     case 0:
         return cc_err_set(e->err, CC_E_UNSUPPORTED, "%s of %s", info->name,
                           cc_dtype_info(dt)->name);
     default:
-        cc_emit_op(e, out, "%s %s %s%s%s", lower, type, x[0], info->arity > 1 ? ", " : "", x[1]);
+        cc_emit_op(e, out, "%s %s %s%s%s", lower, type, x[0], info->arity > 1 ? ", " : "",
+                   info->arity > 1 ? x[1] : "");
         return 0;
     }
 }
 
-static int emit_node(CcEmit *e, int i) {
+static void emit_count(CcEmit *e, CcDtype dt, CcRef out) {
+    const char *v = cc_emit_type(e, dt);
+    CcRef one, put;
+    if (cc_dtype_info(dt)->kind == 'f') cc_emit_op(e, one, "sitofp i64 %%count to %s", element_type(dt));
+    else if (cc_dtype_info(dt)->size < 8) cc_emit_op(e, one, "trunc i64 %%count to %s", element_type(dt));
+    else strcpy(one, "%count");
+    cc_emit_op(e, put, "insertelement %s poison, %s %s, i32 0", v, element_type(dt), one);
+    cc_emit_op(e, out, "shufflevector %s %s, %s poison, <%d x i32> zeroinitializer", v, put, v, e->lanes);
+}
+
+int cc_emit_node(CcEmit *e, int i) {
     const CcLoopNode *n = &e->loop->node[i];
     const CcDtype dt = (CcDtype)n->dtype;
     char *out = e->ref[i];
@@ -242,24 +250,32 @@ static int emit_node(CcEmit *e, int i) {
                    cc_emit_type(e, dt), e->ref[n->a[1]], cc_emit_type(e, dt), e->ref[n->a[2]]);
         return 0;
     }
-    return emit_scalar(e, n, out);
+    if (n->op == CC_S_count) return emit_count(e, dt, out), 0;
+    const CcScalarInfo *info = cc_scalar_info((CcScalarId)n->op);
+    CcRef x[3] = {"", "", ""};
+    for (int k = 0; k < info->arity; k++) strcpy(x[k], e->ref[n->a[k]]);
+    return cc_emit_scalar(e, (CcScalarId)n->op, info->kind == 'C' ? (CcDtype)e->loop->node[n->a[0]].dtype : dt,
+                          (const CcRef *)x, out);
 }
 
-/* From memory's type to the value's: bool is a byte in memory. */
-static void finish_load(CcEmit *e, CcDtype dt, CcRef ref) {
+void cc_emit_loaded(CcEmit *e, CcDtype dt, CcRef ref) {
     if (dt == CC_DT_BOOL)
         cc_emit_op(e, ref, "icmp ne %s %s, zeroinitializer", cc_emit_vector(e, "i8"), ref);
 }
 
-static void emit_broadcast_load(CcEmit *e, int node, int access) {
-    const CcDtype dt = (CcDtype)e->loop->node[node].dtype;
+void cc_emit_broadcast(CcEmit *e, CcDtype dt, const char *at, CcRef out) {
     const char *m = memory_type(dt), *v = cc_emit_vector(e, m);
     CcRef one, put;
-    cc_emit_op(e, one, "load %s, ptr %%p%d, align %d", m, access, cc_dtype_info(dt)->size);
+    cc_emit_op(e, one, "load %s, ptr %s, align %d", m, at, cc_dtype_info(dt)->size);
     cc_emit_op(e, put, "insertelement %s poison, %s %s, i32 0", v, m, one);
-    cc_emit_op(e, e->ref[node], "shufflevector %s %s, %s poison, <%d x i32> zeroinitializer", v,
-               put, v, e->lanes);
-    finish_load(e, dt, e->ref[node]);
+    cc_emit_op(e, out, "shufflevector %s %s, %s poison, <%d x i32> zeroinitializer", v, put, v, e->lanes);
+    cc_emit_loaded(e, dt, out);
+}
+
+static void emit_broadcast_load(CcEmit *e, int node, int access) {
+    char at[16];
+    snprintf(at, sizeof at, "%%p%d", access);
+    cc_emit_broadcast(e, (CcDtype)e->loop->node[node].dtype, at, e->ref[node]);
 }
 
 static void emit_vector_load(CcEmit *e, int node, int access) {
@@ -288,7 +304,7 @@ static void emit_vector_load(CcEmit *e, int node, int access) {
                    "call %s @%s(<%d x ptr> %s, i32 %d, <%d x i1> splat (i1 true), %s poison)", v,
                    name, e->lanes, at, size, e->lanes, v);
     }
-    finish_load(e, dt, out);
+    cc_emit_loaded(e, dt, out);
 }
 
 static void emit_store(CcEmit *e, int access) {
@@ -447,7 +463,7 @@ static int emit_body(CcEmit *e) {
             if (invariant[i] != (pass == 0)) continue;
             if (n->op == CC_S_load && pass == 0) emit_broadcast_load(e, i, n->a[0]);
             else if (n->op == CC_S_load) emit_vector_load(e, i, n->a[0]);
-            else if (emit_node(e, i) < 0) return -1;
+            else if (cc_emit_node(e, i) < 0) return -1;
         }
         if (pass == 0) emit_loop_head(e);
     }
@@ -477,8 +493,9 @@ int cc_gen_llvm(const CcLoop *loop, const CcTarget *target, const char *name, Cc
                 .body = &body,
                 .err = err};
     e.ref = calloc((size_t)loop->n_node + 1, sizeof *e.ref);
-    int status =
-        e.ref ? emit_body(&e) : cc_err_set(err, CC_E_MEMORY, "no memory for a kernel's text");
+    int status = !e.ref          ? cc_err_set(err, CC_E_MEMORY, "no memory for a kernel's text")
+                 : loop->reduces ? cc_gen_sweeps(&e)
+                                 : emit_body(&e);
     if (status == 0) {
         cc_sbuf_add(out, "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)\n%s",
                     cc_sbuf_text(&e.decl));

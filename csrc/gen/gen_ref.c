@@ -23,6 +23,7 @@ typedef void (*RefFn)(char type, const Cell *x, const Cell *y, const Cell *z, Ce
 #define RESULT_A(cell, field) (cell).field
 #define RESULT_S(cell, field) (cell).field
 #define RESULT_X(cell, field) (cell).field
+#define RESULT_R(cell, field) (cell).field
 #define RESULT_L(cell, field) (cell).i
 #define RESULT_C(cell, field) (cell).i
 #define LOOP(T, field, kind, expr) \
@@ -154,35 +155,155 @@ static void konst(const CcLoopNode *node, Cell *out, int n) {
     }
 }
 
+static void run_node(const CcLoop *loop, const CcKernelArg *arg, int64_t row, int64_t at, int n, int i,
+                     Cell (*cell)[BLOCK]) {
+    const CcLoopNode *node = &loop->node[i];
+    const CcDtype dt = (CcDtype)node->dtype;
+    const Cell *x = cell[node->a[0] < 0 ? i : node->a[0]];
+    const Cell *y = cell[node->a[1] < 0 ? i : node->a[1]],
+               *z = cell[node->a[2] < 0 ? i : node->a[2]];
+    if (node->op == CC_S_load) {
+        load(arg, node->a[0], &loop->access[node->a[0]], row, at, cell[i], n);
+    } else if (node->op == CC_S_konst) {
+        konst(node, cell[i], n);
+    } else if (node->op == CC_S_count) {
+        for (int k = 0; k < n; k++) cell[i][k].i = arg->count;
+        convert(CC_DT_I64, dt, cell[i], cell[i], n);
+    } else if (node->op == CC_S_cast) {
+        convert((CcDtype)loop->node[node->a[0]].dtype, dt, x, cell[i], n);
+    } else if (node->op == CC_S_select) {
+        for (int k = 0; k < n; k++) cell[i][k] = x[k].i ? y[k] : z[k];
+    } else {
+        const bool compares = cc_scalar_info((CcScalarId)node->op)->kind == 'C';
+        TABLE[node->op](type_of(compares ? (CcDtype)loop->node[node->a[0]].dtype : dt), x, y, z,
+                        cell[i], n);
+        for (int k = 0; type_of(dt) == 'i' && k < n; k++) cell[i][k].i = wrap(dt, cell[i][k].i);
+    }
+}
+
 static void run_block(const CcLoop *loop, const CcKernelArg *arg, int64_t row, int64_t at, int n,
                       Cell (*cell)[BLOCK]) {
-    for (int i = 0; i < loop->n_node; i++) {
-        const CcLoopNode *node = &loop->node[i];
-        const CcDtype dt = (CcDtype)node->dtype;
-        const Cell *x = cell[node->a[0] < 0 ? i : node->a[0]];
-        const Cell *y = cell[node->a[1] < 0 ? i : node->a[1]],
-                   *z = cell[node->a[2] < 0 ? i : node->a[2]];
-        if (node->op == CC_S_load) {
-            load(arg, node->a[0], &loop->access[node->a[0]], row, at, cell[i], n);
-        } else if (node->op == CC_S_konst) {
-            konst(node, cell[i], n);
-        } else if (node->op == CC_S_cast) {
-            convert((CcDtype)loop->node[node->a[0]].dtype, dt, x, cell[i], n);
-        } else if (node->op == CC_S_select) {
-            for (int k = 0; k < n; k++) cell[i][k] = x[k].i ? y[k] : z[k];
-        } else {
-            const bool compares = cc_scalar_info((CcScalarId)node->op)->kind == 'C';
-            TABLE[node->op](type_of(compares ? (CcDtype)loop->node[node->a[0]].dtype : dt), x, y, z,
-                            cell[i], n);
-            for (int k = 0; type_of(dt) == 'i' && k < n; k++) cell[i][k].i = wrap(dt, cell[i][k].i);
-        }
-    }
+    for (int i = 0; i < loop->n_node; i++) run_node(loop, arg, row, at, n, i, cell);
     for (int a = 0; a < loop->n_access; a++)
         if (loop->access[a].is_store)
             store(arg, a, &loop->access[a], row, at, cell[loop->access[a].node], n);
 }
 
+/* ------------------------------------------------------------------ loops that reduce */
+
+typedef struct Row {
+    const CcLoop *loop;
+    CcKernelArg arg; /* where the loops stand */
+    CcSweeps plan;
+    int sweep;
+    Cell cell[CC_LOOP_MAX_NODES][BLOCK];
+    Cell total[CC_LOOP_MAX_NODES]; /* floats are summed in double */
+} Row;
+
+static bool reduces(const CcLoopNode *n) { return cc_scalar_info((CcScalarId)n->op)->kind == 'R'; }
+
+static void begin_totals(Row *r) {
+    for (int i = 0; i < r->loop->n_node; i++) {
+        const CcLoopNode *n = &r->loop->node[i];
+        if (!reduces(n)) continue;
+        const CcScalarId op = cc_scalar_combine((CcScalarId)n->op);
+        const CcDtypeInfo *info = cc_dtype_info((CcDtype)n->dtype);
+        const int64_t top = INT64_MAX >> (64 - 8 * info->size);
+        Cell *t = &r->total[i];
+        t->i = op == CC_S_mul || op == CC_S_and;
+        if (info->kind == 'f') t->d = op == CC_S_mul ? 1 : op == CC_S_max ? -INFINITY : op == CC_S_min ? INFINITY : 0;
+        else if (op == CC_S_min) t->i = info->kind == 'u' ? 2 * top + 1 : top;
+        else if (op == CC_S_max) t->i = info->kind == 'u' ? 0 : -top - 1;
+    }
+}
+
+static void reduce_block(Row *r, int i, int n) {
+    const CcLoopNode *node = &r->loop->node[i];
+    const CcScalarId op = cc_scalar_combine((CcScalarId)node->op);
+    const char type = type_of((CcDtype)node->dtype);
+    const Cell *x = r->cell[node->a[0]];
+    for (int k = 0; k < n; k++) {
+        Cell value = x[k];
+        if (type == 's') value.d = (double)x[k].f;
+        TABLE[op](type == 's' ? 'd' : type, &r->total[i], &value, &value, &r->total[i], 1);
+        if (type == 'i') r->total[i].i = wrap((CcDtype)node->dtype, r->total[i].i);
+    }
+}
+
+/* n elements of a row from number `at` on, in sweep r->sweep. */
+static void sweep_block(Row *r, int64_t at, int n) {
+    const CcLoop *loop = r->loop;
+    for (int i = 0; i < loop->n_node; i++)
+        if (!reduces(&loop->node[i]) && r->plan.stage[i] <= r->sweep)
+            run_node(loop, &r->arg, 0, r->plan.element[i] ? at : 0, n, i, r->cell);
+    for (int i = 0; i < loop->n_node; i++)
+        if (reduces(&loop->node[i]) && r->plan.stage[loop->node[i].a[0]] == r->sweep) reduce_block(r, i, n);
+    for (int a = 0; a < loop->n_access && r->sweep == r->plan.n - 1; a++)
+        if (loop->access[a].is_store && cc_sweep_along(loop, &loop->access[a]))
+            store(&r->arg, a, &loop->access[a], 0, at, r->cell[loop->access[a].node], n);
+}
+
+static void sweep_lines(Row *r, int d) {
+    const CcLoop *loop = r->loop;
+    if (loop->lane + 1 + d < loop->ndim) {
+        const CcKernelArg before = r->arg;
+        for (int64_t i = 0; i < before.line[d]; i++) {
+            sweep_lines(r, d + 1);
+            for (int a = 0; a < loop->n_access; a++) r->arg.a[a].at += before.a[a].line[d];
+        }
+        r->arg = before;
+        return;
+    }
+    const int64_t n = loop->columns ? 1 : r->arg.n;
+    for (int64_t at = 0; at < n; at += BLOCK) sweep_block(r, at, (int)CC_MIN(BLOCK, n - at));
+}
+
+static void end_sweep(Row *r) {
+    for (int i = 0; i < r->loop->n_node; i++) {
+        const CcLoopNode *node = &r->loop->node[i];
+        if (!reduces(node) || r->plan.stage[node->a[0]] != r->sweep) continue;
+        for (int k = 0; k < BLOCK; k++) {
+            r->cell[i][k] = r->total[i];
+            if (type_of((CcDtype)node->dtype) == 's') r->cell[i][k].f = (float)r->total[i].d;
+        }
+    }
+}
+
+static void run_row(Row *r) {
+    const CcLoop *loop = r->loop;
+    begin_totals(r);
+    for (r->sweep = 0; r->sweep < r->plan.n; r->sweep++) {
+        sweep_lines(r, 0);
+        end_sweep(r);
+    }
+    for (int i = 0; i < loop->n_node; i++)
+        if (!reduces(&loop->node[i]) && !r->plan.element[i]) run_node(loop, &r->arg, 0, 0, 1, i, r->cell);
+    for (int a = 0; a < loop->n_access; a++)
+        if (loop->access[a].is_store && !cc_sweep_along(loop, &loop->access[a]))
+            store(&r->arg, a, &loop->access[a], 0, 0, r->cell[loop->access[a].node], 1);
+}
+
+/* Columns one by one: each is a row. */
+static void run_rows(const CcLoop *loop, const CcKernelArg *arg) {
+    Row *r = calloc(1, sizeof *r);
+    if (!r) cc_base_assert_failed("memory for the reference executor", __FILE__, __LINE__);
+    r->loop = loop;
+    cc_sweep_plan(loop, &r->plan);
+    for (int64_t row = 0; row < arg->rows; row++)
+        for (int64_t lane = 0; lane < (loop->columns ? arg->n : 1); lane++) {
+            r->arg = *arg;
+            for (int a = 0; a < loop->n_access; a++)
+                r->arg.a[a].at += row * arg->a[a].row + (loop->columns ? lane * arg->a[a].step : 0);
+            run_row(r);
+        }
+    free(r);
+}
+
 void cc_gen_ref(const CcLoop *loop, const CcKernelArg *arg) {
+    if (loop->reduces) {
+        run_rows(loop, arg);
+        return;
+    }
     Cell cell[CC_LOOP_MAX_NODES][BLOCK]; /* 128 KiB, of which only the nodes' part is touched */
     for (int i = 0; i < loop->n_node; i++) memset(cell[i], 0, sizeof cell[i]);
     for (int64_t row = 0; row < arg->rows; row++)

@@ -21,8 +21,8 @@ typedef struct Parser {
     CcErr *err;
 } Parser;
 
-static const char *const LITERAL[CC_LIT_COUNT] = {"inf", "nan",    "huge", "lowest",
-                                                  "top", "bottom", "bits"};
+static const char *const LITERAL[CC_LIT_COUNT] = {
+    "inf", "nan", "huge", "lowest", "top", "bottom", "bits", "count", "epsilon"};
 
 typedef struct Case {
     CcOpId op;
@@ -30,7 +30,7 @@ typedef struct Case {
     double value;
     const char *text;
 } Case;
-#define SINGLE HUGE_VAL
+#define SINGLE NAN
 static const Case CASES[] = {
 #define CC_OPROW(...)
 #define CC_OPCASE(id, operand, value, text) {CC_OP_##id, operand, value, text},
@@ -222,7 +222,7 @@ static int parse(const char *row, CcExpr *out, CcErr *err) {
 static void parse_all(void) {
     for (int i = 0; i < CC_OP_ROWS; i++) {
         const CcOpInfo *info = cc_op_info((CcOpId)i);
-        if (info->kind == CC_K_POINTWISE && parse(info->expr, &parsed.row[i], &parsed.err) < 0)
+        if (*info->expr && parse(info->expr, &parsed.row[i], &parsed.err) < 0)
             parsed.status = -1;
     }
     for (int i = 0; i < CC_COUNT(CASES); i++)
@@ -237,7 +237,7 @@ int cc_op_init(CcErr *err) {
 }
 
 const CcExpr *cc_op_expr(const CcGraph *g, const CcNode *node) {
-    if (cc_op_info((CcOpId)node->op)->kind != CC_K_POINTWISE || cc_op_init(NULL) < 0) return NULL;
+    if (!*cc_op_info((CcOpId)node->op)->expr || cc_op_init(NULL) < 0) return NULL;
     for (int i = 0; i < CC_COUNT(CASES); i++) {
         if (CASES[i].op != node->op || CASES[i].operand >= node->n_in) continue;
         if (CASES[i].operand < 0) {
@@ -247,7 +247,7 @@ const CcExpr *cc_op_expr(const CcGraph *g, const CcNode *node) {
         }
         const CcOperand *o = &g->operand.at[node->in0 + CASES[i].operand];
         const bool number = o->kind == CC_IN_INT || o->kind == CC_IN_FLOAT || o->kind == CC_IN_BOOL;
-        if (CASES[i].value == SINGLE &&
+        if (isnan(CASES[i].value) &&
             (number || (o->kind == CC_IN_VALUE && cc_type_numel(&g->val.at[o->value].type) == 1)))
             return &parsed.special[i];
         if ((o->kind == CC_IN_INT && (double)o->i == CASES[i].value) ||

@@ -69,7 +69,7 @@ typedef struct CcOpInfo {
     CcOpKind kind;
     int8_t arity;            /* operands (tensors or scalars) of an expression; -1 variable */
     const char *promote;     /* dtype rule, ops.def */
-    const char *expr;        /* expression of a pointwise op, ops.def */
+    const char *expr;        /* expression, ops.def; "": none */
     const char *doc;
 } CcOpInfo;
 const CcOpInfo *cc_op_info(CcOpId op);
@@ -87,13 +87,14 @@ typedef enum CcScalarId {
 typedef struct CcScalarInfo {
     const char *name;
     int8_t arity;
-    char kind;               /* 'A' arithmetic, 'C' comparison, 'L' logic, 'S' select, 'X' special */
+    char kind;               /* 'A' arithmetic, 'C' comparison, 'L' logic, 'S' select, 'R' reduction, 'X' special */
     const char *lower[3];    /* LLVM lowering for floats, signed and unsigned integers: scalar.def */
 } CcScalarInfo;
+CcScalarId cc_scalar_combine(CcScalarId reduction);   /* what combines two of its values */
 const CcScalarInfo *cc_scalar_info(CcScalarId id);
 CcScalarId cc_scalar_find(const char *name, int n);   /* CC_S_COUNT when there is none */
 
-/* The expression of a pointwise row, parsed: nodes in evaluation order, the last one is the result. */
+/* The expression of a row, parsed: nodes in evaluation order, the last one is the result. */
 typedef struct CcExprNode {
     enum { CC_X_ARG, CC_X_BOOL_ARG, CC_X_NUM, CC_X_LIT, CC_X_ROUND, CC_X_OP } kind;
     uint8_t op;              /* CC_X_OP: CcScalarId */
@@ -103,7 +104,8 @@ typedef struct CcExprNode {
     double num;
 } CcExprNode;
 typedef enum CcExprLit {
-    CC_LIT_inf, CC_LIT_nan, CC_LIT_huge, CC_LIT_lowest, CC_LIT_top, CC_LIT_bottom, CC_LIT_bits, CC_LIT_COUNT
+    CC_LIT_inf, CC_LIT_nan, CC_LIT_huge, CC_LIT_lowest, CC_LIT_top, CC_LIT_bottom, CC_LIT_bits, CC_LIT_count, CC_LIT_epsilon,
+    CC_LIT_COUNT
 } CcExprLit;
 typedef struct CcExpr {
     CcExprNode node[48];
@@ -161,8 +163,10 @@ int cc_graph_input(CcGraph *g, const CcType *type);                     /* -> va
 /* Appends a node; its n_out values are made from `types`; -> node. `operands` is copied. */
 int cc_graph_node(CcGraph *g, CcOpId op, unsigned flags, int host, const CcOperand *operands, int n_in,
                   const CcType *types, int n_out);
-/* The expression of a pointwise node (by a CC_OPCASE where one fits); NULL when its row has none. */
+/* The expression of a node (by a CC_OPCASE where one fits); NULL when its row has none. */
 const CcExpr *cc_op_expr(const CcGraph *g, const CcNode *node);
+/* The dims that a node's row reduces over, a bit each, bit 0 is the last dim of operand 0; -1: it does not reduce. */
+int cc_op_dims(const CcGraph *g, const CcNode *node);
 /* torch's common dtype of operands; `deflt` is torch's default dtype, CC_DT_OTHER when unknown. CC_DT_OTHER when it
  * can't be told. */
 CcDtype cc_op_common(const CcGraph *g, const CcNode *node, CcDtype deflt);

@@ -77,3 +77,11 @@ CcDtype cc_op_common(const CcGraph *g, const CcNode *node, CcDtype deflt) {
     if (float_number && !is_float(dims) && !is_float(zero)) return deflt;
     return combine(dims, combine(zero, number));
 }
+
+int cc_op_dims(const CcGraph *g, const CcNode *node) {
+    const char *at = strchr(cc_op_info((CcOpId)node->op)->promote, '/');
+    const int operand = at ? at[1] - 'a' : node->n_in;
+    if (operand >= node->n_in) return -1;
+    const CcOperand *o = &g->operand.at[node->in0 + operand];
+    return o->kind == CC_IN_INT && o->i >= 0 && o->i < 1 << CC_MAX_DIMS ? (int)o->i : -1;
+}

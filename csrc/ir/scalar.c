@@ -18,3 +18,8 @@ CcScalarId cc_scalar_find(const char *name, int n) {
             return (CcScalarId)i;
     return CC_S_COUNT;
 }
+
+CcScalarId cc_scalar_combine(CcScalarId reduction) {
+    const char *name = cc_scalar_info(reduction)->lower[1];
+    return cc_scalar_find(name, (int)strlen(name));
+}

@@ -1,4 +1,4 @@
-/* build: lowers a group of pointwise nodes to a loop body. Expressions of the op table are
+/* build: lowers a group of pointwise and reducing nodes of one space to a loop body. Expressions of the op table are
  * instantiated in the type T of their row's rule; equal nodes are shared, so the rows may repeat
  * themselves freely. A case that would not give exactly eager's result is refused, and the caller
  * leaves the node to the host.
@@ -13,14 +13,16 @@ enum { MAX_VALUES = 256 };
 
 typedef struct Build {
     const CcGraph *g;
+    CcSpace space;
+    bool dropped; /* how the node that is lowered reads its operands */
     CcDtype deflt;
     CcErr *err;
     int n_node, n_access, n_value;
     CcLoopNode node[CC_LOOP_MAX_NODES];
     CcLoopAccess access[CC_LOOP_MAX_ACCESS];
     struct {
-        int value, node;
-    } seen[MAX_VALUES]; /* graph values that have a loop node */
+        int value, node, dropped; /* dropped -1: made here, the same for all readers */
+    } seen[MAX_VALUES];           /* graph values that have a loop node */
 } Build;
 
 static int refuse(Build *b, const char *why) {
@@ -117,6 +119,10 @@ static CcScalarId bool_arith(CcScalarId op) {
     case CC_S_add:
     case CC_S_max:
     case CC_S_or: return CC_S_or;
+    case CC_S_rmax:
+    case CC_S_ror: return CC_S_ror;
+    case CC_S_rmin:
+    case CC_S_rand: return CC_S_rand;
     case CC_S_mul:
     case CC_S_min:
     case CC_S_and: return CC_S_and;
@@ -178,6 +184,7 @@ static int op_node(Build *b, CcScalarId op, int x, int y, int z) {
     const char *lower = info->lower[kind_of(dt) == 'f' ? 0 : kind_of(dt) == 'i' ? 1 : 2];
     if (lower[0] == 0) return refuse(b, "no such primitive for this dtype");
     if (strcmp(lower, "=") == 0) return x;
+    if (info->kind == 'R') return add_node(b, op, dt, x, -1, -1, 0);
     if (kind_of(dt) == 'f' && both_konst(b, x, y)) {
         const int folded = fold(b, op, dt, x, y);
         if (folded >= 0) return folded;
@@ -195,18 +202,25 @@ static int op_node(Build *b, CcScalarId op, int x, int y, int z) {
     return add_node(b, op, dt, x, y, z, 0);
 }
 
+static int see(Build *b, int value, int node, int dropped) {
+    if (b->n_value == MAX_VALUES) return refuse(b, "too many values");
+    b->seen[b->n_value].value = value;
+    b->seen[b->n_value].dropped = dropped;
+    b->seen[b->n_value++].node = node;
+    return 0;
+}
+
 /* The loop node of a graph value in its own dtype: computed by this group, or loaded. */
 static int value_node(Build *b, int value) {
     for (int i = 0; i < b->n_value; i++)
-        if (b->seen[i].value == value) return b->seen[i].node;
+        if (b->seen[i].value == value && (b->seen[i].dropped < 0 || b->seen[i].dropped == b->dropped))
+            return b->seen[i].node;
     const CcType *t = &b->g->val.at[value].type;
-    if (b->n_access == CC_LOOP_MAX_ACCESS || b->n_value == MAX_VALUES)
-        return refuse(b, "too many tensors");
-    b->access[b->n_access] = (CcLoopAccess){.dtype = t->dtype, .node = -1, .value = value};
+    if (b->n_access == CC_LOOP_MAX_ACCESS) return refuse(b, "too many tensors");
+    b->access[b->n_access] =
+        (CcLoopAccess){.dtype = t->dtype, .node = -1, .value = value, .dropped = b->dropped};
     const int node = add_node(b, CC_S_load, (CcDtype)t->dtype, b->n_access++, -1, -1, 0);
-    b->seen[b->n_value].value = value;
-    b->seen[b->n_value++].node = node;
-    return node;
+    return see(b, value, node, b->dropped) < 0 ? -1 : node;
 }
 
 static bool fits(CcDtype dt, int64_t v) {
@@ -238,19 +252,21 @@ static int operand_node(Build *b, const CcOperand *o, CcDtype dt, bool round_fir
 
 static int literal_node(Build *b, CcExprLit lit, CcDtype dt) {
     static const struct {
-        double huge;
-    } MAX[CC_DT_COUNT] = {[CC_DT_F32] = {0x1.fffffep127},
-                          [CC_DT_F64] = {0x1.fffffffffffffp1023},
-                          [CC_DT_BF16] = {0x1.fep127},
-                          [CC_DT_F16] = {65504}};
+        double huge, epsilon;
+    } MAX[CC_DT_COUNT] = {[CC_DT_F32] = {0x1.fffffep127, 0x1p-23},
+                          [CC_DT_F64] = {0x1.fffffffffffffp1023, 0x1p-52},
+                          [CC_DT_BF16] = {0x1.fep127, 0x1p-7},
+                          [CC_DT_F16] = {65504, 0x1p-10}};
     const CcDtype compute = compute_type(dt);
     const int bits = cc_dtype_info(dt)->size * 8;
+    if (lit == CC_LIT_count) return add_node(b, CC_S_count, compute, -1, -1, -1, 0);
     if (lit == CC_LIT_bits)
         return kind_of(dt) == 'f' ? refuse(b, "bits of a float") : konst_int(b, dt, bits);
     if (kind_of(dt) == 'f') {
         const double v[CC_LIT_COUNT] = {
             [CC_LIT_inf] = INFINITY, [CC_LIT_top] = INFINITY,      [CC_LIT_bottom] = -INFINITY,
-            [CC_LIT_nan] = NAN,      [CC_LIT_huge] = MAX[dt].huge, [CC_LIT_lowest] = -MAX[dt].huge};
+            [CC_LIT_nan] = NAN,      [CC_LIT_huge] = MAX[dt].huge, [CC_LIT_lowest] = -MAX[dt].huge,
+            [CC_LIT_epsilon] = MAX[dt].epsilon};
         return konst_float(b, compute, v[lit]);
     }
     const int64_t top = dt == CC_DT_BOOL     ? 1
@@ -294,12 +310,26 @@ static int expr_node(Build *b, const CcNode *n, const CcExprNode *x, CcDtype dt,
     }
 }
 
+/* What lies between a reduction and its result: parameters (weights) are of the result's dtype. */
+static bool plain_operands(const Build *b, const CcNode *n, CcDtype out) {
+    for (int i = 1; i < n->n_in; i++) {
+        const CcOperand *o = &b->g->operand.at[n->in0 + i];
+        if (o->kind == CC_IN_VALUE && b->g->val.at[o->value].type.dtype != out) return false;
+    }
+    return true;
+}
+
 static int lower_node(Build *b, int node) {
     const CcNode *n = &b->g->node.at[node];
     const CcExpr *e = cc_op_expr(b->g, n);
     const CcDtype dt = type_by_rule(b, n), out = (CcDtype)b->g->val.at[n->out0].type.dtype;
+    const bool reduces = cc_space_reduces(b->g, n);
+    const CcLevel level = cc_space_node(&b->space, b->g, n);
+    b->dropped = !reduces && level == CC_LEVEL_DROPPED;
     if (!e || dt == CC_DT_OTHER || out == CC_DT_OTHER)
         return refuse(b, "no expression or no dtype");
+    if (level == CC_LEVEL_NONE) return refuse(b, "a result of another shape");
+    if (reduces && !plain_operands(b, n, out)) return refuse(b, "parameters of another dtype");
     if (strncmp(cc_op_info((CcOpId)n->op)->promote, "int", 3) == 0 && kind_of(dt) == 'f')
         return refuse(b, "bits of a float");
     int at[CC_COUNT(e->node)];
@@ -315,11 +345,7 @@ static int lower_node(Build *b, int node) {
         }
     }
     const int result = cast(b, at[e->n - 1], out);
-    if (result < 0) return -1;
-    if (b->n_value == MAX_VALUES) return refuse(b, "too many values");
-    b->seen[b->n_value].value = n->out0;
-    b->seen[b->n_value++].node = result;
-    return 0;
+    return result < 0 ? -1 : see(b, n->out0, result, -1);
 }
 
 static bool good_type(const CcType *t) {
@@ -330,19 +356,39 @@ static bool good_type(const CcType *t) {
     return true;
 }
 
+/* The result has the recorded shape: pointwise rows were checked by cc_graph_check. */
+static bool good_reduction(const CcGraph *g, const CcNode *n) {
+    const CcSpace f = cc_space_of(g, n);
+    if (f.shape.ndim < 0 || !cc_type_numel(&f.shape)) return false; /* nothing to reduce: the host knows best */
+    for (int i = 1; i < n->n_in; i++) { /* weights are broadcast to it */
+        const CcOperand *o = &g->operand.at[n->in0 + i];
+        if (o->kind != CC_IN_VALUE) continue;
+        const CcType *t = &g->val.at[o->value].type;
+        for (int d = 0; d < t->ndim; d++) {
+            const int at = f.shape.ndim - t->ndim + d;
+            if (at < 0 || (t->size[d] != 1 && t->size[d] != f.shape.size[at])) return false;
+        }
+    }
+    return cc_space_node(&f, g, n) != CC_LEVEL_NONE;
+}
+
 bool cc_build_can(const CcGraph *g, int node, CcDtype deflt) {
     const CcNode *n = &g->node.at[node];
-    if (cc_op_info((CcOpId)n->op)->kind != CC_K_POINTWISE || n->n_out != 1) return false;
+    if (!*cc_op_info((CcOpId)n->op)->expr || n->n_out != 1) return false;
+    const bool reduces = cc_space_reduces(g, n);
+    if (!reduces && cc_op_info((CcOpId)n->op)->kind != CC_K_POINTWISE) return false;
     const CcType *out = &g->val.at[n->out0].type;
     if (!good_type(out) || !cc_type_dense(out)) return false;
     for (int i = 0; i < n->n_in; i++) {
         const CcOperand *o = &g->operand.at[n->in0 + i];
         if (o->kind == CC_IN_VALUE && !good_type(&g->val.at[o->value].type)) return false;
     }
+    if (reduces && !good_reduction(g, n)) return false;
     CcErr err;
     Build *b = malloc(sizeof *b);
     if (!b) return false;
     b->g = g;
+    b->space = cc_space_of(g, n);
     b->deflt = deflt;
     b->err = &err;
     b->n_node = b->n_access = b->n_value = 0;
@@ -353,14 +399,7 @@ bool cc_build_can(const CcGraph *g, int node, CcDtype deflt) {
 
 static float cost_of(const CcLoop *loop) {
     float cost = 0.5f * (float)loop->n_access;
-    for (int i = 0; i < loop->n_node; i++) {
-        const CcScalarInfo *info = cc_scalar_info((CcScalarId)loop->node[i].op);
-        const char *lower = info->lower[kind_of((CcDtype)loop->node[i].dtype) == 'f' ? 0 : 1];
-        const bool slow = lower[0] == '$' || (lower[0] == '!' && info->kind == 'A');
-        cost += slow                                                            ? 8
-                : loop->node[i].op == CC_S_div || loop->node[i].op == CC_S_sqrt ? 3
-                                                                                : 0.25f;
-    }
+    for (int i = 0; i < loop->n_node; i++) cost += cc_sweep_cost(&loop->node[i]);
     return cost;
 }
 
@@ -382,6 +421,7 @@ static CcLoop *finish(Build *b, CcArena *arena) {
         if (!number[i]) continue;
         CcLoopNode *n = &loop->node[loop->n_node];
         *n = b->node[i];
+        loop->reduces = loop->reduces || cc_scalar_info((CcScalarId)n->op)->kind == 'R';
         if (n->op == CC_S_load) {
             access[n->a[0]] = (int16_t)loop->n_access;
             loop->access[loop->n_access] = b->access[n->a[0]];
@@ -400,6 +440,18 @@ static CcLoop *finish(Build *b, CcArena *arena) {
     return loop;
 }
 
+static int add_store(Build *b, const CcNode *n) {
+    const int value = n->out0;
+    if (b->n_access == CC_LOOP_MAX_ACCESS) return refuse(b, "too many tensors");
+    b->access[b->n_access++] =
+        (CcLoopAccess){.dtype = b->g->val.at[value].type.dtype,
+                       .is_store = 1,
+                       .node = (int16_t)value_node(b, value),
+                       .value = value,
+                       .dropped = cc_space_node(&b->space, b->g, n) == CC_LEVEL_DROPPED};
+    return 0;
+}
+
 CcLoop *cc_build_group(const CcGraph *g, const int *nodes, int n, const bool *made, CcDtype deflt,
                        CcArena *arena, CcErr *err) {
     Build *b = calloc(1, sizeof *b);
@@ -408,25 +460,19 @@ CcLoop *cc_build_group(const CcGraph *g, const int *nodes, int n, const bool *ma
         return NULL;
     }
     b->g = g;
+    b->space = cc_space_of(g, &g->node.at[nodes[0]]);
+    for (int i = 1; i < n && !b->space.reduced; i++)
+        if (cc_space_reduces(g, &g->node.at[nodes[i]])) b->space = cc_space_of(g, &g->node.at[nodes[i]]);
     b->deflt = deflt;
     b->err = err;
     int status = 0;
     for (int i = 0; i < n && status == 0; i++) status = lower_node(b, nodes[i]);
-    for (int i = 0; i < n && status == 0; i++) {
-        const int value = g->node.at[nodes[i]].out0;
-        if (!made[value]) continue;
-        if (b->n_access == CC_LOOP_MAX_ACCESS) status = refuse(b, "too many tensors");
-        else
-            b->access[b->n_access++] = (CcLoopAccess){.dtype = g->val.at[value].type.dtype,
-                                                      .is_store = 1,
-                                                      .node = (int16_t)value_node(b, value),
-                                                      .value = value};
-    }
+    for (int i = 0; i < n && status == 0; i++)
+        if (made[g->node.at[nodes[i]].out0]) status = add_store(b, &g->node.at[nodes[i]]);
     CcLoop *loop = status == 0 ? finish(b, arena) : NULL;
+    if (!loop && status == 0) status = cc_err_set(err, CC_E_MEMORY, "no memory for a loop");
+    if (loop && cc_nest_build(loop, g, &b->space, arena, err) < 0) loop = NULL;
     free(b);
-    if (loop && cc_nest_build(loop, g, &g->val.at[g->node.at[nodes[0]].out0].type, arena) < 0)
-        loop = NULL;
-    if (!loop && status == 0) cc_err_set(err, CC_E_MEMORY, "no memory for a loop");
     for (int a = 0; loop && a < loop->n_access; a++) { /* from here on values of the host */
         loop->access[a].offset = g->val.at[loop->access[a].value].offset;
         loop->access[a].value = cc_graph_base(g, loop->access[a].value);

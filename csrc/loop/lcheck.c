@@ -34,12 +34,14 @@ static int check_node(const CcLoop *loop, int i, CcErr *err) {
         good = n->dtype == CC_DT_BOOL && t[0] != CC_DT_BOOL && (info->arity == 1 || t[0] == t[1]);
     } else if (info->kind != 'X') {
         for (int k = 0; k < info->arity; k++) good = good && t[k] == n->dtype;
-        good = good && (n->dtype != CC_DT_BOOL || info->kind == 'L');
+        good = good && (n->dtype != CC_DT_BOOL || info->kind == 'L' || info->kind == 'R');
     }
     return good ? 0 : bad(err, i, "operand dtypes do not fit");
 }
 
 int cc_lcheck_run(const CcLoop *loop, CcErr *err) {
+    if (loop->lane < 0 || loop->lane >= loop->ndim || (!loop->reduces && loop->lane != loop->ndim - 1))
+        return cc_err_set(err, CC_E_VERIFY, "loop without a vector dim");
     if (loop->n_access > CC_LOOP_MAX_ACCESS || loop->n_node > CC_LOOP_MAX_NODES || loop->ndim < 1)
         return cc_err_set(err, CC_E_VERIFY, "loop too large");
     for (int i = 0; i < loop->n_node; i++)
@@ -50,8 +52,11 @@ int cc_lcheck_run(const CcLoop *loop, CcErr *err) {
         if (access->node < 0 || access->node >= loop->n_node ||
             loop->node[access->node].dtype != access->dtype)
             return cc_err_set(err, CC_E_VERIFY, "access %d stores another dtype", a);
-        /* A single store per element: no loop of more than one turn may stand still. */
-        for (int d = 0; d < loop->ndim && cc_nest_numel(loop) > 0; d++)
+        /* A single store per element: no loop of more than one turn may stand still, but the reduced ones for what
+         * is stored once a row. */
+        const bool row = loop->reduces && !cc_sweep_along(loop, access);
+        const int kept = loop->lane + (loop->columns || !loop->reduces);
+        for (int d = 0; d < (row ? kept : loop->ndim) && cc_nest_numel(loop) > 0; d++)
             if (loop->size[d] > 1 && loop->stride[a][d] == 0)
                 return cc_err_set(err, CC_E_VERIFY, "access %d stores an element twice", a);
     }

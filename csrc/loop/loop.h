@@ -1,19 +1,25 @@
-/* loop: loop IR. One loop nest over the extents of a group's results; in its middle loads, an
- * expression DAG, stores.
+/* loop: loop IR. One loop nest over the space of a group; in its middle loads, an expression DAG, stores.
  *
- *     for d0 in size[0]: for d1 in size[1]: ... for i in size[ndim-1]:      the nest: numbers,
- * given to a kernel as arguments %0 = load a0; %1 = konst 2.0; %2 = mul %0 %1; store a1, %2 the
- * body: what a kernel is compiled from
+ *     for d0 in size[0]: for d1 in size[1]: ... for i in size[lane]:         the nest: numbers, given to a kernel as
+ *         %0 = load a0; %1 = konst 2.0; %2 = mul %0 %1; store a1, %2         arguments; the body: what it is compiled from
  *
- * The body knows of an access its dtype and how the innermost loop steps through it (by one
- * element, not at all, by a stride), and nothing of sizes: a new shape reuses the kernel. All of it
- * lies in the arena of the compile. */
+ * The body knows of an access its dtype and how the innermost loop steps through it (by one element, not at all, by a
+ * stride), and nothing of sizes: a new shape reuses the kernel.
+ *
+ * With reductions (rsum, rmax ... in scalar.def) the dims are kept or reduced ones. A row is what one set of kept indices
+ * reduces; it is gone through in sweeps (sweep.c), as a reduction's result is known only at the end of one:
+ *
+ *     for kept ...:  m = rmax(x)        sweep 0                 by rows: the last reduced dim is the vector loop
+ *                    e = exp(x - m); s = rsum(e)   sweep 1      by columns: the last kept dim is, and all reduced dims
+ *                    store e * (1 / s)  sweep 2                 are loops inside of it
+ *
+ * All of it lies in the arena of the compile. */
 #ifndef CC_LOOP_H
 #define CC_LOOP_H
 
-#include "../ir/ir.h"
+#include "../pass/pass.h"
 
-enum { CC_LOOP_MAX_ACCESS = 96, CC_LOOP_MAX_NODES = 1024 };
+enum { CC_LOOP_MAX_ACCESS = 96, CC_LOOP_MAX_NODES = 1024, CC_LOOP_MAX_LINES = 3 };
 
 typedef enum CcStepClass { CC_STEP_ONE, CC_STEP_ZERO, CC_STEP_ANY } CcStepClass;
 
@@ -29,7 +35,9 @@ typedef struct CcLoopAccess {
     uint8_t dtype;
     uint8_t step; /* CcStepClass */
     uint8_t is_store;
-    int16_t node;  /* store: what is stored */
+    uint8_t line; /* moves along a reduced dim that is not the vector loop */
+    int16_t node; /* store: what is stored */
+    uint8_t dropped; /* how its dims stand in the space; no part of the structure */
     int32_t value; /* of the graph; no part of the structure */
     int64_t offset; /* bytes from its first element: a window; no part of the structure */
 } CcLoopAccess;
@@ -39,21 +47,38 @@ typedef struct CcLoop {
     CcLoopNode *node;
     CcLoopAccess *access;
     int ndim; /* >= 1 */
-    int64_t size[CC_MAX_DIMS];
-    int64_t (*stride)[CC_MAX_DIMS]; /* [access][dim], bytes */
-    float cost;                     /* of one element, in additions */
+    int lane; /* the dim of the vector loop; those behind it, at most CC_LOOP_MAX_LINES, are reduced ones */
+    bool reduces, columns;
+    int64_t size[CC_MAX_DIMS + 1];
+    int64_t (*stride)[CC_MAX_DIMS + 1]; /* [access][dim], bytes */
+    float cost;                         /* of one element, in additions */
 } CcLoop;
 
 /* build.c: is this node of an op that loop IR can express, with these dtypes? `deflt`: torch's
  * default dtype or CC_DT_OTHER. */
 bool cc_build_can(const CcGraph *g, int node, CcDtype deflt);
-/* The nest of a group of pointwise nodes of one shape; made[value] says which results exist
+/* The nest of a group of nodes of one space; made[value] says which results exist
  * outside. NULL with *err set. */
 CcLoop *cc_build_group(const CcGraph *g, const int *nodes, int n, const bool *made, CcDtype deflt,
                        CcArena *arena, CcErr *err);
-/* nest.c: sizes, strides and step classes of loop->access over the shape; sorts dims by the first
- * store, drops and merges. */
-CC_MUST int cc_nest_build(CcLoop *loop, const CcGraph *g, const CcType *shape, CcArena *arena);
+/* nest.c: sizes, strides and step classes of loop->access over the space; sorts dims by the first
+ * store, or by what is reduced, drops and merges. -1 with *err set. */
+CC_MUST int cc_nest_build(CcLoop *loop, const CcGraph *g, const CcSpace *space, CcArena *arena, CcErr *err);
+
+/* sweep.c: what is computed when. */
+typedef struct CcSweeps {
+    int n;                               /* >= 1 */
+    bool element[CC_LOOP_MAX_NODES];     /* differs along a row */
+    uint8_t stage[CC_LOOP_MAX_NODES];    /* sweeps that must be over before the node is known */
+    uint8_t first[CC_LOOP_MAX_NODES];    /* element: the sweep that computes it first */
+    uint8_t kept[CC_LOOP_MAX_NODES];     /* 1 + number of the scratch line that holds it from then on; 0: none */
+    int n_kept;
+} CcSweeps;
+void cc_sweep_plan(const CcLoop *loop, CcSweeps *out);
+/* Elements' nodes that a sweep computes or reads from their scratch line. */
+void cc_sweep_need(const CcLoop *loop, const CcSweeps *plan, int sweep, bool *need);
+bool cc_sweep_along(const CcLoop *loop, const CcLoopAccess *a); /* does the access move along a row? */
+float cc_sweep_cost(const CcLoopNode *n);                       /* of a primitive, in additions */
 
 int64_t cc_nest_numel(const CcLoop *loop);
 void cc_ltext_print(const CcLoop *loop, CcSbuf *out);

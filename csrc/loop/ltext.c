@@ -10,8 +10,9 @@ double cc_loop_number(int64_t bits) {
 void cc_ltext_print(const CcLoop *loop, CcSbuf *out) {
     static const char *const STEP[] = {"one", "zero", "any"};
     cc_sbuf_add(out, "nest");
-    for (int d = 0; d < loop->ndim; d++) cc_sbuf_add(out, " %lld", (long long)loop->size[d]);
-    cc_sbuf_add(out, "\n");
+    for (int d = 0; d < loop->ndim; d++)
+        cc_sbuf_add(out, "%s%lld", loop->reduces && d == loop->lane ? " |" : " ", (long long)loop->size[d]);
+    cc_sbuf_add(out, "%s\n", !loop->reduces ? "" : loop->columns ? " by columns" : " by rows");
     for (int a = 0; a < loop->n_access; a++) {
         const CcLoopAccess *access = &loop->access[a];
         cc_sbuf_add(out, "a%d %s %s step %s, bytes", a, access->is_store ? "store" : "load",

@@ -1,7 +1,18 @@
-/* nest: the loops around a body. Dims of size 1 go; the others are sorted so that the first store
- * runs through memory in order; neighbours that every access steps through as one are merged. What
- * is left innermost becomes the vector loop. */
+/* nest: the loops around a body. Dims of size 1 go; the others are sorted so that the leading tensor is run through in
+ * memory order, kept ones and reduced ones apart; neighbours that every access steps through as one are merged. The
+ * vector loop is the innermost kept dim when nothing is reduced, or when it is the leading tensor's fastest one. */
 #include "loop.h"
+
+enum { MIN_COLUMNS = 4 }; /* fewer are not worth a vector of columns */
+
+typedef struct Nest {
+    CcLoop *loop;
+    const CcGraph *g;
+    const CcSpace *space;
+    const CcLoopAccess *lead;
+    int order[CC_MAX_DIMS]; /* dims of the space: outermost first, kept ones before reduced ones */
+    int n, n_kept, merged_kept;
+} Nest;
 
 int64_t cc_nest_numel(const CcLoop *loop) {
     int64_t n = 1;
@@ -9,51 +20,116 @@ int64_t cc_nest_numel(const CcLoop *loop) {
     return n;
 }
 
-/* Bytes from one element to the next along dim d of the shape; a dim that is broadcast does not
+/* Bytes from one element to the next along dim d of the space; a dim that is broadcast does not
  * move. */
-static int64_t stride_of(const CcType *t, const CcType *shape, int d) {
-    const int own = d - (shape->ndim - t->ndim);
+static int64_t stride_of(const Nest *nest, const CcLoopAccess *a, int d) {
+    const CcType *t = &nest->g->val.at[a->value].type;
+    const int own = cc_space_own_dim(nest->space, t, a->dropped, d);
     if (own < 0 || t->size[own] == 1) return 0;
     return t->stride[own] * cc_dtype_info((CcDtype)t->dtype)->size;
 }
 
-static const CcType *type_of(const CcLoop *loop, const CcGraph *g, int access) {
-    return &g->val.at[loop->access[access].value].type;
+/* The first store of whole shape, or else the first tensor of whole shape that is read. */
+static const CcLoopAccess *find_lead(const Nest *nest) {
+    const CcLoop *loop = nest->loop;
+    for (int pass = 0; pass < 2; pass++)
+        for (int a = 0; a < loop->n_access; a++) {
+            const CcLoopAccess *access = &loop->access[a];
+            const CcType *t = &nest->g->val.at[access->value].type;
+            if (access->is_store == (pass == 0) && cc_type_numel(t) == cc_type_numel(&nest->space->shape))
+                return access;
+        }
+    return &loop->access[0];
 }
 
-int cc_nest_build(CcLoop *loop, const CcGraph *g, const CcType *shape, CcArena *arena) {
-    loop->stride = cc_arena_alloc(arena, sizeof *loop->stride * (size_t)loop->n_access);
-    if (!loop->stride) return -1;
-    int order[CC_MAX_DIMS], n = 0, first = 0;
-    while (first < loop->n_access - 1 && !loop->access[first].is_store) first++;
-    const CcType *lead = type_of(loop, g, first);
-    for (int d = 0; d < shape->ndim; d++) {
-        if (shape->size[d] == 1) continue;
-        int at = n++;
-        for (; at > 0 && stride_of(lead, shape, order[at - 1]) < stride_of(lead, shape, d); at--)
-            order[at] = order[at - 1];
-        order[at] = d;
+static void sort_dims(Nest *nest) {
+    const CcType *shape = &nest->space->shape;
+    for (int reduced = 0; reduced < 2; reduced++) {
+        const int begin = nest->n;
+        for (int d = 0; d < shape->ndim; d++) {
+            if (shape->size[d] == 1 || cc_space_reduced(nest->space, d) != (bool)reduced) continue;
+            int at = nest->n++;
+            for (; at > begin && stride_of(nest, nest->lead, nest->order[at - 1]) < stride_of(nest, nest->lead, d); at--)
+                nest->order[at] = nest->order[at - 1];
+            nest->order[at] = d;
+        }
+        if (!reduced) nest->n_kept = nest->n;
     }
+}
+
+static void merge_dims(Nest *nest) {
+    CcLoop *loop = nest->loop;
     loop->ndim = 0;
-    for (int k = 0; k < n; k++) {
-        const int64_t size = shape->size[order[k]];
-        bool joins = loop->ndim > 0;
+    for (int k = 0; k < nest->n; k++) {
+        const int d = nest->order[k];
+        const int64_t size = nest->space->shape.size[d];
+        bool joins = loop->ndim > 0 && k != nest->n_kept;
         for (int a = 0; joins && a < loop->n_access; a++)
-            joins = loop->stride[a][loop->ndim - 1] ==
-                    stride_of(type_of(loop, g, a), shape, order[k]) * size;
+            joins = loop->stride[a][loop->ndim - 1] == stride_of(nest, &loop->access[a], d) * size;
         if (!joins) loop->size[loop->ndim++] = 1;
         loop->size[loop->ndim - 1] *= size;
         for (int a = 0; a < loop->n_access; a++)
-            loop->stride[a][loop->ndim - 1] = stride_of(type_of(loop, g, a), shape, order[k]);
+            loop->stride[a][loop->ndim - 1] = stride_of(nest, &loop->access[a], d);
+        if (k < nest->n_kept) nest->merged_kept = loop->ndim;
     }
-    if (n == 0) loop->size[loop->ndim++] = 1; /* one element */
+}
+
+/* A dim of one step, where there is none to make the vector loop of. */
+static void add_unit_dim(CcLoop *loop) {
+    loop->size[loop->ndim] = 1;
+    for (int a = 0; a < loop->n_access; a++) loop->stride[a][loop->ndim] = 0;
+    loop->ndim++;
+}
+
+static void swap_dims(CcLoop *loop, int d, int e) {
+    const int64_t size = loop->size[d];
+    loop->size[d] = loop->size[e];
+    loop->size[e] = size;
+    for (int a = 0; a < loop->n_access; a++) {
+        const int64_t stride = loop->stride[a][d];
+        loop->stride[a][d] = loop->stride[a][e];
+        loop->stride[a][e] = stride;
+    }
+}
+
+/* Puts the vector loop behind the kept dims, and all other reduced ones behind it. */
+static void choose_lane(Nest *nest) {
+    CcLoop *loop = nest->loop;
+    const int kept = nest->merged_kept, reduced = loop->ndim - kept;
+    const int lead = (int)(nest->lead - loop->access);
+    if (!loop->reduces || reduced == 0) {
+        if (loop->reduces || loop->ndim == 0) add_unit_dim(loop);
+        loop->lane = loop->ndim - 1;
+        return;
+    }
+    loop->columns = kept > 0 && loop->size[kept - 1] >= MIN_COLUMNS &&
+                    loop->stride[lead][kept - 1] < loop->stride[lead][loop->ndim - 1];
+    loop->lane = loop->columns ? kept - 1 : kept;
+    for (int d = loop->ndim - 1; !loop->columns && d > kept; d--) swap_dims(loop, d, d - 1);
+}
+
+static void classify(CcLoop *loop) {
     for (int a = 0; a < loop->n_access; a++) {
         CcLoopAccess *access = &loop->access[a];
-        const int64_t step = loop->stride[a][loop->ndim - 1];
+        const int64_t step = loop->stride[a][loop->lane];
         const int64_t size = cc_dtype_info((CcDtype)access->dtype)->size;
-        access->step = n == 0 || step == size ? CC_STEP_ONE
-                       : step == 0            ? CC_STEP_ZERO
-                                              : CC_STEP_ANY;
+        const bool one = step == size || (!loop->reduces && loop->size[loop->lane] == 1);
+        access->step = one ? CC_STEP_ONE : step == 0 ? CC_STEP_ZERO : CC_STEP_ANY;
+        for (int d = loop->lane + 1; d < loop->ndim; d++) access->line = access->line || loop->stride[a][d];
     }
+}
+
+int cc_nest_build(CcLoop *loop, const CcGraph *g, const CcSpace *space, CcArena *arena, CcErr *err) {
+    Nest nest = {.loop = loop, .g = g, .space = space};
+    loop->stride = cc_arena_alloc(arena, sizeof *loop->stride * (size_t)loop->n_access);
+    if (!loop->stride) return cc_err_set(err, CC_E_MEMORY, "no memory for a loop");
+    nest.lead = find_lead(&nest);
+    sort_dims(&nest);
+    merge_dims(&nest);
+    choose_lane(&nest);
+    if (loop->ndim - 1 - loop->lane > CC_LOOP_MAX_LINES)
+        return cc_err_set(err, CC_E_UNSUPPORTED, "a reduction over %d dims that don't merge",
+                          loop->ndim - loop->lane);
+    classify(loop);
     return 0;
 }

@@ -170,7 +170,7 @@ static bool find(const Attend *a, int node, Found *f) {
     if (!softmax || softmax->op != CC_OP_softmax || softmax->n_in != 2 || operand(g, softmax, 0)->kind != CC_IN_VALUE)
         return false;
     const int ndim = g->val.at[softmax->out0].type.ndim;
-    if (ndim < 2 || dim_of(operand(g, softmax, 1), ndim) != ndim - 1 || g->val.at[softmax->out0].type.dtype != CC_DT_F32)
+    if (ndim < 2 || cc_op_dims(g, softmax) != 1 || g->val.at[softmax->out0].type.dtype != CC_DT_F32)
         return false;
     if (!find_scores(a, operand(g, softmax, 0)->value, f)) return false;
     find_keys(a, f);

@@ -9,11 +9,20 @@
  * one lies on a path between them. */
 #include "pass.h"
 
-enum { MAX_UNIT_NODES = 40, MAX_UNIT_INPUTS = 40 };
+enum {
+    MAX_UNIT_NODES = 40,
+    MAX_UNIT_INPUTS = 40,
+    /* A row is one thread's. When there are few rows, elements of at least this number are worth a loop of their own,
+     * which all threads share. */
+    FEW_ROWS = 8,
+    WORTH_THREADS = 1 << 15
+};
 
 typedef struct Unit {
     int kind;      /* CC_G_*; -1: merged into another */
     int n, inputs; /* nodes, and their tensor operands counted with repetition */
+    CcSpace space; /* LOOP */
+    bool reduces;
     CC_VEC(int) node;
 } Unit;
 
@@ -65,6 +74,8 @@ static void merge(Region *r, int into, int from) {
         }
     a->n += b->n;
     a->inputs += b->inputs;
+    if (b->reduces && !a->reduces) a->space = b->space;
+    a->reduces = a->reduces || b->reduces;
     b->kind = -1;
     cc_vec_free(&b->node);
     uint64_t *da = dep_row(r, into), *db = dep_row(r, from);
@@ -79,8 +90,34 @@ static void merge(Region *r, int into, int from) {
     }
 }
 
-static const CcType *shape_of(const Region *r, int u) {
-    return &r->g->val.at[r->g->node.at[r->unit[u].node.at[0]].out0].type;
+/* Do all nodes of a unit stand in the space, and read what the other unit makes where it makes it? */
+static bool fits(const Region *r, const CcSpace *f, int u, int other) {
+    for (int i = 0; i < r->unit[u].node.n; i++) {
+        const CcNode *n = &r->g->node.at[r->unit[u].node.at[i]];
+        if (cc_space_node(f, r->g, n) == CC_LEVEL_NONE) return false;
+        for (int k = 0; k < n->n_in; k++) {
+            const CcOperand *o = &r->g->operand.at[n->in0 + k];
+            if (o->kind == CC_IN_VALUE && maker(r, o->value) == other && !cc_space_meets(f, r->g, n, o->value))
+                return false;
+        }
+    }
+    return true;
+}
+
+/* With few rows, and a sweep over each that only one thread makes, elements go apart. */
+static bool few_rows(const CcSpace *f) {
+    return cc_space_rows(f) < FEW_ROWS && cc_type_numel(&f->shape) >= WORTH_THREADS;
+}
+
+static bool same_space(const Region *r, int u, int v) {
+    const Unit *a = &r->unit[u], *b = &r->unit[v];
+    if (!a->reduces && !b->reduces) return cc_type_same_shape(&a->space.shape, &b->space.shape);
+    const CcSpace *f = a->reduces ? &a->space : &b->space;
+    const int reducing = a->reduces ? u : v, other = a->reduces ? v : u;
+    if (few_rows(f) && has(dep_row(r, other), reducing) &&
+        cc_space_level(f, &r->unit[other].space.shape) == CC_LEVEL_FULL)
+        return false;
+    return fits(r, f, u, v) && fits(r, f, v, u);
 }
 
 /* Does a node of this unit look through a window into what unit `made` makes? Then it needs other elements than its own. */
@@ -99,9 +136,9 @@ static bool looks_into(const Region *r, const Unit *unit, int made) {
 static bool can_fuse(const Region *r, int u, int v) {
     const Unit *a = &r->unit[u], *b = &r->unit[v];
     return u != v && a->kind == CC_G_LOOP && b->kind == CC_G_LOOP &&
-           a->n + b->n <= MAX_UNIT_NODES && a->inputs + b->inputs <= MAX_UNIT_INPUTS &&
-           cc_type_same_shape(shape_of(r, u), shape_of(r, v)) && !path_through_third(r, u, v) &&
-           !path_through_third(r, v, u) && !looks_into(r, a, v) && !looks_into(r, b, u);
+           a->n + b->n <= MAX_UNIT_NODES && a->inputs + b->inputs <= MAX_UNIT_INPUTS && same_space(r, u, v) &&
+           !path_through_third(r, u, v) && !path_through_third(r, v, u) && !looks_into(r, a, v) &&
+           !looks_into(r, b, u);
 }
 
 /* Folds the node of unit u into the product whose result it alone reads. */
@@ -127,6 +164,12 @@ static bool fold_post(Region *r, int u) {
     return false;
 }
 
+/* Units that only share an operand are better apart when one of them is but a few numbers to the other. */
+static bool side_by_side(const Region *r, int u, int v) {
+    const Unit *a = &r->unit[u], *b = &r->unit[v];
+    return cc_type_same_shape(&a->space.shape, &b->space.shape);
+}
+
 static void fuse_loops(Region *r, int u) {
     const CcNode *n = &r->g->node.at[r->unit[u].node.at[0]];
     for (int i = 0; i < n->n_in; i++) { /* with those that make its operands */
@@ -141,7 +184,7 @@ static void fuse_loops(Region *r, int u) {
         if (o->kind != CC_IN_VALUE) continue;
         int q = r->reader[o->value];
         q = q < r->first ? -1 : r->owner[q - r->first];
-        if (q < 0 || !can_fuse(r, q, u)) continue;
+        if (q < 0 || !side_by_side(r, q, u) || !can_fuse(r, q, u)) continue;
         merge(r, CC_MIN(q, u), CC_MAX(q, u));
         u = CC_MIN(q, u);
     }
@@ -182,6 +225,9 @@ static void begin_unit(Region *r, int u, int *last_random) {
         set(row, p);
     }
     unit->kind = kind_of(r->g, r->first + u, r->rules);
+    if (unit->kind != CC_G_LOOP) return;
+    unit->space = cc_space_of(r->g, n);
+    unit->reduces = cc_space_reduces(r->g, n);
 }
 
 static int emit(Region *r, int u, CcArena *arena, CcGroups *out) {

@@ -16,7 +16,7 @@ typedef struct Narrow {
     int select;          /* node */
     int right;           /* its dim, counted from the last one: the same for all values in part */
     int64_t size, index; /* of the dim */
-    bool *live, *part, *banned; /* by node */
+    bool *live, *part; /* by node */
     uint8_t *want;              /* by value */
 } Narrow;
 
@@ -73,12 +73,15 @@ static bool by_index(const Narrow *w, const CcNode *n) {
             return false;
     if (kind == CC_K_POINTWISE) return n->op != CC_OP_fill;
     if (kind == CC_K_ATTENTION) return attends_by_row(w, n);
-    if (n->op != CC_OP_linear && n->op != CC_OP_layer_norm) return false;
-    const CcOperand *x = operand(w->g, n, 0), *weight = operand(w->g, n, 1);
-    if (x->kind != CC_IN_VALUE || weight->kind != CC_IN_VALUE ||
-        type_of(w, x->value)->ndim != out->ndim)
-        return false;
-    return w->right >= (n->op == CC_OP_linear ? 1 : type_of(w, weight->value)->ndim);
+    const CcOperand *x = operand(w->g, n, 0);
+    if (x->kind != CC_IN_VALUE || type_of(w, x->value)->ndim != out->ndim) return false;
+    if (n->op == CC_OP_linear) return w->right >= 1;
+    if (kind != CC_K_NORM && kind != CC_K_SOFTMAX) return false;
+    for (int i = 1; i < n->n_in; i++) /* weights are left as they are */
+        if (operand(w->g, n, i)->kind == CC_IN_VALUE && has_dim(w, type_of(w, operand(w->g, n, i)->value)))
+            return false;
+    const int dims = cc_op_dims(w->g, n);
+    return dims >= 0 && dims < 1 << w->right;
 }
 
 /* Does a node in part need this operand in part (or, where it is broadcast, without the dim)? */
@@ -97,7 +100,7 @@ static void mark(Narrow *w) {
     for (int i = g->node.n - 1; i >= 0; i--) {
         const CcNode *n = &g->node.at[i];
         if (!w->live[i]) continue;
-        w->part[i] = i < w->select && n->n_out == 1 && w->want[n->out0] == PART && !w->banned[i] &&
+        w->part[i] = i < w->select && n->n_out == 1 && w->want[n->out0] == PART &&
                      by_index(w, n);
         for (int k = 0; k < n->n_in; k++) {
             const CcOperand *o = operand(g, n, k);
@@ -113,18 +116,6 @@ static void mark(Narrow *w) {
 static bool in_part(const Narrow *w, int value) {
     const int def = w->g->val.at[value].def;
     return def >= 0 && w->part[def];
-}
-
-/* The host has no windows: what it replays in part needs its input in part. */
-static bool ban_windows(Narrow *w) {
-    bool again = false;
-    for (int i = 0; i < w->select; i++) {
-        const CcNode *n = &w->g->node.at[i];
-        if (!w->part[i] || n->op != CC_OP_layer_norm || in_part(w, operand(w->g, n, 0)->value))
-            continue;
-        w->banned[i] = again = true;
-    }
-    return again;
 }
 
 /* Worth it when a product gets smaller. */
@@ -150,10 +141,9 @@ static bool begin(Narrow *w, int node) {
     for (int i = node + 1; i < g->node.n; i++)
         for (int k = 0; w->live[i] && k < g->node.at[i].n_in; k++) {
             const CcOperand *o = operand(g, &g->node.at[i], k);
-            const CcOpId op = (CcOpId)g->node.at[i].op;
-            const CcOpKind kind = cc_op_info(op)->kind;
+            const CcOpKind kind = cc_op_info((CcOpId)g->node.at[i].op)->kind;
             if (o->kind == CC_IN_VALUE && o->value == n->out0 &&
-                ((kind != CC_K_POINTWISE && kind != CC_K_MATMUL && op != CC_OP_layer_norm) ||
+                ((kind != CC_K_POINTWISE && kind != CC_K_MATMUL && kind != CC_K_NORM && kind != CC_K_SOFTMAX) ||
                  !plain_node(g, &g->node.at[i])))
                 return false;
         }
@@ -211,19 +201,16 @@ CcGraph *cc_narrow_graph(const CcGraph *g, const CcGroupRules *rules) {
     CcGraph *out = NULL;
     bool any = false;
     for (int i = 0; i < g->node.n; i++) any = any || g->node.at[i].op == CC_OP_select;
-    bool *flags = any ? calloc(3, nodes) : NULL;
+    bool *flags = any ? calloc(2, nodes) : NULL;
     uint8_t *want = any ? malloc((size_t)g->val.n) : NULL;
     Narrow w = {.g = g, .live = flags, .want = want};
     if (flags && want) {
         w.part = flags + nodes;
-        w.banned = w.part + nodes;
         cc_dce_mark(g, w.live);
         for (int i = g->node.n - 1; i >= 0 && !out; i--) {
             if (!begin(&w, i)) continue;
             if (rules->banned && rules->banned[i]) continue;
-            for (size_t k = 0; k < nodes; k++) w.banned[k] = rules->banned && rules->banned[k];
-            do mark(&w);
-            while (ban_windows(&w));
+            mark(&w);
             if (worthwhile(&w)) out = rewrite(&w);
         }
     }

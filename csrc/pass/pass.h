@@ -30,6 +30,22 @@ CcGraph *cc_views_graph(const CcGraph *g, const CcGroupRules *rules);  /* views 
 CcGraph *cc_turn_graph(const CcGraph *g, const CcGroupRules *rules);   /* products column by column */
 bool cc_turned(const CcVal *v);
 
+/* space.c: the common loop of reductions and pointwise nodes. */
+typedef struct CcSpace {
+    CcType shape;     /* ndim < 0: none */
+    unsigned reduced; /* dims, a bit each, bit 0 is the last one */
+} CcSpace;
+typedef enum CcLevel { CC_LEVEL_NONE, CC_LEVEL_FULL, CC_LEVEL_KEPT, CC_LEVEL_DROPPED } CcLevel;
+bool cc_space_reduces(const CcGraph *g, const CcNode *n);
+CcSpace cc_space_of(const CcGraph *g, const CcNode *n); /* of this node alone */
+bool cc_space_reduced(const CcSpace *f, int dim);
+int64_t cc_space_rows(const CcSpace *f);
+int cc_space_own_dim(const CcSpace *f, const CcType *t, bool dropped, int d);
+CcLevel cc_space_level(const CcSpace *f, const CcType *t);
+CcLevel cc_space_node(const CcSpace *f, const CcGraph *g, const CcNode *n);
+/* May `reader` read a value that the same loop makes? */
+bool cc_space_meets(const CcSpace *f, const CcGraph *g, const CcNode *reader, int value);
+
 typedef struct CcGroup {
     enum { CC_G_HOST, CC_G_LOOP, CC_G_PRIM } kind;
     int *node; /* in program order; of a prim the first is the library's

@@ -78,8 +78,7 @@ static CcLaunch *make_launch(const Compile *c, const CcGroup *group, CcErr *err)
     CcLoop *loop = cc_build_group(c->g, group->node, group->n, c->made, c->deflt, arena, err);
     CcLaunch *launch = loop ? cc_arena_alloc(arena, sizeof *launch) : NULL;
     if (!launch) return NULL;
-    launch->loop = loop;
-    launch->numel = cc_nest_numel(loop);
+    cc_launch_init(launch, loop);
     CcErr why = {0};
     if (!c->no_llvm && !c->ref_always && launch->numel) launch->fn = cc_kcache_get(loop, &why);
     if (launch->fn || launch->numel <= REF_MAX || c->ref_always) {

@@ -19,15 +19,18 @@ static CC_VEC(Entry) entries;
 static void *make_key(const CcLoop *loop, int *n_bytes) {
     const size_t nodes = sizeof *loop->node * (size_t)loop->n_node,
                  access = 6 * (size_t)loop->n_access;
-    unsigned char *key = calloc(1, nodes + access + 1);
+    unsigned char *key = calloc(1, nodes + access + 3);
     if (!key) return NULL;
     memcpy(key, loop->node, nodes);
     for (int a = 0; a < loop->n_access; a++) {
         const CcLoopAccess *x = &loop->access[a];
-        const int16_t row[3] = {(int16_t)(x->dtype | x->step << 8), x->is_store, x->node};
+        const int16_t row[3] = {(int16_t)(x->dtype | x->step << 8), (int16_t)(x->is_store | x->line << 8), x->node};
         memcpy(key + nodes + 6 * (size_t)a, row, sizeof row);
     }
-    *n_bytes = (int)(nodes + access);
+    key[nodes + access] = loop->reduces;
+    key[nodes + access + 1] = loop->columns;
+    key[nodes + access + 2] = (unsigned char)(loop->ndim - loop->lane);
+    *n_bytes = (int)(nodes + access + 3);
     return key;
 }
 

@@ -1,29 +1,57 @@
-/* launch: runs a kernel over a nest. The kernel does the two innermost loops; here are the outer
- * ones, and the split into threads: by rows, or by pieces of rows when there are few. */
+/* launch: runs a kernel over a nest. The kernel does the two innermost loops, and all reduced ones; here are the outer
+ * ones, and the split into threads: by rows, or by pieces of rows when there are few. A row that is reduced in a single
+ * sweep can be cut, too: each piece leaves partial results, which one more call combines. */
+#include <pthread.h>
+
 #include "run_int.h"
 
 enum {
-    GRAIN = 40000,
-    PIECE = 512
-}; /* additions that are worth a thread; rows are cut at multiples of this many elements */
+    GRAIN = 40000, /* additions that are worth a thread */
+    PIECE = 512,   /* rows are cut at multiples of this many elements, */
+    COLUMNS = 64   /* blocks of columns at this many */
+};
 
 typedef struct Job {
     const CcLaunch *launch;
-    int64_t rows, pieces, piece; /* units = rows * pieces; a piece of a row has `piece` elements */
+    int64_t rows, pieces, piece; /* units = rows * pieces; a piece of a row has `piece` steps of the dim that is cut */
+    bool partial;                /* pieces leave partial results */
+    int cut;                     /* dim that pieces are cut from */
+    char *state;
+    int64_t state_bytes;
     char *at[CC_LOOP_MAX_ACCESS];
 } Job;
+
+/* Memory of this thread that lasts from call to call: scratch lines, partial results. */
+static _Thread_local struct {
+    char *at;
+    size_t n;
+} scratch;
+static pthread_key_t scratch_key;
+static void make_scratch_key(void) { pthread_key_create(&scratch_key, free); }
+
+static char *get_scratch(size_t n) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    if (n <= scratch.n) return scratch.at;
+    pthread_once(&once, make_scratch_key);
+    free(scratch.at);
+    scratch.n = 0;
+    scratch.at = malloc(n);
+    pthread_setspecific(scratch_key, scratch.at);
+    if (scratch.at) scratch.n = n;
+    return scratch.at;
+}
 
 static void call(const CcLaunch *launch, const CcKernelArg *arg) {
     if (launch->fn) launch->fn(arg);
     else cc_gen_ref(launch->loop, arg);
 }
 
-/* Fills the argument for row number `row` (over all dims but the last) and for what follows in the
+/* Fills the argument for row number `row` (over all dims before the vector loop) and for what follows in the
  * last outer dim. */
 static int64_t locate(const Job *job, int64_t row, CcKernelArg *arg) {
     const CcLoop *loop = job->launch->loop;
     int64_t at[CC_MAX_DIMS] = {0}, left = 1;
-    const int outer = loop->ndim - 1;
+    const int outer = loop->lane;
     for (int d = outer - 1; d >= 0; d--) {
         at[d] = row % loop->size[d];
         row /= loop->size[d];
@@ -35,51 +63,109 @@ static int64_t locate(const Job *job, int64_t row, CcKernelArg *arg) {
         arg->a[a].at = job->at[a] + offset;
         arg->a[a].row = outer > 0 ? loop->stride[a][outer - 1] : 0;
         arg->a[a].step = loop->stride[a][outer];
+        for (int d = outer + 1; d < loop->ndim; d++) arg->a[a].line[d - outer - 1] = loop->stride[a][d];
     }
     return left;
+}
+
+static void begin_argument(const Job *job, CcKernelArg *arg) {
+    const CcLoop *loop = job->launch->loop;
+    arg->n = loop->size[loop->lane];
+    if (!loop->reduces) return;
+    for (int d = loop->lane + 1; d < loop->ndim; d++) arg->line[d - loop->lane - 1] = loop->size[d];
+    arg->count = job->launch->count;
+    arg->split = job->partial ? CC_SPLIT_PIECE : CC_SPLIT_WHOLE;
+    arg->pieces = job->pieces;
+    arg->state = job->state;
+    arg->state_bytes = job->state_bytes;
+    arg->scratch_bytes = job->launch->kept ? cc_gen_scratch_bytes(loop, job->launch->count) : 0;
+    arg->scratch = job->launch->kept ? get_scratch((size_t)(arg->scratch_bytes * job->launch->kept)) : NULL;
 }
 
 static void run_units(void *ctx, int64_t begin, int64_t end) {
     const Job *job = ctx;
     const CcLoop *loop = job->launch->loop;
-    const int64_t inner = loop->size[loop->ndim - 1];
     CcKernelArg arg;
+    begin_argument(job, &arg);
     while (begin < end) {
         const int64_t left = locate(job, begin / job->pieces, &arg);
         if (job->pieces == 1) {
-            arg.n = inner;
             arg.rows = CC_MIN(left, end - begin);
             begin += arg.rows;
         } else {
             const int64_t from = begin % job->pieces * job->piece;
-            arg.n = CC_MIN(job->piece, inner - from);
+            const int64_t n = CC_MIN(job->piece, loop->size[job->cut] - from);
+            *(job->cut == loop->lane ? &arg.n : &arg.line[0]) = n;
             arg.rows = 1;
-            for (int a = 0; a < loop->n_access; a++) arg.a[a].at += from * arg.a[a].step;
+            for (int a = 0; a < loop->n_access; a++) arg.a[a].at += from * loop->stride[a][job->cut];
+            if (job->partial) arg.state = job->state + begin * job->state_bytes;
             begin++;
         }
         call(job->launch, &arg);
     }
 }
 
+static void finish_rows(const Job *job) {
+    CcKernelArg arg;
+    begin_argument(job, &arg);
+    arg.split = CC_SPLIT_FINISH;
+    arg.rows = 1;
+    for (int64_t row = 0; row < job->rows; row++) {
+        locate(job, row, &arg);
+        arg.state = job->state + row * job->pieces * job->state_bytes;
+        call(job->launch, &arg);
+    }
+}
+
+static void cut(Job *job, int dim, int64_t piece) {
+    const int64_t n = job->launch->loop->size[dim];
+    job->cut = dim;
+    job->piece = CC_MIN(piece, n);
+    job->pieces = (n + job->piece - 1) / job->piece;
+}
+
+static int64_t multiple(int64_t n, int64_t of) { return CC_MAX(of, (n + of - 1) / of * of); }
+
+/* Pieces of rows that are reduced. */
+static void cut_reduction(Job *job, int parts) {
+    const CcLoop *loop = job->launch->loop;
+    if (parts == 1 || job->launch->sweeps > 1 || !job->launch->fn) return;
+    const bool lines = loop->ndim - 1 > loop->lane;
+    const int dim = loop->lane + lines;
+    const int64_t n = loop->size[dim], lanes = loop->size[loop->lane];
+    const int64_t units = job->rows * (loop->columns ? (lanes + COLUMNS - 1) / COLUMNS : 1);
+    if (units >= 2 * parts) return;
+    const int64_t wanted = (4 * parts + units - 1) / units, each = (n + wanted - 1) / wanted;
+    const int64_t piece = lines ? each : multiple(each, PIECE);
+    if (piece >= n) return;
+    cut(job, dim, piece);
+    job->state_bytes = cc_gen_state_bytes(loop, lanes);
+    job->state = get_scratch((size_t)(job->rows * job->pieces * job->state_bytes));
+    job->partial = job->state != NULL;
+    if (!job->partial) job->pieces = 1;
+}
+
+/* Pieces of rows, or of columns that are reduced, for threads. */
+static void cut_lanes(Job *job, int parts) {
+    const CcLoop *loop = job->launch->loop;
+    const int64_t inner = loop->size[loop->lane], least = loop->reduces ? COLUMNS : PIECE;
+    if (parts == 1 || job->rows >= 4 * parts || inner <= least) return;
+    const int64_t wanted = (4 * parts + job->rows - 1) / job->rows;
+    cut(job, loop->lane, multiple((inner + wanted - 1) / wanted, least));
+}
+
 void cc_launch_at(const CcLaunch *launch, char *const *at) {
     const CcLoop *loop = launch->loop;
-    Job job;
-    job.launch = launch;
+    Job job = {.launch = launch, .rows = launch->rows, .pieces = 1};
     memcpy(job.at, at, sizeof *at * (size_t)loop->n_access);
-    const int64_t inner = loop->size[loop->ndim - 1];
-    job.rows = launch->numel / inner;
-    job.pieces = 1;
-    job.piece = inner;
     int parts = 1;
     const float work = (float)launch->numel * loop->cost;
     if (work >= 2 * GRAIN) parts = (int)CC_MIN((float)cc_omp_width(), work / GRAIN);
-    if (parts > 1 && job.rows < 4 * parts && inner > PIECE) {
-        const int64_t wanted = (4 * parts + job.rows - 1) / job.rows;
-        job.piece = CC_MAX(PIECE, ((inner + wanted - 1) / wanted + PIECE - 1) / PIECE * PIECE);
-        job.pieces = (inner + job.piece - 1) / job.piece;
-    }
+    if (loop->reduces) cut_reduction(&job, parts);
+    if (!job.partial && (!loop->reduces || loop->columns)) cut_lanes(&job, parts);
     if (parts > 1) cc_omp_run(run_units, &job, job.rows * job.pieces, parts);
-    else run_units(&job, 0, job.rows);
+    else run_units(&job, 0, job.rows * job.pieces);
+    if (job.partial) finish_rows(&job);
 }
 
 int cc_launch_run(const CcLaunch *launch, const CcHost *host, CcErr *err) {
@@ -97,9 +183,21 @@ int cc_launch_run(const CcLaunch *launch, const CcHost *host, CcErr *err) {
     return 0;
 }
 
+void cc_launch_init(CcLaunch *launch, const CcLoop *loop) {
+    CcSweeps plan;
+    *launch = (CcLaunch){.loop = loop, .numel = cc_nest_numel(loop)};
+    launch->rows = launch->count = 1;
+    for (int d = 0; d < loop->lane; d++) launch->rows *= loop->size[d];
+    for (int d = loop->lane + loop->columns; d < loop->ndim; d++) launch->count *= loop->size[d];
+    if (!loop->reduces) return;
+    cc_sweep_plan(loop, &plan);
+    launch->sweeps = plan.n;
+    launch->kept = plan.n_kept;
+}
+
 int cc_launch_make(CcLaunch *launch, const CcLoop *loop, CcErr *err) {
     if (!loop) return -1;
-    *launch = (CcLaunch){.loop = loop, .numel = cc_nest_numel(loop)};
+    cc_launch_init(launch, loop);
     launch->fn = launch->numel ? cc_kcache_get(loop, err) : NULL;
     return launch->fn || !launch->numel ? 0 : -1;
 }

@@ -3,8 +3,7 @@
 
 const CcPrimFamily *cc_prim_family(const CcGraph *g, int node) {
     switch (cc_op_info((CcOpId)g->node.at[node].op)->kind) {
-    case CC_K_MATMUL:
-    case CC_K_SOFTMAX: return &CC_PRODUCTS;
+    case CC_K_MATMUL: return &CC_PRODUCTS;
     case CC_K_CONCAT: return &CC_CONCATS;
     case CC_K_ATTENTION: return &CC_ATTENTIONS;
     default: return NULL;

@@ -50,8 +50,11 @@ void cc_kcache_text(const CcLoop *loop, CcSbuf *out); /* its LLVM IR */
 typedef struct CcLaunch {
     const CcLoop *loop;
     CcKernelFn fn; /* NULL: the reference executor */
-    int64_t numel;
+    int64_t numel, rows;
+    int64_t count;    /* elements that a reduction takes */
+    int sweeps, kept; /* loop/sweep.c */
 } CcLaunch;
+void cc_launch_init(CcLaunch *launch, const CcLoop *loop); /* without its machine code */
 /* Takes the loop (NULL: *err is set already) and finds its machine code, or leaves it to the reference executor. */
 CC_MUST int cc_launch_make(CcLaunch *launch, const CcLoop *loop, CcErr *err);
 void cc_launch_at(const CcLaunch *launch, char *const *at); /* [access]: its first element */

@@ -110,6 +110,30 @@ static bool put_tensors(CcBound *b, PyObject *o) {
     return true;
 }
 
+/* Dims of the tensor (of ndim dims) as one operand: a bit each, bit 0 is the last dim. */
+static bool put_dims(CcBound *b, PyObject *o, PyObject *first, bool trailing) {
+    CcTensor t;
+    CcOperand c, dims = {.kind = CC_IN_INT};
+    if (!first) return false;
+    cc_tens_read(first, false, &t);
+    const int64_t ndim = t.type.ndim, all = (INT64_C(1) << CC_MAX(ndim, 0)) - 1;
+    if (ndim < 0) return false;
+    const bool list = o && (PyTuple_Check(o) || PyList_CheckExact(o));
+    const Py_ssize_t n = list ? PySequence_Fast_GET_SIZE(o) : 1;
+    if (trailing) { /* a shape: how many dims it has is all */
+        dims.i = (INT64_C(1) << CC_MIN(n, ndim)) - 1;
+        return n <= ndim && put_constant(b, dims);
+    }
+    for (Py_ssize_t i = 0; i < n && o && o != Py_None; i++) {
+        if (!number(list ? PySequence_Fast_GET_ITEM(o, i) : o, &c) || c.kind != CC_IN_INT) return false;
+        const int64_t d = c.i < 0 ? c.i + CC_MAX(ndim, 1) : c.i;
+        if (d < 0 || d >= CC_MAX(ndim, 1)) return false;
+        if (ndim) dims.i |= INT64_C(1) << (ndim - 1 - d);
+    }
+    if (!o || o == Py_None || n == 0) dims.i = all;
+    return put_constant(b, dims);
+}
+
 static double as_double(const CcOperand *c) {
     return c->kind == CC_IN_FLOAT ? c->f : (double)c->i;
 }
@@ -164,6 +188,8 @@ static bool accept(const Param *p, PyObject *o, PyObject *first, CcBound *b) {
     case 'i': return number(o, &c) && c.kind == CC_IN_INT && (p->hidden || put_constant(b, c));
     case 'o': return o == Py_None ? put_constant(b, (CcOperand){.kind = CC_IN_NONE}) : put(b, o);
     case '*': return put_ints(b, o, p->hidden);
+    case 'D': return put_dims(b, o, first, false);
+    case 'Z': return put_dims(b, o, first, true);
     case 'c': return is_constant(o);
     case 'd': return strcmp(Py_TYPE(o)->tp_name, "torch.dtype") == 0;
     case 'e': return first && on_device(first, o);
@@ -228,7 +254,8 @@ static bool bind_row(const Sig *s, PyObject *self, PyObject *const *args, Py_ssi
             if (!put_constant(out, p->value)) return false;
         } else if (!at[i]) {
             if (!p->optional) return false;
-            if (!p->hidden && !put_constant(out, p->value)) return false;
+            if (p->kind == 'D' ? !put_dims(out, NULL, first, false) : !p->hidden && !put_constant(out, p->value))
+                return false;
         } else {
             if (!accept(p, at[i], first, out)) return false;
             for (Py_ssize_t k = rest[0]; p->kind == '*' && k < rest[1]; k++)
@@ -444,6 +471,7 @@ static int resolve(char space, const char *name, int n, int row) {
     const char *base = space == 'F'   ? "torch._C._VariableFunctions."
                        : space == 'N' ? "torch._C._nn."
                        : space == 'S' ? "torch._C._special.special_"
+                       : space == 'L' ? "torch._C._linalg.linalg_"
                                       : "torch._C.TensorBase.";
     snprintf(path, sizeof path, "%s%.*s", base, n, name);
     PyObject *o = cc_tsym_path(path);

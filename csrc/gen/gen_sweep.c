@@ -1,0 +1,762 @@
+/* gen_sweep: prints the body of a loop that reduces. A row is gone through in sweeps (loop/sweep.c):
+ *
+ *   by rows      row:  for each sweep: for each line: vectors of the line, several at a time, each copy with its own
+ *                partial results; what is left of the line one vector at a time, under a mask; partial results of the
+ *                copies, then of the lanes are combined; what depends on rows alone is computed in all lanes
+ *   by columns   row:  for each vector of columns, several at a time: for each sweep: for each reduced index ...
+ *                no lane knows of another; the last columns again one vector at a time, under a mask
+ *
+ * Long sums stay as exact as eager's, which adds in cascades: they are made of chunks, whose own sums begin at zero and
+ * are short for each of their partial results, and chunks are added by Kahan's method.
+ * A loop of a single sweep can stop with its partial results, and begin from such (CcSplit). */
+#include <math.h>
+
+#include "gen_int.h"
+
+enum { MAX_COPIES = 4, MAX_REDUCTIONS = 16, SLOT = 8, MAX_LANES = 64, CHUNK = 64 /* terms of a partial result */ };
+
+typedef struct Sweep {
+    CcEmit *e;
+    const CcLoop *loop;
+    CcSweeps plan;
+    int n_line, n_reduction;
+    CcRef *ref[MAX_COPIES];       /* [copy][node] */
+    CcRef at[CC_LOOP_MAX_ACCESS]; /* where the loops stand */
+    CcRef lane, mask, line;       /* index of the first lane; lanes that exist, "": all; number of the line */
+    const char *skip;             /* label behind all that follows the sweeps */
+    CcRef origin;                 /* by columns: number of the first one */
+    CcRef begin, end;             /* of the chunk */
+    int copies, number;           /* of the sweep that is printed */
+    bool need[CC_LOOP_MAX_NODES];
+    int reduction[MAX_REDUCTIONS], n;
+    CcRef acc[MAX_REDUCTIONS][MAX_COPIES];
+} Sweep;
+
+#define TEXT(...) cc_sbuf_add(s->e->body, __VA_ARGS__)
+
+int64_t cc_gen_state_bytes(const CcLoop *loop, int64_t n) {
+    int reductions = 0;
+    for (int i = 0; i < loop->n_node; i++)
+        reductions += cc_scalar_info((CcScalarId)loop->node[i].op)->kind == 'R';
+    return ((loop->columns ? n : 0) + MAX_LANES) * SLOT * reductions;
+}
+
+int64_t cc_gen_scratch_bytes(const CcLoop *loop, int64_t elements) {
+    return loop->columns ? elements * MAX_COPIES * 64 : elements * SLOT + MAX_LANES * SLOT;
+}
+
+static CcDtype dtype_of(const Sweep *s, int node) { return (CcDtype)s->loop->node[node].dtype; }
+static const char *type_of(const Sweep *s, int j) { return cc_emit_type(s->e, dtype_of(s, s->reduction[j])); }
+static bool is_reduction(const CcLoopNode *n) { return cc_scalar_info((CcScalarId)n->op)->kind == 'R'; }
+
+/* ------------------------------------------------------------------ reductions */
+
+static void identity(const Sweep *s, int j, CcRef out) {
+    const CcDtype dt = dtype_of(s, s->reduction[j]);
+    const CcDtypeInfo *info = cc_dtype_info(dt);
+    const CcScalarId op = cc_scalar_combine((CcScalarId)s->loop->node[s->reduction[j]].op);
+    const bool least = op == CC_S_max, is_float = info->kind == 'f';
+    const int64_t top = INT64_MAX >> (64 - 8 * info->size);
+    if (op == CC_S_add || op == CC_S_or) strcpy(out, "zeroinitializer");
+    else if (op == CC_S_and) strcpy(out, "splat (i1 true)");
+    else if (is_float) cc_emit_number(dt, op == CC_S_mul ? 1 : least ? -HUGE_VAL : HUGE_VAL, out);
+    else {
+        const int64_t high = info->kind == 'u' ? 2 * top + 1 : top, low = info->kind == 'u' ? 0 : -top - 1;
+        snprintf(out, sizeof(CcRef), "splat (i%d %lld)", 8 * info->size,
+                 (long long)(op == CC_S_mul ? 1 : least ? low : high));
+    }
+}
+
+static int combine(Sweep *s, int j, const char *x, const char *y, CcRef out) {
+    const CcScalarId op = cc_scalar_combine((CcScalarId)s->loop->node[s->reduction[j]].op);
+    CcRef arg[2];
+    strcpy(arg[0], x);
+    strcpy(arg[1], y);
+    return cc_emit_scalar(s->e, op, dtype_of(s, s->reduction[j]), (const CcRef *)arg, out);
+}
+
+static int accumulate(Sweep *s, int copy) {
+    for (int j = 0; j < s->n; j++) {
+        CcRef x, none;
+        strcpy(x, s->ref[copy][s->loop->node[s->reduction[j]].a[0]]);
+        if (*s->mask && !s->loop->columns) {
+            const char *t = type_of(s, j);
+            identity(s, j, none);
+            cc_emit_op(s->e, x, "select %s %s, %s %s, %s %s", cc_emit_vector(s->e, "i1"), s->mask, t, x, t, none);
+        }
+        if (combine(s, j, s->acc[j][copy], x, s->acc[j][copy]) < 0) return -1;
+    }
+    return 0;
+}
+
+/* Each lane gets the result of all of them. */
+static int across_lanes(Sweep *s, int j) {
+    for (int step = s->e->lanes / 2; step > 0; step /= 2) {
+        const char *t = type_of(s, j);
+        char order[MAX_LANES * 8] = "";
+        size_t at = 0;
+        for (int i = 0; i < s->e->lanes; i++)
+            at += (size_t)snprintf(order + at, sizeof order - at, "%si32 %d", i ? ", " : "", i ^ step);
+        CcRef other;
+        cc_emit_op(s->e, other, "shufflevector %s %s, %s poison, <%d x i32> <%s>", t, s->acc[j][0], t, s->e->lanes,
+                   order);
+        if (combine(s, j, s->acc[j][0], other, s->acc[j][0]) < 0) return -1;
+    }
+    return 0;
+}
+
+/* ------------------------------------------------------------------ elements */
+
+static void index_of(Sweep *s, int copy, CcRef out) {
+    const int offset = copy * s->e->lanes;
+    if (strcmp(s->lane, "0") == 0) snprintf(out, sizeof(CcRef), "%d", offset);
+    else if (offset) cc_emit_op(s->e, out, "add i64 %s, %d", s->lane, offset);
+    else strcpy(out, s->lane);
+}
+
+static const char *mask_of(const Sweep *s) { return *s->mask ? s->mask : "splat (i1 true)"; }
+
+/* "v16f32", the suffix of an intrinsic */
+static void suffix_of(const Sweep *s, CcDtype dt, char *out, size_t n) {
+    const char *m = cc_emit_memory(dt);
+    snprintf(out, n, "v%d%c%d", s->e->lanes, *m == 'i' ? 'i' : 'f', cc_dtype_info(dt)->size * 8);
+}
+
+static void pointers(Sweep *s, int access, int copy, CcRef out) {
+    const int n = s->e->lanes;
+    CcRef index, put, all, step;
+    index_of(s, copy, index);
+    cc_emit_op(s->e, put, "insertelement <%d x i64> poison, i64 %s, i32 0", n, index);
+    cc_emit_op(s->e, all, "shufflevector <%d x i64> %s, <%d x i64> poison, <%d x i32> zeroinitializer", n, put, n, n);
+    cc_emit_op(s->e, index, "add <%d x i64> %s, %%iota64", n, all);
+    cc_emit_op(s->e, put, "insertelement <%d x i64> poison, i64 %%s%d, i32 0", n, access);
+    cc_emit_op(s->e, step, "shufflevector <%d x i64> %s, <%d x i64> poison, <%d x i32> zeroinitializer", n, put, n, n);
+    cc_emit_op(s->e, all, "mul <%d x i64> %s, %s", n, index, step);
+    cc_emit_op(s->e, out, "getelementptr i8, ptr %s, <%d x i64> %s", s->at[access], n, all);
+}
+
+static void load(Sweep *s, int node, int access, int copy) {
+    const CcDtype dt = dtype_of(s, node);
+    const char *v = cc_emit_vector(s->e, cc_emit_memory(dt));
+    const int size = cc_dtype_info(dt)->size, n = s->e->lanes;
+    char *out = s->e->ref[node], suffix[16], name[64];
+    CcRef index, at;
+    suffix_of(s, dt, suffix, sizeof suffix);
+    if (s->loop->access[access].step == CC_STEP_ZERO) {
+        cc_emit_broadcast(s->e, dt, s->at[access], out);
+        return;
+    }
+    if (s->loop->access[access].step == CC_STEP_ANY) {
+        pointers(s, access, copy, at);
+        snprintf(name, sizeof name, "llvm.masked.gather.%s.v%dp0", suffix, n);
+        cc_emit_declare(s->e, name, "declare %s @%s(<%d x ptr>, i32, <%d x i1>, %s)\n", v, name, n, n, v);
+        cc_emit_op(s->e, out, "call %s @%s(<%d x ptr> %s, i32 %d, <%d x i1> %s, %s zeroinitializer)", v, name, n, at,
+                   size, n, mask_of(s), v);
+        cc_emit_loaded(s->e, dt, out);
+        return;
+    }
+    index_of(s, copy, index);
+    cc_emit_op(s->e, at, "getelementptr %s, ptr %s, i64 %s", cc_emit_memory(dt), s->at[access], index);
+    snprintf(name, sizeof name, "llvm.masked.load.%s.p0", suffix);
+    if (*s->mask) {
+        cc_emit_declare(s->e, name, "declare %s @%s(ptr, i32, <%d x i1>, %s)\n", v, name, n, v);
+        cc_emit_op(s->e, out, "call %s @%s(ptr %s, i32 %d, <%d x i1> %s, %s zeroinitializer)", v, name, at, size, n,
+                   s->mask, v);
+    } else {
+        cc_emit_op(s->e, out, "load %s, ptr %s, align %d", v, at, size);
+    }
+    cc_emit_loaded(s->e, dt, out);
+}
+
+static void store(Sweep *s, int access, int copy) {
+    const CcLoopAccess *a = &s->loop->access[access];
+    const CcDtype dt = (CcDtype)a->dtype;
+    const char *v = cc_emit_vector(s->e, cc_emit_memory(dt));
+    const int size = cc_dtype_info(dt)->size, n = s->e->lanes;
+    char suffix[16], name[64];
+    CcRef x, index, at;
+    suffix_of(s, dt, suffix, sizeof suffix);
+    strcpy(x, s->ref[copy][a->node]);
+    if (dt == CC_DT_BOOL) cc_emit_op(s->e, x, "zext %s %s to %s", cc_emit_vector(s->e, "i1"), x, v);
+    if (a->step == CC_STEP_ANY) {
+        pointers(s, access, copy, at);
+        snprintf(name, sizeof name, "llvm.masked.scatter.%s.v%dp0", suffix, n);
+        cc_emit_declare(s->e, name, "declare void @%s(%s, <%d x ptr>, i32, <%d x i1>)\n", name, v, n, n);
+        TEXT("  call void @%s(%s %s, <%d x ptr> %s, i32 %d, <%d x i1> %s)\n", name, v, x, n, at, size, n, mask_of(s));
+        return;
+    }
+    index_of(s, copy, index);
+    cc_emit_op(s->e, at, "getelementptr %s, ptr %s, i64 %s", cc_emit_memory(dt), s->at[access], index);
+    if (!*s->mask) {
+        TEXT("  store %s %s, ptr %s, align %d\n", v, x, at, size);
+        return;
+    }
+    snprintf(name, sizeof name, "llvm.masked.store.%s.p0", suffix);
+    cc_emit_declare(s->e, name, "declare void @%s(%s, ptr, i32, <%d x i1>)\n", name, v, n);
+    TEXT("  call void @%s(%s %s, ptr %s, i32 %d, <%d x i1> %s)\n", name, v, x, at, size, n, s->mask);
+}
+
+/* Place of a kept node in its scratch line. */
+static void kept_at(Sweep *s, int node, int copy, CcRef out) {
+    CcRef index, offset, base;
+    if (s->loop->columns) {
+        cc_emit_op(s->e, offset, "mul i64 %s, %d", s->line, s->copies * s->e->lanes);
+        cc_emit_op(s->e, index, "add i64 %s, %d", offset, copy * s->e->lanes);
+    } else {
+        index_of(s, copy, index);
+        if (s->n_line) {
+            cc_emit_op(s->e, offset, "mul i64 %s, %%n", s->line);
+            cc_emit_op(s->e, index, "add i64 %s, %s", offset, index);
+        }
+    }
+    cc_emit_op(s->e, offset, "mul i64 %%scratchbytes, %d", s->plan.kept[node] - 1);
+    cc_emit_op(s->e, base, "getelementptr i8, ptr %%scratch, i64 %s", offset);
+    cc_emit_op(s->e, out, "getelementptr %s, ptr %s, i64 %s", cc_emit_memory(dtype_of(s, node)), base, index);
+}
+
+/* What the sweep needs of a vector of elements, and what it stores. */
+static int elements(Sweep *s, int copy) {
+    const CcLoop *loop = s->loop;
+    CcRef at;
+    s->e->ref = s->ref[copy];
+    for (int i = 0; i < loop->n_node; i++) {
+        if (!s->need[i]) continue;
+        const bool kept = s->plan.kept[i] != 0, later = kept && s->plan.first[i] < s->number;
+        const char *v = cc_emit_type(s->e, dtype_of(s, i));
+        const int size = cc_dtype_info(dtype_of(s, i))->size;
+        if (kept) kept_at(s, i, copy, at);
+        if (later) cc_emit_op(s->e, s->e->ref[i], "load %s, ptr %s, align %d", v, at, size);
+        else if (loop->node[i].op == CC_S_load) load(s, i, loop->node[i].a[0], copy);
+        else if (cc_emit_node(s->e, i) < 0) return -1;
+        if (kept && !later) {
+            v = cc_emit_type(s->e, dtype_of(s, i));
+            TEXT("  store %s %s, ptr %s, align %d\n", v, s->e->ref[i], at, size);
+        }
+    }
+    for (int k = 0; k < loop->n_access && s->number == s->plan.n - 1; k++)
+        if (loop->access[k].is_store && cc_sweep_along(loop, &loop->access[k])) store(s, k, copy);
+    return accumulate(s, copy);
+}
+
+static void make_mask(Sweep *s, const char *left) {
+    const int n = s->e->lanes;
+    CcRef narrow, put, all;
+    cc_emit_op(s->e, narrow, "trunc i64 %s to i32", left);
+    cc_emit_op(s->e, put, "insertelement <%d x i32> poison, i32 %s, i32 0", n, narrow);
+    cc_emit_op(s->e, all, "shufflevector <%d x i32> %s, <%d x i32> poison, <%d x i32> zeroinitializer", n, put, n, n);
+    cc_emit_op(s->e, s->mask, "icmp slt <%d x i32> %%iota, %s", n, all);
+}
+
+/* ------------------------------------------------------------------ loops */
+
+/* Phis of the partial results: `from` (or nothing) at label `pre`, "%<id>.b<j>.<copy>" at label `back`. */
+static void begin_partial(Sweep *s, int id, const char *pre, const char *back, bool fresh) {
+    for (int j = 0; j < s->n; j++)
+        for (int u = 0; u < s->copies; u++) {
+            CcRef from;
+            if (fresh) identity(s, j, from);
+            else strcpy(from, s->acc[j][u]);
+            TEXT("  %%l%d.a%d.%d = phi %s [%s, %%%s], [%%l%d.b%d.%d, %%%s]\n", id, j, u, type_of(s, j), from, pre, id,
+                 j, u, back);
+            snprintf(s->acc[j][u], sizeof(CcRef), "%%l%d.a%d.%d", id, j, u);
+        }
+}
+
+/* Gives the partial results the names that the phis wait for. */
+static void end_partial(Sweep *s, int id) {
+    for (int j = 0; j < s->n; j++)
+        for (int u = 0; u < s->copies; u++) {
+            const char *t = type_of(s, j);
+            TEXT("  %%l%d.b%d.%d = bitcast %s %s to %s\n", id, j, u, t, s->acc[j][u], t);
+            snprintf(s->acc[j][u], sizeof(CcRef), "%%l%d.b%d.%d", id, j, u);
+        }
+}
+
+static int combine_copies(Sweep *s) {
+    for (int j = 0; j < s->n; j++)
+        for (int half = s->copies / 2; half > 0; half /= 2)
+            for (int u = 0; u < half; u++)
+                if (combine(s, j, s->acc[j][u], s->acc[j][u + half], s->acc[j][u]) < 0) return -1;
+    return 0;
+}
+
+/* The vectors of a line. */
+static int whole_vectors(Sweep *s, int id) {
+    char here[24], pre[24];
+    snprintf(here, sizeof here, "l%d", id);
+    snprintf(pre, sizeof pre, "l%d.pre", id);
+    const int step = s->copies * s->e->lanes;
+    TEXT("  %%l%d.last = sub i64 %s, %d\n  %%l%d.has = icmp sle i64 %s, %%l%d.last\n  br label %%%s\n%s:\n", id, s->end,
+         step, id, s->begin, id, pre, pre);
+    TEXT("  br i1 %%l%d.has, label %%%s, label %%l%d.rest\n%s:\n", id, here, id, here);
+    TEXT("  %%l%d.i = phi i64 [%s, %%%s], [%%l%d.n, %%%s]\n", id, s->begin, pre, id, here);
+    begin_partial(s, id, pre, here, true);
+    snprintf(s->lane, sizeof s->lane, "%%l%d.i", id);
+    *s->mask = 0;
+    for (int u = 0; u < s->copies; u++)
+        if (elements(s, u) < 0) return -1;
+    end_partial(s, id);
+    TEXT("  %%l%d.n = add i64 %%l%d.i, %d\n  %%l%d.c = icmp sle i64 %%l%d.n, %%l%d.last\n", id, id, step, id, id, id);
+    TEXT("  br i1 %%l%d.c, label %%%s, label %%l%d.sum\nl%d.sum:\n", id, here, id, id);
+    return combine_copies(s);
+}
+
+/* What is left of a line: one vector at a time. */
+static int rest_of_line(Sweep *s, int id) {
+    const int m = s->e->next++, copies = s->copies;
+    char here[24], pre[24];
+    CcRef none, left;
+    snprintf(here, sizeof here, "l%d", m);
+    snprintf(pre, sizeof pre, "l%d.rest", id);
+    TEXT("  br label %%%s\n%s:\n  %%l%d.r = phi i64 [%s, %%l%d.pre], [%%l%d.n, %%l%d.sum]\n", pre, pre, id, s->begin, id,
+         id, id);
+    for (int j = 0; j < s->n; j++) {
+        identity(s, j, none);
+        TEXT("  %%l%d.z%d = phi %s [%s, %%l%d.pre], [%s, %%l%d.sum]\n", id, j, type_of(s, j), none, id, s->acc[j][0], id);
+        snprintf(s->acc[j][0], sizeof(CcRef), "%%l%d.z%d", id, j);
+    }
+    TEXT("  %%l%d.more = icmp slt i64 %%l%d.r, %s\n  br i1 %%l%d.more, label %%%s, label %%l%d.done\n%s:\n", id, id, s->end,
+         id, here, id, here);
+    TEXT("  %%l%d.i = phi i64 [%%l%d.r, %%%s], [%%l%d.n, %%%s]\n", m, id, pre, m, here);
+    s->copies = 1;
+    begin_partial(s, m, pre, here, false);
+    snprintf(s->lane, sizeof s->lane, "%%l%d.i", m);
+    cc_emit_op(s->e, left, "sub i64 %s, %%l%d.i", s->end, m);
+    make_mask(s, left);
+    if (elements(s, 0) < 0) return -1;
+    end_partial(s, m);
+    TEXT("  %%l%d.n = add i64 %%l%d.i, %d\n  %%l%d.c = icmp slt i64 %%l%d.n, %s\n", m, m, s->e->lanes, m, m, s->end);
+    TEXT("  br i1 %%l%d.c, label %%%s, label %%l%d.done\nl%d.done:\n", m, here, id, id);
+    for (int j = 0; j < s->n; j++) {
+        TEXT("  %%l%d.v%d = phi %s [%%l%d.z%d, %%%s], [%s, %%%s]\n", id, j, type_of(s, j), id, j, pre, s->acc[j][0], here);
+        snprintf(s->acc[j][0], sizeof(CcRef), "%%l%d.v%d", id, j);
+    }
+    s->copies = copies;
+    *s->mask = 0;
+    return 0;
+}
+
+static int one_line(Sweep *s) {
+    const int id = s->e->next++;
+    return whole_vectors(s, id) < 0 ? -1 : rest_of_line(s, id);
+}
+
+/* Opens the loop over reduced dim d, and moves all places along it. */
+static void open_line(Sweep *s, int id, int d, const char *begin, bool partial) {
+    char pre[24], back[24];
+    snprintf(pre, sizeof pre, "l%d.pre", id);
+    snprintf(back, sizeof back, "l%d.end", id);
+    TEXT("  br label %%%s\n%s:\n  br label %%l%d\nl%d:\n  %%l%d.i = phi i64 [%s, %%%s], [%%l%d.n, %%%s]\n", pre, pre, id,
+         id, id, begin, pre, id, back);
+    for (int k = 0; k < s->loop->n_access; k++) {
+        if (!s->loop->access[k].line) continue;
+        TEXT("  %%l%d.p%d = phi ptr [%s, %%%s], [%%l%d.q%d, %%%s]\n", id, k, s->at[k], pre, id, k, back);
+        snprintf(s->at[k], sizeof(CcRef), "%%l%d.p%d", id, k);
+    }
+    if (partial) begin_partial(s, id, pre, back, true);
+    if (!s->plan.n_kept) return;
+    CcRef before;
+    cc_emit_op(s->e, before, "mul i64 %s, %%line%d", s->line, d);
+    cc_emit_op(s->e, s->line, "add i64 %s, %%l%d.i", before, id);
+}
+
+static void close_line(Sweep *s, int id, int d, const char *end) {
+    TEXT("  br label %%l%d.end\nl%d.end:\n  %%l%d.n = add i64 %%l%d.i, 1\n", id, id, id, id);
+    for (int k = 0; k < s->loop->n_access; k++)
+        if (s->loop->access[k].line)
+            TEXT("  %%l%d.q%d = getelementptr i8, ptr %%l%d.p%d, i64 %%g%d.l%d\n", id, k, id, k, k, d);
+    TEXT("  %%l%d.c = icmp slt i64 %%l%d.n, %s\n  br i1 %%l%d.c, label %%l%d, label %%l%d.done\nl%d.done:\n", id, id, end,
+         id, id, id, id);
+}
+
+/* The innermost loop of columns. */
+static int down_columns(Sweep *s) {
+    const int id = s->e->next++, d = s->n_line - 1;
+    open_line(s, id, d, s->begin, true);
+    strcpy(s->lane, "0");
+    for (int u = 0; u < s->copies; u++)
+        if (elements(s, u) < 0) return -1;
+    end_partial(s, id);
+    close_line(s, id, d, s->end);
+    return 0;
+}
+
+static int copies_of_total(const Sweep *s) { return s->loop->columns ? s->copies : 1; }
+static bool by_kahan(const Sweep *s, int j) {
+    const CcLoopNode *n = &s->loop->node[s->reduction[j]];
+    return n->op == CC_S_rsum && cc_dtype_info((CcDtype)n->dtype)->kind == 'f';
+}
+
+/* total += sum of the chunk; what rounding lost is taken from the next one. An infinite total has lost nothing. */
+static int add_chunk(Sweep *s, int id, int j, int u) {
+    const char *t = type_of(s, j);
+    CcRef y, sum, moved, lost, bad;
+    if (!by_kahan(s, j)) {
+        CcRef total;
+        snprintf(total, sizeof total, "%%l%d.t%d.%d", id, j, u);
+        if (combine(s, j, total, s->acc[j][u], sum) < 0) return -1;
+    } else {
+        cc_emit_op(s->e, y, "fsub %s %s, %%l%d.k%d.%d", t, s->acc[j][u], id, j, u);
+        cc_emit_op(s->e, sum, "fadd %s %%l%d.t%d.%d, %s", t, id, j, u, y);
+        cc_emit_op(s->e, moved, "fsub %s %s, %%l%d.t%d.%d", t, sum, id, j, u);
+        cc_emit_op(s->e, lost, "fsub %s %s, %s", t, moved, y);
+        cc_emit_op(s->e, bad, "fcmp uno %s %s, %s", t, lost, lost);
+        TEXT("  %%l%d.m%d.%d = select %s %s, %s zeroinitializer, %s %s\n", id, j, u, cc_emit_vector(s->e, "i1"), bad, t,
+             t, lost);
+    }
+    TEXT("  %%l%d.s%d.%d = bitcast %s %s to %s\n", id, j, u, type_of(s, j), sum, type_of(s, j));
+    snprintf(s->acc[j][u], sizeof(CcRef), "%%l%d.s%d.%d", id, j, u);
+    return 0;
+}
+
+static void begin_totals(Sweep *s, int id) {
+    CcRef none;
+    for (int j = 0; j < s->n; j++)
+        for (int u = 0; u < copies_of_total(s); u++) {
+            identity(s, j, none);
+            TEXT("  %%l%d.t%d.%d = phi %s [%s, %%l%d.pre], [%%l%d.s%d.%d, %%l%d.end]\n", id, j, u, type_of(s, j), none, id,
+                 id, j, u, id);
+            if (by_kahan(s, j))
+                TEXT("  %%l%d.k%d.%d = phi %s [zeroinitializer, %%l%d.pre], [%%l%d.m%d.%d, %%l%d.end]\n", id, j, u,
+                     type_of(s, j), id, id, j, u, id);
+        }
+}
+
+/* The vector loop of rows, or the innermost one of columns, in chunks. */
+static int in_chunks(Sweep *s) {
+    const int id = s->e->next++;
+    char size[24] = "%n";
+    if (s->loop->columns) snprintf(size, sizeof size, "%%line%d", s->n_line - 1);
+    strcpy(s->begin, "0");
+    strcpy(s->end, size);
+    if (s->n == 0) return s->loop->columns ? down_columns(s) : one_line(s);
+    TEXT("  br label %%l%d.pre\nl%d.pre:\n  br label %%l%d\nl%d:\n", id, id, id, id);
+    TEXT("  %%l%d.i = phi i64 [0, %%l%d.pre], [%%l%d.n, %%l%d.end]\n", id, id, id, id);
+    const int next = s->e->next; /* of the loop down columns: its places are where the next chunk begins */
+    for (int k = 0; k < s->loop->n_access && s->loop->columns; k++) {
+        if (!s->loop->access[k].line) continue;
+        TEXT("  %%l%d.p%d = phi ptr [%s, %%l%d.pre], [%%l%d.q%d, %%l%d.end]\n", id, k, s->at[k], id, next, k, id);
+        snprintf(s->at[k], sizeof(CcRef), "%%l%d.p%d", id, k);
+    }
+    begin_totals(s, id);
+    TEXT("  %%l%d.f = add i64 %%l%d.i, %d\n  %%l%d.c = icmp slt i64 %%l%d.f, %s\n", id, id,
+         CHUNK * (s->loop->columns ? 1 : s->copies * s->e->lanes), id, id, size);
+    TEXT("  %%l%d.n = select i1 %%l%d.c, i64 %%l%d.f, i64 %s\n", id, id, id, size);
+    snprintf(s->begin, sizeof s->begin, "%%l%d.i", id);
+    snprintf(s->end, sizeof s->end, "%%l%d.n", id);
+    if ((s->loop->columns ? down_columns(s) : one_line(s)) < 0) return -1;
+    for (int j = 0; j < s->n; j++)
+        for (int u = 0; u < copies_of_total(s); u++)
+            if (add_chunk(s, id, j, u) < 0) return -1;
+    TEXT("  br label %%l%d.end\nl%d.end:\n  br i1 %%l%d.c, label %%l%d, label %%l%d.done\nl%d.done:\n", id, id, id, id, id,
+         id);
+    return 0;
+}
+
+/* The partial results of all lines lie in memory, those of one line in registers. */
+static int add_to_totals(Sweep *s) {
+    for (int j = 0; j < s->n; j++)
+        for (int u = 0; u < copies_of_total(s); u++) {
+            const char *t = type_of(s, j);
+            CcRef total;
+            cc_emit_op(s->e, total, "load %s, ptr %%tot%d.%d", t, s->reduction[j], u);
+            if (combine(s, j, total, s->acc[j][u], total) < 0) return -1;
+            TEXT("  store %s %s, ptr %%tot%d.%d\n", type_of(s, j), total, s->reduction[j], u);
+        }
+    return 0;
+}
+
+static int in_lines(Sweep *s, int d, int until) {
+    if (d == until) {
+        if (in_chunks(s) < 0) return -1;
+        return until > 0 ? add_to_totals(s) : 0;
+    }
+    const int id = s->e->next++;
+    CcRef *before = malloc(sizeof s->at), line;
+    char size[24];
+    if (!before) return cc_err_set(s->e->err, CC_E_MEMORY, "no memory for a kernel's text");
+    memcpy(before, s->at, sizeof s->at);
+    strcpy(line, s->line);
+    snprintf(size, sizeof size, "%%line%d", d);
+    open_line(s, id, d, "0", false);
+    const int status = in_lines(s, d + 1, until);
+    close_line(s, id, d, size);
+    memcpy(s->at, before, sizeof s->at);
+    strcpy(s->line, line);
+    free(before);
+    return status;
+}
+
+static int lines(Sweep *s) {
+    const int until = s->loop->columns ? s->n_line - 1 : s->n_line;
+    CcRef none;
+    for (int j = 0; j < s->n && until > 0; j++)
+        for (int u = 0; u < copies_of_total(s); u++) {
+            identity(s, j, none);
+            TEXT("  store %s %s, ptr %%tot%d.%d\n", type_of(s, j), none, s->reduction[j], u);
+        }
+    strcpy(s->line, "0");
+    CcRef *before = malloc(sizeof s->at);
+    if (!before) return cc_err_set(s->e->err, CC_E_MEMORY, "no memory for a kernel's text");
+    memcpy(before, s->at, sizeof s->at);
+    const int status = in_lines(s, 0, until);
+    memcpy(s->at, before, sizeof s->at);
+    free(before);
+    for (int j = 0; j < s->n && until > 0; j++)
+        for (int u = 0; u < copies_of_total(s); u++)
+            cc_emit_op(s->e, s->acc[j][u], "load %s, ptr %%tot%d.%d", type_of(s, j), s->reduction[j], u);
+    return status;
+}
+
+/* ------------------------------------------------------------------ pieces of rows */
+
+static int slot_of(const Sweep *s, int j, int copy) { return (copy * s->n_reduction + j) * SLOT * s->e->lanes; }
+
+/* %state of the columns at hand */
+static void own_state(Sweep *s, CcRef out) {
+    CcRef offset;
+    strcpy(out, "%state");
+    if (!s->loop->columns) return;
+    cc_emit_op(s->e, offset, "mul i64 %s, %d", s->origin, SLOT * s->n_reduction);
+    cc_emit_op(s->e, out, "getelementptr i8, ptr %%state, i64 %s", offset);
+}
+
+/* PIECE: the partial results are stored, and nothing follows. FINISH: those of all pieces are combined. */
+static int pieces(Sweep *s, int id) {
+    CcRef at, x, state;
+    TEXT("  br i1 %%ispiece, label %%l%d.leave, label %%l%d.go\nl%d.leave:\n", id, id, id);
+    own_state(s, state);
+    for (int j = 0; j < s->n; j++)
+        for (int u = 0; u < copies_of_total(s); u++) {
+            cc_emit_op(s->e, at, "getelementptr i8, ptr %s, i64 %d", state, slot_of(s, j, u));
+            TEXT("  store %s %s, ptr %s, align 8\n", type_of(s, j), s->acc[j][u], at);
+        }
+    TEXT("  br label %%%s\nl%d.go:\n  br label %%l%d.join\nl%d.finish:\n", s->skip, id, id, id);
+    own_state(s, state);
+    CcRef whole[MAX_REDUCTIONS][MAX_COPIES];
+    memcpy(whole, s->acc, sizeof whole);
+    TEXT("  br label %%l%d.pre\nl%d.pre:\n  br label %%l%d\nl%d:\n", id, id, id, id);
+    TEXT("  %%l%d.i = phi i64 [0, %%l%d.pre], [%%l%d.n, %%l%d]\n", id, id, id, id);
+    TEXT("  %%l%d.p = phi ptr [%s, %%l%d.pre], [%%l%d.q, %%l%d]\n", id, state, id, id, id);
+    char pre[24], here[24];
+    snprintf(pre, sizeof pre, "l%d.pre", id);
+    snprintf(here, sizeof here, "l%d", id);
+    const int copies = s->copies;
+    s->copies = copies_of_total(s);
+    begin_partial(s, id, pre, here, true);
+    for (int j = 0; j < s->n; j++)
+        for (int u = 0; u < s->copies; u++) {
+            cc_emit_op(s->e, at, "getelementptr i8, ptr %%l%d.p, i64 %d", id, slot_of(s, j, u));
+            cc_emit_op(s->e, x, "load %s, ptr %s, align 8", type_of(s, j), at);
+            if (combine(s, j, s->acc[j][u], x, s->acc[j][u]) < 0) return -1;
+        }
+    end_partial(s, id);
+    TEXT("  %%l%d.q = getelementptr i8, ptr %%l%d.p, i64 %%statebytes\n  %%l%d.n = add i64 %%l%d.i, 1\n", id, id, id, id);
+    TEXT("  %%l%d.c = icmp slt i64 %%l%d.n, %%pieces\n  br i1 %%l%d.c, label %%l%d, label %%l%d.join\nl%d.join:\n", id, id,
+         id, id, id, id);
+    for (int j = 0; j < s->n; j++)
+        for (int u = 0; u < s->copies; u++) {
+            TEXT("  %%l%d.v%d.%d = phi %s [%s, %%l%d.go], [%s, %%l%d]\n", id, j, u, type_of(s, j), whole[j][u], id,
+                 s->acc[j][u], id);
+            snprintf(s->acc[j][u], sizeof(CcRef), "%%l%d.v%d.%d", id, j, u);
+        }
+    s->copies = copies;
+    return 0;
+}
+
+/* ------------------------------------------------------------------ rows */
+
+static void begin_sweep(Sweep *s, int number) {
+    float cost = 0;
+    s->number = number;
+    s->n = 0;
+    cc_sweep_need(s->loop, &s->plan, number, s->need);
+    for (int i = 0; i < s->loop->n_node; i++) {
+        const CcLoopNode *n = &s->loop->node[i];
+        if (is_reduction(n) && s->plan.stage[n->a[0]] == number) s->reduction[s->n++] = i;
+        const bool later = s->plan.kept[i] && s->plan.first[i] < number;
+        if (s->need[i] && !later) cost += cc_sweep_cost(n);
+    }
+    /* Copies hide the latency of the partial results; dear elements do that themselves. */
+    if (!s->loop->columns) s->copies = cost <= 4 ? 4 : cost <= 9 ? 2 : 1;
+}
+
+static int do_sweep(Sweep *s, int number) {
+    const int id = s->e->next++;
+    begin_sweep(s, number);
+    const bool cut = s->plan.n == 1;
+    if (cut) TEXT("  br i1 %%isfinish, label %%l%d.finish, label %%l%d.work\nl%d.work:\n", id, id, id);
+    if (lines(s) < 0 || (cut && pieces(s, id) < 0)) return -1;
+    for (int j = 0; j < s->n; j++) {
+        if (!s->loop->columns && across_lanes(s, j) < 0) return -1;
+        for (int u = 0; u < MAX_COPIES; u++)
+            strcpy(s->ref[u][s->reduction[j]], s->acc[j][s->loop->columns ? u : 0]);
+    }
+    return 0;
+}
+
+/* What is the same for a whole row, and needs this number of sweeps. */
+static int of_rows(Sweep *s, int stage) {
+    const CcLoop *loop = s->loop;
+    for (int i = 0; i < loop->n_node; i++) {
+        const CcLoopNode *n = &loop->node[i];
+        if (s->plan.element[i] || s->plan.stage[i] != stage || is_reduction(n)) continue;
+        for (int u = 0; u < (loop->columns ? s->copies : 1); u++) {
+            s->e->ref = s->ref[u];
+            strcpy(s->lane, "0");
+            if (n->op == CC_S_load) load(s, i, n->a[0], u);
+            else if (cc_emit_node(s->e, i) < 0) return -1;
+        }
+        for (int u = 1; u < MAX_COPIES && !loop->columns; u++) strcpy(s->ref[u][i], s->ref[0][i]);
+    }
+    return 0;
+}
+
+static void store_rows(Sweep *s) {
+    strcpy(s->lane, "0");
+    for (int k = 0; k < s->loop->n_access; k++) {
+        const CcLoopAccess *a = &s->loop->access[k];
+        if (!a->is_store || cc_sweep_along(s->loop, a)) continue;
+        for (int u = 0; u < s->copies && s->loop->columns; u++) store(s, k, u);
+        if (s->loop->columns) continue;
+        CcRef x;
+        cc_emit_op(s->e, x, "extractelement %s %s, i32 0", cc_emit_type(s->e, (CcDtype)a->dtype), s->ref[0][a->node]);
+        if (a->dtype == CC_DT_BOOL) cc_emit_op(s->e, x, "zext i1 %s to i8", x);
+        TEXT("  store %s %s, ptr %s, align %d\n", cc_emit_memory((CcDtype)a->dtype), x, s->at[k],
+             cc_dtype_info((CcDtype)a->dtype)->size);
+    }
+}
+
+static int sweeps(Sweep *s) {
+    if (of_rows(s, 0) < 0) return -1;
+    for (int i = 0; i < s->plan.n; i++)
+        if (do_sweep(s, i) < 0 || of_rows(s, i + 1) < 0) return -1;
+    store_rows(s);
+    TEXT("  br label %%%s\n", s->skip);
+    return 0;
+}
+
+static void move_to_column(Sweep *s) {
+    CcRef offset;
+    for (int k = 0; k < s->loop->n_access; k++) {
+        const CcLoopAccess *a = &s->loop->access[k];
+        snprintf(s->at[k], sizeof(CcRef), "%%p%d", k);
+        if (a->step == CC_STEP_ONE)
+            cc_emit_op(s->e, s->at[k], "getelementptr %s, ptr %s, i64 %s", cc_emit_memory((CcDtype)a->dtype), s->at[k],
+                       s->origin);
+        if (a->step != CC_STEP_ANY) continue;
+        cc_emit_op(s->e, offset, "mul i64 %%s%d, %s", k, s->origin);
+        cc_emit_op(s->e, s->at[k], "getelementptr i8, ptr %s, i64 %s", s->at[k], offset);
+    }
+}
+
+static int columns(Sweep *s) {
+    float cost = 0;
+    for (int i = 0; i < s->loop->n_node; i++) cost += cc_sweep_cost(&s->loop->node[i]);
+    s->copies = cost <= 8 ? 4 : cost <= 20 ? 2 : 1;
+    const int step = s->copies * s->e->lanes;
+    TEXT("  %%c.last = sub i64 %%n, %d\n  %%c.has = icmp sge i64 %%c.last, 0\n", step);
+    TEXT("  br i1 %%c.has, label %%c, label %%c.rest\nc:\n  %%c.i = phi i64 [0, %%row], [%%c.n, %%c.next]\n");
+    strcpy(s->origin, "%c.i");
+    s->skip = "c.next";
+    move_to_column(s);
+    if (sweeps(s) < 0) return -1;
+    TEXT("c.next:\n  %%c.n = add i64 %%c.i, %d\n  %%c.c = icmp sle i64 %%c.n, %%c.last\n", step);
+    TEXT("  br i1 %%c.c, label %%c, label %%c.rest\nc.rest:\n  %%c.r = phi i64 [0, %%row], [%%c.n, %%c.next]\n");
+    TEXT("  %%c.more = icmp slt i64 %%c.r, %%n\n  br i1 %%c.more, label %%d, label %%rowend\n");
+    TEXT("d:\n  %%d.i = phi i64 [%%c.r, %%c.rest], [%%d.n, %%d.next]\n  %%d.left = sub i64 %%n, %%d.i\n");
+    s->copies = 1;
+    strcpy(s->origin, "%d.i");
+    s->skip = "d.next";
+    make_mask(s, "%d.left");
+    move_to_column(s);
+    if (sweeps(s) < 0) return -1;
+    TEXT("d.next:\n  %%d.n = add i64 %%d.i, %d\n  %%d.c = icmp slt i64 %%d.n, %%n\n", s->e->lanes);
+    TEXT("  br i1 %%d.c, label %%d, label %%rowend\n");
+    return 0;
+}
+
+static void field(Sweep *s, size_t at, const char *type, const char *fmt, ...) CC_PRINTF(4, 5);
+static void field(Sweep *s, size_t at, const char *type, const char *fmt, ...) {
+    char name[32];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(name, sizeof name, fmt, args);
+    va_end(args);
+    TEXT("  %%%s.f = getelementptr i8, ptr %%arg, i64 %zu\n  %%%s = load %s, ptr %%%s.f\n", name, at, name, type, name);
+}
+
+static void accesses(Sweep *s) {
+    for (int k = 0; k < s->loop->n_access; k++) {
+        const CcLoopAccess *a = &s->loop->access[k];
+        const size_t at = offsetof(CcKernelArg, a) + (size_t)k * sizeof(((CcKernelArg *)0)->a[0]);
+        field(s, at, "ptr", "b%d", k);
+        field(s, at + 8, "i64", "r%d", k);
+        if (a->step == CC_STEP_ANY) field(s, at + 16, "i64", "s%d", k);
+        for (int d = 0; d < s->n_line && a->line; d++) field(s, at + 24 + 8 * (size_t)d, "i64", "g%d.l%d", k, d);
+    }
+}
+
+static void entry(Sweep *s) {
+    const int n = s->e->lanes;
+    TEXT("entry:\n");
+    field(s, offsetof(CcKernelArg, n), "i64", "n");
+    field(s, offsetof(CcKernelArg, rows), "i64", "rows");
+    field(s, offsetof(CcKernelArg, count), "i64", "count");
+    field(s, offsetof(CcKernelArg, split), "i64", "split");
+    field(s, offsetof(CcKernelArg, pieces), "i64", "pieces");
+    field(s, offsetof(CcKernelArg, state), "ptr", "state");
+    field(s, offsetof(CcKernelArg, state_bytes), "i64", "statebytes");
+    field(s, offsetof(CcKernelArg, scratch), "ptr", "scratch");
+    field(s, offsetof(CcKernelArg, scratch_bytes), "i64", "scratchbytes");
+    for (int d = 0; d < s->n_line; d++) field(s, offsetof(CcKernelArg, line) + 8 * (size_t)d, "i64", "line%d", d);
+    accesses(s);
+    TEXT("  %%ispiece = icmp eq i64 %%split, %d\n  %%isfinish = icmp eq i64 %%split, %d\n", CC_SPLIT_PIECE,
+         CC_SPLIT_FINISH);
+    TEXT("  %%iota = add <%d x i32> zeroinitializer, <", n);
+    for (int i = 0; i < n; i++) TEXT("%si32 %d", i ? ", " : "", i);
+    TEXT(">\n  %%iota64 = zext <%d x i32> %%iota to <%d x i64>\n", n, n);
+    for (int i = 0; i < s->loop->n_node; i++)
+        for (int u = 0; u < MAX_COPIES && is_reduction(&s->loop->node[i]) && s->n_line > s->loop->columns; u++)
+            TEXT("  %%tot%d.%d = alloca %s, align 64\n", i, u, cc_emit_type(s->e, dtype_of(s, i)));
+    TEXT("  br label %%row\n");
+}
+
+static int body(Sweep *s) {
+    const CcLoop *loop = s->loop;
+    for (int i = 0; i < loop->n_node; i++) s->n_reduction += is_reduction(&loop->node[i]);
+    if (s->n_reduction > MAX_REDUCTIONS)
+        return cc_err_set(s->e->err, CC_E_UNSUPPORTED, "more than %d reductions in one loop", MAX_REDUCTIONS);
+    entry(s);
+    TEXT("row:\n  %%row.i = phi i64 [0, %%entry], [%%row.n, %%rowend]\n");
+    for (int k = 0; k < loop->n_access; k++) {
+        TEXT("  %%p%d = phi ptr [%%b%d, %%entry], [%%q%d, %%rowend]\n", k, k, k);
+        snprintf(s->at[k], sizeof(CcRef), "%%p%d", k);
+    }
+    s->skip = "rowend";
+    if ((loop->columns ? columns(s) : sweeps(s)) < 0) return -1;
+    TEXT("rowend:\n  %%row.n = add i64 %%row.i, 1\n");
+    for (int k = 0; k < loop->n_access; k++) TEXT("  %%q%d = getelementptr i8, ptr %%p%d, i64 %%r%d\n", k, k, k);
+    TEXT("  %%rows.more = icmp slt i64 %%row.n, %%rows\n  br i1 %%rows.more, label %%row, label %%exit\n");
+    TEXT("exit:\n  ret void\n}\n");
+    return 0;
+}
+
+int cc_gen_sweeps(CcEmit *e) {
+    Sweep *s = calloc(1, sizeof *s);
+    int status = 0;
+    CcRef *own = e->ref;
+    if (!s) return cc_err_set(e->err, CC_E_MEMORY, "no memory for a kernel's text");
+    s->e = e;
+    s->loop = e->loop;
+    s->n_line = e->loop->ndim - 1 - e->loop->lane;
+    cc_sweep_plan(e->loop, &s->plan);
+    s->ref[0] = own;
+    for (int u = 1; u < MAX_COPIES; u++)
+        if (!(s->ref[u] = calloc((size_t)e->loop->n_node + 1, sizeof(CcRef)))) status = -1;
+    status = status < 0 ? cc_err_set(e->err, CC_E_MEMORY, "no memory for a kernel's text") : body(s);
+    for (int u = 1; u < MAX_COPIES; u++) free(s->ref[u]);
+    e->ref = own;
+    free(s);
+    return status;
+}

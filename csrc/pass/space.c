@@ -1,0 +1,82 @@
+/* space: what a loop with reductions runs over, and where values stand in it. The space is the shape of what is
+ * reduced, and the set of its reduced dims; reductions of one space, and pointwise nodes of three shapes, fit into one
+ * loop:
+ *
+ *     space [8, 4, 32], dims {2}     FULL [8, 4, 32]     KEPT [8, 4, 1]     DROPPED [8, 4]
+ *
+ * FULL and KEPT values meet by broadcasting (from the right). A DROPPED one has its dims elsewhere than a FULL one of
+ * the same loop, and both may be read together only where that makes no difference (leading dims are reduced). */
+#include "pass.h"
+
+bool cc_space_reduces(const CcGraph *g, const CcNode *n) { return cc_op_dims(g, n) >= 0; }
+
+CcSpace cc_space_of(const CcGraph *g, const CcNode *n) {
+    const int dims = cc_op_dims(g, n);
+    CcSpace f = {.shape = g->val.at[n->out0].type};
+    if (dims < 0) return f;
+    const CcOperand *x = &g->operand.at[n->in0];
+    f.shape.ndim = -1;
+    if (n->n_in && x->kind == CC_IN_VALUE) f.shape = g->val.at[x->value].type;
+    f.reduced = (unsigned)dims;
+    if (f.shape.ndim >= 0) f.reduced &= (1u << f.shape.ndim) - 1;
+    return f;
+}
+
+bool cc_space_reduced(const CcSpace *f, int dim) { return f->reduced >> (f->shape.ndim - 1 - dim) & 1; }
+
+int64_t cc_space_rows(const CcSpace *f) {
+    int64_t rows = 1;
+    for (int d = 0; d < f->shape.ndim; d++)
+        if (!cc_space_reduced(f, d)) rows *= f->shape.size[d];
+    return rows;
+}
+
+/* The dim of a type that stands at dim `d` of the space; -1: none, it is broadcast there. */
+int cc_space_own_dim(const CcSpace *f, const CcType *t, bool dropped, int d) {
+    int behind = 0; /* dims of this alignment to the right of d */
+    for (int i = d + 1; i < f->shape.ndim; i++) behind += !dropped || !cc_space_reduced(f, i);
+    if (dropped && cc_space_reduced(f, d)) return -1;
+    return t->ndim - 1 - behind;
+}
+
+CcLevel cc_space_level(const CcSpace *f, const CcType *t) {
+    if (cc_type_same_shape(&f->shape, t)) return CC_LEVEL_FULL;
+    int n_kept = 0;
+    bool kept = t->ndim == f->shape.ndim, dropped = true;
+    for (int d = 0; d < f->shape.ndim; d++) n_kept += !cc_space_reduced(f, d);
+    for (int d = 0; d < f->shape.ndim; d++) {
+        const bool reduced = cc_space_reduced(f, d);
+        kept = kept && t->size[d] == (reduced ? 1 : f->shape.size[d]);
+        const int own = cc_space_own_dim(f, t, true, d);
+        dropped = dropped && (reduced || (own >= 0 && t->size[own] == f->shape.size[d]));
+    }
+    if (kept) return CC_LEVEL_KEPT;
+    return dropped && f->reduced && t->ndim == n_kept ? CC_LEVEL_DROPPED : CC_LEVEL_NONE;
+}
+
+/* Where the node's result stands; its operands are read in the same alignment, but what is reduced is FULL. */
+CcLevel cc_space_node(const CcSpace *f, const CcGraph *g, const CcNode *n) {
+    const CcLevel level = cc_space_level(f, &g->val.at[n->out0].type);
+    if (!cc_space_reduces(g, n)) return level;
+    const CcSpace own = cc_space_of(g, n);
+    if (own.shape.ndim < 0 || own.reduced != f->reduced || !cc_type_same_shape(&own.shape, &f->shape))
+        return CC_LEVEL_NONE;
+    const bool by_row = cc_op_info((CcOpId)n->op)->kind == CC_K_REDUCE;
+    const bool row = level == CC_LEVEL_KEPT || level == CC_LEVEL_DROPPED;
+    if (level == CC_LEVEL_FULL && by_row) /* all reduced dims have size 1: both are true */
+        for (int d = 0; d < f->shape.ndim; d++)
+            if (cc_space_reduced(f, d) && f->shape.size[d] != 1) return CC_LEVEL_NONE;
+    return row && !by_row ? CC_LEVEL_NONE : level;
+}
+
+bool cc_space_meets(const CcSpace *f, const CcGraph *g, const CcNode *reader, int value) {
+    const CcType *t = &g->val.at[value].type;
+    const bool here = cc_space_level(f, t) == CC_LEVEL_DROPPED;
+    const bool there = !cc_space_reduces(g, reader) && cc_space_node(f, g, reader) == CC_LEVEL_DROPPED;
+    for (int d = 0; here != there && d < f->shape.ndim; d++) {
+        const int a = cc_space_own_dim(f, t, here, d), b = cc_space_own_dim(f, t, there, d);
+        const int64_t m = a < 0 ? 1 : t->size[a], n = b < 0 ? 1 : t->size[b];
+        if (a != b && (m != 1 || n != 1)) return false;
+    }
+    return true;
+}
