@@ -130,6 +130,7 @@ void cc_dnnl_library(const char *path);
 CcPrim *cc_dnnl_get(const CcPrimDesc *desc, CcErr *err);
 CC_MUST int cc_dnnl_run(CcPrim *p, const CcPrimCall *call,
                         CcErr *err); /* any thread, also at the same time */
+void cc_dnnl_trim(void); /* gives back the buffers that wait for the next call */
 const char *cc_dnnl_describe(void);
 
 #endif

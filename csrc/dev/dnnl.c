@@ -161,8 +161,10 @@ typedef struct Block {
     _Alignas(64) char at[];
 } Block;
 
-/* Multiplications that a second thread is not worth its barrier for: about 10 us. */
-enum { SMALL = 1 << 19 };
+enum {
+    SMALL = 1 << 19,   /* multiplications that a second thread is not worth its barrier for: about 10 us */
+    KEEP_MAX = 1 << 26 /* bytes of a block that waits for the next call */
+};
 
 typedef struct Convert {
     Handle primitive; /* NULL: this role is used as it lies in memory */
@@ -549,11 +551,13 @@ int cc_dnnl_run(CcPrim *p, const CcPrimCall *call, CcErr *err) {
         if (p->small) cc_omp_limit(threads);
     }
     free_state(atomic_exchange(&p->spare, s)); /* two threads at once: one spare is enough */
-    if (block) free(atomic_exchange(&spare_block, block));
+    if (block) free(block->bytes > KEEP_MAX ? block : atomic_exchange(&spare_block, block));
     return status ? cc_err_set(err, CC_E_BACKEND, "oneDNN: a %s failed (status %d)",
                                KIND[p->desc.kind], status)
                   : 0;
 }
+
+void cc_dnnl_trim(void) { free(atomic_exchange(&spare_block, NULL)); }
 
 const char *cc_dnnl_describe(void) {
     pthread_mutex_lock(&lock);

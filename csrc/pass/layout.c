@@ -37,9 +37,9 @@ static bool any_strides(const CcNode *n, int k) {
 static bool can_move(const Layout *w, int value) {
     const CcVal *v = &w->g->val.at[value];
     const CcType *t = &v->type;
-    if (v->def < 0 || !w->live[v->def] || !w->ours[v->def] || !any_strides(&w->g->node.at[v->def], -1) || v->is_output || v->window_of ||
-        v->narrowed || w->whole[value] || t->ndim < 3 || t->ndim > 5 || t->device != 1 ||
-        t->size[1] == 1 || !cc_type_contiguous(t))
+    if (v->def < 0 || !w->live[v->def] || !w->ours[v->def] ||
+        !any_strides(&w->g->node.at[v->def], -1) || v->is_output || v->window_of || v->narrowed ||
+        w->whole[value] || t->ndim < 3 || t->ndim > 5 || t->device != 1 || t->size[1] == 1 || !cc_type_contiguous(t))
         return false;
     int64_t spots = 1;
     for (int d = 2; d < t->ndim; d++) spots *= t->size[d];
