@@ -570,7 +570,7 @@ row("P:avg_pool1d F:avg_pool1d", lambda m: A(m.x(2, 4, 9), 2), lambda m: A(m.x(4
 row("N:avg_pool3d P:avg_pool3d", lambda m: A(m.x(1, 2, 5, 4, 6), 2), **POOL)
 row("N:adaptive_avg_pool2d P:adaptive_avg_pool2d", lambda m: A(m.x(2, 4, 9, 8), (1, 1)), lambda m: A(m.x(2, 4, 9, 8), (3, 5)), lambda m: A(cl(m.x(2, 4, 9, 8)), (1, 1)), lambda m: A(cl(m.x(2, 4, 9, 8)), (2, 3)), lambda m: A(m.x(4, 9, 8), (1, 8)), **POOL)
 row("P:adaptive_avg_pool1d F:adaptive_avg_pool1d", lambda m: A(m.x(2, 4, 9), 1), lambda m: A(m.x(2, 4, 9), 4), **POOL)
-row("P:adaptive_avg_pool3d", lambda m: A(m.x(1, 2, 5, 4, 6), 2), **POOL)
+row("N:adaptive_avg_pool3d P:adaptive_avg_pool3d", lambda m: A(m.x(1, 2, 5, 4, 6), 2), **POOL)
 row("P:adaptive_max_pool1d", lambda m: A(m.x(2, 4, 9), 4), dtypes=FLOATS[:2])
 row("P:adaptive_max_pool2d", lambda m: A(m.x(2, 4, 9, 8), 3), lambda m: A(m.x(2, 4, 9, 8), (2, None), True), dtypes=FLOATS[:2])
 row("P:lp_pool2d", lambda m: A(m.x(2, 4, 8, 8).abs(), 2, 2), dtypes=FLOATS[:2], **SUMS)

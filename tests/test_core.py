@@ -633,6 +633,34 @@ def test_refused_product_keeps_its_post_ops_as_a_kernel(lib):
     torch.testing.assert_close(g.run()[0], g.eager[z.v], rtol=1e-5, atol=1e-5)
 
 
+@needs_dnnl
+@pytest.mark.parametrize(
+    "options,host",
+    [({}, []), ({"no_llvm": True}, [2, 5]), ({"no_dnnl": True}, [0, 1, 3, 4]), ({"host_only": True}, [0, 1, 2, 3, 4, 5])],
+    ids=str,
+)
+def test_convolutions(lib, options, host):
+    """conv + batch_norm, relu, max_pool, conv, sum; what a back-end lacks is the host's, with recorded strides."""
+    g = Graph(lib)
+    x, w, b = g.input(torch.randn(2, 16, 40, 40)), g.input(torch.randn(16, 16, 3, 3) * 0.1), g.input(torch.randn(16))
+    mean, var = g.input(torch.randn(16)), g.input(torch.rand(16) + 0.5)
+
+    def conv(x, w, b, *i):
+        return F.conv2d(x, w, b, i[:2], i[2:4], i[4:6], i[6])
+
+    def pool(x, *i):
+        return F.max_pool2d(x, i[:2], i[2:4], i[4:6], i[6:8], i[8])
+
+    y = g.op("conv", conv, x, w, b, 1, 1, 1, 1, 1, 1, 1)
+    y = g.op("batch_norm", lambda x, w, b, m, v, e: F.batch_norm(x, m, v, w, b, eps=e), y, b, b, mean, var, 1e-5)
+    y = g.op("max_pool", pool, g.op("relu", torch.relu, y), 3, 3, 2, 2, 1, 1, 1, 1, False)
+    g.out(g.op("add", torch.add, g.op("conv", conv, y, w, b, 1, 1, 1, 1, 1, 1, 1), y))
+    (got,), want = g.compile(**options).run(), g.eager[g.outputs[0]]
+    assert got.stride() == want.stride()
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=2e-5)
+    assert g.called == host
+
+
 def test_no_dnnl(lib):
     g = Graph(lib)
     x, w = g.input(torch.randn(4, 16)), g.input(torch.randn(8, 16))

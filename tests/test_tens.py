@@ -871,7 +871,58 @@ REPLAY = {
     "mul": lambda a, b: a * b, "copy": torch.clone,
     "view": lambda a, *s: a.flatten(*s) if s in ((0, -1), (1, -1)) else a.view(*s), "permute": lambda a, *d: a.permute(*d),
     "expand": lambda a, *s: a.expand(*s), "slice": torch.narrow,
+    "conv": lambda x, w, b, *i: replay_conv(x, w, b, *lists(x, i, 3)),
+    "conv_transpose": lambda x, w, b, *i: replay_conv_transpose(x, w, b, i),
+    "max_pool": lambda x, *i: replay_pool(getattr(F, f"max_pool{x.dim() - 2}d"), *lists(x, i, 4)),
+    "avg_pool": lambda x, *i: replay_pool(getattr(torch.nn.functional, f"avg_pool{x.dim() - 2}d"), *lists(x, i, 3)),
+    "pad": lambda x, *p: torch.nn.functional.pad(x, p[:-1], value=p[-1]),
+    "adaptive_avg_pool": lambda x, *i: getattr(torch.nn.functional, f"adaptive_avg_pool{x.dim() - 2}d")(x, i),
+    "batch_norm": lambda x, w, b, m, v, e: F.batch_norm(x, w, b, m, v, False, 0.0, e, False),
 }
+
+
+def lists(x, ints, n):
+    """x, then `n` lists of as many ints as x has spatial dims, then the rest."""
+    dims = x.dim() - 2
+    return x, *(ints[dims * k : dims * (k + 1)] for k in range(n)), *ints[dims * n :]
+
+
+def replay_conv(x, w, b, x_again, stride, padding, dilation, groups):
+    return getattr(F, f"conv{x.dim() - 2}d")(x, w, b, stride, "same" if padding[0] < 0 else padding, dilation, groups)
+
+
+def replay_conv_transpose(x, w, b, ints):
+    x, stride, padding, more, groups, *dilation = lists(x, ints, 3)
+    return getattr(F, f"conv_transpose{x.dim() - 2}d")(x, w, b, stride, padding, more, groups, dilation)
+
+
+def replay_pool(f, x, kernel, stride, *rest):
+    rest = rest[:-1] if f.__name__ == "avg_pool1d" else rest   # it has no divisor
+    return f(x, kernel, stride if all(stride) else kernel, *rest)
+
+
+def images():
+    """Calls with lists of ints in all their forms."""
+    for n, size in ((1, (12,)), (2, (9, 8)), (3, (5, 6, 7))):
+        x, w, b = torch.randn(2, 4, *size), torch.randn(6, 4, *[3] * n), torch.randn(6)
+        conv, back, pool = (getattr(F, f"{f}{n}d") for f in ("conv", "conv_transpose", "max_pool"))
+        yield from (("conv", conv, (x, w), {}), ("conv", conv, (x, w, b, 2, 1), {}), ("conv", conv, (x, w, None, (2,) * n, [1] * n), {}),
+                    ("conv", conv, (x, w[:, :2]), {"groups": 2, "dilation": 2, "padding": (2,)}),
+                    ("conv_transpose", back, (x, w.transpose(0, 1)), {}),
+                    ("conv_transpose", back, (x, w[:4], None, 2, 1, 1, 2), {"dilation": 2}),
+                    ("max_pool", pool, (x, 2), {}), ("max_pool", pool, (x, [3] * n, 2, 1, 1, True), {}), ("max_pool", pool, (x, 3), {"stride": None}),
+                    ("max_pool", pool, (x, 2), {"stride": (), "dilation": 2}))
+        if n < 3:
+            yield from (("conv", conv, (x, w), {"padding": "same"}), ("conv", conv, (x, w, b, 2, "valid"), {}))
+        avg = F.avg_pool1d if n == 1 else getattr(N, f"avg_pool{n}d")
+        yield from (("avg_pool", avg, (x, 2), {}), ("avg_pool", avg, (x, 3, 2, 1, True, False), {}), ("avg_pool", avg, (x, [2] * n, None), {}) if n > 1 else
+                    ("avg_pool", avg, (x, 2, (2,)), {}))
+        yield "adaptive_avg_pool", F.adaptive_avg_pool1d if n == 1 else getattr(N, f"adaptive_avg_pool{n}d"), (x, [2] * n), {}
+        m, v = torch.randn(4), torch.rand(4) + 0.5
+        yield "batch_norm", F.batch_norm, (x, None, m, m, v, False, 0.1, 1e-3, True), {}
+    x = torch.randn(1, 2, 4, 4)
+    yield from (("pad", N.pad, (x, (1, 2)), {}), ("pad", N.pad, (x, [0, 1, 2, -1], "constant", 3.5), {}), ("pad", N.pad, (x, (1, 1), "constant", 0), {}))
+    yield "avg_pool", N.avg_pool2d, (torch.randn(1, 2, 4, 4), 2), {"divisor_override": 3}
 
 
 def cases():
@@ -959,6 +1010,7 @@ def cases():
                 ("split", F.split, (a, 2, 2), {}), ("split", F.split_with_sizes, (a, [1, 3], 1), {}),
                 ("split", M.split_with_sizes, (a, [1, 2]), {}), ("split", F.chunk, (a, 2), {"dim": -1}), ("unbind", F.unbind, (a,), {}),
                 ("unbind", M.unbind, (a, 1), {}))
+    yield from images()
 
 
 def same(a, b):
@@ -1055,7 +1107,9 @@ def test_operator_binds(tens):
             op, operands = got
             replay = REPLAY.get(op) or getattr(F, op)
             assert same(replay(*operands), f(left, right)), (name, left, right)
-        assert tens.bind_binop(number, a, b, True) is None
+        in_place = tens.bind_binop(number, a, b, True)   # the same op: the node says that it writes
+        assert in_place is None if name == "matmul" else in_place == tens.bind_binop(number, a, b)
+        assert tens.bind_binop(number, 2, b, True) is None
         for other in (None, "x", [1], 2**70, 1j, torch.randn(2).as_subclass(Sub)):
             assert tens.bind_binop(number, a, other) is None
     for number, name in enumerate("lt le eq ne gt ge".split()):
@@ -1072,11 +1126,25 @@ def test_unbound_calls(tens):
     for f, args, kw in ((F.add, (x, x), {"out": x}), (F.max, (x, 1), {}), (F.sum, (x, 2), {}), (F.sum, (x, (0, x)), {}), (F.layer_norm, (x, (2, 4, 6)), {}), (F.where, (x > 0,), {}),
                         (F.addmm, (x, x, x), {"beta": 2}), (F.round, (x,), {"decimals": 2}), (x.view, (torch.int32,), {}),
                         (F.add, (x, "a"), {}), (F.add, (x, 1j), {}), (F.add, (x, 2**70), {}),
-                        (F.add, (x, x), {"alpha": x}), (F.add, (x,), {}), (F.add, (x, x, x, x), {}), (x.add_, (x,), {}),
-                        (F.relu_, (x,), {}), (F.relu, (x.as_subclass(Sub),), {}), (F.relu, (3,), {}), (len, (x,), {}),
+                        (F.add, (x, x), {"alpha": x}), (F.add, (x,), {}), (F.add, (x, x, x, x), {}), (x.addmm_, (x, x), {}),
+                        (F.relu, (x.as_subclass(Sub),), {}), (F.relu, (3,), {}), (len, (x,), {}),
                         (F.add, (x, x), {"wrong": 1}), (F.add, (x, x), {"input": x}), (F.full, ((2, 2), "x"), {}),
                         (F.div, (x, x), {"rounding_mode": "up"}), (F.narrow, (x, 0, i[0], 1), {}), (N.gelu, (x,), {"approximate": "?"})):
         assert tens.bind(f, args, kw) is None, (f, args, kw)
+    image, weight = torch.randn(1, 2, 8, 8), torch.randn(3, 2, 3, 3)
+    for f, args, kw in ((F.conv2d, (image, weight), {"stride": (1, 1, 1)}), (F.conv2d, (image, weight), {"stride": 1.0}),
+                        (F.conv2d, (image, weight), {"padding": "?"}), (F.conv2d, (image, weight, 1), {"groups": None}),
+                        (F.max_pool2d, (image, ()), {}), (F.max_pool2d, (image, (2, True)), {}), (N.adaptive_avg_pool2d, (image, (None, 1)), {}),
+                        (F.batch_norm, (image, None, None, None, None, True, 0.1, 1e-5, True), {})):
+        assert tens.bind(f, args, kw) is None, (f, args, kw)
+
+
+def test_in_place_forms(tens):
+    """A pointwise op's name with '_' behind it binds to the same row."""
+    x = torch.rand(4, 6)
+    for op, f, args in (("relu", F.relu_, (x,)), ("relu", x.relu_, ()), ("add", x.add_, (x,)), ("mul", x.mul_, (2,)), ("relu6", N.relu6_, (x,)),
+                        ("leaky_relu", N.leaky_relu_, (x, 0.2)), ("silu", N.silu_, (x,)), ("clamp", x.clamp_, (0, 1)), ("div", x.div_, (x,))):
+        assert tens.bind(f, args)[0] == op
 
 
 def test_bind_rows_have_ops(tens):

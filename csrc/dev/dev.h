@@ -73,8 +73,15 @@ typedef struct CcFlashCall {
 } CcFlashCall;
 CC_MUST int cc_flash_run(const CcFlash *flash, const CcFlashCall *call, CcErr *err); /* any thread; -1: no memory */
 
-/* ---- dnnl.c: oneDNN ---- */
-enum { CC_DNNL_MAX_POST = 6, CC_DNNL_MAX_NDIM = 6 };
+/* ---- dnnl.c: oneDNN. All f32. ---- */
+enum { CC_DNNL_MAX_POST = 6, CC_DNNL_MAX_NDIM = 6, CC_DNNL_SPATIAL = 3 };
+typedef enum CcPrimKind {
+    CC_PRIM_MATMUL,  /* dst = src @ weights + bias */
+    CC_PRIM_SOFTMAX, /* over the last dim of src */
+    /* src and dst [N, C, ...]; weights [O, I, ...], with groups [G, O / G, I / G, ...]; bias [O] */
+    CC_PRIM_CONV,
+    CC_PRIM_DECONV /* transposed; weights described in the same order of dims */
+} CcPrimKind;
 typedef enum CcPostKind {
     CC_POST_GELU_ERF,
     CC_POST_GELU_TANH,
@@ -86,33 +93,44 @@ typedef enum CcPostKind {
     CC_POST_ADD,
     CC_POST_MUL
 } CcPostKind;
+/* How the library is to see a tensor. Where that is not how it lies in memory, each call copies it
+ * into a buffer of that form, or out of it. */
+typedef enum CcForm {
+    CC_FORM_GIVEN,  /* by its strides */
+    CC_FORM_LAST,   /* channels innermost */
+    CC_FORM_ANY,    /* as the primitive likes best (weights) */
+    CC_FORM_BLOCKED /* weights in blocks of a vector's width of inputs and outputs, where it can */
+} CcForm;
 typedef struct CcTensorDesc {
-    int ndim;
+    int ndim; /* 0: there is none */
+    CcForm form;
     int64_t size[CC_DNNL_MAX_NDIM], stride[CC_DNNL_MAX_NDIM];
 } CcTensorDesc;
-/* dst = post(src @ weights + bias), or with `softmax` softmax(src) over the last dim (weights.ndim 0); all f32; bias.ndim 0: none; the operand of CC_POST_ADD and
- * CC_POST_MUL has dst's ndim. */
-typedef struct CcMatmulDesc {
+/* Descriptions are compared as bytes: what is not used is 0. */
+typedef struct CcPrimDesc {
+    CcPrimKind kind;
     CcTensorDesc src, weights, bias, dst;
-    int softmax;
+    int64_t step[CC_DNNL_SPATIAL], dilation[CC_DNNL_SPATIAL]; /* CONV, DECONV; dilation as torch counts it */
+    int64_t before[CC_DNNL_SPATIAL], after[CC_DNNL_SPATIAL];  /* padding */
     int n_post;
     struct {
         CcPostKind kind;
-        float scale; /* SCALE */
-        CcTensorDesc operand;
+        float scale;          /* SCALE */
+        CcTensorDesc operand; /* ADD, MUL: with dst's ndim; its sizes are dst's or 1 */
     } post[CC_DNNL_MAX_POST];
-} CcMatmulDesc;
-typedef struct CcMatmul CcMatmul;
-typedef struct CcMatmulCall {
+} CcPrimDesc;
+typedef struct CcPrim CcPrim;
+typedef struct CcPrimCall {
     const void *src, *weights, *bias, *post[CC_DNNL_MAX_POST];
     void *dst;
-} CcMatmulCall;
+} CcPrimCall;
 void cc_dnnl_library(const char *path);
 /* Primitives are cached by description and never freed: equal descriptions give the same one. NULL
  * with *err set. */
-CcMatmul *cc_dnnl_matmul(const CcMatmulDesc *desc, CcErr *err);
-CC_MUST int cc_dnnl_run(CcMatmul *m, const CcMatmulCall *call,
+CcPrim *cc_dnnl_get(const CcPrimDesc *desc, CcErr *err);
+CC_MUST int cc_dnnl_run(CcPrim *p, const CcPrimCall *call,
                         CcErr *err); /* any thread, also at the same time */
+void cc_dnnl_trim(void); /* gives back the buffers that wait for the next call */
 const char *cc_dnnl_describe(void);
 
 #endif

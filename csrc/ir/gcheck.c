@@ -88,7 +88,8 @@ static int check_rules(const CcGraph *g, int id, CcErr *err) {
         return cc_err_set(err, CC_E_VERIFY, "node %d (%s): %d operands, at most %d expected", id,
                           info->name, n->n_in, info->arity);
     if (info->kind != CC_K_POINTWISE && info->kind != CC_K_MATMUL) return 0;
-    if (n->n_out != 1)
+    const bool in_place = n->n_out == 0 && n->flags & CC_N_WRITES && info->kind == CC_K_POINTWISE;
+    if (n->n_out != 1 && !in_place)
         return cc_err_set(err, CC_E_VERIFY, "node %d (%s): %d results, 1 expected", id, info->name,
                           n->n_out);
     /* In-place and out= forms convert to the written tensor's dtype and shape; they belong to the

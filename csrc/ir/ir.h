@@ -133,6 +133,7 @@ typedef struct CcNode {
     int32_t in0, n_in;       /* operands: CcGraph.operand[in0 .. in0+n_in) */
     int32_t out0, n_out;     /* values: CcGraph.val[out0 .. out0+n_out) */
     int32_t host;            /* the host's number for replaying this node */
+    uint8_t rewritten;       /* only inside the pipeline: its operands are not the host's, which can't replay it */
 } CcNode;
 
 typedef struct CcVal {
@@ -143,6 +144,8 @@ typedef struct CcVal {
     /* Only inside the pipeline: the type is not the recorded one (smaller, pass/narrow.c, or with other strides,
      * pass/turn.c). */
     uint8_t narrowed;
+    uint8_t last;            /* channels innermost, which is not as recorded (pass/layout.c) */
+    uint8_t hidden;          /* the host has no such value (pass/pure.c) */
     /* Only inside the pipeline (pass/views.c, pass/narrow.c): the value is memory of another one (its number + 1; 0: it is
      * not), from this byte on. */
     int32_t window_of;

@@ -190,15 +190,35 @@ static void fuse_loops(Region *r, int u) {
     }
 }
 
-static int kind_of(const CcGraph *g, int node, const CcGroupRules *rules) {
+static bool is_pure(const CcGraph *g, int node, const CcGroupRules *rules) {
     const CcNode *n = &g->node.at[node];
-    if (n->n_out != 1 || n->flags || (rules->banned && rules->banned[node])) return CC_G_HOST;
+    return n->n_out == 1 && !n->flags && !(rules->banned && rules->banned[node]);
+}
+
+static int kind_of(const CcGraph *g, int node, const CcGroupRules *rules) {
+    if (!is_pure(g, node, rules)) return CC_G_HOST;
     if (rules->loop && rules->loop(g, node, rules->deflt)) return CC_G_LOOP;
     return rules->prim && rules->prim(g, node) ? CC_G_PRIM : CC_G_HOST;
 }
 
+/* Is this node the only reader of what a primitive makes, and may be its first post-op? */
+static bool is_post(const CcGraph *g, int node, const CcGroupRules *rules) {
+    const CcNode *n = &g->node.at[node];
+    const CcOperand *x = n->n_in ? &g->operand.at[n->in0] : NULL;
+    if (!rules->post || !is_pure(g, node, rules) || !x || x->kind != CC_IN_VALUE) return false;
+    const CcVal *v = &g->val.at[x->value];
+    int uses = 0;
+    if (v->def < 0 || v->is_output || v->window_of || kind_of(g, v->def, rules) != CC_G_PRIM) return false;
+    for (int i = v->def + 1; i < g->node.n; i++)
+        for (int k = 0; k < g->node.at[i].n_in; k++) {
+            const CcOperand *o = &g->operand.at[g->node.at[i].in0 + k];
+            uses += o->kind == CC_IN_VALUE && cc_graph_base(g, o->value) == x->value;
+        }
+    return uses == 1 && rules->post(g, &v->def, 1, node);
+}
+
 bool cc_group_takes(const CcGraph *g, int node, const CcGroupRules *rules) {
-    return kind_of(g, node, rules) != CC_G_HOST;
+    return kind_of(g, node, rules) != CC_G_HOST || is_post(g, node, rules);
 }
 
 /* A unit of its own for node first + u, with its dependencies. */
@@ -262,7 +282,9 @@ static int do_region(Region *r, CcArena *arena, CcGroups *out) {
         r->unit[u].kind = r->owner[u] = -1;
         if (!r->live[r->first + u]) continue;
         begin_unit(r, u, &last_random);
-        if (r->unit[u].kind == CC_G_LOOP && !fold_post(r, u)) fuse_loops(r, u);
+        const bool folded = r->unit[u].kind != CC_G_PRIM &&
+                            is_pure(r->g, r->first + u, r->rules) && fold_post(r, u);
+        if (r->unit[u].kind == CC_G_LOOP && !folded) fuse_loops(r, u);
         const CcNode *n = &r->g->node.at[r->first + u];
         for (int i = 0; i < n->n_in && r->unit[r->owner[u]].kind == CC_G_LOOP; i++)
             if (r->g->operand.at[n->in0 + i].kind == CC_IN_VALUE)

@@ -191,6 +191,7 @@ static CcGraph *rewrite(const Narrow *w) {
     }
     CcNode *select = &out->node.at[w->select];
     select->op = CC_OP_copy;
+    select->rewritten = true;
     select->n_in = 1;
     make_contiguous(&out->val.at[select->out0].type);
     out->val.at[select->out0].narrowed = true;

@@ -19,15 +19,18 @@ typedef struct CcGroupRules {
     bool (*post)(const CcGraph *g, const int *chain, int n, int node);
     bool (*gains_turned)(const CcGraph *g, int node); /* is this product faster with its result turned? */
 } CcGroupRules;
-/* Will this node be a kernel or a library call? */
+/* Will this node be a kernel or a library call, or part of one? */
 bool cc_group_takes(const CcGraph *g, int node, const CcGroupRules *rules);
 
 /* Rewriting passes: a copy of the graph, NULL when there is nothing to do. cc_graph_check does not know what they make
  * (windows, other strides). In this order: */
+CcGraph *cc_pure_graph(const CcGraph *g, const CcGroupRules *rules);   /* in-place ops on the graph's own are pure */
 CcGraph *cc_attend_graph(const CcGraph *g, const CcGroupRules *rules); /* attention that is written out is one node */
 CcGraph *cc_narrow_graph(const CcGraph *g, const CcGroupRules *rules); /* only the part that a later select keeps */
+CcGraph *cc_fold_graph(const CcGraph *g, const CcGroupRules *rules);   /* convolutions do the padding before them */
 CcGraph *cc_views_graph(const CcGraph *g, const CcGroupRules *rules);  /* views are windows */
 CcGraph *cc_turn_graph(const CcGraph *g, const CcGroupRules *rules);   /* products column by column */
+CcGraph *cc_layout_graph(const CcGraph *g, const CcGroupRules *rules); /* channels innermost between convolutions */
 bool cc_turned(const CcVal *v);
 
 /* space.c: the common loop of reductions and pointwise nodes. */

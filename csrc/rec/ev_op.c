@@ -173,7 +173,7 @@ static CcGo operator_after(CcRec *rec, CcAct *act, const CcEvent *ev)
         switch (ev->kind) {
         case CC_EV_BINOP: {
             const bool inplace = ev->flags & CC_EV_INPLACE;
-            const int status = inplace ? -1 : cc_bind_binop((CcBinop)ev->arg, inplace, ev->in[0], ev->in[1], &bound);
+            const int status = cc_bind_binop((CcBinop)ev->arg, inplace, ev->in[0], ev->in[1], &bound);
             return operator_node(rec, act, ev, inplace ? CC_F_INPLACE : CC_F_BINOP, binop_name[ev->arg], status, &bound);
         }
         case CC_EV_UNARY:

@@ -47,26 +47,29 @@ static bool reads_window(const CcGraph *g, int node) {
     return false;
 }
 
-static bool touches_turned(const CcGraph *g, int node) {
+/* The host knows values as they were recorded. */
+static bool is_foreign(const CcVal *v) { return cc_turned(v) || v->last || v->hidden; }
+
+static bool touches_foreign(const CcGraph *g, int node) {
     const CcNode *n = &g->node.at[node];
     for (int i = 0; i < n->n_in; i++) {
         const CcOperand *o = &g->operand.at[n->in0 + i];
-        if (o->kind == CC_IN_VALUE && cc_turned(&g->val.at[o->value])) return true;
+        if (o->kind == CC_IN_VALUE && is_foreign(&g->val.at[o->value])) return true;
     }
-    return n->n_out > 0 && cc_turned(&g->val.at[n->out0]);
+    return n->n_out > 0 && is_foreign(&g->val.at[n->out0]);
 }
 
 /* Nodes that are not what their actions do: that of a narrowed select is a copy now, attention stands in the place of its
  * last node. */
 static bool is_rewritten(const CcGraph *g, int node) {
     const CcNode *n = &g->node.at[node];
-    return (n->op == CC_OP_copy && g->val.at[n->out0].narrowed) || n->op == CC_OP_attend;
+    return n->rewritten || (n->op == CC_OP_copy && g->val.at[n->out0].narrowed) || n->op == CC_OP_attend;
 }
 
 static void add_host_steps(Compile *c, const CcGroup *group) {
     for (int i = 0; i < group->n; i++) {
         const int node = group->node[i];
-        const bool stuck = reads_window(c->g, node) || is_rewritten(c->g, node) || touches_turned(c->g, node);
+        const bool stuck = reads_window(c->g, node) || is_rewritten(c->g, node) || touches_foreign(c->g, node);
         if (stuck) c->banned[node] = true;
         c->stuck = c->stuck || stuck;
         add_step(c->plan, CC_STEP_HOST, &group->node[i], 1, NULL);
@@ -163,6 +166,8 @@ static int build(Compile *c, CcErr *err) {
         plan->step.at[s].turned = n->n_out > 0 && cc_turned(&g->val.at[n->out0]);
         plan->step.at[s].narrowed =
             n->n_out > 0 && g->val.at[n->out0].narrowed && !plan->step.at[s].turned;
+        n = &g->node.at[plan->step.at[s].node[plan->step.at[s].n_node - 1]];
+        plan->step.at[s].last = n->n_out > 0 && g->val.at[n->out0].last;
     }
     cc_plan_made(plan, g, c->live, c->made, c->step_of);
     for (int i = 0; i < g->node.n; i++) plan->op[i] = g->node.at[i].op;
@@ -174,14 +179,14 @@ static int build(Compile *c, CcErr *err) {
 /* The types that the host does not know of. */
 static void keep_types(CcPlan *plan, const CcGraph *g) {
     for (int v = 0; v < g->val.n; v++)
-        if (g->val.at[v].narrowed && !g->val.at[v].window_of)
+        if ((g->val.at[v].narrowed || g->val.at[v].last) && !g->val.at[v].window_of)
             cc_vec_push(&plan->narrowed, (CcNarrowed){v, g->val.at[v].type});
 }
 
 /* All rewriting passes one after the other; NULL: they change nothing. */
 static CcGraph *rewrite(const CcGraph *g, const CcGroupRules *rules) {
-    static CcGraph *(*const PASS[])(const CcGraph *, const CcGroupRules *) = {cc_attend_graph, cc_narrow_graph,
-                                                                              cc_views_graph, cc_turn_graph};
+    static CcGraph *(*const PASS[])(const CcGraph *, const CcGroupRules *) = {
+        cc_pure_graph, cc_attend_graph, cc_narrow_graph, cc_fold_graph, cc_views_graph, cc_turn_graph, cc_layout_graph};
     CcGraph *at = NULL;
     for (int i = 0; i < CC_COUNT(PASS); i++) {
         CcGraph *next = PASS[i](at ? at : g, rules);

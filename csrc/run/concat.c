@@ -22,7 +22,7 @@ static bool plain(const CcType *t) { return t->ndim >= 0 && t->device == 1 && t-
 static int dim_of(const CcGraph *g, const CcNode *n) {
     const CcType *out = &g->val.at[n->out0].type;
     const CcOperand *dim = n->n_in > 1 ? operand(g, n, n->n_in - 1) : NULL;
-    if (!dim || dim->kind != CC_IN_INT || !plain(out) || !cc_type_contiguous(out)) return -1;
+    if (!dim || dim->kind != CC_IN_INT || !plain(out) || !cc_type_dense(out)) return -1;
     const int64_t d = dim->i < 0 ? dim->i + out->ndim : dim->i;
     return d >= 0 && d < out->ndim ? (int)d : -1;
 }

@@ -260,4 +260,7 @@ void cc_memory_give(CcBlock *b) {
 
 char *cc_memory_at(const CcBlock *b) { return b->at; }
 
-void cc_memory_trim(void) { free_block(atomic_exchange(&spare, NULL)); }
+void cc_memory_trim(void) {
+    free_block(atomic_exchange(&spare, NULL));
+    cc_dnnl_trim();
+}

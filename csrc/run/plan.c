@@ -99,6 +99,7 @@ void cc_run_print(const CcPlan *plan, CcSbuf *out) {
                         step->node[i]);
         if (step->narrowed) cc_sbuf_add(out, " narrowed");
         if (step->turned) cc_sbuf_add(out, " turned");
+        if (step->last) cc_sbuf_add(out, " last");
         for (int i = 0; i < step->n_drop; i++)
             cc_sbuf_add(out, "%s%%%d", i ? " " : " drop ", plan->drop.at[step->drop0 + i]);
         if (plan->runs)

@@ -1,11 +1,69 @@
-/* prim: the families of library calls, by the kind of the op that a chain begins with. */
+/* prim: the families of library calls, by the kind of the op that a chain begins with, and what they
+ * share. */
 #include "run_int.h"
+
+/* relu is not among them: oneDNN's gives 0 for NaN, eager's NaN. A kernel does it. */
+static const struct {
+    CcOpId op;
+    CcPostKind kind;
+} UNARY[] = {
+    {CC_OP_gelu, CC_POST_GELU_ERF}, {CC_OP_gelu_tanh, CC_POST_GELU_TANH}, {CC_OP_silu, CC_POST_SILU},
+    {CC_OP_sigmoid, CC_POST_SIGMOID}, {CC_OP_tanh, CC_POST_TANH},
+};
+
+int cc_prim_unary(CcOpId op) {
+    for (int i = 0; i < CC_COUNT(UNARY); i++)
+        if (UNARY[i].op == op) return (int)UNARY[i].kind;
+    return -1;
+}
+
+const CcOperand *cc_prim_operand(const CcGraph *g, const CcNode *n, int i) {
+    return i >= 0 && i < n->n_in ? &g->operand.at[n->in0 + i] : NULL;
+}
+
+bool cc_prim_ints(const CcGraph *g, const CcNode *n, int at, int count, int64_t *out) {
+    for (int i = 0; i < count; i++) {
+        const CcOperand *o = cc_prim_operand(g, n, at + i);
+        if (!o || o->kind != CC_IN_INT) return false;
+        out[i] = o->i;
+    }
+    return true;
+}
+
+bool cc_prim_plain(const CcType *t) {
+    if (t->ndim < 1 || t->ndim > CC_DNNL_MAX_NDIM || t->device != 1 || t->dtype != CC_DT_F32)
+        return false;
+    for (int d = 0; d < t->ndim; d++)
+        if (t->size[d] <= 0 || t->stride[d] < 0) return false;
+    return true;
+}
+
+CcTensorDesc cc_prim_desc(const CcType *t) {
+    CcTensorDesc d = {.ndim = t->ndim};
+    memcpy(d.size, t->size, sizeof *d.size * (size_t)t->ndim);
+    memcpy(d.stride, t->stride, sizeof *d.stride * (size_t)t->ndim);
+    return d;
+}
+
+int64_t cc_prim_base(const CcGraph *g, int *value) {
+    if (*value < 0) return 0;
+    const int64_t offset = g->val.at[*value].offset;
+    *value = cc_graph_base(g, *value);
+    return offset;
+}
+
+const void *cc_prim_data(const CcHost *host, int value, int64_t offset) {
+    const char *at = value >= 0 ? host->data(host->ctx, value) : NULL;
+    return at ? at + offset : NULL;
+}
 
 const CcPrimFamily *cc_prim_family(const CcGraph *g, int node) {
     switch (cc_op_info((CcOpId)g->node.at[node].op)->kind) {
     case CC_K_MATMUL: return &CC_PRODUCTS;
     case CC_K_CONCAT: return &CC_CONCATS;
     case CC_K_ATTENTION: return &CC_ATTENTIONS;
+    case CC_K_CONV: return &CC_CONVS;
+    case CC_K_POOL: return &CC_POOLS;
     default: return NULL;
     }
 }

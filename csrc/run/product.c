@@ -22,7 +22,7 @@ enum {
 };
 
 typedef struct CcProduct {
-    CcMatmul *matmul;
+    CcPrim *prim;
     int src, weights, bias, dst, post[CC_DNNL_MAX_POST], n_post; /* values; -1: none */
     bool turned, back;   /* dst is made transposed; and then written back as it should be */
     bool softmax;        /* no product, but softmax of src over its last dim */
@@ -41,36 +41,6 @@ static const Roles ROLES[] = {
     {CC_OP_linear, 0, 1, 2, true}, {CC_OP_matmul, 0, 1, -1, false}, {CC_OP_mm, 0, 1, -1, false},
     {CC_OP_bmm, 0, 1, -1, false},  {CC_OP_addmm, 1, 2, 0, false},
 };
-
-/* relu is not among them: oneDNN's gives 0 for NaN, eager's NaN. A kernel does it. */
-static const struct {
-    CcOpId op;
-    CcPostKind kind;
-} POSTS[] = {
-    {CC_OP_gelu, CC_POST_GELU_ERF}, {CC_OP_gelu_tanh, CC_POST_GELU_TANH},
-    {CC_OP_silu, CC_POST_SILU},     {CC_OP_sigmoid, CC_POST_SIGMOID},
-    {CC_OP_tanh, CC_POST_TANH},     {CC_OP_add, CC_POST_ADD},
-    {CC_OP_mul, CC_POST_MUL},
-};
-
-static const CcOperand *operand(const CcGraph *g, const CcNode *n, int i) {
-    return i >= 0 && i < n->n_in ? &g->operand.at[n->in0 + i] : NULL;
-}
-
-static bool plain_f32(const CcType *t) {
-    if (t->ndim < 1 || t->ndim > CC_DNNL_MAX_NDIM || t->device != 1 || t->dtype != CC_DT_F32)
-        return false;
-    for (int d = 0; d < t->ndim; d++)
-        if (t->size[d] <= 0 || t->stride[d] < 0) return false;
-    return true;
-}
-
-static CcTensorDesc desc_of(const CcType *t) {
-    CcTensorDesc d = {.ndim = t->ndim};
-    memcpy(d.size, t->size, sizeof *d.size * (size_t)t->ndim);
-    memcpy(d.stride, t->stride, sizeof *d.stride * (size_t)t->ndim);
-    return d;
-}
 
 static void insert_dim(CcTensorDesc *d, int at) { /* of size 1 */
     for (int i = d->ndim++; i > at; i--) {
@@ -112,7 +82,7 @@ static bool flatten(CcTensorDesc *d) {
 /* A contiguous result may have any shape (pass/views.c): rows of n are what the product makes. */
 static void as_rows(CcTensorDesc *d, int64_t n) {
     const int64_t numel = d->size[0] * d->size[1];
-    if (numel % n == 0) *d = (CcTensorDesc){2, {numel / n, n}, {n, 1}};
+    if (numel % n == 0) *d = (CcTensorDesc){.ndim = 2, .size = {numel / n, n}, .stride = {n, 1}};
 }
 
 /* oneDNN looks at the strides of dims of size 1; torch leaves anything there. Also takes a
@@ -141,7 +111,7 @@ static const Roles *roles_of(const CcNode *n) {
 static int set_bias(const CcGraph *g, const CcOperand *o, CcTensorDesc *bias,
                     const CcTensorDesc *dst) {
     const CcType *t = &g->val.at[o->value].type;
-    if (!plain_f32(t) || t->ndim > 2 || t->size[t->ndim - 1] != dst->size[dst->ndim - 1]) return -1;
+    if (!cc_prim_plain(t) || t->ndim > 2 || t->size[t->ndim - 1] != dst->size[dst->ndim - 1]) return -1;
     if ((t->ndim == 2 && t->size[0] != 1) ||
         (t->size[t->ndim - 1] > 1 && t->stride[t->ndim - 1] != 1))
         return -1;
@@ -155,7 +125,7 @@ static int set_bias(const CcGraph *g, const CcOperand *o, CcTensorDesc *bias,
 
 /* dst^T = weights^T @ src^T. oneDNN has no bias down the rows: dst is filled with it and added to.
  */
-static void turn(CcMatmulDesc *d, CcProduct *product) {
+static void turn(CcPrimDesc *d, CcProduct *product) {
     const CcTensorDesc src = d->src;
     const int value = product->src;
     d->src = d->weights;
@@ -179,15 +149,15 @@ static void turn(CcMatmulDesc *d, CcProduct *product) {
 }
 
 /* softmax over the last dim: its values side by side, rows at one distance. -1: not for oneDNN. */
-static int describe_softmax(const CcGraph *g, const CcNode *n, CcMatmulDesc *d, CcProduct *product) {
-    const CcOperand *x = operand(g, n, 0), *dim = operand(g, n, 1);
+static int describe_softmax(const CcGraph *g, const CcNode *n, CcPrimDesc *d, CcProduct *product) {
+    const CcOperand *x = cc_prim_operand(g, n, 0), *dim = cc_prim_operand(g, n, 1);
     if (!x || !dim || x->kind != CC_IN_VALUE || dim->kind != CC_IN_INT) return -1;
     const CcType *s = &g->val.at[x->value].type, *o = &g->val.at[n->out0].type;
-    if (!plain_f32(s) || !plain_f32(o) || !cc_type_contiguous(s) || !cc_type_contiguous(o) ||
+    if (!cc_prim_plain(s) || !cc_prim_plain(o) || !cc_type_contiguous(s) || !cc_type_contiguous(o) ||
         cc_turned(&g->val.at[n->out0]) || !cc_type_same_shape(s, o) ||
         (dim->i != -1 && dim->i != s->ndim - 1))
         return -1;
-    *d = (CcMatmulDesc){.src = desc_of(s), .dst = desc_of(o), .softmax = 1};
+    *d = (CcPrimDesc){.kind = CC_PRIM_SOFTMAX, .src = cc_prim_desc(s), .dst = cc_prim_desc(o)};
     if (s->ndim > 1 && !(flatten(&d->src) && flatten(&d->dst))) return -1;
     product->src = x->value;
     product->weights = product->bias = -1;
@@ -198,19 +168,19 @@ static int describe_softmax(const CcGraph *g, const CcNode *n, CcMatmulDesc *d, 
 }
 
 /* The product alone. -1: not for oneDNN. */
-static int describe(const CcGraph *g, const CcNode *n, CcMatmulDesc *d, CcProduct *product) {
+static int describe(const CcGraph *g, const CcNode *n, CcPrimDesc *d, CcProduct *product) {
     if (n->op == CC_OP_softmax) return describe_softmax(g, n, d, product);
     const Roles *roles = roles_of(n);
     if (!roles) return -1;
-    const CcOperand *src = operand(g, n, roles->src), *weights = operand(g, n, roles->weights);
-    const CcOperand *bias = operand(g, n, roles->bias);
+    const CcOperand *src = cc_prim_operand(g, n, roles->src), *weights = cc_prim_operand(g, n, roles->weights);
+    const CcOperand *bias = cc_prim_operand(g, n, roles->bias);
     if (!src || !weights || src->kind != CC_IN_VALUE || weights->kind != CC_IN_VALUE) return -1;
     const CcType *s = &g->val.at[src->value].type, *w = &g->val.at[weights->value].type,
                  *o = &g->val.at[n->out0].type;
     const bool turned = cc_turned(&g->val.at[n->out0]);
-    if (!plain_f32(s) || !plain_f32(w) || !plain_f32(o) || (!turned && !cc_type_contiguous(o)))
+    if (!cc_prim_plain(s) || !cc_prim_plain(w) || !cc_prim_plain(o) || (!turned && !cc_type_contiguous(o)))
         return -1;
-    *d = (CcMatmulDesc){.src = desc_of(s), .weights = desc_of(w), .dst = desc_of(o)};
+    *d = (CcPrimDesc){.src = cc_prim_desc(s), .weights = cc_prim_desc(w), .dst = cc_prim_desc(o)};
     product->src = src->value;
     product->weights = weights->value;
     product->bias = -1;
@@ -254,7 +224,7 @@ static int describe(const CcGraph *g, const CcNode *n, CcMatmulDesc *d, CcProduc
 }
 
 bool cc_product_gains_turned(const CcGraph *g, int node) {
-    CcMatmulDesc d;
+    CcPrimDesc d;
     CcProduct product = {.bias = -1};
     const CcNode *n = &g->node.at[node];
     if (n->op != CC_OP_linear || cc_cpu_info()->vector_bytes != TURN_LANES * (int)sizeof(float) ||
@@ -269,7 +239,7 @@ bool cc_product_gains_turned(const CcGraph *g, int node) {
  * exact. */
 static bool scale_of(const CcGraph *g, const CcNode *n, int value, float *scale) {
     if ((n->op != CC_OP_mul && n->op != CC_OP_div) || n->n_in != 2) return false;
-    const CcOperand *a = operand(g, n, 0), *b = operand(g, n, 1);
+    const CcOperand *a = cc_prim_operand(g, n, 0), *b = cc_prim_operand(g, n, 1);
     if (n->op == CC_OP_mul && a->kind != CC_IN_VALUE) {
         const CcOperand *t = a;
         a = b;
@@ -285,13 +255,12 @@ static bool scale_of(const CcGraph *g, const CcNode *n, int value, float *scale)
     return isfinite(*scale);
 }
 
-static int add_post(const CcGraph *g, const CcNode *last, const CcNode *n, CcMatmulDesc *d,
+static int add_post(const CcGraph *g, const CcNode *last, const CcNode *n, CcPrimDesc *d,
                     CcProduct *product) {
-    int kind = -1;
+    int kind = cc_prim_unary((CcOpId)n->op);
     float scale = 0;
-    if (d->softmax) return -1;
-    for (int i = 0; i < CC_COUNT(POSTS); i++)
-        if (POSTS[i].op == n->op) kind = (int)POSTS[i].kind;
+    if (d->kind == CC_PRIM_SOFTMAX) return -1;
+    if (n->op == CC_OP_add || n->op == CC_OP_mul) kind = n->op == CC_OP_add ? CC_POST_ADD : CC_POST_MUL;
     if (scale_of(g, n, last->out0, &scale)) kind = CC_POST_SCALE;
     /* For batches with gaps in memory oneDNN takes a path whose post-ops are slow: 128 products of
      * 128x32x128 took 3.2 ms with a scale, 1.8 without (Zen 4, one thread), a kernel 0.5. */
@@ -300,26 +269,26 @@ static int add_post(const CcGraph *g, const CcNode *last, const CcNode *n, CcMat
         return -1;
     const CcType *out = &g->val.at[n->out0].type, *before = &g->val.at[last->out0].type;
     const bool turned = cc_turned(&g->val.at[n->out0]);
-    if (kind < 0 || d->n_post == CC_DNNL_MAX_POST || !plain_f32(out) ||
+    if (kind < 0 || d->n_post == CC_DNNL_MAX_POST || !cc_prim_plain(out) ||
         (!turned && !cc_type_contiguous(out)) || turned != cc_turned(&g->val.at[last->out0]) ||
         !cc_type_same_shape(out, before))
         return -1;
     int other = -1;
     if (kind == CC_POST_ADD || kind == CC_POST_MUL) {
         if (n->n_in != 2) { /* alpha */
-            const CcOperand *alpha = operand(g, n, 2);
+            const CcOperand *alpha = cc_prim_operand(g, n, 2);
             if (!alpha ||
                 !((alpha->kind == CC_IN_INT && alpha->i == 1) || alpha->kind == CC_IN_NONE))
                 return -1;
         }
         for (int i = 0; i < 2; i++) {
-            const CcOperand *o = operand(g, n, i);
+            const CcOperand *o = cc_prim_operand(g, n, i);
             if (!o || o->kind != CC_IN_VALUE) return -1;
             if (o->value != last->out0) other = o->value;
         }
         if (other < 0) return -1;
         const CcType *t = &g->val.at[other].type;
-        if (product->turned || !plain_f32(t) || !cc_type_contiguous(t) || !cc_type_same_shape(t, out))
+        if (product->turned || !cc_prim_plain(t) || !cc_type_contiguous(t) || !cc_type_same_shape(t, out))
             return -1;
         d->post[d->n_post].operand = d->dst;
     }
@@ -329,7 +298,7 @@ static int add_post(const CcGraph *g, const CcNode *last, const CcNode *n, CcMat
     return 0;
 }
 
-static int describe_chain(const CcGraph *g, const int *nodes, int n, CcMatmulDesc *d,
+static int describe_chain(const CcGraph *g, const int *nodes, int n, CcPrimDesc *d,
                           CcProduct *product) {
     *product = (CcProduct){.bias = -1};
     if (describe(g, &g->node.at[nodes[0]], d, product) < 0) return -1;
@@ -340,39 +309,31 @@ static int describe_chain(const CcGraph *g, const int *nodes, int n, CcMatmulDes
 }
 
 static bool can(const CcGraph *g, int node) {
-    CcMatmulDesc d;
+    CcPrimDesc d;
     CcProduct product;
     return describe_chain(g, &node, 1, &d, &product) == 0;
 }
 
 static bool can_post(const CcGraph *g, const int *chain, int n, int node) {
-    CcMatmulDesc d;
+    CcPrimDesc d;
     CcProduct product;
     return describe_chain(g, chain, n, &d, &product) == 0 &&
            add_post(g, &g->node.at[chain[n - 1]], &g->node.at[node], &d, &product) == 0;
 }
 
-/* A value, -1 for none, becomes what it is a window of; -> the offset in it. */
-static int64_t to_base(const CcGraph *g, int *value) {
-    if (*value < 0) return 0;
-    const int64_t offset = g->val.at[*value].offset;
-    *value = cc_graph_base(g, *value);
-    return offset;
-}
-
 static void *build(const CcGraph *g, const int *nodes, int n, CcArena *arena, CcErr *err) {
-    CcMatmulDesc d;
+    CcPrimDesc d;
     CcProduct *product = cc_arena_alloc(arena, sizeof *product);
     if (!product || describe_chain(g, nodes, n, &d, product) < 0) {
         cc_err_set(err, CC_E_UNSUPPORTED, "a product that oneDNN can't do");
         return NULL;
     }
-    product->src_at = to_base(g, &product->src);
-    product->weights_at = to_base(g, &product->weights);
-    product->bias_at = to_base(g, &product->bias);
-    for (int i = 0; i < product->n_post; i++) product->post_at[i] = to_base(g, &product->post[i]);
-    product->matmul = cc_dnnl_matmul(&d, err);
-    return product->matmul ? product : NULL;
+    product->src_at = cc_prim_base(g, &product->src);
+    product->weights_at = cc_prim_base(g, &product->weights);
+    product->bias_at = cc_prim_base(g, &product->bias);
+    for (int i = 0; i < product->n_post; i++) product->post_at[i] = cc_prim_base(g, &product->post[i]);
+    product->prim = cc_dnnl_get(&d, err);
+    return product->prim ? product : NULL;
 }
 
 /* In blocks of lanes, which the columns are a multiple of: compilers make vectors of them. */
@@ -384,12 +345,12 @@ static void fill_bias(const CcProduct *product, const float *bias, float *dst) {
     }
 }
 
-static int run_turned(const CcProduct *product, CcMatmulCall *call, CcErr *err) {
+static int run_turned(const CcProduct *product, CcPrimCall *call, CcErr *err) {
     _Alignas(64) float buffer[BACK_MAX];
     float *dst = call->dst;
     if (product->back) call->dst = buffer;
     if (product->bias >= 0) fill_bias(product, call->bias, call->dst);
-    const int status = cc_dnnl_run(product->matmul, call, err);
+    const int status = cc_dnnl_run(product->prim, call, err);
     for (int64_t c = 0; product->back && c < product->cols; c++)
         for (int64_t r = 0; r < product->rows; r++) *dst++ = buffer[r * product->cols + c];
     return status;
@@ -416,31 +377,26 @@ static void spread_nan(void *ctx, int64_t begin, int64_t end) {
     }
 }
 
-static int run_softmax(const CcProduct *product, const CcMatmulCall *call, CcErr *err) {
-    if (cc_dnnl_run(product->matmul, call, err) < 0) return -1;
+static int run_softmax(const CcProduct *product, const CcPrimCall *call, CcErr *err) {
+    if (cc_dnnl_run(product->prim, call, err) < 0) return -1;
     Rows rows = {call->dst, product->cols};
     const bool small = product->rows * product->cols < SPREAD_GRAIN;
     cc_omp_run(spread_nan, &rows, product->rows, small ? 1 : cc_omp_width());
     return 0;
 }
 
-static const char *data_of(const CcHost *host, int value, int64_t offset) {
-    const char *at = value >= 0 ? host->data(host->ctx, value) : NULL;
-    return at ? at + offset : NULL;
-}
-
 static int run(const void *work, const CcHost *host, CcErr *err) {
     const CcProduct *p = work;
-    CcMatmulCall call = {.src = data_of(host, p->src, p->src_at),
-                         .weights = data_of(host, p->weights, p->weights_at),
-                         .bias = data_of(host, p->bias, p->bias_at)};
-    for (int i = 0; i < p->n_post; i++) call.post[i] = data_of(host, p->post[i], p->post_at[i]);
+    CcPrimCall call = {.src = cc_prim_data(host, p->src, p->src_at),
+                         .weights = cc_prim_data(host, p->weights, p->weights_at),
+                         .bias = cc_prim_data(host, p->bias, p->bias_at)};
+    for (int i = 0; i < p->n_post; i++) call.post[i] = cc_prim_data(host, p->post[i], p->post_at[i]);
     call.dst = host->make(host->ctx, p->dst);
     if (!call.src || (!call.weights && !p->softmax) || !call.dst)
         return cc_err_set(err, CC_E_HOST, "no memory for value %d", p->dst);
     if (p->turned) return run_turned(p, &call, err);
     if (p->softmax) return run_softmax(p, &call, err);
-    return cc_dnnl_run(p->matmul, &call, err);
+    return cc_dnnl_run(p->prim, &call, err);
 }
 
 const CcPrimFamily CC_PRODUCTS = {.name = "product", .can = can, .can_post = can_post, .build = build, .run = run};

@@ -17,6 +17,7 @@ typedef struct CcStep {
     int32_t n_node;
     bool narrowed;         /* computes only a part of what the graph says */
     bool turned;           /* its result lies in memory column by column */
+    bool last;             /* its result has channels innermost */
     int32_t drop0, n_drop; /* values that die with this step: plan->drop[drop0 ..] */
     const CcPrimFamily *family; /* PRIMITIVE */
     void *work;            /* KERNEL: CcLaunch; PRIMITIVE: what its family built */
@@ -73,9 +74,23 @@ struct CcPrimFamily {
     int (*run)(const void *work, const CcHost *host, CcErr *err);
 };
 extern const CcPrimFamily CC_PRODUCTS, CC_CONCATS, CC_ATTENTIONS; /* product.c, concat.c, attn.c */
+extern const CcPrimFamily CC_CONVS, CC_POOLS;                     /* conv.c, pool.c */
 const CcPrimFamily *cc_prim_family(const CcGraph *g, int node); /* NULL: none for this op */
 bool cc_prim_can(const CcGraph *g, int node);
 bool cc_prim_can_post(const CcGraph *g, const int *chain, int n, int node);
+
+/* Of a node; NULL when it has no such operand. */
+const CcOperand *cc_prim_operand(const CcGraph *g, const CcNode *n, int i);
+/* `count` ints from operand `at` on. */
+bool cc_prim_ints(const CcGraph *g, const CcNode *n, int at, int count, int64_t *out);
+/* f32 on the CPU with 1 to CC_DNNL_MAX_NDIM dims, none of them empty. */
+bool cc_prim_plain(const CcType *t);
+CcTensorDesc cc_prim_desc(const CcType *t);
+/* A value, -1 for none, becomes what it is a window of; -> the offset in it, bytes. */
+int64_t cc_prim_base(const CcGraph *g, int *value);
+const void *cc_prim_data(const CcHost *host, int value, int64_t offset); /* NULL for value -1 */
+/* The post-op that an op of one operand is; -1: none. */
+int cc_prim_unary(CcOpId op);
 
 /* product.c: is this product faster with its result turned (pass/turn.c)? */
 bool cc_product_gains_turned(const CcGraph *g, int node);

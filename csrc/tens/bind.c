@@ -134,6 +134,22 @@ static bool put_dims(CcBound *b, PyObject *o, PyObject *first, bool trailing) {
     return put_constant(b, dims);
 }
 
+/* `n` ints, one for all of them or as many. */
+static bool put_spread(CcBound *b, PyObject *o, int n, const CcOperand *deflt) {
+    CcOperand constant = deflt ? *deflt : (CcOperand){.kind = CC_IN_NONE};
+    const bool list = o && (PyTuple_Check(o) || PyList_CheckExact(o));
+    const Py_ssize_t given = list ? PySequence_Fast_GET_SIZE(o) : !o || o == Py_None ? 0 : 1;
+    if (given > 1 && given != n) return false;
+    for (int i = 0; i < n; i++) {
+        if (given && !number(list ? PySequence_Fast_GET_ITEM(o, given == 1 ? 0 : i) : o, &constant))
+            return false;
+        if (constant.kind != CC_IN_INT || !put_constant(b, constant)) return false;
+    }
+    return true;
+}
+
+static bool is_spread(const Param *p) { return p->kind >= '1' && p->kind <= '3'; }
+
 static double as_double(const CcOperand *c) {
     return c->kind == CC_IN_FLOAT ? c->f : (double)c->i;
 }
@@ -190,6 +206,9 @@ static bool accept(const Param *p, PyObject *o, PyObject *first, CcBound *b) {
     case '*': return put_ints(b, o, p->hidden);
     case 'D': return put_dims(b, o, first, false);
     case 'Z': return put_dims(b, o, first, true);
+    case '1':
+    case '2':
+    case '3': return put_spread(b, o, p->kind - '0', p->optional ? &p->value : NULL);
     case 'c': return is_constant(o);
     case 'd': return strcmp(Py_TYPE(o)->tp_name, "torch.dtype") == 0;
     case 'e': return first && on_device(first, o);
@@ -254,8 +273,13 @@ static bool bind_row(const Sig *s, PyObject *self, PyObject *const *args, Py_ssi
             if (!put_constant(out, p->value)) return false;
         } else if (!at[i]) {
             if (!p->optional) return false;
-            if (p->kind == 'D' ? !put_dims(out, NULL, first, false) : !p->hidden && !put_constant(out, p->value))
+            if (p->kind == 'D') {
+                if (!put_dims(out, NULL, first, false)) return false;
+            } else if (is_spread(p)) {
+                if (!put_spread(out, NULL, p->kind - '0', &p->value)) return false;
+            } else if (!p->hidden && !put_constant(out, p->value)) {
                 return false;
+            }
         } else {
             if (!accept(p, at[i], first, out)) return false;
             for (Py_ssize_t k = rest[0]; p->kind == '*' && k < rest[1]; k++)
@@ -290,7 +314,8 @@ static int bind_two(CcOpId op, PyObject *a, PyObject *b, CcBound *out) {
 }
 
 int cc_bind_binop(CcBinop op, bool inplace, PyObject *a, PyObject *b, CcBound *out) {
-    if (inplace || (unsigned)op >= CC_NB_COUNT) return -1;
+    if ((unsigned)op >= CC_NB_COUNT) return -1;
+    if (inplace && (!cc_tens_plain(a) || op == CC_NB_MATRIX_MULTIPLY)) return -1;
     /* 2 / x is x.reciprocal() * 2 in torch (Tensor.__rtruediv__, Python): its own ops are recorded,
      * with their roundings. */
     if (op == CC_NB_TRUE_DIVIDE && !cc_tens_plain(a)) return -1;
@@ -481,12 +506,20 @@ static int resolve(char space, const char *name, int n, int row) {
     return rc;
 }
 
+/* A pointwise op's name with '_' behind it is the same in place: the node says that it writes. */
+static int resolve_in_place(char space, const char *name, int n, int row) {
+    char with[64];
+    if (cc_op_info(B.sig[row].op)->kind != CC_K_POINTWISE || name[0] == '_' || n + 2 > (int)sizeof with) return 0;
+    snprintf(with, sizeof with, "%.*s_", n, name);
+    return resolve(space, with, n + 1, row);
+}
+
 static int resolve_all(int row) {
     for (const char *at = ROW[row].callables; *at;) {
         const char *colon = strchr(at, ':');
         int n = (int)strcspn(colon + 1, " ");
         for (const char *space = at; space < colon; space++)
-            if (resolve(*space, colon + 1, n, row)) return -1;
+            if (resolve(*space, colon + 1, n, row) || resolve_in_place(*space, colon + 1, n, row)) return -1;
         at = colon + 1 + n;
         at += strspn(at, " ");
     }

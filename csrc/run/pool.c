@@ -1,0 +1,360 @@
+/* pool: max, average and adaptive average pooling over any strides. Windows are tables, one entry an
+ * output index of a dim, so all kinds share the loops:
+ *
+ *   channels innermost   for each spot of the result: its channels op= those of each spot of the window
+ *   else                 the rows of a window are put together first, into one row; then its columns
+ *
+ * oneDNN's max pooling is not used: eager's gives NaN where the window has one. Only f32. */
+#include "run_int.h"
+
+enum {
+    SIDES = 3,          /* spatial dims; missing ones have size 1 */
+    MAX_ROW = 4096,     /* columns of a row that is put together on the stack */
+    LANES = 16,
+    FEW_ROWS = 64,      /* rows of spots from which a unit of work has all channels of a spot */
+    CHUNK = 64,         /* channels of a unit elsewhere */
+    GRAIN = 1 << 16     /* elements read that a second thread is not worth its barrier for */
+};
+typedef enum Kind { MAX, AVG } Kind;
+
+typedef struct Side {
+    int64_t in, out, step;          /* step: from one element of a window to the next */
+    int32_t *from, *to, *all; /* [out]; all: what it counts for in the divisor */
+} Side;
+
+typedef struct CcPool {
+    Kind kind;
+    int src, dst;   /* values */
+    int64_t src_at; /* bytes: it may be a window */
+    int64_t n, c, divisor; /* divisor 0: what the window has */
+    Side side[SIDES];
+    int64_t from[2 + SIDES], to[2 + SIDES]; /* strides of src and dst: n, c, sides */
+    bool last;                              /* channels innermost in both */
+    int64_t chunks, width;                  /* a spot's channels are that many units, of so many */
+    int parts;                              /* threads */
+} CcPool;
+
+typedef struct Job {
+    const CcPool *p;
+    const float *src;
+    float *dst;
+} Job;
+
+/* Compilers make vectors of loops over LANES, for the target of the function that all this is inlined
+ * into (not so of vector types, which gcc 12 lowers before it inlines). */
+#define ALWAYS inline __attribute__((always_inline))
+
+/* The comparisons are eager's: a NaN stays. */
+static ALWAYS float larger(float x, float y) { return (y > x) | (y != y) ? y : x; }
+
+/* to[i] op= from[i] for n elements side by side. */
+static ALWAYS void combine(Kind kind, float *restrict to, const float *restrict from, int64_t n) {
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int k = 0; k < LANES; k++)
+            to[i + k] = kind == AVG ? to[i + k] + from[i + k] : larger(to[i + k], from[i + k]);
+    for (; i < n; i++) to[i] = kind == AVG ? to[i] + from[i] : larger(to[i], from[i]);
+}
+
+static ALWAYS void divide(float *at, float by, int64_t n) {
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int k = 0; k < LANES; k++) at[i + k] /= by;
+    for (; i < n; i++) at[i] /= by;
+}
+
+/* Sum or maximum of n >= LANES elements side by side. */
+static ALWAYS float fold(Kind kind, const float *at, int64_t n) {
+    float lane[LANES];
+    int64_t i = LANES;
+    memcpy(lane, at, sizeof lane);
+    for (; i + LANES <= n; i += LANES) combine(kind, lane, at + i, LANES);
+    for (int k = 1; k < LANES; k++)
+        lane[0] = kind == AVG ? lane[0] + lane[k] : larger(lane[0], lane[k]);
+    for (; i < n; i++) lane[0] = kind == AVG ? lane[0] + at[i] : larger(lane[0], at[i]);
+    return lane[0];
+}
+
+/* Output indices of sides 0 and 1 (and 2) of a unit. */
+typedef struct Spot {
+    int64_t at[SIDES];
+} Spot;
+
+static float divisor_of(const CcPool *p, const Spot *s) {
+    if (p->divisor) return (float)p->divisor;
+    return (float)((int64_t)p->side[0].all[s->at[0]] * p->side[1].all[s->at[1]] *
+                   p->side[2].all[s->at[2]]);
+}
+
+/* What a window without elements gives. */
+static float nothing(Kind kind) { return kind == AVG ? 0 : -__builtin_inff(); }
+
+/* n channels of one spot. */
+static ALWAYS void pool_spot(const CcPool *p, Kind kind, const float *src, float *dst, const Spot *s,
+                      int64_t n) {
+    const Side *a = &p->side[0], *b = &p->side[1], *c = &p->side[2];
+    bool first = true;
+    for (int64_t i = a->from[s->at[0]]; i < a->to[s->at[0]]; i += a->step)
+        for (int64_t j = b->from[s->at[1]]; j < b->to[s->at[1]]; j += b->step)
+            for (int64_t k = c->from[s->at[2]]; k < c->to[s->at[2]]; k += c->step) {
+                const float *at = src + i * p->from[2] + j * p->from[3] + k * p->from[4];
+                if (first) memcpy(dst, at, sizeof *dst * (size_t)n);
+                else combine(kind, dst, at, n);
+                first = false;
+            }
+    for (int64_t i = 0; first && i < n; i++) dst[i] = nothing(kind);
+    if (kind == AVG && !first) divide(dst, divisor_of(p, s), n);
+}
+
+/* Units: [n][side 0][side 1][chunk of channels]; a unit is a row of spots. */
+static ALWAYS void pool_last(const Job *job, Kind kind, int64_t begin, int64_t end) {
+    const CcPool *p = job->p;
+    for (int64_t u = begin; u < end; u++) {
+        const int64_t c = u % p->chunks * p->width, row = u / p->chunks;
+        Spot s = {{row / p->side[1].out % p->side[0].out, row % p->side[1].out, 0}};
+        const int64_t n = row / p->side[1].out / p->side[0].out;
+        const float *src = job->src + n * p->from[0] + c;
+        float *dst = job->dst + n * p->to[0] + s.at[0] * p->to[2] + s.at[1] * p->to[3] + c;
+        for (s.at[2] = 0; s.at[2] < p->side[2].out; s.at[2]++, dst += p->to[4])
+            pool_spot(p, kind, src, dst, &s, CC_MIN(p->width, p->c - c));
+    }
+}
+
+/* Puts the rows of a window together; where it is one row of elements side by side, that is it.
+ * NULL: there are none. */
+static ALWAYS const float *join_rows(const CcPool *p, Kind kind, const float *src, const Spot *s,
+                              float *row) {
+    const Side *a = &p->side[0], *b = &p->side[1];
+    const float *only = NULL;
+    int rows = 0;
+    for (int64_t i = a->from[s->at[0]]; i < a->to[s->at[0]]; i += a->step)
+        for (int64_t j = b->from[s->at[1]]; j < b->to[s->at[1]]; j += b->step) {
+            const float *at = src + i * p->from[2] + j * p->from[3];
+            const int64_t width = p->side[2].in, step = p->from[4];
+            if (rows++ == 0 && step == 1) {
+                only = at;
+                continue;
+            }
+            if (only) memcpy(row, only, sizeof *row * (size_t)width);
+            only = NULL;
+            if (step == 1) combine(kind, row, at, width);
+            for (int64_t k = 0; step != 1 && k < width; k++) {
+                const float y = at[k * step];
+                row[k] = rows == 1 ? y : kind == AVG ? row[k] + y : larger(row[k], y);
+            }
+        }
+    return rows == 0 ? NULL : only ? only : row;
+}
+
+/* Units: [n][c][side 0][side 1]; a unit is a row of the result. */
+static ALWAYS void pool_rows(const Job *job, Kind kind, int64_t begin, int64_t end) {
+    const CcPool *p = job->p;
+    const Side *side = &p->side[2];
+    float row[MAX_ROW];
+    for (int64_t u = begin; u < end; u++) {
+        Spot s = {{u / p->side[1].out % p->side[0].out, u % p->side[1].out, 0}};
+        const int64_t plane = u / p->side[1].out / p->side[0].out, c = plane % p->c, n = plane / p->c;
+        const float *joined =
+            join_rows(p, kind, job->src + n * p->from[0] + c * p->from[1], &s, row);
+        float *dst = job->dst + n * p->to[0] + c * p->to[1] + s.at[0] * p->to[2] + s.at[1] * p->to[3];
+        for (; s.at[2] < side->out; s.at[2]++, dst += p->to[4]) {
+            const int64_t from = side->from[s.at[2]], to = side->to[s.at[2]];
+            float x = nothing(kind);
+            if (joined && side->step == 1 && to - from >= LANES) {
+                x = fold(kind, joined + from, to - from);
+            } else if (joined) {
+                for (int64_t i = from; i < to; i += side->step)
+                    x = kind == AVG ? x + joined[i] : larger(x, joined[i]);
+            }
+            *dst = kind == AVG && joined && from < to ? x / divisor_of(p, &s) : x;
+        }
+    }
+}
+
+static ALWAYS void pool_units(const Job *job, int64_t begin, int64_t end) {
+    if (job->p->last && job->p->kind == AVG) pool_last(job, AVG, begin, end);
+    else if (job->p->last) pool_last(job, MAX, begin, end);
+    else if (job->p->kind == AVG) pool_rows(job, AVG, begin, end);
+    else pool_rows(job, MAX, begin, end);
+}
+
+/* The same loops for each kind of vectors. */
+#if defined(__x86_64__)
+__attribute__((target("avx512f,avx512vl,avx512dq,fma"))) static void pool_512(void *job, int64_t begin, int64_t end) {
+    pool_units(job, begin, end);
+}
+__attribute__((target("avx2,fma"))) static void pool_256(void *job, int64_t begin, int64_t end) {
+    pool_units(job, begin, end);
+}
+#endif
+static void pool_any(void *job, int64_t begin, int64_t end) { pool_units(job, begin, end); }
+
+static int run(const void *work, const CcHost *host, CcErr *err) {
+    const CcPool *p = work;
+    Job job = {.p = p, .src = cc_prim_data(host, p->src, p->src_at), .dst = host->make(host->ctx, p->dst)};
+    if (!job.src || !job.dst) return cc_err_set(err, CC_E_HOST, "no memory for value %d", p->dst);
+    void (*each)(void *, int64_t, int64_t) = pool_any;
+#if defined(__x86_64__)
+    if (cc_cpu_info()->vector_bytes == 64) each = pool_512;
+    else if (cc_cpu_info()->vector_bytes == 32) each = pool_256;
+#endif
+    const int64_t rows = p->n * p->side[0].out * p->side[1].out;
+    cc_omp_run(each, &job, rows * (p->last ? p->chunks : p->c), CC_MIN(p->parts, cc_omp_width()));
+    return 0;
+}
+
+/* ---- building ---- */
+
+/* What the operands say of one dim. */
+typedef struct Window {
+    int64_t kernel, stride, padding, dilation;
+    bool adaptive, ceil, count_padding;
+} Window;
+
+static int64_t size_of(const Window *w, int64_t in) {
+    const int64_t reach = w->dilation * (w->kernel - 1) + 1;
+    int64_t out = (in + 2 * w->padding - reach + (w->ceil ? w->stride - 1 : 0)) / w->stride + 1;
+    if (w->ceil && (out - 1) * w->stride >= in + w->padding) out--;
+    return out;
+}
+
+static int make_side(const Window *w, Side *side, CcArena *arena) {
+    int32_t *table = cc_arena_alloc(arena, sizeof *table * 3 * (size_t)side->out);
+    if (!table) return -1;
+    side->step = w->dilation;
+    for (int64_t o = 0; o < side->out; o++) {
+        int64_t from = o * w->stride - w->padding, to = from + w->dilation * (w->kernel - 1) + 1;
+        if (w->adaptive) {
+            from = o * side->in / side->out;
+            to = ((o + 1) * side->in + side->out - 1) / side->out;
+        }
+        int64_t all = CC_MIN(to, side->in + w->padding) - from;
+        while (from < 0) from += w->dilation;
+        to = CC_MIN(to, side->in);
+        if (!w->count_padding) all = CC_MAX(0, to - from);
+        table[o] = (int32_t)from;
+        table[side->out + o] = (int32_t)CC_MAX(from, to);
+        table[2 * side->out + o] = (int32_t)all;
+    }
+    side->from = table;
+    side->to = table + side->out;
+    side->all = table + 2 * side->out;
+    return 0;
+}
+
+static bool flag(const CcGraph *g, const CcNode *n, int at, bool *out) {
+    const CcOperand *o = cc_prim_operand(g, n, at);
+    if (!o || (o->kind != CC_IN_BOOL && o->kind != CC_IN_INT)) return false;
+    *out = o->i != 0;
+    return true;
+}
+
+/* Fills window[0..dims) and *divisor. */
+static bool read_windows(const CcGraph *g, const CcNode *n, int dims, Window *window,
+                         int64_t *divisor) {
+    int64_t kernel[SIDES], stride[SIDES], padding[SIDES], dilation[SIDES] = {1, 1, 1};
+    bool ceil = false, count = false;
+    int at = 1 + 3 * dims;
+    if (n->op == CC_OP_adaptive_avg_pool) {
+        for (int i = 0; i < dims; i++) window[i] = (Window){.adaptive = true, .dilation = 1};
+        return cc_prim_ints(g, n, 1, dims, kernel);
+    }
+    if (!cc_prim_ints(g, n, 1, dims, kernel) || !cc_prim_ints(g, n, 1 + dims, dims, stride) ||
+        !cc_prim_ints(g, n, 1 + 2 * dims, dims, padding))
+        return false;
+    if (n->op == CC_OP_max_pool) {
+        if (!cc_prim_ints(g, n, at, dims, dilation)) return false;
+        at += dims;
+    }
+    if (!flag(g, n, at, &ceil)) return false;
+    if (n->op == CC_OP_avg_pool) {
+        const CcOperand *by = cc_prim_operand(g, n, at + 2);
+        if (!flag(g, n, at + 1, &count) || !by) return false;
+        if (by->kind != CC_IN_NONE && !(by->kind == CC_IN_INT && by->i >= 0)) return false;
+        if (by->kind == CC_IN_INT) *divisor = by->i;
+    }
+    for (int i = 0; i < dims; i++) {
+        window[i] = (Window){kernel[i], stride[i] ? stride[i] : kernel[i], padding[i], dilation[i],
+                             .ceil = ceil, .count_padding = count};
+        if (kernel[i] < 1 || window[i].stride < 1 || padding[i] < 0 || dilation[i] < 1) return false;
+    }
+    return true;
+}
+
+/* A plane that one window covers is one row. */
+static void merge_sides(CcPool *p) {
+    Side *side = p->side;
+    for (int i = 0; i < SIDES; i++)
+        if (side[i].out != 1 || side[i].from[0] != 0 || side[i].to[0] != side[i].in ||
+            side[i].all[0] != side[i].in || side[i].step != 1)
+            return;
+    if (p->last || p->kind != AVG || p->from[4] != 1 || (side[1].in > 1 && p->from[3] != side[2].in) ||
+        (side[0].in > 1 && p->from[2] != side[1].in * side[2].in))
+        return;
+    side[2].in *= side[1].in * side[0].in;
+    side[0].in = side[1].in = 1;
+    for (int i = 0; i < SIDES; i++) side[i].to[0] = side[i].all[0] = (int32_t)side[i].in;
+}
+
+/* -1: not for this family. */
+static int describe(const CcGraph *g, const CcNode *n, CcPool *p, Window *window) {
+    const CcOperand *x = cc_prim_operand(g, n, 0);
+    if (!x || x->kind != CC_IN_VALUE) return -1;
+    const CcType *s = &g->val.at[x->value].type, *o = &g->val.at[n->out0].type;
+    const int dims = s->ndim - 2, skip = SIDES - dims;
+    if (!cc_prim_plain(s) || !cc_prim_plain(o) || !cc_type_dense(o) || dims < 1 || dims > SIDES ||
+        o->ndim != s->ndim || o->size[0] != s->size[0] || o->size[1] != s->size[1])
+        return -1;
+    *p = (CcPool){.kind = n->op == CC_OP_max_pool ? MAX : AVG, .src = x->value, .dst = n->out0,
+                  .n = s->size[0], .c = s->size[1]};
+    for (int i = 0; i < skip; i++) {
+        window[i] = (Window){.adaptive = true, .dilation = 1};
+        p->side[i].in = p->side[i].out = 1;
+    }
+    if (!read_windows(g, n, dims, window + skip, &p->divisor)) return -1;
+    for (int d = 0; d < s->ndim; d++) {
+        const int to = d < 2 ? d : d + skip;
+        p->from[to] = s->stride[d];
+        p->to[to] = o->stride[d];
+        if (d < 2) continue;
+        p->side[to - 2].in = s->size[d];
+        p->side[to - 2].out = o->size[d];
+        if (s->size[d] > INT32_MAX / 2 ||
+            (!window[to - 2].adaptive && size_of(&window[to - 2], s->size[d]) != o->size[d]))
+            return -1;
+    }
+    p->last = p->from[1] == 1 && p->to[1] == 1 && p->c > 1;
+    return 0;
+}
+
+static bool can(const CcGraph *g, int node) {
+    CcPool p;
+    Window window[SIDES];
+    return describe(g, &g->node.at[node], &p, window) == 0 &&
+           (p.last || p.side[2].in <= MAX_ROW);
+}
+
+static void *build(const CcGraph *g, const int *nodes, int n, CcArena *arena, CcErr *err) {
+    Window window[SIDES];
+    CcPool *p = cc_arena_alloc(arena, sizeof *p);
+    if (!p || n != 1 || describe(g, &g->node.at[nodes[0]], p, window) < 0) {
+        cc_err_set(err, CC_E_UNSUPPORTED, "a pooling of this kind");
+        return NULL;
+    }
+    for (int i = 0; i < SIDES; i++)
+        if (make_side(&window[i], &p->side[i], arena) < 0) {
+            cc_err_set(err, CC_E_MEMORY, "no memory for a pooling's windows");
+            return NULL;
+        }
+    int64_t work = p->n * p->c, rows = p->n;
+    for (int i = 0; i < SIDES; i++) work *= CC_MAX(p->side[i].in, p->side[i].out);
+    for (int i = 0; i < SIDES - 1; i++) rows *= p->side[i].out;
+    p->src_at = cc_prim_base(g, &p->src);
+    merge_sides(p);
+    p->width = rows >= FEW_ROWS ? p->c : CHUNK;
+    p->chunks = (p->c + p->width - 1) / p->width;
+    p->parts = work < GRAIN ? 1 : INT32_MAX;
+    return p;
+}
+
+const CcPrimFamily CC_POOLS = {.name = "pool", .can = can, .build = build, .run = run};
