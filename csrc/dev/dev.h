@@ -120,9 +120,16 @@ typedef struct CcPrimDesc {
     } post[CC_DNNL_MAX_POST];
 } CcPrimDesc;
 typedef struct CcPrim CcPrim;
+/* Weights in the form that a primitive wants, kept from call to call for as long as they are the same tensor of the same
+ * version. Any thread may use it, also at the same time. */
+typedef struct CcPacked CcPacked;
+CcPacked *cc_packed_new(void);
+void cc_packed_free(CcPacked *packed);
 typedef struct CcPrimCall {
     const void *src, *weights, *bias, *post[CC_DNNL_MAX_POST];
     void *dst;
+    CcPacked *packed; /* NULL: weights are converted in each call that has to */
+    uint64_t version; /* of the weights */
 } CcPrimCall;
 void cc_dnnl_library(const char *path);
 /* Primitives are cached by description and never freed: equal descriptions give the same one. NULL

@@ -11,7 +11,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "dev.h"
+#include "dev_int.h"
 
 typedef struct DnnlOpaque *Handle;
 typedef const struct DnnlOpaque *Borrowed;
@@ -169,6 +169,7 @@ enum {
 typedef struct Convert {
     Handle primitive; /* NULL: this role is used as it lies in memory */
     size_t offset;    /* of its buffer in the block */
+    size_t bytes;
 } Convert;
 
 struct CcPrim {
@@ -324,7 +325,8 @@ static int make_convert(CcPrim *p, int role) {
         status = dnnl.reorder_desc(&pd, from, lib.engine, to, lib.engine, NULL);
         if (!status) status = dnnl.create(&p->convert[role].primitive, pd);
         p->convert[role].offset = p->bytes;
-        p->bytes += (dnnl.md_size(inside) + 63) / 64 * 64;
+        p->convert[role].bytes = dnnl.md_size(inside);
+        p->bytes += (p->convert[role].bytes + 63) / 64 * 64;
     }
     if (pd) dnnl.desc_destroy(pd);
     if (outside) dnnl.md_destroy(outside);
@@ -519,13 +521,33 @@ static int reorder(const CcPrim *p, State *s, int role) {
     return dnnl.execute(p->convert[role].primitive, s->stream, 2, arg);
 }
 
+/* The weights of a call from those that are kept; *status: it failed. NULL: they are used as they are, or converted. */
+static CcPack *find_pack(const CcPrim *p, State *s, const CcPrimCall *call, int *status) {
+    const Convert *convert = &p->convert[WEIGHTS];
+    if (!call->packed || !convert->primitive) return NULL;
+    CcPack *pack = cc_packed_find(call->packed, call->weights, call->version);
+    if (pack) return pack;
+    pack = cc_packed_make(convert->bytes, call->weights, call->version);
+    if (!pack) return NULL;
+    dnnl.memory_set(s->outside[WEIGHTS], (void *)call->weights);
+    dnnl.memory_set(s->memory[s->at[WEIGHTS]], pack->at);
+    *status = reorder(p, s, WEIGHTS);
+    if (!*status) cc_packed_keep(call->packed, pack);
+    return pack;
+}
+
 static int execute(const CcPrim *p, State *s, const CcPrimCall *call, Block *block) {
     void *const given[ROLES] = {(void *)call->src, (void *)call->weights, (void *)call->bias,
                                 call->dst};
     int status = 0;
+    CcPack *pack = find_pack(p, s, call, &status);
     for (int i = 0; i < ROLES; i++) {
         if (!tensor_of(&p->desc, i)->ndim) continue;
         const Convert *convert = &p->convert[i];
+        if (i == WEIGHTS && pack) {
+            dnnl.memory_set(s->memory[s->at[i]], pack->at);
+            continue;
+        }
         if (convert->primitive) dnnl.memory_set(s->outside[i], given[i]);
         dnnl.memory_set(s->memory[s->at[i]],
                         convert->primitive ? block->at + convert->offset : given[i]);
@@ -537,6 +559,7 @@ static int execute(const CcPrim *p, State *s, const CcPrimCall *call, Block *blo
     if (s->scratchpad >= 0) dnnl.memory_set(s->memory[s->scratchpad], block->at + p->scratchpad);
     if (!status) status = dnnl.execute(p->primitive, s->stream, s->n, s->arg);
     if (!status && p->convert[DST].primitive) status = reorder(p, s, DST);
+    cc_packed_done(pack);
     return status;
 }
 

@@ -25,9 +25,11 @@ typedef struct CcKnobInfo {
 } CcKnobInfo;
 const CcKnobInfo *cc_policy_knobs(int *n);
 
+typedef struct CcFreeze CcFreeze;
 typedef struct CcSegment {
     CcTrace *trace;
     CcPlan *plan;
+    CcFreeze *freeze;          /* NULL: no input is frozen */
     int id;
     uint64_t hits;
     bool broken;               /* its plan failed: not used any more */

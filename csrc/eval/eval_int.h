@@ -26,6 +26,7 @@ bool cc_verify_segment(CcSegment *s);
 typedef struct CcSegmentHost {
     const CcTrace *trace;
     const CcPlan *plan;
+    CcFreeze *freeze;
     CcScratch *x;
     CcMaker maker;
     int at;              /* node that was run last by the host */
@@ -33,6 +34,13 @@ typedef struct CcSegmentHost {
 CcHost cc_segment_host(CcSegmentHost *h, const CcSegment *s, CcScratch *x);
 /* Takes over the trace. NULL with MemoryError. */
 CcSegment *cc_segment_new(CcRoot *root, CcTrace *trace);
+
+/* freeze.c: NULL when the graph has no frozen input */
+CcFreeze *cc_freeze_new(const CcGraph *g);
+void cc_freeze_free(CcFreeze *f);
+/* CcHost.version of a frozen value. */
+uint64_t cc_freeze_stamp(CcFreeze *f, int value, PyObject *tensor);
+
 void cc_segment_free(CcSegment *s);
 
 /* Records, or continues from an entry that ended in a break (x holds its values). */

@@ -466,7 +466,7 @@ static int open_region(Region *g, CcRoot *root)
     *g = (Region){.obs = {.enter = on_enter, .before = on_before, .after = on_after, .resume = on_resume,
                           .leave = on_leave, .rewind = on_rewind, .descend = on_descend},
                   .root = root};
-    g->rec = cc_rec_new(&root->sites, root->knobs.verify != 0);
+    g->rec = cc_rec_new(&root->sites, root->knobs.verify != 0, root->knobs.freezing != 0);
     if (g->rec == NULL) {
         PyErr_NoMemory();
         return -1;

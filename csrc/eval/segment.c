@@ -76,8 +76,7 @@ static void *host_make(void *ctx, int value)
 static uint64_t host_version(void *ctx, int value)
 {
     const Host *h = ctx;
-    const uint64_t version = cc_tens_version(h->x->value[value]);
-    return version == CC_TENS_NO_VERSION ? CC_NO_VERSION : version;
+    return cc_freeze_stamp(h->freeze, value, h->x->value[value]);
 }
 
 static void host_drop(void *ctx, int value)
@@ -145,7 +144,7 @@ static CcMaker maker(const CcTrace *t, CcScratch *x, bool shared);
 
 CcHost cc_segment_host(CcSegmentHost *h, const CcSegment *s, CcScratch *x)
 {
-    *h = (Host){.trace = s->trace, .plan = s->plan, .x = x, .maker = maker(s->trace, x, false), .at = -1};
+    *h = (Host){.trace = s->trace, .plan = s->plan, .freeze = s->freeze, .x = x, .maker = maker(s->trace, x, false), .at = -1};
     return (CcHost){.ctx = h, .data = host_data, .make = host_make, .call = host_call, .version = host_version,
                     .drop = host_drop};
 }
@@ -247,9 +246,10 @@ CcSegment *cc_segment_new(CcRoot *root, CcTrace *trace)
     if (s == NULL) abort();
     s->trace = trace;
     s->id = root->next_id++;
+    s->freeze = cc_freeze_new(trace->graph);
     const CcRunOptions options = {.host_only = trace->needs_grad || cc_mode_autocast(&trace->mode),
                                   .no_llvm = !root->knobs.backend_llvm, .no_dnnl = !root->knobs.backend_onednn,
-                                  .freezing = root->knobs.freezing, .default_dtype = cc_mode_default_dtype()};
+                                  .default_dtype = cc_mode_default_dtype()};
     CcErr err = {0};
     s->plan = cc_run_compile(trace->graph, &options, &err);
     if (s->plan == NULL) {
@@ -271,6 +271,7 @@ void cc_segment_free(CcSegment *s)
 {
     if (s == NULL) return;
     if (s->plan != NULL) cc_run_free(s->plan);
+    cc_freeze_free(s->freeze);
     cc_trace_free(s->trace);
     free(s);
 }

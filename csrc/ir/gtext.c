@@ -35,7 +35,7 @@ static void print_operand(const CcOperand *o, CcSbuf *out) {
 static void print_value(const CcGraph *g, int v, CcSbuf *out) {
     cc_sbuf_add(out, "%%%d : ", v);
     print_type(&g->val.at[v].type, out);
-    if (g->val.at[v].is_parameter) cc_sbuf_add(out, " parameter");
+    if (g->val.at[v].frozen) cc_sbuf_add(out, " frozen");
     if (g->val.at[v].is_output) cc_sbuf_add(out, " out");
 }
 

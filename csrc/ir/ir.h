@@ -139,7 +139,7 @@ typedef struct CcNode {
 typedef struct CcVal {
     CcType type;
     int32_t def;             /* node that makes it; -1: input of the graph */
-    uint8_t is_parameter;    /* an input that is a torch.nn.Parameter: it rarely changes */
+    uint8_t frozen;          /* an input whose memory may be packed once for each version (CcHost.version) */
     uint8_t is_output;       /* the front needs it after the graph ran (result, effect, or used by a later segment) */
     /* Only inside the pipeline: the type is not the recorded one (smaller, pass/narrow.c, or with other strides,
      * pass/turn.c). */

@@ -50,7 +50,7 @@ static int graph_value(CcRec *rec, PyObject *o)
     CcTensor t;
     cc_tens_read(o, true, &t);
     const int id = p->id, value = cc_graph_input(rec->trace->graph, &t.type);
-    rec->trace->graph->val.at[value].is_parameter = cc_tens_parameter(o);
+    rec->trace->graph->val.at[value].frozen = rec->freezing && cc_tens_parameter(o);
     cc_map_put(&rec->input_of, key, value);
     cc_vec_push(&rec->trace->input, id);
     cc_vec_push(&rec->trace->input_value, value);

@@ -105,12 +105,13 @@ static bool mark_site(CcRec *rec, PyCodeObject *co, int pc)
 
 /* ------------------------------------------------------------------ life */
 
-CcRec *cc_rec_new(CcSites *sites, bool keep_tensors)
+CcRec *cc_rec_new(CcSites *sites, bool keep_tensors, bool freezing)
 {
     CcRec *rec = calloc(1, sizeof *rec);
     if (rec == NULL) return NULL;
     rec->sites = sites;
     rec->keep_tensors = keep_tensors;
+    rec->freezing = freezing;
     rec->handled_outer = PyErr_GetHandledException();
     return rec;
 }

@@ -148,7 +148,7 @@ void cc_sites_free(CcSites *sites);
 /* ---- recording ---- */
 typedef struct CcRec CcRec;
 /* keep_tensors: the trace keeps its recorded inputs and outputs (CcTrace.kept), for the self-check. */
-CcRec *cc_rec_new(CcSites *sites, bool keep_tensors);
+CcRec *cc_rec_new(CcSites *sites, bool keep_tensors, bool freezing);
 void cc_rec_free(CcRec *rec);
 
 /* Begins the first trace of a call: the next frame that enters is the root's. args: the call's values (positional, then the

@@ -41,6 +41,7 @@ typedef struct CcRecFrame {
 } CcRecFrame;
 
 struct CcRec {
+    bool freezing;         /* parameters are marked as frozen */
     CcTrace *trace;        /* being recorded; NULL when inactive */
     CcTrace *done;
     CcSites *sites;

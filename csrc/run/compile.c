@@ -147,7 +147,7 @@ static int build(Compile *c, CcErr *err) {
     CcPlan *plan = c->plan;
     const CcGroupRules rules = rules_of(c);
     c->stuck = false;
-    plan->step.n = plan->drop.n = 0;
+    cc_plan_clear(plan);
     c->made = cc_arena_alloc(plan->arena, (size_t)g->val.n + 1);
     if (!c->made) return cc_err_set(err, CC_E_MEMORY, "no memory for a plan");
     CcGroups groups;

@@ -26,6 +26,7 @@ typedef struct Norm { /* values */
 } Norm;
 
 typedef struct CcConv {
+    CcPacked *packed; /* of frozen weights, else NULL */
     CcPrim *prim;
     int src, weights, bias, dst, post[CC_DNNL_MAX_POST];         /* values; -1: none */
     int64_t src_at, weights_at, bias_at, post_at[CC_DNNL_MAX_POST]; /* bytes: they may be windows */
@@ -267,7 +268,9 @@ static void *build(const CcGraph *g, const int *nodes, int n, CcArena *arena, Cc
     conv->bias_at = cc_prim_base(g, &conv->bias);
     for (int i = 0; i < CC_DNNL_MAX_POST; i++) conv->post_at[i] = cc_prim_base(g, &conv->post[i]);
     conv->prim = cc_dnnl_get(&d, err);
-    return conv->prim ? conv : NULL;
+    if (!conv->prim) return NULL;
+    if (cc_prim_frozen(g, conv->weights)) conv->packed = cc_packed_new();
+    return conv;
 }
 
 /* y = x * scale + shift, as eager's CPU code computes it (batch_norm_cpu_collect_linear_and_constant_terms). */
@@ -305,7 +308,11 @@ static int run(const void *work, const CcHost *host, CcErr *err) {
     call.dst = host->make(host->ctx, conv->dst);
     if (!call.src || !call.weights || !call.dst)
         return cc_err_set(err, CC_E_HOST, "no memory for value %d", conv->dst);
+    cc_prim_version(&call, conv->packed, host, conv->weights);
     return cc_dnnl_run(conv->prim, &call, err);
 }
 
-const CcPrimFamily CC_CONVS = {.name = "conv", .can = can, .can_post = can_post, .build = build, .run = run};
+static void free_conv(void *work) { cc_packed_free(((CcConv *)work)->packed); }
+
+const CcPrimFamily CC_CONVS = {
+    .name = "conv", .can = can, .can_post = can_post, .build = build, .run = run, .free = free_conv};

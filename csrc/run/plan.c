@@ -59,8 +59,17 @@ int cc_plan_lifetimes(CcPlan *plan, const CcGraph *g, const bool *made, CcErr *e
     return 0;
 }
 
+void cc_plan_clear(CcPlan *plan) {
+    for (int s = 0; s < plan->step.n; s++) {
+        const CcStep *step = &plan->step.at[s];
+        if (step->family && step->family->free) step->family->free(step->work);
+    }
+    plan->step.n = plan->drop.n = 0;
+}
+
 void cc_run_free(CcPlan *plan) {
     if (!plan) return;
+    cc_plan_clear(plan);
     cc_vec_free(&plan->step);
     cc_vec_free(&plan->drop);
     cc_vec_free(&plan->narrowed);

@@ -52,6 +52,17 @@ int64_t cc_prim_base(const CcGraph *g, int *value) {
     return offset;
 }
 
+bool cc_prim_frozen(const CcGraph *g, int value) {
+    return value >= 0 && g->val.at[cc_graph_base(g, value)].frozen;
+}
+
+void cc_prim_version(CcPrimCall *call, CcPacked *packed, const CcHost *host, int weights) {
+    const uint64_t version = packed ? host->version(host->ctx, weights) : CC_NO_VERSION;
+    if (version == CC_NO_VERSION) return;
+    call->packed = packed;
+    call->version = version;
+}
+
 const void *cc_prim_data(const CcHost *host, int value, int64_t offset) {
     const char *at = value >= 0 ? host->data(host->ctx, value) : NULL;
     return at ? at + offset : NULL;

@@ -23,6 +23,7 @@ enum {
 
 typedef struct CcProduct {
     CcPrim *prim;
+    CcPacked *packed; /* of frozen weights, else NULL */
     int src, weights, bias, dst, post[CC_DNNL_MAX_POST], n_post; /* values; -1: none */
     bool turned, back;   /* dst is made transposed; and then written back as it should be */
     bool softmax;        /* no product, but softmax of src over its last dim */
@@ -220,6 +221,7 @@ static int describe(const CcGraph *g, const CcNode *n, CcPrimDesc *d, CcProduct 
     product->back = !turned && n->op == CC_OP_linear && cc_turned(&g->val.at[src->value]) &&
                  d->dst.ndim == 2 && d->dst.size[0] * d->dst.size[1] <= BACK_MAX;
     if (turned || product->back) turn(d, product);
+    else if (cc_prim_frozen(g, product->weights) && d->weights.ndim == 2) d->weights.form = CC_FORM_ANY;
     return 0;
 }
 
@@ -231,7 +233,7 @@ bool cc_product_gains_turned(const CcGraph *g, int node) {
         describe(g, n, &d, &product) < 0 || d.dst.ndim != 2)
         return false;
     const int64_t rows = d.dst.size[0], weights = d.weights.size[0] * d.weights.size[1];
-    return rows % TURN_LANES == 0 && rows <= TURN_MAX_ROWS && weights >= TURN_MIN_WEIGHTS &&
+    return !cc_prim_frozen(g, product.weights) && rows % TURN_LANES == 0 && rows <= TURN_MAX_ROWS && weights >= TURN_MIN_WEIGHTS &&
            weights < TURN_MAX_WEIGHTS && !g->val.at[product.src].window_of;
 }
 
@@ -333,7 +335,9 @@ static void *build(const CcGraph *g, const int *nodes, int n, CcArena *arena, Cc
     product->bias_at = cc_prim_base(g, &product->bias);
     for (int i = 0; i < product->n_post; i++) product->post_at[i] = cc_prim_base(g, &product->post[i]);
     product->prim = cc_dnnl_get(&d, err);
-    return product->prim ? product : NULL;
+    if (!product->prim) return NULL;
+    if (d.weights.form == CC_FORM_ANY) product->packed = cc_packed_new();
+    return product;
 }
 
 /* In blocks of lanes, which the columns are a multiple of: compilers make vectors of them. */
@@ -394,9 +398,13 @@ static int run(const void *work, const CcHost *host, CcErr *err) {
     call.dst = host->make(host->ctx, p->dst);
     if (!call.src || (!call.weights && !p->softmax) || !call.dst)
         return cc_err_set(err, CC_E_HOST, "no memory for value %d", p->dst);
+    cc_prim_version(&call, p->packed, host, p->weights);
     if (p->turned) return run_turned(p, &call, err);
     if (p->softmax) return run_softmax(p, &call, err);
     return cc_dnnl_run(p->prim, &call, err);
 }
 
-const CcPrimFamily CC_PRODUCTS = {.name = "product", .can = can, .can_post = can_post, .build = build, .run = run};
+static void free_product(void *work) { cc_packed_free(((CcProduct *)work)->packed); }
+
+const CcPrimFamily CC_PRODUCTS = {
+    .name = "product", .can = can, .can_post = can_post, .build = build, .run = run, .free = free_product};

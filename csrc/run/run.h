@@ -12,7 +12,6 @@ typedef struct CcPlan CcPlan;
 
 typedef struct CcRunOptions {
     bool host_only;          /* every node by the host (autograd is on, verification failed, backend="eager" ...) */
-    bool freezing;           /* parameters may be packed once: see CcHost.version */
     bool no_llvm, no_dnnl;   /* switched off by option or missing */
     uint8_t default_dtype;   /* CcDtype of torch.get_default_dtype(); 0 = unknown: an integer tensor compared with a
                               * float number is then a HOST step */

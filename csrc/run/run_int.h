@@ -72,6 +72,7 @@ struct CcPrimFamily {
     /* What `run` is called with, in the arena; NULL with *err set. */
     void *(*build)(const CcGraph *g, const int *chain, int n, CcArena *arena, CcErr *err);
     int (*run)(const void *work, const CcHost *host, CcErr *err);
+    void (*free)(void *work); /* what does not lie in the arena; NULL: nothing */
 };
 extern const CcPrimFamily CC_PRODUCTS, CC_CONCATS, CC_ATTENTIONS; /* product.c, concat.c, attn.c */
 extern const CcPrimFamily CC_CONVS, CC_POOLS;                     /* conv.c, pool.c */
@@ -88,6 +89,10 @@ bool cc_prim_plain(const CcType *t);
 CcTensorDesc cc_prim_desc(const CcType *t);
 /* A value, -1 for none, becomes what it is a window of; -> the offset in it, bytes. */
 int64_t cc_prim_base(const CcGraph *g, int *value);
+/* May the weights be kept packed? */
+bool cc_prim_frozen(const CcGraph *g, int value);
+/* Lets a call use what is kept packed (NULL: nothing) of this version of the weights. */
+void cc_prim_version(CcPrimCall *call, CcPacked *packed, const CcHost *host, int weights);
 const void *cc_prim_data(const CcHost *host, int value, int64_t offset); /* NULL for value -1 */
 /* The post-op that an op of one operand is; -1: none. */
 int cc_prim_unary(CcOpId op);
@@ -96,6 +101,7 @@ int cc_prim_unary(CcOpId op);
 bool cc_product_gains_turned(const CcGraph *g, int node);
 
 /* plan.c */
+void cc_plan_clear(CcPlan *plan); /* no steps */
 /* made[value]: it exists outside the step that makes it (an output, or read by another step). */
 void cc_plan_made(const CcPlan *plan, const CcGraph *g, const bool *live, bool *made, int *step_of);
 /* Fills plan->drop and the steps' drop lists from the last uses in the order of the steps. */

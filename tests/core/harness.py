@@ -26,7 +26,7 @@ class Operand(c.Structure):
 
 
 class Options(c.Structure):
-    _fields_ = [("host_only", c.c_bool), ("freezing", c.c_bool), ("no_llvm", c.c_bool), ("no_dnnl", c.c_bool), ("default_dtype", c.c_uint8)]
+    _fields_ = [("host_only", c.c_bool), ("no_llvm", c.c_bool), ("no_dnnl", c.c_bool), ("default_dtype", c.c_uint8)]
 
 
 class Stats(c.Structure):
@@ -48,7 +48,7 @@ class Type(c.Structure):
 
 
 class Val(c.Structure):
-    _fields_ = [("type", Type), ("def_", c.c_int32), ("is_parameter", c.c_uint8), ("is_output", c.c_uint8)]
+    _fields_ = [("type", Type), ("def_", c.c_int32), ("frozen", c.c_uint8), ("is_output", c.c_uint8)]
 
 
 class OpInfo(c.Structure):

@@ -1,0 +1,64 @@
+/* Stamps of frozen inputs: what a plan keeps of a parameter's memory (packed weights) is good for as long as the stamp is
+ * the same. It changes with the tensor object and with its `_version`; an address alone says nothing, since memory is
+ * used again. Holds no tensor. */
+#include "eval_int.h"
+
+typedef struct CcStamp {
+    int value;
+    PyObject *weak;       /* of the tensor; NULL: none was met yet */
+    uint64_t version, stamp;
+} CcStamp;
+
+struct CcFreeze {
+    CC_VEC(CcStamp) of;
+    uint64_t last;
+};
+
+CcFreeze *cc_freeze_new(const CcGraph *g)
+{
+    CcFreeze *f = NULL;
+    for (int v = 0; v < g->val.n; v++) {
+        if (!g->val.at[v].frozen) continue;
+        if (f == NULL && (f = calloc(1, sizeof *f)) == NULL) return NULL;
+        cc_vec_push(&f->of, (CcStamp){.value = v});
+    }
+    return f;
+}
+
+void cc_freeze_free(CcFreeze *f)
+{
+    if (f == NULL) return;
+    for (int i = 0; i < f->of.n; i++) Py_XDECREF(f->of.at[i].weak);
+    cc_vec_free(&f->of);
+    free(f);
+}
+
+static CcStamp *find(CcFreeze *f, int value)   /* they are in order */
+{
+    int low = 0, high = f->of.n;
+    while (low < high) {
+        const int middle = (low + high) / 2;
+        if (f->of.at[middle].value < value) low = middle + 1;
+        else high = middle;
+    }
+    return low < f->of.n && f->of.at[low].value == value ? &f->of.at[low] : NULL;
+}
+
+uint64_t cc_freeze_stamp(CcFreeze *f, int value, PyObject *tensor)
+{
+    CcStamp *s = f != NULL && tensor != NULL ? find(f, value) : NULL;
+    const uint64_t version = s != NULL ? cc_tens_version(tensor) : CC_TENS_NO_VERSION;
+    if (version == CC_TENS_NO_VERSION) return CC_NO_VERSION;
+    const bool same = s->weak != NULL && cc_weak_target(s->weak) == tensor;
+    if (same && s->version == version) return s->stamp;
+    if (!same) {
+        PyObject *weak = PyWeakref_NewRef(tensor, NULL);
+        if (weak == NULL) {
+            PyErr_Clear();
+            return CC_NO_VERSION;
+        }
+        Py_XSETREF(s->weak, weak);
+    }
+    s->version = version;
+    return s->stamp = ++f->last;
+}
