@@ -1,0 +1,104 @@
+"""Single kernels against eager: reductions, norms, gelu and what is fused around them.
+
+    python benchmarks/bench_kernels.py [--threads 1] [--inductor] [--seconds 0.3] [NAME ...]
+
+Best time of a call, in blocks that alternate; `--inductor` adds torch.compile (it needs a C++ compiler). Both sides make
+their result anew in each call. A first column above 1 means that ours is faster."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+
+import ccompile
+import torch
+import torch.nn.functional as F
+
+SIZES = [(8, 64), (64, 512), (63, 500), (4096, 4096)]
+
+
+def masked_softmax(x, w, mask):
+    return (x * 0.125).masked_fill(mask, float("-inf")).softmax(-1)
+
+
+def llama_norm(x, w, mask):
+    return w * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))
+
+
+def residual(x, w, mask):
+    s = x + x.roll(1, 0)
+    return F.layer_norm(s, (s.shape[-1],), w, w), s
+
+
+KERNELS: dict[str, Callable] = {
+    "softmax": lambda x, w, m: x.softmax(-1),
+    "log_softmax": lambda x, w, m: x.log_softmax(-1),
+    "masked_softmax": masked_softmax,
+    "softmax(0)": lambda x, w, m: x.softmax(0),
+    "layer_norm": lambda x, w, m: F.layer_norm(x, (x.shape[-1],), w, w),
+    "layer_norm+gelu": lambda x, w, m: F.gelu(F.layer_norm(x, (x.shape[-1],), w, w)),
+    "llama_norm": llama_norm,
+    "residual+layer_norm": residual,
+    "gelu": lambda x, w, m: F.gelu(x),
+    "gelu_tanh": lambda x, w, m: F.gelu(x, approximate="tanh"),
+    "sum(-1)": lambda x, w, m: x.sum(-1),
+    "sum(0)": lambda x, w, m: x.sum(0),
+    "sum": lambda x, w, m: x.sum(),
+    "amax(-1)": lambda x, w, m: x.amax(-1),
+    "var(-1)": lambda x, w, m: x.var(-1),
+    "mse": lambda x, w, m: ((x - w) ** 2).mean(),
+}
+
+
+def block(call: Callable, seconds: float) -> float:
+    """Best time of a call within a block of that many seconds, at least two calls."""
+    best, end, calls = float("inf"), time.perf_counter() + seconds, 0
+    while calls < 2 or time.perf_counter() < end:
+        start = time.perf_counter()
+        call()
+        best = min(best, time.perf_counter() - start)
+        calls += 1
+    return best
+
+
+def measure(sides: dict[str, Callable], args: tuple, seconds: float) -> dict[str, float]:
+    for call in sides.values():
+        for _ in range(3):
+            call(*args)
+    best = dict.fromkeys(sides, float("inf"))
+    for _ in range(4):
+        for name, call in sides.items():
+            best[name] = min(best[name], block(lambda call=call: call(*args), seconds / 4))
+    return best
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", default=list(KERNELS), metavar="NAME")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=0.3, help="for each side of each row")
+    parser.add_argument("--inductor", action="store_true", help="torch.compile, too")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    torch.set_grad_enabled(False)
+    print(f"{'kernel':20} {'size':>11} {'ours us':>10} {'eager us':>10} {'eager/ours':>10}", end="")
+    print(f" {'inductor us':>11} {'inductor/ours':>13}" if options.inductor else "")
+    for size in SIZES:
+        args = torch.randn(size), torch.randn(size[-1]), torch.rand(size) < 0.3
+        for name in options.names:
+            fn = KERNELS[name]
+            sides = {"ours": ccompile.compile(fn), "eager": fn}
+            if options.inductor:
+                torch._dynamo.reset()
+                sides["inductor"] = torch.compile(fn)
+            best = measure(sides, args, options.seconds)
+            ours = best["ours"]
+            row = f"{name:20} {'x'.join(map(str, size)):>11} {ours * 1e6:10.1f} {best['eager'] * 1e6:10.1f} {best['eager'] / ours:10.2f}"
+            if options.inductor:
+                row += f" {best['inductor'] * 1e6:11.1f} {best['inductor'] / ours:13.2f}"
+            print(row, flush=True)
+
+
+if __name__ == "__main__":
+    main()
