@@ -406,6 +406,18 @@ def test_narrowed(lib, environment):
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
 
 
+def test_scratch_lines(lib, monkeypatch):
+    """Kept elements of long and short rows and columns, again after a larger call."""
+    for shape, d in (((3, 70000), 1), ((70000, 3), 0), ((900, 100), 0), ((2, 9), 1), ((9, 70), 0), ((4, 300, 5), 1)):
+        g = Graph(lib)
+        x = g.input(torch.randn(shape))
+        e = g.op("exp", torch.exp, g.op("mul", torch.mul, x, 2))
+        t = g.op("tanh", torch.tanh, x)
+        s, m = add(g, "sum", e, d, True), add(g, "amax", t, d, True)
+        g.out(g.op("div", torch.div, e, s), g.op("sub", torch.sub, t, m))
+        both(g, monkeypatch, lambda got, want, v: near(got, want))
+
+
 @pytest.mark.parametrize("name", ["max", "min"])
 def test_values_alone_need_no_indices(name):
     """max along a dim is a kernel where only its values are read, and torch's where its indices are."""

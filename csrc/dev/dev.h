@@ -77,7 +77,6 @@ CC_MUST int cc_flash_run(const CcFlash *flash, const CcFlashCall *call, CcErr *e
 enum { CC_DNNL_MAX_POST = 6, CC_DNNL_MAX_NDIM = 6, CC_DNNL_SPATIAL = 3 };
 typedef enum CcPrimKind {
     CC_PRIM_MATMUL,  /* dst = src @ weights + bias */
-    CC_PRIM_SOFTMAX, /* over the last dim of src */
     /* src and dst [N, C, ...]; weights [O, I, ...], with groups [G, O / G, I / G, ...]; bias [O] */
     CC_PRIM_CONV,
     CC_PRIM_DECONV /* transposed; weights described in the same order of dims */

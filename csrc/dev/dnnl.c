@@ -27,7 +27,6 @@ enum { /* values of dnnl_types.h, the same in all of 3.x unless said */
        DNNL_SCRATCHPAD_USER = 1,
        DNNL_ISA_AVX2 = 7,
        DNNL_FORWARD_INFERENCE = 96,
-       DNNL_SOFTMAX_ACCURATE = 0x30000,
        DNNL_CONVOLUTION_DIRECT = 1,
        DNNL_DECONVOLUTION_DIRECT = 0xa,
        DNNL_FORMAT_ANY = 1,
@@ -78,8 +77,6 @@ static struct {
     int (*post_binary)(Handle post_ops, int alg, Borrowed md);
     int (*matmul_desc)(Handle *pd, Handle engine, Borrowed src, Borrowed weights, Borrowed bias,
                        Borrowed dst, Borrowed attr);
-    int (*softmax_desc)(Handle *pd, Handle engine, int prop, int alg, Borrowed src, Borrowed dst,
-                        int axis, Borrowed attr);
     int (*conv_desc)(Handle *pd, Handle engine, int prop, int alg, Borrowed src, Borrowed weights,
                      Borrowed bias, Borrowed dst, const int64_t *strides, const int64_t *dilates,
                      const int64_t *before, const int64_t *after, Borrowed attr);
@@ -121,7 +118,6 @@ static const CcDlRow ROWS[] = {
     ROW("post_ops_append_sum", post_sum),
     ROW("post_ops_append_binary", post_binary),
     ROW("matmul_primitive_desc_create", matmul_desc),
-    ROW("softmax_forward_primitive_desc_create", softmax_desc),
     ROW("convolution_forward_primitive_desc_create", conv_desc),
     ROW("deconvolution_forward_primitive_desc_create", deconv_desc),
     ROW("reorder_primitive_desc_create", reorder_desc),
@@ -134,7 +130,7 @@ static const CcDlRow ROWS[] = {
 #undef ROW
 };
 
-static const char *const KIND[] = {"product", "softmax", "convolution", "transposed convolution"};
+static const char *const KIND[] = {"product", "convolution", "transposed convolution"};
 
 /* [CcPostKind]: dnnl_alg_kind_t and its alpha */
 static const struct {
@@ -297,9 +293,6 @@ static int describe(const CcPrimDesc *d, Handle *md, Borrowed attr, Handle *pd) 
     switch (d->kind) {
     case CC_PRIM_MATMUL:
         return dnnl.matmul_desc(pd, lib.engine, md[SRC], md[WEIGHTS], md[BIAS], md[DST], attr);
-    case CC_PRIM_SOFTMAX:
-        return dnnl.softmax_desc(pd, lib.engine, DNNL_FORWARD_INFERENCE, DNNL_SOFTMAX_ACCURATE,
-                                 md[SRC], md[DST], d->src.ndim - 1, attr);
     case CC_PRIM_CONV:
         return dnnl.conv_desc(pd, lib.engine, DNNL_FORWARD_INFERENCE, DNNL_CONVOLUTION_DIRECT,
                               md[SRC], md[WEIGHTS], md[BIAS], md[DST], d->step, dilation, d->before,
@@ -403,7 +396,7 @@ static int find_post_base(CcErr *err) {
 
 static bool is_small(const CcPrimDesc *d) {
     int64_t work = 1;
-    if (d->kind == CC_PRIM_MATMUL || d->kind == CC_PRIM_SOFTMAX) work = d->src.size[d->src.ndim - 1];
+    if (d->kind == CC_PRIM_MATMUL) work = d->src.size[d->src.ndim - 1];
     const CcTensorDesc *each = d->kind == CC_PRIM_DECONV ? &d->src : &d->dst;
     for (int i = 0; i < each->ndim; i++) work *= each->size[i];
     for (int i = 1; d->kind >= CC_PRIM_CONV && i < d->weights.ndim; i++)

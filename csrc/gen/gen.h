@@ -39,7 +39,7 @@ typedef struct CcTarget {
 
 /* Bytes of a partial result of one row; of a scratch line. n as in the argument; elements: of a row. */
 int64_t cc_gen_state_bytes(const CcLoop *loop, int64_t n);
-int64_t cc_gen_scratch_bytes(const CcLoop *loop, int64_t elements);
+int64_t cc_gen_scratch_bytes(const CcLoop *loop, int64_t n, int64_t elements);
 
 /* LLVM IR of a kernel `void name(ptr arg)`. -1 with *err set where the target can't. */
 CC_MUST int cc_gen_llvm(const CcLoop *loop, const CcTarget *target, const char *name, CcSbuf *out,

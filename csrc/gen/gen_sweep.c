@@ -41,8 +41,10 @@ int64_t cc_gen_state_bytes(const CcLoop *loop, int64_t n) {
     return ((loop->columns ? n : 0) + MAX_LANES) * SLOT * reductions;
 }
 
-int64_t cc_gen_scratch_bytes(const CcLoop *loop, int64_t elements) {
-    return loop->columns ? elements * MAX_COPIES * 64 : elements * SLOT + MAX_LANES * SLOT;
+/* By columns a line has a vector (of at most 64 bytes) for each element of a column, or as many as are made at once. */
+int64_t cc_gen_scratch_bytes(const CcLoop *loop, int64_t n, int64_t elements) {
+    if (!loop->columns) return elements * SLOT + MAX_LANES * SLOT;
+    return elements * CC_MAX(64, CC_MIN(64 * MAX_COPIES, n * SLOT));
 }
 
 static CcDtype dtype_of(const Sweep *s, int node) { return (CcDtype)s->loop->node[node].dtype; }

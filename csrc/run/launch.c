@@ -8,7 +8,8 @@
 enum {
     GRAIN = 40000, /* additions that are worth a thread */
     PIECE = 512,   /* rows are cut at multiples of this many elements, */
-    COLUMNS = 64   /* blocks of columns at this many */
+    COLUMNS = 64,  /* blocks of columns at this many */
+    KEEP = 1 << 22 /* bytes of scratch memory that a thread keeps between calls */
 };
 
 typedef struct Job {
@@ -41,8 +42,17 @@ static char *get_scratch(size_t n) {
     return scratch.at;
 }
 
+static void trim_scratch(void) {
+    if (scratch.n <= KEEP) return;
+    free(scratch.at);
+    scratch.at = NULL;
+    scratch.n = 0;
+    pthread_setspecific(scratch_key, NULL);
+}
+
+/* Without memory for its scratch lines a kernel can't run. */
 static void call(const CcLaunch *launch, const CcKernelArg *arg) {
-    if (launch->fn) launch->fn(arg);
+    if (launch->fn && (!launch->kept || arg->scratch)) launch->fn(arg);
     else cc_gen_ref(launch->loop, arg);
 }
 
@@ -78,7 +88,7 @@ static void begin_argument(const Job *job, CcKernelArg *arg) {
     arg->pieces = job->pieces;
     arg->state = job->state;
     arg->state_bytes = job->state_bytes;
-    arg->scratch_bytes = job->launch->kept ? cc_gen_scratch_bytes(loop, job->launch->count) : 0;
+    arg->scratch_bytes = job->launch->kept ? cc_gen_scratch_bytes(loop, arg->n, job->launch->count) : 0;
     arg->scratch = job->launch->kept ? get_scratch((size_t)(arg->scratch_bytes * job->launch->kept)) : NULL;
 }
 
@@ -103,6 +113,7 @@ static void run_units(void *ctx, int64_t begin, int64_t end) {
         }
         call(job->launch, &arg);
     }
+    if (job->launch->kept) trim_scratch();
 }
 
 static void finish_rows(const Job *job) {
@@ -165,7 +176,9 @@ void cc_launch_at(const CcLaunch *launch, char *const *at) {
     if (!job.partial && (!loop->reduces || loop->columns)) cut_lanes(&job, parts);
     if (parts > 1) cc_omp_run(run_units, &job, job.rows * job.pieces, parts);
     else run_units(&job, 0, job.rows * job.pieces);
-    if (job.partial) finish_rows(&job);
+    if (!job.partial) return;
+    finish_rows(&job);
+    trim_scratch();
 }
 
 int cc_launch_run(const CcLaunch *launch, const CcHost *host, CcErr *err) {

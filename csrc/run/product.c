@@ -17,8 +17,7 @@ enum {
     TURN_MAX_WEIGHTS = 1 << 20,
     /* Elements of a result that are worth writing back: 32x512x10 of a turned source took 7.4 us,
      * 3.6 the other way round. */
-    BACK_MAX = 1024,
-    SPREAD_GRAIN = 1 << 16 /* elements that a second thread is not worth its barrier for */
+    BACK_MAX = 1024
 };
 
 typedef struct CcProduct {
@@ -26,9 +25,7 @@ typedef struct CcProduct {
     CcPacked *packed; /* of frozen weights, else NULL */
     int src, weights, bias, dst, post[CC_DNNL_MAX_POST], n_post; /* values; -1: none */
     bool turned, back;   /* dst is made transposed; and then written back as it should be */
-    bool softmax;        /* no product, but softmax of src over its last dim */
-    int64_t rows, cols;  /* turned: of the transposed dst, whose rows are first filled with their
-                            bias; softmax: of dst */
+    int64_t rows, cols;  /* turned: of the transposed dst, whose rows are first filled with their bias */
     int64_t src_at, weights_at, bias_at, post_at[CC_DNNL_MAX_POST]; /* bytes: they may be windows */
 } CcProduct;
 
@@ -149,28 +146,8 @@ static void turn(CcPrimDesc *d, CcProduct *product) {
     product->post[product->n_post++] = -1;
 }
 
-/* softmax over the last dim: its values side by side, rows at one distance. -1: not for oneDNN. */
-static int describe_softmax(const CcGraph *g, const CcNode *n, CcPrimDesc *d, CcProduct *product) {
-    const CcOperand *x = cc_prim_operand(g, n, 0), *dim = cc_prim_operand(g, n, 1);
-    if (!x || !dim || x->kind != CC_IN_VALUE || dim->kind != CC_IN_INT) return -1;
-    const CcType *s = &g->val.at[x->value].type, *o = &g->val.at[n->out0].type;
-    if (!cc_prim_plain(s) || !cc_prim_plain(o) || !cc_type_contiguous(s) || !cc_type_contiguous(o) ||
-        cc_turned(&g->val.at[n->out0]) || !cc_type_same_shape(s, o) ||
-        (dim->i != -1 && dim->i != s->ndim - 1))
-        return -1;
-    *d = (CcPrimDesc){.kind = CC_PRIM_SOFTMAX, .src = cc_prim_desc(s), .dst = cc_prim_desc(o)};
-    if (s->ndim > 1 && !(flatten(&d->src) && flatten(&d->dst))) return -1;
-    product->src = x->value;
-    product->weights = product->bias = -1;
-    product->softmax = true;
-    product->cols = d->dst.size[d->dst.ndim - 1];
-    product->rows = cc_type_numel(o) / product->cols;
-    return 0;
-}
-
 /* The product alone. -1: not for oneDNN. */
 static int describe(const CcGraph *g, const CcNode *n, CcPrimDesc *d, CcProduct *product) {
-    if (n->op == CC_OP_softmax) return describe_softmax(g, n, d, product);
     const Roles *roles = roles_of(n);
     if (!roles) return -1;
     const CcOperand *src = cc_prim_operand(g, n, roles->src), *weights = cc_prim_operand(g, n, roles->weights);
@@ -261,7 +238,6 @@ static int add_post(const CcGraph *g, const CcNode *last, const CcNode *n, CcPri
                     CcProduct *product) {
     int kind = cc_prim_unary((CcOpId)n->op);
     float scale = 0;
-    if (d->kind == CC_PRIM_SOFTMAX) return -1;
     if (n->op == CC_OP_add || n->op == CC_OP_mul) kind = n->op == CC_OP_add ? CC_POST_ADD : CC_POST_MUL;
     if (scale_of(g, n, last->out0, &scale)) kind = CC_POST_SCALE;
     /* For batches with gaps in memory oneDNN takes a path whose post-ops are slow: 128 products of
@@ -360,35 +336,6 @@ static int run_turned(const CcProduct *product, CcPrimCall *call, CcErr *err) {
     return status;
 }
 
-typedef struct Rows {
-    float *at;
-    int64_t cols;
-} Rows;
-
-/* A row with a NaN or +inf in it is NaN throughout in eager; oneDNN leaves NaN where that stood only (any order of its
- * vectors: seen at one place or more), and 0 elsewhere. */
-static void spread_nan(void *ctx, int64_t begin, int64_t end) {
-    const Rows *rows = ctx;
-    for (int64_t r = begin; r < end; r++) {
-        float *row = rows->at + r * rows->cols;
-        int64_t i = 0;
-        int nan[TURN_LANES] = {0}, any = 0;
-        for (; i + TURN_LANES <= rows->cols; i += TURN_LANES)
-            for (int k = 0; k < TURN_LANES; k++) nan[k] |= row[i + k] != row[i + k];
-        for (; i < rows->cols; i++) any |= row[i] != row[i];
-        for (int k = 0; k < TURN_LANES; k++) any |= nan[k];
-        for (i = 0; any && i < rows->cols; i++) row[i] = NAN;
-    }
-}
-
-static int run_softmax(const CcProduct *product, const CcPrimCall *call, CcErr *err) {
-    if (cc_dnnl_run(product->prim, call, err) < 0) return -1;
-    Rows rows = {call->dst, product->cols};
-    const bool small = product->rows * product->cols < SPREAD_GRAIN;
-    cc_omp_run(spread_nan, &rows, product->rows, small ? 1 : cc_omp_width());
-    return 0;
-}
-
 static int run(const void *work, const CcHost *host, CcErr *err) {
     const CcProduct *p = work;
     CcPrimCall call = {.src = cc_prim_data(host, p->src, p->src_at),
@@ -396,11 +343,10 @@ static int run(const void *work, const CcHost *host, CcErr *err) {
                          .bias = cc_prim_data(host, p->bias, p->bias_at)};
     for (int i = 0; i < p->n_post; i++) call.post[i] = cc_prim_data(host, p->post[i], p->post_at[i]);
     call.dst = host->make(host->ctx, p->dst);
-    if (!call.src || (!call.weights && !p->softmax) || !call.dst)
+    if (!call.src || !call.weights || !call.dst)
         return cc_err_set(err, CC_E_HOST, "no memory for value %d", p->dst);
     cc_prim_version(&call, p->packed, host, p->weights);
     if (p->turned) return run_turned(p, &call, err);
-    if (p->softmax) return run_softmax(p, &call, err);
     return cc_dnnl_run(p->prim, &call, err);
 }
 
