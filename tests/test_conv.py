@@ -252,6 +252,44 @@ def test_batch_norm_is_part_of_the_convolution():
         assert kinds(model(nn.Conv2d(16, 24, 3, bias=False), bn), randn(2, 16, 9, 9)) == ["conv"]
 
 
+NORMS = {
+    "vectors": ((32, 24), {}),
+    "sequences": ((4, 24, 9), {}),
+    "images": ((2, 24, 7, 5), {}),
+    "channels last": ((2, 24, 7, 5), {}),
+    "volumes": ((2, 24, 3, 4, 5), {}),
+    "not affine": ((2, 24, 7, 5), {"affine": False}),
+    "doubles": ((2, 24, 7), {}),
+    "bfloat16": ((2, 24, 7), {}),
+    "empty": ((0, 24, 7, 5), {}),
+}
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_batch_norm_alone_is_pointwise(name):
+    shape, kw = NORMS[name]
+    kind = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}[len(shape)]
+    bn = kind(24, **kw).eval()
+    for i, t in enumerate([bn.running_mean, bn.running_var, *bn.parameters()]):
+        t.data.copy_(randn(24, seed=i).abs() + 0.1 * i)
+    x = randn(*shape)
+    x.view(-1)[:3] = torch.tensor([float("inf"), float("nan"), -0.0])[: x.numel()]
+    x = {"channels last": last, "doubles": torch.Tensor.double, "bfloat16": torch.Tensor.bfloat16}.get(name, lambda t: t)(x)
+    bn = bn.to(x.dtype)
+    if name == "bfloat16":
+        kinds(lambda t: torch.relu(bn(t * 1)), x)
+    else:
+        assert kinds(lambda t: torch.relu(bn(t * 1)), x) == ["kernel"]
+
+
+def test_batch_norm_before_the_convolution():
+    """As in DenseNet: norm and relu are one kernel between two convolutions, channels innermost."""
+    torch.manual_seed(5)
+    net = nn.Sequential(nn.Conv2d(3, 32, 3), nn.MaxPool2d(2), nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, 16, 1)).eval()
+    net[2].running_var.uniform_(0.5, 2)
+    assert kinds(net, randn(2, 3, 16, 16)) == ["conv", "pool", "kernel", "conv"]
+
+
 def test_batch_norm_statistics_change():
     net = model(nn.Conv2d(4, 8, 3), norm(8))
     compiled, x = ccompile.compile(net), randn(1, 4, 6, 6)

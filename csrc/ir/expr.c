@@ -103,7 +103,7 @@ static int word_length(const char *s) {
 
 static int operand(Parser *p, bool as_bool) {
     const char letter = peek(p);
-    if (letter < 'a' || letter > 'e') return fail(p, "an operand is missing");
+    if (letter < 'a' || letter > 'f') return fail(p, "an operand is missing");
     p->at++;
     int dflt = -1;
     if (take(p, '=')) {

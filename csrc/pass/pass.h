@@ -29,6 +29,7 @@ CcGraph *cc_attend_graph(const CcGraph *g, const CcGroupRules *rules); /* attent
 CcGraph *cc_values_graph(const CcGraph *g, const CcGroupRules *rules); /* amax for max without its indices */
 CcGraph *cc_narrow_graph(const CcGraph *g, const CcGroupRules *rules); /* only the part that a later select keeps */
 CcGraph *cc_fold_graph(const CcGraph *g, const CcGroupRules *rules);   /* convolutions do the padding before them */
+CcGraph *cc_norms_graph(const CcGraph *g, const CcGroupRules *rules);  /* batch norm is pointwise */
 CcGraph *cc_views_graph(const CcGraph *g, const CcGroupRules *rules);  /* views are windows */
 CcGraph *cc_turn_graph(const CcGraph *g, const CcGroupRules *rules);   /* products column by column */
 CcGraph *cc_layout_graph(const CcGraph *g, const CcGroupRules *rules); /* channels innermost between convolutions */
