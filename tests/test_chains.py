@@ -271,7 +271,6 @@ def test_chains(shape, inputs, wanted, mask):
                 check(x, y, r, eps, size, exact[place], f"{text}, call {seed}, value {place}")
 
 
-@pytest.mark.xfail(strict=True, reason="the view is dropped, and its product, which oneDNN refuses late, goes to the host without it")
 def test_view_before_a_refused_product():
     x, w = Maker(f32, 1).x(4, 6), Maker(f32, 2).x(1, 6)
 

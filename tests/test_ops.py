@@ -441,7 +441,6 @@ def test_aliasing(fn, shapes, dtype):
         Compare(4, True).go(*past[-1], f"after a write to tensor {k}")
 
 
-@pytest.mark.xfail(strict=True, reason="loop/build.c casts a 0-dim operand to the half dtype; eager keeps it in f32")
 @pytest.mark.parametrize("fn", [torch.mul, torch.div, torch.floor_divide])
 def test_half_with_wide_scalar_tensor(fn):
     for dtype in (bf16, f16):

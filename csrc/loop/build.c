@@ -245,8 +245,12 @@ static int number_node(Build *b, const CcOperand *o, CcDtype dt, bool round_firs
     return fits(dt, o->i) ? konst_int(b, dt, o->i) : refuse(b, "a number outside of its dtype");
 }
 
-static int operand_node(Build *b, const CcOperand *o, CcDtype dt, bool round_first) {
+/* `wide`: a tensor without dims is not rounded to half precision first. */
+static int operand_node(Build *b, const CcOperand *o, CcDtype dt, bool round_first, bool wide) {
     if (o->kind != CC_IN_VALUE) return number_node(b, o, dt, round_first);
+    const CcType *t = &b->g->val.at[o->value].type;
+    if (wide && is_half(dt) && t->ndim == 0 && kind_of((CcDtype)t->dtype) == 'f')
+        return cast(b, value_node(b, o->value), CC_DT_F32);
     return cast(b, cast(b, value_node(b, o->value), dt), compute_type(dt));
 }
 
@@ -292,10 +296,11 @@ static CcDtype type_by_rule(Build *b, const CcNode *n) {
 
 static int expr_node(Build *b, const CcNode *n, const CcExprNode *x, CcDtype dt, const int *at) {
     const CcOperand *o = x->arg < n->n_in ? &b->g->operand.at[n->in0 + x->arg] : NULL;
-    const bool round_first = strchr(cc_op_info((CcOpId)n->op)->promote, '~') != NULL;
+    const char *rule = cc_op_info((CcOpId)n->op)->promote;
+    const bool round_first = strchr(rule, '~') != NULL, wide = x->arg == 1 && strchr(rule, '^') != NULL;
     switch (x->kind) {
     case CC_X_ARG:
-        if (o && o->kind != CC_IN_NONE) return operand_node(b, o, dt, round_first);
+        if (o && o->kind != CC_IN_NONE) return operand_node(b, o, dt, round_first, wide);
         return x->dflt >= 0 ? at[x->dflt] : refuse(b, "an operand is missing");
     case CC_X_BOOL_ARG:
         if (!o || o->kind == CC_IN_NONE) return refuse(b, "an operand is missing");

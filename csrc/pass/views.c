@@ -165,6 +165,7 @@ static bool only_shape(const CcGraph *g, const CcNode *n, const int *uses) {
 static void absorb(CcGraph *out, CcNode *view) {
     const int product = out->val.at[operand(out, view, 0)->value].def;
     out->node.at[product].out0 = view->out0;
+    out->node.at[product].rewritten = true; /* the host would make the other shape */
     out->val.at[view->out0].def = product;
     view->n_out = 0;
 }
@@ -172,9 +173,13 @@ static void absorb(CcGraph *out, CcNode *view) {
 /* Everything that names a value which is now another one, or a window. Windows of before (pass/narrow.c) may look into a
  * new one. n: the values that `same` knows. */
 static void follow(CcGraph *out, const int *same, int n) {
-    for (int i = 0; i < out->operand.n; i++)
-        if (out->operand.at[i].kind == CC_IN_VALUE)
-            out->operand.at[i].value = same[out->operand.at[i].value];
+    for (int i = 0; i < out->node.n; i++)
+        for (int k = 0; k < out->node.at[i].n_in; k++) {
+            CcOperand *o = &out->operand.at[out->node.at[i].in0 + k];
+            if (o->kind != CC_IN_VALUE || o->value >= n || same[o->value] == o->value) continue;
+            o->value = same[o->value];
+            out->node.at[i].rewritten = true; /* the host would look for the view */
+        }
     for (int v = 0; v < out->val.n; v++) {
         CcVal *window = &out->val.at[v];
         if (!window->window_of || window->window_of > n) continue;
