@@ -1,9 +1,9 @@
-"""Attention: the fused kernel against torch's own (eager F.scaled_dot_product_attention) and against what is written out.
+"""Attention: the fused kernel against torch's own (eager F.scaled_dot_product_attention) and what is written out.
 
     python benchmarks/bench_attention.py [--seconds 1] [--threads 2] [--json]
 
-Each row is one call of a compiled function beside the eager one, in alternating blocks in one process; a time is the least
-of its samples. "written" is softmax(q @ k^T * scale, masked) @ v with heads put back, as models without the op do it."""
+Each row is one call of a compiled function beside the eager one, in alternating blocks in one process; a time is the
+least of its samples. "written" is softmax(q @ k^T * scale, masked) @ v with heads put back."""
 
 import argparse
 import json
@@ -56,7 +56,8 @@ def written(q, k, v, m):
 def measure(row, seconds):
     b, h, tq, tk, d, mask, hk = row
     args = tensors(*row)
-    found = {"bench": "attention", "shape": [b, h, tq, tk, d], "mask": mask, "kv_heads": hk, "threads": torch.get_num_threads()}
+    shape = [b, h, tq, tk, d]
+    found = {"bench": "attention", "shape": shape, "mask": mask, "kv_heads": hk, "threads": torch.get_num_threads()}
     ways = {"sdpa": sdpa(mask == "causal", hk != h)}
     if mask != "causal" and hk == h:
         ways["written"] = written
@@ -70,6 +71,17 @@ def measure(row, seconds):
     return found
 
 
+def title(row):
+    kept = f" ({row[6]} kv)" if row[6] != row[1] else ""
+    return ", ".join(map(str, row[:5])) + kept
+
+
+def cells(r, way):
+    if f"{way}_ms" not in r:
+        return "– | – | –"
+    return f"{r[f'{way}_eager_ms']} | {r[f'{way}_ms']} | {r[f'{way}_speedup']}x"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=1.0)
@@ -78,15 +90,14 @@ def main() -> int:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     if not args.json:
-        print("| B, H, rows, keys, depth | mask | eager ms | ours ms | speed-up | written eager ms | ours ms | speed-up |")
+        print("| B, H, rows, keys, depth | mask | eager ms | ours ms | speed-up | written: eager | ours | speed-up |")
         print("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     for row in ROWS:
         r = measure(row, args.seconds)
         if args.json:
             print(json.dumps(r), flush=True)
             continue
-        cells = [f"{r[f'{way}_eager_ms']} | {r[f'{way}_ms']} | {r[f'{way}_speedup']}x" if f"{way}_ms" in r else "– | – | –" for way in ("sdpa", "written")]
-        print(f"| {', '.join(map(str, r['shape']))}{f' ({row[6]} kv)' if row[6] != row[1] else ''} | {row[5] or ''} | {' | '.join(cells)} |", flush=True)
+        print(f"| {title(row)} | {row[5] or ''} | {cells(r, 'sdpa')} | {cells(r, 'written')} |", flush=True)
     return 0
 
 

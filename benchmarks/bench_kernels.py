@@ -2,8 +2,8 @@
 
     python benchmarks/bench_kernels.py [--threads 1] [--inductor] [--seconds 0.3] [NAME ...]
 
-Best time of a call, in blocks that alternate; `--inductor` adds torch.compile (it needs a C++ compiler). Both sides make
-their result anew in each call. A first column above 1 means that ours is faster."""
+Best time of a call, in blocks that alternate; `--inductor` adds torch.compile (it needs a C++ compiler). Both sides
+make their result anew in each call. A first column above 1 means that ours is faster."""
 
 from __future__ import annotations
 
@@ -94,7 +94,8 @@ def main() -> None:
                 sides["inductor"] = torch.compile(fn)
             best = measure(sides, args, options.seconds)
             ours = best["ours"]
-            row = f"{name:20} {'x'.join(map(str, size)):>11} {ours * 1e6:10.1f} {best['eager'] * 1e6:10.1f} {best['eager'] / ours:10.2f}"
+            eager, shape = best["eager"], "x".join(map(str, size))
+            row = f"{name:20} {shape:>11} {ours * 1e6:10.1f} {eager * 1e6:10.1f} {eager / ours:10.2f}"
             if options.inductor:
                 row += f" {best['inductor'] * 1e6:11.1f} {best['inductor'] / ours:13.2f}"
             print(row, flush=True)

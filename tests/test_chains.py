@@ -12,7 +12,6 @@ import os
 import warnings
 
 import ccompile
-import pytest
 import torch
 import torch.nn.functional as F
 from conftest import Walk, replaying
