@@ -837,6 +837,16 @@ def dims(mask, x):
     return [d for d in range(x.dim()) if mask >> (x.dim() - 1 - d) & 1]
 
 
+def sizes(s):
+    """view_as and its like have a tensor that says the shape."""
+    return s[0].shape if torch.is_tensor(s[0]) else s
+
+
+def reshaped(a, s, f):
+    """flatten has a row in common with it; its operands are the first and the last dim."""
+    return a.flatten(*s) if not torch.is_tensor(s[0]) and s in ((0, -1), (1, -1)) else f(a, sizes(s))
+
+
 def by_dims(f):
     return lambda x, mask, *rest: f(x, dims(mask, x), *rest)
 
@@ -855,7 +865,7 @@ REPLAY = {
     "relu6": torch.nn.functional.relu6, "leaky_relu": N.leaky_relu, "elu": N.elu, "gelu": N.gelu,
     "gelu_tanh": lambda a: N.gelu(a, approximate="tanh"), "silu": N.silu, "mish": N.mish, "softplus": N.softplus,
     "hardtanh": N.hardtanh, "hardsigmoid": N.hardsigmoid, "hardswish": N.hardswish, "logsigmoid": N.log_sigmoid,
-    "reshape": lambda a, *size: F.flatten(a, *size) if size == (1, -1) else a.reshape(size),
+    "reshape": lambda a, *s: reshaped(a, s, torch.Tensor.reshape),
     "cat": lambda *a: F.cat(a[:-1], a[-1]), "stack": lambda *a: F.stack(a[:-1], a[-1]),
     "lshift": F.bitwise_left_shift, "rshift": F.bitwise_right_shift, "linear": N.linear,
     "attention": lambda q, k, v, m, c, s, g: N.scaled_dot_product_attention(q, k, v, m, 0.0, c, scale=s, enable_gqa=g),
@@ -869,8 +879,9 @@ REPLAY = {
     "addcdiv": lambda a, b, c, d=1: torch.addcdiv(a, b, c, value=d),
     "bitwise_and": lambda a, b: a & b, "bitwise_or": lambda a, b: a | b, "bitwise_xor": lambda a, b: a ^ b,
     "mul": lambda a, b: a * b, "copy": torch.clone,
-    "view": lambda a, *s: a.flatten(*s) if s in ((0, -1), (1, -1)) else a.view(*s), "permute": lambda a, *d: a.permute(*d),
-    "expand": lambda a, *s: a.expand(*s), "slice": torch.narrow,
+    "view": lambda a, *s: reshaped(a, s, torch.Tensor.view),
+    "permute": lambda a, *d: a.permute(*d) if d else a.t(),
+    "expand": lambda a, *s: a.expand(*sizes(s)), "slice": torch.narrow,
     "conv": lambda x, w, b, *i: replay_conv(x, w, b, *lists(x, i, 3)),
     "conv_transpose": lambda x, w, b, *i: replay_conv_transpose(x, w, b, i),
     "max_pool": lambda x, *i: replay_pool(getattr(F, f"max_pool{x.dim() - 2}d"), *lists(x, i, 4)),
@@ -1002,7 +1013,8 @@ def cases():
                 ("view", x.view, (-1,), {}), ("view", M.reshape, (x, (3, 8)), {}), ("view", F.reshape, (x, (3, 8)), {}),
                 ("view", F.flatten, (a,), {"start_dim": 1}), ("reshape", a.mT.reshape, (3, -1), {}), ("reshape", F.reshape, (a.mT, (18, 4)), {}),
                 ("reshape", F.flatten, (a.mT, 1), {}), ("view", M.flatten, (a,), {}), ("transpose", a.transpose, (1, 2), {}),
-                ("transpose", F.transpose, (a,), {"dim0": 0, "dim1": -1}), ("permute", a.permute, (2, 0, 1), {}),
+                ("transpose", F.transpose, (a,), {"dim0": 0, "dim1": -1}), ("permute", a.permute, (2, 0, 1), {}), ("permute", x.t, (), {}), ("permute", F.t, (w,), {}),
+                ("view", x.view_as, (torch.empty(2, 12),), {}), ("reshape", a.mT.reshape_as, (torch.empty(18, 4),), {}), ("expand", bias.expand_as, (torch.empty(2, 5),), {}),
                 ("permute", F.permute, (a, (2, 0, 1)), {}), ("expand", bias.expand, (2, 5), {}), ("expand", bias.expand, (2, -1), {}),
                 ("unsqueeze", F.unsqueeze, (x, 0), {}), ("squeeze", a[:1].squeeze, (0,), {}), ("select", x.select, (0, 2), {}),
                 ("cat", F.cat, ([x, y],), {}), ("cat", F.concat, ((x, y), -1), {}), ("cat", F.concatenate, ([x],), {"dim": 1}),

@@ -73,6 +73,14 @@ typedef struct CcFlashCall {
 } CcFlashCall;
 CC_MUST int cc_flash_run(const CcFlash *flash, const CcFlashCall *call, CcErr *err); /* any thread; -1: no memory */
 
+/* ---- gemv.c: weights times one vector ---- */
+typedef struct CcGemv {
+    int64_t n, k;     /* outputs; elements of x, which lie side by side, as do y's and the bias' */
+    int64_t row, col; /* strides of the weights [n, k]; one of them is 1 */
+} CcGemv;
+bool cc_gemv_can(const CcGemv *g);
+void cc_gemv_run(const CcGemv *g, const float *w, const float *x, const float *bias, float *y); /* bias may be NULL */
+
 /* ---- dnnl.c: oneDNN. All f32. ---- */
 enum { CC_DNNL_MAX_POST = 6, CC_DNNL_MAX_NDIM = 6, CC_DNNL_SPATIAL = 3 };
 typedef enum CcPrimKind {

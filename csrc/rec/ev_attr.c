@@ -147,7 +147,10 @@ static CcGo tensor_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, Py
         }
         const CcRecFrame *f = cc_rec_frame(rec, act);
         if (rec->trace->graph->node.n != f->call_nodes) return CC_OK;   /* a Python property recorded its own nodes */
-        const CcCallSpec spec = {.form = CC_F_GETATTR, .target = name, .in = &o, .n = 1, .name = PyUnicode_AsUTF8(name)};
+        CcBound bound;
+        const bool bound_too = cc_bind_attr(o, PyUnicode_AsUTF8(name), &bound) == 0;
+        const CcCallSpec spec = {.form = CC_F_GETATTR, .target = name, .in = &o, .n = 1, .name = PyUnicode_AsUTF8(name),
+                                 .bound = bound_too ? &bound : NULL};
         return cc_node_add(rec, act, &spec, v);
     }
     const int source = cc_value_source(rec, o);

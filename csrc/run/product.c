@@ -5,8 +5,6 @@
 #include "run_int.h"
 
 enum {
-    GEMV_BY_HOST = 1 << 17, /* elements of weights from which a product of one row is left to the
-                               host */
     /* Where the turned product gains, measured on Zen 4 (avx512) with 1 and 2 threads: oneDNN pads
      * its rows to vectors. 32x512x512 took 167 and 86 us against 147 and 75, 16x512x512 95 and 50
      * against 74 and 38; with 24 rows 131 against 146 and with 8 59 against 74 (one thread);
@@ -23,6 +21,8 @@ enum {
 typedef struct CcProduct {
     CcPrim *prim;
     CcPacked *packed; /* of frozen weights, else NULL */
+    bool single;      /* one row: by gemv */
+    CcGemv gemv;
     int src, weights, bias, dst, post[CC_DNNL_MAX_POST], n_post; /* values; -1: none */
     bool turned, back;   /* dst is made transposed; and then written back as it should be */
     int64_t rows, cols;  /* turned: of the transposed dst, whose rows are first filled with their bias */
@@ -146,6 +146,18 @@ static void turn(CcPrimDesc *d, CcProduct *product) {
     product->post[product->n_post++] = -1;
 }
 
+/* A product of one row reads its weights as they lie. */
+static bool one_row(const CcPrimDesc *d, CcGemv *g) {
+    const int r = d->src.ndim - 2, c = d->src.ndim - 1;
+    for (int i = 0; i < r; i++)
+        if (d->dst.size[i] != 1 || d->weights.size[i] != 1) return false;
+    if (d->dst.size[r] != 1 || (d->src.size[c] > 1 && d->src.stride[c] != 1)) return false;
+    *g = (CcGemv){.n = d->weights.size[c], .k = d->weights.size[r], .row = d->weights.stride[c], .col = d->weights.stride[r]};
+    if (g->n == 1) g->row = g->col == 1 ? g->k : 1; /* a dim of size 1 may have any stride */
+    if (g->k == 1) g->col = g->row == 1 ? g->n : 1;
+    return cc_gemv_can(g);
+}
+
 /* The product alone. -1: not for oneDNN. */
 static int describe(const CcGraph *g, const CcNode *n, CcPrimDesc *d, CcProduct *product) {
     const Roles *roles = roles_of(n);
@@ -184,13 +196,6 @@ static int describe(const CcGraph *g, const CcNode *n, CcPrimDesc *d, CcProduct 
     if (d->src.size[c] != d->weights.size[r] || d->dst.size[r] != d->src.size[r] ||
         d->dst.size[c] != d->weights.size[c])
         return -1;
-    /* One row times large weights is bound by reading them. oneDNN first packs plain weights, MKL's
-     * gemv does not: 1x512x512 took 34 us against 24, 1x768x3072 410 against 220 (measured on Zen
-     * 4, one thread). */
-    int64_t rows = 1;
-    for (int i = 0; i <= r; i++) rows *= d->dst.size[i];
-    if (rows == 1 && !g->val.at[src->value].window_of &&
-        d->weights.size[r] * d->weights.size[c] >= GEMV_BY_HOST) return -1;
     if (bias && bias->kind != CC_IN_NONE) {
         product->bias = bias->value;
         if (bias->kind != CC_IN_VALUE || set_bias(g, bias, &d->bias, &d->dst) < 0) return -1;
@@ -198,6 +203,7 @@ static int describe(const CcGraph *g, const CcNode *n, CcPrimDesc *d, CcProduct 
     product->back = !turned && n->op == CC_OP_linear && cc_turned(&g->val.at[src->value]) &&
                  d->dst.ndim == 2 && d->dst.size[0] * d->dst.size[1] <= BACK_MAX;
     if (turned || product->back) turn(d, product);
+    else if (one_row(d, &product->gemv)) product->single = true;
     else if (cc_prim_frozen(g, product->weights) && d->weights.ndim == 2) d->weights.form = CC_FORM_ANY;
     return 0;
 }
@@ -236,6 +242,7 @@ static bool scale_of(const CcGraph *g, const CcNode *n, int value, float *scale)
 
 static int add_post(const CcGraph *g, const CcNode *last, const CcNode *n, CcPrimDesc *d,
                     CcProduct *product) {
+    if (product->single) return -1;
     int kind = cc_prim_unary((CcOpId)n->op);
     float scale = 0;
     if (n->op == CC_OP_add || n->op == CC_OP_mul) kind = n->op == CC_OP_add ? CC_POST_ADD : CC_POST_MUL;
@@ -310,6 +317,7 @@ static void *build(const CcGraph *g, const int *nodes, int n, CcArena *arena, Cc
     product->weights_at = cc_prim_base(g, &product->weights);
     product->bias_at = cc_prim_base(g, &product->bias);
     for (int i = 0; i < product->n_post; i++) product->post_at[i] = cc_prim_base(g, &product->post[i]);
+    if (product->single) return product;
     product->prim = cc_dnnl_get(&d, err);
     if (!product->prim) return NULL;
     if (d.weights.form == CC_FORM_ANY) product->packed = cc_packed_new();
@@ -345,6 +353,10 @@ static int run(const void *work, const CcHost *host, CcErr *err) {
     call.dst = host->make(host->ctx, p->dst);
     if (!call.src || !call.weights || !call.dst)
         return cc_err_set(err, CC_E_HOST, "no memory for value %d", p->dst);
+    if (p->single) {
+        cc_gemv_run(&p->gemv, call.weights, call.src, call.bias, call.dst);
+        return 0;
+    }
     cc_prim_version(&call, p->packed, host, p->weights);
     if (p->turned) return run_turned(p, &call, err);
     return cc_dnnl_run(p->prim, &call, err);

@@ -323,6 +323,12 @@ int cc_bind_binop(CcBinop op, bool inplace, PyObject *a, PyObject *b, CcBound *o
     return bind_two(B.binop[op], a, b, out);
 }
 
+int cc_bind_attr(PyObject *tensor, const char *name, CcBound *out) {
+    out->op = strcmp(name, "T") == 0 || strcmp(name, "mT") == 0 ? CC_OP_permute : CC_OP_host;
+    out->n = 0;
+    return out->op != CC_OP_host && cc_tens_plain(tensor) && put_tensor(out, tensor) ? 0 : -1;
+}
+
 int cc_bind_unary(int op, PyObject *a, CcBound *out) {
     out->op = op == '-' ? B.neg : op == '~' ? B.invert : CC_OP_host;
     out->n = 0;

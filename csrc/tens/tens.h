@@ -99,6 +99,7 @@ typedef struct CcBound {
 int cc_bind_call(PyObject *callable, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, CcBound *out);
 int cc_bind_binop(CcBinop op, bool inplace, PyObject *a, PyObject *b, CcBound *out);
 int cc_bind_unary(int op, PyObject *a, CcBound *out);
+int cc_bind_attr(PyObject *tensor, const char *name, CcBound *out);
 int cc_bind_getitem(PyObject *tensor, PyObject *key, CcBound *out);
 int cc_bind_compare(int op, PyObject *a, PyObject *b, CcBound *out);
 /* Row `row` of binds.def: its op's name (NULL past the end), whether ops.def has it, its callables. */
