@@ -1,5 +1,5 @@
-/* recur: a recurrent layer. Hidden units are taken in blocks of a vector's lanes; of a block all gates lie side by side, so
- * that a step's product and its cell meet in registers and L1.
+/* recur: a recurrent layer. Hidden units are taken in blocks of a vector's lanes; all gates of a block lie together,
+ * so that a step's product and its cell meet in L1.
  *
  *   for chunks of steps:                          as many as have their gates in L2
  *     gates[step][row][block][gate][lane]         = bi + x @ wi^T, all rows at once
@@ -16,8 +16,8 @@ enum {
     MAX_LANES = 16,
     CHUNK = 1 << 17,   /* floats of gates: 512 KB */
     DIRECT_ROWS = 2,   /* so few rows in all are not worth packing for */
-    DIRECT_STEPS = 16, /* nor so many, one by one: they are read as fast (LSTM of 256: 8 steps 0.155 ms, packed 0.174; 64 steps
-                          1.04 and 0.96; Zen 4) */
+    DIRECT_STEPS = 16, /* nor so many, one by one: they are read as fast (LSTM of 256: 8 steps 0.155 ms, packed 0.174;
+                          64 steps 1.04 and 0.96; Zen 4) */
     SMALL = 1 << 19    /* multiplications that a second thread is not worth its barrier for */
 };
 
@@ -84,7 +84,9 @@ typedef struct Layer {
 int cc_recur_gates(CcCell cell) { return cell == CC_CELL_LSTM ? 4 : cell == CC_CELL_GRU ? 3 : 1; }
 
 static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
-static int64_t units_of(const Layer *l, int64_t block) { return CC_MIN(l->k->lanes, l->r->hidden - block * l->k->lanes); }
+static int64_t units_of(const Layer *l, int64_t block) {
+    return CC_MIN(l->k->lanes, l->r->hidden - block * l->k->lanes);
+}
 static int parts_for(int64_t work) { return work < SMALL ? 1 : cc_omp_width(); }
 
 /* Steps of a chunk. */
@@ -217,7 +219,8 @@ static void run_steps(Layer *l) {
         if (s % most == 0) {
             l->chunk = CC_MIN(most, r->steps - s);
             l->t0 = r->backward ? l->t - l->chunk + 1 : l->t;
-            cc_omp_run(project, l, l->blocks * CC_MIN(l->chunk, r->batch), parts_for(weights * r->in * r->batch * l->chunk));
+            cc_omp_run(project, l, l->blocks * CC_MIN(l->chunk, r->batch),
+                       parts_for(weights * r->in * r->batch * l->chunk));
         }
         cc_omp_run(step, l, l->blocks * l->tiles, parts);
         l->h = l->call->y + l->t * r->y_step;

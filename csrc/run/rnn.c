@@ -1,5 +1,5 @@
-/* rnn: torch.lstm, gru, rnn_tanh and rnn_relu (nn.LSTM and its like), layer by layer. Only f32, without dropout and without
- * projections (LSTM's proj_size).
+/* rnn: torch.lstm, gru, rnn_tanh and rnn_relu (nn.LSTM and its like), layer by layer. Only f32, without dropout and
+ * without projections (LSTM's proj_size).
  *
  *   x [T, B, I] -> layer 0: forwards, backwards -> [T, B, D * H] -> layer 1 ... -> y; h_n, c_n [L * D, B, H] */
 #include "run_int.h"
@@ -78,7 +78,8 @@ static bool read_ends(const CcGraph *g, const CcNode *n, const Roles *r, CcRnn *
     if (!x || !cc_prim_plain(x) || x->ndim != 3) return false;
     *rnn = (CcRnn){.layers = r->layers, .directions = r->directions, .steps = x->size[t], .batch = x->size[b],
                    .in = x->size[2], .x_step = x->stride[t], .x_row = x->stride[b],
-                   .x_col = x->size[2] == 1 ? 1 : x->stride[2], .x = value_of(g, n, 0), .c = -1, .y = n->out0, .last_c = -1};
+                   .x_col = x->size[2] == 1 ? 1 : x->stride[2], .x = value_of(g, n, 0), .c = -1, .y = n->out0,
+                   .last_c = -1};
     const CcType *w = type_of(g, n, r->first + 1);
     if (!w || w->ndim != 2) return false;
     rnn->hidden = w->size[1];
@@ -111,9 +112,10 @@ static bool read_part(const CcGraph *g, const CcNode *n, const Roles *r, const C
     }
     const int64_t wide = rnn->hidden * r->directions; /* a row between layers */
     const bool first = layer == 0, last = layer == r->layers - 1, copied = rnn->x_col != 1;
-    p->recur = (CcRecur){.cell = r->cell, .backward = number % r->directions == 1, .steps = rnn->steps, .batch = rnn->batch,
-                         .in = in, .hidden = rnn->hidden, .wi_row = wi->stride[0], .wh_row = wh->stride[0],
-                         .x_step = first && !copied ? rnn->x_step : in * rnn->batch, .x_row = first && !copied ? rnn->x_row : in,
+    p->recur = (CcRecur){.cell = r->cell, .backward = number % r->directions == 1, .steps = rnn->steps,
+                         .batch = rnn->batch, .in = in, .hidden = rnn->hidden, .wi_row = wi->stride[0],
+                         .wh_row = wh->stride[0], .x_step = first && !copied ? rnn->x_step : in * rnn->batch,
+                         .x_row = first && !copied ? rnn->x_row : in,
                          .y_step = last ? y->stride[r->batch_first] : wide * rnn->batch,
                          .y_row = last ? y->stride[!r->batch_first] : wide};
     p->recur.h_row = type_of(g, n, 1)->stride[1];
@@ -232,7 +234,8 @@ static uint64_t version_of(const CcHost *host, const CcPacked *packed, int value
     return packed ? host->version(host->ctx, value) : CC_NO_VERSION;
 }
 
-static int run_part(const CcRnn *rnn, const CcHost *host, const Ends *e, int number, const float *x, float *y, CcErr *err) {
+static int run_part(const CcRnn *rnn, const CcHost *host, const Ends *e, int number, const float *x, float *y,
+                    CcErr *err) {
     const Part *p = &rnn->part[number];
     const int64_t last = number * rnn->batch * rnn->hidden;
     CcRecurCall call = {.x = x, .h = e->h + number * rnn->h_part, .c = e->c ? e->c + number * rnn->c_part : NULL,
@@ -269,7 +272,8 @@ static int run(const void *work, const CcHost *host, CcErr *err) {
     const CcRnn *rnn = work;
     const size_t bytes = buffer_bytes(rnn);
     Ends e = {0};
-    if (find_ends(rnn, host, &e) < 0) return cc_err_set(err, CC_E_HOST, "no memory for the results of value %d", rnn->x);
+    if (find_ends(rnn, host, &e) < 0)
+        return cc_err_set(err, CC_E_HOST, "no data for the recurrent layers of value %d", rnn->x);
     CcScratch *scratch = cc_scratch_take(rnn->own + bytes * (size_t)buffers(rnn));
     if (!scratch) return cc_err_set(err, CC_E_MEMORY, "no memory for a recurrent layer");
     e.own = scratch->at;
