@@ -912,6 +912,27 @@ def replay_pool(f, x, kernel, stride, *rest):
     return f(x, kernel, stride if all(stride) else kernel, *rest)
 
 
+def recurrent():
+    """Of one layer and two, with biases and without."""
+    x, kw = torch.randn(5, 2, 4), {"bidirectional": True}
+    for op, gates in (("lstm", 4), ("gru", 3), ("rnn_tanh", 1), ("rnn_relu", 1)):
+        f = getattr(F, op)
+        h = torch.randn(2, 2, 3)
+        hx = (h, torch.randn(2, 2, 3)) if op == "lstm" else h
+        weights = [torch.randn(gates * 3, 4), torch.randn(gates * 3, 3), torch.randn(gates * 3), torch.randn(gates * 3)]
+        below = [torch.randn(gates * 3, 3) for _ in range(2)]
+        yield op, f, (x, hx, 2 * weights, True, 1, 0.5, False, True, False), {}
+        yield op, f, (x.transpose(0, 1), hx, [*weights[:2], *below], False, 2, 0.0, False), {"bidirectional": False, "batch_first": True}
+        yield op, f, (x, hx, 2 * weights, True, 1, 0, False), {**kw, "batch_first": False}
+
+
+def replay_recurrent(op, *operands):
+    numbers = operands[-5:]
+    states = 2 if op == "lstm" else 1
+    hx = operands[1:3] if op == "lstm" else operands[1]
+    return getattr(F, op)(operands[0], hx, operands[1 + states : -5], *numbers[:3], False, *numbers[3:])
+
+
 def images():
     """Calls with lists of ints in all their forms."""
     for n, size in ((1, (12,)), (2, (9, 8)), (3, (5, 6, 7))):
@@ -1024,9 +1045,12 @@ def cases():
                 ("split", M.split_with_sizes, (a, [1, 2]), {}), ("split", F.chunk, (a, 2), {"dim": -1}), ("unbind", F.unbind, (a,), {}),
                 ("unbind", M.unbind, (a, 1), {}))
     yield from images()
+    yield from recurrent()
 
 
 def same(a, b):
+    if isinstance(a, tuple):
+        return len(a) == len(b) and all(map(same, a, b))
     return type(a) is type(b) and a.dtype == b.dtype and a.stride() == b.stride() and torch.equal(
         a.nan_to_num() if a.is_floating_point() else a, b.nan_to_num() if b.is_floating_point() else b)
 
@@ -1058,6 +1082,8 @@ def test_bound_operands_replay(tens):
             assert begin is None or [r.storage_offset() for r in results] == begin, where
             continue
         replay = REPLAY.get(op) or getattr(F, op)
+        if op in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
+            replay = functools.partial(replay_recurrent, op)
         result = replay(*got[1])
         if op == "copy":   # its strides are the recorded result's
             result = result.contiguous()
@@ -1067,6 +1093,14 @@ def test_bound_operands_replay(tens):
     cast_and_fill = {"cast", "fill"}
     assert {r[0] for r in tens.bind_rows()} == seen | cast_and_fill
     assert count > 200
+
+
+def test_what_recurrent_rows_leave(tens):
+    """Packed sequences and training, where dropout draws."""
+    x, h, w = torch.randn(5, 4), torch.zeros(1, 2, 3), [torch.randn(12, 4), torch.randn(12, 3)]
+    assert tens.bind(F.lstm, (x, torch.tensor([2, 2, 1]), (h, h), w, False, 1, 0.0, False, False)) is None
+    assert tens.bind(F.lstm, (x[:, None], (h, h), w, False, 1, 0.0, True, False, False)) is None
+    assert tens.bind(F.lstm, (x[:, None], (h, h), w, False, 1, 0.0, False, False, False)) is not None
 
 
 def test_keepdim_and_dtype_are_no_operands(tens):

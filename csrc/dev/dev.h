@@ -45,6 +45,22 @@ void cc_omp_run(void (*work)(void *ctx, int64_t begin, int64_t end), void *ctx, 
                 int parts);
 const char *cc_omp_describe(void);
 
+/* ---- scratch.c ---- */
+typedef struct CcScratch {
+    size_t bytes;
+    _Alignas(64) char at[];
+} CcScratch;
+CcScratch *cc_scratch_take(size_t bytes); /* at least so many, contents undefined; NULL: out of memory */
+void cc_scratch_give(CcScratch *block);   /* NULL is fine */
+void cc_scratch_trim(void);               /* gives back what waits for the next call */
+
+/* ---- packed.c ---- */
+/* Weights in the form that a primitive wants, kept from call to call for as long as they are the same tensor of the same
+ * version. Any thread may use it, also at the same time. */
+typedef struct CcPacked CcPacked;
+CcPacked *cc_packed_new(void);
+void cc_packed_free(CcPacked *packed);
+
 /* ---- flash.c: softmax(q @ k^T * scale, masked) @ v, fused; f32 ---- */
 enum { CC_FLASH_MAX_LEAD = 8, CC_FLASH_MAX_DEPTH = 512 };
 typedef enum CcFlashMask {
@@ -80,6 +96,27 @@ typedef struct CcGemv {
 } CcGemv;
 bool cc_gemv_can(const CcGemv *g);
 void cc_gemv_run(const CcGemv *g, const float *w, const float *x, const float *bias, float *y); /* bias may be NULL */
+/* ---- recur.c: one recurrent layer in one direction, over all its steps; f32 ---- */
+typedef enum CcCell { CC_CELL_LSTM, CC_CELL_GRU, CC_CELL_TANH, CC_CELL_RELU } CcCell;
+/* Distances in elements from step to step and from row to row of the batch; columns lie side by side. All sizes > 0. */
+typedef struct CcRecur {
+    CcCell cell;
+    bool backward; /* from the last step to the first */
+    int64_t steps, batch, in, hidden;
+    int64_t x_step, x_row, y_step, y_row, h_row, c_row;
+    int64_t wi_row, wh_row; /* weights [gates * hidden][in], [gates * hidden][hidden]; gates in torch's order */
+} CcRecur;
+typedef struct CcRecurCall {
+    const float *x, *h, *c; /* c: LSTM only, as last_c */
+    const float *wi, *wh, *bi, *bh; /* biases: both or none */
+    CcPacked *packed_wi, *packed_wh; /* NULL: packed in each call */
+    uint64_t version_wi, version_wh;
+    float *y, *last_h, *last_c; /* last: contiguous, NULL where it is not wanted */
+    void *scratch;              /* cc_recur_bytes of them, at a multiple of 64 */
+} CcRecurCall;
+int cc_recur_gates(CcCell cell);
+size_t cc_recur_bytes(const CcRecur *r);
+CC_MUST int cc_recur_run(const CcRecur *r, const CcRecurCall *call, CcErr *err); /* any thread; -1: no memory */
 
 /* ---- dnnl.c: oneDNN. All f32. ---- */
 enum { CC_DNNL_MAX_POST = 6, CC_DNNL_MAX_NDIM = 6, CC_DNNL_SPATIAL = 3 };
@@ -127,11 +164,6 @@ typedef struct CcPrimDesc {
     } post[CC_DNNL_MAX_POST];
 } CcPrimDesc;
 typedef struct CcPrim CcPrim;
-/* Weights in the form that a primitive wants, kept from call to call for as long as they are the same tensor of the same
- * version. Any thread may use it, also at the same time. */
-typedef struct CcPacked CcPacked;
-CcPacked *cc_packed_new(void);
-void cc_packed_free(CcPacked *packed);
 typedef struct CcPrimCall {
     const void *src, *weights, *bias, *post[CC_DNNL_MAX_POST];
     void *dst;
@@ -144,7 +176,6 @@ void cc_dnnl_library(const char *path);
 CcPrim *cc_dnnl_get(const CcPrimDesc *desc, CcErr *err);
 CC_MUST int cc_dnnl_run(CcPrim *p, const CcPrimCall *call,
                         CcErr *err); /* any thread, also at the same time */
-void cc_dnnl_trim(void); /* gives back the buffers that wait for the next call */
 const char *cc_dnnl_describe(void);
 
 #endif

@@ -151,15 +151,8 @@ typedef struct State {
     int n, at[ROLES], post[CC_DNNL_MAX_POST], scratchpad; /* indices of memory; -1: none */
 } State;
 
-/* The block that holds the buffers of a call. */
-typedef struct Block {
-    size_t bytes;
-    _Alignas(64) char at[];
-} Block;
-
 enum {
-    SMALL = 1 << 19,   /* multiplications that a second thread is not worth its barrier for: about 10 us */
-    KEEP_MAX = 1 << 26 /* bytes of a block that waits for the next call */
+    SMALL = 1 << 19 /* multiplications that a second thread is not worth its barrier for: about 10 us */
 };
 
 typedef struct Convert {
@@ -189,7 +182,6 @@ static struct {
     char text[48];
     CC_VEC(CcPrim *) made;
 } lib;
-static _Atomic(Block *) spare_block;
 
 void cc_dnnl_library(const char *path) {
     pthread_mutex_lock(&lock);
@@ -497,16 +489,6 @@ static State *make_state(const CcPrim *p) {
     return NULL;
 }
 
-static Block *take_block(size_t bytes) {
-    Block *block = atomic_exchange(&spare_block, NULL);
-    if (block && block->bytes >= bytes) return block;
-    free(block);
-    bytes = (bytes + 4095) / 4096 * 4096;
-    block = aligned_alloc(64, sizeof *block + bytes);
-    if (block) block->bytes = bytes;
-    return block;
-}
-
 static int reorder(const CcPrim *p, State *s, int role) {
     const bool in = role != DST;
     const ExecArg arg[] = {{ARG_FROM, in ? s->outside[role] : s->memory[s->at[role]]},
@@ -529,7 +511,7 @@ static CcPack *find_pack(const CcPrim *p, State *s, const CcPrimCall *call, int 
     return pack;
 }
 
-static int execute(const CcPrim *p, State *s, const CcPrimCall *call, Block *block) {
+static int execute(const CcPrim *p, State *s, const CcPrimCall *call, CcScratch *block) {
     void *const given[ROLES] = {(void *)call->src, (void *)call->weights, (void *)call->bias,
                                 call->dst};
     int status = 0;
@@ -558,7 +540,7 @@ static int execute(const CcPrim *p, State *s, const CcPrimCall *call, Block *blo
 
 int cc_dnnl_run(CcPrim *p, const CcPrimCall *call, CcErr *err) {
     State *s = atomic_exchange(&p->spare, NULL);
-    Block *block = p->bytes ? take_block(p->bytes) : NULL;
+    CcScratch *block = p->bytes ? cc_scratch_take(p->bytes) : NULL;
     if (!s) s = make_state(p);
     int status = s && (block || !p->bytes) ? 0 : -1;
     if (!status) {
@@ -567,13 +549,11 @@ int cc_dnnl_run(CcPrim *p, const CcPrimCall *call, CcErr *err) {
         if (p->small) cc_omp_limit(threads);
     }
     free_state(atomic_exchange(&p->spare, s)); /* two threads at once: one spare is enough */
-    if (block) free(block->bytes > KEEP_MAX ? block : atomic_exchange(&spare_block, block));
+    cc_scratch_give(block);
     return status ? cc_err_set(err, CC_E_BACKEND, "oneDNN: a %s failed (status %d)",
                                KIND[p->desc.kind], status)
                   : 0;
 }
-
-void cc_dnnl_trim(void) { free(atomic_exchange(&spare_block, NULL)); }
 
 const char *cc_dnnl_describe(void) {
     pthread_mutex_lock(&lock);

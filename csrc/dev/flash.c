@@ -46,13 +46,6 @@ typedef struct Unit {
     const Scratch *scratch;
 } Unit;
 
-#if defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
-#define SHUFFLE(a, b, index) __builtin_shuffle(a, b, index)
-
 /* vreduceps gives x - floor(x) (0 for -inf), vscalefps multiplies by 2^floor(x). */
 static inline __attribute__((always_inline, target("avx512f,avx512bw,avx512dq,avx512vl,fma"))) __m512 exp2_avx512(__m512 x) {
     const __m512 f = _mm512_reduce_ps(x, 1);
@@ -64,32 +57,17 @@ static inline __attribute__((always_inline, target("avx512f,avx512bw,avx512dq,av
     return _mm512_scalef_ps(p, x);
 }
 
-#define NAME(x) x##_avx512
-#define TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma,prefer-vector-width=512")))
 #define LANES 16
-#define LOWS {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23}
-#define HIGHS {8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31}
 #define ROWS 12
 #define EXP2(x) ((V)exp2_avx512((__m512)(x)))
-#define LARGER(a, b) ((V)_mm512_max_ps((__m512)(a), (__m512)(b)))
 #include "flash.inc"
 
-#define NAME(x) x##_avx2
-#define TARGET __attribute__((target("avx2,fma")))
 #define LANES 8
-#define LOWS {0, 8, 1, 9, 2, 10, 3, 11}
-#define HIGHS {4, 12, 5, 13, 6, 14, 7, 15}
 #define ROWS 6
-#define LARGER(a, b) ((V)_mm256_max_ps((__m256)(a), (__m256)(b)))
 #include "flash.inc"
 
-#define NAME(x) x##_base
-#define TARGET
 #define LANES 4
-#define LOWS {0, 4, 1, 5}
-#define HIGHS {2, 6, 3, 7}
 #define ROWS 4
-#define LARGER(a, b) ((V)_mm_max_ps((__m128)(a), (__m128)(b)))
 #include "flash.inc"
 
 static void (*unit_of_cpu(void))(const CcFlash *, const Unit *) {

@@ -190,14 +190,17 @@ static void fuse_loops(Region *r, int u) {
     }
 }
 
+static bool is_free(const CcGraph *g, int node, const CcGroupRules *rules) {
+    return !g->node.at[node].flags && !(rules->banned && rules->banned[node]);
+}
+
 static bool is_pure(const CcGraph *g, int node, const CcGroupRules *rules) {
-    const CcNode *n = &g->node.at[node];
-    return n->n_out == 1 && !n->flags && !(rules->banned && rules->banned[node]);
+    return g->node.at[node].n_out == 1 && is_free(g, node, rules);
 }
 
 static int kind_of(const CcGraph *g, int node, const CcGroupRules *rules) {
-    if (!is_pure(g, node, rules)) return CC_G_HOST;
-    if (rules->loop && rules->loop(g, node, rules->deflt)) return CC_G_LOOP;
+    if (!is_free(g, node, rules)) return CC_G_HOST;
+    if (is_pure(g, node, rules) && rules->loop && rules->loop(g, node, rules->deflt)) return CC_G_LOOP;
     return rules->prim && rules->prim(g, node) ? CC_G_PRIM : CC_G_HOST;
 }
 

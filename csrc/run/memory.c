@@ -262,5 +262,5 @@ char *cc_memory_at(const CcBlock *b) { return b->at; }
 
 void cc_memory_trim(void) {
     free_block(atomic_exchange(&spare, NULL));
-    cc_dnnl_trim();
+    cc_scratch_trim();
 }

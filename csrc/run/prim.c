@@ -73,6 +73,7 @@ const CcPrimFamily *cc_prim_family(const CcGraph *g, int node) {
     case CC_K_MATMUL: return &CC_PRODUCTS;
     case CC_K_CONCAT: return &CC_CONCATS;
     case CC_K_ATTENTION: return &CC_ATTENTIONS;
+    case CC_K_RNN: return &CC_RNNS;
     case CC_K_CONV: return &CC_CONVS;
     case CC_K_POOL: return &CC_POOLS;
     default: return NULL;
@@ -81,7 +82,7 @@ const CcPrimFamily *cc_prim_family(const CcGraph *g, int node) {
 
 bool cc_prim_can(const CcGraph *g, int node) {
     const CcPrimFamily *family = cc_prim_family(g, node);
-    return family && family->can(g, node);
+    return family && (g->node.at[node].n_out == 1 || family->several) && family->can(g, node);
 }
 
 bool cc_prim_can_post(const CcGraph *g, const int *chain, int n, int node) {

@@ -65,7 +65,8 @@ CC_MUST int cc_launch_run(const CcLaunch *launch, const CcHost *host, CcErr *err
  * (prim.c). */
 struct CcPrimFamily {
     const char *name;
-    bool llvm; /* its calls are kernels */
+    bool llvm;    /* its calls are kernels */
+    bool several; /* its nodes may have several results, and it makes only those that somebody reads */
     bool (*can)(const CcGraph *g, int node);
     /* May `node` become the next post-op of chain[0..n)? NULL: no post-ops. */
     bool (*can_post)(const CcGraph *g, const int *chain, int n, int node);
@@ -76,6 +77,7 @@ struct CcPrimFamily {
 };
 extern const CcPrimFamily CC_PRODUCTS, CC_CONCATS, CC_ATTENTIONS; /* product.c, concat.c, attn.c */
 extern const CcPrimFamily CC_CONVS, CC_POOLS;                     /* conv.c, pool.c */
+extern const CcPrimFamily CC_RNNS;                                /* rnn.c */
 const CcPrimFamily *cc_prim_family(const CcGraph *g, int node); /* NULL: none for this op */
 bool cc_prim_can(const CcGraph *g, int node);
 bool cc_prim_can_post(const CcGraph *g, const int *chain, int n, int node);

@@ -86,7 +86,7 @@ CcTorch cc_torch_call(PyObject *callable, PyObject *const *args, Py_ssize_t n, P
 CcTorch cc_torch_attr(PyObject *tensor, PyObject *name);
 
 /* ---- binds.def, bind.c: from callables and arguments to an op and its operands ---- */
-enum { CC_BOUND_MAX = 32 };
+enum { CC_BOUND_MAX = 64 };
 typedef struct CcBound {
     CcOpId op;
     int n;

@@ -1,0 +1,261 @@
+/* recur: a recurrent layer. Hidden units are taken in blocks of a vector's lanes; all gates of a block lie together,
+ * so that a step's product and its cell meet in L1.
+ *
+ *   for chunks of steps:                          as many as have their gates in L2
+ *     gates[step][row][block][gate][lane]         = bi + x @ wi^T, all rows at once
+ *     for each step, blocks x tiles of rows:      sum = bh + h @ wh^T; h, c = cell(gates, sum)
+ *
+ * Weights are first packed into panels [block][k][gate][lane]; with a single row they are read where they lie. */
+#include <immintrin.h>
+
+#include "dev_int.h"
+
+enum {
+    MAX_GATES = 4,
+    MAX_ROWS = 6,
+    MAX_LANES = 16,
+    CHUNK = 1 << 17,   /* floats of gates: 512 KB */
+    DIRECT_ROWS = 2,   /* so few rows in all are not worth packing for */
+    DIRECT_STEPS = 16, /* nor so many, one by one: they are read as fast (LSTM of 256: 8 steps 0.155 ms, packed 0.174;
+                          64 steps 1.04 and 0.96; Zen 4) */
+    SMALL = 1 << 19    /* multiplications that a second thread is not worth its barrier for */
+};
+
+typedef struct Product {
+    const float *a, *w, *first;
+    float *dst;
+    int64_t a_row, dst_row, n;
+} Product;
+
+typedef struct Cell {
+    int rows;
+    int64_t units; /* of the block */
+    const float *gates, *sum, *h;
+    float *c, *y;
+    int64_t gates_row, h_row, c_row, y_row;
+} Cell;
+
+typedef struct Kernels {
+    int lanes, rows;
+    void (*product[MAX_ROWS][MAX_GATES])(const Product *p); /* [rows - 1][gates - 1] */
+    void (*direct)(const Product *p, int gates, int64_t w_row, int64_t gate_row, int64_t units);
+    void (*pack)(const float *w, int64_t w_row, int64_t gate_row, int gates, int64_t units, int64_t n, float *to);
+    void (*cell[4])(const Cell *c);
+} Kernels;
+
+#define LANES 16
+#define ROWS 6
+#include "recur.inc"
+
+#define LANES 8
+#define ROWS 3
+#include "recur.inc"
+
+#define LANES 4
+#define ROWS 2
+#include "recur.inc"
+
+static const Kernels *kernels_of_cpu(void) {
+    const int bytes = cc_cpu_info()->vector_bytes;
+    return bytes == 64 ? &KERNELS_avx512 : bytes == 32 ? &KERNELS_avx2 : &KERNELS_base;
+}
+
+/* Weights of one product. */
+typedef struct Matrix {
+    const float *at, *panels; /* panels NULL: read where they lie */
+    int64_t row, n;
+    CcPack *kept;
+    const float *bias; /* [block][gate][lane] */
+} Matrix;
+
+typedef struct Layer {
+    const CcRecur *r;
+    const CcRecurCall *call;
+    const Kernels *k;
+    int gates;
+    int64_t blocks, width; /* width: of a block's gates */
+    Matrix wi, wh;
+    float *at, *c;           /* gates, [chunk][batch][blocks * width]; c [batch][blocks * lanes] */
+    int64_t t0, chunk;       /* steps of the chunk, first one in memory */
+    int64_t t, tiles, h_row; /* the step */
+    const float *h;
+} Layer;
+
+int cc_recur_gates(CcCell cell) { return cell == CC_CELL_LSTM ? 4 : cell == CC_CELL_GRU ? 3 : 1; }
+
+static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+static int64_t units_of(const Layer *l, int64_t block) {
+    return CC_MIN(l->k->lanes, l->r->hidden - block * l->k->lanes);
+}
+static int parts_for(int64_t work) { return work < SMALL ? 1 : cc_omp_width(); }
+
+/* Steps of a chunk. */
+static int64_t chunk_of(const CcRecur *r, int64_t gates_row) {
+    return CC_MAX(1, CC_MIN(r->steps, CHUNK / (gates_row * r->batch)));
+}
+
+size_t cc_recur_bytes(const CcRecur *r) {
+    const int64_t hidden = round_up(r->hidden, kernels_of_cpu()->lanes), row = hidden * cc_recur_gates(r->cell);
+    const int64_t floats = row * (r->in + r->hidden + 2 + chunk_of(r, row) * r->batch) + hidden * r->batch;
+    return (size_t)floats * sizeof(float);
+}
+
+/* ------------------------------------------------------------------ weights */
+
+typedef struct Packing {
+    const Layer *l;
+    const Matrix *m;
+    float *to;
+} Packing;
+
+static void pack_blocks(void *ctx, int64_t begin, int64_t end) {
+    const Packing *p = ctx;
+    const Layer *l = p->l;
+    const int64_t gate_row = l->r->hidden * p->m->row;
+    for (int64_t b = begin; b < end; b++)
+        l->k->pack(p->m->at + b * l->k->lanes * p->m->row, p->m->row, gate_row, l->gates, units_of(l, b), p->m->n,
+                   p->to + b * l->width * p->m->n);
+}
+
+/* Finds or makes the panels; *scratch is where they go that are not kept. */
+static int find_panels(const Layer *l, Matrix *m, CcPacked *packed, uint64_t version, bool direct, float **scratch) {
+    const int64_t floats = l->blocks * l->width * m->n;
+    m->kept = packed ? cc_packed_find(packed, m->at, version) : NULL;
+    if (m->kept) m->panels = (const float *)m->kept->at;
+    if (m->kept || (direct && !packed)) return 0;
+    float *to = *scratch;
+    if (packed) {
+        m->kept = cc_packed_make((size_t)floats * sizeof *to, m->at, version);
+        if (!m->kept) return -1;
+        to = (float *)m->kept->at;
+    } else {
+        *scratch += floats;
+    }
+    m->panels = to;
+    cc_omp_run(pack_blocks, &(Packing){l, m, to}, l->blocks, parts_for(floats));
+    if (packed) cc_packed_keep(packed, m->kept);
+    return 0;
+}
+
+static const float *lay_bias(const Layer *l, const float *bias, float **scratch) {
+    float *to = *scratch, *at = to;
+    for (int64_t b = 0; b < l->blocks; b++)
+        for (int g = 0; g < l->gates; g++)
+            for (int lane = 0; lane < l->k->lanes; lane++)
+                *at++ = bias && lane < units_of(l, b) ? bias[g * l->r->hidden + b * l->k->lanes + lane] : 0;
+    *scratch = at;
+    return to;
+}
+
+/* ------------------------------------------------------------------ work, divided by blocks of units */
+
+/* One block's gates for n rows. */
+static void multiply(const Layer *l, const Matrix *m, int64_t block, Product p, int64_t n) {
+    p.first = m->bias + block * l->width;
+    p.n = m->n;
+    p.w = m->panels ? m->panels + block * l->width * m->n : m->at + block * l->k->lanes * m->row;
+    if (!m->panels) {
+        for (int64_t r = 0; r < n; r++, p.a += p.a_row, p.dst += p.dst_row)
+            l->k->direct(&p, l->gates, m->row, l->r->hidden * m->row, units_of(l, block));
+        return;
+    }
+    for (int64_t tiles = (n + l->k->rows - 1) / l->k->rows; tiles > 0; tiles--) {
+        const int64_t rows = (n + tiles - 1) / tiles;
+        l->k->product[rows - 1][l->gates - 1](&p);
+        p.a += rows * p.a_row;
+        p.dst += rows * p.dst_row;
+        n -= rows;
+    }
+}
+
+/* Units: [block][the fewer ones of steps and rows of the batch]. */
+static void project(void *ctx, int64_t begin, int64_t end) {
+    const Layer *l = ctx;
+    const CcRecur *r = l->r;
+    const int64_t row = l->blocks * l->width;
+    const bool by_step = r->batch >= l->chunk; /* all rows of a step at once */
+    const int64_t outer = by_step ? l->chunk : r->batch;
+    const float *x = l->call->x + l->t0 * r->x_step;
+    for (int64_t u = begin; u < end; u++) {
+        const int64_t block = u / outer, i = u % outer;
+        Product p = {.a = x + i * (by_step ? r->x_step : r->x_row), .a_row = by_step ? r->x_row : r->x_step,
+                     .dst = l->at + i * (by_step ? r->batch * row : row) + block * l->width,
+                     .dst_row = by_step ? row : r->batch * row};
+        multiply(l, &l->wi, block, p, by_step ? r->batch : l->chunk);
+    }
+}
+
+/* Units: [block][tile of rows]. */
+static void step(void *ctx, int64_t begin, int64_t end) {
+    const Layer *l = ctx;
+    const CcRecur *r = l->r;
+    const int64_t row = l->blocks * l->width, lanes = l->k->lanes;
+    _Alignas(64) float sum[MAX_ROWS * MAX_GATES * MAX_LANES];
+    for (int64_t u = begin; u < end; u++) {
+        const int64_t block = u / l->tiles, tile = u % l->tiles;
+        const int64_t from = r->batch * tile / l->tiles, to = r->batch * (tile + 1) / l->tiles;
+        const Product p = {.a = l->h + from * l->h_row, .a_row = l->h_row, .dst = sum, .dst_row = l->width};
+        multiply(l, &l->wh, block, p, to - from);
+        const Cell c = {.rows = (int)(to - from), .units = units_of(l, block), .sum = sum, .gates_row = row,
+                        .gates = l->at + ((l->t - l->t0) * r->batch + from) * row + block * l->width,
+                        .h = l->h + from * l->h_row + block * lanes, .h_row = l->h_row,
+                        .c = l->c + (from * l->blocks + block) * lanes, .c_row = l->blocks * lanes,
+                        .y = l->call->y + l->t * r->y_step + from * r->y_row + block * lanes, .y_row = r->y_row};
+        l->k->cell[r->cell](&c);
+    }
+}
+
+/* ------------------------------------------------------------------ all steps */
+
+static void run_steps(Layer *l) {
+    const CcRecur *r = l->r;
+    const int64_t weights = l->blocks * l->width, most = chunk_of(r, weights);
+    const int parts = parts_for(weights * r->hidden * r->batch);
+    l->tiles = (r->batch + l->k->rows - 1) / l->k->rows;
+    l->h = l->call->h;
+    l->h_row = r->h_row;
+    for (int64_t s = 0; s < r->steps; s++) {
+        l->t = r->backward ? r->steps - 1 - s : s;
+        if (s % most == 0) {
+            l->chunk = CC_MIN(most, r->steps - s);
+            l->t0 = r->backward ? l->t - l->chunk + 1 : l->t;
+            cc_omp_run(project, l, l->blocks * CC_MIN(l->chunk, r->batch),
+                       parts_for(weights * r->in * r->batch * l->chunk));
+        }
+        cc_omp_run(step, l, l->blocks * l->tiles, parts);
+        l->h = l->call->y + l->t * r->y_step;
+        l->h_row = r->y_row;
+    }
+}
+
+static void copy_rows(float *to, int64_t to_row, const float *from, int64_t from_row, int64_t rows, int64_t n) {
+    for (int64_t i = 0; i < rows; i++) memcpy(to + i * to_row, from + i * from_row, sizeof *to * (size_t)n);
+}
+
+int cc_recur_run(const CcRecur *r, const CcRecurCall *call, CcErr *err) {
+    Layer l = {.r = r, .call = call, .k = kernels_of_cpu(), .gates = cc_recur_gates(r->cell)};
+    float *scratch = call->scratch;
+    l.blocks = (r->hidden + l.k->lanes - 1) / l.k->lanes;
+    l.width = l.gates * l.k->lanes;
+    const int64_t c_row = l.blocks * l.k->lanes, rows = r->steps * r->batch;
+    l.wi = (Matrix){.at = call->wi, .row = r->wi_row, .n = r->in, .bias = lay_bias(&l, call->bi, &scratch)};
+    l.wh = (Matrix){.at = call->wh, .row = r->wh_row, .n = r->hidden, .bias = lay_bias(&l, call->bh, &scratch)};
+    l.c = scratch;
+    scratch += c_row * r->batch;
+    int status = find_panels(&l, &l.wi, call->packed_wi, call->version_wi, rows <= DIRECT_ROWS, &scratch);
+    const bool direct = rows <= (r->batch == 1 ? DIRECT_STEPS : DIRECT_ROWS);
+    if (!status) status = find_panels(&l, &l.wh, call->packed_wh, call->version_wh, direct, &scratch);
+    l.at = scratch;
+    if (!status) {
+        if (r->cell == CC_CELL_LSTM) {
+            memset(l.c, 0, sizeof *l.c * (size_t)(c_row * r->batch));
+            copy_rows(l.c, c_row, call->c, r->c_row, r->batch, r->hidden);
+        }
+        run_steps(&l);
+        if (call->last_h) copy_rows(call->last_h, r->hidden, l.h, l.h_row, r->batch, r->hidden);
+        if (call->last_c) copy_rows(call->last_c, r->hidden, l.c, c_row, r->batch, r->hidden);
+    }
+    cc_packed_done(l.wi.kept);
+    cc_packed_done(l.wh.kept);
+    return status ? cc_err_set(err, CC_E_MEMORY, "no memory for packed weights") : 0;
+}
