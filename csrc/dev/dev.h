@@ -96,6 +96,7 @@ typedef struct CcGemv {
 } CcGemv;
 bool cc_gemv_can(const CcGemv *g);
 void cc_gemv_run(const CcGemv *g, const float *w, const float *x, const float *bias, float *y); /* bias may be NULL */
+
 /* ---- recur.c: one recurrent layer in one direction, over all its steps; f32 ---- */
 typedef enum CcCell { CC_CELL_LSTM, CC_CELL_GRU, CC_CELL_TANH, CC_CELL_RELU } CcCell;
 /* Distances in elements from step to step and from row to row of the batch; columns lie side by side. All sizes > 0. */
