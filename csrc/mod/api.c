@@ -102,6 +102,7 @@ static PyObject *api_reset(PyObject *m, PyObject *unused)
 {
     (void)m, (void)unused;
     cc_types_reset_all();
+    cc_memory_trim();
     cc_log_reset();
     memset(&cc_eval_counts, 0, sizeof cc_eval_counts);
     Py_RETURN_NONE;
