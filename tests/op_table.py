@@ -541,6 +541,12 @@ row("FM:dot FM:outer FM:inner FM:vdot", lambda m: A(m.x(6), m.x(6)), lambda m: A
 row("F:tensordot F:kron", lambda m: A(m.x(3, 4), m.x(3, 4)), **PRODUCT)
 row("F:einsum", *(lambda m, e=e, s=s: A(e, *(m.x(*shape) for shape in s)) for e, s in (("ij,jk->ik", ((3, 4), (4, 5))), ("bhqd,bhkd->bhqk", ((2, 3, 4, 5), (2, 3, 6, 5))), ("ii->i", ((4, 4),)),
     ("i,j->ij", ((3,), (4,))), ("bij,bj->b", ((2, 3, 4), (2, 4))), ("...ij->...ji", ((2, 3, 4),)), ("ij,jk,kl->il", ((2, 3), (3, 4), (4, 5))), ("ij,jk->ik", ((3, 4), (5, 4))))), **PRODUCT)
+for name, gates in (("lstm", 4), ("gru", 3), ("rnn_tanh", 1), ("rnn_relu", 1)):
+    row(f"F:{name}", *(
+        lambda m, g=gates, two=name == "lstm", first=first: A(
+            m.x(3, 2, 5), (m.x(1, 3 if first else 2, 4),) * 2 if two else m.x(1, 3 if first else 2, 4),
+            [m.x(4 * g, 5), m.x(4 * g, 4), m.x(4 * g), m.x(4 * g)], True, 1, 0.0, False, False, first)
+        for first in (False, True)), dtypes=FLOATS[:2], ulp=256, norm=True)  # fmt: skip
 row("P:bilinear", lambda m: A(m.x(3, 4), m.x(3, 5), m.x(2, 4, 5), m.x(2)), dtypes=FLOATS[:2], **SUMS)
 row("L:multi_dot", lambda m: A([m.x(2, 3), m.x(3, 4), m.x(4, 2)]), dtypes=FLOATS[:2], **SUMS)
 row("F:cdist", lambda m: A(m.x(4, 5), m.x(3, 5)), lambda m: A(m.x(2, 4, 5), m.x(2, 3, 5), 1.0), dtypes=FLOATS[:2], ulp=256, norm=True)

@@ -516,7 +516,7 @@ def products():
     yield "mm", torch.mm, (r(5, 0), r(0, 9)), 0
     yield "mm", torch.mm, (r(5, 7).double(), r(7, 9).double()), 0
     yield "mm", torch.mm, (r(1, 7), r(7, 9)), 1
-    yield "linear", F.linear, (r(1, 512), r(512, 512), None), 0   # one row: eager's gemv is faster
+    yield "linear", F.linear, (r(1, 512), r(512, 512), None), 1   # one row: dev/gemv.c
 
 
 needs_dnnl = pytest.mark.skipif(harness.libraries()[1] is None, reason="oneDNN is not installed")
@@ -878,7 +878,7 @@ for n in (10, 100000):
     x, w = g.input(torch.randn(n // 10, 10)), g.input(torch.randn(10, 10))
     y = g.op("relu", torch.relu, g.op("linear", torch.nn.functional.linear, x, w, None))
     g.out(y); g.compile()
-    assert torch.equal(g.run()[0], g.eager[y.v])
+    assert torch.allclose(g.run()[0], g.eager[y.v], atol=1e-5)
 print(g.text(lib.t_describe()), lib.t_events(11))
 """
     done = subprocess.run(

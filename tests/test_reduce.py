@@ -183,6 +183,8 @@ def test_special_values(lib, monkeypatch, name, width):
     rows = [[INF], [-INF], [NAN], [INF, -INF], [INF, INF], [NAN, INF], [-INF] * width, [INF] * width, [NAN] * width, [-0.0] * width, [3e38] * width]
     for where in (0, width - 3, width // 2):
         x = torch.randn(len(rows), width)
+        if name == "prod":
+            x = 1 + x.sign() / 64  # no product of some of them is 0 or inf: the order is free
         if name in ("var", "layer_norm"):
             rows = rows[:-1]  # eager sums in double, or in blocks: what overflows is not the same
         for r, values in enumerate(rows):
