@@ -226,21 +226,3 @@ def test_concat_without_llvm():
         f = ccompile.compile(lambda a, b: torch.cat([a * 2, b]).sin())
         for _ in range(3):
             alike(torch.cat([a * 2, b]).sin(), f(a, b), path="a call")
-
-
-def test_reset_gives_memory_back():
-    """The block that waits for the next call is large here: reset() frees it."""
-    def resident():
-        with open("/proc/self/statm") as f:
-            return int(f.read().split()[1]) * 4096
-
-    size = 40 << 20
-    x, w = torch.randn(2560, 64), torch.randn(64, 4096) / 8
-    assert x.shape[0] * w.shape[1] * 4 == size
-    f = ccompile.compile(lambda a: torch.exp(a @ w).sum())
-    for _ in range(3):
-        f(x)
-    assert int(plan_of(f).split("memory: ")[1].split()[0]) >= size
-    before = resident()
-    ccompile.reset()
-    assert before - resident() > size // 2
