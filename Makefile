@@ -13,7 +13,7 @@ export CCOMPILE_TEST_EXT ?= 1
 DEPS := $(VENV)/.ccompile-deps
 LINT := $(VENV)/.ccompile-lint
 BUILT := $(VENV)/.ccompile-built
-INPUTS := setup.py pyproject.toml $(wildcard csrc/*/*.c csrc/*/*.h csrc/*/*.def)
+INPUTS := setup.py pyproject.toml $(wildcard csrc/*/*.c csrc/*/*.h csrc/*/*.def csrc/*/*.inc)
 
 .PHONY: demo test test-frames test-main lint bench bench-overhead build clean distclean
 .DELETE_ON_ERROR:

@@ -1,5 +1,8 @@
 """Views that only kernels read are no steps, and results never depend on that: offsets, strides, aliasing, memory plan."""
 
+import subprocess
+import sys
+
 import ccompile
 import pytest
 import torch
@@ -226,3 +229,27 @@ def test_concat_without_llvm():
         f = ccompile.compile(lambda a, b: torch.cat([a * 2, b]).sin())
         for _ in range(3):
             alike(torch.cat([a * 2, b]).sin(), f(a, b), path="a call")
+
+
+RESET = """
+import ccompile, torch
+
+def resident():
+    with open("/proc/self/statm") as f:
+        return int(f.read().split()[1]) * 4096
+
+x, w = torch.randn(2560, 64), torch.randn(64, 4096) / 8
+f = ccompile.compile(lambda a: torch.exp(a @ w).sum())
+for _ in range(3):
+    f(x)
+before = resident()
+ccompile.reset()
+print(before - resident())
+"""
+
+
+def test_reset_gives_memory_back():
+    """The block that waits for the next call is 40 MB here. In a process of its own: another one's heap may keep it."""
+    done = subprocess.run([sys.executable, "-c", RESET], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 20 << 20

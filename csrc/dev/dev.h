@@ -50,9 +50,17 @@ typedef struct CcScratch {
     size_t bytes;
     _Alignas(64) char at[];
 } CcScratch;
-CcScratch *cc_scratch_take(size_t bytes); /* at least so many, contents undefined; NULL: out of memory */
-void cc_scratch_give(CcScratch *block);   /* NULL is fine */
-void cc_scratch_trim(void);               /* gives back what waits for the next call */
+typedef enum CcScratchKind { /* each keeps a block of its own for the next call */
+    CC_SCRATCH_PLAN,         /* values of a plan that is run */
+    CC_SCRATCH_CALL          /* what a library call needs meanwhile */
+} CcScratchKind;
+/* At least so many bytes, contents undefined; NULL: out of memory. */
+CcScratch *cc_scratch_take(CcScratchKind kind, size_t bytes);
+void cc_scratch_give(CcScratchKind kind, CcScratch *block); /* NULL is fine */
+void cc_scratch_trim(void);                                 /* gives back what waits for the next call */
+/* Memory of the calling thread, at a multiple of 64, until it calls this again; NULL: out of memory. */
+void *cc_scratch_thread(size_t bytes);
+void cc_scratch_thread_trim(void); /* large ones are given back */
 
 /* ---- packed.c ---- */
 /* Weights in the form that a primitive wants, kept from call to call for as long as they are the same tensor of the same

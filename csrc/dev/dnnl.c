@@ -540,7 +540,7 @@ static int execute(const CcPrim *p, State *s, const CcPrimCall *call, CcScratch 
 
 int cc_dnnl_run(CcPrim *p, const CcPrimCall *call, CcErr *err) {
     State *s = atomic_exchange(&p->spare, NULL);
-    CcScratch *block = p->bytes ? cc_scratch_take(p->bytes) : NULL;
+    CcScratch *block = p->bytes ? cc_scratch_take(CC_SCRATCH_CALL, p->bytes) : NULL;
     if (!s) s = make_state(p);
     int status = s && (block || !p->bytes) ? 0 : -1;
     if (!status) {
@@ -549,7 +549,7 @@ int cc_dnnl_run(CcPrim *p, const CcPrimCall *call, CcErr *err) {
         if (p->small) cc_omp_limit(threads);
     }
     free_state(atomic_exchange(&p->spare, s)); /* two threads at once: one spare is enough */
-    cc_scratch_give(block);
+    cc_scratch_give(CC_SCRATCH_CALL, block);
     return status ? cc_err_set(err, CC_E_BACKEND, "oneDNN: a %s failed (status %d)",
                                KIND[p->desc.kind], status)
                   : 0;

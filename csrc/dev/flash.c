@@ -11,7 +11,6 @@
  * block; this one lets it through inside its own tile.) */
 #include <immintrin.h>
 #include <math.h>
-#include <pthread.h>
 #include <stdatomic.h>
 
 #include "dev.h"
@@ -26,7 +25,6 @@ enum {
     MAX_ROWS = 12,
     MAX_PANEL = 32,
     DIRECT_ROWS = 3, /* so few are done one by one */
-    ALIGN = 64,
     SMALL = 1 << 20 /* multiplications that a second thread is not worth its barrier for */
 };
 
@@ -77,41 +75,6 @@ static void (*unit_of_cpu(void))(const CcFlash *, const Unit *) {
     return unit_base;
 }
 
-/* ------------------------------------------------------------------ memory of a thread, kept until the thread ends */
-
-typedef struct Memory {
-    size_t size;
-    void *at;
-} Memory;
-static pthread_key_t key;
-static bool has_key;
-
-static void release(void *memory) {
-    free(((Memory *)memory)->at);
-    free(memory);
-}
-
-static void make_key(void) { has_key = pthread_key_create(&key, release) == 0; }
-
-static void *memory_of_thread(size_t size) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, make_key);
-    Memory *m = has_key ? pthread_getspecific(key) : NULL;
-    if (!m) {
-        if (!has_key || !(m = calloc(1, sizeof *m))) return NULL;
-        if (pthread_setspecific(key, m) != 0) {
-            free(m);
-            return NULL;
-        }
-    }
-    if (m->size < size) {
-        free(m->at);
-        m->at = aligned_alloc(ALIGN, size);
-        m->size = m->at ? size : 0;
-    }
-    return m->at;
-}
-
 static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 /* ------------------------------------------------------------------ units */
@@ -133,7 +96,7 @@ static bool make_scratch(const Job *job, Scratch *w) {
     float **at[] = {&w->q, &w->s, &w->k, &w->v, &w->o, &w->most, &w->total, &w->alpha};
     int64_t total = 0;
     for (int i = 0; i < CC_COUNT(part); i++) total += round_up(part[i], 16);
-    float *memory = memory_of_thread((size_t)total * sizeof *memory);
+    float *memory = cc_scratch_thread((size_t)total * sizeof *memory);
     for (int i = 0; memory && i < CC_COUNT(part); i++) {
         *at[i] = memory;
         memory += round_up(part[i], 16);

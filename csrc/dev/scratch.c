@@ -1,26 +1,71 @@
-/* scratch: a block of memory for what a call needs only while it runs. One block waits for the next call, of whatever
- * kind: what was written last is still in the caches, and memory is not held twice. */
+/* scratch: memory for what a call needs only while it runs.
+ *
+ *   blocks       of a call, which any thread may use. One of each kind waits for the next call: its pages are there, what was
+ *                written last is still in the caches, and memory is not held twice.
+ *   thread       of one thread, until it asks again. */
+#include <pthread.h>
 #include <stdatomic.h>
+#include <sys/mman.h>
 
 #include "dev.h"
 
-enum { PAGE = 4096 };
-static const size_t KEEP_MAX = (size_t)1 << 26; /* bytes of a block that waits */
-static _Atomic(CcScratch *) spare;
+enum { ALIGN = 64, PAGE = 4096, HUGE_PAGE = 1 << 21, KEEP_THREAD = 1 << 22 };
 
-CcScratch *cc_scratch_take(size_t bytes) {
-    CcScratch *block = atomic_exchange(&spare, NULL);
+static struct {
+    _Atomic(CcScratch *) block;
+    const size_t keep; /* bytes of a block that waits */
+} spare[] = {[CC_SCRATCH_PLAN] = {NULL, (size_t)256 << 20}, [CC_SCRATCH_CALL] = {NULL, (size_t)64 << 20}};
+
+CcScratch *cc_scratch_take(CcScratchKind kind, size_t bytes) {
+    CcScratch *block = atomic_exchange(&spare[kind].block, NULL);
     if (block && block->bytes >= bytes) return block;
     free(block);
-    bytes = (bytes + PAGE - 1) / PAGE * PAGE;
-    block = aligned_alloc(64, sizeof *block + bytes);
-    if (block) block->bytes = bytes;
+    const size_t align = bytes >= HUGE_PAGE ? HUGE_PAGE : PAGE;
+    const size_t rounded = (sizeof *block + bytes + align - 1) / align * align;
+    block = aligned_alloc(align, rounded);
+    if (!block) return NULL;
+    if (align == HUGE_PAGE) madvise(block, rounded, MADV_HUGEPAGE); /* a wish: without it pages are small */
+    block->bytes = rounded - sizeof *block;
     return block;
 }
 
-void cc_scratch_give(CcScratch *block) {
+void cc_scratch_give(CcScratchKind kind, CcScratch *block) {
     if (!block) return;
-    free(block->bytes > KEEP_MAX ? block : atomic_exchange(&spare, block));
+    free(block->bytes > spare[kind].keep ? block : atomic_exchange(&spare[kind].block, block));
 }
 
-void cc_scratch_trim(void) { free(atomic_exchange(&spare, NULL)); }
+void cc_scratch_trim(void) {
+    for (int i = 0; i < CC_COUNT(spare); i++) free(atomic_exchange(&spare[i].block, NULL));
+}
+
+/* ------------------------------------------------------------------ of one thread, freed when it ends */
+
+static _Thread_local struct {
+    void *at;
+    size_t bytes;
+} mine;
+static pthread_key_t key;
+static bool has_key;
+
+static void make_key(void) { has_key = pthread_key_create(&key, free) == 0; }
+
+static void set_mine(void *at, size_t bytes) {
+    free(mine.at);
+    mine.at = at;
+    mine.bytes = at ? bytes : 0;
+    pthread_setspecific(key, at);
+}
+
+void *cc_scratch_thread(size_t bytes) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    if (bytes <= mine.bytes) return mine.at;
+    pthread_once(&once, make_key);
+    if (!has_key) return NULL;
+    set_mine(NULL, 0); /* never both */
+    set_mine(aligned_alloc(ALIGN, (bytes + ALIGN - 1) / ALIGN * ALIGN), bytes);
+    return mine.at;
+}
+
+void cc_scratch_thread_trim(void) {
+    if (mine.bytes > KEEP_THREAD) set_mine(NULL, 0);
+}

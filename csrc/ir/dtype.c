@@ -42,6 +42,18 @@ bool cc_type_same_shape(const CcType *a, const CcType *b) {
     return true;
 }
 
+bool cc_type_same_layout(const CcType *a, const CcType *b) {
+    return cc_type_same_shape(a, b) && memcmp(a->stride, b->stride, sizeof *a->stride * (size_t)a->ndim) == 0;
+}
+
+void cc_type_make_contiguous(CcType *t) {
+    int64_t stride = 1;
+    for (int d = t->ndim - 1; d >= 0; d--) {
+        t->stride[d] = stride;
+        stride *= CC_MAX(1, t->size[d]);
+    }
+}
+
 bool cc_type_dense(const CcType *t) {
     if (t->ndim < 0) return false;
     if (cc_type_numel(t) == 0) return true;

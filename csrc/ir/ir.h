@@ -41,6 +41,8 @@ typedef struct CcType {
 int64_t cc_type_numel(const CcType *t);
 bool cc_type_contiguous(const CcType *t);
 bool cc_type_same_shape(const CcType *a, const CcType *b);
+bool cc_type_same_layout(const CcType *a, const CcType *b); /* shape and strides */
+void cc_type_make_contiguous(CcType *t);
 bool cc_type_dense(const CcType *t);   /* each element of one block of memory exactly once, in any order of dims */
 
 /* ------------------------------------------------------------------ op table: ops.def, one row an op */
@@ -161,6 +163,9 @@ typedef struct CcGraph {
 CcGraph *cc_graph_new(void);
 CcGraph *cc_graph_copy(const CcGraph *g);
 void cc_graph_free(CcGraph *g);
+const CcOperand *cc_graph_operand(const CcGraph *g, const CcNode *n, int i); /* i < n->n_in */
+/* The dim that an operand names, which may count from the end; -1: none of this type's. */
+int cc_graph_dim(const CcType *t, const CcOperand *o);
 int cc_graph_base(const CcGraph *g, int value);                         /* the value itself, or what it is a window of */
 int cc_graph_input(CcGraph *g, const CcType *type);                     /* -> value */
 /* Appends a node; its n_out values are made from `types`; -> node. `operands` is copied. */

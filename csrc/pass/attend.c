@@ -28,8 +28,6 @@ typedef struct Found {
     int merged;            /* ops.def's operand: 0, 2 or 3 dims */
 } Found;
 
-static const CcOperand *operand(const CcGraph *g, const CcNode *n, int i) { return &g->operand.at[n->in0 + i]; }
-
 /* The node that makes a value which only one node reads, or NULL; a plain one without other results. */
 static const CcNode *made_for_one(const Attend *a, int value) {
     const CcVal *v = &a->g->val.at[value];
@@ -49,10 +47,10 @@ static bool same_shape(const Attend *a, int v, int w) {
 /* x * number or x / number: x, else -1. */
 static int scaled(const Attend *a, const CcNode *n, double *scale) {
     if (!n || (n->op != CC_OP_mul && n->op != CC_OP_div) || n->n_in != 2) return -1;
-    const CcOperand *x = operand(a->g, n, 0), *s = operand(a->g, n, 1);
+    const CcOperand *x = cc_graph_operand(a->g, n, 0), *s = cc_graph_operand(a->g, n, 1);
     if (n->op == CC_OP_mul && x->kind != CC_IN_VALUE) {
         x = s;
-        s = operand(a->g, n, 0);
+        s = cc_graph_operand(a->g, n, 0);
     }
     if (x->kind != CC_IN_VALUE || (s->kind != CC_IN_FLOAT && s->kind != CC_IN_INT)) return -1;
     const double number = s->kind == CC_IN_FLOAT ? s->f : (double)s->i;
@@ -67,12 +65,12 @@ static int masked(const Attend *a, const CcNode *n, Found *f) {
     const bool add = n->op == CC_OP_add;
     if (n->n_in != (add ? 2 : 3)) return -1;
     for (int i = 0; i < (add ? 2 : 1); i++) {
-        const CcOperand *x = operand(a->g, n, i), *m = operand(a->g, n, 1 - i);
+        const CcOperand *x = cc_graph_operand(a->g, n, i), *m = cc_graph_operand(a->g, n, 1 - i);
         if (x->kind != CC_IN_VALUE || m->kind != CC_IN_VALUE || !same_shape(a, x->value, n->out0)) continue;
         const CcNode *from = made_for_one(a, x->value);
         double scale;
         if (!is_product(from) && scaled(a, from, &scale) < 0) continue;
-        if (!add) f->fill = *operand(a->g, n, 2);
+        if (!add) f->fill = *cc_graph_operand(a->g, n, 2);
         if (!add && (f->fill.kind == CC_IN_VALUE || f->fill.kind == CC_IN_NONE)) return -1;
         f->mask = m->value;
         return x->value;
@@ -87,10 +85,10 @@ static bool find_scores(const Attend *a, int value, Found *f) {
     if (under >= 0) n = made_for_one(a, under);
     const int before = scaled(a, n, &f->scale);
     if (before >= 0) n = made_for_one(a, before);
-    if (!is_product(n) || operand(a->g, n, 0)->kind != CC_IN_VALUE || operand(a->g, n, 1)->kind != CC_IN_VALUE) return false;
+    if (!is_product(n) || cc_graph_operand(a->g, n, 0)->kind != CC_IN_VALUE || cc_graph_operand(a->g, n, 1)->kind != CC_IN_VALUE) return false;
     f->first = a->g->val.at[n->out0].def;
-    f->q = operand(a->g, n, 0)->value;
-    f->kt = operand(a->g, n, 1)->value;
+    f->q = cc_graph_operand(a->g, n, 0)->value;
+    f->kt = cc_graph_operand(a->g, n, 1)->value;
     const CcNode *scaling = made_for_one(a, f->q);
     const int unscaled = before < 0 ? scaled(a, scaling, &f->scale) : -1;
     if (unscaled >= 0) {
@@ -100,15 +98,11 @@ static bool find_scores(const Attend *a, int value, Found *f) {
     return true;
 }
 
-static int dim_of(const CcOperand *o, int ndim) {
-    return o->kind != CC_IN_INT ? -1 : (int)(o->i < 0 ? o->i + ndim : o->i);
-}
-
 /* A node that only exchanges dims ndim - one and ndim - two of its operand. */
 static bool exchanges(const CcGraph *g, const CcNode *n, int one, int two) {
     if (n->op != CC_OP_transpose || n->n_in != 3 || n->n_out != 1 || n->flags) return false;
-    const int ndim = g->val.at[n->out0].type.ndim;
-    const int a = dim_of(operand(g, n, 1), ndim), b = dim_of(operand(g, n, 2), ndim);
+    const CcType *t = &g->val.at[n->out0].type;
+    const int ndim = t->ndim, a = cc_graph_dim(t, cc_graph_operand(g, n, 1)), b = cc_graph_dim(t, cc_graph_operand(g, n, 2));
     return (a == ndim - one && b == ndim - two) || (a == ndim - two && b == ndim - one);
 }
 
@@ -117,7 +111,7 @@ static void find_keys(const Attend *a, Found *f) {
     f->k = -1;
     if (kt->def < 0 || kt->window_of || kt->type.ndim < 2) return;
     const CcNode *n = &a->g->node.at[kt->def];
-    if (exchanges(a->g, n, 1, 2) && operand(a->g, n, 0)->kind == CC_IN_VALUE) f->k = operand(a->g, n, 0)->value;
+    if (exchanges(a->g, n, 1, 2) && cc_graph_operand(a->g, n, 0)->kind == CC_IN_VALUE) f->k = cc_graph_operand(a->g, n, 0)->value;
 }
 
 /* The only node that reads a value, NULL when it is needed otherwise. */
@@ -125,7 +119,7 @@ static const CcNode *only_reader(const Attend *a, int value) {
     const CcVal *v = &a->g->val.at[value];
     if (a->uses[value] != 1 || v->is_output || v->window_of) return NULL;
     const CcNode *n = &a->g->node.at[a->reader[value]];
-    return n->flags || n->n_out != 1 || operand(a->g, n, 0)->kind != CC_IN_VALUE || operand(a->g, n, 0)->value != value ? NULL : n;
+    return n->flags || n->n_out != 1 || cc_graph_operand(a->g, n, 0)->kind != CC_IN_VALUE || cc_graph_operand(a->g, n, 0)->value != value ? NULL : n;
 }
 
 /* Heads and rows that change places behind the second product. */
@@ -162,17 +156,17 @@ static bool find(const Attend *a, int node, Found *f) {
     const CcGraph *g = a->g;
     const CcNode *n = &g->node.at[node];
     *f = (Found){.last = node, .mask = -1, .scale = 1, .fill = {.kind = CC_IN_NONE}};
-    if (!a->live[node] || !is_product(n) || n->flags || operand(g, n, 0)->kind != CC_IN_VALUE ||
-        operand(g, n, 1)->kind != CC_IN_VALUE)
+    if (!a->live[node] || !is_product(n) || n->flags || cc_graph_operand(g, n, 0)->kind != CC_IN_VALUE ||
+        cc_graph_operand(g, n, 1)->kind != CC_IN_VALUE)
         return false;
-    f->v = operand(g, n, 1)->value;
-    const CcNode *softmax = made_for_one(a, operand(g, n, 0)->value);
-    if (!softmax || softmax->op != CC_OP_softmax || softmax->n_in != 2 || operand(g, softmax, 0)->kind != CC_IN_VALUE)
+    f->v = cc_graph_operand(g, n, 1)->value;
+    const CcNode *softmax = made_for_one(a, cc_graph_operand(g, n, 0)->value);
+    if (!softmax || softmax->op != CC_OP_softmax || softmax->n_in != 2 || cc_graph_operand(g, softmax, 0)->kind != CC_IN_VALUE)
         return false;
     const int ndim = g->val.at[softmax->out0].type.ndim;
     if (ndim < 2 || cc_op_dims(g, softmax) != 1 || g->val.at[softmax->out0].type.dtype != CC_DT_F32)
         return false;
-    if (!find_scores(a, operand(g, softmax, 0)->value, f)) return false;
+    if (!find_scores(a, cc_graph_operand(g, softmax, 0)->value, f)) return false;
     find_keys(a, f);
     find_merge(a, f);
     return !disturbed(a, f);
@@ -235,7 +229,7 @@ CcGraph *cc_attend_graph(const CcGraph *g, const CcGroupRules *rules) {
         cc_dce_mark(g, a.live);
         for (int i = 0; i < g->node.n; i++)
             for (int k = 0; a.live[i] && k < g->node.at[i].n_in; k++) {
-                const CcOperand *o = operand(g, &g->node.at[i], k);
+                const CcOperand *o = cc_graph_operand(g, &g->node.at[i], k);
                 if (o->kind != CC_IN_VALUE) continue;
                 a.uses[o->value]++;
                 a.reader[o->value] = i;

@@ -31,3 +31,11 @@ void cc_dce_mark(const CcGraph *g, bool *live) {
         }
     }
 }
+
+void cc_dce_uses(const CcGraph *g, const bool *live, int *uses) {
+    for (int i = 0; i < g->node.n; i++)
+        for (int k = 0; live[i] && k < g->node.at[i].n_in; k++) {
+            const CcOperand *o = &g->operand.at[g->node.at[i].in0 + k];
+            if (o->kind == CC_IN_VALUE) uses[cc_graph_base(g, o->value)]++;
+        }
+}

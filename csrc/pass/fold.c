@@ -7,33 +7,29 @@
 
 enum { MAX_SPATIAL = 3, X = 0, STRIDE = 3 }; /* operands of conv: ops.def */
 
-static const CcOperand *operand(const CcGraph *g, const CcNode *n, int i) {
-    return &g->operand.at[n->in0 + i];
-}
-
 /* The pad node that makes this convolution's input, where it pads spatial dims with zeros; else NULL. */
 static const CcNode *pad_before(const CcGraph *g, const CcNode *conv, int dims) {
-    const CcOperand *x = operand(g, conv, X);
+    const CcOperand *x = cc_graph_operand(g, conv, X);
     const int def = g->val.at[x->value].def;
     const CcNode *pad = def < 0 ? NULL : &g->node.at[def];
     if (!pad || pad->op != CC_OP_pad || pad->flags || pad->n_out != 1 || pad->n_in % 2 || pad->n_in > 2 + 2 * dims ||
-        operand(g, pad, 0)->kind != CC_IN_VALUE)
+        cc_graph_operand(g, pad, 0)->kind != CC_IN_VALUE)
         return NULL;
-    const CcOperand *with = operand(g, pad, pad->n_in - 1);
+    const CcOperand *with = cc_graph_operand(g, pad, pad->n_in - 1);
     if (with->kind == CC_IN_VALUE || (with->kind == CC_IN_FLOAT && with->f != 0) ||
         (with->kind == CC_IN_INT && with->i != 0) || with->kind == CC_IN_BOOL)
         return NULL;
     for (int i = 1; i < pad->n_in - 1; i++)
-        if (operand(g, pad, i)->kind != CC_IN_INT || operand(g, pad, i)->i < 0) return NULL;
+        if (cc_graph_operand(g, pad, i)->kind != CC_IN_INT || cc_graph_operand(g, pad, i)->i < 0) return NULL;
     return pad;
 }
 
 static int spatial_dims(const CcGraph *g, const CcNode *conv) {
-    if (conv->op != CC_OP_conv || conv->n_in < STRIDE || operand(g, conv, X)->kind != CC_IN_VALUE) return 0;
-    const int dims = g->val.at[operand(g, conv, X)->value].type.ndim - 2;
+    if (conv->op != CC_OP_conv || conv->n_in < STRIDE || cc_graph_operand(g, conv, X)->kind != CC_IN_VALUE) return 0;
+    const int dims = g->val.at[cc_graph_operand(g, conv, X)->value].type.ndim - 2;
     if (dims < 1 || dims > MAX_SPATIAL || conv->n_in != STRIDE + 3 * dims + 1) return 0;
     for (int d = 0; d < dims; d++) /* 'same' */
-        if (operand(g, conv, STRIDE + dims + d)->kind != CC_IN_INT || operand(g, conv, STRIDE + dims + d)->i < 0)
+        if (cc_graph_operand(g, conv, STRIDE + dims + d)->kind != CC_IN_INT || cc_graph_operand(g, conv, STRIDE + dims + d)->i < 0)
             return 0;
     return dims;
 }
@@ -44,15 +40,15 @@ static void fold_pad(CcGraph *g, int node, const CcNode *pad, int dims) {
     const int in0 = g->operand.n, n = conv->n_in;
     cc_vec_reserve(&g->operand, in0 + n + dims);
     for (int i = 0; i < n + dims; i++)
-        cc_vec_push(&g->operand, *operand(g, conv, i < n ? i : STRIDE + dims + i - n));
+        cc_vec_push(&g->operand, *cc_graph_operand(g, conv, i < n ? i : STRIDE + dims + i - n));
     CcOperand *in = &g->operand.at[in0];
     for (int d = 0; d < dims; d++) {
         const int at = 1 + 2 * (dims - 1 - d);
         if (at + 1 >= pad->n_in - 1) continue;
-        in[STRIDE + dims + d].i += operand(g, pad, at)->i;
-        in[n + d].i += operand(g, pad, at + 1)->i;
+        in[STRIDE + dims + d].i += cc_graph_operand(g, pad, at)->i;
+        in[n + d].i += cc_graph_operand(g, pad, at + 1)->i;
     }
-    in[X].value = operand(g, pad, 0)->value;
+    in[X].value = cc_graph_operand(g, pad, 0)->value;
     conv->in0 = in0;
     conv->n_in = n + dims;
     conv->rewritten = true;

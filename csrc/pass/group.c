@@ -303,14 +303,6 @@ static int do_region(Region *r, CcArena *arena, CcGroups *out) {
     return status;
 }
 
-static void count_uses(const CcGraph *g, const bool *live, int *uses) {
-    for (int i = 0; i < g->node.n; i++)
-        for (int k = 0; live[i] && k < g->node.at[i].n_in; k++) {
-            const CcOperand *o = &g->operand.at[g->node.at[i].in0 + k];
-            if (o->kind == CC_IN_VALUE) uses[cc_graph_base(g, o->value)]++;
-        }
-}
-
 int cc_group_build(const CcGraph *g, const bool *live, const CcGroupRules *rules, CcArena *arena,
                    CcGroups *out, CcErr *err) {
     Region r = {.g = g, .live = live, .rules = rules};
@@ -320,7 +312,7 @@ int cc_group_build(const CcGraph *g, const bool *live, const CcGroupRules *rules
     r.reader = cc_arena_alloc(arena, sizeof(int) * (size_t)(g->val.n + 1));
     if (!out->at || !r.uses || !r.reader)
         return cc_err_set(err, CC_E_MEMORY, "no memory for groups");
-    count_uses(g, live, r.uses);
+    cc_dce_uses(g, live, r.uses);
     for (int i = 0; i < g->val.n; i++) r.reader[i] = -1;
     for (int i = 0; i < g->node.n;) {
         const unsigned barrier = CC_N_WRITES | CC_N_EFFECT;

@@ -18,10 +18,6 @@ typedef struct Layout {
 
 static CcOpKind kind_of(const CcNode *n) { return cc_op_info((CcOpId)n->op)->kind; }
 
-static const CcOperand *operand(const CcGraph *g, const CcNode *n, int i) {
-    return &g->operand.at[n->in0 + i];
-}
-
 /* Does this node take its k-th operand, and with k -1 make its result, with any strides? */
 static bool any_strides(const CcNode *n, int k) {
     switch (kind_of(n)) {
@@ -57,7 +53,7 @@ static void find_movable(Layout *w) {
     for (int i = 0; i < g->node.n; i++) {
         const CcNode *n = &g->node.at[i];
         for (int k = 0; w->live[i] && k < n->n_in; k++) {
-            const CcOperand *o = operand(g, n, k);
+            const CcOperand *o = cc_graph_operand(g, n, k);
             if (o->kind != CC_IN_VALUE) continue;
             if (!w->ours[i] || !any_strides(n, k)) w->last[cc_graph_base(g, o->value)] = false;
         }
@@ -74,10 +70,10 @@ static void spread_gain(const Layout *w, bool *gains) {
             if (!w->live[i] || !w->ours[i]) continue;
             bool any = kind_of(n) == CC_K_CONV || gains[n->out0];
             for (int k = 0; k < n->n_in && !any; k++)
-                any = operand(g, n, k)->kind == CC_IN_VALUE && gains[operand(g, n, k)->value];
+                any = cc_graph_operand(g, n, k)->kind == CC_IN_VALUE && gains[cc_graph_operand(g, n, k)->value];
             for (int k = -1; any && k < n->n_in; k++) {
-                if (k >= 0 && operand(g, n, k)->kind != CC_IN_VALUE) continue;
-                const int v = k < 0 ? n->out0 : operand(g, n, k)->value;
+                if (k >= 0 && cc_graph_operand(g, n, k)->kind != CC_IN_VALUE) continue;
+                const int v = k < 0 ? n->out0 : cc_graph_operand(g, n, k)->value;
                 if (!w->last[v] || gains[v]) continue;
                 gains[v] = again = true;
             }
@@ -95,7 +91,7 @@ static bool drop_losers(Layout *w) {
         for (int i = g->val.at[v].def + 1; i < g->node.n; i++) {
             const CcNode *n = &g->node.at[i];
             for (int k = 0; w->live[i] && k < n->n_in; k++) {
-                if (operand(g, n, k)->kind != CC_IN_VALUE || operand(g, n, k)->value != v) continue;
+                if (cc_graph_operand(g, n, k)->kind != CC_IN_VALUE || cc_graph_operand(g, n, k)->value != v) continue;
                 if (kind_of(n) == CC_K_CONV || w->last[n->out0] || !same_shape(w, v, n->out0)) good = true;
                 else bad = true;
             }

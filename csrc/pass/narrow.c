@@ -23,10 +23,6 @@ typedef struct Narrow {
 
 static const CcType *type_of(const Narrow *w, int value) { return &w->g->val.at[value].type; }
 
-static const CcOperand *operand(const CcGraph *g, const CcNode *n, int i) {
-    return &g->operand.at[n->in0 + i];
-}
-
 static bool has_dim(const Narrow *w, const CcType *t) { return t->ndim > w->right; }
 
 static int64_t size_there(const Narrow *w, const CcType *t) {
@@ -42,14 +38,6 @@ static void drop_dim(CcType *t, int right) {
     t->ndim--;
 }
 
-static void make_contiguous(CcType *t) {
-    int64_t stride = 1;
-    for (int d = t->ndim - 1; d >= 0; d--) {
-        t->stride[d] = stride;
-        stride *= CC_MAX(1, t->size[d]);
-    }
-}
-
 static bool plain_node(const CcGraph *g, const CcNode *n) {
     const CcType *t = &g->val.at[n->out0].type;
     return n->n_out == 1 && !n->flags && t->ndim >= 0 && t->device == 1 && cc_type_contiguous(t);
@@ -59,8 +47,8 @@ enum { ATTEND_MASK = 3, ATTEND_FORM = 6 }; /* operands of attend (ops.def) */
 
 /* Rows of attention, which are the last dim but one of q, of the mask and of the merged result. */
 static bool attends_by_row(const Narrow *w, const CcNode *n) {
-    return n->op == CC_OP_attend && w->right == 1 && operand(w->g, n, ATTEND_FORM)->i == 2 &&
-           size_there(w, type_of(w, operand(w->g, n, 0)->value)) == w->size;
+    return n->op == CC_OP_attend && w->right == 1 && cc_graph_operand(w->g, n, ATTEND_FORM)->i == 2 &&
+           size_there(w, type_of(w, cc_graph_operand(w->g, n, 0)->value)) == w->size;
 }
 
 /* Does this node work on each index of the dim by itself? */
@@ -69,17 +57,17 @@ static bool by_index(const Narrow *w, const CcNode *n) {
     const CcType *out = type_of(w, n->out0);
     if (!plain_node(w->g, n) || !has_dim(w, out) || size_there(w, out) != w->size) return false;
     for (int i = 0; i < n->n_in; i++)
-        if (operand(w->g, n, i)->kind == CC_IN_VALUE &&
-            type_of(w, operand(w->g, n, i)->value)->ndim < 0)
+        if (cc_graph_operand(w->g, n, i)->kind == CC_IN_VALUE &&
+            type_of(w, cc_graph_operand(w->g, n, i)->value)->ndim < 0)
             return false;
     if (kind == CC_K_POINTWISE) return n->op != CC_OP_fill;
     if (kind == CC_K_ATTENTION) return attends_by_row(w, n);
-    const CcOperand *x = operand(w->g, n, 0);
+    const CcOperand *x = cc_graph_operand(w->g, n, 0);
     if (x->kind != CC_IN_VALUE || type_of(w, x->value)->ndim != out->ndim) return false;
     if (n->op == CC_OP_linear) return w->right >= 1;
     if (kind != CC_K_NORM && kind != CC_K_SOFTMAX) return false;
     for (int i = 1; i < n->n_in; i++) /* weights are left as they are */
-        if (operand(w->g, n, i)->kind == CC_IN_VALUE && has_dim(w, type_of(w, operand(w->g, n, i)->value)))
+        if (cc_graph_operand(w->g, n, i)->kind == CC_IN_VALUE && has_dim(w, type_of(w, cc_graph_operand(w->g, n, i)->value)))
             return false;
     const int dims = cc_op_dims(w->g, n);
     return dims >= 0 && dims < 1 << w->right;
@@ -87,7 +75,7 @@ static bool by_index(const Narrow *w, const CcNode *n) {
 
 /* Does a node in part need this operand in part (or, where it is broadcast, without the dim)? */
 static bool sliced(const Narrow *w, const CcNode *n, int i) {
-    const CcOperand *o = operand(w->g, n, i);
+    const CcOperand *o = cc_graph_operand(w->g, n, i);
     if (o->kind != CC_IN_VALUE || !has_dim(w, type_of(w, o->value))) return false;
     return i == 0 || cc_op_info((CcOpId)n->op)->kind == CC_K_POINTWISE || (n->op == CC_OP_attend && i == ATTEND_MASK);
 }
@@ -104,7 +92,7 @@ static void mark(Narrow *w) {
         w->part[i] = i < w->select && n->n_out == 1 && w->want[n->out0] == PART &&
                      !(w->banned && w->banned[i]) && by_index(w, n);
         for (int k = 0; k < n->n_in; k++) {
-            const CcOperand *o = operand(g, n, k);
+            const CcOperand *o = cc_graph_operand(g, n, k);
             if (o->kind != CC_IN_VALUE) continue;
             const bool some = (w->part[i] && sliced(w, n, k) &&
                                size_there(w, type_of(w, o->value)) == w->size) ||
@@ -125,7 +113,7 @@ static bool worthwhile(const Narrow *w) {
     bool product = false;
     for (int i = 0; i < w->select; i++)
         product = product || (w->part[i] && w->g->node.at[i].op == CC_OP_linear);
-    return product && in_part(w, operand(w->g, n, 0)->value);
+    return product && in_part(w, cc_graph_operand(w->g, n, 0)->value);
 }
 
 /* A select whose result may be a tensor of its own: nobody looks at its strides or storage. */
@@ -135,23 +123,23 @@ static bool begin(Narrow *w, int node) {
     if (n->op != CC_OP_select || !w->live[node] || n->n_in != 3 || n->n_out != 1 || n->flags ||
         g->val.at[n->out0].is_output)
         return false;
-    const CcOperand *x = operand(g, n, 0), *dim = operand(g, n, 1), *index = operand(g, n, 2);
+    const CcOperand *x = cc_graph_operand(g, n, 0), *dim = cc_graph_operand(g, n, 1), *index = cc_graph_operand(g, n, 2);
     if (x->kind != CC_IN_VALUE || dim->kind != CC_IN_INT || index->kind != CC_IN_INT) return false;
     const CcType *t = type_of(w, x->value);
     if (t->ndim < 2 || g->val.at[x->value].def < 0) return false;
     for (int i = node + 1; i < g->node.n; i++)
         for (int k = 0; w->live[i] && k < g->node.at[i].n_in; k++) {
-            const CcOperand *o = operand(g, &g->node.at[i], k);
+            const CcOperand *o = cc_graph_operand(g, &g->node.at[i], k);
             const CcOpKind kind = cc_op_info((CcOpId)g->node.at[i].op)->kind;
             if (o->kind == CC_IN_VALUE && o->value == n->out0 &&
                 ((kind != CC_K_POINTWISE && kind != CC_K_MATMUL && kind != CC_K_NORM && kind != CC_K_SOFTMAX) ||
                  !plain_node(g, &g->node.at[i])))
                 return false;
         }
-    const int64_t d = dim->i < 0 ? dim->i + t->ndim : dim->i;
-    if (d < 0 || d >= t->ndim) return false;
+    const int d = cc_graph_dim(t, dim);
+    if (d < 0) return false;
     w->select = node;
-    w->right = t->ndim - 1 - (int)d;
+    w->right = t->ndim - 1 - d;
     w->size = t->size[d];
     w->index = index->i < 0 ? index->i + w->size : index->i;
     return w->index >= 0 && w->index < w->size;
@@ -172,7 +160,7 @@ static int add_window(const Narrow *w, CcGraph *out, int value) {
 
 static void narrow_value(const Narrow *w, CcVal *v) {
     drop_dim(&v->type, w->right);
-    make_contiguous(&v->type);
+    cc_type_make_contiguous(&v->type);
     v->narrowed = true;
 }
 
@@ -193,7 +181,7 @@ static CcGraph *rewrite(const Narrow *w) {
     select->op = CC_OP_copy;
     select->rewritten = true;
     select->n_in = 1;
-    make_contiguous(&out->val.at[select->out0].type);
+    cc_type_make_contiguous(&out->val.at[select->out0].type);
     out->val.at[select->out0].narrowed = true;
     return out;
 }

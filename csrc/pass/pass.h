@@ -8,6 +8,8 @@
 
 /* live[node] of g->node.n entries: what outputs and effects need. */
 void cc_dce_mark(const CcGraph *g, bool *live);
+/* uses[value], 0 before: operands of live nodes that read it, or a window of it. */
+void cc_dce_uses(const CcGraph *g, const bool *live, int *uses);
 
 /* Questions to the back-ends; NULL = never. */
 typedef struct CcGroupRules {

@@ -11,21 +11,11 @@
  * into. */
 #include "pass.h"
 
-static const CcOperand *operand(const CcGraph *g, const CcNode *n, int i) {
-    return &g->operand.at[n->in0 + i];
-}
-
-/* Of a dim that may be counted from the end; -1: there is none. */
-static int dim_of(const CcType *t, const CcOperand *o) {
-    const int64_t d = o->i < 0 ? o->i + t->ndim : o->i;
-    return o->kind == CC_IN_INT && d >= 0 && d < t->ndim ? (int)d : -1;
-}
-
 /* slice: x, then pairs of a dim and its first index, in elements. */
 static bool slice_offset(const CcGraph *g, const CcNode *n, const CcType *x, int64_t *offset) {
     for (int i = 1; i + 1 < n->n_in; i += 2) {
-        const int d = dim_of(x, operand(g, n, i));
-        const CcOperand *at = operand(g, n, i + 1);
+        const int d = cc_graph_dim(x, cc_graph_operand(g, n, i));
+        const CcOperand *at = cc_graph_operand(g, n, i + 1);
         if (d < 0 || at->kind != CC_IN_INT) return false;
         const int64_t index = at->i < 0 ? at->i + x->size[d] : at->i;
         if (index < 0 || index > x->size[d]) return false;
@@ -36,7 +26,7 @@ static bool slice_offset(const CcGraph *g, const CcNode *n, const CcType *x, int
 
 /* split, unbind: x, dim; before result k come the results 0 .. k-1. */
 static bool split_offset(const CcGraph *g, const CcNode *n, const CcType *x, int k, int64_t *offset) {
-    const int d = n->n_in == 2 ? dim_of(x, operand(g, n, 1)) : -1;
+    const int d = n->n_in == 2 ? cc_graph_dim(x, cc_graph_operand(g, n, 1)) : -1;
     if (d < 0) return false;
     for (int i = 0; i < k; i++) {
         const CcType *before = &g->val.at[n->out0 + i].type;
@@ -68,7 +58,7 @@ static bool reshapes(const CcType *from, const CcType *to) {
 
 /* Elements from the first one of its operand to the first one of result k. False: not known. */
 static bool offset_of(const CcGraph *g, const CcNode *n, int k, int64_t *offset) {
-    const CcType *x = &g->val.at[operand(g, n, 0)->value].type;
+    const CcType *x = &g->val.at[cc_graph_operand(g, n, 0)->value].type;
     *offset = 0;
     switch (n->op) {
     case CC_OP_select:
@@ -83,7 +73,7 @@ static bool offset_of(const CcGraph *g, const CcNode *n, int k, int64_t *offset)
 
 static bool is_view(const CcGraph *g, const CcNode *n) {
     return cc_op_info((CcOpId)n->op)->kind == CC_K_VIEW && !n->flags && n->n_in > 0 &&
-           operand(g, n, 0)->kind == CC_IN_VALUE;
+           cc_graph_operand(g, n, 0)->kind == CC_IN_VALUE;
 }
 
 static bool plain(const CcType *t) { return t->ndim >= 0 && t->device == 1 && t->dtype != CC_DT_OTHER; }
@@ -91,7 +81,7 @@ static bool plain(const CcType *t) { return t->ndim >= 0 && t->device == 1 && t-
 /* Does it share memory with its operand, at a known place? reshape and its like may copy; that would show in strides that
  * the binding refuses. */
 static bool known_view(const CcGraph *g, const CcNode *n) {
-    const CcType *x = &g->val.at[operand(g, n, 0)->value].type;
+    const CcType *x = &g->val.at[cc_graph_operand(g, n, 0)->value].type;
     int64_t offset;
     bool known = plain(x);
     for (int k = 0; k < n->n_out && known; k++) {
@@ -104,7 +94,7 @@ static bool known_view(const CcGraph *g, const CcNode *n) {
 /* A reshape that is no view: as pointwise as a copy, unless the front wants its result. */
 static bool copies(const CcGraph *g, const CcNode *n) {
     if (n->op != CC_OP_reshape || !is_view(g, n) || n->n_out != 1 || g->val.at[n->out0].is_output) return false;
-    const CcType *x = &g->val.at[operand(g, n, 0)->value].type, *to = &g->val.at[n->out0].type;
+    const CcType *x = &g->val.at[cc_graph_operand(g, n, 0)->value].type, *to = &g->val.at[n->out0].type;
     return plain(x) && plain(to) && !reshapes(x, to) && cc_type_contiguous(to);
 }
 
@@ -127,23 +117,19 @@ static void mark_by_host(const CcGraph *g, const bool *live, const CcGroupRules 
             for (int k = 0; k < n->n_out; k++) by_host[n->out0 + k] = true;
         }
         for (int k = 0; k < n->n_in && host; k++)
-            if (operand(g, n, k)->kind == CC_IN_VALUE) by_host[operand(g, n, k)->value] = true;
+            if (cc_graph_operand(g, n, k)->kind == CC_IN_VALUE) by_host[cc_graph_operand(g, n, k)->value] = true;
     }
-}
-
-static bool same_place(const CcType *a, const CcType *b) {
-    return cc_type_same_shape(a, b) && memcmp(a->stride, b->stride, sizeof *a->stride * (size_t)a->ndim) == 0;
 }
 
 /* Makes the results of a view windows; of itself a view (detach, a reshape to the same shape) is its operand. */
 static void fold(CcGraph *out, const CcNode *n, int *same) {
-    const int x = same[operand(out, n, 0)->value];
+    const int x = same[cc_graph_operand(out, n, 0)->value];
     const CcVal from = out->val.at[x];
     for (int k = 0; k < n->n_out; k++) {
         CcVal *v = &out->val.at[n->out0 + k];
         int64_t offset;
         if (!offset_of(out, n, k, &offset)) abort(); /* known_view() said otherwise */
-        if (offset == 0 && same_place(&v->type, &from.type)) {
+        if (offset == 0 && cc_type_same_layout(&v->type, &from.type)) {
             same[n->out0 + k] = x;
             continue;
         }
@@ -154,7 +140,7 @@ static void fold(CcGraph *out, const CcNode *n, int *same) {
 
 /* Is this view the only reader of a product's result, and the same elements in the same order? */
 static bool only_shape(const CcGraph *g, const CcNode *n, const int *uses) {
-    const int x = operand(g, n, 0)->value;
+    const int x = cc_graph_operand(g, n, 0)->value;
     const CcVal *from = &g->val.at[x], *to = &g->val.at[n->out0];
     if (n->op != CC_OP_view || from->def < 0 || from->is_output || from->window_of || from->narrowed || uses[x] != 1) return false;
     return cc_op_info((CcOpId)g->node.at[from->def].op)->kind == CC_K_MATMUL && cc_type_contiguous(&from->type) &&
@@ -163,7 +149,7 @@ static bool only_shape(const CcGraph *g, const CcNode *n, const int *uses) {
 
 /* The product makes the view's result; the view makes nothing. */
 static void absorb(CcGraph *out, CcNode *view) {
-    const int product = out->val.at[operand(out, view, 0)->value].def;
+    const int product = out->val.at[cc_graph_operand(out, view, 0)->value].def;
     out->node.at[product].out0 = view->out0;
     out->node.at[product].rewritten = true; /* the host would make the other shape */
     out->val.at[view->out0].def = product;
@@ -194,25 +180,13 @@ static void follow(CcGraph *out, const int *same, int n) {
 static void fold_copy(CcGraph *out, int node) {
     CcNode *n = &out->node.at[node];
     const int result = n->out0;
-    CcVal copy = {.type = out->val.at[operand(out, n, 0)->value].type, .def = node, .narrowed = true};
-    int64_t stride = 1;
-    for (int d = copy.type.ndim - 1; d >= 0; d--) {
-        copy.type.stride[d] = stride;
-        stride *= CC_MAX(1, copy.type.size[d]);
-    }
+    CcVal copy = {.type = out->val.at[cc_graph_operand(out, n, 0)->value].type, .def = node, .narrowed = true};
+    cc_type_make_contiguous(&copy.type);
     n->op = CC_OP_copy;
     n->n_in = 1;
     n->out0 = out->val.n;
     out->val.at[result].window_of = out->val.n + 1;
     cc_vec_push(&out->val, copy);
-}
-
-static void count_uses(const CcGraph *g, const bool *live, int *uses) {
-    for (int i = 0; i < g->node.n; i++)
-        for (int k = 0; live[i] && k < g->node.at[i].n_in; k++) {
-            const CcOperand *o = operand(g, &g->node.at[i], k);
-            if (o->kind == CC_IN_VALUE) uses[cc_graph_base(g, o->value)]++;
-        }
 }
 
 static CcGraph *fold_all(const CcGraph *g, const bool *live, const bool *by_host, const int *uses, int *same) {
@@ -240,7 +214,7 @@ CcGraph *cc_views_graph(const CcGraph *g, const CcGroupRules *rules) {
         for (int v = 0; v < g->val.n; v++) same[v] = v;
         cc_dce_mark(g, live);
         mark_by_host(g, live, rules, by_host);
-        count_uses(g, live, uses);
+        cc_dce_uses(g, live, uses);
         out = fold_all(g, live, by_host, uses, same);
     }
     free(flags);

@@ -12,25 +12,19 @@ typedef struct Concat {
     Piece *piece;
 } Concat;
 
-static const CcOperand *operand(const CcGraph *g, const CcNode *n, int i) {
-    return &g->operand.at[n->in0 + i];
-}
-
 static bool plain(const CcType *t) { return t->ndim >= 0 && t->device == 1 && t->dtype != CC_DT_OTHER; }
 
 /* The dim of the result along which pieces lie; -1: not for this family. */
 static int dim_of(const CcGraph *g, const CcNode *n) {
     const CcType *out = &g->val.at[n->out0].type;
-    const CcOperand *dim = n->n_in > 1 ? operand(g, n, n->n_in - 1) : NULL;
-    if (!dim || dim->kind != CC_IN_INT || !plain(out) || !cc_type_dense(out)) return -1;
-    const int64_t d = dim->i < 0 ? dim->i + out->ndim : dim->i;
-    return d >= 0 && d < out->ndim ? (int)d : -1;
+    const CcOperand *dim = n->n_in > 1 ? cc_graph_operand(g, n, n->n_in - 1) : NULL;
+    return dim && plain(out) && cc_type_dense(out) ? cc_graph_dim(out, dim) : -1;
 }
 
 /* A piece as the result sees it: stack gives it a dim of size 1. False: it does not fit. */
 static bool seen_as(const CcGraph *g, const CcNode *n, int i, int dim, CcType *t) {
     const CcType *out = &g->val.at[n->out0].type;
-    const CcOperand *o = operand(g, n, i);
+    const CcOperand *o = cc_graph_operand(g, n, i);
     if (o->kind != CC_IN_VALUE) return false;
     *t = g->val.at[o->value].type;
     if (!plain(t) || t->dtype != out->dtype) return false;
@@ -90,7 +84,7 @@ static void *build(const CcGraph *g, const int *chain, int n_chain, CcArena *are
     c->n = 0;
     int64_t at = 0;
     for (int i = 0; i + 1 < n->n_in; i++) {
-        const int value = operand(g, n, i)->value;
+        const int value = cc_graph_operand(g, n, i)->value;
         Piece *p = &c->piece[c->n];
         CcType t;
         if (!seen_as(g, n, i, dim, &t)) return NULL; /* can() said otherwise */

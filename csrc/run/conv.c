@@ -223,8 +223,7 @@ static int add_post(const CcGraph *g, const CcNode *last, const CcNode *n, CcPri
                     CcConv *conv) {
     const CcType *out = &g->val.at[n->out0].type, *before = &g->val.at[last->out0].type;
     const CcOperand *first = cc_prim_operand(g, n, 0);
-    if (d->n_post == CC_DNNL_MAX_POST || !cc_prim_plain(out) || !cc_type_same_shape(out, before) ||
-        memcmp(out->stride, before->stride, sizeof *out->stride * (size_t)out->ndim))
+    if (d->n_post == CC_DNNL_MAX_POST || !cc_prim_plain(out) || !cc_type_same_layout(out, before))
         return -1;
     conv->dst = n->out0;
     if (n->op == CC_OP_add || n->op == CC_OP_mul) return add_binary(g, last, n, d, conv);

@@ -1,15 +1,12 @@
 /* launch: runs a kernel over a nest. The kernel does the two innermost loops, and all reduced ones; here are the outer
  * ones, and the split into threads: by rows, or by pieces of rows when there are few. A row that is reduced in a single
  * sweep can be cut, too: each piece leaves partial results, which one more call combines. */
-#include <pthread.h>
-
 #include "run_int.h"
 
 enum {
     GRAIN = 40000, /* additions that are worth a thread */
     PIECE = 512,   /* rows are cut at multiples of this many elements, */
-    COLUMNS = 64,  /* blocks of columns at this many */
-    KEEP = 1 << 22 /* bytes of scratch memory that a thread keeps between calls */
+    COLUMNS = 64   /* blocks of columns at this many */
 };
 
 typedef struct Job {
@@ -21,34 +18,6 @@ typedef struct Job {
     int64_t state_bytes;
     char *at[CC_LOOP_MAX_ACCESS];
 } Job;
-
-/* Memory of this thread that lasts from call to call: scratch lines, partial results. */
-static _Thread_local struct {
-    char *at;
-    size_t n;
-} scratch;
-static pthread_key_t scratch_key;
-static void make_scratch_key(void) { pthread_key_create(&scratch_key, free); }
-
-static char *get_scratch(size_t n) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    if (n <= scratch.n) return scratch.at;
-    pthread_once(&once, make_scratch_key);
-    free(scratch.at);
-    scratch.n = 0;
-    scratch.at = malloc(n);
-    pthread_setspecific(scratch_key, scratch.at);
-    if (scratch.at) scratch.n = n;
-    return scratch.at;
-}
-
-static void trim_scratch(void) {
-    if (scratch.n <= KEEP) return;
-    free(scratch.at);
-    scratch.at = NULL;
-    scratch.n = 0;
-    pthread_setspecific(scratch_key, NULL);
-}
 
 /* Without memory for its scratch lines a kernel can't run. */
 static void call(const CcLaunch *launch, const CcKernelArg *arg) {
@@ -89,7 +58,7 @@ static void begin_argument(const Job *job, CcKernelArg *arg) {
     arg->state = job->state;
     arg->state_bytes = job->state_bytes;
     arg->scratch_bytes = job->launch->kept ? cc_gen_scratch_bytes(loop, arg->n, job->launch->count) : 0;
-    arg->scratch = job->launch->kept ? get_scratch((size_t)(arg->scratch_bytes * job->launch->kept)) : NULL;
+    arg->scratch = job->launch->kept ? cc_scratch_thread((size_t)(arg->scratch_bytes * job->launch->kept)) : NULL;
 }
 
 static void run_units(void *ctx, int64_t begin, int64_t end) {
@@ -113,7 +82,7 @@ static void run_units(void *ctx, int64_t begin, int64_t end) {
         }
         call(job->launch, &arg);
     }
-    if (job->launch->kept) trim_scratch();
+    if (job->launch->kept) cc_scratch_thread_trim();
 }
 
 static void finish_rows(const Job *job) {
@@ -151,7 +120,7 @@ static void cut_reduction(Job *job, int parts) {
     if (piece >= n) return;
     cut(job, dim, piece);
     job->state_bytes = cc_gen_state_bytes(loop, lanes);
-    job->state = get_scratch((size_t)(job->rows * job->pieces * job->state_bytes));
+    job->state = cc_scratch_thread((size_t)(job->rows * job->pieces * job->state_bytes));
     job->partial = job->state != NULL;
     if (!job->partial) job->pieces = 1;
 }
@@ -178,7 +147,7 @@ void cc_launch_at(const CcLaunch *launch, char *const *at) {
     else run_units(&job, 0, job.rows * job.pieces);
     if (!job.partial) return;
     finish_rows(&job);
-    trim_scratch();
+    cc_scratch_thread_trim();
 }
 
 int cc_launch_run(const CcLaunch *launch, const CcHost *host, CcErr *err) {

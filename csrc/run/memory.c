@@ -4,15 +4,11 @@
  * input that dies there takes the input's place. Of the free spans that are large enough the last one that was freed is
  * taken: it is still in the caches (greedy by size packs tighter, but a copy of 2 MB took 0.33 ms instead of 0.11 in
  * MiniTransformer, Zen 4). */
-#include <stdatomic.h>
-#include <sys/mman.h>
-
 #include "run_int.h"
 
 /* Buffers whose addresses agree in their last 12 bits get into each other's way when one is read and the other written:
  * a copy of 2 MB took 0.33 ms instead of 0.11 (Zen 4). So large ones are not a multiple of a page. */
-enum { ALIGN = 64, HUGE_PAGE = 1 << 21, PAGE = 4096, SHIFT = 5 * ALIGN };
-static const int64_t KEEP_MAX = INT64_C(256) << 20; /* bytes that stay between calls */
+enum { ALIGN = 64, PAGE = 4096, SHIFT = 5 * ALIGN };
 
 /* ------------------------------------------------------------------ the plan */
 
@@ -221,46 +217,4 @@ int cc_memory_plan(CcPlan *plan, const CcGraph *g, CcErr *err) {
     return 0;
 }
 
-/* ------------------------------------------------------------------ the block */
-
-struct CcBlock {
-    int64_t bytes;
-    char *at;
-};
-
-/* One block waits for the next call, of whatever plan: its pages are there and maybe still in the caches. */
-static _Atomic(CcBlock *) spare;
-
-static void free_block(CcBlock *b) {
-    if (!b) return;
-    free(b->at);
-    free(b);
-}
-
-CcBlock *cc_memory_take(int64_t bytes) {
-    CcBlock *b = atomic_exchange(&spare, NULL);
-    if (b && b->bytes >= bytes) return b;
-    free_block(b);
-    b = malloc(sizeof *b);
-    const size_t align = bytes >= HUGE_PAGE ? HUGE_PAGE : ALIGN;
-    const size_t rounded = ((size_t)bytes + align - 1) / align * align;
-    if (b) *b = (CcBlock){(int64_t)rounded, aligned_alloc(align, rounded)};
-    if (b && b->at) {
-        if (align == HUGE_PAGE) madvise(b->at, rounded, MADV_HUGEPAGE);
-        return b;
-    }
-    free_block(b);
-    return NULL;
-}
-
-void cc_memory_give(CcBlock *b) {
-    if (b && b->bytes > KEEP_MAX) free_block(b);
-    else if (b) free_block(atomic_exchange(&spare, b));
-}
-
-char *cc_memory_at(const CcBlock *b) { return b->at; }
-
-void cc_memory_trim(void) {
-    free_block(atomic_exchange(&spare, NULL));
-    cc_scratch_trim();
-}
+void cc_memory_trim(void) { cc_scratch_trim(); }

@@ -274,12 +274,12 @@ static int run(const void *work, const CcHost *host, CcErr *err) {
     Ends e = {0};
     if (find_ends(rnn, host, &e) < 0)
         return cc_err_set(err, CC_E_HOST, "no data for the recurrent layers of value %d", rnn->x);
-    CcScratch *scratch = cc_scratch_take(rnn->own + bytes * (size_t)buffers(rnn));
+    CcScratch *scratch = cc_scratch_take(CC_SCRATCH_CALL, rnn->own + bytes * (size_t)buffers(rnn));
     if (!scratch) return cc_err_set(err, CC_E_MEMORY, "no memory for a recurrent layer");
     e.own = scratch->at;
     for (int i = 0; i < buffers(rnn); i++) e.buffer[i] = (float *)(scratch->at + rnn->own + bytes * (size_t)i);
     const int status = run_layers(rnn, host, &e, err);
-    cc_scratch_give(scratch);
+    cc_scratch_give(CC_SCRATCH_CALL, scratch);
     return status;
 }
 

@@ -112,9 +112,5 @@ CC_MUST int cc_plan_lifetimes(CcPlan *plan, const CcGraph *g, const bool *made, 
 /* memory.c */
 /* Places for the values that only kernels and library calls touch; after lifetimes, whose drop lists it shortens. */
 CC_MUST int cc_memory_plan(CcPlan *plan, const CcGraph *g, CcErr *err);
-typedef struct CcBlock CcBlock;
-CcBlock *cc_memory_take(int64_t bytes); /* NULL: out of memory */
-char *cc_memory_at(const CcBlock *block);
-void cc_memory_give(CcBlock *block);
 
 #endif

@@ -63,11 +63,11 @@ static int run_steps(const Run *run, int *step_out, CcErr *err) {
 }
 
 int cc_run_exec(const CcPlan *plan, const CcHost *host, int *step_out, CcErr *err) {
-    CcBlock *block = plan->block_bytes ? cc_memory_take(plan->block_bytes) : NULL;
+    CcScratch *block = plan->block_bytes ? cc_scratch_take(CC_SCRATCH_PLAN, (size_t)plan->block_bytes) : NULL;
     if (plan->block_bytes && !block)
         return cc_err_set(err, CC_E_MEMORY, "no memory for %lld bytes of intermediate values", (long long)plan->block_bytes);
-    const Run run = {plan, host, block ? cc_memory_at(block) : NULL};
+    const Run run = {plan, host, block ? block->at : NULL};
     const int status = run_steps(&run, step_out, err);
-    cc_memory_give(block);
+    cc_scratch_give(CC_SCRATCH_PLAN, block);
     return status;
 }

@@ -18,6 +18,16 @@ FLAGS = (
 DIRS = ("base", "ir", "pass", "loop", "gen", "dev", "run")
 WRITES, RANDOM, EFFECT = 1, 2, 4
 VALUE, INT, FLOAT, BOOL, NONE = range(5)
+# Ways in which a tensor of three dims (5 and 37 or more in the last two) may lie in memory.
+LAYOUTS = {
+    "transposed": lambda t: t.transpose(-1, -2),
+    "sliced": lambda t: t[..., 1::2],
+    "offset": lambda t: t[:, 1:, 3:],
+    "permuted": lambda t: t.permute(2, 0, 1),
+    "expanded": lambda t: t[:, :1].expand(-1, 5, -1),
+    "column": lambda t: t[:, :, :1],
+    "channels_last": lambda t: t.movedim(-1, 1),
+}
 c = ctypes
 
 
