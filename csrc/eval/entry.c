@@ -94,6 +94,7 @@ void cc_root_clear(CcRoot *root)
     clear_breaks(root);
     free(root->last_failure);
     root->last_failure = NULL;
+    root->hints.at.n = 0;
     root->give_ups = 0;
     root->eager_only = root->warned = false;
 }
@@ -106,6 +107,7 @@ void cc_root_free(CcRoot *root)
     cc_vec_free(&root->point);
     cc_vec_free(&root->seen);
     cc_vec_free(&root->gave_up);
+    cc_vec_free(&root->hints.at);
     Py_CLEAR(root->func);
 }
 
@@ -174,7 +176,10 @@ CcPoint *cc_root_point(CcRoot *root, CcAct *const *acts, int n, bool create)
 void cc_root_failure(CcRoot *root, const CcSegment *s, int guard)
 {
     CcSbuf text = {0};
-    cc_guard_text(&s->trace->guards, guard, &text);
+    const int step = guard - s->trace->guards.g.n;
+    if (step < 0) cc_guard_text(&s->trace->guards, guard, &text);
+    else if (step < s->trace->step.n) cc_sym_text(s->trace, step, &text);
+    else cc_sbuf_add(&text, "symbolic sizes are above 1");
     free(root->last_failure);
     root->last_failure = strdup(cc_sbuf_text(&text));
     cc_sbuf_free(&text);
@@ -189,22 +194,21 @@ static PyObject *call_eagerly(CcRoot *root, PyObject *const *args, size_t nargsf
     return PyObject_Vectorcall(root->callable, args, nargsf, kwnames);
 }
 
-/* Runs an entry whose guards have passed. *again: nothing happened, the call has to be made eagerly. */
-static PyObject *run_entry(CcRoot *root, CcEntry *e, CcScratch *x, bool *again)
+/* Runs an entry whose guards have passed; *ran tells how far it came. */
+static PyObject *run_entry(CcRoot *root, CcEntry *e, CcScratch *x, CcRan *ran)
 {
     CcSegment *s = e->segment;
-    bool pure;
-    if (cc_segment_exec(s, x, &pure) < 0) {
-        *again = pure;
-        return NULL;
-    }
+    *ran = cc_segment_exec(s, x);
+    if (*ran != CC_RAN) return NULL;
     if (s->trace->end == CC_END_RETURN) return cc_segment_make(s, x, s->trace->result);
     return cc_region_continue(root, s, x);
 }
 
-static void to_front(CcRoot *root, int i)
+static void to_front(CcRoot *root, CcEntry *e)
 {
-    CcEntry *e = root->entry.at[i];
+    int i = 0;
+    while (i < root->entry.n && root->entry.at[i] != e) i++;
+    if (i == 0 || i == root->entry.n) return;
     memmove(root->entry.at + 1, root->entry.at, sizeof e * (size_t)i);
     root->entry.at[0] = e;
 }
@@ -231,12 +235,16 @@ static PyObject *try_entries(CcRoot *root, PyObject *const *args, int n, PyObjec
             cc_segment_close(&x);
             continue;
         }
-        if (i > 0) to_front(root, i);
+        CcRan ran;
+        PyObject *r = run_entry(root, e, &x, &ran);
+        cc_guard_release(&e->segment->trace->guards, x.gv, e->segment->trace->guards.g.n);
+        if (ran == CC_RAN_MISFIT) cc_root_failure(root, e->segment, e->segment->trace->guards.g.n + x.misfit);
+        cc_segment_close(&x);
+        if (ran == CC_RAN_MISFIT) continue;
+        to_front(root, e);
         root->hits++;
         cc_eval_counts.hits++;
-        PyObject *r = run_entry(root, e, &x, again);
-        cc_guard_release(&e->segment->trace->guards, x.gv, e->segment->trace->guards.g.n);
-        cc_segment_close(&x);
+        *again = ran == CC_RAN_NOTHING;
         return r;
     }
     return NULL;
@@ -257,6 +265,17 @@ static bool may_record(CcRoot *root)
     return false;
 }
 
+/* What differs from the entries that there are is symbolic from now on. */
+static void learn_hints(CcRoot *root, PyObject *const *args, int n, PyObject *kwnames, const CcMode *mode)
+{
+    const CcGuardState state = {.args = args, .n_args = n};
+    for (int i = 0; i < root->entry.n && !root->hints.none; i++) {
+        const CcEntry *e = root->entry.at[i];
+        if (e->n_args == n && same_names(e->kwnames, kwnames) && cc_mode_same(&e->segment->trace->mode, mode))
+            cc_hint_learn(&root->hints, &e->segment->trace->guards, &state, 0);
+    }
+}
+
 static PyObject *call_compiled(CcRoot *root, PyObject *const *args, int n, PyObject *kwnames, const CcMode *mode,
                                PyObject *const *own, size_t own_nargsf)
 {
@@ -270,6 +289,7 @@ static PyObject *call_compiled(CcRoot *root, PyObject *const *args, int n, PyObj
     }
     if (PyErr_Occurred()) return NULL;
     cc_eval_counts.misses++;
+    learn_hints(root, args, n, kwnames, mode);
     if (!may_record(root)) return PyErr_Occurred() ? NULL : call_eagerly(root, own, own_nargsf, kwnames);
     return cc_region_record(root, args, n, kwnames, mode);
 }

@@ -26,10 +26,26 @@ typedef struct CcKnobInfo {
 const CcKnobInfo *cc_policy_knobs(int *n);
 
 typedef struct CcFreeze CcFreeze;
+/* What holds for one key of a trace (its sizes and numbers, rec.h): types, plan, values of symbols. A trace without symbols
+ * has one. */
+typedef struct CcShape {
+    int n_key;
+    int64_t *key;
+    int misfit;                /* 1 + the symbolic guard that does not hold: then there is nothing below */
+    CcGraph *graph;            /* owned, or the trace's own */
+    CcPlan *plan;              /* NULL: memory ran out */
+    CcFreeze *freeze;          /* NULL: no input is frozen */
+    PyObject **symbol;         /* [symbol] strong; NULL: evaluated in every call */
+    uint64_t hits;
+    int running;
+} CcShape;
+
 typedef struct CcSegment {
     CcTrace *trace;
-    CcPlan *plan;
-    CcFreeze *freeze;          /* NULL: no input is frozen */
+    CC_VEC(CcShape *) shape;   /* most recently used first */
+    CcRunOptions options;
+    int shape_limit;
+    bool verify;
     int id;
     uint64_t hits;
     bool broken;               /* its plan failed: not used any more */
@@ -56,6 +72,7 @@ typedef struct CcRoot {
     PyObject *callable;        /* borrowed from the owner */
     PyFunctionObject *func;    /* strong */
     CcKnobs knobs;
+    CcHints hints;             /* what is symbolic in the next recording */
     bool fullgraph;
     CC_VEC(CcEntry *) entry;   /* most recently used first */
     CC_VEC(CcPoint *) point;

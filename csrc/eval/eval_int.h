@@ -6,8 +6,12 @@
 
 /* Scratch of one segment run: guard values, graph values, effect results, shared objects of recipes. */
 typedef struct CcScratch {
-    PyObject **gv, **value, **effect, **built;
-    int n_value, n_effect, n_built;
+    PyObject **gv, **value, **effect, **built, **symbol;
+    int n_value, n_effect, n_built, n_symbol;
+    CcShape *shape;             /* of this run's key; NULL: a new key */
+    int misfit;                 /* CC_RAN_MISFIT: the symbolic guard */
+    int64_t key[CC_KEY_MAX];
+    int n_key;
     PyObject **heap;
     PyObject *small[160];
 } CcScratch;
@@ -15,23 +19,44 @@ typedef struct CcScratch {
 void cc_segment_open(const CcSegment *s, CcScratch *x);     /* arrays, zeroed */
 void cc_segment_drop(CcScratch *x);                         /* drops what they hold */
 void cc_segment_close(CcScratch *x);                        /* the same, and frees them */
-/* Guards: -1 pass, else the failing guard. gv is filled on a pass. */
-int cc_segment_check(const CcSegment *s, CcScratch *x, const CcGuardState *state);
-/* Plan and effects. 0; -1 with the error set; *pure_failure: nothing was changed yet, so it may be done again eagerly. */
-CC_MUST int cc_segment_exec(CcSegment *s, CcScratch *x, bool *pure_failure);
+/* Guards: -1 pass, else the failing guard; symbolic ones count on. gv is filled on a pass. */
+int cc_segment_check(CcSegment *s, CcScratch *x, const CcGuardState *state);
+/* Plan and effects; for a new key the nodes are run by torch, and a plan is made. */
+typedef enum CcRan {
+    CC_RAN,
+    CC_RAN_MISFIT,       /* a symbolic guard does not hold for this key; nothing happened, no error is set */
+    CC_RAN_FAILED,       /* the error is set */
+    CC_RAN_NOTHING,      /* the same, but nothing was changed yet: it may be done again eagerly */
+} CcRan;
+CC_MUST CcRan cc_segment_exec(CcSegment *s, CcScratch *x);
 CC_MUST CC_NEW PyObject *cc_segment_make(const CcSegment *s, CcScratch *x, int recipe);
-/* Runs the plan on the recorded inputs and compares with the recorded outputs. False: they differ (an event says how). */
-bool cc_verify_segment(CcSegment *s);
+/* Runs a shape's plan on inputs that eager has run on, and compares with what it gave. False: they differ (an event says how).
+ * kept: by graph value, NULL: unknown. */
+bool cc_verify_shape(const CcSegment *s, CcShape *shape, PyObject *const *kept);
 /* Host callbacks for one run. */
 typedef struct CcSegmentHost {
     const CcTrace *trace;
-    const CcPlan *plan;
-    CcFreeze *freeze;
+    const CcShape *shape;
     CcScratch *x;
     CcMaker maker;
     int at;              /* node that was run last by the host */
 } CcSegmentHost;
-CcHost cc_segment_host(CcSegmentHost *h, const CcSegment *s, CcScratch *x);
+CcHost cc_segment_host(CcSegmentHost *h, const CcTrace *t, const CcShape *shape, CcScratch *x);
+CcMaker cc_segment_maker(const CcTrace *t, CcScratch *x, bool shared);
+/* Operands of an action as new references in `in`, which has room for CC_CALL_MAX. -1 with the error set. */
+enum { CC_CALL_MAX = 256 };
+CC_MUST int cc_segment_operands(const CcTrace *t, const CcMaker *m, const CcAction *a, PyObject **in);
+/* Keeps a node's result in x->value. */
+CC_MUST int cc_segment_store(CcSegmentHost *h, int node, PyObject *result);
+
+/* shape.c */
+void cc_shape_first(CcRoot *root, CcSegment *s);             /* the recorded one */
+/* Finds the shape of this run's key and evaluates its symbols. -1; else the symbolic guard that does not hold (past the last
+ * one: a size is below 2, or a result is of another kind). */
+int cc_shape_find(CcSegment *s, CcScratch *x);
+/* Runs the nodes by torch for a new key and makes its shape. The host's `at` tells how far it came. */
+CC_MUST CcRan cc_shape_explore(CcSegment *s, CcSegmentHost *host, CcScratch *x);
+void cc_shape_free(const CcTrace *t, CcShape *shape);
 /* Takes over the trace. NULL with MemoryError. */
 CcSegment *cc_segment_new(CcRoot *root, CcTrace *trace);
 

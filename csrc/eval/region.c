@@ -391,7 +391,10 @@ static CcGo record_from(Region *g, CcPoint *p, CcAct *const *acts, int n, const 
                cc_code_line(acts[n - 1]->code, acts[n - 1]->pc));
     g->point = p;
     Varying v = {p, acts, n};
-    return cc_rec_begin_resume(g->rec, acts, n, mode, varies, &v) == CC_OK ? CC_OK : die(g);
+    const CcGuardState state = {.acts = acts, .n_acts = n};
+    for (int i = 0; i < p->segment.n && !g->root->hints.none; i++)
+        cc_hint_learn(&g->root->hints, &p->segment.at[i]->trace->guards, &state, (uintptr_t)p);
+    return cc_rec_begin_resume(g->rec, acts, n, mode, varies, &v, (uintptr_t)p) == CC_OK ? CC_OK : die(g);
 }
 
 static CcGo on_resume(CcObserver *obs, CcAct *act)
@@ -418,8 +421,13 @@ static CcGo on_resume(CcObserver *obs, CcAct *act)
             cc_segment_close(&x);
             continue;
         }
-        bool pure;
-        const CcGo go = cc_segment_exec(s, &x, &pure) < 0 ? fail_segment(g, s, pure, act, n) : after_segment(g, s, &x, acts, n);
+        const CcRan ran = cc_segment_exec(s, &x);
+        if (ran == CC_RAN_MISFIT) {
+            cc_guard_release(&s->trace->guards, x.gv, s->trace->guards.g.n);
+            cc_segment_close(&x);
+            continue;
+        }
+        const CcGo go = ran == CC_RAN ? after_segment(g, s, &x, acts, n) : fail_segment(g, s, ran == CC_RAN_NOTHING, act, n);
         cc_guard_release(&s->trace->guards, x.gv, s->trace->guards.g.n);
         cc_segment_close(&x);
         return go;
@@ -466,7 +474,7 @@ static int open_region(Region *g, CcRoot *root)
     *g = (Region){.obs = {.enter = on_enter, .before = on_before, .after = on_after, .resume = on_resume,
                           .leave = on_leave, .rewind = on_rewind, .descend = on_descend},
                   .root = root};
-    g->rec = cc_rec_new(&root->sites, root->knobs.verify != 0, root->knobs.freezing != 0);
+    g->rec = cc_rec_new(&root->sites, root->knobs.verify != 0, root->knobs.freezing != 0, &root->hints);
     if (g->rec == NULL) {
         PyErr_NoMemory();
         return -1;

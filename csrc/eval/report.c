@@ -78,6 +78,27 @@ static PyObject *guard_list(const CcTrace *t)
     return list;
 }
 
+static PyObject *step_list(const CcTrace *t)
+{
+    PyObject *list = PyList_New(0);
+    for (int i = 0; list != NULL && i < t->number.n; i++) {
+        CcSbuf sb = {0};
+        cc_sbuf_add(&sb, "s%d = ", t->number.at[i].symbol);
+        cc_guard_source_text(&t->guards, t->number.at[i].guard, &sb);
+        PyObject *s = text(&sb);
+        if (s == NULL || PyList_Append(list, s) < 0) Py_CLEAR(list);
+        Py_XDECREF(s);
+    }
+    for (int i = 0; list != NULL && i < t->step.n; i++) {
+        CcSbuf sb = {0};
+        cc_sym_text(t, i, &sb);
+        PyObject *s = text(&sb);
+        if (s == NULL || PyList_Append(list, s) < 0) Py_CLEAR(list);
+        Py_XDECREF(s);
+    }
+    return list;
+}
+
 /* point: 0 for what a call begins with, else a number that is the same for all that begins at one instruction */
 static PyObject *segment_dict(const CcSegment *s, int point)
 {
@@ -86,11 +107,13 @@ static PyObject *segment_dict(const CcSegment *s, int point)
     if (d == NULL) return NULL;
     CcSbuf graph = {0}, plan = {0};
     cc_graph_print(t->graph, &graph);
-    if (s->plan != NULL) cc_run_print(s->plan, &plan);
+    const CcShape *shape = s->shape.n > 0 && s->shape.at[0]->plan != NULL ? s->shape.at[0] : NULL;   /* of the last call */
+    if (shape != NULL) cc_run_print(shape->plan, &plan);
     const bool brk = t->end == CC_END_BREAK;
     if (put(d, "id", PyLong_FromLong(s->id)) < 0 || put(d, "point", PyLong_FromLong(point)) < 0 ||
         put(d, "start", PyUnicode_FromFormat("%U:%d", t->start_file, t->start_line)) < 0 ||
         put(d, "guards", guard_list(t)) < 0 || put(d, "nodes", node_list(t)) < 0 ||
+        put(d, "symbols", step_list(t)) < 0 || put(d, "shapes", PyLong_FromLong(s->shape.n)) < 0 ||
         put(d, "graph_text", text(&graph)) < 0 || put(d, "plan_text", text(&plan)) < 0 ||
         put(d, "end", PyUnicode_FromString(brk ? "break" : "return")) < 0 ||
         put(d, "break", brk ? break_dict(&t->brk) : Py_NewRef(Py_None)) < 0 ||

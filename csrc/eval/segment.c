@@ -2,8 +2,6 @@
  * tensors by graph value, and replay host nodes. */
 #include "eval_int.h"
 
-enum { MAX_CALL = 256 };
-
 typedef CcSegmentHost Host;
 
 /* ------------------------------------------------------------------ scratch */
@@ -15,7 +13,9 @@ void cc_segment_open(const CcSegment *s, CcScratch *x)
     x->n_value = t->graph->val.n;
     x->n_effect = t->effect.n;
     x->n_built = t->recipes.r.n;
-    const size_t total = (size_t)(n_gv + x->n_value + x->n_effect + x->n_built);
+    x->n_symbol = t->symbol.n;
+    x->shape = NULL;
+    const size_t total = (size_t)(n_gv + x->n_value + x->n_effect + x->n_built + x->n_symbol);
     x->heap = NULL;
     PyObject **at = x->small;
     if (total > CC_COUNT(x->small)) {
@@ -26,6 +26,7 @@ void cc_segment_open(const CcSegment *s, CcScratch *x)
     x->value = at + n_gv;
     x->effect = x->value + x->n_value;
     x->built = x->effect + x->n_effect;
+    x->symbol = x->built + x->n_built;
     memset(x->value, 0, sizeof *at * (total - (size_t)n_gv));
 }
 
@@ -39,6 +40,7 @@ void cc_segment_drop(CcScratch *x)
     drop(x->value, x->n_value);
     drop(x->effect, x->n_effect);
     drop(x->built, x->n_built);
+    drop(x->symbol, x->n_symbol);
 }
 
 void cc_segment_close(CcScratch *x)
@@ -48,9 +50,20 @@ void cc_segment_close(CcScratch *x)
     x->heap = NULL;
 }
 
-int cc_segment_check(const CcSegment *s, CcScratch *x, const CcGuardState *state)
+int cc_segment_check(CcSegment *s, CcScratch *x, const CcGuardState *state)
 {
-    return cc_guard_run(&s->trace->guards, state, x->gv);
+    const CcGuards *gs = &s->trace->guards;
+    int failed = cc_guard_run(gs, state, x->gv);
+    if (failed >= 0) return failed;
+    if (!cc_trace_symbolic(s->trace)) {
+        x->shape = s->shape.at[0];
+        return -1;
+    }
+    failed = cc_shape_find(s, x);
+    if (failed < 0) return -1;
+    cc_guard_release(gs, x->gv, gs->g.n);
+    drop(x->symbol, x->n_symbol);
+    return gs->g.n + failed;
 }
 
 /* ------------------------------------------------------------------ host callbacks */
@@ -67,7 +80,7 @@ static void *host_make(void *ctx, int value)
 {
     const Host *h = ctx;
     void *data = NULL;
-    PyObject *o = cc_tens_empty(cc_run_type(h->plan, h->trace->graph, value), &data);
+    PyObject *o = cc_tens_empty(cc_run_type(h->shape->plan, h->shape->graph, value), &data);
     if (o == NULL) return NULL;
     Py_XSETREF(h->x->value[value], o);
     return data;
@@ -76,7 +89,7 @@ static void *host_make(void *ctx, int value)
 static uint64_t host_version(void *ctx, int value)
 {
     const Host *h = ctx;
-    return cc_freeze_stamp(h->freeze, value, h->x->value[value]);
+    return cc_freeze_stamp(h->shape->freeze, value, h->x->value[value]);
 }
 
 static void host_drop(void *ctx, int value)
@@ -85,9 +98,12 @@ static void host_drop(void *ctx, int value)
     Py_CLEAR(h->x->value[value]);
 }
 
-/* Operands of an action: new references in `in`. */
-static int make_operands(const CcTrace *t, const CcMaker *m, const CcAction *a, PyObject **in)
+int cc_segment_operands(const CcTrace *t, const CcMaker *m, const CcAction *a, PyObject **in)
 {
+    if (a->n > CC_CALL_MAX) {
+        PyErr_Format(PyExc_SystemError, "ccompile: a node with %d operands", a->n);
+        return -1;
+    }
     for (int i = 0; i < a->n; i++) {
         in[i] = cc_recipe_make(m, t->args.at[a->args0 + i]);
         if (in[i] == NULL) {
@@ -100,8 +116,8 @@ static int make_operands(const CcTrace *t, const CcMaker *m, const CcAction *a, 
 
 static PyObject *run_action(const CcTrace *t, const CcMaker *m, const CcAction *a)
 {
-    PyObject *in[MAX_CALL];
-    if (a->n > MAX_CALL || make_operands(t, m, a, in) < 0) return NULL;
+    PyObject *in[CC_CALL_MAX];
+    if (cc_segment_operands(t, m, a, in) < 0) return NULL;
     PyObject *r = cc_action_run(a, in);
     drop(in, a->n);
     return r;
@@ -123,6 +139,14 @@ static int store_sequence(Host *h, const CcNode *node, PyObject *r)
     return 0;
 }
 
+int cc_segment_store(CcSegmentHost *h, int n, PyObject *r)
+{
+    const CcNode *node = &h->trace->graph->node.at[n];
+    if (h->trace->node.at[node->host].sequence) return store_sequence(h, node, r);
+    if (node->n_out == 1) Py_XSETREF(h->x->value[node->out0], Py_NewRef(r));
+    return 0;
+}
+
 static int host_call(void *ctx, int n)
 {
     Host *h = ctx;
@@ -131,20 +155,16 @@ static int host_call(void *ctx, int n)
     h->at = n;
     PyObject *r = run_action(h->trace, &h->maker, a);
     if (r == NULL) return -1;
-    int status = 0;
-    if (a->sequence) status = store_sequence(h, node, r);
-    else if (node->n_out == 1) Py_XSETREF(h->x->value[node->out0], Py_NewRef(r));
+    const int status = cc_segment_store(h, n, r);
     Py_DECREF(r);
     return status;
 }
 
 /* ------------------------------------------------------------------ running */
 
-static CcMaker maker(const CcTrace *t, CcScratch *x, bool shared);
-
-CcHost cc_segment_host(CcSegmentHost *h, const CcSegment *s, CcScratch *x)
+CcHost cc_segment_host(CcSegmentHost *h, const CcTrace *t, const CcShape *shape, CcScratch *x)
 {
-    *h = (Host){.trace = s->trace, .plan = s->plan, .freeze = s->freeze, .x = x, .maker = maker(s->trace, x, false), .at = -1};
+    *h = (Host){.trace = t, .shape = shape, .x = x, .maker = cc_segment_maker(t, x, false), .at = -1};
     return (CcHost){.ctx = h, .data = host_data, .make = host_make, .call = host_call, .version = host_version,
                     .drop = host_drop};
 }
@@ -159,10 +179,10 @@ static int run_effects(const CcTrace *t, const CcMaker *m, CcScratch *x)
     return 0;
 }
 
-static CcMaker maker(const CcTrace *t, CcScratch *x, bool shared)
+CcMaker cc_segment_maker(const CcTrace *t, CcScratch *x, bool shared)
 {
     return (CcMaker){.recipes = &t->recipes, .gv = x->gv, .value = x->value, .effect = x->effect,
-                     .built = shared ? x->built : NULL};
+                     .built = shared ? x->built : NULL, .symbol = x->symbol};
 }
 
 /* A node failed inside of `with torch.no_grad()` or its kind: what the blocks' ends set is set now. */
@@ -199,7 +219,7 @@ static void strand(Host *h)
 {
     PyObject *type, *value, *tb;
     PyErr_Fetch(&type, &value, &tb);
-    const CcMaker m = maker(h->trace, h->x, true);
+    const CcMaker m = cc_segment_maker(h->trace, h->x, true);
     for (int e = 0; e < h->trace->effect.n && h->trace->effect.at[e].after <= h->at; e++) {
         PyObject *r = run_action(h->trace, &m, &h->trace->effect.at[e]);
         if (r == NULL) break;
@@ -209,32 +229,52 @@ static void strand(Host *h)
     PyErr_Restore(type, value, tb);
 }
 
-int cc_segment_exec(CcSegment *s, CcScratch *x, bool *pure_failure)
+/* A node failed. */
+static CcRan fail(Host *h)
+{
+    restore_state(h);
+    if (!done_for_good(h)) return CC_RAN_NOTHING;
+    strand(h);
+    return CC_RAN_FAILED;
+}
+
+static CcRan run_nodes(CcSegment *s, CcScratch *x)
+{
+    Host host;
+    const CcHost h = cc_segment_host(&host, s->trace, x->shape, x);
+    CcErr err = {0};
+    if (x->shape == NULL) {
+        const CcRan ran = cc_shape_explore(s, &host, x);
+        if (ran == CC_RAN_FAILED) return fail(&host);
+        if (ran == CC_RAN_MISFIT) restore_state(&host);
+        if (ran != CC_RAN_MISFIT || !done_for_good(&host)) return ran;
+        PyErr_SetString(PyExc_RuntimeError, "ccompile: an op behind a write gave a result of another dtype or number of dims than "
+                                            "when it was recorded; compile this function with dynamic=False");
+        return CC_RAN_FAILED;
+    }
+    if (s->trace->graph->node.n == 0) return CC_RAN;
+    x->shape->running++;
+    const int status = cc_run_exec(x->shape->plan, &h, NULL, &err);
+    x->shape->running--;
+    if (status == 0) return CC_RAN;
+    if (!PyErr_Occurred()) PyErr_Format(PyExc_RuntimeError, "ccompile: %s", err.text);
+    return fail(&host);
+}
+
+CcRan cc_segment_exec(CcSegment *s, CcScratch *x)
 {
     const CcTrace *t = s->trace;
-    s->hits++;
-    *pure_failure = !t->impure;
     for (int i = 0; i < t->input.n; i++) x->value[t->input_value.at[i]] = Py_NewRef(x->gv[t->input.at[i]]);
-    if (t->graph->node.n > 0) {
-        Host host;
-        const CcHost h = cc_segment_host(&host, s, x);
-        CcErr err = {0};
-        if (cc_run_exec(s->plan, &h, NULL, &err) < 0) {
-            if (!PyErr_Occurred()) PyErr_Format(PyExc_RuntimeError, "ccompile: %s", err.text);
-            restore_state(&host);
-            *pure_failure = !done_for_good(&host);
-            if (!*pure_failure) strand(&host);
-            return -1;
-        }
-    }
-    const CcMaker m = maker(t, x, true);
-    *pure_failure = false;
-    return run_effects(t, &m, x);
+    const CcRan ran = run_nodes(s, x);
+    if (ran != CC_RAN) return ran;
+    s->hits++;
+    const CcMaker m = cc_segment_maker(t, x, true);
+    return run_effects(t, &m, x) < 0 ? CC_RAN_FAILED : CC_RAN;
 }
 
 PyObject *cc_segment_make(const CcSegment *s, CcScratch *x, int recipe)
 {
-    const CcMaker m = maker(s->trace, x, true);
+    const CcMaker m = cc_segment_maker(s->trace, x, true);
     return cc_recipe_make(&m, recipe);
 }
 
@@ -246,32 +286,15 @@ CcSegment *cc_segment_new(CcRoot *root, CcTrace *trace)
     if (s == NULL) abort();
     s->trace = trace;
     s->id = root->next_id++;
-    s->freeze = cc_freeze_new(trace->graph);
-    const CcRunOptions options = {.host_only = trace->needs_grad || cc_mode_autocast(&trace->mode),
-                                  .no_llvm = !root->knobs.backend_llvm, .no_dnnl = !root->knobs.backend_onednn,
-                                  .default_dtype = cc_mode_default_dtype()};
-    CcErr err = {0};
-    s->plan = cc_run_compile(trace->graph, &options, &err);
-    if (s->plan == NULL) {
-        cc_log_add(CC_LOG_FALLBACK, "segment %d: %s", s->id, err.text);
-        s->broken = true;
-    }
-    if (trace->kept.n > 0) {
-        if (s->plan != NULL && !options.host_only && !trace->impure && !cc_verify_segment(s)) {
-            cc_run_free(s->plan);
-            s->plan = cc_run_compile(trace->graph, &(CcRunOptions){.host_only = true}, &err);
-            s->broken = s->plan == NULL;
-        }
-        cc_trace_forget(trace);
-    }
+    cc_shape_first(root, s);
     return s;
 }
 
 void cc_segment_free(CcSegment *s)
 {
     if (s == NULL) return;
-    if (s->plan != NULL) cc_run_free(s->plan);
-    cc_freeze_free(s->freeze);
+    for (int i = 0; i < s->shape.n; i++) cc_shape_free(s->trace, s->shape.at[i]);
+    cc_vec_free(&s->shape);
     cc_trace_free(s->trace);
     free(s);
 }

@@ -41,9 +41,9 @@ static bool close_enough(PyObject *got, PyObject *want, CcDtype dtype)
     return is;
 }
 
-static bool same_output(const CcSegment *s, PyObject *got, int value, PyObject *want)
+static bool same_output(const CcSegment *s, const CcShape *shape, PyObject *got, int value, PyObject *want)
 {
-    const CcType *type = &s->trace->graph->val.at[value].type;
+    const CcType *type = &shape->graph->val.at[value].type;
     if (type->ndim < 0) return true;   /* made by torch itself */
     CcTensor t;
     cc_tens_read(got, false, &t);
@@ -56,38 +56,46 @@ static bool same_output(const CcSegment *s, PyObject *got, int value, PyObject *
     return false;
 }
 
-bool cc_verify_segment(CcSegment *s)
+/* Host nodes whose operands come from elsewhere than the graph can't be run here. */
+static bool self_contained(const CcTrace *t)
+{
+    for (int i = 0; i < t->node.n; i++)
+        for (int k = 0; k < t->node.at[i].n; k++)
+            if (!cc_recipe_self_contained(&t->recipes, t->args.at[t->node.at[i].args0 + k])) return false;
+    return true;
+}
+
+/* False: an input is gone. */
+static bool give_inputs(const CcTrace *t, const CcShape *shape, PyObject *const *kept, CcScratch *x)
+{
+    for (int i = 0; i < t->guards.g.n; i++) x->gv[i] = NULL;
+    for (int i = 0; i < t->input.n; i++) {
+        const int value = t->input_value.at[i];
+        if (kept[value] == NULL) return false;
+        x->value[value] = Py_NewRef(kept[value]);
+        x->gv[t->input.at[i]] = kept[value];
+    }
+    for (int i = 0; shape->symbol != NULL && i < t->symbol.n; i++) x->symbol[i] = Py_XNewRef(shape->symbol[i]);
+    return true;
+}
+
+bool cc_verify_shape(const CcSegment *s, CcShape *shape, PyObject *const *kept)
 {
     const CcTrace *t = s->trace;
-    for (int i = 0; i < t->node.n; i++)   /* host nodes whose operands come from elsewhere than the graph can't be run here */
-        for (int k = 0; k < t->node.at[i].n; k++)
-            if (!cc_recipe_self_contained(&t->recipes, t->args.at[t->node.at[i].args0 + k])) return true;
+    if (!self_contained(t)) return true;
     CcScratch x;
     cc_segment_open(s, &x);
-    for (int i = 0; i < t->guards.g.n; i++) x.gv[i] = NULL;
-    for (int i = 0; i < t->kept.n; i++)
-        if (t->graph->val.at[t->kept.at[i].value].def < 0) {
-            const int value = t->kept.at[i].value;
-            Py_XSETREF(x.value[value], Py_NewRef(t->kept.at[i].tensor));
-            for (int k = 0; k < t->input.n; k++)
-                if (t->input_value.at[k] == value) x.gv[t->input.at[k]] = t->kept.at[i].tensor;
-        }
     bool ok = true;
-    for (int i = 0; ok && i < t->input.n; i++) ok = x.value[t->input_value.at[i]] != NULL;
-    if (ok) {
+    if (give_inputs(t, shape, kept, &x)) {
         CcSegmentHost host;
-        const CcHost h = cc_segment_host(&host, s, &x);
+        const CcHost h = cc_segment_host(&host, t, shape, &x);
         CcErr err = {0};
-        ok = cc_run_exec(s->plan, &h, NULL, &err) == 0;
+        ok = cc_run_exec(shape->plan, &h, NULL, &err) == 0;
         if (!ok) cc_log_add(CC_LOG_VERIFY, "segment %d: its plan failed: %s", s->id, err.text);
         PyErr_Clear();
-        for (int i = 0; ok && i < t->kept.n; i++) {
-            const int value = t->kept.at[i].value;
-            if (t->graph->val.at[value].def >= 0 && x.value[value] != NULL)
-                ok = same_output(s, x.value[value], value, t->kept.at[i].tensor);
-        }
-    } else {
-        ok = true;   /* an input is gone: nothing to compare with */
+        for (int v = 0; ok && v < t->graph->val.n; v++)
+            if (kept[v] != NULL && t->graph->val.at[v].is_output && t->graph->val.at[v].def >= 0 && x.value[v] != NULL)
+                ok = same_output(s, shape, x.value[v], v, kept[v]);
     }
     cc_segment_close(&x);
     return ok;

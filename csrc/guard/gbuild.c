@@ -60,11 +60,12 @@ void cc_guard_alias(CcGuards *gs, int id, CcCheck check, int other)
     gs->g.at[id].other = other;
 }
 
-void cc_guard_tensor(CcGuards *gs, int id, PyTypeObject *cls, const CcType *type, bool grad)
+void cc_guard_tensor(CcGuards *gs, int id, PyTypeObject *cls, const CcType *type, bool grad, unsigned dynamic)
 {
     CcGuard *g = &gs->g.at[id];
     g->check = CC_CHK_TENSOR;
     g->grad = grad;
+    g->dynamic = (uint8_t)dynamic;
     Py_XSETREF(g->want, Py_NewRef((PyObject *)cls));
     if (g->type == NULL) g->type = malloc(sizeof *g->type);
     if (g->type == NULL) abort();

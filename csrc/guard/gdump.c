@@ -31,7 +31,7 @@ static void add_object(PyObject *o, CcSbuf *out)
     Py_XDECREF(s);
 }
 
-static void add_source(const CcGuards *gs, int id, CcSbuf *out)
+void cc_guard_source_text(const CcGuards *gs, int id, CcSbuf *out)
 {
     const CcGuard *g = &gs->g.at[id];
     for (const char *p = source_text[g->source]; *p != '\0'; p++) {
@@ -40,7 +40,7 @@ static void add_source(const CcGuards *gs, int id, CcSbuf *out)
             continue;
         }
         p++;
-        if (*p == 'p' && g->parent >= 0) add_source(gs, g->parent, out);
+        if (*p == 'p' && g->parent >= 0) cc_guard_source_text(gs, g->parent, out);
         else if (*p == 'k' && g->key != NULL && Py_TYPE(g->key)->tp_descr_get != NULL && g->source == CC_SRC_MEMBER)
             add_object(((PyDescrObject *)g->key)->d_name, out);
         else if (*p == 'k') add_object(g->key, out);
@@ -51,7 +51,7 @@ static void add_source(const CcGuards *gs, int id, CcSbuf *out)
 void cc_guard_text(const CcGuards *gs, int id, CcSbuf *out)
 {
     const CcGuard *g = &gs->g.at[id];
-    add_source(gs, id, out);
+    cc_guard_source_text(gs, id, out);
     cc_sbuf_add(out, " ");
     for (const char *p = check_text[g->check]; *p != '\0'; p++) {
         if (p[0] != '%') {
@@ -61,7 +61,11 @@ void cc_guard_text(const CcGuards *gs, int id, CcSbuf *out)
         p++;
         if (*p == 'w') add_object(g->want, out);
         else if (*p == 'i') cc_sbuf_add(out, "%d", g->index);
-        else if (*p == 'a' && g->other >= 0) add_source(gs, g->other, out);
-        else if (*p == 't') cc_tens_describe(g->type, out);
+        else if (*p == 'a' && g->other >= 0) cc_guard_source_text(gs, g->other, out);
+        else if (*p == 't') {
+            cc_tens_describe(g->type, out);
+            for (int d = 0; d < CC_MAX_DIMS; d++)
+                if (g->dynamic >> d & 1) cc_sbuf_add(out, ", size(%d) symbolic", d);
+        }
     }
 }

@@ -28,6 +28,7 @@ typedef struct CcGuard {
     uint8_t source, check;
     bool owned;          /* running it makes a new reference */
     bool grad;           /* TENSOR: requires_grad counts */
+    uint8_t dynamic;     /* TENSOR: dims whose sizes may differ, a bit each; then strides may differ as well */
     bool used;           /* a plan or recipe reads the value: a run holds a reference to it */
     int16_t level;       /* SLOT: which act of the chain */
     int32_t parent;      /* -1: none */
@@ -56,7 +57,7 @@ typedef struct CcGuardState {
 int cc_guard_source(CcGuards *gs, CcSource source, int parent, PyObject *key, int level, int index, bool *is_new);
 void cc_guard_check(CcGuards *gs, int id, CcCheck check, PyObject *want);
 void cc_guard_alias(CcGuards *gs, int id, CcCheck check, int other);
-void cc_guard_tensor(CcGuards *gs, int id, PyTypeObject *cls, const CcType *type, bool grad);
+void cc_guard_tensor(CcGuards *gs, int id, PyTypeObject *cls, const CcType *type, bool grad, unsigned dynamic);
 /* An additional check of a source that gives a number: (number `op` want) or, swapped, (want `op` number) is `outcome`. */
 void cc_guard_compare(CcGuards *gs, int id, int op, bool swapped, PyObject *want, bool outcome);
 /* An additional check of an existing source that has one already. */
@@ -70,7 +71,30 @@ int cc_guard_visit(const CcGuards *gs, visitproc visit, void *arg);
  * index of the guard that failed, with everything released. Leaves no error set. */
 int cc_guard_run(const CcGuards *gs, const CcGuardState *state, PyObject **gv);
 void cc_guard_release(const CcGuards *gs, PyObject **gv, int upto);
+/* ---- hint.c: what differs from call to call, and so is to be symbolic in the next recording ---- */
+typedef struct CcHint {
+    uint64_t path;       /* cc_guard_path */
+    uint8_t dims;        /* a tensor's, a bit each */
+    bool number;
+} CcHint;
+typedef struct CcHints {
+    CC_VEC(CcHint) at;
+    bool all;            /* dynamic=True: all sizes above 1 of tensors that arguments hold */
+    bool none;           /* dynamic=False */
+} CcHints;
+/* How a source is reached, as a number that is the same in each recording. `salt`: where programs begin (a point). */
+uint64_t cc_guard_path(const CcGuards *gs, int id, uint64_t salt);
+const CcHint *cc_hint_find(const CcHints *hints, uint64_t path);   /* NULL: none */
+/* Runs a program that failed and notes the sizes above 1 and the numbers that differ, as long as nothing else does. */
+void cc_hint_learn(CcHints *hints, const CcGuards *gs, const CcGuardState *state, uint64_t salt);
+/* Equal numbers, strings ...: values of one exact built-in type; floats by bits. */
+bool cc_guard_same_value(PyObject *a, PyObject *b);
+/* Whether the guard's check holds of v; gv as in a run. */
+bool cc_guard_holds(const CcGuard *g, PyObject *v, PyObject *const *gv);
+CC_BORROW PyObject *cc_guard_read(const CcGuard *g, const CcGuardState *state, PyObject *const *gv);
+
 /* Text of one guard, as "self.layers[0].weight is f32[8, 64] cpu". */
 void cc_guard_text(const CcGuards *gs, int id, CcSbuf *out);
+void cc_guard_source_text(const CcGuards *gs, int id, CcSbuf *out);   /* its source alone */
 
 #endif

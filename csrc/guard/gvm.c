@@ -23,7 +23,7 @@ static PyObject *read_key(PyObject *dict, PyObject *key)
 }
 
 /* Value of one source; a new reference when g->owned. */
-static PyObject *read_source(const CcGuard *g, const CcGuardState *state, PyObject *const *gv)
+PyObject *cc_guard_read(const CcGuard *g, const CcGuardState *state, PyObject *const *gv)
 {
     PyObject *parent = g->parent >= 0 ? gv[g->parent] : NULL;
     switch ((CcSource)g->source) {
@@ -69,7 +69,7 @@ static PyObject *read_source(const CcGuard *g, const CcGuardState *state, PyObje
 }
 
 /* Equal values of one exact built-in type; floats by bits, so that nan is itself and -0.0 is not 0.0. */
-static bool same_value(PyObject *a, PyObject *b)
+bool cc_guard_same_value(PyObject *a, PyObject *b)
 {
     if (a == b) return true;
     if (a == NULL || Py_TYPE(a) != Py_TYPE(b)) return false;
@@ -97,7 +97,7 @@ static bool same_order(PyObject *ordered, PyObject *keys)
     PyObject *list = cc_dict_keys(ordered);
     bool same = list != NULL && PyList_GET_SIZE(list) == PyTuple_GET_SIZE(keys);
     for (Py_ssize_t i = 0; same && i < PyTuple_GET_SIZE(keys); i++)
-        same = same_value(PyList_GET_ITEM(list, i), PyTuple_GET_ITEM(keys, i));
+        same = cc_guard_same_value(PyList_GET_ITEM(list, i), PyTuple_GET_ITEM(keys, i));
     Py_XDECREF(list);
     return same;
 }
@@ -109,7 +109,7 @@ static bool same_keys(PyObject *dict, PyObject *keys)
     Py_ssize_t pos = 0, i = 0;
     PyObject *key;
     while (PyDict_Next(dict, &pos, &key, NULL))
-        if (!same_value(key, PyTuple_GET_ITEM(keys, i++))) return false;
+        if (!cc_guard_same_value(key, PyTuple_GET_ITEM(keys, i++))) return false;
     return true;
 }
 
@@ -137,7 +137,15 @@ static bool same_comparison(const CcGuard *g, PyObject *v)
     return is >= 0 && is == outcome;
 }
 
-static bool holds(const CcGuard *g, PyObject *v, PyObject *const *gv)
+static bool same_tensor(const CcGuard *g, PyObject *v)
+{
+    PyTypeObject *cls = (PyTypeObject *)g->want;
+    if (g->dynamic == 0) return cc_tens_match(v, cls, g->type, g->grad);
+    const int dims = cc_tens_resized(v, cls, g->type, g->grad);
+    return dims >= 0 && (dims & ~g->dynamic) == 0;
+}
+
+bool cc_guard_holds(const CcGuard *g, PyObject *v, PyObject *const *gv)
 {
     switch ((CcCheck)g->check) {
     case CC_CHK_NONE: return v != NULL;
@@ -145,8 +153,8 @@ static bool holds(const CcGuard *g, PyObject *v, PyObject *const *gv)
     case CC_CHK_ALIAS: return v == gv[g->other];
     case CC_CHK_DISTINCT: return v != gv[g->other];
     case CC_CHK_TYPE: return v != NULL && (PyObject *)Py_TYPE(v) == g->want;
-    case CC_CHK_VALUE: return same_value(v, g->want);
-    case CC_CHK_TENSOR: return v != NULL && cc_tens_match(v, (PyTypeObject *)g->want, g->type, g->grad);
+    case CC_CHK_VALUE: return cc_guard_same_value(v, g->want);
+    case CC_CHK_TENSOR: return v != NULL && same_tensor(g, v);
     case CC_CHK_ANY: return true;
     case CC_CHK_ABSENT: return v == NULL;
     case CC_CHK_SIZE: return size_of(v) == g->index;
@@ -172,9 +180,9 @@ int cc_guard_run(const CcGuards *gs, const CcGuardState *state, PyObject **gv)
 {
     for (int i = 0; i < gs->g.n; i++) {
         const CcGuard *g = &gs->g.at[i];
-        gv[i] = read_source(g, state, gv);
+        gv[i] = cc_guard_read(g, state, gv);
         if (g->used && !g->owned) Py_XINCREF(gv[i]);   /* an effect may drop what a later recipe needs */
-        if (!holds(g, gv[i], gv)) {
+        if (!cc_guard_holds(g, gv[i], gv)) {
             cc_guard_release(gs, gv, i + 1);
             return i;
         }

@@ -104,6 +104,8 @@ static PyObject *compiled_new(PyTypeObject *type, PyObject *args, PyObject *kwar
     if (self->next != NULL) self->next->link = &self->next;
     all_compiled = self;
     self->root.fullgraph = fullgraph;
+    self->root.hints.all = dynamic == Py_True;
+    self->root.hints.none = dynamic == Py_False;
     copy_names((PyObject *)self, fn, name);
     return (PyObject *)self;
 }

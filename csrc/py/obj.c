@@ -75,3 +75,30 @@ PyObject *cc_dict_keys(PyObject *dict)
     if (keys == NULL) PyErr_Clear();
     return keys;
 }
+
+#if PY_VERSION_HEX >= 0x030C0000
+#define DIGIT(o) ((PyLongObject *)(o))->long_value.ob_digit[0]
+static void set_small(PyObject *o, long v)
+{
+    ((PyLongObject *)o)->long_value.lv_tag = v == 0 ? 1 : 1 << 3 | (v < 0 ? 2 : 0);   /* digits, sign: cpython/longintrepr.h */
+}
+#else
+#define DIGIT(o) ((PyLongObject *)(o))->ob_digit[0]
+static void set_small(PyObject *o, long v)
+{
+    Py_SET_SIZE(o, v < 0 ? -1 : v > 0);
+}
+#endif
+
+PyObject *cc_obj_number(PyObject *number)
+{
+    if (PyFloat_CheckExact(number)) return PyFloat_FromDouble(PyFloat_AS_DOUBLE(number));
+    int overflow;
+    const long v = PyLong_AsLongAndOverflow(number, &overflow);
+    if (overflow != 0 || v < -5 || v > 256) return _PyLong_Copy((PyLongObject *)number);
+    PyObject *o = (PyObject *)_PyLong_New(1);   /* one digit holds any small int, which CPython would not copy */
+    if (o == NULL) return NULL;
+    DIGIT(o) = (digit)(v < 0 ? -v : v);
+    set_small(o, v);
+    return o;
+}

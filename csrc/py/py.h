@@ -208,6 +208,8 @@ uint64_t cc_dict_version(PyObject *dict);
 unsigned cc_type_version(PyTypeObject *type);
 /* A type's own dict (3.12 keeps those of static types elsewhere than in tp_dict); never NULL for a ready type. */
 CC_BORROW PyObject *cc_type_dict(PyTypeObject *type);
+/* A new object equal to an exact int or float: one that has an identity, which CPython's cached small ints have not. */
+CC_NEW PyObject *cc_obj_number(PyObject *number);
 /* What a weak reference refers to, or NULL: it is gone. */
 CC_BORROW PyObject *cc_weak_target(PyObject *weak);
 PyTypeObject *cc_type_method_wrapper(void);   /* types.MethodWrapperType, which has no public name in C */

@@ -142,6 +142,7 @@ bool cc_backcall_is_cache(PyObject *f) { return strcmp(Py_TYPE(f)->tp_name, "fun
  * constants is a constant. A tensor from the cache is one object for ever: no recording holds on to it. */
 CcGo cc_backcall_cache(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *const *in, int n, PyObject *kwnames)
 {
+    for (int i = 0; i < n; i++) cc_sym_settle(rec, in[i], 3);
     for (int i = 0; i < n; i++)
         if ((!cc_value_const(in[i]) && !cc_value_ident(in[i])) || cc_value_symbolic(rec, in[i]))
             return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, "a cached function with arguments that are no constants");

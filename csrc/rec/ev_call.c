@@ -120,6 +120,11 @@ static const char *callable_name(PyObject *f, char *buffer, size_t n)
     return buffer;
 }
 
+static CcCallSpec spec_of(const Call *c, const char *name)
+{
+    return (CcCallSpec){.form = CC_F_CALL, .target = c->func, .kwnames = c->kwnames, .in = c->in, .n = c->n, .name = name};
+}
+
 /* ------------------------------------------------------------------ torch */
 
 static bool plain_inside(PyObject *o, int depth)
@@ -137,7 +142,7 @@ static bool takes_data(const CcTorch *t)
     return t->name != NULL && (strcmp(t->name, "torch.tensor") == 0 || strcmp(t->name, "torch.as_tensor") == 0);
 }
 
-static CcGo torch_before(CcRec *rec, CcAct *act, const Call *c, const CcTorch *t)
+static CcGo torch_before(CcRec *rec, CcAct *act, CcEvent *ev, const Call *c, const CcTorch *t)
 {
     switch (t->cls) {
     case CC_T_STATE:
@@ -145,7 +150,9 @@ static CcGo torch_before(CcRec *rec, CcAct *act, const Call *c, const CcTorch *t
     case CC_T_META:
         for (int i = 0; i < c->n; i++)
             if (cc_node_unsized(rec, c->in[i]) && cc_node_tells_size(t->name)) return cc_rec_break(rec, act, CC_R_DATA_SHAPE, t->name);
-        return CC_OK;
+        if (!cc_node_tells_size(t->name)) return CC_OK;
+        const CcCallSpec spec = spec_of(c, t->name != NULL ? t->name : "metadata");
+        return cc_sym_call(rec, act, ev, &spec);
     case CC_T_VALUE: return cc_rec_break(rec, act, CC_R_TENSOR_VALUE, t->name);
     case CC_T_BREAK: return cc_rec_break(rec, act, CC_R_TORCH_EFFECT, t->name);
     case CC_T_UNKNOWN:
@@ -296,8 +303,10 @@ static CcGo contents(CcRec *rec, CcAct *act, const Call *c, int from, int depth)
 
 static void pin_all(CcRec *rec, const Call *c)
 {
-    for (int i = 0; i < c->n; i++)
+    for (int i = 0; i < c->n; i++) {
         if (cc_value_symbolic(rec, c->in[i])) cc_value_pin(rec, c->in[i]);
+        cc_sym_pin(rec, c->in[i]);
+    }
 }
 
 static bool any_computed(CcRec *rec, const Call *c)
@@ -346,6 +355,35 @@ static bool hashes(const CcCallee *callee)
     return false;
 }
 
+/* C code that is called with symbols, or with tensors of symbolic sizes: CC_DONE when it is a step; what looks at symbols in
+ * any other way makes constants of them. */
+static CcGo symbols_before(CcRec *rec, CcAct *act, CcEvent *ev, const Call *c, const CcCallee *callee)
+{
+    const CcCallSpec spec = spec_of(c, callee->name);
+    bool within = false;
+    for (int i = 0; i < c->n; i++) within = within || cc_sym_within(rec, c->in[i], 4);
+    switch (callee->kind) {
+    case CC_CALLEE_GETATTR:
+        return c->n == 2 && strcmp(callee->name, "getattr") == 0 ? cc_sym_attr(rec, act, ev, c->in[0], c->in[1]) : CC_OK;
+    case CC_CALLEE_PURE:
+    case CC_CALLEE_ARITH:
+    case CC_CALLEE_VALUE:
+        return within && c->kwnames == NULL && !any_tensor(c, 4) ? cc_sym_call(rec, act, ev, &spec) : CC_OK;
+    case CC_CALLEE_READ:
+        if (c->n == 1 && strcmp(callee->name, "len") == 0 && cc_sym_sized(rec, c->in[0])) return cc_sym_call(rec, act, ev, &spec);
+        break;
+    case CC_CALLEE_READ_WRITE:
+        for (int i = 0; within && i < c->n; i++) cc_sym_settle(rec, c->in[i], 4);
+        break;
+    case CC_CALLEE_WRITE:
+        if (within && c->n > 1 && strstr(callee->name, "__setitem__") != NULL) cc_sym_settle(rec, c->in[1], 3);
+        break;
+    case CC_CALLEE_ITER: cc_sym_unseen(rec, c->in, c->n); break;
+    default: break;
+    }
+    return CC_OK;
+}
+
 static CcGo row_before(CcRec *rec, CcAct *act, const Call *c, const CcCallee *callee)
 {
     const CcCalleeKind k = callee->kind;
@@ -379,6 +417,7 @@ static CcGo row_before(CcRec *rec, CcAct *act, const Call *c, const CcCallee *ca
         if (c->n < 2) return CC_OK;
         const CcDirty d = cc_value_dirty_key(rec, c->in[0]) == CC_DIRTY_ALL ? cc_value_dirty(rec, c->in[0]) : CC_DIRTY_NO;
         if (cc_value_symbolic(rec, c->in[1])) cc_value_pin(rec, c->in[1]);
+        cc_sym_settle(rec, c->in[1], 3);
         if (d == CC_DIRTY_ALL) return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(c->in[0]));
         return cc_value_const(c->in[1]) || cc_value_ident(c->in[1]) ? CC_OK : contents(rec, act, c, 0, 1);
     }
@@ -643,13 +682,14 @@ CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, in
                : cc_rec_break(rec, act, CC_R_LIBRARY, callable_name(c.func, name, sizeof name));
     const CcCallee callee = cc_callee_find(c.func);
     if (callee.kind != CC_CALLEE_UNKNOWN) {
-        const CcGo go = row_before(rec, act, &c, &callee);
+        CcGo go = symbols_before(rec, act, ev, &c, &callee);
+        if (go == CC_OK) go = row_before(rec, act, &c, &callee);
         if (go != CC_OK) return go;
         return callee.kind == CC_CALLEE_SUM ? cc_backcall_sum(rec, act, ev, c.in, c.n)
                : callee.kind == CC_CALLEE_REDUCE ? cc_backcall_reduce(rec, act, ev, c.in, c.n) : CC_OK;
     }
     const CcTorch t = cc_torch_call(c.func, c.in, c.n - (c.kwnames ? PyTuple_GET_SIZE(c.kwnames) : 0), c.kwnames);
-    if (t.cls != CC_T_NOT) return torch_before(rec, act, &c, &t);
+    if (t.cls != CC_T_NOT) return torch_before(rec, act, ev, &c, &t);
     if (PyType_Check(c.func)) return class_before(rec, act, &c);
     if (plain_weakref(c.func) || (dunder_call(c.func) != NULL && PyFunction_Check(dunder_call(c.func)))) return CC_OK;
     if (strcmp(type_name(c.func), "functools.partial") == 0) {

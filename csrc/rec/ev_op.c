@@ -97,8 +97,10 @@ static bool asserts(const CcAct *act, const CcEvent *ev)
            insn[jump + 1].op == CC_OP_ASSERTION && cc_tens_plain(ev->in[0]);
 }
 
-static CcGo operator_before(CcRec *rec, CcAct *act, const CcEvent *ev)
+static CcGo operator_before(CcRec *rec, CcAct *act, CcEvent *ev)
 {
+    const CcGo go = cc_sym_operator(rec, act, ev);
+    if (go != CC_OK) return go;
     if (any_tensor(ev, 1)) {
         if (ev->flags & CC_EV_BOOLED && !asserts(act, ev)) return cc_rec_break(rec, act, CC_R_TENSOR_BRANCH, NULL);
         for (int i = 0; i < ev->n; i++) {
@@ -219,7 +221,7 @@ static bool python_getitem(PyObject *o)
     return f != NULL && Py_IS_TYPE(f, &PyFunction_Type);
 }
 
-static CcGo subscr_before(CcRec *rec, CcAct *act, const CcEvent *ev)
+static CcGo subscr_before(CcRec *rec, CcAct *act, CcEvent *ev)
 {
     PyObject *o = ev->in[0], *key = ev->in[1];
     if (cc_tens_any(o)) return operator_before(rec, act, ev);
@@ -314,6 +316,7 @@ static CcGo subscr_after(CcRec *rec, CcAct *act, const CcEvent *ev)
 static CcGo store_subscr_before(CcRec *rec, CcAct *act, const CcEvent *ev)
 {
     PyObject *o = ev->in[0];
+    if (!cc_tens_any(o)) cc_sym_settle(rec, ev->in[1], 3);
     for (int i = 0; i < 3; i++)
         if (unknown(rec, ev->in[i])) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(ev->in[i]));
     if (cc_tens_any(o)) {
@@ -380,6 +383,7 @@ static CcGo store_subscr_after(CcRec *rec, CcAct *act, const CcEvent *ev)
 static CcGo contains_before(CcRec *rec, CcAct *act, const CcEvent *ev)
 {
     PyObject *o = ev->in[0], *item = ev->in[1];
+    cc_sym_settle(rec, item, 3);
     const bool by_hash = PyDict_Check(o) || PyAnySet_Check(o) || Py_IS_TYPE(o, &PyDictKeys_Type);
     if (by_hash && !cc_value_const(item) && !cc_value_ident(item) && !dirty(rec, o) && cc_value_content(rec, o, 1) &&
         cc_value_membership(rec, o, item) && cc_tens_any(item))
@@ -410,9 +414,10 @@ static CcGo contains_after(CcRec *rec, CcAct *act, const CcEvent *ev)
 
 /* ------------------------------------------------------------------ truth, iteration */
 
-static CcGo truth_before(CcRec *rec, CcAct *act, const CcEvent *ev)
+static CcGo truth_before(CcRec *rec, CcAct *act, CcEvent *ev)
 {
     PyObject *o = ev->in[0];
+    if (cc_sym_is(rec, o)) return cc_sym_operator(rec, act, ev);
     if (cc_tens_any(o)) return asserts(act, ev) && PyObject_IsTrue(o) == 1 ? CC_OK : cc_rec_break(rec, act, CC_R_TENSOR_BRANCH, NULL);
     if (cc_value_symbolic(rec, o)) {
         PyObject *zero = PyFloat_FromDouble(0.0);
@@ -633,6 +638,9 @@ static CcGo format_before(CcRec *rec, CcAct *act, const CcEvent *ev)
 static CcGo build_after(CcRec *rec, CcAct *act, const CcEvent *ev)
 {
     if (ev->result == NULL) return CC_OK;
+    const bool hashes = ev->arg == CC_OP_BUILD_MAP || PyAnySet_Check(ev->result);
+    for (int i = 0; i < ev->n; i += ev->arg == CC_OP_BUILD_MAP ? 2 : 1)
+        if (hashes || PyUnicode_Check(ev->result)) cc_sym_settle(rec, ev->in[i], 3);
     if (PyUnicode_Check(ev->result) && any_symbolic(rec, ev)) {
         if (Py_REFCNT(ev->result) != 1) return cc_rec_poison(rec, act, CC_R_DATA_SCALAR, "str");
         const CcCallSpec spec = {.form = CC_F_JOIN, .in = ev->in, .n = ev->n, .name = "join"};
@@ -667,7 +675,10 @@ CcGo cc_op_before(CcRec *rec, CcAct *act, CcEvent *ev)
     if ((ev->kind == CC_EV_SUBSCR || ev->kind == CC_EV_STORE_SUBSCR) && PySlice_Check(ev->in[1]))
         cc_value_fresh(rec, ev->in[1]);
     switch (ev->kind) {
-    case CC_EV_ATTR: return cc_attr_before(rec, act, ev->in[0], ev->name);
+    case CC_EV_ATTR: {
+        const CcGo go = cc_attr_before(rec, act, ev->in[0], ev->name);
+        return go == CC_OK && cc_sym_sized(rec, ev->in[0]) ? cc_sym_attr(rec, act, ev, ev->in[0], ev->name) : go;
+    }
     case CC_EV_STORE_ATTR: return cc_attr_store_before(rec, act, ev->in[0], ev->name, ev->in[1]);
     case CC_EV_SUBSCR: return subscr_before(rec, act, ev);
     case CC_EV_STORE_SUBSCR: return store_subscr_before(rec, act, ev);

@@ -1,14 +1,14 @@
 /* Graph nodes and effects: what a replay does again, written as actions whose operands are recipes. */
 #include "rec_int.h"
 
-static void free_action(CcAction *a)
+void cc_action_free(CcAction *a)
 {
     Py_CLEAR(a->target);
     Py_CLEAR(a->kwnames);
     free((char *)a->name);
 }
 
-static CcAction make_action(const CcCallSpec *spec, CcAct *act, int args0)
+CcAction cc_node_action(const CcCallSpec *spec, CcAct *act, int args0)
 {
     return (CcAction){.form = (uint8_t)spec->form, .arg = (uint8_t)spec->arg, .target = Py_XNewRef(spec->target),
                       .kwnames = Py_XNewRef(spec->kwnames), .args0 = args0, .n = spec->n,
@@ -56,6 +56,7 @@ static int graph_value(CcRec *rec, PyObject *o)
     cc_vec_push(&rec->trace->input_value, value);
     rec->trace->guards.g.at[id].used = true;
     if (t.type.requires_grad && cc_mode_grad(&rec->mode)) rec->trace->needs_grad = true;
+    if (rec->trace->guards.g.at[id].dynamic != 0) cc_sym_mark(rec, value);
     return value;
 }
 
@@ -137,7 +138,7 @@ static bool known(CcRec *rec, PyObject *o)
     return cc_value_origin(rec, o) != CC_O_UNKNOWN;
 }
 
-static int build_args(CcRec *rec, const CcCallSpec *spec)
+int cc_node_args(CcRec *rec, const CcCallSpec *spec)
 {
     const int args0 = rec->trace->args.n;
     for (int i = 0; i < spec->n; i++) cc_vec_push(&rec->trace->args, -1);
@@ -183,6 +184,16 @@ bool cc_node_tells_size(const char *name)
     for (int i = 0; i < CC_COUNT(sizeless); i++)
         if (strcmp(dot != NULL ? dot + 1 : name, sizeless[i]) == 0) return false;
     return true;
+}
+
+/* Whether a node's results have sizes that follow from symbols. */
+static bool takes_symbols(CcRec *rec, const CcCallSpec *spec, const Operands *operands)
+{
+    for (int i = 0; i < operands->n; i++)
+        if (operands->at[i].kind == CC_IN_VALUE && cc_sym_value(rec, operands->at[i].value)) return true;
+    for (int i = 0; i < spec->n; i++)
+        if (cc_sym_within(rec, spec->in[i], 4)) return true;
+    return false;
 }
 
 /* What is computed from an unsized tensor is unsized, too: the trace knows nothing of its metadata. */
@@ -249,7 +260,7 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
     if (n_out < 0) return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, spec->name);
     if (n_out == 0 && spec->flags == 0) return CC_OK;   /* gave back what was known: an alias under metadata guards */
     if (may_strand(rec, spec)) return cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, spec->name);
-    const int args0 = build_args(rec, spec);
+    const int args0 = cc_node_args(rec, spec);
     if (args0 < 0) return cc_rec_poison(rec, act, CC_R_UNBUILDABLE, Py_TYPE(rec->unbuildable)->tp_name);
     Operands operands = {0};
     CcOpId op = CC_OP_host;
@@ -268,13 +279,15 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
         return cc_rec_poison(rec, act, CC_R_DATA_SHAPE, spec->name);
     }
     for (int i = 0; unsized && i < n_out; i++) types[i] = foreign();
-    CcAction action = make_action(spec, act, args0);
+    CcAction action = cc_node_action(spec, act, args0);
     action.sequence = sequence;
     action.state = spec->state;
     cc_vec_push(&rec->trace->node, action);
     CcGraph *g = rec->trace->graph;
     const int node = cc_graph_node(g, unsized ? CC_OP_host : op, spec->flags,
                                    rec->trace->node.n - 1, operands.at, operands.n, types, n_out);
+    if (takes_symbols(rec, spec, &operands))
+        for (int i = 0; i < n_out; i++) cc_sym_mark(rec, g->node.at[node].out0 + i);
     cc_vec_free(&operands);
     if (spec->flags & (CC_N_WRITES | CC_N_RANDOM | CC_N_EFFECT) && !spec->state) rec->trace->impure = true;
     rec->trace->ops++;
@@ -301,7 +314,7 @@ CcGo cc_node_effect(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *re
     for (int i = 0; i < spec->n; i++)
         if (spec->in[i] != NULL && cc_value_origin(rec, spec->in[i]) == CC_O_UNKNOWN)
             return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, Py_TYPE(spec->in[i])->tp_name);
-    CcAction action = make_action(spec, act, 0);
+    CcAction action = cc_node_action(spec, act, 0);
     action.after = rec->trace->graph->node.n;
     cc_vec_push(&rec->trace->effect, action);
     PyObject **in = malloc(sizeof *in * (size_t)(spec->n + 1));
@@ -377,6 +390,20 @@ static PyObject *run_join(const CcAction *a, PyObject *const *in)
     return s;
 }
 
+int cc_action_bind(const CcAction *a, PyObject *const *in, CcBound *out)
+{
+    switch ((CcForm)a->form) {
+    case CC_F_CALL: return cc_bind_call(a->target, in, a->n - (a->kwnames != NULL ? PyTuple_GET_SIZE(a->kwnames) : 0), a->kwnames, out);
+    case CC_F_BINOP: return cc_bind_binop((CcBinop)a->arg, false, in[0], in[1], out);
+    case CC_F_INPLACE: return cc_bind_binop((CcBinop)a->arg, true, in[0], in[1], out);
+    case CC_F_UNARY: return cc_bind_unary(a->arg, in[0], out);
+    case CC_F_COMPARE: return cc_bind_compare(a->arg, in[0], in[1], out);
+    case CC_F_GETITEM: return cc_bind_getitem(in[0], in[1], out);
+    case CC_F_GETATTR: return cc_bind_attr(in[0], PyUnicode_AsUTF8(a->target), out);
+    default: return -1;
+    }
+}
+
 PyObject *cc_action_run(const CcAction *a, PyObject *const *in)
 {
     switch ((CcForm)a->form) {
@@ -407,7 +434,7 @@ PyObject *cc_action_run(const CcAction *a, PyObject *const *in)
 
 static void free_actions(CcAction *at, int n)
 {
-    for (int i = 0; i < n; i++) free_action(&at[i]);
+    for (int i = 0; i < n; i++) cc_action_free(&at[i]);
 }
 
 void cc_trace_forget(CcTrace *t)
@@ -428,6 +455,7 @@ void cc_trace_free(CcTrace *t)
     cc_vec_free(&t->node);
     free_actions(t->effect.at, t->effect.n);
     cc_vec_free(&t->effect);
+    cc_sym_free(t);
     cc_vec_free(&t->args);
     cc_recipe_free(&t->recipes);
     for (int i = 0; i < t->level.n; i++) Py_CLEAR(t->level.at[i].co);
@@ -445,5 +473,6 @@ int cc_trace_visit(const CcTrace *t, visitproc visit, void *arg)
     for (int i = 0; i < t->recipes.r.n; i++) Py_VISIT(t->recipes.r.at[i].object);
     for (int i = 0; i < t->node.n; i++) Py_VISIT(t->node.at[i].target);
     for (int i = 0; i < t->effect.n; i++) Py_VISIT(t->effect.at[i].target);
+    for (int i = 0; i < t->step.n; i++) Py_VISIT(t->step.at[i].action.target);
     return 0;
 }

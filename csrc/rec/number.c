@@ -4,6 +4,7 @@
 
 static bool settle_number(CcRec *rec, PyObject *o)
 {
+    cc_sym_pin(rec, o);
     if (!cc_value_symbolic(rec, o)) return true;
     if (cc_value_find(rec, o)->origin == CC_O_VALUE) return false;
     cc_value_pin(rec, o);
@@ -12,11 +13,14 @@ static bool settle_number(CcRec *rec, PyObject *o)
 
 bool cc_number_settle(CcRec *rec, PyObject *o, int depth)
 {
-    if (o == NULL || cc_value_const(o)) return o == NULL || settle_number(rec, o);
+    if (o == NULL || (cc_value_const(o) && !PyTuple_Check(o))) return o == NULL || settle_number(rec, o);
     if (depth == 0) return true;
     if (PyList_Check(o) || PyTuple_Check(o)) {
         for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++)
             if (!cc_number_settle(rec, PySequence_Fast_GET_ITEM(o, i), depth - 1)) return false;
+    } else if (PySlice_Check(o)) {
+        const PySliceObject *s = (PySliceObject *)o;
+        return cc_number_settle(rec, s->start, 0) && cc_number_settle(rec, s->stop, 0) && cc_number_settle(rec, s->step, 0);
     } else if (PyDict_Check(o)) {
         Py_ssize_t pos = 0;
         PyObject *key, *value;

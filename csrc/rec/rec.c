@@ -105,13 +105,14 @@ static bool mark_site(CcRec *rec, PyCodeObject *co, int pc)
 
 /* ------------------------------------------------------------------ life */
 
-CcRec *cc_rec_new(CcSites *sites, bool keep_tensors, bool freezing)
+CcRec *cc_rec_new(CcSites *sites, bool keep_tensors, bool freezing, const CcHints *hints)
 {
     CcRec *rec = calloc(1, sizeof *rec);
     if (rec == NULL) return NULL;
     rec->sites = sites;
     rec->keep_tensors = keep_tensors;
     rec->freezing = freezing;
+    rec->hints = hints;
     rec->handled_outer = PyErr_GetHandledException();
     return rec;
 }
@@ -123,6 +124,8 @@ void cc_rec_abort(CcRec *rec)
     cc_map_free(&rec->input_of);
     cc_map_free(&rec->unsized);
     cc_map_free(&rec->distinct);
+    cc_map_free(&rec->sized);
+    rec->pending.n = 0;
     rec->before.n = 0;
     cc_trace_free(rec->trace);
     rec->trace = NULL;
@@ -142,6 +145,7 @@ void cc_rec_free(CcRec *rec)
     cc_vec_free(&rec->effect);
     cc_vec_free(&rec->written);
     cc_vec_free(&rec->before);
+    cc_vec_free(&rec->pending);
     Py_CLEAR(rec->handled_outer);
     Py_CLEAR(rec->handled_start);
     cc_break_clear(&rec->why);
@@ -160,9 +164,11 @@ CcTrace *cc_rec_take(CcRec *rec)
     return t;
 }
 
-static void begin(CcRec *rec, const CcMode *mode)
+static void begin(CcRec *rec, const CcMode *mode, uint64_t salt)
 {
     cc_rec_abort(rec);
+    rec->salt = salt;
+    rec->rigid = false;
     rec->trace = calloc(1, sizeof *rec->trace);
     if (rec->trace == NULL) abort();
     rec->trace->graph = cc_graph_new();
@@ -175,7 +181,7 @@ static void begin(CcRec *rec, const CcMode *mode)
 
 void cc_rec_begin_call(CcRec *rec, PyObject *const *args, int n, PyFunctionObject *root, const CcMode *mode)
 {
-    begin(rec, mode);
+    begin(rec, mode, 0);
     rec->root = root;
     rec->await_root = true;
     for (int i = 0; i < n; i++) cc_value_read(rec, CC_SRC_ARG, -1, NULL, 0, i, args[i]);
@@ -288,9 +294,9 @@ static void read_slot(CcRec *rec, CcAct *act, int level, int slot, bool symbolic
         adopt_container(rec, v, id);
 }
 
-CcGo cc_rec_begin_resume(CcRec *rec, CcAct *const *acts, int n, const CcMode *mode, CcVaries varies, void *ctx)
+CcGo cc_rec_begin_resume(CcRec *rec, CcAct *const *acts, int n, const CcMode *mode, CcVaries varies, void *ctx, uint64_t salt)
 {
-    begin(rec, mode);
+    begin(rec, mode, salt);
     rec->innermost = acts[n - 1];
     for (int level = 0; level < n; level++) {
         CcAct *act = acts[level];
@@ -299,8 +305,10 @@ CcGo cc_rec_begin_resume(CcRec *rec, CcAct *const *acts, int n, const CcMode *mo
         const int n_locals = act->code->n_locals;
         const int depth = innermost ? act->depth : waiting_depth(act);
         for (int slot = 0; slot < n_locals + depth; slot++)
-            if (slot >= n_locals || cc_code_live(act->code, act->pc, slot))
+            if (slot >= n_locals || cc_code_live(act->code, act->pc, slot)) {
                 read_slot(rec, act, level, slot, varies(ctx, level, slot));
+                cc_sym_slot(rec, act, slot);
+            }
         act->observed = true;
     }
     const CcAct *last = acts[n - 1];
@@ -403,6 +411,8 @@ CcGo cc_rec_enter(CcRec *rec, CcAct *act)
         f.first_fresh = 0;
         rec->trace->start_file = Py_NewRef(act->co->co_filename);
         rec->trace->start_line = act->co->co_firstlineno;
+        for (int slot = 0; slot < act->co->co_argcount; slot++) cc_sym_slot(rec, act, slot);
+        cc_sym_drop_pending(rec);
     } else {
         const CcRecFrame *parent = rec->frame.n > 0 ? &cc_vec_last(&rec->frame) : NULL;
         const CcEvent *ev = parent != NULL ? parent->act->event : NULL;
@@ -525,6 +535,7 @@ static void finish(CcRec *rec, CcEnd end)
     CcTrace *t = rec->trace;
     t->end = end;
     t->instructions = rec->instructions;
+    cc_sym_finish(rec);
     mark_all_outputs(t);
     if (rec->keep_tensors) keep_tensors(rec);
     guard_distinct(rec);
@@ -666,10 +677,13 @@ CcGo cc_rec_after(CcRec *rec, CcAct *act, CcEvent *ev)
         rec->raised = true;
         const CcGo go = cc_op_after(rec, act, ev);
         rec->raised = false;
+        if (go == CC_OK) cc_sym_after(rec, ev);
         PyErr_Restore(type, value, tb);
         return go;
     }
-    return cc_op_after(rec, act, ev);
+    const CcGo go = cc_op_after(rec, act, ev);
+    if (go == CC_OK) cc_sym_after(rec, ev);
+    return go;
 }
 
 int cc_rec_init(PyObject *torch)

@@ -40,6 +40,7 @@ typedef enum CcMake {
     CC_MAKE_SOURCE,    /* id = guard whose value it is */
     CC_MAKE_VALUE,     /* id = graph value */
     CC_MAKE_EFFECT,    /* id = effect whose result it is */
+    CC_MAKE_SYMBOL,    /* id = symbol */
     CC_MAKE_TUPLE, CC_MAKE_LIST, CC_MAKE_SET, CC_MAKE_DICT, CC_MAKE_SLICE,
     CC_MAKE_CELL, CC_MAKE_METHOD, CC_MAKE_FUNCTION,
     CC_MAKE_OBJECT,    /* object = type; kids: kind of base, base items, dict items, slots: recipe.c */
@@ -62,7 +63,7 @@ typedef struct CcRecipes {
 /* What a run has at hand for recipes. `built` caches shared objects (n = r.n, zeroed); NULL: nothing is shared. */
 typedef struct CcMaker {
     const CcRecipes *recipes;
-    PyObject **gv, **value, **effect, **built;
+    PyObject **gv, **value, **effect, **built, **symbol;
 } CcMaker;
 CC_MUST CC_NEW PyObject *cc_recipe_make(const CcMaker *m, int recipe);   /* NULL: error set, or CC_MAKE_NULL */
 void cc_recipe_free(CcRecipes *rs);
@@ -85,10 +86,28 @@ typedef struct CcAction {
     int32_t args0, n;       /* recipes: CcTrace.args[args0 .. args0+n) */
     const char *name;       /* for reports; static or arena of the trace (strdup'ed: owned) */
     int32_t line;           /* user line, 0 unknown */
-    int32_t after;          /* effects: graph nodes before it */
+    int32_t after;          /* effects, symbolic steps: graph nodes before it */
 } CcAction;
 /* args: n new references are NOT stolen. New reference or NULL with the error set. */
+/* Binds an action's call anew (tens.h: cc_bind_*). 0, or -1: no row fits. */
+int cc_action_bind(const CcAction *a, PyObject *const *args, CcBound *out);
 CC_MUST CC_NEW PyObject *cc_action_run(const CcAction *a, PyObject *const *args);
+
+/* ---- symbols: sizes and numbers that differ from call to call (sym.c) ---- */
+/* An action on symbols, constants and metadata of tensors. Its result becomes new symbols, or it is a guard: the result has
+ * to be what it was. */
+typedef struct CcSymStep {
+    CcAction action;
+    PyObject *want;         /* strong: a guard; NULL: the result is the symbols symbol0 .. symbol0+n) (its items, if action.sequence) */
+    int32_t symbol0, n;
+    bool late;              /* reads what a node made: runs between the nodes (action.after), others run before all of them */
+    bool keyed;             /* it follows from the key alone and is evaluated once for each; else in every call */
+} CcSymStep;
+/* A number from outside that is a symbol. */
+typedef struct CcSymSource {
+    int32_t guard, symbol;
+    bool keyed;             /* the graph depends on its value */
+} CcSymSource;
 
 /* ---- traces ---- */
 typedef struct CcLevel {     /* one frame of a snapshot */
@@ -113,6 +132,16 @@ typedef struct CcTrace {
     CC_VEC(CcAction) effect;
     CC_VEC(int) args;
     CcRecipes recipes;
+    /* Its key: sizes and strides of the tensors with symbolic sizes, and numbers that nodes depend on. Types and plan hold
+     * for one key; other keys have their own (eval/shape.c). */
+    CC_VEC(int) resized;          /* guards of these tensors */
+    CC_VEC(CcSymSource) number;
+    CC_VEC(CcSymStep) step;       /* in order */
+    CC_VEC(struct CcSymbol {
+        PyObject *value;          /* strong: the recorded one */
+        bool late;                /* known once nodes have run, else before the first one */
+        bool keyed;
+    }) symbol;
     CcEnd end;
     int result;                   /* recipe, CC_END_RETURN */
     int handled;                  /* CC_END_BREAK: recipe of the exception being handled there, or CC_HANDLED_* */
@@ -131,6 +160,12 @@ typedef struct CcTrace {
     PyObject *start_file;         /* strong */
     int instructions;
 } CcTrace;
+/* What a symbolic guard says, for people: "x.size(0) > 32 is True". */
+void cc_sym_text(const CcTrace *t, int step, CcSbuf *out);
+enum { CC_KEY_MAX = 192 };   /* words of a key; a trace that would need more has no symbols */
+/* Tells which values late steps read, and up to which node. */
+void cc_trace_late_reads(const CcTrace *t, void (*tell)(void *ctx, int value, int node), void *ctx);
+static inline bool cc_trace_symbolic(const CcTrace *t) { return t->resized.n + t->number.n > 0; }
 void cc_trace_free(CcTrace *t);
 void cc_trace_forget(CcTrace *t);                  /* drops `kept` */
 int cc_trace_visit(const CcTrace *t, visitproc visit, void *arg);
@@ -148,17 +183,18 @@ void cc_sites_free(CcSites *sites);
 /* ---- recording ---- */
 typedef struct CcRec CcRec;
 /* keep_tensors: the trace keeps its recorded inputs and outputs (CcTrace.kept), for the self-check. */
-CcRec *cc_rec_new(CcSites *sites, bool keep_tensors, bool freezing);
+CcRec *cc_rec_new(CcSites *sites, bool keep_tensors, bool freezing, const CcHints *hints);
 void cc_rec_free(CcRec *rec);
 
 /* Begins the first trace of a call: the next frame that enters is the root's. args: the call's values (positional, then the
  * keyword ones); they must stay alive while recording. */
 void cc_rec_begin_call(CcRec *rec, PyObject *const *args, int n, PyFunctionObject *root, const CcMode *mode);
 /* Whether the number in a slot is known to differ from call to call. */
-typedef bool (*CcVaries)(void *ctx, int level, int slot);
+typedef bool (*CcVaries)(void *ctx, int level, int slot);   /* floats */
 /* Begins a trace behind a break: acts[0..n) is the region's chain, innermost last, each standing at its pc.
  * CC_OK, or CC_GIVE_UP when this state can't be recorded. */
-CC_MUST CcGo cc_rec_begin_resume(CcRec *rec, CcAct *const *acts, int n, const CcMode *mode, CcVaries varies, void *ctx);
+/* salt: of the point (cc_guard_path). */
+CC_MUST CcGo cc_rec_begin_resume(CcRec *rec, CcAct *const *acts, int n, const CcMode *mode, CcVaries varies, void *ctx, uint64_t salt);
 bool cc_rec_active(const CcRec *rec);
 
 /* The observer's callbacks while active. before(): CC_BREAK ends the trace (take it); CC_GIVE_UP: the recording is lost

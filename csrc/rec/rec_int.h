@@ -11,6 +11,7 @@ typedef enum CcOrigin {
     CC_O_VALUE,      /* a graph value: tensor, or a number that a node computes */
     CC_O_FRESH,      /* made in this trace */
     CC_O_EFFECT,     /* result of an effect */
+    CC_O_SYMBOL,     /* a number that is a symbol: an object of its own, never one of CPython's cached ints */
 } CcOrigin;
 
 typedef enum CcDirty {
@@ -65,6 +66,11 @@ struct CcRec {
     PyFunctionObject *root;
     bool await_root;       /* the next frame is the root's */
     bool keep_tensors;     /* results of nodes are held strongly, and go into CcTrace.kept */
+    const CcHints *hints;  /* borrowed */
+    uint64_t salt;         /* of guard paths */
+    CcMap sized;           /* graph value + 1: its sizes follow from symbols */
+    CC_VEC(struct CcPending { int guard; PyObject *object; }) pending;   /* numbers just read that are to be symbols */
+    bool rigid;            /* a symbolic guard stands behind what can't be undone: all symbols become constants */
     bool read_grad;        /* requires_grad was read: every tensor guard checks it */
     bool raised;           /* the event that after() is told of raised */
     CcBreakInfo why;
@@ -151,6 +157,9 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
 /* A node without results that only fails or not: the trace stays one that can be run again eagerly. */
 CcGo cc_node_check(CcRec *rec, CcAct *act, const CcCallSpec *spec);
 CcGo cc_node_effect(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *result);
+int cc_node_args(CcRec *rec, const CcCallSpec *spec);        /* recipes of its operands; -1: rec->unbuildable */
+CcAction cc_node_action(const CcCallSpec *spec, CcAct *act, int args0);
+void cc_action_free(CcAction *a);
 /* Can every operand of a node be named? Otherwise *bad is the first that can't. */
 bool cc_node_nameable(CcRec *rec, PyObject *o, int depth);
 
@@ -161,6 +170,31 @@ bool cc_node_tells_size(const char *name);
 /* Builds the recipes of the effects' operands; false: rec->unbuildable. */
 bool cc_node_finish_effects(CcRec *rec, CcMap *memo);
 void cc_node_clear_effects(CcRec *rec);
+
+/* ---- sym.c: symbols ---- */
+bool cc_sym_is(CcRec *rec, PyObject *o);
+bool cc_sym_within(CcRec *rec, PyObject *o, int depth);      /* o or something that it holds is one */
+bool cc_sym_sized(CcRec *rec, PyObject *tensor);             /* its sizes follow from symbols */
+bool cc_sym_value(CcRec *rec, int value);                    /* the same of a graph value */
+void cc_sym_mark(CcRec *rec, int value);
+unsigned cc_sym_dims(CcRec *rec, int guard, PyObject *tensor, const CcType *type);   /* dims that are to be symbolic */
+/* A source was read that gave this number: true when it is, or is to be, a symbol. Then Python code gets another object. */
+bool cc_sym_wanted(CcRec *rec, int guard, PyObject *number);
+void cc_sym_pin(CcRec *rec, PyObject *o);                    /* a guard: the symbol's value is what it is now */
+void cc_sym_settle(CcRec *rec, PyObject *o, int depth);      /* pins all that o holds */
+/* Something was computed or read from symbols: a step. Takes the reference to result and gives what Python code is to get
+ * in its place. fixed: items of the result that are no symbols (sizes that are guarded), a bit each. NULL: it can't be
+ * written down, and the reference is dropped. */
+PyObject *cc_sym_step(CcRec *rec, CcAct *act, const CcCallSpec *spec, CC_STEAL(4) PyObject *result, unsigned fixed);
+CcGo cc_sym_operator(CcRec *rec, CcAct *act, CcEvent *ev);   /* CC_DONE, or CC_OK: perform it as ever */
+CcGo cc_sym_attr(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *tensor, PyObject *name);
+CcGo cc_sym_call(CcRec *rec, CcAct *act, CcEvent *ev, const CcCallSpec *spec);
+void cc_sym_unseen(CcRec *rec, PyObject *const *in, int n);  /* an iterator over these: C code among them may look at symbols */
+void cc_sym_after(CcRec *rec, CcEvent *ev);                  /* what an event gave: numbers that were waiting to be symbols */
+void cc_sym_slot(CcRec *rec, CcAct *act, int slot);          /* the same for what lies in a slot */
+void cc_sym_drop_pending(CcRec *rec);                        /* those that nobody took are constants */
+void cc_sym_finish(CcRec *rec);
+void cc_sym_free(CcTrace *t);
 
 /* ---- rec.c ---- */
 /* Ends the trace with a break before act's instruction, or, where C code stands between two frames of the chain, marks the

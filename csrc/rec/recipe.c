@@ -223,6 +223,7 @@ PyObject *cc_recipe_make(const CcMaker *m, int recipe)
     case CC_MAKE_SOURCE: return Py_NewRef(m->gv[r->id]);
     case CC_MAKE_VALUE: return Py_XNewRef(m->value[r->id]);   /* NULL: a node failed before (segment.c) */
     case CC_MAKE_EFFECT: return Py_XNewRef(m->effect[r->id]);
+    case CC_MAKE_SYMBOL: return Py_NewRef(m->symbol[r->id]);
     default: break;
     }
     if (r->shared && m->built != NULL && m->built[recipe] != NULL) return Py_NewRef(m->built[recipe]);
@@ -440,7 +441,7 @@ static int build_reduced(Builder *b, PyObject *o)
     return me;
 }
 
-/* torch.return_types.max and its kind: made from a tuple. */
+/* torch.return_types.max and its kind, torch.Size: made from a tuple. */
 static int build_structseq(Builder *b, PyObject *o)
 {
     PyObject *items = PyTuple_GetSlice(o, 0, PyTuple_GET_SIZE(o));
@@ -518,7 +519,7 @@ static int build_fresh(Builder *b, PyObject *o)
     }
     if (PyFunction_Check(o)) return build_function(b, o);
     if (PyCFunction_Check(o)) return build_bound_builtin(b, o);
-    if (cc_value_structseq(o)) return build_structseq(b, o);
+    if (cc_value_structseq(o) || t == cc_tens_size_type()) return build_structseq(b, o);
     if (cc_value_deque(o) || cc_value_defaultdict(o)) return build_collection(b, o);
     if (reducible(t)) return build_reduced(b, o);
     if (t == &PyDictItems_Type) return build_view(b, o, "items");
@@ -554,6 +555,7 @@ static int build(Builder *b, PyObject *o)
             return add(b, &(CcRecipe){.make = CC_MAKE_SOURCE, .id = p->id, .aux = cc_tens_any(o)});   /* aux: a tensor */
         case CC_O_VALUE: return leaf(b, CC_MAKE_VALUE, p->id, NULL);
         case CC_O_EFFECT: return leaf(b, CC_MAKE_EFFECT, p->id, NULL);
+        case CC_O_SYMBOL: return leaf(b, CC_MAKE_SYMBOL, p->id, NULL);
         case CC_O_CONST: return leaf(b, CC_MAKE_CONST, 0, o);
         default: break;
         }

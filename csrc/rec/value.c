@@ -219,6 +219,7 @@ static void learn(CcRec *rec, int id, PyObject *v)
         return;
     }
     if (cc_value_const(v)) {
+        if (cc_sym_wanted(rec, id, v)) return;
         cc_guard_check(gs, id, CC_CHK_VALUE, v);
         return;
     }
@@ -233,7 +234,9 @@ static void learn(CcRec *rec, int id, PyObject *v)
             cc_guard_check(gs, id, CC_CHK_TYPE, (PyObject *)Py_TYPE(v));
             return;
         }
-        cc_guard_tensor(gs, id, Py_TYPE(v), &t.type, cc_mode_grad(&rec->mode));
+        const unsigned dims = cc_sym_dims(rec, id, v, &t.type);
+        cc_guard_tensor(gs, id, Py_TYPE(v), &t.type, cc_mode_grad(&rec->mode), dims);
+        if (dims != 0) cc_vec_push(&rec->trace->resized, id);
     } else {
         cc_guard_check(gs, id, CC_CHK_TYPE, (PyObject *)Py_TYPE(v));
     }
@@ -248,6 +251,8 @@ int cc_value_read(CcRec *rec, CcSource source, int parent, PyObject *key, int le
         CcGuard *g = &rec->trace->guards.g.at[id];
         g->owned = source == CC_SRC_MEMBER || source == CC_SRC_AT || source == CC_SRC_ASK || source == CC_SRC_CTXVAR || source == CC_SRC_REDUCE;
         learn(rec, id, v);
+    } else if (v != NULL) {
+        (void)cc_sym_wanted(rec, id, v);
     }
     return id;
 }
@@ -464,7 +469,7 @@ static bool distinct(CcRec *rec, PyObject *a, PyObject *b)
     CcGuards *gs = &rec->trace->guards;
     const CcGuard *g = &gs->g.at[low], *h = &gs->g.at[high];
     if (g->source == CC_SRC_CONST && h->source == CC_SRC_CONST) return true;
-    if (g->type != NULL && h->type != NULL && g->type->ndim >= 0 && h->type->ndim >= 0 &&
+    if (g->type != NULL && h->type != NULL && !g->dynamic && !h->dynamic && g->type->ndim >= 0 && h->type->ndim >= 0 &&
         (g->type->ndim != h->type->ndim ||
          memcmp(g->type->size, h->type->size, sizeof *g->type->size * (size_t)g->type->ndim) != 0))
         return true;   /* their guards tell them apart */
@@ -544,6 +549,7 @@ bool cc_value_compare(CcRec *rec, int op, PyObject *a, PyObject *b, bool outcome
     const CcProv *p = cc_value_find(rec, number);
     if (p->origin != CC_O_SOURCE || cc_value_symbolic(rec, other)) return false;
     if (!PyFloat_CheckExact(other) && !PyLong_CheckExact(other)) return false;
+    cc_sym_pin(rec, other);
     cc_guard_compare(&rec->trace->guards, p->id, op, swapped, other, outcome);
     return true;
 }

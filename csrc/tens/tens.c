@@ -302,6 +302,17 @@ bool cc_tens_match(PyObject *o, PyTypeObject *cls, const CcType *t, bool grad) {
     return same_sizes(t, &v) && (!grad || t->requires_grad == requires_grad(o));
 }
 
+int cc_tens_resized(PyObject *o, PyTypeObject *cls, const CcType *t, bool grad) {
+    View v;
+    if (Py_TYPE(o) != cls || !cc_tens_plain(o) || t->ndim < 0) return -1;
+    if (grade(keys_of(o)) != PLAIN || view_of(o, &v) || v.dtype != t->dtype || v.device != t->device ||
+        v.index != t->device_index || v.ndim != t->ndim || (grad && t->requires_grad != requires_grad(o)))
+        return -1;
+    int dims = 0;
+    for (int i = 0; i < v.ndim; i++) dims |= (t->size[i] != v.size[i]) << i;
+    return dims;
+}
+
 /* ------------------------------------------------------------------ making */
 
 static PyObject *empty_by_python(const CcType *t) {

@@ -30,6 +30,8 @@ uint64_t cc_tens_version(PyObject *o);
 void cc_tens_read(PyObject *tensor, bool grad, CcTensor *out);
 /* The same test as a guard: exact Python type `cls` and equal metadata. `grad`: also requires_grad. About 20 ns. */
 bool cc_tens_match(PyObject *o, PyTypeObject *cls, const CcType *type, bool grad);
+/* Like cc_tens_match but for sizes and strides: a bit for each dim whose size differs, or -1: something else does. */
+int cc_tens_resized(PyObject *o, PyTypeObject *cls, const CcType *type, bool grad);
 bool cc_tens_matchable(const CcType *type);   /* false: cc_tens_match is never true for it, so an input of it can't be guarded */
 /* New uninitialised torch.Tensor of this type (dense, requires_grad False) with an ordinary, resizable storage. */
 CC_MUST CC_NEW PyObject *cc_tens_empty(const CcType *type, void **data);

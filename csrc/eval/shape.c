@@ -1,0 +1,382 @@
+/* Shapes: what holds for one key of a trace with symbols. The recording gives the first. For a new key the symbolic guards are
+ * evaluated and the nodes are run by torch, step by step as recorded: what it returns are this call's results, and its types
+ * are what a plan is compiled for (kernels know no sizes, so none is compiled). So no op needs a rule for the shape of its
+ * result. Keys whose guards don't hold are remembered, too. The least recently used shapes are dropped. */
+#include "eval_int.h"
+
+/* ------------------------------------------------------------------ keys */
+
+static bool number_word(PyObject *o, int64_t *word)
+{
+    if (PyFloat_CheckExact(o)) {
+        const double v = PyFloat_AS_DOUBLE(o);
+        memcpy(word, &v, sizeof v);
+        return true;
+    }
+    int overflow;
+    *word = PyLong_AsLongLongAndOverflow(o, &overflow);
+    return overflow == 0;
+}
+
+/* False: the key is out of bounds (a size below 2, a huge number). */
+static bool add_type(const CcType *t, unsigned dynamic, int64_t *key, int *n)
+{
+    for (int d = 0; d < t->ndim; d++) {
+        if (dynamic >> d & 1 && t->size[d] < 2) return false;
+        key[(*n)++] = t->size[d];
+        key[(*n)++] = t->stride[d];
+    }
+    return true;
+}
+
+static bool recorded_key(const CcTrace *t, int64_t *key, int *n)
+{
+    *n = 0;
+    for (int i = 0; i < t->resized.n; i++) {
+        const CcGuard *g = &t->guards.g.at[t->resized.at[i]];
+        if (!add_type(g->type, g->dynamic, key, n)) return false;
+    }
+    for (int i = 0; i < t->number.n; i++)
+        if (t->number.at[i].keyed && !number_word(t->symbol.at[t->number.at[i].symbol].value, &key[(*n)++])) return false;
+    return true;
+}
+
+static bool current_key(const CcTrace *t, CcScratch *x)
+{
+    x->n_key = 0;
+    for (int i = 0; i < t->resized.n; i++) {
+        const int id = t->resized.at[i];
+        CcTensor tensor;
+        cc_tens_read(x->gv[id], false, &tensor);
+        if (tensor.type.ndim < 0 || !add_type(&tensor.type, t->guards.g.at[id].dynamic, x->key, &x->n_key)) return false;
+    }
+    for (int i = 0; i < t->number.n; i++)
+        if (t->number.at[i].keyed && !number_word(x->gv[t->number.at[i].guard], &x->key[x->n_key++])) return false;
+    return true;
+}
+
+/* ------------------------------------------------------------------ life */
+
+static CcShape *add_shape(CcSegment *s, const int64_t *key, int n)
+{
+    CcShape *shape = calloc(1, sizeof *shape);
+    if (shape == NULL || (shape->key = malloc(sizeof *key * (size_t)(n + 1))) == NULL) abort();
+    memcpy(shape->key, key, sizeof *key * (size_t)n);
+    shape->n_key = n;
+    cc_vec_push(&s->shape, shape);
+    memmove(s->shape.at + 1, s->shape.at, sizeof shape * (size_t)(s->shape.n - 1));
+    return s->shape.at[0] = shape;
+}
+
+void cc_shape_free(const CcTrace *t, CcShape *shape)
+{
+    if (shape->plan != NULL) cc_run_free(shape->plan);
+    cc_freeze_free(shape->freeze);
+    if (shape->graph != t->graph && shape->graph != NULL) cc_graph_free(shape->graph);
+    for (int i = 0; shape->symbol != NULL && i < t->symbol.n; i++) Py_CLEAR(shape->symbol[i]);
+    free(shape->symbol);
+    free(shape->key);
+    free(shape);
+}
+
+static void drop_oldest(CcSegment *s)
+{
+    for (int i = s->shape.n - 1; s->shape.n > s->shape_limit && i > 0; i--) {
+        if (s->shape.at[i]->running > 0) continue;
+        cc_shape_free(s->trace, s->shape.at[i]);
+        memmove(s->shape.at + i, s->shape.at + i + 1, sizeof *s->shape.at * (size_t)(s->shape.n - i - 1));
+        s->shape.n--;
+    }
+}
+
+static void keep_symbols(const CcTrace *t, CcShape *shape, PyObject *const *value)
+{
+    if (t->symbol.n == 0) return;
+    shape->symbol = calloc((size_t)t->symbol.n, sizeof *shape->symbol);
+    if (shape->symbol == NULL) abort();
+    for (int i = 0; i < t->symbol.n; i++)
+        shape->symbol[i] = Py_XNewRef(value != NULL ? value[i] : t->symbol.at[i].value);
+    /* those that are no part of the key are evaluated in every call */
+    for (int i = 0; i < t->symbol.n; i++)
+        if (!t->symbol.at[i].keyed && cc_trace_symbolic(t)) Py_CLEAR(shape->symbol[i]);
+}
+
+/* Compiles the shape's graph. kept: what eager gave, by graph value, for the self-check; NULL: none. */
+static void compile(CcSegment *s, CcShape *shape, PyObject *const *kept)
+{
+    const CcTrace *t = s->trace;
+    CcErr err = {0};
+    shape->freeze = cc_freeze_new(shape->graph);
+    shape->plan = cc_run_compile(shape->graph, &s->options, &err);
+    if (shape->plan != NULL && kept != NULL && !s->options.host_only && !t->impure && !cc_verify_shape(s, shape, kept)) {
+        cc_run_free(shape->plan);
+        shape->plan = cc_run_compile(shape->graph, &(CcRunOptions){.host_only = true}, &err);
+    }
+    if (shape->plan != NULL) return;
+    cc_log_add(CC_LOG_FALLBACK, "segment %d: %s", s->id, err.text);
+    s->broken = true;
+}
+
+void cc_shape_first(CcRoot *root, CcSegment *s)
+{
+    CcTrace *t = s->trace;
+    int64_t key[CC_KEY_MAX];
+    int n = 0;
+    s->options = (CcRunOptions){.host_only = t->needs_grad || cc_mode_autocast(&t->mode),
+                                .no_llvm = !root->knobs.backend_llvm, .no_dnnl = !root->knobs.backend_onednn,
+                                .default_dtype = cc_mode_default_dtype()};
+    s->shape_limit = root->knobs.shape_limit;
+    s->verify = root->knobs.verify != 0;
+    if (!recorded_key(t, key, &n)) {   /* a number too large for a key: never met again */
+        s->broken = true;
+        n = 0;
+    }
+    CcShape *shape = add_shape(s, key, n);
+    shape->graph = t->graph;
+    keep_symbols(t, shape, NULL);
+    PyObject **kept = t->kept.n > 0 ? calloc((size_t)t->graph->val.n + 1, sizeof *kept) : NULL;
+    for (int i = 0; kept != NULL && i < t->kept.n; i++) kept[t->kept.at[i].value] = t->kept.at[i].tensor;
+    compile(s, shape, kept);
+    free(kept);
+    cc_trace_forget(t);
+}
+
+/* ------------------------------------------------------------------ symbolic steps */
+
+/* True: done, or its guard holds. False without an error: it does not hold. */
+static bool run_step(const CcTrace *t, const CcMaker *m, const CcSymStep *step, CcScratch *x)
+{
+    PyObject *in[CC_CALL_MAX];
+    if (cc_segment_operands(t, m, &step->action, in) < 0) return false;
+    PyObject *r = cc_action_run(&step->action, in);
+    for (int i = 0; i < step->action.n; i++) Py_DECREF(in[i]);
+    if (r == NULL) return false;
+    bool ok = true;
+    if (step->want != NULL) {
+        ok = cc_guard_same_value(r, step->want);
+    } else if (step->action.sequence) {
+        ok = PyTuple_Check(r) && PyTuple_GET_SIZE(r) == step->n;
+        for (int i = 0; ok && i < step->n; i++) Py_XSETREF(x->symbol[step->symbol0 + i], Py_NewRef(PyTuple_GET_ITEM(r, i)));
+    } else {
+        ok = Py_TYPE(r) == Py_TYPE(t->symbol.at[step->symbol0].value);
+        if (ok) Py_XSETREF(x->symbol[step->symbol0], Py_NewRef(r));
+    }
+    Py_DECREF(r);
+    return ok;
+}
+
+/* Steps that run in every call: numbers that no node depends on. -1, or the step that failed; no error is left set. */
+static int run_loose(const CcTrace *t, CcScratch *x)
+{
+    const CcMaker m = cc_segment_maker(t, x, false);
+    for (int i = 0; i < t->step.n; i++) {
+        if (t->step.at[i].keyed || run_step(t, &m, &t->step.at[i], x)) continue;
+        PyErr_Clear();   /* an exception: it is raised where this call is recorded */
+        return i;
+    }
+    return -1;
+}
+
+int cc_shape_find(CcSegment *s, CcScratch *x)
+{
+    const CcTrace *t = s->trace;
+    if (!current_key(t, x)) return t->step.n;
+    for (int i = 0; i < s->shape.n; i++) {
+        CcShape *shape = s->shape.at[i];
+        if (shape->n_key != x->n_key || memcmp(shape->key, x->key, sizeof *x->key * (size_t)x->n_key) != 0) continue;
+        if (i > 0) {
+            memmove(s->shape.at + 1, s->shape.at, sizeof shape * (size_t)i);
+            s->shape.at[0] = shape;
+        }
+        if (shape->misfit > 0) return shape->misfit - 1;
+        x->shape = shape;
+        break;
+    }
+    for (int i = 0; i < t->number.n; i++) x->symbol[t->number.at[i].symbol] = Py_NewRef(x->gv[t->number.at[i].guard]);
+    for (int i = 0; x->shape != NULL && i < t->symbol.n; i++)
+        if (x->symbol[i] == NULL) x->symbol[i] = Py_XNewRef(x->shape->symbol[i]);
+    if (x->shape == NULL) return -1;   /* explore() evaluates them */
+    x->shape->hits++;
+    return run_loose(t, x);
+}
+
+/* ------------------------------------------------------------------ new keys */
+
+typedef struct Explorer {
+    CcSegment *s;
+    const CcTrace *t;
+    CcSegmentHost *host;
+    CcScratch *x;
+    CcGraph *graph;          /* being made */
+    int step;                /* next late step */
+    int *last;               /* [value]: the last node or late step's node that reads it; outputs: never */
+    int misfit;              /* step that failed; past the last one: a node gave something else than recorded */
+} Explorer;
+
+/* Late steps that stand before this node. */
+static bool run_late(Explorer *e, int node)
+{
+    for (; e->step < e->t->step.n && e->t->step.at[e->step].action.after <= node; e->step++) {
+        const CcSymStep *step = &e->t->step.at[e->step];
+        if (!step->late || run_step(e->t, &e->host->maker, step, e->x)) continue;
+        e->misfit = e->step;
+        return false;
+    }
+    return true;
+}
+
+static bool run_early(Explorer *e)
+{
+    for (int i = 0; i < e->t->step.n; i++) {
+        if (e->t->step.at[i].late || run_step(e->t, &e->host->maker, &e->t->step.at[i], e->x)) continue;
+        e->misfit = i;
+        return false;
+    }
+    return true;
+}
+
+static int value_of(const Explorer *e, const CcNode *n, PyObject *tensor)
+{
+    for (int i = 0; i < n->n_in; i++) {
+        const CcOperand *o = cc_graph_operand(e->t->graph, n, i);
+        if (o->kind == CC_IN_VALUE && e->x->value[o->value] == tensor) return o->value;
+    }
+    return -1;
+}
+
+/* The node's op and operands as its arguments are now; a node that does not bind any more is the host's. */
+static void bind_node(Explorer *e, int node, PyObject *const *in)
+{
+    const CcNode *recorded = &e->t->graph->node.at[node];
+    CcNode *n = &e->graph->node.at[node];
+    if (recorded->op == CC_OP_host) return;
+    CcBound bound;
+    bool ok = cc_action_bind(&e->t->node.at[recorded->host], in, &bound) == 0;
+    const int in0 = e->graph->operand.n;
+    for (int i = 0; ok && i < bound.n; i++) {
+        CcOperand o = bound.in[i].constant;
+        if (bound.in[i].tensor != NULL) o = (CcOperand){.kind = CC_IN_VALUE, .value = value_of(e, recorded, bound.in[i].tensor)};
+        ok = o.kind != CC_IN_VALUE || o.value >= 0;
+        cc_vec_push(&e->graph->operand, o);
+    }
+    n->op = (uint16_t)(ok ? bound.op : CC_OP_host);
+    if (!ok) return;
+    n->in0 = in0;
+    n->n_in = bound.n;
+}
+
+/* Results as torch gave them. False: other kinds of results than in the recording. */
+static bool take_types(Explorer *e, int node)
+{
+    const CcNode *n = &e->t->graph->node.at[node];
+    for (int k = 0; k < n->n_out; k++) {
+        CcType *type = &e->graph->val.at[n->out0 + k].type;
+        PyObject *o = e->x->value[n->out0 + k];
+        if (type->ndim < 0 || o == NULL) continue;   /* the host's alone */
+        CcTensor t;
+        cc_tens_read(o, true, &t);
+        if (t.type.ndim != type->ndim || t.type.dtype != type->dtype || t.type.device != type->device) return false;
+        *type = t.type;
+    }
+    return true;
+}
+
+static bool right_length(const CcNode *n, PyObject *r)
+{
+    const Py_ssize_t length = PyObject_Size(r);
+    if (length < 0) PyErr_Clear();
+    return length == n->n_out;
+}
+
+static bool run_node(Explorer *e, int node)
+{
+    const CcNode *n = &e->t->graph->node.at[node];
+    const CcAction *a = &e->t->node.at[n->host];
+    PyObject *in[CC_CALL_MAX];
+    e->host->at = node;
+    if (cc_segment_operands(e->t, &e->host->maker, a, in) < 0) return false;
+    PyObject *r = cc_action_run(a, in);
+    bool ok = r != NULL && (!a->sequence || right_length(n, r)) && cc_segment_store(e->host, node, r) == 0;
+    if (ok) bind_node(e, node, in);
+    for (int i = 0; i < a->n; i++) Py_DECREF(in[i]);
+    Py_XDECREF(r);
+    return ok && take_types(e, node);
+}
+
+static void note_reads(void *ctx, int value, int node)
+{
+    int *last = ctx;
+    last[value] = CC_MAX(last[value], node);
+}
+
+/* Results that nobody reads any more are dropped as in eager, unless the self-check wants them. */
+static void find_last(Explorer *e)
+{
+    const CcGraph *g = e->t->graph;
+    e->last = calloc((size_t)g->val.n + 1, sizeof *e->last);
+    if (e->last == NULL) abort();
+    for (int n = 0; n < g->node.n; n++)
+        for (int i = 0; i < g->node.at[n].n_in; i++) {
+            const CcOperand *o = cc_graph_operand(g, &g->node.at[n], i);
+            if (o->kind == CC_IN_VALUE) note_reads(e->last, o->value, n);
+        }
+    cc_trace_late_reads(e->t, note_reads, e->last);
+}
+
+static void drop_dead(Explorer *e, int node)
+{
+    const CcGraph *g = e->t->graph;
+    for (int v = 0; v < g->val.n; v++)
+        if (e->last[v] == node && g->val.at[v].def >= 0 && g->val.at[v].def <= node && !g->val.at[v].is_output) Py_CLEAR(e->x->value[v]);
+}
+
+static bool explore(Explorer *e)
+{
+    const CcGraph *g = e->t->graph;
+    if (!run_early(e)) return false;
+    for (int n = 0; n < g->node.n; n++) {
+        if (!run_late(e, n) || !run_node(e, n)) return false;
+        drop_dead(e, n);
+    }
+    return run_late(e, g->node.n);
+}
+
+static void take_inputs(Explorer *e)
+{
+    for (int i = 0; i < e->t->input.n; i++) {
+        const int value = e->t->input_value.at[i];
+        CcTensor t;
+        cc_tens_read(e->x->value[value], true, &t);
+        e->graph->val.at[value].type = t.type;
+    }
+}
+
+CcRan cc_shape_explore(CcSegment *s, CcSegmentHost *host, CcScratch *x)
+{
+    const uint64_t start = cc_log_now_ns();
+    Explorer e = {.s = s, .t = s->trace, .host = host, .x = x, .graph = cc_graph_copy(s->trace->graph),
+                  .misfit = s->trace->step.n};
+    take_inputs(&e);
+    find_last(&e);
+    const bool ok = explore(&e);
+    free(e.last);
+    if (!ok && PyErr_Occurred()) {   /* eager raises it as well */
+        cc_graph_free(e.graph);
+        return CC_RAN_FAILED;
+    }
+    CcShape *shape = add_shape(s, x->key, x->n_key);
+    if (!ok) {
+        cc_graph_free(e.graph);
+        shape->misfit = 1 + e.misfit;
+        x->misfit = e.misfit;
+        return CC_RAN_MISFIT;
+    }
+    shape->graph = e.graph;
+    shape->running++;
+    keep_symbols(s->trace, shape, x->symbol);
+    compile(s, shape, s->verify ? x->value : NULL);
+    shape->running--;
+    drop_oldest(s);
+    cc_log_add(CC_LOG_SHAPE, "segment %d: shape %d, %.2f ms", s->id, s->shape.n, (double)(cc_log_now_ns() - start) * 1e-6);
+    return CC_RAN;
+}

@@ -1,0 +1,545 @@
+/* Symbols: sizes and numbers that differ from call to call. Each is an object of its own (CPython's cached ints are copied), so
+ * that provenance by identity tells it from a constant of the same value. What Python code computes from symbols is a step: it
+ * gives further symbols, or a guard (a comparison has to come out as it did). C code that looks at a symbol in a way that is no
+ * step pins it: a guard on its value. Nothing here knows how an op's result is shaped: for a new key the nodes are run by
+ * torch once, which tells (eval/shape.c). */
+#include "rec_int.h"
+
+enum { MAX_ITEMS = 16 };
+
+static bool is_number(PyObject *o) { return PyLong_CheckExact(o) || PyFloat_CheckExact(o); }
+
+static int symbol_of(CcRec *rec, PyObject *o)
+{
+    if (rec->trace == NULL || rec->trace->symbol.n == 0 || o == NULL || !is_number(o)) return -1;
+    const CcProv *p = cc_value_find(rec, o);
+    return p != NULL && p->origin == CC_O_SYMBOL ? p->id : -1;
+}
+
+bool cc_sym_is(CcRec *rec, PyObject *o) { return symbol_of(rec, o) >= 0; }
+
+bool cc_sym_within(CcRec *rec, PyObject *o, int depth)
+{
+    if (rec->trace == NULL || rec->trace->symbol.n == 0 || o == NULL) return false;
+    if (is_number(o)) return cc_sym_is(rec, o);
+    if (depth == 0) return false;
+    if (PyTuple_Check(o) || PyList_Check(o)) {
+        for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++)
+            if (cc_sym_within(rec, PySequence_Fast_GET_ITEM(o, i), depth - 1)) return true;
+    } else if (PyDict_Check(o)) {
+        Py_ssize_t pos = 0;
+        PyObject *key, *value;
+        while (PyDict_Next(o, &pos, &key, &value))
+            if (cc_sym_within(rec, key, depth - 1) || cc_sym_within(rec, value, depth - 1)) return true;
+    } else if (PySlice_Check(o)) {
+        const PySliceObject *s = (PySliceObject *)o;
+        return cc_sym_within(rec, s->start, 0) || cc_sym_within(rec, s->stop, 0) || cc_sym_within(rec, s->step, 0);
+    }
+    return false;
+}
+
+/* ------------------------------------------------------------------ tensors with symbolic sizes */
+
+static const void *key_of(int value) { return (const void *)(intptr_t)(value + 1); }
+
+bool cc_sym_value(CcRec *rec, int value) { return rec->sized.n > 0 && cc_map_find(&rec->sized, key_of(value)) != NULL; }
+void cc_sym_mark(CcRec *rec, int value) { cc_map_put(&rec->sized, key_of(value), 1); }
+
+bool cc_sym_sized(CcRec *rec, PyObject *tensor)
+{
+    if (rec->trace == NULL || tensor == NULL || !cc_tens_any(tensor)) return false;
+    const CcProv *p = cc_value_find(rec, tensor);
+    if (p == NULL) return false;
+    if (p->origin == CC_O_SOURCE) return rec->trace->guards.g.at[p->id].dynamic != 0;
+    return p->origin == CC_O_VALUE && cc_sym_value(rec, p->id);
+}
+
+/* What mark_dynamic and mark_static left on a tensor: a tuple of two bit masks. */
+static void read_marks(PyObject *tensor, unsigned *dynamic, unsigned *fixed)
+{
+    static PyObject *name;
+    if (name == NULL) name = PyUnicode_InternFromString("_ccompile_dims");
+    PyObject *dict = cc_obj_dict(tensor), *marks = dict != NULL && name != NULL ? PyDict_GetItemWithError(dict, name) : NULL;
+    *dynamic = *fixed = 0;
+    if (marks == NULL || !PyTuple_Check(marks) || PyTuple_GET_SIZE(marks) < 2) return;
+    *dynamic = (unsigned)PyLong_AsUnsignedLongMask(PyTuple_GET_ITEM(marks, 0));
+    *fixed = (unsigned)PyLong_AsUnsignedLongMask(PyTuple_GET_ITEM(marks, 1));
+    PyErr_Clear();
+}
+
+/* Does this source lie in an argument, and not among a module's parameters and buffers? */
+static bool in_argument(const CcGuards *gs, int id)
+{
+    for (; gs->g.at[id].parent >= 0; id = gs->g.at[id].parent) {
+        PyObject *key = gs->g.at[id].key;
+        if (key != NULL && PyUnicode_CheckExact(key) &&
+            (PyUnicode_CompareWithASCIIString(key, "_buffers") == 0 || PyUnicode_CompareWithASCIIString(key, "_parameters") == 0))
+            return false;
+    }
+    return gs->g.at[id].source == CC_SRC_ARG || gs->g.at[id].source == CC_SRC_SLOT;
+}
+
+unsigned cc_sym_dims(CcRec *rec, int guard, PyObject *tensor, const CcType *type)
+{
+    const CcHints *hints = rec->hints;
+    if (hints == NULL || hints->none || type->ndim <= 0 || cc_tens_parameter(tensor)) return 0;
+    const CcGuards *gs = &rec->trace->guards;
+    const CcHint *hint = cc_hint_find(hints, cc_guard_path(gs, guard, rec->salt));
+    unsigned dynamic, fixed, dims = hint != NULL ? hint->dims : 0;
+    read_marks(tensor, &dynamic, &fixed);
+    if (hints->all && in_argument(gs, guard)) dims = ~0u;
+    dims = (dims | dynamic) & ~fixed & ((1u << type->ndim) - 1);
+    for (int d = 0; d < type->ndim; d++)
+        if (type->size[d] < 2) dims &= ~(1u << d);   /* 0 and 1 are told apart: they broadcast */
+    return dims;
+}
+
+/* ------------------------------------------------------------------ numbers from outside */
+
+static const CcSymSource *number_of(const CcTrace *t, int guard)
+{
+    for (int i = 0; i < t->number.n; i++)
+        if (t->number.at[i].guard == guard) return &t->number.at[i];
+    return NULL;
+}
+
+bool cc_sym_wanted(CcRec *rec, int guard, PyObject *number)
+{
+    if (!is_number(number) || cc_sym_is(rec, number)) return false;
+    CcGuards *gs = &rec->trace->guards;
+    if (number_of(rec->trace, guard) == NULL) {
+        const CcHints *hints = rec->hints;
+        const CcHint *hint = hints != NULL && !hints->none && hints->at.n > 0 && gs->g.at[guard].check == 0
+                                 ? cc_hint_find(hints, cc_guard_path(gs, guard, rec->salt)) : NULL;
+        if (hint == NULL || !hint->number) return false;
+        cc_guard_check(gs, guard, CC_CHK_TYPE, (PyObject *)Py_TYPE(number));
+    }
+    cc_vec_push(&rec->pending, (struct CcPending){guard, number});
+    return true;
+}
+
+static PyObject *symbol_object(CcRec *rec, PyObject *value, int id)
+{
+    PyObject *o = cc_obj_number(value);
+    if (o == NULL) abort();
+    cc_value_set(rec, o, CC_O_SYMBOL, id);
+    return o;
+}
+
+static PyObject *new_symbol(CcRec *rec, PyObject *value, bool late)
+{
+    cc_vec_push(&rec->trace->symbol, (struct CcSymbol){.value = Py_NewRef(value), .late = late});
+    return symbol_object(rec, value, rec->trace->symbol.n - 1);
+}
+
+/* The symbol that stands for what guard gave. */
+static PyObject *from_source(CcRec *rec, int guard, PyObject *value)
+{
+    CcTrace *t = rec->trace;
+    const CcSymSource *known = number_of(t, guard);
+    if (known != NULL) return symbol_object(rec, value, known->symbol);
+    t->guards.g.at[guard].used = true;
+    cc_vec_push(&t->number, (CcSymSource){guard, t->symbol.n, false});
+    return new_symbol(rec, value, false);
+}
+
+void cc_sym_drop_pending(CcRec *rec)
+{
+    for (int i = 0; rec->trace != NULL && i < rec->pending.n; i++) {
+        const struct CcPending p = rec->pending.at[i];
+        if (number_of(rec->trace, p.guard) == NULL) {
+            cc_guard_check(&rec->trace->guards, p.guard, CC_CHK_VALUE, p.object);
+            continue;
+        }
+        PyObject *o = from_source(rec, p.guard, p.object);   /* a symbol, but C code has looked at it now */
+        cc_sym_pin(rec, o);
+        Py_DECREF(o);
+    }
+    rec->pending.n = 0;
+}
+
+static PyObject *take_pending(CcRec *rec, PyObject *o)
+{
+    for (int i = 0; o != NULL && i < rec->pending.n; i++) {
+        const struct CcPending p = rec->pending.at[i];
+        if (p.object != o) continue;
+        rec->pending.at[i] = cc_vec_last(&rec->pending);
+        rec->pending.n--;
+        return from_source(rec, p.guard, o);
+    }
+    return NULL;
+}
+
+void cc_sym_slot(CcRec *rec, CcAct *act, int slot)
+{
+    PyObject *o = take_pending(rec, cc_act_get(act, slot));
+    if (o != NULL) cc_act_put(act, slot, o);
+}
+
+void cc_sym_after(CcRec *rec, CcEvent *ev)
+{
+    if (rec->trace == NULL) return;
+    PyObject *o = rec->pending.n > 0 ? take_pending(rec, ev->result) : NULL;
+    if (o != NULL) Py_SETREF(ev->result, o);
+    cc_sym_drop_pending(rec);
+    /* shape[1:], shape + (4,): a size is no constant when symbols are in it */
+    if (ev->result != NULL && Py_TYPE(ev->result) == cc_tens_size_type() && cc_sym_within(rec, ev->result, 1) &&
+        cc_value_find(rec, ev->result) == NULL)
+        cc_value_set(rec, ev->result, CC_O_FRESH, -1);
+}
+
+/* ------------------------------------------------------------------ steps */
+
+static void visit_recipe(const CcTrace *t, int recipe, void (*visit)(void *ctx, const CcRecipe *r), void *ctx)
+{
+    const CcRecipe *r = &t->recipes.r.at[recipe];
+    visit(ctx, r);
+    for (int i = 0; i < r->n; i++) visit_recipe(t, t->recipes.kid.at[r->kid0 + i], visit, ctx);
+}
+
+static void visit_action(const CcTrace *t, const CcAction *a, void (*visit)(void *ctx, const CcRecipe *r), void *ctx)
+{
+    for (int i = 0; i < a->n; i++) visit_recipe(t, t->args.at[a->args0 + i], visit, ctx);
+}
+
+typedef struct Seen {
+    CcTrace *t;
+    bool late, tensor, loose;
+} Seen;
+
+static void see(void *ctx, const CcRecipe *r)
+{
+    Seen *seen = ctx;
+    seen->late = seen->late || r->make == CC_MAKE_VALUE || (r->make == CC_MAKE_SYMBOL && seen->t->symbol.at[r->id].late);
+    seen->tensor = seen->tensor || r->make == CC_MAKE_VALUE || (r->make == CC_MAKE_SOURCE && r->aux);
+    seen->loose = seen->loose || (r->make == CC_MAKE_SYMBOL && !seen->t->symbol.at[r->id].keyed);
+}
+
+static bool numbers_only(PyObject *o)
+{
+    if (!PyTuple_Check(o) || PyTuple_GET_SIZE(o) > MAX_ITEMS) return false;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); i++)
+        if (!is_number(PyTuple_GET_ITEM(o, i))) return false;
+    return true;
+}
+
+static PyObject *symbols_of(CcRec *rec, PyObject *items, unsigned fixed, bool late)
+{
+    PyObject *tuple = PyTuple_New(PyTuple_GET_SIZE(items)), *given = tuple;
+    if (tuple == NULL) abort();
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items); i++) {
+        PyObject *o = new_symbol(rec, PyTuple_GET_ITEM(items, i), late);
+        if (fixed >> i & 1) Py_SETREF(o, Py_NewRef(PyTuple_GET_ITEM(items, i)));
+        PyTuple_SET_ITEM(tuple, i, o);
+    }
+    if (!PyTuple_CheckExact(items)) {   /* torch.Size */
+        given = PyObject_CallOneArg((PyObject *)Py_TYPE(items), tuple);
+        Py_DECREF(tuple);
+        if (given == NULL) abort();
+    }
+    cc_value_set(rec, given, CC_O_FRESH, -1);
+    return given;
+}
+
+PyObject *cc_sym_step(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *result, unsigned fixed)
+{
+    CcTrace *t = rec->trace;
+    const bool items = numbers_only(result);
+    const int args0 = items || cc_value_const(result) ? cc_node_args(rec, spec) : -1;
+    if (args0 < 0) {
+        Py_DECREF(result);
+        return NULL;
+    }
+    CcSymStep step = {.action = cc_node_action(spec, act, args0), .symbol0 = t->symbol.n};
+    Seen seen = {.t = t};
+    visit_action(t, &step.action, see, &seen);
+    step.late = seen.late;
+    step.action.after = t->graph->node.n;
+    step.action.sequence = items;
+    PyObject *given = result;
+    if (items) given = symbols_of(rec, result, fixed, seen.late);
+    else if (is_number(result)) given = new_symbol(rec, result, seen.late);
+    else step.want = Py_NewRef(result);
+    if (given != result) Py_DECREF(result);
+    step.n = t->symbol.n - step.symbol0;
+    /* When it fails for another key, nothing may have happened yet that can't be undone. */
+    if (step.late && step.want != NULL && t->impure) rec->rigid = true;
+    cc_vec_push(&t->step, step);
+    return given;
+}
+
+void cc_sym_pin(CcRec *rec, PyObject *o)
+{
+    CcProv *p = cc_sym_is(rec, o) ? cc_value_find(rec, o) : NULL;
+    if (p == NULL || p->dirty) return;
+    p->dirty = CC_DIRTY_ALL;   /* pinned already */
+    const CcCallSpec spec = {.form = CC_F_UNARY, .arg = '+', .in = &o, .n = 1, .name = "value"};
+    CcTrace *t = rec->trace;
+    const int args0 = cc_node_args(rec, &spec);
+    CcSymStep step = {.action = cc_node_action(&spec, NULL, args0), .late = t->symbol.at[p->id].late, .symbol0 = t->symbol.n,
+                      .want = Py_NewRef(t->symbol.at[p->id].value)};
+    step.action.after = t->graph->node.n;
+    if (step.late && t->impure) rec->rigid = true;
+    cc_vec_push(&t->step, step);
+}
+
+void cc_sym_settle(CcRec *rec, PyObject *o, int depth)
+{
+    if (cc_sym_within(rec, o, depth)) (void)cc_number_settle(rec, o, depth);
+}
+
+static void settle_all(CcRec *rec, PyObject *const *in, int n)
+{
+    for (int i = 0; i < n; i++) {
+        cc_sym_settle(rec, in[i], 4);
+        if (cc_sym_sized(rec, in[i])) rec->rigid = true;
+    }
+}
+
+void cc_sym_unseen(CcRec *rec, PyObject *const *in, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (in[i] == Py_None || (PyCallable_Check(in[i]) && cc_call_function(in[i]) == NULL)) {
+            settle_all(rec, in, n);
+            return;
+        }
+}
+
+/* Performs it and writes it down; CC_OK: that was not possible, and its symbols are constants now. */
+static CcGo record(CcRec *rec, CcAct *act, CcEvent *ev, const CcCallSpec *spec, PyObject *result, unsigned fixed)
+{
+    PyErr_Clear();   /* an exception: it is raised when it is performed again */
+    ev->result = result != NULL ? cc_sym_step(rec, act, spec, result, fixed) : NULL;
+    if (ev->result != NULL) return CC_DONE;
+    settle_all(rec, spec->in, spec->n);
+    return CC_OK;
+}
+
+/* ------------------------------------------------------------------ events */
+
+static bool plain_operand(PyObject *o, int depth)
+{
+    if (PyTuple_Check(o) || PyList_CheckExact(o)) {
+        for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++)
+            if (depth == 0 || !plain_operand(PySequence_Fast_GET_ITEM(o, i), depth - 1)) return false;
+        return true;
+    }
+    return is_number(o) || PyBool_Check(o) || o == Py_None || PyUnicode_CheckExact(o);
+}
+
+CcGo cc_sym_operator(CcRec *rec, CcAct *act, CcEvent *ev)
+{
+    bool within = false, numbers = true, plain = true;
+    for (int i = 0; i < ev->n; i++) {
+        if (cc_tens_any(ev->in[i])) return CC_OK;
+        within = within || cc_sym_within(rec, ev->in[i], 3);
+        numbers = numbers && (is_number(ev->in[i]) || PyBool_Check(ev->in[i]));
+        plain = plain && plain_operand(ev->in[i], 3);
+    }
+    if (!within) return CC_OK;
+    CcCallSpec spec = {.arg = ev->arg, .in = ev->in, .n = ev->n};
+    PyObject *const *in = ev->in;
+    if (ev->kind == CC_EV_BINOP && numbers) {
+        spec.form = CC_F_BINOP;
+        spec.name = "operator";
+        return record(rec, act, ev, &spec, cc_ex_binop((CcBinop)ev->arg, false, in[0], in[1]), 0);
+    }
+    if (ev->kind == CC_EV_COMPARE && plain) {
+        spec.form = CC_F_COMPARE;
+        spec.name = "comparison";
+        return record(rec, act, ev, &spec, PyObject_RichCompare(in[0], in[1], ev->arg), 0);
+    }
+    if (ev->kind == CC_EV_UNARY && numbers) {
+        spec.form = CC_F_UNARY;
+        spec.name = "operator";
+        return record(rec, act, ev, &spec, ev->arg == '-' ? PyNumber_Negative(in[0]) : ev->arg == '~' ? PyNumber_Invert(in[0])
+                                                                                      : PyNumber_Positive(in[0]), 0);
+    }
+    if (ev->kind == CC_EV_TRUTH && numbers) {
+        spec.form = CC_F_CALL;
+        spec.name = "bool";
+        spec.target = (PyObject *)&PyBool_Type;
+        return record(rec, act, ev, &spec, PyObject_CallOneArg(spec.target, in[0]), 0);
+    }
+    if (ev->kind == CC_EV_BINOP && ev->arg == CC_NB_ADD && !numbers && !PyUnicode_Check(in[0])) return CC_OK;   /* shape + (4,) */
+    settle_all(rec, ev->in, ev->n);
+    return CC_OK;
+}
+
+CcGo cc_sym_attr(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *tensor, PyObject *name)
+{
+    const char *text = PyUnicode_AsUTF8(name);
+    PyObject *d = cc_sym_sized(rec, tensor) ? cc_type_lookup(Py_TYPE(tensor), name) : NULL;
+    if (d == NULL || !Py_IS_TYPE(d, &PyGetSetDescr_Type) || cc_torch_attr(tensor, name).cls != CC_T_META || !cc_node_tells_size(text)) return CC_OK;
+    const CcProv *p = cc_value_find(rec, tensor);
+    const unsigned fixed = p->origin == CC_O_SOURCE && strcmp(text, "shape") == 0 ? ~(unsigned)rec->trace->guards.g.at[p->id].dynamic : 0;
+    PyObject *v = PyObject_GetAttr(tensor, name);
+    if (v != NULL) (void)cc_attr_after(rec, act, tensor, name, v);   /* that torch.Tensor was not patched */
+    const CcCallSpec spec = {.form = CC_F_GETATTR, .target = name, .in = &tensor, .n = 1, .name = text};
+    return record(rec, act, ev, &spec, v, fixed);
+}
+
+CcGo cc_sym_call(CcRec *rec, CcAct *act, CcEvent *ev, const CcCallSpec *spec)
+{
+    bool touches = false;
+    for (int i = 0; i < spec->n; i++)
+        touches = touches || cc_sym_sized(rec, spec->in[i]) || cc_sym_within(rec, spec->in[i], 4);
+    if (!touches) return CC_OK;
+    const size_t n_kw = spec->kwnames != NULL ? (size_t)PyTuple_GET_SIZE(spec->kwnames) : 0;
+    unsigned fixed = 0;
+    const CcProv *p = spec->n == 1 && strcmp(spec->name, "Tensor.size") == 0 ? cc_value_find(rec, spec->in[0]) : NULL;
+    if (p != NULL && p->origin == CC_O_SOURCE) fixed = ~(unsigned)rec->trace->guards.g.at[p->id].dynamic;
+    return record(rec, act, ev, spec, PyObject_Vectorcall(spec->target, spec->in, (size_t)spec->n - n_kw, spec->kwnames), fixed);
+}
+
+/* ------------------------------------------------------------------ the end of a recording */
+
+static void see_keyed(void *ctx, const CcRecipe *r)
+{
+    CcTrace *t = ctx;
+    if (r->make == CC_MAKE_SYMBOL) t->symbol.at[r->id].keyed = true;
+}
+
+/* Symbols that nodes, or what is read from tensors, depend on belong to the key; and so does what they are computed from. */
+static void find_keyed(CcTrace *t)
+{
+    for (int i = 0; i < t->node.n; i++) visit_action(t, &t->node.at[i], see_keyed, t);
+    for (int i = t->step.n - 1; i >= 0; i--) {
+        const CcSymStep *step = &t->step.at[i];
+        Seen seen = {.t = t};
+        visit_action(t, &step->action, see, &seen);
+        bool needed = step->late || seen.tensor;
+        for (int k = 0; k < step->n; k++) needed = needed || t->symbol.at[step->symbol0 + k].keyed;
+        if (needed) visit_action(t, &step->action, see_keyed, t);
+    }
+    for (int i = 0; i < t->number.n; i++) t->number.at[i].keyed = t->symbol.at[t->number.at[i].symbol].keyed;
+    for (int i = 0; i < t->step.n; i++) {
+        CcSymStep *step = &t->step.at[i];
+        Seen seen = {.t = t};
+        visit_action(t, &step->action, see, &seen);
+        step->keyed = !seen.loose;
+        for (int k = 0; k < step->n; k++) t->symbol.at[step->symbol0 + k].keyed = step->keyed;
+    }
+}
+
+static void make_rigid(CcTrace *t)
+{
+    for (int i = 0; i < t->resized.n; i++) t->guards.g.at[t->resized.at[i]].dynamic = 0;
+    for (int i = 0; i < t->number.n; i++)
+        cc_guard_check(&t->guards, t->number.at[i].guard, CC_CHK_VALUE, t->symbol.at[t->number.at[i].symbol].value);
+    for (int i = 0; i < t->recipes.r.n; i++) {
+        CcRecipe *r = &t->recipes.r.at[i];
+        if (r->make != CC_MAKE_SYMBOL) continue;
+        r->make = CC_MAKE_CONST;
+        r->object = Py_NewRef(t->symbol.at[r->id].value);
+    }
+    t->resized.n = t->number.n = 0;
+    while (t->step.n > 0) {
+        CcSymStep *step = &t->step.at[--t->step.n];
+        cc_action_free(&step->action);
+        Py_XDECREF(step->want);
+    }
+}
+
+static int key_words(const CcTrace *t)
+{
+    int n = t->number.n;
+    for (int i = 0; i < t->resized.n; i++) n += 2 * t->guards.g.at[t->resized.at[i]].type->ndim;
+    return n;
+}
+
+void cc_sym_finish(CcRec *rec)
+{
+    cc_sym_drop_pending(rec);
+    CcTrace *t = rec->trace;
+    if (!cc_trace_symbolic(t)) return;
+    if (rec->rigid || key_words(t) > CC_KEY_MAX) make_rigid(t);
+    else find_keyed(t);
+    for (int i = 0; i < t->resized.n; i++) t->guards.g.at[t->resized.at[i]].used = true;   /* a run reads their sizes */
+}
+
+void cc_sym_free(CcTrace *t)
+{
+    for (int i = 0; i < t->step.n; i++) {
+        cc_action_free(&t->step.at[i].action);
+        Py_CLEAR(t->step.at[i].want);
+    }
+    for (int i = 0; i < t->symbol.n; i++) Py_CLEAR(t->symbol.at[i].value);
+    cc_vec_free(&t->step);
+    cc_vec_free(&t->symbol);
+    cc_vec_free(&t->resized);
+    cc_vec_free(&t->number);
+}
+
+/* ------------------------------------------------------------------ text */
+
+static void add_number(PyObject *o, CcSbuf *out)
+{
+    PyObject *s = PyObject_Repr(o);
+    if (s == NULL) PyErr_Clear();
+    cc_sbuf_add(out, "%.80s", s != NULL ? PyUnicode_AsUTF8(s) : "?");
+    Py_XDECREF(s);
+}
+
+static void add_recipe(const CcTrace *t, int recipe, CcSbuf *out)
+{
+    const CcRecipe *r = &t->recipes.r.at[recipe];
+    switch ((CcMake)r->make) {
+    case CC_MAKE_SYMBOL: cc_sbuf_add(out, "s%d", r->id); return;
+    case CC_MAKE_VALUE: cc_sbuf_add(out, "%%%d", r->id); return;
+    case CC_MAKE_CONST: add_number(r->object, out); return;
+    case CC_MAKE_SOURCE: cc_guard_source_text(&t->guards, r->id, out); return;
+    default: break;
+    }
+    for (int i = 0; i < r->n; i++) {
+        cc_sbuf_add(out, i > 0 ? ", " : "(");
+        add_recipe(t, t->recipes.kid.at[r->kid0 + i], out);
+    }
+    cc_sbuf_add(out, ")");
+}
+
+static const char *operator_text(const CcAction *a)
+{
+    static const char *const compare[] = {"<", "<=", "==", "!=", ">", ">="};
+    static const char *const binop[CC_NB_COUNT] = {"+", "&", "//", "<<", "@", "*", "%", "|", "**", ">>", "-", "/", "^"};
+    return a->form == CC_F_COMPARE ? compare[a->arg] : a->form == CC_F_BINOP ? binop[a->arg] : NULL;
+}
+
+void cc_sym_text(const CcTrace *t, int step, CcSbuf *out)
+{
+    const CcSymStep *s = &t->step.at[step];
+    const CcAction *a = &s->action;
+    for (int i = 0; i < s->n; i++) cc_sbuf_add(out, "%ss%d", i > 0 ? ", " : "", s->symbol0 + i);
+    if (s->n > 0) cc_sbuf_add(out, " = ");
+    const char *between = operator_text(a);
+    if (between == NULL && a->form != CC_F_UNARY) cc_sbuf_add(out, "%s(", a->name);
+    if (a->form == CC_F_UNARY && a->arg != '+') cc_sbuf_add(out, "%c", a->arg);
+    for (int i = 0; i < a->n; i++) {
+        if (i > 0) cc_sbuf_add(out, between != NULL ? " %s " : ", ", between);
+        add_recipe(t, t->args.at[a->args0 + i], out);
+    }
+    if (between == NULL && a->form != CC_F_UNARY) cc_sbuf_add(out, ")");
+    if (s->want == NULL) return;
+    cc_sbuf_add(out, " is ");
+    add_number(s->want, out);
+}
+
+typedef struct Teller {
+    void (*tell)(void *ctx, int value, int node);
+    void *ctx;
+    int node;
+} Teller;
+
+static void tell_value(void *ctx, const CcRecipe *r)
+{
+    const Teller *teller = ctx;
+    if (r->make == CC_MAKE_VALUE) teller->tell(teller->ctx, r->id, teller->node);
+}
+
+void cc_trace_late_reads(const CcTrace *t, void (*tell)(void *ctx, int value, int node), void *ctx)
+{
+    for (int i = 0; i < t->step.n; i++) {
+        Teller teller = {tell, ctx, t->step.at[i].action.after};
+        visit_action(t, &t->step.at[i].action, tell_value, &teller);
+    }
+}
