@@ -124,7 +124,6 @@ def test_shapes_change(name, dynamic):
     same(model, make_args=lambda i: make(sizes[i], i), calls=len(sizes), options={"dynamic": dynamic})
 
 
-@pytest.mark.xfail(strict=True, reason="symbolic sizes come with the issue on dynamic shapes")
 def test_dynamic_needs_one_recording():
     """dynamic=True: after the first call a new batch size is no reason to record."""
     compiled = ccompile.compile(SimpleNet(), dynamic=True)

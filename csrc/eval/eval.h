@@ -33,7 +33,7 @@ typedef struct CcShape {
     int64_t *key;
     int misfit;                /* 1 + the symbolic guard that does not hold: then there is nothing below */
     CcGraph *graph;            /* owned, or the trace's own */
-    CcPlan *plan;              /* NULL: memory ran out */
+    CcPlan *plan;              /* NULL: the nodes are run by torch */
     CcFreeze *freeze;          /* NULL: no input is frozen */
     PyObject **symbol;         /* [symbol] strong; NULL: evaluated in every call */
     uint64_t hits;

@@ -240,10 +240,11 @@ static CcRan fail(Host *h)
 
 static CcRan run_nodes(CcSegment *s, CcScratch *x)
 {
+    if (x->shape != NULL && s->trace->graph->node.n == 0) return CC_RAN;
     Host host;
     const CcHost h = cc_segment_host(&host, s->trace, x->shape, x);
     CcErr err = {0};
-    if (x->shape == NULL) {
+    if (x->shape == NULL || x->shape->plan == NULL) {
         const CcRan ran = cc_shape_explore(s, &host, x);
         if (ran == CC_RAN_FAILED) return fail(&host);
         if (ran == CC_RAN_MISFIT) restore_state(&host);
@@ -252,7 +253,6 @@ static CcRan run_nodes(CcSegment *s, CcScratch *x)
                                             "when it was recorded; compile this function with dynamic=False");
         return CC_RAN_FAILED;
     }
-    if (s->trace->graph->node.n == 0) return CC_RAN;
     x->shape->running++;
     const int status = cc_run_exec(x->shape->plan, &h, NULL, &err);
     x->shape->running--;

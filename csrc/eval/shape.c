@@ -351,6 +351,14 @@ static void take_inputs(Explorer *e)
     }
 }
 
+/* A number may be another one in every call (a time, a learning rate): its second use is waited for. */
+static bool numbers_in_key(const CcTrace *t)
+{
+    for (int i = 0; i < t->number.n; i++)
+        if (t->number.at[i].keyed) return true;
+    return false;
+}
+
 CcRan cc_shape_explore(CcSegment *s, CcSegmentHost *host, CcScratch *x)
 {
     const uint64_t start = cc_log_now_ns();
@@ -364,17 +372,22 @@ CcRan cc_shape_explore(CcSegment *s, CcSegmentHost *host, CcScratch *x)
         cc_graph_free(e.graph);
         return CC_RAN_FAILED;
     }
-    CcShape *shape = add_shape(s, x->key, x->n_key);
+    const bool again = x->shape != NULL;
+    CcShape *shape = again ? x->shape : add_shape(s, x->key, x->n_key);
     if (!ok) {
         cc_graph_free(e.graph);
         shape->misfit = 1 + e.misfit;
         x->misfit = e.misfit;
         return CC_RAN_MISFIT;
     }
-    shape->graph = e.graph;
     shape->running++;
-    keep_symbols(s->trace, shape, x->symbol);
-    compile(s, shape, s->verify ? x->value : NULL);
+    if (!again) keep_symbols(s->trace, shape, x->symbol);
+    if (shape->plan == NULL && (again || !numbers_in_key(s->trace))) {   /* another thread may have made it */
+        shape->graph = e.graph;
+        compile(s, shape, s->verify ? x->value : NULL);
+    } else {
+        cc_graph_free(e.graph);
+    }
     shape->running--;
     drop_oldest(s);
     cc_log_add(CC_LOG_SHAPE, "segment %d: shape %d, %.2f ms", s->id, s->shape.n, (double)(cc_log_now_ns() - start) * 1e-6);
