@@ -108,6 +108,7 @@ void cc_root_free(CcRoot *root)
     cc_vec_free(&root->seen);
     cc_vec_free(&root->gave_up);
     cc_vec_free(&root->hints.at);
+    Py_CLEAR(root->hints.declared);
     Py_CLEAR(root->func);
 }
 
@@ -179,7 +180,7 @@ void cc_root_failure(CcRoot *root, const CcSegment *s, int guard)
     const int step = guard - s->trace->guards.g.n;
     if (step < 0) cc_guard_text(&s->trace->guards, guard, &text);
     else if (step < s->trace->step.n) cc_sym_text(s->trace, step, &text);
-    else cc_sbuf_add(&text, "symbolic sizes are above 1");
+    else cc_sbuf_add(&text, "symbolic sizes are within their bounds, and results of their recorded kind");
     free(root->last_failure);
     root->last_failure = strdup(cc_sbuf_text(&text));
     cc_sbuf_free(&text);

@@ -522,7 +522,7 @@ PyObject *cc_region_record(CcRoot *root, PyObject *const *args, int n, PyObject 
     g.n_args = n;
     g.kwnames = kwnames;
     const size_t n_kw = kwnames != NULL ? (size_t)PyTuple_GET_SIZE(kwnames) : 0;
-    cc_rec_begin_call(g.rec, args, n, root->func, mode);
+    cc_rec_begin_call(g.rec, args, n, kwnames, root->func, mode);
     PyObject *r = PyObject_Vectorcall((PyObject *)root->func, args, (size_t)n - n_kw, kwnames);
     return close_region(&g, r);
 }

@@ -18,13 +18,20 @@ static bool number_word(PyObject *o, int64_t *word)
     return overflow == 0;
 }
 
-/* False: the key is out of bounds (a size below 2, a huge number). */
-static bool add_type(const CcType *t, unsigned dynamic, int64_t *key, int *n)
+static void add_type(const CcType *t, int64_t *key, int *n)
 {
     for (int d = 0; d < t->ndim; d++) {
-        if (dynamic >> d & 1 && t->size[d] < 2) return false;
         key[(*n)++] = t->size[d];
         key[(*n)++] = t->stride[d];
+    }
+}
+
+/* False: a number is too large for a key. */
+static bool add_numbers(const CcTrace *t, PyObject *const *gv, int64_t *key, int *n)
+{
+    for (int i = 0; i < t->number.n; i++) {
+        const CcSymSource *s = &t->number.at[i];
+        if (s->keyed && !number_word(gv != NULL ? gv[s->guard] : t->symbol.at[s->symbol].value, &key[(*n)++])) return false;
     }
     return true;
 }
@@ -32,27 +39,27 @@ static bool add_type(const CcType *t, unsigned dynamic, int64_t *key, int *n)
 static bool recorded_key(const CcTrace *t, int64_t *key, int *n)
 {
     *n = 0;
-    for (int i = 0; i < t->resized.n; i++) {
-        const CcGuard *g = &t->guards.g.at[t->resized.at[i]];
-        if (!add_type(g->type, g->dynamic, key, n)) return false;
-    }
-    for (int i = 0; i < t->number.n; i++)
-        if (t->number.at[i].keyed && !number_word(t->symbol.at[t->number.at[i].symbol].value, &key[(*n)++])) return false;
-    return true;
+    for (int i = 0; i < t->resized.n; i++) add_type(t->guards.g.at[t->resized.at[i]].type, key, n);
+    return add_numbers(t, NULL, key, n);
 }
 
+/* False: a size or number is out of bounds. */
 static bool current_key(const CcTrace *t, CcScratch *x)
 {
     x->n_key = 0;
+    int range = 0;   /* they stand in the order of the guards */
     for (int i = 0; i < t->resized.n; i++) {
         const int id = t->resized.at[i];
         CcTensor tensor;
         cc_tens_read(x->gv[id], false, &tensor);
-        if (tensor.type.ndim < 0 || !add_type(&tensor.type, t->guards.g.at[id].dynamic, x->key, &x->n_key)) return false;
+        if (tensor.type.ndim < 0) return false;
+        add_type(&tensor.type, x->key, &x->n_key);
+        for (; range < t->range.n && t->range.at[range].guard == id; range++) {
+            const CcSymRange *r = &t->range.at[range];
+            if (tensor.type.size[r->dim] < r->min || tensor.type.size[r->dim] > r->max) return false;
+        }
     }
-    for (int i = 0; i < t->number.n; i++)
-        if (t->number.at[i].keyed && !number_word(x->gv[t->number.at[i].guard], &x->key[x->n_key++])) return false;
-    return true;
+    return add_numbers(t, x->gv, x->key, &x->n_key);
 }
 
 /* ------------------------------------------------------------------ life */

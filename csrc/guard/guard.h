@@ -81,6 +81,7 @@ typedef struct CcHints {
     CC_VEC(CcHint) at;
     bool all;            /* dynamic=True: all sizes above 1 of tensors that arguments hold */
     bool none;           /* dynamic=False */
+    PyObject *declared;  /* strong: dynamic={argument: marks}, or NULL; marks as in rec/sym.c */
 } CcHints;
 /* How a source is reached, as a number that is the same in each recording. `salt`: where programs begin (a point). */
 uint64_t cc_guard_path(const CcGuards *gs, int id, uint64_t salt);

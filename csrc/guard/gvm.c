@@ -32,6 +32,10 @@ PyObject *cc_guard_read(const CcGuard *g, const CcGuardState *state, PyObject *c
     case CC_SRC_CONST: return g->key;
     case CC_SRC_DICTOF: return cc_obj_dict(parent);
     case CC_SRC_KEY: return read_key(parent, g->key);
+    case CC_SRC_OWN: {   /* a tensor has a dict only once it needs one */
+        PyObject *dict = cc_obj_dict(parent);
+        return dict != NULL ? read_key(dict, g->key) : NULL;
+    }
     case CC_SRC_ITEM: return read_item(parent, g->index);
     case CC_SRC_CELL: return PyCell_GET(parent);
     case CC_SRC_TLOOK: return cc_type_lookup((PyTypeObject *)parent, g->key);

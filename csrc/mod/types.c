@@ -106,6 +106,7 @@ static PyObject *compiled_new(PyTypeObject *type, PyObject *args, PyObject *kwar
     self->root.fullgraph = fullgraph;
     self->root.hints.all = dynamic == Py_True;
     self->root.hints.none = dynamic == Py_False;
+    if (PyDict_Check(dynamic)) self->root.hints.declared = Py_NewRef(dynamic);
     copy_names((PyObject *)self, fn, name);
     return (PyObject *)self;
 }

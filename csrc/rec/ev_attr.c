@@ -155,10 +155,7 @@ static CcGo tensor_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, Py
     }
     const int source = cc_value_source(rec, o);
     PyObject *dict = source >= 0 ? cc_obj_dict(o) : NULL;
-    if (dict != NULL) {
-        const int ds = cc_value_read(rec, CC_SRC_DICTOF, source, NULL, 0, 0, dict);
-        cc_value_read(rec, CC_SRC_KEY, ds, name, 0, 0, PyDict_GetItemWithError(dict, name));
-    }
+    if (dict != NULL) cc_value_read(rec, CC_SRC_OWN, source, name, 0, 0, PyDict_GetItemWithError(dict, name));
     learn_result(rec, v);
     return CC_OK;
 }

@@ -179,10 +179,12 @@ static void begin(CcRec *rec, const CcMode *mode, uint64_t salt)
     rec->read_grad = false;
 }
 
-void cc_rec_begin_call(CcRec *rec, PyObject *const *args, int n, PyFunctionObject *root, const CcMode *mode)
+void cc_rec_begin_call(CcRec *rec, PyObject *const *args, int n, PyObject *kwnames, PyFunctionObject *root, const CcMode *mode)
 {
     begin(rec, mode, 0);
     rec->root = root;
+    rec->kwnames = kwnames;
+    rec->n_args = n;
     rec->await_root = true;
     for (int i = 0; i < n; i++) cc_value_read(rec, CC_SRC_ARG, -1, NULL, 0, i, args[i]);
 }

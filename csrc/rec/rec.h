@@ -103,6 +103,11 @@ typedef struct CcSymStep {
     bool late;              /* reads what a node made: runs between the nodes (action.after), others run before all of them */
     bool keyed;             /* it follows from the key alone and is evaluated once for each; else in every call */
 } CcSymStep;
+/* Bounds of a symbolic size. */
+typedef struct CcSymRange {
+    int32_t guard, dim;
+    int64_t min, max;
+} CcSymRange;
 /* A number from outside that is a symbol. */
 typedef struct CcSymSource {
     int32_t guard, symbol;
@@ -135,6 +140,7 @@ typedef struct CcTrace {
     /* Its key: sizes and strides of the tensors with symbolic sizes, and numbers that nodes depend on. Types and plan hold
      * for one key; other keys have their own (eval/shape.c). */
     CC_VEC(int) resized;          /* guards of these tensors */
+    CC_VEC(CcSymRange) range;     /* bounds of sizes, where there are any */
     CC_VEC(CcSymSource) number;
     CC_VEC(CcSymStep) step;       /* in order */
     CC_VEC(struct CcSymbol {
@@ -188,7 +194,7 @@ void cc_rec_free(CcRec *rec);
 
 /* Begins the first trace of a call: the next frame that enters is the root's. args: the call's values (positional, then the
  * keyword ones); they must stay alive while recording. */
-void cc_rec_begin_call(CcRec *rec, PyObject *const *args, int n, PyFunctionObject *root, const CcMode *mode);
+void cc_rec_begin_call(CcRec *rec, PyObject *const *args, int n, PyObject *kwnames, PyFunctionObject *root, const CcMode *mode);
 /* Whether the number in a slot is known to differ from call to call. */
 typedef bool (*CcVaries)(void *ctx, int level, int slot);   /* floats */
 /* Begins a trace behind a break: acts[0..n) is the region's chain, innermost last, each standing at its pc.

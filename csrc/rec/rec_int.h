@@ -64,6 +64,8 @@ struct CcRec {
     CC_VEC(PyObject *) keep;   /* constants and temporaries alive while recording */
     PyObject *handled_outer, *handled_start;   /* strong: exception being handled when the call, the trace began; NULL: none */
     PyFunctionObject *root;
+    PyObject *kwnames;     /* borrowed: of the call's last arguments; NULL: none */
+    int n_args;
     bool await_root;       /* the next frame is the root's */
     bool keep_tensors;     /* results of nodes are held strongly, and go into CcTrace.kept */
     const CcHints *hints;  /* borrowed */
@@ -178,6 +180,7 @@ bool cc_sym_sized(CcRec *rec, PyObject *tensor);             /* its sizes follow
 bool cc_sym_value(CcRec *rec, int value);                    /* the same of a graph value */
 void cc_sym_mark(CcRec *rec, int value);
 unsigned cc_sym_dims(CcRec *rec, int guard, PyObject *tensor, const CcType *type);   /* dims that are to be symbolic */
+void cc_sym_resized(CcRec *rec, int guard, PyObject *tensor); /* it has symbolic dims */
 /* A source was read that gave this number: true when it is, or is to be, a symbol. Then Python code gets another object. */
 bool cc_sym_wanted(CcRec *rec, int guard, PyObject *number);
 void cc_sym_pin(CcRec *rec, PyObject *o);                    /* a guard: the symbol's value is what it is now */

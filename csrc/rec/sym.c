@@ -54,17 +54,71 @@ bool cc_sym_sized(CcRec *rec, PyObject *tensor)
     return p->origin == CC_O_VALUE && cc_sym_value(rec, p->id);
 }
 
-/* What mark_dynamic and mark_static left on a tensor: a tuple of two bit masks. */
-static void read_marks(PyObject *tensor, unsigned *dynamic, unsigned *fixed)
+/* What is said about a tensor's sizes by its user. Marks are a tuple (mask of dynamic dims, mask of static ones, ((dim, min,
+ * max), ...)), made by python/ccompile/dims.py. */
+typedef struct Marks {
+    unsigned dynamic, fixed;
+    int64_t min[CC_MAX_DIMS], max[CC_MAX_DIMS];
+} Marks;
+
+static void add_marks(Marks *m, PyObject *marks)
 {
-    static PyObject *name;
-    if (name == NULL) name = PyUnicode_InternFromString("_ccompile_dims");
-    PyObject *dict = cc_obj_dict(tensor), *marks = dict != NULL && name != NULL ? PyDict_GetItemWithError(dict, name) : NULL;
-    *dynamic = *fixed = 0;
-    if (marks == NULL || !PyTuple_Check(marks) || PyTuple_GET_SIZE(marks) < 2) return;
-    *dynamic = (unsigned)PyLong_AsUnsignedLongMask(PyTuple_GET_ITEM(marks, 0));
-    *fixed = (unsigned)PyLong_AsUnsignedLongMask(PyTuple_GET_ITEM(marks, 1));
+    if (marks == NULL || !PyTuple_Check(marks) || PyTuple_GET_SIZE(marks) != 3) return;
+    m->dynamic |= (unsigned)PyLong_AsUnsignedLongMask(PyTuple_GET_ITEM(marks, 0));
+    m->fixed |= (unsigned)PyLong_AsUnsignedLongMask(PyTuple_GET_ITEM(marks, 1));
+    PyObject *ranges = PyTuple_GET_ITEM(marks, 2);
+    for (Py_ssize_t i = 0; PyTuple_Check(ranges) && i < PyTuple_GET_SIZE(ranges); i++) {
+        int dim;
+        long long min, max;
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(ranges, i), "iLL", &dim, &min, &max) || dim < 0 || dim >= CC_MAX_DIMS) continue;
+        m->min[dim] = min;
+        m->max[dim] = max;
+    }
     PyErr_Clear();
+}
+
+/* torch._dynamo.mark_dynamic and mark_static leave sets of dims. */
+static unsigned dims_of_set(PyObject *dict, const char *name)
+{
+    PyObject *set = PyDict_GetItemString(dict, name);
+    unsigned dims = 0;
+    for (int d = 0; set != NULL && PyAnySet_Check(set) && d < CC_MAX_DIMS; d++) {
+        PyObject *o = PyLong_FromLong(d);
+        if (o != NULL && PySet_Contains(set, o) == 1) dims |= 1u << d;
+        Py_XDECREF(o);
+    }
+    PyErr_Clear();
+    return dims;
+}
+
+/* How the argument is called, or its number where the function takes *args (a module's __call__). */
+static PyObject *argument_name(const CcRec *rec, int index)
+{
+    const int n_kw = rec->kwnames != NULL ? (int)PyTuple_GET_SIZE(rec->kwnames) : 0, n_pos = rec->n_args - n_kw;
+    if (index >= n_pos) return Py_NewRef(PyTuple_GET_ITEM(rec->kwnames, index - n_pos));
+    const PyCodeObject *co = (PyCodeObject *)rec->root->func_code;
+    return index < co->co_argcount ? Py_NewRef(PyTuple_GET_ITEM(co->co_localsplusnames, index)) : PyLong_FromLong(index);
+}
+
+static Marks marks_of(CcRec *rec, int guard, PyObject *tensor)
+{
+    Marks m = {0};
+    for (int d = 0; d < CC_MAX_DIMS; d++) {
+        m.min[d] = 2;   /* 0 and 1 are told apart: they broadcast */
+        m.max[d] = INT64_MAX;
+    }
+    const CcGuard *g = &rec->trace->guards.g.at[guard];
+    if (rec->hints->declared != NULL && g->source == CC_SRC_ARG) {
+        PyObject *name = argument_name(rec, g->index);
+        if (name != NULL) add_marks(&m, PyDict_GetItemWithError(rec->hints->declared, name));
+        Py_XDECREF(name);
+    }
+    PyObject *dict = cc_obj_dict(tensor);
+    if (dict == NULL || PyDict_GET_SIZE(dict) == 0) return m;
+    add_marks(&m, PyDict_GetItemString(dict, "_ccompile_dims"));
+    m.dynamic |= dims_of_set(dict, "_dynamo_dynamic_indices") | dims_of_set(dict, "_dynamo_weak_dynamic_indices");
+    m.fixed |= dims_of_set(dict, "_dynamo_static_indices");
+    return m;
 }
 
 /* Does this source lie in an argument, and not among a module's parameters and buffers? */
@@ -84,14 +138,23 @@ unsigned cc_sym_dims(CcRec *rec, int guard, PyObject *tensor, const CcType *type
     const CcHints *hints = rec->hints;
     if (hints == NULL || hints->none || type->ndim <= 0 || cc_tens_parameter(tensor)) return 0;
     const CcGuards *gs = &rec->trace->guards;
-    const CcHint *hint = cc_hint_find(hints, cc_guard_path(gs, guard, rec->salt));
-    unsigned dynamic, fixed, dims = hint != NULL ? hint->dims : 0;
-    read_marks(tensor, &dynamic, &fixed);
+    const CcHint *hint = hints->at.n > 0 ? cc_hint_find(hints, cc_guard_path(gs, guard, rec->salt)) : NULL;
+    const Marks m = marks_of(rec, guard, tensor);
+    unsigned dims = hint != NULL ? hint->dims : 0;
     if (hints->all && in_argument(gs, guard)) dims = ~0u;
-    dims = (dims | dynamic) & ~fixed & ((1u << type->ndim) - 1);
+    dims = (dims | m.dynamic) & ~m.fixed & ((1u << type->ndim) - 1);
     for (int d = 0; d < type->ndim; d++)
-        if (type->size[d] < 2) dims &= ~(1u << d);   /* 0 and 1 are told apart: they broadcast */
+        if (type->size[d] < m.min[d] || type->size[d] > m.max[d]) dims &= ~(1u << d);
     return dims;
+}
+
+void cc_sym_resized(CcRec *rec, int guard, PyObject *tensor)
+{
+    const Marks m = marks_of(rec, guard, tensor);
+    cc_vec_push(&rec->trace->resized, guard);
+    for (int d = 0; d < CC_MAX_DIMS; d++)
+        if (rec->trace->guards.g.at[guard].dynamic >> d & 1)
+            cc_vec_push(&rec->trace->range, (CcSymRange){guard, d, m.min[d], m.max[d]});
 }
 
 /* ------------------------------------------------------------------ numbers from outside */
@@ -433,7 +496,7 @@ static void make_rigid(CcTrace *t)
         r->make = CC_MAKE_CONST;
         r->object = Py_NewRef(t->symbol.at[r->id].value);
     }
-    t->resized.n = t->number.n = 0;
+    t->resized.n = t->range.n = t->number.n = 0;
     while (t->step.n > 0) {
         CcSymStep *step = &t->step.at[--t->step.n];
         cc_action_free(&step->action);
@@ -468,6 +531,7 @@ void cc_sym_free(CcTrace *t)
     cc_vec_free(&t->step);
     cc_vec_free(&t->symbol);
     cc_vec_free(&t->resized);
+    cc_vec_free(&t->range);
     cc_vec_free(&t->number);
 }
 

@@ -236,7 +236,7 @@ static void learn(CcRec *rec, int id, PyObject *v)
         }
         const unsigned dims = cc_sym_dims(rec, id, v, &t.type);
         cc_guard_tensor(gs, id, Py_TYPE(v), &t.type, cc_mode_grad(&rec->mode), dims);
-        if (dims != 0) cc_vec_push(&rec->trace->resized, id);
+        if (dims != 0) cc_sym_resized(rec, id, v);
     } else {
         cc_guard_check(gs, id, CC_CHK_TYPE, (PyObject *)Py_TYPE(v));
     }

@@ -11,13 +11,17 @@ _load()  # refuses what can't be served, with one sentence, before anything else
 from . import config  # noqa: E402
 from ._core import Unsupported, graph_break, is_compiling, reset  # noqa: E402
 from .api import compile, counters, disable, events  # noqa: E402
+from .dims import Dim, mark_dynamic, mark_static  # noqa: E402
 from .report import BreakReason, Explanation, explain  # noqa: E402
+from .shapes import bucketed, precompile  # noqa: E402
 
 __version__ = "0.1.0"
 __all__ = [
     "BreakReason",
+    "Dim",
     "Explanation",
     "Unsupported",
+    "bucketed",
     "compile",
     "config",
     "counters",
@@ -26,5 +30,8 @@ __all__ = [
     "explain",
     "graph_break",
     "is_compiling",
+    "mark_dynamic",
+    "mark_static",
+    "precompile",
     "reset",
 ]

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from . import _core, config
+from . import _core, config, dims
 from .module import CompiledModule, called_by, wrap_module
 
 # What a mode sets, where `options` do not say otherwise.
@@ -23,7 +23,7 @@ def compile(
     model: Callable[..., Any] | None = None,
     *,
     fullgraph: bool = False,
-    dynamic: bool | None = None,
+    dynamic: bool | Mapping[str, Mapping[int, Any]] | None = None,
     mode: str | None = None,
     options: dict[str, Any] | None = None,
     disable: bool = False,
@@ -32,7 +32,8 @@ def compile(
     arguments. Nothing is compiled until the first call, which records and returns what eager returns.
 
     fullgraph: a graph break or a give-up raises ccompile.Unsupported before the breaking instruction runs.
-    dynamic:   None: a size becomes symbolic when it changes; True: at once; False: one variant per shape.
+    dynamic:   None: a size becomes symbolic when it changes; True: at once; False: one variant per shape; or
+               {argument: {dim: ccompile.Dim(min=, max=)}}: these at once, others when they change.
     mode:      None or "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs".
     options:   knobs for this callable only (see ccompile.config).
     disable:   returns the model as it is.
@@ -51,8 +52,13 @@ def _check(fullgraph: Any, dynamic: Any, mode: Any, options: Any, disable: Any) 
     for name, value in (("fullgraph", fullgraph), ("disable", disable)):
         if not isinstance(value, bool):
             raise TypeError(f"{name} must be True or False, not {type(value).__name__}: {value!r}")
-    if dynamic is not None and not isinstance(dynamic, bool):
-        raise TypeError(f"dynamic must be True, False or None, not {type(dynamic).__name__}: {dynamic!r}")
+    if dynamic is not None and not isinstance(dynamic, bool | Mapping):
+        raise TypeError(
+            "dynamic must be True, False or None, or {argument: {dim: Dim}}, not "
+            f"{type(dynamic).__name__}: {dynamic!r}"
+        )
+    if isinstance(dynamic, Mapping):
+        dynamic = dims.declared(dynamic)
     if mode is not None and not isinstance(mode, str):
         raise TypeError(
             f"mode must be None or one of {', '.join(map(repr, MODES))}, not {type(mode).__name__}: {mode!r}"
@@ -76,6 +82,10 @@ def _compile(model: Any, *, settings: dict[str, Any], disable: bool = False) -> 
     again = functools.partial(_compile, settings=settings)
     if isinstance(model, CompiledModule):
         return model if isinstance(called_by(model), _core.Disabled) else again(model._orig_mod)
+    if isinstance(settings["dynamic"], dict) and isinstance(
+        model, torch.nn.Module | types.FunctionType | types.MethodType
+    ):
+        settings = settings | {"dynamic": dims.of_call(model, settings["dynamic"])}
     if isinstance(model, torch.nn.Module):
         return wrap_module(model, again, functools.partial(_core.Compiled, name=type(model).__qualname__, **settings))
     if isinstance(model, _core.Compiled):
