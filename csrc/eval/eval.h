@@ -30,6 +30,7 @@ typedef struct CcSegment {
     CcTrace *trace;
     CcPlan *plan;
     CcFreeze *freeze;          /* NULL: no input is frozen */
+    CcRing *ring;              /* NULL: results are allocated */
     int id;
     uint64_t hits;
     bool broken;               /* its plan failed: not used any more */

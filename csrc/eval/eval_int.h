@@ -27,6 +27,7 @@ typedef struct CcSegmentHost {
     const CcTrace *trace;
     const CcPlan *plan;
     CcFreeze *freeze;
+    CcRing *ring;
     CcScratch *x;
     CcMaker maker;
     int at;              /* node that was run last by the host */

@@ -87,6 +87,8 @@ static PyObject *segment_dict(const CcSegment *s, int point)
     CcSbuf graph = {0}, plan = {0};
     cc_graph_print(t->graph, &graph);
     if (s->plan != NULL) cc_run_print(s->plan, &plan);
+    uint64_t made, reused;
+    cc_ring_counts(s->ring, &made, &reused);
     const bool brk = t->end == CC_END_BREAK;
     if (put(d, "id", PyLong_FromLong(s->id)) < 0 || put(d, "point", PyLong_FromLong(point)) < 0 ||
         put(d, "start", PyUnicode_FromFormat("%U:%d", t->start_file, t->start_line)) < 0 ||
@@ -96,7 +98,9 @@ static PyObject *segment_dict(const CcSegment *s, int point)
         put(d, "break", brk ? break_dict(&t->brk) : Py_NewRef(Py_None)) < 0 ||
         put(d, "effects", PyLong_FromLong(t->effect.n)) < 0 ||
         put(d, "instructions", PyLong_FromLong(t->instructions)) < 0 ||
-        put(d, "hits", PyLong_FromUnsignedLongLong(s->hits)) < 0)
+        put(d, "hits", PyLong_FromUnsignedLongLong(s->hits)) < 0 ||
+        put(d, "results_made", PyLong_FromUnsignedLongLong(made)) < 0 ||
+        put(d, "results_reused", PyLong_FromUnsignedLongLong(reused)) < 0)
         Py_CLEAR(d);
     return d;
 }

@@ -67,7 +67,7 @@ static void *host_make(void *ctx, int value)
 {
     const Host *h = ctx;
     void *data = NULL;
-    PyObject *o = cc_tens_empty(cc_run_type(h->plan, h->trace->graph, value), &data);
+    PyObject *o = cc_ring_empty(h->ring, value, cc_run_type(h->plan, h->trace->graph, value), &data);
     if (o == NULL) return NULL;
     Py_XSETREF(h->x->value[value], o);
     return data;
@@ -144,7 +144,8 @@ static CcMaker maker(const CcTrace *t, CcScratch *x, bool shared);
 
 CcHost cc_segment_host(CcSegmentHost *h, const CcSegment *s, CcScratch *x)
 {
-    *h = (Host){.trace = s->trace, .plan = s->plan, .freeze = s->freeze, .x = x, .maker = maker(s->trace, x, false), .at = -1};
+    *h = (Host){.trace = s->trace, .plan = s->plan, .freeze = s->freeze, .ring = s->ring, .x = x,
+                .maker = maker(s->trace, x, false), .at = -1};
     return (CcHost){.ctx = h, .data = host_data, .make = host_make, .call = host_call, .version = host_version,
                     .drop = host_drop};
 }
@@ -247,6 +248,7 @@ CcSegment *cc_segment_new(CcRoot *root, CcTrace *trace)
     s->trace = trace;
     s->id = root->next_id++;
     s->freeze = cc_freeze_new(trace->graph);
+    if (root->knobs.reuse_results) s->ring = cc_ring_new(trace->graph->val.n);
     const CcRunOptions options = {.host_only = trace->needs_grad || cc_mode_autocast(&trace->mode),
                                   .no_llvm = !root->knobs.backend_llvm, .no_dnnl = !root->knobs.backend_onednn,
                                   .default_dtype = cc_mode_default_dtype()};
@@ -272,6 +274,7 @@ void cc_segment_free(CcSegment *s)
     if (s == NULL) return;
     if (s->plan != NULL) cc_run_free(s->plan);
     cc_freeze_free(s->freeze);
+    cc_ring_free(s->ring);
     cc_trace_free(s->trace);
     free(s);
 }
