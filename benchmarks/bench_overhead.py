@@ -2,8 +2,9 @@
 
     python benchmarks/bench_overhead.py [--seconds 2] [--threads 1] [--inductor] [WORKLOAD ...]
 
-Eager, ccompile and (with --inductor) torch.compile alternate in one process; a time is the least of its samples. One
-thread by default: OpenMP's barriers say more about the machine's other work than about a call."""
+Eager, ccompile, ccompile with mode="reduce-overhead" and (with --inductor) torch.compile alternate in one process; a
+time is the least of its samples. One thread by default: OpenMP's barriers say more about the machine's other work than
+about a call."""
 
 import argparse
 import json
@@ -18,7 +19,7 @@ import ccompile
 import registry
 from ccompile.demo import alternate, largest_error
 
-DEFAULT = ("x + 1", "SimpleNet b1", "SimpleNet")
+DEFAULT = ("x + 1", "64 pointwise ops", "SimpleNet b1", "SimpleNet")
 
 
 def measure(name: str, seconds: float, inductor: bool) -> dict:
@@ -26,6 +27,7 @@ def measure(name: str, seconds: float, inductor: bool) -> dict:
     model = registry.build(workload)
     args, kwargs = workload.inputs()
     callables = {"eager": model, "ccompile": ccompile.compile(model)}
+    callables["ccompile_reduce"] = ccompile.compile(model, mode="reduce-overhead")
     if inductor:
         callables["inductor"] = torch.compile(model)
     row = {"bench": "overhead", "workload": name, "input": workload.what, "threads": torch.get_num_threads()}

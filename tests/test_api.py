@@ -1073,6 +1073,7 @@ def test_overhead_benchmark(capsys, monkeypatch):
         torch.set_num_threads(threads)
     row = json.loads(capsys.readouterr().out)
     assert ended.value.code == 0 and row["workload"] == "x + 1" and row["ccompile_error"] == 0
+    assert row["ccompile_reduce_error"] == 0 and row["ccompile_reduce_ns"] > 0
     assert row["ccompile_over_ns"] == pytest.approx(row["ccompile_ns"] - row["eager_ns"], abs=1)
 
 

@@ -35,6 +35,7 @@ typedef struct CcShape {
     CcGraph *graph;            /* owned, or the trace's own */
     CcPlan *plan;              /* NULL: the nodes are run by torch */
     CcFreeze *freeze;          /* NULL: no input is frozen */
+    CcRing *ring;              /* NULL: results are allocated */
     PyObject **symbol;         /* [symbol] strong; NULL: evaluated in every call */
     uint64_t hits;
     int running;
@@ -45,7 +46,7 @@ typedef struct CcSegment {
     CC_VEC(CcShape *) shape;   /* most recently used first */
     CcRunOptions options;
     int shape_limit;
-    bool verify;
+    bool verify, reuse_results;
     int id;
     uint64_t hits;
     bool broken;               /* its plan failed: not used any more */

@@ -109,6 +109,8 @@ static PyObject *segment_dict(const CcSegment *s, int point)
     cc_graph_print(t->graph, &graph);
     const CcShape *shape = s->shape.n > 0 && s->shape.at[0]->plan != NULL ? s->shape.at[0] : NULL;   /* of the last call */
     if (shape != NULL) cc_run_print(shape->plan, &plan);
+    uint64_t made, reused;
+    cc_ring_counts(shape != NULL ? shape->ring : NULL, &made, &reused);
     const bool brk = t->end == CC_END_BREAK;
     if (put(d, "id", PyLong_FromLong(s->id)) < 0 || put(d, "point", PyLong_FromLong(point)) < 0 ||
         put(d, "start", PyUnicode_FromFormat("%U:%d", t->start_file, t->start_line)) < 0 ||
@@ -119,7 +121,9 @@ static PyObject *segment_dict(const CcSegment *s, int point)
         put(d, "break", brk ? break_dict(&t->brk) : Py_NewRef(Py_None)) < 0 ||
         put(d, "effects", PyLong_FromLong(t->effect.n)) < 0 ||
         put(d, "instructions", PyLong_FromLong(t->instructions)) < 0 ||
-        put(d, "hits", PyLong_FromUnsignedLongLong(s->hits)) < 0)
+        put(d, "hits", PyLong_FromUnsignedLongLong(s->hits)) < 0 ||
+        put(d, "results_made", PyLong_FromUnsignedLongLong(made)) < 0 ||
+        put(d, "results_reused", PyLong_FromUnsignedLongLong(reused)) < 0)
         Py_CLEAR(d);
     return d;
 }

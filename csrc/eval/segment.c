@@ -80,7 +80,7 @@ static void *host_make(void *ctx, int value)
 {
     const Host *h = ctx;
     void *data = NULL;
-    PyObject *o = cc_tens_empty(cc_run_type(h->shape->plan, h->shape->graph, value), &data);
+    PyObject *o = cc_ring_empty(h->shape->ring, value, cc_run_type(h->shape->plan, h->shape->graph, value), &data);
     if (o == NULL) return NULL;
     Py_XSETREF(h->x->value[value], o);
     return data;

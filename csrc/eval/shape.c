@@ -79,6 +79,7 @@ void cc_shape_free(const CcTrace *t, CcShape *shape)
 {
     if (shape->plan != NULL) cc_run_free(shape->plan);
     cc_freeze_free(shape->freeze);
+    cc_ring_free(shape->ring);
     if (shape->graph != t->graph && shape->graph != NULL) cc_graph_free(shape->graph);
     for (int i = 0; shape->symbol != NULL && i < t->symbol.n; i++) Py_CLEAR(shape->symbol[i]);
     free(shape->symbol);
@@ -114,6 +115,7 @@ static void compile(CcSegment *s, CcShape *shape, PyObject *const *kept)
     const CcTrace *t = s->trace;
     CcErr err = {0};
     shape->freeze = cc_freeze_new(shape->graph);
+    if (s->reuse_results) shape->ring = cc_ring_new(shape->graph->val.n);
     shape->plan = cc_run_compile(shape->graph, &s->options, &err);
     if (shape->plan != NULL && kept != NULL && !s->options.host_only && !t->impure && !cc_verify_shape(s, shape, kept)) {
         cc_run_free(shape->plan);
@@ -134,6 +136,7 @@ void cc_shape_first(CcRoot *root, CcSegment *s)
                                 .default_dtype = cc_mode_default_dtype()};
     s->shape_limit = root->knobs.shape_limit;
     s->verify = root->knobs.verify != 0;
+    s->reuse_results = root->knobs.reuse_results != 0;
     if (!recorded_key(t, key, &n)) {   /* a number too large for a key: never met again */
         s->broken = true;
         n = 0;

@@ -37,7 +37,7 @@ typedef struct DlApi {
     int (*read)(void *object, DlTensor *out);
     int (*current_stream)(int32_t device_type, int32_t device_index, void **out);
 } DlApi;
-enum { DL_CPU = 1, DL_CUDA = 2, DL_CUDA_HOST = 3, SCALAR_TYPES = 64 };
+enum { DL_CPU = CC_TENS_CPU, DL_CUDA = 2, DL_CUDA_HOST = 3, SCALAR_TYPES = 64 };
 
 typedef struct Impl Impl;   /* c10::TensorImpl */
 
@@ -333,6 +333,27 @@ static PyObject *empty_by_python(const CcType *t) {
     return result;
 }
 
+void *cc_tens_handle(const CcType *t) {
+    void *handle = NULL;
+    if (!T.empty_strided ||
+        T.empty_strided(t->ndim, t->size, t->stride, T.scalar_type[t->dtype], T.device_type[t->device],
+                        t->device == DL_CUDA ? t->device_index : 0, &handle))
+        return NULL;
+    return handle;
+}
+
+PyObject *cc_tens_wrap(void *handle) {
+    return T.wrap(handle);
+}
+
+int cc_tens_data(void *handle, void **data) {
+    return T.shim.data(handle, data);
+}
+
+void cc_tens_forget(void *handle) {
+    T.delete_tensor(handle);
+}
+
 PyObject *cc_tens_empty(const CcType *t, void **data) {
     if (t->ndim < 0 || t->dtype == CC_DT_OTHER || t->dtype >= CC_DT_COUNT ||
         (t->device != DL_CPU && t->device != DL_CUDA)) {
@@ -341,16 +362,12 @@ PyObject *cc_tens_empty(const CcType *t, void **data) {
             "ccompile: cc_tens_empty was asked for a tensor that only the host can make");
         return NULL;
     }
-    if (T.empty_strided) {
-        void *handle = NULL;
-        if (T.empty_strided(t->ndim, t->size, t->stride, T.scalar_type[t->dtype],
-                            T.device_type[t->device], t->device == DL_CUDA ? t->device_index : 0,
-                            &handle) == 0) {
-            PyObject *result = T.wrap(handle);
-            if (result && data && (!T.shim.data || T.shim.data(handle, data))) *data = NULL;
-            T.delete_tensor(handle);
-            return result;
-        }
+    void *handle = cc_tens_handle(t);
+    if (handle) {
+        PyObject *made = cc_tens_wrap(handle);
+        if (made && data && cc_tens_data(handle, data)) *data = NULL;
+        cc_tens_forget(handle);
+        return made;
     }   /* the shim reports no reason: Python's own function below raises it (out of memory ...) */
     PyObject *result = empty_by_python(t);
     if (result && data) *data = data_of(result);
@@ -544,6 +561,7 @@ int cc_tens_init_types(void) {
     find_keys();
     calibrate();
     find_shim();
+    cc_ring_init();
     return 0;
 }
 
@@ -561,9 +579,11 @@ void cc_tens_force_fallback(bool on) {
         T.c_requires_grad = NULL;
         T.empty_strided = NULL;
         memset(&T.shim, 0, sizeof T.shim);
+        cc_ring_init();
     } else {
         calibrate();
         find_shim();
         T.c_requires_grad = cc_tsym_find("_ZNK3c1010TensorImpl13requires_gradEv");
+        cc_ring_init();
     }
 }

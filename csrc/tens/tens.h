@@ -43,6 +43,14 @@ bool cc_tens_constant(PyObject *o);
 
 void cc_tens_force_fallback(bool on);      /* tests: read by DLPack and Python only, as under a torch without the shim */
 
+/* ---- ring.c: memory of results that is used again once nobody refers to it ---- */
+typedef struct CcRing CcRing;
+CcRing *cc_ring_new(int n_values);         /* NULL: no memory, or this torch does not tell who holds a storage (an event) */
+void cc_ring_free(CcRing *ring);           /* what is still referred to lives on */
+/* As cc_tens_empty, for the result with this number; ring NULL: just that. */
+CC_MUST CC_NEW PyObject *cc_ring_empty(CcRing *ring, int value, const CcType *type, void **data);
+void cc_ring_counts(const CcRing *ring, uint64_t *made, uint64_t *reused);   /* results so far */
+
 /* ---- mode.def, mode.c: ambient state, one row a mode ---- */
 enum { CC_MODE_MAX = 40 };
 typedef struct CcMode {

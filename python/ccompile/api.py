@@ -13,7 +13,7 @@ from .module import CompiledModule, called_by, wrap_module
 # What a mode sets, where `options` do not say otherwise.
 MODES: dict[str, dict[str, Any]] = {
     "default": {},
-    "reduce-overhead": {},
+    "reduce-overhead": {"reuse_results": True},
     "max-autotune": {"freezing": True},
     "max-autotune-no-cudagraphs": {"freezing": True},
 }

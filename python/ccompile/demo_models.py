@@ -257,6 +257,13 @@ def add_one(x):
     return x + 1
 
 
+def pointwise_chain(x, depth: int = 16):
+    """64 element-wise ops."""
+    for i in range(depth):
+        x = torch.tanh(x * 0.5 + i) - x
+    return x
+
+
 @dataclass(frozen=True)
 class Workload:
     """`make()` builds the callable (a module in eval mode, or a function); `inputs()` gives fresh (args, kwargs)."""
@@ -301,6 +308,7 @@ _IMAGE = (1, 3, 224, 224)
 
 _REGISTRY = [
     Workload("x + 1", "4", lambda: add_one, _of(4), target=0, demo=False, bench=False),
+    Workload("64 pointwise ops", "1024", lambda: pointwise_chain, _of(1024), target=0, demo=False, bench=False),
     Workload("SimpleNet b1", "1x512", SimpleNet, _of(1, 512), target=1.0, demo=False),
     Workload("SimpleNet", "32x512", SimpleNet, _of(32, 512), target=1.5),
     Workload("complex_activation small", "64x512", lambda: complex_activation, _of(64, 512), demo=False, bench=False),
