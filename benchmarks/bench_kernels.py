@@ -1,9 +1,9 @@
 """Single kernels against eager: reductions, norms, gelu and what is fused around them.
 
-    python benchmarks/bench_kernels.py [--threads 1] [--inductor] [--seconds 0.3] [NAME ...]
+    python benchmarks/bench_kernels.py [--threads 1] [--inductor] [--seconds 0.3] [--sizes 64x512,...] [NAME ...]
 
-Best time of a call, in blocks that alternate; `--inductor` adds torch.compile (it needs a C++ compiler). Both sides
-make their result anew in each call. A first column above 1 means that ours is faster."""
+Best time of a call, in blocks that alternate; `--inductor` adds torch.compile (it needs a C++ compiler). All sides
+make their result anew in each call. A ratio above 1 means that ours is faster. The table is valid Markdown."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from collections.abc import Callable
 import ccompile
 import torch
 import torch.nn.functional as F
+from ccompile.demo_models import complex_activation
 
-SIZES = [(8, 64), (64, 512), (63, 500), (4096, 4096)]
+SIZES = ["8x64", "64x512", "63x500", "1x100001", "4096x4096"]
+OWN_SIZES = {"complex_activation": ["64x512", "8x64x128x128"]}
 
 
 def masked_softmax(x, w, mask):
@@ -48,6 +50,7 @@ KERNELS: dict[str, Callable] = {
     "amax(-1)": lambda x, w, m: x.amax(-1),
     "var(-1)": lambda x, w, m: x.var(-1),
     "mse": lambda x, w, m: ((x - w) ** 2).mean(),
+    "complex_activation": lambda x, w, m: complex_activation(x),
 }
 
 
@@ -73,32 +76,40 @@ def measure(sides: dict[str, Callable], args: tuple, seconds: float) -> dict[str
     return best
 
 
+def row(name: str, shape: str, options: argparse.Namespace) -> str:
+    size = tuple(map(int, shape.split("x")))
+    args = torch.randn(size), torch.randn(size[-1]), torch.rand(size) < 0.3
+    fn = KERNELS[name]
+    sides = {"ours": ccompile.compile(fn), "eager": fn}
+    if options.inductor:
+        torch._dynamo.reset()
+        sides["inductor"] = torch.compile(fn)
+    best = measure(sides, args, options.seconds)
+    cells = f"| {name:19} | {shape:>12} | {best['ours'] * 1e6:9.1f}"
+    for peer in list(sides)[1:]:
+        cells += f" | {best[peer] * 1e6:11.1f} | {best[peer] / best['ours']:13.2f}"
+    return cells + " |"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", default=list(KERNELS), metavar="NAME")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(KERNELS))
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=0.3, help="for each side of each row")
+    parser.add_argument("--sizes", help="separated by commas")
     parser.add_argument("--inductor", action="store_true", help="torch.compile, too")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.set_grad_enabled(False)
-    print(f"{'kernel':20} {'size':>11} {'ours us':>10} {'eager us':>10} {'eager/ours':>10}", end="")
-    print(f" {'inductor us':>11} {'inductor/ours':>13}" if options.inductor else "")
-    for size in SIZES:
-        args = torch.randn(size), torch.randn(size[-1]), torch.rand(size) < 0.3
-        for name in options.names:
-            fn = KERNELS[name]
-            sides = {"ours": ccompile.compile(fn), "eager": fn}
-            if options.inductor:
-                torch._dynamo.reset()
-                sides["inductor"] = torch.compile(fn)
-            best = measure(sides, args, options.seconds)
-            ours = best["ours"]
-            eager, shape = best["eager"], "x".join(map(str, size))
-            row = f"{name:20} {shape:>11} {ours * 1e6:10.1f} {eager * 1e6:10.1f} {eager / ours:10.2f}"
-            if options.inductor:
-                row += f" {best['inductor'] * 1e6:11.1f} {best['inductor'] / ours:13.2f}"
-            print(row, flush=True)
+    peers = ["eager", "inductor"][: 1 + options.inductor]
+    head = [f"{'kernel':19}", f"{'size':>12}", f"{'ours us':>9}"]
+    for peer in peers:
+        head += [f"{peer + ' us':>11}", f"{peer + '/ours':>13}"]
+    print("| " + " | ".join(head) + " |")
+    print("| " + " | ".join("-" * len(h) if i == 0 else "-" * (len(h) - 1) + ":" for i, h in enumerate(head)) + " |")
+    for name in options.names or KERNELS:
+        for shape in options.sizes.split(",") if options.sizes else OWN_SIZES.get(name, SIZES):
+            print(row(name, shape, options), flush=True)
 
 
 if __name__ == "__main__":

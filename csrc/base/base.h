@@ -102,6 +102,9 @@ void cc_sbuf_vadd(CcSbuf *sb, const char *fmt, va_list args);
 const char *cc_sbuf_text(const CcSbuf *sb);   /* "" when empty */
 void cc_sbuf_free(CcSbuf *sb);
 
+/* ---- pages.c: what the kernel is told about memory ---- */
+void cc_pages_wish_huge(void *at, size_t bytes);   /* a wish: pages stay small where the kernel has no large ones */
+
 /* ---- log.c: ring of the last events; reports read it, CCOMPILE_LOG=1 also prints each to stderr ---- */
 typedef enum CcEventKind {
 #define CC_EVENT(id, name) CC_LOG_##id,

@@ -18,6 +18,10 @@ typedef struct CcDlRow {                            /* one function to find */
 CC_MUST int cc_dl_bind(void *handle, const CcDlRow *rows, int n,
                        CcErr *err); /* -1: one is missing */
 
+/* Gives back the pages of the library that has this function, as far as they are only read: who needs them next finds them
+ * in the page cache. At any time, on any thread. */
+void cc_dl_forget(void (*inside)(void));
+
 /* ---- cpu.c ---- */
 typedef struct CcCpu {
     const char *name; /* "avx512", "avx2", "base" */
@@ -32,6 +36,7 @@ bool cc_cpu_has_vector_function(const char *name); /* in libmvec.so.1 */
 void cc_jit_library(const char *path); /* of libllvmlite.so; NULL: not installed */
 void *cc_jit_compile(const char *ir, const char *name,
                      CcErr *err);  /* address of the function; never freed */
+void cc_jit_forget(void);         /* LLVM's pages, until it is needed again */
 const char *cc_jit_describe(void); /* "LLVM 20.1.8"; NULL when there is none */
 
 /* ---- omp.c: torch's OpenMP pool ---- */
@@ -185,6 +190,7 @@ void cc_dnnl_library(const char *path);
 CcPrim *cc_dnnl_get(const CcPrimDesc *desc, CcErr *err);
 CC_MUST int cc_dnnl_run(CcPrim *p, const CcPrimCall *call,
                         CcErr *err); /* any thread, also at the same time */
+void cc_dnnl_forget(void); /* the library's pages, until they are needed again */
 const char *cc_dnnl_describe(void);
 
 #endif

@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <link.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "dev.h"
 
@@ -42,4 +44,52 @@ int cc_dl_bind(void *handle, const CcDlRow *rows, int n, CcErr *err) {
             return cc_err_set(err, CC_E_MISSING, "the library has no %s", rows[i].name);
     }
     return 0;
+}
+
+/* ------------------------------------------------------------------ pages that are read again when needed */
+
+typedef struct Library {
+    const struct dl_phdr_info *info;
+    uintptr_t inside;
+} Library;
+
+static uintptr_t begin_of(const Library *lib, int i) { return lib->info->dlpi_addr + lib->info->dlpi_phdr[i].p_vaddr; }
+static uintptr_t end_of(const Library *lib, int i) { return begin_of(lib, i) + lib->info->dlpi_phdr[i].p_memsz; }
+
+static bool contains(const Library *lib) {
+    for (int i = 0; i < lib->info->dlpi_phnum; i++)
+        if (lib->info->dlpi_phdr[i].p_type == PT_LOAD && lib->inside >= begin_of(lib, i) && lib->inside < end_of(lib, i))
+            return true;
+    return false;
+}
+
+/* The loader wrote into its code. */
+static bool has_text_relocations(const Library *lib) {
+    for (int i = 0; i < lib->info->dlpi_phnum; i++) {
+        if (lib->info->dlpi_phdr[i].p_type != PT_DYNAMIC) continue;
+        for (const ElfW(Dyn) *d = (const ElfW(Dyn) *)begin_of(lib, i); d->d_tag != DT_NULL; d++)
+            if (d->d_tag == DT_TEXTREL || (d->d_tag == DT_FLAGS && d->d_un.d_val & DF_TEXTREL)) return true;
+    }
+    return false;
+}
+
+/* Segments that the file maps without the right to write, and of them only whole pages: the rest of the last one may
+ * belong to a segment that is written. */
+static int forget(struct dl_phdr_info *info, size_t size, void *ctx) {
+    Library *lib = ctx;
+    (void)size;
+    lib->info = info;
+    if (!contains(lib)) return 0;
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    for (int i = 0; i < info->dlpi_phnum && !has_text_relocations(lib); i++) {
+        if (info->dlpi_phdr[i].p_type != PT_LOAD || info->dlpi_phdr[i].p_flags & PF_W) continue;
+        const uintptr_t begin = (begin_of(lib, i) + page - 1) / page * page, end = end_of(lib, i) / page * page;
+        if (begin < end) madvise((void *)begin, end - begin, MADV_DONTNEED); /* fails where it is locked: then it stays */
+    }
+    return 1;
+}
+
+void cc_dl_forget(void (*inside)(void)) {
+    Library lib = {.inside = (uintptr_t)inside};
+    dl_iterate_phdr(forget, &lib);
 }

@@ -561,3 +561,9 @@ const char *cc_dnnl_describe(void) {
     pthread_mutex_unlock(&lock);
     return text;
 }
+
+void cc_dnnl_forget(void) {
+    pthread_mutex_lock(&lock);
+    if (lib.state > 0) cc_dl_forget((void (*)(void))dnnl.version);
+    pthread_mutex_unlock(&lock);
+}

@@ -98,9 +98,12 @@ static int make_engine(CcErr *err) {
                       : cc_err_set(err, CC_E_BACKEND, "LLVM: %s", message ? message : "no engine");
 }
 
+static void forget(void) { cc_dl_forget((void (*)(void))llvm.version); }
+
 static int load(CcErr *err) {
     void *handle = cc_dl_open(jit.path, false, err);
     if (!handle || cc_dl_bind(handle, ROWS, CC_COUNT(ROWS), err) < 0) return -1;
+    forget(); /* 37 MB were read to relocate it */
     llvm.init_target();
     llvm.init_asm();
     llvm.link_mcjit();
@@ -146,6 +149,12 @@ void *cc_jit_compile(const char *ir, const char *name, CcErr *err) {
     void *address = ready(err) < 0 ? NULL : compile(ir, name, err);
     pthread_mutex_unlock(&lock);
     return address;
+}
+
+void cc_jit_forget(void) {
+    pthread_mutex_lock(&lock);
+    if (jit.state > 0) forget();
+    pthread_mutex_unlock(&lock);
 }
 
 const char *cc_jit_describe(void) {

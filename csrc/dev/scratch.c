@@ -5,7 +5,6 @@
  *   thread       of one thread, until it asks again. */
 #include <pthread.h>
 #include <stdatomic.h>
-#include <sys/mman.h>
 
 #include "dev.h"
 
@@ -24,7 +23,7 @@ CcScratch *cc_scratch_take(CcScratchKind kind, size_t bytes) {
     const size_t rounded = (sizeof *block + bytes + align - 1) / align * align;
     block = aligned_alloc(align, rounded);
     if (!block) return NULL;
-    if (align == HUGE_PAGE) madvise(block, rounded, MADV_HUGEPAGE); /* a wish: without it pages are small */
+    cc_pages_wish_huge(block, rounded);
     block->bytes = rounded - sizeof *block;
     return block;
 }

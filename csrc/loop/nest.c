@@ -97,9 +97,11 @@ static void choose_lane(Nest *nest) {
     CcLoop *loop = nest->loop;
     const int kept = nest->merged_kept, reduced = loop->ndim - kept;
     const int lead = (int)(nest->lead - loop->access);
-    if (!loop->reduces || reduced == 0) {
-        if (loop->reduces || loop->ndim == 0) add_unit_dim(loop);
+    if (!loop->reduces || reduced == 0) { /* what is reduced has size 1: columns of one element */
+        if (loop->ndim == 0) add_unit_dim(loop);
         loop->lane = loop->ndim - 1;
+        loop->columns = loop->reduces;
+        if (loop->columns) add_unit_dim(loop);
         return;
     }
     loop->columns = kept > 0 && loop->size[kept - 1] >= MIN_COLUMNS &&

@@ -248,6 +248,7 @@ CcPlan *cc_run_compile(const CcGraph *g, const CcRunOptions *options, CcErr *err
     const char *profile = getenv("CCOMPILE_PROFILE");
     if (profile && *profile == '1') plan->spent_ns = calloc((size_t)plan->step.n + 1, sizeof *plan->spent_ns);
     plan->compile_ms = (double)(cc_log_now_ns() - start) * 1e-6;
+    cc_memory_compiled();
     return plan;
 }
 

@@ -112,5 +112,8 @@ CC_MUST int cc_plan_lifetimes(CcPlan *plan, const CcGraph *g, const bool *made, 
 /* memory.c */
 /* Places for the values that only kernels and library calls touch; after lifetimes, whose drop lists it shortens. */
 CC_MUST int cc_memory_plan(CcPlan *plan, const CcGraph *g, CcErr *err);
+/* Something was compiled; before the next run, what only compilers need is given back. */
+void cc_memory_compiled(void);
+void cc_memory_settle(void);
 
 #endif

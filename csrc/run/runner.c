@@ -63,6 +63,7 @@ static int run_steps(const Run *run, int *step_out, CcErr *err) {
 }
 
 int cc_run_exec(const CcPlan *plan, const CcHost *host, int *step_out, CcErr *err) {
+    cc_memory_settle();
     CcScratch *block = plan->block_bytes ? cc_scratch_take(CC_SCRATCH_PLAN, (size_t)plan->block_bytes) : NULL;
     if (plan->block_bytes && !block)
         return cc_err_set(err, CC_E_MEMORY, "no memory for %lld bytes of intermediate values", (long long)plan->block_bytes);
