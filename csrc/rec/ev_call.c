@@ -346,6 +346,25 @@ static bool hashes(const CcCallee *callee)
     return false;
 }
 
+/* operator.getitem and setitem of a tensor are what x[i] and x[i] = v are. */
+static CcEvent item_event(const Call *c, PyObject *result)
+{
+    return (CcEvent){.kind = c->n == 2 ? CC_EV_SUBSCR : CC_EV_STORE_SUBSCR, .in = c->in, .n = c->n, .result = result};
+}
+
+static CcGo item_before(CcRec *rec, CcAct *act, const Call *c)
+{
+    CcEvent ev = item_event(c, NULL);
+    return cc_op_before(rec, act, &ev);
+}
+
+static CcGo item_after(CcRec *rec, CcAct *act, const Call *c, PyObject *result)
+{
+    CcEvent ev = item_event(c, result);
+    if (!cc_tens_any(c->in[0])) return CC_OK;
+    return result == NULL ? cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "an operation that raises") : cc_op_after(rec, act, &ev);
+}
+
 static CcGo row_before(CcRec *rec, CcAct *act, const Call *c, const CcCallee *callee)
 {
     const CcCalleeKind k = callee->kind;
@@ -398,9 +417,15 @@ static CcGo row_before(CcRec *rec, CcAct *act, const Call *c, const CcCallee *ca
         if (any_computed(rec, c)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, callee->name);
         return contents(rec, act, c, 0, 1);
     case CC_CALLEE_NEXT: {
-        const CcEvent ev = {.kind = CC_EV_NEXT, .in = c->in, .n = 1};
-        return cc_op_before(rec, act, (CcEvent *)&ev);
+        CcEvent ev = {.kind = CC_EV_NEXT, .in = c->in, .n = 1};
+        return cc_op_before(rec, act, &ev);
     }
+    case CC_CALLEE_SETITEM:
+        if (c->n != 3 || !cc_tens_any(c->in[0])) return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, callee->name);
+        return item_before(rec, act, c);
+    case CC_CALLEE_GETITEM:
+        if (c->n == 2 && cc_tens_any(c->in[0])) return item_before(rec, act, c);
+        break;
     default: break;
     }
     if (looks_inside(k) && any_tensor(c, 3)) {
@@ -474,8 +499,9 @@ static CcGo arith_after(CcRec *rec, CcAct *act, const Call *c, const CcCallee *c
     if (!cc_tens_any(result)) return cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, callee->name);
     for (int i = 0; i < c->n; i++)
         if (!cc_node_nameable(rec, c->in[i], 3)) return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, callee->name);
-    const CcCallSpec spec = {.form = CC_F_CALL, .target = c->func, .kwnames = c->kwnames, .in = c->in, .n = c->n,
-                             .name = callee->name};
+    CcBound bound;
+    const CcCallSpec spec = {.form = CC_F_CALL, .target = c->func, .kwnames = c->kwnames, .in = c->in, .n = c->n, .name = callee->name,
+                             .bound = cc_bind_call(c->func, c->in, n_positional(c), c->kwnames, &bound) == 0 ? &bound : NULL};
     return cc_node_add(rec, act, &spec, result);
 }
 
@@ -545,6 +571,8 @@ static CcGo row_after(CcRec *rec, CcAct *act, const Call *c, const CcCallee *cal
     case CC_CALLEE_CTX_SET:
         if (result != NULL) go = context_effect(rec, act, c, callee, result);
         break;
+    case CC_CALLEE_SETITEM:
+    case CC_CALLEE_GETITEM: go = item_after(rec, act, c, result); break;
     case CC_CALLEE_ARITH: go = arith_after(rec, act, c, callee, result); break;
     case CC_CALLEE_NEXT: {
         CcEvent ev = {.kind = CC_EV_NEXT, .in = c->in, .n = 1, .result = result};

@@ -110,8 +110,8 @@ static bool put_tensors(CcBound *b, PyObject *o) {
     return true;
 }
 
-/* Dims of the tensor (of ndim dims) as one operand: a bit each, bit 0 is the last dim. */
-static bool put_dims(CcBound *b, PyObject *o, PyObject *first, bool trailing) {
+/* Dims of the tensor (of ndim dims) as one operand: a bit each, bit 0 is the last dim. `o` NULL: the default. */
+static bool put_dims(CcBound *b, PyObject *o, const CcOperand *deflt, PyObject *first, bool trailing) {
     CcTensor t;
     CcOperand c, dims = {.kind = CC_IN_INT};
     if (!first) return false;
@@ -124,13 +124,15 @@ static bool put_dims(CcBound *b, PyObject *o, PyObject *first, bool trailing) {
         dims.i = (INT64_C(1) << CC_MIN(n, ndim)) - 1;
         return n <= ndim && put_constant(b, dims);
     }
-    for (Py_ssize_t i = 0; i < n && o && o != Py_None; i++) {
-        if (!number(list ? PySequence_Fast_GET_ITEM(o, i) : o, &c) || c.kind != CC_IN_INT) return false;
+    const bool by_default = !o && deflt && deflt->kind == CC_IN_INT;
+    for (Py_ssize_t i = 0; i < n && (by_default || (o && o != Py_None)); i++) {
+        if (by_default) c = *deflt;
+        else if (!number(list ? PySequence_Fast_GET_ITEM(o, i) : o, &c) || c.kind != CC_IN_INT) return false;
         const int64_t d = c.i < 0 ? c.i + CC_MAX(ndim, 1) : c.i;
         if (d < 0 || d >= CC_MAX(ndim, 1)) return false;
         if (ndim) dims.i |= INT64_C(1) << (ndim - 1 - d);
     }
-    if (!o || o == Py_None || n == 0) dims.i = all;
+    if ((!o && !by_default) || o == Py_None || n == 0) dims.i = all;
     return put_constant(b, dims);
 }
 
@@ -204,8 +206,8 @@ static bool accept(const Param *p, PyObject *o, PyObject *first, CcBound *b) {
     case 'i': return number(o, &c) && c.kind == CC_IN_INT && (p->hidden || put_constant(b, c));
     case 'o': return o == Py_None ? put_constant(b, (CcOperand){.kind = CC_IN_NONE}) : put(b, o);
     case '*': return put_ints(b, o, p->hidden);
-    case 'D': return put_dims(b, o, first, false);
-    case 'Z': return put_dims(b, o, first, true);
+    case 'D': return put_dims(b, o, NULL, first, false);
+    case 'Z': return put_dims(b, o, NULL, first, true);
     case '1':
     case '2':
     case '3': return put_spread(b, o, p->kind - '0', p->optional ? &p->value : NULL);
@@ -274,7 +276,7 @@ static bool bind_row(const Sig *s, PyObject *self, PyObject *const *args, Py_ssi
         } else if (!at[i]) {
             if (!p->optional) return false;
             if (p->kind == 'D') {
-                if (!put_dims(out, NULL, first, false)) return false;
+                if (!put_dims(out, NULL, &p->value, first, false)) return false;
             } else if (is_spread(p)) {
                 if (!put_spread(out, NULL, p->kind - '0', &p->value)) return false;
             } else if (!p->hidden && !put_constant(out, p->value)) {
@@ -497,15 +499,28 @@ static int link_row(PyObject *callable, int row) {
     return 0;
 }
 
+/* "_operator.add": a function of a module of Python's own. */
+static PyObject *builtin(const char *path, const char *base) {
+    char module[32];
+    snprintf(module, sizeof module, "%.*s", (int)strlen(base) - 1, base);
+    PyObject *m = PyImport_ImportModule(module);
+    PyObject *o = m ? PyObject_GetAttrString(m, path + strlen(base)) : NULL;
+    Py_XDECREF(m);
+    PyErr_Clear();
+    return o;
+}
+
 static int resolve(char space, const char *name, int n, int row) {
     char path[128];
     const char *base = space == 'F'   ? "torch._C._VariableFunctions."
                        : space == 'N' ? "torch._C._nn."
                        : space == 'S' ? "torch._C._special.special_"
                        : space == 'L' ? "torch._C._linalg.linalg_"
+                       : space == 'O' ? "_operator."
+                       : space == 'B' ? "builtins."
                                       : "torch._C.TensorBase.";
     snprintf(path, sizeof path, "%s%.*s", base, n, name);
-    PyObject *o = cc_tsym_path(path);
+    PyObject *o = *base == 't' ? cc_tsym_path(path) : builtin(path, base);
     if (!o) return 0;   /* another torch may lack it */
     int rc = link_row(o, row);
     Py_DECREF(o);
@@ -515,7 +530,7 @@ static int resolve(char space, const char *name, int n, int row) {
 /* A pointwise op's name with '_' behind it is the same in place: the node says that it writes. */
 static int resolve_in_place(char space, const char *name, int n, int row) {
     char with[64];
-    if (cc_op_info(B.sig[row].op)->kind != CC_K_POINTWISE || name[0] == '_' || n + 2 > (int)sizeof with) return 0;
+    if (cc_op_info(B.sig[row].op)->kind != CC_K_POINTWISE || name[0] == '_' || space == 'O' || space == 'B' || n + 2 > (int)sizeof with) return 0;
     snprintf(with, sizeof with, "%.*s_", n, name);
     return resolve(space, with, n + 1, row);
 }
