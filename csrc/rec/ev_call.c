@@ -648,6 +648,38 @@ static CcGo special_break(CcRec *rec, CcAct *act, CcReason reason, PyObject *con
     return cc_rec_break(rec, act, reason, text);
 }
 
+/* A call of itemgetter(key) or attrgetter(name) that this trace has made: x[key], x.name. New reference to the one key, or
+ * NULL. */
+static PyObject *getter_key(CcRec *rec, const Call *c, bool *item)
+{
+    *item = strcmp(type_name(c->func), "operator.itemgetter") == 0;
+    if ((!*item && strcmp(type_name(c->func), "operator.attrgetter") != 0) || c->n != 1 ||
+        cc_value_origin(rec, c->func) != CC_O_FRESH)
+        return NULL;
+    PyObject *made = PyObject_CallMethod(c->func, "__reduce__", NULL), *key = NULL;   /* (class, keys) */
+    PyObject *keys = made != NULL && PyTuple_Check(made) && PyTuple_GET_SIZE(made) > 1 ? PyTuple_GET_ITEM(made, 1) : NULL;
+    if (keys != NULL && PyTuple_Check(keys) && PyTuple_GET_SIZE(keys) == 1) key = Py_NewRef(PyTuple_GET_ITEM(keys, 0));
+    if (key != NULL && !*item && (!PyUnicode_Check(key) || PyUnicode_FindChar(key, '.', 0, PyUnicode_GET_LENGTH(key), 1) >= 0))
+        Py_CLEAR(key);
+    Py_XDECREF(made);
+    PyErr_Clear();
+    return key;
+}
+
+static CcGo getter_before(CcRec *rec, CcAct *act, const Call *c, PyObject *key, bool item)
+{
+    PyObject *const in[] = {c->in[0], key};
+    CcEvent ev = {.kind = CC_EV_SUBSCR, .in = in, .n = 2};
+    return item ? cc_op_before(rec, act, &ev) : cc_attr_before(rec, act, c->in[0], key);
+}
+
+static CcGo getter_after(CcRec *rec, CcAct *act, const Call *c, PyObject *key, bool item, PyObject *result)
+{
+    PyObject *const in[] = {c->in[0], key};
+    CcEvent ev = {.kind = CC_EV_SUBSCR, .in = in, .n = 2, .result = result};
+    return item ? cc_op_after(rec, act, &ev) : cc_attr_after(rec, act, c->in[0], key, result);
+}
+
 CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n, PyObject *kwnames)
 {
     char name[96];
@@ -684,6 +716,13 @@ CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, in
         partial_guards(rec, c.func);
         return CC_OK;
     }
+    bool item;
+    PyObject *key = getter_key(rec, &c, &item);
+    if (key != NULL) {
+        const CcGo go = getter_before(rec, act, &c, key, item);
+        Py_DECREF(key);
+        return go;
+    }
     if (cc_backcall_is_cache(c.func)) return cc_backcall_cache(rec, act, ev, c.func, c.in, c.n, c.kwnames);
     return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, callable_name(c.func, name, sizeof name));
 }
@@ -701,6 +740,13 @@ CcGo cc_call_after(CcRec *rec, CcAct *act, PyObject *const *in, int n, PyObject 
         if (t.cls != CC_T_NOT) return torch_after(rec, act, &c, &t, result);
         if (PyType_Check(c.func)) guard_class(rec, (PyTypeObject *)c.func);
         if (result != NULL && plain_weakref(c.func)) weakref_after(rec, c.func, result);
+        bool item;
+        PyObject *key = getter_key(rec, &c, &item);
+        if (key != NULL) {
+            const CcGo go = getter_after(rec, act, &c, key, item, result);
+            Py_DECREF(key);
+            return go;
+        }
     }
     if (result == NULL || PyExceptionInstance_Check(result) || cc_value_origin(rec, result) != CC_O_UNKNOWN) return CC_OK;
     if (PyGen_Check(result) || PyType_Check(c.func) || Py_REFCNT(result) == 1) {

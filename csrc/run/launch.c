@@ -150,12 +150,50 @@ void cc_launch_at(const CcLaunch *launch, char *const *at) {
     cc_scratch_thread_trim();
 }
 
+/* Of n elements; no branch in the loop, which compilers make vectors of. */
+#define ROW_IN_RANGE(type) \
+    static bool row_of_##type(const type *at, int64_t n, int64_t step, int64_t low, int64_t high) { \
+        bool out = false; \
+        if (step == 1) \
+            for (int64_t i = 0; i < n; i++) out |= (uint64_t)at[i] - (uint64_t)low >= (uint64_t)(high - low); \
+        else \
+            for (int64_t i = 0; i < n; i++) out |= (uint64_t)at[i * step] - (uint64_t)low >= (uint64_t)(high - low); \
+        return !out; \
+    }
+ROW_IN_RANGE(int64_t)
+ROW_IN_RANGE(int32_t)
+
+static bool in_range(const CcLoopCheck *c, const char *at, int d) {
+    const bool wide = c->type.dtype == CC_DT_I64;
+    if (d + 1 >= c->type.ndim) {
+        const int64_t n = c->type.ndim ? c->type.size[d] : 1, step = c->type.ndim ? c->type.stride[d] : 1;
+        return wide ? row_of_int64_t((const int64_t *)(const void *)at, n, step, c->low, c->high)
+                    : row_of_int32_t((const int32_t *)(const void *)at, n, step, c->low, c->high);
+    }
+    const int64_t step = c->type.stride[d] * (wide ? 8 : 4);
+    for (int64_t i = 0; i < c->type.size[d]; i++)
+        if (!in_range(c, at + i * step, d + 1)) return false;
+    return true;
+}
+
+/* An index that eager may refuse: the plan fails before anything was written, and eager is asked. */
+static int check_indices(const CcLoop *loop, const CcHost *host, CcErr *err) {
+    for (int i = 0; i < loop->n_check; i++) {
+        const char *at = host->data(host->ctx, loop->check[i].value);
+        if (!at) return cc_err_set(err, CC_E_HOST, "no data of value %d", loop->check[i].value);
+        if (!in_range(&loop->check[i], at + loop->check[i].offset, 0))
+            return cc_err_set(err, CC_E_HOST, "an index is out of range");
+    }
+    return 0;
+}
+
 int cc_launch_run(const CcLaunch *launch, const CcHost *host, CcErr *err) {
     const CcLoop *loop = launch->loop;
     char *at[CC_LOOP_MAX_ACCESS];
+    if (check_indices(loop, host, err) < 0) return -1;
     for (int a = 0; a < loop->n_access; a++) {
         const CcLoopAccess *access = &loop->access[a];
-        at[a] = access->is_store ? host->make(host->ctx, access->value)
+        at[a] = access->place ? CC_PLACE_ZERO : access->is_store ? host->make(host->ctx, access->value)
                                  : host->data(host->ctx, access->value);
         if (!at[a] && launch->numel)
             return cc_err_set(err, CC_E_HOST, "no memory for value %d", access->value);

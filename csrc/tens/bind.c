@@ -202,7 +202,7 @@ static bool accept(const Param *p, PyObject *o, PyObject *first, CcBound *b) {
         cc_tens_read(o, false, &t);
         return cc_type_contiguous(&t.type) && put_tensor(b, o);
     case 'l': return put_tensors(b, o);
-    case 'n': return number(o, &c) && put_constant(b, c);
+    case 'n': return number(o, &c) && (p->hidden || put_constant(b, c));
     case 'i': return number(o, &c) && c.kind == CC_IN_INT && (p->hidden || put_constant(b, c));
     case 'o': return o == Py_None ? put_constant(b, (CcOperand){.kind = CC_IN_NONE}) : put(b, o);
     case '*': return put_ints(b, o, p->hidden);
@@ -370,6 +370,34 @@ static bool first_index(PyObject *part, int64_t size, int64_t *first) {
     return step > 0;
 }
 
+static bool takes_index(PyObject *const *part, Py_ssize_t n) {
+    for (Py_ssize_t i = 0; i < n; i++)
+        if (cc_tens_any(part[i])) return true;
+    return false;
+}
+
+/* x[:, index]: one tensor of integers, and nothing else that says which elements. */
+static int bind_index(PyObject *tensor, int ndim, PyObject *const *part, Py_ssize_t n, CcBound *out) {
+    PyObject *index = NULL;
+    CcTensor t;
+    Py_ssize_t at = 0, dim = 0;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        if (part[i] == Py_Ellipsis) dim += ndim - (n - 1);
+        else if (PySlice_Check(part[i]) && is_whole(part[i])) dim++;
+        else if (index || !cc_tens_plain(part[i])) return -1;
+        else {
+            index = part[i];
+            at = dim++;
+        }
+    }
+    cc_tens_read(index, false, &t);
+    if (ndim < 1 || t.type.ndim < 1 || at >= ndim || /* an index without dims gives a view */
+        (t.type.dtype != CC_DT_I64 && t.type.dtype != CC_DT_I32)) return -1;
+    out->op = CC_OP_index;
+    out->n = 0;
+    return put_tensor(out, tensor) && put_int(out, at) && put_tensor(out, index) ? 0 : -1;
+}
+
 /* Basic indexing: ints, slices, None and an Ellipsis. x[:, i] and its like are a select, all else pairs of a dim and its
  * first index; the shape is the result's. */
 int cc_bind_getitem(PyObject *tensor, PyObject *key, CcBound *out) {
@@ -378,6 +406,7 @@ int cc_bind_getitem(PyObject *tensor, PyObject *key, CcBound *out) {
     CcTensor t;
     if (!cc_tens_plain(tensor)) return -1;
     cc_tens_read(tensor, false, &t);
+    if (takes_index(part, n)) return bind_index(tensor, t.type.ndim, part, n, out);
     Py_ssize_t indices = 0, ints = 0, news = 0, slices = 0, dim = 0;
     for (Py_ssize_t i = 0; i < n; i++) {
         if (part[i] == Py_None) news++;
