@@ -10,6 +10,7 @@ import ccompile
 import op_table
 import pytest
 import torch
+from ccompile.api import compiled_of
 from conftest import EAGER, Walk, counters, replaying, tensors
 from op_table import A, Maker, bf16, f16, f32, f64, i32, resolve, u8
 
@@ -448,6 +449,33 @@ def test_half_with_wide_scalar_tensor(fn):
         with verified():
             for _ in range(2):
                 Compare().go(fn(x, number), compiled(x, number))
+
+
+# ---- what counts and what indexes, by every back-end -----------------------------------------------------------------
+PLACES = [
+    lambda x, i: x.argmax(-1) + x.argmin(0, keepdim=True)[:, :1].sum(),
+    lambda x, i: (x.sum(1) * torch.arange(3, 3 + x.shape[0]), x.t().tril(2) + 1, (x + 1).triu(-3)[2]),
+    lambda x, i: (x * torch.eye(x.shape[0], x.shape[1]), x[0] * torch.linspace(-1, 1, x.shape[1])),
+    lambda x, i: (torch.nn.functional.embedding(i, x) * 2, x.index_select(1, i[0]) + 1, x[i - 5] - 1, x[:, i[1]].sum(1)),
+    lambda x, i: ((x * 3).gather(0, i[:2, :5].contiguous()).sin(), x.t()[i].mean(-1), torch.softmax(x[i[0]], -1)),
+    lambda x, i: (x[:, i.t()].to(bf16) * 2, x.to(f64)[i].sum((0, 2)), (x > 0)[i].any(1), x[:, 1::2][i[0]] + 1),
+]
+
+
+@pytest.mark.parametrize("backend", ["llvm", "ref"])
+@pytest.mark.parametrize("fn", PLACES, ids=range(len(PLACES)))
+@pytest.mark.parametrize("shape", [(7, 37), (16, 5), (5, 300)])
+def test_places_and_indices(fn, shape, backend, monkeypatch):
+    if backend == "ref":
+        monkeypatch.setenv("CCOMPILE_BACKEND", "ref")
+    compiled = ccompile.compile(fn)
+    for seed in (1, 2):
+        m = Maker(f32, seed)
+        x, i = m.x(*shape), m.idx(5, 4, 9)
+        with verified(), replaying(1) if seed == 2 else contextlib.nullcontext():
+            Compare(16, True).go(fn(x, i), compiled(x, i))
+    plan = compiled_of(compiled).report()["entries"][0]["segments"][0]["plan_text"]
+    assert "host" not in plan or "select" in plan, plan
 
 
 # ---- errors that depend on data --------------------------------------------------------------------------------------

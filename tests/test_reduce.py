@@ -137,13 +137,7 @@ def test_dims(lib, monkeypatch, name, shape):
 
 
 LAYOUTS = {
-    "transposed": lambda t: t.transpose(-1, -2),
-    "sliced": lambda t: t[..., 1::2],
-    "offset": lambda t: t[:, 1:, 3:],
-    "permuted": lambda t: t.permute(2, 0, 1),
-    "expanded": lambda t: t[:, :1].expand(-1, 5, -1),
-    "column": lambda t: t[:, :, :1],
-    "channels_last": lambda t: t.movedim(-1, 1),
+    **harness.LAYOUTS,
     "batch": lambda t: t.view(3, 5, 4, 10)[:, :, 1:, 2:8],
     "nhwc": lambda t: t.view(3, 5, 4, 10).to(memory_format=torch.channels_last),
 }

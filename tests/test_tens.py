@@ -1,9 +1,11 @@
 """tens/: tensors as descriptors, ambient state, what torch's callables do, and op bindings, each against torch itself."""
 
+import builtins
 import contextlib
 import functools
 import gc
 import math
+import operator
 import pathlib
 import subprocess
 import sys
@@ -1096,7 +1098,7 @@ def test_bound_operands_replay(tens):
         seen.add(op)
         count += 1
     cast_and_fill = {"cast", "fill"}
-    assert {r[0] for r in tens.bind_rows()} == seen | cast_and_fill
+    assert seen | cast_and_fill <= {r[0] for r in tens.bind_rows()}   # test_ops.py runs every bound callable
     assert count > 200
 
 
@@ -1209,7 +1211,7 @@ def test_bind_rows_have_ops(tens):
     rows = tens.bind_rows()
     assert [r for r in rows if not r[1]] == []
     missing = [(op, c) for op, _, names in rows for c in names.split() for space in c.split(":")[0]
-               if not hasattr({"F": F, "M": M, "N": N, "S": C._special, "L": C._linalg}[space], {"S": "special_", "L": "linalg_"}.get(space, "") + c.split(":")[1])]
+               if not hasattr({"F": F, "M": M, "N": N, "S": C._special, "L": C._linalg, "O": operator, "B": builtins}[space], {"S": "special_", "L": "linalg_"}.get(space, "") + c.split(":")[1])]
     assert missing == []
 
 

@@ -39,6 +39,10 @@ void cc_emit_intrinsic(CcEmit *e, const char *name, CcDtype dt, int arity, const
 const char *cc_emit_memory(CcDtype dt); /* element type in memory */
 void cc_emit_broadcast(CcEmit *e, CcDtype dt, const char *at, CcRef out); /* one element, in all lanes */
 void cc_emit_loaded(CcEmit *e, CcDtype dt, CcRef ref); /* from memory's type to the value's: bool is a byte there */
+void cc_emit_splat(CcEmit *e, const char *x, CcRef out);  /* an i64 in all lanes */
+void cc_emit_place(CcEmit *e, const char *at, CcRef out); /* the number that a place's pointer is, in all lanes */
+/* Elements at a vector of pointers; 0 where the mask says that there is none. */
+void cc_emit_gather(CcEmit *e, CcDtype dt, const char *pointers, const char *mask, CcRef out);
 CC_MUST int cc_emit_scalar(CcEmit *e, CcScalarId op, CcDtype dt, const CcRef *x, CcRef out);
 CC_MUST int cc_emit_node(CcEmit *e, int node); /* neither load nor reduction */
 

@@ -278,6 +278,80 @@ static void emit_broadcast_load(CcEmit *e, int node, int access) {
     cc_emit_broadcast(e, (CcDtype)e->loop->node[node].dtype, at, e->ref[node]);
 }
 
+void cc_emit_splat(CcEmit *e, const char *x, CcRef out) {
+    CcRef put;
+    cc_emit_op(e, put, "insertelement <%d x i64> poison, i64 %s, i32 0", e->lanes, x);
+    cc_emit_op(e, out, "shufflevector <%d x i64> %s, <%d x i64> poison, <%d x i32> zeroinitializer", e->lanes, put, e->lanes,
+               e->lanes);
+}
+
+void cc_emit_place(CcEmit *e, const char *at, CcRef out) {
+    CcRef number;
+    cc_emit_op(e, number, "ptrtoint ptr %s to i64", at);
+    cc_emit_op(e, number, "sub i64 %s, %lld", number, (long long)(intptr_t)CC_PLACE_ZERO);
+    cc_emit_splat(e, number, out);
+}
+
+void cc_emit_gather(CcEmit *e, CcDtype dt, const char *pointers, const char *mask, CcRef out) {
+    const char *m = cc_emit_memory(dt), *v = cc_emit_vector(e, m);
+    const int size = cc_dtype_info(dt)->size, n = e->lanes;
+    char name[64];
+    snprintf(name, sizeof name, "llvm.masked.gather.v%d%c%d.v%dp0", n, m[0] == 'i' ? 'i' : 'f', size * 8, n);
+    cc_emit_declare(e, name, "declare %s @%s(<%d x ptr>, i32, <%d x i1>, %s)\n", v, name, n, n, v);
+    cc_emit_op(e, out, "call %s @%s(<%d x ptr> %s, i32 %d, <%d x i1> %s, %s zeroinitializer)", v, name, n, pointers, size, n,
+               mask, v);
+    cc_emit_loaded(e, dt, out);
+}
+
+/* %lane * the access's stride */
+static void emit_steps(CcEmit *e, int access, CcRef out) {
+    char step[16];
+    CcRef steps;
+    snprintf(step, sizeof step, "%%s%d", access);
+    cc_emit_splat(e, step, steps);
+    cc_emit_op(e, out, "mul <%d x i64> %%lane, %s", e->lanes, steps);
+}
+
+static void emit_place(CcEmit *e, int node, int access) {
+    char at[16];
+    CcRef first, steps;
+    snprintf(at, sizeof at, "%%p%d", access);
+    cc_emit_place(e, at, first);
+    strcpy(e->ref[node], first);
+    if (e->loop->access[access].step == CC_STEP_ZERO) return;
+    emit_steps(e, access, steps);
+    cc_emit_op(e, e->ref[node], "add <%d x i64> %s, %s", e->lanes, first, steps);
+}
+
+/* The access's row at the index that all lanes have: "%u<access>". */
+static void emit_taken_row(CcEmit *e, const CcLoopNode *n) {
+    CcRef index;
+    cc_emit_op(e, index, "extractelement <%d x i64> %s, i32 0", e->lanes, e->ref[n->a[0]]);
+    cc_emit_op(e, index, "mul i64 %s, %lld", index, (long long)n->bits);
+    cc_sbuf_add(e->body, "  %%u%d = getelementptr i8, ptr %%p%d, i64 %s\n", n->a[1], n->a[1], index);
+}
+
+/* The one element that the whole row reads. */
+static void emit_taken_one(CcEmit *e, int node) {
+    const CcLoopNode *n = &e->loop->node[node];
+    char at[16];
+    emit_taken_row(e, n);
+    snprintf(at, sizeof at, "%%u%d", n->a[1]);
+    cc_emit_broadcast(e, (CcDtype)n->dtype, at, e->ref[node]);
+}
+
+static void emit_take(CcEmit *e, int node) {
+    const CcLoopNode *n = &e->loop->node[node];
+    CcRef offset, steps, at;
+    cc_emit_op(e, offset, "mul <%d x i64> %s, splat (i64 %lld)", e->lanes, e->ref[n->a[0]], (long long)n->bits);
+    if (e->loop->access[n->a[1]].step == CC_STEP_ANY) {
+        emit_steps(e, n->a[1], steps);
+        cc_emit_op(e, offset, "add <%d x i64> %s, %s", e->lanes, offset, steps);
+    }
+    cc_emit_op(e, at, "getelementptr i8, ptr %%p%d, <%d x i64> %s", n->a[1], e->lanes, offset);
+    cc_emit_gather(e, (CcDtype)n->dtype, at, "%there", e->ref[node]);
+}
+
 static void emit_vector_load(CcEmit *e, int node, int access) {
     const CcDtype dt = (CcDtype)e->loop->node[node].dtype;
     const char *v = cc_emit_vector(e, memory_type(dt));
@@ -285,26 +359,13 @@ static void emit_vector_load(CcEmit *e, int node, int access) {
     char *out = e->ref[node];
     if (e->loop->access[access].step == CC_STEP_ONE) {
         cc_emit_op(e, out, "load %s, ptr %%a%d, align %d", v, access, size);
-    } else {
-        char name[64];
-        CcRef put, steps, offset, at;
-        const char *m = memory_type(dt);
-        const char kind = m[0] == 'i' ? 'i' : 'f';
-        snprintf(name, sizeof name, "llvm.masked.gather.v%d%c%d.v%dp0", e->lanes, kind, size * 8,
-                 e->lanes);
-        cc_emit_declare(e, name, "declare %s @%s(<%d x ptr>, i32, <%d x i1>, %s)\n", v, name,
-                        e->lanes, e->lanes, v);
-        cc_emit_op(e, put, "insertelement <%d x i64> poison, i64 %%s%d, i32 0", e->lanes, access);
-        cc_emit_op(e, steps,
-                   "shufflevector <%d x i64> %s, <%d x i64> poison, <%d x i32> zeroinitializer",
-                   e->lanes, put, e->lanes, e->lanes);
-        cc_emit_op(e, offset, "mul <%d x i64> %%lane, %s", e->lanes, steps);
-        cc_emit_op(e, at, "getelementptr i8, ptr %%p%d, <%d x i64> %s", access, e->lanes, offset);
-        cc_emit_op(e, out,
-                   "call %s @%s(<%d x ptr> %s, i32 %d, <%d x i1> splat (i1 true), %s poison)", v,
-                   name, e->lanes, at, size, e->lanes, v);
+        cc_emit_loaded(e, dt, out);
+        return;
     }
-    cc_emit_loaded(e, dt, out);
+    CcRef offset, at;
+    emit_steps(e, access, offset);
+    cc_emit_op(e, at, "getelementptr i8, ptr %%p%d, <%d x i64> %s", access, e->lanes, offset);
+    cc_emit_gather(e, dt, at, "splat (i1 true)", out);
 }
 
 static void emit_store(CcEmit *e, int access) {
@@ -385,15 +446,16 @@ static void emit_loop_head(CcEmit *e) {
                 e->lanes);
     for (int k = 0; k < loop->n_access; k++)
         if (loop->access[k].step == CC_STEP_ONE)
-            cc_sbuf_add(e->body, "  %%v%d = getelementptr %s, ptr %%p%d, i64 %%i\n", k,
-                        memory_type((CcDtype)loop->access[k].dtype), k);
+            cc_sbuf_add(e->body, "  %%v%d = getelementptr %s, ptr %%%s%d, i64 %%i\n", k,
+                        memory_type((CcDtype)loop->access[k].dtype), loop->access[k].taken ? "u" : "p", k);
     cc_sbuf_add(e->body, "  br i1 %%full, label %%body, label %%tail\ntail:\n");
     for (int k = 0; k < loop->n_access; k++)
         if (loop->access[k].step == CC_STEP_ONE && !loop->access[k].is_store) emit_copy(e, k, true);
     cc_sbuf_add(e->body, "  br label %%body\nbody:\n");
     bool strided = false, scattered = false;
     for (int k = 0; k < loop->n_access; k++) {
-        strided = strided || (loop->access[k].step == CC_STEP_ANY && !loop->access[k].is_store);
+        strided = strided || (loop->access[k].step == CC_STEP_ANY && !loop->access[k].is_store) ||
+                  loop->access[k].taken == CC_TAKEN_LANES;
         scattered = scattered || (loop->access[k].step == CC_STEP_ANY && loop->access[k].is_store);
         if (loop->access[k].step == CC_STEP_ONE)
             cc_sbuf_add(e->body, "  %%a%d = phi ptr [%%v%d, %%loop], [%%x%d, %%tail]\n", k, k, k);
@@ -415,8 +477,9 @@ static void emit_loop_head(CcEmit *e) {
                 "  %%lane.4 = shufflevector <%d x i64> %%lane.3, <%d x i64> poison, <%d x i32> "
                 "zeroinitializer\n"
                 "  %%lane.5 = icmp slt <%d x i64> %%lane.2, %%lane.4\n"
-                "  %%lane = select <%d x i1> %%lane.5, <%d x i64> %%lane.2, <%d x i64> %%lane.4\n",
-                n, n, n, n, n, n, n, n);
+                "  %%lane = select <%d x i1> %%lane.5, <%d x i64> %%lane.2, <%d x i64> %%lane.4\n"
+                "  %%there = icmp sle <%d x i64> %%lane.2, %%lane.4\n",
+                n, n, n, n, n, n, n, n, n);
 }
 
 static void emit_loop_end(CcEmit *e) {
@@ -441,8 +504,8 @@ static void mark_invariant(const CcLoop *loop, bool *invariant) {
     for (int i = 0; i < loop->n_node; i++) {
         const CcLoopNode *n = &loop->node[i];
         invariant[i] = true;
-        if (n->op == CC_S_load) invariant[i] = loop->access[n->a[0]].step == CC_STEP_ZERO;
-        else
+        if (cc_loop_access(n) >= 0) invariant[i] = loop->access[cc_loop_access(n)].step == CC_STEP_ZERO;
+        if (n->op != CC_S_load && n->op != CC_S_place)
             for (int k = 0; k < cc_scalar_info((CcScalarId)n->op)->arity; k++)
                 invariant[i] = invariant[i] && invariant[n->a[k]];
     }
@@ -463,8 +526,15 @@ static int emit_body(CcEmit *e) {
             if (invariant[i] != (pass == 0)) continue;
             if (n->op == CC_S_load && pass == 0) emit_broadcast_load(e, i, n->a[0]);
             else if (n->op == CC_S_load) emit_vector_load(e, i, n->a[0]);
+            else if (n->op == CC_S_place) emit_place(e, i, n->a[0]);
+            else if (n->op == CC_S_take && loop->access[n->a[1]].taken == CC_TAKEN_ROW) emit_vector_load(e, i, n->a[1]);
+            else if (n->op == CC_S_take && pass == 0) emit_taken_one(e, i);
+            else if (n->op == CC_S_take) emit_take(e, i);
             else if (cc_emit_node(e, i) < 0) return -1;
         }
+        for (int i = 0; i < loop->n_node && pass == 0; i++)
+            if (loop->node[i].op == CC_S_take && loop->access[loop->node[i].a[1]].taken == CC_TAKEN_ROW)
+                emit_taken_row(e, &loop->node[i]);
         if (pass == 0) emit_loop_head(e);
     }
     for (int k = 0; k < loop->n_access; k++)

@@ -97,22 +97,42 @@ static int64_t wrap(CcDtype dt, int64_t v) {
 }
 
 /* Half-precision cells hold their value as f32. */
+static void read_one(CcDtype dt, const char *p, Cell *out) {
+    int64_t v = 0;
+    memcpy(&v, p, cc_dtype_info(dt)->size);
+    if (dt == CC_DT_BF16) out->f = bits_float((uint32_t)v << 16);
+    else if (dt == CC_DT_F16) out->f = from_half((uint16_t)v);
+    else if (dt == CC_DT_F32) out->f = bits_float((uint32_t)v);
+    else out->i = dt == CC_DT_F64 ? v : dt == CC_DT_BOOL ? v != 0 : wrap(dt, v);
+}
+
+static int64_t step_of(const CcKernelArg *arg, int access, const CcLoopAccess *info) {
+    return info->step == CC_STEP_ONE    ? cc_dtype_info((CcDtype)info->dtype)->size
+           : info->step == CC_STEP_ZERO ? 0
+                                        : arg->a[access].step;
+}
+
 static void load(const CcKernelArg *arg, int access, const CcLoopAccess *info, int64_t row,
                  int64_t at, Cell *out, int n) {
-    const CcDtype dt = (CcDtype)info->dtype;
-    const int64_t size = cc_dtype_info(dt)->size;
-    const int64_t step = info->step == CC_STEP_ONE    ? size
-                         : info->step == CC_STEP_ZERO ? 0
-                                                      : arg->a[access].step;
+    const int64_t step = step_of(arg, access, info);
     const char *p = arg->a[access].at + row * arg->a[access].row + at * step;
-    for (int k = 0; k < n; k++, p += step) {
-        int64_t v = 0;
-        memcpy(&v, p, (size_t)size);
-        if (dt == CC_DT_BF16) out[k].f = bits_float((uint32_t)v << 16);
-        else if (dt == CC_DT_F16) out[k].f = from_half((uint16_t)v);
-        else if (dt == CC_DT_F32) out[k].f = bits_float((uint32_t)v);
-        else out[k].i = dt == CC_DT_F64 ? v : dt == CC_DT_BOOL ? v != 0 : wrap(dt, v);
-    }
+    for (int k = 0; k < n; k++, p += step) read_one((CcDtype)info->dtype, p, &out[k]);
+}
+
+static void place(const CcKernelArg *arg, int access, const CcLoopAccess *info, int64_t row, int64_t at, Cell *out, int n) {
+    const int64_t step = step_of(arg, access, info);
+    const int64_t first = arg->a[access].at - CC_PLACE_ZERO + row * arg->a[access].row + at * step;
+    for (int k = 0; k < n; k++) out[k].i = first + k * step;
+}
+
+/* Each element by itself: a load that begins where the index says. */
+static void take(const CcLoop *loop, const CcLoopNode *node, const CcKernelArg *arg, int64_t row, int64_t at,
+                 const Cell *index, Cell *out, int n) {
+    const int access = node->a[1];
+    const CcLoopAccess *info = &loop->access[access];
+    const int64_t step = step_of(arg, access, info);
+    const char *first = arg->a[access].at + row * arg->a[access].row + at * step;
+    for (int k = 0; k < n; k++) read_one((CcDtype)info->dtype, first + index[k].i * node->bits + k * step, &out[k]);
 }
 
 static void store(const CcKernelArg *arg, int access, const CcLoopAccess *info, int64_t row,
@@ -164,6 +184,10 @@ static void run_node(const CcLoop *loop, const CcKernelArg *arg, int64_t row, in
                *z = cell[node->a[2] < 0 ? i : node->a[2]];
     if (node->op == CC_S_load) {
         load(arg, node->a[0], &loop->access[node->a[0]], row, at, cell[i], n);
+    } else if (node->op == CC_S_place) {
+        place(arg, node->a[0], &loop->access[node->a[0]], row, at, cell[i], n);
+    } else if (node->op == CC_S_take) {
+        take(loop, node, arg, row, at, x, cell[i], n);
     } else if (node->op == CC_S_konst) {
         konst(node, cell[i], n);
     } else if (node->op == CC_S_count) {

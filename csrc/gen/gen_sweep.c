@@ -116,7 +116,6 @@ static void index_of(Sweep *s, int copy, CcRef out) {
     else strcpy(out, s->lane);
 }
 
-static const char *mask_of(const Sweep *s) { return *s->mask ? s->mask : "splat (i1 true)"; }
 
 /* "v16f32", the suffix of an intrinsic */
 static void suffix_of(const Sweep *s, CcDtype dt, char *out, size_t n) {
@@ -124,17 +123,46 @@ static void suffix_of(const Sweep *s, CcDtype dt, char *out, size_t n) {
     snprintf(out, n, "v%d%c%d", s->e->lanes, *m == 'i' ? 'i' : 'f', cc_dtype_info(dt)->size * 8);
 }
 
-static void pointers(Sweep *s, int access, int copy, CcRef out) {
+static const char *mask_of(const Sweep *s) { return *s->mask ? s->mask : "splat (i1 true)"; }
+
+/* Bytes from where the loops stand to each lane's element. */
+static void offsets(Sweep *s, int access, int copy, CcRef out) {
     const int n = s->e->lanes;
-    CcRef index, put, all, step;
+    char step[16];
+    CcRef index, all, steps;
     index_of(s, copy, index);
-    cc_emit_op(s->e, put, "insertelement <%d x i64> poison, i64 %s, i32 0", n, index);
-    cc_emit_op(s->e, all, "shufflevector <%d x i64> %s, <%d x i64> poison, <%d x i32> zeroinitializer", n, put, n, n);
+    cc_emit_splat(s->e, index, all);
     cc_emit_op(s->e, index, "add <%d x i64> %s, %%iota64", n, all);
-    cc_emit_op(s->e, put, "insertelement <%d x i64> poison, i64 %%s%d, i32 0", n, access);
-    cc_emit_op(s->e, step, "shufflevector <%d x i64> %s, <%d x i64> poison, <%d x i32> zeroinitializer", n, put, n, n);
-    cc_emit_op(s->e, all, "mul <%d x i64> %s, %s", n, index, step);
-    cc_emit_op(s->e, out, "getelementptr i8, ptr %s, <%d x i64> %s", s->at[access], n, all);
+    snprintf(step, sizeof step, "%%s%d", access);
+    cc_emit_splat(s->e, step, steps);
+    cc_emit_op(s->e, out, "mul <%d x i64> %s, %s", n, index, steps);
+}
+
+static void pointers(Sweep *s, int access, int copy, CcRef out) {
+    CcRef all;
+    offsets(s, access, copy, all);
+    cc_emit_op(s->e, out, "getelementptr i8, ptr %s, <%d x i64> %s", s->at[access], s->e->lanes, all);
+}
+
+static void place(Sweep *s, int node, int access, int copy) {
+    CcRef first, all;
+    cc_emit_place(s->e, s->at[access], first);
+    strcpy(s->e->ref[node], first);
+    if (s->loop->access[access].step == CC_STEP_ZERO) return;
+    offsets(s, access, copy, all);
+    cc_emit_op(s->e, s->e->ref[node], "add <%d x i64> %s, %s", s->e->lanes, first, all);
+}
+
+static void take(Sweep *s, int node, int access, int copy) {
+    const CcLoopNode *n = &s->loop->node[node];
+    CcRef offset, all, at;
+    cc_emit_op(s->e, offset, "mul <%d x i64> %s, splat (i64 %lld)", s->e->lanes, s->e->ref[n->a[0]], (long long)n->bits);
+    if (s->loop->access[access].step == CC_STEP_ANY) {
+        offsets(s, access, copy, all);
+        cc_emit_op(s->e, offset, "add <%d x i64> %s, %s", s->e->lanes, offset, all);
+    }
+    cc_emit_op(s->e, at, "getelementptr i8, ptr %s, <%d x i64> %s", s->at[access], s->e->lanes, offset);
+    cc_emit_gather(s->e, dtype_of(s, node), at, mask_of(s), s->e->ref[node]);
 }
 
 static void load(Sweep *s, int node, int access, int copy) {
@@ -143,20 +171,16 @@ static void load(Sweep *s, int node, int access, int copy) {
     const int size = cc_dtype_info(dt)->size, n = s->e->lanes;
     char *out = s->e->ref[node], suffix[16], name[64];
     CcRef index, at;
-    suffix_of(s, dt, suffix, sizeof suffix);
     if (s->loop->access[access].step == CC_STEP_ZERO) {
         cc_emit_broadcast(s->e, dt, s->at[access], out);
         return;
     }
     if (s->loop->access[access].step == CC_STEP_ANY) {
         pointers(s, access, copy, at);
-        snprintf(name, sizeof name, "llvm.masked.gather.%s.v%dp0", suffix, n);
-        cc_emit_declare(s->e, name, "declare %s @%s(<%d x ptr>, i32, <%d x i1>, %s)\n", v, name, n, n, v);
-        cc_emit_op(s->e, out, "call %s @%s(<%d x ptr> %s, i32 %d, <%d x i1> %s, %s zeroinitializer)", v, name, n, at,
-                   size, n, mask_of(s), v);
-        cc_emit_loaded(s->e, dt, out);
+        cc_emit_gather(s->e, dt, at, mask_of(s), out);
         return;
     }
+    suffix_of(s, dt, suffix, sizeof suffix);
     index_of(s, copy, index);
     cc_emit_op(s->e, at, "getelementptr %s, ptr %s, i64 %s", cc_emit_memory(dt), s->at[access], index);
     snprintf(name, sizeof name, "llvm.masked.load.%s.p0", suffix);
@@ -198,6 +222,15 @@ static void store(Sweep *s, int access, int copy) {
     TEXT("  call void @%s(%s %s, ptr %s, i32 %d, <%d x i1> %s)\n", name, v, x, at, size, n, s->mask);
 }
 
+/* What a node reads, which does no arithmetic. */
+static void fetch(Sweep *s, int node, int copy) {
+    const CcLoopNode *n = &s->loop->node[node];
+    const int access = cc_loop_access(n);
+    if (n->op == CC_S_place) place(s, node, access, copy);
+    else if (n->op == CC_S_take) take(s, node, access, copy);
+    else load(s, node, access, copy);
+}
+
 /* Place of a kept node in its scratch line. */
 static void kept_at(Sweep *s, int node, int copy, CcRef out) {
     CcRef index, offset, base;
@@ -228,7 +261,7 @@ static int elements(Sweep *s, int copy) {
         const int size = cc_dtype_info(dtype_of(s, i))->size;
         if (kept) kept_at(s, i, copy, at);
         if (later) cc_emit_op(s->e, s->e->ref[i], "load %s, ptr %s, align %d", v, at, size);
-        else if (loop->node[i].op == CC_S_load) load(s, i, loop->node[i].a[0], copy);
+        else if (cc_loop_access(&loop->node[i]) >= 0) fetch(s, i, copy);
         else if (cc_emit_node(s->e, i) < 0) return -1;
         if (kept && !later) {
             v = cc_emit_type(s->e, dtype_of(s, i));
@@ -606,7 +639,7 @@ static int of_rows(Sweep *s, int stage) {
         for (int u = 0; u < (loop->columns ? s->copies : 1); u++) {
             s->e->ref = s->ref[u];
             strcpy(s->lane, "0");
-            if (n->op == CC_S_load) load(s, i, n->a[0], u);
+            if (cc_loop_access(n) >= 0) fetch(s, i, u);
             else if (cc_emit_node(s->e, i) < 0) return -1;
         }
         for (int u = 1; u < MAX_COPIES && !loop->columns; u++) strcpy(s->ref[u][i], s->ref[0][i]);

@@ -3,8 +3,8 @@
  *   row   = { name "=" sum ";" } sum
  *   sum   = prod { ("+" | "-" | "&" | "|" | "^") prod }      (one level: the rows put parentheses
  * where it matters) prod  = unary { ("*" | "/") unary } unary = "-" unary | number | literal | name
- * | operand ["=" number-or-literal] | "bool(" operand ")" | "rounded(" sum ")" | primitive "(" sum
- * {"," sum} ")" | "(" sum ")"
+ * | operand ["=" number-or-literal] | "bool(" operand ")" | "int(" operand ")" | "rounded(" sum ")" |
+ * "number(" sum ")" | "at(" operand "," sum ")" | primitive "(" sum {"," sum} ")" | "(" sum ")"
  *
  * Names and operands are single lower-case letters: a to e are operands, unless a part was given
  * that name before. */
@@ -22,7 +22,7 @@ typedef struct Parser {
 } Parser;
 
 static const char *const LITERAL[CC_LIT_COUNT] = {
-    "inf", "nan", "huge", "lowest", "top", "bottom", "bits", "count", "epsilon"};
+    "inf", "nan", "huge", "lowest", "top", "bottom", "bits", "count", "epsilon", "place", "row", "col", "most"};
 
 typedef struct Case {
     CcOpId op;
@@ -101,7 +101,7 @@ static int word_length(const char *s) {
     return n;
 }
 
-static int operand(Parser *p, bool as_bool) {
+static int operand(Parser *p, int kind) {
     const char letter = peek(p);
     if (letter < 'a' || letter > 'f') return fail(p, "an operand is missing");
     p->at++;
@@ -111,26 +111,40 @@ static int operand(Parser *p, bool as_bool) {
         dflt = isdigit((unsigned char)c) || c == '-' ? number(p) : literal(p, word_length(p->at));
         if (dflt < 0) return -1;
     }
-    return push(p, (CcExprNode){.kind = as_bool ? CC_X_BOOL_ARG : CC_X_ARG,
+    return push(p, (CcExprNode){.kind = kind,
                                 .arg = (int8_t)(letter - 'a'),
                                 .dflt = (int8_t)dflt});
 }
 
-static int call(Parser *p, int n) {
-    if (n == 4 && strncmp(p->at, "bool", 4) == 0) {
-        p->at += 5;
-        const int v = operand(p, true);
+/* bool(a), int(a): the operand in another type; rounded(x), number(x): x in T; at(a, i): element i of the operand. */
+static int conversion(Parser *p, int kind) {
+    int v = -1;
+    int8_t arg = 0;
+    if (kind == CC_X_BOOL_ARG || kind == CC_X_INT_ARG) {
+        v = operand(p, kind);
         return v < 0 || take(p, ')') ? v : fail(p, "')' is missing");
     }
-    if (n == 7 && strncmp(p->at, "rounded", 7) == 0) {
-        p->at += 8;
-        const int v = sum(p);
-        if (v >= 0 && !take(p, ')')) return fail(p, "')' is missing");
-        return v < 0
-                   ? -1
-                   : push(p,
-                          (CcExprNode){.kind = CC_X_ROUND, .dflt = -1, .kid = {(int8_t)v, -1, -1}});
+    if (kind == CC_X_AT) {
+        arg = (int8_t)(peek(p) - 'a');
+        p->at++;
+        if (arg < 0 || arg > 5 || !take(p, ',')) return fail(p, "an operand and an index are missing");
     }
+    if ((v = sum(p)) < 0) return -1;
+    if (!take(p, ')')) return fail(p, "')' is missing");
+    return push(p, (CcExprNode){.kind = kind, .arg = arg, .dflt = -1, .kid = {(int8_t)v, -1, -1}});
+}
+
+static int call(Parser *p, int n) {
+    static const struct {
+        const char *name;
+        int kind;
+    } CONVERSION[] = {
+        {"bool", CC_X_BOOL_ARG}, {"int", CC_X_INT_ARG}, {"rounded", CC_X_ROUND}, {"number", CC_X_NUMBER}, {"at", CC_X_AT}};
+    for (int i = 0; i < CC_COUNT(CONVERSION); i++)
+        if ((int)strlen(CONVERSION[i].name) == n && strncmp(p->at, CONVERSION[i].name, (size_t)n) == 0) {
+            p->at += n + 1;
+            return conversion(p, CONVERSION[i].kind);
+        }
     const CcScalarId op = cc_scalar_find(p->at, n);
     if (op == CC_S_COUNT) return fail(p, "unknown primitive");
     p->at += n + 1;
@@ -168,7 +182,7 @@ static int unary(Parser *p) {
         p->at++;
         return named - 1;
     }
-    return operand(p, false);
+    return operand(p, CC_X_ARG);
 }
 
 static int prod(Parser *p) {
@@ -234,6 +248,12 @@ int cc_op_init(CcErr *err) {
     pthread_once(&once, parse_all);
     if (parsed.status < 0 && err) *err = parsed.err;
     return parsed.status;
+}
+
+bool cc_expr_counts(const CcExpr *e) {
+    for (int i = 0; i < e->n; i++)
+        if (e->node[i].kind == CC_X_LIT && e->node[i].arg >= CC_LIT_place && e->node[i].arg <= CC_LIT_col) return true;
+    return false;
 }
 
 const CcExpr *cc_op_expr(const CcGraph *g, const CcNode *node) {

@@ -98,15 +98,16 @@ CcScalarId cc_scalar_find(const char *name, int n);   /* CC_S_COUNT when there i
 
 /* The expression of a row, parsed: nodes in evaluation order, the last one is the result. */
 typedef struct CcExprNode {
-    enum { CC_X_ARG, CC_X_BOOL_ARG, CC_X_NUM, CC_X_LIT, CC_X_ROUND, CC_X_OP } kind;
+    enum { CC_X_ARG, CC_X_BOOL_ARG, CC_X_INT_ARG, CC_X_NUM, CC_X_LIT, CC_X_ROUND, CC_X_NUMBER, CC_X_AT, CC_X_OP } kind;
     uint8_t op;              /* CC_X_OP: CcScalarId */
-    int8_t arg;              /* CC_X_ARG: operand; CC_X_LIT: CcExprLit */
+    int8_t arg;              /* CC_X_ARG, CC_X_AT: operand; CC_X_LIT: CcExprLit */
     int8_t dflt;             /* CC_X_ARG: node of the default, -1: none */
     int8_t kid[3];
     double num;
 } CcExprNode;
 typedef enum CcExprLit {
     CC_LIT_inf, CC_LIT_nan, CC_LIT_huge, CC_LIT_lowest, CC_LIT_top, CC_LIT_bottom, CC_LIT_bits, CC_LIT_count, CC_LIT_epsilon,
+    CC_LIT_place, CC_LIT_row, CC_LIT_col, CC_LIT_most,
     CC_LIT_COUNT
 } CcExprLit;
 typedef struct CcExpr {
@@ -173,6 +174,8 @@ int cc_graph_node(CcGraph *g, CcOpId op, unsigned flags, int host, const CcOpera
                   const CcType *types, int n_out);
 /* The expression of a node (by a CC_OPCASE where one fits); NULL when its row has none. */
 const CcExpr *cc_op_expr(const CcGraph *g, const CcNode *node);
+/* Does it ask where an element stands (place, row, col)? Then it can't be computed in part. */
+bool cc_expr_counts(const CcExpr *e);
 /* The dims that a node's row reduces over, a bit each, bit 0 is the last dim of operand 0; -1: it does not reduce. */
 int cc_op_dims(const CcGraph *g, const CcNode *node);
 /* torch's common dtype of operands; `deflt` is torch's default dtype, CC_DT_OTHER when unknown. CC_DT_OTHER when it

@@ -15,6 +15,10 @@ typedef struct Build {
     const CcGraph *g;
     CcSpace space;
     bool dropped; /* how the node that is lowered reads its operands */
+    CcLevel level; /* where its result stands; FULL if it reduces */
+    bool reduces;
+    int n_check;
+    CcLoopCheck check[CC_LOOP_MAX_CHECKS];
     CcDtype deflt;
     CcErr *err;
     int n_node, n_access, n_value;
@@ -223,6 +227,45 @@ static int value_node(Build *b, int value) {
     return see(b, value, node, b->dropped) < 0 ? -1 : node;
 }
 
+/* Where an element stands, counted over some dims of the space. */
+static int place_node(Build *b, unsigned dims) {
+    for (int i = 0; i < b->n_node; i++)
+        if (b->node[i].op == CC_S_place && b->access[b->node[i].a[0]].dims == dims) return i;
+    if (b->n_access == CC_LOOP_MAX_ACCESS) return refuse(b, "too many tensors");
+    b->access[b->n_access] = (CcLoopAccess){.dtype = CC_DT_I64, .place = 1, .dims = (uint8_t)dims, .node = -1, .value = -1};
+    return add_node(b, CC_S_place, CC_DT_I64, b->n_access++, -1, -1, 0);
+}
+
+/* Dims of the space that a node counts: all of its own, all that it reduces, or one, numbered from the right. */
+static unsigned counted_dims(const Build *b, CcExprLit lit) {
+    const unsigned all = (1u << b->space.shape.ndim) - 1;
+    const unsigned own = b->reduces ? b->space.reduced : b->level == CC_LEVEL_FULL ? all : all & ~b->space.reduced;
+    if (lit == CC_LIT_place) return own;
+    int behind = lit == CC_LIT_row; /* own dims to the right of the one */
+    for (int d = 0; d < b->space.shape.ndim; d++) {
+        if (b->dropped && b->space.reduced >> d & 1) continue;
+        if (behind-- == 0) return 1u << d & own;
+    }
+    return 0;
+}
+
+/* at(a, i): operand a at an index, which operand c says the bytes of, d the number, e whether it may count from the end. */
+static int at_node(Build *b, const CcNode *n, int operand, int index) {
+    const CcOperand *o = &b->g->operand.at[n->in0 + operand], *p = o + 1, *step = o + 2, *size = o + 3, *ends = o + 4;
+    if (operand + 5 != n->n_in || o->kind != CC_IN_VALUE || p->kind != CC_IN_VALUE || index < 0 ||
+        b->n_access == CC_LOOP_MAX_ACCESS || b->n_check == CC_LOOP_MAX_CHECKS)
+        return refuse(b, "not to be read at an index");
+    const CcVal *x = &b->g->val.at[o->value], *i = &b->g->val.at[p->value];
+    b->check[b->n_check++] = (CcLoopCheck){p->value, 0, i->type, ends->i ? -size->i : 0, size->i};
+    if (ends->i) {
+        const int less = op_node(b, CC_S_lt, index, konst_int(b, CC_DT_I64, 0), -1);
+        index = op_node(b, CC_S_select, less, op_node(b, CC_S_add, index, konst_int(b, CC_DT_I64, size->i), -1), index);
+    }
+    b->access[b->n_access] = (CcLoopAccess){
+        .dtype = x->type.dtype, .taken = CC_TAKEN_LANES, .node = -1, .value = o->value, .dropped = b->dropped};
+    return add_node(b, CC_S_take, (CcDtype)x->type.dtype, index, b->n_access++, -1, step->i * cc_dtype_info((CcDtype)x->type.dtype)->size);
+}
+
 static bool fits(CcDtype dt, int64_t v) {
     const int bits = cc_dtype_info(dt)->size * 8;
     if (dt == CC_DT_BOOL) return v == 0 || v == 1;
@@ -263,6 +306,8 @@ static int literal_node(Build *b, CcExprLit lit, CcDtype dt) {
                           [CC_DT_F16] = {65504, 0x1p-10}};
     const CcDtype compute = compute_type(dt);
     const int bits = cc_dtype_info(dt)->size * 8;
+    if (lit == CC_LIT_place || lit == CC_LIT_row || lit == CC_LIT_col) return place_node(b, counted_dims(b, lit));
+    if (lit == CC_LIT_most) return konst_int(b, CC_DT_I64, INT64_MAX);
     if (lit == CC_LIT_count) return add_node(b, CC_S_count, compute, -1, -1, -1, 0);
     if (lit == CC_LIT_bits)
         return kind_of(dt) == 'f' ? refuse(b, "bits of a float") : konst_int(b, dt, bits);
@@ -306,6 +351,12 @@ static int expr_node(Build *b, const CcNode *n, const CcExprNode *x, CcDtype dt,
         if (!o || o->kind == CC_IN_NONE) return refuse(b, "an operand is missing");
         if (o->kind == CC_IN_VALUE) return cast(b, value_node(b, o->value), CC_DT_BOOL);
         return konst_int(b, CC_DT_BOOL, o->kind == CC_IN_FLOAT ? o->f != 0 : o->i != 0);
+    case CC_X_INT_ARG:
+        if (!o || o->kind == CC_IN_NONE) return x->dflt >= 0 ? at[x->dflt] : refuse(b, "an operand is missing");
+        if (o->kind == CC_IN_VALUE) return cast(b, value_node(b, o->value), CC_DT_I64);
+        return o->kind == CC_IN_FLOAT ? refuse(b, "a float as an index") : konst_int(b, CC_DT_I64, o->i);
+    case CC_X_NUMBER: return cast(b, at[x->kid[0]], compute_type(dt));
+    case CC_X_AT: return cast(b, cast(b, at_node(b, n, x->arg, at[x->kid[0]]), dt), compute_type(dt));
     case CC_X_NUM: return konst(b, compute_type(dt), x->num);
     case CC_X_ROUND: return cast(b, cast(b, at[x->kid[0]], dt), compute_type(dt));
     case CC_X_LIT: return literal_node(b, (CcExprLit)x->arg, dt);
@@ -331,6 +382,8 @@ static int lower_node(Build *b, int node) {
     const bool reduces = cc_space_reduces(b->g, n);
     const CcLevel level = cc_space_node(&b->space, b->g, n);
     b->dropped = !reduces && level == CC_LEVEL_DROPPED;
+    b->level = level;
+    b->reduces = reduces;
     if (!e || dt == CC_DT_OTHER || out == CC_DT_OTHER)
         return refuse(b, "no expression or no dtype");
     if (level == CC_LEVEL_NONE) return refuse(b, "a result of another shape");
@@ -396,7 +449,7 @@ bool cc_build_can(const CcGraph *g, int node, CcDtype deflt) {
     b->space = cc_space_of(g, n);
     b->deflt = deflt;
     b->err = &err;
-    b->n_node = b->n_access = b->n_value = 0;
+    b->n_node = b->n_access = b->n_value = b->n_check = 0;
     const bool can = lower_node(b, node) == 0;
     free(b);
     return can;
@@ -416,7 +469,14 @@ static CcLoop *finish(Build *b, CcArena *arena) {
     if (!loop || !number || !access) return NULL;
     loop->node = cc_arena_alloc(arena, sizeof *loop->node * (size_t)(b->n_node + 1));
     loop->access = cc_arena_alloc(arena, sizeof *loop->access * (size_t)(b->n_access + 1));
-    if (!loop->node || !loop->access) return NULL;
+    loop->check = cc_arena_alloc(arena, sizeof *loop->check * (size_t)(b->n_check + 1));
+    if (!loop->node || !loop->access || !loop->check) return NULL;
+    for (int i = 0; i < b->n_check; i++) {
+        CcLoopCheck *c = &loop->check[loop->n_check++];
+        *c = b->check[i];
+        c->offset = b->g->val.at[c->value].offset;
+        c->value = cc_graph_base(b->g, c->value);
+    }
     for (int a = 0; a < b->n_access; a++)
         if (b->access[a].is_store) number[b->access[a].node] = 1;
     for (int i = b->n_node - 1; i >= 0; i--)
@@ -427,10 +487,11 @@ static CcLoop *finish(Build *b, CcArena *arena) {
         CcLoopNode *n = &loop->node[loop->n_node];
         *n = b->node[i];
         loop->reduces = loop->reduces || cc_scalar_info((CcScalarId)n->op)->kind == 'R';
-        if (n->op == CC_S_load) {
-            access[n->a[0]] = (int16_t)loop->n_access;
-            loop->access[loop->n_access] = b->access[n->a[0]];
-            n->a[0] = (int16_t)loop->n_access++;
+        int16_t *read = n->op == CC_S_take ? &n->a[1] : cc_loop_access(n) >= 0 ? &n->a[0] : NULL;
+        if (read) {
+            access[*read] = (int16_t)loop->n_access;
+            loop->access[loop->n_access] = b->access[*read];
+            *read = (int16_t)loop->n_access++;
         }
         for (int k = 0; k < cc_scalar_info((CcScalarId)n->op)->arity; k++)
             n->a[k] = number[n->a[k]];
@@ -479,6 +540,7 @@ CcLoop *cc_build_group(const CcGraph *g, const int *nodes, int n, const bool *ma
     if (loop && cc_nest_build(loop, g, &b->space, arena, err) < 0) loop = NULL;
     free(b);
     for (int a = 0; loop && a < loop->n_access; a++) { /* from here on values of the host */
+        if (loop->access[a].place) continue;
         loop->access[a].offset = g->val.at[loop->access[a].value].offset;
         loop->access[a].value = cc_graph_base(g, loop->access[a].value);
     }

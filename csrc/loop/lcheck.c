@@ -11,12 +11,16 @@ static int check_node(const CcLoop *loop, int i, CcErr *err) {
     const CcScalarInfo *info = cc_scalar_info((CcScalarId)n->op);
     const bool half = n->dtype == CC_DT_BF16 || n->dtype == CC_DT_F16;
     if (n->dtype == CC_DT_OTHER || n->dtype >= CC_DT_COUNT) return bad(err, i, "no dtype");
-    if (half && n->op != CC_S_load && n->op != CC_S_cast)
+    if (half && n->op != CC_S_load && n->op != CC_S_take && n->op != CC_S_cast)
         return bad(err, i, "arithmetic in half precision");
-    if (n->op == CC_S_load) {
-        if (n->a[0] < 0 || n->a[0] >= loop->n_access || loop->access[n->a[0]].is_store)
+    if (n->op == CC_S_load || n->op == CC_S_place || n->op == CC_S_take) {
+        const int a = cc_loop_access(n);
+        if (a < 0 || a >= loop->n_access || loop->access[a].is_store || loop->access[a].place != (n->op == CC_S_place) ||
+            (loop->access[a].taken != 0) != (n->op == CC_S_take))
             return bad(err, i, "bad access");
-        return loop->access[n->a[0]].dtype == n->dtype ? 0 : bad(err, i, "load of another dtype");
+        if (n->op == CC_S_take && (n->a[0] < 0 || n->a[0] >= i || loop->node[n->a[0]].dtype != CC_DT_I64))
+            return bad(err, i, "bad index");
+        return loop->access[a].dtype == n->dtype ? 0 : bad(err, i, "load of another dtype");
     }
     uint8_t t[3] = {0};
     for (int k = 0; k < info->arity; k++) {

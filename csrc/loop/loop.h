@@ -13,22 +13,28 @@
  *                    e = exp(x - m); s = rsum(e)   sweep 1      by columns: the last kept dim is, and all reduced dims
  *                    store e * (1 / s)  sweep 2                 are loops inside of it
  *
+ * Where an element stands is known without counting: an access without memory ("place") is moved along as all others are,
+ * and what it points at is the number. An access may be read at an index, which is checked before the loop runs ("taken").
+ *
  * All of it lies in the arena of the compile. */
 #ifndef CC_LOOP_H
 #define CC_LOOP_H
 
 #include "../pass/pass.h"
 
-enum { CC_LOOP_MAX_ACCESS = 96, CC_LOOP_MAX_NODES = 1024, CC_LOOP_MAX_LINES = 3 };
+enum { CC_LOOP_MAX_ACCESS = 96, CC_LOOP_MAX_NODES = 1024, CC_LOOP_MAX_LINES = 3, CC_LOOP_MAX_CHECKS = 8 };
 
 typedef enum CcStepClass { CC_STEP_ONE, CC_STEP_ZERO, CC_STEP_ANY } CcStepClass;
+
+typedef enum CcTaken { CC_TAKEN_NOT, CC_TAKEN_LANES, CC_TAKEN_ROW } CcTaken; /* ROW: the vector loop has one index, step one */
+#define CC_PLACE_ZERO ((char *)((uintptr_t)1 << 40))
 
 typedef struct CcLoopNode {
     uint8_t op; /* CcScalarId */
     uint8_t
         dtype;    /* of the result. bf16 and f16 are only loaded, stored and cast from and to f32 */
-    int16_t a[3]; /* operands: earlier nodes; -1: none. load: a[0] = access */
-    int64_t bits; /* konst: the integer, or the double's bits */
+    int16_t a[3]; /* operands: earlier nodes; -1: none. load, place: a[0] = access; take: a[1] = access */
+    int64_t bits; /* konst: the integer, or the double's bits; take: bytes */
 } CcLoopNode;
 
 typedef struct CcLoopAccess {
@@ -37,12 +43,25 @@ typedef struct CcLoopAccess {
     uint8_t is_store;
     uint8_t line; /* moves along a reduced dim that is not the vector loop */
     int16_t node; /* store: what is stored */
+    uint8_t place;   /* has no memory: points at a number, CC_PLACE_ZERO is 0 */
+    uint8_t taken;   /* CcTaken */
+    uint8_t dims;    /* place: dims that are counted, a bit each, bit 0 the last one; no part of the structure */
     uint8_t dropped; /* how its dims stand in the space; no part of the structure */
     int32_t value; /* of the graph; no part of the structure */
     int64_t offset; /* bytes from its first element: a window; no part of the structure */
 } CcLoopAccess;
 
+/* An index that has to be in [low, high) for the loop to run: all elements of a tensor. */
+typedef struct CcLoopCheck {
+    int32_t value;
+    int64_t offset; /* bytes */
+    CcType type;
+    int64_t low, high;
+} CcLoopCheck;
+
 typedef struct CcLoop {
+    int n_check;
+    CcLoopCheck *check;
     int n_node, n_access;
     CcLoopNode *node;
     CcLoopAccess *access;
@@ -83,6 +102,7 @@ float cc_sweep_cost(const CcLoopNode *n);                       /* of a primitiv
 int64_t cc_nest_numel(const CcLoop *loop);
 void cc_ltext_print(const CcLoop *loop, CcSbuf *out);
 CC_MUST int cc_lcheck_run(const CcLoop *loop, CcErr *err);
+int cc_loop_access(const CcLoopNode *n); /* the access that a node reads; -1: none */
 double cc_loop_number(int64_t bits); /* bits of a float konst -> value */
 
 #endif

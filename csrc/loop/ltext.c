@@ -1,6 +1,11 @@
 /* ltext: loop IR as text, for reports and golden files. */
 #include "loop.h"
 
+int cc_loop_access(const CcLoopNode *n) {
+    if (n->op == CC_S_load || n->op == CC_S_place) return n->a[0];
+    return n->op == CC_S_take ? n->a[1] : -1;
+}
+
 double cc_loop_number(int64_t bits) {
     double v;
     memcpy(&v, &bits, sizeof v);
@@ -15,7 +20,8 @@ void cc_ltext_print(const CcLoop *loop, CcSbuf *out) {
     cc_sbuf_add(out, "%s\n", !loop->reduces ? "" : loop->columns ? " by columns" : " by rows");
     for (int a = 0; a < loop->n_access; a++) {
         const CcLoopAccess *access = &loop->access[a];
-        cc_sbuf_add(out, "a%d %s %s step %s, bytes", a, access->is_store ? "store" : "load",
+        cc_sbuf_add(out, "a%d %s %s step %s, bytes", a,
+                    access->is_store ? "store" : access->place ? "place" : access->taken ? "take" : "load",
                     cc_dtype_info((CcDtype)access->dtype)->name, STEP[access->step]);
         for (int d = 0; d < loop->ndim; d++)
             cc_sbuf_add(out, " %lld", (long long)loop->stride[a][d]);
@@ -25,7 +31,8 @@ void cc_ltext_print(const CcLoop *loop, CcSbuf *out) {
         const CcLoopNode *n = &loop->node[i];
         const CcDtypeInfo *dt = cc_dtype_info((CcDtype)n->dtype);
         cc_sbuf_add(out, "  %%%d = %s.%s", i, cc_scalar_info((CcScalarId)n->op)->name, dt->name);
-        if (n->op == CC_S_load) cc_sbuf_add(out, " a%d", n->a[0]);
+        if (n->op == CC_S_take) cc_sbuf_add(out, " a%d + %lld * %%%d", n->a[1], (long long)n->bits, n->a[0]);
+        else if (cc_loop_access(n) >= 0) cc_sbuf_add(out, " a%d", n->a[0]);
         else if (n->op == CC_S_konst && dt->kind == 'f')
             cc_sbuf_add(out, " %.9g", cc_loop_number(n->bits));
         else if (n->op == CC_S_konst) cc_sbuf_add(out, " %lld", (long long)n->bits);

@@ -20,9 +20,20 @@ int64_t cc_nest_numel(const CcLoop *loop) {
     return n;
 }
 
+/* Elements of the counted dims from one index of dim d to the next. */
+static int64_t place_of(const Nest *nest, const CcLoopAccess *a, int d) {
+    const CcType *t = &nest->space->shape;
+    int64_t n = 1;
+    if (!(a->dims >> (t->ndim - 1 - d) & 1) || t->size[d] == 1) return 0;
+    for (int i = d + 1; i < t->ndim; i++)
+        if (a->dims >> (t->ndim - 1 - i) & 1) n *= t->size[i];
+    return n;
+}
+
 /* Bytes from one element to the next along dim d of the space; a dim that is broadcast does not
  * move. */
 static int64_t stride_of(const Nest *nest, const CcLoopAccess *a, int d) {
+    if (a->place) return place_of(nest, a, d);
     const CcType *t = &nest->g->val.at[a->value].type;
     const int own = cc_space_own_dim(nest->space, t, a->dropped, d);
     if (own < 0 || t->size[own] == 1) return 0;
@@ -35,10 +46,13 @@ static const CcLoopAccess *find_lead(const Nest *nest) {
     for (int pass = 0; pass < 2; pass++)
         for (int a = 0; a < loop->n_access; a++) {
             const CcLoopAccess *access = &loop->access[a];
+            if (access->place) continue;
             const CcType *t = &nest->g->val.at[access->value].type;
             if (access->is_store == (pass == 0) && cc_type_numel(t) == cc_type_numel(&nest->space->shape))
                 return access;
         }
+    for (int a = 0; a < loop->n_access; a++)
+        if (!loop->access[a].place) return &loop->access[a];
     return &loop->access[0];
 }
 
@@ -110,6 +124,27 @@ static void choose_lane(Nest *nest) {
     for (int d = loop->ndim - 1; !loop->columns && d > kept; d--) swap_dims(loop, d, d - 1);
 }
 
+/* Does the node differ along the vector loop? Accesses before it are classified. */
+static bool along_lane(const CcLoop *loop, int node) {
+    const CcLoopNode *n = &loop->node[node];
+    const int access = cc_loop_access(n);
+    if (access >= 0 && loop->stride[access][loop->lane] != 0) return true;
+    for (int k = 0; k < cc_scalar_info((CcScalarId)n->op)->arity; k++)
+        if (along_lane(loop, n->a[k])) return true;
+    return false;
+}
+
+/* Indices are mostly the same for whole rows (embedding): those are read as any other row. */
+static void classify_taken(CcLoop *loop) {
+    for (int i = 0; i < loop->n_node; i++) {
+        const CcLoopNode *n = &loop->node[i];
+        if (n->op != CC_S_take) continue;
+        CcLoopAccess *access = &loop->access[n->a[1]];
+        if (access->step == CC_STEP_ONE && !loop->reduces && !along_lane(loop, n->a[0])) access->taken = CC_TAKEN_ROW;
+        else if (access->step == CC_STEP_ONE) access->step = CC_STEP_ANY;
+    }
+}
+
 static void classify(CcLoop *loop) {
     for (int a = 0; a < loop->n_access; a++) {
         CcLoopAccess *access = &loop->access[a];
@@ -117,8 +152,10 @@ static void classify(CcLoop *loop) {
         const int64_t size = cc_dtype_info((CcDtype)access->dtype)->size;
         const bool one = step == size || (!loop->reduces && loop->size[loop->lane] == 1);
         access->step = one ? CC_STEP_ONE : step == 0 ? CC_STEP_ZERO : CC_STEP_ANY;
+        if (access->place) access->step = step == 0 ? CC_STEP_ZERO : CC_STEP_ANY;
         for (int d = loop->lane + 1; d < loop->ndim; d++) access->line = access->line || loop->stride[a][d];
     }
+    classify_taken(loop);
 }
 
 int cc_nest_build(CcLoop *loop, const CcGraph *g, const CcSpace *space, CcArena *arena, CcErr *err) {

@@ -81,7 +81,7 @@ void cc_sweep_plan(const CcLoop *loop, CcSweeps *plan) {
     plan->n = 1;
     for (int i = 0; i < loop->n_node; i++) {
         const CcLoopNode *n = &loop->node[i];
-        if (n->op == CC_S_load) plan->element[i] = cc_sweep_along(loop, &loop->access[n->a[0]]);
+        if (cc_loop_access(n) >= 0) plan->element[i] = cc_sweep_along(loop, &loop->access[cc_loop_access(n)]);
         for (int k = 0; k < arity(n); k++) {
             plan->stage[i] = CC_MAX(plan->stage[i], plan->stage[n->a[k]]);
             plan->element[i] = plan->element[i] || plan->element[n->a[k]];

@@ -55,7 +55,8 @@ static bool attends_by_row(const Narrow *w, const CcNode *n) {
 static bool by_index(const Narrow *w, const CcNode *n) {
     const CcOpKind kind = cc_op_info((CcOpId)n->op)->kind;
     const CcType *out = type_of(w, n->out0);
-    if (!plain_node(w->g, n) || !has_dim(w, out) || size_there(w, out) != w->size) return false;
+    const CcExpr *e = cc_op_expr(w->g, n);
+    if (!plain_node(w->g, n) || !has_dim(w, out) || size_there(w, out) != w->size || (e && cc_expr_counts(e))) return false;
     for (int i = 0; i < n->n_in; i++)
         if (cc_graph_operand(w->g, n, i)->kind == CC_IN_VALUE &&
             type_of(w, cc_graph_operand(w->g, n, i)->value)->ndim < 0)

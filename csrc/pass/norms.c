@@ -35,17 +35,13 @@ static bool behind_conv(const CcGraph *g, const CcNode *n, const CcGroupRules *r
 
 /* The vector as the image sees it. */
 static int add_window(CcGraph *g, int vector, int ndim) {
-    CcVal v = g->val.at[vector];
-    const int base = cc_graph_base(g, vector);
-    v.window_of = base + 1;
-    v.is_output = v.frozen = false;
-    v.type.ndim = (int8_t)(ndim - 1);
+    CcType t = g->val.at[vector].type;
+    t.ndim = (int8_t)(ndim - 1);
     for (int d = 1; d < ndim - 1; d++) {
-        v.type.size[d] = 1;
-        v.type.stride[d] = 0;
+        t.size[d] = 1;
+        t.stride[d] = 0;
     }
-    cc_vec_push(&g->val, v);
-    return g->val.n - 1;
+    return cc_views_window(g, vector, &t);
 }
 
 static void rewrite(CcGraph *g, int node) {

@@ -32,10 +32,13 @@ CcGraph *cc_values_graph(const CcGraph *g, const CcGroupRules *rules); /* amax f
 CcGraph *cc_narrow_graph(const CcGraph *g, const CcGroupRules *rules); /* only the part that a later select keeps */
 CcGraph *cc_fold_graph(const CcGraph *g, const CcGroupRules *rules);   /* convolutions do the padding before them */
 CcGraph *cc_norms_graph(const CcGraph *g, const CcGroupRules *rules);  /* batch norm is pointwise */
+CcGraph *cc_index_graph(const CcGraph *g, const CcGroupRules *rules);  /* reads at indices are pointwise */
 CcGraph *cc_views_graph(const CcGraph *g, const CcGroupRules *rules);  /* views are windows */
 CcGraph *cc_turn_graph(const CcGraph *g, const CcGroupRules *rules);   /* products column by column */
 CcGraph *cc_layout_graph(const CcGraph *g, const CcGroupRules *rules); /* channels innermost between convolutions */
 bool cc_turned(const CcVal *v);
+/* A new value: the memory of another one, seen as this type (of its dtype). -> its number */
+int cc_views_window(CcGraph *g, int value, const CcType *type);
 
 /* space.c: the common loop of reductions and pointwise nodes. */
 typedef struct CcSpace {

@@ -203,6 +203,15 @@ static CcGraph *fold_all(const CcGraph *g, const bool *live, const bool *by_host
     return out;
 }
 
+int cc_views_window(CcGraph *g, int value, const CcType *type) {
+    CcVal v = g->val.at[value];
+    v.window_of = cc_graph_base(g, value) + 1;
+    v.is_output = v.frozen = false;
+    v.type = *type;
+    cc_vec_push(&g->val, v);
+    return g->val.n - 1;
+}
+
 CcGraph *cc_views_graph(const CcGraph *g, const CcGroupRules *rules) {
     const size_t nodes = (size_t)g->node.n, values = (size_t)g->val.n;
     bool *flags = calloc(1, nodes + values + 1);

@@ -384,6 +384,25 @@ static CcGo symbols_before(CcRec *rec, CcAct *act, CcEvent *ev, const Call *c, c
     return CC_OK;
 }
 
+/* operator.getitem and setitem of a tensor are what x[i] and x[i] = v are. */
+static CcEvent item_event(const Call *c, PyObject *result)
+{
+    return (CcEvent){.kind = c->n == 2 ? CC_EV_SUBSCR : CC_EV_STORE_SUBSCR, .in = c->in, .n = c->n, .result = result};
+}
+
+static CcGo item_before(CcRec *rec, CcAct *act, const Call *c)
+{
+    CcEvent ev = item_event(c, NULL);
+    return cc_op_before(rec, act, &ev);
+}
+
+static CcGo item_after(CcRec *rec, CcAct *act, const Call *c, PyObject *result)
+{
+    CcEvent ev = item_event(c, result);
+    if (!cc_tens_any(c->in[0])) return CC_OK;
+    return result == NULL ? cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "an operation that raises") : cc_op_after(rec, act, &ev);
+}
+
 static CcGo row_before(CcRec *rec, CcAct *act, const Call *c, const CcCallee *callee)
 {
     const CcCalleeKind k = callee->kind;
@@ -437,9 +456,15 @@ static CcGo row_before(CcRec *rec, CcAct *act, const Call *c, const CcCallee *ca
         if (any_computed(rec, c)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, callee->name);
         return contents(rec, act, c, 0, 1);
     case CC_CALLEE_NEXT: {
-        const CcEvent ev = {.kind = CC_EV_NEXT, .in = c->in, .n = 1};
-        return cc_op_before(rec, act, (CcEvent *)&ev);
+        CcEvent ev = {.kind = CC_EV_NEXT, .in = c->in, .n = 1};
+        return cc_op_before(rec, act, &ev);
     }
+    case CC_CALLEE_SETITEM:
+        if (c->n != 3 || !cc_tens_any(c->in[0])) return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, callee->name);
+        return item_before(rec, act, c);
+    case CC_CALLEE_GETITEM:
+        if (c->n == 2 && cc_tens_any(c->in[0])) return item_before(rec, act, c);
+        break;
     default: break;
     }
     if (looks_inside(k) && any_tensor(c, 3)) {
@@ -513,8 +538,9 @@ static CcGo arith_after(CcRec *rec, CcAct *act, const Call *c, const CcCallee *c
     if (!cc_tens_any(result)) return cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, callee->name);
     for (int i = 0; i < c->n; i++)
         if (!cc_node_nameable(rec, c->in[i], 3)) return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, callee->name);
-    const CcCallSpec spec = {.form = CC_F_CALL, .target = c->func, .kwnames = c->kwnames, .in = c->in, .n = c->n,
-                             .name = callee->name};
+    CcBound bound;
+    const CcCallSpec spec = {.form = CC_F_CALL, .target = c->func, .kwnames = c->kwnames, .in = c->in, .n = c->n, .name = callee->name,
+                             .bound = cc_bind_call(c->func, c->in, n_positional(c), c->kwnames, &bound) == 0 ? &bound : NULL};
     return cc_node_add(rec, act, &spec, result);
 }
 
@@ -584,6 +610,8 @@ static CcGo row_after(CcRec *rec, CcAct *act, const Call *c, const CcCallee *cal
     case CC_CALLEE_CTX_SET:
         if (result != NULL) go = context_effect(rec, act, c, callee, result);
         break;
+    case CC_CALLEE_SETITEM:
+    case CC_CALLEE_GETITEM: go = item_after(rec, act, c, result); break;
     case CC_CALLEE_ARITH: go = arith_after(rec, act, c, callee, result); break;
     case CC_CALLEE_NEXT: {
         CcEvent ev = {.kind = CC_EV_NEXT, .in = c->in, .n = 1, .result = result};
@@ -659,6 +687,38 @@ static CcGo special_break(CcRec *rec, CcAct *act, CcReason reason, PyObject *con
     return cc_rec_break(rec, act, reason, text);
 }
 
+/* A call of itemgetter(key) or attrgetter(name) that this trace has made: x[key], x.name. New reference to the one key, or
+ * NULL. */
+static PyObject *getter_key(CcRec *rec, const Call *c, bool *item)
+{
+    *item = strcmp(type_name(c->func), "operator.itemgetter") == 0;
+    if ((!*item && strcmp(type_name(c->func), "operator.attrgetter") != 0) || c->n != 1 ||
+        cc_value_origin(rec, c->func) != CC_O_FRESH)
+        return NULL;
+    PyObject *made = PyObject_CallMethod(c->func, "__reduce__", NULL), *key = NULL;   /* (class, keys) */
+    PyObject *keys = made != NULL && PyTuple_Check(made) && PyTuple_GET_SIZE(made) > 1 ? PyTuple_GET_ITEM(made, 1) : NULL;
+    if (keys != NULL && PyTuple_Check(keys) && PyTuple_GET_SIZE(keys) == 1) key = Py_NewRef(PyTuple_GET_ITEM(keys, 0));
+    if (key != NULL && !*item && (!PyUnicode_Check(key) || PyUnicode_FindChar(key, '.', 0, PyUnicode_GET_LENGTH(key), 1) >= 0))
+        Py_CLEAR(key);
+    Py_XDECREF(made);
+    PyErr_Clear();
+    return key;
+}
+
+static CcGo getter_before(CcRec *rec, CcAct *act, const Call *c, PyObject *key, bool item)
+{
+    PyObject *const in[] = {c->in[0], key};
+    CcEvent ev = {.kind = CC_EV_SUBSCR, .in = in, .n = 2};
+    return item ? cc_op_before(rec, act, &ev) : cc_attr_before(rec, act, c->in[0], key);
+}
+
+static CcGo getter_after(CcRec *rec, CcAct *act, const Call *c, PyObject *key, bool item, PyObject *result)
+{
+    PyObject *const in[] = {c->in[0], key};
+    CcEvent ev = {.kind = CC_EV_SUBSCR, .in = in, .n = 2, .result = result};
+    return item ? cc_op_after(rec, act, &ev) : cc_attr_after(rec, act, c->in[0], key, result);
+}
+
 CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n, PyObject *kwnames)
 {
     char name[96];
@@ -696,6 +756,13 @@ CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, in
         partial_guards(rec, c.func);
         return CC_OK;
     }
+    bool item;
+    PyObject *key = getter_key(rec, &c, &item);
+    if (key != NULL) {
+        const CcGo go = getter_before(rec, act, &c, key, item);
+        Py_DECREF(key);
+        return go;
+    }
     if (cc_backcall_is_cache(c.func)) return cc_backcall_cache(rec, act, ev, c.func, c.in, c.n, c.kwnames);
     return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, callable_name(c.func, name, sizeof name));
 }
@@ -713,6 +780,13 @@ CcGo cc_call_after(CcRec *rec, CcAct *act, PyObject *const *in, int n, PyObject 
         if (t.cls != CC_T_NOT) return torch_after(rec, act, &c, &t, result);
         if (PyType_Check(c.func)) guard_class(rec, (PyTypeObject *)c.func);
         if (result != NULL && plain_weakref(c.func)) weakref_after(rec, c.func, result);
+        bool item;
+        PyObject *key = getter_key(rec, &c, &item);
+        if (key != NULL) {
+            const CcGo go = getter_after(rec, act, &c, key, item, result);
+            Py_DECREF(key);
+            return go;
+        }
     }
     if (result == NULL || PyExceptionInstance_Check(result) || cc_value_origin(rec, result) != CC_O_UNKNOWN) return CC_OK;
     if (PyGen_Check(result) || PyType_Check(c.func) || Py_REFCNT(result) == 1) {

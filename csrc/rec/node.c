@@ -86,15 +86,20 @@ static void collect(CcRec *rec, PyObject *o, Operands *out, int depth)
     }
 }
 
-static void bound_operands(CcRec *rec, const CcBound *bound, Operands *out)
+/* False: an operand is reached through a container only (a tuple that is the key), and is no value of the graph. */
+static bool bound_operands(CcRec *rec, const CcBound *bound, Operands *out)
 {
+    bool all = true;
     for (int i = 0; i < bound->n; i++) {
         if (bound->in[i].tensor == NULL) {
             cc_vec_push(out, bound->in[i].constant);
             continue;
         }
-        cc_vec_push(out, (CcOperand){.kind = CC_IN_VALUE, .value = graph_value(rec, bound->in[i].tensor)});
+        const int value = graph_value(rec, bound->in[i].tensor);
+        all = all && value >= 0;
+        cc_vec_push(out, (CcOperand){.kind = CC_IN_VALUE, .value = value});
     }
+    return all;
 }
 
 /* Does the call hold a tensor that is no operand (zeros_like's)? Only an operand is sure to be alive when the host replays
@@ -235,10 +240,16 @@ static bool torch_exit(PyObject *exit)
     return is;
 }
 
+/* Rows of the op table raise nothing in a replay of equal types, but for an index out of range. */
+static bool may_raise(const CcCallSpec *spec)
+{
+    return !spec->state && (spec->bound == NULL || cc_op_info(spec->bound->op)->kind == CC_K_INDEX);
+}
+
 /* A node that may raise, behind one that can't be undone, in code that catches: a replay could not go to the handler. */
 static bool may_strand(CcRec *rec, const CcCallSpec *spec)
 {
-    if (!rec->trace->impure || spec->state || spec->bound != NULL) return false;
+    if (!rec->trace->impure || !may_raise(spec)) return false;
     for (int i = 0; i < rec->frame.n; i++) {
         const CcAct *f = rec->frame.at[i].act;
         int exits[8];
@@ -264,11 +275,9 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
     if (args0 < 0) return cc_rec_poison(rec, act, CC_R_UNBUILDABLE, Py_TYPE(rec->unbuildable)->tp_name);
     Operands operands = {0};
     CcOpId op = CC_OP_host;
-    if (spec->bound != NULL) {
-        bound_operands(rec, spec->bound, &operands);
-        op = spec->bound->op;
-    }
-    if (spec->bound == NULL || hides_tensor(rec, spec, &operands)) {
+    const bool known_all = spec->bound != NULL && bound_operands(rec, spec->bound, &operands);
+    if (known_all) op = spec->bound->op;
+    if (!known_all || hides_tensor(rec, spec, &operands)) {
         operands.n = 0;
         op = CC_OP_host;
         for (int i = 0; i < spec->n; i++) collect(rec, spec->in[i], &operands, 4);

@@ -63,7 +63,7 @@ static bool same_steps(const CcLoop *loop, int a, int b) {
 static bool can_overwrite(const CcLoop *loop, int store, int input) {
     for (int a = 0; a < loop->n_access; a++) {
         const CcLoopAccess *access = &loop->access[a];
-        if (access->value == input && (access->is_store || access->offset || !same_steps(loop, a, store)))
+        if (access->value == input && (access->is_store || access->taken || access->offset || !same_steps(loop, a, store)))
             return false;
     }
     return true;
@@ -74,7 +74,7 @@ static int find_input(const Layout *l, int s, const CcLoop *loop, int store) {
     const CcType *out = &l->g->val.at[loop->access[store].value].type;
     for (int a = 0; a < loop->n_access; a++) {
         const int input = loop->access[a].value;
-        if (loop->access[a].is_store || l->place[input] < 0 || l->last[input] != s ||
+        if (loop->access[a].is_store || loop->access[a].place || l->place[input] < 0 || l->last[input] != s ||
             bytes_of(&l->g->val.at[input].type) != bytes_of(out) || !can_overwrite(loop, store, input))
             continue;
         return input;

@@ -110,8 +110,8 @@ static bool put_tensors(CcBound *b, PyObject *o) {
     return true;
 }
 
-/* Dims of the tensor (of ndim dims) as one operand: a bit each, bit 0 is the last dim. */
-static bool put_dims(CcBound *b, PyObject *o, PyObject *first, bool trailing) {
+/* Dims of the tensor (of ndim dims) as one operand: a bit each, bit 0 is the last dim. `o` NULL: the default. */
+static bool put_dims(CcBound *b, PyObject *o, const CcOperand *deflt, PyObject *first, bool trailing) {
     CcTensor t;
     CcOperand c, dims = {.kind = CC_IN_INT};
     if (!first) return false;
@@ -124,13 +124,15 @@ static bool put_dims(CcBound *b, PyObject *o, PyObject *first, bool trailing) {
         dims.i = (INT64_C(1) << CC_MIN(n, ndim)) - 1;
         return n <= ndim && put_constant(b, dims);
     }
-    for (Py_ssize_t i = 0; i < n && o && o != Py_None; i++) {
-        if (!number(list ? PySequence_Fast_GET_ITEM(o, i) : o, &c) || c.kind != CC_IN_INT) return false;
+    const bool by_default = !o && deflt && deflt->kind == CC_IN_INT;
+    for (Py_ssize_t i = 0; i < n && (by_default || (o && o != Py_None)); i++) {
+        if (by_default) c = *deflt;
+        else if (!number(list ? PySequence_Fast_GET_ITEM(o, i) : o, &c) || c.kind != CC_IN_INT) return false;
         const int64_t d = c.i < 0 ? c.i + CC_MAX(ndim, 1) : c.i;
         if (d < 0 || d >= CC_MAX(ndim, 1)) return false;
         if (ndim) dims.i |= INT64_C(1) << (ndim - 1 - d);
     }
-    if (!o || o == Py_None || n == 0) dims.i = all;
+    if ((!o && !by_default) || o == Py_None || n == 0) dims.i = all;
     return put_constant(b, dims);
 }
 
@@ -200,12 +202,12 @@ static bool accept(const Param *p, PyObject *o, PyObject *first, CcBound *b) {
         cc_tens_read(o, false, &t);
         return cc_type_contiguous(&t.type) && put_tensor(b, o);
     case 'l': return put_tensors(b, o);
-    case 'n': return number(o, &c) && put_constant(b, c);
+    case 'n': return number(o, &c) && (p->hidden || put_constant(b, c));
     case 'i': return number(o, &c) && c.kind == CC_IN_INT && (p->hidden || put_constant(b, c));
     case 'o': return o == Py_None ? put_constant(b, (CcOperand){.kind = CC_IN_NONE}) : put(b, o);
     case '*': return put_ints(b, o, p->hidden);
-    case 'D': return put_dims(b, o, first, false);
-    case 'Z': return put_dims(b, o, first, true);
+    case 'D': return put_dims(b, o, NULL, first, false);
+    case 'Z': return put_dims(b, o, NULL, first, true);
     case '1':
     case '2':
     case '3': return put_spread(b, o, p->kind - '0', p->optional ? &p->value : NULL);
@@ -274,7 +276,7 @@ static bool bind_row(const Sig *s, PyObject *self, PyObject *const *args, Py_ssi
         } else if (!at[i]) {
             if (!p->optional) return false;
             if (p->kind == 'D') {
-                if (!put_dims(out, NULL, first, false)) return false;
+                if (!put_dims(out, NULL, &p->value, first, false)) return false;
             } else if (is_spread(p)) {
                 if (!put_spread(out, NULL, p->kind - '0', &p->value)) return false;
             } else if (!p->hidden && !put_constant(out, p->value)) {
@@ -368,6 +370,34 @@ static bool first_index(PyObject *part, int64_t size, int64_t *first) {
     return step > 0;
 }
 
+static bool takes_index(PyObject *const *part, Py_ssize_t n) {
+    for (Py_ssize_t i = 0; i < n; i++)
+        if (cc_tens_any(part[i])) return true;
+    return false;
+}
+
+/* x[:, index]: one tensor of integers, and nothing else that says which elements. */
+static int bind_index(PyObject *tensor, int ndim, PyObject *const *part, Py_ssize_t n, CcBound *out) {
+    PyObject *index = NULL;
+    CcTensor t;
+    Py_ssize_t at = 0, dim = 0;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        if (part[i] == Py_Ellipsis) dim += ndim - (n - 1);
+        else if (PySlice_Check(part[i]) && is_whole(part[i])) dim++;
+        else if (index || !cc_tens_plain(part[i])) return -1;
+        else {
+            index = part[i];
+            at = dim++;
+        }
+    }
+    cc_tens_read(index, false, &t);
+    if (ndim < 1 || t.type.ndim < 1 || at >= ndim || /* an index without dims gives a view */
+        (t.type.dtype != CC_DT_I64 && t.type.dtype != CC_DT_I32)) return -1;
+    out->op = CC_OP_index;
+    out->n = 0;
+    return put_tensor(out, tensor) && put_int(out, at) && put_tensor(out, index) ? 0 : -1;
+}
+
 /* Basic indexing: ints, slices, None and an Ellipsis. x[:, i] and its like are a select, all else pairs of a dim and its
  * first index; the shape is the result's. */
 int cc_bind_getitem(PyObject *tensor, PyObject *key, CcBound *out) {
@@ -376,6 +406,7 @@ int cc_bind_getitem(PyObject *tensor, PyObject *key, CcBound *out) {
     CcTensor t;
     if (!cc_tens_plain(tensor)) return -1;
     cc_tens_read(tensor, false, &t);
+    if (takes_index(part, n)) return bind_index(tensor, t.type.ndim, part, n, out);
     Py_ssize_t indices = 0, ints = 0, news = 0, slices = 0, dim = 0;
     for (Py_ssize_t i = 0; i < n; i++) {
         if (part[i] == Py_None) news++;
@@ -497,15 +528,28 @@ static int link_row(PyObject *callable, int row) {
     return 0;
 }
 
+/* "_operator.add": a function of a module of Python's own. */
+static PyObject *builtin(const char *path, const char *base) {
+    char module[32];
+    snprintf(module, sizeof module, "%.*s", (int)strlen(base) - 1, base);
+    PyObject *m = PyImport_ImportModule(module);
+    PyObject *o = m ? PyObject_GetAttrString(m, path + strlen(base)) : NULL;
+    Py_XDECREF(m);
+    PyErr_Clear();
+    return o;
+}
+
 static int resolve(char space, const char *name, int n, int row) {
     char path[128];
     const char *base = space == 'F'   ? "torch._C._VariableFunctions."
                        : space == 'N' ? "torch._C._nn."
                        : space == 'S' ? "torch._C._special.special_"
                        : space == 'L' ? "torch._C._linalg.linalg_"
+                       : space == 'O' ? "_operator."
+                       : space == 'B' ? "builtins."
                                       : "torch._C.TensorBase.";
     snprintf(path, sizeof path, "%s%.*s", base, n, name);
-    PyObject *o = cc_tsym_path(path);
+    PyObject *o = *base == 't' ? cc_tsym_path(path) : builtin(path, base);
     if (!o) return 0;   /* another torch may lack it */
     int rc = link_row(o, row);
     Py_DECREF(o);
@@ -515,7 +559,7 @@ static int resolve(char space, const char *name, int n, int row) {
 /* A pointwise op's name with '_' behind it is the same in place: the node says that it writes. */
 static int resolve_in_place(char space, const char *name, int n, int row) {
     char with[64];
-    if (cc_op_info(B.sig[row].op)->kind != CC_K_POINTWISE || name[0] == '_' || n + 2 > (int)sizeof with) return 0;
+    if (cc_op_info(B.sig[row].op)->kind != CC_K_POINTWISE || name[0] == '_' || space == 'O' || space == 'B' || n + 2 > (int)sizeof with) return 0;
     snprintf(with, sizeof with, "%.*s_", n, name);
     return resolve(space, with, n + 1, row);
 }
