@@ -61,6 +61,7 @@ typedef struct CcPoint {
     } *level;
     CC_VEC(CcSegment *) segment;
     bool full;                 /* the limit was reached: CPython goes on from here */
+    int raised;                /* recordings from here that an exception ended */
 } CcPoint;
 
 typedef struct CcEntry {

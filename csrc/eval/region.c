@@ -170,11 +170,23 @@ static CcGo die(Region *g)
     return CC_GIVE_UP;
 }
 
+/* Nothing is wrong with a recording that the user's own exception ended; but what always raises is not worth recording. */
+static void note_raise(Region *g)
+{
+    CcRoot *root = g->root;
+    if (g->point != NULL && ++g->point->raised >= root->knobs.give_up_limit) g->point->full = true;
+    if (g->first && root->entry.n == 0 && ++root->give_ups >= root->knobs.give_up_limit) root->eager_only = true;
+}
+
 static void note_give_up(Region *g)
 {
     const CcBreakInfo *why = cc_rec_why(g->rec);
     CcRoot *root = g->root;
     if (why == NULL) return;
+    if (why->reason == CC_R_RAISED) {
+        note_raise(g);
+        return;
+    }
     CcBreakInfo copy = {0};
     cc_break_copy(&copy, why);
     cc_vec_push(&root->gave_up, copy);

@@ -14,10 +14,6 @@ CcDo cc_ex_HAND_STOP(CcRun *r, const CcInsn *in)
 {
     return cc_ex_HAND(r, in);
 }
-CcDo cc_ex_HAND_JUMP(CcRun *r, const CcInsn *in)
-{
-    return cc_ex_HAND(r, in);
-}
 CcDo cc_ex_SUSPEND(CcRun *r, const CcInsn *in)
 {
     return cc_ex_HAND(r, in);

@@ -89,7 +89,10 @@ CcDo cc_ex_RAISE(CcRun *r, const CcInsn *in)
     PyObject **value = cc_peek(r, in->arg), **cause = in->arg == 2 ? cc_peek(r, 1) : NULL;
     bool bad_cause = cause && *cause != Py_None && !PyExceptionClass_Check(*cause) && !PyExceptionInstance_Check(*cause);
     if (bad_cause) return CC_DO_HAND;   /* TypeError: CPython raises it */
-    CcDo done = instantiate(r, value);
+    CcEvent ev = {.kind = CC_EV_RAISE, .in = value, .n = 1};
+    CcDo done = cc_run_before(r, &ev);
+    if (done == CC_DO_BREAK || done == CC_DO_HAND) return done;
+    done = instantiate(r, value);
     if (done != CC_DO_NEXT) return done;
     if (cause) {
         if (*cause != Py_None) done = instantiate(r, cause);

@@ -76,6 +76,34 @@ CcDo cc_ex_NEXT(CcRun *r, const CcInsn *in)
     return CC_DO_NEXT;
 }
 
+CcDo cc_ex_YIELD_FROM_ITER(CcRun *r, const CcInsn *in)
+{
+    if (PyCoro_CheckExact(cc_top(r, 1))) return CC_DO_HAND;   /* TypeError: CPython raises it */
+    return PyGen_CheckExact(cc_top(r, 1)) ? CC_DO_NEXT : cc_ex_ITER(r, in);
+}
+
+CcDo cc_ex_SEND(CcRun *r, const CcInsn *in)
+{
+    PyObject *ops[] = {cc_top(r, 2), cc_top(r, 1)};
+    CcEvent ev = {.kind = CC_EV_SEND, .in = ops, .n = 2};
+    CcDo done = cc_run_before(r, &ev);
+    PySendResult how = PYGEN_ERROR;
+    if (done == CC_DO_PERFORM) {
+        how = PyIter_Send(ops[0], ops[1], &ev.result);
+        done = cc_run_after(r, &ev, how == PYGEN_ERROR);
+    }
+    if (done != CC_DO_NEXT) return done;
+    if (how == PYGEN_RETURN) r->next = in->target;
+    return cc_replace(r, how == PYGEN_RETURN && in->arg == 1 ? 2 : 1, ev.result);
+}
+
+CcDo cc_ex_END_SEND(CcRun *r, const CcInsn *in)
+{
+    (void)in;
+    PyObject *value = cc_pop(r);
+    return cc_replace(r, 1, value);
+}
+
 /* ------------------------------------------------------------------ unpacking */
 
 static void not_enough(int before, int after, Py_ssize_t got)

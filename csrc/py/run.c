@@ -63,7 +63,7 @@ static void clear_above(CcRun *r)
 /* cc_act_call_rebuilt's result stands for the one call of the instruction, not for the steps that lead to it. */
 static bool stands_for(const CcRun *r, const CcEvent *ev)
 {
-    return r->has_given && ev->kind != CC_EV_WITH && ev->kind != CC_EV_SPECIAL && ev->kind != CC_EV_TUPLE;
+    return r->has_given && ev->kind != CC_EV_WITH && ev->kind != CC_EV_RAISE && ev->kind != CC_EV_SPECIAL && ev->kind != CC_EV_TUPLE;
 }
 
 CcDo cc_run_before(CcRun *r, CcEvent *ev)

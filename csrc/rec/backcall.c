@@ -150,6 +150,7 @@ CcGo cc_backcall_cache(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObjec
     const bool paused = cc_hook_pause(act->obs, true);
     ev->result = PyObject_Vectorcall(f, in, (size_t)n - n_kw, kwnames);
     cc_hook_pause(act->obs, paused);
+    (void)cc_look_take();
     if (ev->result == NULL || cc_value_const(ev->result) || cc_value_origin(rec, ev->result) != CC_O_UNKNOWN) return CC_DONE;
     if (cc_value_has_tensor(ev->result, 4) || cc_python_class(Py_TYPE(ev->result)))
         (void)cc_rec_poison(rec, act, CC_R_UNKNOWN_CALL, "a cached function that gives an object");

@@ -103,6 +103,8 @@ CcGo cc_attr_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name)
                    ? CC_OK : cc_rec_break(rec, act, CC_R_DATA_SCALAR, PyUnicode_AsUTF8(name));
     }
     const CcOrigin origin = cc_value_origin(rec, o);
+    if (PyExceptionInstance_Check(o) && PyUnicode_CompareWithASCIIString(name, "__traceback__") == 0)
+        return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, "__traceback__");   /* its frames hold this call's objects */
     if (origin == CC_O_UNKNOWN && !PyExceptionInstance_Check(o))
         return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, Py_TYPE(o)->tp_name);
     if (Py_IS_TYPE(o, &PySuper_Type)) return CC_OK;

@@ -418,7 +418,7 @@ static CcGo truth_before(CcRec *rec, CcAct *act, CcEvent *ev)
 {
     PyObject *o = ev->in[0];
     if (cc_sym_is(rec, o)) return cc_sym_operator(rec, act, ev);
-    if (cc_tens_any(o)) return asserts(act, ev) && PyObject_IsTrue(o) == 1 ? CC_OK : cc_rec_break(rec, act, CC_R_TENSOR_BRANCH, NULL);
+    if (cc_tens_any(o)) return asserts(act, ev) && PyObject_IsTrue(o) == 1 && cc_look_take() ? CC_OK : cc_rec_break(rec, act, CC_R_TENSOR_BRANCH, NULL);
     if (cc_value_symbolic(rec, o)) {
         PyObject *zero = PyFloat_FromDouble(0.0);
         cc_vec_push(&rec->keep, zero);
@@ -694,12 +694,16 @@ CcGo cc_op_before(CcRec *rec, CcAct *act, CcEvent *ev)
     case CC_EV_TRUTH: return truth_before(rec, act, ev);
     case CC_EV_ITER:
     case CC_EV_TUPLE: return iter_before(rec, act, ev);
+    case CC_EV_SEND:
     case CC_EV_NEXT: return next_before(rec, act, ev);
     case CC_EV_UNPACK: return unpack_before(rec, act, ev);
     case CC_EV_UPDATE: return update_before(rec, act, ev);
     case CC_EV_CALL: return cc_call_before(rec, act, ev, ev->in, ev->n, ev->name);
     case CC_EV_CALL_EX: return cc_call_before(rec, act, ev, ev->in, ev->n, NULL);
     case CC_EV_FORMAT: return format_before(rec, act, ev);
+    case CC_EV_RAISE:   /* raising it writes its traceback and context */
+        return cc_value_origin(rec, ev->in[0]) == CC_O_SOURCE && !PyType_Check(ev->in[0])
+                   ? cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(ev->in[0])) : CC_OK;
     case CC_EV_IMPORT: return import_before(rec, act, ev);
     case CC_EV_MATCH: return any_tensor(ev, 1) ? cc_rec_break(rec, act, CC_R_TENSOR_ITER, "match") : plain_before(rec, act, ev, 2);
     case CC_EV_WITH:
@@ -743,6 +747,7 @@ CcGo cc_op_after(CcRec *rec, CcAct *act, CcEvent *ev)
     case CC_EV_CONTAINS: return contains_after(rec, act, ev);
     case CC_EV_TRUTH: return truth_after(rec, act, ev);
     case CC_EV_ITER: return iter_after(rec, act, ev);
+    case CC_EV_SEND:
     case CC_EV_NEXT: return next_after(rec, act, ev);
     case CC_EV_UNPACK: return unpack_after(rec, act, ev);
     case CC_EV_UPDATE: return update_after(rec, act, ev);

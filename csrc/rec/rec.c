@@ -177,6 +177,7 @@ static void begin(CcRec *rec, const CcMode *mode, uint64_t salt)
     rec->trace->handled = CC_HANDLED_SAME;
     Py_XSETREF(rec->handled_start, PyErr_GetHandledException());
     rec->read_grad = false;
+    (void)cc_look_take();
 }
 
 void cc_rec_begin_call(CcRec *rec, PyObject *const *args, int n, PyObject *kwnames, PyFunctionObject *root, const CcMode *mode)
@@ -244,8 +245,17 @@ static void adopt_container(CcRec *rec, PyObject *o, int source)
             if (is_new) cc_guard_check(gs, id, CC_CHK_TYPE, (PyObject *)&PyFloat_Type);
             if (cc_value_find(rec, item) == NULL) cc_value_set(rec, item, CC_O_SOURCE, id);
         }
-    } else if (!cc_value_content(rec, o, 1)) {
-        return;
+    } else {
+        Py_ssize_t pos = 0;
+        PyObject *key, *value;
+        while (PyDict_Next(o, &pos, &key, &value)) {
+            bool is_new;
+            if (!PyFloat_CheckExact(value) || !cc_value_const(key)) continue;
+            const int id = cc_guard_source(gs, CC_SRC_KEY, source, key, 0, 0, &is_new);
+            if (is_new) cc_guard_check(gs, id, CC_CHK_TYPE, (PyObject *)&PyFloat_Type);
+            if (cc_value_find(rec, value) == NULL) cc_value_set(rec, value, CC_O_SOURCE, id);
+        }
+        if (!cc_value_content(rec, o, 1)) return;
     }
     cc_value_set(rec, o, CC_O_FRESH, -1);
 }
@@ -441,7 +451,7 @@ void cc_rec_leave(CcRec *rec, CcAct *act, int how, PyObject *value)
     if (f == NULL) return;
     const int at = (int)(f - rec->frame.at), first = f->first_fresh;
     rec->frame.n = at;
-    if (how == CC_LEAVE_HANDOVER && !act->generator) {   /* CPython goes on with a frame that we don't see */
+    if (how == CC_LEAVE_HANDOVER) {   /* CPython goes on with a frame that we don't see */
         set_why(rec, act, CC_R_OPCODE, cc_op_name((CcOp)act->code->insn[act->pc].op));
         if (at > 0) mark_site(rec, rec->frame.at[at - 1].act->co, rec->frame.at[at - 1].act->pc);
         cc_rec_abort(rec);
@@ -454,7 +464,7 @@ void cc_rec_leave(CcRec *rec, CcAct *act, int how, PyObject *value)
         return;
     }
     if (how != CC_LEAVE_RETURN) {
-        set_why(rec, act, CC_R_OPCODE, "the call raised");
+        set_why(rec, act, CC_R_RAISED, NULL);
         cc_rec_abort(rec);
         return;
     }
@@ -656,6 +666,7 @@ CcGo cc_rec_before(CcRec *rec, CcAct *act, CcEvent *ev)
     CcRecFrame *f = cc_rec_frame(rec, act);
     if (f == NULL) return CC_OK;
     f->touched = true;
+    if (cc_look_take()) return cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "C code in between");
     f->call_nodes = rec->trace->graph->node.n;
     if (rec->sites->at.n > 0) {
         const struct CcSite *site = find_site(rec->sites, act);
@@ -667,12 +678,16 @@ CcGo cc_rec_before(CcRec *rec, CcAct *act, CcEvent *ev)
     }
     if (rec->trace->graph->node.n > MAX_NODES || rec->trace->guards.g.n > MAX_GUARDS)
         return cc_rec_break(rec, act, CC_R_LIMIT, "nodes");
-    return cc_op_before(rec, act, ev);
+    const CcGo go = cc_op_before(rec, act, ev);
+    if (go == CC_DONE && rec->trace != NULL && cc_look_take()) (void)cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "C code");
+    return go;
 }
 
 CcGo cc_rec_after(CcRec *rec, CcAct *act, CcEvent *ev)
 {
     if (cc_rec_frame(rec, act) == NULL) return CC_OK;
+    const bool asserted = ev->flags & CC_EV_BOOLED || (ev->kind == CC_EV_TRUTH && cc_tens_any(ev->in[0]));   /* `assert tensor` */
+    if (cc_look_take() && !asserted) return cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "C code");
     if (ev->result == NULL && PyErr_Occurred()) {   /* what was read on the way to the exception still has to be guarded */
         PyObject *type, *value, *tb;
         PyErr_Fetch(&type, &value, &tb);

@@ -141,6 +141,9 @@ bool cc_number_key(CcRec *rec, PyObject *key);
 /* ---- recipe.c ---- */
 int cc_recipe_of(CcRec *rec, PyObject *o, CcMap *memo);      /* -1: can't be rebuilt; rec->why is set */
 
+/* ---- traceback.c ---- */
+CC_NEW PyObject *cc_traceback_copy(PyObject *exception);     /* None: it has no traceback; NULL (no error): it can't be made */
+
 /* ---- node.c: graph nodes and effects ---- */
 typedef struct CcCallSpec {
     CcForm form;

@@ -357,7 +357,7 @@ static bool add_slots(CcRec *rec, Objects *out, PyObject *o)
     return true;
 }
 
-/* An exception's cause and context, set through their descriptors as slots are. */
+/* An exception's cause, context and traceback, set through their descriptors as slots are. */
 static void add_chain(CcRec *rec, Objects *out, PyObject *o)
 {
     static const char *const names[] = {"__context__", "__cause__"};
@@ -370,6 +370,15 @@ static void add_chain(CcRec *rec, Objects *out, PyObject *o)
         cc_vec_push(out, descr);
         cc_vec_push(out, v);
     }
+    PyObject *tb = PyExceptionInstance_Check(o) ? cc_traceback_copy(o) : NULL;
+    PyObject *descr = tb != NULL && tb != Py_None ? PyObject_GetAttrString(PyExc_BaseException, "__traceback__") : NULL;
+    if (descr != NULL) {
+        cc_value_const_source(rec, tb);
+        cc_vec_push(&rec->keep, descr);
+        cc_vec_push(out, descr);
+        cc_vec_push(out, tb);
+    }
+    Py_XDECREF(tb);   /* its entry in the map holds it */
     PyErr_Clear();
 }
 

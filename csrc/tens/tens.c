@@ -576,7 +576,7 @@ int cc_tens_init_types(void) {
 
 int cc_tens_init(PyObject *torch) {
     if (cc_tsym_init(torch) || cc_tens_init_types() || cc_mode_init() || cc_torch_init() ||
-        cc_bind_init())
+        cc_bind_init() || cc_look_init())
         return -1;
     return 0;
 }

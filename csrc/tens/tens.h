@@ -95,6 +95,9 @@ typedef struct CcTorch {
 CcTorch cc_torch_call(PyObject *callable, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 CcTorch cc_torch_attr(PyObject *tensor, PyObject *name);
 
+/* ---- look.c: whether anything on this thread has read a tensor's data into Python since this was last asked ---- */
+bool cc_look_take(void);
+
 /* ---- binds.def, bind.c: from callables and arguments to an op and its operands ---- */
 enum { CC_BOUND_MAX = 64 };
 typedef struct CcBound {

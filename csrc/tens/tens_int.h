@@ -21,6 +21,7 @@ CC_MUST int cc_tsym_init(PyObject *torch);
 CC_MUST int cc_tens_init_types(void);
 CC_MUST int cc_mode_init(void);
 CC_MUST int cc_torch_init(void);
+CC_MUST int cc_look_init(void);
 CC_MUST int cc_bind_init(void);
 
 /* torch.c: the address that names a C callable: its PyMethodDef for builtins, bound builtins and

@@ -1,0 +1,128 @@
+"""The Python of real models (language_cases.py and its sisters): what eager gives, on the first calls and on later ones.
+
+Each function is called four times beside eager: values, exceptions with text, chain and the traceback's lines in user code,
+prints, arguments and state afterwards. torch._dynamo.explain's break counts, kept in language_dynamo.txt, are the ceiling.
+"""
+
+import inspect
+import os
+import threading
+import warnings
+
+import ccompile
+import language_calls  # noqa: F401  these fill the table
+import language_errors  # noqa: F401
+import language_flow  # noqa: F401
+import language_iteration  # noqa: F401
+import language_library  # noqa: F401
+import language_modules
+import language_objects  # noqa: F401
+import language_state  # noqa: F401
+import pytest
+import torch
+from conftest import EAGER, Counts, alike, dynamo_breaks, explained, same
+from language_cases import CASES, COUNTS, t
+
+
+def build(name):
+    fn = CASES[name].fn
+    return fn() if isinstance(fn, type) else fn
+
+
+def callable_of(name):
+    """The function or module itself, as explain and dynamo take it."""
+    fn = build(name)
+    if CASES[name].made:
+        fn = fn()
+        fn = fn[0] if isinstance(fn, tuple) else fn
+    return fn
+
+
+def arguments(name, i=0):
+    made = CASES[name].inputs(i)
+    return made if isinstance(made, tuple) else (made,)
+
+
+def stored():
+    """name -> dynamo's (graphs, breaks), or None where the call raises; from the file that language_cases.py writes."""
+    if not os.path.exists(COUNTS):
+        return {}
+    with open(COUNTS) as file:
+        rows = [line.split() for line in file if not line.startswith("#")]
+    return {name: None if graphs == "-" else Counts(int(graphs), int(breaks)) for name, graphs, breaks in rows}
+
+
+DYNAMO = stored()
+
+
+def test_there_are_enough():
+    assert len(CASES) >= 250
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_equal(name):
+    c = CASES[name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        same(build(name), make_args=c.inputs, calls=4, build=c.made, hit=c.hit, trace=True, raises=True)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if DYNAMO.get(name)])
+@pytest.mark.skipif(EAGER, reason="needs the product")
+def test_no_more_breaks_than_dynamo(name):
+    ours, theirs = explained(callable_of(name), *arguments(name)), DYNAMO[name]
+    text = f"ours {ours.graph_count, ours.graph_break_count}, dynamo's {tuple(theirs)}\n{ours}"
+    if theirs.graphs:  # else dynamo failed, or left the whole function to eager
+        assert ours.graph_break_count <= theirs.breaks + CASES[name].over, text
+
+
+def test_dynamo_counts_are_complete():
+    assert DYNAMO.keys() == CASES.keys()
+
+
+@pytest.mark.parametrize("name", ["ThreeNested", "branch_on_tensor", "comprehension_dict", "print_plain"])
+def test_dynamo_counts_are_current(name):
+    assert dynamo_breaks(callable_of(name), *arguments(name)) == DYNAMO[name]
+
+
+@pytest.mark.skipif(EAGER, reason="needs the product")
+def test_break_in_the_innermost_module():
+    """One break, three modules deep: its callers are not split. Dynamo makes a graph for each part of each of them."""
+    report = explained(build("ThreeNested"), t(2, 3))
+    assert (report.graph_count, report.graph_break_count) == (2, 1), str(report)
+    assert DYNAMO["ThreeNested"].graphs >= 4
+    (reason,) = report.break_reasons
+    assert reason.line == inspect.getsourcelines(language_modules.Inner.forward)[1] + 2
+
+
+THREADED = [
+    "branch_on_tensor",
+    "raise_on_value_in_callee",
+    "generator_interleaved",
+    "with_user_class",
+    "break_innermost",
+]
+
+
+@pytest.mark.parametrize("name", THREADED)
+def test_threads(name):
+    """One compiled function, called by many threads at once; their first calls record side by side."""
+    fn = callable_of(name)
+    compiled, start, wrong = ccompile.compile(fn), threading.Barrier(6), []
+
+    def work(k):
+        start.wait()
+        with torch.no_grad():
+            for i in range(8):
+                args = arguments(name, k + i)
+                try:
+                    alike(fn(*args), compiled(*arguments(name, k + i)), path=f"thread {k}, call {i}")
+                except Exception as error:
+                    wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong, wrong[0]
