@@ -123,6 +123,18 @@ static int store_sequence(Host *h, const CcNode *node, PyObject *r)
     return 0;
 }
 
+/* What was recorded behind this node holds for tensors like these only. */
+static int check_results(const Host *h, const CcNode *node, const CcAction *a)
+{
+    for (int i = node->out0; i < node->out0 + node->n_out; i++) {
+        PyObject *o = h->x->value[i];
+        if (o != NULL && cc_tens_match(o, Py_TYPE(o), &h->trace->graph->val.at[i].type, false)) continue;
+        PyErr_Format(PyExc_RuntimeError, "ccompile: %s gave a tensor of another shape or dtype than when it was recorded", a->name);
+        return -1;
+    }
+    return 0;
+}
+
 static int host_call(void *ctx, int n)
 {
     Host *h = ctx;
@@ -135,7 +147,7 @@ static int host_call(void *ctx, int n)
     if (a->sequence) status = store_sequence(h, node, r);
     else if (node->n_out == 1) Py_XSETREF(h->x->value[node->out0], Py_NewRef(r));
     Py_DECREF(r);
-    return status;
+    return status == 0 && a->checked ? check_results(h, node, a) : status;
 }
 
 /* ------------------------------------------------------------------ running */
@@ -188,7 +200,7 @@ static bool done_for_good(const Host *h)
     if (!h->trace->impure || h->at < 0) return h->trace->impure;
     for (int n = 0; n <= h->at; n++) {
         const CcNode *node = &g->node.at[n];
-        if (node->host >= 0 && h->trace->node.at[node->host].state) continue;
+        if (node->host >= 0 && (h->trace->node.at[node->host].state || h->trace->node.at[node->host].local)) continue;
         if (node->flags & (CC_N_WRITES | (n < h->at ? CC_N_RANDOM | CC_N_EFFECT : 0))) return true;
     }
     return false;

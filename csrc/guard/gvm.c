@@ -31,6 +31,7 @@ static PyObject *read_source(const CcGuard *g, const CcGuardState *state, PyObje
     case CC_SRC_SLOT: return cc_act_get(state->acts[g->level], g->index);
     case CC_SRC_CONST: return g->key;
     case CC_SRC_DICTOF: return cc_obj_dict(parent);
+    case CC_SRC_PROXIED: return cc_obj_proxied(parent);
     case CC_SRC_KEY: return read_key(parent, g->key);
     case CC_SRC_ITEM: return read_item(parent, g->index);
     case CC_SRC_CELL: return PyCell_GET(parent);

@@ -145,12 +145,14 @@ typedef struct CcCallSpec {
     const CcBound *bound;        /* NULL: host node */
     bool dynamic;                /* the shape of its results depends on data */
     bool state;                  /* sets ambient state */
+    bool checked;                /* a replay compares its results' metadata with the recorded ones */
 } CcCallSpec;
 /* CC_OK, or CC_GIVE_UP when an operand can't be named (the site is marked). */
 CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *result);
 /* A node without results that only fails or not: the trace stays one that can be run again eagerly. */
 CcGo cc_node_check(CcRec *rec, CcAct *act, const CcCallSpec *spec);
 CcGo cc_node_effect(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *result);
+bool cc_node_grad_mode(void);                /* now, and not at the entry: the region may have switched it */
 /* Can every operand of a node be named? Otherwise *bad is the first that can't. */
 bool cc_node_nameable(CcRec *rec, PyObject *o, int depth);
 
@@ -197,6 +199,14 @@ CcGo cc_backcall_reduce(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in
 
 bool cc_backcall_is_cache(PyObject *f);     /* made by functools.lru_cache */
 CcGo cc_backcall_cache(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *const *in, int n, PyObject *kwnames);
+
+/* ---- opaque.c ---- */
+CC_MUST int cc_opaque_init(PyObject *torch);
+bool cc_opaque_is_op(PyObject *o);          /* what torch.ops gives */
+CcGo cc_opaque_op(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *const *in, int n, PyObject *kwnames);
+bool cc_opaque_context(PyObject *o);        /* the ctx that Function.apply makes for forward */
+CcGo cc_opaque_apply_after(CcRec *rec, CcAct *act, PyObject *bound, PyObject *result);
+CcGo cc_opaque_reduce(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n);
 
 /* ---- callee.def, callee.c ---- */
 typedef enum CcCalleeKind {

@@ -377,10 +377,16 @@ static bool opaque_content(PyTypeObject *t)
            (t->tp_as_number != NULL && t->tp_as_number->nb_bool != NULL);
 }
 
-/* A view that this trace made of a class's __dict__, or of a dict that it knows: what is behind it counts. */
+/* A view of a dict, from outside or one that this trace made of a class's __dict__, or of a dict that it knows: what is behind it counts. */
 static bool proxy_content(CcRec *rec, PyObject *o, int depth)
 {
-    PyObject *behind = *(PyObject **)((char *)o + sizeof(PyObject));   /* mappingproxyobject.mapping, 3.11-3.14 */
+    PyObject *behind = cc_obj_proxied(o);
+    const int source = cc_value_source(rec, o);
+    if (source >= 0) {
+        if (!PyDict_CheckExact(behind)) return false;
+        cc_value_read(rec, CC_SRC_PROXIED, source, NULL, 0, 0, behind);
+        return cc_value_content(rec, behind, depth);
+    }
     if (cc_value_origin(rec, behind) != CC_O_UNKNOWN) return cc_value_content(rec, behind, depth);
     return PyDict_Check(behind) && dict_content(rec, behind, cc_value_const_source(rec, behind), depth);
 }
@@ -419,7 +425,7 @@ bool cc_value_content(CcRec *rec, PyObject *o, int depth)
         Py_XDECREF(items);
         return ok;
     }
-    if (p->origin == CC_O_FRESH && Py_IS_TYPE(o, &PyDictProxy_Type)) return proxy_content(rec, o, depth);
+    if (Py_IS_TYPE(o, &PyDictProxy_Type) && (p->origin == CC_O_FRESH || parent >= 0)) return proxy_content(rec, o, depth);
     return p->origin == CC_O_FRESH || cc_tens_any(o) || (parent >= 0 && !opaque_content(Py_TYPE(o)));
 }
 
