@@ -74,7 +74,7 @@ static bool same_value(PyObject *a, PyObject *b)
 {
     if (a == b) return true;
     if (a == NULL || Py_TYPE(a) != Py_TYPE(b)) return false;
-    if (PyFloat_CheckExact(a)) {
+    if (PyFloat_Check(a)) {   /* numpy.float64, too */
         const double x = PyFloat_AS_DOUBLE(a), y = PyFloat_AS_DOUBLE(b);
         return memcmp(&x, &y, sizeof x) == 0;
     }

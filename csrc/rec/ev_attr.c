@@ -65,6 +65,7 @@ static bool opaque_descriptor(PyObject *d)
         return !pure_getset(descr) && PyUnicode_Compare(descr->d_name, str_dict) != 0 &&
                PyUnicode_CompareWithASCIIString(descr->d_name, "__weakref__") != 0;
     }
+    if (strcmp(t->tp_name, "_collections._tuplegetter") == 0) return false;   /* a field of a namedtuple */
     return !(t == &PyFunction_Type || t == &PyProperty_Type || t == &PyMemberDescr_Type || t == &PyMethodDescr_Type ||
              t == &PyWrapperDescr_Type || t == &PyClassMethod_Type || t == &PyStaticMethod_Type || t == &PyMethod_Type ||
              t == &PyClassMethodDescr_Type || PyType_Check(d) || PyCFunction_Check(d) || cc_value_const(d));

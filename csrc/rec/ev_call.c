@@ -688,7 +688,7 @@ CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, in
     Call c;
     if (!normalise(rec, &c, in, n, kwnames, ex)) return cc_rec_break(rec, act, CC_R_LIMIT, "arguments");
     if (is_partial(in[0])) guard_callable(rec, c.func);
-    ev->result = cc_intrin_call(c.func, act->co);
+    ev->result = cc_intrin_call(c.func, act);
     if (ev->result != NULL) return CC_DONE;
     if (cc_opaque_is_op(c.func)) {
         const CcGo go = torch_operands(rec, act, &c, false);

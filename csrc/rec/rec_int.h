@@ -227,7 +227,7 @@ CC_MUST int cc_callee_init(void);
 bool cc_library_recorded(PyFunctionObject *func);
 CC_MUST int cc_library_init(void);
 /* torch.compiler.is_compiling and its kin: new reference to the answer, or NULL (no error): not an intrinsic. */
-CC_NEW PyObject *cc_intrin_call(PyObject *callable, const PyCodeObject *caller);
+CC_NEW PyObject *cc_intrin_call(PyObject *callable, const CcAct *caller);
 CC_MUST int cc_intrin_init(PyObject *torch);
 
 #endif

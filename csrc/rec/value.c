@@ -7,13 +7,23 @@
  * that an address means one object; tensors made by nodes are held weakly, so that a first call peaks at eager's memory. */
 #include "rec_int.h"
 
+/* What numpy's functions give for numbers. */
+static bool numpy_number(const PyTypeObject *t)
+{
+    static const char *const names[] = {"numpy.float64", "numpy.int64", "numpy.int32", "numpy.bool", "numpy.bool_"};
+    if (strncmp(t->tp_name, "numpy.", 6) != 0 || (t->tp_flags & Py_TPFLAGS_HEAPTYPE)) return false;
+    for (int i = 0; i < CC_COUNT(names); i++)
+        if (strcmp(t->tp_name, names[i]) == 0) return true;
+    return false;
+}
+
 bool cc_value_const(PyObject *o)
 {
     PyTypeObject *t = Py_TYPE(o);
     if (o == Py_None || t == &PyBool_Type || t == &PyLong_Type || t == &PyFloat_Type || t == &PyUnicode_Type ||
         t == &PyBytes_Type || t == &PyComplex_Type || o == Py_Ellipsis || o == Py_NotImplemented || t == &PyRange_Type)
         return true;
-    if (t == cc_tens_size_type() || cc_tens_constant(o)) return true;
+    if (t == cc_tens_size_type() || cc_tens_constant(o) || numpy_number(t)) return true;
     /* Other tuples have an identity, and may hold what is no constant. */
     return t == &PyTuple_Type && PyTuple_GET_SIZE(o) == 0;
 }
@@ -383,7 +393,7 @@ static bool proxy_content(CcRec *rec, PyObject *o, int depth)
     PyObject *behind = cc_obj_proxied(o);
     const int source = cc_value_source(rec, o);
     if (source >= 0) {
-        if (!PyDict_CheckExact(behind)) return false;
+        if (!PyDict_CheckExact(behind) && !PyODict_CheckExact(behind)) return false;
         cc_value_read(rec, CC_SRC_PROXIED, source, NULL, 0, 0, behind);
         return cc_value_content(rec, behind, depth);
     }
