@@ -6,6 +6,7 @@ call's number to keyword arguments of equal shapes and other values.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -347,3 +348,31 @@ def build(name: str) -> torch.nn.Module:
     torch.manual_seed(11)
     config = getattr(transformers, found.config)(**found.settings)
     return getattr(transformers, found.model)(config).eval()
+
+
+# ---- counts ----------------------------------------------------------------------------------------------------------
+DYNAMO = Path(__file__).with_name("zoo_dynamo.txt")  # written by bench_zoo.py --dynamo
+
+
+def dynamo_counts() -> dict[str, tuple[int, int] | None]:
+    """torch._dynamo.explain's (graphs, breaks) of each row's first call; None where Dynamo fails."""
+    found: dict[str, tuple[int, int] | None] = {}
+    for line in DYNAMO.read_text().splitlines():
+        if line and not line.startswith("#"):
+            name, graphs, breaks = line.split()
+            found[name] = None if graphs == "-" else (int(graphs), int(breaks))
+    return found
+
+
+def met(compiled: Any, call: Callable[[], Any]) -> tuple[int, int]:
+    """(graphs, breaks) that `call` of `compiled` meets while it replays; a break in a loop counts once, as in explain."""
+    from ccompile.api import compiled_of
+
+    def segments() -> dict[int, dict[str, Any]]:
+        return {s["id"]: s for entry in compiled_of(compiled).report()["entries"] for s in entry["segments"]}
+
+    before = segments()
+    call()
+    run = [s for i, s in segments().items() if s["hits"] > (before[i]["hits"] if i in before else 0)]
+    ends = {(s["break"]["file"], s["break"]["line"], s["break"]["text"]) for s in run if s["end"] == "break"}
+    return len({s["point"] for s in run if s["nodes"]}), len(ends)
