@@ -107,7 +107,7 @@ CcGo cc_attr_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name)
     if (origin == CC_O_UNKNOWN && !PyExceptionInstance_Check(o))
         return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, Py_TYPE(o)->tp_name);
     if (Py_IS_TYPE(o, &PySuper_Type)) return CC_OK;
-    if (!known_getattro(Py_TYPE(o)) && !cc_value_const(o) && Py_TYPE(o)->tp_getattro != NULL)
+    if (!known_getattro(Py_TYPE(o)) && !cc_value_const(o) && !cc_value_annotation(o) && Py_TYPE(o)->tp_getattro != NULL)
         return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, Py_TYPE(o)->tp_name);
     if (PyType_Check(o) || (cc_value_const(o) && !cc_python_class(Py_TYPE(o)))) return CC_OK;
     PyObject *d = cc_type_lookup(Py_TYPE(o), name);

@@ -29,14 +29,20 @@ bool cc_value_const(PyObject *o)
 }
 
 static PyObject *enum_meta;
+static PyTypeObject *union_type;   /* of int | None */
 
 int cc_value_init(void)
 {
     PyObject *m = PyImport_ImportModule("enum");
     enum_meta = m != NULL ? PyObject_GetAttrString(m, "EnumMeta") : NULL;
     Py_XDECREF(m);
-    return enum_meta != NULL ? 0 : -1;
+    PyObject *either = PyNumber_Or((PyObject *)&PyLong_Type, (PyObject *)&PyUnicode_Type);
+    union_type = either != NULL ? Py_TYPE(either) : NULL;
+    Py_XDECREF(either);
+    return enum_meta != NULL && union_type != NULL ? 0 : -1;
 }
+
+bool cc_value_annotation(PyObject *o) { return Py_TYPE(o) == union_type || Py_IS_TYPE(o, &Py_GenericAliasType); }
 
 bool cc_value_ident(PyObject *o)
 {
@@ -50,7 +56,7 @@ bool cc_value_ident(PyObject *o)
         PyObject *self = PyCFunction_GET_SELF(o);
         return self == NULL || PyModule_Check(self) || PyType_Check(self);
     }
-    return PyContextVar_CheckExact(o);
+    return PyContextVar_CheckExact(o) || cc_value_annotation(o);
 }
 
 static void drop_entry(CcRec *rec, CcProv *p)
