@@ -108,6 +108,14 @@ def same_type(a, b):
     return a is b or (a.__module__, a.__qualname__) == (b.__module__, b.__qualname__) and "<locals>" in a.__qualname__
 
 
+def listed(o):
+    """Its items; None where it says that it has some and fails to give them (a cache of transformers' Mamba)."""
+    try:
+        return list(o)
+    except AttributeError:
+        return None
+
+
 class Walk:
     """Compares two object graphs side by side, identities included.
 
@@ -186,7 +194,9 @@ class Walk:
             self.go(a.__func__, b.__func__, path + ".__func__")
             self.go(a.__self__, b.__self__, path + ".__self__")
         elif isinstance(a, (list, tuple)) or hasattr(a, "__iter__") and hasattr(a, "__len__"):
-            self.items(list(a), list(b), path)
+            items = listed(a)
+            if items is not None:
+                self.items(items, list(b), path)
         attributes = getattr(a, "__dict__", None)
         if attributes is not None and not isinstance(a, types.FunctionType):
             self.mutable(attributes, b.__dict__, path + ".__dict__")

@@ -147,6 +147,18 @@ int cc_segment_store(CcSegmentHost *h, int n, PyObject *r)
     return 0;
 }
 
+/* What was recorded behind this node holds for tensors like these only. */
+static int check_results(const Host *h, const CcNode *node, const CcAction *a)
+{
+    for (int i = node->out0; i < node->out0 + node->n_out; i++) {
+        PyObject *o = h->x->value[i];
+        if (o != NULL && cc_tens_match(o, Py_TYPE(o), &h->shape->graph->val.at[i].type, false)) continue;
+        PyErr_Format(PyExc_RuntimeError, "ccompile: %s gave a tensor of another shape or dtype than when it was recorded", a->name);
+        return -1;
+    }
+    return 0;
+}
+
 static int host_call(void *ctx, int n)
 {
     Host *h = ctx;
@@ -157,7 +169,7 @@ static int host_call(void *ctx, int n)
     if (r == NULL) return -1;
     const int status = cc_segment_store(h, n, r);
     Py_DECREF(r);
-    return status;
+    return status == 0 && a->checked ? check_results(h, node, a) : status;
 }
 
 /* ------------------------------------------------------------------ running */
@@ -208,7 +220,7 @@ static bool done_for_good(const Host *h)
     if (!h->trace->impure || h->at < 0) return false; /* kernels write nothing that was there before */
     for (int n = 0; n <= h->at; n++) {
         const CcNode *node = &g->node.at[n];
-        if (node->host >= 0 && h->trace->node.at[node->host].state) continue;
+        if (node->host >= 0 && (h->trace->node.at[node->host].state || h->trace->node.at[node->host].local)) continue;
         if (node->flags & (CC_N_WRITES | (n < h->at ? CC_N_RANDOM | CC_N_EFFECT : 0))) return true;
     }
     return false;

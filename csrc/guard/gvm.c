@@ -31,6 +31,7 @@ PyObject *cc_guard_read(const CcGuard *g, const CcGuardState *state, PyObject *c
     case CC_SRC_SLOT: return cc_act_get(state->acts[g->level], g->index);
     case CC_SRC_CONST: return g->key;
     case CC_SRC_DICTOF: return cc_obj_dict(parent);
+    case CC_SRC_PROXIED: return cc_obj_proxied(parent);
     case CC_SRC_KEY: return read_key(parent, g->key);
     case CC_SRC_OWN: {   /* a tensor has a dict only once it needs one */
         PyObject *dict = cc_obj_dict(parent);
@@ -77,7 +78,7 @@ bool cc_guard_same_value(PyObject *a, PyObject *b)
 {
     if (a == b) return true;
     if (a == NULL || Py_TYPE(a) != Py_TYPE(b)) return false;
-    if (PyFloat_CheckExact(a)) {
+    if (PyFloat_Check(a)) {   /* numpy.float64, too */
         const double x = PyFloat_AS_DOUBLE(a), y = PyFloat_AS_DOUBLE(b);
         return memcmp(&x, &y, sizeof x) == 0;
     }

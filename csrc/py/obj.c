@@ -6,6 +6,11 @@ PyObject *cc_obj_dict(PyObject *o)
     return cc_frame_instance_dict(o);
 }
 
+PyObject *cc_obj_proxied(PyObject *proxy)
+{
+    return *(PyObject **)((char *)proxy + sizeof(PyObject));   /* mappingproxyobject.mapping, 3.11-3.14 */
+}
+
 uint64_t cc_dict_version(PyObject *dict)
 {
     return PyDict_Check(dict) ? cc_frame_dict_version(dict) : 0;

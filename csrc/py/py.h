@@ -202,6 +202,7 @@ CC_MUST int cc_py_init(void);
 /* Borrowed instance dict or NULL (never creates one... 3.11/3.12: materialises it when values are inline, because guards
  * need the dict object). Error never set. */
 CC_BORROW PyObject *cc_obj_dict(PyObject *o);
+CC_BORROW PyObject *cc_obj_proxied(PyObject *proxy);   /* what a types.MappingProxyType stands for */
 /* Version tag of a dict (3.11: ma_version_tag; later: dict watcher's counter); 0 = not available. */
 uint64_t cc_dict_version(PyObject *dict);
 /* tp_version_tag of a type, assigned if needed; 0 = not available. */

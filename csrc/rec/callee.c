@@ -118,6 +118,7 @@ int cc_callee_init(void)
 CcCallee cc_callee_find(PyObject *callable)
 {
     const int64_t *v = cc_map_find(&kinds, identity(callable));
+    if (v == NULL && strcmp(Py_TYPE(callable)->tp_name, "numpy.ufunc") == 0) return (CcCallee){CC_CALLEE_PURE, "a ufunc of numpy"};
     if (v == NULL) return (CcCallee){CC_CALLEE_UNKNOWN, NULL};
     return (CcCallee){(CcCalleeKind)(*v & 0xFF), names.at[*v >> 8]};
 }
@@ -159,11 +160,28 @@ int cc_intrin_init(PyObject *torch)
     return 0;
 }
 
-PyObject *cc_intrin_call(PyObject *callable, const PyCodeObject *caller)
+/* Code that takes torch's associative_scan when it is told that it is compiled, and a plain loop otherwise: only Dynamo can
+ * trace that operator. The question may come through a function of its own. */
+static bool would_scan(const CcAct *caller)
+{
+    static PyObject *name;
+    if (name == NULL) name = PyUnicode_InternFromString("associative_scan");
+    for (int depth = 0; name != NULL && caller != NULL && depth < 2; depth++, caller = caller->prev) {
+        const PyCodeObject *co = caller->co;
+        PyObject *const in[] = {co->co_names, co->co_localsplusnames};
+        for (int i = 0; i < CC_COUNT(in); i++)
+            for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(in[i]); k++)
+                if (PyTuple_GET_ITEM(in[i], k) == name) return true;
+    }
+    return false;
+}
+
+PyObject *cc_intrin_call(PyObject *callable, const CcAct *caller)
 {
     const int64_t *v = cc_map_find(&intrinsic_answers, callable);
     if (v == NULL) return NULL;
     bool answer = *v;
-    for (int i = 0; i < CC_COUNT(told_eager_code); i++) answer = answer && (const PyObject *)caller != told_eager_code[i];
+    for (int i = 0; i < CC_COUNT(told_eager_code); i++) answer = answer && (const PyObject *)caller->co != told_eager_code[i];
+    answer = answer && !would_scan(caller);
     return Py_NewRef(answer ? Py_True : Py_False);
 }

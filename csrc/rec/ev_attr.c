@@ -65,6 +65,7 @@ static bool opaque_descriptor(PyObject *d)
         return !pure_getset(descr) && PyUnicode_Compare(descr->d_name, str_dict) != 0 &&
                PyUnicode_CompareWithASCIIString(descr->d_name, "__weakref__") != 0;
     }
+    if (strcmp(t->tp_name, "_collections._tuplegetter") == 0) return false;   /* a field of a namedtuple */
     return !(t == &PyFunction_Type || t == &PyProperty_Type || t == &PyMemberDescr_Type || t == &PyMethodDescr_Type ||
              t == &PyWrapperDescr_Type || t == &PyClassMethod_Type || t == &PyStaticMethod_Type || t == &PyMethod_Type ||
              t == &PyClassMethodDescr_Type || PyType_Check(d) || PyCFunction_Check(d) || cc_value_const(d));
@@ -108,7 +109,7 @@ CcGo cc_attr_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name)
     if (origin == CC_O_UNKNOWN && !PyExceptionInstance_Check(o))
         return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, Py_TYPE(o)->tp_name);
     if (Py_IS_TYPE(o, &PySuper_Type)) return CC_OK;
-    if (!known_getattro(Py_TYPE(o)) && !cc_value_const(o) && Py_TYPE(o)->tp_getattro != NULL)
+    if (!known_getattro(Py_TYPE(o)) && !cc_value_const(o) && !cc_value_annotation(o) && Py_TYPE(o)->tp_getattro != NULL)
         return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, Py_TYPE(o)->tp_name);
     if (PyType_Check(o) || (cc_value_const(o) && !cc_python_class(Py_TYPE(o)))) return CC_OK;
     PyObject *d = cc_type_lookup(Py_TYPE(o), name);

@@ -76,12 +76,51 @@ static bool flatten(CcRec *rec, Call *c, PyObject *args, PyObject *kwargs)
     return true;
 }
 
+static bool is_partial(PyObject *o) { return strcmp(type_name(o), "functools.partial") == 0; }
+
+/* What a partial object was made of: borrowed, they live as long as it does. */
+static void partial_parts(PyObject *o, PyObject **func, PyObject **args, PyObject **keywords)
+{
+    PyObject **part[] = {func, args, keywords};
+    static const char *const names[] = {"func", "args", "keywords"};
+    for (int i = 0; i < CC_COUNT(part); i++) {
+        *part[i] = PyObject_GetAttrString(o, names[i]);
+        if (*part[i] == NULL) abort();
+        Py_DECREF(*part[i]);
+    }
+}
+
+/* The partial object's keywords, and then the call's: of two with one name the call's counts, in the first one's place. */
+static bool join_keywords(CcRec *rec, Call *c, PyObject *keywords)
+{
+    if (PyDict_GET_SIZE(keywords) == 0) return true;
+    const int n_kw = c->kwnames != NULL ? (int)PyTuple_GET_SIZE(c->kwnames) : 0, first = c->n - n_kw;
+    PyObject *all = PyDict_Copy(keywords);
+    if (all == NULL) abort();
+    for (int i = 0; i < n_kw; i++)
+        if (PyDict_SetItem(all, PyTuple_GET_ITEM(c->kwnames, i), c->in[first + i]) < 0) abort();
+    cc_vec_push(&rec->keep, all);
+    PyObject *names = PyTuple_New(PyDict_GET_SIZE(all)), *key, *value;
+    if (names == NULL) abort();
+    cc_vec_push(&rec->keep, names);
+    c->n = first;
+    c->kwnames = names;
+    Py_ssize_t pos = 0, i = 0;
+    while (PyDict_Next(all, &pos, &key, &value)) {
+        PyTuple_SET_ITEM(names, i++, Py_NewRef(key));
+        if (!put(c, value)) return false;
+    }
+    return true;
+}
+
 /* False: too many arguments. in[0] is the callable; CALL_EX when kwnames is NULL and in = {callable, tuple, dict}. */
 static bool normalise(CcRec *rec, Call *c, PyObject *const *in, int n, PyObject *kwnames, bool ex)
 {
+    PyObject *keywords = NULL, *args;
     c->func = in[0];
     c->n = 0;
     c->kwnames = kwnames;
+    if (is_partial(c->func)) partial_parts(in[0], &c->func, &args, &keywords);
     if (PyMethod_Check(c->func)) {
         put(c, PyMethod_GET_SELF(c->func));
         c->func = PyMethod_GET_FUNCTION(c->func);
@@ -92,10 +131,11 @@ static bool normalise(CcRec *rec, Call *c, PyObject *const *in, int n, PyObject 
             c->func = unbound;
         }
     }
-    if (ex) return flatten(rec, c, in[1], n > 2 ? in[2] : NULL);
-    for (int i = 1; i < n; i++)
+    if (keywords != NULL && !flatten(rec, c, args, NULL)) return false;
+    if (ex && !flatten(rec, c, in[1], n > 2 ? in[2] : NULL)) return false;
+    for (int i = 1; !ex && i < n; i++)
         if (!put(c, in[i])) return false;
-    return true;
+    return keywords == NULL || join_keywords(rec, c, keywords);
 }
 
 static int n_positional(const Call *c)
@@ -142,6 +182,20 @@ static bool takes_data(const CcTorch *t)
     return t->name != NULL && (strcmp(t->name, "torch.tensor") == 0 || strcmp(t->name, "torch.as_tensor") == 0);
 }
 
+static CcGo torch_operands(CcRec *rec, CcAct *act, const Call *c, bool data_first)
+{
+    for (int i = 0; i < c->n; i++) {
+        if (!plain_inside(c->in[i], 2)) return cc_rec_break(rec, act, CC_R_TENSOR_SUBCLASS, type_name(c->in[i]));
+        const CcDirty d = cc_value_dirty(rec, c->in[i]);
+        if (d != CC_DIRTY_NO) return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(c->in[i]));
+        if (!cc_node_nameable(rec, c->in[i], 4)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(c->in[i]));
+        if (i == 0 && data_first && cc_value_structure(rec, c->in[i], 4)) continue;
+        const bool container = PyList_Check(c->in[i]) || PyTuple_Check(c->in[i]) || PyDict_Check(c->in[i]);
+        if (container && !cc_value_content(rec, c->in[i], 4)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(c->in[i]));
+    }
+    return CC_OK;
+}
+
 static CcGo torch_before(CcRec *rec, CcAct *act, CcEvent *ev, const Call *c, const CcTorch *t)
 {
     switch (t->cls) {
@@ -155,6 +209,8 @@ static CcGo torch_before(CcRec *rec, CcAct *act, CcEvent *ev, const Call *c, con
         return cc_sym_call(rec, act, ev, &spec);
     case CC_T_VALUE: return cc_rec_break(rec, act, CC_R_TENSOR_VALUE, t->name);
     case CC_T_BREAK: return cc_rec_break(rec, act, CC_R_TORCH_EFFECT, t->name);
+    case CC_T_APPLY:
+    case CC_T_CONTEXT: return cc_node_grad_mode() ? cc_rec_break(rec, act, CC_R_TORCH_EFFECT, t->name) : CC_OK;
     case CC_T_UNKNOWN:
         if (!any_tensor(c, 2)) {
             char name[96];
@@ -163,16 +219,7 @@ static CcGo torch_before(CcRec *rec, CcAct *act, CcEvent *ev, const Call *c, con
         break;
     default: break;
     }
-    for (int i = 0; i < c->n; i++) {
-        if (!plain_inside(c->in[i], 2)) return cc_rec_break(rec, act, CC_R_TENSOR_SUBCLASS, type_name(c->in[i]));
-        const CcDirty d = cc_value_dirty(rec, c->in[i]);
-        if (d != CC_DIRTY_NO) return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(c->in[i]));
-        if (!cc_node_nameable(rec, c->in[i], 4)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(c->in[i]));
-        if (i == 0 && takes_data(t) && cc_value_structure(rec, c->in[i], 4)) continue;
-        const bool container = PyList_Check(c->in[i]) || PyTuple_Check(c->in[i]) || PyDict_Check(c->in[i]);
-        if (container && !cc_value_content(rec, c->in[i], 4)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(c->in[i]));
-    }
-    return CC_OK;
+    return torch_operands(rec, act, c, takes_data(t));
 }
 
 static CcGo torch_after(CcRec *rec, CcAct *act, const Call *c, const CcTorch *t, PyObject *result)
@@ -181,6 +228,8 @@ static CcGo torch_after(CcRec *rec, CcAct *act, const Call *c, const CcTorch *t,
         return any_tensor(c, 2) && t->cls != CC_T_META ? cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "an operation that raises") : CC_OK;
     const CcRecFrame *f = cc_rec_frame(rec, act);
     switch (t->cls) {
+    case CC_T_APPLY: return cc_opaque_apply_after(rec, act, c->func, result);
+    case CC_T_CONTEXT: return CC_OK;
     case CC_T_META:
     case CC_T_STATE:
     case CC_T_DROP:
@@ -425,6 +474,7 @@ static CcGo row_before(CcRec *rec, CcAct *act, const Call *c, const CcCallee *ca
     case CC_CALLEE_CALLS:
     case CC_CALLEE_CTX_GET:
     case CC_CALLEE_CTX_SET:
+    case CC_CALLEE_PICKLE:
     case CC_CALLEE_NONE: return CC_OK;
     case CC_CALLEE_GETATTR:
     case CC_CALLEE_OBJ_GETATTR:
@@ -733,10 +783,16 @@ CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, in
     if (special != NULL) return special_break(rec, act, special->reason, in, n);
     if (unwrap_hook != NULL && unwrap_hook(in[0]) != NULL) return CC_OK;
     guard_callable(rec, in[0]);
+    if (is_partial(in[0])) partial_guards(rec, in[0]);
     Call c;
     if (!normalise(rec, &c, in, n, kwnames, ex)) return cc_rec_break(rec, act, CC_R_LIMIT, "arguments");
-    ev->result = cc_intrin_call(c.func, act->co);
+    if (is_partial(in[0])) guard_callable(rec, c.func);
+    ev->result = cc_intrin_call(c.func, act);
     if (ev->result != NULL) return CC_DONE;
+    if (cc_opaque_is_op(c.func)) {
+        const CcGo go = torch_operands(rec, act, &c, false);
+        return go != CC_OK ? go : cc_opaque_op(rec, act, ev, c.func, c.in, c.n, c.kwnames);
+    }
     if (PyFunction_Check(c.func))
         return cc_library_recorded((PyFunctionObject *)c.func) ? CC_OK
                : cc_rec_break(rec, act, CC_R_LIBRARY, callable_name(c.func, name, sizeof name));
@@ -745,6 +801,7 @@ CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, in
         CcGo go = symbols_before(rec, act, ev, &c, &callee);
         if (go == CC_OK) go = row_before(rec, act, &c, &callee);
         if (go != CC_OK) return go;
+        if (callee.kind == CC_CALLEE_PICKLE) return cc_opaque_reduce(rec, act, ev, c.in, c.n);
         return callee.kind == CC_CALLEE_SUM ? cc_backcall_sum(rec, act, ev, c.in, c.n)
                : callee.kind == CC_CALLEE_REDUCE ? cc_backcall_reduce(rec, act, ev, c.in, c.n) : CC_OK;
     }
@@ -752,10 +809,6 @@ CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, in
     if (t.cls != CC_T_NOT) return torch_before(rec, act, ev, &c, &t);
     if (PyType_Check(c.func)) return class_before(rec, act, &c);
     if (plain_weakref(c.func) || (dunder_call(c.func) != NULL && PyFunction_Check(dunder_call(c.func)))) return CC_OK;
-    if (strcmp(type_name(c.func), "functools.partial") == 0) {
-        partial_guards(rec, c.func);
-        return CC_OK;
-    }
     bool item;
     PyObject *key = getter_key(rec, &c, &item);
     if (key != NULL) {

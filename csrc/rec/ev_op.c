@@ -97,10 +97,21 @@ static bool asserts(const CcAct *act, const CcEvent *ev)
            insn[jump + 1].op == CC_OP_ASSERTION && cc_tens_plain(ev->in[0]);
 }
 
+/* A tensor inside of containers only: list + list, tuple * 2: no tensor operator runs. */
+static bool operand_tensor(const CcEvent *ev)
+{
+    for (int i = 0; i < ev->n; i++)
+        if (ev->in[i] != NULL && cc_tens_any(ev->in[i])) return true;
+    return false;
+}
+
 static CcGo operator_before(CcRec *rec, CcAct *act, CcEvent *ev)
 {
     const CcGo go = cc_sym_operator(rec, act, ev);
     if (go != CC_OK) return go;
+    if (ev->kind == CC_EV_BINOP && any_tensor(ev, 1) && !operand_tensor(ev))
+        return ev->arg == CC_NB_REMAINDER ? cc_rec_break(rec, act, CC_R_TENSOR_VALUE, "formatting a tensor")
+                                          : plain_before(rec, act, ev, 1);
     if (any_tensor(ev, 1)) {
         if (ev->flags & CC_EV_BOOLED && !asserts(act, ev)) return cc_rec_break(rec, act, CC_R_TENSOR_BRANCH, NULL);
         for (int i = 0; i < ev->n; i++) {
@@ -120,14 +131,6 @@ static CcGo operator_before(CcRec *rec, CcAct *act, CcEvent *ev)
                    ? CC_OK : cc_rec_break(rec, act, CC_R_DATA_SCALAR, "comparison");
     }
     return plain_before(rec, act, ev, 4);
-}
-
-/* A tensor inside of containers only: list + list, tuple * 2: no tensor operator runs. */
-static bool operand_tensor(const CcEvent *ev)
-{
-    for (int i = 0; i < ev->n; i++)
-        if (ev->in[i] != NULL && cc_tens_any(ev->in[i])) return true;
-    return false;
 }
 
 static CcGo operator_node(CcRec *rec, CcAct *act, const CcEvent *ev, CcForm form, const char *name, int bind_status,

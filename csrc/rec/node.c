@@ -120,8 +120,7 @@ static bool hides_tensor(CcRec *rec, const CcCallSpec *spec, const Operands *bou
 
 static CcType foreign(void) { return (CcType){.dtype = CC_DT_OTHER, .ndim = -1}; }
 
-/* Now, and not at the entry: the region may have switched it on. */
-static bool grad_mode(void)
+bool cc_node_grad_mode(void)
 {
     CcMode mode;
     cc_mode_read(&mode);
@@ -134,7 +133,7 @@ static CcType type_of(CcRec *rec, PyObject *o)
     CcTensor t;
     cc_tens_read(o, true, &t);
     /* Under no_grad a view of a parameter still says that it requires grad. */
-    if (t.type.requires_grad && !rec->trace->needs_grad && grad_mode()) rec->trace->needs_grad = true;
+    if (t.type.requires_grad && !rec->trace->needs_grad && cc_node_grad_mode()) rec->trace->needs_grad = true;
     return t.type;
 }
 
@@ -261,6 +260,42 @@ static bool may_strand(CcRec *rec, const CcCallSpec *spec)
     return false;
 }
 
+/* First and last byte of a tensor's memory. False: it can't be told. */
+static bool memory_of(PyObject *o, uintptr_t *from, uintptr_t *to)
+{
+    CcTensor t;
+    cc_tens_read(o, false, &t);
+    if (t.type.ndim < 0) return false;
+    *from = *to = (uintptr_t)t.data;
+    for (int d = 0; d < t.type.ndim; d++) {
+        if (t.type.size[d] == 0) return *from = 1, *to = 0, true;
+        const intptr_t reach = (intptr_t)((t.type.size[d] - 1) * t.type.stride[d]) * (intptr_t)cc_dtype_info((CcDtype)t.type.dtype)->size;
+        if (reach < 0) *from += (uintptr_t)reach;
+        else *to += (uintptr_t)reach;
+    }
+    *to += (uintptr_t)cc_dtype_info((CcDtype)t.type.dtype)->size - 1;
+    return true;
+}
+
+/* Whether a node writes its first operand only, which the graph itself made: nothing from outside has that memory. */
+static bool writes_local(CcRec *rec, const CcCallSpec *spec)
+{
+    if (spec->flags != CC_N_WRITES || spec->n == 0 || !cc_tens_any(spec->in[0])) return false;
+    if (spec->form == CC_F_CALL) {   /* add_, and not batch_norm or out= */
+        const size_t len = spec->name != NULL ? strlen(spec->name) : 0;
+        if (len < 2 || spec->name[len - 1] != '_' || spec->name[len - 2] == '_' || spec->kwnames != NULL) return false;
+    }
+    const CcProv *p = cc_value_find(rec, spec->in[0]);
+    uintptr_t from, to, low, high;
+    if (p == NULL || p->origin != CC_O_VALUE || !memory_of(spec->in[0], &from, &to)) return false;
+    for (int i = 0; i < rec->prov.n; i++) {
+        const CcProv *q = &rec->prov.at[i];
+        if (q->object == NULL || q->weak != NULL || q->origin != CC_O_SOURCE || !cc_tens_any(q->object)) continue;
+        if (!memory_of(q->object, &low, &high) || (low <= to && from <= high)) return false;
+    }
+    return true;
+}
+
 enum { MAX_RESULTS = 256 };
 
 CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *result)
@@ -291,6 +326,9 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
     CcAction action = cc_node_action(spec, act, args0);
     action.sequence = sequence;
     action.state = spec->state;
+    action.checked = spec->checked;
+    if (spec->checked) rec->rigid = true;   /* its results may not even be of the recorded size */
+    action.local = writes_local(rec, spec);
     cc_vec_push(&rec->trace->node, action);
     CcGraph *g = rec->trace->graph;
     const int node = cc_graph_node(g, unsized ? CC_OP_host : op, spec->flags,
@@ -298,7 +336,7 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
     if (takes_symbols(rec, spec, &operands))
         for (int i = 0; i < n_out; i++) cc_sym_mark(rec, g->node.at[node].out0 + i);
     cc_vec_free(&operands);
-    if (spec->flags & (CC_N_WRITES | CC_N_RANDOM | CC_N_EFFECT) && !spec->state) rec->trace->impure = true;
+    if (spec->flags & (CC_N_WRITES | CC_N_RANDOM | CC_N_EFFECT) && !spec->state && !action.local) rec->trace->impure = true;
     rec->trace->ops++;
     for (int i = 0; unsized && i < n_out; i++)
         cc_map_put(&rec->unsized, (const void *)(intptr_t)(g->node.at[node].out0 + i + 1), 1);

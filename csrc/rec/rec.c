@@ -388,6 +388,7 @@ static void learn_parameters(CcRec *rec, CcAct *act, bool by_c)
         if (i >= named || (by_c && PyTuple_CheckExact(v))) cc_value_fresh(rec, v);   /* enumerate, zip make their tuples */
         else if (is_default(act->func, v)) cc_value_const_source(rec, v);
         else if (i == 0 && PyUnicode_CompareWithASCIIString(co->co_name, "__init__") == 0) cc_value_fresh(rec, v);
+        else if (by_c && i == 0 && cc_opaque_context(v)) cc_value_fresh(rec, v);
     }
 }
 
@@ -706,5 +707,5 @@ CcGo cc_rec_after(CcRec *rec, CcAct *act, CcEvent *ev)
 int cc_rec_init(PyObject *torch)
 {
     if (cc_value_init() < 0 || cc_attr_init() < 0 || cc_call_init() < 0 || cc_callee_init() < 0 || cc_library_init() < 0) return -1;
-    return cc_intrin_init(torch);
+    return cc_opaque_init(torch) < 0 ? -1 : cc_intrin_init(torch);
 }

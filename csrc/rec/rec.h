@@ -81,6 +81,8 @@ typedef struct CcAction {
     uint8_t arg;            /* operator number */
     bool state;             /* sets ambient state: done again, it restores what a failed run leaves behind */
     bool sequence;          /* the result is a sequence whose items are the node's values */
+    bool checked;           /* its results' metadata are compared with the recorded ones */
+    bool local;             /* writes nothing but memory that the graph itself made: can be done again from the start */
     PyObject *target;       /* strong: CALL: callable; GETATTR..: name; SETCELL: unused */
     PyObject *kwnames;      /* strong or NULL */
     int32_t args0, n;       /* recipes: CcTrace.args[args0 .. args0+n) */
@@ -156,7 +158,7 @@ typedef struct CcTrace {
     CcBreakInfo brk;
     CcMode mode;                  /* ambient state at its start */
     bool needs_grad;              /* autograd has to see its ops */
-    bool impure;                  /* its graph writes tensors or draws random numbers: can't be run twice */
+    bool impure;                  /* its graph writes tensors from outside or draws random numbers: can't be run twice */
     int ops;                      /* nodes that are tensor ops */
     CC_VEC(struct CcKept {
         int value;

@@ -94,6 +94,7 @@ bool cc_value_const(PyObject *o);                            /* immutable, compa
 bool cc_value_structseq(PyObject *o);                        /* torch.return_types.max and its kind */
 bool cc_value_deque(PyObject *o);                            /* exactly collections.deque */
 bool cc_value_defaultdict(PyObject *o);
+bool cc_value_annotation(PyObject *o);                       /* int | None, list[int] */
 bool cc_value_ident(PyObject *o);                            /* compared by identity: types, functions, modules ... */
 /* Whether o was written and can't be read. A list or dict whose content before its first write was kept (will_write)
  * is guarded now, and becomes known. */
@@ -156,6 +157,7 @@ typedef struct CcCallSpec {
     const CcBound *bound;        /* NULL: host node */
     bool dynamic;                /* the shape of its results depends on data */
     bool state;                  /* sets ambient state */
+    bool checked;                /* a replay compares its results' metadata with the recorded ones */
 } CcCallSpec;
 /* CC_OK, or CC_GIVE_UP when an operand can't be named (the site is marked). */
 CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *result);
@@ -165,6 +167,7 @@ CcGo cc_node_effect(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *re
 int cc_node_args(CcRec *rec, const CcCallSpec *spec);        /* recipes of its operands; -1: rec->unbuildable */
 CcAction cc_node_action(const CcCallSpec *spec, CcAct *act, int args0);
 void cc_action_free(CcAction *a);
+bool cc_node_grad_mode(void);                /* now, and not at the entry: the region may have switched it */
 /* Can every operand of a node be named? Otherwise *bad is the first that can't. */
 bool cc_node_nameable(CcRec *rec, PyObject *o, int depth);
 
@@ -238,6 +241,14 @@ CcGo cc_backcall_reduce(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in
 bool cc_backcall_is_cache(PyObject *f);     /* made by functools.lru_cache */
 CcGo cc_backcall_cache(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *const *in, int n, PyObject *kwnames);
 
+/* ---- opaque.c ---- */
+CC_MUST int cc_opaque_init(PyObject *torch);
+bool cc_opaque_is_op(PyObject *o);          /* what torch.ops gives */
+CcGo cc_opaque_op(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *const *in, int n, PyObject *kwnames);
+bool cc_opaque_context(PyObject *o);        /* the ctx that Function.apply makes for forward */
+CcGo cc_opaque_apply_after(CcRec *rec, CcAct *act, PyObject *bound, PyObject *result);
+CcGo cc_opaque_reduce(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n);
+
 /* ---- callee.def, callee.c ---- */
 typedef enum CcCalleeKind {
 #define CC_CALLEE_KIND(id, doc) CC_CALLEE_##id,
@@ -257,7 +268,7 @@ CC_MUST int cc_callee_init(void);
 bool cc_library_recorded(PyFunctionObject *func);
 CC_MUST int cc_library_init(void);
 /* torch.compiler.is_compiling and its kin: new reference to the answer, or NULL (no error): not an intrinsic. */
-CC_NEW PyObject *cc_intrin_call(PyObject *callable, const PyCodeObject *caller);
+CC_NEW PyObject *cc_intrin_call(PyObject *callable, const CcAct *caller);
 CC_MUST int cc_intrin_init(PyObject *torch);
 
 #endif

@@ -7,26 +7,42 @@
  * that an address means one object; tensors made by nodes are held weakly, so that a first call peaks at eager's memory. */
 #include "rec_int.h"
 
+/* What numpy's functions give for numbers. */
+static bool numpy_number(const PyTypeObject *t)
+{
+    static const char *const names[] = {"numpy.float64", "numpy.int64", "numpy.int32", "numpy.bool", "numpy.bool_"};
+    if (strncmp(t->tp_name, "numpy.", 6) != 0 || (t->tp_flags & Py_TPFLAGS_HEAPTYPE)) return false;
+    for (int i = 0; i < CC_COUNT(names); i++)
+        if (strcmp(t->tp_name, names[i]) == 0) return true;
+    return false;
+}
+
 bool cc_value_const(PyObject *o)
 {
     PyTypeObject *t = Py_TYPE(o);
     if (o == Py_None || t == &PyBool_Type || t == &PyLong_Type || t == &PyFloat_Type || t == &PyUnicode_Type ||
         t == &PyBytes_Type || t == &PyComplex_Type || o == Py_Ellipsis || o == Py_NotImplemented || t == &PyRange_Type)
         return true;
-    if (t == cc_tens_size_type() || cc_tens_constant(o)) return true;
+    if (t == cc_tens_size_type() || cc_tens_constant(o) || numpy_number(t)) return true;
     /* Other tuples have an identity, and may hold what is no constant. */
     return t == &PyTuple_Type && PyTuple_GET_SIZE(o) == 0;
 }
 
 static PyObject *enum_meta;
+static PyTypeObject *union_type;   /* of int | None */
 
 int cc_value_init(void)
 {
     PyObject *m = PyImport_ImportModule("enum");
     enum_meta = m != NULL ? PyObject_GetAttrString(m, "EnumMeta") : NULL;
     Py_XDECREF(m);
-    return enum_meta != NULL ? 0 : -1;
+    PyObject *either = PyNumber_Or((PyObject *)&PyLong_Type, (PyObject *)&PyUnicode_Type);
+    union_type = either != NULL ? Py_TYPE(either) : NULL;
+    Py_XDECREF(either);
+    return enum_meta != NULL && union_type != NULL ? 0 : -1;
 }
+
+bool cc_value_annotation(PyObject *o) { return Py_TYPE(o) == union_type || Py_IS_TYPE(o, &Py_GenericAliasType); }
 
 bool cc_value_ident(PyObject *o)
 {
@@ -40,7 +56,7 @@ bool cc_value_ident(PyObject *o)
         PyObject *self = PyCFunction_GET_SELF(o);
         return self == NULL || PyModule_Check(self) || PyType_Check(self);
     }
-    return PyContextVar_CheckExact(o);
+    return PyContextVar_CheckExact(o) || cc_value_annotation(o);
 }
 
 static void drop_entry(CcRec *rec, CcProv *p)
@@ -382,10 +398,16 @@ static bool opaque_content(PyTypeObject *t)
            (t->tp_as_number != NULL && t->tp_as_number->nb_bool != NULL);
 }
 
-/* A view that this trace made of a class's __dict__, or of a dict that it knows: what is behind it counts. */
+/* A view of a dict, from outside or one that this trace made of a class's __dict__, or of a dict that it knows: what is behind it counts. */
 static bool proxy_content(CcRec *rec, PyObject *o, int depth)
 {
-    PyObject *behind = *(PyObject **)((char *)o + sizeof(PyObject));   /* mappingproxyobject.mapping, 3.11-3.14 */
+    PyObject *behind = cc_obj_proxied(o);
+    const int source = cc_value_source(rec, o);
+    if (source >= 0) {
+        if (!PyDict_CheckExact(behind) && !PyODict_CheckExact(behind)) return false;
+        cc_value_read(rec, CC_SRC_PROXIED, source, NULL, 0, 0, behind);
+        return cc_value_content(rec, behind, depth);
+    }
     if (cc_value_origin(rec, behind) != CC_O_UNKNOWN) return cc_value_content(rec, behind, depth);
     return PyDict_Check(behind) && dict_content(rec, behind, cc_value_const_source(rec, behind), depth);
 }
@@ -424,7 +446,7 @@ bool cc_value_content(CcRec *rec, PyObject *o, int depth)
         Py_XDECREF(items);
         return ok;
     }
-    if (p->origin == CC_O_FRESH && Py_IS_TYPE(o, &PyDictProxy_Type)) return proxy_content(rec, o, depth);
+    if (Py_IS_TYPE(o, &PyDictProxy_Type) && (p->origin == CC_O_FRESH || parent >= 0)) return proxy_content(rec, o, depth);
     return p->origin == CC_O_FRESH || cc_tens_any(o) || (parent >= 0 && !opaque_content(Py_TYPE(o)));
 }
 

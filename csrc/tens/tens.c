@@ -44,7 +44,7 @@ typedef struct Impl Impl;   /* c10::TensorImpl */
 static struct {
     const DlApi *dl;
     PyTypeObject *base, *tensor, *parameter, *size;
-    PyTypeObject *constant[5];
+    PyTypeObject *constant[7];
     /* bytes from the object to its TensorImpl pointer; 0: not found */
     int impl_at;
     int keys_at;                    /* 64-bit words from TensorImpl to its key set; 0: not found */
@@ -563,7 +563,7 @@ int cc_tens_init_types(void) {
         find_type("torch.nn.Parameter", &T.parameter) || find_type("torch.Size", &T.size))
         return -1;
     static const char *const constant[] = {"torch.dtype", "torch.device", "torch.layout",
-                                           "torch.memory_format", "torch.qscheme"};
+                                           "torch.memory_format", "torch.qscheme", "torch.finfo", "torch.iinfo"};
     for (int i = 0; i < CC_COUNT(constant); i++)
         if (find_type(constant[i], &T.constant[i])) return -1;
     if (find_dlpack() || find_python()) return -1;

@@ -38,7 +38,7 @@ CC_MUST CC_NEW PyObject *cc_tens_empty(const CcType *type, void **data);
 /* "f32[8, 64] cpu" for reports. */
 void cc_tens_describe(const CcType *type, CcSbuf *out);
 PyTypeObject *cc_tens_size_type(void);     /* torch.Size */
-/* dtype, device, layout, memory_format objects: immutable constants */
+/* dtype, device, layout, memory_format, finfo, iinfo objects: immutable constants */
 bool cc_tens_constant(PyObject *o);
 
 void cc_tens_force_fallback(bool on);      /* tests: read by DLPack and Python only, as under a torch without the shim */
@@ -80,6 +80,8 @@ typedef enum CcTorchClass {
     CC_T_STATE,      /* reads ambient state that the entry guards cover (is_grad_enabled, _get_tracing_state, ...) */
     CC_T_SET_STATE,  /* sets ambient state (_set_grad_enabled, ...): an effect node, replayed in order */
     CC_T_DROP,       /* bookkeeping without a visible effect (_log_api_usage_once): not replayed */
+    CC_T_APPLY,      /* Function.apply: runs the Python of a custom autograd.Function; with autograd on a break */
+    CC_T_CONTEXT,    /* tells autograd something: nothing while it is off, else a break */
     CC_T_BREAK,      /* everything else known to need a break (set_, resize_, backward, manual_seed, ...) */
     CC_T_UNKNOWN,    /* a C callable of torch without a row: decided by what it returns (tensor: node; else break) */
 } CcTorchClass;

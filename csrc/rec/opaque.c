@@ -1,0 +1,193 @@
+/* Calls whose Python code is not looked into, or not by the frames that run it:
+ *
+ *   torch.ops.lib.op(x)     Python of torch's dispatcher around a registered op: one node, as for torch's C functions
+ *   Function.apply(x)       C code around a Python forward(ctx, ...): what forward does is recorded, the rest is nothing
+ *                           when autograd is off
+ *   o.__reduce_ex__(4)      C code that gives copy.deepcopy the parts of an object: they are read here */
+#include "rec_int.h"
+
+static PyObject *op_packet, *op_overload, *context_base, *newobj;
+
+int cc_opaque_init(PyObject *torch)
+{
+    PyObject *ops = PyImport_ImportModule("torch._ops"), *copyreg = PyImport_ImportModule("copyreg");
+    PyObject *c = PyObject_GetAttrString(torch, "_C");
+    op_packet = ops != NULL ? PyObject_GetAttrString(ops, "OpOverloadPacket") : NULL;
+    op_overload = op_packet != NULL ? PyObject_GetAttrString(ops, "OpOverload") : NULL;
+    context_base = c != NULL ? PyObject_GetAttrString(c, "_FunctionBase") : NULL;
+    newobj = copyreg != NULL ? PyObject_GetAttrString(copyreg, "__newobj__") : NULL;
+    Py_XDECREF(ops);
+    Py_XDECREF(copyreg);
+    Py_XDECREF(c);
+    return op_overload != NULL && context_base != NULL && newobj != NULL ? 0 : -1;
+}
+
+static PyObject *call_unseen(CcAct *act, PyObject *f, PyObject *const *in, int n, PyObject *kwnames)
+{
+    const size_t n_kw = kwnames != NULL ? (size_t)PyTuple_GET_SIZE(kwnames) : 0;
+    const bool paused = cc_hook_pause(act->obs, true);
+    PyObject *r = PyObject_Vectorcall(f, in, (size_t)n - n_kw, kwnames);
+    cc_hook_pause(act->obs, paused);
+    return r;
+}
+
+/* ------------------------------------------------------------------ torch.ops */
+
+bool cc_opaque_is_op(PyObject *o)
+{
+    return (PyObject *)Py_TYPE(o) == op_packet || (PyObject *)Py_TYPE(o) == op_overload;
+}
+
+static bool overload_writes(PyObject *op)
+{
+    PyObject *schema = PyObject_GetAttrString(op, "_schema");
+    PyObject *is = schema != NULL ? PyObject_GetAttrString(schema, "is_mutable") : NULL;
+    const bool writes = is != Py_False;
+    Py_XDECREF(schema);
+    Py_XDECREF(is);
+    PyErr_Clear();
+    return writes;
+}
+
+/* Whether an op, or any overload of a packet, writes one of its operands; what does not say counts as one that does. */
+static bool op_writes(PyObject *op)
+{
+    if ((PyObject *)Py_TYPE(op) == op_overload) return overload_writes(op);
+    PyObject *names = PyObject_CallMethod(op, "overloads", NULL);
+    bool writes = names == NULL || !PyList_Check(names);
+    for (Py_ssize_t i = 0; !writes && i < PyList_GET_SIZE(names); i++) {
+        PyObject *one = PyObject_GetAttr(op, PyList_GET_ITEM(names, i));
+        writes = one == NULL || overload_writes(one);
+        Py_XDECREF(one);
+    }
+    Py_XDECREF(names);
+    PyErr_Clear();
+    return writes;
+}
+
+static bool checkable(PyObject *result)
+{
+    if (cc_tens_any(result)) {
+        CcTensor t;
+        cc_tens_read(result, false, &t);
+        return cc_tens_plain(result) && cc_tens_matchable(&t.type);
+    }
+    if (!PyTuple_Check(result) && !PyList_CheckExact(result)) return false;
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(result); i++)
+        if (!cc_tens_any(PySequence_Fast_GET_ITEM(result, i)) || !checkable(PySequence_Fast_GET_ITEM(result, i))) return false;
+    return true;
+}
+
+CcGo cc_opaque_op(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *const *in, int n, PyObject *kwnames)
+{
+    const int source = cc_value_source(rec, f);
+    if (source < 0) return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, "an op made in this function");
+    cc_guard_also(&rec->trace->guards, source, CC_CHK_IDENT, f, -1);
+    cc_vec_push(&rec->keep, Py_NewRef(f));
+    const bool writes = op_writes(f);
+    ev->result = call_unseen(act, f, in, n, kwnames);
+    PyObject *text = ev->result != NULL ? PyObject_Str(f) : NULL;
+    const char *name = text != NULL ? PyUnicode_AsUTF8(text) : "an op that raises";
+    if (ev->result == NULL || (ev->result != Py_None && !cc_value_has_tensor(ev->result, 1))) {
+        PyObject *type, *value, *tb;
+        PyErr_Fetch(&type, &value, &tb);
+        (void)cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, name);
+        PyErr_Restore(type, value, tb);
+    } else {
+        /* Its shapes may depend on data: a replay looks whether they are what they were, as long as it can be made again. */
+        const bool checked = !writes && !rec->trace->impure && checkable(ev->result);
+        const CcCallSpec spec = {.form = CC_F_CALL, .target = f, .kwnames = kwnames, .in = in, .n = n, .name = name,
+                                 .flags = writes ? CC_N_WRITES | CC_N_EFFECT : 0, .dynamic = !checked, .checked = checked};
+        (void)cc_node_add(rec, act, &spec, ev->result);
+    }
+    Py_XDECREF(text);
+    return CC_DONE;
+}
+
+/* ------------------------------------------------------------------ autograd.Function */
+
+bool cc_opaque_context(PyObject *o)
+{
+    return PyType_IsSubtype(Py_TYPE(o), (PyTypeObject *)context_base);
+}
+
+static bool known_result(CcRec *rec, PyObject *o)
+{
+    if (!PyTuple_CheckExact(o)) return cc_value_origin(rec, o) != CC_O_UNKNOWN;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); i++)
+        if (!known_result(rec, PyTuple_GET_ITEM(o, i))) return false;
+    return true;
+}
+
+CcGo cc_opaque_apply_after(CcRec *rec, CcAct *act, PyObject *bound, PyObject *result)
+{
+    static const char *const names[] = {"forward", "setup_context", "_backward_cls"};
+    PyObject *cls = PyCFunction_Check(bound) ? PyCFunction_GET_SELF(bound) : NULL;
+    if (cls == NULL || !PyType_Check(cls)) return cc_rec_poison(rec, act, CC_R_TORCH_EFFECT, "Function.apply");
+    for (int i = 0; i < CC_COUNT(names); i++) {
+        PyObject *s = PyUnicode_InternFromString(names[i]);
+        if (s == NULL) abort();
+        cc_value_read(rec, CC_SRC_TLOOK, cc_value_const_source(rec, cls), s, 0, 0, cc_type_lookup((PyTypeObject *)cls, s));
+        Py_DECREF(s);
+    }
+    if (!known_result(rec, result)) return cc_rec_poison(rec, act, CC_R_TORCH_EFFECT, "Function.apply");
+    if (PyTuple_CheckExact(result)) cc_value_fresh(rec, result);
+    return CC_OK;
+}
+
+/* ------------------------------------------------------------------ object.__reduce_ex__ */
+
+/* A class whose instances are their dict and nothing else, and that says nothing of its own about pickling. */
+static bool plain_object(PyObject *o)
+{
+    static const char *const hooks[] = {"__reduce__", "__reduce_ex__", "__getstate__", "__getnewargs__", "__getnewargs_ex__"};
+    PyTypeObject *t = Py_TYPE(o), *base = t;
+    while (cc_python_class(base)) base = base->tp_base;
+    if (base == t || base != &PyBaseObject_Type || cc_obj_dict(o) == NULL) return false;
+    for (int i = 0; i < CC_COUNT(hooks); i++) {
+        PyObject *s = PyUnicode_InternFromString(hooks[i]);
+        if (s == NULL) abort();
+        const bool own = cc_type_lookup(t, s) != cc_type_lookup(&PyBaseObject_Type, s);
+        Py_DECREF(s);
+        if (own) return false;
+    }
+    return true;
+}
+
+/* (copyreg.__newobj__, (class,), the instance's dict itself, None, None) */
+static bool plain_parts(PyObject *o, PyObject *parts)
+{
+    if (!PyTuple_CheckExact(parts) || PyTuple_GET_SIZE(parts) != 5 || PyTuple_GET_ITEM(parts, 0) != newobj) return false;
+    PyObject *args = PyTuple_GET_ITEM(parts, 1), *state = PyTuple_GET_ITEM(parts, 2);
+    return PyTuple_CheckExact(args) && PyTuple_GET_SIZE(args) == 1 && PyTuple_GET_ITEM(args, 0) == (PyObject *)Py_TYPE(o) &&
+           (state == cc_obj_dict(o) || state == Py_None) && PyTuple_GET_ITEM(parts, 3) == Py_None &&
+           PyTuple_GET_ITEM(parts, 4) == Py_None;
+}
+
+CcGo cc_opaque_reduce(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n)
+{
+    static const char *const read[] = {"__reduce__", "__reduce_ex__", "__getstate__", "__getnewargs__", "__getnewargs_ex__", "__slots__"};
+    if (n != 2 || !PyLong_CheckExact(in[1]) || !plain_object(in[0]))
+        return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, "object.__reduce_ex__");
+    PyObject *self = in[0], *dict = cc_obj_dict(self), *f = PyObject_GetAttrString((PyObject *)&PyBaseObject_Type, "__reduce_ex__");
+    ev->result = f != NULL ? call_unseen(act, f, in, n, NULL) : NULL;
+    Py_XDECREF(f);
+    if (ev->result == NULL) return CC_DONE;
+    if (!plain_parts(self, ev->result)) {
+        (void)cc_rec_poison(rec, act, CC_R_UNKNOWN_CALL, "object.__reduce_ex__");
+        return CC_DONE;
+    }
+    for (int i = 0; i < CC_COUNT(read); i++) cc_attr_dunder(rec, self, read[i]);
+    const int source = cc_value_source(rec, self);
+    if (source >= 0) {
+        cc_value_read(rec, CC_SRC_DICTOF, source, NULL, 0, 0, dict);
+        if (PyDict_GET_SIZE(dict) == 0 && !cc_value_content(rec, dict, 1))
+            (void)cc_rec_poison(rec, act, CC_R_UNKNOWN_CALL, "object.__reduce_ex__");
+    } else {
+        cc_value_fresh(rec, dict);
+    }
+    if (rec->trace == NULL) return CC_DONE;
+    cc_value_fresh(rec, PyTuple_GET_ITEM(ev->result, 1));
+    cc_value_fresh(rec, ev->result);
+    return CC_DONE;
+}
