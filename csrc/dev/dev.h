@@ -132,6 +132,30 @@ int cc_recur_gates(CcCell cell);
 size_t cc_recur_bytes(const CcRecur *r);
 CC_MUST int cc_recur_run(const CcRecur *r, const CcRecurCall *call, CcErr *err); /* any thread; -1: no memory */
 
+/* ---- image.c: convolutions of images, channels innermost; f32 ---- */
+typedef enum CcImageWay { CC_IMAGE_DIRECT, CC_IMAGE_DEPTH, CC_IMAGE_WINO } CcImageWay;
+/* [2]: rows, columns. Strides in elements, of [n, channel, row, column]; dst and `more` are dense, channels innermost, or
+ * with channels_first (WINO only) columns, and there is no `more`. Weights of one output lie dense, [in][tap], or [tap][in] where taps come first. DEPTH: in == 1. */
+typedef struct CcImage {
+    CcImageWay way;
+    int64_t batch, in, out;
+    int64_t size[2], out_size[2], kernel[2], step[2], dilation[2], before[2];
+    int64_t src_stride[4], w_out;
+    bool w_taps_first, channels_first;
+    float low, high; /* bounds of the result; NaN stays */
+} CcImage;
+/* dst = bounded(conv(src) * scale + shift + more). Both vectors have cc_image_channels elements. */
+typedef struct CcImageCall {
+    const float *src, *weights, *scale, *shift, *more; /* more: NULL, or as dst */
+    float *dst;
+    CcPacked *packed; /* NULL: weights are packed in each call */
+    uint64_t version; /* of the weights */
+} CcImageCall;
+bool cc_image_can(const CcImage *im);
+bool cc_image_pays(const CcImage *im, bool packed); /* is it faster than oneDNN's? packed: weights are kept */
+int64_t cc_image_channels(int64_t out); /* rounded up */
+CC_MUST int cc_image_run(const CcImage *im, const CcImageCall *call, CcErr *err); /* any thread; -1: no memory */
+
 /* ---- dnnl.c: oneDNN. All f32. ---- */
 enum { CC_DNNL_MAX_POST = 6, CC_DNNL_MAX_NDIM = 6, CC_DNNL_SPATIAL = 3 };
 typedef enum CcPrimKind {

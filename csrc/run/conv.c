@@ -1,10 +1,13 @@
-/* conv: convolutions, transposed or not, as calls of oneDNN, with what follows as post-ops: batch
- * norm of eval mode as a scale and a shift of each channel, a residual sum, activations. Only f32.
+/* conv: convolutions, transposed or not, by own code (dev/image.c) or as calls of oneDNN, with what follows: batch norm
+ * of eval mode as a scale and a shift of each channel, a residual sum, activations. Only f32.
  *
- * The library works with channels innermost: on ResNet-50's and MobileNetV2's layers that is as fast
- * as its blocked layouts (67.9 ms each for the convolutions of ResNet-50; depthwise ones 0 to 12 %
- * slower; oneDNN 3.2, Zen 4, one thread), and any other code reads it by strides. Values that lie
- * otherwise are copied by dnnl.c, as are weights: their data may change between calls. */
+ * Both work with channels innermost: on ResNet-50's and MobileNetV2's layers that is as fast as oneDNN's blocked
+ * layouts (67.9 ms each for the convolutions of ResNet-50; depthwise ones 0 to 12 % slower; oneDNN 3.2, Zen 4, one
+ * thread), and any other code reads it by strides. Values that lie otherwise are copied by dnnl.c, as are weights:
+ * their data may change between calls.
+ *
+ * Own code is for convolutions without groups and for depthwise ones, of one or two dims, whose results have channels
+ * innermost: it does relu as eager does. It takes [norm] [sum] [bounds] in this order; any other chain is oneDNN's. */
 #include <math.h>
 
 #include "run_int.h"
@@ -27,7 +30,10 @@ typedef struct Norm { /* values */
 
 typedef struct CcConv {
     CcPacked *packed; /* of frozen weights, else NULL */
-    CcPrim *prim;
+    CcPrim *prim;     /* NULL: own code */
+    CcImage image;
+    int more; /* own code: what is added */
+    int64_t more_at;
     int src, weights, bias, dst, post[CC_DNNL_MAX_POST];         /* values; -1: none */
     int64_t src_at, weights_at, bias_at, post_at[CC_DNNL_MAX_POST]; /* bytes: they may be windows */
     Norm norm;
@@ -47,6 +53,13 @@ static bool is_last(const CcTensorDesc *t) {
     last_strides(t, stride);
     for (int d = 0; d < t->ndim; d++)
         if (t->size[d] > 1 && t->stride[d] != stride[d]) return false;
+    return true;
+}
+
+static bool is_first(const CcTensorDesc *t) {
+    int64_t stride = 1;
+    for (int d = t->ndim - 1; d >= 0; stride *= t->size[d--])
+        if (t->size[d] > 1 && t->stride[d] != stride) return false;
     return true;
 }
 
@@ -242,6 +255,106 @@ static int describe_chain(const CcGraph *g, const int *nodes, int n, CcPrimDesc 
     return 0;
 }
 
+/* ------------------------------------------------------------------ own code */
+
+/* How the numbers of one output's weights lie, [in][tap] or [tap][in]; false: otherwise. */
+static bool find_order(const CcTensorDesc *w, int extra, CcImage *im) {
+    const int dims = w->ndim - extra - 2;
+    const int64_t *size = w->size + extra, *stride = w->stride + extra;
+    int64_t taps = 1;
+    bool dense = true, first = size[1] == 1 || stride[1] == 1;
+    for (int d = dims + 1; d > 1; taps *= size[d--]) {
+        dense = dense && (size[d] == 1 || stride[d] == taps);
+        first = first && (size[d] == 1 || stride[d] == taps * size[1]);
+    }
+    dense = dense && (size[1] == 1 || stride[1] == taps);
+    im->w_taps_first = !dense;
+    return dense || first;
+}
+
+/* The same as d, without what follows; `frozen`: weights are packed once. false: not for own code. */
+static bool describe_image_call(const CcPrimDesc *d, bool frozen, CcImage *im) {
+    const int dims = d->src.ndim - 2, extra = d->weights.ndim - d->src.ndim;
+    const CcTensorDesc *w = &d->weights;
+    if (d->kind != CC_PRIM_CONV || dims > 2 || d->dst.size[1] > MAX_NORM) return false;
+    *im = (CcImage){.batch = d->src.size[0], .in = d->src.size[1], .out = d->dst.size[1],
+                    .src_stride = {d->src.stride[0], d->src.stride[1]}, .w_out = w->stride[0],
+                    .channels_first = !is_last(&d->dst),
+                    .low = -INFINITY, .high = INFINITY};
+    for (int i = 0; i < 2; i++) {
+        const int from = i - (2 - dims); /* a line is an image of one row */
+        const bool is = from >= 0;
+        im->size[i] = is ? d->src.size[2 + from] : 1;
+        im->out_size[i] = is ? d->dst.size[2 + from] : 1;
+        im->kernel[i] = is ? w->size[extra + 2 + from] : 1;
+        im->step[i] = is ? d->step[from] : 1;
+        im->dilation[i] = is ? d->dilation[from] : 1;
+        im->before[i] = is ? d->before[from] : 0;
+        im->src_stride[2 + i] = is ? d->src.stride[2 + from] : 0;
+        if (im->before[i] < 0) return false;
+    }
+    if (!find_order(w, extra, im) || (im->channels_first && !is_first(&d->dst))) return false;
+    const bool depth = extra && w->size[1] == 1 && w->size[2] == 1;
+    if (extra && !depth) return false;
+    im->way = depth ? CC_IMAGE_DEPTH : CC_IMAGE_DIRECT;
+    if (depth) im->in = 1;
+    CcImage fast = *im;
+    fast.way = CC_IMAGE_WINO;
+    if (frozen && !depth && cc_image_can(&fast) && cc_image_pays(&fast, true)) *im = fast;
+    return cc_image_can(im) && cc_image_pays(im, frozen);
+}
+
+/* The number that an operand is; `none`: what stands for no operand. */
+static bool number_of(const CcOperand *o, float none, float *out) {
+    if (!given(o)) *out = none;
+    else if (o->kind == CC_IN_FLOAT) *out = (float)o->f;
+    else if (o->kind == CC_IN_INT) *out = (float)o->i;
+    else return false;
+    return !isnan(*out);
+}
+
+static bool find_bounds(const CcGraph *g, const CcNode *n, CcImage *im) {
+    const CcOperand *low = cc_prim_operand(g, n, 1), *high = cc_prim_operand(g, n, 2);
+    im->low = 0;
+    switch (n->op) {
+    case CC_OP_relu: return true;
+    case CC_OP_relu6: im->high = 6; return true;
+    case CC_OP_hardtanh: return number_of(low, -1, &im->low) && number_of(high, 1, &im->high);
+    case CC_OP_clamp: return number_of(low, -INFINITY, &im->low) && number_of(high, INFINITY, &im->high);
+    default: return false;
+    }
+}
+
+/* A whole chain; d and conv are spoilt where it is false. */
+static bool describe_own(const CcGraph *g, const int *nodes, int n, CcPrimDesc *d, CcConv *conv) {
+    enum { CONV, NORM, SUM, BOUNDS } done = CONV;
+    if (describe(g, &g->node.at[nodes[0]], d, conv) < 0 ||
+        !describe_image_call(d, cc_prim_frozen(g, conv->weights), &conv->image))
+        return false;
+    conv->more = -1;
+    for (int i = 1; i < n; i++) {
+        const CcNode *node = &g->node.at[nodes[i]], *last = &g->node.at[nodes[i - 1]];
+        const CcOperand *first = cc_prim_operand(g, node, 0);
+        const CcType *out = &g->val.at[node->out0].type;
+        if (!cc_prim_plain(out) || !cc_type_same_layout(out, &g->val.at[last->out0].type) || !first) return false;
+        const bool ours = first->kind == CC_IN_VALUE && first->value == last->out0;
+        if (node->op == CC_OP_batch_norm && done < NORM && ours && add_norm(g, node, d, conv) == 0) {
+            done = NORM;
+        } else if (node->op == CC_OP_add && done < SUM && add_binary(g, last, node, d, conv) == 0) {
+            conv->more = conv->post[d->n_post - 1];
+            done = SUM;
+        } else if (done < BOUNDS && ours && find_bounds(g, node, &conv->image)) {
+            done = BOUNDS;
+        } else {
+            return false;
+        }
+        conv->dst = node->out0;
+    }
+    return true;
+}
+
+/* ------------------------------------------------------------------ the family */
+
 static bool can(const CcGraph *g, int node) {
     CcPrimDesc d;
     CcConv conv;
@@ -251,23 +364,34 @@ static bool can(const CcGraph *g, int node) {
 static bool can_post(const CcGraph *g, const int *chain, int n, int node) {
     CcPrimDesc d;
     CcConv conv;
+    int longer[1 + CC_DNNL_MAX_POST];
+    if (n < CC_COUNT(longer)) {
+        memcpy(longer, chain, sizeof *chain * (size_t)n);
+        longer[n] = node;
+        if (describe_own(g, longer, n + 1, &d, &conv)) return true;
+    }
     return describe_chain(g, chain, n, &d, &conv) == 0 &&
            add_post(g, &g->node.at[chain[n - 1]], &g->node.at[node], &d, &conv) == 0;
 }
 
+static const char *const WAY[] = {
+    [CC_IMAGE_DIRECT] = "direct", [CC_IMAGE_DEPTH] = "depthwise", [CC_IMAGE_WINO] = "Winograd"};
+
 static void *build(const CcGraph *g, const int *nodes, int n, CcArena *arena, CcErr *err) {
     CcPrimDesc d;
     CcConv *conv = cc_arena_alloc(arena, sizeof *conv);
-    if (!conv || describe_chain(g, nodes, n, &d, conv) < 0) {
+    const bool own = conv && describe_own(g, nodes, n, &d, conv);
+    if (!conv || (!own && describe_chain(g, nodes, n, &d, conv) < 0)) {
         cc_err_set(err, CC_E_UNSUPPORTED, "a convolution that oneDNN can't do");
         return NULL;
     }
     conv->src_at = cc_prim_base(g, &conv->src);
     conv->weights_at = cc_prim_base(g, &conv->weights);
     conv->bias_at = cc_prim_base(g, &conv->bias);
+    if (own) conv->more_at = cc_prim_base(g, &conv->more);
     for (int i = 0; i < CC_DNNL_MAX_POST; i++) conv->post_at[i] = cc_prim_base(g, &conv->post[i]);
-    conv->prim = cc_dnnl_get(&d, err);
-    if (!conv->prim) return NULL;
+    if (!own && !(conv->prim = cc_dnnl_get(&d, err))) return NULL;
+    if (own) cc_log_add(CC_LOG_PRIMITIVE, "%s convolution by own code, %d ops behind it", WAY[conv->image.way], n - 1);
     if (cc_prim_frozen(g, conv->weights)) conv->packed = cc_packed_new();
     return conv;
 }
@@ -290,8 +414,41 @@ static int fill_norm(const Norm *norm, const CcHost *host, float *scale, float *
     return 0;
 }
 
+/* scale and shift of own code: those of the norm, if there is one, around a bias. */
+static int fill_finish(const CcConv *conv, const CcHost *host, float *scale, float *shift) {
+    const float *bias = cc_prim_data(host, conv->bias, conv->bias_at);
+    const int64_t out = conv->image.out, whole = cc_image_channels(out);
+    const bool norm = conv->norm.post >= 0;
+    if (norm && fill_norm(&conv->norm, host, scale, shift) < 0) return -1;
+    for (int64_t c = norm ? out : 0; c < whole; c++) {
+        scale[c] = 1;
+        shift[c] = 0;
+    }
+    for (int64_t c = 0; bias && c < out; c++) shift[c] += bias[c] * scale[c];
+    return 0;
+}
+
+static int run_own(const CcConv *conv, const CcHost *host, CcErr *err) {
+    float scale[MAX_NORM], shift[MAX_NORM];
+    if (fill_finish(conv, host, scale, shift) < 0)
+        return cc_err_set(err, CC_E_HOST, "no data of a batch norm's statistics");
+    CcImageCall call = {.src = cc_prim_data(host, conv->src, conv->src_at),
+                        .weights = cc_prim_data(host, conv->weights, conv->weights_at),
+                        .more = cc_prim_data(host, conv->more, conv->more_at), .scale = scale, .shift = shift};
+    call.dst = host->make(host->ctx, conv->dst);
+    if (!call.src || !call.weights || !call.dst)
+        return cc_err_set(err, CC_E_HOST, "no memory for value %d", conv->dst);
+    const uint64_t version = conv->packed ? host->version(host->ctx, conv->weights) : CC_NO_VERSION;
+    if (version != CC_NO_VERSION) {
+        call.packed = conv->packed;
+        call.version = version;
+    }
+    return cc_image_run(&conv->image, &call, err);
+}
+
 static int run(const void *work, const CcHost *host, CcErr *err) {
     const CcConv *conv = work;
+    if (!conv->prim) return run_own(conv, host, err);
     float scale[MAX_NORM], shift[MAX_NORM];
     CcPrimCall call = {.src = cc_prim_data(host, conv->src, conv->src_at),
                        .weights = cc_prim_data(host, conv->weights, conv->weights_at),

@@ -1,0 +1,518 @@
+/* image: convolutions of images with channels innermost, by own code, where what follows them (scale and shift of each
+ * channel, a sum, bounds) is done while results are in registers. oneDNN's relu makes 0 of NaN, eager's does not.
+ *
+ *   DIRECT  a product: rows are outputs' pixels, read where they lie, `run` numbers at each of the window's taps
+ *           (padding: from a row of zeros); columns are output channels, in panels [tap][k][width] of up to 4 vectors
+ *   DEPTH   each channel for itself, weights [tap][channel]
+ *   WINO    Winograd's F(4x4, 3x3) (Lavin and Gray 2015): 36 products for 16 outputs instead of 144,
+ *
+ *               y = A^T ((G g G^T) * (B^T d B)) A        d 6x6 inputs, g 3x3 weights, y 4x4 outputs
+ *
+ *           with the points 0, +-1/sqrt(2), +-sqrt(2), inf (4 times the rounding errors of a direct convolution; 0,
+ *           +-1, +-2, inf: 10 times; 64 to 256 channels). Sums of inputs overflow where single ones don't, and an inf
+ *           among them makes NaN of its neighbours.
+ *
+ * A result of WINO, or with padding, that is not finite has the whole call done again by DIRECT that leaves padding
+ * out. */
+#include <immintrin.h>
+
+#include "dev_int.h"
+
+enum {
+    MAX_ROWS = 6,
+    MAX_TAPS = 128,
+    MAX_RUN = 8192,
+    PANEL = 4,               /* vectors */
+    WINO = 36, WINO_IN = 6, WINO_OUT = 4,
+    NEAR = 24 << 10,         /* bytes of pixels that are read again for each panel, where weights stay in L2, */
+    FAR = 256 << 10,         /* and where they don't */
+    WEIGHTS_NEAR = 512 << 10,
+    WINO_NEAR = 640 << 10,   /* bytes of transformed tiles: of a core's L2 (1 MB) */
+    WINO_TILES = 8,          /* fewer: reading 4 times as many weights costs more than it saves (512 channels, 7x7:
+                                1.57 ms against 1.22; 256, 14x14: 0.70 against 1.01; Zen 4, 2 threads), */
+    WINO_WEIGHTS = 1 << 22,  /* as do more of them than this: 16 MB */
+    FEW_CHANNELS = 16,       /* fewer make short runs at each tap */
+    SMALL = 1 << 19          /* multiplications that a second thread is not worth its barrier for */
+};
+
+typedef struct Finish {
+    const float *scale, *shift;
+    float low, high;
+} Finish;
+
+typedef struct Tile {
+    const float *const *a; /* [tap][MAX_ROWS] */
+    int64_t taps, run, dst_row;
+    const float *w, *more;
+    float *dst;
+    const Finish *finish; /* NULL: sums are stored as they are */
+    int64_t c;            /* first channel */
+    bool *odd;            /* becomes true where a sum is not finite; NULL: not asked */
+} Tile;
+
+typedef struct Line { /* a row of outputs; steps are of columns */
+    const float *src[MAX_TAPS], *w[MAX_TAPS], *more;
+    float *dst;
+    const Finish *finish;
+    int rows; /* of the window, that are inside */
+    int64_t columns, channels, width, src_width, src_x, step, dilation, before, inner0, inner1;
+} Line;
+
+typedef struct Spread { /* Winograd's sums of a tile, to where its outputs lie */
+    const float *from, *more;
+    float *dst;
+    const Finish *finish;
+    int64_t plane, channels, c, dst_y, dst_x;
+    int64_t dst_c; /* 0: channels are innermost; else columns are */
+    int rows, columns;
+} Spread;
+
+typedef struct Kernels {
+    int lanes, rows;
+    void (*tile[MAX_ROWS][PANEL])(const Tile *t);
+    void (*pack)(const float *w, int64_t w_out, int outs, int64_t in, int64_t taps, float *to, int64_t width);
+    void (*depth)(const Line *l);
+    void (*scatter)(const float *const *at, int64_t channels, float *to, int64_t plane);
+    bool (*gather)(const Spread *s);
+    void (*wino_pack)(const float *w, int64_t w_out, int64_t in, float *to, int64_t width, int64_t plane);
+} Kernels;
+
+#define LANES 16
+#define ROWS 6
+#include "image.inc"
+
+#define LANES 8
+#define ROWS 3
+#include "image.inc"
+
+#define LANES 4
+#define ROWS 2
+#include "image.inc"
+
+static const Kernels *kernels_of_cpu(void) {
+    const int bytes = cc_cpu_info()->vector_bytes;
+    return bytes == 64 ? &KERNELS_avx512 : bytes == 32 ? &KERNELS_avx2 : &KERNELS_base;
+}
+
+static const float ZEROS[MAX_RUN];
+
+typedef struct Job {
+    const CcImage *im;
+    const CcImageCall *call;
+    const Kernels *k;
+    Finish finish;
+    const float *src, *w;
+    int64_t n, y, x;               /* strides of src */
+    bool flat;                     /* DIRECT: pixel p of dst is made of pixel p of src alone */
+    int64_t vecs, panels, pixels;
+    int64_t chunks, tiles;         /* DIRECT: of pixels; WINO: blocks of tiles, all tiles */
+    bool careful;                  /* DIRECT: padding is left out, not multiplied: inf * 0 is NaN */
+    bool by_panel;                 /* units of work: panels and in them chunks, or chunks and in them panels */
+    atomic_bool failed, odd;       /* no memory; something is not finite */
+} Job;
+
+static int64_t first_vec(const Job *j, int64_t panel) { return j->vecs * panel / j->panels; }
+static int64_t taps_of(const CcImage *im) { return im->kernel[0] * im->kernel[1]; }
+static int64_t depth_of(const CcImage *im) { return taps_of(im) * im->in; }
+
+
+/* ------------------------------------------------------------------ weights */
+
+/* Units: vectors of outputs. */
+static void pack_vecs(void *ctx, int64_t begin, int64_t end) {
+    const Job *j = ctx;
+    const CcImage *im = j->im;
+    const int64_t depth = depth_of(im), taps = im->w_taps_first ? 1 : taps_of(im);
+    const int64_t lanes = j->k->lanes;
+    float *to = (float *)j->w;
+    for (int64_t p = 0; p < j->panels; p++) {
+        const int64_t v0 = first_vec(j, p), v1 = first_vec(j, p + 1), width = (v1 - v0) * lanes;
+        for (int64_t v = CC_MAX(v0, begin); v < CC_MIN(v1, end); v++) {
+            const float *w = j->call->weights + v * lanes * im->w_out;
+            const int outs = (int)CC_MIN(lanes, im->out - v * lanes);
+            float *vec = to + (v - v0) * lanes;
+            if (im->way == CC_IMAGE_WINO)
+                j->k->wino_pack(w, im->w_out, im->in, vec + WINO * v0 * lanes * im->in, width, im->in * width);
+            else
+                j->k->pack(w, im->w_out, outs, depth / taps, taps, vec + v0 * lanes * depth, width);
+        }
+    }
+}
+
+/* [channel][tap] -> [tap][channel] */
+static void pack_depth(const Job *j) {
+    const int64_t taps = j->im->kernel[0] * j->im->kernel[1];
+    float *to = (float *)j->w;
+    for (int64_t t = 0; t < taps; t++)
+        for (int64_t c = 0; c < j->im->out; c++) *to++ = j->call->weights[c * j->im->w_out + t];
+}
+
+static int64_t packed_floats(const CcImage *im, const Kernels *k) {
+    const int64_t vecs = (im->out + k->lanes - 1) / k->lanes, taps = im->kernel[0] * im->kernel[1];
+    if (im->way == CC_IMAGE_DEPTH) return im->out * taps;
+    return vecs * k->lanes * im->in * (im->way == CC_IMAGE_WINO ? WINO : taps);
+}
+
+/* Sets j->w, and *pack: to be given back after the call. -1: no memory. */
+static int find_weights(Job *j, CcScratch *block, CcPack **pack) {
+    const CcImageCall *call = j->call;
+    const int64_t floats = packed_floats(j->im, j->k);
+    *pack = call->packed ? cc_packed_find(call->packed, call->weights, call->version) : NULL;
+    const bool found = *pack != NULL;
+    if (call->packed && !found) *pack = cc_packed_make((size_t)floats * sizeof(float), call->weights, call->version);
+    if (!*pack && !block) return -1;
+    j->w = (const float *)(*pack ? (*pack)->at : block->at);
+    if (found) return 0;
+    if (j->im->way == CC_IMAGE_DEPTH) pack_depth(j);
+    else cc_omp_run(pack_vecs, j, j->vecs, floats < SMALL / 8 ? 1 : cc_omp_width());
+    if (*pack) cc_packed_keep(call->packed, *pack);
+    return 0;
+}
+
+/* ------------------------------------------------------------------ DIRECT */
+
+/* Where the window of pixels [p, p + rows) lies: a [tap][MAX_ROWS]. */
+static void find_taps(const Job *j, int64_t p, int rows, const float **a) {
+    const CcImage *im = j->im;
+    for (int r = 0; j->flat && r < rows; r++) a[r] = j->src + (p + r) * j->x;
+    if (j->flat) return;
+    const int64_t area = im->out_size[0] * im->out_size[1];
+    int64_t n = p / area, oy = p % area / im->out_size[1], ox = p % im->out_size[1];
+    for (int r = 0; r < rows; r++) {
+        const int64_t y0 = oy * im->step[0] - im->before[0], x0 = ox * im->step[1] - im->before[1];
+        const float *image = j->src + n * j->n;
+        const float **to = a + r;
+        for (int64_t ky = 0; ky < im->kernel[0]; ky++) {
+            const int64_t y = y0 + ky * im->dilation[0];
+            const bool inside = y >= 0 && y < im->size[0];
+            for (int64_t kx = 0; kx < im->kernel[1]; kx++, to += MAX_ROWS) {
+                const int64_t x = x0 + kx * im->dilation[1];
+                *to = inside && x >= 0 && x < im->size[1] ? image + y * j->y + x * j->x : ZEROS;
+            }
+        }
+        if (++ox < im->out_size[1]) continue;
+        ox = 0;
+        if (++oy == im->out_size[0]) oy = 0, n++;
+    }
+}
+
+/* Rows of `from` and `to` lie from_row and to_row apart. */
+static void copy_block(float *to, int64_t to_row, const float *from, int64_t from_row, int rows, int64_t n) {
+    for (int r = 0; r < rows; r++) memcpy(to + r * to_row, from + r * from_row, sizeof *to * (size_t)n);
+}
+
+/* A tile that is wider than what exists of dst. */
+static void narrow_tile(const Job *j, Tile t, int rows, int64_t vecs, int64_t cols) {
+    enum { WIDTH = PANEL * 16 };
+    _Alignas(64) float out[MAX_ROWS * WIDTH], more[MAX_ROWS * WIDTH] = {0};
+    float *dst = t.dst;
+    if (t.more) copy_block(more, WIDTH, t.more, t.dst_row, rows, cols);
+    t.more = t.more ? more : NULL;
+    t.dst = out;
+    t.dst_row = WIDTH;
+    j->k->tile[rows - 1][vecs - 1](&t);
+    copy_block(dst, j->im->out, out, WIDTH, rows, cols);
+}
+
+static float bounded(float x, const Finish *f) {
+    const float y = x < f->low ? f->low : x;
+    return y > f->high ? f->high : y;
+}
+
+/* One pixel of a tile, tap by tap. */
+static void careful_pixel(const Job *j, Tile t, int64_t vecs) {
+    enum { WIDTH = PANEL * 16 };
+    const int64_t width = vecs * j->k->lanes, cols = CC_MIN(width, j->im->out - t.c);
+    _Alignas(64) float part[WIDTH], sum[WIDTH] = {0};
+    Tile one = {.taps = 1, .run = t.run, .dst = part, .dst_row = WIDTH};
+    for (int64_t tap = 0; tap < t.taps; tap++) {
+        if (t.a[tap * MAX_ROWS] == ZEROS) continue;
+        one.a = t.a + tap * MAX_ROWS;
+        one.w = t.w + tap * t.run * width;
+        j->k->tile[0][vecs - 1](&one);
+        for (int64_t c = 0; c < cols; c++) sum[c] += part[c];
+    }
+    const float *scale = t.finish->scale + t.c, *shift = t.finish->shift + t.c;
+    for (int64_t c = 0; c < cols; c++)
+        t.dst[c] = bounded(sum[c] * scale[c] + shift[c] + (t.more ? t.more[c] : 0), t.finish);
+}
+
+static void careful_tile(const Job *j, Tile t, int rows, int64_t vecs) {
+    for (int r = 0; r < rows; r++, t.a++, t.dst += t.dst_row) {
+        careful_pixel(j, t, vecs);
+        if (t.more) t.more += t.dst_row;
+    }
+}
+
+/* -> all sums were finite, as far as that was asked. */
+static bool direct_unit(const Job *j, int64_t panel, int64_t chunk) {
+    bool odd = false;
+    const int64_t v0 = first_vec(j, panel), vecs = first_vec(j, panel + 1) - v0, c = v0 * j->k->lanes;
+    const float *a[MAX_TAPS * MAX_ROWS];
+    Tile t = {.a = a, .taps = taps_of(j->im), .run = j->im->in, .dst_row = j->im->out,
+              .w = j->w + c * depth_of(j->im), .finish = &j->finish, .c = c, .odd = j->flat ? NULL : &odd};
+    const int64_t first = j->tiles * chunk / j->chunks, last = j->tiles * (chunk + 1) / j->chunks;
+    for (int64_t i = first; i < last; i++) {
+        const int64_t p = j->pixels * i / j->tiles;
+        const int rows = (int)(j->pixels * (i + 1) / j->tiles - p);
+        find_taps(j, p, rows, a);
+        t.dst = j->call->dst + p * t.dst_row + c;
+        t.more = j->call->more ? j->call->more + p * t.dst_row + c : NULL;
+        if (j->careful) careful_tile(j, t, rows, vecs);
+        else if (c + vecs * j->k->lanes <= t.dst_row) j->k->tile[rows - 1][vecs - 1](&t);
+        else narrow_tile(j, t, rows, vecs, t.dst_row - c);
+    }
+    return !odd;
+}
+
+static void direct(void *ctx, int64_t begin, int64_t end) {
+    Job *j = ctx;
+    bool odd = false;
+    for (int64_t u = begin; u < end; u++) {
+        const bool whole = j->by_panel ? direct_unit(j, u / j->chunks, u % j->chunks)
+                                       : direct_unit(j, u % j->panels, u / j->panels);
+        odd = odd || !whole;
+    }
+    if (odd) atomic_store(&j->odd, true);
+}
+
+static void divide_direct(Job *j, int parts) {
+    const CcImage *im = j->im;
+    j->tiles = (j->pixels + j->k->rows - 1) / j->k->rows;
+    const int64_t bytes = (int64_t)sizeof(float) * im->in * im->step[0] * im->step[1] * j->pixels;
+    const int64_t weights = im->out * depth_of(im) * (int64_t)sizeof(float);
+    j->by_panel = weights > bytes;
+    j->chunks = CC_MAX(1, bytes / (weights <= WEIGHTS_NEAR ? NEAR : FAR));
+    if (j->chunks * j->panels < 8 * parts) j->chunks = 8 * parts / j->panels + 1;
+    j->chunks = CC_MIN(j->chunks, j->tiles);
+}
+
+/* ------------------------------------------------------------------ DEPTH */
+
+/* Units: rows of all outputs. */
+static void depthwise(void *ctx, int64_t begin, int64_t end) {
+    const Job *j = ctx;
+    const CcImage *im = j->im;
+    const int64_t reach = (im->kernel[1] - 1) * im->dilation[1];
+    Line l = {.finish = &j->finish, .columns = im->kernel[1], .channels = im->out, .width = im->out_size[1],
+              .src_width = im->size[1], .src_x = j->x, .step = im->step[1], .dilation = im->dilation[1],
+              .before = im->before[1]};
+    l.inner0 = CC_MIN(l.width, (CC_MAX(0, l.before) + l.step - 1) / l.step);
+    const int64_t room = l.src_width - reach - 1 + l.before; /* x * step <= room */
+    l.inner1 = room < 0 ? 0 : CC_MIN(l.width, room / l.step + 1);
+    for (int64_t u = begin; u < end; u++) {
+        const int64_t n = u / im->out_size[0], y = u % im->out_size[0] * im->step[0] - im->before[0];
+        const int64_t at = u * im->out_size[1] * im->out;
+        l.rows = 0;
+        for (int64_t k = 0; k < im->kernel[0]; k++) {
+            const int64_t row = y + k * im->dilation[0];
+            if (row < 0 || row >= im->size[0]) continue;
+            l.src[l.rows] = j->src + n * j->n + row * j->y;
+            l.w[l.rows++] = j->w + k * im->kernel[1] * im->out;
+        }
+        l.dst = j->call->dst + at;
+        l.more = j->call->more ? j->call->more + at : NULL;
+        j->k->depth(&l);
+    }
+}
+
+/* ------------------------------------------------------------------ WINO */
+
+static int64_t tiles_along(const CcImage *im, int d) { return (im->out_size[d] + WINO_OUT - 1) / WINO_OUT; }
+
+/* Planes are a little apart, so that they don't all fall on the same sets of the caches. */
+static int64_t plane_of(int64_t tiles, int64_t channels) { return tiles * channels + 16; }
+
+static void divide_wino(Job *j, int parts) {
+    const CcImage *im = j->im;
+    const int64_t bytes = (int64_t)sizeof(float) * WINO * (im->in + PANEL * j->k->lanes);
+    j->tiles = im->batch * tiles_along(im, 0) * tiles_along(im, 1);
+    const int64_t most = CC_MAX(WINO_NEAR / bytes, 2 * j->k->rows);
+    j->chunks = (j->tiles + most - 1) / most;
+    /* Few tiles: threads take panels of all of them, and each its own copy of what becomes of the inputs. */
+    j->by_panel = j->chunks < 2 * parts;
+    if (!j->by_panel) j->chunks = (j->chunks + parts - 1) / parts * parts;
+}
+
+/* The inputs of tiles [first, last). */
+static void scatter(const Job *j, int64_t first, int64_t last, float *to, int64_t plane) {
+    const CcImage *im = j->im;
+    const int64_t down = tiles_along(im, 0), along = tiles_along(im, 1);
+    for (int64_t t = first; t < last; t++, to += im->in) {
+        const float *at[WINO], *image = j->src + t / (down * along) * j->n;
+        const int64_t y0 = t / along % down * WINO_OUT - im->before[0], x0 = t % along * WINO_OUT - im->before[1];
+        for (int i = 0; i < WINO; i++) {
+            const int64_t y = y0 + i / WINO_IN, x = x0 + i % WINO_IN;
+            at[i] = y >= 0 && y < im->size[0] && x >= 0 && x < im->size[1] ? image + y * j->y + x * j->x : ZEROS;
+        }
+        j->k->scatter(at, im->in, to, plane);
+    }
+}
+
+static bool gather(const Job *j, int64_t first, int64_t last, Spread s) {
+    const CcImage *im = j->im;
+    const int64_t down = tiles_along(im, 0), along = tiles_along(im, 1);
+    bool odd = false;
+    s.finish = &j->finish;
+    const int64_t apart = im->channels_first ? 1 : im->out; /* pixels */
+    s.dst_x = apart;
+    s.dst_y = apart * im->out_size[1];
+    s.dst_c = im->channels_first ? im->out_size[0] * im->out_size[1] : 0;
+    for (int64_t t = first; t < last; t++, s.from += s.channels) {
+        const int64_t y = t / along % down * WINO_OUT, x = t % along * WINO_OUT;
+        const int64_t image = im->out_size[0] * im->out_size[1] * im->out * (t / (down * along));
+        const int64_t at = image + y * s.dst_y + x * s.dst_x + s.c * (s.dst_c ? s.dst_c : 1);
+        s.dst = j->call->dst + at;
+        s.more = j->call->more ? j->call->more + at : NULL;
+        s.rows = (int)CC_MIN(WINO_OUT, im->out_size[0] - y);
+        s.columns = (int)CC_MIN(WINO_OUT, im->out_size[1] - x);
+        odd = j->k->gather(&s) || odd;
+    }
+    return odd;
+}
+
+/* The 36 products of `tiles` tiles and a panel. */
+static void multiply(const Job *j, int64_t panel, int64_t tiles, const float *from, int64_t from_plane, float *to,
+                     int64_t to_plane) {
+    const int64_t v0 = first_vec(j, panel), vecs = first_vec(j, panel + 1) - v0, width = vecs * j->k->lanes;
+    const int64_t in = j->im->in, groups = (tiles + j->k->rows - 1) / j->k->rows;
+    const float *a[MAX_ROWS];
+    Tile t = {.a = a, .taps = 1, .run = in, .dst_row = width, .w = j->w + WINO * v0 * j->k->lanes * in};
+    for (int i = 0; i < WINO; i++, from += from_plane, to += to_plane, t.w += in * width)
+        for (int64_t g = 0; g < groups; g++) {
+            const int64_t first = tiles * g / groups, rows = tiles * (g + 1) / groups - first;
+            for (int64_t r = 0; r < rows; r++) a[r] = from + (first + r) * in;
+            t.dst = to + first * width;
+            j->k->tile[rows - 1][vecs - 1](&t);
+        }
+}
+
+/* Units: [chunk][panel], or chunks with all their panels. */
+static void winograd(void *ctx, int64_t begin, int64_t end) {
+    Job *j = ctx;
+    const int64_t in = j->im->in, most = (j->tiles + j->chunks - 1) / j->chunks, wide = PANEL * j->k->lanes;
+    float *at = cc_scratch_thread(sizeof *at * (size_t)(WINO * (plane_of(most, in) + plane_of(most, wide))));
+    float *sums = at + WINO * plane_of(most, in);
+    if (!at) {
+        atomic_store(&j->failed, true);
+        return;
+    }
+    const int64_t panels = j->by_panel ? j->panels : 1;
+    bool odd = false;
+    for (int64_t u = begin, before = -1; u < end; u++) {
+        const int64_t chunk = u / panels;
+        const int64_t first = j->tiles * chunk / j->chunks, n = j->tiles * (chunk + 1) / j->chunks - first;
+        const int64_t from = j->by_panel ? u % panels : 0, to = j->by_panel ? from + 1 : j->panels;
+        if (chunk != before) scatter(j, first, first + n, at, plane_of(n, in));
+        before = chunk;
+        for (int64_t p = from; p < to; p++) {
+            const int64_t v0 = first_vec(j, p), width = (first_vec(j, p + 1) - v0) * j->k->lanes;
+            multiply(j, p, n, at, plane_of(n, in), sums, plane_of(n, width));
+            odd = gather(j, first, first + n, (Spread){.from = sums, .plane = plane_of(n, width), .channels = width,
+                                                  .c = v0 * j->k->lanes}) || odd;
+        }
+    }
+    if (odd) atomic_store(&j->odd, true);
+}
+
+/* ------------------------------------------------------------------ a call */
+
+bool cc_image_can(const CcImage *im) {
+    const Kernels *k = kernels_of_cpu();
+    const int64_t taps = taps_of(im);
+    const bool last = im->src_stride[1] == 1, whole = im->out % k->lanes == 0;
+    if (taps > MAX_TAPS || im->in > MAX_RUN) return false;
+    switch (im->way) {
+    case CC_IMAGE_DIRECT: return last && !im->channels_first;
+    case CC_IMAGE_DEPTH: return last && whole && !im->channels_first;
+    case CC_IMAGE_WINO:
+        for (int d = 0; d < 2; d++)
+            if (im->kernel[d] != 3 || im->step[d] != 1 || im->dilation[d] != 1) return false;
+        return last && whole && im->in % k->lanes == 0 && !im->w_taps_first;
+    }
+    return false;
+}
+
+bool cc_image_pays(const CcImage *im, bool packed) {
+    const int64_t tiles = im->batch * tiles_along(im, 0) * tiles_along(im, 1);
+    switch (im->way) {
+    case CC_IMAGE_DEPTH: return true;
+    case CC_IMAGE_DIRECT: return taps_of(im) == 1 || (packed && im->in >= FEW_CHANNELS);
+    case CC_IMAGE_WINO: return packed && tiles >= WINO_TILES && WINO * im->in * im->out <= WINO_WEIGHTS;
+    }
+    return false;
+}
+
+int64_t cc_image_channels(int64_t out) {
+    const int64_t lanes = kernels_of_cpu()->lanes;
+    return (out + lanes - 1) / lanes * lanes;
+}
+
+static Job make_job(const CcImage *im, const CcImageCall *call) {
+    Job j = {.im = im, .call = call, .k = kernels_of_cpu(), .src = call->src,
+             .finish = {call->scale, call->shift, im->low, im->high},
+             .n = im->src_stride[0], .y = im->src_stride[2], .x = im->src_stride[3],
+             .pixels = im->batch * im->out_size[0] * im->out_size[1]};
+    j.flat = taps_of(im) == 1 && (im->size[0] == 1 || j.y == j.x * im->size[1]) &&
+             (im->batch == 1 || j.n == j.x * im->size[0] * im->size[1]);
+    for (int d = 0; d < 2; d++)
+        j.flat = j.flat && im->step[d] == 1 && im->before[d] == 0 && im->size[d] == im->out_size[d];
+    j.vecs = (im->out + j.k->lanes - 1) / j.k->lanes;
+    j.panels = (j.vecs + PANEL - 1) / PANEL;
+    return j;
+}
+
+static int perform(Job *j) {
+    const CcImage *im = j->im;
+    const int64_t work = j->pixels * im->out * im->kernel[0] * im->kernel[1] * (im->way == CC_IMAGE_DEPTH ? 1 : im->in);
+    const int parts = work <= SMALL ? 1 : cc_omp_width();
+    switch (im->way) {
+    case CC_IMAGE_DIRECT:
+        divide_direct(j, parts);
+        cc_omp_run(direct, j, j->chunks * j->panels, parts);
+        break;
+    case CC_IMAGE_DEPTH: cc_omp_run(depthwise, j, im->batch * im->out_size[0], parts); break;
+    case CC_IMAGE_WINO:
+        divide_wino(j, parts);
+        cc_omp_run(winograd, j, j->chunks * (j->by_panel ? j->panels : 1), parts);
+        break;
+    }
+    return atomic_load(&j->failed) ? -1 : 0;
+}
+
+/* The whole call; -> 1: something is not finite. */
+static int run_once(const CcImage *im, const CcImageCall *call, bool careful) {
+    Job j = make_job(im, call);
+    j.careful = careful;
+    const size_t bytes = sizeof(float) * (size_t)packed_floats(im, j.k);
+    CcScratch *block = call->packed ? NULL : cc_scratch_take(CC_SCRATCH_CALL, bytes);
+    CcPack *pack = NULL;
+    int status = find_weights(&j, block, &pack);
+    if (!status) status = perform(&j);
+    cc_packed_done(pack);
+    cc_scratch_give(CC_SCRATCH_CALL, block);
+    return status ? status : atomic_load(&j.odd);
+}
+
+static int run_carefully(const CcImage *im, const CcImageCall *call) {
+    CcImage other = *im;
+    CcImageCall directly = *call;
+    const int64_t area = im->out_size[0] * im->out_size[1], images = im->channels_first ? im->batch : 0;
+    other.way = CC_IMAGE_DIRECT;
+    other.channels_first = false;
+    if (im->way != CC_IMAGE_DIRECT) directly.packed = NULL;
+    if (images) directly.dst = malloc(sizeof(float) * (size_t)(images * area * im->out));
+    const int status = directly.dst ? run_once(&other, &directly, true) : -1;
+    for (int64_t n = 0; n < images && status >= 0; n++)
+        for (int64_t c = 0; c < im->out; c++)
+            for (int64_t p = 0; p < area; p++)
+                call->dst[(n * im->out + c) * area + p] = directly.dst[(n * area + p) * im->out + c];
+    if (images) free(directly.dst);
+    return status;
+}
+
+int cc_image_run(const CcImage *im, const CcImageCall *call, CcErr *err) {
+    int status = run_once(im, call, false);
+    if (status > 0) status = run_carefully(im, call);
+    return status < 0 ? cc_err_set(err, CC_E_MEMORY, "no memory for a convolution") : 0;
+}
