@@ -3,8 +3,11 @@
     python benchmarks/bench_models.py [--compilers NAMES] [--seconds 4] [--json] [--verbose] [WORKLOAD ...]
 
 Each compiler has a process of its own for each workload, where eager and compiled calls alternate in blocks: two
-runtimes' spinning threads must not share the cores. A time is the least of its blocks. Memory is the peak resident set
-of a further process that makes a few calls and nothing else, over that of the same process without a compiler.
+runtimes' spinning threads must not share the cores. A time is the least of its blocks.
+
+Memory is measured in a further process that makes a few calls and nothing else: the peak of its resident set (VmHWM,
+which Linux lets a process reset) during the first call, and during a later one; over those of the same process without a
+compiler. Pages of shared libraries count like all others.
 
 Peers are optional (`pip install ccompile[bench]`; Inductor also needs a C++ compiler): what is missing is a '-' and
 said once, and a peer that fails on a workload is one, too (--verbose: with the reason). --json prints one line for
@@ -12,17 +15,19 @@ each pair of workload and compiler instead of the tables."""
 
 import argparse
 import contextlib
+import gc
 import json
 import math
 import os
 import platform
-import resource
+import re
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from importlib.util import find_spec
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -30,7 +35,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 COMPILERS = ("ccompile", "ccompile-max", "inductor", "openvino", "onnxruntime")
 PEERS = COMPILERS[2:]
 NEEDS = {"openvino": ("openvino",), "onnxruntime": ("onnxruntime", "onnx", "onnxscript")}
-MEMORY_CALLS = 3
+WARM_CALLS = 2  # between the first and the one whose memory is measured
 
 
 def missing(compiler: str) -> str | None:
@@ -156,6 +161,23 @@ def blocks(calls: list[Callable[[], Any]], seconds: float, block: float = 0.05) 
     return found
 
 
+def peak_mib(call: Callable[[], Any]) -> float:
+    """Peak of the resident set of this process during a call."""
+    Path("/proc/self/clear_refs").write_text("5")  # VmHWM becomes what is resident now
+    call()
+    found = re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())
+    return int(found[1]) / 1024 if found else math.nan
+
+
+def peaks(compiler: str, model: Any, args: tuple, kwargs: dict) -> dict[str, float]:
+    gc.collect()
+    fn = COMPILE[compiler](model, args, kwargs)
+    first = peak_mib(lambda: fn(*args, **kwargs))
+    for _ in range(WARM_CALLS):
+        fn(*args, **kwargs)
+    return {"first_peak_mib": first, "peak_mib": peak_mib(lambda: fn(*args, **kwargs))}
+
+
 def worker(compiler: str, name: str, seconds: float, threads: int, memory: bool) -> dict[str, Any]:
     """What one process measures: the peak of its memory, or the times."""
     import registry
@@ -168,10 +190,7 @@ def worker(compiler: str, name: str, seconds: float, threads: int, memory: bool)
     args, kwargs = workload.inputs()
     with torch.no_grad():
         if memory:
-            fn = COMPILE[compiler](model, args, kwargs)
-            for _ in range(MEMORY_CALLS):
-                fn(*args, **kwargs)
-            return {"peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+            return peaks(compiler, model, args, kwargs)
         others, _ = workload.inputs()
         for _ in range(2):
             expected, expected_other = model(*args, **kwargs), model(*others, **kwargs)
@@ -240,7 +259,8 @@ def measure(name: str, what: str, compilers: list[str], args: argparse.Namespace
         row.update({"missing": absent} if absent else start(args.timeout, compiler=compiler, memory=False, **task))
         if args.memory and "ms" in row:
             peak = start(args.timeout, compiler=compiler, memory=True, **task)
-            row["peak_mib"], row["eager_peak_mib"] = peak.get("peak_mib"), base.get("peak_mib")
+            for key in ("first_peak_mib", "peak_mib"):
+                row[key], row[f"eager_{key}"] = peak.get(key), base.get(key)
         row.update(python=platform.python_version(), processors=os.cpu_count())
         rows.append(row)
         if args.json:
@@ -267,9 +287,9 @@ def geomean(values: list[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values))
 
 
-def over(row: dict[str, Any]) -> float | None:
+def over(row: dict[str, Any], key: str) -> float | None:
     """Peak memory over eager's, MiB."""
-    peak, eager = row.get("peak_mib"), row.get("eager_peak_mib")
+    peak, eager = row.get(key), row.get(f"eager_{key}")
     return None if peak is None or eager is None else peak - eager
 
 
@@ -294,14 +314,14 @@ def speed_table(names: list[str], compilers: list[str], at: dict[tuple[str, str]
 
 
 def cost_table(names: list[str], compilers: list[str], at: dict[tuple[str, str], dict[str, Any]]) -> str:
-    """First calls, then memory; the last two lines are over all workloads."""
+    """Times of first calls, then memory in first and later calls; the last two lines are over all workloads."""
     columns = [[at[name, c].get("first_extra_ms") for name in names] for c in compilers]
-    columns += [[over(at[name, c]) for name in names] for c in compilers]
+    columns += [[over(at[name, c], key) for name in names] for c in compilers for key in ("first_peak_mib", "peak_mib")]
     body = [[name, *("-" if v[i] is None else f"{v[i]:.0f}" for v in columns)] for i, name in enumerate(names)]
     for label, reduce in (("median", median), ("worst", max)):
         found = [[v for v in column if v is not None] for column in columns]
         body.append([label, *(f"{reduce(v):.0f}" if v else "-" for v in found)])
-    return table(["workload", *(f"{c} ms" for c in compilers), *(f"{c} MiB" for c in compilers)], body)
+    return table(["workload", *(f"{c} ms" for c in compilers), *(f"{c} {w}MiB" for c in compilers for w in ("first ", ""))], body)
 
 
 def against_peers(compiler: str, names: list[str], at: dict[tuple[str, str], dict[str, Any]]) -> str:
@@ -322,7 +342,7 @@ def told(rows: list[dict[str, Any]], compilers: list[str]) -> str:
     parts = [
         "Speed-up over eager; largest error of ccompile, over the largest element:",
         speed_table(names, compilers, at),
-        "Extra time of the first call, ms; peak memory over eager's, MiB:",
+        "Extra time of the first call, ms; peak memory of the first call and of a later one over eager's, MiB:",
         cost_table(names, compilers, at),
         *(against_peers(c, names, at) for c in compilers if c not in PEERS),
     ]

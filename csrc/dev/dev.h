@@ -55,13 +55,9 @@ typedef struct CcScratch {
     size_t bytes;
     _Alignas(64) char at[];
 } CcScratch;
-typedef enum CcScratchKind { /* each keeps a block of its own for the next call */
-    CC_SCRATCH_PLAN,         /* values of a plan that is run */
-    CC_SCRATCH_CALL          /* what a library call needs meanwhile */
-} CcScratchKind;
 /* At least so many bytes, contents undefined; NULL: out of memory. */
-CcScratch *cc_scratch_take(CcScratchKind kind, size_t bytes);
-void cc_scratch_give(CcScratchKind kind, CcScratch *block); /* NULL is fine */
+CcScratch *cc_scratch_take(size_t bytes);
+void cc_scratch_give(CcScratch *block); /* NULL is fine */
 void cc_scratch_trim(void);                                 /* gives back what waits for the next call */
 /* Memory of the calling thread, at a multiple of 64, until it calls this again; NULL: out of memory. */
 void *cc_scratch_thread(size_t bytes);
@@ -207,11 +203,13 @@ typedef struct CcPrimCall {
     void *dst;
     CcPacked *packed; /* NULL: weights are converted in each call that has to */
     uint64_t version; /* of the weights */
+    char *scratch;    /* cc_dnnl_bytes of them, at a multiple of 64 */
 } CcPrimCall;
 void cc_dnnl_library(const char *path);
 /* Primitives are cached by description and never freed: equal descriptions give the same one. NULL
  * with *err set. */
 CcPrim *cc_dnnl_get(const CcPrimDesc *desc, CcErr *err);
+size_t cc_dnnl_bytes(const CcPrim *p);
 CC_MUST int cc_dnnl_run(CcPrim *p, const CcPrimCall *call,
                         CcErr *err); /* any thread, also at the same time */
 void cc_dnnl_forget(void); /* the library's pages, until they are needed again */

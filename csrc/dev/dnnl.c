@@ -375,13 +375,15 @@ static int find_post_base(CcErr *err) {
     float x = 2, y = 3, z = 4, out = 0;
     if (lib.post_base) return 0;
     if (create(&probe, err) < 0) return -1;
+    void *scratch = aligned_alloc(64, probe.bytes + 64);
     for (int i = 0; i < CC_COUNT(BASE) && out != 10; i++) {
         lib.post_base = BASE[i];
-        const CcPrimCall call = {.src = &x, .weights = &y, .post = {&z}, .dst = &out};
+        const CcPrimCall call = {.src = &x, .weights = &y, .post = {&z}, .dst = &out, .scratch = scratch};
         if (cc_dnnl_run(&probe, &call, NULL) < 0) out = 0;
         free_state(atomic_exchange(&probe.spare, NULL));
     }
     destroy(&probe);
+    free(scratch);
     return out == 10 ? 0
                      : cc_err_set(err, CC_E_UNSUPPORTED, "oneDNN takes no operands of post-ops");
 }
@@ -511,7 +513,7 @@ static CcPack *find_pack(const CcPrim *p, State *s, const CcPrimCall *call, int 
     return pack;
 }
 
-static int execute(const CcPrim *p, State *s, const CcPrimCall *call, CcScratch *block) {
+static int execute(const CcPrim *p, State *s, const CcPrimCall *call) {
     void *const given[ROLES] = {(void *)call->src, (void *)call->weights, (void *)call->bias,
                                 call->dst};
     int status = 0;
@@ -525,31 +527,31 @@ static int execute(const CcPrim *p, State *s, const CcPrimCall *call, CcScratch 
         }
         if (convert->primitive) dnnl.memory_set(s->outside[i], given[i]);
         dnnl.memory_set(s->memory[s->at[i]],
-                        convert->primitive ? block->at + convert->offset : given[i]);
+                        convert->primitive ? call->scratch + convert->offset : given[i]);
         if (convert->primitive && i != DST && !status) status = reorder(p, s, i);
     }
     for (int i = 0; i < p->desc.n_post; i++)
         if (POST[p->desc.post[i].kind].binary)
             dnnl.memory_set(s->memory[s->post[i]], (void *)call->post[i]);
-    if (s->scratchpad >= 0) dnnl.memory_set(s->memory[s->scratchpad], block->at + p->scratchpad);
+    if (s->scratchpad >= 0) dnnl.memory_set(s->memory[s->scratchpad], call->scratch + p->scratchpad);
     if (!status) status = dnnl.execute(p->primitive, s->stream, s->n, s->arg);
     if (!status && p->convert[DST].primitive) status = reorder(p, s, DST);
     cc_packed_done(pack);
     return status;
 }
 
+size_t cc_dnnl_bytes(const CcPrim *p) { return p->bytes; }
+
 int cc_dnnl_run(CcPrim *p, const CcPrimCall *call, CcErr *err) {
     State *s = atomic_exchange(&p->spare, NULL);
-    CcScratch *block = p->bytes ? cc_scratch_take(CC_SCRATCH_CALL, p->bytes) : NULL;
     if (!s) s = make_state(p);
-    int status = s && (block || !p->bytes) ? 0 : -1;
+    int status = s && (call->scratch || !p->bytes) ? 0 : -1;
     if (!status) {
         const int threads = p->small ? cc_omp_limit(1) : 0;
-        status = execute(p, s, call, block);
+        status = execute(p, s, call);
         if (p->small) cc_omp_limit(threads);
     }
     free_state(atomic_exchange(&p->spare, s)); /* two threads at once: one spare is enough */
-    cc_scratch_give(CC_SCRATCH_CALL, block);
     return status ? cc_err_set(err, CC_E_BACKEND, "oneDNN: a %s failed (status %d)",
                                KIND[p->desc.kind], status)
                   : 0;

@@ -1,22 +1,19 @@
 /* scratch: memory for what a call needs only while it runs.
  *
- *   blocks       of a call, which any thread may use. One of each kind waits for the next call: its pages are there, what was
- *                written last is still in the caches, and memory is not held twice.
+ *   blocks       of a call, which any thread may use. One waits for the next call: its pages are there, what was written
+ *                last is still in the caches, and memory is not held twice.
  *   thread       of one thread, until it asks again. */
 #include <pthread.h>
 #include <stdatomic.h>
 
 #include "dev.h"
 
-enum { ALIGN = 64, PAGE = 4096, HUGE_PAGE = 1 << 21, KEEP_THREAD = 1 << 22 };
+enum { ALIGN = 64, PAGE = 4096, HUGE_PAGE = 1 << 21, KEEP_THREAD = 1 << 22, KEEP = 1 << 28 };
 
-static struct {
-    _Atomic(CcScratch *) block;
-    const size_t keep; /* bytes of a block that waits */
-} spare[] = {[CC_SCRATCH_PLAN] = {NULL, (size_t)256 << 20}, [CC_SCRATCH_CALL] = {NULL, (size_t)64 << 20}};
+static _Atomic(CcScratch *) spare;
 
-CcScratch *cc_scratch_take(CcScratchKind kind, size_t bytes) {
-    CcScratch *block = atomic_exchange(&spare[kind].block, NULL);
+CcScratch *cc_scratch_take(size_t bytes) {
+    CcScratch *block = atomic_exchange(&spare, NULL);
     if (block && block->bytes >= bytes) return block;
     free(block);
     const size_t align = bytes >= HUGE_PAGE ? HUGE_PAGE : PAGE;
@@ -28,14 +25,12 @@ CcScratch *cc_scratch_take(CcScratchKind kind, size_t bytes) {
     return block;
 }
 
-void cc_scratch_give(CcScratchKind kind, CcScratch *block) {
+void cc_scratch_give(CcScratch *block) {
     if (!block) return;
-    free(block->bytes > spare[kind].keep ? block : atomic_exchange(&spare[kind].block, block));
+    free(block->bytes > KEEP ? block : atomic_exchange(&spare, block));
 }
 
-void cc_scratch_trim(void) {
-    for (int i = 0; i < CC_COUNT(spare); i++) free(atomic_exchange(&spare[i].block, NULL));
-}
+void cc_scratch_trim(void) { free(atomic_exchange(&spare, NULL)); }
 
 /* ------------------------------------------------------------------ of one thread, freed when it ends */
 

@@ -452,7 +452,8 @@ static int run(const void *work, const CcHost *host, CcErr *err) {
     float scale[MAX_NORM], shift[MAX_NORM];
     CcPrimCall call = {.src = cc_prim_data(host, conv->src, conv->src_at),
                        .weights = cc_prim_data(host, conv->weights, conv->weights_at),
-                       .bias = cc_prim_data(host, conv->bias, conv->bias_at)};
+                       .bias = cc_prim_data(host, conv->bias, conv->bias_at),
+                       .scratch = host->scratch};
     for (int i = 0; i < CC_DNNL_MAX_POST; i++)
         call.post[i] = cc_prim_data(host, conv->post[i], conv->post_at[i]);
     if (conv->norm.post >= 0) {
@@ -468,7 +469,10 @@ static int run(const void *work, const CcHost *host, CcErr *err) {
     return cc_dnnl_run(conv->prim, &call, err);
 }
 
+static size_t scratch(const void *work) { return cc_dnnl_bytes(((const CcConv *)work)->prim); }
+
 static void free_conv(void *work) { cc_packed_free(((CcConv *)work)->packed); }
 
 const CcPrimFamily CC_CONVS = {
-    .name = "conv", .can = can, .can_post = can_post, .build = build, .run = run, .free = free_conv};
+    .name = "conv", .can = can, .can_post = can_post, .build = build, .scratch = scratch, .run = run,
+    .free = free_conv};

@@ -1,4 +1,5 @@
-/* memory: one block of memory a call for all values that only kernels and library calls touch.
+/* memory: one block of memory a call for all values that only kernels and library calls touch, and for what library calls
+ * need meanwhile.
  *
  * The steps are walked once: results get a place, what dies leaves its place free. A result that a kernel may write over an
  * input that dies there takes the input's place. Of the free spans that are large enough the last one that was freed is
@@ -21,7 +22,7 @@ typedef struct Span {
 } Span;
 
 typedef struct Layout {
-    const CcPlan *plan;
+    CcPlan *plan;
     const CcGraph *g;
     const bool *private; /* [value] */
     int *last;           /* [value]: the step it dies in; -1: never, or its place was given away */
@@ -166,6 +167,16 @@ static void add_results(Layout *l, int s) {
     }
 }
 
+/* Only while the step runs: what its family asked for. */
+static void add_scratch(Layout *l, int s) {
+    CcStep *step = &l->plan->step.at[s];
+    size_t bytes = step->kind == CC_STEP_PRIMITIVE && step->family->scratch ? step->family->scratch(step->work) : 0;
+    bytes = (bytes + ALIGN - 1) / ALIGN * ALIGN;
+    if (!bytes) return;
+    step->scratch = take_span(l, (int64_t)bytes);
+    free_span(l, step->scratch, (int64_t)bytes, s);
+}
+
 static void free_dying(Layout *l, int s) {
     const CcStep *step = &l->plan->step.at[s];
     for (int i = 0; i < step->n_drop; i++) {
@@ -210,6 +221,7 @@ int cc_memory_plan(CcPlan *plan, const CcGraph *g, CcErr *err) {
     Layout l = {.plan = plan, .g = g, .private = private, .last = last, .place = plan->place.at};
     for (int s = 0; s < plan->step.n; s++) {
         add_results(&l, s);
+        add_scratch(&l, s);
         free_dying(&l, s);
     }
     plan->block_bytes = l.top;

@@ -348,7 +348,8 @@ static int run(const void *work, const CcHost *host, CcErr *err) {
     const CcProduct *p = work;
     CcPrimCall call = {.src = cc_prim_data(host, p->src, p->src_at),
                          .weights = cc_prim_data(host, p->weights, p->weights_at),
-                         .bias = cc_prim_data(host, p->bias, p->bias_at)};
+                         .bias = cc_prim_data(host, p->bias, p->bias_at),
+                         .scratch = host->scratch};
     for (int i = 0; i < p->n_post; i++) call.post[i] = cc_prim_data(host, p->post[i], p->post_at[i]);
     call.dst = host->make(host->ctx, p->dst);
     if (!call.src || !call.weights || !call.dst)
@@ -362,7 +363,13 @@ static int run(const void *work, const CcHost *host, CcErr *err) {
     return cc_dnnl_run(p->prim, &call, err);
 }
 
+static size_t scratch(const void *work) {
+    const CcProduct *p = work;
+    return p->single ? 0 : cc_dnnl_bytes(p->prim);
+}
+
 static void free_product(void *work) { cc_packed_free(((CcProduct *)work)->packed); }
 
 const CcPrimFamily CC_PRODUCTS = {
-    .name = "product", .can = can, .can_post = can_post, .build = build, .run = run, .free = free_product};
+    .name = "product", .can = can, .can_post = can_post, .build = build, .scratch = scratch, .run = run,
+    .free = free_product};

@@ -268,19 +268,19 @@ static int run_layers(const CcRnn *rnn, const CcHost *host, const Ends *e, CcErr
     return 0;
 }
 
+static size_t scratch(const void *work) {
+    const CcRnn *rnn = work;
+    return rnn->own + buffer_bytes(rnn) * (size_t)buffers(rnn);
+}
+
 static int run(const void *work, const CcHost *host, CcErr *err) {
     const CcRnn *rnn = work;
-    const size_t bytes = buffer_bytes(rnn);
     Ends e = {0};
     if (find_ends(rnn, host, &e) < 0)
         return cc_err_set(err, CC_E_HOST, "no data for the recurrent layers of value %d", rnn->x);
-    CcScratch *scratch = cc_scratch_take(CC_SCRATCH_CALL, rnn->own + bytes * (size_t)buffers(rnn));
-    if (!scratch) return cc_err_set(err, CC_E_MEMORY, "no memory for a recurrent layer");
-    e.own = scratch->at;
-    for (int i = 0; i < buffers(rnn); i++) e.buffer[i] = (float *)(scratch->at + rnn->own + bytes * (size_t)i);
-    const int status = run_layers(rnn, host, &e, err);
-    cc_scratch_give(CC_SCRATCH_CALL, scratch);
-    return status;
+    e.own = host->scratch;
+    for (int i = 0; i < buffers(rnn); i++) e.buffer[i] = (float *)(e.own + rnn->own + buffer_bytes(rnn) * (size_t)i);
+    return run_layers(rnn, host, &e, err);
 }
 
 static void free_rnn(void *work) {
@@ -291,4 +291,5 @@ static void free_rnn(void *work) {
     }
 }
 
-const CcPrimFamily CC_RNNS = {.name = "rnn", .several = true, .can = can, .build = build, .run = run, .free = free_rnn};
+const CcPrimFamily CC_RNNS = {.name = "rnn", .several = true, .can = can, .build = build,
+                              .scratch = scratch, .run = run, .free = free_rnn};

@@ -31,6 +31,7 @@ typedef struct CcHost {
     uint64_t (*version)(void *ctx, int value);
     /* The value is not used from here on and is no output. */
     void (*drop)(void *ctx, int value);
+    void *scratch; /* of a step, which the runner sets; elsewhere NULL */
 } CcHost;
 
 /* Compiles; NULL with *err set only when memory ran out: whatever a back-end can't do becomes HOST steps (with an event). */

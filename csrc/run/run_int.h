@@ -21,6 +21,7 @@ typedef struct CcStep {
     int32_t drop0, n_drop; /* values that die with this step: plan->drop[drop0 ..] */
     const CcPrimFamily *family; /* PRIMITIVE */
     void *work;            /* KERNEL: CcLaunch; PRIMITIVE: what its family built */
+    int64_t scratch;       /* where in the call's block it has what its family asked for */
 } CcStep;
 
 /* A value that the plan makes smaller than the graph says (pass/narrow.c). */
@@ -72,6 +73,7 @@ struct CcPrimFamily {
     bool (*can_post)(const CcGraph *g, const int *chain, int n, int node);
     /* What `run` is called with, in the arena; NULL with *err set. */
     void *(*build)(const CcGraph *g, const int *chain, int n, CcArena *arena, CcErr *err);
+    size_t (*scratch)(const void *work); /* bytes that `run` finds at host->scratch; NULL: none */
     int (*run)(const void *work, const CcHost *host, CcErr *err);
     void (*free)(void *work); /* what does not lie in the arena; NULL: nothing */
 };

@@ -47,12 +47,13 @@ static uint64_t run_version(void *ctx, int value) {
 
 static int run_steps(const Run *run, int *step_out, CcErr *err) {
     const CcPlan *plan = run->plan;
-    const CcHost host = {.ctx = (void *)run, .data = run_data, .make = run_make, .call = run_call, .version = run_version};
+    CcHost host = {.ctx = (void *)run, .data = run_data, .make = run_make, .call = run_call, .version = run_version};
     const int n = plan->step.n;
     for (int s = 0; s < n; s++) {
         const CcStep *step = &plan->step.at[s];
         if (step_out) *step_out = s;
         const uint64_t start = plan->spent_ns ? cc_log_now_ns() : 0;
+        host.scratch = run->block ? run->block + step->scratch : NULL;
         if (run_step(step, &host, err) < 0) return -1;
         if (plan->spent_ns) profile((CcPlan *)plan, s, start);
         for (int i = 0; i < step->n_drop; i++)
@@ -64,11 +65,11 @@ static int run_steps(const Run *run, int *step_out, CcErr *err) {
 
 int cc_run_exec(const CcPlan *plan, const CcHost *host, int *step_out, CcErr *err) {
     cc_memory_settle();
-    CcScratch *block = plan->block_bytes ? cc_scratch_take(CC_SCRATCH_PLAN, (size_t)plan->block_bytes) : NULL;
+    CcScratch *block = plan->block_bytes ? cc_scratch_take((size_t)plan->block_bytes) : NULL;
     if (plan->block_bytes && !block)
         return cc_err_set(err, CC_E_MEMORY, "no memory for %lld bytes of intermediate values", (long long)plan->block_bytes);
     const Run run = {plan, host, block ? block->at : NULL};
     const int status = run_steps(&run, step_out, err);
-    cc_scratch_give(CC_SCRATCH_PLAN, block);
+    cc_scratch_give(block);
     return status;
 }
