@@ -278,7 +278,7 @@ static bool looks_inside(CcCalleeKind k) { return k == CC_CALLEE_PURE || k == CC
 /* Compares the elements with one another. */
 static bool orders(const CcCallee *callee)
 {
-    return strcmp(callee->name, "sorted") == 0 || strcmp(callee->name, "list.sort") == 0;
+    return strcmp(callee->name, "sorted") == 0 || strcmp(callee->name, "list.sort") == 0 || strncmp(callee->name, "_heapq.", 7) == 0;
 }
 
 static CcGo contents(CcRec *rec, CcAct *act, const Call *c, int from, int depth)
@@ -307,31 +307,46 @@ static bool any_computed(CcRec *rec, const Call *c)
     return false;
 }
 
-/* What C code is given to call: sorted(key=...), map(f, ...) */
-static bool callbacks_known(CcRec *rec, const Call *c, const CcCallee *callee)
+enum { MAX_CALLBACKS = 4 };
+
+/* What C code is given to call: sorted(key=...), map(f, ...). Their places among the arguments. */
+static int callbacks(const Call *c, const CcCallee *callee, int *at)
 {
-    static const char *const first[] = {"map", "filter", "itertools.starmap"};
+    static const char *const first[] = {"map", "filter", "itertools.starmap", "itertools.takewhile", "itertools.dropwhile",
+                                        "itertools.filterfalse"};
+    int n = 0;
     for (int i = 0; i < CC_COUNT(first); i++)
-        if (strcmp(callee->name, first[i]) == 0) return c->n == 0 || cc_backcall_callback(rec, c->in[0]);
-    if (strcmp(callee->name, "itertools.accumulate") == 0 && n_positional(c) > 1 && !cc_backcall_callback(rec, c->in[1])) return false;
-    if (strcmp(callee->name, "collections.defaultdict") == 0 && n_positional(c) > 0 && !cc_backcall_callback(rec, c->in[0])) return false;
-    for (int i = n_positional(c); i < c->n; i++) {
+        if (strcmp(callee->name, first[i]) == 0 && n_positional(c) > 0) at[n++] = 0;
+    if (strcmp(callee->name, "itertools.accumulate") == 0 && n_positional(c) > 1) at[n++] = 1;
+    if (strcmp(callee->name, "itertools.groupby") == 0 && n_positional(c) > 1) at[n++] = 1;
+    for (int i = n_positional(c); i < c->n && n < MAX_CALLBACKS; i++) {
         PyObject *name = PyTuple_GET_ITEM(c->kwnames, i - n_positional(c));
         if ((PyUnicode_CompareWithASCIIString(name, "key") == 0 || PyUnicode_CompareWithASCIIString(name, "func") == 0) &&
-            (callee->kind == CC_CALLEE_PURE || callee->kind == CC_CALLEE_ITER || orders(callee)) && !cc_backcall_callback(rec, c->in[i]))
-            return false;
+            (callee->kind == CC_CALLEE_PURE || callee->kind == CC_CALLEE_ITER || orders(callee)))
+            at[n++] = i;
     }
-    return true;
+    return n;
+}
+
+static bool callbacks_known(CcRec *rec, const Call *c, const CcCallee *callee)
+{
+    int at[MAX_CALLBACKS];
+    const int n = callbacks(c, callee, at);
+    for (int i = 0; i < n; i++)
+        if (cc_backcall_kind(rec, c->in[at[i]]) == CC_BACK_NOT) return false;
+    if (strcmp(callee->name, "collections.defaultdict") != 0 || n_positional(c) == 0 || PyType_Check(c->in[0])) return true;
+    return cc_backcall_kind(rec, c->in[0]) == CC_BACK_SEEN;
 }
 
 /* list.index(o) stops at the first element that is o or equals it: tensors behind that are not looked at. */
 static bool found_before_tensor(PyObject *list, PyObject *o)
 {
-    if ((!PyList_Check(list) && !PyTuple_Check(list)) || !cc_value_const(o)) return false;
+    if (!PyList_Check(list) && !PyTuple_Check(list)) return false;
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(list); i++) {
         PyObject *item = PySequence_Fast_GET_ITEM(list, i);
-        if (!cc_value_const(item)) return false;
-        if (item == o || PyObject_RichCompareBool(item, o, Py_EQ) == 1) return true;
+        if (item == o) return true;
+        if (!cc_value_const(item) || !cc_value_const(o)) return false;
+        if ( PyObject_RichCompareBool(item, o, Py_EQ) == 1) return true;
     }
     return false;
 }
@@ -565,6 +580,30 @@ static CcGo row_after(CcRec *rec, CcAct *act, const Call *c, const CcCallee *cal
     return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, callee->name);
 }
 
+/* Calls that give C code other C code to call: map(torch.sin, xs), sorted(rows, key=len). It gets Python functions instead,
+ * whose calls are seen. CC_OK: there is nothing of the kind. */
+static CcGo call_back(CcRec *rec, CcAct *act, CcEvent *ev, Call *c, const CcCallee *callee)
+{
+    int at[MAX_CALLBACKS], wraps = 0;
+    const int n = callbacks(c, callee, at);
+    for (int i = 0; i < n; i++) wraps += cc_backcall_kind(rec, c->in[at[i]]) == CC_BACK_WRAP;
+    const bool adds = strcmp(callee->name, "itertools.accumulate") == 0 && n == 0 && c->n == 1;   /* it adds, unseen */
+    if (wraps == 0 && !adds) return CC_OK;
+    for (int i = 0; i < n; i++)
+        if (cc_backcall_kind(rec, c->in[at[i]]) == CC_BACK_WRAP && (c->in[at[i]] = cc_backcall_wrap(rec, c->in[at[i]])) == NULL)
+            return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, callee->name);
+    if (adds) c->in[c->n++] = cc_backcall_add(rec);
+    const CcGo go = row_before(rec, act, c, callee);
+    if (go != CC_OK) return go;
+    for (int i = 0; i < c->n; i++) Py_INCREF(c->in[i]);   /* a recording that is given up drops what it keeps */
+    PyObject *kwnames = Py_XNewRef(c->kwnames);
+    ev->result = PyObject_Vectorcall(c->func, c->in, (size_t)n_positional(c), kwnames);
+    if (rec->trace != NULL && ev->result != NULL) (void)row_after(rec, act, c, callee, ev->result);
+    for (int i = 0; i < c->n; i++) Py_DECREF(c->in[i]);
+    Py_XDECREF(kwnames);
+    return CC_DONE;
+}
+
 /* ------------------------------------------------------------------ the two halves */
 
 static CcGo guard_callable(CcRec *rec, PyObject *o)
@@ -643,7 +682,8 @@ CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, in
                : cc_rec_break(rec, act, CC_R_LIBRARY, callable_name(c.func, name, sizeof name));
     const CcCallee callee = cc_callee_find(c.func);
     if (callee.kind != CC_CALLEE_UNKNOWN) {
-        const CcGo go = row_before(rec, act, &c, &callee);
+        CcGo go = call_back(rec, act, ev, &c, &callee);
+        if (go == CC_OK) go = row_before(rec, act, &c, &callee);
         if (go != CC_OK) return go;
         return callee.kind == CC_CALLEE_SUM ? cc_backcall_sum(rec, act, ev, c.in, c.n)
                : callee.kind == CC_CALLEE_REDUCE ? cc_backcall_reduce(rec, act, ev, c.in, c.n) : CC_OK;
@@ -655,6 +695,13 @@ CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, in
     if (strcmp(type_name(c.func), "functools.partial") == 0) {
         partial_guards(rec, c.func);
         return CC_OK;
+    }
+    PyObject *gets = cc_backcall_getter(rec, act, c.func);
+    if (gets != NULL) {
+        Py_INCREF(gets);   /* a recording that is given up drops what it keeps */
+        ev->result = PyObject_Vectorcall(gets, c.in, (size_t)n_positional(&c), c.kwnames);
+        Py_DECREF(gets);
+        return CC_DONE;
     }
     if (cc_backcall_is_cache(c.func)) return cc_backcall_cache(rec, act, ev, c.func, c.in, c.n, c.kwnames);
     return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, callable_name(c.func, name, sizeof name));
