@@ -79,7 +79,7 @@ def call_duplicate_keyword(x):
     return x, positional_only(x, **kw, **kw)
 
 
-@case(over=2)
+@case
 def call_star_of_generator(x):
     return torch.stack([*map(torch.sin, x)]), max(*(i for i in range(3))), torch.cat(tuple(r for r in (x, x * 2)))
 

@@ -326,7 +326,7 @@ def match_mappings(x):
     return [matched(v) for v in ({"kind": "a", "v": x}, {"kind": "b"}, {}, {"other": x})]
 
 
-@case(hit=False)
+@case
 def match_classes(x):
     return [matched(v) for v in (Point(0, x), Point(x, 1), types.SimpleNamespace(v=x), torch.float32, torch.int8)]
 
@@ -344,7 +344,7 @@ def match_tensor_shape(x):
     return y
 
 
-@case(over=4)
+@case
 def match_on_type(x):
     out = []
     for v in (x, nn.ReLU(), 3, [x]):

@@ -197,7 +197,7 @@ def itertools_product(x):
     return [x * a + b for a, b in itertools.product((1, 2), (3, 4))], len(list(itertools.product("ab", repeat=3)))
 
 
-@case(hit=False)
+@case
 def itertools_accumulate(x):
     return list(itertools.accumulate([x, x * 2, x * 3])), list(itertools.accumulate([1, 2, 3], operator.mul, initial=5))
 
@@ -228,7 +228,7 @@ def itertools_cycle(x):
     return [x * next(c) for _ in range(3)], [k for k, _ in zip(itertools.cycle("ab"), range(3))]
 
 
-@case(over=2)
+@case
 def itertools_starmap(x):
     return list(itertools.starmap(torch.add, [(x, 1), (x, x)])), list(itertools.starmap(pow, [(2, 3)]))
 
@@ -259,7 +259,7 @@ def itertools_tee(x):
     return next(a), list(b), list(a)
 
 
-@case(hit=False)
+@case
 def itertools_repeat(x):
     return sum(itertools.repeat(x, 3)), list(map(operator.mul, [x, x], itertools.repeat(2)))
 
@@ -293,7 +293,7 @@ def collections_deque(x):
     return list(q), q.popleft(), q.maxlen, q[-1], len(q)
 
 
-@case(hit=False)
+@case
 def collections_counter(x):
     c = collections.Counter("hello")
     c.update("lo")
@@ -310,7 +310,7 @@ def collections_chain_map(x):
     return m["a"] * m["b"], sorted(m), n["b"], "z" in m, len(n)
 
 
-@case(over=2)
+@case
 def collections_namedtuple(x):
     p = PAIR(x, 2)
     return p, p.a * p.b, p._asdict()["b"], PAIR._make([1, 2]), p == (x, 2) if False else len(p)
@@ -364,7 +364,7 @@ def sets_and_frozensets(x):
     return x * len(a & b), a | b, a - b, a ^ b, b >= {2}, a.isdisjoint({7}), {b: 1}[frozenset((4, 3, 2))], set() == a
 
 
-@case(over=5)
+@case
 def heap_and_bisect(x):
     h = [5, 1, 4]
     heapq.heapify(h)
@@ -469,7 +469,7 @@ def builtin_identity(x):
     return y is x, x is not None, id(x) == id(y), hash((1, "a")) == hash((1, "a")), callable(len), repr([1, "a"])
 
 
-@case(over=7)
+@case
 def operator_getters(x):
     rows = [{"k": 2, "v": x}, {"k": 1, "v": x + 1}]
     get = operator.itemgetter("k")
@@ -574,7 +574,7 @@ def copy_deep(x):
     return d, e, e["self"] is e["a"], e["a"][1]["k"] is x
 
 
-@case(hit=False, over=2)
+@case
 def copy_of_objects(x):
     o = types.SimpleNamespace(a=[1], x=x)
     p = copy.copy(o)
@@ -652,7 +652,7 @@ def logging_shown():
     return f, seen
 
 
-@case(over=2)
+@case
 def simple_namespace(x):
     o = types.SimpleNamespace(a=1, b=x)
     o.c = o.a + 1
@@ -688,7 +688,7 @@ def weak_references():
     return (lambda x: (x * table[node], ref() is node)), node
 
 
-@case(over=5)
+@case(over=1)
 def time_and_environment(x):
     start = time.perf_counter()
     y = x * 2
@@ -759,7 +759,7 @@ def tensor_as_dict_key(x):
     return d[x], d[y], x in d, len({x, y, x}), [k.sum() for k in d]
 
 
-@case(over=1)
+@case
 def tensor_in_list(x):
     y = x * 2
     l = [x, y]
@@ -868,7 +868,7 @@ def tensor_pickled_shape(x):
     return x.reshape(shape), shape.numel(), shape[1:] + (5,), list(shape), isinstance(shape, tuple)
 
 
-@case(inputs=lambda i: (t(2, 3, seed=i), t(2, 3, seed=i + 9)), hit=False, over=1)
+@case(inputs=lambda i: (t(2, 3, seed=i), t(2, 3, seed=i + 9)), hit=False)
 def vmap_and_grad(x, y):
     f = torch.func.vmap(lambda a, b: (a * b).sum())
     return f(x, y), torch.func.grad(lambda a: (a * a).sum())(x)

@@ -53,7 +53,7 @@ def class_inside_closure(x):
     return Holder().value, Holder.items
 
 
-@case(hit=False, over=12)
+@case(hit=False, over=8)
 def namedtuple_inside(x):
     Pair = collections.namedtuple("Pair", "a b")
     p = Pair(x, x + 1)
@@ -868,7 +868,7 @@ class Pair(typing.NamedTuple):
         return self.a * self.b
 
 
-@case(over=3)
+@case
 def named_tuple_class(x):
     p = Pair(x)
     a, b = p

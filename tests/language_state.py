@@ -75,7 +75,7 @@ def global_missing(x):
 
 
 # ---- containers that existed before ----------------------------------------------------------------------------------
-@made(over=2)
+@made
 def list_methods_outside():
     l = [3, 1, 2]
 
@@ -223,7 +223,7 @@ def nested_containers_outside():
     return f, state
 
 
-@made(over=1)
+@made
 def aliased_containers():
     a = [1.0]
     b = {"a": a}
@@ -338,7 +338,7 @@ def attribute_swapped():
     return f, (a, b)
 
 
-@made(over=1)
+@made
 def attribute_chain_order():
     log = []
 

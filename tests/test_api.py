@@ -1116,7 +1116,7 @@ def test_step_benchmark():
     assert done.returncode == 0, done.stderr
     row = json.loads(done.stdout)
     assert row["workload"] == "MiniTransformer" and row["ms"] == pytest.approx(sum(row["kinds"].values()))
-    assert 0 <= sum(row["host"].values()) < 1 and {"primitive", "kernel"} <= set(row["kinds"])
+    assert 0 <= sum(row["host"].values()) < 1 and {"product", "kernel"} <= set(row["kinds"])
 
 
 def test_compiled_types_are_what_they_say():

@@ -485,12 +485,12 @@ static int run_once(const CcImage *im, const CcImageCall *call, bool careful) {
     Job j = make_job(im, call);
     j.careful = careful;
     const size_t bytes = sizeof(float) * (size_t)packed_floats(im, j.k);
-    CcScratch *block = call->packed ? NULL : cc_scratch_take(CC_SCRATCH_CALL, bytes);
+    CcScratch *block = call->packed ? NULL : cc_scratch_take(bytes);
     CcPack *pack = NULL;
     int status = find_weights(&j, block, &pack);
     if (!status) status = perform(&j);
     cc_packed_done(pack);
-    cc_scratch_give(CC_SCRATCH_CALL, block);
+    cc_scratch_give(block);
     return status ? status : atomic_load(&j.odd);
 }
 

@@ -4,24 +4,100 @@
 
 /* ------------------------------------------------------------------ callbacks */
 
-static bool harmless(CcCalleeKind k)
+/* Python code that stands for C code, so that what it calls is seen. */
+static const char templates[] =
+    "def wrap(f):\n"
+    "    return lambda *args: f(*args)\n"
+    "def adder():\n"
+    "    return lambda a, b: a + b\n"
+    "def itemgetter(*keys):\n"
+    "    return (lambda o: o[keys[0]]) if len(keys) == 1 else lambda o: tuple([o[k] for k in keys])\n"
+    "def attrgetter(*names):\n"
+    "    def get(o, name):\n"
+    "        for part in name.split('.'):\n"
+    "            o = getattr(o, part)\n"
+    "        return o\n"
+    "    return (lambda o: get(o, names[0])) if len(names) == 1 else lambda o: tuple([get(o, n) for n in names])\n"
+    "def methodcaller(name, *args):\n"
+    "    return lambda o: getattr(o, name)(*args)\n";
+
+static PyObject *template_named(const char *name)
 {
-    return k == CC_CALLEE_PURE || k == CC_CALLEE_VALUE || k == CC_CALLEE_LOOK || k == CC_CALLEE_READ ||
-           k == CC_CALLEE_ARITH || k == CC_CALLEE_ITER || k == CC_CALLEE_GETITEM || k == CC_CALLEE_TYPE;
+    static PyObject *space;
+    if (space == NULL) {
+        PyObject *code = Py_CompileString(templates, "<ccompile>", Py_file_input), *dict = PyDict_New(), *r = NULL;
+        if (code != NULL && dict != NULL && PyDict_SetItemString(dict, "__builtins__", PyEval_GetBuiltins()) == 0)
+            r = PyEval_EvalCode(code, dict, dict);
+        Py_XDECREF(code);
+        Py_XDECREF(r);
+        if (r == NULL) {
+            Py_XDECREF(dict);
+            return NULL;
+        }
+        space = dict;
+    }
+    return PyDict_GetItemString(space, name);
 }
 
-bool cc_backcall_callback(CcRec *rec, PyObject *f)
+/* A function that a template gives: it and its closure belong to this trace. */
+static PyObject *from_template(CcRec *rec, const char *name, PyObject *args)
 {
-    if (f == NULL || f == Py_None) return true;
-    PyFunctionObject *python = cc_call_function(f);
-    if (python != NULL) return cc_library_recorded(python);   /* its frames are recorded */
-    PyObject *self = cc_callee_self(f), *unbound = self != NULL ? cc_callee_unbound(f) : NULL;
-    const CcCalleeKind kind = cc_callee_find(unbound != NULL ? unbound : f).kind;
-    if (harmless(kind)) return true;
-    if (unbound != NULL && cc_value_origin(rec, self) == CC_O_FRESH)   /* a write to what this trace made is no effect */
-        return kind == CC_CALLEE_WRITE || kind == CC_CALLEE_READ_WRITE || kind == CC_CALLEE_DICT_GET;
-    const char *type = Py_TYPE(f)->tp_name;
-    return strcmp(type, "operator.itemgetter") == 0 || strcmp(type, "operator.attrgetter") == 0;
+    PyObject *maker = template_named(name), *f = maker != NULL ? PyObject_CallObject(maker, args) : NULL;
+    if (f == NULL) {
+        PyErr_Clear();
+        return NULL;
+    }
+    cc_vec_push(&rec->keep, f);
+    cc_value_fresh(rec, f);
+    PyObject *closure = PyFunction_GET_CLOSURE(f);
+    for (Py_ssize_t i = 0; closure != NULL && i < PyTuple_GET_SIZE(closure); i++) {
+        PyObject *content = PyCell_GET(PyTuple_GET_ITEM(closure, i));
+        cc_value_fresh(rec, PyTuple_GET_ITEM(closure, i));
+        if (cc_value_origin(rec, content) == CC_O_UNKNOWN || PyFunction_Check(content)) cc_value_fresh(rec, content);
+    }
+    return f;
+}
+
+CcBack cc_backcall_kind(CcRec *rec, PyObject *f)
+{
+    if (f == NULL || f == Py_None) return CC_BACK_SEEN;
+    const PyFunctionObject *python = cc_call_function(f);
+    if (python != NULL) return cc_library_recorded((PyFunctionObject *)python) ? CC_BACK_SEEN : CC_BACK_NOT;
+    return PyCallable_Check(f) && cc_value_origin(rec, f) != CC_O_UNKNOWN ? CC_BACK_WRAP : CC_BACK_NOT;
+}
+
+PyObject *cc_backcall_wrap(CcRec *rec, PyObject *f)
+{
+    PyObject *args = PyTuple_Pack(1, f), *wrapper = args != NULL ? from_template(rec, "wrap", args) : NULL;
+    Py_XDECREF(args);
+    return wrapper;
+}
+
+PyObject *cc_backcall_add(CcRec *rec)
+{
+    PyObject *f = from_template(rec, "adder", NULL);
+    if (f == NULL) abort();
+    return f;
+}
+
+PyObject *cc_backcall_getter(CcRec *rec, CcAct *act, PyObject *f)
+{
+    static const char *const types[] = {"operator.itemgetter", "operator.attrgetter", "operator.methodcaller"};
+    int kind = 0;
+    while (kind < CC_COUNT(types) && strcmp(Py_TYPE(f)->tp_name, types[kind]) != 0) kind++;
+    if (kind == CC_COUNT(types)) return NULL;
+    const bool paused = cc_hook_pause(act->obs, true);
+    PyObject *reduced = PyObject_CallMethod(f, "__reduce__", NULL), *made = NULL;
+    PyObject *args = reduced != NULL && PyTuple_Check(reduced) && PyTuple_GET_SIZE(reduced) == 2 ? PyTuple_GET_ITEM(reduced, 1) : NULL;
+    bool constant = args != NULL && PyTuple_CheckExact(args) && PyType_Check(PyTuple_GET_ITEM(reduced, 0));
+    for (Py_ssize_t i = 0; constant && i < PyTuple_GET_SIZE(args); i++) constant = cc_value_const(PyTuple_GET_ITEM(args, i));
+    if (constant) made = from_template(rec, strchr(types[kind], '.') + 1, args);
+    const int source = cc_value_source(rec, f);
+    if (made != NULL && source >= 0) cc_guard_also(&rec->trace->guards, source, CC_CHK_IDENT, f, -1);
+    Py_XDECREF(reduced);
+    PyErr_Clear();
+    cc_hook_pause(act->obs, paused);
+    return made;
 }
 
 /* ------------------------------------------------------------------ steps */

@@ -68,7 +68,7 @@ static bool opaque_descriptor(PyObject *d)
     if (strcmp(t->tp_name, "_collections._tuplegetter") == 0) return false;   /* a field of a namedtuple */
     return !(t == &PyFunction_Type || t == &PyProperty_Type || t == &PyMemberDescr_Type || t == &PyMethodDescr_Type ||
              t == &PyWrapperDescr_Type || t == &PyClassMethod_Type || t == &PyStaticMethod_Type || t == &PyMethod_Type ||
-             t == &PyClassMethodDescr_Type || PyType_Check(d) || PyCFunction_Check(d) || cc_value_const(d));
+             t == &PyClassMethodDescr_Type || strcmp(t->tp_name, "_collections._tuplegetter") == 0 || PyType_Check(d) || PyCFunction_Check(d) || cc_value_const(d));
 }
 
 /* Guards that the type's attribute is what it was; static types don't change. */

@@ -334,7 +334,7 @@ static bool looks_inside(CcCalleeKind k) { return k == CC_CALLEE_PURE || k == CC
 /* Compares the elements with one another. */
 static bool orders(const CcCallee *callee)
 {
-    return strcmp(callee->name, "sorted") == 0 || strcmp(callee->name, "list.sort") == 0;
+    return strcmp(callee->name, "sorted") == 0 || strcmp(callee->name, "list.sort") == 0 || strncmp(callee->name, "_heapq.", 7) == 0;
 }
 
 static CcGo contents(CcRec *rec, CcAct *act, const Call *c, int from, int depth)
@@ -365,31 +365,46 @@ static bool any_computed(CcRec *rec, const Call *c)
     return false;
 }
 
-/* What C code is given to call: sorted(key=...), map(f, ...) */
-static bool callbacks_known(CcRec *rec, const Call *c, const CcCallee *callee)
+enum { MAX_CALLBACKS = 4 };
+
+/* What C code is given to call: sorted(key=...), map(f, ...). Their places among the arguments. */
+static int callbacks(const Call *c, const CcCallee *callee, int *at)
 {
-    static const char *const first[] = {"map", "filter", "itertools.starmap"};
+    static const char *const first[] = {"map", "filter", "itertools.starmap", "itertools.takewhile", "itertools.dropwhile",
+                                        "itertools.filterfalse"};
+    int n = 0;
     for (int i = 0; i < CC_COUNT(first); i++)
-        if (strcmp(callee->name, first[i]) == 0) return c->n == 0 || cc_backcall_callback(rec, c->in[0]);
-    if (strcmp(callee->name, "itertools.accumulate") == 0 && n_positional(c) > 1 && !cc_backcall_callback(rec, c->in[1])) return false;
-    if (strcmp(callee->name, "collections.defaultdict") == 0 && n_positional(c) > 0 && !cc_backcall_callback(rec, c->in[0])) return false;
-    for (int i = n_positional(c); i < c->n; i++) {
+        if (strcmp(callee->name, first[i]) == 0 && n_positional(c) > 0) at[n++] = 0;
+    if (strcmp(callee->name, "itertools.accumulate") == 0 && n_positional(c) > 1) at[n++] = 1;
+    if (strcmp(callee->name, "itertools.groupby") == 0 && n_positional(c) > 1) at[n++] = 1;
+    for (int i = n_positional(c); i < c->n && n < MAX_CALLBACKS; i++) {
         PyObject *name = PyTuple_GET_ITEM(c->kwnames, i - n_positional(c));
         if ((PyUnicode_CompareWithASCIIString(name, "key") == 0 || PyUnicode_CompareWithASCIIString(name, "func") == 0) &&
-            (callee->kind == CC_CALLEE_PURE || callee->kind == CC_CALLEE_ITER || orders(callee)) && !cc_backcall_callback(rec, c->in[i]))
-            return false;
+            (callee->kind == CC_CALLEE_PURE || callee->kind == CC_CALLEE_ITER || orders(callee)))
+            at[n++] = i;
     }
-    return true;
+    return n;
+}
+
+static bool callbacks_known(CcRec *rec, const Call *c, const CcCallee *callee)
+{
+    int at[MAX_CALLBACKS];
+    const int n = callbacks(c, callee, at);
+    for (int i = 0; i < n; i++)
+        if (cc_backcall_kind(rec, c->in[at[i]]) == CC_BACK_NOT) return false;
+    if (strcmp(callee->name, "collections.defaultdict") != 0 || n_positional(c) == 0 || PyType_Check(c->in[0])) return true;
+    return cc_backcall_kind(rec, c->in[0]) == CC_BACK_SEEN;
 }
 
 /* list.index(o) stops at the first element that is o or equals it: tensors behind that are not looked at. */
 static bool found_before_tensor(PyObject *list, PyObject *o)
 {
-    if ((!PyList_Check(list) && !PyTuple_Check(list)) || !cc_value_const(o)) return false;
+    if (!PyList_Check(list) && !PyTuple_Check(list)) return false;
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(list); i++) {
         PyObject *item = PySequence_Fast_GET_ITEM(list, i);
-        if (!cc_value_const(item)) return false;
-        if (item == o || PyObject_RichCompareBool(item, o, Py_EQ) == 1) return true;
+        if (item == o) return true;
+        if (!cc_value_const(item) || !cc_value_const(o)) return false;
+        if ( PyObject_RichCompareBool(item, o, Py_EQ) == 1) return true;
     }
     return false;
 }
@@ -682,6 +697,30 @@ static CcGo row_after(CcRec *rec, CcAct *act, const Call *c, const CcCallee *cal
     return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, callee->name);
 }
 
+/* Calls that give C code other C code to call: map(torch.sin, xs), sorted(rows, key=len). It gets Python functions instead,
+ * whose calls are seen. CC_OK: there is nothing of the kind. */
+static CcGo call_back(CcRec *rec, CcAct *act, CcEvent *ev, Call *c, const CcCallee *callee)
+{
+    int at[MAX_CALLBACKS], wraps = 0;
+    const int n = callbacks(c, callee, at);
+    for (int i = 0; i < n; i++) wraps += cc_backcall_kind(rec, c->in[at[i]]) == CC_BACK_WRAP;
+    const bool adds = strcmp(callee->name, "itertools.accumulate") == 0 && n == 0 && c->n == 1;   /* it adds, unseen */
+    if (wraps == 0 && !adds) return CC_OK;
+    for (int i = 0; i < n; i++)
+        if (cc_backcall_kind(rec, c->in[at[i]]) == CC_BACK_WRAP && (c->in[at[i]] = cc_backcall_wrap(rec, c->in[at[i]])) == NULL)
+            return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, callee->name);
+    if (adds) c->in[c->n++] = cc_backcall_add(rec);
+    const CcGo go = row_before(rec, act, c, callee);
+    if (go != CC_OK) return go;
+    for (int i = 0; i < c->n; i++) Py_INCREF(c->in[i]);   /* a recording that is given up drops what it keeps */
+    PyObject *kwnames = Py_XNewRef(c->kwnames);
+    ev->result = PyObject_Vectorcall(c->func, c->in, (size_t)n_positional(c), kwnames);
+    if (rec->trace != NULL && ev->result != NULL) (void)row_after(rec, act, c, callee, ev->result);
+    for (int i = 0; i < c->n; i++) Py_DECREF(c->in[i]);
+    Py_XDECREF(kwnames);
+    return CC_DONE;
+}
+
 /* ------------------------------------------------------------------ the two halves */
 
 static CcGo guard_callable(CcRec *rec, PyObject *o)
@@ -737,38 +776,6 @@ static CcGo special_break(CcRec *rec, CcAct *act, CcReason reason, PyObject *con
     return cc_rec_break(rec, act, reason, text);
 }
 
-/* A call of itemgetter(key) or attrgetter(name) that this trace has made: x[key], x.name. New reference to the one key, or
- * NULL. */
-static PyObject *getter_key(CcRec *rec, const Call *c, bool *item)
-{
-    *item = strcmp(type_name(c->func), "operator.itemgetter") == 0;
-    if ((!*item && strcmp(type_name(c->func), "operator.attrgetter") != 0) || c->n != 1 ||
-        cc_value_origin(rec, c->func) != CC_O_FRESH)
-        return NULL;
-    PyObject *made = PyObject_CallMethod(c->func, "__reduce__", NULL), *key = NULL;   /* (class, keys) */
-    PyObject *keys = made != NULL && PyTuple_Check(made) && PyTuple_GET_SIZE(made) > 1 ? PyTuple_GET_ITEM(made, 1) : NULL;
-    if (keys != NULL && PyTuple_Check(keys) && PyTuple_GET_SIZE(keys) == 1) key = Py_NewRef(PyTuple_GET_ITEM(keys, 0));
-    if (key != NULL && !*item && (!PyUnicode_Check(key) || PyUnicode_FindChar(key, '.', 0, PyUnicode_GET_LENGTH(key), 1) >= 0))
-        Py_CLEAR(key);
-    Py_XDECREF(made);
-    PyErr_Clear();
-    return key;
-}
-
-static CcGo getter_before(CcRec *rec, CcAct *act, const Call *c, PyObject *key, bool item)
-{
-    PyObject *const in[] = {c->in[0], key};
-    CcEvent ev = {.kind = CC_EV_SUBSCR, .in = in, .n = 2};
-    return item ? cc_op_before(rec, act, &ev) : cc_attr_before(rec, act, c->in[0], key);
-}
-
-static CcGo getter_after(CcRec *rec, CcAct *act, const Call *c, PyObject *key, bool item, PyObject *result)
-{
-    PyObject *const in[] = {c->in[0], key};
-    CcEvent ev = {.kind = CC_EV_SUBSCR, .in = in, .n = 2, .result = result};
-    return item ? cc_op_after(rec, act, &ev) : cc_attr_after(rec, act, c->in[0], key, result);
-}
-
 CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n, PyObject *kwnames)
 {
     char name[96];
@@ -798,7 +805,8 @@ CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, in
                : cc_rec_break(rec, act, CC_R_LIBRARY, callable_name(c.func, name, sizeof name));
     const CcCallee callee = cc_callee_find(c.func);
     if (callee.kind != CC_CALLEE_UNKNOWN) {
-        CcGo go = symbols_before(rec, act, ev, &c, &callee);
+        CcGo go = call_back(rec, act, ev, &c, &callee);
+        if (go == CC_OK) go = symbols_before(rec, act, ev, &c, &callee);
         if (go == CC_OK) go = row_before(rec, act, &c, &callee);
         if (go != CC_OK) return go;
         if (callee.kind == CC_CALLEE_PICKLE) return cc_opaque_reduce(rec, act, ev, c.in, c.n);
@@ -809,12 +817,12 @@ CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, in
     if (t.cls != CC_T_NOT) return torch_before(rec, act, ev, &c, &t);
     if (PyType_Check(c.func)) return class_before(rec, act, &c);
     if (plain_weakref(c.func) || (dunder_call(c.func) != NULL && PyFunction_Check(dunder_call(c.func)))) return CC_OK;
-    bool item;
-    PyObject *key = getter_key(rec, &c, &item);
-    if (key != NULL) {
-        const CcGo go = getter_before(rec, act, &c, key, item);
-        Py_DECREF(key);
-        return go;
+    PyObject *gets = cc_backcall_getter(rec, act, c.func);
+    if (gets != NULL) {
+        Py_INCREF(gets);   /* a recording that is given up drops what it keeps */
+        ev->result = PyObject_Vectorcall(gets, c.in, (size_t)n_positional(&c), c.kwnames);
+        Py_DECREF(gets);
+        return CC_DONE;
     }
     if (cc_backcall_is_cache(c.func)) return cc_backcall_cache(rec, act, ev, c.func, c.in, c.n, c.kwnames);
     return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, callable_name(c.func, name, sizeof name));
@@ -833,13 +841,6 @@ CcGo cc_call_after(CcRec *rec, CcAct *act, PyObject *const *in, int n, PyObject 
         if (t.cls != CC_T_NOT) return torch_after(rec, act, &c, &t, result);
         if (PyType_Check(c.func)) guard_class(rec, (PyTypeObject *)c.func);
         if (result != NULL && plain_weakref(c.func)) weakref_after(rec, c.func, result);
-        bool item;
-        PyObject *key = getter_key(rec, &c, &item);
-        if (key != NULL) {
-            const CcGo go = getter_after(rec, act, &c, key, item, result);
-            Py_DECREF(key);
-            return go;
-        }
     }
     if (result == NULL || PyExceptionInstance_Check(result) || cc_value_origin(rec, result) != CC_O_UNKNOWN) return CC_OK;
     if (PyGen_Check(result) || PyType_Check(c.func) || Py_REFCNT(result) == 1) {

@@ -60,7 +60,7 @@ static const char *const compare_dunder[6] = {"__lt__", "__le__", "__eq__", "__n
 /* Whether what a container holds is compared or printed, and not only moved. */
 static bool looks_inside(const CcEvent *ev)
 {
-    return ev->kind == CC_EV_COMPARE || ev->kind == CC_EV_CONTAINS || ev->kind == CC_EV_FORMAT || ev->kind == CC_EV_MATCH ||
+    return ev->kind == CC_EV_COMPARE || ev->kind == CC_EV_CONTAINS || ev->kind == CC_EV_FORMAT ||
            (ev->kind == CC_EV_BINOP && ev->arg == CC_NB_REMAINDER);
 }
 
@@ -335,8 +335,14 @@ static CcGo store_subscr_before(CcRec *rec, CcAct *act, const CcEvent *ev)
     }
     if (!PyList_Check(o) && !PyDict_Check(o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, type_name(o));
     if (PyDict_Check(o) && !cc_value_membership(rec, o, ev->in[1])) return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "a tensor as a key");
-    if (PySlice_Check(ev->in[1]) && ev->in[2] != NULL && cc_value_source(rec, o) >= 0)
-        return cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, "slice assignment to a list that existed before");
+    if (PySlice_Check(ev->in[1]) && PyList_CheckExact(o) && cc_value_source(rec, o) >= 0) {
+        const bool reads = ev->in[2] == NULL || ((PyList_CheckExact(ev->in[2]) || PyTuple_CheckExact(ev->in[2])) &&
+                                                 !dirty(rec, ev->in[2]) && cc_value_content(rec, ev->in[2], 1));
+        if (dirty(rec, o) || !reads || !cc_number_settle(rec, ev->in[1], 1) || !cc_value_content(rec, o, 1))
+            return cc_rec_break(rec, act, CC_R_DIRTY_READ, "a slice of a list that existed before");
+        cc_value_will_write(rec, o);
+        return CC_OK;
+    }
     if (!cc_value_const(ev->in[1]) && !cc_value_ident(ev->in[1]) && cc_value_source(rec, o) >= 0)
         return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "key");
     if (cc_value_symbolic(rec, ev->in[1])) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, "key");
@@ -346,6 +352,23 @@ static CcGo store_subscr_before(CcRec *rec, CcAct *act, const CcEvent *ev)
         return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(o));
     cc_value_will_write(rec, o);
     return CC_OK;
+}
+
+/* l[a:b] = items, del l[a:b] on a list that existed before, and that was guarded whole. */
+static CcGo store_slice(CcRec *rec, CcAct *act, const CcEvent *ev, int source)
+{
+    PyObject *items = ev->in[2] != NULL ? PySequence_Tuple(ev->in[2]) : NULL;   /* as it is now */
+    if (items != NULL) {
+        cc_vec_push(&rec->keep, items);
+        cc_value_fresh(rec, items);
+    }
+    PyErr_Clear();
+    cc_value_wrote(rec, ev->in[0], CC_DIRTY_KNOWN);
+    cc_vec_push(&rec->written, source);
+    PyObject *const in[] = {ev->in[0], ev->in[1], items};
+    const CcCallSpec spec = {.form = items != NULL ? CC_F_SETITEM : CC_F_DELITEM, .in = in, .n = items != NULL ? 3 : 2,
+                             .name = "setitem"};
+    return cc_node_effect(rec, act, &spec, NULL);
 }
 
 static CcGo store_subscr_after(CcRec *rec, CcAct *act, const CcEvent *ev)
@@ -365,6 +388,7 @@ static CcGo store_subscr_after(CcRec *rec, CcAct *act, const CcEvent *ev)
         cc_value_content(rec, o, 1);   /* nothing was written: an index that is out of range, a key that is not there */
         return CC_OK;
     }
+    if (PyList_CheckExact(o) && PySlice_Check(ev->in[1])) return store_slice(rec, act, ev, source);
     if (PyList_Check(o) && !cc_value_known(rec, o)) {   /* the item must exist in a replay, too */
         bool is_new;
         const int id = cc_guard_source(&rec->trace->guards, CC_SRC_SIZE, source, NULL, 0,
@@ -708,7 +732,7 @@ CcGo cc_op_before(CcRec *rec, CcAct *act, CcEvent *ev)
         return cc_value_origin(rec, ev->in[0]) == CC_O_SOURCE && !PyType_Check(ev->in[0])
                    ? cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(ev->in[0])) : CC_OK;
     case CC_EV_IMPORT: return import_before(rec, act, ev);
-    case CC_EV_MATCH: return any_tensor(ev, 1) ? cc_rec_break(rec, act, CC_R_TENSOR_ITER, "match") : plain_before(rec, act, ev, 2);
+    case CC_EV_MATCH: return cc_match_before(rec, act, ev);
     case CC_EV_WITH:
         if (cc_call_is_special(ev->in[0])) return cc_rec_break(rec, act, CC_R_DISABLED, "what follows");
         return unknown(rec, ev->in[0]) ? cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(ev->in[0])) : CC_OK;
@@ -760,9 +784,9 @@ CcGo cc_op_after(CcRec *rec, CcAct *act, CcEvent *ev)
         return CC_OK;
     case CC_EV_FUNCTION:
     case CC_EV_CELL:
-    case CC_EV_MATCH:
         cc_value_fresh(rec, ev->result);
         return CC_OK;
+    case CC_EV_MATCH: return cc_match_after(rec, act, ev);
     case CC_EV_BUILD: return build_after(rec, act, ev);
     case CC_EV_CLOSURE: return closure_after(rec, ev);
     case CC_EV_SPECIAL:

@@ -232,8 +232,22 @@ CC_BORROW PyFunctionObject *cc_call_function(PyObject *callable);
 bool cc_call_is_special(PyObject *o);   /* cc_call_special knows it or its type */
 CC_MUST int cc_call_init(void);
 
+CcGo cc_match_before(CcRec *rec, CcAct *act, const CcEvent *ev);    /* ev_match.c */
+CcGo cc_match_after(CcRec *rec, CcAct *act, const CcEvent *ev);
+
 /* ---- backcall.c: C code that calls back ---- */
-bool cc_backcall_callback(CcRec *rec, PyObject *f);   /* C code may call f unseen, or f is Python code */
+typedef enum CcBack {
+    CC_BACK_SEEN,      /* None, or Python code that is recorded */
+    CC_BACK_WRAP,      /* C code: cc_backcall_wrap */
+    CC_BACK_NOT,       /* Python code that is not recorded, or of unknown origin */
+} CcBack;
+CcBack cc_backcall_kind(CcRec *rec, PyObject *f);
+/* A Python function that calls f, for C code to call in its place; kept by the recording. NULL: out of memory. */
+CC_BORROW PyObject *cc_backcall_wrap(CcRec *rec, PyObject *f);
+CC_BORROW PyObject *cc_backcall_add(CcRec *rec);             /* a Python function that adds two objects */
+/* A Python function that does what an itemgetter, attrgetter or methodcaller does; NULL (no error): f is none of them, or
+ * holds what is no constant. */
+CC_BORROW PyObject *cc_backcall_getter(CcRec *rec, CcAct *act, PyObject *f);
 /* sum() and functools.reduce(), performed: CC_DONE, or CC_OK when C code is to do it. */
 CcGo cc_backcall_sum(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n);
 CcGo cc_backcall_reduce(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n);

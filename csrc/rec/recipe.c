@@ -386,7 +386,7 @@ static void add_chain(CcRec *rec, Objects *out, PyObject *o)
 static bool known_base(PyTypeObject *base)
 {
     return base == &PyBaseObject_Type || base == &PyList_Type || base == &PyDict_Type || base == &PyTuple_Type ||
-           base == &PySet_Type || base == &PyODict_Type || PyType_IsSubtype(base, (PyTypeObject *)PyExc_BaseException);
+           base == &PySet_Type || base == &PyODict_Type || strcmp(base->tp_name, "types.SimpleNamespace") == 0 || PyType_IsSubtype(base, (PyTypeObject *)PyExc_BaseException);
 }
 
 static int build_object(Builder *b, PyObject *o)
@@ -423,7 +423,8 @@ static bool reducible(PyTypeObject *t)
     return t == &PyListIter_Type || t == &PyTupleIter_Type || t == &PyRangeIter_Type || t == &PyEnum_Type ||
            t == &PyZip_Type || t == &PyMap_Type || t == &PyFilter_Type || t == &PyReversed_Type ||
            t == &PyDictIterKey_Type || t == &PyDictIterValue_Type || t == &PyDictIterItem_Type || t == &PySeqIter_Type ||
-           t == &PyUnicodeIter_Type || t == &PyListRevIter_Type || t == &PyLongRangeIter_Type;
+           t == &PyUnicodeIter_Type || t == &PyListRevIter_Type || t == &PyLongRangeIter_Type ||
+           strncmp(t->tp_name, "operator.", 9) == 0;   /* itemgetter, attrgetter, methodcaller */
 }
 
 /* Iterators and views of builtin types know how to say what they are: __reduce__. Nothing is consumed. */
