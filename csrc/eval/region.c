@@ -195,7 +195,12 @@ static void note_give_up(Region *g)
         memmove(root->gave_up.at, root->gave_up.at + 1, sizeof copy * (size_t)(--root->gave_up.n));
     }
     cc_log_add(CC_LOG_GIVE_UP, "%s: %s", PyUnicode_AsUTF8(root->func->func_qualname), why->text);
-    if (++root->give_ups >= root->knobs.give_up_limit) {
+    if (++root->give_ups >= root->knobs.give_up_limit && !g->first && g->point != NULL) {   /* what is before it goes on */
+        g->point->full = true;
+        root->give_ups = 0;
+        cc_log_add(CC_LOG_EAGER, "%s: behind one break %d recordings in a row gave up", PyUnicode_AsUTF8(root->func->func_qualname),
+                   root->knobs.give_up_limit);
+    } else if (root->give_ups >= root->knobs.give_up_limit) {
         root->eager_only = true;
         cc_log_add(CC_LOG_EAGER, "%s: %d recordings in a row gave up", PyUnicode_AsUTF8(root->func->func_qualname), root->give_ups);
     }

@@ -392,6 +392,13 @@ static void learn_parameters(CcRec *rec, CcAct *act, bool by_c)
     }
 }
 
+/* A warning that an op's C code gives is shown by Python code. */
+static bool shows_warning(const CcAct *act)
+{
+    PyObject *module = PyDict_GetItemString(act->func->func_globals, "__name__");
+    return module != NULL && PyUnicode_Check(module) && PyUnicode_CompareWithASCIIString(module, "warnings") == 0;
+}
+
 /* Whether the interpreter called this function of its own accord, in the middle of anything: a callback of the garbage
  * collector, a finaliser, a weak reference's callback, a signal handler. It is no part of what is recorded. */
 static bool uncalled(CcRec *rec, const CcAct *act)
@@ -405,6 +412,8 @@ static bool uncalled(CcRec *rec, const CcAct *act)
     }
     for (Py_ssize_t i = 0; callbacks != NULL && PyList_Check(callbacks) && i < PyList_GET_SIZE(callbacks); i++)
         if (cc_call_function(PyList_GET_ITEM(callbacks, i)) == act->func) return true;
+    const CcEvent *ev = act->prev != NULL ? act->prev->event : NULL;
+    if (shows_warning(act) && ev != NULL && ev->n > 0 && cc_call_function(ev->in[0]) == NULL) return true;
     /* What the trace made is finalised where its own code drops it: that is recorded. Anybody else's is garbage. */
     PyObject *first = act->co->co_argcount > 0 ? cc_act_get(act, 0) : NULL;
     if (first != NULL && (PyWeakref_Check(first) || PyUnicode_CompareWithASCIIString(act->co->co_name, "__del__") == 0))
