@@ -469,7 +469,11 @@ static int run(const void *work, const CcHost *host, CcErr *err) {
     return cc_dnnl_run(conv->prim, &call, err);
 }
 
-static size_t scratch(const void *work) { return cc_dnnl_bytes(((const CcConv *)work)->prim); }
+/* Own code packs weights into memory of its own. */
+static size_t scratch(const void *work) {
+    const CcConv *conv = work;
+    return conv->prim ? cc_dnnl_bytes(conv->prim) : 0;
+}
 
 static void free_conv(void *work) { cc_packed_free(((CcConv *)work)->packed); }
 
