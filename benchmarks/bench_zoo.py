@@ -81,7 +81,9 @@ def measure(name: str, seconds: float) -> dict[str, Any]:
             equal = same(expected, compiled(**inputs(i))) and equal
         graphs, breaks = zoo.met(compiled, lambda: compiled(**inputs(4)))
         given = inputs(5)
-        eager, ours = blocks([lambda: model(**given), lambda: compiled(**given)], seconds, 0.02) if seconds else ([], [])
+        eager, ours = (
+            blocks([lambda: model(**given), lambda: compiled(**given)], seconds, 0.02) if seconds else ([], [])
+        )
     row = {"bench": "zoo", "name": name, "family": zoo.ZOO[name].family, "graphs": graphs, "breaks": breaks, "equal": equal,
            "first_extra_ms": (first - warm) * 1e3}  # fmt: skip
     if seconds:
@@ -118,7 +120,9 @@ def write_dynamo(names: list[str]) -> None:
     for i, name in enumerate(names, 1):
         print(f"[{i}/{len(names)}] {name}", file=sys.stderr, flush=True)
         found[name] = count_dynamo(name)
-        versions = f"torch {torch.__version__}, transformers {transformers.__version__}, Python {platform.python_version()}"
+        versions = (
+            f"torch {torch.__version__}, transformers {transformers.__version__}, Python {platform.python_version()}"
+        )
         head = [f"# torch._dynamo.explain's graphs and breaks of the rows of zoo.py, under no_grad ({versions}).",
                 "# Written by: python benchmarks/bench_zoo.py --dynamo [names]",
                 "# name graphs breaks (-: Dynamo fails)"]  # fmt: skip

@@ -95,7 +95,11 @@ def wave(n: int = 800) -> Callable[[int], dict[str, Any]]:
 
 
 def text_and_pixels(i: int) -> dict[str, Any]:
-    return {"input_ids": ids(i, 2, 12), "pixel_values": floats(i, 2, 3, 32, 32), "attention_mask": torch.ones(2, 12).long()}
+    return {
+        "input_ids": ids(i, 2, 12),
+        "pixel_values": floats(i, 2, 3, 32, 32),
+        "attention_mask": torch.ones(2, 12).long(),
+    }
 
 
 def llava_inputs(i: int) -> dict[str, Any]:
@@ -133,56 +137,225 @@ row("bert-no-mask", "encoder", "Bert", "ForMaskedLM", bare(), **TEXT)
 row("roberta", "encoder", "Roberta", "Model", tokens(), **TEXT)
 row("xlm-roberta", "encoder", "XLMRoberta", "ForSequenceClassification", tokens(), **TEXT)
 row("camembert", "encoder", "Camembert", "ForTokenClassification", tokens(), **TEXT)
-row("distilbert", "encoder", "DistilBert", "Model", tokens(),
-    vocab_size=99, dim=32, n_layers=2, n_heads=4, hidden_dim=64, max_position_embeddings=64)  # fmt: skip
+row(
+    "distilbert",
+    "encoder",
+    "DistilBert",
+    "Model",
+    tokens(),
+    vocab_size=99,
+    dim=32,
+    n_layers=2,
+    n_heads=4,
+    hidden_dim=64,
+    max_position_embeddings=64,
+)
 row("albert", "encoder", "Albert", "Model", tokens(), **TEXT, embedding_size=16)
 row("electra", "encoder", "Electra", "Model", tokens(), **TEXT, embedding_size=16)
-row("deberta-v2", "encoder", "DebertaV2", "Model", tokens(), **TEXT, relative_attention=True,
-    pos_att_type=["p2c", "c2p"], position_biased_input=False)  # fmt: skip
+row(
+    "deberta-v2",
+    "encoder",
+    "DebertaV2",
+    "Model",
+    tokens(),
+    **TEXT,
+    relative_attention=True,
+    pos_att_type=["p2c", "c2p"],
+    position_biased_input=False,
+)
 row("deberta", "encoder", "Deberta", "Model", tokens(), **TEXT, relative_attention=True, pos_att_type=["p2c", "c2p"])
 row("mpnet", "encoder", "MPNet", "Model", tokens(), **TEXT)
-row("xlnet", "encoder", "XLNet", "Model", tokens(),
-    vocab_size=99, d_model=32, n_layer=2, n_head=4, d_inner=64, pad_token_id=0)  # fmt: skip
-row("funnel", "encoder", "Funnel", "Model", tokens(), vocab_size=99, block_sizes=[1, 1], num_decoder_layers=1,
-    d_model=32, n_head=4, d_head=8, d_inner=64)  # fmt: skip
+row(
+    "xlnet",
+    "encoder",
+    "XLNet",
+    "Model",
+    tokens(),
+    vocab_size=99,
+    d_model=32,
+    n_layer=2,
+    n_head=4,
+    d_inner=64,
+    pad_token_id=0,
+)
+row(
+    "funnel",
+    "encoder",
+    "Funnel",
+    "Model",
+    tokens(),
+    vocab_size=99,
+    block_sizes=[1, 1],
+    num_decoder_layers=1,
+    d_model=32,
+    n_head=4,
+    d_head=8,
+    d_inner=64,
+)
 row("longformer", "encoder", "Longformer", "Model", tokens(), **TEXT, attention_window=[4, 4])
 row("big-bird", "encoder", "BigBird", "Model", bare(32), **TEXT, attention_type="original_full")
 row("modernbert", "encoder", "ModernBert", "Model", tokens(), **TEXT, global_attn_every_n_layers=2, local_attention=8)
 row("ernie", "encoder", "Ernie", "Model", tokens(), **TEXT)
 row("convbert", "encoder", "ConvBert", "Model", tokens(), **TEXT, embedding_size=32, head_ratio=2, conv_kernel_size=3)
-row("mobilebert", "encoder", "MobileBert", "Model", tokens(), **TEXT, embedding_size=32, intra_bottleneck_size=32,
-    true_hidden_size=32, num_feedforward_networks=2)  # fmt: skip
+row(
+    "mobilebert",
+    "encoder",
+    "MobileBert",
+    "Model",
+    tokens(),
+    **TEXT,
+    embedding_size=32,
+    intra_bottleneck_size=32,
+    true_hidden_size=32,
+    num_feedforward_networks=2,
+)
 row("squeezebert", "encoder", "SqueezeBert", "Model", tokens(), **TEXT, embedding_size=32)
 row("fnet", "encoder", "FNet", "Model", bare(), **TEXT, tpu_short_seq_length=12)
 row("nystromformer", "encoder", "Nystromformer", "Model", bare(), **TEXT, num_landmarks=12, segment_means_seq_len=12)
-row("canine", "encoder", "Canine", "Model", bare(32), **without(TEXT, "vocab_size"), num_hash_buckets=64,
-    downsampling_rate=4, local_transformer_stride=8)  # fmt: skip
+row(
+    "canine",
+    "encoder",
+    "Canine",
+    "Model",
+    bare(32),
+    **without(TEXT, "vocab_size"),
+    num_hash_buckets=64,
+    downsampling_rate=4,
+    local_transformer_stride=8,
+)
 row("roformer", "encoder", "RoFormer", "Model", tokens(), **TEXT)
 row("layoutlm", "encoder", "LayoutLM", "Model", tokens(), **TEXT)
 row("esm", "encoder", "Esm", "Model", tokens(), **TEXT, mask_token_id=3, position_embedding_type="rotary")
 row("ibert", "encoder", "IBert", "Model", tokens(), **TEXT)
-row("reformer", "encoder", "Reformer", "Model", bare(16), vocab_size=99, hidden_size=32, num_attention_heads=4,
-    attention_head_size=8, feed_forward_size=64, attn_layers=["local", "local"], local_attn_chunk_length=4,
-    axial_pos_shape=[4, 4], axial_pos_embds_dim=[16, 16], is_decoder=False, max_position_embeddings=64)  # fmt: skip
-row("perceiver", "encoder", "Perceiver", "ForMaskedLM", bare(), vocab_size=99, d_model=32, num_latents=8, d_latents=32,
-    num_self_attends_per_block=2, num_self_attention_heads=4, num_cross_attention_heads=4,
-    max_position_embeddings=64, qk_channels=32, v_channels=32)  # fmt: skip
+row(
+    "reformer",
+    "encoder",
+    "Reformer",
+    "Model",
+    bare(16),
+    vocab_size=99,
+    hidden_size=32,
+    num_attention_heads=4,
+    attention_head_size=8,
+    feed_forward_size=64,
+    attn_layers=["local", "local"],
+    local_attn_chunk_length=4,
+    axial_pos_shape=[4, 4],
+    axial_pos_embds_dim=[16, 16],
+    is_decoder=False,
+    max_position_embeddings=64,
+)
+row(
+    "perceiver",
+    "encoder",
+    "Perceiver",
+    "ForMaskedLM",
+    bare(),
+    vocab_size=99,
+    d_model=32,
+    num_latents=8,
+    d_latents=32,
+    num_self_attends_per_block=2,
+    num_self_attention_heads=4,
+    num_cross_attention_heads=4,
+    max_position_embeddings=64,
+    qk_channels=32,
+    v_channels=32,
+)
 
 # ---- decoders, with the cache they make by default and without -------------------------------------------------------
-row("gpt2", "decoder", "GPT2", "LMHeadModel", bare(**NO_CACHE), vocab_size=99, n_embd=32, n_layer=2, n_head=4, n_positions=64)
-row("gpt2-cache", "decoder", "GPT2", "LMHeadModel", tokens(**CACHE), vocab_size=99, n_embd=32, n_layer=2, n_head=4,
-    n_positions=64)  # fmt: skip
-row("gpt-neo", "decoder", "GPTNeo", "ForCausalLM", tokens(), vocab_size=99, hidden_size=32, num_layers=2, num_heads=4,
-    intermediate_size=64, attention_types=[[["global", "local"], 1]], window_size=4, max_position_embeddings=64)  # fmt: skip
+row(
+    "gpt2",
+    "decoder",
+    "GPT2",
+    "LMHeadModel",
+    bare(**NO_CACHE),
+    vocab_size=99,
+    n_embd=32,
+    n_layer=2,
+    n_head=4,
+    n_positions=64,
+)
+row(
+    "gpt2-cache",
+    "decoder",
+    "GPT2",
+    "LMHeadModel",
+    tokens(**CACHE),
+    vocab_size=99,
+    n_embd=32,
+    n_layer=2,
+    n_head=4,
+    n_positions=64,
+)
+row(
+    "gpt-neo",
+    "decoder",
+    "GPTNeo",
+    "ForCausalLM",
+    tokens(),
+    vocab_size=99,
+    hidden_size=32,
+    num_layers=2,
+    num_heads=4,
+    intermediate_size=64,
+    attention_types=[[["global", "local"], 1]],
+    window_size=4,
+    max_position_embeddings=64,
+)
 row("gpt-neox", "decoder", "GPTNeoX", "ForCausalLM", tokens(), **TEXT)
-row("gptj", "decoder", "GPTJ", "ForCausalLM", tokens(), vocab_size=99, n_embd=32, n_layer=2, n_head=4, rotary_dim=4,
-    n_positions=64)  # fmt: skip
-row("gpt-bigcode", "decoder", "GPTBigCode", "ForCausalLM", tokens(), vocab_size=99, n_embd=32, n_layer=2, n_head=4,
-    n_positions=64)  # fmt: skip
-row("codegen", "decoder", "CodeGen", "ForCausalLM", tokens(), vocab_size=99, n_embd=32, n_layer=2, n_head=4,
-    rotary_dim=4, n_positions=64)  # fmt: skip
-row("opt", "decoder", "OPT", "ForCausalLM", tokens(), vocab_size=99, hidden_size=32, num_hidden_layers=2, ffn_dim=64,
-    num_attention_heads=4, max_position_embeddings=64, word_embed_proj_dim=32)  # fmt: skip
+row(
+    "gptj",
+    "decoder",
+    "GPTJ",
+    "ForCausalLM",
+    tokens(),
+    vocab_size=99,
+    n_embd=32,
+    n_layer=2,
+    n_head=4,
+    rotary_dim=4,
+    n_positions=64,
+)
+row(
+    "gpt-bigcode",
+    "decoder",
+    "GPTBigCode",
+    "ForCausalLM",
+    tokens(),
+    vocab_size=99,
+    n_embd=32,
+    n_layer=2,
+    n_head=4,
+    n_positions=64,
+)
+row(
+    "codegen",
+    "decoder",
+    "CodeGen",
+    "ForCausalLM",
+    tokens(),
+    vocab_size=99,
+    n_embd=32,
+    n_layer=2,
+    n_head=4,
+    rotary_dim=4,
+    n_positions=64,
+)
+row(
+    "opt",
+    "decoder",
+    "OPT",
+    "ForCausalLM",
+    tokens(),
+    vocab_size=99,
+    hidden_size=32,
+    num_hidden_layers=2,
+    ffn_dim=64,
+    num_attention_heads=4,
+    max_position_embeddings=64,
+    word_embed_proj_dim=32,
+)
 row("llama", "decoder", "Llama", "ForCausalLM", bare(**NO_CACHE), **GROUPED)
 row("llama-cache", "decoder", "Llama", "ForCausalLM", tokens(**CACHE), **GROUPED)
 row("mistral", "decoder", "Mistral", "ForCausalLM", tokens(), **GROUPED, sliding_window=8)
@@ -206,12 +379,44 @@ row("granite", "decoder", "Granite", "ForCausalLM", tokens(), **GROUPED)
 row("glm", "decoder", "Glm", "ForCausalLM", tokens(), **GROUPED, head_dim=8)
 row("smollm3", "decoder", "SmolLM3", "ForCausalLM", tokens(), **GROUPED)
 row("biogpt", "decoder", "BioGpt", "ForCausalLM", tokens(), **TEXT)
-row("xglm", "decoder", "XGLM", "ForCausalLM", tokens(), vocab_size=99, d_model=32, num_layers=2, ffn_dim=64,
-    attention_heads=4, max_position_embeddings=64)  # fmt: skip
-row("openai-gpt", "decoder", "OpenAIGPT", "LMHeadModel", tokens(), vocab_size=99, n_embd=32, n_layer=2, n_head=4,
-    n_positions=64)  # fmt: skip
-row("ctrl", "decoder", "CTRL", "LMHeadModel", tokens(), vocab_size=99, n_embd=32, n_layer=2, n_head=4, dff=64,
-    n_positions=64)  # fmt: skip
+row(
+    "xglm",
+    "decoder",
+    "XGLM",
+    "ForCausalLM",
+    tokens(),
+    vocab_size=99,
+    d_model=32,
+    num_layers=2,
+    ffn_dim=64,
+    attention_heads=4,
+    max_position_embeddings=64,
+)
+row(
+    "openai-gpt",
+    "decoder",
+    "OpenAIGPT",
+    "LMHeadModel",
+    tokens(),
+    vocab_size=99,
+    n_embd=32,
+    n_layer=2,
+    n_head=4,
+    n_positions=64,
+)
+row(
+    "ctrl",
+    "decoder",
+    "CTRL",
+    "LMHeadModel",
+    tokens(),
+    vocab_size=99,
+    n_embd=32,
+    n_layer=2,
+    n_head=4,
+    dff=64,
+    n_positions=64,
+)
 
 # ---- encoder and decoder ---------------------------------------------------------------------------------------------
 T5 = {"vocab_size": 99, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}
@@ -223,121 +428,527 @@ row("pegasus", "seq2seq", "Pegasus", "ForConditionalGeneration", pairs(), **SEQ2
 row("marian", "seq2seq", "Marian", "MTModel", pairs(), **SEQ2SEQ)
 row("m2m-100", "seq2seq", "M2M100", "ForConditionalGeneration", pairs(), **SEQ2SEQ)
 row("blenderbot", "seq2seq", "Blenderbot", "ForConditionalGeneration", pairs(), **SEQ2SEQ)
-row("led", "seq2seq", "LED", "ForConditionalGeneration", pairs(), **without(SEQ2SEQ, "max_position_embeddings"),
-    max_encoder_position_embeddings=64, max_decoder_position_embeddings=64, attention_window=4)  # fmt: skip
-row("prophetnet", "seq2seq", "ProphetNet", "ForConditionalGeneration", pairs(), vocab_size=99, hidden_size=32,
-    num_encoder_layers=2, num_decoder_layers=2, num_encoder_attention_heads=4, num_decoder_attention_heads=4,
-    encoder_ffn_dim=64, decoder_ffn_dim=64, max_position_embeddings=64)  # fmt: skip
+row(
+    "led",
+    "seq2seq",
+    "LED",
+    "ForConditionalGeneration",
+    pairs(),
+    **without(SEQ2SEQ, "max_position_embeddings"),
+    max_encoder_position_embeddings=64,
+    max_decoder_position_embeddings=64,
+    attention_window=4,
+)
+row(
+    "prophetnet",
+    "seq2seq",
+    "ProphetNet",
+    "ForConditionalGeneration",
+    pairs(),
+    vocab_size=99,
+    hidden_size=32,
+    num_encoder_layers=2,
+    num_decoder_layers=2,
+    num_encoder_attention_heads=4,
+    num_decoder_attention_heads=4,
+    encoder_ffn_dim=64,
+    decoder_ffn_dim=64,
+    max_position_embeddings=64,
+)
 
 # ---- vision ----------------------------------------------------------------------------------------------------------
 row("vit", "vision", "ViT", "ForImageClassification", pixels(), **VISION)
 row("deit", "vision", "DeiT", "ForImageClassification", pixels(), **VISION)
 row("beit", "vision", "Beit", "ForImageClassification", pixels(), **VISION, use_relative_position_bias=True)
-row("swin", "vision", "Swin", "ForImageClassification", pixels(), image_size=32, patch_size=2, embed_dim=16,
-    depths=[2, 2], num_heads=[2, 4], window_size=4)  # fmt: skip
-row("swinv2", "vision", "Swinv2", "Model", pixels(), image_size=32, patch_size=2, embed_dim=16, depths=[2, 2],
-    num_heads=[2, 4], window_size=4)  # fmt: skip
-row("convnext", "vision", "ConvNext", "ForImageClassification", pixels(), hidden_sizes=[16, 32], depths=[2, 2], num_stages=2)
-row("convnextv2", "vision", "ConvNextV2", "ForImageClassification", pixels(), hidden_sizes=[16, 32], depths=[2, 2],
-    num_stages=2)  # fmt: skip
-row("resnet", "vision", "ResNet", "ForImageClassification", pixels(), embedding_size=8, hidden_sizes=[8, 16], depths=[2, 2],
-    layer_type="basic")  # fmt: skip
-row("regnet", "vision", "RegNet", "ForImageClassification", pixels(), embedding_size=8, hidden_sizes=[16, 32],
-    depths=[1, 2], groups_width=8)  # fmt: skip
-row("segformer", "vision", "Segformer", "ForSemanticSegmentation", pixels(), num_encoder_blocks=2, depths=[1, 1],
-    sr_ratios=[2, 1], hidden_sizes=[16, 32], patch_sizes=[7, 3], strides=[4, 2], num_attention_heads=[2, 4],
-    mlp_ratios=[2, 2], decoder_hidden_size=32)  # fmt: skip
+row(
+    "swin",
+    "vision",
+    "Swin",
+    "ForImageClassification",
+    pixels(),
+    image_size=32,
+    patch_size=2,
+    embed_dim=16,
+    depths=[2, 2],
+    num_heads=[2, 4],
+    window_size=4,
+)
+row(
+    "swinv2",
+    "vision",
+    "Swinv2",
+    "Model",
+    pixels(),
+    image_size=32,
+    patch_size=2,
+    embed_dim=16,
+    depths=[2, 2],
+    num_heads=[2, 4],
+    window_size=4,
+)
+row(
+    "convnext",
+    "vision",
+    "ConvNext",
+    "ForImageClassification",
+    pixels(),
+    hidden_sizes=[16, 32],
+    depths=[2, 2],
+    num_stages=2,
+)
+row(
+    "convnextv2",
+    "vision",
+    "ConvNextV2",
+    "ForImageClassification",
+    pixels(),
+    hidden_sizes=[16, 32],
+    depths=[2, 2],
+    num_stages=2,
+)
+row(
+    "resnet",
+    "vision",
+    "ResNet",
+    "ForImageClassification",
+    pixels(),
+    embedding_size=8,
+    hidden_sizes=[8, 16],
+    depths=[2, 2],
+    layer_type="basic",
+)
+row(
+    "regnet",
+    "vision",
+    "RegNet",
+    "ForImageClassification",
+    pixels(),
+    embedding_size=8,
+    hidden_sizes=[16, 32],
+    depths=[1, 2],
+    groups_width=8,
+)
+row(
+    "segformer",
+    "vision",
+    "Segformer",
+    "ForSemanticSegmentation",
+    pixels(),
+    num_encoder_blocks=2,
+    depths=[1, 1],
+    sr_ratios=[2, 1],
+    hidden_sizes=[16, 32],
+    patch_sizes=[7, 3],
+    strides=[4, 2],
+    num_attention_heads=[2, 4],
+    mlp_ratios=[2, 2],
+    decoder_hidden_size=32,
+)
 row("dinov2", "vision", "Dinov2", "Model", pixels(), **VISION)
-row("detr", "vision", "Detr", "ForObjectDetection", pixels(64), d_model=32, encoder_layers=1, decoder_layers=1, **HEADS,
-    num_queries=5, use_timm_backbone=False, use_pretrained_backbone=False, backbone_config={
-        "model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "layer_type": "basic",
-        "out_features": ["stage2"]})  # fmt: skip
-row("yolos", "vision", "Yolos", "ForObjectDetection", pixels(), **without(VISION, "image_size"), image_size=[32, 32],
-    num_detection_tokens=5)  # fmt: skip
+row(
+    "detr",
+    "vision",
+    "Detr",
+    "ForObjectDetection",
+    pixels(64),
+    d_model=32,
+    encoder_layers=1,
+    decoder_layers=1,
+    **HEADS,
+    num_queries=5,
+    use_timm_backbone=False,
+    use_pretrained_backbone=False,
+    backbone_config={
+        "model_type": "resnet",
+        "embedding_size": 8,
+        "hidden_sizes": [8, 16],
+        "depths": [1, 1],
+        "layer_type": "basic",
+        "out_features": ["stage2"],
+    },
+)
+row(
+    "yolos",
+    "vision",
+    "Yolos",
+    "ForObjectDetection",
+    pixels(),
+    **without(VISION, "image_size"),
+    image_size=[32, 32],
+    num_detection_tokens=5,
+)
 row("mobilenet-v1", "vision", "MobileNetV1", "ForImageClassification", pixels(), depth_multiplier=0.25, min_depth=4)
 row("mobilenet-v2", "vision", "MobileNetV2", "ForImageClassification", pixels(), depth_multiplier=0.25, min_depth=4)
-row("mobilevit", "vision", "MobileViT", "ForImageClassification", pixels(), hidden_sizes=[16, 24, 32], image_size=32,
-    neck_hidden_sizes=[8, 8, 16, 16, 24, 32, 64], patch_size=2)  # fmt: skip
-row("efficientnet", "vision", "EfficientNet", "ForImageClassification", pixels(), width_coefficient=0.25,
-    depth_coefficient=0.3, hidden_dim=320, image_size=32)  # fmt: skip
-row("poolformer", "vision", "PoolFormer", "ForImageClassification", pixels(), hidden_sizes=[8, 16], depths=[1, 1],
-    num_encoder_blocks=2, patch_sizes=[7, 3], strides=[4, 2], padding=[2, 1])  # fmt: skip
-row("pvt", "vision", "Pvt", "ForImageClassification", pixels(), image_size=32, num_encoder_blocks=2, depths=[1, 1],
-    sequence_reduction_ratios=[2, 1], hidden_sizes=[16, 32], patch_sizes=[4, 2], strides=[4, 2],
-    num_attention_heads=[2, 4], mlp_ratios=[2, 2])  # fmt: skip
-row("levit", "vision", "Levit", "ForImageClassification", pixels(64), image_size=64, hidden_sizes=[16, 32, 48],
-    num_attention_heads=[2, 4, 6], depths=[1, 1, 1], key_dim=[8, 8, 8])  # fmt: skip
-row("focalnet", "vision", "FocalNet", "ForImageClassification", pixels(), image_size=32, embed_dim=16, depths=[1, 1],
-    hidden_sizes=[16, 32], focal_levels=[2, 2], focal_windows=[3, 3])  # fmt: skip
-row("dpt", "vision", "DPT", "ForDepthEstimation", pixels(), **{**VISION, "num_hidden_layers": 4},
-    backbone_out_indices=[0, 1, 2, 3], neck_hidden_sizes=[8, 8, 16, 16], fusion_hidden_size=16)  # fmt: skip
-row("vit-mae", "vision", "ViTMAE", "ForPreTraining", lambda i: {**pixels()(i), "noise": floats(i, 2, 16).abs()}, **VISION,
-    decoder_hidden_size=16, decoder_num_hidden_layers=1, decoder_num_attention_heads=2, decoder_intermediate_size=32)  # fmt: skip
-row("bit", "vision", "Bit", "ForImageClassification", pixels(), embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1],
-    num_groups=2)  # fmt: skip
-row("videomae", "vision", "VideoMAE", "Model", lambda i: {"pixel_values": floats(i, 1, 4, 3, 16, 16)},
-    **{**VISION, "image_size": 16}, num_frames=4)  # fmt: skip
+row(
+    "mobilevit",
+    "vision",
+    "MobileViT",
+    "ForImageClassification",
+    pixels(),
+    hidden_sizes=[16, 24, 32],
+    image_size=32,
+    neck_hidden_sizes=[8, 8, 16, 16, 24, 32, 64],
+    patch_size=2,
+)
+row(
+    "efficientnet",
+    "vision",
+    "EfficientNet",
+    "ForImageClassification",
+    pixels(),
+    width_coefficient=0.25,
+    depth_coefficient=0.3,
+    hidden_dim=320,
+    image_size=32,
+)
+row(
+    "poolformer",
+    "vision",
+    "PoolFormer",
+    "ForImageClassification",
+    pixels(),
+    hidden_sizes=[8, 16],
+    depths=[1, 1],
+    num_encoder_blocks=2,
+    patch_sizes=[7, 3],
+    strides=[4, 2],
+    padding=[2, 1],
+)
+row(
+    "pvt",
+    "vision",
+    "Pvt",
+    "ForImageClassification",
+    pixels(),
+    image_size=32,
+    num_encoder_blocks=2,
+    depths=[1, 1],
+    sequence_reduction_ratios=[2, 1],
+    hidden_sizes=[16, 32],
+    patch_sizes=[4, 2],
+    strides=[4, 2],
+    num_attention_heads=[2, 4],
+    mlp_ratios=[2, 2],
+)
+row(
+    "levit",
+    "vision",
+    "Levit",
+    "ForImageClassification",
+    pixels(64),
+    image_size=64,
+    hidden_sizes=[16, 32, 48],
+    num_attention_heads=[2, 4, 6],
+    depths=[1, 1, 1],
+    key_dim=[8, 8, 8],
+)
+row(
+    "focalnet",
+    "vision",
+    "FocalNet",
+    "ForImageClassification",
+    pixels(),
+    image_size=32,
+    embed_dim=16,
+    depths=[1, 1],
+    hidden_sizes=[16, 32],
+    focal_levels=[2, 2],
+    focal_windows=[3, 3],
+)
+row(
+    "dpt",
+    "vision",
+    "DPT",
+    "ForDepthEstimation",
+    pixels(),
+    **{**VISION, "num_hidden_layers": 4},
+    backbone_out_indices=[0, 1, 2, 3],
+    neck_hidden_sizes=[8, 8, 16, 16],
+    fusion_hidden_size=16,
+)
+row(
+    "vit-mae",
+    "vision",
+    "ViTMAE",
+    "ForPreTraining",
+    lambda i: {**pixels()(i), "noise": floats(i, 2, 16).abs()},
+    **VISION,
+    decoder_hidden_size=16,
+    decoder_num_hidden_layers=1,
+    decoder_num_attention_heads=2,
+    decoder_intermediate_size=32,
+)
+row(
+    "bit",
+    "vision",
+    "Bit",
+    "ForImageClassification",
+    pixels(),
+    embedding_size=8,
+    hidden_sizes=[8, 16],
+    depths=[1, 1],
+    num_groups=2,
+)
+row(
+    "videomae",
+    "vision",
+    "VideoMAE",
+    "Model",
+    lambda i: {"pixel_values": floats(i, 1, 4, 3, 16, 16)},
+    **{**VISION, "image_size": 16},
+    num_frames=4,
+)
 
 # ---- audio -----------------------------------------------------------------------------------------------------------
 row("wav2vec2", "audio", "Wav2Vec2", "ForCTC", wave(), **SPEECH)
 row("hubert", "audio", "Hubert", "Model", wave(), **SPEECH)
 row("wavlm", "audio", "WavLM", "Model", wave(), **SPEECH)
-row("whisper", "audio", "Whisper", "ForConditionalGeneration",
+row(
+    "whisper",
+    "audio",
+    "Whisper",
+    "ForConditionalGeneration",
     lambda i: {"input_features": floats(i, 1, 8, 60), "decoder_input_ids": ids(i, 1, 7)},
-    **without(SEQ2SEQ, "max_position_embeddings"), num_mel_bins=8, max_source_positions=30, max_target_positions=32)  # fmt: skip
-row("ast", "audio", "AST", "Model", lambda i: {"input_values": floats(i, 2, 24, 16)},
-    **without(VISION, "image_size", "patch_size"), patch_size=8, max_length=24, num_mel_bins=16)  # fmt: skip
-row("speech-to-text", "audio", "Speech2Text", "ForConditionalGeneration",
+    **without(SEQ2SEQ, "max_position_embeddings"),
+    num_mel_bins=8,
+    max_source_positions=30,
+    max_target_positions=32,
+)
+row(
+    "ast",
+    "audio",
+    "AST",
+    "Model",
+    lambda i: {"input_values": floats(i, 2, 24, 16)},
+    **without(VISION, "image_size", "patch_size"),
+    patch_size=8,
+    max_length=24,
+    num_mel_bins=16,
+)
+row(
+    "speech-to-text",
+    "audio",
+    "Speech2Text",
+    "ForConditionalGeneration",
     lambda i: {"input_features": floats(i, 2, 40, 16), "decoder_input_ids": ids(i, 2, 7)},
-    **without(SEQ2SEQ, "max_position_embeddings"), max_source_positions=64, max_target_positions=64,
-    input_feat_per_channel=16, num_conv_layers=2, conv_kernel_sizes=(5, 5), conv_channels=16)  # fmt: skip
-row("encodec", "audio", "Encodec", "Model", lambda i: {"input_values": floats(i, 1, 1, 640)}, num_filters=4,
-    hidden_size=16, upsampling_ratios=[4, 2], codebook_size=16, num_lstm_layers=1, target_bandwidths=[24.0],
-    sampling_rate=24000)  # fmt: skip
+    **without(SEQ2SEQ, "max_position_embeddings"),
+    max_source_positions=64,
+    max_target_positions=64,
+    input_feat_per_channel=16,
+    num_conv_layers=2,
+    conv_kernel_sizes=(5, 5),
+    conv_channels=16,
+)
+row(
+    "encodec",
+    "audio",
+    "Encodec",
+    "Model",
+    lambda i: {"input_values": floats(i, 1, 1, 640)},
+    num_filters=4,
+    hidden_size=16,
+    upsampling_ratios=[4, 2],
+    codebook_size=16,
+    num_lstm_layers=1,
+    target_bandwidths=[24.0],
+    sampling_rate=24000,
+)
 
 # ---- text with images ------------------------------------------------------------------------------------------------
 TOWERS = {"text_config": without(TEXT, "pad_token_id", "bos_token_id", "eos_token_id"), "vision_config": VISION}
-row("clip", "multimodal", "CLIP", "Model", text_and_pixels,
-    **{**TOWERS, "text_config": {**TOWERS["text_config"], "eos_token_id": 2}}, projection_dim=16)  # fmt: skip
+row(
+    "clip",
+    "multimodal",
+    "CLIP",
+    "Model",
+    text_and_pixels,
+    **{**TOWERS, "text_config": {**TOWERS["text_config"], "eos_token_id": 2}},
+    projection_dim=16,
+)
 row("siglip", "multimodal", "Siglip", "Model", text_and_pixels, **TOWERS)
-row("blip", "multimodal", "Blip", "Model", text_and_pixels, **{**TOWERS, "text_config": {**TEXT, "encoder_hidden_size": 32}},
-    projection_dim=16, image_text_hidden_size=16)  # fmt: skip
-row("llava", "multimodal", "Llava", "ForConditionalGeneration", llava_inputs,
-    text_config={**GROUPED, "model_type": "llama"}, vision_config={**VISION, "model_type": "clip_vision_model"},
-    image_token_index=98, image_token_id=98, vision_feature_layer=-1)  # fmt: skip
+row(
+    "blip",
+    "multimodal",
+    "Blip",
+    "Model",
+    text_and_pixels,
+    **{**TOWERS, "text_config": {**TEXT, "encoder_hidden_size": 32}},
+    projection_dim=16,
+    image_text_hidden_size=16,
+)
+row(
+    "llava",
+    "multimodal",
+    "Llava",
+    "ForConditionalGeneration",
+    llava_inputs,
+    text_config={**GROUPED, "model_type": "llama"},
+    vision_config={**VISION, "model_type": "clip_vision_model"},
+    image_token_index=98,
+    image_token_id=98,
+    vision_feature_layer=-1,
+)
 row("vilt", "multimodal", "Vilt", "Model", text_and_pixels, **{**VISION, **TEXT})
-row("chinese-clip", "multimodal", "ChineseCLIP", "Model", text_and_pixels,
-    text_config=TEXT, vision_config=VISION, projection_dim=16)  # fmt: skip
+row(
+    "chinese-clip",
+    "multimodal",
+    "ChineseCLIP",
+    "Model",
+    text_and_pixels,
+    text_config=TEXT,
+    vision_config=VISION,
+    projection_dim=16,
+)
 
 # ---- mixture of experts ----------------------------------------------------------------------------------------------
 row("mixtral", "moe", "Mixtral", "ForCausalLM", tokens(), **GROUPED, num_local_experts=4, num_experts_per_tok=2)
-row("qwen2-moe", "moe", "Qwen2Moe", "ForCausalLM", tokens(), **GROUPED, moe_intermediate_size=32,
-    shared_expert_intermediate_size=64, num_experts=4, num_experts_per_tok=2)  # fmt: skip
-row("qwen3-moe", "moe", "Qwen3Moe", "ForCausalLM", tokens(), **GROUPED, moe_intermediate_size=32, num_experts=4,
-    num_experts_per_tok=2, head_dim=8)  # fmt: skip
+row(
+    "qwen2-moe",
+    "moe",
+    "Qwen2Moe",
+    "ForCausalLM",
+    tokens(),
+    **GROUPED,
+    moe_intermediate_size=32,
+    shared_expert_intermediate_size=64,
+    num_experts=4,
+    num_experts_per_tok=2,
+)
+row(
+    "qwen3-moe",
+    "moe",
+    "Qwen3Moe",
+    "ForCausalLM",
+    tokens(),
+    **GROUPED,
+    moe_intermediate_size=32,
+    num_experts=4,
+    num_experts_per_tok=2,
+    head_dim=8,
+)
 row("olmoe", "moe", "Olmoe", "ForCausalLM", tokens(), **GROUPED, num_experts=4, num_experts_per_tok=2)
-row("gpt-oss", "moe", "GptOss", "ForCausalLM", tokens(), **GROUPED, head_dim=8, num_local_experts=4,
-    num_experts_per_tok=2, sliding_window=8)  # fmt: skip
-row("deepseek-v3", "moe", "DeepseekV3", "ForCausalLM", tokens(), **TEXT, num_key_value_heads=4, moe_intermediate_size=32,
-    n_routed_experts=4, num_experts_per_tok=2, n_group=1, topk_group=1, n_shared_experts=1, first_k_dense_replace=1,
-    kv_lora_rank=16, q_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=8, v_head_dim=8)  # fmt: skip
-row("switch", "moe", "SwitchTransformers", "ForConditionalGeneration", pairs(attention_mask=torch.ones(2, 12).long(),
-    decoder_attention_mask=torch.ones(2, 7).long()), **T5, num_experts=4,
-    decoder_start_token_id=0)  # fmt: skip
+row(
+    "gpt-oss",
+    "moe",
+    "GptOss",
+    "ForCausalLM",
+    tokens(),
+    **GROUPED,
+    head_dim=8,
+    num_local_experts=4,
+    num_experts_per_tok=2,
+    sliding_window=8,
+)
+row(
+    "deepseek-v3",
+    "moe",
+    "DeepseekV3",
+    "ForCausalLM",
+    tokens(),
+    **TEXT,
+    num_key_value_heads=4,
+    moe_intermediate_size=32,
+    n_routed_experts=4,
+    num_experts_per_tok=2,
+    n_group=1,
+    topk_group=1,
+    n_shared_experts=1,
+    first_k_dense_replace=1,
+    kv_lora_rank=16,
+    q_lora_rank=16,
+    qk_rope_head_dim=8,
+    qk_nope_head_dim=8,
+    v_head_dim=8,
+)
+row(
+    "switch",
+    "moe",
+    "SwitchTransformers",
+    "ForConditionalGeneration",
+    pairs(attention_mask=torch.ones(2, 12).long(), decoder_attention_mask=torch.ones(2, 7).long()),
+    **T5,
+    num_experts=4,
+    decoder_start_token_id=0,
+)
 
 # ---- state space and recurrent ---------------------------------------------------------------------------------------
-row("mamba", "state space", "Mamba", "ForCausalLM", bare(), vocab_size=99, hidden_size=32, num_hidden_layers=2, state_size=8)
-row("mamba2", "state space", "Mamba2", "ForCausalLM", bare(), vocab_size=99, hidden_size=32, num_hidden_layers=2,
-    state_size=8, num_heads=8, head_dim=8, n_groups=1, chunk_size=8)  # fmt: skip
-row("falcon-mamba", "state space", "FalconMamba", "ForCausalLM", bare(), vocab_size=99, hidden_size=32,
-    num_hidden_layers=2, state_size=8)  # fmt: skip
-row("rwkv", "state space", "Rwkv", "ForCausalLM", bare(), vocab_size=99, hidden_size=32, num_hidden_layers=2,
-    attention_hidden_size=32, context_length=64)  # fmt: skip
-row("jamba", "state space", "Jamba", "ForCausalLM", tokens(), **GROUPED, num_experts=2, num_experts_per_tok=1,
-    attn_layer_period=2, attn_layer_offset=1, expert_layer_period=2, expert_layer_offset=1, mamba_d_state=8,
-    use_mamba_kernels=False)  # fmt: skip
-row("recurrent-gemma", "state space", "RecurrentGemma", "ForCausalLM", tokens(), **TEXT, num_key_value_heads=1,
-    lru_width=32, attention_window_size=8, block_types=["recurrent", "attention"])  # fmt: skip
+row(
+    "mamba",
+    "state space",
+    "Mamba",
+    "ForCausalLM",
+    bare(),
+    vocab_size=99,
+    hidden_size=32,
+    num_hidden_layers=2,
+    state_size=8,
+)
+row(
+    "mamba2",
+    "state space",
+    "Mamba2",
+    "ForCausalLM",
+    bare(),
+    vocab_size=99,
+    hidden_size=32,
+    num_hidden_layers=2,
+    state_size=8,
+    num_heads=8,
+    head_dim=8,
+    n_groups=1,
+    chunk_size=8,
+)
+row(
+    "falcon-mamba",
+    "state space",
+    "FalconMamba",
+    "ForCausalLM",
+    bare(),
+    vocab_size=99,
+    hidden_size=32,
+    num_hidden_layers=2,
+    state_size=8,
+)
+row(
+    "rwkv",
+    "state space",
+    "Rwkv",
+    "ForCausalLM",
+    bare(),
+    vocab_size=99,
+    hidden_size=32,
+    num_hidden_layers=2,
+    attention_hidden_size=32,
+    context_length=64,
+)
+row(
+    "jamba",
+    "state space",
+    "Jamba",
+    "ForCausalLM",
+    tokens(),
+    **GROUPED,
+    num_experts=2,
+    num_experts_per_tok=1,
+    attn_layer_period=2,
+    attn_layer_offset=1,
+    expert_layer_period=2,
+    expert_layer_offset=1,
+    mamba_d_state=8,
+    use_mamba_kernels=False,
+)
+row(
+    "recurrent-gemma",
+    "state space",
+    "RecurrentGemma",
+    "ForCausalLM",
+    tokens(),
+    **TEXT,
+    num_key_value_heads=1,
+    lru_width=32,
+    attention_window_size=8,
+    block_types=["recurrent", "attention"],
+)
 
 
 def build(name: str) -> torch.nn.Module:
@@ -365,7 +976,7 @@ def dynamo_counts() -> dict[str, tuple[int, int] | None]:
 
 
 def met(compiled: Any, call: Callable[[], Any]) -> tuple[int, int]:
-    """(graphs, breaks) that `call` of `compiled` meets while it replays; a break in a loop counts once, as in explain."""
+    """(graphs, breaks) that `call` of `compiled` meets in a replay; a break in a loop counts once, as in explain."""
     from ccompile.api import compiled_of
 
     def segments() -> dict[int, dict[str, Any]]:

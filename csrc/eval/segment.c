@@ -220,7 +220,7 @@ static bool done_for_good(const Host *h)
     if (!h->trace->impure || h->at < 0) return false; /* kernels write nothing that was there before */
     for (int n = 0; n <= h->at; n++) {
         const CcNode *node = &g->node.at[n];
-        if (node->host >= 0 && (h->trace->node.at[node->host].state || h->trace->node.at[node->host].local)) continue;
+        if (node->host >= 0 && (h->trace->node.at[node->host].state || h->trace->node.at[node->host].undo)) continue;
         if (node->flags & (CC_N_WRITES | (n < h->at ? CC_N_RANDOM | CC_N_EFFECT : 0))) return true;
     }
     return false;
@@ -273,11 +273,46 @@ static CcRan run_nodes(CcSegment *s, CcScratch *x)
     return fail(&host);
 }
 
+/* ------------------------------------------------------------------ bytes that a failing replay puts back */
+
+typedef struct Saved {
+    void *at;
+    int64_t n;
+    char *copy;
+} Saved;
+
+/* NULL when there is nothing to save. */
+static Saved *save(const CcTrace *t, const CcScratch *x)
+{
+    if (t->saved.n == 0) return NULL;
+    Saved *saved = calloc((size_t)t->saved.n, sizeof *saved);
+    if (saved == NULL) abort();
+    for (int i = 0; i < t->saved.n; i++) {
+        saved[i].n = cc_undo_bytes(x->value[t->saved.at[i]], &saved[i].at);
+        if (saved[i].n <= 0) continue;
+        saved[i].copy = malloc((size_t)saved[i].n);
+        if (saved[i].copy == NULL) abort();
+        memcpy(saved[i].copy, saved[i].at, (size_t)saved[i].n);
+    }
+    return saved;
+}
+
+static void put_back(const CcTrace *t, Saved *saved, bool failed)
+{
+    for (int i = 0; saved != NULL && i < t->saved.n; i++) {
+        if (failed && saved[i].copy != NULL) memcpy(saved[i].at, saved[i].copy, (size_t)saved[i].n);
+        free(saved[i].copy);
+    }
+    free(saved);
+}
+
 CcRan cc_segment_exec(CcSegment *s, CcScratch *x)
 {
     const CcTrace *t = s->trace;
     for (int i = 0; i < t->input.n; i++) x->value[t->input_value.at[i]] = Py_NewRef(x->gv[t->input.at[i]]);
+    Saved *saved = save(t, x);
     const CcRan ran = run_nodes(s, x);
+    put_back(t, saved, ran == CC_RAN_NOTHING || ran == CC_RAN_MISFIT);
     if (ran != CC_RAN) return ran;
     s->hits++;
     const CcMaker m = cc_segment_maker(t, x, true);

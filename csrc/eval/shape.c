@@ -117,7 +117,7 @@ static void compile(CcSegment *s, CcShape *shape, PyObject *const *kept)
     shape->freeze = cc_freeze_new(shape->graph);
     if (s->reuse_results) shape->ring = cc_ring_new(shape->graph->val.n);
     shape->plan = cc_run_compile(shape->graph, &s->options, &err);
-    if (shape->plan != NULL && kept != NULL && !s->options.host_only && !t->impure && !cc_verify_shape(s, shape, kept)) {
+    if (shape->plan != NULL && kept != NULL && !s->options.host_only && !t->impure && !t->writes && !cc_verify_shape(s, shape, kept)) {
         cc_run_free(shape->plan);
         shape->plan = cc_run_compile(shape->graph, &(CcRunOptions){.host_only = true}, &err);
     }

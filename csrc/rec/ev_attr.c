@@ -153,7 +153,7 @@ static CcGo tensor_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, Py
         CcBound bound;
         const bool bound_too = cc_bind_attr(o, PyUnicode_AsUTF8(name), &bound) == 0;
         const CcCallSpec spec = {.form = CC_F_GETATTR, .target = name, .in = &o, .n = 1, .name = PyUnicode_AsUTF8(name),
-                                 .bound = bound_too ? &bound : NULL};
+                                 .bound = bound_too ? &bound : NULL, .safe = true};
         return cc_node_add(rec, act, &spec, v);
     }
     const int source = cc_value_source(rec, o);

@@ -251,7 +251,7 @@ static CcGo torch_after(CcRec *rec, CcAct *act, const Call *c, const CcTorch *t,
     const int status = symbolic ? -1 : cc_bind_call(c->func, c->in, c->n - n_kw, c->kwnames, &bound);
     const CcCallSpec spec = {.form = CC_F_CALL, .target = c->func, .kwnames = c->kwnames, .in = c->in, .n = c->n,
                              .name = t->name, .flags = flags, .bound = status == 0 ? &bound : NULL, .dynamic = t->dynamic_shape,
-                             .state = t->cls == CC_T_SET_STATE};
+                             .state = t->cls == CC_T_SET_STATE, .safe = t->cls == CC_T_OP && !t->raises};
     return cc_node_add(rec, act, &spec, result);
 }
 

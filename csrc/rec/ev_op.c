@@ -133,6 +133,12 @@ static CcGo operator_before(CcRec *rec, CcAct *act, CcEvent *ev)
     return plain_before(rec, act, ev, 4);
 }
 
+/* By zero, or an integer to a negative power: raises by data. */
+static bool divides(const CcEvent *ev)
+{
+    return ev->kind == CC_EV_BINOP && (ev->arg == CC_NB_FLOOR_DIVIDE || ev->arg == CC_NB_REMAINDER || ev->arg == CC_NB_POWER);
+}
+
 static CcGo operator_node(CcRec *rec, CcAct *act, const CcEvent *ev, CcForm form, const char *name, int bind_status,
                           const CcBound *bound)
 {
@@ -141,7 +147,7 @@ static CcGo operator_node(CcRec *rec, CcAct *act, const CcEvent *ev, CcForm form
     const bool symbolic = any_symbolic(rec, ev);
     const CcCallSpec spec = {.form = form, .arg = ev->arg, .in = ev->in, .n = ev->n, .name = name,
                              .flags = form == CC_F_INPLACE && cc_tens_any(ev->in[0]) ? CC_N_WRITES : 0,
-                             .bound = bind_status == 0 && !symbolic ? bound : NULL};
+                             .bound = bind_status == 0 && !symbolic ? bound : NULL, .safe = !divides(ev)};
     return cc_node_add(rec, act, &spec, ev->result);
 }
 
@@ -297,7 +303,7 @@ static CcGo subscr_after(CcRec *rec, CcAct *act, const CcEvent *ev)
     if (cc_tens_any(o)) {
         if (v == NULL) return cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "an operation that raises");
         CcBound bound;
-        const CcCallSpec spec = {.form = CC_F_GETITEM, .in = ev->in, .n = 2, .name = "getitem", .dynamic = selects(key),
+        const CcCallSpec spec = {.form = CC_F_GETITEM, .in = ev->in, .n = 2, .name = "getitem", .dynamic = selects(key), .safe = !cc_value_has_tensor(key, 2),
                                  .bound = cc_bind_getitem(o, key, &bound) == 0 ? &bound : NULL};
         return cc_node_add(rec, act, &spec, v);
     }
@@ -378,7 +384,8 @@ static CcGo store_subscr_after(CcRec *rec, CcAct *act, const CcEvent *ev)
         if (rec->raised) return cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "an operation that raises");
         PyObject *const in[] = {o, ev->in[1], ev->in[2]};
         const CcCallSpec spec = {.form = ev->in[2] != NULL ? CC_F_SETITEM : CC_F_DELITEM, .in = in,
-                                 .n = ev->in[2] != NULL ? 3 : 2, .name = "setitem", .flags = CC_N_WRITES};
+                                 .n = ev->in[2] != NULL ? 3 : 2, .name = "setitem", .flags = CC_N_WRITES,
+                                 .safe = !cc_value_has_tensor(ev->in[1], 2)};
         return cc_node_add(rec, act, &spec, NULL);
     }
     const int source = cc_value_source(rec, o);

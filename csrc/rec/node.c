@@ -242,7 +242,7 @@ static bool torch_exit(PyObject *exit)
 /* Rows of the op table raise nothing in a replay of equal types, but for an index out of range. */
 static bool may_raise(const CcCallSpec *spec)
 {
-    return !spec->state && (spec->bound == NULL || cc_op_info(spec->bound->op)->kind == CC_K_INDEX);
+    return !spec->state && !spec->safe && (spec->bound == NULL || cc_op_info(spec->bound->op)->kind == CC_K_INDEX);
 }
 
 /* A node that may raise, behind one that can't be undone, in code that catches: a replay could not go to the handler. */
@@ -260,42 +260,6 @@ static bool may_strand(CcRec *rec, const CcCallSpec *spec)
     return false;
 }
 
-/* First and last byte of a tensor's memory. False: it can't be told. */
-static bool memory_of(PyObject *o, uintptr_t *from, uintptr_t *to)
-{
-    CcTensor t;
-    cc_tens_read(o, false, &t);
-    if (t.type.ndim < 0) return false;
-    *from = *to = (uintptr_t)t.data;
-    for (int d = 0; d < t.type.ndim; d++) {
-        if (t.type.size[d] == 0) return *from = 1, *to = 0, true;
-        const intptr_t reach = (intptr_t)((t.type.size[d] - 1) * t.type.stride[d]) * (intptr_t)cc_dtype_info((CcDtype)t.type.dtype)->size;
-        if (reach < 0) *from += (uintptr_t)reach;
-        else *to += (uintptr_t)reach;
-    }
-    *to += (uintptr_t)cc_dtype_info((CcDtype)t.type.dtype)->size - 1;
-    return true;
-}
-
-/* Whether a node writes its first operand only, which the graph itself made: nothing from outside has that memory. */
-static bool writes_local(CcRec *rec, const CcCallSpec *spec)
-{
-    if (spec->flags != CC_N_WRITES || spec->n == 0 || !cc_tens_any(spec->in[0])) return false;
-    if (spec->form == CC_F_CALL) {   /* add_, and not batch_norm or out= */
-        const size_t len = spec->name != NULL ? strlen(spec->name) : 0;
-        if (len < 2 || spec->name[len - 1] != '_' || spec->name[len - 2] == '_' || spec->kwnames != NULL) return false;
-    }
-    const CcProv *p = cc_value_find(rec, spec->in[0]);
-    uintptr_t from, to, low, high;
-    if (p == NULL || p->origin != CC_O_VALUE || !memory_of(spec->in[0], &from, &to)) return false;
-    for (int i = 0; i < rec->prov.n; i++) {
-        const CcProv *q = &rec->prov.at[i];
-        if (q->object == NULL || q->weak != NULL || q->origin != CC_O_SOURCE || !cc_tens_any(q->object)) continue;
-        if (!memory_of(q->object, &low, &high) || (low <= to && from <= high)) return false;
-    }
-    return true;
-}
-
 enum { MAX_RESULTS = 256 };
 
 CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *result)
@@ -306,6 +270,7 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
     if (n_out < 0) return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, spec->name);
     if (n_out == 0 && spec->flags == 0) return CC_OK;   /* gave back what was known: an alias under metadata guards */
     if (may_strand(rec, spec)) return cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, spec->name);
+    const CcUndo undo = cc_undo_of(rec, spec);   /* before its operands become inputs of the graph */
     const int args0 = cc_node_args(rec, spec);
     if (args0 < 0) return cc_rec_poison(rec, act, CC_R_UNBUILDABLE, Py_TYPE(rec->unbuildable)->tp_name);
     Operands operands = {0};
@@ -328,7 +293,7 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
     action.state = spec->state;
     action.checked = spec->checked;
     if (spec->checked) rec->rigid = true;   /* its results may not even be of the recorded size */
-    action.local = writes_local(rec, spec);
+    action.undo = (uint8_t)undo;
     cc_vec_push(&rec->trace->node, action);
     CcGraph *g = rec->trace->graph;
     const int node = cc_graph_node(g, unsized ? CC_OP_host : op, spec->flags,
@@ -336,7 +301,9 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
     if (takes_symbols(rec, spec, &operands))
         for (int i = 0; i < n_out; i++) cc_sym_mark(rec, g->node.at[node].out0 + i);
     cc_vec_free(&operands);
-    if (spec->flags & (CC_N_WRITES | CC_N_RANDOM | CC_N_EFFECT) && !spec->state && !action.local) rec->trace->impure = true;
+    if (spec->flags & (CC_N_WRITES | CC_N_RANDOM | CC_N_EFFECT) && !spec->state && undo == CC_UNDO_NOT) rec->trace->impure = true;
+    if (undo == CC_UNDO_SAVED) cc_vec_push(&rec->trace->saved, graph_value(rec, spec->in[0]));
+    if (undo == CC_UNDO_SAVED || undo == CC_UNDO_REPEATS) rec->trace->writes = true;
     rec->trace->ops++;
     for (int i = 0; unsized && i < n_out; i++)
         cc_map_put(&rec->unsized, (const void *)(intptr_t)(g->node.at[node].out0 + i + 1), 1);
@@ -498,6 +465,7 @@ void cc_trace_free(CcTrace *t)
     cc_graph_free(t->graph);
     cc_vec_free(&t->input);
     cc_vec_free(&t->input_value);
+    cc_vec_free(&t->saved);
     free_actions(t->node.at, t->node.n);
     cc_vec_free(&t->node);
     free_actions(t->effect.at, t->effect.n);

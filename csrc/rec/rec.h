@@ -76,13 +76,18 @@ typedef enum CcForm {
     CC_F_SETATTR, CC_F_DELATTR, CC_F_SETCELL, CC_F_FORMAT, CC_F_JOIN, CC_F_ASSERT,
 } CcForm;
 
+/* Why a node that writes a tensor does not keep a failing replay from being done again eagerly: undo.c. */
+typedef enum CcUndo { CC_UNDO_NOT, CC_UNDO_LOCAL, CC_UNDO_SAVED, CC_UNDO_REPEATS } CcUndo;
+/* Memory of a tensor to save: its first byte, and how many; -1: it can't be told. */
+int64_t cc_undo_bytes(PyObject *tensor, void **begin);
+
 typedef struct CcAction {
     uint8_t form;
     uint8_t arg;            /* operator number */
     bool state;             /* sets ambient state: done again, it restores what a failed run leaves behind */
     bool sequence;          /* the result is a sequence whose items are the node's values */
     bool checked;           /* its results' metadata are compared with the recorded ones */
-    bool local;             /* writes nothing but memory that the graph itself made: can be done again from the start */
+    uint8_t undo;           /* CcUndo */
     PyObject *target;       /* strong: CALL: callable; GETATTR..: name; SETCELL: unused */
     PyObject *kwnames;      /* strong or NULL */
     int32_t args0, n;       /* recipes: CcTrace.args[args0 .. args0+n) */
@@ -135,6 +140,8 @@ typedef struct CcTrace {
     CcGraph *graph;
     CC_VEC(int) input;            /* source of each graph input, in order of the inputs */
     CC_VEC(int) input_value;      /* its value number */
+    CC_VEC(int) saved;            /* graph inputs whose bytes are put back when a replay fails */
+    bool writes;                  /* tensors from outside, in ways that can be undone (CcUndo): the self-check can't run it */
     CC_VEC(CcAction) node;        /* by CcNode.host */
     CC_VEC(CcAction) effect;
     CC_VEC(int) args;

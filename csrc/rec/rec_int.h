@@ -157,6 +157,7 @@ typedef struct CcCallSpec {
     const CcBound *bound;        /* NULL: host node */
     bool dynamic;                /* the shape of its results depends on data */
     bool state;                  /* sets ambient state */
+    bool safe;                   /* whether it raises does not depend on data */
     bool checked;                /* a replay compares its results' metadata with the recorded ones */
 } CcCallSpec;
 /* CC_OK, or CC_GIVE_UP when an operand can't be named (the site is marked). */
@@ -254,6 +255,9 @@ CcGo cc_backcall_reduce(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in
 
 bool cc_backcall_is_cache(PyObject *f);     /* made by functools.lru_cache */
 CcGo cc_backcall_cache(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *const *in, int n, PyObject *kwnames);
+
+/* ---- undo.c ---- */
+CcUndo cc_undo_of(CcRec *rec, const CcCallSpec *spec);
 
 /* ---- opaque.c ---- */
 CC_MUST int cc_opaque_init(PyObject *torch);

@@ -90,6 +90,7 @@ typedef struct CcTorch {
     unsigned node_flags;     /* CC_N_* when it is an op */
     const char *name;        /* "Tensor.add_", "torch.rand" */
     const char *why;         /* VALUE, BREAK: reason for people */
+    bool raises;             /* whether it raises may depend on data (raises.def) */
     bool dynamic_shape;      /* OP: the result's shape may depend on data (nonzero, x[mask], zeros(t), ...) */
 } CcTorch;
 /* callable: builtin function or method, method descriptor, ... (bound methods unwrapped by the caller).

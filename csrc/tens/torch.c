@@ -42,6 +42,12 @@ static const struct Plain {
 #undef CC_PLAIN_WRITES
 };
 
+static const char *const RAISES[] = {
+#define CC_RAISES(names) names,
+#include "raises.def"
+#undef CC_RAISES
+};
+
 /* Where C callables stand: path, whether it is a type, what people call it, prefix of its rows. */
 static const struct Space {
     const char *path, *show, *prefix;
@@ -61,12 +67,14 @@ static const struct Space {
 
 typedef struct Entry {
     int fact;
+    bool raises;
     const char *name;
 } Entry;
 
 static struct {
     CcArena *arena;      /* names, for the life of the process */
     CcMap facts;         /* interned name -> fact: "relu", "_C.fork" */
+    CcMap raises;        /* interned names of raises.def */
     CcMap attrs;         /* interned attribute name -> fact */
     CcMap known;         /* cc_torch_key -> entry */
     CC_VEC(Entry) entry;
@@ -195,7 +203,8 @@ static bool plain_data(PyObject *o, int depth) {
         return true;
     }
     return o == Py_None || PyLong_Check(o) || PyFloat_Check(o) || PyComplex_Check(o) ||
-           PyUnicode_Check(o) || cc_tens_any(o) || cc_tens_constant(o);
+           PyUnicode_Check(o) || cc_tens_any(o) || cc_tens_constant(o) || o == (PyObject *)&PyLong_Type ||
+           o == (PyObject *)&PyFloat_Type || o == (PyObject *)&PyBool_Type;   /* dtype=int */
 }
 
 static int tensors_in(PyObject *const *args, Py_ssize_t n) {
@@ -236,7 +245,7 @@ static const Entry *find(PyObject *callable, PyObject **self) {
 }
 
 CcTorch cc_torch_call(PyObject *callable, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
-    CcTorch out = {CC_T_NOT, 0, NULL, NULL, false};
+    CcTorch out = {CC_T_NOT, 0, NULL, NULL, false, false};
     n = PyVectorcall_NARGS((size_t)n);
     PyObject *self;
     const Entry *e = find(callable, &self);
@@ -251,6 +260,7 @@ CcTorch cc_torch_call(PyObject *callable, PyObject *const *args, Py_ssize_t n, P
         out.dynamic_shape = true;
     }
     if (f->cls == CC_T_OP) judge(f, self && cc_tens_any(self), args, n, kwnames, &out);
+    out.raises = out.dynamic_shape || e == NULL || e->raises;
     return out;
 }
 
@@ -281,7 +291,7 @@ static CcTorchClass class_attribute(PyObject *tensor, PyObject *name) {
 }
 
 CcTorch cc_torch_attr(PyObject *tensor, PyObject *name) {
-    CcTorch out = {CC_T_UNKNOWN, 0, NULL, NULL, false};
+    CcTorch out = {CC_T_UNKNOWN, 0, NULL, NULL, false, false};
     if (!PyUnicode_CheckExact(name) || !cc_tens_plain(tensor)) return out;
     PyObject *type, *value, *tb;
     PyErr_Fetch(&type, &value, &tb);
@@ -321,15 +331,23 @@ static PyObject *intern(const char *text, Py_ssize_t n) {
     return rc ? NULL : name;
 }
 
+/* Files names separated by spaces. */
+static int load_names(CcMap *map, const char *names, int fact) {
+    for (const char *s = names; *s;) {
+        size_t n = strcspn(s, " ");
+        PyObject *name = intern(s, (Py_ssize_t)n);
+        if (!name) return -1;
+        cc_map_put(map, name, fact);
+        s += n + strspn(s + n, " ");
+    }
+    return 0;
+}
+
 static int load_facts(void) {
     for (int i = 0; i < CC_COUNT(PLAIN); i++)
-        for (const char *s = PLAIN[i].names; *s;) {
-            size_t n = strcspn(s, " ");
-            PyObject *name = intern(s, (Py_ssize_t)n);
-            if (!name) return -1;
-            cc_map_put(&X.facts, name, PLAIN[i].fact);
-            s += n + strspn(s + n, " ");
-        }
+        if (load_names(&X.facts, PLAIN[i].names, PLAIN[i].fact)) return -1;
+    for (int i = 0; i < CC_COUNT(RAISES); i++)
+        if (load_names(&X.raises, RAISES[i], 1)) return -1;
     for (int i = F_PLAIN_WRITES + 1; i < CC_COUNT(FACT); i++) {
         bool attr = FACT[i].name[0] == '.';
         PyObject *name = intern(FACT[i].name + attr, (Py_ssize_t)strlen(FACT[i].name + attr));
@@ -337,6 +355,14 @@ static int load_facts(void) {
         cc_map_put(attr ? &X.attrs : &X.facts, name, i);
     }
     return 0;
+}
+
+static bool listed(CcMap *names, const char *text) {
+    PyObject *key = PyUnicode_FromString(text);
+    if (key) PyUnicode_InternInPlace(&key);
+    bool is = key && cc_map_find(names, key);
+    Py_XDECREF(key);
+    return is;
 }
 
 static int file(PyObject *callable, int fact, const char *show, const char *name) {
@@ -352,7 +378,7 @@ static int file(PyObject *callable, int fact, const char *show, const char *name
     }
     snprintf(text, n, "%s%s", show, name);
     cc_map_put(&X.known, key, X.entry.n);
-    cc_vec_push(&X.entry, (Entry){fact, text});
+    cc_vec_push(&X.entry, (Entry){fact, listed(&X.raises, name), text});
     return 0;
 }
 

@@ -1,0 +1,84 @@
+/* Writes to tensors that need not end what a failing replay can do again (segment.c): from the segment's begin on, in eager.
+ *
+ *   local     only memory that the graph itself made:        a second run makes it anew
+ *   saved     a small tensor from outside (a counter):        its bytes are put back
+ *   repeats   what overwrites without having been read:       a second run writes the same again (the rows of a static cache) */
+#include "rec_int.h"
+
+enum { SAVED_BYTES = 256, CPU = 1 };
+
+/* First and last byte of a tensor's memory (an empty tensor: none). False: it can't be told. */
+static bool memory_of(PyObject *o, uintptr_t *from, uintptr_t *to)
+{
+    CcTensor t;
+    cc_tens_read(o, false, &t);
+    if (t.type.ndim < 0) return false;
+    const intptr_t size = cc_dtype_info((CcDtype)t.type.dtype)->size;
+    *from = *to = (uintptr_t)t.data;
+    for (int d = 0; d < t.type.ndim; d++) {
+        if (t.type.size[d] == 0) {
+            *from = 1;
+            *to = 0;
+            return true;
+        }
+        const intptr_t reach = (intptr_t)((t.type.size[d] - 1) * t.type.stride[d]) * size;
+        if (reach < 0) *from += (uintptr_t)reach;
+        else *to += (uintptr_t)reach;
+    }
+    *to += (uintptr_t)size - 1;
+    return true;
+}
+
+/* Whether a node writes its first operand and nothing else: add_, and not batch_norm or out=. */
+static bool writes_first(const CcCallSpec *spec)
+{
+    if (spec->flags != CC_N_WRITES || spec->n == 0 || !cc_tens_plain(spec->in[0])) return false;
+    if (spec->form != CC_F_CALL) return true;
+    const size_t len = spec->name != NULL ? strlen(spec->name) : 0;
+    return len >= 2 && spec->name[len - 1] == '_' && spec->name[len - 2] != '_' && spec->kwnames == NULL;
+}
+
+/* Whether a tensor from outside, other than `but`, lies in this memory; with `read` only those that the graph has read count. */
+static bool shared(CcRec *rec, PyObject *but, uintptr_t from, uintptr_t to, bool read)
+{
+    uintptr_t low, high;
+    for (int i = 0; i < rec->prov.n; i++) {
+        const CcProv *q = &rec->prov.at[i];
+        if (q->object == NULL || q->weak != NULL || q->object == but || q->origin != CC_O_SOURCE || !cc_tens_any(q->object)) continue;
+        if (read && cc_map_find(&rec->input_of, (const void *)(intptr_t)(q->id + 1)) == NULL) continue;
+        if (!memory_of(q->object, &low, &high) || (low <= to && from <= high)) return true;
+    }
+    return false;
+}
+
+static bool overwrites(const CcCallSpec *spec)
+{
+    static const char *const names[] = {"Tensor.index_copy_", "Tensor.copy_", "Tensor.fill_", "Tensor.zero_"};
+    if (spec->form == CC_F_SETITEM) return true;
+    for (int i = 0; i < CC_COUNT(names); i++)
+        if (spec->form == CC_F_CALL && strcmp(spec->name, names[i]) == 0) return true;
+    return false;
+}
+
+CcUndo cc_undo_of(CcRec *rec, const CcCallSpec *spec)
+{
+    uintptr_t from, to;
+    if (!writes_first(spec) || !memory_of(spec->in[0], &from, &to)) return CC_UNDO_NOT;
+    const CcProv *p = cc_value_find(rec, spec->in[0]);
+    if (p == NULL) return CC_UNDO_NOT;
+    if (p->origin == CC_O_VALUE) return shared(rec, NULL, from, to, false) ? CC_UNDO_NOT : CC_UNDO_LOCAL;
+    if (p->origin != CC_O_SOURCE) return CC_UNDO_NOT;
+    CcTensor t;
+    cc_tens_read(spec->in[0], false, &t);
+    if (t.type.device == CPU && to - from < SAVED_BYTES) return CC_UNDO_SAVED;
+    const bool known = cc_map_find(&rec->input_of, (const void *)(intptr_t)(p->id + 1)) != NULL;
+    return overwrites(spec) && !known && !shared(rec, spec->in[0], from, to, true) ? CC_UNDO_REPEATS : CC_UNDO_NOT;
+}
+
+int64_t cc_undo_bytes(PyObject *tensor, void **begin)
+{
+    uintptr_t from, to;
+    if (!memory_of(tensor, &from, &to)) return -1;
+    *begin = (void *)from;
+    return to >= from ? (int64_t)(to - from) + 1 : 0;
+}

@@ -1,0 +1,258 @@
+"""Calls of C code and library code that models make: recorded without a break, and right when something changes."""
+
+import copy
+import functools
+import types
+import typing
+from collections import namedtuple
+
+import ccompile
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import EAGER, breaks, replaying, same
+from models_zoo import t
+from torch import nn
+
+Pair = namedtuple("Pair", "left right")
+
+
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, k):
+        ctx.save_for_backward(x)
+        ctx.k = k
+        return x * k, x + k
+
+    @staticmethod
+    def backward(ctx, a, b):
+        return a * ctx.k + b, None
+
+
+class Config:
+    def __init__(self):
+        self.size, self.names, self.kind = 3, ["a", "b"], None
+        self.table = {"scale": 2.0}
+
+
+class Act(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x) + 1
+
+
+LIBRARY = torch.library.Library("ccompile_tests", "DEF")
+LIBRARY.define("double(Tensor x) -> Tensor")
+LIBRARY.impl("double", lambda x: x * 2, "CompositeExplicitAutograd")
+LIBRARY.define("positive(Tensor x) -> Tensor")
+LIBRARY.impl("positive", lambda x: x[x > 0].clone(), "CompositeExplicitAutograd")
+LIBRARY.define("raise_to_(Tensor(a!) x, float k) -> ()")
+LIBRARY.impl("raise_to_", lambda x, k: [x.clamp_(min=k), None][1], "CompositeExplicitAutograd")
+
+
+@pytest.mark.parametrize("function", [
+    functools.partial(F.gelu, approximate="tanh"),
+    functools.partial(torch.clamp, min=-0.5, max=0.5),
+    functools.partial(torch.add, torch.ones(4), alpha=2),
+    functools.partial(functools.partial(torch.clamp, min=-1.0), max=1.0),
+    functools.partial(nn.LayerNorm(4)),
+    functools.partial(lambda x, k: x * k, k=3),
+], ids=["gelu", "keywords", "positional", "nested", "module", "function"])  # fmt: skip
+def test_partial(function):
+    model = Act(function)
+    same(model, t(3, 4))
+    assert EAGER or breaks(model, t(3, 4)).breaks == 0
+
+
+def test_partial_changes():
+    """Other keywords, another function: recorded again."""
+    model = Act(functools.partial(torch.clamp, min=0.0))
+    compiled = ccompile.compile(model)
+    x = t(3, 4)
+    for function in (model.function, functools.partial(torch.clamp, min=0.5), functools.partial(torch.mul, 2),
+                     functools.partial(torch.mul, 3), functools.partial(torch.clamp, max=0.1), model.function):  # fmt: skip
+        model.function = function
+        for _ in range(2):
+            torch.testing.assert_close(compiled(x), model(x))
+
+
+def fill(x):
+    return x.masked_fill(x > 0, torch.finfo(x.dtype).min) + torch.iinfo(torch.int32).max
+
+
+def scale_by_numpy(x):
+    return x / np.sqrt(x.shape[-1]) + np.log2(8)
+
+
+def fields(x):
+    p = Pair(x, x * 2)
+    return p.left + p.right, p._replace(left=p.right)
+
+
+def field_of_argument(p):
+    return p.left * 2 + p.right
+
+
+def concatenated(x):
+    out = (x,)
+    out += (Config(), x * 2)
+    return out[0] + out[2], [*[x], *([x] + [None, x])][0]
+
+
+def unions(x, kind: int | None = None):
+    hints = typing.get_args(int | None)
+    return x * len(hints), typing.get_args(list[int])[0] is int
+
+
+@pytest.mark.parametrize("function", [fill, scale_by_numpy, fields, concatenated, unions], ids=lambda f: f.__name__)
+def test_no_break(function):
+    same(function, t(3, 4))
+    assert EAGER or breaks(function, t(3, 4)).breaks == 0
+
+
+def test_namedtuple_argument():
+    same(field_of_argument, make_args=lambda i: (Pair(t(3, seed=i), t(3, seed=i + 1)),))
+
+
+def test_formatting_a_tensor_in_a_tuple():
+    same(lambda x: ("%s" % (x,), x + 1), make_args=lambda i: (torch.full((2,), float(i)),), calls=4, hit=False)
+
+
+def test_deepcopy():
+    """copy.deepcopy and copy.copy of plain objects: their parts are read, and guarded."""
+
+    def f(x, config):
+        mine, shallow = copy.deepcopy(config), copy.copy(config)
+        mine.names.append("c")
+        mine.size += 1
+        return x * mine.size + len(mine.names) * shallow.table["scale"], mine, shallow
+
+    config = Config()
+    same(f, t(3), config)
+    assert EAGER or breaks(f, t(3), config).breaks == 0
+    compiled = ccompile.compile(f)
+    for size in (3, 5, 3):
+        config.size = size
+        assert torch.equal(compiled(torch.ones(2), config)[0], f(torch.ones(2), config)[0])
+        assert config.names == ["a", "b"]
+
+
+def test_mapping_proxy():
+    view = types.MappingProxyType({"a": 2, "b": 3})
+    same(lambda x: [x * n for n in view.values()] + [x * view["a"], len(view)], t(3))
+    behind = {"k": 1}
+    view = types.MappingProxyType(behind)
+    compiled = ccompile.compile(lambda x: x * view["k"])
+    for k in (1, 1, 4, 4):
+        behind["k"] = k
+        assert torch.equal(compiled(torch.ones(2)), torch.full((2,), float(k)))
+
+
+# ---- ops of a library, custom functions ------------------------------------------------------------------------------
+def test_custom_op():
+    f = lambda x: torch.ops.ccompile_tests.double(x).relu() + torch.ops.aten.mul.Tensor(x, 3)
+    same(f, t(3, 4))
+    assert EAGER or breaks(f, t(3, 4)).breaks == 0
+
+
+def test_custom_op_that_writes():
+    def f(x):
+        y = x * 2
+        torch.ops.ccompile_tests.raise_to_(y, 0.25)
+        return y + 1
+
+    same(f, t(3, 4))
+
+
+def test_custom_op_whose_shape_depends_on_data():
+    """Nothing tells so before: a replay that meets another shape is made again eagerly."""
+    f = lambda x: torch.ops.ccompile_tests.positive(x * 2) + 1
+    compiled = ccompile.compile(f)
+    for values in ([1.0, 2, 3], [1.0, 5, 3], [-1.0, 2, 3], [-1.0, -2, -3], [4.0, 2, 3]):
+        x = torch.tensor(values)
+        torch.testing.assert_close(compiled(x), f(x))
+
+
+def test_custom_function():
+    f = lambda x: sum(Scaled.apply(x, 3.0))
+    same(f, t(3, 4))
+    same(f, t(3, 4).requires_grad_(), no_grad=False, backward=True, hit=False)
+    assert EAGER or breaks(f, t(3, 4)).breaks == 0
+
+
+def test_custom_function_changes():
+    class Local(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * 2
+
+    f = lambda x: Local.apply(x) + 1
+    compiled = ccompile.compile(f)
+    with torch.no_grad():
+        for k in (2, 2, 5, 5):
+            Local.forward = staticmethod(lambda ctx, x, k=k: x * k)
+            assert torch.equal(compiled(torch.ones(3)), torch.full((3,), k + 1.0))
+
+
+# ---- a replay that fails behind a write ------------------------------------------------------------------------------
+def keep_row(cache, counter, at, x, log):
+    """As transformers' static cache: a counter and rows of a buffer, inside of code that catches."""
+    log.append("in")
+    try:
+        counter.add_(1)
+        cache.index_copy_(0, at, x)
+        y = cache.sum(0) + counter
+        return y.gather(0, at)
+    finally:
+        log.append("out")
+
+
+@pytest.mark.parametrize("rows", [4, 400], ids=["small", "large"])
+def test_failing_behind_a_write(rows):
+    """The counter counts once, the rows are written once, `finally` runs, the error is eager's."""
+    at = [[0, 1], [2, 3], [1, 2], [1, rows + 5], [3, 0], [-1, 0]]
+
+    def build():
+        cache, counter, log = torch.zeros(rows, 8), torch.zeros((), dtype=torch.long), []
+        return (lambda i, x: keep_row(cache, counter, i, x, log)), (cache, counter, log)
+
+    same(build, make_args=lambda i: (torch.tensor(at[i]), t(2, 8, seed=i)), calls=6, build=True, raises=True, hit=False)
+
+
+@pytest.mark.skipif(EAGER, reason="needs the product")
+def test_writes_that_can_be_undone_do_not_break():
+    cache, counter, log = torch.zeros(40, 8), torch.zeros((), dtype=torch.long), []
+    compiled = ccompile.compile(lambda i, x: keep_row(cache, counter, i, x, log))
+    with torch.no_grad():
+        compiled(torch.tensor([0, 1]), t(2, 8))
+        with replaying(2):
+            compiled(torch.tensor([2, 1]), t(2, 8))
+            compiled(torch.tensor([4, 1]), t(2, 8))
+    assert counter == 3 and len(log) == 6
+
+
+def test_write_behind_a_read_is_not_repeated():
+    """What was read before it is overwritten can't be written twice: the second row would add up."""
+
+    def build():
+        cache = torch.zeros(50, 8)
+
+        def f(at, x):
+            try:
+                cache.copy_(cache * 2 + x.sum())
+                return cache.index_select(0, at)
+            finally:
+                pass
+
+        return f, cache
+
+    at = [[0, 1], [2, 3], [1, 99], [1, 0]]
+    same(build, make_args=lambda i: (torch.tensor(at[i]), t(2, 8, seed=i)), calls=4, build=True, raises=True, hit=False)

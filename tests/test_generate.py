@@ -1,0 +1,98 @@
+"""generate() of transformers with a compiled forward, or of a compiled model: the tokens are eager's, decoding steps replay."""
+
+import copy
+import sys
+import warnings
+from pathlib import Path
+
+import ccompile
+import pytest
+import torch
+from conftest import EAGER, counters, replaying
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
+import zoo
+
+NEW = 12  # tokens
+pytestmark = pytest.mark.filterwarnings("ignore:ccompile")
+
+
+def prompt(name):
+    given = zoo.ZOO[name].inputs(0)["input_ids"]
+    return {"input_ids": given, "attention_mask": torch.ones_like(given)}
+
+
+def generating(model, how):
+    """generate of a copy of the model that runs compiled."""
+    model = copy.deepcopy(model)
+    if how == "model":
+        return ccompile.compile(model).generate
+    model.forward = ccompile.compile(model.forward)
+    return model.generate
+
+
+def settings(sample, cache):
+    found = {"max_new_tokens": NEW, "pad_token_id": 0, "do_sample": sample, **({"top_k": 20} if sample else {})}
+    return {**found, "cache_implementation": cache} if cache else found
+
+
+@pytest.mark.parametrize("how, sample", [("forward", False), ("model", True)], ids=["forward-greedy", "model-sample"])
+@pytest.mark.parametrize("cache", [None, "static"], ids=["dynamic", "static"])
+@pytest.mark.parametrize("name", ["llama-cache", "gpt2-cache", "qwen3", "gemma2", "t5"])
+def test_tokens(name, cache, how, sample):
+    """The same tokens in each of three runs; with a static cache the last run is made of replays."""
+    pytest.importorskip("transformers")
+    eager, given, kw = zoo.build(name), prompt(name), settings(sample, cache)
+    compiled = generating(eager, how)
+    torch.manual_seed(3)
+    expected = eager.generate(**given, **kw)
+    for run in range(3):
+        torch.manual_seed(3)
+        before = counters()
+        assert torch.equal(expected, compiled(**given, **kw)), f"run {run}"
+    steps = counters()["calls"] - before["calls"]
+    if cache == "static" and not EAGER and name != "gemma2":  # its sliding layers count in Python: other code each step
+        with replaying(steps):
+            torch.manual_seed(3)
+            compiled(**given, **kw)
+
+
+@pytest.mark.skipif(EAGER, reason="needs the product")
+def test_static_cache_is_one_graph():
+    """Counters and rows of the cache are written in place, and no step of decoding breaks."""
+    pytest.importorskip("transformers")
+    model = zoo.build("llama-cache")
+    model.forward = ccompile.compile(model.forward)
+    for _ in range(2):
+        model.generate(**prompt("llama-cache"), **settings(False, "static"))
+    assert counters()["graph_break"] == counters()["give_up"] == 0
+    entries = ccompile.api.compiled_of(model.forward).report()["entries"]
+    assert len(entries) == 2, "one for the prompt, one for all steps"
+
+
+@pytest.mark.skipif(EAGER, reason="needs the product")
+def test_growing_cache_ends_in_eager_with_one_warning():
+    """A dynamic cache has another size in each step: recompile_limit entries, one warning, eager calls."""
+    pytest.importorskip("transformers")
+    model = zoo.build("llama-cache")
+    expected = model.generate(**prompt("llama-cache"), **settings(False, None))
+    model.forward = ccompile.compile(model.forward, options={"recompile_limit": 4})
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            assert torch.equal(expected, model.generate(**prompt("llama-cache"), **settings(False, None)))
+    ours = [w for w in seen if "recompile_limit" in str(w.message)]
+    assert len(ours) == 1
+    assert len(ccompile.api.compiled_of(model.forward).report()["entries"]) == 4
+
+
+def test_mamba_keeps_its_state():
+    """A state of one size: all steps but the first replay."""
+    pytest.importorskip("transformers")
+    eager = zoo.build("mamba")
+    expected = eager.generate(**prompt("mamba"), **settings(False, None))
+    compiled = generating(eager, "forward")
+    for _ in range(2):
+        assert torch.equal(expected, compiled(**prompt("mamba"), **settings(False, None)))
+    with replaying(NEW):
+        compiled(**prompt("mamba"), **settings(False, None))
