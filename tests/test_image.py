@@ -339,3 +339,55 @@ def test_other_vectors(cpu):
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__, "-k", "not rounds_well"]
     done = subprocess.run(command, env={**os.environ, "CCOMPILE_CPU": cpu}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:]
+
+
+# ------------------------------------------------------------------------------------------------ two in one
+PAIRS = {
+    "three": ((2, 40, 44), {"kernel_size": 3, "padding": 1}),
+    "step": ((1, 57, 63), {"kernel_size": 3, "padding": 1, "stride": 2}),
+    "rows_between": ((1, 64, 52), {"kernel_size": 2, "stride": 3}),
+    "five": ((5, 27, 25), {"kernel_size": 5, "padding": 2}),
+    "dilation": ((3, 33, 30), {"kernel_size": 3, "padding": (5, 0), "dilation": (4, 2)}),
+}
+
+
+def make_pair(kw):
+    wide, deep = nn.Conv2d(16, 96, 1, bias=False), nn.Conv2d(96, 96, groups=96, **kw)
+    return net(nn.Conv2d(16, 16, 1), wide, norm(96), nn.ReLU6(), deep, norm(96, seed=30), nn.ReLU(), nn.Conv2d(96, 16, 1))
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_pairs(name):
+    """A 1x1 convolution that makes much, and the depthwise one that alone reads it."""
+    size, kw = PAIRS[name]
+    model, x = make_pair(kw), randn(size[0], 16, *size[1:])
+    for compiled in (frozen(model), ccompile.compile(model)):
+        found, plan = ways(compiled, model, x)
+        assert found == ["depthwise"] and len(plan) == 3, plan
+        with torch.no_grad():
+            for i, change in ((1, 0.8), (2, 1.1), (4, 0.9), (5, 1.2)):
+                model[i].weight.mul_(change)
+                ways(compiled, model, x)
+        y = x.clone()
+        for i, value in enumerate((NAN, INF, -INF)):
+            y[0, i, 7 * i, 9] = value
+        ways(compiled, model, y)
+        ways(compiled, model, x)
+
+
+def test_pairs_with_other_readers():
+    """What others read, too, or is small, is made as a whole."""
+    model = make_pair({"kernel_size": 3, "padding": 1})
+
+    def both(x):
+        y = model[:4](x)
+        return model[7](model[4:7](y) + y)
+
+    def twice(x):
+        y = model[:4](x)
+        return model[7](model[4:7](y) + model[5](model[4](y)))
+
+    for fn in (both, twice):
+        found, _ = ways(frozen(fn), fn, randn(2, 16, 40, 44))
+        assert "direct" in found
+    assert "direct" in ways(frozen(model), model, randn(2, 16, 9, 9))[0]

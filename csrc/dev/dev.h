@@ -151,6 +151,10 @@ bool cc_image_can(const CcImage *im);
 bool cc_image_pays(const CcImage *im, bool packed); /* is it faster than oneDNN's? packed: weights are kept */
 int64_t cc_image_channels(int64_t out); /* rounded up */
 CC_MUST int cc_image_run(const CcImage *im, const CcImageCall *call, CcErr *err); /* any thread; -1: no memory */
+/* `deep` of what `wide` makes, which is large and exists nowhere as a whole: first->dst and second->src are not used. */
+bool cc_image_can_pair(const CcImage *wide, const CcImage *deep);
+CC_MUST int cc_image_run_pair(const CcImage *wide, const CcImageCall *first, const CcImage *deep,
+                              const CcImageCall *second, CcErr *err);
 
 /* ---- dnnl.c: oneDNN. All f32. ---- */
 enum { CC_DNNL_MAX_POST = 6, CC_DNNL_MAX_NDIM = 6, CC_DNNL_SPATIAL = 3 };

@@ -12,6 +12,7 @@
  *           +-1, +-2, inf: 10 times; 64 to 256 channels). Sums of inputs overflow where single ones don't, and an inf
  *           among them makes NaN of its neighbours.
  *
+ * A DIRECT of one tap and the DEPTH that alone reads it are done row by row: what lies between them stays in L2.
  * A result of WINO, or with padding, that is not finite has the whole call done again by DIRECT that leaves padding
  * out. */
 #include <immintrin.h>
@@ -31,6 +32,7 @@ enum {
     WINO_TILES = 8,          /* fewer: reading 4 times as many weights costs more than it saves (512 channels, 7x7:
                                 1.57 ms against 1.22; 256, 14x14: 0.70 against 1.01; Zen 4, 2 threads), */
     WINO_WEIGHTS = 1 << 22,  /* as do more of them than this: 16 MB */
+    PAIR_FROM = 1 << 18,     /* numbers between a pair, from which they had better stay in L2 (1 MB) */
     FEW_CHANNELS = 16,       /* fewer make short runs at each tap */
     SMALL = 1 << 19          /* multiplications that a second thread is not worth its barrier for */
 };
@@ -153,15 +155,18 @@ static int64_t packed_floats(const CcImage *im, const Kernels *k) {
     return vecs * k->lanes * im->in * (im->way == CC_IMAGE_WINO ? WINO : taps);
 }
 
+/* Floats that a call needs for its weights, where they are not kept. */
+static int64_t room_for(const Job *j) { return j->call->packed ? 0 : (packed_floats(j->im, j->k) + 15) / 16 * 16; }
+
 /* Sets j->w, and *pack: to be given back after the call. -1: no memory. */
-static int find_weights(Job *j, CcScratch *block, CcPack **pack) {
+static int find_weights(Job *j, float *room, CcPack **pack) {
     const CcImageCall *call = j->call;
     const int64_t floats = packed_floats(j->im, j->k);
     *pack = call->packed ? cc_packed_find(call->packed, call->weights, call->version) : NULL;
     const bool found = *pack != NULL;
     if (call->packed && !found) *pack = cc_packed_make((size_t)floats * sizeof(float), call->weights, call->version);
-    if (!*pack && !block) return -1;
-    j->w = (const float *)(*pack ? (*pack)->at : block->at);
+    if (call->packed && !*pack) return -1;
+    j->w = *pack ? (const float *)(*pack)->at : room;
     if (found) return 0;
     if (j->im->way == CC_IMAGE_DEPTH) pack_depth(j);
     else cc_omp_run(pack_vecs, j, j->vecs, floats < SMALL / 8 ? 1 : cc_omp_width());
@@ -289,9 +294,13 @@ static void divide_direct(Job *j, int parts) {
 
 /* ------------------------------------------------------------------ DEPTH */
 
-/* Units: rows of all outputs. */
-static void depthwise(void *ctx, int64_t begin, int64_t end) {
-    const Job *j = ctx;
+/* Rows of an image that come one after the other; the last ones stay. */
+typedef struct Ring {
+    float *at;
+    int64_t rows, row; /* floats of a row */
+} Ring;
+
+static Line make_line(const Job *j) {
     const CcImage *im = j->im;
     const int64_t reach = (im->kernel[1] - 1) * im->dilation[1];
     Line l = {.finish = &j->finish, .columns = im->kernel[1], .channels = im->out, .width = im->out_size[1],
@@ -300,19 +309,76 @@ static void depthwise(void *ctx, int64_t begin, int64_t end) {
     l.inner0 = CC_MIN(l.width, (CC_MAX(0, l.before) + l.step - 1) / l.step);
     const int64_t room = l.src_width - reach - 1 + l.before; /* x * step <= room */
     l.inner1 = room < 0 ? 0 : CC_MIN(l.width, room / l.step + 1);
-    for (int64_t u = begin; u < end; u++) {
-        const int64_t n = u / im->out_size[0], y = u % im->out_size[0] * im->step[0] - im->before[0];
-        const int64_t at = u * im->out_size[1] * im->out;
-        l.rows = 0;
-        for (int64_t k = 0; k < im->kernel[0]; k++) {
-            const int64_t row = y + k * im->dilation[0];
-            if (row < 0 || row >= im->size[0]) continue;
-            l.src[l.rows] = j->src + n * j->n + row * j->y;
-            l.w[l.rows++] = j->w + k * im->kernel[1] * im->out;
+    return l;
+}
+
+/* Row u of all outputs; ring NULL: the inputs lie in memory. */
+static void depth_row(const Job *j, Line *l, int64_t u, const Ring *ring) {
+    const CcImage *im = j->im;
+    const int64_t n = u / im->out_size[0], y = u % im->out_size[0] * im->step[0] - im->before[0];
+    const int64_t at = u * im->out_size[1] * im->out;
+    l->rows = 0;
+    for (int64_t k = 0; k < im->kernel[0]; k++) {
+        const int64_t row = y + k * im->dilation[0];
+        if (row < 0 || row >= im->size[0]) continue;
+        l->src[l->rows] = ring ? ring->at + row % ring->rows * ring->row : j->src + n * j->n + row * j->y;
+        l->w[l->rows++] = j->w + k * im->kernel[1] * im->out;
+    }
+    l->dst = j->call->dst + at;
+    l->more = j->call->more ? j->call->more + at : NULL;
+    j->k->depth(l);
+}
+
+/* Units: rows of all outputs. */
+static void depthwise(void *ctx, int64_t begin, int64_t end) {
+    const Job *j = ctx;
+    Line l = make_line(j);
+    for (int64_t u = begin; u < end; u++) depth_row(j, &l, u, NULL);
+}
+
+/* ------------------------------------------------------------------ DIRECT and behind it DEPTH, row by row */
+
+typedef struct Pair {
+    Job wide, deep;
+    atomic_bool failed;
+} Pair;
+
+/* Pixels [p, p + n) of a flat DIRECT. */
+static void direct_pixels(const Job *j, int64_t p, int64_t n, float *to) {
+    const int64_t tiles = (n + j->k->rows - 1) / j->k->rows, out = j->im->out;
+    const float *a[MAX_ROWS];
+    for (int64_t i = 0; i < tiles; i++) {
+        const int64_t first = n * i / tiles, rows = n * (i + 1) / tiles - first;
+        find_taps(j, p + first, (int)rows, a);
+        for (int64_t panel = 0; panel < j->panels; panel++) {
+            const int64_t v0 = first_vec(j, panel), c = v0 * j->k->lanes;
+            const Tile t = {.a = a, .taps = 1, .run = j->im->in, .dst_row = out, .w = j->w + c * j->im->in,
+                            .dst = to + first * out + c, .finish = &j->finish, .c = c};
+            j->k->tile[rows - 1][first_vec(j, panel + 1) - v0 - 1](&t);
         }
-        l.dst = j->call->dst + at;
-        l.more = j->call->more ? j->call->more + at : NULL;
-        j->k->depth(&l);
+    }
+}
+
+/* Units: rows of all outputs. */
+static void run_pair(void *ctx, int64_t begin, int64_t end) {
+    Pair *p = ctx;
+    const CcImage *im = p->deep.im;
+    const int64_t reach = (im->kernel[0] - 1) * im->dilation[0];
+    Ring ring = {.rows = reach + 1, .row = im->size[1] * im->out};
+    Line l = make_line(&p->deep);
+    ring.at = cc_scratch_thread(sizeof *ring.at * (size_t)(ring.rows * ring.row));
+    if (!ring.at) {
+        atomic_store(&p->failed, true);
+        return;
+    }
+    for (int64_t u = begin, image = -1, next = 0; u < end; u++) {
+        const int64_t n = u / im->out_size[0], y = u % im->out_size[0] * im->step[0] - im->before[0];
+        if (n != image) next = 0;
+        image = n;
+        for (next = CC_MAX(next, y); next <= CC_MIN(y + reach, im->size[0] - 1); next++)
+            direct_pixels(&p->wide, (n * im->size[0] + next) * im->size[1], im->size[1],
+                          ring.at + next % ring.rows * ring.row);
+        depth_row(&p->deep, &l, u, &ring);
     }
 }
 
@@ -484,10 +550,9 @@ static int perform(Job *j) {
 static int run_once(const CcImage *im, const CcImageCall *call, bool careful) {
     Job j = make_job(im, call);
     j.careful = careful;
-    const size_t bytes = sizeof(float) * (size_t)packed_floats(im, j.k);
-    CcScratch *block = call->packed ? NULL : cc_scratch_take(bytes);
+    CcScratch *block = cc_scratch_take(sizeof(float) * (size_t)room_for(&j));
     CcPack *pack = NULL;
-    int status = find_weights(&j, block, &pack);
+    int status = block ? find_weights(&j, (float *)block->at, &pack) : -1;
     if (!status) status = perform(&j);
     cc_packed_done(pack);
     cc_scratch_give(block);
@@ -515,4 +580,27 @@ int cc_image_run(const CcImage *im, const CcImageCall *call, CcErr *err) {
     int status = run_once(im, call, false);
     if (status > 0) status = run_carefully(im, call);
     return status < 0 ? cc_err_set(err, CC_E_MEMORY, "no memory for a convolution") : 0;
+}
+
+bool cc_image_can_pair(const CcImage *wide, const CcImage *deep) {
+    const CcImage *const both[] = {wide, deep};
+    const int64_t numbers = wide->batch * wide->out_size[0] * wide->out_size[1] * wide->out;
+    const CcImageCall none = {0};
+    return cc_image_can(both[0]) && cc_image_can(both[1]) && wide->way == CC_IMAGE_DIRECT &&
+           deep->way == CC_IMAGE_DEPTH && wide->out == deep->out && make_job(wide, &none).flat && numbers >= PAIR_FROM;
+}
+
+int cc_image_run_pair(const CcImage *wide, const CcImageCall *first, const CcImage *deep, const CcImageCall *second,
+                      CcErr *err) {
+    Pair p = {.wide = make_job(wide, first), .deep = make_job(deep, second)};
+    const int64_t rooms[] = {room_for(&p.wide), room_for(&p.deep)};
+    CcScratch *block = cc_scratch_take(CC_SCRATCH_CALL, sizeof(float) * (size_t)(rooms[0] + rooms[1]));
+    CcPack *packs[2] = {NULL};
+    int status = block ? find_weights(&p.wide, (float *)block->at, &packs[0]) : -1;
+    if (!status) status = find_weights(&p.deep, (float *)block->at + rooms[0], &packs[1]);
+    if (!status) cc_omp_run(run_pair, &p, deep->batch * deep->out_size[0], cc_omp_width());
+    if (atomic_load(&p.failed)) status = -1;
+    for (int i = 0; i < 2; i++) cc_packed_done(packs[i]);
+    cc_scratch_give(CC_SCRATCH_CALL, block);
+    return status ? cc_err_set(err, CC_E_MEMORY, "no memory for two convolutions") : 0;
 }

@@ -285,8 +285,7 @@ static int do_region(Region *r, CcArena *arena, CcGroups *out) {
         r->unit[u].kind = r->owner[u] = -1;
         if (!r->live[r->first + u]) continue;
         begin_unit(r, u, &last_random);
-        const bool folded = r->unit[u].kind != CC_G_PRIM &&
-                            is_pure(r->g, r->first + u, r->rules) && fold_post(r, u);
+        const bool folded = is_pure(r->g, r->first + u, r->rules) && fold_post(r, u);
         if (r->unit[u].kind == CC_G_LOOP && !folded) fuse_loops(r, u);
         const CcNode *n = &r->g->node.at[r->first + u];
         for (int i = 0; i < n->n_in && r->unit[r->owner[u]].kind == CC_G_LOOP; i++)

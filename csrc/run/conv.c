@@ -32,7 +32,8 @@ typedef struct CcConv {
     CcPacked *packed; /* of frozen weights, else NULL */
     CcPrim *prim;     /* NULL: own code */
     CcImage image;
-    int more; /* own code: what is added */
+    struct CcConv *wide; /* own code: the convolution before it, done row by row; NULL: none */
+    int more;            /* own code: what is added */
     int64_t more_at;
     int src, weights, bias, dst, post[CC_DNNL_MAX_POST];         /* values; -1: none */
     int64_t src_at, weights_at, bias_at, post_at[CC_DNNL_MAX_POST]; /* bytes: they may be windows */
@@ -353,6 +354,15 @@ static bool describe_own(const CcGraph *g, const int *nodes, int n, CcPrimDesc *
     return true;
 }
 
+/* A chain that is two: behind the second convolution nothing of the first is read. */
+static bool describe_pair(const CcGraph *g, const int *nodes, int n, CcPrimDesc *d, CcConv *wide, CcConv *deep) {
+    int first = 1;
+    while (first < n && g->node.at[nodes[first]].op != CC_OP_conv) first++;
+    return first < n && describe_own(g, nodes, first, d, wide) && wide->more < 0 &&
+           describe_own(g, nodes + first, n - first, d, deep) && deep->src == wide->dst && deep->more != wide->dst &&
+           cc_image_can_pair(&wide->image, &deep->image);
+}
+
 /* ------------------------------------------------------------------ the family */
 
 static bool can(const CcGraph *g, int node) {
@@ -363,12 +373,12 @@ static bool can(const CcGraph *g, int node) {
 
 static bool can_post(const CcGraph *g, const int *chain, int n, int node) {
     CcPrimDesc d;
-    CcConv conv;
+    CcConv conv, other;
     int longer[1 + CC_DNNL_MAX_POST];
     if (n < CC_COUNT(longer)) {
         memcpy(longer, chain, sizeof *chain * (size_t)n);
         longer[n] = node;
-        if (describe_own(g, longer, n + 1, &d, &conv)) return true;
+        if (describe_own(g, longer, n + 1, &d, &conv) || describe_pair(g, longer, n + 1, &d, &other, &conv)) return true;
     }
     return describe_chain(g, chain, n, &d, &conv) == 0 &&
            add_post(g, &g->node.at[chain[n - 1]], &g->node.at[node], &d, &conv) == 0;
@@ -377,22 +387,34 @@ static bool can_post(const CcGraph *g, const int *chain, int n, int node) {
 static const char *const WAY[] = {
     [CC_IMAGE_DIRECT] = "direct", [CC_IMAGE_DEPTH] = "depthwise", [CC_IMAGE_WINO] = "Winograd"};
 
-static void *build(const CcGraph *g, const int *nodes, int n, CcArena *arena, CcErr *err) {
-    CcPrimDesc d;
-    CcConv *conv = cc_arena_alloc(arena, sizeof *conv);
-    const bool own = conv && describe_own(g, nodes, n, &d, conv);
-    if (!conv || (!own && describe_chain(g, nodes, n, &d, conv) < 0)) {
-        cc_err_set(err, CC_E_UNSUPPORTED, "a convolution that oneDNN can't do");
-        return NULL;
-    }
+/* Values become what they are windows of. */
+static void find_bases(const CcGraph *g, CcConv *conv, bool own) {
     conv->src_at = cc_prim_base(g, &conv->src);
     conv->weights_at = cc_prim_base(g, &conv->weights);
     conv->bias_at = cc_prim_base(g, &conv->bias);
     if (own) conv->more_at = cc_prim_base(g, &conv->more);
     for (int i = 0; i < CC_DNNL_MAX_POST; i++) conv->post_at[i] = cc_prim_base(g, &conv->post[i]);
-    if (!own && !(conv->prim = cc_dnnl_get(&d, err))) return NULL;
-    if (own) cc_log_add(CC_LOG_PRIMITIVE, "%s convolution by own code, %d ops behind it", WAY[conv->image.way], n - 1);
     if (cc_prim_frozen(g, conv->weights)) conv->packed = cc_packed_new();
+}
+
+static void *build(const CcGraph *g, const int *nodes, int n, CcArena *arena, CcErr *err) {
+    CcPrimDesc d;
+    CcConv *conv = cc_arena_alloc(arena, sizeof *conv), *wide = cc_arena_alloc(arena, sizeof *wide);
+    const bool pair = conv && wide && describe_pair(g, nodes, n, &d, wide, conv);
+    const bool own = pair || (conv && describe_own(g, nodes, n, &d, conv));
+    if (!conv || (!own && describe_chain(g, nodes, n, &d, conv) < 0)) {
+        cc_err_set(err, CC_E_UNSUPPORTED, "a convolution that oneDNN can't do");
+        return NULL;
+    }
+    if (!own && !(conv->prim = cc_dnnl_get(&d, err))) return NULL;
+    find_bases(g, conv, own);
+    if (pair) {
+        find_bases(g, wide, true);
+        conv->wide = wide;
+    }
+    if (own)
+        cc_log_add(CC_LOG_PRIMITIVE, "%s convolution by own code%s, %d ops", WAY[conv->image.way],
+                   pair ? " with the one before it" : "", n);
     return conv;
 }
 
@@ -428,22 +450,33 @@ static int fill_finish(const CcConv *conv, const CcHost *host, float *scale, flo
     return 0;
 }
 
-static int run_own(const CcConv *conv, const CcHost *host, CcErr *err) {
-    float scale[MAX_NORM], shift[MAX_NORM];
+/* scale and shift: of MAX_NORM floats, that the call reads. */
+static int fill_call(const CcConv *conv, const CcHost *host, float *scale, float *shift, CcImageCall *call, CcErr *err) {
     if (fill_finish(conv, host, scale, shift) < 0)
         return cc_err_set(err, CC_E_HOST, "no data of a batch norm's statistics");
-    CcImageCall call = {.src = cc_prim_data(host, conv->src, conv->src_at),
-                        .weights = cc_prim_data(host, conv->weights, conv->weights_at),
-                        .more = cc_prim_data(host, conv->more, conv->more_at), .scale = scale, .shift = shift};
-    call.dst = host->make(host->ctx, conv->dst);
-    if (!call.src || !call.weights || !call.dst)
-        return cc_err_set(err, CC_E_HOST, "no memory for value %d", conv->dst);
+    *call = (CcImageCall){.weights = cc_prim_data(host, conv->weights, conv->weights_at),
+                          .more = cc_prim_data(host, conv->more, conv->more_at), .scale = scale, .shift = shift};
+    if (!call->weights) return cc_err_set(err, CC_E_HOST, "no data of value %d", conv->weights);
     const uint64_t version = conv->packed ? host->version(host->ctx, conv->weights) : CC_NO_VERSION;
-    if (version != CC_NO_VERSION) {
-        call.packed = conv->packed;
-        call.version = version;
-    }
-    return cc_image_run(&conv->image, &call, err);
+    if (version == CC_NO_VERSION) return 0;
+    call->packed = conv->packed;
+    call->version = version;
+    return 0;
+}
+
+static int run_own(const CcConv *conv, const CcHost *host, CcErr *err) {
+    float scale[2][MAX_NORM], shift[2][MAX_NORM];
+    const CcConv *first = conv->wide ? conv->wide : conv;
+    CcImageCall call, wide;
+    if (fill_call(conv, host, scale[0], shift[0], &call, err) < 0 ||
+        (conv->wide && fill_call(conv->wide, host, scale[1], shift[1], &wide, err) < 0))
+        return -1;
+    const float *src = cc_prim_data(host, first->src, first->src_at);
+    call.dst = host->make(host->ctx, conv->dst);
+    if (!src || !call.dst) return cc_err_set(err, CC_E_HOST, "no memory for value %d", conv->dst);
+    call.src = wide.src = src;
+    return conv->wide ? cc_image_run_pair(&conv->wide->image, &wide, &conv->image, &call, err)
+                      : cc_image_run(&conv->image, &call, err);
 }
 
 static int run(const void *work, const CcHost *host, CcErr *err) {
@@ -475,7 +508,11 @@ static size_t scratch(const void *work) {
     return conv->prim ? cc_dnnl_bytes(conv->prim) : 0;
 }
 
-static void free_conv(void *work) { cc_packed_free(((CcConv *)work)->packed); }
+static void free_conv(void *work) {
+    CcConv *conv = work;
+    cc_packed_free(conv->packed);
+    if (conv->wide) cc_packed_free(conv->wide->packed);
+}
 
 const CcPrimFamily CC_CONVS = {
     .name = "conv", .can = can, .can_post = can_post, .build = build, .scratch = scratch, .run = run,
