@@ -129,6 +129,7 @@ def test_winograd(size, channels, padding):
     found, _ = ways(frozen(model), model, randn(size[0], 16, *size[1:]), randn(size[0], 16, *size[1:], seed=7))
     tiles = size[0] * -((size[1] + 2 * pad[0] - 2) // -4) * -((size[2] + 2 * pad[1] - 2) // -4)
     assert ("Winograd" in found) == (tiles >= 8)
+    assert "Winograd" not in ways(ccompile.compile(model), model, randn(size[0], 16, *size[1:]))[0]
 
 
 def test_winograd_rounds_well():
