@@ -6,8 +6,8 @@ Each compiler has a process of its own for each workload, where eager and compil
 runtimes' spinning threads must not share the cores. A time is the least of its blocks.
 
 Memory is measured in a further process that makes a few calls and nothing else: the peak of its resident set (VmHWM,
-which Linux lets a process reset) during the first call, and during a later one; over those of the same process without a
-compiler. Pages of shared libraries count like all others.
+which Linux lets a process reset) during the first call, and during a later one, over those of the same process without
+a compiler. Pages of shared libraries count like all others.
 
 Peers are optional (`pip install ccompile[bench]`; Inductor also needs a C++ compiler): what is missing is a '-' and
 said once, and a peer that fails on a workload is one, too (--verbose: with the reason). --json prints one line for
@@ -321,7 +321,9 @@ def cost_table(names: list[str], compilers: list[str], at: dict[tuple[str, str],
     for label, reduce in (("median", median), ("worst", max)):
         found = [[v for v in column if v is not None] for column in columns]
         body.append([label, *(f"{reduce(v):.0f}" if v else "-" for v in found)])
-    return table(["workload", *(f"{c} ms" for c in compilers), *(f"{c} {w}MiB" for c in compilers for w in ("first ", ""))], body)
+    return table(
+        ["workload", *(f"{c} ms" for c in compilers), *(f"{c} {w}MiB" for c in compilers for w in ("first ", ""))], body
+    )
 
 
 def against_peers(compiler: str, names: list[str], at: dict[tuple[str, str], dict[str, Any]]) -> str:

@@ -59,6 +59,7 @@ static struct {
     char *path;
     int state; /* 0 not tried, 1 ready, -1 failed */
     CcErr err; /* why it failed */
+    bool used; /* since the last cc_jit_forget */
     Ref context, engine;
     char text[48];
 } jit;
@@ -147,13 +148,15 @@ static void *compile(const char *ir, const char *name, CcErr *err) {
 void *cc_jit_compile(const char *ir, const char *name, CcErr *err) {
     pthread_mutex_lock(&lock);
     void *address = ready(err) < 0 ? NULL : compile(ir, name, err);
+    jit.used = jit.state > 0;
     pthread_mutex_unlock(&lock);
     return address;
 }
 
 void cc_jit_forget(void) {
     pthread_mutex_lock(&lock);
-    if (jit.state > 0) forget();
+    if (jit.used) forget();
+    jit.used = false;
     pthread_mutex_unlock(&lock);
 }
 
