@@ -344,8 +344,8 @@ row("N:log_sigmoid P:logsigmoid", *unary(), **NEAR)
 row("F:threshold P:threshold", *unary("t")[:0], lambda m: A(m.t(67), 0.5, 0.1), lambda m: A(m.t(5, 7).t(), 0, 20))
 row("P:hardshrink FM:hardshrink", *unary(), lambda m: A(m.t(67), 0.3))
 row("P:softshrink N:softshrink", *unary(), lambda m: A(m.t(67), 0.3), ulp=1)  # the sign of its 0 depends on the place
-row("P:glu", lambda m: A(m.t(4, 10)), lambda m: A(m.t(4, 10), 0), lambda m: A(m.t(3)), **NEAR)
-row("F:prelu P:prelu", lambda m: A(m.t(4, 5, 6), m.x(5)), lambda m: A(m.t(30), m.x(1)), dtypes=FLOATS)
+row("P:glu N:glu", lambda m: A(m.t(2, 6, 4).transpose(1, 2), 1), lambda m: A(m.t(4, 10)), lambda m: A(m.t(4, 10), 0), lambda m: A(m.t(3)), **NEAR)
+row("F:prelu M:prelu P:prelu", lambda m: A(m.t(4, 5, 6), m.x(5)), lambda m: A(m.t(4, 5), m.x(5)), lambda m: A(cl(m.t(2, 5, 4, 4)), m.x(5)), lambda m: A(m.t(4, 4, 4), m.x(4)), lambda m: A(m.t(5), m.x(5)), lambda m: A(m.t(), m.x(1)), lambda m: A(m.t(4, 5), m.x(4)), lambda m: A(m.t(30), m.x(1)), dtypes=FLOATS)
 row("P:rrelu F:rrelu", lambda m: A(m.t(4, 5)), lambda m: A(m.t(67), 0.2, 0.4), dtypes=FLOATS, ulp=1)
 row("P:dropout F:dropout", lambda m: A(m.t(4, 25), 0.0, False), lambda m: A(m.t(4, 25), 0.5, True), dtypes=FLOATS, random=True)
 row("P:dropout2d P:alpha_dropout", lambda m: A(m.t(4, 5, 2, 2), 0.5, False), lambda m: A(m.t(4, 5, 2, 2), 0.5, True), dtypes=FLOATS, random=True)
@@ -450,7 +450,8 @@ row("P:batch_norm", lambda m: A(m.x(3, 5, 4, 2), m.x(5), m.x(5).abs() + 0.1), la
     lambda m: A(cl(m.x(3, 5, 4, 2)), m.x(5), m.x(5).abs() + 0.1, m.x(5), m.x(5), False, 0.1, 1e-3), lambda m: A(m.x(3, 5, 7), m.x(5), m.x(5).abs(), m.x(5), m.x(5), True),
     lambda m: A(m.x(3, 5, 4, 2), None, None, None, None, True), lambda m: A(m.x(3, 5, 4), m.x(4), m.x(4)), dtypes=FLOATS, ulp=32, norm=True)
 row("F:batch_norm", lambda m: A(m.x(3, 5, 4, 2), m.x(5), m.x(5), m.x(5), m.x(5).abs() + 0.1, False, 0.1, 1e-5, True), dtypes=FLOATS, ulp=32, norm=True)
-row("P:instance_norm", lambda m: A(m.x(3, 5, 4, 2)), lambda m: A(m.x(3, 5, 9), m.x(5), m.x(5).abs(), m.x(5), m.x(5), True), dtypes=FLOATS, ulp=32, norm=True)
+row("F:instance_norm", lambda m: A(m.x(3, 5, 9), m.x(5), m.x(5), None, None, True, 0.1, 1e-5, False), lambda m: A(m.x(3, 5, 9), None, None, m.x(5), m.x(5).abs(), False, 0.1, 1e-5, False), dtypes=FLOATS, ulp=32, norm=True)
+row("P:instance_norm", lambda m: A(m.x(3, 5, 4, 2)), lambda m: A(cl(m.x(3, 5, 4, 2)), weight=m.x(5), bias=m.x(5)), lambda m: A(m.x(3, 5, 9), weight=m.x(5), eps=0.1), lambda m: A(m.x(5, 9)), lambda m: A(m.x(3, 5, 1)), lambda m: A(m.x(3, 5, 9), m.x(5), m.x(5).abs(), m.x(5), m.x(5), True), dtypes=FLOATS, ulp=32, norm=True)
 row("P:local_response_norm", lambda m: A(m.x(2, 5, 4), 3), dtypes=FLOATS[:2], ulp=16, norm=True)
 row("P:normalize", lambda m: A(m.x(4, 9)), lambda m: A(m.x(4, 9), 1, 0), dtypes=FLOATS, ulp=8, norm=True)
 row("P:cosine_similarity", lambda m: A(m.x(4, 9), m.x(4, 9)), lambda m: A(m.x(4, 9), m.x(9), 1), dtypes=FLOATS[:2], ulp=16, norm=True)
@@ -511,8 +512,8 @@ each("FM:tril FM:triu", lambda m: A(m.t(5, 7)), lambda m: A(m.t(2, 4, 4), 1), la
 row("F:tril_indices", lambda m: A(3, 3), dtypes=(f32,))
 row("F:meshgrid", lambda m: A(m.t(2), m.t(3), indexing="ij"), dtypes=(f32, i64))
 row("F:cartesian_prod", lambda m: A(m.t(2), m.t(3)), dtypes=(f32,))
-row("P:pixel_shuffle P:pixel_unshuffle", lambda m: A(m.t(1, 8, 4, 4), 2))
-row("P:channel_shuffle F:channel_shuffle", lambda m: A(m.t(1, 6, 2, 2), 3))
+row("F:pixel_shuffle P:pixel_shuffle F:pixel_unshuffle P:pixel_unshuffle", lambda m: A(m.t(1, 8, 4, 4), 2), lambda m: A(m.t(2, 3, 4, 4, 6), 2), lambda m: A(cl(m.t(2, 8, 4, 6)), 2))
+row("P:channel_shuffle F:channel_shuffle F:native_channel_shuffle", lambda m: A(m.t(1, 6, 2, 2), 3), lambda m: A(m.t(2, 6, 5), 2), lambda m: A(cl(m.t(2, 6, 2, 3)), 3), lambda m: A(m.t(1, 6, 2, 2), 4))
 row("M:unsafe_chunk", lambda m: A(m.t(4), 2))
 
 # ---- indexing --------------------------------------------------------------------------------------------------------------
@@ -554,7 +555,7 @@ row("FM:dist", lambda m: A(m.x(4, 6), m.x(4, 6)), lambda m: A(m.x(4, 6), m.x(6),
 row("F:pairwise_distance P:pairwise_distance", lambda m: A(m.x(4, 6), m.x(4, 6)), lambda m: A(m.x(4, 6), m.x(4, 6), keepdim=True), lambda m: A(m.x(4, 6), m.x(6), 1.0), lambda m: A(m.x(6), m.x(6), eps=0.1), dtypes=FLOATS, ulp=64, norm=True)
 row("F:cosine_similarity P:cosine_similarity", lambda m: A(m.x(4, 6), m.x(4, 6)), lambda m: A(m.x(4, 6), m.x(4, 6), dim=0), lambda m: A(m.x(3, 4, 6), m.x(3, 4, 6), -1), lambda m: A(m.x(4, 1, 6), m.x(1, 5, 6), -1), lambda m: A(m.x(4, 6), m.x(4, 6), 1, 0.5), lambda m: A(torch.zeros(3, 4), m.x(3, 4)), dtypes=FLOATS, ulp=64, norm=True)
 row("FM:addmv", lambda m: A(m.x(4), m.x(4, 6), m.x(6)), **PRODUCT)
-row("FM:dot FM:outer FM:inner FM:vdot", lambda m: A(m.x(6), m.x(6)), lambda m: A(m.x(6), m.x(5)), **PRODUCT)
+row("FM:dot FM:outer FM:ger FM:inner FM:vdot", lambda m: A(m.x(6), m.x(6)), lambda m: A(m.x(12)[::2], m.x(6)),  lambda m: A(m.x(6), m.x(5)), **PRODUCT)
 row("F:tensordot F:kron", lambda m: A(m.x(3, 4), m.x(3, 4)), **PRODUCT)
 row("F:einsum", *(lambda m, e=e, s=s: A(e, *(m.x(*shape) for shape in s)) for e, s in (("ij,jk->ik", ((3, 4), (4, 5))), ("bhqd,bhkd->bhqk", ((2, 3, 4, 5), (2, 3, 6, 5))), ("ii->i", ((4, 4),)),
     ("i,j->ij", ((3,), (4,))), ("bij,bj->b", ((2, 3, 4), (2, 4))), ("...ij->...ji", ((2, 3, 4),)), ("ij,jk,kl->il", ((2, 3), (3, 4), (4, 5))), ("ij,jk->ik", ((3, 4), (5, 4))))), **PRODUCT)
@@ -599,6 +600,9 @@ row("P:adaptive_max_pool2d", lambda m: A(m.x(2, 4, 9, 8), 3), lambda m: A(m.x(2,
 row("P:lp_pool2d", lambda m: A(m.x(2, 4, 8, 8).abs(), 2, 2), dtypes=FLOATS[:2], **SUMS)
 row("P:interpolate", lambda m: A(m.x(1, 3, 5, 4), scale_factor=2), lambda m: A(m.x(1, 3, 5, 4), (7, 9), mode="bilinear", align_corners=False), lambda m: A(cl(m.x(1, 3, 5, 4)), scale_factor=2.0, mode="nearest"), lambda m: A(m.x(1, 3, 5), 8, mode="linear"),
     lambda m: A(m.x(1, 3, 5, 4), (8, 8), mode="bicubic", align_corners=True), lambda m: A(m.x(1, 3, 8, 8), (4, 4), mode="area"), lambda m: A(m.x(1, 3, 8, 8), (4, 4), mode="bilinear", antialias=True), lambda m: A(m.x(1, 3, 5, 4)), **POOL)
+row("N:upsample_nearest1d", lambda m: A(m.x(1, 3, 5), None, (2.0,)), lambda m: A(m.x(1, 3, 5), [10], None), lambda m: A(m.x(1, 3, 5), [7], None), lambda m: A(m.x(1, 3, 5), None, (2.3,)), dtypes=FLOATS)
+row("N:upsample_nearest2d", lambda m: A(m.x(2, 3, 5, 4), None, (2.0, 4.0)), lambda m: A(m.x(2, 3, 5, 4), [15, 4], None), lambda m: A(cl(m.x(2, 3, 5, 4)), None, (2.0, 2.0)), lambda m: A(m.x(1, 3, 5, 4), (10, 9), (2.0, 2.3)), lambda m: A(m.x(2, 3, 5, 4)[:, :, ::2], (6, 8), None), lambda m: A(m.x(2, 3, 5, 4), None, (3.0, 5.0)), dtypes=FLOATS)
+row("N:upsample_nearest3d", lambda m: A(m.x(1, 3, 2, 5, 4), None, (2.0, 2.0, 2.0)), lambda m: A(cl(m.x(1, 3, 2, 5, 4)), [2, 10, 12], None), dtypes=FLOATS)
 row("P:upsample", lambda m: A(m.x(1, 3, 5, 4), scale_factor=2), **POOL)
 row("P:grid_sample", lambda m: A(m.x(1, 3, 5, 4), m.x(1, 6, 7, 2), align_corners=False), dtypes=FLOATS[:2], **SUMS)
 row("P:affine_grid", lambda m: A(m.x(1, 2, 3), (1, 3, 4, 5), align_corners=False), dtypes=FLOATS[:2], **SUMS)

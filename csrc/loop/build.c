@@ -406,11 +406,12 @@ static int lower_node(Build *b, int node) {
     return result < 0 ? -1 : see(b, n->out0, result, -1);
 }
 
-static bool good_type(const CcType *t) {
+/* `back`: may be read backwards. */
+static bool good_type(const CcType *t, bool back) {
     if (t->ndim < 0 || t->ndim > CC_MAX_DIMS || t->device != 1 || t->dtype == CC_DT_OTHER)
         return false;
     for (int d = 0; d < t->ndim; d++)
-        if (t->stride[d] < 0) return false;
+        if (t->stride[d] < 0 && !back) return false;
     return true;
 }
 
@@ -436,10 +437,10 @@ bool cc_build_can(const CcGraph *g, int node, CcDtype deflt) {
     const bool reduces = cc_space_reduces(g, n);
     if (!reduces && cc_op_info((CcOpId)n->op)->kind != CC_K_POINTWISE) return false;
     const CcType *out = &g->val.at[n->out0].type;
-    if (!good_type(out) || !cc_type_dense(out)) return false;
+    if (!good_type(out, false) || !cc_type_dense(out)) return false;
     for (int i = 0; i < n->n_in; i++) {
         const CcOperand *o = &g->operand.at[n->in0 + i];
-        if (o->kind == CC_IN_VALUE && !good_type(&g->val.at[o->value].type)) return false;
+        if (o->kind == CC_IN_VALUE && !good_type(&g->val.at[o->value].type, g->val.at[o->value].window_of)) return false;
     }
     if (reduces && !good_reduction(g, n)) return false;
     CcErr err;
@@ -534,7 +535,7 @@ CcLoop *cc_build_group(const CcGraph *g, const int *nodes, int n, const bool *ma
     int status = 0;
     for (int i = 0; i < n && status == 0; i++) status = lower_node(b, nodes[i]);
     for (int i = 0; i < n && status == 0; i++)
-        if (made[g->node.at[nodes[i]].out0]) status = add_store(b, &g->node.at[nodes[i]]);
+        if (made[cc_graph_base(g, g->node.at[nodes[i]].out0)]) status = add_store(b, &g->node.at[nodes[i]]);
     CcLoop *loop = status == 0 ? finish(b, arena) : NULL;
     if (!loop && status == 0) status = cc_err_set(err, CC_E_MEMORY, "no memory for a loop");
     if (loop && cc_nest_build(loop, g, &b->space, arena, err) < 0) loop = NULL;

@@ -4,6 +4,7 @@
 #include "loop.h"
 
 enum { MIN_COLUMNS = 4 }; /* fewer are not worth a vector of columns */
+enum { SHORT = 8, LONG = 16 };
 
 typedef struct Nest {
     CcLoop *loop;
@@ -106,6 +107,18 @@ static void swap_dims(CcLoop *loop, int d, int e) {
     }
 }
 
+/* A last dim of a few elements would leave most of a vector empty; the next long one then is the vector loop, with strides.
+ * [50000, 3] * [3] took 358 us so and 72 otherwise, an image of 3 channels innermost 101 and 21 (Zen 4). */
+static void swap_short(CcLoop *loop) {
+    const int last = loop->ndim - 1;
+    if (loop->size[last] >= SHORT) return;
+    for (int d = last - 1; d >= 0; d--)
+        if (loop->size[d] >= LONG) {
+            swap_dims(loop, d, last);
+            return;
+        }
+}
+
 /* Puts the vector loop behind the kept dims, and all other reduced ones behind it. */
 static void choose_lane(Nest *nest) {
     CcLoop *loop = nest->loop;
@@ -113,6 +126,7 @@ static void choose_lane(Nest *nest) {
     const int lead = (int)(nest->lead - loop->access);
     if (!loop->reduces || reduced == 0) { /* what is reduced has size 1: columns of one element */
         if (loop->ndim == 0) add_unit_dim(loop);
+        if (!loop->reduces) swap_short(loop);
         loop->lane = loop->ndim - 1;
         loop->columns = loop->reduces;
         if (loop->columns) add_unit_dim(loop);

@@ -1,5 +1,10 @@
 /* norms: a batch norm in eval that stands behind no convolution is a pointwise op. Its vectors are read through windows that
- * broadcast along the channels, [C, 1, 1] of [C] for an image. Value and node numbers stay. */
+ * broadcast along the channels, [C, 1, 1] of [C] for an image. Value and node numbers stay.
+ *
+ * Group and instance norm are layer norms of the image seen otherwise: [N, G, C / G, H, W], reduced over the last three. What
+ * a group norm makes is then a window of its result, and pointwise nodes that go on with it see everything so, too:
+ *
+ *   y = group_norm(x)  z = silu(y)  s = add(z, h)   ->   all five dims, one loop; y, z, s: windows of what they were */
 #include "pass.h"
 
 enum { X, WEIGHT, VAR = 4 }; /* operands: ops.def */
@@ -57,12 +62,156 @@ static void rewrite(CcGraph *g, int node) {
     n->rewritten = true;
 }
 
+/* ------------------------------------------------------------------ group and instance norm */
+
+/* The type with dim 1 in two; a dim of size 1 is broadcast. */
+static CcType split(const CcType *t, int64_t groups) {
+    CcType s = *t;
+    const bool one = t->size[1] == 1;
+    s.ndim++;
+    for (int d = s.ndim - 1; d > 2; d--) {
+        s.size[d] = t->size[d - 1];
+        s.stride[d] = t->stride[d - 1];
+    }
+    s.size[2] = one ? 1 : t->size[1] / groups;
+    s.size[1] = one ? 1 : groups;
+    s.stride[2] = t->stride[1];
+    s.stride[1] = t->stride[1] * s.size[2];
+    return s;
+}
+
+static bool good_groups(const CcGraph *g, const CcNode *n, int64_t *groups) {
+    const bool group = n->op == CC_OP_group_norm;
+    if ((!group && n->op != CC_OP_instance_norm) || n->flags || n->n_out != 1 || n->n_in != 4 + group ||
+        cc_graph_operand(g, n, 0)->kind != CC_IN_VALUE)
+        return false;
+    const CcType *x = &g->val.at[cc_graph_operand(g, n, 0)->value].type, *out = &g->val.at[n->out0].type;
+    *groups = group ? cc_graph_operand(g, n, 1)->i : 0;
+    if (x->ndim < 2 + !group || x->ndim >= CC_MAX_DIMS || !cc_type_same_shape(x, out) || x->dtype != out->dtype ||
+        (group && (cc_graph_operand(g, n, 1)->kind != CC_IN_INT || *groups < 1 || x->size[1] % *groups)))
+        return false;
+    for (int i = 1 + group; i < 3 + group; i++) {
+        const CcOperand *o = cc_graph_operand(g, n, i);
+        if (o->kind == CC_IN_VALUE ? !vector_of(&g->val.at[o->value].type, x) : o->kind != CC_IN_NONE) return false;
+    }
+    return true;
+}
+
+/* A vector of channels as [G, C / G, 1, 1] or [C, 1, 1]. */
+static CcOperand see_vector(CcGraph *g, CcOperand o, int ndim, int64_t groups) {
+    if (o.kind != CC_IN_VALUE) return o;
+    CcType t = g->val.at[o.value].type;
+    const int64_t step = t.stride[0], size = t.size[0];
+    t.ndim = (int8_t)(ndim - 1);
+    for (int d = 0; d < t.ndim; d++) {
+        t.size[d] = 1;
+        t.stride[d] = 0;
+    }
+    t.size[0] = groups ? groups : size;
+    t.stride[0] = groups ? step * (size / groups) : step;
+    if (groups) t.size[1] = size / groups, t.stride[1] = step;
+    o.value = cc_views_window(g, o.value, &t);
+    return o;
+}
+
+/* The node makes a window of its result. */
+static void see_result(CcGraph *g, int node, int64_t groups) {
+    const int result = g->node.at[node].out0;
+    const CcType t = split(&g->val.at[result].type, groups);
+    const bool is_output = g->val.at[result].is_output;
+    const int window = cc_views_window(g, result, &t);
+    g->val.at[window].is_output = is_output;
+    g->node.at[node].out0 = window;
+    g->node.at[node].rewritten = true;
+}
+
+static void rewrite_groups(CcGraph *g, int node, int64_t groups) {
+    const CcNode n = g->node.at[node];
+    const int first = n.op == CC_OP_group_norm, in0 = g->operand.n;
+    CcOperand x = *cc_graph_operand(g, &n, 0), weight = *cc_graph_operand(g, &n, 1 + first),
+              bias = *cc_graph_operand(g, &n, 2 + first);
+    const CcType t = groups ? split(&g->val.at[x.value].type, groups) : g->val.at[x.value].type;
+    if (groups) x.value = cc_views_window(g, x.value, &t);
+    const CcOperand dims = {.kind = CC_IN_INT, .i = (INT64_C(1) << (t.ndim - 2)) - 1};
+    weight = see_vector(g, weight, t.ndim, groups);
+    bias = see_vector(g, bias, t.ndim, groups);
+    const CcOperand in[] = {x, dims, weight, bias, *cc_graph_operand(g, &n, 3 + first)};
+    for (int i = 0; i < CC_COUNT(in); i++) cc_vec_push(&g->operand, in[i]);
+    g->node.at[node].in0 = in0;
+    g->node.at[node].n_in = CC_COUNT(in);
+    g->node.at[node].op = CC_OP_layer_norm;
+    g->node.at[node].rewritten = true;
+    if (groups) see_result(g, node, groups);
+}
+
+/* A pointwise node that reads what is a window now: value -> window in `seen`, 0: as it was. */
+static bool goes_on(const CcGraph *g, const CcNode *n, const int *seen, int n_seen, int64_t *groups) {
+    const CcExpr *e = cc_op_expr(g, n);
+    if (cc_op_info((CcOpId)n->op)->kind != CC_K_POINTWISE || n->n_out != 1 || n->flags || !e || cc_expr_counts(e)) return false;
+    const CcType *out = &g->val.at[n->out0].type;
+    bool any = false;
+    for (int i = 0; i < n->n_in; i++) {
+        const CcOperand *o = cc_graph_operand(g, n, i);
+        if (o->kind != CC_IN_VALUE) continue;
+        const CcVal *v = &g->val.at[o->value];
+        if (v->type.ndim != 0 && v->type.ndim != out->ndim) return false;
+        if (o->value >= n_seen || !seen[o->value]) continue;
+        const int64_t own = g->val.at[seen[o->value]].type.size[1];
+        if (!cc_type_same_shape(&v->type, out) || (any && own != *groups)) return false;
+        any = true;
+        *groups = own;
+    }
+    return any;
+}
+
+static void rewrite_reader(CcGraph *g, int node, const int *seen, int n_seen, int64_t groups) {
+    const CcNode n = g->node.at[node];
+    const int in0 = g->operand.n;
+    for (int i = 0; i < n.n_in; i++) cc_vec_push(&g->operand, *cc_graph_operand(g, &n, i));
+    for (int i = 0; i < n.n_in; i++) {
+        const CcOperand o = g->operand.at[in0 + i];
+        if (o.kind != CC_IN_VALUE || g->val.at[o.value].type.ndim == 0) continue;
+        const CcType t = split(&g->val.at[o.value].type, groups);
+        const bool is_seen = o.value < n_seen && seen[o.value];
+        const int window = is_seen ? seen[o.value] : cc_views_window(g, o.value, &t);
+        g->operand.at[in0 + i].value = window;
+    }
+    g->node.at[node].in0 = in0;
+    see_result(g, node, groups);
+}
+
+/* -> does the graph take node i so; seen[value] is set where its result is another one */
+static bool try_node(CcGraph **out, const CcGraph *g, int i, const CcGroupRules *rules, int *seen) {
+    int64_t groups = 0;
+    const CcGraph *at = *out ? *out : g;
+    const int result = at->node.at[i].out0;
+    const bool reader = *out && goes_on(at, &at->node.at[i], seen, g->val.n, &groups);
+    if (!reader && !good_groups(at, &at->node.at[i], &groups)) return false;
+    CcGraph *next = cc_graph_copy(at);
+    if (reader) rewrite_reader(next, i, seen, g->val.n, groups);
+    else rewrite_groups(next, i, groups);
+    if (!cc_group_takes(next, i, rules)) {
+        cc_graph_free(next);
+        return false;
+    }
+    if (groups) seen[result] = next->node.at[i].out0;
+    if (*out) cc_graph_free(*out);
+    *out = next;
+    return true;
+}
+
 CcGraph *cc_norms_graph(const CcGraph *g, const CcGroupRules *rules) {
     CcGraph *out = NULL;
+    bool any = false;
     for (int i = 0; i < g->node.n; i++) {
+        any = any || g->node.at[i].op == CC_OP_group_norm || g->node.at[i].op == CC_OP_instance_norm;
         if ((rules->banned && rules->banned[i]) || !good(g, &g->node.at[i]) || behind_conv(g, &g->node.at[i], rules)) continue;
         if (!out) out = cc_graph_copy(g);
         rewrite(out, i);
     }
+    int *seen = any ? calloc((size_t)g->val.n + 1, sizeof *seen) : NULL;
+    for (int i = 0; seen && i < g->node.n; i++)
+        if (!rules->banned || !rules->banned[i]) (void)try_node(&out, g, i, rules, seen);
+    free(seen);
     return out;
 }

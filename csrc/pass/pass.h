@@ -33,6 +33,7 @@ CcGraph *cc_narrow_graph(const CcGraph *g, const CcGroupRules *rules); /* only t
 CcGraph *cc_fold_graph(const CcGraph *g, const CcGroupRules *rules);   /* convolutions do the padding before them */
 CcGraph *cc_norms_graph(const CcGraph *g, const CcGroupRules *rules);  /* batch norm is pointwise */
 CcGraph *cc_index_graph(const CcGraph *g, const CcGroupRules *rules);  /* reads at indices are pointwise */
+CcGraph *cc_rearrange_graph(const CcGraph *g, const CcGroupRules *rules); /* what moves and repeats elements is a copy */
 CcGraph *cc_views_graph(const CcGraph *g, const CcGroupRules *rules);  /* views are windows */
 CcGraph *cc_turn_graph(const CcGraph *g, const CcGroupRules *rules);   /* products column by column */
 CcGraph *cc_layout_graph(const CcGraph *g, const CcGroupRules *rules); /* channels innermost between convolutions */

@@ -38,7 +38,7 @@ static void mark_private(const CcPlan *plan, const CcGraph *g, bool *private) {
         for (int i = 0; i < step->n_node; i++) {
             const CcNode *n = &g->node.at[step->node[i]];
             for (int k = 0; k < n->n_out; k++)
-                private[n->out0 + k] = step->kind != CC_STEP_HOST && !g->val.at[n->out0 + k].is_output;
+                private[cc_graph_base(g, n->out0 + k)] = step->kind != CC_STEP_HOST && !g->val.at[n->out0 + k].is_output;
             for (int k = 0; k < n->n_in && step->kind == CC_STEP_HOST; k++) {
                 const CcOperand *o = &g->operand.at[n->in0 + k];
                 if (o->kind == CC_IN_VALUE) private[cc_graph_base(g, o->value)] = false;
@@ -160,7 +160,7 @@ static void add_results(Layout *l, int s) {
     for (int i = 0; i < step->n_node; i++) {
         const CcNode *n = &l->g->node.at[step->node[i]];
         for (int k = 0; k < n->n_out; k++) {
-            const int value = n->out0 + k;
+            const int value = cc_graph_base(l->g, n->out0 + k);
             if (l->private[value] && l->last[value] >= 0 && l->place[value] < 0)
                 l->place[value] = take_span(l, bytes_of_value(l, value));
         }

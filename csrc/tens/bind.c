@@ -101,6 +101,15 @@ static bool put_ints(CcBound *b, PyObject *o, bool hidden) {
     return hidden || put_constant(b, constant);
 }
 
+static bool put_numbers(CcBound *b, PyObject *o) {
+    CcOperand constant;
+    if (o == Py_None) return true;
+    if (!PyTuple_Check(o) && !PyList_CheckExact(o)) return false;
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++)
+        if (!number(PySequence_Fast_GET_ITEM(o, i), &constant) || !put_constant(b, constant)) return false;
+    return true;
+}
+
 static bool put_tensors(CcBound *b, PyObject *o) {
     if (!PyTuple_CheckExact(o) && !PyList_CheckExact(o)) return false;
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++) {
@@ -202,6 +211,7 @@ static bool accept(const Param *p, PyObject *o, PyObject *first, CcBound *b) {
         cc_tens_read(o, false, &t);
         return cc_type_contiguous(&t.type) && put_tensor(b, o);
     case 'l': return put_tensors(b, o);
+    case 'f': return put_numbers(b, o);
     case 'n': return number(o, &c) && (p->hidden || put_constant(b, c));
     case 'i': return number(o, &c) && c.kind == CC_IN_INT && (p->hidden || put_constant(b, c));
     case 'o': return o == Py_None ? put_constant(b, (CcOperand){.kind = CC_IN_NONE}) : put(b, o);
@@ -279,7 +289,7 @@ static bool bind_row(const Sig *s, PyObject *self, PyObject *const *args, Py_ssi
                 if (!put_dims(out, NULL, &p->value, first, false)) return false;
             } else if (is_spread(p)) {
                 if (!put_spread(out, NULL, p->kind - '0', &p->value)) return false;
-            } else if (!p->hidden && !put_constant(out, p->value)) {
+            } else if (p->kind != 'f' && !p->hidden && !put_constant(out, p->value)) {
                 return false;
             }
         } else {

@@ -143,7 +143,7 @@ static const char *foreign_name(PyObject *o, PyObject *self) {
 /* ------------------------------------------------------------------ what the arguments say */
 
 static bool falsy(PyObject *o) {
-    if (o == Py_False) return true;
+    if (o == Py_False || o == Py_None) return true;
     if (PyLong_CheckExact(o)) return PyObject_IsTrue(o) == 0;
     return PyFloat_CheckExact(o) && PyFloat_AS_DOUBLE(o) == 0.0;
 }

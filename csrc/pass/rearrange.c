@@ -1,0 +1,250 @@
+/* rearrange: what only moves or repeats elements is a copy. Operand and result are seen in one shape, by windows:
+ *
+ *   upsample_nearest by 2   x [N, C, H, 1, W, 1] of [N, C, H, W]   ->   result [N, C, H, 2, W, 2] of [N, C, 2 H, 2 W]
+ *
+ * A dim of the one that the other has in two is cut, one that is repeated does not move in the operand, one that is turned
+ * round moves backwards. glu, prelu and outer are expressions over such windows. */
+#include "pass.h"
+
+typedef struct Axes {
+    int n;
+    bool good;
+    int64_t size[CC_MAX_DIMS], from[CC_MAX_DIMS], to[CC_MAX_DIMS]; /* strides, in elements */
+    int64_t offset;                                                 /* of the first element of the operand */
+} Axes;
+
+static void axis(Axes *a, int64_t size, int64_t from, int64_t to) {
+    if (size == 1) return;
+    a->good = a->good && a->n < CC_MAX_DIMS;
+    if (!a->good) return;
+    a->size[a->n] = size;
+    a->from[a->n] = from;
+    a->to[a->n++] = to;
+}
+
+static void same(Axes *a, const CcType *x, const CcType *out, int d) { axis(a, x->size[d], x->stride[d], out->stride[d]); }
+
+static int64_t int_of(const CcGraph *g, const CcNode *n, int i) {
+    const CcOperand *o = i < n->n_in ? cc_graph_operand(g, n, i) : NULL;
+    return o && o->kind == CC_IN_INT ? o->i : -1;
+}
+
+/* Each index of the dim `times` times. */
+static void repeat_each(Axes *a, const CcType *x, const CcType *out, int d, int64_t times) {
+    axis(a, x->size[d], x->stride[d], out->stride[d] * times);
+    axis(a, times, 0, out->stride[d]);
+}
+
+/* By a power of two or 3, where eager's index, floor(i * (1 / times)) in float, is i / times. A scale that was given has to be
+ * that number, as eager takes it instead. */
+static void upsample(const CcGraph *g, const CcNode *n, const CcType *x, const CcType *out, Axes *a) {
+    for (int d = 0; d < x->ndim && a->good; d++) {
+        const int64_t times = out->size[d] / CC_MAX(1, x->size[d]);
+        const CcOperand *scale = d >= 2 && n->n_in == x->ndim - 1 ? cc_graph_operand(g, n, d - 1) : NULL;
+        if (d < 2) {
+            same(a, x, out, d);
+            continue;
+        }
+        a->good = times >= 1 && times * x->size[d] == out->size[d] && (times == 3 || (times & (times - 1)) == 0) &&
+                  (!scale || (scale->kind == CC_IN_FLOAT ? scale->f : (double)scale->i) == (double)times) &&
+                  (scale || n->n_in == 1);
+        repeat_each(a, x, out, d, times);
+    }
+}
+
+/* The many [.., C r r, H, W] and the large [.., C, H r, W r] of pixel_shuffle and pixel_unshuffle: strides ms and ls. */
+static void pixels(const CcType *many, const int64_t *ms, const int64_t *ls, int64_t r, bool shuffle, Axes *a) {
+    const int c = many->ndim - 3, h = c + 1, w = c + 2;
+    const int64_t size[] = {many->size[c] / (r * r), many->size[h], r, many->size[w], r};
+    const int64_t in_many[] = {ms[c] * r * r, ms[h], ms[c] * r, ms[w], ms[c]};
+    const int64_t in_large[] = {ls[c], ls[h] * r, ls[h], ls[w] * r, ls[w]};
+    for (int i = 0; i < 5; i++) axis(a, size[i], shuffle ? in_many[i] : in_large[i], shuffle ? in_large[i] : in_many[i]);
+}
+
+static void shuffle_pixels(const CcGraph *g, const CcNode *n, const CcType *x, const CcType *out, Axes *a) {
+    const bool shuffle = n->op == CC_OP_pixel_shuffle;
+    const int64_t r = int_of(g, n, 1);
+    a->good = r >= 1 && x->ndim >= 3 && x->ndim == out->ndim;
+    for (int d = 0; d < x->ndim - 3 && a->good; d++) same(a, x, out, d);
+    if (a->good) pixels(shuffle ? x : out, shuffle ? x->stride : out->stride, shuffle ? out->stride : x->stride, r, shuffle, a);
+}
+
+static void shuffle_channels(const CcGraph *g, const CcNode *n, const CcType *x, const CcType *out, Axes *a) {
+    const int64_t groups = int_of(g, n, 1);
+    a->good = groups >= 1 && x->ndim >= 2 && x->size[1] % groups == 0;
+    for (int d = 0; d < x->ndim && a->good; d++) {
+        if (d != 1) {
+            same(a, x, out, d);
+            continue;
+        }
+        axis(a, x->size[1] / groups, x->stride[1], out->stride[1] * groups);
+        axis(a, groups, x->stride[1] * (x->size[1] / groups), out->stride[1]);
+    }
+}
+
+/* repeat: as many numbers as the result has dims; tile may leave leading ones away. */
+static void repeat(const CcGraph *g, const CcNode *n, const CcType *x, const CcType *out, Axes *a) {
+    const int fresh = out->ndim - x->ndim, given = n->n_in - 1;
+    a->good = fresh >= 0 && given <= out->ndim;
+    for (int d = 0; d < out->ndim && a->good; d++) {
+        const int at = given - out->ndim + d;
+        const int64_t times = at < 0 ? 1 : int_of(g, n, 1 + at), size = d < fresh ? 1 : x->size[d - fresh];
+        a->good = times >= 1 && times * size == out->size[d];
+        axis(a, times, 0, out->stride[d] * size);
+        if (d >= fresh) axis(a, size, x->stride[d - fresh], out->stride[d]);
+    }
+}
+
+static void interleave(const CcGraph *g, const CcNode *n, const CcType *x, const CcType *out, Axes *a) {
+    const int64_t times = int_of(g, n, 1);
+    const int dim = n->n_in == 3 ? cc_graph_dim(x, cc_graph_operand(g, n, 2)) : -1;
+    a->good = times >= 1 && dim >= 0 && x->ndim == out->ndim;
+    for (int d = 0; d < x->ndim && a->good; d++) {
+        if (d == dim) repeat_each(a, x, out, d, times);
+        else same(a, x, out, d);
+    }
+}
+
+static void flip(const CcGraph *g, const CcNode *n, const CcType *x, const CcType *out, Axes *a) {
+    unsigned turned = 0;
+    for (int i = 1; i < n->n_in; i++) {
+        const int d = cc_graph_dim(x, cc_graph_operand(g, n, i));
+        a->good = a->good && d >= 0;
+        if (d >= 0) turned |= 1u << d;
+    }
+    for (int d = 0; d < x->ndim && a->good; d++) {
+        const bool round = turned >> d & 1;
+        axis(a, x->size[d], round ? -x->stride[d] : x->stride[d], out->stride[d]);
+        if (round) a->offset += (x->size[d] - 1) * x->stride[d];
+    }
+}
+
+static bool axes_of(const CcGraph *g, const CcNode *n, const CcType *x, const CcType *out, Axes *a) {
+    *a = (Axes){.good = true};
+    switch (n->op) {
+    case CC_OP_upsample_nearest: upsample(g, n, x, out, a); break;
+    case CC_OP_pixel_shuffle:
+    case CC_OP_pixel_unshuffle: shuffle_pixels(g, n, x, out, a); break;
+    case CC_OP_channel_shuffle: shuffle_channels(g, n, x, out, a); break;
+    case CC_OP_repeat: repeat(g, n, x, out, a); break;
+    case CC_OP_repeat_interleave: interleave(g, n, x, out, a); break;
+    case CC_OP_flip: flip(g, n, x, out, a); break;
+    default: return false;
+    }
+    int64_t numel = 1;
+    for (int i = 0; i < a->n; i++) numel *= a->size[i];
+    return a->good && numel == cc_type_numel(out);
+}
+
+static CcOperand window_at(CcGraph *g, int value, const CcType *type, int64_t offset) {
+    const int window = cc_views_window(g, value, type);
+    g->val.at[window].offset += offset * cc_dtype_info((CcDtype)type->dtype)->size;
+    return (CcOperand){.kind = CC_IN_VALUE, .value = window};
+}
+
+static void set_operands(CcGraph *g, int node, CcOpId op, const CcOperand *in, int n) {
+    const int in0 = g->operand.n;
+    for (int i = 0; i < n; i++) cc_vec_push(&g->operand, in[i]);
+    CcNode *to = &g->node.at[node];
+    to->in0 = in0;
+    to->n_in = n;
+    to->op = (uint16_t)op;
+    to->rewritten = true;
+}
+
+static void rewrite_copy(CcGraph *g, int node, const Axes *a) {
+    const CcNode n = g->node.at[node];
+    const int x = cc_graph_operand(g, &n, 0)->value, result = n.out0;
+    CcType from = g->val.at[x].type, to = g->val.at[result].type;
+    from.ndim = to.ndim = (int8_t)a->n;
+    for (int i = 0; i < a->n; i++) {
+        from.size[i] = to.size[i] = a->size[i];
+        from.stride[i] = a->from[i];
+        to.stride[i] = a->to[i];
+    }
+    const CcOperand in = window_at(g, x, &from, a->offset);
+    set_operands(g, node, CC_OP_copy, &in, 1);
+    const bool is_output = g->val.at[result].is_output;
+    const int window = cc_views_window(g, result, &to);
+    g->val.at[window].is_output = is_output;
+    g->node.at[node].out0 = window;
+}
+
+/* ------------------------------------------------------------------ expressions over windows */
+
+static bool glu(CcGraph *g, int node) {
+    const CcNode n = g->node.at[node];
+    const int x = cc_graph_operand(g, &n, 0)->value;
+    CcType half = g->val.at[x].type;
+    const int d = cc_graph_dim(&half, cc_graph_operand(g, &n, 1));
+    if (d < 0 || half.size[d] % 2) return false;
+    half.size[d] /= 2;
+    const CcOperand a = window_at(g, x, &half, 0), b = window_at(g, x, &half, half.size[d] * half.stride[d]);
+    set_operands(g, node, CC_OP_gated, (const CcOperand[]){a, b}, 2);
+    return true;
+}
+
+/* A weight for each channel, which is dim 1, or one for all. */
+static bool prelu(CcGraph *g, int node) {
+    const CcNode n = g->node.at[node];
+    const CcOperand x = *cc_graph_operand(g, &n, 0), w = *cc_graph_operand(g, &n, 1);
+    if (w.kind != CC_IN_VALUE) return false;
+    const int ndim = g->val.at[x.value].type.ndim;
+    CcType t = g->val.at[w.value].type;
+    if (t.ndim > 1 || ndim < 1 || (cc_type_numel(&t) != 1 && (ndim < 2 || t.size[0] != g->val.at[x.value].type.size[1]))) return false;
+    const int64_t size = t.ndim ? t.size[0] : 1, step = t.ndim ? t.stride[0] : 0;
+    t.ndim = (int8_t)CC_MAX(1, ndim - 1);
+    for (int d = 0; d < t.ndim; d++) {
+        t.size[d] = d == 0 ? size : 1;
+        t.stride[d] = d == 0 ? step : 0;
+    }
+    set_operands(g, node, CC_OP_leaky_by, (const CcOperand[]){x, window_at(g, w.value, &t, 0)}, 2);
+    return true;
+}
+
+static bool outer(CcGraph *g, int node) {
+    const CcNode n = g->node.at[node];
+    const CcOperand x = *cc_graph_operand(g, &n, 0), y = *cc_graph_operand(g, &n, 1);
+    if (y.kind != CC_IN_VALUE) return false;
+    CcType t = g->val.at[x.value].type;
+    if (t.ndim != 1 || g->val.at[y.value].type.ndim != 1) return false;
+    t.ndim = 2;
+    t.size[1] = 1;
+    t.stride[1] = 0;
+    set_operands(g, node, CC_OP_mul, (const CcOperand[]){window_at(g, x.value, &t, 0), y}, 2);
+    return true;
+}
+
+static bool rewrite(CcGraph *g, int node) {
+    Axes a;
+    const CcNode *n = &g->node.at[node];
+    switch (n->op) {
+    case CC_OP_glu: return glu(g, node);
+    case CC_OP_prelu: return prelu(g, node);
+    case CC_OP_outer: return outer(g, node);
+    default: break;
+    }
+    if (!axes_of(g, n, &g->val.at[cc_graph_operand(g, n, 0)->value].type, &g->val.at[n->out0].type, &a)) return false;
+    rewrite_copy(g, node, &a);
+    return true;
+}
+
+static bool may_be(const CcGraph *g, const CcNode *n) {
+    const CcOperand *x = n->n_in ? cc_graph_operand(g, n, 0) : NULL;
+    if (cc_op_info((CcOpId)n->op)->kind != CC_K_REARRANGE || n->flags || n->n_out != 1 || !x || x->kind != CC_IN_VALUE) return false;
+    const CcType *from = &g->val.at[x->value].type, *to = &g->val.at[n->out0].type;
+    return from->ndim >= 0 && to->ndim >= 0 && from->dtype == to->dtype && cc_type_numel(to) > 0;
+}
+
+CcGraph *cc_rearrange_graph(const CcGraph *g, const CcGroupRules *rules) {
+    CcGraph *out = NULL;
+    for (int i = 0; i < g->node.n; i++) {
+        if ((rules->banned && rules->banned[i]) || !may_be(g, &g->node.at[i])) continue;
+        CcGraph *next = cc_graph_copy(out ? out : g);
+        const bool good = rewrite(next, i) && cc_group_takes(next, i, rules);
+        if (good && out) cc_graph_free(out);
+        if (good) out = next;
+        else cc_graph_free(next);
+    }
+    return out;
+}
