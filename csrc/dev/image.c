@@ -594,13 +594,13 @@ int cc_image_run_pair(const CcImage *wide, const CcImageCall *first, const CcIma
                       CcErr *err) {
     Pair p = {.wide = make_job(wide, first), .deep = make_job(deep, second)};
     const int64_t rooms[] = {room_for(&p.wide), room_for(&p.deep)};
-    CcScratch *block = cc_scratch_take(CC_SCRATCH_CALL, sizeof(float) * (size_t)(rooms[0] + rooms[1]));
+    CcScratch *block = cc_scratch_take(sizeof(float) * (size_t)(rooms[0] + rooms[1]));
     CcPack *packs[2] = {NULL};
     int status = block ? find_weights(&p.wide, (float *)block->at, &packs[0]) : -1;
     if (!status) status = find_weights(&p.deep, (float *)block->at + rooms[0], &packs[1]);
     if (!status) cc_omp_run(run_pair, &p, deep->batch * deep->out_size[0], cc_omp_width());
     if (atomic_load(&p.failed)) status = -1;
     for (int i = 0; i < 2; i++) cc_packed_done(packs[i]);
-    cc_scratch_give(CC_SCRATCH_CALL, block);
+    cc_scratch_give(block);
     return status ? cc_err_set(err, CC_E_MEMORY, "no memory for two convolutions") : 0;
 }
