@@ -170,6 +170,7 @@ typedef enum CcPostKind {
     CC_POST_SILU,
     CC_POST_SIGMOID,
     CC_POST_TANH,
+    CC_POST_RELU,  /* NaN stays; only cc_gemm_run's: oneDNN's gives 0 */
     CC_POST_SCALE, /* times a number */
     CC_POST_SUM,   /* plus what dst held before */
     CC_POST_ADD,
@@ -218,5 +219,28 @@ CC_MUST int cc_dnnl_run(CcPrim *p, const CcPrimCall *call,
                         CcErr *err); /* any thread, also at the same time */
 void cc_dnnl_forget(void); /* the library's pages, until they are needed again */
 const char *cc_dnnl_describe(void);
+
+/* ---- gemm.c: y = x @ w^T + bias, then post-ops in turn. All f32; columns of x, y and operands lie side by side ---- */
+typedef struct CcGemmPost {
+    CcPostKind kind; /* not SUM */
+    float scale;
+    int64_t row; /* ADD, MUL: of the operand */
+} CcGemmPost;
+typedef struct CcGemm {
+    int64_t m, n, k; /* x [m, k], w [n, k], y [m, n]; > 0 */
+    int64_t x_row, y_row, w_row, w_col; /* one of w's is 1 */
+    int n_post;
+    CcGemmPost post[CC_DNNL_MAX_POST];
+} CcGemm;
+typedef struct CcGemmCall {
+    const float *x, *w, *bias, *post[CC_DNNL_MAX_POST]; /* bias may be NULL */
+    float *y;
+    CcPacked *packed; /* NULL: the weights are read as they lie, where w_col is 1, else packed in each call */
+    uint64_t version; /* of the weights */
+    float *scratch;   /* cc_gemm_bytes of them, at a multiple of 64 */
+} CcGemmCall;
+size_t cc_gemm_bytes(const CcGemm *g);
+int cc_gemm_lanes(void); /* plain: rows of x are taken in so many at a time */
+CC_MUST int cc_gemm_run(const CcGemm *g, const CcGemmCall *call, CcErr *err); /* any thread; -1: no memory */
 
 #endif

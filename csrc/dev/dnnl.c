@@ -132,7 +132,7 @@ static const CcDlRow ROWS[] = {
 
 static const char *const KIND[] = {"product", "convolution", "transposed convolution"};
 
-/* [CcPostKind]: dnnl_alg_kind_t and its alpha */
+/* [CcPostKind]: dnnl_alg_kind_t and its alpha; 0 is none */
 static const struct {
     int alg;
     float alpha;

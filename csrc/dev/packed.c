@@ -4,8 +4,11 @@
  * reader. */
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/mman.h>
 
 #include "dev_int.h"
+
+enum { HUGE_PAGE = 1 << 21 };
 
 struct CcPacked {
     pthread_mutex_t lock;
@@ -35,8 +38,10 @@ CcPack *cc_packed_find(CcPacked *packed, const void *from, uint64_t version) {
 }
 
 CcPack *cc_packed_make(size_t bytes, const void *from, uint64_t version) {
-    CcPack *pack = aligned_alloc(64, (sizeof *pack + bytes + 63) / 64 * 64);
+    const size_t align = bytes >= HUGE_PAGE ? HUGE_PAGE : 64, rounded = (sizeof(CcPack) + bytes + align - 1) / align * align;
+    CcPack *pack = aligned_alloc(align, rounded);
     if (!pack) return NULL;
+    if (align == HUGE_PAGE) madvise(pack, rounded, MADV_HUGEPAGE); /* a wish: without it pages are small */
     pack->from = from;
     pack->version = version;
     atomic_init(&pack->readers, 1);

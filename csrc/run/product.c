@@ -1,5 +1,6 @@
-/* product: products of the graph (linear, matmul, mm, bmm, addmm) as calls of oneDNN, with what
- * follows as post-ops. Weights stay plain: their data may change between calls. Only f32. */
+/* product: products of the graph (linear, matmul, mm, bmm, addmm) as calls of oneDNN or of own loops (gemv, gemm), with
+ * what follows as post-ops. Weights stay plain, since their data may change between calls, unless they are frozen. Only
+ * f32. */
 #include <math.h>
 
 #include "run_int.h"
@@ -13,6 +14,9 @@ enum {
     TURN_MAX_ROWS = 48,
     TURN_MIN_WEIGHTS = 1 << 16,
     TURN_MAX_WEIGHTS = 1 << 20,
+    /* Rows of products of plain weights by gemm, and least sizes of the weights. */
+    PLAIN_MAX_ROWS = 1024,
+    PLAIN_MIN = 64,
     /* Elements of a result that are worth writing back: 32x512x10 of a turned source took 7.4 us,
      * 3.6 the other way round. */
     BACK_MAX = 1024
@@ -23,6 +27,8 @@ typedef struct CcProduct {
     CcPacked *packed; /* of frozen weights, else NULL */
     bool single;      /* one row: by gemv */
     CcGemv gemv;
+    bool own; /* by gemm */
+    CcGemm gemm;
     int src, weights, bias, dst, post[CC_DNNL_MAX_POST], n_post; /* values; -1: none */
     bool turned, back;   /* dst is made transposed; and then written back as it should be */
     int64_t rows, cols;  /* turned: of the transposed dst, whose rows are first filled with their bias */
@@ -158,7 +164,28 @@ static bool one_row(const CcPrimDesc *d, CcGemv *g) {
     return cc_gemv_can(g);
 }
 
-/* The product alone. -1: not for oneDNN. */
+static CcGemm gemm_of(const CcPrimDesc *d) {
+    CcGemm g = {.m = d->dst.size[0], .n = d->dst.size[1], .k = d->src.size[1], .x_row = d->src.stride[0],
+                .y_row = d->dst.stride[0], .w_row = d->weights.stride[1], .w_col = d->weights.stride[0], .n_post = d->n_post};
+    for (int i = 0; i < d->n_post; i++) g.post[i] = (CcGemmPost){d->post[i].kind, d->post[i].scale, d->post[i].operand.stride[0]};
+    return g;
+}
+
+/* Rows of plain weights are better read by gemm than packed by oneDNN? */
+static bool gains_plain(const CcGemm *g) {
+    const int64_t lanes = cc_gemm_lanes(), padded = (g->m + lanes - 1) / lanes * lanes;
+    return g->m > TURN_MAX_ROWS && g->m <= PLAIN_MAX_ROWS && g->n >= PLAIN_MIN && g->k >= PLAIN_MIN && (padded - g->m) * 10 <= g->m;
+}
+
+/* Is it gemm that makes this product? */
+static bool is_own(const CcPrimDesc *d, bool frozen) {
+    const int c = d->dst.ndim - 1;
+    if (d->dst.ndim != 2 || d->src.stride[c] != 1 || d->dst.stride[c] != 1) return false;
+    const CcGemm g = gemm_of(d);
+    return frozen ? cc_choose_own(&g) : g.w_col == 1 && gains_plain(&g);
+}
+
+/* The product alone. -1: no back-end's. */
 static int describe(const CcGraph *g, const CcNode *n, CcPrimDesc *d, CcProduct *product) {
     const Roles *roles = roles_of(n);
     if (!roles) return -1;
@@ -204,6 +231,7 @@ static int describe(const CcGraph *g, const CcNode *n, CcPrimDesc *d, CcProduct 
                  d->dst.ndim == 2 && d->dst.size[0] * d->dst.size[1] <= BACK_MAX;
     if (turned || product->back) turn(d, product);
     else if (one_row(d, &product->gemv)) product->single = true;
+    else if (is_own(d, cc_prim_frozen(g, product->weights))) product->own = true;
     else if (cc_prim_frozen(g, product->weights) && d->weights.ndim == 2) d->weights.form = CC_FORM_ANY;
     return 0;
 }
@@ -213,7 +241,7 @@ bool cc_product_gains_turned(const CcGraph *g, int node) {
     CcProduct product = {.bias = -1};
     const CcNode *n = &g->node.at[node];
     if (n->op != CC_OP_linear || cc_cpu_info()->vector_bytes != TURN_LANES * (int)sizeof(float) ||
-        describe(g, n, &d, &product) < 0 || d.dst.ndim != 2)
+        describe(g, n, &d, &product) < 0 || d.dst.ndim != 2 || product.own)
         return false;
     const int64_t rows = d.dst.size[0], weights = d.weights.size[0] * d.weights.size[1];
     return !cc_prim_frozen(g, product.weights) && rows % TURN_LANES == 0 && rows <= TURN_MAX_ROWS && weights >= TURN_MIN_WEIGHTS &&
@@ -246,6 +274,7 @@ static int add_post(const CcGraph *g, const CcNode *last, const CcNode *n, CcPri
     int kind = cc_prim_unary((CcOpId)n->op);
     float scale = 0;
     if (n->op == CC_OP_add || n->op == CC_OP_mul) kind = n->op == CC_OP_add ? CC_POST_ADD : CC_POST_MUL;
+    if (product->own && n->op == CC_OP_relu) kind = CC_POST_RELU;
     if (scale_of(g, n, last->out0, &scale)) kind = CC_POST_SCALE;
     /* For batches with gaps in memory oneDNN takes a path whose post-ops are slow: 128 products of
      * 128x32x128 took 3.2 ms with a scale, 1.8 without (Zen 4, one thread), a kernel 0.5. */
@@ -318,6 +347,11 @@ static void *build(const CcGraph *g, const int *nodes, int n, CcArena *arena, Cc
     product->bias_at = cc_prim_base(g, &product->bias);
     for (int i = 0; i < product->n_post; i++) product->post_at[i] = cc_prim_base(g, &product->post[i]);
     if (product->single) return product;
+    if (product->own) {
+        product->gemm = gemm_of(&d);
+        if (cc_prim_frozen(g, product->weights)) product->packed = cc_packed_new();
+        return product;
+    }
     product->prim = cc_dnnl_get(&d, err);
     if (!product->prim) return NULL;
     if (d.weights.form == CC_FORM_ANY) product->packed = cc_packed_new();
@@ -344,6 +378,13 @@ static int run_turned(const CcProduct *product, CcPrimCall *call, CcErr *err) {
     return status;
 }
 
+static int run_own(const CcProduct *p, const CcPrimCall *call, CcErr *err) {
+    CcGemmCall own = {.x = call->src, .w = call->weights, .bias = call->bias, .y = call->dst, .packed = call->packed,
+                      .version = call->version, .scratch = (float *)call->scratch};
+    for (int i = 0; i < p->n_post; i++) own.post[i] = call->post[i];
+    return cc_gemm_run(&p->gemm, &own, err);
+}
+
 static int run(const void *work, const CcHost *host, CcErr *err) {
     const CcProduct *p = work;
     CcPrimCall call = {.src = cc_prim_data(host, p->src, p->src_at),
@@ -359,13 +400,14 @@ static int run(const void *work, const CcHost *host, CcErr *err) {
         return 0;
     }
     cc_prim_version(&call, p->packed, host, p->weights);
+    if (p->own) return run_own(p, &call, err);
     if (p->turned) return run_turned(p, &call, err);
     return cc_dnnl_run(p->prim, &call, err);
 }
 
 static size_t scratch(const void *work) {
     const CcProduct *p = work;
-    return p->single ? 0 : cc_dnnl_bytes(p->prim);
+    return p->single ? 0 : p->own ? cc_gemm_bytes(&p->gemm) : cc_dnnl_bytes(p->prim);
 }
 
 static void free_product(void *work) { cc_packed_free(((CcProduct *)work)->packed); }

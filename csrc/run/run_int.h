@@ -104,6 +104,10 @@ int cc_prim_unary(CcOpId op);
 /* product.c: is this product faster with its result turned (pass/turn.c)? */
 bool cc_product_gains_turned(const CcGraph *g, int node);
 
+/* choose.c: is the product of these weights, packed, faster by cc_gemm_run than by oneDNN? Measured once for each size, and
+ * logged. */
+bool cc_choose_own(const CcGemm *g);
+
 /* plan.c */
 void cc_plan_clear(CcPlan *plan); /* no steps */
 /* made[value]: it exists outside the step that makes it (an output, or read by another step). */

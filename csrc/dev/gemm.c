@@ -1,0 +1,157 @@
+/* gemm: y = x @ w^T + bias and what follows, for the weights of a linear layer. One tile serves two ways (gemm.inc):
+ *
+ *   kept     w was packed before, for all calls: panels [k][2 vectors of outputs]; the rows of x are read as they lie
+ *   plain    w is read as it lies, one row an output; x, which is small, is packed for the call: panels [k][2 vectors of
+ *            rows], in groups that fit L2; tiles come out turned, and are turned back on their way to y
+ *
+ * Libraries pack w in each call. Zen 4 (avx512, 2 threads; its multipliers' peak is 237 GFLOP/s): 64x512x512 took 149 us kept,
+ * 158 plain; 64x1376x512 389 and 412; 128x3072x768 2.70 and 2.78 ms. */
+#include <immintrin.h>
+
+#include "dev_int.h"
+
+enum {
+    GROUP = 1 << 17,      /* floats of panels: 512 KB */
+    PACK_GRAIN = 1 << 13, /* floats worth a thread for packing */
+    PACK_STEP = 64,       /* columns that are packed together: a multiple of all widths */
+    GRAIN = 1 << 16       /* multiplications worth a thread */
+};
+
+typedef struct Matrix {
+    const float *at;
+    int64_t row, col; /* strides */
+} Matrix;
+
+typedef struct Panel { /* of one tile */
+    const float *at, *first;
+    int64_t k;
+} Panel;
+
+typedef struct Job Job;
+typedef struct Kernels {
+    int lanes;
+    void (*pack)(const Matrix *m, int64_t first, int64_t n, int64_t vectors, int64_t begin, int64_t end, float *to);
+    void (*rows_of_x)(const Job *job, int64_t row, int64_t panel);
+    void (*rows_of_w)(const Job *job, int64_t col);
+} Kernels;
+
+struct Job {
+    const CcGemm *g;
+    Matrix x, w;
+    const float *bias, *post[CC_DNNL_MAX_POST], *panels;
+    float *y;
+    const Kernels *kernels;
+    int64_t first, rows; /* of the group */
+};
+
+#define LANES 16
+#include "gemm.inc"
+
+#define LANES 8
+#include "gemm.inc"
+
+#define LANES 4
+#include "gemm.inc"
+
+static const Kernels *kernels_of_cpu(void) {
+    const int bytes = cc_cpu_info()->vector_bytes;
+    return bytes == 64 ? &KERNELS_avx512 : bytes == 32 ? &KERNELS_avx2 : &KERNELS_base;
+}
+
+int cc_gemm_lanes(void) { return kernels_of_cpu()->lanes; }
+
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static int parts_for(int64_t work, int64_t grain) { return (int)CC_MAX(1, CC_MIN(work / grain, (int64_t)cc_omp_width())); }
+
+/* ------------------------------------------------------------------ packing */
+
+typedef struct Packing {
+    Matrix m;
+    int64_t first, n, k;
+    const Kernels *kernels;
+    float *to;
+} Packing;
+
+static void pack_part(void *ctx, int64_t begin, int64_t end) { /* units: [panel][step of columns] */
+    const Packing *p = ctx;
+    const int64_t panel = 2 * p->kernels->lanes, steps = ceil_div(p->k, PACK_STEP);
+    for (int64_t u = begin; u < end; u++) {
+        const int64_t at = u / steps * panel, from = u % steps * PACK_STEP, n = CC_MIN(p->n - at, panel);
+        p->kernels->pack(&p->m, p->first + at, n, n > p->kernels->lanes ? 2 : 1, from, CC_MIN(p->k, from + PACK_STEP),
+                         p->to + at * p->k);
+    }
+}
+
+static void pack_rows(Packing *p) {
+    const int64_t units = ceil_div(p->n, 2 * p->kernels->lanes) * ceil_div(p->k, PACK_STEP);
+    cc_omp_run(pack_part, p, units, parts_for(p->n * p->k, PACK_GRAIN));
+}
+
+/* Floats of so many rows, packed. */
+static int64_t packed_size(const Kernels *kernels, int64_t n, int64_t k) { return ceil_div(n, kernels->lanes) * kernels->lanes * k; }
+
+/* ------------------------------------------------------------------ the two ways */
+
+static void multiply_kept(void *ctx, int64_t begin, int64_t end) { /* units: [panel][rows of a tile] */
+    const Job *job = ctx;
+    const int64_t tile = job->kernels->lanes / 2, tiles = ceil_div(job->g->m, tile);
+    for (int64_t u = begin; u < end; u++) job->kernels->rows_of_x(job, u % tiles * tile, u / tiles);
+}
+
+static CcPack *pack_weights(const Job *job, const CcGemmCall *call) {
+    const CcGemm *g = job->g;
+    CcPack *pack = cc_packed_make(sizeof(float) * (size_t)packed_size(job->kernels, g->n, g->k), call->w, call->version);
+    if (!pack) return NULL;
+    pack_rows(&(Packing){.m = job->w, .n = g->n, .k = g->k, .kernels = job->kernels, .to = (float *)pack->at});
+    if (call->packed) cc_packed_keep(call->packed, pack);
+    return pack;
+}
+
+static int run_kept(Job *job, const CcGemmCall *call) {
+    const CcGemm *g = job->g;
+    const int64_t lanes = job->kernels->lanes;
+    CcPack *pack = call->packed ? cc_packed_find(call->packed, call->w, call->version) : NULL;
+    if (!pack) pack = pack_weights(job, call);
+    if (!pack) return -1;
+    job->panels = (const float *)pack->at;
+    cc_omp_run(multiply_kept, job, ceil_div(g->n, 2 * lanes) * ceil_div(g->m, lanes / 2),
+               parts_for(g->m * g->k * g->n, GRAIN));
+    cc_packed_done(pack);
+    return 0;
+}
+
+static void multiply_plain(void *ctx, int64_t begin, int64_t end) {
+    const Job *job = ctx;
+    for (int64_t b = begin; b < end; b++) job->kernels->rows_of_w(job, b * job->kernels->lanes);
+}
+
+/* Rows of x that are packed together. */
+static int64_t group_of(const CcGemm *g, const Kernels *kernels) {
+    const int64_t panel = 2 * kernels->lanes;
+    return CC_MAX(1, CC_MIN(GROUP / (panel * g->k), ceil_div(g->m, panel))) * panel;
+}
+
+static void run_plain(Job *job, float *panels) {
+    const CcGemm *g = job->g;
+    const int64_t group = group_of(g, job->kernels);
+    job->panels = panels;
+    for (; job->first < g->m; job->first += group) {
+        job->rows = CC_MIN(group, g->m - job->first);
+        pack_rows(&(Packing){job->x, job->first, job->rows, g->k, job->kernels, panels});
+        cc_omp_run(multiply_plain, job, ceil_div(g->n, job->kernels->lanes), parts_for(job->rows * g->k * g->n, GRAIN));
+    }
+}
+
+size_t cc_gemm_bytes(const CcGemm *g) { return sizeof(float) * (size_t)(group_of(g, kernels_of_cpu()) * g->k); }
+
+int cc_gemm_run(const CcGemm *g, const CcGemmCall *call, CcErr *err) {
+    Job job = {.g = g, .x = {call->x, g->x_row, 1}, .w = {call->w, g->w_row, g->w_col}, .bias = call->bias, .y = call->y,
+               .kernels = kernels_of_cpu()};
+    memcpy(job.post, call->post, sizeof job.post);
+    if (!call->packed && g->w_col == 1) {
+        run_plain(&job, call->scratch);
+        return 0;
+    }
+    if (run_kept(&job, call) == 0) return 0;
+    return cc_err_set(err, CC_E_MEMORY, "no memory for an operand of a product");
+}
