@@ -301,7 +301,7 @@ def generator_extend_raises(x):
         return out, str(e)
 
 
-@made(hit=False)
+@made
 def generator_extend_outside_raises():
     out = []
 

@@ -34,7 +34,7 @@ def affine(x, a=1, *, b=0):
     return x * a + b
 
 
-@case(hit=False)
+@case
 def functools_partial(x):
     f = functools.partial(affine, a=2)
     g = functools.partial(f, b=3)

@@ -675,7 +675,7 @@ def class_changed(x):
     return a, o.f(x), o.g()
 
 
-@case(hit=False)
+@case
 def new_and_init(x):
     a, b = Single(x), Single(x + 1)
     return a.v, b.v, type(a).__name__, Odd(5), type(Odd(5)).__name__
@@ -710,7 +710,7 @@ class Defaults(dict):
         return self[k]
 
 
-@case(hit=False)
+@case
 def builtin_subclasses(x):
     n, d = Names(), Defaults(a=1)
     n.append(3)

@@ -514,7 +514,7 @@ static CcGo row_before(CcRec *rec, CcAct *act, const Call *c, const CcCallee *ca
                        strstr(callee->name, "add") == NULL && strstr(callee->name, "set") == NULL
                    ? cc_rec_break(rec, act, CC_R_TENSOR_ITER, callee->name) : CC_OK;
     case CC_CALLEE_READ_WRITE:
-        if (!orders(callee)) return contents(rec, act, c, 0, 1);
+        if (!orders(callee)) return contents(rec, act, c, 0, strcmp(callee->name, "list.remove") == 0 ? 4 : 1);
         break;
     case CC_CALLEE_SUM:
     case CC_CALLEE_REDUCE:
@@ -668,6 +668,8 @@ static CcGo row_after(CcRec *rec, CcAct *act, const Call *c, const CcCallee *cal
     case CC_CALLEE_WRITE:
     case CC_CALLEE_READ_WRITE:
         if (result != NULL) go = write_effect(rec, act, c, callee, result);
+        else if ((takes_items(callee) || orders(callee)) && c->n > 0 && cc_value_source(rec, c->in[0]) >= 0)
+            go = cc_rec_poison(rec, act, CC_R_OUTSIDE_ITER, callee->name);   /* it may have written before it raised */
         break;
     case CC_CALLEE_CTX_GET:
         cc_value_read(rec, CC_SRC_CTXVAR, cc_value_const_source(rec, c->in[0]), NULL, 0, 0, result);
@@ -810,6 +812,7 @@ CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, in
         if (go == CC_OK) go = row_before(rec, act, &c, &callee);
         if (go != CC_OK) return go;
         if (callee.kind == CC_CALLEE_PICKLE) return cc_opaque_reduce(rec, act, ev, c.in, c.n);
+        if (strcmp(callee.name, "list.remove") == 0) return cc_backcall_remove(rec, act, ev, c.in, c.n);
         return callee.kind == CC_CALLEE_SUM ? cc_backcall_sum(rec, act, ev, c.in, c.n)
                : callee.kind == CC_CALLEE_REDUCE ? cc_backcall_reduce(rec, act, ev, c.in, c.n) : CC_OK;
     }

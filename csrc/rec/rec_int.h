@@ -252,6 +252,8 @@ CC_BORROW PyObject *cc_backcall_getter(CcRec *rec, CcAct *act, PyObject *f);
 /* sum() and functools.reduce(), performed: CC_DONE, or CC_OK when C code is to do it. */
 CcGo cc_backcall_sum(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n);
 CcGo cc_backcall_reduce(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n);
+/* list.remove() on a list that existed before: which item goes is decided now, since what it is compared with may change. */
+CcGo cc_backcall_remove(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n);
 
 bool cc_backcall_is_cache(PyObject *f);     /* made by functools.lru_cache */
 CcGo cc_backcall_cache(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *const *in, int n, PyObject *kwnames);
