@@ -701,7 +701,7 @@ def time_and_environment(x):
     )
 
 
-@case(hit=False, over=3)
+@case(over=3)
 def python_random(x):
     return x * random.random(), random.randint(1, 5), random.choice([1, 2, 3]), np.random.rand()
 
@@ -728,7 +728,7 @@ def numpy_round_trip(x):
     return torch.from_numpy(a) + 1, a.shape, a.dtype
 
 
-@case(over=9)
+@case(over=4)
 def numpy_scalars(x):
     k = np.float32(1.5)
     return x * k, x + np.int64(2), x * float(np.sqrt(4.0)), np.prod(x.shape), int(np.ceil(2.5))
@@ -862,7 +862,7 @@ def parameters_made(x):
     return p * 2, isinstance(p, nn.Parameter), type(p * 1) is torch.Tensor
 
 
-@case(over=1)
+@case
 def tensor_pickled_shape(x):
     shape = torch.Size([1, *x.shape])
     return x.reshape(shape), shape.numel(), shape[1:] + (5,), list(shape), isinstance(shape, tuple)

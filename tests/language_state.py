@@ -12,7 +12,7 @@ COUNT, NAMES, SCALE = 0, [], 2.0
 
 
 # ---- globals ---------------------------------------------------------------------------------------------------------
-@made(hit=False)
+@made
 def global_counter():
     def f(x):
         global COUNT
@@ -193,7 +193,7 @@ def dict_of_tensors_outside():
     return f, d
 
 
-@made(hit=False)
+@made
 def dict_counter_outside():
     d = collections.Counter()
 

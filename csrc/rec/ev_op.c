@@ -372,9 +372,7 @@ static CcGo store_slice(CcRec *rec, CcAct *act, const CcEvent *ev, int source)
     cc_value_wrote(rec, ev->in[0], CC_DIRTY_KNOWN);
     cc_vec_push(&rec->written, source);
     PyObject *const in[] = {ev->in[0], ev->in[1], items};
-    const CcCallSpec spec = {.form = items != NULL ? CC_F_SETITEM : CC_F_DELITEM, .in = in, .n = items != NULL ? 3 : 2,
-                             .name = "setitem"};
-    return cc_node_effect(rec, act, &spec, NULL);
+    return cc_node_effect(rec, act, &(CcCallSpec){.form = items ? CC_F_SETITEM : CC_F_DELITEM, .in = in, .n = items ? 3 : 2, .name = "setitem"}, NULL);
 }
 
 static CcGo store_subscr_after(CcRec *rec, CcAct *act, const CcEvent *ev)

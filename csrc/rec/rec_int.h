@@ -279,6 +279,22 @@ typedef struct CcCallee {
     CcCalleeKind kind;
     const char *name;
 } CcCallee;
+
+/* A call, normalised: what is called in the end, and a plain list of its arguments. */
+enum { CC_CALL_ARGS = 250 };
+typedef struct CcCalled {
+    PyObject *func;
+    PyObject *in[CC_CALL_ARGS];   /* self, positional, keyword values: borrowed */
+    int n;
+    PyObject *kwnames;            /* borrowed */
+} CcCalled;
+int cc_call_positional(const CcCalled *c);
+bool cc_call_any_tensor(const CcCalled *c, int depth);
+CcCallSpec cc_call_spec(const CcCalled *c, const char *name);
+/* ev_row.c: of callables that have a row */
+CcGo cc_row_before(CcRec *rec, CcAct *act, CcEvent *ev, CcCalled *c, const CcCallee *callee);
+CcGo cc_row_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *callee, PyObject *result);
+
 CcCallee cc_callee_find(PyObject *callable);
 CC_BORROW PyObject *cc_callee_self(PyObject *callable);   /* bound builtin method or slot wrapper: its self; else NULL */
 /* The descriptor that such a bound callable was made from: takes self as its first argument. NULL: not found. */
