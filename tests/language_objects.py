@@ -165,7 +165,7 @@ def operators_binary(x):
     return (a + b).v, (a + 1).v, (1 + a).v, (a * 2).v, (2 * a).v, a @ b, a**2
 
 
-@case(over=1)
+@case
 def operators_reflected_with_tensor(x):
     return (Vec(x) + x).v, Vec(x) * 3, sum([Vec(x), Vec(x)], Vec(0)).v
 

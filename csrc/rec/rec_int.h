@@ -233,6 +233,12 @@ CC_BORROW PyFunctionObject *cc_call_function(PyObject *callable);
 bool cc_call_is_special(PyObject *o);   /* cc_call_special knows it or its type */
 CC_MUST int cc_call_init(void);
 
+/* ev_name.c: globals, cells, closures, imports */
+CcGo cc_name_store_cell(CcRec *rec, CcAct *act, const CcEvent *ev);
+CcGo cc_name_store_global(CcRec *rec, CcAct *act, const CcEvent *ev);
+CcGo cc_name_global(CcRec *rec, const CcEvent *ev);
+CcGo cc_name_closure(CcRec *rec, const CcEvent *ev);
+CcGo cc_name_import(CcRec *rec, CcAct *act, const CcEvent *ev);
 CcGo cc_match_before(CcRec *rec, CcAct *act, const CcEvent *ev);    /* ev_match.c */
 CcGo cc_match_after(CcRec *rec, CcAct *act, const CcEvent *ev);
 
