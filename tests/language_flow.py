@@ -91,7 +91,7 @@ def with_not_a_manager(x):
         return x, type(e).__name__
 
 
-@case(hit=False)
+@case
 def contextmanager_function(x):
     log = []
 

@@ -288,6 +288,8 @@ CcGo cc_attr_store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, P
     (void)v;
     if (cc_tens_any(o)) return cc_rec_break(rec, act, CC_R_TORCH_EFFECT, "setting an attribute of a tensor");
     const CcOrigin origin = cc_value_origin(rec, o);
+    if (PyExceptionInstance_Check(o) && origin != CC_O_SOURCE && PyUnicode_CompareWithASCIIString(name, "__traceback__") == 0)
+        return CC_OK;   /* contextlib puts back what throw() changed */
     if (origin == CC_O_UNKNOWN || origin == CC_O_EFFECT) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, Py_TYPE(o)->tp_name);
     const setattrofunc f = Py_TYPE(o)->tp_setattro;
     if (f == slot_setattr) return CC_OK;   /* Python code: recorded inside */

@@ -161,7 +161,7 @@ static CcGo row_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee
     const CcCalleeKind k = callee->kind;
     if (!callbacks_known(rec, c, callee)) return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, callee->name);
     for (int i = 0; i < c->n; i++)
-        if (!PyExceptionInstance_Check(c->in[i]) && cc_value_origin(rec, c->in[i]) == CC_O_UNKNOWN)
+        if (!PyExceptionInstance_Check(c->in[i]) && !PyTraceBack_Check(c->in[i]) && cc_value_origin(rec, c->in[i]) == CC_O_UNKNOWN)
             return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(c->in[i]));
     if (c->n > 1 && hashes(callee))   /* what is hashed or compared has to be a constant */
         for (int i = 1; i < (strncmp(callee->name, "set.", 4) == 0 ? c->n : 2); i++)
@@ -318,14 +318,26 @@ static void guard_registrations(CcRec *rec)
     Py_XDECREF(abc);
 }
 
+/* getattr(o, name, default) gave the default because there is no such attribute. One that is the default itself matters only
+ * where C code holds it: all other lookups are followed anew. */
+static bool is_default(const CcCalled *c, PyObject *result)
+{
+    if (c->n < 3 || result != c->in[2]) return false;
+    PyObject *d = PyUnicode_Check(c->in[1]) ? cc_type_lookup(Py_TYPE(c->in[0]), c->in[1]) : NULL;
+    if (d == NULL || (!Py_IS_TYPE(d, &PyMemberDescr_Type) && !Py_IS_TYPE(d, &PyGetSetDescr_Type))) return true;
+    PyObject *v = Py_TYPE(d)->tp_descr_get(d, c->in[0], (PyObject *)Py_TYPE(c->in[0]));
+    if (v == NULL) PyErr_Clear();
+    Py_XDECREF(v);
+    return v == NULL;
+}
+
 CcGo cc_row_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *callee, PyObject *result)
 {
     CcGo go = CC_OK;
     switch (callee->kind) {
     case CC_CALLEE_GETATTR:
         if (c->n < 2) return CC_OK;
-        go = cc_attr_after(rec, act, c->in[0], c->in[1],
-                           strcmp(callee->name, "hasattr") == 0 || (c->n > 2 && result == c->in[2]) ? NULL : result);
+        go = cc_attr_after(rec, act, c->in[0], c->in[1], strcmp(callee->name, "hasattr") == 0 || is_default(c, result) ? NULL : result);
         break;
     case CC_CALLEE_VARS:
         go = cc_attr_after(rec, act, c->in[0], dict_name(), result);
