@@ -169,6 +169,8 @@ class Walk:
                     ),
                     path,
                 )
+        elif isinstance(a, numpy.generic):
+            self.want(a == b or (a != a and b != b), path, "value", a, b)
         elif isinstance(a, ATOMS):
             self.want(a is b or a == b, path, "value", a, b)
         elif isinstance(a, (tuple, frozenset)):

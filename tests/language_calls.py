@@ -504,7 +504,7 @@ class Layers(nn.Module):
         return self.b(torch.relu(self.a(x)))
 
 
-@case(hit=False)
+@case
 def functional_call(x):
     net = NET
     params = {k: v * 2 for k, v in net.named_parameters()}
@@ -512,3 +512,11 @@ def functional_call(x):
 
 
 NET = Layers()
+
+
+@case
+def getattr_default_is_the_value(x):
+    def f(v):
+        return v * 2
+
+    return f(x), getattr(f, "__doc__", None), getattr(f, "__defaults__", None), getattr(f, "missing", None)

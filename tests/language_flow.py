@@ -91,7 +91,7 @@ def with_not_a_manager(x):
         return x, type(e).__name__
 
 
-@case(hit=False)
+@case
 def contextmanager_function(x):
     log = []
 
@@ -204,7 +204,7 @@ def with_inference_mode(x):
     return y, a, y.is_inference(), torch.is_inference_mode_enabled()
 
 
-@case(hit=False)
+@case
 def with_autocast_block(x):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         y = x @ x.t()
@@ -299,7 +299,7 @@ def matched(v):
             return "other kind", k
         case {}:
             return "dict"
-        case Point(0, y):
+        case Point(int(), y):
             return "on axis", y
         case Point(x=px, y=py):
             return "point", px, py

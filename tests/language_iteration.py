@@ -271,7 +271,7 @@ def generator_item_inside(x):
     return x * sum(gen()), [round(v, 3) for v in gen()]
 
 
-@made(hit=False, over=1)
+@made(over=1)
 def generator_shared_outside():
     """A generator that existed before the call: each call takes one more value."""
 
@@ -301,7 +301,7 @@ def generator_extend_raises(x):
         return out, str(e)
 
 
-@made(hit=False)
+@made
 def generator_extend_outside_raises():
     out = []
 

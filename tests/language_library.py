@@ -34,7 +34,7 @@ def affine(x, a=1, *, b=0):
     return x * a + b
 
 
-@case(hit=False)
+@case
 def functools_partial(x):
     f = functools.partial(affine, a=2)
     g = functools.partial(f, b=3)
@@ -701,7 +701,7 @@ def time_and_environment(x):
     )
 
 
-@case(hit=False, over=3)
+@case(over=3)
 def python_random(x):
     return x * random.random(), random.randint(1, 5), random.choice([1, 2, 3]), np.random.rand()
 
@@ -728,7 +728,7 @@ def numpy_round_trip(x):
     return torch.from_numpy(a) + 1, a.shape, a.dtype
 
 
-@case(over=9)
+@case(over=4)
 def numpy_scalars(x):
     k = np.float32(1.5)
     return x * k, x + np.int64(2), x * float(np.sqrt(4.0)), np.prod(x.shape), int(np.ceil(2.5))
@@ -752,7 +752,7 @@ def numpy_shares_memory(x):
     return y, torch.from_numpy(b)
 
 
-@case(hit=False, over=4)
+@case
 def tensor_as_dict_key(x):
     y = x + 1
     d = {x: "x", y: "y"}
@@ -862,7 +862,7 @@ def parameters_made(x):
     return p * 2, isinstance(p, nn.Parameter), type(p * 1) is torch.Tensor
 
 
-@case(over=1)
+@case
 def tensor_pickled_shape(x):
     shape = torch.Size([1, *x.shape])
     return x.reshape(shape), shape.numel(), shape[1:] + (5,), list(shape), isinstance(shape, tuple)

@@ -165,7 +165,7 @@ def operators_binary(x):
     return (a + b).v, (a + 1).v, (1 + a).v, (a * 2).v, (2 * a).v, a @ b, a**2
 
 
-@case(over=1)
+@case
 def operators_reflected_with_tensor(x):
     return (Vec(x) + x).v, Vec(x) * 3, sum([Vec(x), Vec(x)], Vec(0)).v
 
@@ -675,7 +675,7 @@ def class_changed(x):
     return a, o.f(x), o.g()
 
 
-@case(hit=False)
+@case
 def new_and_init(x):
     a, b = Single(x), Single(x + 1)
     return a.v, b.v, type(a).__name__, Odd(5), type(Odd(5)).__name__
@@ -710,7 +710,7 @@ class Defaults(dict):
         return self[k]
 
 
-@case(hit=False)
+@case
 def builtin_subclasses(x):
     n, d = Names(), Defaults(a=1)
     n.append(3)

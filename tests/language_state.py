@@ -12,7 +12,7 @@ COUNT, NAMES, SCALE = 0, [], 2.0
 
 
 # ---- globals ---------------------------------------------------------------------------------------------------------
-@made(hit=False)
+@made
 def global_counter():
     def f(x):
         global COUNT
@@ -109,20 +109,42 @@ def list_of_tensors_outside():
     return f, l
 
 
-@made(hit=False)
+@made
 def list_remove_later_mutated():
     """remove() compares; the argument changes afterwards."""
     l = [[1], [2], [3]]
 
     def f(x):
         v = [2]
-        if [2] in l:
-            l.remove(v)
+        l.remove(v)
         v.append(5)
-        l.append(v)
-        return x * len(l)
+        l.append([2])
+        return x * len(l), v
 
     return f, l
+
+
+@made
+def containers_extended_until_an_error():
+    """What an iterator gave before it raised stays."""
+    l, s, d, q = [1], set(), {}, collections.deque()
+
+    def gen(v):
+        yield v, 1
+        raise ValueError("midway")
+
+    def f(x):
+        del l[1:]
+        for c, add in ((l, l.extend), (s, s.update), (d, d.update), (q, q.extend)):
+            if c is not l:
+                c.clear()
+            try:
+                add(gen(5) if c is not s else iter([1]))
+            except ValueError:
+                pass
+        return x * len(l)
+
+    return f, (l, s, d, q)
 
 
 @made
@@ -171,7 +193,7 @@ def dict_of_tensors_outside():
     return f, d
 
 
-@made(hit=False)
+@made
 def dict_counter_outside():
     d = collections.Counter()
 

@@ -15,6 +15,7 @@ import language_errors  # noqa: F401
 import language_flow  # noqa: F401
 import language_iteration  # noqa: F401
 import language_library  # noqa: F401
+import language_looks  # noqa: F401
 import language_modules
 import language_objects  # noqa: F401
 import language_state  # noqa: F401

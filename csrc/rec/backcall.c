@@ -210,6 +210,35 @@ CcGo cc_backcall_reduce(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in
     return CC_DONE;
 }
 
+static void removed(CcRec *rec, CcAct *act, PyObject *list, int source, Py_ssize_t at)
+{
+    PyObject *index = PyLong_FromSsize_t(at), *const in[] = {list, index};
+    if (index == NULL) abort();
+    cc_vec_push(&rec->keep, index);
+    cc_value_wrote(rec, list, CC_DIRTY_KNOWN);
+    cc_vec_push(&rec->written, source);
+    const CcCallSpec spec = {.form = CC_F_DELITEM, .in = in, .n = 2, .name = "remove"};
+    (void)cc_node_effect(rec, act, &spec, NULL);
+}
+
+CcGo cc_backcall_remove(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n)
+{
+    const int source = n == 2 && PyList_CheckExact(in[0]) ? cc_value_source(rec, in[0]) : -1;
+    if (source < 0) return CC_OK;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(in[0]); i++) {
+        PyObject *item = Py_NewRef(PyList_GET_ITEM(in[0], i));
+        const int equal = PyObject_RichCompareBool(item, in[1], Py_EQ);
+        Py_DECREF(item);
+        if (equal == 0) continue;
+        if (equal < 0 || PyList_SetSlice(in[0], i, i + 1, NULL) < 0) return CC_DONE;
+        ev->result = Py_NewRef(Py_None);
+        if (rec->trace != NULL) removed(rec, act, in[0], source, i);
+        return CC_DONE;
+    }
+    PyErr_SetString(PyExc_ValueError, "list.remove(x): x not in list");
+    return CC_DONE;
+}
+
 /* ------------------------------------------------------------------ functools.lru_cache */
 
 bool cc_backcall_is_cache(PyObject *f) { return strcmp(Py_TYPE(f)->tp_name, "functools._lru_cache_wrapper") == 0; }

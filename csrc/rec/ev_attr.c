@@ -203,10 +203,11 @@ static void super_after(CcRec *rec, PyObject *o, PyObject *name, PyObject *v)
     learn_result(rec, v);
 }
 
-/* Parts of functions and exceptions that this trace made, which CPython makes with them or when they are first asked for. */
+/* Parts of functions, partials and exceptions that this trace made, which CPython makes with them or when they are first asked for. */
 static void learn_part(CcRec *rec, PyObject *o, PyObject *v)
 {
-    if (v == NULL || (!PyFunction_Check(o) && !PyExceptionInstance_Check(o))) return;
+    const bool partial = strcmp(Py_TYPE(o)->tp_name, "functools.partial") == 0;
+    if (v == NULL || (!PyFunction_Check(o) && !PyExceptionInstance_Check(o) && !partial)) return;
     if (cc_value_origin(rec, v) != CC_O_UNKNOWN) return;
     if (PyFunction_Check(o) && v == ((PyFunctionObject *)o)->func_globals) cc_value_const_source(rec, v);
     else if (PyDict_CheckExact(v) || PyTuple_CheckExact(v)) cc_value_fresh(rec, v);
@@ -287,6 +288,8 @@ CcGo cc_attr_store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, P
     (void)v;
     if (cc_tens_any(o)) return cc_rec_break(rec, act, CC_R_TORCH_EFFECT, "setting an attribute of a tensor");
     const CcOrigin origin = cc_value_origin(rec, o);
+    if (PyExceptionInstance_Check(o) && origin != CC_O_SOURCE && PyUnicode_CompareWithASCIIString(name, "__traceback__") == 0)
+        return CC_OK;   /* contextlib puts back what throw() changed */
     if (origin == CC_O_UNKNOWN || origin == CC_O_EFFECT) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, Py_TYPE(o)->tp_name);
     const setattrofunc f = Py_TYPE(o)->tp_setattro;
     if (f == slot_setattr) return CC_OK;   /* Python code: recorded inside */

@@ -105,6 +105,15 @@ static bool operand_tensor(const CcEvent *ev)
     return false;
 }
 
+/* A tensor and an object whose class has operators in Python: what they do is recorded inside. */
+static bool python_operand(CcRec *rec, const CcEvent *ev)
+{
+    for (int i = 0; ev->kind == CC_EV_BINOP && i < 2; i++)
+        if (is_heap(ev->in[i]) && !cc_tens_any(ev->in[i]) && cc_value_origin(rec, ev->in[i]) != CC_O_UNKNOWN &&
+            Py_TYPE(ev->in[i])->tp_as_number != NULL && cc_tens_plain(ev->in[1 - i])) return true;
+    return false;
+}
+
 static CcGo operator_before(CcRec *rec, CcAct *act, CcEvent *ev)
 {
     const CcGo go = cc_sym_operator(rec, act, ev);
@@ -113,6 +122,7 @@ static CcGo operator_before(CcRec *rec, CcAct *act, CcEvent *ev)
         return ev->arg == CC_NB_REMAINDER ? cc_rec_break(rec, act, CC_R_TENSOR_VALUE, "formatting a tensor")
                                           : plain_before(rec, act, ev, 1);
     if (any_tensor(ev, 1)) {
+        if (python_operand(rec, ev)) return CC_OK;
         if (ev->flags & CC_EV_BOOLED && !asserts(act, ev)) return cc_rec_break(rec, act, CC_R_TENSOR_BRANCH, NULL);
         for (int i = 0; i < ev->n; i++) {
             if (!plain_tensors(ev->in[i], 2)) return cc_rec_break(rec, act, CC_R_TENSOR_SUBCLASS, type_name(ev->in[i]));
@@ -179,6 +189,7 @@ static CcGo operator_after(CcRec *rec, CcAct *act, const CcEvent *ev)
     if (ev->result == NULL)   /* whether it raises may depend on data */
         return operand_tensor(ev) || any_symbolic(rec, ev) ? cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "an operation that raises") : CC_OK;
     guard_operators(rec, ev);
+    if (python_operand(rec, ev) && cc_value_origin(rec, ev->result) != CC_O_UNKNOWN) return CC_OK;
     CcBound bound;
     if (operand_tensor(ev) || (any_symbolic(rec, ev) && ev->kind != CC_EV_COMPARE)) {
         switch (ev->kind) {
@@ -234,6 +245,8 @@ static CcGo subscr_before(CcRec *rec, CcAct *act, CcEvent *ev)
 {
     PyObject *o = ev->in[0], *key = ev->in[1];
     if (cc_tens_any(o)) return operator_before(rec, act, ev);
+    if (cc_tens_any(key) && PyDict_CheckExact(o) && cc_value_origin(rec, o) == CC_O_FRESH && cc_value_membership(rec, o, key))
+        return CC_OK;   /* found by identity */
     if (cc_tens_any(key)) return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "a tensor as an index");
     if (unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
     if (!key_readable(rec, o, key)) return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(o));
@@ -372,9 +385,7 @@ static CcGo store_slice(CcRec *rec, CcAct *act, const CcEvent *ev, int source)
     cc_value_wrote(rec, ev->in[0], CC_DIRTY_KNOWN);
     cc_vec_push(&rec->written, source);
     PyObject *const in[] = {ev->in[0], ev->in[1], items};
-    const CcCallSpec spec = {.form = items != NULL ? CC_F_SETITEM : CC_F_DELITEM, .in = in, .n = items != NULL ? 3 : 2,
-                             .name = "setitem"};
-    return cc_node_effect(rec, act, &spec, NULL);
+    return cc_node_effect(rec, act, &(CcCallSpec){.form = items ? CC_F_SETITEM : CC_F_DELITEM, .in = in, .n = items ? 3 : 2, .name = "setitem"}, NULL);
 }
 
 static CcGo store_subscr_after(CcRec *rec, CcAct *act, const CcEvent *ev)
@@ -600,52 +611,6 @@ static CcGo update_after(CcRec *rec, CcAct *act, const CcEvent *ev)
     return cc_node_effect(rec, act, &spec, NULL);
 }
 
-/* ------------------------------------------------------------------ cells, names */
-
-static CcGo store_cell_after(CcRec *rec, CcAct *act, const CcEvent *ev)
-{
-    const int source = cc_value_source(rec, ev->in[0]);
-    if (source < 0) return CC_OK;
-    cc_value_written(rec, CC_SRC_CELL, source, NULL, false);
-    const CcCallSpec spec = {.form = CC_F_SETCELL, .in = ev->in, .n = ev->in[1] != NULL ? 2 : 1, .name = "nonlocal"};
-    return cc_node_effect(rec, act, &spec, NULL);
-}
-
-static CcGo store_global_after(CcRec *rec, CcAct *act, const CcEvent *ev)
-{
-    const int dict = cc_value_const_source(rec, ev->in[0]);
-    if (rec->raised) {
-        cc_value_read(rec, CC_SRC_KEY, dict, ev->name, 0, 0, NULL);
-        return CC_OK;
-    }
-    cc_value_written(rec, CC_SRC_KEY, dict, ev->name, ev->in[1] == NULL);
-    PyObject *const in[] = {ev->in[0], ev->name, ev->in[1]};
-    const CcCallSpec spec = {.form = ev->in[1] != NULL ? CC_F_SETITEM : CC_F_DELITEM, .in = in,
-                             .n = ev->in[1] != NULL ? 3 : 2, .name = "global"};
-    return cc_node_effect(rec, act, &spec, NULL);
-}
-
-static CcGo global_after(CcRec *rec, const CcEvent *ev)
-{
-    if (ev->result == NULL) return CC_OK;
-    const int globals = cc_value_const_source(rec, ev->in[0]);
-    PyObject *own = PyDict_GetItemWithError(ev->in[0], ev->name);
-    cc_value_read(rec, CC_SRC_KEY, globals, ev->name, 0, 0, own);
-    if (own == NULL) cc_value_read(rec, CC_SRC_KEY, cc_value_const_source(rec, ev->in[1]), ev->name, 0, 0, ev->result);
-    return CC_OK;
-}
-
-static CcGo closure_after(CcRec *rec, const CcEvent *ev)
-{
-    /* A closure tuple can't be exchanged: the cell is as constant as the function. */
-    const CcProv *f = cc_value_find(rec, ev->in[0]);
-    if (f != NULL && f->origin == CC_O_FRESH) cc_value_fresh(rec, ev->result);
-    else if (f != NULL && f->origin == CC_O_SOURCE && rec->trace->guards.g.at[f->id].check != CC_CHK_IDENT &&
-             rec->trace->guards.g.at[f->id].source != CC_SRC_CONST) return CC_OK;
-    else if (cc_value_origin(rec, ev->result) == CC_O_UNKNOWN) cc_value_const_source(rec, ev->result);
-    return CC_OK;
-}
-
 /* ------------------------------------------------------------------ text */
 
 static CcGo format_after(CcRec *rec, CcAct *act, const CcEvent *ev)
@@ -684,20 +649,9 @@ static CcGo build_after(CcRec *rec, CcAct *act, const CcEvent *ev)
     if (step > 0 && cc_number_in(rec, ev->in, ev->n, step))   /* keys that are equal in a replay would be one */
         return cc_rec_poison(rec, act, CC_R_DATA_SCALAR, "key");
     cc_value_fresh(rec, ev->result);
-    if (PyAnySet_Check(ev->result) && !cc_value_membership(rec, ev->result, NULL))
+    const bool tensor_keys = ev->arg == CC_OP_BUILD_MAP && ev->n > 2 && cc_tens_any(ev->in[0]);
+    if ((PyAnySet_Check(ev->result) || tensor_keys) && !cc_value_membership(rec, ev->result, NULL))
         return cc_rec_poison(rec, act, CC_R_TENSOR_ITER, "set");
-    return CC_OK;
-}
-
-static CcGo import_before(CcRec *rec, CcAct *act, const CcEvent *ev)
-{
-    PyObject *level = ev->in[0];
-    const PyObject *found = PyLong_Check(level) && PyLong_AsLong(level) == 0 ? PyImport_GetModule(ev->name) : NULL;
-    if (found == NULL) {
-        PyErr_Clear();
-        return cc_rec_break(rec, act, CC_R_IMPORT, PyUnicode_AsUTF8(ev->name));
-    }
-    Py_DECREF((PyObject *)found);
     return CC_OK;
 }
 
@@ -738,7 +692,7 @@ CcGo cc_op_before(CcRec *rec, CcAct *act, CcEvent *ev)
     case CC_EV_RAISE:   /* raising it writes its traceback and context */
         return cc_value_origin(rec, ev->in[0]) == CC_O_SOURCE && !PyType_Check(ev->in[0])
                    ? cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(ev->in[0])) : CC_OK;
-    case CC_EV_IMPORT: return import_before(rec, act, ev);
+    case CC_EV_IMPORT: return cc_name_import(rec, act, ev);
     case CC_EV_MATCH: return cc_match_before(rec, act, ev);
     case CC_EV_WITH:
         if (cc_call_is_special(ev->in[0])) return cc_rec_break(rec, act, CC_R_DISABLED, "what follows");
@@ -755,14 +709,14 @@ CcGo cc_op_after(CcRec *rec, CcAct *act, CcEvent *ev)
         if (!cc_value_const(ev->result) && cc_value_origin(rec, ev->result) == CC_O_UNKNOWN)
             cc_value_const_source(rec, ev->result);
         return CC_OK;
-    case CC_EV_GLOBAL: return global_after(rec, ev);
-    case CC_EV_STORE_GLOBAL: return store_global_after(rec, act, ev);
+    case CC_EV_GLOBAL: return cc_name_global(rec, ev);
+    case CC_EV_STORE_GLOBAL: return cc_name_store_global(rec, act, ev);
     case CC_EV_DEREF: {
         const int source = cc_value_source(rec, ev->in[0]);
         if (source >= 0) cc_value_read(rec, CC_SRC_CELL, source, NULL, 0, 0, ev->result);
         return CC_OK;
     }
-    case CC_EV_STORE_DEREF: return store_cell_after(rec, act, ev);
+    case CC_EV_STORE_DEREF: return cc_name_store_cell(rec, act, ev);
     case CC_EV_ATTR: return cc_attr_after(rec, act, ev->in[0], ev->name, ev->result);
     case CC_EV_STORE_ATTR:
         if (!rec->raised) return cc_attr_store(rec, act, ev->in[0], ev->name, ev->in[1]);
@@ -795,7 +749,7 @@ CcGo cc_op_after(CcRec *rec, CcAct *act, CcEvent *ev)
         return CC_OK;
     case CC_EV_MATCH: return cc_match_after(rec, act, ev);
     case CC_EV_BUILD: return build_after(rec, act, ev);
-    case CC_EV_CLOSURE: return closure_after(rec, ev);
+    case CC_EV_CLOSURE: return cc_name_closure(rec, ev);
     case CC_EV_SPECIAL:
         cc_attr_dunder(rec, ev->in[0], PyUnicode_AsUTF8(ev->name));
         cc_value_fresh(rec, ev->result);

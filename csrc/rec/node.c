@@ -265,8 +265,10 @@ enum { MAX_RESULTS = 256 };
 CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *result)
 {
     CcType types[MAX_RESULTS];
-    bool sequence;
-    const int n_out = result_types(rec, result, types, MAX_RESULTS, &sequence);
+    bool sequence = false;
+    /* a number that setting state gives (how deep autocast is nested) follows from the guarded state */
+    const bool count = spec->state && result != NULL && cc_value_const(result) && !PyFloat_CheckExact(result);
+    const int n_out = count ? 0 : result_types(rec, result, types, MAX_RESULTS, &sequence);
     if (n_out < 0) return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, spec->name);
     if (n_out == 0 && spec->flags == 0) return CC_OK;   /* gave back what was known: an alias under metadata guards */
     if (may_strand(rec, spec)) return cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, spec->name);

@@ -233,6 +233,12 @@ CC_BORROW PyFunctionObject *cc_call_function(PyObject *callable);
 bool cc_call_is_special(PyObject *o);   /* cc_call_special knows it or its type */
 CC_MUST int cc_call_init(void);
 
+/* ev_name.c: globals, cells, closures, imports */
+CcGo cc_name_store_cell(CcRec *rec, CcAct *act, const CcEvent *ev);
+CcGo cc_name_store_global(CcRec *rec, CcAct *act, const CcEvent *ev);
+CcGo cc_name_global(CcRec *rec, const CcEvent *ev);
+CcGo cc_name_closure(CcRec *rec, const CcEvent *ev);
+CcGo cc_name_import(CcRec *rec, CcAct *act, const CcEvent *ev);
 CcGo cc_match_before(CcRec *rec, CcAct *act, const CcEvent *ev);    /* ev_match.c */
 CcGo cc_match_after(CcRec *rec, CcAct *act, const CcEvent *ev);
 
@@ -252,6 +258,8 @@ CC_BORROW PyObject *cc_backcall_getter(CcRec *rec, CcAct *act, PyObject *f);
 /* sum() and functools.reduce(), performed: CC_DONE, or CC_OK when C code is to do it. */
 CcGo cc_backcall_sum(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n);
 CcGo cc_backcall_reduce(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n);
+/* list.remove() on a list that existed before: which item goes is decided now, since what it is compared with may change. */
+CcGo cc_backcall_remove(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n);
 
 bool cc_backcall_is_cache(PyObject *f);     /* made by functools.lru_cache */
 CcGo cc_backcall_cache(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *const *in, int n, PyObject *kwnames);
@@ -277,6 +285,22 @@ typedef struct CcCallee {
     CcCalleeKind kind;
     const char *name;
 } CcCallee;
+
+/* A call, normalised: what is called in the end, and a plain list of its arguments. */
+enum { CC_CALL_ARGS = 250 };
+typedef struct CcCalled {
+    PyObject *func;
+    PyObject *in[CC_CALL_ARGS];   /* self, positional, keyword values: borrowed */
+    int n;
+    PyObject *kwnames;            /* borrowed */
+} CcCalled;
+int cc_call_positional(const CcCalled *c);
+bool cc_call_any_tensor(const CcCalled *c, int depth);
+CcCallSpec cc_call_spec(const CcCalled *c, const char *name);
+/* ev_row.c: of callables that have a row */
+CcGo cc_row_before(CcRec *rec, CcAct *act, CcEvent *ev, CcCalled *c, const CcCallee *callee);
+CcGo cc_row_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *callee, PyObject *result);
+
 CcCallee cc_callee_find(PyObject *callable);
 CC_BORROW PyObject *cc_callee_self(PyObject *callable);   /* bound builtin method or slot wrapper: its self; else NULL */
 /* The descriptor that such a bound callable was made from: takes self as its first argument. NULL: not found. */

@@ -57,6 +57,12 @@ static PyTypeObject *static_base(PyTypeObject *type)
     return type;
 }
 
+/* Bases whose instances are one immutable value, which is their constructor's argument. */
+static bool plain_value(const PyTypeObject *base)
+{
+    return base == &PyLong_Type || base == &PyFloat_Type || base == &PyUnicode_Type || base == &PyBytes_Type;
+}
+
 /* A bare instance, as the base's tp_new makes it: no Python __new__ or __init__ runs. */
 static PyObject *bare_instance(const CcMaker *m, const CcRecipe *r)
 {
@@ -67,7 +73,7 @@ static PyObject *bare_instance(const CcMaker *m, const CcRecipe *r)
         PyObject *tuple = make_items(m, &items, false, false, 0);
         args = tuple != NULL ? PyTuple_Pack(1, tuple) : NULL;
         Py_XDECREF(tuple);
-    } else if (PyType_IsSubtype(type, (PyTypeObject *)PyExc_BaseException)) {
+    } else if (plain_value(base) || PyType_IsSubtype(type, (PyTypeObject *)PyExc_BaseException)) {
         const CcRecipe items = {.kid0 = r->kid0, .n = r->aux};
         args = make_items(m, &items, false, false, 0);
     } else {
@@ -145,7 +151,7 @@ static PyObject *make_call(const CcMaker *m, const CcRecipe *r)
     Py_XDECREF(tuple);
     if (o == NULL || r->aux == 0) return o;
     PyObject *state = cc_recipe_make(m, m->recipes->kid.at[r->kid0 + r->n - 1]);
-    PyObject *done = state != NULL ? PyObject_CallMethod(o, "__setstate__", "O", state) : NULL;
+    PyObject *done = state != NULL ? PyObject_CallMethod(o, "__setstate__", "(O)", state) : NULL;
     Py_XDECREF(state);
     if (done == NULL) Py_CLEAR(o);
     Py_XDECREF(done);
@@ -386,7 +392,16 @@ static void add_chain(CcRec *rec, Objects *out, PyObject *o)
 static bool known_base(PyTypeObject *base)
 {
     return base == &PyBaseObject_Type || base == &PyList_Type || base == &PyDict_Type || base == &PyTuple_Type ||
-           base == &PySet_Type || base == &PyODict_Type || strcmp(base->tp_name, "types.SimpleNamespace") == 0 || PyType_IsSubtype(base, (PyTypeObject *)PyExc_BaseException);
+           base == &PySet_Type || base == &PyODict_Type || plain_value(base) || strcmp(base->tp_name, "types.SimpleNamespace") == 0 || PyType_IsSubtype(base, (PyTypeObject *)PyExc_BaseException);
+}
+
+/* An int, float, str or bytes without what a subclass adds. */
+static PyObject *value_of(PyObject *o)
+{
+    PyObject *value = PyLong_Check(o) ? PyLong_Type.tp_as_number->nb_int(o) : PyFloat_Check(o) ? PyFloat_FromDouble(PyFloat_AS_DOUBLE(o))
+                      : PyUnicode_Check(o) ? PyUnicode_FromObject(o) : PyBytes_FromObject(o);
+    if (value == NULL) PyErr_Clear();
+    return value;
 }
 
 static int build_object(Builder *b, PyObject *o)
@@ -394,6 +409,12 @@ static int build_object(Builder *b, PyObject *o)
     PyTypeObject *type = Py_TYPE(o);
     if (!known_base(static_base(type))) return fail(b, o);
     Objects kids = {0};
+    if (plain_value(static_base(type))) {
+        PyObject *value = value_of(o);
+        if (value == NULL) return fail(b, o);
+        cc_vec_push(&b->rec->keep, value);
+        cc_vec_push(&kids, value);
+    }
     add_base_items(&kids, o);
     const int n_base = kids.n;
     PyObject *dict = cc_obj_dict(o);
@@ -424,7 +445,8 @@ static bool reducible(PyTypeObject *t)
            t == &PyZip_Type || t == &PyMap_Type || t == &PyFilter_Type || t == &PyReversed_Type ||
            t == &PyDictIterKey_Type || t == &PyDictIterValue_Type || t == &PyDictIterItem_Type || t == &PySeqIter_Type ||
            t == &PyUnicodeIter_Type || t == &PyListRevIter_Type || t == &PyLongRangeIter_Type ||
-           strncmp(t->tp_name, "operator.", 9) == 0;   /* itemgetter, attrgetter, methodcaller */
+           strncmp(t->tp_name, "operator.", 9) == 0 ||   /* itemgetter, attrgetter, methodcaller */
+           strcmp(t->tp_name, "functools.partial") == 0;
 }
 
 /* Iterators and views of builtin types know how to say what they are: __reduce__. Nothing is consumed. */
@@ -442,6 +464,10 @@ static int build_reduced(Builder *b, PyObject *o)
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); i++) cc_vec_push(&kids, PyTuple_GET_ITEM(args, i));
     const bool state = PyTuple_GET_SIZE(r) > 2 && PyTuple_GET_ITEM(r, 2) != Py_None;
     if (state) cc_vec_push(&kids, PyTuple_GET_ITEM(r, 2));
+    for (Py_ssize_t i = 0; state && PyTuple_Check(kids.at[kids.n - 1]) && i < PyTuple_GET_SIZE(kids.at[kids.n - 1]); i++) {
+        PyObject *part = PyTuple_GET_ITEM(kids.at[kids.n - 1], i);   /* partial's own arguments */
+        if (PyTuple_CheckExact(part) || PyDict_CheckExact(part)) cc_value_fresh(b->rec, part);
+    }
     /* lists that __reduce__ made for us (dict iterators) are fresh */
     for (int i = 0; i < kids.n; i++)   /* and so are the iterators inside of enumerate, zip, map */
         if (PyList_CheckExact(kids.at[i]) || PyTuple_CheckExact(kids.at[i]) || reducible(Py_TYPE(kids.at[i])))

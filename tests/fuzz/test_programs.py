@@ -13,7 +13,7 @@ from conftest import same
 from fuzz.programs import arguments, build, program
 from hypothesis import HealthCheck, given, note, settings
 
-EXAMPLES = int(os.environ.get("CCOMPILE_FUZZ_EXAMPLES", "150"))
+EXAMPLES = int(os.environ.get("CCOMPILE_FUZZ_EXAMPLES", "2000"))
 RANDOM = os.environ.get("CCOMPILE_FUZZ_RANDOM", "0") not in ("", "0")
 
 

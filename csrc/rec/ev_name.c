@@ -1,0 +1,58 @@
+/* Names: globals, cells, closures and imports. */
+#include "rec_int.h"
+
+CcGo cc_name_store_cell(CcRec *rec, CcAct *act, const CcEvent *ev)
+{
+    const int source = cc_value_source(rec, ev->in[0]);
+    if (source < 0) return CC_OK;
+    cc_value_written(rec, CC_SRC_CELL, source, NULL, false);
+    const CcCallSpec spec = {.form = CC_F_SETCELL, .in = ev->in, .n = ev->in[1] != NULL ? 2 : 1, .name = "nonlocal"};
+    return cc_node_effect(rec, act, &spec, NULL);
+}
+
+CcGo cc_name_store_global(CcRec *rec, CcAct *act, const CcEvent *ev)
+{
+    const int dict = cc_value_const_source(rec, ev->in[0]);
+    if (rec->raised) {
+        cc_value_read(rec, CC_SRC_KEY, dict, ev->name, 0, 0, NULL);
+        return CC_OK;
+    }
+    cc_value_written(rec, CC_SRC_KEY, dict, ev->name, ev->in[1] == NULL);
+    PyObject *const in[] = {ev->in[0], ev->name, ev->in[1]};
+    const CcCallSpec spec = {.form = ev->in[1] != NULL ? CC_F_SETITEM : CC_F_DELITEM, .in = in,
+                             .n = ev->in[1] != NULL ? 3 : 2, .name = "global"};
+    return cc_node_effect(rec, act, &spec, NULL);
+}
+
+CcGo cc_name_global(CcRec *rec, const CcEvent *ev)
+{
+    if (ev->result == NULL) return CC_OK;
+    const int globals = cc_value_const_source(rec, ev->in[0]);
+    PyObject *own = PyDict_GetItemWithError(ev->in[0], ev->name);
+    cc_value_read(rec, CC_SRC_KEY, globals, ev->name, 0, 0, own);
+    if (own == NULL) cc_value_read(rec, CC_SRC_KEY, cc_value_const_source(rec, ev->in[1]), ev->name, 0, 0, ev->result);
+    return CC_OK;
+}
+
+CcGo cc_name_closure(CcRec *rec, const CcEvent *ev)
+{
+    /* A closure tuple can't be exchanged: the cell is as constant as the function. */
+    const CcProv *f = cc_value_find(rec, ev->in[0]);
+    if (f != NULL && f->origin == CC_O_FRESH) cc_value_fresh(rec, ev->result);
+    else if (f != NULL && f->origin == CC_O_SOURCE && rec->trace->guards.g.at[f->id].check != CC_CHK_IDENT &&
+             rec->trace->guards.g.at[f->id].source != CC_SRC_CONST) return CC_OK;
+    else if (cc_value_origin(rec, ev->result) == CC_O_UNKNOWN) cc_value_const_source(rec, ev->result);
+    return CC_OK;
+}
+
+CcGo cc_name_import(CcRec *rec, CcAct *act, const CcEvent *ev)
+{
+    PyObject *level = ev->in[0];
+    const PyObject *found = PyLong_Check(level) && PyLong_AsLong(level) == 0 ? PyImport_GetModule(ev->name) : NULL;
+    if (found == NULL) {
+        PyErr_Clear();
+        return cc_rec_break(rec, act, CC_R_IMPORT, PyUnicode_AsUTF8(ev->name));
+    }
+    Py_DECREF((PyObject *)found);
+    return CC_OK;
+}
