@@ -71,12 +71,28 @@ def test_static_cache_is_one_graph():
 
 
 @pytest.mark.skipif(EAGER, reason="needs the product")
-def test_growing_cache_ends_in_eager_with_one_warning():
-    """A dynamic cache has another size in each step: recompile_limit entries, one warning, eager calls."""
+def test_growing_cache_is_symbolic():
+    """A dynamic cache has another size in each step: the third recording serves all of them, also in later calls."""
     pytest.importorskip("transformers")
     model = zoo.build("llama-cache")
     expected = model.generate(**prompt("llama-cache"), **settings(False, None))
     model.forward = ccompile.compile(model.forward, options={"recompile_limit": 4})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        for _ in range(2):
+            assert torch.equal(expected, model.generate(**prompt("llama-cache"), **settings(False, None)))
+    report = ccompile.api.compiled_of(model.forward).report()
+    assert report["recordings"] == 3 and report["eager_calls"] == 0
+    assert report["hits"] == report["calls"] - 3
+
+
+@pytest.mark.skipif(EAGER, reason="needs the product")
+def test_growing_cache_without_symbols_ends_in_eager_with_one_warning():
+    """dynamic=False: recompile_limit entries, one warning, eager calls."""
+    pytest.importorskip("transformers")
+    model = zoo.build("llama-cache")
+    expected = model.generate(**prompt("llama-cache"), **settings(False, None))
+    model.forward = ccompile.compile(model.forward, dynamic=False, options={"recompile_limit": 4})
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         for _ in range(2):
