@@ -29,7 +29,6 @@ enum {
     FAR = 256 << 10,         /* and where they don't */
     WEIGHTS_NEAR = 512 << 10,
     WINO_NEAR = 640 << 10,   /* bytes of transformed tiles: of a core's L2 (1 MB) */
-    UNITS = 8,               /* for each thread */
     WINO_TILES = 8,          /* fewer: reading 4 times as many weights costs more than it saves (512 channels, 7x7:
                                 1.57 ms against 1.22; 256, 14x14: 0.70 against 1.01; Zen 4, 2 threads), */
     WINO_WEIGHTS = 1 << 22,  /* as do more of them than this: 16 MB */
@@ -157,7 +156,16 @@ static int64_t packed_floats(const CcImage *im, const Kernels *k) {
 }
 
 /* Floats that a call needs for its weights, where they are not kept. */
-static int64_t room_for(const Job *j) { return j->call->packed ? 0 : (packed_floats(j->im, j->k) + 15) / 16 * 16; }
+static int64_t floats_of(const CcImage *im, const Kernels *k) { return (packed_floats(im, k) + 15) / 16 * 16; }
+static int64_t room_for(const Job *j) { return j->call->packed ? 0 : floats_of(j->im, j->k); }
+
+size_t cc_image_bytes(const CcImage *im) { return sizeof(float) * (size_t)floats_of(im, kernels_of_cpu()); }
+
+/* That memory: the caller's, or a block that is given back after the call. */
+static float *take_room(const CcImageCall *call, int64_t floats, CcScratch **block) {
+    *block = call->scratch ? NULL : cc_scratch_take(sizeof(float) * (size_t)floats);
+    return call->scratch ? call->scratch : *block ? (float *)(*block)->at : NULL;
+}
 
 /* Sets j->w, and *pack: to be given back after the call. -1: no memory. */
 static int find_weights(Job *j, float *room, CcPack **pack) {
@@ -289,7 +297,7 @@ static void divide_direct(Job *j, int parts) {
     const int64_t weights = im->out * depth_of(im) * (int64_t)sizeof(float);
     j->by_panel = weights > bytes;
     j->chunks = CC_MAX(1, bytes / (weights <= WEIGHTS_NEAR ? NEAR : FAR));
-    if (j->chunks * j->panels < UNITS * parts) j->chunks = (UNITS * parts + j->panels - 1) / j->panels;
+    if (j->chunks * j->panels < 8 * parts) j->chunks = 8 * parts / j->panels + 1;
     j->chunks = CC_MIN(j->chunks, j->tiles);
 }
 
@@ -551,9 +559,10 @@ static int perform(Job *j) {
 static int run_once(const CcImage *im, const CcImageCall *call, bool careful) {
     Job j = make_job(im, call);
     j.careful = careful;
-    CcScratch *block = cc_scratch_take(sizeof(float) * (size_t)room_for(&j));
+    CcScratch *block;
+    float *room = take_room(call, room_for(&j), &block);
     CcPack *pack = NULL;
-    int status = block ? find_weights(&j, (float *)block->at, &pack) : -1;
+    int status = room ? find_weights(&j, room, &pack) : -1;
     if (!status) status = perform(&j);
     cc_packed_done(pack);
     cc_scratch_give(block);
@@ -567,6 +576,7 @@ static int run_carefully(const CcImage *im, const CcImageCall *call) {
     other.way = CC_IMAGE_DIRECT;
     other.channels_first = false;
     if (im->way != CC_IMAGE_DIRECT) directly.packed = NULL;
+    directly.scratch = NULL; /* it was asked for another way */
     if (images) directly.dst = malloc(sizeof(float) * (size_t)(images * area * im->out));
     const int status = directly.dst ? run_once(&other, &directly, true) : -1;
     for (int64_t n = 0; n < images && status >= 0; n++)
@@ -595,10 +605,11 @@ int cc_image_run_pair(const CcImage *wide, const CcImageCall *first, const CcIma
                       CcErr *err) {
     Pair p = {.wide = make_job(wide, first), .deep = make_job(deep, second)};
     const int64_t rooms[] = {room_for(&p.wide), room_for(&p.deep)};
-    CcScratch *block = cc_scratch_take(sizeof(float) * (size_t)(rooms[0] + rooms[1]));
+    CcScratch *block;
+    float *room = take_room(first, rooms[0] + rooms[1], &block);
     CcPack *packs[2] = {NULL};
-    int status = block ? find_weights(&p.wide, (float *)block->at, &packs[0]) : -1;
-    if (!status) status = find_weights(&p.deep, (float *)block->at + rooms[0], &packs[1]);
+    int status = room ? find_weights(&p.wide, room, &packs[0]) : -1;
+    if (!status) status = find_weights(&p.deep, room + rooms[0], &packs[1]);
     if (!status) cc_omp_run(run_pair, &p, deep->batch * deep->out_size[0], cc_omp_width());
     if (atomic_load(&p.failed)) status = -1;
     for (int i = 0; i < 2; i++) cc_packed_done(packs[i]);
