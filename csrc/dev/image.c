@@ -29,6 +29,7 @@ enum {
     FAR = 256 << 10,         /* and where they don't */
     WEIGHTS_NEAR = 512 << 10,
     WINO_NEAR = 640 << 10,   /* bytes of transformed tiles: of a core's L2 (1 MB) */
+    UNITS = 8,               /* for each thread */
     WINO_TILES = 8,          /* fewer: reading 4 times as many weights costs more than it saves (512 channels, 7x7:
                                 1.57 ms against 1.22; 256, 14x14: 0.70 against 1.01; Zen 4, 2 threads), */
     WINO_WEIGHTS = 1 << 22,  /* as do more of them than this: 16 MB */
@@ -297,7 +298,7 @@ static void divide_direct(Job *j, int parts) {
     const int64_t weights = im->out * depth_of(im) * (int64_t)sizeof(float);
     j->by_panel = weights > bytes;
     j->chunks = CC_MAX(1, bytes / (weights <= WEIGHTS_NEAR ? NEAR : FAR));
-    if (j->chunks * j->panels < 8 * parts) j->chunks = 8 * parts / j->panels + 1;
+    if (j->chunks * j->panels < UNITS * parts) j->chunks = (UNITS * parts + j->panels - 1) / j->panels;
     j->chunks = CC_MIN(j->chunks, j->tiles);
 }
 
