@@ -146,12 +146,15 @@ typedef struct CcImageCall {
     float *dst;
     CcPacked *packed; /* NULL: weights are packed in each call */
     uint64_t version; /* of the weights */
+    float *scratch;   /* cc_image_bytes of them, at a multiple of 64; NULL: it finds memory itself */
 } CcImageCall;
+size_t cc_image_bytes(const CcImage *im); /* for the packed weights of a call */
 bool cc_image_can(const CcImage *im);
 bool cc_image_pays(const CcImage *im, bool packed); /* is it faster than oneDNN's? packed: weights are kept */
 int64_t cc_image_channels(int64_t out); /* rounded up */
 CC_MUST int cc_image_run(const CcImage *im, const CcImageCall *call, CcErr *err); /* any thread; -1: no memory */
-/* `deep` of what `wide` makes, which is large and exists nowhere as a whole: first->dst and second->src are not used. */
+/* `deep` of what `wide` makes, which is large and exists nowhere as a whole: first->dst and second->src are not used,
+ * first->scratch is for both. */
 bool cc_image_can_pair(const CcImage *wide, const CcImage *deep);
 CC_MUST int cc_image_run_pair(const CcImage *wide, const CcImageCall *first, const CcImage *deep,
                               const CcImageCall *second, CcErr *err);

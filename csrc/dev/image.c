@@ -157,7 +157,16 @@ static int64_t packed_floats(const CcImage *im, const Kernels *k) {
 }
 
 /* Floats that a call needs for its weights, where they are not kept. */
-static int64_t room_for(const Job *j) { return j->call->packed ? 0 : (packed_floats(j->im, j->k) + 15) / 16 * 16; }
+static int64_t floats_of(const CcImage *im, const Kernels *k) { return (packed_floats(im, k) + 15) / 16 * 16; }
+static int64_t room_for(const Job *j) { return j->call->packed ? 0 : floats_of(j->im, j->k); }
+
+size_t cc_image_bytes(const CcImage *im) { return sizeof(float) * (size_t)floats_of(im, kernels_of_cpu()); }
+
+/* That memory: the caller's, or a block that is given back after the call. */
+static float *take_room(const CcImageCall *call, int64_t floats, CcScratch **block) {
+    *block = call->scratch ? NULL : cc_scratch_take(sizeof(float) * (size_t)floats);
+    return call->scratch ? call->scratch : *block ? (float *)(*block)->at : NULL;
+}
 
 /* Sets j->w, and *pack: to be given back after the call. -1: no memory. */
 static int find_weights(Job *j, float *room, CcPack **pack) {
@@ -551,9 +560,10 @@ static int perform(Job *j) {
 static int run_once(const CcImage *im, const CcImageCall *call, bool careful) {
     Job j = make_job(im, call);
     j.careful = careful;
-    CcScratch *block = cc_scratch_take(sizeof(float) * (size_t)room_for(&j));
+    CcScratch *block;
+    float *room = take_room(call, room_for(&j), &block);
     CcPack *pack = NULL;
-    int status = block ? find_weights(&j, (float *)block->at, &pack) : -1;
+    int status = room ? find_weights(&j, room, &pack) : -1;
     if (!status) status = perform(&j);
     cc_packed_done(pack);
     cc_scratch_give(block);
@@ -567,6 +577,7 @@ static int run_carefully(const CcImage *im, const CcImageCall *call) {
     other.way = CC_IMAGE_DIRECT;
     other.channels_first = false;
     if (im->way != CC_IMAGE_DIRECT) directly.packed = NULL;
+    directly.scratch = NULL; /* it was asked for another way */
     if (images) directly.dst = malloc(sizeof(float) * (size_t)(images * area * im->out));
     const int status = directly.dst ? run_once(&other, &directly, true) : -1;
     for (int64_t n = 0; n < images && status >= 0; n++)
@@ -595,10 +606,11 @@ int cc_image_run_pair(const CcImage *wide, const CcImageCall *first, const CcIma
                       CcErr *err) {
     Pair p = {.wide = make_job(wide, first), .deep = make_job(deep, second)};
     const int64_t rooms[] = {room_for(&p.wide), room_for(&p.deep)};
-    CcScratch *block = cc_scratch_take(sizeof(float) * (size_t)(rooms[0] + rooms[1]));
+    CcScratch *block;
+    float *room = take_room(first, rooms[0] + rooms[1], &block);
     CcPack *packs[2] = {NULL};
-    int status = block ? find_weights(&p.wide, (float *)block->at, &packs[0]) : -1;
-    if (!status) status = find_weights(&p.deep, (float *)block->at + rooms[0], &packs[1]);
+    int status = room ? find_weights(&p.wide, room, &packs[0]) : -1;
+    if (!status) status = find_weights(&p.deep, room + rooms[0], &packs[1]);
     if (!status) cc_omp_run(run_pair, &p, deep->batch * deep->out_size[0], cc_omp_width());
     if (atomic_load(&p.failed)) status = -1;
     for (int i = 0; i < 2; i++) cc_packed_done(packs[i]);

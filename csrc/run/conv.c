@@ -464,6 +464,14 @@ static int fill_call(const CcConv *conv, const CcHost *host, float *scale, float
     return 0;
 }
 
+/* Where parameters are kept packed, a call that can't (of unknown version) finds memory itself. */
+static size_t scratch(const void *work) {
+    const CcConv *conv = work, *wide = conv->wide;
+    if (conv->prim) return cc_dnnl_bytes(conv->prim);
+    if (conv->packed || (wide && wide->packed)) return 0;
+    return cc_image_bytes(&conv->image) + (wide ? cc_image_bytes(&wide->image) : 0);
+}
+
 static int run_own(const CcConv *conv, const CcHost *host, CcErr *err) {
     float scale[2][MAX_NORM], shift[2][MAX_NORM];
     const CcConv *first = conv->wide ? conv->wide : conv;
@@ -475,6 +483,7 @@ static int run_own(const CcConv *conv, const CcHost *host, CcErr *err) {
     call.dst = host->make(host->ctx, conv->dst);
     if (!src || !call.dst) return cc_err_set(err, CC_E_HOST, "no memory for value %d", conv->dst);
     call.src = wide.src = src;
+    call.scratch = wide.scratch = scratch(conv) ? host->scratch : NULL;
     return conv->wide ? cc_image_run_pair(&conv->wide->image, &wide, &conv->image, &call, err)
                       : cc_image_run(&conv->image, &call, err);
 }
@@ -500,12 +509,6 @@ static int run(const void *work, const CcHost *host, CcErr *err) {
         return cc_err_set(err, CC_E_HOST, "no memory for value %d", conv->dst);
     cc_prim_version(&call, conv->packed, host, conv->weights);
     return cc_dnnl_run(conv->prim, &call, err);
-}
-
-/* Own code packs weights into memory of its own. */
-static size_t scratch(const void *work) {
-    const CcConv *conv = work;
-    return conv->prim ? cc_dnnl_bytes(conv->prim) : 0;
 }
 
 static void free_conv(void *work) {
