@@ -90,6 +90,7 @@ CcGo cc_opaque_op(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *co
     if (text == NULL) PyErr_Clear();
     cc_hook_pause(act->obs, paused);
     ev->result = call_unseen(act, f, in, n, kwnames);
+    (void)cc_look_take();   /* data that the op reads is its own affair: a replay calls it again */
     const char *name = text != NULL ? PyUnicode_AsUTF8(text) : "torch.ops";
     if (ev->result == NULL || (ev->result != Py_None && !cc_value_has_tensor(ev->result, 1))) {
         PyObject *type, *value, *tb;
