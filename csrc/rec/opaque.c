@@ -84,12 +84,14 @@ CcGo cc_opaque_op(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *co
     if (source < 0) return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, "an op made in this function");
     cc_guard_also(&rec->trace->guards, source, CC_CHK_IDENT, f, -1);
     cc_vec_push(&rec->keep, Py_NewRef(f));
-    const bool paused = cc_hook_pause(act->obs, true);   /* it asks Python properties */
+    const bool paused = cc_hook_pause(act->obs, true);   /* both run Python code of torch's */
     const bool writes = op_writes(f);
+    PyObject *text = PyObject_Str(f);
+    if (text == NULL) PyErr_Clear();
     cc_hook_pause(act->obs, paused);
     ev->result = call_unseen(act, f, in, n, kwnames);
-    PyObject *text = ev->result != NULL ? PyObject_Str(f) : NULL;
-    const char *name = text != NULL ? PyUnicode_AsUTF8(text) : "an op that raises";
+    (void)cc_look_take();   /* data that the op reads is its own affair: a replay calls it again */
+    const char *name = text != NULL ? PyUnicode_AsUTF8(text) : "torch.ops";
     if (ev->result == NULL || (ev->result != Py_None && !cc_value_has_tensor(ev->result, 1))) {
         PyObject *type, *value, *tb;
         PyErr_Fetch(&type, &value, &tb);
