@@ -132,7 +132,7 @@ add("int-methods", lambda x: (x.shape[0].bit_length(), (x.shape[0] / 2).is_integ
 add("isinstance", lambda x: x * isinstance(x.shape[0], int) + (type(x.shape[0]) is int) + isinstance(x.shape, tuple))
 add("is", lambda x: (x.shape[0] is not None, x.shape is None, x.shape[0] is True))
 add("string", lambda x: (str(x.shape[0]), f"{x.shape[0]}", f"{x.shape[0]:03d}", f"{x.shape}"), most=ANY)
-add("format", lambda x: ("{}".format(x.shape[0]), "%d" % x.shape[0], format(x.shape[0], "x")), most=ANY)  # noqa: UP
+add("format", lambda x: ("{}".format(x.shape[0]), "%d" % x.shape[0], format(x.shape[0], "x")), most=ANY)  # noqa: UP030, UP031, UP032
 add("concatenate-string", lambda x: "n" + str(x.shape[0]) + "," + ",".join(map(str, x.shape)), most=ANY)
 add("huge", lambda x: (x.shape[0] << 70, x.shape[0] * 10**30, (x.shape[0] << 70) > 2**72), most=6)
 add("assert", lambda x: exec("assert True") or x if x.shape[1] == 4 and x.shape[0] >= 0 else None, most=ANY)
