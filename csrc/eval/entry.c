@@ -176,6 +176,8 @@ CcPoint *cc_root_point(CcRoot *root, CcAct *const *acts, int n, bool create)
 
 void cc_root_failure(CcRoot *root, const CcSegment *s, int guard)
 {
+    root->failed_segment = s->id;
+    root->failed_guard = guard;
     CcSbuf text = {0};
     const int step = guard - s->trace->guards.g.n;
     if (step < 0) cc_guard_text(&s->trace->guards, guard, &text);
@@ -185,6 +187,30 @@ void cc_root_failure(CcRoot *root, const CcSegment *s, int guard)
     root->last_failure = strdup(cc_sbuf_text(&text));
     cc_sbuf_free(&text);
     cc_log_add(CC_LOG_GUARD_FAIL, "%s: %s", PyUnicode_AsUTF8(root->func->func_qualname), root->last_failure);
+}
+
+/* Adds to last_failure what is there now instead. */
+static void tell_now(CcRoot *root, const CcGuardState *state)
+{
+    const CcSegment *s = NULL;
+    for (int i = 0; i < root->entry.n; i++)
+        if (root->entry.at[i]->segment->id == root->failed_segment) s = root->entry.at[i]->segment;
+    if (s == NULL || root->last_failure == NULL || root->failed_guard < 0) return;
+    const CcTrace *t = s->trace;
+    CcSbuf text = {0};
+    cc_sbuf_add(&text, "%s; now ", root->last_failure);
+    if (root->failed_guard < t->guards.g.n) cc_guard_now(&t->guards, root->failed_guard, state, &text);
+    for (int i = 0; root->failed_guard >= t->guards.g.n && i < t->resized.n + t->number.n; i++) {   /* what its symbols come from */
+        const int id = i < t->resized.n ? t->resized.at[i] : t->number.at[i - t->resized.n].guard;
+        if (i > 0) cc_sbuf_add(&text, ", ");
+        cc_guard_source_text(&t->guards, id, &text);
+        cc_sbuf_add(&text, " is ");
+        cc_guard_now(&t->guards, id, state, &text);
+    }
+    free(root->last_failure);
+    root->last_failure = strdup(cc_sbuf_text(&text));
+    cc_sbuf_free(&text);
+    root->failed_guard = -1;
 }
 
 /* ------------------------------------------------------------------ the call */
@@ -222,9 +248,10 @@ static PyObject *try_entries(CcRoot *root, PyObject *const *args, int n, PyObjec
         CcEntry *e = root->entry.at[i];
         if (e->n_args != n || e->segment->broken || !same_names(e->kwnames, kwnames)) continue;
         if (!cc_mode_same(&e->segment->trace->mode, mode)) {
-            if (i == 0 && root->entry.n == 1) {
+            if (i == 0) {
                 free(root->last_failure);
                 root->last_failure = strdup(cc_mode_diff(&e->segment->trace->mode, mode));
+                root->failed_guard = -1;
             }
             continue;
         }
@@ -290,6 +317,8 @@ static PyObject *call_compiled(CcRoot *root, PyObject *const *args, int n, PyObj
     }
     if (PyErr_Occurred()) return NULL;
     cc_eval_counts.misses++;
+    if (!root->eager_only && root->entry.n < root->knobs.recompile_limit)
+        tell_now(root, &(CcGuardState){.args = args, .n_args = n});
     learn_hints(root, args, n, kwnames, mode);
     if (!may_record(root)) return PyErr_Occurred() ? NULL : call_eagerly(root, own, own_nargsf, kwnames);
     return cc_region_record(root, args, n, kwnames, mode);

@@ -82,7 +82,8 @@ typedef struct CcRoot {
     CC_VEC(CcBreakInfo) seen;  /* breaks met in the last recorded call, in order */
     CC_VEC(CcBreakInfo) gave_up;
     uint64_t calls, hits, recordings, eager_calls;
-    char *last_failure;        /* text of the guard that failed before the last recording */
+    char *last_failure;        /* text of the guard that failed last */
+    int failed_segment, failed_guard;   /* the same by numbers (symbolic guards count on); -1: none */
     int give_ups;              /* in a row */
     int running, next_id;
     bool eager_only, warned, reset_pending;

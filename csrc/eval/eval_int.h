@@ -40,6 +40,7 @@ typedef struct CcSegmentHost {
     CcScratch *x;
     CcMaker maker;
     int at;              /* node that was run last by the host */
+    bool undone;         /* what nodes did was undone */
 } CcSegmentHost;
 CcHost cc_segment_host(CcSegmentHost *h, const CcTrace *t, const CcShape *shape, CcScratch *x);
 CcMaker cc_segment_maker(const CcTrace *t, CcScratch *x, bool shared);
@@ -48,6 +49,19 @@ enum { CC_CALL_MAX = 256 };
 CC_MUST int cc_segment_operands(const CcTrace *t, const CcMaker *m, const CcAction *a, PyObject **in);
 /* Keeps a node's result in x->value. */
 CC_MUST int cc_segment_store(CcSegmentHost *h, int node, PyObject *result);
+
+/* unrun.c: what a run by torch wrote, and the random numbers that it drew */
+struct CcUnrunWrite {
+    PyObject *tensor, *saved;       /* strong */
+};
+typedef struct CcUnrun {
+    CC_VEC(struct CcUnrunWrite) write;
+    PyObject *random;               /* strong; NULL: none were drawn */
+} CcUnrun;
+void cc_unrun_random(CcUnrun *u);
+void cc_unrun_write(CcUnrun *u, PyObject *tensor);   /* it will be written */
+void cc_unrun_all(CcUnrun *u);                       /* an error that is set stays so */
+void cc_unrun_free(CcUnrun *u);
 
 /* shape.c */
 void cc_shape_first(CcRoot *root, CcSegment *s);             /* the recorded one */

@@ -533,14 +533,18 @@ PyObject *cc_region_record(CcRoot *root, PyObject *const *args, int n, PyObject 
     root->recordings++;
     g.counted = true;
     while (root->seen.n > 0) cc_break_clear(&root->seen.at[--root->seen.n]);
-    cc_log_add(root->entry.n > 0 ? CC_LOG_RECOMPILE : CC_LOG_RECORD, "%s%s%s", PyUnicode_AsUTF8(root->func->func_qualname),
-               root->last_failure != NULL ? ": " : "", root->last_failure != NULL ? root->last_failure : "");
+    const uint64_t start = cc_log_now_ns();
+    char *why = root->entry.n > 0 && root->last_failure != NULL ? strdup(root->last_failure) : NULL;
+    const CcEventKind kind = root->entry.n > 0 ? CC_LOG_RECOMPILE : CC_LOG_RECORD;
     g.first = true;
     g.n_args = n;
     g.kwnames = kwnames;
     const size_t n_kw = kwnames != NULL ? (size_t)PyTuple_GET_SIZE(kwnames) : 0;
     cc_rec_begin_call(g.rec, args, n, kwnames, root->func, mode);
     PyObject *r = PyObject_Vectorcall((PyObject *)root->func, args, (size_t)n - n_kw, kwnames);
+    cc_log_add(kind, "%s: %s%s%.1f ms", PyUnicode_AsUTF8(root->func->func_qualname), why != NULL ? why : "", why != NULL ? "; " : "",
+               (double)(cc_log_now_ns() - start) * 1e-6);
+    free(why);
     return close_region(&g, r);
 }
 

@@ -217,7 +217,7 @@ static void restore_state(Host *h)
 static bool done_for_good(const Host *h)
 {
     const CcGraph *g = h->trace->graph;
-    if (!h->trace->impure || h->at < 0) return false; /* kernels write nothing that was there before */
+    if (!h->trace->impure || h->at < 0 || h->undone) return false; /* kernels write nothing that was there before */
     for (int n = 0; n <= h->at; n++) {
         const CcNode *node = &g->node.at[n];
         if (node->host >= 0 && (h->trace->node.at[node->host].state || h->trace->node.at[node->host].undo)) continue;

@@ -162,7 +162,9 @@ static bool run_step(const CcTrace *t, const CcMaker *m, const CcSymStep *step, 
     for (int i = 0; i < step->action.n; i++) Py_DECREF(in[i]);
     if (r == NULL) return false;
     bool ok = true;
-    if (step->want != NULL) {
+    if (step->same > 0) {
+        ok = r == in[step->same - 1];   /* the caller's tensor: it lives on */
+    } else if (step->want != NULL) {
         ok = cc_guard_same_value(r, step->want);
     } else if (step->action.sequence) {
         ok = PyTuple_Check(r) && PyTuple_GET_SIZE(r) == step->n;
@@ -220,6 +222,7 @@ typedef struct Explorer {
     CcGraph *graph;          /* being made */
     int step;                /* next late step */
     int *last;               /* [value]: the last node or late step's node that reads it; outputs: never */
+    CcUnrun undo;
     int misfit;              /* step that failed; past the last one: a node gave something else than recorded */
 } Explorer;
 
@@ -275,6 +278,24 @@ static void bind_node(Explorer *e, int node, PyObject *const *in)
     n->n_in = bound.n;
 }
 
+/* contiguous() and its kind, when there is nothing to do: one object where there were two. */
+static bool gives_back(const Explorer *e, const CcNode *n)
+{
+    for (int k = 0; k < n->n_out; k++) {
+        PyObject *o = e->x->value[n->out0 + k];
+        if (o != NULL && cc_tens_any(o) && value_of(e, n, o) >= 0) return true;
+    }
+    return false;
+}
+
+/* It was recorded as a write to memory of the graph's own; now reshape() or its kind may have given a view. */
+static bool writes_input(const Explorer *e, const CcAction *a, PyObject *const *in)
+{
+    for (int i = 0; a->undo == CC_UNDO_LOCAL && i < e->t->input.n; i++)
+        if (cc_undo_overlap(in[0], e->x->value[e->t->input_value.at[i]])) return true;
+    return false;
+}
+
 /* Results as torch gave them. False: other kinds of results than in the recording. */
 static bool take_types(Explorer *e, int node)
 {
@@ -298,6 +319,16 @@ static bool right_length(const CcNode *n, PyObject *r)
     return length == n->n_out;
 }
 
+static void save(Explorer *e, const CcNode *n)
+{
+    if (n->flags & CC_N_RANDOM) cc_unrun_random(&e->undo);
+    for (int i = 0; n->flags & CC_N_WRITES && i < n->n_in; i++) {
+        const CcOperand *o = cc_graph_operand(e->t->graph, n, i);
+        PyObject *v = o->kind == CC_IN_VALUE ? e->x->value[o->value] : NULL;
+        if (v != NULL && cc_tens_any(v)) cc_unrun_write(&e->undo, v);
+    }
+}
+
 static bool run_node(Explorer *e, int node)
 {
     const CcNode *n = &e->t->graph->node.at[node];
@@ -305,12 +336,13 @@ static bool run_node(Explorer *e, int node)
     PyObject *in[CC_CALL_MAX];
     e->host->at = node;
     if (cc_segment_operands(e->t, &e->host->maker, a, in) < 0) return false;
-    PyObject *r = cc_action_run(a, in);
-    bool ok = r != NULL && (!a->sequence || right_length(n, r)) && cc_segment_store(e->host, node, r) == 0;
+    if (e->t->retry) save(e, n);
+    PyObject *r = writes_input(e, a, in) ? NULL : cc_action_run(a, in);
+    bool ok = r != NULL && (a->gives == 0 || r == in[a->gives - 1]) && (!a->sequence || right_length(n, r)) && cc_segment_store(e->host, node, r) == 0;
     if (ok) bind_node(e, node, in);
     for (int i = 0; i < a->n; i++) Py_DECREF(in[i]);
     Py_XDECREF(r);
-    return ok && take_types(e, node);
+    return ok && !gives_back(e, n) && take_types(e, node);
 }
 
 static void note_reads(void *ctx, int value, int node)
@@ -378,6 +410,12 @@ CcRan cc_shape_explore(CcSegment *s, CcSegmentHost *host, CcScratch *x)
     find_last(&e);
     const bool ok = explore(&e);
     free(e.last);
+    if (!ok && s->trace->retry) {
+        cc_unrun_all(&e.undo);
+        host->undone = true;
+    }
+    cc_unrun_free(&e.undo);
+    if (e.misfit < s->trace->step.n) PyErr_Clear();   /* an exception: it is raised where this call is recorded */
     if (!ok && PyErr_Occurred()) {   /* eager raises it as well */
         cc_graph_free(e.graph);
         return CC_RAN_FAILED;
@@ -388,6 +426,7 @@ CcRan cc_shape_explore(CcSegment *s, CcSegmentHost *host, CcScratch *x)
         cc_graph_free(e.graph);
         shape->misfit = 1 + e.misfit;
         x->misfit = e.misfit;
+        drop_oldest(s);
         return CC_RAN_MISFIT;
     }
     shape->running++;

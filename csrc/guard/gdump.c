@@ -48,6 +48,27 @@ void cc_guard_source_text(const CcGuards *gs, int id, CcSbuf *out)
     }
 }
 
+void cc_guard_now(const CcGuards *gs, int id, const CcGuardState *state, CcSbuf *out)
+{
+    PyObject **gv = calloc((size_t)gs->g.n + 1, sizeof *gv);
+    if (gv == NULL) abort();
+    int n = 0;
+    for (; n <= id; n++) {
+        gv[n] = cc_guard_read(&gs->g.at[n], state, gv);
+        if (gs->g.at[n].used && !gs->g.at[n].owned) Py_XINCREF(gv[n]);
+        if (n < id && !cc_guard_holds(&gs->g.at[n], gv[n], gv)) break;
+    }
+    if (n > id) {
+        CcTensor t = {.type = {.ndim = -1}};
+        if (gv[id] != NULL && cc_tens_plain(gv[id])) cc_tens_read(gv[id], false, &t);
+        if (gv[id] == NULL) cc_sbuf_add(out, "absent");
+        else if (t.type.ndim >= 0) cc_tens_describe(&t.type, out);
+        else add_object(gv[id], out);
+    }
+    cc_guard_release(gs, gv, CC_MIN(n + 1, gs->g.n));
+    free(gv);
+}
+
 void cc_guard_text(const CcGuards *gs, int id, CcSbuf *out)
 {
     const CcGuard *g = &gs->g.at[id];

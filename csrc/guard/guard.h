@@ -96,6 +96,7 @@ CC_BORROW PyObject *cc_guard_read(const CcGuard *g, const CcGuardState *state, P
 
 /* Text of one guard, as "self.layers[0].weight is f32[8, 64] cpu". */
 void cc_guard_text(const CcGuards *gs, int id, CcSbuf *out);
+void cc_guard_now(const CcGuards *gs, int id, const CcGuardState *state, CcSbuf *out);   /* what its source gives now */
 void cc_guard_source_text(const CcGuards *gs, int id, CcSbuf *out);   /* its source alone */
 
 #endif

@@ -152,7 +152,7 @@ struct CcObserver {
     /* After an instruction that was performed unobserved because before() answered CC_BREAK, or CC_PERFORM was
      * answered: act->pc is the instruction to run next (a handler's first one after an exception). */
     CcGo (*resume)(CcObserver *obs, CcAct *act);
-    /* The frame ends: with a value (borrowed), or NULL: an exception leaves it (error set), it yields, or it was
+    /* The frame ends: with a value (borrowed), or NULL: an exception leaves it (error set) or it was
      * handed over. `how` says which (YIELD: also when a generator is made). */
     void (*leave)(CcObserver *obs, CcAct *act, int how, PyObject *value);
     /* The call that act is performing returned while obs->unwinding: the act is asked how to go on. */

@@ -305,7 +305,8 @@ static PyObject *finish(CcRun *r, int how, PyObject *value)
 static PyObject *hand_over(CcRun *r)
 {
     const CcInsn *in = insn(r);
-    tell_leave(r, in->op == CC_OP_SUSPEND ? CC_LEAVE_YIELD : CC_LEAVE_HANDOVER, NULL);
+    const bool yields = in->op == CC_OP_SUSPEND;
+    tell_leave(r, yields ? CC_LEAVE_YIELD : CC_LEAVE_HANDOVER, yields && r->act.depth > 0 ? cc_top(r, 1) : NULL);
     detach(r);
     return cc_frame_resume(r->act.ts, r->act.frame, in->at, r->act.depth);
 }

@@ -138,6 +138,21 @@ static PyObject *plain_sum(PyObject *items, PyObject *start)
     return f != NULL ? PyObject_CallFunctionObjArgs(f, items, start, NULL) : NULL;
 }
 
+/* Symbols are added step by step, as long as there are only ints. */
+static PyObject *number_sum(CcRec *rec, CcAct *act, PyObject *numbers, PyObject *start)
+{
+    if (!cc_sym_within(rec, numbers, 1) && !cc_sym_is(rec, start)) return plain_sum(numbers, start);
+    if (!cc_number_whole(numbers) || (start != NULL && !PyLong_CheckExact(start))) {
+        cc_sym_settle(rec, numbers, 1);
+        cc_sym_settle(rec, start, 0);
+        return plain_sum(numbers, start);
+    }
+    PyObject *total = start != NULL ? Py_NewRef(start) : PyLong_FromLong(0);
+    for (Py_ssize_t i = 0; total != NULL && i < PyList_GET_SIZE(numbers); i++)
+        total = add(rec, act, total, PyList_GET_ITEM(numbers, i));
+    return total;
+}
+
 static bool plain(PyObject *o) { return cc_value_const(o) || (!cc_tens_any(o) && !cc_python_class(Py_TYPE(o))); }
 
 static PyObject *sum_seen(CcRec *rec, CcAct *act, PyObject *iterable, PyObject *start)
@@ -148,14 +163,14 @@ static PyObject *sum_seen(CcRec *rec, CcAct *act, PyObject *iterable, PyObject *
         if (total == NULL && plain(item) && (start == NULL || plain(start))) {
             if (PyList_Append(numbers, item) < 0) goto fail;
         } else {
-            if (total == NULL) total = PyList_GET_SIZE(numbers) > 0 || start == NULL ? plain_sum(numbers, start) : Py_NewRef(start);
+            if (total == NULL) total = PyList_GET_SIZE(numbers) > 0 || start == NULL ? number_sum(rec, act, numbers, start) : Py_NewRef(start);
             if (total != NULL) total = add(rec, act, total, item);
             if (total == NULL) goto fail;
         }
         Py_CLEAR(item);
     }
     if (PyErr_Occurred()) goto fail;
-    if (total == NULL) total = plain_sum(numbers, start);
+    if (total == NULL) total = number_sum(rec, act, numbers, start);
     Py_DECREF(it);
     Py_DECREF(numbers);
     return total;

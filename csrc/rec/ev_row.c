@@ -26,11 +26,22 @@ static bool orders(const CcCallee *callee)
     return strcmp(callee->name, "sorted") == 0 || strcmp(callee->name, "list.sort") == 0 || strncmp(callee->name, "_heapq.", 7) == 0;
 }
 
+bool cc_row_looks(PyObject *callable)
+{
+    PyObject *unbound = cc_callee_self(callable) != NULL ? cc_callee_unbound(callable) : NULL;
+    const CcCallee callee = cc_callee_find(unbound != NULL ? unbound : callable);
+    return looks_inside(callee.kind) || callee.kind == CC_CALLEE_READ_WRITE || (callee.kind == CC_CALLEE_READ && orders(&callee));
+}
+
 static CcGo contents(CcRec *rec, CcAct *act, const CcCalled *c, int from, int depth)
 {
     for (int i = from; i < c->n; i++) {
         PyObject *o = c->in[i];
-        if (cc_value_const(o) || cc_value_ident(o) || PyExceptionInstance_Check(o)) continue;
+        if (cc_value_const(o) || cc_value_ident(o)) continue;
+        if (PyExceptionInstance_Check(o)) {
+            if (!cc_value_exception(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
+            continue;
+        }
         if (cc_value_dirty(rec, o) != CC_DIRTY_NO) return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(o));
         if (PyIter_Check(o) && cc_value_origin(rec, o) != CC_O_FRESH && !cc_python_class(Py_TYPE(o)))
             return cc_rec_break(rec, act, CC_R_OUTSIDE_ITER, type_name(o));
@@ -108,6 +119,13 @@ static bool hashes(const CcCallee *callee)
     return false;
 }
 
+/* Takes an item out and looks at none: what a container of this trace holds are symbols still. */
+static bool takes_out(const CcCallee *callee)
+{
+    const char *dot = strrchr(callee->name, '.');
+    return dot != NULL && (strcmp(dot, ".pop") == 0 || strcmp(dot, ".popleft") == 0 || strcmp(dot, ".popitem") == 0);
+}
+
 /* C code that is called with symbols, or with tensors of symbolic sizes: CC_DONE when it is a step; what looks at symbols in
  * any other way makes constants of them. */
 static CcGo symbols_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c, const CcCallee *callee)
@@ -121,12 +139,20 @@ static CcGo symbols_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *
     case CC_CALLEE_PURE:
     case CC_CALLEE_ARITH:
     case CC_CALLEE_VALUE:
-        return within && c->kwnames == NULL && !cc_call_any_tensor(c, 4) ? cc_sym_call(rec, act, ev, &spec) : CC_OK;
+        if (c->kwnames == NULL) return cc_sym_pure(rec, act, ev, &spec);
+        cc_sym_unseen(rec, c->in, c->n);
+        break;
     case CC_CALLEE_READ:
-        if (c->n == 1 && strcmp(callee->name, "len") == 0 && cc_sym_sized(rec, c->in[0])) return cc_sym_call(rec, act, ev, &spec);
+        if (c->n == 1 && strcmp(callee->name, "len") == 0 && cc_sym_sized(rec, c->in[0])) {
+            cc_attr_dunder(rec, c->in[0], "__len__");
+            return cc_sym_call(rec, act, ev, &spec);
+        }
+        if (c->kwnames != NULL) cc_sym_unseen(rec, c->in, c->n);
         break;
     case CC_CALLEE_READ_WRITE:
-        for (int i = 0; within && i < c->n; i++) cc_sym_settle(rec, c->in[i], 4);
+        if (c->kwnames != NULL) cc_sym_unseen(rec, c->in, c->n);
+        for (int i = c->n > 0 && takes_out(callee) && cc_value_origin(rec, c->in[0]) == CC_O_FRESH; within && i < c->n; i++)
+            cc_sym_settle(rec, c->in[i], 4);
         break;
     case CC_CALLEE_WRITE:
         if (within && c->n > 1 && strstr(callee->name, "__setitem__") != NULL) cc_sym_settle(rec, c->in[1], 3);
@@ -207,7 +233,8 @@ static CcGo row_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee
         break;
     case CC_CALLEE_SUM:
     case CC_CALLEE_REDUCE:
-        if (any_computed(rec, c)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, callee->name);
+        if (!(c->n > 0 && cc_number_whole(c->in[c->n - 1]) && cc_number_whole(c->in[k == CC_CALLEE_REDUCE])) && any_computed(rec, c))
+            return cc_rec_break(rec, act, CC_R_DATA_SCALAR, callee->name);   /* sums of symbols are symbols */
         return contents(rec, act, c, 0, 1);
     case CC_CALLEE_NEXT: {
         CcEvent ev = {.kind = CC_EV_NEXT, .in = c->in, .n = 1};
@@ -230,7 +257,7 @@ static CcGo row_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee
     if (orders(callee) && c->n > 0 && !PyDict_Check(c->in[0]) && cc_call_any_tensor(c, 2))
         return cc_rec_break(rec, act, CC_R_TENSOR_VALUE, callee->name);
     if ((looks_inside(k) || orders(callee)) && any_computed(rec, c)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, callee->name);
-    pin_all(rec, c);
+    if (strcmp(callee->name, "functools.partial") != 0 && strcmp(callee->name, "slice") != 0) pin_all(rec, c);
     const bool sets = strcmp(callee->name, "set") == 0 || strstr(callee->name, "frozenset") != NULL || strstr(callee->name, "fromkeys") != NULL;
     for (int i = 0; (looks_inside(k) || orders(callee) || sets) && i < c->n; i++)
         if (!cc_number_settle(rec, c->in[i], 4)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, callee->name);
@@ -333,6 +360,8 @@ static bool is_default(const CcCalled *c, PyObject *result)
 
 CcGo cc_row_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *callee, PyObject *result)
 {
+    cc_number_hashed(rec, result);
+    if (c->n > 0) cc_number_hashed(rec, c->in[0]);
     CcGo go = CC_OK;
     switch (callee->kind) {
     case CC_CALLEE_GETATTR:

@@ -245,10 +245,9 @@ static bool may_raise(const CcCallSpec *spec)
     return !spec->state && !spec->safe && (spec->bound == NULL || cc_op_info(spec->bound->op)->kind == CC_K_INDEX);
 }
 
-/* A node that may raise, behind one that can't be undone, in code that catches: a replay could not go to the handler. */
-static bool may_strand(CcRec *rec, const CcCallSpec *spec)
+/* Does code of the region catch exceptions where it stands? */
+static bool catches(CcRec *rec)
 {
-    if (!rec->trace->impure || !may_raise(spec)) return false;
     for (int i = 0; i < rec->frame.n; i++) {
         const CcAct *f = rec->frame.at[i].act;
         int exits[8];
@@ -258,6 +257,12 @@ static bool may_strand(CcRec *rec, const CcCallSpec *spec)
             if (!torch_exit(cc_act_get(f, f->code->n_locals + exits[k]))) return true;
     }
     return false;
+}
+
+/* A node that may raise, behind one that can't be undone, in code that catches: a replay could not go to the handler. */
+static bool may_strand(CcRec *rec, const CcCallSpec *spec)
+{
+    return rec->trace->impure && may_raise(spec) && catches(rec);
 }
 
 enum { MAX_RESULTS = 256 };
@@ -270,7 +275,10 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
     const bool count = spec->state && result != NULL && cc_value_const(result) && !PyFloat_CheckExact(result);
     const int n_out = count ? 0 : result_types(rec, result, types, MAX_RESULTS, &sequence);
     if (n_out < 0) return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, spec->name);
-    if (n_out == 0 && spec->flags == 0) return CC_OK;   /* gave back what was known: an alias under metadata guards */
+    if (n_out == 0 && spec->flags == 0) {   /* gave back what was known: an alias under metadata guards */
+        cc_sym_same(rec, act, spec, result);
+        return CC_OK;
+    }
     if (may_strand(rec, spec)) return cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, spec->name);
     const CcUndo undo = cc_undo_of(rec, spec);   /* before its operands become inputs of the graph */
     const int args0 = cc_node_args(rec, spec);
@@ -296,12 +304,20 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
     action.checked = spec->checked;
     if (spec->checked) rec->rigid = true;   /* its results may not even be of the recorded size */
     action.undo = (uint8_t)undo;
+    for (int i = 0; n_out == 0 && result != NULL && cc_tens_any(result) && i < spec->n; i++)
+        if (spec->in[i] == result) action.gives = (int16_t)(i + 1);
     cc_vec_push(&rec->trace->node, action);
     CcGraph *g = rec->trace->graph;
     const int node = cc_graph_node(g, unsized ? CC_OP_host : op, spec->flags,
                                    rec->trace->node.n - 1, operands.at, operands.n, types, n_out);
-    if (takes_symbols(rec, spec, &operands))
+    if (takes_symbols(rec, spec, &operands)) {
         for (int i = 0; i < n_out; i++) cc_sym_mark(rec, g->node.at[node].out0 + i);
+        /* another length or number of dims, or an exception, when sizes are others */
+        const bool kind = sequence || undo == CC_UNDO_LOCAL || cc_sym_by_layout(spec) ||
+                          (spec->name != NULL && strstr(spec->name, "squeeze") != NULL);
+        if (rec->trace->impure && (kind || catches(rec))) rec->trace->retry = true;
+        if (action.gives > 0 && spec->flags & CC_N_RANDOM) rec->trace->retry = true;   /* dropout of probability 0 */
+    }
     cc_vec_free(&operands);
     if (spec->flags & (CC_N_WRITES | CC_N_RANDOM | CC_N_EFFECT) && !spec->state && undo == CC_UNDO_NOT) rec->trace->impure = true;
     if (undo == CC_UNDO_SAVED) cc_vec_push(&rec->trace->saved, graph_value(rec, spec->in[0]));

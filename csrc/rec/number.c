@@ -11,22 +11,66 @@ static bool settle_number(CcRec *rec, PyObject *o)
     return true;
 }
 
-bool cc_number_settle(CcRec *rec, PyObject *o, int depth)
+/* What C's own iterators (zip, enumerate, chain ...) take their items from is what the garbage collector finds in them. */
+typedef struct Inside {
+    CcNumberVisit visit;
+    void *ctx;
+    int depth;
+} Inside;
+
+static int visit_inside(PyObject *o, void *arg)
 {
-    if (o == NULL || (cc_value_const(o) && !PyTuple_Check(o))) return o == NULL || settle_number(rec, o);
-    if (depth == 0) return true;
+    const Inside *in = arg;
+    const bool looks = PyLong_CheckExact(o) || PyFloat_CheckExact(o) || PyTuple_Check(o) || PyList_Check(o) || PyDict_Check(o) ||
+                       cc_tens_any(o) || PyIter_Check(o);
+    return looks && in->visit(in->ctx, o, in->depth);
+}
+
+bool cc_number_any(PyObject *o, CcNumberVisit visit, void *ctx, int depth)
+{
     if (PyList_Check(o) || PyTuple_Check(o)) {
         for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++)
-            if (!cc_number_settle(rec, PySequence_Fast_GET_ITEM(o, i), depth - 1)) return false;
+            if (visit(ctx, PySequence_Fast_GET_ITEM(o, i), depth)) return true;
     } else if (PySlice_Check(o)) {
         const PySliceObject *s = (PySliceObject *)o;
-        return cc_number_settle(rec, s->start, 0) && cc_number_settle(rec, s->stop, 0) && cc_number_settle(rec, s->step, 0);
+        return visit(ctx, s->start, 0) || visit(ctx, s->stop, 0) || visit(ctx, s->step, 0);
     } else if (PyDict_Check(o)) {
         Py_ssize_t pos = 0;
         PyObject *key, *value;
         while (PyDict_Next(o, &pos, &key, &value))
-            if (!cc_number_settle(rec, key, 1) || !cc_number_settle(rec, value, depth - 1)) return false;
+            if (visit(ctx, key, CC_MAX(depth, 1)) || visit(ctx, value, depth)) return true;
+    } else if (PyIter_Check(o) && !PyGen_Check(o) && !cc_python_class(Py_TYPE(o)) && Py_TYPE(o)->tp_traverse != NULL) {
+        Inside in = {visit, ctx, depth};
+        return Py_TYPE(o)->tp_traverse(o, visit_inside, &in) != 0;
     }
+    return false;
+}
+
+static bool settle_visit(void *ctx, PyObject *o, int depth) { return !cc_number_settle(ctx, o, depth); }
+
+bool cc_number_settle(CcRec *rec, PyObject *o, int depth)
+{
+    if (o == NULL || (cc_value_const(o) && !PyTuple_Check(o))) return o == NULL || settle_number(rec, o);
+    if (PySlice_Check(o)) depth = CC_MAX(depth, 1);
+    return depth == 0 || !cc_number_any(o, settle_visit, rec, depth - 1);
+}
+
+void cc_number_hashed(CcRec *rec, PyObject *o)
+{
+    if (o == NULL || rec->trace == NULL || rec->trace->symbol.n == 0 || cc_value_origin(rec, o) == CC_O_SOURCE) return;
+    Py_ssize_t pos = 0;
+    PyObject *key;
+    while (PyDict_Check(o) && PyDict_Next(o, &pos, &key, NULL)) cc_sym_settle(rec, key, 3);
+    PyObject *items = PyAnySet_Check(o) ? PySequence_List(o) : NULL;
+    if (items != NULL) cc_sym_settle(rec, items, 4);
+    Py_XDECREF(items);
+}
+
+bool cc_number_whole(PyObject *o)
+{
+    if (!PyTuple_Check(o) && !PyList_CheckExact(o)) return PyLong_CheckExact(o);
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++)
+        if (!PyLong_CheckExact(PySequence_Fast_GET_ITEM(o, i))) return false;
     return true;
 }
 

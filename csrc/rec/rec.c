@@ -299,6 +299,7 @@ static void read_slot(CcRec *rec, CcAct *act, int level, int slot, bool symbolic
         return;
     }
     const int id = cc_value_read(rec, CC_SRC_SLOT, -1, NULL, level, slot, v);
+    cc_sym_slot(rec, act, slot, id);
     if (v != NULL && known_iterator(v) && gs->g.at[id].check == CC_CHK_TYPE && Py_REFCNT(v) <= 1 + slots_holding(rec, v))
         adopt_iterator(rec, v, id);
     if (v != NULL && (PyList_CheckExact(v) || PyDict_CheckExact(v)) && gs->g.at[id].check == CC_CHK_TYPE &&
@@ -319,7 +320,6 @@ CcGo cc_rec_begin_resume(CcRec *rec, CcAct *const *acts, int n, const CcMode *mo
         for (int slot = 0; slot < n_locals + depth; slot++)
             if (slot >= n_locals || cc_code_live(act->code, act->pc, slot)) {
                 read_slot(rec, act, level, slot, varies(ctx, level, slot));
-                cc_sym_slot(rec, act, slot);
             }
         act->observed = true;
     }
@@ -433,8 +433,7 @@ CcGo cc_rec_enter(CcRec *rec, CcAct *act)
         f.first_fresh = 0;
         rec->trace->start_file = Py_NewRef(act->co->co_filename);
         rec->trace->start_line = act->co->co_firstlineno;
-        for (int slot = 0; slot < act->co->co_argcount; slot++) cc_sym_slot(rec, act, slot);
-        cc_sym_drop_pending(rec);
+        cc_sym_arguments(rec, act);
     } else {
         const CcRecFrame *parent = rec->frame.n > 0 ? &cc_vec_last(&rec->frame) : NULL;
         const CcEvent *ev = parent != NULL ? parent->act->event : NULL;
@@ -455,11 +454,24 @@ CcGo cc_rec_enter(CcRec *rec, CcAct *act)
 
 static void finish(CcRec *rec, CcEnd end);
 
+/* C code called this frame, and looks at what it gives: __len__, a key function of sorted(), a generator that max() reads. */
+static bool looked_at(const CcRecFrame *f, const CcAct *parent)
+{
+    static const char *const converted[] = {"__len__", "__bool__", "__hash__", "__index__", "__int__", "__float__", "__length_hint__",
+                                            "__contains__", "__eq__"};
+    if (f->transparent || parent->event == NULL) return false;
+    for (int i = 0; i < CC_COUNT(converted); i++)
+        if (PyUnicode_CompareWithASCIIString(f->act->co->co_name, converted[i]) == 0) return true;
+    const int kind = parent->event->kind;
+    return (kind == CC_EV_CALL || kind == CC_EV_CALL_EX) && cc_row_looks(parent->event->in[0]);
+}
+
 void cc_rec_leave(CcRec *rec, CcAct *act, int how, PyObject *value)
 {
     CcRecFrame *f = cc_rec_frame(rec, act);
     if (f == NULL) return;
     const int at = (int)(f - rec->frame.at), first = f->first_fresh;
+    if (at > 0 && cc_sym_within(rec, value, 3) && looked_at(f, rec->frame.at[at - 1].act)) cc_sym_settle(rec, value, 3);
     rec->frame.n = at;
     if (how == CC_LEAVE_HANDOVER) {   /* CPython goes on with a frame that we don't see */
         set_why(rec, act, CC_R_OPCODE, cc_op_name((CcOp)act->code->insn[act->pc].op));
@@ -702,14 +714,16 @@ CcGo cc_rec_after(CcRec *rec, CcAct *act, CcEvent *ev)
         PyObject *type, *value, *tb;
         PyErr_Fetch(&type, &value, &tb);
         rec->raised = true;
+        const int first = rec->pending.n;
         const CcGo go = cc_op_after(rec, act, ev);
         rec->raised = false;
-        if (go == CC_OK) cc_sym_after(rec, ev);
+        if (go == CC_OK) cc_sym_after(rec, ev, first);
         PyErr_Restore(type, value, tb);
         return go;
     }
+    const int first = rec->pending.n;
     const CcGo go = cc_op_after(rec, act, ev);
-    if (go == CC_OK) cc_sym_after(rec, ev);
+    if (go == CC_OK) cc_sym_after(rec, ev, first);
     return go;
 }
 

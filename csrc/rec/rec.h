@@ -80,6 +80,7 @@ typedef enum CcForm {
 typedef enum CcUndo { CC_UNDO_NOT, CC_UNDO_LOCAL, CC_UNDO_SAVED, CC_UNDO_REPEATS } CcUndo;
 /* Memory of a tensor to save: its first byte, and how many; -1: it can't be told. */
 int64_t cc_undo_bytes(PyObject *tensor, void **begin);
+bool cc_undo_overlap(PyObject *a, PyObject *b);   /* whether two tensors may share memory */
 
 typedef struct CcAction {
     uint8_t form;
@@ -88,6 +89,7 @@ typedef struct CcAction {
     bool sequence;          /* the result is a sequence whose items are the node's values */
     bool checked;           /* its results' metadata are compared with the recorded ones */
     uint8_t undo;           /* CcUndo */
+    int16_t gives;          /* 1 + the operand that it gave back; 0: none, or its results are values */
     PyObject *target;       /* strong: CALL: callable; GETATTR..: name; SETCELL: unused */
     PyObject *kwnames;      /* strong or NULL */
     int32_t args0, n;       /* recipes: CcTrace.args[args0 .. args0+n) */
@@ -107,6 +109,7 @@ typedef struct CcSymStep {
     CcAction action;
     PyObject *want;         /* strong: a guard; NULL: the result is the symbols symbol0 .. symbol0+n) (its items, if action.sequence) */
     int32_t symbol0, n;
+    int16_t same;           /* 1 + the operand that it gives back: a guard; 0: none */
     bool late;              /* reads what a node made: runs between the nodes (action.after), others run before all of them */
     bool keyed;             /* it follows from the key alone and is evaluated once for each; else in every call */
 } CcSymStep;
@@ -119,6 +122,7 @@ typedef struct CcSymRange {
 typedef struct CcSymSource {
     int32_t guard, symbol;
     bool keyed;             /* the graph depends on its value */
+    bool written;           /* while recording: the trace wrote another number there since */
 } CcSymSource;
 
 /* ---- traces ---- */
@@ -165,6 +169,7 @@ typedef struct CcTrace {
     CcBreakInfo brk;
     CcMode mode;                  /* ambient state at its start */
     bool needs_grad;              /* autograd has to see its ops */
+    bool retry;                   /* a guard behind such nodes may fail, or an exception be caught: explored with undo */
     bool impure;                  /* its graph writes tensors from outside or draws random numbers: can't be run twice */
     int ops;                      /* nodes that are tensor ops */
     CC_VEC(struct CcKept {

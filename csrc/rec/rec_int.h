@@ -119,6 +119,7 @@ void cc_value_distinct(CcRec *rec, PyObject *a, PyObject *b);
 void cc_value_written(CcRec *rec, CcSource source, int parent, PyObject *key, bool deleted);
 /* Guards the content of a container that came from outside, `depth` levels deep. False: it can't be guarded. */
 bool cc_value_content(CcRec *rec, PyObject *o, int depth);
+bool cc_value_exception(CcRec *rec, PyObject *o);            /* guards an exception's arguments, which its text is made of */
 /* Guards lengths and element types only: what torch.tensor(list) makes of a list depends on no more. */
 bool cc_value_structure(CcRec *rec, PyObject *o, int depth);
 /* Membership by identity (tensors, objects without __eq__ in sets and dict keys): guards that item, or with NULL every
@@ -135,6 +136,11 @@ void cc_value_pin(CcRec *rec, PyObject *o);                  /* a symbolic numbe
 /* ---- number.c ---- */
 /* Makes constants, under guards, of the symbolic numbers in o, `depth` levels of containers deep. False: a node computes one. */
 bool cc_number_settle(CcRec *rec, PyObject *o, int depth);
+/* Whether visit says so of anything that a container or one of C's iterators holds. */
+typedef bool (*CcNumberVisit)(void *ctx, PyObject *o, int depth);
+bool cc_number_any(PyObject *o, CcNumberVisit visit, void *ctx, int depth);
+void cc_number_hashed(CcRec *rec, PyObject *o);              /* a dict or set was filled by C code: its keys become constants */
+bool cc_number_whole(PyObject *o);                           /* an int, or nothing but ints in a tuple or list */
 bool cc_number_in(CcRec *rec, PyObject *const *in, int n, int step);   /* every step-th of in[0..n): one is symbolic */
 /* Whether a lookup of key in a dict can be guarded: a constant, or a tuple of constants whose content is guarded now. */
 bool cc_number_key(CcRec *rec, PyObject *key);
@@ -190,18 +196,23 @@ unsigned cc_sym_dims(CcRec *rec, int guard, PyObject *tensor, const CcType *type
 void cc_sym_resized(CcRec *rec, int guard, PyObject *tensor); /* it has symbolic dims */
 /* A source was read that gave this number: true when it is, or is to be, a symbol. Then Python code gets another object. */
 bool cc_sym_wanted(CcRec *rec, int guard, PyObject *number);
+void cc_sym_written(CcRec *rec, int guard);                  /* what this source gives is another number now */
 void cc_sym_pin(CcRec *rec, PyObject *o);                    /* a guard: the symbol's value is what it is now */
 void cc_sym_settle(CcRec *rec, PyObject *o, int depth);      /* pins all that o holds */
 /* Something was computed or read from symbols: a step. Takes the reference to result and gives what Python code is to get
  * in its place. fixed: items of the result that are no symbols (sizes that are guarded), a bit each. NULL: it can't be
  * written down, and the reference is dropped. */
 PyObject *cc_sym_step(CcRec *rec, CcAct *act, const CcCallSpec *spec, CC_STEAL(4) PyObject *result, unsigned fixed);
+bool cc_sym_by_layout(const CcCallSpec *spec);               /* gives a tensor back when its sizes and strides are right */
+void cc_sym_same(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *result);   /* a call that gave back what it was given */
 CcGo cc_sym_operator(CcRec *rec, CcAct *act, CcEvent *ev);   /* CC_DONE, or CC_OK: perform it as ever */
 CcGo cc_sym_attr(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *tensor, PyObject *name);
 CcGo cc_sym_call(CcRec *rec, CcAct *act, CcEvent *ev, const CcCallSpec *spec);
+CcGo cc_sym_pure(CcRec *rec, CcAct *act, CcEvent *ev, const CcCallSpec *spec);   /* C code that looks at numbers and nothing else */
 void cc_sym_unseen(CcRec *rec, PyObject *const *in, int n);  /* an iterator over these: C code among them may look at symbols */
-void cc_sym_after(CcRec *rec, CcEvent *ev);                  /* what an event gave: numbers that were waiting to be symbols */
-void cc_sym_slot(CcRec *rec, CcAct *act, int slot);          /* the same for what lies in a slot */
+void cc_sym_after(CcRec *rec, CcEvent *ev, int first);       /* what an event gave: a number that was waiting to be a symbol */
+void cc_sym_slot(CcRec *rec, CcAct *act, int slot, int guard);   /* the same for what a guard found in a slot */
+void cc_sym_arguments(CcRec *rec, CcAct *act);               /* the same for the call's arguments, which lie in the root's locals */
 void cc_sym_drop_pending(CcRec *rec);                        /* those that nobody took are constants */
 void cc_sym_finish(CcRec *rec);
 void cc_sym_free(CcTrace *t);
@@ -298,6 +309,7 @@ int cc_call_positional(const CcCalled *c);
 bool cc_call_any_tensor(const CcCalled *c, int depth);
 CcCallSpec cc_call_spec(const CcCalled *c, const char *name);
 /* ev_row.c: of callables that have a row */
+bool cc_row_looks(PyObject *callable);  /* C code that compares, hashes or converts what it is given, or what it iterates over */
 CcGo cc_row_before(CcRec *rec, CcAct *act, CcEvent *ev, CcCalled *c, const CcCallee *callee);
 CcGo cc_row_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *callee, PyObject *result);
 

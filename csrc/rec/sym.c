@@ -18,24 +18,14 @@ static int symbol_of(CcRec *rec, PyObject *o)
 
 bool cc_sym_is(CcRec *rec, PyObject *o) { return symbol_of(rec, o) >= 0; }
 
+static bool symbol_visit(void *ctx, PyObject *o, int depth) { return cc_sym_within(ctx, o, depth); }
+
 bool cc_sym_within(CcRec *rec, PyObject *o, int depth)
 {
     if (rec->trace == NULL || rec->trace->symbol.n == 0 || o == NULL) return false;
     if (is_number(o)) return cc_sym_is(rec, o);
-    if (depth == 0) return false;
-    if (PyTuple_Check(o) || PyList_Check(o)) {
-        for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++)
-            if (cc_sym_within(rec, PySequence_Fast_GET_ITEM(o, i), depth - 1)) return true;
-    } else if (PyDict_Check(o)) {
-        Py_ssize_t pos = 0;
-        PyObject *key, *value;
-        while (PyDict_Next(o, &pos, &key, &value))
-            if (cc_sym_within(rec, key, depth - 1) || cc_sym_within(rec, value, depth - 1)) return true;
-    } else if (PySlice_Check(o)) {
-        const PySliceObject *s = (PySliceObject *)o;
-        return cc_sym_within(rec, s->start, 0) || cc_sym_within(rec, s->stop, 0) || cc_sym_within(rec, s->step, 0);
-    }
-    return false;
+    if (PySlice_Check(o)) depth = CC_MAX(depth, 1);
+    return depth > 0 && cc_number_any(o, symbol_visit, rec, depth - 1);
 }
 
 /* ------------------------------------------------------------------ tensors with symbolic sizes */
@@ -170,7 +160,9 @@ bool cc_sym_wanted(CcRec *rec, int guard, PyObject *number)
 {
     if (!is_number(number) || cc_sym_is(rec, number)) return false;
     CcGuards *gs = &rec->trace->guards;
-    if (number_of(rec->trace, guard) == NULL) {
+    const CcSymSource *known = number_of(rec->trace, guard);
+    if (known != NULL && known->written) return false;
+    if (known == NULL) {
         const CcHints *hints = rec->hints;
         const CcHint *hint = hints != NULL && !hints->none && hints->at.n > 0 && gs->g.at[guard].check == 0
                                  ? cc_hint_find(hints, cc_guard_path(gs, guard, rec->salt)) : NULL;
@@ -179,6 +171,12 @@ bool cc_sym_wanted(CcRec *rec, int guard, PyObject *number)
     }
     cc_vec_push(&rec->pending, (struct CcPending){guard, number});
     return true;
+}
+
+void cc_sym_written(CcRec *rec, int guard)
+{
+    for (int i = 0; i < rec->trace->number.n; i++)
+        if (rec->trace->number.at[i].guard == guard) rec->trace->number.at[i].written = true;
 }
 
 static PyObject *symbol_object(CcRec *rec, PyObject *value, int id)
@@ -202,7 +200,7 @@ static PyObject *from_source(CcRec *rec, int guard, PyObject *value)
     const CcSymSource *known = number_of(t, guard);
     if (known != NULL) return symbol_object(rec, value, known->symbol);
     t->guards.g.at[guard].used = true;
-    cc_vec_push(&t->number, (CcSymSource){guard, t->symbol.n, false});
+    cc_vec_push(&t->number, (CcSymSource){.guard = guard, .symbol = t->symbol.n});
     return new_symbol(rec, value, false);
 }
 
@@ -221,29 +219,55 @@ void cc_sym_drop_pending(CcRec *rec)
     rec->pending.n = 0;
 }
 
-static PyObject *take_pending(CcRec *rec, PyObject *o)
+static PyObject *take_pending(CcRec *rec, int i)
 {
-    for (int i = 0; o != NULL && i < rec->pending.n; i++) {
+    const struct CcPending p = rec->pending.at[i];
+    rec->pending.at[i] = cc_vec_last(&rec->pending);
+    rec->pending.n--;
+    return from_source(rec, p.guard, p.object);
+}
+
+void cc_sym_slot(CcRec *rec, CcAct *act, int slot, int guard)
+{
+    for (int i = 0; i < rec->pending.n; i++)
+        if (rec->pending.at[i].guard == guard) {
+            cc_act_put(act, slot, take_pending(rec, i));
+            return;
+        }
+}
+
+/* The local in which the call's argument arrives; -1: in none of its own. */
+static int slot_of_argument(const CcRec *rec, int index)
+{
+    const PyCodeObject *co = (PyCodeObject *)rec->root->func_code;
+    const int n_pos = rec->n_args - (rec->kwnames != NULL ? (int)PyTuple_GET_SIZE(rec->kwnames) : 0);
+    if (index < n_pos) return index < co->co_argcount ? index : -1;
+    PyObject *name = PyTuple_GET_ITEM(rec->kwnames, index - n_pos);
+    for (int slot = co->co_posonlyargcount; slot < co->co_argcount + co->co_kwonlyargcount; slot++)
+        if (PyUnicode_Compare(PyTuple_GET_ITEM(co->co_localsplusnames, slot), name) == 0) return slot;
+    return -1;
+}
+
+void cc_sym_arguments(CcRec *rec, CcAct *act)
+{
+    const CcGuards *gs = &rec->trace->guards;
+    for (int i = 0; i < rec->pending.n;) {
         const struct CcPending p = rec->pending.at[i];
-        if (p.object != o) continue;
-        rec->pending.at[i] = cc_vec_last(&rec->pending);
-        rec->pending.n--;
-        return from_source(rec, p.guard, o);
+        const int slot = gs->g.at[p.guard].source == CC_SRC_ARG ? slot_of_argument(rec, gs->g.at[p.guard].index) : -1;
+        if (slot >= 0 && cc_act_get(act, slot) == p.object) cc_act_put(act, slot, take_pending(rec, i));
+        else i++;
     }
-    return NULL;
+    cc_sym_drop_pending(rec);
 }
 
-void cc_sym_slot(CcRec *rec, CcAct *act, int slot)
-{
-    PyObject *o = take_pending(rec, cc_act_get(act, slot));
-    if (o != NULL) cc_act_put(act, slot, o);
-}
-
-void cc_sym_after(CcRec *rec, CcEvent *ev)
+/* first: numbers that were read since, the last one among them being what the event gave; those before it were content that C
+ * code looked at. */
+void cc_sym_after(CcRec *rec, CcEvent *ev, int first)
 {
     if (rec->trace == NULL) return;
-    PyObject *o = rec->pending.n > 0 ? take_pending(rec, ev->result) : NULL;
-    if (o != NULL) Py_SETREF(ev->result, o);
+    const int last = rec->pending.n - 1;
+    if (last >= first && ev->result != NULL && rec->pending.at[last].object == ev->result)
+        Py_SETREF(ev->result, take_pending(rec, last));
     cc_sym_drop_pending(rec);
     /* shape[1:], shape + (4,): a size is no constant when symbols are in it */
     if (ev->result != NULL && Py_TYPE(ev->result) == cc_tens_size_type() && cc_sym_within(rec, ev->result, 1) &&
@@ -304,6 +328,17 @@ static PyObject *symbols_of(CcRec *rec, PyObject *items, unsigned fixed, bool la
     return given;
 }
 
+/* Whether a step may give something else than a number of the recorded type. */
+static bool may_fail(CcRec *rec, const CcCallSpec *spec, bool guard)
+{
+    if (guard) return true;
+    if (spec->form == CC_F_GETATTR || spec->form == CC_F_UNARY) return false;
+    if (spec->form == CC_F_CALL) return spec->n == 0 || !cc_tens_any(spec->in[0]);
+    if (spec->form != CC_F_BINOP) return true;
+    if (spec->arg == CC_NB_ADD || spec->arg == CC_NB_SUBTRACT || spec->arg == CC_NB_MULTIPLY) return false;
+    return spec->arg == CC_NB_POWER || cc_sym_is(rec, spec->in[1]);   /* by zero */
+}
+
 PyObject *cc_sym_step(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *result, unsigned fixed)
 {
     CcTrace *t = rec->trace;
@@ -325,10 +360,41 @@ PyObject *cc_sym_step(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *
     else step.want = Py_NewRef(result);
     if (given != result) Py_DECREF(result);
     step.n = t->symbol.n - step.symbol0;
-    /* When it fails for another key, nothing may have happened yet that can't be undone. */
-    if (step.late && step.want != NULL && t->impure) rec->rigid = true;
+    if (step.late && t->impure && may_fail(rec, spec, step.want != NULL)) t->retry = true;
     cc_vec_push(&t->step, step);
     return given;
+}
+
+bool cc_sym_by_layout(const CcCallSpec *spec)
+{
+    if (spec->name == NULL) return false;
+    for (Py_ssize_t i = 0; spec->kwnames != NULL && i < PyTuple_GET_SIZE(spec->kwnames); i++)
+        if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(spec->kwnames, i), "memory_format") == 0) return true;
+    return strstr(spec->name, "contiguous") != NULL || strstr(spec->name, "sum_to_size") != NULL;
+}
+
+void cc_sym_same(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *result)
+{
+    CcTrace *t = rec->trace;
+    bool sized = false;
+    int same = 0;
+    for (int i = 0; i < spec->n; i++) {
+        sized = sized || cc_sym_sized(rec, spec->in[i]) || cc_sym_within(rec, spec->in[i], 4);
+        if (spec->in[i] == result) same = i + 1;
+    }
+    if (!sized || !cc_sym_by_layout(spec)) return;
+    const int args0 = same > 0 ? cc_node_args(rec, spec) : -1;
+    if (args0 < 0) {
+        rec->rigid = true;
+        return;
+    }
+    CcSymStep step = {.action = cc_node_action(spec, act, args0), .symbol0 = t->symbol.n, .same = (int16_t)same};
+    Seen seen = {.t = t};
+    visit_action(t, &step.action, see, &seen);
+    step.late = seen.late;
+    step.action.after = t->graph->node.n;
+    if (step.late && t->impure) t->retry = true;
+    cc_vec_push(&t->step, step);
 }
 
 void cc_sym_pin(CcRec *rec, PyObject *o)
@@ -342,7 +408,7 @@ void cc_sym_pin(CcRec *rec, PyObject *o)
     CcSymStep step = {.action = cc_node_action(&spec, NULL, args0), .late = t->symbol.at[p->id].late, .symbol0 = t->symbol.n,
                       .want = Py_NewRef(t->symbol.at[p->id].value)};
     step.action.after = t->graph->node.n;
-    if (step.late && t->impure) rec->rigid = true;
+    if (step.late && t->impure) t->retry = true;
     cc_vec_push(&t->step, step);
 }
 
@@ -351,11 +417,21 @@ void cc_sym_settle(CcRec *rec, PyObject *o, int depth)
     if (cc_sym_within(rec, o, depth)) (void)cc_number_settle(rec, o, depth);
 }
 
+static bool sized_within(CcRec *rec, PyObject *o, int depth);
+
+static bool sized_visit(void *ctx, PyObject *o, int depth) { return sized_within(ctx, o, depth); }
+
+static bool sized_within(CcRec *rec, PyObject *o, int depth)
+{
+    if (o == NULL || rec->trace == NULL || !cc_trace_symbolic(rec->trace)) return false;
+    return cc_sym_sized(rec, o) || (depth > 0 && cc_number_any(o, sized_visit, rec, depth - 1));
+}
+
 static void settle_all(CcRec *rec, PyObject *const *in, int n)
 {
     for (int i = 0; i < n; i++) {
         cc_sym_settle(rec, in[i], 4);
-        if (cc_sym_sized(rec, in[i])) rec->rigid = true;
+        if (sized_within(rec, in[i], 4)) rec->rigid = true;
     }
 }
 
@@ -390,14 +466,24 @@ static bool plain_operand(PyObject *o, int depth)
     return is_number(o) || PyBool_Check(o) || o == Py_None || PyUnicode_CheckExact(o);
 }
 
+/* Operands that are no symbols: numbers, texts, and containers of them whose content is guarded. */
+static bool plain_operands(CcRec *rec, PyObject *const *in, int n)
+{
+    for (int i = 0; i < n; i++) {
+        if (!plain_operand(in[i], 3)) return false;
+        if (PyTuple_Check(in[i]) || PyList_Check(in[i]))
+            if (cc_value_dirty(rec, in[i]) != CC_DIRTY_NO || !cc_value_content(rec, in[i], 4)) return false;
+    }
+    return true;
+}
+
 CcGo cc_sym_operator(CcRec *rec, CcAct *act, CcEvent *ev)
 {
-    bool within = false, numbers = true, plain = true;
+    bool within = false, numbers = true;
     for (int i = 0; i < ev->n; i++) {
         if (cc_tens_any(ev->in[i])) return CC_OK;
         within = within || cc_sym_within(rec, ev->in[i], 3);
         numbers = numbers && (is_number(ev->in[i]) || PyBool_Check(ev->in[i]));
-        plain = plain && plain_operand(ev->in[i], 3);
     }
     if (!within) return CC_OK;
     CcCallSpec spec = {.arg = ev->arg, .in = ev->in, .n = ev->n};
@@ -407,7 +493,7 @@ CcGo cc_sym_operator(CcRec *rec, CcAct *act, CcEvent *ev)
         spec.name = "operator";
         return record(rec, act, ev, &spec, cc_ex_binop((CcBinop)ev->arg, false, in[0], in[1]), 0);
     }
-    if (ev->kind == CC_EV_COMPARE && plain) {
+    if (ev->kind == CC_EV_COMPARE && plain_operands(rec, in, ev->n)) {
         spec.form = CC_F_COMPARE;
         spec.name = "comparison";
         return record(rec, act, ev, &spec, PyObject_RichCompare(in[0], in[1], ev->arg), 0);
@@ -452,7 +538,17 @@ CcGo cc_sym_call(CcRec *rec, CcAct *act, CcEvent *ev, const CcCallSpec *spec)
     unsigned fixed = 0;
     const CcProv *p = spec->n == 1 && strcmp(spec->name, "Tensor.size") == 0 ? cc_value_find(rec, spec->in[0]) : NULL;
     if (p != NULL && p->origin == CC_O_SOURCE) fixed = ~(unsigned)rec->trace->guards.g.at[p->id].dynamic;
-    return record(rec, act, ev, spec, PyObject_Vectorcall(spec->target, spec->in, (size_t)spec->n - n_kw, spec->kwnames), fixed);
+    const bool paused = cc_hook_pause(act->obs, true);   /* Tensor.__len__ is Python code */
+    PyObject *v = PyObject_Vectorcall(spec->target, spec->in, (size_t)spec->n - n_kw, spec->kwnames);
+    cc_hook_pause(act->obs, paused);
+    return record(rec, act, ev, spec, v, fixed);
+}
+
+CcGo cc_sym_pure(CcRec *rec, CcAct *act, CcEvent *ev, const CcCallSpec *spec)
+{
+    bool within = false;
+    for (int i = 0; i < spec->n; i++) within = within || cc_sym_within(rec, spec->in[i], 4);
+    return within && spec->kwnames == NULL && plain_operands(rec, spec->in, spec->n) ? cc_sym_call(rec, act, ev, spec) : CC_OK;
 }
 
 /* ------------------------------------------------------------------ the end of a recording */
@@ -504,6 +600,31 @@ static void make_rigid(CcTrace *t)
     }
 }
 
+/* Whether all that nodes do can be undone: writes that autograd does not see, and CPU's random numbers. */
+static bool undoable(const CcTrace *t)
+{
+    for (int i = 0; i < t->graph->node.n; i++) {
+        const CcNode *n = &t->graph->node.at[i];
+        const CcAction *a = &t->node.at[n->host];
+        if (a->state || a->form == CC_F_ASSERT) continue;
+        if (n->flags & CC_N_EFFECT || (n->flags & CC_N_WRITES && t->needs_grad && a->undo != CC_UNDO_LOCAL)) return false;
+        if (n->flags & CC_N_RANDOM && (n->n_out == 0 || t->graph->val.at[n->out0].type.device != 1)) return false;
+    }
+    return true;
+}
+
+/* Numbers that nodes depend on stand in the key as words. */
+static bool fits_key(const CcTrace *t)
+{
+    for (int i = 0; i < t->number.n; i++) {
+        int overflow = 0;
+        PyObject *v = t->symbol.at[t->number.at[i].symbol].value;
+        if (t->number.at[i].keyed && PyLong_Check(v)) (void)PyLong_AsLongLongAndOverflow(v, &overflow);
+        if (overflow != 0) return false;
+    }
+    return true;
+}
+
 static int key_words(const CcTrace *t)
 {
     int n = t->number.n;
@@ -516,8 +637,9 @@ void cc_sym_finish(CcRec *rec)
     cc_sym_drop_pending(rec);
     CcTrace *t = rec->trace;
     if (!cc_trace_symbolic(t)) return;
-    if (rec->rigid || key_words(t) > CC_KEY_MAX) make_rigid(t);
+    if (rec->rigid || key_words(t) > CC_KEY_MAX || (t->retry && !undoable(t))) make_rigid(t);
     else find_keyed(t);
+    if (!fits_key(t)) make_rigid(t);
     for (int i = 0; i < t->resized.n; i++) t->guards.g.at[t->resized.at[i]].used = true;   /* a run reads their sizes */
 }
 
@@ -583,6 +705,7 @@ void cc_sym_text(const CcTrace *t, int step, CcSbuf *out)
         add_recipe(t, t->args.at[a->args0 + i], out);
     }
     if (between == NULL && a->form != CC_F_UNARY) cc_sbuf_add(out, ")");
+    if (s->same > 0) cc_sbuf_add(out, " gives its operand back");
     if (s->want == NULL) return;
     cc_sbuf_add(out, " is ");
     add_number(s->want, out);

@@ -222,7 +222,7 @@ static void learn(CcRec *rec, int id, PyObject *v)
         return;
     }
     CcProv *p = cc_value_find(rec, v);
-    if (p != NULL && (p->origin == CC_O_FRESH || p->origin == CC_O_VALUE || p->origin == CC_O_EFFECT)) {
+    if (p != NULL && (p->origin == CC_O_FRESH || p->origin == CC_O_VALUE || p->origin == CC_O_EFFECT || p->origin == CC_O_SYMBOL)) {
         cc_guard_check(gs, id, CC_CHK_NONE, NULL);   /* this trace wrote it there */
         return;
     }
@@ -286,6 +286,7 @@ void cc_value_written(CcRec *rec, CcSource source, int parent, PyObject *key, bo
     const int id = cc_guard_source(&rec->trace->guards, source, parent, key, 0, 0, &is_new);
     /* Not read before it is written: any value, present or not, will do; what is deleted has to be there. */
     if (is_new) cc_guard_check(&rec->trace->guards, id, deleted ? CC_CHK_NONE : CC_CHK_ANY, NULL);
+    cc_sym_written(rec, id);
 }
 
 static bool guard_size(CcRec *rec, int parent, Py_ssize_t n)
@@ -448,6 +449,20 @@ bool cc_value_content(CcRec *rec, PyObject *o, int depth)
     }
     if (Py_IS_TYPE(o, &PyDictProxy_Type) && (p->origin == CC_O_FRESH || parent >= 0)) return proxy_content(rec, o, depth);
     return p->origin == CC_O_FRESH || cc_tens_any(o) || (parent >= 0 && !opaque_content(Py_TYPE(o)));
+}
+
+bool cc_value_exception(CcRec *rec, PyObject *o)
+{
+    PyObject *args = ((PyBaseExceptionObject *)o)->args;
+    const int source = cc_value_source(rec, o);
+    cc_sym_settle(rec, args, 3);
+    if (source < 0 || args == NULL) return true;
+    PyObject *name = PyUnicode_InternFromString("args");
+    PyObject *descr = name != NULL ? cc_type_lookup((PyTypeObject *)PyExc_BaseException, name) : NULL;
+    Py_XDECREF(name);
+    if (descr == NULL) return false;
+    cc_value_read(rec, CC_SRC_MEMBER, source, descr, 0, 0, args);
+    return cc_value_content(rec, args, 2);
 }
 
 bool cc_value_structure(CcRec *rec, PyObject *o, int depth)
