@@ -271,7 +271,11 @@ ALLOWED_MODES = "'default', 'max-autotune', 'max-autotune-no-cudagraphs', 'reduc
         ({"mode": 3}, TypeError, "mode must be None or one of 'default'"),
         ({"fullgraph": 1}, TypeError, "fullgraph must be True or False, not int: 1"),
         ({"fullgraph": None}, TypeError, "fullgraph must be True or False"),
-        ({"dynamic": "yes"}, TypeError, "dynamic must be True, False or None, or {argument: {dim: Dim}}, not str: 'yes'"),
+        (
+            {"dynamic": "yes"},
+            TypeError,
+            "dynamic must be True, False or None, or {argument: {dim: Dim}}, not str: 'yes'",
+        ),
         ({"dynamic": 0}, TypeError, "dynamic must be True, False or None"),
         ({"disable": "no"}, TypeError, "disable must be True or False"),
         ({"options": ["verify"]}, TypeError, "options must be a dict"),

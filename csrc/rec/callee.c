@@ -176,8 +176,18 @@ static bool would_scan(const CcAct *caller)
     return false;
 }
 
+/* Once Dynamo has run in this process, nn.Module.__init__ notes each new module in a table of Dynamo's. Nobody else reads it. */
+static bool is_dynamos_note(PyObject *callable)
+{
+    if (!PyFunction_Check(callable)) return false;
+    const PyFunctionObject *f = (PyFunctionObject *)callable;
+    return PyUnicode_CompareWithASCIIString(f->func_qualname, "GenerationTracker.tag") == 0 && f->func_module != NULL &&
+           PyUnicode_Check(f->func_module) && PyUnicode_CompareWithASCIIString(f->func_module, "torch._dynamo.mutation_guard") == 0;
+}
+
 PyObject *cc_intrin_call(PyObject *callable, const CcAct *caller)
 {
+    if (is_dynamos_note(callable)) return Py_NewRef(Py_None);
     const int64_t *v = cc_map_find(&intrinsic_answers, callable);
     if (v == NULL) return NULL;
     bool answer = *v;
