@@ -2,7 +2,7 @@
 
     python benchmarks/bench_zoo.py                    the table
     python benchmarks/bench_zoo.py bert llama --json  some rows, as JSON lines
-    python benchmarks/bench_zoo.py --dynamo           counts Dynamo's graphs and breaks anew, into zoo_dynamo.txt (minutes)
+    python benchmarks/bench_zoo.py --dynamo           counts Dynamo's graphs and breaks anew: zoo_dynamo.txt (minutes)
 
 Models are small (2 layers, hidden size 32), so the speed-up is mostly that of Python and dispatch; bench_models.py has
 models of real sizes. Breaks are those that a replay meets after three calls; "yes" means that the whole output, caches
@@ -84,8 +84,8 @@ def measure(name: str, seconds: float) -> dict[str, Any]:
         eager, ours = (
             blocks([lambda: model(**given), lambda: compiled(**given)], seconds, 0.02) if seconds else ([], [])
         )
-    row = {"bench": "zoo", "name": name, "family": zoo.ZOO[name].family, "graphs": graphs, "breaks": breaks, "equal": equal,
-           "first_extra_ms": (first - warm) * 1e3}  # fmt: skip
+    row = {"bench": "zoo", "name": name, "family": zoo.ZOO[name].family, "graphs": graphs, "breaks": breaks,
+           "equal": equal, "first_extra_ms": (first - warm) * 1e3}  # fmt: skip
     if seconds:
         row.update(eager_ms=min(eager), ms=min(ours), speedup=min(eager) / min(ours))
     return row
@@ -141,7 +141,8 @@ def told(rows: list[dict[str, Any]]) -> str:
         body.append([row["name"], row["family"], cell(row, "graphs", "d"), cell(row, "breaks", "d"),
                      *(map(str, theirs) if theirs else ("-", "-")),
                      row.get("failed") or ("yes" if row["equal"] else "NO"),
-                     cell(row, "eager_ms", ".2f"), cell(row, "speedup", ".2f"), cell(row, "first_extra_ms", ".0f")])  # fmt: skip
+                     cell(row, "eager_ms", ".2f"), cell(row, "speedup", ".2f"),
+                     cell(row, "first_extra_ms", ".0f")])  # fmt: skip
     head = ["architecture", "family", "graphs", "breaks", "Dynamo: graphs", "breaks", "equal", "eager ms", "speed-up",
             "first call, ms over eager"]  # fmt: skip
     speeds = [row["speedup"] for row in rows if "speedup" in row]

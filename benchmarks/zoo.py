@@ -1,4 +1,4 @@
-"""The transformers zoo: architectures by small random configs (nothing is downloaded), for bench_zoo.py and test_zoo.py.
+"""The transformers zoo: architectures by small random configs (nothing is downloaded), for bench_zoo.py and tests.
 
 A row: name -> Row(family, model class, config class, settings, inputs). Weights come from a fixed seed; `inputs` maps a
 call's number to keyword arguments of equal shapes and other values.

@@ -559,9 +559,10 @@ def no_worse(fn, *args, key=None, expect=None, graphs=None, most=None, bare=0, *
 
 # ---- leaks -------------------------------------------------------------------------------------------------------
 def resident():
-    """Resident set in bytes."""
+    """Resident anonymous memory in bytes: pages of libraries come and go as the kernel likes."""
     with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        _, resident_pages, shared = map(int, file.read().split()[:3])
+    return (resident_pages - shared) * os.sysconf("SC_PAGE_SIZE")
 
 
 def leakless(call, *watched, calls=20_000, warm=2_000, rss=8 << 20):

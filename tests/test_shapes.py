@@ -198,3 +198,21 @@ def test_bad_arguments(call, error, text):
     with pytest.raises(error) as info:
         call()
     assert text in str(info.value)
+
+
+def test_dynamic_benchmark():
+    import json
+    import pathlib
+    import subprocess
+    import sys
+
+    script = pathlib.Path(__file__).parents[1] / "benchmarks/bench_dynamic.py"
+    done = subprocess.run(
+        [sys.executable, str(script), "--lengths", "4", "--json"], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    rows = {(row["experiment"], row["dynamic"]): row for row in map(json.loads, done.stdout.splitlines())}
+    assert {key: row["recordings"] for key, row in rows.items() if key[1] is not False} == {
+        ("batch 32, 64", None): 2, ("batch 32, 64", True): 1, ("4 lengths", None): 2, ("4 lengths", True): 1,
+    }  # fmt: skip
+    assert all(row["eager calls"] == 0 for row in rows.values())

@@ -27,8 +27,8 @@ bool cc_group_takes(const CcGraph *g, int node, const CcGroupRules *rules);
 /* Rewriting passes: a copy of the graph, NULL when there is nothing to do. cc_graph_check does not know what they make
  * (windows, other strides). In this order: */
 CcGraph *cc_pure_graph(const CcGraph *g, const CcGroupRules *rules);   /* in-place ops on the graph's own are pure */
-CcGraph *cc_attend_graph(const CcGraph *g, const CcGroupRules *rules); /* attention that is written out is one node */
 CcGraph *cc_values_graph(const CcGraph *g, const CcGroupRules *rules); /* amax for max without its indices */
+CcGraph *cc_attend_graph(const CcGraph *g, const CcGroupRules *rules); /* attention that is written out is one node */
 CcGraph *cc_narrow_graph(const CcGraph *g, const CcGroupRules *rules); /* only the part that a later select keeps */
 CcGraph *cc_fold_graph(const CcGraph *g, const CcGroupRules *rules);   /* convolutions do the padding before them */
 CcGraph *cc_norms_graph(const CcGraph *g, const CcGroupRules *rules);  /* batch norm is pointwise */

@@ -10,8 +10,8 @@
 
 #include "run_int.h"
 
-/* Buffers whose addresses agree in their last 12 bits get into each other's way when one is read and the other written:
- * a copy of 2 MB took 0.33 ms instead of 0.11 (Zen 4). So large ones are not a multiple of a page. */
+/* Buffers whose addresses agree in their last 12 bits get into each other's way when one is read and the other written
+ * (4K aliasing; its share was not measured apart). So large ones are not a multiple of a page. */
 enum { ALIGN = 64, PAGE = 4096, SHIFT = 5 * ALIGN };
 
 /* ------------------------------------------------------------------ the plan */

@@ -20,7 +20,7 @@ _UNBOUNDED = 2**62
 class Dim:
     """A size that changes from call to call: `dynamic={"x": {0: Dim("batch"), 2: Dim(max=256)}}`.
 
-    Sizes in min..max share one recording; others get recordings of their own. 0 and 1 always do, since they broadcast."""
+    Sizes in min..max share one recording; others get recordings of their own. 0 and 1 always do: they broadcast."""
 
     name: str = ""
     min: int | None = None
