@@ -2,8 +2,8 @@
 
     python benchmarks/bench_dynamic.py [--lengths 64] [--threads 2] [--json]
 
-For each of dynamic=None, True, False: every length once (its first call), then every length again; "compile ms" is what
-first calls took longer than eager ones. Then one length against an entry that was recorded for it alone (dynamic=False),
+For each of dynamic=None, True, False: every length once (its first call), then every length again; "compile ms": what
+first calls took longer than eager ones. And one length against an entry that was recorded for it alone (dynamic=False),
 in alternating calls."""
 
 from __future__ import annotations
