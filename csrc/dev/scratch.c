@@ -16,10 +16,11 @@ CcScratch *cc_scratch_take(size_t bytes) {
     CcScratch *block = atomic_exchange(&spare, NULL);
     if (block && block->bytes >= bytes) return block;
     free(block);
-    const size_t align = bytes >= HUGE_PAGE ? HUGE_PAGE : PAGE;
-    const size_t rounded = (sizeof *block + bytes + align - 1) / align * align;
-    block = aligned_alloc(align, rounded);
-    if (!block) return NULL;
+    /* what is left over beyond whole huge pages has small ones: rounding up would keep up to 2 MiB that nobody uses */
+    const size_t rounded = (sizeof *block + bytes + PAGE - 1) / PAGE * PAGE;
+    void *at = NULL;
+    if (posix_memalign(&at, bytes >= HUGE_PAGE ? HUGE_PAGE : PAGE, rounded)) return NULL;
+    block = at;
     cc_pages_wish_huge(block, rounded);
     block->bytes = rounded - sizeof *block;
     return block;
