@@ -30,6 +30,10 @@ typedef struct CcCpu {
     bool narrowed;    /* by CCOMPILE_CPU */
 } CcCpu;
 const CcCpu *cc_cpu_info(void); /* CCOMPILE_CPU=avx2 or base narrows it, read once */
+/* What is compiled once for each width of vectors (dev/lanes.inc), by the widest this machine has: name_avx512, name_avx2
+ * or name_base. */
+#define CC_CPU_WIDEST(name) \
+    (cc_cpu_info()->vector_bytes == 64 ? name##_avx512 : cc_cpu_info()->vector_bytes == 32 ? name##_avx2 : name##_base)
 bool cc_cpu_has_vector_function(const char *name); /* in libmvec.so.1 */
 
 /* ---- jit.c: LLVM through llvmlite's C symbols ---- */

@@ -68,12 +68,7 @@ static inline __attribute__((always_inline, target("avx512f,avx512bw,avx512dq,av
 #define ROWS 4
 #include "flash.inc"
 
-static void (*unit_of_cpu(void))(const CcFlash *, const Unit *) {
-    const int bytes = cc_cpu_info()->vector_bytes;
-    if (bytes == 64) return unit_avx512;
-    if (bytes == 32) return unit_avx2;
-    return unit_base;
-}
+static void (*unit_of_cpu(void))(const CcFlash *, const Unit *) { return CC_CPU_WIDEST(unit); }
 
 static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 

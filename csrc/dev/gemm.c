@@ -53,10 +53,7 @@ struct Job {
 #define LANES 4
 #include "gemm.inc"
 
-static const Kernels *kernels_of_cpu(void) {
-    const int bytes = cc_cpu_info()->vector_bytes;
-    return bytes == 64 ? &KERNELS_avx512 : bytes == 32 ? &KERNELS_avx2 : &KERNELS_base;
-}
+static const Kernels *kernels_of_cpu(void) { return CC_CPU_WIDEST(&KERNELS); }
 
 int cc_gemm_lanes(void) { return kernels_of_cpu()->lanes; }
 

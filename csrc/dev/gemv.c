@@ -137,12 +137,8 @@ static void columns_base(const Job *job, int64_t j, int64_t n) {
 
 static void work(void *ctx, int64_t begin, int64_t end) {
     const Job *job = ctx;
-    const int bytes = cc_cpu_info()->vector_bytes;
     const bool columns = job->g->row == 1;
-    void (*const part)(const Job *, int64_t, int64_t) = bytes == 64   ? columns ? columns_avx512 : rows_avx512
-                                                        : bytes == 32 ? columns ? columns_avx2 : rows_avx2
-                                                        : columns     ? columns_base
-                                                                      : rows_base;
+    void (*const part)(const Job *, int64_t, int64_t) = columns ? CC_CPU_WIDEST(columns) : CC_CPU_WIDEST(rows);
     const int64_t last = CC_MIN(end * UNIT, job->g->n), step = columns ? UNIT : 4;
     for (int64_t j = begin * UNIT; j < last; j += step) part(job, j, CC_MIN(step, last - j));
 }

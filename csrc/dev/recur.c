@@ -55,10 +55,7 @@ typedef struct Kernels {
 #define ROWS 2
 #include "recur.inc"
 
-static const Kernels *kernels_of_cpu(void) {
-    const int bytes = cc_cpu_info()->vector_bytes;
-    return bytes == 64 ? &KERNELS_avx512 : bytes == 32 ? &KERNELS_avx2 : &KERNELS_base;
-}
+static const Kernels *kernels_of_cpu(void) { return CC_CPU_WIDEST(&KERNELS); }
 
 /* Weights of one product. */
 typedef struct Matrix {

@@ -179,27 +179,20 @@ static ALWAYS void pool_units(const Job *job, int64_t begin, int64_t end) {
 }
 
 /* The same loops for each kind of vectors. */
-#if defined(__x86_64__)
-__attribute__((target("avx512f,avx512vl,avx512dq,fma"))) static void pool_512(void *job, int64_t begin, int64_t end) {
+__attribute__((target("avx512f,avx512vl,avx512dq,fma"))) static void pool_avx512(void *job, int64_t begin, int64_t end) {
     pool_units(job, begin, end);
 }
-__attribute__((target("avx2,fma"))) static void pool_256(void *job, int64_t begin, int64_t end) {
+__attribute__((target("avx2,fma"))) static void pool_avx2(void *job, int64_t begin, int64_t end) {
     pool_units(job, begin, end);
 }
-#endif
-static void pool_any(void *job, int64_t begin, int64_t end) { pool_units(job, begin, end); }
+static void pool_base(void *job, int64_t begin, int64_t end) { pool_units(job, begin, end); }
 
 static int run(const void *work, const CcHost *host, CcErr *err) {
     const CcPool *p = work;
     Job job = {.p = p, .src = cc_prim_data(host, p->src, p->src_at), .dst = host->make(host->ctx, p->dst)};
     if (!job.src || !job.dst) return cc_err_set(err, CC_E_HOST, "no memory for value %d", p->dst);
-    void (*each)(void *, int64_t, int64_t) = pool_any;
-#if defined(__x86_64__)
-    if (cc_cpu_info()->vector_bytes == 64) each = pool_512;
-    else if (cc_cpu_info()->vector_bytes == 32) each = pool_256;
-#endif
     const int64_t rows = p->n * p->side[0].out * p->side[1].out;
-    cc_omp_run(each, &job, rows * (p->last ? p->chunks : p->c), CC_MIN(p->parts, cc_omp_width()));
+    cc_omp_run(CC_CPU_WIDEST(pool), &job, rows * (p->last ? p->chunks : p->c), CC_MIN(p->parts, cc_omp_width()));
     return 0;
 }
 
