@@ -5,6 +5,15 @@ ZOO: name -> (make model, call number -> (args, kwargs)). Batches alternate betw
 
 import torch
 import torch.nn.functional as F
+from ccompile.demo_models import (
+    ComplexModel,
+    MiniTransformer,
+    MultiHeadAttention,
+    SimpleModel,
+    SimpleNet,
+    complex_activation,
+    feature_enhancement,
+)
 from torch import nn
 
 
@@ -18,118 +27,6 @@ def ids(*shape, seed=0, top=100):
 
 
 # ---- seed 004 --------------------------------------------------------------------------------------------------------
-class SimpleNet(nn.Module):
-    def __init__(self, width=64):
-        super().__init__()
-        self.linear = nn.Linear(width, width)
-        self.relu = nn.ReLU()
-        self.output = nn.Linear(width, 10)
-
-    def forward(self, x):
-        x = self.linear(x)
-        x = self.relu(x)
-        x = self.output(x)
-        return x
-
-
-class ComplexBlock(nn.Module):
-    def __init__(self, in_channels, out_channels, bottleneck_ratio=0.5):
-        super().__init__()
-        mid = int(out_channels * bottleneck_ratio)
-        self.conv1 = nn.Conv2d(in_channels, mid, 1)
-        self.bn1 = nn.BatchNorm2d(mid)
-        self.branch1 = nn.Conv2d(mid, mid // 4, 3, padding=1)
-        self.branch2 = nn.Conv2d(mid, mid // 4, 5, padding=2)
-        self.branch3 = nn.Conv2d(mid, mid // 4, 7, padding=3)
-        self.branch4 = nn.Conv2d(mid, mid // 4, 1)
-        self.group_conv = nn.Conv2d(mid, mid, kernel_size=3, padding=1, groups=4)
-        self.se = nn.Sequential(
-            nn.AdaptiveAvgPool2d(1),
-            nn.Conv2d(mid, max(mid // 16, 1), 1),
-            nn.ReLU(inplace=True),
-            nn.Conv2d(max(mid // 16, 1), mid, 1),
-            nn.Sigmoid(),
-        )
-        self.conv2 = nn.Conv2d(mid, out_channels, 1)
-        self.bn2 = nn.BatchNorm2d(out_channels)
-        self.skip = nn.Sequential()
-        if in_channels != out_channels:
-            self.skip = nn.Sequential(nn.Conv2d(in_channels, out_channels, 1), nn.BatchNorm2d(out_channels))
-
-    def forward(self, x):
-        out = F.relu(self.bn1(self.conv1(x)))
-        out = torch.cat([self.branch1(out), self.branch2(out), self.branch3(out), self.branch4(out)], dim=1)
-        out = F.relu(self.group_conv(out))
-        se_weight = self.se(out)
-        out = out * se_weight
-        out = self.bn2(self.conv2(out))
-        out += self.skip(x)
-        out = F.relu(out)
-        return out
-
-
-class ComplexModel(nn.Module):
-    def __init__(self, num_classes=10, width=8):
-        super().__init__()
-        w = width
-        self.stem = nn.Sequential(
-            nn.Conv2d(3, w, kernel_size=7, stride=2, padding=3),
-            nn.BatchNorm2d(w),
-            nn.ReLU(inplace=True),
-            nn.MaxPool2d(kernel_size=3, stride=2, padding=1),
-        )
-        self.block1 = ComplexBlock(w, 2 * w)
-        self.block2 = ComplexBlock(2 * w, 4 * w)
-        self.block3 = ComplexBlock(4 * w, 8 * w)
-        self.block4 = ComplexBlock(8 * w, 16 * w)
-        self.context_block = nn.Sequential(
-            nn.Conv2d(16 * w, 8 * w, kernel_size=1),
-            nn.BatchNorm2d(8 * w),
-            nn.ReLU(inplace=True),
-            nn.Conv2d(8 * w, 8 * w, kernel_size=3, padding=1, dilation=2),
-            nn.BatchNorm2d(8 * w),
-            nn.ReLU(inplace=True),
-        )
-        self.global_pool = nn.AdaptiveAvgPool2d(1)
-        self.fc = nn.Sequential(
-            nn.Linear(8 * w, 4 * w), nn.ReLU(inplace=True), nn.Dropout(0.5), nn.Linear(4 * w, num_classes)
-        )
-
-    def forward(self, x):
-        x = self.stem(x)
-        x = self.block1(x)
-        x = F.max_pool2d(x, 2)
-        x = self.block2(x)
-        x = F.max_pool2d(x, 2)
-        x = self.block3(x)
-        x = F.max_pool2d(x, 2)
-        x = self.block4(x)
-        x = self.context_block(x)
-        x = self.global_pool(x)
-        x = torch.flatten(x, 1)
-        x = self.fc(x)
-        return x
-
-
-def complex_activation(x):
-    a = torch.sin(x)
-    b = torch.pow(x, 2) * torch.tanh(x)
-    c = torch.exp(-torch.abs(x))
-    d = torch.sigmoid(x) * torch.log(torch.clamp(x.abs(), min=1e-10))
-    return a + b - c + d
-
-
-def feature_enhancement(x):
-    b, c, h, w = x.shape
-    channel_avg = F.adaptive_avg_pool2d(x, 1)
-    channel_weight = torch.sigmoid(channel_avg * 3)
-    spatial_avg = torch.mean(x, dim=1, keepdim=True)
-    spatial_max, _ = torch.max(x, dim=1, keepdim=True)
-    spatial_attn = torch.sigmoid(torch.cat([spatial_avg, spatial_max], dim=1))
-    spatial_weight = torch.sigmoid(F.conv2d(spatial_attn, torch.ones(1, 2, 3, 3).to(x.device), padding=1))
-    return x * channel_weight * spatial_weight
-
-
 class LocalOptimizedNetwork(nn.Module):
     def __init__(self, width=8):
         super().__init__()
@@ -200,108 +97,6 @@ class ConvNetMix(nn.Module):
 
 
 # ---- seed 003 --------------------------------------------------------------------------------------------------------
-class SimpleModel(nn.Module):
-    def __init__(self, in_channels=3, num_classes=10, size=8):
-        super().__init__()
-        self.conv1 = nn.Conv2d(in_channels, 8, kernel_size=3, padding=1)
-        self.bn1 = nn.BatchNorm2d(8)
-        self.conv2 = nn.Conv2d(8, 16, kernel_size=3, padding=1)
-        self.bn2 = nn.BatchNorm2d(16)
-        self.fc = nn.Linear(16 * size * size, num_classes)
-
-    def forward(self, x):
-        x = self.conv1(x)
-        x = self.bn1(x)
-        x = F.relu(x)
-        x = self.conv2(x)
-        x = self.bn2(x)
-        x = F.relu(x)
-        x = x.view(x.size(0), -1)
-        x = self.fc(x)
-        return x
-
-
-class MultiHeadAttention(nn.Module):
-    def __init__(self, d_model, num_heads, dropout=0.1):
-        super().__init__()
-        assert d_model % num_heads == 0
-        self.d_model = d_model
-        self.num_heads = num_heads
-        self.d_k = d_model // num_heads
-        self.qkv_proj = nn.Linear(d_model, d_model * 3)
-        self.out_proj = nn.Linear(d_model, d_model)
-        self.dropout = nn.Dropout(dropout)
-        self.scale = self.d_k**-0.5
-
-    def forward(self, x, mask=None):
-        batch_size, seq_len, _ = x.shape
-        qkv = self.qkv_proj(x)
-        qkv = qkv.reshape(batch_size, seq_len, 3, self.num_heads, self.d_k)
-        qkv = qkv.permute(2, 0, 3, 1, 4)
-        q, k, v = qkv[0], qkv[1], qkv[2]
-        scores = torch.matmul(q, k.transpose(-2, -1)) * self.scale
-        if mask is not None:
-            scores = scores.masked_fill(mask == 0, float("-inf"))
-        attn_weights = F.softmax(scores, dim=-1)
-        attn_weights = self.dropout(attn_weights)
-        attn_output = torch.matmul(attn_weights, v)
-        attn_output = attn_output.transpose(1, 2).contiguous()
-        attn_output = attn_output.reshape(batch_size, seq_len, self.d_model)
-        return self.out_proj(attn_output)
-
-
-class TransformerBlock(nn.Module):
-    def __init__(self, d_model, num_heads, d_ff, dropout=0.1):
-        super().__init__()
-        self.attention = MultiHeadAttention(d_model, num_heads, dropout)
-        self.feed_forward = nn.Sequential(
-            nn.Linear(d_model, d_ff), nn.GELU(), nn.Dropout(dropout), nn.Linear(d_ff, d_model), nn.Dropout(dropout)
-        )
-        self.norm1 = nn.LayerNorm(d_model)
-        self.norm2 = nn.LayerNorm(d_model)
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, x, mask=None):
-        attn_output = self.attention(x, mask)
-        x = self.norm1(x + self.dropout(attn_output))
-        ff_output = self.feed_forward(x)
-        x = self.norm2(x + ff_output)
-        return x
-
-
-class MiniTransformer(nn.Module):
-    def __init__(
-        self,
-        vocab_size=100,
-        d_model=32,
-        num_heads=4,
-        num_layers=2,
-        d_ff=64,
-        max_seq_len=64,
-        dropout=0.1,
-        num_classes=10,
-    ):
-        super().__init__()
-        self.token_embedding = nn.Embedding(vocab_size, d_model)
-        self.position_embedding = nn.Embedding(max_seq_len, d_model)
-        self.transformer_blocks = nn.ModuleList(
-            [TransformerBlock(d_model, num_heads, d_ff, dropout) for _ in range(num_layers)]
-        )
-        self.classifier = nn.Linear(d_model, num_classes)
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, input_ids, mask=None):
-        batch_size, seq_len = input_ids.shape
-        positions = torch.arange(seq_len, device=input_ids.device).unsqueeze(0).expand(batch_size, -1)
-        token_emb = self.token_embedding(input_ids)
-        pos_emb = self.position_embedding(positions)
-        x = self.dropout(token_emb + pos_emb)
-        for block in self.transformer_blocks:
-            x = block(x, mask)
-        cls_output = x[:, 0, :]
-        return self.classifier(cls_output)
-
-
 # ---- seed 000 and others ---------------------------------------------------------------------------------------------
 class Mlp(nn.Sequential):
     def __init__(self):
@@ -406,6 +201,18 @@ class Encoder(nn.Module):
         return self.encoder(x)
 
 
+def small_net():
+    return SimpleNet(width=64)
+
+
+def small_complex():
+    return ComplexModel(width=8)
+
+
+def small_transformer():
+    return MiniTransformer(vocab_size=100, d_model=32, num_heads=4, num_layers=2, d_ff=64, max_seq_len=64)
+
+
 def one(make):
     return lambda i: ((make(i),), {})
 
@@ -416,12 +223,12 @@ def function(fn):
 
 ZOO = {
     "mlp": (Mlp, one(lambda i: t(8, 16, seed=i))),
-    "simple-net": (SimpleNet, one(lambda i: t(32, 64, seed=i))),
-    "simple-net-batch-1": (SimpleNet, one(lambda i: t(1, 64, seed=i))),
-    "simple-model": (SimpleModel, one(lambda i: t(2, 3, 8, 8, seed=i))),
+    "simple-net": (small_net, one(lambda i: t(32, 64, seed=i))),
+    "simple-net-batch-1": (small_net, one(lambda i: t(1, 64, seed=i))),
+    "simple-model": (lambda: SimpleModel(width=8, size=8), one(lambda i: t(2, 3, 8, 8, seed=i))),
     "conv-dict": (ConvDict, one(lambda i: t(2, 3, 32, 32, seed=i))),
-    "complex-model": (ComplexModel, one(lambda i: t(2, 3, 96, 96, seed=i))),
-    "complex-model-batch-1": (ComplexModel, one(lambda i: t(1, 3, 96, 96, seed=i))),
+    "complex-model": (small_complex, one(lambda i: t(2, 3, 96, 96, seed=i))),
+    "complex-model-batch-1": (small_complex, one(lambda i: t(1, 3, 96, 96, seed=i))),
     "local-optimized": (LocalOptimizedNetwork, one(lambda i: t(2, 3, 16, 16, seed=i))),
     "conv-net-mix": (ConvNetMix, one(lambda i: t(2, 3, 16, 16, seed=i))),
     "complex-activation": (function(complex_activation), one(lambda i: t(4, 33, seed=i))),
@@ -431,7 +238,7 @@ ZOO = {
         lambda: MultiHeadAttention(32, 4),
         lambda i: ((t(2, 6, 32, seed=i),), {"mask": torch.ones(6, 6).tril().view(1, 1, 6, 6)}),
     ),
-    "mini-transformer": (MiniTransformer, one(lambda i: ids(2, 12, seed=i))),
+    "mini-transformer": (small_transformer, one(lambda i: ids(2, 12, seed=i))),
     "trajectory-gru": (TrajectoryPredictor, one(lambda i: t(3, 7, 8, seed=i))),
     "temporal-lstm": (TemporalDecision, one(lambda i: t(2, 5, 12, seed=i))),
     "temporal-lstm-mask": (TemporalDecision, lambda i: ((t(2, 5, 12, seed=i), torch.arange(5).expand(2, 5) > 3), {})),

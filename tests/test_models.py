@@ -9,15 +9,15 @@ from conftest import EAGER, alike, hits, no_worse, replaying, same
 from models_zoo import (
     TRANSFORMERS,
     ZOO,
-    ComplexModel,
     ConvNetMix,
     LocalOptimizedNetwork,
-    MiniTransformer,
-    SimpleNet,
     TemporalHistory,
     complex_activation,
     feature_enhancement,
     ids,
+    small_complex,
+    small_net,
+    small_transformer,
     t,
 )
 from torch import nn
@@ -116,8 +116,8 @@ def test_training_steps(name):
 def test_shapes_change(name, dynamic):
     """Sizes seen before replay; each size gives eager's result."""
     model, make = {
-        "batch": (SimpleNet(), lambda n, i: t(n, 64, seed=i)),
-        "sequence": (MiniTransformer().eval(), lambda n, i: ids(2, n, seed=i)),
+        "batch": (small_net(), lambda n, i: t(n, 64, seed=i)),
+        "sequence": (small_transformer().eval(), lambda n, i: ids(2, n, seed=i)),
         "image": (LocalOptimizedNetwork().eval(), lambda n, i: t(2, 3, n, n, seed=i)),
     }[name]
     sizes = [8, 16, 12, 20, 8, 16, 12]
@@ -126,7 +126,7 @@ def test_shapes_change(name, dynamic):
 
 def test_dynamic_needs_one_recording():
     """dynamic=True: after the first call a new batch size is no reason to record."""
-    compiled = ccompile.compile(SimpleNet(), dynamic=True)
+    compiled = ccompile.compile(small_net(), dynamic=True)
     with torch.no_grad():
         compiled(t(32, 64))
         with replaying(2):
@@ -182,19 +182,19 @@ def test_layers_compiled_one_by_one():
 def test_dtypes(dtype):
     torch.manual_seed(3)
     loose = 2e-2 if dtype.itemsize == 2 else None
-    same(SimpleNet().to(dtype), make_args=lambda i: t(4, 64, seed=i).to(dtype), rtol=loose, atol=loose)
+    same(small_net().to(dtype), make_args=lambda i: t(4, 64, seed=i).to(dtype), rtol=loose, atol=loose)
 
 
 def test_channels_last():
     torch.manual_seed(3)
-    model = ComplexModel().eval().to(memory_format=torch.channels_last)
+    model = small_complex().eval().to(memory_format=torch.channels_last)
     same(model, make_args=lambda i: t(2, 3, 96, 96, seed=i).contiguous(memory_format=torch.channels_last))
 
 
 def test_autocast_and_modes():
     """One compiled model called under several ambient modes in turn."""
     torch.manual_seed(3)
-    model = SimpleNet()
+    model = small_net()
     compiled = ccompile.compile(model)
     for i in range(8):
         x = t(4, 64, seed=i)

@@ -15,11 +15,11 @@ from torch import nn
 
 
 class SimpleNet(nn.Module):
-    def __init__(self):
+    def __init__(self, width: int = 512):
         super().__init__()
-        self.linear = nn.Linear(512, 512)
+        self.linear = nn.Linear(width, width)
         self.relu = nn.ReLU()
-        self.output = nn.Linear(512, 10)
+        self.output = nn.Linear(width, 10)
 
     def forward(self, x):
         x = self.linear(x)
@@ -41,9 +41,9 @@ class ComplexBlock(nn.Module):
         self.group_conv = nn.Conv2d(mid, mid, kernel_size=3, padding=1, groups=4)
         self.se = nn.Sequential(
             nn.AdaptiveAvgPool2d(1),
-            nn.Conv2d(mid, mid // 16, 1),
+            nn.Conv2d(mid, max(mid // 16, 1), 1),
             nn.ReLU(inplace=True),
-            nn.Conv2d(mid // 16, mid, 1),
+            nn.Conv2d(max(mid // 16, 1), mid, 1),
             nn.Sigmoid(),
         )
         self.conv2 = nn.Conv2d(mid, out_channels, 1)
@@ -69,29 +69,29 @@ class ComplexBlock(nn.Module):
 
 
 class ComplexModel(nn.Module):
-    def __init__(self, num_classes=10):
+    def __init__(self, num_classes: int = 10, width: int = 64):
         super().__init__()
         self.stem = nn.Sequential(
-            nn.Conv2d(3, 64, kernel_size=7, stride=2, padding=3),
-            nn.BatchNorm2d(64),
+            nn.Conv2d(3, width, kernel_size=7, stride=2, padding=3),
+            nn.BatchNorm2d(width),
             nn.ReLU(inplace=True),
             nn.MaxPool2d(kernel_size=3, stride=2, padding=1),
         )
-        self.block1 = ComplexBlock(64, 128)
-        self.block2 = ComplexBlock(128, 256)
-        self.block3 = ComplexBlock(256, 512)
-        self.block4 = ComplexBlock(512, 1024)
+        self.block1 = ComplexBlock(width, 2 * width)
+        self.block2 = ComplexBlock(2 * width, 4 * width)
+        self.block3 = ComplexBlock(4 * width, 8 * width)
+        self.block4 = ComplexBlock(8 * width, 16 * width)
         self.context_block = nn.Sequential(
-            nn.Conv2d(1024, 512, kernel_size=1),
-            nn.BatchNorm2d(512),
+            nn.Conv2d(16 * width, 8 * width, kernel_size=1),
+            nn.BatchNorm2d(8 * width),
             nn.ReLU(inplace=True),
-            nn.Conv2d(512, 512, kernel_size=3, padding=1, dilation=2),
-            nn.BatchNorm2d(512),
+            nn.Conv2d(8 * width, 8 * width, kernel_size=3, padding=1, dilation=2),
+            nn.BatchNorm2d(8 * width),
             nn.ReLU(inplace=True),
         )
         self.global_pool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Sequential(
-            nn.Linear(512, 256), nn.ReLU(inplace=True), nn.Dropout(0.5), nn.Linear(256, num_classes)
+            nn.Linear(8 * width, 4 * width), nn.ReLU(inplace=True), nn.Dropout(0.5), nn.Linear(4 * width, num_classes)
         )
 
     def forward(self, x):
@@ -130,13 +130,13 @@ def feature_enhancement(x):
 
 
 class SimpleModel(nn.Module):
-    def __init__(self, in_channels: int = 3, num_classes: int = 10):
+    def __init__(self, in_channels: int = 3, num_classes: int = 10, width: int = 64, size: int = 32):
         super().__init__()
-        self.conv1 = nn.Conv2d(in_channels, 64, kernel_size=3, padding=1)
-        self.bn1 = nn.BatchNorm2d(64)
-        self.conv2 = nn.Conv2d(64, 128, kernel_size=3, padding=1)
-        self.bn2 = nn.BatchNorm2d(128)
-        self.fc = nn.Linear(128 * 32 * 32, num_classes)
+        self.conv1 = nn.Conv2d(in_channels, width, kernel_size=3, padding=1)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, 2 * width, kernel_size=3, padding=1)
+        self.bn2 = nn.BatchNorm2d(2 * width)
+        self.fc = nn.Linear(2 * width * size * size, num_classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.conv1(x)
