@@ -12,7 +12,7 @@ import sys
 import ccompile
 import torch
 import torch.nn.functional as F
-from ccompile.demo import alternate, largest_error
+from ccompile.demo import alternate, largest_error, markdown
 
 # (batch, heads, rows, keys, depth, mask, kv heads)
 ROWS = [
@@ -78,8 +78,8 @@ def title(row):
 
 def cells(r, way):
     if f"{way}_ms" not in r:
-        return "– | – | –"
-    return f"{r[f'{way}_eager_ms']} | {r[f'{way}_ms']} | {r[f'{way}_speedup']}x"
+        return ["–"] * 3
+    return [str(r[f"{way}_eager_ms"]), str(r[f"{way}_ms"]), f"{r[f'{way}_speedup']}x"]
 
 
 def main() -> int:
@@ -89,15 +89,15 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    if not args.json:
-        print("| B, H, rows, keys, depth | mask | eager ms | ours ms | speed-up | written: eager | ours | speed-up |")
-        print("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    head = ["B, H, rows, keys, depth", "mask", "eager ms", "ours ms", "speed-up", "written: eager", "ours", "speed-up"]
+    lines = [head]
     for row in ROWS:
         r = measure(row, args.seconds)
         if args.json:
             print(json.dumps(r), flush=True)
-            continue
-        print(f"| {title(row)} | {row[5] or ''} | {cells(r, 'sdpa')} | {cells(r, 'written')} |", flush=True)
+        lines.append([title(row), row[5] or "", *cells(r, "sdpa"), *cells(r, "written")])
+    if not args.json:
+        print(markdown(lines, left=2))
     return 0
 
 

@@ -1,10 +1,11 @@
 """Sizes that change: recordings, compile time and calls of a MiniTransformer, and seed 004's batch of 32, then 64.
 
-    python benchmarks/bench_dynamic.py [--lengths 64] [--threads 2] [--json]
+    python benchmarks/bench_dynamic.py [--lengths 64] [--inductor 0] [--threads 2] [--json]
 
-For each of dynamic=None, True, False: every length once (its first call), then every length again; "compile ms": what
-first calls took longer than eager ones. And one length against an entry that was recorded for it alone (dynamic=False),
-in alternating calls."""
+For each of dynamic=None, True, False: every size once (its first call), then every size again; "compile ms": what first
+calls took longer than eager ones. "of static": one size against an entry that was recorded for it alone
+(dynamic=False), in alternating calls. `--inductor N` adds torch.compile: the two batches, and N lengths under
+dynamic=None and True (each of its recordings takes about 10 s; it needs a C++ compiler)."""
 
 from __future__ import annotations
 
@@ -13,13 +14,17 @@ import json
 import time
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import ccompile
 import torch
 from ccompile.api import compiled_of
+from ccompile.demo import markdown
 from ccompile.demo_models import MiniTransformer, SimpleNet
 
 VOCABULARY, BATCH, SHORTEST = 1000, 2, 32
+COLUMNS = ("experiment", "compiler", "dynamic", "recordings")
+TIMES = ("eager ms", "first ms", "compile ms", "again ms", "of static")
 
 
 def timed(call: Callable, *args: object) -> float:
@@ -33,55 +38,60 @@ def best(calls: list[Callable], rounds: int = 20) -> list[float]:
     return [min(column) for column in zip(*times, strict=True)]
 
 
-def sequences(dynamic: bool | None, lengths: int) -> dict:
-    model = MiniTransformer(VOCABULARY).eval()
-    inputs = [torch.randint(0, VOCABULARY, (BATCH, SHORTEST + i)) for i in range(lengths)]
-    compiled = ccompile.compile(model, dynamic=dynamic)
-    eager = [best([lambda x=x: model(x)], 2)[0] for x in inputs]
+def counts(compiled: Any) -> dict[str, int]:
+    report = compiled_of(compiled).report()
+    return {"recordings": report["recordings"], "eager calls": report["eager_calls"]}
+
+
+def fresh(compiler: str) -> tuple[Callable, Callable[[Any], dict[str, int]]]:
+    """Its compile function, with nothing compiled or cached yet, and what it counts."""
+    if compiler == "ccompile":
+        return ccompile.compile, counts
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    torch._inductor.config.force_disable_caches = True
+    return torch.compile, lambda compiled: {"recordings": torch._dynamo.utils.counters["stats"]["unique_graphs"]}
+
+
+def measure(experiment: str, compiler: str, dynamic: bool | None, model: Any, inputs: list[torch.Tensor]) -> dict:
+    """One row of the table; lists have a time for each input."""
+    compiling, counted = fresh(compiler)
+    compiled, alone = compiling(model, dynamic=dynamic), ccompile.compile(model, dynamic=False)
+    eager = best([lambda x=x: model(x) for x in inputs], 2)
     first = [timed(compiled, x) for x in inputs]
-    again = [timed(compiled, x) for x in inputs]
-    middle = inputs[lengths // 2]
-    alone = ccompile.compile(model, dynamic=False)
+    again = best([lambda x=x: compiled(x) for x in inputs], 2)
+    middle = inputs[len(inputs) // 2]
     alone(middle)
     static, symbolic = best([lambda: alone(middle), lambda: compiled(middle)])
-    report = compiled_of(compiled).report()
-    return {
-        "experiment": f"{lengths} lengths",
+    row = {
+        "experiment": experiment,
+        "compiler": compiler,
         "dynamic": dynamic,
-        "recordings": report["recordings"],
-        "eager calls": report["eager_calls"],
-        "first calls ms": sum(first),
+        **counted(compiled),
+        "eager": eager,
+        "first": first,
+        "again": again,
         "compile ms": sum(first) - sum(eager),
-        "again ms": sum(again),
-        "eager ms": sum(eager),
         "of static": symbolic / static,
     }
+    return row | {f"{name} ms": sum(row[name]) for name in ("eager", "first", "again")}
 
 
-def batches(dynamic: bool | None) -> dict:
-    model = SimpleNet().eval()
-    compiled = ccompile.compile(model, dynamic=dynamic)
-    small, large = torch.randn(32, 512), torch.randn(64, 512)
-    first = [timed(compiled, x) for x in (small, large)]
-    eager = best([lambda: model(small), lambda: model(large)])
-    again = best([lambda: compiled(small), lambda: compiled(large)])
-    report = compiled_of(compiled).report()
-    return {
-        "experiment": "batch 32, 64",
-        "dynamic": dynamic,
-        "recordings": report["recordings"],
-        "eager calls": report["eager_calls"],
-        "first calls ms": sum(first),
-        "compile ms": sum(first) - sum(eager),
-        "again ms": sum(again),
-        "eager ms": sum(eager),
-        "of static": "-",
-    }
+def sequences(dynamic: bool | None, lengths: int, compiler: str = "ccompile") -> dict:
+    """A MiniTransformer over so many lengths, one after the other."""
+    inputs = [torch.randint(0, VOCABULARY, (BATCH, SHORTEST + i)) for i in range(lengths)]
+    return measure(f"{lengths} lengths", compiler, dynamic, MiniTransformer(VOCABULARY).eval(), inputs)
+
+
+def batches(dynamic: bool | None, compiler: str = "ccompile") -> dict:
+    """SimpleNet with a batch of 32, then 64."""
+    return measure("batch 32, 64", compiler, dynamic, SimpleNet().eval(), [torch.randn(n, 512) for n in (32, 64)])
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lengths", type=int, default=64)
+    parser.add_argument("--inductor", type=int, default=0, metavar="N")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
@@ -90,14 +100,17 @@ def main() -> int:
     torch.set_num_threads(args.threads)
     warnings.simplefilter("ignore", RuntimeWarning)  # dynamic=False reaches recompile_limit: that is what is shown
     with torch.no_grad():
-        rows = [run for d in (None, True, False) for run in (batches(d), sequences(d, args.lengths))]
+        rows = [batches(d) for d in (None, True, False)]
+        rows += [sequences(d, args.lengths) for d in (None, True, False)]
+        if args.inductor:
+            rows += [batches(d, "inductor") for d in (None, True, False)]
+            rows += [sequences(d, args.inductor, "inductor") for d in (None, True)]
     if args.json:
         for row in rows:
             print(json.dumps(row))
         return 0
-    print("| " + " | ".join(rows[0]) + " |\n|" + " --- |" * len(rows[0]))
-    for row in sorted(rows, key=lambda r: r["experiment"]):
-        print("| " + " | ".join(f"{v:.2f}" if isinstance(v, float) else str(v) for v in row.values()) + " |")
+    cells = [[f"{v:.2f}" if isinstance(v, float) else str(v) for v in map(row.get, COLUMNS + TIMES)] for row in rows]
+    print(markdown([list(COLUMNS + TIMES), *cells], left=3))
     return 0
 
 

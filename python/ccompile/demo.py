@@ -102,22 +102,27 @@ def measure(workload: Workload, seconds: float = 3.0, mode: str | None = None) -
     }  # fmt: skip
 
 
+def markdown(lines: list[list[str]], left: int = 1) -> str:
+    """A Markdown table whose columns are aligned as text, too. The first line is its head; the first `left` columns
+    stand to the left."""
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+
+    def line(values: list[str]) -> str:
+        padded = [v.ljust(w) if i < left else v.rjust(w) for i, (v, w) in enumerate(zip(values, widths, strict=True))]
+        return "| " + " | ".join(padded) + " |"
+
+    rule = "| " + " | ".join("-" * w if i < left else "-" * (w - 1) + ":" for i, w in enumerate(widths)) + " |"
+    return "\n".join([line(lines[0]), rule, *map(line, lines[1:])])
+
+
 def table(rows: list[dict[str, Any]]) -> str:
-    """Aligned, and valid Markdown."""
-    cells = [list(COLUMNS)]
+    lines = [list(COLUMNS)]
     for row in rows:
-        cells.append([
+        lines.append([
             row["model"], row["input"], f"{row['eager_ms']:.3f}", f"{row['first_ms']:.1f}", f"{row['steady_ms']:.3f}",
             f"{row['speedup']:.2f}x", f"{row['max_error']:.1e}", str(row["graphs"]), str(row["breaks"]),
         ])  # fmt: skip
-    widths = [max(len(line[i]) for line in cells) for i in range(len(COLUMNS))]
-
-    def line(values: list[str]) -> str:
-        padded = [v.ljust(w) if i < 2 else v.rjust(w) for i, (v, w) in enumerate(zip(values, widths, strict=True))]
-        return "| " + " | ".join(padded) + " |"
-
-    rule = "| " + " | ".join("-" * w if i < 2 else "-" * (w - 1) + ":" for i, w in enumerate(widths)) + " |"
-    return "\n".join([line(cells[0]), rule, *map(line, cells[1:])])
+    return markdown(lines, left=2)
 
 
 def misses(rows: list[dict[str, Any]]) -> list[str]:
