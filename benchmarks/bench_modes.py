@@ -18,95 +18,19 @@ from typing import Any
 import ccompile
 import numpy as np
 import torch
-import torch.nn.functional as F
 from ccompile.demo import largest_error, markdown
-from ccompile.demo_models import ComplexModel, complex_activation, feature_enhancement
-from torch import nn
+from ccompile.demo_models import (
+    ComplexModel,
+    ConvNetMix,
+    LocalOptimizedNetwork,
+    complex_activation,
+    feature_enhancement,
+    mix_classifier,
+    mix_features,
+)
 
 COLUMNS = ("experiment", "compiler", "what", "eager ms", "first ms", "steady ms", "speed-up", "error")
 MODES = ("default", "reduce-overhead", "max-autotune")
-
-
-class LocalOptimizedNetwork(nn.Module):
-    """A network with two functions that can be compiled on their own."""
-
-    def __init__(self, width: int = 64):
-        super().__init__()
-        self.conv1 = nn.Conv2d(3, width, kernel_size=3, padding=1)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = nn.Conv2d(width, 2 * width, kernel_size=3, padding=1)
-        self.bn2 = nn.BatchNorm2d(2 * width)
-        self.conv3 = nn.Conv2d(2 * width, 2 * width, kernel_size=3, padding=1)
-        self.bn3 = nn.BatchNorm2d(2 * width)
-        self.conv4 = nn.Conv2d(2 * width, 4 * width, kernel_size=3, padding=1)
-        self.bn4 = nn.BatchNorm2d(4 * width)
-        self.pool = nn.AdaptiveAvgPool2d(1)
-        self.fc = nn.Linear(4 * width, 10)
-        self.enhance_features = feature_enhancement
-        self.activation = complex_activation
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = F.relu(self.bn1(self.conv1(x)))
-        x = self.activation(self.bn2(self.conv2(x)))
-        x = F.relu(self.bn3(self.conv3(x)))
-        x = self.enhance_features(x)
-        x = F.relu(self.bn4(self.conv4(x)))
-        return self.fc(torch.flatten(self.pool(x), 1))
-
-
-class MixBlock(nn.Module):
-    """Convolutions of four sizes side by side, and one over all of them."""
-
-    def __init__(self, in_channels: int, out_channels: int):
-        super().__init__()
-        self.channels = nn.ModuleList(
-            nn.Sequential(
-                nn.Conv2d(in_channels, out_channels, kernel_size=k, padding=k // 2),
-                nn.BatchNorm2d(out_channels),
-                nn.ReLU(inplace=True),
-                nn.MaxPool2d(kernel_size=2, stride=2),
-            )
-            for k in (1, 3, 5, 7)
-        )
-        self.fusion = nn.Sequential(
-            nn.Conv2d(out_channels * 4, out_channels, kernel_size=1),
-            nn.BatchNorm2d(out_channels),
-            nn.ReLU(inplace=True),
-        )
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.fusion(torch.cat([channel(x) for channel in self.channels], dim=1))
-
-
-def mix_features(width: int) -> nn.Module:
-    return nn.Sequential(MixBlock(3, width), MixBlock(width, 2 * width), MixBlock(2 * width, 4 * width))
-
-
-def mix_classifier(width: int, side: int) -> nn.Module:
-    features = 4 * width * (side // 8) ** 2
-    return nn.Sequential(
-        nn.Dropout(0.5),
-        nn.Linear(features, 16 * width),
-        nn.BatchNorm1d(16 * width),
-        nn.ReLU(inplace=True),
-        nn.Dropout(0.5),
-        nn.Linear(16 * width, 10),
-    )
-
-
-class ConvNetMix(nn.Module):
-    """Features, and one classifier, or one of several by chance."""
-
-    def __init__(self, features: nn.Module, classifiers: list[nn.Module]):
-        super().__init__()
-        self.features = features
-        self.classifiers = nn.ModuleList(classifiers)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = torch.flatten(self.features(x), 1)
-        if len(self.classifiers) == 1:
-            return self.classifiers[0](x)
-        return self.classifiers[np.random.randint(0, len(self.classifiers))](x)
 
 
 # ---- measuring -------------------------------------------------------------------------------------------------------
@@ -146,7 +70,7 @@ def compilers(inductor: bool) -> dict[str, Callable]:
 
 def modes(small: bool, inductor: bool, calls: int) -> list[dict]:
     x = torch.randn(1, 3, 96, 96) if small else torch.randn(8, 3, 224, 224)
-    model = ComplexModel().eval()
+    model = ComplexModel(width=8 if small else 64).eval()
     return [
         measure("modes", name, mode, model, compile(model, mode=mode), x, calls)
         for name, compile in compilers(inductor).items()

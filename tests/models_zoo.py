@@ -7,12 +7,16 @@ import torch
 import torch.nn.functional as F
 from ccompile.demo_models import (
     ComplexModel,
+    ConvNetMix,
+    LocalOptimizedNetwork,
     MiniTransformer,
     MultiHeadAttention,
     SimpleModel,
     SimpleNet,
     complex_activation,
     feature_enhancement,
+    mix_classifier,
+    mix_features,
 )
 from torch import nn
 
@@ -26,78 +30,6 @@ def ids(*shape, seed=0, top=100):
     return torch.randint(0, top, shape, generator=torch.Generator().manual_seed(seed))
 
 
-# ---- seed 004 --------------------------------------------------------------------------------------------------------
-class LocalOptimizedNetwork(nn.Module):
-    def __init__(self, width=8):
-        super().__init__()
-        w = width
-        self.conv1 = nn.Conv2d(3, w, kernel_size=3, padding=1)
-        self.bn1 = nn.BatchNorm2d(w)
-        self.conv2 = nn.Conv2d(w, 2 * w, kernel_size=3, padding=1)
-        self.bn2 = nn.BatchNorm2d(2 * w)
-        self.conv4 = nn.Conv2d(2 * w, 4 * w, kernel_size=3, padding=1)
-        self.bn4 = nn.BatchNorm2d(4 * w)
-        self.pool = nn.AdaptiveAvgPool2d(1)
-        self.fc = nn.Linear(4 * w, 10)
-        self.enhance_features = feature_enhancement
-        self.activation = complex_activation
-
-    def forward(self, x):
-        x = F.relu(self.bn1(self.conv1(x)))
-        x = self.activation(self.bn2(self.conv2(x)))
-        x = self.enhance_features(x)
-        x = F.relu(self.bn4(self.conv4(x)))
-        x = self.pool(x)
-        x = torch.flatten(x, 1)
-        return self.fc(x)
-
-
-class MixBlock(nn.Module):
-    def __init__(self, in_channels, out_channels):
-        super().__init__()
-        for i, k in enumerate((1, 3, 5, 7), 1):
-            setattr(
-                self,
-                f"channel{i}",
-                nn.Sequential(
-                    nn.Conv2d(in_channels, out_channels, kernel_size=k, padding=k // 2),
-                    nn.BatchNorm2d(out_channels),
-                    nn.ReLU(inplace=True),
-                    nn.MaxPool2d(kernel_size=2, stride=2),
-                ),
-            )
-        self.fusion = nn.Sequential(
-            nn.Conv2d(out_channels * 4, out_channels, kernel_size=1, padding=0),
-            nn.BatchNorm2d(out_channels),
-            nn.ReLU(inplace=True),
-        )
-
-    def forward(self, x):
-        x_cat = torch.cat([self.channel1(x), self.channel2(x), self.channel3(x), self.channel4(x)], dim=1)
-        return self.fusion(x_cat)
-
-
-class ConvNetMix(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.features = nn.Sequential(MixBlock(3, 4), MixBlock(4, 8))
-        self.classifier = nn.Sequential(
-            nn.Dropout(0.5),
-            nn.Linear(8 * 4 * 4, 16),
-            nn.BatchNorm1d(16),
-            nn.ReLU(inplace=True),
-            nn.Dropout(0.5),
-            nn.Linear(16, 10),
-        )
-
-    def forward(self, x):
-        x = self.features(x)
-        x = torch.flatten(x, 1)
-        return self.classifier(x)
-
-
-# ---- seed 003 --------------------------------------------------------------------------------------------------------
-# ---- seed 000 and others ---------------------------------------------------------------------------------------------
 class Mlp(nn.Sequential):
     def __init__(self):
         super().__init__(
@@ -209,6 +141,14 @@ def small_complex():
     return ComplexModel(width=8)
 
 
+def small_local():
+    return LocalOptimizedNetwork(width=8)
+
+
+def small_mix():
+    return ConvNetMix(mix_features(2), [mix_classifier(2, 16)])
+
+
 def small_transformer():
     return MiniTransformer(vocab_size=100, d_model=32, num_heads=4, num_layers=2, d_ff=64, max_seq_len=64)
 
@@ -229,8 +169,8 @@ ZOO = {
     "conv-dict": (ConvDict, one(lambda i: t(2, 3, 32, 32, seed=i))),
     "complex-model": (small_complex, one(lambda i: t(2, 3, 96, 96, seed=i))),
     "complex-model-batch-1": (small_complex, one(lambda i: t(1, 3, 96, 96, seed=i))),
-    "local-optimized": (LocalOptimizedNetwork, one(lambda i: t(2, 3, 16, 16, seed=i))),
-    "conv-net-mix": (ConvNetMix, one(lambda i: t(2, 3, 16, 16, seed=i))),
+    "local-optimized": (small_local, one(lambda i: t(2, 3, 16, 16, seed=i))),
+    "conv-net-mix": (small_mix, one(lambda i: t(2, 3, 16, 16, seed=i))),
     "complex-activation": (function(complex_activation), one(lambda i: t(4, 33, seed=i))),
     "feature-enhancement": (function(feature_enhancement), one(lambda i: t(2, 4, 9, 7, seed=i))),
     "multi-head-attention": (lambda: MultiHeadAttention(32, 4), lambda i: ((t(2, 6, 32, seed=i),), {})),

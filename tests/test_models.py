@@ -9,13 +9,13 @@ from conftest import EAGER, alike, hits, no_worse, replaying, same
 from models_zoo import (
     TRANSFORMERS,
     ZOO,
-    ConvNetMix,
-    LocalOptimizedNetwork,
     TemporalHistory,
     complex_activation,
     feature_enhancement,
     ids,
     small_complex,
+    small_local,
+    small_mix,
     small_net,
     small_transformer,
     t,
@@ -118,7 +118,7 @@ def test_shapes_change(name, dynamic):
     model, make = {
         "batch": (small_net(), lambda n, i: t(n, 64, seed=i)),
         "sequence": (small_transformer().eval(), lambda n, i: ids(2, n, seed=i)),
-        "image": (LocalOptimizedNetwork().eval(), lambda n, i: t(2, 3, n, n, seed=i)),
+        "image": (small_local().eval(), lambda n, i: t(2, 3, n, n, seed=i)),
     }[name]
     sizes = [8, 16, 12, 20, 8, 16, 12]
     same(model, make_args=lambda i: make(sizes[i], i), calls=len(sizes), options={"dynamic": dynamic})
@@ -143,7 +143,7 @@ def test_history_on_self():
 def test_functions_compiled_inside_a_model():
     """Seed 004: only the heavy functions of a network are compiled, the network itself is not."""
     torch.manual_seed(3)
-    plain = LocalOptimizedNetwork().eval()
+    plain = small_local().eval()
     split = copy.deepcopy(plain)
     split.activation = ccompile.compile(complex_activation)
     split.enhance_features = ccompile.compile(feature_enhancement)
@@ -157,9 +157,9 @@ def test_functions_compiled_inside_a_model():
 def test_parts_compiled_separately():
     """Seed 004: features and classifier compiled each for itself, in one net."""
     torch.manual_seed(3)
-    plain = ConvNetMix().eval()
+    plain = small_mix().eval()
     split = copy.deepcopy(plain)
-    split.features, split.classifier = ccompile.compile(split.features), ccompile.compile(split.classifier)
+    split.features, split.classifiers[0] = ccompile.compile(split.features), ccompile.compile(split.classifiers[0])
     with torch.no_grad():
         for i in range(3):
             alike(plain(t(2, 3, 16, 16, seed=i)), split(t(2, 3, 16, 16, seed=i)))
