@@ -35,6 +35,9 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 COMPILERS = ("ccompile", "ccompile-max", "inductor", "openvino", "onnxruntime")
 PEERS = COMPILERS[2:]
 NEEDS = {"openvino": ("openvino",), "onnxruntime": ("onnxruntime", "onnx", "onnxscript")}
+# Seconds after which no runtime's threads spin any longer. ONNX Runtime's still did after 20 ms: SimpleNet's eager calls
+# took 0.25 ms 5 ms after its last call, 0.22 after 20 ms, 0.147 after 50 and 100 ms, as without it (Zen 4, 2 threads).
+ASLEEP = 0.06
 WARM_CALLS = 2  # between the first and the one whose memory is measured
 
 
@@ -141,7 +144,7 @@ COMPILE: dict[str, Callable] = {
 # ---- in a worker's process -------------------------------------------------------------------------------------------
 def blocks(calls: list[Callable[[], Any]], seconds: float, block: float = 0.05) -> list[list[float]]:
     """Milliseconds of a call, one value for each block of each callable; blocks alternate. The first call of a block is
-    not counted, and before it the other runtime's threads get time to fall asleep."""
+    not counted, and before it the other runtime's threads get time to fall asleep (ASLEEP)."""
     loops = []
     for call in calls:
         call()
@@ -152,7 +155,7 @@ def blocks(calls: list[Callable[[], Any]], seconds: float, block: float = 0.05) 
     end = time.perf_counter() + seconds
     while len(found[0]) < 5 or time.perf_counter() < end:
         for i, call in enumerate(calls):
-            time.sleep(0.005)
+            time.sleep(ASLEEP)
             call()
             begin = time.perf_counter()
             for _ in range(loops[i]):
