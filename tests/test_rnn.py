@@ -217,12 +217,16 @@ def test_saturated_gates(kind):
         agree(m, sequence(3, 4, 7) * scale)
 
 
-def test_two_threads():
+# steps, batch, inputs, hidden units: threads take rows of the batch, but blocks of units of the last ones
+TWO_THREADS = [(16, 33, 70, 160), (9, 2, 24, 33), (5, 7, 16, 40), (3, 5, 128, 520), (3, 1, 128, 520)]
+
+
+@pytest.mark.parametrize("t, b, i, h", TWO_THREADS)
+@pytest.mark.parametrize("kind", CLASSES)
+def test_two_threads(kind, t, b, i, h):
     torch.set_num_threads(2)
-    for kind in CLASSES:
-        m = module(kind, 128, 160, bidirectional=True)
-        agree(m, sequence(6, 33, 128))
-        agree(module(kind, 128, 520), sequence(3, 1, 128))
+    m = module(kind, i, h, bidirectional=True)
+    agree(m, sequence(t, b, i), state(m, kind, b))
 
 
 def test_training_without_dropout_and_with():
