@@ -131,6 +131,7 @@ class Row:
     ulp: float = 0
     norm: bool = False
     random: bool = False  # draws from torch's stream
+    kernels: int = 0  # so many of its first cases, in the first dtype, leave the host nothing to do
     breaks: bool = False  # breaks the graph: looks at a shape that depends on data, or is a callable that nothing is known of
 
     def chosen(self):
@@ -409,10 +410,11 @@ row("FM:count_nonzero", *reduced("t")[:2], lambda m: A(m.t(3, 5)), lambda m: A(m
 row("FM:prod", *reduced(over=False), lambda m: A(m.t(3, 25), dim=0), **SUMS)
 each("FM:amax FM:amin", *reduced("w"), lambda m: A(m.t(3, 25), 0), lambda m: A(m.t(3, 25), (0, 1)))
 each("FM:max FM:min", *reduced("w", over=False), lambda m: A(m.t(3, 25), 0), lambda m: A(m.t(25)))
+each("FM:max FM:min", lambda m: A(m.t(3, 25), 1), lambda m: A(m.t(25, 3), 0, True), lambda m: A(m.t(4, 33)[:, 1::2], 1), lambda m: A(cl(m.t(2, 5, 3, 4)), 1), lambda m: A(m.idx(3, 7, 40).to(m.dtype), -1), lambda m: A(m.t(3, 1, 5).expand(3, 4, 5), 1), lambda m: A(m.t(1, 40000), 1), lambda m: A(m.t(5), 0), kernels=8)
 each("FM:argmax FM:argmin", *reduced("w", over=False), lambda m: A(m.t(3, 25), 0), lambda m: A(m.t(25)))
 each("FM:all FM:any", *reduced("t"))
 each("FM:std FM:var", *reduced(), lambda m: A(m.x(3, 9), 1, False), lambda m: A(m.x(3, 9), 1, correction=0), lambda m: A(m.x(3, 9), unbiased=False), dtypes=FLOATS, ulp=64, norm=True)
-row("F:std_mean F:var_mean", *reduced(), dtypes=FLOATS, ulp=64, norm=True)
+row("F:std_mean F:var_mean", *reduced(), lambda m: A(m.x(3, 9), 1), lambda m: A(m.x(3, 9), unbiased=False), lambda m: A(m.x(3, 9), (0, 1), correction=0, keepdim=True), dtypes=FLOATS, ulp=64, norm=True)
 row("FM:norm", lambda m: A(m.x(4, 9)), lambda m: A(m.x(4, 9), dim=1), lambda m: A(m.x(4, 9), 1, dim=0, keepdim=True), lambda m: A(m.x(4, 9), inf, 1), lambda m: A(m.x(4, 9), "fro"), **SUMS)
 row("L:norm L:vector_norm", lambda m: A(m.x(4, 9)), lambda m: A(m.x(4, 9), dim=1), lambda m: A(m.x(4, 9), 1, dim=0), lambda m: A(m.x(4, 9), inf), lambda m: A(m.x(4, 9), -1, (0, 1), True), **SUMS)
 row("FM:logsumexp", *reduced()[:2], *reduced()[3:], lambda m: A(m.t(3, 25), dim=1), lambda m: A(m.x(3, 9), (0, 1)), **SUMS)
@@ -420,6 +422,7 @@ each("FM:cumsum FM:cumprod", *(lambda m, s=s, d=d: A(m.x(*s), d) for s, d in (((
 each("FM:cummax FM:cummin", lambda m: A(m.t(3, 17), 1), lambda m: A(m.t(5, 17).t(), 0))
 row("FM:logcumsumexp", lambda m: A(m.x(3, 17), 1), dtypes=FLOATS, **SUMS)
 each("FM:count_nonzero FM:aminmax", *reduced(over=False)[:3])
+row("FM:aminmax", lambda m: A(m.t(3, 25)), lambda m: A(m.t(3, 25), dim=0), lambda m: A(m.t(5, 7).t(), dim=-1, keepdim=True), lambda m: A(m.t()), kernels=3)
 each("FM:median FM:nanmedian", lambda m: A(m.x(3, 17), 1), lambda m: A(m.x(17)), lambda m: A(m.x(3, 9), dim=0, keepdim=True))
 row("FM:topk", lambda m: A(m.x(3, 17), 4), lambda m: A(m.x(3, 17), 2, 0, False), lambda m: A(m.x(3), 4), dtypes=(f32, f64, i64))
 each("FM:sort FM:argsort", lambda m: A(m.x(3, 17)), lambda m: A(m.x(3, 17), dim=0, descending=True, stable=True), dtypes=(f32, f64, i64))
@@ -434,6 +437,7 @@ row("FM:dist", lambda m: A(m.x(9), m.x(9)), lambda m: A(m.x(9), m.x(9), 1), dtyp
 row("FM:trace", lambda m: A(m.x(4, 4)), dtypes=(f32, i64), **SUMS)
 
 # ---- normalisation, softmax ------------------------------------------------------------------------------------------------
+each("FM:softmax FM:log_softmax", lambda m: A(m.t(1, 40001), -1), lambda m: A(m.x(3, 1, 20000), 2), lambda m: A(m.x(40000, 2), 0), lambda m: A(m.x(40000), 0), lambda m: A(m.x(2, 80000)[:, ::2], 1), dtypes=FLOATS, ulp=64, norm=True, kernels=5)
 each("FM:softmax FM:log_softmax S:softmax S:log_softmax P:softmax P:log_softmax", lambda m: A(m.x(4, 17), -1), lambda m: A(m.x(4, 17), 0), lambda m: A(m.x(2, 3, 5, 7), 1),
      lambda m: A(m.x(5, 33).t(), 1), lambda m: A(m.x(3, 1, 5).expand(3, 4, 5), -1), lambda m: A(m.x(), 0), lambda m: A(m.x(0, 3), 1), lambda m: A(m.x(3, 0), 1),
      lambda m: A(m.t(3, 25), 1), lambda m: A(m.x(4, 130)[:, ::2], 1), lambda m: A(m.x(3, 9), 1, dtype=f64), lambda m: A(m.x(3), 2),
@@ -618,7 +622,15 @@ def reductions(*cases):
 
 
 row("P:cross_entropy", *reductions(lambda m: A(m.x(6, 9), m.idx(9, 6)), lambda m: A(m.x(2, 9, 4), m.idx(9, 2, 4), label_smoothing=0.1), lambda m: A(m.x(6, 9), m.x(6, 9).softmax(1)), lambda m: A(m.x(6, 9), m.idx(9, 6), m.x(9).abs(), ignore_index=2),
-    lambda m: A(m.x(6, 9), m.idx(9, 6) + 9), lambda m: A(m.x(6, 9), m.idx(9, 5))), **LOSS)
+    lambda m: A(m.x(6, 9), m.idx(9, 6) * 0 + 9), lambda m: A(m.x(6, 9), m.idx(9, 5))), **LOSS)
+CLASSES = (
+    lambda m: A(m.x(6, 9), m.idx(9, 6), None, 1, -100), lambda m: A(m.x(6, 9), m.idx(9, 6), None, 0, 3), lambda m: A(m.x(6, 9), m.idx(9, 6), m.x(9).abs(), 1, 3), lambda m: A(m.x(6, 9), m.idx(9, 6), m.x(9).abs(), 2, -1),
+    lambda m: A(m.x(6, 9), torch.where(m.mask(6), m.idx(9, 6), -7), None, 1, -7), lambda m: A(m.x(2, 9, 4, 3), m.idx(9, 2, 4, 3), m.x(9).abs(), 0), lambda m: A(cl(m.x(2, 9, 4, 3)), m.idx(9, 2, 4, 3)), lambda m: A(m.x(9, 6).t(), m.idx(9, 12)[::2]),
+    lambda m: A(m.x(9), m.idx(9), None, 1), lambda m: A(m.x(3, 700), m.idx(700, 3), m.x(1400)[::2], 1), lambda m: A(m.x(2, 5, 40), m.idx(5, 2, 40), None, 2, 4), lambda m: A(m.x(2, 1), m.idx(1, 2)),
+    lambda m: A(m.t(6, 25), m.idx(25, 6), m.t(25), 0), lambda m: A(m.x(6, 9), m.idx(9, 6) * 0 - 100), lambda m: A(m.x(0, 9), m.idx(9, 0)), lambda m: A(m.x(6, 9), m.idx(9, 6) * 0 - 9), lambda m: A(m.x(6, 9), m.idx(9, 6), m.x(8)), lambda m: A(m.x(6, 9), m.idx(9, 6).to(i32)))
+row("N:nll_loss_nd", *CLASSES, kernels=14, **LOSS)
+row("N:cross_entropy_loss", *CLASSES, lambda m: A(m.x(6, 9), m.x(6, 9).softmax(1)), kernels=14, **LOSS)
+row("N:cross_entropy_loss", *(lambda m, c=c, s=s: (c(m)[0], {"label_smoothing": s}) for c, s in zip(CLASSES[:14], (0.1, 0.5) * 7, strict=True)), lambda m: A(m.x(6, 9), m.idx(9, 6), label_smoothing=1.5), kernels=14, **LOSS)
 row("P:nll_loss", *reductions(lambda m: A(m.x(6, 9).log_softmax(1), m.idx(9, 6)), lambda m: A(m.x(2, 9, 4, 3), m.idx(9, 2, 4, 3), m.x(9).abs())), **LOSS)
 each("P:mse_loss P:l1_loss P:smooth_l1_loss P:huber_loss", *reductions(lambda m: A(m.x(4, 9), m.x(4, 9)), lambda m: A(m.x(9, 4).t(), m.x(4, 9))), **LOSS)
 row("N:mse_loss N:l1_loss N:smooth_l1_loss N:huber_loss N:soft_margin_loss", lambda m: A(m.x(4, 9), m.x(4, 9)), *(lambda m, r=r: A(m.x(4, 9), m.x(4, 9), r) for r in (0, 1, 2)), lambda m: A(m.x(4, 9), m.x(9)), lambda m: A(m.x(0, 9), m.x(0, 9)), **LOSS)

@@ -183,6 +183,19 @@ def test_row(row):
                 run_bad(case)
 
 
+@pytest.mark.skipif(EAGER, reason="needs the extension")
+@pytest.mark.parametrize("row", [row for row in op_table.ROWS if row.kernels], ids=lambda row: row.names[0])
+def test_kernels(row):
+    """What has a row in csrc/ir/ops.def is no step of the host."""
+    for number, make in enumerate(row.cases[: row.kernels]):
+        fn, (args, kwargs) = resolve(row.names[0]), make(Maker(row.dtypes[0], 1))
+        compiled = ccompile.compile(lambda a, k, fn=fn: fn(*a, **k))
+        for _ in range(2):
+            compiled(args, kwargs)
+        plan = compiled_of(compiled).report()["entries"][0]["segments"][0]["plan_text"]
+        assert "host" not in plan, f"case {number} of {row.names[0]}:\n{plan}"
+
+
 def run_bad(case):
     for seed in (1, 2):
         compiled = ccompile.compile(lambda fn, args, kwargs: fn(*args, **kwargs))

@@ -51,6 +51,7 @@ int cc_graph_node(CcGraph *g, CcOpId op, unsigned flags, int host, const CcOpera
                                    .out0 = g->val.n,
                                    .n_out = n_out,
                                    .host = host});
+    cc_vec_last(&g->node).origin = g->node.n - 1;
     for (int i = 0; i < n_in; i++) cc_vec_push(&g->operand, operands[i]);
     for (int i = 0; i < n_out; i++)
         cc_vec_push(&g->val, (CcVal){.type = types[i], .def = g->node.n - 1});

@@ -98,7 +98,7 @@ CcScalarId cc_scalar_find(const char *name, int n);   /* CC_S_COUNT when there i
 
 /* The expression of a row, parsed: nodes in evaluation order, the last one is the result. */
 typedef struct CcExprNode {
-    enum { CC_X_ARG, CC_X_BOOL_ARG, CC_X_INT_ARG, CC_X_NUM, CC_X_LIT, CC_X_ROUND, CC_X_NUMBER, CC_X_AT, CC_X_OP } kind;
+    enum { CC_X_ARG, CC_X_BOOL_ARG, CC_X_INT_ARG, CC_X_INDEX_ARG, CC_X_NUM, CC_X_LIT, CC_X_ROUND, CC_X_NUMBER, CC_X_AT, CC_X_OP } kind;
     uint8_t op;              /* CC_X_OP: CcScalarId */
     int8_t arg;              /* CC_X_ARG, CC_X_AT: operand; CC_X_LIT: CcExprLit */
     int8_t dflt;             /* CC_X_ARG: node of the default, -1: none */
@@ -136,6 +136,7 @@ typedef struct CcNode {
     int32_t in0, n_in;       /* operands: CcGraph.operand[in0 .. in0+n_in) */
     int32_t out0, n_out;     /* values: CcGraph.val[out0 .. out0+n_out) */
     int32_t host;            /* the host's number for replaying this node */
+    int32_t origin;          /* only inside the pipeline: the node of the given graph that it does, or does a part of */
     uint8_t rewritten;       /* only inside the pipeline: its operands are not the host's, which can't replay it */
 } CcNode;
 

@@ -249,21 +249,31 @@ static unsigned counted_dims(const Build *b, CcExprLit lit) {
     return 0;
 }
 
-/* at(a, i): operand a at an index, which operand c says the bytes of, d the number, e whether it may count from the end. */
+/* index(c): operand c, checked before the loop runs. The two behind it say which indices there are. */
+static int index_node(Build *b, const CcNode *n, int operand) {
+    const CcOperand *o = &b->g->operand.at[n->in0 + operand], *size = o + 1, *how = o + 2;
+    if (operand + 3 > n->n_in || o->kind != CC_IN_VALUE || b->n_check == CC_LOOP_MAX_CHECKS)
+        return refuse(b, "not to be used as an index");
+    const CcType *t = &b->g->val.at[o->value].type;
+    const bool ends = how->kind == CC_IN_BOOL && how->i, other = how->kind == CC_IN_INT;
+    if (t->dtype != CC_DT_I64 && t->dtype != CC_DT_I32) return refuse(b, "indices of another dtype");
+    b->check[b->n_check++] = (CcLoopCheck){o->value, 0, *t, ends ? -size->i : 0, size->i, other ? how->i : 0};
+    const int index = cast(b, value_node(b, o->value), CC_DT_I64);
+    if (!ends && !other) return index;
+    const int zero = konst_int(b, CC_DT_I64, 0);
+    if (other) return op_node(b, CC_S_select, op_node(b, CC_S_eq, index, konst_int(b, CC_DT_I64, how->i), -1), zero, index);
+    const int from_end = op_node(b, CC_S_add, index, konst_int(b, CC_DT_I64, size->i), -1);
+    return op_node(b, CC_S_select, op_node(b, CC_S_lt, index, zero, -1), from_end, index);
+}
+
+/* at(a, i): operand a, read i times as many elements further on as the operand behind it says. */
 static int at_node(Build *b, const CcNode *n, int operand, int index) {
-    const CcOperand *o = &b->g->operand.at[n->in0 + operand], *p = o + 1, *step = o + 2, *size = o + 3, *ends = o + 4;
-    if (operand + 5 != n->n_in || o->kind != CC_IN_VALUE || p->kind != CC_IN_VALUE || index < 0 ||
-        b->n_access == CC_LOOP_MAX_ACCESS || b->n_check == CC_LOOP_MAX_CHECKS)
+    const CcOperand *o = &b->g->operand.at[n->in0 + operand], *step = o + 1;
+    if (operand + 2 > n->n_in || o->kind != CC_IN_VALUE || step->kind != CC_IN_INT || index < 0 || b->n_access == CC_LOOP_MAX_ACCESS)
         return refuse(b, "not to be read at an index");
-    const CcVal *x = &b->g->val.at[o->value], *i = &b->g->val.at[p->value];
-    b->check[b->n_check++] = (CcLoopCheck){p->value, 0, i->type, ends->i ? -size->i : 0, size->i};
-    if (ends->i) {
-        const int less = op_node(b, CC_S_lt, index, konst_int(b, CC_DT_I64, 0), -1);
-        index = op_node(b, CC_S_select, less, op_node(b, CC_S_add, index, konst_int(b, CC_DT_I64, size->i), -1), index);
-    }
-    b->access[b->n_access] = (CcLoopAccess){
-        .dtype = x->type.dtype, .taken = CC_TAKEN_LANES, .node = -1, .value = o->value, .dropped = b->dropped};
-    return add_node(b, CC_S_take, (CcDtype)x->type.dtype, index, b->n_access++, -1, step->i * cc_dtype_info((CcDtype)x->type.dtype)->size);
+    const CcDtype dt = (CcDtype)b->g->val.at[o->value].type.dtype;
+    b->access[b->n_access] = (CcLoopAccess){.dtype = dt, .taken = CC_TAKEN_LANES, .node = -1, .value = o->value, .dropped = b->dropped};
+    return add_node(b, CC_S_take, dt, index, b->n_access++, -1, step->i * cc_dtype_info(dt)->size);
 }
 
 static bool fits(CcDtype dt, int64_t v) {
@@ -355,6 +365,7 @@ static int expr_node(Build *b, const CcNode *n, const CcExprNode *x, CcDtype dt,
         if (!o || o->kind == CC_IN_NONE) return x->dflt >= 0 ? at[x->dflt] : refuse(b, "an operand is missing");
         if (o->kind == CC_IN_VALUE) return cast(b, value_node(b, o->value), CC_DT_I64);
         return o->kind == CC_IN_FLOAT ? refuse(b, "a float as an index") : konst_int(b, CC_DT_I64, o->i);
+    case CC_X_INDEX_ARG: return index_node(b, n, x->arg);
     case CC_X_NUMBER: return cast(b, at[x->kid[0]], compute_type(dt));
     case CC_X_AT: return cast(b, cast(b, at_node(b, n, x->arg, at[x->kid[0]]), dt), compute_type(dt));
     case CC_X_NUM: return konst(b, compute_type(dt), x->num);
@@ -366,10 +377,12 @@ static int expr_node(Build *b, const CcNode *n, const CcExprNode *x, CcDtype dt,
     }
 }
 
-/* What lies between a reduction and its result: parameters (weights) are of the result's dtype. */
-static bool plain_operands(const Build *b, const CcNode *n, CcDtype out) {
-    for (int i = 1; i < n->n_in; i++) {
-        const CcOperand *o = &b->g->operand.at[n->in0 + i];
+/* What lies between a reduction and its result: parameters (weights) are of the result's dtype, unless they are indices. */
+static bool plain_operands(const Build *b, const CcNode *n, const CcExpr *e, CcDtype out) {
+    for (int i = 0; i < e->n; i++) {
+        const CcExprNode *x = &e->node[i];
+        if ((x->kind != CC_X_ARG && x->kind != CC_X_AT) || x->arg == 0 || x->arg >= n->n_in) continue;
+        const CcOperand *o = &b->g->operand.at[n->in0 + x->arg];
         if (o->kind == CC_IN_VALUE && b->g->val.at[o->value].type.dtype != out) return false;
     }
     return true;
@@ -387,7 +400,7 @@ static int lower_node(Build *b, int node) {
     if (!e || dt == CC_DT_OTHER || out == CC_DT_OTHER)
         return refuse(b, "no expression or no dtype");
     if (level == CC_LEVEL_NONE) return refuse(b, "a result of another shape");
-    if (reduces && !plain_operands(b, n, out)) return refuse(b, "parameters of another dtype");
+    if (reduces && !plain_operands(b, n, e, out)) return refuse(b, "parameters of another dtype");
     if (strncmp(cc_op_info((CcOpId)n->op)->promote, "int", 3) == 0 && kind_of(dt) == 'f')
         return refuse(b, "bits of a float");
     int at[CC_COUNT(e->node)];

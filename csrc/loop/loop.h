@@ -51,12 +51,12 @@ typedef struct CcLoopAccess {
     int64_t offset; /* bytes from its first element: a window; no part of the structure */
 } CcLoopAccess;
 
-/* An index that has to be in [low, high) for the loop to run: all elements of a tensor. */
+/* An index that has to be in [low, high), or to be `also`, for the loop to run: all elements of a tensor. */
 typedef struct CcLoopCheck {
     int32_t value;
     int64_t offset; /* bytes */
     CcType type;
-    int64_t low, high;
+    int64_t low, high, also;
 } CcLoopCheck;
 
 typedef struct CcLoop {

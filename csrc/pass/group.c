@@ -9,14 +9,7 @@
  * one lies on a path between them. */
 #include "pass.h"
 
-enum {
-    MAX_UNIT_NODES = 40,
-    MAX_UNIT_INPUTS = 40,
-    /* A row is one thread's. When there are few rows, elements of at least this number are worth a loop of their own,
-     * which all threads share. */
-    FEW_ROWS = 8,
-    WORTH_THREADS = 1 << 15
-};
+enum { MAX_UNIT_NODES = 40, MAX_UNIT_INPUTS = 40 };
 
 typedef struct Unit {
     int kind;      /* CC_G_*; -1: merged into another */
@@ -104,19 +97,15 @@ static bool fits(const Region *r, const CcSpace *f, int u, int other) {
     return true;
 }
 
-/* With few rows, and a sweep over each that only one thread makes, elements go apart. */
-static bool few_rows(const CcSpace *f) {
-    return cc_space_rows(f) < FEW_ROWS && cc_type_numel(&f->shape) >= WORTH_THREADS;
-}
-
 static bool same_space(const Region *r, int u, int v) {
     const Unit *a = &r->unit[u], *b = &r->unit[v];
     if (!a->reduces && !b->reduces) return cc_type_same_shape(&a->space.shape, &b->space.shape);
     const CcSpace *f = a->reduces ? &a->space : &b->space;
     const int reducing = a->reduces ? u : v, other = a->reduces ? v : u;
-    if (few_rows(f) && has(dep_row(r, other), reducing) &&
-        cc_space_level(f, &r->unit[other].space.shape) == CC_LEVEL_FULL)
-        return false;
+    /* With few rows, and sweeps over each that only one thread makes, elements go apart, and so do later sweeps. */
+    const bool later = has(dep_row(r, other), reducing), earlier = has(dep_row(r, reducing), other), sweep = r->unit[other].reduces;
+    const bool elements = !sweep && cc_space_level(f, &r->unit[other].space.shape) == CC_LEVEL_FULL;
+    if (cc_space_few_rows(f) && ((later && elements) || (sweep && (later || earlier)))) return false;
     return fits(r, f, u, v) && fits(r, f, v, u);
 }
 
@@ -192,8 +181,12 @@ static void fuse_loops(Region *r, int u) {
     }
 }
 
+bool cc_group_banned(const CcGraph *g, int node, const CcGroupRules *rules) {
+    return rules->banned && rules->banned[g->node.at[node].origin];
+}
+
 static bool is_free(const CcGraph *g, int node, const CcGroupRules *rules) {
-    return !g->node.at[node].flags && !(rules->banned && rules->banned[node]);
+    return !g->node.at[node].flags && !cc_group_banned(g, node, rules);
 }
 
 static bool is_pure(const CcGraph *g, int node, const CcGroupRules *rules) {

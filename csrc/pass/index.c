@@ -58,8 +58,8 @@ static void rewrite(CcGraph *g, int node, const Take *t) {
     see(g, &g->node.at[node], t, &x, &index);
     const int in0 = g->operand.n;
     cc_vec_push(&g->operand, (CcOperand){.kind = CC_IN_VALUE, .value = cc_views_window(g, t->x, &x)});
-    cc_vec_push(&g->operand, (CcOperand){.kind = CC_IN_VALUE, .value = cc_views_window(g, t->index, &index)});
     cc_vec_push(&g->operand, step);
+    cc_vec_push(&g->operand, (CcOperand){.kind = CC_IN_VALUE, .value = cc_views_window(g, t->index, &index)});
     cc_vec_push(&g->operand, size);
     cc_vec_push(&g->operand, (CcOperand){.kind = CC_IN_BOOL, .i = t->ends});
     CcNode *n = &g->node.at[node];
@@ -78,6 +78,8 @@ static int first_final(const CcGraph *g) {
     return g->node.n;
 }
 
+bool cc_index_may(const CcGraph *g, int node) { return node < first_final(g); }
+
 /* What an output or an effect needs, and not only what may raise. */
 static bool needed(const CcGraph *g, int value, const int *uses) { return uses[value] > 0 || g->val.at[value].is_output; }
 
@@ -92,7 +94,7 @@ CcGraph *cc_index_graph(const CcGraph *g, const CcGroupRules *rules) {
     }
     for (int i = 0; live && uses && i < end; i++) {
         Take t;
-        if ((rules->banned && rules->banned[i]) || !understand(g, &g->node.at[i], &t) ||
+        if (cc_group_banned(g, i, rules) || !understand(g, &g->node.at[i], &t) ||
             !needed(g, g->node.at[i].out0, uses))
             continue;
         CcGraph *next = cc_graph_copy(out ? out : g);

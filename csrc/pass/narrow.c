@@ -16,7 +16,7 @@ typedef struct Narrow {
     int select;          /* node */
     int right;           /* its dim, counted from the last one: the same for all values in part */
     int64_t size, index; /* of the dim */
-    const bool *banned; /* by node, may be NULL: only the host may take it */
+    const CcGroupRules *rules;
     bool *live, *part;  /* by node */
     uint8_t *want;      /* by value */
 } Narrow;
@@ -91,7 +91,7 @@ static void mark(Narrow *w) {
         const CcNode *n = &g->node.at[i];
         if (!w->live[i]) continue;
         w->part[i] = i < w->select && n->n_out == 1 && w->want[n->out0] == PART &&
-                     !(w->banned && w->banned[i]) && by_index(w, n);
+                     !cc_group_banned(w->g, i, w->rules) && by_index(w, n);
         for (int k = 0; k < n->n_in; k++) {
             const CcOperand *o = cc_graph_operand(g, n, k);
             if (o->kind != CC_IN_VALUE) continue;
@@ -194,12 +194,12 @@ CcGraph *cc_narrow_graph(const CcGraph *g, const CcGroupRules *rules) {
     for (int i = 0; i < g->node.n; i++) any = any || g->node.at[i].op == CC_OP_select;
     bool *flags = any ? calloc(2, nodes) : NULL;
     uint8_t *want = any ? malloc((size_t)g->val.n) : NULL;
-    Narrow w = {.g = g, .banned = rules->banned, .live = flags, .want = want};
+    Narrow w = {.g = g, .rules = rules, .live = flags, .want = want};
     if (flags && want) {
         w.part = flags + nodes;
         cc_dce_mark(g, w.live);
         for (int i = g->node.n - 1; i >= 0 && !out; i--) {
-            if ((w.banned && w.banned[i]) || !begin(&w, i)) continue;
+            if (cc_group_banned(g, i, rules) || !begin(&w, i)) continue;
             mark(&w);
             if (worthwhile(&w)) out = rewrite(&w);
         }

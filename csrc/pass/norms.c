@@ -205,13 +205,13 @@ CcGraph *cc_norms_graph(const CcGraph *g, const CcGroupRules *rules) {
     bool any = false;
     for (int i = 0; i < g->node.n; i++) {
         any = any || g->node.at[i].op == CC_OP_group_norm || g->node.at[i].op == CC_OP_instance_norm;
-        if ((rules->banned && rules->banned[i]) || !good(g, &g->node.at[i]) || behind_conv(g, &g->node.at[i], rules)) continue;
+        if (cc_group_banned(g, i, rules) || !good(g, &g->node.at[i]) || behind_conv(g, &g->node.at[i], rules)) continue;
         if (!out) out = cc_graph_copy(g);
         rewrite(out, i);
     }
     int *seen = any ? calloc((size_t)g->val.n + 1, sizeof *seen) : NULL;
     for (int i = 0; seen && i < g->node.n; i++)
-        if (!rules->banned || !rules->banned[i]) (void)try_node(&out, g, i, rules, seen);
+        if (!cc_group_banned(g, i, rules)) (void)try_node(&out, g, i, rules, seen);
     free(seen);
     return out;
 }

@@ -14,7 +14,7 @@ void cc_dce_uses(const CcGraph *g, const bool *live, int *uses);
 /* Questions to the back-ends; NULL = never. */
 typedef struct CcGroupRules {
     CcDtype deflt;      /* torch's default dtype, CC_DT_OTHER when unknown */
-    const bool *banned; /* [node]: only the host may take it; may be NULL */
+    const bool *banned; /* [CcNode.origin]: only the host may take it; may be NULL */
     bool (*loop)(const CcGraph *g, int node, CcDtype deflt);
     bool (*prim)(const CcGraph *g, int node);
     /* May `node` become the next post-op of the library's op and post-ops chain[0..n)? */
@@ -23,12 +23,13 @@ typedef struct CcGroupRules {
 } CcGroupRules;
 /* Will this node be a kernel or a library call, or part of one? */
 bool cc_group_takes(const CcGraph *g, int node, const CcGroupRules *rules);
+bool cc_group_banned(const CcGraph *g, int node, const CcGroupRules *rules);
 
 /* Rewriting passes: a copy of the graph, NULL when there is nothing to do. cc_graph_check does not know what they make
  * (windows, other strides). In this order: */
 CcGraph *cc_pure_graph(const CcGraph *g, const CcGroupRules *rules);   /* in-place ops on the graph's own are pure */
-CcGraph *cc_values_graph(const CcGraph *g, const CcGroupRules *rules); /* amax for max without its indices */
 CcGraph *cc_attend_graph(const CcGraph *g, const CcGroupRules *rules); /* attention that is written out is one node */
+CcGraph *cc_expand_graph(const CcGraph *g, const CcGroupRules *rules); /* losses, max with indices: several nodes */
 CcGraph *cc_narrow_graph(const CcGraph *g, const CcGroupRules *rules); /* only the part that a later select keeps */
 CcGraph *cc_fold_graph(const CcGraph *g, const CcGroupRules *rules);   /* convolutions do the padding before them */
 CcGraph *cc_norms_graph(const CcGraph *g, const CcGroupRules *rules);  /* batch norm is pointwise */
@@ -38,6 +39,8 @@ CcGraph *cc_views_graph(const CcGraph *g, const CcGroupRules *rules);  /* views 
 CcGraph *cc_turn_graph(const CcGraph *g, const CcGroupRules *rules);   /* products column by column */
 CcGraph *cc_layout_graph(const CcGraph *g, const CcGroupRules *rules); /* channels innermost between convolutions */
 bool cc_turned(const CcVal *v);
+/* May a node that checks indices be a kernel here (index.c)? */
+bool cc_index_may(const CcGraph *g, int node);
 /* A new value: the memory of another one, seen as this type (of its dtype). -> its number */
 int cc_views_window(CcGraph *g, int value, const CcType *type);
 
@@ -51,6 +54,7 @@ bool cc_space_reduces(const CcGraph *g, const CcNode *n);
 CcSpace cc_space_of(const CcGraph *g, const CcNode *n); /* of this node alone */
 bool cc_space_reduced(const CcSpace *f, int dim);
 int64_t cc_space_rows(const CcSpace *f);
+bool cc_space_few_rows(const CcSpace *f); /* a loop over them in one thread leaves the others idle */
 int cc_space_own_dim(const CcSpace *f, const CcType *t, bool dropped, int d);
 CcLevel cc_space_level(const CcSpace *f, const CcType *t);
 CcLevel cc_space_node(const CcSpace *f, const CcGraph *g, const CcNode *n);

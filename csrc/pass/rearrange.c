@@ -239,7 +239,7 @@ static bool may_be(const CcGraph *g, const CcNode *n) {
 CcGraph *cc_rearrange_graph(const CcGraph *g, const CcGroupRules *rules) {
     CcGraph *out = NULL;
     for (int i = 0; i < g->node.n; i++) {
-        if ((rules->banned && rules->banned[i]) || !may_be(g, &g->node.at[i])) continue;
+        if (cc_group_banned(g, i, rules) || !may_be(g, &g->node.at[i])) continue;
         CcGraph *next = cc_graph_copy(out ? out : g);
         const bool good = rewrite(next, i) && cc_group_takes(next, i, rules);
         if (good && out) cc_graph_free(out);

@@ -31,6 +31,15 @@ int64_t cc_space_rows(const CcSpace *f) {
     return rows;
 }
 
+enum {
+    /* A row is one thread's. When there are few rows, elements of at least this number are worth a loop of their own,
+     * which all threads share. */
+    FEW_ROWS = 8,
+    WORTH_THREADS = 1 << 15
+};
+
+bool cc_space_few_rows(const CcSpace *f) { return cc_space_rows(f) < FEW_ROWS && cc_type_numel(&f->shape) >= WORTH_THREADS; }
+
 /* The dim of a type that stands at dim `d` of the space; -1: none, it is broadcast there. */
 int cc_space_own_dim(const CcSpace *f, const CcType *t, bool dropped, int d) {
     int behind = 0; /* dims of this alignment to the right of d */

@@ -9,7 +9,7 @@
 
 typedef struct Turn {
     const CcGraph *g;
-    const bool *banned; /* by node, may be NULL */
+    const CcGroupRules *rules;
     bool *live;  /* by node */
     bool *now;   /* by value: turned with the product that is looked at */
     bool *whole; /* by value: a window looks into it */
@@ -21,7 +21,7 @@ bool cc_turned(const CcVal *v) { return v->narrowed && !cc_type_contiguous(&v->t
 static bool can_turn(const Turn *t, const CcNode *n) {
     if (n->n_out != 1 || n->flags) return false;
     const CcVal *v = &t->g->val.at[n->out0];
-    if (t->banned && t->banned[v->def]) return false;
+    if (cc_group_banned(t->g, v->def, t->rules)) return false;
     return v->type.ndim >= 2 && v->type.device == 1 && cc_type_contiguous(&v->type) &&
            !v->is_output && !v->window_of && !t->whole[n->out0];
 }
@@ -58,7 +58,7 @@ static bool flood(Turn *t, int product) {
             else other = true;
         }
         if (!source && !other) continue;
-        if (n->op == CC_OP_linear && !other && !(t->banned && t->banned[i])) ends = true;
+        if (n->op == CC_OP_linear && !other && !cc_group_banned(g, i, t->rules)) ends = true;
         else if (follows(t, n)) t->now[n->out0] = true;
         else return false;
     }
@@ -79,7 +79,7 @@ CcGraph *cc_turn_graph(const CcGraph *g, const CcGroupRules *rules) {
     const size_t nodes = (size_t)g->node.n, values = (size_t)g->val.n;
     CcGraph *out = NULL;
     bool *flags = NULL;
-    Turn t = {.g = g, .banned = rules->banned};
+    Turn t = {.g = g, .rules = rules};
     for (int i = 0; i < g->node.n; i++) {
         if (!rules->gains_turned || !rules->gains_turned(g, i)) continue;
         if (!flags) { /* most graphs have no such product */

@@ -106,12 +106,12 @@ static void mark_by_host(const CcGraph *g, const bool *live, const CcGroupRules 
         const CcNode *n = &g->node.at[i];
         if (!live[i]) continue;
         bool host = !cc_group_takes(g, i, rules);
-        if (is_view(g, n) && known_view(g, n) && !(rules->banned && rules->banned[i])) {
+        if (is_view(g, n) && known_view(g, n) && !cc_group_banned(g, i, rules)) {
             host = false;
             for (int k = 0; k < n->n_out; k++) host = host || by_host[n->out0 + k];
             /* all results of a split are made, or none */
             for (int k = 0; k < n->n_out; k++) by_host[n->out0 + k] = host;
-        } else if (copies(g, n) && !(rules->banned && rules->banned[i])) {
+        } else if (copies(g, n) && !cc_group_banned(g, i, rules)) {
             host = by_host[n->out0];
         } else if (is_view(g, n)) {
             for (int k = 0; k < n->n_out; k++) by_host[n->out0 + k] = true;

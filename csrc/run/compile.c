@@ -17,7 +17,7 @@ typedef struct Compile {
     bool first; /* compile since a plan was run */
     bool *live, *made;
     int *step_of;
-    bool *banned; /* [node]: a back-end has refused it */
+    bool *banned; /* [CcNode.origin]: a back-end has refused it */
     bool stuck; /* a host step would have to do what only kernels and products can: once more, with
                    these nodes banned */
 } Compile;
@@ -35,8 +35,9 @@ static void say_once(CcEventKind kind, const CcErr *err) {
     if (fresh) cc_log_add(err->status == CC_E_MISSING ? CC_LOG_MISSING : kind, "%s", err->text);
 }
 
-static void add_step(CcPlan *plan, CcStepKind kind, const int *node, int n_node, void *work) {
-    cc_vec_push(&plan->step, (CcStep){.kind = kind, .node = node, .n_node = n_node, .work = work});
+static void add_step(const Compile *c, CcStepKind kind, const int *node, int n_node, void *work) {
+    const CcStep step = {.kind = kind, .node = node, .n_node = n_node, .host = c->g->node.at[node[0]].origin, .work = work};
+    cc_vec_push(&c->plan->step, step);
 }
 
 static bool reads_window(const CcGraph *g, int node) {
@@ -71,9 +72,9 @@ static void add_host_steps(Compile *c, const CcGroup *group) {
     for (int i = 0; i < group->n; i++) {
         const int node = group->node[i];
         const bool stuck = reads_window(c->g, node) || is_rewritten(c->g, node) || touches_foreign(c->g, node);
-        if (stuck) c->banned[node] = true;
+        if (stuck) c->banned[c->g->node.at[node].origin] = true;
         c->stuck = c->stuck || stuck;
-        add_step(c->plan, CC_STEP_HOST, &group->node[i], 1, NULL);
+        add_step(c, CC_STEP_HOST, &group->node[i], 1, NULL);
     }
 }
 
@@ -105,7 +106,7 @@ static void lower(Compile *c, const CcGroup *group) {
         (void)cc_err_set(&why, CC_E_UNSUPPORTED, "LLVM is switched off");
     else if (family) work = family->build(c->g, group->node, group->n, c->plan->arena, &why);
     if (work) {
-        add_step(c->plan, family ? CC_STEP_PRIMITIVE : CC_STEP_KERNEL, group->node, group->n, work);
+        add_step(c, family ? CC_STEP_PRIMITIVE : CC_STEP_KERNEL, group->node, group->n, work);
         cc_vec_last(&c->plan->step).family = family;
         return;
     }
@@ -142,15 +143,26 @@ static CcGroupRules rules_of(const Compile *c) {
 
 static int prepare(Compile *c, CcErr *err) {
     const CcGraph *g = c->g;
-    CcPlan *plan = c->plan;
-    uint16_t *op = cc_arena_alloc(plan->arena, sizeof *op * (size_t)(g->node.n + 1));
-    c->live = cc_arena_alloc(plan->arena, (size_t)g->node.n + 1);
-    c->banned = cc_arena_alloc(plan->arena, (size_t)g->node.n + 1);
-    c->step_of = cc_arena_alloc(plan->arena, sizeof(int) * (size_t)(g->node.n + 1));
-    if (!op || !c->live || !c->banned || !c->step_of)
-        return cc_err_set(err, CC_E_MEMORY, "no memory for a plan");
+    c->banned = cc_arena_alloc(c->plan->arena, (size_t)g->node.n + 1);
+    if (!c->banned) return cc_err_set(err, CC_E_MEMORY, "no memory for a plan");
     memset(c->banned, 0, (size_t)g->node.n + 1);
-    plan->op = op;
+    return 0;
+}
+
+/* What is known by node and by value of the rewritten graph. */
+static int prepare_round(Compile *c, CcErr *err) {
+    const CcGraph *g = c->g;
+    CcPlan *plan = c->plan;
+    const size_t nodes = (size_t)g->node.n + 1;
+    c->live = cc_arena_alloc(plan->arena, nodes);
+    c->step_of = cc_arena_alloc(plan->arena, sizeof *c->step_of * nodes);
+    c->made = cc_arena_alloc(plan->arena, (size_t)g->val.n + 1);
+    plan->node = cc_arena_alloc(plan->arena, sizeof *plan->node * nodes);
+    if (!c->live || !c->step_of || !c->made || !plan->node) return cc_err_set(err, CC_E_MEMORY, "no memory for a plan");
+    for (int i = 0; i < g->node.n; i++) {
+        plan->node[i].op = g->node.at[i].op;
+        plan->node[i].origin = g->node.at[i].origin;
+    }
     return 0;
 }
 
@@ -160,15 +172,14 @@ static int build(Compile *c, CcErr *err) {
     const CcGroupRules rules = rules_of(c);
     c->stuck = false;
     cc_plan_clear(plan);
-    c->made = cc_arena_alloc(plan->arena, (size_t)g->val.n + 1);
-    if (!c->made) return cc_err_set(err, CC_E_MEMORY, "no memory for a plan");
+    if (prepare_round(c, err) < 0) return -1;
     CcGroups groups;
     cc_dce_mark(g, c->live);
     if (cc_group_build(g, c->live, &rules, plan->arena, &groups, err) < 0) return -1;
     /* One step a group, to see which values exist between groups; then the real steps. */
     for (int i = 0; i < groups.n; i++) {
         const CcStepKind kind = groups.at[i].kind == CC_G_HOST ? CC_STEP_HOST : CC_STEP_KERNEL;
-        add_step(plan, kind, groups.at[i].node, groups.at[i].n, NULL);
+        add_step(c, kind, groups.at[i].node, groups.at[i].n, NULL);
     }
     cc_plan_made(plan, g, c->live, c->made, c->step_of);
     plan->step.n = 0;
@@ -183,7 +194,6 @@ static int build(Compile *c, CcErr *err) {
         plan->step.at[s].last = n->n_out > 0 && g->val.at[n->out0].last;
     }
     cc_plan_made(plan, g, c->live, c->made, c->step_of);
-    for (int i = 0; i < g->node.n; i++) plan->op[i] = g->node.at[i].op;
     if (c->stuck) return 0;
     if (cc_plan_lifetimes(plan, g, c->made, err) < 0) return -1;
     return cc_memory_plan(plan, g, err);
@@ -199,7 +209,7 @@ static void keep_types(CcPlan *plan, const CcGraph *g) {
 /* All rewriting passes one after the other; NULL: they change nothing. */
 static CcGraph *rewrite(const CcGraph *g, const CcGroupRules *rules) {
     static CcGraph *(*const PASS[])(const CcGraph *, const CcGroupRules *) = {
-        cc_pure_graph, cc_values_graph, cc_attend_graph, cc_narrow_graph, cc_fold_graph, cc_norms_graph, cc_index_graph, cc_rearrange_graph,
+        cc_pure_graph, cc_attend_graph, cc_expand_graph, cc_narrow_graph, cc_fold_graph, cc_norms_graph, cc_index_graph, cc_rearrange_graph,
         cc_views_graph, cc_turn_graph, cc_layout_graph};
     CcGraph *at = NULL;
     for (int i = 0; i < CC_COUNT(PASS); i++) {

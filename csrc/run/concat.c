@@ -87,7 +87,10 @@ static void *build(const CcGraph *g, const int *chain, int n_chain, CcArena *are
         const int value = cc_graph_operand(g, n, i)->value;
         Piece *p = &c->piece[c->n];
         CcType t;
-        if (!seen_as(g, n, i, dim, &t)) return NULL; /* can() said otherwise */
+        if (!seen_as(g, n, i, dim, &t)) { /* can() said otherwise */
+            cc_err_set(err, CC_E_UNSUPPORTED, "%s: tensor %d does not fit the result", cc_op_info((CcOpId)n->op)->name, i);
+            return NULL;
+        }
         *p = (Piece){.value = cc_graph_base(g, value), .from = g->val.at[value].offset, .to = at * step};
         at += t.size[dim];
         if (cc_type_numel(&t) == 0) continue;

@@ -104,8 +104,8 @@ void cc_run_print(const CcPlan *plan, CcSbuf *out) {
         const CcStep *step = &plan->step.at[s];
         cc_sbuf_add(out, "%d %s", s, step->family ? step->family->name : KIND[step->kind]);
         for (int i = 0; i < step->n_node; i++)
-            cc_sbuf_add(out, " %s#%d", cc_op_info((CcOpId)plan->op[step->node[i]])->name,
-                        step->node[i]);
+            cc_sbuf_add(out, " %s#%d", cc_op_info((CcOpId)plan->node[step->node[i]].op)->name,
+                        plan->node[step->node[i]].origin);
         if (step->narrowed) cc_sbuf_add(out, " narrowed");
         if (step->turned) cc_sbuf_add(out, " turned");
         if (step->last) cc_sbuf_add(out, " last");

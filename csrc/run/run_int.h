@@ -13,8 +13,9 @@ typedef enum CcStepKind { CC_STEP_HOST, CC_STEP_KERNEL, CC_STEP_PRIMITIVE } CcSt
 
 typedef struct CcStep {
     CcStepKind kind;
-    const int *node; /* nodes that this step does, in program order; HOST: one */
+    const int *node; /* nodes that this step does, in program order; HOST: one. Of the rewritten graph, */
     int32_t n_node;
+    int32_t host;          /* HOST: that node in the given graph */
     bool narrowed;         /* computes only a part of what the graph says */
     bool turned;           /* its result lies in memory column by column */
     bool last;             /* its result has channels innermost */
@@ -37,7 +38,10 @@ struct CcPlan {
     CC_VEC(int64_t) place; /* [value]: where it lies in the call's block, -1: the host makes it */
     int64_t block_bytes;
     CcArena *arena;     /* what the steps point to */
-    uint16_t *op;       /* [node], for cc_run_print */
+    struct {
+        uint16_t op;
+        int32_t origin;
+    } *node; /* of the rewritten graph, for cc_run_print */
     double compile_ms;
     uint64_t *spent_ns; /* [step], with CCOMPILE_PROFILE=1, else NULL */
     uint64_t runs;

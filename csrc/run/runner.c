@@ -5,8 +5,8 @@
 static int run_step(const CcStep *step, const CcHost *host, CcErr *err) {
     if (step->kind == CC_STEP_KERNEL) return cc_launch_run(step->work, host, err);
     if (step->kind == CC_STEP_PRIMITIVE) return step->family->run(step->work, host, err);
-    if (host->call(host->ctx, step->node[0]) < 0)
-        return cc_err_set(err, CC_E_HOST, "node %d failed", step->node[0]);
+    if (host->call(host->ctx, step->host) < 0)
+        return cc_err_set(err, CC_E_HOST, "node %d failed", step->host);
     return 0;
 }
 

@@ -1,0 +1,303 @@
+/* expand: ops that are several nodes of other rows. Values keep their numbers, nodes do not (CcNode.origin), and what lies
+ * between the parts is hidden from the host. Where a back-end refuses a part, the whole op is the host's.
+ *
+ *   v, i = max(x, dim)         ->   v = amax(x); i = argmax(x)                          one loop, as both reduce x
+ *   l = cross_entropy(x, t)    ->   r = nll(x, t); l = nll_mean(r, t)                   a loop over x, one over its rows
+ *   y = softmax(x)             ->   m = amax(x); e = exp(x - m); s = sum(e); y = e * (1 / s)
+ *
+ * The last where x has few rows but long ones: a row whose loop goes through it several times is one thread's, and these
+ * loops are all threads'. */
+#include "pass.h"
+
+typedef struct Parts {
+    CcGraph *g;
+    CcNode whole; /* what they stand for */
+    int first, n;
+} Parts;
+
+static CcOperand value_of(int v) { return (CcOperand){.kind = CC_IN_VALUE, .value = v}; }
+static CcOperand int_of(int64_t i) { return (CcOperand){.kind = CC_IN_INT, .i = i}; }
+static CcOperand float_of(double f) { return (CcOperand){.kind = CC_IN_FLOAT, .f = f}; }
+static CcOperand none(void) { return (CcOperand){.kind = CC_IN_NONE}; }
+
+static CcOperand operand(const Parts *p, int i) { return *cc_graph_operand(p->g, &p->whole, i); }
+static CcType type_of(const Parts *p, CcOperand o) { return p->g->val.at[o.value].type; }
+
+/* A node that stands in front of node `at`. */
+static void make_room(CcGraph *g, int at) {
+    cc_vec_push(&g->node, g->node.at[at]);
+    memmove(&g->node.at[at + 1], &g->node.at[at], sizeof *g->node.at * (size_t)(g->node.n - 1 - at));
+    for (int v = 0; v < g->val.n; v++)
+        if (g->val.at[v].def >= at) g->val.at[v].def++;
+}
+
+/* The next part. It makes `result`, or if that is negative a new value of this type. -> its result */
+static CcOperand part(Parts *p, CcOpId op, int result, const CcType *type, int n_in, ...) {
+    CcGraph *g = p->g;
+    const int node = p->first + p->n++;
+    if (p->n > 1) make_room(g, node);
+    if (result < 0) {
+        cc_vec_push(&g->val, (CcVal){.type = *type, .narrowed = true, .hidden = true});
+        result = g->val.n - 1;
+    }
+    CcNode *n = &g->node.at[node];
+    *n = p->whole;
+    n->op = (uint16_t)op;
+    n->in0 = g->operand.n;
+    n->n_in = n_in;
+    n->out0 = result;
+    n->n_out = 1;
+    n->rewritten = true;
+    va_list in;
+    va_start(in, n_in);
+    for (int i = 0; i < n_in; i++) cc_vec_push(&g->operand, va_arg(in, CcOperand));
+    va_end(in);
+    g->val.at[result].def = node;
+    return value_of(result);
+}
+
+/* ------------------------------------------------------------------ two results */
+
+static const struct {
+    CcOpId op, result[2];
+    int n_in[2]; /* operands of the whole that each takes */
+} PAIRS[] = {
+    {CC_OP_max_dim, {CC_OP_amax, CC_OP_argmax}, {2, 2}},
+    {CC_OP_min_dim, {CC_OP_amin, CC_OP_argmin}, {2, 2}},
+    {CC_OP_aminmax, {CC_OP_amin, CC_OP_amax}, {2, 2}},
+    {CC_OP_var_mean, {CC_OP_var, CC_OP_mean}, {3, 2}},
+    {CC_OP_std_mean, {CC_OP_std, CC_OP_mean}, {3, 2}},
+};
+
+static bool pair(Parts *p, const bool *needed) {
+    for (int i = 0; i < CC_COUNT(PAIRS); i++) {
+        if (PAIRS[i].op != p->whole.op || p->whole.n_out != 2) continue;
+        for (int k = 0; k < 2; k++) {
+            if (!needed[k]) continue;
+            if (PAIRS[i].n_in[k] == 2) part(p, PAIRS[i].result[k], p->whole.out0 + k, NULL, 2, operand(p, 0), operand(p, 1));
+            else part(p, PAIRS[i].result[k], p->whole.out0 + k, NULL, 3, operand(p, 0), operand(p, 1), operand(p, 2));
+        }
+        return p->n > 0;
+    }
+    return false;
+}
+
+/* ------------------------------------------------------------------ losses of classes */
+
+typedef struct Loss {
+    CcOperand x, target, weight;
+    CcOperand ignored, classes;
+    int64_t reduction;
+    int dim;        /* of x: the classes */
+    CcType rows;    /* one number for each target */
+} Loss;
+
+static bool understand(const Parts *p, Loss *l) {
+    *l = (Loss){.x = operand(p, 0), .target = operand(p, 1), .weight = operand(p, 2), .ignored = operand(p, 4)};
+    if (l->x.kind != CC_IN_VALUE || l->target.kind != CC_IN_VALUE || l->ignored.kind != CC_IN_INT || p->whole.n_out != 1) return false;
+    const CcType x = type_of(p, l->x), t = type_of(p, l->target), out = p->g->val.at[p->whole.out0].type;
+    l->reduction = operand(p, 3).i;
+    l->dim = x.ndim == 1 ? 0 : 1;
+    if (x.ndim < 1 || t.ndim != x.ndim - 1 || t.dtype != CC_DT_I64 || out.dtype != x.dtype || l->reduction < 0 ||
+        l->reduction > 2 || !cc_type_numel(&x))
+        return false;
+    for (int d = 0; d < t.ndim; d++)
+        if (t.size[d] != x.size[d + (d >= l->dim)]) return false;
+    const CcType w = l->weight.kind == CC_IN_VALUE ? type_of(p, l->weight) : x;
+    if (l->weight.kind == CC_IN_VALUE ? w.ndim != 1 || w.size[0] != x.size[l->dim] || w.dtype != x.dtype : l->weight.kind != CC_IN_NONE)
+        return false;
+    l->classes = int_of(x.size[l->dim]);
+    l->rows = t;
+    l->rows.dtype = x.dtype;
+    cc_type_make_contiguous(&l->rows);
+    return true;
+}
+
+/* With the classes' dim, of one element (of all others: not at all). */
+static CcType with_dim(const CcType *t, int dim) {
+    CcType out = *t;
+    for (int d = out.ndim++; d > dim; d--) {
+        out.size[d] = t->size[d - 1];
+        out.stride[d] = t->stride[d - 1];
+    }
+    out.size[dim] = 1;
+    out.stride[dim] = 0;
+    return out;
+}
+
+static CcType without_dim(const CcType *t, int dim) {
+    CcType out = *t;
+    out.ndim--;
+    for (int d = dim; d < out.ndim; d++) {
+        out.size[d] = t->size[d + 1];
+        out.stride[d] = t->stride[d + 1];
+    }
+    return out;
+}
+
+static CcOperand window(Parts *p, CcOperand o, CcType type) { return value_of(cc_views_window(p->g, o.value, &type)); }
+
+/* Of each row the element of x (or of the weights) that its target names. */
+static CcOperand at_target(Parts *p, const Loss *l, CcOperand of, int dim) {
+    CcType from = type_of(p, of), at = type_of(p, l->target), seen = l->rows;
+    const CcOperand step = int_of(from.stride[dim]);
+    if (from.ndim > 1) seen = without_dim(&from, dim);
+    for (int d = 0; d < seen.ndim && from.ndim == 1; d++) {
+        seen.size[d] = 1;
+        seen.stride[d] = 0;
+    }
+    return part(p, CC_OP_take, -1, &l->rows, 5, window(p, of, seen), step, window(p, l->target, at), l->classes, l->ignored);
+}
+
+/* From rows, weighted, to what the op gives. */
+static void reduce(Parts *p, const Loss *l, CcOperand rows, CcOperand weights) {
+    const int result = p->whole.out0;
+    const CcOperand all = int_of((1 << CC_MAX_DIMS) - 1);
+    if (l->reduction == 0) part(p, CC_OP_unless, result, NULL, 3, rows, l->target, l->ignored);
+    else if (l->reduction == 1) part(p, CC_OP_nll_mean, result, NULL, 5, rows, all, l->target, l->ignored, weights);
+    else part(p, CC_OP_sum, result, NULL, 2, part(p, CC_OP_unless, -1, &l->rows, 3, rows, l->target, l->ignored), all);
+}
+
+static CcOperand weigh(Parts *p, const Loss *l, CcOperand *rows) {
+    if (l->weight.kind != CC_IN_VALUE) return none();
+    const CcOperand weights = at_target(p, l, l->weight, 0);
+    *rows = part(p, CC_OP_mul, -1, &l->rows, 2, *rows, weights);
+    return weights;
+}
+
+static bool nll_loss(Parts *p) {
+    Loss l;
+    if (p->whole.n_in != 5 || !understand(p, &l)) return false;
+    CcOperand rows = part(p, CC_OP_neg, -1, &l.rows, 1, at_target(p, &l, l.x, l.dim));
+    const CcOperand weights = weigh(p, &l, &rows);
+    reduce(p, &l, rows, weights);
+    return true;
+}
+
+/* Smoothing adds the mean over all classes, weighted, which eager computes apart. */
+static bool cross_entropy(Parts *p) {
+    Loss l;
+    const CcOperand smooth = operand(p, 5);
+    const double share = smooth.kind == CC_IN_FLOAT ? smooth.f : (double)smooth.i;
+    if (p->whole.n_in != 6 || !understand(p, &l)) return false;
+    const CcType x = type_of(p, l.x), target = type_of(p, l.target);
+    const CcOperand dims = int_of(INT64_C(1) << (x.ndim - 1 - l.dim)), step = int_of(x.stride[l.dim]);
+    CcType first = x;
+    first.size[l.dim] = 1;
+    first.stride[l.dim] = 0;
+    CcOperand rows = part(p, CC_OP_nll, -1, &l.rows, 7, l.x, dims, window(p, l.x, first), step,
+                          window(p, l.target, with_dim(&target, l.dim)), l.classes, l.ignored);
+    const CcOperand weights = weigh(p, &l, &rows);
+    if (share != 0) {
+        CcOperand w = l.weight;
+        for (int d = l.dim + 1; d < x.ndim && w.kind == CC_IN_VALUE; d++) {
+            const CcType t = type_of(p, w);
+            w = window(p, w, with_dim(&t, t.ndim));
+        }
+        const CcOperand whole = part(p, CC_OP_nll_whole, -1, &l.rows, 3, l.x, dims, w);
+        rows = part(p, CC_OP_blend, -1, &l.rows, 4, rows, float_of(1 - share), whole, float_of(share / (double)l.classes.i));
+    }
+    reduce(p, &l, rows, weights);
+    return true;
+}
+
+/* ------------------------------------------------------------------ few long rows */
+
+static bool long_rows(const CcGraph *g, const CcNode *n) {
+    if (n->n_out != 1 || n->n_in != 2) return false;
+    const CcSpace f = cc_space_of(g, n);
+    const int dtype = g->val.at[n->out0].type.dtype;
+    return f.shape.ndim > 0 && cc_space_few_rows(&f) &&
+           (n->op == CC_OP_argmax || n->op == CC_OP_argmin || ((dtype == CC_DT_F32 || dtype == CC_DT_F64) && f.shape.dtype == dtype));
+}
+
+static CcType kept(const CcSpace *f) {
+    CcType t = f->shape;
+    for (int d = 0; d < t.ndim; d++)
+        if (cc_space_reduced(f, d)) t.size[d] = 1;
+    cc_type_make_contiguous(&t);
+    return t;
+}
+
+static void softmax(Parts *p) {
+    const CcSpace f = cc_space_of(p->g, &p->whole);
+    const CcOperand x = operand(p, 0), dims = operand(p, 1);
+    const CcType row = kept(&f), whole = p->g->val.at[p->whole.out0].type;
+    const bool logs = p->whole.op == CC_OP_log_softmax;
+    const CcOperand greatest = part(p, CC_OP_amax, -1, &row, 2, x, dims);
+    const CcOperand d = part(p, CC_OP_sub, -1, &whole, 2, x, greatest), e = part(p, CC_OP_exp, -1, &whole, 1, d);
+    const CcOperand sum = part(p, CC_OP_sum, -1, &row, 2, e, dims);
+    const CcOperand scale = part(p, logs ? CC_OP_log : CC_OP_reciprocal, -1, &row, 1, sum);
+    part(p, logs ? CC_OP_sub : CC_OP_mul, p->whole.out0, NULL, 2, logs ? d : e, scale);
+}
+
+static void arg(Parts *p) {
+    const CcSpace f = cc_space_of(p->g, &p->whole);
+    const CcOperand x = operand(p, 0), dims = operand(p, 1);
+    const CcType row = kept(&f);
+    const CcOperand extreme = part(p, p->whole.op == CC_OP_argmax ? CC_OP_amax : CC_OP_amin, -1, &row, 2, x, dims);
+    part(p, CC_OP_place_of, p->whole.out0, NULL, 3, x, dims, extreme);
+}
+
+/* ------------------------------------------------------------------ the pass */
+
+static bool expand(Parts *p, const bool *needed) {
+    switch (p->whole.op) {
+    case CC_OP_nll_loss: return cc_index_may(p->g, p->first) && needed[0] && nll_loss(p);
+    case CC_OP_cross_entropy: return cc_index_may(p->g, p->first) && needed[0] && cross_entropy(p);
+    case CC_OP_softmax:
+    case CC_OP_log_softmax: softmax(p); return true;
+    case CC_OP_argmax:
+    case CC_OP_argmin: arg(p); return true;
+    default: return pair(p, needed);
+    }
+}
+
+/* Is it worth a copy of the graph? */
+static bool may_be(const CcGraph *g, const CcNode *n) {
+    switch (n->op) {
+    case CC_OP_softmax:
+    case CC_OP_log_softmax:
+    case CC_OP_argmax:
+    case CC_OP_argmin: return long_rows(g, n);
+    case CC_OP_nll_loss:
+    case CC_OP_cross_entropy: return true;
+    default: break;
+    }
+    for (int i = 0; i < CC_COUNT(PAIRS); i++)
+        if (PAIRS[i].op == n->op) return true;
+    return false;
+}
+
+/* -> the number of nodes that node i of *out (of `g`, before there is one) is now */
+static int try_node(CcGraph **out, const CcGraph *g, int i, const CcGroupRules *rules, const int *uses) {
+    const CcGraph *at = *out ? *out : g;
+    const CcNode *n = &at->node.at[i];
+    const CcOperand *x = n->n_in ? cc_graph_operand(at, n, 0) : NULL;
+    if (!may_be(at, n) || cc_group_banned(at, i, rules) || n->flags || n->n_out < 1 || n->n_out > 2 || !x || x->kind != CC_IN_VALUE ||
+        at->val.at[x->value].type.ndim < 0)
+        return 1;
+    bool needed[2], good = false;
+    for (int k = 0; k < n->n_out; k++) needed[k] = uses[n->out0 + k] > 0 || at->val.at[n->out0 + k].is_output;
+    Parts p = {.whole = *n, .first = i};
+    p.g = cc_graph_copy(at);
+    good = expand(&p, needed);
+    for (int k = 0; good && k < p.n; k++) good = cc_group_takes(p.g, i + k, rules);
+    cc_graph_free(good ? *out : p.g);
+    if (good) *out = p.g;
+    return good ? p.n : 1;
+}
+
+CcGraph *cc_expand_graph(const CcGraph *g, const CcGroupRules *rules) {
+    CcGraph *out = NULL;
+    bool *live = malloc((size_t)g->node.n + 1);
+    int *uses = calloc((size_t)g->val.n + 1, sizeof *uses);
+    if (live && uses) {
+        cc_dce_mark(g, live);
+        cc_dce_uses(g, live, uses);
+        for (int i = 0, at = 0; i < g->node.n; i++) at += live[i] ? try_node(&out, g, at, rules, uses) : 1;
+    }
+    free(live);
+    free(uses);
+    return out;
+}
