@@ -17,6 +17,7 @@ import language_iteration  # noqa: F401
 import language_library  # noqa: F401
 import language_looks  # noqa: F401
 import language_modules
+import language_numbers  # noqa: F401
 import language_objects  # noqa: F401
 import language_state  # noqa: F401
 import pytest

@@ -141,10 +141,10 @@ static PyObject *plain_sum(PyObject *items, PyObject *start)
 /* Symbols are added step by step, as long as there are only ints. */
 static PyObject *number_sum(CcRec *rec, CcAct *act, PyObject *numbers, PyObject *start)
 {
-    if (!cc_sym_within(rec, numbers, 1) && !cc_sym_is(rec, start)) return plain_sum(numbers, start);
-    if (!cc_number_whole(numbers) || (start != NULL && !PyLong_CheckExact(start))) {
-        cc_sym_settle(rec, numbers, 1);
-        cc_sym_settle(rec, start, 0);
+    const bool symbols = rec->trace != NULL && (cc_sym_within(rec, numbers, 1) || cc_sym_is(rec, start));
+    if (!symbols || !cc_number_whole(numbers) || (start != NULL && !PyLong_CheckExact(start))) {
+        if (rec->trace != NULL && (!cc_number_settle(rec, numbers, 1) || !cc_number_settle(rec, start, 0)))
+            (void)cc_rec_poison(rec, act, CC_R_DATA_SCALAR, "sum");
         return plain_sum(numbers, start);
     }
     PyObject *total = start != NULL ? Py_NewRef(start) : PyLong_FromLong(0);

@@ -26,6 +26,13 @@ static int visit_inside(PyObject *o, void *arg)
     return looks && in->visit(in->ctx, o, in->depth);
 }
 
+/* What it holds is the dict behind it. */
+static bool views_dict(PyObject *o)
+{
+    PyTypeObject *t = Py_TYPE(o);
+    return t == &PyDictValues_Type || t == &PyDictItems_Type || t == &PyDictKeys_Type || t == &PyDictProxy_Type;
+}
+
 bool cc_number_any(PyObject *o, CcNumberVisit visit, void *ctx, int depth)
 {
     if (PyList_Check(o) || PyTuple_Check(o)) {
@@ -39,6 +46,9 @@ bool cc_number_any(PyObject *o, CcNumberVisit visit, void *ctx, int depth)
         PyObject *key, *value;
         while (PyDict_Next(o, &pos, &key, &value))
             if (visit(ctx, key, CC_MAX(depth, 1)) || visit(ctx, value, depth)) return true;
+    } else if (cc_value_deque(o) || views_dict(o)) {
+        Inside in = {visit, ctx, depth + views_dict(o)};
+        return Py_TYPE(o)->tp_traverse(o, visit_inside, &in) != 0;
     } else if (PyIter_Check(o) && !PyGen_Check(o) && !cc_python_class(Py_TYPE(o)) && Py_TYPE(o)->tp_traverse != NULL) {
         Inside in = {visit, ctx, depth};
         return Py_TYPE(o)->tp_traverse(o, visit_inside, &in) != 0;

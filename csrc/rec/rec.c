@@ -226,6 +226,23 @@ static void adopt_iterator(CcRec *rec, PyObject *it, int source)
     cc_value_set(rec, it, CC_O_FRESH, -1);
 }
 
+/* A float that differs between calls, found in a second place. Places that held one object when this was recorded may hold
+ * two in a replay (best = v in a loop), so that each gets an object of its own. NULL: v is known in no other place. */
+static PyObject *second_float(CcRec *rec, PyObject *v)
+{
+    if (cc_value_find(rec, v) == NULL) return NULL;
+    PyObject *copy = cc_obj_number(v);
+    if (copy == NULL) abort();
+    return copy;
+}
+
+static void learn_float(CcRec *rec, PyObject *v, int source)
+{
+    CcGuards *gs = &rec->trace->guards;
+    if (gs->g.at[source].check == CC_CHK_NONE) cc_guard_check(gs, source, CC_CHK_TYPE, (PyObject *)&PyFloat_Type);
+    cc_value_set(rec, v, CC_O_SOURCE, source);
+}
+
 /* A list or dict that only the frames' slots hold was made by this call: its content becomes guarded (numbers in it stay
  * symbolic), and it may be changed freely, because a later snapshot puts a new one into the slots. */
 static void adopt_container(CcRec *rec, PyObject *o, int source)
@@ -241,9 +258,9 @@ static void adopt_container(CcRec *rec, PyObject *o, int source)
                 cc_value_read(rec, CC_SRC_ITEM, source, NULL, 0, (int)i, item);
                 continue;
             }
-            const int id = cc_guard_source(gs, CC_SRC_ITEM, source, NULL, 0, (int)i, &is_new);
-            if (is_new) cc_guard_check(gs, id, CC_CHK_TYPE, (PyObject *)&PyFloat_Type);
-            if (cc_value_find(rec, item) == NULL) cc_value_set(rec, item, CC_O_SOURCE, id);
+            PyObject *own = second_float(rec, item);
+            if (own != NULL) PyList_SetItem(o, i, own);
+            learn_float(rec, own != NULL ? own : item, cc_guard_source(gs, CC_SRC_ITEM, source, NULL, 0, (int)i, &is_new));
         }
     } else {
         Py_ssize_t pos = 0;
@@ -251,9 +268,10 @@ static void adopt_container(CcRec *rec, PyObject *o, int source)
         while (PyDict_Next(o, &pos, &key, &value)) {
             bool is_new;
             if (!PyFloat_CheckExact(value) || !cc_value_const(key)) continue;
-            const int id = cc_guard_source(gs, CC_SRC_KEY, source, key, 0, 0, &is_new);
-            if (is_new) cc_guard_check(gs, id, CC_CHK_TYPE, (PyObject *)&PyFloat_Type);
-            if (cc_value_find(rec, value) == NULL) cc_value_set(rec, value, CC_O_SOURCE, id);
+            PyObject *own = second_float(rec, value);
+            if (own != NULL && PyDict_SetItem(o, key, own) < 0) abort();   /* of a key that is there: the walk goes on */
+            learn_float(rec, own != NULL ? own : value, cc_guard_source(gs, CC_SRC_KEY, source, key, 0, 0, &is_new));
+            Py_XDECREF(own);
         }
         if (!cc_value_content(rec, o, 1)) return;
     }
@@ -293,9 +311,9 @@ static void read_slot(CcRec *rec, CcAct *act, int level, int slot, bool symbolic
     CcGuards *gs = &rec->trace->guards;
     bool is_new;
     if (v != NULL && symbolic && PyFloat_CheckExact(v)) {
-        const int id = cc_guard_source(gs, CC_SRC_SLOT, -1, NULL, level, slot, &is_new);
-        cc_guard_check(gs, id, CC_CHK_TYPE, (PyObject *)&PyFloat_Type);
-        cc_value_set(rec, v, CC_O_SOURCE, id);
+        PyObject *own = second_float(rec, v);
+        if (own != NULL) cc_act_put(act, slot, own);
+        learn_float(rec, own != NULL ? own : v, cc_guard_source(gs, CC_SRC_SLOT, -1, NULL, level, slot, &is_new));
         return;
     }
     const int id = cc_value_read(rec, CC_SRC_SLOT, -1, NULL, level, slot, v);
@@ -471,7 +489,10 @@ void cc_rec_leave(CcRec *rec, CcAct *act, int how, PyObject *value)
     CcRecFrame *f = cc_rec_frame(rec, act);
     if (f == NULL) return;
     const int at = (int)(f - rec->frame.at), first = f->first_fresh;
-    if (at > 0 && cc_sym_within(rec, value, 3) && looked_at(f, rec->frame.at[at - 1].act)) cc_sym_settle(rec, value, 3);
+    if (at > 0 && value != NULL && looked_at(f, rec->frame.at[at - 1].act) && !cc_number_settle(rec, value, 3)) {
+        (void)cc_rec_poison(rec, rec->frame.at[at - 1].act, CC_R_DATA_SCALAR, "C code in between");
+        return;
+    }
     rec->frame.n = at;
     if (how == CC_LEAVE_HANDOVER) {   /* CPython goes on with a frame that we don't see */
         set_why(rec, act, CC_R_OPCODE, cc_op_name((CcOp)act->code->insn[act->pc].op));
