@@ -18,6 +18,7 @@ const CcKnobInfo *cc_policy_knobs(int *n)
 }
 
 struct CcEvalCounts cc_eval_counts;
+bool cc_eval_idle;
 _Thread_local int cc_eval_disabled;
 
 /* ------------------------------------------------------------------ what is called */
@@ -240,41 +241,62 @@ static void to_front(CcRoot *root, CcEntry *e)
     root->entry.at[0] = e;
 }
 
+enum { NOT_ASKED = -2, MODE_DIFFERS = -3 };   /* beside numbers of guards */
+
+/* No entry fitted: says why the first one did not. */
+static void tell_failure(CcRoot *root, const CcMode *mode, int failed)
+{
+    const CcSegment *s = root->entry.at[0]->segment;
+    if (failed >= 0) {
+        cc_root_failure(root, s, failed);
+    } else if (failed == MODE_DIFFERS) {
+        free(root->last_failure);
+        root->last_failure = strdup(cc_mode_diff(&s->trace->mode, mode));
+        root->failed_guard = -1;
+    }
+}
+
+/* Runs an entry if its guards hold; *failed is the guard that does not. */
+static PyObject *try_entry(CcRoot *root, CcEntry *e, const CcGuardState *state, CcRan *ran, int *failed)
+{
+    CcScratch x;
+    CcGuards *gs = &e->segment->trace->guards;
+    if (root->entry.n > 1 && (*failed = cc_guard_refuse(gs, state)) >= 0) return NULL;
+    cc_segment_open(e->segment, &x);
+    *failed = cc_segment_check(e->segment, &x, state);
+    PyObject *r = NULL;
+    if (*failed < 0) {
+        r = run_entry(root, e, &x, ran);
+        cc_guard_release(gs, x.gv);
+        if (*ran == CC_RAN_MISFIT) *failed = gs->g.n + x.misfit;
+    }
+    cc_segment_close(&x);
+    return r;
+}
+
 /* Result of a hit; NULL without an error: no entry fits, or *again. */
 static PyObject *try_entries(CcRoot *root, PyObject *const *args, int n, PyObject *kwnames, const CcMode *mode, bool *again)
 {
     const CcGuardState state = {.args = args, .n_args = n};
+    int first = NOT_ASKED;
     for (int i = 0; i < root->entry.n; i++) {
         CcEntry *e = root->entry.at[i];
         if (e->n_args != n || e->segment->broken || !same_names(e->kwnames, kwnames)) continue;
-        if (!cc_mode_same(&e->segment->trace->mode, mode)) {
-            if (i == 0) {
-                free(root->last_failure);
-                root->last_failure = strdup(cc_mode_diff(&e->segment->trace->mode, mode));
-                root->failed_guard = -1;
+        int failed = MODE_DIFFERS;
+        if (cc_mode_same(&e->segment->trace->mode, mode)) {
+            CcRan ran = CC_RAN;
+            PyObject *r = try_entry(root, e, &state, &ran, &failed);
+            if (failed < 0) {
+                to_front(root, e);
+                root->hits++;
+                cc_eval_counts.hits++;
+                *again = ran == CC_RAN_NOTHING;
+                return r;
             }
-            continue;
         }
-        CcScratch x;
-        cc_segment_open(e->segment, &x);
-        const int failed = cc_segment_check(e->segment, &x, &state);
-        if (failed >= 0) {
-            if (i == 0) cc_root_failure(root, e->segment, failed);
-            cc_segment_close(&x);
-            continue;
-        }
-        CcRan ran;
-        PyObject *r = run_entry(root, e, &x, &ran);
-        cc_guard_release(&e->segment->trace->guards, x.gv, e->segment->trace->guards.g.n);
-        if (ran == CC_RAN_MISFIT) cc_root_failure(root, e->segment, e->segment->trace->guards.g.n + x.misfit);
-        cc_segment_close(&x);
-        if (ran == CC_RAN_MISFIT) continue;
-        to_front(root, e);
-        root->hits++;
-        cc_eval_counts.hits++;
-        *again = ran == CC_RAN_NOTHING;
-        return r;
+        if (i == 0) first = failed;
     }
+    if (first != NOT_ASKED) tell_failure(root, mode, first);
     return NULL;
 }
 

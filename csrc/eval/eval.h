@@ -45,6 +45,7 @@ typedef struct CcSegment {
     CcTrace *trace;
     CC_VEC(CcShape *) shape;   /* most recently used first */
     CcRunOptions options;
+    CC_VEC(int) made;          /* the graph's outputs that nodes make; cc_eval_idle */
     int shape_limit;
     bool verify, reuse_results;
     int id;
@@ -100,6 +101,9 @@ CC_MUST CC_NEW PyObject *cc_root_report(const CcRoot *root);
 extern struct CcEvalCounts {
     uint64_t calls, hits, misses;
 } cc_eval_counts;
+/* Measurements of what a call costs beside its work: plans are not run, and results are left as memory is. Traces with symbols
+ * run as ever. */
+extern bool cc_eval_idle;
 extern _Thread_local int cc_eval_disabled;                 /* depth of `with ccompile.disable()` */
 bool cc_eval_recording(void);                              /* this thread is inside a region */
 bool cc_eval_compiling(void);                              /* and what runs now is being recorded */

@@ -431,6 +431,7 @@ static CcGo on_resume(CcObserver *obs, CcAct *act)
         CcSegment *s = p->segment.at[i];
         if (s->broken || !cc_mode_same(&s->trace->mode, &mode)) continue;
         CcScratch x;
+        if (p->segment.n > 1 && cc_guard_refuse(&s->trace->guards, &state) >= 0) continue;
         cc_segment_open(s, &x);
         const int failed = cc_segment_check(s, &x, &state);
         if (failed >= 0) {
@@ -440,12 +441,12 @@ static CcGo on_resume(CcObserver *obs, CcAct *act)
         }
         const CcRan ran = cc_segment_exec(s, &x);
         if (ran == CC_RAN_MISFIT) {
-            cc_guard_release(&s->trace->guards, x.gv, s->trace->guards.g.n);
+            cc_guard_release(&s->trace->guards, x.gv);
             cc_segment_close(&x);
             continue;
         }
         const CcGo go = ran == CC_RAN ? after_segment(g, s, &x, acts, n) : fail_segment(g, s, ran == CC_RAN_NOTHING, act, n);
-        cc_guard_release(&s->trace->guards, x.gv, s->trace->guards.g.n);
+        cc_guard_release(&s->trace->guards, x.gv);
         cc_segment_close(&x);
         return go;
     }

@@ -114,7 +114,8 @@ static PyObject *segment_dict(const CcSegment *s, int point)
     const bool brk = t->end == CC_END_BREAK;
     if (put(d, "id", PyLong_FromLong(s->id)) < 0 || put(d, "point", PyLong_FromLong(point)) < 0 ||
         put(d, "start", PyUnicode_FromFormat("%U:%d", t->start_file, t->start_line)) < 0 ||
-        put(d, "guards", guard_list(t)) < 0 || put(d, "nodes", node_list(t)) < 0 ||
+        put(d, "guards", guard_list(t)) < 0 ||
+        put(d, "guard_steps", PyLong_FromLong(cc_guard_steps(&t->guards))) < 0 || put(d, "nodes", node_list(t)) < 0 ||
         put(d, "symbols", step_list(t)) < 0 || put(d, "shapes", PyLong_FromLong(s->shape.n)) < 0 ||
         put(d, "graph_text", text(&graph)) < 0 || put(d, "plan_text", text(&plan)) < 0 ||
         put(d, "end", PyUnicode_FromString(brk ? "break" : "return")) < 0 ||

@@ -52,7 +52,7 @@ void cc_segment_close(CcScratch *x)
 
 int cc_segment_check(CcSegment *s, CcScratch *x, const CcGuardState *state)
 {
-    const CcGuards *gs = &s->trace->guards;
+    CcGuards *gs = &s->trace->guards;
     int failed = cc_guard_run(gs, state, x->gv);
     if (failed >= 0) return failed;
     if (!cc_trace_symbolic(s->trace)) {
@@ -61,7 +61,7 @@ int cc_segment_check(CcSegment *s, CcScratch *x, const CcGuardState *state)
     }
     failed = cc_shape_find(s, x);
     if (failed < 0) return -1;
-    cc_guard_release(gs, x->gv, gs->g.n);
+    cc_guard_release(gs, x->gv);
     drop(x->symbol, x->n_symbol);
     return gs->g.n + failed;
 }
@@ -250,12 +250,24 @@ static CcRan fail(Host *h)
     return CC_RAN_FAILED;
 }
 
+/* cc_eval_idle: the results, as memory is. */
+static CcRan make_results(CcSegment *s, Host *h)
+{
+    const CcGraph *g = s->trace->graph;
+    for (int v = 0; s->made.n == 0 && v < g->val.n; v++)
+        if (g->val.at[v].is_output && g->val.at[v].def >= 0) cc_vec_push(&s->made, v);
+    for (int i = 0; i < s->made.n; i++)
+        if (host_make(h, s->made.at[i]) == NULL && PyErr_Occurred()) return CC_RAN_FAILED;
+    return CC_RAN;
+}
+
 static CcRan run_nodes(CcSegment *s, CcScratch *x)
 {
     if (x->shape != NULL && s->trace->graph->node.n == 0) return CC_RAN;
     Host host;
     const CcHost h = cc_segment_host(&host, s->trace, x->shape, x);
     CcErr err = {0};
+    if (cc_eval_idle && !cc_trace_symbolic(s->trace) && x->shape->plan != NULL) return make_results(s, &host);
     if (x->shape == NULL || x->shape->plan == NULL) {
         const CcRan ran = cc_shape_explore(s, &host, x);
         if (ran == CC_RAN_FAILED) return fail(&host);
@@ -342,6 +354,7 @@ void cc_segment_free(CcSegment *s)
     if (s == NULL) return;
     for (int i = 0; i < s->shape.n; i++) cc_shape_free(s->trace, s->shape.at[i]);
     cc_vec_free(&s->shape);
+    cc_vec_free(&s->made);
     cc_trace_free(s->trace);
     free(s);
 }

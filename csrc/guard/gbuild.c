@@ -1,5 +1,5 @@
 /* Building guard programs: a source is added once; a check is set when the value is learnt. */
-#include "guard.h"
+#include "guard_int.h"
 
 static uint64_t source_hash(CcSource source, int parent, PyObject *key, int level, int index)
 {
@@ -88,10 +88,17 @@ void cc_guard_compare(CcGuards *gs, int id, int op, bool swapped, PyObject *want
     cc_guard_also(gs, id, CC_CHK_COMPARE, want, op | swapped << 4 | outcome << 5);
 }
 
-void cc_guard_seal(CcGuards *gs)
+static void free_index(CcGuards *gs)
 {
     cc_map_free(&gs->index);
     cc_vec_free(&gs->chain);
+}
+
+void cc_guard_seal(CcGuards *gs)
+{
+    for (int i = 0; i < gs->g.n; i++)
+        if (gs->g.at[i].owned || gs->g.at[i].used) cc_vec_push(&gs->held, i);
+    free_index(gs);
 }
 
 void cc_guard_free(CcGuards *gs)
@@ -102,7 +109,10 @@ void cc_guard_free(CcGuards *gs)
         free(gs->g.at[i].type);
     }
     cc_vec_free(&gs->g);
-    cc_guard_seal(gs);
+    cc_vec_free(&gs->held);
+    cc_memo_free(gs->memo);
+    free(gs->moving);
+    free_index(gs);
 }
 
 int cc_guard_visit(const CcGuards *gs, visitproc visit, void *arg)

@@ -1,5 +1,5 @@
 /* Text of guards: for reports and for saying which guard failed. */
-#include "guard.h"
+#include "guard_int.h"
 
 static const char *const source_text[] = {
 #define CC_SOURCE(id, text) text,
@@ -52,12 +52,19 @@ void cc_guard_now(const CcGuards *gs, int id, const CcGuardState *state, CcSbuf 
 {
     PyObject **gv = calloc((size_t)gs->g.n + 1, sizeof *gv);
     if (gv == NULL) abort();
+    bool *on_way = calloc((size_t)id + 1, sizeof *on_way);
+    if (on_way == NULL) abort();
+    for (int k = id; k >= 0; k = gs->g.at[k].parent) on_way[k] = true;
     int n = 0;
     for (; n <= id; n++) {
-        gv[n] = cc_guard_read(&gs->g.at[n], state, gv);
-        if (gs->g.at[n].used && !gs->g.at[n].owned) Py_XINCREF(gv[n]);
-        if (n < id && !cc_guard_holds(&gs->g.at[n], gv[n], gv)) break;
+        const CcGuard *g = &gs->g.at[n];
+        if (!on_way[n]) continue;
+        gv[n] = cc_guard_read(g, state, gv);
+        if (g->used && !g->owned) Py_XINCREF(gv[n]);
+        const bool compares = g->check == CC_CHK_ALIAS || g->check == CC_CHK_DISTINCT;
+        if (n < id && !compares && !cc_guard_holds(g, gv[n], gv)) break;
     }
+    free(on_way);
     if (n > id) {
         CcTensor t = {.type = {.ndim = -1}};
         if (gv[id] != NULL && cc_tens_plain(gv[id])) cc_tens_read(gv[id], false, &t);
@@ -65,7 +72,7 @@ void cc_guard_now(const CcGuards *gs, int id, const CcGuardState *state, CcSbuf 
         else if (t.type.ndim >= 0) cc_tens_describe(&t.type, out);
         else add_object(gv[id], out);
     }
-    cc_guard_release(gs, gv, CC_MIN(n + 1, gs->g.n));
+    cc_guard_release_to(gs, gv, CC_MIN(n + 1, gs->g.n));
     free(gv);
 }
 

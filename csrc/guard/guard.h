@@ -43,6 +43,11 @@ typedef struct CcGuards {
     CC_VEC(CcGuard) g;
     CcMap index;         /* hash of (source, parent, key, index) -> first guard with it; while building */
     CC_VEC(int) chain;   /* next guard of the same hash, -1 */
+    CC_VEC(int) held;    /* guards whose values a run holds; sealed programs */
+    struct CcMemo *memo; /* memo.c; NULL: none (yet) */
+    int passes, patience;      /* passes until one is made; what that begins with next time */
+    bool *moving;        /* [guard] roots that are other objects from call to call; NULL: none is known */
+    int suspect, cleared;      /* 1 + the guard that failed last, which is asked first; runs that passed since */
 } CcGuards;
 
 /* Where a run starts from: arguments of the call, or the chain of acts after a break. */
@@ -67,10 +72,14 @@ void cc_guard_seal(CcGuards *gs);
 void cc_guard_free(CcGuards *gs);
 int cc_guard_visit(const CcGuards *gs, visitproc visit, void *arg);
 
-/* Fills gv[0 .. g.n) with borrowed values (owned ones are released by cc_guard_release). Returns -1 when all hold, else the
- * index of the guard that failed, with everything released. Leaves no error set. */
-int cc_guard_run(const CcGuards *gs, const CcGuardState *state, PyObject **gv);
-void cc_guard_release(const CcGuards *gs, PyObject **gv, int upto);
+/* Returns -1 when all hold, else the index of one that failed, with everything released. gv[0 .. g.n) then has the values of those
+ * that are `used`, held until cc_guard_release; the others may be unset. Leaves no error set. */
+int cc_guard_run(CcGuards *gs, const CcGuardState *state, PyObject **gv);
+/* Asks the guard that failed last, and those on the way to it: -1, or the one that fails. Variants of one function differ in few
+ * guards, behind all that they have in common: so that is looked at once, by the one that fits. */
+int cc_guard_refuse(const CcGuards *gs, const CcGuardState *state);
+void cc_guard_release(const CcGuards *gs, PyObject **gv);
+int cc_guard_steps(const CcGuards *gs);   /* what a run looks at: guards, or words of memory (memo.c) */
 /* ---- hint.c: what differs from call to call, and so is to be symbolic in the next recording ---- */
 typedef struct CcHint {
     uint64_t path;       /* cc_guard_path */

@@ -1,6 +1,6 @@
 /* Running guard programs. One pass, first failure ends it; runs no Python code: dict keys are strings or other objects
  * with C hash and equality, compared values are of exact built-in types. */
-#include "guard.h"
+#include "guard_int.h"
 
 static PyObject *read_member(PyObject *descr, PyObject *object)
 {
@@ -23,9 +23,8 @@ static PyObject *read_key(PyObject *dict, PyObject *key)
 }
 
 /* Value of one source; a new reference when g->owned. */
-PyObject *cc_guard_read(const CcGuard *g, const CcGuardState *state, PyObject *const *gv)
+static PyObject *read_source(const CcGuard *g, const CcGuardState *state, PyObject *parent)
 {
-    PyObject *parent = g->parent >= 0 ? gv[g->parent] : NULL;
     switch ((CcSource)g->source) {
     case CC_SRC_ARG: return state->args[g->index];
     case CC_SRC_SLOT: return cc_act_get(state->acts[g->level], g->index);
@@ -71,6 +70,11 @@ PyObject *cc_guard_read(const CcGuard *g, const CcGuardState *state, PyObject *c
     case CC_SRC_COUNT: return parent;
     }
     return NULL;
+}
+
+PyObject *cc_guard_read(const CcGuard *g, const CcGuardState *state, PyObject *const *gv)
+{
+    return read_source(g, state, g->parent >= 0 ? gv[g->parent] : NULL);
 }
 
 /* Equal values of one exact built-in type; floats by bits, so that nan is itself and -0.0 is not 0.0. */
@@ -175,22 +179,100 @@ bool cc_guard_holds(const CcGuard *g, PyObject *v, PyObject *const *gv)
     return false;
 }
 
-void cc_guard_release(const CcGuards *gs, PyObject **gv, int upto)
+/* ------------------------------------------------------------------ runs */
+
+/* A program is looked at as a whole when it has few guards. After a memo that lasted for fewer runs than MEMO_PAYS the next one is
+ * made twice as late, up to LATEST. (Making one costs as much as about ten runs without.) */
+enum { FEW = 8, MEMO_PAYS = 32, LATEST = 4096, FORGIVEN = 8, PATH = 40 };
+
+void cc_guard_release_to(const CcGuards *gs, PyObject **gv, int upto)
 {
-    for (int i = 0; i < upto; i++)
-        if (gs->g.at[i].owned || gs->g.at[i].used) Py_CLEAR(gv[i]);
+    for (int i = 0; i < gs->held.n && gs->held.at[i] < upto; i++) Py_CLEAR(gv[gs->held.at[i]]);
 }
 
-int cc_guard_run(const CcGuards *gs, const CcGuardState *state, PyObject **gv)
+void cc_guard_release(const CcGuards *gs, PyObject **gv)
+{
+    cc_guard_release_to(gs, gv, gs->g.n);
+}
+
+int cc_guard_steps(const CcGuards *gs)
+{
+    return gs->memo != NULL ? cc_memo_steps(gs->memo) : gs->g.n;
+}
+
+static int run_whole(const CcGuards *gs, const CcGuardState *state, PyObject **gv)
 {
     for (int i = 0; i < gs->g.n; i++) {
         const CcGuard *g = &gs->g.at[i];
         gv[i] = cc_guard_read(g, state, gv);
         if (g->used && !g->owned) Py_XINCREF(gv[i]);   /* an effect may drop what a later recipe needs */
         if (!cc_guard_holds(g, gv[i], gv)) {
-            cc_guard_release(gs, gv, i + 1);
+            cc_guard_release_to(gs, gv, i + 1);
             return i;
         }
     }
     return -1;
+}
+
+static void forget_memo(CcGuards *gs, int moved)
+{
+    if (moved >= 0 && gs->moving == NULL && (gs->moving = calloc((size_t)gs->g.n, sizeof *gs->moving)) == NULL) abort();
+    if (moved >= 0) gs->moving[moved] = true;
+    gs->patience = cc_memo_hits(gs->memo) >= MEMO_PAYS || moved >= 0 ? 1 : CC_MIN(2 * gs->patience, LATEST);
+    gs->passes = gs->patience;
+    cc_memo_free(gs->memo);
+    gs->memo = NULL;
+}
+
+static int run_program(CcGuards *gs, const CcGuardState *state, PyObject **gv)
+{
+    if (gs->g.n < FEW) return run_whole(gs, state, gv);
+    if (gs->memo != NULL && cc_memo_running(gs->memo)) return run_whole(gs, state, gv);   /* a finaliser calls us from a run */
+    if (gs->memo != NULL) {
+        int moved;
+        const int r = cc_memo_run(gs->memo, gs, state, gv, &moved);
+        if (r != CC_MEMO_MISS) return r;
+        forget_memo(gs, moved);
+    }
+    const int failed = run_whole(gs, state, gv);
+    if (failed >= 0 || --gs->passes > 0) return failed;
+    if (gs->patience == 0) gs->patience = 1;
+    gs->memo = cc_memo_new(gs, gv, gs->moving);
+    return -1;
+}
+
+/* Whether a guard can be asked without a run: what is on the way to it takes no references, and is compared with nothing. */
+static bool lone(const CcGuards *gs, int id)
+{
+    int n = 0;
+    for (; id >= 0; id = gs->g.at[id].parent) {
+        const CcGuard *g = &gs->g.at[id];
+        if (g->owned || g->check == CC_CHK_ALIAS || g->check == CC_CHK_DISTINCT || ++n > PATH) return false;
+    }
+    return true;
+}
+
+int cc_guard_refuse(const CcGuards *gs, const CcGuardState *state)
+{
+    int path[PATH], n = 0;
+    for (int id = gs->suspect - 1; id >= 0; id = gs->g.at[id].parent) path[n++] = id;
+    PyObject *v = NULL;
+    while (n-- > 0) {
+        const CcGuard *g = &gs->g.at[path[n]];
+        v = read_source(g, state, v);
+        if (!cc_guard_holds(g, v, NULL)) return path[n];
+    }
+    return -1;
+}
+
+int cc_guard_run(CcGuards *gs, const CcGuardState *state, PyObject **gv)
+{
+    const int failed = run_program(gs, state, gv);
+    if (failed >= 0 && lone(gs, failed)) {
+        gs->suspect = failed + 1;
+        gs->cleared = 0;
+    } else if (failed < 0 && gs->suspect > 0 && ++gs->cleared > FORGIVEN) {
+        gs->suspect = 0;
+    }
+    return failed;
 }

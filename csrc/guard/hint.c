@@ -1,6 +1,6 @@
 /* Hints: a guard that failed because a size or a number is another one names what is to be symbolic in the next recording
  * ("automatic dynamic": static first). Sources are named by their path, since every recording numbers its guards anew. */
-#include "guard.h"
+#include "guard_int.h"
 
 uint64_t cc_guard_path(const CcGuards *gs, int id, uint64_t salt)
 {
@@ -72,6 +72,6 @@ void cc_hint_learn(CcHints *hints, const CcGuards *gs, const CcGuardState *state
         if (g->used && !g->owned) Py_XINCREF(gv[n]);
         ok = cc_guard_holds(g, gv[n], gv) || learn(hints, gs, n, gv[n], salt);
     }
-    cc_guard_release(gs, gv, n);
+    cc_guard_release_to(gs, gv, n);
     free(gv);
 }

@@ -78,6 +78,15 @@ static PyObject *api_is_compiling(PyObject *m, PyObject *unused)
     return PyBool_FromLong(cc_eval_compiling());
 }
 
+static PyObject *api_idle(PyObject *m, PyObject *on)
+{
+    (void)m;
+    const int yes = PyObject_IsTrue(on);
+    if (yes < 0) return NULL;
+    cc_eval_idle = yes != 0;
+    Py_RETURN_NONE;
+}
+
 static int count(PyObject *d, const char *name, uint64_t n)
 {
     PyObject *v = PyLong_FromUnsignedLongLong(n);
@@ -186,6 +195,9 @@ PyMethodDef cc_api_methods[] = {
     {"graph_break", api_graph_break, METH_VARARGS,
      "graph_break(msg=\"\")\n--\n\nBreaks the graph here when the function is compiled; does nothing in eager."},
     {"is_compiling", api_is_compiling, METH_NOARGS, "is_compiling()\n--\n\nTrue in code that is being recorded (and so in what replays), False in eager code."},
+    {"idle", api_idle, METH_O,
+     "idle(on)\n--\n\nFor measurements: while on, compiled calls check guards and make their results, but run no kernel (results "
+     "are whatever memory holds)."},
     {"counters", api_counters, METH_NOARGS, "counters() -> dict: events by kind, calls, hits, misses"},
     {"reset", api_reset, METH_NOARGS, "reset()\n--\n\nForgets everything that was compiled; counters start at 0."},
     {"events", api_events, METH_VARARGS, "events(after=0) -> list of (serial, kind, time_ns, text)"},

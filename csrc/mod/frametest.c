@@ -377,10 +377,14 @@ static PyObject *py_levels(PyObject *module, PyObject *unused)
 static PyObject *py_objects(PyObject *module, PyObject *o)
 {
     (void)module;
+    static const uint64_t *held;   /* stays watched until another one is asked for */
     PyObject *dict = cc_obj_dict(o), *found = NULL, *name = PyUnicode_InternFromString("__init__");
+    const uint64_t *version = dict ? cc_watch_begin(dict) : NULL;
+    if (held) cc_watch_end(held);
+    held = version;
     if (name) found = cc_type_lookup(Py_TYPE(o), name);
     Py_XDECREF(name);
-    return Py_BuildValue("(OKIO)", dict ? dict : Py_None, (unsigned long long)(dict ? cc_dict_version(dict) : 0),
+    return Py_BuildValue("(OKIO)", dict ? dict : Py_None, (unsigned long long)(version ? *version + 1 : 0),
                          cc_type_version(Py_TYPE(o)), found ? found : Py_None);
 }
 

@@ -204,16 +204,9 @@ int cc_frame_method(PyObject *o, PyObject *name, PyObject **method)
     return _PyObject_GetMethod(o, name, method);
 }
 
-uint64_t cc_frame_dict_version(PyObject *dict)
+PyObject **cc_frame_instance_dict(PyObject *o)
 {
-    (void)dict;
-    return 0;   /* deprecated since 3.12; a dict watcher will count instead */
-}
-
-PyObject *cc_frame_instance_dict(PyObject *o)
-{
-    PyObject **at = _PyObject_GetDictPtr(o);   /* makes a dict of inline values */
-    return at ? *at : NULL;
+    return _PyObject_GetDictPtr(o);   /* makes a dict of inline values */
 }
 
 #endif

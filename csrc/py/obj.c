@@ -1,19 +1,20 @@
-/* Object internals that guards read: instance dicts, versions of dicts and types. */
+/* Object internals that guards read: instance dicts, versions of types. */
 #include "py_int.h"
 
 PyObject *cc_obj_dict(PyObject *o)
 {
-    return cc_frame_instance_dict(o);
+    PyObject **at = cc_frame_instance_dict(o);
+    return at != NULL ? *at : NULL;
+}
+
+PyObject *const *cc_obj_dict_at(PyObject *o)
+{
+    return PyType_Check(o) || Py_TYPE(o)->tp_itemsize != 0 ? NULL : cc_frame_instance_dict(o);
 }
 
 PyObject *cc_obj_proxied(PyObject *proxy)
 {
     return *(PyObject **)((char *)proxy + sizeof(PyObject));   /* mappingproxyobject.mapping, 3.11-3.14 */
-}
-
-uint64_t cc_dict_version(PyObject *dict)
-{
-    return PyDict_Check(dict) ? cc_frame_dict_version(dict) : 0;
 }
 
 /* A lookup (Objects/typeobject.c _PyType_Lookup) assigns the tag, as long as tags last; a change makes it 0. */

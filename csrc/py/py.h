@@ -203,8 +203,12 @@ CC_MUST int cc_py_init(void);
  * need the dict object). Error never set. */
 CC_BORROW PyObject *cc_obj_dict(PyObject *o);
 CC_BORROW PyObject *cc_obj_proxied(PyObject *proxy);   /* what a types.MappingProxyType stands for */
-/* Version tag of a dict (3.11: ma_version_tag; later: dict watcher's counter); 0 = not available. */
-uint64_t cc_dict_version(PyObject *dict);
+/* Where that dict hangs in the object; NULL: it has none, or the place depends on the object's size. */
+PyObject *const *cc_obj_dict_at(PyObject *o);
+/* A word that differs once anything in the dict has changed: a key, a value, the length; or once it is gone, with another dict in
+ * its place. To be read while there is a dict at this address, until cc_watch_end. NULL: this object can't be watched. */
+const uint64_t *cc_watch_begin(PyObject *dict);
+void cc_watch_end(const uint64_t *version);
 /* tp_version_tag of a type, assigned if needed; 0 = not available. */
 unsigned cc_type_version(PyTypeObject *type);
 /* A type's own dict (3.12 keeps those of static types elsewhere than in tp_dict); never NULL for a ready type. */

@@ -107,8 +107,7 @@ CC_MUST int cc_frame_set_extra(PyCodeObject *co, Py_ssize_t index, void *data);
 Py_ssize_t cc_frame_extra_index(freefunc release);
 CC_MUST CC_NEW PyObject *cc_frame_function(PyObject *code, PyObject *globals);   /* what MAKE_FUNCTION makes */
 CC_MUST int cc_frame_method(PyObject *o, PyObject *name, PyObject **method);      /* _PyObject_GetMethod */
-uint64_t cc_frame_dict_version(PyObject *dict);
-PyObject *cc_frame_instance_dict(PyObject *o);
+PyObject **cc_frame_instance_dict(PyObject *o);
 
 /* Exported by libpython 3.11 to 3.13, but declared only in internal headers from 3.13 on. */
 PyAPI_FUNC(int) _PyDict_MergeEx(PyObject *, PyObject *, int);

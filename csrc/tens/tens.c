@@ -50,6 +50,7 @@ static struct {
     int keys_at;                    /* 64-bit words from TensorImpl to its key set; 0: not found */
     uint64_t keys_ok;               /* all bits that a plain tensor may have */
     uint64_t keys_soft;             /* bits of tensors that the host may replay: neg, conj */
+    int mark_at, mark_n;            /* words of a TensorImpl from its sizes up to its key set; 0: not found */
     uint64_t key_dense, key_autograd;
     PyObject *dispatch_keys, *raw_repr, *requires_grad_name, *version_name;
     PyObject *inference_enabled;
@@ -313,6 +314,32 @@ int cc_tens_resized(PyObject *o, PyTypeObject *cls, const CcType *t, bool grad) 
     return dims;
 }
 
+bool cc_tens_requires_grad(PyObject *o) {
+    return requires_grad(o);
+}
+
+/* ------------------------------------------------------------------ fingerprints */
+
+/* c10::TensorImpl keeps, in this order: sizes and strides (in itself up to five dims), offset and number of elements, dtype, device,
+ * flags, key set. Where that begins is told by where the shim says that the sizes are. */
+void cc_tens_mark(PyObject *o, CcTensMark *out) {
+    out->n = 0;
+    if (!T.mark_n || !cc_tens_plain(o) || !impl_of(o)) return;
+    View v;
+    const uint64_t *impl = (const uint64_t *)impl_of(o);
+    if (grade(keys_of(o)) == HARD || view_by_shim(o, &v) || v.device != DL_CPU || v.ndim > 5) return;
+    if ((const uint64_t *)v.size != impl + T.mark_at + 1) return;
+    out->at = T.mark_at;
+    out->n = T.mark_n;
+    memcpy(out->word, impl + out->at, sizeof *impl * (size_t)out->n);
+}
+
+bool cc_tens_same(PyObject *o, PyTypeObject *cls, const CcTensMark *mark) {
+    if (Py_TYPE(o) != cls || mark->n == 0) return false;
+    const uint64_t *impl = (const uint64_t *)impl_of(o);
+    return impl && memcmp(impl + mark->at, mark->word, sizeof *impl * (size_t)mark->n) == 0;
+}
+
 /* ------------------------------------------------------------------ making */
 
 static PyObject *empty_by_python(const CcType *t) {
@@ -536,6 +563,46 @@ static void find_shim(void) {
         T.empty_strided = cc_tsym_find("aoti_torch_empty_strided");
 }
 
+/* A tensor's fingerprint tells dtype, number of dims, sizes and strides: tried on some. */
+static bool marks_differ(const CcType *a, const CcType *b) {
+    PyObject *t = cc_tens_empty(a, NULL), *u = cc_tens_empty(b, NULL), *again = cc_tens_empty(a, NULL);
+    CcTensMark mark;
+    bool ok = t && u && again;
+    if (ok) {
+        cc_tens_mark(t, &mark);
+        ok = cc_tens_same(again, T.tensor, &mark) && !cc_tens_same(u, T.tensor, &mark);
+    }
+    Py_XDECREF(t);
+    Py_XDECREF(u);
+    Py_XDECREF(again);
+    PyErr_Clear();
+    return ok;
+}
+
+static void find_marks(void) {
+    const CcType like = {.ndim = 2, .dtype = CC_DT_F32, .device = DL_CPU, .size = {3, 4}, .stride = {4, 1}};
+    T.mark_n = 0;
+    PyObject *t = cc_tens_empty(&like, NULL);
+    View v;
+    if (t && T.shim.sizes && T.keys_at && !view_by_shim(t, &v)) {
+        const int64_t at = (const uint64_t *)v.size - (const uint64_t *)impl_of(t) - 1;
+        if (at >= 0 && at < T.keys_at && T.keys_at + 1 - at <= CC_TENS_WORDS) {
+            T.mark_at = (int)at;
+            T.mark_n = T.keys_at + 1 - (int)at;
+        }
+    }
+    Py_XDECREF(t);
+    PyErr_Clear();
+    CcType other[5] = {like, like, like, like, like};
+    other[0].dtype = CC_DT_I32;
+    other[1].size[0] = 5;
+    other[2].size[1] = other[2].stride[0] = 5;
+    other[3].stride[0] = 1, other[3].stride[1] = 3;
+    other[4].ndim = 1;
+    for (int i = 0; i < CC_COUNT(other); i++)
+        if (T.mark_n && !marks_differ(&like, &other[i])) T.mark_n = 0;
+}
+
 static int find_python(void) {
     Py_XSETREF(T.dispatch_keys, cc_tsym_path("torch._C._dispatch_keys"));
     Py_XSETREF(T.inference_enabled, cc_tsym_path("torch.is_inference_mode_enabled"));
@@ -570,6 +637,7 @@ int cc_tens_init_types(void) {
     find_keys();
     calibrate();
     find_shim();
+    find_marks();
     cc_ring_init();
     return 0;
 }
@@ -584,7 +652,7 @@ int cc_tens_init(PyObject *torch) {
 /* Tests: without the shim and the calibrated layout, as under a torch that has neither. */
 void cc_tens_force_fallback(bool on) {
     if (on) {
-        T.impl_at = T.keys_at = 0;
+        T.impl_at = T.keys_at = T.mark_n = 0;
         T.c_requires_grad = NULL;
         T.empty_strided = NULL;
         memset(&T.shim, 0, sizeof T.shim);
@@ -592,6 +660,7 @@ void cc_tens_force_fallback(bool on) {
     } else {
         calibrate();
         find_shim();
+        find_marks();
         T.c_requires_grad = cc_tsym_find("_ZNK3c1010TensorImpl13requires_gradEv");
         cc_ring_init();
     }

@@ -32,6 +32,17 @@ void cc_tens_read(PyObject *tensor, bool grad, CcTensor *out);
 bool cc_tens_match(PyObject *o, PyTypeObject *cls, const CcType *type, bool grad);
 /* Like cc_tens_match but for sizes and strides: a bit for each dim whose size differs, or -1: something else does. */
 int cc_tens_resized(PyObject *o, PyTypeObject *cls, const CcType *type, bool grad);
+/* Fingerprints: a tensor with the same one is still matched by what cc_tens_match has found to match it, but for requires_grad (and
+ * for inference mode). About 3 ns. */
+enum { CC_TENS_WORDS = 17 };
+typedef struct CcTensMark {
+    int n;                 /* words; 0: this tensor has none, and is never the same */
+    int at;                /* from the TensorImpl on */
+    uint64_t word[CC_TENS_WORDS];
+} CcTensMark;
+void cc_tens_mark(PyObject *o, CcTensMark *out);
+bool cc_tens_same(PyObject *o, PyTypeObject *cls, const CcTensMark *mark);
+bool cc_tens_requires_grad(PyObject *o);
 bool cc_tens_matchable(const CcType *type);   /* false: cc_tens_match is never true for it, so an input of it can't be guarded */
 /* New uninitialised torch.Tensor of this type (dense, requires_grad False) with an ordinary, resizable storage. */
 CC_MUST CC_NEW PyObject *cc_tens_empty(const CcType *type, void **data);

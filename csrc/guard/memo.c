@@ -1,0 +1,578 @@
+/* Memos: what a passed run of a guard program has to look at next time.
+ *
+ * Most of a program walks through dicts of modules. As long as a dict's version is what it was, all that was found in it is there
+ * still; as long as a type's tag is, so are its attributes. So a guard is
+ *
+ *   FREE    implied by words that others look at: a dict's version, the place of an instance's dict, an object's type, a tag ...
+ *   ROOT    an argument or a slot: read and checked in each run, first; what hangs from an instance is FREE or a probe only while it
+ *           is the same object
+ *   PROBE   read and checked in each run (a list's item, a cell); what hangs from it is FREE only while it is the same object
+ *   LIVE    read and checked in each run, last
+ *
+ * Words are looked at in the order in which guards reached them, so each lies in an object that those before it have shown to be
+ * there. Nothing is kept alive: an object that died and another one at its address look alike only where all words do. What has no
+ * words of its own (a tuple, a bound method) is trusted as long as the dict that holds it is unchanged; when that dict has changed
+ * elsewhere (recheck), the value must be a tuple of constants, which the memo holds, or the memo is given up.
+ *
+ * A dict that changed does not end a memo: the guards that read it are asked again, and its new version is noted. */
+#include "guard_int.h"
+
+typedef uint64_t __attribute__((may_alias)) Word;
+
+enum { LIVE, FREE, PROBE, ROOT };
+enum { STAGES = 12 };        /* probes on the way to a guard; those behind more are LIVE */
+
+typedef struct Dep {         /* guards that are asked again when a version differs */
+    int guard, next;
+} Dep;
+
+typedef struct Fact {
+    const Word *at;
+    uint64_t want;
+} Fact;
+typedef struct Tag {
+    PyTypeObject *type;
+    unsigned want;
+    int dep;
+} Tag;
+typedef struct Seen {        /* a tensor */
+    int guard;
+    CcTensMark mark;
+} Seen;
+
+struct CcMemo {
+    PyObject **gv;           /* [guard] borrowed */
+    bool *child;             /* [guard] other guards are read from it, or compared with it */
+    bool *relies;            /* [guard] ... and trust that it is the same object */
+    bool *pinned;            /* [guard] it has to be the object that it was, or was found to be since */
+    CC_VEC(int) early;       /* guards whose values are put into a run's gv first, */
+    CC_VEC(int) root, live;
+    CC_VEC(int) take;        /* and those that it holds in the end */
+    CC_VEC(Dep) dep;
+    CC_VEC(int) probe;
+    CC_VEC(Fact) fact;
+    CC_VEC(int) fact_dep;    /* head in dep; -1: none, the memo is over when it differs */
+    CC_VEC(Tag) tag;
+    CC_VEC(Seen) seen;
+    int probe_to[STAGES], fact_to[STAGES], tag_to[STAGES], seen_to[STAGES], stages;
+    CC_VEC(const uint64_t *) watch;
+    CC_VEC(PyObject *) keep; /* strong: tuples of constants */
+    uint64_t hits;
+    int running;
+};
+
+/* ------------------------------------------------------------------ building */
+
+typedef struct Build {
+    CcMemo *m;
+    const CcGuards *gs;
+    PyObject *const *gv;
+    const bool *moving;
+    uint8_t *mode, *stage;
+    bool *steady;            /* [guard] while all facts hold, it is the object that it was */
+    CcMap fact_at;           /* address -> fact */
+    CcMap tag_at;
+    CcMap version_at;        /* dict -> fact */
+    CC_VEC(uint8_t) fact_stage, tag_stage, seen_stage, probe_stage;
+} Build;
+
+static int add_fact(Build *b, const void *at, uint64_t want, int stage)
+{
+    const int64_t *known = cc_map_find(&b->fact_at, at);
+    if (known != NULL && b->fact_stage.at[*known] <= stage) return (int)*known;
+    cc_vec_push(&b->m->fact, (Fact){at, want});
+    cc_vec_push(&b->m->fact_dep, -1);
+    cc_vec_push(&b->fact_stage, (uint8_t)stage);
+    cc_map_put(&b->fact_at, at, b->m->fact.n - 1);
+    return b->m->fact.n - 1;
+}
+
+static void add_word(Build *b, const void *at, int stage)
+{
+    add_fact(b, at, *(const Word *)at, stage);
+}
+
+static int add_dep(CcMemo *m, int guard, int next)
+{
+    cc_vec_push(&m->dep, (Dep){guard, next});
+    return m->dep.n - 1;
+}
+
+/* The dict's version, which `guard` follows from. */
+static bool add_version(Build *b, PyObject *dict, int guard, int stage)
+{
+    const int64_t *known = cc_map_find(&b->version_at, dict);
+    int fact = known != NULL ? (int)*known : -1;
+    if (fact < 0 || b->fact_stage.at[fact] > stage) {
+        const uint64_t *version = cc_watch_begin(dict);
+        if (version == NULL) return false;
+        cc_vec_push(&b->m->watch, version);
+        fact = add_fact(b, version, *version, stage);
+        cc_map_put(&b->version_at, dict, fact);
+    }
+    if (guard >= 0) b->m->fact_dep.at[fact] = add_dep(b->m, guard, b->m->fact_dep.at[fact]);
+    return true;
+}
+
+static bool add_tag(Build *b, PyTypeObject *type, int guard, int stage)
+{
+    const int64_t *known = cc_map_find(&b->tag_at, type);
+    int tag = known != NULL ? (int)*known : -1;
+    if (tag < 0 || b->tag_stage.at[tag] > stage) {
+        const unsigned version = cc_type_version(type);
+        if (version == 0) return false;
+        cc_vec_push(&b->m->tag, (Tag){type, version, -1});
+        cc_vec_push(&b->tag_stage, (uint8_t)stage);
+        tag = b->m->tag.n - 1;
+        cc_map_put(&b->tag_at, type, tag);
+    }
+    b->m->tag.at[tag].dep = add_dep(b->m, guard, b->m->tag.at[tag].dep);
+    return true;
+}
+
+/* Its class can be set. */
+static bool fluid(PyObject *o)
+{
+    return (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) || PyModule_Check(o);
+}
+
+/* The type has to be looked at before anything in the object is. */
+static void add_type(Build *b, PyObject *o, bool steady, int stage)
+{
+    if (fluid(o) || !steady) add_word(b, &o->ob_type, stage);
+}
+
+/* An instance's dict hangs where it did. *dict: NULL, there is none. */
+static bool add_place(Build *b, int parent, int stage, PyObject **dict)
+{
+    PyObject *o = b->gv[parent], *const *at = cc_obj_dict_at(o);
+    if (at == NULL) return false;
+    add_type(b, o, b->steady[parent], stage);
+    add_word(b, at, stage);
+    *dict = *at;
+    return true;
+}
+
+/* The source of a guard whose parent is pinned. False: it has to be read in each run. */
+static bool free_source(Build *b, int i, int stage)
+{
+    const CcGuard *g = &b->gs->g.at[i];
+    PyObject *parent = b->gv[g->parent], *dict;
+    const bool steady = b->steady[g->parent];
+    switch ((CcSource)g->source) {
+    case CC_SRC_DICTOF:
+        if (!add_place(b, g->parent, stage, &dict) || dict == NULL || dict != b->gv[i]) return false;
+        add_word(b, &dict->ob_type, stage);
+        return add_version(b, dict, -1, stage);
+    case CC_SRC_OWN: return add_place(b, g->parent, stage, &dict) && dict == NULL;
+    case CC_SRC_KEY: return PyDict_Check(parent) && add_version(b, parent, i, stage);
+    case CC_SRC_TLOOK: return PyType_Check(parent) && steady && add_tag(b, (PyTypeObject *)parent, i, stage);
+    case CC_SRC_MRO:
+        if (!steady) return false;
+        add_word(b, &((PyTypeObject *)parent)->tp_mro, stage);
+        return true;
+    case CC_SRC_ITEM:
+        if (!steady || !PyTuple_Check(parent)) return false;
+        break;
+    case CC_SRC_PROXIED:
+    case CC_SRC_MSELF:
+    case CC_SRC_MFUNC:
+        if (!steady) return false;
+        break;
+    case CC_SRC_SIZE:
+        if (PyTuple_Check(parent) && !steady) return false;
+        if (!PyTuple_Check(parent)) return true;
+        break;
+    case CC_SRC_KEYS:
+    case CC_SRC_FUNCTION: return true;
+    default: return false;
+    }
+    b->m->relies[g->parent] = true;
+    return true;
+}
+
+static bool add_seen(Build *b, int i, int stage)
+{
+    Seen seen = {.guard = i};
+    cc_tens_mark(b->gv[i], &seen.mark);
+    cc_vec_push(&b->m->seen, seen);
+    cc_vec_push(&b->seen_stage, (uint8_t)stage);
+    return true;
+}
+
+/* Only words that are safe to look at: the object was shown to be there, and of this type. */
+static bool free_size(Build *b, PyObject *v, int stage)
+{
+    if (PyTuple_Check(v)) return true;
+    if (PyDict_Check(v)) add_word(b, &((PyDictObject *)v)->ma_used, stage);
+    else if (PyList_Check(v)) add_word(b, &((PyVarObject *)v)->ob_size, stage);
+    else return false;
+    return true;
+}
+
+/* The check of a guard whose value follows from facts. False: it has to be made in each run. */
+static bool free_check(Build *b, int i, int stage)
+{
+    const CcGuard *g = &b->gs->g.at[i];
+    PyObject *v = b->gv[i];
+    switch ((CcCheck)g->check) {
+    case CC_CHK_NONE:
+    case CC_CHK_IDENT:
+    case CC_CHK_VALUE:
+    case CC_CHK_ANY:
+    case CC_CHK_ABSENT:
+    case CC_CHK_MRO:
+    case CC_CHK_COMPARE:
+    case CC_CHK_METHOD: return true;
+    case CC_CHK_ALIAS:
+    case CC_CHK_DISTINCT: return b->m->pinned[g->other];
+    case CC_CHK_TYPE:
+        if (v != NULL) add_type(b, v, true, stage);
+        return v != NULL;
+    case CC_CHK_TENSOR: return g->dynamic == 0 && add_seen(b, i, stage);
+    case CC_CHK_SIZE: return free_size(b, v, stage);
+    case CC_CHK_KEYS: return PyDict_Check(v) && !PyODict_Check(v) && add_version(b, v, i, stage);
+    case CC_CHK_FUNCTION: {
+        PyFunctionObject *f = (PyFunctionObject *)v;
+        if (!PyFunction_Check(v)) return false;
+        add_word(b, &f->func_code, stage);
+        add_word(b, &f->func_defaults, stage);
+        add_word(b, &f->func_kwdefaults, stage);
+        return true;
+    }
+    case CC_CHK_EQUALSET:
+    case CC_CHK_COUNT: break;
+    }
+    return false;
+}
+
+static bool instance(PyObject *o)
+{
+    return o != NULL && (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) && !cc_tens_any(o) && !PyTuple_Check(o) && !PyList_Check(o) &&
+           !PyDict_Check(o) && !PyAnySet_Check(o);
+}
+
+/* It is compared with a value that a run does not have yet when guards of this mode are asked. LIVE: with one that need not be what
+ * it was. */
+static bool compared(const Build *b, const CcGuard *g, int mode)
+{
+    if (g->check != CC_CHK_ALIAS && g->check != CC_CHK_DISTINCT) return false;
+    const int other = b->mode[g->other];
+    return mode == LIVE ? !b->m->pinned[g->other] && other != ROOT : other == LIVE || other == PROBE;
+}
+
+/* Sets mode, stage, pinned and steady of a guard. */
+static void place_guard(Build *b, int i)
+{
+    const CcGuard *g = &b->gs->g.at[i];
+    CcMemo *m = b->m;
+    if (g->source == CC_SRC_CONST) {
+        b->mode[i] = FREE;
+        m->pinned[i] = b->steady[i] = free_check(b, i, 0);
+        if (!m->pinned[i]) b->mode[i] = LIVE;
+        return;
+    }
+    if (g->source == CC_SRC_ARG || g->source == CC_SRC_SLOT) {
+        b->mode[i] = ROOT;
+        const bool compares = compared(b, g, ROOT);
+        if (compares) b->mode[i] = LIVE;
+        m->pinned[i] = !compares && m->child[i] && (b->moving == NULL || !b->moving[i]) && (instance(b->gv[i]) || g->check == CC_CHK_IDENT);
+        b->steady[i] = m->pinned[i] && g->check == CC_CHK_IDENT;   /* the program holds it */
+        return;
+    }
+    b->mode[i] = LIVE;
+    if (g->parent < 0 || !m->pinned[g->parent] || g->owned) return;
+    const int stage = b->stage[g->parent];
+    if (compared(b, g, LIVE)) return;
+    const bool follows = free_source(b, i, stage);
+    b->stage[i] = (uint8_t)stage;
+    if (follows && free_check(b, i, stage)) {
+        b->mode[i] = FREE;
+        m->pinned[i] = true;
+        const bool same = g->source == CC_SRC_SIZE || g->source == CC_SRC_KEYS || g->source == CC_SRC_FUNCTION;
+        b->steady[i] = same ? b->steady[g->parent] : true;
+        return;
+    }
+    if (!m->child[i] || compared(b, g, PROBE) || stage + 1 >= STAGES) return;
+    b->mode[i] = PROBE;
+    b->stage[i] = (uint8_t)(stage + 1);
+    m->pinned[i] = true;
+    cc_vec_push(&m->probe, i);
+    cc_vec_push(&b->probe_stage, (uint8_t)(stage + 1));
+}
+
+/* Values that LIVE guards and probes read from or compare with, and that only the memo has. */
+static void list_early(Build *b)
+{
+    const CcGuards *gs = b->gs;
+    bool *listed = calloc((size_t)gs->g.n + 1, sizeof *listed);
+    if (listed == NULL) abort();
+    for (int i = 0; i < gs->g.n; i++) {
+        if (b->mode[i] == FREE) continue;
+        const CcGuard *g = &gs->g.at[i];
+        const int from[] = {g->parent, g->check == CC_CHK_ALIAS || g->check == CC_CHK_DISTINCT ? g->other : -1};
+        for (int k = 0; k < 2; k++) {
+            if (from[k] < 0 || listed[from[k]] || b->mode[from[k]] != FREE) continue;
+            listed[from[k]] = true;
+            cc_vec_push(&b->m->early, from[k]);
+        }
+    }
+    free(listed);
+}
+
+static bool constants(PyObject *tuple)
+{
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); i++) {
+        PyObject *o = PyTuple_GET_ITEM(tuple, i);
+        if (o != Py_None && !PyLong_CheckExact(o) && !PyFloat_CheckExact(o) && !PyBool_Check(o) && !PyUnicode_CheckExact(o)) return false;
+    }
+    return true;
+}
+
+static void list_guards(Build *b)
+{
+    CcMemo *m = b->m;
+    for (int i = 0; i < b->gs->g.n; i++) {
+        const CcGuard *g = &b->gs->g.at[i];
+        if (b->mode[i] == ROOT) cc_vec_push(&m->root, i);
+        else if (b->mode[i] == LIVE) cc_vec_push(&m->live, i);
+        if (g->used && b->mode[i] != LIVE) cc_vec_push(&m->take, i);
+        if (m->relies[i] && PyTuple_CheckExact(b->gv[i]) && constants(b->gv[i])) {
+            cc_vec_push(&m->keep, Py_NewRef(b->gv[i]));
+            m->relies[i] = false;
+        }
+    }
+    list_early(b);
+}
+
+/* Sorts one kind by stage, keeping the order otherwise; to[s]: behind the last one of stage s. */
+static void order(void *at, size_t size, int n, const uint8_t *stage, int stages, int *to)
+{
+    char *from = malloc(size * (size_t)n + 1), *out = at;
+    if (from == NULL) abort();
+    memcpy(from, at, size * (size_t)n);
+    int done = 0;
+    for (int s = 0; s < stages; s++) {
+        for (int i = 0; i < n; i++)
+            if (stage[i] == s) memcpy(out + size * (size_t)done++, from + size * (size_t)i, size);
+        to[s] = done;
+    }
+    free(from);
+}
+
+static void order_all(Build *b)
+{
+    CcMemo *m = b->m;
+    m->stages = 1;
+    for (int i = 0; i < b->gs->g.n; i++) m->stages = CC_MAX(m->stages, b->stage[i] + 1);
+    order(m->fact_dep.at, sizeof *m->fact_dep.at, m->fact_dep.n, b->fact_stage.at, m->stages, m->fact_to);
+    order(m->fact.at, sizeof *m->fact.at, m->fact.n, b->fact_stage.at, m->stages, m->fact_to);
+    order(m->tag.at, sizeof *m->tag.at, m->tag.n, b->tag_stage.at, m->stages, m->tag_to);
+    order(m->seen.at, sizeof *m->seen.at, m->seen.n, b->seen_stage.at, m->stages, m->seen_to);
+    order(m->probe.at, sizeof *m->probe.at, m->probe.n, b->probe_stage.at, m->stages, m->probe_to);
+}
+
+static void *zeros(size_t n)
+{
+    void *p = calloc(n + 1, 1);
+    if (p == NULL) abort();
+    return p;
+}
+
+CcMemo *cc_memo_new(const CcGuards *gs, PyObject *const *gv, const bool *moving)
+{
+    const size_t n = (size_t)gs->g.n;
+    CcMemo *m = zeros(sizeof *m);
+    m->gv = zeros(sizeof *m->gv * n);
+    memcpy(m->gv, gv, sizeof *gv * n);
+    m->child = zeros(n);
+    m->relies = zeros(n);
+    m->pinned = zeros(n);
+    Build b = {.m = m, .gs = gs, .gv = m->gv, .moving = moving, .mode = zeros(n), .stage = zeros(n), .steady = zeros(n)};
+    for (int i = 0; i < gs->g.n; i++) {
+        const CcGuard *g = &gs->g.at[i];
+        if (g->parent >= 0) m->child[g->parent] = true;
+        if (g->check == CC_CHK_ALIAS || g->check == CC_CHK_DISTINCT) m->child[g->other] = true;
+    }
+    for (int i = 0; i < gs->g.n; i++) place_guard(&b, i);
+    list_guards(&b);
+    order_all(&b);
+    cc_map_free(&b.fact_at);
+    cc_map_free(&b.tag_at);
+    cc_map_free(&b.version_at);
+    cc_vec_free(&b.fact_stage);
+    cc_vec_free(&b.tag_stage);
+    cc_vec_free(&b.seen_stage);
+    cc_vec_free(&b.probe_stage);
+    free(b.mode);
+    free(b.stage);
+    free(b.steady);
+    return m;
+}
+
+void cc_memo_free(CcMemo *m)
+{
+    if (m == NULL) return;
+    for (int i = 0; i < m->watch.n; i++) cc_watch_end(m->watch.at[i]);
+    for (int i = 0; i < m->keep.n; i++) Py_DECREF(m->keep.at[i]);
+    cc_vec_free(&m->early);
+    cc_vec_free(&m->root);
+    cc_vec_free(&m->live);
+    cc_vec_free(&m->take);
+    cc_vec_free(&m->dep);
+    cc_vec_free(&m->probe);
+    cc_vec_free(&m->fact);
+    cc_vec_free(&m->fact_dep);
+    cc_vec_free(&m->tag);
+    cc_vec_free(&m->seen);
+    cc_vec_free(&m->watch);
+    cc_vec_free(&m->keep);
+    free(m->gv);
+    free(m->child);
+    free(m->relies);
+    free(m->pinned);
+    free(m);
+}
+
+uint64_t cc_memo_hits(const CcMemo *m) { return m->hits; }
+
+int cc_memo_steps(const CcMemo *m)
+{
+    return m->root.n + m->probe.n + m->fact.n + m->tag.n + m->seen.n + m->live.n;
+}
+
+bool cc_memo_running(const CcMemo *m) { return m->running > 0; }
+
+/* ------------------------------------------------------------------ running */
+
+enum { PASSED = -1 };
+
+/* Something in a dict or type is another thing: asks the guards that read it. */
+static int recheck(CcMemo *m, const CcGuards *gs, const CcGuardState *state, int dep)
+{
+    if (dep < 0) return CC_MEMO_MISS;
+    for (; dep >= 0; dep = m->dep.at[dep].next) {
+        const int id = m->dep.at[dep].guard;
+        const CcGuard *g = &gs->g.at[id];
+        PyObject *v = cc_guard_read(g, state, m->gv);
+        if (!cc_guard_holds(g, v, m->gv)) return id;
+        if (m->relies[id] || (v != m->gv[id] && m->child[id])) return CC_MEMO_MISS;
+        m->gv[id] = v;
+    }
+    return PASSED;
+}
+
+static int run_facts(CcMemo *m, const CcGuards *gs, const CcGuardState *state, int from, int to)
+{
+    for (int i = from; i < to; i++) {
+        Fact *f = &m->fact.at[i];
+        if (*f->at == f->want) continue;
+        const int r = recheck(m, gs, state, m->fact_dep.at[i]);
+        if (r != PASSED) return r;
+        f->want = *f->at;
+    }
+    return PASSED;
+}
+
+static int run_tags(CcMemo *m, const CcGuards *gs, const CcGuardState *state, int from, int to)
+{
+    for (int i = from; i < to; i++) {
+        Tag *t = &m->tag.at[i];
+        if (t->type->tp_version_tag == t->want) continue;
+        const int r = recheck(m, gs, state, t->dep);
+        if (r != PASSED) return r;
+        t->want = cc_type_version(t->type);
+        if (t->want == 0) return CC_MEMO_MISS;
+    }
+    return PASSED;
+}
+
+static int run_tensors(CcMemo *m, const CcGuards *gs, int from, int to)
+{
+    for (int i = from; i < to; i++) {
+        Seen *s = &m->seen.at[i];
+        const CcGuard *g = &gs->g.at[s->guard];
+        PyObject *o = m->gv[s->guard];
+        if (cc_tens_same(o, (PyTypeObject *)g->want, &s->mark)) {
+            if (!g->grad || cc_tens_requires_grad(o) == g->type->requires_grad) continue;
+            return s->guard;
+        }
+        if (!cc_guard_holds(g, o, m->gv)) return s->guard;
+        if (s->mark.n > 0) cc_tens_mark(o, &s->mark);
+    }
+    return PASSED;
+}
+
+/* Roots and probes: what is pinned has to be the object that it was. */
+static int ask(CcMemo *m, const CcGuards *gs, const CcGuardState *state, PyObject **gv, int id)
+{
+    const CcGuard *g = &gs->g.at[id];
+    gv[id] = cc_guard_read(g, state, gv);
+    if (!cc_guard_holds(g, gv[id], gv)) return id;
+    return m->pinned[id] && gv[id] != m->gv[id] ? CC_MEMO_MISS : PASSED;
+}
+
+static int run_stages(CcMemo *m, const CcGuards *gs, const CcGuardState *state, PyObject **gv)
+{
+    int r = PASSED;
+    for (int s = 0, probe = 0, fact = 0, tag = 0, seen = 0; s < m->stages; s++) {
+        for (; probe < m->probe_to[s]; probe++)
+            if ((r = ask(m, gs, state, gv, m->probe.at[probe])) != PASSED) return r;
+        if ((r = run_tags(m, gs, state, tag, m->tag_to[s])) != PASSED) return r;
+        if ((r = run_facts(m, gs, state, fact, m->fact_to[s])) != PASSED) return r;
+        if ((r = run_tensors(m, gs, seen, m->seen_to[s])) != PASSED) return r;
+        fact = m->fact_to[s];
+        tag = m->tag_to[s];
+        seen = m->seen_to[s];
+    }
+    return PASSED;
+}
+
+static void release(const CcMemo *m, const CcGuards *gs, PyObject **gv, int n_live)
+{
+    for (int i = 0; i < m->take.n; i++) Py_CLEAR(gv[m->take.at[i]]);
+    for (int i = 0; i < n_live; i++)
+        if (gs->g.at[m->live.at[i]].owned || gs->g.at[m->live.at[i]].used) Py_CLEAR(gv[m->live.at[i]]);
+}
+
+static int run_live(const CcMemo *m, const CcGuards *gs, const CcGuardState *state, PyObject **gv)
+{
+    for (int i = 0; i < m->take.n; i++) {
+        const int id = m->take.at[i];
+        if (m->pinned[id]) gv[id] = m->gv[id];
+        Py_XINCREF(gv[id]);
+    }
+    for (int i = 0; i < m->live.n; i++) {
+        const int id = m->live.at[i];
+        const CcGuard *g = &gs->g.at[id];
+        gv[id] = cc_guard_read(g, state, gv);
+        if (g->used && !g->owned) Py_XINCREF(gv[id]);
+        if (cc_guard_holds(g, gv[id], gv)) continue;
+        release(m, gs, gv, i + 1);
+        return id;
+    }
+    return PASSED;
+}
+
+static int run_all(CcMemo *m, const CcGuards *gs, const CcGuardState *state, PyObject **gv, int *moved)
+{
+    for (int i = 0; i < m->early.n; i++) gv[m->early.at[i]] = m->gv[m->early.at[i]];
+    for (int i = 0; i < m->root.n; i++) {
+        const int r = ask(m, gs, state, gv, m->root.at[i]);
+        if (r == PASSED) continue;
+        if (r == CC_MEMO_MISS) *moved = m->root.at[i];
+        return r;
+    }
+    const int r = run_stages(m, gs, state, gv);
+    return r == PASSED ? run_live(m, gs, state, gv) : r;
+}
+
+int cc_memo_run(CcMemo *m, const CcGuards *gs, const CcGuardState *state, PyObject **gv, int *moved)
+{
+    *moved = -1;
+    m->running++;
+    const int r = run_all(m, gs, state, gv, moved);
+    m->running--;
+    m->hits += r == PASSED;
+    return r;
+}
