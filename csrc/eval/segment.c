@@ -254,7 +254,8 @@ static CcRan fail(Host *h)
 static CcRan make_results(CcSegment *s, Host *h)
 {
     const CcGraph *g = s->trace->graph;
-    for (int v = 0; s->made.n == 0 && v < g->val.n; v++)
+    const bool known = s->made.n > 0;
+    for (int v = 0; !known && v < g->val.n; v++)
         if (g->val.at[v].is_output && g->val.at[v].def >= 0) cc_vec_push(&s->made, v);
     for (int i = 0; i < s->made.n; i++)
         if (host_make(h, s->made.at[i]) == NULL && PyErr_Occurred()) return CC_RAN_FAILED;
