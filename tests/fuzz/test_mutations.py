@@ -5,6 +5,7 @@ eager does: either a guard fails, or what was recorded holds.
 Each program sees CALLS - 1 mutations, the same ones on both sides. CCOMPILE_FUZZ_MUTATIONS=N is the number of mutations a run.
 """
 
+import ctypes
 import os
 import random
 import warnings
@@ -56,17 +57,34 @@ def mutate_box(box, pick):
         box.alias = [NUMBERS[pick(len(NUMBERS))]]
 
 
-def mutating(factory, seed):
+def mutate_unseen(what, own):
+    """A float in it, made by an earlier call of this, is another number in place: nothing that a guard reads has changed."""
+    table = what if isinstance(what, (dict, list)) else vars(what)
+    for key, v in list(table.items() if isinstance(table, dict) else enumerate(table)):
+        if type(v) is not float:
+            continue
+        if any(v is o for o in own):
+            ctypes.c_double.from_address(id(v) + object.__basicsize__).value += 1.5
+        else:
+            table[key] = float(repr(v))
+            own.append(table[key])
+
+
+def mutating(factory, seed, unseen=False):
     """The program, and one mutation of its state behind each call."""
 
     def make():
         fn, state = factory()
         rng = random.Random(seed)
-        names = fn.__globals__
+        names, own = fn.__globals__, []
 
         @ccompile.disable
         def change():
             done[0] += 1
+            if unseen:
+                for what in state:
+                    mutate_unseen(what, own)
+                return
             what = state[rng.randrange(len(state))] if rng.randrange(6) else names
             if what is names:
                 names["G"] = NUMBERS[rng.randrange(len(NUMBERS))]
@@ -88,25 +106,40 @@ def mutating(factory, seed):
     return make
 
 
+def check(seed, unseen=False):
+    rng = random.Random(seed)
+    text, make_args = program(rng.randrange), arguments(rng.randrange)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            same(
+                mutating(build(text), seed, unseen),
+                make_args=make_args,
+                build=True,
+                calls=CALLS,
+                hit=False,
+                raises=True,
+                options={"dynamic": (None, True, False)[seed % 3]},
+            )
+    except AssertionError as error:
+        raise AssertionError(f"seed {seed}: {error}\n{text}") from None
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(6))
 def test_mutations(part):
     before, seed = done[0], 10_000 * part
     while done[0] - before < 2 * MUTATIONS / 6:  # both sides mutate
-        rng = random.Random(seed)
-        text, make_args = program(rng.randrange), arguments(rng.randrange)
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                same(
-                    mutating(build(text), seed),
-                    make_args=make_args,
-                    build=True,
-                    calls=CALLS,
-                    hit=False,
-                    raises=True,
-                    options={"dynamic": (None, True, False)[seed % 3]},
-                )
-        except AssertionError as error:
-            raise AssertionError(f"seed {seed}: {error}\n{text}") from None
+        check(seed)
         seed += 1
+
+
+def test_control_a_change_without_a_guard_is_found():
+    """The same programs and comparisons, with changes that no guard sees: some must fail, else they prove nothing."""
+    failed = 0
+    for seed in range(20_000, 20_040):
+        try:
+            check(seed, unseen=True)
+        except AssertionError:
+            failed += 1
+    assert failed > 0
