@@ -1,4 +1,4 @@
-# make demo | test | lint | bench | bench-overhead | build | clean. Each target does its own set-up, in $(VENV); repeated runs reuse it.
+# make demo | test | lint | bench | bench-overhead | bench-guards | build | clean. Each target does its own set-up, in $(VENV); repeated runs reuse it.
 # PYTHON: the CPython that $(VENV) is made with. PYTEST_ARGS: further arguments of pytest.
 
 VENV ?= .venv
@@ -15,7 +15,7 @@ LINT := $(VENV)/.ccompile-lint
 BUILT := $(VENV)/.ccompile-built
 INPUTS := setup.py pyproject.toml $(wildcard csrc/*/*.c csrc/*/*.h csrc/*/*.def csrc/*/*.inc)
 
-.PHONY: demo test test-frames test-main lint bench bench-overhead build clean distclean
+.PHONY: demo test test-frames test-main lint bench bench-overhead bench-guards build clean distclean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -35,6 +35,9 @@ bench: $(BUILT)
 
 bench-overhead: $(BUILT)
 	$(PY) benchmarks/bench_overhead.py $(BENCH_ARGS)
+
+bench-guards: $(BUILT)
+	$(PY) benchmarks/bench_guards.py $(BENCH_ARGS)
 
 # ---- set-up
 

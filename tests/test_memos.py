@@ -79,7 +79,8 @@ class Pair:
         self.check()
 
     def steps(self):
-        return compiled_of(self.fn).report()["entries"][0]["segments"][0]["guard_steps"]
+        """Of the entry that fits; the first one has a counter as a constant."""
+        return compiled_of(self.fn).report()["entries"][-1]["segments"][0]["guard_steps"]
 
 
 def parameter(m, name="weight"):
@@ -218,11 +219,11 @@ def test_requires_grad_counts_where_autograd_is_on():
 
 
 def test_the_memo_is_in_use():
-    pair = Pair(calls=1)
+    pair = Pair(calls=2)
     recorded = pair.steps()
     pair.check()
-    assert pair.steps() != recorded
     steps = pair.steps()
+    assert steps < recorded
     pair.check()
     assert pair.steps() == steps
 
