@@ -106,6 +106,8 @@ row("F:nonzero_static", lambda m: A(m.mask(3, 4), size=5), dtypes=(f32,))
 row("M:new_empty", lambda m: A(m.t(3), (0, 2)))
 row("M:sum_to_size", lambda m: A(m.x(3, 4), 1, 4), **SUMS)
 row("FM:roll", lambda m: A(m.t(4, 6), 2), lambda m: A(m.t(4, 6), -1, 1), lambda m: A(m.t(4, 6), (1, -2), (0, 1)), lambda m: A(m.t(0, 3), 1, 0), lambda m: A(m.t(4), 1, 5))
+row("FM:roll", lambda m: A(m.t(4, 26), 5, 1), lambda m: A(m.t(4, 6), -9, 0), lambda m: A(m.t(2, 5, 4, 3), (2, -3), (1, 2)), lambda m: A(cl(m.t(2, 5, 4, 3)), shifts=(1, 2, 3), dims=(1, 2, 3)), lambda m: A(m.t(6, 4).t(), 0, 0), lambda m: A(m.t(4, 33)[:, ::2], (3,), (-1,)), lambda m: A(m.t(4, 6), (1, 1), (0, 0)), lambda m: A(m.t(4, 6), (1, 1), 0), lambda m: A(m.t(4, 6), 1, 2), kernels=6)
+row("N:pad", lambda m: A(m.t(2, 13), (1, 2)), lambda m: A(m.t(2, 3, 5), (1, 0, 0, 2), "constant", 7), lambda m: A(m.t(2, 3, 4, 5), (0, 1, 2, 3, 1, 0, 0, 2)), lambda m: A(cl(m.t(2, 3, 4, 5)), (1, 1, 1, 1), value=0), lambda m: A(m.t(5, 3).t(), (2, 0)), lambda m: A(m.t(3), (0, 0)), lambda m: A(m.x(3, 4), (1, 1), "constant", -inf), lambda m: A(m.t(3, 4), (-1, 1)), lambda m: A(m.t(3, 4), (1, 1), "constant", 0.5), lambda m: A(m.t(0, 4), (1, 1)), lambda m: A(m.t(3, 4), (1,)), kernels=6)
 row("FM:flip", lambda m: A(m.t(4, 6), 0), lambda m: A(m.t(4, 6), (0, 1)), lambda m: A(m.t(4, 6).t(), [1]), lambda m: A(cl(m.t(2, 3, 4, 5)), -1, 1), lambda m: A(m.t(4, 33)[:, ::2], 1), lambda m: A(m.t()), lambda m: A(m.t(0, 3), 0), lambda m: A(m.t(4), 2), lambda m: A(m.t(4, 4), 0, 0))
 row("M:repeat", lambda m: A(m.t(3), 2), lambda m: A(m.t(3), 2, 2), lambda m: A(m.t(2, 3), (1, 2)), lambda m: A(m.t(2, 3).t(), 3, 1), lambda m: A(m.t(2, 3), 0, 1), lambda m: A(m.t(), 3), lambda m: A(m.t(2, 3), 2), lambda m: A(m.t(2, 1).expand(2, 3), 1, 2, 1))
 row("F:tile M:tile", lambda m: A(m.t(2, 3), (2,)), lambda m: A(m.t(3), (2, 2)), lambda m: A(m.t(2, 2, 2), (1, 3)))
@@ -121,6 +123,9 @@ row("X:getitem", *(lambda m, s=s: A(m.t(5, 6, 7), s(m)) for s in (
     lambda m: m.idx(5, 3), lambda m: m.idx(5, 2, 3) - 5, lambda m: (slice(None), m.idx(6, 4)), lambda m: (..., m.idx(7, 2, 2)), lambda m: (slice(None), m.idx(6, 4), slice(None)), lambda m: m.idx(5, 3, dtype=torch.int32),
     lambda m: (m.idx(5, 3), slice(1, 4)), lambda m: (None, m.idx(5, 3)), lambda m: (0, m.idx(6, 2)), lambda m: (m.idx(5, 3), m.idx(6, 3)), lambda m: (m.idx(5, 3, 1), slice(None), m.idx(7, 1, 2)), lambda m: m.idx(5, 0), lambda m: m.idx(5), lambda m: m.idx(5, 3) + 5,
     lambda m: (m.idx(5, 3), ..., m.idx(7, 3)), lambda m: [[0, 1], [2, 3]], lambda m: (..., [0, 2]), lambda m: m.idx(5, 3, dtype=u8))), breaks=True)
+row("X:getitem", *(lambda m, s=s: A(m.t(5, 6, 7), s(m)) for s in (
+    lambda m: (m.idx(5, 3), m.idx(6, 3) - 6), lambda m: (m.idx(5, 3, 1), m.idx(6, 4)), lambda m: (..., m.idx(6, 2, 3), m.idx(7, 3, dtype=torch.int32)), lambda m: (slice(None), m.idx(6, 40), m.idx(7, 40)), lambda m: (m.idx(5, 3), m.idx(6)),
+    lambda m: (m.idx(5, 3), m.idx(6, 3), slice(None)), lambda m: (m.idx(5, 3), m.idx(6, 3), m.idx(7, 3)), lambda m: (m.idx(5, 3), m.idx(6, 3) + 6), lambda m: (m.idx(5, 3), m.idx(6, 4)))))
 row("FM:take", lambda m: A(m.t(4, 6), m.idx(24, 5)), lambda m: A(m.t(4, 6), m.idx(24, 2, 3) - 24), lambda m: A(m.t(4, 6), m.idx(24, 5) + 24))
 row("FM:put", lambda m: A(m.x(24), m.idx(24, 5), m.x(5)), dtypes=F2)
 row("FM:index_reduce", lambda m: A(m.x(4, 6), 1, m.idx(6, 9), m.x(4, 9), "amax"), dtypes=F2)

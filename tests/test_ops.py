@@ -473,6 +473,8 @@ PLACES = [
     lambda x, i: (torch.nn.functional.embedding(i, x) * 2, x.index_select(1, i[0]) + 1, x[i - 5] - 1, x[:, i[1]].sum(1)),
     lambda x, i: ((x * 3).gather(0, i[:2, :5].contiguous()).sin(), x.t()[i].mean(-1), torch.softmax(x[i[0]], -1)),
     lambda x, i: (x[:, i.t()].to(bf16) * 2, x.to(f64)[i].sum((0, 2)), (x > 0)[i].any(1), x[:, 1::2][i[0]] + 1),
+    lambda x, i: (x[i, i - 5] * 2, x[i[:, :1], i[0]].exp(), x.expand(3, *x.shape)[:, i, i[:1]], torch.nn.functional.one_hot(i, 6) * 2),
+    lambda x, i: (torch.nn.functional.cross_entropy(x[:4, :5] * 2, i[:, 0], ignore_index=2), (x * 2).max(1), x.t().min(0)[1]),
 ]
 
 

@@ -6,7 +6,7 @@
  * | operand ["=" number-or-literal] | "bool(" operand ")" | "int(" operand ")" | "index(" operand ")" |
  * "rounded(" sum ")" | "number(" sum ")" | "at(" operand "," sum ")" | primitive "(" sum {"," sum} ")" | "(" sum ")"
  *
- * Names and operands are single lower-case letters: a to f are operands, unless a part was given
+ * Names and operands are single lower-case letters: a to j are operands, unless a part was given
  * that name before. */
 #include <ctype.h>
 #include <math.h>
@@ -103,7 +103,7 @@ static int word_length(const char *s) {
 
 static int operand(Parser *p, int kind) {
     const char letter = peek(p);
-    if (letter < 'a' || letter > 'f') return fail(p, "an operand is missing");
+    if (letter < 'a' || letter > 'j') return fail(p, "an operand is missing");
     p->at++;
     int dflt = -1;
     if (take(p, '=')) {
@@ -127,7 +127,7 @@ static int conversion(Parser *p, int kind) {
     if (kind == CC_X_AT) {
         arg = (int8_t)(peek(p) - 'a');
         p->at++;
-        if (arg < 0 || arg > 5 || !take(p, ',')) return fail(p, "an operand and an index are missing");
+        if (arg < 0 || arg > 9 || !take(p, ',')) return fail(p, "an operand and an index are missing");
     }
     if ((v = sum(p)) < 0) return -1;
     if (!take(p, ')')) return fail(p, "')' is missing");

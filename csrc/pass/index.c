@@ -13,60 +13,125 @@
 enum { MANY_INDICES = 1 << 13 };
 
 typedef struct Take {
-    int x, dim, index; /* values; dim of x */
+    int x, dim; /* value; its first dim that is indexed */
+    int count, index[2]; /* dims that are, and values */
     bool by_element;   /* the index has the result's shape */
     bool ends;         /* may count from the end */
 } Take;
 
-static bool understand(const CcGraph *g, const CcNode *n, Take *t) {
-    const bool embedding = n->op == CC_OP_embedding;
-    if (!embedding && n->op != CC_OP_index_select && n->op != CC_OP_index && n->op != CC_OP_gather) return false;
-    const CcOperand *x = cc_graph_operand(g, n, 0), *index = cc_graph_operand(g, n, n->n_in - 1);
-    if (n->n_in != 3 - embedding || n->n_out != 1 || n->flags || x->kind != CC_IN_VALUE || index->kind != CC_IN_VALUE) return false;
-    const CcType *from = &g->val.at[x->value].type, *at = &g->val.at[index->value].type, *to = &g->val.at[n->out0].type;
-    *t = (Take){x->value, embedding ? 0 : cc_graph_dim(from, cc_graph_operand(g, n, 1)), index->value, n->op == CC_OP_gather,
-                n->op == CC_OP_index};
-    if (from->ndim < 1 || at->ndim < 0 || to->ndim < 0 || t->dim < 0 || from->dtype != to->dtype || cc_type_numel(to) == 0)
-        return false;
-    if (at->dtype != CC_DT_I64 && at->dtype != CC_DT_I32) return false;
-    if (t->by_element) return cc_type_same_shape(at, to) && at->ndim == from->ndim && cc_type_numel(to) < MANY_INDICES;
-    return to->ndim == from->ndim - 1 + (n->op == CC_OP_index_select ? 1 : at->ndim);
+/* Dims of the result that the indices make, broadcast to one another. */
+static int dims_of_indices(const CcGraph *g, const Take *t) {
+    int n = 0;
+    for (int k = 0; k < t->count; k++) n = CC_MAX(n, g->val.at[t->index[k]].type.ndim);
+    return n;
 }
 
-/* The two as the result sees them. */
-static void see(const CcGraph *g, const CcNode *n, const Take *t, CcType *x, CcType *index) {
-    const CcType from = *x, at = *index, *to = &g->val.at[n->out0].type;
-    const int n_index = to->ndim - (from.ndim - 1);
-    x->ndim = index->ndim = to->ndim;
-    for (int d = 0; d < to->ndim && t->by_element; d++) {
-        x->size[d] = d == t->dim ? 1 : to->size[d];
-        x->stride[d] = d == t->dim ? 0 : from.stride[d];
+static bool understand(const CcGraph *g, const CcNode *n, Take *t) {
+    const bool embedding = n->op == CC_OP_embedding, both = n->op == CC_OP_index_both;
+    if (!embedding && !both && n->op != CC_OP_index_select && n->op != CC_OP_index && n->op != CC_OP_gather) return false;
+    if (n->n_in != 3 - embedding + both || n->n_out != 1 || n->flags || cc_graph_operand(g, n, 0)->kind != CC_IN_VALUE) return false;
+    const int x = cc_graph_operand(g, n, 0)->value;
+    const CcType *from = &g->val.at[x].type, *to = &g->val.at[n->out0].type;
+    *t = (Take){.x = x, .dim = embedding ? 0 : cc_graph_dim(from, cc_graph_operand(g, n, 1)), .count = 1 + both,
+                .by_element = n->op == CC_OP_gather, .ends = both || n->op == CC_OP_index};
+    for (int k = 0; k < t->count; k++) {
+        const CcOperand *index = cc_graph_operand(g, n, n->n_in - t->count + k);
+        if (index->kind != CC_IN_VALUE) return false;
+        const CcType *at = &g->val.at[t->index[k] = index->value].type;
+        if (at->ndim < 0 || (at->dtype != CC_DT_I64 && at->dtype != CC_DT_I32) || cc_type_numel(at) == 0) return false;
     }
-    for (int d = 0; d < to->ndim && !t->by_element; d++) {
-        const bool here = d >= t->dim && d < t->dim + n_index;
-        const int own = d < t->dim ? d : d - n_index + 1;
-        x->size[d] = here ? 1 : from.size[own];
-        x->stride[d] = here ? 0 : from.stride[own];
-        index->size[d] = here && at.ndim ? at.size[d - t->dim] : 1;
-        index->stride[d] = here && at.ndim ? at.stride[d - t->dim] : 0;
+    if (from->ndim < t->count || to->ndim < 0 || t->dim < 0 || t->dim + t->count > from->ndim || from->dtype != to->dtype ||
+        cc_type_numel(to) == 0)
+        return false;
+    const CcType *at = &g->val.at[t->index[0]].type;
+    if (t->by_element) return cc_type_same_shape(at, to) && at->ndim == from->ndim && cc_type_numel(to) < MANY_INDICES;
+    return to->ndim == from->ndim - t->count + (n->op == CC_OP_index_select ? 1 : dims_of_indices(g, t));
+}
+
+/* x as the result sees it: it does not move along the dims of the indices. */
+static CcType see_x(const CcGraph *g, const CcNode *n, const Take *t) {
+    const CcType from = g->val.at[t->x].type, *to = &g->val.at[n->out0].type;
+    const int n_index = to->ndim - (from.ndim - t->count);
+    CcType x = from;
+    x.ndim = to->ndim;
+    for (int d = 0; d < to->ndim; d++) {
+        const bool here = t->by_element ? d == t->dim : d >= t->dim && d < t->dim + n_index;
+        const int own = t->by_element || d < t->dim ? d : d - n_index + t->count;
+        x.size[d] = here ? 1 : t->by_element ? to->size[d] : from.size[own];
+        x.stride[d] = here ? 0 : from.stride[own];
     }
+    return x;
+}
+
+/* An index as the result sees it, broadcast to the other one from the right. */
+static CcType see_index(const CcGraph *g, const CcNode *n, const Take *t, int k) {
+    const CcType at = g->val.at[t->index[k]].type, *to = &g->val.at[n->out0].type;
+    const int n_index = to->ndim - (g->val.at[t->x].type.ndim - t->count);
+    CcType index = at;
+    if (t->by_element) return index;
+    index.ndim = to->ndim;
+    for (int d = 0; d < to->ndim; d++) {
+        const int own = d - t->dim - (n_index - at.ndim);
+        const bool here = d < t->dim + n_index && d >= t->dim && own >= 0 && own < at.ndim;
+        index.size[d] = here ? at.size[own] : 1;
+        index.stride[d] = here ? at.stride[own] : 0;
+    }
+    return index;
+}
+
+static void push_index(CcGraph *g, const CcNode *n, const Take *t, int k) {
+    const CcType at = see_index(g, n, t, k);
+    const int64_t size = g->val.at[t->x].type.size[t->dim + k];
+    cc_vec_push(&g->operand, (CcOperand){.kind = CC_IN_VALUE, .value = cc_views_window(g, t->index[k], &at)});
+    cc_vec_push(&g->operand, (CcOperand){.kind = CC_IN_INT, .i = size});
+    cc_vec_push(&g->operand, (CcOperand){.kind = CC_IN_BOOL, .i = t->ends});
 }
 
 static void rewrite(CcGraph *g, int node, const Take *t) {
-    CcType x = g->val.at[t->x].type, index = g->val.at[t->index].type;
-    const CcOperand step = {.kind = CC_IN_INT, .i = x.stride[t->dim]}, size = {.kind = CC_IN_INT, .i = x.size[t->dim]};
-    see(g, &g->node.at[node], t, &x, &index);
+    const CcNode n = g->node.at[node];
+    const CcType from = g->val.at[t->x].type, x = see_x(g, &n, t);
     const int in0 = g->operand.n;
     cc_vec_push(&g->operand, (CcOperand){.kind = CC_IN_VALUE, .value = cc_views_window(g, t->x, &x)});
-    cc_vec_push(&g->operand, step);
-    cc_vec_push(&g->operand, (CcOperand){.kind = CC_IN_VALUE, .value = cc_views_window(g, t->index, &index)});
-    cc_vec_push(&g->operand, size);
-    cc_vec_push(&g->operand, (CcOperand){.kind = CC_IN_BOOL, .i = t->ends});
-    CcNode *n = &g->node.at[node];
-    n->in0 = in0;
-    n->n_in = 5;
-    n->op = CC_OP_take;
-    n->rewritten = true;
+    cc_vec_push(&g->operand, (CcOperand){.kind = CC_IN_INT, .i = t->count == 1 ? from.stride[t->dim] : 1});
+    for (int k = 0; k < t->count; k++) {
+        push_index(g, &n, t, k);
+        if (t->count > 1) cc_vec_push(&g->operand, (CcOperand){.kind = CC_IN_INT, .i = from.stride[t->dim + k]});
+    }
+    CcNode *to = &g->node.at[node];
+    to->in0 = in0;
+    to->n_in = g->operand.n - in0;
+    to->op = t->count == 1 ? CC_OP_take : CC_OP_take_both;
+    to->rewritten = true;
+}
+
+/* one_hot: the index with a last dim of size 1, compared with the place in it. */
+static bool hot(CcGraph *g, int node) {
+    const CcNode n = g->node.at[node];
+    const CcOperand *index = n.n_in == 2 ? cc_graph_operand(g, &n, 0) : NULL, classes = *cc_graph_operand(g, &n, n.n_in - 1);
+    if (!index || index->kind != CC_IN_VALUE || classes.kind != CC_IN_INT || classes.i < 1) return false;
+    const int value = index->value, in0 = g->operand.n;
+    CcType t = g->val.at[value].type;
+    const CcType *to = &g->val.at[n.out0].type;
+    if (t.ndim < 0 || to->ndim != t.ndim + 1 || t.dtype != CC_DT_I64 || cc_type_numel(to) == 0) return false;
+    t.size[t.ndim] = 1;
+    t.stride[t.ndim++] = 0;
+    cc_vec_push(&g->operand, (CcOperand){.kind = CC_IN_VALUE, .value = cc_views_window(g, value, &t)});
+    cc_vec_push(&g->operand, classes);
+    cc_vec_push(&g->operand, (CcOperand){.kind = CC_IN_BOOL});
+    CcNode *hot = &g->node.at[node];
+    hot->in0 = in0;
+    hot->n_in = 3;
+    hot->op = CC_OP_hot;
+    hot->rewritten = true;
+    return true;
+}
+
+static bool try_rewrite(CcGraph *g, int node) {
+    Take t;
+    if (g->node.at[node].op == CC_OP_one_hot) return hot(g, node);
+    if (!understand(g, &g->node.at[node], &t)) return false;
+    rewrite(g, node, &t);
+    return true;
 }
 
 /* Nodes before which eager can't begin anew; random ones may be moved in front of others. */
@@ -93,13 +158,12 @@ CcGraph *cc_index_graph(const CcGraph *g, const CcGroupRules *rules) {
         cc_dce_uses(g, live, uses);
     }
     for (int i = 0; live && uses && i < end; i++) {
-        Take t;
-        if (cc_group_banned(g, i, rules) || !understand(g, &g->node.at[i], &t) ||
-            !needed(g, g->node.at[i].out0, uses))
+        const CcNode *n = &g->node.at[i];
+        if (cc_op_info((CcOpId)n->op)->kind != CC_K_INDEX || n->flags || n->n_out != 1 || cc_group_banned(g, i, rules) ||
+            !needed(g, n->out0, uses))
             continue;
         CcGraph *next = cc_graph_copy(out ? out : g);
-        rewrite(next, i, &t);
-        const bool good = cc_group_takes(next, i, rules);
+        const bool good = try_rewrite(next, i) && cc_group_takes(next, i, rules);
         if (good && out) cc_graph_free(out);
         if (good) out = next;
         else cc_graph_free(next);

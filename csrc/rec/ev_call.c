@@ -241,7 +241,7 @@ static CcGo torch_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcTorch
     const Py_ssize_t n_kw = c->kwnames != NULL ? PyTuple_GET_SIZE(c->kwnames) : 0;
     const int status = symbolic ? -1 : cc_bind_call(c->func, c->in, c->n - n_kw, c->kwnames, &bound);
     const CcCallSpec spec = {.form = CC_F_CALL, .target = c->func, .kwnames = c->kwnames, .in = c->in, .n = c->n,
-                             .name = t->name, .flags = flags, .bound = status == 0 ? &bound : NULL, .dynamic = t->dynamic_shape,
+                             .name = t->name, .flags = flags, .bound = status == 0 ? &bound : NULL, .dynamic = t->dynamic_shape && status != 0,
                              .state = t->cls == CC_T_SET_STATE, .safe = t->cls == CC_T_OP && !t->raises};
     return cc_node_add(rec, act, &spec, result);
 }

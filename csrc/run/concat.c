@@ -1,9 +1,16 @@
-/* concat: cat and stack as one copy kernel a piece, each into its part of the result. */
+/* concat: cat, stack, roll and pad with a number: the result is made of pieces, and a kernel copies (or fills) each.
+ *
+ *   cat    each tensor is a piece; stack gives it a dim of size 1 before
+ *   roll   two pieces for each dim that is rolled, four of an image that is rolled both ways
+ *   pad    the tensor, and what lies before and behind it in each dim, all of the dims after it but the tensor's part of
+ *          those before: each element is written once */
 #include "run_int.h"
+
+enum { MAX_PIECES = 64 };
 
 typedef struct Piece {
     CcLaunch launch;
-    int value;             /* read; what it is a window of */
+    int value;             /* read; what it is a window of; -1: none */
     int64_t from, to;      /* bytes: where the piece lies in its value, and in the result */
 } Piece;
 
@@ -11,6 +18,19 @@ typedef struct Concat {
     int dst, n;
     Piece *piece;
 } Concat;
+
+/* A piece before it has a kernel: offsets in elements. */
+typedef struct Part {
+    int value; /* -1: filled */
+    CcType type;
+    int64_t from, to;
+} Part;
+
+typedef struct Parts {
+    int n;
+    CcOperand fill;
+    Part *part; /* MAX_PIECES */
+} Parts;
 
 static bool plain(const CcType *t) { return t->ndim >= 0 && t->device == 1 && t->dtype != CC_DT_OTHER; }
 
@@ -43,26 +63,96 @@ static bool seen_as(const CcGraph *g, const CcNode *n, int i, int dim, CcType *t
     return true;
 }
 
-static bool can(const CcGraph *g, int node) {
-    const CcNode *n = &g->node.at[node];
-    const int dim = dim_of(g, n);
-    int64_t total = 0;
-    CcType t;
-    for (int i = 0; i + 1 < n->n_in; i++) {
-        if (dim < 0 || !seen_as(g, n, i, dim, &t)) return false;
-        total += t.size[dim];
-    }
-    return dim >= 0 && total == g->val.at[n->out0].type.size[dim];
+static bool add(Parts *p, int value, const CcType *type, int64_t from, int64_t to) {
+    if (p->n == MAX_PIECES) return false;
+    p->part[p->n++] = (Part){value, *type, from, to};
+    return true;
 }
 
-/* The kernel that copies one piece: of a graph of one node. */
-static int add_piece(Piece *p, const CcType *src, const CcType *out, CcArena *arena, CcErr *err) {
+static bool join(const CcGraph *g, const CcNode *n, Parts *p) {
+    const CcType *out = &g->val.at[n->out0].type;
+    const int dim = dim_of(g, n);
+    int64_t at = 0;
+    for (int i = 0; i + 1 < n->n_in; i++) {
+        CcType t;
+        if (dim < 0 || !seen_as(g, n, i, dim, &t) || !add(p, cc_graph_operand(g, n, i)->value, &t, 0, at * out->stride[dim])) return false;
+        at += t.size[dim];
+    }
+    return dim >= 0 && at == out->size[dim];
+}
+
+/* Operands: x, as many shifts, as many dims. Each dim cuts the pieces that there are in two. */
+static bool roll(const CcGraph *g, const CcNode *n, Parts *p) {
+    const CcType *out = &g->val.at[n->out0].type, *x = &g->val.at[cc_graph_operand(g, n, 0)->value].type;
+    const int dims = (n->n_in - 1) / 2;
+    unsigned seen = 0;
+    if (n->n_in % 2 == 0 || !cc_type_same_shape(x, out) || !add(p, cc_graph_operand(g, n, 0)->value, x, 0, 0)) return false;
+    for (int i = 0; i < dims; i++) {
+        const CcOperand *shift = cc_graph_operand(g, n, 1 + i);
+        const int d = cc_graph_dim(x, cc_graph_operand(g, n, 1 + dims + i));
+        if (d < 0 || seen >> d & 1 || shift->kind != CC_IN_INT || x->size[d] == 0) return false;
+        seen |= 1u << d;
+        const int64_t size = x->size[d], by = (shift->i % size + size) % size;
+        for (int k = p->n - 1; k >= 0 && by; k--) {
+            Part *first = &p->part[k]; /* what stays in front of the end, and what comes round */
+            CcType second = first->type;
+            second.size[d] = by;
+            first->type.size[d] = size - by;
+            const int64_t from = first->from + (size - by) * x->stride[d], to = first->to;
+            first->to += by * out->stride[d];
+            if (!add(p, first->value, &second, from, to)) return false;
+        }
+    }
+    return true;
+}
+
+/* Operands: x, before and behind of the last dim, of the one before ..., value. */
+static bool pad(const CcGraph *g, const CcNode *n, Parts *p) {
+    const CcType *out = &g->val.at[n->out0].type, *x = &g->val.at[cc_graph_operand(g, n, 0)->value].type;
+    const int dims = (n->n_in - 2) / 2;
+    CcType left = *out; /* what is not yet told of */
+    int64_t to = 0;
+    p->fill = *cc_graph_operand(g, n, n->n_in - 1);
+    if (p->fill.kind == CC_IN_NONE) p->fill = (CcOperand){.kind = CC_IN_INT};
+    if (n->n_in % 2 || dims > x->ndim || p->fill.kind == CC_IN_VALUE || x->ndim != out->ndim) return false;
+    for (int i = 0; i < dims; i++) {
+        const CcOperand *before = cc_graph_operand(g, n, 1 + 2 * i), *behind = before + 1;
+        const int d = x->ndim - 1 - i;
+        if (before->kind != CC_IN_INT || behind->kind != CC_IN_INT || before->i < 0 || behind->i < 0) return false;
+        CcType edge = left;
+        edge.size[d] = before->i;
+        if (before->i && !add(p, -1, &edge, 0, to)) return false;
+        edge.size[d] = behind->i;
+        if (behind->i && !add(p, -1, &edge, 0, to + (before->i + x->size[d]) * out->stride[d])) return false;
+        left.size[d] = x->size[d];
+        to += before->i * out->stride[d];
+    }
+    return cc_type_same_shape(&left, x) && add(p, cc_graph_operand(g, n, 0)->value, x, 0, to);
+}
+
+static bool understand(const CcGraph *g, const CcNode *n, Parts *p) {
+    p->n = 0;
+    const CcType *out = &g->val.at[n->out0].type;
+    if (n->op == CC_OP_cat || n->op == CC_OP_stack) return join(g, n, p);
+    const CcOperand *o = n->n_in ? cc_graph_operand(g, n, 0) : NULL;
+    if (!o || o->kind != CC_IN_VALUE || !plain(out) || !cc_type_dense(out)) return false;
+    const CcType *x = &g->val.at[o->value].type;
+    return plain(x) && x->dtype == out->dtype && (n->op == CC_OP_roll ? roll(g, n, p) : pad(g, n, p));
+}
+
+static bool can(const CcGraph *g, int node) {
+    Part part[MAX_PIECES];
+    return understand(g, &g->node.at[node], &(Parts){.part = part});
+}
+
+/* The kernel that copies or fills one piece: of a graph of one node. */
+static int add_piece(Piece *p, const Part *part, const CcOperand *fill, const CcType *out, CcArena *arena, CcErr *err) {
     CcGraph *g = cc_graph_new();
-    const CcOperand in = {.kind = CC_IN_VALUE, .value = cc_graph_input(g, src)};
-    CcType dst = *src;
+    CcType dst = part->type;
+    const CcOperand in = part->value < 0 ? *fill : (CcOperand){.kind = CC_IN_VALUE, .value = cc_graph_input(g, &part->type)};
     memcpy(dst.stride, out->stride, sizeof dst.stride);
-    const int node = cc_graph_node(g, CC_OP_copy, 0, -1, &in, 1, &dst, 1);
-    const bool made[2] = {false, true};
+    const int node = cc_graph_node(g, part->value < 0 ? CC_OP_fill : CC_OP_copy, 0, -1, &in, 1, &dst, 1);
+    const bool made[2] = {part->value < 0, true};
     const int status = cc_launch_make(&p->launch, cc_build_group(g, &node, 1, made, CC_DT_OTHER, arena, err), err);
     cc_graph_free(g);
     return status;
@@ -72,29 +162,28 @@ static void *build(const CcGraph *g, const int *chain, int n_chain, CcArena *are
     (void)n_chain; /* no post-ops */
     const CcNode *n = &g->node.at[chain[0]];
     const CcType *out = &g->val.at[n->out0].type;
-    const int dim = dim_of(g, n);
-    const int64_t step = out->stride[dim] * cc_dtype_info((CcDtype)out->dtype)->size;
+    const int size = cc_dtype_info((CcDtype)out->dtype)->size;
+    Part part[MAX_PIECES];
+    Parts parts = {.part = part};
     Concat *c = cc_arena_alloc(arena, sizeof *c);
-    if (c) c->piece = cc_arena_alloc(arena, sizeof *c->piece * (size_t)n->n_in);
+    if (!understand(g, n, &parts)) { /* can() said otherwise */
+        cc_err_set(err, CC_E_UNSUPPORTED, "%s: its operands do not fit the result", cc_op_info((CcOpId)n->op)->name);
+        return NULL;
+    }
+    if (c) c->piece = cc_arena_alloc(arena, sizeof *c->piece * (size_t)(parts.n + 1));
     if (!c || !c->piece) {
         cc_err_set(err, CC_E_MEMORY, "no memory for a plan");
         return NULL;
     }
     c->dst = n->out0;
     c->n = 0;
-    int64_t at = 0;
-    for (int i = 0; i + 1 < n->n_in; i++) {
-        const int value = cc_graph_operand(g, n, i)->value;
+    for (int i = 0; i < parts.n; i++) {
         Piece *p = &c->piece[c->n];
-        CcType t;
-        if (!seen_as(g, n, i, dim, &t)) { /* can() said otherwise */
-            cc_err_set(err, CC_E_UNSUPPORTED, "%s: tensor %d does not fit the result", cc_op_info((CcOpId)n->op)->name, i);
-            return NULL;
-        }
-        *p = (Piece){.value = cc_graph_base(g, value), .from = g->val.at[value].offset, .to = at * step};
-        at += t.size[dim];
-        if (cc_type_numel(&t) == 0) continue;
-        if (add_piece(p, &t, out, arena, err) < 0) return NULL;
+        if (cc_type_numel(&part[i].type) == 0) continue;
+        const int value = part[i].value;
+        *p = (Piece){.value = -1, .from = part[i].from * size, .to = part[i].to * size};
+        if (value >= 0) p->value = cc_graph_base(g, value), p->from += g->val.at[value].offset;
+        if (add_piece(p, &part[i], &parts.fill, out, arena, err) < 0) return NULL;
         c->n++;
     }
     return c;
@@ -106,9 +195,10 @@ static int run(const void *work, const CcHost *host, CcErr *err) {
     if (!dst && c->n) return cc_err_set(err, CC_E_HOST, "no memory for value %d", c->dst);
     for (int i = 0; i < c->n; i++) {
         const Piece *p = &c->piece[i];
-        char *src = host->data(host->ctx, p->value);
-        if (!src) return cc_err_set(err, CC_E_HOST, "no data of value %d", p->value);
-        cc_launch_at(&p->launch, (char *const[]){src + p->from, dst + p->to});
+        char *src = p->value < 0 ? NULL : host->data(host->ctx, p->value);
+        if (!src && p->value >= 0) return cc_err_set(err, CC_E_HOST, "no data of value %d", p->value);
+        if (src) cc_launch_at(&p->launch, (char *const[]){src + p->from, dst + p->to});
+        else cc_launch_at(&p->launch, (char *const[]){dst + p->to});
     }
     return 0;
 }

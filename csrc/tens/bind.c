@@ -214,6 +214,7 @@ static bool accept(const Param *p, PyObject *o, PyObject *first, CcBound *b) {
     case 'f': return put_numbers(b, o);
     case 'n': return number(o, &c) && (p->hidden || put_constant(b, c));
     case 'i': return number(o, &c) && c.kind == CC_IN_INT && (p->hidden || put_constant(b, c));
+    case 'p': return number(o, &c) && c.kind == CC_IN_INT && c.i > 0 && put_constant(b, c);
     case 'o': return o == Py_None ? put_constant(b, (CcOperand){.kind = CC_IN_NONE}) : put(b, o);
     case '*': return put_ints(b, o, p->hidden);
     case 'D': return put_dims(b, o, NULL, first, false);
@@ -386,26 +387,32 @@ static bool takes_index(PyObject *const *part, Py_ssize_t n) {
     return false;
 }
 
-/* x[:, index]: one tensor of integers, and nothing else that says which elements. */
+/* x[:, index] and x[:, index, other]: tensors of integers of dims that follow one another, and nothing else that says which
+ * elements. */
 static int bind_index(PyObject *tensor, int ndim, PyObject *const *part, Py_ssize_t n, CcBound *out) {
-    PyObject *index = NULL;
+    PyObject *index[2];
     CcTensor t;
-    Py_ssize_t at = 0, dim = 0;
+    Py_ssize_t at = 0, dim = 0, count = 0, dims = 0;
     for (Py_ssize_t i = 0; i < n; i++) {
         if (part[i] == Py_Ellipsis) dim += ndim - (n - 1);
         else if (PySlice_Check(part[i]) && is_whole(part[i])) dim++;
-        else if (index || !cc_tens_plain(part[i])) return -1;
+        else if (count == 2 || !cc_tens_plain(part[i]) || (count && dim != at + count)) return -1;
         else {
-            index = part[i];
-            at = dim++;
+            if (count == 0) at = dim;
+            index[count++] = part[i];
+            dim++;
         }
     }
-    cc_tens_read(index, false, &t);
-    if (ndim < 1 || t.type.ndim < 1 || at >= ndim || /* an index without dims gives a view */
-        (t.type.dtype != CC_DT_I64 && t.type.dtype != CC_DT_I32)) return -1;
-    out->op = CC_OP_index;
+    if (count == 0 || ndim < 1 || at + count > ndim) return -1;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        cc_tens_read(index[i], false, &t);
+        dims += t.type.ndim;
+        if (t.type.ndim < 0 || (t.type.dtype != CC_DT_I64 && t.type.dtype != CC_DT_I32)) return -1;
+    }
+    if (dims == 0) return -1; /* an index without dims gives a view */
+    out->op = count == 1 ? CC_OP_index : CC_OP_index_both;
     out->n = 0;
-    return put_tensor(out, tensor) && put_int(out, at) && put_tensor(out, index) ? 0 : -1;
+    return put_tensor(out, tensor) && put_int(out, at) && put_tensor(out, index[0]) && (count == 1 || put_tensor(out, index[1])) ? 0 : -1;
 }
 
 /* Basic indexing: ints, slices, None and an Ellipsis. x[:, i] and its like are a select, all else pairs of a dim and its
