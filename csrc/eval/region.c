@@ -170,12 +170,39 @@ static CcGo die(Region *g)
     return CC_GIVE_UP;
 }
 
+static const char *name_of(const CcRoot *root) { return PyUnicode_AsUTF8(root->func->func_qualname); }
+
+/* For reports: the last 64. */
+static void keep_give_up(CcRoot *root, const CcBreakInfo *why)
+{
+    CcBreakInfo copy = {0};
+    cc_break_copy(&copy, why);
+    cc_vec_push(&root->gave_up, copy);
+    if (root->gave_up.n <= 64) return;
+    cc_break_clear(&root->gave_up.at[0]);
+    memmove(root->gave_up.at, root->gave_up.at + 1, sizeof copy * (size_t)(--root->gave_up.n));
+}
+
+/* What is behind one break runs eagerly from now on: an event says so, and the report why. */
+static void fill_up(Region *g, CcPoint *p, const CcBreakInfo *why, const char *what)
+{
+    if (p->full) return;
+    p->full = true;
+    if (why != NULL) keep_give_up(g->root, why);
+    cc_log_add(CC_LOG_EAGER, "%s: behind one break %s", name_of(g->root), what);
+}
+
 /* Nothing is wrong with a recording that the user's own exception ended; but what always raises is not worth recording. */
-static void note_raise(Region *g)
+static void note_raise(Region *g, const CcBreakInfo *why)
 {
     CcRoot *root = g->root;
-    if (g->point != NULL && ++g->point->raised >= root->knobs.give_up_limit) g->point->full = true;
-    if (g->first && root->entry.n == 0 && ++root->give_ups >= root->knobs.give_up_limit) root->eager_only = true;
+    if (g->point != NULL && ++g->point->raised >= root->knobs.give_up_limit)
+        fill_up(g, g->point, why, "every recording ended in an exception");
+    if (g->first && root->entry.n == 0 && !root->eager_only && ++root->give_ups >= root->knobs.give_up_limit) {
+        root->eager_only = true;
+        keep_give_up(root, why);
+        cc_log_add(CC_LOG_EAGER, "%s: the first %d recordings ended in exceptions", name_of(root), root->give_ups);
+    }
 }
 
 static void note_give_up(Region *g)
@@ -184,25 +211,17 @@ static void note_give_up(Region *g)
     CcRoot *root = g->root;
     if (why == NULL) return;
     if (why->reason == CC_R_RAISED) {
-        note_raise(g);
+        note_raise(g, why);
         return;
     }
-    CcBreakInfo copy = {0};
-    cc_break_copy(&copy, why);
-    cc_vec_push(&root->gave_up, copy);
-    if (root->gave_up.n > 64) {
-        cc_break_clear(&root->gave_up.at[0]);
-        memmove(root->gave_up.at, root->gave_up.at + 1, sizeof copy * (size_t)(--root->gave_up.n));
-    }
-    cc_log_add(CC_LOG_GIVE_UP, "%s: %s", PyUnicode_AsUTF8(root->func->func_qualname), why->text);
+    keep_give_up(root, why);
+    cc_log_add(CC_LOG_GIVE_UP, "%s: %s", name_of(root), why->text);
     if (++root->give_ups >= root->knobs.give_up_limit && !g->first && g->point != NULL) {   /* what is before it goes on */
-        g->point->full = true;
+        fill_up(g, g->point, NULL, "too many recordings in a row gave up");
         root->give_ups = 0;
-        cc_log_add(CC_LOG_EAGER, "%s: behind one break %d recordings in a row gave up", PyUnicode_AsUTF8(root->func->func_qualname),
-                   root->knobs.give_up_limit);
     } else if (root->give_ups >= root->knobs.give_up_limit) {
         root->eager_only = true;
-        cc_log_add(CC_LOG_EAGER, "%s: %d recordings in a row gave up", PyUnicode_AsUTF8(root->func->func_qualname), root->give_ups);
+        cc_log_add(CC_LOG_EAGER, "%s: %d recordings in a row gave up", name_of(root), root->give_ups);
     }
     if (root->fullgraph && g->unsupported.text == NULL) cc_break_copy(&g->unsupported, why);
 }
@@ -399,7 +418,8 @@ static bool varies(void *ctx, int level, int slot)
 static CcGo record_from(Region *g, CcPoint *p, CcAct *const *acts, int n, const CcMode *mode)
 {
     if (p->segment.n >= g->root->knobs.loop_limit) {
-        p->full = true;
+        cc_rec_tell(g->rec, acts[n - 1], CC_R_LIMIT, "loop_limit variants behind one break");
+        fill_up(g, p, cc_rec_why(g->rec), "there are loop_limit variants already");
         return die(g);
     }
     if (!g->counted) g->root->recordings++;
@@ -424,7 +444,13 @@ static CcGo on_resume(CcObserver *obs, CcAct *act)
     cc_mode_read(&mode);
     CcAct *acts[MAX_CHAIN];
     const int n = chain_of(g, act, acts);
-    if (cc_mode_refuse(&mode) != NULL || acts[0] != g->root_act || cc_hook_traced()) return die(g);
+    const char *refused = cc_mode_refuse(&mode);
+    if (refused == NULL && acts[0] != g->root_act) refused = "the frames are nested too deeply";
+    if (refused == NULL && cc_hook_traced()) refused = "a tracer or profiler is active";
+    if (refused != NULL) {
+        cc_log_add(CC_LOG_EAGER, "%s: behind a break: %s", name_of(g->root), refused);
+        return die(g);
+    }
     CcPoint *p = cc_root_point(g->root, acts, n, true);
     const CcGuardState state = {.acts = acts, .n_acts = n};
     for (int i = p->segment.n - 1; i >= 0; i--) {

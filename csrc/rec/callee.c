@@ -160,18 +160,30 @@ int cc_intrin_init(PyObject *torch)
     return 0;
 }
 
-/* Code that takes torch's associative_scan when it is told that it is compiled, and a plain loop otherwise: only Dynamo can
- * trace that operator. The question may come through a function of its own. */
-static bool would_scan(const CcAct *caller)
+/* An operator that takes functions (associative_scan, scan, while_loop ...): torch traces these with Dynamo. */
+static bool higher_order(PyObject *o)
 {
-    static PyObject *name;
-    if (name == NULL) name = PyUnicode_InternFromString("associative_scan");
-    for (int depth = 0; name != NULL && caller != NULL && depth < 2; depth++, caller = caller->prev) {
+    if (o != NULL && PyFunction_Check(o)) {
+        PyObject *module = ((PyFunctionObject *)o)->func_module;
+        const char *name = module != NULL && PyUnicode_Check(module) ? PyUnicode_AsUTF8(module) : NULL;
+        return name != NULL && strncmp(name, "torch._higher_order_ops", 23) == 0;
+    }
+    PyObject *mro = o != NULL && !PyType_Check(o) ? Py_TYPE(o)->tp_mro : NULL;
+    for (Py_ssize_t i = 0; mro != NULL && i < PyTuple_GET_SIZE(mro); i++)
+        if (strcmp(((PyTypeObject *)PyTuple_GET_ITEM(mro, i))->tp_name, "HigherOrderOperator") == 0) return true;
+    return false;
+}
+
+/* Code that asks and has such an operator at hand, in a local or a global, takes it when it is told that it is compiled, and
+ * does the same with plain ops otherwise. Only Dynamo can do the former. The question may come through a function of its own. */
+static bool would_trace(const CcAct *caller)
+{
+    for (int depth = 0; caller != NULL && depth < 2; depth++, caller = caller->prev) {
         const PyCodeObject *co = caller->co;
-        PyObject *const in[] = {co->co_names, co->co_localsplusnames};
-        for (int i = 0; i < CC_COUNT(in); i++)
-            for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(in[i]); k++)
-                if (PyTuple_GET_ITEM(in[i], k) == name) return true;
+        for (int slot = 0; slot < caller->code->n_locals; slot++)
+            if (higher_order(cc_act_get(caller, slot))) return true;
+        for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(co->co_names); k++)
+            if (higher_order(PyDict_GetItemWithError(caller->func->func_globals, PyTuple_GET_ITEM(co->co_names, k)))) return true;
     }
     return false;
 }
@@ -192,6 +204,6 @@ PyObject *cc_intrin_call(PyObject *callable, const CcAct *caller)
     if (v == NULL) return NULL;
     bool answer = *v;
     for (int i = 0; i < CC_COUNT(told_eager_code); i++) answer = answer && (const PyObject *)caller->co != told_eager_code[i];
-    answer = answer && !would_scan(caller);
+    answer = answer && !would_trace(caller);
     return Py_NewRef(answer ? Py_True : Py_False);
 }

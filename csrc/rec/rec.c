@@ -74,6 +74,8 @@ static void set_why(CcRec *rec, const CcAct *act, CcReason reason, const char *w
                                                cc_code_line(a->code, a->pc)};
 }
 
+void cc_rec_tell(CcRec *rec, const CcAct *act, CcReason reason, const char *what) { set_why(rec, act, reason, what); }
+
 /* ------------------------------------------------------------------ sites */
 
 void cc_sites_free(CcSites *sites)

@@ -230,6 +230,8 @@ static int build_best(Compile *c, CcErr *err) {
     int status = 0;
     c->stuck = true;
     for (int round = 0; status == 0 && c->stuck; round++) {
+        if (round == MAX_ROUNDS && !c->host_only)
+            cc_log_add(CC_LOG_FALLBACK, "back-ends refused nodes in %d rounds of passes: compiled without passes", MAX_ROUNDS);
         CcGraph *own = c->host_only || round == MAX_ROUNDS ? NULL : rewrite(g, &rules);
         c->g = own ? own : g;
         status = build(c, err);
