@@ -361,6 +361,9 @@ add("scatter-into", lambda x, c: c[:, : x.shape[0]].copy_(x.t()).sum() + c.sum()
 add("resize-in-place", lambda x: (x.unsqueeze_(0), x.shape, x + x.shape[1])[1:], most=2 * ANY)
 add("transpose-in-place", lambda x: (x.t_(), x.shape, x + x.shape[1])[1:], most=2 * ANY)
 add("out-argument", lambda x, o: torch.add(x, 1, out=o) * o.shape[0], lambda n: (T(n, 4), T(n, 4, seed=2)))
+add("out-resized", lambda x, o: (torch.mm(x, x.t(), out=o) + 1, o.shape, o * 2), lambda n: (T(n, 4), T(0)), most=2 * MOST + 1)
+add("out-grown-pair", lambda x: (lambda v, i: (torch.max(x, 1, out=(v, i)).values, v + 1, i, v.shape))(torch.empty(6), torch.empty(6, dtype=torch.long)),
+    lambda n: T(n, 4), most=ANY + 2)
 
 
 @case(most=2 * ANY)

@@ -329,6 +329,18 @@ static void save(Explorer *e, const CcNode *n)
     }
 }
 
+/* An `out=` was resized, which the recording has not seen. */
+static bool resizes(const Explorer *e, const CcNode *n, const CcAction *a)
+{
+    for (int i = 0; a->kwnames != NULL && n->flags & CC_N_WRITES && i < n->n_in; i++) {
+        const CcOperand *o = cc_graph_operand(e->t->graph, n, i);
+        const CcType *type = o->kind == CC_IN_VALUE ? &e->graph->val.at[o->value].type : NULL;
+        PyObject *v = type != NULL && type->ndim >= 0 ? e->x->value[o->value] : NULL;
+        if (v != NULL && cc_tens_any(v) && !cc_tens_match(v, Py_TYPE(v), type, false)) return true;
+    }
+    return false;
+}
+
 static bool run_node(Explorer *e, int node)
 {
     const CcNode *n = &e->t->graph->node.at[node];
@@ -342,7 +354,7 @@ static bool run_node(Explorer *e, int node)
     if (ok) bind_node(e, node, in);
     for (int i = 0; i < a->n; i++) Py_DECREF(in[i]);
     Py_XDECREF(r);
-    return ok && !gives_back(e, n) && take_types(e, node);
+    return ok && !gives_back(e, n) && !resizes(e, n, a) && take_types(e, node);
 }
 
 static void note_reads(void *ctx, int value, int node)

@@ -187,6 +187,30 @@ static CcGo torch_operands(CcRec *rec, CcAct *act, const CcCalled *c, bool data_
     return CC_OK;
 }
 
+/* torch.empty(0), or a tuple with one, as `out=` is there to be resized. */
+static bool to_be_resized(PyObject *o)
+{
+    if (PyTuple_Check(o)) {
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); i++)
+            if (to_be_resized(PyTuple_GET_ITEM(o, i))) return true;
+        return false;
+    }
+    if (!cc_tens_any(o)) return false;
+    CcTensor t;
+    cc_tens_read(o, false, &t);
+    return t.type.ndim == 1 && t.type.size[0] == 0;
+}
+
+static bool resizes_out(const CcCalled *c)
+{
+    const Py_ssize_t n_kw = c->kwnames != NULL ? PyTuple_GET_SIZE(c->kwnames) : 0;
+    for (Py_ssize_t k = 0; k < n_kw; k++) {
+        if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(c->kwnames, k), "out") != 0) continue;
+        return to_be_resized(c->in[c->n - n_kw + k]);
+    }
+    return false;
+}
+
 static CcGo torch_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c, const CcTorch *t)
 {
     switch (t->cls) {
@@ -210,6 +234,7 @@ static CcGo torch_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c,
         break;
     default: break;
     }
+    if (resizes_out(c)) return cc_rec_break(rec, act, CC_R_TORCH_EFFECT, t->name);
     return torch_operands(rec, act, c, takes_data(t));
 }
 

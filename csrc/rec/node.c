@@ -265,6 +265,36 @@ static bool may_strand(CcRec *rec, const CcCallSpec *spec)
     return rec->trace->impure && may_raise(spec) && catches(rec);
 }
 
+/* Where the value of `out=` stands among the operands; -1: nowhere. */
+static int out_argument(const CcCallSpec *spec)
+{
+    const Py_ssize_t n_kw = spec->kwnames != NULL ? PyTuple_GET_SIZE(spec->kwnames) : 0;
+    for (Py_ssize_t k = 0; k < n_kw; k++)
+        if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(spec->kwnames, k), "out") == 0 && spec->in[spec->n - n_kw + k] != Py_None)
+            return spec->n - (int)(n_kw - k);
+    return -1;
+}
+
+/* torch resizes an `out=` that does not fit; the graph's values keep their sizes. */
+static bool resized(CcRec *rec, PyObject *o)
+{
+    if (PyTuple_Check(o) || PyList_Check(o)) {
+        for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++)
+            if (resized(rec, PySequence_Fast_GET_ITEM(o, i))) return true;
+        return false;
+    }
+    const CcProv *p = cc_tens_any(o) ? cc_value_find(rec, o) : NULL;
+    const CcType *was = p == NULL ? NULL
+                        : p->origin == CC_O_VALUE ? &rec->trace->graph->val.at[p->id].type
+                        : p->origin == CC_O_SOURCE ? rec->trace->guards.g.at[p->id].type : NULL;
+    CcTensor now;
+    if (was == NULL || was->ndim < 0) return false;
+    cc_tens_read(o, false, &now);
+    bool same = now.type.ndim == was->ndim;
+    for (int d = 0; same && d < was->ndim; d++) same = now.type.size[d] == was->size[d] && now.type.stride[d] == was->stride[d];
+    return !same;
+}
+
 enum { MAX_RESULTS = 256 };
 
 CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *result)
@@ -280,6 +310,8 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
         return CC_OK;
     }
     if (may_strand(rec, spec)) return cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, spec->name);
+    const int out = out_argument(spec);
+    if (out >= 0 && resized(rec, spec->in[out])) return cc_rec_poison(rec, act, CC_R_TORCH_EFFECT, spec->name);
     const CcUndo undo = cc_undo_of(rec, spec);   /* before its operands become inputs of the graph */
     const int args0 = cc_node_args(rec, spec);
     if (args0 < 0) return cc_rec_poison(rec, act, CC_R_UNBUILDABLE, Py_TYPE(rec->unbuildable)->tp_name);
@@ -317,6 +349,7 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
                           (spec->name != NULL && strstr(spec->name, "squeeze") != NULL);
         if (rec->trace->impure && (kind || catches(rec))) rec->trace->retry = true;
         if (action.gives > 0 && spec->flags & CC_N_RANDOM) rec->trace->retry = true;   /* dropout of probability 0 */
+        if (out >= 0) rec->trace->retry = true;
     }
     cc_vec_free(&operands);
     if (spec->flags & (CC_N_WRITES | CC_N_RANDOM | CC_N_EFFECT) && !spec->state && undo == CC_UNDO_NOT) rec->trace->impure = true;

@@ -27,6 +27,8 @@ class Dim:
     max: int | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise TypeError(f"name must be a str, not {type(self.name).__name__}: {self.name!r}; bounds are min= and max=")
         _bounds(self.min, self.max)
 
 
@@ -34,6 +36,8 @@ def _bounds(least: Any, most: Any) -> tuple[int, int]:
     for name, value in (("min", least), ("max", most)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
             raise TypeError(f"{name} must be an int or None, not {type(value).__name__}: {value!r}")
+        if value is not None and value < 0:
+            raise ValueError(f"{name} must be 0 or more, not {value!r}")
     low, high = max(2, least or 0), _UNBOUNDED if most is None else most
     if low > high:
         raise ValueError(f"no size lies in min={least}..max={most}; sizes below 2 are never symbolic")
