@@ -6,7 +6,9 @@
 
 #include "dev.h"
 
+typedef struct CcPackChunk CcPackChunk;
 typedef struct CcPack {
+    CcPackChunk *chunk; /* it lies in, NULL: in none */
     const void *from;
     uint64_t version;
     atomic_int readers; /* and one for the CcPacked that keeps it */

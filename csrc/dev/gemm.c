@@ -14,7 +14,8 @@ enum {
     GROUP = 1 << 17,      /* floats of panels: 512 KB */
     PACK_GRAIN = 1 << 13, /* floats worth a thread for packing */
     PACK_STEP = 64,       /* columns that are packed together: a multiple of all widths */
-    GRAIN = 1 << 16       /* multiplications worth a thread */
+    GRAIN = 1 << 16,      /* multiplications worth a thread */
+    FETCH_FROM = 8, FETCH_TO = 16 /* tiles that read a panel of weights, where the next one is fetched meanwhile (gemm.inc) */
 };
 
 typedef struct Matrix {
@@ -25,6 +26,8 @@ typedef struct Matrix {
 typedef struct Panel { /* of one tile */
     const float *at, *first;
     int64_t k;
+    const char *ahead; /* what is fetched into L2 meanwhile: so many lines in each turn of the loop */
+    int lines;
 } Panel;
 
 typedef struct Job Job;
