@@ -43,11 +43,32 @@ static int on_event(PyDict_WatchEvent event, PyObject *dict, PyObject *key, PyOb
     return 0;
 }
 
+#if PY_VERSION_HEX >= 0x030D0000
+/* Of a dict that shares its values with its instance watchers are not told when the instance's attributes are set (3.13.0). popitem()
+ * gives it a table of its own, for good. */
+static bool apart(PyObject *dict)
+{
+    if (((PyDictObject *)dict)->ma_values == NULL) return true;
+    PyObject *item = PyObject_CallMethod((PyObject *)&PyDict_Type, "popitem", "O", dict);   /* the last one: the order stays */
+    const bool put = item != NULL && PyDict_SetItem(dict, PyTuple_GET_ITEM(item, 0), PyTuple_GET_ITEM(item, 1)) == 0;
+    Py_XDECREF(item);
+    if (!put) PyErr_Clear();   /* it is empty */
+    return put && ((PyDictObject *)dict)->ma_values == NULL;
+}
+#else
+static bool apart(PyObject *dict)
+{
+    (void)dict;
+    return true;
+}
+#endif
+
 const uint64_t *cc_watch_begin(PyObject *dict)
 {
     if (!PyDict_Check(dict)) return NULL;
     Watched *w = find(dict);
     if (w == NULL) {
+        if (!apart(dict)) return NULL;
         if (watcher < 0 && (watcher = PyDict_AddWatcher(on_event)) < 0) {   /* there are eight in a process */
             PyErr_Clear();
             return NULL;
