@@ -505,7 +505,7 @@ def _(self, x):
     return self.fc(x) * 2
 
 
-@stateful("counter-branch", most=10)
+@stateful("counter-branch", most=9)
 def _(self, x):
     self.n += 1
     return self.fc(x) if self.n % 3 == 0 else x * self.n

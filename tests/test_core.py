@@ -520,6 +520,38 @@ def test_equal_layers_share_a_kernel(lib):
     assert lib.t_events(6) == kernels
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shape", [(5, 13), (1,), (), (3, 1, 40), (0, 4)])
+def test_numbers_of_the_host(lib, ref, shape, dtype):
+    """One plan, another number in each run; the kernel is that of a tensor without dims."""
+    for backend in ("llvm", "ref"):
+        ref(backend == "ref")
+        g = Graph(lib)
+        x, t, u = g.input(torch.randn(shape).to(dtype)), g.number(0.3), g.number(-2.0)
+        scaled = g.op("add", lambda x, y, a: torch.add(x, y, alpha=a), g.op("mul", torch.mul, x, t), x, u)
+        g.out(g.op("clamp", torch.clamp, scaled, t, None), g.op("lt", torch.lt, scaled, u))
+        assert g.check() == (0, "") and "s0" in str(g)
+        g.compile()
+        for g.numbers in ([0.3, -2.0], [1.5, 0.1], [-7.0, 1e-3]):
+            got = g.run()
+            assert not g.called
+            scaled_now = torch.add(x_now := next(iter(g.inputs.values())) * g.numbers[0], g.inputs[0], alpha=g.numbers[1])
+            assert x_now.dtype == dtype
+            torch.testing.assert_close(got[0], torch.clamp(scaled_now, g.numbers[0]))
+            assert torch.equal(got[1], scaled_now < g.numbers[1])
+
+
+def test_numbers_share_the_kernel_of_a_scalar_tensor(lib):
+    g = Graph(lib)
+    g.out(g.op("mul", torch.mul, g.input(torch.randn(6, 7)), g.input(torch.tensor(0.5)))).compile()
+    kernels = lib.t_events(6)
+    g = Graph(lib)
+    g.out(g.op("mul", torch.mul, g.input(torch.randn(9, 7)), g.number(0.25))).compile()
+    assert lib.t_events(6) == kernels
+    (got,) = g.run()
+    assert torch.equal(got, g.inputs[0] * 0.25)
+
+
 def test_large_group_is_split(lib, ref):
     g = Graph(lib)
     v = g.input(torch.randn(20))

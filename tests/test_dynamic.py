@@ -6,6 +6,7 @@ import warnings
 
 import ccompile
 import pytest
+import torch
 from conftest import EAGER, same
 from dynamic_cases import CASES, SIZES
 
@@ -39,3 +40,78 @@ def test_sizes(name, dynamic):
     if dynamic is None and not EAGER:
         recorded = ccompile.counters()["recording"] + ccompile.counters()["recompile"] - before
         assert recorded <= row.most, f"{recorded} recordings"
+
+
+# ---- what runs ahead of a guard that fails ---------------------------------------------------------------------------
+def writes_ahead(x, p):
+    p.add_(1)
+    y = x.repeat(2, 1)
+    return y * 2 if y.shape[0] > 12 else y + p.sum()
+
+
+def twice_then_large(what, failing, monkeypatch):
+    """Two small sizes record `writes_ahead`, then its guard fails with a large one while a method of tensors raises."""
+    compiled, ps = ccompile.compile(writes_ahead), [torch.zeros(100), torch.zeros(100)]
+    with torch.no_grad():
+        for n in (3, 4, 5):
+            x = torch.randn(n, 4)
+            torch.testing.assert_close(compiled(x, ps[0]), writes_ahead(x, ps[1]))
+        x, before = torch.randn(9, 4), ccompile.events()[-1].serial
+
+        def raises(*args):
+            raise MemoryError("no room")
+
+        monkeypatch.setattr(torch.Tensor, what, raises, raising=False)
+        if not failing:
+            result = compiled(x, ps[0])
+        else:
+            with pytest.raises(RuntimeError, match=failing):
+                compiled(x, ps[0])
+            result = None
+        monkeypatch.undo()
+    return result, ps, x, ccompile.events(before)
+
+
+def test_nothing_is_written_when_it_could_not_be_undone(monkeypatch):
+    """Saving fails: the call is made eagerly."""
+    result, (ours, theirs), x, events = twice_then_large("clone", None, monkeypatch)
+    torch.testing.assert_close(result, writes_ahead(x, theirs))
+    assert torch.equal(ours, theirs) and any(e.kind == "eager" for e in events)
+
+
+def test_a_failing_undo_is_an_error(monkeypatch):
+    twice_then_large("copy_", r"could not be undone \(no room\).*dynamic=False", monkeypatch)
+
+
+def test_pinned_symbols_say_why():
+    def far(x, n):
+        return x[: n % 7]
+
+    compiled = ccompile.compile(far)
+    for n in (2**70, 2**71, 2**72):
+        torch.testing.assert_close(compiled(torch.ones(9), n), far(torch.ones(9), n))
+    texts = [e.text for e in ccompile.events() if e.kind == "no_symbols"]
+    assert any("far: sizes and numbers are constants: an int needs more than 64 bits" in text for text in texts)
+
+
+@pytest.mark.parametrize("n", [5, 6, 300, -5, 257])
+def test_is_of_small_ints(n):
+    """CPython has one object each of -5..256; a symbol is an object of its own."""
+    fns = [
+        lambda x: x + 1 if x.shape[0] is 5 else x - 1,
+        lambda x: x + 1 if x.shape[0] is not 5 else x - 1,
+        lambda x: x + 1 if x.shape[0] - 5 is x.shape[1] - 4 else x - 1,
+        lambda x: (x, [i for i in range(7) if i is x.size(0)]),
+        lambda x: x + 1 if x.shape[0] is 300 else x - 1,
+        lambda x: x + 1 if x.shape[0] is None else x - 1,
+    ]
+    for fn in fns:
+        compiled = ccompile.compile(fn)
+        for rows in (4, 7, abs(n), 6, 5, abs(n), 3):
+            x = torch.ones(rows, 4)
+            got, want = compiled(x), fn(x)
+            assert str(got) == str(want), rows
+    fn = lambda x, n: x + 1 if n is 5 else x * n
+    compiled = ccompile.compile(fn)
+    for m in (3, 4, n, 5, 6, n, 5):
+        assert torch.equal(compiled(torch.ones(3), m), fn(torch.ones(3), m)), m

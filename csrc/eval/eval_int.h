@@ -10,6 +10,7 @@ typedef struct CcScratch {
     int n_value, n_effect, n_built, n_symbol;
     CcShape *shape;             /* of this run's key; NULL: a new key */
     int misfit;                 /* CC_RAN_MISFIT: the symbolic guard */
+    bool odd;                   /* a number is none that kernels take (CcSymKernel) */
     int64_t key[CC_KEY_MAX];
     int n_key;
     PyObject **heap;
@@ -31,8 +32,8 @@ typedef enum CcRan {
 CC_MUST CcRan cc_segment_exec(CcSegment *s, CcScratch *x);
 CC_MUST CC_NEW PyObject *cc_segment_make(const CcSegment *s, CcScratch *x, int recipe);
 /* Runs a shape's plan on inputs that eager has run on, and compares with what it gave. False: they differ (an event says how).
- * kept: by graph value, NULL: unknown. */
-bool cc_verify_shape(const CcSegment *s, CcShape *shape, PyObject *const *kept);
+ * kept: by graph value, NULL: unknown. symbol: all of the run's. */
+bool cc_verify_shape(const CcSegment *s, CcShape *shape, PyObject *const *kept, PyObject *const *symbol);
 /* Host callbacks for one run. */
 typedef struct CcSegmentHost {
     const CcTrace *trace;
@@ -41,6 +42,7 @@ typedef struct CcSegmentHost {
     CcMaker maker;
     int at;              /* node that was run last by the host */
     bool undone;         /* what nodes did was undone */
+    bool lost;           /* that was tried and failed */
 } CcSegmentHost;
 CcHost cc_segment_host(CcSegmentHost *h, const CcTrace *t, const CcShape *shape, CcScratch *x);
 CcMaker cc_segment_maker(const CcTrace *t, CcScratch *x, bool shared);
@@ -50,17 +52,22 @@ CC_MUST int cc_segment_operands(const CcTrace *t, const CcMaker *m, const CcActi
 /* Keeps a node's result in x->value. */
 CC_MUST int cc_segment_store(CcSegmentHost *h, int node, PyObject *result);
 
-/* unrun.c: what a run by torch wrote, and the random numbers that it drew */
+/* unrun.c: what a run wrote, and the random numbers that it drew */
 struct CcUnrunWrite {
-    PyObject *tensor, *saved;       /* strong */
+    PyObject *tensor, *saved;       /* strong; NULL: the bytes below */
+    void *at;
+    int64_t n;
+    char *copy;
 };
 typedef struct CcUnrun {
     CC_VEC(struct CcUnrunWrite) write;
     PyObject *random;               /* strong; NULL: none were drawn */
 } CcUnrun;
-void cc_unrun_random(CcUnrun *u);
-void cc_unrun_write(CcUnrun *u, PyObject *tensor);   /* it will be written */
-void cc_unrun_all(CcUnrun *u);                       /* an error that is set stays so */
+CC_MUST int cc_unrun_random(CcUnrun *u);
+CC_MUST int cc_unrun_write(CcUnrun *u, PyObject *tensor);   /* it will be written */
+void cc_unrun_bytes(CcUnrun *u, PyObject *tensor);          /* the same, for a small one on the CPU */
+/* 0: all is as before, and an error that is set stays so. -1: something is not, with an error of its own. */
+CC_MUST int cc_unrun_all(CcUnrun *u);
 void cc_unrun_free(CcUnrun *u);
 
 /* shape.c */

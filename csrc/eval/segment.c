@@ -15,6 +15,7 @@ void cc_segment_open(const CcSegment *s, CcScratch *x)
     x->n_built = t->recipes.r.n;
     x->n_symbol = t->symbol.n;
     x->shape = NULL;
+    x->odd = false;
     const size_t total = (size_t)(n_gv + x->n_value + x->n_effect + x->n_built + x->n_symbol);
     x->heap = NULL;
     PyObject **at = x->small;
@@ -90,6 +91,13 @@ static uint64_t host_version(void *ctx, int value)
 {
     const Host *h = ctx;
     return cc_freeze_stamp(h->shape->freeze, value, h->x->value[value]);
+}
+
+static double host_number(void *ctx, int number)
+{
+    const Host *h = ctx;
+    PyObject *o = h->x->symbol[number];
+    return PyFloat_CheckExact(o) ? PyFloat_AS_DOUBLE(o) : PyLong_AsDouble(o);
 }
 
 static void host_drop(void *ctx, int value)
@@ -178,7 +186,7 @@ CcHost cc_segment_host(CcSegmentHost *h, const CcTrace *t, const CcShape *shape,
 {
     *h = (Host){.trace = t, .shape = shape, .x = x, .maker = cc_segment_maker(t, x, false), .at = -1};
     return (CcHost){.ctx = h, .data = host_data, .make = host_make, .call = host_call, .version = host_version,
-                    .drop = host_drop};
+                    .number = host_number, .drop = host_drop};
 }
 
 static int run_effects(const CcTrace *t, const CcMaker *m, CcScratch *x)
@@ -245,7 +253,7 @@ static void strand(Host *h)
 static CcRan fail(Host *h)
 {
     restore_state(h);
-    if (!done_for_good(h)) return CC_RAN_NOTHING;
+    if (!h->lost && !done_for_good(h)) return CC_RAN_NOTHING;
     strand(h);
     return CC_RAN_FAILED;
 }
@@ -269,7 +277,7 @@ static CcRan run_nodes(CcSegment *s, CcScratch *x)
     const CcHost h = cc_segment_host(&host, s->trace, x->shape, x);
     CcErr err = {0};
     if (cc_eval_idle && !cc_trace_symbolic(s->trace) && x->shape->plan != NULL) return make_results(s, &host);
-    if (x->shape == NULL || x->shape->plan == NULL) {
+    if (x->shape == NULL || x->shape->plan == NULL || x->odd) {
         const CcRan ran = cc_shape_explore(s, &host, x);
         if (ran == CC_RAN_FAILED) return fail(&host);
         if (ran == CC_RAN_MISFIT) restore_state(&host);
@@ -286,46 +294,15 @@ static CcRan run_nodes(CcSegment *s, CcScratch *x)
     return fail(&host);
 }
 
-/* ------------------------------------------------------------------ bytes that a failing replay puts back */
-
-typedef struct Saved {
-    void *at;
-    int64_t n;
-    char *copy;
-} Saved;
-
-/* NULL when there is nothing to save. */
-static Saved *save(const CcTrace *t, const CcScratch *x)
-{
-    if (t->saved.n == 0) return NULL;
-    Saved *saved = calloc((size_t)t->saved.n, sizeof *saved);
-    if (saved == NULL) abort();
-    for (int i = 0; i < t->saved.n; i++) {
-        saved[i].n = cc_undo_bytes(x->value[t->saved.at[i]], &saved[i].at);
-        if (saved[i].n <= 0) continue;
-        saved[i].copy = malloc((size_t)saved[i].n);
-        if (saved[i].copy == NULL) abort();
-        memcpy(saved[i].copy, saved[i].at, (size_t)saved[i].n);
-    }
-    return saved;
-}
-
-static void put_back(const CcTrace *t, Saved *saved, bool failed)
-{
-    for (int i = 0; saved != NULL && i < t->saved.n; i++) {
-        if (failed && saved[i].copy != NULL) memcpy(saved[i].at, saved[i].copy, (size_t)saved[i].n);
-        free(saved[i].copy);
-    }
-    free(saved);
-}
-
 CcRan cc_segment_exec(CcSegment *s, CcScratch *x)
 {
     const CcTrace *t = s->trace;
     for (int i = 0; i < t->input.n; i++) x->value[t->input_value.at[i]] = Py_NewRef(x->gv[t->input.at[i]]);
-    Saved *saved = save(t, x);
-    const CcRan ran = run_nodes(s, x);
-    put_back(t, saved, ran == CC_RAN_NOTHING || ran == CC_RAN_MISFIT);
+    CcUnrun undo = {0};
+    for (int i = 0; i < t->saved.n; i++) cc_unrun_bytes(&undo, x->value[t->saved.at[i]]);
+    CcRan ran = run_nodes(s, x);
+    if ((ran == CC_RAN_NOTHING || ran == CC_RAN_MISFIT) && cc_unrun_all(&undo) < 0) ran = CC_RAN_FAILED;
+    cc_unrun_free(&undo);
     if (ran != CC_RAN) return ran;
     s->hits++;
     const CcMaker m = cc_segment_maker(t, x, true);

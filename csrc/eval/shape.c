@@ -4,6 +4,8 @@
  * result. Keys whose guards don't hold are remembered, too. The least recently used shapes are dropped. */
 #include "eval_int.h"
 
+#include <math.h>
+
 /* ------------------------------------------------------------------ keys */
 
 static bool number_word(PyObject *o, int64_t *word)
@@ -26,24 +28,17 @@ static void add_type(const CcType *t, int64_t *key, int *n)
     }
 }
 
-/* False: a number is too large for a key. */
-static bool add_numbers(const CcTrace *t, PyObject *const *gv, int64_t *key, int *n)
+/* Its length. The recorder has seen to it that these numbers fit (fits_key). */
+static int recorded_key(const CcTrace *t, int64_t *key)
 {
-    for (int i = 0; i < t->number.n; i++) {
-        const CcSymSource *s = &t->number.at[i];
-        if (s->keyed && !number_word(gv != NULL ? gv[s->guard] : t->symbol.at[s->symbol].value, &key[(*n)++])) return false;
-    }
-    return true;
+    int n = 0;
+    for (int i = 0; i < t->resized.n; i++) add_type(t->guards.g.at[t->resized.at[i]].type, key, &n);
+    for (int i = 0; i < t->number.n; i++)
+        if (t->number.at[i].keyed) (void)number_word(t->symbol.at[t->number.at[i].symbol].value, &key[n++]);
+    return n;
 }
 
-static bool recorded_key(const CcTrace *t, int64_t *key, int *n)
-{
-    *n = 0;
-    for (int i = 0; i < t->resized.n; i++) add_type(t->guards.g.at[t->resized.at[i]].type, key, n);
-    return add_numbers(t, NULL, key, n);
-}
-
-/* False: a size or number is out of bounds. */
+/* False: a size is out of bounds, or a number is too large for a key. */
 static bool current_key(const CcTrace *t, CcScratch *x)
 {
     x->n_key = 0;
@@ -59,7 +54,9 @@ static bool current_key(const CcTrace *t, CcScratch *x)
             if (tensor.type.size[r->dim] < r->min || tensor.type.size[r->dim] > r->max) return false;
         }
     }
-    return add_numbers(t, x->gv, x->key, &x->n_key);
+    for (int i = 0; i < t->number.n; i++)
+        if (t->number.at[i].keyed && !number_word(x->gv[t->number.at[i].guard], &x->key[x->n_key++])) return false;
+    return true;
 }
 
 /* ------------------------------------------------------------------ life */
@@ -109,15 +106,15 @@ static void keep_symbols(const CcTrace *t, CcShape *shape, PyObject *const *valu
         if (!t->symbol.at[i].keyed && cc_trace_symbolic(t)) Py_CLEAR(shape->symbol[i]);
 }
 
-/* Compiles the shape's graph. kept: what eager gave, by graph value, for the self-check; NULL: none. */
-static void compile(CcSegment *s, CcShape *shape, PyObject *const *kept)
+/* Compiles the shape's graph. kept: what eager gave, by graph value, for the self-check; NULL: none. symbol: of that run. */
+static void compile(CcSegment *s, CcShape *shape, PyObject *const *kept, PyObject *const *symbol)
 {
     const CcTrace *t = s->trace;
     CcErr err = {0};
     shape->freeze = cc_freeze_new(shape->graph);
     if (s->reuse_results) shape->ring = cc_ring_new(shape->graph->val.n);
     shape->plan = cc_run_compile(shape->graph, &s->options, &err);
-    if (shape->plan != NULL && kept != NULL && !s->options.host_only && !t->impure && !t->writes && !cc_verify_shape(s, shape, kept)) {
+    if (shape->plan != NULL && kept != NULL && !s->options.host_only && !t->impure && !t->writes && !cc_verify_shape(s, shape, kept, symbol)) {
         cc_run_free(shape->plan);
         shape->plan = cc_run_compile(shape->graph, &(CcRunOptions){.host_only = true}, &err);
     }
@@ -130,23 +127,20 @@ void cc_shape_first(CcRoot *root, CcSegment *s)
 {
     CcTrace *t = s->trace;
     int64_t key[CC_KEY_MAX];
-    int n = 0;
     s->options = (CcRunOptions){.host_only = t->needs_grad || cc_mode_autocast(&t->mode),
                                 .no_llvm = !root->knobs.backend_llvm, .no_dnnl = !root->knobs.backend_onednn,
                                 .default_dtype = cc_mode_default_dtype()};
     s->shape_limit = root->knobs.shape_limit;
     s->verify = root->knobs.verify != 0;
     s->reuse_results = root->knobs.reuse_results != 0;
-    if (!recorded_key(t, key, &n)) {   /* a number too large for a key: never met again */
-        s->broken = true;
-        n = 0;
-    }
-    CcShape *shape = add_shape(s, key, n);
+    CcShape *shape = add_shape(s, key, recorded_key(t, key));
     shape->graph = t->graph;
     keep_symbols(t, shape, NULL);
-    PyObject **kept = t->kept.n > 0 ? calloc((size_t)t->graph->val.n + 1, sizeof *kept) : NULL;
+    PyObject **kept = t->kept.n > 0 ? calloc((size_t)(t->graph->val.n + t->symbol.n) + 1, sizeof *kept) : NULL;
+    PyObject **symbol = kept != NULL ? kept + t->graph->val.n : NULL;
     for (int i = 0; kept != NULL && i < t->kept.n; i++) kept[t->kept.at[i].value] = t->kept.at[i].tensor;
-    compile(s, shape, kept);
+    for (int i = 0; symbol != NULL && i < t->symbol.n; i++) symbol[i] = t->symbol.at[i].value;
+    compile(s, shape, kept, symbol);
     free(kept);
     cc_trace_forget(t);
 }
@@ -189,6 +183,20 @@ static int run_loose(const CcTrace *t, CcScratch *x)
     return -1;
 }
 
+/* Numbers that kernels take must be ordinary ones: eager may refuse those that do not fit a dtype, and it looks at bounds that
+ * are no numbers. 2^53: up to there an int is a double. */
+static bool odd_numbers(const CcTrace *t, const CcScratch *x)
+{
+    for (int i = 0; i < t->symbol.n; i++) {
+        if (t->symbol.at[i].kernel == CC_SYM_NOT) continue;
+        const double v = PyFloat_CheckExact(x->symbol[i]) ? PyFloat_AS_DOUBLE(x->symbol[i]) : PyLong_AsDouble(x->symbol[i]);
+        if (v == -1.0 && PyErr_Occurred()) PyErr_Clear();
+        else if (fabs(v) <= (t->symbol.at[i].kernel == CC_SYM_HALF ? 65504 : 0x1p53)) continue;   /* not for NaN */
+        return true;
+    }
+    return false;
+}
+
 int cc_shape_find(CcSegment *s, CcScratch *x)
 {
     const CcTrace *t = s->trace;
@@ -209,7 +217,9 @@ int cc_shape_find(CcSegment *s, CcScratch *x)
         if (x->symbol[i] == NULL) x->symbol[i] = Py_XNewRef(x->shape->symbol[i]);
     if (x->shape == NULL) return -1;   /* explore() evaluates them */
     x->shape->hits++;
-    return run_loose(t, x);
+    const int failed = run_loose(t, x);
+    x->odd = failed < 0 && odd_numbers(t, x);
+    return failed;
 }
 
 /* ------------------------------------------------------------------ new keys */
@@ -257,6 +267,13 @@ static int value_of(const Explorer *e, const CcNode *n, PyObject *tensor)
     return -1;
 }
 
+static bool takes_numbers(const Explorer *e, const CcNode *n)
+{
+    for (int i = 0; i < n->n_in; i++)
+        if (cc_graph_operand(e->t->graph, n, i)->kind == CC_IN_NUMBER) return true;
+    return false;
+}
+
 /* The node's op and operands as its arguments are now; a node that does not bind any more is the host's. */
 static void bind_node(Explorer *e, int node, PyObject *const *in)
 {
@@ -266,8 +283,12 @@ static void bind_node(Explorer *e, int node, PyObject *const *in)
     CcBound bound;
     bool ok = cc_action_bind(&e->t->node.at[recorded->host], in, &bound) == 0;
     const int in0 = e->graph->operand.n;
+    ok = ok && ((bound.n == recorded->n_in && bound.op == recorded->op) || !takes_numbers(e, recorded));
     for (int i = 0; ok && i < bound.n; i++) {
         CcOperand o = bound.in[i].constant;
+        o.value = 0;
+        if (i < recorded->n_in && cc_graph_operand(e->t->graph, recorded, i)->kind == CC_IN_NUMBER)
+            o = *cc_graph_operand(e->t->graph, recorded, i);
         if (bound.in[i].tensor != NULL) o = (CcOperand){.kind = CC_IN_VALUE, .value = value_of(e, recorded, bound.in[i].tensor)};
         ok = o.kind != CC_IN_VALUE || o.value >= 0;
         cc_vec_push(&e->graph->operand, o);
@@ -319,14 +340,15 @@ static bool right_length(const CcNode *n, PyObject *r)
     return length == n->n_out;
 }
 
-static void save(Explorer *e, const CcNode *n)
+static int save(Explorer *e, const CcNode *n)
 {
-    if (n->flags & CC_N_RANDOM) cc_unrun_random(&e->undo);
-    for (int i = 0; n->flags & CC_N_WRITES && i < n->n_in; i++) {
+    int status = n->flags & CC_N_RANDOM ? cc_unrun_random(&e->undo) : 0;
+    for (int i = 0; status == 0 && n->flags & CC_N_WRITES && i < n->n_in; i++) {
         const CcOperand *o = cc_graph_operand(e->t->graph, n, i);
         PyObject *v = o->kind == CC_IN_VALUE ? e->x->value[o->value] : NULL;
-        if (v != NULL && cc_tens_any(v)) cc_unrun_write(&e->undo, v);
+        if (v != NULL && cc_tens_any(v)) status = cc_unrun_write(&e->undo, v);
     }
+    return status;
 }
 
 /* An `out=` was resized, which the recording has not seen. */
@@ -348,8 +370,8 @@ static bool run_node(Explorer *e, int node)
     PyObject *in[CC_CALL_MAX];
     e->host->at = node;
     if (cc_segment_operands(e->t, &e->host->maker, a, in) < 0) return false;
-    if (e->t->retry) save(e, n);
-    PyObject *r = writes_input(e, a, in) ? NULL : cc_action_run(a, in);
+    const bool saved = !e->t->retry || save(e, n) == 0;
+    PyObject *r = !saved || writes_input(e, a, in) ? NULL : cc_action_run(a, in);
     bool ok = r != NULL && (a->gives == 0 || r == in[a->gives - 1]) && (!a->sequence || right_length(n, r)) && cc_segment_store(e->host, node, r) == 0;
     if (ok) bind_node(e, node, in);
     for (int i = 0; i < a->n; i++) Py_DECREF(in[i]);
@@ -423,29 +445,29 @@ CcRan cc_shape_explore(CcSegment *s, CcSegmentHost *host, CcScratch *x)
     const bool ok = explore(&e);
     free(e.last);
     if (!ok && s->trace->retry) {
-        cc_unrun_all(&e.undo);
-        host->undone = true;
+        host->undone = cc_unrun_all(&e.undo) == 0;
+        host->lost = !host->undone;
     }
     cc_unrun_free(&e.undo);
-    if (e.misfit < s->trace->step.n) PyErr_Clear();   /* an exception: it is raised where this call is recorded */
+    if (e.misfit < s->trace->step.n && !host->lost) PyErr_Clear();   /* an exception: it is raised where this call is recorded */
     if (!ok && PyErr_Occurred()) {   /* eager raises it as well */
         cc_graph_free(e.graph);
         return CC_RAN_FAILED;
     }
-    const bool again = x->shape != NULL;
-    CcShape *shape = again ? x->shape : add_shape(s, x->key, x->n_key);
+    const bool again = x->shape != NULL, by_key = e.misfit == s->trace->step.n || s->trace->step.at[e.misfit].keyed;
+    CcShape *shape = again || (!ok && !by_key) ? x->shape : add_shape(s, x->key, x->n_key);
     if (!ok) {
         cc_graph_free(e.graph);
-        shape->misfit = 1 + e.misfit;
+        if (by_key) shape->misfit = 1 + e.misfit;
         x->misfit = e.misfit;
         drop_oldest(s);
         return CC_RAN_MISFIT;
     }
     shape->running++;
     if (!again) keep_symbols(s->trace, shape, x->symbol);
-    if (shape->plan == NULL && (again || !numbers_in_key(s->trace))) {   /* another thread may have made it */
+    if (shape->plan == NULL && (again || !numbers_in_key(s->trace)) && !odd_numbers(s->trace, x)) {   /* another thread may have made it */
         shape->graph = e.graph;
-        compile(s, shape, s->verify ? x->value : NULL);
+        compile(s, shape, s->verify ? x->value : NULL, x->symbol);
     } else {
         cc_graph_free(e.graph);
     }

@@ -1,48 +1,94 @@
-/* Undoing: the nodes of a trace are run by torch for a new key, and a guard behind one that writes or draws random numbers may
- * turn out not to hold. Then everything is as it was before, and the call is done in another way. */
+/* Undoing: a replay fails, or the nodes are run by torch for a new key and a guard behind one that writes or draws random
+ * numbers turns out not to hold. Then everything is as it was before, and the call is done in another way.
+ *
+ * What was written is put back byte by byte where that is cheap (cc_unrun_bytes: in every replay of a trace that writes small
+ * tensors), and from a clone otherwise. */
 #include "eval_int.h"
 
-void cc_unrun_random(CcUnrun *u)
+void cc_unrun_bytes(CcUnrun *u, PyObject *tensor)
 {
-    if (u->random != NULL) return;
+    struct CcUnrunWrite w = {0};
+    w.n = cc_undo_bytes(tensor, &w.at);
+    if (w.n <= 0) return;
+    if ((w.copy = malloc((size_t)w.n)) == NULL) abort();
+    memcpy(w.copy, w.at, (size_t)w.n);
+    cc_vec_push(&u->write, w);
+}
+
+int cc_unrun_random(CcUnrun *u)
+{
+    if (u->random != NULL) return 0;
     PyObject *torch = PyImport_ImportModule("torch");
     u->random = torch != NULL ? PyObject_CallMethod(torch, "get_rng_state", NULL) : NULL;
     Py_XDECREF(torch);
-    PyErr_Clear();
+    return u->random != NULL ? 0 : -1;
 }
 
-void cc_unrun_write(CcUnrun *u, PyObject *tensor)
+int cc_unrun_write(CcUnrun *u, PyObject *tensor)
 {
     PyObject *detached = PyObject_CallMethod(tensor, "detach", NULL);
     PyObject *saved = detached != NULL ? PyObject_CallMethod(detached, "clone", NULL) : NULL;
-    if (saved != NULL) cc_vec_push(&u->write, (struct CcUnrunWrite){Py_NewRef(detached), Py_NewRef(saved)});
-    Py_XDECREF(saved);
-    Py_XDECREF(detached);
-    PyErr_Clear();
+    if (saved == NULL) {
+        Py_XDECREF(detached);
+        return -1;
+    }
+    cc_vec_push(&u->write, (struct CcUnrunWrite){.tensor = detached, .saved = saved});
+    return 0;
 }
 
-void cc_unrun_all(CcUnrun *u)
+static int put_back(const struct CcUnrunWrite *w)
 {
-    PyObject *type, *value, *tb;
-    PyErr_Fetch(&type, &value, &tb);
-    for (int i = u->write.n - 1; i >= 0; i--) {
-        PyObject *r = PyObject_CallMethod(u->write.at[i].tensor, "copy_", "O", u->write.at[i].saved);
-        if (r == NULL) PyErr_Clear();
-        Py_XDECREF(r);
+    if (w->copy != NULL) {
+        memcpy(w->at, w->copy, (size_t)w->n);
+        return 0;
     }
-    PyObject *torch = u->random != NULL ? PyImport_ImportModule("torch") : NULL;
-    PyObject *r = torch != NULL ? PyObject_CallMethod(torch, "set_rng_state", "O", u->random) : NULL;
+    PyObject *r = PyObject_CallMethod(w->tensor, "copy_", "O", w->saved);
     Py_XDECREF(r);
+    return r != NULL ? 0 : -1;
+}
+
+static int put_back_random(PyObject *state)
+{
+    PyObject *torch = PyImport_ImportModule("torch");
+    PyObject *r = torch != NULL ? PyObject_CallMethod(torch, "set_rng_state", "O", state) : NULL;
     Py_XDECREF(torch);
-    PyErr_Clear();
-    PyErr_Restore(type, value, tb);
+    Py_XDECREF(r);
+    return r != NULL ? 0 : -1;
+}
+
+/* All of it, even when a part fails: the first failure is the error. */
+int cc_unrun_all(CcUnrun *u)
+{
+    PyObject *type, *value, *tb, *failure[3] = {NULL};
+    bool failed = false;
+    PyErr_Fetch(&type, &value, &tb);
+    for (int i = u->write.n; i >= 0; i--) {
+        const int status = i < u->write.n ? put_back(&u->write.at[i]) : u->random != NULL ? put_back_random(u->random) : 0;
+        if (status == 0) continue;
+        if (failed) PyErr_Clear();
+        else PyErr_Fetch(&failure[0], &failure[1], &failure[2]);
+        failed = true;
+    }
+    if (!failed) {
+        PyErr_Restore(type, value, tb);
+        return 0;
+    }
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(tb);
+    PyErr_Format(PyExc_RuntimeError,
+                 "ccompile: what this call wrote before a symbolic guard failed could not be undone (%S); compile this function "
+                 "with dynamic=False", failure[1] != NULL ? failure[1] : failure[0]);
+    for (int i = 0; i < 3; i++) Py_XDECREF(failure[i]);
+    return -1;
 }
 
 void cc_unrun_free(CcUnrun *u)
 {
     for (int i = 0; i < u->write.n; i++) {
-        Py_DECREF(u->write.at[i].tensor);
-        Py_DECREF(u->write.at[i].saved);
+        Py_XDECREF(u->write.at[i].tensor);
+        Py_XDECREF(u->write.at[i].saved);
+        free(u->write.at[i].copy);
     }
     cc_vec_free(&u->write);
     Py_CLEAR(u->random);

@@ -66,7 +66,7 @@ static bool self_contained(const CcTrace *t)
 }
 
 /* False: an input is gone. */
-static bool give_inputs(const CcTrace *t, const CcShape *shape, PyObject *const *kept, CcScratch *x)
+static bool give_inputs(const CcTrace *t, PyObject *const *symbol, PyObject *const *kept, CcScratch *x)
 {
     for (int i = 0; i < t->guards.g.n; i++) x->gv[i] = NULL;
     for (int i = 0; i < t->input.n; i++) {
@@ -75,18 +75,18 @@ static bool give_inputs(const CcTrace *t, const CcShape *shape, PyObject *const 
         x->value[value] = Py_NewRef(kept[value]);
         x->gv[t->input.at[i]] = kept[value];
     }
-    for (int i = 0; shape->symbol != NULL && i < t->symbol.n; i++) x->symbol[i] = Py_XNewRef(shape->symbol[i]);
+    for (int i = 0; i < t->symbol.n; i++) x->symbol[i] = Py_XNewRef(symbol[i]);
     return true;
 }
 
-bool cc_verify_shape(const CcSegment *s, CcShape *shape, PyObject *const *kept)
+bool cc_verify_shape(const CcSegment *s, CcShape *shape, PyObject *const *kept, PyObject *const *symbol)
 {
     const CcTrace *t = s->trace;
     if (!self_contained(t)) return true;
     CcScratch x;
     cc_segment_open(s, &x);
     bool ok = true;
-    if (give_inputs(t, shape, kept, &x)) {
+    if (give_inputs(t, symbol, kept, &x)) {
         CcSegmentHost host;
         const CcHost h = cc_segment_host(&host, t, shape, &x);
         CcErr err = {0};

@@ -262,12 +262,12 @@ const CcExpr *cc_op_expr(const CcGraph *g, const CcNode *node) {
     for (int i = 0; i < CC_COUNT(CASES); i++) {
         if (CASES[i].op != node->op || CASES[i].operand >= node->n_in) continue;
         if (CASES[i].operand < 0) {
-            if (cc_dtype_info((CcDtype)g->val.at[node->out0].type.dtype)->kind != 'f')
+            if (node->n_out && cc_dtype_info((CcDtype)g->val.at[node->out0].type.dtype)->kind != 'f')
                 return &parsed.special[i];
             continue;
         }
         const CcOperand *o = &g->operand.at[node->in0 + CASES[i].operand];
-        const bool number = o->kind == CC_IN_INT || o->kind == CC_IN_FLOAT || o->kind == CC_IN_BOOL;
+        const bool number = o->kind != CC_IN_VALUE && o->kind != CC_IN_NONE;
         if (isnan(CASES[i].value) &&
             (number || (o->kind == CC_IN_VALUE && cc_type_numel(&g->val.at[o->value].type) == 1)))
             return &parsed.special[i];

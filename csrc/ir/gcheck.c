@@ -9,7 +9,7 @@ static int check_operands(const CcGraph *g, int id, const CcNode *n, CcErr *err)
         return cc_err_set(err, CC_E_VERIFY, "node %d: results out of range", id);
     for (int i = 0; i < n->n_in; i++) {
         const CcOperand *o = &g->operand.at[n->in0 + i];
-        if ((int)o->kind < CC_IN_VALUE || o->kind > CC_IN_NONE)
+        if ((int)o->kind < CC_IN_VALUE || o->kind > CC_IN_NUMBER)
             return cc_err_set(err, CC_E_VERIFY, "node %d: operand %d has no kind", id, i);
         if (o->kind != CC_IN_VALUE) continue;
         if (o->value < 0 || o->value >= g->val.n)

@@ -29,6 +29,7 @@ static void print_operand(const CcOperand *o, CcSbuf *out) {
     else if (o->kind == CC_IN_BOOL) cc_sbuf_add(out, o->i ? "true" : "false");
     else if (o->kind == CC_IN_FLOAT)
         cc_sbuf_add(out, "%.9g%s", o->f, o->f == (double)(int64_t)o->f ? ".0" : "");
+    else if (o->kind == CC_IN_NUMBER) cc_sbuf_add(out, "s%d", o->value);
     else cc_sbuf_add(out, "none");
 }
 

@@ -117,9 +117,11 @@ typedef struct CcExpr {
 
 /* ------------------------------------------------------------------ graph */
 
+/* NUMBER: another one in each call, which the host is asked for (CcHost.number). */
 typedef struct CcOperand {
-    enum { CC_IN_VALUE, CC_IN_INT, CC_IN_FLOAT, CC_IN_BOOL, CC_IN_NONE } kind;
-    int32_t value;           /* CC_IN_VALUE: index into CcGraph.val */
+    enum { CC_IN_VALUE, CC_IN_INT, CC_IN_FLOAT, CC_IN_BOOL, CC_IN_NONE, CC_IN_NUMBER } kind;
+    int32_t value;           /* CC_IN_VALUE: index into CcGraph.val; NUMBER: the host's number; INT, FLOAT: 1 + the host's
+                              * number that gave it, 0: none */
     int64_t i;               /* CC_IN_INT, CC_IN_BOOL */
     double f;                /* CC_IN_FLOAT */
 } CcOperand;
@@ -177,6 +179,9 @@ int cc_graph_node(CcGraph *g, CcOpId op, unsigned flags, int host, const CcOpera
 const CcExpr *cc_op_expr(const CcGraph *g, const CcNode *node);
 /* Does it ask where an element stands (place, row, col)? Then it can't be computed in part. */
 bool cc_expr_counts(const CcExpr *e);
+/* May this operand be a number that is another one in each call? Then neither the result's type nor what eager does depends on
+ * it, as long as it is finite and fits the dtype. */
+bool cc_op_number(const CcGraph *g, const CcNode *node, int operand);
 /* The dims that a node's row reduces over, a bit each, bit 0 is the last dim of operand 0; -1: it does not reduce. */
 int cc_op_dims(const CcGraph *g, const CcNode *node);
 /* torch's common dtype of operands; `deflt` is torch's default dtype, CC_DT_OTHER when unknown. CC_DT_OTHER when it

@@ -66,7 +66,7 @@ CcDtype cc_op_common(const CcGraph *g, const CcNode *node, CcDtype deflt) {
             if (t->dtype == CC_DT_OTHER) return CC_DT_OTHER;
             if (t->ndim > 0) dims = promote(dims, (CcDtype)t->dtype);
             else zero = promote(zero, (CcDtype)t->dtype);
-        } else if (o->kind == CC_IN_FLOAT) {
+        } else if (o->kind == CC_IN_FLOAT || o->kind == CC_IN_NUMBER) {
             float_number = true;
         } else if (o->kind == CC_IN_INT) {
             number = promote(number, CC_DT_I64);
@@ -76,6 +76,24 @@ CcDtype cc_op_common(const CcGraph *g, const CcNode *node, CcDtype deflt) {
     }
     if (float_number && !is_float(dims) && !is_float(zero)) return deflt;
     return combine(dims, combine(zero, number));
+}
+
+bool cc_op_number(const CcGraph *g, const CcNode *node, int operand) {
+    const char *rule = cc_op_info((CcOpId)node->op)->promote;
+    const CcOperand *first = node->n_in ? &g->operand.at[node->in0] : NULL;
+    if (!strchr(rule, '#') || node->n_out > 1 || !first) return false;
+    if (node->n_out == 0 && first->kind != CC_IN_VALUE) return false; /* what it writes */
+    const CcDtype own = (CcDtype)g->val.at[node->n_out ? node->out0 : first->value].type.dtype;
+    const CcDtype t = strncmp(rule, "cmp", 3) == 0 ? cc_op_common(g, node, CC_DT_OTHER) : own;
+    const CcExpr *e = is_float(t) ? cc_op_expr(g, node) : NULL;
+    bool reads = false; /* by its value alone */
+    for (int i = 0; e && i < e->n; i++) {
+        const CcExprNode *x = &e->node[i];
+        if (x->arg != operand) continue;
+        if (x->kind == CC_X_BOOL_ARG || x->kind == CC_X_INT_ARG || x->kind == CC_X_INDEX_ARG || x->kind == CC_X_AT) return false;
+        reads = reads || x->kind == CC_X_ARG;
+    }
+    return reads;
 }
 
 int cc_op_dims(const CcGraph *g, const CcNode *node) {

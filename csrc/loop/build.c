@@ -283,11 +283,22 @@ static bool fits(CcDtype dt, int64_t v) {
     return bits == 64 || (v >= -(INT64_C(1) << (bits - 1)) && v < INT64_C(1) << (bits - 1));
 }
 
+/* A number of the host's: read from memory as a tensor without dims is, so kernels know it only as that. */
+static int host_number(Build *b, CcDtype dt, int number) {
+    for (int i = 0; i < b->n_node; i++)
+        if (b->node[i].op == CC_S_load && b->node[i].dtype == dt && b->access[b->node[i].a[0]].number == 1 + number) return i;
+    if (b->n_access == CC_LOOP_MAX_ACCESS) return refuse(b, "too many tensors");
+    b->access[b->n_access] = (CcLoopAccess){.dtype = (uint8_t)dt, .node = -1, .value = -1, .number = 1 + number};
+    return add_node(b, CC_S_load, dt, b->n_access++, -1, -1, 0);
+}
+
 static int number_node(Build *b, const CcOperand *o, CcDtype dt, bool round_first) {
     const CcDtype compute = compute_type(dt);
     int node;
+    if (kind_of(dt) != 'f' && o->kind == CC_IN_NUMBER) return refuse(b, "a number of the host's in integer arithmetic");
     if (kind_of(dt) == 'f') {
-        node = konst_float(b, compute, o->kind == CC_IN_FLOAT ? o->f : (double)o->i);
+        node = o->kind == CC_IN_NUMBER ? host_number(b, compute, o->value)
+                                       : konst_float(b, compute, o->kind == CC_IN_FLOAT ? o->f : (double)o->i);
         return round_first && compute != dt ? cast(b, cast(b, node, dt), compute) : node;
     }
     if (o->kind == CC_IN_FLOAT) {
@@ -360,11 +371,12 @@ static int expr_node(Build *b, const CcNode *n, const CcExprNode *x, CcDtype dt,
     case CC_X_BOOL_ARG:
         if (!o || o->kind == CC_IN_NONE) return refuse(b, "an operand is missing");
         if (o->kind == CC_IN_VALUE) return cast(b, value_node(b, o->value), CC_DT_BOOL);
+        if (o->kind == CC_IN_NUMBER) return refuse(b, "a number of the host's as a bool");
         return konst_int(b, CC_DT_BOOL, o->kind == CC_IN_FLOAT ? o->f != 0 : o->i != 0);
     case CC_X_INT_ARG:
         if (!o || o->kind == CC_IN_NONE) return x->dflt >= 0 ? at[x->dflt] : refuse(b, "an operand is missing");
         if (o->kind == CC_IN_VALUE) return cast(b, value_node(b, o->value), CC_DT_I64);
-        return o->kind == CC_IN_FLOAT ? refuse(b, "a float as an index") : konst_int(b, CC_DT_I64, o->i);
+        return o->kind != CC_IN_INT && o->kind != CC_IN_BOOL ? refuse(b, "a float as an index") : konst_int(b, CC_DT_I64, o->i);
     case CC_X_INDEX_ARG: return index_node(b, n, x->arg);
     case CC_X_NUMBER: return cast(b, at[x->kid[0]], compute_type(dt));
     case CC_X_AT: return cast(b, cast(b, at_node(b, n, x->arg, at[x->kid[0]]), dt), compute_type(dt));
@@ -554,7 +566,7 @@ CcLoop *cc_build_group(const CcGraph *g, const int *nodes, int n, const bool *ma
     if (loop && cc_nest_build(loop, g, &b->space, arena, err) < 0) loop = NULL;
     free(b);
     for (int a = 0; loop && a < loop->n_access; a++) { /* from here on values of the host */
-        if (loop->access[a].place) continue;
+        if (loop->access[a].value < 0) continue;
         loop->access[a].offset = g->val.at[loop->access[a].value].offset;
         loop->access[a].value = cc_graph_base(g, loop->access[a].value);
     }

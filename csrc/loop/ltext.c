@@ -21,7 +21,7 @@ void cc_ltext_print(const CcLoop *loop, CcSbuf *out) {
     for (int a = 0; a < loop->n_access; a++) {
         const CcLoopAccess *access = &loop->access[a];
         cc_sbuf_add(out, "a%d %s %s step %s, bytes", a,
-                    access->is_store ? "store" : access->place ? "place" : access->taken ? "take" : "load",
+                    access->is_store ? "store" : access->place ? "place" : access->taken ? "take" : access->number ? "number" : "load",
                     cc_dtype_info((CcDtype)access->dtype)->name, STEP[access->step]);
         for (int d = 0; d < loop->ndim; d++)
             cc_sbuf_add(out, " %lld", (long long)loop->stride[a][d]);

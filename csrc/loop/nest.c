@@ -35,6 +35,7 @@ static int64_t place_of(const Nest *nest, const CcLoopAccess *a, int d) {
  * move. */
 static int64_t stride_of(const Nest *nest, const CcLoopAccess *a, int d) {
     if (a->place) return place_of(nest, a, d);
+    if (a->number) return 0;
     const CcType *t = &nest->g->val.at[a->value].type;
     const int own = cc_space_own_dim(nest->space, t, a->dropped, d);
     if (own < 0 || t->size[own] == 1) return 0;
@@ -47,13 +48,13 @@ static const CcLoopAccess *find_lead(const Nest *nest) {
     for (int pass = 0; pass < 2; pass++)
         for (int a = 0; a < loop->n_access; a++) {
             const CcLoopAccess *access = &loop->access[a];
-            if (access->place) continue;
+            if (access->value < 0) continue;
             const CcType *t = &nest->g->val.at[access->value].type;
             if (access->is_store == (pass == 0) && cc_type_numel(t) == cc_type_numel(&nest->space->shape))
                 return access;
         }
     for (int a = 0; a < loop->n_access; a++)
-        if (!loop->access[a].place) return &loop->access[a];
+        if (loop->access[a].value >= 0) return &loop->access[a];
     return &loop->access[0];
 }
 

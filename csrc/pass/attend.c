@@ -71,7 +71,7 @@ static int masked(const Attend *a, const CcNode *n, Found *f) {
         double scale;
         if (!is_product(from) && scaled(a, from, &scale) < 0) continue;
         if (!add) f->fill = *cc_graph_operand(a->g, n, 2);
-        if (!add && (f->fill.kind == CC_IN_VALUE || f->fill.kind == CC_IN_NONE)) return -1;
+        if (!add && (f->fill.kind == CC_IN_VALUE || f->fill.kind == CC_IN_NONE || f->fill.kind == CC_IN_NUMBER)) return -1;
         f->mask = m->value;
         return x->value;
     }

@@ -93,6 +93,7 @@ static bool bound_operands(CcRec *rec, const CcBound *bound, Operands *out)
     for (int i = 0; i < bound->n; i++) {
         if (bound->in[i].tensor == NULL) {
             cc_vec_push(out, bound->in[i].constant);
+            cc_vec_last(out).value = 1 + cc_sym_of(rec, bound->in[i].number);
             continue;
         }
         const int value = graph_value(rec, bound->in[i].tensor);
@@ -334,7 +335,7 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
     action.sequence = sequence;
     action.state = spec->state;
     action.checked = spec->checked;
-    if (spec->checked) rec->rigid = true;   /* its results may not even be of the recorded size */
+    if (spec->checked) rec->rigid = "the size of a result is known only when it is made";
     action.undo = (uint8_t)undo;
     for (int i = 0; n_out == 0 && result != NULL && cc_tens_any(result) && i < spec->n; i++)
         if (spec->in[i] == result) action.gives = (int16_t)(i + 1);

@@ -170,7 +170,7 @@ static void begin(CcRec *rec, const CcMode *mode, uint64_t salt)
 {
     cc_rec_abort(rec);
     rec->salt = salt;
-    rec->rigid = false;
+    rec->rigid = NULL;
     rec->trace = calloc(1, sizeof *rec->trace);
     if (rec->trace == NULL) abort();
     rec->trace->graph = cc_graph_new();

@@ -125,6 +125,10 @@ typedef struct CcSymSource {
     bool written;           /* while recording: the trace wrote another number there since */
 } CcSymSource;
 
+/* Whether kernels take a number as it is in each call. What is no ordinary number there (infinite, or too large for the dtype,
+ * where eager may raise) makes torch run the nodes. */
+typedef enum CcSymKernel { CC_SYM_NOT, CC_SYM_WIDE, CC_SYM_HALF } CcSymKernel;
+
 /* ---- traces ---- */
 typedef struct CcLevel {     /* one frame of a snapshot */
     int32_t func;            /* recipe of its function */
@@ -160,6 +164,7 @@ typedef struct CcTrace {
         PyObject *value;          /* strong: the recorded one */
         bool late;                /* known once nodes have run, else before the first one */
         bool keyed;
+        uint8_t kernel;           /* kernels take it as an argument (CC_IN_NUMBER): CcSymKernel */
     }) symbol;
     CcEnd end;
     int result;                   /* recipe, CC_END_RETURN */

@@ -72,7 +72,7 @@ struct CcRec {
     uint64_t salt;         /* of guard paths */
     CcMap sized;           /* graph value + 1: its sizes follow from symbols */
     CC_VEC(struct CcPending { int guard; PyObject *object; }) pending;   /* numbers just read that are to be symbols */
-    bool rigid;            /* a symbolic guard stands behind what can't be undone: all symbols become constants */
+    const char *rigid;     /* why all symbols become constants; NULL: they don't */
     bool read_grad;        /* requires_grad was read: every tensor guard checks it */
     bool raised;           /* the event that after() is told of raised */
     CcBreakInfo why;
@@ -187,7 +187,10 @@ bool cc_node_finish_effects(CcRec *rec, CcMap *memo);
 void cc_node_clear_effects(CcRec *rec);
 
 /* ---- sym.c: symbols ---- */
+int cc_sym_of(CcRec *rec, PyObject *o);   /* its number; -1: none */
 bool cc_sym_is(CcRec *rec, PyObject *o);
+/* `a is b`, as it would be without symbols being objects of their own: guards what that depends on. */
+bool cc_sym_identical(CcRec *rec, CcAct *act, PyObject *const *in);
 bool cc_sym_within(CcRec *rec, PyObject *o, int depth);      /* o or something that it holds is one */
 bool cc_sym_sized(CcRec *rec, PyObject *tensor);             /* its sizes follow from symbols */
 bool cc_sym_value(CcRec *rec, int value);                    /* the same of a graph value */

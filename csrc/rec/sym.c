@@ -9,14 +9,14 @@ enum { MAX_ITEMS = 16 };
 
 static bool is_number(PyObject *o) { return PyLong_CheckExact(o) || PyFloat_CheckExact(o); }
 
-static int symbol_of(CcRec *rec, PyObject *o)
+int cc_sym_of(CcRec *rec, PyObject *o)
 {
     if (rec->trace == NULL || rec->trace->symbol.n == 0 || o == NULL || !is_number(o)) return -1;
     const CcProv *p = cc_value_find(rec, o);
     return p != NULL && p->origin == CC_O_SYMBOL ? p->id : -1;
 }
 
-bool cc_sym_is(CcRec *rec, PyObject *o) { return symbol_of(rec, o) >= 0; }
+bool cc_sym_is(CcRec *rec, PyObject *o) { return cc_sym_of(rec, o) >= 0; }
 
 static bool symbol_visit(void *ctx, PyObject *o, int depth) { return cc_sym_within(ctx, o, depth); }
 
@@ -291,14 +291,13 @@ static void visit_action(const CcTrace *t, const CcAction *a, void (*visit)(void
 
 typedef struct Seen {
     CcTrace *t;
-    bool late, tensor, loose;
+    bool late, loose;
 } Seen;
 
 static void see(void *ctx, const CcRecipe *r)
 {
     Seen *seen = ctx;
     seen->late = seen->late || r->make == CC_MAKE_VALUE || (r->make == CC_MAKE_SYMBOL && seen->t->symbol.at[r->id].late);
-    seen->tensor = seen->tensor || r->make == CC_MAKE_VALUE || (r->make == CC_MAKE_SOURCE && r->aux);
     seen->loose = seen->loose || (r->make == CC_MAKE_SYMBOL && !seen->t->symbol.at[r->id].keyed);
 }
 
@@ -382,10 +381,12 @@ void cc_sym_same(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
         sized = sized || cc_sym_sized(rec, spec->in[i]) || cc_sym_within(rec, spec->in[i], 4);
         if (spec->in[i] == result) same = i + 1;
     }
+    for (int i = 0; i < spec->n; i++)   /* a probability, which is checked */
+        if (PyFloat_CheckExact(spec->in[i])) cc_sym_pin(rec, spec->in[i]);
     if (!sized || !cc_sym_by_layout(spec)) return;
     const int args0 = same > 0 ? cc_node_args(rec, spec) : -1;
     if (args0 < 0) {
-        rec->rigid = true;
+        rec->rigid = "an op gave back an operand that can't be written down";
         return;
     }
     CcSymStep step = {.action = cc_node_action(spec, act, args0), .symbol0 = t->symbol.n, .same = (int16_t)same};
@@ -431,7 +432,7 @@ static void settle_all(CcRec *rec, PyObject *const *in, int n)
 {
     for (int i = 0; i < n; i++) {
         cc_sym_settle(rec, in[i], 4);
-        if (sized_within(rec, in[i], 4)) rec->rigid = true;
+        if (sized_within(rec, in[i], 4)) rec->rigid = "C code looks at a tensor with symbolic sizes";
     }
 }
 
@@ -455,6 +456,31 @@ static CcGo record(CcRec *rec, CcAct *act, CcEvent *ev, const CcCallSpec *spec, 
 }
 
 /* ------------------------------------------------------------------ events */
+
+/* CPython has one object for each of them (_PY_NSMALLNEGINTS, _PY_NSMALLPOSINTS). */
+static bool small_int(PyObject *o)
+{
+    int overflow;
+    const long v = PyLong_AsLongAndOverflow(o, &overflow);
+    return overflow == 0 && v >= -5 && v <= 256;
+}
+
+bool cc_sym_identical(CcRec *rec, CcAct *act, PyObject *const *in)
+{
+    const bool symbols[] = {cc_sym_is(rec, in[0]), cc_sym_is(rec, in[1])};
+    if (in[0] == in[1] || (!symbols[0] && !symbols[1]) || !PyLong_CheckExact(in[0]) || !PyLong_CheckExact(in[1])) return in[0] == in[1];
+    for (int i = 0; i < 2; i++)
+        if (!symbols[i] && !small_int(in[i])) return false;
+    if (symbols[0] && symbols[1]) settle_all(rec, in, 2);   /* whether they are small counts as well */
+    const CcCallSpec spec = {.form = CC_F_COMPARE, .arg = Py_EQ, .in = in, .n = 2, .name = "comparison"};
+    PyObject *equal = PyObject_RichCompare(in[0], in[1], Py_EQ);
+    if (equal == NULL) abort();
+    const bool same = equal == Py_True && small_int(in[0]);
+    PyObject *given = cc_sym_step(rec, act, &spec, equal, 0);
+    if (given == NULL) settle_all(rec, in, 2);
+    Py_XDECREF(given);
+    return same;
+}
 
 static bool plain_operand(PyObject *o, int depth)
 {
@@ -559,15 +585,62 @@ static void see_keyed(void *ctx, const CcRecipe *r)
     if (r->make == CC_MAKE_SYMBOL) t->symbol.at[r->id].keyed = true;
 }
 
-/* Symbols that nodes, or what is read from tensors, depend on belong to the key; and so does what they are computed from. */
+static bool from_symbol(const CcOperand *o, int symbol)
+{
+    return (o->kind == CC_IN_FLOAT || o->kind == CC_IN_INT) && o->value == 1 + symbol;
+}
+
+/* Whether a node takes a symbol as nothing but numbers that kernels read in each call. */
+static bool takes_number(CcTrace *t, const CcNode *n, int symbol)
+{
+    const CcAction *a = &t->node.at[n->host];
+    bool half = false;
+    int given = 0, taken = 0;
+    for (int i = 0; i < a->n; i++) {
+        const CcRecipe *r = &t->recipes.r.at[t->args.at[a->args0 + i]];
+        given += r->make == CC_MAKE_SYMBOL && r->id == symbol;
+    }
+    for (int i = 0; i < n->n_in; i++) {
+        const CcOperand *o = cc_graph_operand(t->graph, n, i);
+        taken += from_symbol(o, symbol) && cc_op_number(t->graph, n, i);
+        half = half || (o->kind == CC_IN_VALUE && cc_dtype_info((CcDtype)t->graph->val.at[o->value].type.dtype)->size < 4);
+    }
+    half = half || (n->n_out > 0 && cc_dtype_info((CcDtype)t->graph->val.at[n->out0].type.dtype)->size < 4);
+    if (given != taken || t->symbol.at[symbol].late) return false;
+    t->symbol.at[symbol].kernel = CC_MAX(t->symbol.at[symbol].kernel, half ? CC_SYM_HALF : CC_SYM_WIDE);
+    return true;
+}
+
+static void key_node(CcTrace *t, const CcNode *n)
+{
+    const CcAction *a = &t->node.at[n->host];
+    for (int i = 0; i < a->n; i++) {
+        const int recipe = t->args.at[a->args0 + i];
+        const CcRecipe *r = &t->recipes.r.at[recipe];
+        if (r->make != CC_MAKE_SYMBOL || !takes_number(t, n, r->id)) visit_recipe(t, recipe, see_keyed, t);
+    }
+}
+
+/* The operands of numbers that are no part of the key: other ones in each call. */
+static void give_numbers(CcTrace *t)
+{
+    for (int i = 0; i < t->symbol.n; i++)
+        if (t->symbol.at[i].keyed) t->symbol.at[i].kernel = CC_SYM_NOT;
+    for (int i = 0; i < t->graph->operand.n; i++) {
+        CcOperand *o = &t->graph->operand.at[i];
+        if ((o->kind != CC_IN_FLOAT && o->kind != CC_IN_INT) || o->value == 0 || !t->symbol.at[o->value - 1].kernel) continue;
+        *o = (CcOperand){.kind = CC_IN_NUMBER, .value = o->value - 1};
+    }
+}
+
+/* Symbols that nodes, or what is read from nodes' results, depend on belong to the key; and so does what they are computed
+ * from. */
 static void find_keyed(CcTrace *t)
 {
-    for (int i = 0; i < t->node.n; i++) visit_action(t, &t->node.at[i], see_keyed, t);
+    for (int i = 0; i < t->graph->node.n; i++) key_node(t, &t->graph->node.at[i]);
     for (int i = t->step.n - 1; i >= 0; i--) {
         const CcSymStep *step = &t->step.at[i];
-        Seen seen = {.t = t};
-        visit_action(t, &step->action, see, &seen);
-        bool needed = step->late || seen.tensor;
+        bool needed = step->late;
         for (int k = 0; k < step->n; k++) needed = needed || t->symbol.at[step->symbol0 + k].keyed;
         if (needed) visit_action(t, &step->action, see_keyed, t);
     }
@@ -581,8 +654,12 @@ static void find_keyed(CcTrace *t)
     }
 }
 
-static void make_rigid(CcTrace *t)
+/* All symbols become constants, under guards: other sizes and numbers have recordings of their own. */
+static void make_rigid(CcRec *rec, const char *why)
 {
+    CcTrace *t = rec->trace;
+    cc_log_add(CC_LOG_RIGID, "%s: sizes and numbers are constants: %s",
+               rec->root != NULL ? PyUnicode_AsUTF8(rec->root->func_qualname) : "behind a break", why);
     for (int i = 0; i < t->resized.n; i++) t->guards.g.at[t->resized.at[i]].dynamic = 0;
     for (int i = 0; i < t->number.n; i++)
         cc_guard_check(&t->guards, t->number.at[i].guard, CC_CHK_VALUE, t->symbol.at[t->number.at[i].symbol].value);
@@ -637,9 +714,13 @@ void cc_sym_finish(CcRec *rec)
     cc_sym_drop_pending(rec);
     CcTrace *t = rec->trace;
     if (!cc_trace_symbolic(t)) return;
-    if (rec->rigid || key_words(t) > CC_KEY_MAX || (t->retry && !undoable(t))) make_rigid(t);
-    else find_keyed(t);
-    if (!fits_key(t)) make_rigid(t);
+    const char *why = rec->rigid;
+    if (why == NULL && key_words(t) > CC_KEY_MAX) why = "there are too many of them";
+    if (why == NULL && t->retry && !undoable(t)) why = "a guard on one stands behind what can't be undone";
+    if (why == NULL) find_keyed(t);
+    if (why == NULL && !fits_key(t)) why = "an int needs more than 64 bits";
+    if (why != NULL) make_rigid(rec, why);
+    else give_numbers(t);
     for (int i = 0; i < t->resized.n; i++) t->guards.g.at[t->resized.at[i]].used = true;   /* a run reads their sizes */
 }
 

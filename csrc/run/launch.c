@@ -198,14 +198,26 @@ static int check_indices(const CcLoop *loop, const CcHost *host, CcErr *err) {
     return 0;
 }
 
+/* Kernels read the host's numbers from memory: f32 is rounded from the double as torch rounds a Python number. */
+static char *hold_number(const CcLoopAccess *access, const CcHost *host, double *room) {
+    const double v = host->number(host->ctx, access->number - 1);
+    const float narrow = (float)v;
+    if (access->dtype == CC_DT_F32) memcpy(room, &narrow, sizeof narrow);
+    else *room = v;
+    return (char *)room;
+}
+
 int cc_launch_run(const CcLaunch *launch, const CcHost *host, CcErr *err) {
     const CcLoop *loop = launch->loop;
     char *at[CC_LOOP_MAX_ACCESS];
+    double room[CC_LOOP_MAX_ACCESS];
     if (check_indices(loop, host, err) < 0) return -1;
     for (int a = 0; a < loop->n_access; a++) {
         const CcLoopAccess *access = &loop->access[a];
-        at[a] = access->place ? CC_PLACE_ZERO : access->is_store ? host->make(host->ctx, access->value)
-                                 : host->data(host->ctx, access->value);
+        at[a] = access->place      ? CC_PLACE_ZERO
+                : access->number   ? hold_number(access, host, &room[a])
+                : access->is_store ? host->make(host->ctx, access->value)
+                                   : host->data(host->ctx, access->value);
         if (!at[a] && launch->numel)
             return cc_err_set(err, CC_E_HOST, "no memory for value %d", access->value);
         if (at[a]) at[a] += access->offset;

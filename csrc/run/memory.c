@@ -75,7 +75,7 @@ static int find_input(const Layout *l, int s, const CcLoop *loop, int store) {
     const CcType *out = &l->g->val.at[loop->access[store].value].type;
     for (int a = 0; a < loop->n_access; a++) {
         const int input = loop->access[a].value;
-        if (loop->access[a].is_store || loop->access[a].place || l->place[input] < 0 || l->last[input] != s ||
+        if (loop->access[a].is_store || input < 0 || l->place[input] < 0 || l->last[input] != s ||
             bytes_of(&l->g->val.at[input].type) != bytes_of(out) || !can_overwrite(loop, store, input))
             continue;
         return input;

@@ -29,6 +29,8 @@ typedef struct CcHost {
     int (*call)(void *ctx, int node);
     /* Changes with every write to an input's memory that torch counts; CC_NO_VERSION: not known. */
     uint64_t (*version)(void *ctx, int value);
+    /* A number that is another one in each call (CC_IN_NUMBER). */
+    double (*number)(void *ctx, int number);
     /* The value is not used from here on and is no output. */
     void (*drop)(void *ctx, int value);
     void *scratch; /* of a step, which the runner sets; elsewhere NULL */

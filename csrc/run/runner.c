@@ -45,9 +45,15 @@ static uint64_t run_version(void *ctx, int value) {
     return r->host->version ? r->host->version(r->host->ctx, value) : CC_NO_VERSION;
 }
 
+static double run_number(void *ctx, int number) {
+    const Run *r = ctx;
+    return r->host->number(r->host->ctx, number);
+}
+
 static int run_steps(const Run *run, int *step_out, CcErr *err) {
     const CcPlan *plan = run->plan;
-    CcHost host = {.ctx = (void *)run, .data = run_data, .make = run_make, .call = run_call, .version = run_version};
+    CcHost host = {.ctx = (void *)run, .data = run_data, .make = run_make, .call = run_call, .version = run_version,
+                   .number = run_number};
     const int n = plan->step.n;
     for (int s = 0; s < n; s++) {
         const CcStep *step = &plan->step.at[s];

@@ -71,24 +71,28 @@ static bool number(PyObject *o, CcOperand *out) {
 
 static bool put_constant(CcBound *b, CcOperand constant) {
     if (b->n == CC_BOUND_MAX) return false;
-    b->in[b->n].tensor = NULL;
+    b->in[b->n].tensor = b->in[b->n].number = NULL;
     b->in[b->n++].constant = constant;
+    return true;
+}
+
+static bool put_number(CcBound *b, PyObject *o) {
+    CcOperand constant;
+    if (!number(o, &constant) || !put_constant(b, constant)) return false;
+    b->in[b->n - 1].number = o;
     return true;
 }
 
 static bool put_tensor(CcBound *b, PyObject *tensor) {
     if (b->n == CC_BOUND_MAX) return false;
     memset(&b->in[b->n].constant, 0, sizeof b->in[b->n].constant);
+    b->in[b->n].number = NULL;
     b->in[b->n++].tensor = tensor;
     return true;
 }
 
 /* Any operand: tensor or number. */
-static bool put(CcBound *b, PyObject *o) {
-    CcOperand constant;
-    if (cc_tens_plain(o)) return put_tensor(b, o);
-    return number(o, &constant) && put_constant(b, constant);
-}
+static bool put(CcBound *b, PyObject *o) { return cc_tens_plain(o) ? put_tensor(b, o) : put_number(b, o); }
 
 static bool put_ints(CcBound *b, PyObject *o, bool hidden) {
     CcOperand constant;
@@ -212,7 +216,7 @@ static bool accept(const Param *p, PyObject *o, PyObject *first, CcBound *b) {
         return cc_type_contiguous(&t.type) && put_tensor(b, o);
     case 'l': return put_tensors(b, o);
     case 'f': return put_numbers(b, o);
-    case 'n': return number(o, &c) && (p->hidden || put_constant(b, c));
+    case 'n': return p->hidden ? number(o, &c) : put_number(b, o);
     case 'i': return number(o, &c) && c.kind == CC_IN_INT && (p->hidden || put_constant(b, c));
     case 'p': return number(o, &c) && c.kind == CC_IN_INT && c.i > 0 && put_constant(b, c);
     case 'o': return o == Py_None ? put_constant(b, (CcOperand){.kind = CC_IN_NONE}) : put(b, o);

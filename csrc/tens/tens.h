@@ -120,6 +120,7 @@ typedef struct CcBound {
     struct {
         PyObject *tensor;    /* borrowed; NULL: the constant below */
         CcOperand constant;
+        PyObject *number;    /* borrowed: what the constant was made from; NULL: it is a default, or an item of a container */
     } in[CC_BOUND_MAX];
 } CcBound;
 /* 0: bound; -1: no row, or these arguments don't fit the row (then it is a HOST node). No error is left set. */

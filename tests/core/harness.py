@@ -17,7 +17,7 @@ FLAGS = (
 ).split()
 DIRS = ("base", "ir", "pass", "loop", "gen", "dev", "run")
 WRITES, RANDOM, EFFECT = 1, 2, 4
-VALUE, INT, FLOAT, BOOL, NONE = range(5)
+VALUE, INT, FLOAT, BOOL, NONE, NUMBER = range(6)
 # Ways in which a tensor of three dims (5 and 37 or more in the last two) may lie in memory.
 LAYOUTS = {
     "transposed": lambda t: t.transpose(-1, -2),
@@ -75,11 +75,13 @@ class OpInfo(c.Structure):
 DATA = c.CFUNCTYPE(c.c_void_p, c.c_void_p, c.c_int)
 CALL = c.CFUNCTYPE(c.c_int, c.c_void_p, c.c_int)
 VERSION = c.CFUNCTYPE(c.c_uint64, c.c_void_p, c.c_int)
+NUMBER_OF = c.CFUNCTYPE(c.c_double, c.c_void_p, c.c_int)
 DROP = c.CFUNCTYPE(None, c.c_void_p, c.c_int)
 
 
 class Host(c.Structure):
-    _fields_ = [("ctx", c.c_void_p), ("data", DATA), ("make", DATA), ("call", CALL), ("version", VERSION), ("drop", DROP)]
+    _fields_ = [("ctx", c.c_void_p), ("data", DATA), ("make", DATA), ("call", CALL), ("version", VERSION), ("number", NUMBER_OF),
+                ("drop", DROP)]  # fmt: skip
 
 
 def build(folder: Path) -> Path:
@@ -159,6 +161,7 @@ class Graph:
         self.inputs = {}  # value -> tensor
         self.plan = None
         self.outputs = []
+        self.numbers = []  # of the host, as they are now
 
     def __del__(self):
         if self.plan:
@@ -185,12 +188,22 @@ class Graph:
         self.eager[v] = self.inputs[v] = t
         return V(self, v)
 
+    def number(self, x):
+        """A number of the host's: `numbers` may be set anew before each run."""
+        self.numbers.append(x)
+        return Number(len(self.numbers) - 1)
+
+    def perform(self, fn, operands, live):
+        return fn(*[live[o.v] if isinstance(o, V) else self.numbers[o.i] if isinstance(o, Number) else o for o in operands])
+
     def op(self, name, fn, *operands, flags=0, result=None):
         """operands: V, numbers or None, in the row's order; fn gets them with tensors in place of V."""
         ops = (Operand * max(len(operands), 1))()
         for i, o in enumerate(operands):
             if isinstance(o, V):
                 ops[i].kind, ops[i].value = VALUE, o.v
+            elif isinstance(o, Number):
+                ops[i].kind, ops[i].value = NUMBER, o.i
             elif o is None:
                 ops[i].kind = NONE
             elif isinstance(o, bool):
@@ -199,7 +212,7 @@ class Graph:
                 ops[i].kind, ops[i].i = INT, o
             else:
                 ops[i].kind, ops[i].f = FLOAT, o
-        r = fn(*[self.eager[o.v] if isinstance(o, V) else o for o in operands])
+        r = self.perform(fn, operands, self.eager)
         v = self.lib.t_node(
             self.g, name.encode(), flags, len(self.calls), ops, len(operands), *self.describe(r)
         )
@@ -267,7 +280,7 @@ class Graph:
         def call(_, node):
             fn, operands, v = self.calls[node]
             self.called.append(node)
-            live[v] = fn(*[live[o.v] if isinstance(o, V) else o for o in operands])
+            live[v] = self.perform(fn, operands, live)
             return 0
 
         @guard(None)
@@ -279,7 +292,11 @@ class Graph:
         def version(_, v):
             return live[v]._version
 
-        host = Host(None, DATA(data), DATA(make), CALL(call), VERSION(version), DROP(drop))
+        @guard(0.0)
+        def number(_, i):
+            return self.numbers[i]
+
+        host = Host(None, DATA(data), DATA(make), CALL(call), VERSION(version), NUMBER_OF(number), DROP(drop))
         text = c.create_string_buffer(300)
         step = c.c_int(-1)
         status = self.lib.t_exec(self.plan, c.byref(host), c.byref(step), text, 300)
@@ -297,6 +314,11 @@ class Graph:
         for v, t in tensors.items():
             data[v] = t.data_ptr()
         return self.lib.t_bench(self.plan, data, runs)
+
+
+class Number:
+    def __init__(self, i):
+        self.i = i
 
 
 class V:
