@@ -2,6 +2,7 @@
 
     python benchmarks/bench_zoo.py                    the table
     python benchmarks/bench_zoo.py bert llama --json  some rows, as JSON lines
+    python benchmarks/bench_zoo.py --rows FILE        the table of JSON lines that were measured before, in pieces
     python benchmarks/bench_zoo.py --dynamo           counts Dynamo's graphs and breaks anew: zoo_dynamo.txt (minutes)
 
 Models are small (2 layers, hidden size 32), so the speed-up is mostly that of Python and dispatch; bench_models.py has
@@ -158,7 +159,12 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=0.3, help="of alternating blocks for each row; 0: no timing")
     parser.add_argument("--dynamo", action="store_true", help="count Dynamo's graphs and breaks anew")
     parser.add_argument("--json", action="store_true", help="JSON lines instead of the table")
+    parser.add_argument("--rows", help="tells the rows of this file of JSON lines, and measures nothing")
     args = parser.parse_args()
+    if args.rows:
+        with open(args.rows) as file:
+            print(told([json.loads(line) for line in file]))
+        return 0
     unknown = [name for name in args.names if name not in zoo.ZOO]
     if unknown:
         parser.error(f"unknown {unknown[0]!r}; rows: {', '.join(zoo.ZOO)}")

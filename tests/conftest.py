@@ -21,6 +21,7 @@ import math
 import os
 import random
 import sys
+import threading
 import traceback
 import types
 import typing
@@ -430,6 +431,27 @@ def same(
     # Once more over all calls: results of earlier calls must not change, and what is shared between calls stays shared.
     alike(eager.past, compiled.past, rtol, atol, "all calls")
     return eager.past
+
+
+def together(n, work):
+    """work(0) .. work(n - 1), each in a thread of its own and all at once, under no_grad; raises what the first of them raised."""
+    start, wrong = threading.Barrier(n), []
+
+    def run(k):
+        start.wait()
+        try:
+            with torch.no_grad():
+                work(k)
+        except Exception as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=run, args=(k,)) for k in range(n)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if wrong:
+        raise wrong[0]
 
 
 # ---- counting ----------------------------------------------------------------------------------------------------

@@ -182,7 +182,7 @@ def with_closing(x):
     return y, log
 
 
-@case(over=1)
+@case(over=1)  # requires_grad_ of a tensor that a node made: autograd's state is no part of a graph
 def with_grad_modes(x):
     out = []
     with torch.no_grad():
@@ -246,7 +246,7 @@ def with_branch_inside(x):
     return x, log
 
 
-@case(over=1)
+@case(over=1)  # a graph has one default dtype
 def with_default_dtype(x):
     before = torch.get_default_dtype()
     try:
@@ -456,7 +456,7 @@ def branch_early_return(x):
     return x * 2
 
 
-@case(inputs=alternating, over=1)
+@case(inputs=alternating, over=1)  # Dynamo leaves the rest of the frame to eager after its first break
 def branch_by_sign_and_bool(x):
     flag = bool((x > 0).all())
     return x * (2 if flag else 3), flag, not x.sum() > 0, (x.sum() > 0) is True
@@ -569,7 +569,7 @@ def here():
     return out
 
 
-@case(over=3)
+@case(over=3)  # sys._getframe and what is read from frames
 def frames_walked(x):
     def inner(v):
         return v * 2, here()
@@ -588,7 +588,7 @@ def frames_extracted(x):
     return x * 2, inner(), inner()
 
 
-@case(over=4)
+@case(over=4)  # locals() and what is read from frames
 def frames_locals(x):
     a, b = 1, x + 1
     seen = sorted(locals())

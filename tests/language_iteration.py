@@ -271,7 +271,7 @@ def generator_item_inside(x):
     return x * sum(gen()), [round(v, 3) for v in gen()]
 
 
-@made(over=1)
+@made(over=1)  # a generator's frame from outside can't be guarded
 def generator_shared_outside():
     """A generator that existed before the call: each call takes one more value."""
 

@@ -27,7 +27,7 @@ def look_takewhile(x):
     return list(itertools.takewhile(lambda r: r.sum() > 0, x))
 
 
-@case(**INPUTS, over=1)
+@case(**INPUTS, over=1)  # compares tensors
 def look_sortedkey(x):
     return sorted(x, key=lambda r: r.sum())
 
@@ -37,7 +37,7 @@ def look_listsortkey(x):
     return (lambda l: (l.sort(key=lambda r: r.sum()), l))(list(x))
 
 
-@case(**INPUTS, over=1)
+@case(**INPUTS, over=1)  # compares tensors
 def look_maxkey(x):
     return max(x, key=lambda r: r.sum())
 
@@ -172,7 +172,7 @@ def look_range(x):
     return list(range(x.sum().abs().int()))
 
 
-@case(**INPUTS, over=1)
+@case(**INPUTS, over=1)  # compares tensors
 def look_minlist(x):
     return min([v.sum() for v in x])
 
@@ -182,7 +182,7 @@ def look_format(x):
     return "{:.2f}".format(x.sum().item())
 
 
-@case(**INPUTS, hit=False, over=1)
+@case(**INPUTS, hit=False, over=1)  # prints a tensor
 def look_format2(x):
     return "{:.2f}".format(x.sum())
 

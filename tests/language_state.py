@@ -336,7 +336,7 @@ def attribute_set_and_deleted():
     return f, m
 
 
-@made(over=1)
+@made(over=1)  # a class's attribute is written: guards on types have no before and after
 def attribute_of_class_written():
     class Own(Model):
         pass
@@ -459,7 +459,7 @@ def state_on_branches():
     return f, (log, w)
 
 
-@made(over=1)
+@made(over=1)  # .data is set: the storage under a guarded tensor changes
 def tensor_data_swapped():
     p = nn.Parameter(torch.ones(3), requires_grad=False)
 
@@ -623,7 +623,7 @@ def break_in_arguments_of_call(x):
     return f(x, x.sum().item(), *[1, x.max().item()], k=float(x.min()))
 
 
-@case(over=1)
+@case(over=1)  # Dynamo leaves a frame that breaks in a comprehension to eager
 def break_in_comprehension(x):
     return [v * v.sum().item() for v in x], {i: float(v.sum()) for i, v in enumerate(x)}
 

@@ -9,7 +9,7 @@ import types
 import ccompile
 import pytest
 import torch
-from conftest import EAGER, alike, hits, outcome, replaying, same
+from conftest import EAGER, alike, hits, outcome, replaying, same, together
 from torch import nn
 
 CASES = {}
@@ -735,21 +735,12 @@ def test_generators_of_random_numbers():
 
 @pytest.mark.skipif(EAGER, reason="needs the product")
 def test_threads_share_a_compiled_function():
-    import threading
-
     compiled = ccompile.compile(lambda x: torch.relu(x * 2) + x.sum().item())
-    wrong = []
 
     def work(n):
-        with torch.no_grad():
-            for i in range(200):
-                x = t(5, seed=n * 1000 + i)
-                if not torch.allclose(compiled(x), torch.relu(x * 2) + x.sum().item(), rtol=1e-4, atol=1e-5):
-                    wrong.append((n, i))
+        for i in range(200):
+            x = t(5, seed=n * 1000 + i)
+            want = torch.relu(x * 2) + x.sum().item()
+            assert torch.allclose(compiled(x), want, rtol=1e-4, atol=1e-5), (n, i)
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    together(4, work)

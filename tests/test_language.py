@@ -6,13 +6,14 @@ prints, arguments and state afterwards. torch._dynamo.explain's break counts, ke
 
 import inspect
 import os
-import threading
 import warnings
 
 import ccompile
 import language_calls  # noqa: F401  these fill the table
+import language_classes  # noqa: F401
 import language_errors  # noqa: F401
 import language_flow  # noqa: F401
+import language_idioms  # noqa: F401
 import language_iteration  # noqa: F401
 import language_library  # noqa: F401
 import language_looks  # noqa: F401
@@ -20,9 +21,10 @@ import language_modules
 import language_numbers  # noqa: F401
 import language_objects  # noqa: F401
 import language_state  # noqa: F401
+import language_text  # noqa: F401
+import language_tools  # noqa: F401
 import pytest
-import torch
-from conftest import EAGER, Counts, alike, dynamo_breaks, explained, same
+from conftest import EAGER, Counts, alike, dynamo_breaks, explained, same, together
 from language_cases import CASES, COUNTS, t
 
 
@@ -110,21 +112,11 @@ THREADED = [
 def test_threads(name):
     """One compiled function, called by many threads at once; their first calls record side by side."""
     fn = callable_of(name)
-    compiled, start, wrong = ccompile.compile(fn), threading.Barrier(6), []
+    compiled = ccompile.compile(fn)
 
     def work(k):
-        start.wait()
-        with torch.no_grad():
-            for i in range(8):
-                args = arguments(name, k + i)
-                try:
-                    alike(fn(*args), compiled(*arguments(name, k + i)), path=f"thread {k}, call {i}")
-                except Exception as error:
-                    wrong.append(error)
+        for i in range(8):
+            expected = fn(*arguments(name, k + i))
+            alike(expected, compiled(*arguments(name, k + i)), path=f"thread {k}, call {i}")
 
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong, wrong[0]
+    together(6, work)

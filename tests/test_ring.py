@@ -3,7 +3,6 @@
 import ctypes
 import gc
 import multiprocessing
-import threading
 import weakref
 
 import ccompile
@@ -11,7 +10,7 @@ import numpy
 import pytest
 import torch
 from ccompile.api import compiled_of
-from conftest import alike
+from conftest import alike, together
 from torch import nn
 
 N = 64
@@ -400,25 +399,18 @@ def test_models_with_host_steps_and_breaks():
 
 def test_threads(fn):
     """Threads hand results to one another; each is what it was when it was made."""
-    wrong, boxes = [], [[] for _ in range(4)]
+    boxes = [[] for _ in range(4)]
 
     def work(k):
-        with torch.no_grad():
-            for i in range(300):
-                y = fn(torch.full((N,), float(1000 * k + i)))
-                boxes[(k + i) % 4].append((1000 * k + i, y if i % 3 else y[5:]))
-                mine = boxes[k]
-                while len(mine) > 5:
-                    value, old = mine.pop(0)
-                    if not bool((old == 2 * value + 1).all()):
-                        wrong.append(value)
+        for i in range(300):
+            y = fn(torch.full((N,), float(1000 * k + i)))
+            boxes[(k + i) % 4].append((1000 * k + i, y if i % 3 else y[5:]))
+            mine = boxes[k]
+            while len(mine) > 5:
+                value, old = mine.pop(0)
+                assert bool((old == 2 * value + 1).all()), value
 
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert not wrong
+    together(4, work)
     assert all(bool((y == 2 * value + 1).all()) for box in boxes for value, y in box)
 
 

@@ -7,7 +7,6 @@ import functools
 import gc
 import math
 import sys
-import threading
 import time
 import types
 import warnings
@@ -16,7 +15,7 @@ import weakref
 import ccompile
 import pytest
 import torch
-from conftest import same
+from conftest import same, together
 
 CASES = {}
 space = types.SimpleNamespace
@@ -1029,23 +1028,14 @@ def test_threads_record_and_replay_one_function():
         brk()
         return y.relu() + len(seen)
 
-    compiled, wrong = ccompile.compile(f), []
+    compiled = ccompile.compile(f)
 
     def work(k):
         for i in range(40):
             x = T(3, 4, seed=31 * i + k)
-            try:
-                if not torch.allclose(f(x, []), compiled(x, [])):
-                    wrong.append((k, i))
-            except Exception as error:
-                wrong.append(repr(error))
+            assert torch.allclose(f(x, []), compiled(x, [])), (k, i)
 
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    together(6, work)
 
 
 def test_compiled_function_calls_itself():

@@ -278,3 +278,55 @@ CcGo cc_backcall_cache(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObjec
         cc_value_const_source(rec, ev->result);
     return CC_DONE;
 }
+
+/* ------------------------------------------------------------------ functions of plain data */
+
+static bool plain_data(PyObject *o, int depth)
+{
+    if (PyTuple_CheckExact(o) || PyList_CheckExact(o)) {
+        for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++)
+            if (depth == 0 || !plain_data(PySequence_Fast_GET_ITEM(o, i), depth - 1)) return false;
+        return true;
+    }
+    Py_ssize_t pos = 0;
+    PyObject *key, *value;
+    while (PyDict_CheckExact(o) && PyDict_Next(o, &pos, &key, &value))
+        if (depth == 0 || !plain_data(key, depth - 1) || !plain_data(value, depth - 1)) return false;
+    const PyTypeObject *t = Py_TYPE(o);
+    return PyDict_CheckExact(o) || o == Py_None || t == &PyBool_Type || t == &PyLong_Type || t == &PyFloat_Type ||
+           t == &PyUnicode_Type || t == &PyBytes_Type;
+}
+
+/* A compiled pattern is known by what it was made of; nothing can change it. */
+static bool pattern(PyObject *o) { return strcmp(Py_TYPE(o)->tp_name, "re.Pattern") == 0; }
+
+/* What such a function made: containers are the caller's own, everything else is a constant. */
+static void learn_made(CcRec *rec, PyObject *o)
+{
+    if (PyList_CheckExact(o) || PyTuple_CheckExact(o)) {
+        for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++) learn_made(rec, PySequence_Fast_GET_ITEM(o, i));
+        cc_value_fresh(rec, o);
+    } else if (PyDict_CheckExact(o)) {
+        Py_ssize_t pos = 0;
+        PyObject *value;
+        while (PyDict_Next(o, &pos, NULL, &value)) learn_made(rec, value);
+        cc_value_fresh(rec, o);
+    } else if (!cc_value_const(o) && cc_value_origin(rec, o) == CC_O_UNKNOWN) {
+        cc_value_const_source(rec, o);
+    }
+}
+
+CcGo cc_backcall_pure(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *const *in, int n, PyObject *kwnames)
+{
+    for (int i = 0; i < n; i++) {
+        if (pattern(in[i]) && cc_value_content(rec, in[i], 1)) continue;
+        if (!plain_data(in[i], 6) || !cc_number_settle(rec, in[i], 6)) return CC_OK;
+        if (cc_value_dirty(rec, in[i]) != CC_DIRTY_NO || !cc_value_content(rec, in[i], 6)) return CC_OK;
+    }
+    const size_t n_kw = kwnames != NULL ? (size_t)PyTuple_GET_SIZE(kwnames) : 0;
+    const bool paused = cc_hook_pause(act->obs, true);
+    ev->result = PyObject_Vectorcall(f, in, (size_t)n - n_kw, kwnames);
+    cc_hook_pause(act->obs, paused);
+    if (ev->result != NULL) learn_made(rec, ev->result);
+    return CC_DONE;
+}

@@ -422,6 +422,10 @@ CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, in
         const CcGo go = torch_operands(rec, act, &c, false);
         return go != CC_OK ? go : cc_opaque_op(rec, act, ev, c.func, c.in, c.n, c.kwnames);
     }
+    if (PyFunction_Check(c.func) && cc_library_pure((PyFunctionObject *)c.func)) {
+        const CcGo go = cc_backcall_pure(rec, act, ev, c.func, c.in, c.n, c.kwnames);
+        if (go != CC_OK) return go;
+    }
     if (PyFunction_Check(c.func))
         return cc_library_recorded((PyFunctionObject *)c.func) ? CC_OK
                : cc_rec_break(rec, act, CC_R_LIBRARY, callable_name(c.func, name, sizeof name));

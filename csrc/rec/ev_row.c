@@ -96,6 +96,21 @@ static bool callbacks_known(CcRec *rec, const CcCalled *c, const CcCallee *calle
     return cc_backcall_kind(rec, c->in[0]) == CC_BACK_SEEN;
 }
 
+/* A dict that C code iterates over gives its keys: tensors among its values are not looked at. */
+static bool keys_only(const CcCalled *c, const CcCallee *callee)
+{
+    static const char *const names[] = {"min", "max", "any", "all"};
+    for (int i = 0; c->n == 1 && PyDict_CheckExact(c->in[0]) && i < CC_COUNT(names); i++)
+        if (strcmp(callee->name, names[i]) == 0) {
+            Py_ssize_t pos = 0;
+            PyObject *key;
+            while (PyDict_Next(c->in[0], &pos, &key, NULL))
+                if (!cc_value_const(key)) return false;
+            return true;
+        }
+    return false;
+}
+
 /* list.index(o) stops at the first element that is o or equals it: tensors behind that are not looked at. */
 static bool found_before_tensor(PyObject *list, PyObject *o)
 {
@@ -248,7 +263,7 @@ static CcGo row_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee
         break;
     default: break;
     }
-    if (looks_inside(k) && cc_call_any_tensor(c, 3)) {
+    if (looks_inside(k) && cc_call_any_tensor(c, 3) && !keys_only(c, callee)) {
         if (k == CC_CALLEE_ARITH) return CC_OK;
         if (c->n == 2 && strstr(callee->name, ".index") != NULL && found_before_tensor(c->in[0], c->in[1]))
             return contents(rec, act, c, 0, 2);

@@ -4,8 +4,36 @@
 
 static const char *const recorded[] = {
 #define CC_LIBRARY(file) file,
+#define CC_PURE(file, function)
+#define CC_WHOLE(file, function)
 #include "library.def"
 #undef CC_LIBRARY
+#undef CC_PURE
+#undef CC_WHOLE
+};
+
+static const struct {
+    const char *file, *function;
+} pure[] = {
+#define CC_LIBRARY(file)
+#define CC_PURE(file, function) {file, function},
+#define CC_WHOLE(file, function)
+#include "library.def"
+#undef CC_LIBRARY
+#undef CC_PURE
+#undef CC_WHOLE
+};
+
+static const struct {
+    const char *file, *function;
+} whole[] = {
+#define CC_LIBRARY(file)
+#define CC_PURE(file, function)
+#define CC_WHOLE(file, function) {file, function},
+#include "library.def"
+#undef CC_LIBRARY
+#undef CC_PURE
+#undef CC_WHOLE
 };
 
 static char folder[4096];   /* of the standard library, with a final slash */
@@ -27,13 +55,41 @@ int cc_library_init(void)
     return 0;
 }
 
+static bool is_whole(const PyCodeObject *co, const char *path)
+{
+    const size_t n = strlen(path);
+    for (int i = 0; i < CC_COUNT(whole); i++) {
+        const size_t k = strlen(whole[i].file);
+        if (n < k + 3 || strncmp(path + n - k - 3, whole[i].file, k) != 0 || strcmp(path + n - 3, ".py") != 0) continue;
+        if (*whole[i].function == '\0' || PyUnicode_CompareWithASCIIString(co->co_qualname, whole[i].function) == 0) return true;
+    }
+    return false;
+}
+
+bool cc_library_pure(PyFunctionObject *func)
+{
+    const PyCodeObject *co = (PyCodeObject *)func->func_code;
+    const char *file = PyUnicode_AsUTF8(co->co_filename);
+    if (file == NULL) PyErr_Clear();
+    if (file == NULL || folder_n == 0 || strncmp(file, folder, folder_n) != 0) return false;
+    for (int i = 0; i < CC_COUNT(pure); i++) {
+        const size_t n = strlen(pure[i].file);
+        if (strncmp(file + folder_n, pure[i].file, n) == 0 && strcmp(file + folder_n + n, ".py") == 0 &&
+            PyUnicode_CompareWithASCIIString(co->co_qualname, pure[i].function) == 0)
+            return true;
+    }
+    return false;
+}
+
 bool cc_library_recorded(PyFunctionObject *func)
 {
-    const char *file = PyUnicode_AsUTF8(((PyCodeObject *)func->func_code)->co_filename);
+    const PyCodeObject *co = (PyCodeObject *)func->func_code;
+    const char *file = PyUnicode_AsUTF8(co->co_filename);
     if (file == NULL) {
         PyErr_Clear();
         return true;
     }
+    if (is_whole(co, file)) return false;
     if (folder_n == 0 || strncmp(file, folder, folder_n) != 0) return true;
     const char *rest = file + folder_n;
     if (strncmp(rest, "site-packages/", 14) == 0 || strncmp(rest, "dist-packages/", 14) == 0) return true;

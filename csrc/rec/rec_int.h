@@ -277,6 +277,8 @@ CcGo cc_backcall_remove(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in
 
 bool cc_backcall_is_cache(PyObject *f);     /* made by functools.lru_cache */
 CcGo cc_backcall_cache(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *const *in, int n, PyObject *kwnames);
+/* The same of a function that cc_library_pure knows; CC_OK: its arguments are more than plain data. */
+CcGo cc_backcall_pure(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *const *in, int n, PyObject *kwnames);
 
 /* ---- undo.c ---- */
 CcUndo cc_undo_of(CcRec *rec, const CcCallSpec *spec);
@@ -323,6 +325,7 @@ CC_BORROW PyObject *cc_callee_unbound(PyObject *callable);
 CC_MUST int cc_callee_init(void);
 /* Whether a Python function is recorded: all are, but those of standard-library modules outside library.def. */
 bool cc_library_recorded(PyFunctionObject *func);
+bool cc_library_pure(PyFunctionObject *func);               /* of plain data: CC_PURE */
 CC_MUST int cc_library_init(void);
 /* torch.compiler.is_compiling and its kin: new reference to the answer, or NULL (no error): not an intrinsic. */
 CC_NEW PyObject *cc_intrin_call(PyObject *callable, const CcAct *caller);

@@ -10,7 +10,8 @@
 /* What numpy's functions give for numbers. */
 static bool numpy_number(const PyTypeObject *t)
 {
-    static const char *const names[] = {"numpy.float64", "numpy.int64", "numpy.int32", "numpy.bool", "numpy.bool_"};
+    static const char *const names[] = {"numpy.float64", "numpy.float32", "numpy.float16", "numpy.int64", "numpy.int32", "numpy.int16",
+                                        "numpy.int8", "numpy.uint8", "numpy.bool", "numpy.bool_"};
     if (strncmp(t->tp_name, "numpy.", 6) != 0 || (t->tp_flags & Py_TPFLAGS_HEAPTYPE)) return false;
     for (int i = 0; i < CC_COUNT(names); i++)
         if (strcmp(t->tp_name, names[i]) == 0) return true;
@@ -446,6 +447,12 @@ bool cc_value_content(CcRec *rec, PyObject *o, int depth)
         const bool ok = items != NULL && deque_content(rec, items, o, parent, depth);
         Py_XDECREF(items);
         return ok;
+    }
+    if (strncmp(Py_TYPE(o)->tp_name, "re.", 3) == 0 && p->origin == CC_O_SOURCE) {
+        const bool constant = rec->trace->guards.g.at[p->id].source == CC_SRC_CONST;
+        if (!constant && strcmp(Py_TYPE(o)->tp_name, "re.Pattern") == 0) cc_guard_also(&rec->trace->guards, p->id, CC_CHK_IDENT, o, -1);
+        else if (!constant) return false;   /* a match is made anew for each text */
+        return true;
     }
     if (Py_IS_TYPE(o, &PyDictProxy_Type) && (p->origin == CC_O_FRESH || parent >= 0)) return proxy_content(rec, o, depth);
     return p->origin == CC_O_FRESH || cc_tens_any(o) || (parent >= 0 && !opaque_content(Py_TYPE(o)));

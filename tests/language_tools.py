@@ -1,0 +1,355 @@
+"""copy, inspect, logging, types, numpy and tensors (see language_cases.py)."""
+
+import copy
+import inspect
+import logging
+import math
+import os
+import random
+import time
+import types
+import typing
+import weakref
+
+import numpy as np
+import torch
+from language_cases import case, made, t
+from language_library import Version, affine
+from torch import nn
+
+
+# ---- copy, inspect, logging, types -----------------------------------------------------------------------------------
+@case
+def copy_shallow(x):
+    d = {"a": [1], "x": x}
+    e, l = copy.copy(d), [x, [1]][:]
+    e["a"].append(2)
+    return d, e["a"] is d["a"], e["x"] is x, l, d.copy() is d
+
+
+@case(hit=False)
+def copy_deep(x):
+    d = {"a": [1, {"k": x}], "n": None}
+    d["self"] = d["a"]
+    e = copy.deepcopy(d)
+    e["a"].append(2)
+    return d, e, e["self"] is e["a"], e["a"][1]["k"] is x
+
+
+@case
+def copy_of_objects(x):
+    o = types.SimpleNamespace(a=[1], x=x)
+    p = copy.copy(o)
+    p.a.append(2)
+    p.x = x + 1
+    return o, p, o.a is p.a
+
+
+@case
+def copy_hooks(x):
+    class_ = Copied
+    c, d = copy.copy(class_(x)), copy.deepcopy(class_(x))
+    return c.v, d.v, c.how, d.how
+
+
+class Copied:
+    def __init__(self, v, how="made"):
+        self.v, self.how = v, how
+
+    def __copy__(self):
+        return Copied(self.v + 1, "copy")
+
+    def __deepcopy__(self, memo):
+        return Copied(self.v + 2, "deep")
+
+
+@case
+def inspect_signature(x):
+    sig = inspect.signature(affine)
+    kw = {k: 2 for k in sig.parameters if k != "x"}
+    return affine(x, **kw), str(sig), [p.default for p in sig.parameters.values()][1:]
+
+
+@case
+def inspect_questions(x):
+    return (
+        x,
+        inspect.isfunction(affine),
+        inspect.ismethod(x.sin),
+        inspect.isclass(Version),
+        inspect.getmembers(types.SimpleNamespace(a=1))[-1],
+    )
+
+
+@case
+def inspect_bound_arguments(x):
+    b = inspect.signature(affine).bind(x, b=4)
+    b.apply_defaults()
+    return affine(*b.args, **b.kwargs), list(b.arguments)
+
+
+@case(over=2)  # a logger's level is looked at through locks and caches
+def logging_quiet(x):
+    log = logging.getLogger("language.quiet")
+    log.debug("not shown %s", x.shape)
+    return x * 2, log.isEnabledFor(logging.DEBUG)
+
+
+@made
+def logging_shown():
+    seen = []
+
+    class Keep(logging.Handler):
+        def emit(self, record):
+            seen.append(record.getMessage())
+
+    log = logging.Logger("language.shown")
+    log.addHandler(Keep())
+
+    def f(x):
+        y = x * 2
+        log.warning("shape %s", tuple(y.shape))
+        return y + 1
+
+    return f, seen
+
+
+@case
+def simple_namespace(x):
+    o = types.SimpleNamespace(a=1, b=x)
+    o.c = o.a + 1
+    return o.b * o.c, o == types.SimpleNamespace(a=1, b=x, c=2), o
+
+
+@case
+def mapping_proxy(x):
+    p = types.MappingProxyType({"a": x, "b": 2})
+    try:
+        p["c"] = 1
+    except TypeError as e:
+        return p["a"] * p["b"], list(p), str(e)
+
+
+@case
+def typing_helpers(x):
+    v: typing.Optional[int] = 3
+    return typing.cast(torch.Tensor, x) * v, typing.get_origin(list[int]) is list, typing.get_type_hints(hinted)
+
+
+def hinted(a: int) -> str: ...
+
+
+@made
+def weak_references():
+    class Node:
+        pass
+
+    node = Node()
+    ref = weakref.ref(node)
+    table = weakref.WeakKeyDictionary({node: 2.0})
+    return (lambda x: (x * table[node], ref() is node)), node
+
+
+@case(over=1)  # the clock is read twice; Dynamo counts once
+def time_and_environment(x):
+    start = time.perf_counter()
+    y = x * 2
+    return (
+        y,
+        time.perf_counter() >= start,
+        os.environ.get("CCOMPILE_NOT_SET", "unset"),
+        os.path.join("a", "b"),
+        os.path.basename("a/b.c"),
+    )
+
+
+@case(over=3)  # Python's generator is C state; three draws
+def python_random(x):
+    return x * random.random(), random.randint(1, 5), random.choice([1, 2, 3]), np.random.rand()
+
+
+@case
+def math_functions(x):
+    d = x.shape[-1]
+    return (
+        x / math.sqrt(d),
+        math.log2(8),
+        math.ceil(2.1),
+        math.prod((2, 3)),
+        math.isclose(0.1 + 0.2, 0.3),
+        math.gcd(12, 18),
+        math.pi,
+    )
+
+
+# ---- numpy and tensors -----------------------------------------------------------------------------------------------
+@case(over=5)  # arrays have no provenance: each use is a break
+def numpy_round_trip(x):
+    a = x.numpy() * 2
+    a[0, 0] = 7
+    return torch.from_numpy(a) + 1, a.shape, a.dtype
+
+
+@case(over=1)  # np.prod: C code in front of Python code that is full of C calls
+def numpy_scalars(x):
+    k = np.float32(1.5)
+    return x * k, x + np.int64(2), x * float(np.sqrt(4.0)), np.prod(x.shape), int(np.ceil(2.5))
+
+
+@case(over=2)  # arrays have no guards: each use is a break
+def numpy_constants(x):
+    return x + torch.as_tensor(TABLE), torch.tensor(TABLE.tolist()), torch.from_numpy(TABLE)
+
+
+TABLE = np.arange(3, dtype=np.float32)
+
+
+@case(over=4)  # arrays have no provenance: each use is a break
+def numpy_shares_memory(x):
+    y = x * 1
+    a = y.numpy()
+    y.add_(1)
+    b = a.copy()
+    a[:] = 0
+    return y, torch.from_numpy(b)
+
+
+@case
+def tensor_as_dict_key(x):
+    y = x + 1
+    d = {x: "x", y: "y"}
+    return d[x], d[y], x in d, len({x, y, x}), [k.sum() for k in d]
+
+
+@case
+def tensor_in_list(x):
+    y = x * 2
+    l = [x, y]
+    return l.index(x), any(v is y for v in l), l.count(x) if False else len(l)
+
+
+@case(hit=False)
+def tensor_to_text(x):
+    y = (x * 0).round()
+    return x, str(y), repr(y.shape), f"{y.sum().item()}", "%s" % (y.dtype,)
+
+
+@case(over=2)  # attributes of tensors are set: twice
+def tensor_attributes(x):
+    x.tag = "kept"
+    y = x * 2
+    y.note = [1]
+    return x.tag, y, y.note, hasattr(x + 1, "tag"), x.requires_grad, x.grad_fn, y.is_leaf, y.ndim, x.T.shape
+
+
+@case
+def tensor_iteration_nested(x):
+    return [[v * 2 for v in row] for row in x], torch.stack([sum(row) for row in x])
+
+
+@case(hit=False, over=1)  # tolist, and int() of what was computed from it
+def tensor_values_nested(x):
+    return [[round(v, 2) for v in row] for row in x.tolist()], {int(v > 0) for row in x for v in row}
+
+
+class Meters(torch.Tensor):
+    """A subclass without any hooks."""
+
+    def doubled(self):
+        return self * 2
+
+
+@case(over=7)  # subclasses run in eager, op by op
+def tensor_subclass(x):
+    m = x.as_subclass(Meters)
+    n = m.doubled() + 1
+    return type(n).__name__, n.as_subclass(torch.Tensor), type(m.sum()).__name__
+
+
+class Logging:
+    """__torch_function__ without being a tensor."""
+
+    def __init__(self, v, log):
+        self.v, self.log = v, log
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        logs = [a for a in args if isinstance(a, cls)]
+        args = [a.v if isinstance(a, cls) else a for a in args]
+        logs[0].log.append(func.__name__)
+        return cls(func(*args, **(kwargs or {})), logs[0].log)
+
+
+@case(over=1)  # its result is made in C code
+def torch_function_protocol(x):
+    log = []
+    o = torch.add(Logging(x, log), 1)
+    o = torch.sin(o)
+    return o.v, log
+
+
+class Tracked(torch.Tensor):
+    calls = []
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        cls.calls.append(getattr(func, "__name__", str(func)))
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+@case(over=4)  # subclasses run in eager, op by op
+def torch_function_subclass(x):
+    Tracked.calls.clear()
+    y = torch.relu(x.as_subclass(Tracked) * 2)
+    return type(y).__name__, y.as_subclass(torch.Tensor), list(Tracked.calls)
+
+
+@case(hit=False, over=1)  # a class statement
+def torch_function_mode(x):
+    class Count(torch.overrides.TorchFunctionMode):
+        n = 0
+
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            Count.n += 1
+            return func(*args, **(kwargs or {}))
+
+    with Count():
+        y = torch.sin(x) + 1
+    return y, Count.n
+
+
+@case
+def parameters_made(x):
+    p = nn.Parameter(x.clone(), requires_grad=False)
+    return p * 2, isinstance(p, nn.Parameter), type(p * 1) is torch.Tensor
+
+
+@case
+def tensor_pickled_shape(x):
+    shape = torch.Size([1, *x.shape])
+    return x.reshape(shape), shape.numel(), shape[1:] + (5,), list(shape), isinstance(shape, tuple)
+
+
+@case(inputs=lambda i: (t(2, 3, seed=i), t(2, 3, seed=i + 9)), hit=False)
+def vmap_and_grad(x, y):
+    f = torch.func.vmap(lambda a, b: (a * b).sum())
+    return f(x, y), torch.func.grad(lambda a: (a * a).sum())(x)
+
+
+@case
+def numpy_scalars_of_all_kinds(x):
+    return (
+        x * np.float32(1.5),
+        x + np.int64(2),
+        np.float32(0.5) + 1,
+        float(np.float64(2)),
+        int(np.int32(x.shape[0])),
+        np.float32(2) * np.float32(3),
+        x[np.int64(0)],
+    )
+
+
+@case
+def logging_get(x):
+    log = logging.getLogger("abc")
+    return x * 2, log.name, logging.getLogger("abc") is log
