@@ -182,7 +182,7 @@ void cc_root_failure(CcRoot *root, const CcSegment *s, int guard)
     CcSbuf text = {0};
     const int step = guard - s->trace->guards.g.n;
     if (step < 0) cc_guard_text(&s->trace->guards, guard, &text);
-    else if (step < s->trace->step.n) cc_sym_text(s->trace, step, &text);
+    else if (step < s->trace->step.n) cc_symtext_step(s->trace, step, &text);
     else cc_sbuf_add(&text, "symbolic sizes are within their bounds, and results of their recorded kind");
     free(root->last_failure);
     root->last_failure = strdup(cc_sbuf_text(&text));

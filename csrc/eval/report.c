@@ -91,7 +91,7 @@ static PyObject *step_list(const CcTrace *t)
     }
     for (int i = 0; list != NULL && i < t->step.n; i++) {
         CcSbuf sb = {0};
-        cc_sym_text(t, i, &sb);
+        cc_symtext_step(t, i, &sb);
         PyObject *s = text(&sb);
         if (s == NULL || PyList_Append(list, s) < 0) Py_CLEAR(list);
         Py_XDECREF(s);

@@ -186,7 +186,7 @@ typedef struct CcTrace {
     int instructions;
 } CcTrace;
 /* What a symbolic guard says, for people: "x.size(0) > 32 is True". */
-void cc_sym_text(const CcTrace *t, int step, CcSbuf *out);
+void cc_symtext_step(const CcTrace *t, int step, CcSbuf *out);
 enum { CC_KEY_MAX = 192 };   /* words of a key; a trace that would need more has no symbols */
 /* Tells which values late steps read, and up to which node. */
 void cc_trace_late_reads(const CcTrace *t, void (*tell)(void *ctx, int value, int node), void *ctx);
