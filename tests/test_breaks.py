@@ -23,6 +23,7 @@ from break_patterns import (
     t,
     to_list,
 )
+from ccompile.api import compiled_of
 from conftest import EAGER, alike, counters, dynamo_breaks, explained, hits, no_worse, outcome, replaying, same
 from torch import nn
 
@@ -391,3 +392,30 @@ def test_dynamo_oracle_works():
     assert dynamo_breaks(GoodWhere(), t(4, 16)) == (1, 0)
     assert dynamo_breaks(LogInsideForward(), t(8, 16)).breaks == 1
     assert dynamo_breaks(conditional_v1, UP, 0.0) == (2, 1)
+
+# ---- what runs eagerly for good says so ------------------------------------------------------------------------------
+@pytest.mark.skipif(EAGER, reason="needs the product")
+def test_a_function_that_always_raises_says_when_it_is_left_to_eager():
+    def f(x):
+        raise ValueError(x.shape)
+
+    compiled, before = ccompile.compile(f, options={"give_up_limit": 3}), counters()["eager"]
+    for _ in range(4):
+        with pytest.raises(ValueError):
+            compiled(torch.ones(2))
+    assert counters()["eager"] > before
+    assert [found["reason"] for found in compiled_of(compiled).report()["give_ups"]] == ["raised"]
+
+
+@pytest.mark.skipif(EAGER, reason="needs the product")
+def test_a_break_with_too_many_variants_says_so():
+    def f(x, n):
+        ccompile.graph_break()
+        return x * n
+
+    compiled, before = ccompile.compile(f, options={"loop_limit": 2}, dynamic=False), counters()["eager"]
+    with torch.no_grad():
+        for n in range(2, 7):
+            assert compiled(torch.ones(2), n)[0] == n
+    assert counters()["eager"] > before
+    assert "limit" in [found["reason"] for found in compiled_of(compiled).report()["give_ups"]]
