@@ -950,7 +950,9 @@ for n in (10, 100000):
     x, w = g.input(torch.randn(n // 10, 10)), g.input(torch.randn(10, 10))
     y = g.op("relu", torch.relu, g.op("linear", torch.nn.functional.linear, x, w, None))
     g.out(y); g.compile()
-    assert torch.allclose(g.run()[0], g.eager[y.v], atol=1e-5)
+    got, want = g.run()[0], g.eager[y.v]
+    # One row is summed up by dev/gemv.c, which needs no library, in another order than eager's; the others are the host's.
+    assert torch.allclose(got, want, atol=1e-5) if n == 10 else torch.equal(got, want)
 print(g.text(lib.t_describe()), lib.t_events(11))
 """
     done = subprocess.run(
