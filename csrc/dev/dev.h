@@ -142,6 +142,7 @@ typedef struct CcImage {
     int64_t size[2], out_size[2], kernel[2], step[2], dilation[2], before[2];
     int64_t src_stride[4], w_out;
     bool w_taps_first, channels_first;
+    int tile;        /* WINO: outputs in a row of a tile, 2 or 4 */
     float low, high; /* bounds of the result; NaN stays */
 } CcImage;
 /* dst = bounded(conv(src) * scale + shift + more). Both vectors have cc_image_channels elements. */

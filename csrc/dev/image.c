@@ -9,8 +9,10 @@
  *               y = A^T ((G g G^T) * (B^T d B)) A        d 6x6 inputs, g 3x3 weights, y 4x4 outputs
  *
  *           with the points 0, +-1/sqrt(2), +-sqrt(2), inf (4 times the rounding errors of a direct convolution; 0,
- *           +-1, +-2, inf: 10 times; 64 to 256 channels). Sums of inputs overflow where single ones don't, and an inf
- *           among them makes NaN of its neighbours.
+ *           +-1, +-2, inf: 10 times; 64 to 256 channels), for weights that are kept. F(2x2, 3x3), 16 for 4 instead of
+ *           36, with 0, +-1, inf has 0.6 to 0.9 of a direct convolution's errors (16 to 512 channels), since its sums
+ *           are shorter, and weights are transformed as fast as they are packed. Sums of inputs overflow where single
+ *           ones don't, and an inf among them makes NaN of its neighbours.
  *
  * A DIRECT of one tap and the DEPTH that alone reads it are done row by row: what lies between them stays in L2.
  * A result of WINO, or with padding, that is not finite has the whole call done again by DIRECT that leaves padding
@@ -24,7 +26,7 @@ enum {
     MAX_TAPS = 128,
     MAX_RUN = 8192,
     PANEL = 4,               /* vectors */
-    WINO = 36, WINO_IN = 6, WINO_OUT = 4,
+    MAX_WINO = 36,           /* products */
     NEAR = 24 << 10,         /* bytes of pixels that are read again for each panel, where weights stay in L2, */
     FAR = 256 << 10,         /* and where they don't */
     WEIGHTS_NEAR = 512 << 10,
@@ -33,6 +35,10 @@ enum {
     WINO_TILES = 8,          /* fewer: reading 4 times as many weights costs more than it saves (512 channels, 7x7:
                                 1.57 ms against 1.22; 256, 14x14: 0.70 against 1.01; Zen 4, 2 threads), */
     WINO_WEIGHTS = 1 << 22,  /* as do more of them than this: 16 MB */
+    WINO_SAVED = 80,         /* F(2x2): least multiplications that it saves for each weight of 9, if weights are kept, */
+    WINO_SAVED_UNPACKED = 400, /* and if not: then they are transformed in each call. Direct and F(2x2), ms: 64 channels
+                                56x56 1.02, 0.56; 128, 28x28 1.01, 0.56; 256, 14x14 1.03, 0.73; 512, 7x7 1.46, 2.00
+                                (185 saved; kept 1.19, 0.80), two images 2.18, 2.30 (370), four 3.92, 3.53 (740) */
     PAIR_FROM = 1 << 18,     /* numbers between a pair, from which they had better stay in L2 (1 MB) */
     FEW_CHANNELS = 16,       /* fewer make short runs at each tap */
     SMALL = 1 << 19          /* multiplications that a second thread is not worth its barrier for */
@@ -61,13 +67,13 @@ typedef struct Line { /* a row of outputs; steps are of columns */
     int64_t columns, channels, width, src_width, src_x, step, dilation, before, inner0, inner1;
 } Line;
 
-typedef struct Spread { /* Winograd's sums of a tile, to where its outputs lie */
+typedef struct Spread { /* Winograd's sums of tiles side by side, to where their outputs lie */
     const float *from, *more;
     float *dst;
     const Finish *finish;
     int64_t plane, channels, c, dst_y, dst_x;
     int64_t dst_c; /* 0: channels are innermost; else columns are */
-    int rows, columns;
+    int tiles, rows, columns; /* outputs that exist; at most a vector's lanes of columns */
 } Spread;
 
 typedef struct Kernels {
@@ -75,9 +81,10 @@ typedef struct Kernels {
     void (*tile[MAX_ROWS][PANEL])(const Tile *t);
     void (*pack)(const float *w, int64_t w_out, int outs, int64_t in, int64_t taps, float *to, int64_t width);
     void (*depth)(const Line *l);
-    void (*scatter)(const float *const *at, int64_t channels, float *to, int64_t plane);
-    bool (*gather)(const Spread *s);
-    void (*wino_pack)(const float *w, int64_t w_out, int64_t in, float *to, int64_t width, int64_t plane);
+    /* [tile == 4] */
+    void (*scatter[2])(const float *const *at, int64_t channels, float *to, int64_t plane);
+    bool (*gather[2])(const Spread *s);
+    void (*wino_pack[2])(const float *w, int64_t w_out, int64_t in, float *to, int64_t width, int64_t plane);
 } Kernels;
 
 #define LANES 16
@@ -112,11 +119,20 @@ typedef struct Job {
 } Job;
 
 static int64_t first_vec(const Job *j, int64_t panel) { return j->vecs * panel / j->panels; }
+static int products_of(const CcImage *im) { return (im->tile + 2) * (im->tile + 2); } /* of WINO */
 static int64_t taps_of(const CcImage *im) { return im->kernel[0] * im->kernel[1]; }
 static int64_t depth_of(const CcImage *im) { return taps_of(im) * im->in; }
 
 
 /* ------------------------------------------------------------------ weights */
+
+/* Planes are a little apart, so that they don't all fall on the same sets of the caches. */
+static int64_t weights_plane(const CcImage *im, int64_t width) { return im->in * width + 16; }
+
+/* Where a panel begins. */
+static int64_t wino_weights(const Job *j, int64_t panel) {
+    return products_of(j->im) * (first_vec(j, panel) * j->k->lanes * j->im->in + 16 * panel);
+}
 
 /* Units: vectors of outputs. */
 static void pack_vecs(void *ctx, int64_t begin, int64_t end) {
@@ -132,7 +148,8 @@ static void pack_vecs(void *ctx, int64_t begin, int64_t end) {
             const int outs = (int)CC_MIN(lanes, im->out - v * lanes);
             float *vec = to + (v - v0) * lanes;
             if (im->way == CC_IMAGE_WINO)
-                j->k->wino_pack(w, im->w_out, im->in, vec + WINO * v0 * lanes * im->in, width, im->in * width);
+                j->k->wino_pack[im->tile == 4](w, im->w_out, im->in, vec + wino_weights(j, p), width,
+                                               weights_plane(im, width));
             else
                 j->k->pack(w, im->w_out, outs, depth / taps, taps, vec + v0 * lanes * depth, width);
         }
@@ -150,7 +167,8 @@ static void pack_depth(const Job *j) {
 static int64_t packed_floats(const CcImage *im, const Kernels *k) {
     const int64_t vecs = (im->out + k->lanes - 1) / k->lanes, taps = im->kernel[0] * im->kernel[1];
     if (im->way == CC_IMAGE_DEPTH) return im->out * taps;
-    return vecs * k->lanes * im->in * (im->way == CC_IMAGE_WINO ? WINO : taps);
+    if (im->way != CC_IMAGE_WINO) return vecs * k->lanes * im->in * taps;
+    return products_of(im) * (vecs * k->lanes * im->in + 16 * ((vecs + PANEL - 1) / PANEL));
 }
 
 /* Floats that a call needs for its weights, where they are not kept. */
@@ -391,19 +409,19 @@ static void run_pair(void *ctx, int64_t begin, int64_t end) {
 
 /* ------------------------------------------------------------------ WINO */
 
-static int64_t tiles_along(const CcImage *im, int d) { return (im->out_size[d] + WINO_OUT - 1) / WINO_OUT; }
+static int64_t tiles_along(const CcImage *im, int d) { return (im->out_size[d] + im->tile - 1) / im->tile; }
 
 /* Planes are a little apart, so that they don't all fall on the same sets of the caches. */
 static int64_t plane_of(int64_t tiles, int64_t channels) { return tiles * channels + 16; }
 
 static void divide_wino(Job *j, int parts) {
     const CcImage *im = j->im;
-    const int64_t bytes = (int64_t)sizeof(float) * WINO * (im->in + PANEL * j->k->lanes);
+    const int64_t bytes = (int64_t)sizeof(float) * products_of(im) * (im->in + PANEL * j->k->lanes);
     j->tiles = im->batch * tiles_along(im, 0) * tiles_along(im, 1);
     const int64_t most = CC_MAX(WINO_NEAR / bytes, 2 * j->k->rows);
     j->chunks = (j->tiles + most - 1) / most;
     /* Few tiles: threads take panels of all of them, and each its own copy of what becomes of the inputs. */
-    j->by_panel = j->chunks < 2 * parts;
+    j->by_panel = j->chunks < 2 * parts && j->panels >= parts;
     if (!j->by_panel) j->chunks = (j->chunks + parts - 1) / parts * parts;
 }
 
@@ -411,47 +429,50 @@ static void divide_wino(Job *j, int parts) {
 static void scatter(const Job *j, int64_t first, int64_t last, float *to, int64_t plane) {
     const CcImage *im = j->im;
     const int64_t down = tiles_along(im, 0), along = tiles_along(im, 1);
+    const int side = im->tile + 2;
     for (int64_t t = first; t < last; t++, to += im->in) {
-        const float *at[WINO], *image = j->src + t / (down * along) * j->n;
-        const int64_t y0 = t / along % down * WINO_OUT - im->before[0], x0 = t % along * WINO_OUT - im->before[1];
-        for (int i = 0; i < WINO; i++) {
-            const int64_t y = y0 + i / WINO_IN, x = x0 + i % WINO_IN;
+        const float *at[MAX_WINO], *image = j->src + t / (down * along) * j->n;
+        const int64_t y0 = t / along % down * im->tile - im->before[0], x0 = t % along * im->tile - im->before[1];
+        for (int i = 0; i < side * side; i++) {
+            const int64_t y = y0 + i / side, x = x0 + i % side;
             at[i] = y >= 0 && y < im->size[0] && x >= 0 && x < im->size[1] ? image + y * j->y + x * j->x : ZEROS;
         }
-        j->k->scatter(at, im->in, to, plane);
+        j->k->scatter[im->tile == 4](at, im->in, to, plane);
     }
 }
 
 static bool gather(const Job *j, int64_t first, int64_t last, Spread s) {
     const CcImage *im = j->im;
     const int64_t down = tiles_along(im, 0), along = tiles_along(im, 1);
+    const int64_t most = j->k->lanes / im->tile; /* tiles at a time */
     bool odd = false;
     s.finish = &j->finish;
     const int64_t apart = im->channels_first ? 1 : im->out; /* pixels */
     s.dst_x = apart;
     s.dst_y = apart * im->out_size[1];
     s.dst_c = im->channels_first ? im->out_size[0] * im->out_size[1] : 0;
-    for (int64_t t = first; t < last; t++, s.from += s.channels) {
-        const int64_t y = t / along % down * WINO_OUT, x = t % along * WINO_OUT;
+    for (int64_t t = first; t < last; t += s.tiles, s.from += s.tiles * s.channels) {
+        const int64_t y = t / along % down * im->tile, x = t % along * im->tile;
         const int64_t image = im->out_size[0] * im->out_size[1] * im->out * (t / (down * along));
         const int64_t at = image + y * s.dst_y + x * s.dst_x + s.c * (s.dst_c ? s.dst_c : 1);
         s.dst = j->call->dst + at;
         s.more = j->call->more ? j->call->more + at : NULL;
-        s.rows = (int)CC_MIN(WINO_OUT, im->out_size[0] - y);
-        s.columns = (int)CC_MIN(WINO_OUT, im->out_size[1] - x);
-        odd = j->k->gather(&s) || odd;
+        s.tiles = (int)CC_MIN(CC_MIN(most, along - t % along), last - t);
+        s.rows = (int)CC_MIN(im->tile, im->out_size[0] - y);
+        s.columns = (int)CC_MIN(s.tiles * im->tile, im->out_size[1] - x);
+        odd = j->k->gather[im->tile == 4](&s) || odd;
     }
     return odd;
 }
 
-/* The 36 products of `tiles` tiles and a panel. */
+/* The products of `tiles` tiles and a panel. */
 static void multiply(const Job *j, int64_t panel, int64_t tiles, const float *from, int64_t from_plane, float *to,
                      int64_t to_plane) {
     const int64_t v0 = first_vec(j, panel), vecs = first_vec(j, panel + 1) - v0, width = vecs * j->k->lanes;
     const int64_t in = j->im->in, groups = (tiles + j->k->rows - 1) / j->k->rows;
     const float *a[MAX_ROWS];
-    Tile t = {.a = a, .taps = 1, .run = in, .dst_row = width, .w = j->w + WINO * v0 * j->k->lanes * in};
-    for (int i = 0; i < WINO; i++, from += from_plane, to += to_plane, t.w += in * width)
+    Tile t = {.a = a, .taps = 1, .run = in, .dst_row = width, .w = j->w + wino_weights(j, panel)};
+    for (int i = 0; i < products_of(j->im); i++, from += from_plane, to += to_plane, t.w += weights_plane(j->im, width))
         for (int64_t g = 0; g < groups; g++) {
             const int64_t first = tiles * g / groups, rows = tiles * (g + 1) / groups - first;
             for (int64_t r = 0; r < rows; r++) a[r] = from + (first + r) * in;
@@ -464,8 +485,9 @@ static void multiply(const Job *j, int64_t panel, int64_t tiles, const float *fr
 static void winograd(void *ctx, int64_t begin, int64_t end) {
     Job *j = ctx;
     const int64_t in = j->im->in, most = (j->tiles + j->chunks - 1) / j->chunks, wide = PANEL * j->k->lanes;
-    float *at = cc_scratch_thread(sizeof *at * (size_t)(WINO * (plane_of(most, in) + plane_of(most, wide))));
-    float *sums = at + WINO * plane_of(most, in);
+    const int products = products_of(j->im);
+    float *at = cc_scratch_thread(sizeof *at * (size_t)(products * (plane_of(most, in) + plane_of(most, wide))));
+    float *sums = at + products * plane_of(most, in);
     if (!at) {
         atomic_store(&j->failed, true);
         return;
@@ -507,11 +529,14 @@ bool cc_image_can(const CcImage *im) {
 }
 
 bool cc_image_pays(const CcImage *im, bool packed) {
-    const int64_t tiles = im->batch * tiles_along(im, 0) * tiles_along(im, 1);
+    const int64_t tiles = im->way == CC_IMAGE_WINO ? im->batch * tiles_along(im, 0) * tiles_along(im, 1) : 0;
+    const int64_t pixels = im->batch * im->out_size[0] * im->out_size[1];
     switch (im->way) {
     case CC_IMAGE_DEPTH: return true;
     case CC_IMAGE_DIRECT: return taps_of(im) == 1 || (packed && im->in >= FEW_CHANNELS);
-    case CC_IMAGE_WINO: return packed && tiles >= WINO_TILES && WINO * im->in * im->out <= WINO_WEIGHTS;
+    case CC_IMAGE_WINO:
+        if (im->tile == 2) return 9 * pixels - products_of(im) * tiles >= (packed ? WINO_SAVED : WINO_SAVED_UNPACKED);
+        return packed && tiles >= WINO_TILES && products_of(im) * im->in * im->out <= WINO_WEIGHTS;
     }
     return false;
 }

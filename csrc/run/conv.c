@@ -299,9 +299,14 @@ static bool describe_image_call(const CcPrimDesc *d, bool frozen, CcImage *im) {
     if (extra && !depth) return false;
     im->way = depth ? CC_IMAGE_DEPTH : CC_IMAGE_DIRECT;
     if (depth) im->in = 1;
-    CcImage fast = *im;
-    fast.way = CC_IMAGE_WINO;
-    if (frozen && !depth && cc_image_can(&fast) && cc_image_pays(&fast, true)) *im = fast;
+    for (int tile = 4; tile >= 2 && !depth; tile -= 2) {
+        CcImage fast = *im;
+        fast.way = CC_IMAGE_WINO;
+        fast.tile = tile;
+        if (!cc_image_can(&fast) || !cc_image_pays(&fast, frozen)) continue;
+        *im = fast;
+        break;
+    }
     return cc_image_can(im) && cc_image_pays(im, frozen);
 }
 
