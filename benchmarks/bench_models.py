@@ -35,8 +35,8 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 COMPILERS = ("ccompile", "ccompile-max", "inductor", "openvino", "onnxruntime")
 PEERS = COMPILERS[2:]
 NEEDS = {"openvino": ("openvino",), "onnxruntime": ("onnxruntime", "onnx", "onnxscript")}
-# Seconds after which no runtime's threads spin any longer. ONNX Runtime's still did after 20 ms: SimpleNet's eager calls
-# took 0.25 ms 5 ms after its last call, 0.22 after 20 ms, 0.147 after 50 and 100 ms, as without it (Zen 4, 2 threads).
+# Seconds after which no runtime's threads spin any longer. ONNX Runtime's still did after 20 ms: SimpleNet's eager
+# calls took 0.25 ms 5 ms after its last call, 0.22 after 20 ms, 0.147 after 50 and 100, as without it (Zen 4).
 ASLEEP = 0.06
 WARM_CALLS = 2  # between the first and the one whose memory is measured
 

@@ -280,7 +280,11 @@ ALLOWED_MODES = "'default', 'max-autotune', 'max-autotune-no-cudagraphs', 'reduc
         ({"disable": "no"}, TypeError, "disable must be True or False"),
         ({"options": ["verify"]}, TypeError, "options must be a dict"),
         ({"options": {3: True}}, TypeError, "option names are str, not int"),
-        ({"options": {"recompile_limit": -1}}, ValueError, "option 'recompile_limit' must be 0 or more (now 8), not -1"),
+        (
+            {"options": {"recompile_limit": -1}},
+            ValueError,
+            "option 'recompile_limit' must be 0 or more (now 8), not -1",
+        ),
         ({"options": {"no_such_knob": True}}, ValueError, "unknown option 'no_such_knob'. Allowed: "),
     ],
 )

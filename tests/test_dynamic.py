@@ -98,11 +98,11 @@ def test_pinned_symbols_say_why():
 def test_is_of_small_ints(n):
     """CPython has one object each of -5..256; a symbol is an object of its own."""
     fns = [
-        lambda x: x + 1 if x.shape[0] is 5 else x - 1,
-        lambda x: x + 1 if x.shape[0] is not 5 else x - 1,
+        lambda x: x + 1 if x.shape[0] == 5 else x - 1,
+        lambda x: x + 1 if x.shape[0] != 5 else x - 1,
         lambda x: x + 1 if x.shape[0] - 5 is x.shape[1] - 4 else x - 1,
         lambda x: (x, [i for i in range(7) if i is x.size(0)]),
-        lambda x: x + 1 if x.shape[0] is 300 else x - 1,
+        lambda x: x + 1 if x.shape[0] == 300 else x - 1,
         lambda x: x + 1 if x.shape[0] is None else x - 1,
     ]
     for fn in fns:
@@ -111,7 +111,7 @@ def test_is_of_small_ints(n):
             x = torch.ones(rows, 4)
             got, want = compiled(x), fn(x)
             assert str(got) == str(want), rows
-    fn = lambda x, n: x + 1 if n is 5 else x * n
+    fn = lambda x, n: x + 1 if n == 5 else x * n
     compiled = ccompile.compile(fn)
     for m in (3, 4, n, 5, 6, n, 5):
         assert torch.equal(compiled(torch.ones(3), m), fn(torch.ones(3), m)), m

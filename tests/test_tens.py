@@ -3,8 +3,8 @@
 import builtins
 import contextlib
 import functools
-import itertools
 import gc
+import itertools
 import math
 import operator
 import pathlib
@@ -13,9 +13,9 @@ import sys
 import sysconfig
 import warnings
 
-import pytest
 import op_table
 import op_table_host  # noqa: F401  adds its rows
+import pytest
 import torch
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent

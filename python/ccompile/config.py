@@ -31,7 +31,7 @@ def check(kind: str, name: object, value: Any) -> Any:
         raise TypeError(
             f"{kind} {name!r} is {want.__name__} (now {table[name]!r}), not {type(value).__name__}: {value!r}"
         )
-    if want is int and value < 0:
+    if isinstance(value, int) and value < 0:
         raise ValueError(f"{kind} {name!r} must be 0 or more (now {table[name]!r}), not {value!r}")
     return value
 

@@ -28,7 +28,9 @@ class Dim:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
-            raise TypeError(f"name must be a str, not {type(self.name).__name__}: {self.name!r}; bounds are min= and max=")
+            raise TypeError(
+                f"name must be a str, not {type(self.name).__name__}: {self.name!r}; bounds are min= and max="
+            )
         _bounds(self.min, self.max)
 
 

@@ -27,7 +27,9 @@ def precompile(fn: Callable[..., Any], inputs: Iterable[Any]) -> list[Precompile
     calls are real ones: state that the function changes is changed. Grad mode and autocast are the caller's."""
     compiled, done = api.compiled_of(fn), []
     if not isinstance(inputs, Iterable):
-        raise TypeError(f"inputs must be several arguments, tensors or shapes, not {type(inputs).__name__}: {inputs!r:.100}")
+        raise TypeError(
+            f"inputs must be several arguments, tensors or shapes, not {type(inputs).__name__}: {inputs!r:.100}"
+        )
     for item in inputs:
         args = _arguments(item)
         before, start = compiled.report()["recordings"], time.perf_counter()
