@@ -93,6 +93,61 @@ def test_direct(name, size, bias):
     ways(ccompile.compile(model), model, x)
 
 
+# in, arguments, what the result goes through
+ONE = {
+    "attention": (2, {"kernel_size": 7, "padding": 3}, nn.Sigmoid()),
+    "three": (2, {"kernel_size": 3, "padding": 1, "bias": False}, nn.ReLU()),
+    "point": (64, {"kernel_size": 1}, nn.Identity()),
+    "step": (3, {"kernel_size": 3, "stride": (2, 1)}, nn.Identity()),
+    "dilation": (1, {"kernel_size": (2, 3), "padding": (1, 4), "dilation": (3, 2)}, nn.Identity()),
+    "only_padding": (4, {"kernel_size": 2, "padding": 5, "dilation": 3}, nn.Hardtanh(-0.1, 0.2)),
+    "norm": (5, {"kernel_size": 5, "padding": 2}, nn.Sequential(norm(1), nn.ReLU())),
+}
+
+
+@pytest.mark.parametrize("name", ONE)
+@pytest.mark.parametrize("size", [(1, 17, 20), (3, 40, 67), (2, 5, 130)], ids=str)
+def test_one_output(name, size):
+    channels, kw, behind = ONE[name]
+    conv = nn.Conv2d(channels, 1, **kw)
+    model = net(conv, behind)
+    x, other = randn(size[0], channels, *size[1:]), randn(size[0], channels, *size[1:], seed=3)
+    for compiled in (frozen(model), ccompile.compile(model)):
+        assert "one-output" in ways(compiled, model, x, other)[0]
+    window = randn(size[0], channels + 2, size[1], size[2] + 3)[:, 1:-1, :, 2:-1]
+    assert "one-output" in ways(ccompile.compile(model), model, window)[0]
+    model = model.to(memory_format=torch.channels_last)  # of the weights: taps first
+    assert "one-output" in ways(ccompile.compile(model), model, x)[0]
+
+
+def test_one_output_with_a_sum():
+    class Residual(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(2, 1, 3, padding=1)
+
+        def forward(self, x, y):
+            return F.relu(self.conv(x) + y)
+
+    model = net(Residual())[0]
+    compiled = ccompile.compile(model)
+    with torch.no_grad():
+        for seed in range(3):
+            x, y = randn(2, 2, 9, 21, seed=seed), randn(2, 1, 9, 21, seed=seed + 5)
+            agree(compiled(x, y), model(x, y))
+
+
+@pytest.mark.parametrize("value", [INF, -INF, NAN], ids=str)
+@pytest.mark.parametrize("where", ["image", "weights", "bias"])
+def test_one_output_not_finite(where, value):
+    """Padding is left out: inf times a zero that is none would be NaN."""
+    model = net(nn.Conv2d(2, 1, 3, padding=2), nn.ReLU())
+    x = randn(2, 2, 12, 37)
+    with torch.no_grad():
+        {"image": x[1], "weights": model[0].weight[0], "bias": model[0].bias}[where].view(-1)[0] = value
+    assert "one-output" in ways(ccompile.compile(model), model, x)[0]
+
+
 DEPTH = {
     "three": (32, {"kernel_size": 3, "padding": 1}),
     "step": (48, {"kernel_size": 3, "padding": 1, "stride": 2}),

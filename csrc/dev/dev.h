@@ -133,9 +133,10 @@ size_t cc_recur_bytes(const CcRecur *r);
 CC_MUST int cc_recur_run(const CcRecur *r, const CcRecurCall *call, CcErr *err); /* any thread; -1: no memory */
 
 /* ---- image.c: convolutions of images, channels innermost; f32 ---- */
-typedef enum CcImageWay { CC_IMAGE_DIRECT, CC_IMAGE_DEPTH, CC_IMAGE_WINO } CcImageWay;
+typedef enum CcImageWay { CC_IMAGE_DIRECT, CC_IMAGE_DEPTH, CC_IMAGE_WINO, CC_IMAGE_FEW } CcImageWay;
 /* [2]: rows, columns. Strides in elements, of [n, channel, row, column]; dst and `more` are dense, channels innermost, or
- * with channels_first (WINO only) columns, and there is no `more`. Weights of one output lie dense, [in][tap], or [tap][in] where taps come first. DEPTH: in == 1. */
+ * with channels_first (WINO only) columns, and there is no `more`. Weights of one output lie dense, [in][tap], or
+ * [tap][in] where taps come first. DEPTH: in == 1. FEW: out == 1, and columns of src are innermost. */
 typedef struct CcImage {
     CcImageWay way;
     int64_t batch, in, out;

@@ -60,6 +60,12 @@ static void find_movable(Layout *w) {
     }
 }
 
+/* One of several channels is made with columns innermost (dev/image.c FEW). */
+static bool gathers(const CcGraph *g, const CcNode *n) {
+    const CcType *t = &g->val.at[n->out0].type;
+    return kind_of(n) == CC_K_CONV && t->ndim > 1 && t->size[1] == 1;
+}
+
 /* gains[value]: a convolution makes or reads it, or it lies between such values. */
 static void spread_gain(const Layout *w, bool *gains) {
     const CcGraph *g = w->g;
@@ -68,6 +74,7 @@ static void spread_gain(const Layout *w, bool *gains) {
         for (int i = 0; i < g->node.n; i++) {
             const CcNode *n = &g->node.at[i];
             if (!w->live[i] || !w->ours[i]) continue;
+            if (gathers(g, n)) continue;
             bool any = kind_of(n) == CC_K_CONV || gains[n->out0];
             for (int k = 0; k < n->n_in && !any; k++)
                 any = cc_graph_operand(g, n, k)->kind == CC_IN_VALUE && gains[cc_graph_operand(g, n, k)->value];

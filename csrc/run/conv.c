@@ -7,7 +7,8 @@
  * their data may change between calls.
  *
  * Own code is for convolutions without groups and for depthwise ones, of one or two dims, whose results have channels
- * innermost: it does relu as eager does. It takes [norm] [sum] [bounds] in this order; any other chain is oneDNN's. */
+ * innermost (or have one): it does relu as eager does. It takes [norm] [sum] [bounds] in this order; any other chain is
+ * oneDNN's. */
 #include <math.h>
 
 #include "run_int.h"
@@ -299,6 +300,12 @@ static bool describe_image_call(const CcPrimDesc *d, bool frozen, CcImage *im) {
     if (extra && !depth) return false;
     im->way = depth ? CC_IMAGE_DEPTH : CC_IMAGE_DIRECT;
     if (depth) im->in = 1;
+    CcImage few = *im;
+    few.way = CC_IMAGE_FEW;
+    if (!extra && cc_image_can(&few)) {
+        *im = few;
+        return true;
+    }
     for (int tile = 4; tile >= 2 && !depth; tile -= 2) {
         CcImage fast = *im;
         fast.way = CC_IMAGE_WINO;
@@ -385,12 +392,15 @@ static bool can_post(const CcGraph *g, const int *chain, int n, int node) {
         longer[n] = node;
         if (describe_own(g, longer, n + 1, &d, &conv) || describe_pair(g, longer, n + 1, &d, &other, &conv)) return true;
     }
+    /* own code for one output is so much faster that what it can't do had better stand alone */
+    if (describe_own(g, chain, n, &d, &conv) && conv.image.way == CC_IMAGE_FEW) return false;
     return describe_chain(g, chain, n, &d, &conv) == 0 &&
            add_post(g, &g->node.at[chain[n - 1]], &g->node.at[node], &d, &conv) == 0;
 }
 
 static const char *const WAY[] = {
-    [CC_IMAGE_DIRECT] = "direct", [CC_IMAGE_DEPTH] = "depthwise", [CC_IMAGE_WINO] = "Winograd"};
+    [CC_IMAGE_DIRECT] = "direct", [CC_IMAGE_DEPTH] = "depthwise", [CC_IMAGE_WINO] = "Winograd",
+    [CC_IMAGE_FEW] = "one-output"};
 
 /* Values become what they are windows of. */
 static void find_bases(const CcGraph *g, CcConv *conv, bool own) {
