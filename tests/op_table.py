@@ -697,7 +697,9 @@ each("F:neg F:abs F:logical_not", lambda m: A(m.t(67), out=m.t(67)), lambda m: A
 each("F:exp F:sigmoid F:tanh", lambda m: A(m.t(67), out=m.x(67)), lambda m: A(m.t(5, 7), out=m.x(7, 5).t()), **NEAR)
 each("F:sum F:mean F:amax", lambda m: A(m.x(3, 7), 1, out=m.x(3)), **SUMS)
 row("F:max F:sort", lambda m: A(m.x(3, 7), 1, out=(m.x(0), m.idx(1, 0))), dtypes=(f32, i64))
-row("F:cat F:stack", lambda m: A([m.t(3), m.t(3)], out=m.t(6)), lambda m: A([m.t(3), m.t(3)], 0, out=m.t(2, 3)))
+row("F:cat", lambda m: A([m.t(3), m.t(3)], out=m.t(6)))
+row("F:stack", lambda m: A([m.t(3), m.t(3)], 0, out=m.t(2, 3)))
+row("F:cat F:stack", lambda m: A([m.t(3), m.t(3)], out=m.t(7)), breaks=True)  # it is resized
 row("F:matmul F:mm", lambda m: A(m.x(4, 6), m.x(6, 5), out=m.x(4, 5)), lambda m: A(m.x(4, 6), m.x(6, 5), out=m.x(5, 4).t()), **PRODUCT)
 row("F:softmax F:cumsum", lambda m: A(m.x(4, 6), 1, out=m.x(4, 6)), dtypes=FLOATS, **SUMS)
 row("F:arange F:zeros F:ones", lambda m: A(5, out=m.t(5)))

@@ -55,6 +55,12 @@ static bool pure_getset(const PyDescrObject *d)
             PyType_IsSubtype(t, (PyTypeObject *)PyExc_BaseException));
 }
 
+/* A field of a namedtuple. CPython 3.11 calls its type by another name than later ones. */
+static bool tuple_field(const PyTypeObject *t)
+{
+    return strcmp(t->tp_name, "collections._tuplegetter") == 0 || strcmp(t->tp_name, "_collections._tuplegetter") == 0;
+}
+
 /* Whether the lookup may run C code that we know nothing of. */
 static bool opaque_descriptor(PyObject *d)
 {
@@ -65,10 +71,9 @@ static bool opaque_descriptor(PyObject *d)
         return !pure_getset(descr) && PyUnicode_Compare(descr->d_name, str_dict) != 0 &&
                PyUnicode_CompareWithASCIIString(descr->d_name, "__weakref__") != 0;
     }
-    if (strcmp(t->tp_name, "_collections._tuplegetter") == 0) return false;   /* a field of a namedtuple */
     return !(t == &PyFunction_Type || t == &PyProperty_Type || t == &PyMemberDescr_Type || t == &PyMethodDescr_Type ||
              t == &PyWrapperDescr_Type || t == &PyClassMethod_Type || t == &PyStaticMethod_Type || t == &PyMethod_Type ||
-             t == &PyClassMethodDescr_Type || strcmp(t->tp_name, "_collections._tuplegetter") == 0 || PyType_Check(d) || PyCFunction_Check(d) || cc_value_const(d));
+             t == &PyClassMethodDescr_Type || tuple_field(t) || PyType_Check(d) || PyCFunction_Check(d) || cc_value_const(d));
 }
 
 /* Guards that the type's attribute is what it was; static types don't change. */

@@ -78,6 +78,13 @@ void cc_number_hashed(CcRec *rec, PyObject *o)
 
 bool cc_number_whole(PyObject *o)
 {
+    if (Py_IS_TYPE(o, &PyDictValues_Type)) {
+        PyObject *items = PySequence_List(o);
+        if (items == NULL) abort();
+        const bool whole = cc_number_whole(items);
+        Py_DECREF(items);
+        return whole;
+    }
     if (!PyTuple_Check(o) && !PyList_CheckExact(o)) return PyLong_CheckExact(o);
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++)
         if (!PyLong_CheckExact(PySequence_Fast_GET_ITEM(o, i))) return false;
