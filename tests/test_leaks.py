@@ -42,7 +42,8 @@ def million():
 
 @pytest.mark.slow
 def test_a_million_calls_with_a_break():
-    """In a process of its own: behind ten thousand other tests the heap grew by 35 bytes a call, and alone by none."""
+    """In a process of its own: behind seven thousand other tests 35 MB that malloc had been given back became resident
+    again, while it gave out 544 bytes more."""
     paths = [os.path.dirname(__file__), os.path.dirname(os.path.dirname(ccompile.__file__))]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     command = [sys.executable, "-c", "import test_leaks; test_leaks.million()"]
