@@ -3,6 +3,7 @@ what could slip through: objects that come and go at one address, changes that n
 
 import collections
 import ctypes
+import gc
 import random
 import types
 
@@ -301,6 +302,38 @@ def test_roots_that_come_and_go():
         box = types.SimpleNamespace(a=a, b=b, more=[a, b][: 1 + rng.randrange(2)])
         alike(outcome(read, (box, t(3)), {}), outcome(fn, (box, t(3)), {}))
         del box
+
+
+def test_classes_come_and_go():
+    """Classes that only a dict, an attribute and a list reach, each replaced by another one, often at a dead one's address: a memo
+    looks at their version tags (a build with AddressSanitizer sees it where one of them is freed memory)."""
+    ccompile.reset()
+    table, rng = {}, random.Random(4)
+    box = types.SimpleNamespace()
+
+    def read(x):
+        one = table["one"]
+        return x * one.k + one().of(x) + box.cls.k * box.more[0].k
+
+    def fresh(value):
+        return type("One", (types.SimpleNamespace,), {"k": value, "of": lambda self, x: x - self.k})
+
+    fn = ccompile.compile(read, options=LIMIT)
+    table["one"] = box.cls = fresh(0.5)
+    box.more = [table["one"]]
+    for i in range(40):
+        how = rng.randrange(5)
+        if how == 0:
+            table["one"] = fresh(rng.randrange(3) + 0.5)
+        elif how == 1:
+            box.cls = fresh(rng.randrange(3) + 0.5)
+        elif how == 2:
+            box.more[0] = fresh(rng.randrange(3) + 0.5)
+        elif how == 3:
+            table["one"].k = float(i)
+        gc.collect()
+        for _ in range(3):
+            alike(outcome(read, (t(3),), {}), outcome(fn, (t(3),), {}))
 
 
 def test_two_models_in_turn():

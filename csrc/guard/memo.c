@@ -153,12 +153,21 @@ static bool add_place(Build *b, int parent, int stage, PyObject **dict)
     return true;
 }
 
+/* The type that a guard gives, when the program itself holds it: a stage's tags are looked at before its facts have shown that what
+ * leads to the type is unchanged, so nothing else would keep it from being freed memory by then. */
+static PyTypeObject *held_type(const CcGuard *g)
+{
+    PyObject *o = g->source == CC_SRC_CONST ? g->key : g->check == CC_CHK_IDENT ? g->want : NULL;
+    return o != NULL && PyType_Check(o) ? (PyTypeObject *)o : NULL;
+}
+
 /* The source of a guard whose parent is pinned. False: it has to be read in each run. */
 static bool free_source(Build *b, int i, int stage)
 {
     const CcGuard *g = &b->gs->g.at[i];
     PyObject *parent = b->gv[g->parent], *dict;
     const bool steady = b->steady[g->parent];
+    PyTypeObject *type;
     switch ((CcSource)g->source) {
     case CC_SRC_DICTOF:
         if (!add_place(b, g->parent, stage, &dict) || dict == NULL || dict != b->gv[i]) return false;
@@ -166,10 +175,10 @@ static bool free_source(Build *b, int i, int stage)
         return add_version(b, dict, -1, stage);
     case CC_SRC_OWN: return add_place(b, g->parent, stage, &dict) && dict == NULL;
     case CC_SRC_KEY: return PyDict_Check(parent) && add_version(b, parent, i, stage);
-    case CC_SRC_TLOOK: return PyType_Check(parent) && steady && add_tag(b, (PyTypeObject *)parent, i, stage);
+    case CC_SRC_TLOOK: return (type = held_type(&b->gs->g.at[g->parent])) != NULL && steady && add_tag(b, type, i, stage);
     case CC_SRC_MRO:
-        if (!steady) return false;
-        add_word(b, &((PyTypeObject *)parent)->tp_mro, stage);
+        if ((type = held_type(&b->gs->g.at[g->parent])) == NULL) return false;
+        add_word(b, &type->tp_mro, stage);
         return true;
     case CC_SRC_ITEM:
         if (!steady || !PyTuple_Check(parent)) return false;
