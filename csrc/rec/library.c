@@ -2,38 +2,15 @@
  * recorder does not know; a break at the call reads better, and costs less, than a row of breaks inside. */
 #include "rec_int.h"
 
-static const char *const recorded[] = {
-#define CC_LIBRARY(file) file,
-#define CC_PURE(file, function)
-#define CC_WHOLE(file, function)
-#include "library.def"
-#undef CC_LIBRARY
-#undef CC_PURE
-#undef CC_WHOLE
-};
+enum { RECORDED, PURE, WHOLE };
 
 static const struct {
+    int kind;
     const char *file, *function;
-} pure[] = {
-#define CC_LIBRARY(file)
-#define CC_PURE(file, function) {file, function},
-#define CC_WHOLE(file, function)
+} rows[] = {
+#define CC_LIBRARY(kind, file, function) {kind, file, function},
 #include "library.def"
 #undef CC_LIBRARY
-#undef CC_PURE
-#undef CC_WHOLE
-};
-
-static const struct {
-    const char *file, *function;
-} whole[] = {
-#define CC_LIBRARY(file)
-#define CC_PURE(file, function)
-#define CC_WHOLE(file, function) {file, function},
-#include "library.def"
-#undef CC_LIBRARY
-#undef CC_PURE
-#undef CC_WHOLE
 };
 
 static char folder[4096];   /* of the standard library, with a final slash */
@@ -55,47 +32,47 @@ int cc_library_init(void)
     return 0;
 }
 
-static bool is_whole(const PyCodeObject *co, const char *path)
+/* Whether a row of this kind is about the code, whose path ends with, or is, that of the row behind the first `skip` characters. */
+static bool listed(int kind, const PyCodeObject *co, const char *path, size_t skip)
 {
     const size_t n = strlen(path);
-    for (int i = 0; i < CC_COUNT(whole); i++) {
-        const size_t k = strlen(whole[i].file);
-        if (n < k + 3 || strncmp(path + n - k - 3, whole[i].file, k) != 0 || strcmp(path + n - 3, ".py") != 0) continue;
-        if (*whole[i].function == '\0' || PyUnicode_CompareWithASCIIString(co->co_qualname, whole[i].function) == 0) return true;
+    for (int i = 0; i < CC_COUNT(rows); i++) {
+        const size_t k = strlen(rows[i].file);
+        if (rows[i].kind != kind || n < k + 3 || (kind != WHOLE && n != skip + k + 3)) continue;
+        if (strncmp(path + n - k - 3, rows[i].file, k) != 0 || strcmp(path + n - 3, ".py") != 0) continue;
+        if (*rows[i].function == '\0' || PyUnicode_CompareWithASCIIString(co->co_qualname, rows[i].function) == 0) return true;
     }
     return false;
+}
+
+/* The file of the code; NULL: it has no name that is text. */
+static const char *path_of(const PyCodeObject *co)
+{
+    const char *path = PyUnicode_AsUTF8(co->co_filename);
+    if (path == NULL) PyErr_Clear();
+    return path;
+}
+
+static bool in_folder(const char *path)
+{
+    return folder_n > 0 && strncmp(path, folder, folder_n) == 0;
 }
 
 bool cc_library_pure(PyFunctionObject *func)
 {
     const PyCodeObject *co = (PyCodeObject *)func->func_code;
-    const char *file = PyUnicode_AsUTF8(co->co_filename);
-    if (file == NULL) PyErr_Clear();
-    if (file == NULL || folder_n == 0 || strncmp(file, folder, folder_n) != 0) return false;
-    for (int i = 0; i < CC_COUNT(pure); i++) {
-        const size_t n = strlen(pure[i].file);
-        if (strncmp(file + folder_n, pure[i].file, n) == 0 && strcmp(file + folder_n + n, ".py") == 0 &&
-            PyUnicode_CompareWithASCIIString(co->co_qualname, pure[i].function) == 0)
-            return true;
-    }
-    return false;
+    const char *path = path_of(co);
+    return path != NULL && in_folder(path) && listed(PURE, co, path, folder_n);
 }
 
 bool cc_library_recorded(PyFunctionObject *func)
 {
     const PyCodeObject *co = (PyCodeObject *)func->func_code;
-    const char *file = PyUnicode_AsUTF8(co->co_filename);
-    if (file == NULL) {
-        PyErr_Clear();
-        return true;
-    }
-    if (is_whole(co, file)) return false;
-    if (folder_n == 0 || strncmp(file, folder, folder_n) != 0) return true;
-    const char *rest = file + folder_n;
+    const char *path = path_of(co);
+    if (path == NULL) return true;
+    if (listed(WHOLE, co, path, 0)) return false;
+    if (!in_folder(path)) return true;
+    const char *rest = path + folder_n;
     if (strncmp(rest, "site-packages/", 14) == 0 || strncmp(rest, "dist-packages/", 14) == 0) return true;
-    for (int i = 0; i < CC_COUNT(recorded); i++) {
-        const size_t n = strlen(recorded[i]);
-        if (strncmp(rest, recorded[i], n) == 0 && strcmp(rest + n, ".py") == 0) return true;
-    }
-    return false;
+    return listed(RECORDED, co, path, folder_n);
 }

@@ -325,7 +325,7 @@ CC_BORROW PyObject *cc_callee_unbound(PyObject *callable);
 CC_MUST int cc_callee_init(void);
 /* Whether a Python function is recorded: all are, but those of standard-library modules outside library.def. */
 bool cc_library_recorded(PyFunctionObject *func);
-bool cc_library_pure(PyFunctionObject *func);               /* of plain data: CC_PURE */
+bool cc_library_pure(PyFunctionObject *func);               /* of plain data: library.def */
 CC_MUST int cc_library_init(void);
 /* torch.compiler.is_compiling and its kin: new reference to the answer, or NULL (no error): not an intrinsic. */
 CC_NEW PyObject *cc_intrin_call(PyObject *callable, const CcAct *caller);
