@@ -1,20 +1,16 @@
 """Random functions over sizes (sizes.py), ten calls of several sizes each: eager against compiled under dynamic=None, True and
 False. No call is recorded twice for the same sizes and numbers, and symbols save recordings.
 
-CCOMPILE_FUZZ_SIZES=N is the number of programs; CCOMPILE_FUZZ_RANDOM=1 makes other ones in each run."""
+CCOMPILE_FUZZ_SIZES=N is the number of programs (drawing.py)."""
 
-import os
 import warnings
 
 import ccompile
-import hypothesis.strategies as st
 import pytest
 from conftest import EAGER, same
+from fuzz.drawing import drawn
 from fuzz.sizes import arguments, build, program
-from hypothesis import HealthCheck, given, note, settings
-
-EXAMPLES = int(os.environ.get("CCOMPILE_FUZZ_SIZES", "300"))
-RANDOM = os.environ.get("CCOMPILE_FUZZ_RANDOM", "0") not in ("", "0")
+from hypothesis import note
 
 
 def recordings():
@@ -27,19 +23,8 @@ def recordings():
 def test_sizes(dynamic):
     needed, met = [], []
 
-    @settings(
-        max_examples=EXAMPLES,
-        derandomize=not RANDOM,
-        deadline=None,
-        database=None,
-        print_blob=False,
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(st.data())
-    def run(data):
-        def pick(n):
-            return data.draw(st.integers(0, n - 1), label="")
-
+    @drawn("CCOMPILE_FUZZ_SIZES", 300)
+    def run(pick):
         text = program(pick)
         make, distinct = arguments(pick)
         note(text)
