@@ -60,7 +60,9 @@ static void find_movable(Layout *w) {
     }
 }
 
-/* One of several channels is made with columns innermost (dev/image.c FEW). */
+/* A convolution to one channel is no reason to turn what it reads: one of few channels reads columns innermost (dev/image.c FEW), and
+ * for one of many the kernel before it, which would have to turn its input, loses more than oneDNN's copy takes. relu and 3x3 of 64
+ * channels, 8x64x64: 4.5 ms, turned 6.1; cat before it 4.7, 5.0; max_pool2d 3.4, 3.2 (Zen 4, two threads). */
 static bool gathers(const CcGraph *g, const CcNode *n) {
     const CcType *t = &g->val.at[n->out0].type;
     return kind_of(n) == CC_K_CONV && t->ndim > 1 && t->size[1] == 1;
