@@ -556,6 +556,7 @@ row("FM:addmm", lambda m: A(m.x(5), m.x(4, 6), m.x(6, 5)), lambda m: A(m.x(4, 5)
 row("FM:baddbmm FM:addbmm", lambda m: A(m.x(5), m.x(3, 4, 6), m.x(3, 6, 5)), lambda m: A(m.x(4, 5), m.x(3, 4, 6), m.x(3, 6, 5), beta=0.5, alpha=2), **PRODUCT)
 row("FM:mv", lambda m: A(m.x(4, 6), m.x(6)), lambda m: A(m.x(6, 4).t(), m.x(6)), lambda m: A(m.x(0, 6), m.x(6)), lambda m: A(m.x(4, 0), m.x(0)), lambda m: A(m.x(4, 6), m.x(4)), **PRODUCT)
 row("L:vecdot", lambda m: A(m.x(4, 6), m.x(4, 6)), lambda m: A(m.x(4, 6), m.x(4, 6), dim=0), lambda m: A(m.x(4, 6), m.x(6)), **PRODUCT)
+row("L:vecdot", lambda m: A(m.x(40, 2), m.x(40, 2)), dtypes=(f16, bf16), ulp=0)
 row("FM:dist", lambda m: A(m.x(4, 6), m.x(4, 6)), lambda m: A(m.x(4, 6), m.x(6), 1), lambda m: A(m.x(4, 6), m.x(6), 2), dtypes=FLOATS, **SUMS)
 row("F:pairwise_distance P:pairwise_distance", lambda m: A(m.x(4, 6), m.x(4, 6)), lambda m: A(m.x(4, 6), m.x(4, 6), keepdim=True), lambda m: A(m.x(4, 6), m.x(6), 1.0), lambda m: A(m.x(6), m.x(6), eps=0.1), dtypes=FLOATS, ulp=64, norm=True)
 row("F:cosine_similarity P:cosine_similarity", lambda m: A(m.x(4, 6), m.x(4, 6)), lambda m: A(m.x(4, 6), m.x(4, 6), dim=0), lambda m: A(m.x(3, 4, 6), m.x(3, 4, 6), -1), lambda m: A(m.x(4, 1, 6), m.x(1, 5, 6), -1), lambda m: A(m.x(4, 6), m.x(4, 6), 1, 0.5), lambda m: A(torch.zeros(3, 4), m.x(3, 4)), dtypes=FLOATS, ulp=64, norm=True)
@@ -646,6 +647,10 @@ row("P:poisson_nll_loss P:soft_margin_loss P:hinge_embedding_loss", *reductions(
 row("P:cosine_embedding_loss", lambda m: A(m.x(4, 9), m.x(4, 9), m.mask(4).to(m.dtype) * 2 - 1), dtypes=FLOATS[:2], **SUMS)
 row("P:margin_ranking_loss P:triplet_margin_loss", lambda m: A(m.x(4, 9), m.x(4, 9), m.x(4, 9)), dtypes=FLOATS[:2], **SUMS)
 row("P:gaussian_nll_loss", lambda m: A(m.x(4, 9), m.x(4, 9), m.x(4, 9).abs()), dtypes=FLOATS[:2], **SUMS)
+# In half precision eager rounds between their steps, and what overflows there is inf.
+each("P:soft_margin_loss P:mse_loss P:kl_div P:binary_cross_entropy_with_logits", lambda m: A(m.x(4, 99) * 16, m.x(4, 99).sigmoid(), reduction="none"), dtypes=(f16, bf16), ulp=0)
+row("P:binary_cross_entropy_with_logits", lambda m: A(m.x(4, 99) * 16, m.x(4, 99).sigmoid(), m.x(99), pos_weight=m.x(99).abs(), reduction="none"), dtypes=(f16, bf16), ulp=0)
+row("P:kl_div", lambda m: A(m.x(4, 99), m.x(4, 99), reduction="none", log_target=True), dtypes=(f16, bf16), ulp=0)
 row("P:multilabel_soft_margin_loss", lambda m: A(m.x(4, 9), m.mask(4, 9).to(m.dtype)), dtypes=FLOATS[:2], **SUMS)
 row("P:multi_margin_loss", lambda m: A(m.x(4, 9), m.idx(9, 4)), dtypes=FLOATS[:2], **SUMS)
 

@@ -52,11 +52,11 @@ def once(fn):
     return rounded
 
 
-def loss(fn, *kinds, **options):
-    """Of each element; options that are operands follow the tensors."""
+def loss(fn, *kinds, round=lambda fn: fn, **options):
+    """Of each element; options that are operands follow the tensors. round: once, where eager rounds no step of it."""
     names = [name for name in ("weight", "pos_weight", "beta", "delta") if name in options]
     fixed = {k: v for k, v in options.items() if k not in names}
-    return (once(lambda a, b, *more: fn(a, b, reduction="none", **fixed, **dict(zip(names, more, strict=True)))), (*kinds, *(options[n] for n in names)))
+    return (round(lambda a, b, *more: fn(a, b, reduction="none", **fixed, **dict(zip(names, more, strict=True)))), (*kinds, *(options[n] for n in names)))
 
 
 def norm_eval(x, w, b, m, v, e):
@@ -144,9 +144,9 @@ ROWS = {
     "gated": [(once(lambda a, b: a * torch.sigmoid(b)), "tt")],
     "leaky_by": [(once(lambda a, b: torch.where(a > 0, a, a * b)), "tt")],
     "mse_loss": [loss(F.mse_loss, "t", "t")],
-    "l1_loss": [loss(F.l1_loss, "t", "t")],
-    "smooth_l1_loss": [loss(F.smooth_l1_loss, "t", "t", beta=0.7)],
-    "huber_loss": [loss(F.huber_loss, "t", "t", delta=1.3)],
+    "l1_loss": [loss(F.l1_loss, "t", "t", round=once)],
+    "smooth_l1_loss": [loss(F.smooth_l1_loss, "t", "t", round=once, beta=0.7)],
+    "huber_loss": [loss(F.huber_loss, "t", "t", round=once, delta=1.3)],
     "soft_margin_loss": [loss(F.soft_margin_loss, "u", "u")],
     "bce_logits": [loss(F.binary_cross_entropy_with_logits, "u", "u"), loss(F.binary_cross_entropy_with_logits, "u", "u", weight="u")],
     "bce_logits_by": [loss(F.binary_cross_entropy_with_logits, "u", "u", weight="u", pos_weight="u")],

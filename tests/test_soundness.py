@@ -1009,6 +1009,19 @@ def fn(x):
     return names["fn"]
 
 
+@case(raises=True)
+def hook_that_is_always_called():
+    """Module._call_impl leaves these out, behind a hook that raises, when it is told that it is compiled."""
+    model, seen = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()), []
+
+    def refuse(module, args, result):
+        raise ValueError("refused")
+
+    model[0].register_forward_hook(refuse)
+    model[0].register_forward_hook(lambda module, args, result: seen.append(1), always_call=True)
+    return (lambda x: model(x)), seen
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_soundness(name):
     fn, options = CASES[name]

@@ -138,8 +138,8 @@ static const struct {
 };
 static CcMap intrinsic_answers;
 
-/* Code that computes other numbers when it is told that it is compiled: it is told what eager is told. */
-static const char *const told_eager[] = {"torch.nn.modules.transformer.TransformerEncoder.forward"};
+/* Code that does something else when it is told that it is compiled (numbers; hooks to be called always): told what eager is told. */
+static const char *const told_eager[] = {"torch.nn.modules.transformer.TransformerEncoder.forward", "torch.nn.modules.module.Module._call_impl"};
 static const PyObject *told_eager_code[CC_COUNT(told_eager)];
 
 int cc_intrin_init(PyObject *torch)
