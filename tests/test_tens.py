@@ -412,6 +412,7 @@ MODES = {
     "below autograd": (C._AutoDispatchBelowAutograd, {"KEYS_EXCLUDED"}, True),
     "forward ad": (torch.autograd.forward_ad.dual_level, {"FORWARD_AD"}, True),
     "anomaly": (lambda: torch.autograd.set_detect_anomaly(True), {"ANOMALY"}, True),
+    "symbolic trace": (lambda: attribute(torch.fx._symbolic_trace, "_is_fx_tracing_flag", True), {"FX"}, True),
     "compiling": (lambda: attribute(torch.compiler, "_is_compiling_flag", True), {"COMPILING"}, True),
     "exporting": (lambda: attribute(torch.compiler, "_is_exporting_flag", True), {"EXPORTING"}, True),
     "deterministic": (lambda: deterministic(True, False), {"DETERMINISTIC"}, False),

@@ -354,7 +354,7 @@ PyObject *cc_root_call(CcRoot *root, PyObject *const *args, size_t nargsf, PyObj
     cc_eval_counts.calls++;
     CcMode mode;
     cc_mode_read(&mode);
-    const char *why = cc_mode_refuse(&mode);
+    const char *why = cc_hook_occupied() ? "inside torch.compile" : cc_mode_refuse(&mode);
     if (why != NULL || root->eager_only) {
         if (why != NULL) cc_log_add(CC_LOG_EAGER, "%s", why);
         return call_eagerly(root, args, nargsf, kwnames);

@@ -15,13 +15,16 @@ static const char *keep_path(PyObject *o)
 /* torch._dynamo's frame hook may stay installed after torch.compile was used; without a callback it does nothing. */
 static bool dynamo_idle(void)
 {
-    PyObject *m = PyImport_ImportModule("torch._C._dynamo.eval_frame");
-    PyObject *callback = m != NULL ? PyObject_CallMethod(m, "get_eval_frame_callback", NULL) : NULL;
-    const bool idle = callback == Py_None;
+    static PyObject *get;
+    if (get == NULL) {
+        PyObject *m = PyImport_ImportModule("torch._C._dynamo.eval_frame");
+        get = m != NULL ? PyObject_GetAttrString(m, "get_eval_frame_callback") : NULL;
+        Py_XDECREF(m);
+    }
+    PyObject *callback = get != NULL ? PyObject_CallNoArgs(get) : NULL;
+    if (callback == NULL) PyErr_Clear();
     Py_XDECREF(callback);
-    Py_XDECREF(m);
-    if (m == NULL || callback == NULL) PyErr_Clear();
-    return idle;
+    return callback == Py_None;
 }
 
 static PyObject *api_init(PyObject *m, PyObject *args, PyObject *kwargs)
@@ -60,7 +63,7 @@ static PyObject *api_disable_pop(PyObject *m, PyObject *unused)
 static PyObject *api_break_at(PyObject *m, PyObject *callable_or_type)
 {
     (void)m;
-    cc_call_special(callable_or_type, CC_R_DISABLED);
+    cc_call_special(callable_or_type, PyType_Check(callable_or_type) ? CC_R_DISABLED : CC_R_LIBRARY);
     Py_RETURN_NONE;
 }
 

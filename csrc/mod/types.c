@@ -168,7 +168,39 @@ static PyObject *compiled_repr(PyObject *o)
     return PyUnicode_FromFormat("<ccompile.Compiled of %R>", ((Compiled *)o)->fn);
 }
 
+/* As functions: by name, and so a deep copy is the same object. */
+static PyObject *compiled_reduce(PyObject *o, PyObject *unused)
+{
+    (void)unused;
+    if (PyFunction_Check(((Compiled *)o)->fn)) return PyObject_GetAttrString(o, "__qualname__");
+    return PyErr_Format(PyExc_TypeError, "cannot pickle %R: pickle what it wraps, and compile that", o);
+}
+
+/* Of a method or a callable object: compiled in the same way, of the copy. */
+static PyObject *compiled_deepcopy(PyObject *o, PyObject *memo)
+{
+    Compiled *self = (Compiled *)o;
+    if (PyFunction_Check(self->fn)) return Py_NewRef(o);
+    PyObject *copy = PyImport_ImportModule("copy");
+    PyObject *fn = copy != NULL ? PyObject_CallMethod(copy, "deepcopy", "OO", self->fn, memo) : NULL;
+    PyObject *made = fn != NULL ? PyObject_CallOneArg((PyObject *)Py_TYPE(o), fn) : NULL;
+    if (made != NULL) {
+        CcRoot *root = &((Compiled *)made)->root;
+        root->knobs = self->root.knobs;
+        root->fullgraph = self->root.fullgraph;
+        root->hints.all = self->root.hints.all;
+        root->hints.none = self->root.hints.none;
+        root->hints.declared = Py_XNewRef(self->root.hints.declared);
+        copy_names(made, o, NULL);
+    }
+    Py_XDECREF(copy);
+    Py_XDECREF(fn);
+    return made;
+}
+
 static PyMethodDef compiled_methods[] = {
+    {"__reduce__", compiled_reduce, METH_NOARGS, NULL},
+    {"__deepcopy__", compiled_deepcopy, METH_O, NULL},
     {"report", compiled_report, METH_NOARGS, "report() -> dict: entries, segments, guards, breaks; see _core.pyi"},
     {"reset", compiled_reset, METH_NOARGS, "reset(): forgets all entries; the next call records anew"},
     {NULL, NULL, 0, NULL},
@@ -187,10 +219,52 @@ static PyGetSetDef dict_getset[] = {
     {NULL, NULL, NULL, NULL, NULL},
 };
 
+/* isinstance(compiled, types.FunctionType) holds where it does for what is compiled: torch.fx and inspect ask, and then look
+ * at the code. */
+static PyObject *compiled_class(PyObject *o, void *unused)
+{
+    (void)unused;
+    return Py_NewRef(PyFunction_Check(((Compiled *)o)->fn) ? &PyFunction_Type : Py_TYPE(o));
+}
+
+static PyObject *of_wrapped(PyObject *o, void *name)
+{
+    return PyObject_GetAttrString(((Compiled *)o)->fn, name);
+}
+
+/* torch.compile and torch.export take what is wrapped: innermost_fn in torch 2.13's _dynamo/eval_frame.py, which wants the
+ * wrapper's own id as well, and of a module its __call__. */
+static PyObject *orig_callable(PyObject *o, void *unused)
+{
+    (void)unused;
+    PyObject *fn = ((Compiled *)o)->fn;
+    return PyFunction_Check(fn) || PyMethod_Check(fn) ? Py_NewRef(fn) : PyObject_GetAttrString(fn, "__call__");
+}
+
+static PyObject *own_id(PyObject *o, void *unused)
+{
+    (void)unused;
+    return PyLong_FromVoidPtr(o);
+}
+
+static PyGetSetDef compiled_getset[] = {
+    {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
+    {"__class__", compiled_class, NULL, NULL, NULL},
+    {"__code__", of_wrapped, NULL, NULL, "__code__"},
+    {"__globals__", of_wrapped, NULL, NULL, "__globals__"},
+    {"__closure__", of_wrapped, NULL, NULL, "__closure__"},
+    {"__defaults__", of_wrapped, NULL, NULL, "__defaults__"},
+    {"__kwdefaults__", of_wrapped, NULL, NULL, "__kwdefaults__"},
+    {"__annotations__", of_wrapped, NULL, NULL, "__annotations__"},
+    {"_torchdynamo_orig_callable", orig_callable, NULL, NULL, NULL},
+    {"_torchdynamo_wrapper_id", own_id, NULL, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
 static PyType_Slot compiled_slots[] = {
     {Py_tp_new, compiled_new}, {Py_tp_dealloc, compiled_dealloc}, {Py_tp_traverse, compiled_traverse},
     {Py_tp_clear, compiled_clear}, {Py_tp_call, PyVectorcall_Call}, {Py_tp_descr_get, bind}, {Py_tp_repr, compiled_repr},
-    {Py_tp_methods, compiled_methods}, {Py_tp_members, compiled_members}, {Py_tp_getset, dict_getset},
+    {Py_tp_methods, compiled_methods}, {Py_tp_members, compiled_members}, {Py_tp_getset, compiled_getset},
     {Py_tp_doc, "A compiled callable; made by ccompile.compile."}, {0, NULL},
 };
 PyType_Spec cc_types_compiled = {

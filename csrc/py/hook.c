@@ -147,16 +147,28 @@ void cc_hook_set_guest(const char *module, CcHookIdle idle_now)
     guest_idle = idle_now;
 }
 
+static bool is_guest(_PyFrameEvalFunction now)
+{
+    static _PyFrameEvalFunction guest;   /* the last one found: looking for it reads a file */
+    char name[200];
+    if (guest_idle == NULL || now == _PyEval_EvalFrameDefault || now == evaluate) return false;
+    if (now == displaced || now == guest) return true;
+    module_of((uintptr_t)now, name, sizeof name);
+    if (strncmp(name, guest_module, strlen(guest_module)) != 0) return false;
+    guest = now;
+    return true;
+}
+
 /* A guest that is installed but does nothing may be displaced while a region listens; it gets its place back. */
 static bool displaceable(_PyFrameEvalFunction now)
 {
-    char name[200];
-    if (guest_idle == NULL || now == _PyEval_EvalFrameDefault || now == evaluate) return false;
-    if (now != displaced) {
-        module_of((uintptr_t)now, name, sizeof name);
-        if (strncmp(name, guest_module, strlen(guest_module)) != 0) return false;
-    }
-    return guest_idle();
+    return is_guest(now) && guest_idle();
+}
+
+bool cc_hook_occupied(void)
+{
+    const _PyFrameEvalFunction now = _PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get());
+    return foreign(now) && is_guest(now) && !guest_idle();
 }
 
 static void listen(Region *region)

@@ -182,6 +182,8 @@ void cc_hook_disarm(CcObserver *obs);
  * (torch._dynamo's, when no callback is set): asked `idle`, ours takes its place while armed and gives it back. */
 typedef bool (*CcHookIdle)(void);
 void cc_hook_set_guest(const char *module, CcHookIdle idle);
+/* The guest is installed and at work: frames that run now are its. */
+bool cc_hook_occupied(void);
 /* Innermost observer of this thread; NULL when none is armed. */
 CcObserver *cc_hook_current(void);
 /* Suspends observation of new frames on this thread (they go to CPython's evaluator); returns the previous value. */

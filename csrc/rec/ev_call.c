@@ -31,13 +31,26 @@ static PyObject *dunder_call(PyObject *o)
     return cc_type_lookup(Py_TYPE(o), name);
 }
 
+/* What an object is called through when its class has __call__ as a slot (compiled modules: module.py); the object holds it. */
+static PyObject *held_call(PyObject *o)
+{
+    PyObject *d = dunder_call(o);
+    if (d == NULL || !Py_IS_TYPE(d, &PyMemberDescr_Type)) return NULL;
+    PyObject *v = Py_TYPE(d)->tp_descr_get(d, o, (PyObject *)Py_TYPE(o));
+    if (v == NULL) PyErr_Clear();
+    Py_XDECREF(v);
+    return v;
+}
+
+static PyObject *unwrap(PyObject *o) { return unwrap_hook != NULL ? unwrap_hook(o) : NULL; }
+
 PyFunctionObject *cc_call_function(PyObject *callable)
 {
     for (int depth = 0; depth < 8 && callable != NULL; depth++) {
         if (PyFunction_Check(callable)) return (PyFunctionObject *)callable;
-        PyObject *inner = unwrap_hook != NULL ? unwrap_hook(callable) : NULL;
-        if (inner == NULL) inner = PyMethod_Check(callable) ? PyMethod_GET_FUNCTION(callable) : dunder_call(callable);
-        callable = inner;
+        PyObject *inner = unwrap(callable);
+        if (inner == NULL) inner = PyMethod_Check(callable) ? PyMethod_GET_FUNCTION(callable) : held_call(callable);
+        callable = inner != NULL ? inner : dunder_call(callable);
     }
     return NULL;
 }
@@ -384,6 +397,25 @@ static void partial_guards(CcRec *rec, PyObject *o)
     }
 }
 
+/* A compiled callable, or a module that holds one, is as if what it wraps were called: all on the way there is read from
+ * what lies before it, so that the frame's self is known. The wrapped callable; NULL: o is no such thing. */
+static PyObject *unwrap_guarded(CcRec *rec, PyObject *o)
+{
+    PyObject *held = held_call(o);
+    if (held != NULL && unwrap(held) != NULL) {
+        const int source = cc_value_source(rec, o);
+        cc_attr_dunder(rec, o, "__call__");
+        if (source >= 0) cc_value_read(rec, CC_SRC_MEMBER, source, dunder_call(o), 0, 0, held);
+        o = held;
+    }
+    PyObject *inner = unwrap(o), *name = inner != NULL ? PyUnicode_InternFromString("__wrapped__") : NULL;
+    if (name == NULL) return inner;
+    const int source = PyFunction_Check(inner) ? -1 : cc_value_source(rec, o);   /* functions are known by what they are */
+    if (source >= 0) cc_value_read(rec, CC_SRC_MEMBER, source, cc_type_lookup(Py_TYPE(o), name), 0, 0, inner);
+    Py_DECREF(name);
+    return inner;
+}
+
 /* What the user said about it: disable(reason=...), graph_break(msg). */
 static CcGo special_break(CcRec *rec, CcAct *act, CcReason reason, PyObject *const *in, int n)
 {
@@ -408,14 +440,22 @@ CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, in
             return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "arguments");
     }
     if (cc_value_origin(rec, in[0]) == CC_O_UNKNOWN) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(in[0]));
-    const struct Special *special = find_special(in[0]);
+    PyObject *held = held_call(in[0]), *inner;
+    const struct Special *special = find_special(held != NULL ? held : in[0]);
     if (special != NULL) return special_break(rec, act, special->reason, in, n);
-    if (unwrap_hook != NULL && unwrap_hook(in[0]) != NULL) return CC_OK;
+    if ((inner = unwrap_guarded(rec, in[0])) != NULL) {
+        guard_callable(rec, inner);
+        return CC_OK;
+    }
     guard_callable(rec, in[0]);
     if (is_partial(in[0])) partial_guards(rec, in[0]);
     CcCalled c;
     if (!normalise(rec, &c, in, n, kwnames, ex)) return cc_rec_break(rec, act, CC_R_LIMIT, "arguments");
     if (is_partial(in[0])) guard_callable(rec, c.func);
+    if (c.func != in[0] && (inner = unwrap_guarded(rec, c.func)) != NULL) {
+        guard_callable(rec, inner);
+        return CC_OK;
+    }
     ev->result = cc_intrin_call(c.func, act);
     if (ev->result != NULL) return CC_DONE;
     if (cc_opaque_is_op(c.func)) {
@@ -449,9 +489,10 @@ CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, in
 CcGo cc_call_after(CcRec *rec, CcAct *act, PyObject *const *in, int n, PyObject *kwnames, PyObject *result)
 {
     const bool ex = act->event != NULL && act->event->kind == CC_EV_CALL_EX;
-    if (unwrap_hook != NULL && unwrap_hook(in[0]) != NULL) return CC_OK;
     CcCalled c;
     if (!normalise(rec, &c, in, n, kwnames, ex)) return CC_OK;
+    PyObject *held = held_call(c.func);
+    if (unwrap(held != NULL ? held : c.func) != NULL) return CC_OK;
     if (!PyFunction_Check(c.func)) {
         const CcCallee callee = cc_callee_find(c.func);
         if (callee.kind != CC_CALLEE_UNKNOWN) return cc_row_after(rec, act, &c, &callee, result);

@@ -8,12 +8,15 @@ from ._setup import load as _load
 
 _load()  # refuses what can't be served, with one sentence, before anything else is imported
 
-from . import config  # noqa: E402
+from . import _core, config  # noqa: E402
 from ._core import Unsupported, graph_break, is_compiling, reset  # noqa: E402
 from .api import compile, counters, disable, events  # noqa: E402
 from .dims import Dim, mark_dynamic, mark_static  # noqa: E402
 from .report import BreakReason, Explanation, explain  # noqa: E402
 from .shapes import bucketed, precompile  # noqa: E402
+
+for _own in (compile, explain, mark_dynamic, mark_static, precompile, bucketed, reset):
+    _core.break_at(_own)  # called in compiled code they are one graph break each
 
 __version__ = "0.1.0"
 __all__ = [

@@ -96,7 +96,7 @@ def _compile(model: Any, *, settings: dict[str, Any], disable: bool = False) -> 
         return inner
     if isinstance(model, staticmethod | classmethod):
         return type(model)(again(model.__func__))
-    if isinstance(model, types.MethodType) and not isinstance(model.__func__, types.FunctionType):
+    if isinstance(model, types.MethodType) and type(model.__func__) is not types.FunctionType:  # or compiled
         return types.MethodType(again(model.__func__), model.__self__)
     if not isinstance(model, types.FunctionType | types.MethodType):
         called = getattr(type(model), "__call__", None)  # noqa: B004

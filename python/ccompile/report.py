@@ -49,6 +49,11 @@ class Op:
     name: str
     out: tuple[str, ...]  # types of its results: "f32[8, 64] cpu"
 
+    @property
+    def target(self) -> str:
+        """As torch.fx's nodes call it."""
+        return self.op
+
 
 @dataclass(frozen=True)
 class Graph:
@@ -62,6 +67,11 @@ class Graph:
     text: str
     plan: str
     hits: int
+
+    @property
+    def nodes(self) -> tuple[Op, ...]:
+        """As torch.fx's graphs call them."""
+        return self.ops
 
     def __str__(self) -> str:
         return f"{self.root} from {_short(self.start)}: {_many(len(self.ops), 'op')}, ends in {self.end}"
@@ -152,8 +162,9 @@ class Explanation:
                 print(f"  {guard}")
 
 
-def explain(fn: Callable[..., Any]) -> Callable[..., Explanation]:
-    """explain(fn)(*args, **kwargs) runs fn once, with its side effects, and tells how it was compiled."""
+def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """explain(fn)(*args, **kwargs) runs fn once, with its side effects, and gives an Explanation: how it was compiled.
+    explain(fn, *args, **kwargs) is the same, where there are arguments."""
     fresh = compile(fn)
     compiled = compiled_of(fresh)
 
@@ -162,7 +173,7 @@ def explain(fn: Callable[..., Any]) -> Callable[..., Explanation]:
         result = fresh(*args, **kwargs)
         return Explanation.of(compiled.__name__, compiled.report(), result)
 
-    return run
+    return run(*args, **kwargs) if args or kwargs else run
 
 
 def report(compiled: Any) -> Explanation:
