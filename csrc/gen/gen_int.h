@@ -46,6 +46,15 @@ void cc_emit_gather(CcEmit *e, CcDtype dt, const char *pointers, const char *mas
 CC_MUST int cc_emit_scalar(CcEmit *e, CcScalarId op, CcDtype dt, const CcRef *x, CcRef out);
 CC_MUST int cc_emit_node(CcEmit *e, int node); /* neither load nor reduction */
 
+/* gen_combine.c: of a reduction or a scan (`fold`, a primitive of kind R or P) whose values have this dtype. */
+enum { CC_COMBINE_LANES = 64 }; /* at most */
+void cc_combine_identity(CcScalarId fold, CcDtype dt, CcRef out);
+CC_MUST int cc_combine_two(CcEmit *e, CcScalarId fold, CcDtype dt, const char *x, const char *y, CcRef out);
+/* Each lane gets the result of all of them. */
+CC_MUST int cc_combine_lanes(CcEmit *e, CcScalarId fold, CcDtype dt, CcRef x);
+/* The scan's next vector, and what it has come to, in all lanes. `along`: its lanes follow one another, else each has its own. */
+CC_MUST int cc_combine_scan(CcEmit *e, const CcLoopNode *n, bool along, const char *x, CcRef carry, CcRef out);
+
 /* gen_sweep.c: the body of a loop that reduces. */
 CC_MUST int cc_gen_sweeps(CcEmit *e);
 

@@ -24,6 +24,7 @@ typedef void (*RefFn)(char type, const Cell *x, const Cell *y, const Cell *z, Ce
 #define RESULT_S(cell, field) (cell).field
 #define RESULT_X(cell, field) (cell).field
 #define RESULT_R(cell, field) (cell).field
+#define RESULT_P(cell, field) (cell).field
 #define RESULT_L(cell, field) (cell).i
 #define RESULT_C(cell, field) (cell).i
 #define LOOP(T, field, kind, expr) \
@@ -221,21 +222,22 @@ typedef struct Row {
     CcSweeps plan;
     int sweep;
     Cell cell[CC_LOOP_MAX_NODES][BLOCK];
-    Cell total[CC_LOOP_MAX_NODES]; /* floats are summed in double */
+    Cell total[CC_LOOP_MAX_NODES]; /* of reductions and scans; floats are summed in double */
 } Row;
 
 static bool reduces(const CcLoopNode *n) { return cc_scalar_info((CcScalarId)n->op)->kind == 'R'; }
 
-static void begin_totals(Row *r) {
+/* Of reductions, once a row; of scans, in each sweep. */
+static void begin_totals(Row *r, bool (*which)(const CcLoopNode *)) {
     for (int i = 0; i < r->loop->n_node; i++) {
         const CcLoopNode *n = &r->loop->node[i];
-        if (!reduces(n)) continue;
+        if (!which(n)) continue;
         const CcScalarId op = cc_scalar_combine((CcScalarId)n->op);
         const CcDtypeInfo *info = cc_dtype_info((CcDtype)n->dtype);
         const int64_t top = INT64_MAX >> (64 - 8 * info->size);
         Cell *t = &r->total[i];
         t->i = op == CC_S_mul || op == CC_S_and;
-        if (info->kind == 'f') t->d = op == CC_S_mul ? 1 : op == CC_S_max ? -INFINITY : op == CC_S_min ? INFINITY : 0;
+        if (info->kind == 'f') t->d = op == CC_S_mul ? 1 : op == CC_S_max || op == CC_S_lse ? -INFINITY : op == CC_S_min ? INFINITY : 0;
         else if (op == CC_S_min) t->i = info->kind == 'u' ? 2 * top + 1 : top;
         else if (op == CC_S_max) t->i = info->kind == 'u' ? 0 : -top - 1;
     }
@@ -249,8 +251,11 @@ static void reduce_block(Row *r, int i, int n) {
     for (int k = 0; k < n; k++) {
         Cell value = x[k];
         if (type == 's') value.d = (double)x[k].f;
-        TABLE[op](type == 's' ? 'd' : type, &r->total[i], &value, &value, &r->total[i], 1);
+        const bool scan = cc_sweep_scans(node); /* what came earlier is its second operand */
+        TABLE[op](type == 's' ? 'd' : type, scan ? &value : &r->total[i], scan ? &r->total[i] : &value, &value, &r->total[i], 1);
         if (type == 'i') r->total[i].i = wrap((CcDtype)node->dtype, r->total[i].i);
+        if (scan) r->cell[i][k] = r->total[i];
+        if (scan && type == 's') r->cell[i][k].f = (float)r->total[i].d;
     }
 }
 
@@ -258,7 +263,8 @@ static void reduce_block(Row *r, int i, int n) {
 static void sweep_block(Row *r, int64_t at, int n) {
     const CcLoop *loop = r->loop;
     for (int i = 0; i < loop->n_node; i++)
-        if (!reduces(&loop->node[i]) && r->plan.stage[i] <= r->sweep)
+        if (cc_sweep_scans(&loop->node[i]) && r->plan.stage[i] <= r->sweep) reduce_block(r, i, n);
+        else if (!reduces(&loop->node[i]) && r->plan.stage[i] <= r->sweep)
             run_node(loop, &r->arg, 0, r->plan.element[i] ? at : 0, n, i, r->cell);
     for (int i = 0; i < loop->n_node; i++)
         if (reduces(&loop->node[i]) && r->plan.stage[loop->node[i].a[0]] == r->sweep) reduce_block(r, i, n);
@@ -295,8 +301,9 @@ static void end_sweep(Row *r) {
 
 static void run_row(Row *r) {
     const CcLoop *loop = r->loop;
-    begin_totals(r);
+    begin_totals(r, reduces);
     for (r->sweep = 0; r->sweep < r->plan.n; r->sweep++) {
+        begin_totals(r, cc_sweep_scans);
         sweep_lines(r, 0);
         end_sweep(r);
     }

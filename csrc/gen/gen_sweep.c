@@ -8,12 +8,13 @@
  *
  * Long sums stay as exact as eager's, which adds in cascades: they are made of chunks, whose own sums begin at zero and
  * are short for each of their partial results, and chunks are added by Kahan's method.
- * A loop of a single sweep can stop with its partial results, and begin from such (CcSplit). */
+ * A loop of a single sweep can stop with its partial results, and begin from such (CcSplit), unless it scans: a scan's
+ * vectors follow one another. */
 #include <math.h>
 
 #include "gen_int.h"
 
-enum { MAX_COPIES = 4, MAX_REDUCTIONS = 16, SLOT = 8, MAX_LANES = 64, CHUNK = 64 /* terms of a partial result */ };
+enum { MAX_COPIES = 4, MAX_REDUCTIONS = 16, SLOT = 8, MAX_LANES = CC_COMBINE_LANES, CHUNK = 64 /* terms of a partial result */ };
 
 typedef struct Sweep {
     CcEmit *e;
@@ -30,6 +31,7 @@ typedef struct Sweep {
     bool need[CC_LOOP_MAX_NODES];
     int reduction[MAX_REDUCTIONS], n;
     CcRef acc[MAX_REDUCTIONS][MAX_COPIES];
+    CcRef carry[CC_LOOP_MAX_NODES]; /* of scans */
 } Sweep;
 
 #define TEXT(...) cc_sbuf_add(s->e->body, __VA_ARGS__)
@@ -53,28 +55,12 @@ static bool is_reduction(const CcLoopNode *n) { return cc_scalar_info((CcScalarI
 
 /* ------------------------------------------------------------------ reductions */
 
-static void identity(const Sweep *s, int j, CcRef out) {
-    const CcDtype dt = dtype_of(s, s->reduction[j]);
-    const CcDtypeInfo *info = cc_dtype_info(dt);
-    const CcScalarId op = cc_scalar_combine((CcScalarId)s->loop->node[s->reduction[j]].op);
-    const bool least = op == CC_S_max, is_float = info->kind == 'f';
-    const int64_t top = INT64_MAX >> (64 - 8 * info->size);
-    if (op == CC_S_add || op == CC_S_or) strcpy(out, "zeroinitializer");
-    else if (op == CC_S_and) strcpy(out, "splat (i1 true)");
-    else if (is_float) cc_emit_number(dt, op == CC_S_mul ? 1 : least ? -HUGE_VAL : HUGE_VAL, out);
-    else {
-        const int64_t high = info->kind == 'u' ? 2 * top + 1 : top, low = info->kind == 'u' ? 0 : -top - 1;
-        snprintf(out, sizeof(CcRef), "splat (i%d %lld)", 8 * info->size,
-                 (long long)(op == CC_S_mul ? 1 : least ? low : high));
-    }
-}
+static CcScalarId op_of(const Sweep *s, int j) { return (CcScalarId)s->loop->node[s->reduction[j]].op; }
+
+static void identity(const Sweep *s, int j, CcRef out) { cc_combine_identity(op_of(s, j), dtype_of(s, s->reduction[j]), out); }
 
 static int combine(Sweep *s, int j, const char *x, const char *y, CcRef out) {
-    const CcScalarId op = cc_scalar_combine((CcScalarId)s->loop->node[s->reduction[j]].op);
-    CcRef arg[2];
-    strcpy(arg[0], x);
-    strcpy(arg[1], y);
-    return cc_emit_scalar(s->e, op, dtype_of(s, s->reduction[j]), (const CcRef *)arg, out);
+    return cc_combine_two(s->e, op_of(s, j), dtype_of(s, s->reduction[j]), x, y, out);
 }
 
 static int accumulate(Sweep *s, int copy) {
@@ -91,19 +77,32 @@ static int accumulate(Sweep *s, int copy) {
     return 0;
 }
 
-/* Each lane gets the result of all of them. */
-static int across_lanes(Sweep *s, int j) {
-    for (int step = s->e->lanes / 2; step > 0; step /= 2) {
-        const char *t = type_of(s, j);
-        char order[MAX_LANES * 8] = "";
-        size_t at = 0;
-        for (int i = 0; i < s->e->lanes; i++)
-            at += (size_t)snprintf(order + at, sizeof order - at, "%si32 %d", i ? ", " : "", i ^ step);
-        CcRef other;
-        cc_emit_op(s->e, other, "shufflevector %s %s, %s poison, <%d x i32> <%s>", t, s->acc[j][0], t, s->e->lanes,
-                   order);
-        if (combine(s, j, s->acc[j][0], other, s->acc[j][0]) < 0) return -1;
+/* What a scan has come to: in memory between turns of the loops, which may be cut in many; in a register from one copy to the
+ * next of rows. Of columns each copy has its own. */
+static void carry_at(const Sweep *s, int node, int copy, CcRef out) {
+    snprintf(out, sizeof(CcRef), "%%car%d.%d", node, s->loop->columns ? copy : 0);
+}
+
+static void begin_scans(Sweep *s) {
+    CcRef none, at;
+    for (int i = 0; i < s->loop->n_node; i++) {
+        if (!s->need[i] || !cc_sweep_scans(&s->loop->node[i])) continue;
+        cc_combine_identity((CcScalarId)s->loop->node[i].op, dtype_of(s, i), none);
+        for (int u = 0; u < (s->loop->columns ? s->copies : 1); u++) {
+            carry_at(s, i, u, at);
+            TEXT("  store %s %s, ptr %s\n", cc_emit_type(s->e, dtype_of(s, i)), none, at);
+        }
     }
+}
+
+static int scan(Sweep *s, int node, int copy) {
+    const CcLoopNode *n = &s->loop->node[node];
+    const bool rows = !s->loop->columns;
+    CcRef at, *carry = &s->carry[node];
+    carry_at(s, node, copy, at);
+    if (!rows || copy == 0) cc_emit_op(s->e, *carry, "load %s, ptr %s", cc_emit_type(s->e, dtype_of(s, node)), at);
+    if (cc_combine_scan(s->e, n, rows, s->e->ref[n->a[0]], *carry, s->e->ref[node]) < 0) return -1;
+    if (!rows || copy == s->copies - 1) TEXT("  store %s %s, ptr %s\n", cc_emit_type(s->e, dtype_of(s, node)), *carry, at);
     return 0;
 }
 
@@ -115,7 +114,6 @@ static void index_of(Sweep *s, int copy, CcRef out) {
     else if (offset) cc_emit_op(s->e, out, "add i64 %s, %d", s->lane, offset);
     else strcpy(out, s->lane);
 }
-
 
 /* "v16f32", the suffix of an intrinsic */
 static void suffix_of(const Sweep *s, CcDtype dt, char *out, size_t n) {
@@ -262,7 +260,7 @@ static int elements(Sweep *s, int copy) {
         if (kept) kept_at(s, i, copy, at);
         if (later) cc_emit_op(s->e, s->e->ref[i], "load %s, ptr %s, align %d", v, at, size);
         else if (cc_loop_access(&loop->node[i]) >= 0) fetch(s, i, copy);
-        else if (cc_emit_node(s->e, i) < 0) return -1;
+        else if ((cc_sweep_scans(&loop->node[i]) ? scan(s, i, copy) : cc_emit_node(s->e, i)) < 0) return -1;
         if (kept && !later) {
             v = cc_emit_type(s->e, dtype_of(s, i));
             TEXT("  store %s %s, ptr %s, align %d\n", v, s->e->ref[i], at, size);
@@ -619,11 +617,12 @@ static void begin_sweep(Sweep *s, int number) {
 static int do_sweep(Sweep *s, int number) {
     const int id = s->e->next++;
     begin_sweep(s, number);
-    const bool cut = s->plan.n == 1;
+    begin_scans(s);
+    const bool cut = s->plan.n == 1 && !s->loop->scans;
     if (cut) TEXT("  br i1 %%isfinish, label %%l%d.finish, label %%l%d.work\nl%d.work:\n", id, id, id);
     if (lines(s) < 0 || (cut && pieces(s, id) < 0)) return -1;
     for (int j = 0; j < s->n; j++) {
-        if (!s->loop->columns && across_lanes(s, j) < 0) return -1;
+        if (!s->loop->columns && cc_combine_lanes(s->e, op_of(s, j), dtype_of(s, s->reduction[j]), s->acc[j][0]) < 0) return -1;
         for (int u = 0; u < MAX_COPIES; u++)
             strcpy(s->ref[u][s->reduction[j]], s->acc[j][s->loop->columns ? u : 0]);
     }
@@ -754,6 +753,9 @@ static void entry(Sweep *s) {
     for (int i = 0; i < s->loop->n_node; i++)
         for (int u = 0; u < MAX_COPIES && is_reduction(&s->loop->node[i]) && s->n_line > s->loop->columns; u++)
             TEXT("  %%tot%d.%d = alloca %s, align 64\n", i, u, cc_emit_type(s->e, dtype_of(s, i)));
+    for (int i = 0; i < s->loop->n_node; i++)
+        for (int u = 0; u < (s->loop->columns ? MAX_COPIES : 1) && cc_sweep_scans(&s->loop->node[i]); u++)
+            TEXT("  %%car%d.%d = alloca %s, align 64\n", i, u, cc_emit_type(s->e, dtype_of(s, i)));
     TEXT("  br label %%row\n");
 }
 

@@ -22,7 +22,7 @@ typedef struct Parser {
 } Parser;
 
 static const char *const LITERAL[CC_LIT_COUNT] = {
-    "inf", "nan", "huge", "lowest", "top", "bottom", "bits", "count", "epsilon", "place", "row", "col", "most"};
+    "inf", "nan", "huge", "lowest", "top", "bottom", "bits", "count", "epsilon", "place", "row", "col", "most", "first"};
 
 typedef struct Case {
     CcOpId op;

@@ -89,10 +89,10 @@ typedef enum CcScalarId {
 typedef struct CcScalarInfo {
     const char *name;
     int8_t arity;
-    char kind;               /* 'A' arithmetic, 'C' comparison, 'L' logic, 'S' select, 'R' reduction, 'X' special */
+    char kind;               /* 'A' arithmetic, 'C' comparison, 'L' logic, 'S' select, 'R' reduction, 'P' scan, 'X' special */
     const char *lower[3];    /* LLVM lowering for floats, signed and unsigned integers: scalar.def */
 } CcScalarInfo;
-CcScalarId cc_scalar_combine(CcScalarId reduction);   /* what combines two of its values */
+CcScalarId cc_scalar_combine(CcScalarId fold);   /* what combines two values of a reduction or a scan */
 const CcScalarInfo *cc_scalar_info(CcScalarId id);
 CcScalarId cc_scalar_find(const char *name, int n);   /* CC_S_COUNT when there is none */
 
@@ -107,7 +107,7 @@ typedef struct CcExprNode {
 } CcExprNode;
 typedef enum CcExprLit {
     CC_LIT_inf, CC_LIT_nan, CC_LIT_huge, CC_LIT_lowest, CC_LIT_top, CC_LIT_bottom, CC_LIT_bits, CC_LIT_count, CC_LIT_epsilon,
-    CC_LIT_place, CC_LIT_row, CC_LIT_col, CC_LIT_most,
+    CC_LIT_place, CC_LIT_row, CC_LIT_col, CC_LIT_most, CC_LIT_first,
     CC_LIT_COUNT
 } CcExprLit;
 typedef struct CcExpr {

@@ -19,7 +19,7 @@ CcScalarId cc_scalar_find(const char *name, int n) {
     return CC_S_COUNT;
 }
 
-CcScalarId cc_scalar_combine(CcScalarId reduction) {
-    const char *name = cc_scalar_info(reduction)->lower[1];
+CcScalarId cc_scalar_combine(CcScalarId fold) {
+    const char *const *lower = cc_scalar_info(fold)->lower, *name = *lower[1] ? lower[1] : lower[0];
     return cc_scalar_find(name, (int)strlen(name));
 }

@@ -167,10 +167,26 @@ static int fused(Build *b, CcDtype dt, int x, int y, int z) {
     return product < 0 ? -1 : op_node(b, CC_S_add, product, z, -1);
 }
 
+/* Sums and products of f32 are carried on in f64, as eager does (at::acc_type), bools as bytes. Of one element there is nothing
+ * to carry on. */
+static int scan(Build *b, CcScalarId op, int x) {
+    const CcDtype dt = (CcDtype)b->node[x].dtype;
+    const bool extreme = op == CC_S_pmax || op == CC_S_pmin, alike = dt == CC_DT_BOOL;
+    if (alike && !extreme) return refuse(b, "arithmetic of bools");
+    if (!*cc_scalar_info(op)->lower[kind_of(dt) == 'f' ? 0 : 1]) return refuse(b, "no such scan for this dtype");
+    int64_t turns = 1;
+    for (int d = 0; d < b->space.shape.ndim; d++)
+        if (cc_space_reduced(&b->space, d)) turns *= b->space.shape.size[d];
+    if (turns == 1) return x;
+    const CcDtype wide = alike ? CC_DT_U8 : dt == CC_DT_F32 && !extreme ? CC_DT_F64 : dt;
+    return cast(b, add_node(b, op, wide, cast(b, x, wide), -1, -1, 0), dt);
+}
+
 static int op_node(Build *b, CcScalarId op, int x, int y, int z) {
     const CcScalarInfo *info = cc_scalar_info(op);
     if (x < 0 || (info->arity > 1 && y < 0) || (info->arity > 2 && z < 0)) return -1;
     if (info->kind == 'C') return compare(b, op, x, y);
+    if (info->kind == 'P') return scan(b, op, x);
     if (op == CC_S_select) {
         if (b->node[x].dtype != CC_DT_BOOL || b->node[y].dtype != b->node[z].dtype)
             return refuse(b, "bad select");
@@ -329,6 +345,7 @@ static int literal_node(Build *b, CcExprLit lit, CcDtype dt) {
     const int bits = cc_dtype_info(dt)->size * 8;
     if (lit == CC_LIT_place || lit == CC_LIT_row || lit == CC_LIT_col) return place_node(b, counted_dims(b, lit));
     if (lit == CC_LIT_most) return konst_int(b, CC_DT_I64, INT64_MAX);
+    if (lit == CC_LIT_first) return konst_int(b, CC_DT_I64, 0);
     if (lit == CC_LIT_count) return add_node(b, CC_S_count, compute, -1, -1, -1, 0);
     if (lit == CC_LIT_bits)
         return kind_of(dt) == 'f' ? refuse(b, "bits of a float") : konst_int(b, dt, bits);
@@ -512,7 +529,8 @@ static CcLoop *finish(Build *b, CcArena *arena) {
         if (!number[i]) continue;
         CcLoopNode *n = &loop->node[loop->n_node];
         *n = b->node[i];
-        loop->reduces = loop->reduces || cc_scalar_info((CcScalarId)n->op)->kind == 'R';
+        loop->scans = loop->scans || cc_sweep_scans(n);
+        loop->reduces = loop->reduces || loop->scans || cc_scalar_info((CcScalarId)n->op)->kind == 'R';
         int16_t *read = n->op == CC_S_take ? &n->a[1] : cc_loop_access(n) >= 0 ? &n->a[0] : NULL;
         if (read) {
             access[*read] = (int16_t)loop->n_access;

@@ -50,6 +50,8 @@ int cc_lcheck_run(const CcLoop *loop, CcErr *err) {
         return cc_err_set(err, CC_E_VERIFY, "loop too large");
     for (int i = 0; i < loop->n_node; i++)
         if (check_node(loop, i, err) < 0) return -1;
+    if (loop->scans && (!loop->reduces || loop->ndim - loop->lane - loop->columns != 1))
+        return cc_err_set(err, CC_E_VERIFY, "a scan along %d dims", loop->ndim - loop->lane - loop->columns);
     for (int a = 0; a < loop->n_access; a++) {
         const CcLoopAccess *access = &loop->access[a];
         if (!access->is_store) continue;

@@ -13,6 +13,9 @@
  *                    e = exp(x - m); s = rsum(e)   sweep 1      by columns: the last kept dim is, and all reduced dims
  *                    store e * (1 / s)  sweep 2                 are loops inside of it
  *
+ * A scan (psum, pmax ... in scalar.def) is an element that each sweep which needs it makes anew, from the first of the row to
+ * the last; the row has one reduced dim then.
+ *
  * Where an element stands is known without counting: an access without memory ("place") is moved along as all others are,
  * and what it points at is the number. An access may be read at an index, which is checked before the loop runs ("taken").
  *
@@ -68,7 +71,8 @@ typedef struct CcLoop {
     CcLoopAccess *access;
     int ndim; /* >= 1 */
     int lane; /* the dim of the vector loop; those behind it, at most CC_LOOP_MAX_LINES, are reduced ones */
-    bool reduces, columns;
+    bool reduces, columns; /* reduces: or scans */
+    bool scans;            /* has primitives of kind P, each a value that the next element along the row needs */
     int64_t size[CC_MAX_DIMS + 1];
     int64_t (*stride)[CC_MAX_DIMS + 1]; /* [access][dim], bytes */
     float cost;                         /* of one element, in additions */
@@ -97,6 +101,7 @@ typedef struct CcSweeps {
 void cc_sweep_plan(const CcLoop *loop, CcSweeps *out);
 /* Elements' nodes that a sweep computes or reads from their scratch line. */
 void cc_sweep_need(const CcLoop *loop, const CcSweeps *plan, int sweep, bool *need);
+bool cc_sweep_scans(const CcLoopNode *n);              /* is it of kind P? */
 bool cc_sweep_along(const CcLoop *loop, const CcLoopAccess *a); /* does the access move along a row? */
 float cc_sweep_cost(const CcLoopNode *n);                       /* of a primitive, in additions */
 

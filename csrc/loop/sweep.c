@@ -11,6 +11,8 @@ float cc_sweep_cost(const CcLoopNode *n) {
     const CcScalarInfo *info = cc_scalar_info((CcScalarId)n->op);
     const char *lower = info->lower[cc_dtype_info((CcDtype)n->dtype)->kind == 'f' ? 0 : 1];
     if (n->op == CC_S_div || n->op == CC_S_sqrt || n->op == CC_S_rem) return 3;
+    if (n->op == CC_S_plse) return 100;
+    if (info->kind == 'P') return 3.5f; /* log2(lanes) steps */
     if (info->kind != 'A' || n->op == CC_S_max || n->op == CC_S_min) return 0.25f;
     return *lower == '$' || *lower == '!' ? 8 : 0.25f;
 }
@@ -20,6 +22,7 @@ bool cc_sweep_along(const CcLoop *loop, const CcLoopAccess *a) {
 }
 
 static int arity(const CcLoopNode *n) { return cc_scalar_info((CcScalarId)n->op)->arity; }
+bool cc_sweep_scans(const CcLoopNode *n) { return cc_scalar_info((CcScalarId)n->op)->kind == 'P'; }
 static bool is_reduction(const CcLoopNode *n) { return cc_scalar_info((CcScalarId)n->op)->kind == 'R'; }
 
 /* Marks from node i downwards what the sweep computes; operands come before their nodes. */
@@ -86,6 +89,7 @@ void cc_sweep_plan(const CcLoop *loop, CcSweeps *plan) {
             plan->stage[i] = CC_MAX(plan->stage[i], plan->stage[n->a[k]]);
             plan->element[i] = plan->element[i] || plan->element[n->a[k]];
         }
+        plan->element[i] = plan->element[i] || cc_sweep_scans(n); /* of what is the same for a whole row, too */
         if (!is_reduction(n)) continue;
         plan->element[i] = false;
         plan->stage[i]++;

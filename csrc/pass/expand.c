@@ -67,6 +67,8 @@ static const struct {
     {CC_OP_aminmax, {CC_OP_amin, CC_OP_amax}, {2, 2}},
     {CC_OP_var_mean, {CC_OP_var, CC_OP_mean}, {3, 2}},
     {CC_OP_std_mean, {CC_OP_std, CC_OP_mean}, {3, 2}},
+    {CC_OP_cummax, {CC_OP_so_far_max, CC_OP_so_far_argmax}, {2, 2}},
+    {CC_OP_cummin, {CC_OP_so_far_min, CC_OP_so_far_argmin}, {2, 2}},
 };
 
 static bool pair(Parts *p, const bool *needed) {

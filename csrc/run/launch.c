@@ -109,7 +109,7 @@ static int64_t multiple(int64_t n, int64_t of) { return CC_MAX(of, (n + of - 1) 
 /* Pieces of rows that are reduced. */
 static void cut_reduction(Job *job, int parts) {
     const CcLoop *loop = job->launch->loop;
-    if (parts == 1 || job->launch->sweeps > 1 || !job->launch->fn) return;
+    if (parts == 1 || job->launch->sweeps > 1 || loop->scans || !job->launch->fn) return;
     const bool lines = loop->ndim - 1 > loop->lane;
     const int dim = loop->lane + lines;
     const int64_t n = loop->size[dim], lanes = loop->size[loop->lane];
