@@ -3,6 +3,7 @@
  *
  *   v, i = max(x, dim)         ->   v = amax(x); i = argmax(x)                          one loop, as both reduce x
  *   l = cross_entropy(x, t)    ->   r = nll(x, t); l = nll_mean(r, t)                   a loop over x, one over its rows
+ *   y = gelu(x)                ->   y = gelu(x, 1)                                      as oneDNN does it
  *   y = softmax(x)             ->   m = amax(x); e = exp(x - m); s = sum(e); y = e * (1 / s)
  *
  * The last where x has few rows but long ones: a row whose loop goes through it several times is one thread's, and these
@@ -241,6 +242,14 @@ static void arg(Parts *p) {
     part(p, CC_OP_place_of, p->whole.out0, NULL, 3, x, dims, extreme);
 }
 
+/* ------------------------------------------------------------------ gelu */
+
+/* Where eager calls oneDNN (use_mkldnn in ATen/native/cpu/Activation.cpp; of bfloat16 it depends on the CPU), gelu(inf) is NaN. */
+static bool gelu_of_library(const CcGraph *g, const CcNode *n) {
+    const CcType *t = &g->val.at[cc_graph_operand(g, n, 0)->value].type;
+    return n->n_in == 1 && t->dtype == CC_DT_F32 && t->device == 1 && cc_type_numel(t) > 1 && cc_type_contiguous(t);
+}
+
 /* ------------------------------------------------------------------ the pass */
 
 static bool expand(Parts *p, const bool *needed) {
@@ -251,6 +260,7 @@ static bool expand(Parts *p, const bool *needed) {
     case CC_OP_log_softmax: softmax(p); return true;
     case CC_OP_argmax:
     case CC_OP_argmin: arg(p); return true;
+    case CC_OP_gelu: part(p, CC_OP_gelu, p->whole.out0, NULL, 2, operand(p, 0), int_of(1)); return true;
     default: return pair(p, needed);
     }
 }
@@ -264,6 +274,7 @@ static bool may_be(const CcGraph *g, const CcNode *n) {
     case CC_OP_argmin: return long_rows(g, n);
     case CC_OP_nll_loss:
     case CC_OP_cross_entropy: return true;
+    case CC_OP_gelu: return cc_graph_operand(g, n, 0)->kind == CC_IN_VALUE && gelu_of_library(g, n);
     default: break;
     }
     for (int i = 0; i < CC_COUNT(PAIRS); i++)

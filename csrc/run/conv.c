@@ -244,7 +244,7 @@ static int add_post(const CcGraph *g, const CcNode *last, const CcNode *n, CcPri
     if (n->op == CC_OP_add || n->op == CC_OP_mul) return add_binary(g, last, n, d, conv);
     if (!first || first->kind != CC_IN_VALUE || first->value != last->out0) return -1;
     if (n->op == CC_OP_batch_norm) return add_norm(g, n, d, conv);
-    const int kind = cc_prim_unary((CcOpId)n->op);
+    const int kind = cc_prim_unary(n);
     if (kind < 0) return -1;
     d->post[d->n_post++].kind = (CcPostKind)kind;
     return 0;

@@ -11,9 +11,10 @@ static const struct {
     {CC_OP_sigmoid, CC_POST_SIGMOID}, {CC_OP_tanh, CC_POST_TANH},
 };
 
-int cc_prim_unary(CcOpId op) {
+int cc_prim_unary(const CcNode *n) {
+    if (n->op == CC_OP_gelu && n->n_in < 2) return -1; /* not as oneDNN does it */
     for (int i = 0; i < CC_COUNT(UNARY); i++)
-        if (UNARY[i].op == op) return (int)UNARY[i].kind;
+        if (UNARY[i].op == n->op) return (int)UNARY[i].kind;
     return -1;
 }
 

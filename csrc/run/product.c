@@ -271,7 +271,7 @@ static bool scale_of(const CcGraph *g, const CcNode *n, int value, float *scale)
 static int add_post(const CcGraph *g, const CcNode *last, const CcNode *n, CcPrimDesc *d,
                     CcProduct *product) {
     if (product->single) return -1;
-    int kind = cc_prim_unary((CcOpId)n->op);
+    int kind = cc_prim_unary(n);
     float scale = 0;
     if (n->op == CC_OP_add || n->op == CC_OP_mul) kind = n->op == CC_OP_add ? CC_POST_ADD : CC_POST_MUL;
     if (product->own && n->op == CC_OP_relu) kind = CC_POST_RELU;

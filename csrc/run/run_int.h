@@ -103,7 +103,7 @@ bool cc_prim_frozen(const CcGraph *g, int value);
 void cc_prim_version(CcPrimCall *call, CcPacked *packed, const CcHost *host, int weights);
 const void *cc_prim_data(const CcHost *host, int value, int64_t offset); /* NULL for value -1 */
 /* The post-op that an op of one operand is; -1: none. */
-int cc_prim_unary(CcOpId op);
+int cc_prim_unary(const CcNode *n);
 
 /* product.c: is this product faster with its result turned (pass/turn.c)? */
 bool cc_product_gains_turned(const CcGraph *g, int node);
