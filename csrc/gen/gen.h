@@ -44,6 +44,40 @@ int64_t cc_gen_scratch_bytes(const CcLoop *loop, int64_t n, int64_t elements);
 /* LLVM IR of a kernel `void name(ptr arg)`. -1 with *err set where the target can't. */
 CC_MUST int cc_gen_llvm(const CcLoop *loop, const CcTarget *target, const char *name, CcSbuf *out,
                         CcErr *err);
+
+/* ---- CUDA C. A program is the prelude and kernels `extern "C" __global__ void name_0(const name_arg)`, name_1. Sizes and
+ * strides are in the argument: the text knows ranks, how accesses step and which schedule the sizes ask for, and no more, so
+ * equal text is an equal kernel. Compile with --fmad=false: eager rounds products, too. */
+enum { CC_CUDA_MAX_ARG = 4000, CC_CUDA_MAX_PARTS = 2 };
+
+typedef struct CcCudaTuning {
+    int threads, vector; /* of a block; elements that a thread takes at once. Powers of 2; 0: the printer's own choice */
+} CcCudaTuning;
+
+typedef struct CcCudaLaunch {
+    int n; /* kernels that run one after the other: name_0, name_1; 0: there is nothing to do */
+    struct {
+        int64_t grid;
+        int threads, shared; /* shared: dynamic shared memory, bytes */
+    } part[CC_CUDA_MAX_PARTS];
+    int64_t workspace; /* bytes of device memory that the parts share; 0: none */
+    CcCudaTuning tuning;
+} CcCudaLaunch;
+
+/* What every program begins with: helper functions, types of half precision. */
+void cc_gen_cuda_prelude(CcSbuf *out);
+/* The kernels of a loop. NULL as tuning: the printer's choice. -1 with *err set where it is refused. */
+CC_MUST int cc_gen_cuda(const CcLoop *loop, const CcCudaTuning *tuning, const char *name, CcSbuf *out, CcErr *err);
+/* How they are launched on a device of so many multiprocessors. */
+void cc_gen_cuda_launch(const CcLoop *loop, const CcCudaTuning *tuning, int processors, CcCudaLaunch *out);
+/* The argument of all parts -> bytes, a multiple of 8. at: of each access, as a kernel is launched on the CPU (offset
+ * included; CC_PLACE_ZERO + offset for a place; not read for a number). number: of each access that has one; may be NULL
+ * when none has. out: CC_CUDA_MAX_ARG bytes.
+ * The first words are the accesses', one each: the pointer, the place, or the number as a double; then, if the launch has a
+ * workspace, that. All that follows is the same in each call. */
+int cc_gen_cuda_argument(const CcLoop *loop, const CcCudaLaunch *launch, char *const *at, const double *number,
+                         char *workspace, void *out);
+
 /* Does what the kernel does, by interpreting the loop IR: the oracle, and what serves when LLVM is
  * absent. */
 void cc_gen_ref(const CcLoop *loop, const CcKernelArg *arg);

@@ -1,4 +1,4 @@
-/* gen, private: what gen_llvm.c and gen_math.c share. */
+/* gen, private: what gen_llvm.c and gen_math.c share, and what the files of the CUDA printer do. */
 #ifndef CC_GEN_INT_H
 #define CC_GEN_INT_H
 
@@ -61,5 +61,49 @@ CC_MUST int cc_gen_sweeps(CcEmit *e);
 /* gen_math.c: the expansion `name` of scalar.def's '!' lowerings. -1 with *err set when there is
  * none. */
 CC_MUST int cc_math_expand(CcEmit *e, const char *name, CcDtype dt, const CcRef *x, CcRef out);
+
+/* ------------------------------------------------------------------ CUDA: gen_cuda.c, gen_cuda_*.c */
+
+typedef enum CcCudaKind { CC_CUDA_POINT, CC_CUDA_ROWS, CC_CUDA_COLUMNS } CcCudaKind;
+
+/* How a loop is spread over threads. Its dims are the loop's in an order of their own: kept ones, then reduced ones; the
+ * last one is the inner one, which threads take `vector` elements of at once: a chunk. */
+typedef struct CcCudaPlan {
+    CcCudaKind kind;
+    int n_dim, n_kept; /* POINT: all are kept */
+    int dim[CC_MAX_DIMS + 1];
+    int threads, vector;
+    int group; /* ROWS: threads of a row. COLUMNS: threads of a column; a block has threads / group columns side by side */
+    int held;  /* ROWS: chunks that a thread keeps in registers from sweep to sweep; 0: they are read again */
+    bool split; /* rows are cut into pieces: blocks leave partial results, which the second kernel combines */
+    bool wide;  /* 64-bit indices */
+    int n_reduction;
+    CcSweeps sweeps;
+} CcCudaPlan;
+void cc_gen_cuda_plan(const CcLoop *loop, const CcCudaTuning *tuning, CcCudaPlan *out);
+CcStepClass cc_gen_cuda_step(const CcLoop *loop, const CcCudaPlan *plan, int access); /* along the inner dim */
+int64_t cc_gen_cuda_stride(const CcLoop *loop, const CcCudaPlan *plan, int access, int d); /* of plan->dim[d], in elements */
+int64_t cc_gen_cuda_kept(const CcLoop *loop, const CcCudaPlan *plan); /* sets of kept indices */
+bool cc_gen_cuda_packed(const CcLoop *loop, const CcCudaPlan *plan, int access); /* is a chunk of it one load or store? */
+
+/* Fields of the argument, in one order for the text and the bytes: wide ones, then those of index type. */
+typedef struct CcCudaField {
+    enum { CC_FIELD_ACCESS, CC_FIELD_NUMBER, CC_FIELD_LOW, CC_FIELD_HIGH, CC_FIELD_ALSO, CC_FIELD_WORKSPACE, CC_FIELD_N, CC_FIELD_CHUNKS,
+           CC_FIELD_ACROSS, CC_FIELD_INNER, CC_FIELD_COUNT, CC_FIELD_PIECE, CC_FIELD_PIECES, CC_FIELD_SIZE,
+           CC_FIELD_STRIDE } kind;
+    int a, d; /* access or check; dim of the plan */
+} CcCudaField;
+typedef CC_VEC(CcCudaField) CcCudaFields;
+int cc_gen_cuda_fields(const CcLoop *loop, const CcCudaPlan *plan, CcCudaFields *out); /* -> how many are wide */
+
+/* gen_cuda_text.c */
+CC_MUST int cc_gen_cuda_text(const CcLoop *loop, const CcCudaPlan *plan, const char *name, CcSbuf *out, CcErr *err);
+/* gen_cuda_expr.c: C types and expressions. The texts live in a ring: use them at once. */
+const char *cc_gen_cuda_type(CcDtype dt);   /* of values */
+const char *cc_gen_cuda_memory(CcDtype dt); /* of elements in memory */
+const char *cc_gen_cuda_konst(const CcLoopNode *n);
+const char *cc_gen_cuda_ref(const CcLoop *loop, int node); /* "t3", or a constant */
+const char *cc_gen_cuda_cast(CcDtype from, CcDtype to, const char *x);
+CC_MUST int cc_gen_cuda_scalar(CcScalarId op, CcDtype dt, const char *const *x, CcSbuf *out, CcErr *err);
 
 #endif

@@ -1,6 +1,6 @@
 /* coretest: the core half as a shared library for tests/test_core.py (ctypes). Thin wrappers with
  * default visibility; nothing here is part of the product. */
-#include "../../csrc/run/run.h"
+#include "../../csrc/run/run_int.h"
 
 #define T_API __attribute__((visibility("default")))
 
@@ -31,6 +31,17 @@ T_API const CcOpInfo *t_op(int id);
 T_API int t_op_rows(void);
 T_API int t_op_init(char *text, int n);
 T_API double t_bench(const CcPlan *plan, void **data, int runs);
+T_API int t_steps(const CcPlan *plan);
+T_API bool t_is_kernel(const CcPlan *plan, int step);
+T_API char *t_loop_text(const CcPlan *plan, int step);
+T_API char *t_cuda_prelude(void);
+T_API char *t_cuda_text(const CcPlan *plan, int step, const CcCudaTuning *tuning, const char *name);
+T_API void t_cuda_launch(const CcPlan *plan, int step, const CcCudaTuning *tuning, int processors, CcCudaLaunch *out);
+
+/* How the emulation of tests/cuda runs a kernel. */
+typedef int (*EmulatedFn)(void *kernel, long long grid, int threads, int shared, const void *argument, int bytes, int order);
+T_API void t_cuda_bind(CcPlan *plan, int step, const CcCudaTuning *tuning, int processors, EmulatedFn run, void *first, void *second,
+                       int order);
 
 static CcType type_of(int dtype, int ndim, const int64_t *size, const int64_t *stride) {
     CcType t = {.dtype = (uint8_t)dtype, .ndim = (int8_t)ndim, .device = 1};
@@ -166,4 +177,85 @@ double t_bench(const CcPlan *plan, void **data, int runs) {
     for (int i = 0; i < runs; i++)
         if (cc_run_exec(plan, &host, NULL, &err) < 0) return -1;
     return (double)(cc_log_now_ns() - start) / runs;
+}
+
+/* ------------------------------------------------------------------ CUDA */
+
+int t_steps(const CcPlan *plan) { return plan->step.n; }
+bool t_is_kernel(const CcPlan *plan, int step) { return plan->step.at[step].kind == CC_STEP_KERNEL; }
+static const CcLoop *loop_of(const CcPlan *plan, int step) { return ((const CcLaunch *)plan->step.at[step].work)->loop; }
+
+char *t_loop_text(const CcPlan *plan, int step) {
+    CcSbuf sb = {0};
+    cc_ltext_print(loop_of(plan, step), &sb);
+    return text_of(&sb);
+}
+
+char *t_cuda_prelude(void) {
+    CcSbuf sb = {0};
+    cc_gen_cuda_prelude(&sb);
+    return text_of(&sb);
+}
+
+/* "!" and the reason where it is refused. */
+char *t_cuda_text(const CcPlan *plan, int step, const CcCudaTuning *tuning, const char *name) {
+    CcSbuf sb = {0};
+    CcErr err = {0};
+    if (cc_gen_cuda(loop_of(plan, step), tuning, name, &sb, &err) < 0) {
+        cc_sbuf_free(&sb);
+        cc_sbuf_add(&sb, "!%s", err.text);
+    }
+    return text_of(&sb);
+}
+
+void t_cuda_launch(const CcPlan *plan, int step, const CcCudaTuning *tuning, int processors, CcCudaLaunch *out) {
+    cc_gen_cuda_launch(loop_of(plan, step), tuning, processors, out);
+}
+
+typedef struct Emulated {
+    const CcLoop *loop;
+    CcCudaLaunch launch;
+    EmulatedFn run;
+    void *kernel[CC_CUDA_MAX_PARTS];
+    int order;
+} Emulated;
+
+static int emulated_run(const void *work, const CcHost *host, CcErr *err) {
+    const Emulated *e = work;
+    const CcLoop *loop = e->loop;
+    char *at[CC_LOOP_MAX_ACCESS], argument[CC_CUDA_MAX_ARG];
+    double number[CC_LOOP_MAX_ACCESS] = {0};
+    for (int a = 0; a < loop->n_access; a++) {
+        const CcLoopAccess *access = &loop->access[a];
+        if (access->number) number[a] = host->number(host->ctx, access->number - 1);
+        at[a] = access->place ? CC_PLACE_ZERO : access->number ? NULL : access->is_store ? host->make(host->ctx, access->value) : host->data(host->ctx, access->value);
+        if (at[a]) at[a] += access->offset;
+    }
+    char *workspace = malloc((size_t)e->launch.workspace + 1);
+    if (!workspace) return cc_err_set(err, CC_E_MEMORY, "no memory");
+    memset(workspace, 0xff, (size_t)e->launch.workspace);
+    int status = 0;
+    const int bytes = e->launch.n ? cc_gen_cuda_argument(loop, &e->launch, at, number, workspace, argument) : 0;
+    for (int i = 0; i < e->launch.n && status == 0; i++)
+        status = e->run(e->kernel[i], e->launch.part[i].grid, e->launch.part[i].threads, e->launch.part[i].shared, argument, bytes, e->order);
+    free(workspace);
+    return status ? cc_err_set(err, CC_E_HOST, "CUDA error %d", status) : 0;
+}
+
+static const CcPrimFamily EMULATED = {.name = "emulated", .run = emulated_run};
+
+/* From here on this step is a call of these kernels. */
+void t_cuda_bind(CcPlan *plan, int step, const CcCudaTuning *tuning, int processors, EmulatedFn run, void *first, void *second, int order) {
+    CcStep *s = &plan->step.at[step];
+    Emulated *e = s->kind == CC_STEP_KERNEL ? cc_arena_alloc(plan->arena, sizeof *e) : s->work;
+    if (!e) return;
+    if (s->kind == CC_STEP_KERNEL) e->loop = loop_of(plan, step);
+    cc_gen_cuda_launch(e->loop, tuning, processors, &e->launch);
+    e->run = run;
+    e->kernel[0] = first;
+    e->kernel[1] = second;
+    e->order = order;
+    s->kind = CC_STEP_PRIMITIVE;
+    s->family = &EMULATED;
+    s->work = e;
 }

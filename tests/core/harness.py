@@ -137,6 +137,13 @@ def load(path: Path) -> c.CDLL:
         ("t_op_rows", c.c_int, []),
         ("t_op_init", c.c_int, [c.c_char_p, c.c_int]),
         ("t_bench", c.c_double, [p, p, c.c_int]),
+        ("t_steps", c.c_int, [p]),
+        ("t_is_kernel", c.c_bool, [p, c.c_int]),
+        ("t_loop_text", p, [p, c.c_int]),
+        ("t_cuda_prelude", p, []),
+        ("t_cuda_text", p, [p, c.c_int, p, c.c_char_p]),
+        ("t_cuda_launch", None, [p, c.c_int, p, c.c_int, p]),
+        ("t_cuda_bind", None, [p, c.c_int, p, c.c_int, p, p, p, c.c_int]),
     ]:
         fn = getattr(lib, name)
         fn.restype, fn.argtypes = res, args

@@ -1,0 +1,288 @@
+/* gen_cuda: how a loop is spread over the threads of a GPU, and what its kernels are launched with. gen_cuda_text.c prints
+ * them.
+ *
+ *   POINT    a thread takes a chunk of the inner dim, `vector` elements, by one 16-byte load where they lie side by side;
+ *            chunks are numbered over all dims
+ *   ROWS     a group of threads, a part of a warp or a whole block, takes a row: chunk c of it is thread c % group's. With
+ *            several sweeps the elements stay in registers if they fit, or are read again (from the L2 cache, mostly)
+ *   COLUMNS  neighbouring threads take neighbouring columns, and go down them together; `group` threads share a column
+ *
+ * A reduction of few rows or columns is cut into pieces, whose partial results a second kernel combines: always in the same
+ * order, so that a result is the same from run to run. */
+#include "gen_int.h"
+
+enum {
+    THREADS = 256,
+    WIDE_LOAD = 16,         /* bytes that a thread loads at once at best */
+    MAX_VECTOR = 8,
+    SMALL = 1 << 15,        /* chunks: with fewer, smaller chunks keep more multiprocessors busy */
+    REGISTERS = 64,         /* elements of all accesses that a thread holds in chunks */
+    WAVES = 16,             /* blocks of all multiprocessors, one after the other; then threads loop */
+    BLOCKS = 8,             /* of THREADS threads that a multiprocessor holds */
+};
+
+static int64_t largest(int64_t a, int64_t b) { return CC_MAX(a, b); }
+static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/* ------------------------------------------------------------------ accesses */
+
+static int inner_of(const CcCudaPlan *p) { return p->dim[p->n_dim - 1]; }
+
+int64_t cc_gen_cuda_stride(const CcLoop *loop, const CcCudaPlan *p, int a, int d) {
+    const CcLoopAccess *access = &loop->access[a];
+    if (access->number) return 0;
+    const int64_t bytes = loop->stride[a][p->dim[d]];
+    return access->place ? bytes : bytes / cc_dtype_info((CcDtype)access->dtype)->size;
+}
+
+CcStepClass cc_gen_cuda_step(const CcLoop *loop, const CcCudaPlan *p, int a) {
+    const int64_t stride = cc_gen_cuda_stride(loop, p, a, p->n_dim - 1);
+    return stride == 0 ? CC_STEP_ZERO : stride == 1 && !loop->access[a].place ? CC_STEP_ONE : CC_STEP_ANY;
+}
+
+int64_t cc_gen_cuda_kept(const CcLoop *loop, const CcCudaPlan *p) {
+    int64_t n = 1;
+    for (int d = 0; d < p->n_kept; d++) n *= loop->size[p->dim[d]];
+    return n;
+}
+
+/* Does the node differ along the inner dim? */
+static bool moves(const CcLoop *loop, const CcCudaPlan *p, int node) {
+    const CcLoopNode *n = &loop->node[node];
+    const int access = cc_loop_access(n);
+    if (access >= 0 && cc_gen_cuda_step(loop, p, access) != CC_STEP_ZERO) return true;
+    for (int k = 0; k < cc_scalar_info((CcScalarId)n->op)->arity; k++)
+        if (moves(loop, p, n->a[k])) return true;
+    return false;
+}
+
+/* Elements that are taken at an index lie side by side if all of a chunk have one index. */
+bool cc_gen_cuda_packed(const CcLoop *loop, const CcCudaPlan *p, int a) {
+    if (cc_gen_cuda_step(loop, p, a) != CC_STEP_ONE || (p->kind == CC_CUDA_ROWS && !cc_sweep_along(loop, &loop->access[a])))
+        return false;
+    for (int i = 0; loop->access[a].taken && i < loop->n_node; i++)
+        if (loop->node[i].op == CC_S_take && loop->node[i].a[1] == a) return !moves(loop, p, loop->node[i].a[0]);
+    return true;
+}
+
+/* ------------------------------------------------------------------ the plan */
+
+static int lead_of(const CcLoop *loop) {
+    for (int a = 0; a < loop->n_access; a++)
+        if (loop->access[a].is_store) return a;
+    return 0;
+}
+
+/* As the first store lies in memory: the nest's own order has a short last dim elsewhere. */
+static void order_points(const CcLoop *loop, CcCudaPlan *p) {
+    const int lead = lead_of(loop);
+    for (int d = 0; d < loop->ndim; d++) {
+        int at = d;
+        for (; at > 0 && loop->stride[lead][p->dim[at - 1]] < loop->stride[lead][d]; at--) p->dim[at] = p->dim[at - 1];
+        p->dim[at] = d;
+    }
+    p->n_dim = p->n_kept = loop->ndim;
+}
+
+/* Kept dims, then reduced ones; by rows the inner one is the loop's vector dim. */
+static void order_reduction(const CcLoop *loop, CcCudaPlan *p) {
+    const int kept = loop->lane + loop->columns;
+    for (int d = 0; d < kept; d++) p->dim[p->n_dim++] = d;
+    for (int d = loop->lane + 1; d < loop->ndim; d++) p->dim[p->n_dim++] = d;
+    if (!loop->columns) p->dim[p->n_dim++] = loop->lane;
+    p->n_kept = kept;
+}
+
+/* Is it so that chunks of n elements begin at multiples of n in memory, if the tensors do? */
+static bool lies_even(const CcLoop *loop, const CcCudaPlan *p, int n) {
+    for (int a = 0; a < loop->n_access; a++) {
+        if (!cc_gen_cuda_packed(loop, p, a)) continue;
+        for (int d = 0; d + 1 < p->n_dim; d++)
+            if (cc_gen_cuda_stride(loop, p, a, d) % n) return false;
+        for (int i = 0; loop->access[a].taken && i < loop->n_node; i++)
+            if (loop->node[i].op == CC_S_take && loop->node[i].a[1] == a &&
+                loop->node[i].bits / cc_dtype_info((CcDtype)loop->access[a].dtype)->size % n)
+                return false;
+    }
+    return true;
+}
+
+static int choose_vector(const CcLoop *loop, const CcCudaPlan *p, int wanted) {
+    int widest = 0, packed = 0;
+    for (int a = 0; a < loop->n_access; a++) {
+        if (!cc_gen_cuda_packed(loop, p, a)) continue;
+        widest = CC_MAX(widest, cc_dtype_info((CcDtype)loop->access[a].dtype)->size);
+        packed++;
+    }
+    if (!packed || p->kind == CC_CUDA_COLUMNS) return 1;
+    const int64_t inner = loop->size[inner_of(p)], numel = cc_nest_numel(loop);
+    int n = CC_MIN(MAX_VECTOR, WIDE_LOAD / widest);
+    if (wanted) n = CC_MIN(wanted, MAX_VECTOR);
+    while (n > 1 && (!lies_even(loop, p, n) || (p->n_dim > 1 && inner < 2 * n) ||
+                     (!wanted && (loop->n_access * n > REGISTERS || numel / n < SMALL))))
+        n /= 2;
+    return n;
+}
+
+/* Do all offsets, in elements, and numbers of elements and chunks fit in 32 bits? */
+static bool is_wide(const CcLoop *loop, const CcCudaPlan *p) {
+    if (cc_nest_numel(loop) > INT64_C(1) << 30) return true;
+    for (int a = 0; a < loop->n_access; a++) {
+        int64_t reach = 0;
+        for (int d = 0; d < p->n_dim; d++)
+            reach += (loop->size[p->dim[d]] - 1) * llabs(cc_gen_cuda_stride(loop, p, a, d));
+        if (reach > INT32_MAX) return true;
+    }
+    return false;
+}
+
+void cc_gen_cuda_plan(const CcLoop *loop, const CcCudaTuning *tuning, CcCudaPlan *p) {
+    memset(p, 0, sizeof *p);
+    p->kind = !loop->reduces ? CC_CUDA_POINT : loop->columns ? CC_CUDA_COLUMNS : CC_CUDA_ROWS;
+    p->threads = tuning && tuning->threads ? tuning->threads : THREADS;
+    if (loop->reduces) order_reduction(loop, p);
+    else order_points(loop, p);
+    p->wide = is_wide(loop, p);
+    p->vector = choose_vector(loop, p, tuning ? tuning->vector : 0);
+}
+
+/* ------------------------------------------------------------------ the argument */
+
+static void add_field(CcCudaFields *fields, int kind, int a, int d) {
+    const CcCudaField field = {kind, a, d};
+    cc_vec_push(fields, field);
+}
+
+int cc_gen_cuda_fields(const CcLoop *loop, const CcCudaPlan *p, CcCudaFields *out) {
+    const bool reduces = p->kind != CC_CUDA_POINT;
+    for (int a = 0; a < loop->n_access; a++)
+        add_field(out, loop->access[a].number ? CC_FIELD_NUMBER : CC_FIELD_ACCESS, a, 0);
+    if (p->split) add_field(out, CC_FIELD_WORKSPACE, 0, 0);
+    for (int c = 0; c < loop->n_check; c++)
+        for (int k = CC_FIELD_LOW; k <= CC_FIELD_ALSO; k++) add_field(out, k, c, 0);
+    if (reduces) add_field(out, CC_FIELD_COUNT, 0, 0);
+    const int wide = out->n;
+    add_field(out, CC_FIELD_N, 0, 0);
+    add_field(out, CC_FIELD_INNER, 0, 0);
+    add_field(out, CC_FIELD_ACROSS, 0, 0);
+    if (reduces) add_field(out, CC_FIELD_CHUNKS, 0, 0);
+    if (p->split) add_field(out, CC_FIELD_PIECE, 0, 0);
+    if (p->split) add_field(out, CC_FIELD_PIECES, 0, 0);
+    for (int d = 1; d + 1 < p->n_dim; d++)
+        if (d != p->n_kept) add_field(out, CC_FIELD_SIZE, 0, d);
+    for (int a = 0; a < loop->n_access; a++)
+        for (int d = 0; d < p->n_dim; d++) {
+            const int64_t stride = cc_gen_cuda_stride(loop, p, a, d);
+            const bool one = d + 1 == p->n_dim && cc_gen_cuda_step(loop, p, a) == CC_STEP_ONE;
+            if (stride && !one) add_field(out, CC_FIELD_STRIDE, a, d);
+        }
+    return wide;
+}
+
+typedef struct Values {
+    const CcLoop *loop;
+    const CcCudaPlan *plan;
+    char *const *at;
+    const double *number;
+    char *workspace;
+    int64_t piece, pieces;
+} Values;
+
+static int64_t across_of(const CcLoop *loop, const CcCudaPlan *p) { return divide_up(loop->size[inner_of(p)], p->vector); }
+
+/* Chunks of a row; POINT: of all. */
+static int64_t chunks_of(const CcLoop *loop, const CcCudaPlan *p) {
+    int64_t n = across_of(loop, p);
+    for (int d = p->kind == CC_CUDA_POINT ? 0 : p->n_kept; d + 1 < p->n_dim; d++) n *= loop->size[p->dim[d]];
+    return n;
+}
+
+static int64_t count_of(const CcLoop *loop, const CcCudaPlan *p) {
+    int64_t n = 1;
+    for (int d = p->n_kept; d < p->n_dim; d++) n *= loop->size[p->dim[d]];
+    return n;
+}
+
+static int64_t value_of(const Values *v, const CcCudaField *f) {
+    const CcLoop *loop = v->loop;
+    int64_t bits = 0;
+    switch (f->kind) {
+    case CC_FIELD_ACCESS:
+        return loop->access[f->a].place ? v->at[f->a] - CC_PLACE_ZERO : (int64_t)(intptr_t)v->at[f->a];
+    case CC_FIELD_NUMBER: memcpy(&bits, &v->number[f->a], sizeof bits); return bits;
+    case CC_FIELD_LOW: return loop->check[f->a].low;
+    case CC_FIELD_HIGH: return loop->check[f->a].high;
+    case CC_FIELD_ALSO: return loop->check[f->a].also;
+    case CC_FIELD_WORKSPACE: return (int64_t)(intptr_t)v->workspace;
+    case CC_FIELD_N: return v->plan->kind == CC_CUDA_POINT ? chunks_of(loop, v->plan) : cc_gen_cuda_kept(loop, v->plan);
+    case CC_FIELD_CHUNKS: return chunks_of(loop, v->plan);
+    case CC_FIELD_ACROSS: return across_of(loop, v->plan);
+    case CC_FIELD_INNER: return loop->size[inner_of(v->plan)];
+    case CC_FIELD_COUNT: return count_of(loop, v->plan);
+    case CC_FIELD_PIECE: return v->piece;
+    case CC_FIELD_PIECES: return v->pieces;
+    case CC_FIELD_SIZE: return loop->size[v->plan->dim[f->d]];
+    default: return cc_gen_cuda_stride(loop, v->plan, f->a, f->d);
+    }
+}
+
+static int argument_bytes(const CcCudaPlan *p, int wide, int n) { return (8 * wide + (p->wide ? 8 : 4) * (n - wide) + 7) / 8 * 8; }
+
+int cc_gen_cuda_argument(const CcLoop *loop, const CcCudaLaunch *launch, char *const *at, const double *number,
+                         char *workspace, void *out) {
+    CcCudaPlan plan;
+    cc_gen_cuda_plan(loop, &launch->tuning, &plan);
+    const Values values = {loop, &plan, at, number, workspace, 1, 1};
+    CcCudaFields fields = {0};
+    const int wide = cc_gen_cuda_fields(loop, &plan, &fields), bytes = argument_bytes(&plan, wide, fields.n);
+    memset(out, 0, (size_t)bytes);
+    char *to = out;
+    for (int i = 0; i < fields.n; i++) {
+        const int64_t v = value_of(&values, &fields.at[i]);
+        const int32_t narrow = (int32_t)v;
+        const bool whole = i < wide || plan.wide;
+        memcpy(to, whole ? (const void *)&v : &narrow, whole ? 8 : 4);
+        to += whole ? 8 : 4;
+    }
+    cc_vec_free(&fields);
+    return bytes;
+}
+
+/* ------------------------------------------------------------------ launches */
+
+void cc_gen_cuda_launch(const CcLoop *loop, const CcCudaTuning *tuning, int processors, CcCudaLaunch *out) {
+    CcCudaPlan plan;
+    memset(out, 0, sizeof *out);
+    if (tuning) out->tuning = *tuning;
+    if (cc_nest_numel(loop) == 0) return;
+    cc_gen_cuda_plan(loop, tuning, &plan);
+    out->n = 1;
+    out->part[0].threads = plan.threads;
+    const int64_t most = (int64_t)processors * BLOCKS * WAVES * THREADS / plan.threads;
+    out->part[0].grid = CC_MIN(largest(most, 1), divide_up(chunks_of(loop, &plan), plan.threads));
+}
+
+/* An index that is checked is one that the loop loads. */
+static bool has_checks(const CcLoop *loop) {
+    for (int c = 0; c < loop->n_check; c++) {
+        bool found = false;
+        for (int i = 0; i < loop->n_node && !found; i++) {
+            const CcLoopAccess *a = &loop->access[CC_MAX(0, loop->node[i].a[0])];
+            found = loop->node[i].op == CC_S_load && a->value == loop->check[c].value && a->offset == loop->check[c].offset;
+        }
+        if (!found) return false;
+    }
+    return true;
+}
+
+int cc_gen_cuda(const CcLoop *loop, const CcCudaTuning *tuning, const char *name, CcSbuf *out, CcErr *err) {
+    CcCudaPlan plan;
+    CcCudaFields fields = {0};
+    cc_gen_cuda_plan(loop, tuning, &plan);
+    const int wide = cc_gen_cuda_fields(loop, &plan, &fields), bytes = argument_bytes(&plan, wide, fields.n);
+    cc_vec_free(&fields);
+    if (bytes > CC_CUDA_MAX_ARG)
+        return cc_err_set(err, CC_E_UNSUPPORTED, "a kernel of %d tensors needs an argument of %d bytes", loop->n_access, bytes);
+    if (!has_checks(loop)) return cc_err_set(err, CC_E_UNSUPPORTED, "an index that is computed");
+    return cc_gen_cuda_text(loop, &plan, name, out, err);
+}

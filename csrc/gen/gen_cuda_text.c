@@ -1,0 +1,381 @@
+/* gen_cuda_text: prints the kernels of a loop by a plan (gen_cuda.c). Names: arg.a3 is access 3, p3 where it stands for the
+ * set of kept indices, q3 for the chunk, t7 the value of node 7, x3 and y3 a chunk of elements read and written, i1 the
+ * index of dim 1. */
+#include "gen_int.h"
+
+typedef struct Text {
+    const CcLoop *loop;
+    const CcCudaPlan *plan;
+    CcSbuf *out;
+    CcErr *err;
+    int depth; /* of braces */
+} Text;
+
+static void line(Text *t, const char *fmt, ...) CC_PRINTF(2, 3);
+static void line(Text *t, const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    cc_sbuf_add(t->out, "%*s", 4 * t->depth, "");
+    cc_sbuf_vadd(t->out, fmt, args);
+    cc_sbuf_add(t->out, "\n");
+    va_end(args);
+}
+
+static void close(Text *t) {
+    t->depth--;
+    line(t, "}");
+}
+
+static const char *index_type(const Text *t) { return t->plan->wide ? "long long" : "int"; }
+static const char *count_type(const Text *t) { return t->plan->wide ? "unsigned long long" : "unsigned"; }
+static CcDtype dtype_of(const Text *t, int node) { return (CcDtype)t->loop->node[node].dtype; }
+static int inner(const Text *t) { return t->plan->n_dim - 1; }
+
+/* ------------------------------------------------------------------ the argument */
+
+static void field(Text *t, const CcCudaField *f) {
+    const CcLoopAccess *a = &t->loop->access[f->a];
+    const char *count = count_type(t);
+    switch (f->kind) {
+    case CC_FIELD_ACCESS:
+        if (a->place) line(t, "long long a%d;", f->a);
+        else line(t, "%s%s *a%d;", a->is_store ? "" : "const ", cc_gen_cuda_memory((CcDtype)a->dtype), f->a);
+        break;
+    case CC_FIELD_NUMBER: line(t, "double a%d;", f->a); break;
+    case CC_FIELD_LOW: line(t, "long long low%d;", f->a); break;
+    case CC_FIELD_HIGH: line(t, "long long high%d;", f->a); break;
+    case CC_FIELD_ALSO: line(t, "long long also%d;", f->a); break;
+    case CC_FIELD_WORKSPACE: line(t, "char *workspace;"); break;
+    case CC_FIELD_N: line(t, "%s n;  // %s", count, t->plan->kind == CC_CUDA_POINT ? "chunks" : "sets of kept indices"); break;
+    case CC_FIELD_CHUNKS: line(t, "%s chunks;  // of a row", count); break;
+    case CC_FIELD_ACROSS: line(t, "%s across;  // chunks of the inner dim", count); break;
+    case CC_FIELD_INNER: line(t, "%s inner;  // elements of the inner dim", count); break;
+    case CC_FIELD_COUNT: line(t, "long long count;  // elements of a row"); break;
+    case CC_FIELD_PIECE: line(t, "%s piece;  // chunks of a piece", count); break;
+    case CC_FIELD_PIECES: line(t, "%s pieces;", count); break;
+    case CC_FIELD_SIZE: line(t, "%s size%d;", count, f->d); break;
+    default: line(t, "%s s%d_%d;", index_type(t), f->a, f->d);
+    }
+}
+
+static void argument(Text *t, const char *name) {
+    CcCudaFields fields = {0};
+    cc_gen_cuda_fields(t->loop, t->plan, &fields);
+    line(t, "struct %s_arg {", name);
+    t->depth++;
+    for (int i = 0; i < fields.n; i++) field(t, &fields.at[i]);
+    t->depth--;
+    line(t, "};");
+    cc_vec_free(&fields);
+}
+
+/* ------------------------------------------------------------------ places */
+
+/* Indices of the dims [first, last] from the number `of` of a set of them; the inner dim is counted in chunks. */
+static void decode(Text *t, int first, int last, const char *of) {
+    if (first == last) {
+        line(t, "const %s i%d = %s;", index_type(t), first, of);
+        return;
+    }
+    line(t, "%s left%d = %s;", count_type(t), last, of);
+    for (int d = last; d > first; d--) {
+        char size[16];
+        if (d == inner(t)) snprintf(size, sizeof size, "across");
+        else snprintf(size, sizeof size, "size%d", d);
+        line(t, "const %s i%d = left%d %% arg.%s;", index_type(t), d, last, size);
+        line(t, "left%d /= arg.%s;", last, size);
+    }
+    line(t, "const %s i%d = left%d;", index_type(t), first, last);
+}
+
+/* " + i0 * arg.s3_0 ..." for the dims [first, last] */
+static void offset(Text *t, int a, int first, int last) {
+    for (int d = first; d <= last; d++) {
+        if (cc_gen_cuda_stride(t->loop, t->plan, a, d) == 0) continue;
+        if (d < inner(t)) cc_sbuf_add(t->out, " + i%d * arg.s%d_%d", d, a, d);
+        else if (cc_gen_cuda_step(t->loop, t->plan, a) == CC_STEP_ONE) cc_sbuf_add(t->out, " + at");
+        else cc_sbuf_add(t->out, " + at * arg.s%d_%d", a, d);
+    }
+}
+
+/* `<letter><a>`: where access a stands along the dims [first, last], counted from `<from><a>`. */
+static void place(Text *t, char letter, const char *from, int a, int first, int last) {
+    const CcLoopAccess *access = &t->loop->access[a];
+    cc_sbuf_add(t->out, "%*s", 4 * t->depth, "");
+    if (access->place) cc_sbuf_add(t->out, "const long long %c%d = ", letter, a);
+    else cc_sbuf_add(t->out, "%s%s *const %c%d = ", access->is_store ? "" : "const ", cc_gen_cuda_memory((CcDtype)access->dtype), letter, a);
+    cc_sbuf_add(t->out, "%s%d", from, a);
+    offset(t, a, first, last);
+    cc_sbuf_add(t->out, ";\n");
+}
+
+/* Reductions: does the access move along a row? */
+static bool along(const Text *t, int a) {
+    return t->plan->kind != CC_CUDA_POINT && cc_sweep_along(t->loop, &t->loop->access[a]);
+}
+
+static char letter_of(const Text *t, int a) { return along(t, a) ? 'q' : 'p'; }
+
+/* ------------------------------------------------------------------ nodes */
+
+/* An element as a value: bool is a byte in memory. */
+static void value_of(Text *t, CcDtype dt, const char *fmt, ...) CC_PRINTF(3, 4);
+static void value_of(Text *t, CcDtype dt, const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    cc_sbuf_vadd(t->out, fmt, args);
+    va_end(args);
+    cc_sbuf_add(t->out, dt == CC_DT_BOOL ? " != 0;\n" : ";\n");
+}
+
+static void begin_node(Text *t, int i) {
+    cc_sbuf_add(t->out, "%*sconst %s t%d = ", 4 * t->depth, "", cc_gen_cuda_type(dtype_of(t, i)), i);
+}
+
+/* Indices are checked where they are loaded. */
+static void checks(Text *t, int i, bool in_pack) {
+    const CcLoopAccess *a = &t->loop->access[t->loop->node[i].a[0]];
+    for (int c = 0; c < t->loop->n_check; c++) {
+        const CcLoopCheck *check = &t->loop->check[c];
+        if (a->value != check->value || a->offset != check->offset) continue;
+        line(t, "%scc_check(t%d, arg.low%d, arg.high%d, arg.also%d);", in_pack ? "if (k < there) " : "", i, c, c, c);
+    }
+}
+
+/* The element of a take. in_pack: element k of a chunk. */
+static void take(Text *t, int i, bool in_pack) {
+    const CcLoopNode *n = &t->loop->node[i];
+    const int a = n->a[1];
+    const CcStepClass step = cc_gen_cuda_step(t->loop, t->plan, a);
+    begin_node(t, i);
+    if (in_pack) cc_sbuf_add(t->out, "k < there ? ");
+    cc_sbuf_add(t->out, "%c%d[%s * %lldLL", letter_of(t, a), a, cc_gen_cuda_ref(t->loop, n->a[0]),
+                (long long)n->bits / cc_dtype_info((CcDtype)n->dtype)->size);
+    if (in_pack && step == CC_STEP_ONE) cc_sbuf_add(t->out, " + k");
+    if (in_pack && step == CC_STEP_ANY) cc_sbuf_add(t->out, " + k * arg.s%d_%d", a, inner(t));
+    value_of(t, (CcDtype)n->dtype, in_pack ? "] : %s()" : "]", cc_gen_cuda_memory((CcDtype)n->dtype));
+}
+
+static int compute(Text *t, int i) {
+    const CcLoopNode *n = &t->loop->node[i];
+    const CcScalarInfo *info = cc_scalar_info((CcScalarId)n->op);
+    const char *x[3] = {"", "", ""};
+    for (int k = 0; k < info->arity; k++) x[k] = cc_gen_cuda_ref(t->loop, n->a[k]);
+    if (n->op == CC_S_konst) return 0;
+    begin_node(t, i);
+    const char *type = cc_gen_cuda_type((CcDtype)n->dtype);
+    int status = 0;
+    if (n->op == CC_S_count) cc_sbuf_add(t->out, "(%s)arg.count", type);
+    else if (n->op == CC_S_cast) cc_sbuf_add(t->out, "%s", cc_gen_cuda_cast(dtype_of(t, n->a[0]), (CcDtype)n->dtype, x[0]));
+    else if (n->op == CC_S_select) cc_sbuf_add(t->out, "%s ? %s : %s", x[0], x[1], x[2]);
+    else status = cc_gen_cuda_scalar((CcScalarId)n->op, info->kind == 'C' ? dtype_of(t, n->a[0]) : (CcDtype)n->dtype, x, t->out, t->err);
+    cc_sbuf_add(t->out, ";\n");
+    return status;
+}
+
+/* A node of one element, or of a row. in_pack: element k of a chunk of several. */
+static int node(Text *t, int i, bool in_pack) {
+    const CcLoopNode *n = &t->loop->node[i];
+    const int a = cc_loop_access(n);
+    if (n->op == CC_S_take) {
+        take(t, i, in_pack);
+    } else if (n->op == CC_S_place) {
+        begin_node(t, i);
+        cc_sbuf_add(t->out, "%c%d", letter_of(t, a), a);
+        if (in_pack) cc_sbuf_add(t->out, " + k * arg.s%d_%d", a, inner(t));
+        cc_sbuf_add(t->out, ";\n");
+    } else if (n->op == CC_S_load) {
+        begin_node(t, i);
+        if (t->loop->access[a].number) cc_sbuf_add(t->out, "(%s)arg.a%d;\n", cc_gen_cuda_type((CcDtype)n->dtype), a);
+        else if (in_pack) value_of(t, (CcDtype)n->dtype, "x%d.v[k]", a);
+        else value_of(t, (CcDtype)n->dtype, "*%c%d", letter_of(t, a), a);
+        checks(t, i, in_pack);
+    } else {
+        return compute(t, i);
+    }
+    return 0;
+}
+
+/* ------------------------------------------------------------------ chunks */
+
+typedef struct Chunk {
+    bool need[CC_LOOP_MAX_NODES];   /* what is computed for it */
+    bool varies[CC_LOOP_MAX_NODES]; /* along the inner dim */
+    int sweep;                      /* its number; POINT: 0 */
+    bool stores;
+} Chunk;
+
+static void find_varying(const Text *t, bool *varies) {
+    for (int i = 0; i < t->loop->n_node; i++) {
+        const CcLoopNode *n = &t->loop->node[i];
+        const int a = cc_loop_access(n);
+        varies[i] = a >= 0 && (t->plan->kind == CC_CUDA_POINT || along(t, a)) &&
+                    cc_gen_cuda_step(t->loop, t->plan, a) != CC_STEP_ZERO;
+        for (int k = 0; k < cc_scalar_info((CcScalarId)n->op)->arity; k++) varies[i] = varies[i] || varies[n->a[k]];
+    }
+}
+
+static bool is_reduction(const CcLoopNode *n) { return cc_scalar_info((CcScalarId)n->op)->kind == 'R'; }
+
+/* Is it kept in registers since an earlier sweep? */
+static bool later(const Text *t, const Chunk *c, int i) {
+    return t->plan->sweeps.kept[i] && t->plan->sweeps.first[i] < c->sweep;
+}
+
+static bool stored_here(const Text *t, const Chunk *c, int a) {
+    return t->loop->access[a].is_store && c->stores && (t->plan->kind == CC_CUDA_POINT || along(t, a));
+}
+
+/* Several elements at once. */
+static void load_pack(Text *t, int i) {
+    const CcLoopNode *n = &t->loop->node[i];
+    const int a = cc_loop_access(n), v = t->plan->vector;
+    const char letter = letter_of(t, a), *type = cc_gen_cuda_memory((CcDtype)n->dtype);
+    char at[80];
+    if (n->op == CC_S_take)
+        snprintf(at, sizeof at, "%c%d + %s * %lldLL", letter, a, cc_gen_cuda_ref(t->loop, n->a[0]),
+                 (long long)n->bits / cc_dtype_info((CcDtype)n->dtype)->size);
+    else snprintf(at, sizeof at, "%c%d", letter, a);
+    if (t->plan->sweeps.kept[i]) cc_sbuf_add(t->out, "%*sh%d[h] = ", 4 * t->depth, "", i);
+    else cc_sbuf_add(t->out, "%*sconst cc_pack<%s, %d> x%d = ", 4 * t->depth, "", type, v, a);
+    if (cc_gen_cuda_packed(t->loop, t->plan, a)) cc_sbuf_add(t->out, "cc_load<%d>(%s, there, even);\n", v, at);
+    else cc_sbuf_add(t->out, "cc_gather<%d>(%s, arg.s%d_%d, there);\n", v, at, a, inner(t));
+}
+
+/* Is the node's chunk read as a whole, before its elements are gone through? */
+static bool in_packs(const Text *t, const Chunk *c, int i) {
+    const CcLoopNode *n = &t->loop->node[i];
+    if (!c->varies[i] || t->plan->vector == 1) return false;
+    return n->op == CC_S_load || (n->op == CC_S_take && cc_gen_cuda_packed(t->loop, t->plan, n->a[1]));
+}
+
+static void kept_element(Text *t, int i) {
+    begin_node(t, i);
+    value_of(t, dtype_of(t, i), t->plan->vector > 1 ? "h%d[h].v[k]" : "h%d[h]", i);
+}
+
+/* One element of a chunk. */
+static int element(Text *t, const Chunk *c) {
+    const CcLoop *loop = t->loop;
+    const bool pack = t->plan->vector > 1;
+    for (int i = 0; i < loop->n_node; i++) {
+        const bool kept = t->plan->sweeps.kept[i] != 0;
+        if (!c->need[i] || (pack && !c->varies[i])) continue;
+        if (later(t, c, i)) {
+            kept_element(t, i);
+        } else if (in_packs(t, c, i)) {
+            begin_node(t, i);
+            value_of(t, dtype_of(t, i), kept ? "h%d[h].v[k]" : "x%d.v[k]", kept ? i : cc_loop_access(&loop->node[i]));
+            if (loop->node[i].op == CC_S_load) checks(t, i, true);
+        } else {
+            if (node(t, i, pack) < 0) return -1;
+            if (kept) line(t, pack ? "h%d[h].v[k] = t%d;" : "h%d[h] = t%d;", i, i);
+        }
+    }
+    for (int a = 0; a < loop->n_access && pack; a++)
+        if (stored_here(t, c, a)) line(t, "y%d.v[k] = %s;", a, cc_gen_cuda_ref(loop, loop->access[a].node));
+    return 0;
+}
+
+/* Adds the element to the partial results of a sweep. */
+static int accumulate(Text *t, const Chunk *c) {
+    for (int i = 0; i < t->loop->n_node; i++) {
+        const CcLoopNode *n = &t->loop->node[i];
+        if (!is_reduction(n) || t->plan->sweeps.stage[n->a[0]] != c->sweep) continue;
+        char own[16];
+        snprintf(own, sizeof own, "t%d", i);
+        const char *x[3] = {own, cc_gen_cuda_ref(t->loop, n->a[0]), ""};
+        cc_sbuf_add(t->out, "%*s%st%d = ", 4 * t->depth, "", t->plan->vector > 1 ? "if (k < there) " : "", i);
+        if (cc_gen_cuda_scalar(cc_scalar_combine((CcScalarId)n->op), (CcDtype)n->dtype, x, t->out, t->err) < 0) return -1;
+        cc_sbuf_add(t->out, ";\n");
+    }
+    return 0;
+}
+
+static bool reads(const Text *t, const Chunk *c, int a) {
+    for (int i = 0; i < t->loop->n_node; i++)
+        if (c->need[i] && !later(t, c, i) && cc_loop_access(&t->loop->node[i]) == a) return true;
+    return false;
+}
+
+static int packs(Text *t, const Chunk *c) {
+    const CcLoop *loop = t->loop;
+    const int v = t->plan->vector;
+    for (int i = 0; i < loop->n_node; i++) {
+        if (!c->need[i] || later(t, c, i)) continue;
+        if (in_packs(t, c, i)) load_pack(t, i);
+        else if (!c->varies[i] && node(t, i, false) < 0) return -1;
+    }
+    for (int a = 0; a < loop->n_access; a++)
+        if (stored_here(t, c, a)) line(t, "cc_pack<%s, %d> y%d;", cc_gen_cuda_memory((CcDtype)loop->access[a].dtype), v, a);
+    line(t, "#pragma unroll");
+    cc_sbuf_add(t->out, "%*sfor (int k = 0; k < %d; k++) {\n", 4 * t->depth, "", v);
+    t->depth++;
+    if (element(t, c) < 0 || accumulate(t, c) < 0) return -1;
+    close(t);
+    for (int a = 0; a < loop->n_access; a++) {
+        if (!stored_here(t, c, a)) continue;
+        if (cc_gen_cuda_packed(loop, t->plan, a)) line(t, "cc_store<%d>(%c%d, y%d, there, even);", v, letter_of(t, a), a, a);
+        else line(t, "cc_scatter<%d>(%c%d, y%d, arg.s%d_%d, there);", v, letter_of(t, a), a, a, a, inner(t));
+    }
+    return 0;
+}
+
+/* The chunk whose indices are known. */
+static int chunk(Text *t, const Chunk *c) {
+    const CcLoop *loop = t->loop;
+    const int v = t->plan->vector, last = inner(t);
+    const bool point = t->plan->kind == CC_CUDA_POINT;
+    if (v > 1) line(t, "const %s at = i%d * %d;", index_type(t), last, v);
+    else line(t, "const %s at = i%d;", index_type(t), last);
+    if (v > 1) line(t, "const int there = arg.inner - at < %d ? arg.inner - at : %d;", v, v);
+    for (int a = 0; a < loop->n_access; a++) {
+        if (loop->access[a].number || !(stored_here(t, c, a) || reads(t, c, a))) continue;
+        if (point) place(t, 'p', "arg.a", a, 0, last);
+        else if (along(t, a)) place(t, 'q', "p", a, t->plan->n_kept, last);
+    }
+    if (v > 1) return packs(t, c);
+    if (element(t, c) < 0 || accumulate(t, c) < 0) return -1;
+    for (int a = 0; a < loop->n_access; a++)
+        if (stored_here(t, c, a)) line(t, "*%c%d = %s;", letter_of(t, a), a, cc_gen_cuda_ref(loop, loop->access[a].node));
+    return 0;
+}
+
+/* ------------------------------------------------------------------ kernels */
+
+static void begin_kernel(Text *t, const char *name, int part) {
+    line(t, "extern \"C\" __global__ void __launch_bounds__(%d) %s_%d(const %s_arg arg) {", t->plan->threads, name, part, name);
+    t->depth++;
+    if (t->plan->vector == 1) return;
+    cc_sbuf_add(t->out, "%*sconst bool even = true", 4 * t->depth, "");
+    for (int a = 0; a < t->loop->n_access; a++)
+        if (cc_gen_cuda_packed(t->loop, t->plan, a)) cc_sbuf_add(t->out, " && cc_even<%d>(arg.a%d)", t->plan->vector, a);
+    cc_sbuf_add(t->out, ";\n");
+}
+
+static int points(Text *t, const char *name) {
+    Chunk *c = calloc(1, sizeof *c);
+    if (!c) return cc_err_set(t->err, CC_E_MEMORY, "no memory for a kernel's text");
+    memset(c->need, true, sizeof c->need);
+    find_varying(t, c->varies);
+    c->stores = true;
+    begin_kernel(t, name, 0);
+    const char *type = count_type(t);
+    line(t, "const %s threads = (%s)gridDim.x * blockDim.x;", type, type);
+    cc_sbuf_add(t->out, "%*sfor (%s i = (%s)blockIdx.x * blockDim.x + threadIdx.x; i < arg.n; i += threads) {\n", 4 * t->depth, "",
+                type, type);
+    t->depth++;
+    decode(t, 0, inner(t), "i");
+    const int status = chunk(t, c);
+    close(t);
+    close(t);
+    free(c);
+    return status;
+}
+
+int cc_gen_cuda_text(const CcLoop *loop, const CcCudaPlan *plan, const char *name, CcSbuf *out, CcErr *err) {
+    Text t = {.loop = loop, .plan = plan, .out = out, .err = err};
+    argument(&t, name);
+    if (plan->kind != CC_CUDA_POINT) return cc_err_set(err, CC_E_UNSUPPORTED, "a reduction");
+    return points(&t, name);
+}
