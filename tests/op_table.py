@@ -611,6 +611,29 @@ row("P:interpolate", lambda m: A(m.x(1, 3, 5, 4), scale_factor=2), lambda m: A(m
 row("N:upsample_nearest1d", lambda m: A(m.x(1, 3, 5), None, (2.0,)), lambda m: A(m.x(1, 3, 5), [10], None), lambda m: A(m.x(1, 3, 5), [7], None), lambda m: A(m.x(1, 3, 5), None, (2.3,)), dtypes=FLOATS)
 row("N:upsample_nearest2d", lambda m: A(m.x(2, 3, 5, 4), None, (2.0, 4.0)), lambda m: A(m.x(2, 3, 5, 4), [15, 4], None), lambda m: A(cl(m.x(2, 3, 5, 4)), None, (2.0, 2.0)), lambda m: A(m.x(1, 3, 5, 4), (10, 9), (2.0, 2.3)), lambda m: A(m.x(2, 3, 5, 4)[:, :, ::2], (6, 8), None), lambda m: A(m.x(2, 3, 5, 4), None, (3.0, 5.0)), dtypes=FLOATS)
 row("N:upsample_nearest3d", lambda m: A(m.x(1, 3, 2, 5, 4), None, (2.0, 2.0, 2.0)), lambda m: A(cl(m.x(1, 3, 2, 5, 4)), [2, 10, 12], None), dtypes=FLOATS)
+def resampled(*shape, corners=False):
+    """By factors and to sizes, larger and smaller, and as it was: each as a kernel. Then other layouts, and what eager refuses."""
+    n, flags = len(shape) - 2, ((True,), (False,)) if corners else ((),)
+    return (
+        *(lambda m, f=f, a=a: A(m.x(*shape), None, *a, [float(v) for v in f[:n]]) for f in ((2, 3, 2), (1.7, 0.5, 1), (2.3, 2.3, 0.4)) for a in flags),
+        *(lambda m, s=s, a=a: A(m.x(*shape), list(s[:n]), *a, None) for s in ((7, 9, 2), shape[2:], (1, 1, 1)) for a in flags),
+        lambda m: A(m.t(*shape[:-1], 2 * shape[-1])[..., ::2], [6, 8, 5][:n], *flags[0], None),
+        lambda m: A(cl(m.t(*shape)) if n > 1 else m.t(*shape).mT.contiguous().mT, [6, 8, 5][:n], *flags[-1], None),
+        lambda m: A(m.x(*shape), [0, 8, 5][:n], *flags[0], None),
+        lambda m: A(m.x(*shape), [6, 8, 5, 1][: n + 1], *flags[0], None),
+        lambda m: A(m.x(*shape[1:]), [6, 8, 5][:n], *flags[0], None),
+    )
+
+
+row("N:upsample_linear1d", *resampled(2, 3, 5, corners=True), kernels=14, **POOL)
+row("N:upsample_bilinear2d", *resampled(2, 3, 5, 4, corners=True), kernels=14, **POOL)
+row("N:upsample_trilinear3d", *resampled(2, 3, 4, 5, 3, corners=True), kernels=14, **POOL)
+row("N:upsample_bicubic2d", *resampled(2, 3, 5, 4, corners=True), kernels=14, **POOL)
+row("N:_upsample_nearest_exact1d N:upsample_nearest1d", *resampled(2, 3, 5), kernels=8, dtypes=FLOATS)
+row("N:_upsample_nearest_exact2d N:upsample_nearest2d", *resampled(2, 3, 5, 4), kernels=8, dtypes=FLOATS)
+row("N:_upsample_nearest_exact3d N:upsample_nearest3d", *resampled(2, 3, 4, 5, 3), kernels=8, dtypes=FLOATS)
+row("P:interpolate", *(lambda m, k=k: A(m.x(2, 17, 5, 4), **k) for k in ({"scale_factor": 1.7, "mode": "bilinear"}, {"scale_factor": 1.7, "mode": "bilinear", "recompute_scale_factor": True}, {"size": 9, "mode": "bicubic", "align_corners": True},
+    {"scale_factor": 2.3}, {"size": (9, 3), "mode": "nearest-exact"}, {"size": (3, 2), "mode": "area"})), kernels=6, **POOL)
 row("P:upsample", lambda m: A(m.x(1, 3, 5, 4), scale_factor=2), **POOL)
 row("P:grid_sample", lambda m: A(m.x(1, 3, 5, 4), m.x(1, 6, 7, 2), align_corners=False), dtypes=FLOATS[:2], **SUMS)
 row("P:affine_grid", lambda m: A(m.x(1, 2, 3), (1, 3, 4, 5), align_corners=False), dtypes=FLOATS[:2], **SUMS)

@@ -24,7 +24,8 @@ static bool any_strides(const CcNode *n, int k) {
     case CC_K_POINTWISE: return true;
     case CC_K_CONCAT: return n->op != CC_OP_stack;
     case CC_K_CONV:
-    case CC_K_POOL: return k <= 0;
+    case CC_K_POOL:
+    case CC_K_RESAMPLE: return k <= 0;
     default: return n->op == CC_OP_batch_norm && k <= 0;
     }
 }

@@ -231,7 +231,7 @@ static bool rewrite(CcGraph *g, int node) {
 
 static bool may_be(const CcGraph *g, const CcNode *n) {
     const CcOperand *x = n->n_in ? cc_graph_operand(g, n, 0) : NULL;
-    if (cc_op_info((CcOpId)n->op)->kind != CC_K_REARRANGE || n->flags || n->n_out != 1 || !x || x->kind != CC_IN_VALUE) return false;
+    if ((cc_op_info((CcOpId)n->op)->kind != CC_K_REARRANGE && n->op != CC_OP_upsample_nearest) || n->flags || n->n_out != 1 || !x || x->kind != CC_IN_VALUE) return false;
     const CcType *from = &g->val.at[x->value].type, *to = &g->val.at[n->out0].type;
     return from->ndim >= 0 && to->ndim >= 0 && from->dtype == to->dtype && cc_type_numel(to) > 0;
 }

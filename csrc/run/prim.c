@@ -77,6 +77,7 @@ const CcPrimFamily *cc_prim_family(const CcGraph *g, int node) {
     case CC_K_RNN: return &CC_RNNS;
     case CC_K_CONV: return &CC_CONVS;
     case CC_K_POOL: return &CC_POOLS;
+    case CC_K_RESAMPLE: return &CC_RESAMPLES;
     default: return NULL;
     }
 }
