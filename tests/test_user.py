@@ -1,8 +1,12 @@
 """Code of the kind that users write gives what eager gives, and replays; state that it keeps follows."""
 
+import array
 import collections
+import datetime
+import types
 
 import ccompile
+import numpy
 import pytest
 import torch
 from conftest import EAGER, alike, no_worse, replaying, same
@@ -163,3 +167,126 @@ def test_first_parameter_decides():
             compiled(t(3, 4))
         net.double()
         alike(net(t(3, 4)), compiled(t(3, 4)))
+
+
+class Whole(int):
+    pass
+
+
+class Real(float):
+    pass
+
+
+class Text(str):
+    pass
+
+
+class Raw(bytes):
+    pass
+
+
+class Row(tuple):
+    pass
+
+
+class Rows(list):
+    pass
+
+
+class Table(dict):
+    pass
+
+
+class Bag(set):
+    pass
+
+
+class Queue(collections.deque):
+    pass
+
+
+Four = collections.namedtuple("Four", "a b c d")
+NUMBER = {
+    "add": lambda o: o + 1,
+    "reflected": lambda o: 2 - o,
+    "compare": lambda o: o == 2,
+    "branch": lambda o: 1 if o > 2 else 0,
+    "text": lambda o: f"{o} %s" % o,
+    "in": lambda o: o in (2, 3),
+    "index": lambda o: [*range(9)][int(o)],
+    "tensor": lambda o: torch.ones(2) * o,
+}
+SEQUENCE = {
+    "slice": lambda o: o[1:],
+    "item": lambda o: o[1],
+    "concatenate": lambda o: o + type(o)(o) if isinstance(o, list) else list(o),
+    "repeat": lambda o: list(o) * 2,
+    "compare": lambda o: (o == o, o == (1, 2, 3, 4)),
+    "less": lambda o: tuple(o) < (1, 2, 9) and o[0] == 1,
+    "in": lambda o: 2 in o,
+    "star": lambda o: [0, *o],
+    "arguments": lambda o: (lambda *a: a)(*o),
+    "unpack": lambda o: (lambda a, b, *rest: (b, rest))(*o),
+    "text": lambda o: "%s" % (o,),
+    "enumerate": lambda o: list(enumerate(o)),
+    "truth": lambda o: not o,
+    "match": lambda o: matched(o),
+}
+TABLE = {
+    "merge": lambda o: {**o},
+    "keywords": lambda o: (lambda **k: k)(**o),
+    "or": lambda o: o | {"q": 1},
+    "compare": lambda o: o == {"a": 1, "k": 2},
+    "text": lambda o: f"{o}",
+}
+SET = {"in": lambda o: 2 in o, "or": lambda o: o | {9}, "minus": lambda o: o - {1}, "order": lambda o: o <= {1, 2}, "star": lambda o: {*o}}
+TEXT = {"add": lambda o: o + o, "repeat": lambda o: o * 2, "slice": lambda o: o[1:], "in": lambda o: o[:1] in o, "list": lambda o: [*o]}
+LOOK = {"text": str, "hash": hash, "compare": lambda o: o == o, "list": lambda o: list(enumerate(o)) if hasattr(o, "__iter__") else o}
+MADE = {   # how it is made of a number, and what is done with it
+    "int": (Whole, NUMBER),
+    "float": (lambda k: Real(k + 0.5), NUMBER),
+    "str": (lambda k: Text("ab%d" % k), TEXT),
+    "bytes": (lambda k: Raw([1, k, k]), TEXT),
+    "tuple": (lambda k: Row((1, k, 3, k)), SEQUENCE),
+    "list": (lambda k: Rows((1, k, 3, k)), SEQUENCE),
+    "namedtuple": (lambda k: Four(1, k, 3, k), SEQUENCE),
+    "deque": (lambda k: Queue((1, k, 3, k)), {k: v for k, v in SEQUENCE.items() if k not in ("slice", "less")}),
+    "empty-deque": (lambda k: Queue([1] * (k % 2)), {"truth": lambda o: not o}),
+    "dict": (lambda k: Table(a=1, k=k), TABLE),
+    "counter": (lambda k: collections.Counter(a=1, k=k), TABLE),
+    "set": (lambda k: Bag((1, k)), SET),
+    "date": (lambda k: datetime.date(2020, 1, k), {k: v for k, v in LOOK.items() if k != "list"}),
+    "namespace": (lambda k: types.SimpleNamespace(a=k), {"text": str, "compare": lambda o: o == types.SimpleNamespace(a=2)}),
+    "array": (lambda k: array.array("i", [1, k]), {"list": LOOK["list"], "compare": LOOK["compare"]}),
+    "numpy": (lambda k: numpy.array([1, k]), {"list": LOOK["list"]}),
+    "map": (lambda k: map(int, [1, k]), {"list": LOOK["list"]}),
+}
+
+
+def matched(o):
+    match o:
+        case [a, b, *rest]:
+            return b, rest
+    return None
+
+
+@pytest.mark.parametrize("kind, use", [(kind, use) for kind, (_, uses) in MADE.items() for use in uses])
+@pytest.mark.parametrize("given", ["argument", "attribute", "break"])
+def test_what_derived_objects_hold_is_guarded(kind, use, given):
+    """Classes of one's own that C code reads as the builtin type that they derive from, and C types that no guard can read."""
+    make, uses = MADE[kind]
+    op, box = uses[use], types.SimpleNamespace(o=None)
+    fetch = ccompile.disable(lambda: box.o)
+    fn = {
+        "argument": lambda x, o: (x + 1, op(o)),
+        "attribute": lambda x, o: (x + 1, op(box.o)),
+        "break": lambda x, o: (x + 1, op(fetch())),
+    }[given]
+    compiled = ccompile.compile(fn)
+    with torch.no_grad():
+        for k in (2, 2, 3, 5, 2, 4):
+            x = t(2, 3, seed=k)
+            box.o = make(k)
+            want = fn(x, box.o)
+            box.o = make(k)
+            alike(want, compiled(x, box.o), path=f"of {k}")

@@ -91,6 +91,17 @@ bool cc_guard_same_value(PyObject *a, PyObject *b)
     return eq > 0;
 }
 
+/* What an object of a class derived from int, float, str ... holds, whatever its class makes of ==. */
+static bool holds_value(PyObject *o, PyObject *want)
+{
+    if (o == NULL || !PyObject_TypeCheck(o, Py_TYPE(want))) return false;
+    if (PyFloat_Check(want)) return memcmp(&PyFloat_AS_DOUBLE(o), &PyFloat_AS_DOUBLE(want), sizeof(double)) == 0;
+    if (PyComplex_Check(want)) return memcmp(&((PyComplexObject *)o)->cval, &((PyComplexObject *)want)->cval, sizeof(Py_complex)) == 0;
+    PyObject *equal = Py_TYPE(want)->tp_richcompare(o, want, Py_EQ);
+    Py_XDECREF(equal);   /* True lives on */
+    return equal == Py_True;
+}
+
 static Py_ssize_t size_of(PyObject *o)
 {
     if (PyDict_Check(o)) return PyDict_GET_SIZE(o);
@@ -163,6 +174,7 @@ bool cc_guard_holds(const CcGuard *g, PyObject *v, PyObject *const *gv)
     case CC_CHK_DISTINCT: return v != gv[g->other];
     case CC_CHK_TYPE: return v != NULL && (PyObject *)Py_TYPE(v) == g->want;
     case CC_CHK_VALUE: return cc_guard_same_value(v, g->want);
+    case CC_CHK_HOLDS: return holds_value(v, g->want);
     case CC_CHK_TENSOR: return v != NULL && same_tensor(g, v);
     case CC_CHK_ANY: return true;
     case CC_CHK_ABSENT: return v == NULL;

@@ -55,6 +55,7 @@ static const char *const binop_dunder[CC_NB_COUNT] = {
 static const char *const binop_name[CC_NB_COUNT] = {
     "add", "and", "floordiv", "lshift", "matmul", "mul", "mod", "or", "pow", "rshift", "sub", "truediv", "xor",
 };
+static const int mirrored[6] = {Py_GT, Py_GE, Py_EQ, Py_NE, Py_LT, Py_LE};
 static const char *const compare_dunder[6] = {"__lt__", "__le__", "__eq__", "__ne__", "__gt__", "__ge__"};
 
 /* Whether what a container holds is compared or printed, and not only moved. */
@@ -62,6 +63,35 @@ static bool looks_inside(const CcEvent *ev)
 {
     return ev->kind == CC_EV_COMPARE || ev->kind == CC_EV_CONTAINS || ev->kind == CC_EV_FORMAT ||
            (ev->kind == CC_EV_BINOP && ev->arg == CC_NB_REMAINDER);
+}
+
+/* Its class has a method of that name in Python: what that does is recorded. */
+static bool python_method(PyObject *o, const char *name)
+{
+    if (!is_heap(o)) return false;
+    PyObject *s = PyUnicode_InternFromString(name), *f = s != NULL ? cc_type_lookup(Py_TYPE(o), s) : NULL;
+    Py_XDECREF(s);
+    return f != NULL && Py_IS_TYPE(f, &PyFunction_Type);
+}
+
+/* An object of a Python class with nothing that C code could look at: what happens to it is said by its methods. */
+static bool bare(PyObject *o) { return is_heap(o) && cc_value_base(o) == &PyBaseObject_Type; }
+
+/* Python code does what is asked of operand i (at first: it may leave it to the C code of what its class derives from). */
+static bool done_in_python(const CcEvent *ev, int i)
+{
+    PyObject *o = ev->in[i];
+    char name[24];
+    switch (ev->kind) {
+    case CC_EV_BINOP:
+        snprintf(name, sizeof name, "__i%s", binop_dunder[ev->arg] + 2);
+        if (i == 0 && ev->flags & CC_EV_INPLACE && python_method(o, name)) return true;
+        snprintf(name, sizeof name, i == 0 ? "__%s" : "__r%s", binop_dunder[ev->arg] + 2);
+        return python_method(o, name);
+    case CC_EV_COMPARE: return python_method(o, compare_dunder[i == 0 ? ev->arg : mirrored[ev->arg]]);
+    case CC_EV_CONTAINS: return i == 0 && python_method(o, "__contains__");
+    default: return false;
+    }
 }
 
 /* Operands that only C code of builtin types sees; their content decides the result. */
@@ -73,9 +103,10 @@ static CcGo plain_before(CcRec *rec, CcAct *act, const CcEvent *ev, int depth)
         if (unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
         if (dirty(rec, o)) return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(o));
         if (looks_inside(ev) && !cc_number_settle(rec, o, depth)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, type_name(o));
-        if (cc_value_const(o) || cc_value_ident(o) || is_heap(o)) continue;
-        if (!builtin_container(o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, type_name(o));
-        if (!cc_value_content(rec, o, depth)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
+        if (cc_value_const(o) || cc_value_ident(o) || bare(o)) continue;
+        if (!is_heap(o) && !builtin_container(o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, type_name(o));
+        const bool known = is_heap(o) && PyExceptionInstance_Check(o) ? cc_value_exception(rec, o) : cc_value_content(rec, o, depth);
+        if (!known && !done_in_python(ev, i)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
     }
     return CC_OK;
 }
@@ -166,7 +197,6 @@ static void guard_operators(CcRec *rec, const CcEvent *ev)
 {
     char name[24];
     if (ev->kind == CC_EV_COMPARE) {
-        static const int mirrored[6] = {Py_GT, Py_GE, Py_EQ, Py_NE, Py_LT, Py_LE};
         cc_attr_dunder(rec, ev->in[0], compare_dunder[ev->arg]);
         cc_attr_dunder(rec, ev->in[1], compare_dunder[mirrored[ev->arg]]);
         cc_value_distinct(rec, ev->in[0], ev->in[1]);   /* objects without __eq__ compare by identity */
@@ -232,15 +262,6 @@ static CcGo inplace_container(CcRec *rec, CcAct *act, const CcEvent *ev)
 
 /* ------------------------------------------------------------------ items */
 
-/* A class with a Python __getitem__: the lookups that it makes are recorded inside. */
-static bool python_getitem(PyObject *o)
-{
-    static PyObject *name;
-    if (name == NULL) name = PyUnicode_InternFromString("__getitem__");
-    PyObject *f = is_heap(o) ? cc_type_lookup(Py_TYPE(o), name) : NULL;
-    return f != NULL && Py_IS_TYPE(f, &PyFunction_Type);
-}
-
 static CcGo subscr_before(CcRec *rec, CcAct *act, CcEvent *ev)
 {
     PyObject *o = ev->in[0], *key = ev->in[1];
@@ -251,18 +272,18 @@ static CcGo subscr_before(CcRec *rec, CcAct *act, CcEvent *ev)
     if (unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
     if (!key_readable(rec, o, key)) return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(o));
     if (!cc_number_settle(rec, key, 1)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, "key");
-    if (PyDict_Check(o) && cc_value_source(rec, o) >= 0 && !python_getitem(o) && !cc_number_key(rec, key))
+    if (PyDict_Check(o) && cc_value_source(rec, o) >= 0 && !python_method(o, "__getitem__") && !cc_number_key(rec, key))
         return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "key");
     if (cc_value_defaultdict(o) && cc_value_known(rec, o) && PyDict_Contains(o, key) != 1) {   /* it would be written, too */
         PyErr_Clear();
         return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(o));
     }
-    if (PyType_Check(o) || cc_value_const(o) || is_heap(o)) return CC_OK;
-    if (PyList_CheckExact(o) || PyTuple_Check(o) || PyDict_Check(o)) {
+    if (PyType_Check(o) || cc_value_const(o) || bare(o) || python_method(o, "__getitem__")) return CC_OK;
+    if (PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o)) {
         if (PySlice_Check(key) && !cc_value_content(rec, o, 1)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
         return CC_OK;
     }
-    if (builtin_container(o) && cc_value_content(rec, o, 1)) return CC_OK;
+    if ((is_heap(o) || builtin_container(o)) && cc_value_content(rec, o, 1)) return CC_OK;
     return cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, type_name(o));
 }
 
@@ -325,7 +346,7 @@ static CcGo subscr_after(CcRec *rec, CcAct *act, const CcEvent *ev)
         if (v != NULL && cc_value_origin(rec, v) == CC_O_UNKNOWN) cc_value_fresh(rec, v);
         return CC_OK;
     }
-    if ((PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o)) && !PySlice_Check(key) && !python_getitem(o))
+    if ((PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o)) && !PySlice_Check(key) && !python_method(o, "__getitem__"))
         read_item(rec, o, key, v);
     if (v != NULL && !PyExceptionInstance_Check(v) && cc_value_origin(rec, v) == CC_O_UNKNOWN) {
         if (!PySlice_Check(key) && Py_REFCNT(v) > 1 && !made_by_default(rec, o))
@@ -470,9 +491,10 @@ static CcGo truth_before(CcRec *rec, CcAct *act, CcEvent *ev)
         return PyFloat_CheckExact(o) && cc_value_compare(rec, Py_NE, o, zero, PyFloat_AS_DOUBLE(o) != 0.0)
                    ? CC_OK : cc_rec_break(rec, act, CC_R_DATA_SCALAR, "truth of a number");
     }
-    if (cc_value_const(o) || cc_value_ident(o) || is_heap(o)) return CC_OK;
+    if (cc_value_const(o) || cc_value_ident(o) || bare(o) || python_method(o, "__bool__") || python_method(o, "__len__")) return CC_OK;
     if (unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
     if (dirty(rec, o)) return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(o));
+    if (is_heap(o) && (PyTuple_Check(o) || PyList_Check(o) || PyDict_Check(o) || PyAnySet_Check(o) || cc_value_content(rec, o, 1))) return CC_OK;
     if (builtin_container(o) || PyExceptionInstance_Check(o) || cc_value_origin(rec, o) == CC_O_FRESH || PyCell_Check(o))
         return CC_OK;
     return Py_TYPE(o)->tp_as_number == NULL && Py_TYPE(o)->tp_as_sequence == NULL && Py_TYPE(o)->tp_as_mapping == NULL
@@ -508,7 +530,7 @@ static CcGo iter_before(CcRec *rec, CcAct *act, const CcEvent *ev)
     if (unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
     if (PyIter_Check(o) && cc_value_origin(rec, o) != CC_O_FRESH)
         return cc_rec_break(rec, act, CC_R_OUTSIDE_ITER, type_name(o));
-    if (is_heap(o) || cc_value_const(o) || cc_value_origin(rec, o) == CC_O_FRESH) return CC_OK;
+    if (bare(o) || python_method(o, "__iter__") || cc_value_const(o) || cc_value_origin(rec, o) == CC_O_FRESH) return CC_OK;
     return plain_before(rec, act, ev, 1);
 }
 
@@ -553,7 +575,7 @@ static CcGo unpack_before(CcRec *rec, CcAct *act, const CcEvent *ev)
     }
     if (unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
     if (PyIter_Check(o)) return next_before(rec, act, ev);
-    if (is_heap(o) && !PyTuple_Check(o) && !PyList_Check(o)) return CC_OK;
+    if (python_method(o, "__iter__")) return CC_OK;
     return plain_before(rec, act, ev, 1);
 }
 

@@ -203,16 +203,17 @@ static bool known_iterator(PyObject *o)
 }
 
 /* An iterator that only this slot holds: its position becomes guarded, and the object may be advanced freely, because a
- * later snapshot puts a new one into the slot. */
-static void adopt_iterator(CcRec *rec, PyObject *it, int source)
+ * later snapshot puts a new one into the slot. False: what it gives can't be guarded (it goes over an array, a map ...). */
+static bool adopt_iterator(CcRec *rec, PyObject *it, int source)
 {
     PyObject *reduced = PyObject_CallMethod(it, "__reduce__", NULL);
     if (reduced == NULL || !PyTuple_Check(reduced) || PyTuple_GET_SIZE(reduced) < 2) {
         PyErr_Clear();
         Py_XDECREF(reduced);
-        return;
+        return false;
     }
     cc_vec_push(&rec->keep, reduced);
+    bool whole = true;
     CcGuards *gs = &rec->trace->guards;
     const int top = cc_value_read(rec, CC_SRC_REDUCE, source, NULL, 0, 0, reduced);
     PyObject *args = PyTuple_GET_ITEM(reduced, 1);
@@ -220,12 +221,14 @@ static void adopt_iterator(CcRec *rec, PyObject *it, int source)
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); i++) {
         PyObject *arg = PyTuple_GET_ITEM(args, i);
         const int id = cc_value_read(rec, CC_SRC_ITEM, list, NULL, 0, (int)i, arg);
-        if (known_iterator(arg) && gs->g.at[id].check == CC_CHK_TYPE) adopt_iterator(rec, arg, id);
+        if (known_iterator(arg) && gs->g.at[id].check == CC_CHK_TYPE) whole = adopt_iterator(rec, arg, id) && whole;
         else if (PyList_Check(arg) || PyTuple_Check(arg)) cc_value_content(rec, arg, 2);
+        else whole = whole && cc_value_const(arg);
     }
     for (Py_ssize_t i = 2; i < PyTuple_GET_SIZE(reduced); i++)
         cc_value_read(rec, CC_SRC_ITEM, top, NULL, 0, (int)i, PyTuple_GET_ITEM(reduced, i));
-    cc_value_set(rec, it, CC_O_FRESH, -1);
+    if (whole) cc_value_set(rec, it, CC_O_FRESH, -1);
+    return whole;
 }
 
 /* A float that differs between calls, found in a second place. Places that held one object when this was recorded may hold
@@ -321,7 +324,7 @@ static void read_slot(CcRec *rec, CcAct *act, int level, int slot, bool symbolic
     const int id = cc_value_read(rec, CC_SRC_SLOT, -1, NULL, level, slot, v);
     cc_sym_slot(rec, act, slot, id);
     if (v != NULL && known_iterator(v) && gs->g.at[id].check == CC_CHK_TYPE && Py_REFCNT(v) <= 1 + slots_holding(rec, v))
-        adopt_iterator(rec, v, id);
+        (void)adopt_iterator(rec, v, id);
     if (v != NULL && (PyList_CheckExact(v) || PyDict_CheckExact(v)) && gs->g.at[id].check == CC_CHK_TYPE &&
         Py_REFCNT(v) <= 1 + slots_holding(rec, v))
         adopt_container(rec, v, id);

@@ -94,6 +94,7 @@ bool cc_value_const(PyObject *o);                            /* immutable, compa
 bool cc_value_structseq(PyObject *o);                        /* torch.return_types.max and its kind */
 bool cc_value_deque(PyObject *o);                            /* exactly collections.deque */
 bool cc_value_defaultdict(PyObject *o);
+const PyTypeObject *cc_value_base(PyObject *o);              /* its class, or what C code made that this derives from */
 bool cc_value_annotation(PyObject *o);                       /* int | None, list[int] */
 bool cc_value_ident(PyObject *o);                            /* compared by identity: types, functions, modules ... */
 /* Whether o was written and can't be read. A list or dict whose content before its first write was kept (will_write)

@@ -60,6 +60,25 @@ bool cc_value_ident(PyObject *o)
     return PyContextVar_CheckExact(o) || cc_value_annotation(o);
 }
 
+const PyTypeObject *cc_value_base(PyObject *o)
+{
+    const PyTypeObject *t = Py_TYPE(o);
+    while (cc_python_class(t) && t->tp_base != NULL) t = t->tp_base;
+    return t;
+}
+
+/* A number or text of a class of its own, as a plain one: new reference, or NULL (no error) for everything else. */
+static PyObject *held_value(PyObject *o)
+{
+    if (!cc_python_class(Py_TYPE(o))) return NULL;
+    if (PyLong_Check(o)) return PyLong_Type.tp_as_number->nb_positive(o);
+    if (PyFloat_Check(o)) return PyFloat_FromDouble(PyFloat_AS_DOUBLE(o));
+    if (PyComplex_Check(o)) return PyComplex_FromCComplex(((PyComplexObject *)o)->cval);
+    if (PyUnicode_Check(o)) return PyUnicode_FromObject(o);
+    if (PyBytes_Check(o)) return PyBytes_FromStringAndSize(PyBytes_AS_STRING(o), PyBytes_GET_SIZE(o));
+    return NULL;
+}
+
 static void drop_entry(CcRec *rec, CcProv *p)
 {
     cc_map_remove(&rec->by_object, p->object);
@@ -256,6 +275,9 @@ static void learn(CcRec *rec, int id, PyObject *v)
         if (dims != 0) cc_sym_resized(rec, id, v);
     } else {
         cc_guard_check(gs, id, CC_CHK_TYPE, (PyObject *)Py_TYPE(v));
+        PyObject *held = held_value(v);   /* C code reads it without a word */
+        if (held != NULL) cc_guard_also(gs, id, CC_CHK_HOLDS, held, -1);
+        Py_XDECREF(held);
     }
     if (p == NULL) cc_value_set(rec, v, CC_O_SOURCE, id);
 }
@@ -391,10 +413,20 @@ bool cc_value_defaultdict(PyObject *o)
            strcmp(Py_TYPE(o)->tp_name, "collections.defaultdict") == 0;
 }
 
-/* An object from outside whose length, items or truth C code gives that no guard can read (deque, array ...). */
-static bool opaque_content(PyTypeObject *t)
+/* C types with text and an order of their own that say nothing but which object it is, or what is guarded elsewhere. */
+static bool same_by_address(const PyTypeObject *t)
 {
-    while (cc_python_class(t) && t->tp_base != NULL) t = t->tp_base;
+    return t == &PyMethod_Type || t == &PyCell_Type || t == &PyFrame_Type || t == &PyGen_Type ||
+           PyType_IsSubtype((PyTypeObject *)t, (PyTypeObject *)PyExc_BaseException);
+}
+
+/* An object from outside with a length, items, truth, text or an order that C code gives and no guard can read (array, date ...). */
+static bool opaque_content(const PyTypeObject *t)
+{
+    if (same_by_address(t)) return false;
+    if (t == &PyLong_Type || t == &PyFloat_Type || t == &PyComplex_Type || t == &PyUnicode_Type || t == &PyBytes_Type) return false;   /* held_value */
+    if (t->tp_repr != PyBaseObject_Type.tp_repr || t->tp_str != PyBaseObject_Type.tp_str || t->tp_hash != PyBaseObject_Type.tp_hash ||
+        t->tp_richcompare != PyBaseObject_Type.tp_richcompare) return true;
     return t->tp_iter != NULL || (t->tp_as_sequence != NULL && t->tp_as_sequence->sq_length != NULL) ||
            (t->tp_as_mapping != NULL && t->tp_as_mapping->mp_length != NULL) ||
            (t->tp_as_number != NULL && t->tp_as_number->nb_bool != NULL);
@@ -455,7 +487,7 @@ bool cc_value_content(CcRec *rec, PyObject *o, int depth)
         return true;
     }
     if (Py_IS_TYPE(o, &PyDictProxy_Type) && (p->origin == CC_O_FRESH || parent >= 0)) return proxy_content(rec, o, depth);
-    return p->origin == CC_O_FRESH || cc_tens_any(o) || (parent >= 0 && !opaque_content(Py_TYPE(o)));
+    return p->origin == CC_O_FRESH || cc_tens_any(o) || (parent >= 0 && !opaque_content(cc_value_base(o)));
 }
 
 bool cc_value_exception(CcRec *rec, PyObject *o)
