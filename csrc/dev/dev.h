@@ -229,6 +229,43 @@ CC_MUST int cc_dnnl_run(CcPrim *p, const CcPrimCall *call,
 void cc_dnnl_forget(void); /* the library's pages, until they are needed again */
 const char *cc_dnnl_describe(void);
 
+/* ---- nvrtc.c: CUDA C to machine code; needs no GPU ---- */
+typedef struct CcCubin { /* or PTX; the caller's to free */
+    char *at;
+    size_t n;
+} CcCubin;
+void cc_nvrtc_library(const char *path); /* that the package found; NULL: none */
+/* What a program for devices of this architecture (90: sm_90) is compiled with, a line each. */
+CC_MUST int cc_nvrtc_options(int arch, CcSbuf *out, CcErr *err);
+CC_MUST int cc_nvrtc_compile(const char *source, const char *options, CcCubin *out, CcErr *err); /* any thread */
+const char *cc_nvrtc_describe(void); /* "NVRTC 12.9"; NULL when there is none */
+
+/* ---- cubin.c: the same, kept on disk ---- */
+CC_MUST int cc_cubin_get(const char *source, int arch, CcCubin *out, CcErr *err); /* any thread */
+
+/* ---- cuda.c: the driver. Any thread; the current device stays what it is ---- */
+typedef struct CcCudaDevice {
+    int arch;       /* 90: sm_90 */
+    int processors;
+    bool pageable;  /* kernels may touch memory of the CPU */
+} CcCudaDevice;
+typedef struct CcCudaCall {
+    void *function;
+    const char *name; /* for errors */
+    int64_t grid;
+    int threads, shared; /* a block's; bytes */
+    void *argument;      /* copied */
+} CcCudaCall;
+/* A library of NVIDIA's, by any of these file names: from CCOMPILE_CUDA_PATH, at `found` (may be NULL), from where the loader
+ * looks, from a toolkit. NULL with *err set. */
+void *cc_cuda_open(const char *const *names, int n, const char *found, CcErr *err);
+const CcCudaDevice *cc_cuda_device(int index, CcErr *err); /* lives on; NULL with *err set */
+void *cc_cuda_load(const CcCudaDevice *device, const CcCubin *image, CcErr *err); /* a program, never unloaded */
+void *cc_cuda_function(const CcCudaDevice *device, void *program, const char *name, CcErr *err);
+/* After what was given to the stream before; returns at once. stream NULL: the default one. */
+CC_MUST int cc_cuda_launch(const CcCudaDevice *device, const CcCudaCall *call, void *stream, CcErr *err);
+CC_MUST int cc_cuda_wait(const CcCudaDevice *device, void *stream, CcErr *err);
+
 /* ---- gemm.c: y = x @ w^T + bias, then post-ops in turn. All f32; columns of x, y and operands lie side by side ---- */
 typedef struct CcGemmPost {
     CcPostKind kind; /* not SUM */

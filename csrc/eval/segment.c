@@ -4,6 +4,8 @@
 
 typedef CcSegmentHost Host;
 
+enum { CUDA = 2 };   /* CcType.device */
+
 /* ------------------------------------------------------------------ scratch */
 
 void cc_segment_open(const CcSegment *s, CcScratch *x)
@@ -100,6 +102,25 @@ static double host_number(void *ctx, int number)
     return PyFloat_CheckExact(o) ? PyFloat_AS_DOUBLE(o) : PyLong_AsDouble(o);
 }
 
+static int host_stream(void *ctx, int device, void **out)
+{
+    (void)ctx;
+    return cc_tens_stream(device, out);
+}
+
+static void *host_block(void *ctx, int device, int64_t bytes, void **data)
+{
+    (void)ctx;
+    const CcType type = {.dtype = CC_DT_U8, .ndim = 1, .device = CUDA, .device_index = (uint8_t)device, .size = {bytes}, .stride = {1}};
+    return cc_tens_empty(&type, data);
+}
+
+static void host_unblock(void *ctx, void *block)
+{
+    (void)ctx;
+    Py_DECREF((PyObject *)block);
+}
+
 static void host_drop(void *ctx, int value)
 {
     const Host *h = ctx;
@@ -186,7 +207,7 @@ CcHost cc_segment_host(CcSegmentHost *h, const CcTrace *t, const CcShape *shape,
 {
     *h = (Host){.trace = t, .shape = shape, .x = x, .maker = cc_segment_maker(t, x, false), .at = -1};
     return (CcHost){.ctx = h, .data = host_data, .make = host_make, .call = host_call, .version = host_version,
-                    .number = host_number, .drop = host_drop};
+                    .number = host_number, .stream = host_stream, .block = host_block, .unblock = host_unblock, .drop = host_drop};
 }
 
 static int run_effects(const CcTrace *t, const CcMaker *m, CcScratch *x)

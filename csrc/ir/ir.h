@@ -152,6 +152,7 @@ typedef struct CcVal {
     uint8_t narrowed;
     uint8_t last;            /* channels innermost, which is not as recorded (pass/layout.c) */
     uint8_t hidden;          /* the host has no such value (pass/pure.c) */
+    uint8_t scalar;          /* without dims, on the CPU, for kernels of a GPU: they are given its number (run/device.c) */
     /* Only inside the pipeline (pass/views.c, pass/narrow.c): the value is memory of another one (its number + 1; 0: it is
      * not), from this byte on. */
     int32_t window_of;

@@ -238,7 +238,7 @@ static int value_node(Build *b, int value) {
     const CcType *t = &b->g->val.at[value].type;
     if (b->n_access == CC_LOOP_MAX_ACCESS) return refuse(b, "too many tensors");
     b->access[b->n_access] =
-        (CcLoopAccess){.dtype = t->dtype, .node = -1, .value = value, .dropped = b->dropped};
+        (CcLoopAccess){.dtype = t->dtype, .node = -1, .value = value, .dropped = b->dropped, .number = -b->g->val.at[value].scalar};
     const int node = add_node(b, CC_S_load, (CcDtype)t->dtype, b->n_access++, -1, -1, 0);
     return see(b, value, node, b->dropped) < 0 ? -1 : node;
 }
@@ -479,7 +479,7 @@ bool cc_build_can(const CcGraph *g, int node, CcDtype deflt) {
     const bool reduces = cc_space_reduces(g, n);
     if (!reduces && cc_op_info((CcOpId)n->op)->kind != CC_K_POINTWISE) return false;
     const CcType *out = &g->val.at[n->out0].type;
-    if (!good_type(out, false) || !cc_type_dense(out)) return false;
+    if (!good_type(out, false) || !cc_type_dense(out) || g->val.at[n->out0].scalar) return false;
     for (int i = 0; i < n->n_in; i++) {
         const CcOperand *o = &g->operand.at[n->in0 + i];
         if (o->kind == CC_IN_VALUE && !good_type(&g->val.at[o->value].type, g->val.at[o->value].window_of)) return false;

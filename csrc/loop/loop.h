@@ -51,7 +51,8 @@ typedef struct CcLoopAccess {
     uint8_t dims;    /* place: dims that are counted, a bit each, bit 0 the last one; no part of the structure */
     uint8_t dropped; /* how its dims stand in the space; no part of the structure */
     int32_t value; /* of the graph, -1: none; no part of the structure */
-    int32_t number; /* 1 + the host's number that is read, 0: memory; no part of the structure */
+    int32_t number; /* 1 + the host's number that is read, 0: memory, -1: the number that `value` holds, which is on the CPU
+                       and the kernel is not; no part of the structure */
     int64_t offset; /* bytes from its first element: a window; no part of the structure */
 } CcLoopAccess;
 

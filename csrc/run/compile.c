@@ -13,6 +13,7 @@ typedef struct Compile {
     const CcGraph *g;
     CcPlan *plan;
     CcDtype deflt;
+    CcOnDevice on;
     bool host_only, no_llvm, no_dnnl, ref_always;
     bool first; /* compile since a plan was run */
     bool *live, *made;
@@ -84,6 +85,10 @@ static CcLaunch *make_launch(const Compile *c, const CcGroup *group, CcErr *err)
     CcLaunch *launch = loop ? cc_arena_alloc(arena, sizeof *launch) : NULL;
     if (!launch) return NULL;
     cc_launch_init(launch, loop);
+    if (c->on.cuda && launch->numel) {
+        launch->cuda = cc_cudalaunch_make(&c->on, loop, arena, err);
+        return launch->cuda ? launch : NULL;
+    }
     CcErr why = {0};
     if (!c->no_llvm && !c->ref_always && launch->numel) launch->fn = cc_kcache_get(loop, &why);
     if (launch->fn || launch->numel <= REF_MAX || c->ref_always) {
@@ -119,11 +124,27 @@ static void lower(Compile *c, const CcGroup *group) {
     add_host_steps(c, group);
 }
 
+/* All kernels of a graph for a GPU at once: a program costs NVRTC about 50 ms, whatever it holds. */
+static void compile_program(const Compile *c, const CcGroups *groups) {
+    CC_VEC(CcLoop *) loops = {0};
+    CcErr ignored;
+    for (int i = 0; i < groups->n; i++) {
+        const CcGroup *group = &groups->at[i];
+        if (group->kind != CC_G_LOOP) continue;
+        CcLoop *loop = cc_build_group(c->g, group->node, group->n, c->made, c->deflt, c->plan->arena, &ignored);
+        if (loop && cc_nest_numel(loop)) cc_vec_push(&loops, loop);
+    }
+    cc_cudakernel_need(c->on.cuda, loops.at, loops.n);
+    cc_vec_free(&loops);
+}
+
 /* All kernels first, then LLVM's pages can go before oneDNN needs its own: the peak of ResNet-50's first call was 18 MiB
  * higher when the two took turns. The launches are made again where they belong, from the cache. Of several compiles that
  * follow one another only the first does this, since reading LLVM's pages again takes 4 ms (Zen 4). */
 static void compile_kernels(Compile *c, const CcGroups *groups) {
     CcErr ignored;
+    if (c->on.cuda) compile_program(c, groups);
+    if (c->on.cuda) return;
     if (!c->first || c->no_llvm || c->ref_always) return;
     for (int i = 0; i < groups->n; i++)
         if (groups->at[i].kind == CC_G_LOOP) (void)make_launch(c, &groups->at[i], &ignored);
@@ -133,7 +154,7 @@ static void compile_kernels(Compile *c, const CcGroups *groups) {
 static CcGroupRules rules_of(const Compile *c) {
     CcGroupRules rules = {.deflt = c->deflt, .banned = c->banned};
     if (!c->host_only) rules.loop = cc_build_can;
-    if (!c->host_only && !c->no_dnnl) {
+    if (!c->host_only && !c->no_dnnl && !c->on.cuda) {
         rules.prim = cc_prim_can;
         rules.post = cc_prim_can_post;
         rules.gains_turned = cc_product_gains_turned;
@@ -201,9 +222,11 @@ static int build(Compile *c, CcErr *err) {
 
 /* The types that the host does not know of. */
 static void keep_types(CcPlan *plan, const CcGraph *g) {
-    for (int v = 0; v < g->val.n; v++)
-        if ((g->val.at[v].narrowed || g->val.at[v].last) && !g->val.at[v].window_of)
-            cc_vec_push(&plan->narrowed, (CcNarrowed){v, g->val.at[v].type});
+    for (int v = 0; v < g->val.n; v++) {
+        if ((!g->val.at[v].narrowed && !g->val.at[v].last) || g->val.at[v].window_of) continue;
+        cc_vec_push(&plan->narrowed, (CcNarrowed){v, g->val.at[v].type});
+        cc_device_restore(&plan->on, &cc_vec_last(&plan->narrowed).type);
+    }
 }
 
 /* All rewriting passes one after the other; NULL: they change nothing. */
@@ -266,8 +289,18 @@ CcPlan *cc_run_compile(const CcGraph *g, const CcRunOptions *options, CcErr *err
         cc_log_add(CC_LOG_VERIFY, "%s", why.text);
         c.host_only = true;
     }
+    if (!c.host_only && cc_device_choose(g, &c.on, &why) < 0) {
+        say_once(CC_LOG_FALLBACK, &why);
+        c.host_only = true;
+        c.on = (CcOnDevice){0};
+    }
+    plan->on = c.on;
     c.first = cc_memory_unsettle();
-    if (cc_graph_check_structure(g, err) < 0 || build_best(&c, err) < 0) {
+    CcGraph *own = cc_device_graph(g, &c.on);
+    if (own) c.g = own;
+    const int status = cc_graph_check_structure(c.g, err) < 0 ? -1 : build_best(&c, err);
+    if (own) cc_graph_free(own);
+    if (status < 0) {
         cc_run_free(plan);
         return NULL;
     }
@@ -277,16 +310,17 @@ CcPlan *cc_run_compile(const CcGraph *g, const CcRunOptions *options, CcErr *err
     return plan;
 }
 
-void cc_run_libraries(const char *llvmlite, const char *onednn) {
+void cc_run_libraries(const char *llvmlite, const char *onednn, const char *nvrtc) {
     cc_jit_library(llvmlite);
     cc_dnnl_library(onednn);
+    cc_nvrtc_library(nvrtc);
 }
 
 void cc_run_threads(int n) { cc_omp_threads(n); }
 
 void cc_run_describe(CcSbuf *out) {
-    const char *llvm = cc_jit_describe(), *dnnl = cc_dnnl_describe();
-    cc_sbuf_add(out, "%s, %s, %d thread%s of %s, %s", llvm ? llvm : "no LLVM",
-                dnnl ? dnnl : "no oneDNN", cc_omp_width(), cc_omp_width() == 1 ? "" : "s",
+    const char *llvm = cc_jit_describe(), *dnnl = cc_dnnl_describe(), *nvrtc = cc_nvrtc_describe();
+    cc_sbuf_add(out, "%s, %s, %s%s%d thread%s of %s, %s", llvm ? llvm : "no LLVM",
+                dnnl ? dnnl : "no oneDNN", nvrtc ? nvrtc : "", nvrtc ? ", " : "", cc_omp_width(), cc_omp_width() == 1 ? "" : "s",
                 cc_omp_describe(), cc_cpu_info()->name);
 }

@@ -207,21 +207,36 @@ static char *hold_number(const CcLoopAccess *access, const CcHost *host, double 
     return (char *)room;
 }
 
+/* A number is given to a kernel of a GPU as it is, one of the CPU finds it in memory. NULL: the host failed. */
+static char *take_number(const CcLaunch *launch, const CcLoopAccess *access, const CcHost *host, double *room) {
+    if (!launch->cuda) return hold_number(access, host, room);
+    if (access->number > 0) {
+        *room = host->number(host->ctx, access->number - 1);
+        return (char *)room;
+    }
+    const char *at = host->data(host->ctx, access->value);
+    float narrow = 0;
+    if (at && access->dtype == CC_DT_F64) memcpy(room, at + access->offset, sizeof *room);
+    else if (at) memcpy(&narrow, at + access->offset, sizeof narrow), *room = (double)narrow;
+    return at ? (char *)room : NULL;
+}
+
 int cc_launch_run(const CcLaunch *launch, const CcHost *host, CcErr *err) {
     const CcLoop *loop = launch->loop;
     char *at[CC_LOOP_MAX_ACCESS];
     double room[CC_LOOP_MAX_ACCESS];
-    if (check_indices(loop, host, err) < 0) return -1;
+    if (!launch->cuda && check_indices(loop, host, err) < 0) return -1;
     for (int a = 0; a < loop->n_access; a++) {
         const CcLoopAccess *access = &loop->access[a];
         at[a] = access->place      ? CC_PLACE_ZERO
-                : access->number   ? hold_number(access, host, &room[a])
+                : access->number   ? take_number(launch, access, host, &room[a])
                 : access->is_store ? host->make(host->ctx, access->value)
                                    : host->data(host->ctx, access->value);
         if (!at[a] && launch->numel)
             return cc_err_set(err, CC_E_HOST, "no memory for value %d", access->value);
-        if (at[a]) at[a] += access->offset;
+        if (at[a] && !access->number) at[a] += access->offset;
     }
+    if (launch->numel && launch->cuda) return cc_cudalaunch_run(launch, host, at, room, err);
     if (launch->numel) cc_launch_at(launch, at);
     return 0;
 }

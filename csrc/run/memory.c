@@ -167,11 +167,16 @@ static void add_results(Layout *l, int s) {
     }
 }
 
-/* Only while the step runs: what its family asked for. */
+static size_t scratch_of(const CcStep *step) {
+    if (step->kind == CC_STEP_PRIMITIVE) return step->family->scratch ? step->family->scratch(step->work) : 0;
+    const CcLaunch *launch = step->kind == CC_STEP_KERNEL ? step->work : NULL;
+    return launch && launch->cuda ? (size_t)cc_cudalaunch_workspace(launch->cuda) : 0;
+}
+
+/* Only while the step runs: what its family or kernel asked for. */
 static void add_scratch(Layout *l, int s) {
     CcStep *step = &l->plan->step.at[s];
-    size_t bytes = step->kind == CC_STEP_PRIMITIVE && step->family->scratch ? step->family->scratch(step->work) : 0;
-    bytes = (bytes + ALIGN - 1) / ALIGN * ALIGN;
+    const size_t bytes = (scratch_of(step) + ALIGN - 1) / ALIGN * ALIGN;
     if (!bytes) return;
     step->scratch = take_span(l, (int64_t)bytes);
     free_span(l, step->scratch, (int64_t)bytes, s);

@@ -31,6 +31,11 @@ typedef struct CcHost {
     uint64_t (*version)(void *ctx, int value);
     /* A number that is another one in each call (CC_IN_NUMBER). */
     double (*number)(void *ctx, int number);
+    /* Of a GPU, by its number. NULL in graphs of the CPU. Its current stream, which kernels are given to; 0 or -1: */
+    int (*stream)(void *ctx, int device, void **out);
+    /* Memory that is the call's until `unblock`, which what was given to the stream may outlive; NULL on failure. */
+    void *(*block)(void *ctx, int device, int64_t bytes, void **data);
+    void (*unblock)(void *ctx, void *block);
     /* The value is not used from here on and is no output. */
     void (*drop)(void *ctx, int value);
     void *scratch; /* of a step, which the runner sets; elsewhere NULL */
@@ -56,7 +61,7 @@ void cc_run_print(const CcPlan *plan, CcSbuf *out);   /* steps, groups; with CCO
                                                          * each; with CCOMPILE_DUMP=kernels the LLVM IR */
 
 /* Paths of the shared libraries, given once by the package before the first compile (NULL: not installed). Loaded lazily. */
-void cc_run_libraries(const char *llvmlite, const char *onednn);
+void cc_run_libraries(const char *llvmlite, const char *onednn, const char *nvrtc);
 /* Threads for kernels: as torch.set_num_threads says; the front keeps it up to date. */
 void cc_run_threads(int n);
 /* "LLVM 20.1 (llvmlite), oneDNN 3.2.0 (gomp), 2 threads, avx512": for `doctor` and reports. Loads what is not loaded yet. */

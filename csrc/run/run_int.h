@@ -8,6 +8,17 @@
 #include "../pass/pass.h"
 #include "run.h"
 
+/* device.c: what a plan's kernels run on. */
+typedef struct CcOnDevice {
+    const CcCudaDevice *cuda; /* NULL: the CPU */
+    int index;                /* torch's number of it */
+    bool waits;               /* a GPU for tensors of the CPU: each kernel is waited for */
+} CcOnDevice;
+/* -1 with *err set: the graph is on a GPU that can't be used. */
+CC_MUST int cc_device_choose(const CcGraph *g, CcOnDevice *out, CcErr *err);
+CcGraph *cc_device_graph(const CcGraph *g, const CcOnDevice *on); /* as passes see it; NULL: as it is */
+void cc_device_restore(const CcOnDevice *on, CcType *t);          /* of such a graph, as the host knows it */
+
 typedef struct CcPrimFamily CcPrimFamily;
 typedef enum CcStepKind { CC_STEP_HOST, CC_STEP_KERNEL, CC_STEP_PRIMITIVE } CcStepKind;
 
@@ -38,6 +49,7 @@ struct CcPlan {
     CC_VEC(int64_t) place; /* [value]: where it lies in the call's block, -1: the host makes it */
     int64_t block_bytes;
     CcArena *arena;     /* what the steps point to */
+    CcOnDevice on;
     struct {
         uint16_t op;
         int32_t origin;
@@ -52,9 +64,20 @@ struct CcPlan {
 CcKernelFn cc_kcache_get(const CcLoop *loop, CcErr *err);
 void cc_kcache_text(const CcLoop *loop, CcSbuf *out); /* its LLVM IR */
 
+/* cudakernel.c: kernels of GPUs. */
+typedef struct CcCudaKernel CcCudaKernel;
+/* Compiles what is not there yet, as one program. _get tells what fails. */
+void cc_cudakernel_need(const CcCudaDevice *device, CcLoop *const *loops, int n);
+const CcCudaKernel *cc_cudakernel_get(const CcCudaDevice *device, const CcLoop *loop, CcErr *err); /* NULL with *err set */
+/* One of the kernels that a launch is made of, and its name. NULL with *err set. */
+void *cc_cudakernel_part(const CcCudaKernel *kernel, int part, char *name, size_t n, CcErr *err);
+void cc_cudakernel_text(const CcLoop *loop, CcSbuf *out); /* its CUDA C */
+
 /* launch.c: a kernel over the nest of its loop. */
+typedef struct CcCudaWork CcCudaWork;
 typedef struct CcLaunch {
     const CcLoop *loop;
+    const CcCudaWork *cuda; /* NULL: on the CPU */
     CcKernelFn fn; /* NULL: the reference executor */
     int64_t numel, rows;
     int64_t count;    /* elements that a reduction takes */
@@ -65,6 +88,11 @@ void cc_launch_init(CcLaunch *launch, const CcLoop *loop); /* without its machin
 CC_MUST int cc_launch_make(CcLaunch *launch, const CcLoop *loop, CcErr *err);
 void cc_launch_at(const CcLaunch *launch, char *const *at); /* [access]: its first element */
 CC_MUST int cc_launch_run(const CcLaunch *launch, const CcHost *host, CcErr *err);
+
+/* cudalaunch.c: its launch on a GPU; NULL with *err set. at, number: by access. */
+CcCudaWork *cc_cudalaunch_make(const CcOnDevice *on, const CcLoop *loop, CcArena *arena, CcErr *err);
+int64_t cc_cudalaunch_workspace(const CcCudaWork *work); /* bytes that it finds at host->scratch */
+CC_MUST int cc_cudalaunch_run(const CcLaunch *launch, const CcHost *host, char *const *at, const double *number, CcErr *err);
 
 /* A family of library calls: what a group of kind CC_G_PRIM may become. The first node of a chain says the family
  * (prim.c). */

@@ -50,10 +50,15 @@ static double run_number(void *ctx, int number) {
     return r->host->number(r->host->ctx, number);
 }
 
+static int run_stream(void *ctx, int device, void **out) {
+    const Run *r = ctx;
+    return r->host->stream(r->host->ctx, device, out);
+}
+
 static int run_steps(const Run *run, int *step_out, CcErr *err) {
     const CcPlan *plan = run->plan;
     CcHost host = {.ctx = (void *)run, .data = run_data, .make = run_make, .call = run_call, .version = run_version,
-                   .number = run_number};
+                   .number = run_number, .stream = run_stream};
     const int n = plan->step.n;
     for (int s = 0; s < n; s++) {
         const CcStep *step = &plan->step.at[s];
@@ -69,11 +74,26 @@ static int run_steps(const Run *run, int *step_out, CcErr *err) {
     return 0;
 }
 
+static int no_memory(const CcPlan *plan, CcErr *err) {
+    return cc_err_set(err, CC_E_MEMORY, "no memory for %lld bytes of intermediate values", (long long)plan->block_bytes);
+}
+
+/* The block is the GPU's: torch's allocator takes it back at once, and gives it out again for what comes later in the
+ * stream. */
+static int exec_on_gpu(const CcPlan *plan, const CcHost *host, int *step_out, CcErr *err) {
+    void *data = NULL, *block = plan->block_bytes ? host->block(host->ctx, plan->on.index, plan->block_bytes, &data) : NULL;
+    if (plan->block_bytes && !block) return no_memory(plan, err);
+    const Run run = {plan, host, data};
+    const int status = run_steps(&run, step_out, err);
+    if (block) host->unblock(host->ctx, block);
+    return status;
+}
+
 int cc_run_exec(const CcPlan *plan, const CcHost *host, int *step_out, CcErr *err) {
     cc_memory_settle();
+    if (plan->on.cuda && !plan->on.waits) return exec_on_gpu(plan, host, step_out, err);
     CcScratch *block = plan->block_bytes ? cc_scratch_take((size_t)plan->block_bytes) : NULL;
-    if (plan->block_bytes && !block)
-        return cc_err_set(err, CC_E_MEMORY, "no memory for %lld bytes of intermediate values", (long long)plan->block_bytes);
+    if (plan->block_bytes && !block) return no_memory(plan, err);
     const Run run = {plan, host, block ? block->at : NULL};
     const int status = run_steps(&run, step_out, err);
     cc_scratch_give(block);

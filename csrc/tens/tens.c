@@ -410,6 +410,12 @@ PyObject *cc_tens_empty(const CcType *t, void **data) {
     return result;
 }
 
+int cc_tens_stream(int device, void **out) {
+    const int status = T.dl->current_stream ? T.dl->current_stream(DL_CUDA, device, out) : -1;
+    if (status) PyErr_Clear();
+    return status ? -1 : 0;
+}
+
 void cc_tens_describe(const CcType *t, CcSbuf *out) {
     if (t->ndim < 0) {
         cc_sbuf_add(out, "foreign tensor");

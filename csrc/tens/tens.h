@@ -46,6 +46,8 @@ bool cc_tens_requires_grad(PyObject *o);
 bool cc_tens_matchable(const CcType *type);   /* false: cc_tens_match is never true for it, so an input of it can't be guarded */
 /* New uninitialised torch.Tensor of this type (dense, requires_grad False) with an ordinary, resizable storage. */
 CC_MUST CC_NEW PyObject *cc_tens_empty(const CcType *type, void **data);
+/* torch's current stream of a GPU, a cudaStream_t. 0; -1 without an error: torch does not tell. */
+CC_MUST int cc_tens_stream(int device, void **out);
 /* "f32[8, 64] cpu" for reports. */
 void cc_tens_describe(const CcType *type, CcSbuf *out);
 PyTypeObject *cc_tens_size_type(void);     /* torch.Size */

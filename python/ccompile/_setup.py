@@ -30,7 +30,7 @@ def load() -> None:
             "ccompile._core is not built for this interpreter: run `pip install -e . --no-build-isolation` "
             "in ccompile's source folder"
         ) from error
-    _core.init(torch, llvmlite=find_llvmlite(), onednn=find_onednn())
+    _core.init(torch, llvmlite=find_llvmlite(), onednn=find_onednn(), nvrtc=find_nvrtc(torch.version.cuda))
 
 
 def refusal(implementation: str, version: tuple, gil: bool = True) -> str | None:
@@ -69,6 +69,23 @@ def find_llvmlite() -> str | None:
         path = os.path.join(folder, "binding", "libllvmlite.so")
         if os.path.exists(path):
             return path
+    return None
+
+
+def find_nvrtc(cuda: str | None) -> str | None:
+    """Path of the NVRTC of torch's own CUDA version, from NVIDIA's wheels; None: _core looks elsewhere, if it ever needs it."""
+    import importlib.util
+
+    major = (cuda or "").split(".")[0]
+    try:
+        spec = importlib.util.find_spec("nvidia") if major else None
+    except (ImportError, ValueError):
+        return None
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        for package in (f"cu{major}", "cuda_nvrtc"):
+            path = os.path.join(folder, package, "lib", f"libnvrtc.so.{major}")
+            if os.path.exists(path):
+                return path
     return None
 
 

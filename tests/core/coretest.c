@@ -22,7 +22,10 @@ T_API char *t_graph_text(const CcGraph *g);
 T_API char *t_plan_text(const CcPlan *plan);
 T_API char *t_describe(void);
 T_API void t_release(char *text);
-T_API void t_libraries(const char *llvmlite, const char *onednn);
+T_API void t_libraries(const char *llvmlite, const char *onednn, const char *nvrtc);
+T_API int t_place(CcGraph *g, int value, int device, int index);
+T_API int64_t t_cubin(const char *source, int arch, char *text, int n);
+T_API int t_cuda(int index, const char *source, const char *name, int grid, int threads, void *argument, char *text, int n);
 T_API void t_threads(int n);
 T_API int t_dtype(const char *torch_name);
 T_API uint64_t t_events(int kind);
@@ -122,7 +125,38 @@ char *t_describe(void) {
 }
 
 void t_release(char *text) { free(text); }
-void t_libraries(const char *llvmlite, const char *onednn) { cc_run_libraries(llvmlite, onednn); }
+void t_libraries(const char *llvmlite, const char *onednn, const char *nvrtc) { cc_run_libraries(llvmlite, onednn, nvrtc); }
+
+/* Says where a value lies: DLPack's device type, and which of them. */
+int t_place(CcGraph *g, int value, int device, int index) {
+    g->val.at[value].type.device = (uint8_t)device;
+    g->val.at[value].type.device_index = (uint8_t)index;
+    return value;
+}
+
+/* Bytes of machine code. */
+int64_t t_cubin(const char *source, int arch, char *text, int n) {
+    CcErr err = {0};
+    CcCubin image = {0};
+    const int status = report(cc_cubin_get(source, arch, &image, &err), &err, text, n);
+    free(image.at);
+    return status < 0 ? -1 : (int64_t)image.n;
+}
+
+/* A program's kernel, once, on a device. */
+int t_cuda(int index, const char *source, const char *name, int grid, int threads, void *argument, char *text, int n) {
+    CcErr err = {0};
+    CcCubin image = {0};
+    const CcCudaDevice *device = cc_cuda_device(index, &err);
+    int status = device ? cc_cubin_get(source, device->arch, &image, &err) : -1;
+    void *program = status == 0 ? cc_cuda_load(device, &image, &err) : NULL;
+    free(image.at);
+    void *function = program ? cc_cuda_function(device, program, name, &err) : NULL;
+    const CcCudaCall call = {.function = function, .name = name, .grid = grid, .threads = threads, .argument = argument};
+    status = function ? cc_cuda_launch(device, &call, NULL, &err) : -1;
+    if (status == 0) status = cc_cuda_wait(device, NULL, &err);
+    return report(status, &err, text, n);
+}
 void t_threads(int n) { cc_run_threads(n); }
 
 int t_dtype(const char *torch_name) {

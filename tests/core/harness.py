@@ -76,12 +76,15 @@ DATA = c.CFUNCTYPE(c.c_void_p, c.c_void_p, c.c_int)
 CALL = c.CFUNCTYPE(c.c_int, c.c_void_p, c.c_int)
 VERSION = c.CFUNCTYPE(c.c_uint64, c.c_void_p, c.c_int)
 NUMBER_OF = c.CFUNCTYPE(c.c_double, c.c_void_p, c.c_int)
+STREAM = c.CFUNCTYPE(c.c_int, c.c_void_p, c.c_int, c.POINTER(c.c_void_p))
+BLOCK = c.CFUNCTYPE(c.c_void_p, c.c_void_p, c.c_int, c.c_int64, c.POINTER(c.c_void_p))
+UNBLOCK = c.CFUNCTYPE(None, c.c_void_p, c.c_void_p)
 DROP = c.CFUNCTYPE(None, c.c_void_p, c.c_int)
 
 
 class Host(c.Structure):
     _fields_ = [("ctx", c.c_void_p), ("data", DATA), ("make", DATA), ("call", CALL), ("version", VERSION), ("number", NUMBER_OF),
-                ("drop", DROP)]  # fmt: skip
+                ("stream", STREAM), ("block", BLOCK), ("unblock", UNBLOCK), ("drop", DROP)]  # fmt: skip
 
 
 def build(folder: Path) -> Path:
@@ -94,6 +97,15 @@ def build(folder: Path) -> Path:
         check=True,
     )
     return out
+
+
+def nvrtc() -> str | None:
+    """Of any version, from NVIDIA's wheels."""
+    import importlib.util
+
+    spec = importlib.util.find_spec("nvidia")
+    found = [p for folder in spec.submodule_search_locations for p in Path(folder).glob("*/lib/libnvrtc.so.*")] if spec else []
+    return str(sorted(found)[-1]) if found else None
 
 
 def libraries() -> tuple[str | None, str | None]:
@@ -128,7 +140,10 @@ def load(path: Path) -> c.CDLL:
         ("t_plan_text", p, [p]),
         ("t_describe", p, []),
         ("t_release", None, [p]),
-        ("t_libraries", None, [c.c_char_p, c.c_char_p]),
+        ("t_libraries", None, [c.c_char_p, c.c_char_p, c.c_char_p]),
+        ("t_place", c.c_int, [p, c.c_int, c.c_int, c.c_int]),
+        ("t_cubin", c.c_int64, [c.c_char_p, c.c_int, c.c_char_p, c.c_int]),
+        ("t_cuda", c.c_int, [c.c_int, c.c_char_p, c.c_char_p, c.c_int, c.c_int, p, c.c_char_p, c.c_int]),
         ("t_threads", None, [c.c_int]),
         ("t_dtype", c.c_int, [c.c_char_p]),
         ("t_events", c.c_uint64, [c.c_int]),
@@ -148,7 +163,8 @@ def load(path: Path) -> c.CDLL:
         fn = getattr(lib, name)
         fn.restype, fn.argtypes = res, args
     llvm, dnnl = libraries()
-    lib.t_libraries(llvm and llvm.encode(), dnnl and dnnl.encode())
+    cuda = nvrtc()
+    lib.t_libraries(llvm and llvm.encode(), dnnl and dnnl.encode(), cuda and cuda.encode())
     lib.t_threads(torch.get_num_threads())
     return lib
 
@@ -169,6 +185,9 @@ class Graph:
         self.plan = None
         self.outputs = []
         self.numbers = []  # of the host, as they are now
+        self.gpu = None  # the number of the GPU that what comes now lies on
+        self.streams = {}  # GPU -> its current stream
+        self.blocks = []  # (GPU, bytes) of each block that a run took
 
     def __del__(self):
         if self.plan:
@@ -190,8 +209,11 @@ class Graph:
         dt = self.lib.t_dtype(str(t.dtype).split(".")[1].encode())
         return dt, t.dim(), i64s(t.shape), i64s(t.stride())
 
+    def placed(self, v):
+        return v if self.gpu is None else self.lib.t_place(self.g, v, 2, self.gpu)
+
     def input(self, t):
-        v = self.lib.t_input(self.g, *self.describe(t))
+        v = self.placed(self.lib.t_input(self.g, *self.describe(t)))
         self.eager[v] = self.inputs[v] = t
         return V(self, v)
 
@@ -223,6 +245,7 @@ class Graph:
         v = self.lib.t_node(
             self.g, name.encode(), flags, len(self.calls), ops, len(operands), *self.describe(r)
         )
+        self.placed(v)
         self.calls.append((fn, operands, v))
         self.eager[v] = r
         return V(self, v)
@@ -299,15 +322,36 @@ class Graph:
         def version(_, v):
             return live[v]._version
 
+        held = {}
+
+        @guard(-1)
+        def stream(_, device, out):
+            out[0] = self.streams.get(device, 0)
+            return 0
+
+        @guard(0)
+        def block(_, device, size, out):
+            self.blocks.append((device, size))
+            t = torch.full((size,), 0xFF, dtype=torch.uint8)
+            out[0] = t.data_ptr()
+            held[t.data_ptr()] = t
+            return t.data_ptr()
+
+        @guard(None)
+        def unblock(_, at):
+            del held[at]
+
         @guard(0.0)
         def number(_, i):
             return self.numbers[i]
 
-        host = Host(None, DATA(data), DATA(make), CALL(call), VERSION(version), NUMBER_OF(number), DROP(drop))
+        host = Host(None, DATA(data), DATA(make), CALL(call), VERSION(version), NUMBER_OF(number),
+                    STREAM(stream), BLOCK(block), UNBLOCK(unblock), DROP(drop))  # fmt: skip
         text = c.create_string_buffer(300)
         step = c.c_int(-1)
         status = self.lib.t_exec(self.plan, c.byref(host), c.byref(step), text, 300)
         self.steps_done = step.value
+        assert not held
         if errors:
             raise errors[0]
         if status < 0:

@@ -1,0 +1,50 @@
+/* device: the device that a plan's kernels run on. All of a graph's kernels are on one; nodes whose tensors lie elsewhere
+ * are the host's.
+ *
+ * Passes, groups and loops know one device, which they call 1 (the CPU's number). So for a GPU they are given a copy of the
+ * graph in which what lies on it has that number, and everything else, the CPU's tensors included, another one. Tensors of
+ * the CPU without dims may stand among a GPU's, as in torch: kernels are given the number. */
+#include "run_int.h"
+
+enum { CPU = 1, CUDA = 2, MAX_INDEX = 256 };
+
+/* The GPU that most values lie on, the first of equals; -1: there is none. */
+static int most_used(const CcGraph *g) {
+    int count[MAX_INDEX] = {0}, best = -1;
+    for (int v = 0; v < g->val.n; v++) {
+        const CcType *t = &g->val.at[v].type;
+        if (t->ndim >= 0 && t->device == CUDA) count[t->device_index]++;
+    }
+    for (int i = 0; i < MAX_INDEX; i++)
+        if (count[i] && (best < 0 || count[i] > count[best])) best = i;
+    return best;
+}
+
+int cc_device_choose(const CcGraph *g, CcOnDevice *out, CcErr *err) {
+    const char *backend = getenv("CCOMPILE_BACKEND");
+    const int index = most_used(g);
+    const bool forced = index < 0 && backend && strcmp(backend, "cuda") == 0;
+    *out = (CcOnDevice){.index = CC_MAX(index, 0), .waits = forced};
+    if (index < 0 && !forced) return 0;
+    out->cuda = cc_cuda_device(out->index, err);
+    if (!out->cuda) return -1;
+    if (forced && !out->cuda->pageable)
+        return cc_err_set(err, CC_E_UNSUPPORTED, "CCOMPILE_BACKEND=cuda: kernels of this GPU can't touch memory of the CPU");
+    return 0;
+}
+
+CcGraph *cc_device_graph(const CcGraph *g, const CcOnDevice *on) {
+    if (!on->cuda || on->waits) return NULL;
+    CcGraph *out = cc_graph_copy(g);
+    for (int v = 0; v < out->val.n; v++) {
+        CcType *t = &out->val.at[v].type;
+        out->val.at[v].scalar = t->device == CPU && t->ndim == 0 && (t->dtype == CC_DT_F32 || t->dtype == CC_DT_F64);
+        const bool here = t->device == CUDA && t->device_index == on->index;
+        t->device = here || out->val.at[v].scalar ? CPU : CUDA;
+    }
+    return out;
+}
+
+void cc_device_restore(const CcOnDevice *on, CcType *t) {
+    if (on->cuda && !on->waits) t->device = CUDA;
+}

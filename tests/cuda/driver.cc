@@ -1,0 +1,226 @@
+// driver: NVRTC and the CUDA driver without a GPU, for tests. One shared object, which tests/cuda/emulated.py builds under
+// the names libnvrtc.so.12 and libcuda.so.1 into a folder that CCOMPILE_CUDA_PATH names.
+//
+//   nvrtcCompileProgram   the same text that NVRTC would get, by the system's C++ compiler with emulation.h before it
+//   a "cubin"             a header and the bytes of that shared object
+//   cuModuleLoadData      loads them; cuLaunchKernel runs all blocks and threads before it returns
+//   memory                is the host's: the one kind of device says that it can touch pageable memory
+//
+// What a real driver would punish is an error here: a launch without a context, of too many threads or too much shared memory.
+// CCOMPILE_EMULATED_ORDER=1: blocks and threads run backwards. CCOMPILE_EMULATED_DEVICES: how many devices there are. CCOMPILE_EMULATED_LOG: a file to which each call adds a line.
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <string>
+#include <vector>
+
+#define API extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+enum { OK = 0, INVALID_VALUE = 1, INVALID_CONTEXT = 201, NO_BINARY = 209, NOT_FOUND = 500, ASSERT = 710 };
+enum { PROCESSORS = 4, MAX_THREADS = 1024, MAX_SHARED = 48 << 10 };
+enum { ARGUMENT = 4000 }; // bytes that are read of a kernel's one argument: CC_CUDA_MAX_ARG
+constexpr uint64_t MAGIC = 0x6e6962756320756d;
+
+struct Header {
+    uint64_t magic, bytes;
+};
+
+struct Context {
+    int device;
+};
+Context contexts[64];
+thread_local std::vector<Context *> current;
+
+struct Module {
+    void *handle;
+    Context *context;
+};
+
+struct Function {
+    void *kernel;
+    Module *module;
+    std::string name;
+};
+
+void note(const std::string &line) {
+    const char *path = getenv("CCOMPILE_EMULATED_LOG");
+    FILE *f = path && *path ? fopen(path, "a") : nullptr;
+    if (!f) return;
+    fprintf(f, "%s\n", line.c_str());
+    fclose(f);
+}
+
+std::string folder() {
+    Dl_info info;
+    dladdr((void *)&note, &info);
+    const std::string path = info.dli_fname;
+    return path.substr(0, path.rfind('/'));
+}
+
+bool read_file(const std::string &path, std::string *out) {
+    FILE *f = fopen(path.c_str(), "rb");
+    if (!f) return false;
+    char part[1 << 16];
+    for (size_t n; (n = fread(part, 1, sizeof part, f)) > 0;) out->append(part, n);
+    fclose(f);
+    return true;
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------------------------------------------- NVRTC
+
+struct Program {
+    std::string source, image, log;
+};
+
+API int nvrtcVersion(int *major, int *minor) { return *major = 12, *minor = 99, 0; }
+API const char *nvrtcGetErrorString(int status) { return status ? "NVRTC_ERROR_COMPILATION" : "NVRTC_SUCCESS"; }
+API int nvrtcGetNumSupportedArchs(int *n) { return *n = 3, 0; }
+API int nvrtcGetSupportedArchs(int *archs) { return archs[0] = 80, archs[1] = 90, archs[2] = 100, 0; }
+
+API int nvrtcCreateProgram(Program **out, const char *source, const char *, int, const char *const *, const char *const *) {
+    *out = new Program{source, "", ""};
+    return 0;
+}
+
+API int nvrtcDestroyProgram(Program **program) {
+    delete *program;
+    *program = nullptr;
+    return 0;
+}
+
+API int nvrtcCompileProgram(Program *p, int, const char *const *) {
+    char base[] = "/tmp/ccompile-cuda-XXXXXX";
+    if (!mkdtemp(base)) return 1;
+    const std::string at = base;
+    FILE *f = fopen((at + "/program.cc").c_str(), "w");
+    if (!f) return 1;
+    fwrite(p->source.data(), 1, p->source.size(), f);
+    fclose(f);
+    const char *compiler = getenv("CXX");
+    const std::string command = std::string(compiler && *compiler ? compiler : "c++") +
+                                " -std=c++17 -O0 -shared -fPIC -w -include " + folder() + "/emulation.h -o " + at + "/program.so " + at +
+                                "/program.cc 2> " + at + "/log";
+    note("compile " + std::to_string(p->source.size()));
+    const int status = system(command.c_str());
+    read_file(at + "/log", &p->log);
+    std::string library;
+    const bool ok = status == 0 && read_file(at + "/program.so", &library);
+    for (const char *name : {"/program.cc", "/program.so", "/log"}) unlink((at + name).c_str());
+    rmdir(at.c_str());
+    if (!ok) return 6;
+    const Header h = {MAGIC, library.size()};
+    p->image.assign((const char *)&h, sizeof h);
+    p->image += library;
+    return 0;
+}
+
+API int nvrtcGetCUBINSize(Program *p, size_t *n) { return *n = p->image.size(), 0; }
+API int nvrtcGetCUBIN(Program *p, char *out) { return memcpy(out, p->image.data(), p->image.size()), 0; }
+API int nvrtcGetPTXSize(Program *p, size_t *n) { return nvrtcGetCUBINSize(p, n); }
+API int nvrtcGetPTX(Program *p, char *out) { return nvrtcGetCUBIN(p, out); }
+API int nvrtcGetProgramLogSize(Program *p, size_t *n) { return *n = p->log.size() + 1, 0; }
+API int nvrtcGetProgramLog(Program *p, char *out) { return memcpy(out, p->log.c_str(), p->log.size() + 1), 0; }
+
+// ---------------------------------------------------------------------------------------------------- the driver
+
+API int cuInit(unsigned) { return note("init"), OK; }
+API int cuDriverGetVersion(int *version) { return *version = 12090, OK; }
+
+API int cuDeviceGetCount(int *n) {
+    const char *count = getenv("CCOMPILE_EMULATED_DEVICES");
+    return *n = count ? atoi(count) : 1, OK;
+}
+
+API int cuDeviceGet(int *device, int index) { return *device = index, OK; }
+
+API int cuDeviceGetAttribute(int *value, int attribute, int) {
+    switch (attribute) {
+    case 16: *value = PROCESSORS; return OK;
+    case 75: *value = 9; return OK;
+    case 76: *value = 0; return OK;
+    case 88: *value = 1; return OK;
+    default: return INVALID_VALUE;
+    }
+}
+
+API int cuDevicePrimaryCtxRetain(Context **out, int device) {
+    contexts[device].device = device;
+    return *out = &contexts[device], OK;
+}
+
+API int cuCtxPushCurrent_v2(Context *context) { return current.push_back(context), OK; }
+
+API int cuCtxPopCurrent_v2(Context **out) {
+    if (current.empty()) return INVALID_CONTEXT;
+    *out = current.back();
+    current.pop_back();
+    return OK;
+}
+
+API int cuModuleLoadData(Module **out, const void *image) {
+    Header h;
+    memcpy(&h, image, sizeof h);
+    if (current.empty()) return INVALID_CONTEXT;
+    if (h.magic != MAGIC) return NO_BINARY;
+    char path[] = "/tmp/ccompile-cuda-XXXXXX"; // the loader takes equal paths for one library
+    const int fd = mkstemp(path);
+    if (fd < 0) return INVALID_VALUE;
+    const char *bytes = (const char *)image + sizeof h;
+    for (uint64_t done = 0; done < h.bytes;) {
+        const ssize_t n = write(fd, bytes + done, h.bytes - done);
+        if (n <= 0) return INVALID_VALUE;
+        done += (uint64_t)n;
+    }
+    void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!handle) fprintf(stderr, "emulated CUDA: %s\n", dlerror());
+    close(fd);
+    unlink(path);
+    if (!handle) return NO_BINARY;
+    *out = new Module{handle, current.back()};
+    return OK;
+}
+
+API int cuModuleGetFunction(Function **out, Module *module, const char *name) {
+    void *kernel = dlsym(module->handle, name);
+    if (!kernel) return NOT_FOUND;
+    *out = new Function{kernel, module, name};
+    return OK;
+}
+
+API int cuLaunchKernel(Function *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
+                       void *stream, void **parameters, void **) {
+    if (current.empty() || current.back() != f->module->context) return INVALID_CONTEXT;
+    if (!gx || gy != 1 || gz != 1 || !bx || bx > MAX_THREADS || by != 1 || bz != 1 || shared > MAX_SHARED) return INVALID_VALUE;
+    typedef int (*Launch)(void *, long long, int, int, const void *, int, int);
+    const Launch launch = (Launch)dlsym(f->module->handle, "cc_emulation_launch");
+    if (!launch) return NOT_FOUND;
+    note("launch " + f->name + " on " + std::to_string(current.back()->device) + " stream " + std::to_string((uintptr_t)stream));
+    static const char *const order = getenv("CCOMPILE_EMULATED_ORDER");
+    return launch(f->kernel, gx, (int)bx, (int)shared, parameters[0], ARGUMENT, order && *order == '1');
+}
+
+API int cuStreamSynchronize(void *) { return current.empty() ? INVALID_CONTEXT : OK; }
+
+API int cuGetErrorName(int status, const char **out) {
+    switch (status) {
+    case OK: *out = "CUDA_SUCCESS"; break;
+    case INVALID_VALUE: *out = "CUDA_ERROR_INVALID_VALUE"; break;
+    case INVALID_CONTEXT: *out = "CUDA_ERROR_INVALID_CONTEXT"; break;
+    case NO_BINARY: *out = "CUDA_ERROR_NO_BINARY_FOR_GPU"; break;
+    case NOT_FOUND: *out = "CUDA_ERROR_NOT_FOUND"; break;
+    case ASSERT: *out = "CUDA_ERROR_ASSERT"; break;
+    default: return INVALID_VALUE;
+    }
+    return OK;
+}
+
+API int cuGetErrorString(int, const char **out) { return *out = "said by the emulated driver", OK; }
