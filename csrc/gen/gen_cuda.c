@@ -19,6 +19,13 @@ enum {
     REGISTERS = 64,         /* elements of all accesses that a thread holds in chunks */
     WAVES = 16,             /* blocks of all multiprocessors, one after the other; then threads loop */
     BLOCKS = 8,             /* of THREADS threads that a multiprocessor holds */
+    MAX_THREADS = 1024,
+    ENOUGH = 1 << 16,       /* threads that keep a GPU busy: with fewer rows, more threads share one */
+    HELD = 32,              /* elements that a thread keeps in registers from sweep to sweep; half of them in a block of 1024 */
+    SIDE_BY_SIDE = 32,      /* columns of a block */
+    FEW_BLOCKS = 256,       /* with fewer, rows are cut, */
+    LONG = 4096,            /* if they are at least so long; columns from a quarter of it on */
+    MAX_SHARED = 48 << 10, MAX_PIECES = 1024, MIN_PIECE = 512 /* elements; columns: an eighth of it */
 };
 
 static int64_t largest(int64_t a, int64_t b) { return CC_MAX(a, b); }
@@ -136,14 +143,91 @@ static bool is_wide(const CcLoop *loop, const CcCudaPlan *p) {
     return false;
 }
 
+static int64_t across_of(const CcLoop *loop, const CcCudaPlan *p) { return divide_up(loop->size[inner_of(p)], p->vector); }
+
+/* Chunks of a row; POINT: of all. */
+static int64_t chunks_of(const CcLoop *loop, const CcCudaPlan *p) {
+    int64_t n = across_of(loop, p);
+    for (int d = p->kind == CC_CUDA_POINT ? 0 : p->n_kept; d + 1 < p->n_dim; d++) n *= loop->size[p->dim[d]];
+    return n;
+}
+
+static int64_t count_of(const CcLoop *loop, const CcCudaPlan *p) {
+    int64_t n = 1;
+    for (int d = p->n_kept; d < p->n_dim; d++) n *= loop->size[p->dim[d]];
+    return n;
+}
+
+static int power_from(int64_t n) { /* the least power of 2 that is not less */
+    int p = 1;
+    while (p < n) p *= 2;
+    return p;
+}
+
+/* What more than one sweep reads stays in registers, if it is `held` chunks at most of each: loads, and what is dear. */
+static void hold(const CcLoop *loop, CcCudaPlan *p, int64_t chunks) {
+    CcSweeps *s = &p->sweeps;
+    bool need[CC_LOOP_MAX_NODES];
+    uint8_t times[CC_LOOP_MAX_NODES] = {0};
+    int arrays = 0;
+    for (int sweep = 0; sweep < s->n; sweep++) {
+        cc_sweep_need(loop, s, sweep, need);
+        for (int i = 0; i < loop->n_node; i++) times[i] = (uint8_t)(times[i] + need[i]);
+    }
+    for (int i = 0; i < loop->n_node; i++) {
+        const bool read = loop->node[i].op == CC_S_load || loop->node[i].op == CC_S_take;
+        if (!s->kept[i] && read && times[i] > 1) s->kept[i] = (uint8_t)++s->n_kept;
+        arrays += s->kept[i] != 0;
+    }
+    const int held = power_from(divide_up(chunks, p->group)), most = p->threads > THREADS ? HELD / 2 : HELD;
+    if (s->n > 1 && held * p->vector * CC_MAX(1, (arrays + 1) / 2) <= most) p->held = held;
+    if (p->held) return;
+    memset(s->kept, 0, sizeof s->kept);
+    s->n_kept = 0;
+}
+
+/* Threads of a row: a part of a warp for short ones, a block for long or few ones. */
+static void spread_rows(const CcLoop *loop, CcCudaPlan *p, bool tuned) {
+    const int64_t rows = cc_gen_cuda_kept(loop, p), chunks = chunks_of(loop, p);
+    p->group = CC_MIN(32, power_from(chunks));
+    const bool block = chunks > 32 * HELD / p->vector || (rows * p->group < ENOUGH && chunks >= 64);
+    if (block) {
+        const int64_t each = rows * THREADS < ENOUGH ? 1 : HELD / p->vector / 2; /* chunks of a thread */
+        const int wanted = power_from(divide_up(chunks, CC_MAX(1, each)));
+        if (!tuned) p->threads = CC_MAX(64, CC_MIN(p->sweeps.n > 1 ? MAX_THREADS : THREADS, wanted));
+        p->group = p->threads;
+    }
+    hold(loop, p, chunks);
+}
+
+static void spread_columns(const CcLoop *loop, CcCudaPlan *p) {
+    const int64_t columns = cc_gen_cuda_kept(loop, p), chunks = chunks_of(loop, p);
+    const int side = CC_MIN(SIDE_BY_SIDE, power_from(columns)), deep = power_from(chunks);
+    p->group = CC_MIN(p->threads / side, deep);
+    memset(p->sweeps.kept, 0, sizeof p->sweeps.kept);
+    p->sweeps.n_kept = 0;
+}
+
+static int64_t blocks_of(const CcLoop *loop, const CcCudaPlan *p) {
+    return divide_up(cc_gen_cuda_kept(loop, p), p->threads / p->group);
+}
+
 void cc_gen_cuda_plan(const CcLoop *loop, const CcCudaTuning *tuning, CcCudaPlan *p) {
+    const bool tuned = tuning && tuning->threads;
     memset(p, 0, sizeof *p);
     p->kind = !loop->reduces ? CC_CUDA_POINT : loop->columns ? CC_CUDA_COLUMNS : CC_CUDA_ROWS;
-    p->threads = tuning && tuning->threads ? tuning->threads : THREADS;
+    p->threads = tuned ? tuning->threads : THREADS;
     if (loop->reduces) order_reduction(loop, p);
     else order_points(loop, p);
     p->wide = is_wide(loop, p);
     p->vector = choose_vector(loop, p, tuning ? tuning->vector : 0);
+    if (!loop->reduces) return;
+    cc_sweep_plan(loop, &p->sweeps);
+    for (int i = 0; i < loop->n_node; i++) p->n_reduction += cc_scalar_info((CcScalarId)loop->node[i].op)->kind == 'R';
+    if (loop->columns) spread_columns(loop, p);
+    else spread_rows(loop, p, tuned);
+    const int64_t count = count_of(loop, p);
+    p->split = p->sweeps.n == 1 && blocks_of(loop, p) < FEW_BLOCKS && count >= (loop->columns ? LONG / 4 : LONG);
 }
 
 /* ------------------------------------------------------------------ the argument */
@@ -188,21 +272,6 @@ typedef struct Values {
     int64_t piece, pieces;
 } Values;
 
-static int64_t across_of(const CcLoop *loop, const CcCudaPlan *p) { return divide_up(loop->size[inner_of(p)], p->vector); }
-
-/* Chunks of a row; POINT: of all. */
-static int64_t chunks_of(const CcLoop *loop, const CcCudaPlan *p) {
-    int64_t n = across_of(loop, p);
-    for (int d = p->kind == CC_CUDA_POINT ? 0 : p->n_kept; d + 1 < p->n_dim; d++) n *= loop->size[p->dim[d]];
-    return n;
-}
-
-static int64_t count_of(const CcLoop *loop, const CcCudaPlan *p) {
-    int64_t n = 1;
-    for (int d = p->n_kept; d < p->n_dim; d++) n *= loop->size[p->dim[d]];
-    return n;
-}
-
 static int64_t value_of(const Values *v, const CcCudaField *f) {
     const CcLoop *loop = v->loop;
     int64_t bits = 0;
@@ -226,13 +295,20 @@ static int64_t value_of(const Values *v, const CcCudaField *f) {
     }
 }
 
+/* The pieces of a launch, as equal as can be. */
+static void cut(const CcLoop *loop, const CcCudaPlan *p, const CcCudaLaunch *launch, Values *out) {
+    out->pieces = launch->part[0].grid / blocks_of(loop, p);
+    out->piece = divide_up(chunks_of(loop, p), out->pieces);
+}
+
 static int argument_bytes(const CcCudaPlan *p, int wide, int n) { return (8 * wide + (p->wide ? 8 : 4) * (n - wide) + 7) / 8 * 8; }
 
 int cc_gen_cuda_argument(const CcLoop *loop, const CcCudaLaunch *launch, char *const *at, const double *number,
                          char *workspace, void *out) {
     CcCudaPlan plan;
     cc_gen_cuda_plan(loop, &launch->tuning, &plan);
-    const Values values = {loop, &plan, at, number, workspace, 1, 1};
+    Values values = {loop, &plan, at, number, workspace, 1, 1};
+    if (plan.split) cut(loop, &plan, launch, &values);
     CcCudaFields fields = {0};
     const int wide = cc_gen_cuda_fields(loop, &plan, &fields), bytes = argument_bytes(&plan, wide, fields.n);
     memset(out, 0, (size_t)bytes);
@@ -250,16 +326,30 @@ int cc_gen_cuda_argument(const CcLoop *loop, const CcCudaLaunch *launch, char *c
 
 /* ------------------------------------------------------------------ launches */
 
+/* How many pieces there are, at most, for a device of so many processors. */
+static int64_t pieces_for(const CcLoop *loop, const CcCudaPlan *p, int processors) {
+    const int64_t blocks = blocks_of(loop, p), wanted = divide_up((int64_t)processors * BLOCKS, blocks);
+    const int64_t least = loop->columns ? MIN_PIECE / 8 : MIN_PIECE;
+    return largest(1, CC_MIN(CC_MIN(wanted, MAX_PIECES), count_of(loop, p) / least));
+}
+
 void cc_gen_cuda_launch(const CcLoop *loop, const CcCudaTuning *tuning, int processors, CcCudaLaunch *out) {
     CcCudaPlan plan;
     memset(out, 0, sizeof *out);
     if (tuning) out->tuning = *tuning;
     if (cc_nest_numel(loop) == 0) return;
     cc_gen_cuda_plan(loop, tuning, &plan);
-    out->n = 1;
-    out->part[0].threads = plan.threads;
-    const int64_t most = (int64_t)processors * BLOCKS * WAVES * THREADS / plan.threads;
-    out->part[0].grid = CC_MIN(largest(most, 1), divide_up(chunks_of(loop, &plan), plan.threads));
+    const int64_t most = largest(1, (int64_t)processors * BLOCKS * WAVES * THREADS / plan.threads);
+    const int64_t blocks = loop->reduces ? blocks_of(loop, &plan) : divide_up(chunks_of(loop, &plan), plan.threads);
+    out->n = 1 + plan.split;
+    for (int i = 0; i < out->n; i++) {
+        out->part[i].threads = plan.threads;
+        out->part[i].grid = CC_MIN(most, blocks);
+    }
+    if (!plan.split) return;
+    out->part[0].grid = blocks * pieces_for(loop, &plan, processors);
+    out->part[1].grid = blocks;
+    out->workspace = out->part[0].grid / blocks * cc_gen_cuda_kept(loop, &plan) * plan.n_reduction * 8;
 }
 
 /* An index that is checked is one that the loop loads. */
@@ -275,6 +365,10 @@ static bool has_checks(const CcLoop *loop) {
     return true;
 }
 
+static int shared_bytes(const CcLoop *loop, const CcCudaPlan *p) {
+    return p->n_reduction * 8 * (loop->columns ? p->threads : p->threads / 32);
+}
+
 int cc_gen_cuda(const CcLoop *loop, const CcCudaTuning *tuning, const char *name, CcSbuf *out, CcErr *err) {
     CcCudaPlan plan;
     CcCudaFields fields = {0};
@@ -283,6 +377,8 @@ int cc_gen_cuda(const CcLoop *loop, const CcCudaTuning *tuning, const char *name
     cc_vec_free(&fields);
     if (bytes > CC_CUDA_MAX_ARG)
         return cc_err_set(err, CC_E_UNSUPPORTED, "a kernel of %d tensors needs an argument of %d bytes", loop->n_access, bytes);
+    if (shared_bytes(loop, &plan) > MAX_SHARED)
+        return cc_err_set(err, CC_E_UNSUPPORTED, "%d reductions in one kernel", plan.n_reduction);
     if (!has_checks(loop)) return cc_err_set(err, CC_E_UNSUPPORTED, "an index that is computed");
     return cc_gen_cuda_text(loop, &plan, name, out, err);
 }

@@ -1,6 +1,8 @@
 /* gen_cuda_text: prints the kernels of a loop by a plan (gen_cuda.c). Names: arg.a3 is access 3, p3 where it stands for the
  * set of kept indices, q3 for the chunk, t7 the value of node 7, x3 and y3 a chunk of elements read and written, i1 the
  * index of dim 1. */
+#include <math.h>
+
 #include "gen_int.h"
 
 typedef struct Text {
@@ -277,17 +279,25 @@ static int element(Text *t, const Chunk *c) {
     return 0;
 }
 
+/* t7 = t7 combined with x */
+static int combine(Text *t, int i, const char *x) {
+    const CcLoopNode *n = &t->loop->node[i];
+    char own[16];
+    snprintf(own, sizeof own, "t%d", i);
+    const char *operands[3] = {own, x, ""};
+    cc_sbuf_add(t->out, "%*s%s = ", 4 * t->depth, "", own);
+    const int status = cc_gen_cuda_scalar(cc_scalar_combine((CcScalarId)n->op), (CcDtype)n->dtype, operands, t->out, t->err);
+    cc_sbuf_add(t->out, ";\n");
+    return status;
+}
+
 /* Adds the element to the partial results of a sweep. */
 static int accumulate(Text *t, const Chunk *c) {
     for (int i = 0; i < t->loop->n_node; i++) {
         const CcLoopNode *n = &t->loop->node[i];
         if (!is_reduction(n) || t->plan->sweeps.stage[n->a[0]] != c->sweep) continue;
-        char own[16];
-        snprintf(own, sizeof own, "t%d", i);
-        const char *x[3] = {own, cc_gen_cuda_ref(t->loop, n->a[0]), ""};
-        cc_sbuf_add(t->out, "%*s%st%d = ", 4 * t->depth, "", t->plan->vector > 1 ? "if (k < there) " : "", i);
-        if (cc_gen_cuda_scalar(cc_scalar_combine((CcScalarId)n->op), (CcDtype)n->dtype, x, t->out, t->err) < 0) return -1;
-        cc_sbuf_add(t->out, ";\n");
+        if (t->plan->vector > 1) line(t, "if (k < there)");
+        if (combine(t, i, cc_gen_cuda_ref(t->loop, n->a[0])) < 0) return -1;
     }
     return 0;
 }
@@ -373,9 +383,264 @@ static int points(Text *t, const char *name) {
     return status;
 }
 
+/* ------------------------------------------------------------------ reductions */
+
+static void identity(const Text *t, int i, char *out, size_t n) {
+    const CcDtype dt = dtype_of(t, i);
+    const CcDtypeInfo *info = cc_dtype_info(dt);
+    const CcScalarId op = cc_scalar_combine((CcScalarId)t->loop->node[i].op);
+    const int64_t top = INT64_MAX >> (64 - 8 * info->size);
+    CcLoopNode konst = {.dtype = (uint8_t)dt};
+    double v = op == CC_S_mul ? 1 : op == CC_S_max ? -HUGE_VAL : op == CC_S_min ? HUGE_VAL : 0;
+    if (info->kind == 'f') memcpy(&konst.bits, &v, sizeof v);
+    else if (op == CC_S_mul || op == CC_S_and) konst.bits = 1;
+    else if (op == CC_S_max) konst.bits = info->kind == 'u' ? 0 : -top - 1;
+    else if (op == CC_S_min) konst.bits = info->kind == 'u' ? 2 * top + 1 : top;
+    snprintf(out, n, "%s", cc_gen_cuda_konst(&konst));
+}
+
+static bool of_sweep(const Text *t, int i, int sweep) {
+    const CcLoopNode *n = &t->loop->node[i];
+    return is_reduction(n) && t->plan->sweeps.stage[n->a[0]] == sweep;
+}
+
+static int columns_of(const Text *t) { return t->plan->threads / t->plan->group; } /* rows of a block */
+
+/* Each of `lanes` neighbours gets the result of all of them. */
+static int across_lanes(Text *t, int i, int lanes) {
+    if (lanes == 1) return 0;
+    line(t, "#pragma unroll");
+    line(t, "for (int bit = %d; bit > 0; bit /= 2) {", lanes / 2);
+    t->depth++;
+    line(t, "const %s other = cc_other(t%d, bit);", cc_gen_cuda_type(dtype_of(t, i)), i);
+    if (combine(t, i, "other") < 0) return -1;
+    close(t);
+    return 0;
+}
+
+/* Warps leave their results in shared memory, and each combines all of them. */
+static int across_warps(Text *t, int sweep) {
+    const int warps = t->plan->threads / 32;
+    char none[48];
+    for (int i = 0; i < t->loop->n_node; i++)
+        if (of_sweep(t, i, sweep)) line(t, "if (threadIdx.x %% 32 == 0) shared%d[threadIdx.x / 32] = t%d;", i, i);
+    line(t, "__syncthreads();");
+    for (int i = 0; i < t->loop->n_node; i++) {
+        if (!of_sweep(t, i, sweep)) continue;
+        identity(t, i, none, sizeof none);
+        if (warps == 32) line(t, "t%d = shared%d[threadIdx.x %% 32];", i, i);
+        else line(t, "t%d = threadIdx.x %% 32 < %d ? shared%d[threadIdx.x %% 32] : %s;", i, warps, i, none);
+        if (across_lanes(t, i, 32) < 0) return -1;
+    }
+    line(t, "__syncthreads();  // shared memory may be written again");
+    return 0;
+}
+
+/* Threads of a column lie in different warps. */
+static int down_columns(Text *t, int sweep) {
+    const int columns = columns_of(t);
+    for (int i = 0; i < t->loop->n_node; i++)
+        if (of_sweep(t, i, sweep)) line(t, "shared%d[threadIdx.x] = t%d;", i, i);
+    line(t, "__syncthreads();");
+    for (int i = 0; i < t->loop->n_node; i++) {
+        if (!of_sweep(t, i, sweep)) continue;
+        line(t, "t%d = shared%d[own];", i, i);
+        line(t, "for (int k = 1; k < %d; k++) {", t->plan->group);
+        t->depth++;
+        line(t, "const %s other = shared%d[k * %d + own];", cc_gen_cuda_type(dtype_of(t, i)), i, columns);
+        if (combine(t, i, "other") < 0) return -1;
+        close(t);
+    }
+    line(t, "__syncthreads();  // shared memory may be written again");
+    return 0;
+}
+
+/* All threads of a row get the results of the sweep. */
+static int across_group(Text *t, int sweep) {
+    bool any = false;
+    const bool rows = t->plan->kind == CC_CUDA_ROWS;
+    for (int i = 0; i < t->loop->n_node; i++) {
+        if (!of_sweep(t, i, sweep)) continue;
+        any = true;
+        if (rows && across_lanes(t, i, CC_MIN(32, t->plan->group)) < 0) return -1;
+    }
+    if (!any || t->plan->group == 1 || (rows && t->plan->group <= 32)) return 0;
+    return rows ? across_warps(t, sweep) : down_columns(t, sweep);
+}
+
+static void declare_shared(Text *t) {
+    const bool rows = t->plan->kind == CC_CUDA_ROWS;
+    if (t->plan->group == 1 || (rows && t->plan->group <= 32)) return;
+    for (int i = 0; i < t->loop->n_node; i++)
+        if (is_reduction(&t->loop->node[i]))
+            line(t, "__shared__ %s shared%d[%d];", cc_gen_cuda_type(dtype_of(t, i)), i, rows ? t->plan->threads / 32 : t->plan->threads);
+}
+
+static void begin_results(Text *t, int sweep) {
+    char none[48];
+    for (int i = 0; i < t->loop->n_node; i++) {
+        if (!of_sweep(t, i, sweep)) continue;
+        identity(t, i, none, sizeof none);
+        line(t, "%s t%d = %s;", cc_gen_cuda_type(dtype_of(t, i)), i, none);
+    }
+}
+
+/* The chunks of a row that are this thread's, in a sweep. */
+static int elements(Text *t, Chunk *c, int sweep) {
+    const CcCudaPlan *p = t->plan;
+    c->sweep = sweep;
+    c->stores = sweep == p->sweeps.n - 1;
+    cc_sweep_need(t->loop, &p->sweeps, sweep, c->need);
+    begin_results(t, sweep);
+    if (p->held) {
+        line(t, "#pragma unroll");
+        line(t, "for (int h = 0; h < %d; h++) {", p->held);
+        t->depth++;
+        line(t, "const %s c = h * %d + lane;", count_type(t), p->group);
+        line(t, "if (c < end) {");
+    } else {
+        if (!c->stores || p->sweeps.n == 1) line(t, "#pragma unroll 4");
+        line(t, "for (%s c = %s + lane; c < end; c += %d) {", count_type(t), p->split ? "begin" : "0", p->group);
+    }
+    t->depth++;
+    decode(t, p->n_kept, inner(t), "c");
+    if (chunk(t, c) < 0) return -1;
+    close(t);
+    if (p->held) close(t);
+    return 0;
+}
+
+/* What is the same for a whole row, and known after so many sweeps. */
+static int of_rows(Text *t, int stage) {
+    const CcSweeps *s = &t->plan->sweeps;
+    for (int i = 0; i < t->loop->n_node; i++)
+        if (!s->element[i] && s->stage[i] == stage && !is_reduction(&t->loop->node[i]) && node(t, i, false) < 0) return -1;
+    return 0;
+}
+
+static void store_rows(Text *t) {
+    const CcLoop *loop = t->loop;
+    bool any = false;
+    for (int a = 0; a < loop->n_access; a++) any = any || (loop->access[a].is_store && !along(t, a));
+    if (!any) return;
+    line(t, "if (lane == 0 && alive) {");
+    t->depth++;
+    for (int a = 0; a < loop->n_access; a++)
+        if (loop->access[a].is_store && !along(t, a)) line(t, "*p%d = %s;", a, cc_gen_cuda_ref(loop, loop->access[a].node));
+    close(t);
+}
+
+/* Arrays for what stays in registers from sweep to sweep. */
+static void declare_held(Text *t) {
+    const CcCudaPlan *p = t->plan;
+    for (int i = 0; i < t->loop->n_node; i++) {
+        if (!p->sweeps.kept[i]) continue;
+        const char *type = cc_gen_cuda_memory(dtype_of(t, i));
+        if (p->vector > 1) line(t, "cc_pack<%s, %d> h%d[%d];", type, p->vector, i, p->held);
+        else line(t, "%s h%d[%d];", type, i, p->held);
+    }
+}
+
+/* Where a partial result lies: neighbouring rows side by side. 8 bytes each, of any type. */
+static void slot(Text *t, int number, int i, const char *piece, char *out, size_t n) {
+    snprintf(out, n, "*(%s *)(arg.workspace + ((%dLL * arg.pieces + %s) * arg.n + row) * 8)", cc_gen_cuda_type(dtype_of(t, i)), number, piece);
+}
+
+static void leave_partial(Text *t) {
+    char at[160];
+    int number = 0;
+    line(t, "if (lane == 0 && alive) {");
+    t->depth++;
+    for (int i = 0; i < t->loop->n_node; i++) {
+        if (!is_reduction(&t->loop->node[i])) continue;
+        slot(t, number++, i, "piece", at, sizeof at);
+        line(t, "%s = t%d;", at, i);
+    }
+    close(t);
+}
+
+static int take_partial(Text *t) {
+    char at[160];
+    int number = 0;
+    begin_results(t, 0);
+    line(t, "for (%s piece = lane; piece < arg.pieces; piece += %d) {", count_type(t), t->plan->group);
+    t->depth++;
+    for (int i = 0; i < t->loop->n_node; i++) {
+        if (!is_reduction(&t->loop->node[i])) continue;
+        slot(t, number++, i, "piece", at, sizeof at);
+        line(t, "const %s part%d = %s;", cc_gen_cuda_type(dtype_of(t, i)), i, at);
+        char part[16];
+        snprintf(part, sizeof part, "part%d", i);
+        if (combine(t, i, part) < 0) return -1;
+    }
+    close(t);
+    return 0;
+}
+
+/* Which rows are this thread's. Threads of a block stay together to its end, those without a row, too: barriers and
+ * shuffles need them. */
+static void begin_rows(Text *t, int part) {
+    const CcCudaPlan *p = t->plan;
+    const int columns = columns_of(t);
+    const char *type = count_type(t);
+    declare_shared(t);
+    if (p->kind == CC_CUDA_COLUMNS) line(t, "const int own = threadIdx.x %% %d, lane = threadIdx.x / %d;", columns, columns);
+    else if (columns > 1) line(t, "const int own = threadIdx.x / %d, lane = threadIdx.x %% %d;", p->group, p->group);
+    else line(t, "const int lane = threadIdx.x;");
+    const bool pieces = p->split && part == 0;
+    const char *block = "blockIdx.x";
+    if (pieces) {
+        line(t, "const %s piece = blockIdx.x %% arg.pieces;", type);
+        line(t, "const %s begin = piece * arg.piece < arg.chunks ? piece * arg.piece : arg.chunks;", type);
+        line(t, "const %s last = arg.chunks - begin < arg.piece ? arg.chunks : begin + arg.piece;", type);
+        block = "blockIdx.x / arg.pieces";
+    }
+    line(t, "for (%s first = (%s)(%s) * %d; first < arg.n; first += (%s)gridDim.x * %d) {", type, type, block, columns, type, columns);
+    t->depth++;
+    if (columns > 1) {
+        line(t, "const bool alive = first + own < arg.n;");
+        line(t, "const %s row = alive ? first + own : arg.n - 1;", type);
+        if (part == 0) line(t, "const %s end = alive ? %s : 0;", type, pieces ? "last" : "arg.chunks");
+    } else {
+        line(t, "const bool alive = true;");
+        line(t, "const %s row = first;", type);
+        if (part == 0) line(t, "const %s end = %s;", type, pieces ? "last" : "arg.chunks");
+    }
+    if (p->n_kept) decode(t, 0, p->n_kept - 1, "row");
+    for (int a = 0; a < t->loop->n_access; a++)
+        if (!t->loop->access[a].number) place(t, 'p', "arg.a", a, 0, p->n_kept - 1);
+}
+
+static int sweeps(Text *t, Chunk *c, int part) {
+    const CcCudaPlan *p = t->plan;
+    if (of_rows(t, 0) < 0) return -1;
+    for (int s = 0; s < p->sweeps.n; s++) {
+        if ((part == 1 ? take_partial(t) : elements(t, c, s)) < 0 || across_group(t, s) < 0) return -1;
+        if (p->split && part == 0) leave_partial(t);
+        else if (of_rows(t, s + 1) < 0) return -1;
+    }
+    if (!p->split || part == 1) store_rows(t);
+    return 0;
+}
+
+static int rows(Text *t, const char *name, int part) {
+    Chunk *c = calloc(1, sizeof *c);
+    if (!c) return cc_err_set(t->err, CC_E_MEMORY, "no memory for a kernel's text");
+    find_varying(t, c->varies);
+    begin_kernel(t, name, part);
+    begin_rows(t, part);
+    declare_held(t);
+    const int status = sweeps(t, c, part);
+    close(t);
+    close(t);
+    free(c);
+    return status;
+}
+
 int cc_gen_cuda_text(const CcLoop *loop, const CcCudaPlan *plan, const char *name, CcSbuf *out, CcErr *err) {
     Text t = {.loop = loop, .plan = plan, .out = out, .err = err};
     argument(&t, name);
-    if (plan->kind != CC_CUDA_POINT) return cc_err_set(err, CC_E_UNSUPPORTED, "a reduction");
-    return points(&t, name);
+    if (plan->kind == CC_CUDA_POINT) return points(&t, name);
+    if (rows(&t, name, 0) < 0) return -1;
+    return plan->split ? rows(&t, name, 1) : 0;
 }
