@@ -943,7 +943,7 @@ def test_without_libraries(lib):
 import sys; sys.path.insert(0, sys.argv[1])
 import torch, harness
 lib = harness.load(sys.argv[2])
-lib.t_libraries(None, None)
+lib.t_libraries(None, None, None)
 import ctypes
 for n in (10, 100000):
     g = harness.Graph(lib)
