@@ -210,8 +210,8 @@ def test_memory_that_is_not_aligned(batch):
 
 def test_wide_indices(batch):
     """Beyond 2^31 elements (of which few exist)."""
-    far = torch.empty(2**31 + 64, dtype=torch.int8)
-    for rows in (far.as_strided((2, 64), (2**31, 1)), far.as_strided((64, 2), (1, 2**31))):
+    for size, stride in (((2, 64), (2**31, 1)), ((64, 2), (1, 2**31))):
+        rows = torch.empty(2**31 + 64, dtype=torch.int8).as_strided(size, stride)
         rows.copy_(torch.randint(-9, 9, rows.shape))
         for tuning in (None, (32, 8)):
             g = Graph(batch.lib)
