@@ -605,6 +605,14 @@ row("P:adaptive_avg_pool1d F:adaptive_avg_pool1d", lambda m: A(m.x(2, 4, 9), 1),
 row("N:adaptive_avg_pool3d P:adaptive_avg_pool3d", lambda m: A(m.x(1, 2, 5, 4, 6), 2), **POOL)
 row("P:adaptive_max_pool1d", lambda m: A(m.x(2, 4, 9), 4), dtypes=FLOATS[:2])
 row("P:adaptive_max_pool2d", lambda m: A(m.x(2, 4, 9, 8), 3), lambda m: A(m.x(2, 4, 9, 8), (2, None), True), dtypes=FLOATS[:2])
+row("N:max_pool2d_with_indices", lambda m: A(m.t(2, 4, 9, 8), 2), lambda m: A(m.t(2, 4, 9, 8), 3, 2, 1), lambda m: A(cl(m.t(2, 4, 9, 8)), (3, 2), (1, 2), (1, 0), 2, True), lambda m: A(m.t(2, 4, 9, 16)[..., ::2], 2), lambda m: A(m.t(2, 4, 9, 8).fill_(-inf), 2, 2, 1), lambda m: A(m.idx(2, 2, 4, 9, 8).to(m.dtype), 3),
+    lambda m: A(m.t(4, 9, 8), 2), lambda m: A(m.t(0, 4, 9, 8), 2), lambda m: A(m.x(2, 4, 9, 8), 2, 2, 2), kernels=6, dtypes=FLOATS)
+row("F:max_pool1d_with_indices", lambda m: A(m.t(2, 4, 19), 2), lambda m: A(m.t(2, 4, 19), 3, 1, 1, 2), lambda m: A(m.t(4, 9), 2), kernels=2, dtypes=FLOATS)
+row("N:max_pool3d_with_indices", lambda m: A(m.t(1, 2, 5, 4, 6), 2), lambda m: A(cl(m.t(1, 2, 5, 4, 6)), 3, 2, 1), kernels=2, dtypes=FLOATS[:2])
+row("F:adaptive_max_pool1d", lambda m: A(m.t(2, 4, 19), 4), lambda m: A(m.t(2, 4, 19), 1), lambda m: A(m.t(2, 4, 5), 7), lambda m: A(m.t(4, 9), 2), lambda m: A(m.t(2, 4, 9), (2, 3)), kernels=3, dtypes=FLOATS[:2])
+row("N:adaptive_max_pool2d", lambda m: A(m.t(2, 4, 9, 8), (1, 1)), lambda m: A(m.t(2, 4, 9, 8), (3, 5)), lambda m: A(cl(m.t(2, 4, 9, 8)), (2, 3)), lambda m: A(m.t(2, 4, 9, 16)[..., ::2], (4, 4)), lambda m: A(m.t(4, 9, 8), (1, 8)), lambda m: A(m.t(2, 4, 9, 8), (0, 2)), kernels=4, dtypes=FLOATS[:2])
+row("N:adaptive_max_pool3d", lambda m: A(m.t(1, 2, 5, 4, 6), (2, 2, 2)), lambda m: A(cl(m.t(1, 2, 5, 4, 6)), (2, 3, 1)), kernels=2, dtypes=FLOATS[:2])
+row("P:adaptive_max_pool2d P:max_pool2d", lambda m: A(m.t(2, 4, 9, 8), 2), kernels=1, dtypes=FLOATS[:2])
 row("P:lp_pool2d", lambda m: A(m.x(2, 4, 8, 8).abs(), 2, 2), dtypes=FLOATS[:2], **SUMS)
 row("P:interpolate", lambda m: A(m.x(1, 3, 5, 4), scale_factor=2), lambda m: A(m.x(1, 3, 5, 4), (7, 9), mode="bilinear", align_corners=False), lambda m: A(cl(m.x(1, 3, 5, 4)), scale_factor=2.0, mode="nearest"), lambda m: A(m.x(1, 3, 5), 8, mode="linear"),
     lambda m: A(m.x(1, 3, 5, 4), (8, 8), mode="bicubic", align_corners=True), lambda m: A(m.x(1, 3, 8, 8), (4, 4), mode="area"), lambda m: A(m.x(1, 3, 8, 8), (4, 4), mode="bilinear", antialias=True), lambda m: A(m.x(1, 3, 5, 4)), **POOL)

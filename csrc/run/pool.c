@@ -1,8 +1,9 @@
-/* pool: max, average and adaptive average pooling over any strides. Windows are tables, one entry an
+/* pool: max, average and adaptive pooling over any strides. Windows are tables, one entry an
  * output index of a dim, so all kinds share the loops:
  *
  *   channels innermost   for each spot of the result: its channels op= those of each spot of the window
  *   else                 the rows of a window are put together first, into one row; then its columns
+ *   max with indices     element by element
  *
  * oneDNN's max pooling is not used: eager's gives NaN where the window has one. Only f32. */
 #include "run_int.h"
@@ -25,10 +26,12 @@ typedef struct Side {
 typedef struct CcPool {
     Kind kind;
     int src, dst;   /* values */
+    int index;      /* where in its plane the greatest stands; -1: there is none, or nobody reads it */
     int64_t src_at; /* bytes: it may be a window */
     int64_t n, c, divisor; /* divisor 0: what the window has */
     Side side[SIDES];
     int64_t from[2 + SIDES], to[2 + SIDES]; /* strides of src and dst: n, c, sides */
+    int64_t index_to[2 + SIDES];
     bool last;                              /* channels innermost in both */
     int64_t chunks, width;                  /* a spot's channels are that many units, of so many */
     int parts;                              /* threads */
@@ -38,6 +41,7 @@ typedef struct Job {
     const CcPool *p;
     const float *src;
     float *dst;
+    int64_t *index; /* with it, dst may be NULL */
 } Job;
 
 /* Compilers make vectors of loops over LANES, for the target of the function that all this is inlined
@@ -171,8 +175,44 @@ static ALWAYS void pool_rows(const Job *job, Kind kind, int64_t begin, int64_t e
     }
 }
 
+/* The greatest of a window and its place: of equal ones the first, of NaNs the last, as in eager. */
+static ALWAYS float greatest(const CcPool *p, const float *src, const Spot *s, int64_t *place) {
+    const Side *a = &p->side[0], *b = &p->side[1], *c = &p->side[2];
+    float x = nothing(MAX);
+    *place = (a->from[s->at[0]] * b->in + b->from[s->at[1]]) * c->in + c->from[s->at[2]];
+    for (int64_t i = a->from[s->at[0]]; i < a->to[s->at[0]]; i += a->step)
+        for (int64_t j = b->from[s->at[1]]; j < b->to[s->at[1]]; j += b->step)
+            for (int64_t k = c->from[s->at[2]]; k < c->to[s->at[2]]; k += c->step) {
+                const float y = src[i * p->from[2] + j * p->from[3] + k * p->from[4]];
+                if (!((y > x) | (y != y))) continue;
+                x = y;
+                *place = (i * b->in + j) * c->in + k;
+            }
+    return x;
+}
+
+/* Units: [n][side 0][side 1][channel], or the channel behind n where they are not innermost; a unit is a row of spots. */
+static ALWAYS void place_units(const Job *job, int64_t begin, int64_t end) {
+    const CcPool *p = job->p;
+    const int64_t rows = p->side[0].out * p->side[1].out;
+    for (int64_t u = begin; u < end; u++) {
+        const int64_t n = u / rows / p->c, left = u % (rows * p->c);
+        const int64_t c = p->last ? left % p->c : left / rows, row = p->last ? left / p->c : left % rows;
+        Spot s = {{row / p->side[1].out, row % p->side[1].out, 0}};
+        const float *src = job->src + n * p->from[0] + c * p->from[1];
+        float *dst = job->dst + n * p->to[0] + c * p->to[1] + s.at[0] * p->to[2] + s.at[1] * p->to[3];
+        const int64_t *to = p->index_to;
+        int64_t *index = job->index + n * to[0] + c * to[1] + s.at[0] * to[2] + s.at[1] * to[3];
+        for (; s.at[2] < p->side[2].out; s.at[2]++, index += to[4]) {
+            const float x = greatest(p, src, &s, index);
+            if (job->dst) dst[s.at[2] * p->to[4]] = x;
+        }
+    }
+}
+
 static ALWAYS void pool_units(const Job *job, int64_t begin, int64_t end) {
-    if (job->p->last && job->p->kind == AVG) pool_last(job, AVG, begin, end);
+    if (job->index) place_units(job, begin, end);
+    else if (job->p->last && job->p->kind == AVG) pool_last(job, AVG, begin, end);
     else if (job->p->last) pool_last(job, MAX, begin, end);
     else if (job->p->kind == AVG) pool_rows(job, AVG, begin, end);
     else pool_rows(job, MAX, begin, end);
@@ -189,10 +229,14 @@ static void pool_base(void *job, int64_t begin, int64_t end) { pool_units(job, b
 
 static int run(const void *work, const CcHost *host, CcErr *err) {
     const CcPool *p = work;
-    Job job = {.p = p, .src = cc_prim_data(host, p->src, p->src_at), .dst = host->make(host->ctx, p->dst)};
-    if (!job.src || !job.dst) return cc_err_set(err, CC_E_HOST, "no memory for value %d", p->dst);
+    Job job = {.p = p, .src = cc_prim_data(host, p->src, p->src_at)};
+    if (p->dst >= 0) job.dst = host->make(host->ctx, p->dst);
+    if (p->index >= 0) job.index = host->make(host->ctx, p->index);
+    if (!job.src || (p->dst >= 0 && !job.dst) || (p->index >= 0 && !job.index))
+        return cc_err_set(err, CC_E_HOST, "no memory for value %d", p->dst);
     const int64_t rows = p->n * p->side[0].out * p->side[1].out;
-    cc_omp_run(CC_CPU_WIDEST(pool), &job, rows * (p->last ? p->chunks : p->c), CC_MIN(p->parts, cc_omp_width()));
+    const int64_t units = rows * (p->last && !job.index ? p->chunks : p->c);
+    cc_omp_run(CC_CPU_WIDEST(pool), &job, units, CC_MIN(p->parts, cc_omp_width()));
     return 0;
 }
 
@@ -248,7 +292,7 @@ static bool read_windows(const CcGraph *g, const CcNode *n, int dims, Window *wi
     int64_t kernel[SIDES], stride[SIDES], padding[SIDES], dilation[SIDES] = {1, 1, 1};
     bool ceil = false, count = false;
     int at = 1 + 3 * dims;
-    if (n->op == CC_OP_adaptive_avg_pool) {
+    if (n->op == CC_OP_adaptive_avg_pool || n->op == CC_OP_adaptive_max_pool) {
         for (int i = 0; i < dims; i++) window[i] = (Window){.adaptive = true, .dilation = 1};
         return cc_prim_ints(g, n, 1, dims, kernel);
     }
@@ -298,7 +342,12 @@ static int describe(const CcGraph *g, const CcNode *n, CcPool *p, Window *window
     if (!cc_prim_plain(s) || !cc_prim_plain(o) || !cc_type_dense(o) || dims < 1 || dims > SIDES ||
         o->ndim != s->ndim || o->size[0] != s->size[0] || o->size[1] != s->size[1])
         return -1;
-    *p = (CcPool){.kind = n->op == CC_OP_max_pool ? MAX : AVG, .src = x->value, .dst = n->out0,
+    const bool max = n->op == CC_OP_max_pool || n->op == CC_OP_adaptive_max_pool, places = n->n_out == 2;
+    const CcType *index = places && max ? &g->val.at[n->out0 + 1].type : NULL;
+    if (n->n_out != 1 + (index != NULL)) return -1;
+    if (index && (index->dtype != CC_DT_I64 || index->device != 1 || !cc_type_same_shape(index, o) || !cc_type_dense(index)))
+        return -1;
+    *p = (CcPool){.kind = max ? MAX : AVG, .src = x->value, .dst = n->out0, .index = index ? n->out0 + 1 : -1,
                   .n = s->size[0], .c = s->size[1]};
     for (int i = 0; i < skip; i++) {
         window[i] = (Window){.adaptive = true, .dilation = 1};
@@ -309,6 +358,7 @@ static int describe(const CcGraph *g, const CcNode *n, CcPool *p, Window *window
         const int to = d < 2 ? d : d + skip;
         p->from[to] = s->stride[d];
         p->to[to] = o->stride[d];
+        if (index) p->index_to[to] = index->stride[d];
         if (d < 2) continue;
         p->side[to - 2].in = s->size[d];
         p->side[to - 2].out = o->size[d];
@@ -343,6 +393,7 @@ static void *build(const CcGraph *g, const int *nodes, int n, CcArena *arena, Cc
     for (int i = 0; i < SIDES; i++) work *= CC_MAX(p->side[i].in, p->side[i].out);
     for (int i = 0; i < SIDES - 1; i++) rows *= p->side[i].out;
     p->src_at = cc_prim_base(g, &p->src);
+    if (p->index >= 0) cc_prim_unread(g, (int *const[]){&p->dst, &p->index}, 2, arena);
     merge_sides(p);
     p->width = rows >= FEW_ROWS ? p->c : CHUNK;
     p->chunks = (p->c + p->width - 1) / p->width;
@@ -350,4 +401,4 @@ static void *build(const CcGraph *g, const int *nodes, int n, CcArena *arena, Cc
     return p;
 }
 
-const CcPrimFamily CC_POOLS = {.name = "pool", .can = can, .build = build, .run = run};
+const CcPrimFamily CC_POOLS = {.name = "pool", .several = true, .can = can, .build = build, .run = run};

@@ -57,6 +57,23 @@ bool cc_prim_frozen(const CcGraph *g, int value) {
     return value >= 0 && g->val.at[cc_graph_base(g, value)].frozen;
 }
 
+static bool is_read(const CcGraph *g, const bool *live, int value) {
+    if (g->val.at[value].is_output) return true;
+    for (int i = 0; i < g->node.n; i++)
+        for (int k = 0; live[i] && k < g->node.at[i].n_in; k++) {
+            const CcOperand *o = &g->operand.at[g->node.at[i].in0 + k];
+            if (o->kind == CC_IN_VALUE && cc_graph_base(g, o->value) == value) return true;
+        }
+    return false;
+}
+
+void cc_prim_unread(const CcGraph *g, int *const *result, int n, CcArena *arena) {
+    bool *live = cc_arena_alloc(arena, (size_t)g->node.n + 1);
+    if (live) cc_dce_mark(g, live);
+    for (int i = 0; i < n && live; i++)
+        if (*result[i] >= 0 && !is_read(g, live, *result[i])) *result[i] = -1;
+}
+
 void cc_prim_version(CcPrimCall *call, CcPacked *packed, const CcHost *host, int weights) {
     const uint64_t version = packed ? host->version(host->ctx, weights) : CC_NO_VERSION;
     if (version == CC_NO_VERSION) return;

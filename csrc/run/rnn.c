@@ -134,22 +134,6 @@ static bool can(const CcGraph *g, int node) {
     return true;
 }
 
-static bool is_read(const CcGraph *g, const bool *live, int value) {
-    if (g->val.at[value].is_output) return true;
-    for (int i = 0; i < g->node.n; i++)
-        for (int k = 0; live[i] && k < g->node.at[i].n_in; k++) {
-            const CcOperand *o = &g->operand.at[g->node.at[i].in0 + k];
-            if (o->kind == CC_IN_VALUE && cc_graph_base(g, o->value) == value) return true;
-        }
-    return false;
-}
-
-static void drop_unread(const CcGraph *g, const bool *live, CcRnn *rnn) {
-    int *const result[] = {&rnn->y, &rnn->last_h, &rnn->last_c};
-    for (int i = 0; i < CC_COUNT(result); i++)
-        if (*result[i] >= 0 && !is_read(g, live, *result[i])) *result[i] = -1;
-}
-
 static void finish_part(const CcGraph *g, Part *p) {
     if (cc_prim_frozen(g, p->wi)) p->packed_wi = cc_packed_new();
     if (cc_prim_frozen(g, p->wh)) p->packed_wh = cc_packed_new();
@@ -163,9 +147,8 @@ static void *build(const CcGraph *g, const int *chain, int n_chain, CcArena *are
     (void)n_chain; /* no post-ops */
     const CcNode *n = &g->node.at[chain[0]];
     CcRnn *rnn = cc_arena_alloc(arena, sizeof *rnn);
-    bool *live = cc_arena_alloc(arena, (size_t)g->node.n + 1);
     Roles r;
-    if (!rnn || !live) {
+    if (!rnn) {
         cc_err_set(err, CC_E_MEMORY, "no memory for a plan");
         return NULL;
     }
@@ -186,8 +169,7 @@ static void *build(const CcGraph *g, const int *chain, int n_chain, CcArena *are
     rnn->x_at = cc_prim_base(g, &rnn->x);
     rnn->h_at = cc_prim_base(g, &rnn->h);
     rnn->c_at = cc_prim_base(g, &rnn->c);
-    cc_dce_mark(g, live);
-    drop_unread(g, live, rnn);
+    cc_prim_unread(g, (int *const[]){&rnn->y, &rnn->last_h, &rnn->last_c}, 3, arena);
     return rnn;
 }
 

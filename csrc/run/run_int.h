@@ -126,6 +126,8 @@ bool cc_prim_plain(const CcType *t);
 CcTensorDesc cc_prim_desc(const CcType *t);
 /* A value, -1 for none, becomes what it is a window of; -> the offset in it, bytes. */
 int64_t cc_prim_base(const CcGraph *g, int *value);
+/* Results that nobody reads become -1. */
+void cc_prim_unread(const CcGraph *g, int *const *result, int n, CcArena *arena);
 /* May the weights be kept packed? */
 bool cc_prim_frozen(const CcGraph *g, int value);
 /* Lets a call use what is kept packed (NULL: nothing) of this version of the weights. */
