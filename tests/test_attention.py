@@ -321,7 +321,7 @@ def test_not_finite_mask(lib, value):
     Written(lib, q, k, v, scale=0.25, add=mask).check()
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.float64])
 def test_other_dtypes_stay_with_the_host(lib, dtype):
     q, k, v = (t.to(dtype) for t in tensors(1, 2, 9, 20, 16))
     g = Graph(lib)

@@ -119,9 +119,8 @@ def test_inputs(name, op):
     steps(fn, x)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
-def test_other_dtypes(dtype):
-    x, w = randn(1, 4, 6, 6).to(dtype), randn(4, 4, 3, 3, seed=1).to(dtype)
+def test_other_dtypes():
+    x, w = randn(1, 4, 6, 6).double(), randn(4, 4, 3, 3, seed=1).double()
     assert kinds(lambda: F.max_pool2d(F.conv2d(x, w), 2)) == ["host", "host"]
 
 

@@ -4,7 +4,7 @@
 #ifndef CC_DEV_H
 #define CC_DEV_H
 
-#include "../base/base.h"
+#include "../ir/ir.h"
 
 /* ---- dl.c: the only user of dlopen ---- */
 void *cc_dl_open(const char *path, bool global, CcErr *err); /* NULL with *err set */
@@ -74,7 +74,12 @@ typedef struct CcPacked CcPacked;
 CcPacked *cc_packed_new(void);
 void cc_packed_free(CcPacked *packed);
 
-/* ---- flash.c: softmax(q @ k^T * scale, masked) @ v, fused; f32 ---- */
+/* ---- halves.c: n elements side by side of dtype F32, BF16 or F16, as f32 and back ---- */
+void cc_halves_widen(CcDtype dtype, const void *from, float *to, int64_t n);
+void cc_halves_narrow(CcDtype dtype, const float *from, void *to, int64_t n);
+void cc_halves_gather(CcDtype dtype, const void *from, int64_t step, float *to, int64_t n); /* `step` apart in `from` */
+
+/* ---- flash.c: softmax(q @ k^T * scale, masked) @ v, fused; in f32, and rounded once ---- */
 enum { CC_FLASH_MAX_LEAD = 8, CC_FLASH_MAX_DEPTH = 512 };
 typedef enum CcFlashMask {
     CC_FLASH_NO_MASK,
@@ -84,6 +89,7 @@ typedef enum CcFlashMask {
 } CcFlashMask;
 typedef struct CcStrided { /* in elements; 0 where it is broadcast */
     int64_t lead[CC_FLASH_MAX_LEAD], row, col;
+    CcDtype dtype; /* F32, BF16, F16; of a mask also BOOL */
 } CcStrided;
 typedef struct CcFlash {
     int n_lead;
@@ -96,19 +102,19 @@ typedef struct CcFlash {
     float masked_row;                   /* 0 or NaN: what a row gives whose scores are all -inf */
 } CcFlash;
 typedef struct CcFlashCall {
-    const float *q, *k, *v;
-    const void *mask;
-    float *out;
+    const void *q, *k, *v, *mask;
+    void *out;
 } CcFlashCall;
 CC_MUST int cc_flash_run(const CcFlash *flash, const CcFlashCall *call, CcErr *err); /* any thread; -1: no memory */
 
 /* ---- gemv.c: weights times one vector ---- */
 typedef struct CcGemv {
     int64_t n, k;     /* outputs; elements of x, which lie side by side, as do y's and the bias' */
-    int64_t row, col; /* strides of the weights [n, k]; one of them is 1 */
+    int64_t row, col; /* strides of the weights [n, k]; one of them is 1, col where they are BF16 or F16 */
+    CcDtype dtype;    /* of weights, x, y and bias */
 } CcGemv;
 bool cc_gemv_can(const CcGemv *g);
-void cc_gemv_run(const CcGemv *g, const float *w, const float *x, const float *bias, float *y); /* bias may be NULL */
+CC_MUST int cc_gemv_run(const CcGemv *g, const void *w, const void *x, const void *bias, void *y); /* bias may be NULL; -1: no memory */
 
 /* ---- recur.c: one recurrent layer in one direction, over all its steps; f32 ---- */
 typedef enum CcCell { CC_CELL_LSTM, CC_CELL_GRU, CC_CELL_TANH, CC_CELL_RELU } CcCell;
@@ -165,7 +171,8 @@ bool cc_image_can_pair(const CcImage *wide, const CcImage *deep);
 CC_MUST int cc_image_run_pair(const CcImage *wide, const CcImageCall *first, const CcImage *deep,
                               const CcImageCall *second, CcErr *err);
 
-/* ---- dnnl.c: oneDNN. All f32. ---- */
+/* ---- dnnl.c: oneDNN. Tensors are f32, bf16 or f16, also mixed; sums are made in f32 and rounded once, into dst. What the CPU
+ * has no code for in its own dtype is converted to f32 and back by each call (weights that are kept: once). ---- */
 enum { CC_DNNL_MAX_POST = 6, CC_DNNL_MAX_NDIM = 6, CC_DNNL_SPATIAL = 3 };
 typedef enum CcPrimKind {
     CC_PRIM_MATMUL,  /* dst = src @ weights + bias */
@@ -196,6 +203,7 @@ typedef enum CcForm {
 typedef struct CcTensorDesc {
     int ndim; /* 0: there is none */
     CcForm form;
+    CcDtype dtype; /* F32, BF16, F16 */
     int64_t size[CC_DNNL_MAX_NDIM], stride[CC_DNNL_MAX_NDIM];
 } CcTensorDesc;
 /* Descriptions are compared as bytes: what is not used is 0. */
@@ -226,6 +234,7 @@ CcPrim *cc_dnnl_get(const CcPrimDesc *desc, CcErr *err);
 size_t cc_dnnl_bytes(const CcPrim *p);
 CC_MUST int cc_dnnl_run(CcPrim *p, const CcPrimCall *call,
                         CcErr *err); /* any thread, also at the same time */
+bool cc_dnnl_native(CcDtype dtype); /* has this CPU code for products of bf16 or f16, and for operands of it? */
 void cc_dnnl_forget(void); /* the library's pages, until they are needed again */
 const char *cc_dnnl_describe(void);
 

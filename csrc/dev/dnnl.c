@@ -5,9 +5,10 @@
  * wants them in) lie in one block of memory that all primitives share: what a reorder has just
  * written is still in the cache when the primitive reads it, and weights are not held twice.
  *
- *   call.src -> [reorder -> buffer] -> primitive -> [buffer -> reorder] -> call.dst
- *   call.weights -> [reorder -> buffer] ---^      in brackets: where the form differs
- */
+ *   call.src -> [widen -> buffer] -> [reorder -> buffer] -> primitive -> [buffer -> reorder] -> [buffer -> narrow] -> call.dst
+ *   call.weights -> [..] -> [reorder -> buffer] --------------^      in brackets: where the form or the dtype differs
+ *
+ * widen and narrow are halves.c: oneDNN's reorders of f16 are slow (589824 elements: 18 ms, 0.1 by halves.c; 3.2, Zen 4). */
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -22,6 +23,8 @@ typedef struct ExecArg {
 
 enum { /* values of dnnl_types.h, the same in all of 3.x unless said */
        DNNL_CPU = 1,
+       DNNL_F16 = 1,
+       DNNL_BF16 = 2,
        DNNL_F32 = 3,
        DNNL_STREAM_DEFAULT = 1,
        DNNL_SCRATCHPAD_USER = 1,
@@ -45,8 +48,8 @@ enum { /* values of dnnl_types.h, the same in all of 3.x unless said */
        MAX_ARGS = ROLES + 1 + CC_DNNL_MAX_POST,
 };
 static const struct {
-    int arg, md; /* of an execution, of a query */
-} ROLE[ROLES] = {{1, 129}, {33, QUERY_WEIGHTS_MD}, {41, 0}, {17, 133}};
+    int arg, md, index; /* of an execution, of a query */
+} ROLE[ROLES] = {{1, 129, 0}, {33, QUERY_WEIGHTS_MD, 0}, {41, QUERY_WEIGHTS_MD, 1}, {17, 133, 0}};
 
 typedef struct Version {
     int major, minor, patch;
@@ -152,6 +155,8 @@ typedef struct State {
 } State;
 
 enum {
+    SPAN_UNIT = 4096, /* elements */
+    MOST_APART = 8,   /* q, k and v of one product are 3 times as far apart as their elements need */
     SMALL = 1 << 19 /* multiplications that a second thread is not worth its barrier for: about 10 us */
 };
 
@@ -161,9 +166,16 @@ typedef struct Convert {
     size_t bytes;
 } Convert;
 
+typedef struct Wide { /* a copy in f32 of what lies in memory as bf16 or f16 */
+    size_t offset; /* of it in the block */
+    int64_t n;     /* elements of memory, 0: this role is used as it is */
+} Wide;
+
 struct CcPrim {
     CcPrimDesc desc;
+    Wide wide[ROLES];
     bool small;
+    CcDtype inner; /* of src, weights and dst as the primitive has them */
     uint64_t hash;
     Handle primitive, pd;
     Convert convert[ROLES];
@@ -177,6 +189,7 @@ static struct {
     int state; /* 0 not tried, 1 ready, -1 failed */
     CcErr err;
     Handle engine;
+    int native[CC_DT_COUNT]; /* 0 not tried, 1 yes, -1 no */
     int post_base; /* DNNL_ARG_ATTR_MULTIPLE_POST_OP_BASE: it moved within 3.x, so it is found by
                       trying; 0: not yet */
     char text[48];
@@ -217,35 +230,72 @@ static const CcTensorDesc *tensor_of(const CcPrimDesc *d, int role) {
     return by_role[role];
 }
 
+static int code_of(CcDtype dtype) { return dtype == CC_DT_BF16 ? DNNL_BF16 : dtype == CC_DT_F16 ? DNNL_F16 : DNNL_F32; }
+
 static Handle make_md(const CcTensorDesc *t) {
     Handle md = NULL;
-    return t->ndim && dnnl.md_create(&md, t->ndim, t->size, DNNL_F32, t->stride) == 0 ? md : NULL;
+    return t->ndim && dnnl.md_create(&md, t->ndim, t->size, code_of(t->dtype), t->stride) == 0 ? md : NULL;
 }
 
-/* dnnl_ABc16b16a and its like: blocks of a vector's width of inputs and outputs. */
-static int blocked_tag(int ndim) {
-    static const int TAG[2][3] = {{72, 107, 147}, {57, 79, 122}};
+/* dnnl_ABc16b16a and its like: blocks of a vector's width of inputs and outputs; of bf16 ABc8b16a2b. */
+static int blocked_tag(int ndim, CcDtype inner) {
+    static const int TAG[3][3] = {{72, 107, 147}, {57, 79, 122}, {70, 104, 143}};
     const int bytes = cc_cpu_info()->vector_bytes;
-    return ndim < 3 || ndim > 5 || bytes < 32 ? DNNL_FORMAT_ANY : TAG[bytes == 64][ndim - 3];
+    return ndim < 3 || ndim > 5 || bytes < 32 ? DNNL_FORMAT_ANY : TAG[(bytes == 64) + (inner == CC_DT_BF16)][ndim - 3];
+}
+
+/* Its memory, or the copy in f32 of that, strides and all. */
+static CcTensorDesc outside_of(const CcPrim *p, int role) {
+    CcTensorDesc t = *tensor_of(&p->desc, role);
+    if (p->inner == CC_DT_F32) t.dtype = CC_DT_F32;
+    return t;
+}
+
+/* Places for those copies. -1: too much lies between the elements. */
+static int place_wide(CcPrim *p) {
+    for (int i = 0; i < ROLES; i++) {
+        const CcTensorDesc *t = tensor_of(&p->desc, i);
+        if (!t->ndim || t->dtype == outside_of(p, i).dtype) continue;
+        int64_t n = 1, elements = 1;
+        for (int d = 0; d < t->ndim; d++) {
+            n += (t->size[d] - 1) * t->stride[d];
+            elements *= t->size[d];
+        }
+        if (n > (i == DST ? elements : MOST_APART * elements)) return -1;
+        p->wide[i] = (Wide){p->bytes, n};
+        p->bytes += ((size_t)n * sizeof(float) + 63) / 64 * 64;
+    }
+    return 0;
+}
+
+/* A copy by rows, or with channels innermost. */
+static Handle make_dense(const CcTensorDesc *t, bool last, CcDtype dtype) {
+    CcTensorDesc dense = *t;
+    int64_t stride = last ? t->size[1] : 1;
+    dense.dtype = dtype;
+    if (last) dense.stride[1] = 1;
+    for (int d = t->ndim - 1; d >= 0; d--) {
+        if (last && d == 1) continue;
+        dense.stride[d] = stride;
+        stride *= t->size[d];
+    }
+    return make_md(&dense);
+}
+
+/* Does the primitive have another dtype here than memory? A bias and dst may be more precise than what is multiplied. */
+static bool converts(const CcTensorDesc *t, int role, CcDtype inner) {
+    return t->dtype != inner && !((role == BIAS || role == DST) && t->dtype == CC_DT_F32);
 }
 
 /* As the primitive is to see it. */
-static Handle make_form(const CcTensorDesc *t, CcForm form) {
+static Handle make_form(const CcTensorDesc *t, int role, CcForm form, CcDtype inner) {
     Handle md = NULL;
-    if (form == CC_FORM_GIVEN || !t->ndim) return make_md(t);
-    if (form != CC_FORM_LAST) {
-        const int tag = form == CC_FORM_BLOCKED ? blocked_tag(t->ndim) : DNNL_FORMAT_ANY;
-        return dnnl.md_create_tag(&md, t->ndim, t->size, DNNL_F32, tag) ? NULL : md;
-    }
-    CcTensorDesc last = *t;
-    int64_t stride = t->size[1];
-    last.stride[1] = 1;
-    for (int d = t->ndim - 1; d > 1; d--) {
-        last.stride[d] = stride;
-        stride *= t->size[d];
-    }
-    last.stride[0] = stride;
-    return make_md(&last);
+    const bool other = converts(t, role, inner);
+    if (!t->ndim || (form == CC_FORM_GIVEN && !other)) return make_md(t);
+    if (form == CC_FORM_LAST || (form == CC_FORM_GIVEN && role != WEIGHTS))
+        return make_dense(t, form == CC_FORM_LAST, other ? inner : t->dtype);
+    const int tag = form == CC_FORM_BLOCKED ? blocked_tag(t->ndim, inner) : DNNL_FORMAT_ANY;
+    return dnnl.md_create_tag(&md, t->ndim, t->size, code_of(inner), tag) ? NULL : md;
 }
 
 static void free_mds(Handle *md, int n) {
@@ -300,10 +350,10 @@ static int describe(const CcPrimDesc *d, Handle *md, Borrowed attr, Handle *pd) 
 /* A reorder between how a role lies in memory and how the primitive has it; none where that is the
  * same. */
 static int make_convert(CcPrim *p, int role) {
-    const CcTensorDesc *t = tensor_of(&p->desc, role);
-    if (!t->ndim || t->form == CC_FORM_GIVEN) return 0;
-    const Borrowed inside = dnnl.desc_query_md(p->pd, ROLE[role].md, 0);
-    Handle outside = make_md(t), pd = NULL;
+    const CcTensorDesc t = outside_of(p, role);
+    if (!t.ndim || (t.form == CC_FORM_GIVEN && !converts(&t, role, p->inner))) return 0;
+    const Borrowed inside = dnnl.desc_query_md(p->pd, ROLE[role].md, ROLE[role].index);
+    Handle outside = make_md(&t), pd = NULL;
     int status = inside && outside ? 0 : -1;
     if (!status && !dnnl.md_equal(inside, outside)) {
         const Borrowed from = role == DST ? inside : outside, to = role == DST ? outside : inside;
@@ -318,17 +368,22 @@ static int make_convert(CcPrim *p, int role) {
     return status;
 }
 
-static int create(CcPrim *p, CcErr *err) {
+/* The primitive with p->inner. */
+static int find_code(CcPrim *p, CcErr *err) {
     const CcPrimDesc *d = &p->desc;
     Handle md[ROLES], attr = make_attr(d);
-    for (int i = 0; i < ROLES; i++) md[i] = make_form(tensor_of(d, i), tensor_of(d, i)->form);
+    for (int i = 0; i < ROLES; i++) {
+        const CcTensorDesc t = outside_of(p, i);
+        md[i] = make_form(&t, i, t.form, p->inner);
+    }
     int status = attr ? 0 : -1;
     for (int i = 0; i < ROLES; i++)
         if (tensor_of(d, i)->ndim && !md[i]) status = -1;
     if (!status) status = describe(d, md, attr, &p->pd);
     if (status && attr && d->weights.form == CC_FORM_BLOCKED) { /* no code for this form here */
         if (md[WEIGHTS]) dnnl.md_destroy(md[WEIGHTS]);
-        md[WEIGHTS] = make_form(&d->weights, CC_FORM_ANY);
+        const CcTensorDesc t = outside_of(p, WEIGHTS);
+        md[WEIGHTS] = make_form(&t, WEIGHTS, CC_FORM_ANY, p->inner);
         status = md[WEIGHTS] ? describe(d, md, attr, &p->pd) : -1;
     }
     const char *info = "";
@@ -341,6 +396,24 @@ static int create(CcPrim *p, CcErr *err) {
     if (strncmp(info, "ref", 3) == 0)
         return cc_err_set(err, CC_E_UNSUPPORTED, "oneDNN only has a slow %s for these strides",
                           KIND[d->kind]);
+    return 0;
+}
+
+/* In the dtype of the result where the CPU has code for that, else in f32. Here and with CCOMPILE_CPU=avx2 f16 has none, bf16
+ * has with avx512. */
+static int create(CcPrim *p, CcErr *err) {
+    const CcPrimDesc *d = &p->desc;
+    p->inner = d->dst.dtype;
+    int status = find_code(p, err);
+    if (status < 0 && p->inner != CC_DT_F32) {
+        if (p->pd) dnnl.desc_destroy(p->pd);
+        p->pd = NULL;
+        p->inner = CC_DT_F32;
+        status = find_code(p, err);
+    }
+    if (status < 0) return -1;
+    if (place_wide(p) < 0)
+        return cc_err_set(err, CC_E_UNSUPPORTED, "a %s of half-precision elements that are too far apart", KIND[d->kind]);
     for (int i = 0; i < ROLES; i++)
         if (make_convert(p, i))
             return cc_err_set(err, CC_E_BACKEND, "oneDNN can't copy a tensor of a %s",
@@ -366,7 +439,7 @@ static void destroy(CcPrim *p) {
 /* 2 * 3 + 4 with each base; a wrong one is refused. */
 static int find_post_base(CcErr *err) {
     static const int BASE[] = {16384, 32768};
-    const CcTensorDesc one = {.ndim = 2, .size = {1, 1}, .stride = {1, 1}};
+    const CcTensorDesc one = {.ndim = 2, .dtype = CC_DT_F32, .size = {1, 1}, .stride = {1, 1}};
     CcPrim probe = {.desc = {.src = one,
                              .weights = one,
                              .dst = one,
@@ -386,6 +459,24 @@ static int find_post_base(CcErr *err) {
     free(scratch);
     return out == 10 ? 0
                      : cc_err_set(err, CC_E_UNSUPPORTED, "oneDNN takes no operands of post-ops");
+}
+
+static bool probe_native(CcDtype dtype) {
+    const CcTensorDesc square = {.ndim = 2, .dtype = dtype, .size = {64, 64}, .stride = {64, 1}};
+    CcPrim probe = {.inner = dtype,
+                    .desc = {.src = square, .weights = square, .dst = square, .n_post = 1, .post = {{CC_POST_ADD, 0, square}}}};
+    CcErr ignored;
+    const bool is = find_code(&probe, &ignored) == 0;
+    if (probe.pd) dnnl.desc_destroy(probe.pd);
+    return is;
+}
+
+bool cc_dnnl_native(CcDtype dtype) {
+    pthread_mutex_lock(&lock);
+    if (ready(NULL) == 0 && !lib.native[dtype]) lib.native[dtype] = probe_native(dtype) ? 1 : -1;
+    const bool is = lib.native[dtype] > 0;
+    pthread_mutex_unlock(&lock);
+    return is;
 }
 
 static bool is_small(const CcPrimDesc *d) {
@@ -454,13 +545,13 @@ static int add_arg(State *s, int arg, Borrowed md) {
 }
 
 static int add_role(State *s, const CcPrim *p, int role) {
-    const CcTensorDesc *t = tensor_of(&p->desc, role);
-    if (!t->ndim) return 0;
-    Handle md = make_md(t);
+    const CcTensorDesc t = outside_of(p, role);
+    if (!t.ndim) return 0;
+    Handle md = make_md(&t);
     int status = md ? 0 : -1;
     if (!status && p->convert[role].primitive) {
         status = dnnl.memory_create(&s->outside[role], md, lib.engine, NULL);
-        s->at[role] = add_arg(s, ROLE[role].arg, dnnl.desc_query_md(p->pd, ROLE[role].md, 0));
+        s->at[role] = add_arg(s, ROLE[role].arg, dnnl.desc_query_md(p->pd, ROLE[role].md, ROLE[role].index));
     } else if (!status) {
         s->at[role] = add_arg(s, ROLE[role].arg, md);
     }
@@ -498,6 +589,33 @@ static int reorder(const CcPrim *p, State *s, int role) {
     return dnnl.execute(p->convert[role].primitive, s->stream, 2, arg);
 }
 
+typedef struct Span { /* of elements to widen or narrow */
+    CcDtype dtype;
+    char *half;
+    float *wide;
+    bool back;
+} Span;
+
+static void convert_span(void *ctx, int64_t begin, int64_t end) {
+    const Span *s = ctx;
+    const int64_t from = begin * SPAN_UNIT, n = end * SPAN_UNIT - from;
+    if (s->back) cc_halves_narrow(s->dtype, s->wide + from, s->half + 2 * from, n);
+    else cc_halves_widen(s->dtype, s->half + 2 * from, s->wide + from, n);
+}
+
+/* Between a role's memory and its copy. -> the copy, or the memory where there is none */
+static void *convert_half(const CcPrim *p, const CcPrimCall *call, int role, void *given, bool back) {
+    const Wide *wide = &p->wide[role];
+    if (!wide->n) return given;
+    Span s = {tensor_of(&p->desc, role)->dtype, given, (float *)(call->scratch + wide->offset), back};
+    const int64_t units = wide->n / SPAN_UNIT, rest = wide->n % SPAN_UNIT;
+    cc_omp_run(convert_span, &s, units, (int)CC_MIN(units / 8 + 1, p->small ? 1 : cc_omp_width()));
+    Span last = {s.dtype, s.half + 2 * units * SPAN_UNIT, s.wide + units * SPAN_UNIT, back};
+    if (back) cc_halves_narrow(last.dtype, last.wide, last.half, rest);
+    else cc_halves_widen(last.dtype, last.half, last.wide, rest);
+    return s.wide;
+}
+
 /* The weights of a call from those that are kept; *status: it failed. NULL: they are used as they are, or converted. */
 static CcPack *find_pack(const CcPrim *p, State *s, const CcPrimCall *call, int *status) {
     const Convert *convert = &p->convert[WEIGHTS];
@@ -506,7 +624,7 @@ static CcPack *find_pack(const CcPrim *p, State *s, const CcPrimCall *call, int 
     if (pack) return pack;
     pack = cc_packed_make(convert->bytes, call->weights, call->version);
     if (!pack) return NULL;
-    dnnl.memory_set(s->outside[WEIGHTS], (void *)call->weights);
+    dnnl.memory_set(s->outside[WEIGHTS], convert_half(p, call, WEIGHTS, (void *)call->weights, false));
     dnnl.memory_set(s->memory[s->at[WEIGHTS]], pack->at);
     *status = reorder(p, s, WEIGHTS);
     if (!*status) cc_packed_keep(call->packed, pack);
@@ -525,9 +643,11 @@ static int execute(const CcPrim *p, State *s, const CcPrimCall *call) {
             dnnl.memory_set(s->memory[s->at[i]], pack->at);
             continue;
         }
-        if (convert->primitive) dnnl.memory_set(s->outside[i], given[i]);
-        dnnl.memory_set(s->memory[s->at[i]],
-                        convert->primitive ? call->scratch + convert->offset : given[i]);
+        void *const at = i == DST && p->wide[i].n ? call->scratch + p->wide[i].offset
+                         : i == DST               ? given[i]
+                                                  : convert_half(p, call, i, given[i], false);
+        if (convert->primitive) dnnl.memory_set(s->outside[i], at);
+        dnnl.memory_set(s->memory[s->at[i]], convert->primitive ? call->scratch + convert->offset : at);
         if (convert->primitive && i != DST && !status) status = reorder(p, s, i);
     }
     for (int i = 0; i < p->desc.n_post; i++)
@@ -536,6 +656,7 @@ static int execute(const CcPrim *p, State *s, const CcPrimCall *call) {
     if (s->scratchpad >= 0) dnnl.memory_set(s->memory[s->scratchpad], call->scratch + p->scratchpad);
     if (!status) status = dnnl.execute(p->primitive, s->stream, s->n, s->arg);
     if (!status && p->convert[DST].primitive) status = reorder(p, s, DST);
+    if (!status) (void)convert_half(p, call, DST, given[DST], true);
     cc_packed_done(pack);
     return status;
 }

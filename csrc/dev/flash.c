@@ -6,6 +6,8 @@
  *     for blocks of keys:                  packed once for all rows of the unit
  *       for tiles of rows:                 scores, weights (s), o = o * alpha + weights @ values
  *
+ * Operands in bf16 or f16 are widened as they are packed, a block at a time, and results are rounded once.
+ *
  * A NaN or +inf among the scores that a row sees makes the row NaN, as eager's softmax does. (torch's own fused kernel
  * loses NaN in rows with fewer keys than a vector has lanes, and lets one of a masked value through only inside its
  * block; this one lets it through inside its own tile.) */
@@ -31,13 +33,18 @@ enum {
 typedef struct Scratch { /* of a thread */
     float *q, *s, *k, *v, *o, *alpha;
     float *most, *total; /* a vector for each tile of rows */
+    float *wide_k, *wide_v; /* a block of keys and values in f32, where memory has another dtype */
 } Scratch;
 
+typedef struct Block { /* keys or values that are packed, or read as they lie */
+    const float *at;
+    int64_t row, col;
+} Block;
+
 typedef struct Unit {
-    const float *q, *k, *v;
-    const char *mask;
-    float *out;
-    int64_t row0, row1, block_keys, mask_size;
+    const char *q, *k, *v, *mask;
+    char *out;
+    int64_t row0, row1, block_keys;
     bool scale_first; /* the scale can't be part of the exponent's factor: it may turn the order of scores round */
     bool direct;      /* keys and values are not packed */
     float c;          /* weights are 2^((score - most) * c) */
@@ -53,6 +60,19 @@ static inline __attribute__((always_inline, target("avx512f,avx512bw,avx512dq,av
     p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.62e4f6p-1f));
     p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.fffffep-1f));
     return _mm512_scalef_ps(p, x);
+}
+
+static int64_t size_of(const CcStrided *s) { return cc_dtype_info(s->dtype)->size; }
+
+/* The rows [first, first + n) of keys or values, `width` wide. */
+static Block block_of(const CcStrided *s, const char *at, int64_t first, int64_t n, int64_t width, float *room) {
+    at += first * s->row * size_of(s);
+    if (s->dtype == CC_DT_F32) return (Block){(const float *)at, s->row, s->col};
+    const bool turned = s->row == 1 && s->col != 1; /* columns lie side by side */
+    for (int64_t i = 0; i < (turned ? width : n); i++)
+        cc_halves_gather(s->dtype, at + i * (turned ? s->col : s->row) * size_of(s), turned ? 1 : s->col, room + i * (turned ? n : width),
+                         turned ? n : width);
+    return turned ? (Block){room, 1, n} : (Block){room, width, 1};
 }
 
 #define LANES 16
@@ -87,8 +107,9 @@ static bool make_scratch(const Job *job, Scratch *w) {
     const CcFlash *f = job->flash;
     const int64_t width = round_up(f->width, MAX_PANEL), rows = round_up(job->unit_rows, 16);
     const int64_t part[] = {MAX_ROWS * LD, MAX_ROWS * LD, job->block_keys * f->depth, job->block_keys * width, rows * width,
-                            2 * rows, 2 * rows, 16};
-    float **at[] = {&w->q, &w->s, &w->k, &w->v, &w->o, &w->most, &w->total, &w->alpha};
+                            2 * rows, 2 * rows, 16, f->k.dtype == CC_DT_F32 ? 0 : job->block_keys * f->depth,
+                            f->v.dtype == CC_DT_F32 ? 0 : job->block_keys * f->width};
+    float **at[] = {&w->q, &w->s, &w->k, &w->v, &w->o, &w->most, &w->total, &w->alpha, &w->wide_k, &w->wide_v};
     int64_t total = 0;
     for (int i = 0; i < CC_COUNT(part); i++) total += round_up(part[i], 16);
     float *memory = cc_scratch_thread((size_t)total * sizeof *memory);
@@ -104,7 +125,8 @@ static void place(const Job *job, int64_t number, Unit *u) {
     int64_t head = number / job->per_head;
     u->row0 = number % job->per_head * job->unit_rows;
     u->row1 = CC_MIN(f->rows, u->row0 + job->unit_rows);
-    u->direct = u->row1 - u->row0 <= DIRECT_ROWS && f->k.col == 1 && f->v.col == 1 && f->depth % MAX_PANEL == 0 &&
+    const bool beside = (f->k.col == 1 || f->k.dtype != CC_DT_F32) && (f->v.col == 1 || f->v.dtype != CC_DT_F32);
+    u->direct = u->row1 - u->row0 <= DIRECT_ROWS && beside && !(f->k.row == 1 && f->k.col != 1) && !(f->v.row == 1 && f->v.col != 1) && f->depth % MAX_PANEL == 0 &&
                 f->width % MAX_PANEL == 0;
     u->q = job->call->q;
     u->k = job->call->k;
@@ -114,11 +136,11 @@ static void place(const Job *job, int64_t number, Unit *u) {
     for (int d = f->n_lead - 1; d >= 0; d--) {
         const int64_t i = head % f->lead[d];
         head /= f->lead[d];
-        u->q += i * f->q.lead[d];
-        u->k += i * f->k.lead[d];
-        u->v += i * f->v.lead[d];
-        u->out += i * f->out.lead[d];
-        if (u->mask) u->mask += i * f->mask.lead[d] * u->mask_size;
+        u->q += i * f->q.lead[d] * size_of(&f->q);
+        u->k += i * f->k.lead[d] * size_of(&f->k);
+        u->v += i * f->v.lead[d] * size_of(&f->v);
+        u->out += i * f->out.lead[d] * size_of(&f->out);
+        if (u->mask) u->mask += i * f->mask.lead[d] * size_of(&f->mask);
     }
 }
 
@@ -131,7 +153,7 @@ static void work(void *ctx, int64_t begin, int64_t end) {
         atomic_store(&job->failed, true);
         return;
     }
-    Unit u = {.block_keys = job->block_keys, .mask_size = f->mask_kind == CC_FLASH_ADD ? 4 : 1, .scratch = &scratch};
+    Unit u = {.block_keys = job->block_keys, .scratch = &scratch};
     u.scale_first = f->mask_kind || !(f->scale > 0 && f->scale < 1e30f);
     u.c = (u.scale_first ? 1 : f->scale) * 1.44269504088896340736f;
     for (int64_t i; (i = atomic_fetch_add(&job->next, 1)) < job->n;) {

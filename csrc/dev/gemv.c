@@ -3,14 +3,20 @@
  *   rows      y[j] = dot(W[j], x)            4 rows at a time, 2 sums each
  *   columns   y[j..] += W[.., k] * x[k]      4 vectors of outputs at a time, all k
  *
+ * Weights in bf16 or f16, rows only, are widened as they are loaded, and without avx512 row by row into memory that stays in
+ * the caches.
+ *
  * The outputs are divided among threads. oneDNN packs plain weights before it multiplies, which costs more than one row's
  * product: 1x512x512 took 34 us there, 24 by MKL's gemv (Zen 4, one thread). */
 #include <immintrin.h>
+#include <stdatomic.h>
 
 #include "dev.h"
 
 enum {
     UNIT = 64,     /* outputs */
+    ROWS = 4,
+    MOST_K = 1 << 15, /* columns of half-precision weights: rows of them fit the L2 */
     GRAIN = 1 << 15 /* multiplications that are worth a thread */
 };
 
@@ -19,6 +25,14 @@ typedef struct Job {
     const float *w, *x, *bias;
     float *y;
 } Job;
+
+typedef struct HalfJob {
+    const CcGemv *g;
+    const uint16_t *w, *bias;
+    uint16_t *y;
+    const float *x;
+    atomic_bool failed;
+} HalfJob;
 
 #define AVX512 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,fma")))
 #define AVX2 __attribute__((target("avx2,fma")))
@@ -51,6 +65,29 @@ static AVX512 void rows_avx512(const Job *job, int64_t j, int64_t n) {
     for (int r = 0; r < n; r++)
         job->y[j + r] = _mm512_reduce_add_ps(_mm512_add_ps(sum[r][0], sum[r][1])) + (job->bias ? job->bias[j + r] : 0);
 }
+
+static inline __attribute__((always_inline)) AVX512 __m512 widen16(const uint16_t *at, bool brain) {
+    const __m256i h = _mm256_loadu_si256((const __m256i *)at);
+    return brain ? _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16)) : _mm512_cvtph_ps(h);
+}
+
+/* y[ROWS] of the rows of w, whose k is a multiple of 32. */
+static inline __attribute__((always_inline)) AVX512 void halves_avx512(const uint16_t *const *w, const float *x, int64_t k,
+                                                                       bool brain, float *y) {
+    __m512 sum[ROWS][2];
+    for (int r = 0; r < ROWS; r++) sum[r][0] = sum[r][1] = _mm512_setzero_ps();
+    for (int64_t i = 0; i < k; i += 32) {
+        const __m512 a = _mm512_loadu_ps(x + i), b = _mm512_loadu_ps(x + i + 16);
+        for (int r = 0; r < ROWS; r++) {
+            sum[r][0] = _mm512_fmadd_ps(widen16(w[r] + i, brain), a, sum[r][0]);
+            sum[r][1] = _mm512_fmadd_ps(widen16(w[r] + i + 16, brain), b, sum[r][1]);
+        }
+    }
+    for (int r = 0; r < ROWS; r++) y[r] = _mm512_reduce_add_ps(_mm512_add_ps(sum[r][0], sum[r][1]));
+}
+
+static AVX512 void brain_avx512(const uint16_t *const *w, const float *x, int64_t k, float *y) { halves_avx512(w, x, k, true, y); }
+static AVX512 void half_avx512(const uint16_t *const *w, const float *x, int64_t k, float *y) { halves_avx512(w, x, k, false, y); }
 
 static AVX512 void columns_avx512(const Job *job, int64_t j, int64_t n) {
     const CcGemv *g = job->g;
@@ -143,12 +180,58 @@ static void work(void *ctx, int64_t begin, int64_t end) {
     for (int64_t j = begin * UNIT; j < last; j += step) part(job, j, CC_MIN(step, last - j));
 }
 
-bool cc_gemv_can(const CcGemv *g) { return g->n > 0 && g->k > 0 && (g->row == 1 || g->col == 1); }
+/* The sums of n rows from j on; `room` is for ROWS of them in f32. */
+static void sums_of(const HalfJob *job, int64_t j, int64_t n, float *room, float *y) {
+    const CcGemv *g = job->g;
+    const uint16_t *w[ROWS];
+    for (int r = 0; r < ROWS; r++) w[r] = job->w + (j + (r < n ? r : 0)) * g->row;
+    if (cc_cpu_info()->vector_bytes == 64 && g->k % 32 == 0) {
+        (g->dtype == CC_DT_BF16 ? brain_avx512 : half_avx512)(w, job->x, g->k, y);
+        return;
+    }
+    const CcGemv few = {.n = ROWS, .k = g->k, .row = g->k, .col = 1, .dtype = CC_DT_F32};
+    const Job part = {&few, room, job->x, NULL, y};
+    for (int64_t r = 0; r < n; r++) cc_halves_widen(g->dtype, w[r], room + r * g->k, g->k);
+    CC_CPU_WIDEST(rows)(&part, 0, n);
+}
 
-void cc_gemv_run(const CcGemv *g, const float *w, const float *x, const float *bias, float *y) {
+static void work_halves(void *ctx, int64_t begin, int64_t end) {
+    HalfJob *job = ctx;
+    const CcGemv *g = job->g;
+    float *room = cc_scratch_thread(sizeof *room * (size_t)(ROWS * g->k)), bias[ROWS] = {0}, y[ROWS];
+    if (!room) {
+        atomic_store(&job->failed, true);
+        return;
+    }
+    for (int64_t j = begin * UNIT; j < CC_MIN(end * UNIT, g->n); j += ROWS) {
+        const int64_t n = CC_MIN(ROWS, g->n - j);
+        sums_of(job, j, n, room, y);
+        if (job->bias) cc_halves_widen(g->dtype, job->bias + j, bias, n);
+        for (int r = 0; r < n; r++) y[r] += bias[r];
+        cc_halves_narrow(g->dtype, y, job->y + j, n);
+    }
+}
+
+bool cc_gemv_can(const CcGemv *g) {
+    return g->n > 0 && g->k > 0 && (g->col == 1 || (g->row == 1 && g->dtype == CC_DT_F32)) && (g->dtype == CC_DT_F32 || g->k <= MOST_K);
+}
+
+static int run_halves(const CcGemv *g, const void *w, const void *x, const void *bias, void *y, int parts) {
+    CcScratch *room = cc_scratch_take(sizeof(float) * (size_t)g->k);
+    if (!room) return -1;
+    HalfJob job = {.g = g, .w = w, .bias = bias, .y = y, .x = (float *)room->at};
+    cc_halves_widen(g->dtype, x, (float *)room->at, g->k);
+    cc_omp_run(work_halves, &job, (g->n + UNIT - 1) / UNIT, parts);
+    cc_scratch_give(room);
+    return atomic_load(&job.failed) ? -1 : 0;
+}
+
+int cc_gemv_run(const CcGemv *g, const void *w, const void *x, const void *bias, void *y) {
     Job job = {g, w, x, bias, y};
     const int64_t units = (g->n + UNIT - 1) / UNIT, worth = g->n * g->k / GRAIN;
     const int parts = (int)CC_MIN(CC_MIN(units, worth), (int64_t)cc_omp_width());
+    if (g->dtype != CC_DT_F32) return run_halves(g, w, x, bias, y, parts);
     if (parts > 1) cc_omp_run(work, &job, units, parts);
     else work(&job, 0, units);
+    return 0;
 }

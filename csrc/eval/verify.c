@@ -18,7 +18,26 @@ static double largest(PyObject *tensor)
     return isfinite(v) && v > 0 ? v : 0;
 }
 
-static bool close_enough(PyObject *got, PyObject *want, CcDtype dtype)
+static bool is_half(CcDtype dtype) { return dtype == CC_DT_BF16 || dtype == CC_DT_F16; }
+
+/* By value: is it computed from results in half precision? It is then no more exact than they are, whatever its dtype. NULL: no
+ * memory. */
+static bool *find_coarse(const CcGraph *g)
+{
+    bool *coarse = calloc((size_t)g->val.n + 1, sizeof *coarse);
+    for (int i = 0; coarse != NULL && i < g->node.n; i++) {
+        const CcNode *n = &g->node.at[i];
+        bool is = false;
+        for (int k = 0; k < n->n_in; k++) {
+            const CcOperand *o = cc_graph_operand(g, n, k);
+            is = is || (o->kind == CC_IN_VALUE && coarse[o->value]);
+        }
+        for (int k = 0; k < n->n_out; k++) coarse[n->out0 + k] = is || is_half((CcDtype)g->val.at[n->out0 + k].type.dtype);
+    }
+    return coarse;
+}
+
+static bool close_enough(PyObject *got, PyObject *want, CcDtype dtype, bool half)
 {
     static PyObject *allclose;
     if (allclose == NULL) {
@@ -26,7 +45,7 @@ static bool close_enough(PyObject *got, PyObject *want, CcDtype dtype)
         allclose = torch != NULL ? PyObject_GetAttrString(torch, "allclose") : NULL;
         Py_XDECREF(torch);
     }
-    const bool half = dtype == CC_DT_BF16 || dtype == CC_DT_F16, exact = cc_dtype_info(dtype)->kind != 'f';
+    const bool exact = cc_dtype_info(dtype)->kind != 'f';
     const double atol = exact ? 0 : (half ? ATOL_HALF : ATOL) + SPREAD * largest(want);
     PyObject *args = allclose != NULL ? PyTuple_Pack(2, got, want) : NULL;
     PyObject *kw = args != NULL ? Py_BuildValue("{s:d,s:d,s:O}", "rtol", exact ? 0.0 : half ? RTOL_HALF : RTOL, "atol",
@@ -41,14 +60,14 @@ static bool close_enough(PyObject *got, PyObject *want, CcDtype dtype)
     return is;
 }
 
-static bool same_output(const CcSegment *s, const CcShape *shape, PyObject *got, int value, PyObject *want)
+static bool same_output(const CcSegment *s, const CcShape *shape, PyObject *got, int value, PyObject *want, bool coarse)
 {
     const CcType *type = &shape->graph->val.at[value].type;
     if (type->ndim < 0) return true;   /* made by torch itself */
     CcTensor t;
     cc_tens_read(got, false, &t);
     const bool like = t.type.dtype == type->dtype && t.type.ndim == type->ndim && cc_type_same_shape(&t.type, type);
-    if (like && close_enough(got, want, (CcDtype)type->dtype)) return true;
+    if (like && close_enough(got, want, (CcDtype)type->dtype, coarse)) return true;
     CcSbuf sb = {0};
     cc_tens_describe(type, &sb);
     cc_log_add(CC_LOG_VERIFY, "segment %d: value %%%d (%s) differs from eager's: its plan is not used", s->id, value, cc_sbuf_text(&sb));
@@ -93,9 +112,11 @@ bool cc_verify_shape(const CcSegment *s, CcShape *shape, PyObject *const *kept, 
         ok = cc_run_exec(shape->plan, &h, NULL, &err) == 0;
         if (!ok) cc_log_add(CC_LOG_VERIFY, "segment %d: its plan failed: %s", s->id, err.text);
         PyErr_Clear();
-        for (int v = 0; ok && v < t->graph->val.n; v++)
+        bool *coarse = find_coarse(shape->graph);
+        for (int v = 0; ok && coarse != NULL && v < t->graph->val.n; v++)
             if (kept[v] != NULL && t->graph->val.at[v].is_output && t->graph->val.at[v].def >= 0 && x.value[v] != NULL)
-                ok = same_output(s, shape, x.value[v], v, kept[v]);
+                ok = same_output(s, shape, x.value[v], v, kept[v], coarse[v]);
+        free(coarse);
     }
     cc_segment_close(&x);
     return ok;

@@ -163,9 +163,9 @@ static bool find(const Attend *a, int node, Found *f) {
     const CcNode *softmax = made_for_one(a, cc_graph_operand(g, n, 0)->value);
     if (!softmax || softmax->op != CC_OP_softmax || softmax->n_in != 2 || cc_graph_operand(g, softmax, 0)->kind != CC_IN_VALUE)
         return false;
-    const int ndim = g->val.at[softmax->out0].type.ndim;
-    if (ndim < 2 || cc_op_dims(g, softmax) != 1 || g->val.at[softmax->out0].type.dtype != CC_DT_F32)
-        return false;
+    const CcType *t = &g->val.at[softmax->out0].type;
+    const bool known = t->dtype == CC_DT_F32 || t->dtype == CC_DT_BF16 || t->dtype == CC_DT_F16;
+    if (t->ndim < 2 || cc_op_dims(g, softmax) != 1 || !known) return false;
     if (!find_scores(a, cc_graph_operand(g, softmax, 0)->value, f)) return false;
     find_keys(a, f);
     find_merge(a, f);

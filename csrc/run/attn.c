@@ -1,5 +1,5 @@
 /* attn: attention nodes of the graph as calls of the fused kernel (dev/flash.c): F.scaled_dot_product_attention, and what
- * pass/attend.c found written out. Only f32, with dropout that does nothing. Operands are read through their strides. */
+ * pass/attend.c found written out, with dropout that does nothing. Operands are read through their strides. */
 #include <math.h>
 
 #include "run_int.h"
@@ -12,8 +12,9 @@ typedef struct CcAttention {
 
 enum { Q, K, V, MASK };
 
-static bool readable(const CcType *t, int dtype) {
-    if (t->ndim < 1 || t->ndim > CC_MAX_DIMS || t->device != 1 || t->dtype != dtype) return false;
+static bool readable(const CcType *t) {
+    const bool known = t->dtype == CC_DT_F32 || t->dtype == CC_DT_BF16 || t->dtype == CC_DT_F16;
+    if (t->ndim < 1 || t->ndim > CC_MAX_DIMS || t->device != 1 || !known) return false;
     for (int d = 0; d < t->ndim; d++)
         if (t->size[d] <= 0 || t->stride[d] < 0) return false;
     return true;
@@ -63,6 +64,7 @@ static int64_t step(const CcType *t, int d) { return t->size[d] == 1 ? 0 : t->st
 static void stride_of(const CcFlash *f, const CcType *t, CcStrided *s) {
     const int n = t->ndim - 2, skip = f->n_lead - n;
     for (int i = 0; i < f->n_lead; i++) s->lead[i] = i < skip ? 0 : step(t, i - skip);
+    s->dtype = (CcDtype)t->dtype;
     s->row = step(t, n);
     s->col = step(t, n + 1);
 }
@@ -186,9 +188,11 @@ static bool describe(const CcGraph *g, int node, CcAttention *a) {
         }
         t[i] = g->val.at[o[i].value].type;
         a->value[i] = o[i].value;
-        if (!readable(&t[i], i == MASK && t[i].dtype == CC_DT_BOOL ? CC_DT_BOOL : CC_DT_F32)) return false;
+        CcType seen = t[i];
+        if (i == MASK && seen.dtype == CC_DT_BOOL) seen.dtype = CC_DT_F32;
+        if (!readable(&seen)) return false;
     }
-    if (!readable(&out, CC_DT_F32) || !parameters(o, n->n_in, whole, &a->flash, a->value[MASK] < 0 ? CC_DT_OTHER : (CcDtype)t[MASK].dtype))
+    if (!readable(&out) || !parameters(o, n->n_in, whole, &a->flash, a->value[MASK] < 0 ? CC_DT_OTHER : (CcDtype)t[MASK].dtype))
         return false;
     if (!number(&o[6], &x)) return false;
     if (whole && o[5].kind == CC_IN_NONE) a->flash.scale = (float)(1 / sqrt((double)t[Q].size[t[Q].ndim - 1]));
@@ -229,9 +233,9 @@ static int run(const void *work, const CcHost *host, CcErr *err) {
         if (!at[i]) return cc_err_set(err, CC_E_HOST, "no data of value %d", a->value[i]);
         at[i] += a->at[i];
     }
-    float *out = host->make(host->ctx, a->out);
+    void *out = host->make(host->ctx, a->out);
     if (!out) return cc_err_set(err, CC_E_HOST, "no memory for value %d", a->out);
-    const CcFlashCall call = {(const float *)at[Q], (const float *)at[K], (const float *)at[V], at[MASK], out};
+    const CcFlashCall call = {at[Q], at[K], at[V], at[MASK], out};
     return cc_flash_run(&a->flash, &call, err);
 }
 

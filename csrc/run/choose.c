@@ -53,9 +53,9 @@ static uint64_t least(Trial *t) {
 }
 
 static CcPrim *library(const CcGemm *g, CcErr *err) {
-    return cc_dnnl_get(&(CcPrimDesc){.src = {.ndim = 2, .size = {g->m, g->k}, .stride = {g->x_row, 1}},
-                                     .weights = {.ndim = 2, .form = CC_FORM_ANY, .size = {g->k, g->n}, .stride = {g->w_col, g->w_row}},
-                                     .dst = {.ndim = 2, .size = {g->m, g->n}, .stride = {g->y_row, 1}}},
+    return cc_dnnl_get(&(CcPrimDesc){.src = {.ndim = 2, .dtype = CC_DT_F32, .size = {g->m, g->k}, .stride = {g->x_row, 1}},
+                                     .weights = {.ndim = 2, .dtype = CC_DT_F32, .form = CC_FORM_ANY, .size = {g->k, g->n}, .stride = {g->w_col, g->w_row}},
+                                     .dst = {.ndim = 2, .dtype = CC_DT_F32, .size = {g->m, g->n}, .stride = {g->y_row, 1}}},
                        err);
 }
 

@@ -1,5 +1,5 @@
 /* conv: convolutions, transposed or not, by own code (dev/image.c) or as calls of oneDNN, with what follows: batch norm
- * of eval mode as a scale and a shift of each channel, a residual sum, activations. Only f32.
+ * of eval mode as a scale and a shift of each channel, a residual sum, activations.
  *
  * Both work with channels innermost: on ResNet-50's and MobileNetV2's layers that is as fast as oneDNN's blocked
  * layouts (67.9 ms each for the convolutions of ResNet-50; depthwise ones 0 to 12 % slower; oneDNN 3.2, Zen 4, one
@@ -8,7 +8,7 @@
  *
  * Own code is for convolutions without groups and for depthwise ones, of one or two dims, whose results have channels
  * innermost (or have one): it does relu as eager does. It takes [norm] [sum] [bounds] in this order; any other chain is
- * oneDNN's. */
+ * oneDNN's. It is f32 only; oneDNN's are bf16 and f16 as well. */
 #include <math.h>
 
 #include "run_int.h"
@@ -24,6 +24,7 @@ enum {
 
 typedef struct Norm { /* values */
     int weight, bias, mean, var; /* -1: none */
+    CcDtype dtype[4];            /* theirs */
     float eps;
     int64_t channels;
     int post; /* its scale; the shift is the next one; -1: no batch norm */
@@ -67,7 +68,7 @@ static bool is_first(const CcTensorDesc *t) {
 
 /* Elements may be apart, not on top of each other. */
 static bool apart(const CcType *t) {
-    if (!cc_prim_plain(t)) return false;
+    if (!cc_prim_float(t)) return false;
     for (int d = 0; d < t->ndim; d++)
         if (t->size[d] > 1 && t->stride[d] == 0) return false;
     return true;
@@ -94,6 +95,7 @@ static int describe_weights(const CcType *t, bool transposed, int64_t groups, Cc
     memset(w, 0, sizeof *w);
     const int extra = groups > 1;
     w->ndim = d.ndim + extra;
+    w->dtype = d.dtype;
     for (int i = 0; i < d.ndim; i++) {
         const int to = i + extra, from = transposed && i < 2 ? 1 - i : i;
         w->size[to] = from == 0 ? d.size[0] / groups : d.size[from];
@@ -128,7 +130,7 @@ static int describe_window(CcPrimDesc *d, const CcType *x, const CcType *w, cons
 static int vector_of(const CcGraph *g, const CcOperand *o, int64_t size) {
     if (!o || o->kind != CC_IN_VALUE) return -1;
     const CcVal *v = &g->val.at[o->value];
-    return cc_prim_plain(&v->type) && v->type.ndim == 1 && v->type.size[0] == size &&
+    return cc_prim_float(&v->type) && v->type.ndim == 1 && v->type.size[0] == size &&
                    (size == 1 || v->type.stride[0] == 1)
                ? o->value
                : -1;
@@ -171,13 +173,14 @@ static int describe(const CcGraph *g, const CcNode *n, CcPrimDesc *d, CcConv *co
     conv->norm.post = -1;
     if (!given(bias)) return 0;
     conv->bias = vector_of(g, bias, o->size[1]);
-    d->bias = (CcTensorDesc){.ndim = 1, .size = {o->size[1]}, .stride = {1}};
-    return conv->bias < 0 ? -1 : 0;
+    if (conv->bias < 0) return -1;
+    d->bias = (CcTensorDesc){.ndim = 1, .dtype = (CcDtype)g->val.at[conv->bias].type.dtype, .size = {o->size[1]}, .stride = {1}};
+    return 0;
 }
 
 /* One number a channel. */
 static CcTensorDesc channels_desc(const CcTensorDesc *dst) {
-    CcTensorDesc d = {.ndim = dst->ndim};
+    CcTensorDesc d = {.ndim = dst->ndim, .dtype = CC_DT_F32};
     for (int i = 0; i < dst->ndim; i++) {
         d.size[i] = i == 1 ? dst->size[1] : 1;
         d.stride[i] = i == 0 ? dst->size[1] : 1;
@@ -205,6 +208,8 @@ static int add_norm(const CcGraph *g, const CcNode *n, CcPrimDesc *d, CcConv *co
     if (norm.mean < 0 || norm.var < 0 || (given(weight) && norm.weight < 0) ||
         (given(bias) && norm.bias < 0))
         return -1;
+    for (int i = 0; i < CC_COUNT(all); i++)
+        if (all[i] >= 0) norm.dtype[i] = (CcDtype)g->val.at[all[i]].type.dtype;
     conv->norm = norm;
     for (int i = 0; i < 2; i++) {
         d->post[d->n_post].kind = i == 0 ? CC_POST_MUL : CC_POST_ADD;
@@ -224,7 +229,7 @@ static int add_binary(const CcGraph *g, const CcNode *last, const CcNode *n, CcP
         return -1;
     const int value = a->value == last->out0 ? b->value : a->value;
     const CcVal *v = &g->val.at[value];
-    if (!cc_type_same_shape(&v->type, &g->val.at[n->out0].type) ||
+    if (!cc_type_same_shape(&v->type, &g->val.at[n->out0].type) || !cc_prim_operand_of(&v->type) ||
         describe_image(&v->type, &other) < 0 || !is_last(&other) || !is_last(&d->dst))
         return -1;
     other.form = CC_FORM_GIVEN;
@@ -238,7 +243,7 @@ static int add_post(const CcGraph *g, const CcNode *last, const CcNode *n, CcPri
                     CcConv *conv) {
     const CcType *out = &g->val.at[n->out0].type, *before = &g->val.at[last->out0].type;
     const CcOperand *first = cc_prim_operand(g, n, 0);
-    if (d->n_post == CC_DNNL_MAX_POST || !cc_prim_plain(out) || !cc_type_same_layout(out, before))
+    if (d->n_post == CC_DNNL_MAX_POST || !cc_prim_float(out) || out->dtype != before->dtype || !cc_type_same_layout(out, before))
         return -1;
     conv->dst = n->out0;
     if (n->op == CC_OP_add || n->op == CC_OP_mul) return add_binary(g, last, n, d, conv);
@@ -278,6 +283,9 @@ static bool find_order(const CcTensorDesc *w, int extra, CcImage *im) {
 static bool describe_image_call(const CcPrimDesc *d, bool frozen, CcImage *im) {
     const int dims = d->src.ndim - 2, extra = d->weights.ndim - d->src.ndim;
     const CcTensorDesc *w = &d->weights;
+    if (d->src.dtype != CC_DT_F32 || w->dtype != CC_DT_F32 || d->dst.dtype != CC_DT_F32 ||
+        (d->bias.ndim && d->bias.dtype != CC_DT_F32))
+        return false;
     if (d->kind != CC_PRIM_CONV || dims > 2 || d->dst.size[1] > MAX_NORM) return false;
     *im = (CcImage){.batch = d->src.size[0], .in = d->src.size[1], .out = d->dst.size[1],
                     .src_stride = {d->src.stride[0], d->src.stride[1]}, .w_out = w->stride[0],
@@ -354,6 +362,7 @@ static bool describe_own(const CcGraph *g, const int *nodes, int n, CcPrimDesc *
         if (node->op == CC_OP_batch_norm && done < NORM && ours && add_norm(g, node, d, conv) == 0) {
             done = NORM;
         } else if (node->op == CC_OP_add && done < SUM && add_binary(g, last, node, d, conv) == 0) {
+            if (d->post[d->n_post - 1].operand.dtype != CC_DT_F32) return false;
             conv->more = conv->post[d->n_post - 1];
             done = SUM;
         } else if (done < BOUNDS && ours && find_bounds(g, node, &conv->image)) {
@@ -435,17 +444,19 @@ static void *build(const CcGraph *g, const int *nodes, int n, CcArena *arena, Cc
 
 /* y = x * scale + shift, as eager's CPU code computes it (batch_norm_cpu_collect_linear_and_constant_terms). */
 static int fill_norm(const Norm *norm, const CcHost *host, float *scale, float *shift) {
-    const float *weight = cc_prim_data(host, norm->weight, 0), *bias = cc_prim_data(host, norm->bias, 0);
-    const float *mean = cc_prim_data(host, norm->mean, 0), *var = cc_prim_data(host, norm->var, 0);
-    if (!mean || !var) return -1;
+    const int value[] = {norm->weight, norm->bias, norm->mean, norm->var};
+    const char *from[4];
+    for (int i = 0; i < 4; i++) from[i] = cc_prim_data(host, value[i], 0);
+    if (!from[2] || !from[3]) return -1;
     for (int64_t at = 0; at < norm->channels; at += NORM_LANES) {
         const int64_t n = CC_MIN(NORM_LANES, norm->channels - at);
-        float s[NORM_LANES] = {0};
-        memcpy(s, var + at, sizeof *s * (size_t)n);
+        float part[4][NORM_LANES] = {{0}}, *s = part[3];
+        for (int i = 0; i < 4; i++)
+            if (from[i]) cc_halves_widen(norm->dtype[i], from[i] + at * cc_dtype_info(norm->dtype[i])->size, part[i], n);
         for (int k = 0; k < NORM_LANES; k++) s[k] = 1 / sqrtf(s[k] + norm->eps);
         for (int k = 0; k < n; k++) {
-            scale[at + k] = weight ? s[k] * weight[at + k] : s[k];
-            shift[at + k] = (bias ? bias[at + k] : 0) - mean[at + k] * scale[at + k];
+            scale[at + k] = from[0] ? s[k] * part[0][k] : s[k];
+            shift[at + k] = part[1][k] - part[2][k] * scale[at + k];
         }
     }
     return 0;

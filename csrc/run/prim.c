@@ -31,16 +31,20 @@ bool cc_prim_ints(const CcGraph *g, const CcNode *n, int at, int count, int64_t 
     return true;
 }
 
-bool cc_prim_plain(const CcType *t) {
-    if (t->ndim < 1 || t->ndim > CC_DNNL_MAX_NDIM || t->device != 1 || t->dtype != CC_DT_F32)
-        return false;
+bool cc_prim_plain(const CcType *t) { return t->dtype == CC_DT_F32 && cc_prim_float(t); }
+
+bool cc_prim_float(const CcType *t) {
+    const bool known = t->dtype == CC_DT_F32 || t->dtype == CC_DT_BF16 || t->dtype == CC_DT_F16;
+    if (t->ndim < 1 || t->ndim > CC_DNNL_MAX_NDIM || t->device != 1 || !known) return false;
     for (int d = 0; d < t->ndim; d++)
         if (t->size[d] <= 0 || t->stride[d] < 0) return false;
     return true;
 }
 
+bool cc_prim_operand_of(const CcType *t) { return cc_prim_float(t) && (t->dtype == CC_DT_F32 || cc_dnnl_native((CcDtype)t->dtype)); }
+
 CcTensorDesc cc_prim_desc(const CcType *t) {
-    CcTensorDesc d = {.ndim = t->ndim};
+    CcTensorDesc d = {.ndim = t->ndim, .dtype = (CcDtype)t->dtype};
     memcpy(d.size, t->size, sizeof *d.size * (size_t)t->ndim);
     memcpy(d.stride, t->stride, sizeof *d.stride * (size_t)t->ndim);
     return d;

@@ -1,6 +1,7 @@
 /* product: products of the graph (linear, matmul, mm, bmm, addmm) as calls of oneDNN or of own loops (gemv, gemm), with
- * what follows as post-ops. Weights stay plain, since their data may change between calls, unless they are frozen. Only
- * f32. */
+ * what follows as post-ops. Weights stay plain, since their data may change between calls, unless they are frozen. f32, bf16
+ * and f16; own loops and turned results are f32 only. What autocast would cast (f32 operands of a bf16 result) is cast as it is
+ * packed. */
 #include <math.h>
 
 #include "run_int.h"
@@ -86,7 +87,7 @@ static bool flatten(CcTensorDesc *d) {
 /* A contiguous result may have any shape (pass/views.c): rows of n are what the product makes. */
 static void as_rows(CcTensorDesc *d, int64_t n) {
     const int64_t numel = d->size[0] * d->size[1];
-    if (numel % n == 0) *d = (CcTensorDesc){.ndim = 2, .size = {numel / n, n}, .stride = {n, 1}};
+    if (numel % n == 0) *d = (CcTensorDesc){.ndim = 2, .dtype = d->dtype, .size = {numel / n, n}, .stride = {n, 1}};
 }
 
 /* oneDNN looks at the strides of dims of size 1; torch leaves anything there. Also takes a
@@ -115,11 +116,12 @@ static const Roles *roles_of(const CcNode *n) {
 static int set_bias(const CcGraph *g, const CcOperand *o, CcTensorDesc *bias,
                     const CcTensorDesc *dst) {
     const CcType *t = &g->val.at[o->value].type;
-    if (!cc_prim_plain(t) || t->ndim > 2 || t->size[t->ndim - 1] != dst->size[dst->ndim - 1]) return -1;
+    if (!cc_prim_float(t) || t->ndim > 2 || t->size[t->ndim - 1] != dst->size[dst->ndim - 1]) return -1;
     if ((t->ndim == 2 && t->size[0] != 1) ||
         (t->size[t->ndim - 1] > 1 && t->stride[t->ndim - 1] != 1))
         return -1;
     bias->ndim = dst->ndim;
+    bias->dtype = (CcDtype)t->dtype;
     for (int i = 0; i < bias->ndim; i++) {
         bias->size[i] = i == bias->ndim - 1 ? t->size[t->ndim - 1] : 1;
         bias->stride[i] = i == bias->ndim - 1 ? 1 : t->size[t->ndim - 1];
@@ -158,7 +160,7 @@ static bool one_row(const CcPrimDesc *d, CcGemv *g) {
     for (int i = 0; i < r; i++)
         if (d->dst.size[i] != 1 || d->weights.size[i] != 1) return false;
     if (d->dst.size[r] != 1 || (d->src.size[c] > 1 && d->src.stride[c] != 1)) return false;
-    *g = (CcGemv){.n = d->weights.size[c], .k = d->weights.size[r], .row = d->weights.stride[c], .col = d->weights.stride[r]};
+    *g = (CcGemv){.dtype = d->dst.dtype, .n = d->weights.size[c], .k = d->weights.size[r], .row = d->weights.stride[c], .col = d->weights.stride[r]};
     if (g->n == 1) g->row = g->col == 1 ? g->k : 1; /* a dim of size 1 may have any stride */
     if (g->k == 1) g->col = g->row == 1 ? g->n : 1;
     return cc_gemv_can(g);
@@ -195,7 +197,7 @@ static int describe(const CcGraph *g, const CcNode *n, CcPrimDesc *d, CcProduct 
     const CcType *s = &g->val.at[src->value].type, *w = &g->val.at[weights->value].type,
                  *o = &g->val.at[n->out0].type;
     const bool turned = cc_turned(&g->val.at[n->out0]);
-    if (!cc_prim_plain(s) || !cc_prim_plain(w) || !cc_prim_plain(o) || (!turned && !cc_type_contiguous(o)))
+    if (!cc_prim_float(s) || !cc_prim_float(w) || !cc_prim_float(o) || (!turned && !cc_type_contiguous(o)))
         return -1;
     *d = (CcPrimDesc){.src = cc_prim_desc(s), .weights = cc_prim_desc(w), .dst = cc_prim_desc(o)};
     product->src = src->value;
@@ -227,11 +229,13 @@ static int describe(const CcGraph *g, const CcNode *n, CcPrimDesc *d, CcProduct 
         product->bias = bias->value;
         if (bias->kind != CC_IN_VALUE || set_bias(g, bias, &d->bias, &d->dst) < 0) return -1;
     }
-    product->back = !turned && n->op == CC_OP_linear && cc_turned(&g->val.at[src->value]) &&
+    const bool same = s->dtype == o->dtype && w->dtype == o->dtype && (product->bias < 0 || d->bias.dtype == d->dst.dtype);
+    const bool plain = same && cc_prim_plain(o);
+    product->back = plain && !turned && n->op == CC_OP_linear && cc_turned(&g->val.at[src->value]) &&
                  d->dst.ndim == 2 && d->dst.size[0] * d->dst.size[1] <= BACK_MAX;
     if (turned || product->back) turn(d, product);
-    else if (one_row(d, &product->gemv)) product->single = true;
-    else if (is_own(d, cc_prim_frozen(g, product->weights))) product->own = true;
+    else if (same && one_row(d, &product->gemv)) product->single = true;
+    else if (plain && is_own(d, cc_prim_frozen(g, product->weights))) product->own = true;
     else if (cc_prim_frozen(g, product->weights) && d->weights.ndim == 2) d->weights.form = CC_FORM_ANY;
     return 0;
 }
@@ -241,7 +245,8 @@ bool cc_product_gains_turned(const CcGraph *g, int node) {
     CcProduct product = {.bias = -1};
     const CcNode *n = &g->node.at[node];
     if (n->op != CC_OP_linear || cc_cpu_info()->vector_bytes != TURN_LANES * (int)sizeof(float) ||
-        describe(g, n, &d, &product) < 0 || d.dst.ndim != 2 || product.own)
+        describe(g, n, &d, &product) < 0 || d.dst.ndim != 2 || product.own || d.src.dtype != CC_DT_F32 ||
+        d.weights.dtype != CC_DT_F32 || d.dst.dtype != CC_DT_F32)
         return false;
     const int64_t rows = d.dst.size[0], weights = d.weights.size[0] * d.weights.size[1];
     return !cc_prim_frozen(g, product.weights) && rows % TURN_LANES == 0 && rows <= TURN_MAX_ROWS && weights >= TURN_MIN_WEIGHTS &&
@@ -283,7 +288,7 @@ static int add_post(const CcGraph *g, const CcNode *last, const CcNode *n, CcPri
         return -1;
     const CcType *out = &g->val.at[n->out0].type, *before = &g->val.at[last->out0].type;
     const bool turned = cc_turned(&g->val.at[n->out0]);
-    if (kind < 0 || d->n_post == CC_DNNL_MAX_POST || !cc_prim_plain(out) ||
+    if (kind < 0 || d->n_post == CC_DNNL_MAX_POST || !cc_prim_float(out) || out->dtype != before->dtype ||
         (!turned && !cc_type_contiguous(out)) || turned != cc_turned(&g->val.at[last->out0]) ||
         !cc_type_same_shape(out, before))
         return -1;
@@ -302,9 +307,10 @@ static int add_post(const CcGraph *g, const CcNode *last, const CcNode *n, CcPri
         }
         if (other < 0) return -1;
         const CcType *t = &g->val.at[other].type;
-        if (product->turned || !cc_prim_plain(t) || !cc_type_contiguous(t) || !cc_type_same_shape(t, out))
+        if (product->turned || !cc_prim_operand_of(t) || !cc_type_contiguous(t) || !cc_type_same_shape(t, out))
             return -1;
         d->post[d->n_post].operand = d->dst;
+        d->post[d->n_post].operand.dtype = (CcDtype)t->dtype;
     }
     d->post[d->n_post].scale = scale;
     d->post[d->n_post++].kind = (CcPostKind)kind;
@@ -396,8 +402,9 @@ static int run(const void *work, const CcHost *host, CcErr *err) {
     if (!call.src || !call.weights || !call.dst)
         return cc_err_set(err, CC_E_HOST, "no memory for value %d", p->dst);
     if (p->single) {
-        cc_gemv_run(&p->gemv, call.weights, call.src, call.bias, call.dst);
-        return 0;
+        return cc_gemv_run(&p->gemv, call.weights, call.src, call.bias, call.dst)
+                   ? cc_err_set(err, CC_E_MEMORY, "no memory for a product of one row")
+                   : 0;
     }
     cc_prim_version(&call, p->packed, host, p->weights);
     if (p->own) return run_own(p, &call, err);

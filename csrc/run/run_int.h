@@ -121,8 +121,10 @@ bool cc_prim_can_post(const CcGraph *g, const int *chain, int n, int node);
 const CcOperand *cc_prim_operand(const CcGraph *g, const CcNode *n, int i);
 /* `count` ints from operand `at` on. */
 bool cc_prim_ints(const CcGraph *g, const CcNode *n, int at, int count, int64_t *out);
-/* f32 on the CPU with 1 to CC_DNNL_MAX_NDIM dims, none of them empty. */
-bool cc_prim_plain(const CcType *t);
+/* f32, bf16 or f16 on the CPU with 1 to CC_DNNL_MAX_NDIM dims, none of them empty. */
+bool cc_prim_float(const CcType *t);
+bool cc_prim_plain(const CcType *t); /* f32 */
+bool cc_prim_operand_of(const CcType *t); /* may a post-op read it? */
 CcTensorDesc cc_prim_desc(const CcType *t);
 /* A value, -1 for none, becomes what it is a window of; -> the offset in it, bytes. */
 int64_t cc_prim_base(const CcGraph *g, int *value);
