@@ -73,6 +73,8 @@ static int check_dtype(const CcGraph *g, int id, const CcNode *n, CcErr *err) {
     else if (strncmp(rule, "int", 3) == 0)
         good = kind != 'f' && (common == CC_DT_OTHER || common == out);
     else if (strncmp(rule, "float", 5) == 0) good = kind == 'f' && (from != 'f' || common == out);
+    /* autocast has cast the operands (pass/autocast.c) */
+    good = good || (kind == 'f' && from == 'f' && out != CC_DT_F64 && common != CC_DT_F64);
     return good ? 0
                 : cc_err_set(err, CC_E_VERIFY,
                              "node %d (%s): result dtype %s does not follow from the operands (%s)",

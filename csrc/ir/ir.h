@@ -176,6 +176,8 @@ int cc_graph_input(CcGraph *g, const CcType *type);                     /* -> va
 /* Appends a node; its n_out values are made from `types`; -> node. `operands` is copied. */
 int cc_graph_node(CcGraph *g, CcOpId op, unsigned flags, int host, const CcOperand *operands, int n_in,
                   const CcType *types, int n_out);
+/* Node `at` and those behind it move up by one; the place that is free holds a copy. */
+void cc_graph_make_room(CcGraph *g, int at);
 /* The expression of a node (by a CC_OPCASE where one fits); NULL when its row has none. */
 const CcExpr *cc_op_expr(const CcGraph *g, const CcNode *node);
 /* Does it ask where an element stands (place, row, col)? Then it can't be computed in part. */

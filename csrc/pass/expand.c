@@ -24,19 +24,11 @@ static CcOperand none(void) { return (CcOperand){.kind = CC_IN_NONE}; }
 static CcOperand operand(const Parts *p, int i) { return *cc_graph_operand(p->g, &p->whole, i); }
 static CcType type_of(const Parts *p, CcOperand o) { return p->g->val.at[o.value].type; }
 
-/* A node that stands in front of node `at`. */
-static void make_room(CcGraph *g, int at) {
-    cc_vec_push(&g->node, g->node.at[at]);
-    memmove(&g->node.at[at + 1], &g->node.at[at], sizeof *g->node.at * (size_t)(g->node.n - 1 - at));
-    for (int v = 0; v < g->val.n; v++)
-        if (g->val.at[v].def >= at) g->val.at[v].def++;
-}
-
 /* The next part. It makes `result`, or if that is negative a new value of this type. -> its result */
 static CcOperand part(Parts *p, CcOpId op, int result, const CcType *type, int n_in, ...) {
     CcGraph *g = p->g;
     const int node = p->first + p->n++;
-    if (p->n > 1) make_room(g, node);
+    if (p->n > 1) cc_graph_make_room(g, node);
     if (result < 0) {
         cc_vec_push(&g->val, (CcVal){.type = *type, .narrowed = true, .hidden = true});
         result = g->val.n - 1;

@@ -194,7 +194,7 @@ static bool is_pure(const CcGraph *g, int node, const CcGroupRules *rules) {
 }
 
 static int kind_of(const CcGraph *g, int node, const CcGroupRules *rules) {
-    if (!is_free(g, node, rules)) return CC_G_HOST;
+    if (!is_free(g, node, rules) || cc_autocast_mixes(g, &g->node.at[node])) return CC_G_HOST;
     if (is_pure(g, node, rules) && rules->loop && rules->loop(g, node, rules->deflt)) return CC_G_LOOP;
     return rules->prim && rules->prim(g, node) ? CC_G_PRIM : CC_G_HOST;
 }

@@ -27,6 +27,7 @@ bool cc_group_banned(const CcGraph *g, int node, const CcGroupRules *rules);
 
 /* Rewriting passes: a copy of the graph, NULL when there is nothing to do. cc_graph_check does not know what they make
  * (windows, other strides). In this order: */
+CcGraph *cc_autocast_graph(const CcGraph *g, const CcGroupRules *rules); /* autocast's casts are nodes */
 CcGraph *cc_pure_graph(const CcGraph *g, const CcGroupRules *rules);   /* in-place ops on the graph's own are pure */
 CcGraph *cc_attend_graph(const CcGraph *g, const CcGroupRules *rules); /* attention that is written out is one node */
 CcGraph *cc_expand_graph(const CcGraph *g, const CcGroupRules *rules); /* losses, max with indices: several nodes */
@@ -39,6 +40,8 @@ CcGraph *cc_views_graph(const CcGraph *g, const CcGroupRules *rules);  /* views 
 CcGraph *cc_turn_graph(const CcGraph *g, const CcGroupRules *rules);   /* products column by column */
 CcGraph *cc_layout_graph(const CcGraph *g, const CcGroupRules *rules); /* channels innermost between convolutions */
 bool cc_turned(const CcVal *v);
+/* Autocast has cast the operands of this pointwise node, which are still as they were (autocast.c). */
+bool cc_autocast_mixes(const CcGraph *g, const CcNode *n);
 /* May a node that checks indices be a kernel here (index.c)? */
 bool cc_index_may(const CcGraph *g, int node);
 /* A new value: the memory of another one, seen as this type (of its dtype). -> its number */

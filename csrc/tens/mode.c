@@ -155,10 +155,6 @@ void cc_mode_restore_grad(const CcMode *m) {
     Py_XDECREF(c);
 }
 
-bool cc_mode_autocast(const CcMode *m) {
-    return m->v[M_AUTOCAST_CPU] != 0 || m->v[M_AUTOCAST_CUDA] != 0;
-}
-
 CcDtype cc_mode_default_dtype(void) {
     PyObject *torch = PyImport_ImportModule("torch");
     PyObject *dtype = torch ? PyObject_CallMethod(torch, "get_default_dtype", NULL) : NULL;

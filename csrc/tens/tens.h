@@ -77,7 +77,6 @@ const char *cc_mode_diff(const CcMode *a, const CcMode *b);      /* name of the 
 const char *cc_mode_refuse(const CcMode *mode);
 bool cc_mode_grad(const CcMode *mode);                           /* grad mode is enabled */
 void cc_mode_restore_grad(const CcMode *mode);                   /* sets grad mode to what it is there */
-bool cc_mode_autocast(const CcMode *mode);                       /* autocast is enabled for some device */
 CcDtype cc_mode_default_dtype(void);                             /* torch.get_default_dtype(); CC_DT_OTHER: unknown */
 int cc_mode_threads(void);                                       /* torch.get_num_threads() */
 void cc_mode_force_fallback(bool on);                            /* tests: every row through Python */

@@ -1,0 +1,125 @@
+/* autocast: the casts of operands that eager's autocast makes unseen, as nodes. It is told by the recorded types: f32 operands of a
+ * product or convolution whose result is bf16, half-precision operands of a loss in f32. So it does not matter where autocast was
+ * switched on or off. What is cast is shared by those who read it, as far as memory does not change in between.
+ *
+ *   y = linear(x, w, b)      x, w, b f32, y bf16    ->    c = cast(x); y = linear(c, w, b)
+ *
+ * Parameters stay as they are: a product casts them as it packs them (run/product.c), once where they are frozen. */
+#include "pass.h"
+
+typedef struct Casts {
+    CcGraph *g;
+    int *made; /* by value of the given graph: its cast since memory changed last, 0: none */
+    int values;
+} Casts;
+
+static bool is_half(int dtype) { return dtype == CC_DT_BF16 || dtype == CC_DT_F16; }
+static bool may_differ(int dtype) { return is_half(dtype) || dtype == CC_DT_F32; }
+
+bool cc_autocast_mixes(const CcGraph *g, const CcNode *n) {
+    const CcOpInfo *info = cc_op_info((CcOpId)n->op);
+    if (info->kind != CC_K_POINTWISE || n->n_out != 1 || n->flags & CC_N_WRITES) return false;
+    if (strncmp(info->promote, "same", 4) != 0 && strncmp(info->promote, "float", 5) != 0) return false;
+    const int out = g->val.at[n->out0].type.dtype, common = cc_op_common(g, n, CC_DT_OTHER);
+    return may_differ(out) && may_differ(common) && out != common;
+}
+
+/* Is this tensor an input of the graph, or a view of one? */
+static bool is_given(const CcGraph *g, int value) {
+    while (g->val.at[value].def >= 0) {
+        const CcNode *n = &g->node.at[g->val.at[value].def];
+        if (cc_op_info((CcOpId)n->op)->kind != CC_K_VIEW || !n->n_in || cc_graph_operand(g, n, 0)->kind != CC_IN_VALUE) return false;
+        value = cc_graph_operand(g, n, 0)->value;
+    }
+    return true;
+}
+
+/* What operand `i` is to be cast to; CC_DT_OTHER: it stays. */
+static CcDtype wanted(const CcGraph *g, const CcNode *n, int i) {
+    const CcOperand *o = cc_graph_operand(g, n, i);
+    const CcDtype out = (CcDtype)g->val.at[n->out0].type.dtype;
+    if (o->kind != CC_IN_VALUE || !may_differ(out) || !may_differ(g->val.at[o->value].type.dtype) ||
+        g->val.at[o->value].type.dtype == out || g->val.at[o->value].type.ndim < 0)
+        return CC_DT_OTHER;
+    switch (cc_op_info((CcOpId)n->op)->kind) {
+    case CC_K_MATMUL:
+    case CC_K_CONV: {
+        const int src = n->op == CC_OP_addmm ? 1 : 0;
+        return is_half(out) && (i == src || !is_given(g, o->value)) ? out : CC_DT_OTHER;
+    }
+    case CC_K_INDEX: return (n->op == CC_OP_cross_entropy || n->op == CC_OP_nll_loss) && !is_half(out) ? out : CC_DT_OTHER;
+    case CC_K_REARRANGE: return n->op == CC_OP_prelu ? out : CC_DT_OTHER;
+    case CC_K_POINTWISE: return cc_autocast_mixes(g, n) ? out : CC_DT_OTHER;
+    default: return CC_DT_OTHER;
+    }
+}
+
+/* In front of node `at`, which it is a part of; -> its result. */
+static int add_cast(Casts *c, int at, int value, CcDtype to) {
+    CcGraph *g = c->g;
+    if (value < c->values && c->made[value] && g->val.at[c->made[value]].type.dtype == to) return c->made[value];
+    CcVal v = {.type = g->val.at[value].type, .def = at, .narrowed = true, .hidden = true};
+    v.type.dtype = (uint8_t)to;
+    v.type.requires_grad = 0;
+    if (!cc_type_dense(&v.type)) cc_type_make_contiguous(&v.type);
+    const CcOperand from = {.kind = CC_IN_VALUE, .value = value};
+    CcNode cast = g->node.at[at];
+    cast.op = CC_OP_cast;
+    cast.in0 = g->operand.n;
+    cast.n_in = 1;
+    cast.out0 = g->val.n;
+    cast.n_out = 1;
+    cast.rewritten = true;
+    cc_graph_make_room(g, at);
+    cc_vec_push(&g->operand, from);
+    cc_vec_push(&g->val, v);
+    g->node.at[at] = cast;
+    if (value < c->values) c->made[value] = cast.out0;
+    return cast.out0;
+}
+
+/* -> nodes that stand in front of it now */
+static int cast_operands(Casts *c, int at) {
+    const int before = c->g->node.n, n_in = c->g->node.at[at].n_in;
+    bool any = false;
+    for (int i = 0; i < n_in; i++) any = any || wanted(c->g, &c->g->node.at[at], i) != CC_DT_OTHER;
+    if (!any) return 0;
+    const int in0 = c->g->operand.n;
+    for (int i = 0; i < n_in; i++) {
+        const CcOperand o = *cc_graph_operand(c->g, &c->g->node.at[at], i);
+        cc_vec_push(&c->g->operand, o);
+    }
+    for (int i = 0; i < n_in; i++) {
+        const int now = at + c->g->node.n - before;
+        const CcDtype to = wanted(c->g, &c->g->node.at[now], i);
+        if (to == CC_DT_OTHER) continue;
+        const int cast = add_cast(c, now, c->g->operand.at[in0 + i].value, to);
+        c->g->operand.at[in0 + i].value = cast;
+    }
+    CcNode *n = &c->g->node.at[at + c->g->node.n - before];
+    n->in0 = in0;
+    n->rewritten = true;
+    return c->g->node.n - before;
+}
+
+CcGraph *cc_autocast_graph(const CcGraph *g, const CcGroupRules *rules) {
+    bool any = false;
+    for (int i = 0; i < g->node.n && !any; i++)
+        for (int k = 0; k < g->node.at[i].n_in && g->node.at[i].n_out == 1; k++)
+            any = any || wanted(g, &g->node.at[i], k) != CC_DT_OTHER;
+    Casts c = {.values = g->val.n};
+    bool *live = any ? malloc((size_t)g->node.n + 1) : NULL;
+    if (live) c.made = calloc((size_t)g->val.n + 1, sizeof *c.made);
+    if (c.made) {
+        c.g = cc_graph_copy(g);
+        cc_dce_mark(g, live);
+        for (int i = 0, at = 0; i < g->node.n; i++, at++) {
+            const CcNode *n = &c.g->node.at[at];
+            if (n->flags & (CC_N_WRITES | CC_N_EFFECT)) memset(c.made, 0, sizeof *c.made * (size_t)c.values);
+            if (live[i] && !n->flags && n->n_out == 1 && !cc_group_banned(c.g, at, rules)) at += cast_operands(&c, at);
+        }
+    }
+    free(live);
+    free(c.made);
+    return c.g;
+}
