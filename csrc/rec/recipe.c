@@ -307,15 +307,27 @@ static int node(Builder *b, CcMake make, PyObject *self, PyObject *object, PyObj
 
 typedef CC_VEC(PyObject *) Objects;
 
+/* In order, and without a look-up: the hash of a key may be Python code (that of a tensor is). */
 static void add_dict_items(Objects *out, PyObject *dict)
 {
-    PyObject *keys = cc_dict_keys(dict);
-    for (Py_ssize_t i = 0; keys != NULL && i < PyList_GET_SIZE(keys); i++) {
-        PyObject *key = PyList_GET_ITEM(keys, i), *value = PyDict_GetItemWithError(dict, key);
-        if (value == NULL) continue;
+    CcMap values = {0};
+    Py_ssize_t pos = 0;
+    PyObject *key, *value, *keys = PyODict_Check(dict) ? cc_dict_keys(dict) : NULL;
+    while (PyDict_Next(dict, &pos, &key, &value)) {
+        if (keys != NULL) {
+            cc_map_put(&values, key, (int64_t)(intptr_t)value);
+            continue;
+        }
         cc_vec_push(out, key);
         cc_vec_push(out, value);
     }
+    for (Py_ssize_t i = 0; keys != NULL && i < PyList_GET_SIZE(keys); i++) {
+        const int64_t *v = cc_map_find(&values, PyList_GET_ITEM(keys, i));
+        if (v == NULL) continue;
+        cc_vec_push(out, PyList_GET_ITEM(keys, i));
+        cc_vec_push(out, (PyObject *)(intptr_t)*v);
+    }
+    cc_map_free(&values);
     Py_XDECREF(keys);   /* the dict holds them */
 }
 
@@ -395,22 +407,13 @@ static bool known_base(PyTypeObject *base)
            base == &PySet_Type || base == &PyODict_Type || plain_value(base) || strcmp(base->tp_name, "types.SimpleNamespace") == 0 || PyType_IsSubtype(base, (PyTypeObject *)PyExc_BaseException);
 }
 
-/* An int, float, str or bytes without what a subclass adds. */
-static PyObject *value_of(PyObject *o)
-{
-    PyObject *value = PyLong_Check(o) ? PyLong_Type.tp_as_number->nb_int(o) : PyFloat_Check(o) ? PyFloat_FromDouble(PyFloat_AS_DOUBLE(o))
-                      : PyUnicode_Check(o) ? PyUnicode_FromObject(o) : PyBytes_FromObject(o);
-    if (value == NULL) PyErr_Clear();
-    return value;
-}
-
 static int build_object(Builder *b, PyObject *o)
 {
     PyTypeObject *type = Py_TYPE(o);
     if (!known_base(static_base(type))) return fail(b, o);
     Objects kids = {0};
     if (plain_value(static_base(type))) {
-        PyObject *value = value_of(o);
+        PyObject *value = cc_value_held(o);
         if (value == NULL) return fail(b, o);
         cc_vec_push(&b->rec->keep, value);
         cc_vec_push(&kids, value);

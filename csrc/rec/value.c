@@ -67,8 +67,7 @@ const PyTypeObject *cc_value_base(PyObject *o)
     return t;
 }
 
-/* A number or text of a class of its own, as a plain one: new reference, or NULL (no error) for everything else. */
-static PyObject *held_value(PyObject *o)
+PyObject *cc_value_held(PyObject *o)
 {
     if (!cc_python_class(Py_TYPE(o))) return NULL;
     if (PyLong_Check(o)) return PyLong_Type.tp_as_number->nb_positive(o);
@@ -275,7 +274,7 @@ static void learn(CcRec *rec, int id, PyObject *v)
         if (dims != 0) cc_sym_resized(rec, id, v);
     } else {
         cc_guard_check(gs, id, CC_CHK_TYPE, (PyObject *)Py_TYPE(v));
-        PyObject *held = held_value(v);   /* C code reads it without a word */
+        PyObject *held = cc_value_held(v);   /* C code reads it without a word */
         if (held != NULL) cc_guard_also(gs, id, CC_CHK_HOLDS, held, -1);
         Py_XDECREF(held);
     }
@@ -424,7 +423,7 @@ static bool same_by_address(const PyTypeObject *t)
 static bool opaque_content(const PyTypeObject *t)
 {
     if (same_by_address(t)) return false;
-    if (t == &PyLong_Type || t == &PyFloat_Type || t == &PyComplex_Type || t == &PyUnicode_Type || t == &PyBytes_Type) return false;   /* held_value */
+    if (t == &PyLong_Type || t == &PyFloat_Type || t == &PyComplex_Type || t == &PyUnicode_Type || t == &PyBytes_Type) return false;   /* cc_value_held */
     if (t->tp_repr != PyBaseObject_Type.tp_repr || t->tp_str != PyBaseObject_Type.tp_str || t->tp_hash != PyBaseObject_Type.tp_hash ||
         t->tp_richcompare != PyBaseObject_Type.tp_richcompare) return true;
     return t->tp_iter != NULL || (t->tp_as_sequence != NULL && t->tp_as_sequence->sq_length != NULL) ||
