@@ -3,6 +3,8 @@
 What changes between calls is changed by code that is not compiled (`then`), so that only guards can notice it.
 """
 
+import collections
+import decimal
 import functools
 import gc
 import math
@@ -987,6 +989,25 @@ def keyword_only():
 
     def f(x, *, k=2, j=default, **kw):
         return x * k + j
+
+    return f
+
+
+@case(make_args=lambda i: (T(2, 2, seed=i), i), calls=6)
+def symbol_and_complex():
+    def f(x, k):
+        return x * (k + 1j), (2.5 + 1j) - k, x.shape[0] + 1j, k + decimal.Decimal(2)
+
+    return f
+
+
+@case
+def keys_with_a_hash_in_python():
+    def f(x):
+        rows = collections.OrderedDict((row, i) for i, row in enumerate(x))
+        rows.move_to_end(next(iter(rows)))
+        brk(rows)
+        return {row: row * 2 for row in x}, rows
 
     return f
 

@@ -517,8 +517,10 @@ void cc_rec_leave(CcRec *rec, CcAct *act, int how, PyObject *value)
         return;
     }
     CcMap memo = {0};
+    const bool paused = cc_hook_pause(act->obs, true);   /* hashes of keys may be Python code */
     rec->trace->result = cc_recipe_of(rec, value, &memo);
     const bool ok = rec->trace->result >= 0 && cc_node_finish_effects(rec, &memo);
+    cc_hook_pause(act->obs, paused);
     cc_map_free(&memo);
     if (!ok) {
         set_why(rec, act, CC_R_UNBUILDABLE, Py_TYPE(rec->unbuildable)->tp_name);
@@ -691,9 +693,11 @@ CcGo cc_rec_break(CcRec *rec, CcAct *act, CcReason reason, const char *what)
     }
     CcMap memo = {0};
     bool ok = true;
+    const bool paused = cc_hook_pause(act->obs, true);
     for (int i = 0; ok && i < rec->frame.n; i++)
         ok = snapshot_level(rec, &rec->frame.at[i], i == rec->frame.n - 1, &memo);
     ok = ok && snapshot_handled(rec, &memo) && cc_node_finish_effects(rec, &memo);
+    cc_hook_pause(act->obs, paused);
     cc_map_free(&memo);
     if (!ok) {   /* break before that object is made, the next time */
         const CcProv *p = cc_value_find(rec, rec->unbuildable);

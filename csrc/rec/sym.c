@@ -536,7 +536,8 @@ CcGo cc_sym_operator(CcRec *rec, CcAct *act, CcEvent *ev)
         spec.target = (PyObject *)&PyBool_Type;
         return record(rec, act, ev, &spec, PyObject_CallOneArg(spec.target, in[0]), 0);
     }
-    if (ev->kind == CC_EV_BINOP && ev->arg == CC_NB_ADD && !numbers && !PyUnicode_Check(in[0])) return CC_OK;   /* shape + (4,) */
+    const bool inside = ev->n == 2 && !cc_sym_is(rec, in[0]) && !cc_sym_is(rec, in[1]);
+    if (ev->kind == CC_EV_BINOP && ev->arg == CC_NB_ADD && inside && !PyUnicode_Check(in[0])) return CC_OK;   /* shape + (4,) */
     settle_all(rec, ev->in, ev->n);
     return CC_OK;
 }
