@@ -5,7 +5,7 @@
 #include <stddef.h>
 
 typedef struct Call {
-    PyObject **args;         /* positional and keyword values, contiguous; args[-1] may be written by the callee */
+    PyObject **args;         /* positional and keyword values, contiguous */
     PyObject *callable, *names;
     int n, n_operands;       /* values at args; operands on the stack */
 } Call;
@@ -25,10 +25,11 @@ static Call find_call(const CcRun *r, const CcInsn *in)
     return call;
 }
 
-static PyObject *do_call(const Call *call)
+/* With leave to write to args[-1] a bound method puts its self there, which may be where an observer looks for the callable. */
+static PyObject *do_call(const Call *call, bool observed)
 {
     size_t n_pos = (size_t)(call->n - (call->names ? (int)PyTuple_GET_SIZE(call->names) : 0));
-    return PyObject_Vectorcall(call->callable, call->args, n_pos | PY_VECTORCALL_ARGUMENTS_OFFSET, call->names);
+    return PyObject_Vectorcall(call->callable, call->args, n_pos | (observed ? 0 : PY_VECTORCALL_ARGUMENTS_OFFSET), call->names);
 }
 
 CcDo cc_ex_CALL(CcRun *r, const CcInsn *in)
@@ -48,7 +49,7 @@ CcDo cc_ex_CALL(CcRun *r, const CcInsn *in)
     CcEvent ev = {.kind = CC_EV_CALL, .in = ops, .n = call.n + 1, .name = call.names};
     CcDo done = cc_run_before(r, &ev);
     if (done == CC_DO_PERFORM) {
-        ev.result = do_call(&call);
+        ev.result = do_call(&call, r->act.observed);
         done = cc_run_after(r, &ev, !ev.result);
     }
     if (ops != few && ops != call.args - 1) PyMem_Free(ops);

@@ -224,6 +224,16 @@ static bool resizes_out(const CcCalled *c)
     return false;
 }
 
+/* Ops that give as many tensors as a size says. */
+static bool splits(const char *name)
+{
+    static const char *const ops[] = {"unbind", "split", "chunk", "tensor_split", "hsplit", "vsplit", "dsplit", "unsafe_split", "unsafe_chunk"};
+    const char *dot = name != NULL ? strrchr(name, '.') : NULL;
+    for (int i = 0; dot != NULL && i < CC_COUNT(ops); i++)
+        if (strcmp(dot + 1, ops[i]) == 0) return true;
+    return false;
+}
+
 static CcGo torch_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c, const CcTorch *t)
 {
     switch (t->cls) {
@@ -248,6 +258,7 @@ static CcGo torch_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c,
     default: break;
     }
     if (resizes_out(c)) return cc_rec_break(rec, act, CC_R_TORCH_EFFECT, t->name);
+    if (c->n > 0 && cc_node_unsized(rec, c->in[0]) && splits(t->name)) return cc_rec_break(rec, act, CC_R_DATA_SHAPE, t->name);
     return torch_operands(rec, act, c, takes_data(t));
 }
 

@@ -262,9 +262,19 @@ static CcGo inplace_container(CcRec *rec, CcAct *act, const CcEvent *ev)
 
 /* ------------------------------------------------------------------ items */
 
+/* x[:n], x[0, n:] where n is a tensor: C code reads it. */
+static bool sliced_by_tensor(PyObject *key)
+{
+    for (Py_ssize_t i = 0; PyTuple_CheckExact(key) && i < PyTuple_GET_SIZE(key); i++)
+        if (sliced_by_tensor(PyTuple_GET_ITEM(key, i))) return true;
+    const PySliceObject *slice = PySlice_Check(key) ? (PySliceObject *)key : NULL;
+    return slice != NULL && (cc_tens_any(slice->start) || cc_tens_any(slice->stop) || cc_tens_any(slice->step));
+}
+
 static CcGo subscr_before(CcRec *rec, CcAct *act, CcEvent *ev)
 {
     PyObject *o = ev->in[0], *key = ev->in[1];
+    if (sliced_by_tensor(key)) return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "a tensor as a bound of a slice");
     if (cc_tens_any(o)) return operator_before(rec, act, ev);
     if (cc_tens_any(key) && PyDict_CheckExact(o) && cc_value_origin(rec, o) == CC_O_FRESH && cc_value_membership(rec, o, key))
         return CC_OK;   /* found by identity */
@@ -362,6 +372,7 @@ static CcGo store_subscr_before(CcRec *rec, CcAct *act, const CcEvent *ev)
     if (!cc_tens_any(o)) cc_sym_settle(rec, ev->in[1], 3);
     for (int i = 0; i < 3; i++)
         if (unknown(rec, ev->in[i])) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(ev->in[i]));
+    if (sliced_by_tensor(ev->in[1])) return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "a tensor as a bound of a slice");
     if (cc_tens_any(o)) {
         if (!cc_tens_plain(o)) return cc_rec_break(rec, act, CC_R_TENSOR_SUBCLASS, type_name(o));
         if (!cc_node_nameable(rec, ev->in[1], 3) || (ev->in[2] != NULL && !cc_node_nameable(rec, ev->in[2], 3)))
@@ -520,13 +531,17 @@ static CcGo truth_after(CcRec *rec, CcAct *act, const CcEvent *ev)
     return CC_OK;
 }
 
+/* Tensor.__iter__ is Python: its unbind is recorded. */
+static CcGo tensor_iter_before(CcRec *rec, CcAct *act, PyObject *o)
+{
+    if (!cc_tens_plain(o)) return cc_rec_break(rec, act, CC_R_TENSOR_SUBCLASS, type_name(o));
+    return cc_node_unsized(rec, o) ? cc_rec_break(rec, act, CC_R_DATA_SHAPE, "iteration") : CC_OK;
+}
+
 static CcGo iter_before(CcRec *rec, CcAct *act, const CcEvent *ev)
 {
     PyObject *o = ev->in[0];
-    if (cc_tens_any(o)) {   /* Tensor.__iter__ is Python: its unbind is recorded */
-        if (!cc_tens_plain(o)) return cc_rec_break(rec, act, CC_R_TENSOR_SUBCLASS, type_name(o));
-        return CC_OK;
-    }
+    if (cc_tens_any(o)) return tensor_iter_before(rec, act, o);
     if (unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
     if (PyIter_Check(o) && cc_value_origin(rec, o) != CC_O_FRESH)
         return cc_rec_break(rec, act, CC_R_OUTSIDE_ITER, type_name(o));
@@ -569,10 +584,7 @@ static CcGo next_after(CcRec *rec, CcAct *act, const CcEvent *ev)
 static CcGo unpack_before(CcRec *rec, CcAct *act, const CcEvent *ev)
 {
     PyObject *o = ev->in[0];
-    if (cc_tens_any(o)) {
-        if (!cc_tens_plain(o)) return cc_rec_break(rec, act, CC_R_TENSOR_SUBCLASS, type_name(o));
-        return CC_OK;
-    }
+    if (cc_tens_any(o)) return tensor_iter_before(rec, act, o);
     if (unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
     if (PyIter_Check(o)) return next_before(rec, act, ev);
     if (python_method(o, "__iter__")) return CC_OK;
@@ -679,6 +691,20 @@ static CcGo build_after(CcRec *rec, CcAct *act, const CcEvent *ev)
 
 /* ------------------------------------------------------------------ dispatch */
 
+/* The steps of a `with` come when it is too late to break in front of it. */
+static CcGo with_before(CcRec *rec, CcAct *act, const CcEvent *ev)
+{
+    static PyObject *enter;
+    PyObject *o = ev->in[0];
+    if (enter == NULL && (enter = PyUnicode_InternFromString("__enter__")) == NULL) abort();
+    if (cc_call_is_special(o)) return cc_rec_break(rec, act, CC_R_DISABLED, "what follows");
+    if (unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
+    PyObject *d = cc_type_lookup(Py_TYPE(o), enter);
+    const bool in_c = d != NULL && Py_IS_TYPE(d, &PyMethodDescr_Type) && cc_callee_find(d).kind == CC_CALLEE_UNKNOWN;
+    if (in_c && cc_torch_call(d, &o, 1, NULL).cls == CC_T_NOT) return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, type_name(o));
+    return CC_OK;
+}
+
 CcGo cc_op_before(CcRec *rec, CcAct *act, CcEvent *ev)
 {
     /* BINARY_SLICE and STORE_SLICE (3.12) make their slice themselves */
@@ -716,9 +742,7 @@ CcGo cc_op_before(CcRec *rec, CcAct *act, CcEvent *ev)
                    ? cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(ev->in[0])) : CC_OK;
     case CC_EV_IMPORT: return cc_name_import(rec, act, ev);
     case CC_EV_MATCH: return cc_match_before(rec, act, ev);
-    case CC_EV_WITH:
-        if (cc_call_is_special(ev->in[0])) return cc_rec_break(rec, act, CC_R_DISABLED, "what follows");
-        return unknown(rec, ev->in[0]) ? cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(ev->in[0])) : CC_OK;
+    case CC_EV_WITH: return with_before(rec, act, ev);
     default: return CC_OK;
     }
 }

@@ -183,7 +183,8 @@ bool cc_node_tells_size(const char *name)
 {
     static const char *const sizeless[] = {"dtype", "device", "layout", "ndim", "dim", "ndimension", "is_cuda", "is_cpu", "is_floating_point",
                                            "is_complex", "is_signed", "is_sparse", "is_leaf", "requires_grad", "element_size", "itemsize",
-                                           "get_device", "is_meta", "is_quantized", "is_nested", "is_conj", "is_neg", "is_mps", "is_xla"};
+                                           "get_device", "is_meta", "is_quantized", "is_nested", "is_conj", "is_neg", "is_mps", "is_xla",
+                                           "_has_torch_function", "_has_torch_function_unary", "_has_torch_function_variadic"};
     const char *dot = name != NULL ? strrchr(name, '.') : NULL;
     if (name == NULL) return true;
     for (int i = 0; i < CC_COUNT(sizeless); i++)
@@ -326,7 +327,7 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
         for (int i = 0; i < spec->n; i++) collect(rec, spec->in[i], &operands, 4);
     }
     const bool unsized = spec->dynamic || takes_unsized(rec, &operands);
-    if (unsized && sequence) {   /* its length may depend on data, too */
+    if (unsized && sequence && !spec->dynamic) {   /* its length may depend on data, too; nonzero and unique give as many as ever */
         cc_vec_free(&operands);
         return cc_rec_poison(rec, act, CC_R_DATA_SHAPE, spec->name);
     }
