@@ -4,6 +4,7 @@ A test records all of its graphs first, so that one program holds their kernels:
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -25,7 +26,8 @@ DTYPES = {str(d).split(".")[1]: d for d in core.FLOATS + core.INTS}
 
 @pytest.fixture(scope="session")
 def lib(tmp_path_factory):
-    return harness.load(harness.build(tmp_path_factory.mktemp("core")))
+    ready = os.environ.get("CCOMPILE_CORE_LIB")
+    return harness.load(ready or harness.build(tmp_path_factory.mktemp("core")))
 
 
 @pytest.fixture
@@ -210,8 +212,8 @@ def test_memory_that_is_not_aligned(batch):
 
 def test_wide_indices(batch):
     """Beyond 2^31 elements (of which few exist)."""
-    for size, stride in (((2, 64), (2**31, 1)), ((64, 2), (1, 2**31))):
-        rows = torch.empty(2**31 + 64, dtype=torch.int8).as_strided(size, stride)
+    for shape, stride in (((2, 64), (2**31, 1)), ((64, 2), (1, 2**31))):
+        rows = torch.empty(2**31 + 64, dtype=torch.int8).as_strided(shape, stride)
         rows.copy_(torch.randint(-9, 9, rows.shape))
         for tuning in (None, (32, 8)):
             g = Graph(batch.lib)
@@ -321,7 +323,9 @@ def test_reductions(batch, dtype):
                 d = {1: -1, 0: -2}.get(d, -1)
             x = reduce.sample(shape, dtype)
             if name == "prod" and dtype.is_floating_point:
-                x = (1 + x.sign() / 256).to(dtype)
+                if dtype.itemsize == 2:
+                    continue  # eager rounds each product
+                x = 1 + x.sign() / 256
             for tuning in (None, (64, 4)):
                 g = Graph(batch.lib)
                 try:
@@ -334,7 +338,7 @@ def test_reductions(batch, dtype):
                 big = x.double().abs().sum().item() if name == "sum" else 1.0
                 batch.add(f"{name} {shape} {d} {tuning}", g, near(big), tuning)
     assert len(batch.cases) > 60
-    batch.run(archs=ARCHS if dtype is torch.float32 else ("sm_90",))
+    batch.run(archs=ARCHS if dtype is torch.float32 else ("sm_90",), spills=dtype is not torch.float64)
 
 
 def test_reductions_of_all_layouts(batch):
@@ -355,7 +359,7 @@ def test_reductions_of_all_layouts(batch):
 def test_reductions_of_all_sizes(batch):
     """Short rows by a part of a warp, longer ones by a warp, in registers or not, by blocks, cut into pieces; columns."""
     for shape in ((200, 1), (100, 3), (65, 16), (9, 33), (3000, 65), (2100, 256), (2100, 1000), (130, 1000), (70, 4100), (3, 4100), (2, 30000), (1, 100001),
-                  (1, 40007), (33, 17000)):  # fmt: skip
+                  (1, 40007), (1, 150001), (2, 80000), (33, 17000)):  # fmt: skip
         x = torch.randn(shape)
         for name in ("sum", "softmax", "var", "layer_norm"):
             if name == "softmax" and shape[1] == 1:

@@ -45,17 +45,17 @@ int64_t cc_gen_scratch_bytes(const CcLoop *loop, int64_t n, int64_t elements);
 CC_MUST int cc_gen_llvm(const CcLoop *loop, const CcTarget *target, const char *name, CcSbuf *out,
                         CcErr *err);
 
-/* ---- CUDA C. A program is the prelude and kernels `extern "C" __global__ void name_0(const name_arg)`, name_1. Sizes and
+/* ---- CUDA C. A program is the prelude and kernels `extern "C" __global__ void name_0(const name_arg)`, name_1 ... Sizes and
  * strides are in the argument: the text knows ranks, how accesses step and which schedule the sizes ask for, and no more, so
  * equal text is an equal kernel. Compile with --fmad=false: eager rounds products, too. */
-enum { CC_CUDA_MAX_ARG = 4000, CC_CUDA_MAX_PARTS = 2 };
+enum { CC_CUDA_MAX_ARG = 4000, CC_CUDA_MAX_PARTS = 4 };
 
 typedef struct CcCudaTuning {
     int threads, vector; /* of a block; elements that a thread takes at once. Powers of 2; 0: the printer's own choice */
 } CcCudaTuning;
 
 typedef struct CcCudaLaunch {
-    int n; /* kernels that run one after the other: name_0, name_1; 0: there is nothing to do */
+    int n; /* kernels that run one after the other: name_0, name_1 ...; 0: there is nothing to do */
     struct {
         int64_t grid;
         int threads, shared; /* shared: dynamic shared memory, bytes */

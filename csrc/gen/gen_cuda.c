@@ -7,8 +7,9 @@
  *            several sweeps the elements stay in registers if they fit, or are read again (from the L2 cache, mostly)
  *   COLUMNS  neighbouring threads take neighbouring columns, and go down them together; `group` threads share a column
  *
- * A reduction of few rows or columns is cut into pieces, whose partial results a second kernel combines: always in the same
- * order, so that a result is the same from run to run. */
+ * A reduction of few rows or columns is cut into pieces. Kernel k makes the partial results of sweep k, and each of its
+ * blocks begins by combining those of the sweeps before: always in the same order, so that a result is the same from run to
+ * run. What is stored once a row is left to a kernel of its own, as it may lie over something that other blocks read. */
 #include "gen_int.h"
 
 enum {
@@ -21,11 +22,13 @@ enum {
     BLOCKS = 8,             /* of THREADS threads that a multiprocessor holds */
     MAX_THREADS = 1024,
     ENOUGH = 1 << 16,       /* threads that keep a GPU busy: with fewer rows, more threads share one */
-    HELD = 32,              /* elements that a thread keeps in registers from sweep to sweep; half of them in a block of 1024 */
+    HELD = 32,              /* words that a thread keeps in registers from sweep to sweep; half of them in a large block */
     SIDE_BY_SIDE = 32,      /* columns of a block */
     FEW_BLOCKS = 256,       /* with fewer, rows are cut, */
-    LONG = 4096,            /* if they are at least so long; columns from a quarter of it on */
-    MAX_SHARED = 48 << 10, MAX_PIECES = 1024, MIN_PIECE = 512 /* elements; columns: an eighth of it */
+    LONG = 4096,            /* if they are at least so long; columns from a quarter of it on; rows of several sweeps, which a
+                             * block does from registers or the L2 cache, only if they are longer than */
+    LONG_SWEEPS = 1 << 16,
+    MAX_SHARED = 48 << 10, MAX_PIECES = 512, MIN_PIECE = 512 /* elements; columns: an eighth of it */
 };
 
 static int64_t largest(int64_t a, int64_t b) { return CC_MAX(a, b); }
@@ -164,12 +167,18 @@ static int power_from(int64_t n) { /* the least power of 2 that is not less */
     return p;
 }
 
-/* What more than one sweep reads stays in registers, if it is `held` chunks at most of each: loads, and what is dear. */
+static void hold_nothing(CcCudaPlan *p) {
+    memset(p->sweeps.kept, 0, sizeof p->sweeps.kept);
+    p->sweeps.n_kept = 0;
+}
+
+/* What more than one sweep reads stays in registers, if there is room: loads, and what is dear. Where one takes the other's
+ * place (softmax: exp(x), and x no more) both count half. */
 static void hold(const CcLoop *loop, CcCudaPlan *p, int64_t chunks) {
     CcSweeps *s = &p->sweeps;
     bool need[CC_LOOP_MAX_NODES];
     uint8_t times[CC_LOOP_MAX_NODES] = {0};
-    int arrays = 0;
+    int arrays = 0, words = 1;
     for (int sweep = 0; sweep < s->n; sweep++) {
         cc_sweep_need(loop, s, sweep, need);
         for (int i = 0; i < loop->n_node; i++) times[i] = (uint8_t)(times[i] + need[i]);
@@ -178,34 +187,51 @@ static void hold(const CcLoop *loop, CcCudaPlan *p, int64_t chunks) {
         const bool read = loop->node[i].op == CC_S_load || loop->node[i].op == CC_S_take;
         if (!s->kept[i] && read && times[i] > 1) s->kept[i] = (uint8_t)++s->n_kept;
         arrays += s->kept[i] != 0;
+        if (s->kept[i]) words = CC_MAX(words, cc_dtype_info((CcDtype)loop->node[i].dtype)->size / 4);
     }
     const int held = power_from(divide_up(chunks, p->group)), most = p->threads > THREADS ? HELD / 2 : HELD;
-    if (s->n > 1 && held * p->vector * CC_MAX(1, (arrays + 1) / 2) <= most) p->held = held;
-    if (p->held) return;
-    memset(s->kept, 0, sizeof s->kept);
-    s->n_kept = 0;
+    if (s->n > 1 && held * p->vector * words * CC_MAX(1, (arrays + 1) / 2) <= most) p->held = held;
+    else hold_nothing(p);
 }
 
 /* Threads of a row: a part of a warp for short ones, a block for long or few ones. */
 static void spread_rows(const CcLoop *loop, CcCudaPlan *p, bool tuned) {
     const int64_t rows = cc_gen_cuda_kept(loop, p), chunks = chunks_of(loop, p);
+    const int held = CC_MAX(1, HELD / p->vector);
     p->group = CC_MIN(32, power_from(chunks));
-    const bool block = chunks > 32 * HELD / p->vector || (rows * p->group < ENOUGH && chunks >= 64);
-    if (block) {
-        const int64_t each = rows * THREADS < ENOUGH ? 1 : HELD / p->vector / 2; /* chunks of a thread */
-        const int wanted = power_from(divide_up(chunks, CC_MAX(1, each)));
-        if (!tuned) p->threads = CC_MAX(64, CC_MIN(p->sweeps.n > 1 ? MAX_THREADS : THREADS, wanted));
+    if (chunks > 32 * held || (rows * p->group < ENOUGH && chunks >= 64)) {
+        const int64_t each = rows * THREADS < ENOUGH ? 1 : CC_MAX(1, held / 2); /* chunks of a thread */
+        const int wanted = power_from(divide_up(chunks, each));
+        if (!tuned) p->threads = CC_MAX(64, CC_MIN(p->sweeps.n > 1 && !p->split ? MAX_THREADS : THREADS, wanted));
         p->group = p->threads;
     }
-    hold(loop, p, chunks);
+    if (p->split) hold_nothing(p);
+    else hold(loop, p, chunks);
 }
 
 static void spread_columns(const CcLoop *loop, CcCudaPlan *p) {
-    const int64_t columns = cc_gen_cuda_kept(loop, p), chunks = chunks_of(loop, p);
-    const int side = CC_MIN(SIDE_BY_SIDE, power_from(columns)), deep = power_from(chunks);
-    p->group = CC_MIN(p->threads / side, deep);
-    memset(p->sweeps.kept, 0, sizeof p->sweeps.kept);
-    p->sweeps.n_kept = 0;
+    const int side = CC_MIN(SIDE_BY_SIDE, power_from(cc_gen_cuda_kept(loop, p)));
+    p->group = CC_MIN(p->threads / side, power_from(chunks_of(loop, p)));
+    hold_nothing(p);
+}
+
+/* Would its rows keep few multiprocessors busy for long? */
+static bool is_split(const CcLoop *loop, const CcCudaPlan *p) {
+    const int64_t rows = cc_gen_cuda_kept(loop, p), count = count_of(loop, p);
+    if (p->sweeps.n + 1 > CC_CUDA_MAX_PARTS) return false;
+    if (loop->columns) return divide_up(rows, SIDE_BY_SIDE) < FEW_BLOCKS && count >= LONG / 4;
+    return p->sweeps.n == 1 ? rows < FEW_BLOCKS && count >= LONG : rows < FEW_BLOCKS / 4 && count >= LONG_SWEEPS;
+}
+
+/* Is something stored once a row, or reduced in the last sweep? */
+static bool ends_with_rows(const CcLoop *loop, const CcCudaPlan *p) {
+    for (int a = 0; a < loop->n_access; a++)
+        if (loop->access[a].is_store && !cc_sweep_along(loop, &loop->access[a])) return true;
+    for (int i = 0; i < loop->n_node; i++) {
+        const CcLoopNode *n = &loop->node[i];
+        if (cc_scalar_info((CcScalarId)n->op)->kind == 'R' && p->sweeps.stage[n->a[0]] == p->sweeps.n - 1) return true;
+    }
+    return false;
 }
 
 static int64_t blocks_of(const CcLoop *loop, const CcCudaPlan *p) {
@@ -221,13 +247,14 @@ void cc_gen_cuda_plan(const CcLoop *loop, const CcCudaTuning *tuning, CcCudaPlan
     else order_points(loop, p);
     p->wide = is_wide(loop, p);
     p->vector = choose_vector(loop, p, tuning ? tuning->vector : 0);
+    p->parts = 1;
     if (!loop->reduces) return;
     cc_sweep_plan(loop, &p->sweeps);
     for (int i = 0; i < loop->n_node; i++) p->n_reduction += cc_scalar_info((CcScalarId)loop->node[i].op)->kind == 'R';
+    p->split = is_split(loop, p);
+    if (p->split) p->parts = p->sweeps.n + ends_with_rows(loop, p);
     if (loop->columns) spread_columns(loop, p);
     else spread_rows(loop, p, tuned);
-    const int64_t count = count_of(loop, p);
-    p->split = p->sweeps.n == 1 && blocks_of(loop, p) < FEW_BLOCKS && count >= (loop->columns ? LONG / 4 : LONG);
 }
 
 /* ------------------------------------------------------------------ the argument */
@@ -341,15 +368,13 @@ void cc_gen_cuda_launch(const CcLoop *loop, const CcCudaTuning *tuning, int proc
     cc_gen_cuda_plan(loop, tuning, &plan);
     const int64_t most = largest(1, (int64_t)processors * BLOCKS * WAVES * THREADS / plan.threads);
     const int64_t blocks = loop->reduces ? blocks_of(loop, &plan) : divide_up(chunks_of(loop, &plan), plan.threads);
-    out->n = 1 + plan.split;
+    out->n = plan.parts;
+    const int64_t pieces = plan.split ? pieces_for(loop, &plan, processors) : 1;
     for (int i = 0; i < out->n; i++) {
         out->part[i].threads = plan.threads;
-        out->part[i].grid = CC_MIN(most, blocks);
+        out->part[i].grid = plan.split ? blocks * (i < plan.sweeps.n ? pieces : 1) : CC_MIN(most, blocks);
     }
-    if (!plan.split) return;
-    out->part[0].grid = blocks * pieces_for(loop, &plan, processors);
-    out->part[1].grid = blocks;
-    out->workspace = out->part[0].grid / blocks * cc_gen_cuda_kept(loop, &plan) * plan.n_reduction * 8;
+    if (plan.split) out->workspace = pieces * cc_gen_cuda_kept(loop, &plan) * plan.n_reduction * 8;
 }
 
 /* An index that is checked is one that the loop loads. */

@@ -92,7 +92,8 @@ static void substitute(const char *pattern, bool single, const char *const *x, C
         int n = 0;
         while (is_word(p[n])) n++;
         if (n == 0 || !is_letter(*p)) {
-            cc_sbuf_add(out, "%.*s", CC_MAX(n, 1), p);
+            const bool tight = (*p == '*' || *p == '&') && p > pattern && p[-1] == ' ' && is_word(p[1]); /* "a *b" */
+            cc_sbuf_add(out, "%.*s%s", CC_MAX(n, 1), p, tight ? " " : "");
             p += CC_MAX(n, 1);
         } else if (n == 1 && *p >= 'a' && *p <= 'c') {
             cc_sbuf_add(out, "%s", x[*p - 'a']);

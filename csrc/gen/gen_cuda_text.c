@@ -280,12 +280,12 @@ static int element(Text *t, const Chunk *c) {
 }
 
 /* t7 = t7 combined with x */
-static int combine(Text *t, int i, const char *x) {
+static int combine(Text *t, int i, const char *x, const char *condition) {
     const CcLoopNode *n = &t->loop->node[i];
     char own[16];
     snprintf(own, sizeof own, "t%d", i);
     const char *operands[3] = {own, x, ""};
-    cc_sbuf_add(t->out, "%*s%s = ", 4 * t->depth, "", own);
+    cc_sbuf_add(t->out, "%*s%s%s = ", 4 * t->depth, "", condition, own);
     const int status = cc_gen_cuda_scalar(cc_scalar_combine((CcScalarId)n->op), (CcDtype)n->dtype, operands, t->out, t->err);
     cc_sbuf_add(t->out, ";\n");
     return status;
@@ -296,8 +296,7 @@ static int accumulate(Text *t, const Chunk *c) {
     for (int i = 0; i < t->loop->n_node; i++) {
         const CcLoopNode *n = &t->loop->node[i];
         if (!is_reduction(n) || t->plan->sweeps.stage[n->a[0]] != c->sweep) continue;
-        if (t->plan->vector > 1) line(t, "if (k < there)");
-        if (combine(t, i, cc_gen_cuda_ref(t->loop, n->a[0])) < 0) return -1;
+        if (combine(t, i, cc_gen_cuda_ref(t->loop, n->a[0]), t->plan->vector > 1 ? "if (k < there) " : "") < 0) return -1;
     }
     return 0;
 }
@@ -357,9 +356,13 @@ static void begin_kernel(Text *t, const char *name, int part) {
     line(t, "extern \"C\" __global__ void __launch_bounds__(%d) %s_%d(const %s_arg arg) {", t->plan->threads, name, part, name);
     t->depth++;
     if (t->plan->vector == 1) return;
-    cc_sbuf_add(t->out, "%*sconst bool even = true", 4 * t->depth, "");
-    for (int a = 0; a < t->loop->n_access; a++)
-        if (cc_gen_cuda_packed(t->loop, t->plan, a)) cc_sbuf_add(t->out, " && cc_even<%d>(arg.a%d)", t->plan->vector, a);
+    cc_sbuf_add(t->out, "%*sconst bool even = ", 4 * t->depth, "");
+    const char *and = "";
+    for (int a = 0; a < t->loop->n_access; a++) {
+        if (!cc_gen_cuda_packed(t->loop, t->plan, a)) continue;
+        cc_sbuf_add(t->out, "%scc_even<%d>(arg.a%d)", and, t->plan->vector, a);
+        and = " && ";
+    }
     cc_sbuf_add(t->out, ";\n");
 }
 
@@ -413,7 +416,7 @@ static int across_lanes(Text *t, int i, int lanes) {
     line(t, "for (int bit = %d; bit > 0; bit /= 2) {", lanes / 2);
     t->depth++;
     line(t, "const %s other = cc_other(t%d, bit);", cc_gen_cuda_type(dtype_of(t, i)), i);
-    if (combine(t, i, "other") < 0) return -1;
+    if (combine(t, i, "other", "") < 0) return -1;
     close(t);
     return 0;
 }
@@ -448,7 +451,7 @@ static int down_columns(Text *t, int sweep) {
         line(t, "for (int k = 1; k < %d; k++) {", t->plan->group);
         t->depth++;
         line(t, "const %s other = shared%d[k * %d + own];", cc_gen_cuda_type(dtype_of(t, i)), i, columns);
-        if (combine(t, i, "other") < 0) return -1;
+        if (combine(t, i, "other", "") < 0) return -1;
         close(t);
     }
     line(t, "__syncthreads();  // shared memory may be written again");
@@ -500,7 +503,7 @@ static int elements(Text *t, Chunk *c, int sweep) {
         line(t, "if (c < end) {");
     } else {
         if (!c->stores || p->sweeps.n == 1) line(t, "#pragma unroll 4");
-        line(t, "for (%s c = %s + lane; c < end; c += %d) {", count_type(t), p->split ? "begin" : "0", p->group);
+        line(t, "for (%s c = %slane; c < end; c += %d) {", count_type(t), p->split ? "begin + " : "", p->group);
     }
     t->depth++;
     decode(t, p->n_kept, inner(t), "c");
@@ -546,7 +549,13 @@ static void slot(Text *t, int number, int i, const char *piece, char *out, size_
     snprintf(out, n, "*(%s *)(arg.workspace + ((%dLL * arg.pieces + %s) * arg.n + row) * 8)", cc_gen_cuda_type(dtype_of(t, i)), number, piece);
 }
 
-static void leave_partial(Text *t) {
+static bool has_reductions(const Text *t, int sweep) {
+    for (int i = 0; i < t->loop->n_node; i++)
+        if (of_sweep(t, i, sweep)) return true;
+    return false;
+}
+
+static void leave_partial(Text *t, int sweep) {
     char at[160];
     int number = 0;
     line(t, "if (lane == 0 && alive) {");
@@ -554,24 +563,24 @@ static void leave_partial(Text *t) {
     for (int i = 0; i < t->loop->n_node; i++) {
         if (!is_reduction(&t->loop->node[i])) continue;
         slot(t, number++, i, "piece", at, sizeof at);
-        line(t, "%s = t%d;", at, i);
+        if (of_sweep(t, i, sweep)) line(t, "%s = t%d;", at, i);
     }
     close(t);
 }
 
-static int take_partial(Text *t) {
-    char at[160];
+static int take_partial(Text *t, int sweep) {
+    char at[160], part[16];
     int number = 0;
-    begin_results(t, 0);
-    line(t, "for (%s piece = lane; piece < arg.pieces; piece += %d) {", count_type(t), t->plan->group);
+    begin_results(t, sweep);
+    line(t, "for (%s other = lane; other < arg.pieces; other += %d) {", count_type(t), t->plan->group);
     t->depth++;
     for (int i = 0; i < t->loop->n_node; i++) {
         if (!is_reduction(&t->loop->node[i])) continue;
-        slot(t, number++, i, "piece", at, sizeof at);
+        slot(t, number++, i, "other", at, sizeof at);
+        if (!of_sweep(t, i, sweep)) continue;
         line(t, "const %s part%d = %s;", cc_gen_cuda_type(dtype_of(t, i)), i, at);
-        char part[16];
         snprintf(part, sizeof part, "part%d", i);
-        if (combine(t, i, part) < 0) return -1;
+        if (combine(t, i, part, "") < 0) return -1;
     }
     close(t);
     return 0;
@@ -587,7 +596,7 @@ static void begin_rows(Text *t, int part) {
     if (p->kind == CC_CUDA_COLUMNS) line(t, "const int own = threadIdx.x %% %d, lane = threadIdx.x / %d;", columns, columns);
     else if (columns > 1) line(t, "const int own = threadIdx.x / %d, lane = threadIdx.x %% %d;", p->group, p->group);
     else line(t, "const int lane = threadIdx.x;");
-    const bool pieces = p->split && part == 0;
+    const bool pieces = p->split && part < p->sweeps.n;
     const char *block = "blockIdx.x";
     if (pieces) {
         line(t, "const %s piece = blockIdx.x %% arg.pieces;", type);
@@ -600,26 +609,30 @@ static void begin_rows(Text *t, int part) {
     if (columns > 1) {
         line(t, "const bool alive = first + own < arg.n;");
         line(t, "const %s row = alive ? first + own : arg.n - 1;", type);
-        if (part == 0) line(t, "const %s end = alive ? %s : 0;", type, pieces ? "last" : "arg.chunks");
+        if (part < p->sweeps.n) line(t, "const %s end = alive ? %s : 0;", type, pieces ? "last" : "arg.chunks");
     } else {
         line(t, "const bool alive = true;");
         line(t, "const %s row = first;", type);
-        if (part == 0) line(t, "const %s end = %s;", type, pieces ? "last" : "arg.chunks");
+        if (part < p->sweeps.n) line(t, "const %s end = %s;", type, pieces ? "last" : "arg.chunks");
     }
     if (p->n_kept) decode(t, 0, p->n_kept - 1, "row");
     for (int a = 0; a < t->loop->n_access; a++)
         if (!t->loop->access[a].number) place(t, 'p', "arg.a", a, 0, p->n_kept - 1);
 }
 
+/* All sweeps; split: those before this part's are done already, and left their partial results. */
 static int sweeps(Text *t, Chunk *c, int part) {
     const CcCudaPlan *p = t->plan;
     if (of_rows(t, 0) < 0) return -1;
-    for (int s = 0; s < p->sweeps.n; s++) {
-        if ((part == 1 ? take_partial(t) : elements(t, c, s)) < 0 || across_group(t, s) < 0) return -1;
-        if (p->split && part == 0) leave_partial(t);
-        else if (of_rows(t, s + 1) < 0) return -1;
+    for (int s = 0; s < p->sweeps.n && (!p->split || s <= part); s++) {
+        if ((p->split && s < part ? take_partial(t, s) : elements(t, c, s)) < 0 || across_group(t, s) < 0) return -1;
+        if (!p->split || s < part) {
+            if (of_rows(t, s + 1) < 0) return -1;
+        } else if (has_reductions(t, s)) {
+            leave_partial(t, s);
+        }
     }
-    if (!p->split || part == 1) store_rows(t);
+    if (!p->split || part == p->sweeps.n) store_rows(t);
     return 0;
 }
 
@@ -641,6 +654,7 @@ int cc_gen_cuda_text(const CcLoop *loop, const CcCudaPlan *plan, const char *nam
     Text t = {.loop = loop, .plan = plan, .out = out, .err = err};
     argument(&t, name);
     if (plan->kind == CC_CUDA_POINT) return points(&t, name);
-    if (rows(&t, name, 0) < 0) return -1;
-    return plan->split ? rows(&t, name, 1) : 0;
+    for (int part = 0; part < plan->parts; part++)
+        if (rows(&t, name, part) < 0) return -1;
+    return 0;
 }

@@ -75,7 +75,8 @@ typedef struct CcCudaPlan {
     int threads, vector;
     int group; /* ROWS: threads of a row. COLUMNS: threads of a column; a block has threads / group columns side by side */
     int held;  /* ROWS: chunks that a thread keeps in registers from sweep to sweep; 0: they are read again */
-    bool split; /* rows are cut into pieces: blocks leave partial results, which the second kernel combines */
+    bool split; /* rows are cut into pieces: blocks leave partial results, which the next kernel combines */
+    int parts;  /* kernels: one; split: one a sweep, and one more where something of rows is known after the last one only */
     bool wide;  /* 64-bit indices */
     int n_reduction;
     CcSweeps sweeps;

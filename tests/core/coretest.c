@@ -43,8 +43,7 @@ T_API void t_cuda_launch(const CcPlan *plan, int step, const CcCudaTuning *tunin
 
 /* How the emulation of tests/cuda runs a kernel. */
 typedef int (*EmulatedFn)(void *kernel, long long grid, int threads, int shared, const void *argument, int bytes, int order);
-T_API void t_cuda_bind(CcPlan *plan, int step, const CcCudaTuning *tuning, int processors, EmulatedFn run, void *first, void *second,
-                       int order);
+T_API void t_cuda_bind(CcPlan *plan, int step, const CcCudaTuning *tuning, int processors, EmulatedFn run, void *const *kernel, int order);
 
 static CcType type_of(int dtype, int ndim, const int64_t *size, const int64_t *stride) {
     CcType t = {.dtype = (uint8_t)dtype, .ndim = (int8_t)ndim, .device = 1};
@@ -279,15 +278,14 @@ static int emulated_run(const void *work, const CcHost *host, CcErr *err) {
 static const CcPrimFamily EMULATED = {.name = "emulated", .run = emulated_run};
 
 /* From here on this step is a call of these kernels. */
-void t_cuda_bind(CcPlan *plan, int step, const CcCudaTuning *tuning, int processors, EmulatedFn run, void *first, void *second, int order) {
+void t_cuda_bind(CcPlan *plan, int step, const CcCudaTuning *tuning, int processors, EmulatedFn run, void *const *kernel, int order) {
     CcStep *s = &plan->step.at[step];
     Emulated *e = s->kind == CC_STEP_KERNEL ? cc_arena_alloc(plan->arena, sizeof *e) : s->work;
     if (!e) return;
     if (s->kind == CC_STEP_KERNEL) e->loop = loop_of(plan, step);
     cc_gen_cuda_launch(e->loop, tuning, processors, &e->launch);
     e->run = run;
-    e->kernel[0] = first;
-    e->kernel[1] = second;
+    memcpy(e->kernel, kernel, sizeof e->kernel);
     e->order = order;
     s->kind = CC_STEP_PRIMITIVE;
     s->family = &EMULATED;

@@ -158,7 +158,7 @@ def load(path: Path) -> c.CDLL:
         ("t_cuda_prelude", p, []),
         ("t_cuda_text", p, [p, c.c_int, p, c.c_char_p]),
         ("t_cuda_launch", None, [p, c.c_int, p, c.c_int, p]),
-        ("t_cuda_bind", None, [p, c.c_int, p, c.c_int, p, p, p, c.c_int]),
+        ("t_cuda_bind", None, [p, c.c_int, p, c.c_int, p, p, c.c_int]),
     ]:
         fn = getattr(lib, name)
         fn.restype, fn.argtypes = res, args

@@ -12,6 +12,7 @@ import sysconfig
 from pathlib import Path
 
 HERE = Path(__file__).parent
+PARTS = 4
 PROCESSORS = 4  # few, so that small tensors have several blocks and waves
 c = ctypes
 
@@ -25,13 +26,14 @@ class Part(c.Structure):
 
 
 class Launch(c.Structure):
-    _fields_ = [("n", c.c_int), ("part", Part * 2), ("workspace", c.c_int64), ("tuning", Tuning)]
+    _fields_ = [("n", c.c_int), ("part", Part * PARTS), ("workspace", c.c_int64), ("tuning", Tuning)]
 
 
 class Kernel:
     def __init__(self, plan, step, tuning, text):
         self.plan, self.step, self.tuning, self.text = plan, step, tuning, text
         self.name = "k" + hashlib.sha1(text.encode()).hexdigest()[:12]
+        self.program = text.replace("KERNEL", self.name)
 
 
 def kernels_of(g, tuning=None):
@@ -54,7 +56,7 @@ def program(lib, kernels):
     pointer = lib.t_cuda_prelude()
     prelude = c.string_at(pointer).decode()
     lib.t_release(pointer)
-    return prelude + "".join({k.name: k.text.replace("KERNEL", k.name) for k in kernels}.values())
+    return prelude + "".join({k.name: k.program for k in kernels}.values())
 
 
 def emulated(source, folder, name="program", flags=("-O0",)):
@@ -68,11 +70,11 @@ def emulated(source, folder, name="program", flags=("-O0",)):
 
 def bind(lib, kernels, so, order=0, processors=PROCESSORS):
     """The plans' steps run these kernels from here on."""
-    address = lambda name: c.cast(getattr(so, name, None), c.c_void_p) if hasattr(so, name) else None  # noqa: E731
     for k in kernels:
         tuning = k.tuning and c.byref(k.tuning)
-        lib.t_cuda_bind(k.plan, k.step, tuning, processors, address("cc_emulation_launch"), address(k.name + "_0"),
-                        address(k.name + "_1"), order)  # fmt: skip
+        names = [f"{k.name}_{i}" for i in range(PARTS)]
+        parts = (c.c_void_p * PARTS)(*(c.cast(getattr(so, n), c.c_void_p) if f" {n}(" in k.program else None for n in names))
+        lib.t_cuda_bind(k.plan, k.step, tuning, processors, c.cast(so.cc_emulation_launch, c.c_void_p), parts, order)
 
 
 # ------------------------------------------------------------------------------------------------ NVRTC
