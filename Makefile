@@ -1,4 +1,4 @@
-# make demo | test | lint | bench | bench-overhead | bench-guards | build | clean. Each target does its own set-up, in $(VENV); repeated runs reuse it.
+# make demo | test | test-gpu | lint | bench | bench-overhead | bench-guards | build | clean. Each target does its own set-up, in $(VENV); repeated runs reuse it.
 # PYTHON: the CPython that $(VENV) is made with. PYTEST_ARGS: further arguments of pytest.
 
 VENV ?= .venv
@@ -15,7 +15,7 @@ LINT := $(VENV)/.ccompile-lint
 BUILT := $(VENV)/.ccompile-built
 INPUTS := setup.py pyproject.toml $(wildcard csrc/*/*.c csrc/*/*.h csrc/*/*.def csrc/*/*.inc)
 
-.PHONY: demo test test-frames test-main lint bench bench-overhead bench-guards build clean distclean
+.PHONY: demo test test-gpu bench-gpu test-frames test-main lint bench bench-overhead bench-guards build clean distclean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -28,6 +28,17 @@ test-main: $(BUILT)
 	$(PY) -m pytest tests -q $(PYTEST_ARGS)
 
 build: $(BUILT)
+
+# On a machine with an NVIDIA GPU: the suites that compare with eager, with all tensors on it. The torch in $(VENV) has to be
+# a CUDA build.
+test-gpu: $(BUILT)
+	@$(PY) -c "import sys, torch; sys.exit(not torch.cuda.is_available())" \
+	  || { echo "ccompile: torch sees no GPU (torch.cuda.is_available() is false)" >&2; exit 1; }
+	CCOMPILE_TEST_DEVICE=cuda $(PY) -m pytest -q tests/test_gpu.py tests/test_ops.py tests/test_models.py tests/test_written.py \
+	  $(PYTEST_ARGS)
+
+bench-gpu: $(BUILT)
+	$(PY) benchmarks/bench_gpu.py $(BENCH_ARGS)
 
 # Peers are measured when they are there: $(VENV)/bin/python -m pip install -e '.[bench]' --no-build-isolation
 bench: $(BUILT)

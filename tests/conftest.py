@@ -72,6 +72,10 @@ import ccompile  # noqa: E402
 import numpy  # noqa: E402
 import torch  # noqa: E402
 
+if os.environ.get("CCOMPILE_TEST_DEVICE") == "cuda":
+    # What the tests make lies on the GPU. No torch-function mode as torch.set_default_device: with those nothing is compiled.
+    torch.set_default_tensor_type(torch.cuda.FloatTensor)
+
 logging.getLogger("torch.__trace").propagate = False  # dynamo's, or each failing test shows hundreds of its lines
 
 # Tolerances allow for fused maths (other rounding, FMA, another order of sums), not for another formula.
@@ -292,11 +296,15 @@ def _streams(new=None):
         torch.set_rng_state(new[0])
         numpy.random.set_state(new[1])
         random.setstate(new[2])
-    return torch.get_rng_state(), numpy.random.get_state(), random.getstate()
+        if len(new) > 3:
+            torch.cuda.set_rng_state(new[3])
+    gpu = (torch.cuda.get_rng_state(),) if torch.cuda.is_available() and torch.cuda.is_initialized() else ()
+    return torch.get_rng_state(), numpy.random.get_state(), random.getstate(), *gpu
 
 
 def _digest(streams):
     text = bytes(streams[0].tolist()) + streams[1][1].tobytes() + repr(streams[1][2:] + streams[2]).encode()
+    text += b"".join(bytes(gpu.tolist()) for gpu in streams[3:])
     return hashlib.sha1(text).hexdigest()
 
 

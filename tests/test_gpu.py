@@ -1,0 +1,135 @@
+"""What only a real GPU can show: streams, devices, memory, errors. `make test-gpu` runs this and the suites that compare with
+eager on it; tests/test_cuda_*.py say what is known without one."""
+
+import ccompile
+import pytest
+import torch
+import torch.nn.functional as F
+from ccompile.api import compiled_of
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
+needs_two = pytest.mark.skipif(torch.cuda.is_available() and torch.cuda.device_count() < 2, reason="one GPU only")
+
+
+def chain(x, w):
+    return F.softmax(x * torch.sigmoid(x) + w, -1), F.layer_norm(x, (x.shape[-1],), w, w)
+
+
+def plans(fn):
+    return [s["plan_text"] for e in compiled_of(fn).report()["entries"] for s in e["segments"]]
+
+
+def check(got, want):
+    for a, b in zip(got, want, strict=True):
+        assert a.device == b.device and a.stride() == b.stride()
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=2e-5)
+
+
+@torch.no_grad()
+def test_kernels_run_on_the_gpu():
+    fn = ccompile.compile(chain)
+    for _ in range(3):
+        x, w = torch.randn(65, 513, device="cuda"), torch.randn(513, device="cuda")
+        check(fn(x, w), chain(x, w))
+    assert all("kernel" in text and "host" not in text for text in plans(fn)), plans(fn)
+
+
+@torch.no_grad()
+def test_streams_side_by_side():
+    """A value is only right if its kernels are on the stream that made their operands."""
+    fn = ccompile.compile(chain)
+    streams, x, w = [torch.cuda.Stream() for _ in range(4)], torch.randn(4096, 1024, device="cuda"), torch.randn(1024, device="cuda")
+    fn(x, w)
+    torch.cuda.synchronize()
+    for _ in range(5):
+        out = []
+        for i, stream in enumerate(streams):
+            with torch.cuda.stream(stream):
+                torch.cuda._sleep(2_000_000)   # cycles: whoever does not wait is early
+                own = x * (i + 1)
+                out.append((fn(own, w), own))
+        torch.cuda.synchronize()
+        for got, own in out:
+            check(got, chain(own, w))
+
+
+@needs_two
+@torch.no_grad()
+def test_the_current_device_stays():
+    fn = ccompile.compile(chain)
+    with torch.cuda.device(1):
+        x, w = torch.randn(9, 33, device="cuda:0"), torch.randn(33, device="cuda:0")
+        for _ in range(3):
+            check(fn(x, w), chain(x, w))
+            assert torch.cuda.current_device() == 1
+
+
+@needs_two
+@torch.no_grad()
+def test_each_gpu_has_its_own_entry():
+    fn = ccompile.compile(chain)
+    for i in (0, 1, 0, 1):
+        x, w = torch.randn(9, 33, device=f"cuda:{i}"), torch.randn(33, device=f"cuda:{i}")
+        check(fn(x, w), chain(x, w))
+
+
+@torch.no_grad()
+def test_a_number_on_the_cpu_among_tensors_of_the_gpu():
+    def scale(x, by):
+        return torch.tanh(x * by)
+
+    fn = ccompile.compile(scale)
+    for by in (1.5, -2.0, 0.25):
+        x, number = torch.randn(100, device="cuda"), torch.tensor(by, device="cpu")
+        check([fn(x, number)], [scale(x, number)])
+
+
+@torch.no_grad()
+def test_threads():
+    from concurrent.futures import ThreadPoolExecutor
+
+    fn = ccompile.compile(chain)
+    w = torch.randn(257, device="cuda")
+
+    def work(i):
+        with torch.no_grad(), torch.cuda.stream(torch.cuda.Stream()):
+            x = torch.full((31, 257), float(i), device="cuda")
+            got = fn(x, w)
+            torch.cuda.current_stream().synchronize()
+            check(got, chain(x, w))
+
+    torch.cuda.synchronize()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(40)))
+
+
+@torch.no_grad()
+def test_memory_is_torchs_and_given_back():
+    def deep(x):
+        for _ in range(8):
+            x = torch.softmax(x @ x, -1)
+        return x
+
+    fn, x = ccompile.compile(deep), torch.randn(1024, 1024, device="cuda") / 32
+    peaks = []
+    for call in (deep, fn, fn):
+        call(x)
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        call(x)
+        torch.cuda.synchronize()
+        peaks.append(torch.cuda.max_memory_allocated() - before)
+        assert torch.cuda.memory_allocated() == before
+    assert peaks[2] <= peaks[0] * 1.05 + 4096, peaks
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_autocast(dtype):
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU(), torch.nn.LayerNorm(64)).cuda().eval()
+    fn, x = ccompile.compile(model), torch.randn(8, 64, device="cuda")
+    with torch.no_grad(), torch.autocast("cuda", dtype):
+        for _ in range(3):
+            got, want = fn(x), model(x)
+            assert got.dtype == want.dtype
+            torch.testing.assert_close(got, want, rtol=2e-2, atol=2e-2)
