@@ -397,6 +397,7 @@ static int shared_bytes(const CcLoop *loop, const CcCudaPlan *p) {
 int cc_gen_cuda(const CcLoop *loop, const CcCudaTuning *tuning, const char *name, CcSbuf *out, CcErr *err) {
     CcCudaPlan plan;
     CcCudaFields fields = {0};
+    if (loop->scans) return cc_err_set(err, CC_E_UNSUPPORTED, "a scan");
     cc_gen_cuda_plan(loop, tuning, &plan);
     const int wide = cc_gen_cuda_fields(loop, &plan, &fields), bytes = argument_bytes(&plan, wide, fields.n);
     cc_vec_free(&fields);

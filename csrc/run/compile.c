@@ -153,7 +153,7 @@ static void compile_kernels(Compile *c, const CcGroups *groups) {
 
 static CcGroupRules rules_of(const Compile *c) {
     CcGroupRules rules = {.deflt = c->deflt, .banned = c->banned};
-    if (!c->host_only) rules.loop = cc_build_can;
+    if (!c->host_only) rules.loop = c->on.cuda ? cc_device_can : cc_build_can;
     if (!c->host_only && !c->no_dnnl && !c->on.cuda) {
         rules.prim = cc_prim_can;
         rules.post = cc_prim_can_post;

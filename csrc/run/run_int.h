@@ -16,6 +16,7 @@ typedef struct CcOnDevice {
 } CcOnDevice;
 /* -1 with *err set: the graph is on a GPU that can't be used. */
 CC_MUST int cc_device_choose(const CcGraph *g, CcOnDevice *out, CcErr *err);
+bool cc_device_can(const CcGraph *g, int node, CcDtype deflt);    /* is this node one that kernels of a GPU can do? */
 CcGraph *cc_device_graph(const CcGraph *g, const CcOnDevice *on); /* as passes see it; NULL: as it is */
 void cc_device_restore(const CcOnDevice *on, CcType *t);          /* of such a graph, as the host knows it */
 

@@ -1,0 +1,56 @@
+"""The suites that compare with eager, with CUDA kernels in the place of the CPU's: CCOMPILE_BACKEND=cuda on the emulated driver
+(tests/cuda). Everything from the recorder to the launch is what runs on a GPU but the driver, the kernels' threads and
+where memory comes from. In processes of their own, as a back-end is chosen once."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import EAGER
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE / "cuda"))
+import emulated  # noqa: E402
+
+pytestmark = pytest.mark.skipif(EAGER, reason="nothing is compiled")
+SHARDS = 2
+MODELS = "test_models.py"
+
+
+@pytest.fixture(scope="session")
+def cuda(tmp_path_factory):
+    return emulated.build(tmp_path_factory.mktemp("cuda"))
+
+
+def start(cuda, shard, *args):
+    env = emulated.environment(cuda, CCOMPILE_BACKEND="cuda", CCOMPILE_TEST_SHARD=f"{shard}/{SHARDS}",
+                               CCOMPILE_EMULATED_LOG=str(cuda / f"log{shard}"))  # fmt: skip
+    env["PYTHONPATH"] = os.pathsep.join([str(HERE / "cuda"), *filter(None, [env.get("PYTHONPATH")])])
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "shard", "-p", "no:cacheprovider", *args]
+    return subprocess.Popen(command, env=env, cwd=HERE.parent, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def run(cuda, *args):
+    """-> (tests that passed, kernels launched)."""
+    logs = [cuda / f"log{i}" for i in range(SHARDS)]
+    for log in logs:
+        log.unlink(missing_ok=True)
+    children = [start(cuda, i, *args) for i in range(SHARDS)]
+    outputs = [child.communicate()[0] for child in children]
+    for child, output in zip(children, outputs, strict=True):
+        assert child.returncode == 0, output[-6000:]
+    passed = sum(int(re.search(r"(\d+) passed", output)[1]) for output in outputs)
+    return passed, sum(log.read_text().count("\nlaunch ") for log in logs)
+
+
+def test_the_op_table(cuda):
+    passed, launched = run(cuda, "tests/test_ops.py")
+    assert passed > 700 and launched > 10000
+
+
+def test_models(cuda):
+    passed, launched = run(cuda, "tests/test_models.py")
+    assert passed > 20 and launched > 1000
