@@ -175,43 +175,104 @@ static ALWAYS void pool_rows(const Job *job, Kind kind, int64_t begin, int64_t e
     }
 }
 
-/* The greatest of a window and its place: of equal ones the first, of NaNs the last, as in eager. */
-static ALWAYS float greatest(const CcPool *p, const float *src, const Spot *s, int64_t *place) {
+/* Is y what a window's greatest becomes, after x? Of equal ones the first stays, and the last NaN, as in eager. */
+static ALWAYS bool takes_over(float y, float x) { return (y > x) | (y != y); }
+
+/* Place of an element in its plane. */
+static ALWAYS int32_t place_in(const CcPool *p, int64_t i, int64_t j, int64_t k) {
+    return (int32_t)((i * p->side[1].in + j) * p->side[2].in + k);
+}
+
+/* n <= LANES channels of one spot, side by side. */
+static ALWAYS void place_lanes(const CcPool *p, const float *src, const Spot *s, float *dst, int64_t *index, int n) {
     const Side *a = &p->side[0], *b = &p->side[1], *c = &p->side[2];
-    float x = nothing(MAX);
-    *place = (a->from[s->at[0]] * b->in + b->from[s->at[1]]) * c->in + c->from[s->at[2]];
+    const int32_t first = place_in(p, a->from[s->at[0]], b->from[s->at[1]], c->from[s->at[2]]);
+    float x[LANES], y[LANES] = {0};
+    int32_t place[LANES];
+    for (int l = 0; l < LANES; l++) x[l] = nothing(MAX), place[l] = first;
     for (int64_t i = a->from[s->at[0]]; i < a->to[s->at[0]]; i += a->step)
         for (int64_t j = b->from[s->at[1]]; j < b->to[s->at[1]]; j += b->step)
             for (int64_t k = c->from[s->at[2]]; k < c->to[s->at[2]]; k += c->step) {
-                const float y = src[i * p->from[2] + j * p->from[3] + k * p->from[4]];
-                if (!((y > x) | (y != y))) continue;
-                x = y;
-                *place = (i * b->in + j) * c->in + k;
+                const int32_t here = place_in(p, i, j, k);
+                memcpy(y, src + i * p->from[2] + j * p->from[3] + k * p->from[4], sizeof *y * (size_t)n);
+                for (int l = 0; l < LANES; l++) place[l] = takes_over(y[l], x[l]) ? here : place[l];
+                for (int l = 0; l < LANES; l++) x[l] = takes_over(y[l], x[l]) ? y[l] : x[l];
             }
-    return x;
+    for (int l = 0; l < n; l++) index[l] = place[l];
+    if (dst) memcpy(dst, x, sizeof *x * (size_t)n);
 }
 
-/* Units: [n][side 0][side 1][channel], or the channel behind n where they are not innermost; a unit is a row of spots. */
-static ALWAYS void place_units(const Job *job, int64_t begin, int64_t end) {
+/* n <= LANES spots of a row, from the one that `s` says on. Beyond its own window a lane sees -inf, which takes over nothing. */
+static ALWAYS void place_across(const CcPool *p, const float *src, const Spot *s, float *x, int32_t *place, int n) {
+    const Side *a = &p->side[0], *b = &p->side[1], *c = &p->side[2];
+    int32_t from[LANES] = {0}, width[LANES] = {0}, widest = 0;
+    for (int l = 0; l < n; l++) {
+        from[l] = c->from[s->at[2] + l];
+        width[l] = c->to[s->at[2] + l] - from[l];
+        widest = CC_MAX(widest, width[l]);
+    }
+    for (int l = 0; l < LANES; l++) {
+        x[l] = nothing(MAX);
+        place[l] = place_in(p, a->from[s->at[0]], b->from[s->at[1]], from[l]);
+    }
+    for (int64_t i = a->from[s->at[0]]; i < a->to[s->at[0]]; i += a->step)
+        for (int64_t j = b->from[s->at[1]]; j < b->to[s->at[1]]; j += b->step)
+            for (int32_t t = 0; t < widest; t += (int32_t)c->step) {
+                const float *row = src + i * p->from[2] + j * p->from[3];
+                const int32_t first = place_in(p, i, j, 0);
+                int32_t at[LANES];
+                float y[LANES];
+                for (int l = 0; l < LANES; l++) at[l] = from[l] + (t < width[l] ? t : 0);
+                for (int l = 0; l < LANES; l++) y[l] = row[at[l] * p->from[4]];
+                for (int l = 0; l < LANES; l++) y[l] = t < width[l] ? y[l] : nothing(MAX);
+                for (int l = 0; l < LANES; l++) place[l] = takes_over(y[l], x[l]) ? first + at[l] : place[l];
+                for (int l = 0; l < LANES; l++) x[l] = takes_over(y[l], x[l]) ? y[l] : x[l];
+            }
+}
+
+/* Units as of pool_last and pool_rows. */
+static ALWAYS void place_last(const Job *job, int64_t begin, int64_t end) {
     const CcPool *p = job->p;
-    const int64_t rows = p->side[0].out * p->side[1].out;
+    const int64_t *to = p->index_to;
     for (int64_t u = begin; u < end; u++) {
-        const int64_t n = u / rows / p->c, left = u % (rows * p->c);
-        const int64_t c = p->last ? left % p->c : left / rows, row = p->last ? left / p->c : left % rows;
-        Spot s = {{row / p->side[1].out, row % p->side[1].out, 0}};
+        const int64_t first = u % p->chunks * p->width, last = CC_MIN(p->c, first + p->width), row = u / p->chunks;
+        Spot s = {{row / p->side[1].out % p->side[0].out, row % p->side[1].out, 0}};
+        const int64_t n = row / p->side[1].out / p->side[0].out;
+        const float *src = job->src + n * p->from[0];
+        float *dst = job->dst + n * p->to[0] + s.at[0] * p->to[2] + s.at[1] * p->to[3];
+        int64_t *index = job->index + n * to[0] + s.at[0] * to[2] + s.at[1] * to[3];
+        for (; s.at[2] < p->side[2].out; s.at[2]++, dst += p->to[4], index += to[4])
+            for (int64_t c = first; c < last; c += LANES) {
+                float *here = job->dst ? dst + c : NULL;
+                if (last - c >= LANES) place_lanes(p, src + c, &s, here, index + c, LANES);
+                else place_lanes(p, src + c, &s, here, index + c, (int)(last - c));
+            }
+    }
+}
+
+static ALWAYS void place_rows(const Job *job, int64_t begin, int64_t end) {
+    const CcPool *p = job->p;
+    const int64_t *to = p->index_to;
+    for (int64_t u = begin; u < end; u++) {
+        Spot s = {{u / p->side[1].out % p->side[0].out, u % p->side[1].out, 0}};
+        const int64_t plane = u / p->side[1].out / p->side[0].out, c = plane % p->c, n = plane / p->c;
         const float *src = job->src + n * p->from[0] + c * p->from[1];
         float *dst = job->dst + n * p->to[0] + c * p->to[1] + s.at[0] * p->to[2] + s.at[1] * p->to[3];
-        const int64_t *to = p->index_to;
         int64_t *index = job->index + n * to[0] + c * to[1] + s.at[0] * to[2] + s.at[1] * to[3];
-        for (; s.at[2] < p->side[2].out; s.at[2]++, index += to[4]) {
-            const float x = greatest(p, src, &s, index);
-            if (job->dst) dst[s.at[2] * p->to[4]] = x;
+        for (; s.at[2] < p->side[2].out; s.at[2] += LANES) {
+            float x[LANES];
+            int32_t place[LANES];
+            const int m = (int)CC_MIN(LANES, p->side[2].out - s.at[2]);
+            place_across(p, src, &s, x, place, m);
+            for (int l = 0; l < m; l++) index[(s.at[2] + l) * to[4]] = place[l];
+            for (int l = 0; l < m && job->dst; l++) dst[(s.at[2] + l) * p->to[4]] = x[l];
         }
     }
 }
 
 static ALWAYS void pool_units(const Job *job, int64_t begin, int64_t end) {
-    if (job->index) place_units(job, begin, end);
+    if (job->index && job->p->last) place_last(job, begin, end);
+    else if (job->index) place_rows(job, begin, end);
     else if (job->p->last && job->p->kind == AVG) pool_last(job, AVG, begin, end);
     else if (job->p->last) pool_last(job, MAX, begin, end);
     else if (job->p->kind == AVG) pool_rows(job, AVG, begin, end);
@@ -235,8 +296,7 @@ static int run(const void *work, const CcHost *host, CcErr *err) {
     if (!job.src || (p->dst >= 0 && !job.dst) || (p->index >= 0 && !job.index))
         return cc_err_set(err, CC_E_HOST, "no memory for value %d", p->dst);
     const int64_t rows = p->n * p->side[0].out * p->side[1].out;
-    const int64_t units = rows * (p->last && !job.index ? p->chunks : p->c);
-    cc_omp_run(CC_CPU_WIDEST(pool), &job, units, CC_MIN(p->parts, cc_omp_width()));
+    cc_omp_run(CC_CPU_WIDEST(pool), &job, rows * (p->last ? p->chunks : p->c), CC_MIN(p->parts, cc_omp_width()));
     return 0;
 }
 
@@ -345,6 +405,7 @@ static int describe(const CcGraph *g, const CcNode *n, CcPool *p, Window *window
     const bool max = n->op == CC_OP_max_pool || n->op == CC_OP_adaptive_max_pool, places = n->n_out == 2;
     const CcType *index = places && max ? &g->val.at[n->out0 + 1].type : NULL;
     if (n->n_out != 1 + (index != NULL)) return -1;
+    if (index && cc_type_numel(s) > INT32_MAX) return -1;
     if (index && (index->dtype != CC_DT_I64 || index->device != 1 || !cc_type_same_shape(index, o) || !cc_type_dense(index)))
         return -1;
     *p = (CcPool){.kind = max ? MAX : AVG, .src = x->value, .dst = n->out0, .index = index ? n->out0 + 1 : -1,
@@ -366,7 +427,7 @@ static int describe(const CcGraph *g, const CcNode *n, CcPool *p, Window *window
             (!window[to - 2].adaptive && size_of(&window[to - 2], s->size[d]) != o->size[d]))
             return -1;
     }
-    p->last = p->from[1] == 1 && p->to[1] == 1 && p->c > 1;
+    p->last = p->from[1] == 1 && p->to[1] == 1 && (!index || p->index_to[1] == 1) && p->c > 1;
     return 0;
 }
 
