@@ -527,21 +527,34 @@ row("M:unsafe_chunk", lambda m: A(m.t(4), 2))
 row("FM:index_select", lambda m: A(m.t(4, 6), 0, m.idx(4, 3)), lambda m: A(m.t(6, 4).t(), 1, m.idx(6, 9)), lambda m: A(m.t(4), 0, m.idx(4, 2, dtype=i32)), lambda m: A(m.t(4), 0, m.idx(4, 2) + 4), lambda m: A(m.t(4, 6), 0, m.idx(4, 2, 2)))
 row("FM:gather", lambda m: A(m.t(4, 6), 1, m.idx(6, 4, 3)), lambda m: A(m.t(6, 4).t(), 0, m.idx(4, 2, 5)), lambda m: A(m.t(4), 0, m.idx(4, 3) + 9), lambda m: A(m.t(4), 0, m.x(3)))
 row("FM:take FM:take_along_dim", lambda m: A(m.t(4, 6), m.idx(20, 3)))
+row("FM:take_along_dim", lambda m: A(m.t(4, 6), m.idx(6, 4, 3), 1), lambda m: A(m.t(4, 6), m.idx(6, 1, 3), 1), lambda m: A(m.t(1, 6), m.idx(6, 4, 3), -1), lambda m: A(m.t(40, 300), m.idx(300, 40, 300), 1), lambda m: A(m.t(4, 6), m.idx(6, 4, 3) - 6, 1), kernels=5)
 row("P:embedding", lambda m: A(m.idx(9, 3, 4), m.t(9, 5)), lambda m: A(m.idx(9, 4, dtype=i32), m.t(9, 5), 2), lambda m: A(m.idx(9, 0), m.t(9, 5)), lambda m: A(m.idx(9), m.t(5, 9).t()), lambda m: A(m.idx(9, 4) + 9, m.t(9, 5)), lambda m: A(m.x(3), m.t(9, 5)))
 row("F:embedding", lambda m: A(m.t(9, 5), m.idx(9, 3, 4)), lambda m: A(m.t(9, 5), m.idx(9, 4), -1, False, False))
 row("P:embedding_bag", lambda m: A(m.idx(9, 3, 4), m.x(9, 5)), lambda m: A(m.idx(9, 7), m.x(9, 5), torch.tensor([0, 3]), mode="sum"), dtypes=FLOATS[:2], **SUMS)
-row("FM:scatter", lambda m: A(m.t(4, 6), 1, m.idx(6, 4, 1), m.t(4, 1)), lambda m: A(m.t(4, 6), 0, m.idx(4, 1, 6), 2), lambda m: A(m.t(4, 6), 1, m.idx(6, 4, 1), m.t(4, 1), reduce="add"), lambda m: A(m.t(4), 0, m.idx(4, 2) + 4, 1))
-row("FM:scatter_add", lambda m: A(m.x(4, 6), 1, m.idx(6, 4, 5), m.x(4, 5)), lambda m: A(m.x(4), 0, m.idx(4, 3), m.x(3)), **SUMS)
-row("FM:index_add", lambda m: A(m.x(4, 6), 1, m.idx(6, 9), m.x(4, 9)), lambda m: A(m.x(4), 0, m.idx(4, 3), m.x(3), alpha=2), **SUMS)
-row("FM:index_copy", lambda m: A(m.t(4, 6), 0, torch.tensor([2, 0]), m.t(2, 6)))
-row("FM:index_fill", lambda m: A(m.t(4, 6), 0, m.idx(4, 2), 3), lambda m: A(m.t(4, 6), 1, m.idx(6, 2), m.t()))
-row("FM:scatter_reduce", lambda m: A(m.x(4, 6), 1, m.idx(6, 4, 9), m.x(4, 9), "amax"), lambda m: A(m.x(4, 6), 1, m.idx(6, 4, 9), m.x(4, 9), "sum", include_self=False), **SUMS)
-row("FM:index_put", lambda m: A(m.t(4, 6), (torch.tensor([2, 0]),), m.t(6)), lambda m: A(m.t(4, 6), (m.idx(4, 3), m.idx(6, 3)), m.t(), True), lambda m: A(m.t(4, 6), (m.mask(4, 6),), m.t()))
-row("FM:masked_scatter", lambda m: A(m.t(4, 6), m.mask(4, 6), m.t(24)))
+def permutation(m, n, high=None):
+    return torch.randperm(high or n, generator=m.random)[:n]
+
+
+SCATTERED = (lambda m: A(m.t(4, 6), 1, m.idx(6, 4, 1), m.t(4, 1)), lambda m: A(m.t(4, 6), 0, m.idx(4, 1, 6), 2), lambda m: A(m.t(4, 6), -1, m.idx(6, 3, 9), m.t(4, 11)), lambda m: A(m.t(6, 4).t(), 0, m.idx(4, 5, 6), m.t(6, 5).t()),
+             lambda m: A(m.t(4, 5, 6), 1, m.idx(5, 4, 1, 6).expand(4, 3, 6), m.t(4, 3, 6)), lambda m: A(m.t(9), 0, m.idx(9, 30, dtype=i32), m.t(30)), lambda m: A(m.t(4, 6), 1, m.idx(6, 4, 0), m.t(4, 0)),
+             lambda m: A(m.t(3, 4000), 1, m.idx(4000, 3, 9000), m.t(3, 9000)))
+row("FM:scatter", *SCATTERED, lambda m: A(m.t(), 0, m.idx(1), m.t()), lambda m: A(m.t(4, 6), 1, m.idx(6, 4, 1), m.t(4, 1), reduce="add"), lambda m: A(m.t(4), 0, m.idx(4, 2) + 4, 1), lambda m: A(m.t(4), 0, m.idx(4, 2) - 4, 1), lambda m: A(m.t(4, 6), 1, m.idx(6, 5, 1), 1), kernels=8)
+ADDED = (lambda m: A(m.x(4, 6), 1, m.idx(6, 4, 5), m.x(4, 5)), lambda m: A(m.x(4), 0, m.idx(4, 30), m.x(30)), lambda m: A(m.x(4, 6).t(), 0, m.idx(6, 9, 3), m.x(9, 4)), lambda m: A(m.x(9, 64), 0, m.idx(9, 50, 1).expand(50, 64), m.x(50, 64)), lambda m: A(m.x(40, 900), 0, m.idx(40, 70, 900), m.x(70, 900)))
+row("FM:scatter_add", *ADDED, lambda m: A(m.x(4), 0, m.idx(4, 3) + 4, m.x(3)), kernels=5, **SUMS)
+row("FM:index_add", lambda m: A(m.x(4, 6), 1, m.idx(6, 9), m.x(4, 9)), lambda m: A(m.x(4), 0, m.idx(4, 3), m.x(3), alpha=2), lambda m: A(m.x(4, 6, 5), 0, m.idx(4, 7, dtype=i32), m.x(7, 6, 5)), lambda m: A(m.x(6, 4).t(), -1, m.idx(6, 2), m.x(2, 4).t(), alpha=-1),
+    lambda m: A(m.x(300, 96), 0, m.idx(300, 700), m.x(700, 96)), lambda m: A(m.x(4, 6), 0, m.idx(4, 0), m.x(0, 6)), lambda m: A(m.x(4), 0, m.idx(4), m.x(1)), lambda m: A(m.x(4, 6), 0, m.idx(4, 2) - 4, m.x(2, 6)), lambda m: A(m.x(4, 6), 0, m.idx(4, 3), m.x(2, 6)), kernels=6, **SUMS)
+row("FM:index_copy", lambda m: A(m.t(4, 6), 0, torch.tensor([2, 0]), m.t(2, 6)), lambda m: A(m.t(4, 6), 1, m.idx(6, 9), m.t(4, 9)), lambda m: A(m.t(5, 4, 6).permute(2, 0, 1), -1, permutation(m, 4), m.t(6, 5, 4)), lambda m: A(m.t(4, 6), 0, torch.tensor([2, -1]), m.t(2, 6)), kernels=3)
+row("FM:index_fill", lambda m: A(m.t(4, 6), 0, m.idx(4, 2), 3), lambda m: A(m.t(4, 6), 1, m.idx(6, 2), m.t()), lambda m: A(m.t(4, 33)[:, ::2], 1, m.idx(17, 5) - 17, 1), lambda m: A(m.t(4, 6), 0, m.idx(4, 2) + 4, 3), lambda m: A(m.t(4, 6), 0, m.idx(4, 2), 2.5), kernels=3)
+REDUCED = [lambda m, how=how, own=own: A(m.x(4, 6), 1, m.idx(6, 4, 9), m.x(4, 9), how, include_self=own) for how in ("sum", "prod", "mean", "amax", "amin") for own in (True, False)]
+row("FM:scatter_reduce", *REDUCED, lambda m: A(m.t(5, 30), 0, m.idx(5, 40, 30), m.t(40, 30), "amax"), lambda m: A(m.t(5, 30), 0, m.idx(5, 40, 30), m.t(40, 30), "amin", include_self=False), lambda m: A(m.x(90, 300), 0, m.idx(90, 100, 300), m.x(100, 300), "mean"),
+    lambda m: A(m.x(4), 0, m.idx(4, 3) + 4, m.x(3), "amax", include_self=False), kernels=13, **SUMS)
+row("FM:index_put", lambda m: A(m.t(4, 6), (torch.tensor([2, 0]),), m.t(6)), lambda m: A(m.x(4, 6), (m.idx(4, 3), m.idx(6, 3)), m.t(special=False), True), lambda m: A(m.t(4, 6), (m.mask(4, 6),), m.t()), lambda m: A(m.t(4, 6), (m.mask(4),), m.t()), lambda m: A(m.t(4, 5, 6), (m.idx(4, 3, 1) - 4, m.idx(5, 2)), m.t(3, 2, 6)),
+    lambda m: A(m.x(40, 5), (m.idx(40, 300),), m.x(300, 5), True), lambda m: A(m.t(4, 5, 6), (m.idx(4, 9), m.idx(5, 9), m.idx(6, 9, dtype=i32)), m.t(9)), lambda m: A(m.t(4, 6), (m.idx(4, 3).t(), m.idx(6, 1)), m.t(3)), lambda m: A(m.t(4, 6), (m.mask(4, 6),), m.t(24)), lambda m: A(m.t(4, 6), (m.idx(4, 3) + 4,), m.t(6)), kernels=8, **SUMS)
+row("FM:masked_scatter", lambda m: A(m.t(4, 6), m.mask(4, 6), m.t(24)), lambda m: A(m.t(4, 6), m.mask(4, 1), m.t(30)), lambda m: A(m.t(4, 6, 5), m.mask(6, 1), m.t(130)), lambda m: A(m.t(6, 4).t(), m.mask(6), m.t(4, 6)), lambda m: A(m.t(4, 6), m.mask(4, 6) | True, m.t(7)), kernels=4)
 row("F:bucketize F:searchsorted", lambda m: A(m.x(9).sort()[0], m.x(9).sort()[0]), dtypes=(f32, i64))
-row("FM:select_scatter", lambda m: A(m.t(4, 6), m.t(6), 0, 1))
-row("FM:slice_scatter", lambda m: A(m.t(4, 6), m.t(2, 6), 0, 1, 3))
-row("FM:diagonal_scatter", lambda m: A(m.t(4, 6), m.t(4)))
+row("FM:select_scatter", lambda m: A(m.t(4, 6), m.t(6), 0, 1), lambda m: A(m.t(4, 5, 6), m.t(4, 6), 1, -2), lambda m: A(m.t(6, 4).t(), m.t(4), 1, 3), lambda m: A(m.t(4, 6), m.t(6), 0, 4), kernels=3)
+row("FM:slice_scatter", lambda m: A(m.t(4, 6), m.t(2, 6), 0, 1, 3), lambda m: A(m.t(4, 6), m.t(4, 3), 1, step=2), lambda m: A(m.t(4, 6), m.t(4, 2), -1, -2), lambda m: A(m.t(4, 6), m.t(0, 6), 0, 3, 1), lambda m: A(m.t(4, 6), m.t(3, 6), 0, 1, 3), kernels=4)
+row("FM:diagonal_scatter", lambda m: A(m.t(4, 6), m.t(4)), lambda m: A(m.t(4, 6), m.t(3), -1), lambda m: A(m.t(4, 5, 6), m.t(5, 4), 2, 0, 2), kernels=3)
 
 # ---- products --------------------------------------------------------------------------------------------------------------
 PRODUCT = {"dtypes": FLOATS + (i64, i32), "ulp": 16, "norm": True}
@@ -703,6 +716,8 @@ row("M:clamp_ M:clip_", lambda m: A(m.t(67), -1, 1), lambda m: A(m.t(5, 7).t(), 
 row("M:clamp_min_ M:clamp_max_", *INTO[:3])
 row("M:masked_fill_", lambda m: A(m.t(5, 13), m.mask(13), -inf), lambda m: A(m.t(13, 5).t(), m.mask(5, 1), 2))
 row("M:masked_scatter_", lambda m: A(m.t(4, 6), m.mask(4, 6), m.t(24)))
+row("M:copy_", lambda m: A(m.t(4, 6), m.t(6)), lambda m: A(m.t(6, 4).t(), m.t(4, 6).to(m.other())))
+row("M:scatter_reduce_", *REDUCED[:4], **SUMS)
 row("M:lerp_ M:addcmul_ M:addcdiv_", lambda m: A(m.t(67), m.t(67), m.d(67)), **NEAR)
 row("M:add_ M:sub_", lambda m: A(m.x(9), m.x(9), alpha=2), ulp=1)
 row("M:addmm_", lambda m: A(m.x(4, 5), m.x(4, 6), m.x(6, 5)), **PRODUCT)

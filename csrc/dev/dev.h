@@ -298,4 +298,34 @@ size_t cc_gemm_bytes(const CcGemm *g);
 int cc_gemm_lanes(void); /* plain: rows of x are taken in so many at a time */
 CC_MUST int cc_gemm_run(const CcGemm *g, const CcGemmCall *call, CcErr *err); /* any thread; -1: no memory */
 
+/* ---- move.c: elements from one place to another, by indices ---- */
+enum { CC_MOVE_DIMS = 8 };
+typedef enum CcMoveHow { CC_MOVE_SET, CC_MOVE_SUM, CC_MOVE_SCALED, CC_MOVE_PROD, CC_MOVE_MAX, CC_MOVE_MIN, CC_MOVE_HOWS } CcMoveHow;
+typedef enum CcMoveType { CC_MOVE_F32, CC_MOVE_F64, CC_MOVE_I32, CC_MOVE_I64, CC_MOVE_OTHER } CcMoveType;
+typedef struct CcMoveIndex {
+    int64_t step[CC_MOVE_DIMS]; /* bytes of its own */
+    int64_t low, count;         /* indices have to lie in [low, count); a negative one counts from the end */
+    int64_t by;                 /* bytes from index to index */
+    bool wide;                  /* int64, else int32 */
+    bool mask;                  /* bools: elements where it is false stay away */
+} CcMoveIndex;
+typedef struct CcMove {
+    int ndim;
+    int64_t size[CC_MOVE_DIMS], dst[CC_MOVE_DIMS], src[CC_MOVE_DIMS]; /* steps in bytes */
+    int n_index;
+    CcMoveIndex index[CC_MOVE_DIMS];
+    bool reads;  /* indices say where elements come from, else where they go */
+    int64_t packed; /* not 0: what a mask takes lies side by side in src; after cc_move_plan: bytes of each */
+    int bytes;   /* of an element */
+    CcMoveHow how;
+    CcMoveType type;
+    double scale; /* SCALED: of what comes */
+    int rows;    /* cc_move_plan: dims from here on may be gone through in any order */
+} CcMove;
+bool cc_move_can(CcMoveHow how, CcMoveType type);
+void cc_move_plan(CcMove *m); /* before its first run */
+/* On any thread. -1: an index is out of range; then only a part of dst is what it has to be. */
+CC_MUST int cc_move_run(const CcMove *m, char *dst, const char *src, const char *const *index);
+int64_t cc_move_count(const CcMove *m, const char *mask); /* true elements of a mask that is its only index */
+
 #endif

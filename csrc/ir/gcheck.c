@@ -26,6 +26,14 @@ static int check_operands(const CcGraph *g, int id, const CcNode *n, CcErr *err)
     return 0;
 }
 
+/* Does the expression read this operand, or only hold on to it (fill_like)? */
+static bool reads(const CcGraph *g, const CcNode *n, int operand) {
+    const CcExpr *e = cc_op_expr(g, n);
+    bool found = !e;
+    for (int i = 0; e && i < e->n; i++) found = found || (e->node[i].kind != CC_X_OP && e->node[i].arg == operand);
+    return found;
+}
+
 /* The result's shape is the broadcast of the tensor operands. A fill has none, and takes its shape
  * from the record. */
 static int check_broadcast(const CcGraph *g, int id, const CcNode *n, CcErr *err) {
@@ -36,7 +44,7 @@ static int check_broadcast(const CcGraph *g, int id, const CcNode *n, CcErr *err
     int ndim = 0;
     for (int i = 0; i < n->n_in; i++) {
         const CcOperand *o = &g->operand.at[n->in0 + i];
-        if (o->kind != CC_IN_VALUE) continue;
+        if (o->kind != CC_IN_VALUE || !reads(g, n, i)) continue;
         const CcType *t = &g->val.at[o->value].type;
         if (t->ndim < 0) return 0;
         any = true;

@@ -52,7 +52,7 @@ typedef enum CcOpKind {
     CC_K_POINTWISE,   /* expression over equal or broadcast shapes */
     CC_K_MATMUL,      /* linear, mm, matmul, addmm, bmm, ...: oneDNN */
     CC_K_VIEW,        /* result shares its input's storage */
-    CC_K_REDUCE, CC_K_SOFTMAX, CC_K_NORM, CC_K_CONV, CC_K_POOL, CC_K_RESAMPLE, CC_K_ATTENTION, CC_K_RNN, CC_K_INDEX, CC_K_REARRANGE, CC_K_CONCAT, CC_K_CREATE,
+    CC_K_REDUCE, CC_K_SOFTMAX, CC_K_NORM, CC_K_CONV, CC_K_POOL, CC_K_RESAMPLE, CC_K_ATTENTION, CC_K_RNN, CC_K_INDEX, CC_K_SCATTER, CC_K_REARRANGE, CC_K_CONCAT, CC_K_CREATE,
     CC_K_RANDOM,
 } CcOpKind;
 
@@ -116,6 +116,15 @@ typedef struct CcExpr {
 } CcExpr;
 
 /* ------------------------------------------------------------------ graph */
+
+/* The parts of a key x[...], an int operand each, and what follows it (ops.def: index). */
+typedef enum CcKeyPart {
+    CC_KEY_NEW,    /* None */
+    CC_KEY_ALL,    /* : */
+    CC_KEY_SLICE,  /* first, length, step */
+    CC_KEY_INT,    /* which, from the beginning */
+    CC_KEY_TENSOR, /* of integers or bools */
+} CcKeyPart;
 
 /* NUMBER: another one in each call, which the host is asked for (CcHost.number). */
 typedef struct CcOperand {

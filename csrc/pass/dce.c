@@ -4,7 +4,8 @@
 
 /* What torch does with a tensor of integers is mostly to index by it: whether it raises depends on data. */
 static bool takes_index(const CcGraph *g, const CcNode *n) {
-    if (n->op != CC_OP_host && cc_op_info((CcOpId)n->op)->kind != CC_K_INDEX) return false;
+    const CcOpKind kind = cc_op_info((CcOpId)n->op)->kind;
+    if (n->op != CC_OP_host && kind != CC_K_INDEX && kind != CC_K_SCATTER) return false;
     for (int k = 0; k < n->n_in; k++) {
         const CcOperand *o = &g->operand.at[n->in0 + k];
         if (o->kind != CC_IN_VALUE) continue;

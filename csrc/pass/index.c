@@ -1,5 +1,5 @@
-/* index: reading at indices (embedding, index_select, gather, x[:, index]) is pointwise. Both operands are seen in the result's
- * shape, by windows, and the kernel adds the index to where it reads:
+/* index: reading at indices (embedding, index_select, gather, x[:, index]) is pointwise, where one or two say where. All operands
+ * are seen in the result's shape, by windows (reach.c), and the kernel adds the index to where it reads:
  *
  *   weight [V, D] at index [B, L]     ->   weight [1, 1, D], index [B, L, 1]: take over [B, L, D], V further on D elements each
  *
@@ -9,98 +9,50 @@
 #include "pass.h"
 
 /* gather has an index for each element, which our kernels read by the gather instruction: 65536 elements took 57 us, torch's
- * own loop 23 (Zen 4). Small ones are better here, as torch's call costs more than they do. */
+ * own loop 23, dev/move.c 28 (Zen 4). Small ones are better here, as they can be a part of what follows. */
 enum { MANY_INDICES = 1 << 13 };
 
-typedef struct Take {
-    int x, dim; /* value; its first dim that is indexed */
-    int count, index[2]; /* dims that are, and values */
-    bool by_element;   /* the index has the result's shape */
-    bool ends;         /* may count from the end */
-} Take;
-
-/* Dims of the result that the indices make, broadcast to one another. */
-static int dims_of_indices(const CcGraph *g, const Take *t) {
-    int n = 0;
-    for (int k = 0; k < t->count; k++) n = CC_MAX(n, g->val.at[t->index[k]].type.ndim);
-    return n;
+static bool understand(const CcGraph *g, const CcNode *n, CcReach *r) {
+    if (n->n_out != 1 || n->flags || n->n_in < 2 || cc_graph_operand(g, n, 0)->kind != CC_IN_VALUE) return false;
+    const CcType *from = &g->val.at[cc_graph_operand(g, n, 0)->value].type, *to = &g->val.at[n->out0].type;
+    if (from->ndim < 0 || to->ndim < 0 || from->dtype != to->dtype || cc_type_numel(to) == 0 || !cc_reach_read(g, n, from, r)) return false;
+    const bool one_each = n->op == CC_OP_gather || n->op == CC_OP_take_along || n->op == CC_OP_take_flat;
+    return r->n >= 1 && r->n <= 2 && !r->index[0].mask && cc_type_same_shape(&r->space, to) &&
+           !(one_each && cc_type_numel(to) >= MANY_INDICES);
 }
 
-static bool understand(const CcGraph *g, const CcNode *n, Take *t) {
-    const bool embedding = n->op == CC_OP_embedding, both = n->op == CC_OP_index_both;
-    if (!embedding && !both && n->op != CC_OP_index_select && n->op != CC_OP_index && n->op != CC_OP_gather) return false;
-    if (n->n_in != 3 - embedding + both || n->n_out != 1 || n->flags || cc_graph_operand(g, n, 0)->kind != CC_IN_VALUE) return false;
-    const int x = cc_graph_operand(g, n, 0)->value;
-    const CcType *from = &g->val.at[x].type, *to = &g->val.at[n->out0].type;
-    *t = (Take){.x = x, .dim = embedding ? 0 : cc_graph_dim(from, cc_graph_operand(g, n, 1)), .count = 1 + both,
-                .by_element = n->op == CC_OP_gather, .ends = both || n->op == CC_OP_index};
-    for (int k = 0; k < t->count; k++) {
-        const CcOperand *index = cc_graph_operand(g, n, n->n_in - t->count + k);
-        if (index->kind != CC_IN_VALUE) return false;
-        const CcType *at = &g->val.at[t->index[k] = index->value].type;
-        if (at->ndim < 0 || (at->dtype != CC_DT_I64 && at->dtype != CC_DT_I32) || cc_type_numel(at) == 0) return false;
+/* A window into `value` with these steps: of one element where it does not move. */
+static int window(CcGraph *g, const CcReach *r, int value, const int64_t *step, int64_t offset) {
+    CcType t = g->val.at[value].type;
+    t.ndim = r->space.ndim;
+    for (int d = 0; d < t.ndim; d++) {
+        t.size[d] = step[d] ? r->space.size[d] : 1;
+        t.stride[d] = step[d];
     }
-    if (from->ndim < t->count || to->ndim < 0 || t->dim < 0 || t->dim + t->count > from->ndim || from->dtype != to->dtype ||
-        cc_type_numel(to) == 0)
-        return false;
-    const CcType *at = &g->val.at[t->index[0]].type;
-    if (t->by_element) return cc_type_same_shape(at, to) && at->ndim == from->ndim && cc_type_numel(to) < MANY_INDICES;
-    return to->ndim == from->ndim - t->count + (n->op == CC_OP_index_select ? 1 : dims_of_indices(g, t));
+    const int made = cc_views_window(g, value, &t);
+    g->val.at[made].offset += offset * cc_dtype_info((CcDtype)t.dtype)->size;
+    return made;
 }
 
-/* x as the result sees it: it does not move along the dims of the indices. */
-static CcType see_x(const CcGraph *g, const CcNode *n, const Take *t) {
-    const CcType from = g->val.at[t->x].type, *to = &g->val.at[n->out0].type;
-    const int n_index = to->ndim - (from.ndim - t->count);
-    CcType x = from;
-    x.ndim = to->ndim;
-    for (int d = 0; d < to->ndim; d++) {
-        const bool here = t->by_element ? d == t->dim : d >= t->dim && d < t->dim + n_index;
-        const int own = t->by_element || d < t->dim ? d : d - n_index + t->count;
-        x.size[d] = here ? 1 : t->by_element ? to->size[d] : from.size[own];
-        x.stride[d] = here ? 0 : from.stride[own];
-    }
-    return x;
+static void push_index(CcGraph *g, const CcReach *r, int k) {
+    const CcReachIndex *x = &r->index[k];
+    cc_vec_push(&g->operand, (CcOperand){.kind = CC_IN_VALUE, .value = window(g, r, x->value, x->step, 0)});
+    cc_vec_push(&g->operand, (CcOperand){.kind = CC_IN_INT, .i = x->count});
+    cc_vec_push(&g->operand, (CcOperand){.kind = CC_IN_BOOL, .i = x->ends});
 }
 
-/* An index as the result sees it, broadcast to the other one from the right. */
-static CcType see_index(const CcGraph *g, const CcNode *n, const Take *t, int k) {
-    const CcType at = g->val.at[t->index[k]].type, *to = &g->val.at[n->out0].type;
-    const int n_index = to->ndim - (g->val.at[t->x].type.ndim - t->count);
-    CcType index = at;
-    if (t->by_element) return index;
-    index.ndim = to->ndim;
-    for (int d = 0; d < to->ndim; d++) {
-        const int own = d - t->dim - (n_index - at.ndim);
-        const bool here = d < t->dim + n_index && d >= t->dim && own >= 0 && own < at.ndim;
-        index.size[d] = here ? at.size[own] : 1;
-        index.stride[d] = here ? at.stride[own] : 0;
-    }
-    return index;
-}
-
-static void push_index(CcGraph *g, const CcNode *n, const Take *t, int k) {
-    const CcType at = see_index(g, n, t, k);
-    const int64_t size = g->val.at[t->x].type.size[t->dim + k];
-    cc_vec_push(&g->operand, (CcOperand){.kind = CC_IN_VALUE, .value = cc_views_window(g, t->index[k], &at)});
-    cc_vec_push(&g->operand, (CcOperand){.kind = CC_IN_INT, .i = size});
-    cc_vec_push(&g->operand, (CcOperand){.kind = CC_IN_BOOL, .i = t->ends});
-}
-
-static void rewrite(CcGraph *g, int node, const Take *t) {
-    const CcNode n = g->node.at[node];
-    const CcType from = g->val.at[t->x].type, x = see_x(g, &n, t);
-    const int in0 = g->operand.n;
-    cc_vec_push(&g->operand, (CcOperand){.kind = CC_IN_VALUE, .value = cc_views_window(g, t->x, &x)});
-    cc_vec_push(&g->operand, (CcOperand){.kind = CC_IN_INT, .i = t->count == 1 ? from.stride[t->dim] : 1});
-    for (int k = 0; k < t->count; k++) {
-        push_index(g, &n, t, k);
-        if (t->count > 1) cc_vec_push(&g->operand, (CcOperand){.kind = CC_IN_INT, .i = from.stride[t->dim + k]});
+static void rewrite(CcGraph *g, int node, const CcReach *r) {
+    const int x = cc_graph_operand(g, &g->node.at[node], 0)->value, in0 = g->operand.n;
+    cc_vec_push(&g->operand, (CcOperand){.kind = CC_IN_VALUE, .value = window(g, r, x, r->space.stride, r->offset)});
+    cc_vec_push(&g->operand, (CcOperand){.kind = CC_IN_INT, .i = r->n == 1 ? r->index[0].by : 1});
+    for (int k = 0; k < r->n; k++) {
+        push_index(g, r, k);
+        if (r->n > 1) cc_vec_push(&g->operand, (CcOperand){.kind = CC_IN_INT, .i = r->index[k].by});
     }
     CcNode *to = &g->node.at[node];
     to->in0 = in0;
     to->n_in = g->operand.n - in0;
-    to->op = t->count == 1 ? CC_OP_take : CC_OP_take_both;
+    to->op = r->n == 1 ? CC_OP_take : CC_OP_take_both;
     to->rewritten = true;
 }
 
@@ -127,10 +79,10 @@ static bool hot(CcGraph *g, int node) {
 }
 
 static bool try_rewrite(CcGraph *g, int node) {
-    Take t;
+    CcReach r;
     if (g->node.at[node].op == CC_OP_one_hot) return hot(g, node);
-    if (!understand(g, &g->node.at[node], &t)) return false;
-    rewrite(g, node, &t);
+    if (!understand(g, &g->node.at[node], &r)) return false;
+    rewrite(g, node, &r);
     return true;
 }
 

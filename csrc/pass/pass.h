@@ -47,6 +47,22 @@ bool cc_index_may(const CcGraph *g, int node);
 /* A new value: the memory of another one, seen as this type (of its dtype). -> its number */
 int cc_views_window(CcGraph *g, int value, const CcType *type);
 
+/* reach.c: which elements of tensor x an op names, as a nest. Steps are in elements. */
+typedef struct CcReachIndex {
+    int value;
+    bool ends, mask;        /* may count from the end; bools that say which elements, and no index */
+    int64_t count, by;      /* of x's elements: indices there are, elements from one to the next */
+    int64_t step[CC_MAX_DIMS];
+} CcReachIndex;
+typedef struct CcReach {
+    CcType space;   /* sizes, and x's strides: 0 where an index says it */
+    int64_t offset; /* of x's first element */
+    int n;
+    CcReachIndex index[CC_MAX_DIMS];
+} CcReach;
+/* False: not known of this node. `x`: the type of what is read at indices, or written. */
+bool cc_reach_read(const CcGraph *g, const CcNode *n, const CcType *x, CcReach *out);
+
 /* space.c: the common loop of reductions and pointwise nodes. */
 typedef struct CcSpace {
     CcType shape;     /* ndim < 0: none */

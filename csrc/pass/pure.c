@@ -18,21 +18,24 @@ typedef struct Pure {
 static bool is_write(const CcGraph *g, const CcNode *n) {
     const CcOperand *to = &g->operand.at[n->in0];
     return n->flags == CC_N_WRITES && n->n_out == 0 && n->n_in > 0 && to->kind == CC_IN_VALUE &&
-           cc_op_info((CcOpId)n->op)->kind == CC_K_POINTWISE;
+           (cc_op_info((CcOpId)n->op)->kind == CC_K_POINTWISE || cc_op_info((CcOpId)n->op)->kind == CC_K_SCATTER);
 }
 
-/* The pure op gives what the one in place leaves: floats of one dtype, broadcast to the target. */
+/* The pure op gives what the one in place leaves: floats of one dtype, broadcast to the target. Of a scatter, and where a mask
+ * says which elements are filled, that is so for all dtypes. */
 static bool writes_same(const CcGraph *g, const CcNode *n) {
     const CcOpInfo *info = cc_op_info((CcOpId)n->op);
     const CcType *to = &g->val.at[g->operand.at[n->in0].value].type;
-    if (cc_dtype_info((CcDtype)to->dtype)->kind != 'f' || strncmp(info->promote, "cmp", 3) == 0 ||
-        strncmp(info->promote, "test", 4) == 0)
+    const bool fills = n->op == CC_OP_masked_fill;
+    if (info->kind == CC_K_SCATTER) return true;
+    if (!fills && (cc_dtype_info((CcDtype)to->dtype)->kind != 'f' || strncmp(info->promote, "cmp", 3) == 0 ||
+        strncmp(info->promote, "test", 4) == 0))
         return false;
     for (int i = 0; i < n->n_in; i++) {
         const CcOperand *o = &g->operand.at[n->in0 + i];
         if (o->kind != CC_IN_VALUE) continue;
         const CcType *t = &g->val.at[o->value].type;
-        if (t->dtype != to->dtype || t->ndim < 0 || t->ndim > to->ndim) return false;
+        if ((t->dtype != to->dtype && !(fills && i == 1)) || t->ndim < 0 || t->ndim > to->ndim) return false;
         for (int d = 1; d <= t->ndim; d++)
             if (t->size[t->ndim - d] != 1 && t->size[t->ndim - d] != to->size[to->ndim - d])
                 return false;

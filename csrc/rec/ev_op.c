@@ -426,9 +426,11 @@ static CcGo store_subscr_after(CcRec *rec, CcAct *act, const CcEvent *ev)
     if (cc_tens_any(o)) {
         if (rec->raised) return cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "an operation that raises");
         PyObject *const in[] = {o, ev->in[1], ev->in[2]};
+        CcBound bound;
         const CcCallSpec spec = {.form = ev->in[2] != NULL ? CC_F_SETITEM : CC_F_DELITEM, .in = in,
                                  .n = ev->in[2] != NULL ? 3 : 2, .name = "setitem", .flags = CC_N_WRITES,
-                                 .safe = !cc_value_has_tensor(ev->in[1], 2)};
+                                 .safe = !cc_value_has_tensor(ev->in[1], 2),
+                                 .bound = cc_bind_setitem(o, ev->in[1], ev->in[2], &bound) == 0 ? &bound : NULL};
         return cc_node_add(rec, act, &spec, NULL);
     }
     const int source = cc_value_source(rec, o);

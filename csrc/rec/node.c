@@ -244,7 +244,8 @@ static bool torch_exit(PyObject *exit)
 /* Rows of the op table raise nothing in a replay of equal types, but for an index out of range. */
 static bool may_raise(const CcCallSpec *spec)
 {
-    return !spec->state && !spec->safe && (spec->bound == NULL || cc_op_info(spec->bound->op)->kind == CC_K_INDEX);
+    const CcOpKind kind = spec->bound != NULL ? cc_op_info(spec->bound->op)->kind : CC_K_HOST;
+    return !spec->state && !spec->safe && (kind == CC_K_HOST || kind == CC_K_INDEX || kind == CC_K_SCATTER);
 }
 
 /* Does code of the region catch exceptions where it stands? */
@@ -466,6 +467,7 @@ int cc_action_bind(const CcAction *a, PyObject *const *in, CcBound *out)
     case CC_F_UNARY: return cc_bind_unary(a->arg, in[0], out);
     case CC_F_COMPARE: return cc_bind_compare(a->arg, in[0], in[1], out);
     case CC_F_GETITEM: return cc_bind_getitem(in[0], in[1], out);
+    case CC_F_SETITEM: return cc_bind_setitem(in[0], in[1], in[2], out);
     case CC_F_GETATTR: return cc_bind_attr(in[0], PyUnicode_AsUTF8(a->target), out);
     default: return -1;
     }

@@ -74,6 +74,7 @@ void cc_run_free(CcPlan *plan) {
     cc_vec_free(&plan->drop);
     cc_vec_free(&plan->narrowed);
     cc_vec_free(&plan->place);
+    cc_vec_free(&plan->early);
     free(plan->spent_ns);
     cc_arena_free(plan->arena);
     free(plan);

@@ -96,6 +96,8 @@ const CcPrimFamily *cc_prim_family(const CcGraph *g, int node) {
     case CC_K_CONCAT: return &CC_CONCATS;
     case CC_K_ATTENTION: return &CC_ATTENTIONS;
     case CC_K_RNN: return &CC_RNNS;
+    case CC_K_INDEX:
+    case CC_K_SCATTER: return &CC_SCATTERS;
     case CC_K_CONV: return &CC_CONVS;
     case CC_K_POOL: return &CC_POOLS;
     case CC_K_RESAMPLE: return &CC_RESAMPLES;

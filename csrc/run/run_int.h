@@ -47,7 +47,9 @@ struct CcPlan {
     CC_VEC(CcStep) step;
     CC_VEC(int) drop;
     CC_VEC(CcNarrowed) narrowed;
-    CC_VEC(int64_t) place; /* [value]: where it lies in the call's block, -1: the host makes it */
+    /* [value]: where it lies in the call's block; -1: the host makes it; -2 - v: in value v, which the host makes (memory.c) */
+    CC_VEC(int64_t) place;
+    CC_VEC(bool) early; /* [value]: another one lies in it before it is made */
     int64_t block_bytes;
     CcArena *arena;     /* what the steps point to */
     CcOnDevice on;
@@ -100,6 +102,7 @@ CC_MUST int cc_cudalaunch_run(const CcLaunch *launch, const CcHost *host, char *
 struct CcPrimFamily {
     const char *name;
     bool llvm;    /* its calls are kernels */
+    bool over;    /* where the first operand dies, the result may have its memory */
     bool several; /* its nodes may have several results, and it makes only those that somebody reads */
     bool (*can)(const CcGraph *g, int node);
     /* May `node` become the next post-op of chain[0..n)? NULL: no post-ops. */
@@ -113,7 +116,7 @@ struct CcPrimFamily {
 extern const CcPrimFamily CC_PRODUCTS, CC_CONCATS, CC_ATTENTIONS; /* product.c, concat.c, attn.c */
 extern const CcPrimFamily CC_CONVS, CC_POOLS;                     /* conv.c, pool.c */
 extern const CcPrimFamily CC_RESAMPLES;                         /* resample.c */
-extern const CcPrimFamily CC_RNNS;                                /* rnn.c */
+extern const CcPrimFamily CC_RNNS, CC_SCATTERS;                   /* rnn.c, scatter.c */
 const CcPrimFamily *cc_prim_family(const CcGraph *g, int node); /* NULL: none for this op */
 bool cc_prim_can(const CcGraph *g, int node);
 bool cc_prim_can_post(const CcGraph *g, const int *chain, int n, int node);

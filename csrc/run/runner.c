@@ -26,13 +26,14 @@ typedef struct Run {
 static void *run_data(void *ctx, int value) {
     const Run *r = ctx;
     const int64_t at = r->plan->place.at[value];
-    return at >= 0 ? r->block + at : r->host->data(r->host->ctx, value);
+    return at >= 0 ? r->block + at : r->host->data(r->host->ctx, at == -1 ? value : (int)(-2 - at));
 }
 
 static void *run_make(void *ctx, int value) {
     const Run *r = ctx;
     const int64_t at = r->plan->place.at[value];
-    return at >= 0 ? r->block + at : r->host->make(r->host->ctx, value);
+    if (at >= 0) return r->block + at;
+    return (r->plan->early.at[value] ? r->host->data : r->host->make)(r->host->ctx, at == -1 ? value : (int)(-2 - at));
 }
 
 static int run_call(void *ctx, int node) {

@@ -391,32 +391,98 @@ static bool takes_index(PyObject *const *part, Py_ssize_t n) {
     return false;
 }
 
-/* x[:, index] and x[:, index, other]: tensors of integers of dims that follow one another, and nothing else that says which
- * elements. */
-static int bind_index(PyObject *tensor, int ndim, PyObject *const *part, Py_ssize_t n, CcBound *out) {
-    PyObject *index[2];
+/* One part of a key that is no tensor, of a dim of this size. */
+static bool put_part(CcBound *b, PyObject *part, int64_t size) {
+    int64_t first;
+    Py_ssize_t start, stop, step;
+    if (!first_index(part, size, &first)) return false;
+    if (PyLong_CheckExact(part)) return put_int(b, CC_KEY_INT) && put_int(b, first);
+    if (is_whole(part)) return put_int(b, CC_KEY_ALL);
+    if (PySlice_Unpack(part, &start, &stop, &step) < 0) {
+        PyErr_Clear();
+        return false;
+    }
+    const Py_ssize_t length = PySlice_AdjustIndices(size, &start, &stop, step);
+    return put_int(b, CC_KEY_SLICE) && put_int(b, length ? first : 0) && put_int(b, length) && put_int(b, step);
+}
+
+/* -> dims that it takes; 0: not to be used in a key */
+static int put_index(CcBound *b, PyObject *tensor) {
     CcTensor t;
-    Py_ssize_t at = 0, dim = 0, count = 0, dims = 0;
+    if (!cc_tens_plain(tensor)) return 0;
+    cc_tens_read(tensor, false, &t);
+    const bool mask = t.type.dtype == CC_DT_BOOL;
+    if (t.type.ndim < mask || (!mask && t.type.dtype != CC_DT_I64 && t.type.dtype != CC_DT_I32)) return 0;
+    return put_int(b, CC_KEY_TENSOR) && put_tensor(b, tensor) ? CC_MAX(1, mask * t.type.ndim) : 0;
+}
+
+static int dims_of_part(PyObject *part) {
+    CcTensor t;
+    if (part == Py_None || part == Py_Ellipsis) return 0;
+    if (!cc_tens_plain(part)) return 1;
+    cc_tens_read(part, false, &t);
+    return t.type.dtype == CC_DT_BOOL ? CC_MAX(t.type.ndim, 0) : 1;
+}
+
+/* The parts of a key, behind the operands there are (CcKeyPart). */
+static bool put_key(CcBound *b, const CcType *t, PyObject *const *part, Py_ssize_t n) {
+    int64_t dim = 0, taken = 0;
+    bool ellipsis = false;
+    for (Py_ssize_t i = 0; i < n; i++) taken += dims_of_part(part[i]);
+    if (t->ndim < 0 || taken > t->ndim) return false;
     for (Py_ssize_t i = 0; i < n; i++) {
-        if (part[i] == Py_Ellipsis) dim += ndim - (n - 1);
-        else if (PySlice_Check(part[i]) && is_whole(part[i])) dim++;
-        else if (count == 2 || !cc_tens_plain(part[i]) || (count && dim != at + count)) return -1;
-        else {
-            if (count == 0) at = dim;
-            index[count++] = part[i];
+        if (part[i] == Py_None) {
+            if (!put_int(b, CC_KEY_NEW)) return false;
+        } else if (part[i] == Py_Ellipsis) {
+            if (ellipsis) return false;
+            for (ellipsis = true; taken < t->ndim; taken++, dim++)
+                if (!put_int(b, CC_KEY_ALL)) return false;
+        } else if (cc_tens_any(part[i])) {
+            const int dims = put_index(b, part[i]);
+            if (dims == 0) return false;
+            dim += dims;
+        } else {
+            if (!put_part(b, part[i], t->size[dim])) return false;
             dim++;
         }
     }
-    if (count == 0 || ndim < 1 || at + count > ndim) return -1;
-    for (Py_ssize_t i = 0; i < count; i++) {
-        cc_tens_read(index[i], false, &t);
-        dims += t.type.ndim;
-        if (t.type.ndim < 0 || (t.type.dtype != CC_DT_I64 && t.type.dtype != CC_DT_I32)) return -1;
+    return true;
+}
+
+/* x[:, index] and its like. */
+static int bind_index(PyObject *tensor, const CcType *t, PyObject *const *part, Py_ssize_t n, CcBound *out) {
+    CcTensor index;
+    bool view = true; /* indices without dims give one */
+    for (Py_ssize_t i = 0; i < n; i++) {
+        if (!cc_tens_any(part[i])) continue;
+        cc_tens_read(part[i], false, &index);
+        if (index.type.dtype == CC_DT_BOOL) return -1; /* how much it takes depends on data */
+        view = view && index.type.ndim == 0;
     }
-    if (dims == 0) return -1; /* an index without dims gives a view */
-    out->op = count == 1 ? CC_OP_index : CC_OP_index_both;
+    out->op = CC_OP_index;
     out->n = 0;
-    return put_tensor(out, tensor) && put_int(out, at) && put_tensor(out, index[0]) && (count == 1 || put_tensor(out, index[1])) ? 0 : -1;
+    return !view && put_tensor(out, tensor) && put_key(out, t, part, n) ? 0 : -1;
+}
+
+/* x[key] = value. A mask and one number are masked_fill. */
+int cc_bind_setitem(PyObject *tensor, PyObject *key, PyObject *value, CcBound *out) {
+    PyObject *const *part = PyTuple_CheckExact(key) ? &PyTuple_GET_ITEM(key, 0) : &key;
+    const Py_ssize_t n = PyTuple_CheckExact(key) ? PyTuple_GET_SIZE(key) : 1;
+    CcTensor t, v, mask;
+    if (!cc_tens_plain(tensor) || value == NULL) return -1;
+    cc_tens_read(tensor, false, &t);
+    out->op = CC_OP_put;
+    out->n = 0;
+    v.type.ndim = 0;
+    if (cc_tens_plain(value)) cc_tens_read(value, false, &v);
+    if (n == 1 && v.type.ndim == 0 && cc_tens_plain(part[0])) {
+        cc_tens_read(part[0], false, &mask);
+        if (mask.type.dtype == CC_DT_BOOL && cc_type_same_shape(&mask.type, &t.type)) {
+            out->op = CC_OP_masked_fill;
+            return put_tensor(out, tensor) && put_tensor(out, part[0]) && put(out, value) ? 0 : -1;
+        }
+    }
+    return put_tensor(out, tensor) && put(out, value) && put_key(out, &t.type, part, n) ? 0 : -1;
 }
 
 /* Basic indexing: ints, slices, None and an Ellipsis. x[:, i] and its like are a select, all else pairs of a dim and its
@@ -427,7 +493,7 @@ int cc_bind_getitem(PyObject *tensor, PyObject *key, CcBound *out) {
     CcTensor t;
     if (!cc_tens_plain(tensor)) return -1;
     cc_tens_read(tensor, false, &t);
-    if (takes_index(part, n)) return bind_index(tensor, t.type.ndim, part, n, out);
+    if (takes_index(part, n)) return bind_index(tensor, &t.type, part, n, out);
     Py_ssize_t indices = 0, ints = 0, news = 0, slices = 0, dim = 0;
     for (Py_ssize_t i = 0; i < n; i++) {
         if (part[i] == Py_None) news++;
@@ -577,10 +643,11 @@ static int resolve(char space, const char *name, int n, int row) {
     return rc;
 }
 
-/* A pointwise op's name with '_' behind it is the same in place: the node says that it writes. */
+/* A pointwise op's or scatter's name with '_' behind it is the same in place: the node says that it writes. */
 static int resolve_in_place(char space, const char *name, int n, int row) {
     char with[64];
-    if (cc_op_info(B.sig[row].op)->kind != CC_K_POINTWISE || name[0] == '_' || space == 'O' || space == 'B' || n + 2 > (int)sizeof with) return 0;
+    const CcOpKind kind = cc_op_info(B.sig[row].op)->kind;
+    if ((kind != CC_K_POINTWISE && kind != CC_K_SCATTER) || name[0] == '_' || space == 'O' || space == 'B' || n + 2 > (int)sizeof with) return 0;
     snprintf(with, sizeof with, "%.*s_", n, name);
     return resolve(space, with, n + 1, row);
 }

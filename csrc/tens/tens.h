@@ -130,6 +130,7 @@ int cc_bind_binop(CcBinop op, bool inplace, PyObject *a, PyObject *b, CcBound *o
 int cc_bind_unary(int op, PyObject *a, CcBound *out);
 int cc_bind_attr(PyObject *tensor, const char *name, CcBound *out);
 int cc_bind_getitem(PyObject *tensor, PyObject *key, CcBound *out);
+int cc_bind_setitem(PyObject *tensor, PyObject *key, PyObject *value, CcBound *out);
 int cc_bind_compare(int op, PyObject *a, PyObject *b, CcBound *out);
 /* Row `row` of binds.def: its op's name (NULL past the end), whether ops.def has it, its callables. */
 const char *cc_bind_row(int row, bool *known, const char **callables);

@@ -1,0 +1,380 @@
+/* move: elements from one place to another, where indices say one of the two: writes at indices (scatter, index_add,
+ * index_put), reads at several of them, and copies of regions. A nest of dims, each with a step in both:
+ *
+ *     for d0 ..: for d1 ..:  dst[d0 * dst[0] + d1 * dst[1] + index(d0, d1) * by]  <-  src[d0 * src[0] + d1 * src[1]]
+ *
+ * Dims in which an index moves, or in which elements may meet in one place, are gone through in their order, by one thread:
+ * so the last one stays, and sums are made in eager's order. The others are `rows`; threads share one of these. */
+#include <stdatomic.h>
+
+#include "dev.h"
+
+enum {
+    GRAIN = 16384, /* elements that are worth a thread */
+    BLOCK = 256,   /* places that are computed at a time */
+    CHECKED = 1024, /* indices that are looked at before they are used, while they stay in the cache */
+    LINE = 128     /* bytes of a row that are worth a thread of its own */
+};
+
+/* What a block of rows is moved with. */
+typedef struct Rows {
+    char *dst;
+    const char *src;
+    int64_t to[BLOCK], from[BLOCK]; /* bytes */
+    int64_t m, n;                   /* rows; elements of each */
+    int64_t dst_step, src_step;     /* from element to element */
+    int64_t taken;                  /* packed: rows before this block */
+    const int64_t *index;           /* an index for each of m elements, which are a step from one another, and no `to`, `from` */
+    int64_t by;
+    bool reads;
+    double scale;
+} Rows;
+typedef void (*RowsFn)(const Rows *r);
+
+#if defined(__clang__)
+#define FAST
+#else
+#define FAST __attribute__((optimize("O3"))) /* vectors: -O2 of gcc 12 makes none where it does not know how long a loop is */
+#endif
+/* In `value` d is the element there is, s the one that comes. Elements one by one, rows that are contiguous or of one number,
+ * and other rows; then elements with an index of their own each. */
+#define MOVER(name, T, value) \
+    FAST static void name(const Rows *r) { \
+        const T scale = (T)r->scale; \
+        const bool dense = r->n > 1 && r->dst_step == sizeof(T); \
+        (void)scale; \
+        for (int64_t i = 0; i < r->m; i++) { \
+            T *restrict to = (T *)(r->dst + r->to[i]); \
+            const T *restrict from = (const T *)(r->src + r->from[i]); \
+            if (dense && r->src_step == sizeof(T)) \
+                for (int64_t k = 0; k < r->n; k++) ELEMENT(T, to + k, from[k], value) \
+            else if (dense && r->src_step == 0) \
+                for (int64_t k = 0; k < r->n; k++) ELEMENT(T, to + k, *from, value) \
+            else \
+                for (int64_t k = 0; k < r->n; k++) \
+                    ELEMENT(T, (T *)((char *)to + k * r->dst_step), *(const T *)((const char *)from + k * r->src_step), value) \
+        } \
+    } \
+    FAST static void name##_each(const Rows *r) { \
+        const T scale = (T)r->scale; \
+        const int64_t *restrict at = r->index, size = sizeof(T), by = r->by / size, dst = r->dst_step / size, src = r->src_step / size; \
+        T *to = (T *)r->dst; \
+        const T *from = (const T *)r->src; \
+        (void)scale; \
+        if (r->reads && dst == 1 && by == 1 && src == 0) \
+            for (int64_t i = 0; i < r->m; i++) ELEMENT(T, to + i, from[at[i]], value) \
+        else if (r->reads && dst == 1) \
+            for (int64_t i = 0; i < r->m; i++) ELEMENT(T, to + i, from[at[i] * by + i * src], value) \
+        else if (r->reads) \
+            for (int64_t i = 0; i < r->m; i++) ELEMENT(T, to + i * dst, from[at[i] * by + i * src], value) \
+        else if (src == 1 && by == 1 && dst == 0) \
+            for (int64_t i = 0; i < r->m; i++) ELEMENT(T, to + at[i], from[i], value) \
+        else if (src == 1) \
+            for (int64_t i = 0; i < r->m; i++) ELEMENT(T, to + at[i] * by + i * dst, from[i], value) \
+        else \
+            for (int64_t i = 0; i < r->m; i++) ELEMENT(T, to + at[i] * by + i * dst, from[i * src], value) \
+    }
+#define ELEMENT(T, into, comes, value) \
+    { \
+        T *const e = into; \
+        const T s = comes, d = *e; \
+        (void)d; \
+        *e = (T)(value); \
+    }
+
+MOVER(set1, uint8_t, s)
+MOVER(set2, uint16_t, s)
+MOVER(set4, uint32_t, s)
+MOVER(set8, uint64_t, s)
+/* NaN stays, as in eager. */
+#define FLOATS(T, id) \
+    MOVER(sum_##id, T, d + s) \
+    MOVER(scaled_##id, T, d + s * scale) \
+    MOVER(prod_##id, T, d * s) \
+    MOVER(max_##id, T, s != s ? s : d < s ? s : d) \
+    MOVER(min_##id, T, s != s ? s : s < d ? s : d)
+/* Integers wrap around. */
+#define INTEGERS(T, U, id) \
+    MOVER(sum_##id, T, (U)d + (U)s) \
+    MOVER(scaled_##id, T, (U)d + (U)s * (U)scale) \
+    MOVER(prod_##id, T, (U)d * (U)s) \
+    MOVER(max_##id, T, d < s ? s : d) \
+    MOVER(min_##id, T, s < d ? s : d)
+FLOATS(float, f32)
+FLOATS(double, f64)
+INTEGERS(int32_t, uint32_t, i32)
+INTEGERS(int64_t, uint64_t, i64)
+
+typedef struct Mover {
+    RowsFn rows, each;
+} Mover;
+#define BOTH(name) {name, name##_each}
+
+/* NULLs: none. */
+static Mover mover(CcMoveHow how, CcMoveType type, int bytes) {
+    static const Mover SET[] = {BOTH(set1), BOTH(set2), BOTH(set4), BOTH(set8)};
+#define ALL(how) {BOTH(how##_f32), BOTH(how##_f64), BOTH(how##_i32), BOTH(how##_i64)}
+    static const Mover BY[CC_MOVE_HOWS][CC_MOVE_OTHER] = {
+        [CC_MOVE_SUM] = ALL(sum), [CC_MOVE_SCALED] = ALL(scaled), [CC_MOVE_PROD] = ALL(prod), [CC_MOVE_MAX] = ALL(max), [CC_MOVE_MIN] = ALL(min)};
+#undef ALL
+    if (how == CC_MOVE_SET) return SET[bytes == 8 ? 3 : bytes == 4 ? 2 : bytes - 1];
+    return type == CC_MOVE_OTHER ? (Mover){NULL, NULL} : BY[how][type];
+}
+
+bool cc_move_can(CcMoveHow how, CcMoveType type) { return how == CC_MOVE_SET || type != CC_MOVE_OTHER; }
+
+/* ------------------------------------------------------------------ the nest */
+
+/* One after the other: its index moves, or several of its elements have one place. */
+static bool ordered(const CcMove *m, int d) {
+    for (int k = 0; k < m->n_index; k++)
+        if (m->index[k].step[d]) return true;
+    return m->packed ? m->src[d] == 0 : !m->reads && m->dst[d] == 0;
+}
+
+static void swap_dims(CcMove *m, int a, int b) {
+#define SWAP(at) \
+    do { \
+        const int64_t t = (at)[a]; \
+        (at)[a] = (at)[b]; \
+        (at)[b] = t; \
+    } while (0)
+    SWAP(m->size);
+    SWAP(m->dst);
+    SWAP(m->src);
+    for (int k = 0; k < m->n_index; k++) SWAP(m->index[k].step);
+#undef SWAP
+}
+
+static bool one_dim(const CcMove *m, int a, int b) {
+    bool one = m->dst[a] == m->dst[b] * m->size[b] && m->src[a] == m->src[b] * m->size[b];
+    for (int k = 0; k < m->n_index; k++) one = one && m->index[k].step[a] == m->index[k].step[b] * m->size[b];
+    return one;
+}
+
+static void drop_dim(CcMove *m, int d) {
+    for (m->ndim--; d < m->ndim; d++) swap_dims(m, d, d + 1);
+}
+
+/* Dims of one element go, ordered ones come first in their order, rows behind them by where they are written; what is one in
+ * memory becomes one. */
+void cc_move_plan(CcMove *m) {
+    int64_t row = m->bytes;
+    for (int d = m->ndim - 1; m->packed && d >= 0 && m->index[0].step[d] == 0; d--) { /* the mask takes whole rows */
+        m->src[d] = row;
+        row *= m->size[d];
+    }
+    if (m->packed) m->packed = row;
+    for (int d = m->ndim - 1; d >= 0; d--)
+        if (m->size[d] == 1) drop_dim(m, d);
+    for (int i = 1; i < m->ndim; i++)
+        for (int k = i; k > 0; k--) {
+            const bool here = ordered(m, k), before = ordered(m, k - 1);
+            if (before || (!here && m->dst[k] <= m->dst[k - 1])) break;
+            swap_dims(m, k - 1, k);
+        }
+    for (int d = m->ndim - 2; d >= 0; d--) {
+        if (ordered(m, d) != ordered(m, d + 1) || !one_dim(m, d, d + 1)) continue;
+        m->size[d + 1] *= m->size[d];
+        drop_dim(m, d);
+    }
+    m->rows = m->ndim;
+    while (m->rows > 0 && !ordered(m, m->rows - 1)) m->rows--;
+}
+
+/* ------------------------------------------------------------------ running */
+
+typedef struct Job {
+    const CcMove *m;
+    Mover fn;
+    bool each; /* the only index moves by one along the block, and a row is one element */
+    char *dst;
+    const char *src;
+    const char *const *index;
+    atomic_bool *wrong; /* an index is out of range */
+    int cut; /* the dim that threads share; -1: none */
+    int row, block; /* dims; -1: none */
+} Job;
+
+/* Are all these indices in range? (v - low and high - v have no sign then.) 65536 of them: 15 us, with AVX2 8 (Zen 4). */
+#define GOOD(name, TARGET) \
+    FAST TARGET static bool name(const CcMoveIndex *x, const int64_t *v, int64_t n) { \
+        const uint64_t low = (uint64_t)x->low, high = (uint64_t)x->count - 1; \
+        uint64_t bad = 0; \
+        for (int64_t i = 0; i < n; i++) bad |= ((uint64_t)v[i] - low) | (high - (uint64_t)v[i]); \
+        return !(bad >> 63); \
+    }
+GOOD(good_base, )
+GOOD(good_avx2, __attribute__((target("avx2"))))
+
+static bool good_indices(const CcMoveIndex *x, const int64_t *v, int64_t n) {
+    return (cc_cpu_info()->vector_bytes >= 32 ? good_avx2 : good_base)(x, v, n);
+}
+
+/* From the beginning: as they are, or in `own`. */
+static const int64_t *from_zero(const CcMoveIndex *x, const int64_t *v, int64_t n, int64_t *own) {
+    if (x->low == 0) return v;
+    for (int64_t i = 0; i < n; i++) own[i] = v[i] + (v[i] >> 63 & x->count);
+    return own;
+}
+
+/* Adds to each place of a block what an index says. False: one is out of range. */
+static bool add_index(const CcMoveIndex *x, const char *at, int64_t step, int64_t *place, int64_t n) {
+    int64_t own[BLOCK];
+    const bool lies = x->wide && step == 8;
+    const int64_t *v = lies ? (const int64_t *)at : own, different = step ? n : 1;
+    for (int64_t i = 0; !lies && i < different; i++) {
+        int32_t narrow;
+        if (x->wide) memcpy(&own[i], at + i * step, sizeof *own);
+        else memcpy(&narrow, at + i * step, sizeof narrow), own[i] = narrow;
+    }
+    if (!good_indices(x, v, different)) return false;
+    v = from_zero(x, v, different, own);
+    if (different == n)
+        for (int64_t i = 0; i < n; i++) place[i] += v[i] * x->by;
+    else
+        for (int64_t i = 0; i < n; i++) place[i] += v[0] * x->by;
+    return true;
+}
+
+/* Keeps the places where the mask is true. */
+static int64_t sift(const char *mask, int64_t step, int64_t *to, int64_t *from, int64_t n) {
+    int64_t kept = 0;
+    for (int64_t i = 0; i < n; i++) {
+        to[kept] = to[i];
+        from[kept] = from[i];
+        kept += mask[i * step] != 0;
+    }
+    return kept;
+}
+
+static bool fill_places(const Job *j, Rows *r, int64_t first, int64_t n, const char *const *at) {
+    const CcMove *m = j->m;
+    const int b = j->block;
+    const int64_t dst = b < 0 ? 0 : m->dst[b], src = b < 0 ? 0 : m->src[b];
+    for (int64_t i = 0; i < n; i++) {
+        r->to[i] = (first + i) * dst;
+        r->from[i] = (first + i) * src;
+    }
+    r->m = n;
+    for (int k = 0; k < m->n_index; k++) {
+        const CcMoveIndex *x = &m->index[k];
+        const int64_t step = b < 0 ? 0 : x->step[b];
+        if (x->mask) r->m = sift(at[k] + first * step, step, r->to, r->from, r->m);
+        else if (!add_index(x, at[k] + first * step, step, m->reads ? r->from : r->to, n)) return false;
+    }
+    for (int64_t i = 0; m->packed && i < r->m; i++) r->from[i] = r->taken++ * m->packed;
+    return true;
+}
+
+static bool move_each(const Job *j, Rows *r, int64_t from, int64_t to, const char *index) {
+    const CcMove *m = j->m;
+    int64_t own[CHECKED];
+    const int64_t *at = (const int64_t *)index;
+    r->dst_step = m->dst[j->block];
+    r->src_step = m->src[j->block];
+    r->by = m->index[0].by;
+    r->reads = m->reads;
+    r->dst += from * r->dst_step;
+    r->src += from * r->src_step;
+    for (int64_t i = from; i < to; i += r->m) {
+        r->m = CC_MIN(CHECKED, to - i);
+        if (!good_indices(&m->index[0], at + i, r->m)) return false;
+        r->index = from_zero(&m->index[0], at + i, r->m, own);
+        j->fn.each(r);
+        r->dst += r->m * r->dst_step;
+        r->src += r->m * r->src_step;
+    }
+    return true;
+}
+
+static void run_range(void *ctx, int64_t begin, int64_t end) {
+    const Job *j = ctx;
+    const CcMove *m = j->m;
+    int64_t low[CC_MOVE_DIMS] = {0}, high[CC_MOVE_DIMS], at[CC_MOVE_DIMS];
+    const char *index[CC_MOVE_DIMS];
+    Rows r = {.n = 1, .scale = m->scale};
+    for (int d = 0; d < m->ndim; d++) high[d] = m->size[d];
+    if (j->cut >= 0) low[j->cut] = begin, high[j->cut] = end;
+    memcpy(at, low, sizeof at);
+    if (j->row >= 0) {
+        at[j->row] = low[j->row];
+        r.n = high[j->row] - low[j->row];
+        r.dst_step = m->dst[j->row];
+        r.src_step = m->src[j->row];
+    }
+    for (;;) {
+        r.dst = j->dst;
+        r.src = j->src;
+        for (int k = 0; k < m->n_index; k++) index[k] = j->index[k];
+        for (int d = 0; d < m->ndim; d++) {
+            if (d == j->block) continue;
+            r.dst += at[d] * m->dst[d];
+            r.src += at[d] * m->src[d];
+            for (int k = 0; k < m->n_index; k++) index[k] += at[d] * m->index[k].step[d];
+        }
+        const int64_t from = j->block < 0 ? 0 : low[j->block], to = j->block < 0 ? 1 : high[j->block];
+        bool good = !j->each || move_each(j, &r, from, to, index[0]);
+        for (int64_t i = from; good && i < to && !j->each; i += BLOCK) {
+            good = fill_places(j, &r, i, CC_MIN(BLOCK, to - i), index);
+            if (good) j->fn.rows(&r);
+        }
+        if (!good) {
+            atomic_store_explicit(j->wrong, true, memory_order_relaxed);
+            return;
+        }
+        int d = m->ndim - 1;
+        for (; d >= 0; d--) {
+            if (d == j->block || d == j->row) continue;
+            if (++at[d] < high[d]) break;
+            at[d] = low[d];
+        }
+        if (d < 0) return;
+    }
+}
+
+/* The first dim that threads may share and that is long enough. */
+static int find_cut(const Job *j, int parts) {
+    const CcMove *m = j->m;
+    for (int d = 0; d < m->ndim; d++) {
+        const int64_t least = d == j->row ? parts * CC_MAX(1, LINE / m->bytes) : parts;
+        if (m->size[d] >= least && (m->reads || m->dst[d] != 0)) return d;
+    }
+    return -1;
+}
+
+int cc_move_run(const CcMove *m, char *dst, const char *src, const char *const *index) {
+    atomic_bool wrong = false;
+    Job j = {.m = m, .fn = mover(m->how, m->type, m->bytes), .dst = dst, .src = src, .index = index, .wrong = &wrong, .cut = -1,
+             .row = -1, .block = -1};
+    int64_t numel = 1;
+    for (int d = 0; d < m->ndim; d++) numel *= m->size[d];
+    if (numel == 0) return 0;
+    if (m->rows < m->ndim) j.row = m->ndim - 1;
+    if (m->rows > 0) j.block = m->rows - 1;
+    else if (m->ndim > 1) j.block = m->ndim - 2;
+    j.each = j.row < 0 && j.block >= 0 && m->n_index == 1 && m->index[0].wide && !m->index[0].mask && m->index[0].step[j.block] == 8;
+    const int parts = m->packed ? 1 : (int)CC_MIN(cc_omp_width(), numel / GRAIN);
+    if (parts > 1) j.cut = find_cut(&j, parts);
+    if (j.cut >= 0) cc_omp_run(run_range, &j, m->size[j.cut], parts);
+    else run_range(&j, 0, 0);
+    return wrong ? -1 : 0;
+}
+
+int64_t cc_move_count(const CcMove *m, const char *mask) {
+    int64_t at[CC_MOVE_DIMS] = {0}, found = 0;
+    for (int d = 0; d < m->ndim; d++)
+        if (m->size[d] == 0) return 0;
+    for (;;) {
+        const char *row = mask;
+        for (int d = 0; d + 1 < m->ndim; d++) row += at[d] * m->index[0].step[d];
+        const int last = m->ndim - 1;
+        for (int64_t i = 0; i < (m->ndim ? m->size[last] : 1); i++) found += row[m->ndim ? i * m->index[0].step[last] : 0] != 0;
+        int d = last - 1;
+        for (; d >= 0; d--) {
+            if (++at[d] < m->size[d]) break;
+            at[d] = 0;
+        }
+        if (d < 0) return found;
+    }
+}

@@ -1,0 +1,330 @@
+/* scatter: writes at indices, to slices and under masks, and reads at indices that no loop does (three of them, or one for
+ * each of many elements). All are one nest (pass/reach.c), which dev/move.c runs: no kernel is compiled.
+ *
+ * A write makes x anew with some elements changed: what is not changed is copied, unless x dies here and the result has its
+ * memory already (memory.c). Elements that meet in one place come one after the other, as they do in eager, whose order this
+ * is: only of many elements (32768) index_put and index_copy leave open which of them stays. */
+#include <math.h>
+
+#include "run_int.h"
+
+typedef enum How { HOW_SET, HOW_SUM, HOW_PROD, HOW_MEAN, HOW_MAX, HOW_MIN } How; /* ops.def: scatter */
+
+typedef struct Scatter {
+    CcMove move, copy;
+    int dst, x, src; /* values; x: what a write changes, or what is read; src -1: the number */
+    int64_t dst_at, x_at, src_at; /* bytes; dst_at: where the first element that is written lies in the result */
+    int index[CC_MOVE_DIMS];
+    int64_t index_at[CC_MOVE_DIMS];
+    bool may_fail;     /* by an index: in front of what can't be done again it is the host's */
+    bool fresh;        /* x's own elements do not take part */
+    char number[8], neutral[8];
+    CcMove reset;      /* fresh: sets what the first one meets */
+    bool mean;
+    CcMove counting;
+    int64_t numel, moved; /* elements of the result, and of what is changed or read */
+    int64_t packed;    /* masked_scatter: elements there are; -1: another op */
+} Scatter;
+
+static bool plain(const CcType *t) { return t->ndim >= 0 && t->device == 1 && t->dtype != CC_DT_OTHER; }
+static bool reads(CcOpId op) { return cc_op_info(op)->kind == CC_K_INDEX; }
+
+static CcMoveType type_of(CcDtype dt) {
+    return dt == CC_DT_F32 ? CC_MOVE_F32 : dt == CC_DT_F64 ? CC_MOVE_F64 : dt == CC_DT_I32 ? CC_MOVE_I32
+           : dt == CC_DT_I64 ? CC_MOVE_I64 : CC_MOVE_OTHER;
+}
+
+/* ------------------------------------------------------------------ numbers */
+
+/* A number as an element; false: eager would not give just that. */
+static bool as_element(const CcOperand *o, CcDtype dt, char *out) {
+    const double v = o->kind == CC_IN_FLOAT ? o->f : (double)o->i;
+    const bool whole = o->kind != CC_IN_FLOAT || (v >= -9e15 && v <= 9e15 && v == (double)(int64_t)v);
+    const int64_t i = o->kind == CC_IN_FLOAT ? (whole ? (int64_t)v : 0) : o->i;
+    const float f = (float)v;
+    const int bits = 8 * cc_dtype_info(dt)->size;
+    const char kind = cc_dtype_info(dt)->kind;
+    if (o->kind != CC_IN_INT && o->kind != CC_IN_FLOAT && o->kind != CC_IN_BOOL) return false;
+    if (dt == CC_DT_F32) memcpy(out, &f, sizeof f);
+    else if (dt == CC_DT_F64) memcpy(out, &v, sizeof v);
+    else if (kind == 'b') out[0] = v != 0;
+    else if (kind == 'f') { /* of the half ones only what is 0 in all of them */
+        if (v != 0 || signbit(v)) return false;
+        memset(out, 0, 8);
+    } else {
+        const int64_t low = kind == 'u' ? 0 : bits == 64 ? INT64_MIN : -(INT64_C(1) << (bits - 1));
+        const int64_t high = bits == 64 ? INT64_MAX : kind == 'u' ? (INT64_C(1) << bits) - 1 : (INT64_C(1) << (bits - 1)) - 1;
+        if (!whole || i < low || i > high) return false;
+        memcpy(out, &i, sizeof i); /* little endian */
+    }
+    return true;
+}
+
+/* What a sum, a product ... begins with. */
+static void neutral_element(How how, CcDtype dt, char *out) {
+    const bool top = how == HOW_MIN;
+    const float f = how == HOW_PROD ? 1.0f : how == HOW_MAX ? -INFINITY : top ? INFINITY : 0.0f;
+    const double d = (double)f;
+    const int64_t i = how == HOW_PROD ? 1 : how == HOW_MAX ? INT64_MIN : top ? INT64_MAX : 0;
+    const int32_t k = how == HOW_PROD ? 1 : how == HOW_MAX ? INT32_MIN : top ? INT32_MAX : 0;
+    if (dt == CC_DT_F32) memcpy(out, &f, sizeof f);
+    else if (dt == CC_DT_F64) memcpy(out, &d, sizeof d);
+    else if (dt == CC_DT_I64) memcpy(out, &i, sizeof i);
+    else memcpy(out, &k, sizeof k);
+}
+
+/* ------------------------------------------------------------------ understanding a node */
+
+/* The operand that is written; NULL: it reads. */
+static const CcOperand *source_of(const CcGraph *g, const CcNode *n) {
+    switch (n->op) {
+    case CC_OP_scatter:
+    case CC_OP_index_add:
+    case CC_OP_index_copy:
+    case CC_OP_index_fill: return cc_prim_operand(g, n, 3);
+    case CC_OP_index_put: return cc_prim_operand(g, n, n->n_in - 2);
+    case CC_OP_put:
+    case CC_OP_select_scatter:
+    case CC_OP_slice_scatter:
+    case CC_OP_diagonal_scatter: return cc_prim_operand(g, n, 1);
+    case CC_OP_masked_scatter: return cc_prim_operand(g, n, 2);
+    default: return NULL;
+    }
+}
+
+/* What is done, and with which factor; false: nothing that is known. */
+static bool how_of(const CcGraph *g, const CcNode *n, Scatter *s, How *how) {
+    const CcOperand *last = cc_prim_operand(g, n, n->n_in - 1), *own = cc_prim_operand(g, n, 4);
+    *how = HOW_SET;
+    s->move.scale = 1;
+    if (n->op == CC_OP_scatter) {
+        if (n->n_in != 6 || last->kind != CC_IN_INT || own->kind == CC_IN_VALUE || last->i < HOW_SET || last->i > HOW_MIN) return false;
+        *how = (How)last->i;
+        s->fresh = *how != HOW_SET && !own->i;
+    } else if (n->op == CC_OP_index_add) {
+        if (n->n_in != 5 || (last->kind != CC_IN_INT && last->kind != CC_IN_FLOAT)) return false;
+        *how = HOW_SUM;
+        s->move.scale = last->kind == CC_IN_INT ? (double)last->i : last->f;
+    } else if (n->op == CC_OP_index_put) {
+        if (last->kind == CC_IN_VALUE || last->kind == CC_IN_NONE) return false;
+        *how = last->i ? HOW_SUM : HOW_SET;
+    }
+    static const CcMoveHow MOVE[] = {CC_MOVE_SET, CC_MOVE_SUM, CC_MOVE_PROD, CC_MOVE_SUM, CC_MOVE_MAX, CC_MOVE_MIN};
+    s->move.how = *how == HOW_SUM && s->move.scale != 1 ? CC_MOVE_SCALED : MOVE[*how];
+    s->mean = *how == HOW_MEAN;
+    return true;
+}
+
+/* Steps of what is written, in bytes: those of the space's dims from the right; scatter's source may be larger. */
+static bool read_source(const CcGraph *g, const CcNode *n, const CcOperand *o, const CcReach *r, Scatter *s) {
+    const CcType *out = &g->val.at[n->out0].type;
+    if (o->kind != CC_IN_VALUE) return as_element(o, (CcDtype)out->dtype, s->number);
+    const CcType *t = &g->val.at[o->value].type;
+    s->src = o->value;
+    if (!plain(t) || t->dtype != out->dtype) return false;
+    if (n->op == CC_OP_masked_scatter) {
+        s->packed = cc_type_numel(t);
+        return cc_type_contiguous(t);
+    }
+    const int behind = r->space.ndim - t->ndim;
+    for (int d = 0; d < -behind; d++)
+        if (t->size[d] != 1) return false;
+    for (int d = CC_MAX(0, behind); d < r->space.ndim; d++) {
+        const int own = d - behind;
+        const bool larger = n->op == CC_OP_scatter && t->size[own] > r->space.size[d];
+        if (t->size[own] != 1 && t->size[own] != r->space.size[d] && !larger) return false;
+        if (n->op == CC_OP_scatter && t->size[own] < r->space.size[d]) return false;
+        s->move.src[d] = t->size[own] == 1 ? 0 : t->stride[own] * s->move.bytes;
+    }
+    return true;
+}
+
+/* Which of several elements of one place stays is told by the order of dims, which eager takes from strides where indices are
+ * of several dims. */
+static bool order_known(const CcNode *n, const CcReach *r, const Scatter *s) {
+    if (s->move.how != CC_MOVE_SET || s->src < 0 || (n->op != CC_OP_put && n->op != CC_OP_index_put)) return true;
+    int64_t before[CC_MOVE_DIMS + 1];
+    for (int k = 0; k <= r->n; k++) before[k] = INT64_MAX;
+    for (int d = 0; d < r->space.ndim; d++) {
+        if (r->space.stride[d] || r->space.size[d] == 1) continue;
+        for (int k = 0; k <= r->n; k++) {
+            const int64_t step = k < r->n ? r->index[k].step[d] : s->move.src[d];
+            if (step > before[k]) return false;
+            if (step) before[k] = step;
+        }
+    }
+    return true;
+}
+
+static bool read_indices(const CcGraph *g, const CcReach *r, Scatter *s) {
+    s->move.n_index = r->n;
+    for (int k = 0; k < r->n; k++) {
+        const CcReachIndex *x = &r->index[k];
+        const CcType *t = &g->val.at[x->value].type;
+        const int size = cc_dtype_info((CcDtype)t->dtype)->size;
+        if (!plain(t)) return false;
+        s->move.index[k] = (CcMoveIndex){.by = x->by * s->move.bytes, .low = x->ends ? -x->count : 0, .count = x->count, .wide = t->dtype == CC_DT_I64, .mask = x->mask};
+        for (int d = 0; d < r->space.ndim; d++) s->move.index[k].step[d] = x->step[d] * size;
+        s->index[k] = x->value;
+        s->index_at[k] = cc_prim_base(g, &s->index[k]);
+        s->may_fail = s->may_fail || !x->mask;
+    }
+    return true;
+}
+
+static void read_copy(const CcType *x, const CcType *out, Scatter *s) {
+    s->copy = (CcMove){.ndim = out->ndim, .bytes = s->move.bytes};
+    for (int d = 0; d < out->ndim; d++) {
+        s->copy.size[d] = out->size[d];
+        s->copy.dst[d] = out->stride[d] * s->move.bytes;
+        s->copy.src[d] = x->stride[d] * s->move.bytes;
+    }
+    cc_move_plan(&s->copy);
+}
+
+/* The nests of a mean, and of what leaves x's own elements out: as the nest itself, of one number. */
+static void read_more(const CcType *out, How how, Scatter *s) {
+    CcMove m = s->move;
+    memset(m.src, 0, sizeof m.src);
+    neutral_element(how, (CcDtype)out->dtype, s->neutral);
+    m.how = CC_MOVE_SET;
+    s->reset = m;
+    m.how = CC_MOVE_SUM;
+    s->counting = m;
+}
+
+static bool understand(const CcGraph *g, const CcNode *n, Scatter *s) {
+    CcReach r;
+    How how;
+    *s = (Scatter){.dst = n->out0, .src = -1, .packed = -1};
+    const CcOperand *o = cc_prim_operand(g, n, 0), *source = source_of(g, n);
+    if (!o || o->kind != CC_IN_VALUE || n->n_out != 1 || n->flags) return false;
+    const CcType *x = &g->val.at[o->value].type, *out = &g->val.at[n->out0].type;
+    const bool reading = reads((CcOpId)n->op);
+    if (!plain(x) || !plain(out) || !cc_type_dense(out) || x->dtype != out->dtype || (!source && !reading)) return false;
+    if (!reading && !cc_type_same_shape(x, out)) return false;
+    if (!cc_reach_read(g, n, reading ? x : out, &r) || r.space.ndim > CC_MOVE_DIMS) return false;
+    s->x = o->value;
+    s->x_at = cc_prim_base(g, &s->x);
+    s->move.bytes = cc_dtype_info((CcDtype)out->dtype)->size;
+    s->move.type = type_of((CcDtype)out->dtype);
+    s->move.reads = reading;
+    s->move.ndim = r.space.ndim;
+    s->numel = cc_type_numel(out);
+    s->moved = cc_type_numel(&r.space);
+    for (int d = 0; d < r.space.ndim; d++) {
+        s->move.size[d] = r.space.size[d];
+        (reading ? s->move.src : s->move.dst)[d] = r.space.stride[d] * s->move.bytes;
+        if (reading) s->move.dst[d] = out->stride[d] * s->move.bytes;
+    }
+    if (!read_indices(g, &r, s)) return false;
+    if (reading) {
+        s->x_at += r.offset * s->move.bytes;
+        return cc_type_same_shape(&r.space, out) && !(r.n && r.index[0].mask);
+    }
+    s->dst_at = r.offset * s->move.bytes;
+    if (!how_of(g, n, s, &how) || !read_source(g, n, source, &r, s) || !order_known(n, &r, s)) return false;
+    if (r.n && r.index[0].mask && n->op != CC_OP_masked_scatter) { /* one number under a mask */
+        if (how != HOW_SET || (s->src >= 0 && cc_type_numel(&g->val.at[s->src].type) != 1)) return false;
+    }
+    s->move.packed = s->packed >= 0;
+    s->may_fail = s->may_fail || s->packed >= 0;
+    read_copy(x, out, s);
+    read_more(out, how, s);
+    if (s->src >= 0) s->src_at = cc_prim_base(g, &s->src);
+    return cc_move_can(s->move.how, s->move.type) && cc_move_can(s->mean ? CC_MOVE_SUM : CC_MOVE_SET, s->move.type);
+}
+
+static bool can(const CcGraph *g, int node) {
+    Scatter s;
+    return understand(g, &g->node.at[node], &s) && (!s.may_fail || cc_index_may(g, node));
+}
+
+static void *build(const CcGraph *g, const int *chain, int n, CcArena *arena, CcErr *err) {
+    (void)n; /* no post-ops */
+    Scatter *s = cc_arena_alloc(arena, sizeof *s);
+    if (!s) {
+        cc_err_set(err, CC_E_MEMORY, "no memory for a plan");
+        return NULL;
+    }
+    if (!understand(g, &g->node.at[chain[0]], s)) { /* can() said otherwise */
+        cc_err_set(err, CC_E_UNSUPPORTED, "%s: its operands do not fit the result", cc_op_info((CcOpId)g->node.at[chain[0]].op)->name);
+        return NULL;
+    }
+    cc_move_plan(&s->move);
+    cc_move_plan(&s->reset);
+    cc_move_plan(&s->counting);
+    return s;
+}
+
+/* ------------------------------------------------------------------ running */
+
+static size_t scratch(const void *work) {
+    const Scatter *s = work;
+    return s->mean ? (size_t)s->numel * (size_t)s->move.bytes : 0;
+}
+
+/* Integers are divided towards -inf, as eager does. */
+#define DIVIDE(T, quotient) \
+    do { \
+        T *sum = (T *)at; \
+        const T *count = counts; \
+        for (int64_t i = 0; i < n; i++) { \
+            const T a = sum[i], b = count[i] == 0 ? 1 : count[i]; \
+            sum[i] = quotient; \
+        } \
+    } while (0)
+
+static void divide(CcMoveType type, void *at, const void *counts, int64_t n) {
+    if (type == CC_MOVE_F32) DIVIDE(float, a / b);
+    else if (type == CC_MOVE_F64) DIVIDE(double, a / b);
+    else if (type == CC_MOVE_I32) DIVIDE(int32_t, a / b - (a % b < 0));
+    else DIVIDE(int64_t, a / b - (a % b < 0));
+}
+
+/* Counts what met in each place; the counts lie as the result does. */
+static void take_mean(const Scatter *s, char *dst, const char *const *index, char *counts) {
+    char one[8], *first = counts;
+    neutral_element(HOW_PROD, s->move.type == CC_MOVE_F32 ? CC_DT_F32 : s->move.type == CC_MOVE_F64 ? CC_DT_F64
+                              : s->move.type == CC_MOVE_I32 ? CC_DT_I32 : CC_DT_I64, one);
+    for (int64_t i = 0; i < s->numel; i++, first += s->move.bytes) memcpy(first, s->fresh ? "\0\0\0\0\0\0\0" : one, (size_t)s->move.bytes);
+    if (cc_move_run(&s->counting, counts + s->dst_at, one, index) < 0) abort(); /* its indices were good before */
+    divide(s->move.type, dst, counts, s->numel);
+}
+
+static int missing(CcErr *err, int value) { return cc_err_set(err, CC_E_HOST, "no data of value %d", value); }
+
+/* What a write leaves as it is. */
+static void copy(const Scatter *s, char *dst, const char *x) {
+    if (dst != x && !s->move.reads && cc_move_run(&s->copy, dst, x, NULL) < 0) abort(); /* without indices it can't fail */
+}
+
+/* What is changed, or read: there is something. */
+static int move(const Scatter *s, char *dst, const char *x, const CcHost *host, CcErr *err) {
+    const char *index[CC_MOVE_DIMS] = {NULL}, *src = s->src < 0 ? s->number : cc_prim_data(host, s->src, s->src_at);
+    for (int k = 0; k < s->move.n_index; k++)
+        if (!(index[k] = cc_prim_data(host, s->index[k], s->index_at[k]))) return missing(err, s->index[k]);
+    if (!src && s->packed != 0) return missing(err, s->src);
+    if (s->packed >= 0 && cc_move_count(&s->move, index[0]) > s->packed)
+        return cc_err_set(err, CC_E_HOST, "the mask takes more elements than there are");
+    copy(s, dst, x);
+    if ((s->fresh && cc_move_run(&s->reset, dst + s->dst_at, s->neutral, index) < 0) ||
+        cc_move_run(&s->move, dst + s->dst_at, s->move.reads ? x : src, index) < 0)
+        return cc_err_set(err, CC_E_HOST, "an index is out of range"); /* eager is asked */
+    if (s->mean) take_mean(s, dst, index, host->scratch);
+    return 0;
+}
+
+static int run(const void *work, const CcHost *host, CcErr *err) {
+    const Scatter *s = work;
+    char *dst = host->make(host->ctx, s->dst);
+    if (s->numel == 0) return s->moved ? cc_err_set(err, CC_E_HOST, "an index of an empty dim") : 0;
+    const char *x = cc_prim_data(host, s->x, s->x_at);
+    if (!dst || !x) return missing(err, dst ? s->x : s->dst);
+    if (s->moved) return move(s, dst, x, host, err);
+    copy(s, dst, x);
+    return 0;
+}
+
+const CcPrimFamily CC_SCATTERS = {
+    .name = "scatter", .over = true, .can = can, .build = build, .scratch = scratch, .run = run};
