@@ -47,6 +47,9 @@ bool cc_index_may(const CcGraph *g, int node);
 /* A new value: the memory of another one, seen as this type (of its dtype). -> its number */
 int cc_views_window(CcGraph *g, int value, const CcType *type);
 
+/* Elements from the first one of a view's operand to its own first one. False: not known. */
+bool cc_views_offset(const CcGraph *g, const CcNode *view, int64_t *offset);
+
 /* reach.c: which elements of tensor x an op names, as a nest. Steps are in elements. */
 typedef struct CcReachIndex {
     int value;

@@ -4,8 +4,19 @@
  *
  * The last version keeps the value's number, so the host finds there what it expects; earlier ones
  * are hidden from it. Nothing else may know the memory: up to there all that read the value are ops
- * whose results have memory of their own, and none of it is left to the host. */
+ * whose results have memory of their own, and none of it is left to the host. Views of it may be read
+ * before it is written again, and x[a:b] += y is an addition whose result is put into x. */
+#include <limits.h>
+
 #include "pass.h"
+
+enum { MAX_STEPS = 8 };
+
+/* x[a:b] += y: a view, nodes that write it, and the one that puts it into what it is a view of. */
+typedef struct Part {
+    int view, put, n;
+    int write[MAX_STEPS];
+} Part;
 
 typedef struct Pure {
     const CcGraph *g; /* as given */
@@ -13,6 +24,7 @@ typedef struct Pure {
     const CcGroupRules *rules;
     int *write; /* nodes that write the value that is looked at */
     int n_write;
+    CC_VEC(Part) part; /* views of it that are written */
 } Pure;
 
 static bool is_write(const CcGraph *g, const CcNode *n) {
@@ -21,15 +33,24 @@ static bool is_write(const CcGraph *g, const CcNode *n) {
            (cc_op_info((CcOpId)n->op)->kind == CC_K_POINTWISE || cc_op_info((CcOpId)n->op)->kind == CC_K_SCATTER);
 }
 
-/* The pure op gives what the one in place leaves: floats of one dtype, broadcast to the target. Of a scatter, and where a mask
+/* Integers whose common dtype is theirs: no fraction is among them. */
+static bool whole_numbers(const CcGraph *g, const CcNode *n, CcDtype dt) {
+    const char kind = cc_dtype_info(dt)->kind;
+    for (int i = 0; i < n->n_in; i++)
+        if (g->operand.at[n->in0 + i].kind == CC_IN_FLOAT || g->operand.at[n->in0 + i].kind == CC_IN_NUMBER) return false;
+    return (kind == 'i' || kind == 'u') && strncmp(cc_op_info((CcOpId)n->op)->promote, "same", 4) == 0;
+}
+
+/* The pure op gives what the one in place leaves: numbers of one dtype, broadcast to the target. Of a scatter, and where a mask
  * says which elements are filled, that is so for all dtypes. */
 static bool writes_same(const CcGraph *g, const CcNode *n) {
     const CcOpInfo *info = cc_op_info((CcOpId)n->op);
     const CcType *to = &g->val.at[g->operand.at[n->in0].value].type;
     const bool fills = n->op == CC_OP_masked_fill;
     if (info->kind == CC_K_SCATTER) return true;
-    if (!fills && (cc_dtype_info((CcDtype)to->dtype)->kind != 'f' || strncmp(info->promote, "cmp", 3) == 0 ||
-        strncmp(info->promote, "test", 4) == 0))
+    const bool floats = cc_dtype_info((CcDtype)to->dtype)->kind == 'f' && strncmp(info->promote, "cmp", 3) != 0 &&
+                        strncmp(info->promote, "test", 4) != 0;
+    if (!fills && !floats && !whole_numbers(g, n, (CcDtype)to->dtype))
         return false;
     for (int i = 0; i < n->n_in; i++) {
         const CcOperand *o = &g->operand.at[n->in0 + i];
@@ -49,18 +70,96 @@ static bool keeps_apart(const CcNode *n) {
     return kind != CC_K_HOST && kind != CC_K_VIEW && n->n_out == 1 && !n->flags;
 }
 
+static bool names(const CcGraph *g, const CcNode *n, int value) {
+    for (int k = 0; k < n->n_in; k++)
+        if (g->operand.at[n->in0 + k].kind == CC_IN_VALUE && g->operand.at[n->in0 + k].value == value) return true;
+    return false;
+}
+
+static bool is_view(const CcGraph *g, const CcNode *n) {
+    return cc_op_info((CcOpId)n->op)->kind == CC_K_VIEW && !n->flags && n->n_out == 1 && n->n_in > 0 &&
+           g->operand.at[n->in0].kind == CC_IN_VALUE;
+}
+
+/* The last node that reads this view, or a view of it; INT_MAX: somebody else may. Nodes that write it are noted in `part`. */
+static int last_read(const CcGraph *g, int view, Part *part) {
+    int last = g->val.at[view].def;
+    bool viewed = false;
+    if (g->val.at[view].is_output) return INT_MAX;
+    for (int i = last + 1; i < g->node.n && last < INT_MAX; i++) {
+        const CcNode *n = &g->node.at[i];
+        if (!names(g, n, view)) continue;
+        last = CC_MAX(last, i);
+        if (is_view(g, n)) {
+            last = CC_MAX(last, last_read(g, n->out0, NULL));
+            viewed = true;
+        } else if (n->flags == CC_N_WRITES && n->n_out == 0 && g->operand.at[n->in0].value != view) {
+            continue; /* told by what it writes */
+        } else if (part && is_write(g, n) && writes_same(g, n) && part->n < MAX_STEPS) {
+            part->write[part->n++] = i;
+        } else if (!keeps_apart(n)) {
+            last = INT_MAX;
+        }
+    }
+    return viewed && part && part->n ? INT_MAX : last;
+}
+
+/* Does this node put the view just where it comes from? */
+static bool puts_back(const CcGraph *g, int node, int value, int view) {
+    const CcNode *n = &g->node.at[node], *def = &g->node.at[g->val.at[view].def];
+    const CcType *x = &g->val.at[value].type, *v = &g->val.at[view].type;
+    CcReach r;
+    int64_t offset;
+    if (n->op != CC_OP_put || n->n_in < 2 || g->operand.at[n->in0].value != value || !cc_reach_read(g, n, x, &r) || r.n) return false;
+    const CcOperand *source = &g->operand.at[n->in0 + 1];
+    if (source->kind != CC_IN_VALUE || source->value != view || g->operand.at[def->in0].value != value ||
+        !cc_views_offset(g, def, &offset) || offset != r.offset || !cc_type_same_shape(v, &r.space))
+        return false;
+    for (int d = 0; d < v->ndim; d++)
+        if (v->size[d] > 1 && v->stride[d] != r.space.stride[d]) return false;
+    return true;
+}
+
+/* What a value is a view of. */
+static int root_of(const CcGraph *g, int value) {
+    while (g->val.at[value].def >= 0 && is_view(g, &g->node.at[g->val.at[value].def]))
+        value = g->operand.at[g->node.at[g->val.at[value].def].in0].value;
+    return value;
+}
+
+static bool untouched(const CcGraph *g, int value, int but, int from, int to) {
+    for (int i = from + 1; i < to; i++)
+        for (int k = 0; k < g->node.at[i].n_in; k++) {
+            const CcOperand *o = &g->operand.at[g->node.at[i].in0 + k];
+            if (o->kind == CC_IN_VALUE && o->value != but && root_of(g, o->value) == value) return false;
+        }
+    return true;
+}
+
+/* May this view be a view of the version that there is when it is made? */
+static bool view_passes(Pure *p, int node, int value) {
+    const CcGraph *g = p->g;
+    Part part = {.view = g->node.at[node].out0, .put = g->node.n};
+    if (!is_view(g, &g->node.at[node])) return false;
+    for (int i = g->node.n - 1; i > node; i--)
+        if (g->node.at[i].flags & CC_N_WRITES && g->node.at[i].n_in > 0 && names(g, &g->node.at[i], value) &&
+            g->operand.at[g->node.at[i].in0].value == value)
+            part.put = i;
+    const int last = last_read(g, part.view, &part);
+    if (last > part.put || last == INT_MAX) return false;
+    if (part.n == 0) return true;
+    if (last != part.put || !puts_back(g, part.put, value, part.view) || !untouched(g, value, part.view, part.write[0], part.put)) return false;
+    cc_vec_push(&p->part, part);
+    return true;
+}
+
 /* The writes to a value before anything else than ours learns of its memory. */
 static void find_writes(Pure *p, int value) {
     const CcGraph *g = p->g;
-    p->n_write = 0;
+    p->n_write = p->part.n = 0;
     for (int i = g->val.at[value].def + 1; i < g->node.n; i++) {
         const CcNode *n = &g->node.at[i];
-        bool reads = false;
-        for (int k = 0; k < n->n_in; k++) {
-            const CcOperand *o = &g->operand.at[n->in0 + k];
-            reads = reads || (o->kind == CC_IN_VALUE && o->value == value);
-        }
-        if (!reads || keeps_apart(n)) continue;
+        if (!names(g, n, value) || keeps_apart(n) || view_passes(p, i, value)) continue;
         if (!is_write(g, n)) return;
         if (g->operand.at[n->in0].value != value) continue; /* reads it only */
         if (!writes_same(g, n)) return;
@@ -86,38 +185,64 @@ static void set_result(CcGraph *g, int node, int value) {
     g->val.at[value].def = node;
 }
 
-static void rewrite(Pure *p, CcGraph *g, int value) {
+static void rewrite(const Pure *p, CcGraph *g, int value, const int *write, int n_write) {
     int maker = p->g->val.at[value].def;
-    for (int w = 0; w < p->n_write; w++) {
+    for (int w = 0; w < n_write; w++) {
         CcVal version = g->val.at[value];
         version.is_output = false;
         version.hidden = true;
         cc_vec_push(&g->val, version);
         set_result(g, maker, g->val.n - 1);
-        rename_reads(g, value, g->val.n - 1, maker + 1, p->write[w]);
-        maker = p->write[w];
+        rename_reads(g, value, g->val.n - 1, maker + 1, write[w]);
+        maker = write[w];
     }
     set_result(g, maker, value);
 }
 
-static void try_value(Pure *p, int value) {
+/* What is written of a part is no view any more. */
+static void rewrite_part(const Pure *p, CcGraph *g, const Part *part) {
+    rewrite(p, g, part->view, part->write, part->n);
+    for (int w = 0; w < part->n; w++) {
+        CcVal *v = &g->val.at[g->node.at[part->write[w]].out0];
+        cc_type_make_contiguous(&v->type);
+        v->narrowed = v->hidden = true;
+    }
+}
+
+static bool takes_all(const Pure *p, const CcGraph *g, const int *node, int n) {
+    for (int i = 0; i < n; i++)
+        if (!cc_group_takes(g, node[i], p->rules)) return false;
+    return true;
+}
+
+static bool try_value(Pure *p, int value) {
     const CcGraph *before = p->out ? p->out : p->g;
     const CcVal *v = &p->g->val.at[value];
-    if (v->def < 0 || v->type.ndim < 0 || !cc_type_dense(&v->type) ||
-        !keeps_apart(&p->g->node.at[v->def]))
-        return;
+    if (v->def < 0 || v->type.ndim < 0 || !cc_type_dense(&v->type) || before->node.at[v->def].n_out != 1 ||
+        before->node.at[v->def].out0 != value || !keeps_apart(&p->g->node.at[v->def]))
+        return false;
     find_writes(p, value);
-    if (p->n_write == 0 || !cc_group_takes(before, before->val.at[value].def, p->rules)) return;
+    if (p->n_write == 0 || !cc_group_takes(before, before->val.at[value].def, p->rules)) return false;
     CcGraph *g = cc_graph_copy(before);
-    rewrite(p, g, value);
-    bool good = cc_group_takes(g, p->g->val.at[value].def, p->rules);
-    for (int w = 0; w < p->n_write; w++) good = good && cc_group_takes(g, p->write[w], p->rules);
-    if (good) {
-        if (p->out) cc_graph_free(p->out);
-        p->out = g;
-    } else {
-        cc_graph_free(g);
+    rewrite(p, g, value, p->write, p->n_write);
+    for (int i = 0; i < p->part.n; i++)
+        if (p->part.at[i].put <= p->write[p->n_write - 1]) rewrite_part(p, g, &p->part.at[i]);
+    bool good = cc_group_takes(g, p->g->val.at[value].def, p->rules) && takes_all(p, g, p->write, p->n_write);
+    for (int i = 0; i < p->part.n; i++)
+        good = good && (p->part.at[i].put > p->write[p->n_write - 1] || takes_all(p, g, p->part.at[i].write, p->part.at[i].n));
+    cc_graph_free(!good ? g : p->out);
+    if (good) p->out = g;
+    return good;
+}
+
+/* Writes that are left may keep an index behind them from being checked: so once more, as long as that helps. */
+static bool try_all(Pure *p, bool *done) {
+    bool any = false;
+    for (int v = 0; v < p->g->val.n; v++) {
+        if (done[v] || !try_value(p, v)) continue;
+        any = done[v] = true;
     }
+    return any;
 }
 
 CcGraph *cc_pure_graph(const CcGraph *g, const CcGroupRules *rules) {
@@ -125,7 +250,10 @@ CcGraph *cc_pure_graph(const CcGraph *g, const CcGroupRules *rules) {
     for (int i = 0; i < g->node.n; i++) any = any || is_write(g, &g->node.at[i]);
     if (!any) return NULL;
     Pure p = {.g = g, .rules = rules, .write = malloc(sizeof *p.write * (size_t)g->node.n)};
-    for (int v = 0; p.write && v < g->val.n; v++) try_value(&p, v);
+    bool *done = calloc(1, (size_t)g->val.n + 1);
+    while (p.write && done && try_all(&p, done)) {}
+    free(done);
     free(p.write);
+    cc_vec_free(&p.part);
     return p.out;
 }

@@ -71,6 +71,8 @@ static bool offset_of(const CcGraph *g, const CcNode *n, int k, int64_t *offset)
     }
 }
 
+bool cc_views_offset(const CcGraph *g, const CcNode *n, int64_t *offset) { return offset_of(g, n, 0, offset); }
+
 static bool is_view(const CcGraph *g, const CcNode *n) {
     return cc_op_info((CcOpId)n->op)->kind == CC_K_VIEW && !n->flags && n->n_in > 0 &&
            cc_graph_operand(g, n, 0)->kind == CC_IN_VALUE;
