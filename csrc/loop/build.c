@@ -325,10 +325,11 @@ static int number_node(Build *b, const CcOperand *o, CcDtype dt, bool round_firs
     return fits(dt, o->i) ? konst_int(b, dt, o->i) : refuse(b, "a number outside of its dtype");
 }
 
-/* `wide`: a tensor without dims is not rounded to half precision first. */
-static int operand_node(Build *b, const CcOperand *o, CcDtype dt, bool round_first, bool wide) {
+/* `wide`: a tensor without dims is not rounded to half precision first; `exact`: nor is one in f32. */
+static int operand_node(Build *b, const CcOperand *o, CcDtype dt, bool round_first, bool wide, bool exact) {
     if (o->kind != CC_IN_VALUE) return number_node(b, o, dt, round_first);
     const CcType *t = &b->g->val.at[o->value].type;
+    if (exact && is_half(dt) && t->dtype == CC_DT_F32) return value_node(b, o->value);
     if (wide && is_half(dt) && t->ndim == 0 && kind_of((CcDtype)t->dtype) == 'f')
         return cast(b, value_node(b, o->value), CC_DT_F32);
     return cast(b, cast(b, value_node(b, o->value), dt), compute_type(dt));
@@ -383,7 +384,7 @@ static int expr_node(Build *b, const CcNode *n, const CcExprNode *x, CcDtype dt,
     const bool round_first = strchr(rule, '~') != NULL, wide = x->arg == 1 && strchr(rule, '^') != NULL;
     switch (x->kind) {
     case CC_X_ARG:
-        if (o && o->kind != CC_IN_NONE) return operand_node(b, o, dt, round_first, wide);
+        if (o && o->kind != CC_IN_NONE) return operand_node(b, o, dt, round_first, wide, x->arg > 0 && n->op == CC_OP_layer_norm);
         return x->dflt >= 0 ? at[x->dflt] : refuse(b, "an operand is missing");
     case CC_X_BOOL_ARG:
         if (!o || o->kind == CC_IN_NONE) return refuse(b, "an operand is missing");
@@ -412,7 +413,9 @@ static bool plain_operands(const Build *b, const CcNode *n, const CcExpr *e, CcD
         const CcExprNode *x = &e->node[i];
         if ((x->kind != CC_X_ARG && x->kind != CC_X_AT) || x->arg == 0 || x->arg >= n->n_in) continue;
         const CcOperand *o = &b->g->operand.at[n->in0 + x->arg];
-        if (o->kind == CC_IN_VALUE && b->g->val.at[o->value].type.dtype != out) return false;
+        if (o->kind != CC_IN_VALUE || b->g->val.at[o->value].type.dtype == out) continue;
+        /* Eager's layer norm of half precision takes its weights in f32 as well. */
+        if (n->op != CC_OP_layer_norm || !is_half(out) || b->g->val.at[o->value].type.dtype != CC_DT_F32) return false;
     }
     return true;
 }

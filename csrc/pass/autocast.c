@@ -34,6 +34,15 @@ static bool is_given(const CcGraph *g, int value) {
     return true;
 }
 
+/* A loss, or another reduction of several tensors? */
+static bool loss_mixes(const CcGraph *g, const CcNode *n, CcDtype out) {
+    for (int i = 1; i < n->n_in; i++) {
+        const CcOperand *o = cc_graph_operand(g, n, i);
+        if (o->kind == CC_IN_VALUE && may_differ(g->val.at[o->value].type.dtype) && g->val.at[o->value].type.dtype != out) return true;
+    }
+    return false;
+}
+
 /* What operand `i` is to be cast to; CC_DT_OTHER: it stays. */
 static CcDtype wanted(const CcGraph *g, const CcNode *n, int i) {
     const CcOperand *o = cc_graph_operand(g, n, i);
@@ -47,6 +56,8 @@ static CcDtype wanted(const CcGraph *g, const CcNode *n, int i) {
         const int src = n->op == CC_OP_addmm ? 1 : 0;
         return is_half(out) && (i == src || !is_given(g, o->value)) ? out : CC_DT_OTHER;
     }
+    case CC_K_CONCAT: return is_half(out) ? CC_DT_OTHER : out;
+    case CC_K_REDUCE: return loss_mixes(g, n, out) ? out : CC_DT_OTHER;
     case CC_K_INDEX: return (n->op == CC_OP_cross_entropy || n->op == CC_OP_nll_loss) && !is_half(out) ? out : CC_DT_OTHER;
     case CC_K_REARRANGE: return n->op == CC_OP_prelu ? out : CC_DT_OTHER;
     case CC_K_POINTWISE: return cc_autocast_mixes(g, n) ? out : CC_DT_OTHER;
