@@ -1012,6 +1012,28 @@ def keys_with_a_hash_in_python():
     return f
 
 
+@case(calls=6)
+def attributes_of_what_has_no_dict_yet():
+    """Tensors and functions have a dict only once an attribute was set."""
+    weight, n = torch.ones(4), [0]
+
+    def scale():
+        return 2.0
+
+    def f(x):
+        x = x * weight.scale if hasattr(weight, "scale") else x + weight
+        return (x * scale.factor if hasattr(scale, "factor") else x), getattr(weight, "sum")()
+
+    def change():
+        n[0] += 1
+        if n[0] == 2:
+            weight.scale = scale.factor = 3.0
+        if n[0] == 4:
+            weight.sum = lambda: 5.0
+
+    return then(f, change)
+
+
 @case
 def global_read_and_deleted():
     code = """

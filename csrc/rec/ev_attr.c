@@ -162,8 +162,8 @@ static CcGo tensor_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, Py
         return cc_node_add(rec, act, &spec, v);
     }
     const int source = cc_value_source(rec, o);
-    PyObject *dict = source >= 0 ? cc_obj_dict(o) : NULL;
-    if (dict != NULL) cc_value_read(rec, CC_SRC_OWN, source, name, 0, 0, PyDict_GetItemWithError(dict, name));
+    PyObject *dict = cc_obj_dict(o);   /* made when the first attribute is set */
+    if (source >= 0) cc_value_read(rec, CC_SRC_OWN, source, name, 0, 0, dict != NULL ? PyDict_GetItemWithError(dict, name) : NULL);
     learn_result(rec, v);
     return CC_OK;
 }
@@ -249,6 +249,8 @@ static void instance_after(CcRec *rec, PyObject *o, PyObject *name, PyObject *v,
     if (source >= 0 && dict != NULL) {
         const int ds = cc_value_read(rec, CC_SRC_DICTOF, source, NULL, 0, 0, dict);
         cc_value_read(rec, CC_SRC_KEY, ds, name, 0, 0, own);
+    } else if (source >= 0 && cc_obj_dict_at(o) != NULL) {   /* of a function: made when the first attribute is set */
+        cc_value_read(rec, CC_SRC_OWN, source, name, 0, 0, NULL);
     }
     if (own == NULL && d == NULL && !generic) {
         PyObject *hook = cc_type_lookup(t, str_getattr);
