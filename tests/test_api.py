@@ -461,6 +461,50 @@ def test_copies_are_compiled_copies():
     assert nested[0]._orig_mod is not m and len(nested.state_dict()) == 3
 
 
+@ccompile.compile
+def by_name(x):
+    return x * 2
+
+
+def plain(x):
+    return x + 2
+
+
+class Called:
+    def __init__(self):
+        self.k = 2.0
+
+    def __call__(self, x):
+        return x * self.k
+
+
+def test_compiled_functions_copy_and_pickle_as_functions_do():
+    assert copy.copy(by_name) is copy.deepcopy(by_name) is pickle.loads(pickle.dumps(by_name)) is by_name
+    other = ccompile.compile(plain)
+    assert copy.deepcopy([other])[0] is other and pickle.loads(pickle.dumps(other)) is plain
+    model = nn.Sequential(nn.Linear(4, 4))
+    model.act = by_name
+    assert copy.deepcopy(model).act is by_name and pickle.loads(pickle.dumps(model)).act is by_name
+
+    called = ccompile.compile(Called(), fullgraph=True)
+    twin = copy.deepcopy(called)
+    assert type(twin) is type(called) and twin.__wrapped__ is not called.__wrapped__
+    called.__wrapped__.k = 3.0
+    x = x4()
+    torch.testing.assert_close(called(x) * 2, twin(x) * 3)
+    assert type(pickle.loads(pickle.dumps(called))) is Called
+
+
+def test_a_compiled_function_can_be_dressed_as_another():
+    def outer(x):
+        """Of outer."""
+
+    dressed = functools.wraps(outer)(ccompile.compile(plain))
+    assert (dressed.__doc__, dressed.__name__, dressed.__wrapped__) == ("Of outer.", "outer", outer)
+    twice_equal(dressed, plain, x4())
+    assert api.compiled_of(ccompile.compile(dressed))._orig_fn is plain
+
+
 def test_new_instance_of_its_class_is_a_plain_module():
     c = ccompile.compile(Net())
     fresh = type(c)(n=8)

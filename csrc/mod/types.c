@@ -7,7 +7,7 @@
 typedef struct Compiled {
     PyObject_HEAD
     vectorcallfunc vectorcall;
-    PyObject *fn;          /* __wrapped__ */
+    PyObject *fn;          /* _orig_fn, and __wrapped__ as long as nobody sets that (functools.wraps) */
     PyObject *dict, *weak;
     struct Compiled *next, **link;   /* list of all, for reset() */
     CcRoot root;
@@ -56,6 +56,7 @@ static void copy_names(PyObject *self, PyObject *fn, PyObject *name)
         Py_DECREF(v);
         if (status < 0) PyErr_Clear();
     }
+    if (PyObject_SetAttrString(self, "__wrapped__", fn) < 0) PyErr_Clear();
 }
 
 /* ------------------------------------------------------------------ Compiled */
@@ -82,6 +83,23 @@ static int set_knobs(CcRoot *root, PyObject *options)
     return 0;
 }
 
+static Compiled *make_compiled(PyTypeObject *type, PyObject *fn)
+{
+    Compiled *self = (Compiled *)type->tp_alloc(type, 0);
+    if (self == NULL) return NULL;
+    self->vectorcall = compiled_call;
+    if (cc_root_init(&self->root, fn) < 0) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    self->fn = Py_NewRef(fn);
+    self->link = &all_compiled;
+    self->next = all_compiled;
+    if (self->next != NULL) self->next->link = &self->next;
+    all_compiled = self;
+    return self;
+}
+
 static PyObject *compiled_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"fn", "fullgraph", "dynamic", "mode", "options", "name", NULL};
@@ -91,18 +109,11 @@ static PyObject *compiled_new(PyTypeObject *type, PyObject *args, PyObject *kwar
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$pOsO!O:Compiled", names, &fn, &fullgraph, &dynamic, &mode,
                                      &PyDict_Type, &options, &name))
         return NULL;
-    Compiled *self = (Compiled *)type->tp_alloc(type, 0);
-    if (self == NULL) return NULL;
-    self->vectorcall = compiled_call;
-    if (cc_root_init(&self->root, fn) < 0 || set_knobs(&self->root, options) < 0) {
-        Py_DECREF(self);
+    Compiled *self = make_compiled(type, fn);
+    if (self == NULL || set_knobs(&self->root, options) < 0) {
+        Py_XDECREF(self);
         return NULL;
     }
-    self->fn = Py_NewRef(fn);
-    self->link = &all_compiled;
-    self->next = all_compiled;
-    if (self->next != NULL) self->next->link = &self->next;
-    all_compiled = self;
     self->root.fullgraph = fullgraph;
     self->root.hints.all = dynamic == Py_True;
     self->root.hints.none = dynamic == Py_False;
@@ -168,46 +179,75 @@ static PyObject *compiled_repr(PyObject *o)
     return PyUnicode_FromFormat("<ccompile.Compiled of %R>", ((Compiled *)o)->fn);
 }
 
-/* As functions: by name, and so a deep copy is the same object. */
+/* A function is its own copy; objects that are called, and methods, are copied and compiled with the same settings. */
+static PyObject *copied(PyObject *o, const char *how, PyObject *memo)
+{
+    const Compiled *self = (Compiled *)o;
+    if (PyFunction_Check(self->fn)) return Py_NewRef(o);
+    PyObject *copy = PyImport_ImportModule("copy");
+    PyObject *fn = copy != NULL ? PyObject_CallMethod(copy, how, memo != NULL ? "OO" : "O", self->fn, memo) : NULL;
+    Compiled *made = fn != NULL ? make_compiled(Py_TYPE(o), fn) : NULL;
+    Py_XDECREF(fn);
+    Py_XDECREF(copy);
+    if (made == NULL) return NULL;
+    made->root.knobs = self->root.knobs;
+    made->root.fullgraph = self->root.fullgraph;
+    made->root.hints.all = self->root.hints.all;
+    made->root.hints.none = self->root.hints.none;
+    made->root.hints.declared = Py_XNewRef(self->root.hints.declared);
+    if (self->dict != NULL) made->dict = PyDict_Copy(self->dict);
+    if (PyObject_SetAttrString((PyObject *)made, "__wrapped__", made->fn) < 0) Py_CLEAR(made);
+    return (PyObject *)made;
+}
+
+static PyObject *compiled_copy(PyObject *o, PyObject *unused)
+{
+    (void)unused;
+    return copied(o, "copy", NULL);
+}
+
+static PyObject *compiled_deepcopy(PyObject *o, PyObject *memo) { return copied(o, "deepcopy", memo); }
+
+/* Whether its module has it under that name. */
+static bool is_named(PyObject *o, PyObject *name)
+{
+    PyObject *module = PyObject_GetAttrString(o, "__module__"), *modules = PyImport_GetModuleDict();
+    PyObject *at = module != NULL ? Py_XNewRef(PyDict_GetItemWithError(modules, module)) : NULL;
+    PyObject *dot = PyUnicode_FromString("."), *parts = dot != NULL ? PyUnicode_Split(name, dot, -1) : NULL;
+    for (Py_ssize_t i = 0; at != NULL && parts != NULL && i < PyList_GET_SIZE(parts); i++)
+        Py_SETREF(at, PyObject_GetAttr(at, PyList_GET_ITEM(parts, i)));
+    Py_XDECREF(module);
+    Py_XDECREF(dot);
+    Py_XDECREF(parts);
+    Py_XDECREF(at);
+    PyErr_Clear();
+    return at == o;
+}
+
+/* By its name, as a function, where that leads to it (a decorator); else the original is what is pickled. */
 static PyObject *compiled_reduce(PyObject *o, PyObject *unused)
 {
     (void)unused;
-    if (PyFunction_Check(((Compiled *)o)->fn)) return PyObject_GetAttrString(o, "__qualname__");
-    return PyErr_Format(PyExc_TypeError, "cannot pickle %R: pickle what it wraps, and compile that", o);
-}
-
-/* Of a method or a callable object: compiled in the same way, of the copy. */
-static PyObject *compiled_deepcopy(PyObject *o, PyObject *memo)
-{
-    Compiled *self = (Compiled *)o;
-    if (PyFunction_Check(self->fn)) return Py_NewRef(o);
-    PyObject *copy = PyImport_ImportModule("copy");
-    PyObject *fn = copy != NULL ? PyObject_CallMethod(copy, "deepcopy", "OO", self->fn, memo) : NULL;
-    PyObject *made = fn != NULL ? PyObject_CallOneArg((PyObject *)Py_TYPE(o), fn) : NULL;
-    if (made != NULL) {
-        CcRoot *root = &((Compiled *)made)->root;
-        root->knobs = self->root.knobs;
-        root->fullgraph = self->root.fullgraph;
-        root->hints.all = self->root.hints.all;
-        root->hints.none = self->root.hints.none;
-        root->hints.declared = Py_XNewRef(self->root.hints.declared);
-        copy_names(made, o, NULL);
-    }
+    PyObject *name = PyObject_GetAttrString(o, "__qualname__");
+    if (name != NULL && PyUnicode_Check(name) && is_named(o, name)) return name;
+    Py_XDECREF(name);
+    PyErr_Clear();
+    PyObject *copy = PyImport_ImportModule("copy"), *same = copy != NULL ? PyObject_GetAttrString(copy, "copy") : NULL;
     Py_XDECREF(copy);
-    Py_XDECREF(fn);
-    return made;
+    return same != NULL ? Py_BuildValue("N(O)", same, ((Compiled *)o)->fn) : NULL;
 }
 
 static PyMethodDef compiled_methods[] = {
-    {"__reduce__", compiled_reduce, METH_NOARGS, NULL},
+    {"__copy__", compiled_copy, METH_NOARGS, NULL},
     {"__deepcopy__", compiled_deepcopy, METH_O, NULL},
+    {"__reduce__", compiled_reduce, METH_NOARGS, NULL},
     {"report", compiled_report, METH_NOARGS, "report() -> dict: entries, segments, guards, breaks; see _core.pyi"},
     {"reset", compiled_reset, METH_NOARGS, "reset(): forgets all entries; the next call records anew"},
     {NULL, NULL, 0, NULL},
 };
 
 static PyMemberDef compiled_members[] = {
-    {"__wrapped__", T_OBJECT, offsetof(Compiled, fn), READONLY, NULL},
+    {"_orig_fn", T_OBJECT, offsetof(Compiled, fn), READONLY, NULL},
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(Compiled, vectorcall), READONLY, NULL},
     {"__dictoffset__", T_PYSSIZET, offsetof(Compiled, dict), READONLY, NULL},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(Compiled, weak), READONLY, NULL},
@@ -337,7 +377,7 @@ static PyObject *disabled_repr(PyObject *o)
 }
 
 static PyMemberDef disabled_members[] = {
-    {"__wrapped__", T_OBJECT, offsetof(Disabled, fn), READONLY, NULL},
+    {"_orig_fn", T_OBJECT, offsetof(Disabled, fn), READONLY, NULL},
     {"reason", T_OBJECT, offsetof(Disabled, reason), READONLY, NULL},
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(Disabled, vectorcall), READONLY, NULL},
     {"__dictoffset__", T_PYSSIZET, offsetof(Disabled, dict), READONLY, NULL},

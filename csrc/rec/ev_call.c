@@ -419,7 +419,7 @@ static PyObject *unwrap_guarded(CcRec *rec, PyObject *o)
         if (source >= 0) cc_value_read(rec, CC_SRC_MEMBER, source, dunder_call(o), 0, 0, held);
         o = held;
     }
-    PyObject *inner = unwrap(o), *name = inner != NULL ? PyUnicode_InternFromString("__wrapped__") : NULL;
+    PyObject *inner = unwrap(o), *name = inner != NULL ? PyUnicode_InternFromString("_orig_fn") : NULL;
     if (name == NULL) return inner;
     const int source = PyFunction_Check(inner) ? -1 : cc_value_source(rec, o);   /* functions are known by what they are */
     if (source >= 0) cc_value_read(rec, CC_SRC_MEMBER, source, cc_type_lookup(Py_TYPE(o), name), 0, 0, inner);

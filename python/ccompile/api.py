@@ -89,7 +89,7 @@ def _compile(model: Any, *, settings: dict[str, Any], disable: bool = False) -> 
     if isinstance(model, torch.nn.Module):
         return wrap_module(model, again, functools.partial(_core.Compiled, name=type(model).__qualname__, **settings))
     if isinstance(model, _core.Compiled):
-        return again(model.__wrapped__)
+        return again(model._orig_fn)
     if isinstance(model, functools.partial):
         inner = functools.partial(again(model.func), *model.args, **model.keywords)
         inner.__dict__.update(model.__dict__)
@@ -154,7 +154,7 @@ class disable:  # a function to its users
         if isinstance(fn, torch.nn.Module):
             return wrap_module(fn, self, functools.partial(_core.Disabled, reason=self.reason))
         if isinstance(fn, _core.Compiled | _core.Disabled):
-            fn = fn.__wrapped__
+            fn = fn._orig_fn
         return _core.Disabled(fn, self.reason)
 
     def __enter__(self) -> "disable":
