@@ -12,6 +12,8 @@
  * run. What is stored once a row is left to a kernel of its own, as it may lie over something that other blocks read. */
 #include "gen_int.h"
 
+/* None of these is measured yet: there was no GPU. They follow what Inductor and CUB choose on sm_80 and sm_90; tuning can
+ * set the first two. */
 enum {
     THREADS = 256,
     WIDE_LOAD = 16,         /* bytes that a thread loads at once at best */
@@ -68,8 +70,8 @@ static bool moves(const CcLoop *loop, const CcCudaPlan *p, int node) {
 
 /* Elements that are taken at an index lie side by side if all of a chunk have one index. */
 bool cc_gen_cuda_packed(const CcLoop *loop, const CcCudaPlan *p, int a) {
-    if (cc_gen_cuda_step(loop, p, a) != CC_STEP_ONE || (p->kind == CC_CUDA_ROWS && !cc_sweep_along(loop, &loop->access[a])))
-        return false;
+    if (cc_gen_cuda_step(loop, p, a) != CC_STEP_ONE) return false;
+    if (p->kind == CC_CUDA_ROWS && !cc_sweep_along(loop, &loop->access[a])) return false;
     for (int i = 0; loop->access[a].taken && i < loop->n_node; i++)
         if (loop->node[i].op == CC_S_take && loop->node[i].a[1] == a) return !moves(loop, p, loop->node[i].a[0]);
     return true;
@@ -146,7 +148,9 @@ static bool is_wide(const CcLoop *loop, const CcCudaPlan *p) {
     return false;
 }
 
-static int64_t across_of(const CcLoop *loop, const CcCudaPlan *p) { return divide_up(loop->size[inner_of(p)], p->vector); }
+static int64_t across_of(const CcLoop *loop, const CcCudaPlan *p) {
+    return divide_up(loop->size[inner_of(p)], p->vector);
+}
 
 /* Chunks of a row; POINT: of all. */
 static int64_t chunks_of(const CcLoop *loop, const CcCudaPlan *p) {
@@ -328,7 +332,9 @@ static void cut(const CcLoop *loop, const CcCudaPlan *p, const CcCudaLaunch *lau
     out->piece = divide_up(chunks_of(loop, p), out->pieces);
 }
 
-static int argument_bytes(const CcCudaPlan *p, int wide, int n) { return (8 * wide + (p->wide ? 8 : 4) * (n - wide) + 7) / 8 * 8; }
+static int argument_bytes(const CcCudaPlan *p, int wide, int n) {
+    return (8 * wide + (p->wide ? 8 : 4) * (n - wide) + 7) / 8 * 8;
+}
 
 int cc_gen_cuda_argument(const CcLoop *loop, const CcCudaLaunch *launch, char *const *at, const double *number,
                          char *workspace, void *out) {
@@ -383,7 +389,8 @@ static bool has_checks(const CcLoop *loop) {
         bool found = false;
         for (int i = 0; i < loop->n_node && !found; i++) {
             const CcLoopAccess *a = &loop->access[CC_MAX(0, loop->node[i].a[0])];
-            found = loop->node[i].op == CC_S_load && a->value == loop->check[c].value && a->offset == loop->check[c].offset;
+            found = loop->node[i].op == CC_S_load && a->value == loop->check[c].value &&
+                    a->offset == loop->check[c].offset;
         }
         if (!found) return false;
     }
@@ -402,7 +409,8 @@ int cc_gen_cuda(const CcLoop *loop, const CcCudaTuning *tuning, const char *name
     const int wide = cc_gen_cuda_fields(loop, &plan, &fields), bytes = argument_bytes(&plan, wide, fields.n);
     cc_vec_free(&fields);
     if (bytes > CC_CUDA_MAX_ARG)
-        return cc_err_set(err, CC_E_UNSUPPORTED, "a kernel of %d tensors needs an argument of %d bytes", loop->n_access, bytes);
+        return cc_err_set(err, CC_E_UNSUPPORTED, "a kernel of %d tensors needs an argument of %d bytes", loop->n_access,
+                          bytes);
     if (shared_bytes(loop, &plan) > MAX_SHARED)
         return cc_err_set(err, CC_E_UNSUPPORTED, "%d reductions in one kernel", plan.n_reduction);
     if (!has_checks(loop)) return cc_err_set(err, CC_E_UNSUPPORTED, "an index that is computed");

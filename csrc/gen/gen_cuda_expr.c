@@ -77,7 +77,10 @@ static bool is_word(char c) { return is_letter(c) || (c >= '0' && c <= '9'); }
 static const char *own_name(const char *word, int n, bool single) {
     static const struct {
         const char *from, *to;
-    } NAME[] = {{"WRAP", "CC_WRAP"}, {"DIVIDE", "CC_DIVIDE"}, {"int64_t", "long long"}, {"uint64_t", "unsigned long long"}};
+    } NAME[] = {{"WRAP", "CC_WRAP"},
+                {"DIVIDE", "CC_DIVIDE"},
+                {"int64_t", "long long"},
+                {"uint64_t", "unsigned long long"}};
     char *out = ring();
     snprintf(out, ROOM, "%.*s", n, word);
     if (strcmp(out, "INFINITY") == 0) return single ? "CC_INFF" : "CC_INF";

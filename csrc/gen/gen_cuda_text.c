@@ -33,6 +33,8 @@ static const char *count_type(const Text *t) { return t->plan->wide ? "unsigned 
 static CcDtype dtype_of(const Text *t, int node) { return (CcDtype)t->loop->node[node].dtype; }
 static int inner(const Text *t) { return t->plan->n_dim - 1; }
 
+static const char *memory_of(const Text *t, int a) { return cc_gen_cuda_memory((CcDtype)t->loop->access[a].dtype); }
+
 /* ------------------------------------------------------------------ the argument */
 
 static void field(Text *t, const CcCudaField *f) {
@@ -41,14 +43,16 @@ static void field(Text *t, const CcCudaField *f) {
     switch (f->kind) {
     case CC_FIELD_ACCESS:
         if (a->place) line(t, "long long a%d;", f->a);
-        else line(t, "%s%s *a%d;", a->is_store ? "" : "const ", cc_gen_cuda_memory((CcDtype)a->dtype), f->a);
+        else line(t, "%s%s *a%d;", a->is_store ? "" : "const ", memory_of(t, f->a), f->a);
         break;
     case CC_FIELD_NUMBER: line(t, "double a%d;", f->a); break;
     case CC_FIELD_LOW: line(t, "long long low%d;", f->a); break;
     case CC_FIELD_HIGH: line(t, "long long high%d;", f->a); break;
     case CC_FIELD_ALSO: line(t, "long long also%d;", f->a); break;
     case CC_FIELD_WORKSPACE: line(t, "char *workspace;"); break;
-    case CC_FIELD_N: line(t, "%s n;  // %s", count, t->plan->kind == CC_CUDA_POINT ? "chunks" : "sets of kept indices"); break;
+    case CC_FIELD_N:
+        line(t, "%s n;  // %s", count, t->plan->kind == CC_CUDA_POINT ? "chunks" : "sets of kept indices");
+        break;
     case CC_FIELD_CHUNKS: line(t, "%s chunks;  // of a row", count); break;
     case CC_FIELD_ACROSS: line(t, "%s across;  // chunks of the inner dim", count); break;
     case CC_FIELD_INNER: line(t, "%s inner;  // elements of the inner dim", count); break;
@@ -105,7 +109,7 @@ static void place(Text *t, char letter, const char *from, int a, int first, int 
     const CcLoopAccess *access = &t->loop->access[a];
     cc_sbuf_add(t->out, "%*s", 4 * t->depth, "");
     if (access->place) cc_sbuf_add(t->out, "const long long %c%d = ", letter, a);
-    else cc_sbuf_add(t->out, "%s%s *const %c%d = ", access->is_store ? "" : "const ", cc_gen_cuda_memory((CcDtype)access->dtype), letter, a);
+    else cc_sbuf_add(t->out, "%s%s *const %c%d = ", access->is_store ? "" : "const ", memory_of(t, a), letter, a);
     cc_sbuf_add(t->out, "%s%d", from, a);
     offset(t, a, first, last);
     cc_sbuf_add(t->out, ";\n");
@@ -165,12 +169,12 @@ static int compute(Text *t, int i) {
     for (int k = 0; k < info->arity; k++) x[k] = cc_gen_cuda_ref(t->loop, n->a[k]);
     if (n->op == CC_S_konst) return 0;
     begin_node(t, i);
-    const char *type = cc_gen_cuda_type((CcDtype)n->dtype);
+    const CcDtype dt = (CcDtype)n->dtype, from = info->arity ? dtype_of(t, n->a[0]) : dt;
     int status = 0;
-    if (n->op == CC_S_count) cc_sbuf_add(t->out, "(%s)arg.count", type);
-    else if (n->op == CC_S_cast) cc_sbuf_add(t->out, "%s", cc_gen_cuda_cast(dtype_of(t, n->a[0]), (CcDtype)n->dtype, x[0]));
+    if (n->op == CC_S_count) cc_sbuf_add(t->out, "(%s)arg.count", cc_gen_cuda_type(dt));
+    else if (n->op == CC_S_cast) cc_sbuf_add(t->out, "%s", cc_gen_cuda_cast(from, dt, x[0]));
     else if (n->op == CC_S_select) cc_sbuf_add(t->out, "%s ? %s : %s", x[0], x[1], x[2]);
-    else status = cc_gen_cuda_scalar((CcScalarId)n->op, info->kind == 'C' ? dtype_of(t, n->a[0]) : (CcDtype)n->dtype, x, t->out, t->err);
+    else status = cc_gen_cuda_scalar((CcScalarId)n->op, info->kind == 'C' ? from : dt, x, t->out, t->err);
     cc_sbuf_add(t->out, ";\n");
     return status;
 }
@@ -286,7 +290,8 @@ static int combine(Text *t, int i, const char *x, const char *condition) {
     snprintf(own, sizeof own, "t%d", i);
     const char *operands[3] = {own, x, ""};
     cc_sbuf_add(t->out, "%*s%s%s = ", 4 * t->depth, "", condition, own);
-    const int status = cc_gen_cuda_scalar(cc_scalar_combine((CcScalarId)n->op), (CcDtype)n->dtype, operands, t->out, t->err);
+    const CcScalarId op = cc_scalar_combine((CcScalarId)n->op);
+    const int status = cc_gen_cuda_scalar(op, (CcDtype)n->dtype, operands, t->out, t->err);
     cc_sbuf_add(t->out, ";\n");
     return status;
 }
@@ -296,7 +301,8 @@ static int accumulate(Text *t, const Chunk *c) {
     for (int i = 0; i < t->loop->n_node; i++) {
         const CcLoopNode *n = &t->loop->node[i];
         if (!is_reduction(n) || t->plan->sweeps.stage[n->a[0]] != c->sweep) continue;
-        if (combine(t, i, cc_gen_cuda_ref(t->loop, n->a[0]), t->plan->vector > 1 ? "if (k < there) " : "") < 0) return -1;
+        const char *condition = t->plan->vector > 1 ? "if (k < there) " : "";
+        if (combine(t, i, cc_gen_cuda_ref(t->loop, n->a[0]), condition) < 0) return -1;
     }
     return 0;
 }
@@ -316,7 +322,7 @@ static int packs(Text *t, const Chunk *c) {
         else if (!c->varies[i] && node(t, i, false) < 0) return -1;
     }
     for (int a = 0; a < loop->n_access; a++)
-        if (stored_here(t, c, a)) line(t, "cc_pack<%s, %d> y%d;", cc_gen_cuda_memory((CcDtype)loop->access[a].dtype), v, a);
+        if (stored_here(t, c, a)) line(t, "cc_pack<%s, %d> y%d;", memory_of(t, a), v, a);
     line(t, "#pragma unroll");
     cc_sbuf_add(t->out, "%*sfor (int k = 0; k < %d; k++) {\n", 4 * t->depth, "", v);
     t->depth++;
@@ -324,8 +330,9 @@ static int packs(Text *t, const Chunk *c) {
     close(t);
     for (int a = 0; a < loop->n_access; a++) {
         if (!stored_here(t, c, a)) continue;
-        if (cc_gen_cuda_packed(loop, t->plan, a)) line(t, "cc_store<%d>(%c%d, y%d, there, even);", v, letter_of(t, a), a, a);
-        else line(t, "cc_scatter<%d>(%c%d, y%d, arg.s%d_%d, there);", v, letter_of(t, a), a, a, a, inner(t));
+        const char letter = letter_of(t, a);
+        if (cc_gen_cuda_packed(loop, t->plan, a)) line(t, "cc_store<%d>(%c%d, y%d, there, even);", v, letter, a, a);
+        else line(t, "cc_scatter<%d>(%c%d, y%d, arg.s%d_%d, there);", v, letter, a, a, a, inner(t));
     }
     return 0;
 }
@@ -346,14 +353,16 @@ static int chunk(Text *t, const Chunk *c) {
     if (v > 1) return packs(t, c);
     if (element(t, c) < 0 || accumulate(t, c) < 0) return -1;
     for (int a = 0; a < loop->n_access; a++)
-        if (stored_here(t, c, a)) line(t, "*%c%d = %s;", letter_of(t, a), a, cc_gen_cuda_ref(loop, loop->access[a].node));
+        if (stored_here(t, c, a))
+            line(t, "*%c%d = %s;", letter_of(t, a), a, cc_gen_cuda_ref(loop, loop->access[a].node));
     return 0;
 }
 
 /* ------------------------------------------------------------------ kernels */
 
 static void begin_kernel(Text *t, const char *name, int part) {
-    line(t, "extern \"C\" __global__ void __launch_bounds__(%d) %s_%d(const %s_arg arg) {", t->plan->threads, name, part, name);
+    line(t, "extern \"C\" __global__ void __launch_bounds__(%d) %s_%d(const %s_arg arg) {", t->plan->threads, name, part,
+         name);
     t->depth++;
     if (t->plan->vector == 1) return;
     cc_sbuf_add(t->out, "%*sconst bool even = ", 4 * t->depth, "");
@@ -375,8 +384,7 @@ static int points(Text *t, const char *name) {
     begin_kernel(t, name, 0);
     const char *type = count_type(t);
     line(t, "const %s threads = (%s)gridDim.x * blockDim.x;", type, type);
-    cc_sbuf_add(t->out, "%*sfor (%s i = (%s)blockIdx.x * blockDim.x + threadIdx.x; i < arg.n; i += threads) {\n", 4 * t->depth, "",
-                type, type);
+    line(t, "for (%s i = (%s)blockIdx.x * blockDim.x + threadIdx.x; i < arg.n; i += threads) {", type, type);
     t->depth++;
     decode(t, 0, inner(t), "i");
     const int status = chunk(t, c);
@@ -473,10 +481,11 @@ static int across_group(Text *t, int sweep) {
 
 static void declare_shared(Text *t) {
     const bool rows = t->plan->kind == CC_CUDA_ROWS;
+    const int n = rows ? t->plan->threads / 32 : t->plan->threads;
     if (t->plan->group == 1 || (rows && t->plan->group <= 32)) return;
     for (int i = 0; i < t->loop->n_node; i++)
         if (is_reduction(&t->loop->node[i]))
-            line(t, "__shared__ %s shared%d[%d];", cc_gen_cuda_type(dtype_of(t, i)), i, rows ? t->plan->threads / 32 : t->plan->threads);
+            line(t, "__shared__ %s shared%d[%d];", cc_gen_cuda_type(dtype_of(t, i)), i, n);
 }
 
 static void begin_results(Text *t, int sweep) {
@@ -516,8 +525,10 @@ static int elements(Text *t, Chunk *c, int sweep) {
 /* What is the same for a whole row, and known after so many sweeps. */
 static int of_rows(Text *t, int stage) {
     const CcSweeps *s = &t->plan->sweeps;
-    for (int i = 0; i < t->loop->n_node; i++)
-        if (!s->element[i] && s->stage[i] == stage && !is_reduction(&t->loop->node[i]) && node(t, i, false) < 0) return -1;
+    for (int i = 0; i < t->loop->n_node; i++) {
+        if (s->element[i] || s->stage[i] != stage || is_reduction(&t->loop->node[i])) continue;
+        if (node(t, i, false) < 0) return -1;
+    }
     return 0;
 }
 
@@ -529,7 +540,8 @@ static void store_rows(Text *t) {
     line(t, "if (lane == 0 && alive) {");
     t->depth++;
     for (int a = 0; a < loop->n_access; a++)
-        if (loop->access[a].is_store && !along(t, a)) line(t, "*p%d = %s;", a, cc_gen_cuda_ref(loop, loop->access[a].node));
+        if (loop->access[a].is_store && !along(t, a))
+            line(t, "*p%d = %s;", a, cc_gen_cuda_ref(loop, loop->access[a].node));
     close(t);
 }
 
@@ -546,7 +558,8 @@ static void declare_held(Text *t) {
 
 /* Where a partial result lies: neighbouring rows side by side. 8 bytes each, of any type. */
 static void slot(Text *t, int number, int i, const char *piece, char *out, size_t n) {
-    snprintf(out, n, "*(%s *)(arg.workspace + ((%dLL * arg.pieces + %s) * arg.n + row) * 8)", cc_gen_cuda_type(dtype_of(t, i)), number, piece);
+    snprintf(out, n, "*(%s *)(arg.workspace + ((%dLL * arg.pieces + %s) * arg.n + row) * 8)",
+             cc_gen_cuda_type(dtype_of(t, i)), number, piece);
 }
 
 static bool has_reductions(const Text *t, int sweep) {
@@ -593,7 +606,8 @@ static void begin_rows(Text *t, int part) {
     const int columns = columns_of(t);
     const char *type = count_type(t);
     declare_shared(t);
-    if (p->kind == CC_CUDA_COLUMNS) line(t, "const int own = threadIdx.x %% %d, lane = threadIdx.x / %d;", columns, columns);
+    if (p->kind == CC_CUDA_COLUMNS)
+        line(t, "const int own = threadIdx.x %% %d, lane = threadIdx.x / %d;", columns, columns);
     else if (columns > 1) line(t, "const int own = threadIdx.x / %d, lane = threadIdx.x %% %d;", p->group, p->group);
     else line(t, "const int lane = threadIdx.x;");
     const bool pieces = p->split && part < p->sweeps.n;
@@ -604,7 +618,8 @@ static void begin_rows(Text *t, int part) {
         line(t, "const %s last = arg.chunks - begin < arg.piece ? arg.chunks : begin + arg.piece;", type);
         block = "blockIdx.x / arg.pieces";
     }
-    line(t, "for (%s first = (%s)(%s) * %d; first < arg.n; first += (%s)gridDim.x * %d) {", type, type, block, columns, type, columns);
+    line(t, "for (%s first = (%s)(%s) * %d; first < arg.n; first += (%s)gridDim.x * %d) {", type, type, block, columns,
+         type, columns);
     t->depth++;
     if (columns > 1) {
         line(t, "const bool alive = first + own < arg.n;");

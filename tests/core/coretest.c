@@ -261,7 +261,10 @@ static int emulated_run(const void *work, const CcHost *host, CcErr *err) {
     for (int a = 0; a < loop->n_access; a++) {
         const CcLoopAccess *access = &loop->access[a];
         if (access->number) number[a] = host->number(host->ctx, access->number - 1);
-        at[a] = access->place ? CC_PLACE_ZERO : access->number ? NULL : access->is_store ? host->make(host->ctx, access->value) : host->data(host->ctx, access->value);
+        at[a] = access->place      ? CC_PLACE_ZERO
+                : access->number   ? NULL
+                : access->is_store ? host->make(host->ctx, access->value)
+                                   : host->data(host->ctx, access->value);
         if (at[a]) at[a] += access->offset;
     }
     char *workspace = malloc((size_t)e->launch.workspace + 1);

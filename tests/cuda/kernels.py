@@ -87,10 +87,10 @@ def nvrtc():
     return c.CDLL(found[-1]) if found else None
 
 
-def cubin(library, source, arch, name="program.cu"):
-    """(machine code, log); the log has ptxas' figures of each kernel."""
+def compiled(library, source, arch, name="program.cu"):
+    """(machine code, or PTX for "compute_90", log); the log has ptxas' figures of each kernel."""
     handle, size = c.c_void_p(), c.c_size_t()
-    options = [f"--gpu-architecture={arch}", "--fmad=false", "--ptxas-options=-v", "-default-device"]
+    options = [f"--gpu-architecture={arch}", "--std=c++17", "--fmad=false", "--ptxas-options=-v"]
     flags = (c.c_char_p * len(options))(*(o.encode() for o in options))
     assert library.nvrtcCreateProgram(c.byref(handle), source.encode(), name.encode(), 0, None, None) == 0
     status = library.nvrtcCompileProgram(handle, len(options), flags)
@@ -99,15 +99,16 @@ def cubin(library, source, arch, name="program.cu"):
     library.nvrtcGetProgramLog(handle, log)
     log = log.value.decode(errors="replace")
     assert status == 0, log
-    library.nvrtcGetCUBINSize(handle, c.byref(size))
+    what = "PTX" if arch.startswith("compute") else "CUBIN"
+    getattr(library, f"nvrtcGet{what}Size")(handle, c.byref(size))
     code = c.create_string_buffer(size.value)
-    library.nvrtcGetCUBIN(handle, code)
+    getattr(library, f"nvrtcGet{what}")(handle, code)
     library.nvrtcDestroyProgram(c.byref(handle))
     return code.raw, log
 
 
 def resources(log):
-    """kernel -> (registers, bytes spilled)"""
+    """kernel -> (registers, bytes spilled, bytes of its stack)"""
     found = {}
     for name, text in re.findall(r"Compiling entry function '(\w+)'(.*?)(?=Compiling entry|\Z)", log, flags=re.S):
         registers = re.search(r"Used (\d+) registers", text)
