@@ -29,6 +29,7 @@ import typing
 import pytest
 
 os.environ.setdefault("CCOMPILE_VERIFY", "1")
+os.environ.setdefault("CCOMPILE_CACHE_DIR", "")  # each run compiles its kernels
 EAGER = os.environ.get("CCOMPILE_TEST_EAGER", "0") not in ("", "0")
 TESTS = os.path.dirname(os.path.abspath(__file__))
 if TESTS not in sys.path:

@@ -1,5 +1,6 @@
 /* cpu: which vectors this machine has. CCOMPILE_CPU=avx2 (or base) narrows it, to test what other
  * machines run; CCOMPILE_LIBMVEC=0 does without glibc's vector functions. */
+#include <cpuid.h>
 #include <pthread.h>
 
 #include "dev.h"
@@ -30,13 +31,35 @@ static void detect(void) {
     if (!off || strcmp(off, "0") != 0) mvec = cc_dl_open("libmvec.so.1", false, NULL);
 }
 
+#if defined(__x86_64__)
+/* All that LLVM looks at: vendor, model, and which instructions there are (and the kernel lets programs use). */
+void cc_cpu_describe(CcSbuf *out) {
+    static const unsigned LEAF[][2] = {{0, 0}, {1, 0}, {7, 0}, {7, 1}, {0xd, 0}, {0xd, 1}, {0x14, 0}, {0x19, 0}, {0x24, 0},
+                                       {0x80000001, 0}, {0x80000008, 0}};
+    cc_sbuf_add(out, "%s%s", cc_cpu_info()->name, cc_cpu_info()->narrowed ? " narrowed" : "");
+    for (int i = 0; i < CC_COUNT(LEAF); i++) {
+        unsigned a = 0, b = 0, c = 0, d = 0;
+        __get_cpuid_count(LEAF[i][0], LEAF[i][1], &a, &b, &c, &d);
+        if (LEAF[i][0] == 1) b = 0; /* which processor this is */
+        if (LEAF[i][0] == 0xd) b = 0; /* bytes of state in use now */
+        if (LEAF[i][0] == 0x80000008) a = c = d = 0; /* only instructions */
+        cc_sbuf_add(out, " %x.%x.%x.%x", a, b, c, d);
+    }
+    unsigned low = 0, high = 0, a, b, c, d;
+    if (__get_cpuid(1, &a, &b, &c, &d) && c & bit_OSXSAVE) __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    cc_sbuf_add(out, " %x.%x", low, high);
+}
+#endif
+
 const CcCpu *cc_cpu_info(void) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, detect);
     return &cpu;
 }
 
-bool cc_cpu_has_vector_function(const char *name) {
+void *cc_cpu_vector_function(const char *name) {
     cc_cpu_info();
-    return mvec && cc_dl_symbol(mvec, name);
+    return mvec ? cc_dl_symbol(mvec, name) : NULL;
 }
+
+bool cc_cpu_has_vector_function(const char *name) { return cc_cpu_vector_function(name) != NULL; }

@@ -34,12 +34,24 @@ const CcCpu *cc_cpu_info(void); /* CCOMPILE_CPU=avx2 or base narrows it, read on
  * or name_base. */
 #define CC_CPU_WIDEST(name) \
     (cc_cpu_info()->vector_bytes == 64 ? name##_avx512 : cc_cpu_info()->vector_bytes == 32 ? name##_avx2 : name##_base)
-bool cc_cpu_has_vector_function(const char *name); /* in libmvec.so.1 */
+void cc_cpu_describe(CcSbuf *out); /* for keys of what is compiled for it */
+void *cc_cpu_vector_function(const char *name); /* in libmvec.so.1; NULL: none */
+bool cc_cpu_has_vector_function(const char *name);
+
+/* ---- disk.c: machine code kept from process to process; any thread ---- */
+typedef struct CcBlob { /* the reader's to free */
+    char *at;
+    size_t n;
+} CcBlob;
+bool cc_disk_get(const char *kind, const char *key, size_t n, CcBlob *out); /* false: it is not there */
+void cc_disk_put(const char *kind, const char *key, size_t n, const CcBlob *blob);
+/* ---- object.c: a relocatable object into memory, for good; -> the function. NULL: not this one ---- */
+void *cc_object_load(const CcBlob *blob, const char *name);
 
 /* ---- jit.c: LLVM through llvmlite's C symbols ---- */
 void cc_jit_library(const char *path); /* of libllvmlite.so; NULL: not installed */
-void *cc_jit_compile(const char *ir, const char *name,
-                     CcErr *err);  /* address of the function; never freed */
+/* Address of the function, compiled or from disk; never freed. */
+void *cc_jit_compile(const char *ir, const char *name, CcErr *err);
 void cc_jit_forget(void);         /* LLVM's pages, until it is needed again */
 const char *cc_jit_describe(void); /* "LLVM 20.1.8"; NULL when there is none */
 
@@ -239,10 +251,7 @@ void cc_dnnl_forget(void); /* the library's pages, until they are needed again *
 const char *cc_dnnl_describe(void);
 
 /* ---- nvrtc.c: CUDA C to machine code; needs no GPU ---- */
-typedef struct CcCubin { /* or PTX; the caller's to free */
-    char *at;
-    size_t n;
-} CcCubin;
+typedef CcBlob CcCubin; /* or PTX */
 void cc_nvrtc_library(const char *path); /* that the package found; NULL: none */
 /* What a program for devices of this architecture (90: sm_90) is compiled with, a line each. */
 CC_MUST int cc_nvrtc_options(int arch, CcSbuf *out, CcErr *err);

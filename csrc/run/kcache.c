@@ -47,11 +47,14 @@ void cc_kcache_text(const CcLoop *loop, CcSbuf *out) {
     if (cc_gen_llvm(loop, &target, "kernel", out, &err) < 0) cc_sbuf_add(out, "; %s\n", err.text);
 }
 
-static CcKernelFn compile(const CcLoop *loop, CcErr *err) {
+/* The name is the same in each process: it is part of what is kept on disk. */
+static CcKernelFn compile(const CcLoop *loop, uint64_t hash, CcErr *err) {
     const uint64_t start = cc_log_now_ns();
     const CcTarget target = target_of();
-    char name[32];
-    snprintf(name, sizeof name, "cc_kernel_%d", entries.n);
+    char name[48];
+    int same = 0;
+    for (int i = 0; i < entries.n; i++) same += entries.at[i].hash == hash;
+    snprintf(name, sizeof name, "cc_kernel_%016llx_%d", (unsigned long long)hash, same);
     CcSbuf text = {0};
     void *address = NULL;
     if (cc_gen_llvm(loop, &target, name, &text, err) == 0)
@@ -82,7 +85,7 @@ CcKernelFn cc_kcache_get(const CcLoop *loop, CcErr *err) {
         mine.fn = e->fn;
         break;
     }
-    if (mine.fn || !(mine.fn = compile(loop, err))) free(mine.bytes);
+    if (mine.fn || !(mine.fn = compile(loop, mine.hash, err))) free(mine.bytes);
     else cc_vec_push(&entries, mine);
     pthread_mutex_unlock(&lock);
     return mine.fn;

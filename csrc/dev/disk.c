@@ -1,0 +1,117 @@
+/* disk: machine code that compilers made, kept from process to process.
+ *
+ * A file is named by a hash of its key (compiler, options, source) and holds
+ *
+ *     header | key | machine code          the key is compared, so a hash that two programs share costs a compilation, and
+ *                                          who looks for a program's source finds it there
+ *
+ * It is written beside and renamed, so readers see all of it or nothing; a checksum tells a damaged one, which is compiled
+ * again. What others may write is not read, since it is to be run. A folder that can't be made, read or written is no error: then
+ * nothing is kept. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "dev.h"
+
+enum { PATH_BYTES = 1024 };
+#define MAGIC UINT64_C(0x314e494255434343)
+
+typedef struct Header {
+    uint64_t magic, key_bytes, image_bytes, sum; /* sum: of key and image */
+} Header;
+
+/* CCOMPILE_CACHE_DIR (empty: nothing is kept), XDG_CACHE_HOME/ccompile, ~/.cache/ccompile. */
+static bool find_folder(const char *kind, char *out) {
+    const char *own = getenv("CCOMPILE_CACHE_DIR"), *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    int n = -1;
+    if (own) n = *own ? snprintf(out, PATH_BYTES, "%s/%s", own, kind) : -1;
+    else if (cache && *cache == '/') n = snprintf(out, PATH_BYTES, "%s/ccompile/%s", cache, kind);
+    else if (home && *home == '/') n = snprintf(out, PATH_BYTES, "%s/.cache/ccompile/%s", home, kind);
+    return n > 0 && n < PATH_BYTES - 64;
+}
+
+static void make_folders(char *path) {
+    for (char *slash = path + 1; (slash = strchr(slash, '/')); slash++) {
+        *slash = 0;
+        (void)mkdir(path, 0700);
+        *slash = '/';
+    }
+    (void)mkdir(path, 0700);
+}
+
+static bool read_all(int fd, void *at, size_t n) {
+    for (size_t done = 0; done < n;) {
+        const ssize_t got = read(fd, (char *)at + done, n - done);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) return false;
+        done += (size_t)got;
+    }
+    return true;
+}
+
+static bool write_all(int fd, const void *at, size_t n) {
+    for (size_t done = 0; done < n;) {
+        const ssize_t put = write(fd, (const char *)at + done, n - done);
+        if (put < 0 && errno == EINTR) continue;
+        if (put <= 0) return false;
+        done += (size_t)put;
+    }
+    return true;
+}
+
+static uint64_t sum_of(const char *key, size_t n, const CcBlob *image) {
+    return cc_map_hash(image->at, image->n, cc_map_hash(key, n, MAGIC));
+}
+
+static bool read_file(const char *path, const char *key, size_t n, CcBlob *out) {
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0) return false;
+    Header h;
+    struct stat st;
+    char *text = NULL, *at = NULL;
+    bool ok = fstat(fd, &st) == 0 && st.st_uid == geteuid() && !(st.st_mode & (S_IWGRP | S_IWOTH)) && read_all(fd, &h, sizeof h) && h.magic == MAGIC && h.key_bytes == n && h.image_bytes > 0 &&
+              (uint64_t)st.st_size >= sizeof h + n && h.image_bytes == (uint64_t)st.st_size - sizeof h - n;
+    if (ok) ok = (text = malloc(n)) && (at = malloc(h.image_bytes)) && read_all(fd, text, n) && read_all(fd, at, h.image_bytes);
+    close(fd);
+    const CcBlob image = {at, ok ? h.image_bytes : 0};
+    ok = ok && memcmp(text, key, n) == 0 && sum_of(key, n, &image) == h.sum;
+    free(text);
+    if (ok) *out = image;
+    else free(at);
+    return ok;
+}
+
+static void write_file(const char *path, const char *key, size_t n, const CcBlob *image) {
+    static atomic_uint serial;
+    char beside[PATH_BYTES + 64];
+    snprintf(beside, sizeof beside, "%s.%ld.%u", path, (long)getpid(), atomic_fetch_add(&serial, 1));
+    const int fd = open(beside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd < 0) return;
+    const Header h = {MAGIC, n, image->n, sum_of(key, n, image)};
+    bool ok = write_all(fd, &h, sizeof h) && write_all(fd, key, n) && write_all(fd, image->at, image->n);
+    ok = close(fd) == 0 && ok;
+    if (!ok || rename(beside, path) < 0) (void)unlink(beside);
+}
+
+static bool find_path(const char *kind, const char *key, size_t n, char *path) {
+    if (!find_folder(kind, path)) return false;
+    const size_t used = strlen(path);
+    snprintf(path + used, PATH_BYTES - used, "/%016llx%016llx", (unsigned long long)cc_map_hash(key, n, 1),
+             (unsigned long long)cc_map_hash(key, n, 2));
+    return true;
+}
+
+bool cc_disk_get(const char *kind, const char *key, size_t n, CcBlob *out) {
+    char path[PATH_BYTES];
+    return find_path(kind, key, n, path) && read_file(path, key, n, out);
+}
+
+void cc_disk_put(const char *kind, const char *key, size_t n, const CcBlob *blob) {
+    char path[PATH_BYTES];
+    if (!find_folder(kind, path)) return;
+    make_folders(path);
+    if (find_path(kind, key, n, path)) write_file(path, key, n, blob);
+}

@@ -1,0 +1,82 @@
+"""Kernels kept on disk (csrc/dev/disk.c, object.c, jit.c): the next process loads them, and LLVM is not even loaded; what is
+damaged, or might be somebody else's, is compiled again."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import EAGER
+
+pytestmark = pytest.mark.skipif(EAGER, reason="nothing is compiled")
+
+PROGRAM = """
+import torch, ccompile
+from ccompile import events
+
+def fn(x, w):
+    y = torch.tanh(x * 2 + 1).softmax(-1)
+    return torch.nn.functional.gelu(y @ w).sum(0), torch.exp(-x).clamp(max=3.5), torch.log1p(x.abs()).double() * 1.25
+
+x, w = torch.randn(33, 65, generator=torch.manual_seed(0)), torch.randn(65, 40, generator=torch.manual_seed(1))
+compiled = ccompile.compile(fn)
+with torch.no_grad():
+    for _ in range(2):
+        for a, b in zip(compiled(x, w), fn(x, w)):
+            torch.testing.assert_close(a, b)
+print("libllvmlite" in open("/proc/self/maps").read(), sum("kernel" in e for e in events()))
+"""
+
+
+def run(folder, **more):
+    env = {**os.environ, "CCOMPILE_CACHE_DIR": str(folder), **more}
+    done = subprocess.run([sys.executable, "-c", PROGRAM], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    loaded, kernels = done.stdout.split()
+    assert int(kernels) > 0   # of the reference executor there are none
+    return loaded == "True"
+
+
+def test_the_next_process_does_without_llvm(tmp_path):
+    assert run(tmp_path)
+    kept = sorted((tmp_path / "kernel").iterdir())
+    assert len(kept) > 1
+    before = [p.stat().st_mtime_ns for p in kept]
+    assert not run(tmp_path)
+    assert [p.stat().st_mtime_ns for p in sorted((tmp_path / "kernel").iterdir())] == before
+    assert run(tmp_path, CCOMPILE_CPU="avx2")   # for another CPU
+    assert len(list((tmp_path / "kernel").iterdir())) > len(kept)
+
+
+def spoilt(path, how):
+    data = bytearray(path.read_bytes())
+    elf = data.index(b"\x7fELF")
+    if how == "cut":
+        path.write_bytes(data[:-7])
+    elif how == "changed":
+        data[elf + 80] ^= 1
+        path.write_bytes(data)
+    elif how == "empty":
+        path.write_bytes(b"")
+    elif how == "others may write":
+        path.chmod(0o666)
+    else:
+        path.unlink()
+        path.symlink_to("/dev/null")
+
+
+@pytest.mark.parametrize("how", ["cut", "changed", "empty", "others may write", "link"])
+def test_what_is_spoilt_is_compiled_again(tmp_path, how):
+    assert run(tmp_path)
+    for path in (tmp_path / "kernel").iterdir():
+        spoilt(path, how)
+    assert run(tmp_path)
+    assert not run(tmp_path)
+
+
+def test_nothing_is_kept_where_that_is_not_wanted_or_not_possible(tmp_path):
+    (tmp_path / "file").write_text("")
+    for folder in ("", tmp_path / "file" / "below", Path("/proc/none")):
+        assert run(folder) and run(folder)
+    assert not (tmp_path / "kernel").exists()
