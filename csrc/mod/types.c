@@ -44,7 +44,7 @@ void cc_types_register(CcModState *state)
 /* functools.wraps, as far as the wrapped callable has these; objects without a name get the given one. */
 static void copy_names(PyObject *self, PyObject *fn, PyObject *name)
 {
-    static const char *const names[] = {"__module__", "__name__", "__qualname__", "__doc__"};
+    static const char *const names[] = {"__module__", "__name__", "__qualname__", "__doc__", "__annotations__"};
     for (int i = 0; i < CC_COUNT(names); i++) {
         PyObject *v = PyObject_GetAttrString(fn, names[i]);
         if (v == NULL) {
@@ -295,7 +295,6 @@ static PyGetSetDef compiled_getset[] = {
     {"__closure__", of_wrapped, NULL, NULL, "__closure__"},
     {"__defaults__", of_wrapped, NULL, NULL, "__defaults__"},
     {"__kwdefaults__", of_wrapped, NULL, NULL, "__kwdefaults__"},
-    {"__annotations__", of_wrapped, NULL, NULL, "__annotations__"},
     {"_torchdynamo_orig_callable", orig_callable, NULL, NULL, NULL},
     {"_torchdynamo_wrapper_id", own_id, NULL, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
