@@ -262,19 +262,10 @@ static CcGo inplace_container(CcRec *rec, CcAct *act, const CcEvent *ev)
 
 /* ------------------------------------------------------------------ items */
 
-/* x[:n], x[0, n:] where n is a tensor: C code reads it. */
-static bool sliced_by_tensor(PyObject *key)
-{
-    for (Py_ssize_t i = 0; PyTuple_CheckExact(key) && i < PyTuple_GET_SIZE(key); i++)
-        if (sliced_by_tensor(PyTuple_GET_ITEM(key, i))) return true;
-    const PySliceObject *slice = PySlice_Check(key) ? (PySliceObject *)key : NULL;
-    return slice != NULL && (cc_tens_any(slice->start) || cc_tens_any(slice->stop) || cc_tens_any(slice->step));
-}
-
 static CcGo subscr_before(CcRec *rec, CcAct *act, CcEvent *ev)
 {
     PyObject *o = ev->in[0], *key = ev->in[1];
-    if (sliced_by_tensor(key)) return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "a tensor as a bound of a slice");
+    if (cc_item_sliced(key)) return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "a tensor as a bound of a slice");
     if (cc_tens_any(o)) return operator_before(rec, act, ev);
     if (cc_tens_any(key) && PyDict_CheckExact(o) && cc_value_origin(rec, o) == CC_O_FRESH && cc_value_membership(rec, o, key))
         return CC_OK;   /* found by identity */
@@ -318,20 +309,6 @@ static void read_item(CcRec *rec, PyObject *o, PyObject *key, PyObject *v)
     if (i >= 0 && i < n && v != NULL) cc_value_read(rec, CC_SRC_ITEM, source, NULL, 0, (int)i, v);
 }
 
-/* An index that holds a mask: how much it selects depends on data. */
-static bool selects(PyObject *key)
-{
-    if (cc_tens_any(key)) {
-        CcTensor t;
-        cc_tens_read(key, false, &t);
-        return t.type.dtype == CC_DT_BOOL || t.type.dtype == CC_DT_U8;
-    }
-    if (PyTuple_Check(key) || PyList_Check(key))
-        for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(key); i++)
-            if (selects(PySequence_Fast_GET_ITEM(key, i))) return true;
-    return false;
-}
-
 /* An item that a defaultdict of this trace has just made by calling list, dict or set. */
 static bool made_by_default(CcRec *rec, PyObject *o)
 {
@@ -344,13 +321,7 @@ static bool made_by_default(CcRec *rec, PyObject *o)
 static CcGo subscr_after(CcRec *rec, CcAct *act, const CcEvent *ev)
 {
     PyObject *o = ev->in[0], *key = ev->in[1], *v = ev->result;
-    if (cc_tens_any(o)) {
-        if (v == NULL) return cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "an operation that raises");
-        CcBound bound;
-        const CcCallSpec spec = {.form = CC_F_GETITEM, .in = ev->in, .n = 2, .name = "getitem", .dynamic = selects(key), .safe = !cc_value_has_tensor(key, 2),
-                                 .bound = cc_bind_getitem(o, key, &bound) == 0 ? &bound : NULL};
-        return cc_node_add(rec, act, &spec, v);
-    }
+    if (cc_tens_any(o)) return cc_item_read(rec, act, ev);
     if (is_heap(o)) cc_attr_dunder(rec, o, "__getitem__");
     if (PyType_Check(o)) {
         if (v != NULL && cc_value_origin(rec, v) == CC_O_UNKNOWN) cc_value_fresh(rec, v);
@@ -372,7 +343,7 @@ static CcGo store_subscr_before(CcRec *rec, CcAct *act, const CcEvent *ev)
     if (!cc_tens_any(o)) cc_sym_settle(rec, ev->in[1], 3);
     for (int i = 0; i < 3; i++)
         if (unknown(rec, ev->in[i])) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(ev->in[i]));
-    if (sliced_by_tensor(ev->in[1])) return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "a tensor as a bound of a slice");
+    if (cc_item_sliced(ev->in[1])) return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "a tensor as a bound of a slice");
     if (cc_tens_any(o)) {
         if (!cc_tens_plain(o)) return cc_rec_break(rec, act, CC_R_TENSOR_SUBCLASS, type_name(o));
         if (!cc_node_nameable(rec, ev->in[1], 3) || (ev->in[2] != NULL && !cc_node_nameable(rec, ev->in[2], 3)))
@@ -423,16 +394,7 @@ static CcGo store_slice(CcRec *rec, CcAct *act, const CcEvent *ev, int source)
 static CcGo store_subscr_after(CcRec *rec, CcAct *act, const CcEvent *ev)
 {
     PyObject *o = ev->in[0];
-    if (cc_tens_any(o)) {
-        if (rec->raised) return cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "an operation that raises");
-        PyObject *const in[] = {o, ev->in[1], ev->in[2]};
-        CcBound bound;
-        const CcCallSpec spec = {.form = ev->in[2] != NULL ? CC_F_SETITEM : CC_F_DELITEM, .in = in,
-                                 .n = ev->in[2] != NULL ? 3 : 2, .name = "setitem", .flags = CC_N_WRITES,
-                                 .safe = !cc_value_has_tensor(ev->in[1], 2),
-                                 .bound = cc_bind_setitem(o, ev->in[1], ev->in[2], &bound) == 0 ? &bound : NULL};
-        return cc_node_add(rec, act, &spec, NULL);
-    }
+    if (cc_tens_any(o)) return cc_item_write(rec, act, ev);
     const int source = cc_value_source(rec, o);
     if (is_heap(o)) cc_attr_dunder(rec, o, "__setitem__");
     if (source < 0 || (!PyList_Check(o) && !PyDict_Check(o))) return CC_OK;

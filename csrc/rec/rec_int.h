@@ -249,6 +249,11 @@ CC_BORROW PyFunctionObject *cc_call_function(PyObject *callable);
 bool cc_call_is_special(PyObject *o);   /* cc_call_special knows it or its type */
 CC_MUST int cc_call_init(void);
 
+/* ev_item.c: items of tensors */
+bool cc_item_sliced(PyObject *key);   /* x[:n], x[0, n:] where n is a tensor: C code reads it */
+CcGo cc_item_read(CcRec *rec, CcAct *act, const CcEvent *ev);
+CcGo cc_item_write(CcRec *rec, CcAct *act, const CcEvent *ev);
+
 /* ev_name.c: globals, cells, closures, imports */
 CcGo cc_name_store_cell(CcRec *rec, CcAct *act, const CcEvent *ev);
 CcGo cc_name_store_global(CcRec *rec, CcAct *act, const CcEvent *ev);
