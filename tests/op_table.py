@@ -689,6 +689,14 @@ row("F:kl_div", lambda m: A(m.x(4, 9), m.x(4, 9).sigmoid(), 1), lambda m: A(m.x(
 row("P:binary_cross_entropy", *reductions(lambda m: A(m.x(4, 9).sigmoid(), m.x(4, 9).sigmoid()), lambda m: A(m.x(4, 9), m.x(4, 9) + 3)), **LOSS)
 row("P:binary_cross_entropy_with_logits", *reductions(lambda m: A(m.x(4, 9), m.x(4, 9).sigmoid()), lambda m: A(m.x(4, 9), m.x(4, 9).sigmoid(), pos_weight=m.x(9).abs())), **LOSS)
 row("P:kl_div", *reductions(lambda m: A(m.x(4, 9).log_softmax(1), m.x(4, 9).softmax(1)), lambda m: A(m.x(4, 9).log_softmax(1), m.x(4, 9).log_softmax(1), log_target=True)), **LOSS)
+row("N:binary_cross_entropy", *(lambda m, r=r, w=w: A(m.x(4, 9).sigmoid(), m.x(4, 9).sigmoid(), m.x(*w).abs() if w else None, r) for r, w in ((0, ()), (1, (4, 9)), (2, (9,)), (1, ()), (0, (4, 1)))), lambda m: A(m.x(9, 4).sigmoid().t(), m.mask(4, 9).to(m.dtype)), lambda m: A(m.mask(30).to(m.dtype), m.mask(30).to(m.dtype), None, 0),
+    lambda m: A(m.x(4, 9).sigmoid().log(), m.x(4, 9)), lambda m: A(m.x(4, 9).sigmoid() + 0.9, m.x(4, 9)), lambda m: A(m.t(30) * nan, m.x(30)), lambda m: A(m.x(0, 9), m.x(0, 9)), lambda m: A(m.x(4, 9).sigmoid(), m.x(9)), kernels=7, **LOSS)
+row("N:cross_entropy_loss", *(lambda m, w=w, r=r, s=s, sh=sh: A(m.x(*sh), m.x(*sh).softmax(0), m.x(sh[1] if len(sh) > 1 else sh[0]).abs() if w else None, r, -100, s) for w, r, s, sh in ((0, 1, 0.0, (6, 9)), (1, 0, 0.1, (6, 9)), (1, 1, 0.0, (2, 9, 4)), (0, 2, 0.5, (2, 5, 4, 3)), (0, 0, 0.0, (9,)), (1, 1, 0.1, (9,)), (1, 2, 0.0, (6, 9)))),
+    lambda m: A(cl(m.x(2, 9, 4, 3)), m.x(2, 9, 4, 3).softmax(1)), lambda m: A(m.x(9, 6).t(), m.x(6, 18)[:, ::2]), lambda m: A(m.x(6, 9), m.x(6, 9), None, 1, 3), lambda m: A(m.x(6, 9), m.x(6, 8)), kernels=9, **LOSS)
+PM = (lambda m, *s: m.mask(*s).to(m.dtype) * 2 - 1)
+row("F:hinge_embedding_loss", *(lambda m, r=r: A(m.x(4, 9), PM(m, 4, 9), 0.7, r) for r in (0, 1, 2)), lambda m: A(m.t(30), m.x(30).round(), 1.0, 0), lambda m: A(m.x(4, 9), PM(m, 9)), lambda m: A(m.x(9), PM(m, 4, 9)), kernels=5, **LOSS)
+row("F:margin_ranking_loss", *(lambda m, r=r: A(m.x(4, 9), m.x(4, 9), PM(m, 4, 9), 0.7, r) for r in (0, 1, 2)), lambda m: A(m.t(30), m.t(30), m.x(30), 0.0, 0), lambda m: A(m.x(4, 9), m.x(4, 9), m.x(9)), lambda m: A(m.x(4, 9), m.x(9), m.x(9)), kernels=4, **LOSS)
+row("F:poisson_nll_loss", *(lambda m, r=r, i=i: A(m.x(4, 9).abs() + 0.1, m.x(4, 9).abs(), i, False, 1e-3, r) for r in (0, 1, 2) for i in (True, False)), lambda m: A(m.x(4, 9), m.x(4, 9).abs() * 3, True, True, 1e-8, 1), lambda m: A(m.t(30), m.t(30), True, False, 1e-8, 0), kernels=6, **LOSS)
 row("P:poisson_nll_loss P:soft_margin_loss P:hinge_embedding_loss", *reductions(lambda m: A(m.x(4, 9), m.mask(4, 9).to(m.dtype) * 2 - 1)), **LOSS)
 row("P:cosine_embedding_loss", lambda m: A(m.x(4, 9), m.x(4, 9), m.mask(4).to(m.dtype) * 2 - 1), dtypes=FLOATS[:2], **SUMS)
 row("P:margin_ranking_loss P:triplet_margin_loss", lambda m: A(m.x(4, 9), m.x(4, 9), m.x(4, 9)), dtypes=FLOATS[:2], **SUMS)

@@ -150,9 +150,13 @@ ROWS = {
     "soft_margin_loss": [loss(F.soft_margin_loss, "u", "u")],
     "bce_logits": [loss(F.binary_cross_entropy_with_logits, "u", "u"), loss(F.binary_cross_entropy_with_logits, "u", "u", weight="u")],
     "bce_logits_by": [loss(F.binary_cross_entropy_with_logits, "u", "u", weight="u", pos_weight="u")],
+    "hinge_embedding_loss": [(lambda a, b, c: F.hinge_embedding_loss(a, b, c, reduction="none"), ("u", "u", 0.5))],
+    "margin_ranking_loss": [(lambda a, b, c, d: F.margin_ranking_loss(a, b, c, d, reduction="none"), ("u", "u", "u", 0.5))],
+    "poisson_nll_loss": [loss(F.poisson_nll_loss, "u", "u")],
+    "poisson_nll_linear": [(lambda a, b, c: F.poisson_nll_loss(a, b, False, eps=c, reduction="none"), ("p", "u", 1e-3))],
     "kl_div": [loss(F.kl_div, "u", "u")],
     "kl_div_log": [loss(F.kl_div, "u", "u", log_target=True)],
-    **{n: [] for n in "fill cast arange linspace eye take take_both hot".split()},   # test_cast, test_fill; test_ops.test_places_and_indices
+    **{n: [] for n in "fill cast arange linspace eye take take_both hot bce_each".split()},   # test_cast, test_fill; test_ops.test_places_and_indices
 }
 for n in "log log2 log10 log1p".split():
     ROWS[n] = [(getattr(torch, n), "p")]
@@ -173,10 +177,10 @@ APPROXIMATE = set(
     "pow rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh erf erfc hypot xlogy "
     "sigmoid elu selu celu gelu gelu_tanh silu mish softplus logsigmoid softsign tanhshrink lerp addcmul addcdiv hardswish "
     "hardsigmoid leaky_relu add sub rsub sqrt norm_eval float_power xlog1py entr asinh acosh atanh sinc deg2rad rad2deg logit "
-    "logit_eps logaddexp logaddexp2 softshrink rrelu_eval blend gated smooth_l1_loss huber_loss soft_margin_loss bce_logits bce_logits_by kl_div kl_div_log".split()   # eager's sqrt is MKL's, which is not always rounded right
+    "logit_eps logaddexp logaddexp2 softshrink rrelu_eval blend gated smooth_l1_loss huber_loss soft_margin_loss bce_logits bce_logits_by kl_div kl_div_log hinge_embedding_loss margin_ranking_loss poisson_nll_loss poisson_nll_linear".split()   # eager's sqrt is MKL's, which is not always rounded right
 )
 # Rows that cancel: what eager itself loses near zero is far more than RTOL.
-ATOL = {"gelu": 2e-6, "gelu_tanh": 1e-6, "tanhshrink": 1e-6, "lerp": 1e-6, "addcmul": 1e-5, "addcdiv": 1e-5, "add": 2e-6, "sub": 2e-6, "rsub": 2e-6, **{n: 2e-6 for n in "logaddexp logaddexp2 logit logit_eps softshrink blend smooth_l1_loss huber_loss bce_logits bce_logits_by kl_div kl_div_log".split()}}
+ATOL = {"gelu": 2e-6, "gelu_tanh": 1e-6, "tanhshrink": 1e-6, "lerp": 1e-6, "addcmul": 1e-5, "addcdiv": 1e-5, "add": 2e-6, "sub": 2e-6, "rsub": 2e-6, **{n: 2e-6 for n in "logaddexp logaddexp2 logit logit_eps softshrink blend smooth_l1_loss huber_loss bce_logits bce_logits_by kl_div kl_div_log poisson_nll_loss poisson_nll_linear".split()}}
 RTOL = {torch.float32: 2e-6, torch.float64: 1e-13, torch.bfloat16: 2**-7, torch.float16: 2**-10}
 
 

@@ -383,10 +383,11 @@ void cc_gen_cuda_launch(const CcLoop *loop, const CcCudaTuning *tuning, int proc
     if (plan.split) out->workspace = pieces * cc_gen_cuda_kept(loop, &plan) * plan.n_reduction * 8;
 }
 
-/* An index that is checked is one that the loop loads. */
+/* An index that is checked is one that the loop loads. Floats are not checked here. */
 static bool has_checks(const CcLoop *loop) {
     for (int c = 0; c < loop->n_check; c++) {
         bool found = false;
+        if (cc_dtype_info((CcDtype)loop->check[c].type.dtype)->kind == 'f') return false;
         for (int i = 0; i < loop->n_node && !found; i++) {
             const CcLoopAccess *a = &loop->access[CC_MAX(0, loop->node[i].a[0])];
             found = loop->node[i].op == CC_S_load && a->value == loop->check[c].value &&
@@ -413,6 +414,6 @@ int cc_gen_cuda(const CcLoop *loop, const CcCudaTuning *tuning, const char *name
                           bytes);
     if (shared_bytes(loop, &plan) > MAX_SHARED)
         return cc_err_set(err, CC_E_UNSUPPORTED, "%d reductions in one kernel", plan.n_reduction);
-    if (!has_checks(loop)) return cc_err_set(err, CC_E_UNSUPPORTED, "an index that is computed");
+    if (!has_checks(loop)) return cc_err_set(err, CC_E_UNSUPPORTED, "an index that is computed, or a float to be checked");
     return cc_gen_cuda_text(loop, &plan, name, out, err);
 }

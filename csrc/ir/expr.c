@@ -3,7 +3,7 @@
  *   row   = { name "=" sum ";" } sum
  *   sum   = prod { ("+" | "-" | "&" | "|" | "^") prod }      (one level: the rows put parentheses
  * where it matters) prod  = unary { ("*" | "/") unary } unary = "-" unary | number | literal | name
- * | operand ["=" number-or-literal] | "bool(" operand ")" | "int(" operand ")" | "index(" operand ")" |
+ * | operand ["=" number-or-literal] | "bool(" operand ")" | "int(" operand ")" | "index(" operand ")" | "share(" operand ")" |
  * "rounded(" sum ")" | "number(" sum ")" | "at(" operand "," sum ")" | primitive "(" sum {"," sum} ")" | "(" sum ")"
  *
  * Names and operands are single lower-case letters: a to j are operands, unless a part was given
@@ -116,11 +116,11 @@ static int operand(Parser *p, int kind) {
                                 .dflt = (int8_t)dflt});
 }
 
-/* bool(a), int(a), index(a): the operand in another type; rounded(x), number(x): x in T; at(a, i): element i of the operand. */
+/* bool(a), int(a), index(a): the operand in another type; share(a): checked; rounded(x), number(x): x in T; at(a, i): element i of the operand. */
 static int conversion(Parser *p, int kind) {
     int v = -1;
     int8_t arg = 0;
-    if (kind == CC_X_BOOL_ARG || kind == CC_X_INT_ARG || kind == CC_X_INDEX_ARG) {
+    if (kind == CC_X_BOOL_ARG || kind == CC_X_INT_ARG || kind == CC_X_INDEX_ARG || kind == CC_X_SHARE_ARG) {
         v = operand(p, kind);
         return v < 0 || take(p, ')') ? v : fail(p, "')' is missing");
     }
@@ -139,7 +139,7 @@ static int call(Parser *p, int n) {
         const char *name;
         int kind;
     } CONVERSION[] = {
-        {"bool", CC_X_BOOL_ARG}, {"int", CC_X_INT_ARG}, {"index", CC_X_INDEX_ARG},
+        {"bool", CC_X_BOOL_ARG}, {"int", CC_X_INT_ARG}, {"index", CC_X_INDEX_ARG}, {"share", CC_X_SHARE_ARG},
         {"rounded", CC_X_ROUND}, {"number", CC_X_NUMBER}, {"at", CC_X_AT}};
     for (int i = 0; i < CC_COUNT(CONVERSION); i++)
         if ((int)strlen(CONVERSION[i].name) == n && strncmp(p->at, CONVERSION[i].name, (size_t)n) == 0) {

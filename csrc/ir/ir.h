@@ -98,7 +98,7 @@ CcScalarId cc_scalar_find(const char *name, int n);   /* CC_S_COUNT when there i
 
 /* The expression of a row, parsed: nodes in evaluation order, the last one is the result. */
 typedef struct CcExprNode {
-    enum { CC_X_ARG, CC_X_BOOL_ARG, CC_X_INT_ARG, CC_X_INDEX_ARG, CC_X_NUM, CC_X_LIT, CC_X_ROUND, CC_X_NUMBER, CC_X_AT, CC_X_OP } kind;
+    enum { CC_X_ARG, CC_X_BOOL_ARG, CC_X_INT_ARG, CC_X_INDEX_ARG, CC_X_SHARE_ARG, CC_X_NUM, CC_X_LIT, CC_X_ROUND, CC_X_NUMBER, CC_X_AT, CC_X_OP } kind;
     uint8_t op;              /* CC_X_OP: CcScalarId */
     int8_t arg;              /* CC_X_ARG, CC_X_AT: operand; CC_X_LIT: CcExprLit */
     int8_t dflt;             /* CC_X_ARG: node of the default, -1: none */

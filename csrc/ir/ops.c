@@ -90,7 +90,8 @@ bool cc_op_number(const CcGraph *g, const CcNode *node, int operand) {
     for (int i = 0; e && i < e->n; i++) {
         const CcExprNode *x = &e->node[i];
         if (x->arg != operand) continue;
-        if (x->kind == CC_X_BOOL_ARG || x->kind == CC_X_INT_ARG || x->kind == CC_X_INDEX_ARG || x->kind == CC_X_AT) return false;
+        if (x->kind == CC_X_BOOL_ARG || x->kind == CC_X_INT_ARG || x->kind == CC_X_INDEX_ARG || x->kind == CC_X_SHARE_ARG || x->kind == CC_X_AT)
+            return false;
         reads = reads || x->kind == CC_X_ARG;
     }
     return reads;

@@ -282,6 +282,15 @@ static int index_node(Build *b, const CcNode *n, int operand) {
     return op_node(b, CC_S_select, op_node(b, CC_S_lt, index, zero, -1), from_end, index);
 }
 
+/* share(a): operand a, checked before the loop runs. */
+static int share_node(Build *b, const CcOperand *o, CcDtype dt) {
+    if (!o || o->kind != CC_IN_VALUE || b->n_check == CC_LOOP_MAX_CHECKS) return refuse(b, "not to be checked");
+    const CcType *t = &b->g->val.at[o->value].type;
+    if (t->dtype != dt || (dt != CC_DT_F32 && dt != CC_DT_F64)) return refuse(b, "shares of another dtype");
+    b->check[b->n_check++] = (CcLoopCheck){.value = o->value, .type = *t};
+    return value_node(b, o->value);
+}
+
 /* at(a, i): operand a, read i times as many elements further on as the operand behind it says. */
 static int at_node(Build *b, const CcNode *n, int operand, int index) {
     const CcOperand *o = &b->g->operand.at[n->in0 + operand], *step = o + 1;
@@ -396,6 +405,7 @@ static int expr_node(Build *b, const CcNode *n, const CcExprNode *x, CcDtype dt,
         if (o->kind == CC_IN_VALUE) return cast(b, value_node(b, o->value), CC_DT_I64);
         return o->kind != CC_IN_INT && o->kind != CC_IN_BOOL ? refuse(b, "a float as an index") : konst_int(b, CC_DT_I64, o->i);
     case CC_X_INDEX_ARG: return index_node(b, n, x->arg);
+    case CC_X_SHARE_ARG: return share_node(b, o, dt);
     case CC_X_NUMBER: return cast(b, at[x->kid[0]], compute_type(dt));
     case CC_X_AT: return cast(b, cast(b, at_node(b, n, x->arg, at[x->kid[0]]), dt), compute_type(dt));
     case CC_X_NUM: return konst(b, compute_type(dt), x->num);
@@ -420,6 +430,14 @@ static bool plain_operands(const Build *b, const CcNode *n, const CcExpr *e, CcD
     return true;
 }
 
+static bool all_of(const Build *b, const CcNode *n, CcDtype dt) {
+    for (int i = 0; i < n->n_in; i++) {
+        const CcOperand *o = &b->g->operand.at[n->in0 + i];
+        if (o->kind == CC_IN_VALUE && b->g->val.at[o->value].type.dtype != dt) return false;
+    }
+    return true;
+}
+
 static int lower_node(Build *b, int node) {
     const CcNode *n = &b->g->node.at[node];
     const CcExpr *e = cc_op_expr(b->g, n);
@@ -432,6 +450,7 @@ static int lower_node(Build *b, int node) {
     if (!e || dt == CC_DT_OTHER || out == CC_DT_OTHER)
         return refuse(b, "no expression or no dtype");
     if (level == CC_LEVEL_NONE) return refuse(b, "a result of another shape");
+    if (strchr(cc_op_info((CcOpId)n->op)->promote, '!') && !all_of(b, n, out)) return refuse(b, "operands of another dtype");
     if (reduces && !plain_operands(b, n, e, out)) return refuse(b, "parameters of another dtype");
     if (strncmp(cc_op_info((CcOpId)n->op)->promote, "int", 3) == 0 && kind_of(dt) == 'f')
         return refuse(b, "bits of a float");

@@ -56,7 +56,8 @@ typedef struct CcLoopAccess {
     int64_t offset; /* bytes from its first element: a window; no part of the structure */
 } CcLoopAccess;
 
-/* An index that has to be in [low, high), or to be `also`, for the loop to run: all elements of a tensor. */
+/* An index that has to be in [low, high), or to be `also`, for the loop to run: all elements of a tensor. Floats have to be in
+ * [0, 1]. */
 typedef struct CcLoopCheck {
     int32_t value;
     int64_t offset; /* bytes */

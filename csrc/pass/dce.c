@@ -2,8 +2,10 @@
  * one walk backwards is enough: a node comes after all it reads. */
 #include "pass.h"
 
-/* What torch does with a tensor of integers is mostly to index by it: whether it raises depends on data. */
+/* What torch does with a tensor of integers is mostly to index by it: whether it raises depends on data. So it does with the
+ * probabilities of a binary_cross_entropy. */
 static bool takes_index(const CcGraph *g, const CcNode *n) {
+    if (n->op == CC_OP_bce_loss) return true;
     const CcOpKind kind = cc_op_info((CcOpId)n->op)->kind;
     if (n->op != CC_OP_host && kind != CC_K_INDEX && kind != CC_K_SCATTER) return false;
     for (int k = 0; k < n->n_in; k++) {

@@ -169,12 +169,46 @@ static bool nll_loss(Parts *p) {
     return true;
 }
 
+/* The weight of each class as x sees it. */
+static CcOperand weight_seen(Parts *p, const Loss *l, const CcType *x) {
+    CcOperand w = l->weight;
+    for (int d = l->dim + 1; d < x->ndim && w.kind == CC_IN_VALUE; d++) {
+        const CcType t = type_of(p, w);
+        w = window(p, w, with_dim(&t, t.ndim));
+    }
+    return w;
+}
+
+/* Probabilities of all classes instead of one. */
+static bool soft_cross_entropy(Parts *p, double share) {
+    Loss l = {.x = operand(p, 0), .target = operand(p, 1), .weight = operand(p, 2), .reduction = operand(p, 3).i};
+    if (l.target.kind != CC_IN_VALUE) return false;
+    const CcType x = type_of(p, l.x), t = type_of(p, l.target), out = p->g->val.at[p->whole.out0].type;
+    const CcType w = l.weight.kind == CC_IN_VALUE ? type_of(p, l.weight) : x;
+    l.dim = x.ndim == 1 ? 0 : 1;
+    if (x.ndim < 1 || !cc_type_same_shape(&x, &t) || t.dtype != x.dtype || out.dtype != x.dtype || l.reduction < 0 || l.reduction > 2 ||
+        (x.dtype != CC_DT_F32 && x.dtype != CC_DT_F64) || !cc_type_numel(&x) ||
+        (l.weight.kind == CC_IN_VALUE && (w.ndim != 1 || w.size[0] != x.size[l.dim] || w.dtype != x.dtype)))
+        return false;
+    l.rows = without_dim(&x, l.dim);
+    cc_type_make_contiguous(&l.rows);
+    const CcOperand dims = int_of(INT64_C(1) << (x.ndim - 1 - l.dim)), all = int_of((1 << CC_MAX_DIMS) - 1);
+    const CcOperand keep = share > 0 ? float_of(1 - share) : none(), spread = share > 0 ? float_of(share / (double)x.size[l.dim]) : none();
+    const CcOperand weights = weight_seen(p, &l, &x);
+    const CcOperand rows = part(p, CC_OP_nll_soft, l.reduction == 0 ? p->whole.out0 : -1, &l.rows, 6, l.x, dims, l.target, weights, keep, spread);
+    if (l.reduction) part(p, l.reduction == 1 ? CC_OP_mean : CC_OP_sum, p->whole.out0, NULL, 2, rows, all);
+    return true;
+}
+
 /* Smoothing adds the mean over all classes, weighted, which eager computes apart. */
 static bool cross_entropy(Parts *p) {
     Loss l;
     const CcOperand smooth = operand(p, 5);
     const double share = smooth.kind == CC_IN_FLOAT ? smooth.f : (double)smooth.i;
-    if (p->whole.n_in != 6 || !understand(p, &l)) return false;
+    if (p->whole.n_in != 6) return false;
+    if (operand(p, 1).kind == CC_IN_VALUE && cc_dtype_info((CcDtype)type_of(p, operand(p, 1)).dtype)->kind == 'f')
+        return soft_cross_entropy(p, share);
+    if (!understand(p, &l)) return false;
     const CcType x = type_of(p, l.x), target = type_of(p, l.target);
     const CcOperand dims = int_of(INT64_C(1) << (x.ndim - 1 - l.dim)), step = int_of(x.stride[l.dim]);
     CcType first = x;
@@ -184,15 +218,23 @@ static bool cross_entropy(Parts *p) {
                           window(p, l.target, with_dim(&target, l.dim)), l.classes, l.ignored);
     const CcOperand weights = weigh(p, &l, &rows);
     if (share != 0) {
-        CcOperand w = l.weight;
-        for (int d = l.dim + 1; d < x.ndim && w.kind == CC_IN_VALUE; d++) {
-            const CcType t = type_of(p, w);
-            w = window(p, w, with_dim(&t, t.ndim));
-        }
+        const CcOperand w = weight_seen(p, &l, &x);
         const CcOperand whole = part(p, CC_OP_nll_whole, -1, &l.rows, 3, l.x, dims, w);
         rows = part(p, CC_OP_blend, -1, &l.rows, 4, rows, float_of(1 - share), whole, float_of(share / (double)l.classes.i));
     }
     reduce(p, &l, rows, weights);
+    return true;
+}
+
+/* What is checked before the kernel runs is read through a window, so that it is made before. */
+static bool bce_loss(Parts *p) {
+    static const CcOpId ROW[] = {CC_OP_bce_each, CC_OP_bce_each_mean, CC_OP_bce_each_sum};
+    const CcOperand x = operand(p, 0), reduction = operand(p, 3);
+    if (p->whole.n_in != 4 || p->whole.n_out != 1 || reduction.kind != CC_IN_INT || reduction.i < 0 || reduction.i > 2) return false;
+    const CcType t = type_of(p, x);
+    if (!cc_type_numel(&t)) return false;
+    if (reduction.i == 0) part(p, ROW[0], p->whole.out0, NULL, 3, window(p, x, t), operand(p, 1), operand(p, 2));
+    else part(p, ROW[reduction.i], p->whole.out0, NULL, 4, window(p, x, t), operand(p, 1), operand(p, 2), int_of((1 << CC_MAX_DIMS) - 1));
     return true;
 }
 
@@ -248,6 +290,7 @@ static bool expand(Parts *p, const bool *needed) {
     switch (p->whole.op) {
     case CC_OP_nll_loss: return cc_index_may(p->g, p->first) && needed[0] && nll_loss(p);
     case CC_OP_cross_entropy: return cc_index_may(p->g, p->first) && needed[0] && cross_entropy(p);
+    case CC_OP_bce_loss: return cc_index_may(p->g, p->first) && needed[0] && bce_loss(p);
     case CC_OP_softmax:
     case CC_OP_log_softmax: softmax(p); return true;
     case CC_OP_argmax:
@@ -265,6 +308,7 @@ static bool may_be(const CcGraph *g, const CcNode *n) {
     case CC_OP_argmax:
     case CC_OP_argmin: return long_rows(g, n);
     case CC_OP_nll_loss:
+    case CC_OP_bce_loss:
     case CC_OP_cross_entropy: return true;
     case CC_OP_gelu: return cc_graph_operand(g, n, 0)->kind == CC_IN_VALUE && gelu_of_library(g, n);
     default: break;

@@ -178,13 +178,30 @@ static bool row_in_range(const CcLoopCheck *c, const char *at, bool wide, int64_
     return !(bad >> 63);
 }
 
+static bool row_of_shares(const char *at, bool wide, int64_t n, int64_t step) {
+    int bad = 0;
+    for (int64_t i = 0; i < n; i++) {
+        float narrow;
+        double v;
+        if (wide) memcpy(&v, at + 8 * i * step, sizeof v);
+        else memcpy(&narrow, at + 4 * i * step, sizeof narrow), v = (double)narrow;
+        bad |= !(v >= 0) | !(v <= 1); /* so is NaN, as in eager */
+    }
+    return !bad;
+}
+
+/* n elements of the tensor, `step` apart. */
+static bool run_in_range(const CcLoopCheck *c, const char *at, int64_t n, int64_t step) {
+    const CcDtypeInfo *info = cc_dtype_info((CcDtype)c->type.dtype);
+    return info->kind == 'f' ? row_of_shares(at, info->size == 8, n, step) : row_in_range(c, at, info->size == 8, n, step);
+}
+
 static bool in_range(const CcLoopCheck *c, const char *at, int d) {
-    const bool wide = c->type.dtype == CC_DT_I64;
     if (d + 1 >= c->type.ndim) {
         const int64_t step = c->type.ndim ? c->type.stride[d] : 1, n = c->type.ndim && step ? c->type.size[d] : 1;
-        return row_in_range(c, at, wide, n, step);
+        return run_in_range(c, at, n, step);
     }
-    const int64_t step = c->type.stride[d] * (wide ? 8 : 4);
+    const int64_t step = c->type.stride[d] * cc_dtype_info((CcDtype)c->type.dtype)->size;
     for (int64_t i = 0; i < (step ? c->type.size[d] : 1); i++)
         if (!in_range(c, at + i * step, d + 1)) return false;
     return true;
@@ -198,8 +215,8 @@ typedef struct Look {
 
 static void look(void *ctx, int64_t begin, int64_t end) {
     Look *l = ctx;
-    const bool wide = l->check->type.dtype == CC_DT_I64;
-    if (!row_in_range(l->check, l->at + begin * (wide ? 8 : 4), wide, end - begin, 1)) atomic_store_explicit(&l->wrong, true, memory_order_relaxed);
+    const int size = cc_dtype_info((CcDtype)l->check->type.dtype)->size;
+    if (!run_in_range(l->check, l->at + begin * size, end - begin, 1)) atomic_store_explicit(&l->wrong, true, memory_order_relaxed);
 }
 
 /* Many indices that lie side by side are looked at by all threads. */
@@ -217,7 +234,8 @@ static int check_indices(const CcLoop *loop, const CcHost *host, CcErr *err) {
     for (int i = 0; i < loop->n_check; i++) {
         const char *at = host->data(host->ctx, loop->check[i].value);
         if (!at) return cc_err_set(err, CC_E_HOST, "no data of value %d", loop->check[i].value);
-        if (!all_in_range(&loop->check[i], at + loop->check[i].offset)) return cc_err_set(err, CC_E_HOST, "an index is out of range");
+        if (!all_in_range(&loop->check[i], at + loop->check[i].offset))
+            return cc_err_set(err, CC_E_HOST, "an index, or a share, is out of range");
     }
     return 0;
 }
