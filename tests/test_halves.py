@@ -142,6 +142,26 @@ def test_conv_transpose(dtype):
     assert kinds(lambda x, w: F.conv_transpose2d(x, w, None, 2, 1), x, w, dtype=dtype) == ["conv"]
 
 
+POOLS = {
+    "max": lambda x: F.max_pool2d(x, 3, 2, 1),
+    "max dilated": lambda x: F.max_pool2d(x, (2, 3), 1, 0, 2),
+    "average": lambda x: F.avg_pool2d(x, 3, 2, 1),
+    "average wide": lambda x: F.avg_pool2d(x, (2, 17), 1, count_include_pad=False),
+    "adaptive": lambda x: F.adaptive_avg_pool2d(x, (3, 4)),
+    "global": lambda x: F.adaptive_avg_pool2d(x, 1),
+}
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("layout", ["contiguous", "last", "sliced"])
+@pytest.mark.parametrize("name", POOLS)
+def test_pool(name, layout, dtype):
+    x = randn(2, 40, 13, 38).to(dtype)
+    x[0, 1, 2, 3] = float("nan")
+    x = {"contiguous": x, "last": x.to(memory_format=torch.channels_last), "sliced": x[:, ::2, 1:, ::2]}[layout]
+    assert kinds(POOLS[name], x, dtype=dtype) == ["pool"]
+
+
 HEADS = {
     "plain": ((2, 3, 40, 16), (2, 3, 50, 16), (2, 3, 50, 24), {}),
     "causal": ((1, 2, 300, 64), (1, 2, 300, 64), (1, 2, 300, 64), {"is_causal": True}),
@@ -231,7 +251,7 @@ def test_frozen(dtype):
 @pytest.mark.parametrize("cpu", ["avx2"])
 def test_narrowed_target(cpu):
     """The same with CCOMPILE_CPU, which is read once."""
-    chosen = "(test_product or test_conv or test_attention or test_not_finite) and not narrowed"
+    chosen = "(test_product or test_conv or test_pool or test_attention or test_not_finite) and not narrowed"
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", chosen, __file__]
     done = subprocess.run(command, env={**os.environ, "CCOMPILE_CPU": cpu}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:]

@@ -5,11 +5,15 @@
  *   else                 the rows of a window are put together first, into one row; then its columns
  *   max with indices     element by element
  *
- * oneDNN's max pooling is not used: eager's gives NaN where the window has one. Only f32. */
+ * oneDNN's max pooling is not used: eager's gives NaN where the window has one. bf16 and f16 are summed up in f32 and rounded
+ * once, as eager does: a row of spots, or a plane, at a time is widened. */
+#include <stdatomic.h>
+
 #include "run_int.h"
 
 enum {
     SIDES = 3,          /* spatial dims; missing ones have size 1 */
+    MAX_PLANE = 1 << 22, /* elements of a plane in half precision */
     MAX_ROW = 4096,     /* columns of a row that is put together on the stack */
     LANES = 16,
     FEW_ROWS = 64,      /* rows of spots from which a unit of work has all channels of a spot */
@@ -28,19 +32,22 @@ typedef struct CcPool {
     int src, dst;   /* values */
     int index;      /* where in its plane the greatest stands; -1: there is none, or nobody reads it */
     int64_t src_at; /* bytes: it may be a window */
+    int64_t span;   /* elements of memory from the first to the last one of a plane */
     int64_t n, c, divisor; /* divisor 0: what the window has */
     Side side[SIDES];
     int64_t from[2 + SIDES], to[2 + SIDES]; /* strides of src and dst: n, c, sides */
     int64_t index_to[2 + SIDES];
     bool last;                              /* channels innermost in both */
+    CcDtype dtype;                          /* of both */
     int64_t chunks, width;                  /* a spot's channels are that many units, of so many */
     int parts;                              /* threads */
 } CcPool;
 
 typedef struct Job {
     const CcPool *p;
-    const float *src;
-    float *dst;
+    const char *src;
+    char *dst;
+    atomic_bool failed;
     int64_t *index; /* with it, dst may be NULL */
 } Job;
 
@@ -93,15 +100,21 @@ static float divisor_of(const CcPool *p, const Spot *s) {
 /* What a window without elements gives. */
 static float nothing(Kind kind) { return kind == AVG ? 0 : -__builtin_inff(); }
 
+/* The n channels of a spot that lie `at` elements behind src. room: for them in f32. */
+static ALWAYS const float *channels(const CcPool *p, const char *src, int64_t at, int64_t n, float *room) {
+    if (p->dtype == CC_DT_F32) return (const float *)src + at;
+    cc_halves_widen(p->dtype, src + 2 * at, room, n);
+    return room;
+}
+
 /* n channels of one spot. */
-static ALWAYS void pool_spot(const CcPool *p, Kind kind, const float *src, float *dst, const Spot *s,
-                      int64_t n) {
+static ALWAYS void pool_spot(const CcPool *p, Kind kind, const char *src, float *dst, const Spot *s, int64_t n, float *room) {
     const Side *a = &p->side[0], *b = &p->side[1], *c = &p->side[2];
     bool first = true;
     for (int64_t i = a->from[s->at[0]]; i < a->to[s->at[0]]; i += a->step)
         for (int64_t j = b->from[s->at[1]]; j < b->to[s->at[1]]; j += b->step)
             for (int64_t k = c->from[s->at[2]]; k < c->to[s->at[2]]; k += c->step) {
-                const float *at = src + i * p->from[2] + j * p->from[3] + k * p->from[4];
+                const float *at = channels(p, src, i * p->from[2] + j * p->from[3] + k * p->from[4], n, room);
                 if (first) memcpy(dst, at, sizeof *dst * (size_t)n);
                 else combine(kind, dst, at, n);
                 first = false;
@@ -111,16 +124,26 @@ static ALWAYS void pool_spot(const CcPool *p, Kind kind, const float *src, float
 }
 
 /* Units: [n][side 0][side 1][chunk of channels]; a unit is a row of spots. */
-static ALWAYS void pool_last(const Job *job, Kind kind, int64_t begin, int64_t end) {
+static ALWAYS void pool_last(Job *job, Kind kind, int64_t begin, int64_t end) {
     const CcPool *p = job->p;
+    const bool half = p->dtype != CC_DT_F32;
+    const int64_t size = half ? 2 : 4;
+    float *room = half ? cc_scratch_thread(sizeof *room * 2 * (size_t)p->width) : NULL;
+    if (half && !room) {
+        atomic_store(&job->failed, true);
+        return;
+    }
     for (int64_t u = begin; u < end; u++) {
         const int64_t c = u % p->chunks * p->width, row = u / p->chunks;
         Spot s = {{row / p->side[1].out % p->side[0].out, row % p->side[1].out, 0}};
         const int64_t n = row / p->side[1].out / p->side[0].out;
-        const float *src = job->src + n * p->from[0] + c;
-        float *dst = job->dst + n * p->to[0] + s.at[0] * p->to[2] + s.at[1] * p->to[3] + c;
-        for (s.at[2] = 0; s.at[2] < p->side[2].out; s.at[2]++, dst += p->to[4])
-            pool_spot(p, kind, src, dst, &s, CC_MIN(p->width, p->c - c));
+        const char *src = job->src + (n * p->from[0] + c) * size;
+        char *dst = job->dst + (n * p->to[0] + s.at[0] * p->to[2] + s.at[1] * p->to[3] + c) * size;
+        const int64_t few = CC_MIN(p->width, p->c - c);
+        for (s.at[2] = 0; s.at[2] < p->side[2].out; s.at[2]++, dst += p->to[4] * size) {
+            pool_spot(p, kind, src, half ? room + p->width : (float *)dst, &s, few, room);
+            if (half) cc_halves_narrow(p->dtype, room + p->width, dst, few);
+        }
     }
 }
 
@@ -151,17 +174,27 @@ static ALWAYS const float *join_rows(const CcPool *p, Kind kind, const float *sr
 }
 
 /* Units: [n][c][side 0][side 1]; a unit is a row of the result. */
-static ALWAYS void pool_rows(const Job *job, Kind kind, int64_t begin, int64_t end) {
+static ALWAYS void pool_rows(Job *job, Kind kind, int64_t begin, int64_t end) {
     const CcPool *p = job->p;
     const Side *side = &p->side[2];
-    float row[MAX_ROW];
+    const bool half = p->dtype != CC_DT_F32;
+    float row[MAX_ROW], *room = half ? cc_scratch_thread(sizeof *room * (size_t)p->span) : NULL;
+    int64_t widened = -1;
+    if (half && !room) {
+        atomic_store(&job->failed, true);
+        return;
+    }
     for (int64_t u = begin; u < end; u++) {
         Spot s = {{u / p->side[1].out % p->side[0].out, u % p->side[1].out, 0}};
         const int64_t plane = u / p->side[1].out / p->side[0].out, c = plane % p->c, n = plane / p->c;
-        const float *joined =
-            join_rows(p, kind, job->src + n * p->from[0] + c * p->from[1], &s, row);
-        float *dst = job->dst + n * p->to[0] + c * p->to[1] + s.at[0] * p->to[2] + s.at[1] * p->to[3];
-        for (; s.at[2] < side->out; s.at[2]++, dst += p->to[4]) {
+        const int64_t from_at = n * p->from[0] + c * p->from[1];
+        if (half && plane != widened) cc_halves_widen(p->dtype, job->src + 2 * from_at, room, p->span);
+        widened = plane;
+        const float *joined = join_rows(p, kind, half ? room : (const float *)job->src + from_at, &s, row);
+        const int64_t to_at = n * p->to[0] + c * p->to[1] + s.at[0] * p->to[2] + s.at[1] * p->to[3];
+        float *dst = half ? NULL : (float *)job->dst + to_at;
+        uint16_t *dst_half = (uint16_t *)job->dst + to_at;
+        for (; s.at[2] < side->out; s.at[2]++) {
             const int64_t from = side->from[s.at[2]], to = side->to[s.at[2]];
             float x = nothing(kind);
             if (joined && side->step == 1 && to - from >= LANES) {
@@ -170,7 +203,9 @@ static ALWAYS void pool_rows(const Job *job, Kind kind, int64_t begin, int64_t e
                 for (int64_t i = from; i < to; i += side->step)
                     x = kind == AVG ? x + joined[i] : larger(x, joined[i]);
             }
-            *dst = kind == AVG && joined && from < to ? x / divisor_of(p, &s) : x;
+            x = kind == AVG && joined && from < to ? x / divisor_of(p, &s) : x;
+            if (half) cc_halves_narrow(p->dtype, &x, dst_half + s.at[2] * p->to[4], 1);
+            else dst[s.at[2] * p->to[4]] = x;
         }
     }
 }
@@ -238,8 +273,8 @@ static ALWAYS void place_last(const Job *job, int64_t begin, int64_t end) {
         const int64_t first = u % p->chunks * p->width, last = CC_MIN(p->c, first + p->width), row = u / p->chunks;
         Spot s = {{row / p->side[1].out % p->side[0].out, row % p->side[1].out, 0}};
         const int64_t n = row / p->side[1].out / p->side[0].out;
-        const float *src = job->src + n * p->from[0];
-        float *dst = job->dst + n * p->to[0] + s.at[0] * p->to[2] + s.at[1] * p->to[3];
+        const float *src = (const float *)job->src + n * p->from[0];
+        float *dst = (float *)job->dst + n * p->to[0] + s.at[0] * p->to[2] + s.at[1] * p->to[3];
         int64_t *index = job->index + n * to[0] + s.at[0] * to[2] + s.at[1] * to[3];
         for (; s.at[2] < p->side[2].out; s.at[2]++, dst += p->to[4], index += to[4])
             for (int64_t c = first; c < last; c += LANES) {
@@ -256,8 +291,8 @@ static ALWAYS void place_rows(const Job *job, int64_t begin, int64_t end) {
     for (int64_t u = begin; u < end; u++) {
         Spot s = {{u / p->side[1].out % p->side[0].out, u % p->side[1].out, 0}};
         const int64_t plane = u / p->side[1].out / p->side[0].out, c = plane % p->c, n = plane / p->c;
-        const float *src = job->src + n * p->from[0] + c * p->from[1];
-        float *dst = job->dst + n * p->to[0] + c * p->to[1] + s.at[0] * p->to[2] + s.at[1] * p->to[3];
+        const float *src = (const float *)job->src + n * p->from[0] + c * p->from[1];
+        float *dst = (float *)job->dst + n * p->to[0] + c * p->to[1] + s.at[0] * p->to[2] + s.at[1] * p->to[3];
         int64_t *index = job->index + n * to[0] + c * to[1] + s.at[0] * to[2] + s.at[1] * to[3];
         for (; s.at[2] < p->side[2].out; s.at[2] += LANES) {
             float x[LANES];
@@ -270,7 +305,7 @@ static ALWAYS void place_rows(const Job *job, int64_t begin, int64_t end) {
     }
 }
 
-static ALWAYS void pool_units(const Job *job, int64_t begin, int64_t end) {
+static ALWAYS void pool_units(Job *job, int64_t begin, int64_t end) {
     if (job->index && job->p->last) place_last(job, begin, end);
     else if (job->index) place_rows(job, begin, end);
     else if (job->p->last && job->p->kind == AVG) pool_last(job, AVG, begin, end);
@@ -297,7 +332,7 @@ static int run(const void *work, const CcHost *host, CcErr *err) {
         return cc_err_set(err, CC_E_HOST, "no memory for value %d", p->dst);
     const int64_t rows = p->n * p->side[0].out * p->side[1].out;
     cc_omp_run(CC_CPU_WIDEST(pool), &job, rows * (p->last ? p->chunks : p->c), CC_MIN(p->parts, cc_omp_width()));
-    return 0;
+    return atomic_load(&job.failed) ? cc_err_set(err, CC_E_MEMORY, "no memory for a pooling") : 0;
 }
 
 /* ---- building ---- */
@@ -399,17 +434,17 @@ static int describe(const CcGraph *g, const CcNode *n, CcPool *p, Window *window
     if (!x || x->kind != CC_IN_VALUE) return -1;
     const CcType *s = &g->val.at[x->value].type, *o = &g->val.at[n->out0].type;
     const int dims = s->ndim - 2, skip = SIDES - dims;
-    if (!cc_prim_plain(s) || !cc_prim_plain(o) || !cc_type_dense(o) || dims < 1 || dims > SIDES ||
+    if (!cc_prim_float(s) || !cc_prim_float(o) || s->dtype != o->dtype || !cc_type_dense(o) || dims < 1 || dims > SIDES ||
         o->ndim != s->ndim || o->size[0] != s->size[0] || o->size[1] != s->size[1])
         return -1;
     const bool max = n->op == CC_OP_max_pool || n->op == CC_OP_adaptive_max_pool, places = n->n_out == 2;
     const CcType *index = places && max ? &g->val.at[n->out0 + 1].type : NULL;
-    if (n->n_out != 1 + (index != NULL)) return -1;
+    if (n->n_out != 1 + (index != NULL) || (index && s->dtype != CC_DT_F32)) return -1;
     if (index && cc_type_numel(s) > INT32_MAX) return -1;
     if (index && (index->dtype != CC_DT_I64 || index->device != 1 || !cc_type_same_shape(index, o) || !cc_type_dense(index)))
         return -1;
     *p = (CcPool){.kind = max ? MAX : AVG, .src = x->value, .dst = n->out0, .index = index ? n->out0 + 1 : -1,
-                  .n = s->size[0], .c = s->size[1]};
+                  .n = s->size[0], .c = s->size[1], .dtype = (CcDtype)o->dtype, .span = 1};
     for (int i = 0; i < skip; i++) {
         window[i] = (Window){.adaptive = true, .dilation = 1};
         p->side[i].in = p->side[i].out = 1;
@@ -421,6 +456,7 @@ static int describe(const CcGraph *g, const CcNode *n, CcPool *p, Window *window
         p->to[to] = o->stride[d];
         if (index) p->index_to[to] = index->stride[d];
         if (d < 2) continue;
+        p->span += (s->size[d] - 1) * s->stride[d];
         p->side[to - 2].in = s->size[d];
         p->side[to - 2].out = o->size[d];
         if (s->size[d] > INT32_MAX / 2 ||
@@ -435,7 +471,7 @@ static bool can(const CcGraph *g, int node) {
     CcPool p;
     Window window[SIDES];
     return describe(g, &g->node.at[node], &p, window) == 0 &&
-           (p.last || p.side[2].in <= MAX_ROW);
+           (p.last || (p.side[2].in <= MAX_ROW && (p.dtype == CC_DT_F32 || p.span <= MAX_PLANE)));
 }
 
 static void *build(const CcGraph *g, const int *nodes, int n, CcArena *arena, CcErr *err) {
