@@ -1,9 +1,12 @@
 """ccompile and its peers against eager on whole models.
 
-    python benchmarks/bench_models.py [--compilers NAMES] [--seconds 4] [--json] [--verbose] [WORKLOAD ...]
+    python benchmarks/bench_models.py [--compilers NAMES] [--dtype DTYPE] [--seconds 4] [--json] [WORKLOAD ...]
 
 Each compiler has a process of its own for each workload, where eager and compiled calls alternate in blocks: two
 runtimes' spinning threads must not share the cores. A time is the least of its blocks.
+
+With --dtype all is done in that dtype, also by eager: the model and its floating-point inputs are converted, or with
+`autocast` left as they are and called in torch.autocast of bfloat16. Peers that take NumPy arrays can't do that.
 
 Memory is measured in a further process that makes a few calls and nothing else: the peak of its resident set (VmHWM,
 which Linux lets a process reset) during the first call, and during a later one, over those of the same process without
@@ -34,6 +37,8 @@ from typing import Any
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 COMPILERS = ("ccompile", "ccompile-max", "inductor", "openvino", "onnxruntime")
 PEERS = COMPILERS[2:]
+DTYPES = ("float32", "bfloat16", "float16", "float64", "autocast")
+BY_TORCH = COMPILERS[:3]  # those that take other dtypes than float32
 NEEDS = {"openvino": ("openvino",), "onnxruntime": ("onnxruntime", "onnx", "onnxscript")}
 # Seconds after which no runtime's threads spin any longer. ONNX Runtime's still did after 20 ms: SimpleNet's eager
 # calls took 0.25 ms 5 ms after its last call, 0.22 after 20 ms, 0.147 after 50 and 100, as without it (Zen 4).
@@ -181,7 +186,28 @@ def peaks(compiler: str, model: Any, args: tuple, kwargs: dict) -> dict[str, flo
     return {"first_peak_mib": first, "peak_mib": peak_mib(lambda: fn(*args, **kwargs))}
 
 
-def worker(compiler: str, name: str, seconds: float, threads: int, memory: bool) -> dict[str, Any]:
+def in_dtype(model: Any, dtype: str) -> Any:
+    import torch
+
+    if dtype == "autocast":
+        return torch.autocast("cpu", dtype=torch.bfloat16)(model)
+    return model.to(getattr(torch, dtype)) if isinstance(model, torch.nn.Module) else model
+
+
+def inputs_in(inputs: tuple[tuple, dict], dtype: str) -> tuple[tuple, dict]:
+    import torch
+
+    if dtype in ("float32", "autocast"):
+        return inputs
+    kind = getattr(torch, dtype)
+
+    def convert(x: Any) -> Any:
+        return x.to(kind) if isinstance(x, torch.Tensor) and x.is_floating_point() else x
+
+    return tuple(map(convert, inputs[0])), {key: convert(x) for key, x in inputs[1].items()}
+
+
+def worker(compiler: str, name: str, seconds: float, threads: int, memory: bool, dtype: str) -> dict[str, Any]:
     """What one process measures: the peak of its memory, or the times."""
     import registry
     import torch
@@ -189,12 +215,12 @@ def worker(compiler: str, name: str, seconds: float, threads: int, memory: bool)
 
     torch.set_num_threads(threads)
     workload = registry.WORKLOADS[name]
-    model = registry.build(workload)
-    args, kwargs = workload.inputs()
+    model = in_dtype(registry.build(workload), dtype)
+    args, kwargs = inputs_in(workload.inputs(), dtype)
     with torch.no_grad():
         if memory:
             return peaks(compiler, model, args, kwargs)
-        others, _ = workload.inputs()
+        others, _ = inputs_in(workload.inputs(), dtype)
         for _ in range(2):
             expected, expected_other = model(*args, **kwargs), model(*others, **kwargs)
         begin = time.perf_counter()
@@ -253,11 +279,12 @@ def start(timeout: float, **task: Any) -> dict[str, Any]:
 
 def measure(name: str, what: str, compilers: list[str], args: argparse.Namespace) -> list[dict[str, Any]]:
     """A row for each compiler."""
-    task = {"name": name, "seconds": args.seconds, "threads": args.threads}
+    task = {"name": name, "seconds": args.seconds, "threads": args.threads, "dtype": args.dtype}
     base = start(args.timeout, compiler="eager", memory=True, **task) if args.memory else {}
     rows = []
     for compiler in compilers:
         row = {"bench": "models", "workload": name, "input": what, "compiler": compiler, "threads": args.threads}
+        row["dtype"] = args.dtype
         absent = missing(compiler)
         row.update({"missing": absent} if absent else start(args.timeout, compiler=compiler, memory=False, **task))
         if args.memory and "ms" in row:
@@ -370,7 +397,8 @@ def notes(rows: list[dict[str, Any]], verbose: bool) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workloads", nargs="*", help="names; the 16 of the comparison by default")
-    parser.add_argument("--compilers", default=",".join(COMPILERS), help=f"of {', '.join(COMPILERS)} (default: all)")
+    parser.add_argument("--compilers", help=f"of {', '.join(COMPILERS)} (default: all that take the dtype)")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of models and inputs (default float32)")
     parser.add_argument("--seconds", type=float, default=4.0, help="of alternating blocks for each pair (default 4)")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--timeout", type=float, default=900.0, help="seconds for each process (default 900)")
@@ -385,12 +413,15 @@ def main() -> int:
         return work(args.worker)
     import registry
 
-    compilers = args.compilers.split(",")
+    able = COMPILERS if args.dtype == "float32" else BY_TORCH
+    compilers = args.compilers.split(",") if args.compilers else list(able)
     unknown = [c for c in compilers if c not in COMPILERS] + [w for w in args.workloads if w not in registry.WORKLOADS]
     if unknown:
         parser.error(
             f"unknown {unknown[0]!r}; compilers: {', '.join(COMPILERS)}; workloads: {', '.join(registry.WORKLOADS)}"
         )
+    if unable := [c for c in compilers if c not in able]:
+        parser.error(f"{unable[0]} takes float32 only, {', '.join(able)} take {args.dtype}")
     chosen = [registry.WORKLOADS[name] for name in args.workloads] or [
         w for w in registry.WORKLOADS.values() if w.bench
     ]

@@ -215,7 +215,9 @@ def raises(x, w):
     return F.linear(x, w), torch.is_autocast_enabled("cpu")
 
 
-@pytest.mark.parametrize("fn", [nested, uncached, decorated, asks, with_break, written, raises], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "fn", [nested, uncached, decorated, asks, with_break, written, raises], ids=lambda f: f.__name__
+)
 @pytest.mark.parametrize("around", [False, True])
 def test_region(fn, around):
     x, w = randn(5, 16), randn(16, 16, seed=1) * 0.2

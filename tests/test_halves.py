@@ -195,7 +195,9 @@ MASKS = {
     "additive": lambda n, m, dtype: randn(n, m, seed=9).to(dtype),
     "column": lambda n, m, dtype: randn(n, 1, seed=9).to(dtype).expand(n, m),
     "bools": lambda n, m, dtype: randn(n, m, seed=9) > -1,
-    "row of -inf": lambda n, m, dtype: torch.zeros(n, m).masked_fill(torch.arange(n)[:, None] == 3, float("-inf")).to(dtype),
+    "row of -inf": lambda n, m, dtype: (
+        torch.zeros(n, m).masked_fill(torch.arange(n)[:, None] == 3, float("-inf")).to(dtype)
+    ),
 }
 
 
@@ -236,7 +238,11 @@ def test_not_finite(dtype):
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 def test_frozen(dtype):
     """Packed weights follow what happens to the parameters."""
-    model = nn.Sequential(nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Flatten(), nn.Linear(32 * 36, 40), nn.GELU(), nn.Linear(40, 9)).to(dtype).eval()
+    model = (
+        nn.Sequential(nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Flatten(), nn.Linear(32 * 36, 40), nn.GELU(), nn.Linear(40, 9))
+        .to(dtype)
+        .eval()
+    )
     compiled = ccompile.compile(copy.deepcopy(model), mode="max-autotune")
     x = randn(4, 3, 8, 8).to(dtype)
     with torch.no_grad():
