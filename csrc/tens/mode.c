@@ -140,6 +140,10 @@ const char *cc_mode_refuse(const CcMode *m) {
     return NULL;
 }
 
+bool cc_mode_autocast_cuda(const CcMode *m) {
+    return m->v[M_AUTOCAST_CUDA] != 0;
+}
+
 bool cc_mode_grad(const CcMode *m) {
     return m->v[M_GRAD] != 0;
 }
