@@ -259,8 +259,18 @@ MADE = {   # how it is made of a number, and what is done with it
     "namespace": (lambda k: types.SimpleNamespace(a=k), {"text": str, "compare": lambda o: o == types.SimpleNamespace(a=2)}),
     "array": (lambda k: array.array("i", [1, k]), {"list": LOOK["list"], "compare": LOOK["compare"]}),
     "numpy": (lambda k: numpy.array([1, k]), {"list": LOOK["list"]}),
+    "slice": (lambda k: slice(1, k), {
+        "list": lambda o: [*range(9)][o], "text": lambda o: "abcdefgh"[o], "range": lambda o: len(range(9)[o]),
+        "store": lambda o: (lambda l: (l.__setitem__(o, [0]), l))([*range(9)])[1], "delete": lambda o: deleted([*range(9)], o),
+        "tensor": lambda o: torch.arange(9)[o], "compare": lambda o: o == slice(1, 2)}),
     "map": (lambda k: map(int, [1, k]), {"list": LOOK["list"]}),
 }
+
+
+def deleted(items, which):
+    del items[which]
+    items[which] = [7, 7]
+    return items
 
 
 def matched(o):

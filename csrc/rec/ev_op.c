@@ -273,6 +273,7 @@ static CcGo subscr_before(CcRec *rec, CcAct *act, CcEvent *ev)
     if (unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
     if (!key_readable(rec, o, key)) return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(o));
     if (!cc_number_settle(rec, key, 1)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, "key");
+    if (PySlice_Check(key) && !cc_value_content(rec, key, 1)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "slice");
     if (PyDict_Check(o) && cc_value_source(rec, o) >= 0 && !python_method(o, "__getitem__") && !cc_number_key(rec, key))
         return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "key");
     if (cc_value_defaultdict(o) && cc_value_known(rec, o) && PyDict_Contains(o, key) != 1) {   /* it would be written, too */
@@ -350,6 +351,7 @@ static CcGo store_subscr_before(CcRec *rec, CcAct *act, const CcEvent *ev)
             return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "index");
         return CC_OK;
     }
+    if (PySlice_Check(ev->in[1]) && !cc_value_content(rec, ev->in[1], 1)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "slice");
     if (is_heap(o) && !PyODict_Check(o)) {
         PyObject *s = PyUnicode_InternFromString("__setitem__"), *f = cc_type_lookup(Py_TYPE(o), s);
         Py_XDECREF(s);

@@ -463,6 +463,21 @@ static bool deque_content(CcRec *rec, PyObject *items, PyObject *deque, int pare
     return true;
 }
 
+static bool slice_content(CcRec *rec, PyObject *o, int parent)
+{
+    static const char *const names[] = {"start", "stop", "step"};
+    const PySliceObject *s = (PySliceObject *)o;
+    PyObject *const parts[] = {s->start, s->stop, s->step};
+    for (int i = 0; i < CC_COUNT(names); i++) {
+        PyObject *name = PyUnicode_InternFromString(names[i]);
+        if (name == NULL) abort();
+        cc_value_read(rec, CC_SRC_MEMBER, parent, cc_type_lookup(&PySlice_Type, name), 0, 0, parts[i]);
+        Py_DECREF(name);
+        if (!cc_value_const(parts[i])) return false;
+    }
+    return true;
+}
+
 bool cc_value_content(CcRec *rec, PyObject *o, int depth)
 {
     if (cc_value_const(o) || cc_value_ident(o)) return true;
@@ -473,6 +488,7 @@ bool cc_value_content(CcRec *rec, PyObject *o, int depth)
     if (PyList_Check(o) || PyTuple_Check(o)) return sequence_content(rec, o, parent, depth);
     if (PyDict_Check(o)) return dict_content(rec, o, parent, depth);
     if (PyAnySet_Check(o)) return set_content(rec, o, parent);
+    if (PySlice_Check(o) && parent >= 0) return slice_content(rec, o, parent);
     if (cc_value_deque(o)) {
         PyObject *items = PySequence_List(o);
         const bool ok = items != NULL && deque_content(rec, items, o, parent, depth);
