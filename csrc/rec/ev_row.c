@@ -200,6 +200,8 @@ static CcGo item_after(CcRec *rec, CcAct *act, const CcCalled *c, PyObject *resu
 static CcGo row_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *callee)
 {
     const CcCalleeKind k = callee->kind;
+    if (c->n > 1 && PySlice_Check(c->in[1]) && !cc_tens_any(c->in[0]) && !cc_value_content(rec, c->in[1], 1))
+        return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "slice");
     if (!callbacks_known(rec, c, callee)) return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, callee->name);
     for (int i = 0; i < c->n; i++)
         if (!PyExceptionInstance_Check(c->in[i]) && !PyTraceBack_Check(c->in[i]) && cc_value_origin(rec, c->in[i]) == CC_O_UNKNOWN)
