@@ -1,4 +1,5 @@
-"""First calls: a break in a helper method, in a slice or a `with` block is recorded at once, without giving up."""
+"""First calls: a break in a helper method, in a slice or a `with` block is recorded at once, without giving up; and what
+stands around breaks (functions made in the call, torch.inference_mode) does not keep later calls from replaying."""
 
 import threading
 
@@ -6,7 +7,7 @@ import ccompile
 import pytest
 import torch
 from ccompile.api import compiled_of
-from conftest import EAGER, same
+from conftest import EAGER, explained, hits, same
 from torch import nn
 
 pytestmark = pytest.mark.skipif(EAGER, reason="needs the product")
@@ -73,9 +74,89 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_the_first_call_records(name):
     make, args = CASES[name]
-    same(make, build=True, make_args=args, calls=6, hit=False)
+    same(make if isinstance(make, type) else make(), make_args=args, calls=6, hit=False, build=isinstance(make, type))
     compiled = ccompile.compile(make())
     with torch.no_grad():
         compiled(*args(0))
     report = compiled_of(compiled).report()
     assert report["give_ups"] == [] and len(report["entries"]) == 1
+
+
+def scaled(x):
+    """Each call makes its functions anew, and they are alive at breaks."""
+    n, total = x.shape[0], []
+
+    def scale(y, by=2.0):
+        total.append(n)
+        return y * by + len(total)
+
+    y = scale(x)
+    if y.sum() > 0:
+        y = y + 1
+    z = [v * 2 for v in scale(y, 3.0).sum(0).tolist()]
+    return scale(y), z, [(lambda v, k=k: v + k)(y) for k in total]
+
+
+@torch.inference_mode()
+def inferred(x):
+    y = x * 2
+    with torch.inference_mode(False):
+        y = torch.relu(torch.ones(3)) + 1
+    return x * 3, y
+
+
+class Caching(nn.Module):
+    """Keys are tuples that are made anew."""
+
+    def __init__(self):
+        super().__init__()
+        self.cache = {}
+
+    def rows(self, n, kind):
+        if (n, kind) not in self.cache:
+            self.cache[n, kind] = torch.arange(n) * len(kind)
+        self.cache[n] = self.cache[n, kind] + 1
+        return self.cache[n, kind] + self.cache.get((n, kind)), (n, "other") in self.cache, self.cache[n]
+
+    def forward(self, x, kind):
+        return x + self.rows(x.shape[0], kind)[0], self.rows(x.shape[0], kind)
+
+
+@pytest.mark.parametrize("fn", [scaled, inferred])
+def test_later_calls_replay(fn):
+    same(fn, make_args=lambda i: (t(3, 2, seed=i),), calls=6, hit=False)
+    same(fn, make_args=lambda i: (t(3, 2, seed=i),), calls=4, no_grad=False, hit=False)
+    compiled, args = ccompile.compile(fn), [(t(3, 2, seed=i),) for i in range(4)]
+    with torch.no_grad():
+        for given in args * 2:
+            compiled(*given)
+        for given in args:
+            hits(lambda given=given: compiled(*given), 1)
+
+
+def test_inference_mode_is_two_breaks():
+    assert {r.text.split(" ")[0] for r in explained(inferred, t(3)).break_reasons} <= {"torch.inference_mode", "inference_mode.__exit__"}
+
+
+def test_caches_with_tuples_for_keys():
+    same(Caching, build=True, make_args=lambda i: (t(3 + i % 2, seed=i), "ab"[: 1 + i // 4]), calls=8, hit=False)
+    report = explained(Caching(), t(3), "ab")
+    assert (report.graph_count, report.graph_break_count, report.give_ups) == (1, 0, [])
+
+
+def test_a_function_as_a_key_is_told_apart():
+    seen = {}
+
+    def count(x):
+        def key():
+            return x
+
+        if x.sum() > 100:
+            x = x + 1
+        seen[key] = seen.get(key, 0) + 1
+        return x * seen[key], len(seen)
+
+    compiled = ccompile.compile(count)
+    for i in range(5):
+        y, n = compiled(torch.ones(2))
+        assert n == i + 1 and y.tolist() == [1.0, 1.0]

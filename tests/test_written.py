@@ -1,8 +1,9 @@
-"""Models as people write them (models_written.py): equal to eager, replayed, with no more breaks than Dynamo; in train mode too."""
+"""Models as people write them (models_written.py, and models_loops.py with the loops around them): equal to eager, replayed, with no more breaks than Dynamo; in train mode too."""
 
 import pytest
 import torch
 from conftest import EAGER, no_worse, same
+from models_loops import LOOPS
 from models_written import WRITTEN
 from torch import nn
 
@@ -34,3 +35,34 @@ def test_no_more_breaks_than_dynamo(name):
     args, kw = WRITTEN[name][1](0)
     # Eager looks whether padding is left-aligned; Dynamo's code is told that it is compiled, and does not.
     no_worse(build(name), *args, bare=BARE.get(name, int(name in NESTED)), **kw)
+
+
+# ---- loops -----------------------------------------------------------------------------------------------------------
+# How many more breaks than Dynamo, which captures nothing behind its first break (beam-search, rk45) or draws Python's random
+# numbers itself (dqn).
+MORE = {"beam-search": 4, "rk45": 3, "dqn": 1, "ddim": 1}
+VARYING = {"rk45", "dqn", "yolo", "speculative", "nms", "ppo", "lightning", "kalman-filter", "text", "tacotron"}   # many ways to go
+
+
+def loop(name):
+    torch.manual_seed(11)
+    made = LOOPS[name][0]()
+    return made.eval() if isinstance(made, nn.Module) else made
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_loops_equal(name):
+    def build():
+        made = loop(name)
+        return made, getattr(made, "__self__", made)
+
+    same(build, build=True, make_args=LOOPS[name][1], calls=6, hit=False)
+    if name not in VARYING:
+        same(build, build=True, make_args=lambda i: LOOPS[name][1](1), calls=6, no_grad=False)
+
+
+@pytest.mark.parametrize("name", LOOPS)
+@pytest.mark.skipif(EAGER, reason="needs the product")
+def test_loops_no_more_breaks_than_dynamo(name):
+    args, kw = LOOPS[name][1](1)
+    no_worse(loop(name), *args, bare=MORE.get(name, 0), **kw)

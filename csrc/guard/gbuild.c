@@ -1,12 +1,19 @@
 /* Building guard programs: a source is added once; a check is set when the value is learnt. */
 #include "guard_int.h"
 
+/* Strings, ints and tuples of these go by value: an attribute's name that is not interned has to meet its interned twin, and
+ * a key that is made anew the one before it. Others go by identity. */
+static bool by_value(PyObject *key)
+{
+    if (!PyTuple_CheckExact(key)) return PyUnicode_CheckExact(key) || PyLong_CheckExact(key);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(key); i++)
+        if (!by_value(PyTuple_GET_ITEM(key, i))) return false;
+    return true;
+}
+
 static uint64_t source_hash(CcSource source, int parent, PyObject *key, int level, int index)
 {
-    /* Strings hash by value: attribute names that are not interned must meet their interned twins. */
-    const uint64_t k = key == NULL ? 0
-                       : PyUnicode_CheckExact(key) ? (uint64_t)PyObject_Hash(key)
-                                                   : (uint64_t)(uintptr_t)key;
+    const uint64_t k = key == NULL ? 0 : by_value(key) ? (uint64_t)PyObject_Hash(key) : (uint64_t)(uintptr_t)key;
     const uint64_t words[] = {(uint64_t)source, (uint64_t)(uint32_t)parent, k, (uint64_t)(uint32_t)level,
                               (uint64_t)(uint32_t)index};
     return cc_map_hash(words, sizeof words, 0) | 1;
@@ -15,8 +22,7 @@ static uint64_t source_hash(CcSource source, int parent, PyObject *key, int leve
 static bool same_key(PyObject *a, PyObject *b)
 {
     if (a == b) return true;
-    if (a == NULL || b == NULL || !PyUnicode_CheckExact(a) || !PyUnicode_CheckExact(b)) return false;
-    return PyUnicode_Compare(a, b) == 0;
+    return a != NULL && b != NULL && Py_IS_TYPE(a, Py_TYPE(b)) && by_value(a) && by_value(b) && PyObject_RichCompareBool(a, b, Py_EQ) == 1;
 }
 
 static int append(CcGuards *gs, const CcGuard *guard, int next_in_chain)

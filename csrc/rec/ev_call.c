@@ -452,7 +452,7 @@ CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, in
     }
     if (cc_value_origin(rec, in[0]) == CC_O_UNKNOWN) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(in[0]));
     PyObject *held = held_call(in[0]), *inner;
-    const struct Special *special = find_special(held != NULL ? held : in[0]);
+    const struct Special *special = find_special(held != NULL ? held : PyMethod_Check(in[0]) ? PyMethod_GET_FUNCTION(in[0]) : in[0]);
     if (special != NULL) return special_break(rec, act, special->reason, in, n);
     if ((inner = unwrap_guarded(rec, in[0])) != NULL) {
         guard_callable(rec, inner);
@@ -519,4 +519,18 @@ CcGo cc_call_after(CcRec *rec, CcAct *act, PyObject *const *in, int n, PyObject 
     }
     char name[96];
     return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, callable_name(c.func, name, sizeof name));
+}
+
+/* The steps of a `with` come when it is too late to break in front of it. */
+CcGo cc_call_with_before(CcRec *rec, CcAct *act, PyObject *o)
+{
+    static PyObject *enter;
+    if (enter == NULL && (enter = PyUnicode_InternFromString("__enter__")) == NULL) abort();
+    if (cc_call_is_special(o)) return cc_rec_break(rec, act, CC_R_DISABLED, "what follows");
+    if (cc_value_origin(rec, o) == CC_O_UNKNOWN) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
+    if (strcmp(type_name(o), "inference_mode") == 0) return cc_rec_break(rec, act, CC_R_TORCH_EFFECT, "torch.inference_mode");
+    PyObject *d = cc_type_lookup(Py_TYPE(o), enter);
+    const bool in_c = d != NULL && Py_IS_TYPE(d, &PyMethodDescr_Type) && cc_callee_find(d).kind == CC_CALLEE_UNKNOWN;
+    if (in_c && cc_torch_call(d, &o, 1, NULL).cls == CC_T_NOT) return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, type_name(o));
+    return CC_OK;
 }

@@ -43,7 +43,7 @@ static bool key_readable(CcRec *rec, PyObject *o, PyObject *key)
 {
     CcDirty d = cc_value_dirty_key(rec, o);
     if (d == CC_DIRTY_ALL) d = cc_value_dirty(rec, o);
-    return d == CC_DIRTY_NO || (d == CC_DIRTY_KEYS && PyDict_Check(o) && (cc_value_const(key) || cc_value_ident(key)));
+    return d == CC_DIRTY_NO || (d == CC_DIRTY_KEYS && PyDict_Check(o) && cc_number_dict_key(rec, key));
 }
 
 /* ------------------------------------------------------------------ operators */
@@ -367,8 +367,7 @@ static CcGo store_subscr_before(CcRec *rec, CcAct *act, const CcEvent *ev)
         cc_value_will_write(rec, o);
         return CC_OK;
     }
-    if (!cc_value_const(ev->in[1]) && !cc_value_ident(ev->in[1]) && cc_value_source(rec, o) >= 0)
-        return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "key");
+    if (cc_value_source(rec, o) >= 0 && !cc_number_dict_key(rec, ev->in[1])) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "key");
     if (cc_value_symbolic(rec, ev->in[1])) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, "key");
     if (PyList_Check(o) && dirty(rec, o)) return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(o));
     if (PyDict_Check(o) && ev->in[2] == NULL && cc_value_source(rec, o) >= 0 &&   /* the key must be there in a replay, too */
@@ -433,8 +432,7 @@ static CcGo contains_before(CcRec *rec, CcAct *act, const CcEvent *ev)
         return CC_OK;
     if (cc_tens_any(item) || (!by_hash && cc_value_has_tensor(o, 2))) return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "in");
     if (any_symbolic(rec, ev)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, "in");
-    if (PyDict_Check(o) && !unknown(rec, o) && key_readable(rec, o, item) && (cc_value_const(item) || cc_value_ident(item)))
-        return CC_OK;
+    if (PyDict_Check(o) && !unknown(rec, o) && key_readable(rec, o, item) && cc_number_dict_key(rec, item)) return CC_OK;
     return plain_before(rec, act, ev, 3);
 }
 
@@ -450,7 +448,7 @@ static CcGo contains_after(CcRec *rec, CcAct *act, const CcEvent *ev)
             cc_value_distinct(rec, ev->in[1], PySequence_Fast_GET_ITEM(o, i));
         }
     const int source = PyDict_Check(o) && !cc_value_known(rec, o) ? cc_value_source(rec, o) : -1;
-    if (source >= 0 && (cc_value_const(ev->in[1]) || cc_value_ident(ev->in[1])))
+    if (source >= 0 && cc_number_dict_key(rec, ev->in[1]))
         cc_value_read(rec, CC_SRC_KEY, source, ev->in[1], 0, 0, PyDict_GetItemWithError(o, ev->in[1]));
     return CC_OK;
 }
@@ -657,20 +655,6 @@ static CcGo build_after(CcRec *rec, CcAct *act, const CcEvent *ev)
 
 /* ------------------------------------------------------------------ dispatch */
 
-/* The steps of a `with` come when it is too late to break in front of it. */
-static CcGo with_before(CcRec *rec, CcAct *act, const CcEvent *ev)
-{
-    static PyObject *enter;
-    PyObject *o = ev->in[0];
-    if (enter == NULL && (enter = PyUnicode_InternFromString("__enter__")) == NULL) abort();
-    if (cc_call_is_special(o)) return cc_rec_break(rec, act, CC_R_DISABLED, "what follows");
-    if (unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
-    PyObject *d = cc_type_lookup(Py_TYPE(o), enter);
-    const bool in_c = d != NULL && Py_IS_TYPE(d, &PyMethodDescr_Type) && cc_callee_find(d).kind == CC_CALLEE_UNKNOWN;
-    if (in_c && cc_torch_call(d, &o, 1, NULL).cls == CC_T_NOT) return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, type_name(o));
-    return CC_OK;
-}
-
 CcGo cc_op_before(CcRec *rec, CcAct *act, CcEvent *ev)
 {
     /* BINARY_SLICE and STORE_SLICE (3.12) make their slice themselves */
@@ -708,7 +692,7 @@ CcGo cc_op_before(CcRec *rec, CcAct *act, CcEvent *ev)
                    ? cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(ev->in[0])) : CC_OK;
     case CC_EV_IMPORT: return cc_name_import(rec, act, ev);
     case CC_EV_MATCH: return cc_match_before(rec, act, ev);
-    case CC_EV_WITH: return with_before(rec, act, ev);
+    case CC_EV_WITH: return cc_call_with_before(rec, act, ev->in[0]);
     default: return CC_OK;
     }
 }

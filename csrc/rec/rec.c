@@ -148,6 +148,7 @@ void cc_rec_free(CcRec *rec)
     cc_vec_free(&rec->written);
     cc_vec_free(&rec->before);
     cc_vec_free(&rec->pending);
+    cc_vec_free(&rec->own);
     Py_CLEAR(rec->handled_outer);
     Py_CLEAR(rec->handled_start);
     cc_break_clear(&rec->why);
@@ -166,7 +167,7 @@ CcTrace *cc_rec_take(CcRec *rec)
     return t;
 }
 
-static void begin(CcRec *rec, const CcMode *mode, uint64_t salt)
+void cc_rec_begin(CcRec *rec, const CcMode *mode, uint64_t salt)
 {
     cc_rec_abort(rec);
     rec->salt = salt;
@@ -184,7 +185,7 @@ static void begin(CcRec *rec, const CcMode *mode, uint64_t salt)
 
 void cc_rec_begin_call(CcRec *rec, PyObject *const *args, int n, PyObject *kwnames, PyFunctionObject *root, const CcMode *mode)
 {
-    begin(rec, mode, 0);
+    cc_rec_begin(rec, mode, 0);
     rec->root = root;
     rec->kwnames = kwnames;
     rec->n_args = n;
@@ -192,168 +193,14 @@ void cc_rec_begin_call(CcRec *rec, PyObject *const *args, int n, PyObject *kwnam
     for (int i = 0; i < n; i++) cc_value_read(rec, CC_SRC_ARG, -1, NULL, 0, i, args[i]);
 }
 
-/* ------------------------------------------------------------------ beginning behind a break */
-
-static bool known_iterator(PyObject *o)
-{
-    PyTypeObject *t = Py_TYPE(o);
-    return t == &PyListIter_Type || t == &PyTupleIter_Type || t == &PyRangeIter_Type || t == &PyEnum_Type ||
-           t == &PyZip_Type || t == &PyReversed_Type || t == &PyListRevIter_Type || t == &PyDictIterKey_Type ||
-           t == &PyDictIterValue_Type || t == &PyDictIterItem_Type;
-}
-
-/* An iterator that only this slot holds: its position becomes guarded, and the object may be advanced freely, because a
- * later snapshot puts a new one into the slot. False: what it gives can't be guarded (it goes over an array, a map ...). */
-static bool adopt_iterator(CcRec *rec, PyObject *it, int source)
-{
-    PyObject *reduced = PyObject_CallMethod(it, "__reduce__", NULL);
-    if (reduced == NULL || !PyTuple_Check(reduced) || PyTuple_GET_SIZE(reduced) < 2) {
-        PyErr_Clear();
-        Py_XDECREF(reduced);
-        return false;
-    }
-    cc_vec_push(&rec->keep, reduced);
-    bool whole = true;
-    CcGuards *gs = &rec->trace->guards;
-    const int top = cc_value_read(rec, CC_SRC_REDUCE, source, NULL, 0, 0, reduced);
-    PyObject *args = PyTuple_GET_ITEM(reduced, 1);
-    const int list = cc_value_read(rec, CC_SRC_ITEM, top, NULL, 0, 1, args);
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); i++) {
-        PyObject *arg = PyTuple_GET_ITEM(args, i);
-        const int id = cc_value_read(rec, CC_SRC_ITEM, list, NULL, 0, (int)i, arg);
-        if (known_iterator(arg) && gs->g.at[id].check == CC_CHK_TYPE) whole = adopt_iterator(rec, arg, id) && whole;
-        else if (PyList_Check(arg) || PyTuple_Check(arg)) cc_value_content(rec, arg, 2);
-        else whole = whole && cc_value_const(arg);
-    }
-    for (Py_ssize_t i = 2; i < PyTuple_GET_SIZE(reduced); i++)
-        cc_value_read(rec, CC_SRC_ITEM, top, NULL, 0, (int)i, PyTuple_GET_ITEM(reduced, i));
-    if (whole) cc_value_set(rec, it, CC_O_FRESH, -1);
-    return whole;
-}
-
-/* A float that differs between calls, found in a second place. Places that held one object when this was recorded may hold
- * two in a replay (best = v in a loop), so that each gets an object of its own. NULL: v is known in no other place. */
-static PyObject *second_float(CcRec *rec, PyObject *v)
-{
-    if (cc_value_find(rec, v) == NULL) return NULL;
-    PyObject *copy = cc_obj_number(v);
-    if (copy == NULL) abort();
-    return copy;
-}
-
-static void learn_float(CcRec *rec, PyObject *v, int source)
-{
-    CcGuards *gs = &rec->trace->guards;
-    if (gs->g.at[source].check == CC_CHK_NONE) cc_guard_check(gs, source, CC_CHK_TYPE, (PyObject *)&PyFloat_Type);
-    cc_value_set(rec, v, CC_O_SOURCE, source);
-}
-
-/* A list or dict that only the frames' slots hold was made by this call: its content becomes guarded (numbers in it stay
- * symbolic), and it may be changed freely, because a later snapshot puts a new one into the slots. */
-static void adopt_container(CcRec *rec, PyObject *o, int source)
-{
-    CcGuards *gs = &rec->trace->guards;
-    if (PyList_Check(o)) {
-        bool is_new;
-        const int size = cc_guard_source(gs, CC_SRC_SIZE, source, NULL, 0, (int)PyList_GET_SIZE(o), &is_new);
-        if (is_new) cc_guard_check(gs, size, CC_CHK_SIZE, NULL);
-        for (Py_ssize_t i = 0; i < PyList_GET_SIZE(o); i++) {
-            PyObject *item = PyList_GET_ITEM(o, i);
-            if (!PyFloat_CheckExact(item)) {
-                cc_value_read(rec, CC_SRC_ITEM, source, NULL, 0, (int)i, item);
-                continue;
-            }
-            PyObject *own = second_float(rec, item);
-            if (own != NULL) PyList_SetItem(o, i, own);
-            learn_float(rec, own != NULL ? own : item, cc_guard_source(gs, CC_SRC_ITEM, source, NULL, 0, (int)i, &is_new));
-        }
-    } else {
-        Py_ssize_t pos = 0;
-        PyObject *key, *value;
-        while (PyDict_Next(o, &pos, &key, &value)) {
-            bool is_new;
-            if (!PyFloat_CheckExact(value) || !cc_value_const(key)) continue;
-            PyObject *own = second_float(rec, value);
-            if (own != NULL && PyDict_SetItem(o, key, own) < 0) abort();   /* of a key that is there: the walk goes on */
-            learn_float(rec, own != NULL ? own : value, cc_guard_source(gs, CC_SRC_KEY, source, key, 0, 0, &is_new));
-            Py_XDECREF(own);
-        }
-        if (!cc_value_content(rec, o, 1)) return;
-    }
-    cc_value_set(rec, o, CC_O_FRESH, -1);
-}
+/* ------------------------------------------------------------------ frames */
 
 /* Stack slots of an act that waits inside a call: the operands of that call are not needed any more. */
-static int waiting_depth(const CcAct *act)
+int cc_rec_waiting_depth(const CcAct *act)
 {
     const int after = act->pc + 1 < act->code->n ? act->code->insn[act->pc + 1].depth : -1;
     return after > 0 ? after - 1 : 0;
 }
-
-/* How many slots of the chain refer to o (a comprehension's iterator is in a local and on two stacks). None when two frames
- * will look at it again: one may change it while the other waits, and only slots of frames that ran get the new object. */
-static int slots_holding(const CcRec *rec, PyObject *o)
-{
-    int n = 0, frames = 0;
-    for (const CcAct *act = rec->innermost; act != NULL; act = act->prev) {
-        const int n_locals = act->code->n_locals, depth = act == rec->innermost ? act->depth : waiting_depth(act);
-        bool looks = false;
-        for (int slot = 0; slot < n_locals + act->depth; slot++) {
-            if (cc_act_get(act, slot) != o) continue;
-            n++;
-            looks = looks || (slot < n_locals ? cc_code_live(act->code, act->pc, slot) : slot < n_locals + depth);
-        }
-        frames += looks;
-        if (act == rec->frame.at[0].act) break;
-    }
-    return frames < 2 ? n : 0;
-}
-
-/* symbolic: a number that differs from call to call; it becomes an input unless Python code looks at it. */
-static void read_slot(CcRec *rec, CcAct *act, int level, int slot, bool symbolic)
-{
-    PyObject *v = cc_act_get(act, slot);
-    CcGuards *gs = &rec->trace->guards;
-    bool is_new;
-    if (v != NULL && symbolic && PyFloat_CheckExact(v)) {
-        PyObject *own = second_float(rec, v);
-        if (own != NULL) cc_act_put(act, slot, own);
-        learn_float(rec, own != NULL ? own : v, cc_guard_source(gs, CC_SRC_SLOT, -1, NULL, level, slot, &is_new));
-        return;
-    }
-    const int id = cc_value_read(rec, CC_SRC_SLOT, -1, NULL, level, slot, v);
-    cc_sym_slot(rec, act, slot, id);
-    if (v != NULL && known_iterator(v) && gs->g.at[id].check == CC_CHK_TYPE && Py_REFCNT(v) <= 1 + slots_holding(rec, v))
-        (void)adopt_iterator(rec, v, id);
-    if (v != NULL && (PyList_CheckExact(v) || PyDict_CheckExact(v)) && gs->g.at[id].check == CC_CHK_TYPE &&
-        Py_REFCNT(v) <= 1 + slots_holding(rec, v))
-        adopt_container(rec, v, id);
-}
-
-CcGo cc_rec_begin_resume(CcRec *rec, CcAct *const *acts, int n, const CcMode *mode, CcVaries varies, void *ctx, uint64_t salt)
-{
-    begin(rec, mode, salt);
-    rec->innermost = acts[n - 1];
-    for (int level = 0; level < n; level++) {
-        CcAct *act = acts[level];
-        const bool innermost = level == n - 1;
-        cc_vec_push(&rec->frame, (CcRecFrame){.act = act, .transparent = true, .kept = true, .touched = innermost});
-        const int n_locals = act->code->n_locals;
-        const int depth = innermost ? act->depth : waiting_depth(act);
-        for (int slot = 0; slot < n_locals + depth; slot++)
-            if (slot >= n_locals || cc_code_live(act->code, act->pc, slot)) {
-                read_slot(rec, act, level, slot, varies(ctx, level, slot));
-            }
-        act->observed = true;
-    }
-    const CcAct *last = acts[n - 1];
-    rec->trace->start_file = Py_NewRef(last->co->co_filename);
-    rec->trace->start_line = cc_code_line(last->code, last->pc);
-    for (int i = 0; i < rec->frame.n; i++) rec->frame.at[i].first_fresh = rec->prov.n;
-    return CC_OK;
-}
-
-/* ------------------------------------------------------------------ frames */
 
 CcRecFrame *cc_rec_frame(CcRec *rec, CcAct *act)
 {
@@ -362,7 +209,7 @@ CcRecFrame *cc_rec_frame(CcRec *rec, CcAct *act)
     return NULL;
 }
 
-static void guard_function(CcRec *rec, PyFunctionObject *func)
+void cc_rec_guard_function(CcRec *rec, PyFunctionObject *func)
 {
     const int parent = cc_value_source(rec, (PyObject *)func);
     if (parent < 0) return;   /* made in this trace */
@@ -468,7 +315,7 @@ CcGo cc_rec_enter(CcRec *rec, CcAct *act)
     }
     cc_vec_push(&rec->frame, f);
     if (act->started) {
-        guard_function(rec, act->func);
+        cc_rec_guard_function(rec, act->func);
         guard_kwdefaults(rec, act->func);
         learn_parameters(rec, act, !f.transparent);
     }
@@ -635,7 +482,7 @@ static bool snapshot_level(CcRec *rec, const CcRecFrame *f, bool innermost, CcMa
     const int n_locals = act->code->n_locals, n = n_locals + act->depth;
     const int func = cc_recipe_of(rec, (PyObject *)act->func, memo);
     if (func < 0) return false;
-    const int keep_to = innermost ? n : n_locals + waiting_depth(act);
+    const int keep_to = innermost ? n : n_locals + cc_rec_waiting_depth(act);
     CcLevel level = {.func = func, .co = (PyCodeObject *)Py_NewRef((PyObject *)act->co), .pc = act->pc,
                      .depth = act->depth, .kept = f->kept, .touched = f->touched, .slot0 = t->slots.n, .n = n};
     cc_vec_push(&t->level, level);
@@ -757,8 +604,19 @@ CcGo cc_rec_after(CcRec *rec, CcAct *act, CcEvent *ev)
     return go;
 }
 
+/* What leaves torch.inference_mode is one break, as what enters it (ev_op.c): below lies an object of C++. */
+static int break_at_inference_mode(PyObject *torch)
+{
+    PyObject *type = PyObject_GetAttrString(torch, "inference_mode"), *leave = type != NULL ? PyObject_GetAttrString(type, "__exit__") : NULL;
+    if (leave != NULL) cc_call_special(leave, CC_R_TORCH_EFFECT);
+    Py_XDECREF(type);
+    Py_XDECREF(leave);
+    return leave != NULL ? 0 : -1;
+}
+
 int cc_rec_init(PyObject *torch)
 {
+    if (break_at_inference_mode(torch) < 0) return -1;
     if (cc_value_init() < 0 || cc_attr_init() < 0 || cc_call_init() < 0 || cc_callee_init() < 0 || cc_library_init() < 0) return -1;
     return cc_opaque_init(torch) < 0 ? -1 : cc_intrin_init(torch);
 }

@@ -60,6 +60,7 @@ struct CcRec {
     CC_VEC(struct CcBefore { PyObject *object; PyObject *copy; }) before;   /* containers as they were before they were written */
     CcMap distinct;        /* pairs of guards that are checked to be two objects */
     CcMap unsized;         /* graph value + 1: its shape depends on data, and so is not known to the trace */
+    CC_VEC(struct CcOwn { int level; int slot; PyObject *function; }) own;   /* cc_rec_begin_resume: slots with functions of this call */
     CC_VEC(int) written;   /* guards of containers that effects write */
     CC_VEC(PyObject *) keep;   /* constants and temporaries alive while recording */
     PyObject *handled_outer, *handled_start;   /* strong: exception being handled when the call, the trace began; NULL: none */
@@ -146,6 +147,7 @@ bool cc_number_whole(PyObject *o);                           /* an int, or nothi
 bool cc_number_in(CcRec *rec, PyObject *const *in, int n, int step);   /* every step-th of in[0..n): one is symbolic */
 /* Whether a lookup of key in a dict can be guarded: a constant, or a tuple of constants whose content is guarded now. */
 bool cc_number_key(CcRec *rec, PyObject *key);
+bool cc_number_dict_key(CcRec *rec, PyObject *key);          /* the same, and one that is made again meets the one before */
 
 /* ---- recipe.c ---- */
 int cc_recipe_of(CcRec *rec, PyObject *o, CcMap *memo);      /* -1: can't be rebuilt; rec->why is set */
@@ -229,6 +231,11 @@ CcGo cc_rec_break(CcRec *rec, CcAct *act, CcReason reason, const char *what);
 /* Something could not be recorded after it was performed: marks the instruction, so that the next recording breaks there. */
 CcGo cc_rec_poison(CcRec *rec, CcAct *act, CcReason reason, const char *what);
 CcRecFrame *cc_rec_frame(CcRec *rec, CcAct *act);
+void cc_rec_begin(CcRec *rec, const CcMode *mode, uint64_t salt);   /* a trace without inputs */
+int cc_rec_waiting_depth(const CcAct *act);
+void cc_rec_guard_function(CcRec *rec, PyFunctionObject *func);      /* by code and defaults */
+
+/* ---- resume.c: cc_rec_begin_resume ---- */
 
 /* ---- ev_attr.c, ev_call.c, ev_op.c: one function an event kind ---- */
 CcGo cc_attr_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name);
@@ -242,6 +249,7 @@ CC_MUST int cc_attr_init(void);
 void cc_attr_dunder(CcRec *rec, PyObject *o, const char *name);   /* guards type(o).name */
 CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n, PyObject *kwnames);
 CcGo cc_call_after(CcRec *rec, CcAct *act, PyObject *const *in, int n, PyObject *kwnames, PyObject *result);
+CcGo cc_call_with_before(CcRec *rec, CcAct *act, PyObject *manager);
 CcGo cc_op_before(CcRec *rec, CcAct *act, CcEvent *ev);
 CcGo cc_op_after(CcRec *rec, CcAct *act, CcEvent *ev);
 /* The Python function that a call of o runs first; NULL: none (C code, or a class). Unwraps methods and __call__. */
