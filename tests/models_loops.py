@@ -131,7 +131,7 @@ class Generate(nn.Module):
         super().__init__()
         self.gpt = GPT(flash=flash)
 
-    def forward(self, idx, n=4, **kw):
+    def forward(self, idx, n=2, **kw):
         return self.gpt.generate(idx, n, **kw)
 
 
@@ -392,7 +392,7 @@ class DDIM(nn.Module):
         self.steps = steps
 
     @torch.inference_mode()
-    def forward(self, x, n=3, eta=0.5):
+    def forward(self, x, n=2, eta=0.5):
         times = [round((self.steps - 1) * i / (n - 1)) for i in reversed(range(n))]
         for now, following in zip(times, [*times[1:], -1]):
             eps = self.net(x, torch.full((x.shape[0],), now, dtype=torch.long))
@@ -460,7 +460,7 @@ class DDPM(nn.Module):
 
     def forward(self, x):
         x = self.scheduler.add_noise(x, torch.randn_like(x), torch.tensor([len(self.scheduler) - 1] * x.shape[0]))
-        for step in self.scheduler.timesteps[-3:]:
+        for step in self.scheduler.timesteps[-2:]:
             x = self.scheduler.step(self.net(x, step.expand(x.shape[0])), step, x).prev_sample
         return x
 

@@ -41,7 +41,8 @@ def test_no_more_breaks_than_dynamo(name):
 # How many more breaks than Dynamo, which captures nothing behind its first break (beam-search, rk45) or draws Python's random
 # numbers itself (dqn).
 MORE = {"beam-search": 4, "rk45": 3, "dqn": 1, "ddim": 1}
-VARYING = {"rk45", "dqn", "yolo", "speculative", "nms", "ppo", "lightning", "kalman-filter", "text", "tacotron"}   # many ways to go
+CALLS = {"ppo-continuous": 9, "gpt": 2}
+VARYING = {"rk45", "beam-search", "detr", "fake-quant", "dqn", "yolo", "speculative", "nms", "ppo", "lightning", "kalman-filter", "text", "tacotron"}   # many ways to go
 
 
 def loop(name):
@@ -56,9 +57,9 @@ def test_loops_equal(name):
         made = loop(name)
         return made, getattr(made, "__self__", made)
 
-    same(build, build=True, make_args=LOOPS[name][1], calls=6, hit=False)
+    same(build, build=True, make_args=LOOPS[name][1], calls=4, hit=False)
     if name not in VARYING:
-        same(build, build=True, make_args=lambda i: LOOPS[name][1](1), calls=6, no_grad=False)
+        same(build, build=True, make_args=lambda i: LOOPS[name][1](1), calls=CALLS.get(name, 3))
 
 
 @pytest.mark.parametrize("name", LOOPS)
