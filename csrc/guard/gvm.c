@@ -95,7 +95,7 @@ bool cc_guard_same_value(PyObject *a, PyObject *b)
 static bool holds_value(PyObject *o, PyObject *want)
 {
     if (o == NULL || !PyObject_TypeCheck(o, Py_TYPE(want))) return false;
-    if (PyFloat_Check(want)) return memcmp(&PyFloat_AS_DOUBLE(o), &PyFloat_AS_DOUBLE(want), sizeof(double)) == 0;
+    if (PyFloat_Check(want)) return memcmp(&((PyFloatObject *)o)->ob_fval, &((PyFloatObject *)want)->ob_fval, sizeof(double)) == 0;
     if (PyComplex_Check(want)) return memcmp(&((PyComplexObject *)o)->cval, &((PyComplexObject *)want)->cval, sizeof(Py_complex)) == 0;
     PyObject *equal = Py_TYPE(want)->tp_richcompare(o, want, Py_EQ);
     Py_XDECREF(equal);   /* True lives on */
