@@ -8,9 +8,11 @@ runtimes' spinning threads must not share the cores. A time is the least of its 
 With --dtype all is done in that dtype, also by eager: the model and its floating-point inputs are converted, or with
 `autocast` left as they are and called in torch.autocast of bfloat16. Peers that take NumPy arrays can't do that.
 
-Memory is measured in a further process that makes a few calls and nothing else: the peak of its resident set (VmHWM,
+Memory is measured in further processes that make a few calls and nothing else: the peak of their resident set (VmHWM,
 which Linux lets a process reset) during the first call, and during a later one, over those of the same process without
-a compiler. Pages of shared libraries count like all others.
+a compiler; the medians of --processes. Pages of shared libraries count like all others. ccompile keeps kernels on disk, so
+its first call is measured twice: "first" compiles them all, "kept" finds them (what each process but the first of all
+does). Times are of calls that compile.
 
 Peers are optional (`pip install ccompile[bench]`; Inductor also needs a C++ compiler): what is missing is a '-' and
 said once, and a peer that fails on a workload is one, too (--verbose: with the reason). --json prints one line for
@@ -27,6 +29,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -43,6 +46,7 @@ NEEDS = {"openvino": ("openvino",), "onnxruntime": ("onnxruntime", "onnx", "onnx
 # Seconds after which no runtime's threads spin any longer. ONNX Runtime's still did after 20 ms: SimpleNet's eager
 # calls took 0.25 ms 5 ms after its last call, 0.22 after 20 ms, 0.147 after 50 and 100, as without it (Zen 4).
 ASLEEP = 0.06
+PEAKS = {"first ": "first_peak_mib", "": "peak_mib", "kept first ": "kept_peak_mib", "kept ": "kept_later_peak_mib"}
 WARM_CALLS = 2  # between the first and the one whose memory is measured
 
 
@@ -263,9 +267,10 @@ def work(text: str) -> int:
 
 
 # ---- in the parent ---------------------------------------------------------------------------------------------------
-def start(timeout: float, **task: Any) -> dict[str, Any]:
-    """Runs a worker, and gives its result or {"failed": reason}."""
-    environment = {**os.environ, "OMP_NUM_THREADS": str(task["threads"]), "TOKENIZERS_PARALLELISM": "false"}
+def start(timeout: float, kept: str = "", **task: Any) -> dict[str, Any]:
+    """Runs a worker, and gives its result or {"failed": reason}. kept: the folder of ccompile's kernels."""
+    environment = {**os.environ, "OMP_NUM_THREADS": str(task["threads"]), "TOKENIZERS_PARALLELISM": "false",
+                   "CCOMPILE_CACHE_DIR": kept}  # fmt: skip
     command = [sys.executable, os.path.abspath(__file__), "--worker", json.dumps(task)]
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout)
@@ -277,10 +282,31 @@ def start(timeout: float, **task: Any) -> dict[str, Any]:
         return {"failed": f"exit status {done.returncode}: {done.stderr.strip()[-300:]}"}
 
 
+def memory_of(compiler: str, args: argparse.Namespace, **task: Any) -> dict[str, float]:
+    """Peaks: medians over processes."""
+
+    def some(n: int, kept: str) -> list[dict[str, Any]]:
+        return [start(args.timeout, kept=kept, compiler=compiler, memory=True, **task) for _ in range(n)]
+
+    def middle(rows: list[dict[str, Any]], key: str) -> dict[str, float]:
+        found = [row[key] for row in rows if key in row]
+        return {key: median(found)} if found else {}
+
+    rows = some(args.processes, "")
+    found = {**middle(rows, "first_peak_mib"), **middle(rows, "peak_mib")}
+    found["kept_peak_mib"] = found.get("first_peak_mib", math.nan)
+    if compiler.startswith("ccompile"):
+        with tempfile.TemporaryDirectory() as folder:
+            kept = some(args.processes + 1, folder)[1:]
+        found["kept_peak_mib"] = middle(kept, "first_peak_mib").get("first_peak_mib", math.nan)
+        found["kept_later_peak_mib"] = middle(kept, "peak_mib").get("peak_mib", math.nan)
+    return found
+
+
 def measure(name: str, what: str, compilers: list[str], args: argparse.Namespace) -> list[dict[str, Any]]:
     """A row for each compiler."""
     task = {"name": name, "seconds": args.seconds, "threads": args.threads, "dtype": args.dtype}
-    base = start(args.timeout, compiler="eager", memory=True, **task) if args.memory else {}
+    base = memory_of("eager", args, **task) if args.memory else {}
     rows = []
     for compiler in compilers:
         row = {"bench": "models", "workload": name, "input": what, "compiler": compiler, "threads": args.threads}
@@ -288,8 +314,9 @@ def measure(name: str, what: str, compilers: list[str], args: argparse.Namespace
         absent = missing(compiler)
         row.update({"missing": absent} if absent else start(args.timeout, compiler=compiler, memory=False, **task))
         if args.memory and "ms" in row:
-            peak = start(args.timeout, compiler=compiler, memory=True, **task)
-            for key in ("first_peak_mib", "peak_mib"):
+            peak = memory_of(compiler, args, **task)
+            base["kept_later_peak_mib"] = base.get("peak_mib")
+            for key in PEAKS.values():
                 row[key], row[f"eager_{key}"] = peak.get(key), base.get(key)
         row.update(python=platform.python_version(), processors=os.cpu_count())
         rows.append(row)
@@ -346,13 +373,14 @@ def speed_table(names: list[str], compilers: list[str], at: dict[tuple[str, str]
 def cost_table(names: list[str], compilers: list[str], at: dict[tuple[str, str], dict[str, Any]]) -> str:
     """Times of first calls, then memory in first and later calls; the last two lines are over all workloads."""
     columns = [[at[name, c].get("first_extra_ms") for name in names] for c in compilers]
-    columns += [[over(at[name, c], key) for name in names] for c in compilers for key in ("first_peak_mib", "peak_mib")]
+    shown = [(c, word) for c in compilers for word in PEAKS if c.startswith("ccompile") or "kept" not in word]
+    columns += [[over(at[name, c], PEAKS[word]) for name in names] for c, word in shown]
     body = [[name, *("-" if v[i] is None else f"{v[i]:.0f}" for v in columns)] for i, name in enumerate(names)]
     for label, reduce in (("median", median), ("worst", max)):
         found = [[v for v in column if v is not None] for column in columns]
         body.append([label, *(f"{reduce(v):.0f}" if v else "-" for v in found)])
     return table(
-        ["workload", *(f"{c} ms" for c in compilers), *(f"{c} {w}MiB" for c in compilers for w in ("first ", ""))], body
+        ["workload", *(f"{c} ms" for c in compilers), *(f"{c} {word}MiB" for c, word in shown)], body
     )
 
 
@@ -405,6 +433,7 @@ def main() -> int:
     parser.add_argument(
         "--no-memory", dest="memory", action="store_false", help="leave out the processes that measure memory"
     )
+    parser.add_argument("--processes", type=int, default=5, help="that memory is measured in (default 5)")
     parser.add_argument("--json", action="store_true", help="JSON lines instead of the tables")
     parser.add_argument("--verbose", action="store_true", help="why a compiler failed")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
