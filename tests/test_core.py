@@ -156,7 +156,7 @@ ROWS = {
     "poisson_nll_linear": [(lambda a, b, c: F.poisson_nll_loss(a, b, False, eps=c, reduction="none"), ("p", "u", 1e-3))],
     "kl_div": [loss(F.kl_div, "u", "u")],
     "kl_div_log": [loss(F.kl_div, "u", "u", log_target=True)],
-    **{n: [] for n in "fill cast arange linspace eye take take_both hot bce_each".split()},   # test_cast, test_fill; test_ops.test_places_and_indices
+    **{n: [] for n in "fill fill_like cast arange linspace eye take take_both hot bce_each".split()},   # test_cast, test_fill; test_ops.test_places_and_indices
 }
 for n in "log log2 log10 log1p".split():
     ROWS[n] = [(getattr(torch, n), "p")]
@@ -279,10 +279,11 @@ def test_cast(lib, ref, dtype, to):
 def test_fill(lib, ref, dtype):
     g = Graph(lib)
     g.out(g.op("fill", lambda value: torch.full((3, 5), value, dtype=dtype), 1))
+    g.out(g.op("fill_like", lambda x, value: torch.full((3, 5), value, dtype=dtype), g.input(torch.zeros(2)), 1))
     for backend in ("llvm", "ref"):
         ref(backend == "ref")
-        (got,) = g.compile().run()
-        assert not g.called and torch.equal(got, g.eager[g.outputs[0]])
+        results = g.compile().run()
+        assert not g.called and all(torch.equal(got, g.eager[out]) for got, out in zip(results, g.outputs, strict=True))
 
 
 SPECIAL = [0.0, -0.0, 1e-45, -1e-45, 1e-40, 1.2e-38, -1.2e-38, 3e38, -3e38, float("inf"), -float("inf"), float("nan"), 1.0, -1.0]
