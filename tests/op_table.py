@@ -36,6 +36,16 @@ class Own:
         view.fill_(value)
         return view, read
 
+    def viewed(tensor, view):
+        """Read through a view, or several."""
+        seen = view(tensor * 2)
+        return [part + 1 for part in seen] if isinstance(seen, (tuple, list)) else seen + 1
+
+    def windows(tensor, size, weight):
+        """Views whose elements overlap, as operands of a product."""
+        seen = tensor.unfold(-1, size, 1)
+        return seen @ weight, weight.t() @ seen.transpose(-1, -2), seen.sum(-1), seen.contiguous()
+
 
 SPACES = {"F": torch, "M": torch.Tensor, "N": torch._C._nn, "S": torch._C._special, "P": P, "L": torch.linalg, "O": operator, "B": builtins, "X": Own}
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -471,13 +481,13 @@ row("FM:reshape", lambda m: A(m.t(4, 6), (2, -1)), lambda m: A(m.t(4, 6).t(), (2
 row("M:reshape_as M:view_as M:expand_as", lambda m: A(m.t(1, 6), m.t(1, 6)), lambda m: A(m.t(6, 1), m.t(6, 1)))
 row("FM:flatten", lambda m: A(m.t(2, 3, 4)), lambda m: A(m.t(2, 3, 4), 1), lambda m: A(m.t(2, 3, 4).transpose(0, 1), 1, 2), lambda m: A(m.t()), lambda m: A(m.t(3).t()), lambda m: A(m.t(2, 3), 2))
 row("FM:unflatten", lambda m: A(m.t(2, 12), 1, (3, 4)), lambda m: A(m.t(12), 0, (-1, 4)), lambda m: A(m.t(12), 0, (5, 2)))
-row("FM:ravel", *unary())
+row("FM:ravel", *unary(), lambda m: A(m.t(4, 6)[::2]), lambda m: A(m.t(4, 6).t()), lambda m: A(m.t(9)[::2]))
 row("FM:transpose FM:swapaxes FM:swapdims", lambda m: A(m.t(2, 3, 4), 0, 2), lambda m: A(m.t(2, 3, 4), -1, 1), lambda m: A(m.t(), 0, -1), lambda m: A(m.t(3), 0, 1))
 row("FM:t", lambda m: A(m.t(2, 3)), lambda m: A(m.t(2)), lambda m: A(m.t(2, 3, 4)))
 row("F:adjoint M:adjoint", lambda m: A(m.t(2, 3)), lambda m: A(m.t(3)))
 row("F:permute M:permute", lambda m: A(m.t(2, 3, 4), (2, 0, 1)), lambda m: A(m.t(2, 3), (-1, 0)), lambda m: A(m.t(2, 3), (0, 0)), lambda m: A(m.t(2, 3), (0,)))
 row("M:permute", lambda m: A(m.t(2, 3, 4), 2, 0, 1), lambda m: A(m.t(), ()))
-row("FM:movedim FM:moveaxis", lambda m: A(m.t(2, 3, 4), 0, 2), lambda m: A(m.t(2, 3, 4), (0, 1), (2, 0)))
+row("FM:movedim FM:moveaxis", lambda m: A(m.t(2, 3, 4), 0, 2), lambda m: A(m.t(2, 3, 4), (0, 1), (2, 0)), lambda m: A(m.t(2, 3), -1, 0), lambda m: A(m.t(2, 3), 0, 2))
 row("M:expand", lambda m: A(m.t(3, 1), 3, 4), lambda m: A(m.t(1, 3), (2, -1, 3)), lambda m: A(m.t(), 2, 3), lambda m: A(m.t(1), 0), lambda m: A(m.t(3), 4))
 row("FM:broadcast_to", lambda m: A(m.t(3, 1), (2, 3, 4)), lambda m: A(m.t(3), (4,)))
 row("F:broadcast_tensors", lambda m: A(m.t(3, 1), m.t(4)), lambda m: A(m.t(3), m.t(4)))
@@ -488,11 +498,18 @@ row("FM:narrow", lambda m: A(m.t(4, 6), 1, 2, 3), lambda m: A(m.t(4, 6), 0, 4, 0
 row("FM:split", lambda m: A(m.t(2, 7), 3, 1), lambda m: A(m.t(7), [3, 4]), lambda m: A(m.t(7, 2), 2), lambda m: A(m.t(7), [3, 3]))
 row("FM:split_with_sizes", lambda m: A(m.t(7), [3, 4]), lambda m: A(m.t(2, 7).t(), (3, 0, 4)), lambda m: A(m.t(2, 6), [2, 2, 2], 1), lambda m: A(m.t(7), [3, 3]))
 each("FM:chunk FM:tensor_split", lambda m: A(m.t(2, 7), 3, 1), lambda m: A(m.t(7, 2), 2), lambda m: A(m.t(2), 0))
+row("FM:tensor_split", *(lambda m, at=at: A(m.t(2, 7), at, 1) for at in ((2, 5), (5, 3), (-3, 9), (), (0, 0, 7), [1])), lambda m: A(m.t(7), -1))
 each("FM:unbind", lambda m: A(m.t(3, 4)), lambda m: A(m.t(3, 4), 1), lambda m: A(m.t()))
-row("FM:hsplit FM:vsplit", lambda m: A(m.t(4, 6), 2))
-row("M:unfold", lambda m: A(m.t(2, 9), 1, 3, 2), lambda m: A(m.t(9), 0, 10, 1))
+row("FM:hsplit FM:vsplit", lambda m: A(m.t(4, 6), 2), lambda m: A(m.t(4, 6), (1, 3)), lambda m: A(m.t(4), 2))
+row("FM:dsplit", lambda m: A(m.t(2, 3, 4), 2), lambda m: A(m.t(2, 3, 5), (1, 3)), lambda m: A(m.t(4, 6), 2))
+row("M:unfold", lambda m: A(m.t(2, 9), 1, 3, 2), lambda m: A(m.t(9), 0, 10, 1), lambda m: A(m.t(9, 4), 0, 3, 3), lambda m: A(m.t(9, 4).t(), -1, 4, 1))
 row("FM:as_strided", lambda m: A(m.t(12), (3, 2), (1, 4)), lambda m: A(m.t(12), (3,), (2,), 1), lambda m: A(m.t(3), (3,), (2,)))
-row("FM:diagonal FM:diag FM:diag_embed", lambda m: A(m.t(4, 6)), lambda m: A(m.t(4, 4), 1))
+row("FM:diag FM:diag_embed", lambda m: A(m.t(4, 6)), lambda m: A(m.t(4, 4), 1))
+row("FM:diagonal", lambda m: A(m.t(4, 6)), lambda m: A(m.t(4, 6), 2), lambda m: A(m.t(4, 6), -3), lambda m: A(m.t(2, 4, 6), 1, -1, 1), lambda m: A(m.t(4, 6), 6), lambda m: A(m.t(4, 6), 0, 1, 1))
+VIEWS = (lambda t: t.movedim(0, 2), lambda t: torch.moveaxis(t, (0, 1), (2, 0)), lambda t: t.unflatten(2, (3, -1)), lambda t: t.ravel(), lambda t: t.adjoint(), lambda t: t.squeeze(), lambda t: t.squeeze((1, 2)),
+         lambda t: t.broadcast_to((2, 4, 5, 6)), lambda t: t.tensor_split(4, 2), lambda t: t.tensor_split((2, 5), 2), lambda t: t.vsplit(2), lambda t: t.hsplit((1, 3)), lambda t: t.dsplit(3), lambda t: t.diagonal(), lambda t: t.diagonal(-1, 2, 0), lambda t: t.unfold(1, 3, 1), lambda t: t[0].unfold(0, 2, 2))
+row("X:viewed", *(lambda m, view=view: A(m.x(4, 5, 6), view) for view in VIEWS), lambda m: A(m.x(3, 1, 1), VIEWS[6]), kernels=len(VIEWS) + 1)
+row("X:windows", lambda m: A(m.x(3, 40), 8, m.x(8, 5)), lambda m: A(m.x(40), 8, m.x(8, 16)), lambda m: A(m.x(3, 2, 9), 4, m.x(4, 1)), lambda m: A(m.x(40, 70).t(), 33, m.x(33, 64)), dtypes=FLOATS, ulp=16, norm=True)
 row("F:view_as_real", lambda m: A(m.t(3).to(torch.complex64)), dtypes=(f32,))
 row("F:real F:conj M:resolve_conj", *unary()[:3])
 INDEX = (0, -1, slice(1, None), slice(None, None, 2), (slice(None), 1), (..., 0), None, (0, 1), (slice(1, 3), None, -2), (..., slice(0, 0)), True, 9)
@@ -506,15 +523,20 @@ JOINED = (lambda m: A([m.t(2, 3), m.t(2, 3)]), lambda m: A((m.t(2, 3), m.t(2, 3)
           lambda m: A([m.t(0, 3), m.t(2, 3)]), lambda m: A([cl(m.t(2, 4, 3, 3)), cl(m.t(2, 4, 3, 3))], 1), lambda m: A([m.t(2, 3)], dim=0), lambda m: A([m.t(2, 3), m.t(3, 2)]), lambda m: A([m.t(0), m.t(2, 3)]), lambda m: A([]))
 row("F:cat F:concat F:concatenate", *JOINED)
 row("F:stack", *JOINED)
-row("F:hstack F:vstack F:dstack", *JOINED[:1])
+row("F:hstack F:column_stack F:vstack F:row_stack F:dstack", *JOINED[:1], lambda m: A([m.t(2, 3), m.t(2, 1)]), lambda m: A([m.t(2, 3, 4), m.t(2, 2, 4)]), kernels=3)
+row("F:vstack F:row_stack", lambda m: A([m.t(2, 3), m.t(1, 3)]), lambda m: A([m.t(2, 3, 4).transpose(1, 2), m.t(3, 4, 3)]), lambda m: A([m.t(3), m.t(3)]), lambda m: A([m.t(3), m.t(2, 3)]), kernels=2)
+row("F:dstack", lambda m: A([m.t(2, 3, 4), m.t(2, 3, 1)]), lambda m: A([m.t(2, 3), m.t(2, 3)]), kernels=1)
+row("F:hstack F:column_stack", lambda m: A([m.t(3), m.t(4)]), lambda m: A([m.t(3), m.t(3)]), lambda m: A([m.t(), m.t(3)]))
 row("P:pad N:pad", lambda m: A(m.t(2, 3), (1, 2)), lambda m: A(m.t(2, 3), (1, 2, 0, 1), "constant", 2), lambda m: A(m.t(2, 5), (-1, 2)), lambda m: A(m.t(2, 3, 5), (1, 2), "reflect"),
     lambda m: A(m.t(2, 3, 5, 4), (1, 1, 2, 0), mode="replicate"), lambda m: A(m.t(2, 3, 5), (2, 2), "circular"), lambda m: A(cl(m.t(2, 3, 4, 4)), (1, 1, 1, 1)), lambda m: A(m.t(2, 3), (1,)))
 row("M:repeat", lambda m: A(m.t(2, 3), 2, 1), lambda m: A(m.t(3), (2, 0)), lambda m: A(m.t(), 3), lambda m: A(m.t(2, 3), 2))
 row("FM:tile", lambda m: A(m.t(2, 3), (2,)), lambda m: A(m.t(3), (2, 2)))
 row("FM:repeat_interleave", lambda m: A(m.t(2, 3), 2), lambda m: A(m.t(2, 3), 2, dim=1), lambda m: A(m.t(3), m.idx(3, 3)))
 row("FM:roll", lambda m: A(m.t(2, 5), 2), lambda m: A(m.t(2, 5), (1, -2), (0, 1)), lambda m: A(m.t(5, 2).t(), 1, 1))
+row("FM:roll", lambda m: A(m.t(2, 5), 2), lambda m: A(m.t(3, 2, 5), -7), lambda m: A(m.t(7), 15), lambda m: A(m.t(5, 2).t(), 3), lambda m: A(m.t(), 3), lambda m: A(m.t(0, 2), 3), lambda m: A(cl(m.t(2, 3, 4, 5)), 3), kernels=3)
 row("FM:flip", lambda m: A(m.t(2, 5), (1,)), lambda m: A(m.t(5, 2).t(), (0, 1)), lambda m: A(m.t(2), (1,)))
-row("FM:fliplr FM:rot90", lambda m: A(m.t(2, 5)))
+row("FM:rot90", lambda m: A(m.t(2, 5)))
+row("FM:fliplr FM:flipud", lambda m: A(m.t(2, 5)), lambda m: A(m.t(5, 2, 3).transpose(0, 2)), kernels=2)
 each("FM:tril FM:triu", lambda m: A(m.t(5, 7)), lambda m: A(m.t(2, 4, 4), 1), lambda m: A(m.t(5, 7).t(), -2), lambda m: A(m.t(3)))
 row("F:tril_indices", lambda m: A(3, 3), dtypes=(f32,))
 row("F:meshgrid", lambda m: A(m.t(2), m.t(3), indexing="ij"), dtypes=(f32, i64))

@@ -22,7 +22,7 @@ static CcOpKind kind_of(const CcNode *n) { return cc_op_info((CcOpId)n->op)->kin
 static bool any_strides(const CcNode *n, int k) {
     switch (kind_of(n)) {
     case CC_K_POINTWISE: return true;
-    case CC_K_CONCAT: return n->op != CC_OP_stack;
+    case CC_K_CONCAT: return n->op != CC_OP_stack && (n->op != CC_OP_roll || n->n_in > 2);
     case CC_K_CONV:
     case CC_K_POOL:
     case CC_K_RESAMPLE: return k <= 0;

@@ -24,14 +24,27 @@ static bool slice_offset(const CcGraph *g, const CcNode *n, const CcType *x, int
     return n->n_in % 2 == 1;
 }
 
-/* split, unbind: x, dim; before result k come the results 0 .. k-1. */
+/* split, unbind: x, dim; before result k come the results 0 .. k-1. Indices of tensor_split that fall or leave something out
+ * show in the sum of sizes. */
 static bool split_offset(const CcGraph *g, const CcNode *n, const CcType *x, int k, int64_t *offset) {
     const int d = n->n_in == 2 ? cc_graph_dim(x, cc_graph_operand(g, n, 1)) : -1;
-    if (d < 0) return false;
+    int64_t left = d < 0 || n->op == CC_OP_unbind ? 0 : x->size[d];
+    for (int i = 0; i < n->n_out && left; i++) left -= g->val.at[n->out0 + i].type.size[d];
+    if (d < 0 || left != 0) return false;
     for (int i = 0; i < k; i++) {
         const CcType *before = &g->val.at[n->out0 + i].type;
         *offset += x->stride[d] * (n->op == CC_OP_unbind ? 1 : before->size[d]);
     }
+    return true;
+}
+
+/* diagonal: x, how far right of the main one, two dims. */
+static bool diagonal_offset(const CcGraph *g, const CcNode *n, const CcType *x, int64_t *offset) {
+    if (n->n_in != 4 || cc_graph_operand(g, n, 1)->kind != CC_IN_INT) return false;
+    const int64_t right = cc_graph_operand(g, n, 1)->i;
+    const int row = cc_graph_dim(x, cc_graph_operand(g, n, 2)), col = cc_graph_dim(x, cc_graph_operand(g, n, 3));
+    if (row < 0 || col < 0 || row == col) return false;
+    if (cc_type_numel(&g->val.at[n->out0].type) > 0) *offset = right > 0 ? right * x->stride[col] : -right * x->stride[row];
     return true;
 }
 
@@ -65,6 +78,7 @@ static bool offset_of(const CcGraph *g, const CcNode *n, int k, int64_t *offset)
     case CC_OP_slice: return slice_offset(g, n, x, offset);
     case CC_OP_split:
     case CC_OP_unbind: return split_offset(g, n, x, k, offset);
+    case CC_OP_diagonal: return diagonal_offset(g, n, x, offset);
     case CC_OP_reshape: return reshapes(x, &g->val.at[n->out0].type);
     case CC_OP_as_strided: return false;
     default: return true;

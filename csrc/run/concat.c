@@ -30,6 +30,7 @@ typedef struct Part {
 
 typedef struct Parts {
     int n;
+    CcType out; /* the result as its pieces see it */
     CcOperand fill;
     Part *part; /* MAX_PIECES */
 } Parts;
@@ -83,27 +84,44 @@ static bool join(const CcGraph *g, const CcNode *n, Parts *p) {
     return dim >= 0 && at == out->size[dim];
 }
 
-/* Operands: x, as many shifts, as many dims. Each dim cuts the pieces that there are in two. */
+/* Each dim that is rolled cuts the pieces that there are in two. */
+static bool roll_dim(const CcType *x, int d, const CcOperand *shift, Parts *p) {
+    if (shift->kind != CC_IN_INT || x->size[d] == 0) return false;
+    const int64_t size = x->size[d], by = (shift->i % size + size) % size;
+    for (int k = p->n - 1; k >= 0 && by; k--) {
+        Part *first = &p->part[k]; /* what stays in front of the end, and what comes round */
+        CcType second = first->type;
+        second.size[d] = by;
+        first->type.size[d] = size - by;
+        const int64_t from = first->from + (size - by) * x->stride[d], to = first->to;
+        first->to += by * p->out.stride[d];
+        if (!add(p, first->value, &second, from, to)) return false;
+    }
+    return true;
+}
+
+static void flatten(CcType *t) {
+    t->size[0] = cc_type_numel(t);
+    t->stride[0] = t->ndim = 1;
+}
+
+/* Operands: x, as many shifts, as many dims; or one shift of all elements. */
 static bool roll(const CcGraph *g, const CcNode *n, Parts *p) {
-    const CcType *out = &g->val.at[n->out0].type, *x = &g->val.at[cc_graph_operand(g, n, 0)->value].type;
+    CcType x = g->val.at[cc_graph_operand(g, n, 0)->value].type;
     const int dims = (n->n_in - 1) / 2;
     unsigned seen = 0;
-    if (n->n_in % 2 == 0 || !cc_type_same_shape(x, out) || !add(p, cc_graph_operand(g, n, 0)->value, x, 0, 0)) return false;
+    if (!cc_type_same_shape(&x, &p->out) || (n->n_in % 2 == 0 && n->n_in != 2)) return false;
+    if (n->n_in == 2) {
+        if (!cc_type_contiguous(&x) || !cc_type_contiguous(&p->out)) return false;
+        flatten(&x);
+        flatten(&p->out);
+    }
+    if (!add(p, cc_graph_operand(g, n, 0)->value, &x, 0, 0)) return false;
+    if (n->n_in == 2) return roll_dim(&x, 0, cc_graph_operand(g, n, 1), p);
     for (int i = 0; i < dims; i++) {
-        const CcOperand *shift = cc_graph_operand(g, n, 1 + i);
-        const int d = cc_graph_dim(x, cc_graph_operand(g, n, 1 + dims + i));
-        if (d < 0 || seen >> d & 1 || shift->kind != CC_IN_INT || x->size[d] == 0) return false;
+        const int d = cc_graph_dim(&x, cc_graph_operand(g, n, 1 + dims + i));
+        if (d < 0 || seen >> d & 1 || !roll_dim(&x, d, cc_graph_operand(g, n, 1 + i), p)) return false;
         seen |= 1u << d;
-        const int64_t size = x->size[d], by = (shift->i % size + size) % size;
-        for (int k = p->n - 1; k >= 0 && by; k--) {
-            Part *first = &p->part[k]; /* what stays in front of the end, and what comes round */
-            CcType second = first->type;
-            second.size[d] = by;
-            first->type.size[d] = size - by;
-            const int64_t from = first->from + (size - by) * x->stride[d], to = first->to;
-            first->to += by * out->stride[d];
-            if (!add(p, first->value, &second, from, to)) return false;
-        }
     }
     return true;
 }
@@ -137,6 +155,7 @@ static bool pad(const CcGraph *g, const CcNode *n, Parts *p) {
 static bool understand(const CcGraph *g, const CcNode *n, Parts *p) {
     p->n = 0;
     const CcType *out = &g->val.at[n->out0].type;
+    p->out = *out;
     if (n->op == CC_OP_cat || n->op == CC_OP_stack) return join(g, n, p);
     const CcOperand *o = n->n_in ? cc_graph_operand(g, n, 0) : NULL;
     if (!o || o->kind != CC_IN_VALUE || !plain(out) || !cc_type_dense(out)) return false;
@@ -187,7 +206,7 @@ static void *build(const CcGraph *g, const int *chain, int n_chain, CcArena *are
         const int value = part[i].value;
         *p = (Piece){.value = -1, .from = part[i].from * size, .to = part[i].to * size};
         if (value >= 0) p->value = cc_graph_base(g, value), p->from += g->val.at[value].offset;
-        if (add_piece(p, &part[i], &parts.fill, out, arena, err) < 0) return NULL;
+        if (add_piece(p, &part[i], &parts.fill, &parts.out, arena, err) < 0) return NULL;
         c->n++;
     }
     return c;
