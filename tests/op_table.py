@@ -529,6 +529,11 @@ row("F:dstack", lambda m: A([m.t(2, 3, 4), m.t(2, 3, 1)]), lambda m: A([m.t(2, 3
 row("F:hstack F:column_stack", lambda m: A([m.t(3), m.t(4)]), lambda m: A([m.t(3), m.t(3)]), lambda m: A([m.t(), m.t(3)]))
 row("P:pad N:pad", lambda m: A(m.t(2, 3), (1, 2)), lambda m: A(m.t(2, 3), (1, 2, 0, 1), "constant", 2), lambda m: A(m.t(2, 5), (-1, 2)), lambda m: A(m.t(2, 3, 5), (1, 2), "reflect"),
     lambda m: A(m.t(2, 3, 5, 4), (1, 1, 2, 0), mode="replicate"), lambda m: A(m.t(2, 3, 5), (2, 2), "circular"), lambda m: A(cl(m.t(2, 3, 4, 4)), (1, 1, 1, 1)), lambda m: A(m.t(2, 3), (1,)))
+OWN = (lambda m, how: A(m.t(2, 3, 5), (1, 2), how), lambda m, how: A(m.t(2, 3, 5, 4), (1, 3, 2, 0), how), lambda m, how: A(cl(m.t(2, 3, 5, 4)), (2, 1, 1, 3), how), lambda m, how: A(m.t(1, 2, 3, 4, 5), (1, 2, 0, 3, 2, 1), how),
+       lambda m, how: A(m.t(3, 5, 2).transpose(1, 2), (4, 0), how), lambda m, how: A(m.t(2, 3, 5)[:, ::2, 1:], (1, 1), how), lambda m, how: A(m.t(2, 3, 1), (0, 0), how), lambda m, how: A(m.t(2, 3, 5), (-1, 2), how), lambda m, how: A(m.t(2, 3, 5), (5, 6), how))
+row("N:pad P:pad", *(lambda m, make=make, how=how: make(m, how) for make in OWN[:3] for how in ("reflect", "replicate", "circular")), kernels=9)
+row("N:pad P:pad", *(lambda m, make=make, how=how: make(m, how) for make in OWN[3:] for how in ("reflect", "replicate", "circular")))
+row("N:pad P:pad", lambda m: A(m.t(2, 5), (-1, 2)), lambda m: A(m.t(4, 6).t(), (2, -2, -3, 1), "constant", 3), lambda m: A(m.t(2, 3, 5), (-1, -3)), lambda m: A(m.t(2, 5), (-5, 2)), lambda m: A(m.t(2, 3), (-2, -2)), lambda m: A(m.t(2, 3), (-4, 3)), kernels=3)
 row("M:repeat", lambda m: A(m.t(2, 3), 2, 1), lambda m: A(m.t(3), (2, 0)), lambda m: A(m.t(), 3), lambda m: A(m.t(2, 3), 2))
 row("FM:tile", lambda m: A(m.t(2, 3), (2,)), lambda m: A(m.t(3), (2, 2)))
 row("FM:repeat_interleave", lambda m: A(m.t(2, 3), 2), lambda m: A(m.t(2, 3), 2, dim=1), lambda m: A(m.t(3), m.idx(3, 3)))

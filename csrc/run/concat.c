@@ -1,14 +1,20 @@
-/* concat: cat, stack, roll and pad with a number: the result is made of pieces, and a kernel copies (or fills) each.
+/* concat: cat, stack, roll and pad: the result is made of pieces, and a kernel copies (or fills) each.
  *
  *   cat    each tensor is a piece; stack gives it a dim of size 1 before
  *   roll   two pieces for each dim that is rolled, four of an image that is rolled both ways
  *   pad    the tensor, and what lies before and behind it in each dim, all of the dims after it but the tensor's part of
- *          those before: each element is written once */
+ *          those before: each element is written once. Of x's own elements (reflect, replicate, circular): the tensor, and
+ *          for each padded dim the edges of what there is, read backwards, in place or from the other end */
 #include "run_int.h"
 
 /* Many rows with a few elements before and behind each are stores apart from one another: 64 images of 56x56 with a border of 1
  * took 36 us, torch 26, which fills everything first; 3 images of 224x224, border 3, 17 and 20 (Zen 4). */
 enum { MAX_PIECES = 64, NARROW = 16, MANY_ROWS = 2048 };
+
+/* Of reflect and replicate torch has loops that make an image at a time: 64 of 56x56, border 1: 63 us, torch 30; 3 of 224x224,
+ * border 3: 25 and 17; 16 of 8x8: 4.1 and 4.8. One dim is better in pieces (2048 rows of 64: 26 and 58), and so is circular,
+ * which torch copies piece by piece too (42 to 75 and 35 to 80, 34 and 49; Zen 4). */
+enum { OWN_ROWS = 256 };
 
 typedef struct Piece {
     CcLaunch launch;
@@ -126,30 +132,86 @@ static bool roll(const CcGraph *g, const CcNode *n, Parts *p) {
     return true;
 }
 
-/* Operands: x, before and behind of the last dim, of the one before ..., value. */
+/* Operands: x, before and behind of the last dim, of the one before ..., value. Less than none: so many of x are left out. */
 static bool pad(const CcGraph *g, const CcNode *n, Parts *p) {
-    const CcType *out = &g->val.at[n->out0].type, *x = &g->val.at[cc_graph_operand(g, n, 0)->value].type;
+    const CcType *out = &p->out, *x = &g->val.at[cc_graph_operand(g, n, 0)->value].type;
     const int dims = (n->n_in - 2) / 2;
-    CcType left = *out; /* what is not yet told of */
-    int64_t to = 0;
+    CcType left = *out, kept = *x; /* what is not yet told of; what of x is in the result */
+    int64_t to = 0, from = 0;
     p->fill = *cc_graph_operand(g, n, n->n_in - 1);
     if (p->fill.kind == CC_IN_NONE) p->fill = (CcOperand){.kind = CC_IN_INT};
     if (n->n_in % 2 || dims > x->ndim || p->fill.kind == CC_IN_VALUE || x->ndim != out->ndim) return false;
     for (int i = 0; i < dims; i++) {
         const CcOperand *before = cc_graph_operand(g, n, 1 + 2 * i), *behind = before + 1;
         const int d = x->ndim - 1 - i;
-        if (before->kind != CC_IN_INT || behind->kind != CC_IN_INT || before->i < 0 || behind->i < 0) return false;
-        const int64_t edges = before->i + behind->i;
+        if (before->kind != CC_IN_INT || behind->kind != CC_IN_INT) return false;
+        const int64_t front = CC_MAX(before->i, 0), back = CC_MAX(behind->i, 0), edges = front + back;
         if (out->stride[d] == 1 && edges > 0 && edges < NARROW && cc_type_numel(out) / CC_MAX(1, out->size[d]) > MANY_ROWS) return false;
+        kept.size[d] += CC_MIN(before->i, 0) + CC_MIN(behind->i, 0);
+        if (kept.size[d] < 0 || kept.size[d] + edges != out->size[d]) return false;
         CcType edge = left;
-        edge.size[d] = before->i;
-        if (before->i && !add(p, -1, &edge, 0, to)) return false;
-        edge.size[d] = behind->i;
-        if (behind->i && !add(p, -1, &edge, 0, to + (before->i + x->size[d]) * out->stride[d])) return false;
-        left.size[d] = x->size[d];
-        to += before->i * out->stride[d];
+        edge.size[d] = front;
+        if (front && !add(p, -1, &edge, 0, to)) return false;
+        edge.size[d] = back;
+        if (back && !add(p, -1, &edge, 0, to + (front + kept.size[d]) * out->stride[d])) return false;
+        left.size[d] = kept.size[d];
+        to += front * out->stride[d];
+        from += (front - before->i) * x->stride[d];
     }
-    return cc_type_same_shape(&left, x) && add(p, cc_graph_operand(g, n, 0)->value, x, 0, to);
+    return cc_type_same_shape(&left, &kept) && add(p, cc_graph_operand(g, n, 0)->value, &kept, from, to);
+}
+
+/* Padding with x's own elements: of `n` at an edge of a dim of this size, which one is first, and how far are they apart? */
+static bool own_edge(int op, int64_t size, int64_t n, bool behind, int64_t *at, int64_t *step) {
+    switch (op) {
+    case CC_OP_pad_replicate:
+        *at = behind ? size - 1 : 0;
+        *step = 0;
+        return size > 0;
+    case CC_OP_pad_reflect:
+        *at = behind ? size - 2 : n;
+        *step = -1;
+        return n < size;
+    default: /* circular */
+        *at = behind ? 0 : size - n;
+        *step = 1;
+        return n <= size;
+    }
+}
+
+/* Adds what lies at one edge of part k, `to` elements behind it. */
+static bool add_edge(const CcNode *node, const CcType *x, int d, int64_t n, bool behind, int k, int64_t to, Parts *p) {
+    Part edge = p->part[k];
+    int64_t at, step;
+    if (n == 0) return true;
+    if (n < 0 || !own_edge(node->op, x->size[d], n, behind, &at, &step)) return false;
+    edge.type.size[d] = n;
+    edge.type.stride[d] = step * x->stride[d];
+    return add(p, edge.value, &edge.type, edge.from + at * x->stride[d], edge.to + to);
+}
+
+/* Operands: x, before and behind of the last dim, of the one before ... Each dim gives the pieces that there are edges. */
+static bool pad_by_own(const CcGraph *g, const CcNode *n, Parts *p) {
+    const CcType *out = &p->out, *x = &g->val.at[cc_graph_operand(g, n, 0)->value].type;
+    const int dims = (n->n_in - 1) / 2;
+    if (n->n_in % 2 == 0 || dims > x->ndim || x->ndim != out->ndim) return false;
+    CcType all = *x;
+    if (!add(p, cc_graph_operand(g, n, 0)->value, x, 0, 0)) return false;
+    for (int i = 0; i < dims; i++) {
+        const CcOperand *before = cc_graph_operand(g, n, 1 + 2 * i), *behind = before + 1;
+        const int d = x->ndim - 1 - i, parts = p->n;
+        if (before->kind != CC_IN_INT || behind->kind != CC_IN_INT) return false;
+        all.size[d] += before->i + behind->i;
+        for (int k = 0; k < parts; k++) {
+            if (!add_edge(n, x, d, before->i, false, k, 0, p) ||
+                !add_edge(n, x, d, behind->i, true, k, (before->i + x->size[d]) * out->stride[d], p))
+                return false;
+            p->part[k].to += before->i * out->stride[d];
+        }
+    }
+    const int last = out->ndim - 1;
+    if (n->op != CC_OP_pad_circular && p->n > 3 && out->stride[last] == 1 && cc_type_numel(out) > OWN_ROWS * out->size[last]) return false;
+    return cc_type_same_shape(&all, out);
 }
 
 static bool understand(const CcGraph *g, const CcNode *n, Parts *p) {
@@ -160,7 +222,12 @@ static bool understand(const CcGraph *g, const CcNode *n, Parts *p) {
     const CcOperand *o = n->n_in ? cc_graph_operand(g, n, 0) : NULL;
     if (!o || o->kind != CC_IN_VALUE || !plain(out) || !cc_type_dense(out)) return false;
     const CcType *x = &g->val.at[o->value].type;
-    return plain(x) && x->dtype == out->dtype && (n->op == CC_OP_roll ? roll(g, n, p) : pad(g, n, p));
+    if (!plain(x) || x->dtype != out->dtype) return false;
+    switch (n->op) {
+    case CC_OP_roll: return roll(g, n, p);
+    case CC_OP_pad: return pad(g, n, p);
+    default: return pad_by_own(g, n, p);
+    }
 }
 
 static bool can(const CcGraph *g, int node) {
