@@ -379,13 +379,14 @@ def test_norms_with_weights(lib, monkeypatch):
             both(g, monkeypatch, lambda got, want, v: near(got, want, 4))
 
 
-def test_weights_of_another_dtype_are_the_hosts(lib):
+def test_weights_of_another_dtype(lib):
     g = Graph(lib)
     x, w = g.input(torch.randn(3, 8).bfloat16()), g.input(torch.randn(8))
     y = g.op("layer_norm", lambda t, m, ww, b, e: F.layer_norm(t, (8,), ww, ww, e), x, 1, w, w, 1e-5)
     g.out(y)
     g.compile()
-    assert g.stats().host_steps == 1 and torch.equal(g.run()[0], g.eager[y.v])
+    assert g.stats().host_steps == 0
+    torch.testing.assert_close(g.run()[0], g.eager[y.v])
 
 
 @pytest.mark.parametrize("environment", [{"CCOMPILE_CPU": "avx2"}, {"CCOMPILE_LIBMVEC": "0"}, {"CCOMPILE_CPU": "base"}], ids=str)

@@ -322,6 +322,8 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
     CcOpId op = CC_OP_host;
     const bool known_all = spec->bound != NULL && bound_operands(rec, spec->bound, &operands);
     if (known_all) op = spec->bound->op;
+    /* casts inside of a recurrent layer don't show in its types (pass/autocast.c) */
+    if (cc_op_info(op)->kind == CC_K_RNN && cc_mode_autocast_cpu()) op = CC_OP_host;
     if (!known_all || hides_tensor(rec, spec, &operands)) {
         operands.n = 0;
         op = CC_OP_host;

@@ -144,6 +144,12 @@ bool cc_mode_autocast_cuda(const CcMode *m) {
     return m->v[M_AUTOCAST_CUDA] != 0;
 }
 
+bool cc_mode_autocast_cpu(void) {
+    CcMode now;
+    cc_mode_read(&now);
+    return now.v[M_AUTOCAST_CPU] != 0;
+}
+
 bool cc_mode_grad(const CcMode *m) {
     return m->v[M_GRAD] != 0;
 }

@@ -76,6 +76,7 @@ const char *cc_mode_diff(const CcMode *a, const CcMode *b);      /* name of the 
  * vmap/functorch, inside torch.jit.trace or torch.compile, ...): the call then runs eagerly. */
 const char *cc_mode_refuse(const CcMode *mode);
 bool cc_mode_autocast_cuda(const CcMode *mode);
+bool cc_mode_autocast_cpu(void);                                 /* autocast is enabled for the CPU now */
 bool cc_mode_grad(const CcMode *mode);                           /* grad mode is enabled */
 void cc_mode_restore_grad(const CcMode *mode);                   /* sets grad mode to what it is there */
 CcDtype cc_mode_default_dtype(void);                             /* torch.get_default_dtype(); CC_DT_OTHER: unknown */
