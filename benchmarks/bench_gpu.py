@@ -2,10 +2,11 @@
 
     python benchmarks/bench_gpu.py [--batch 32] [--seconds 3] [--dtype float32|float16|bfloat16] [--json] [WORKLOAD ...]
 
-Whole models (the registry's, at --batch where their inputs have a batch) and single kernels. Each compiler has a process of
-its own for each workload; in it eager and compiled calls alternate in blocks, between CUDA events, and a time is the least of
-its blocks. `first` is the time of the first call over that of an eager call, with an empty cubin cache of ours and without
-Inductor's caches. Memory is the peak of torch's allocator in a later call, over that of eager."""
+Whole models (the registry's, at --batch where their inputs have a batch) and single kernels. Each compiler has a
+process of its own for each workload; in it eager and compiled calls alternate in blocks, between CUDA events, and a
+time is the least of its blocks. `first` is the time of the first call over that of an eager call, with an empty cubin
+cache of ours and without Inductor's caches.
+Memory is the peak of torch's allocator in a later call, over that of eager."""
 
 import argparse
 import json
@@ -42,7 +43,10 @@ def kernels() -> dict[str, tuple[Callable, Callable]]:
             ("sum", lambda x: x.sum(-1)),
         ):
             found[f"{name} {rows}x{columns}"] = fn, lambda size=size: (torch.randn(size),)
-        found[f"masked softmax {rows}x{columns}"] = masked, lambda size=size: (torch.randn(size), torch.rand(size) < 0.1)
+        found[f"masked softmax {rows}x{columns}"] = (
+            masked,
+            lambda size=size: (torch.randn(size), torch.rand(size) < 0.1),
+        )
     found["complex_activation 64x512"] = complex_activation, lambda: (torch.randn(64, 512),)
     found["complex_activation 8x64x128x128"] = complex_activation, lambda: (torch.randn(8, 64, 128, 128),)
     found["feature_enhancement 8x64x64x64"] = feature_enhancement, lambda: (torch.randn(8, 64, 64, 64),)
@@ -138,7 +142,8 @@ def measure(compiler: str, name: str, options: argparse.Namespace) -> dict[str, 
             got = ours()
         from ccompile.demo import tensors
 
-        error = max((float((a.double() - b.double()).abs().max()) for a, b in zip(tensors(got), tensors(want))), default=0)
+        pairs = zip(tensors(got), tensors(want), strict=True)
+        error = max((float((a.double() - b.double()).abs().max()) for a, b in pairs), default=0)
         n = max(1, int(50 / max(clocked(eager, 3), 0.02)))
         best = [float("inf")] * 2
         stop = time.monotonic() + options.seconds
@@ -146,13 +151,13 @@ def measure(compiler: str, name: str, options: argparse.Namespace) -> dict[str, 
             best = [min(b, clocked(call, n)) for b, call in zip(best, (eager, ours), strict=True)]
         memory = [peak(eager), peak(ours)]
     return {"workload": name, "compiler": compiler, "gpu": torch.cuda.get_device_name(), "dtype": options.dtype,
-            "batch": options.batch, "eager_ms": best[0], "ms": best[1], "ratio": best[0] / best[1], "first_ms": first,
-            "error": error, "memory": memory[1] / max(1, memory[0])}  # fmt: skip
+            "batch": options.batch, "eager_ms": best[0], "ms": best[1], "ratio": best[0] / best[1],
+            "first_ms": first, "error": error, "memory": memory[1] / max(1, memory[0])}  # fmt: skip
 
 
 def run(compiler: str, name: str, options: argparse.Namespace) -> dict[str, Any] | None:
-    command = [sys.executable, os.path.abspath(__file__), "--child", compiler, "--batch", str(options.batch), "--seconds",
-               str(options.seconds), "--dtype", options.dtype, name]  # fmt: skip
+    command = [sys.executable, os.path.abspath(__file__), "--child", compiler, "--batch", str(options.batch)]
+    command += ["--seconds", str(options.seconds), "--dtype", options.dtype, name]
     with tempfile.TemporaryDirectory() as empty:
         done = subprocess.run(command, env={**os.environ, "CCOMPILE_CACHE_DIR": empty}, capture_output=True, text=True)
     if done.returncode:

@@ -10,8 +10,8 @@ With --dtype all is done in that dtype, also by eager: the model and its floatin
 
 Memory is measured in further processes that make a few calls and nothing else: the peak of their resident set (VmHWM,
 which Linux lets a process reset) during the first call, and during a later one, over those of the same process without
-a compiler; the medians of --processes. Pages of shared libraries count like all others. ccompile keeps kernels on disk, so
-its first call is measured twice: "first" compiles them all, "kept" finds them (what each process but the first of all
+a compiler; the medians of --processes. Pages of shared libraries count like all others. ccompile keeps kernels on disk,
+so its first call is measured twice: "first" compiles them all, "kept" finds them (as each process but the first of all
 does). Times are of calls that compile.
 
 Peers are optional (`pip install ccompile[bench]`; Inductor also needs a C++ compiler): what is missing is a '-' and
@@ -374,14 +374,14 @@ def cost_table(names: list[str], compilers: list[str], at: dict[tuple[str, str],
     """Times of first calls, then memory in first and later calls; the last two lines are over all workloads."""
     columns = [[at[name, c].get("first_extra_ms") for name in names] for c in compilers]
     shown = [(c, word) for c in compilers for word in PEAKS if c.startswith("ccompile") or "kept" not in word]
-    columns += [[over(at[name, c], PEAKS[word]) for name in names] for c, word in shown]
+    peaks = [[over(at[name, c], PEAKS[word]) for name in names] for c, word in shown]
+    shown = [which for which, column in zip(shown, peaks, strict=True) if any(v is not None for v in column)]
+    columns += [column for column in peaks if any(v is not None for v in column)]
     body = [[name, *("-" if v[i] is None else f"{v[i]:.0f}" for v in columns)] for i, name in enumerate(names)]
     for label, reduce in (("median", median), ("worst", max)):
         found = [[v for v in column if v is not None] for column in columns]
         body.append([label, *(f"{reduce(v):.0f}" if v else "-" for v in found)])
-    return table(
-        ["workload", *(f"{c} ms" for c in compilers), *(f"{c} {word}MiB" for c, word in shown)], body
-    )
+    return table(["workload", *(f"{c} ms" for c in compilers), *(f"{c} {word}MiB" for c, word in shown)], body)
 
 
 def against_peers(compiler: str, names: list[str], at: dict[tuple[str, str], dict[str, Any]]) -> str:

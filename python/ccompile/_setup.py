@@ -73,7 +73,7 @@ def find_llvmlite() -> str | None:
 
 
 def find_nvrtc(cuda: str | None) -> str | None:
-    """Path of the NVRTC of torch's own CUDA version, from NVIDIA's wheels; None: _core looks elsewhere, if it ever needs it."""
+    """Path of the NVRTC of torch's own CUDA version, from NVIDIA's wheels; None: _core looks elsewhere."""
     import importlib.util
 
     major = (cuda or "").split(".")[0]
