@@ -160,3 +160,26 @@ def test_a_function_as_a_key_is_told_apart():
     for i in range(5):
         y, n = compiled(torch.ones(2))
         assert n == i + 1 and y.tolist() == [1.0, 1.0]
+
+
+class Moved(nn.Module):
+    """Module._apply breaks in a loop over a dict of parameters, whose pairs nobody saw being made: the break has to go further out."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        y = x * 2
+        self.linear = self.linear.to(self.linear.weight.dtype)
+        return self.linear(y) + 1
+
+
+def test_a_break_that_is_impossible_goes_further_out():
+    model, x = Moved(), t(2, 4)
+    compiled = ccompile.compile(model)
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(compiled(x), model(x))
+        torch.testing.assert_close(hits(lambda: compiled(x)), model(x))
+    assert len(compiled_of(compiled).report()["entries"]) == 1

@@ -526,6 +526,16 @@ CcGo cc_rec_poison(CcRec *rec, CcAct *act, CcReason reason, const char *what)
     return give_up(rec);
 }
 
+/* An object of the frame `level` can't be rebuilt at a break: the next time the break is before it is made. Where that is not known,
+ * or did not help, it is before the call of that frame, or of one around it. */
+static void mark_before(CcRec *rec, int level)
+{
+    const CcProv *p = cc_value_find(rec, rec->unbuildable);
+    if (p != NULL && p->site_co != NULL && mark_site(rec, p->site_co, p->site_pc)) return;
+    for (int i = level - 1; i >= 0; i--)
+        if (mark_site(rec, rec->frame.at[i].act->co, rec->frame.at[i].act->pc)) return;
+}
+
 CcGo cc_rec_break(CcRec *rec, CcAct *act, CcReason reason, const char *what)
 {
     set_why(rec, act, reason, what);
@@ -540,16 +550,16 @@ CcGo cc_rec_break(CcRec *rec, CcAct *act, CcReason reason, const char *what)
     }
     CcMap memo = {0};
     bool ok = true;
+    int level = 0;
     const bool paused = cc_hook_pause(act->obs, true);
-    for (int i = 0; ok && i < rec->frame.n; i++)
-        ok = snapshot_level(rec, &rec->frame.at[i], i == rec->frame.n - 1, &memo);
+    for (; ok && level < rec->frame.n; level++)
+        ok = snapshot_level(rec, &rec->frame.at[level], level == rec->frame.n - 1, &memo);
     ok = ok && snapshot_handled(rec, &memo) && cc_node_finish_effects(rec, &memo);
     cc_hook_pause(act->obs, paused);
     cc_map_free(&memo);
-    if (!ok) {   /* break before that object is made, the next time */
-        const CcProv *p = cc_value_find(rec, rec->unbuildable);
+    if (!ok) {
         set_why(rec, act, CC_R_UNBUILDABLE, Py_TYPE(rec->unbuildable)->tp_name);
-        if (p != NULL && p->site_co != NULL) mark_site(rec, p->site_co, p->site_pc);
+        mark_before(rec, level - 1);
         return give_up(rec);
     }
     cc_break_copy(&rec->trace->brk, &rec->why);
