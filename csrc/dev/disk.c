@@ -72,7 +72,8 @@ static bool read_file(const char *path, const char *key, size_t n, CcBlob *out) 
     Header h;
     struct stat st;
     char *text = NULL, *at = NULL;
-    bool ok = fstat(fd, &st) == 0 && st.st_uid == geteuid() && !(st.st_mode & (S_IWGRP | S_IWOTH)) && read_all(fd, &h, sizeof h) && h.magic == MAGIC && h.key_bytes == n && h.image_bytes > 0 &&
+    bool ok = fstat(fd, &st) == 0 && st.st_uid == geteuid() && !(st.st_mode & (S_IWGRP | S_IWOTH)) &&
+              read_all(fd, &h, sizeof h) && h.magic == MAGIC && h.key_bytes == n && h.image_bytes > 0 &&
               (uint64_t)st.st_size >= sizeof h + n && h.image_bytes == (uint64_t)st.st_size - sizeof h - n;
     if (ok) ok = (text = malloc(n)) && (at = malloc(h.image_bytes)) && read_all(fd, text, n) && read_all(fd, at, h.image_bytes);
     close(fd);

@@ -180,6 +180,7 @@ static void *load_kept(const CcSbuf *key, const char *name) {
     CcBlob object;
     if (!cc_disk_get("kernel", key->text, key->n, &object)) return NULL;
     void *address = cc_object_load(&object, name);
+    if (!address) cc_log_add(CC_LOG_FALLBACK, "%s: its object on disk can't be loaded; compiled again", name);
     free(object.at);
     return address;
 }

@@ -20,12 +20,12 @@ static double largest(PyObject *tensor)
 
 static bool is_half(CcDtype dtype) { return dtype == CC_DT_BF16 || dtype == CC_DT_F16; }
 
-/* By value: is it computed from results in half precision? It is then no more exact than they are, whatever its dtype. NULL: no
- * memory. */
+/* By value: is it computed from results in half precision? It is then no more exact than they are, whatever its dtype. */
 static bool *find_coarse(const CcGraph *g)
 {
     bool *coarse = calloc((size_t)g->val.n + 1, sizeof *coarse);
-    for (int i = 0; coarse != NULL && i < g->node.n; i++) {
+    if (coarse == NULL) abort();
+    for (int i = 0; i < g->node.n; i++) {
         const CcNode *n = &g->node.at[i];
         bool is = false;
         for (int k = 0; k < n->n_in; k++) {
@@ -113,7 +113,7 @@ bool cc_verify_shape(const CcSegment *s, CcShape *shape, PyObject *const *kept, 
         if (!ok) cc_log_add(CC_LOG_VERIFY, "segment %d: its plan failed: %s", s->id, err.text);
         PyErr_Clear();
         bool *coarse = find_coarse(shape->graph);
-        for (int v = 0; ok && coarse != NULL && v < t->graph->val.n; v++)
+        for (int v = 0; ok && v < t->graph->val.n; v++)
             if (kept[v] != NULL && t->graph->val.at[v].is_output && t->graph->val.at[v].def >= 0 && x.value[v] != NULL)
                 ok = same_output(s, shape, x.value[v], v, kept[v], coarse[v]);
         free(coarse);

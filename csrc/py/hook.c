@@ -147,16 +147,20 @@ void cc_hook_set_guest(const char *module, CcHookIdle idle_now)
     guest_idle = idle_now;
 }
 
+/* Asked in every call: whose the last foreign function is is remembered, since looking for it reads a file. */
 static bool is_guest(_PyFrameEvalFunction now)
 {
-    static _PyFrameEvalFunction guest;   /* the last one found: looking for it reads a file */
+    static _PyFrameEvalFunction last;
+    static bool last_is;
     char name[200];
     if (guest_idle == NULL || now == _PyEval_EvalFrameDefault || now == evaluate) return false;
-    if (now == displaced || now == guest) return true;
-    module_of((uintptr_t)now, name, sizeof name);
-    if (strncmp(name, guest_module, strlen(guest_module)) != 0) return false;
-    guest = now;
-    return true;
+    if (now == displaced) return true;
+    if (now != last) {
+        module_of((uintptr_t)now, name, sizeof name);
+        last_is = strncmp(name, guest_module, strlen(guest_module)) == 0;
+        last = now;
+    }
+    return last_is;
 }
 
 /* A guest that is installed but does nothing may be displaced while a region listens; it gets its place back. */
