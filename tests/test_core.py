@@ -15,7 +15,7 @@ import torch.nn.functional as F
 
 sys.path.insert(0, str(Path(__file__).parent / "core"))
 import harness  # noqa: E402
-from harness import EFFECT, RANDOM, WRITES, Graph  # noqa: E402
+from harness import EFFECT, RANDOM, WRITES, Graph, run_child  # noqa: E402
 
 FLOATS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 INTS = [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool]
@@ -926,20 +926,12 @@ def test_texts(lib, monkeypatch):
 )
 def test_narrowed(lib, environment):
     """The rows, shapes and layouts again, as on a machine with smaller vectors or without libmvec."""
-    if os.environ.get("CCOMPILE_CORE_CHILD"):
-        pytest.skip("this is the child")
     chosen = "test_row and float32 or test_full_range or test_half"
     if environment == {"CCOMPILE_CPU": "avx2"}:
         chosen += " or test_row and (int8 or bfloat16) or test_layouts or test_shapes"
     if environment == {"CCOMPILE_CPU": "base"}:
         chosen = "test_row and (float32 or uint8) or test_layouts and float32"
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", "--noconftest", "-p", "no:cacheprovider", __file__, "-k", chosen],
-        env={**os.environ, **environment, "CCOMPILE_CORE_CHILD": "1", "CCOMPILE_CORE_LIB": lib._name},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+    run_child(lib, environment, __file__, chosen)
 
 
 def test_without_libraries(lib):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import torch.nn.functional as F
 
 sys.path.insert(0, str(Path(__file__).parent / "core"))
 import harness  # noqa: E402
-from harness import Graph  # noqa: E402
+from harness import Graph, run_child  # noqa: E402
 
 FLOATS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 INTS = [torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool]
@@ -392,15 +391,7 @@ def test_weights_of_another_dtype(lib):
 @pytest.mark.parametrize("environment", [{"CCOMPILE_CPU": "avx2"}, {"CCOMPILE_LIBMVEC": "0"}, {"CCOMPILE_CPU": "base"}], ids=str)
 def test_narrowed(lib, environment):
     """Again as on a machine with smaller vectors or without libmvec."""
-    if os.environ.get("CCOMPILE_CORE_CHILD"):
-        pytest.skip("this is the child")
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", "--noconftest", "-p", "no:cacheprovider", __file__, "-k", "ops or layouts or special or one_kernel"],
-        env={**os.environ, **environment, "CCOMPILE_CORE_CHILD": "1", "CCOMPILE_CORE_LIB": lib._name},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+    run_child(lib, environment, __file__, "ops or layouts or special or one_kernel")
 
 
 def test_scratch_lines(lib, monkeypatch):

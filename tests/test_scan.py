@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,7 +12,7 @@ from ccompile.api import compiled_of
 from test_reduce import EPS, FLOATS, INF, INTS, NAN, add, bits, both, lib, near, sample  # noqa: F401
 
 sys.path.insert(0, str(Path(__file__).parent / "core"))
-from harness import Graph  # noqa: E402
+from harness import Graph, run_child  # noqa: E402
 
 SCANS = {"cumsum": torch.cumsum, "cumprod": torch.cumprod, "logcumsumexp": torch.logcumsumexp}
 SHAPES = (((5, 37), 1), ((9, 37), 0), ((4, 6, 70), 1), ((3, 130), -1), ((1, 9), 0), ((), 0), ((2, 700), 1))
@@ -125,15 +123,7 @@ def test_as_exact_as_eager(lib):  # noqa: F811
 @pytest.mark.parametrize("environment", [{"CCOMPILE_CPU": "avx2"}, {"CCOMPILE_LIBMVEC": "0"}, {"CCOMPILE_CPU": "base"}], ids=str)
 def test_narrowed(lib, environment):  # noqa: F811
     """Again as on a machine with smaller vectors or without libmvec."""
-    if os.environ.get("CCOMPILE_CORE_CHILD"):
-        pytest.skip("this is the child")
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", "--noconftest", "-p", "no:cacheprovider", __file__, "-k", "(ops and (float32 or int64)) or special or one_kernel"],
-        env={**os.environ, **environment, "CCOMPILE_CORE_CHILD": "1", "CCOMPILE_CORE_LIB": lib._name},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+    run_child(lib, environment, __file__, "(ops and (float32 or int64)) or special or one_kernel")
 
 
 # ------------------------------------------------------------------------------------------------ functions

@@ -1,40 +1,10 @@
-/* halves: bfloat16 and float16 from and to f32, for code that computes in f32. Rounds to nearest even; a NaN stays one, as
- * torch's conversions give it (c10/util/BFloat16.h). The CPU's own instruction for bf16 is not used: it drops denormals. */
+/* halves: bfloat16 and float16 from and to f32, for code that computes in f32. Rounds as ir/dtype.c does.
+ * The CPU's own instruction for bf16 is not used: it drops denormals. */
 #include <immintrin.h>
 
 #include "dev.h"
 
 enum { LANES = 16 };
-
-static float float_of(uint32_t bits) {
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    return f;
-}
-
-static uint32_t bits_of(float f) {
-    uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
-    return bits;
-}
-
-static float widen_one(uint16_t h, bool brain) {
-    if (brain) return float_of((uint32_t)h << 16);
-    const uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = h & 0x7fff;
-    if (rest >= 0x7c00) return float_of(sign | 0x7f800000 | rest << 13);
-    const float size = rest < 0x400 ? (float)rest * 0x1p-24f : float_of((rest << 13) + (112u << 23));
-    return float_of(sign | bits_of(size));
-}
-
-static uint16_t narrow_one(float f, bool brain) {
-    const uint32_t bits = bits_of(f), sign = bits >> 16 & 0x8000, size = bits & 0x7fffffff;
-    if (brain) return f != f ? 0x7fc0 : (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-    if (size > 0x7f800000) return (uint16_t)(sign | 0x7e00);
-    if (size >= 0x47800000) return (uint16_t)(sign | 0x7c00);
-    /* Below its normal numbers: the sum with 0.5 has the result in its last bits, rounded. */
-    if (size < 0x38800000) return (uint16_t)(sign | (bits_of(float_of(size) + 0.5f) - bits_of(0.5f)));
-    return (uint16_t)(sign | ((size + 0xfff + (size >> 13 & 1)) - (112u << 23)) >> 13);
-}
 
 #define WIDE __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c")))
 #define NARROW __attribute__((target("avx2,fma,f16c")))
@@ -102,7 +72,7 @@ void cc_halves_widen(CcDtype dtype, const void *from, float *to, int64_t n) {
         return;
     }
     int64_t i = bytes == 64 ? widen_all_avx512(half, to, n, brain) : bytes == 32 ? widen_all_avx2(half, to, n, brain) : 0;
-    for (; i < n; i++) to[i] = widen_one(half[i], brain);
+    for (; i < n; i++) to[i] = cc_dtype_widen(dtype, half[i]);
 }
 
 void cc_halves_narrow(CcDtype dtype, const float *from, void *to, int64_t n) {
@@ -114,7 +84,7 @@ void cc_halves_narrow(CcDtype dtype, const float *from, void *to, int64_t n) {
         return;
     }
     int64_t i = bytes == 64 ? narrow_all_avx512(from, half, n, brain) : bytes == 32 ? narrow_all_avx2(from, half, n, brain) : 0;
-    for (; i < n; i++) half[i] = narrow_one(from[i], brain);
+    for (; i < n; i++) half[i] = cc_dtype_narrow(dtype, from[i]);
 }
 
 void cc_halves_gather(CcDtype dtype, const void *from, int64_t step, float *to, int64_t n) {
@@ -123,5 +93,5 @@ void cc_halves_gather(CcDtype dtype, const void *from, int64_t step, float *to, 
         return;
     }
     for (int64_t i = 0; i < n; i++)
-        to[i] = dtype == CC_DT_F32 ? ((const float *)from)[i * step] : widen_one(((const uint16_t *)from)[i * step], dtype == CC_DT_BF16);
+        to[i] = dtype == CC_DT_F32 ? ((const float *)from)[i * step] : cc_dtype_widen(dtype, ((const uint16_t *)from)[i * step]);
 }

@@ -53,42 +53,6 @@ static char type_of(CcDtype dt) {
     return dt == CC_DT_F64 ? 'd' : cc_dtype_info(dt)->kind == 'f' ? 's' : 'i';
 }
 
-static float bits_float(uint32_t u) {
-    float f;
-    memcpy(&f, &u, sizeof f);
-    return f;
-}
-
-static uint32_t float_bits(float f) {
-    uint32_t u;
-    memcpy(&u, &f, sizeof u);
-    return u;
-}
-
-static float from_half(uint16_t h) {
-    const uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31,
-                   mantissa = h & 1023;
-    if (exponent == 31) return bits_float(sign | 0x7f800000 | mantissa << 13);
-    if (exponent) return bits_float(sign | (exponent + 112) << 23 | mantissa << 13);
-    const float tiny = (float)mantissa * 0x1p-24f;
-    return sign ? -tiny : tiny;
-}
-
-static uint16_t to_half(float f) {
-    const uint32_t u = float_bits(f), sign = u >> 16 & 0x8000, magnitude = u & 0x7fffffff;
-    if (magnitude > 0x7f800000) return (uint16_t)(sign | 0x7e00);
-    if (magnitude >= 0x477ff000) return (uint16_t)(sign | 0x7c00);
-    if (magnitude <
-        0x38800000) /* denormal: adding 0.5 leaves the rounded count of 2^-24 in the low bits */
-        return (uint16_t)(sign | (float_bits(bits_float(magnitude) + 0.5f) - 0x3f000000));
-    return (uint16_t)(sign | (magnitude - 0x38000000 + 0xfff + (magnitude >> 13 & 1)) >> 13);
-}
-
-static uint16_t to_bfloat(float f) {
-    const uint32_t u = float_bits(f);
-    return f != f ? 0x7fc0 : (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
-}
-
 static int64_t wrap(CcDtype dt, int64_t v) {
     const int size = cc_dtype_info(dt)->size;
     if (dt == CC_DT_BOOL) return v & 1;
@@ -101,9 +65,8 @@ static int64_t wrap(CcDtype dt, int64_t v) {
 static void read_one(CcDtype dt, const char *p, Cell *out) {
     int64_t v = 0;
     memcpy(&v, p, cc_dtype_info(dt)->size);
-    if (dt == CC_DT_BF16) out->f = bits_float((uint32_t)v << 16);
-    else if (dt == CC_DT_F16) out->f = from_half((uint16_t)v);
-    else if (dt == CC_DT_F32) out->f = bits_float((uint32_t)v);
+    if (dt == CC_DT_BF16 || dt == CC_DT_F16) out->f = cc_dtype_widen(dt, (uint16_t)v);
+    else if (dt == CC_DT_F32) memcpy(&out->f, &v, sizeof out->f);
     else out->i = dt == CC_DT_F64 ? v : dt == CC_DT_BOOL ? v != 0 : wrap(dt, v);
 }
 
@@ -144,9 +107,8 @@ static void store(const CcKernelArg *arg, int access, const CcLoopAccess *info, 
     char *p = arg->a[access].at + row * arg->a[access].row + at * step;
     for (int k = 0; k < n; k++, p += step) {
         int64_t v = in[k].i;
-        if (dt == CC_DT_BF16) v = to_bfloat(in[k].f);
-        else if (dt == CC_DT_F16) v = to_half(in[k].f);
-        else if (dt == CC_DT_F32) v = float_bits(in[k].f);
+        if (dt == CC_DT_BF16 || dt == CC_DT_F16) v = cc_dtype_narrow(dt, in[k].f);
+        else if (dt == CC_DT_F32) memcpy(&v, &in[k].f, sizeof in[k].f);
         memcpy(p, &v, (size_t)size);
     }
 }
@@ -162,8 +124,7 @@ static void convert(CcDtype from, CcDtype to, const Cell *in, Cell *out, int n) 
         if (to == CC_DT_BOOL) out[k].i = s == 'i' ? in[k].i != 0 : v != 0;
         else if (t == 'i') out[k].i = wrap(to, s == 'i' ? in[k].i : truncated(v));
         else if (t == 'd') out[k].d = s == 'i' ? (double)in[k].i : v;
-        else if (to == CC_DT_BF16) out[k].f = bits_float((uint32_t)to_bfloat(in[k].f) << 16);
-        else if (to == CC_DT_F16) out[k].f = from_half(to_half(in[k].f));
+        else if (to == CC_DT_BF16 || to == CC_DT_F16) out[k].f = cc_dtype_widen(to, cc_dtype_narrow(to, in[k].f));
         else out[k].f = s == 'i' ? (float)in[k].i : s == 's' ? in[k].f : (float)v;
     }
 }

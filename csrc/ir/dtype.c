@@ -70,3 +70,35 @@ bool cc_type_dense(const CcType *t) {
     }
     return expect == cc_type_numel(t);
 }
+
+/* ------------------------------------------------------------------ bfloat16 and float16 */
+
+static float float_of(uint32_t bits) {
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+static uint32_t bits_of(float f) {
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    return bits;
+}
+
+float cc_dtype_widen(CcDtype half, uint16_t h) {
+    if (half == CC_DT_BF16) return float_of((uint32_t)h << 16);
+    const uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = h & 0x7fff;
+    if (rest >= 0x7c00) return float_of(sign | 0x7f800000 | rest << 13);
+    const float size = rest < 0x400 ? (float)rest * 0x1p-24f : float_of((rest << 13) + (112u << 23));
+    return float_of(sign | bits_of(size));
+}
+
+uint16_t cc_dtype_narrow(CcDtype half, float f) {
+    const uint32_t bits = bits_of(f), sign = bits >> 16 & 0x8000, size = bits & 0x7fffffff;
+    if (half == CC_DT_BF16) return f != f ? 0x7fc0 : (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+    if (size > 0x7f800000) return (uint16_t)(sign | 0x7e00);
+    if (size >= 0x47800000) return (uint16_t)(sign | 0x7c00);
+    /* Below its normal numbers: the sum with 0.5 has the result in its last bits, rounded. */
+    if (size < 0x38800000) return (uint16_t)(sign | (bits_of(float_of(size) + 0.5f) - bits_of(0.5f)));
+    return (uint16_t)(sign | ((size + 0xfff + (size >> 13 & 1)) - (112u << 23)) >> 13);
+}

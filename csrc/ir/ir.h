@@ -26,6 +26,9 @@ typedef struct CcDtypeInfo {
 } CcDtypeInfo;
 const CcDtypeInfo *cc_dtype_info(CcDtype dt);
 CcDtype cc_dtype_from_dl(int code, int bits);   /* CC_DT_OTHER when there is none */
+/* Of bf16 or f16, as bits. To nearest even; a NaN stays one, as torch's conversions give it (c10/util/BFloat16.h, Half.h). */
+float cc_dtype_widen(CcDtype half, uint16_t bits);
+uint16_t cc_dtype_narrow(CcDtype half, float f);
 
 /* What is known of a tensor. `ndim` < 0: foreign (more than CC_MAX_DIMS dims, sparse, complex, subclass ...): only the host
  * may touch it. Strides in elements. device: DLPack's device type (1 CPU, 2 CUDA). */

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ctypes
 import os
 import subprocess
+import sys
 import sysconfig
 from pathlib import Path
 
+import pytest
 import torch
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -174,6 +176,19 @@ def load(path: Path) -> c.CDLL:
     lib.t_libraries(llvm and llvm.encode(), dnnl and dnnl.encode(), cuda and cuda.encode())
     lib.t_threads(torch.get_num_threads())
     return lib
+
+
+def run_child(lib: c.CDLL, environment: dict[str, str], file: str, chosen: str) -> None:
+    """Runs a test file's chosen tests in a process with this environment, on the library that is built already."""
+    if os.environ.get("CCOMPILE_CORE_CHILD"):
+        pytest.skip("this is the child")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "--noconftest", "-p", "no:cacheprovider", file, "-k", chosen],
+        env={**os.environ, **environment, "CCOMPILE_CORE_CHILD": "1", "CCOMPILE_CORE_LIB": lib._name},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
 
 
 def i64s(values):
