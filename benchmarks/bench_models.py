@@ -6,7 +6,8 @@ Each compiler has a process of its own for each workload, where eager and compil
 runtimes' spinning threads must not share the cores. A time is the least of its blocks.
 
 With --dtype all is done in that dtype, also by eager: the model and its floating-point inputs are converted, or with
-`autocast` left as they are and called in torch.autocast of bfloat16. Peers that take NumPy arrays can't do that.
+`autocast` left as they are and called in torch.autocast of bfloat16, each call in a block of its own; with
+`autocast-held`, all in one block. Peers that take NumPy arrays can't do that.
 
 Memory is measured in further processes that make a few calls and nothing else: the peak of their resident set (VmHWM,
 which Linux lets a process reset) during the first call, and during a later one, over those of the same process without
@@ -40,7 +41,8 @@ from typing import Any
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 COMPILERS = ("ccompile", "ccompile-max", "inductor", "openvino", "onnxruntime")
 PEERS = COMPILERS[2:]
-DTYPES = ("float32", "bfloat16", "float16", "float64", "autocast")
+AUTOCAST = ("autocast", "autocast-held")  # a block in each call; one around all calls
+DTYPES = ("float32", "bfloat16", "float16", "float64", *AUTOCAST)
 BY_TORCH = COMPILERS[:3]  # those that take other dtypes than float32
 NEEDS = {"openvino": ("openvino",), "onnxruntime": ("onnxruntime", "onnx", "onnxscript")}
 # Seconds after which no runtime's threads spin any longer. ONNX Runtime's still did after 20 ms: SimpleNet's eager
@@ -195,13 +197,15 @@ def in_dtype(model: Any, dtype: str) -> Any:
 
     if dtype == "autocast":
         return torch.autocast("cpu", dtype=torch.bfloat16)(model)
-    return model.to(getattr(torch, dtype)) if isinstance(model, torch.nn.Module) else model
+    if dtype in AUTOCAST or not isinstance(model, torch.nn.Module):
+        return model
+    return model.to(getattr(torch, dtype))
 
 
 def inputs_in(inputs: tuple[tuple, dict], dtype: str) -> tuple[tuple, dict]:
     import torch
 
-    if dtype in ("float32", "autocast"):
+    if dtype in ("float32", *AUTOCAST):
         return inputs
     kind = getattr(torch, dtype)
 
@@ -221,7 +225,7 @@ def worker(compiler: str, name: str, seconds: float, threads: int, memory: bool,
     workload = registry.WORKLOADS[name]
     model = in_dtype(registry.build(workload), dtype)
     args, kwargs = inputs_in(workload.inputs(), dtype)
-    with torch.no_grad():
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == "autocast-held"):
         if memory:
             return peaks(compiler, model, args, kwargs)
         others, _ = inputs_in(workload.inputs(), dtype)

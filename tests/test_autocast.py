@@ -251,6 +251,30 @@ def test_parameters_may_change(mode):
             model[1].weight.add_(1)
 
 
+def test_block_over_several_calls():
+    """As in eager, a parameter is cast once in a block: what is written past autograd's counter shows in the next one."""
+    model, x = nn.Sequential(nn.Linear(64, 64), nn.Conv1d(3, 16, 3)).eval(), randn(2, 3, 64)
+    compiled = ccompile.compile(model)
+    for _ in range(3):
+        with torch.autocast("cpu", dtype=BF16):
+            results = [(compiled(x), model(x)) for _ in range(3)]
+            for layer in model:
+                layer.weight.data.mul_(-1.5)
+            results += [(compiled(x), model(x)) for _ in range(2)]
+        for got, expected in results:
+            agree(got, expected)
+
+
+def test_block_in_each_call():
+    """Nothing is kept from one block to the next, though nothing counts what is written to the parameter."""
+    model, x = nn.Linear(64, 64), randn(5, 64)
+    compiled = ccompile.compile(model)
+    for _ in range(4):
+        with torch.autocast("cpu", dtype=BF16):
+            agree(compiled(x), model(x))
+        model.weight.data.mul_(-1.5)
+
+
 def test_training_stays_with_torch():
     """With gradients nothing is compiled, and they are eager's."""
     model, x = nn.Sequential(nn.Linear(16, 16), nn.GELU(), nn.Linear(16, 4)), randn(5, 16)

@@ -85,6 +85,7 @@ void cc_scratch_thread_trim(void); /* large ones are given back */
 typedef struct CcPacked CcPacked;
 CcPacked *cc_packed_new(void);
 void cc_packed_free(CcPacked *packed);
+void cc_packed_drop(CcPacked *packed); /* what is kept now (NULL: nothing) */
 
 /* ---- halves.c: n elements side by side of dtype F32, BF16 or F16, as f32 and back ---- */
 void cc_halves_widen(CcDtype dtype, const void *from, float *to, int64_t n);

@@ -56,6 +56,15 @@ void cc_packed_free(CcPacked *packed) {
     free(packed);
 }
 
+void cc_packed_drop(CcPacked *packed) {
+    if (!packed) return;
+    pthread_mutex_lock(&packed->lock);
+    CcPack *before = packed->now;
+    packed->now = NULL;
+    pthread_mutex_unlock(&packed->lock);
+    cc_packed_done(before);
+}
+
 CcPack *cc_packed_find(CcPacked *packed, const void *from, uint64_t version) {
     pthread_mutex_lock(&packed->lock);
     CcPack *pack = packed->now;

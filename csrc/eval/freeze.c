@@ -1,10 +1,15 @@
 /* Stamps of frozen inputs: what a plan keeps of a parameter's memory (packed weights) is good for as long as the stamp is
  * the same. It changes with the tensor object and with its `_version`; an address alone says nothing, since memory is
- * used again. Holds no tensor. */
+ * used again. Holds no tensor.
+ *
+ * Eager's autocast casts a parameter once and keeps the cast until torch.clear_autocast_cache(), which the end of the outermost
+ * block calls. Where nothing was cleared since the last run, that block is still open, and what was made of the parameter may be
+ * kept; in any other run it has no stamp, so nothing outlives a block that each call enters anew. */
 #include "eval_int.h"
 
 typedef struct CcStamp {
     int value;
+    bool cast;            /* CC_FROZEN_CAST */
     PyObject *weak;       /* of the tensor; NULL: none was met yet */
     uint64_t version, stamp;
 } CcStamp;
@@ -12,6 +17,8 @@ typedef struct CcStamp {
 struct CcFreeze {
     CC_VEC(CcStamp) of;
     uint64_t last;
+    uint64_t clears;      /* of autocast's cache, before the last run */
+    bool in_block;        /* none since then */
 };
 
 CcFreeze *cc_freeze_new(const CcGraph *g)
@@ -20,7 +27,7 @@ CcFreeze *cc_freeze_new(const CcGraph *g)
     for (int v = 0; v < g->val.n; v++) {
         if (!g->val.at[v].frozen) continue;
         if (f == NULL && (f = calloc(1, sizeof *f)) == NULL) return NULL;
-        cc_vec_push(&f->of, (CcStamp){.value = v});
+        cc_vec_push(&f->of, (CcStamp){.value = v, .cast = g->val.at[v].frozen == CC_FROZEN_CAST});
     }
     return f;
 }
@@ -44,11 +51,19 @@ static CcStamp *find(CcFreeze *f, int value)   /* they are in order */
     return low < f->of.n && f->of.at[low].value == value ? &f->of.at[low] : NULL;
 }
 
+void cc_freeze_begin(CcFreeze *f)
+{
+    if (f == NULL) return;
+    const uint64_t clears = cc_look_clears();
+    f->in_block = clears != 0 && f->clears == clears;
+    f->clears = clears;
+}
+
 uint64_t cc_freeze_stamp(CcFreeze *f, int value, PyObject *tensor)
 {
     CcStamp *s = f != NULL && tensor != NULL ? find(f, value) : NULL;
     const uint64_t version = s != NULL ? cc_tens_version(tensor) : CC_TENS_NO_VERSION;
-    if (version == CC_TENS_NO_VERSION) return CC_NO_VERSION;
+    if (version == CC_TENS_NO_VERSION || (s->cast && !f->in_block)) return CC_NO_VERSION;
     const bool same = s->weak != NULL && cc_weak_target(s->weak) == tensor;
     if (same && s->version == version) return s->stamp;
     if (!same) {

@@ -307,6 +307,7 @@ static CcRan run_nodes(CcSegment *s, CcScratch *x)
                                             "when it was recorded; compile this function with dynamic=False");
         return CC_RAN_FAILED;
     }
+    cc_freeze_begin(x->shape->freeze);
     x->shape->running++;
     const int status = cc_run_exec(x->shape->plan, &h, NULL, &err);
     x->shape->running--;

@@ -154,10 +154,13 @@ typedef struct CcNode {
     uint8_t rewritten;       /* only inside the pipeline: its operands are not the host's, which can't replay it */
 } CcNode;
 
+/* CC_FROZEN_CAST: only what it is cast to (autocast, which casts a parameter once a block). */
+typedef enum CcFrozen { CC_FROZEN_NOT, CC_FROZEN, CC_FROZEN_CAST } CcFrozen;
+
 typedef struct CcVal {
     CcType type;
     int32_t def;             /* node that makes it; -1: input of the graph */
-    uint8_t frozen;          /* an input whose memory may be packed once for each version (CcHost.version) */
+    uint8_t frozen;          /* CcFrozen: an input whose memory may be packed once for each version (CcHost.version) */
     uint8_t is_output;       /* the front needs it after the graph ran (result, effect, or used by a later segment) */
     /* Only inside the pipeline: the type is not the recorded one (smaller, pass/narrow.c, or with other strides,
      * pass/turn.c). */

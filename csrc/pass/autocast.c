@@ -4,7 +4,8 @@
  *
  *   y = linear(x, w, b)      x, w, b f32, y bf16    ->    c = cast(x); y = linear(c, w, b)
  *
- * Parameters stay as they are: a product casts them as it packs them (run/product.c), once where they are frozen. */
+ * Parameters stay as they are: a product casts them as it packs them (run/product.c), once where they are frozen,
+ * and once a block that stays open over several calls (eval/freeze.c). */
 #include "pass.h"
 
 typedef struct Casts {

@@ -50,7 +50,10 @@ static int graph_value(CcRec *rec, PyObject *o)
     CcTensor t;
     cc_tens_read(o, true, &t);
     const int id = p->id, value = cc_graph_input(rec->trace->graph, &t.type);
-    rec->trace->graph->val.at[value].frozen = rec->freezing && cc_tens_parameter(o);
+    if (cc_tens_parameter(o))
+        rec->trace->graph->val.at[value].frozen = rec->freezing ? CC_FROZEN
+                                                  : t.type.requires_grad && cc_mode_keeps_casts(&rec->mode) ? CC_FROZEN_CAST
+                                                                                                            : CC_FROZEN_NOT;
     cc_map_put(&rec->input_of, key, value);
     cc_vec_push(&rec->trace->input, id);
     cc_vec_push(&rec->trace->input_value, value);

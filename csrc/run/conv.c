@@ -418,7 +418,8 @@ static void find_bases(const CcGraph *g, CcConv *conv, bool own) {
     conv->bias_at = cc_prim_base(g, &conv->bias);
     if (own) conv->more_at = cc_prim_base(g, &conv->more);
     for (int i = 0; i < CC_DNNL_MAX_POST; i++) conv->post_at[i] = cc_prim_base(g, &conv->post[i]);
-    if (cc_prim_frozen(g, conv->weights)) conv->packed = cc_packed_new();
+    if (cc_prim_frozen(g, conv->weights) || cc_prim_cast_once(g, conv->weights, (CcDtype)g->val.at[conv->dst].type.dtype))
+        conv->packed = cc_packed_new();
 }
 
 static void *build(const CcGraph *g, const int *nodes, int n, CcArena *arena, CcErr *err) {

@@ -58,7 +58,12 @@ int64_t cc_prim_base(const CcGraph *g, int *value) {
 }
 
 bool cc_prim_frozen(const CcGraph *g, int value) {
-    return value >= 0 && g->val.at[cc_graph_base(g, value)].frozen;
+    return value >= 0 && g->val.at[cc_graph_base(g, value)].frozen == CC_FROZEN;
+}
+
+bool cc_prim_cast_once(const CcGraph *g, int value, CcDtype to) {
+    const CcVal *v = value >= 0 ? &g->val.at[cc_graph_base(g, value)] : NULL;
+    return v && v->frozen == CC_FROZEN_CAST && v->type.dtype != to;
 }
 
 static bool is_read(const CcGraph *g, const bool *live, int value) {
@@ -80,7 +85,10 @@ void cc_prim_unread(const CcGraph *g, int *const *result, int n, CcArena *arena)
 
 void cc_prim_version(CcPrimCall *call, CcPacked *packed, const CcHost *host, int weights) {
     const uint64_t version = packed ? host->version(host->ctx, weights) : CC_NO_VERSION;
-    if (version == CC_NO_VERSION) return;
+    if (version == CC_NO_VERSION) {
+        cc_packed_drop(packed);
+        return;
+    }
     call->packed = packed;
     call->version = version;
 }

@@ -360,7 +360,7 @@ static void *build(const CcGraph *g, const int *nodes, int n, CcArena *arena, Cc
     }
     product->prim = cc_dnnl_get(&d, err);
     if (!product->prim) return NULL;
-    if (d.weights.form == CC_FORM_ANY) product->packed = cc_packed_new();
+    if (d.weights.form == CC_FORM_ANY || cc_prim_cast_once(g, product->weights, d.dst.dtype)) product->packed = cc_packed_new();
     return product;
 }
 

@@ -136,7 +136,9 @@ int64_t cc_prim_base(const CcGraph *g, int *value);
 void cc_prim_unread(const CcGraph *g, int *const *result, int n, CcArena *arena);
 /* May the weights be kept packed? */
 bool cc_prim_frozen(const CcGraph *g, int value);
-/* Lets a call use what is kept packed (NULL: nothing) of this version of the weights. */
+/* May what they are cast to be kept? */
+bool cc_prim_cast_once(const CcGraph *g, int value, CcDtype to);
+/* Lets a call use what is kept packed (NULL: nothing) of this version of the weights, and drops that of weights that have none. */
 void cc_prim_version(CcPrimCall *call, CcPacked *packed, const CcHost *host, int weights);
 const void *cc_prim_data(const CcHost *host, int value, int64_t offset); /* NULL for value -1 */
 /* The post-op that an op of one operand is; -1: none. */

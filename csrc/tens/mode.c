@@ -144,6 +144,10 @@ bool cc_mode_autocast_cuda(const CcMode *m) {
     return m->v[M_AUTOCAST_CUDA] != 0;
 }
 
+bool cc_mode_keeps_casts(const CcMode *m) {
+    return m->v[M_AUTOCAST_CPU] != 0 && m->v[M_AUTOCAST_CACHE] != 0;
+}
+
 bool cc_mode_autocast_cpu(void) {
     CcMode now;
     cc_mode_read(&now);

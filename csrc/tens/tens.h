@@ -76,6 +76,7 @@ const char *cc_mode_diff(const CcMode *a, const CcMode *b);      /* name of the 
  * vmap/functorch, inside torch.jit.trace or torch.compile, ...): the call then runs eagerly. */
 const char *cc_mode_refuse(const CcMode *mode);
 bool cc_mode_autocast_cuda(const CcMode *mode);
+bool cc_mode_keeps_casts(const CcMode *mode);                 /* autocast on the CPU, with its cache of parameters */
 bool cc_mode_autocast_cpu(void);                                 /* autocast is enabled for the CPU now */
 bool cc_mode_grad(const CcMode *mode);                           /* grad mode is enabled */
 void cc_mode_restore_grad(const CcMode *mode);                   /* sets grad mode to what it is there */
@@ -114,6 +115,8 @@ CcTorch cc_torch_attr(PyObject *tensor, PyObject *name);
 
 /* ---- look.c: whether anything on this thread has read a tensor's data into Python since this was last asked ---- */
 bool cc_look_take(void);
+/* 1 + how often torch.clear_autocast_cache() was called; 0: this torch does not let it be known. */
+uint64_t cc_look_clears(void);
 
 /* ---- binds.def, bind.c: from callables and arguments to an op and its operands ---- */
 enum { CC_BOUND_MAX = 64 };
