@@ -68,6 +68,49 @@ def functools_lru_cache(x):
     return x * a[0] + fibonacci(20), a is b
 
 
+class Recipe:
+    def __init__(self, order):
+        self.order = order
+
+
+@functools.lru_cache(256)
+def recipe_of(pattern, names=()):
+    return Recipe([pattern.index(c) for c in sorted(pattern)])
+
+
+@functools.lru_cache(256)
+def sizes_by(recipe, shape, named):
+    return [shape[i] for i in recipe.order], {"n": len(shape), **dict(named)}
+
+
+@case
+def functools_lru_cache_of_objects(x, **named):
+    """As einops does: what one cached function gives is looked up in another one."""
+    named = {"h": 2, **named}
+    recipe = recipe_of("cab", names=tuple(named))
+    y = x.reshape(1, *x.shape)
+    sizes, known = sizes_by(recipe, tuple(y.shape), tuple(named.items()))
+    return y.permute(recipe.order).reshape(sizes) * known["n"] + known["h"], recipe.order
+
+
+class Grid:
+    def __init__(self, n):
+        self.n = n
+
+    @functools.lru_cache(None)  # noqa: B019
+    def sizes(self, k):
+        return [self.n] * k
+
+    def __call__(self, x):
+        return x.sum() * sum(self.sizes(2)), self.sizes(3)
+
+
+@made
+def functools_lru_cache_of_a_method():
+    grids = [Grid(2), Grid(5)]
+    return lambda x: [grid(x) for grid in grids], grids[0].n
+
+
 @made
 def functools_lru_cache_inside():
     calls = []

@@ -258,13 +258,42 @@ CcGo cc_backcall_remove(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in
 
 bool cc_backcall_is_cache(PyObject *f) { return strcmp(Py_TYPE(f)->tp_name, "functools._lru_cache_wrapper") == 0; }
 
+static bool compares_as(PyObject *o, const PyTypeObject *t)
+{
+    return Py_TYPE(o)->tp_hash == t->tp_hash && Py_TYPE(o)->tp_richcompare == t->tp_richcompare;
+}
+
+/* May this argument look up what a recording keeps? Content of tuples is guarded, and that objects which are compared by identity
+ * are the same ones. */
+static bool cache_key(CcRec *rec, PyObject *o, int depth)
+{
+    if (cc_value_const(o) || cc_value_ident(o)) return !cc_value_symbolic(rec, o);
+    if (depth == 0 || cc_tens_any(o)) return false;
+    if (PyTuple_Check(o) && compares_as(o, &PyTuple_Type)) {
+        bool ok = cc_value_content(rec, o, depth);
+        for (Py_ssize_t i = 0; ok && i < PyTuple_GET_SIZE(o); i++) ok = cache_key(rec, PyTuple_GET_ITEM(o, i), depth - 1);
+        return ok;
+    }
+    const int source = compares_as(o, &PyBaseObject_Type) ? cc_value_source(rec, o) : -1;
+    if (source >= 0) cc_guard_also(&rec->trace->guards, source, CC_CHK_IDENT, o, -1);
+    return source >= 0;
+}
+
+/* Is it, or does it hold, a tensor? */
+static bool has_tensor(PyObject *o)
+{
+    PyObject *dict = cc_python_class(Py_TYPE(o)) ? cc_obj_dict(o) : NULL;
+    return cc_value_has_tensor(o, 4) || (dict != NULL && cc_value_has_tensor(dict, 4));
+}
+
 /* The function runs once for each set of arguments, whatever is compiled: it is called unseen, and what it gives for
- * constants is a constant. A tensor from the cache is one object for ever: no recording holds on to it. */
+ * constants is a constant, or an object that is read under guards. A tensor from the cache is one object for ever: no
+ * recording holds on to it. */
 CcGo cc_backcall_cache(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *const *in, int n, PyObject *kwnames)
 {
     for (int i = 0; i < n; i++) cc_sym_settle(rec, in[i], 3);
     for (int i = 0; i < n; i++)
-        if ((!cc_value_const(in[i]) && !cc_value_ident(in[i])) || cc_value_symbolic(rec, in[i]))
+        if (!cache_key(rec, in[i], 4))
             return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, "a cached function with arguments that are no constants");
     const size_t n_kw = kwnames != NULL ? (size_t)PyTuple_GET_SIZE(kwnames) : 0;
     const bool paused = cc_hook_pause(act->obs, true);
@@ -272,10 +301,8 @@ CcGo cc_backcall_cache(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObjec
     cc_hook_pause(act->obs, paused);
     (void)cc_look_take();
     if (ev->result == NULL || cc_value_const(ev->result) || cc_value_origin(rec, ev->result) != CC_O_UNKNOWN) return CC_DONE;
-    if (cc_value_has_tensor(ev->result, 4) || cc_python_class(Py_TYPE(ev->result)))
-        (void)cc_rec_poison(rec, act, CC_R_UNKNOWN_CALL, "a cached function that gives an object");
-    else
-        cc_value_const_source(rec, ev->result);
+    if (has_tensor(ev->result)) (void)cc_rec_poison(rec, act, CC_R_UNKNOWN_CALL, "a cached function that gives a tensor");
+    else cc_value_const_source(rec, ev->result);
     return CC_DONE;
 }
 
