@@ -35,7 +35,8 @@ static bool writes_first(const CcCallSpec *spec)
     if (spec->flags != CC_N_WRITES || spec->n == 0 || !cc_tens_plain(spec->in[0])) return false;
     if (spec->form != CC_F_CALL) return true;
     const size_t len = spec->name != NULL ? strlen(spec->name) : 0;
-    return len >= 2 && spec->name[len - 1] == '_' && spec->name[len - 2] != '_' && spec->kwnames == NULL;
+    const Py_ssize_t named = spec->kwnames != NULL ? PyTuple_GET_SIZE(spec->kwnames) : 0;
+    return len >= 2 && spec->name[len - 1] == '_' && spec->name[len - 2] != '_' && spec->n > named;
 }
 
 /* Whether a tensor from outside, other than `but`, lies in this memory; with `read` only those that the graph has read count. */
