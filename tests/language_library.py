@@ -68,6 +68,38 @@ def functools_lru_cache(x):
     return x * a[0] + fibonacci(20), a is b
 
 
+class Output(collections.OrderedDict):
+    """As diffusers and transformers return results."""
+
+    def __setattr__(self, name, value):
+        if name in self.keys() and value is not None:
+            super().__setitem__(name, value)
+        super().__setattr__(name, value)
+
+
+@case
+def ordered_dict_views(x, given=collections.OrderedDict(a=1, bb=2)):  # noqa: B008
+    out = Output(sample=x)
+    out.sample = x + sum(given.values())
+    keys = given.keys()
+    named = [(k, v * 2) for k, v in given.items()]
+    return out, "a" in keys, "c" in keys, keys, list(keys), named, list(out.items()), len(out.values())
+
+
+@made
+def import_relative():
+    space = {"__package__": "json", "__name__": "json.user"}
+    source = """
+def f(x):
+    from . import JSONDecoder, decoder
+    from .encoder import JSONEncoder
+    import json.scanner as scanner
+    return x + decoder.FLAGS.value, JSONDecoder is decoder.JSONDecoder, JSONEncoder.__name__, scanner.__name__
+"""
+    exec(source, space)
+    return space["f"]
+
+
 class Recipe:
     def __init__(self, order):
         self.order = order

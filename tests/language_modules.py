@@ -25,6 +25,22 @@ class ModuleListWalk(Containers):
 
 
 @case
+class ManyModules(nn.Module):
+    """named_modules() and named_parameters() keep sets of what they have met."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(*(nn.Linear(3, 3) for _ in range(90)))
+        self.layers.append(self.layers[0])
+
+    def forward(self, x):
+        for m in self.modules():
+            if isinstance(m, nn.Linear) and m.bias.shape[0] == 3:
+                x = x + m.bias
+        return self.layers[0](x), len(list(self.parameters())), next(self.parameters()).dtype
+
+
+@case
 class ModuleDictWalk(Containers):
     def forward(self, x):
         for name, m in self.named.items():

@@ -45,14 +45,36 @@ CcGo cc_name_closure(CcRec *rec, const CcEvent *ev)
     return CC_OK;
 }
 
-CcGo cc_name_import(CcRec *rec, CcAct *act, const CcEvent *ev)
+/* Of the module that is imported; NULL: it is not known. A relative name counts from the importing module's package. */
+static PyObject *absolute_name(const CcAct *act, const CcEvent *ev)
 {
-    PyObject *level = ev->in[0];
-    const PyObject *found = PyLong_Check(level) && PyLong_AsLong(level) == 0 ? PyImport_GetModule(ev->name) : NULL;
+    const long level = PyLong_Check(ev->in[0]) ? PyLong_AsLong(ev->in[0]) : -1;
+    if (level == 0) return Py_NewRef(ev->name);
+    PyObject *package = level > 0 ? PyDict_GetItemString(cc_act_globals(act), "__package__") : NULL;
+    if (package == NULL || !PyUnicode_Check(package)) return NULL;
+    Py_ssize_t end = PyUnicode_GET_LENGTH(package);
+    for (long i = 1; i < level && end > 0; i++) end = PyUnicode_FindChar(package, '.', 0, end, -1);
+    PyObject *base = end > 0 ? PyUnicode_Substring(package, 0, end) : NULL;
+    if (base == NULL || PyUnicode_GET_LENGTH(ev->name) == 0) return base;
+    PyObject *name = PyUnicode_FromFormat("%U.%U", base, ev->name);
+    Py_DECREF(base);
+    return name;
+}
+
+CcGo cc_name_import(CcRec *rec, CcAct *act, CcEvent *ev)
+{
+    PyObject *name = absolute_name(act, ev), *found = name != NULL ? PyImport_GetModule(name) : NULL;
+    Py_XDECREF(name);
     if (found == NULL) {
         PyErr_Clear();
         return cc_rec_break(rec, act, CC_R_IMPORT, PyUnicode_AsUTF8(ev->name));
     }
-    Py_DECREF((PyObject *)found);
-    return CC_OK;
+    Py_DECREF(found);
+    PyObject *importer = PyDict_GetItemString(PyEval_GetBuiltins(), "__import__");
+    if (importer == NULL) return CC_OK;
+    PyObject *const args[] = {ev->name, cc_act_globals(act), Py_None, ev->in[1], ev->in[0]};
+    const bool paused = cc_hook_pause(act->obs, true);   /* importlib's Python code is none of the program's */
+    ev->result = PyObject_Vectorcall(importer, args, CC_COUNT(args), NULL);
+    cc_hook_pause(act->obs, paused);
+    return CC_DONE;
 }

@@ -31,8 +31,7 @@ static bool builtin_container(PyObject *o)
 {
     PyTypeObject *t = Py_TYPE(o);
     return t == &PyList_Type || t == &PyTuple_Type || t == &PyDict_Type || t == &PySet_Type || t == &PyFrozenSet_Type ||
-           t == &PyODict_Type || t == &PyDictProxy_Type || t == &PyDictKeys_Type || t == &PyDictValues_Type ||
-           t == &PyDictItems_Type || cc_value_structseq(o) || cc_value_deque(o) ||
+           t == &PyODict_Type || t == &PyDictProxy_Type || cc_value_view(o) != NULL || cc_value_structseq(o) || cc_value_deque(o) ||
            cc_value_defaultdict(o) || PySlice_Check(o) || t == &PyMethod_Type || t == &PyByteArray_Type;
 }
 
@@ -426,7 +425,7 @@ static CcGo contains_before(CcRec *rec, CcAct *act, const CcEvent *ev)
 {
     PyObject *o = ev->in[0], *item = ev->in[1];
     cc_sym_settle(rec, item, 3);
-    const bool by_hash = PyDict_Check(o) || PyAnySet_Check(o) || Py_IS_TYPE(o, &PyDictKeys_Type);
+    const bool by_hash = PyDict_Check(o) || PyAnySet_Check(o) || cc_value_view(o) == &PyDictKeys_Type;
     if (by_hash && !cc_value_const(item) && !cc_value_ident(item) && !dirty(rec, o) && cc_value_content(rec, o, 1) &&
         cc_value_membership(rec, o, item) && cc_tens_any(item))
         return CC_OK;

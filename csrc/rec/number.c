@@ -29,8 +29,7 @@ static int visit_inside(PyObject *o, void *arg)
 /* What it holds is the dict behind it. */
 static bool views_dict(PyObject *o)
 {
-    PyTypeObject *t = Py_TYPE(o);
-    return t == &PyDictValues_Type || t == &PyDictItems_Type || t == &PyDictKeys_Type || t == &PyDictProxy_Type;
+    return cc_value_view(o) != NULL || Py_IS_TYPE(o, &PyDictProxy_Type);
 }
 
 bool cc_number_any(PyObject *o, CcNumberVisit visit, void *ctx, int depth)
@@ -78,7 +77,7 @@ void cc_number_hashed(CcRec *rec, PyObject *o)
 
 bool cc_number_whole(PyObject *o)
 {
-    if (Py_IS_TYPE(o, &PyDictValues_Type)) {
+    if (cc_value_view(o) == &PyDictValues_Type) {
         PyObject *items = PySequence_List(o);
         if (items == NULL) abort();
         const bool whole = cc_number_whole(items);

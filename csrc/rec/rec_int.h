@@ -94,6 +94,8 @@ CcOrigin cc_value_origin(CcRec *rec, PyObject *o);
 bool cc_value_const(PyObject *o);                            /* immutable, compared by value */
 bool cc_value_structseq(PyObject *o);                        /* torch.return_types.max and its kind */
 bool cc_value_deque(PyObject *o);                            /* exactly collections.deque */
+/* Which view of a dict or an OrderedDict: PyDictKeys_Type, PyDictValues_Type or PyDictItems_Type; NULL: none. */
+const PyTypeObject *cc_value_view(PyObject *o);
 bool cc_value_defaultdict(PyObject *o);
 const PyTypeObject *cc_value_base(PyObject *o);              /* its class, or what C code made that this derives from */
 CC_NEW PyObject *cc_value_held(PyObject *o);                 /* a number or text of a derived class, as a plain one; else NULL without an error */
@@ -267,7 +269,7 @@ CcGo cc_name_store_cell(CcRec *rec, CcAct *act, const CcEvent *ev);
 CcGo cc_name_store_global(CcRec *rec, CcAct *act, const CcEvent *ev);
 CcGo cc_name_global(CcRec *rec, const CcEvent *ev);
 CcGo cc_name_closure(CcRec *rec, const CcEvent *ev);
-CcGo cc_name_import(CcRec *rec, CcAct *act, const CcEvent *ev);
+CcGo cc_name_import(CcRec *rec, CcAct *act, CcEvent *ev);
 CcGo cc_match_before(CcRec *rec, CcAct *act, const CcEvent *ev);    /* ev_match.c */
 CcGo cc_match_after(CcRec *rec, CcAct *act, const CcEvent *ev);
 

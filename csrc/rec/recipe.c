@@ -522,7 +522,8 @@ static int build_bound_builtin(Builder *b, PyObject *o)
 
 static int build_view(Builder *b, PyObject *o, const char *method)
 {
-    PyObject *descr = PyObject_GetAttrString((PyObject *)&PyDict_Type, method);
+    const bool ordered = Py_IS_TYPE(o, &PyODictKeys_Type) || Py_IS_TYPE(o, &PyODictValues_Type) || Py_IS_TYPE(o, &PyODictItems_Type);
+    PyObject *descr = PyObject_GetAttrString((PyObject *)(ordered ? &PyODict_Type : &PyDict_Type), method);
     PyObject *mapping = PyObject_GetAttrString(o, "mapping");   /* a proxy; the dict itself is behind it */
     Py_XDECREF(mapping);
     PyObject *dict = *(PyObject **)((char *)o + sizeof(PyObject));   /* _PyDictViewObject.dv_dict, 3.11-3.13 */
@@ -561,9 +562,9 @@ static int build_fresh(Builder *b, PyObject *o)
     if (cc_value_structseq(o) || t == cc_tens_size_type()) return build_structseq(b, o);
     if (cc_value_deque(o) || cc_value_defaultdict(o)) return build_collection(b, o);
     if (reducible(t)) return build_reduced(b, o);
-    if (t == &PyDictItems_Type) return build_view(b, o, "items");
-    if (t == &PyDictKeys_Type) return build_view(b, o, "keys");
-    if (t == &PyDictValues_Type) return build_view(b, o, "values");
+    if (cc_value_view(o) == &PyDictItems_Type) return build_view(b, o, "items");
+    if (cc_value_view(o) == &PyDictKeys_Type) return build_view(b, o, "keys");
+    if (cc_value_view(o) == &PyDictValues_Type) return build_view(b, o, "values");
     if (cc_python_class(t) || known_base(t)) return build_object(b, o);
     if (t == &PyFrozenSet_Type) return leaf(b, CC_MAKE_CONST, 0, o);
     return fail(b, o);

@@ -60,6 +60,14 @@ bool cc_value_ident(PyObject *o)
     return PyContextVar_CheckExact(o) || cc_value_annotation(o);
 }
 
+const PyTypeObject *cc_value_view(PyObject *o)
+{
+    return PyDictKeys_Check(o)     ? &PyDictKeys_Type
+           : PyDictValues_Check(o) ? &PyDictValues_Type
+           : PyDictItems_Check(o)  ? &PyDictItems_Type
+                                   : NULL;
+}
+
 const PyTypeObject *cc_value_base(PyObject *o)
 {
     const PyTypeObject *t = Py_TYPE(o);
@@ -542,7 +550,7 @@ bool cc_value_structure(CcRec *rec, PyObject *o, int depth)
 
 /* ------------------------------------------------------------------ membership */
 
-enum { MAX_MEMBERS = 64 };
+enum { MAX_MEMBERS = 1024, MAX_PAIRS = 1 << 15 };
 
 static bool by_identity(PyObject *o)
 {
@@ -580,7 +588,7 @@ bool cc_value_membership(CcRec *rec, PyObject *container, PyObject *item)
     for (Py_ssize_t i = 0; ok && i < PyList_GET_SIZE(members); i++) {
         PyObject *member = PyList_GET_ITEM(members, i);
         if (!by_identity(member)) continue;
-        ok = PyList_GET_SIZE(members) <= MAX_MEMBERS;
+        ok = PyList_GET_SIZE(members) <= MAX_MEMBERS && rec->distinct.n <= MAX_PAIRS;
         if (item != NULL) ok = ok && distinct(rec, item, member);
         for (Py_ssize_t k = 0; ok && item == NULL && k < i; k++) ok = distinct(rec, member, PyList_GET_ITEM(members, k));
     }
@@ -590,7 +598,7 @@ bool cc_value_membership(CcRec *rec, PyObject *container, PyObject *item)
 
 void cc_value_pairs(CcRec *rec, PyObject *container, PyObject *iterable)
 {
-    if (!PyIter_Check(iterable) && !Py_IS_TYPE(iterable, &PyDictItems_Type)) return;
+    if (!PyIter_Check(iterable) && cc_value_view(iterable) != &PyDictItems_Type) return;
     if (cc_value_origin(rec, iterable) != CC_O_FRESH) return;
     if (!PyList_CheckExact(container) && !PyTuple_CheckExact(container)) return;
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(container); i++)
