@@ -6,6 +6,7 @@ User code, so pytest does not rewrite its asserts. language_dynamo.txt holds tor
 """
 
 import os
+import sys
 import types
 import typing
 
@@ -13,6 +14,7 @@ import torch
 
 COUNTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "language_dynamo.txt")
 CASES = {}
+SINCE_312, SINCE_313 = sys.version_info >= (3, 12), sys.version_info >= (3, 13)
 
 
 class Case(typing.NamedTuple):

@@ -4,7 +4,7 @@ import collections
 import dataclasses
 
 import torch
-from language_cases import case, made
+from language_cases import SINCE_313, case, made
 
 
 # ---- class statements inside -----------------------------------------------------------------------------------------
@@ -57,7 +57,7 @@ def namedtuple_inside(x):
     return p.a * p.b, p._fields, tuple(p._replace(a=1))[0]
 
 
-@case(hit=False, over=7)  # makes a class and methods by exec of text
+@case(hit=False, over=15 if SINCE_313 else 7)  # makes a class and methods by exec of text
 def dataclass_inside(x):
     @dataclasses.dataclass
     class D:

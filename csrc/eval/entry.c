@@ -155,12 +155,22 @@ void cc_root_publish_entry(CcRoot *root, CcTrace *trace, int n_args, PyObject *k
     cc_log_add(CC_LOG_ENTRY, "%s: %d guards, %d ops", PyUnicode_AsUTF8(root->func->func_qualname), trace->guards.g.n, trace->ops);
 }
 
+/* Where a frame goes on: 3.12 and 3.13 end a `while` with a jump back to its body, at which its first turn begins. */
+static int place_of(const CcAct *act)
+{
+    const CcCode *code = act->code;
+    int pc = act->pc;
+    for (int i = 0; i < code->n && (code->insn[pc].op == CC_OP_JUMP || code->insn[pc].op == CC_OP_JUMP_BACK); i++)
+        pc = code->insn[pc].target;
+    return pc;
+}
+
 CcPoint *cc_root_point(CcRoot *root, CcAct *const *acts, int n, bool create)
 {
     for (int i = 0; i < root->point.n; i++) {
         CcPoint *p = root->point.at[i];
         bool same = p->n == n;
-        for (int k = 0; same && k < n; k++) same = p->level[k].co == acts[k]->co && p->level[k].pc == acts[k]->pc;
+        for (int k = 0; same && k < n; k++) same = p->level[k].co == acts[k]->co && p->level[k].pc == place_of(acts[k]);
         if (same) return p;
     }
     if (!create) return NULL;
@@ -169,7 +179,7 @@ CcPoint *cc_root_point(CcRoot *root, CcAct *const *acts, int n, bool create)
     p->n = n;
     for (int k = 0; k < n; k++) {
         p->level[k].co = (PyCodeObject *)Py_NewRef((PyObject *)acts[k]->co);
-        p->level[k].pc = acts[k]->pc;
+        p->level[k].pc = place_of(acts[k]);
     }
     cc_vec_push(&root->point, p);
     return p;

@@ -64,6 +64,8 @@ static void split_intrinsic(CcInsn *in, int oparg)
     } else if (oparg == cc_optab.positive) {
         in->op = CC_OP_UNARY;
         in->arg = '+';
+    } else if (oparg == cc_optab.stop_error) {
+        in->op = CC_OP_STOP_ERROR;
     }
     in->flags = cc_optab_flags(in->op);
 }

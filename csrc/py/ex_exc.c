@@ -42,6 +42,15 @@ CcDo cc_ex_EXC_MATCH(CcRun *r, const CcInsn *in)
     return cc_replace(r, 1, Py_NewRef(matches ? Py_True : Py_False));
 }
 
+/* stopiteration_error() of CPython 3.12. */
+CcDo cc_ex_STOP_ERROR(CcRun *r, const CcInsn *in)
+{
+    (void)in;
+    PyObject *left = cc_top(r, 1);
+    const bool stop = PyErr_GivenExceptionMatches(left, PyExc_StopIteration) || PyErr_GivenExceptionMatches(left, PyExc_StopAsyncIteration);
+    return stop ? CC_DO_HAND : CC_DO_NEXT;
+}
+
 CcDo cc_ex_ASSERTION(CcRun *r, const CcInsn *in)
 {
     (void)in;

@@ -131,6 +131,7 @@ int cc_optab_init(void)
         cc_optab.for_skip = number(opmap, "END_FOR") < 0 ? 0 : cc_optab.null_last ? 2 : 1;
         cc_optab.to_tuple = position(module, "_intrinsic_1_descs", "INTRINSIC_LIST_TO_TUPLE");
         cc_optab.positive = position(module, "_intrinsic_1_descs", "INTRINSIC_UNARY_POSITIVE");
+        cc_optab.stop_error = position(module, "_intrinsic_1_descs", "INTRINSIC_STOPITERATION_ERROR");
         status = read_caches(module, opmap) < 0 || check_binops(module) < 0 ? -1 : 0;
     }
     Py_XDECREF(opmap);

@@ -30,7 +30,7 @@ typedef struct CcOpTab {
     CcOpRow row[256];
     int extended_arg, kw_names, precall, call;   /* opcode numbers; -1: not in this interpreter */
     int for_skip;                                /* instructions behind a loop that an exhausted FOR_ITER passes */
-    int to_tuple, positive;                      /* CALL_INTRINSIC_1 arguments; -1 */
+    int to_tuple, positive, stop_error;          /* CALL_INTRINSIC_1 arguments; -1 */
     bool null_last;                              /* stack of a call: callable, self-or-NULL (3.13) */
 } CcOpTab;
 extern CcOpTab cc_optab;

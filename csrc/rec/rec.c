@@ -269,6 +269,16 @@ static bool shows_warning(const CcAct *act)
     return module != NULL && PyUnicode_Check(module) && PyUnicode_CompareWithASCIIString(module, "warnings") == 0;
 }
 
+/* 3.13: a module that lacks an attribute asks its __spec__ for what the error says (_Py_module_getattro_impl), also where
+ * the module's class has a __getattr__, so that there is no error. */
+static bool words_error(const CcAct *act, const CcEvent *ev, const PyObject *self)
+{
+    if (ev == NULL || PyUnicode_CompareWithASCIIString(act->co->co_qualname, "ModuleSpec.has_location") != 0) return false;
+    for (int i = 0; i < ev->n; i++)
+        if (ev->in[i] == self) return false;   /* the user's code asks it */
+    return true;
+}
+
 /* Whether the interpreter called this function of its own accord, in the middle of anything: a callback of the garbage
  * collector, a finaliser, a weak reference's callback, a signal handler. It is no part of what is recorded. */
 static bool uncalled(CcRec *rec, const CcAct *act)
@@ -286,6 +296,7 @@ static bool uncalled(CcRec *rec, const CcAct *act)
     if (shows_warning(act) && ev != NULL && ev->n > 0 && cc_call_function(ev->in[0]) == NULL) return true;
     /* What the trace made is finalised where its own code drops it: that is recorded. Anybody else's is garbage. */
     PyObject *first = act->co->co_argcount > 0 ? cc_act_get(act, 0) : NULL;
+    if (words_error(act, ev, first)) return true;
     if (first != NULL && (PyWeakref_Check(first) || PyUnicode_CompareWithASCIIString(act->co->co_name, "__del__") == 0))
         return cc_value_find(rec, first) == NULL;
     return rec->frame.n > 0 && act->prev == cc_vec_last(&rec->frame).act && act->prev->event == NULL;
