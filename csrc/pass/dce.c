@@ -2,11 +2,11 @@
  * one walk backwards is enough: a node comes after all it reads. */
 #include "pass.h"
 
-/* What torch does with a tensor of integers is mostly to index by it: whether it raises depends on data. So it does with the
- * probabilities of a binary_cross_entropy. */
-static bool takes_index(const CcGraph *g, const CcNode *n) {
-    if (n->op == CC_OP_bce_loss) return true;
-    const CcOpKind kind = cc_op_info((CcOpId)n->op)->kind;
+/* Whether it raises depends on data: its row says so, or it takes integers, by which torch mostly indexes. */
+static bool may_raise(const CcGraph *g, const CcNode *n) {
+    const CcOpInfo *info = cc_op_info((CcOpId)n->op);
+    const CcOpKind kind = info->kind;
+    if (strchr(info->promote, '?')) return true;
     if (n->op != CC_OP_host && kind != CC_K_INDEX && kind != CC_K_SCATTER) return false;
     for (int k = 0; k < n->n_in; k++) {
         const CcOperand *o = &g->operand.at[n->in0 + k];
@@ -20,7 +20,7 @@ static bool takes_index(const CcGraph *g, const CcNode *n) {
 void cc_dce_mark(const CcGraph *g, bool *live) {
     for (int i = 0; i < g->node.n; i++) {
         const CcNode *n = &g->node.at[i];
-        live[i] = n->flags & (CC_N_WRITES | CC_N_RANDOM | CC_N_EFFECT) || takes_index(g, n);
+        live[i] = n->flags & (CC_N_WRITES | CC_N_RANDOM | CC_N_EFFECT) || may_raise(g, n);
         for (int k = 0; k < n->n_out; k++) live[i] = live[i] || g->val.at[n->out0 + k].is_output;
     }
     for (int i = g->node.n - 1; i >= 0; i--) {
