@@ -3,7 +3,9 @@
 import collections
 import contextlib
 import contextvars
+import copy
 import io
+import operator
 import types
 
 import ccompile
@@ -744,3 +746,35 @@ def test_threads_share_a_compiled_function():
             assert torch.allclose(compiled(x), want, rtol=1e-4, atol=1e-5), (n, i)
 
     together(4, work)
+
+
+IN_PLACE = {
+    "set |= set": (lambda s: operator.ior(s, {3, 4}), {1, 2}),
+    "set -= set": (lambda s: operator.isub(s, {1, 4}), {1, 2}),
+    "set &= frozenset": (lambda s: operator.iand(s, frozenset({1, 4})), {1, 2}),
+    "set ^= keys": (lambda s: operator.ixor(s, {1: 0, 5: 0}.keys()), {1, 2}),
+    "dict |= dict": (lambda s: operator.ior(s, {3: 1}), {1: 2}),
+    "dict |= pairs": (lambda s: operator.ior(s, [(3, 4)]), {1: 2}),
+    "list += set": (lambda s: operator.iadd(s, {3}), [1, 2]),
+    "list += dict": (lambda s: operator.iadd(s, {3: 4}), [1, 2]),
+    "list += generator": (lambda s: operator.iadd(s, (i for i in range(2))), [1, 2]),
+    "list *= 2": (lambda s: operator.imul(s, 2), [1, 2]),
+}
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_operators_that_write_what_existed_before(name):
+    """By operator, as a function and as an instruction."""
+    write, before = IN_PLACE[name]
+    op = name.split()[1]
+    text = {"set": "{1, 4}", "frozenset": "frozenset({1, 4})", "keys": "{1: 0, 5: 0}.keys()", "dict": "{3: 1}", "2": "2",
+            "pairs": "[(3, 4)]", "generator": "(i for i in range(2))"}[name.split()[2]]  # fmt: skip
+    space = {}
+    exec(f"def fn(x, s):\n    s {op} {text}\n    return x + 1, len(s)", space)
+    for fn in (lambda x, s: (x + 1, len(write(s))), space["fn"]):
+        compiled = ccompile.compile(fn)
+        with torch.no_grad():
+            for i in range(4):
+                theirs, ours = copy.copy(before), copy.copy(before)
+                alike(fn(t(3, seed=i), theirs), compiled(t(3, seed=i), ours))
+                assert theirs == ours

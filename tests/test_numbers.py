@@ -1,6 +1,8 @@
 """Numbers that differ in every call (a learning rate, a temperature): kernels take them as arguments, so that a new value
 costs nothing; what eager tells apart by its value does not."""
 
+import functools
+import itertools
 import math
 
 import ccompile
@@ -204,3 +206,51 @@ def test_graph_text_names_the_number():
         compiled(torch.ones(3), t)
     segment = compiled_of(compiled).report()["entries"][-1]["segments"][0]
     assert "mul(%0, s0)" in segment["graph_text"]
+
+
+class Names(set):
+    pass
+
+
+class Pairs(dict):
+    def __init__(self, pairs):
+        super().__init__(pairs)
+
+
+# Numbers computed from a tensor's data, which C code takes through an iterator and looks at.
+TAKEN = {
+    "sorted": lambda n: sorted(v * 2 for v in n),
+    "largest": lambda n: (max(v - 1 for v in n), min((v * 2, i) for i, v in enumerate(n)), max(n, key=lambda v: -v)),
+    "any": lambda n: (any(v * 2 > 5 for v in n), all(v * 2 for v in n)),
+    "sum": lambda n: (sum(v * 2 for v in n), math.fsum(v * 2 for v in n), math.prod(v + 1 for v in n)),
+    "map": lambda n: list(map(abs, (v * 2 for v in n))),
+    "filter": lambda n: list(filter(lambda v: v > 3, (v * 2 for v in n))),
+    "in": lambda n: (4.0 in (v * 2 for v in n), [v * 2 for v in n].index(max(v * 2 for v in n))),
+    "accumulate": lambda n: list(itertools.accumulate(v * 2 for v in n)),
+    "takewhile": lambda n: list(itertools.takewhile(lambda v: v < 5, (v * 2 for v in n))),
+    "reduce": lambda n: functools.reduce(lambda a, b: a * 3 + b, (v * 2 for v in n)),
+    "set": lambda n: (sorted({*(v * 2 for v in n)}), sorted(frozenset(v * 2 for v in n)), len(set(v > 2 for v in n))),
+    "set updated": lambda n: sorted(set().union(v * 2 for v in n)),
+    "set of a class": lambda n: sorted(Names(v * 2 for v in n)),
+    "dict": lambda n: sorted(dict((v * 2, 1) for v in n)),
+    "dict of a class": lambda n: sorted(Pairs((v * 2, 1) for v in n)),
+    "zip": lambda n: sorted(zip((v * 2 for v in n), n)),
+    "text": lambda n: ",".join(str(v * 2) for v in n),
+    "lengths": lambda n: (list(range(int(abs(n[0] * 2)))), [1] * int(abs(n[1] * 2)), bytes(int(abs(v * 2)) for v in n)),
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("name", TAKEN)
+def test_numbers_of_a_tensor_that_c_code_takes_from_an_iterator(name, dynamic):
+    """Orders, lengths and outcomes are those of this call's numbers."""
+
+    def fn(x):
+        return TAKEN[name]([v.item() for v in x]), TAKEN[name](x.tolist()), x + 1
+
+    compiled = ccompile.compile(fn, dynamic=dynamic)
+    with torch.no_grad():
+        for numbers in [(1, 2, 3), (3, 1, 2), (2, 5, -1), (0, 0, 7), (2, 1, 3), (1, 2, 3), (-4, 9, 1), (3, 1, 2)] * 2:
+            x = torch.tensor(numbers, dtype=torch.float32)
+            (a, b, y), (c, d, z) = compiled(x), fn(x)
+            assert repr((a, b)) == repr((c, d)) and torch.equal(y, z)

@@ -247,10 +247,11 @@ static CcGo inplace_container(CcRec *rec, CcAct *act, const CcEvent *ev)
     if (source < 0) return CC_OK;
     cc_value_wrote(rec, ev->in[0], CC_DIRTY_ALL);
     cc_vec_push(&rec->written, source);
-    PyObject *items = PySequence_Tuple(ev->in[1]);
-    if (PyDict_Check(ev->in[1]) || items == NULL) {
+    PyObject *with = ev->in[1];
+    PyObject *items = PyDict_Check(with) ? PyDict_Copy(with) : PyAnySet_Check(with) ? PySet_New(with) : PySequence_Tuple(with);
+    if (items == NULL) {
         PyErr_Clear();
-        Py_XSETREF(items, PyDict_Check(ev->in[1]) ? PyDict_Copy(ev->in[1]) : Py_NewRef(ev->in[1]));
+        items = Py_NewRef(with);
     }
     cc_vec_push(&rec->keep, items);
     cc_value_fresh(rec, items);

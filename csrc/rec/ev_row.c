@@ -26,11 +26,23 @@ static bool orders(const CcCallee *callee)
     return strcmp(callee->name, "sorted") == 0 || strcmp(callee->name, "list.sort") == 0 || strncmp(callee->name, "_heapq.", 7) == 0;
 }
 
-bool cc_row_looks(PyObject *callable)
+/* Hashes the elements. */
+static bool makes_set(const CcCallee *callee)
 {
+    return strcmp(callee->name, "set") == 0 || strstr(callee->name, "frozenset") != NULL || strstr(callee->name, "fromkeys") != NULL;
+}
+
+CcLooks cc_row_looks(PyObject *callable)
+{
+    PyTypeObject *made = PyType_Check(callable) ? (PyTypeObject *)callable : NULL;
+    if (made != NULL && (PyType_IsSubtype(made, &PySet_Type) || PyType_IsSubtype(made, &PyFrozenSet_Type))) return CC_LOOKS_ALL;
+    if (made != NULL && PyType_IsSubtype(made, &PyDict_Type)) return CC_LOOKS_KEYS;
     PyObject *unbound = cc_callee_self(callable) != NULL ? cc_callee_unbound(callable) : NULL;
     const CcCallee callee = cc_callee_find(unbound != NULL ? unbound : callable);
-    return looks_inside(callee.kind) || callee.kind == CC_CALLEE_READ_WRITE || (callee.kind == CC_CALLEE_READ && orders(&callee));
+    if (looks_inside(callee.kind) || callee.kind == CC_CALLEE_READ_WRITE) return CC_LOOKS_ALL;
+    if (callee.name == NULL) return CC_LOOKS_NOT;
+    if (orders(&callee) || makes_set(&callee) || strncmp(callee.name, "set.", 4) == 0) return CC_LOOKS_ALL;
+    return strncmp(callee.name, "dict.", 5) == 0 || strstr(callee.name, "OrderedDict.") != NULL ? CC_LOOKS_KEYS : CC_LOOKS_NOT;
 }
 
 static CcGo contents(CcRec *rec, CcAct *act, const CcCalled *c, int from, int depth)
@@ -275,8 +287,7 @@ static CcGo row_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee
         return cc_rec_break(rec, act, CC_R_TENSOR_VALUE, callee->name);
     if ((looks_inside(k) || orders(callee)) && any_computed(rec, c)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, callee->name);
     if (strcmp(callee->name, "functools.partial") != 0 && strcmp(callee->name, "slice") != 0) pin_all(rec, c);
-    const bool sets = strcmp(callee->name, "set") == 0 || strstr(callee->name, "frozenset") != NULL || strstr(callee->name, "fromkeys") != NULL;
-    for (int i = 0; (looks_inside(k) || orders(callee) || sets) && i < c->n; i++)
+    for (int i = 0; (looks_inside(k) || orders(callee) || makes_set(callee)) && i < c->n; i++)
         if (!cc_number_settle(rec, c->in[i], 4)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, callee->name);
     return contents(rec, act, c, 0, looks_inside(k) || orders(callee) ? 4 : 1);
 }

@@ -331,7 +331,9 @@ int cc_call_positional(const CcCalled *c);
 bool cc_call_any_tensor(const CcCalled *c, int depth);
 CcCallSpec cc_call_spec(const CcCalled *c, const char *name);
 /* ev_row.c: of callables that have a row */
-bool cc_row_looks(PyObject *callable);  /* C code that compares, hashes or converts what it is given, or what it iterates over */
+/* C code that compares, hashes or converts what it is given, or what it iterates over; KEYS: only those of pairs. */
+typedef enum CcLooks { CC_LOOKS_NOT, CC_LOOKS_KEYS, CC_LOOKS_ALL } CcLooks;
+CcLooks cc_row_looks(PyObject *callable);
 CcGo cc_row_before(CcRec *rec, CcAct *act, CcEvent *ev, CcCalled *c, const CcCallee *callee);
 CcGo cc_row_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *callee, PyObject *result);
 
