@@ -2,7 +2,7 @@
 
 Environment:
   CCOMPILE_WERROR=1      warnings are errors
-  CCOMPILE_DEBUG=N       1 asserts, 2 verifiers between stages, 3 shadow runs
+  CCOMPILE_DEBUG=N       1 asserts and poisoned memory, 2 also LLVM IR is verified
   CCOMPILE_TEST_EXT=1    also ccompile._frametest and ccompile._tenstest (what the tests of the C layers import)
   CCOMPILE_TEST_EXT=frame  only ccompile._frametest: needs no torch at run time
   CCOMPILE_JOBS=N        parallel compilations (default: 2, or 1 on a single processor)

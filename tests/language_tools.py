@@ -157,7 +157,7 @@ def time_and_environment(x):
     return (
         y,
         time.perf_counter() >= start,
-        os.environ.get("CCOMPILE_NOT_SET", "unset"),
+        os.environ.get("NOT_SET_ANYWHERE", "unset"),
         os.path.join("a", "b"),
         os.path.basename("a/b.c"),
     )

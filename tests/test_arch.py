@@ -207,3 +207,35 @@ def test_readme_commands_exist():
     for command in re.findall(r"\bmake ([a-z-]+)", (ROOT / "README.md").read_text()):
         assert command in targets, f"README.md names `make {command}`"
     assert "make test" in (ROOT / ".ci/run").read_text()
+
+
+def documented(title):
+    """The names in the first cells of the table under this title of docs/settings.md."""
+    part = (ROOT / "docs/settings.md").read_text().partition(f"## {title}\n")[2].partition("\n## ")[0]
+    assert part, f"docs/settings.md has no part {title!r}"
+    return [name for row in re.findall(r"^\| (`.*?) \|", part, flags=re.M) for name in re.findall(r"`(\w+)`", row)]
+
+
+def test_each_knob_is_documented():
+    rows = re.findall(r"^CC_KNOB\((\w+), (\w+), (\d+),", (CSRC / "eval/policy.def").read_text(), flags=re.M)
+    assert documented("Knobs") == [name for name, _, _ in rows]
+    text = (ROOT / "docs/settings.md").read_text()
+    for name, kind, default in rows:
+        shown = default if kind == "INT" else ("off", "on")[int(default)]
+        assert f"| `{name}` | {shown} |" in text, f"docs/settings.md has another default of {name} than {shown}"
+
+
+def test_each_environment_variable_is_documented():
+    """What the code reads, by getenv or by our prefix, is what the tables say: nothing is secret, nothing is left over."""
+    use, rest = documented("Environment: use"), documented("Environment: build and tests")
+    sources = [p for p in own_text_files() if p.suffix in (".c", ".h", ".inc", ".py", ".cc", ".ipynb") or p.name == "Makefile"]
+    read = set()
+    for path in sources:
+        if "__pycache__" not in path.parts and path.name != pathlib.Path(__file__).name:
+            read |= set(re.findall(r"\bCCOMPILE_[A-Z_]*[A-Z]\b", path.read_text()))
+    assert read == set(use) | set(rest), f"only in the code or only in docs/settings.md: {read ^ (set(use) | set(rest))}"
+    in_product = {name for path in FILES for name in re.findall(r'\bgetenv\("(\w+)"\)', path.read_text())}
+    in_product |= {n for p in (ROOT / "python/ccompile").glob("*.py") for n in re.findall(r'environ(?:\.get\(|\[)"(CCOMPILE_\w+)"', p.read_text())}
+    words = set(re.findall(r"`[$]?(\w+)[/`]", (ROOT / "docs/settings.md").read_text()))
+    assert {name for name in in_product if name.startswith("CCOMPILE_")} == set(use)
+    assert in_product - {"HOME"} <= words, f"docs/settings.md does not tell of {in_product - {'HOME'} - words}"

@@ -95,7 +95,7 @@ class Callable:
 
 
 def environment(x):
-    return x * 2 if os.environ.get("CCOMPILE_TEST_FLAG") else x * 3
+    return x * 2 if os.environ.get("FLAG_OF_A_TEST") else x * 3
 
 
 def factory(x):
@@ -364,7 +364,7 @@ def abc_registration():
 
 @case
 def environment_variable():
-    return Case(environment, mutate=lambda p: p.setenv("CCOMPILE_TEST_FLAG", "1"))
+    return Case(environment, mutate=lambda p: p.setenv("FLAG_OF_A_TEST", "1"))
 
 
 @case

@@ -80,3 +80,31 @@ def test_nothing_is_kept_where_that_is_not_wanted_or_not_possible(tmp_path):
     for folder in ("", tmp_path / "file" / "below", Path("/proc/none")):
         assert run(folder)
     assert not (tmp_path / "kernel").exists()
+
+
+def test_the_oldest_files_go_when_there_are_too_many(tmp_path):
+    """Each run's first kernel looks at the folder: with a limit of 1 MiB most of what is there has to go, by age."""
+    folder = tmp_path / "kernel"
+    folder.mkdir()
+    own = [folder / f"{i:032x}" for i in range(40)]
+    for i, path in enumerate(own):
+        path.write_bytes(bytes(50000))
+        os.utime(path, (i + 1, i + 1))
+    left = folder / f"{99:032x}.123.4"   # by a process that died while it wrote
+    left.write_bytes(bytes(50000))
+    os.utime(left, (0, 0))
+    foreign = folder / "notes"
+    foreign.write_bytes(bytes(2_000_000))
+    os.utime(foreign, (0, 0))
+    assert run(tmp_path, CCOMPILE_CACHE_LIMIT="1")
+    there = [path.exists() for path in own]
+    assert foreign.exists() and not left.exists()
+    assert not there[0] and there[-1] and there == sorted(there)
+    kept = [p for p in folder.iterdir() if p not in own and p != foreign]
+    assert kept and sum(p.stat().st_size for p in folder.iterdir() if p != foreign) <= 1 << 20
+    assert not run(tmp_path, CCOMPILE_CACHE_LIMIT="1")   # what was written last is there
+
+
+def test_a_limit_that_is_no_number_is_the_default(tmp_path):
+    assert run(tmp_path, CCOMPILE_CACHE_LIMIT="1x")
+    assert not run(tmp_path, CCOMPILE_CACHE_LIMIT="1x")

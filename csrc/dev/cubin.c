@@ -7,10 +7,10 @@ int cc_cubin_get(const char *source, int arch, CcCubin *out, CcErr *err) {
     if (cc_nvrtc_options(arch, &key, err) < 0) return -1;
     char *options = strdup(cc_sbuf_text(&key));
     cc_sbuf_add(&key, "// %s\n%s", cc_nvrtc_describe(), source);
-    const bool found = cc_disk_get("cubin", key.text, key.n, out);
+    const bool found = cc_disk_get(CC_DISK_CUBIN, key.text, key.n, out);
     int status = found ? 0 : options ? cc_nvrtc_compile(source, options, out, err) : cc_err_set(err, CC_E_MEMORY, "no memory for a program");
     if (status == 0) {
-        if (!found) cc_disk_put("cubin", key.text, key.n, out);
+        if (!found) cc_disk_put(CC_DISK_CUBIN, key.text, key.n, out);
         cc_log_add(CC_LOG_KERNEL, "CUDA program of %zu bytes for sm_%d: %zu bytes %s, %.2f ms", strlen(source), arch, out->n,
                    found ? "from disk" : "compiled", (double)(cc_log_now_ns() - start) * 1e-6);
     }

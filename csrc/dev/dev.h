@@ -43,8 +43,9 @@ typedef struct CcBlob { /* the reader's to free */
     char *at;
     size_t n;
 } CcBlob;
-bool cc_disk_get(const char *kind, const char *key, size_t n, CcBlob *out); /* false: it is not there */
-void cc_disk_put(const char *kind, const char *key, size_t n, const CcBlob *blob);
+typedef enum CcDiskKind { CC_DISK_KERNEL, CC_DISK_CUBIN } CcDiskKind;
+bool cc_disk_get(CcDiskKind kind, const char *key, size_t n, CcBlob *out); /* false: it is not there */
+void cc_disk_put(CcDiskKind kind, const char *key, size_t n, const CcBlob *blob);
 /* ---- object.c: a relocatable object into memory, for good; -> the function. NULL: not this one ---- */
 void *cc_object_load(const CcBlob *blob, const char *name);
 

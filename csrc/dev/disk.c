@@ -7,7 +7,8 @@
  *
  * It is written beside and renamed, so readers see all of it or nothing; a checksum tells a damaged one, which is compiled
  * again. What others may write is not read, since it is to be run. A folder that can't be made, read or written is no error: then
- * nothing is kept. */
+ * nothing is kept. Each kind has a limit (CCOMPILE_CACHE_LIMIT): beyond it the files that were written first go. */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -16,20 +17,22 @@
 
 #include "dev.h"
 
-enum { PATH_BYTES = 1024 };
+enum { PATH_BYTES = 1024, DIGITS = 32, NAME_BYTES = 64, LIMIT_MIB = 256 };
 #define MAGIC UINT64_C(0x314e494255434343)
 
 typedef struct Header {
     uint64_t magic, key_bytes, image_bytes, sum; /* sum: of key and image */
 } Header;
 
+static const char *const FOLDER[] = {[CC_DISK_KERNEL] = "kernel", [CC_DISK_CUBIN] = "cubin"};
+
 /* CCOMPILE_CACHE_DIR (empty: nothing is kept), XDG_CACHE_HOME/ccompile, ~/.cache/ccompile. */
-static bool find_folder(const char *kind, char *out) {
+static bool find_folder(CcDiskKind kind, char *out) {
     const char *own = getenv("CCOMPILE_CACHE_DIR"), *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     int n = -1;
-    if (own) n = *own ? snprintf(out, PATH_BYTES, "%s/%s", own, kind) : -1;
-    else if (cache && *cache == '/') n = snprintf(out, PATH_BYTES, "%s/ccompile/%s", cache, kind);
-    else if (home && *home == '/') n = snprintf(out, PATH_BYTES, "%s/.cache/ccompile/%s", home, kind);
+    if (own) n = *own ? snprintf(out, PATH_BYTES, "%s/%s", own, FOLDER[kind]) : -1;
+    else if (cache && *cache == '/') n = snprintf(out, PATH_BYTES, "%s/ccompile/%s", cache, FOLDER[kind]);
+    else if (home && *home == '/') n = snprintf(out, PATH_BYTES, "%s/.cache/ccompile/%s", home, FOLDER[kind]);
     return n > 0 && n < PATH_BYTES - 64;
 }
 
@@ -97,7 +100,67 @@ static void write_file(const char *path, const char *key, size_t n, const CcBlob
     if (!ok || rename(beside, path) < 0) (void)unlink(beside);
 }
 
-static bool find_path(const char *kind, const char *key, size_t n, char *path) {
+/* ------------------------------------------------------------------ the limit */
+
+typedef struct Kept {
+    char name[NAME_BYTES];
+    int64_t written; /* ns */
+    int64_t bytes;   /* that the disk gives for it */
+} Kept;
+
+typedef CC_VEC(Kept) KeptList;
+
+static int by_age(const void *a, const void *b) {
+    const int64_t x = ((const Kept *)a)->written, y = ((const Kept *)b)->written;
+    return (x > y) - (x < y);
+}
+
+/* Our own files, those half-written by a process that died included; the folder may hold what is somebody else's. */
+static int64_t list_files(DIR *dir, KeptList *out) {
+    int64_t total = 0;
+    for (const struct dirent *e; (e = readdir(dir));) {
+        struct stat st;
+        if (strspn(e->d_name, "0123456789abcdef") != DIGITS || strlen(e->d_name) >= NAME_BYTES) continue;
+        if (fstatat(dirfd(dir), e->d_name, &st, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISREG(st.st_mode)) continue;
+        Kept one = {.written = st.st_mtim.tv_sec * INT64_C(1000000000) + st.st_mtim.tv_nsec, .bytes = st.st_blocks * INT64_C(512)};
+        memcpy(one.name, e->d_name, strlen(e->d_name));
+        total += one.bytes;
+        cc_vec_push(out, one);
+    }
+    return total;
+}
+
+/* Down to 3/4 of the limit, so that not each new file makes room for itself alone. */
+static void sweep(const char *folder, int64_t limit) {
+    DIR *dir = opendir(folder);
+    if (!dir) return;
+    KeptList kept = {0};
+    int64_t total = list_files(dir, &kept);
+    if (total > limit) {
+        qsort(kept.at, (size_t)kept.n, sizeof *kept.at, by_age);
+        for (int i = 0; i < kept.n && total > limit / 4 * 3; i++) {
+            if (unlinkat(dirfd(dir), kept.at[i].name, 0) == 0) total -= kept.at[i].bytes;
+        }
+    }
+    cc_vec_free(&kept);
+    closedir(dir);
+}
+
+/* Looks at the folder when the process first writes there, and again after each 1/16 of the limit that it has written. */
+static void keep_limit(CcDiskKind kind, const char *folder, size_t written) {
+    static atomic_llong left[CC_COUNT(FOLDER)];
+    const char *text = getenv("CCOMPILE_CACHE_LIMIT");
+    char *end = NULL;
+    const long mib = text ? strtol(text, &end, 10) : LIMIT_MIB;
+    const int64_t limit = (int64_t)(text && (end == text || *end || mib < 0 || mib > INT32_MAX) ? LIMIT_MIB : mib) << 20;
+    if (atomic_fetch_sub(&left[kind], (long long)written) >= (long long)written) return;
+    atomic_store(&left[kind], limit / 16);
+    sweep(folder, limit);
+}
+
+/* ------------------------------------------------------------------ the two ways */
+
+static bool find_path(CcDiskKind kind, const char *key, size_t n, char *path) {
     if (!find_folder(kind, path)) return false;
     const size_t used = strlen(path);
     snprintf(path + used, PATH_BYTES - used, "/%016llx%016llx", (unsigned long long)cc_map_hash(key, n, 1),
@@ -105,14 +168,18 @@ static bool find_path(const char *kind, const char *key, size_t n, char *path) {
     return true;
 }
 
-bool cc_disk_get(const char *kind, const char *key, size_t n, CcBlob *out) {
+bool cc_disk_get(CcDiskKind kind, const char *key, size_t n, CcBlob *out) {
     char path[PATH_BYTES];
     return find_path(kind, key, n, path) && read_file(path, key, n, out);
 }
 
-void cc_disk_put(const char *kind, const char *key, size_t n, const CcBlob *blob) {
+void cc_disk_put(CcDiskKind kind, const char *key, size_t n, const CcBlob *blob) {
     char path[PATH_BYTES];
     if (!find_folder(kind, path)) return;
     make_folders(path);
-    if (find_path(kind, key, n, path)) write_file(path, key, n, blob);
+    char folder[PATH_BYTES];
+    memcpy(folder, path, sizeof folder);
+    if (!find_path(kind, key, n, path)) return;
+    write_file(path, key, n, blob);
+    keep_limit(kind, folder, sizeof(Header) + n + blob->n);
 }

@@ -178,7 +178,7 @@ static bool make_key(const char *ir, CcSbuf *key) {
 
 static void *load_kept(const CcSbuf *key, const char *name) {
     CcBlob object;
-    if (!cc_disk_get("kernel", key->text, key->n, &object)) return NULL;
+    if (!cc_disk_get(CC_DISK_KERNEL, key->text, key->n, &object)) return NULL;
     void *address = cc_object_load(&object, name);
     if (!address) cc_log_add(CC_LOG_FALLBACK, "%s: its object on disk can't be loaded; compiled again", name);
     free(object.at);
@@ -189,7 +189,7 @@ static void *compile_and_keep(const char *ir, const char *name, const CcSbuf *ke
     if (ready(err) < 0) return NULL;
     jit.used = true;
     void *address = compile(ir, name, err);
-    if (address && key->n && jit.object.at) cc_disk_put("kernel", key->text, key->n, &jit.object);
+    if (address && key->n && jit.object.at) cc_disk_put(CC_DISK_KERNEL, key->text, key->n, &jit.object);
     free(jit.object.at);
     jit.object = (CcBlob){NULL, 0};
     return address;
