@@ -1,5 +1,4 @@
-/* Bump allocator: chunks in a list, freed together. Memory is zeroed; a limit makes running out an ordinary
- * soft stop of one compile (allocation gives NULL) instead of an error of the process. */
+/* Bump allocator: chunks in a list, freed together. Memory is zeroed. */
 #include "base.h"
 
 enum { CHUNK_BYTES = 64 * 1024, ALIGN = 16 };
@@ -12,15 +11,9 @@ typedef struct Chunk {
 
 struct CcArena {
     Chunk *head;
-    size_t limit, total;
 };
 
-CcArena *cc_arena_new(size_t limit_bytes)
-{
-    CcArena *arena = calloc(1, sizeof *arena);
-    if (arena != NULL) arena->limit = limit_bytes;
-    return arena;
-}
+CcArena *cc_arena_new(void) { return calloc(1, sizeof(CcArena)); }
 
 void cc_arena_free(CcArena *arena)
 {
@@ -38,7 +31,6 @@ void cc_arena_free(CcArena *arena)
 void *cc_arena_alloc(CcArena *arena, size_t n)
 {
     n = (n + ALIGN - 1) & ~(size_t)(ALIGN - 1);
-    if (arena->limit != 0 && arena->total + n > arena->limit) return NULL;
     Chunk *c = arena->head;
     if (c == NULL || c->size - c->used < n) {
         const size_t size = CC_MAX(n, (size_t)CHUNK_BYTES);
@@ -50,19 +42,8 @@ void *cc_arena_alloc(CcArena *arena, size_t n)
     }
     void *p = c->bytes + c->used;
     c->used += n;
-    arena->total += n;
     return p;
 }
-
-char *cc_arena_strdup(CcArena *arena, const char *s)
-{
-    const size_t n = strlen(s) + 1;
-    char *copy = cc_arena_alloc(arena, n);
-    if (copy != NULL) memcpy(copy, s, n);
-    return copy;
-}
-
-size_t cc_arena_used(const CcArena *arena) { return arena->total; }
 
 void *cc_vec_grow(void *at, int *cap, int need, size_t item)
 {

@@ -52,15 +52,12 @@ typedef struct CcErr {
 
 /* Sets *err (which may be NULL) and returns -1, so that `return cc_err_set(...)` reads well. */
 int cc_err_set(CcErr *err, CcStatus status, const char *fmt, ...) CC_PRINTF(3, 4);
-const char *cc_err_name(CcStatus status);
 
 /* ---- arena.c: all memory of one compile; freed at once ---- */
 typedef struct CcArena CcArena;
-CcArena *cc_arena_new(size_t limit_bytes);        /* NULL when out of memory; limit 0 = none */
+CcArena *cc_arena_new(void);                      /* NULL when out of memory */
 void cc_arena_free(CcArena *arena);               /* NULL is allowed; contents are poisoned in debug builds */
-void *cc_arena_alloc(CcArena *arena, size_t n);   /* zeroed, 16-byte aligned; NULL past the limit (a soft stop) */
-char *cc_arena_strdup(CcArena *arena, const char *s);
-size_t cc_arena_used(const CcArena *arena);
+void *cc_arena_alloc(CcArena *arena, size_t n);   /* zeroed, 16-byte aligned; NULL when out of memory */
 
 /* ---- vec.h part: a typed growable array. CC_VEC(int) v = {0}; cc_vec_push(&v, 3); cc_vec_free(&v); ---- */
 #define CC_VEC(T) \

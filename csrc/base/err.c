@@ -12,16 +12,6 @@ int cc_err_set(CcErr *err, CcStatus status, const char *fmt, ...)
     return -1;
 }
 
-const char *cc_err_name(CcStatus status)
-{
-    static const char *const names[] = {
-#define CC_ERR(id, text) text,
-#include "err.def"
-#undef CC_ERR
-    };
-    return (unsigned)status < CC_E_COUNT ? names[status] : "unknown status";
-}
-
 void cc_base_assert_failed(const char *cond, const char *file, int line)
 {
     fprintf(stderr, "ccompile: assertion failed: %s (%s:%d); please report this\n", cond, file, line);

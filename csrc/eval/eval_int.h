@@ -97,6 +97,5 @@ CC_MUST CC_NEW PyObject *cc_region_continue(CcRoot *root, CcSegment *s, CcScratc
 void cc_root_publish_entry(CcRoot *root, CcTrace *trace, int n_args, PyObject *kwnames);
 CcPoint *cc_root_point(CcRoot *root, CcAct *const *acts, int n, bool create);
 void cc_root_failure(CcRoot *root, const CcSegment *s, int guard);
-PyObject *cc_root_raise_unsupported(const CcBreakInfo *why);
 
 #endif

@@ -51,14 +51,13 @@ int cc_eval_init(PyObject *unsupported)
     return 0;
 }
 
-PyObject *cc_root_raise_unsupported(const CcBreakInfo *why)
+static void raise_unsupported(const CcBreakInfo *why)
 {
     const struct CcPlace *at = why->n_stack > 0 ? &why->stack[why->n_stack - 1] : NULL;
     PyErr_Format(unsupported_class, "fullgraph=True, but %s (%s) at %U:%d in %U%s%s",
                  why->text != NULL ? why->text : cc_reason_name(why->reason), cc_reason_name(why->reason),
                  at != NULL ? at->file : Py_None, at != NULL ? at->line : 0, at != NULL ? at->function : Py_None,
                  *cc_reason_advice(why->reason) != '\0' ? "; " : "", cc_reason_advice(why->reason));
-    return NULL;
 }
 
 /* ------------------------------------------------------------------ snapshots */
@@ -280,7 +279,7 @@ static CcGo unsupported_now(Region *g, CcEvent *ev)
 {
     g->obs.dead = true;
     ev->result = NULL;
-    cc_root_raise_unsupported(&g->unsupported);
+    raise_unsupported(&g->unsupported);
     return CC_DONE;
 }
 
@@ -547,7 +546,7 @@ static PyObject *close_region(Region *g, PyObject *r)
     if (g->unsupported.text != NULL) {   /* also when the user's code caught it on its way */
         Py_CLEAR(r);
         PyErr_Clear();
-        cc_root_raise_unsupported(&g->unsupported);
+        raise_unsupported(&g->unsupported);
     }
     cc_break_clear(&g->unsupported);
     return r;

@@ -137,8 +137,6 @@ void cc_act_put(CcAct *act, int slot, CC_STEAL(1) PyObject *value);      /* drop
 /* Sets pc and depth at once (observer callbacks resume, enter, rewind only). Stack slots at and above the new depth are
  * dropped; those below must have been put before the next instruction runs. */
 void cc_act_move(CcAct *act, int pc, int depth);
-CC_BORROW PyObject *cc_act_globals(const CcAct *act);
-CC_BORROW PyObject *cc_act_builtins(const CcAct *act);
 
 struct CcObserver {
     void *ctx;

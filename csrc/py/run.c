@@ -42,16 +42,6 @@ void cc_act_move(CcAct *act, int pc, int depth)
     for (int i = depth; i < top; i++) Py_CLEAR(r->stack[i]);
 }
 
-PyObject *cc_act_globals(const CcAct *act)
-{
-    return ((const CcRun *)act)->globals;
-}
-
-PyObject *cc_act_builtins(const CcAct *act)
-{
-    return ((const CcRun *)act)->builtins;
-}
-
 /* cc_act_put and cc_act_move may touch the whole stack: what lies above the top is NULL whenever they may be called. */
 static void clear_above(CcRun *r)
 {

@@ -21,8 +21,6 @@ static const struct Special *find_special(PyObject *callable)
     return NULL;
 }
 
-bool cc_call_is_special(PyObject *o) { return find_special(o) != NULL; }
-
 static PyObject *dunder_call(PyObject *o)
 {
     static PyObject *name;
@@ -526,7 +524,7 @@ CcGo cc_call_with_before(CcRec *rec, CcAct *act, PyObject *o)
 {
     static PyObject *enter;
     if (enter == NULL && (enter = PyUnicode_InternFromString("__enter__")) == NULL) abort();
-    if (cc_call_is_special(o)) return cc_rec_break(rec, act, CC_R_DISABLED, "what follows");
+    if (find_special(o) != NULL) return cc_rec_break(rec, act, CC_R_DISABLED, "what follows");
     if (cc_value_origin(rec, o) == CC_O_UNKNOWN) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
     if (strcmp(type_name(o), "inference_mode") == 0) return cc_rec_break(rec, act, CC_R_TORCH_EFFECT, "torch.inference_mode");
     PyObject *d = cc_type_lookup(Py_TYPE(o), enter);

@@ -119,7 +119,8 @@ CcRec *cc_rec_new(CcSites *sites, bool keep_tensors, bool freezing, const CcHint
     return rec;
 }
 
-void cc_rec_abort(CcRec *rec)
+/* Drops what was recorded. */
+static void abort_recording(CcRec *rec)
 {
     cc_node_clear_effects(rec);
     cc_value_clear(rec);
@@ -139,7 +140,7 @@ void cc_rec_abort(CcRec *rec)
 void cc_rec_free(CcRec *rec)
 {
     if (rec == NULL) return;
-    cc_rec_abort(rec);
+    abort_recording(rec);
     cc_trace_free(rec->done);
     cc_vec_free(&rec->frame);
     cc_vec_free(&rec->prov);
@@ -169,7 +170,7 @@ CcTrace *cc_rec_take(CcRec *rec)
 
 void cc_rec_begin(CcRec *rec, const CcMode *mode, uint64_t salt)
 {
-    cc_rec_abort(rec);
+    abort_recording(rec);
     rec->salt = salt;
     rec->rigid = NULL;
     rec->trace = calloc(1, sizeof *rec->trace);
@@ -369,7 +370,7 @@ void cc_rec_leave(CcRec *rec, CcAct *act, int how, PyObject *value)
     if (how == CC_LEAVE_HANDOVER) {   /* CPython goes on with a frame that we don't see */
         set_why(rec, act, CC_R_OPCODE, cc_op_name((CcOp)act->code->insn[act->pc].op));
         if (at > 0) mark_site(rec, rec->frame.at[at - 1].act->co, rec->frame.at[at - 1].act->pc);
-        cc_rec_abort(rec);
+        abort_recording(rec);
         return;
     }
     if (at > 0) {
@@ -380,7 +381,7 @@ void cc_rec_leave(CcRec *rec, CcAct *act, int how, PyObject *value)
     }
     if (how != CC_LEAVE_RETURN) {
         set_why(rec, act, CC_R_RAISED, NULL);
-        cc_rec_abort(rec);
+        abort_recording(rec);
         return;
     }
     CcMap memo = {0};
@@ -393,7 +394,7 @@ void cc_rec_leave(CcRec *rec, CcAct *act, int how, PyObject *value)
         set_why(rec, act, CC_R_UNBUILDABLE, Py_TYPE(rec->unbuildable)->tp_name);
         const CcProv *p = cc_value_find(rec, rec->unbuildable);
         if (p != NULL && p->site_co != NULL) mark_site(rec, p->site_co, p->site_pc);
-        cc_rec_abort(rec);
+        abort_recording(rec);
         return;
     }
     finish(rec, CC_END_RETURN);
@@ -475,7 +476,7 @@ static void finish(CcRec *rec, CcEnd end)
     cc_trace_free(rec->done);
     rec->done = t;
     rec->trace = NULL;
-    cc_rec_abort(rec);
+    abort_recording(rec);
 }
 
 /* Stands for an operand of a call that a frame waits in: it is only popped, but has to look like what the instruction
@@ -532,7 +533,7 @@ static bool snapshot_handled(CcRec *rec, CcMap *memo)
 
 static CcGo give_up(CcRec *rec)
 {
-    cc_rec_abort(rec);
+    abort_recording(rec);
     return CC_GIVE_UP;
 }
 

@@ -232,7 +232,6 @@ bool cc_rec_done(const CcRec *rec);                /* a finished trace waits to 
 /* The finished trace, owned by the caller; NULL when there is none. */
 CcTrace *cc_rec_take(CcRec *rec);
 const CcBreakInfo *cc_rec_why(const CcRec *rec);   /* reason of the last break or give-up; NULL: none */
-void cc_rec_abort(CcRec *rec);                     /* drops what was recorded */
 /* Sets what cc_rec_why says: why nothing is recorded at act's instruction. */
 void cc_rec_tell(CcRec *rec, const CcAct *act, CcReason reason, const char *what);
 /* Callables, or types of callables, at which every recording breaks (ccompile.disable, ccompile.graph_break). */

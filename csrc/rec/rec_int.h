@@ -208,10 +208,6 @@ bool cc_sym_wanted(CcRec *rec, int guard, PyObject *number);
 void cc_sym_written(CcRec *rec, int guard);                  /* what this source gives is another number now */
 void cc_sym_pin(CcRec *rec, PyObject *o);                    /* a guard: the symbol's value is what it is now */
 void cc_sym_settle(CcRec *rec, PyObject *o, int depth);      /* pins all that o holds */
-/* Something was computed or read from symbols: a step. Takes the reference to result and gives what Python code is to get
- * in its place. fixed: items of the result that are no symbols (sizes that are guarded), a bit each. NULL: it can't be
- * written down, and the reference is dropped. */
-PyObject *cc_sym_step(CcRec *rec, CcAct *act, const CcCallSpec *spec, CC_STEAL(4) PyObject *result, unsigned fixed);
 bool cc_sym_by_layout(const CcCallSpec *spec);               /* gives a tensor back when its sizes and strides are right */
 void cc_sym_same(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *result);   /* a call that gave back what it was given */
 CcGo cc_sym_operator(CcRec *rec, CcAct *act, CcEvent *ev);   /* CC_DONE, or CC_OK: perform it as ever */
@@ -222,7 +218,6 @@ void cc_sym_unseen(CcRec *rec, PyObject *const *in, int n);  /* an iterator over
 void cc_sym_after(CcRec *rec, CcEvent *ev, int first);       /* what an event gave: a number that was waiting to be a symbol */
 void cc_sym_slot(CcRec *rec, CcAct *act, int slot, int guard);   /* the same for what a guard found in a slot */
 void cc_sym_arguments(CcRec *rec, CcAct *act);               /* the same for the call's arguments, which lie in the root's locals */
-void cc_sym_drop_pending(CcRec *rec);                        /* those that nobody took are constants */
 void cc_sym_finish(CcRec *rec);
 void cc_sym_free(CcTrace *t);
 
@@ -256,7 +251,6 @@ CcGo cc_op_before(CcRec *rec, CcAct *act, CcEvent *ev);
 CcGo cc_op_after(CcRec *rec, CcAct *act, CcEvent *ev);
 /* The Python function that a call of o runs first; NULL: none (C code, or a class). Unwraps methods and __call__. */
 CC_BORROW PyFunctionObject *cc_call_function(PyObject *callable);
-bool cc_call_is_special(PyObject *o);   /* cc_call_special knows it or its type */
 CC_MUST int cc_call_init(void);
 
 /* ev_item.c: items of tensors */

@@ -204,7 +204,8 @@ static PyObject *from_source(CcRec *rec, int guard, PyObject *value)
     return new_symbol(rec, value, false);
 }
 
-void cc_sym_drop_pending(CcRec *rec)
+/* Those that nobody took are constants. */
+static void drop_pending(CcRec *rec)
 {
     for (int i = 0; rec->trace != NULL && i < rec->pending.n; i++) {
         const struct CcPending p = rec->pending.at[i];
@@ -257,7 +258,7 @@ void cc_sym_arguments(CcRec *rec, CcAct *act)
         if (slot >= 0 && cc_act_get(act, slot) == p.object) cc_act_put(act, slot, take_pending(rec, i));
         else i++;
     }
-    cc_sym_drop_pending(rec);
+    drop_pending(rec);
 }
 
 /* first: numbers that were read since, the last one among them being what the event gave; those before it were content that C
@@ -268,7 +269,7 @@ void cc_sym_after(CcRec *rec, CcEvent *ev, int first)
     const int last = rec->pending.n - 1;
     if (last >= first && ev->result != NULL && rec->pending.at[last].object == ev->result)
         Py_SETREF(ev->result, take_pending(rec, last));
-    cc_sym_drop_pending(rec);
+    drop_pending(rec);
     /* shape[1:], shape + (4,): a size is no constant when symbols are in it */
     if (ev->result != NULL && Py_TYPE(ev->result) == cc_tens_size_type() && cc_sym_within(rec, ev->result, 1) &&
         cc_value_find(rec, ev->result) == NULL)
@@ -338,7 +339,10 @@ static bool may_fail(CcRec *rec, const CcCallSpec *spec, bool guard)
     return spec->arg == CC_NB_POWER || cc_sym_is(rec, spec->in[1]);   /* by zero */
 }
 
-PyObject *cc_sym_step(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *result, unsigned fixed)
+/* Something was computed or read from symbols: a step. Takes the reference to result and gives what Python code is to get
+ * in its place. fixed: items of the result that are no symbols (sizes that are guarded), a bit each. NULL: it can't be
+ * written down, and the reference is dropped. */
+static PyObject *record_step(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *result, unsigned fixed)
 {
     CcTrace *t = rec->trace;
     const bool items = numbers_only(result);
@@ -449,7 +453,7 @@ void cc_sym_unseen(CcRec *rec, PyObject *const *in, int n)
 static CcGo record(CcRec *rec, CcAct *act, CcEvent *ev, const CcCallSpec *spec, PyObject *result, unsigned fixed)
 {
     PyErr_Clear();   /* an exception: it is raised when it is performed again */
-    ev->result = result != NULL ? cc_sym_step(rec, act, spec, result, fixed) : NULL;
+    ev->result = result != NULL ? record_step(rec, act, spec, result, fixed) : NULL;
     if (ev->result != NULL) return CC_DONE;
     settle_all(rec, spec->in, spec->n);
     return CC_OK;
@@ -476,7 +480,7 @@ bool cc_sym_identical(CcRec *rec, CcAct *act, PyObject *const *in)
     PyObject *equal = PyObject_RichCompare(in[0], in[1], Py_EQ);
     if (equal == NULL) abort();
     const bool same = equal == Py_True && small_int(in[0]);
-    PyObject *given = cc_sym_step(rec, act, &spec, equal, 0);
+    PyObject *given = record_step(rec, act, &spec, equal, 0);
     if (given == NULL) settle_all(rec, in, 2);
     Py_XDECREF(given);
     return same;
@@ -712,7 +716,7 @@ static int key_words(const CcTrace *t)
 
 void cc_sym_finish(CcRec *rec)
 {
-    cc_sym_drop_pending(rec);
+    drop_pending(rec);
     CcTrace *t = rec->trace;
     if (!cc_trace_symbolic(t)) return;
     const char *why = rec->rigid;

@@ -271,7 +271,7 @@ CcPlan *cc_run_compile(const CcGraph *g, const CcRunOptions *options, CcErr *err
     const char *backend = getenv("CCOMPILE_BACKEND");
     if (!options) options = &NONE;
     CcPlan *plan = calloc(1, sizeof *plan);
-    if (plan) plan->arena = cc_arena_new(0);
+    if (plan) plan->arena = cc_arena_new();
     if (!plan || !plan->arena) {
         free(plan);
         cc_err_set(err, CC_E_MEMORY, "no memory for a plan");

@@ -631,7 +631,7 @@ static int find_python(void) {
     return 0;
 }
 
-int cc_tens_init_types(void) {
+static int init_types(void) {
     if (find_type("torch._C.TensorBase", &T.base) || find_type("torch.Tensor", &T.tensor) ||
         find_type("torch.nn.Parameter", &T.parameter) || find_type("torch.Size", &T.size))
         return -1;
@@ -649,7 +649,7 @@ int cc_tens_init_types(void) {
 }
 
 int cc_tens_init(PyObject *torch) {
-    if (cc_tsym_init(torch) || cc_tens_init_types() || cc_mode_init() || cc_torch_init() ||
+    if (cc_tsym_init(torch) || init_types() || cc_mode_init() || cc_torch_init() ||
         cc_bind_init() || cc_look_init())
         return -1;
     return 0;

@@ -18,7 +18,6 @@ uint64_t cc_tsym_key(const char *name);
 CC_NEW PyObject *cc_tsym_path(const char *path);
 CC_MUST int cc_tsym_init(PyObject *torch);
 
-CC_MUST int cc_tens_init_types(void);
 CC_MUST int cc_mode_init(void);
 CC_MUST int cc_torch_init(void);
 CC_MUST int cc_look_init(void);

@@ -441,7 +441,7 @@ static int walk_types(void) {
 int cc_torch_init(void) {
     if (X.keep) return 0;
     X.keep = PyList_New(0);
-    X.arena = cc_arena_new(0);
+    X.arena = cc_arena_new();
     if (!X.keep || !X.arena || load_facts()) return -1;
     for (int i = 0; i < CC_COUNT(SPACE); i++) {
         PyObject *space = cc_tsym_path(SPACE[i].path);
