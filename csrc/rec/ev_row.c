@@ -209,18 +209,46 @@ static CcGo item_after(CcRec *rec, CcAct *act, const CcCalled *c, PyObject *resu
     return result == NULL ? cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "an operation that raises") : cc_op_after(rec, act, &ev);
 }
 
-static CcGo row_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *callee)
+/* What it is given is known, and what it hashes is a constant. */
+static CcGo operands_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *callee)
 {
-    const CcCalleeKind k = callee->kind;
     if (c->n > 1 && PySlice_Check(c->in[1]) && !cc_tens_any(c->in[0]) && !cc_value_content(rec, c->in[1], 1))
         return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "slice");
     if (!callbacks_known(rec, c, callee)) return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, callee->name);
     for (int i = 0; i < c->n; i++)
         if (!PyExceptionInstance_Check(c->in[i]) && !PyTraceBack_Check(c->in[i]) && cc_value_origin(rec, c->in[i]) == CC_O_UNKNOWN)
             return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(c->in[i]));
-    if (c->n > 1 && hashes(callee))   /* what is hashed or compared has to be a constant */
+    if (c->n > 1 && hashes(callee))
         for (int i = 1; i < (strncmp(callee->name, "set.", 4) == 0 ? c->n : 2); i++)
             if (!cc_number_settle(rec, c->in[i], 2)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, callee->name);
+    return CC_OK;
+}
+
+/* C code that may read whatever its operands hold. */
+static CcGo contents_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *callee)
+{
+    const CcCalleeKind k = callee->kind;
+    const bool looks = looks_inside(k) || orders(callee);
+    if (looks_inside(k) && cc_call_any_tensor(c, 3) && !keys_only(c, callee)) {
+        if (k == CC_CALLEE_ARITH) return CC_OK;
+        if (c->n == 2 && strstr(callee->name, ".index") != NULL && found_before_tensor(c->in[0], c->in[1]))
+            return contents(rec, act, c, 0, 2);
+        return cc_rec_break(rec, act, CC_R_TENSOR_VALUE, callee->name);
+    }
+    if (orders(callee) && c->n > 0 && !PyDict_Check(c->in[0]) && cc_call_any_tensor(c, 2))
+        return cc_rec_break(rec, act, CC_R_TENSOR_VALUE, callee->name);
+    if (looks && any_computed(rec, c)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, callee->name);
+    if (strcmp(callee->name, "functools.partial") != 0 && strcmp(callee->name, "slice") != 0) pin_all(rec, c);
+    for (int i = 0; (looks || makes_set(callee)) && i < c->n; i++)
+        if (!cc_number_settle(rec, c->in[i], 4)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, callee->name);
+    return contents(rec, act, c, 0, looks ? 4 : 1);
+}
+
+static CcGo row_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *callee)
+{
+    const CcCalleeKind k = callee->kind;
+    const CcGo go = operands_before(rec, act, c, callee);
+    if (go != CC_OK) return go;
     switch (k) {
     case CC_CALLEE_PRINT: return cc_rec_break(rec, act, CC_R_PRINT, callee->name);
     case CC_CALLEE_CLASS: return cc_rec_break(rec, act, CC_R_CLASS, "class statement");
@@ -277,19 +305,7 @@ static CcGo row_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee
         break;
     default: break;
     }
-    if (looks_inside(k) && cc_call_any_tensor(c, 3) && !keys_only(c, callee)) {
-        if (k == CC_CALLEE_ARITH) return CC_OK;
-        if (c->n == 2 && strstr(callee->name, ".index") != NULL && found_before_tensor(c->in[0], c->in[1]))
-            return contents(rec, act, c, 0, 2);
-        return cc_rec_break(rec, act, CC_R_TENSOR_VALUE, callee->name);
-    }
-    if (orders(callee) && c->n > 0 && !PyDict_Check(c->in[0]) && cc_call_any_tensor(c, 2))
-        return cc_rec_break(rec, act, CC_R_TENSOR_VALUE, callee->name);
-    if ((looks_inside(k) || orders(callee)) && any_computed(rec, c)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, callee->name);
-    if (strcmp(callee->name, "functools.partial") != 0 && strcmp(callee->name, "slice") != 0) pin_all(rec, c);
-    for (int i = 0; (looks_inside(k) || orders(callee) || makes_set(callee)) && i < c->n; i++)
-        if (!cc_number_settle(rec, c->in[i], 4)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, callee->name);
-    return contents(rec, act, c, 0, looks_inside(k) || orders(callee) ? 4 : 1);
+    return contents_before(rec, act, c, callee);
 }
 
 /* ------------------------------------------------------------------ after */

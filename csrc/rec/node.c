@@ -303,6 +303,29 @@ static bool resized(CcRec *rec, PyObject *o)
 
 enum { MAX_RESULTS = 256 };
 
+/* -> its row, operands bound by it; or host, and the operands are all graph values that it is given */
+static CcOpId take_operands(CcRec *rec, const CcCallSpec *spec, Operands *out)
+{
+    const bool known_all = spec->bound != NULL && bound_operands(rec, spec->bound, out);
+    if (!known_all || hides_tensor(rec, spec, out)) {
+        out->n = 0;
+        for (int i = 0; i < spec->n; i++) collect(rec, spec->in[i], out, 4);
+        return CC_OP_host;
+    }
+    /* casts inside of a recurrent layer don't show in its types (pass/autocast.c) */
+    return cc_op_info(spec->bound->op)->kind == CC_K_RNN && cc_mode_autocast_cpu() ? CC_OP_host : spec->bound->op;
+}
+
+/* Other sizes may make its results of another length or number of dims, or make it raise: is the call then made again? */
+static void note_sizes(CcRec *rec, const CcCallSpec *spec, const CcAction *action, int out)
+{
+    const bool kind = action->sequence || action->undo == CC_UNDO_LOCAL || cc_sym_by_layout(spec) ||
+                      (spec->name != NULL && strstr(spec->name, "squeeze") != NULL);
+    if (rec->trace->impure && (kind || catches(rec))) rec->trace->retry = true;
+    if (action->gives > 0 && spec->flags & CC_N_RANDOM) rec->trace->retry = true;   /* dropout of probability 0 */
+    if (out >= 0) rec->trace->retry = true;
+}
+
 CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *result)
 {
     CcType types[MAX_RESULTS];
@@ -322,16 +345,7 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
     const int args0 = cc_node_args(rec, spec);
     if (args0 < 0) return cc_rec_poison(rec, act, CC_R_UNBUILDABLE, Py_TYPE(rec->unbuildable)->tp_name);
     Operands operands = {0};
-    CcOpId op = CC_OP_host;
-    const bool known_all = spec->bound != NULL && bound_operands(rec, spec->bound, &operands);
-    if (known_all) op = spec->bound->op;
-    /* casts inside of a recurrent layer don't show in its types (pass/autocast.c) */
-    if (cc_op_info(op)->kind == CC_K_RNN && cc_mode_autocast_cpu()) op = CC_OP_host;
-    if (!known_all || hides_tensor(rec, spec, &operands)) {
-        operands.n = 0;
-        op = CC_OP_host;
-        for (int i = 0; i < spec->n; i++) collect(rec, spec->in[i], &operands, 4);
-    }
+    const CcOpId op = take_operands(rec, spec, &operands);
     const bool unsized = spec->dynamic || takes_unsized(rec, &operands);
     if (unsized && sequence && !spec->dynamic) {   /* its length may depend on data, too; nonzero and unique give as many as ever */
         cc_vec_free(&operands);
@@ -352,12 +366,7 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
                                    rec->trace->node.n - 1, operands.at, operands.n, types, n_out);
     if (takes_symbols(rec, spec, &operands)) {
         for (int i = 0; i < n_out; i++) cc_sym_mark(rec, g->node.at[node].out0 + i);
-        /* another length or number of dims, or an exception, when sizes are others */
-        const bool kind = sequence || undo == CC_UNDO_LOCAL || cc_sym_by_layout(spec) ||
-                          (spec->name != NULL && strstr(spec->name, "squeeze") != NULL);
-        if (rec->trace->impure && (kind || catches(rec))) rec->trace->retry = true;
-        if (action.gives > 0 && spec->flags & CC_N_RANDOM) rec->trace->retry = true;   /* dropout of probability 0 */
-        if (out >= 0) rec->trace->retry = true;
+        note_sizes(rec, spec, &action, out);
     }
     cc_vec_free(&operands);
     if (spec->flags & (CC_N_WRITES | CC_N_RANDOM | CC_N_EFFECT) && !spec->state && undo == CC_UNDO_NOT) rec->trace->impure = true;
