@@ -23,6 +23,7 @@ import language_objects  # noqa: F401
 import language_state  # noqa: F401
 import language_text  # noqa: F401
 import language_tools  # noqa: F401
+import language_training  # noqa: F401
 import pytest
 from conftest import EAGER, Counts, alike, dynamo_breaks, explained, same, together
 from language_cases import CASES, COUNTS, t

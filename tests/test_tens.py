@@ -810,7 +810,7 @@ def test_attributes(tens):
         if type(d).__name__ != "getset_descriptor":
             continue
         c = tens.attr(x, name)
-        if c["cls"] not in ("META", "OP", "BREAK") or (c["cls"] == "BREAK") != bool(c["why"]):
+        if c["cls"] not in ("META", "OP", "BREAK", "HELD") or (c["cls"] in ("BREAK", "HELD")) != bool(c["why"]):
             bad.append((name, c))
             continue
         with warnings.catch_warnings():

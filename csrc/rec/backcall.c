@@ -254,6 +254,28 @@ CcGo cc_backcall_remove(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in
     return CC_DONE;
 }
 
+/* ------------------------------------------------------------------ generators of what modules hold */
+
+/* module.parameters() and its kind: reading modules is all that they do, so it does not matter when. A list's iterator stands for
+ * the generator: it can be rebuilt behind a break. */
+CcGo cc_backcall_listed(CcRec *rec, CcAct *act, CcEvent *ev)
+{
+    PyFunctionObject *f = ev->kind == CC_EV_CALL ? cc_call_function(ev->in[0]) : NULL;
+    if (f == NULL || !cc_library_listed(f)) return CC_OK;
+    const CcGo go = cc_op_before(rec, act, ev);
+    if (go != CC_OK) return go;
+    const size_t n_kw = ev->name != NULL ? (size_t)PyTuple_GET_SIZE(ev->name) : 0;
+    PyObject *generator = PyObject_Vectorcall(ev->in[0], ev->in + 1, (size_t)ev->n - 1 - n_kw, ev->name);
+    if (generator != NULL && rec->trace != NULL) cc_value_fresh(rec, generator);
+    PyObject *items = generator != NULL ? PySequence_List(generator) : NULL;
+    if (items != NULL && rec->trace != NULL) cc_value_fresh(rec, items);
+    Py_XDECREF(generator);
+    ev->result = items != NULL ? PyObject_GetIter(items) : NULL;
+    if (ev->result != NULL && rec->trace != NULL) cc_value_fresh(rec, ev->result);
+    Py_XDECREF(items);
+    return CC_DONE;
+}
+
 /* ------------------------------------------------------------------ functools.lru_cache */
 
 bool cc_backcall_is_cache(PyObject *f) { return strcmp(Py_TYPE(f)->tp_name, "functools._lru_cache_wrapper") == 0; }

@@ -137,6 +137,7 @@ static const struct {
     {"torch.jit.is_tracing", false},
 };
 static CcMap intrinsic_answers;
+static PyObject *profiling, *range_enter, *range_exit;   /* of record_function; NULL: another torch */
 
 /* Code that does something else when it is told that it is compiled (numbers; hooks to be called always): told what eager is told. */
 static const char *const told_eager[] = {"torch.nn.modules.transformer.TransformerEncoder.forward", "torch.nn.modules.module.Module._call_impl"};
@@ -157,6 +158,9 @@ int cc_intrin_init(PyObject *torch)
         PyObject *o = resolve(path);
         if (o != NULL && PyFunction_Check(o)) told_eager_code[i] = PyFunction_GET_CODE(o);
     }
+    profiling = resolve("torch._C._autograd._profiler_enabled");
+    range_exit = profiling != NULL ? resolve("torch.autograd.profiler.record_function.__exit__") : NULL;
+    range_enter = range_exit != NULL ? resolve("torch.autograd.profiler.record_function.__enter__") : NULL;
     return 0;
 }
 
@@ -197,9 +201,22 @@ static bool is_dynamos_note(PyObject *callable)
            PyUnicode_Check(f->func_module) && PyUnicode_CompareWithASCIIString(f->func_module, "torch._dynamo.mutation_guard") == 0;
 }
 
-PyObject *cc_intrin_call(PyObject *callable, const CcAct *caller)
+/* torch.profiler.record_function names a range for a profiler: while none is on, which is guarded, its two ends do nothing. */
+static PyObject *range_end(CcRec *rec, PyObject *callable, PyObject *const *in, int n)
+{
+    if (range_enter == NULL || (callable != range_enter && callable != range_exit) || n < 1) return NULL;
+    PyObject *on = PyObject_CallNoArgs(profiling);
+    if (on == NULL) PyErr_Clear();
+    else cc_value_read(rec, CC_SRC_ASK, -1, profiling, 0, 0, on);
+    Py_XDECREF(on);
+    return on != Py_False ? NULL : Py_NewRef(callable == range_enter ? in[0] : Py_None);
+}
+
+PyObject *cc_intrin_call(CcRec *rec, PyObject *callable, PyObject *const *in, int n, const CcAct *caller)
 {
     if (is_dynamos_note(callable)) return Py_NewRef(Py_None);
+    PyObject *end = range_end(rec, callable, in, n);
+    if (end != NULL) return end;
     const int64_t *v = cc_map_find(&intrinsic_answers, callable);
     if (v == NULL) return NULL;
     bool answer = *v;

@@ -83,6 +83,16 @@ static void guard_type_attr(CcRec *rec, PyTypeObject *type, PyObject *name, PyOb
     cc_value_read(rec, CC_SRC_TLOOK, cc_value_const_source(rec, (PyObject *)type), name, 0, 0, d);
 }
 
+/* x.grad: autograd alone writes it, and a store of it is a break. One that autograd computed x from would warn when it is asked. */
+static bool held_known(CcRec *rec, PyObject *o)
+{
+    if (!cc_tens_requires_grad(o)) return cc_value_source(rec, o) >= 0;
+    PyObject *leaf = PyObject_GetAttrString(o, "is_leaf");
+    Py_XDECREF(leaf);
+    PyErr_Clear();
+    return leaf == Py_True && cc_value_source(rec, o) >= 0;
+}
+
 static CcGo tensor_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name)
 {
     if (!cc_tens_plain(o)) return cc_rec_break(rec, act, CC_R_TENSOR_SUBCLASS, Py_TYPE(o)->tp_name);
@@ -91,7 +101,7 @@ static CcGo tensor_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name)
     if (d == NULL || !(Py_TYPE(d) == &PyGetSetDescr_Type || Py_TYPE(d) == &PyProperty_Type)) return CC_OK;
     const CcTorch torch = cc_torch_attr(o, name);
     if (torch.cls == CC_T_META && cc_node_unsized(rec, o) && cc_node_tells_size(PyUnicode_AsUTF8(name))) return cc_rec_break(rec, act, CC_R_DATA_SHAPE, PyUnicode_AsUTF8(name));
-    if (torch.cls == CC_T_VALUE || torch.cls == CC_T_BREAK) {
+    if (torch.cls == CC_T_VALUE || torch.cls == CC_T_BREAK || (torch.cls == CC_T_HELD && !held_known(rec, o))) {
         return cc_rec_break(rec, act, torch.cls == CC_T_VALUE ? CC_R_TENSOR_VALUE : CC_R_TORCH_EFFECT,
                             torch.name != NULL ? torch.name : PyUnicode_AsUTF8(name));
     }
@@ -149,6 +159,10 @@ static CcGo tensor_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, Py
     PyObject *d = cc_type_lookup(Py_TYPE(o), name);
     guard_type_attr(rec, Py_TYPE(o), name, d);   /* torch.Tensor is a Python class: its methods can be patched */
     if (d != NULL && (Py_TYPE(d) == &PyGetSetDescr_Type || Py_TYPE(d) == &PyProperty_Type)) {
+        if (v != NULL && cc_torch_attr(o, name).cls == CC_T_HELD) {
+            cc_value_read(rec, CC_SRC_MEMBER, cc_value_source(rec, o), d, 0, 0, v);
+            return CC_OK;
+        }
         if (v == NULL || !cc_tens_any(v)) {
             learn_result(rec, v);
             return CC_OK;

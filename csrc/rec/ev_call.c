@@ -465,7 +465,7 @@ CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, in
         guard_callable(rec, inner);
         return CC_OK;
     }
-    ev->result = cc_intrin_call(c.func, act);
+    ev->result = cc_intrin_call(rec, c.func, c.in, c.n, act);
     if (ev->result != NULL) return CC_DONE;
     if (cc_opaque_is_op(c.func)) {
         const CcGo go = torch_operands(rec, act, &c, false);

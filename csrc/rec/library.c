@@ -2,7 +2,7 @@
  * recorder does not know; a break at the call reads better, and costs less, than a row of breaks inside. */
 #include "rec_int.h"
 
-enum { RECORDED, PURE, WHOLE };
+enum { RECORDED, PURE, WHOLE, LISTED };
 
 static const struct {
     int kind;
@@ -38,7 +38,7 @@ static bool listed(int kind, const PyCodeObject *co, const char *path, size_t sk
     const size_t n = strlen(path);
     for (int i = 0; i < CC_COUNT(rows); i++) {
         const size_t k = strlen(rows[i].file);
-        if (rows[i].kind != kind || n < k + 3 || (kind != WHOLE && n != skip + k + 3)) continue;
+        if (rows[i].kind != kind || n < k + 3 || (rows[i].file[0] != '/' && n != skip + k + 3)) continue;
         if (strncmp(path + n - k - 3, rows[i].file, k) != 0 || strcmp(path + n - 3, ".py") != 0) continue;
         if (*rows[i].function == '\0' || PyUnicode_CompareWithASCIIString(co->co_qualname, rows[i].function) == 0) return true;
     }
@@ -63,6 +63,13 @@ bool cc_library_pure(PyFunctionObject *func)
     const PyCodeObject *co = (PyCodeObject *)func->func_code;
     const char *path = path_of(co);
     return path != NULL && in_folder(path) && listed(PURE, co, path, folder_n);
+}
+
+bool cc_library_listed(PyFunctionObject *func)
+{
+    const PyCodeObject *co = (PyCodeObject *)func->func_code;
+    const char *path = path_of(co);
+    return path != NULL && (co->co_flags & CO_GENERATOR) && listed(LISTED, co, path, 0);
 }
 
 bool cc_library_recorded(PyFunctionObject *func)

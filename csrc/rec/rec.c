@@ -126,6 +126,7 @@ static void abort_recording(CcRec *rec)
     cc_value_clear(rec);
     cc_map_free(&rec->input_of);
     cc_map_free(&rec->unsized);
+    cc_map_free(&rec->handed);
     cc_map_free(&rec->distinct);
     cc_map_free(&rec->sized);
     rec->pending.n = 0;
@@ -601,6 +602,8 @@ CcGo cc_rec_before(CcRec *rec, CcAct *act, CcEvent *ev)
     if (rec->sites->at.n > 0) {
         const struct CcSite *site = find_site(rec->sites, act);
         if (site != NULL && !(ev->flags & CC_EV_INNER)) {
+            const CcGo listed = site->why.reason == CC_R_UNBUILDABLE ? cc_backcall_listed(rec, act, ev) : CC_OK;
+            if (listed != CC_OK) return listed;
             const CcGo go = cc_rec_break(rec, act, site->why.reason, NULL);
             if (go == CC_BREAK) cc_break_copy(&rec->done->brk, &site->why);
             return go;

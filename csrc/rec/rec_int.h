@@ -59,6 +59,7 @@ struct CcRec {
     }) effect;
     CC_VEC(struct CcBefore { PyObject *object; PyObject *copy; }) before;   /* containers as they were before they were written */
     CcMap distinct;        /* pairs of guards that are checked to be two objects */
+    CcMap handed;          /* tensor -> guard that reaches one which no guard can tell from others: it may be handed on, not used */
     CcMap unsized;         /* graph value + 1: its shape depends on data, and so is not known to the trace */
     CC_VEC(struct CcOwn { int level; int slot; PyObject *function; }) own;   /* cc_rec_begin_resume: slots with functions of this call */
     CC_VEC(int) written;   /* guards of containers that effects write */
@@ -286,6 +287,9 @@ CcGo cc_backcall_reduce(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in
 /* list.remove() on a list that existed before: which item goes is decided now, since what it is compared with may change. */
 CcGo cc_backcall_remove(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n);
 
+/* A call that made a generator which was alive at a break, and could not be rebuilt. CC_OK: it can't be listed. */
+CcGo cc_backcall_listed(CcRec *rec, CcAct *act, CcEvent *ev);
+
 bool cc_backcall_is_cache(PyObject *f);     /* made by functools.lru_cache */
 CcGo cc_backcall_cache(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *const *in, int n, PyObject *kwnames);
 /* The same of a function that cc_library_pure knows; CC_OK: its arguments are more than plain data. */
@@ -338,10 +342,11 @@ CC_BORROW PyObject *cc_callee_unbound(PyObject *callable);
 CC_MUST int cc_callee_init(void);
 /* Whether a Python function is recorded: all are, but those of standard-library modules outside library.def. */
 bool cc_library_recorded(PyFunctionObject *func);
+bool cc_library_listed(PyFunctionObject *func);
 bool cc_library_pure(PyFunctionObject *func);               /* of plain data: library.def */
 CC_MUST int cc_library_init(void);
 /* torch.compiler.is_compiling and its kin: new reference to the answer, or NULL (no error): not an intrinsic. */
-CC_NEW PyObject *cc_intrin_call(PyObject *callable, const CcAct *caller);
+CC_NEW PyObject *cc_intrin_call(CcRec *rec, PyObject *callable, PyObject *const *in, int n, const CcAct *caller);
 CC_MUST int cc_intrin_init(PyObject *torch);
 
 #endif

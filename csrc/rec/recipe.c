@@ -118,27 +118,34 @@ fail:
     return NULL;
 }
 
-/* kids: globals, defaults, kwdefaults, closure, name, qualname, dict (NULL recipes where absent) */
+/* What a function holds besides its code, in the order of a recipe's kids (NULL recipes where absent). */
+enum { FN_GLOBALS, FN_DEFAULTS, FN_KWDEFAULTS, FN_CLOSURE, FN_NAME, FN_QUALNAME, FN_DICT, FN_ANNOTATIONS, FN_DOC, FN_MODULE, FN_COUNT };
+
+static void replace(PyObject **field, PyObject *v) { Py_XSETREF(*field, Py_XNewRef(v)); }
+
 static PyObject *make_function(const CcMaker *m, const CcRecipe *r)
 {
-    PyObject *kid[7] = {0}, *o = NULL;
-    for (int i = 0; i < 7; i++) {
+    PyObject *kid[FN_COUNT] = {0}, *o = NULL;
+    for (int i = 0; i < FN_COUNT; i++) {
         kid[i] = cc_recipe_make(m, m->recipes->kid.at[r->kid0 + i]);
         if (kid[i] == NULL && PyErr_Occurred()) goto done;
     }
-    o = PyFunction_NewWithQualName(r->object, kid[0], kid[5]);
+    o = PyFunction_NewWithQualName(r->object, kid[FN_GLOBALS], kid[FN_QUALNAME]);
     if (o == NULL) goto done;
     PyFunctionObject *f = (PyFunctionObject *)o;
-    if (kid[1] != NULL && PyFunction_SetDefaults(o, kid[1]) < 0) goto fail;
-    if (kid[2] != NULL && PyFunction_SetKwDefaults(o, kid[2]) < 0) goto fail;
-    if (kid[3] != NULL && PyFunction_SetClosure(o, kid[3]) < 0) goto fail;
-    if (kid[4] != NULL) Py_XSETREF(f->func_name, Py_NewRef(kid[4]));
-    if (kid[6] != NULL) Py_XSETREF(f->func_dict, Py_NewRef(kid[6]));
+    if (kid[FN_DEFAULTS] != NULL && PyFunction_SetDefaults(o, kid[FN_DEFAULTS]) < 0) goto fail;
+    if (kid[FN_KWDEFAULTS] != NULL && PyFunction_SetKwDefaults(o, kid[FN_KWDEFAULTS]) < 0) goto fail;
+    if (kid[FN_CLOSURE] != NULL && PyFunction_SetClosure(o, kid[FN_CLOSURE]) < 0) goto fail;
+    if (kid[FN_NAME] != NULL) replace(&f->func_name, kid[FN_NAME]);
+    if (kid[FN_DICT] != NULL) replace(&f->func_dict, kid[FN_DICT]);
+    replace(&f->func_annotations, kid[FN_ANNOTATIONS]);
+    replace(&f->func_doc, kid[FN_DOC]);
+    replace(&f->func_module, kid[FN_MODULE]);
     goto done;
 fail:
     Py_CLEAR(o);
 done:
-    for (int i = 0; i < 7; i++) Py_XDECREF(kid[i]);
+    for (int i = 0; i < FN_COUNT; i++) Py_XDECREF(kid[i]);
     return o;
 }
 
@@ -434,11 +441,12 @@ static int build_object(Builder *b, PyObject *o)
 static int build_function(Builder *b, PyObject *o)
 {
     const PyFunctionObject *f = (PyFunctionObject *)o;
-    if (f->func_dict != NULL) cc_value_fresh(b->rec, f->func_dict);   /* CPython makes it when it is first needed */
-    PyObject *const kids[] = {NULL /* globals: below */, f->func_defaults, f->func_kwdefaults, f->func_closure,
-                              f->func_name, f->func_qualname, f->func_dict};
+    if (f->func_dict != NULL) cc_value_fresh(b->rec, f->func_dict);   /* CPython makes these when they are first needed */
+    if (f->func_annotations != NULL && PyDict_CheckExact(f->func_annotations)) cc_value_fresh(b->rec, f->func_annotations);
+    PyObject *const kids[FN_COUNT] = {NULL /* globals: below */, f->func_defaults, f->func_kwdefaults, f->func_closure, f->func_name,
+                                      f->func_qualname, f->func_dict, f->func_annotations, f->func_doc, f->func_module};
     const int me = node(b, CC_MAKE_FUNCTION, o, f->func_code, kids, CC_COUNT(kids), 0, 0);
-    if (me >= 0) b->rs->kid.at[b->rs->r.at[me].kid0] = leaf(b, CC_MAKE_CONST, 0, f->func_globals);
+    if (me >= 0) b->rs->kid.at[b->rs->r.at[me].kid0 + FN_GLOBALS] = leaf(b, CC_MAKE_CONST, 0, f->func_globals);
     return me;
 }
 
@@ -520,6 +528,21 @@ static int build_bound_builtin(Builder *b, PyObject *o)
     return node(b, CC_MAKE_CALL, o, getattr_fn, kids, 2, 0, 0);
 }
 
+static int build_frozenset(Builder *b, PyObject *o)
+{
+    PyObject *items = PySequence_List(o);
+    if (items == NULL) abort();
+    bool constant = true;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items); i++) {
+        PyObject *item = PyList_GET_ITEM(items, i);
+        constant = constant && (cc_value_const(item) || cc_value_ident(item));
+    }
+    cc_vec_push(&b->rec->keep, items);
+    if (constant) return leaf(b, CC_MAKE_CONST, 0, o);
+    cc_value_fresh(b->rec, items);
+    return node(b, CC_MAKE_CALL, o, (PyObject *)&PyFrozenSet_Type, &items, 1, 0, 0);
+}
+
 static int build_view(Builder *b, PyObject *o, const char *method)
 {
     const bool ordered = Py_IS_TYPE(o, &PyODictKeys_Type) || Py_IS_TYPE(o, &PyODictValues_Type) || Py_IS_TYPE(o, &PyODictItems_Type);
@@ -566,8 +589,24 @@ static int build_fresh(Builder *b, PyObject *o)
     if (cc_value_view(o) == &PyDictKeys_Type) return build_view(b, o, "keys");
     if (cc_value_view(o) == &PyDictValues_Type) return build_view(b, o, "values");
     if (cc_python_class(t) || known_base(t)) return build_object(b, o);
-    if (t == &PyFrozenSet_Type) return leaf(b, CC_MAKE_CONST, 0, o);
+    if (t == &PyFrozenSet_Type) return build_frozenset(b, o);
     return fail(b, o);
+}
+
+static int source(Builder *b, int guard, PyObject *o)
+{
+    b->rec->trace->guards.g.at[guard].used = true;
+    return add(b, &(CcRecipe){.make = CC_MAKE_SOURCE, .id = guard, .aux = cc_tens_any(o)});   /* aux: a tensor */
+}
+
+/* A tuple of constants may be part of one that the code holds: the keys of {(0, 1): x}. */
+static bool constant(CcRec *rec, PyObject *o, int depth)
+{
+    if (cc_value_find(rec, o) != NULL) return false;   /* a symbol */
+    if (!PyTuple_CheckExact(o)) return cc_value_const(o) || cc_value_ident(o);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); i++)
+        if (depth == 0 || !constant(rec, PyTuple_GET_ITEM(o, i), depth - 1)) return false;
+    return true;
 }
 
 static int build(Builder *b, PyObject *o)
@@ -579,7 +618,9 @@ static int build(Builder *b, PyObject *o)
     }
     const CcProv *p = cc_value_find(rec, o);
     if (p == NULL) {
-        if (cc_value_const(o) || cc_value_ident(o)) return leaf(b, CC_MAKE_CONST, 0, o);
+        if (constant(rec, o, 4)) return leaf(b, CC_MAKE_CONST, 0, o);
+        const int64_t *handed = cc_map_find(&rec->handed, o);
+        if (handed != NULL) return source(b, (int)*handed, o);
         if (!PyExceptionInstance_Check(o)) return fail(b, o);
     } else {
         CcGuards *gs = &rec->trace->guards;
@@ -591,8 +632,7 @@ static int build(Builder *b, PyObject *o)
                 break;
             }
             if (gs->g.at[p->id].source == CC_SRC_CONST) return leaf(b, CC_MAKE_CONST, 0, gs->g.at[p->id].key);
-            gs->g.at[p->id].used = true;
-            return add(b, &(CcRecipe){.make = CC_MAKE_SOURCE, .id = p->id, .aux = cc_tens_any(o)});   /* aux: a tensor */
+            return source(b, p->id, o);
         case CC_O_VALUE: return leaf(b, CC_MAKE_VALUE, p->id, NULL);
         case CC_O_EFFECT: return leaf(b, CC_MAKE_EFFECT, p->id, NULL);
         case CC_O_SYMBOL: return leaf(b, CC_MAKE_SYMBOL, p->id, NULL);

@@ -31,6 +31,7 @@ bool cc_value_const(PyObject *o)
 
 static PyObject *enum_meta;
 static PyTypeObject *union_type;   /* of int | None */
+static PyTypeObject *form_base;    /* typing._Final: what typing's own objects derive from (Optional, List[int], a TypeVar) */
 
 int cc_value_init(void)
 {
@@ -40,6 +41,10 @@ int cc_value_init(void)
     PyObject *either = PyNumber_Or((PyObject *)&PyLong_Type, (PyObject *)&PyUnicode_Type);
     union_type = either != NULL ? Py_TYPE(either) : NULL;
     Py_XDECREF(either);
+    PyObject *typing = PyImport_ImportModule("typing");
+    form_base = typing != NULL ? (PyTypeObject *)PyObject_GetAttrString(typing, "_Final") : NULL;
+    Py_XDECREF(typing);
+    if (form_base == NULL) PyErr_Clear();   /* a private name: without it each use of such an object is as of any other */
     return enum_meta != NULL && union_type != NULL ? 0 : -1;
 }
 
@@ -57,7 +62,7 @@ bool cc_value_ident(PyObject *o)
         PyObject *self = PyCFunction_GET_SELF(o);
         return self == NULL || PyModule_Check(self) || PyType_Check(self);
     }
-    return PyContextVar_CheckExact(o) || cc_value_annotation(o);
+    return PyContextVar_CheckExact(o) || cc_value_annotation(o) || (form_base != NULL && PyType_IsSubtype(t, form_base));
 }
 
 const PyTypeObject *cc_value_view(PyObject *o)
@@ -273,8 +278,15 @@ static void learn(CcRec *rec, int id, PyObject *v)
     if (cc_tens_plain(v)) {
         CcTensor t;
         cc_tens_read(v, true, &t);
-        if (!cc_tens_matchable(&t.type)) {   /* no guard can tell it: using it is a break */
+        if (!cc_tens_matchable(&t.type)) {   /* no guard can tell it: using it is a break, handing it on is not */
+            const int64_t *same = cc_map_find(&rec->handed, v);
+            if (same != NULL) {
+                cc_guard_alias(gs, id, CC_CHK_ALIAS, (int)*same);
+                return;
+            }
             cc_guard_check(gs, id, CC_CHK_TYPE, (PyObject *)Py_TYPE(v));
+            cc_map_put(&rec->handed, v, id);
+            cc_vec_push(&rec->keep, Py_NewRef(v));
             return;
         }
         const unsigned dims = cc_sym_dims(rec, id, v, &t.type);

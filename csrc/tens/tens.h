@@ -97,6 +97,7 @@ typedef enum CcTorchClass {
     CC_T_DROP,       /* bookkeeping without a visible effect (_log_api_usage_once): not replayed */
     CC_T_APPLY,      /* Function.apply: runs the Python of a custom autograd.Function; with autograd on a break */
     CC_T_CONTEXT,    /* tells autograd something: nothing while it is off, else a break */
+    CC_T_HELD,       /* attribute that holds another tensor or None (grad): reached again from this one */
     CC_T_BREAK,      /* everything else known to need a break (set_, resize_, backward, manual_seed, ...) */
     CC_T_UNKNOWN,    /* a C callable of torch without a row: decided by what it returns (tensor: node; else break) */
 } CcTorchClass;

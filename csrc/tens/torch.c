@@ -302,7 +302,7 @@ CcTorch cc_torch_attr(PyObject *tensor, PyObject *name) {
         const Fact *f = &FACT[*at];
         out.cls = f->cls;
         out.name = f->name + 1;
-        if (f->cls == CC_T_BREAK) out.why = f->why;
+        if (f->cls == CC_T_BREAK || f->cls == CC_T_HELD) out.why = f->why;
         if (f->flags & G) {
             CcTensor t;
             cc_tens_read(tensor, true, &t);

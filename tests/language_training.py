@@ -1,0 +1,199 @@
+"""Steps of training inside compiled functions, and what they are written with (see language_cases.py)."""
+
+import copy
+import functools
+import typing
+
+import torch
+from language_cases import case, made, t
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(3, 4), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.b(torch.tanh(self.a(x)))
+
+
+def seeded():
+    torch.manual_seed(11)
+    return Net()
+
+
+# ---- backward and optimizers -----------------------------------------------------------------------------------------
+@made
+def train_step():
+    net = seeded()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+
+    def step(x):
+        with torch.enable_grad():
+            loss = ((net(x) - x) ** 2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        optimizer.step()
+        return loss.detach(), norm
+
+    return step, net
+
+
+@made
+def train_step_by_hand():
+    net = seeded()
+
+    def step(x):
+        with torch.enable_grad():
+            loss = ((net(x) - x) ** 2).mean()
+            loss.backward()
+        for p in net.parameters():
+            p.sub_(0.1 * p.grad)
+            p.grad.zero_()
+        return loss.detach()
+
+    return step, net
+
+
+@made
+def gradients_read():
+    net = seeded()
+    net.a(t(2, 3)).sum().backward()
+
+    def f(x):
+        return x * 2, [None if p.grad is None else p.grad * 2 for p in net.parameters()], x.grad
+
+    return f, net
+
+
+@made(hit=False)
+def gradient_appears():
+    net, calls = seeded(), []
+
+    def f(x):
+        calls.append(1)
+        if len(calls) == 3:
+            with torch.enable_grad():
+                net(x).sum().backward()
+        return x * 2 if net.a.weight.grad is None else x + net.a.weight.grad.sum()
+
+    return f, net
+
+
+@case(over=1)  # requires_grad_ of a tensor that a node made
+def gradient_penalty(x):
+    with torch.enable_grad():
+        z = (x * 0.5).requires_grad_()
+        (g,) = torch.autograd.grad(z.sin().sum(), z, create_graph=True)
+        return ((g.norm(2, dim=1) - 1) ** 2).mean().detach()
+
+
+@made(hit=False)
+def hook_on_a_tensor():
+    net, seen = seeded(), []
+
+    def f(x):
+        with torch.enable_grad():
+            y = net(x)
+            y.register_hook(lambda g: seen.append(g.sum()))
+            y.sum().backward()
+        return y.detach()
+
+    return f, [net, seen]
+
+
+# ---- loops over what a module holds, with breaks in them -------------------------------------------------------------
+@made(over=2)  # Dynamo unrolls the loop and counts the first print
+def parameters_printed():
+    net = seeded()
+
+    def f(x):
+        for p in net.parameters():
+            print(tuple(p.shape), float(p.sum()) > 0)
+        return net(x)
+
+    return f, net
+
+
+@made(hit=False, over=2)
+def parameters_compared():
+    net = seeded()
+    other = copy.deepcopy(net)
+
+    def f(x):
+        for a, b in zip(net.parameters(), other.parameters()):
+            if (a - b).abs().max() > 0.5:
+                a.copy_(b)
+            a.add_(0.2)
+        return x + 1
+
+    return f, [net, other]
+
+
+# ---- profiler ranges -------------------------------------------------------------------------------------------------
+@torch.profiler.record_function("whole")
+def labelled(x):
+    return x * 3
+
+
+@case
+def profiler_ranges(x):
+    with torch.profiler.record_function("part") as label:
+        y = x * 2
+    with torch.autograd.profiler.record_function("rest"):
+        return labelled(y) + 1, label is None
+
+
+# ---- what is alive at a break, or returned ---------------------------------------------------------------------------
+@case
+def annotations_of_a_local_function(x):
+    def f(a: typing.List[int], b: "typing.Optional[torch.Tensor]" = None, *c: typing.Dict[str, typing.Tuple[int, ...]]) -> typing.Any:
+        """Text."""
+        return a
+
+    print("between")
+    return x * 2, f.__annotations__, f.__doc__, typing.get_args(typing.Optional[int]), f
+
+
+@case
+def wrapper_returned(x):
+    @functools.wraps(seeded)
+    def wrapper(*args: int):
+        return args
+
+    wrapper.__doc__ = "other"
+    wrapper.__module__ = "elsewhere"
+    wrapper.tag = 3
+    return wrapper, wrapper.__wrapped__, x + 1
+
+
+@case
+def frozenset_of_tensors(x):
+    return frozenset([x * 2]), frozenset([1, 2])
+
+
+@case
+def tuples_as_keys(x):
+    d = {(0, 1): x + 1, None: 1, (2, ("a", 3.5)): 2}
+    print(len(d))
+    return d, d[0, 1] * 2
+
+
+@case
+def sparse_alive_at_a_break(x):
+    s = x.to_sparse()
+    y = x * 2
+    print("between")
+    return s, y, s
+
+
+@functools.lru_cache(maxsize=None)
+def spread(key, n):
+    return tuple(range(key[0] + n))
+
+
+@case(inputs=lambda i: (t(2, 3, seed=i), (1 + i % 2, 2)))
+def cached_by_a_tuple(x, key):
+    return x + sum(spread(key, 3)) + len(spread((1, (2, "a")), 1))
