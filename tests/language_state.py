@@ -220,6 +220,21 @@ def set_outside():
 
 
 @made
+def set_operators_outside():
+    a, b, c, d = {1, 2}, {1, 2}, {1, 2, 3}, {1, 2}
+
+    def f(x):
+        nonlocal a, b, c, d
+        a |= {x.shape[0] + 3}
+        b -= {1}
+        c &= {2, 3}
+        d ^= frozenset([2, 9])
+        return x * len(a), sorted(d)
+
+    return f, [a, b, c, d]
+
+
+@made
 def deque_outside():
     q = collections.deque(maxlen=2)
 

@@ -197,3 +197,17 @@ def spread(key, n):
 @case(inputs=lambda i: (t(2, 3, seed=i), (1 + i % 2, 2)))
 def cached_by_a_tuple(x, key):
     return x + sum(spread(key, 3)) + len(spread((1, (2, "a")), 1))
+
+
+@case
+def profiler_ranges_around_breaks(x):
+    with torch.profiler.record_function("part"):
+        y = x * 2
+        print("inside")
+        return labelled(y) + 1
+
+
+@case(hit=False, over=2)  # the loader's own iterators and queues
+def loop_over_a_loader(x):
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, torch.arange(2)), batch_size=1)
+    return [rows * 2 + k for rows, k in loader]

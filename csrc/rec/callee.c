@@ -201,21 +201,31 @@ static bool is_dynamos_note(PyObject *callable)
            PyUnicode_Check(f->func_module) && PyUnicode_CompareWithASCIIString(f->func_module, "torch._dynamo.mutation_guard") == 0;
 }
 
-/* torch.profiler.record_function names a range for a profiler: while none is on, which is guarded, its two ends do nothing. */
-static PyObject *range_end(CcRec *rec, PyObject *callable, PyObject *const *in, int n)
+/* torch.profiler.record_function names a range for a profiler: while none is on, which is guarded, a replay does without its two
+ * ends. What the first one leaves in the object is as good as any other: ending a range twice does nothing. */
+static PyObject *range_end(CcRec *rec, PyObject *callable, PyObject *const *in, int n, const CcAct *caller)
 {
-    if (range_enter == NULL || (callable != range_enter && callable != range_exit) || n < 1) return NULL;
+    if (range_enter == NULL || (callable != range_enter && callable != range_exit)) return NULL;
     PyObject *on = PyObject_CallNoArgs(profiling);
     if (on == NULL) PyErr_Clear();
     else cc_value_read(rec, CC_SRC_ASK, -1, profiling, 0, 0, on);
     Py_XDECREF(on);
-    return on != Py_False ? NULL : Py_NewRef(callable == range_enter ? in[0] : Py_None);
+    if (on != Py_False) return NULL;
+    const bool paused = cc_hook_pause(caller->obs, true);
+    PyObject *r = PyObject_Vectorcall(callable, in, (size_t)n, NULL);
+    cc_hook_pause(caller->obs, paused);
+    (void)cc_look_take();
+    PyObject *range = r != NULL ? PyObject_GetAttrString(in[0], "record") : NULL;
+    PyErr_Clear();   /* called in another way: performed again, and raises again */
+    if (range != NULL && cc_value_origin(rec, range) == CC_O_UNKNOWN) cc_value_const_source(rec, range);
+    Py_XDECREF(range);
+    return r;
 }
 
 PyObject *cc_intrin_call(CcRec *rec, PyObject *callable, PyObject *const *in, int n, const CcAct *caller)
 {
     if (is_dynamos_note(callable)) return Py_NewRef(Py_None);
-    PyObject *end = range_end(rec, callable, in, n);
+    PyObject *end = range_end(rec, callable, in, n, caller);
     if (end != NULL) return end;
     const int64_t *v = cc_map_find(&intrinsic_answers, callable);
     if (v == NULL) return NULL;

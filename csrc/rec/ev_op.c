@@ -248,7 +248,7 @@ static CcGo inplace_container(CcRec *rec, CcAct *act, const CcEvent *ev)
     cc_value_wrote(rec, ev->in[0], CC_DIRTY_ALL);
     cc_vec_push(&rec->written, source);
     PyObject *with = ev->in[1];
-    PyObject *items = PyDict_Check(with) ? PyDict_Copy(with) : PyAnySet_Check(with) ? PySet_New(with) : PySequence_Tuple(with);
+    PyObject *items = PyDict_Check(with) ? PyDict_Copy(with) : PyAnySet_Check(ev->in[0]) ? PyFrozenSet_New(with) : PySequence_Tuple(with);
     if (items == NULL) {
         PyErr_Clear();
         items = Py_NewRef(with);
