@@ -337,6 +337,7 @@ bool cc_move_can(CcMoveHow how, CcMoveType type);
 void cc_move_plan(CcMove *m); /* before its first run */
 /* On any thread. -1: an index is out of range; then only a part of dst is what it has to be. */
 CC_MUST int cc_move_run(const CcMove *m, char *dst, const char *src, const char *const *index);
+bool cc_move_good(const CcMove *m, const char *const *index); /* are all indices in range? Of a nest that has elements. */
 int64_t cc_move_count(const CcMove *m, const char *mask); /* true elements of a mask that is its only index */
 
 #endif

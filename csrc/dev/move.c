@@ -218,6 +218,29 @@ static const int64_t *from_zero(const CcMoveIndex *x, const int64_t *v, int64_t 
     return own;
 }
 
+static bool all_good(const CcMove *m, const CcMoveIndex *x, const char *at, int d) {
+    while (d < m->ndim && x->step[d] == 0) d++;
+    if (d == m->ndim) {
+        int32_t narrow;
+        int64_t v;
+        if (x->wide) memcpy(&v, at, sizeof v);
+        else memcpy(&narrow, at, sizeof narrow), v = narrow;
+        return good_indices(x, &v, 1);
+    }
+    bool lies = x->wide && x->step[d] == 8;
+    for (int e = d + 1; e < m->ndim; e++) lies = lies && x->step[e] == 0;
+    if (lies) return good_indices(x, (const int64_t *)at, m->size[d]);
+    for (int64_t i = 0; i < m->size[d]; i++)
+        if (!all_good(m, x, at + i * x->step[d], d + 1)) return false;
+    return true;
+}
+
+bool cc_move_good(const CcMove *m, const char *const *index) {
+    for (int k = 0; k < m->n_index; k++)
+        if (!m->index[k].mask && !all_good(m, &m->index[k], index[k], 0)) return false;
+    return true;
+}
+
 /* Adds to each place of a block what an index says. False: one is out of range. */
 static bool add_index(const CcMoveIndex *x, const char *at, int64_t step, int64_t *place, int64_t n) {
     int64_t own[BLOCK];

@@ -40,7 +40,7 @@ typedef struct CcSegmentHost {
     const CcShape *shape;
     CcScratch *x;
     CcMaker maker;
-    int at;              /* node that was run last by the host */
+    int at;              /* node that was run last by the host, or wrote what was there before */
     bool undone;         /* what nodes did was undone */
     bool lost;           /* that was tried and failed */
 } CcSegmentHost;

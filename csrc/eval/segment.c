@@ -95,6 +95,14 @@ static uint64_t host_version(void *ctx, int value)
     return cc_freeze_stamp(h->shape->freeze, value, h->x->value[value]);
 }
 
+/* As torch's own ops in place, a kernel counts the tensor's version. */
+static int host_writing(void *ctx, int value, int node)
+{
+    Host *h = ctx;
+    h->at = node;
+    return value >= 0 ? cc_tens_wrote(h->x->value[value]) : 0;
+}
+
 static double host_number(void *ctx, int number)
 {
     const Host *h = ctx;
@@ -206,7 +214,7 @@ static int host_call(void *ctx, int n)
 CcHost cc_segment_host(CcSegmentHost *h, const CcTrace *t, const CcShape *shape, CcScratch *x)
 {
     *h = (Host){.trace = t, .shape = shape, .x = x, .maker = cc_segment_maker(t, x, false), .at = -1};
-    return (CcHost){.ctx = h, .data = host_data, .make = host_make, .call = host_call, .version = host_version,
+    return (CcHost){.ctx = h, .data = host_data, .make = host_make, .call = host_call, .version = host_version, .writing = host_writing,
                     .number = host_number, .stream = host_stream, .block = host_block, .unblock = host_unblock, .drop = host_drop};
 }
 
@@ -246,7 +254,7 @@ static void restore_state(Host *h)
 static bool done_for_good(const Host *h)
 {
     const CcGraph *g = h->trace->graph;
-    if (!h->trace->impure || h->at < 0 || h->undone) return false; /* kernels write nothing that was there before */
+    if (!h->trace->impure || h->at < 0 || h->undone) return false;
     for (int n = 0; n <= h->at; n++) {
         const CcNode *node = &g->node.at[n];
         if (node->host >= 0 && (h->trace->node.at[node->host].state || h->trace->node.at[node->host].undo)) continue;

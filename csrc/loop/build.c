@@ -501,7 +501,7 @@ bool cc_build_can(const CcGraph *g, int node, CcDtype deflt) {
     const bool reduces = cc_space_reduces(g, n);
     if (!reduces && cc_op_info((CcOpId)n->op)->kind != CC_K_POINTWISE) return false;
     const CcType *out = &g->val.at[n->out0].type;
-    if (!good_type(out, false) || !cc_type_dense(out) || g->val.at[n->out0].scalar) return false;
+    if (!good_type(out, false) || !(cc_into_is(g, n) ? cc_into_apart(out) : cc_type_dense(out)) || g->val.at[n->out0].scalar) return false;
     for (int i = 0; i < n->n_in; i++) {
         const CcOperand *o = &g->operand.at[n->in0 + i];
         if (o->kind == CC_IN_VALUE && !good_type(&g->val.at[o->value].type, g->val.at[o->value].window_of)) return false;

@@ -7,13 +7,20 @@
 
 enum { MAX_SPATIAL = 3, X = 0, STRIDE = 3 }; /* operands of conv: ops.def */
 
+/* Is x between the two still what was padded? */
+static bool undisturbed(const CcGraph *g, int pad, int conv) {
+    for (int i = pad + 1; i < conv; i++)
+        if (g->node.at[i].flags & (CC_N_WRITES | CC_N_EFFECT)) return false;
+    return true;
+}
+
 /* The pad node that makes this convolution's input, where it pads spatial dims with zeros; else NULL. */
 static const CcNode *pad_before(const CcGraph *g, const CcNode *conv, int dims) {
     const CcOperand *x = cc_graph_operand(g, conv, X);
     const int def = g->val.at[x->value].def;
     const CcNode *pad = def < 0 ? NULL : &g->node.at[def];
     if (!pad || pad->op != CC_OP_pad || pad->flags || pad->n_out != 1 || pad->n_in % 2 || pad->n_in > 2 + 2 * dims ||
-        cc_graph_operand(g, pad, 0)->kind != CC_IN_VALUE)
+        cc_graph_operand(g, pad, 0)->kind != CC_IN_VALUE || !undisturbed(g, def, (int)(conv - g->node.at)))
         return NULL;
     const CcOperand *with = cc_graph_operand(g, pad, pad->n_in - 1);
     if (with->kind == CC_IN_VALUE || (with->kind == CC_IN_FLOAT && with->f != 0) ||

@@ -194,6 +194,9 @@ static bool is_pure(const CcGraph *g, int node, const CcGroupRules *rules) {
 }
 
 static int kind_of(const CcGraph *g, int node, const CcGroupRules *rules) {
+    const bool into = cc_into_is(g, &g->node.at[node]) && !cc_group_banned(g, node, rules);
+    if (into && rules->loop && !cc_autocast_mixes(g, &g->node.at[node]) && rules->loop(g, node, rules->deflt)) return CC_G_LOOP;
+    if (into) return rules->prim && rules->prim(g, node) ? CC_G_PRIM : CC_G_HOST;
     if (!is_free(g, node, rules) || cc_autocast_mixes(g, &g->node.at[node])) return CC_G_HOST;
     if (is_pure(g, node, rules) && rules->loop && rules->loop(g, node, rules->deflt)) return CC_G_LOOP;
     return rules->prim && rules->prim(g, node) ? CC_G_PRIM : CC_G_HOST;

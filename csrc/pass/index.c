@@ -86,16 +86,19 @@ static bool try_rewrite(CcGraph *g, int node) {
     return true;
 }
 
-/* Nodes before which eager can't begin anew; random ones may be moved in front of others. */
+/* The first node behind which eager can't begin anew; random ones may be moved in front of others. */
 static int first_final(const CcGraph *g) {
     for (int i = 0; i < g->node.n; i++)
         if (g->node.at[i].flags & CC_N_RANDOM) return 0;
     for (int i = 0; i < g->node.n; i++)
-        if (g->node.at[i].flags & CC_N_WRITES) return i;
+        if (g->node.at[i].flags & CC_N_WRITES && !g->node.at[i].again) return i;
     return g->node.n;
 }
 
-bool cc_index_may(const CcGraph *g, int node) { return node < first_final(g); }
+bool cc_index_may(const CcGraph *g, int node) {
+    const int final = first_final(g);
+    return node < final || (node == final && cc_into_is(g, &g->node.at[node])); /* it looks at its indices first */
+}
 
 /* What an output or an effect needs, and not only what may raise. */
 static bool needed(const CcGraph *g, int value, const int *uses) { return uses[value] > 0 || g->val.at[value].is_output; }

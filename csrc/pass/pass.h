@@ -29,6 +29,11 @@ bool cc_group_banned(const CcGraph *g, int node, const CcGroupRules *rules);
  * (windows, other strides). In this order: */
 CcGraph *cc_autocast_graph(const CcGraph *g, const CcGroupRules *rules); /* autocast's casts are nodes */
 CcGraph *cc_pure_graph(const CcGraph *g, const CcGroupRules *rules);   /* in-place ops on the graph's own are pure */
+/* Does this node write its first operand, and nothing else? Then: does the op with a result of its own give what it leaves there? */
+bool cc_pure_is_write(const CcGraph *g, const CcNode *n);
+bool cc_pure_writes_same(const CcGraph *g, const CcNode *n);
+/* Does this node put the view just where it comes from? */
+bool cc_pure_puts_back(const CcGraph *g, int node, int value, int view);
 CcGraph *cc_attend_graph(const CcGraph *g, const CcGroupRules *rules); /* attention that is written out is one node */
 CcGraph *cc_expand_graph(const CcGraph *g, const CcGroupRules *rules); /* losses, max with indices: several nodes */
 CcGraph *cc_narrow_graph(const CcGraph *g, const CcGroupRules *rules); /* only the part that a later select keeps */
@@ -36,6 +41,9 @@ CcGraph *cc_fold_graph(const CcGraph *g, const CcGroupRules *rules);   /* convol
 CcGraph *cc_norms_graph(const CcGraph *g, const CcGroupRules *rules);  /* batch norm is pointwise */
 CcGraph *cc_index_graph(const CcGraph *g, const CcGroupRules *rules);  /* reads at indices are pointwise */
 CcGraph *cc_rearrange_graph(const CcGraph *g, const CcGroupRules *rules); /* what moves and repeats elements is a copy */
+CcGraph *cc_into_graph(const CcGraph *g, const CcGroupRules *rules);   /* writes to what is not the graph's own are kernels */
+bool cc_into_is(const CcGraph *g, const CcNode *n); /* such a node: its result is the memory that it writes */
+bool cc_into_apart(const CcType *t);                /* has each element memory of its own? */
 CcGraph *cc_views_graph(const CcGraph *g, const CcGroupRules *rules);  /* views are windows */
 CcGraph *cc_turn_graph(const CcGraph *g, const CcGroupRules *rules);   /* products column by column */
 CcGraph *cc_layout_graph(const CcGraph *g, const CcGroupRules *rules); /* channels innermost between convolutions */

@@ -27,7 +27,7 @@ typedef struct Pure {
     CC_VEC(Part) part; /* views of it that are written */
 } Pure;
 
-static bool is_write(const CcGraph *g, const CcNode *n) {
+bool cc_pure_is_write(const CcGraph *g, const CcNode *n) {
     const CcOperand *to = &g->operand.at[n->in0];
     return n->flags == CC_N_WRITES && n->n_out == 0 && n->n_in > 0 && to->kind == CC_IN_VALUE &&
            (cc_op_info((CcOpId)n->op)->kind == CC_K_POINTWISE || cc_op_info((CcOpId)n->op)->kind == CC_K_SCATTER);
@@ -41,22 +41,26 @@ static bool whole_numbers(const CcGraph *g, const CcNode *n, CcDtype dt) {
     return (kind == 'i' || kind == 'u') && strncmp(cc_op_info((CcOpId)n->op)->promote, "same", 4) == 0;
 }
 
+static bool truths(const CcOpInfo *info, const CcType *to) {
+    return to->dtype == CC_DT_BOOL && (strcmp(info->promote, "int") == 0 || strcmp(info->promote, "test") == 0);
+}
+
 /* The pure op gives what the one in place leaves: numbers of one dtype, broadcast to the target. Of a scatter, and where a mask
  * says which elements are filled, that is so for all dtypes. */
-static bool writes_same(const CcGraph *g, const CcNode *n) {
+bool cc_pure_writes_same(const CcGraph *g, const CcNode *n) {
     const CcOpInfo *info = cc_op_info((CcOpId)n->op);
     const CcType *to = &g->val.at[g->operand.at[n->in0].value].type;
     const bool fills = n->op == CC_OP_masked_fill;
     if (info->kind == CC_K_SCATTER) return true;
+    const bool alike = strncmp(info->promote, "same", 4) == 0 && cc_op_common(g, n, CC_DT_OTHER) == (CcDtype)to->dtype;
     const bool floats = cc_dtype_info((CcDtype)to->dtype)->kind == 'f' && strncmp(info->promote, "cmp", 3) != 0 &&
                         strncmp(info->promote, "test", 4) != 0;
-    if (!fills && !floats && !whole_numbers(g, n, (CcDtype)to->dtype))
-        return false;
+    if (!fills && !floats && !whole_numbers(g, n, (CcDtype)to->dtype) && !truths(info, to)) return false;
     for (int i = 0; i < n->n_in; i++) {
         const CcOperand *o = &g->operand.at[n->in0 + i];
         if (o->kind != CC_IN_VALUE) continue;
         const CcType *t = &g->val.at[o->value].type;
-        if ((t->dtype != to->dtype && !(fills && i == 1)) || t->ndim < 0 || t->ndim > to->ndim) return false;
+        if ((t->dtype != to->dtype && !(fills && i == 1) && !alike) || t->ndim < 0 || t->ndim > to->ndim) return false;
         for (int d = 1; d <= t->ndim; d++)
             if (t->size[t->ndim - d] != 1 && t->size[t->ndim - d] != to->size[to->ndim - d])
                 return false;
@@ -95,7 +99,7 @@ static int last_read(const CcGraph *g, int view, Part *part) {
             viewed = true;
         } else if (n->flags == CC_N_WRITES && n->n_out == 0 && g->operand.at[n->in0].value != view) {
             continue; /* told by what it writes */
-        } else if (part && is_write(g, n) && writes_same(g, n) && part->n < MAX_STEPS) {
+        } else if (part && cc_pure_is_write(g, n) && cc_pure_writes_same(g, n) && part->n < MAX_STEPS) {
             part->write[part->n++] = i;
         } else if (!keeps_apart(n)) {
             last = INT_MAX;
@@ -105,7 +109,7 @@ static int last_read(const CcGraph *g, int view, Part *part) {
 }
 
 /* Does this node put the view just where it comes from? */
-static bool puts_back(const CcGraph *g, int node, int value, int view) {
+bool cc_pure_puts_back(const CcGraph *g, int node, int value, int view) {
     const CcNode *n = &g->node.at[node], *def = &g->node.at[g->val.at[view].def];
     const CcType *x = &g->val.at[value].type, *v = &g->val.at[view].type;
     CcReach r;
@@ -148,7 +152,7 @@ static bool view_passes(Pure *p, int node, int value) {
     const int last = last_read(g, part.view, &part);
     if (last > part.put || last == INT_MAX) return false;
     if (part.n == 0) return true;
-    if (last != part.put || !puts_back(g, part.put, value, part.view) || !untouched(g, value, part.view, part.write[0], part.put)) return false;
+    if (last != part.put || !cc_pure_puts_back(g, part.put, value, part.view) || !untouched(g, value, part.view, part.write[0], part.put)) return false;
     cc_vec_push(&p->part, part);
     return true;
 }
@@ -160,9 +164,9 @@ static void find_writes(Pure *p, int value) {
     for (int i = g->val.at[value].def + 1; i < g->node.n; i++) {
         const CcNode *n = &g->node.at[i];
         if (!names(g, n, value) || keeps_apart(n) || view_passes(p, i, value)) continue;
-        if (!is_write(g, n)) return;
+        if (!cc_pure_is_write(g, n)) return;
         if (g->operand.at[n->in0].value != value) continue; /* reads it only */
-        if (!writes_same(g, n)) return;
+        if (!cc_pure_writes_same(g, n)) return;
         p->write[p->n_write++] = i;
     }
 }
@@ -247,7 +251,7 @@ static bool try_all(Pure *p, bool *done) {
 
 CcGraph *cc_pure_graph(const CcGraph *g, const CcGroupRules *rules) {
     bool any = false;
-    for (int i = 0; i < g->node.n; i++) any = any || is_write(g, &g->node.at[i]);
+    for (int i = 0; i < g->node.n; i++) any = any || cc_pure_is_write(g, &g->node.at[i]);
     if (!any) return NULL;
     Pure p = {.g = g, .rules = rules, .write = malloc(sizeof *p.write * (size_t)g->node.n)};
     bool *done = calloc(1, (size_t)g->val.n + 1);

@@ -85,6 +85,11 @@ static CcLaunch *make_launch(const Compile *c, const CcGroup *group, CcErr *err)
     CcLaunch *launch = loop ? cc_arena_alloc(arena, sizeof *launch) : NULL;
     if (!launch) return NULL;
     cc_launch_init(launch, loop);
+    const CcNode *n = &c->g->node.at[group->node[0]];
+    if (cc_into_is(c->g, n)) {
+        launch->into = cc_graph_base(c->g, n->out0);
+        launch->node = n->origin;
+    }
     if (c->on.cuda && launch->numel) {
         launch->cuda = cc_cudalaunch_make(&c->on, loop, arena, err);
         return launch->cuda ? launch : NULL;
@@ -216,6 +221,7 @@ static int build(Compile *c, CcErr *err) {
     }
     cc_plan_made(plan, g, c->live, c->made, c->step_of);
     if (c->stuck) return 0;
+    cc_plan_apart(plan, g);
     if (cc_plan_lifetimes(plan, g, c->made, err) < 0) return -1;
     return cc_memory_plan(plan, g, err);
 }
@@ -233,7 +239,7 @@ static void keep_types(CcPlan *plan, const CcGraph *g) {
 static CcGraph *rewrite(const CcGraph *g, const CcGroupRules *rules) {
     static CcGraph *(*const PASS[])(const CcGraph *, const CcGroupRules *) = {
         cc_autocast_graph, cc_pure_graph, cc_attend_graph, cc_expand_graph, cc_narrow_graph, cc_fold_graph, cc_norms_graph, cc_index_graph, cc_rearrange_graph,
-        cc_views_graph, cc_turn_graph, cc_layout_graph};
+        cc_into_graph, cc_views_graph, cc_turn_graph, cc_layout_graph};
     CcGraph *at = NULL;
     for (int i = 0; i < CC_COUNT(PASS); i++) {
         CcGraph *next = PASS[i](at ? at : g, rules);

@@ -272,12 +272,14 @@ int cc_launch_run(const CcLaunch *launch, const CcHost *host, CcErr *err) {
         const CcLoopAccess *access = &loop->access[a];
         at[a] = access->place      ? CC_PLACE_ZERO
                 : access->number   ? take_number(launch, access, host, &room[a])
-                : access->is_store ? host->make(host->ctx, access->value)
+                : access->is_store && launch->into < 0 ? host->make(host->ctx, access->value)
                                    : host->data(host->ctx, access->value);
         if (!at[a] && launch->numel)
             return cc_err_set(err, CC_E_HOST, "no memory for value %d", access->value);
         if (at[a] && !access->number) at[a] += access->offset;
     }
+    if (launch->into >= 0 && host->writing(host->ctx, launch->into, launch->node) < 0)
+        return cc_err_set(err, CC_E_HOST, "value %d can't be written", launch->into);
     if (launch->numel && launch->cuda) return cc_cudalaunch_run(launch, host, at, room, err);
     if (launch->numel) cc_launch_at(launch, at);
     return 0;
@@ -285,7 +287,7 @@ int cc_launch_run(const CcLaunch *launch, const CcHost *host, CcErr *err) {
 
 void cc_launch_init(CcLaunch *launch, const CcLoop *loop) {
     CcSweeps plan;
-    *launch = (CcLaunch){.loop = loop, .numel = cc_nest_numel(loop)};
+    *launch = (CcLaunch){.loop = loop, .numel = cc_nest_numel(loop), .into = -1};
     launch->rows = launch->count = 1;
     for (int d = 0; d < loop->lane; d++) launch->rows *= loop->size[d];
     for (int d = loop->lane + loop->columns; d < loop->ndim; d++) launch->count *= loop->size[d];

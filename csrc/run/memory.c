@@ -37,7 +37,7 @@ static void mark_private(const CcPlan *plan, const CcGraph *g, bool *private) {
         const CcStep *step = &plan->step.at[s];
         for (int i = 0; i < step->n_node; i++) {
             const CcNode *n = &g->node.at[step->node[i]];
-            for (int k = 0; k < n->n_out; k++)
+            for (int k = 0; k < n->n_out && !cc_into_is(g, n); k++)
                 private[cc_graph_base(g, n->out0 + k)] = step->kind != CC_STEP_HOST && !g->val.at[n->out0 + k].is_output;
             for (int k = 0; k < n->n_in && step->kind == CC_STEP_HOST; k++) {
                 const CcOperand *o = &g->operand.at[n->in0 + k];
@@ -182,7 +182,7 @@ static void add_results(Layout *l, int s) {
     const CcLoop *loop = step->kind == CC_STEP_KERNEL ? ((const CcLaunch *)step->work)->loop : NULL;
     for (int a = 0; loop && a < loop->n_access; a++) {
         const int value = loop->access[a].value;
-        const int input = loop->access[a].is_store && l->private[value] ? find_input(l, s, loop, a) : -1;
+        const int input = loop->access[a].is_store && ((const CcLaunch *)step->work)->into < 0 && l->private[value] ? find_input(l, s, loop, a) : -1;
         if (input < 0) continue;
         l->place[value] = l->place[input];
         l->last[input] = -1;

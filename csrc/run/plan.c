@@ -22,6 +22,31 @@ void cc_plan_made(const CcPlan *plan, const CcGraph *g, const bool *live, bool *
         }
 }
 
+static int64_t extent(const CcType *t) {
+    int64_t last = 0;
+    for (int d = 0; d < t->ndim; d++) last += (CC_MAX(1, t->size[d]) - 1) * t->stride[d];
+    return (last + 1) * cc_dtype_info((CcDtype)t->dtype)->size;
+}
+
+static void add_apart(CcPlan *plan, const CcGraph *g, int a, int b) {
+    const CcVal *x = &g->val.at[a], *y = &g->val.at[b];
+    if (a == b || x->def >= 0 || y->def >= 0) return;
+    for (int i = 0; i < plan->apart.n; i++)
+        if (plan->apart.at[i].value[0] == a && plan->apart.at[i].value[1] == b) return;
+    cc_vec_push(&plan->apart, (CcApart){{a, b}, {extent(&x->type), extent(&y->type)}});
+}
+
+void cc_plan_apart(CcPlan *plan, const CcGraph *g) {
+    for (int s = 0; s < plan->step.n; s++) {
+        const CcNode *n = &g->node.at[plan->step.at[s].node[0]];
+        if (!cc_into_is(g, n)) continue;
+        for (int k = 1; k < n->n_in; k++) {
+            const CcOperand *o = cc_graph_operand(g, n, k);
+            if (o->kind == CC_IN_VALUE) add_apart(plan, g, cc_graph_base(g, n->out0), cc_graph_base(g, o->value));
+        }
+    }
+}
+
 int cc_plan_lifetimes(CcPlan *plan, const CcGraph *g, const bool *made, CcErr *err) {
     int *last = malloc(sizeof(int) * (size_t)(g->val.n + 1));
     if (!last) return cc_err_set(err, CC_E_MEMORY, "no memory for a plan");
@@ -64,7 +89,7 @@ void cc_plan_clear(CcPlan *plan) {
         const CcStep *step = &plan->step.at[s];
         if (step->family && step->family->free) step->family->free(step->work);
     }
-    plan->step.n = plan->drop.n = 0;
+    plan->step.n = plan->drop.n = plan->apart.n = 0;
 }
 
 void cc_run_free(CcPlan *plan) {
@@ -75,6 +100,7 @@ void cc_run_free(CcPlan *plan) {
     cc_vec_free(&plan->narrowed);
     cc_vec_free(&plan->place);
     cc_vec_free(&plan->early);
+    cc_vec_free(&plan->apart);
     free(plan->spent_ns);
     cc_arena_free(plan->arena);
     free(plan);

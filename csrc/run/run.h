@@ -29,6 +29,9 @@ typedef struct CcHost {
     int (*call)(void *ctx, int node);
     /* Changes with every write to an input's memory that torch counts; CC_NO_VERSION: not known. */
     uint64_t (*version)(void *ctx, int value);
+    /* A step is about to write memory that was there before, as this node says. The value has a tensor, or is -1: only the
+     * plan knows that memory. 0 or -1; NULL in hosts that keep no versions. */
+    int (*writing)(void *ctx, int value, int node);
     /* A number that is another one in each call (CC_IN_NUMBER). */
     double (*number)(void *ctx, int number);
     /* Of a GPU, by its number. NULL in graphs of the CPU. Its current stream, which kernels are given to; 0 or -1: */

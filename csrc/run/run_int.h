@@ -43,6 +43,12 @@ typedef struct CcNarrowed {
     CcType type;
 } CcNarrowed;
 
+/* Two inputs, and the bytes that each takes from its first element on. */
+typedef struct CcApart {
+    int value[2];
+    int64_t bytes[2];
+} CcApart;
+
 struct CcPlan {
     CC_VEC(CcStep) step;
     CC_VEC(int) drop;
@@ -51,6 +57,7 @@ struct CcPlan {
     CC_VEC(int64_t) place;
     CC_VEC(bool) early; /* [value]: another one lies in it before it is made */
     int64_t block_bytes;
+    CC_VEC(CcApart) apart; /* inputs of which one is written while the other is read: they may not overlap */
     CcArena *arena;     /* what the steps point to */
     CcOnDevice on;
     struct {
@@ -85,6 +92,7 @@ typedef struct CcLaunch {
     int64_t numel, rows;
     int64_t count;    /* elements that a reduction takes */
     int sweeps, kept; /* loop/sweep.c */
+    int into, node;   /* the value whose memory it writes, by which node of the given graph; -1: it makes what it stores */
 } CcLaunch;
 void cc_launch_init(CcLaunch *launch, const CcLoop *loop); /* without its machine code */
 /* Takes the loop (NULL: *err is set already) and finds its machine code, or leaves it to the reference executor. */
@@ -156,6 +164,7 @@ void cc_plan_clear(CcPlan *plan); /* no steps */
 /* made[value]: it exists outside the step that makes it (an output, or read by another step). */
 void cc_plan_made(const CcPlan *plan, const CcGraph *g, const bool *live, bool *made, int *step_of);
 /* Fills plan->drop and the steps' drop lists from the last uses in the order of the steps. */
+void cc_plan_apart(CcPlan *plan, const CcGraph *g); /* fills plan->apart */
 CC_MUST int cc_plan_lifetimes(CcPlan *plan, const CcGraph *g, const bool *made, CcErr *err);
 
 /* memory.c */

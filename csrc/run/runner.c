@@ -51,6 +51,23 @@ static double run_number(void *ctx, int number) {
     return r->host->number(r->host->ctx, number);
 }
 
+static int run_writing(void *ctx, int value, int node) {
+    const Run *r = ctx;
+    const int64_t at = r->plan->place.at[value];
+    return r->host->writing ? r->host->writing(r->host->ctx, at >= 0 ? -1 : at == -1 ? value : (int)(-2 - at), node) : 0;
+}
+
+/* Inputs that lie apart in one call may overlap in another one. */
+static int check_apart(const CcPlan *plan, const CcHost *host, CcErr *err) {
+    for (int i = 0; i < plan->apart.n; i++) {
+        const CcApart *p = &plan->apart.at[i];
+        const uintptr_t a = (uintptr_t)host->data(host->ctx, p->value[0]), b = (uintptr_t)host->data(host->ctx, p->value[1]);
+        if (a < b + (uintptr_t)p->bytes[1] && b < a + (uintptr_t)p->bytes[0])
+            return cc_err_set(err, CC_E_HOST, "values %d and %d share memory", p->value[0], p->value[1]);
+    }
+    return 0;
+}
+
 static int run_stream(void *ctx, int device, void **out) {
     const Run *r = ctx;
     return r->host->stream(r->host->ctx, device, out);
@@ -58,7 +75,7 @@ static int run_stream(void *ctx, int device, void **out) {
 
 static int run_steps(const Run *run, int *step_out, CcErr *err) {
     const CcPlan *plan = run->plan;
-    CcHost host = {.ctx = (void *)run, .data = run_data, .make = run_make, .call = run_call, .version = run_version,
+    CcHost host = {.ctx = (void *)run, .data = run_data, .make = run_make, .call = run_call, .version = run_version, .writing = run_writing,
                    .number = run_number, .stream = run_stream};
     const int n = plan->step.n;
     for (int s = 0; s < n; s++) {
@@ -92,6 +109,8 @@ static int exec_on_gpu(const CcPlan *plan, const CcHost *host, int *step_out, Cc
 
 int cc_run_exec(const CcPlan *plan, const CcHost *host, int *step_out, CcErr *err) {
     cc_memory_settle();
+    if (step_out) *step_out = 0;
+    if (check_apart(plan, host, err) < 0) return -1;
     if (plan->on.cuda && !plan->on.waits) return exec_on_gpu(plan, host, step_out, err);
     CcScratch *block = plan->block_bytes ? cc_scratch_take((size_t)plan->block_bytes) : NULL;
     if (plan->block_bytes && !block) return no_memory(plan, err);

@@ -13,6 +13,7 @@ typedef enum How { HOW_SET, HOW_SUM, HOW_PROD, HOW_MEAN, HOW_MAX, HOW_MIN } How;
 typedef struct Scatter {
     CcMove move, copy;
     int dst, x, src; /* values; x: what a write changes, or what is read; src -1: the number */
+    int into;        /* the node of the given graph that writes x itself; -1: dst is made */
     int64_t dst_at, x_at, src_at; /* bytes; dst_at: where the first element that is written lies in the result */
     int index[CC_MOVE_DIMS];
     int64_t index_at[CC_MOVE_DIMS];
@@ -112,7 +113,7 @@ static bool how_of(const CcGraph *g, const CcNode *n, Scatter *s, How *how) {
     static const CcMoveHow MOVE[] = {CC_MOVE_SET, CC_MOVE_SUM, CC_MOVE_PROD, CC_MOVE_SUM, CC_MOVE_MAX, CC_MOVE_MIN};
     s->move.how = *how == HOW_SUM && s->move.scale != 1 ? CC_MOVE_SCALED : MOVE[*how];
     s->mean = *how == HOW_MEAN;
-    return true;
+    return !s->mean || s->into < 0;
 }
 
 /* Steps of what is written, in bytes: those of the space's dims from the right; scatter's source may be larger. */
@@ -196,12 +197,12 @@ static void read_more(const CcType *out, How how, Scatter *s) {
 static bool understand(const CcGraph *g, const CcNode *n, Scatter *s) {
     CcReach r;
     How how;
-    *s = (Scatter){.dst = n->out0, .src = -1, .packed = -1};
+    *s = (Scatter){.dst = n->out0, .into = cc_into_is(g, n) ? n->origin : -1, .src = -1, .packed = -1};
     const CcOperand *o = cc_prim_operand(g, n, 0), *source = source_of(g, n);
-    if (!o || o->kind != CC_IN_VALUE || n->n_out != 1 || n->flags) return false;
+    if (!o || o->kind != CC_IN_VALUE || n->n_out != 1 || (n->flags && s->into < 0)) return false;
     const CcType *x = &g->val.at[o->value].type, *out = &g->val.at[n->out0].type;
     const bool reading = reads((CcOpId)n->op);
-    if (!plain(x) || !plain(out) || !cc_type_dense(out) || x->dtype != out->dtype || (!source && !reading)) return false;
+    if (!plain(x) || !plain(out) || !(s->into < 0 ? cc_type_dense(out) : cc_into_apart(out)) || x->dtype != out->dtype || (!source && !reading)) return false;
     if (!reading && !cc_type_same_shape(x, out)) return false;
     if (!cc_reach_read(g, n, reading ? x : out, &r) || r.space.ndim > CC_MOVE_DIMS) return false;
     s->x = o->value;
@@ -222,7 +223,7 @@ static bool understand(const CcGraph *g, const CcNode *n, Scatter *s) {
         s->x_at += r.offset * s->move.bytes;
         return cc_type_same_shape(&r.space, out) && !(r.n && r.index[0].mask);
     }
-    s->dst_at = r.offset * s->move.bytes;
+    s->dst_at = cc_prim_base(g, &s->dst) + r.offset * s->move.bytes;
     if (!how_of(g, n, s, &how) || !read_source(g, n, source, &r, s) || !order_known(n, &r, s)) return false;
     if (r.n && r.index[0].mask && n->op != CC_OP_masked_scatter) { /* one number under a mask */
         if (how != HOW_SET || (s->src >= 0 && cc_type_numel(&g->val.at[s->src].type) != 1)) return false;
@@ -299,6 +300,11 @@ static void copy(const Scatter *s, char *dst, const char *x) {
     if (dst != x && !s->move.reads && cc_move_run(&s->copy, dst, x, NULL) < 0) abort(); /* without indices it can't fail */
 }
 
+static int writing(const Scatter *s, const CcHost *host, CcErr *err) {
+    if (host->writing(host->ctx, s->dst, s->into) == 0) return 0;
+    return cc_err_set(err, CC_E_HOST, "value %d can't be written", s->dst);
+}
+
 /* What is changed, or read: there is something. */
 static int move(const Scatter *s, char *dst, const char *x, const CcHost *host, CcErr *err) {
     const char *index[CC_MOVE_DIMS] = {NULL}, *src = s->src < 0 ? s->number : cc_prim_data(host, s->src, s->src_at);
@@ -307,7 +313,9 @@ static int move(const Scatter *s, char *dst, const char *x, const CcHost *host, 
     if (!src && s->packed != 0) return missing(err, s->src);
     if (s->packed >= 0 && cc_move_count(&s->move, index[0]) > s->packed)
         return cc_err_set(err, CC_E_HOST, "the mask takes more elements than there are");
-    copy(s, dst, x);
+    if (s->into < 0) copy(s, dst, x);
+    else if (!cc_move_good(&s->move, index)) return cc_err_set(err, CC_E_HOST, "an index is out of range");
+    else if (writing(s, host, err) < 0) return -1;
     if ((s->fresh && cc_move_run(&s->reset, dst + s->dst_at, s->neutral, index) < 0) ||
         cc_move_run(&s->move, dst + s->dst_at, s->move.reads ? x : src, index) < 0)
         return cc_err_set(err, CC_E_HOST, "an index is out of range"); /* eager is asked */
@@ -317,11 +325,12 @@ static int move(const Scatter *s, char *dst, const char *x, const CcHost *host, 
 
 static int run(const void *work, const CcHost *host, CcErr *err) {
     const Scatter *s = work;
-    char *dst = host->make(host->ctx, s->dst);
+    char *dst = (s->into < 0 ? host->make : host->data)(host->ctx, s->dst);
     if (s->numel == 0) return s->moved ? cc_err_set(err, CC_E_HOST, "an index of an empty dim") : 0;
     const char *x = cc_prim_data(host, s->x, s->x_at);
     if (!dst || !x) return missing(err, dst ? s->x : s->dst);
     if (s->moved) return move(s, dst, x, host, err);
+    if (s->into >= 0) return writing(s, host, err);
     copy(s, dst, x);
     return 0;
 }

@@ -52,7 +52,7 @@ static struct {
     uint64_t keys_soft;             /* bits of tensors that the host may replay: neg, conj */
     int mark_at, mark_n;            /* words of a TensorImpl from its sizes up to its key set; 0: not found */
     uint64_t key_dense, key_autograd;
-    PyObject *dispatch_keys, *raw_repr, *requires_grad_name, *version_name;
+    PyObject *dispatch_keys, *raw_repr, *requires_grad_name, *version_name, *increment_version;
     PyObject *inference_enabled;
     bool (*c_inference)(void);
     bool (*c_requires_grad)(const Impl *);
@@ -100,6 +100,13 @@ bool cc_tens_constant(PyObject *o) {
     for (int i = 0; i < CC_COUNT(T.constant); i++)
         if (Py_TYPE(o) == T.constant[i]) return true;
     return false;
+}
+
+int cc_tens_wrote(PyObject *o) {
+    PyObject *one = PyTuple_Pack(1, o), *r = one ? PyObject_CallOneArg(T.increment_version, one) : NULL;
+    Py_XDECREF(one);
+    Py_XDECREF(r);
+    return r ? 0 : -1;
 }
 
 uint64_t cc_tens_version(PyObject *o) {
@@ -619,7 +626,9 @@ static int find_python(void) {
     Py_XSETREF(T.raw_repr, PyUnicode_InternFromString("raw_repr"));
     Py_XSETREF(T.requires_grad_name, PyUnicode_InternFromString("requires_grad"));
     Py_XSETREF(T.version_name, PyUnicode_InternFromString("_version"));
+    Py_XSETREF(T.increment_version, cc_tsym_path("torch._C._increment_version"));
     if (!T.py_empty_names || !T.raw_repr || !T.requires_grad_name || !T.version_name) return -1;
+    if (!T.increment_version) return missing("torch._C._increment_version");
     for (int i = 1; i < CC_DT_COUNT; i++) {
         char path[64];
         snprintf(path, sizeof path, "torch.%s", cc_dtype_info((CcDtype)i)->torch_name);

@@ -1,0 +1,140 @@
+/* into: writes to memory that is not the graph's alone (a KV cache, a counter, an argument) are kernels and library calls.
+ *
+ *   mul_(%1, 2)        ->   %9 = mul(%1, 2)               %9: a window of %1, the same memory
+ *   put(%1, %2)        ->   %9 = fill_like(%1, %2)        copy_, fill_, zero_
+ *   put(%1, %2, key)   ->   %9 = put(%1, %2, key)
+ *
+ * The node still writes, so it stands alone and nothing is moved across it (group.c): memory is at each node what it is in
+ * eager, whoever else knows it. Within a node an element is read before it is written, and only its own: no operand may lie
+ * in what is written, unless it is just that. Here that is known of views, and of what the graph makes; whether inputs
+ * overlap is looked at in each call (run/runner.c). */
+#include "pass.h"
+
+bool cc_into_is(const CcGraph *g, const CcNode *n) {
+    return n->flags == CC_N_WRITES && n->n_out == 1 && n->rewritten && n->n_in > 0 && g->operand.at[n->in0].kind == CC_IN_VALUE &&
+           g->val.at[n->out0].window_of == cc_graph_base(g, g->operand.at[n->in0].value) + 1;
+}
+
+/* Has each element memory of its own? Dims by their strides, each beyond what lies inside of it. */
+bool cc_into_apart(const CcType *t) {
+    int64_t stride[CC_MAX_DIMS], size[CC_MAX_DIMS], end = 1;
+    int n = 0;
+    for (int d = 0; d < t->ndim; d++) {
+        if (t->size[d] == 1) continue;
+        int k = n++;
+        for (; k > 0 && stride[k - 1] > t->stride[d]; k--) {
+            stride[k] = stride[k - 1];
+            size[k] = size[k - 1];
+        }
+        stride[k] = t->stride[d];
+        size[k] = t->size[d];
+    }
+    for (int k = 0; k < n; k++) {
+        if (stride[k] < end) return false;
+        end += (size[k] - 1) * stride[k];
+    }
+    return true;
+}
+
+/* What a value is a view of; a reshape that copies counts as one, too. */
+static int root_of(const CcGraph *g, int value) {
+    for (;;) {
+        const CcVal *v = &g->val.at[value];
+        const CcNode *n = v->def < 0 ? NULL : &g->node.at[v->def];
+        if (v->window_of) value = v->window_of - 1;
+        else if (n && cc_op_info((CcOpId)n->op)->kind == CC_K_VIEW && n->n_in > 0 && g->operand.at[n->in0].kind == CC_IN_VALUE)
+            value = g->operand.at[n->in0].value;
+        else return value;
+    }
+}
+
+/* Memory that nothing else lies in: what an op with a row makes. */
+static bool is_fresh(const CcGraph *g, int root) {
+    const int def = g->val.at[root].def;
+    return def >= 0 && g->node.at[def].op != CC_OP_host && !g->node.at[def].flags;
+}
+
+/* What the host makes may lie anywhere. */
+static bool is_known(const CcGraph *g, int root) { return g->val.at[root].def < 0 || is_fresh(g, root); }
+
+/* May a node that writes x read this one? */
+static bool keeps_apart(const CcGraph *g, int x, int other) {
+    const int a = root_of(g, x), b = root_of(g, other);
+    return a != b && is_known(g, a) && is_known(g, b);
+}
+
+static bool broadcasts(const CcType *from, const CcType *to) {
+    if (from->ndim < 0 || from->ndim > to->ndim) return false;
+    for (int d = 1; d <= from->ndim; d++)
+        if (from->size[from->ndim - d] != 1 && from->size[from->ndim - d] != to->size[to->ndim - d]) return false;
+    return true;
+}
+
+/* copy_ and its kind: one value for all of x. */
+static bool is_fill(const CcGraph *g, const CcNode *n) {
+    if (n->op != CC_OP_put || n->n_in != 2) return false;
+    const CcOperand *x = cc_graph_operand(g, n, 0), *from = cc_graph_operand(g, n, 1);
+    return from->kind != CC_IN_VALUE || broadcasts(&g->val.at[from->value].type, &g->val.at[x->value].type);
+}
+
+static bool understand(const CcGraph *g, const CcNode *n) {
+    if (!cc_pure_is_write(g, n)) return false;
+    const int x = cc_graph_operand(g, n, 0)->value;
+    const CcType *t = &g->val.at[x].type;
+    const bool each = cc_op_info((CcOpId)n->op)->kind == CC_K_POINTWISE || is_fill(g, n);
+    if (t->ndim < 0 || t->device != 1 || cc_type_numel(t) == 0 || !cc_into_apart(t)) return false;
+    if (!is_fill(g, n) && !cc_pure_writes_same(g, n)) return false;
+    for (int k = 1; k < n->n_in; k++) {
+        const CcOperand *o = cc_graph_operand(g, n, k);
+        if (o->kind == CC_IN_VALUE && !keeps_apart(g, x, o->value) && !(each && o->value == x)) return false;
+    }
+    return true;
+}
+
+/* x[a:b] += y puts the view, which was written, where it comes from: there is nothing to do. */
+static bool puts_back(const CcGraph *g, int node) {
+    const CcNode *n = &g->node.at[node];
+    const CcOperand *from = n->n_in > 1 ? cc_graph_operand(g, n, 1) : NULL;
+    if (n->op != CC_OP_put || !cc_pure_is_write(g, n) || !from || from->kind != CC_IN_VALUE) return false;
+    const int def = g->val.at[from->value].def;
+    return def >= 0 && cc_op_info((CcOpId)g->node.at[def].op)->kind == CC_K_VIEW && !g->node.at[def].flags &&
+           g->node.at[def].n_out == 1 && cc_pure_puts_back(g, node, cc_graph_operand(g, n, 0)->value, from->value);
+}
+
+static void forget(CcGraph *g, int node) {
+    CcNode *n = &g->node.at[node];
+    n->op = CC_OP_detach;
+    n->n_in = 0;
+    n->flags = 0;
+    n->rewritten = true;
+}
+
+static void rewrite(CcGraph *g, int node) {
+    CcNode *n = &g->node.at[node];
+    const int x = cc_graph_operand(g, n, 0)->value;
+    CcVal v = {.type = g->val.at[x].type, .def = node, .hidden = true};
+    v.window_of = cc_graph_base(g, x) + 1;
+    v.offset = g->val.at[x].offset;
+    if (is_fill(g, n)) n->op = CC_OP_fill_like;
+    n->out0 = g->val.n;
+    n->n_out = 1;
+    n->rewritten = true;
+    cc_vec_push(&g->val, v);
+}
+
+CcGraph *cc_into_graph(const CcGraph *g, const CcGroupRules *rules) {
+    CcGraph *out = NULL;
+    for (int i = 0; i < g->node.n && rules->prim; i++) {
+        const CcGraph *now = out ? out : g;
+        const bool nothing = puts_back(now, i);
+        if (cc_group_banned(now, i, rules) || (!nothing && !understand(now, &now->node.at[i]))) continue;
+        CcGraph *next = cc_graph_copy(now);
+        if (nothing) forget(next, i);
+        else rewrite(next, i);
+        const bool good = nothing || cc_group_takes(next, i, rules);
+        if (good && out) cc_graph_free(out);
+        if (good) out = next;
+        else cc_graph_free(next);
+    }
+    return out;
+}
