@@ -77,6 +77,7 @@ class OpInfo(c.Structure):
 DATA = c.CFUNCTYPE(c.c_void_p, c.c_void_p, c.c_int)
 CALL = c.CFUNCTYPE(c.c_int, c.c_void_p, c.c_int)
 VERSION = c.CFUNCTYPE(c.c_uint64, c.c_void_p, c.c_int)
+WRITING = c.CFUNCTYPE(c.c_int, c.c_void_p, c.c_int, c.c_int)
 NUMBER_OF = c.CFUNCTYPE(c.c_double, c.c_void_p, c.c_int)
 STREAM = c.CFUNCTYPE(c.c_int, c.c_void_p, c.c_int, c.POINTER(c.c_void_p))
 BLOCK = c.CFUNCTYPE(c.c_void_p, c.c_void_p, c.c_int, c.c_int64, c.POINTER(c.c_void_p))
@@ -85,7 +86,7 @@ DROP = c.CFUNCTYPE(None, c.c_void_p, c.c_int)
 
 
 class Host(c.Structure):
-    _fields_ = [("ctx", c.c_void_p), ("data", DATA), ("make", DATA), ("call", CALL), ("version", VERSION), ("number", NUMBER_OF),
+    _fields_ = [("ctx", c.c_void_p), ("data", DATA), ("make", DATA), ("call", CALL), ("version", VERSION), ("writing", WRITING), ("number", NUMBER_OF),
                 ("stream", STREAM), ("block", BLOCK), ("unblock", UNBLOCK), ("drop", DROP)]  # fmt: skip
 
 
@@ -299,9 +300,10 @@ class Graph:
         return s
 
     def run(self, inputs=None):
-        """Runs the plan -> outputs; self.dropped lists the dropped values, self.called the nodes that the host replayed."""
+        """Runs the plan -> outputs; self.dropped lists the dropped values, self.called the nodes that the host replayed, self.written
+        what was there before and was written: (value, node)."""
         live = dict(self.inputs if inputs is None else inputs)
-        self.dropped, self.called, self.made = [], [], []
+        self.dropped, self.called, self.made, self.written = [], [], [], []
         errors = []
 
         def guard(default):
@@ -347,6 +349,11 @@ class Graph:
         held = {}
 
         @guard(-1)
+        def writing(_, v, node):
+            self.written.append((v, node))
+            return 0
+
+        @guard(-1)
         def stream(_, device, out):
             out[0] = self.streams.get(device, 0)
             return 0
@@ -367,7 +374,7 @@ class Graph:
         def number(_, i):
             return self.numbers[i]
 
-        host = Host(None, DATA(data), DATA(make), CALL(call), VERSION(version), NUMBER_OF(number),
+        host = Host(None, DATA(data), DATA(make), CALL(call), VERSION(version), WRITING(writing), NUMBER_OF(number),
                     STREAM(stream), BLOCK(block), UNBLOCK(unblock), DROP(drop))  # fmt: skip
         text = c.create_string_buffer(300)
         step = c.c_int(-1)
