@@ -4,10 +4,13 @@
  *   v, i = max(x, dim)         ->   v = amax(x); i = argmax(x)                          one loop, as both reduce x
  *   l = cross_entropy(x, t)    ->   r = nll(x, t); l = nll_mean(r, t)                   a loop over x, one over its rows
  *   y = gelu(x)                ->   y = gelu(x, 1)                                      as oneDNN does it
+ *   y = encoder_layer(x, ..)   ->   linear, attend, linear, add, layer_norm ...         nn.TransformerEncoderLayer in eval
  *   y = softmax(x)             ->   m = amax(x); e = exp(x - m); s = sum(e); y = e * (1 / s)
  *
  * The last where x has few rows but long ones: a row whose loop goes through it several times is one thread's, and these
  * loops are all threads'. */
+#include <math.h>
+
 #include "pass.h"
 
 typedef struct Parts {
@@ -284,6 +287,106 @@ static bool gelu_of_library(const CcGraph *g, const CcNode *n) {
     return n->n_in == 1 && t->dtype == CC_DT_F32 && t->device == 1 && cc_type_numel(t) > 1 && cc_type_contiguous(t);
 }
 
+/* ------------------------------------------------------------------ linear */
+
+/* Rows that no single step leads through (an image of another dim first): eager copies them, too. */
+static bool scattered(const CcGraph *g, const CcNode *n) {
+    const CcOperand *x = cc_graph_operand(g, n, 0);
+    if (x->kind != CC_IN_VALUE || n->n_in != 3) return false;
+    const CcType *t = &g->val.at[x->value].type;
+    int64_t size = 1, stride = 0;
+    for (int d = t->ndim - 2; d >= 0; d--) {
+        if (t->size[d] == 1) continue;
+        if (size > 1 && t->stride[d] != stride * size) return cc_type_numel(t) > 0;
+        if (size == 1) stride = t->stride[d];
+        size *= t->size[d];
+    }
+    return false;
+}
+
+static bool copied_rows(Parts *p) {
+    CcType t = type_of(p, operand(p, 0));
+    cc_type_make_contiguous(&t);
+    part(p, CC_OP_linear, p->whole.out0, NULL, 3, part(p, CC_OP_copy, -1, &t, 1, operand(p, 0)), operand(p, 1), operand(p, 2));
+    return true;
+}
+
+/* ------------------------------------------------------------------ nn.MultiheadAttention and nn.TransformerEncoderLayer in eval */
+
+static CcOperand linear(Parts *p, CcOperand x, CcOperand weight, CcOperand bias, int result) {
+    CcType t = type_of(p, x);
+    t.size[t.ndim - 1] = type_of(p, weight).size[0];
+    cc_type_make_contiguous(&t);
+    return part(p, CC_OP_linear, result, &t, 3, x, weight, bias);
+}
+
+/* Of queries, keys and values [B, L, 3 D] side by side one as [B, heads, L, D / heads]. */
+static CcOperand heads_of(Parts *p, CcOperand all, int64_t heads, int which) {
+    const CcType from = type_of(p, all);
+    const int64_t width = from.size[2] / 3, each = width / heads;
+    const CcType t = {.dtype = from.dtype, .ndim = 4, .device = from.device, .device_index = from.device_index,
+                      .size = {from.size[0], heads, from.size[1], each}, .stride = {from.stride[0], each, from.stride[1], 1}};
+    const CcOperand seen = window(p, all, t);
+    p->g->val.at[seen.value].offset += which * width * cc_dtype_info((CcDtype)t.dtype)->size;
+    return seen;
+}
+
+/* Operands `at` on: width, heads, weights and biases. */
+static CcOperand attend_to_self(Parts *p, CcOperand x, int at, int result) {
+    const int64_t heads = operand(p, at + 1).i;
+    CcType t = type_of(p, x);
+    cc_type_make_contiguous(&t);
+    const CcOperand all = linear(p, x, operand(p, at + 2), operand(p, at + 3), -1), scale = float_of(1 / sqrt((double)(t.size[2] / heads)));
+    const CcOperand q = heads_of(p, all, heads, 0), k = heads_of(p, all, heads, 1), v = heads_of(p, all, heads, 2);
+    const CcOperand y = part(p, CC_OP_attend, -1, &t, 7, q, k, v, none(), none(), scale, int_of(2));
+    return linear(p, y, operand(p, at + 4), operand(p, at + 5), result);
+}
+
+/* f32 [B, L, D], and weights [3 D, D] of heads that divide D. */
+static bool may_attend(const Parts *p, int at) {
+    const CcOperand o = operand(p, 0), heads = operand(p, at + 1), weight = operand(p, at + 2);
+    const CcType x = type_of(p, o), out = p->g->val.at[p->whole.out0].type;
+    if (x.ndim != 3 || x.dtype != CC_DT_F32 || !cc_type_same_shape(&x, &out) || !cc_type_contiguous(&out) || !cc_type_numel(&x)) return false;
+    if (heads.kind != CC_IN_INT || heads.i < 1 || x.size[2] % heads.i || weight.kind != CC_IN_VALUE) return false;
+    const CcType w = type_of(p, weight);
+    return w.ndim == 2 && w.size[0] == 3 * x.size[2] && w.size[1] == x.size[2];
+}
+
+static bool self_attention(Parts *p, const bool *needed) {
+    const CcOperand q = operand(p, 0), k = operand(p, 1), v = operand(p, 2);
+    if (p->whole.n_in != 9 || k.kind != CC_IN_VALUE || v.kind != CC_IN_VALUE || k.value != q.value || v.value != q.value) return false;
+    if (!needed[0] || (p->whole.n_out > 1 && needed[1]) || !may_attend(p, 3)) return false;
+    attend_to_self(p, q, 3, p->whole.out0);
+    return true;
+}
+
+static CcOperand norm(Parts *p, CcOperand x, int at, int result) {
+    CcType t = type_of(p, x);
+    cc_type_make_contiguous(&t);
+    return part(p, CC_OP_layer_norm, result, &t, 5, x, int_of(1), operand(p, at), operand(p, at + 1), operand(p, 9));
+}
+
+static CcOperand plus(Parts *p, CcOperand a, CcOperand b, int result) {
+    CcType t = type_of(p, a);
+    return part(p, CC_OP_add, result, &t, 2, a, b);
+}
+
+static bool encoder_layer(Parts *p, const bool *needed) {
+    enum { HEADS = 1, GELU = 7, FIRST, EPS, NORM_1, NORM_2 = NORM_1 + 2, FFN_1 = NORM_2 + 2, FFN_2 = FFN_1 + 2, N = FFN_2 + 2 };
+    const CcOperand x = operand(p, 0), eps = operand(p, EPS);
+    if (p->whole.n_in != N || p->whole.n_out != 1 || !needed[0] || !may_attend(p, HEADS) || eps.kind != CC_IN_FLOAT) return false;
+    const bool first = operand(p, FIRST).i != 0, gelu = operand(p, GELU).i != 0;
+    const int result = p->whole.out0;
+    CcOperand y = plus(p, attend_to_self(p, first ? norm(p, x, NORM_1, -1) : x, HEADS, -1), x, -1);
+    if (!first) y = norm(p, y, NORM_1, -1);
+    CcOperand z = linear(p, first ? norm(p, y, NORM_2, -1) : y, operand(p, FFN_1), operand(p, FFN_1 + 1), -1);
+    const CcType t = type_of(p, z);
+    z = gelu ? part(p, CC_OP_gelu, -1, &t, 2, z, int_of(1)) : part(p, CC_OP_relu, -1, &t, 1, z);
+    y = plus(p, linear(p, z, operand(p, FFN_2), operand(p, FFN_2 + 1), -1), y, first ? result : -1);
+    if (!first) norm(p, y, NORM_2, result);
+    return true;
+}
+
 /* ------------------------------------------------------------------ the pass */
 
 static bool expand(Parts *p, const bool *needed) {
@@ -295,6 +398,9 @@ static bool expand(Parts *p, const bool *needed) {
     case CC_OP_log_softmax: softmax(p); return true;
     case CC_OP_argmax:
     case CC_OP_argmin: arg(p); return true;
+    case CC_OP_linear: return copied_rows(p);
+    case CC_OP_self_attention: return self_attention(p, needed);
+    case CC_OP_encoder_layer: return encoder_layer(p, needed);
     case CC_OP_gelu: part(p, CC_OP_gelu, p->whole.out0, NULL, 2, operand(p, 0), int_of(1)); return true;
     default: return pair(p, needed);
     }
@@ -309,7 +415,10 @@ static bool may_be(const CcGraph *g, const CcNode *n) {
     case CC_OP_argmin: return long_rows(g, n);
     case CC_OP_nll_loss:
     case CC_OP_bce_loss:
+    case CC_OP_self_attention:
+    case CC_OP_encoder_layer:
     case CC_OP_cross_entropy: return true;
+    case CC_OP_linear: return scattered(g, n);
     case CC_OP_gelu: return cc_graph_operand(g, n, 0)->kind == CC_IN_VALUE && gelu_of_library(g, n);
     default: break;
     }

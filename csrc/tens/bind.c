@@ -18,7 +18,7 @@ typedef struct Param {
     CcOperand value;          /* default, or the @ operand */
 } Param;
 
-enum { MAX_PARAMS = 12, MAX_WORDS = 24 };
+enum { MAX_PARAMS = 20, MAX_WORDS = 24 };
 
 typedef struct Row {
     const char *op, *callables, *signature;
