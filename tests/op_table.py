@@ -616,6 +616,8 @@ for name, gates in (("lstm", 4), ("gru", 3), ("rnn_tanh", 1), ("rnn_relu", 1)):
 row("P:bilinear", lambda m: A(m.x(3, 4), m.x(3, 5), m.x(2, 4, 5), m.x(2)), dtypes=FLOATS[:2], **SUMS)
 row("L:multi_dot", lambda m: A([m.x(2, 3), m.x(3, 4), m.x(4, 2)]), dtypes=FLOATS[:2], **SUMS)
 row("F:cdist", lambda m: A(m.x(4, 5), m.x(3, 5)), lambda m: A(m.x(2, 4, 5), m.x(2, 3, 5), 1.0), dtypes=FLOATS[:2], ulp=256, norm=True)
+row("F:_native_multi_head_attention", lambda m: (lambda x: A(x, x, x, 8, 2, m.x(24, 8), m.x(24), m.x(8, 8), m.x(8), None, False))(m.x(2, 3, 8)), lambda m: A(m.x(2, 3, 8), m.x(2, 3, 8), m.x(2, 3, 8), 8, 2, m.x(24, 8), m.x(24), m.x(8, 8), m.x(8)), dtypes=(f32,), ulp=64, norm=True)
+row("F:_transformer_encoder_layer_fwd", *(lambda m, g=g, n=n: A(m.x(2, 3, 8), 8, 2, m.x(24, 8), m.x(24), m.x(8, 8), m.x(8), g, n, 1e-5, m.x(8), m.x(8), m.x(8), m.x(8), m.x(12, 8), m.x(12), m.x(8, 12), m.x(8)) for g in (False, True) for n in (False, True)), dtypes=(f32,), ulp=64, norm=True)
 row("P:scaled_dot_product_attention N:scaled_dot_product_attention", lambda m: A(m.x(2, 3, 7, 8), m.x(2, 3, 9, 8), m.x(2, 3, 9, 8)), lambda m: A(m.x(2, 3, 7, 8), m.x(2, 3, 7, 8), m.x(2, 3, 7, 8), is_causal=True),
     lambda m: A(m.x(2, 7, 3, 8).transpose(1, 2), m.x(2, 9, 3, 8).transpose(1, 2), m.x(2, 9, 3, 8).transpose(1, 2), m.mask(7, 9) | torch.eye(7, 9).bool()),
     lambda m: A(m.x(2, 3, 7, 8), m.x(2, 3, 9, 8), m.x(2, 3, 9, 8), attn_mask=m.x(2, 1, 7, 9), scale=0.3), lambda m: A(m.x(7, 8), m.x(9, 8), m.x(9, 5)), lambda m: A(m.x(2, 4, 7, 8), m.x(2, 2, 9, 8), m.x(2, 2, 9, 8), enable_gqa=True),
