@@ -73,7 +73,7 @@ bool cc_gen_cuda_packed(const CcLoop *loop, const CcCudaPlan *p, int a) {
     if (cc_gen_cuda_step(loop, p, a) != CC_STEP_ONE) return false;
     if (p->kind == CC_CUDA_ROWS && !cc_sweep_along(loop, &loop->access[a])) return false;
     for (int i = 0; loop->access[a].taken && i < loop->n_node; i++)
-        if (loop->node[i].op == CC_S_take && loop->node[i].a[1] == a) return !moves(loop, p, loop->node[i].a[0]);
+        if (loop->node[i].op == CC_S_take && loop->node[i].a[1] == a && moves(loop, p, loop->node[i].a[0])) return false;
     return true;
 }
 

@@ -1,5 +1,5 @@
 /* gen_cuda_text: prints the kernels of a loop by a plan (gen_cuda.c). Names: arg.a3 is access 3, p3 where it stands for the
- * set of kept indices, q3 for the chunk, t7 the value of node 7, x3 and y3 a chunk of elements read and written, i1 the
+ * set of kept indices, q3 for the chunk, t7 the value of node 7, x7 a chunk of elements that it reads, y3 one that is written, i1 the
  * index of dim 1. */
 #include <math.h>
 
@@ -193,7 +193,7 @@ static int node(Text *t, int i, bool in_pack) {
     } else if (n->op == CC_S_load) {
         begin_node(t, i);
         if (t->loop->access[a].number) cc_sbuf_add(t->out, "(%s)arg.a%d;\n", cc_gen_cuda_type((CcDtype)n->dtype), a);
-        else if (in_pack) value_of(t, (CcDtype)n->dtype, "x%d.v[k]", a);
+        else if (in_pack) value_of(t, (CcDtype)n->dtype, "x%d.v[k]", i);
         else value_of(t, (CcDtype)n->dtype, "*%c%d", letter_of(t, a), a);
         checks(t, i, in_pack);
     } else {
@@ -243,7 +243,7 @@ static void load_pack(Text *t, int i) {
                  (long long)n->bits / cc_dtype_info((CcDtype)n->dtype)->size);
     else snprintf(at, sizeof at, "%c%d", letter, a);
     if (t->plan->sweeps.kept[i]) cc_sbuf_add(t->out, "%*sh%d[h] = ", 4 * t->depth, "", i);
-    else cc_sbuf_add(t->out, "%*sconst cc_pack<%s, %d> x%d = ", 4 * t->depth, "", type, v, a);
+    else cc_sbuf_add(t->out, "%*sconst cc_pack<%s, %d> x%d = ", 4 * t->depth, "", type, v, i);
     if (cc_gen_cuda_packed(t->loop, t->plan, a)) cc_sbuf_add(t->out, "cc_load<%d>(%s, there, even);\n", v, at);
     else cc_sbuf_add(t->out, "cc_gather<%d>(%s, arg.s%d_%d, there);\n", v, at, a, inner(t));
 }
@@ -271,7 +271,7 @@ static int element(Text *t, const Chunk *c) {
             kept_element(t, i);
         } else if (in_packs(t, c, i)) {
             begin_node(t, i);
-            value_of(t, dtype_of(t, i), kept ? "h%d[h].v[k]" : "x%d.v[k]", kept ? i : cc_loop_access(&loop->node[i]));
+            value_of(t, dtype_of(t, i), kept ? "h%d[h].v[k]" : "x%d.v[k]", i);
             if (loop->node[i].op == CC_S_load) checks(t, i, true);
         } else {
             if (node(t, i, pack) < 0) return -1;

@@ -7,37 +7,17 @@
  * as eager does. */
 #include <math.h>
 
-#include "loop.h"
+#include "loop_int.h"
 
-enum { MAX_VALUES = 256 };
-
-typedef struct Build {
-    const CcGraph *g;
-    CcSpace space;
-    bool dropped; /* how the node that is lowered reads its operands */
-    CcLevel level; /* where its result stands; FULL if it reduces */
-    bool reduces;
-    int n_check;
-    CcLoopCheck check[CC_LOOP_MAX_CHECKS];
-    CcDtype deflt;
-    CcErr *err;
-    int n_node, n_access, n_value;
-    CcLoopNode node[CC_LOOP_MAX_NODES];
-    CcLoopAccess access[CC_LOOP_MAX_ACCESS];
-    struct {
-        int value, node, dropped; /* dropped -1: made here, the same for all readers */
-    } seen[MAX_VALUES];           /* graph values that have a loop node */
-} Build;
-
-static int refuse(Build *b, const char *why) {
+int cc_build_refuse(CcBuild *b, const char *why) {
     return cc_err_set(b->err, CC_E_UNSUPPORTED, "%s", why);
 }
 
 static char kind_of(CcDtype dt) { return cc_dtype_info(dt)->kind; }
 static bool is_half(CcDtype dt) { return dt == CC_DT_BF16 || dt == CC_DT_F16; }
-static CcDtype compute_type(CcDtype dt) { return is_half(dt) ? CC_DT_F32 : dt; }
+CcDtype cc_build_compute(CcDtype dt) { return is_half(dt) ? CC_DT_F32 : dt; }
 
-static int add_node(Build *b, CcScalarId op, CcDtype dt, int a0, int a1, int a2, int64_t bits) {
+static int add_node(CcBuild *b, CcScalarId op, CcDtype dt, int a0, int a1, int a2, int64_t bits) {
     const CcLoopNode n = {(uint8_t)op, (uint8_t)dt, {(int16_t)a0, (int16_t)a1, (int16_t)a2}, bits};
     for (int i = b->n_node - 1; i >= 0; i--) {
         const CcLoopNode *m = &b->node[i];
@@ -45,12 +25,12 @@ static int add_node(Build *b, CcScalarId op, CcDtype dt, int a0, int a1, int a2,
             m->a[1] == a1 && m->a[2] == a2)
             return i;
     }
-    if (b->n_node == CC_LOOP_MAX_NODES) return refuse(b, "the expression is too large");
+    if (b->n_node == CC_LOOP_MAX_NODES) return cc_build_refuse(b, "the expression is too large");
     b->node[b->n_node] = n;
     return b->n_node++;
 }
 
-static int konst_int(Build *b, CcDtype dt, int64_t v) {
+int cc_build_int(CcBuild *b, CcDtype dt, int64_t v) {
     const int bits = cc_dtype_info(dt)->size * 8;
     if (dt == CC_DT_BOOL) v = v != 0;
     else if (bits < 64)
@@ -59,7 +39,7 @@ static int konst_int(Build *b, CcDtype dt, int64_t v) {
     return add_node(b, CC_S_konst, dt, -1, -1, -1, v);
 }
 
-static int konst_float(Build *b, CcDtype dt, double v) {
+int cc_build_float(CcBuild *b, CcDtype dt, double v) {
     if (dt == CC_DT_F32) v = (double)(float)v;
     int64_t bits;
     memcpy(&bits, &v, sizeof bits);
@@ -67,52 +47,52 @@ static int konst_float(Build *b, CcDtype dt, double v) {
 }
 
 /* A number of an expression, in the compute type. */
-static int konst(Build *b, CcDtype dt, double v) {
-    if (kind_of(dt) == 'f') return konst_float(b, dt, v);
-    if (dt == CC_DT_BOOL) return konst_int(b, dt, v != 0);
-    if (v != floor(v) || fabs(v) > 9e15) return refuse(b, "a fraction in integer arithmetic");
-    return konst_int(b, dt, (int64_t)v);
+static int konst(CcBuild *b, CcDtype dt, double v) {
+    if (kind_of(dt) == 'f') return cc_build_float(b, dt, v);
+    if (dt == CC_DT_BOOL) return cc_build_int(b, dt, v != 0);
+    if (v != floor(v) || fabs(v) > 9e15) return cc_build_refuse(b, "a fraction in integer arithmetic");
+    return cc_build_int(b, dt, (int64_t)v);
 }
 
-static int cast(Build *b, int node, CcDtype to) {
+int cc_build_cast(CcBuild *b, int node, CcDtype to) {
     if (node < 0) return -1;
     const CcDtype from = (CcDtype)b->node[node].dtype;
     if (from == to) return node;
     /* Half precision only converts from and to f32, as in torch (c10/util/BFloat16.h: through
      * float). */
     if ((is_half(to) || is_half(from)) && from != CC_DT_F32 && to != CC_DT_F32)
-        node = cast(b, node, CC_DT_F32);
+        node = cc_build_cast(b, node, CC_DT_F32);
     const CcLoopNode *n = &b->node[node];
     if (n->op == CC_S_konst && !is_half(to)) {
-        if (kind_of(from) != 'f' && kind_of(to) == 'f') return konst_float(b, to, (double)n->bits);
+        if (kind_of(from) != 'f' && kind_of(to) == 'f') return cc_build_float(b, to, (double)n->bits);
         if (kind_of(from) == 'f' && kind_of(to) == 'f')
-            return konst_float(b, to, cc_loop_number(n->bits));
-        if (kind_of(from) != 'f') return konst_int(b, to, n->bits);
+            return cc_build_float(b, to, cc_loop_number(n->bits));
+        if (kind_of(from) != 'f') return cc_build_int(b, to, n->bits);
     }
     return node < 0 ? -1 : add_node(b, CC_S_cast, to, node, -1, -1, 0);
 }
 
-static bool is_number(const Build *b, int node, double v) {
+static bool is_number(const CcBuild *b, int node, double v) {
     const CcLoopNode *n = &b->node[node];
     if (n->op != CC_S_konst) return false;
     return kind_of((CcDtype)n->dtype) == 'f' ? cc_loop_number(n->bits) == v : (double)n->bits == v;
 }
 
-static bool both_konst(const Build *b, int x, int y) {
+static bool both_konst(const CcBuild *b, int x, int y) {
     return b->node[x].op == CC_S_konst && (y < 0 || b->node[y].op == CC_S_konst);
 }
 
 /* Arithmetic of two constants, as the kernel would do it; integers are left to LLVM. */
-static int fold(Build *b, CcScalarId op, CcDtype dt, int x, int y) {
+static int fold(CcBuild *b, CcScalarId op, CcDtype dt, int x, int y) {
     const double p = cc_loop_number(b->node[x].bits),
                  q = y < 0 ? 0 : cc_loop_number(b->node[y].bits);
     const bool f32 = dt == CC_DT_F32;
     switch (op) {
-    case CC_S_neg: return konst_float(b, dt, -p);
-    case CC_S_add: return konst_float(b, dt, f32 ? (double)((float)p + (float)q) : p + q);
-    case CC_S_sub: return konst_float(b, dt, f32 ? (double)((float)p - (float)q) : p - q);
-    case CC_S_mul: return konst_float(b, dt, f32 ? (double)((float)p * (float)q) : p * q);
-    case CC_S_div: return konst_float(b, dt, f32 ? (double)((float)p / (float)q) : p / q);
+    case CC_S_neg: return cc_build_float(b, dt, -p);
+    case CC_S_add: return cc_build_float(b, dt, f32 ? (double)((float)p + (float)q) : p + q);
+    case CC_S_sub: return cc_build_float(b, dt, f32 ? (double)((float)p - (float)q) : p - q);
+    case CC_S_mul: return cc_build_float(b, dt, f32 ? (double)((float)p * (float)q) : p * q);
+    case CC_S_div: return cc_build_float(b, dt, f32 ? (double)((float)p / (float)q) : p / q);
     default: return -1;
     }
 }
@@ -136,73 +116,71 @@ static CcScalarId bool_arith(CcScalarId op) {
     }
 }
 
-static int op_node(Build *b, CcScalarId op, int x, int y, int z);
-
-static int compare(Build *b, CcScalarId op, int x, int y) {
+static int compare(CcBuild *b, CcScalarId op, int x, int y) {
     if (b->node[x].dtype == CC_DT_BOOL) {
-        x = cast(b, x, CC_DT_U8);
-        y = y < 0 ? -1 : cast(b, y, CC_DT_U8);
+        x = cc_build_cast(b, x, CC_DT_U8);
+        y = y < 0 ? -1 : cc_build_cast(b, y, CC_DT_U8);
     }
-    if (y >= 0 && b->node[x].dtype != b->node[y].dtype) return refuse(b, "comparison of two types");
+    if (y >= 0 && b->node[x].dtype != b->node[y].dtype) return cc_build_refuse(b, "comparison of two types");
     if ((op == CC_S_isnan || op == CC_S_isinf) && kind_of((CcDtype)b->node[x].dtype) != 'f')
-        return konst_int(b, CC_DT_BOOL, 0);
+        return cc_build_int(b, CC_DT_BOOL, 0);
     return add_node(b, op, CC_DT_BOOL, x, y, -1, 0);
 }
 
-static int integer_division(Build *b, CcScalarId op, CcDtype dt, int x, int y) {
+static int integer_division(CcBuild *b, CcScalarId op, CcDtype dt, int x, int y) {
     /* By zero eager raises, and INT_MIN / -1 traps: both are only excluded for a constant. */
     if (b->node[y].op != CC_S_konst || b->node[y].bits == 0 || b->node[y].bits == -1)
-        return refuse(b, "integer division by a tensor, 0 or -1");
+        return cc_build_refuse(b, "integer division by a tensor, 0 or -1");
     return add_node(b, op, dt, x, y, -1, 0);
 }
 
 /* fma rounds once, as eager's vector code does for a + alpha * b; with alpha 1 or -1 it is a plain
  * sum. */
-static int fused(Build *b, CcDtype dt, int x, int y, int z) {
-    if (is_number(b, y, 1)) return op_node(b, CC_S_add, x, z, -1);
-    if (is_number(b, x, 1)) return op_node(b, CC_S_add, y, z, -1);
-    if (kind_of(dt) == 'f' && is_number(b, y, -1)) return op_node(b, CC_S_sub, z, x, -1);
+static int fused(CcBuild *b, CcDtype dt, int x, int y, int z) {
+    if (is_number(b, y, 1)) return cc_build_op(b, CC_S_add, x, z, -1);
+    if (is_number(b, x, 1)) return cc_build_op(b, CC_S_add, y, z, -1);
+    if (kind_of(dt) == 'f' && is_number(b, y, -1)) return cc_build_op(b, CC_S_sub, z, x, -1);
     if (kind_of(dt) == 'f') return add_node(b, CC_S_fma, dt, x, y, z, 0);
-    const int product = op_node(b, CC_S_mul, x, y, -1);
-    return product < 0 ? -1 : op_node(b, CC_S_add, product, z, -1);
+    const int product = cc_build_op(b, CC_S_mul, x, y, -1);
+    return product < 0 ? -1 : cc_build_op(b, CC_S_add, product, z, -1);
 }
 
 /* Sums and products of f32 are carried on in f64, as eager does (at::acc_type), bools as bytes. Of one element there is nothing
  * to carry on. */
-static int scan(Build *b, CcScalarId op, int x) {
+static int scan(CcBuild *b, CcScalarId op, int x) {
     const CcDtype dt = (CcDtype)b->node[x].dtype;
     const bool extreme = op == CC_S_pmax || op == CC_S_pmin, alike = dt == CC_DT_BOOL;
-    if (alike && !extreme) return refuse(b, "arithmetic of bools");
-    if (!*cc_scalar_info(op)->lower[kind_of(dt) == 'f' ? 0 : 1]) return refuse(b, "no such scan for this dtype");
+    if (alike && !extreme) return cc_build_refuse(b, "arithmetic of bools");
+    if (!*cc_scalar_info(op)->lower[kind_of(dt) == 'f' ? 0 : 1]) return cc_build_refuse(b, "no such scan for this dtype");
     int64_t turns = 1;
     for (int d = 0; d < b->space.shape.ndim; d++)
         if (cc_space_reduced(&b->space, d)) turns *= b->space.shape.size[d];
     if (turns == 1) return x;
     const CcDtype wide = alike ? CC_DT_U8 : dt == CC_DT_F32 && !extreme ? CC_DT_F64 : dt;
-    return cast(b, add_node(b, op, wide, cast(b, x, wide), -1, -1, 0), dt);
+    return cc_build_cast(b, add_node(b, op, wide, cc_build_cast(b, x, wide), -1, -1, 0), dt);
 }
 
-static int op_node(Build *b, CcScalarId op, int x, int y, int z) {
+int cc_build_op(CcBuild *b, CcScalarId op, int x, int y, int z) {
     const CcScalarInfo *info = cc_scalar_info(op);
     if (x < 0 || (info->arity > 1 && y < 0) || (info->arity > 2 && z < 0)) return -1;
     if (info->kind == 'C') return compare(b, op, x, y);
     if (info->kind == 'P') return scan(b, op, x);
     if (op == CC_S_select) {
         if (b->node[x].dtype != CC_DT_BOOL || b->node[y].dtype != b->node[z].dtype)
-            return refuse(b, "bad select");
+            return cc_build_refuse(b, "bad select");
         if (y == z) return y;
         return add_node(b, op, (CcDtype)b->node[y].dtype, x, y, z, 0);
     }
     const CcDtype dt = (CcDtype)b->node[x].dtype;
-    if (y >= 0 && b->node[y].dtype != dt) return refuse(b, "operands of two types");
+    if (y >= 0 && b->node[y].dtype != dt) return cc_build_refuse(b, "operands of two types");
     if (dt == CC_DT_BOOL) {
         if (op == CC_S_fma) return fused(b, dt, x, y, z);
         op = bool_arith(op);
-        return op == CC_S_COUNT ? refuse(b, "arithmetic of bools")
+        return op == CC_S_COUNT ? cc_build_refuse(b, "arithmetic of bools")
                                 : add_node(b, op, dt, x, y, z, 0);
     }
     const char *lower = info->lower[kind_of(dt) == 'f' ? 0 : kind_of(dt) == 'i' ? 1 : 2];
-    if (lower[0] == 0) return refuse(b, "no such primitive for this dtype");
+    if (lower[0] == 0) return cc_build_refuse(b, "no such primitive for this dtype");
     if (strcmp(lower, "=") == 0) return x;
     if (info->kind == 'R') return add_node(b, op, dt, x, -1, -1, 0);
     if (kind_of(dt) == 'f' && both_konst(b, x, y)) {
@@ -218,12 +196,12 @@ static int op_node(Build *b, CcScalarId op, int x, int y, int z) {
     if ((op == CC_S_div || op == CC_S_rem) && kind_of(dt) != 'f')
         return integer_division(b, op, dt, x, y);
     if (op == CC_S_neg && kind_of(dt) != 'f')
-        return add_node(b, CC_S_sub, dt, konst_int(b, dt, 0), x, -1, 0);
+        return add_node(b, CC_S_sub, dt, cc_build_int(b, dt, 0), x, -1, 0);
     return add_node(b, op, dt, x, y, z, 0);
 }
 
-static int see(Build *b, int value, int node, int dropped) {
-    if (b->n_value == MAX_VALUES) return refuse(b, "too many values");
+static int see(CcBuild *b, int value, int node, int dropped) {
+    if (b->n_value == CC_BUILD_VALUES) return cc_build_refuse(b, "too many values");
     b->seen[b->n_value].value = value;
     b->seen[b->n_value].dropped = dropped;
     b->seen[b->n_value++].node = node;
@@ -231,12 +209,12 @@ static int see(Build *b, int value, int node, int dropped) {
 }
 
 /* The loop node of a graph value in its own dtype: computed by this group, or loaded. */
-static int value_node(Build *b, int value) {
+static int value_node(CcBuild *b, int value) {
     for (int i = 0; i < b->n_value; i++)
         if (b->seen[i].value == value && (b->seen[i].dropped < 0 || b->seen[i].dropped == b->dropped))
             return b->seen[i].node;
     const CcType *t = &b->g->val.at[value].type;
-    if (b->n_access == CC_LOOP_MAX_ACCESS) return refuse(b, "too many tensors");
+    if (b->n_access == CC_LOOP_MAX_ACCESS) return cc_build_refuse(b, "too many tensors");
     b->access[b->n_access] =
         (CcLoopAccess){.dtype = t->dtype, .node = -1, .value = value, .dropped = b->dropped, .number = -b->g->val.at[value].scalar};
     const int node = add_node(b, CC_S_load, (CcDtype)t->dtype, b->n_access++, -1, -1, 0);
@@ -244,16 +222,44 @@ static int value_node(Build *b, int value) {
 }
 
 /* Where an element stands, counted over some dims of the space. */
-static int place_node(Build *b, unsigned dims) {
+int cc_build_place(CcBuild *b, unsigned dims) {
     for (int i = 0; i < b->n_node; i++)
-        if (b->node[i].op == CC_S_place && b->access[b->node[i].a[0]].dims == dims) return i;
-    if (b->n_access == CC_LOOP_MAX_ACCESS) return refuse(b, "too many tensors");
+        if (b->node[i].op == CC_S_place && b->access[b->node[i].a[0]].dims == dims && !b->access[b->node[i].a[0]].param) return i;
+    if (b->n_access == CC_LOOP_MAX_ACCESS) return cc_build_refuse(b, "too many tensors");
     b->access[b->n_access] = (CcLoopAccess){.dtype = CC_DT_I64, .place = 1, .dims = (uint8_t)dims, .node = -1, .value = -1};
     return add_node(b, CC_S_place, CC_DT_I64, b->n_access++, -1, -1, 0);
 }
 
+int cc_build_param(CcBuild *b, int what, int64_t v) {
+    for (int i = 0; i < b->n_node; i++) {
+        const CcLoopAccess *a = &b->access[b->node[i].op == CC_S_place ? b->node[i].a[0] : 0];
+        if (b->node[i].op == CC_S_place && a->param == what && a->offset == v) return i;
+    }
+    if (b->n_access == CC_LOOP_MAX_ACCESS) return cc_build_refuse(b, "too many tensors");
+    b->access[b->n_access] = (CcLoopAccess){.dtype = CC_DT_I64, .place = 1, .param = what, .offset = v, .node = -1, .value = -1};
+    return add_node(b, CC_S_place, CC_DT_I64, b->n_access++, -1, -1, 0);
+}
+
+int cc_build_seen(CcBuild *b, int value, const CcType *seen) {
+    for (int a = 0; a < b->n_access; a++) {
+        const CcLoopAccess *x = &b->access[a];
+        if (x->seen && x->value == value && x->dropped == b->dropped && cc_type_same_layout(x->seen, seen)) return a;
+    }
+    if (b->n_access == CC_LOOP_MAX_ACCESS) return cc_build_refuse(b, "too many tensors");
+    b->type[b->n_access] = *seen;
+    b->access[b->n_access] = (CcLoopAccess){.dtype = seen->dtype, .taken = CC_TAKEN_LANES, .node = -1, .value = value,
+                                            .dropped = b->dropped, .seen = &b->type[b->n_access]};
+    return b->n_access++;
+}
+
+int cc_build_take(CcBuild *b, int access, int index, int64_t elements) {
+    if (access < 0 || index < 0) return -1;
+    const CcDtype dt = (CcDtype)b->access[access].dtype;
+    return add_node(b, CC_S_take, dt, cc_build_cast(b, index, CC_DT_I64), access, -1, elements * cc_dtype_info(dt)->size);
+}
+
 /* Dims of the space that a node counts: all of its own, all that it reduces, or one, numbered from the right. */
-static unsigned counted_dims(const Build *b, CcExprLit lit) {
+static unsigned counted_dims(const CcBuild *b, CcExprLit lit) {
     const unsigned all = (1u << b->space.shape.ndim) - 1;
     const unsigned own = b->reduces ? b->space.reduced : b->level == CC_LEVEL_FULL ? all : all & ~b->space.reduced;
     if (lit == CC_LIT_place) return own;
@@ -266,36 +272,36 @@ static unsigned counted_dims(const Build *b, CcExprLit lit) {
 }
 
 /* index(c): operand c, checked before the loop runs. The two behind it say which indices there are. */
-static int index_node(Build *b, const CcNode *n, int operand) {
+static int index_node(CcBuild *b, const CcNode *n, int operand) {
     const CcOperand *o = &b->g->operand.at[n->in0 + operand], *size = o + 1, *how = o + 2;
     if (operand + 3 > n->n_in || o->kind != CC_IN_VALUE || b->n_check == CC_LOOP_MAX_CHECKS)
-        return refuse(b, "not to be used as an index");
+        return cc_build_refuse(b, "not to be used as an index");
     const CcType *t = &b->g->val.at[o->value].type;
     const bool ends = how->kind == CC_IN_BOOL && how->i, other = how->kind == CC_IN_INT;
-    if (t->dtype != CC_DT_I64 && t->dtype != CC_DT_I32) return refuse(b, "indices of another dtype");
+    if (t->dtype != CC_DT_I64 && t->dtype != CC_DT_I32) return cc_build_refuse(b, "indices of another dtype");
     b->check[b->n_check++] = (CcLoopCheck){o->value, 0, *t, ends ? -size->i : 0, size->i, other ? how->i : 0};
-    const int index = cast(b, value_node(b, o->value), CC_DT_I64);
+    const int index = cc_build_cast(b, value_node(b, o->value), CC_DT_I64);
     if (!ends && !other) return index;
-    const int zero = konst_int(b, CC_DT_I64, 0);
-    if (other) return op_node(b, CC_S_select, op_node(b, CC_S_eq, index, konst_int(b, CC_DT_I64, how->i), -1), zero, index);
-    const int from_end = op_node(b, CC_S_add, index, konst_int(b, CC_DT_I64, size->i), -1);
-    return op_node(b, CC_S_select, op_node(b, CC_S_lt, index, zero, -1), from_end, index);
+    const int zero = cc_build_int(b, CC_DT_I64, 0);
+    if (other) return cc_build_op(b, CC_S_select, cc_build_op(b, CC_S_eq, index, cc_build_int(b, CC_DT_I64, how->i), -1), zero, index);
+    const int from_end = cc_build_op(b, CC_S_add, index, cc_build_int(b, CC_DT_I64, size->i), -1);
+    return cc_build_op(b, CC_S_select, cc_build_op(b, CC_S_lt, index, zero, -1), from_end, index);
 }
 
 /* share(a): operand a, checked before the loop runs. */
-static int share_node(Build *b, const CcOperand *o, CcDtype dt) {
-    if (!o || o->kind != CC_IN_VALUE || b->n_check == CC_LOOP_MAX_CHECKS) return refuse(b, "not to be checked");
+static int share_node(CcBuild *b, const CcOperand *o, CcDtype dt) {
+    if (!o || o->kind != CC_IN_VALUE || b->n_check == CC_LOOP_MAX_CHECKS) return cc_build_refuse(b, "not to be checked");
     const CcType *t = &b->g->val.at[o->value].type;
-    if (t->dtype != dt || (dt != CC_DT_F32 && dt != CC_DT_F64)) return refuse(b, "shares of another dtype");
+    if (t->dtype != dt || (dt != CC_DT_F32 && dt != CC_DT_F64)) return cc_build_refuse(b, "shares of another dtype");
     b->check[b->n_check++] = (CcLoopCheck){.value = o->value, .type = *t};
     return value_node(b, o->value);
 }
 
 /* at(a, i): operand a, read i times as many elements further on as the operand behind it says. */
-static int at_node(Build *b, const CcNode *n, int operand, int index) {
+static int at_node(CcBuild *b, const CcNode *n, int operand, int index) {
     const CcOperand *o = &b->g->operand.at[n->in0 + operand], *step = o + 1;
     if (operand + 2 > n->n_in || o->kind != CC_IN_VALUE || step->kind != CC_IN_INT || index < 0 || b->n_access == CC_LOOP_MAX_ACCESS)
-        return refuse(b, "not to be read at an index");
+        return cc_build_refuse(b, "not to be read at an index");
     const CcDtype dt = (CcDtype)b->g->val.at[o->value].type.dtype;
     b->access[b->n_access] = (CcLoopAccess){.dtype = dt, .taken = CC_TAKEN_LANES, .node = -1, .value = o->value, .dropped = b->dropped};
     return add_node(b, CC_S_take, dt, index, b->n_access++, -1, step->i * cc_dtype_info(dt)->size);
@@ -309,74 +315,74 @@ static bool fits(CcDtype dt, int64_t v) {
 }
 
 /* A number of the host's: read from memory as a tensor without dims is, so kernels know it only as that. */
-static int host_number(Build *b, CcDtype dt, int number) {
+static int host_number(CcBuild *b, CcDtype dt, int number) {
     for (int i = 0; i < b->n_node; i++)
         if (b->node[i].op == CC_S_load && b->node[i].dtype == dt && b->access[b->node[i].a[0]].number == 1 + number) return i;
-    if (b->n_access == CC_LOOP_MAX_ACCESS) return refuse(b, "too many tensors");
+    if (b->n_access == CC_LOOP_MAX_ACCESS) return cc_build_refuse(b, "too many tensors");
     b->access[b->n_access] = (CcLoopAccess){.dtype = (uint8_t)dt, .node = -1, .value = -1, .number = 1 + number};
     return add_node(b, CC_S_load, dt, b->n_access++, -1, -1, 0);
 }
 
-static int number_node(Build *b, const CcOperand *o, CcDtype dt, bool round_first) {
-    const CcDtype compute = compute_type(dt);
+int cc_build_number(CcBuild *b, const CcOperand *o, CcDtype dt, bool round_first) {
+    const CcDtype compute = cc_build_compute(dt);
     int node;
-    if (kind_of(dt) != 'f' && o->kind == CC_IN_NUMBER) return refuse(b, "a number of the host's in integer arithmetic");
+    if (kind_of(dt) != 'f' && o->kind == CC_IN_NUMBER) return cc_build_refuse(b, "a number of the host's in integer arithmetic");
     if (kind_of(dt) == 'f') {
         node = o->kind == CC_IN_NUMBER ? host_number(b, compute, o->value)
-                                       : konst_float(b, compute, o->kind == CC_IN_FLOAT ? o->f : (double)o->i);
-        return round_first && compute != dt ? cast(b, cast(b, node, dt), compute) : node;
+                                       : cc_build_float(b, compute, o->kind == CC_IN_FLOAT ? o->f : (double)o->i);
+        return round_first && compute != dt ? cc_build_cast(b, cc_build_cast(b, node, dt), compute) : node;
     }
     if (o->kind == CC_IN_FLOAT) {
         if (o->f != floor(o->f) || fabs(o->f) > 9e15 || !fits(dt, (int64_t)o->f))
-            return refuse(b, "a float in integer arithmetic");
-        return konst_int(b, dt, (int64_t)o->f);
+            return cc_build_refuse(b, "a float in integer arithmetic");
+        return cc_build_int(b, dt, (int64_t)o->f);
     }
-    return fits(dt, o->i) ? konst_int(b, dt, o->i) : refuse(b, "a number outside of its dtype");
+    return fits(dt, o->i) ? cc_build_int(b, dt, o->i) : cc_build_refuse(b, "a number outside of its dtype");
 }
 
 /* `wide`: a tensor without dims is not rounded to half precision first; `exact`: nor is one in f32. */
-static int operand_node(Build *b, const CcOperand *o, CcDtype dt, bool round_first, bool wide, bool exact) {
-    if (o->kind != CC_IN_VALUE) return number_node(b, o, dt, round_first);
+static int operand_node(CcBuild *b, const CcOperand *o, CcDtype dt, bool round_first, bool wide, bool exact) {
+    if (o->kind != CC_IN_VALUE) return cc_build_number(b, o, dt, round_first);
     const CcType *t = &b->g->val.at[o->value].type;
     if (exact && is_half(dt) && t->dtype == CC_DT_F32) return value_node(b, o->value);
     if (wide && is_half(dt) && t->ndim == 0 && kind_of((CcDtype)t->dtype) == 'f')
-        return cast(b, value_node(b, o->value), CC_DT_F32);
-    return cast(b, cast(b, value_node(b, o->value), dt), compute_type(dt));
+        return cc_build_cast(b, value_node(b, o->value), CC_DT_F32);
+    return cc_build_cast(b, cc_build_cast(b, value_node(b, o->value), dt), cc_build_compute(dt));
 }
 
-static int literal_node(Build *b, CcExprLit lit, CcDtype dt) {
+static int literal_node(CcBuild *b, CcExprLit lit, CcDtype dt) {
     static const struct {
         double huge, epsilon;
     } MAX[CC_DT_COUNT] = {[CC_DT_F32] = {0x1.fffffep127, 0x1p-23},
                           [CC_DT_F64] = {0x1.fffffffffffffp1023, 0x1p-52},
                           [CC_DT_BF16] = {0x1.fep127, 0x1p-7},
                           [CC_DT_F16] = {65504, 0x1p-10}};
-    const CcDtype compute = compute_type(dt);
+    const CcDtype compute = cc_build_compute(dt);
     const int bits = cc_dtype_info(dt)->size * 8;
-    if (lit == CC_LIT_place || lit == CC_LIT_row || lit == CC_LIT_col) return place_node(b, counted_dims(b, lit));
-    if (lit == CC_LIT_most) return konst_int(b, CC_DT_I64, INT64_MAX);
-    if (lit == CC_LIT_first) return konst_int(b, CC_DT_I64, 0);
+    if (lit == CC_LIT_place || lit == CC_LIT_row || lit == CC_LIT_col) return cc_build_place(b, counted_dims(b, lit));
+    if (lit == CC_LIT_most) return cc_build_int(b, CC_DT_I64, INT64_MAX);
+    if (lit == CC_LIT_first) return cc_build_int(b, CC_DT_I64, 0);
     if (lit == CC_LIT_count) return add_node(b, CC_S_count, compute, -1, -1, -1, 0);
     if (lit == CC_LIT_bits)
-        return kind_of(dt) == 'f' ? refuse(b, "bits of a float") : konst_int(b, dt, bits);
+        return kind_of(dt) == 'f' ? cc_build_refuse(b, "bits of a float") : cc_build_int(b, dt, bits);
     if (kind_of(dt) == 'f') {
         const double v[CC_LIT_COUNT] = {
             [CC_LIT_inf] = INFINITY, [CC_LIT_top] = INFINITY,      [CC_LIT_bottom] = -INFINITY,
             [CC_LIT_nan] = NAN,      [CC_LIT_huge] = MAX[dt].huge, [CC_LIT_lowest] = -MAX[dt].huge,
             [CC_LIT_epsilon] = MAX[dt].epsilon};
-        return konst_float(b, compute, v[lit]);
+        return cc_build_float(b, compute, v[lit]);
     }
     const int64_t top = dt == CC_DT_BOOL     ? 1
                         : kind_of(dt) == 'u' ? (INT64_C(1) << bits) - 1
                                              : (int64_t)(UINT64_MAX >> (65 - bits));
-    if (lit == CC_LIT_huge || lit == CC_LIT_top) return konst_int(b, dt, top);
+    if (lit == CC_LIT_huge || lit == CC_LIT_top) return cc_build_int(b, dt, top);
     if (lit == CC_LIT_lowest || lit == CC_LIT_bottom)
-        return konst_int(b, dt, kind_of(dt) == 'i' ? -top - 1 : 0);
-    return refuse(b, "inf or nan in integer arithmetic");
+        return cc_build_int(b, dt, kind_of(dt) == 'i' ? -top - 1 : 0);
+    return cc_build_refuse(b, "inf or nan in integer arithmetic");
 }
 
 /* The type T of a node's expression: the rule of its row. */
-static CcDtype type_by_rule(Build *b, const CcNode *n) {
+static CcDtype type_by_rule(CcBuild *b, const CcNode *n) {
     const char *rule = cc_op_info((CcOpId)n->op)->promote;
     if (strncmp(rule, "cmp", 3) == 0) return cc_op_common(b->g, n, b->deflt);
     const CcOperand *first = &b->g->operand.at[n->in0];
@@ -387,38 +393,38 @@ static CcDtype type_by_rule(Build *b, const CcNode *n) {
     return (CcDtype)b->g->val.at[n->out0].type.dtype;
 }
 
-static int expr_node(Build *b, const CcNode *n, const CcExprNode *x, CcDtype dt, const int *at) {
+static int expr_node(CcBuild *b, const CcNode *n, const CcExprNode *x, CcDtype dt, const int *at) {
     const CcOperand *o = x->arg < n->n_in ? &b->g->operand.at[n->in0 + x->arg] : NULL;
     const char *rule = cc_op_info((CcOpId)n->op)->promote;
     const bool round_first = strchr(rule, '~') != NULL, wide = x->arg == 1 && strchr(rule, '^') != NULL;
     switch (x->kind) {
     case CC_X_ARG:
         if (o && o->kind != CC_IN_NONE) return operand_node(b, o, dt, round_first, wide, x->arg > 0 && n->op == CC_OP_layer_norm);
-        return x->dflt >= 0 ? at[x->dflt] : refuse(b, "an operand is missing");
+        return x->dflt >= 0 ? at[x->dflt] : cc_build_refuse(b, "an operand is missing");
     case CC_X_BOOL_ARG:
-        if (!o || o->kind == CC_IN_NONE) return refuse(b, "an operand is missing");
-        if (o->kind == CC_IN_VALUE) return cast(b, value_node(b, o->value), CC_DT_BOOL);
-        if (o->kind == CC_IN_NUMBER) return refuse(b, "a number of the host's as a bool");
-        return konst_int(b, CC_DT_BOOL, o->kind == CC_IN_FLOAT ? o->f != 0 : o->i != 0);
+        if (!o || o->kind == CC_IN_NONE) return cc_build_refuse(b, "an operand is missing");
+        if (o->kind == CC_IN_VALUE) return cc_build_cast(b, value_node(b, o->value), CC_DT_BOOL);
+        if (o->kind == CC_IN_NUMBER) return cc_build_refuse(b, "a number of the host's as a bool");
+        return cc_build_int(b, CC_DT_BOOL, o->kind == CC_IN_FLOAT ? o->f != 0 : o->i != 0);
     case CC_X_INT_ARG:
-        if (!o || o->kind == CC_IN_NONE) return x->dflt >= 0 ? at[x->dflt] : refuse(b, "an operand is missing");
-        if (o->kind == CC_IN_VALUE) return cast(b, value_node(b, o->value), CC_DT_I64);
-        return o->kind != CC_IN_INT && o->kind != CC_IN_BOOL ? refuse(b, "a float as an index") : konst_int(b, CC_DT_I64, o->i);
+        if (!o || o->kind == CC_IN_NONE) return x->dflt >= 0 ? at[x->dflt] : cc_build_refuse(b, "an operand is missing");
+        if (o->kind == CC_IN_VALUE) return cc_build_cast(b, value_node(b, o->value), CC_DT_I64);
+        return o->kind != CC_IN_INT && o->kind != CC_IN_BOOL ? cc_build_refuse(b, "a float as an index") : cc_build_int(b, CC_DT_I64, o->i);
     case CC_X_INDEX_ARG: return index_node(b, n, x->arg);
     case CC_X_SHARE_ARG: return share_node(b, o, dt);
-    case CC_X_NUMBER: return cast(b, at[x->kid[0]], compute_type(dt));
-    case CC_X_AT: return cast(b, cast(b, at_node(b, n, x->arg, at[x->kid[0]]), dt), compute_type(dt));
-    case CC_X_NUM: return konst(b, compute_type(dt), x->num);
-    case CC_X_ROUND: return cast(b, cast(b, at[x->kid[0]], dt), compute_type(dt));
+    case CC_X_NUMBER: return cc_build_cast(b, at[x->kid[0]], cc_build_compute(dt));
+    case CC_X_AT: return cc_build_cast(b, cc_build_cast(b, at_node(b, n, x->arg, at[x->kid[0]]), dt), cc_build_compute(dt));
+    case CC_X_NUM: return konst(b, cc_build_compute(dt), x->num);
+    case CC_X_ROUND: return cc_build_cast(b, cc_build_cast(b, at[x->kid[0]], dt), cc_build_compute(dt));
     case CC_X_LIT: return literal_node(b, (CcExprLit)x->arg, dt);
     default:
-        return op_node(b, (CcScalarId)x->op, at[x->kid[0]], x->kid[1] < 0 ? -1 : at[x->kid[1]],
+        return cc_build_op(b, (CcScalarId)x->op, at[x->kid[0]], x->kid[1] < 0 ? -1 : at[x->kid[1]],
                        x->kid[2] < 0 ? -1 : at[x->kid[2]]);
     }
 }
 
 /* What lies between a reduction and its result: parameters (weights) are of the result's dtype, unless they are indices. */
-static bool plain_operands(const Build *b, const CcNode *n, const CcExpr *e, CcDtype out) {
+static bool plain_operands(const CcBuild *b, const CcNode *n, const CcExpr *e, CcDtype out) {
     for (int i = 0; i < e->n; i++) {
         const CcExprNode *x = &e->node[i];
         if ((x->kind != CC_X_ARG && x->kind != CC_X_AT) || x->arg == 0 || x->arg >= n->n_in) continue;
@@ -430,7 +436,7 @@ static bool plain_operands(const Build *b, const CcNode *n, const CcExpr *e, CcD
     return true;
 }
 
-static bool all_of(const Build *b, const CcNode *n, CcDtype dt) {
+static bool all_of(const CcBuild *b, const CcNode *n, CcDtype dt) {
     for (int i = 0; i < n->n_in; i++) {
         const CcOperand *o = &b->g->operand.at[n->in0 + i];
         if (o->kind == CC_IN_VALUE && b->g->val.at[o->value].type.dtype != dt) return false;
@@ -438,7 +444,7 @@ static bool all_of(const Build *b, const CcNode *n, CcDtype dt) {
     return true;
 }
 
-static int lower_node(Build *b, int node) {
+static int lower_node(CcBuild *b, int node) {
     const CcNode *n = &b->g->node.at[node];
     const CcExpr *e = cc_op_expr(b->g, n);
     const CcDtype dt = type_by_rule(b, n), out = (CcDtype)b->g->val.at[n->out0].type.dtype;
@@ -447,13 +453,17 @@ static int lower_node(Build *b, int node) {
     b->dropped = !reduces && level == CC_LEVEL_DROPPED;
     b->level = level;
     b->reduces = reduces;
+    if (level == CC_LEVEL_NONE) return cc_build_refuse(b, "a result of another shape");
+    if (cc_tap_has((CcOpId)n->op)) {
+        const int mapped = out == CC_DT_OTHER ? cc_build_refuse(b, "no dtype") : cc_build_cast(b, cc_tap_lower(b, n), out);
+        return mapped < 0 ? -1 : see(b, n->out0, mapped, -1);
+    }
     if (!e || dt == CC_DT_OTHER || out == CC_DT_OTHER)
-        return refuse(b, "no expression or no dtype");
-    if (level == CC_LEVEL_NONE) return refuse(b, "a result of another shape");
-    if (strchr(cc_op_info((CcOpId)n->op)->promote, '!') && !all_of(b, n, out)) return refuse(b, "operands of another dtype");
-    if (reduces && !plain_operands(b, n, e, out)) return refuse(b, "parameters of another dtype");
+        return cc_build_refuse(b, "no expression or no dtype");
+    if (strchr(cc_op_info((CcOpId)n->op)->promote, '!') && !all_of(b, n, out)) return cc_build_refuse(b, "operands of another dtype");
+    if (reduces && !plain_operands(b, n, e, out)) return cc_build_refuse(b, "parameters of another dtype");
     if (strncmp(cc_op_info((CcOpId)n->op)->promote, "int", 3) == 0 && kind_of(dt) == 'f')
-        return refuse(b, "bits of a float");
+        return cc_build_refuse(b, "bits of a float");
     int at[CC_COUNT(e->node)];
     for (int i = 0; i < e->n; i++) {
         const bool is_default = i + 1 < e->n && e->node[i + 1].dflt == i;
@@ -466,7 +476,7 @@ static int lower_node(Build *b, int node) {
             if (!given) return -1;
         }
     }
-    const int result = cast(b, at[e->n - 1], out);
+    const int result = cc_build_cast(b, at[e->n - 1], out);
     return result < 0 ? -1 : see(b, n->out0, result, -1);
 }
 
@@ -495,11 +505,12 @@ static bool good_reduction(const CcGraph *g, const CcNode *n) {
     return cc_space_node(&f, g, n) != CC_LEVEL_NONE;
 }
 
-bool cc_build_can(const CcGraph *g, int node, CcDtype deflt) {
+bool cc_build_can(const CcGraph *g, int node, CcDtype deflt, bool maps) {
     const CcNode *n = &g->node.at[node];
-    if (!*cc_op_info((CcOpId)n->op)->expr || n->n_out != 1) return false;
+    const bool map = maps && cc_tap_has((CcOpId)n->op);
+    if ((!*cc_op_info((CcOpId)n->op)->expr && !map) || n->n_out != 1) return false;
     const bool reduces = cc_space_reduces(g, n);
-    if (!reduces && cc_op_info((CcOpId)n->op)->kind != CC_K_POINTWISE) return false;
+    if (!reduces && !map && cc_op_info((CcOpId)n->op)->kind != CC_K_POINTWISE) return false;
     const CcType *out = &g->val.at[n->out0].type;
     if (!good_type(out, false) || !(cc_into_is(g, n) ? cc_into_apart(out) : cc_type_dense(out)) || g->val.at[n->out0].scalar) return false;
     for (int i = 0; i < n->n_in; i++) {
@@ -508,7 +519,7 @@ bool cc_build_can(const CcGraph *g, int node, CcDtype deflt) {
     }
     if (reduces && !good_reduction(g, n)) return false;
     CcErr err;
-    Build *b = malloc(sizeof *b);
+    CcBuild *b = malloc(sizeof *b);
     if (!b) return false;
     b->g = g;
     b->space = cc_space_of(g, n);
@@ -527,7 +538,7 @@ static float cost_of(const CcLoop *loop) {
 }
 
 /* Copies what the stores need, renumbered: the structure of equal groups is equal byte by byte. */
-static CcLoop *finish(Build *b, CcArena *arena) {
+static CcLoop *finish(CcBuild *b, CcArena *arena) {
     CcLoop *loop = cc_arena_alloc(arena, sizeof *loop);
     int16_t *number = cc_arena_alloc(arena, sizeof *number * (size_t)(b->n_node + 1));
     int16_t *access = cc_arena_alloc(arena, sizeof *access * (size_t)(b->n_access + 1));
@@ -554,10 +565,12 @@ static CcLoop *finish(Build *b, CcArena *arena) {
         loop->scans = loop->scans || cc_sweep_scans(n);
         loop->reduces = loop->reduces || loop->scans || cc_scalar_info((CcScalarId)n->op)->kind == 'R';
         int16_t *read = n->op == CC_S_take ? &n->a[1] : cc_loop_access(n) >= 0 ? &n->a[0] : NULL;
-        if (read) {
-            access[*read] = (int16_t)loop->n_access;
-            loop->access[loop->n_access] = b->access[*read];
-            *read = (int16_t)loop->n_access++;
+        if (read) { /* several takes may have one access */
+            if (!access[*read]) {
+                loop->access[loop->n_access] = b->access[*read];
+                access[*read] = (int16_t)++loop->n_access;
+            }
+            *read = (int16_t)(access[*read] - 1);
         }
         for (int k = 0; k < cc_scalar_info((CcScalarId)n->op)->arity; k++)
             n->a[k] = number[n->a[k]];
@@ -572,9 +585,9 @@ static CcLoop *finish(Build *b, CcArena *arena) {
     return loop;
 }
 
-static int add_store(Build *b, const CcNode *n) {
+static int add_store(CcBuild *b, const CcNode *n) {
     const int value = n->out0;
-    if (b->n_access == CC_LOOP_MAX_ACCESS) return refuse(b, "too many tensors");
+    if (b->n_access == CC_LOOP_MAX_ACCESS) return cc_build_refuse(b, "too many tensors");
     b->access[b->n_access++] =
         (CcLoopAccess){.dtype = b->g->val.at[value].type.dtype,
                        .is_store = 1,
@@ -586,7 +599,7 @@ static int add_store(Build *b, const CcNode *n) {
 
 CcLoop *cc_build_group(const CcGraph *g, const int *nodes, int n, const bool *made, CcDtype deflt,
                        CcArena *arena, CcErr *err) {
-    Build *b = calloc(1, sizeof *b);
+    CcBuild *b = calloc(1, sizeof *b);
     if (!b) {
         cc_err_set(err, CC_E_MEMORY, "no memory for a loop");
         return NULL;
@@ -608,6 +621,7 @@ CcLoop *cc_build_group(const CcGraph *g, const int *nodes, int n, const bool *ma
     for (int a = 0; loop && a < loop->n_access; a++) { /* from here on values of the host */
         if (loop->access[a].value < 0) continue;
         loop->access[a].offset = g->val.at[loop->access[a].value].offset;
+        loop->access[a].seen = NULL; /* b's */
         loop->access[a].value = cc_graph_base(g, loop->access[a].value);
     }
     return loop && cc_lcheck_run(loop, err) < 0 ? NULL : loop;

@@ -53,7 +53,9 @@ typedef struct CcLoopAccess {
     int32_t value; /* of the graph, -1: none; no part of the structure */
     int32_t number; /* 1 + the host's number that is read, 0: memory, -1: the number that `value` holds, which is on the CPU
                        and the kernel is not; no part of the structure */
+    int32_t param; /* place: not 0: no place, but the number that `offset` is; no part of the structure */
     int64_t offset; /* bytes from its first element: a window; no part of the structure */
+    const CcType *seen; /* while it is built: the type that its value is seen as; NULL: its own */
 } CcLoopAccess;
 
 /* An index that has to be in [low, high), or to be `also`, for the loop to run: all elements of a tensor. Floats have to be in
@@ -81,8 +83,9 @@ typedef struct CcLoop {
 } CcLoop;
 
 /* build.c: is this node of an op that loop IR can express, with these dtypes? `deflt`: torch's
- * default dtype or CC_DT_OTHER. */
-bool cc_build_can(const CcGraph *g, int node, CcDtype deflt);
+ * default dtype or CC_DT_OTHER. maps: or of one whose elements come from elsewhere in its operands (tap.c), which is for
+ * devices where a load at any place is as good as one at the next. */
+bool cc_build_can(const CcGraph *g, int node, CcDtype deflt, bool maps);
 /* The nest of a group of nodes of one space; made[value] says which results exist
  * outside. NULL with *err set. */
 CcLoop *cc_build_group(const CcGraph *g, const int *nodes, int n, const bool *made, CcDtype deflt,

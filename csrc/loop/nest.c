@@ -31,12 +31,14 @@ static int64_t place_of(const Nest *nest, const CcLoopAccess *a, int d) {
     return n;
 }
 
+static const CcType *type_of(const Nest *nest, const CcLoopAccess *a) { return a->seen ? a->seen : &nest->g->val.at[a->value].type; }
+
 /* Bytes from one element to the next along dim d of the space; a dim that is broadcast does not
  * move. */
 static int64_t stride_of(const Nest *nest, const CcLoopAccess *a, int d) {
     if (a->place) return place_of(nest, a, d);
     if (a->number) return 0;
-    const CcType *t = &nest->g->val.at[a->value].type;
+    const CcType *t = type_of(nest, a);
     const int own = cc_space_own_dim(nest->space, t, a->dropped, d);
     if (own < 0 || t->size[own] == 1) return 0;
     return t->stride[own] * cc_dtype_info((CcDtype)t->dtype)->size;
@@ -49,7 +51,7 @@ static const CcLoopAccess *find_lead(const Nest *nest) {
         for (int a = 0; a < loop->n_access; a++) {
             const CcLoopAccess *access = &loop->access[a];
             if (access->value < 0) continue;
-            const CcType *t = &nest->g->val.at[access->value].type;
+            const CcType *t = type_of(nest, access);
             if (access->is_store == (pass == 0) && cc_type_numel(t) == cc_type_numel(&nest->space->shape))
                 return access;
         }
@@ -149,13 +151,20 @@ static bool along_lane(const CcLoop *loop, int node) {
     return false;
 }
 
+/* Has the access of a take another one? */
+static bool shared(const CcLoop *loop, int take) {
+    for (int i = 0; i < loop->n_node; i++)
+        if (i != take && loop->node[i].op == CC_S_take && loop->node[i].a[1] == loop->node[take].a[1]) return true;
+    return false;
+}
+
 /* Indices are mostly the same for whole rows (embedding): those are read as any other row. */
 static void classify_taken(CcLoop *loop) {
     for (int i = 0; i < loop->n_node; i++) {
         const CcLoopNode *n = &loop->node[i];
         if (n->op != CC_S_take) continue;
         CcLoopAccess *access = &loop->access[n->a[1]];
-        if (access->step == CC_STEP_ONE && !loop->reduces && !along_lane(loop, n->a[0])) access->taken = CC_TAKEN_ROW;
+        if (access->step == CC_STEP_ONE && !loop->reduces && !along_lane(loop, n->a[0]) && !shared(loop, i)) access->taken = CC_TAKEN_ROW;
         else if (access->step == CC_STEP_ONE) access->step = CC_STEP_ANY;
     }
 }

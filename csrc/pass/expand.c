@@ -80,6 +80,22 @@ static bool pair(Parts *p, const bool *needed) {
     return false;
 }
 
+/* A part with all operands of the whole. */
+static void same_part(Parts *p, CcOpId op, int result) {
+    part(p, op, result, NULL, 0);
+    CcNode *n = &p->g->node.at[p->first + p->n - 1];
+    n->in0 = p->whole.in0;
+    n->n_in = p->whole.n_in;
+}
+
+/* Windows' greatest, and where they stand. */
+static bool pool(Parts *p, const bool *needed) {
+    const bool adaptive = p->whole.op == CC_OP_adaptive_max_pool;
+    if (needed[0]) same_part(p, adaptive ? CC_OP_adaptive_max_pool : CC_OP_max_pool, p->whole.out0);
+    if (needed[1]) same_part(p, adaptive ? CC_OP_adaptive_max_pool_at : CC_OP_max_pool_at, p->whole.out0 + 1);
+    return p->n > 0;
+}
+
 /* ------------------------------------------------------------------ losses of classes */
 
 typedef struct Loss {
@@ -401,14 +417,18 @@ static bool expand(Parts *p, const bool *needed) {
     case CC_OP_linear: return copied_rows(p);
     case CC_OP_self_attention: return self_attention(p, needed);
     case CC_OP_encoder_layer: return encoder_layer(p, needed);
+    case CC_OP_max_pool:
+    case CC_OP_adaptive_max_pool: return pool(p, needed);
     case CC_OP_gelu: part(p, CC_OP_gelu, p->whole.out0, NULL, 2, operand(p, 0), int_of(1)); return true;
     default: return pair(p, needed);
     }
 }
 
 /* Is it worth a copy of the graph? */
-static bool may_be(const CcGraph *g, const CcNode *n) {
+static bool may_be(const CcGraph *g, const CcNode *n, const CcGroupRules *rules) {
     switch (n->op) {
+    case CC_OP_max_pool:
+    case CC_OP_adaptive_max_pool: return rules->gathers && n->n_out == 2;
     case CC_OP_softmax:
     case CC_OP_log_softmax:
     case CC_OP_argmax:
@@ -432,7 +452,7 @@ static int try_node(CcGraph **out, const CcGraph *g, int i, const CcGroupRules *
     const CcGraph *at = *out ? *out : g;
     const CcNode *n = &at->node.at[i];
     const CcOperand *x = n->n_in ? cc_graph_operand(at, n, 0) : NULL;
-    if (!may_be(at, n) || cc_group_banned(at, i, rules) || n->flags || n->n_out < 1 || n->n_out > 2 || !x || x->kind != CC_IN_VALUE ||
+    if (!may_be(at, n, rules) || cc_group_banned(at, i, rules) || n->flags || n->n_out < 1 || n->n_out > 2 || !x || x->kind != CC_IN_VALUE ||
         at->val.at[x->value].type.ndim < 0)
         return 1;
     bool needed[2], good = false;

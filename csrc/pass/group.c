@@ -109,14 +109,16 @@ static bool same_space(const Region *r, int u, int v) {
     return fits(r, f, u, v) && fits(r, f, v, u);
 }
 
-/* Does a node of this unit look otherwise at what unit `made` makes than its maker does, through a window? Then it needs other
- * elements than its own. */
+/* Does a node of this unit look otherwise at what unit `made` makes than its maker does, through a window, or as an op that moves elements
+ * (loop/tap.c)? Then it needs other elements than its own. */
 static bool looks_into(const Region *r, const Unit *unit, int made) {
     for (int i = 0; i < unit->node.n; i++) {
         const CcNode *n = &r->g->node.at[unit->node.at[i]];
+        const CcOpKind kind = cc_op_info((CcOpId)n->op)->kind;
         for (int k = 0; k < n->n_in; k++) {
             const CcOperand *o = &r->g->operand.at[n->in0 + k];
             if (o->kind != CC_IN_VALUE || maker(r, o->value) != made) continue;
+            if (kind == CC_K_CONCAT || kind == CC_K_POOL || kind == CC_K_RESAMPLE) return true;
             const CcVal *base = &r->g->val.at[cc_graph_base(r->g, o->value)];
             if (r->g->node.at[base->def].out0 != o->value) return true;
         }

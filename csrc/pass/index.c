@@ -12,13 +12,13 @@
  * own loop 23, dev/move.c 28 (Zen 4). Small ones are better here, as they can be a part of what follows. */
 enum { MANY_INDICES = 1 << 13 };
 
-static bool understand(const CcGraph *g, const CcNode *n, CcReach *r) {
+static bool understand(const CcGraph *g, const CcNode *n, bool gathers, CcReach *r) {
     if (n->n_out != 1 || n->flags || n->n_in < 2 || cc_graph_operand(g, n, 0)->kind != CC_IN_VALUE) return false;
     const CcType *from = &g->val.at[cc_graph_operand(g, n, 0)->value].type, *to = &g->val.at[n->out0].type;
     if (from->ndim < 0 || to->ndim < 0 || from->dtype != to->dtype || cc_type_numel(to) == 0 || !cc_reach_read(g, n, from, r)) return false;
     const bool one_each = n->op == CC_OP_gather || n->op == CC_OP_take_along || n->op == CC_OP_take_flat;
     return r->n >= 1 && r->n <= 2 && !r->index[0].mask && cc_type_same_shape(&r->space, to) &&
-           !(one_each && cc_type_numel(to) >= MANY_INDICES);
+           !(one_each && !gathers && cc_type_numel(to) >= MANY_INDICES);
 }
 
 /* A window into `value` with these steps: of one element where it does not move. */
@@ -78,10 +78,10 @@ static bool hot(CcGraph *g, int node) {
     return true;
 }
 
-static bool try_rewrite(CcGraph *g, int node) {
+static bool try_rewrite(CcGraph *g, int node, bool gathers) {
     CcReach r;
     if (g->node.at[node].op == CC_OP_one_hot) return hot(g, node);
-    if (!understand(g, &g->node.at[node], &r)) return false;
+    if (!understand(g, &g->node.at[node], gathers, &r)) return false;
     rewrite(g, node, &r);
     return true;
 }
@@ -118,7 +118,7 @@ CcGraph *cc_index_graph(const CcGraph *g, const CcGroupRules *rules) {
             !needed(g, n->out0, uses))
             continue;
         CcGraph *next = cc_graph_copy(out ? out : g);
-        const bool good = try_rewrite(next, i) && cc_group_takes(next, i, rules);
+        const bool good = try_rewrite(next, i, rules->gathers) && cc_group_takes(next, i, rules);
         if (good && out) cc_graph_free(out);
         if (good) out = next;
         else cc_graph_free(next);

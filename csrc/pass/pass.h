@@ -19,6 +19,7 @@ typedef struct CcGroupRules {
     bool (*prim)(const CcGraph *g, int node);
     /* May `node` become the next post-op of the library's op and post-ops chain[0..n)? */
     bool (*post)(const CcGraph *g, const int *chain, int n, int node);
+    bool gathers; /* a load at any place is as good as one at the next: a GPU */
     bool (*gains_turned)(const CcGraph *g, int node); /* is this product faster with its result turned? */
 } CcGroupRules;
 /* Will this node be a kernel or a library call, or part of one? */

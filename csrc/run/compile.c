@@ -157,8 +157,8 @@ static void compile_kernels(Compile *c, const CcGroups *groups) {
 }
 
 static CcGroupRules rules_of(const Compile *c) {
-    CcGroupRules rules = {.deflt = c->deflt, .banned = c->banned};
-    if (!c->host_only) rules.loop = c->on.cuda ? cc_device_can : cc_build_can;
+    CcGroupRules rules = {.deflt = c->deflt, .banned = c->banned, .gathers = c->on.cuda || c->ref_always};
+    if (!c->host_only) rules.loop = c->on.cuda ? cc_device_can_cuda : rules.gathers ? cc_device_can_map : cc_device_can;
     if (!c->host_only && !c->no_dnnl && !c->on.cuda) {
         rules.prim = cc_prim_can;
         rules.post = cc_prim_can_post;

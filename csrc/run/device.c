@@ -33,13 +33,17 @@ int cc_device_choose(const CcGraph *g, CcOnDevice *out, CcErr *err) {
     return 0;
 }
 
+bool cc_device_can(const CcGraph *g, int node, CcDtype deflt) { return cc_build_can(g, node, deflt, false); }
+
+bool cc_device_can_map(const CcGraph *g, int node, CcDtype deflt) { return cc_build_can(g, node, deflt, true); }
+
 /* No scans: gen_cuda.c refuses them, and with them what they would be fused with. */
-bool cc_device_can(const CcGraph *g, int node, CcDtype deflt) {
+bool cc_device_can_cuda(const CcGraph *g, int node, CcDtype deflt) {
     const CcExpr *e = cc_op_expr(g, &g->node.at[node]);
     if (g->node.at[node].flags) return false;
     for (int i = 0; e && i < e->n; i++)
         if (e->node[i].kind == CC_X_OP && cc_scalar_info((CcScalarId)e->node[i].op)->kind == 'P') return false;
-    return cc_build_can(g, node, deflt);
+    return cc_build_can(g, node, deflt, true);
 }
 
 CcGraph *cc_device_graph(const CcGraph *g, const CcOnDevice *on) {

@@ -16,7 +16,10 @@ typedef struct CcOnDevice {
 } CcOnDevice;
 /* -1 with *err set: the graph is on a GPU that can't be used. */
 CC_MUST int cc_device_choose(const CcGraph *g, CcOnDevice *out, CcErr *err);
-bool cc_device_can(const CcGraph *g, int node, CcDtype deflt);    /* is this node one that kernels of a GPU can do? */
+/* CcGroupRules.loop: of the CPU, and of what gathers. */
+bool cc_device_can(const CcGraph *g, int node, CcDtype deflt);
+bool cc_device_can_map(const CcGraph *g, int node, CcDtype deflt); /* the reference executor */
+bool cc_device_can_cuda(const CcGraph *g, int node, CcDtype deflt);
 CcGraph *cc_device_graph(const CcGraph *g, const CcOnDevice *on); /* as passes see it; NULL: as it is */
 void cc_device_restore(const CcOnDevice *on, CcType *t);          /* of such a graph, as the host knows it */
 
