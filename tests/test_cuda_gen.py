@@ -18,6 +18,7 @@ import harness  # noqa: E402
 import kernels as cuda  # noqa: E402
 import test_core as core  # noqa: E402
 import test_reduce as reduce  # noqa: E402
+import test_scan as scans  # noqa: E402
 from harness import Graph  # noqa: E402
 
 ARCHS = ("sm_80", "sm_90", "sm_100")
@@ -424,6 +425,197 @@ def test_special_values(batch, name):
             g.out(reduce.add(g, name, g.input(t), d))
             batch.add(f"{name} {width} {d}", g, near(1))
     batch.run(archs=())
+
+
+# ------------------------------------------------------------------------------------------------ scans
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool], ids=str)
+def test_scans(batch, dtype):
+    """By lanes, parts of a warp, warps, blocks that go along the row; down columns; over and over."""
+    for name in sorted(scans.SCANS):
+        for shape, d in (*scans.SHAPES, ((70, 3), 1), ((2, 9000), 1), ((300, 40), 1), ((2100, 40), 0)):
+            x = reduce.sample(shape, dtype)
+            if name == "cumprod" and dtype.is_floating_point:
+                x = 1 + x.sign() / 4096
+            for t in (x, x[..., ::2]) if x.dim() else (x,):
+                g = Graph(batch.lib)
+                try:
+                    g.out(scans.scan(g, name, g.input(t), d))
+                except (RuntimeError, NotImplementedError):
+                    continue  # eager refuses
+                nvrtc = dtype in (torch.float32, torch.uint8)
+                batch.add(f"{name} {shape} {d}", g, lambda got, want, _: reduce.near(got, want, scale_of(want)), None, nvrtc)
+    if batch.cases:
+        batch.run()
+
+
+def scale_of(want):
+    return max(10, want.abs().nan_to_num(0, 0, 0).max().item()) if want.dtype.is_floating_point and want.numel() else 1
+
+
+def test_scans_and_what_is_around_them(batch):
+    for pattern in (scans.twice, scans.around, scans.of_softmax, scans.reduced, scans.many, scans.down):
+        for shape in ((6, 40), (12, 131), (3, 2000)):
+            g = Graph(batch.lib)
+            g.out(*pattern(g, g.input(torch.randn(shape) / 4)))
+            batch.add(f"{pattern.__name__} {shape}", g, lambda got, want, _: reduce.near(got, want, scale_of(want)))
+    batch.run(archs=ARCHS)
+    assert "scan" in "".join(k.text for k in batch.kernels)
+
+
+def test_scans_of_special_values(batch):
+    inf, nan = float("inf"), float("nan")
+    for width in (5, 40, 130, 1500):
+        rows = [[inf], [-inf], [nan], [inf, -inf], [-inf, -inf, 1], [nan, inf], [-inf] * width, [inf] * width, [0.0, inf], [-0.0] * width]
+        x = 1 + torch.randn(len(rows), width).sign() / 64
+        for r, values in enumerate(rows):
+            x[r, width // 2 :][: len(values)] = torch.tensor(values)[: width - width // 2]
+        for name in sorted(scans.SCANS):
+            for t, d in ((x, 1), (x.t().contiguous(), 0)):
+                g = Graph(batch.lib)
+                g.out(scans.scan(g, name, g.input(t), d))
+                batch.add(f"{name} {width} {d}", g, lambda got, want, _: reduce.near(got, want, scale_of(want)))
+    batch.run(archs=())
+
+
+# ------------------------------------------------------------------------------------------------ elements from elsewhere
+
+MODES = {"pad_reflect": "reflect", "pad_replicate": "replicate", "pad_circular": "circular"}
+
+
+def pads_of(name):
+    def pad(x, *pads):
+        if name != "pad":
+            return F.pad(x, pads, MODES[name])
+        return F.pad(x, pads[:-1], "constant", pads[-1])
+
+    return pad
+
+
+def moved():
+    """(row, function, operands behind x, shape of x): nothing is computed."""
+    for pads in ((1, 2), (0, 2, 3, 0), (-1, 2, 1, -2), (0, 0)):
+        yield "pad", pads_of("pad"), (*pads, 3), (2, 3, 5, 6)
+    for name in MODES:
+        for pads, shape in (((1, 2), (2, 3, 5)), ((4, 0, 0, 3), (2, 3, 4, 6)), ((1, 0, 2, 1, 0, 2), (2, 3, 4, 5, 6))):
+            yield name, pads_of(name), pads, shape
+    yield "roll", lambda x, *a: torch.roll(x, a[:2], a[2:]), (1, -7, 0, 2), (3, 4, 5)
+    yield "roll", lambda x, by, d: torch.roll(x, by, d), (3, 1), (3, 4, 16)
+    yield "roll", lambda x, by: torch.roll(x, by), (-8,), (3, 4, 5)
+
+
+NEAREST = [("upsample_nearest", F.interpolate, (7, 3), None), ("upsample_nearest", F.interpolate, None, (1.5, 3.0)),
+           ("upsample_exact", lambda x, **k: F.interpolate(x, mode="nearest-exact", **k), (4, 11), None)]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8, torch.int64, torch.float64], ids=str)
+def test_moves(batch, dtype):
+    torch.manual_seed(0)
+    for name, fn, operands, shape in moved():
+        for lay in (lambda t: t, lambda t: t.transpose(1, -1), lambda t: t[..., ::2]):
+            base = torch.randint(0, 9, (*shape[:-1], 2 * shape[-1])).to(dtype)
+            x = lay(base)[..., : shape[-1]]
+            for tuning in (None, (64, 4)):
+                g = Graph(batch.lib)
+                try:
+                    g.out(g.op(name, fn, g.input(x), *operands))
+                except RuntimeError:
+                    continue  # this layout's dims are too small for it
+                batch.add(f"{name} {operands} {tuple(x.shape)} {x.stride()}", g, equal, tuning, dtype in (torch.float32, torch.bfloat16))
+    for name, fn, size, factors in NEAREST if dtype.is_floating_point else ():
+        for x in (torch.randn(2, 3, 5, 4), torch.randn(2, 8, 5, 4).to(memory_format=torch.channels_last)):
+            g = Graph(batch.lib)
+            call = lambda t, *_, fn=fn, size=size, factors=factors: fn(t, size=size) if size else fn(t, scale_factor=factors)  # noqa: E731
+            g.out(g.op(name, call, g.input(x.to(dtype)), *(factors or ())))
+            batch.add(f"{name} {size} {factors}", g, equal)
+    assert len(batch.cases) > 60
+    batch.run(archs=ARCHS if dtype is torch.float32 else ("sm_90",))
+
+
+def test_joins(batch):
+    torch.manual_seed(0)
+    for dtype in (torch.float32, torch.bfloat16, torch.bool, torch.int16):
+        for shape, sizes, d in (((3, 4, 5), (1, 2, 4), 1), ((3, 4, 5), (5, 0, 7), 2), ((2, 16), (3, 3), 0), ((600, 64), (500, 7, 1), 0), ((9,), (1,) * 16, 0)):
+            pieces = [torch.randint(0, 9, (*shape[:d], n, *shape[d + 1 :])).to(dtype) for n in sizes]
+            if d and len(shape) > 1:
+                pieces[-1] = pieces[-1].transpose(0, 1).contiguous().transpose(0, 1)
+            for tuning in (None, (64, 8)):
+                g = Graph(batch.lib)
+                y = g.op("cat", lambda *a: torch.cat(a[:-1], a[-1]), *map(g.input, pieces), d)
+                g.out(y, g.op("ne", torch.ne, y, 3))
+                batch.add(f"cat {shape} {sizes} {d}", g, equal, tuning)
+                g = Graph(batch.lib)
+                like = [torch.randint(0, 9, shape).to(dtype) for _ in range(3)]
+                g.out(g.op("stack", lambda *a: torch.stack(a[:-1], a[-1]), *map(g.input, like), d))
+                batch.add(f"stack {shape} {d}", g, equal, tuning)
+    batch.run()
+
+
+def test_a_join_of_new_sizes_is_the_same_kernel(lib, monkeypatch):
+    """As keys and values that grow by one token in each call are."""
+    monkeypatch.setenv("CCOMPILE_BACKEND", "ref")
+
+    def texts(n):
+        g = Graph(lib)
+        g.out(g.op("cat", lambda *a: torch.cat(a[:-1], a[-1]), g.input(torch.randn(2, 8, n, 64)), g.input(torch.randn(2, 8, 1, 64)), 2))
+        g.compile()
+        return [k.text for k in cuda.kernels_of(g)[0]]
+
+    assert texts(70) == texts(71) == texts(95)
+
+
+def pools():
+    """(row, function, operands behind x, shape of x)."""
+    for k, s, p, dil, ceil, shape in (((3, 3), (2, 2), (1, 1), (1, 1), False, (2, 3, 9, 10)), ((2, 3), (0, 0), (1, 0), (1, 1), True, (2, 3, 8, 10)), ((3, 3), (2, 1), (1, 1), (2, 3), True, (1, 8, 10, 11)), ((3,), (0,), (0,), (1,), False, (2, 3, 11)), ((2, 2, 2), (2, 1, 2), (1, 0, 1), (1, 1, 1), True, (1, 2, 5, 4, 7))):
+        n = len(k)
+        fn = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[n - 1]
+        yield "max_pool", lambda x, *_, fn=fn, a=(k, None if not s[0] else s, p, dil, ceil): fn(x, *a), (*k, *s, *p, *dil, ceil), shape
+        yield "max_pool_at", lambda x, *_, fn=fn, a=(k, None if not s[0] else s, p, dil, ceil): fn(x, *a, return_indices=True)[1], (*k, *s, *p, *dil, ceil), shape
+        for count in (False, True):
+            avg = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[n - 1]
+            yield "avg_pool", lambda x, *_, fn=avg, a=(k, None if not s[0] else s, p, ceil, count): fn(x, *a), (*k, *s, *p, ceil, count, None), shape
+    yield "avg_pool", lambda x, *_: F.avg_pool2d(x, (2, 3), divisor_override=5), (2, 3, 0, 0, 0, 0, False, True, 5), (2, 3, 6, 7)
+    for size, shape in (((3, 4), (2, 3, 10, 11)), ((5, 5), (2, 3, 10, 5)), ((7, 7), (2, 3, 5, 10)), ((4,), (3, 2, 11)), ((2, 3, 2), (1, 2, 4, 5, 3))):
+        n = len(size)
+        yield "adaptive_avg_pool", lambda x, *_, n=n, size=size: (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)[n - 1](x, size), size, shape
+        most = (F.adaptive_max_pool1d, F.adaptive_max_pool2d, F.adaptive_max_pool3d)[n - 1]
+        yield "adaptive_max_pool", lambda x, *_, fn=most, size=size: fn(x, size), size, shape
+        yield "adaptive_max_pool_at", lambda x, *_, fn=most, size=size: fn(x, size, return_indices=True)[1], size, shape
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64], ids=str)
+def test_pools(batch, dtype):
+    """Rounded, so that there are equal elements; with NaN and infinities."""
+    torch.manual_seed(0)
+    for name, fn, operands, shape in pools():
+        x = (torch.randn(shape) * 2).round().to(dtype)
+        special = x.clone()
+        special.view(-1)[::7] = torch.tensor([float("nan"), float("inf"), -0.0, float("-inf")], dtype=dtype).repeat(x.numel())[: len(special.view(-1)[::7])]
+        last = x.to(memory_format=torch.channels_last) if x.dim() == 4 else x
+        for t in (x, last) if "avg" in name else (x, last, special, torch.full_like(x, float("-inf"))):
+            g = Graph(batch.lib)
+            g.out(g.op(name, fn, g.input(t), *operands))
+            batch.add(f"{name} {operands} {shape} {t.stride()}", g, near(4), None, dtype in (torch.float32, torch.float16))
+    assert len(batch.cases) > 90
+    batch.run(archs=ARCHS if dtype is torch.float32 else ("sm_90",))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_resampling(batch, dtype):
+    torch.manual_seed(0)
+    linear = {3: "linear", 4: "bilinear", 5: "trilinear"}
+    for shape, size, factors in (((2, 3, 7), (12,), None), ((2, 3, 6, 5), (13, 3), None), ((2, 3, 6, 5), None, (2.0, 1.7)), ((2, 8, 6, 5), (6, 9), None), ((1, 2, 3, 4, 5), (4, 5, 7), None)):
+        for name in ("upsample_linear", "upsample_cubic") if len(shape) == 4 else ("upsample_linear",):
+            mode = "bicubic" if name == "upsample_cubic" else linear[len(shape)]
+            for corners in (False, True):
+                x = torch.randn(shape, dtype=dtype)
+                for t in (x, x.to(memory_format=torch.channels_last) if x.dim() == 4 else x):
+                    g = Graph(batch.lib)
+                    call = lambda t, *_, m=mode, c=corners, s=size, f=factors: F.interpolate(t, s, f, m, c)  # noqa: E731
+                    g.out(g.op(name, call, g.input(t), corners, *(factors or ())))
+                    batch.add(f"{name} {shape} {size} {factors} {corners}", g, near(8))
+    batch.run(archs=ARCHS if dtype is torch.float32 else ("sm_90",))
 
 
 # ------------------------------------------------------------------------------------------------ the emulation itself

@@ -5,7 +5,9 @@
  *            chunks are numbered over all dims
  *   ROWS     a group of threads, a part of a warp or a whole block, takes a row: chunk c of it is thread c % group's. With
  *            several sweeps the elements stay in registers if they fit, or are read again (from the L2 cache, mostly)
- *   COLUMNS  neighbouring threads take neighbouring columns, and go down them together; `group` threads share a column
+ *            A scan goes through it a group's width of elements at a time: shuffles, then what came before
+ *   COLUMNS  neighbouring threads take neighbouring columns, and go down them together; `group` threads share a column,
+ *            a scan's has one
  *
  * A reduction of few rows or columns is cut into pieces. Kernel k makes the partial results of sweep k, and each of its
  * blocks begins by combining those of the sweeps before: always in the same order, so that a result is the same from run to
@@ -126,7 +128,7 @@ static int choose_vector(const CcLoop *loop, const CcCudaPlan *p, int wanted) {
         widest = CC_MAX(widest, cc_dtype_info((CcDtype)loop->access[a].dtype)->size);
         packed++;
     }
-    if (!packed || p->kind == CC_CUDA_COLUMNS) return 1;
+    if (!packed || p->kind == CC_CUDA_COLUMNS || loop->scans) return 1;
     const int64_t inner = loop->size[inner_of(p)], numel = cc_nest_numel(loop);
     int n = CC_MIN(MAX_VECTOR, WIDE_LOAD / widest);
     if (wanted) n = CC_MIN(wanted, MAX_VECTOR);
@@ -206,23 +208,23 @@ static void spread_rows(const CcLoop *loop, CcCudaPlan *p, bool tuned) {
     if (chunks > 32 * held || (rows * p->group < ENOUGH && chunks >= 64)) {
         const int64_t each = rows * THREADS < ENOUGH ? 1 : CC_MAX(1, held / 2); /* chunks of a thread */
         const int wanted = power_from(divide_up(chunks, each));
-        if (!tuned) p->threads = CC_MAX(64, CC_MIN(p->sweeps.n > 1 && !p->split ? MAX_THREADS : THREADS, wanted));
+        if (!tuned) p->threads = CC_MAX(64, CC_MIN((p->sweeps.n > 1 || loop->scans) && !p->split ? MAX_THREADS : THREADS, wanted));
         p->group = p->threads;
     }
-    if (p->split) hold_nothing(p);
+    if (p->split || loop->scans) hold_nothing(p);
     else hold(loop, p, chunks);
 }
 
 static void spread_columns(const CcLoop *loop, CcCudaPlan *p) {
     const int side = CC_MIN(SIDE_BY_SIDE, power_from(cc_gen_cuda_kept(loop, p)));
-    p->group = CC_MIN(p->threads / side, power_from(chunks_of(loop, p)));
+    p->group = loop->scans ? 1 : CC_MIN(p->threads / side, power_from(chunks_of(loop, p)));
     hold_nothing(p);
 }
 
 /* Would its rows keep few multiprocessors busy for long? */
 static bool is_split(const CcLoop *loop, const CcCudaPlan *p) {
     const int64_t rows = cc_gen_cuda_kept(loop, p), count = count_of(loop, p);
-    if (p->sweeps.n + 1 > CC_CUDA_MAX_PARTS) return false;
+    if (p->sweeps.n + 1 > CC_CUDA_MAX_PARTS || loop->scans) return false;
     if (loop->columns) return divide_up(rows, SIDE_BY_SIDE) < FEW_BLOCKS && count >= LONG / 4;
     return p->sweeps.n == 1 ? rows < FEW_BLOCKS && count >= LONG : rows < FEW_BLOCKS / 4 && count >= LONG_SWEEPS;
 }
@@ -254,7 +256,10 @@ void cc_gen_cuda_plan(const CcLoop *loop, const CcCudaTuning *tuning, CcCudaPlan
     p->parts = 1;
     if (!loop->reduces) return;
     cc_sweep_plan(loop, &p->sweeps);
-    for (int i = 0; i < loop->n_node; i++) p->n_reduction += cc_scalar_info((CcScalarId)loop->node[i].op)->kind == 'R';
+    for (int i = 0; i < loop->n_node; i++) {
+        p->n_reduction += cc_scalar_info((CcScalarId)loop->node[i].op)->kind == 'R';
+        p->n_scan += cc_sweep_scans(&loop->node[i]);
+    }
     p->split = is_split(loop, p);
     if (p->split) p->parts = p->sweeps.n + ends_with_rows(loop, p);
     if (loop->columns) spread_columns(loop, p);
@@ -399,13 +404,12 @@ static bool has_checks(const CcLoop *loop) {
 }
 
 static int shared_bytes(const CcLoop *loop, const CcCudaPlan *p) {
-    return p->n_reduction * 8 * (loop->columns ? p->threads : p->threads / 32);
+    return p->n_reduction * 8 * (loop->columns ? p->threads : p->threads / 32) + p->n_scan * 8 * (p->threads / 32 + 1);
 }
 
 int cc_gen_cuda(const CcLoop *loop, const CcCudaTuning *tuning, const char *name, CcSbuf *out, CcErr *err) {
     CcCudaPlan plan;
     CcCudaFields fields = {0};
-    if (loop->scans) return cc_err_set(err, CC_E_UNSUPPORTED, "a scan");
     cc_gen_cuda_plan(loop, tuning, &plan);
     const int wide = cc_gen_cuda_fields(loop, &plan, &fields), bytes = argument_bytes(&plan, wide, fields.n);
     cc_vec_free(&fields);

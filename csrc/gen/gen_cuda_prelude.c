@@ -117,6 +117,16 @@ static const char *const LINE[] = {
     "CC_FN short cc_other(short x, int bit) { return (short)__shfl_xor_sync(0xffffffffu, (int)x, bit); }",
     "CC_FN signed char cc_other(signed char x, int bit) { return (signed char)__shfl_xor_sync(0xffffffffu, (int)x, bit); }",
     "CC_FN unsigned char cc_other(unsigned char x, int bit) { return (unsigned char)__shfl_xor_sync(0xffffffffu, (int)x, bit); }",
+    "",
+    "// The value of the lane that is so many before, or has this number.",
+    "template <class T>",
+    "CC_FN T cc_before(T x, int by) {",
+    "    return (T)__shfl_up_sync(0xffffffffu, sizeof(T) < 4 ? (int)x : x, by);",
+    "}",
+    "template <class T>",
+    "CC_FN T cc_from(T x, int lane) {",
+    "    return (T)__shfl_sync(0xffffffffu, sizeof(T) < 4 ? (int)x : x, lane);",
+    "}",
 };
 
 void cc_gen_cuda_prelude(CcSbuf *out) {

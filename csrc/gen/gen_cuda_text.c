@@ -209,6 +209,7 @@ typedef struct Chunk {
     bool varies[CC_LOOP_MAX_NODES]; /* along the inner dim */
     int sweep;                      /* its number; POINT: 0 */
     bool stores;
+    bool all; /* threads behind the end of the row go along, for a scan: `here` says which are not */
 } Chunk;
 
 static void find_varying(const Text *t, bool *varies) {
@@ -260,6 +261,63 @@ static void kept_element(Text *t, int i) {
     value_of(t, dtype_of(t, i), t->plan->vector > 1 ? "h%d[h].v[k]" : "h%d[h]", i);
 }
 
+static int pair(Text *t, int i, const char *condition, const char *x, const char *y) {
+    const char *operands[3] = {x, y, ""};
+    cc_sbuf_add(t->out, "%*s%st%d = ", 4 * t->depth, "", condition, i);
+    const int status = cc_gen_cuda_scalar(cc_scalar_combine((CcScalarId)t->loop->node[i].op), dtype_of(t, i), operands, t->out, t->err);
+    cc_sbuf_add(t->out, ";\n");
+    return status;
+}
+
+/* Of a warp, or the part of one that a row has: each lane takes what the lanes before have come to. */
+static int scan_lanes(Text *t, int i, int lanes) {
+    char own[16];
+    snprintf(own, sizeof own, "t%d", i);
+    if (lanes == 1) return 0;
+    line(t, "#pragma unroll");
+    line(t, "for (int by = 1; by < %d; by *= 2) {", lanes);
+    t->depth++;
+    line(t, "const %s before = cc_before(t%d, by);", cc_gen_cuda_type(dtype_of(t, i)), i);
+    if (pair(t, i, lanes == 32 ? "if (threadIdx.x % 32 >= by) " : "if (lane >= by) ", "before", own) < 0) return -1;
+    close(t);
+    return 0;
+}
+
+/* The scan's element of each thread, of a group's width of them: what comes before is in the lanes before, then in the warps
+ * before, then in `carry`. */
+static int scan(Text *t, const Chunk *c, int i) {
+    const int group = t->plan->group, warps = t->plan->threads / 32;
+    const char *type = cc_gen_cuda_type(dtype_of(t, i));
+    char own[16], carry[32];
+    snprintf(own, sizeof own, "t%d", i);
+    snprintf(carry, sizeof carry, group > 32 ? "scan%d[%d]" : "carry%d_%d", i, group > 32 ? warps : c->sweep);
+    line(t, "%s t%d = %s;", type, i, cc_gen_cuda_ref(t->loop, t->loop->node[i].a[0]));
+    if (scan_lanes(t, i, CC_MIN(group, 32)) < 0) return -1;
+    if (group > 32) {
+        line(t, "if (threadIdx.x %% 32 == 31) scan%d[threadIdx.x / 32] = t%d;", i, i);
+        line(t, "__syncthreads();");
+        line(t, "for (int w = (int)threadIdx.x / 32 - 1; w >= 0; w--) {");
+        t->depth++;
+        line(t, "const %s before = scan%d[w];", type, i);
+        if (pair(t, i, "", "before", own) < 0) return -1;
+        close(t);
+    }
+    line(t, "if (%s > 0) {", group == 1 ? "c" : "turn");
+    t->depth++;
+    line(t, "const %s before = %s;", type, carry);
+    if (pair(t, i, "", "before", own) < 0) return -1;
+    close(t);
+    if (group > 32) {
+        line(t, "__syncthreads();  // all have read it");
+        line(t, "if (threadIdx.x == %d) %s = t%d;", t->plan->threads - 1, carry, i);
+    } else if (group > 1) {
+        line(t, "%s = cc_from(t%d, threadIdx.x %% 32 | %d);", carry, i, group - 1);
+    } else {
+        line(t, "%s = t%d;", carry, i);
+    }
+    return 0;
+}
+
 /* One element of a chunk. */
 static int element(Text *t, const Chunk *c) {
     const CcLoop *loop = t->loop;
@@ -267,7 +325,9 @@ static int element(Text *t, const Chunk *c) {
     for (int i = 0; i < loop->n_node; i++) {
         const bool kept = t->plan->sweeps.kept[i] != 0;
         if (!c->need[i] || (pack && !c->varies[i])) continue;
-        if (later(t, c, i)) {
+        if (cc_sweep_scans(&loop->node[i])) {
+            if (scan(t, c, i) < 0) return -1;
+        } else if (later(t, c, i)) {
             kept_element(t, i);
         } else if (in_packs(t, c, i)) {
             begin_node(t, i);
@@ -301,7 +361,7 @@ static int accumulate(Text *t, const Chunk *c) {
     for (int i = 0; i < t->loop->n_node; i++) {
         const CcLoopNode *n = &t->loop->node[i];
         if (!is_reduction(n) || t->plan->sweeps.stage[n->a[0]] != c->sweep) continue;
-        const char *condition = t->plan->vector > 1 ? "if (k < there) " : "";
+        const char *condition = t->plan->vector > 1 ? "if (k < there) " : c->all ? "if (here) " : "";
         if (combine(t, i, cc_gen_cuda_ref(t->loop, n->a[0]), condition) < 0) return -1;
     }
     return 0;
@@ -354,7 +414,7 @@ static int chunk(Text *t, const Chunk *c) {
     if (element(t, c) < 0 || accumulate(t, c) < 0) return -1;
     for (int a = 0; a < loop->n_access; a++)
         if (stored_here(t, c, a))
-            line(t, "*%c%d = %s;", letter_of(t, a), a, cc_gen_cuda_ref(loop, loop->access[a].node));
+            line(t, "%s*%c%d = %s;", c->all ? "if (here) " : "", letter_of(t, a), a, cc_gen_cuda_ref(loop, loop->access[a].node));
     return 0;
 }
 
@@ -484,6 +544,9 @@ static void declare_shared(Text *t) {
     const int n = rows ? t->plan->threads / 32 : t->plan->threads;
     if (t->plan->group == 1 || (rows && t->plan->group <= 32)) return;
     for (int i = 0; i < t->loop->n_node; i++)
+        if (cc_sweep_scans(&t->loop->node[i]))
+            line(t, "__shared__ %s scan%d[%d];", cc_gen_cuda_type(dtype_of(t, i)), i, n + 1);
+    for (int i = 0; i < t->loop->n_node; i++)
         if (is_reduction(&t->loop->node[i]))
             line(t, "__shared__ %s shared%d[%d];", cc_gen_cuda_type(dtype_of(t, i)), i, n);
 }
@@ -497,6 +560,17 @@ static void begin_results(Text *t, int sweep) {
     }
 }
 
+/* What scans have come to, where it is in no shared memory. -> does the sweep scan? */
+static bool declare_carry(Text *t, const Chunk *c) {
+    bool any = false;
+    for (int i = 0; i < t->loop->n_node; i++) {
+        if (!c->need[i] || !cc_sweep_scans(&t->loop->node[i])) continue;
+        if (t->plan->group <= 32) line(t, "%s carry%d_%d = 0;", cc_gen_cuda_type(dtype_of(t, i)), i, c->sweep);
+        any = true;
+    }
+    return any;
+}
+
 /* The chunks of a row that are this thread's, in a sweep. */
 static int elements(Text *t, Chunk *c, int sweep) {
     const CcCudaPlan *p = t->plan;
@@ -504,7 +578,12 @@ static int elements(Text *t, Chunk *c, int sweep) {
     c->stores = sweep == p->sweeps.n - 1;
     cc_sweep_need(t->loop, &p->sweeps, sweep, c->need);
     begin_results(t, sweep);
-    if (p->held) {
+    c->all = declare_carry(t, c) && p->group > 1;
+    if (c->all) {
+        line(t, "for (%s turn = 0; turn < arg.chunks; turn += %d) {", count_type(t), p->group);
+        line(t, "    const bool here = turn + lane < end;");
+        line(t, "    const %s c = here ? turn + lane : arg.chunks - 1;", count_type(t));
+    } else if (p->held) {
         line(t, "#pragma unroll");
         line(t, "for (int h = 0; h < %d; h++) {", p->held);
         t->depth++;

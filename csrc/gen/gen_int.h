@@ -78,7 +78,7 @@ typedef struct CcCudaPlan {
     bool split; /* rows are cut into pieces: blocks leave partial results, which the next kernel combines */
     int parts;  /* kernels: one; split: one a sweep, and one more where something of rows is known after the last one only */
     bool wide;  /* 64-bit indices */
-    int n_reduction;
+    int n_reduction, n_scan;
     CcSweeps sweeps;
 } CcCudaPlan;
 void cc_gen_cuda_plan(const CcLoop *loop, const CcCudaTuning *tuning, CcCudaPlan *out);

@@ -6,7 +6,7 @@
  * the CPU without dims may stand among a GPU's, as in torch: kernels are given the number. */
 #include "run_int.h"
 
-enum { CPU = 1, CUDA = 2, MAX_INDEX = 256 };
+enum { CPU = 1, CUDA = 2, MAX_INDEX = 256, LONG_SCAN = 1 << 13 };
 
 /* The GPU that most values lie on, the first of equals; -1: there is none. */
 static int most_used(const CcGraph *g) {
@@ -37,12 +37,18 @@ bool cc_device_can(const CcGraph *g, int node, CcDtype deflt) { return cc_build_
 
 bool cc_device_can_map(const CcGraph *g, int node, CcDtype deflt) { return cc_build_can(g, node, deflt, true); }
 
-/* No scans: gen_cuda.c refuses them, and with them what they would be fused with. */
+/* One long row is a block's work for a GPU: torch (CUB) has all of them scan it. */
 bool cc_device_can_cuda(const CcGraph *g, int node, CcDtype deflt) {
-    const CcExpr *e = cc_op_expr(g, &g->node.at[node]);
-    if (g->node.at[node].flags) return false;
+    const CcNode *n = &g->node.at[node];
+    const CcExpr *e = cc_op_expr(g, n);
+    bool scans = false;
+    if (n->flags) return false;
     for (int i = 0; e && i < e->n; i++)
-        if (e->node[i].kind == CC_X_OP && cc_scalar_info((CcScalarId)e->node[i].op)->kind == 'P') return false;
+        scans = scans || (e->node[i].kind == CC_X_OP && cc_scalar_info((CcScalarId)e->node[i].op)->kind == 'P');
+    if (scans) {
+        const CcSpace f = cc_space_of(g, n);
+        if (f.shape.ndim < 0 || (cc_space_rows(&f) == 1 && cc_type_numel(&f.shape) > LONG_SCAN)) return false;
+    }
     return cc_build_can(g, node, deflt, true);
 }
 

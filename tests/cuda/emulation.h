@@ -212,6 +212,10 @@ static inline int cc_emulation_lane() { return (int)(threadIdx.x % 32); }
 #define CC_SHUFFLES(T) \
     static inline T __shfl_sync(unsigned mask, T x, int from) { return cc_emulation_shuffle(mask, x, from); } \
     static inline T __shfl_xor_sync(unsigned mask, T x, int bit) { return cc_emulation_shuffle(mask, x, cc_emulation_lane() ^ bit); } \
+    static inline T __shfl_up_sync(unsigned mask, T x, unsigned by) { \
+        const int from = cc_emulation_lane() - (int)by; \
+        return cc_emulation_shuffle(mask, x, from >= 0 ? from : cc_emulation_lane()); \
+    } \
     static inline T __shfl_down_sync(unsigned mask, T x, unsigned by) { \
         const int from = cc_emulation_lane() + (int)by; \
         return cc_emulation_shuffle(mask, x, from < 32 ? from : cc_emulation_lane()); \
