@@ -516,6 +516,8 @@ def test_moves(batch, dtype):
         for lay in (lambda t: t, lambda t: t.transpose(1, -1), lambda t: t[..., ::2]):
             base = torch.randint(0, 9, (*shape[:-1], 2 * shape[-1])).to(dtype)
             x = lay(base)[..., : shape[-1]]
+            if name == "roll" and len(operands) == 1:
+                x = x.contiguous()  # torch's
             for tuning in (None, (64, 4)):
                 g = Graph(batch.lib)
                 try:
@@ -595,7 +597,10 @@ def test_pools(batch, dtype):
         last = x.to(memory_format=torch.channels_last) if x.dim() == 4 else x
         for t in (x, last) if "avg" in name else (x, last, special, torch.full_like(x, float("-inf"))):
             g = Graph(batch.lib)
-            g.out(g.op(name, fn, g.input(t), *operands))
+            try:
+                g.out(g.op(name, fn, g.input(t), *operands))
+            except NotImplementedError:
+                continue  # eager's avg_pool3d of half precision, on a CPU
             batch.add(f"{name} {operands} {shape} {t.stride()}", g, near(4), None, dtype in (torch.float32, torch.float16))
     assert len(batch.cases) > 90
     batch.run(archs=ARCHS if dtype is torch.float32 else ("sm_90",))

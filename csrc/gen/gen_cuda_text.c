@@ -159,7 +159,7 @@ static void take(Text *t, int i, bool in_pack) {
                 (long long)n->bits / cc_dtype_info((CcDtype)n->dtype)->size);
     if (in_pack && step == CC_STEP_ONE) cc_sbuf_add(t->out, " + k");
     if (in_pack && step == CC_STEP_ANY) cc_sbuf_add(t->out, " + k * arg.s%d_%d", a, inner(t));
-    value_of(t, (CcDtype)n->dtype, in_pack ? "] : %s()" : "]", cc_gen_cuda_memory((CcDtype)n->dtype));
+    value_of(t, (CcDtype)n->dtype, in_pack ? "] : cc_none<%s>()" : "]", cc_gen_cuda_memory((CcDtype)n->dtype));
 }
 
 static int compute(Text *t, int i) {
