@@ -11,6 +11,7 @@ typedef struct Text {
     CcSbuf *out;
     CcErr *err;
     int depth; /* of braces */
+    const bool *later; /* nodes that are not known here; NULL: all that come before */
 } Text;
 
 static void line(Text *t, const char *fmt, ...) CC_PRINTF(2, 3);
@@ -148,18 +149,49 @@ static void checks(Text *t, int i, bool in_pack) {
     }
 }
 
+/* The node that alone reads node i; -1: there is none, or there are several. */
+static int only_reader(const CcLoop *loop, int i) {
+    int reader = -1;
+    for (int a = 0; a < loop->n_access; a++)
+        if (loop->access[a].is_store && loop->access[a].node == i) return -1;
+    for (int k = i + 1; k < loop->n_node; k++)
+        for (int o = 0; o < cc_scalar_info((CcScalarId)loop->node[k].op)->arity; o++) {
+            if (loop->node[k].a[o] != i) continue;
+            if (reader >= 0) return -1;
+            reader = k;
+        }
+    return reader;
+}
+
+/* "t5 && !t3 && ": of an element that is only read to be selected. */
+static const char *guard(const Text *t, int take, char *out, size_t n) {
+    size_t used = 0;
+    *out = 0;
+    for (int i = take, reader; (reader = only_reader(t->loop, i)) >= 0; i = reader) {
+        const CcLoopNode *r = &t->loop->node[reader];
+        if (r->op == CC_S_cast) continue;
+        if (r->op != CC_S_select || r->a[0] == i) break;
+        if (r->a[0] >= take || (t->later && t->later[r->a[0]]) || used + 24 > n) continue;
+        used += (size_t)snprintf(out + used, n - used, "%s%s && ", r->a[1] == i ? "" : "!", cc_gen_cuda_ref(t->loop, r->a[0]));
+    }
+    return out;
+}
+
 /* The element of a take. in_pack: element k of a chunk. */
 static void take(Text *t, int i, bool in_pack) {
+    char when[256];
     const CcLoopNode *n = &t->loop->node[i];
     const int a = n->a[1];
     const CcStepClass step = cc_gen_cuda_step(t->loop, t->plan, a);
     begin_node(t, i);
-    if (in_pack) cc_sbuf_add(t->out, "k < there ? ");
+    const bool guarded = *guard(t, i, when, sizeof when) != 0;
+    if (in_pack) cc_sbuf_add(t->out, "%sk < there ? ", when);
+    else if (guarded) cc_sbuf_add(t->out, "%.*s ? ", (int)strlen(when) - 4, when);
     cc_sbuf_add(t->out, "%c%d[%s * %lldLL", letter_of(t, a), a, cc_gen_cuda_ref(t->loop, n->a[0]),
                 (long long)n->bits / cc_dtype_info((CcDtype)n->dtype)->size);
     if (in_pack && step == CC_STEP_ONE) cc_sbuf_add(t->out, " + k");
     if (in_pack && step == CC_STEP_ANY) cc_sbuf_add(t->out, " + k * arg.s%d_%d", a, inner(t));
-    value_of(t, (CcDtype)n->dtype, in_pack ? "] : cc_none<%s>()" : "]", cc_gen_cuda_memory((CcDtype)n->dtype));
+    value_of(t, (CcDtype)n->dtype, in_pack || guarded ? "] : cc_none<%s>()" : "]", cc_gen_cuda_memory((CcDtype)n->dtype));
 }
 
 static int compute(Text *t, int i) {
@@ -235,6 +267,7 @@ static bool stored_here(const Text *t, const Chunk *c, int a) {
 
 /* Several elements at once. */
 static void load_pack(Text *t, int i) {
+    char when[256] = "";
     const CcLoopNode *n = &t->loop->node[i];
     const int a = cc_loop_access(n), v = t->plan->vector;
     const char letter = letter_of(t, a), *type = cc_gen_cuda_memory((CcDtype)n->dtype);
@@ -245,7 +278,9 @@ static void load_pack(Text *t, int i) {
     else snprintf(at, sizeof at, "%c%d", letter, a);
     if (t->plan->sweeps.kept[i]) cc_sbuf_add(t->out, "%*sh%d[h] = ", 4 * t->depth, "", i);
     else cc_sbuf_add(t->out, "%*sconst cc_pack<%s, %d> x%d = ", 4 * t->depth, "", type, v, i);
-    if (cc_gen_cuda_packed(t->loop, t->plan, a)) cc_sbuf_add(t->out, "cc_load<%d>(%s, there, even);\n", v, at);
+    if (n->op == CC_S_take) guard(t, i, when, sizeof when);
+    if (*when) cc_sbuf_add(t->out, "cc_load<%d>(%s, %.*s ? there : 0, even);\n", v, at, (int)strlen(when) - 4, when);
+    else if (cc_gen_cuda_packed(t->loop, t->plan, a)) cc_sbuf_add(t->out, "cc_load<%d>(%s, there, even);\n", v, at);
     else cc_sbuf_add(t->out, "cc_gather<%d>(%s, arg.s%d_%d, there);\n", v, at, a, inner(t));
 }
 
@@ -376,6 +411,7 @@ static bool reads(const Text *t, const Chunk *c, int a) {
 static int packs(Text *t, const Chunk *c) {
     const CcLoop *loop = t->loop;
     const int v = t->plan->vector;
+    t->later = c->varies;
     for (int i = 0; i < loop->n_node; i++) {
         if (!c->need[i] || later(t, c, i)) continue;
         if (in_packs(t, c, i)) load_pack(t, i);
@@ -383,6 +419,7 @@ static int packs(Text *t, const Chunk *c) {
     }
     for (int a = 0; a < loop->n_access; a++)
         if (stored_here(t, c, a)) line(t, "cc_pack<%s, %d> y%d;", memory_of(t, a), v, a);
+    t->later = NULL;
     line(t, "#pragma unroll");
     cc_sbuf_add(t->out, "%*sfor (int k = 0; k < %d; k++) {\n", 4 * t->depth, "", v);
     t->depth++;
@@ -604,10 +641,12 @@ static int elements(Text *t, Chunk *c, int sweep) {
 /* What is the same for a whole row, and known after so many sweeps. */
 static int of_rows(Text *t, int stage) {
     const CcSweeps *s = &t->plan->sweeps;
+    t->later = s->element;
     for (int i = 0; i < t->loop->n_node; i++) {
         if (s->element[i] || s->stage[i] != stage || is_reduction(&t->loop->node[i])) continue;
         if (node(t, i, false) < 0) return -1;
     }
+    t->later = NULL;
     return 0;
 }
 

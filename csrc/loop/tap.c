@@ -167,7 +167,7 @@ static bool seen_as(const Map *m, const CcOperand *o, int dim, CcType *t, int64_
     return true;
 }
 
-static int join_piece(Map *m, int i, int p, int64_t start, int end, int dim) {
+static int join_piece(Map *m, int i, int p, int64_t start, bool ends, int dim) {
     CcType t;
     int64_t length, step;
     const CcOperand *o = operand(m, i);
@@ -176,7 +176,7 @@ static int join_piece(Map *m, int i, int p, int64_t start, int end, int dim) {
     while (step % unit) unit /= 2;
     int at = p;
     if (start) at = op(m, CC_S_max, op(m, CC_S_sub, p, param(m, END, i - 1, start)), num(m, 0));
-    if (end >= 0) at = op(m, CC_S_min, at, param(m, LAST, i, length - 1));
+    if (ends) at = op(m, CC_S_min, at, param(m, LAST, i, length - 1));
     if (length == 1) at = num(m, 0);
     else if (step != unit) at = op(m, CC_S_mul, at, param(m, STEP, i, step / unit));
     const int x = cc_build_take(m->b, cc_build_seen(m->b, o->value, &t), at, unit);
@@ -195,14 +195,14 @@ static int join(Map *m) {
         start[i + 1] = start[i] + length;
     }
     if (start[n] != m->out->size[dim]) return cc_build_refuse(m->b, "pieces that are not the whole");
-    int result = -1;
+    int result = NONE, before[MAX_PIECES]; /* the element is one of piece i, or of one before it */
     const int p = place(m, dim);
+    for (int i = 0; i < n; i++) before[i] = op(m, CC_S_lt, p, param(m, END, i, start[i + 1]));
     for (int i = n - 1; i >= 0; i--) {
         if (start[i] == start[i + 1]) continue;
-        const int end = result < 0 ? -1 : param(m, END, i, start[i + 1]);
-        const int x = join_piece(m, i, p, start[i], end, dim);
+        const int x = join_piece(m, i, p, start[i], result != NONE, dim);
         if (x < 0) return -1;
-        result = result < 0 ? x : pick(m, op(m, CC_S_lt, p, end), x, result);
+        result = result == NONE ? x : pick(m, before[i], x, result);
     }
     return result;
 }
@@ -300,60 +300,7 @@ static int roll(Map *m) {
 
 /* ------------------------------------------------------------------ pooling */
 
-typedef struct Window {
-    int64_t kernel, stride, padding, dilation;
-    bool adaptive, count_padding;
-} Window;
-
-static bool is_max(const CcNode *n) {
-    return n->op == CC_OP_max_pool || n->op == CC_OP_adaptive_max_pool || n->op == CC_OP_max_pool_at || n->op == CC_OP_adaptive_max_pool_at;
-}
-
 static bool is_place(const CcNode *n) { return n->op == CC_OP_max_pool_at || n->op == CC_OP_adaptive_max_pool_at; }
-
-static bool is_adaptive(const CcNode *n) {
-    return n->op == CC_OP_adaptive_avg_pool || n->op == CC_OP_adaptive_max_pool || n->op == CC_OP_adaptive_max_pool_at;
-}
-
-static int64_t begin_of(int64_t o, int64_t in, int64_t out) { return o * in / out; }
-static int64_t end_of(int64_t o, int64_t in, int64_t out) { return ((o + 1) * in + out - 1) / out; }
-
-/* Operands of a pool: how many dims it has. */
-static int dims_of(const CcNode *n) {
-    if (is_adaptive(n)) return n->n_in - 1;
-    const int rest = n->n_in - (is_max(n) ? 2 : 4), each = is_max(n) ? 4 : 3;
-    return rest > 0 && rest % each == 0 ? rest / each : 0;
-}
-
-static bool read_windows(const Map *m, int dims, Window *w, int64_t *divisor) {
-    int64_t v[4][3] = {{0}, {0}, {0}, {1, 1, 1}}, count = 0;
-    *divisor = 0;
-    for (int k = 0; k < (is_max(m->n) ? 4 : 3) && !is_adaptive(m->n); k++)
-        if (!ints(m, 1 + k * dims, dims, v[k])) return false;
-    if (!is_max(m->n) && !is_adaptive(m->n)) {
-        const CcOperand *by = operand(m, m->n->n_in - 1);
-        if (!ints(m, m->n->n_in - 2, 1, &count) || (by->kind != CC_IN_NONE && by->kind != CC_IN_INT)) return false;
-        if (by->kind == CC_IN_INT) *divisor = by->i;
-    }
-    for (int i = 0; i < dims; i++) {
-        w[i] = (Window){v[0][i], v[1][i] ? v[1][i] : v[0][i], v[2][i], v[3][i], is_adaptive(m->n), count != 0};
-        if (!w[i].adaptive && (w[i].kernel < 1 || w[i].stride < 1 || w[i].padding < 0 || w[i].dilation < 1)) return false;
-    }
-    return *divisor >= 0;
-}
-
-/* The widest and the narrowest window, and whether the first ones begin and the last ones end in x. */
-static int64_t widest(const Map *m, const Window *w, int dim, int64_t *narrowest) {
-    const int64_t in = m->in->size[dim], out = m->out->size[dim];
-    int64_t most = w->kernel, least = w->kernel;
-    for (int64_t o = 0; w->adaptive && o < CC_MIN(out, in + 1); o++) { /* widths repeat after out / gcd of them */
-        const int64_t n = end_of(o, in, out) - begin_of(o, in, out);
-        most = o ? CC_MAX(most, n) : n;
-        least = o ? CC_MIN(least, n) : n;
-    }
-    if (narrowest) *narrowest = least;
-    return most;
-}
 
 static int adaptive_side(Map *m, int dim, int64_t taps, int64_t narrowest) {
     const int64_t in = m->in->size[dim], out = m->out->size[dim];
@@ -379,7 +326,7 @@ static int adaptive_side(Map *m, int dim, int64_t taps, int64_t narrowest) {
 }
 
 /* What the mean counts: of a window that hangs over, all of it that is x or its padding, or x alone. */
-static int count_of(Map *m, const Window *w, int dim, int start, bool low, bool high) {
+static int count_of(Map *m, const CcWindow *w, int dim, int start, bool low, bool high) {
     const int64_t in = m->in->size[dim];
     const bool over = (m->out->size[dim] - 1) * w->stride - w->padding + w->kernel > in + w->padding;
     if (w->count_padding ? !over : !low && !high) return num(m, w->kernel);
@@ -388,7 +335,7 @@ static int count_of(Map *m, const Window *w, int dim, int start, bool low, bool 
     return op(m, CC_S_max, op(m, CC_S_sub, end, begin), num(m, 1));
 }
 
-static int window_side(Map *m, const Window *w, int dim) {
+static int window_side(Map *m, const CcWindow *w, int dim) {
     const int64_t in = m->in->size[dim], out = m->out->size[dim];
     Side *s = add_side(m, dim, (int)w->kernel);
     int start = place(m, dim);
@@ -421,7 +368,7 @@ typedef struct Pooled {
 
 /* Of equal ones the first stays, and the last NaN, as in eager. */
 static void add_element(Map *m, Pooled *p, int x, int good, int flat) {
-    if (!is_max(m->n)) {
+    if (!cc_window_greatest(m->n)) {
         x = pick(m, good, x, real(m, 0));
         p->sum = p->sum == NONE ? x : op(m, CC_S_add, p->sum, x);
         return;
@@ -454,32 +401,36 @@ static int mean_of(Map *m, int sum, int64_t divisor) {
     return op(m, CC_S_div, sum, cc_build_cast(m->b, count, m->real));
 }
 
-static bool pool_fits(const Map *m, int dims, const Window *w) {
+static bool pool_fits(const Map *m, int dims, const CcWindow *w) {
     int64_t taps = 1;
     if (m->in->ndim != m->out->ndim || m->in->ndim <= dims || cc_dtype_info((CcDtype)m->in->dtype)->kind != 'f') return false;
     for (int d = 0; d < m->in->ndim - dims; d++)
         if (m->in->size[d] != m->out->size[d]) return false;
-    for (int i = 0; i < dims; i++) taps *= CC_MIN(MAX_WINDOW + 1, widest(m, &w[i], m->in->ndim - dims + i, NULL));
+    for (int i = 0; i < dims; i++) {
+        const int d = m->in->ndim - dims + i;
+        int64_t narrowest;
+        taps *= CC_MIN(MAX_WINDOW + 1, cc_window_widest(&w[i], m->in->size[d], m->out->size[d], &narrowest));
+    }
     return taps <= MAX_WINDOW && m->out->dtype == (is_place(m->n) ? CC_DT_I64 : m->in->dtype);
 }
 
 static int pool(Map *m) {
-    const int dims = dims_of(m->n);
-    Window w[3];
+    CcWindow w[CC_WINDOW_DIMS];
     int64_t divisor;
-    if (dims < 1 || dims > 3 || !read_windows(m, dims, w, &divisor) || !pool_fits(m, dims, w))
+    const int dims = cc_window_read(m->b->g, m->n, w, &divisor);
+    if (!dims || !pool_fits(m, dims, w))
         return cc_build_refuse(m->b, "a pooling of this kind");
     for (int i = 0; i < dims; i++) {
         const int dim = m->in->ndim - dims + i;
         int64_t narrowest;
-        const int64_t taps = widest(m, &w[i], dim, &narrowest);
+        const int64_t taps = cc_window_widest(&w[i], m->in->size[dim], m->out->size[dim], &narrowest);
         if ((w[i].adaptive ? adaptive_side(m, dim, taps, narrowest) : window_side(m, &w[i], dim)) < 0) return -1;
     }
     if (begin_reading(m) < 0) return -1;
     Pooled p = {NONE, NONE, m->side[0].first};
     for (int s = 1; s < dims; s++) p.where = op(m, CC_S_add, op(m, CC_S_mul, p.where, size_of(m, m->side[s].dim)), m->side[s].first);
     walk(m, 0, NONE, ALWAYS, NONE, &p);
-    return is_place(m->n) ? p.where : is_max(m->n) ? p.most : mean_of(m, p.sum, divisor);
+    return is_place(m->n) ? p.where : cc_window_greatest(m->n) ? p.most : mean_of(m, p.sum, divisor);
 }
 
 /* ------------------------------------------------------------------ resampling */
@@ -600,8 +551,9 @@ static bool is_small(const CcGraph *g, const CcNode *n) {
         if (o->kind == CC_IN_INT && (o->i > 1 << 20 || o->i < -(1 << 20))) return false;
     }
     const CcType *out = &g->val.at[n->out0].type;
+    const CcOpKind kind = cc_op_info((CcOpId)n->op)->kind;
     for (int d = 0; d < out->ndim; d++)
-        if (out->size[d] > 1 << 14 && is_adaptive(n)) return false;
+        if (out->size[d] > 1 << 14 && kind == CC_K_POOL) return false; /* adaptive ones multiply sizes */
     return cc_type_numel(out) < most;
 }
 

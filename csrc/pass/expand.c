@@ -447,6 +447,9 @@ static bool may_be(const CcGraph *g, const CcNode *n, const CcGroupRules *rules)
     return false;
 }
 
+/* Pools of large windows are rewritten once more (pass/rearrange.c). */
+static bool later(const CcNode *n) { return n->op == CC_OP_max_pool || n->op == CC_OP_adaptive_max_pool; }
+
 /* -> the number of nodes that node i of *out (of `g`, before there is one) is now */
 static int try_node(CcGraph **out, const CcGraph *g, int i, const CcGroupRules *rules, const int *uses) {
     const CcGraph *at = *out ? *out : g;
@@ -460,7 +463,7 @@ static int try_node(CcGraph **out, const CcGraph *g, int i, const CcGroupRules *
     Parts p = {.whole = *n, .first = i};
     p.g = cc_graph_copy(at);
     good = expand(&p, needed);
-    for (int k = 0; good && k < p.n; k++) good = cc_group_takes(p.g, i + k, rules);
+    for (int k = 0; good && k < p.n; k++) good = later(&p.g->node.at[i + k]) || cc_group_takes(p.g, i + k, rules);
     cc_graph_free(good ? *out : p.g);
     if (good) *out = p.g;
     return good ? p.n : 1;

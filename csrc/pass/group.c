@@ -9,7 +9,7 @@
  * one lies on a path between them. */
 #include "pass.h"
 
-enum { MAX_UNIT_NODES = 40, MAX_UNIT_INPUTS = 40 };
+enum { MAX_UNIT_NODES = 40, MAX_UNIT_INPUTS = 40, MOVED = 12 }; /* MOVED: nodes that an unrolled window counts for */
 
 typedef struct Unit {
     int kind;      /* CC_G_*; -1: merged into another */
@@ -249,6 +249,9 @@ static void begin_unit(Region *r, int u, int *last_random) {
     }
     unit->kind = kind_of(r->g, r->first + u, r->rules);
     if (unit->kind != CC_G_LOOP) return;
+    const CcOpKind kind = cc_op_info((CcOpId)n->op)->kind;
+    if (kind == CC_K_POOL || kind == CC_K_RESAMPLE) unit->n = MOVED;
+    if (kind == CC_K_CONCAT) unit->n = n->n_in;
     unit->space = cc_space_of(r->g, n);
     unit->reduces = cc_space_reduces(r->g, n);
 }

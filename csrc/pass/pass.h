@@ -75,6 +75,19 @@ typedef struct CcReach {
 /* False: not known of this node. `x`: the type of what is read at indices, or written. */
 bool cc_reach_read(const CcGraph *g, const CcNode *n, const CcType *x, CcReach *out);
 
+/* window.c: of a pool, for each of its dims, which are the last ones. */
+enum { CC_WINDOW_DIMS = 3 };
+typedef struct CcWindow {
+    int64_t kernel, stride, padding, dilation;
+    bool adaptive, count_padding; /* adaptive: nothing else is known */
+} CcWindow;
+bool cc_window_greatest(const CcNode *n); /* the greatest, or where it stands; else the mean */
+/* -> how many dims; 0: not known. divisor: 0: the number of elements */
+int cc_window_read(const CcGraph *g, const CcNode *n, CcWindow *w, int64_t *divisor);
+int64_t cc_window_widest(const CcWindow *w, int64_t in, int64_t out, int64_t *narrowest); /* elements */
+/* Are all windows of one size, and inside of x? Tells an adaptive one's. */
+bool cc_window_inside(CcWindow *w, int64_t in, int64_t out);
+
 /* space.c: the common loop of reductions and pointwise nodes. */
 typedef struct CcSpace {
     CcType shape;     /* ndim < 0: none */

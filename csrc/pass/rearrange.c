@@ -215,6 +215,32 @@ static bool outer(CcGraph *g, int node) {
     return true;
 }
 
+/* A pool whose windows are inside of x is a reduction of x as it is seen through them: [.., out.., window..]. */
+static bool pool(CcGraph *g, int node) {
+    const CcNode n = g->node.at[node];
+    const int x = cc_graph_operand(g, &n, 0)->value;
+    const CcType from = g->val.at[x].type, to = g->val.at[n.out0].type;
+    CcWindow w[CC_WINDOW_DIMS];
+    int64_t divisor;
+    const int dims = cc_window_read(g, &n, w, &divisor), lead = from.ndim - dims;
+    if (!dims || divisor || lead < 1 || to.ndim != from.ndim || from.ndim + dims > CC_MAX_DIMS) return false;
+    CcType t = from;
+    t.ndim = (int8_t)(from.ndim + dims);
+    for (int d = 0; d < from.ndim; d++) {
+        if (d < lead && from.size[d] != to.size[d]) return false;
+        if (d < lead) continue;
+        CcWindow *of = &w[d - lead];
+        if (!cc_window_inside(of, from.size[d], to.size[d])) return false;
+        t.size[d] = to.size[d];
+        t.stride[d] = from.stride[d] * of->stride;
+        t.size[d + dims] = of->kernel;
+        t.stride[d + dims] = from.stride[d] * of->dilation;
+    }
+    const CcOperand all = {.kind = CC_IN_INT, .i = (1 << dims) - 1};
+    set_operands(g, node, cc_window_greatest(&n) ? CC_OP_amax : CC_OP_mean, (const CcOperand[]){window_at(g, x, &t, 0), all}, 2);
+    return true;
+}
+
 static bool rewrite(CcGraph *g, int node) {
     Axes a;
     const CcNode *n = &g->node.at[node];
@@ -222,6 +248,10 @@ static bool rewrite(CcGraph *g, int node) {
     case CC_OP_glu: return glu(g, node);
     case CC_OP_prelu: return prelu(g, node);
     case CC_OP_outer: return outer(g, node);
+    case CC_OP_max_pool:
+    case CC_OP_adaptive_max_pool:
+    case CC_OP_avg_pool:
+    case CC_OP_adaptive_avg_pool: return pool(g, node);
     default: break;
     }
     if (!axes_of(g, n, &g->val.at[cc_graph_operand(g, n, 0)->value].type, &g->val.at[n->out0].type, &a)) return false;
@@ -229,9 +259,13 @@ static bool rewrite(CcGraph *g, int node) {
     return true;
 }
 
-static bool may_be(const CcGraph *g, const CcNode *n) {
+/* Pools: those that loops do not do element by element (loop/tap.c). */
+static bool may_be(const CcGraph *g, int node, const CcGroupRules *rules) {
+    const CcNode *n = &g->node.at[node];
     const CcOperand *x = n->n_in ? cc_graph_operand(g, n, 0) : NULL;
-    if ((cc_op_info((CcOpId)n->op)->kind != CC_K_REARRANGE && n->op != CC_OP_upsample_nearest) || n->flags || n->n_out != 1 || !x || x->kind != CC_IN_VALUE) return false;
+    const CcOpKind kind = cc_op_info((CcOpId)n->op)->kind;
+    const bool pools = kind == CC_K_POOL && rules->gathers && !cc_group_takes(g, node, rules);
+    if ((kind != CC_K_REARRANGE && n->op != CC_OP_upsample_nearest && !pools) || n->flags || n->n_out != 1 || !x || x->kind != CC_IN_VALUE) return false;
     const CcType *from = &g->val.at[x->value].type, *to = &g->val.at[n->out0].type;
     return from->ndim >= 0 && to->ndim >= 0 && from->dtype == to->dtype && cc_type_numel(to) > 0;
 }
@@ -239,7 +273,7 @@ static bool may_be(const CcGraph *g, const CcNode *n) {
 CcGraph *cc_rearrange_graph(const CcGraph *g, const CcGroupRules *rules) {
     CcGraph *out = NULL;
     for (int i = 0; i < g->node.n; i++) {
-        if (cc_group_banned(g, i, rules) || !may_be(g, &g->node.at[i])) continue;
+        if (cc_group_banned(g, i, rules) || !may_be(g, i, rules)) continue;
         CcGraph *next = cc_graph_copy(out ? out : g);
         const bool good = rewrite(next, i) && cc_group_takes(next, i, rules);
         if (good && out) cc_graph_free(out);
