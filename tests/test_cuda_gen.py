@@ -567,6 +567,64 @@ def test_a_join_of_new_sizes_is_the_same_kernel(lib, monkeypatch):
     assert texts(70) == texts(71) == texts(95)
 
 
+def key(*parts):
+    """(operands of a key, the key); a part is an int, a slice, None, ... for all of a dim, or True for a mask."""
+    operands, index = [], []
+    for part in parts:
+        if part is None:
+            operands += [0]
+        elif part is ...:
+            operands += [1]
+        elif isinstance(part, tuple):
+            first, length, step = part
+            operands += [2, first, length, step]
+            part = slice(first, first + (length - 1) * step + 1, step)
+        elif part is not True:
+            operands += [3, part]
+        index.append(slice(None) if part is ... else part)
+    return operands, index
+
+
+def put(x, value, index):
+    x = x.clone()
+    x[tuple(index)] = value
+    return x
+
+
+KEYS = [(..., (1, 2, 1)), ((0, 2, 2), 3), (None, 0), (..., ..., (1, 2, 1)), (2, (1, 2, 3)), (), (..., (2, 4, 1))]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32, torch.bool], ids=str)
+def test_writes(batch, dtype):
+    """To slices and under masks, of tensors that are broadcast, and of numbers."""
+    torch.manual_seed(0)
+    for parts in KEYS:
+        operands, index = key(*parts)
+        x = torch.randint(0, 9, (4, 6, 3)).to(dtype)
+        shape = x[tuple(index)].shape
+        for value in (torch.randint(0, 9, shape), torch.randint(0, 9, shape[-1:]), torch.tensor(5), 3):
+            for t in (x, x.permute(1, 0, 2).contiguous().permute(1, 0, 2)):
+                g = Graph(batch.lib)
+                v = g.input(value.to(dtype)) if isinstance(value, torch.Tensor) else bool(value) if dtype is torch.bool else value
+                g.out(g.op("put", lambda x, v, *_, i=index: put(x, v, i), g.input(t), v, *operands))
+                batch.add(f"put {parts} {value}", g, equal)
+    for dims, before in ((2, ()), (3, ()), (1, (...,)), (1, (2,))):
+        x = torch.randint(0, 9, (4, 6, 3)).to(dtype)
+        mask = torch.rand(x.shape[len(before) :][:dims]) > 0.5
+        operands, index = key(*before)
+        for number in (1, torch.tensor(0)):
+            g = Graph(batch.lib)
+            v = g.input(number.to(dtype)) if isinstance(number, torch.Tensor) else bool(number) if dtype is torch.bool else number
+            g.out(g.op("put", lambda x, v, *a, i=index: put(x, v, [*i, a[-1]]), g.input(x), v, *operands, 4, g.input(mask)))
+            batch.add(f"mask {dims} {before}", g, equal, None)
+    x = torch.randint(0, 9, (4, 6, 3)).to(dtype)
+    for d, i in ((0, 2), (1, -1), (2, 0)):
+        g = Graph(batch.lib)
+        g.out(g.op("select_scatter", torch.select_scatter, g.input(x), g.input(x.select(d, 0).clone()), d, i))
+        batch.add(f"select_scatter {d}", g, equal)
+    batch.run()
+
+
 def pools():
     """(row, function, operands behind x, shape of x)."""
     for k, s, p, dil, ceil, shape in (((3, 3), (2, 2), (1, 1), (1, 1), False, (2, 3, 9, 10)), ((2, 3), (0, 0), (1, 0), (1, 1), True, (2, 3, 8, 10)), ((3, 3), (2, 1), (1, 1), (2, 3), True, (1, 8, 10, 11)), ((3,), (0,), (0,), (1,), False, (2, 3, 11)), ((2, 2, 2), (2, 1, 2), (1, 0, 1), (1, 1, 1), True, (1, 2, 5, 4, 7))):

@@ -209,7 +209,7 @@ static int see(CcBuild *b, int value, int node, int dropped) {
 }
 
 /* The loop node of a graph value in its own dtype: computed by this group, or loaded. */
-static int value_node(CcBuild *b, int value) {
+int cc_build_value(CcBuild *b, int value) {
     for (int i = 0; i < b->n_value; i++)
         if (b->seen[i].value == value && (b->seen[i].dropped < 0 || b->seen[i].dropped == b->dropped))
             return b->seen[i].node;
@@ -280,7 +280,7 @@ static int index_node(CcBuild *b, const CcNode *n, int operand) {
     const bool ends = how->kind == CC_IN_BOOL && how->i, other = how->kind == CC_IN_INT;
     if (t->dtype != CC_DT_I64 && t->dtype != CC_DT_I32) return cc_build_refuse(b, "indices of another dtype");
     b->check[b->n_check++] = (CcLoopCheck){o->value, 0, *t, ends ? -size->i : 0, size->i, other ? how->i : 0};
-    const int index = cc_build_cast(b, value_node(b, o->value), CC_DT_I64);
+    const int index = cc_build_cast(b, cc_build_value(b, o->value), CC_DT_I64);
     if (!ends && !other) return index;
     const int zero = cc_build_int(b, CC_DT_I64, 0);
     if (other) return cc_build_op(b, CC_S_select, cc_build_op(b, CC_S_eq, index, cc_build_int(b, CC_DT_I64, how->i), -1), zero, index);
@@ -294,7 +294,7 @@ static int share_node(CcBuild *b, const CcOperand *o, CcDtype dt) {
     const CcType *t = &b->g->val.at[o->value].type;
     if (t->dtype != dt || (dt != CC_DT_F32 && dt != CC_DT_F64)) return cc_build_refuse(b, "shares of another dtype");
     b->check[b->n_check++] = (CcLoopCheck){.value = o->value, .type = *t};
-    return value_node(b, o->value);
+    return cc_build_value(b, o->value);
 }
 
 /* at(a, i): operand a, read i times as many elements further on as the operand behind it says. */
@@ -344,10 +344,10 @@ int cc_build_number(CcBuild *b, const CcOperand *o, CcDtype dt, bool round_first
 static int operand_node(CcBuild *b, const CcOperand *o, CcDtype dt, bool round_first, bool wide, bool exact) {
     if (o->kind != CC_IN_VALUE) return cc_build_number(b, o, dt, round_first);
     const CcType *t = &b->g->val.at[o->value].type;
-    if (exact && is_half(dt) && t->dtype == CC_DT_F32) return value_node(b, o->value);
+    if (exact && is_half(dt) && t->dtype == CC_DT_F32) return cc_build_value(b, o->value);
     if (wide && is_half(dt) && t->ndim == 0 && kind_of((CcDtype)t->dtype) == 'f')
-        return cc_build_cast(b, value_node(b, o->value), CC_DT_F32);
-    return cc_build_cast(b, cc_build_cast(b, value_node(b, o->value), dt), cc_build_compute(dt));
+        return cc_build_cast(b, cc_build_value(b, o->value), CC_DT_F32);
+    return cc_build_cast(b, cc_build_cast(b, cc_build_value(b, o->value), dt), cc_build_compute(dt));
 }
 
 static int literal_node(CcBuild *b, CcExprLit lit, CcDtype dt) {
@@ -403,12 +403,12 @@ static int expr_node(CcBuild *b, const CcNode *n, const CcExprNode *x, CcDtype d
         return x->dflt >= 0 ? at[x->dflt] : cc_build_refuse(b, "an operand is missing");
     case CC_X_BOOL_ARG:
         if (!o || o->kind == CC_IN_NONE) return cc_build_refuse(b, "an operand is missing");
-        if (o->kind == CC_IN_VALUE) return cc_build_cast(b, value_node(b, o->value), CC_DT_BOOL);
+        if (o->kind == CC_IN_VALUE) return cc_build_cast(b, cc_build_value(b, o->value), CC_DT_BOOL);
         if (o->kind == CC_IN_NUMBER) return cc_build_refuse(b, "a number of the host's as a bool");
         return cc_build_int(b, CC_DT_BOOL, o->kind == CC_IN_FLOAT ? o->f != 0 : o->i != 0);
     case CC_X_INT_ARG:
         if (!o || o->kind == CC_IN_NONE) return x->dflt >= 0 ? at[x->dflt] : cc_build_refuse(b, "an operand is missing");
-        if (o->kind == CC_IN_VALUE) return cc_build_cast(b, value_node(b, o->value), CC_DT_I64);
+        if (o->kind == CC_IN_VALUE) return cc_build_cast(b, cc_build_value(b, o->value), CC_DT_I64);
         return o->kind != CC_IN_INT && o->kind != CC_IN_BOOL ? cc_build_refuse(b, "a float as an index") : cc_build_int(b, CC_DT_I64, o->i);
     case CC_X_INDEX_ARG: return index_node(b, n, x->arg);
     case CC_X_SHARE_ARG: return share_node(b, o, dt);
@@ -591,7 +591,7 @@ static int add_store(CcBuild *b, const CcNode *n) {
     b->access[b->n_access++] =
         (CcLoopAccess){.dtype = b->g->val.at[value].type.dtype,
                        .is_store = 1,
-                       .node = (int16_t)value_node(b, value),
+                       .node = (int16_t)cc_build_value(b, value),
                        .value = value,
                        .dropped = cc_space_node(&b->space, b->g, n) == CC_LEVEL_DROPPED};
     return 0;

@@ -37,6 +37,7 @@ int cc_build_number(CcBuild *b, const CcOperand *o, CcDtype dt, bool round_first
 int cc_build_place(CcBuild *b, unsigned dims); /* where an element stands, counted over these dims of the space */
 /* An integer that is given to the kernel and no part of its text. `what`: equal ones of equal meaning are one. */
 int cc_build_param(CcBuild *b, int what, int64_t v);
+int cc_build_value(CcBuild *b, int value); /* its element, in its own dtype */
 /* -> an access of a value, seen as this type, that is read at indices */
 int cc_build_seen(CcBuild *b, int value, const CcType *seen);
 int cc_build_take(CcBuild *b, int access, int index, int64_t elements);

@@ -1,6 +1,6 @@
-/* tap: ops whose elements come from elsewhere in their operands, as loop IR: joins, padding, rolling, pooling, resampling. For
- * each dim that an op maps, a side says which elements of it (taps) an element of the result is made of: where they stand,
- * whether they are there, and their weight. All of it is computed from where the element itself stands:
+/* tap: ops whose elements come from elsewhere in their operands, as loop IR: joins, padding, rolling, pooling, resampling,
+ * writes to slices and under masks. For each dim that an op maps, a side says which elements of it (taps) an element of the
+ * result is made of: where they stand, whether they are there, and their weight. All of it is computed from where the element itself stands:
  *
  *   pad by 2        tap i - 2, there if 0 <= i - 2 < size       max_pool 3, stride 2     taps 2 i - 1, 2 i, 2 i + 1
  *   linear          taps floor(x), floor(x) + 1 of weights 1 - (x - floor(x)), x - floor(x), where x = scale * (i + 0.5) - 0.5
@@ -266,8 +266,9 @@ static int roll_back(Map *m, int q, int64_t shift, int64_t size, int which) {
 
 /* Of all elements in their order: x is a vector. */
 static int roll_flat(Map *m, int64_t shift) {
-    const unsigned all = (1u << m->b->space.shape.ndim) - 1;
-    if (!cc_type_contiguous(m->in) || m->b->level != CC_LEVEL_FULL) return cc_build_refuse(m->b, "rolling of this kind");
+    const CcSpace *f = &m->b->space;
+    const unsigned all = ((1u << f->shape.ndim) - 1) & ~(m->b->level == CC_LEVEL_FULL ? 0 : f->reduced);
+    if (!cc_type_contiguous(m->in)) return cc_build_refuse(m->b, "rolling of this kind");
     CcType seen = *m->in;
     for (int d = 0; d < seen.ndim; d++) {
         seen.size[d] = 1;
@@ -529,11 +530,146 @@ static int resample(Map *m) {
     return near ? read_one(m, NULL) : begin_reading(m) < 0 ? -1 : weigh(m, 0, NONE);
 }
 
+/* ------------------------------------------------------------------ writes to slices and under masks */
+
+/* Which elements of x are written, and where in what is written each finds its own. */
+typedef struct Written {
+    int good, n; /* dims of what is written */
+    int64_t size[CC_MAX_DIMS];
+    int at[CC_MAX_DIMS];
+    bool masked; /* only one number fits */
+} Written;
+
+static bool add_written(Written *w, int64_t size, int at) {
+    if (w->n == CC_MAX_DIMS || size == 0) return false;
+    w->size[w->n] = size;
+    w->at[w->n++] = at;
+    return true;
+}
+
+static bool written_slice(Map *m, Written *w, int dim, int64_t first, int64_t length, int64_t step) {
+    const int64_t size = m->in->size[dim];
+    int at = place(m, dim);
+    if (first < 0 || length < 1 || step < 1 || first + (length - 1) * step >= size) return false;
+    if (first) {
+        at = op(m, CC_S_sub, at, param(m, BEFORE, dim, first));
+        w->good = both(m, w->good, op(m, CC_S_ge, at, num(m, 0)));
+        at = op(m, CC_S_max, at, num(m, 0));
+    }
+    if (step != 1) {
+        w->good = both(m, w->good, op(m, CC_S_eq, op(m, CC_S_rem, at, num(m, step)), num(m, 0)));
+        at = op(m, CC_S_div, at, num(m, step));
+    }
+    if (first + length * step < size) {
+        w->good = both(m, w->good, op(m, CC_S_lt, at, param(m, SIZE, dim, length)));
+        at = op(m, CC_S_min, at, param(m, LAST, dim, length - 1));
+    }
+    return add_written(w, length, at);
+}
+
+static bool written_one(Map *m, Written *w, int dim, int64_t index) {
+    if (index < 0 || index >= m->in->size[dim]) return false;
+    w->good = both(m, w->good, op(m, CC_S_eq, place(m, dim), param(m, SHIFT, dim, index)));
+    return true;
+}
+
+/* -> dims of x that the mask has; 0: not for a loop */
+static int written_masked(Map *m, Written *w, int dim, const CcOperand *o) {
+    const CcType *t = o->kind == CC_IN_VALUE ? &m->b->g->val.at[o->value].type : NULL;
+    if (!t || t->dtype != CC_DT_BOOL || t->ndim < 1 || dim + t->ndim > m->in->ndim || t->device != 1) return 0;
+    CcType seen = *t;
+    seen.ndim = m->in->ndim;
+    for (int d = 0; d < m->in->ndim; d++) {
+        const int own = d - dim;
+        const bool has = own >= 0 && own < t->ndim;
+        if (has && t->size[own] != m->in->size[d]) return 0;
+        seen.size[d] = has ? t->size[own] : 1;
+        seen.stride[d] = has ? t->stride[own] : 0;
+    }
+    w->masked = true;
+    w->good = both(m, w->good, cc_build_take(m->b, cc_build_seen(m->b, o->value, &seen), num(m, 0), 1));
+    return t->ndim;
+}
+
+/* The parts of a key from operand `at` on (CcKeyPart). */
+static bool written_key(Map *m, Written *w, int at) {
+    int d = 0;
+    while (at < m->n->n_in) {
+        int64_t code, v[3];
+        if (!ints(m, at++, 1, &code) || (code != CC_KEY_NEW && d >= m->in->ndim)) return false;
+        if (code == CC_KEY_NEW && !add_written(w, 1, num(m, 0))) return false;
+        if (code == CC_KEY_NEW) continue;
+        int dims = 1;
+        if (code == CC_KEY_TENSOR) {
+            if (w->masked || !(dims = written_masked(m, w, d, operand(m, at++)))) return false;
+        } else if (code == CC_KEY_SLICE) {
+            if (!ints(m, at, 3, v) || !written_slice(m, w, d, v[0], v[1], v[2])) return false;
+            at += 3;
+        } else if (code == CC_KEY_INT) {
+            if (!ints(m, at++, 1, v) || !written_one(m, w, d, v[0])) return false;
+        } else if (!add_written(w, m->in->size[d], place(m, d))) {
+            return false;
+        }
+        d += dims;
+    }
+    for (; d < m->in->ndim; d++)
+        if (!add_written(w, m->in->size[d], place(m, d))) return false;
+    return true;
+}
+
+/* The element of what is written: its dims are those of `w` from the right, or are broadcast to them. */
+static int written_element(Map *m, const Written *w, const CcOperand *o) {
+    const CcDtype out = (CcDtype)m->out->dtype;
+    if (o->kind == CC_IN_NONE) return cc_build_refuse(m->b, "nothing to write");
+    if (o->kind != CC_IN_VALUE) return cc_build_number(m->b, o, out, false);
+    const CcType *t = &m->b->g->val.at[o->value].type;
+    if (t->ndim < 0 || t->device != 1 || t->dtype == CC_DT_OTHER || (w->masked && cc_type_numel(t) != 1))
+        return cc_build_refuse(m->b, "a write of this kind");
+    int at = NONE;
+    for (int d = 0; d < t->ndim; d++) {
+        const int own = w->n - t->ndim + d;
+        if (t->size[d] == 1) continue;
+        if (own < 0 || t->size[d] != w->size[own]) return cc_build_refuse(m->b, "a write that does not fit");
+        const int step = op(m, CC_S_mul, w->at[own], param(m, STEP, own, t->stride[d]));
+        at = at == NONE ? step : op(m, CC_S_add, at, step);
+    }
+    CcType seen = *m->in;
+    seen.dtype = t->dtype;
+    for (int d = 0; d < seen.ndim; d++) {
+        seen.size[d] = 1;
+        seen.stride[d] = 0;
+    }
+    const int x = cc_build_take(m->b, cc_build_seen(m->b, o->value, &seen), at == NONE ? num(m, 0) : at, 1);
+    return cc_build_cast(m->b, cc_build_cast(m->b, x, out), cc_build_compute(out));
+}
+
+/* x with some elements of another tensor, or one number. */
+static int write(Map *m) {
+    Written w = {.good = ALWAYS};
+    int64_t v[3] = {0};
+    bool good = cc_type_same_shape(m->in, m->out) && m->in->dtype == m->out->dtype;
+    const int dim = m->n->n_in > 2 ? cc_graph_dim(m->in, operand(m, 2)) : -1;
+    if (m->n->op == CC_OP_put) {
+        good = good && written_key(m, &w, 2);
+    } else if (m->n->op == CC_OP_index_put) { /* x, mask, value, is it added */
+        good = good && m->n->n_in == 4 && ints(m, 3, 1, v) && !v[0] && written_masked(m, &w, 0, operand(m, 1));
+    } else { /* select_scatter: x, source, dim, index */
+        good = good && dim >= 0 && m->n->n_in == 4 && ints(m, 3, 1, v);
+        for (int d = 0; d < m->in->ndim && good; d++)
+            good = d == dim ? written_one(m, &w, d, v[0] < 0 ? v[0] + m->in->size[d] : v[0]) : add_written(&w, m->in->size[d], place(m, d));
+    }
+    if (!good) return cc_build_refuse(m->b, "a write of this kind");
+    const int x = cc_build_cast(m->b, cc_build_value(m->b, m->value), cc_build_compute((CcDtype)m->in->dtype));
+    const int y = written_element(m, &w, operand(m, m->n->op == CC_OP_index_put ? 2 : 1));
+    return w.good == ALWAYS ? y : pick(m, w.good, y, x);
+}
+
 /* ------------------------------------------------------------------ what is mapped */
 
 bool cc_tap_has(CcOpId id) {
     const CcOpKind kind = cc_op_info(id)->kind;
-    return kind == CC_K_CONCAT || kind == CC_K_POOL || kind == CC_K_RESAMPLE;
+    const bool writes = id == CC_OP_put || id == CC_OP_index_put || id == CC_OP_select_scatter;
+    return kind == CC_K_CONCAT || kind == CC_K_POOL || kind == CC_K_RESAMPLE || writes;
 }
 
 static int64_t reach_of(const CcType *t) {
@@ -562,6 +698,10 @@ int cc_tap_lower(CcBuild *b, const CcNode *n) {
     Map m = {.b = b, .n = n, .out = &b->g->val.at[n->out0].type, .side = side, .unit = 1};
     const CcOperand *x = n->n_in ? cc_graph_operand(b->g, n, 0) : NULL;
     if (!x || x->kind != CC_IN_VALUE) return cc_build_refuse(b, "no tensor to read");
+    for (int i = 0; i < n->n_in; i++) {
+        const CcOperand *o = cc_graph_operand(b->g, n, i);
+        if (o->kind == CC_IN_VALUE && b->g->val.at[o->value].scalar) return cc_build_refuse(b, "memory of the CPU");
+    }
     m.value = x->value;
     m.in = &b->g->val.at[x->value].type;
     m.index = is_small(b->g, n) ? CC_DT_I32 : CC_DT_I64;
@@ -572,6 +712,7 @@ int cc_tap_lower(CcBuild *b, const CcNode *n) {
     switch (cc_op_info((CcOpId)n->op)->kind) {
     case CC_K_POOL: return pool(&m);
     case CC_K_RESAMPLE: return resample(&m);
+    case CC_K_SCATTER: return write(&m);
     default: break;
     }
     if (m.in->dtype != m.out->dtype) return cc_build_refuse(b, "a result of another dtype");

@@ -118,7 +118,7 @@ static bool looks_into(const Region *r, const Unit *unit, int made) {
         for (int k = 0; k < n->n_in; k++) {
             const CcOperand *o = &r->g->operand.at[n->in0 + k];
             if (o->kind != CC_IN_VALUE || maker(r, o->value) != made) continue;
-            if (kind == CC_K_CONCAT || kind == CC_K_POOL || kind == CC_K_RESAMPLE) return true;
+            if (kind == CC_K_CONCAT || kind == CC_K_POOL || kind == CC_K_RESAMPLE || (kind == CC_K_SCATTER && k > 0)) return true;
             const CcVal *base = &r->g->val.at[cc_graph_base(r->g, o->value)];
             if (r->g->node.at[base->def].out0 != o->value) return true;
         }
@@ -251,7 +251,7 @@ static void begin_unit(Region *r, int u, int *last_random) {
     if (unit->kind != CC_G_LOOP) return;
     const CcOpKind kind = cc_op_info((CcOpId)n->op)->kind;
     if (kind == CC_K_POOL || kind == CC_K_RESAMPLE) unit->n = MOVED;
-    if (kind == CC_K_CONCAT) unit->n = n->n_in;
+    if (kind == CC_K_CONCAT || kind == CC_K_SCATTER) unit->n = n->n_in;
     unit->space = cc_space_of(r->g, n);
     unit->reduces = cc_space_reduces(r->g, n);
 }

@@ -9,7 +9,8 @@
 #include "pass.h"
 
 /* gather has an index for each element, which our kernels read by the gather instruction: 65536 elements took 57 us, torch's
- * own loop 23, dev/move.c 28 (Zen 4). Small ones are better here, as they can be a part of what follows. */
+ * own loop 23, dev/move.c 28 (Zen 4). Small ones are better here, as they can be a part of what follows. A GPU reads them as
+ * it reads everything (CcGroupRules.gathers). */
 enum { MANY_INDICES = 1 << 13 };
 
 static bool understand(const CcGraph *g, const CcNode *n, bool gathers, CcReach *r) {
