@@ -26,6 +26,7 @@ typedef struct CcKnobInfo {
 const CcKnobInfo *cc_policy_knobs(int *n);
 
 typedef struct CcFreeze CcFreeze;
+typedef struct CcCaptures CcCaptures;
 /* What holds for one key of a trace (its sizes and numbers, rec.h): types, plan, values of symbols. A trace without symbols
  * has one. */
 typedef struct CcShape {
@@ -36,6 +37,7 @@ typedef struct CcShape {
     CcPlan *plan;              /* NULL: the nodes are run by torch */
     CcFreeze *freeze;          /* NULL: no input is frozen */
     CcRing *ring;              /* NULL: results are allocated */
+    CcCaptures *captures;      /* NULL: plans are not captured as CUDA graphs */
     PyObject **symbol;         /* [symbol] strong; NULL: evaluated in every call */
     uint64_t hits;
     int running;
@@ -47,7 +49,7 @@ typedef struct CcSegment {
     CcRunOptions options;
     CC_VEC(int) made;          /* the graph's outputs that nodes make; cc_eval_idle */
     int shape_limit;
-    bool verify, reuse_results;
+    bool verify, reuse_results, cuda_graphs;
     int id;
     uint64_t hits;
     bool broken;               /* its plan failed: not used any more */

@@ -34,6 +34,7 @@ CC_MUST CC_NEW PyObject *cc_segment_make(const CcSegment *s, CcScratch *x, int r
 /* Runs a shape's plan on inputs that eager has run on, and compares with what it gave. False: they differ (an event says how).
  * kept: by graph value, NULL: unknown. symbol: all of the run's. */
 bool cc_verify_shape(const CcSegment *s, CcShape *shape, PyObject *const *kept, PyObject *const *symbol);
+typedef struct CcCapturing CcCapturing;
 /* Host callbacks for one run. */
 typedef struct CcSegmentHost {
     const CcTrace *trace;
@@ -41,16 +42,29 @@ typedef struct CcSegmentHost {
     CcScratch *x;
     CcMaker maker;
     int at;              /* node that was run last by the host, or wrote what was there before */
+    CcCapturing *capturing;   /* NULL, but while the run is captured */
     bool undone;         /* what nodes did was undone */
     bool lost;           /* that was tried and failed */
 } CcSegmentHost;
 CcHost cc_segment_host(CcSegmentHost *h, const CcTrace *t, const CcShape *shape, CcScratch *x);
+CC_MUST int cc_segment_set_states(CcSegmentHost *h);   /* what nodes set of torch's own state, once more */
+void cc_segment_restore(CcSegmentHost *h);      /* a node failed: what blocks around it would set at their end */
 CcMaker cc_segment_maker(const CcTrace *t, CcScratch *x, bool shared);
 /* Operands of an action as new references in `in`, which has room for CC_CALL_MAX. -1 with the error set. */
 enum { CC_CALL_MAX = 256 };
 CC_MUST int cc_segment_operands(const CcTrace *t, const CcMaker *m, const CcAction *a, PyObject **in);
 /* Keeps a node's result in x->value. */
 CC_MUST int cc_segment_store(CcSegmentHost *h, int node, PyObject *result);
+
+/* capture.c: CUDA graphs of a shape's plan. NULL: it is none for a GPU */
+CcCaptures *cc_capture_new(const CcSegment *s, const CcShape *shape);
+void cc_capture_free(CcCaptures *c);
+/* Runs the plan as a graph: 0; -1 with the error set; or it is to be run as it is, and nothing happened yet. */
+enum { CC_CAPTURE_NOT = 1 };
+CC_MUST int cc_capture_run(CcSegment *s, CcSegmentHost *h, const CcHost *host);
+void cc_capture_describe(const CcCaptures *c, CcSbuf *out);   /* "2 CUDA graphs, 17 replays", or why there is none */
+void cc_capture_keep(CcCapturing *c, PyObject *block);       /* it lives as long as the graph */
+CC_MUST int cc_capture_call(CcCapturing *c, const CcNode *node, const CcAction *a, PyObject *const *in);   /* before a host step */
 
 /* unrun.c: what a run wrote, and the random numbers that it drew */
 struct CcUnrunWrite {

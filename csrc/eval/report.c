@@ -105,10 +105,11 @@ static PyObject *segment_dict(const CcSegment *s, int point)
     const CcTrace *t = s->trace;
     PyObject *d = PyDict_New();
     if (d == NULL) return NULL;
-    CcSbuf graph = {0}, plan = {0};
+    CcSbuf graph = {0}, plan = {0}, captures = {0};
     cc_graph_print(t->graph, &graph);
     const CcShape *shape = s->shape.n > 0 && s->shape.at[0]->plan != NULL ? s->shape.at[0] : NULL;   /* of the last call */
     if (shape != NULL) cc_run_print(shape->plan, &plan);
+    if (shape != NULL && shape->captures != NULL) cc_capture_describe(shape->captures, &captures);
     uint64_t made, reused;
     cc_ring_counts(shape != NULL ? shape->ring : NULL, &made, &reused);
     const bool brk = t->end == CC_END_BREAK;
@@ -118,6 +119,7 @@ static PyObject *segment_dict(const CcSegment *s, int point)
         put(d, "guard_steps", PyLong_FromLong(cc_guard_steps(&t->guards))) < 0 || put(d, "nodes", node_list(t)) < 0 ||
         put(d, "symbols", step_list(t)) < 0 || put(d, "shapes", PyLong_FromLong(s->shape.n)) < 0 ||
         put(d, "graph_text", text(&graph)) < 0 || put(d, "plan_text", text(&plan)) < 0 ||
+        put(d, "cuda_graphs", text(&captures)) < 0 ||
         put(d, "end", PyUnicode_FromString(brk ? "break" : "return")) < 0 ||
         put(d, "break", brk ? break_dict(&t->brk) : Py_NewRef(Py_None)) < 0 ||
         put(d, "effects", PyLong_FromLong(t->effect.n)) < 0 ||

@@ -4,7 +4,7 @@
 
 typedef CcSegmentHost Host;
 
-enum { CUDA = 2 };   /* CcType.device */
+enum { CPU = 1, CUDA = 2 };   /* CcType.device */
 
 /* ------------------------------------------------------------------ scratch */
 
@@ -83,7 +83,8 @@ static void *host_make(void *ctx, int value)
 {
     const Host *h = ctx;
     void *data = NULL;
-    PyObject *o = cc_ring_empty(h->shape->ring, value, cc_run_type(h->shape->plan, h->shape->graph, value), &data);
+    CcRing *ring = h->capturing != NULL ? NULL : h->shape->ring;   /* what is captured has memory of its own */
+    PyObject *o = cc_ring_empty(ring, value, cc_run_type(h->shape->plan, h->shape->graph, value), &data);
     if (o == NULL) return NULL;
     Py_XSETREF(h->x->value[value], o);
     return data;
@@ -118,9 +119,12 @@ static int host_stream(void *ctx, int device, void **out)
 
 static void *host_block(void *ctx, int device, int64_t bytes, void **data)
 {
-    (void)ctx;
-    const CcType type = {.dtype = CC_DT_U8, .ndim = 1, .device = CUDA, .device_index = (uint8_t)device, .size = {bytes}, .stride = {1}};
-    return cc_tens_empty(&type, data);
+    const Host *h = ctx;
+    const CcType type = {.dtype = CC_DT_U8, .ndim = 1, .device = device < 0 ? CPU : CUDA, .device_index = (uint8_t)CC_MAX(device, 0),
+                         .size = {bytes}, .stride = {1}};
+    PyObject *block = cc_tens_empty(&type, data);
+    if (block != NULL && h->capturing != NULL) cc_capture_keep(h->capturing, block);
+    return block;
 }
 
 static void host_unblock(void *ctx, void *block)
@@ -202,7 +206,11 @@ static int host_call(void *ctx, int n)
     const CcNode *node = &h->trace->graph->node.at[n];
     const CcAction *a = &h->trace->node.at[node->host];
     h->at = n;
-    PyObject *r = run_action(h->trace, &h->maker, a);
+    PyObject *in[CC_CALL_MAX];
+    if (cc_segment_operands(h->trace, &h->maker, a, in) < 0) return -1;
+    const bool may = h->capturing == NULL || cc_capture_call(h->capturing, node, a, in) == 0;
+    PyObject *r = may ? cc_action_run(a, in) : NULL;
+    drop(in, a->n);
     if (r == NULL) return -1;
     const int status = cc_segment_store(h, n, r);
     Py_DECREF(r);
@@ -234,8 +242,17 @@ CcMaker cc_segment_maker(const CcTrace *t, CcScratch *x, bool shared)
                      .built = shared ? x->built : NULL, .symbol = x->symbol};
 }
 
+int cc_segment_set_states(CcSegmentHost *h)
+{
+    for (int n = 0; n < h->trace->graph->node.n; n++) {
+        const int action = h->trace->graph->node.at[n].host;
+        if (action >= 0 && h->trace->node.at[action].state && host_call(h, n) < 0) return -1;
+    }
+    return 0;
+}
+
 /* A node failed inside of `with torch.no_grad()` or its kind: what the blocks' ends set is set now. */
-static void restore_state(Host *h)
+void cc_segment_restore(CcSegmentHost *h)
 {
     PyObject *type, *value, *tb;
     PyErr_Fetch(&type, &value, &tb);
@@ -281,7 +298,7 @@ static void strand(Host *h)
 /* A node failed. */
 static CcRan fail(Host *h)
 {
-    restore_state(h);
+    cc_segment_restore(h);
     if (!h->lost && !done_for_good(h)) return CC_RAN_NOTHING;
     strand(h);
     return CC_RAN_FAILED;
@@ -309,7 +326,7 @@ static CcRan run_nodes(CcSegment *s, CcScratch *x)
     if (x->shape == NULL || x->shape->plan == NULL || x->odd) {
         const CcRan ran = cc_shape_explore(s, &host, x);
         if (ran == CC_RAN_FAILED) return fail(&host);
-        if (ran == CC_RAN_MISFIT) restore_state(&host);
+        if (ran == CC_RAN_MISFIT) cc_segment_restore(&host);
         if (ran != CC_RAN_MISFIT || !done_for_good(&host)) return ran;
         PyErr_SetString(PyExc_RuntimeError, "ccompile: an op behind a write gave a result of another dtype or number of dims than "
                                             "when it was recorded; compile this function with dynamic=False");
@@ -317,7 +334,8 @@ static CcRan run_nodes(CcSegment *s, CcScratch *x)
     }
     cc_freeze_begin(x->shape->freeze);
     x->shape->running++;
-    const int status = cc_run_exec(x->shape->plan, &h, NULL, &err);
+    int status = x->shape->captures != NULL ? cc_capture_run(s, &host, &h) : CC_CAPTURE_NOT;
+    if (status == CC_CAPTURE_NOT) status = cc_run_exec(x->shape->plan, &h, NULL, &err);
     x->shape->running--;
     if (status == 0) return CC_RAN;
     if (!PyErr_Occurred()) PyErr_Format(PyExc_RuntimeError, "ccompile: %s", err.text);

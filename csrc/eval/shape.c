@@ -75,6 +75,7 @@ static CcShape *add_shape(CcSegment *s, const int64_t *key, int n)
 void cc_shape_free(const CcTrace *t, CcShape *shape)
 {
     if (shape->plan != NULL) cc_run_free(shape->plan);
+    cc_capture_free(shape->captures);
     cc_freeze_free(shape->freeze);
     cc_ring_free(shape->ring);
     if (shape->graph != t->graph && shape->graph != NULL) cc_graph_free(shape->graph);
@@ -118,6 +119,7 @@ static void compile(CcSegment *s, CcShape *shape, PyObject *const *kept, PyObjec
         cc_run_free(shape->plan);
         shape->plan = cc_run_compile(shape->graph, &(CcRunOptions){.host_only = true}, &err);
     }
+    if (shape->plan != NULL && s->cuda_graphs) shape->captures = cc_capture_new(s, shape);
     if (shape->plan != NULL) return;
     cc_log_add(CC_LOG_FALLBACK, "segment %d: %s", s->id, err.text);
     s->broken = true;
@@ -133,6 +135,7 @@ void cc_shape_first(CcRoot *root, CcSegment *s)
     s->shape_limit = root->knobs.shape_limit;
     s->verify = root->knobs.verify != 0;
     s->reuse_results = root->knobs.reuse_results != 0;
+    s->cuda_graphs = root->knobs.cuda_graphs != 0;
     CcShape *shape = add_shape(s, key, recorded_key(t, key));
     shape->graph = t->graph;
     keep_symbols(t, shape, NULL);

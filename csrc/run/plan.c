@@ -106,6 +106,11 @@ void cc_run_free(CcPlan *plan) {
     free(plan);
 }
 
+int cc_run_gpu(const CcPlan *plan, bool *forced) {
+    *forced = plan->on.cuda && plan->on.waits;
+    return plan->on.cuda ? plan->on.index : -1;
+}
+
 const CcType *cc_run_type(const CcPlan *plan, const CcGraph *g, int value) {
     for (int i = 0; i < plan->narrowed.n; i++)
         if (plan->narrowed.at[i].value == value) return &plan->narrowed.at[i].type;

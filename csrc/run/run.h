@@ -36,7 +36,8 @@ typedef struct CcHost {
     double (*number)(void *ctx, int number);
     /* Of a GPU, by its number. NULL in graphs of the CPU. Its current stream, which kernels are given to; 0 or -1: */
     int (*stream)(void *ctx, int device, void **out);
-    /* Memory that is the call's until `unblock`, which what was given to the stream may outlive; NULL on failure. */
+    /* Memory that is the call's until `unblock`, which what was given to the stream may outlive; NULL on failure. device -1:
+     * of the CPU. */
     void *(*block)(void *ctx, int device, int64_t bytes, void **data);
     void (*unblock)(void *ctx, void *block);
     /* The value is not used from here on and is no output. */
@@ -53,6 +54,8 @@ const CcType *cc_run_type(const CcPlan *plan, const CcGraph *g, int value);
  * steps were finished. */
 CC_MUST int cc_run_exec(const CcPlan *plan, const CcHost *host, int *step, CcErr *err);
 void cc_run_free(CcPlan *plan);
+/* The GPU that its kernels are on; -1: none. *forced: they do tensors of the CPU (CCOMPILE_BACKEND=cuda). */
+int cc_run_gpu(const CcPlan *plan, bool *forced);
 void cc_memory_trim(void); /* gives back the memory that waits for the next call */
 
 typedef struct CcPlanStats {

@@ -99,7 +99,8 @@ static int no_memory(const CcPlan *plan, CcErr *err) {
 /* The block is the GPU's: torch's allocator takes it back at once, and gives it out again for what comes later in the
  * stream. */
 static int exec_on_gpu(const CcPlan *plan, const CcHost *host, int *step_out, CcErr *err) {
-    void *data = NULL, *block = plan->block_bytes ? host->block(host->ctx, plan->on.index, plan->block_bytes, &data) : NULL;
+    const int device = plan->on.waits ? -1 : plan->on.index;
+    void *data = NULL, *block = plan->block_bytes ? host->block(host->ctx, device, plan->block_bytes, &data) : NULL;
     if (plan->block_bytes && !block) return no_memory(plan, err);
     const Run run = {plan, host, data};
     const int status = run_steps(&run, step_out, err);
@@ -111,7 +112,7 @@ int cc_run_exec(const CcPlan *plan, const CcHost *host, int *step_out, CcErr *er
     cc_memory_settle();
     if (step_out) *step_out = 0;
     if (check_apart(plan, host, err) < 0) return -1;
-    if (plan->on.cuda && !plan->on.waits) return exec_on_gpu(plan, host, step_out, err);
+    if (plan->on.cuda && host->block) return exec_on_gpu(plan, host, step_out, err);
     CcScratch *block = plan->block_bytes ? cc_scratch_take((size_t)plan->block_bytes) : NULL;
     if (plan->block_bytes && !block) return no_memory(plan, err);
     const Run run = {plan, host, block ? block->at : NULL};

@@ -13,8 +13,8 @@ from .module import CompiledModule, called_by, wrap_module
 # What a mode sets, where `options` do not say otherwise.
 MODES: dict[str, dict[str, Any]] = {
     "default": {},
-    "reduce-overhead": {"reuse_results": True},
-    "max-autotune": {"freezing": True},
+    "reduce-overhead": {"reuse_results": True, "cuda_graphs": True},
+    "max-autotune": {"freezing": True, "cuda_graphs": True},
     "max-autotune-no-cudagraphs": {"freezing": True},
 }
 

@@ -67,6 +67,7 @@ class Graph:
     text: str
     plan: str
     hits: int
+    cuda_graphs: str  # what became of them; "": nothing is on a GPU, or the mode has none
 
     @property
     def nodes(self) -> tuple[Op, ...]:
@@ -109,6 +110,7 @@ class Explanation:
                 segment["graph_text"],
                 segment["plan_text"],
                 segment["hits"],
+                segment["cuda_graphs"],
             )
             for entry, segment in reversed(places.values())
         ]
@@ -151,7 +153,7 @@ class Explanation:
         if self.graphs:
             parts.append("\nGraphs")
             for i, graph in enumerate(self.graphs, 1):
-                parts.append(_numbered(str(i), "\n".join([str(graph), *_table(graph.ops)])))
+                parts.append(_numbered(str(i), "\n".join([str(graph), *_table(graph.ops), *filter(None, [graph.cuda_graphs])])))
         return "\n".join(parts)
 
     def print_guards(self) -> None:

@@ -6,6 +6,9 @@
 //   cuModuleLoadData      loads them; cuLaunchKernel runs all blocks and threads before it returns
 //   memory                is the host's: the one kind of device says that it can touch pageable memory
 //
+//   emulated_begin ...    a capture: launches are written down instead, with their arguments, and done by each replay. This stands
+//                         in for torch.cuda.CUDAGraph (tests/test_capture.py); nothing of the product calls it
+//
 // What a real driver would punish is an error here: a launch without a context, of too many threads or too much shared memory.
 // CCOMPILE_EMULATED_ORDER=1: blocks and threads run backwards. CCOMPILE_EMULATED_DEVICES: how many devices there are. CCOMPILE_EMULATED_LOG: a file to which each call adds a line.
 #include <dlfcn.h>
@@ -23,7 +26,7 @@
 
 namespace {
 
-enum { OK = 0, INVALID_VALUE = 1, INVALID_CONTEXT = 201, NO_BINARY = 209, NOT_FOUND = 500, ASSERT = 710 };
+enum { OK = 0, INVALID_VALUE = 1, INVALID_CONTEXT = 201, NO_BINARY = 209, NOT_FOUND = 500, ASSERT = 710, CAPTURE_UNSUPPORTED = 900 };
 enum { PROCESSORS = 4, MAX_THREADS = 1024, MAX_SHARED = 48 << 10 };
 enum { ARGUMENT = 4000 }; // bytes that are read of a kernel's one argument: CC_CUDA_MAX_ARG
 constexpr uint64_t MAGIC = 0x6e6962756320756d;
@@ -48,6 +51,14 @@ struct Function {
     Module *module;
     std::string name;
 };
+
+struct Launched { // as a graph's node keeps it
+    Function *function;
+    unsigned grid, threads, shared;
+    std::vector<char> argument;
+};
+std::vector<std::vector<Launched>> graphs;
+thread_local bool capturing; // a stream of its own would be what captures
 
 void note(const std::string &line) {
     const char *path = getenv("CCOMPILE_EMULATED_LOG");
@@ -170,6 +181,7 @@ API int cuModuleLoadData(Module **out, const void *image) {
     Header h;
     memcpy(&h, image, sizeof h);
     if (current.empty()) return INVALID_CONTEXT;
+    if (capturing) return CAPTURE_UNSUPPORTED;
     if (h.magic != MAGIC) return NO_BINARY;
     char path[] = "/tmp/ccompile-cuda-XXXXXX"; // the loader takes equal paths for one library
     const int fd = mkstemp(path);
@@ -196,16 +208,38 @@ API int cuModuleGetFunction(Function **out, Module *module, const char *name) {
     return OK;
 }
 
+static int run(Function *f, unsigned grid, unsigned threads, unsigned shared, const void *argument) {
+    typedef int (*Launch)(void *, long long, int, int, const void *, int, int);
+    const Launch launch = (Launch)dlsym(f->module->handle, "cc_emulation_launch");
+    static const char *const order = getenv("CCOMPILE_EMULATED_ORDER");
+    return launch ? launch(f->kernel, grid, (int)threads, (int)shared, argument, ARGUMENT, order && *order == '1') : NOT_FOUND;
+}
+
 API int cuLaunchKernel(Function *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
                        void *stream, void **parameters, void **) {
     if (current.empty() || current.back() != f->module->context) return INVALID_CONTEXT;
     if (!gx || gy != 1 || gz != 1 || !bx || bx > MAX_THREADS || by != 1 || bz != 1 || shared > MAX_SHARED) return INVALID_VALUE;
-    typedef int (*Launch)(void *, long long, int, int, const void *, int, int);
-    const Launch launch = (Launch)dlsym(f->module->handle, "cc_emulation_launch");
-    if (!launch) return NOT_FOUND;
+    if (capturing) {
+        const char *argument = (const char *)parameters[0];
+        graphs.back().push_back({f, gx, bx, shared, std::vector<char>(argument, argument + ARGUMENT)});
+        return OK;
+    }
     note("launch " + f->name + " on " + std::to_string(current.back()->device) + " stream " + std::to_string((uintptr_t)stream));
-    static const char *const order = getenv("CCOMPILE_EMULATED_ORDER");
-    return launch(f->kernel, gx, (int)bx, (int)shared, parameters[0], ARGUMENT, order && *order == '1');
+    return run(f, gx, bx, shared, parameters[0]);
+}
+
+API void emulated_begin() { graphs.emplace_back(), capturing = true; }
+API int emulated_end() { return capturing = false, (int)graphs.size() - 1; }
+API int emulated_captured() { return (int)graphs.back().size(); } // launches so far
+// Launches from..to of a graph.
+API int emulated_replay(int graph, int from, int to) {
+    for (int i = from; i < to; i++) {
+        const Launched &l = graphs[(size_t)graph][(size_t)i];
+        note("replay " + l.function->name);
+        const int status = run(l.function, l.grid, l.threads, l.shared, l.argument.data());
+        if (status) return status;
+    }
+    return OK;
 }
 
 API int cuStreamSynchronize(void *) { return current.empty() ? INVALID_CONTEXT : OK; }
@@ -218,6 +252,7 @@ API int cuGetErrorName(int status, const char **out) {
     case NO_BINARY: *out = "CUDA_ERROR_NO_BINARY_FOR_GPU"; break;
     case NOT_FOUND: *out = "CUDA_ERROR_NOT_FOUND"; break;
     case ASSERT: *out = "CUDA_ERROR_ASSERT"; break;
+    case CAPTURE_UNSUPPORTED: *out = "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"; break;
     default: return INVALID_VALUE;
     }
     return OK;

@@ -1,0 +1,89 @@
+"""How what is given to a GPU is captured as a CUDA graph. csrc/eval/capture.c calls these functions, and no others, so a test
+may put others in their place.
+
+Torch's own capture is used (torch.cuda.CUDAGraph): its kernels are captured as ours are, and its allocator has to know, since what
+is allocated meanwhile must belong to the graph for as long as it is replayed."""
+
+import contextlib
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+
+
+class Capture(Protocol):
+    host_steps: bool  # whether steps that torch does are captured as well
+
+    def begin(self) -> None:
+        """From here on what this thread gives to the current stream is captured, and not done."""
+
+    def end(self) -> Callable[[], None]:
+        """-> what gives it to the current stream of that time, and keeps the graph alive."""
+
+    def abort(self) -> None:
+        """A step failed: the capture is given up, and all is as before `begin`."""
+
+
+class TorchCapture:
+    """As torch._inductor's cudagraph_trees does it, with a pool for each graph: graphs of several streams are replayed at
+    the same time."""
+
+    host_steps = True
+    _side: dict[int, torch.cuda.Stream] = {}  # by device; the allocator hands out a pool's memory by stream
+
+    def __init__(self, device: int) -> None:
+        self.device = device
+        self.graph = torch.cuda.CUDAGraph()
+        self.pool = torch.cuda.graph_pool_handle()
+        self.outer = contextlib.ExitStack()
+
+    def begin(self) -> None:
+        enter = self.outer.enter_context
+        try:
+            enter(torch.cuda.device(self.device))
+            if self.device not in self._side:
+                self._side[self.device] = torch.cuda.Stream(self.device)
+            side = self._side[self.device]
+            # cuBLAS' workspaces are kept by stream: one that was allocated for another graph would be written by both
+            torch._C._cuda_clearCublasWorkspaces()
+            self.outer.callback(torch._C._cuda_clearCublasWorkspaces)
+            enter(torch.cuda.stream(side))  # torch.cuda.graph leaves it current when a capture ends with an error
+            # other threads may do as they like meanwhile
+            enter(torch.cuda.graph(self.graph, pool=self.pool, stream=side, capture_error_mode="thread_local"))
+        except BaseException:
+            self.abort()
+            raise
+
+    def end(self) -> Callable[[], None]:
+        try:
+            self.outer.close()
+        except BaseException:
+            self._leave_pool()
+            raise
+        return self.graph.replay
+
+    def abort(self) -> None:
+        try:
+            self.outer.close()
+        except Exception:  # the capture had become invalid: the first error is the one that tells
+            self._leave_pool()
+
+    def _leave_pool(self) -> None:
+        """CUDAGraph.capture_end does not come to this when the capture is invalid; the allocator would go on as in a capture."""
+        try:
+            torch._C._cuda_endAllocateToPool(self.device, self.pool)
+        except RuntimeError:  # it came to it
+            return
+        torch._C._cuda_releasePool(self.device, self.pool)
+
+
+def open(device: int, forced: bool) -> Capture | None:
+    """forced: kernels do tensors of the CPU (CCOMPILE_BACKEND=cuda)."""
+    return None if forced else TorchCapture(device)
+
+
+is_capturing: Callable[[], bool] = (
+    torch._C._cuda_isCurrentStreamCapturing if torch.backends.cuda.is_built() else lambda: False
+)
+copy = torch._foreach_copy_  # (to, from): lists of tensors
+count_writes = torch._C._increment_version  # (tensors)
