@@ -73,6 +73,19 @@ def test_each_gpu_has_its_own_entry():
         check(fn(x, w), chain(x, w))
 
 
+@needs_two
+@torch.no_grad()
+def test_tensors_made_on_the_current_gpu():
+    def make(x):
+        return x.to("cuda").sin(), torch.arange(5, device="cuda") + 1, torch.ones(3).cuda()
+
+    fn = ccompile.compile(make)
+    for i in (0, 1, 0, 1, 1, 0):
+        with torch.cuda.device(i):
+            got = fn(torch.randn(4))
+            assert [y.device.index for y in got] == [i] * 3
+
+
 @torch.no_grad()
 def test_a_number_on_the_cpu_among_tensors_of_the_gpu():
     def scale(x, by):

@@ -301,6 +301,24 @@ static bool resized(CcRec *rec, PyObject *o)
     return !same;
 }
 
+/* A tensor that is made on a GPU from none that lies there: torch may have taken the current one. */
+static void guard_device(CcRec *rec, const Operands *operands, const CcType *types, int n_out)
+{
+    enum { CUDA = 2 };
+    bool made = false;
+    for (int i = 0; i < n_out; i++) made = made || (types[i].ndim >= 0 && types[i].device == CUDA);
+    for (int i = 0; i < operands->n; i++)
+        if (operands->at[i].kind == CC_IN_VALUE && rec->trace->graph->val.at[operands->at[i].value].type.device == CUDA) made = false;
+    PyObject *c = made ? PyImport_ImportModule("torch._C") : NULL;
+    PyObject *ask = c != NULL ? PyObject_GetAttrString(c, "_cuda_getDevice") : NULL;
+    PyObject *device = ask != NULL ? PyObject_CallNoArgs(ask) : NULL;
+    if (device != NULL) cc_value_read(rec, CC_SRC_ASK, -1, ask, 0, 0, device);
+    else PyErr_Clear();
+    Py_XDECREF(device);
+    Py_XDECREF(ask);
+    Py_XDECREF(c);
+}
+
 enum { MAX_RESULTS = 256 };
 
 /* -> its row, operands bound by it; or host, and the operands are all graph values that it is given */
@@ -346,6 +364,7 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
     if (args0 < 0) return cc_rec_poison(rec, act, CC_R_UNBUILDABLE, Py_TYPE(rec->unbuildable)->tp_name);
     Operands operands = {0};
     const CcOpId op = take_operands(rec, spec, &operands);
+    guard_device(rec, &operands, types, n_out);
     const bool unsized = spec->dynamic || takes_unsized(rec, &operands);
     if (unsized && sequence && !spec->dynamic) {   /* its length may depend on data, too; nonzero and unique give as many as ever */
         cc_vec_free(&operands);
