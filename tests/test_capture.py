@@ -581,3 +581,17 @@ def test_threads(gpu):
 def test_explain_says_so(gpu):
     fn = compiled()
     assert "1 CUDA graph, " in str(report(fn))
+
+
+def test_max_autotune(gpu, monkeypatch, tmp_path):
+    """The mode measures, and has graphs as well."""
+    monkeypatch.setenv("CCOMPILE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("CCOMPILE_EMULATED_TIMES", "64:0.5")
+    after = ccompile.events()[-1].serial if ccompile.events() else 0
+    x = torch.randn(11, 300)
+    for mode, counts in (("max-autotune-no-cudagraphs", None), ("max-autotune", (1, 2))):
+        fn = ccompile.compile(lambda x: softmaxes(x, 3.0), mode=mode)
+        for _ in range(4):
+            torch.testing.assert_close(fn(x), softmaxes(x, 3.0))
+        assert count(fn) == counts if counts else reason(fn) == ""
+    assert any("blocks of 64 threads" in e.text for e in ccompile.events(after) if e.kind == "choice")

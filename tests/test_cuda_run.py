@@ -295,3 +295,108 @@ def test_threads_launch_at_the_same_time(emulation, tmp_path):
     [t.start() for t in threads]
     [t.join() for t in threads]
     assert not wrong and len(launches(tmp_path)) == 40
+
+
+# ------------------------------------------------------------------------------------------------ max-autotune
+def chain(lib, x, w, **options):
+    g = Gpu(lib)
+    a, b = g.input(x), g.input(w)
+    y = g.op("mul", torch.mul, g.op("exp", torch.exp, a), b)
+    return g.out(g.op("softmax", torch.softmax, y, 1)).compile(**options)
+
+
+def threads(tmp_path):
+    """Of the last launch."""
+    return int(asked(tmp_path, "threads")[-1].split()[1])
+
+
+def measured(tmp_path):
+    return len(asked(tmp_path, "event")) > 0
+
+
+@pytest.fixture
+def tensors():
+    return torch.randn(9, 700), torch.randn(700)
+
+
+@pytest.mark.parametrize("best", [64, 1024])
+def test_the_fastest_block_is_taken(emulation, tmp_path, monkeypatch, tensors, best):
+    monkeypatch.setenv("CCOMPILE_EMULATED_TIMES", f"{best}:0.5")
+    lib = emulation()
+    chain(lib, *tensors, autotune=True).right()
+    assert threads(tmp_path) == best and measured(tmp_path)
+
+
+def test_a_gain_that_may_be_noise_is_none(emulation, tmp_path, monkeypatch, tensors):
+    chain(emulation(), *tensors).right()
+    own = threads(tmp_path)
+    others = ",".join(f"{n}:0.98" for n in (64, 128, 256, 512, 1024) if n != own)
+    monkeypatch.setenv("CCOMPILE_EMULATED_TIMES", others)
+    chain(emulation(), *tensors, autotune=True).right()
+    assert threads(tmp_path) == own and measured(tmp_path)
+
+
+def test_nothing_is_measured_without_the_option(emulation, tmp_path, tensors):
+    chain(emulation(), *tensors).right()
+    assert not measured(tmp_path)
+
+
+def test_vector_widths(emulation, tmp_path, monkeypatch):
+    """The same threads, other numbers of blocks."""
+    x = torch.randn(4096)
+    for blocks, name in ((4, "4"), (8, "2"), (16, "1")):
+        monkeypatch.setenv("CCOMPILE_EMULATED_TIMES", f"256/{blocks}:0.5,256:0.9")
+        monkeypatch.setenv("CCOMPILE_CACHE_DIR", str(tmp_path / name))
+        g = Gpu(emulation())
+        g.out(g.op("exp", torch.exp, g.input(x))).compile(autotune=True)
+        g.right()
+        assert asked(tmp_path, "grid")[-1] == f"grid {blocks}", name
+
+
+def test_a_choice_serves_the_process_and_the_next_one(emulation, tmp_path, monkeypatch, tensors):
+    monkeypatch.setenv("CCOMPILE_EMULATED_TIMES", "128:0.5")
+    lib = emulation()
+    chain(lib, *tensors, autotune=True).right()
+    log = tmp_path / "log"
+    for other in (lib, emulation()):
+        log.write_text("")
+        chain(other, *tensors, autotune=True).right()
+        assert threads(tmp_path) == 128 and not measured(tmp_path)
+    log.write_text("")
+    chain(lib, tensors[0][:, :690].contiguous(), tensors[1][:690].clone(), autotune=True).right()
+    assert threads(tmp_path) == 128 and not measured(tmp_path), "a size of the same class"
+    chain(lib, torch.randn(9, 90), torch.randn(90), autotune=True).right()
+    assert measured(tmp_path), "another one"
+
+
+def test_a_choice_on_disk_that_is_none(emulation, tmp_path, monkeypatch, tensors):
+    monkeypatch.setenv("CCOMPILE_EMULATED_TIMES", "128:0.5")
+    chain(emulation(), *tensors, autotune=True).right()
+    for kept in (tmp_path / "kept/tuning").iterdir():
+        kept.write_bytes(kept.read_bytes()[:-3])
+    (tmp_path / "log").write_text("")
+    chain(emulation(), *tensors, autotune=True).right()
+    assert threads(tmp_path) == 128 and measured(tmp_path)
+
+
+def test_without_memory_to_measure_with(emulation, tmp_path, monkeypatch, tensors):
+    chain(emulation(), *tensors).right()
+    own = threads(tmp_path)
+    monkeypatch.setenv("CCOMPILE_EMULATED_TIMES", "64:0.1")
+    monkeypatch.setenv("CCOMPILE_EMULATED_MEMORY", "100")
+    chain(emulation(), *tensors, autotune=True).right()
+    assert threads(tmp_path) == own and not measured(tmp_path)
+
+
+@pytest.mark.parametrize("size, best", [((3, 5000), 64), ((600, 7), 1024)])
+def test_tuned_kernels_give_what_eager_gives(emulation, monkeypatch, tmp_path, size, best):
+    """Indices of the measured memory are all 0, and within bounds."""
+    monkeypatch.setenv("CCOMPILE_EMULATED_TIMES", f"{best}:0.5")
+    g = Gpu(emulation())
+    x, table, index = g.input(torch.randn(size)), g.input(torch.randn(10, 4)), g.input(torch.tensor([1, 9, 3]))
+    rows = g.op("embedding", lambda w, i: torch.nn.functional.embedding(i, w), table, index)
+    turned = g.op("transpose", lambda t, i, j: t.transpose(i, j), x, 0, 1)
+    across, down = (g.op("softmax", lambda t, dims, d=d: torch.softmax(t, d), x, -d) for d in (-1, -2))   # a bit a dim
+    g.out(across, down, g.op("exp", torch.exp, turned), g.op("relu", torch.relu, rows)).compile(autotune=True)
+    assert g.stats().kernels >= 4 and g.stats().host_steps == 0 and measured(tmp_path), g.plan_text()
+    g.right()

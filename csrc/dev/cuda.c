@@ -23,6 +23,17 @@ static struct {
     int (*function)(void **, void *, const char *);
     int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
     int (*wait)(void *);
+    int (*capture_mode)(int *);
+    int (*alloc)(uint64_t *, size_t);
+    int (*free)(uint64_t);
+    int (*fill)(uint64_t, unsigned char, size_t, void *);
+    int (*stream)(void **, unsigned);
+    int (*stream_free)(void *);
+    int (*event)(void **, unsigned);
+    int (*event_free)(void *);
+    int (*record)(void *, void *);
+    int (*event_wait)(void *);
+    int (*elapsed)(float *, void *, void *);
     int (*error_name)(int, const char **);
     int (*error_text)(int, const char **);
 } cu;
@@ -91,6 +102,17 @@ static int load(CcErr *err) {
         {"cuModuleGetFunction", (void **)&cu.function},
         {"cuLaunchKernel", (void **)&cu.launch},
         {"cuStreamSynchronize", (void **)&cu.wait},
+        {"cuThreadExchangeStreamCaptureMode", (void **)&cu.capture_mode},
+        {"cuMemAlloc_v2", (void **)&cu.alloc},
+        {"cuMemFree_v2", (void **)&cu.free},
+        {"cuMemsetD8Async", (void **)&cu.fill},
+        {"cuStreamCreate", (void **)&cu.stream},
+        {"cuStreamDestroy_v2", (void **)&cu.stream_free},
+        {"cuEventCreate", (void **)&cu.event},
+        {"cuEventDestroy_v2", (void **)&cu.event_free},
+        {"cuEventRecord", (void **)&cu.record},
+        {"cuEventSynchronize", (void **)&cu.event_wait},
+        {"cuEventElapsedTime", (void **)&cu.elapsed},
         {"cuGetErrorName", (void **)&cu.error_name},
         {"cuGetErrorString", (void **)&cu.error_text},
     };
@@ -187,4 +209,96 @@ int cc_cuda_wait(const CcCudaDevice *device, void *stream, CcErr *err) {
     const int status = cu.wait(stream);
     leave();
     return status ? fail(status, "a stream", err) : 0;
+}
+
+/* ------------------------------------------------------------------ measuring */
+
+enum { NON_BLOCKING = 1, RELAXED = 2 }; /* CU_STREAM_NON_BLOCKING, CU_STREAM_CAPTURE_MODE_RELAXED */
+enum { ROUNDS = 5, CALLS = 4 };
+
+struct CcCudaBench {
+    const CcCudaDevice *device;
+    uint64_t memory;
+    void *stream, *begin, *end;
+};
+
+/* Somebody may be capturing a stream: in this mode memory can be allocated all the same. */
+static int enter_relaxed(const CcCudaDevice *device, int *mode, CcErr *err) {
+    *mode = RELAXED;
+    if (enter(device, err) < 0) return -1;
+    const int status = cu.capture_mode(mode);
+    if (status) leave();
+    return status ? fail(status, "a thread's capture mode", err) : 0;
+}
+
+static void leave_relaxed(int mode) {
+    (void)cu.capture_mode(&mode);
+    leave();
+}
+
+static void free_bench(CcCudaBench *b) {
+    if (b->memory) (void)cu.free(b->memory);
+    if (b->begin) (void)cu.event_free(b->begin);
+    if (b->end) (void)cu.event_free(b->end);
+    if (b->stream) (void)cu.stream_free(b->stream);
+    free(b);
+}
+
+CcCudaBench *cc_cuda_bench(const CcCudaDevice *device, int64_t bytes, CcErr *err) {
+    CcCudaBench *b = calloc(1, sizeof *b);
+    int mode;
+    if (!b || enter_relaxed(device, &mode, err) < 0) {
+        free(b);
+        return NULL;
+    }
+    b->device = device;
+    int status = cu.alloc(&b->memory, (size_t)bytes);
+    if (!status) status = cu.stream(&b->stream, NON_BLOCKING);
+    if (!status) status = cu.event(&b->begin, 0);
+    if (!status) status = cu.event(&b->end, 0);
+    if (!status) status = cu.fill(b->memory, 0, (size_t)bytes, b->stream);
+    if (status) {
+        free_bench(b);
+        fail(status, "memory to measure with", err);
+    }
+    leave_relaxed(mode);
+    return status ? NULL : b;
+}
+
+char *cc_cuda_bench_memory(const CcCudaBench *b) { return (char *)(uintptr_t)b->memory; }
+
+void cc_cuda_bench_close(CcCudaBench *b) {
+    CcErr ignored;
+    int mode;
+    if (!b || enter_relaxed(b->device, &mode, &ignored) < 0) return;
+    free_bench(b);
+    leave_relaxed(mode);
+}
+
+static int launch_all(const CcCudaBench *b, const CcCudaCall *calls, int n) {
+    int status = 0;
+    for (int i = 0; i < n && !status; i++) {
+        void *parameter[] = {calls[i].argument};
+        status = cu.launch(calls[i].function, (unsigned)calls[i].grid, 1, 1, (unsigned)calls[i].threads, 1, 1, (unsigned)calls[i].shared,
+                           b->stream, parameter, NULL);
+    }
+    return status;
+}
+
+/* The best of some rounds, each of some calls, so that what a launch costs the host is not what is measured. The first one loads. */
+int cc_cuda_bench_time(const CcCudaBench *b, const CcCudaCall *calls, int n, float *ms, CcErr *err) {
+    int mode;
+    if (enter_relaxed(b->device, &mode, err) < 0) return -1;
+    int status = launch_all(b, calls, n);
+    for (int round = 0; round < ROUNDS && !status; round++) {
+        float each = 0;
+        status = cu.record(b->begin, b->stream);
+        for (int i = 0; i < CALLS && !status; i++) status = launch_all(b, calls, n);
+        if (!status) status = cu.record(b->end, b->stream);
+        if (!status) status = cu.event_wait(b->end);
+        if (!status) status = cu.elapsed(&each, b->begin, b->end);
+        *ms = round ? CC_MIN(*ms, each / CALLS) : each / CALLS;
+    }
+    leave_relaxed(mode);
+    return status ? fail(status, n ? calls[0].name : "a kernel", err) : 0;
 }

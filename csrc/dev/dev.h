@@ -285,6 +285,12 @@ void *cc_cuda_function(const CcCudaDevice *device, void *program, const char *na
 /* After what was given to the stream before; returns at once. stream NULL: the default one. */
 CC_MUST int cc_cuda_launch(const CcCudaDevice *device, const CcCudaCall *call, void *stream, CcErr *err);
 CC_MUST int cc_cuda_wait(const CcCudaDevice *device, void *stream, CcErr *err);
+/* To measure: memory, all of it 0, and a stream that waits for no other. NULL with *err set. */
+typedef struct CcCudaBench CcCudaBench;
+CcCudaBench *cc_cuda_bench(const CcCudaDevice *device, int64_t bytes, CcErr *err);
+char *cc_cuda_bench_memory(const CcCudaBench *b);
+CC_MUST int cc_cuda_bench_time(const CcCudaBench *b, const CcCudaCall *calls, int n, float *ms, CcErr *err); /* of all, at best */
+void cc_cuda_bench_close(CcCudaBench *b); /* NULL is fine */
 
 /* ---- gemm.c: y = x @ w^T + bias, then post-ops in turn. All f32; columns of x, y and operands lie side by side ---- */
 typedef struct CcGemmPost {

@@ -14,7 +14,7 @@ typedef struct Compile {
     CcPlan *plan;
     CcDtype deflt;
     CcOnDevice on;
-    bool host_only, no_llvm, no_dnnl, ref_always;
+    bool host_only, no_llvm, no_dnnl, ref_always, autotune;
     bool first; /* compile since a plan was run */
     bool *live, *made;
     int *step_of;
@@ -91,7 +91,9 @@ static CcLaunch *make_launch(const Compile *c, const CcGroup *group, CcErr *err)
         launch->node = n->origin;
     }
     if (c->on.cuda && launch->numel) {
-        launch->cuda = cc_cudalaunch_make(&c->on, loop, arena, err);
+        CcCudaTuning tuning = {0};
+        if (c->autotune) cc_cudatune_choose(&c->on, &loop, &tuning, 1);
+        launch->cuda = cc_cudalaunch_make(&c->on, loop, &tuning, arena, err);
         return launch->cuda ? launch : NULL;
     }
     CcErr why = {0};
@@ -139,7 +141,10 @@ static void compile_program(const Compile *c, const CcGroups *groups) {
         CcLoop *loop = cc_build_group(c->g, group->node, group->n, c->made, c->deflt, c->plan->arena, &ignored);
         if (loop && cc_nest_numel(loop)) cc_vec_push(&loops, loop);
     }
-    cc_cudakernel_need(c->on.cuda, loops.at, loops.n);
+    CcCudaTuning *tunings = calloc((size_t)loops.n + 1, sizeof *tunings);
+    if (tunings && c->autotune) cc_cudatune_choose(&c->on, loops.at, tunings, loops.n);
+    if (tunings) cc_cudakernel_need(c->on.cuda, loops.at, tunings, loops.n);
+    free(tunings);
     cc_vec_free(&loops);
 }
 
@@ -289,6 +294,7 @@ CcPlan *cc_run_compile(const CcGraph *g, const CcRunOptions *options, CcErr *err
                  .host_only = options->host_only,
                  .no_llvm = options->no_llvm,
                  .no_dnnl = options->no_dnnl,
+                 .autotune = options->autotune,
                  .ref_always = backend && strcmp(backend, "ref") == 0};
     CcErr why = {0};
     if (!c.host_only && (cc_op_init(&why) < 0 || cc_graph_check(g, &why) < 0)) {

@@ -18,14 +18,13 @@ struct CcCudaKernel {
     CcErr err;
 };
 static const char TEXT_NAME[] = "kernel";
-static const CcCudaTuning TUNING;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static CC_VEC(CcCudaKernel *) kernels;
 
-void cc_cudakernel_text(const CcLoop *loop, CcSbuf *out) {
+void cc_cudakernel_text(const CcLoop *loop, const CcCudaTuning *tuning, CcSbuf *out) {
     CcErr err;
-    if (cc_gen_cuda(loop, &TUNING, TEXT_NAME, out, &err) < 0) cc_sbuf_add(out, "// %s\n", err.text);
+    if (cc_gen_cuda(loop, tuning, TEXT_NAME, out, &err) < 0) cc_sbuf_add(out, "// %s\n", err.text);
 }
 
 static CcCudaKernel *find(const CcCudaDevice *device, const char *text, uint64_t hash) {
@@ -37,9 +36,9 @@ static CcCudaKernel *find(const CcCudaDevice *device, const char *text, uint64_t
 }
 
 /* A kernel without a program; NULL: the loop can't be printed, or there is no memory. */
-static CcCudaKernel *make(const CcCudaDevice *device, const CcLoop *loop, CcErr *err) {
+static CcCudaKernel *make(const CcCudaDevice *device, const CcLoop *loop, const CcCudaTuning *tuning, CcErr *err) {
     CcSbuf text = {0};
-    CcCudaKernel *k = cc_gen_cuda(loop, &TUNING, TEXT_NAME, &text, err) < 0 ? NULL : calloc(1, sizeof *k);
+    CcCudaKernel *k = cc_gen_cuda(loop, tuning, TEXT_NAME, &text, err) < 0 ? NULL : calloc(1, sizeof *k);
     if (!k) {
         cc_sbuf_free(&text);
         return NULL;
@@ -71,17 +70,17 @@ static void *compile(const CcCudaDevice *device, const char *text, CcErr *err) {
     return program;
 }
 
-void cc_cudakernel_need(const CcCudaDevice *device, CcLoop *const *loops, int n) {
+void cc_cudakernel_need(const CcCudaDevice *device, CcLoop *const *loops, const CcCudaTuning *tunings, int n) {
     CC_VEC(CcCudaKernel *) fresh = {0};
     CcSbuf text = {0};
     CcErr ignored;
     pthread_mutex_lock(&lock);
     for (int i = 0; i < n; i++) {
-        CcCudaKernel *k = make(device, loops[i], &ignored);
+        CcCudaKernel *k = make(device, loops[i], &tunings[i], &ignored);
         if (!k) continue;
         bool known = find(device, k->text, k->hash) != NULL;
         for (int j = 0; j < fresh.n && !known; j++) known = fresh.at[j]->hash == k->hash;
-        if (known || cc_gen_cuda(loops[i], &TUNING, k->name, &text, &ignored) < 0) drop(k);
+        if (known || cc_gen_cuda(loops[i], &tunings[i], k->name, &text, &ignored) < 0) drop(k);
         else cc_vec_push(&fresh, k);
     }
     void *program = fresh.n ? compile(device, cc_sbuf_text(&text), &ignored) : NULL;
@@ -95,15 +94,15 @@ void cc_cudakernel_need(const CcCudaDevice *device, CcLoop *const *loops, int n)
     cc_vec_free(&fresh);
 }
 
-const CcCudaKernel *cc_cudakernel_get(const CcCudaDevice *device, const CcLoop *loop, CcErr *err) {
+const CcCudaKernel *cc_cudakernel_get(const CcCudaDevice *device, const CcLoop *loop, const CcCudaTuning *tuning, CcErr *err) {
     pthread_mutex_lock(&lock);
-    CcCudaKernel *made = make(device, loop, err), *k = made ? find(device, made->text, made->hash) : NULL;
+    CcCudaKernel *made = make(device, loop, tuning, err), *k = made ? find(device, made->text, made->hash) : NULL;
     if (k) {
         drop(made);
     } else if (made) {
         k = made;
         CcSbuf text = {0};
-        if (cc_gen_cuda(loop, &TUNING, k->name, &text, &k->err) == 0) k->program = compile(device, cc_sbuf_text(&text), &k->err);
+        if (cc_gen_cuda(loop, tuning, k->name, &text, &k->err) == 0) k->program = compile(device, cc_sbuf_text(&text), &k->err);
         cc_sbuf_free(&text);
         cc_vec_push(&kernels, k);
     }

@@ -25,13 +25,12 @@ static int fill_argument(CcCudaWork *work, const CcLoop *loop, CcArena *arena, C
     return 0;
 }
 
-CcCudaWork *cc_cudalaunch_make(const CcOnDevice *on, const CcLoop *loop, CcArena *arena, CcErr *err) {
-    static const CcCudaTuning TUNING;
-    const CcCudaKernel *kernel = cc_cudakernel_get(on->cuda, loop, err);
+CcCudaWork *cc_cudalaunch_make(const CcOnDevice *on, const CcLoop *loop, const CcCudaTuning *tuning, CcArena *arena, CcErr *err) {
+    const CcCudaKernel *kernel = cc_cudakernel_get(on->cuda, loop, tuning, err);
     CcCudaWork *work = kernel ? cc_arena_alloc(arena, sizeof *work) : NULL;
     if (!work) return NULL;
     work->on = *on;
-    cc_gen_cuda_launch(loop, &TUNING, on->cuda->processors, &work->sizes);
+    cc_gen_cuda_launch(loop, tuning, on->cuda->processors, &work->sizes);
     if (fill_argument(work, loop, arena, err) < 0) return NULL;
     for (int p = 0; p < work->sizes.n; p++) {
         CcCudaCall *call = &work->call[p];
@@ -45,23 +44,41 @@ CcCudaWork *cc_cudalaunch_make(const CcOnDevice *on, const CcLoop *loop, CcArena
 
 int64_t cc_cudalaunch_workspace(const CcCudaWork *work) { return work->sizes.workspace; }
 
+const CcCudaTuning *cc_cudalaunch_tuning(const CcCudaWork *work) { return &work->sizes.tuning; }
+
+/* The parts' calls; `argument` has room for CC_CUDA_MAX_ARG bytes. */
+static void fill_calls(const CcCudaWork *work, const CcLoop *loop, char *const *at, const double *number, const char *scratch,
+                       char *argument, CcCudaCall *calls) {
+    const int n = loop->n_access;
+    memcpy(argument, work->argument, (size_t)work->bytes);
+    for (int a = 0; a < n; a++) {
+        const CcLoopAccess *access = &loop->access[a];
+        if (!access->place) memcpy(argument + 8 * a, access->number ? (const void *)&number[a] : &at[a], 8);
+    }
+    if (work->sizes.workspace) memcpy(argument + 8 * n, &scratch, 8);
+    for (int p = 0; p < work->sizes.n; p++) {
+        calls[p] = work->call[p];
+        calls[p].argument = argument;
+    }
+}
+
 int cc_cudalaunch_run(const CcLaunch *launch, const CcHost *host, char *const *at, const double *number, CcErr *err) {
     const CcCudaWork *work = launch->cuda;
     _Alignas(16) char argument[CC_CUDA_MAX_ARG];
-    const int n = launch->loop->n_access;
-    memcpy(argument, work->argument, (size_t)work->bytes);
-    for (int a = 0; a < n; a++) {
-        const CcLoopAccess *access = &launch->loop->access[a];
-        if (!access->place) memcpy(argument + 8 * a, access->number ? (const void *)&number[a] : &at[a], 8);
-    }
-    if (work->sizes.workspace) memcpy(argument + 8 * n, &host->scratch, 8);
+    CcCudaCall calls[CC_CUDA_MAX_PARTS];
+    fill_calls(work, launch->loop, at, number, host->scratch, argument, calls);
     void *stream = NULL;
     if (!work->on.waits && host->stream(host->ctx, work->on.index, &stream) < 0)
         return cc_err_set(err, CC_E_HOST, "torch does not tell the current stream of GPU %d", work->on.index);
-    for (int p = 0; p < work->sizes.n; p++) {
-        CcCudaCall call = work->call[p];
-        call.argument = argument;
-        if (cc_cuda_launch(work->on.cuda, &call, stream, err) < 0) return -1;
-    }
+    for (int p = 0; p < work->sizes.n; p++)
+        if (cc_cuda_launch(work->on.cuda, &calls[p], stream, err) < 0) return -1;
     return work->on.waits ? cc_cuda_wait(work->on.cuda, stream, err) : 0;
+}
+
+int cc_cudalaunch_time(const CcCudaWork *work, const CcLoop *loop, const CcCudaBench *bench, char *const *at, const double *number,
+                       char *scratch, float *ms, CcErr *err) {
+    _Alignas(16) char argument[CC_CUDA_MAX_ARG];
+    CcCudaCall calls[CC_CUDA_MAX_PARTS];
+    fill_calls(work, loop, at, number, scratch, argument, calls);
+    return cc_cuda_bench_time(bench, calls, work->sizes.n, ms, err);
 }

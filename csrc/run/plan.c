@@ -149,6 +149,8 @@ void cc_run_print(const CcPlan *plan, CcSbuf *out) {
         if (step->kind != CC_STEP_KERNEL || !dump) continue;
         const CcLaunch *launch = step->work;
         cc_ltext_print(launch->loop, out);
-        if (strcmp(dump, "kernels") == 0) (launch->cuda ? cc_cudakernel_text : cc_kcache_text)(launch->loop, out);
+        if (strcmp(dump, "kernels") != 0) continue;
+        if (launch->cuda) cc_cudakernel_text(launch->loop, cc_cudalaunch_tuning(launch->cuda), out);
+        else cc_kcache_text(launch->loop, out);
     }
 }

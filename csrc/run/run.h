@@ -15,6 +15,7 @@ typedef struct CcRunOptions {
     bool no_llvm, no_dnnl;   /* switched off by option or missing */
     uint8_t default_dtype;   /* CcDtype of torch.get_default_dtype(); 0 = unknown: an integer tensor compared with a
                               * float number is then a HOST step */
+    bool autotune;           /* kernels of GPUs: block sizes and vector widths are measured (cudatune.c) */
 } CcRunOptions;
 
 #define CC_NO_VERSION UINT64_MAX

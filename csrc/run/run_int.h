@@ -80,11 +80,15 @@ void cc_kcache_text(const CcLoop *loop, CcSbuf *out); /* its LLVM IR */
 /* cudakernel.c: kernels of GPUs. */
 typedef struct CcCudaKernel CcCudaKernel;
 /* Compiles what is not there yet, as one program. _get tells what fails. */
-void cc_cudakernel_need(const CcCudaDevice *device, CcLoop *const *loops, int n);
-const CcCudaKernel *cc_cudakernel_get(const CcCudaDevice *device, const CcLoop *loop, CcErr *err); /* NULL with *err set */
+void cc_cudakernel_need(const CcCudaDevice *device, CcLoop *const *loops, const CcCudaTuning *tunings, int n);
+/* NULL with *err set */
+const CcCudaKernel *cc_cudakernel_get(const CcCudaDevice *device, const CcLoop *loop, const CcCudaTuning *tuning, CcErr *err);
 /* One of the kernels that a launch is made of, and its name. NULL with *err set. */
 void *cc_cudakernel_part(const CcCudaKernel *kernel, int part, char *name, size_t n, CcErr *err);
-void cc_cudakernel_text(const CcLoop *loop, CcSbuf *out); /* its CUDA C */
+void cc_cudakernel_text(const CcLoop *loop, const CcCudaTuning *tuning, CcSbuf *out); /* its CUDA C */
+
+/* cudatune.c: the tuning of each loop on this device; all 0 is the printer's own. Measures what is not known yet. */
+void cc_cudatune_choose(const CcOnDevice *on, CcLoop *const *loops, CcCudaTuning *out, int n);
 
 /* launch.c: a kernel over the nest of its loop. */
 typedef struct CcCudaWork CcCudaWork;
@@ -104,7 +108,11 @@ void cc_launch_at(const CcLaunch *launch, char *const *at); /* [access]: its fir
 CC_MUST int cc_launch_run(const CcLaunch *launch, const CcHost *host, CcErr *err);
 
 /* cudalaunch.c: its launch on a GPU; NULL with *err set. at, number: by access. */
-CcCudaWork *cc_cudalaunch_make(const CcOnDevice *on, const CcLoop *loop, CcArena *arena, CcErr *err);
+CcCudaWork *cc_cudalaunch_make(const CcOnDevice *on, const CcLoop *loop, const CcCudaTuning *tuning, CcArena *arena, CcErr *err);
+const CcCudaTuning *cc_cudalaunch_tuning(const CcCudaWork *work);
+/* Measures it, on memory of the bench. */
+CC_MUST int cc_cudalaunch_time(const CcCudaWork *work, const CcLoop *loop, const CcCudaBench *bench, char *const *at,
+                               const double *number, char *scratch, float *ms, CcErr *err);
 int64_t cc_cudalaunch_workspace(const CcCudaWork *work); /* bytes that it finds at host->scratch */
 CC_MUST int cc_cudalaunch_run(const CcLaunch *launch, const CcHost *host, char *const *at, const double *number, CcErr *err);
 

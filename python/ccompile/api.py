@@ -14,8 +14,8 @@ from .module import CompiledModule, called_by, wrap_module
 MODES: dict[str, dict[str, Any]] = {
     "default": {},
     "reduce-overhead": {"reuse_results": True, "cuda_graphs": True},
-    "max-autotune": {"freezing": True, "cuda_graphs": True},
-    "max-autotune-no-cudagraphs": {"freezing": True},
+    "max-autotune": {"freezing": True, "cuda_graphs": True, "autotune": True},
+    "max-autotune-no-cudagraphs": {"freezing": True, "autotune": True},
 }
 
 

@@ -6,6 +6,8 @@
 //   cuModuleLoadData      loads them; cuLaunchKernel runs all blocks and threads before it returns
 //   memory                is the host's: the one kind of device says that it can touch pageable memory
 //
+//   events                tell times that a test gives: CCOMPILE_EMULATED_TIMES="128:0.5,256/7:2" is a launch's ms by its threads, or by
+//                         threads and blocks; others take 1 ms
 //   emulated_begin ...    a capture: launches are written down instead, with their arguments, and done by each replay. This stands
 //                         in for torch.cuda.CUDAGraph (tests/test_capture.py); nothing of the product calls it
 //
@@ -26,7 +28,7 @@
 
 namespace {
 
-enum { OK = 0, INVALID_VALUE = 1, INVALID_CONTEXT = 201, NO_BINARY = 209, NOT_FOUND = 500, ASSERT = 710, CAPTURE_UNSUPPORTED = 900 };
+enum { OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_CONTEXT = 201, NO_BINARY = 209, NOT_FOUND = 500, ASSERT = 710, CAPTURE_UNSUPPORTED = 900 };
 enum { PROCESSORS = 4, MAX_THREADS = 1024, MAX_SHARED = 48 << 10 };
 enum { ARGUMENT = 4000 }; // bytes that are read of a kernel's one argument: CC_CUDA_MAX_ARG
 constexpr uint64_t MAGIC = 0x6e6962756320756d;
@@ -58,6 +60,7 @@ struct Launched { // as a graph's node keeps it
     std::vector<char> argument;
 };
 std::vector<std::vector<Launched>> graphs;
+double clock_ms; // what launches took, as CCOMPILE_EMULATED_TIMES says
 thread_local bool capturing; // a stream of its own would be what captures
 
 void note(const std::string &line) {
@@ -208,6 +211,47 @@ API int cuModuleGetFunction(Function **out, Module *module, const char *name) {
     return OK;
 }
 
+// Not part of a number that is longer.
+static bool told(const std::string &key, double *ms) {
+    const char *times = getenv("CCOMPILE_EMULATED_TIMES");
+    const std::string all = std::string(",") + (times ? times : ""), want = "," + key + ":";
+    const size_t at = all.find(want);
+    if (at != std::string::npos) *ms = atof(all.c_str() + at + want.size());
+    return at != std::string::npos;
+}
+
+static double time_of(unsigned grid, unsigned threads) {
+    double ms = 1;
+    if (!told(std::to_string(threads) + "/" + std::to_string(grid), &ms)) told(std::to_string(threads), &ms);
+    return ms;
+}
+
+struct Event {
+    double at;
+};
+API int cuEventCreate(Event **out, unsigned) { return *out = new Event{0}, OK; }
+API int cuEventDestroy_v2(Event *event) { return delete event, OK; }
+API int cuEventRecord(Event *event, void *stream) { return event->at = clock_ms, stream ? (note("event"), OK) : INVALID_VALUE; }
+API int cuEventSynchronize(Event *) { return OK; }
+API int cuEventElapsedTime(float *ms, Event *begin, Event *end) { return *ms = (float)(end->at - begin->at), OK; }
+API int cuStreamCreate(void **out, unsigned) { return *out = malloc(1), OK; }
+API int cuStreamDestroy_v2(void *stream) { return free(stream), OK; }
+API int cuThreadExchangeStreamCaptureMode(int *mode) {
+    static thread_local int now = 0;
+    const int before = now;
+    now = *mode;
+    return *mode = before, OK;
+}
+API int cuMemAlloc_v2(uint64_t *out, size_t n) {
+    const char *most = getenv("CCOMPILE_EMULATED_MEMORY");
+    if (most && n > (size_t)atoll(most)) return OUT_OF_MEMORY;
+    return *out = (uint64_t)(uintptr_t)aligned_alloc(256, (n + 255) / 256 * 256), OK;
+}
+API int cuMemFree_v2(uint64_t at) { return free((void *)(uintptr_t)at), OK; }
+API int cuMemsetD8Async(uint64_t at, unsigned char value, size_t n, void *stream) {
+    return memset((void *)(uintptr_t)at, value, n), stream ? OK : INVALID_VALUE;
+}
+
 static int run(Function *f, unsigned grid, unsigned threads, unsigned shared, const void *argument) {
     typedef int (*Launch)(void *, long long, int, int, const void *, int, int);
     const Launch launch = (Launch)dlsym(f->module->handle, "cc_emulation_launch");
@@ -224,6 +268,9 @@ API int cuLaunchKernel(Function *f, unsigned gx, unsigned gy, unsigned gz, unsig
         graphs.back().push_back({f, gx, bx, shared, std::vector<char>(argument, argument + ARGUMENT)});
         return OK;
     }
+    clock_ms += time_of(gx, bx);
+    note("threads " + std::to_string(bx));
+    note("grid " + std::to_string(gx));
     note("launch " + f->name + " on " + std::to_string(current.back()->device) + " stream " + std::to_string((uintptr_t)stream));
     return run(f, gx, bx, shared, parameters[0]);
 }
@@ -248,6 +295,7 @@ API int cuGetErrorName(int status, const char **out) {
     switch (status) {
     case OK: *out = "CUDA_SUCCESS"; break;
     case INVALID_VALUE: *out = "CUDA_ERROR_INVALID_VALUE"; break;
+    case OUT_OF_MEMORY: *out = "CUDA_ERROR_OUT_OF_MEMORY"; break;
     case INVALID_CONTEXT: *out = "CUDA_ERROR_INVALID_CONTEXT"; break;
     case NO_BINARY: *out = "CUDA_ERROR_NO_BINARY_FOR_GPU"; break;
     case NOT_FOUND: *out = "CUDA_ERROR_NOT_FOUND"; break;
