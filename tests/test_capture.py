@@ -595,3 +595,84 @@ def test_max_autotune(gpu, monkeypatch, tmp_path):
             torch.testing.assert_close(fn(x), softmaxes(x, 3.0))
         assert count(fn) == counts if counts else reason(fn) == ""
     assert any("blocks of 64 threads" in e.text for e in ccompile.events(after) if e.kind == "choice")
+
+
+# ------------------------------------------------------------------------------------------------ what torch is asked for
+@pytest.fixture
+def told(monkeypatch):
+    """A torch.cuda that only writes down what is asked of it."""
+    order = []
+
+    class Asked(contextlib.AbstractContextManager):
+        def __init__(self, name, *args, **kwargs):
+            self.name = " ".join([name, *(str(a) for a in args if isinstance(a, int | str)), *kwargs.get("capture_error_mode", "").split()])
+            self.kwargs = kwargs
+
+        def __enter__(self):
+            order.append(f"{self.name} begins")
+
+        def __exit__(self, *_):
+            order.append(f"{self.name} ends")
+            if self.name.startswith("graph") and "fails" in order:
+                raise RuntimeError("operation failed due to a previous error during capture")
+
+    class Graph:
+        def replay(self):
+            order.append("replay")
+
+    def note(name, status=None):
+        def f(*args):
+            order.append(name)
+            if status:
+                raise status
+
+        return f
+
+    for name in ("device", "stream", "graph"):
+        monkeypatch.setattr(torch.cuda, name, lambda *args, name=name, **kwargs: Asked(name, *args, **kwargs))
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: f"side{device}")
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
+    monkeypatch.setattr(graphs.TorchCapture, "_side", {})
+    for name in ("_cuda_clearCublasWorkspaces", "_cuda_endAllocateToPool", "_cuda_releasePool"):
+        monkeypatch.setattr(torch._C, name, note(name[6:]), raising=False)
+    return order
+
+
+BEGIN = ["device 3 begins", "clearCublasWorkspaces", "stream side3 begins", "graph thread_local begins"]
+END = ["graph thread_local ends", "stream side3 ends", "clearCublasWorkspaces", "device 3 ends"]
+
+
+def test_the_order_of_a_capture(told):
+    capture = graphs.TorchCapture(3)
+    capture.begin()
+    assert told == BEGIN
+    replay = capture.end()
+    assert told == BEGIN + END
+    replay()
+    assert told.pop() == "replay"
+
+
+def test_the_order_of_a_capture_that_fails(told):
+    """The stream is the one it was, and the allocator leaves the graph's pool."""
+    capture = graphs.TorchCapture(3)
+    capture.begin()
+    told.append("fails")
+    capture.abort()
+    assert told == [*BEGIN, "fails", *END, "endAllocateToPool", "releasePool"]
+
+
+def test_a_capture_that_fails_at_its_end(told):
+    capture = graphs.TorchCapture(3)
+    capture.begin()
+    told.append("fails")
+    with pytest.raises(RuntimeError, match="previous error"):
+        capture.end()
+    assert told[-2:] == ["endAllocateToPool", "releasePool"]
+
+
+def test_a_step_that_fails_in_a_capture_that_is_valid(told):
+    capture = graphs.TorchCapture(3)
+    capture.begin()
+    capture.abort()
+    assert told == BEGIN + END

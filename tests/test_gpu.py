@@ -137,6 +137,89 @@ def test_memory_is_torchs_and_given_back():
     assert peaks[2] <= peaks[0] * 1.05 + 4096, peaks
 
 
+def graph_model():
+    return torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU(), torch.nn.LayerNorm(64), torch.nn.Linear(64, 64), torch.nn.Tanh(),
+                               torch.nn.Linear(64, 8)).cuda().eval()  # fmt: skip
+
+
+def of_graphs(fn):
+    return compiled_of(fn).report()["entries"][0]["segments"][0]["cuda_graphs"]
+
+
+@torch.no_grad()
+def test_graphs_replay_other_inputs_and_spare_results():
+    model = graph_model()
+    fn, kept = ccompile.compile(model, mode="reduce-overhead"), []
+    for i in range(20):
+        x = torch.randn(16, 64, device="cuda")
+        if i == 10:
+            model[0].weight.mul_(-1)
+        kept.append((x, fn(x), model(x)))
+    for _, got, want in kept:
+        torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-4)
+    assert of_graphs(fn).startswith("1 CUDA graph, ") and "0 replays" not in of_graphs(fn), of_graphs(fn)
+
+
+@torch.no_grad()
+def test_graphs_of_several_streams():
+    model = graph_model()
+    fn, streams = ccompile.compile(model, mode="reduce-overhead"), [torch.cuda.Stream() for _ in range(6)]
+    for _ in range(6):
+        out = []
+        for i, stream in enumerate(streams):
+            with torch.cuda.stream(stream):
+                torch.cuda._sleep(1_000_000)
+                x = torch.full((16, 64), float(i), device="cuda")
+                out.append((x, fn(x)))
+        torch.cuda.synchronize()
+        for x, got in out:
+            torch.testing.assert_close(got, model(x), rtol=1e-3, atol=1e-4)
+    assert of_graphs(fn).startswith("4 CUDA graphs, "), of_graphs(fn)
+
+
+@torch.no_grad()
+def test_a_graph_of_a_step_that_waits():
+    """torch and its allocator go on as before, and later graphs are captured."""
+    first, last = graph_model(), graph_model()
+
+    def waits(x):
+        y = first(x)
+        return last(y @ torch.linalg.inv(y.T @ y + torch.eye(8, device="cuda")) @ torch.ones(8, 64, device="cuda"))
+
+    fn = ccompile.compile(waits, mode="reduce-overhead")
+    for _ in range(5):
+        x = torch.randn(16, 64, device="cuda")
+        torch.testing.assert_close(fn(x), waits(x), rtol=1e-2, atol=1e-2)
+    other = ccompile.compile(first, mode="reduce-overhead")
+    for _ in range(5):
+        torch.testing.assert_close(other(x), first(x), rtol=1e-3, atol=1e-4)
+    assert of_graphs(other).startswith("1 CUDA graph, "), of_graphs(other)
+
+
+@torch.no_grad()
+def test_graphs_give_their_memory_back():
+    model, x = graph_model(), torch.randn(1024, 64, device="cuda")
+    model(x)
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    fn = ccompile.compile(model, mode="reduce-overhead")
+    for _ in range(5):
+        fn(x)
+    assert of_graphs(fn).startswith("1 CUDA graph, "), of_graphs(fn)
+    ccompile.reset()
+    torch._C._cuda_clearCublasWorkspaces()
+    assert torch.cuda.memory_allocated() <= before
+
+
+@torch.no_grad()
+def test_autotune_gives_what_eager_gives():
+    fn = ccompile.compile(chain, mode="max-autotune")
+    for _ in range(5):
+        x, w = torch.randn(65, 513, device="cuda"), torch.randn(513, device="cuda")
+        check(fn(x, w), chain(x, w))
+    assert any("CUDA kernel of" in e.text for e in ccompile.events() if e.kind == "choice")
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_autocast(dtype):
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU(), torch.nn.LayerNorm(64)).cuda().eval()
