@@ -145,6 +145,7 @@ void cc_rec_free(CcRec *rec)
     cc_trace_free(rec->done);
     cc_vec_free(&rec->frame);
     cc_vec_free(&rec->prov);
+    cc_vec_free(&rec->loose);
     cc_vec_free(&rec->keep);
     cc_vec_free(&rec->effect);
     cc_vec_free(&rec->written);

@@ -50,6 +50,8 @@ struct CcRec {
     CC_VEC(CcRecFrame) frame;
     CC_VEC(CcProv) prov;
     CcMap by_object;       /* object -> index into prov */
+    CC_VEC(int) loose;     /* of prov: FRESH ones that it holds; some have gone, and a few stand twice */
+    int leaves;            /* of frames since they were looked at */
     CcMap input_of;        /* guard id + 1 -> graph value + 1 */
     CcAct *innermost;      /* cc_rec_begin_resume: last act of the chain */
     PyObject *unbuildable; /* borrowed: what the last recipe failed on */

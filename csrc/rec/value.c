@@ -187,6 +187,7 @@ CcProv *cc_value_set(CcRec *rec, PyObject *o, CcOrigin origin, int id)
         p = &cc_vec_last(&rec->prov);
         cc_map_put(&rec->by_object, o, rec->prov.n - 1);
     }
+    if (origin == CC_O_FRESH && p->origin != CC_O_FRESH && p->weak == NULL) cc_vec_push(&rec->loose, (int)(p - rec->prov.at));
     p->origin = (uint8_t)origin;
     p->id = id;
     return p;
@@ -204,6 +205,31 @@ void cc_value_fresh(CcRec *rec, PyObject *o)
     }
 }
 
+static bool fresh_and_held(const CcProv *p) { return p->object != NULL && p->weak == NULL && p->origin == CC_O_FRESH; }
+
+enum { LOOSE_A_LEAVE = 64 };
+
+/* What the frames still running made, and only the map holds. Were they to wait for their frame's end, a loop over layers would
+ * keep each one's arguments alive, and so an activation a layer: BERT-Base's first call peaked 7 MiB above eager's. A trace that
+ * makes many objects goes over them so seldom that a leave costs LOOSE_A_LEAVE of them. */
+static void sweep_loose(CcRec *rec)
+{
+    if (++rec->leaves < rec->loose.n / LOOSE_A_LEAVE) return;
+    rec->leaves = 0;
+    const int begin = rec->frame.at[0].first_fresh;
+    int n = 0;
+    for (int k = rec->loose.n - 1; k >= 0; k--) {   /* what was made last may hold what was made before */
+        CcProv *p = rec->loose.at[k] < rec->prov.n ? &rec->prov.at[rec->loose.at[k]] : NULL;
+        if (p == NULL || !fresh_and_held(p) || rec->loose.at[k] < begin || Py_REFCNT(p->object) > 1) continue;
+        drop_entry(rec, p);
+    }
+    for (int k = 0; k < rec->loose.n; k++) {
+        const int i = rec->loose.at[k];
+        if (i >= begin && i < rec->prov.n && fresh_and_held(&rec->prov.at[i])) rec->loose.at[n++] = i;
+    }
+    rec->loose.n = n;
+}
+
 void cc_value_sweep(CcRec *rec, int first)
 {
     for (int i = rec->prov.n - 1; i >= first; i--) {
@@ -214,6 +240,7 @@ void cc_value_sweep(CcRec *rec, int first)
             drop_entry(rec, p);
     }
     while (rec->prov.n > first && cc_vec_last(&rec->prov).object == NULL) rec->prov.n--;
+    sweep_loose(rec);
 }
 
 void cc_value_clear(CcRec *rec)
@@ -223,6 +250,7 @@ void cc_value_clear(CcRec *rec)
         CcProv p = rec->prov.at[--rec->prov.n];
         if (p.object != NULL) Py_DECREF(p.weak != NULL ? p.weak : p.object);
     }
+    rec->loose.n = rec->leaves = 0;
     while (rec->keep.n > 0) Py_DECREF(rec->keep.at[--rec->keep.n]);
 }
 
