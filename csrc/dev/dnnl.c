@@ -208,6 +208,7 @@ static int load(CcErr *err) {
     cc_omp_describe(); /* promotes torch's libgomp, so that oneDNN's OpenMP calls end there */
     void *handle = cc_dl_open(lib.path, false, err);
     if (!handle || cc_dl_bind(handle, ROWS, CC_COUNT(ROWS), err) < 0) return -1;
+    cc_dl_forget((void (*)(void))dnnl.version); /* what was read to relocate it: the first call of ResNet-50 peaks in here */
     const Version *v = dnnl.version();
     if (v->major != 3)
         return cc_err_set(err, CC_E_MISSING, "oneDNN %d.%d is not supported, 3.x is", v->major,
