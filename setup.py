@@ -1,4 +1,4 @@
-"""Builds ccompile._core from csrc/*/*.c.
+"""Builds ccompile._core from csrc/*/*.c, and beside it the program _compiler (csrc/dev/compiler.c), which it starts.
 
 Environment:
   CCOMPILE_WERROR=1      warnings are errors
@@ -46,6 +46,9 @@ TESTS = {
     "frametest": ("base", "py"),
     "tenstest": ("base", "py", "ir", "tens"),
 }
+# The program's own file, and what it shares with _core.
+PROGRAM = "csrc/dev/compiler.c"
+PROGRAM_SHARES = ("csrc/dev/cpu.c", "csrc/dev/dl.c", "csrc/dev/llvm.c")
 FLAGS = [
     *("-std=gnu11", "-O2", "-g1", "-fvisibility=hidden", "-fno-semantic-interposition"),
     "-fno-math-errno",  # sqrtf in a loop is vector code then
@@ -63,7 +66,7 @@ def sources(*directories):
         found += glob.glob(f"csrc/{directory}/*.c", root_dir=ROOT)
     tests = {f"csrc/mod/{name}.c" for name in TESTS}
     frames = set(glob.glob("csrc/py/frame_*.c", root_dir=ROOT)) - {FRAME}
-    return sorted(set(found) - tests - frames)
+    return sorted(set(found) - tests - frames - {PROGRAM})
 
 
 def extension(name, files):
@@ -74,7 +77,7 @@ def extension(name, files):
         undef_macros=["NDEBUG"] if DEBUG else [],
         extra_compile_args=FLAGS,
         libraries=["dl", "pthread", "m"],
-        depends=glob.glob("csrc/*/*.h", root_dir=ROOT) + glob.glob("csrc/*/*.def", root_dir=ROOT),
+        depends=[PROGRAM, *(p for end in ("h", "def", "inc") for p in glob.glob(f"csrc/*/*.{end}", root_dir=ROOT))],
     )
 
 
@@ -131,6 +134,49 @@ class BuildExt(build_ext):
         compiler.compile = compile_all
         self.force = True  # compile_all decides file by file; linking is quick
         super().build_extensions()
+        if TEST_EXT != "frame":
+            self.build_program(self.extensions[0])
+
+    def build_program(self, core):
+        """With the flags of _core, whose objects it shares."""
+        objects = self.compiler.compile(
+            [*sources("base"), *PROGRAM_SHARES, PROGRAM],
+            output_dir=self.build_temp,
+            macros=core.define_macros + [(name,) for name in core.undef_macros],
+            include_dirs=core.include_dirs,
+            debug=self.debug,
+            extra_postargs=core.extra_compile_args,
+            depends=core.depends,
+        )
+        target = self.program_path(self.get_ext_fullpath(core.name))
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        self.compiler.link_executable(objects, target, libraries=core.libraries, debug=self.debug)
+
+    @staticmethod
+    def program_path(core):
+        return os.path.join(os.path.dirname(core), "_compiler")
+
+    def copy_extensions_to_source(self):
+        super().copy_extensions_to_source()
+        for source, built in self.programs().items():
+            self.copy_file(built, source)
+
+    def programs(self):
+        """Where an editable install has it -> where it was built."""
+        if TEST_EXT == "frame":
+            return {}
+        core = self.extensions[0]
+        build_py = self.get_finalized_command("build_py")
+        folder = build_py.get_package_dir("ccompile")
+        built = os.path.join(self.build_lib, *self.get_ext_fullname(core.name).split("."))
+        return {os.path.join(folder, "_compiler"): self.program_path(built)}
+
+    def get_outputs(self):
+        return [*super().get_outputs(), *self.programs().values()]
+
+    def get_output_mapping(self):
+        mapping = super().get_output_mapping()
+        return {**mapping, **{built: source for source, built in self.programs().items()}} if mapping else mapping
 
 
 def fresh(obj, stamp):

@@ -49,11 +49,12 @@ void cc_disk_put(CcDiskKind kind, const char *key, size_t n, const CcBlob *blob)
 /* ---- object.c: a relocatable object into memory, for good; -> the function. NULL: not this one ---- */
 void *cc_object_load(const CcBlob *blob, const char *name);
 
-/* ---- jit.c: LLVM through llvmlite's C symbols ---- */
-void cc_jit_library(const char *path); /* of libllvmlite.so; NULL: not installed */
+/* ---- jit.c: machine code of LLVM's, which a process of its own makes (compiler.c) ---- */
+/* Path of libllvmlite.so, NULL: not installed; of the compiler's program, NULL: LLVM is loaded into this process. */
+void cc_jit_library(const char *path, const char *compiler);
 /* Address of the function, compiled or from disk; never freed. */
 void *cc_jit_compile(const char *ir, const char *name, CcErr *err);
-void cc_jit_forget(void);         /* LLVM's pages, until it is needed again */
+void cc_jit_forget(void);         /* LLVM's pages in this process, until it is needed again */
 const char *cc_jit_describe(void); /* "LLVM 20.1.8"; NULL when there is none */
 
 /* ---- omp.c: torch's OpenMP pool ---- */

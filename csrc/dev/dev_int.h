@@ -1,4 +1,4 @@
-/* dev, private: what packed.c does for dnnl.c. */
+/* dev, private: what packed.c does for dnnl.c; LLVM, and the process that has it, for jit.c. */
 #ifndef CC_DEV_INT_H
 #define CC_DEV_INT_H
 
@@ -20,5 +20,31 @@ CcPack *cc_packed_find(CcPacked *packed, const void *from, uint64_t version);
 CcPack *cc_packed_make(size_t bytes, const void *from, uint64_t version); /* with one reader; NULL: out of memory */
 void cc_packed_keep(CcPacked *packed, CcPack *pack);                      /* for the calls to come */
 void cc_packed_done(CcPack *pack);                                        /* a reader less; NULL is fine */
+
+/* ---- llvm.c; one thread at a time ---- */
+CC_MUST int cc_llvm_ready(const char *path, CcErr *err); /* loads it, once */
+/* Address of the function, never freed, and the object it came from (the caller's to free). */
+void *cc_llvm_compile(const char *ir, const char *name, CcBlob *object, CcErr *err);
+void cc_llvm_forget(void);
+const char *cc_llvm_describe(void);
+
+/* ---- worker.c: the other end of compiler.c; one thread at a time ---- */
+/* What is written to the compiler's process, and what it answers; text or object follow. In memory of one machine. */
+typedef struct CcWorkerAsk {
+    uint64_t magic, bytes; /* of the text; 0: which LLVM is it? */
+    char name[64];         /* of the function */
+} CcWorkerAsk;
+typedef struct CcWorkerAnswer {
+    uint64_t magic, bytes;
+    uint64_t failed; /* then it is a message */
+} CcWorkerAnswer;
+#define CC_WORKER_MAGIC UINT64_C(0x324b524f57434343)
+typedef enum CcWorkerEnd {
+    CC_WORKER_DONE,
+    CC_WORKER_REFUSED, /* LLVM says no, or dies of this text: *err is why */
+    CC_WORKER_ABSENT   /* there is no process: *err is why, or unset where none is wanted */
+} CcWorkerEnd;
+void cc_worker_program(const char *path); /* NULL: none */
+CcWorkerEnd cc_worker_compile(const char *library, const char *ir, const char *name, CcBlob *object, CcErr *err);
 
 #endif

@@ -30,12 +30,12 @@ static bool dynamo_idle(void)
 static PyObject *api_init(PyObject *m, PyObject *args, PyObject *kwargs)
 {
     (void)m;
-    static char *names[] = {"torch_module", "llvmlite", "onednn", "nvrtc", NULL};
-    PyObject *torch, *llvmlite = Py_None, *onednn = Py_None, *nvrtc = Py_None;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$OOO:init", names, &torch, &llvmlite, &onednn, &nvrtc)) return NULL;
+    static char *names[] = {"torch_module", "llvmlite", "onednn", "nvrtc", "compiler", NULL};
+    PyObject *torch, *llvmlite = Py_None, *onednn = Py_None, *nvrtc = Py_None, *compiler = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$OOOO:init", names, &torch, &llvmlite, &onednn, &nvrtc, &compiler)) return NULL;
     if (cc_tens_init(torch) < 0 || cc_rec_init(torch) < 0) return NULL;
     cc_hook_set_guest("libtorch_python", dynamo_idle);
-    cc_run_libraries(keep_path(llvmlite), keep_path(onednn), keep_path(nvrtc));
+    cc_run_libraries(keep_path(llvmlite), keep_path(compiler), keep_path(onednn), keep_path(nvrtc));
     if (PyErr_Occurred()) return NULL;
     const char *verify = getenv("CCOMPILE_VERIFY");
     if (verify != NULL && *verify != '\0' && strcmp(verify, "0") != 0) cc_policy.verify = 1;
@@ -190,7 +190,7 @@ static PyObject *api_set_config(PyObject *m, PyObject *args)
 }
 
 PyMethodDef cc_api_methods[] = {
-    {"init", (PyCFunction)(void (*)(void))api_init, METH_VARARGS | METH_KEYWORDS, "init(torch_module, *, llvmlite, onednn, nvrtc)"},
+    {"init", (PyCFunction)(void (*)(void))api_init, METH_VARARGS | METH_KEYWORDS, "init(torch_module, *, llvmlite, onednn, nvrtc, compiler)"},
     {"disable_push", api_disable_push, METH_NOARGS, "compiled functions run eagerly on this thread until disable_pop()"},
     {"disable_pop", api_disable_pop, METH_NOARGS, "ends disable_push()"},
     {"break_at", api_break_at, METH_O,

@@ -322,8 +322,8 @@ CcPlan *cc_run_compile(const CcGraph *g, const CcRunOptions *options, CcErr *err
     return plan;
 }
 
-void cc_run_libraries(const char *llvmlite, const char *onednn, const char *nvrtc) {
-    cc_jit_library(llvmlite);
+void cc_run_libraries(const char *llvmlite, const char *compiler, const char *onednn, const char *nvrtc) {
+    cc_jit_library(llvmlite, compiler);
     cc_dnnl_library(onednn);
     cc_nvrtc_library(nvrtc);
 }

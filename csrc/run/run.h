@@ -68,7 +68,7 @@ void cc_run_print(const CcPlan *plan, CcSbuf *out);   /* steps, groups; with CCO
                                                          * each; with CCOMPILE_DUMP=kernels the LLVM IR */
 
 /* Paths of the shared libraries, given once by the package before the first compile (NULL: not installed). Loaded lazily. */
-void cc_run_libraries(const char *llvmlite, const char *onednn, const char *nvrtc);
+void cc_run_libraries(const char *llvmlite, const char *compiler, const char *onednn, const char *nvrtc);
 /* Threads for kernels: as torch.set_num_threads says; the front keeps it up to date. */
 void cc_run_threads(int n);
 /* "LLVM 20.1 (llvmlite), oneDNN 3.2.0 (gomp), 2 threads, avx512": for `doctor` and reports. Loads what is not loaded yet. */

@@ -30,7 +30,13 @@ def load() -> None:
             "ccompile._core is not built for this interpreter: run `pip install -e . --no-build-isolation` "
             "in ccompile's source folder"
         ) from error
-    _core.init(torch, llvmlite=find_llvmlite(), onednn=find_onednn(), nvrtc=find_nvrtc(torch.version.cuda))
+    _core.init(
+        torch,
+        llvmlite=find_llvmlite(),
+        onednn=find_onednn(),
+        nvrtc=find_nvrtc(torch.version.cuda),
+        compiler=os.path.join(os.path.dirname(os.path.abspath(_core.__file__)), "_compiler"),
+    )
 
 
 def refusal(implementation: str, version: tuple, gil: bool = True) -> str | None:

@@ -124,7 +124,7 @@ char *t_describe(void) {
 }
 
 void t_release(char *text) { free(text); }
-void t_libraries(const char *llvmlite, const char *onednn, const char *nvrtc) { cc_run_libraries(llvmlite, onednn, nvrtc); }
+void t_libraries(const char *llvmlite, const char *onednn, const char *nvrtc) { cc_run_libraries(llvmlite, NULL, onednn, nvrtc); }
 
 /* Says where a value lies: DLPack's device type, and which of them. */
 int t_place(CcGraph *g, int value, int device, int index) {
