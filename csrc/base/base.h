@@ -101,6 +101,7 @@ void cc_sbuf_free(CcSbuf *sb);
 
 /* ---- pages.c: what the kernel is told about memory ---- */
 void cc_pages_wish_huge(void *at, size_t bytes);   /* a wish: pages stay small where the kernel has no large ones */
+void cc_pages_trim(void);                          /* what malloc holds and nobody uses goes back */
 
 /* ---- log.c: ring of the last events; reports read it, CCOMPILE_LOG=1 also prints each to stderr ---- */
 typedef enum CcEventKind {
