@@ -43,7 +43,7 @@ typedef struct CcBlob { /* the reader's to free */
     char *at;
     size_t n;
 } CcBlob;
-typedef enum CcDiskKind { CC_DISK_KERNEL, CC_DISK_CUBIN } CcDiskKind;
+typedef enum CcDiskKind { CC_DISK_KERNEL, CC_DISK_CUBIN, CC_DISK_TUNING } CcDiskKind;
 bool cc_disk_get(CcDiskKind kind, const char *key, size_t n, CcBlob *out); /* false: it is not there */
 void cc_disk_put(CcDiskKind kind, const char *key, size_t n, const CcBlob *blob);
 /* ---- object.c: a relocatable object into memory, for good; -> the function. NULL: not this one ---- */

@@ -24,7 +24,7 @@ typedef struct Header {
     uint64_t magic, key_bytes, image_bytes, sum; /* sum: of key and image */
 } Header;
 
-static const char *const FOLDER[] = {[CC_DISK_KERNEL] = "kernel", [CC_DISK_CUBIN] = "cubin"};
+static const char *const FOLDER[] = {[CC_DISK_KERNEL] = "kernel", [CC_DISK_CUBIN] = "cubin", [CC_DISK_TUNING] = "tuning"};
 
 /* CCOMPILE_CACHE_DIR (empty: nothing is kept), XDG_CACHE_HOME/ccompile, ~/.cache/ccompile. */
 static bool find_folder(CcDiskKind kind, char *out) {

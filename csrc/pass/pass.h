@@ -97,6 +97,7 @@ typedef enum CcLevel { CC_LEVEL_NONE, CC_LEVEL_FULL, CC_LEVEL_KEPT, CC_LEVEL_DRO
 bool cc_space_reduces(const CcGraph *g, const CcNode *n);
 CcSpace cc_space_of(const CcGraph *g, const CcNode *n); /* of this node alone */
 bool cc_space_reduced(const CcSpace *f, int dim);
+int64_t cc_space_rows(const CcSpace *f);
 bool cc_space_few_rows(const CcSpace *f); /* a loop over them in one thread leaves the others idle */
 int cc_space_own_dim(const CcSpace *f, const CcType *t, bool dropped, int d);
 CcLevel cc_space_level(const CcSpace *f, const CcType *t);

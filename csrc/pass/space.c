@@ -24,7 +24,7 @@ CcSpace cc_space_of(const CcGraph *g, const CcNode *n) {
 
 bool cc_space_reduced(const CcSpace *f, int dim) { return f->reduced >> (f->shape.ndim - 1 - dim) & 1; }
 
-static int64_t rows_of(const CcSpace *f) {
+int64_t cc_space_rows(const CcSpace *f) {
     int64_t rows = 1;
     for (int d = 0; d < f->shape.ndim; d++)
         if (!cc_space_reduced(f, d)) rows *= f->shape.size[d];
@@ -38,7 +38,7 @@ enum {
     WORTH_THREADS = 1 << 15
 };
 
-bool cc_space_few_rows(const CcSpace *f) { return rows_of(f) < FEW_ROWS && cc_type_numel(&f->shape) >= WORTH_THREADS; }
+bool cc_space_few_rows(const CcSpace *f) { return cc_space_rows(f) < FEW_ROWS && cc_type_numel(&f->shape) >= WORTH_THREADS; }
 
 /* The dim of a type that stands at dim `d` of the space; -1: none, it is broadcast there. */
 int cc_space_own_dim(const CcSpace *f, const CcType *t, bool dropped, int d) {

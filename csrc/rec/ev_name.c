@@ -50,7 +50,7 @@ static PyObject *absolute_name(const CcAct *act, const CcEvent *ev)
 {
     const long level = PyLong_Check(ev->in[0]) ? PyLong_AsLong(ev->in[0]) : -1;
     if (level == 0) return Py_NewRef(ev->name);
-    PyObject *package = level > 0 ? PyDict_GetItemString(cc_act_globals(act), "__package__") : NULL;
+    PyObject *package = level > 0 ? PyDict_GetItemString(act->func->func_globals, "__package__") : NULL;
     if (package == NULL || !PyUnicode_Check(package)) return NULL;
     Py_ssize_t end = PyUnicode_GET_LENGTH(package);
     for (long i = 1; i < level && end > 0; i++) end = PyUnicode_FindChar(package, '.', 0, end, -1);
@@ -72,7 +72,7 @@ CcGo cc_name_import(CcRec *rec, CcAct *act, CcEvent *ev)
     Py_DECREF(found);
     PyObject *importer = PyDict_GetItemString(PyEval_GetBuiltins(), "__import__");
     if (importer == NULL) return CC_OK;
-    PyObject *const args[] = {ev->name, cc_act_globals(act), Py_None, ev->in[1], ev->in[0]};
+    PyObject *const args[] = {ev->name, act->func->func_globals, Py_None, ev->in[1], ev->in[0]};
     const bool paused = cc_hook_pause(act->obs, true);   /* importlib's Python code is none of the program's */
     ev->result = PyObject_Vectorcall(importer, args, CC_COUNT(args), NULL);
     cc_hook_pause(act->obs, paused);

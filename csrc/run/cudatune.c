@@ -12,7 +12,6 @@ static const CcCudaTuning CANDIDATE[] = { /* the printer's own first */
 enum { N = CC_COUNT(CANDIDATE), ALIGN = 256 };
 static const int64_t MOST_BYTES = (int64_t)1 << 30; /* beyond, kernels are as they come */
 static const float GAIN = 0.97F; /* so much of the printer's time another one has to take at most: less is noise */
-static const char KIND[] = "tuning";
 
 typedef struct Choice {
     const CcCudaDevice *device;
@@ -49,7 +48,7 @@ static void keep(const CcCudaDevice *device, const char *key, const CcCudaTuning
 static bool on_disk(const CcCudaDevice *device, const char *key) {
     CcBlob blob;
     CcCudaTuning tuning;
-    if (!cc_disk_get(KIND, key, strlen(key), &blob)) return false;
+    if (!cc_disk_get(CC_DISK_TUNING, key, strlen(key), &blob)) return false;
     bool found = false;
     if (blob.n == sizeof tuning) memcpy(&tuning, blob.at, sizeof tuning);
     for (int i = 0; i < N && blob.n == sizeof tuning; i++)
@@ -171,13 +170,13 @@ static void choose(const CcOnDevice *on, CcLoop *const *loops, char **key, CcCud
         key[i] = key_of(on->cuda, loops[i]);
         all = (find(on->cuda, key[i]) || on_disk(on->cuda, key[i])) && all;
     }
-    CcArena *arena = all ? NULL : cc_arena_new(0);
+    CcArena *arena = all ? NULL : cc_arena_new();
     if (arena) compile_candidates(on, loops, key, n);
     for (int i = 0; i < n; i++) {
         const Choice *c = find(on->cuda, key[i]);
         if (!c && arena) {
             CcCudaTuning best = CANDIDATE[0];
-            if (measure(on, loops[i], arena, &best)) cc_disk_put(KIND, key[i], strlen(key[i]), &(CcBlob){(char *)&best, sizeof best});
+            if (measure(on, loops[i], arena, &best)) cc_disk_put(CC_DISK_TUNING, key[i], strlen(key[i]), &(CcBlob){(char *)&best, sizeof best});
             keep(on->cuda, key[i], &best);
             c = find(on->cuda, key[i]);
         }
