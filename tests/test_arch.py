@@ -192,7 +192,12 @@ def test_no_machine_paths_and_no_hosts():
     path_of_a_machine = re.compile(r"(?<![\w.$}~-])/(work|root|home|opt|Users|mnt|data)/[\w.-]+")
     host = re.compile(r"\b(pypi|pythonhosted|deb\.debian|download\.pytorch|proxy\.golang)\.(org|net|com)\b")
     for path in own_text_files():
-        if path.suffix in (".so", ".pyc") or path.name == "_compiler" or "__pycache__" in path.parts or ".egg-info" in str(path):
+        if (
+            path.suffix in (".so", ".pyc")
+            or path.name == "_compiler"
+            or "__pycache__" in path.parts
+            or ".egg-info" in str(path)
+        ):
             continue
         try:
             text = path.read_text()
@@ -231,14 +236,22 @@ def test_each_knob_is_documented():
 def test_each_environment_variable_is_documented():
     """What the code reads, by getenv or by our prefix, is what the tables say: nothing is secret, nothing is left over."""
     use, rest = documented("Environment: use"), documented("Environment: build and tests")
-    sources = [p for p in own_text_files() if p.suffix in (".c", ".h", ".inc", ".py", ".cc", ".ipynb") or p.name == "Makefile"]
+    sources = [
+        p for p in own_text_files() if p.suffix in (".c", ".h", ".inc", ".py", ".cc", ".ipynb") or p.name == "Makefile"
+    ]
     read = set()
     for path in sources:
         if "__pycache__" not in path.parts and path.name != pathlib.Path(__file__).name:
             read |= set(re.findall(r"\bCCOMPILE_[A-Z_]*[A-Z]\b", path.read_text()))
-    assert read == set(use) | set(rest), f"only in the code or only in docs/settings.md: {read ^ (set(use) | set(rest))}"
+    assert read == set(use) | set(rest), (
+        f"only in the code or only in docs/settings.md: {read ^ (set(use) | set(rest))}"
+    )
     in_product = {name for path in FILES for name in re.findall(r'\bgetenv\("(\w+)"\)', path.read_text())}
-    in_product |= {n for p in (ROOT / "python/ccompile").glob("*.py") for n in re.findall(r'environ(?:\.get\(|\[)"(CCOMPILE_\w+)"', p.read_text())}
+    in_product |= {
+        n
+        for p in (ROOT / "python/ccompile").glob("*.py")
+        for n in re.findall(r'environ(?:\.get\(|\[)"(CCOMPILE_\w+)"', p.read_text())
+    }
     words = set(re.findall(r"`[$]?(\w+)[/`]", (ROOT / "docs/settings.md").read_text()))
     assert {name for name in in_product if name.startswith("CCOMPILE_")} == set(use)
     assert in_product - {"HOME"} <= words, f"docs/settings.md does not tell of {in_product - {'HOME'} - words}"

@@ -19,7 +19,7 @@ enum {
     MAX_PIECES = 16, /* that are joined: each element looks which one is its own */
     MAX_UNIT = 8     /* places are counted in so many elements, if they may: then 16 bytes can be loaded at once */
 };
-typedef enum What { SIZE = 1, LAST, STEP, BEFORE, SHIFT, END, AREA, WHATS } What; /* cc_build_param: and a dim, or a piece */
+typedef enum What { SIZE = 1, LAST, STEP, BEFORE, SHIFT, END, AREA, KINDS } What; /* cc_build_param: and a dim, or a piece */
 
 typedef struct Tap {
     int at, good, weight; /* nodes */
@@ -53,7 +53,7 @@ static int pick(Map *m, int condition, int x, int y) { return condition == ALWAY
 static int plus(Map *m, int x, int64_t v) { return v ? op(m, CC_S_add, x, num(m, v)) : x; }
 
 static int param(Map *m, What what, int which, int64_t v) {
-    return cc_build_cast(m->b, cc_build_param(m->b, (which * WHATS + what) << 12 | (m->value & 0xfff), v), m->index);
+    return cc_build_cast(m->b, cc_build_param(m->b, (which * KINDS + what) << 12 | (m->value & 0xfff), v), m->index);
 }
 
 static int both(Map *m, int x, int y) {

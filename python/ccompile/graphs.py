@@ -1,8 +1,8 @@
-"""How what is given to a GPU is captured as a CUDA graph. csrc/eval/capture.c calls these functions, and no others, so a test
-may put others in their place.
+"""How what is given to a GPU is captured as a CUDA graph. csrc/eval/capture.c calls these functions, and no others, so a
+test may put others in their place.
 
-Torch's own capture is used (torch.cuda.CUDAGraph): its kernels are captured as ours are, and its allocator has to know, since what
-is allocated meanwhile must belong to the graph for as long as it is replayed."""
+Torch's own capture is used (torch.cuda.CUDAGraph): its kernels are captured as ours are, and its allocator has to know,
+since what is allocated meanwhile must belong to the graph for as long as it is replayed."""
 
 import contextlib
 from collections.abc import Callable
@@ -25,8 +25,8 @@ class Capture(Protocol):
 
 
 class TorchCapture:
-    """As torch._inductor's cudagraph_trees does it, with a pool for each graph: graphs of several streams are replayed at
-    the same time."""
+    """As torch._inductor's cudagraph_trees does it, with a pool for each graph: graphs of several streams are replayed
+    at the same time."""
 
     host_steps = True
     _side: dict[int, torch.cuda.Stream] = {}  # by device; the allocator hands out a pool's memory by stream
@@ -69,7 +69,7 @@ class TorchCapture:
             self._leave_pool()
 
     def _leave_pool(self) -> None:
-        """CUDAGraph.capture_end does not come to this when the capture is invalid; the allocator would go on as in a capture."""
+        """CUDAGraph.capture_end does not come to this when the capture is invalid; the allocator would go on as in one."""
         try:
             torch._C._cuda_endAllocateToPool(self.device, self.pool)
         except RuntimeError:  # it came to it

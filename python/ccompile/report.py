@@ -153,7 +153,9 @@ class Explanation:
         if self.graphs:
             parts.append("\nGraphs")
             for i, graph in enumerate(self.graphs, 1):
-                parts.append(_numbered(str(i), "\n".join([str(graph), *_table(graph.ops), *filter(None, [graph.cuda_graphs])])))
+                parts.append(
+                    _numbered(str(i), "\n".join([str(graph), *_table(graph.ops), *filter(None, [graph.cuda_graphs])]))
+                )
         return "\n".join(parts)
 
     def print_guards(self) -> None:
