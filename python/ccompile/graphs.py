@@ -1,5 +1,5 @@
-"""How what is given to a GPU is captured as a CUDA graph. csrc/eval/capture.c calls these functions, and no others, so a
-test may put others in their place.
+"""How what is given to a GPU is captured as a CUDA graph. csrc/eval/capture.c calls these functions, and no others, so
+a test may put others in their place.
 
 Torch's own capture is used (torch.cuda.CUDAGraph): its kernels are captured as ours are, and its allocator has to know,
 since what is allocated meanwhile must belong to the graph for as long as it is replayed."""
@@ -69,7 +69,7 @@ class TorchCapture:
             self._leave_pool()
 
     def _leave_pool(self) -> None:
-        """CUDAGraph.capture_end does not come to this when the capture is invalid; the allocator would go on as in one."""
+        """CUDAGraph.capture_end does not come to this when the capture is invalid; the allocator would go on."""
         try:
             torch._C._cuda_endAllocateToPool(self.device, self.pool)
         except RuntimeError:  # it came to it
