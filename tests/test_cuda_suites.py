@@ -55,3 +55,10 @@ def test_models(cuda):
     few = "mlp or simple-net or attention or mini"   # the larger ones take minutes in fibers
     passed, launched = run(cuda, "tests/test_models.py", "-k", f"test_equal and ({few})")
     assert passed >= 6 and launched > 50
+
+
+def test_captures():
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/cuda/capture.py"]
+    done = subprocess.run(command, cwd=HERE.parent, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert done.returncode == 0, done.stdout[-6000:]
+    assert int(re.search(r"(\d+) passed", done.stdout)[1]) > 30

@@ -9,7 +9,7 @@
 //   events                tell times that a test gives: CCOMPILE_EMULATED_TIMES="128:0.5,256/7:2" is a launch's ms by its threads, or by
 //                         threads and blocks; others take 1 ms
 //   emulated_begin ...    a capture: launches are written down instead, with their arguments, and done by each replay. This stands
-//                         in for torch.cuda.CUDAGraph (tests/test_capture.py); nothing of the product calls it
+//                         in for torch.cuda.CUDAGraph (tests/cuda/capture.py); nothing of the product calls it
 //
 // What a real driver would punish is an error here: a launch without a context, of too many threads or too much shared memory.
 // CCOMPILE_EMULATED_ORDER=1: blocks and threads run backwards. CCOMPILE_EMULATED_DEVICES: how many devices there are. CCOMPILE_EMULATED_LOG: a file to which each call adds a line.

@@ -1,6 +1,8 @@
 """CUDA graphs (csrc/eval/capture.c) without a GPU: kernels are the emulated driver's, and so are captures of plans that hold kernels
 alone. For plans with steps of torch's a dispatch mode writes those down between the launches, and a replay does them again into
-the same memory. What torch.cuda.CUDAGraph is asked for, and in which order, is looked at with a torch.cuda that is made up."""
+the same memory. What torch.cuda.CUDAGraph is asked for, and in which order, is looked at with a torch.cuda that is made up.
+
+tests/test_cuda_suites.py runs this in a process of its own: libraries are looked for once in a process."""
 
 import contextlib
 import ctypes
@@ -21,7 +23,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-sys.path.insert(0, str(Path(__file__).resolve().parent / "cuda"))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 import emulated  # noqa: E402
 
 pytestmark = [
