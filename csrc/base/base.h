@@ -99,6 +99,10 @@ void cc_sbuf_vadd(CcSbuf *sb, const char *fmt, va_list args);
 const char *cc_sbuf_text(const CcSbuf *sb);   /* "" when empty */
 void cc_sbuf_free(CcSbuf *sb);
 
+/* ---- io.c: false: it ended before, or failed ---- */
+bool cc_io_read(int fd, void *at, size_t n);
+bool cc_io_write(int fd, const void *at, size_t n);
+
 /* ---- pages.c: what the kernel is told about memory ---- */
 void cc_pages_wish_huge(void *at, size_t bytes);   /* a wish: pages stay small where the kernel has no large ones */
 void cc_pages_trim(void);                          /* what malloc holds and nobody uses goes back */

@@ -16,29 +16,9 @@
 /* Long enough for the compilations of one program's start, which follow one another: loading LLVM takes 20 ms (Zen 4). */
 enum { IDLE_MS = 5000, MAX_TEXT = 1 << 28 };
 
-static bool read_all(void *at, size_t n) {
-    for (size_t done = 0; done < n;) {
-        const ssize_t got = read(0, (char *)at + done, n - done);
-        if (got < 0 && errno == EINTR) continue;
-        if (got <= 0) return false;
-        done += (size_t)got;
-    }
-    return true;
-}
-
-static bool write_all(const void *at, size_t n) {
-    for (size_t done = 0; done < n;) {
-        const ssize_t put = write(0, (const char *)at + done, n - done);
-        if (put < 0 && errno == EINTR) continue;
-        if (put <= 0) return false;
-        done += (size_t)put;
-    }
-    return true;
-}
-
 static bool answer(const void *at, size_t n, bool failed) {
     const CcWorkerAnswer head = {.magic = CC_WORKER_MAGIC, .bytes = n, .failed = failed};
-    return write_all(&head, sizeof head) && write_all(at, n);
+    return cc_io_write(0, &head, sizeof head) && cc_io_write(0, at, n);
 }
 
 static bool compile(const char *library, const CcWorkerAsk *ask, const char *text) {
@@ -58,10 +38,10 @@ static bool serve(const char *library) {
     struct pollfd in = {.fd = 0, .events = POLLIN};
     const int ready = poll(&in, 1, IDLE_MS);
     if (ready < 0) return errno == EINTR;
-    if (ready == 0 || !read_all(&ask, sizeof ask) || ask.magic != CC_WORKER_MAGIC || ask.bytes > MAX_TEXT) return false;
+    if (ready == 0 || !cc_io_read(0, &ask, sizeof ask) || ask.magic != CC_WORKER_MAGIC || ask.bytes > MAX_TEXT) return false;
     ask.name[sizeof ask.name - 1] = 0;
     char *text = malloc(ask.bytes + 1);
-    bool ok = text && read_all(text, ask.bytes);
+    bool ok = text && cc_io_read(0, text, ask.bytes);
     if (ok) text[ask.bytes] = 0;
     ok = ok && compile(library, &ask, text);
     free(text);

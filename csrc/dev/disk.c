@@ -9,7 +9,6 @@
  * again. What others may write is not read, since it is to be run. A folder that can't be made, read or written is no error: then
  * nothing is kept. Each kind has a limit (CCOMPILE_CACHE_LIMIT): beyond it the files that were written first go. */
 #include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <sys/stat.h>
@@ -45,26 +44,6 @@ static void make_folders(char *path) {
     (void)mkdir(path, 0700);
 }
 
-static bool read_all(int fd, void *at, size_t n) {
-    for (size_t done = 0; done < n;) {
-        const ssize_t got = read(fd, (char *)at + done, n - done);
-        if (got < 0 && errno == EINTR) continue;
-        if (got <= 0) return false;
-        done += (size_t)got;
-    }
-    return true;
-}
-
-static bool write_all(int fd, const void *at, size_t n) {
-    for (size_t done = 0; done < n;) {
-        const ssize_t put = write(fd, (const char *)at + done, n - done);
-        if (put < 0 && errno == EINTR) continue;
-        if (put <= 0) return false;
-        done += (size_t)put;
-    }
-    return true;
-}
-
 static uint64_t sum_of(const char *key, size_t n, const CcBlob *image) {
     return cc_map_hash(image->at, image->n, cc_map_hash(key, n, MAGIC));
 }
@@ -76,9 +55,9 @@ static bool read_file(const char *path, const char *key, size_t n, CcBlob *out) 
     struct stat st;
     char *text = NULL, *at = NULL;
     bool ok = fstat(fd, &st) == 0 && st.st_uid == geteuid() && !(st.st_mode & (S_IWGRP | S_IWOTH)) &&
-              read_all(fd, &h, sizeof h) && h.magic == MAGIC && h.key_bytes == n && h.image_bytes > 0 &&
+              cc_io_read(fd, &h, sizeof h) && h.magic == MAGIC && h.key_bytes == n && h.image_bytes > 0 &&
               (uint64_t)st.st_size >= sizeof h + n && h.image_bytes == (uint64_t)st.st_size - sizeof h - n;
-    if (ok) ok = (text = malloc(n)) && (at = malloc(h.image_bytes)) && read_all(fd, text, n) && read_all(fd, at, h.image_bytes);
+    if (ok) ok = (text = malloc(n)) && (at = malloc(h.image_bytes)) && cc_io_read(fd, text, n) && cc_io_read(fd, at, h.image_bytes);
     close(fd);
     const CcBlob image = {at, ok ? h.image_bytes : 0};
     ok = ok && memcmp(text, key, n) == 0 && sum_of(key, n, &image) == h.sum;
@@ -95,7 +74,7 @@ static void write_file(const char *path, const char *key, size_t n, const CcBlob
     const int fd = open(beside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0) return;
     const Header h = {MAGIC, n, image->n, sum_of(key, n, image)};
-    bool ok = write_all(fd, &h, sizeof h) && write_all(fd, key, n) && write_all(fd, image->at, image->n);
+    bool ok = cc_io_write(fd, &h, sizeof h) && cc_io_write(fd, key, n) && cc_io_write(fd, image->at, image->n);
     ok = close(fd) == 0 && ok;
     if (!ok || rename(beside, path) < 0) (void)unlink(beside);
 }

@@ -103,18 +103,8 @@ static bool send_all(const void *at, size_t n) {
     return true;
 }
 
-static bool receive_all(void *at, size_t n) {
-    for (size_t done = 0; done < n;) {
-        const ssize_t got = recv(worker.fd, (char *)at + done, n - done, 0);
-        if (got < 0 && errno == EINTR) continue;
-        if (got <= 0) return false;
-        done += (size_t)got;
-    }
-    return true;
-}
-
 static bool receive_answer(CcWorkerAnswer *answer) {
-    return receive_all(answer, sizeof *answer) && answer->magic == CC_WORKER_MAGIC && answer->bytes <= MAX_BYTES;
+    return cc_io_read(worker.fd, answer, sizeof *answer) && answer->magic == CC_WORKER_MAGIC && answer->bytes <= MAX_BYTES;
 }
 
 /* One question and its answer; false: the process is dead, or something else. */
@@ -124,7 +114,7 @@ static bool ask(const char *ir, const char *name, CcWorkerAnswer *answer, char *
     bool ok = send_all(&ask, sizeof ask) && send_all(ir, ask.bytes);
     if (!worker.greeted) worker.greeted = receive_answer(answer); /* at its start it says that it is what we think, even if it then dies */
     ok = ok && worker.greeted && receive_answer(answer) && (*bytes = malloc(answer->bytes + 1)) != NULL;
-    if (ok && receive_all(*bytes, answer->bytes)) {
+    if (ok && cc_io_read(worker.fd, *bytes, answer->bytes)) {
         (*bytes)[answer->bytes] = 0;
         return true;
     }

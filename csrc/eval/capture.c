@@ -316,19 +316,9 @@ static bool storage_of(PyObject *tensor, uintptr_t *storage, int64_t *offset)
     return !PyErr_Occurred();
 }
 
-static int64_t reach(const CcType *t)   /* elements from its first to its last, that one included */
-{
-    int64_t n = 1;
-    for (int d = 0; d < t->ndim; d++) {
-        if (t->size[d] == 0) return 0;
-        n += (t->size[d] - 1) * t->stride[d];
-    }
-    return n;
-}
-
 static const char *add_to_group(Graph *g, Result *r, uintptr_t storage)
 {
-    const int64_t high = r->offset + reach(&r->type);
+    const int64_t high = r->offset + cc_type_extent(&r->type);
     for (int i = 0; i < g->group.n; i++) {
         Group *group = &g->group.at[i];
         if (group->storage != storage) continue;

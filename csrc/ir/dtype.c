@@ -54,6 +54,15 @@ void cc_type_make_contiguous(CcType *t) {
     }
 }
 
+int64_t cc_type_extent(const CcType *t) {
+    int64_t n = 1;
+    for (int d = 0; d < t->ndim; d++) {
+        if (t->size[d] == 0) return 0;
+        n += (t->size[d] - 1) * (t->stride[d] < 0 ? -t->stride[d] : t->stride[d]);
+    }
+    return n;
+}
+
 bool cc_type_dense(const CcType *t) {
     if (t->ndim < 0) return false;
     if (cc_type_numel(t) == 0) return true;

@@ -672,18 +672,12 @@ bool cc_tap_has(CcOpId id) {
     return kind == CC_K_CONCAT || kind == CC_K_POOL || kind == CC_K_RESAMPLE || writes;
 }
 
-static int64_t reach_of(const CcType *t) {
-    int64_t n = 1;
-    for (int d = 0; d < t->ndim; d++) n += (t->size[d] - 1) * (t->stride[d] < 0 ? -t->stride[d] : t->stride[d]);
-    return n;
-}
-
 /* Places, and products of a place and a size, in 32 bits? */
 static bool is_small(const CcGraph *g, const CcNode *n) {
     const int64_t most = INT64_C(1) << 30;
     for (int i = 0; i < n->n_in; i++) {
         const CcOperand *o = cc_graph_operand(g, n, i);
-        if (o->kind == CC_IN_VALUE && reach_of(&g->val.at[o->value].type) > most) return false;
+        if (o->kind == CC_IN_VALUE && cc_type_extent(&g->val.at[o->value].type) > most) return false;
         if (o->kind == CC_IN_INT && (o->i > 1 << 20 || o->i < -(1 << 20))) return false;
     }
     const CcType *out = &g->val.at[n->out0].type;

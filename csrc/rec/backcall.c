@@ -280,23 +280,18 @@ CcGo cc_backcall_listed(CcRec *rec, CcAct *act, CcEvent *ev)
 
 bool cc_backcall_is_cache(PyObject *f) { return strcmp(Py_TYPE(f)->tp_name, "functools._lru_cache_wrapper") == 0; }
 
-static bool compares_as(PyObject *o, const PyTypeObject *t)
-{
-    return Py_TYPE(o)->tp_hash == t->tp_hash && Py_TYPE(o)->tp_richcompare == t->tp_richcompare;
-}
-
 /* May this argument look up what a recording keeps? Content of tuples is guarded, and that objects which are compared by identity
  * are the same ones. */
 static bool cache_key(CcRec *rec, PyObject *o, int depth)
 {
     if (cc_value_const(o) || cc_value_ident(o)) return !cc_value_symbolic(rec, o);
     if (depth == 0 || cc_tens_any(o)) return false;
-    if (PyTuple_Check(o) && compares_as(o, &PyTuple_Type)) {
+    if (PyTuple_Check(o) && cc_value_compares_as(o, &PyTuple_Type)) {
         bool ok = cc_value_content(rec, o, depth);
         for (Py_ssize_t i = 0; ok && i < PyTuple_GET_SIZE(o); i++) ok = cache_key(rec, PyTuple_GET_ITEM(o, i), depth - 1);
         return ok;
     }
-    const int source = compares_as(o, &PyBaseObject_Type) ? cc_value_source(rec, o) : -1;
+    const int source = cc_value_compares_as(o, &PyBaseObject_Type) ? cc_value_source(rec, o) : -1;
     if (source >= 0) cc_guard_also(&rec->trace->guards, source, CC_CHK_IDENT, o, -1);
     return source >= 0;
 }

@@ -206,9 +206,7 @@ static bool is_dynamos_note(PyObject *callable)
 static PyObject *range_end(CcRec *rec, PyObject *callable, PyObject *const *in, int n, const CcAct *caller)
 {
     if (range_enter == NULL || (callable != range_enter && callable != range_exit)) return NULL;
-    PyObject *on = PyObject_CallNoArgs(profiling);
-    if (on == NULL) PyErr_Clear();
-    else cc_value_read(rec, CC_SRC_ASK, -1, profiling, 0, 0, on);
+    PyObject *on = cc_value_ask(rec, profiling);
     Py_XDECREF(on);
     if (on != Py_False) return NULL;
     const bool paused = cc_hook_pause(caller->obs, true);

@@ -379,14 +379,7 @@ static CcGo size_guard(CcRec *rec, const CcCalled *c, const CcCallee *callee)
 /* ABCMeta.register changes what isinstance says; CPython counts all registrations in one number. */
 static void guard_registrations(CcRec *rec)
 {
-    PyObject *abc = PyImport_ImportModule("_abc");
-    PyObject *ask = abc != NULL ? PyObject_GetAttrString(abc, "get_cache_token") : NULL;
-    PyObject *token = ask != NULL ? PyObject_CallNoArgs(ask) : NULL;
-    if (token != NULL) cc_value_read(rec, CC_SRC_ASK, -1, ask, 0, 0, token);
-    else PyErr_Clear();
-    Py_XDECREF(token);
-    Py_XDECREF(ask);
-    Py_XDECREF(abc);
+    cc_value_ask_module(rec, "_abc", "get_cache_token");
 }
 
 /* getattr(o, name, default) gave the default because there is no such attribute. One that is the default itself matters only

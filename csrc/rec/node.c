@@ -309,14 +309,7 @@ static void guard_device(CcRec *rec, const Operands *operands, const CcType *typ
     for (int i = 0; i < n_out; i++) made = made || (types[i].ndim >= 0 && types[i].device == CUDA);
     for (int i = 0; i < operands->n; i++)
         if (operands->at[i].kind == CC_IN_VALUE && rec->trace->graph->val.at[operands->at[i].value].type.device == CUDA) made = false;
-    PyObject *c = made ? PyImport_ImportModule("torch._C") : NULL;
-    PyObject *ask = c != NULL ? PyObject_GetAttrString(c, "_cuda_getDevice") : NULL;
-    PyObject *device = ask != NULL ? PyObject_CallNoArgs(ask) : NULL;
-    if (device != NULL) cc_value_read(rec, CC_SRC_ASK, -1, ask, 0, 0, device);
-    else PyErr_Clear();
-    Py_XDECREF(device);
-    Py_XDECREF(ask);
-    Py_XDECREF(c);
+    if (made) cc_value_ask_module(rec, "torch._C", "_cuda_getDevice");
 }
 
 enum { MAX_RESULTS = 256, TRIM_NODES = 16 };
@@ -326,7 +319,8 @@ enum { MAX_RESULTS = 256, TRIM_NODES = 16 };
  * nodes, -1 to -2 with every 16, which takes 25 ms more (Zen 4, 2 threads). */
 static void trim(const CcRec *rec)
 {
-    if (rec->trace->graph->node.n % TRIM_NODES == 0) cc_pages_trim();
+    const int n = rec->trace->graph->node.n;
+    if (n > 0 && n % TRIM_NODES == 0) cc_pages_trim();
 }
 
 /* -> its row, operands bound by it; or host, and the operands are all graph values that it is given */

@@ -83,6 +83,12 @@ struct CcRec {
     int instructions;
 };
 
+/* Is it hashed and compared for equality by the code of this type? PyBaseObject_Type's: by identity. */
+static inline bool cc_value_compares_as(PyObject *o, const PyTypeObject *t)
+{
+    return Py_TYPE(o)->tp_hash == t->tp_hash && Py_TYPE(o)->tp_richcompare == t->tp_richcompare;
+}
+
 /* A class made by Python code, which can be changed and whose methods may be Python. C code makes heap types, too (3.12's
  * deque), but marks them immutable. */
 static inline bool cc_python_class(const PyTypeObject *type)
@@ -121,6 +127,9 @@ int cc_value_source(CcRec *rec, PyObject *o);
 int cc_value_const_source(CcRec *rec, PyObject *o);
 /* Records that `source` of parent gave v (NULL: absent): adds the guard when it is new and learns v. Guard id. */
 int cc_value_read(CcRec *rec, CcSource source, int parent, PyObject *key, int level, int index, PyObject *v);
+/* What a function without arguments says of the process, which is guarded to stay so. NULL without an error: it raised. */
+CC_NEW PyObject *cc_value_ask(CcRec *rec, PyObject *function);
+void cc_value_ask_module(CcRec *rec, const char *module, const char *function);   /* nothing where there is none */
 /* Two objects were compared by identity: when both came from outside and differ, they have to differ in a replay. */
 void cc_value_distinct(CcRec *rec, PyObject *a, PyObject *b);
 /* Marks that source as written by this trace: later reads of it carry no guard. */

@@ -343,6 +343,23 @@ int cc_value_read(CcRec *rec, CcSource source, int parent, PyObject *key, int le
     return id;
 }
 
+PyObject *cc_value_ask(CcRec *rec, PyObject *function)
+{
+    PyObject *answer = PyObject_CallNoArgs(function);
+    if (answer != NULL) cc_value_read(rec, CC_SRC_ASK, -1, function, 0, 0, answer);
+    else PyErr_Clear();
+    return answer;
+}
+
+void cc_value_ask_module(CcRec *rec, const char *module, const char *function)
+{
+    PyObject *m = PyImport_ImportModule(module), *f = m != NULL ? PyObject_GetAttrString(m, function) : NULL;
+    if (f != NULL) Py_XDECREF(cc_value_ask(rec, f));
+    else PyErr_Clear();
+    Py_XDECREF(f);
+    Py_XDECREF(m);
+}
+
 void cc_value_distinct(CcRec *rec, PyObject *a, PyObject *b)
 {
     const CcProv *p = cc_value_find(rec, a), *q = cc_value_find(rec, b);
@@ -590,12 +607,12 @@ bool cc_value_structure(CcRec *rec, PyObject *o, int depth)
 
 /* ------------------------------------------------------------------ membership */
 
+/* named_modules() and its kind keep sets of all that a model has. Each pair of one type is a guard. */
 enum { MAX_MEMBERS = 1024, MAX_PAIRS = 1 << 15 };
 
 static bool by_identity(PyObject *o)
 {
-    return cc_tens_any(o) || (!cc_value_ident(o) && Py_TYPE(o)->tp_hash == PyBaseObject_Type.tp_hash &&
-                              Py_TYPE(o)->tp_richcompare == PyBaseObject_Type.tp_richcompare);
+    return cc_tens_any(o) || (!cc_value_ident(o) && cc_value_compares_as(o, &PyBaseObject_Type));
 }
 
 static bool distinct(CcRec *rec, PyObject *a, PyObject *b)

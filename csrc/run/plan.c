@@ -22,18 +22,14 @@ void cc_plan_made(const CcPlan *plan, const CcGraph *g, const bool *live, bool *
         }
 }
 
-static int64_t extent(const CcType *t) {
-    int64_t last = 0;
-    for (int d = 0; d < t->ndim; d++) last += (CC_MAX(1, t->size[d]) - 1) * t->stride[d];
-    return (last + 1) * cc_dtype_info((CcDtype)t->dtype)->size;
-}
+static int64_t bytes_of(const CcType *t) { return cc_type_extent(t) * cc_dtype_info((CcDtype)t->dtype)->size; }
 
 static void add_apart(CcPlan *plan, const CcGraph *g, int a, int b) {
     const CcVal *x = &g->val.at[a], *y = &g->val.at[b];
     if (a == b || x->def >= 0 || y->def >= 0) return;
     for (int i = 0; i < plan->apart.n; i++)
         if (plan->apart.at[i].value[0] == a && plan->apart.at[i].value[1] == b) return;
-    cc_vec_push(&plan->apart, (CcApart){{a, b}, {extent(&x->type), extent(&y->type)}});
+    cc_vec_push(&plan->apart, (CcApart){{a, b}, {bytes_of(&x->type), bytes_of(&y->type)}});
 }
 
 void cc_plan_apart(CcPlan *plan, const CcGraph *g) {
