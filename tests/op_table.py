@@ -1,7 +1,7 @@
 """The rows of test_ops.py: torch callables and what they are called with.
 
 A row names its callables as csrc/tens/binds.def does, with further spaces: F torch · M torch.Tensor · N torch._C._nn ·
-S torch._C._special · P torch.nn.functional · L torch.linalg · O operator · B builtins · X Own. A case is a function from a Maker, which gives
+S torch._C._special · V torch._C._VariableFunctions · P torch.nn.functional · L torch.linalg · O operator · B builtins · X Own. A case is a function from a Maker, which gives
 random tensors of the dtype under test, to (args, kwargs). The first name of a row runs all cases in f32 and a covering
 choice of them in the other dtypes; the others run two. CCOMPILE_OPS=all runs everything with every dtype (many minutes).
 What eager refuses has to be refused alike.
@@ -47,7 +47,7 @@ class Own:
         return seen @ weight, weight.t() @ seen.transpose(-1, -2), seen.sum(-1), seen.contiguous()
 
 
-SPACES = {"F": torch, "M": torch.Tensor, "N": torch._C._nn, "S": torch._C._special, "P": P, "L": torch.linalg, "O": operator, "B": builtins, "X": Own}
+SPACES = {"F": torch, "M": torch.Tensor, "N": torch._C._nn, "S": torch._C._special, "V": torch._C._VariableFunctions, "P": P, "L": torch.linalg, "O": operator, "B": builtins, "X": Own}
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 INTS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
 f32, f64, bf16, f16, i64, i32, i16, i8, u8, b1 = FLOATS + INTS
@@ -605,8 +605,30 @@ row("F:cosine_similarity P:cosine_similarity", lambda m: A(m.x(4, 6), m.x(4, 6))
 row("FM:addmv", lambda m: A(m.x(4), m.x(4, 6), m.x(6)), **PRODUCT)
 row("FM:dot FM:outer FM:ger FM:inner FM:vdot", lambda m: A(m.x(6), m.x(6)), lambda m: A(m.x(12)[::2], m.x(6)),  lambda m: A(m.x(6), m.x(5)), **PRODUCT)
 row("F:tensordot F:kron", lambda m: A(m.x(3, 4), m.x(3, 4)), **PRODUCT)
-row("F:einsum", *(lambda m, e=e, s=s: A(e, *(m.x(*shape) for shape in s)) for e, s in (("ij,jk->ik", ((3, 4), (4, 5))), ("bhqd,bhkd->bhqk", ((2, 3, 4, 5), (2, 3, 6, 5))), ("ii->i", ((4, 4),)),
-    ("i,j->ij", ((3,), (4,))), ("bij,bj->b", ((2, 3, 4), (2, 4))), ("...ij->...ji", ((2, 3, 4),)), ("ij,jk,kl->il", ((2, 3), (3, 4), (4, 5))), ("ij,jk->ik", ((3, 4), (5, 4))))), **PRODUCT)
+row("F:tensordot", *(lambda m, d=d, s=s: A(m.x(*s[0]), m.x(*s[1]), d) for d, s in ((1, ((3, 4), (4, 5))), (2, ((2, 3, 4), (3, 4, 5))), (([1, 0], [0, 1]), ((3, 4, 5), (4, 3, 2))), (([0, 2], [1, -1]), ((3, 4, 5), (4, 3, 5))),
+    (0, ((2, 3), (4,))), (([0], [0]), ((6,), (6,))), (1, ((3, 0), (0, 5))), (1, ((3, 4), (5, 4))), (([0, 0], [0, 1]), ((3, 3), (3, 3))))), lambda m: A(m.x(4, 3).t(), m.x(5, 4).t(), 1), kernels=6, **PRODUCT)
+row("FM:inner", *(lambda m, s=s: A(m.x(*s[0]), m.x(*s[1])) for s in (((3, 4), (5, 4)), ((2, 3, 4), (5, 4)), ((4,), (5, 4)), ((4,), (4,)), ((), (4,)), ((3, 0), (2, 0)), ((3, 4), (5, 3)))), kernels=4, **PRODUCT)
+row("FM:kron", *(lambda m, s=s: A(m.t(*s[0]), m.t(*s[1])) for s in (((3, 4), (5, 4)), ((4,), (5, 4)), ((2, 3, 4), (3, 1)), ((1, 4), (1, 3)), ((), (3,)), ((0, 2), (3, 2)))), lambda m: A(m.t(4, 3).t(), m.t(2, 5).t()), kernels=4, **PRODUCT)
+EINSUMS = (
+    ("ij,jk->ik", (3, 4), (4, 5)), ("ij,jk", (3, 4), (4, 5)), ("ij,jk->ki", (3, 4), (4, 5)), ("ij,kj->ik", (3, 4), (5, 4)), ("bij,bjk->bik", (2, 3, 4), (2, 4, 5)),
+    ("bhqd,bhkd->bhqk", (2, 3, 4, 5), (2, 3, 6, 5)), ("bqhd,bkhd->bhqk", (2, 4, 3, 5), (2, 6, 3, 5)), ("bhqk,bkhd->bqhd", (2, 3, 4, 6), (2, 6, 3, 5)), ("bct,bcs->bts", (2, 3, 4), (2, 3, 5)), ("bts,bcs->bct", (2, 4, 5), (2, 3, 5)),
+    ("btd,hd->bth", (2, 3, 4), (5, 4)), ("btd,dnh->bnth", (2, 3, 6), (6, 4, 5)), ("btnh,nhd->btd", (2, 3, 4, 5), (4, 5, 6)), ("bhqd,hdk->bhqk", (2, 3, 20, 5), (3, 5, 6)), ("bhqd,hdk->bhqk", (2, 3, 4, 5), (3, 5, 6)), ("bhd,hdk->bhk", (2, 3, 5), (3, 5, 6)),
+    ("nctv,vw->nctw", (2, 3, 4, 5), (5, 5)), ("ncts,kst->nckt", (2, 3, 4, 5), (6, 5, 4)), ("abcd,dcef->afeb", (2, 3, 4, 5), (5, 4, 6, 7)), ("abcd,efcd->aebf", (2, 3, 4, 5), (6, 7, 4, 5)), ("abc,cd->dab", (2, 3, 4), (4, 5)),
+    ("i,j->ij", (3,), (4,)), ("ab,cd->acbd", (2, 3), (4, 5)), ("ij,ij->ij", (3, 4), (3, 4)), ("ij,k->ij", (3, 4), (5,)), ("i,i->", (5,), (5,)), ("ij,ij->", (3, 4), (3, 4)), ("ij,ij->j", (3, 4), (3, 4)), ("bij,bj->b", (2, 3, 4), (2, 4)), ("bij,bj->bi", (2, 3, 4), (2, 4)),
+    ("ij,i->j", (3, 4), (3,)), ("i,ij->j", (3,), (3, 4)), ("ij,j->i", (3, 4), (4,)), ("ij,jk->", (3, 4), (4, 5)), ("ij,jk->k", (3, 4), (4, 5)), ("...ij,...jk->...ik", (2, 3, 4), (1, 4, 5)), ("...ij,jk->...ik", (2, 3, 3, 4), (4, 5)), ("i...,i->...", (3, 4, 5), (3,)),
+    ("ij...,jk...->ik...", (2, 3, 7), (3, 4, 7)), ("...,...->...", (3, 4), (4,)), ("bid,bjd->bij", (1, 4, 5), (2, 6, 5)), ("bid,bjd->bij", (2, 4, 1), (2, 6, 1)), ("iij,jk->ik", (3, 3, 4), (4, 5)), (" i j , j k -> i k ", (3, 4), (4, 5)), ("aB,Bc", (2, 3), (3, 4)),
+    ("ij,jk,kl->il", (2, 3), (3, 4), (4, 5)), ("bn,anm,bm->ba", (3, 4), (6, 4, 5), (3, 5)), ("bi,bj,bk->bijk", (2, 3), (2, 4), (2, 5)), ("ij,jk,kl,lm->im", (2, 9), (9, 3), (3, 8), (8, 2)), ("ij->", (3, 4)), ("ij->j", (3, 4)), ("ijk->ki", (3, 4, 5)), ("ii", (4, 4)), ("iij->j", (3, 3, 4)),
+)  # fmt: skip
+EINSUMS_OTHER = (  # views, nothing in them, of numbers, refused
+    ("ii->i", (4, 4)), ("ij->ji", (3, 4)), ("...ij->...ji", (2, 3, 4)), ("ij->i", (3, 1)), ("ij,jk->ik", (0, 3), (3, 4)), ("ij,jk->ik", (2, 0), (0, 4)), ("i,->i", (3,), ()), (",", (), ()), ("ij,jk->ik", (3, 4), (5, 4)), ("ij,jk", (3, 4)),
+    ("ij->k", (3, 4)), ("i.j->ij", (3, 4)), ("ij", (3, 4, 5)), ("ij,ij,ij,ij,ij,ij->i",) + ((3, 4),) * 6, ("abcdefgh,h->abcdefg", (2,) * 8, (2,)), ("i1->i", (3, 4)), ("ij->jj", (3, 3)),
+)  # fmt: skip
+row("F:einsum", *(lambda m, e=e, s=s: A(e, *(m.x(*shape) for shape in s)) for e, *s in EINSUMS + EINSUMS_OTHER), kernels=len(EINSUMS), **PRODUCT)
+row("F:einsum", *(lambda m, e=e, s=s: A(e, *(m.x(*shape[::-1]).permute(*range(len(shape))[::-1]) for shape in s)) for e, *s in EINSUMS), lambda m: A("nchw,nkhw->nhwck", cl(m.x(2, 3, 4, 5)), cl(m.x(2, 6, 4, 5))), kernels=len(EINSUMS), **PRODUCT)
+row("F:einsum", lambda m: A(m.x(3, 4), [0, 1], m.x(4, 5), [1, 2]), lambda m: A(m.x(3, 4), [0, 1], m.x(4, 5), [1, 2], [2, 0]), lambda m: A(m.x(2, 3, 4), [..., 27, 1], m.x(4, 5), [1, 30], [..., 30, 27]), lambda m: A("ij,jk", [m.x(3, 4), m.x(4, 5)]), lambda m: A(m.x(3, 4), [0, 60]), kernels=4, **PRODUCT)
+row("F:einsum", lambda m: A("ij,jk->ik", m.t(5, 6), m.t(6, 7)), lambda m: A("ij,j->i", m.t(5, 6), m.t(6)), lambda m: A("ij,ik->ijk", m.t(5, 6), m.t(5, 7)), lambda m: A("ij,jk->ik", m.x(3, 4), m.x(4, 5, dtype=m.other())), dtypes=FLOATS[:2], ulp=16, norm=True, kernels=3)
+row("V:einsum", lambda m: A("ij->j", (m.x(3, 4),)), lambda m: A("ij,jk->ik", (m.x(3, 4), m.x(4, 5))), lambda m: A("ij,jk,kl->il", (m.x(3, 4), m.x(4, 5), m.x(5, 2)), path=[0, 1, 0, 1]), lambda m: A("ij->ji", [m.x(3, 4)], path=[]), kernels=3, **PRODUCT)
+row("V:tensordot", lambda m: A(m.x(3, 4), m.x(4, 5), [1], [0]), lambda m: A(m.x(3, 4), m.x(3, 4), (0, -1), (0, 1)), kernels=2, **PRODUCT)
 for name, gates in (("lstm", 4), ("gru", 3), ("rnn_tanh", 1), ("rnn_relu", 1)):
     row(f"F:{name}", *(
         lambda m, g=gates, two=name == "lstm", first=first: A(
@@ -614,7 +636,8 @@ for name, gates in (("lstm", 4), ("gru", 3), ("rnn_tanh", 1), ("rnn_relu", 1)):
             [m.x(4 * g, 5), m.x(4 * g, 4), m.x(4 * g), m.x(4 * g)], True, 1, 0.0, False, False, first)
         for first in (False, True)), dtypes=FLOATS[:2], ulp=256, norm=True)  # fmt: skip
 row("P:bilinear", lambda m: A(m.x(3, 4), m.x(3, 5), m.x(2, 4, 5), m.x(2)), dtypes=FLOATS[:2], **SUMS)
-row("L:multi_dot", lambda m: A([m.x(2, 3), m.x(3, 4), m.x(4, 2)]), dtypes=FLOATS[:2], **SUMS)
+row("L:multi_dot", *(lambda m, s=s: A([m.x(*shape) for shape in s]) for s in (((2, 3), (3, 4), (4, 2)), ((2, 30), (30, 4)), ((3,), (3, 4), (4,)), ((20, 3), (3, 40), (40, 2), (2, 5)), ((3,), (3, 4), (4, 2), (2, 9)), ((2, 3), (4, 5)), ((2, 3),))), lambda m: A([m.x(3, 2).t(), m.x(3, 4), m.x(2, 4).t()]),
+    dtypes=FLOATS[:2], kernels=5, **SUMS)
 row("F:cdist", lambda m: A(m.x(4, 5), m.x(3, 5)), lambda m: A(m.x(2, 4, 5), m.x(2, 3, 5), 1.0), dtypes=FLOATS[:2], ulp=256, norm=True)
 row("F:_native_multi_head_attention", lambda m: (lambda x: A(x, x, x, 8, 2, m.x(24, 8), m.x(24), m.x(8, 8), m.x(8), None, False))(m.x(2, 3, 8)), lambda m: A(m.x(2, 3, 8), m.x(2, 3, 8), m.x(2, 3, 8), 8, 2, m.x(24, 8), m.x(24), m.x(8, 8), m.x(8)), dtypes=(f32,), ulp=64, norm=True)
 row("F:_transformer_encoder_layer_fwd", *(lambda m, g=g, n=n: A(m.x(2, 3, 8), 8, 2, m.x(24, 8), m.x(24), m.x(8, 8), m.x(8), g, n, 1e-5, m.x(8), m.x(8), m.x(8), m.x(8), m.x(12, 8), m.x(12), m.x(8, 12), m.x(8)) for g in (False, True) for n in (False, True)), dtypes=(f32,), ulp=64, norm=True)

@@ -122,13 +122,32 @@ static const CcNode *only_reader(const Attend *a, int value) {
     return n->flags || n->n_out != 1 || cc_graph_operand(a->g, n, 0)->kind != CC_IN_VALUE || cc_graph_operand(a->g, n, 0)->value != value ? NULL : n;
 }
 
-/* Heads and rows that change places behind the second product. */
+/* Is y the same memory as x with dims ndim - 2 and ndim - 3 exchanged? */
+static bool exchanged(const CcType *x, const CcType *y) {
+    if (x->ndim != y->ndim || x->ndim < 3) return false;
+    for (int d = 0; d < x->ndim; d++) {
+        const int from = d == x->ndim - 3 ? d + 1 : d == x->ndim - 2 ? d - 1 : d;
+        if (x->size[from] != y->size[d] || x->stride[from] != y->stride[d]) return false;
+    }
+    return true;
+}
+
+/* The value that has heads and rows change places behind the second product; -1: there is none. A product that is made through a
+ * window (pass/contract.c) makes it itself. */
+static int find_exchange(const Attend *a, const Found *f) {
+    const CcGraph *g = a->g;
+    const int made = g->node.at[f->last].out0, base = cc_graph_base(g, made);
+    if (made != base) return exchanged(&g->val.at[made].type, &g->val.at[base].type) ? base : -1;
+    const CcNode *n = only_reader(a, made);
+    return n && exchanges(g, n, 2, 3) ? n->out0 : -1;
+}
+
 static void find_merge(const Attend *a, Found *f) {
     const CcGraph *g = a->g;
-    const CcNode *n = only_reader(a, g->node.at[f->last].out0);
-    if (!n || !exchanges(g, n, 2, 3)) return;
-    const CcType *y = &g->val.at[n->out0].type;
-    n = only_reader(a, n->out0);
+    const int exchange = find_exchange(a, f);
+    if (exchange < 0) return;
+    const CcType *y = &g->val.at[exchange].type;
+    const CcNode *n = only_reader(a, exchange);
     if (n && n->op == CC_OP_copy && n->n_in == 1 && cc_type_contiguous(&g->val.at[n->out0].type)) {
         f->last = g->val.at[n->out0].def;
         f->merged = 3;
@@ -232,6 +251,7 @@ CcGraph *cc_attend_graph(const CcGraph *g, const CcGroupRules *rules) {
                 const CcOperand *o = cc_graph_operand(g, &g->node.at[i], k);
                 if (o->kind != CC_IN_VALUE) continue;
                 a.uses[o->value]++;
+                if (g->val.at[o->value].window_of) a.uses[cc_graph_base(g, o->value)]++;
                 a.reader[o->value] = i;
             }
         Found f;

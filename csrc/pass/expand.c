@@ -11,46 +11,7 @@
  * loops are all threads'. */
 #include <math.h>
 
-#include "pass.h"
-
-typedef struct Parts {
-    CcGraph *g;
-    CcNode whole; /* what they stand for */
-    int first, n;
-} Parts;
-
-static CcOperand value_of(int v) { return (CcOperand){.kind = CC_IN_VALUE, .value = v}; }
-static CcOperand int_of(int64_t i) { return (CcOperand){.kind = CC_IN_INT, .i = i}; }
-static CcOperand float_of(double f) { return (CcOperand){.kind = CC_IN_FLOAT, .f = f}; }
-static CcOperand none(void) { return (CcOperand){.kind = CC_IN_NONE}; }
-
-static CcOperand operand(const Parts *p, int i) { return *cc_graph_operand(p->g, &p->whole, i); }
-static CcType type_of(const Parts *p, CcOperand o) { return p->g->val.at[o.value].type; }
-
-/* The next part. It makes `result`, or if that is negative a new value of this type. -> its result */
-static CcOperand part(Parts *p, CcOpId op, int result, const CcType *type, int n_in, ...) {
-    CcGraph *g = p->g;
-    const int node = p->first + p->n++;
-    if (p->n > 1) cc_graph_make_room(g, node);
-    if (result < 0) {
-        cc_vec_push(&g->val, (CcVal){.type = *type, .narrowed = true, .hidden = true});
-        result = g->val.n - 1;
-    }
-    CcNode *n = &g->node.at[node];
-    *n = p->whole;
-    n->op = (uint16_t)op;
-    n->in0 = g->operand.n;
-    n->n_in = n_in;
-    n->out0 = result;
-    n->n_out = 1;
-    n->rewritten = true;
-    va_list in;
-    va_start(in, n_in);
-    for (int i = 0; i < n_in; i++) cc_vec_push(&g->operand, va_arg(in, CcOperand));
-    va_end(in);
-    g->val.at[result].def = node;
-    return value_of(result);
-}
+#include "pass_int.h"
 
 /* ------------------------------------------------------------------ two results */
 
@@ -72,8 +33,8 @@ static bool pair(Parts *p, const bool *needed) {
         if (PAIRS[i].op != p->whole.op || p->whole.n_out != 2) continue;
         for (int k = 0; k < 2; k++) {
             if (!needed[k]) continue;
-            if (PAIRS[i].n_in[k] == 2) part(p, PAIRS[i].result[k], p->whole.out0 + k, NULL, 2, operand(p, 0), operand(p, 1));
-            else part(p, PAIRS[i].result[k], p->whole.out0 + k, NULL, 3, operand(p, 0), operand(p, 1), operand(p, 2));
+            if (PAIRS[i].n_in[k] == 2) cc_parts_add(p, PAIRS[i].result[k], p->whole.out0 + k, NULL, 2, operand(p, 0), operand(p, 1));
+            else cc_parts_add(p, PAIRS[i].result[k], p->whole.out0 + k, NULL, 3, operand(p, 0), operand(p, 1), operand(p, 2));
         }
         return p->n > 0;
     }
@@ -82,7 +43,7 @@ static bool pair(Parts *p, const bool *needed) {
 
 /* A part with all operands of the whole. */
 static void same_part(Parts *p, CcOpId op, int result) {
-    part(p, op, result, NULL, 0);
+    cc_parts_add(p, op, result, NULL, 0);
     CcNode *n = &p->g->node.at[p->first + p->n - 1];
     n->in0 = p->whole.in0;
     n->n_in = p->whole.n_in;
@@ -149,8 +110,6 @@ static CcType without_dim(const CcType *t, int dim) {
     return out;
 }
 
-static CcOperand window(Parts *p, CcOperand o, CcType type) { return value_of(cc_views_window(p->g, o.value, &type)); }
-
 /* Of each row the element of x (or of the weights) that its target names. */
 static CcOperand at_target(Parts *p, const Loss *l, CcOperand of, int dim) {
     CcType from = type_of(p, of), at = type_of(p, l->target), seen = l->rows;
@@ -160,29 +119,29 @@ static CcOperand at_target(Parts *p, const Loss *l, CcOperand of, int dim) {
         seen.size[d] = 1;
         seen.stride[d] = 0;
     }
-    return part(p, CC_OP_take, -1, &l->rows, 5, window(p, of, seen), step, window(p, l->target, at), l->classes, l->ignored);
+    return cc_parts_add(p, CC_OP_take, -1, &l->rows, 5, window(p, of, seen), step, window(p, l->target, at), l->classes, l->ignored);
 }
 
 /* From rows, weighted, to what the op gives. */
 static void reduce(Parts *p, const Loss *l, CcOperand rows, CcOperand weights) {
     const int result = p->whole.out0;
     const CcOperand all = int_of((1 << CC_MAX_DIMS) - 1);
-    if (l->reduction == 0) part(p, CC_OP_unless, result, NULL, 3, rows, l->target, l->ignored);
-    else if (l->reduction == 1) part(p, CC_OP_nll_mean, result, NULL, 5, rows, all, l->target, l->ignored, weights);
-    else part(p, CC_OP_sum, result, NULL, 2, part(p, CC_OP_unless, -1, &l->rows, 3, rows, l->target, l->ignored), all);
+    if (l->reduction == 0) cc_parts_add(p, CC_OP_unless, result, NULL, 3, rows, l->target, l->ignored);
+    else if (l->reduction == 1) cc_parts_add(p, CC_OP_nll_mean, result, NULL, 5, rows, all, l->target, l->ignored, weights);
+    else cc_parts_add(p, CC_OP_sum, result, NULL, 2, cc_parts_add(p, CC_OP_unless, -1, &l->rows, 3, rows, l->target, l->ignored), all);
 }
 
 static CcOperand weigh(Parts *p, const Loss *l, CcOperand *rows) {
     if (l->weight.kind != CC_IN_VALUE) return none();
     const CcOperand weights = at_target(p, l, l->weight, 0);
-    *rows = part(p, CC_OP_mul, -1, &l->rows, 2, *rows, weights);
+    *rows = cc_parts_add(p, CC_OP_mul, -1, &l->rows, 2, *rows, weights);
     return weights;
 }
 
 static bool nll_loss(Parts *p) {
     Loss l;
     if (p->whole.n_in != 5 || !understand(p, &l)) return false;
-    CcOperand rows = part(p, CC_OP_neg, -1, &l.rows, 1, at_target(p, &l, l.x, l.dim));
+    CcOperand rows = cc_parts_add(p, CC_OP_neg, -1, &l.rows, 1, at_target(p, &l, l.x, l.dim));
     const CcOperand weights = weigh(p, &l, &rows);
     reduce(p, &l, rows, weights);
     return true;
@@ -214,8 +173,8 @@ static bool soft_cross_entropy(Parts *p, double share) {
     const CcOperand dims = int_of(INT64_C(1) << (x.ndim - 1 - l.dim)), all = int_of((1 << CC_MAX_DIMS) - 1);
     const CcOperand keep = share > 0 ? float_of(1 - share) : none(), spread = share > 0 ? float_of(share / (double)x.size[l.dim]) : none();
     const CcOperand weights = weight_seen(p, &l, &x);
-    const CcOperand rows = part(p, CC_OP_nll_soft, l.reduction == 0 ? p->whole.out0 : -1, &l.rows, 6, l.x, dims, l.target, weights, keep, spread);
-    if (l.reduction) part(p, l.reduction == 1 ? CC_OP_mean : CC_OP_sum, p->whole.out0, NULL, 2, rows, all);
+    const CcOperand rows = cc_parts_add(p, CC_OP_nll_soft, l.reduction == 0 ? p->whole.out0 : -1, &l.rows, 6, l.x, dims, l.target, weights, keep, spread);
+    if (l.reduction) cc_parts_add(p, l.reduction == 1 ? CC_OP_mean : CC_OP_sum, p->whole.out0, NULL, 2, rows, all);
     return true;
 }
 
@@ -233,13 +192,13 @@ static bool cross_entropy(Parts *p) {
     CcType first = x;
     first.size[l.dim] = 1;
     first.stride[l.dim] = 0;
-    CcOperand rows = part(p, CC_OP_nll, -1, &l.rows, 7, l.x, dims, window(p, l.x, first), step,
+    CcOperand rows = cc_parts_add(p, CC_OP_nll, -1, &l.rows, 7, l.x, dims, window(p, l.x, first), step,
                           window(p, l.target, with_dim(&target, l.dim)), l.classes, l.ignored);
     const CcOperand weights = weigh(p, &l, &rows);
     if (share != 0) {
         const CcOperand w = weight_seen(p, &l, &x);
-        const CcOperand whole = part(p, CC_OP_nll_whole, -1, &l.rows, 3, l.x, dims, w);
-        rows = part(p, CC_OP_blend, -1, &l.rows, 4, rows, float_of(1 - share), whole, float_of(share / (double)l.classes.i));
+        const CcOperand whole = cc_parts_add(p, CC_OP_nll_whole, -1, &l.rows, 3, l.x, dims, w);
+        rows = cc_parts_add(p, CC_OP_blend, -1, &l.rows, 4, rows, float_of(1 - share), whole, float_of(share / (double)l.classes.i));
     }
     reduce(p, &l, rows, weights);
     return true;
@@ -252,8 +211,8 @@ static bool bce_loss(Parts *p) {
     if (p->whole.n_in != 4 || p->whole.n_out != 1 || reduction.kind != CC_IN_INT || reduction.i < 0 || reduction.i > 2) return false;
     const CcType t = type_of(p, x);
     if (!cc_type_numel(&t)) return false;
-    if (reduction.i == 0) part(p, ROW[0], p->whole.out0, NULL, 3, window(p, x, t), operand(p, 1), operand(p, 2));
-    else part(p, ROW[reduction.i], p->whole.out0, NULL, 4, window(p, x, t), operand(p, 1), operand(p, 2), int_of((1 << CC_MAX_DIMS) - 1));
+    if (reduction.i == 0) cc_parts_add(p, ROW[0], p->whole.out0, NULL, 3, window(p, x, t), operand(p, 1), operand(p, 2));
+    else cc_parts_add(p, ROW[reduction.i], p->whole.out0, NULL, 4, window(p, x, t), operand(p, 1), operand(p, 2), int_of((1 << CC_MAX_DIMS) - 1));
     return true;
 }
 
@@ -280,19 +239,19 @@ static void softmax(Parts *p) {
     const CcOperand x = operand(p, 0), dims = operand(p, 1);
     const CcType row = kept(&f), whole = p->g->val.at[p->whole.out0].type;
     const bool logs = p->whole.op == CC_OP_log_softmax;
-    const CcOperand greatest = part(p, CC_OP_amax, -1, &row, 2, x, dims);
-    const CcOperand d = part(p, CC_OP_sub, -1, &whole, 2, x, greatest), e = part(p, CC_OP_exp, -1, &whole, 1, d);
-    const CcOperand sum = part(p, CC_OP_sum, -1, &row, 2, e, dims);
-    const CcOperand scale = part(p, logs ? CC_OP_log : CC_OP_reciprocal, -1, &row, 1, sum);
-    part(p, logs ? CC_OP_sub : CC_OP_mul, p->whole.out0, NULL, 2, logs ? d : e, scale);
+    const CcOperand greatest = cc_parts_add(p, CC_OP_amax, -1, &row, 2, x, dims);
+    const CcOperand d = cc_parts_add(p, CC_OP_sub, -1, &whole, 2, x, greatest), e = cc_parts_add(p, CC_OP_exp, -1, &whole, 1, d);
+    const CcOperand sum = cc_parts_add(p, CC_OP_sum, -1, &row, 2, e, dims);
+    const CcOperand scale = cc_parts_add(p, logs ? CC_OP_log : CC_OP_reciprocal, -1, &row, 1, sum);
+    cc_parts_add(p, logs ? CC_OP_sub : CC_OP_mul, p->whole.out0, NULL, 2, logs ? d : e, scale);
 }
 
 static void arg(Parts *p) {
     const CcSpace f = cc_space_of(p->g, &p->whole);
     const CcOperand x = operand(p, 0), dims = operand(p, 1);
     const CcType row = kept(&f);
-    const CcOperand extreme = part(p, p->whole.op == CC_OP_argmax ? CC_OP_amax : CC_OP_amin, -1, &row, 2, x, dims);
-    part(p, CC_OP_place_of, p->whole.out0, NULL, 3, x, dims, extreme);
+    const CcOperand extreme = cc_parts_add(p, p->whole.op == CC_OP_argmax ? CC_OP_amax : CC_OP_amin, -1, &row, 2, x, dims);
+    cc_parts_add(p, CC_OP_place_of, p->whole.out0, NULL, 3, x, dims, extreme);
 }
 
 /* ------------------------------------------------------------------ gelu */
@@ -323,7 +282,7 @@ static bool scattered(const CcGraph *g, const CcNode *n) {
 static bool copied_rows(Parts *p) {
     CcType t = type_of(p, operand(p, 0));
     cc_type_make_contiguous(&t);
-    part(p, CC_OP_linear, p->whole.out0, NULL, 3, part(p, CC_OP_copy, -1, &t, 1, operand(p, 0)), operand(p, 1), operand(p, 2));
+    cc_parts_add(p, CC_OP_linear, p->whole.out0, NULL, 3, cc_parts_add(p, CC_OP_copy, -1, &t, 1, operand(p, 0)), operand(p, 1), operand(p, 2));
     return true;
 }
 
@@ -333,7 +292,7 @@ static CcOperand linear(Parts *p, CcOperand x, CcOperand weight, CcOperand bias,
     CcType t = type_of(p, x);
     t.size[t.ndim - 1] = type_of(p, weight).size[0];
     cc_type_make_contiguous(&t);
-    return part(p, CC_OP_linear, result, &t, 3, x, weight, bias);
+    return cc_parts_add(p, CC_OP_linear, result, &t, 3, x, weight, bias);
 }
 
 /* Of queries, keys and values [B, L, 3 D] side by side one as [B, heads, L, D / heads]. */
@@ -354,7 +313,7 @@ static CcOperand attend_to_self(Parts *p, CcOperand x, int at, int result) {
     cc_type_make_contiguous(&t);
     const CcOperand all = linear(p, x, operand(p, at + 2), operand(p, at + 3), -1), scale = float_of(1 / sqrt((double)(t.size[2] / heads)));
     const CcOperand q = heads_of(p, all, heads, 0), k = heads_of(p, all, heads, 1), v = heads_of(p, all, heads, 2);
-    const CcOperand y = part(p, CC_OP_attend, -1, &t, 7, q, k, v, none(), none(), scale, int_of(2));
+    const CcOperand y = cc_parts_add(p, CC_OP_attend, -1, &t, 7, q, k, v, none(), none(), scale, int_of(2));
     return linear(p, y, operand(p, at + 4), operand(p, at + 5), result);
 }
 
@@ -379,12 +338,12 @@ static bool self_attention(Parts *p, const bool *needed) {
 static CcOperand norm(Parts *p, CcOperand x, int at, int result) {
     CcType t = type_of(p, x);
     cc_type_make_contiguous(&t);
-    return part(p, CC_OP_layer_norm, result, &t, 5, x, int_of(1), operand(p, at), operand(p, at + 1), operand(p, 9));
+    return cc_parts_add(p, CC_OP_layer_norm, result, &t, 5, x, int_of(1), operand(p, at), operand(p, at + 1), operand(p, 9));
 }
 
 static CcOperand plus(Parts *p, CcOperand a, CcOperand b, int result) {
     CcType t = type_of(p, a);
-    return part(p, CC_OP_add, result, &t, 2, a, b);
+    return cc_parts_add(p, CC_OP_add, result, &t, 2, a, b);
 }
 
 static bool encoder_layer(Parts *p, const bool *needed) {
@@ -397,7 +356,7 @@ static bool encoder_layer(Parts *p, const bool *needed) {
     if (!first) y = norm(p, y, NORM_1, -1);
     CcOperand z = linear(p, first ? norm(p, y, NORM_2, -1) : y, operand(p, FFN_1), operand(p, FFN_1 + 1), -1);
     const CcType t = type_of(p, z);
-    z = gelu ? part(p, CC_OP_gelu, -1, &t, 2, z, int_of(1)) : part(p, CC_OP_relu, -1, &t, 1, z);
+    z = gelu ? cc_parts_add(p, CC_OP_gelu, -1, &t, 2, z, int_of(1)) : cc_parts_add(p, CC_OP_relu, -1, &t, 1, z);
     y = plus(p, linear(p, z, operand(p, FFN_2), operand(p, FFN_2 + 1), -1), y, first ? result : -1);
     if (!first) norm(p, y, NORM_2, result);
     return true;
@@ -419,7 +378,7 @@ static bool expand(Parts *p, const bool *needed) {
     case CC_OP_encoder_layer: return encoder_layer(p, needed);
     case CC_OP_max_pool:
     case CC_OP_adaptive_max_pool: return pool(p, needed);
-    case CC_OP_gelu: part(p, CC_OP_gelu, p->whole.out0, NULL, 2, operand(p, 0), int_of(1)); return true;
+    case CC_OP_gelu: cc_parts_add(p, CC_OP_gelu, p->whole.out0, NULL, 2, operand(p, 0), int_of(1)); return true;
     default: return pair(p, needed);
     }
 }
@@ -450,35 +409,6 @@ static bool may_be(const CcGraph *g, const CcNode *n, const CcGroupRules *rules)
 /* Pools of large windows are rewritten once more (pass/rearrange.c). */
 static bool later(const CcNode *n) { return n->op == CC_OP_max_pool || n->op == CC_OP_adaptive_max_pool; }
 
-/* -> the number of nodes that node i of *out (of `g`, before there is one) is now */
-static int try_node(CcGraph **out, const CcGraph *g, int i, const CcGroupRules *rules, const int *uses) {
-    const CcGraph *at = *out ? *out : g;
-    const CcNode *n = &at->node.at[i];
-    const CcOperand *x = n->n_in ? cc_graph_operand(at, n, 0) : NULL;
-    if (!may_be(at, n, rules) || cc_group_banned(at, i, rules) || n->flags || n->n_out < 1 || n->n_out > 2 || !x || x->kind != CC_IN_VALUE ||
-        at->val.at[x->value].type.ndim < 0)
-        return 1;
-    bool needed[2], good = false;
-    for (int k = 0; k < n->n_out; k++) needed[k] = uses[n->out0 + k] > 0 || at->val.at[n->out0 + k].is_output;
-    Parts p = {.whole = *n, .first = i};
-    p.g = cc_graph_copy(at);
-    good = expand(&p, needed);
-    for (int k = 0; good && k < p.n; k++) good = later(&p.g->node.at[i + k]) || cc_group_takes(p.g, i + k, rules);
-    cc_graph_free(good ? *out : p.g);
-    if (good) *out = p.g;
-    return good ? p.n : 1;
-}
-
 CcGraph *cc_expand_graph(const CcGraph *g, const CcGroupRules *rules) {
-    CcGraph *out = NULL;
-    bool *live = malloc((size_t)g->node.n + 1);
-    int *uses = calloc((size_t)g->val.n + 1, sizeof *uses);
-    if (live && uses) {
-        cc_dce_mark(g, live);
-        cc_dce_uses(g, live, uses);
-        for (int i = 0, at = 0; i < g->node.n; i++) at += live[i] ? try_node(&out, g, at, rules, uses) : 1;
-    }
-    free(live);
-    free(uses);
-    return out;
+    return cc_parts_graph(g, rules, &(PartsRules){may_be, expand, later});
 }

@@ -145,7 +145,7 @@ static bool fold_post(Region *r, int u) {
         if (p < 0 || r->unit[p].kind != CC_G_PRIM) continue;
         const Unit *product = &r->unit[p];
         const CcVal *v = &r->g->val.at[o->value];
-        if (v->def != cc_vec_last(&product->node) || v->window_of || v->is_output ||
+        if (v->def != cc_vec_last(&product->node) || r->g->node.at[v->def].out0 != o->value || v->window_of || v->is_output ||
             r->uses[o->value] != 1)
             continue;
         if (path_through_third(r, u, p) ||
@@ -211,7 +211,7 @@ static bool is_post(const CcGraph *g, int node, const CcGroupRules *rules) {
     if (!rules->post || !is_pure(g, node, rules) || !x || x->kind != CC_IN_VALUE) return false;
     const CcVal *v = &g->val.at[x->value];
     int uses = 0;
-    if (v->def < 0 || v->is_output || v->window_of || kind_of(g, v->def, rules) != CC_G_PRIM) return false;
+    if (v->def < 0 || g->node.at[v->def].out0 != x->value || v->is_output || v->window_of || kind_of(g, v->def, rules) != CC_G_PRIM) return false;
     for (int i = v->def + 1; i < g->node.n; i++)
         for (int k = 0; k < g->node.at[i].n_in; k++) {
             const CcOperand *o = &g->operand.at[g->node.at[i].in0 + k];

@@ -99,6 +99,7 @@ static void mark(Narrow *w) {
                                size_there(w, type_of(w, o->value)) == w->size) ||
                               i == w->select;
             w->want[o->value] |= some ? PART : WHOLE;
+            if (g->val.at[o->value].window_of) w->want[cc_graph_base(g, o->value)] |= WHOLE;
         }
     }
 }

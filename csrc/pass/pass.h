@@ -35,6 +35,8 @@ bool cc_pure_is_write(const CcGraph *g, const CcNode *n);
 bool cc_pure_writes_same(const CcGraph *g, const CcNode *n);
 /* Does this node put the view just where it comes from? */
 bool cc_pure_puts_back(const CcGraph *g, int node, int value, int view);
+CcGraph *cc_contract_graph(const CcGraph *g, const CcGroupRules *rules); /* einsum and its like are products */
+bool cc_contract_is_view(const CcGraph *g, const CcNode *n); /* an einsum of one tensor that sums nothing up */
 CcGraph *cc_attend_graph(const CcGraph *g, const CcGroupRules *rules); /* attention that is written out is one node */
 CcGraph *cc_expand_graph(const CcGraph *g, const CcGroupRules *rules); /* losses, max with indices: several nodes */
 CcGraph *cc_narrow_graph(const CcGraph *g, const CcGroupRules *rules); /* only the part that a later select keeps */

@@ -80,6 +80,7 @@ static bool offset_of(const CcGraph *g, const CcNode *n, int k, int64_t *offset)
     case CC_OP_unbind: return split_offset(g, n, x, k, offset);
     case CC_OP_diagonal: return diagonal_offset(g, n, x, offset);
     case CC_OP_reshape: return reshapes(x, &g->val.at[n->out0].type);
+    case CC_OP_einsum_one: return cc_contract_is_view(g, n);
     case CC_OP_as_strided: return false;
     default: return true;
     }
@@ -159,6 +160,7 @@ static bool only_shape(const CcGraph *g, const CcNode *n, const int *uses) {
     const int x = cc_graph_operand(g, n, 0)->value;
     const CcVal *from = &g->val.at[x], *to = &g->val.at[n->out0];
     if (n->op != CC_OP_view || from->def < 0 || from->is_output || from->window_of || from->narrowed || uses[x] != 1) return false;
+    if (g->node.at[from->def].out0 != x) return false; /* made through a window, in another order */
     return cc_op_info((CcOpId)g->node.at[from->def].op)->kind == CC_K_MATMUL && cc_type_contiguous(&from->type) &&
            cc_type_contiguous(&to->type) && cc_type_numel(&to->type) == cc_type_numel(&from->type);
 }

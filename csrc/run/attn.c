@@ -7,6 +7,7 @@
 typedef struct CcAttention {
     CcFlash flash;
     int value[4], out;  /* q, k, v, mask (-1: none) */
+    int64_t out_at;     /* bytes: it may be a window */
     int64_t at[4];      /* bytes: they may be windows */
 } CcAttention;
 
@@ -221,6 +222,7 @@ static void *build(const CcGraph *g, const int *chain, int n, CcArena *arena, Cc
         a->at[i] = g->val.at[a->value[i]].offset;
         a->value[i] = cc_graph_base(g, a->value[i]);
     }
+    a->out_at = cc_prim_base(g, &a->out);
     return a;
 }
 
@@ -233,9 +235,9 @@ static int run(const void *work, const CcHost *host, CcErr *err) {
         if (!at[i]) return cc_err_set(err, CC_E_HOST, "no data of value %d", a->value[i]);
         at[i] += a->at[i];
     }
-    void *out = host->make(host->ctx, a->out);
+    char *out = host->make(host->ctx, a->out);
     if (!out) return cc_err_set(err, CC_E_HOST, "no memory for value %d", a->out);
-    const CcFlashCall call = {at[Q], at[K], at[V], at[MASK], out};
+    const CcFlashCall call = {at[Q], at[K], at[V], at[MASK], out + a->out_at};
     return cc_flash_run(&a->flash, &call, err);
 }
 

@@ -243,7 +243,7 @@ static void keep_types(CcPlan *plan, const CcGraph *g) {
 /* All rewriting passes one after the other; NULL: they change nothing. */
 static CcGraph *rewrite(const CcGraph *g, const CcGroupRules *rules) {
     static CcGraph *(*const PASS[])(const CcGraph *, const CcGroupRules *) = {
-        cc_autocast_graph, cc_pure_graph, cc_attend_graph, cc_expand_graph, cc_narrow_graph, cc_fold_graph, cc_norms_graph, cc_index_graph, cc_rearrange_graph,
+        cc_autocast_graph, cc_pure_graph, cc_contract_graph, cc_attend_graph, cc_expand_graph, cc_narrow_graph, cc_fold_graph, cc_norms_graph, cc_index_graph, cc_rearrange_graph,
         cc_into_graph, cc_views_graph, cc_turn_graph, cc_layout_graph};
     CcGraph *at = NULL;
     for (int i = 0; i < CC_COUNT(PASS); i++) {

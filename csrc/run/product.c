@@ -33,7 +33,7 @@ typedef struct CcProduct {
     int src, weights, bias, dst, post[CC_DNNL_MAX_POST], n_post; /* values; -1: none */
     bool turned, back;   /* dst is made transposed; and then written back as it should be */
     int64_t rows, cols;  /* turned: of the transposed dst, whose rows are first filled with their bias */
-    int64_t src_at, weights_at, bias_at, post_at[CC_DNNL_MAX_POST]; /* bytes: they may be windows */
+    int64_t src_at, weights_at, bias_at, dst_at, post_at[CC_DNNL_MAX_POST]; /* bytes: they may be windows */
 } CcProduct;
 
 /* Where a row has its operands. */
@@ -351,6 +351,7 @@ static void *build(const CcGraph *g, const int *nodes, int n, CcArena *arena, Cc
     product->src_at = cc_prim_base(g, &product->src);
     product->weights_at = cc_prim_base(g, &product->weights);
     product->bias_at = cc_prim_base(g, &product->bias);
+    product->dst_at = cc_prim_base(g, &product->dst);
     for (int i = 0; i < product->n_post; i++) product->post_at[i] = cc_prim_base(g, &product->post[i]);
     if (product->single) return product;
     if (product->own) {
@@ -398,7 +399,8 @@ static int run(const void *work, const CcHost *host, CcErr *err) {
                          .bias = cc_prim_data(host, p->bias, p->bias_at),
                          .scratch = host->scratch};
     for (int i = 0; i < p->n_post; i++) call.post[i] = cc_prim_data(host, p->post[i], p->post_at[i]);
-    call.dst = host->make(host->ctx, p->dst);
+    char *dst = host->make(host->ctx, p->dst);
+    call.dst = dst ? dst + p->dst_at : NULL;
     if (!call.src || !call.weights || !call.dst)
         return cc_err_set(err, CC_E_HOST, "no memory for value %d", p->dst);
     if (p->single) {

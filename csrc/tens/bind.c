@@ -149,6 +149,15 @@ static bool put_dims(CcBound *b, PyObject *o, const CcOperand *deflt, PyObject *
     return put_constant(b, dims);
 }
 
+/* A text: its characters. */
+static bool put_text(CcBound *b, PyObject *o) {
+    const char *text = PyUnicode_AsUTF8(o);
+    if (!text) PyErr_Clear();
+    for (; text && *text; text++)
+        if (!put_constant(b, (CcOperand){.kind = CC_IN_INT, .i = (unsigned char)*text})) return false;
+    return text != NULL;
+}
+
 /* `n` ints, one for all of them or as many. */
 static bool put_spread(CcBound *b, PyObject *o, int n, const CcOperand *deflt) {
     CcOperand constant = deflt ? *deflt : (CcOperand){.kind = CC_IN_NONE};
@@ -215,6 +224,8 @@ static bool accept(const Param *p, PyObject *o, PyObject *first, CcBound *b) {
         cc_tens_read(o, false, &t);
         return cc_type_contiguous(&t.type) && put_tensor(b, o);
     case 'l': return put_tensors(b, o);
+    case 'u': return put_tensors(b, o) && PySequence_Fast_GET_SIZE(o) == 1;
+    case 's': return PyUnicode_Check(o); /* bind_row() puts it behind the others */
     case 'f': return put_numbers(b, o);
     case 'n': return p->hidden ? number(o, &c) : put_number(b, o);
     case 'i': return number(o, &c) && c.kind == CC_IN_INT && (p->hidden || put_constant(b, c));
@@ -306,6 +317,8 @@ static bool bind_row(const Sig *s, PyObject *self, PyObject *const *args, Py_ssi
         if (!p->drop || (at[i] && !is_default(p, at[i]))) keep = out->n;
     }
     out->n = keep;
+    for (int i = 0; i < s->n; i++)
+        if (s->param[i].kind == 's' && at[i] && !put_text(out, at[i])) return false;
     return true;
 }
 

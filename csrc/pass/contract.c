@@ -1,0 +1,701 @@
+/* contract: sums of products over named dims (einsum, tensordot, inner, multi_dot, kron) are products, reductions and windows.
+ *
+ *   y = einsum("bqhd,bkhd->bhqk", q, k)     y = matmul(q as [b, h, q, d], k as [b, h, d, k])
+ *   y = einsum("bij,bj->bi", x, v)          y = dot(x, v as [b, 1, j])
+ *   y = einsum("i,j->ij", a, b)             y = a as [i, 1] * b
+ *
+ * Each tensor is a term: for each letter a size and how far apart its elements are. So a permuted operand, a diagonal (strides
+ * add up), and a dim that is broadcast (no letter) are only other strides, and the result is written where the recorded strides
+ * say. Two terms at a time are contracted as torch's sumproduct_pair does it (ATen/native/Linear.cpp): letters of both that are
+ * kept count a batch, those of one are its rows or columns, those that go are summed over. f32 terms are taken in the order that
+ * multiplies least, others from left to right as torch does. */
+#include "pass_int.h"
+
+enum { MAX_TERMS = 5, LETTERS = 52, MAX_LABELS = LETTERS + CC_MAX_DIMS, MAX_TEXT = 64, KEEP_ROWS = 16 };
+
+typedef struct Dim {
+    int label;
+    int64_t stride;
+} Dim;
+
+typedef struct Term {
+    int value;
+    int n;
+    Dim dim[CC_MAX_DIMS];
+} Term;
+
+typedef struct Sum {
+    Parts *p;
+    int64_t size[MAX_LABELS]; /* 0: no such label */
+    int n;
+    Term term[MAX_TERMS], result;
+} Sum;
+
+/* Labels in the order in which an operand is to be seen. */
+typedef struct Order {
+    int n, label[CC_MAX_DIMS];
+} Order;
+
+static const Dim *dim_of(const Term *t, int label) {
+    for (int i = 0; i < t->n; i++)
+        if (t->dim[i].label == label) return &t->dim[i];
+    return NULL;
+}
+
+static int64_t stride_of(const Term *t, int label) {
+    const Dim *d = dim_of(t, label);
+    return d ? d->stride : 0;
+}
+
+static bool put(Order *o, int label) {
+    if (o->n == CC_MAX_DIMS) return false;
+    o->label[o->n++] = label;
+    return true;
+}
+
+static bool has(const Order *o, int label) {
+    for (int i = 0; i < o->n; i++)
+        if (o->label[i] == label) return true;
+    return false;
+}
+
+/* From the largest stride to the smallest. */
+static void sort(Order *o, const Term *by) {
+    for (int i = 1; i < o->n; i++)
+        for (int k = i; k > 0 && stride_of(by, o->label[k - 1]) < stride_of(by, o->label[k]); k--) {
+            const int t = o->label[k];
+            o->label[k] = o->label[k - 1];
+            o->label[k - 1] = t;
+        }
+}
+
+/* ------------------------------------------------------------------ terms of an op */
+
+/* The dims of a tensor get these labels. A dim of one element has none; the sizes of others have to agree. */
+static bool name_dims(Sum *s, Term *t, int value, const int *label, int n) {
+    const CcType *type = &s->p->g->val.at[value].type;
+    *t = (Term){.value = value};
+    if (type->ndim != n) return false;
+    for (int d = 0; d < n; d++) {
+        const int64_t size = type->size[d];
+        if (size < 1 || type->stride[d] < 0 || (s->size[label[d]] > 1 && size > 1 && s->size[label[d]] != size)) return false;
+        s->size[label[d]] = CC_MAX(s->size[label[d]], size);
+        if (size == 1) continue;
+        Dim *same = (Dim *)dim_of(t, label[d]);
+        if (same) same->stride += type->stride[d];
+        else t->dim[t->n++] = (Dim){label[d], type->stride[d]};
+    }
+    return true;
+}
+
+static bool name_result(Sum *s, const int *label, int n) {
+    const CcType *type = &s->p->g->val.at[s->p->whole.out0].type;
+    if (type->ndim != n) return false;
+    for (int d = 0; d < n; d++)
+        if (s->size[label[d]] != type->size[d]) return false;
+    return name_dims(s, &s->result, s->p->whole.out0, label, n);
+}
+
+static int letter(char c) { return c >= 'A' && c <= 'Z' ? c - 'A' : c >= 'a' && c <= 'z' ? c - 'a' + 26 : -1; }
+
+/* How many letters this part of an equation has, which ends before ',' or '-'; -1: torch would not take it. dots: has it an ellipsis? */
+static int letters_of(const char *text, bool *dots) {
+    int n = 0;
+    for (*dots = false; *text && *text != ',' && *text != '-'; text++) {
+        if (*text == '.') {
+            if (*dots || text[1] != '.' || text[2] != '.') return -1;
+            *dots = true;
+            text += 2;
+        } else if (letter(*text) < 0) {
+            return -1;
+        } else {
+            n++;
+        }
+    }
+    return n;
+}
+
+/* Labels of a part of the equation for a tensor of this many dims, of which `hidden` stand behind the ellipsis. -> what follows it */
+static const char *labels_of(const char *text, int hidden, int *label) {
+    for (; *text && *text != ',' && *text != '-'; text++) {
+        if (*text != '.') {
+            *label++ = letter(*text);
+            continue;
+        }
+        for (int i = 0; i < hidden; i++) *label++ = MAX_LABELS - hidden + i; /* the last one is aligned */
+        text += 2;
+    }
+    return text;
+}
+
+/* "->" left away: what the ellipses hide, then letters that stand once, in their order. */
+static int implicit(const char *text, int hidden, int *label) {
+    int count[LETTERS] = {0}, n = 0;
+    for (; *text; text++)
+        if (letter(*text) >= 0) count[letter(*text)]++;
+    for (int i = 0; i < hidden && n < CC_MAX_DIMS; i++) label[n++] = MAX_LABELS - hidden + i;
+    for (int i = 0; i < LETTERS && n < CC_MAX_DIMS; i++)
+        if (count[i] == 1) label[n++] = i;
+    return n;
+}
+
+/* The characters stand behind the tensors. */
+static bool text_of(const Parts *p, int at, char *text) {
+    int n = 0;
+    for (int i = at; i < p->whole.n_in; i++) {
+        const CcOperand o = operand(p, i);
+        if (o.kind != CC_IN_INT || o.i <= 0 || o.i > 127 || n == MAX_TEXT - 1) return false;
+        if (o.i != ' ') text[n++] = (char)o.i;
+    }
+    text[n] = 0;
+    return true;
+}
+
+static bool einsum(Sum *s) {
+    char text[MAX_TEXT];
+    int label[MAX_TEXT + CC_MAX_DIMS], hidden = 0;
+    bool dots, any = false;
+    Parts *p = s->p;
+    while (s->n < p->whole.n_in && operand(p, s->n).kind == CC_IN_VALUE) s->n++;
+    if (s->n > MAX_TERMS || !text_of(p, s->n, text)) return false;
+    const char *at = text;
+    for (int i = 0; i < s->n; i++) {
+        const CcType t = type_of(p, operand(p, i));
+        const int n = letters_of(at, &dots), more = t.ndim - n;
+        if (n < 0 || more < 0 || (more && !dots)) return false;
+        hidden = CC_MAX(hidden, more);
+        any = any || dots;
+        at = labels_of(at, more, label);
+        if (!name_dims(s, &s->term[i], operand(p, i).value, label, t.ndim)) return false;
+        if (i + 1 < s->n && *at++ != ',') return false;
+    }
+    if (!*at) return name_result(s, label, implicit(text, hidden, label));
+    if (at[0] != '-' || at[1] != '>') return false;
+    const int n = letters_of(at + 2, &dots);
+    if (n < 0 || n + (dots ? hidden : 0) > CC_MAX_DIMS || *labels_of(at + 2, hidden, label)) return false;
+    return (any || !dots) && name_result(s, label, n + (dots ? hidden : 0));
+}
+
+/* a, b, dims of a, as many of b. */
+static bool tensordot(Sum *s) {
+    const Parts *p = s->p;
+    const CcOperand a = operand(p, 0), b = operand(p, 1);
+    const CcType ta = type_of(p, a), tb = b.kind == CC_IN_VALUE ? type_of(p, b) : ta;
+    int of_a[CC_MAX_DIMS], of_b[CC_MAX_DIMS], label[2 * CC_MAX_DIMS], n = 0;
+    const int pairs = (p->whole.n_in - 2) / 2;
+    if (b.kind != CC_IN_VALUE || tb.ndim < 0 || p->whole.n_in % 2) return false;
+    for (int d = 0; d < ta.ndim; d++) of_a[d] = d;
+    for (int d = 0; d < tb.ndim; d++) of_b[d] = CC_MAX_DIMS + d;
+    for (int i = 0; i < pairs; i++) {
+        const CcOperand oa = operand(p, 2 + i), ob = operand(p, 2 + pairs + i);
+        const int da = cc_graph_dim(&ta, &oa), db = cc_graph_dim(&tb, &ob);
+        if (da < 0 || db < 0 || of_b[db] < CC_MAX_DIMS) return false;
+        of_b[db] = da;
+    }
+    for (int d = 0; d < ta.ndim; d++) {
+        bool kept = true;
+        for (int k = 0; k < tb.ndim; k++) kept = kept && of_b[k] != d;
+        if (kept) label[n++] = d;
+    }
+    for (int d = 0; d < tb.ndim; d++)
+        if (of_b[d] >= CC_MAX_DIMS) label[n++] = of_b[d];
+    s->n = 2;
+    return name_dims(s, &s->term[0], a.value, of_a, ta.ndim) && name_dims(s, &s->term[1], b.value, of_b, tb.ndim) && name_result(s, label, n);
+}
+
+/* Over the last dim of both. */
+static bool inner(Sum *s) {
+    const Parts *p = s->p;
+    const CcOperand a = operand(p, 0), b = operand(p, 1);
+    int of_a[CC_MAX_DIMS], of_b[CC_MAX_DIMS], label[2 * CC_MAX_DIMS], n = 0;
+    if (b.kind != CC_IN_VALUE || type_of(p, a).ndim < 1 || type_of(p, b).ndim < 1) return false;
+    const int last_a = type_of(p, a).ndim - 1, last_b = type_of(p, b).ndim - 1;
+    for (int d = 0; d < last_a; d++) label[n++] = of_a[d] = d;
+    for (int d = 0; d < last_b; d++) label[n++] = of_b[d] = CC_MAX_DIMS + d;
+    of_a[last_a] = of_b[last_b] = 2 * CC_MAX_DIMS;
+    s->n = 2;
+    return name_dims(s, &s->term[0], a.value, of_a, last_a + 1) && name_dims(s, &s->term[1], b.value, of_b, last_b + 1) && name_result(s, label, n);
+}
+
+/* Matrices, the first and the last of which may be vectors. */
+static bool multi_dot(Sum *s) {
+    const Parts *p = s->p;
+    int label[2], n = 0;
+    s->n = p->whole.n_in;
+    if (s->n > MAX_TERMS) return false;
+    for (int i = 0; i < s->n; i++) {
+        const CcOperand o = operand(p, i);
+        const int both[] = {i, i + 1}, ndim = o.kind == CC_IN_VALUE ? type_of(p, o).ndim : 0;
+        const bool vector = ndim == 1 && (i == 0 || i == s->n - 1);
+        if (ndim != 2 && !vector) return false;
+        if (i == 0 && !vector) label[n++] = 0;
+        if (i == s->n - 1 && !vector) label[n++] = s->n;
+        if (!name_dims(s, &s->term[i], o.value, vector && i == 0 ? both + 1 : both, ndim)) return false;
+    }
+    return name_result(s, label, n);
+}
+
+/* Each dim of the result is one of a, and within it one of b; the one with fewer dims lacks the first ones. */
+static bool kron(Sum *s) {
+    const Parts *p = s->p;
+    const CcOperand a = operand(p, 0), b = operand(p, 1);
+    const CcType out = p->g->val.at[p->whole.out0].type;
+    int of_a[CC_MAX_DIMS], of_b[CC_MAX_DIMS];
+    if (b.kind != CC_IN_VALUE || type_of(p, b).ndim < 0 || out.ndim != CC_MAX(type_of(p, a).ndim, type_of(p, b).ndim)) return false;
+    const int from_a = out.ndim - type_of(p, a).ndim, from_b = out.ndim - type_of(p, b).ndim;
+    for (int d = from_a; d < out.ndim; d++) of_a[d - from_a] = 2 * d;
+    for (int d = from_b; d < out.ndim; d++) of_b[d - from_b] = 2 * d + 1;
+    s->n = 2;
+    if (!name_dims(s, &s->term[0], a.value, of_a, out.ndim - from_a) || !name_dims(s, &s->term[1], b.value, of_b, out.ndim - from_b)) return false;
+    s->result = (Term){.value = p->whole.out0};
+    for (int d = 0; d < out.ndim; d++)
+        for (int k = 0; k < 2; k++) {
+            if (s->size[2 * d + k] <= 1) continue;
+            if (s->result.n == CC_MAX_DIMS) return false;
+            s->result.dim[s->result.n++] = (Dim){2 * d + k, out.stride[d] * (k ? 1 : CC_MAX(1, s->size[2 * d + 1]))};
+        }
+    return true;
+}
+
+/* ------------------------------------------------------------------ windows */
+
+/* A term seen in this order; letters that it lacks have one element. */
+static CcType seen(const Sum *s, const Term *t, const Order *o) {
+    CcType type = s->p->g->val.at[t->value].type;
+    type.ndim = (int8_t)o->n;
+    for (int i = 0; i < o->n; i++) {
+        const Dim *d = dim_of(t, o->label[i]);
+        type.size[i] = d ? s->size[o->label[i]] : 1;
+        type.stride[i] = d ? d->stride : 0;
+    }
+    return type;
+}
+
+/* A value seen as this type: itself where that is its own one. */
+static CcOperand look(Sum *s, int value, const CcType *type) {
+    CcGraph *g = s->p->g;
+    if (cc_type_same_layout(&g->val.at[value].type, type)) return value_of(value);
+    const bool is_output = g->val.at[value].is_output;
+    const int made = cc_views_window(g, value, type);
+    g->val.at[made].is_output = is_output && value == s->result.value;
+    return value_of(made);
+}
+
+/* Dims [from, to) as one, where they lie so in memory. */
+static bool merge(CcType *t, int from, int to) {
+    int64_t size = 1, stride = 0;
+    for (int i = to - 1; i >= from; i--) {
+        if (t->size[i] == 1) continue;
+        if (size == 1) stride = t->stride[i];
+        else if (t->stride[i] != stride * size) return false;
+        size *= t->size[i];
+    }
+    const int gone = to - from - 1;
+    for (int i = to; i < t->ndim; i++) {
+        t->size[i - gone] = t->size[i];
+        t->stride[i - gone] = t->stride[i];
+    }
+    t->size[from] = size;
+    t->stride[from] = stride;
+    t->ndim = (int8_t)(t->ndim - gone);
+    for (int i = t->ndim; i < CC_MAX_DIMS; i++) t->size[i] = t->stride[i] = 0;
+    return true;
+}
+
+/* A new term with these labels, without gaps. */
+static Term fresh(const Sum *s, const Order *o, CcType *type) {
+    Term t = {.value = -1, .n = o->n};
+    *type = s->p->g->val.at[s->p->whole.out0].type;
+    type->ndim = (int8_t)o->n;
+    for (int i = 0; i < o->n; i++) type->size[i] = s->size[o->label[i]];
+    cc_type_make_contiguous(type);
+    for (int i = 0; i < o->n; i++) t.dim[i] = (Dim){o->label[i], type->stride[i]};
+    return t;
+}
+
+/* Where the parts of one step write: the result, seen in the order, or a new value that has it. */
+static int target(Sum *s, const Order *o, bool last, Term *made, CcType *type) {
+    *made = last ? s->result : fresh(s, o, type);
+    if (!last) return -1;
+    *type = seen(s, made, o);
+    return look(s, made->value, type).value;
+}
+
+static Term copied(Sum *s, const Term *t, const Order *o) {
+    CcType type;
+    const CcType from = seen(s, t, o);
+    Term made = fresh(s, o, &type);
+    made.value = cc_parts_add(s->p, CC_OP_copy, -1, &type, 1, look(s, t->value, &from)).value;
+    return made;
+}
+
+/* ------------------------------------------------------------------ a step */
+
+static CcOperand last_dims(int n) { return int_of((INT64_C(1) << n) - 1); }
+
+/* Sums a term over the letters behind the first `kept` ones. */
+static bool summed(Sum *s, Term *t, const Order *o, int kept, bool last) {
+    CcType type;
+    Order rest = *o;
+    Term made;
+    rest.n = kept;
+    const CcType from = seen(s, t, o);
+    const CcOperand x = look(s, t->value, &from);
+    const int to = target(s, &rest, last, &made, &type);
+    made.value = cc_parts_add(s->p, CC_OP_sum, to, &type, 2, x, last_dims(o->n - kept)).value;
+    *t = made;
+    return true;
+}
+
+/* In the order of the result; of what is made on the way in that of `first` and then of `second`. */
+static bool kept_order(const Sum *s, const Term *first, const Term *second, const Order *go, bool last, Order *out) {
+    const Term *const from[] = {last ? &s->result : first, last ? NULL : second};
+    for (int i = 0; i < 2 && from[i]; i++)
+        for (int k = 0; k < from[i]->n; k++) {
+            const int label = from[i]->dim[k].label;
+            if (!has(go, label) && !has(out, label) && !put(out, label)) return false;
+        }
+    return true;
+}
+
+static bool times(Sum *s, const Term *a, const Term *b, bool last, Term *made) {
+    const Order none_go = {0};
+    Order o = {0};
+    CcType type;
+    if (!kept_order(s, a, b, &none_go, last, &o)) return false;
+    const CcType ta = seen(s, a, &o), tb = seen(s, b, &o);
+    const CcOperand x = look(s, a->value, &ta), y = look(s, b->value, &tb);
+    const int to = target(s, &o, last, made, &type);
+    made->value = cc_parts_add(s->p, CC_OP_mul, to, &type, 2, x, y).value;
+    return true;
+}
+
+/* a has all letters that are kept. */
+static bool dots(Sum *s, const Term *a, const Term *b, const Order *go, bool last, Term *made) {
+    Order o = {0}, sum = *go;
+    CcType type;
+    if (!kept_order(s, a, b, go, last, &o)) return false;
+    Order rest = o;
+    sort(&sum, a);
+    for (int i = 0; i < sum.n; i++)
+        if (!put(&o, sum.label[i])) return false;
+    const CcType ta = seen(s, a, &o), tb = seen(s, b, &o);
+    const CcOperand x = look(s, a->value, &ta), y = look(s, b->value, &tb);
+    const int to = target(s, &rest, last, made, &type);
+    made->value = cc_parts_add(s->p, CC_OP_dot, to, &type, 3, x, y, last_dims(go->n)).value;
+    return true;
+}
+
+/* Without a batch, and with the letters that are kept innermost in a: one row times a matrix. */
+static bool one_row(Sum *s, const Term *a, const Term *b, const Order *kept, const Order *go, bool last, Term *made) {
+    CcType type;
+    if (kept->n != 1 || go->n != 1 || stride_of(a, kept->label[0]) != 1) return false;
+    const Order all = {2, {go->label[0], kept->label[0]}};
+    const CcType tb = seen(s, b, go), ta = seen(s, a, &all);
+    const CcOperand x = look(s, b->value, &tb), y = look(s, a->value, &ta);
+    const int to = target(s, kept, last, made, &type);
+    made->value = cc_parts_add(s->p, CC_OP_matmul, to, &type, 2, x, y).value;
+    return true;
+}
+
+/* ------------------------------------------------------------------ products */
+
+/* a as [batch.., rows, go], b as [batch.., go, columns], the result as [batch.., rows, columns]. */
+typedef struct Product {
+    Order batch, rows, columns, go;
+    bool last;
+    Term a, b;
+} Product;
+
+static Order joined(const Order *x, const Order *y, const Order *z) {
+    const Order *const part[] = {x, y, z};
+    Order o = {0};
+    for (int i = 0; i < 3; i++)
+        for (int k = 0; k < part[i]->n; k++)
+            if (!put(&o, part[i]->label[k])) return (Order){.n = CC_MAX_DIMS + 1};
+    return o;
+}
+
+static bool one_step(const CcType *t) {
+    const int r = t->ndim - 2, c = t->ndim - 1;
+    return t->size[r] == 1 || t->size[c] == 1 || t->stride[r] == 1 || t->stride[c] == 1;
+}
+
+/* To a new term of [batch, x, y], or of [batch, y, x] where x has the smallest step. */
+static Term copied_matrix(Sum *s, const Term *t, const Order *batch, const Order *x, const Order *y) {
+    const Dim *least = &t->dim[0];
+    for (int i = 1; i < t->n; i++)
+        if (t->dim[i].stride < least->stride) least = &t->dim[i];
+    const bool turned = has(x, least->label);
+    const Order all = joined(batch, turned ? y : x, turned ? x : y);
+    Order there = {0}; /* only what the term has */
+    for (int i = 0; i < all.n; i++)
+        if (dim_of(t, all.label[i])) (void)put(&there, all.label[i]);
+    return copied(s, t, &there);
+}
+
+/* A term seen as [batch.., x, y], of which x and y are one dim each; else a copy of it. */
+static bool as_matrix(Sum *s, Term *t, const Order *batch, const Order *x, const Order *y, CcType *type) {
+    const Order all = joined(batch, x, y);
+    if (all.n > CC_MAX_DIMS) return false;
+    for (int tries = 0; tries < 2; tries++) {
+        *type = seen(s, t, &all);
+        if (merge(type, batch->n + x->n, all.n) && merge(type, batch->n, batch->n + x->n) && one_step(type)) return true;
+        if (tries == 0) *t = copied_matrix(s, t, batch, x, y);
+    }
+    return false;
+}
+
+/* Rows that lie apart in a, as [rows of rows.., rows], may count as a batch that b is the same for. */
+static void move_rows(const Sum *s, Product *m) {
+    const CcType t = seen(s, &m->a, &m->rows);
+    CcType merged = t;
+    if (m->rows.n < 2 || merge(&merged, 0, m->rows.n) || t.size[m->rows.n - 1] < KEEP_ROWS || m->batch.n + m->rows.n > CC_MAX_DIMS - 2) return;
+    for (int i = 0; i + 1 < m->rows.n; i++) (void)put(&m->batch, m->rows.label[i]);
+    m->rows = (Order){1, {m->rows.label[m->rows.n - 1]}};
+}
+
+/* Neighbours of the batch that lie alike everywhere are one dim. */
+static void merge_batch(CcType *a, CcType *b, CcType *out) {
+    for (int i = out->ndim - 4; i >= 0; i--) {
+        CcType *const all[] = {a, b, out};
+        CcType merged[3];
+        bool good = true;
+        for (int k = 0; k < 3; k++) {
+            merged[k] = *all[k];
+            const bool first = merged[k].size[i] > 1, second = merged[k].size[i + 1] > 1; /* a part that is broadcast does not count */
+            good = good && first == second && merge(&merged[k], i, i + 2);
+        }
+        for (int k = 0; k < 3 && good; k++) *all[k] = merged[k];
+    }
+}
+
+/* Without a batch: x @ w with all dims that the rows have, where the weights may be as linear has them. */
+static CcOperand add_flat(Sum *s, const Product *m, int to, const CcType *out, const CcType *tb) {
+    const Order nothing = {0}, all = joined(&nothing, &m->rows, &m->go);
+    CcType ta = seen(s, &m->a, &all), turned = *tb;
+    (void)merge(&ta, m->rows.n, all.n); /* as_matrix() has seen that it can */
+    turned.size[0] = tb->size[1];
+    turned.size[1] = tb->size[0];
+    turned.stride[0] = tb->stride[1];
+    turned.stride[1] = tb->stride[0];
+    const CcOperand x = look(s, m->a.value, &ta);
+    if (cc_type_same_layout(&s->p->g->val.at[m->b.value].type, &turned))
+        return cc_parts_add(s->p, CC_OP_linear, to, out, 3, x, value_of(m->b.value), none());
+    return cc_parts_add(s->p, CC_OP_matmul, to, out, 2, x, look(s, m->b.value, tb));
+}
+
+/* Are the result's dims just batch, rows and one for the columns, in this order? Then post-ops can follow. */
+static bool is_own(const Sum *s, const Product *m, const CcType *out) {
+    const bool simple = m->columns.n == 1 && (m->batch.n == 0 || m->rows.n == 1);
+    return simple && (!m->last || cc_type_same_layout(out, &s->p->g->val.at[s->result.value].type));
+}
+
+/* The result has no gaps in this order of its dims. */
+static bool add_product(Sum *s, Product *m, Term *made) {
+    CcType ta, tb, out, merged;
+    move_rows(s, m);
+    const Order all = joined(&m->batch, &m->rows, &m->columns);
+    if (all.n > CC_MAX_DIMS || m->batch.n > CC_MAX_DIMS - 2) return false;
+    if (!as_matrix(s, &m->a, &m->batch, &m->rows, &m->go, &ta) || !as_matrix(s, &m->b, &m->batch, &m->go, &m->columns, &tb)) return false;
+    *made = m->last ? s->result : fresh(s, &all, &out);
+    if (m->last) out = seen(s, made, &all);
+    merged = out;
+    if (!merge(&merged, m->batch.n + m->rows.n, all.n) || !merge(&merged, m->batch.n, m->batch.n + m->rows.n)) return false;
+    const bool own = is_own(s, m, &out);
+    if (!own) merge_batch(&ta, &tb, &merged);
+    const CcType *type = own ? &out : &merged;
+    const int to = m->last ? look(s, s->result.value, type).value : -1;
+    made->value = (own && m->batch.n == 0 ? add_flat(s, m, to, type, &tb)
+                                          : cc_parts_add(s->p, CC_OP_matmul, to, type, 2, look(s, m->a.value, &ta), look(s, m->b.value, &tb)))
+                      .value;
+    return true;
+}
+
+static bool without_gaps(const Sum *s, const Product *m) {
+    const Order all = joined(&m->batch, &m->rows, &m->columns);
+    if (all.n > CC_MAX_DIMS) return false;
+    const CcType t = seen(s, &s->result, &all);
+    return cc_type_contiguous(&t);
+}
+
+static void turn(Product *m) {
+    const Term a = m->a;
+    const Order rows = m->rows;
+    m->a = m->b;
+    m->b = a;
+    m->rows = m->columns;
+    m->columns = rows;
+}
+
+/* Where the result does not have its dims so that a product can make it, it is a copy of one. */
+static bool product(Sum *s, Product *m, Term *made) {
+    if (m->last) {
+        sort(&m->batch, &s->result);
+        sort(&m->rows, &s->result);
+        sort(&m->columns, &s->result);
+        if (!without_gaps(s, m)) turn(m);
+    }
+    sort(&m->go, &m->a);
+    if (!m->last || without_gaps(s, m)) return add_product(s, m, made);
+    m->last = false;
+    CcType type;
+    Order o = {0}, nothing = {0};
+    if (!add_product(s, m, made) || !kept_order(s, NULL, NULL, &nothing, true, &o)) return false;
+    const CcType from = seen(s, made, &o);
+    const CcOperand x = look(s, made->value, &from);
+    const int to = target(s, &o, true, made, &type);
+    cc_parts_add(s->p, CC_OP_copy, to, &type, 1, x);
+    return true;
+}
+
+/* ------------------------------------------------------------------ all steps */
+
+static uint64_t mask_of(const Term *t) {
+    uint64_t mask = 0;
+    for (int i = 0; i < t->n; i++) mask |= UINT64_C(1) << t->dim[i].label;
+    return mask;
+}
+
+static bool in(uint64_t mask, int label) { return mask >> label & 1; }
+
+/* Letters that this term alone has, and the result has not. */
+static bool sum_alone(Sum *s, int i, bool last) {
+    uint64_t others = mask_of(&s->result);
+    for (int k = 0; k < s->n; k++) others |= k == i ? 0 : mask_of(&s->term[k]);
+    Order o = {0}, alone = {0};
+    const Term *t = &s->term[i], *by = last ? &s->result : t;
+    for (int k = 0; k < by->n; k++)
+        if (in(others, by->dim[k].label)) (void)put(&o, by->dim[k].label);
+    for (int k = 0; k < t->n; k++)
+        if (!in(others, t->dim[k].label)) (void)put(&alone, t->dim[k].label);
+    const int kept = o.n;
+    sort(&alone, t);
+    for (int k = 0; k < alone.n; k++)
+        if (!put(&o, alone.label[k])) return false;
+    return alone.n == 0 || summed(s, &s->term[i], &o, kept, last);
+}
+
+/* Two terms become the first of them. */
+static bool contract(Sum *s, int i, int k) {
+    const uint64_t a = mask_of(&s->term[i]), b = mask_of(&s->term[k]);
+    uint64_t kept = mask_of(&s->result);
+    Product m = {.last = s->n == 2, .a = s->term[i], .b = s->term[k]};
+    Term made;
+    for (int t = 0; t < s->n; t++) kept |= t == i || t == k ? 0 : mask_of(&s->term[t]);
+    for (int d = 0; d < m.a.n; d++) {
+        const int label = m.a.dim[d].label;
+        (void)put(!in(b, label) ? &m.rows : in(kept, label) ? &m.batch : &m.go, label);
+    }
+    for (int d = 0; d < m.b.n; d++)
+        if (!in(a, m.b.dim[d].label)) (void)put(&m.columns, m.b.dim[d].label);
+    sort(&m.batch, &m.a);
+    sort(&m.rows, &m.a);
+    sort(&m.columns, &m.b);
+    bool good;
+    if (m.go.n == 0) good = times(s, &m.a, &m.b, m.last, &made);
+    else if (m.batch.n == 0 && m.columns.n == 0 && one_row(s, &m.a, &m.b, &m.rows, &m.go, m.last, &made)) good = true;
+    else if (m.batch.n == 0 && m.rows.n == 0 && one_row(s, &m.b, &m.a, &m.columns, &m.go, m.last, &made)) good = true;
+    else if (m.columns.n == 0) good = dots(s, &m.a, &m.b, &m.go, m.last, &made);
+    else if (m.rows.n == 0) good = dots(s, &m.b, &m.a, &m.go, m.last, &made);
+    else good = product(s, &m, &made);
+    if (!good) return false;
+    s->term[i] = made;
+    for (s->n--; k < s->n; k++) s->term[k] = s->term[k + 1];
+    return true;
+}
+
+/* -> multiplications when the terms that are left are contracted in the best order, which begins with terms *i and *k */
+static double best_order(const Sum *s, const uint64_t *mask, int n, int *i, int *k) {
+    double least = -1;
+    for (int x = 0; x < n; x++)
+        for (int y = x + 1; y < n; y++) {
+            uint64_t rest[MAX_TERMS], kept = mask_of(&s->result);
+            double cost = 1;
+            int m = 1, first, second;
+            for (int t = 0; t < n; t++) {
+                if (t == x || t == y) continue;
+                kept |= mask[t];
+                rest[m++] = mask[t];
+            }
+            rest[0] = (mask[x] | mask[y]) & kept;
+            for (int label = 0; label < MAX_LABELS; label++)
+                if (in(mask[x] | mask[y], label)) cost *= (double)s->size[label];
+            if (m > 1) cost += best_order(s, rest, m, &first, &second);
+            if (least >= 0 && cost >= least) continue;
+            least = cost;
+            *i = x;
+            *k = y;
+        }
+    return least;
+}
+
+static bool all_steps(Sum *s) {
+    for (int i = 0; i < s->n; i++)
+        if (!sum_alone(s, i, s->n == 1)) return false;
+    while (s->n > 1) {
+        uint64_t mask[MAX_TERMS];
+        int i = 0, k = 1;
+        for (int t = 0; t < s->n; t++) mask[t] = mask_of(&s->term[t]);
+        if (type_of(s->p, value_of(s->result.value)).dtype == CC_DT_F32) (void)best_order(s, mask, s->n, &i, &k);
+        if (!contract(s, i, k)) return false;
+    }
+    return true;
+}
+
+/* ------------------------------------------------------------------ the pass */
+
+static bool name_terms(Sum *s) {
+    switch (s->p->whole.op) {
+    case CC_OP_einsum:
+    case CC_OP_einsum_one: return einsum(s);
+    case CC_OP_tensordot: return tensordot(s);
+    case CC_OP_inner: return inner(s);
+    case CC_OP_multi_dot: return multi_dot(s);
+    case CC_OP_kron: return kron(s);
+    default: return false;
+    }
+}
+
+/* Floats of one dtype. */
+static bool alike(const Sum *s) {
+    const CcType out = type_of(s->p, value_of(s->result.value));
+    bool good = cc_dtype_info((CcDtype)out.dtype)->kind == 'f';
+    for (int i = 0; i < s->n; i++) {
+        const CcType t = type_of(s->p, value_of(s->term[i].value));
+        good = good && t.dtype == out.dtype && t.device == out.device;
+    }
+    return good;
+}
+
+bool cc_contract_is_view(const CcGraph *g, const CcNode *n) {
+    Parts p = {.g = (CcGraph *)g, .whole = *n};
+    Sum s = {.p = &p};
+    int labels = 0;
+    if (!einsum(&s) || s.n != 1) return false;
+    for (int i = 0; i < MAX_LABELS; i++) labels += s.size[i] > 0;
+    return labels == g->val.at[n->out0].type.ndim; /* none is summed over */
+}
+
+static bool make(Parts *p, const bool *needed) {
+    Sum s = {.p = p};
+    if (!needed[0] || p->whole.n_out != 1 || !name_terms(&s) || !alike(&s)) return false;
+    if (s.n == 1 && s.term[0].n <= s.result.n) return false; /* a view */
+    return all_steps(&s) && p->n > 0;
+}
+
+static bool may_be(const CcGraph *g, const CcNode *n, const CcGroupRules *rules) {
+    (void)g;
+    (void)rules;
+    switch (n->op) {
+    case CC_OP_einsum:
+    case CC_OP_einsum_one:
+    case CC_OP_tensordot:
+    case CC_OP_inner:
+    case CC_OP_multi_dot:
+    case CC_OP_kron: return true;
+    default: return false;
+    }
+}
+
+CcGraph *cc_contract_graph(const CcGraph *g, const CcGroupRules *rules) { return cc_parts_graph(g, rules, &(PartsRules){may_be, make, NULL}); }

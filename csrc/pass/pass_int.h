@@ -1,0 +1,35 @@
+/* pass_int: for passes that make several nodes of one (expand.c, contract.c). What they put in its place are its parts; values keep
+ * their numbers, nodes do not (CcNode.origin), and what lies between the parts is hidden from the host. Where a back-end refuses a
+ * part, the whole op is the host's. */
+#ifndef CC_PASS_INT_H
+#define CC_PASS_INT_H
+
+#include "pass.h"
+
+typedef struct Parts {
+    CcGraph *g;
+    CcNode whole; /* what they stand for */
+    int first, n;
+} Parts;
+
+static inline CcOperand value_of(int v) { return (CcOperand){.kind = CC_IN_VALUE, .value = v}; }
+static inline CcOperand int_of(int64_t i) { return (CcOperand){.kind = CC_IN_INT, .i = i}; }
+static inline CcOperand float_of(double f) { return (CcOperand){.kind = CC_IN_FLOAT, .f = f}; }
+static inline CcOperand none(void) { return (CcOperand){.kind = CC_IN_NONE}; }
+
+static inline CcOperand operand(const Parts *p, int i) { return *cc_graph_operand(p->g, &p->whole, i); }
+static inline CcType type_of(const Parts *p, CcOperand o) { return p->g->val.at[o.value].type; }
+static inline CcOperand window(Parts *p, CcOperand o, CcType type) { return value_of(cc_views_window(p->g, o.value, &type)); }
+
+/* The next part. It makes `result` (which may be a window of what the whole makes), or if that is negative a new value of this type.
+ * -> its result */
+CcOperand cc_parts_add(Parts *p, CcOpId op, int result, const CcType *type, int n_in, ...);
+
+typedef struct PartsRules {
+    bool (*may_be)(const CcGraph *g, const CcNode *n, const CcGroupRules *rules); /* is it worth a copy of the graph? */
+    bool (*make)(Parts *p, const bool *needed);                                   /* needed: by result of the whole, of which there are at most two */
+    bool (*later)(const CcNode *n);                                               /* is this part rewritten once more, by another pass? */
+} PartsRules;
+CcGraph *cc_parts_graph(const CcGraph *g, const CcGroupRules *rules, const PartsRules *own);
+
+#endif
