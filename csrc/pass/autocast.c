@@ -55,7 +55,7 @@ static CcDtype wanted(const CcGraph *g, const CcNode *n, int i) {
     case CC_K_MATMUL:
     case CC_K_CONV: {
         const int src = n->op == CC_OP_addmm ? 1 : 0;
-        return is_half(out) && (i == src || !is_given(g, o->value)) ? out : CC_DT_OTHER;
+        return is_half(out) && (i == src || n->op == CC_OP_baddbmm || !is_given(g, o->value)) ? out : CC_DT_OTHER;
     }
     case CC_K_CONCAT: return is_half(out) ? CC_DT_OTHER : out;
     case CC_K_REDUCE: return loss_mixes(g, n, out) ? out : CC_DT_OTHER;

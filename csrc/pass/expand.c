@@ -4,6 +4,7 @@
  *   v, i = max(x, dim)         ->   v = amax(x); i = argmax(x)                          one loop, as both reduce x
  *   l = cross_entropy(x, t)    ->   r = nll(x, t); l = nll_mean(r, t)                   a loop over x, one over its rows
  *   y = gelu(x)                ->   y = gelu(x, 1)                                      as oneDNN does it
+ *   y = baddbmm(x, a, b)       ->   p = bmm(a, b); y = x + p
  *   y = encoder_layer(x, ..)   ->   linear, attend, linear, add, layer_norm ...         nn.TransformerEncoderLayer in eval
  *   y = softmax(x)             ->   m = amax(x); e = exp(x - m); s = sum(e); y = e * (1 / s)
  *
@@ -286,6 +287,21 @@ static bool copied_rows(Parts *p) {
     return true;
 }
 
+/* What is added may be broadcast; with a factor of 0 it is not read. */
+static bool baddbmm(Parts *p) {
+    const CcOperand x = operand(p, 0), beta = operand(p, 3), alpha = operand(p, 4);
+    const int result = p->whole.out0;
+    const CcType t = p->g->val.at[result].type, added = type_of(p, x);
+    const bool no = beta.kind == CC_IN_FLOAT ? beta.f == 0 : beta.i == 0;
+    if (p->whole.n_in != 5 || beta.kind == CC_IN_NUMBER || alpha.kind == CC_IN_NUMBER || !cc_type_contiguous(&t) || added.dtype != t.dtype)
+        return false;
+    const CcOperand product = cc_parts_add(p, CC_OP_bmm, -1, &t, 2, operand(p, 1), operand(p, 2));
+    if (no) cc_parts_add(p, CC_OP_mul, result, NULL, 2, product, alpha);
+    else if (beta.kind == CC_IN_INT && beta.i == 1) cc_parts_add(p, CC_OP_add, result, NULL, 3, x, product, alpha);
+    else cc_parts_add(p, CC_OP_add, result, NULL, 3, cc_parts_add(p, CC_OP_mul, -1, &added, 2, x, beta), product, alpha);
+    return true;
+}
+
 /* ------------------------------------------------------------------ nn.MultiheadAttention and nn.TransformerEncoderLayer in eval */
 
 static CcOperand linear(Parts *p, CcOperand x, CcOperand weight, CcOperand bias, int result) {
@@ -306,33 +322,107 @@ static CcOperand heads_of(Parts *p, CcOperand all, int64_t heads, int which) {
     return seen;
 }
 
-/* Operands `at` on: width, heads, weights and biases. */
-static CcOperand attend_to_self(Parts *p, CcOperand x, int at, int result) {
+/* Who must not be seen: bools of [B or 1, heads or 1, L or 1, L], one for each of [B, L] (type 1) or of [B, heads, L, L]. Other
+ * dtypes: what is not 0, as eager's conversion has it. False: a mask that is not understood. */
+static bool read_mask(Parts *p, CcOperand o, CcOperand type, int64_t heads, CcOperand *mask) {
+    const CcType x = type_of(p, operand(p, 0));
+    *mask = none();
+    if (o.kind == CC_IN_NONE) return true;
+    if (o.kind != CC_IN_VALUE || type.kind != CC_IN_INT) return false;
+    const CcType m = type_of(p, o);
+    const int64_t whole[] = {x.size[0], heads, x.size[1], x.size[1]}, keys[] = {x.size[0], x.size[1]};
+    const bool flat = m.ndim == 2;
+    if (flat ? type.i != 1 : m.ndim != 4 || type.i != 2) return false;
+    if (memcmp(m.size, flat ? keys : whole, sizeof *whole * (size_t)m.ndim) != 0) return false;
+    CcType t = m;
+    t.ndim = 4;
+    for (int d = 0; d < 4; d++) {
+        const int from = !flat ? d : d == 0 ? 0 : d == 3 ? 1 : -1;
+        const bool one = from < 0 || m.size[from] == 1 || m.stride[from] == 0;
+        t.size[d] = one && d < 3 ? 1 : m.size[from];
+        t.stride[d] = one ? 0 : m.stride[from];
+    }
+    *mask = window(p, o, t);
+    if (t.dtype == CC_DT_BOOL) return true;
+    t.dtype = CC_DT_BOOL;
+    cc_type_make_contiguous(&t);
+    *mask = cc_parts_add(p, CC_OP_ne, -1, &t, 2, *mask, int_of(0));
+    return true;
+}
+
+/* softmax(q @ k^T * scale, masked) @ v with the weights kept, over all heads or their mean: as [B, L, D]. */
+static CcOperand attend_and_tell(Parts *p, CcOperand q, CcOperand k, CcOperand v, CcOperand mask, CcOperand scale, const CcType *out,
+                                 bool average, int weights) {
+    const CcType tq = type_of(p, q);
+    CcType kt = type_of(p, k), s = tq, y = tq, swapped;
+    kt.size[2] = kt.size[3];
+    kt.size[3] = tq.size[2];
+    kt.stride[3] = kt.stride[2];
+    kt.stride[2] = 1;
+    s.size[3] = tq.size[2];
+    cc_type_make_contiguous(&s);
+    cc_type_make_contiguous(&y);
+    CcOperand scores = cc_parts_add(p, CC_OP_matmul, -1, &s, 2, q, window(p, k, kt));
+    scores = cc_parts_add(p, CC_OP_mul, -1, &s, 2, scores, scale);
+    if (mask.kind == CC_IN_VALUE) scores = cc_parts_add(p, CC_OP_masked_fill, -1, &s, 3, scores, mask, float_of(-INFINITY));
+    scores = cc_parts_add(p, CC_OP_softmax, average ? -1 : weights, &s, 2, scores, int_of(1));
+    if (average) cc_parts_add(p, CC_OP_mean, weights, NULL, 2, scores, int_of(1 << 2));
+    const CcOperand each = cc_parts_add(p, CC_OP_matmul, -1, &y, 2, scores, v);
+    swapped = y;
+    swapped.size[1] = y.size[2];
+    swapped.stride[1] = y.stride[2];
+    swapped.size[2] = y.size[1];
+    swapped.stride[2] = y.stride[1];
+    y = swapped;
+    cc_type_make_contiguous(&y);
+    return window(p, cc_parts_add(p, CC_OP_copy, -1, &y, 1, window(p, each, swapped)), *out);
+}
+
+typedef struct Attending {
+    int at;         /* operands on: width, heads, weights and biases */
+    int mask, type; /* operands: and what it is of */
+    int weights;    /* the value that they are; -1: nobody reads them */
+    bool average;
+} Attending;
+
+/* False: a mask that is not understood. */
+static bool attend_to_self(Parts *p, const Attending *a, CcOperand x, int result, CcOperand *made) {
+    const int at = a->at;
     const int64_t heads = operand(p, at + 1).i;
     CcType t = type_of(p, x);
+    CcOperand mask;
+    if (!read_mask(p, operand(p, a->mask), operand(p, a->type), heads, &mask)) return false;
     cc_type_make_contiguous(&t);
     const CcOperand all = linear(p, x, operand(p, at + 2), operand(p, at + 3), -1), scale = float_of(1 / sqrt((double)(t.size[2] / heads)));
     const CcOperand q = heads_of(p, all, heads, 0), k = heads_of(p, all, heads, 1), v = heads_of(p, all, heads, 2);
-    const CcOperand y = cc_parts_add(p, CC_OP_attend, -1, &t, 7, q, k, v, none(), none(), scale, int_of(2));
-    return linear(p, y, operand(p, at + 4), operand(p, at + 5), result);
+    const CcOperand fill = mask.kind == CC_IN_VALUE ? float_of(-INFINITY) : none();
+    const CcOperand y = a->weights >= 0 ? attend_and_tell(p, q, k, v, mask, scale, &t, a->average, a->weights)
+                                        : cc_parts_add(p, CC_OP_attend, -1, &t, 7, q, k, v, mask, fill, scale, int_of(2));
+    *made = linear(p, y, operand(p, at + 4), operand(p, at + 5), result);
+    return true;
 }
 
-/* f32 [B, L, D], and weights [3 D, D] of heads that divide D. */
+/* [B, L, D], and weights [3 D, D] of heads that divide D. */
 static bool may_attend(const Parts *p, int at) {
     const CcOperand o = operand(p, 0), heads = operand(p, at + 1), weight = operand(p, at + 2);
     const CcType x = type_of(p, o), out = p->g->val.at[p->whole.out0].type;
-    if (x.ndim != 3 || x.dtype != CC_DT_F32 || !cc_type_same_shape(&x, &out) || !cc_type_contiguous(&out) || !cc_type_numel(&x)) return false;
+    if (x.ndim != 3 || (x.dtype != CC_DT_F32 && x.dtype != CC_DT_BF16 && x.dtype != CC_DT_F16) || !cc_type_same_shape(&x, &out) ||
+        !cc_type_contiguous(&out) || !cc_type_numel(&x))
+        return false;
     if (heads.kind != CC_IN_INT || heads.i < 1 || x.size[2] % heads.i || weight.kind != CC_IN_VALUE) return false;
     const CcType w = type_of(p, weight);
     return w.ndim == 2 && w.size[0] == 3 * x.size[2] && w.size[1] == x.size[2];
 }
 
 static bool self_attention(Parts *p, const bool *needed) {
+    enum { FIRST = 3, MASK = 9, AVERAGE, TYPE, N };
     const CcOperand q = operand(p, 0), k = operand(p, 1), v = operand(p, 2);
-    if (p->whole.n_in != 9 || k.kind != CC_IN_VALUE || v.kind != CC_IN_VALUE || k.value != q.value || v.value != q.value) return false;
-    if (!needed[0] || (p->whole.n_out > 1 && needed[1]) || !may_attend(p, 3)) return false;
-    attend_to_self(p, q, 3, p->whole.out0);
-    return true;
+    if (p->whole.n_in != N || k.kind != CC_IN_VALUE || v.kind != CC_IN_VALUE || k.value != q.value || v.value != q.value) return false;
+    if (!needed[0] || !may_attend(p, FIRST)) return false;
+    const Attending a = {.at = FIRST, .mask = MASK, .type = TYPE, .weights = p->whole.n_out > 1 && needed[1] ? p->whole.out0 + 1 : -1,
+                         .average = operand(p, AVERAGE).i != 0};
+    CcOperand made;
+    return attend_to_self(p, &a, q, p->whole.out0, &made);
 }
 
 static CcOperand norm(Parts *p, CcOperand x, int at, int result) {
@@ -347,12 +437,15 @@ static CcOperand plus(Parts *p, CcOperand a, CcOperand b, int result) {
 }
 
 static bool encoder_layer(Parts *p, const bool *needed) {
-    enum { HEADS = 1, GELU = 7, FIRST, EPS, NORM_1, NORM_2 = NORM_1 + 2, FFN_1 = NORM_2 + 2, FFN_2 = FFN_1 + 2, N = FFN_2 + 2 };
+    enum { HEADS = 1, GELU = 7, FIRST, EPS, NORM_1, NORM_2 = NORM_1 + 2, FFN_1 = NORM_2 + 2, FFN_2 = FFN_1 + 2, MASK = FFN_2 + 2, N = MASK + 2 };
     const CcOperand x = operand(p, 0), eps = operand(p, EPS);
     if (p->whole.n_in != N || p->whole.n_out != 1 || !needed[0] || !may_attend(p, HEADS) || eps.kind != CC_IN_FLOAT) return false;
     const bool first = operand(p, FIRST).i != 0, gelu = operand(p, GELU).i != 0;
     const int result = p->whole.out0;
-    CcOperand y = plus(p, attend_to_self(p, first ? norm(p, x, NORM_1, -1) : x, HEADS, -1), x, -1);
+    CcOperand y;
+    if (!attend_to_self(p, &(Attending){.at = HEADS, .mask = MASK, .type = MASK + 1, .weights = -1}, first ? norm(p, x, NORM_1, -1) : x, -1, &y))
+        return false;
+    y = plus(p, y, x, -1);
     if (!first) y = norm(p, y, NORM_1, -1);
     CcOperand z = linear(p, first ? norm(p, y, NORM_2, -1) : y, operand(p, FFN_1), operand(p, FFN_1 + 1), -1);
     const CcType t = type_of(p, z);
@@ -374,6 +467,7 @@ static bool expand(Parts *p, const bool *needed) {
     case CC_OP_argmax:
     case CC_OP_argmin: arg(p); return true;
     case CC_OP_linear: return copied_rows(p);
+    case CC_OP_baddbmm: return baddbmm(p);
     case CC_OP_self_attention: return self_attention(p, needed);
     case CC_OP_encoder_layer: return encoder_layer(p, needed);
     case CC_OP_max_pool:
@@ -394,6 +488,7 @@ static bool may_be(const CcGraph *g, const CcNode *n, const CcGroupRules *rules)
     case CC_OP_argmin: return long_rows(g, n);
     case CC_OP_nll_loss:
     case CC_OP_bce_loss:
+    case CC_OP_baddbmm:
     case CC_OP_self_attention:
     case CC_OP_encoder_layer:
     case CC_OP_cross_entropy: return true;
