@@ -126,8 +126,7 @@ static void place(const Job *job, int64_t number, Unit *u) {
     u->row0 = number % job->per_head * job->unit_rows;
     u->row1 = CC_MIN(f->rows, u->row0 + job->unit_rows);
     const bool beside = (f->k.col == 1 || f->k.dtype != CC_DT_F32) && (f->v.col == 1 || f->v.dtype != CC_DT_F32);
-    u->direct = u->row1 - u->row0 <= DIRECT_ROWS && beside && !(f->k.row == 1 && f->k.col != 1) && !(f->v.row == 1 && f->v.col != 1) && f->depth % MAX_PANEL == 0 &&
-                f->width % MAX_PANEL == 0;
+    u->direct = u->row1 - u->row0 <= DIRECT_ROWS && beside && !(f->k.row == 1 && f->k.col != 1) && !(f->v.row == 1 && f->v.col != 1);
     u->q = job->call->q;
     u->k = job->call->k;
     u->v = job->call->v;
