@@ -229,6 +229,7 @@ class Walk:
                 self.want(
                     getattr(a, what) == getattr(b, what), f"{path}.{what}", what, getattr(a, what), getattr(b, what)
                 )
+            self.want(a.is_inference() == b.is_inference(), path, "is_inference", a.is_inference(), b.is_inference())
             if a.is_meta:
                 return
             if a.layout == torch.strided:

@@ -11,6 +11,7 @@ import warnings
 import ccompile
 import language_calls  # noqa: F401  these fill the table
 import language_classes  # noqa: F401
+import language_contexts  # noqa: F401
 import language_errors  # noqa: F401
 import language_flow  # noqa: F401
 import language_idioms  # noqa: F401

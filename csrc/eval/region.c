@@ -25,6 +25,7 @@ typedef struct Region {
     CcAct *root_act;        /* the act of level 0 */
     int n_args;
     PyObject *kwnames;
+    CcMode mode;            /* ambient state when the call began */
     bool counted;           /* this call counts as a recording already */
     bool first;             /* the trace being recorded is an entry's */
     CcPoint *point;         /* else: the point at which it began */
@@ -240,6 +241,7 @@ static void publish(Region *g)
 {
     CcTrace *t = cc_rec_take(g->rec);
     if (t == NULL) return;
+    t->outer = g->mode;
     g->root->give_ups = 0;
     if (t->end == CC_END_BREAK) note_break(g->root, &t->brk);
     if (g->first) cc_root_publish_entry(g->root, t, g->n_args, g->kwnames);
@@ -455,6 +457,7 @@ static CcGo on_resume(CcObserver *obs, CcAct *act)
     for (int i = p->segment.n - 1; i >= 0; i--) {
         CcSegment *s = p->segment.at[i];
         if (s->broken || !cc_mode_same(&s->trace->mode, &mode)) continue;
+        if (s->trace->scoped && !cc_mode_same(&s->trace->outer, &g->mode)) continue;
         CcScratch x;
         if (p->segment.n > 1 && cc_guard_refuse(&s->trace->guards, &state) >= 0) continue;
         cc_segment_open(s, &x);
@@ -563,6 +566,7 @@ PyObject *cc_region_record(CcRoot *root, PyObject *const *args, int n, PyObject 
     char *why = root->entry.n > 0 && root->last_failure != NULL ? strdup(root->last_failure) : NULL;
     const CcEventKind kind = root->entry.n > 0 ? CC_LOG_RECOMPILE : CC_LOG_RECORD;
     g.first = true;
+    g.mode = *mode;
     g.n_args = n;
     g.kwnames = kwnames;
     const size_t n_kw = kwnames != NULL ? (size_t)PyTuple_GET_SIZE(kwnames) : 0;
@@ -579,6 +583,7 @@ PyObject *cc_region_continue(CcRoot *root, CcSegment *s, CcScratch *x)
     Region g;
     if (open_region(&g, root) < 0) return NULL;
     PyObject *r = NULL;
+    g.mode = s->trace->mode;
     const bool made = make_levels(&g, s, x) == 0;
     cc_segment_drop(x);   /* what the frames don't hold is free now, as in eager */
     if (made) r = cc_act_call_rebuilt(g.level[0].func);

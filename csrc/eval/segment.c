@@ -75,7 +75,7 @@ static void *host_data(void *ctx, int value)
 {
     const Host *h = ctx;
     CcTensor t;
-    cc_tens_read(h->x->value[value], false, &t);
+    cc_tens_read_as(h->x->value[value], false, true, &t);   /* kernels read inference tensors anywhere */
     return t.data;
 }
 
@@ -251,18 +251,41 @@ int cc_segment_set_states(CcSegmentHost *h)
     return 0;
 }
 
+/* The action of a node that sets ambient state; NULL: it does not. */
+static const CcAction *state_of(const CcTrace *t, int n)
+{
+    const int action = t->graph->node.at[n].host;
+    return action >= 0 && t->node.at[action].state ? &t->node.at[action] : NULL;
+}
+
+/* Blocks of inference mode that were entered or left are left or entered again, last one first. The node at which it failed may be a
+ * kernel behind h->at; what is done twice changes nothing. */
+static void reverse_scopes(CcSegmentHost *h)
+{
+    for (int n = h->at; n >= 0; n--) {
+        const CcAction *a = state_of(h->trace, n);
+        PyObject *undo = a != NULL ? cc_scope_opposite(a) : NULL, *in[CC_CALL_MAX];
+        if (undo == NULL || cc_segment_operands(h->trace, &h->maker, a, in) < 0) continue;
+        PyObject *r = PyObject_CallOneArg(undo, in[0]);
+        Py_DECREF(in[0]);
+        Py_XDECREF(r);
+    }
+    PyErr_Clear();
+}
+
 /* A node failed inside of `with torch.no_grad()` or its kind: what the blocks' ends set is set now. */
 void cc_segment_restore(CcSegmentHost *h)
 {
     PyObject *type, *value, *tb;
     PyErr_Fetch(&type, &value, &tb);
     for (int n = h->at + 1; n < h->trace->graph->node.n; n++) {
-        const int action = h->trace->graph->node.at[n].host;
-        if (action < 0 || !h->trace->node.at[action].state) continue;
-        PyObject *r = run_action(h->trace, &h->maker, &h->trace->node.at[action]);
+        const CcAction *a = state_of(h->trace, n);
+        if (a == NULL || h->trace->graph->node.at[n].n_out > 0 || cc_scope_opposite(a) != NULL) continue;
+        PyObject *r = run_action(h->trace, &h->maker, a);
         if (r == NULL) PyErr_Clear();
         Py_XDECREF(r);
     }
+    if (h->trace->scoped) reverse_scopes(h);
     cc_mode_restore_grad(&h->trace->mode);
     PyErr_Restore(type, value, tb);
 }

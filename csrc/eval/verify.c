@@ -101,7 +101,9 @@ static bool give_inputs(const CcTrace *t, PyObject *const *symbol, PyObject *con
 bool cc_verify_shape(const CcSegment *s, CcShape *shape, PyObject *const *kept, PyObject *const *symbol)
 {
     const CcTrace *t = s->trace;
-    if (!self_contained(t)) return true;
+    CcMode now;
+    cc_mode_read(&now);
+    if (!cc_mode_same(&now, &t->mode) || !self_contained(t)) return true;   /* it ended inside of `with torch.no_grad()` */
     CcScratch x;
     cc_segment_open(s, &x);
     bool ok = true;

@@ -16,6 +16,8 @@ static const char *keep_path(PyObject *o)
 static bool dynamo_idle(void)
 {
     static PyObject *get;
+    PyObject *type, *value, *tb;
+    PyErr_Fetch(&type, &value, &tb);   /* a pause ends behind calls that raise, too */
     if (get == NULL) {
         PyObject *m = PyImport_ImportModule("torch._C._dynamo.eval_frame");
         get = m != NULL ? PyObject_GetAttrString(m, "get_eval_frame_callback") : NULL;
@@ -24,6 +26,7 @@ static bool dynamo_idle(void)
     PyObject *callback = get != NULL ? PyObject_CallNoArgs(get) : NULL;
     if (callback == NULL) PyErr_Clear();
     Py_XDECREF(callback);
+    PyErr_Restore(type, value, tb);
     return callback == Py_None;
 }
 

@@ -3,7 +3,7 @@
 #include "../tens/tens.h"
 
 static const char *const CLASS[] = {"NOT",       "OP",   "META",  "VALUE",  "STATE",
-                                    "SET_STATE", "DROP", "APPLY", "CONTEXT", "HELD", "BREAK", "UNKNOWN"};
+                                    "SET_STATE", "SCOPE", "DROP", "APPLY", "CONTEXT", "HELD", "BREAK", "UNKNOWN"};
 
 static PyObject *longs(const int64_t *v, int n) {
     PyObject *t = PyTuple_New(n);

@@ -232,12 +232,21 @@ static bool splits(const char *name)
     return false;
 }
 
+/* Guards tell inference tensors from others outside of inference mode only. */
+static bool asks_inference(const CcTorch *t)
+{
+    const char *dot = t->name != NULL ? strrchr(t->name, '.') : NULL;
+    return dot != NULL && strcmp(dot, ".is_inference") == 0;
+}
+
 static CcGo torch_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c, const CcTorch *t)
 {
     switch (t->cls) {
     case CC_T_STATE:
     case CC_T_DROP: return CC_OK;
+    case CC_T_SCOPE: return cc_scope_before(rec, act, c, t);
     case CC_T_META:
+        if (cc_mode_inference(&rec->mode) && asks_inference(t)) return cc_rec_break(rec, act, CC_R_TORCH_EFFECT, t->name);
         for (int i = 0; i < c->n; i++)
             if (cc_node_unsized(rec, c->in[i]) && cc_node_tells_size(t->name)) return cc_rec_break(rec, act, CC_R_DATA_SHAPE, t->name);
         if (!cc_node_tells_size(t->name)) return CC_OK;
@@ -268,6 +277,7 @@ static CcGo torch_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcTorch
     switch (t->cls) {
     case CC_T_APPLY: return cc_opaque_apply_after(rec, act, c->func, result);
     case CC_T_CONTEXT: return CC_OK;
+    case CC_T_SCOPE: return cc_scope_after(rec, act, c, t, result);
     case CC_T_META:
     case CC_T_STATE:
     case CC_T_DROP:
@@ -526,7 +536,6 @@ CcGo cc_call_with_before(CcRec *rec, CcAct *act, PyObject *o)
     if (enter == NULL && (enter = PyUnicode_InternFromString("__enter__")) == NULL) abort();
     if (find_special(o) != NULL) return cc_rec_break(rec, act, CC_R_DISABLED, "what follows");
     if (cc_value_origin(rec, o) == CC_O_UNKNOWN) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
-    if (strcmp(type_name(o), "inference_mode") == 0) return cc_rec_break(rec, act, CC_R_TORCH_EFFECT, "torch.inference_mode");
     PyObject *d = cc_type_lookup(Py_TYPE(o), enter);
     const bool in_c = d != NULL && Py_IS_TYPE(d, &PyMethodDescr_Type) && cc_callee_find(d).kind == CC_CALLEE_UNKNOWN;
     if (in_c && cc_torch_call(d, &o, 1, NULL).cls == CC_T_NOT) return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, type_name(o));

@@ -58,7 +58,6 @@ static int graph_value(CcRec *rec, PyObject *o)
     cc_vec_push(&rec->trace->input, id);
     cc_vec_push(&rec->trace->input_value, value);
     rec->trace->guards.g.at[id].used = true;
-    if (t.type.requires_grad && cc_mode_grad(&rec->mode)) rec->trace->needs_grad = true;
     if (rec->trace->guards.g.at[id].dynamic != 0) cc_sym_mark(rec, value);
     return value;
 }
@@ -159,11 +158,11 @@ int cc_node_args(CcRec *rec, const CcCallSpec *spec)
 }
 
 /* Types of the node's results and whether they come as a sequence. -1: not something a node can give. */
-static int result_types(CcRec *rec, PyObject *result, CcType *types, int max, bool *sequence)
+static int result_types(CcRec *rec, const CcCallSpec *spec, PyObject *result, CcType *types, int max, bool *sequence)
 {
     *sequence = false;
     if (result == NULL || result == Py_None) return 0;
-    if (cc_tens_any(result) || PyFloat_CheckExact(result) || PyUnicode_CheckExact(result)) {
+    if (cc_tens_any(result) || PyFloat_CheckExact(result) || PyUnicode_CheckExact(result) || cc_scope_made(spec, result)) {
         if (known(rec, result) && cc_tens_any(result)) return 0;
         types[0] = type_of(rec, result);
         return 1;
@@ -324,10 +323,10 @@ static void trim(const CcRec *rec)
 }
 
 /* -> its row, operands bound by it; or host, and the operands are all graph values that it is given */
-static CcOpId take_operands(CcRec *rec, const CcCallSpec *spec, Operands *out)
+static CcOpId take_operands(CcRec *rec, const CcCallSpec *spec, PyObject *result, Operands *out)
 {
     const bool known_all = spec->bound != NULL && bound_operands(rec, spec->bound, out);
-    if (!known_all || hides_tensor(rec, spec, out)) {
+    if (!known_all || cc_scope_is_hosts(rec, spec, result) || hides_tensor(rec, spec, out)) {
         out->n = 0;
         for (int i = 0; i < spec->n; i++) collect(rec, spec->in[i], out, 4);
         return CC_OP_host;
@@ -346,13 +345,23 @@ static void note_sizes(CcRec *rec, const CcCallSpec *spec, const CcAction *actio
     if (out >= 0) rec->trace->retry = true;
 }
 
+/* Where grad mode is on, which inputs require grad decides whether autograd has to see the ops, and a write in place makes its
+ * target require grad. Results: type_of. */
+static void note_grad(CcRec *rec, const CcCallSpec *spec)
+{
+    if (!cc_node_grad_mode()) return;
+    if (!cc_mode_grad(&rec->mode)) rec->read_grad = true;   /* else guards look at it anyway */
+    for (int i = 0; i < spec->n && spec->flags & CC_N_WRITES; i++)
+        if (cc_tens_any(spec->in[i]) && cc_tens_requires_grad(spec->in[i])) rec->trace->needs_grad = true;
+}
+
 CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *result)
 {
     CcType types[MAX_RESULTS];
     bool sequence = false;
     /* a number that setting state gives (how deep autocast is nested) follows from the guarded state */
     const bool count = spec->state && result != NULL && cc_value_const(result) && !PyFloat_CheckExact(result);
-    const int n_out = count ? 0 : result_types(rec, result, types, MAX_RESULTS, &sequence);
+    const int n_out = count ? 0 : result_types(rec, spec, result, types, MAX_RESULTS, &sequence);
     if (n_out < 0) return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, spec->name);
     if (n_out == 0 && spec->flags == 0) {   /* gave back what was known: an alias under metadata guards */
         cc_sym_same(rec, act, spec, result);
@@ -365,8 +374,9 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
     const int args0 = cc_node_args(rec, spec);
     if (args0 < 0) return cc_rec_poison(rec, act, CC_R_UNBUILDABLE, Py_TYPE(rec->unbuildable)->tp_name);
     Operands operands = {0};
-    const CcOpId op = take_operands(rec, spec, &operands);
+    const CcOpId op = take_operands(rec, spec, result, &operands);
     guard_device(rec, &operands, types, n_out);
+    note_grad(rec, spec);
     const bool unsized = spec->dynamic || takes_unsized(rec, &operands);
     if (unsized && sequence && !spec->dynamic) {   /* its length may depend on data, too; nonzero and unique give as many as ever */
         cc_vec_free(&operands);

@@ -639,19 +639,8 @@ CcGo cc_rec_after(CcRec *rec, CcAct *act, CcEvent *ev)
     return go;
 }
 
-/* What leaves torch.inference_mode is one break, as what enters it (ev_op.c): below lies an object of C++. */
-static int break_at_inference_mode(PyObject *torch)
-{
-    PyObject *type = PyObject_GetAttrString(torch, "inference_mode"), *leave = type != NULL ? PyObject_GetAttrString(type, "__exit__") : NULL;
-    if (leave != NULL) cc_call_special(leave, CC_R_TORCH_EFFECT);
-    Py_XDECREF(type);
-    Py_XDECREF(leave);
-    return leave != NULL ? 0 : -1;
-}
-
 int cc_rec_init(PyObject *torch)
 {
-    if (break_at_inference_mode(torch) < 0) return -1;
-    if (cc_value_init() < 0 || cc_attr_init() < 0 || cc_call_init() < 0 || cc_callee_init() < 0 || cc_library_init() < 0) return -1;
+    if (cc_value_init() < 0 || cc_scope_init() < 0 || cc_attr_init() < 0 || cc_call_init() < 0 || cc_callee_init() < 0 || cc_library_init() < 0) return -1;
     return cc_opaque_init(torch) < 0 ? -1 : cc_intrin_init(torch);
 }

@@ -97,6 +97,9 @@ typedef struct CcAction {
     int32_t line;           /* user line, 0 unknown */
     int32_t after;          /* effects, symbolic steps: graph nodes before it */
 } CcAction;
+/* What enters a block of torch.inference_mode that `a` left, or leaves one that it entered, given the block's object; NULL: `a` is
+ * neither. */
+CC_BORROW PyObject *cc_scope_opposite(const CcAction *a);
 /* args: n new references are NOT stolen. New reference or NULL with the error set. */
 /* Binds an action's call anew (tens.h: cc_bind_*). 0, or -1: no row fits. */
 int cc_action_bind(const CcAction *a, PyObject *const *args, CcBound *out);
@@ -173,7 +176,9 @@ typedef struct CcTrace {
     CC_VEC(int) slots;
     CcBreakInfo brk;
     CcMode mode;                  /* ambient state at its start */
+    CcMode outer;                 /* and at the call's: what the end of a block of inference mode goes back to */
     bool needs_grad;              /* autograd has to see its ops */
+    bool scoped;                  /* a block of torch.inference_mode begins or ends in it */
     bool retry;                   /* a guard behind such nodes may fail, or an exception be caught: explored with undo */
     bool impure;                  /* its graph writes tensors from outside or draws random numbers: can't be run twice */
     int ops;                      /* nodes that are tensor ops */

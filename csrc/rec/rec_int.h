@@ -360,4 +360,11 @@ CC_MUST int cc_library_init(void);
 CC_NEW PyObject *cc_intrin_call(CcRec *rec, PyObject *callable, PyObject *const *in, int n, const CcAct *caller);
 CC_MUST int cc_intrin_init(PyObject *torch);
 
+/* ---- scope.c: blocks of torch.inference_mode ---- */
+CC_MUST int cc_scope_init(void);
+CcGo cc_scope_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcTorch *t);
+CcGo cc_scope_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcTorch *t, PyObject *result);
+bool cc_scope_made(const CcCallSpec *spec, PyObject *result);                   /* the object below such a block */
+bool cc_scope_is_hosts(CcRec *rec, const CcCallSpec *spec, PyObject *result);   /* only torch knows what kind of tensor it gives */
+
 #endif

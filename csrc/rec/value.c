@@ -305,7 +305,7 @@ static void learn(CcRec *rec, int id, PyObject *v)
     }
     if (cc_tens_plain(v)) {
         CcTensor t;
-        cc_tens_read(v, true, &t);
+        cc_tens_read_as(v, true, cc_mode_inference(&rec->mode), &t);   /* as the guard will read it */
         if (!cc_tens_matchable(&t.type)) {   /* no guard can tell it: using it is a break, handing it on is not */
             const int64_t *same = cc_map_find(&rec->handed, v);
             if (same != NULL) {

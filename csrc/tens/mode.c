@@ -154,6 +154,10 @@ bool cc_mode_autocast_cpu(void) {
     return now.v[M_AUTOCAST_CPU] != 0;
 }
 
+bool cc_mode_inference(const CcMode *m) {
+    return m->v[M_INFERENCE] != 0;
+}
+
 bool cc_mode_grad(const CcMode *m) {
     return m->v[M_GRAD] != 0;
 }

@@ -154,13 +154,17 @@ static bool inference_mode(void) {
 /* How far a tensor with these keys can be described. */
 typedef enum Grade { PLAIN, SOFT, HARD } Grade;
 
-static inline Grade grade(uint64_t keys) {
+static inline Grade grade_in(uint64_t keys, bool (*inference)(void)) {
     if (!(keys & T.key_dense) || (keys & ~(T.keys_ok | T.keys_soft))) return HARD;
     if (keys & T.keys_soft) return SOFT;
     /* An inference tensor may not be saved for backward or written outside inference mode: there it
      * is the host's. */
-    if (!(keys & T.key_autograd) && !inference_mode()) return SOFT;
+    if (!(keys & T.key_autograd) && !inference()) return SOFT;
     return PLAIN;
+}
+
+static inline Grade grade(uint64_t keys) {
+    return grade_in(keys, inference_mode);
 }
 
 static bool requires_grad(PyObject *o) {
@@ -255,13 +259,13 @@ bool cc_tens_matchable(const CcType *t) {
     return t->ndim >= 0 || t->stride[SOFT_KEYS] != 0;
 }
 
-void cc_tens_read(PyObject *o, bool grad, CcTensor *out) {
+static void read_in(PyObject *o, bool grad, bool (*inference)(void), CcTensor *out) {
     memset(out, 0, sizeof *out);
     CcType *t = &out->type;
     t->ndim = -1;
     if (!cc_tens_plain(o)) return;
     uint64_t keys = keys_of(o);
-    Grade g = grade(keys);
+    Grade g = grade_in(keys, inference);
     View v;
     if (g == HARD || view_of(o, &v)) return;
     t->dtype = (uint8_t)v.dtype;
@@ -282,6 +286,21 @@ void cc_tens_read(PyObject *o, bool grad, CcTensor *out) {
         numel *= v.size[i];
     }
     out->data = numel ? data_of(o) : NULL;
+}
+
+void cc_tens_read(PyObject *o, bool grad, CcTensor *out) {
+    read_in(o, grad, inference_mode, out);
+}
+
+static bool yes(void) { return true; }
+static bool no(void) { return false; }
+
+void cc_tens_read_as(PyObject *o, bool grad, bool inference, CcTensor *out) {
+    read_in(o, grad, inference ? yes : no, out);
+}
+
+bool cc_tens_inference(PyObject *o) {
+    return !(keys_of(o) & T.key_autograd);
 }
 
 static bool same_sizes(const CcType *t, const View *v) {

@@ -30,6 +30,8 @@ CC_MUST int cc_tens_wrote(PyObject *o);
  * A foreign type whose metadata can still be compared (complex, odd dtypes, neg/conj bit, inference tensor; <= 6 dims)
  * keeps it in size[] and stride[] for cc_tens_match; all others (cc_tens_matchable false) never match. */
 void cc_tens_read(PyObject *tensor, bool grad, CcTensor *out);
+void cc_tens_read_as(PyObject *tensor, bool grad, bool inference, CcTensor *out);   /* as it is read in inference mode, or outside */
+bool cc_tens_inference(PyObject *tensor);   /* Tensor.is_inference() */
 /* The same test as a guard: exact Python type `cls` and equal metadata. `grad`: also requires_grad. About 20 ns. */
 bool cc_tens_match(PyObject *o, PyTypeObject *cls, const CcType *type, bool grad);
 /* Like cc_tens_match but for sizes and strides: a bit for each dim whose size differs, or -1: something else does. */
@@ -80,6 +82,7 @@ const char *cc_mode_refuse(const CcMode *mode);
 bool cc_mode_autocast_cuda(const CcMode *mode);
 bool cc_mode_keeps_casts(const CcMode *mode);                 /* autocast on the CPU, with its cache of parameters */
 bool cc_mode_autocast_cpu(void);                                 /* autocast is enabled for the CPU now */
+bool cc_mode_inference(const CcMode *mode);                      /* inference mode is enabled */
 bool cc_mode_grad(const CcMode *mode);                           /* grad mode is enabled */
 void cc_mode_restore_grad(const CcMode *mode);                   /* sets grad mode to what it is there */
 CcDtype cc_mode_default_dtype(void);                             /* torch.get_default_dtype(); CC_DT_OTHER: unknown */
@@ -96,6 +99,7 @@ typedef enum CcTorchClass {
     CC_T_VALUE,      /* reads a tensor's data into Python (item, tolist, numpy, __bool__, equal, ...): graph break */
     CC_T_STATE,      /* reads ambient state that the entry guards cover (is_grad_enabled, _get_tracing_state, ...) */
     CC_T_SET_STATE,  /* sets ambient state (_set_grad_enabled, ...): an effect node, replayed in order */
+    CC_T_SCOPE,      /* makes, enters or leaves a block of inference mode */
     CC_T_DROP,       /* bookkeeping without a visible effect (_log_api_usage_once): not replayed */
     CC_T_APPLY,      /* Function.apply: runs the Python of a custom autograd.Function; with autograd on a break */
     CC_T_CONTEXT,    /* tells autograd something: nothing while it is off, else a break */

@@ -62,6 +62,7 @@ static const struct Space {
     {"torch._C.TensorBase", "Tensor.", ""},
     {"torch.Tensor", "Tensor.", ""},
     {"torch._C._functorch", "torch._C._functorch.", "_C._functorch."},
+    {"torch._C._InferenceMode", "torch._C._InferenceMode.", "_InferenceMode."},
     {"torch._C", "torch._C.", "_C."},
 };
 
@@ -412,9 +413,9 @@ static int walk(PyObject *space, const char *show, const char *prefix, int fallb
         if (Py_TYPE(value) == &PyStaticMethod_Type)
             value = PyObject_GetAttr(space, name);
         else
-            Py_INCREF(value);
-        int fact = value && c_callable(value) ? fact_of(prefix, text) : -1;
-        if (fact == F_UNKNOWN) fact = fallback;
+            value = Py_NewRef(PyInstanceMethod_Check(value) ? PyInstanceMethod_GET_FUNCTION(value) : value);
+        int fact = value && (c_callable(value) || PyType_Check(value)) ? fact_of(prefix, text) : -1;
+        if (fact == F_UNKNOWN) fact = c_callable(value) ? fallback : -1;
         int rc = fact >= 0 ? file(value, fact, show, text) : 0;
         Py_XDECREF(value);
         if (rc) return -1;

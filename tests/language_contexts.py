@@ -1,0 +1,293 @@
+"""Blocks that change how torch computes: inference mode in all its forms, mixed with the other modes and with breaks."""
+
+import contextlib
+
+import torch
+from language_cases import case, made, t
+from torch import nn
+
+torch.manual_seed(5)
+LINEAR = nn.Linear(3, 3)
+WEIGHT = nn.Parameter(t(3, 3, seed=9))
+
+
+def kinds(*tensors):
+    return [(v.is_inference(), v.requires_grad) for v in tensors]
+
+
+def modes():
+    return torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+
+
+@case
+def inference_block(x):
+    y = x * 2
+    with torch.inference_mode():
+        z = (y + 1).relu()
+        inside = modes()
+    return y, z, y * 3, inside, modes(), kinds(y, z)
+
+
+@case
+def inference_layers(x):
+    with torch.inference_mode():
+        y = LINEAR(x).relu() + 1
+        return y, kinds(y, x), modes()
+
+
+@torch.inference_mode()
+def decorated(x, scale=2):
+    return LINEAR(x) * scale
+
+
+@torch.inference_mode
+def decorated_bare(x):
+    return LINEAR(x)
+
+
+@case
+def inference_decorated(x):
+    a, b = decorated(x * 2, scale=3), decorated_bare(x)
+    return a, b, kinds(a, b), modes()
+
+
+@case
+def inference_in_no_grad(x):
+    with torch.no_grad():
+        a = LINEAR(x)
+        with torch.inference_mode():
+            b = LINEAR(a)
+        c = a + 1
+        inside = modes()
+    d = LINEAR(x)
+    return a, b, c, d, inside, modes(), kinds(a, b, c, d)
+
+
+@case
+def grad_in_inference(x):
+    with torch.inference_mode():
+        with torch.enable_grad():
+            a = LINEAR(x)
+            inside = modes()
+        with torch.set_grad_enabled(False):
+            b = LINEAR(a)
+    return a, b, inside, modes(), kinds(a, b)
+
+
+@case
+def inference_off_inside(x):
+    with torch.inference_mode():
+        a = x + 1
+        with torch.inference_mode(False):
+            b = LINEAR(x) * 2
+            inside = modes()
+        c = a * b.detach()
+    return a, b, c, inside, kinds(a, b, c)
+
+
+@case
+def inference_off_alone(x):
+    with torch.inference_mode(False):
+        y = LINEAR(x)
+    return y, kinds(y)
+
+
+@case(inputs=lambda i: (t(2 + i % 2, 3, seed=i),))
+def inference_by_size(x):
+    with torch.inference_mode(x.shape[0] > 2):
+        y = LINEAR(x)
+    return y, kinds(y)
+
+
+@case
+def inference_views(x):
+    y = x * 2
+    with torch.inference_mode():
+        a, b = x.view(-1), y.view(-1)[1:]
+        c = (y + 1).t()
+        d, e = (c * 2).split(1)[:2]
+        told = kinds(a, b, c, d, e)
+    f = c[0]
+    return a, b, c, d, e, f, f + 1, told, kinds(a, b, c, d, e, f)
+
+
+@case
+def inference_asked(x):
+    with torch.inference_mode():
+        y = x + 1
+        told = y.is_inference(), torch.is_inference(x)
+    return y * 2 if y.is_inference() else y, told
+
+
+@case
+def inference_writes(x):
+    y, z = x.clone(), torch.zeros(2, 3)
+    with torch.inference_mode():
+        y.add_(1)
+        y[0] = 3
+        cache = torch.zeros(4, 3)
+        cache[:2] = x
+        cache.mul_(2)
+        z += y
+    return y, z, cache, y + cache[:2], kinds(y, z, cache)
+
+
+@case
+def inference_argument_written(x):
+    with torch.inference_mode():
+        x.add_(1)
+        y = x * 2
+    x.mul_(2)
+    return x, y
+
+
+def inference_tensor_written_outside(x):   # no row: Dynamo raises something else
+    with torch.inference_mode():
+        y = x + 1
+    try:
+        y.add_(1)
+    except RuntimeError as error:
+        return y, str(error)
+
+
+@case
+def inference_tensor_saved(x):
+    with torch.inference_mode():
+        y = x + 1
+    return y * WEIGHT[:2]
+
+
+@case
+def inference_raises(x):
+    try:
+        with torch.inference_mode():
+            y = x + 1
+            raise ValueError("inside")
+    except ValueError as error:
+        return y, str(error), modes()
+
+
+@case
+def inference_clone(x):
+    with torch.inference_mode():
+        y = LINEAR(x)
+    z = y.clone()
+    return y, z, (z * WEIGHT[0]).sum(), kinds(y, z)
+
+
+@case
+def inference_broken(x):
+    with torch.inference_mode():
+        y = LINEAR(x)
+        print("inside")
+        z = LINEAR(y)
+        inside = modes()
+    w = z + 1
+    return y, z, w, inside, modes(), kinds(y, z, w)
+
+
+@case
+def inference_broken_twice(x):
+    seen = []
+    for k in range(2):
+        with torch.no_grad(), torch.inference_mode(k == 0):
+            y = LINEAR(x) + k
+            print(k)
+            y = y * 2
+        seen += [y, kinds(y), modes()]
+    return seen, LINEAR(x)
+
+
+@case
+def inference_stack(x):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.inference_mode())
+        stack.enter_context(torch.autocast("cpu", dtype=torch.bfloat16))
+        y = LINEAR(x)
+    return y, LINEAR(x), kinds(y)
+
+
+@made
+def inference_kept_manager():
+    mode = torch.inference_mode()
+
+    def fn(x):
+        with mode:
+            y = LINEAR(x)
+        return y, kinds(y), mode.mode
+
+    return fn
+
+
+@made
+def inference_tensor_from_outside():
+    with torch.inference_mode():
+        kept = t(3)
+
+    def fn(x):
+        with torch.inference_mode():
+            y = x * kept
+        z = x + kept
+        return y, z, kinds(kept, y, z)
+
+    return fn
+
+
+@case
+class Generates(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.fc = nn.Linear(3, 3)
+
+    def step(self, x):
+        return self.fc(x).tanh()
+
+    @torch.inference_mode()
+    def generate(self, x, n):
+        found = []
+        for _ in range(n):
+            x = self.step(x)
+            found.append(x)
+        return torch.stack(found)
+
+    def forward(self, x):
+        return self.generate(x, 3), self.step(x)
+
+
+@case
+def no_grad_views_of_parameters(x):
+    with torch.no_grad():
+        v = WEIGHT.view(-1)
+        y = (x @ WEIGHT).relu() + v[:3]
+    d = WEIGHT.detach()
+    return y, v.requires_grad, d * 2, (x @ WEIGHT).sum(), kinds(y, d)
+
+
+@made
+def no_grad_steps():
+    weight = nn.Parameter(t(3, 3, seed=4))
+
+    def fn(x):
+        with torch.no_grad():
+            weight.sub_(0.1 * (x.t() @ x))
+            y = x @ weight
+        return y, weight
+
+    return fn, [weight]
+
+
+@case(inputs=lambda i: (t(2, 3, seed=i).requires_grad_(i % 2 == 1),))
+def grad_inside_no_grad(x):
+    with torch.no_grad(), torch.enable_grad():
+        y = x * 2
+    return y, y.requires_grad
+
+
+@case(inputs=lambda i: (t(2, 3, seed=i), t(2, 3, seed=i + 7).requires_grad_(i % 2 == 1)))
+def write_that_begins_to_require_grad(x, w):
+    y = x * 2
+    y.add_(w)
+    z = torch.zeros(2, 3)
+    z[0] = w[0]
+    return y, z, kinds(y, z)

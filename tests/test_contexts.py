@@ -1,0 +1,127 @@
+"""Modes of torch inside of compiled code and around it, beyond language_contexts.py."""
+
+import contextlib
+
+import ccompile
+import language_contexts
+import pytest
+import torch
+from conftest import EAGER, alike, explained, outcome, same
+from language_cases import t
+from torch import nn
+
+AROUND = {
+    "none": contextlib.nullcontext,
+    "no_grad": torch.no_grad,
+    "inference": torch.inference_mode,
+}
+
+
+def seen(outcome):
+    return getattr(outcome, "value", None), outcome.error, getattr(outcome, "text", ""), outcome.printed, outcome.modes
+
+
+NAMES = [n for n in vars(language_contexts) if n.startswith(("inference_", "grad_", "no_grad_v"))]
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if not n.startswith(("inference_kept", "inference_tensor_from"))])
+def test_callers_in_each_mode(name):
+    """One compiled function, called in turn outside and inside of the modes; each has recordings of its own."""
+    fn = getattr(language_contexts, name)
+    compiled = ccompile.compile(fn)
+    for i in range(9):
+        for around in AROUND.values():
+            before = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+            with around():
+                eager = outcome(fn, (t(2, 3, seed=i),))
+                ours = outcome(compiled, (t(2, 3, seed=i),))
+            alike(seen(eager), seen(ours), path=f"call {i} {around}")
+            assert before == (torch.is_grad_enabled(), torch.is_inference_mode_enabled())
+
+
+@pytest.mark.parametrize("around", AROUND)
+def test_inference_tensors_among_arguments(around):
+    """The same call with tensors of both kinds, in turn."""
+
+    def fn(x, y):
+        with torch.inference_mode():
+            a = x * y
+            v = x.view(-1)
+        b = x + y
+        w = x.t()
+        return a, v, b, w, [o.is_inference() for o in (a, v, b, w)]
+
+    compiled = ccompile.compile(fn)
+    for i in range(12):
+        args = [t(2, 3, seed=i), t(2, 3, seed=i + 50)]
+        with torch.inference_mode():
+            inferred = [a.clone() for a in args]
+        given = [inferred[k] if i >> k & 1 else args[k] for k in range(2)]
+        with AROUND[around]():
+            alike(fn(*given), compiled(*given), path=f"call {i}")
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_replay_that_fails_leaves_the_modes(inside):
+    """An index that is out of range only in a later call."""
+
+    def fn(x, at):
+        with torch.no_grad(), torch.inference_mode():
+            y = x * 2
+            if inside:
+                print("break")
+            z = torch.gather(y, 0, at)
+        return z + 1
+
+    compiled = ccompile.compile(fn)
+    for i, bad in enumerate([0, 0, 0, 1, 0, 1, 0]):
+        at = torch.full((1, 3), 7 if bad else i % 2)
+        eager, ours = (outcome(f, (t(2, 3, seed=i), at)) for f in (fn, compiled))
+        alike(seen(eager), seen(ours), path=f"call {i}")
+        assert torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+
+
+@pytest.mark.skipif(EAGER, reason="needs the product")
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_blocks_without_grad_have_kernels(mode):
+    """Parameters require grad and the caller has grad mode on; inside of the block autograd sees nothing all the same."""
+    net = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.LayerNorm(8))
+
+    @mode()
+    def fn(x):
+        return net(x) * 2
+
+    same(fn, make_args=lambda i: (t(4, 8, seed=i),), no_grad=False)
+    (graph,) = explained(fn, t(4, 8)).graphs
+    steps = [line.split()[1] for line in graph.plan.splitlines()]
+    assert set(steps) - {"host"}, graph.plan
+
+
+def test_after_torch_compile():
+    """Dynamo's hook stays installed; asking whether it is idle must not lose an exception that is on its way."""
+
+    @contextlib.contextmanager
+    def block():
+        print("in")
+        yield
+        print("out")
+
+    def fn(x):
+        with block():
+            return x + 1
+
+    def raises(x):
+        with torch.inference_mode():
+            y = x + 1
+        return y * language_contexts.WEIGHT[:2]
+
+    def theirs(x):
+        raise ValueError(x.sum())
+
+    try:
+        with contextlib.suppress(Exception):
+            torch.compile(theirs, backend="eager")(t(2, 3))
+        for f in (fn, raises):
+            same(f, make_args=lambda i: (t(2, 3, seed=i),), raises=True, hit=False)
+    finally:
+        torch._dynamo.reset()
