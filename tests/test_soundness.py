@@ -1260,3 +1260,122 @@ def test_finalisers_of_what_a_call_makes_run_in_each_call():
             x = torch.randn(3)
             torch.testing.assert_close(compiled(x), eager(x))
             assert seen == expected
+
+
+class Loud:
+    """Says when it dies."""
+
+    def __init__(self, seen, x):
+        self.seen, self.x = seen, x
+
+    def __del__(self):
+        self.seen.append("del")
+
+
+def announced(seen, x):
+    try:
+        while True:
+            yield x
+            x = x + 1
+    finally:
+        seen.append(torch.is_grad_enabled())
+
+
+def relayed(seen, x):
+    yield from announced(seen, x)
+
+
+def grad_kept_on(seen, x):
+    with torch.enable_grad():
+        yield x
+
+
+def never_deleted(seen, x):
+    loud = Loud(seen, x * 2)
+    return loud.x + 1
+
+
+def deleted_in_a_list(seen, x):
+    louds = [Loud(seen, x * i) for i in range(3)]
+    total = sum(loud.x for loud in louds)
+    louds.pop(0)
+    return total
+
+
+def deleted_after_breaks(seen, x):
+    loud = Loud(seen, x * 2)
+    seen.append(bool((loud.x + 1).sum() > 1e9))
+    y = x * 2
+    seen.append(bool(y.sum() > 1e9))
+    return y + 1
+
+
+def collected(seen, x):
+    loud = Loud(seen, x * 2)
+    loud.me = loud
+    return loud.x + 1
+
+
+def never_closed(seen, x):
+    values = announced(seen, x)
+    return next(values) * 2 + next(values)
+
+
+def never_closed_over_breaks(seen, x):
+    values = announced(seen, x)
+    y = next(values)
+    seen.append(bool(y.sum() > 1e9))
+    y = y * 2
+    seen.append(bool(y.sum() > 1e9))
+    return y
+
+
+def never_closed_and_relayed(seen, x):
+    values = relayed(seen, x)
+    return next(values) + next(values)
+
+
+def never_closed_in_zip(seen, x):
+    pairs = zip(announced(seen, x), [1, 2])
+    return sum(a * b for a, b in pairs)
+
+
+def mode_left_on(seen, x):
+    values = grad_kept_on(seen, x)
+    next(values)
+    seen.append(torch.is_grad_enabled())
+    return x * 2
+
+
+FINALISED = (
+    *(never_deleted, deleted_in_a_list, deleted_after_breaks, collected, never_closed, never_closed_over_breaks),
+    *(never_closed_and_relayed, never_closed_in_zip, mode_left_on),
+)
+
+
+@pytest.mark.parametrize("fn", FINALISED, ids=lambda fn: fn.__name__)
+def test_what_a_call_leaves_is_finalised_in_each_call(fn):
+    """A local that nobody reads any more dies when eager's frame ends, or with the next collection."""
+    compiled, seen, expected = ccompile.compile(fn), [], []
+    for i in range(6):
+        x = T(3, seed=i)
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(seen, x), fn(expected, x))
+            gc.collect()
+            assert seen == expected
+            assert not torch.is_grad_enabled()
+
+
+def test_a_generator_without_handlers_may_be_left():
+    """It ends without running code."""
+
+    def count(x):
+        while True:
+            yield x
+            x = x + 1
+
+    def fn(x):
+        values = count(x)
+        return next(values) + next(values)
+
+    same(fn, torch.ones(3), options={"fullgraph": True})

@@ -245,6 +245,17 @@ static void guard_kwdefaults(CcRec *rec, PyFunctionObject *func)
     cc_value_content(rec, func->func_kwdefaults, 1);
 }
 
+/* A class makes an object, and then calls __init__. */
+static void made_by_caller(CcRec *rec, PyObject *self)
+{
+    cc_value_fresh(rec, self);
+    CcProv *p = cc_value_find(rec, self);
+    if (p == NULL || p->origin != CC_O_FRESH || rec->frame.n < 2) return;
+    const CcAct *caller = rec->frame.at[rec->frame.n - 2].act;
+    p->site_co = caller->co;
+    p->site_pc = caller->pc;
+}
+
 /* by_c: C code called it, with what it took from iterators that are known. */
 static void learn_parameters(CcRec *rec, CcAct *act, bool by_c)
 {
@@ -260,7 +271,7 @@ static void learn_parameters(CcRec *rec, CcAct *act, bool by_c)
         if (v == NULL || cc_value_origin(rec, v) != CC_O_UNKNOWN) continue;
         if (i >= named || (by_c && PyTuple_CheckExact(v))) cc_value_fresh(rec, v);   /* enumerate, zip make their tuples */
         else if (is_default(act->func, v)) cc_value_const_source(rec, v);
-        else if (i == 0 && PyUnicode_CompareWithASCIIString(co->co_name, "__init__") == 0) cc_value_fresh(rec, v);
+        else if (i == 0 && PyUnicode_CompareWithASCIIString(co->co_name, "__init__") == 0) made_by_caller(rec, v);
         else if (by_c && i == 0 && cc_opaque_context(v)) cc_value_fresh(rec, v);
     }
 }
@@ -389,7 +400,7 @@ void cc_rec_leave(CcRec *rec, CcAct *act, int how, PyObject *value)
     CcMap memo = {0};
     const bool paused = cc_hook_pause(act->obs, true);   /* hashes of keys may be Python code */
     rec->trace->result = cc_recipe_of(rec, value, &memo);
-    const bool ok = rec->trace->result >= 0 && cc_node_finish_effects(rec, &memo);
+    const bool ok = rec->trace->result >= 0 && cc_node_finish_effects(rec, &memo) && !cc_final_left(rec, &memo);
     cc_hook_pause(act->obs, paused);
     cc_map_free(&memo);
     if (!ok) {
@@ -512,8 +523,7 @@ static bool snapshot_level(CcRec *rec, const CcRecFrame *f, bool innermost, CcMa
     for (int slot = 0; slot < n; slot++) cc_vec_push(&t->slots, -1);
     for (int slot = 0; slot < n; slot++) {
         PyObject *v = cc_act_get(act, slot);
-        const bool live = slot >= n_locals || cc_code_live(act->code, act->pc, slot);
-        const int r = v == NULL || !live ? null_recipe(rec) : slot >= keep_to ? operand_recipe(rec, v) : cc_recipe_of(rec, v, memo);
+        const int r = v == NULL || !cc_final_slot(act, slot) ? null_recipe(rec) : slot >= keep_to ? operand_recipe(rec, v) : cc_recipe_of(rec, v, memo);
         if (r < 0) return false;
         t->slots.at[level.slot0 + slot] = r;
     }
@@ -577,7 +587,7 @@ CcGo cc_rec_break(CcRec *rec, CcAct *act, CcReason reason, const char *what)
     const bool paused = cc_hook_pause(act->obs, true);
     for (; ok && level < rec->frame.n; level++)
         ok = snapshot_level(rec, &rec->frame.at[level], level == rec->frame.n - 1, &memo);
-    ok = ok && snapshot_handled(rec, &memo) && cc_node_finish_effects(rec, &memo);
+    ok = ok && snapshot_handled(rec, &memo) && cc_node_finish_effects(rec, &memo) && !cc_final_left(rec, &memo);
     cc_hook_pause(act->obs, paused);
     cc_map_free(&memo);
     if (!ok) {

@@ -166,6 +166,13 @@ bool cc_number_dict_key(CcRec *rec, PyObject *key);          /* the same, and on
 /* ---- recipe.c ---- */
 int cc_recipe_of(CcRec *rec, PyObject *o, CcMap *memo);      /* -1: can't be rebuilt; rec->why is set */
 
+/* ---- final.c ---- */
+bool cc_final_has(PyObject *o);              /* its type has a finaliser: generators, classes with __del__ */
+/* Whether a break has to keep what this slot holds: it is live, or the frame's end finalises it. */
+bool cc_final_slot(const CcAct *act, int slot);
+/* Something that the trace made is finalised behind its end, and is not among the objects with recipes: rec->unbuildable. */
+bool cc_final_left(CcRec *rec, CcMap *memo);
+
 /* ---- traceback.c ---- */
 CC_NEW PyObject *cc_traceback_copy(PyObject *exception);     /* None: it has no traceback; NULL (no error): it can't be made */
 

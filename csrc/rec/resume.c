@@ -176,9 +176,7 @@ CcGo cc_rec_begin_resume(CcRec *rec, CcAct *const *acts, int n, const CcMode *mo
         const int n_locals = act->code->n_locals;
         const int depth = innermost ? act->depth : cc_rec_waiting_depth(act);
         for (int slot = 0; slot < n_locals + depth; slot++)
-            if (slot >= n_locals || cc_code_live(act->code, act->pc, slot)) {
-                read_slot(rec, act, level, slot, varies(ctx, level, slot));
-            }
+            if (cc_final_slot(act, slot)) read_slot(rec, act, level, slot, varies(ctx, level, slot));
         act->observed = true;
     }
     for (int i = 0; i < rec->own.n; i++) adopt_function(rec, rec->own.at[i].function, rec->own.at[i].level, rec->own.at[i].slot);

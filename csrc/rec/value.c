@@ -177,12 +177,13 @@ CcProv *cc_value_set(CcRec *rec, PyObject *o, CcOrigin origin, int id)
     if (p == NULL) {
         PyObject *weak = NULL;
         /* What has a finaliser (a generator, a class with __del__) must be finalised where eager does it. */
-        const bool finalised = origin == CC_O_FRESH && Py_TYPE(o)->tp_finalize != NULL;
+        const bool finalised = origin == CC_O_FRESH && cc_final_has(o);
         if (finalised || (origin == CC_O_VALUE && cc_tens_any(o) && !rec->keep_tensors)) {
             weak = PyWeakref_NewRef(o, NULL);
             if (weak == NULL) PyErr_Clear();
         }
         if (weak == NULL) Py_INCREF(o);
+        if (weak == NULL && finalised) cc_vec_push(&rec->keep, Py_NewRef(o));   /* so that cc_final_left() finds it */
         cc_vec_push(&rec->prov, (CcProv){.object = o, .weak = weak});
         p = &cc_vec_last(&rec->prov);
         cc_map_put(&rec->by_object, o, rec->prov.n - 1);
