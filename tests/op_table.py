@@ -596,6 +596,13 @@ row("FM:bmm", lambda m: A(m.x(3, 4, 6), m.x(3, 6, 5)), lambda m: A(m.x(3, 6, 4).
 row("FM:addmm", lambda m: A(m.x(5), m.x(4, 6), m.x(6, 5)), lambda m: A(m.x(4, 5), m.x(4, 6), m.x(6, 5), beta=0, alpha=2), lambda m: A(m.x(4, 1), m.x(4, 6), m.x(5, 6).t()), lambda m: A(m.x(), m.x(4, 6), m.x(6, 5), alpha=0.5),
     lambda m: A(m.x(5), m.x(4, 0), m.x(0, 5)), lambda m: A(m.x(4), m.x(4, 6), m.x(6, 5)), **PRODUCT)
 row("FM:baddbmm FM:addbmm", lambda m: A(m.x(5), m.x(3, 4, 6), m.x(3, 6, 5)), lambda m: A(m.x(4, 5), m.x(3, 4, 6), m.x(3, 6, 5), beta=0.5, alpha=2), **PRODUCT)
+SCALES = ({}, {"beta": 0.5, "alpha": 2}, {"beta": 0}, {"beta": 0, "alpha": -0.5}, {"alpha": 3}, {"beta": 2.5}, {"beta": 1, "alpha": 1.0})
+SCALES_OTHER = ({"alpha": 0}, {"beta": 0, "alpha": 0})
+for name, *shapes in (("addmm", (4, 5), (4, 6), (6, 5)), ("addmm", (5,), (1, 6), (6, 5)), ("baddbmm", (3, 4, 5), (3, 4, 6), (3, 6, 5)), ("baddbmm", (4, 1), (3, 4, 6), (3, 6, 5)), ("addbmm", (4, 5), (3, 4, 6), (3, 6, 5)),
+                      ("addbmm", (), (3, 4, 6), (3, 6, 5)), ("addmv", (4,), (4, 6), (6,)), ("addmv", (), (4, 6), (6,)), ("addr", (4, 5), (4,), (5,)), ("addr", (5,), (4,), (5,))):  # fmt: skip
+    row(f"FM:{name}", *(lambda m, k=k, s=shapes: (tuple(m.x(*shape) for shape in s), dict(k)) for k in SCALES + SCALES_OTHER),
+        lambda m, s=shapes: A(*(m.x(*shape[::-1]).permute(*range(len(shape))[::-1]) for shape in s), alpha=2), lambda m, s=shapes: A(m.x(9), *(m.x(*shape) for shape in s[1:])), **PRODUCT, kernels=len(SCALES))  # fmt: skip
+row("FM:baddbmm FM:addbmm", lambda m: A(m.x(5), m.x(0, 4, 6), m.x(0, 6, 5)), lambda m: A(m.x(5), m.x(2, 4, 0), m.x(2, 0, 5), beta=2), lambda m: A(m.x(4, 5), m.x(2, 4, 6), m.x(2, 6, 5), beta=True), **PRODUCT)
 row("FM:mv", lambda m: A(m.x(4, 6), m.x(6)), lambda m: A(m.x(6, 4).t(), m.x(6)), lambda m: A(m.x(0, 6), m.x(6)), lambda m: A(m.x(4, 0), m.x(0)), lambda m: A(m.x(4, 6), m.x(4)), **PRODUCT)
 row("L:vecdot", lambda m: A(m.x(4, 6), m.x(4, 6)), lambda m: A(m.x(4, 6), m.x(4, 6), dim=0), lambda m: A(m.x(4, 6), m.x(6)), **PRODUCT)
 row("L:vecdot", lambda m: A(m.x(40, 2), m.x(40, 2)), dtypes=(f16, bf16), ulp=0)

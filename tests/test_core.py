@@ -589,7 +589,7 @@ def products():
     yield "matmul", torch.matmul, (r(2, 5, 3, 8).transpose(1, 2), r(2, 5, 3, 8).transpose(1, 2).transpose(-1, -2)), 1
     yield "matmul", torch.matmul, (r(2, 4, 5, 8), r(2, 1, 8, 6).expand(2, 4, 8, 6)), 1
     yield "addmm", torch.addmm, (r(6), r(5, 8), r(8, 6)), 1
-    yield "addmm", torch.addmm, (r(5, 6), r(5, 8), r(8, 6)), 0
+    yield "addmm", torch.addmm, (r(5, 6), r(5, 8), r(8, 6)), 1
     yield "mm", torch.mm, (r(5, 0), r(0, 9)), 0
     yield "mm", torch.mm, (r(5, 7).double(), r(7, 9).double()), 0
     yield "mm", torch.mm, (r(1, 7), r(7, 9)), 1

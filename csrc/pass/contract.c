@@ -8,7 +8,9 @@
  * add up), and a dim that is broadcast (no letter) are only other strides, and the result is written where the recorded strides
  * say. Two terms at a time are contracted as torch's sumproduct_pair does it (ATen/native/Linear.cpp): letters of both that are
  * kept count a batch, those of one are its rows or columns, those that go are summed over. f32 terms are taken in the order that
- * multiplies least, others from left to right as torch does. */
+ * multiplies least, others from left to right as torch does.
+ *
+ *   y = baddbmm(x, a, b, beta, alpha)       p = matmul(a, b); q = p * alpha; y = q + beta * x */
 #include "pass_int.h"
 
 enum { MAX_TERMS = 5, LETTERS = 52, MAX_LABELS = LETTERS + CC_MAX_DIMS, MAX_TEXT = 64, KEEP_ROWS = 16 };
@@ -26,6 +28,7 @@ typedef struct Term {
 
 typedef struct Sum {
     Parts *p;
+    int out; /* value: what the steps make in the end */
     int64_t size[MAX_LABELS]; /* 0: no such label */
     int n;
     Term term[MAX_TERMS], result;
@@ -89,11 +92,11 @@ static bool name_dims(Sum *s, Term *t, int value, const int *label, int n) {
 }
 
 static bool name_result(Sum *s, const int *label, int n) {
-    const CcType *type = &s->p->g->val.at[s->p->whole.out0].type;
+    const CcType *type = &s->p->g->val.at[s->out].type;
     if (type->ndim != n) return false;
     for (int d = 0; d < n; d++)
         if (s->size[label[d]] != type->size[d]) return false;
-    return name_dims(s, &s->result, s->p->whole.out0, label, n);
+    return name_dims(s, &s->result, s->out, label, n);
 }
 
 static int letter(char c) { return c >= 'A' && c <= 'Z' ? c - 'A' : c >= 'a' && c <= 'z' ? c - 'a' + 26 : -1; }
@@ -239,7 +242,7 @@ static bool multi_dot(Sum *s) {
 static bool kron(Sum *s) {
     const Parts *p = s->p;
     const CcOperand a = operand(p, 0), b = operand(p, 1);
-    const CcType out = p->g->val.at[p->whole.out0].type;
+    const CcType out = p->g->val.at[s->out].type;
     int of_a[CC_MAX_DIMS], of_b[CC_MAX_DIMS];
     if (b.kind != CC_IN_VALUE || type_of(p, b).ndim < 0 || out.ndim != CC_MAX(type_of(p, a).ndim, type_of(p, b).ndim)) return false;
     const int from_a = out.ndim - type_of(p, a).ndim, from_b = out.ndim - type_of(p, b).ndim;
@@ -247,7 +250,7 @@ static bool kron(Sum *s) {
     for (int d = from_b; d < out.ndim; d++) of_b[d - from_b] = 2 * d + 1;
     s->n = 2;
     if (!name_dims(s, &s->term[0], a.value, of_a, out.ndim - from_a) || !name_dims(s, &s->term[1], b.value, of_b, out.ndim - from_b)) return false;
-    s->result = (Term){.value = p->whole.out0};
+    s->result = (Term){.value = s->out};
     for (int d = 0; d < out.ndim; d++)
         for (int k = 0; k < 2; k++) {
             if (s->size[2 * d + k] <= 1) continue;
@@ -305,7 +308,7 @@ static bool merge(CcType *t, int from, int to) {
 /* A new term with these labels, without gaps. */
 static Term fresh(const Sum *s, const Order *o, CcType *type) {
     Term t = {.value = -1, .n = o->n};
-    *type = s->p->g->val.at[s->p->whole.out0].type;
+    *type = s->p->g->val.at[s->out].type;
     type->ndim = (int8_t)o->n;
     for (int i = 0; i < o->n; i++) type->size[i] = s->size[o->label[i]];
     cc_type_make_contiguous(type);
@@ -643,6 +646,72 @@ static bool all_steps(Sum *s) {
     return true;
 }
 
+/* Floats of one dtype. */
+static bool alike(const Sum *s) {
+    const CcType out = type_of(s->p, value_of(s->result.value));
+    bool good = cc_dtype_info((CcDtype)out.dtype)->kind == 'f';
+    for (int i = 0; i < s->n; i++) {
+        const CcType t = type_of(s->p, value_of(s->term[i].value));
+        good = good && t.dtype == out.dtype && t.device == out.device;
+    }
+    return good;
+}
+
+/* ------------------------------------------------------------------ beta * x + alpha * (a @ b) */
+
+/* Labels, each as 1, 2 ..; 0 ends them. */
+static const struct {
+    CcOpId op;
+    char a[4], b[4], out[4];
+} SCALED[] = {
+    {CC_OP_addmm, {1, 2}, {2, 3}, {1, 3}},    {CC_OP_addmm_by, {1, 2}, {2, 3}, {1, 3}}, {CC_OP_baddbmm, {1, 2, 3}, {1, 3, 4}, {1, 2, 4}}, {CC_OP_addbmm, {1, 2, 3}, {1, 3, 4}, {2, 4}},
+    {CC_OP_addmv, {1, 2}, {2}, {1}},          {CC_OP_addr, {1}, {2}, {1, 2}},
+};
+
+static int labels_from(const char *from, int *label) {
+    int n = 0;
+    for (; n < 4 && from[n]; n++) label[n] = from[n];
+    return n;
+}
+
+static double number_of(CcOperand o) { return o.kind == CC_IN_FLOAT ? o.f : (double)o.i; }
+
+/* x, a, b, beta, alpha. Of a factor 0 libraries look at nothing: beta's is left out, alpha's is the host's. */
+static bool scaled(Sum *s, int row) {
+    Parts *p = s->p;
+    int label[3][4], n[3];
+    const bool plain = p->whole.op == CC_OP_addmm;
+    if (p->whole.n_in != (plain ? 3 : 5)) return false;
+    const CcOperand x = operand(p, 0), a = operand(p, 1), b = operand(p, 2);
+    const CcOperand beta = plain ? int_of(1) : operand(p, 3), alpha = plain ? int_of(1) : operand(p, 4);
+    const CcType out = type_of(p, value_of(p->whole.out0)), from = type_of(p, x);
+    const bool numbers = (beta.kind == CC_IN_FLOAT || beta.kind == CC_IN_INT) && (alpha.kind == CC_IN_FLOAT || alpha.kind == CC_IN_INT);
+    const bool wide = out.dtype == CC_DT_F32 || out.dtype == CC_DT_F64;
+    if (!numbers || a.kind != CC_IN_VALUE || b.kind != CC_IN_VALUE || number_of(alpha) == 0 || from.dtype != out.dtype ||
+        (!wide && p->whole.op != CC_OP_baddbmm))
+        return false;
+    const bool alone = number_of(beta) == 0 && number_of(alpha) == 1;
+    if (!alone) {
+        CcVal made = {.type = out, .def = p->first, .narrowed = true, .hidden = true};
+        cc_type_make_contiguous(&made.type);
+        s->out = p->g->val.n;
+        cc_vec_push(&p->g->val, made);
+    }
+    n[0] = labels_from(SCALED[row].a, label[0]);
+    n[1] = labels_from(SCALED[row].b, label[1]);
+    n[2] = labels_from(SCALED[row].out, label[2]);
+    s->n = 2;
+    if (!name_dims(s, &s->term[0], a.value, label[0], n[0]) || !name_dims(s, &s->term[1], b.value, label[1], n[1]) || !name_result(s, label[2], n[2]) ||
+        !alike(s) || !all_steps(s) || alone)
+        return alone && p->n > 0;
+    CcOperand y = value_of(s->out);
+    const CcType type = type_of(p, y);
+    if (number_of(alpha) != 1) y = cc_parts_add(p, CC_OP_mul, number_of(beta) == 0 ? p->whole.out0 : -1, &type, 2, y, alpha);
+    if (number_of(beta) == 1) cc_parts_add(p, CC_OP_add, p->whole.out0, NULL, 2, y, x);
+    else if (number_of(beta) != 0) cc_parts_add(p, CC_OP_add, p->whole.out0, NULL, 3, y, x, beta);
+    return true;
+}
+
 /* ------------------------------------------------------------------ the pass */
 
 static bool name_terms(Sum *s) {
@@ -657,20 +726,9 @@ static bool name_terms(Sum *s) {
     }
 }
 
-/* Floats of one dtype. */
-static bool alike(const Sum *s) {
-    const CcType out = type_of(s->p, value_of(s->result.value));
-    bool good = cc_dtype_info((CcDtype)out.dtype)->kind == 'f';
-    for (int i = 0; i < s->n; i++) {
-        const CcType t = type_of(s->p, value_of(s->term[i].value));
-        good = good && t.dtype == out.dtype && t.device == out.device;
-    }
-    return good;
-}
-
 bool cc_contract_is_view(const CcGraph *g, const CcNode *n) {
     Parts p = {.g = (CcGraph *)g, .whole = *n};
-    Sum s = {.p = &p};
+    Sum s = {.p = &p, .out = n->out0};
     int labels = 0;
     if (!einsum(&s) || s.n != 1) return false;
     for (int i = 0; i < MAX_LABELS; i++) labels += s.size[i] > 0;
@@ -678,22 +736,28 @@ bool cc_contract_is_view(const CcGraph *g, const CcNode *n) {
 }
 
 static bool make(Parts *p, const bool *needed) {
-    Sum s = {.p = p};
+    Sum s = {.p = p, .out = p->whole.out0};
+    for (int i = 0; i < CC_COUNT(SCALED); i++)
+        if (SCALED[i].op == p->whole.op) return needed[0] && p->whole.n_out == 1 && scaled(&s, i);
     if (!needed[0] || p->whole.n_out != 1 || !name_terms(&s) || !alike(&s)) return false;
     if (s.n == 1 && s.term[0].n <= s.result.n) return false; /* a view */
     return all_steps(&s) && p->n > 0;
 }
 
 static bool may_be(const CcGraph *g, const CcNode *n, const CcGroupRules *rules) {
-    (void)g;
-    (void)rules;
     switch (n->op) {
     case CC_OP_einsum:
     case CC_OP_einsum_one:
     case CC_OP_tensordot:
     case CC_OP_inner:
     case CC_OP_multi_dot:
-    case CC_OP_kron: return true;
+    case CC_OP_addmm: return !cc_group_takes(g, (int)(n - g->node.at), rules); /* x is no bias */
+    case CC_OP_kron:
+    case CC_OP_addmm_by:
+    case CC_OP_baddbmm:
+    case CC_OP_addbmm:
+    case CC_OP_addmv:
+    case CC_OP_addr: return true;
     default: return false;
     }
 }

@@ -4,7 +4,6 @@
  *   v, i = max(x, dim)         ->   v = amax(x); i = argmax(x)                          one loop, as both reduce x
  *   l = cross_entropy(x, t)    ->   r = nll(x, t); l = nll_mean(r, t)                   a loop over x, one over its rows
  *   y = gelu(x)                ->   y = gelu(x, 1)                                      as oneDNN does it
- *   y = baddbmm(x, a, b)       ->   p = bmm(a, b); y = x + p
  *   y = encoder_layer(x, ..)   ->   linear, attend, linear, add, layer_norm ...         nn.TransformerEncoderLayer in eval
  *   y = softmax(x)             ->   m = amax(x); e = exp(x - m); s = sum(e); y = e * (1 / s)
  *
@@ -287,21 +286,6 @@ static bool copied_rows(Parts *p) {
     return true;
 }
 
-/* What is added may be broadcast; with a factor of 0 it is not read. */
-static bool baddbmm(Parts *p) {
-    const CcOperand x = operand(p, 0), beta = operand(p, 3), alpha = operand(p, 4);
-    const int result = p->whole.out0;
-    const CcType t = p->g->val.at[result].type, added = type_of(p, x);
-    const bool no = beta.kind == CC_IN_FLOAT ? beta.f == 0 : beta.i == 0;
-    if (p->whole.n_in != 5 || beta.kind == CC_IN_NUMBER || alpha.kind == CC_IN_NUMBER || !cc_type_contiguous(&t) || added.dtype != t.dtype)
-        return false;
-    const CcOperand product = cc_parts_add(p, CC_OP_bmm, -1, &t, 2, operand(p, 1), operand(p, 2));
-    if (no) cc_parts_add(p, CC_OP_mul, result, NULL, 2, product, alpha);
-    else if (beta.kind == CC_IN_INT && beta.i == 1) cc_parts_add(p, CC_OP_add, result, NULL, 3, x, product, alpha);
-    else cc_parts_add(p, CC_OP_add, result, NULL, 3, cc_parts_add(p, CC_OP_mul, -1, &added, 2, x, beta), product, alpha);
-    return true;
-}
-
 /* ------------------------------------------------------------------ nn.MultiheadAttention and nn.TransformerEncoderLayer in eval */
 
 static CcOperand linear(Parts *p, CcOperand x, CcOperand weight, CcOperand bias, int result) {
@@ -467,7 +451,6 @@ static bool expand(Parts *p, const bool *needed) {
     case CC_OP_argmax:
     case CC_OP_argmin: arg(p); return true;
     case CC_OP_linear: return copied_rows(p);
-    case CC_OP_baddbmm: return baddbmm(p);
     case CC_OP_self_attention: return self_attention(p, needed);
     case CC_OP_encoder_layer: return encoder_layer(p, needed);
     case CC_OP_max_pool:
@@ -488,7 +471,6 @@ static bool may_be(const CcGraph *g, const CcNode *n, const CcGroupRules *rules)
     case CC_OP_argmin: return long_rows(g, n);
     case CC_OP_nll_loss:
     case CC_OP_bce_loss:
-    case CC_OP_baddbmm:
     case CC_OP_self_attention:
     case CC_OP_encoder_layer:
     case CC_OP_cross_entropy: return true;

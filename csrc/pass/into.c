@@ -51,7 +51,7 @@ static int root_of(const CcGraph *g, int value) {
 /* Memory that nothing else lies in: what an op with a row makes. */
 static bool is_fresh(const CcGraph *g, int root) {
     const int def = g->val.at[root].def;
-    return def >= 0 && g->node.at[def].op != CC_OP_host && !g->node.at[def].flags;
+    return def >= 0 && cc_op_info((CcOpId)g->node.at[def].op)->kind != CC_K_HOST && !g->node.at[def].flags;
 }
 
 /* What the host makes may lie anywhere. */

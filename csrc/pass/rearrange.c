@@ -3,7 +3,7 @@
  *   upsample_nearest by 2   x [N, C, H, 1, W, 1] of [N, C, H, W]   ->   result [N, C, H, 2, W, 2] of [N, C, 2 H, 2 W]
  *
  * A dim of the one that the other has in two is cut, one that is repeated does not move in the operand, one that is turned
- * round moves backwards. glu, prelu and outer are expressions over such windows. */
+ * round moves backwards. glu, diff, prelu and outer are expressions over such windows. */
 #include "pass.h"
 
 typedef struct Axes {
@@ -119,6 +119,28 @@ static void flip(const CcGraph *g, const CcNode *n, const CcType *x, const CcTyp
     }
 }
 
+/* Windows of an image [N, C, H, W], or without N, side by side: [N, C * kernel, windows]. */
+static void unfold(const CcGraph *g, const CcNode *n, const CcType *x, const CcType *out, Axes *a) {
+    enum { KERNEL = 1, DILATION = 3, PADDING = 5, STRIDE = 7 };
+    const int h = x->ndim - 2, rows = out->ndim - 2;
+    int64_t windows[2];
+    a->good = n->n_in == 9 && (x->ndim == 3 || x->ndim == 4) && out->ndim == x->ndim - 1;
+    for (int i = 0; i < 8 && a->good; i++) a->good = int_of(g, n, 1 + i) >= 0;
+    for (int i = 0; i < 2 && a->good; i++) {
+        const int64_t reach = int_of(g, n, DILATION + i) * (int_of(g, n, KERNEL + i) - 1) + 1, by = int_of(g, n, STRIDE + i);
+        a->good = int_of(g, n, PADDING + i) == 0 && by > 0 && reach <= x->size[h + i];
+        windows[i] = a->good ? (x->size[h + i] - reach) / by + 1 : 0;
+    }
+    if (!a->good) return;
+    if (x->ndim == 4) same(a, x, out, 0);
+    const int64_t kernel[] = {int_of(g, n, KERNEL), int_of(g, n, KERNEL + 1)};
+    axis(a, x->size[h - 1], x->stride[h - 1], out->stride[rows] * kernel[0] * kernel[1]);
+    for (int i = 0; i < 2; i++)
+        axis(a, kernel[i], x->stride[h + i] * int_of(g, n, DILATION + i), out->stride[rows] * (i ? 1 : kernel[1]));
+    for (int i = 0; i < 2; i++)
+        axis(a, windows[i], x->stride[h + i] * int_of(g, n, STRIDE + i), out->stride[rows + 1] * (i ? 1 : windows[1]));
+}
+
 static bool axes_of(const CcGraph *g, const CcNode *n, const CcType *x, const CcType *out, Axes *a) {
     *a = (Axes){.good = true};
     switch (n->op) {
@@ -129,6 +151,7 @@ static bool axes_of(const CcGraph *g, const CcNode *n, const CcType *x, const Cc
     case CC_OP_repeat: repeat(g, n, x, out, a); break;
     case CC_OP_repeat_interleave: interleave(g, n, x, out, a); break;
     case CC_OP_flip: flip(g, n, x, out, a); break;
+    case CC_OP_im2col: unfold(g, n, x, out, a); break;
     default: return false;
     }
     int64_t numel = 1;
@@ -181,6 +204,18 @@ static bool glu(CcGraph *g, int node) {
     half.size[d] /= 2;
     const CcOperand a = window_at(g, x, &half, 0), b = window_at(g, x, &half, half.size[d] * half.stride[d]);
     set_operands(g, node, CC_OP_gated, (const CcOperand[]){a, b}, 2);
+    return true;
+}
+
+static bool diff(CcGraph *g, int node) {
+    const CcNode n = g->node.at[node];
+    const int x = cc_graph_operand(g, &n, 0)->value;
+    CcType t = g->val.at[x].type;
+    const int d = n.n_in == 2 ? cc_graph_dim(&t, cc_graph_operand(g, &n, 1)) : -1;
+    if (d < 0 || t.size[d] < 2 || t.dtype == CC_DT_BOOL) return false; /* which torch compares */
+    t.size[d]--;
+    const CcOperand from = window_at(g, x, &t, 0), next = window_at(g, x, &t, t.stride[d]);
+    set_operands(g, node, CC_OP_sub, (const CcOperand[]){next, from}, 2);
     return true;
 }
 
@@ -246,6 +281,7 @@ static bool rewrite(CcGraph *g, int node) {
     const CcNode *n = &g->node.at[node];
     switch (n->op) {
     case CC_OP_glu: return glu(g, node);
+    case CC_OP_diff: return diff(g, node);
     case CC_OP_prelu: return prelu(g, node);
     case CC_OP_outer: return outer(g, node);
     case CC_OP_max_pool:
