@@ -41,6 +41,16 @@ class Own:
         seen = view(tensor * 2)
         return [part + 1 for part in seen] if isinstance(seen, (tuple, list)) else seen + 1
 
+    def meshed(how, *vectors):
+        """meshgrid whose results are only read."""
+        return [seen * 2 for seen in torch.meshgrid(*vectors, indexing=how)]
+
+    def emptied(tensor, make, write):
+        """What is written into memory that nobody has written before."""
+        made = make(tensor)
+        write(made, tensor)
+        return made, made * 2
+
     def windows(tensor, size, weight):
         """Views whose elements overlap, as operands of a product."""
         seen = tensor.unfold(-1, size, 1)
@@ -368,6 +378,8 @@ row("M:to", *(lambda m, d=d: A(m.x(23), d) for d in FLOATS + INTS), lambda m: A(
     lambda m: A(m.t(2, 5, 3, 4), bf16, memory_format=torch.channels_last), lambda m: A(m.t(4, 1).expand(4, 3), f16), lambda m: A(m.t(3), "cpu"))
 row("M:to", lambda m: A(m.t(67), bf16), lambda m: A(m.t(67), f16), lambda m: A(m.t(67), b1), dtypes=FLOATS)
 row("M:type M:type_as", lambda m: A(m.x(5), m.x(5, dtype=f64)), lambda m: A(m.x(5), f64))
+row("M:type_as M:to", *(lambda m, d=d: A(m.t(4, 23), m.t(2, dtype=d)) for d in (f64, bf16, f16)), lambda m: A(m.x(5, 3).t(), m.x(2, 5, 3, 4, dtype=f64)), lambda m: A(cl(m.x(2, 3, 4, 5)), m.t(dtype=i32)), lambda m: A(m.x(5), m.x(5)), lambda m: A(m.t(0, 3), m.t(dtype=f64)), dtypes=(f32, i64, b1), kernels=5)
+row("M:to", lambda m: A(m.x(5), m.x(2, dtype=f64), True), lambda m: A(m.x(5), m.x(2, dtype=f64), copy=True), lambda m: A(m.x(5), other=m.x(2, dtype=f16)), dtypes=(f32, i64))
 row("FM:clone", *unary(), lambda m: A(m.t(2, 5, 3, 4), memory_format=torch.channels_last), lambda m: A(m.t(4, 6)[:, ::2], memory_format=torch.contiguous_format))
 row("M:contiguous", *unary(), lambda m: A(m.t(2, 5, 3, 4), memory_format=torch.channels_last), lambda m: A(cl(m.t(2, 5, 3, 4))))
 row("FM:detach", *unary())
@@ -544,8 +556,16 @@ row("FM:rot90", lambda m: A(m.t(2, 5)))
 row("FM:fliplr FM:flipud", lambda m: A(m.t(2, 5)), lambda m: A(m.t(5, 2, 3).transpose(0, 2)), kernels=2)
 each("FM:tril FM:triu", lambda m: A(m.t(5, 7)), lambda m: A(m.t(2, 4, 4), 1), lambda m: A(m.t(5, 7).t(), -2), lambda m: A(m.t(3)))
 row("F:tril_indices", lambda m: A(3, 3), dtypes=(f32,))
-row("F:meshgrid", lambda m: A(m.t(2), m.t(3), indexing="ij"), dtypes=(f32, i64))
+row("F:meshgrid", lambda m: A(m.t(2), m.t(3), indexing="ij"), lambda m: A(m.t(2), m.t(3), m.t(), m.t(4), indexing="xy"), lambda m: A([m.t(2), m.t(6)[::2]]), lambda m: A(m.t(2), m.t(0), indexing="xy"), lambda m: A(m.t(2, 2), m.t(3)), dtypes=(f32, i64))
+row("V:meshgrid", lambda m: A([m.t(2), m.t(3)], indexing="ij"), lambda m: A((m.t(2), m.t(3)), indexing="xy"), dtypes=(f32,))
+row("X:meshed", *(lambda m, how=how: A(how, m.t(3), m.t(10)[1::3], m.t(), m.t(2)) for how in ("ij", "xy")), dtypes=(f32, i64, b1), kernels=2)
 row("F:cartesian_prod", lambda m: A(m.t(2), m.t(3)), dtypes=(f32,))
+row("FM:diff", lambda m: A(m.t(4, 23)), lambda m: A(m.t(4, 6), 1, 0), lambda m: A(m.t(23)[::2]), lambda m: A(m.t(2, 6, 5).transpose(1, 2), dim=-2), lambda m: A(m.t(4, 6), 2), lambda m: A(m.t(4, 1)), lambda m: A(m.t(4, 6), n=0), lambda m: A(m.t()), lambda m: A(m.t(4), 1, 1), lambda m: A(m.t(4), append=m.t(2)), kernels=4)
+EMPTY = (lambda t: torch.empty(t.shape), lambda t: torch.empty_like(t), lambda t: t.new_empty(t.shape), lambda t: torch.empty(*t.shape, dtype=t.dtype), lambda t: torch.empty_like(t, memory_format=torch.contiguous_format), lambda t: t.new_empty(t.shape[::-1]).t())
+WRITE = (lambda e, t: e.copy_(t), lambda e, t: e.fill_(2), lambda e, t: (operator.setitem(e, slice(0, 2), t[:2] * 2), operator.setitem(e, slice(2, None), t[2:] + 1)), lambda e, t: e.zero_().add_(t))
+row("X:emptied", *(lambda m, e=e, w=w: A(m.t(5, 7), e, w) for e in EMPTY for w in WRITE), lambda m: A(m.t(7, 5).t(), EMPTY[1], WRITE[2]), lambda m: A(m.t(0, 3), EMPTY[1], WRITE[0]), kernels=20, dtypes=FLOATS + INTS[:2])
+row("F:empty", lambda m: A(0, 3), lambda m: A((2, 0), dtype=m.dtype))
+row("F:empty_like", lambda m: A(m.t(0, 3)), lambda m: A(m.t(0), dtype=f64))
 row("F:pixel_shuffle P:pixel_shuffle F:pixel_unshuffle P:pixel_unshuffle", lambda m: A(m.t(1, 8, 4, 4), 2), lambda m: A(m.t(2, 3, 4, 4, 6), 2), lambda m: A(cl(m.t(2, 8, 4, 6)), 2))
 row("P:channel_shuffle F:channel_shuffle F:native_channel_shuffle", lambda m: A(m.t(1, 6, 2, 2), 3), lambda m: A(m.t(2, 6, 5), 2), lambda m: A(cl(m.t(2, 6, 2, 3)), 3), lambda m: A(m.t(1, 6, 2, 2), 4))
 row("M:unsafe_chunk", lambda m: A(m.t(4), 2))
@@ -615,7 +635,6 @@ row("F:tensordot F:kron", lambda m: A(m.x(3, 4), m.x(3, 4)), **PRODUCT)
 row("F:tensordot", *(lambda m, d=d, s=s: A(m.x(*s[0]), m.x(*s[1]), d) for d, s in ((1, ((3, 4), (4, 5))), (2, ((2, 3, 4), (3, 4, 5))), (([1, 0], [0, 1]), ((3, 4, 5), (4, 3, 2))), (([0, 2], [1, -1]), ((3, 4, 5), (4, 3, 5))),
     (0, ((2, 3), (4,))), (([0], [0]), ((6,), (6,))), (1, ((3, 0), (0, 5))), (1, ((3, 4), (5, 4))), (([0, 0], [0, 1]), ((3, 3), (3, 3))))), lambda m: A(m.x(4, 3).t(), m.x(5, 4).t(), 1), kernels=6, **PRODUCT)
 row("FM:inner", *(lambda m, s=s: A(m.x(*s[0]), m.x(*s[1])) for s in (((3, 4), (5, 4)), ((2, 3, 4), (5, 4)), ((4,), (5, 4)), ((4,), (4,)), ((), (4,)), ((3, 0), (2, 0)), ((3, 4), (5, 3)))), kernels=4, **PRODUCT)
-row("FM:kron", *(lambda m, s=s: A(m.t(*s[0]), m.t(*s[1])) for s in (((3, 4), (5, 4)), ((4,), (5, 4)), ((2, 3, 4), (3, 1)), ((1, 4), (1, 3)), ((), (3,)), ((0, 2), (3, 2)))), lambda m: A(m.t(4, 3).t(), m.t(2, 5).t()), kernels=4, **PRODUCT)
 EINSUMS = (
     ("ij,jk->ik", (3, 4), (4, 5)), ("ij,jk", (3, 4), (4, 5)), ("ij,jk->ki", (3, 4), (4, 5)), ("ij,kj->ik", (3, 4), (5, 4)), ("bij,bjk->bik", (2, 3, 4), (2, 4, 5)),
     ("bhqd,bhkd->bhqk", (2, 3, 4, 5), (2, 3, 6, 5)), ("bqhd,bkhd->bhqk", (2, 4, 3, 5), (2, 6, 3, 5)), ("bhqk,bkhd->bqhd", (2, 3, 4, 6), (2, 6, 3, 5)), ("bct,bcs->bts", (2, 3, 4), (2, 3, 5)), ("bts,bcs->bct", (2, 4, 5), (2, 3, 5)),
@@ -718,6 +737,8 @@ row("P:upsample", lambda m: A(m.x(1, 3, 5, 4), scale_factor=2), **POOL)
 row("P:grid_sample", lambda m: A(m.x(1, 3, 5, 4), m.x(1, 6, 7, 2), align_corners=False), dtypes=FLOATS[:2], **SUMS)
 row("P:affine_grid", lambda m: A(m.x(1, 2, 3), (1, 3, 4, 5), align_corners=False), dtypes=FLOATS[:2], **SUMS)
 row("P:unfold", lambda m: A(m.x(1, 3, 5, 4), (2, 2), (1, 1), (0, 0), (1, 1)), dtypes=FLOATS[:2])
+row("P:unfold N:im2col", lambda m: A(m.t(2, 3, 5, 6), (2, 2), (1, 1), (0, 0), (1, 1)), lambda m: A(m.t(3, 5, 6), (3, 2), (1, 2), (1, 2), (2, 1)), lambda m: A(cl(m.t(2, 3, 5, 6)), (3, 3), (1, 1), (1, 1), (2, 2)), lambda m: A(m.t(2, 3, 6, 5).transpose(2, 3), (1, 4), (1, 1), (0, 1), (1, 3)),
+    lambda m: A(m.t(2, 1, 1, 1), (1, 1), (1, 1), (0, 0), (1, 1)), lambda m: A(m.t(0, 3, 5, 6), (2, 2), (1, 1), (0, 0), (1, 1)), lambda m: A(m.t(2, 3, 5, 6), (7, 2), (1, 1), (0, 0), (1, 1)), lambda m: A(m.t(2, 3, 5, 6), (2, 2), (0, 1), (0, 0), (1, 1)), dtypes=FLOATS, kernels=5)
 row("P:fold", lambda m: A(m.x(1, 12, 4), (3, 3), 2), dtypes=FLOATS[:2], **SUMS)
 
 # ---- losses ----------------------------------------------------------------------------------------------------------------

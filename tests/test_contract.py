@@ -114,7 +114,7 @@ def test_scaled_sums_join_their_product():
     q, k = t(2, 8, 16), t(2, 9, 16, seed=1)
     assert steps(lambda q, k: torch.baddbmm(torch.empty(2, 8, 9), q, k.transpose(1, 2), beta=0, alpha=0.25), q, k)[-1:] == ["product matmul mul"]
     assert steps(lambda x, q, k: torch.baddbmm(x, q, k.transpose(1, 2)), t(2, 8, 9), q, k) == ["product matmul add"]
-    assert steps(lambda x, q, k: torch.sigmoid(torch.addmm(x, q[0], k[0].t(), beta=0.5, alpha=2)), t(9), q, k) == ["product linear mul", "kernel add sigmoid"]
+    assert steps(lambda x, q, k: torch.sigmoid(torch.addmm(x, q[0], k[0].t(), beta=0.5, alpha=2)), t(9), q, k) == ["product matmul mul", "kernel add sigmoid"]
 
 
 def test_beta_of_zero_does_not_look():

@@ -1143,7 +1143,8 @@ def test_cast_binds(tens):
                      ((torch.float64,), {"non_blocking": True}), ((torch.float64, False, False), {})):
         op, operands = tens.bind(x.to, args, kw)
         assert op == "cast" and operands[0] is x and len(operands) == 1
-    for args, kw in ((("cpu",), {}), (("meta", torch.float64), {}), ((x,), {}), ((torch.float64,), {"copy": True}), ((), {})):
+    assert tens.bind(x.to, (x.double(),))[0] == tens.bind(x.type_as, (x.double(),))[0] == "cast_like"
+    for args, kw in ((("cpu",), {}), (("meta", torch.float64), {}), ((x, False, True), {}), ((torch.float64,), {"copy": True}), ((), {})):
         assert tens.bind(x.to, args, kw) is None
 
 

@@ -439,6 +439,34 @@ static bool encoder_layer(Parts *p, const bool *needed) {
     return true;
 }
 
+/* ------------------------------------------------------------------ what is seen and moved */
+
+/* Each result is a view of its own operand. */
+static bool meshgrid(Parts *p, const bool *needed) {
+    if (p->whole.n_in != p->whole.n_out + 1) return false;
+    for (int k = 0; k < p->whole.n_out; k++) {
+        if (operand(p, k).kind != CC_IN_VALUE || type_of(p, operand(p, k)).ndim > 1) return false;
+        if (needed[k]) cc_parts_add(p, CC_OP_expand, p->whole.out0 + k, NULL, 1, operand(p, k));
+    }
+    return p->n > 0;
+}
+
+/* F.unfold: of what is padded first. */
+static bool padded_windows(Parts *p) {
+    enum { KERNEL = 1, PADDING = 5, STRIDE = 7 };
+    if (p->whole.n_in != 9) return false;
+    CcType t = type_of(p, operand(p, 0));
+    const CcOperand rows = operand(p, PADDING), columns = operand(p, PADDING + 1), zero = int_of(0);
+    if ((t.ndim != 3 && t.ndim != 4) || rows.i < 0 || columns.i < 0) return false;
+    t.size[t.ndim - 2] += 2 * rows.i;
+    t.size[t.ndim - 1] += 2 * columns.i;
+    cc_type_make_contiguous(&t);
+    const CcOperand x = cc_parts_add(p, CC_OP_pad, -1, &t, 6, operand(p, 0), columns, columns, rows, rows, zero);
+    cc_parts_add(p, CC_OP_im2col, p->whole.out0, NULL, 9, x, operand(p, KERNEL), operand(p, KERNEL + 1), operand(p, KERNEL + 2),
+                 operand(p, KERNEL + 3), zero, zero, operand(p, STRIDE), operand(p, STRIDE + 1));
+    return true;
+}
+
 /* ------------------------------------------------------------------ the pass */
 
 static bool expand(Parts *p, const bool *needed) {
@@ -451,6 +479,8 @@ static bool expand(Parts *p, const bool *needed) {
     case CC_OP_argmax:
     case CC_OP_argmin: arg(p); return true;
     case CC_OP_linear: return copied_rows(p);
+    case CC_OP_meshgrid: return meshgrid(p, needed);
+    case CC_OP_im2col: return padded_windows(p);
     case CC_OP_self_attention: return self_attention(p, needed);
     case CC_OP_encoder_layer: return encoder_layer(p, needed);
     case CC_OP_max_pool:
@@ -475,6 +505,8 @@ static bool may_be(const CcGraph *g, const CcNode *n, const CcGroupRules *rules)
     case CC_OP_encoder_layer:
     case CC_OP_cross_entropy: return true;
     case CC_OP_linear: return scattered(g, n);
+    case CC_OP_meshgrid: return true;
+    case CC_OP_im2col: return n->n_in == 9 && (cc_graph_operand(g, n, 5)->i > 0 || cc_graph_operand(g, n, 6)->i > 0);
     case CC_OP_gelu: return cc_graph_operand(g, n, 0)->kind == CC_IN_VALUE && gelu_of_library(g, n);
     default: break;
     }
@@ -483,8 +515,10 @@ static bool may_be(const CcGraph *g, const CcNode *n, const CcGroupRules *rules)
     return false;
 }
 
-/* Pools of large windows are rewritten once more (pass/rearrange.c). */
-static bool later(const CcNode *n) { return n->op == CC_OP_max_pool || n->op == CC_OP_adaptive_max_pool; }
+/* Pools of large windows and windows of images are rewritten once more (pass/rearrange.c), views are windows (pass/views.c). */
+static bool later(const CcNode *n) {
+    return n->op == CC_OP_max_pool || n->op == CC_OP_adaptive_max_pool || n->op == CC_OP_im2col || n->op == CC_OP_expand;
+}
 
 CcGraph *cc_expand_graph(const CcGraph *g, const CcGroupRules *rules) {
     return cc_parts_graph(g, rules, &(PartsRules){may_be, expand, later});

@@ -30,10 +30,10 @@ static int try_node(CcGraph **out, const CcGraph *g, int i, const CcGroupRules *
     const CcGraph *at = *out ? *out : g;
     const CcNode *n = &at->node.at[i];
     const CcOperand *x = n->n_in ? cc_graph_operand(at, n, 0) : NULL;
-    if (!own->may_be(at, n, rules) || cc_group_banned(at, i, rules) || n->flags || n->n_out < 1 || n->n_out > 2 || !x || x->kind != CC_IN_VALUE ||
+    if (!own->may_be(at, n, rules) || cc_group_banned(at, i, rules) || n->flags || n->n_out < 1 || n->n_out > PARTS_RESULTS || !x || x->kind != CC_IN_VALUE ||
         at->val.at[x->value].type.ndim < 0)
         return 1;
-    bool needed[2], good = false;
+    bool needed[PARTS_RESULTS], good = false;
     for (int k = 0; k < n->n_out; k++) needed[k] = uses[n->out0 + k] > 0 || at->val.at[n->out0 + k].is_output;
     Parts p = {.whole = *n, .first = i};
     p.g = cc_graph_copy(at);

@@ -25,9 +25,11 @@ static inline CcOperand window(Parts *p, CcOperand o, CcType type) { return valu
  * -> its result */
 CcOperand cc_parts_add(Parts *p, CcOpId op, int result, const CcType *type, int n_in, ...);
 
+enum { PARTS_RESULTS = 8 }; /* of a whole, at most */
+
 typedef struct PartsRules {
     bool (*may_be)(const CcGraph *g, const CcNode *n, const CcGroupRules *rules); /* is it worth a copy of the graph? */
-    bool (*make)(Parts *p, const bool *needed);                                   /* needed: by result of the whole, of which there are at most two */
+    bool (*make)(Parts *p, const bool *needed);                                   /* needed: by result of the whole */
     bool (*later)(const CcNode *n);                                               /* is this part rewritten once more, by another pass? */
 } PartsRules;
 CcGraph *cc_parts_graph(const CcGraph *g, const CcGroupRules *rules, const PartsRules *own);

@@ -189,6 +189,16 @@ static void set_result(CcGraph *g, int node, int value) {
     g->val.at[value].def = node;
 }
 
+/* copy_ and fill_ leave nothing of what there was. */
+static void forget_target(CcGraph *g, int node) {
+    CcNode *n = &g->node.at[node];
+    const CcOperand *from = n->n_in == 2 ? &g->operand.at[n->in0 + 1] : NULL;
+    if (n->op != CC_OP_put || !from || (from->kind == CC_IN_VALUE && g->val.at[from->value].type.ndim > g->val.at[n->out0].type.ndim)) return;
+    n->op = from->kind == CC_IN_VALUE ? CC_OP_cast : CC_OP_fill;
+    n->in0++;
+    n->n_in = 1;
+}
+
 static void rewrite(const Pure *p, CcGraph *g, int value, const int *write, int n_write) {
     int maker = p->g->val.at[value].def;
     for (int w = 0; w < n_write; w++) {
@@ -201,6 +211,7 @@ static void rewrite(const Pure *p, CcGraph *g, int value, const int *write, int 
         maker = write[w];
     }
     set_result(g, maker, value);
+    for (int w = 0; w < n_write; w++) forget_target(g, write[w]);
 }
 
 /* What is written of a part is no view any more. */

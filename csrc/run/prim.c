@@ -101,6 +101,7 @@ const void *cc_prim_data(const CcHost *host, int value, int64_t offset) {
 const CcPrimFamily *cc_prim_family(const CcGraph *g, int node) {
     switch (cc_op_info((CcOpId)g->node.at[node].op)->kind) {
     case CC_K_MATMUL: return &CC_PRODUCTS;
+    case CC_K_CREATE: return &CC_CREATES;
     case CC_K_CONCAT: return &CC_CONCATS;
     case CC_K_ATTENTION: return &CC_ATTENTIONS;
     case CC_K_RNN: return &CC_RNNS;

@@ -134,7 +134,7 @@ struct CcPrimFamily {
 };
 extern const CcPrimFamily CC_PRODUCTS, CC_CONCATS, CC_ATTENTIONS; /* product.c, concat.c, attn.c */
 extern const CcPrimFamily CC_CONVS, CC_POOLS;                     /* conv.c, pool.c */
-extern const CcPrimFamily CC_RESAMPLES;                         /* resample.c */
+extern const CcPrimFamily CC_RESAMPLES, CC_CREATES;             /* resample.c, create.c */
 extern const CcPrimFamily CC_RNNS, CC_SCATTERS;                   /* rnn.c, scatter.c */
 const CcPrimFamily *cc_prim_family(const CcGraph *g, int node); /* NULL: none for this op */
 bool cc_prim_can(const CcGraph *g, int node);
