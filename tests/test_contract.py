@@ -1,5 +1,5 @@
-"""einsum and its like (csrc/pass/contract.c) among other ops: what becomes one step with them, memory that is shared or written, sizes
-that change. Values by equation are in op_table.py."""
+"""einsum, factors of products (csrc/pass/contract.c) and what is made of a tensor's dtype among other ops: what becomes one step with
+them, memory that is shared or written, sizes that change. Values by equation are in op_table.py."""
 
 import ccompile
 import pytest
@@ -78,6 +78,14 @@ def test_only_a_row_of_it_is_wanted():
         return torch.einsum("btd,hd->bht", y, u), (y + 1)[:, 0] * 2
 
     assert not any(step.startswith("host") for step in steps(fn, t(2, 6, 16), t(16, 16), t(4, 16)))
+
+
+def test_only_a_row_of_what_is_cast_is_wanted():
+    """The tensor that says the dtype has other sizes and is not read."""
+    def fn(x, w, like):
+        return torch.nn.functional.linear(x, w).type_as(like)[:, 5] * 2
+
+    assert not any(step.startswith("host") for step in steps(fn, t(2, 6, 16), t(16, 16), t(2, 3, 16).double()))
 
 
 def written_view(x):

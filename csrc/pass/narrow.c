@@ -61,7 +61,7 @@ static bool by_index(const Narrow *w, const CcNode *n) {
         if (cc_graph_operand(w->g, n, i)->kind == CC_IN_VALUE &&
             type_of(w, cc_graph_operand(w->g, n, i)->value)->ndim < 0)
             return false;
-    if (kind == CC_K_POINTWISE) return n->op != CC_OP_fill && n->op != CC_OP_fill_like;
+    if (kind == CC_K_POINTWISE) return n->op != CC_OP_fill && n->op != CC_OP_fill_like && n->op != CC_OP_cast_like;
     if (kind == CC_K_ATTENTION) return attends_by_row(w, n);
     const CcOperand *x = cc_graph_operand(w->g, n, 0);
     if (x->kind != CC_IN_VALUE || type_of(w, x->value)->ndim != out->ndim) return false;
