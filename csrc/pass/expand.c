@@ -4,6 +4,7 @@
  *   v, i = max(x, dim)         ->   v = amax(x); i = argmax(x)                          one loop, as both reduce x
  *   l = cross_entropy(x, t)    ->   r = nll(x, t); l = nll_mean(r, t)                   a loop over x, one over its rows
  *   y = gelu(x)                ->   y = gelu(x, 1)                                      as oneDNN does it
+ *   h = rnn_tanh_cell(x, h, ..)->   a = linear(h); b = linear(x); s = a + b; h = tanh(s)        and those of LSTM and GRU
  *   y = encoder_layer(x, ..)   ->   linear, attend, linear, add, layer_norm ...         nn.TransformerEncoderLayer in eval
  *   y = softmax(x)             ->   m = amax(x); e = exp(x - m); s = sum(e); y = e * (1 / s)
  *
@@ -286,14 +287,80 @@ static bool copied_rows(Parts *p) {
     return true;
 }
 
-/* ------------------------------------------------------------------ nn.MultiheadAttention and nn.TransformerEncoderLayer in eval */
-
 static CcOperand linear(Parts *p, CcOperand x, CcOperand weight, CcOperand bias, int result) {
     CcType t = type_of(p, x);
     t.size[t.ndim - 1] = type_of(p, weight).size[0];
     cc_type_make_contiguous(&t);
     return cc_parts_add(p, CC_OP_linear, result, &t, 3, x, weight, bias);
 }
+
+/* ------------------------------------------------------------------ cells of recurrent layers: one step */
+
+/* Part `which` of the gates that lie side by side in each row. */
+static CcOperand gate(Parts *p, CcOperand gates, int64_t width, int which) {
+    CcType t = type_of(p, gates);
+    t.size[1] = width;
+    const CcOperand seen = window(p, gates, t);
+    p->g->val.at[seen.value].offset += which * width * cc_dtype_info((CcDtype)t.dtype)->size;
+    return seen;
+}
+
+static CcOperand unary(Parts *p, CcOpId op, CcOperand x, const CcType *t) { return cc_parts_add(p, op, -1, t, 1, x); }
+static CcOperand binary(Parts *p, CcOpId op, int result, CcOperand a, CcOperand b, const CcType *t) { return cc_parts_add(p, op, result, t, 2, a, b); }
+
+static void lstm_cell(Parts *p, const bool *needed, CcOperand c, CcOperand gates, const CcType *t) {
+    const int64_t width = t->size[1];
+    const CcOperand in = unary(p, CC_OP_sigmoid, gate(p, gates, width, 0), t), forget = unary(p, CC_OP_sigmoid, gate(p, gates, width, 1), t);
+    const CcOperand cell = unary(p, CC_OP_tanh, gate(p, gates, width, 2), t);
+    const CcOperand kept = binary(p, CC_OP_mul, -1, forget, c, t), added = binary(p, CC_OP_mul, -1, in, cell, t);
+    const CcOperand now = binary(p, CC_OP_add, p->whole.out0 + 1, kept, added, t);
+    if (!needed[0]) return;
+    const CcOperand out = unary(p, CC_OP_sigmoid, gate(p, gates, width, 3), t);
+    binary(p, CC_OP_mul, p->whole.out0, out, unary(p, CC_OP_tanh, now, t), t);
+}
+
+static void gru_cell(Parts *p, CcOperand h, CcOperand from_x, CcOperand from_h, const CcType *t) {
+    const int64_t width = t->size[1];
+    CcOperand sum[2];
+    for (int i = 0; i < 2; i++) {
+        sum[i] = binary(p, CC_OP_add, -1, gate(p, from_h, width, i), gate(p, from_x, width, i), t);
+        sum[i] = unary(p, CC_OP_sigmoid, sum[i], t);
+    }
+    const CcOperand reset = binary(p, CC_OP_mul, -1, gate(p, from_h, width, 2), sum[0], t);
+    const CcOperand fresh = unary(p, CC_OP_tanh, binary(p, CC_OP_add, -1, gate(p, from_x, width, 2), reset, t), t);
+    const CcOperand rest = binary(p, CC_OP_mul, -1, binary(p, CC_OP_sub, -1, h, fresh, t), sum[1], t);
+    binary(p, CC_OP_add, p->whole.out0, rest, fresh, t);
+}
+
+/* x, h, [c,] the weights of both, their biases: of [B, ..], all of one dtype. */
+static bool cell(Parts *p, const bool *needed) {
+    const bool lstm = p->whole.op == CC_OP_lstm_cell, gru = p->whole.op == CC_OP_gru_cell;
+    const int first = lstm ? 3 : 2;
+    CcType t = p->g->val.at[p->whole.out0].type;
+    if (p->whole.n_in != first + 4 || p->whole.n_out != 1 + lstm || t.ndim != 2 || !cc_type_numel(&t) || (lstm && !needed[1] && !needed[0])) return false;
+    for (int i = 0; i < first + 4; i++) {
+        const CcOperand o = operand(p, i);
+        if (i >= first + 2 && o.kind == CC_IN_NONE) continue;
+        if (o.kind != CC_IN_VALUE || type_of(p, o).ndim != (i < first + 2 ? 2 : 1) || type_of(p, o).dtype != t.dtype) return false;
+        if (i > 0 && i < first && !cc_type_same_shape(&t, &p->g->val.at[o.value].type)) return false;
+    }
+    cc_type_make_contiguous(&t);
+    const CcOperand x = operand(p, 0), h = operand(p, 1);
+    if (type_of(p, operand(p, first)).size[0] != (lstm ? 4 : gru ? 3 : 1) * t.size[1] || type_of(p, x).size[0] != t.size[0]) return false;
+    const CcOperand from_x = linear(p, x, operand(p, first), operand(p, first + 2), -1);
+    const CcOperand from_h = linear(p, h, operand(p, first + 1), operand(p, first + 3), -1);
+    const CcType all = type_of(p, from_h);
+    if (gru) {
+        gru_cell(p, h, from_x, from_h, &t);
+        return true;
+    }
+    const CcOperand sum = binary(p, CC_OP_add, -1, from_h, from_x, &all);
+    if (lstm) lstm_cell(p, needed, operand(p, 2), sum, &t);
+    else cc_parts_add(p, p->whole.op == CC_OP_rnn_tanh_cell ? CC_OP_tanh : CC_OP_relu, p->whole.out0, NULL, 1, sum);
+    return true;
+}
+
+/* ------------------------------------------------------------------ nn.MultiheadAttention and nn.TransformerEncoderLayer in eval */
 
 /* Of queries, keys and values [B, L, 3 D] side by side one as [B, heads, L, D / heads]. */
 static CcOperand heads_of(Parts *p, CcOperand all, int64_t heads, int which) {
@@ -481,6 +548,10 @@ static bool expand(Parts *p, const bool *needed) {
     case CC_OP_linear: return copied_rows(p);
     case CC_OP_meshgrid: return meshgrid(p, needed);
     case CC_OP_im2col: return padded_windows(p);
+    case CC_OP_lstm_cell:
+    case CC_OP_gru_cell:
+    case CC_OP_rnn_tanh_cell:
+    case CC_OP_rnn_relu_cell: return cell(p, needed);
     case CC_OP_self_attention: return self_attention(p, needed);
     case CC_OP_encoder_layer: return encoder_layer(p, needed);
     case CC_OP_max_pool:
@@ -501,6 +572,10 @@ static bool may_be(const CcGraph *g, const CcNode *n, const CcGroupRules *rules)
     case CC_OP_argmin: return long_rows(g, n);
     case CC_OP_nll_loss:
     case CC_OP_bce_loss:
+    case CC_OP_lstm_cell:
+    case CC_OP_gru_cell:
+    case CC_OP_rnn_tanh_cell:
+    case CC_OP_rnn_relu_cell:
     case CC_OP_self_attention:
     case CC_OP_encoder_layer:
     case CC_OP_cross_entropy: return true;
