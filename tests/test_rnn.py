@@ -321,10 +321,71 @@ def test_autocast():
                 torch.testing.assert_close(got, eager)
 
 
+def half_agree(m, *args, dtype):
+    """Compiled is nearer to the layer in f32 than eager is, which rounds each step."""
+    exact, half = copy.deepcopy(m), copy.deepcopy(m).to(dtype)
+    small = [tuple(t.to(dtype) for t in a) if isinstance(a, tuple) else a.to(dtype) for a in args]
+    for p, q in zip(exact.parameters(), half.parameters()):
+        p.data.copy_(q.data)
+    compiled = ccompiled(half)
+    with torch.no_grad():
+        for first in (True, False):  # eager makes the first call
+            got, eager = flat(compiled(*small)), flat(half(*small))
+            whole = flat(exact(*[tuple(t.float() for t in a) if isinstance(a, tuple) else a.float() for a in small]))
+            for g, e, x in zip(got, eager, whole):
+                assert g.dtype == e.dtype == dtype and g.shape == e.shape and g.stride() == e.stride()
+                if not first and "rnn" in steps(compiled):
+                    torch.testing.assert_close(g, x.to(dtype))
+                torch.testing.assert_close(g, e, rtol=5e-2, atol=5e-2)
+    return steps(compiled)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("kind", CLASSES)
+def test_halves(kind, case):
+    steps_, batch, inputs, hidden, kw = CASES[case]
+    m = module(kind, inputs, hidden, **kw)
+    x = sequence(steps_, batch, inputs, kw.get("batch_first", False))
+    assert half_agree(m, x, state(m, kind, batch), dtype=torch.float16) == ["rnn"]
+    assert half_agree(m, x, dtype=torch.float16) == ["rnn"]
+    half_agree(m, x, state(m, kind, batch), dtype=torch.bfloat16)
+
+
+def test_halves_read_strided():
+    m = module("gru", 6, 10, num_layers=2)
+    x, h = sequence(5, 3, 12)[..., ::2], torch.randn(3, 2, 20).transpose(0, 1)[..., :10]
+    assert half_agree(m, x, h, dtype=torch.float16) == ["rnn"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("cls", [nn.LSTMCell, nn.GRUCell, nn.RNNCell, lambda *a, **kw: nn.RNNCell(*a, nonlinearity="relu", **kw)])
+def test_loops_of_cells(cls, bias, dtype):
+    torch.manual_seed(0)
+    cell = cls(9, 20, bias=bias).to(dtype).eval()
+
+    def loop(x):
+        h, seen = None, []
+        for t in range(3):
+            h = cell(x[t], h)
+            seen.append(h[0] if isinstance(h, tuple) else h)
+        return torch.stack(seen), h
+
+    compiled, x = ccompiled(loop), sequence(3, 4, 9).to(dtype)
+    loose = {} if dtype == torch.float32 else {"rtol": 2e-2, "atol": 2e-2}
+    with torch.no_grad():
+        for _ in range(2):
+            for got, eager in zip(flat(compiled(x)), flat(loop(x))):
+                assert got.dtype == eager.dtype and got.stride() == eager.stride()
+                torch.testing.assert_close(got, eager, **loose)
+    plan = "".join(s["plan_text"] for entry in compiled_of(compiled).report()["entries"] for s in entry["segments"])
+    assert "host" not in plan
+
+
 @pytest.mark.skipif("CCOMPILE_CPU" in os.environ, reason="is such a run")
 @pytest.mark.parametrize("cpu", ["avx2", "base"])
 def test_other_vectors(cpu):
-    chosen = ["-k", "test_cases or nan or saturated or threads"]
+    chosen = ["-k", "test_cases or nan or saturated or threads or test_halves"]
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__, *chosen]
     done = subprocess.run(command, env={**os.environ, "CCOMPILE_CPU": cpu}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:]

@@ -1,14 +1,23 @@
-/* rnn: torch.lstm, gru, rnn_tanh and rnn_relu (nn.LSTM and its like), layer by layer. Only f32, without dropout and
- * without projections (LSTM's proj_size).
+/* rnn: torch.lstm, gru, rnn_tanh and rnn_relu (nn.LSTM and its like), layer by layer, without dropout and without
+ * projections (LSTM's proj_size). All is computed in f32: operands in bf16 or f16 are widened in each call, results are
+ * rounded once.
  *
  *   x [T, B, I] -> layer 0: forwards, backwards -> [T, B, D * H] -> layer 1 ... -> y; h_n, c_n [L * D, B, H] */
 #include "run_int.h"
 
+/* Where oneDNN multiplies bf16, eager's products are twice as fast as those of f32, but each of its steps is many calls:
+ * least steps for the weights that are widened, and the most multiplications of a step. GRU, ms, eager and here (Zen 4, 1
+ * thread): 16 steps of 128 units 0.60, 0.08; 32 of 256, batch 8, 2.77, 2.31; 4 of 512, batch 2, 0.61, 0.76; LSTM of the
+ * second, which oneDNN does in one call, 1.66, 2.9. */
+enum { WIDENED_A_STEP = 1 << 17, STEP_MOST = 1 << 22 };
+
 /* What a layer does in one direction. */
 typedef struct Part {
     CcRecur recur;
+    CcDtype type[4]; /* of wi, wh, bi, bh */
     int wi, wh, bi, bh; /* values; bi, bh -1: none */
     int64_t wi_at, wh_at, bi_at, bh_at; /* bytes: they may be windows */
+    int64_t wi_row, wh_row;             /* as they lie */
     CcPacked *packed_wi, *packed_wh;    /* of frozen weights, else NULL */
 } Part;
 
@@ -18,8 +27,10 @@ typedef struct CcRnn {
     int x, h, c, y, last_h, last_c; /* values; -1: there is none, or nobody reads it */
     int64_t x_at, h_at, c_at;       /* bytes */
     int64_t h_part, c_part;         /* elements from part to part */
-    int64_t x_step, x_row, x_col;
-    size_t own; /* bytes of a part's own scratch */
+    int64_t x_step, x_row, x_col, y_step, y_row, h_row, c_row;
+    CcDtype x_type, h_type, c_type, y_type; /* y_type: of all results */
+    size_t own;      /* bytes of a part's own scratch */
+    size_t widened;  /* bytes for what is widened, or to be rounded */
     Part *part; /* [layer][direction] */
 } CcRnn;
 
@@ -41,10 +52,10 @@ static int value_of(const CcGraph *g, const CcNode *n, int i) { return cc_prim_o
 
 static bool columns_touch(const CcType *t) { return t->size[t->ndim - 1] == 1 || t->stride[t->ndim - 1] == 1; }
 
-/* f32 of these sizes, columns side by side. */
+/* Of these sizes, columns side by side. */
 static bool is_like(const CcType *t, int ndim, int64_t a, int64_t b, int64_t c) {
     const int64_t size[3] = {a, b, c};
-    return t && cc_prim_plain(t) && t->ndim == ndim && memcmp(t->size, size, sizeof *size * (size_t)ndim) == 0 &&
+    return t && cc_prim_float(t) && t->ndim == ndim && memcmp(t->size, size, sizeof *size * (size_t)ndim) == 0 &&
            columns_touch(t);
 }
 
@@ -71,30 +82,45 @@ static bool read_roles(const CcGraph *g, const CcNode *n, Roles *r) {
     return x[LAYERS] > 0 && x[LAYERS] <= n->n_in && r->numbers - r->first == r->layers * r->directions * r->weights;
 }
 
+/* Of the result's dtype, or of f32, which autocast has cast. */
+static bool fits(const CcType *t, const CcType *result) { return t->dtype == result->dtype || t->dtype == CC_DT_F32; }
+
 /* Types of all results, and of the states at the beginning. */
 static bool read_ends(const CcGraph *g, const CcNode *n, const Roles *r, CcRnn *rnn) {
     const CcType *x = type_of(g, n, 0), *y = &g->val.at[n->out0].type;
     const int parts = r->layers * r->directions, t = r->batch_first, b = !t;
-    if (!x || !cc_prim_plain(x) || x->ndim != 3) return false;
+    if (!x || !cc_prim_float(x) || x->ndim != 3) return false;
     *rnn = (CcRnn){.layers = r->layers, .directions = r->directions, .steps = x->size[t], .batch = x->size[b],
                    .in = x->size[2], .x_step = x->stride[t], .x_row = x->stride[b],
                    .x_col = x->size[2] == 1 ? 1 : x->stride[2], .x = value_of(g, n, 0), .c = -1, .y = n->out0,
-                   .last_c = -1};
+                   .y_step = y->stride[t], .y_row = y->stride[b], .x_type = (CcDtype)x->dtype, .y_type = (CcDtype)y->dtype, .last_c = -1};
     const CcType *w = type_of(g, n, r->first + 1);
     if (!w || w->ndim != 2) return false;
     rnn->hidden = w->size[1];
     const int64_t size[2] = {x->size[0], x->size[1]}, hidden = rnn->hidden;
-    if (!is_like(y, 3, size[0], size[1], hidden * r->directions) || !cc_type_dense(y)) return false;
+    if (!is_like(y, 3, size[0], size[1], hidden * r->directions) || !cc_type_dense(y) || !fits(x, y)) return false;
     for (int i = 0; i < r->states; i++) {
         const CcType *last = &g->val.at[n->out0 + 1 + i].type, *h = type_of(g, n, 1 + i);
         if (!is_like(h, 3, parts, rnn->batch, hidden) || !is_like(last, 3, parts, rnn->batch, hidden) ||
-            !cc_type_contiguous(last))
+            !cc_type_contiguous(last) || last->dtype != y->dtype || !fits(h, y))
             return false;
         *(i ? &rnn->c : &rnn->h) = value_of(g, n, 1 + i);
         *(i ? &rnn->last_c : &rnn->last_h) = n->out0 + 1 + i;
+        *(i ? &rnn->c_type : &rnn->h_type) = (CcDtype)h->dtype;
         *(i ? &rnn->c_part : &rnn->h_part) = h->stride[0];
+        *(i ? &rnn->c_row : &rnn->h_row) = h->stride[1];
     }
     return true;
+}
+
+/* Is x first copied, all of its rows side by side? */
+static bool is_copied(const CcRnn *rnn) { return rnn->x_col != 1 || rnn->x_type != CC_DT_F32; }
+
+static bool gains(const CcRnn *rnn, const Part *p) {
+    const CcRecur *r = &p->recur;
+    if (rnn->y_type != CC_DT_BF16 || !cc_dnnl_native(CC_DT_BF16)) return true;
+    const int64_t weights = cc_recur_gates(r->cell) * r->hidden * (r->in + r->hidden);
+    return r->cell != CC_CELL_LSTM && weights / r->steps <= WIDENED_A_STEP && weights * r->batch <= STEP_MOST;
 }
 
 /* One part; its weights start at operand `at`. False: not for this family. */
@@ -105,22 +131,27 @@ static bool read_part(const CcGraph *g, const CcNode *n, const Roles *r, const C
     if (!is_like(wi, 2, gates, in, 0) || !is_like(wh, 2, gates, rnn->hidden, 0)) return false;
     for (int i = 2; i < r->weights; i++)
         if (!is_like(type_of(g, n, at + i), 1, gates, 0, 0)) return false;
-    *p = (Part){.wi = value_of(g, n, at), .wh = value_of(g, n, at + 1), .bi = -1, .bh = -1};
+    *p = (Part){.wi = value_of(g, n, at), .wh = value_of(g, n, at + 1), .bi = -1, .bh = -1, .wi_row = wi->stride[0], .wh_row = wh->stride[0]};
     if (r->bias) {
         p->bi = value_of(g, n, at + 2);
         p->bh = value_of(g, n, at + 3);
     }
+    for (int i = 0; i < r->weights; i++) {
+        if (!fits(type_of(g, n, at + i), y)) return false;
+        p->type[i] = (CcDtype)type_of(g, n, at + i)->dtype;
+    }
     const int64_t wide = rnn->hidden * r->directions; /* a row between layers */
-    const bool first = layer == 0, last = layer == r->layers - 1, copied = rnn->x_col != 1;
+    const bool first = layer == 0, last = layer == r->layers - 1 && rnn->y_type == CC_DT_F32, copied = is_copied(rnn);
     p->recur = (CcRecur){.cell = r->cell, .backward = number % r->directions == 1, .steps = rnn->steps,
-                         .batch = rnn->batch, .in = in, .hidden = rnn->hidden, .wi_row = wi->stride[0],
-                         .wh_row = wh->stride[0], .x_step = first && !copied ? rnn->x_step : in * rnn->batch,
-                         .x_row = first && !copied ? rnn->x_row : in,
+                         .batch = rnn->batch, .in = in, .hidden = rnn->hidden,
+                         .wi_row = p->type[0] == CC_DT_F32 ? wi->stride[0] : in,
+                         .wh_row = p->type[1] == CC_DT_F32 ? wh->stride[0] : rnn->hidden,
+                         .x_step = first && !copied ? rnn->x_step : in * rnn->batch, .x_row = first && !copied ? rnn->x_row : in,
                          .y_step = last ? y->stride[r->batch_first] : wide * rnn->batch,
                          .y_row = last ? y->stride[!r->batch_first] : wide};
-    p->recur.h_row = type_of(g, n, 1)->stride[1];
-    if (rnn->c >= 0) p->recur.c_row = type_of(g, n, 2)->stride[1];
-    return true;
+    p->recur.h_row = rnn->h_type == CC_DT_F32 ? rnn->h_row : rnn->hidden;
+    p->recur.c_row = rnn->c_type == CC_DT_F32 ? rnn->c_row : rnn->hidden;
+    return gains(rnn, p);
 }
 
 static bool can(const CcGraph *g, int node) {
@@ -135,12 +166,30 @@ static bool can(const CcGraph *g, int node) {
 }
 
 static void finish_part(const CcGraph *g, Part *p) {
-    if (cc_prim_frozen(g, p->wi)) p->packed_wi = cc_packed_new();
-    if (cc_prim_frozen(g, p->wh)) p->packed_wh = cc_packed_new();
+    if (p->type[0] == CC_DT_F32 && cc_prim_frozen(g, p->wi)) p->packed_wi = cc_packed_new();
+    if (p->type[1] == CC_DT_F32 && cc_prim_frozen(g, p->wh)) p->packed_wh = cc_packed_new();
     p->wi_at = cc_prim_base(g, &p->wi);
     p->wh_at = cc_prim_base(g, &p->wh);
     p->bi_at = cc_prim_base(g, &p->bi);
     p->bh_at = cc_prim_base(g, &p->bh);
+}
+
+/* Floats for the widened states and for last states before they are rounded, and for the weights of a part. */
+static int64_t state_floats(const CcRnn *rnn) { return rnn->layers * rnn->directions * rnn->batch * rnn->hidden; }
+
+static int64_t part_floats(const Part *p) {
+    const int64_t gates = cc_recur_gates(p->recur.cell) * p->recur.hidden;
+    int64_t floats = 0;
+    if (p->type[0] != CC_DT_F32) floats += gates * p->recur.in;
+    if (p->type[1] != CC_DT_F32) floats += gates * p->recur.hidden;
+    return floats + 2 * gates;
+}
+
+static size_t widened_bytes(const CcRnn *rnn) {
+    int64_t most = 0;
+    if (rnn->y_type == CC_DT_F32) return 0;
+    for (int i = 0; i < rnn->layers * rnn->directions; i++) most = CC_MAX(most, part_floats(&rnn->part[i]));
+    return ((size_t)(most + 4 * state_floats(rnn)) * sizeof(float) + 63) / 64 * 64;
 }
 
 static void *build(const CcGraph *g, const int *chain, int n_chain, CcArena *arena, CcErr *err) {
@@ -166,6 +215,7 @@ static void *build(const CcGraph *g, const int *chain, int n_chain, CcArena *are
         rnn->own = CC_MAX(rnn->own, cc_recur_bytes(&rnn->part[i].recur));
     }
     rnn->own = (rnn->own + 63) / 64 * 64;
+    rnn->widened = widened_bytes(rnn);
     rnn->x_at = cc_prim_base(g, &rnn->x);
     rnn->h_at = cc_prim_base(g, &rnn->h);
     rnn->c_at = cc_prim_base(g, &rnn->c);
@@ -177,9 +227,13 @@ static void *build(const CcGraph *g, const int *chain, int n_chain, CcArena *are
 
 /* What a run reads and writes. */
 typedef struct Ends {
-    const float *x, *h, *c;
+    const void *x;
+    const float *h, *c;
+    int64_t h_part, c_part;
     float *y, *last_h, *last_c; /* y NULL: the last layer's result goes to a buffer as well */
+    void *half[3];              /* what y, last_h and last_c are rounded to, or NULL */
     char *own;
+    float *weights;   /* those of a part, widened */
     float *buffer[2]; /* results between layers; [0] first holds a copy of x where that is needed */
 } Ends;
 
@@ -189,7 +243,17 @@ static size_t buffer_bytes(const CcRnn *rnn) {
 }
 
 static int buffers(const CcRnn *rnn) {
-    return CC_MIN(2, rnn->layers - (rnn->y >= 0) + (rnn->x_col != 1));
+    return CC_MIN(2, rnn->layers - (rnn->y >= 0 && rnn->y_type == CC_DT_F32) + is_copied(rnn));
+}
+
+/* `parts` matrices of rows that lie apart, as one block of f32. */
+static const float *widen(CcDtype dtype, const void *from, int64_t parts, int64_t part, int64_t rows, int64_t row, int64_t n, float **room) {
+    const int64_t size = cc_dtype_info(dtype)->size;
+    float *to = *room;
+    for (int64_t p = 0; p < parts; p++)
+        for (int64_t r = 0; r < rows; r++, *room += n)
+            cc_halves_widen(dtype, (const char *)from + (p * part + r * row) * size, *room, n);
+    return to;
 }
 
 static int find_ends(const CcRnn *rnn, const CcHost *host, Ends *e) {
@@ -200,27 +264,54 @@ static int find_ends(const CcRnn *rnn, const CcHost *host, Ends *e) {
     e->c = cc_prim_data(host, rnn->c, rnn->c_at);
     if (!e->x || !e->h || (rnn->c >= 0 && !e->c)) return -1;
     for (int i = 0; i < CC_COUNT(out); i++) {
-        *to[i] = out[i] < 0 ? NULL : host->make(host->ctx, out[i]);
-        if (out[i] >= 0 && !*to[i]) return -1;
+        void *made = out[i] < 0 ? NULL : host->make(host->ctx, out[i]);
+        if (out[i] >= 0 && !made) return -1;
+        if (rnn->y_type == CC_DT_F32) *to[i] = made;
+        else e->half[i] = made;
     }
     return 0;
 }
 
-static void copy_x(const CcRnn *rnn, const float *x, float *to) {
+/* States in f32, and room for what is rounded. */
+static void widen_ends(const CcRnn *rnn, Ends *e, float *room) {
+    const int64_t parts = rnn->layers * rnn->directions;
+    e->h_part = rnn->h_part;
+    e->c_part = rnn->c_part;
+    if (rnn->y_type == CC_DT_F32) return;
+    if (rnn->h_type != CC_DT_F32) e->h = widen(rnn->h_type, e->h, parts, rnn->h_part, rnn->batch, rnn->h_row, rnn->hidden, &room);
+    if (e->c && rnn->c_type != CC_DT_F32) e->c = widen(rnn->c_type, e->c, parts, rnn->c_part, rnn->batch, rnn->c_row, rnn->hidden, &room);
+    if (rnn->h_type != CC_DT_F32) e->h_part = rnn->batch * rnn->hidden;
+    if (rnn->c_type != CC_DT_F32) e->c_part = rnn->batch * rnn->hidden;
+    if (e->half[1]) e->last_h = room;
+    if (e->half[2]) e->last_c = room + state_floats(rnn);
+    e->weights = room + 2 * state_floats(rnn);
+}
+
+static void copy_x(const CcRnn *rnn, const char *x, float *to) {
+    const int64_t size = cc_dtype_info(rnn->x_type)->size;
     for (int64_t t = 0; t < rnn->steps; t++)
-        for (int64_t b = 0; b < rnn->batch; b++)
-            for (int64_t i = 0; i < rnn->in; i++) *to++ = x[t * rnn->x_step + b * rnn->x_row + i * rnn->x_col];
+        for (int64_t b = 0; b < rnn->batch; b++, to += rnn->in)
+            cc_halves_gather(rnn->x_type, x + (t * rnn->x_step + b * rnn->x_row) * size, rnn->x_col, to, rnn->in);
 }
 
 static uint64_t version_of(const CcHost *host, const CcPacked *packed, int value) {
     return packed ? host->version(host->ctx, value) : CC_NO_VERSION;
 }
 
+static void widen_weights(const Part *p, CcRecurCall *call, float *room) {
+    const CcRecur *r = &p->recur;
+    const int64_t gates = cc_recur_gates(r->cell) * r->hidden, n[] = {r->in, r->hidden, gates, gates};
+    const int64_t row[] = {p->wi_row, p->wh_row, 0, 0};
+    const float **at[] = {&call->wi, &call->wh, &call->bi, &call->bh};
+    for (int i = 0; i < 4; i++)
+        if (*at[i] && p->type[i] != CC_DT_F32) *at[i] = widen(p->type[i], *at[i], 1, 0, i < 2 ? gates : 1, row[i], n[i], &room);
+}
+
 static int run_part(const CcRnn *rnn, const CcHost *host, const Ends *e, int number, const float *x, float *y,
                     CcErr *err) {
     const Part *p = &rnn->part[number];
     const int64_t last = number * rnn->batch * rnn->hidden;
-    CcRecurCall call = {.x = x, .h = e->h + number * rnn->h_part, .c = e->c ? e->c + number * rnn->c_part : NULL,
+    CcRecurCall call = {.x = x, .h = e->h + number * e->h_part, .c = e->c ? e->c + number * e->c_part : NULL,
                         .wi = cc_prim_data(host, p->wi, p->wi_at), .wh = cc_prim_data(host, p->wh, p->wh_at),
                         .bi = cc_prim_data(host, p->bi, p->bi_at), .bh = cc_prim_data(host, p->bh, p->bh_at),
                         .version_wi = version_of(host, p->packed_wi, p->wi),
@@ -228,16 +319,24 @@ static int run_part(const CcRnn *rnn, const CcHost *host, const Ends *e, int num
                         .last_h = e->last_h ? e->last_h + last : NULL, .last_c = e->last_c ? e->last_c + last : NULL};
     if (!call.wi || !call.wh || (p->bi >= 0 && (!call.bi || !call.bh)))
         return cc_err_set(err, CC_E_HOST, "no data of the weights, value %d", p->wi);
+    if (rnn->y_type != CC_DT_F32) widen_weights(p, &call, e->weights);
     if (call.version_wi != CC_NO_VERSION) call.packed_wi = p->packed_wi;
     if (call.version_wh != CC_NO_VERSION) call.packed_wh = p->packed_wh;
     return cc_recur_run(&p->recur, &call, err);
 }
 
+/* y, which lies as [T, B, wide], as it should. */
+static void round_y(const CcRnn *rnn, const float *y, char *to) {
+    const int64_t n = rnn->hidden * rnn->directions;
+    for (int64_t t = 0; t < rnn->steps; t++)
+        for (int64_t b = 0; b < rnn->batch; b++, y += n) cc_halves_narrow(rnn->y_type, y, to + (t * rnn->y_step + b * rnn->y_row) * 2, n);
+}
+
 static int run_layers(const CcRnn *rnn, const CcHost *host, const Ends *e, CcErr *err) {
     const float *x = e->x;
     int next = 0;
-    if (rnn->x_col != 1) {
-        copy_x(rnn, x, e->buffer[0]);
+    if (is_copied(rnn)) {
+        copy_x(rnn, e->x, e->buffer[0]);
         x = e->buffer[0];
         next = 1;
     }
@@ -247,12 +346,15 @@ static int run_layers(const CcRnn *rnn, const CcHost *host, const Ends *e, CcErr
             if (run_part(rnn, host, e, layer * rnn->directions + d, x, y + d * rnn->hidden, err) < 0) return -1;
         x = y;
     }
+    if (e->half[0]) round_y(rnn, x, e->half[0]);
+    if (e->half[1]) cc_halves_narrow(rnn->y_type, e->last_h, e->half[1], state_floats(rnn));
+    if (e->half[2]) cc_halves_narrow(rnn->y_type, e->last_c, e->half[2], state_floats(rnn));
     return 0;
 }
 
 static size_t scratch(const void *work) {
     const CcRnn *rnn = work;
-    return rnn->own + buffer_bytes(rnn) * (size_t)buffers(rnn);
+    return rnn->own + rnn->widened + buffer_bytes(rnn) * (size_t)buffers(rnn);
 }
 
 static int run(const void *work, const CcHost *host, CcErr *err) {
@@ -261,7 +363,8 @@ static int run(const void *work, const CcHost *host, CcErr *err) {
     if (find_ends(rnn, host, &e) < 0)
         return cc_err_set(err, CC_E_HOST, "no data for the recurrent layers of value %d", rnn->x);
     e.own = host->scratch;
-    for (int i = 0; i < buffers(rnn); i++) e.buffer[i] = (float *)(e.own + rnn->own + buffer_bytes(rnn) * (size_t)i);
+    widen_ends(rnn, &e, (float *)(e.own + rnn->own));
+    for (int i = 0; i < buffers(rnn); i++) e.buffer[i] = (float *)(e.own + rnn->own + rnn->widened + buffer_bytes(rnn) * (size_t)i);
     return run_layers(rnn, host, &e, err);
 }
 
