@@ -249,3 +249,13 @@ def test_sizes_that_change():
     for n in (4, 6, 9, 12, 7):
         x, i = T(5, n), torch.tensor([0, 3])
         torch.testing.assert_close(compiled(x, i), fn(x, i))
+
+
+def test_what_is_read_stays_until_it_is_read():
+    """A read at indices may not have the memory of what it reads, though that dies there."""
+    turned = torch.arange(63, -1, -1).expand(4, 64, 64).contiguous()
+    compare(lambda x, i: torch.gather(x @ x.mT, -1, i), torch.randn(4, 64, 64), turned)
+    compare(lambda x, i: torch.take_along_dim(x @ x.mT, i, 1), torch.randn(4, 64, 64), turned)
+    a, b = torch.arange(3, -1, -1)[:, None, None], torch.arange(63, -1, -1)[:, None]
+    compare(lambda x, a, b: (x @ x.mT)[a, b, b.mT], torch.randn(4, 64, 64), a, b)
+    compare(lambda x, i: (x @ x.mT)[i], torch.randn(64, 64), turned[0, 0])

@@ -90,6 +90,7 @@ static int find_over(const Layout *l, int s) {
     if (step->kind != CC_STEP_PRIMITIVE || !step->family->over) return -1;
     const CcGraph *g = l->g;
     const CcNode *n = &g->node.at[step->node[0]];
+    if (!step->family->over(n)) return -1;
     const CcOperand *x = cc_graph_operand(g, n, 0);
     if (x->kind != CC_IN_VALUE || n->n_out != 1 || g->val.at[n->out0].window_of || g->val.at[x->value].window_of) return -1;
     for (int k = 1; k < n->n_in; k++) {

@@ -121,7 +121,7 @@ CC_MUST int cc_cudalaunch_run(const CcLaunch *launch, const CcHost *host, char *
 struct CcPrimFamily {
     const char *name;
     bool llvm;    /* its calls are kernels */
-    bool over;    /* where the first operand dies, the result may have its memory */
+    bool (*over)(const CcNode *node); /* NULL: never. Where its first operand dies, may the result have that one's memory? */
     bool several; /* its nodes may have several results, and it makes only those that somebody reads */
     bool (*can)(const CcGraph *g, int node);
     /* May `node` become the next post-op of chain[0..n)? NULL: no post-ops. */

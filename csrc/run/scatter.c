@@ -335,5 +335,8 @@ static int run(const void *work, const CcHost *host, CcErr *err) {
     return 0;
 }
 
+/* What is read at indices is read after others are written. */
+static bool over(const CcNode *n) { return !reads((CcOpId)n->op); }
+
 const CcPrimFamily CC_SCATTERS = {
-    .name = "scatter", .over = true, .can = can, .build = build, .scratch = scratch, .run = run};
+    .name = "scatter", .over = over, .can = can, .build = build, .scratch = scratch, .run = run};
