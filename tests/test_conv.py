@@ -83,6 +83,7 @@ TRANSPOSED = {
     "groups": ((2, 8, 9, 7), (8, 3, 4, 4), {"stride": 2, "padding": 1, "groups": 2}),
     "line": ((2, 8, 9), (8, 4, 3), {"stride": 3}),
     "volume": ((1, 4, 3, 4, 5), (4, 6, 2, 2, 2), {"stride": 2}),
+    "many": ((1, 64, 5, 5), (64, 48, 4, 4), {"stride": 2, "padding": 1}),
 }
 
 
