@@ -733,6 +733,9 @@ def test_conditional_classes(tens):
     assert call(F.dropout, x, 0.5, train=False) == ("OP", 0, False)
     assert call(F.batch_norm, x, v, v, v, v, True, 0.1, 1e-5, True) == ("OP", WRITES, False)
     assert call(F.batch_norm, x, v, v, v, v, False, 0.1, 1e-5, True) == ("OP", 0, False)
+    assert call(F.batch_norm, x, v, v, None, None, True, 0.1, 1e-5, True) == ("OP", 0, False)
+    assert call(F.instance_norm, x, v, v, v, v, True, 0.1, 1e-5, True) == ("OP", WRITES, False)
+    assert call(F.instance_norm, x, v, v, v, v, use_input_stats=False, momentum=0.1, eps=1e-5, cudnn_enabled=True) == ("OP", 0, False)
     assert call(C._nn.scaled_dot_product_attention, x, x, x) == ("OP", 0, False)
     assert call(C._nn.scaled_dot_product_attention, x, x, x, dropout_p=0.0) == ("OP", 0, False)
     assert call(C._nn.scaled_dot_product_attention, x, x, x, dropout_p=0.1) == ("OP", RANDOM, False)
@@ -1213,7 +1216,7 @@ def test_unbound_calls(tens):
     for f, args, kw in ((F.conv2d, (image, weight), {"stride": (1, 1, 1)}), (F.conv2d, (image, weight), {"stride": 1.0}),
                         (F.conv2d, (image, weight), {"padding": "?"}), (F.conv2d, (image, weight, 1), {"groups": None}),
                         (F.max_pool2d, (image, ()), {}), (F.max_pool2d, (image, (2, True)), {}), (N.adaptive_avg_pool2d, (image, (None, 1)), {}),
-                        (F.batch_norm, (image, None, None, None, None, True, 0.1, 1e-5, True), {})):
+                        (F.batch_norm, (image, None, None, None, None, False, 0.1, 1e-5, True), {})):
         assert tens.bind(f, args, kw) is None, (f, args, kw)
 
 

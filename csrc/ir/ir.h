@@ -153,6 +153,7 @@ typedef struct CcNode {
     int32_t host;            /* the host's number for replaying this node */
     int32_t origin;          /* only inside the pipeline: the node of the given graph that it does, or does a part of */
     uint8_t again;           /* it writes, and a second run from the graph's begin on does the same again (rec/undo.c) */
+    uint8_t uncounted;       /* only inside the pipeline: torch's own op leaves the `_version` of what it writes (running statistics) */
     uint8_t rewritten;       /* only inside the pipeline: its operands are not the host's, which can't replay it */
 } CcNode;
 

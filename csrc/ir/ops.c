@@ -83,8 +83,10 @@ bool cc_op_number(const CcGraph *g, const CcNode *node, int operand) {
     const CcOperand *first = node->n_in ? &g->operand.at[node->in0] : NULL;
     if (!strchr(rule, '#') || node->n_out > 1 || !first) return false;
     if (node->n_out == 0 && first->kind != CC_IN_VALUE) return false; /* what it writes */
+    const char *named = strchr(rule, '#') + 1;
     const CcDtype own = (CcDtype)g->val.at[node->n_out ? node->out0 : first->value].type.dtype;
     const CcDtype t = strncmp(rule, "cmp", 3) == 0 ? cc_op_common(g, node, CC_DT_OTHER) : own;
+    if (*named) return operand == *named - 'a' && is_float(own);
     const CcExpr *e = is_float(t) ? cc_op_expr(g, node) : NULL;
     bool reads = false; /* by its value alone */
     for (int i = 0; e && i < e->n; i++) {

@@ -396,10 +396,11 @@ static CcDtype type_by_rule(CcBuild *b, const CcNode *n) {
 static int expr_node(CcBuild *b, const CcNode *n, const CcExprNode *x, CcDtype dt, const int *at) {
     const CcOperand *o = x->arg < n->n_in ? &b->g->operand.at[n->in0 + x->arg] : NULL;
     const char *rule = cc_op_info((CcOpId)n->op)->promote;
+    const bool statistics = n->op == CC_OP_layer_norm || n->op == CC_OP_norm_by || n->op == CC_OP_norm_eval || n->op == CC_OP_running;
     const bool round_first = strchr(rule, '~') != NULL, wide = x->arg == 1 && strchr(rule, '^') != NULL;
     switch (x->kind) {
     case CC_X_ARG:
-        if (o && o->kind != CC_IN_NONE) return operand_node(b, o, dt, round_first, wide, x->arg > 0 && n->op == CC_OP_layer_norm);
+        if (o && o->kind != CC_IN_NONE) return operand_node(b, o, dt, round_first, wide, x->arg > 0 && statistics);
         return x->dflt >= 0 ? at[x->dflt] : cc_build_refuse(b, "an operand is missing");
     case CC_X_BOOL_ARG:
         if (!o || o->kind == CC_IN_NONE) return cc_build_refuse(b, "an operand is missing");

@@ -738,4 +738,4 @@ static bool may_be(const CcGraph *g, const CcNode *n, const CcGroupRules *rules)
     }
 }
 
-CcGraph *cc_contract_graph(const CcGraph *g, const CcGroupRules *rules) { return cc_parts_graph(g, rules, &(PartsRules){may_be, make, NULL}); }
+CcGraph *cc_contract_graph(const CcGraph *g, const CcGroupRules *rules) { return cc_parts_graph(g, rules, &(PartsRules){may_be, make, NULL, NULL}); }

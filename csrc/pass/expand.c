@@ -6,6 +6,7 @@
  *   y = gelu(x)                ->   y = gelu(x, 1)                                      as oneDNN does it
  *   h = rnn_tanh_cell(x, h, ..)->   a = linear(h); b = linear(x); s = a + b; h = tanh(s)        and those of LSTM and GRU
  *   y = encoder_layer(x, ..)   ->   linear, attend, linear, add, layer_norm ...         nn.TransformerEncoderLayer in eval
+ *   y = batch_norm(x), train   ->   m = batch_mean(x); v = batch_spread(x, m); y = norm_by(x, m, v); running(mean, m) ...
  *   y = softmax(x)             ->   m = amax(x); e = exp(x - m); s = sum(e); y = e * (1 / s)
  *
  * The last where x has few rows but long ones: a row whose loop goes through it several times is one thread's, and these
@@ -214,6 +215,94 @@ static bool bce_loss(Parts *p) {
     if (!cc_type_numel(&t)) return false;
     if (reduction.i == 0) cc_parts_add(p, ROW[0], p->whole.out0, NULL, 3, window(p, x, t), operand(p, 1), operand(p, 2));
     else cc_parts_add(p, ROW[reduction.i], p->whole.out0, NULL, 4, window(p, x, t), operand(p, 1), operand(p, 2), int_of((1 << CC_MAX_DIMS) - 1));
+    return true;
+}
+
+/* ------------------------------------------------------------------ losses of rows */
+
+/* From rows to what the op gives. */
+static void reduce_rows(Parts *p, int64_t reduction, CcOperand rows) {
+    if (reduction) cc_parts_add(p, reduction == 1 ? CC_OP_mean : CC_OP_sum, p->whole.out0, NULL, 2, rows, int_of((1 << CC_MAX_DIMS) - 1));
+}
+
+/* Operands [0, n) are floats of one shape and dtype, the result of that dtype. */
+static bool alike(const Parts *p, int n, const CcOperand *reduction) {
+    const CcType x = type_of(p, operand(p, 0)), out = p->g->val.at[p->whole.out0].type;
+    if (x.ndim < 1 || cc_dtype_info((CcDtype)x.dtype)->kind != 'f' || out.dtype != x.dtype || !cc_type_numel(&x) ||
+        reduction->kind != CC_IN_INT || reduction->i < 0 || reduction->i > 2)
+        return false;
+    for (int i = 1; i < n; i++) {
+        const CcOperand o = operand(p, i);
+        if (o.kind != CC_IN_VALUE) return false;
+        const CcType t = type_of(p, o);
+        if (!cc_type_same_shape(&t, &x) || t.dtype != x.dtype) return false;
+    }
+    return true;
+}
+
+static CcType rows_of(const Parts *p) {
+    const CcType x = type_of(p, operand(p, 0));
+    CcType rows = without_dim(&x, x.ndim - 1);
+    cc_type_make_contiguous(&rows);
+    return rows;
+}
+
+static bool cosine_embedding(Parts *p) {
+    const CcOperand reduction = operand(p, 4);
+    CcOperand target = operand(p, 2);
+    if (p->whole.n_in != 5 || p->whole.n_out != 1 || target.kind != CC_IN_VALUE || !alike(p, 2, &reduction)) return false;
+    const CcType rows = rows_of(p), given = type_of(p, target);
+    if (rows.ndim > 1 || !cc_type_same_shape(&rows, &given) || given.dtype == CC_DT_OTHER) return false;
+    if (given.dtype != rows.dtype) target = cc_parts_add(p, CC_OP_cast, -1, &rows, 1, target);
+    const CcType t = type_of(p, target);
+    const int result = reduction.i ? -1 : p->whole.out0;
+    reduce_rows(p, reduction.i, cc_parts_add(p, CC_OP_cosine_target, result, &rows, 5, operand(p, 0), operand(p, 1), int_of(1),
+                                     window(p, target, with_dim(&t, t.ndim)), operand(p, 3)));
+    return true;
+}
+
+static double number_of(CcOperand o) { return o.kind == CC_IN_FLOAT ? o.f : o.kind == CC_IN_NONE || o.kind == CC_IN_NUMBER ? -1 : (double)o.i; }
+
+static bool triplet_margin(Parts *p) {
+    const CcOperand eps = operand(p, 5), swap = operand(p, 6), reduction = operand(p, 7);
+    const double power = number_of(operand(p, 4));
+    if (p->whole.n_in != 8 || p->whole.n_out != 1 || (power != 1 && power != 2) || swap.kind != CC_IN_BOOL || !alike(p, 3, &reduction)) return false;
+    const CcOpId distance = power == 1 ? CC_OP_pairwise_l1 : CC_OP_pairwise_distance;
+    const CcType rows = rows_of(p);
+    const CcOperand a = operand(p, 0), b = operand(p, 1), c = operand(p, 2);
+    const CcOperand near = cc_parts_add(p, distance, -1, &rows, 4, a, b, eps, int_of(1));
+    CcOperand far = cc_parts_add(p, distance, -1, &rows, 4, a, c, eps, int_of(1));
+    if (swap.i) {
+        const CcOperand other = cc_parts_add(p, distance, -1, &rows, 4, b, c, eps, int_of(1));
+        far = cc_parts_add(p, CC_OP_minimum, -1, &rows, 2, far, other);
+    }
+    reduce_rows(p, reduction.i, cc_parts_add(p, CC_OP_beyond, reduction.i ? -1 : p->whole.out0, &rows, 3, near, far, operand(p, 3)));
+    return true;
+}
+
+static bool multi_margin(Parts *p) {
+    const CcOperand reduction = operand(p, 5);
+    const double power = number_of(operand(p, 2));
+    Loss l = {.x = operand(p, 0), .target = operand(p, 1), .weight = operand(p, 4), .ignored = none()};
+    if (p->whole.n_in != 6 || p->whole.n_out != 1 || (power != 1 && power != 2) || l.target.kind != CC_IN_VALUE || !alike(p, 1, &reduction)) return false;
+    const CcType x = type_of(p, l.x), target = type_of(p, l.target), w = l.weight.kind == CC_IN_VALUE ? type_of(p, l.weight) : x;
+    l.rows = rows_of(p);
+    l.dim = x.ndim - 1;
+    l.classes = int_of(x.size[l.dim]);
+    if (x.ndim > 2 || (x.dtype != CC_DT_F32 && x.dtype != CC_DT_F64) || target.dtype != CC_DT_I64 || !cc_type_same_shape(&target, &l.rows) ||
+        (l.weight.kind == CC_IN_VALUE && (w.ndim != 1 || w.size[0] != l.classes.i || w.dtype != x.dtype)))
+        return false;
+    CcType first = x;
+    first.size[l.dim] = 1;
+    first.stride[l.dim] = 0;
+    const bool last = !reduction.i && l.weight.kind != CC_IN_VALUE;
+    CcOperand rows = cc_parts_add(p, power == 1 ? CC_OP_class_margin : CC_OP_class_margin_square, last ? p->whole.out0 : -1, &l.rows, 8, l.x, int_of(1),
+                          window(p, l.x, first), int_of(x.stride[l.dim]), window(p, l.target, with_dim(&target, l.dim)), l.classes, none(), operand(p, 3));
+    if (l.weight.kind == CC_IN_VALUE) {
+        const CcOperand weights = at_target(p, &l, l.weight, 0);
+        rows = cc_parts_add(p, CC_OP_mul, reduction.i ? -1 : p->whole.out0, &l.rows, 2, rows, weights);
+    }
+    reduce_rows(p, reduction.i, rows);
     return true;
 }
 
@@ -534,6 +623,109 @@ static bool padded_windows(Parts *p) {
     return true;
 }
 
+/* ------------------------------------------------------------------ batch norm in training, instance norm with running statistics */
+
+typedef struct Train {
+    CcOperand x, weight, bias, running[2], momentum, eps;
+    bool images;         /* statistics of each image alone */
+    CcType stat;         /* of one statistic, as x sees it */
+    CcOperand value[2];  /* mean, variance */
+} Train;
+
+/* A number for each channel, of x's dtype or, where that is half precision, f32. */
+static bool of_channels(const Parts *p, CcOperand o, const CcType *x) {
+    if (o.kind != CC_IN_VALUE) return o.kind == CC_IN_NONE;
+    const CcType t = type_of(p, o);
+    const bool half = x->dtype == CC_DT_BF16 || x->dtype == CC_DT_F16;
+    return t.ndim == 1 && t.size[0] == x->size[1] && t.device == x->device && (t.dtype == x->dtype || (half && t.dtype == CC_DT_F32));
+}
+
+static bool understand_training(const Parts *p, Train *t) {
+    *t = (Train){.x = operand(p, 0), .weight = operand(p, 1), .bias = operand(p, 2), .running = {operand(p, 3), operand(p, 4)},
+                 .momentum = operand(p, 5), .eps = operand(p, 6), .images = p->whole.op == CC_OP_instance_norm_train};
+    const CcType x = type_of(p, t->x), out = p->g->val.at[p->whole.out0].type;
+    const bool moves = t->running[0].kind == CC_IN_VALUE;
+    if (x.ndim < 2 + t->images || cc_dtype_info((CcDtype)x.dtype)->kind != 'f' || !cc_type_same_shape(&x, &out) || x.dtype != out.dtype ||
+        !cc_type_numel(&x) || t->eps.kind != CC_IN_FLOAT || moves != (t->running[1].kind == CC_IN_VALUE))
+        return false;
+    for (int i = 1; i < 5; i++)
+        if (!of_channels(p, operand(p, i), &x)) return false;
+    for (int k = 0; k < 2 && moves; k++) {
+        const CcType r = type_of(p, t->running[k]);
+        if (!cc_into_apart(&r)) return false;
+    }
+    t->stat = x;
+    for (int d = 0; d < x.ndim; d++) t->stat.size[d] = d == 1 || (d == 0 && t->images) ? x.size[d] : 1;
+    t->stat.dtype = x.dtype == CC_DT_F64 ? CC_DT_F64 : CC_DT_F32;
+    cc_type_make_contiguous(&t->stat);
+    return true;
+}
+
+/* A vector of channels as the image sees it. */
+static CcOperand seen_by_image(Parts *p, CcOperand o, int ndim) {
+    for (int d = 2; d < ndim && o.kind == CC_IN_VALUE; d++) {
+        const CcType t = type_of(p, o);
+        o = window(p, o, with_dim(&t, t.ndim));
+    }
+    return o;
+}
+
+/* With channels innermost a loop over rows of them is one over columns, 64 a thread: where there are few, each sweep has a loop of its
+ * own, which all threads share. */
+static bool one_loop(const Parts *p, const CcType *x) {
+    enum { ENOUGH = 512, WORTH_THREADS = 1 << 15 };
+    bool last = x->ndim == 2 || (x->stride[1] == 1 && x->size[1] > 1);
+    for (int i = 0; i < p->g->node.n && !last && x->ndim > 2; i++)
+        last = cc_op_info((CcOpId)p->g->node.at[i].op)->kind == CC_K_CONV; /* pass/layout.c */
+    return !last || x->size[1] >= ENOUGH || cc_type_numel(x) < WORTH_THREADS;
+}
+
+/* running = momentum * statistic + (1 - momentum) * running, which nothing waits for. */
+static void move(Parts *p, const Train *t, int which, double unbias) {
+    const CcOperand to = t->running[which];
+    const CcType r = type_of(p, to);
+    const int rows = t->images ? 2 : 1;
+    CcType flat = t->stat;
+    flat.ndim = (int8_t)rows;
+    for (int d = 0; d < rows; d++) flat.size[d] = t->stat.size[d + 2 - rows];
+    cc_type_make_contiguous(&flat);
+    CcOperand from = window(p, t->value[which], flat);
+    if (t->images) {
+        const CcType one = without_dim(&flat, 0);
+        from = cc_parts_add(p, CC_OP_batch_mean, -1, &one, 2, from, int_of(2));
+    }
+    cc_parts_add(p, CC_OP_running, -1, &r, 4, to, from, t->momentum, float_of(unbias));
+    CcNode *n = &p->g->node.at[p->first + p->n - 1];
+    CcVal *v = &p->g->val.at[n->out0];
+    n->flags = CC_N_WRITES;
+    n->uncounted = !t->images;
+    v->narrowed = false;
+    v->window_of = cc_graph_base(p->g, to.value) + 1;
+    v->offset = p->g->val.at[to.value].offset;
+}
+
+static bool train(Parts *p) {
+    Train t;
+    if (p->whole.n_in != 7 || p->whole.n_out != 1 || !understand_training(p, &t)) return false;
+    const CcType x = type_of(p, t.x);
+    const bool together = one_loop(p, &x);
+    CcOperand *value = t.value;
+    p->whole.flags = 0;
+    int64_t count = 1, dims = 0;
+    for (int d = 0; d < x.ndim; d++) {
+        if (d == 1 || (d == 0 && t.images)) continue;
+        count *= x.size[d];
+        dims |= INT64_C(1) << (x.ndim - 1 - d);
+    }
+    value[0] = cc_parts_add(p, CC_OP_batch_mean, -1, &t.stat, 2, t.x, int_of(dims));
+    const CcOperand mean = together ? value[0] : window(p, value[0], t.stat);
+    value[1] = cc_parts_add(p, CC_OP_batch_spread, -1, &t.stat, 3, t.x, int_of(dims), mean);
+    const CcOperand spread = together ? value[1] : window(p, value[1], t.stat);
+    cc_parts_add(p, CC_OP_norm_by, p->whole.out0, NULL, 6, t.x, seen_by_image(p, t.weight, x.ndim), seen_by_image(p, t.bias, x.ndim), mean, spread, t.eps);
+    for (int k = 0; k < 2 && t.running[0].kind == CC_IN_VALUE; k++) move(p, &t, k, k ? (double)count / (double)(count - 1) : 1);
+    return true;
+}
+
 /* ------------------------------------------------------------------ the pass */
 
 static bool expand(Parts *p, const bool *needed) {
@@ -541,6 +733,11 @@ static bool expand(Parts *p, const bool *needed) {
     case CC_OP_nll_loss: return cc_index_may(p->g, p->first) && needed[0] && nll_loss(p);
     case CC_OP_cross_entropy: return cc_index_may(p->g, p->first) && needed[0] && cross_entropy(p);
     case CC_OP_bce_loss: return cc_index_may(p->g, p->first) && needed[0] && bce_loss(p);
+    case CC_OP_multi_margin: return cc_index_may(p->g, p->first) && needed[0] && multi_margin(p);
+    case CC_OP_cosine_embedding: return needed[0] && cosine_embedding(p);
+    case CC_OP_triplet_margin: return needed[0] && triplet_margin(p);
+    case CC_OP_batch_norm_train:
+    case CC_OP_instance_norm_train: return train(p);
     case CC_OP_softmax:
     case CC_OP_log_softmax: softmax(p); return true;
     case CC_OP_argmax:
@@ -576,6 +773,11 @@ static bool may_be(const CcGraph *g, const CcNode *n, const CcGroupRules *rules)
     case CC_OP_gru_cell:
     case CC_OP_rnn_tanh_cell:
     case CC_OP_rnn_relu_cell:
+    case CC_OP_multi_margin:
+    case CC_OP_cosine_embedding:
+    case CC_OP_triplet_margin:
+    case CC_OP_batch_norm_train:
+    case CC_OP_instance_norm_train:
     case CC_OP_self_attention:
     case CC_OP_encoder_layer:
     case CC_OP_cross_entropy: return true;
@@ -595,6 +797,11 @@ static bool later(const CcNode *n) {
     return n->op == CC_OP_max_pool || n->op == CC_OP_adaptive_max_pool || n->op == CC_OP_im2col || n->op == CC_OP_expand;
 }
 
+/* It writes running statistics, as pass/into.c does. */
+static bool trains(const CcNode *n, const CcGroupRules *rules) {
+    return (n->op == CC_OP_batch_norm_train || n->op == CC_OP_instance_norm_train) && n->flags == CC_N_WRITES && rules->prim;
+}
+
 CcGraph *cc_expand_graph(const CcGraph *g, const CcGroupRules *rules) {
-    return cc_parts_graph(g, rules, &(PartsRules){may_be, expand, later});
+    return cc_parts_graph(g, rules, &(PartsRules){may_be, expand, later, trains});
 }

@@ -4,6 +4,10 @@
  * stand alone, and units   {a0 c2} {b1} | {W3} | {d4}          nothing is moved across them (a
  * region is what lies between two)
  *
+ * A write to memory that no other node names (running statistics, counters) is no barrier: it comes behind all units before it
+ * and stays on its side of host steps, which may fail. Kernels behind it may be done earlier; what they read is looked at in
+ * each call (cc_plan_apart).
+ *
  * Inside a region memory does not change, so any order that respects the data flow is right. Each
  * unit keeps the closure of the units it depends on as a bit set; two units may merge when no third
  * one lies on a path between them. */
@@ -15,7 +19,7 @@ typedef struct Unit {
     int kind;      /* CC_G_*; -1: merged into another */
     int n, inputs; /* nodes, and their tensor operands counted with repetition */
     CcSpace space; /* LOOP */
-    bool reduces;
+    bool reduces, writes; /* writes: alone, what no other node names */
     CC_VEC(int) node;
 } Unit;
 
@@ -23,6 +27,7 @@ typedef struct Region {
     const CcGraph *g;
     const bool *live;
     const CcGroupRules *rules;
+    const bool *alone;   /* node: cc_into_alone */
     int first, m, words; /* nodes [first, first + m) */
     uint64_t *dep;       /* m rows of `words`: the closure of a unit's dependencies */
     Unit *unit;
@@ -128,7 +133,7 @@ static bool looks_into(const Region *r, const Unit *unit, int made) {
 
 static bool can_fuse(const Region *r, int u, int v) {
     const Unit *a = &r->unit[u], *b = &r->unit[v];
-    return u != v && a->kind == CC_G_LOOP && b->kind == CC_G_LOOP &&
+    return u != v && a->kind == CC_G_LOOP && b->kind == CC_G_LOOP && !a->writes && !b->writes &&
            a->n + b->n <= MAX_UNIT_NODES && a->inputs + b->inputs <= MAX_UNIT_INPUTS && same_space(r, u, v) &&
            !path_through_third(r, u, v) && !path_through_third(r, v, u) && !looks_into(r, a, v) &&
            !looks_into(r, b, u);
@@ -224,6 +229,15 @@ bool cc_group_takes(const CcGraph *g, int node, const CcGroupRules *rules) {
     return kind_of(g, node, rules) != CC_G_HOST || is_post(g, node, rules);
 }
 
+static void keep_order(const Region *r, int u) {
+    const Unit *unit = &r->unit[u];
+    for (int x = 0; x < u; x++)
+        if (r->unit[x].kind >= 0 && (unit->writes || (unit->kind == CC_G_HOST && r->unit[x].writes))) {
+            for (int w = 0; w < r->words; w++) dep_row(r, u)[w] |= dep_row(r, x)[w];
+            set(dep_row(r, u), x);
+        }
+}
+
 /* A unit of its own for node first + u, with its dependencies. */
 static void begin_unit(Region *r, int u, int *last_random) {
     const CcNode *n = &r->g->node.at[r->first + u];
@@ -248,6 +262,8 @@ static void begin_unit(Region *r, int u, int *last_random) {
         set(row, p);
     }
     unit->kind = kind_of(r->g, r->first + u, r->rules);
+    unit->writes = r->alone[r->first + u];
+    keep_order(r, u);
     if (unit->kind != CC_G_LOOP) return;
     const CcOpKind kind = cc_op_info((CcOpId)n->op)->kind;
     if (kind == CC_K_POOL || kind == CC_K_RESAMPLE) unit->n = MOVED;
@@ -291,7 +307,7 @@ static int do_region(Region *r, CcArena *arena, CcGroups *out) {
         const bool folded = is_pure(r->g, r->first + u, r->rules) && fold_post(r, u);
         if (r->unit[u].kind == CC_G_LOOP && !folded) fuse_loops(r, u);
         const CcNode *n = &r->g->node.at[r->first + u];
-        for (int i = 0; i < n->n_in && r->unit[r->owner[u]].kind == CC_G_LOOP; i++)
+        for (int i = 0; i < n->n_in && r->unit[r->owner[u]].kind == CC_G_LOOP && !r->unit[u].writes; i++)
             if (r->g->operand.at[n->in0 + i].kind == CC_IN_VALUE)
                 r->reader[r->g->operand.at[n->in0 + i].value] = r->first + u;
     }
@@ -312,15 +328,19 @@ int cc_group_build(const CcGraph *g, const bool *live, const CcGroupRules *rules
     out->at = cc_arena_alloc(arena, sizeof(CcGroup) * (size_t)(g->node.n + 1));
     r.uses = cc_arena_alloc(arena, sizeof(int) * (size_t)(g->val.n + 1));
     r.reader = cc_arena_alloc(arena, sizeof(int) * (size_t)(g->val.n + 1));
-    if (!out->at || !r.uses || !r.reader)
+    bool *alone = cc_arena_alloc(arena, (size_t)g->node.n + 1);
+    if (!out->at || !r.uses || !r.reader || !alone)
         return cc_err_set(err, CC_E_MEMORY, "no memory for groups");
     cc_dce_uses(g, live, r.uses);
     for (int i = 0; i < g->val.n; i++) r.reader[i] = -1;
+    cc_into_alone(g, alone);
+    for (int i = 0; i < g->node.n; i++) alone[i] = alone[i] && kind_of(g, i, rules) == CC_G_LOOP;
+    r.alone = alone;
     for (int i = 0; i < g->node.n;) {
         const unsigned barrier = CC_N_WRITES | CC_N_EFFECT;
         int end = i + 1;
-        if (!(g->node.at[i].flags & barrier))
-            while (end < g->node.n && !(g->node.at[end].flags & barrier)) end++;
+        if (!(g->node.at[i].flags & barrier) || alone[i])
+            while (end < g->node.n && (!(g->node.at[end].flags & barrier) || alone[end])) end++;
         r.first = i;
         r.m = end - i;
         if (do_region(&r, arena, out) < 0)

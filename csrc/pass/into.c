@@ -48,6 +48,25 @@ static int root_of(const CcGraph *g, int value) {
     }
 }
 
+void cc_into_alone(const CcGraph *g, bool *alone) {
+    int *named = calloc((size_t)g->val.n + 1, sizeof *named); /* by how many nodes' operands */
+    for (int i = 0; i < g->node.n; i++) alone[i] = false;
+    for (int i = 0; named && i < g->node.n; i++)
+        for (int k = 0; k < g->node.at[i].n_in; k++) {
+            const CcOperand *o = cc_graph_operand(g, &g->node.at[i], k);
+            if (o->kind == CC_IN_VALUE) named[root_of(g, o->value)]++;
+        }
+    for (int i = 0; named && i < g->node.n; i++) {
+        const CcNode *n = &g->node.at[i];
+        if (!cc_into_is(g, n) || cc_op_info((CcOpId)n->op)->kind == CC_K_SCATTER) continue;
+        const int root = root_of(g, g->operand.at[n->in0].value);
+        int own = 0;
+        for (int k = 0; k < n->n_in; k++) own += cc_graph_operand(g, n, k)->kind == CC_IN_VALUE && root_of(g, cc_graph_operand(g, n, k)->value) == root;
+        alone[i] = g->val.at[root].def < 0 && own == named[root];
+    }
+    free(named);
+}
+
 /* Memory that nothing else lies in: what an op with a row makes. */
 static bool is_fresh(const CcGraph *g, int root) {
     const int def = g->val.at[root].def;

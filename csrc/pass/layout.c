@@ -26,6 +26,7 @@ static bool any_strides(const CcNode *n, int k) {
     case CC_K_CONV:
     case CC_K_POOL:
     case CC_K_RESAMPLE: return k <= 0;
+    case CC_K_REDUCE: return (n->op == CC_OP_batch_mean || n->op == CC_OP_batch_spread) && k >= 0;
     default: return n->op == CC_OP_batch_norm && k <= 0;
     }
 }

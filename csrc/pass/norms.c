@@ -10,14 +10,15 @@
 enum { X, WEIGHT, VAR = 4 }; /* operands: ops.def */
 
 static bool vector_of(const CcType *t, const CcType *x) {
-    return t->ndim == 1 && t->dtype == x->dtype && t->size[0] == x->size[1];
+    const bool half = x->dtype == CC_DT_BF16 || x->dtype == CC_DT_F16;
+    return t->ndim == 1 && (t->dtype == x->dtype || (half && t->dtype == CC_DT_F32)) && t->size[0] == x->size[1];
 }
 
 static bool good(const CcGraph *g, const CcNode *n) {
     if (n->op != CC_OP_batch_norm || n->flags || n->n_out != 1 || n->n_in != 6 || cc_graph_operand(g, n, X)->kind != CC_IN_VALUE)
         return false;
     const CcType *x = &g->val.at[cc_graph_operand(g, n, X)->value].type;
-    if (x->ndim < 2 || (x->dtype != CC_DT_F32 && x->dtype != CC_DT_F64) || cc_graph_operand(g, n, 5)->kind != CC_IN_FLOAT)
+    if (x->ndim < 2 || cc_dtype_info((CcDtype)x->dtype)->kind != 'f' || cc_graph_operand(g, n, 5)->kind != CC_IN_FLOAT)
         return false;
     for (int i = WEIGHT; i <= VAR; i++) {
         const CcOperand *o = cc_graph_operand(g, n, i);

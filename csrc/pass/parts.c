@@ -25,14 +25,18 @@ CcOperand cc_parts_add(Parts *p, CcOpId op, int result, const CcType *type, int 
     return value_of(result);
 }
 
+/* A tensor comes first, there are few results, and what it writes is known. */
+static bool has_form(const CcGraph *g, const CcNode *n, const CcGroupRules *rules, const PartsRules *own) {
+    const CcOperand *x = n->n_in ? cc_graph_operand(g, n, 0) : NULL;
+    if (!x || x->kind != CC_IN_VALUE || g->val.at[x->value].type.ndim < 0) return false;
+    return n->n_out >= 1 && n->n_out <= PARTS_RESULTS && (!n->flags || (own->writes && own->writes(n, rules)));
+}
+
 /* -> the number of nodes that node i of *out (of `g`, before there is one) is now */
 static int try_node(CcGraph **out, const CcGraph *g, int i, const CcGroupRules *rules, const PartsRules *own, const int *uses) {
     const CcGraph *at = *out ? *out : g;
     const CcNode *n = &at->node.at[i];
-    const CcOperand *x = n->n_in ? cc_graph_operand(at, n, 0) : NULL;
-    if (!own->may_be(at, n, rules) || cc_group_banned(at, i, rules) || n->flags || n->n_out < 1 || n->n_out > PARTS_RESULTS || !x || x->kind != CC_IN_VALUE ||
-        at->val.at[x->value].type.ndim < 0)
-        return 1;
+    if (!own->may_be(at, n, rules) || cc_group_banned(at, i, rules) || !has_form(at, n, rules, own)) return 1;
     bool needed[PARTS_RESULTS], good = false;
     for (int k = 0; k < n->n_out; k++) needed[k] = uses[n->out0 + k] > 0 || at->val.at[n->out0 + k].is_output;
     Parts p = {.whole = *n, .first = i};

@@ -46,6 +46,8 @@ CcGraph *cc_index_graph(const CcGraph *g, const CcGroupRules *rules);  /* reads 
 CcGraph *cc_rearrange_graph(const CcGraph *g, const CcGroupRules *rules); /* what moves and repeats elements is a copy */
 CcGraph *cc_into_graph(const CcGraph *g, const CcGroupRules *rules);   /* writes to what is not the graph's own are kernels */
 bool cc_into_is(const CcGraph *g, const CcNode *n); /* such a node: its result is the memory that it writes */
+/* alone[node]: such a node, a kernel that always works, and no other node of the graph names the memory. */
+void cc_into_alone(const CcGraph *g, bool *alone);
 bool cc_into_apart(const CcType *t);                /* has each element memory of its own? */
 CcGraph *cc_views_graph(const CcGraph *g, const CcGroupRules *rules);  /* views are windows */
 CcGraph *cc_turn_graph(const CcGraph *g, const CcGroupRules *rules);   /* products column by column */

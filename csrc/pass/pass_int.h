@@ -31,6 +31,7 @@ typedef struct PartsRules {
     bool (*may_be)(const CcGraph *g, const CcNode *n, const CcGroupRules *rules); /* is it worth a copy of the graph? */
     bool (*make)(Parts *p, const bool *needed);                                   /* needed: by result of the whole */
     bool (*later)(const CcNode *n);                                               /* is this part rewritten once more, by another pass? */
+    bool (*writes)(const CcNode *n, const CcGroupRules *rules);                   /* may it have parts, though it writes? */
 } PartsRules;
 CcGraph *cc_parts_graph(const CcGraph *g, const CcGroupRules *rules, const PartsRules *own);
 

@@ -89,6 +89,7 @@ static CcLaunch *make_launch(const Compile *c, const CcGroup *group, CcErr *err)
     if (cc_into_is(c->g, n)) {
         launch->into = cc_graph_base(c->g, n->out0);
         launch->node = n->origin;
+        launch->uncounted = n->uncounted;
     }
     if (c->on.cuda && launch->numel) {
         CcCudaTuning tuning = {0};

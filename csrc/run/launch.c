@@ -278,7 +278,7 @@ int cc_launch_run(const CcLaunch *launch, const CcHost *host, CcErr *err) {
             return cc_err_set(err, CC_E_HOST, "no memory for value %d", access->value);
         if (at[a] && !access->number) at[a] += access->offset;
     }
-    if (launch->into >= 0 && host->writing(host->ctx, launch->into, launch->node) < 0)
+    if (launch->into >= 0 && host->writing(host->ctx, launch->uncounted ? -1 : launch->into, launch->node) < 0)
         return cc_err_set(err, CC_E_HOST, "value %d can't be written", launch->into);
     if (launch->numel && launch->cuda) return cc_cudalaunch_run(launch, host, at, room, err);
     if (launch->numel) cc_launch_at(launch, at);

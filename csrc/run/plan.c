@@ -32,14 +32,28 @@ static void add_apart(CcPlan *plan, const CcGraph *g, int a, int b) {
     cc_vec_push(&plan->apart, (CcApart){{a, b}, {bytes_of(&x->type), bytes_of(&y->type)}});
 }
 
+static void add_read(CcPlan *plan, const CcGraph *g, int written, const CcNode *reader) {
+    for (int k = 0; k < reader->n_in; k++) {
+        const CcOperand *o = cc_graph_operand(g, reader, k);
+        if (o->kind == CC_IN_VALUE) add_apart(plan, g, written, cc_graph_base(g, o->value));
+    }
+}
+
+/* What the node reads, what nodes read across which it was moved (group.c), and what the others do that it is a part of. */
 void cc_plan_apart(CcPlan *plan, const CcGraph *g) {
     for (int s = 0; s < plan->step.n; s++) {
-        const CcNode *n = &g->node.at[plan->step.at[s].node[0]];
+        const int node = plan->step.at[s].node[0];
+        const CcNode *n = &g->node.at[node];
         if (!cc_into_is(g, n)) continue;
-        for (int k = 1; k < n->n_in; k++) {
-            const CcOperand *o = cc_graph_operand(g, n, k);
-            if (o->kind == CC_IN_VALUE) add_apart(plan, g, cc_graph_base(g, n->out0), cc_graph_base(g, o->value));
-        }
+        const int written = cc_graph_base(g, n->out0);
+        add_read(plan, g, written, n);
+        for (int t = 0; t < plan->step.n; t++)
+            for (int i = 0; i < plan->step.at[t].n_node; i++) {
+                const int other = plan->step.at[t].node[i];
+                const CcNode *m = &g->node.at[other];
+                if (t == s || ((t < s) == (other < node) && m->origin != n->origin)) continue;
+                add_read(plan, g, written, m);
+            }
     }
 }
 

@@ -38,6 +38,7 @@ typedef struct CcPool {
     int64_t from[2 + SIDES], to[2 + SIDES]; /* strides of src and dst: n, c, sides */
     int64_t index_to[2 + SIDES];
     bool last;                              /* channels innermost in both */
+    bool along;                             /* indices: goes_along */
     CcDtype dtype;                          /* of both */
     int64_t chunks, width;                  /* a spot's channels are that many units, of so many */
     int parts;                              /* threads */
@@ -265,6 +266,43 @@ static ALWAYS void place_across(const CcPool *p, const float *src, const Spot *s
             }
 }
 
+/* Few wide windows: one spot, whose columns side by side are the lanes. Of equal ones the first stays, and the last NaN. */
+static ALWAYS float place_along(const CcPool *p, const float *src, const Spot *s, int64_t *index) {
+    const Side *a = &p->side[0], *b = &p->side[1];
+    const int64_t from = p->side[2].from[s->at[2]], to = p->side[2].to[s->at[2]];
+    float x[LANES];
+    int32_t place[LANES];
+    for (int l = 0; l < LANES; l++) x[l] = nothing(MAX), place[l] = place_in(p, a->from[s->at[0]], b->from[s->at[1]], from);
+    for (int64_t i = a->from[s->at[0]]; i < a->to[s->at[0]]; i += a->step)
+        for (int64_t j = b->from[s->at[1]]; j < b->to[s->at[1]]; j += b->step)
+            for (int64_t k = from; k < to; k += LANES) {
+                const float *at = src + i * p->from[2] + j * p->from[3] + k;
+                const int32_t here = place_in(p, i, j, k), n = (int32_t)CC_MIN(LANES, to - k);
+                float y[LANES];
+                for (int l = 0; l < LANES; l++) y[l] = at[l < n ? l : 0];
+                for (int l = 0; l < LANES; l++) y[l] = l < n ? y[l] : nothing(MAX);
+                for (int l = 0; l < LANES; l++) place[l] = takes_over(y[l], x[l]) ? here + l : place[l];
+                for (int l = 0; l < LANES; l++) x[l] = takes_over(y[l], x[l]) ? y[l] : x[l];
+            }
+    int best = 0;
+    for (int l = 1; l < LANES; l++) {
+        const bool nan = x[l] != x[l], was = x[best] != x[best], later = place[l] > place[best];
+        if ((nan || was) ? nan && (!was || later) : x[l] > x[best] || (x[l] == x[best] && !later)) best = l;
+    }
+    *index = place[best];
+    return x[best];
+}
+
+/* Are a window's columns better lanes than the windows of a row? */
+static bool goes_along(const CcPool *p) {
+    const Side *c = &p->side[2];
+    int64_t rows = 1, widest = 0;
+    for (int i = 0; i < 2; i++) rows *= (p->side[i].to[0] - p->side[i].from[0] + p->side[i].step - 1) / p->side[i].step;
+    for (int64_t o = 0; o < c->out; o++) widest = CC_MAX(widest, c->to[o] - c->from[o]);
+    const int64_t along = c->out * (rows * ((widest + LANES - 1) / LANES) + 2), across = (c->out + LANES - 1) / LANES * rows * widest;
+    return c->step == 1 && p->from[4] == 1 && along < across;
+}
+
 /* Units as of pool_last and pool_rows. */
 static ALWAYS void place_last(const Job *job, int64_t begin, int64_t end) {
     const CcPool *p = job->p;
@@ -294,6 +332,10 @@ static ALWAYS void place_rows(const Job *job, int64_t begin, int64_t end) {
         const float *src = (const float *)job->src + n * p->from[0] + c * p->from[1];
         float *dst = (float *)job->dst + n * p->to[0] + c * p->to[1] + s.at[0] * p->to[2] + s.at[1] * p->to[3];
         int64_t *index = job->index + n * to[0] + c * to[1] + s.at[0] * to[2] + s.at[1] * to[3];
+        for (; p->along && s.at[2] < p->side[2].out; s.at[2]++) {
+            const float x = place_along(p, src, &s, index + s.at[2] * to[4]);
+            if (job->dst) dst[s.at[2] * p->to[4]] = x;
+        }
         for (; s.at[2] < p->side[2].out; s.at[2] += LANES) {
             float x[LANES];
             int32_t place[LANES];
@@ -492,6 +534,7 @@ static void *build(const CcGraph *g, const int *nodes, int n, CcArena *arena, Cc
     p->src_at = cc_prim_base(g, &p->src);
     if (p->index >= 0) cc_prim_unread(g, (int *const[]){&p->dst, &p->index}, 2, arena);
     merge_sides(p);
+    p->along = p->index >= 0 && goes_along(p);
     p->width = rows >= FEW_ROWS ? p->c : CHUNK;
     p->chunks = (p->c + p->width - 1) / p->width;
     p->parts = work < GRAIN ? 1 : INT32_MAX;

@@ -31,7 +31,7 @@ typedef struct CcHost {
     /* Changes with every write to an input's memory that torch counts; CC_NO_VERSION: not known. */
     uint64_t (*version)(void *ctx, int value);
     /* A step is about to write memory that was there before, as this node says. The value has a tensor, or is -1: only the
-     * plan knows that memory. 0 or -1; NULL in hosts that keep no versions. */
+     * plan knows that memory, or torch counts no such write. 0 or -1; NULL in hosts that keep no versions. */
     int (*writing)(void *ctx, int value, int node);
     /* A number that is another one in each call (CC_IN_NUMBER). */
     double (*number)(void *ctx, int number);

@@ -100,6 +100,7 @@ typedef struct CcLaunch {
     int64_t count;    /* elements that a reduction takes */
     int sweeps, kept; /* loop/sweep.c */
     int into, node;   /* the value whose memory it writes, by which node of the given graph; -1: it makes what it stores */
+    bool uncounted;   /* CcNode.uncounted */
 } CcLaunch;
 void cc_launch_init(CcLaunch *launch, const CcLoop *loop); /* without its machine code */
 /* Takes the loop (NULL: *err is set already) and finds its machine code, or leaves it to the reference executor. */

@@ -53,7 +53,7 @@ static double run_number(void *ctx, int number) {
 
 static int run_writing(void *ctx, int value, int node) {
     const Run *r = ctx;
-    const int64_t at = r->plan->place.at[value];
+    const int64_t at = value < 0 ? 0 : r->plan->place.at[value];
     return r->host->writing ? r->host->writing(r->host->ctx, at >= 0 ? -1 : at == -1 ? value : (int)(-2 - at), node) : 0;
 }
 

@@ -7,7 +7,7 @@
  * by module or type name and are CC_T_UNKNOWN, which promises nothing. */
 #include "tens_int.h"
 
-enum { W = 1, R = 2, D = 4, N = 8, S = 16, M = 32, B = 64, Z = 128, G = 256 };   /* torch.def */
+enum { W = 1, R = 2, D = 4, N = 8, S = 16, M = 32, B = 64, Z = 128, G = 256, K = 512 };   /* torch.def */
 
 typedef struct Fact {
     const char *name;
@@ -221,6 +221,8 @@ static void judge(const Fact *f, int bound, PyObject *const *args, Py_ssize_t n,
     if (f->argument && (flags & (W | R))) {
         PyObject *value = argument(args, n, kwnames, f->position - bound, f->argument);
         if (!value || falsy(value)) flags &= ~(W | R);
+        PyObject *kept = flags & K ? argument(args, n, kwnames, f->position - 2 - bound, "running_mean") : NULL;
+        if (flags & K && (!kept || kept == Py_None)) flags &= ~W;
     }
     if (kwnames) {
         PyObject *result = argument(args, n, kwnames, -1, "out");
