@@ -3,7 +3,7 @@
  *
  *   channels innermost   for each spot of the result: its channels op= those of each spot of the window
  *   else                 the rows of a window are put together first, into one row; then its columns
- *   max with indices     element by element
+ *   max with indices     the same, and beside each element where it stands
  *
  * oneDNN's max pooling is not used: eager's gives NaN where the window has one. bf16 and f16 are summed up in f32 and rounded
  * once, as eager does: a row of spots, or a plane, at a time is widened. */
@@ -38,7 +38,7 @@ typedef struct CcPool {
     int64_t from[2 + SIDES], to[2 + SIDES]; /* strides of src and dst: n, c, sides */
     int64_t index_to[2 + SIDES];
     bool last;                              /* channels innermost in both */
-    bool along;                             /* indices: goes_along */
+    bool across;                            /* goes_across */
     CcDtype dtype;                          /* of both */
     int64_t chunks, width;                  /* a spot's channels are that many units, of so many */
     int parts;                              /* threads */
@@ -266,41 +266,74 @@ static ALWAYS void place_across(const CcPool *p, const float *src, const Spot *s
             }
 }
 
-/* Few wide windows: one spot, whose columns side by side are the lanes. Of equal ones the first stays, and the last NaN. */
-static ALWAYS float place_along(const CcPool *p, const float *src, const Spot *s, int64_t *index) {
+/* Of each column the greatest in the rows of a window, and its place. False: there are no rows. */
+static ALWAYS bool join_places(const CcPool *p, const float *src, const Spot *s, float *restrict x, int32_t *restrict place) {
     const Side *a = &p->side[0], *b = &p->side[1];
-    const int64_t from = p->side[2].from[s->at[2]], to = p->side[2].to[s->at[2]];
-    float x[LANES];
-    int32_t place[LANES];
-    for (int l = 0; l < LANES; l++) x[l] = nothing(MAX), place[l] = place_in(p, a->from[s->at[0]], b->from[s->at[1]], from);
+    const int64_t width = p->side[2].in, step = p->from[4];
+    bool any = false;
     for (int64_t i = a->from[s->at[0]]; i < a->to[s->at[0]]; i += a->step)
-        for (int64_t j = b->from[s->at[1]]; j < b->to[s->at[1]]; j += b->step)
-            for (int64_t k = from; k < to; k += LANES) {
-                const float *at = src + i * p->from[2] + j * p->from[3] + k;
-                const int32_t here = place_in(p, i, j, k), n = (int32_t)CC_MIN(LANES, to - k);
-                float y[LANES];
-                for (int l = 0; l < LANES; l++) y[l] = at[l < n ? l : 0];
-                for (int l = 0; l < LANES; l++) y[l] = l < n ? y[l] : nothing(MAX);
-                for (int l = 0; l < LANES; l++) place[l] = takes_over(y[l], x[l]) ? here + l : place[l];
-                for (int l = 0; l < LANES; l++) x[l] = takes_over(y[l], x[l]) ? y[l] : x[l];
+        for (int64_t j = b->from[s->at[1]]; j < b->to[s->at[1]]; j += b->step) {
+            const float *at = src + i * p->from[2] + j * p->from[3];
+            const int32_t here = place_in(p, i, j, 0);
+            int64_t k = 0;
+            for (; any && step == 1 && k + LANES <= width; k += LANES) {
+                const int32_t first = here + (int32_t)k;
+                for (int l = 0; l < LANES; l++) place[k + l] = takes_over(at[k + l], x[k + l]) ? first + l : place[k + l];
+                for (int l = 0; l < LANES; l++) x[k + l] = takes_over(at[k + l], x[k + l]) ? at[k + l] : x[k + l];
             }
-    int best = 0;
-    for (int l = 1; l < LANES; l++) {
-        const bool nan = x[l] != x[l], was = x[best] != x[best], later = place[l] > place[best];
-        if ((nan || was) ? nan && (!was || later) : x[l] > x[best] || (x[l] == x[best] && !later)) best = l;
-    }
-    *index = place[best];
-    return x[best];
+            for (; k < width; k++) {
+                const bool other = !any || takes_over(at[k * step], x[k]);
+                place[k] = other ? here + (int32_t)k : place[k];
+                x[k] = other ? at[k * step] : x[k];
+            }
+            any = true;
+        }
+    return any;
 }
 
-/* Are a window's columns better lanes than the windows of a row? */
-static bool goes_along(const CcPool *p) {
-    const Side *c = &p->side[2];
-    int64_t rows = 1, widest = 0;
-    for (int i = 0; i < 2; i++) rows *= (p->side[i].to[0] - p->side[i].from[0] + p->side[i].step - 1) / p->side[i].step;
-    for (int64_t o = 0; o < c->out; o++) widest = CC_MAX(widest, c->to[o] - c->from[o]);
-    const int64_t along = c->out * (rows * ((widest + LANES - 1) / LANES) + 2), across = (c->out + LANES - 1) / LANES * rows * widest;
-    return c->step == 1 && p->from[4] == 1 && along < across;
+/* The greatest of a window's columns: of equal ones the first, and the last NaN. */
+static ALWAYS float join_columns(const Side *side, int64_t out, const float *x, const int32_t *place, int64_t *index) {
+    float best = nothing(MAX);
+    int32_t where = place[side->from[out]];
+    for (int64_t k = side->from[out]; k < side->to[out]; k += side->step) {
+        if (x[k] < best) continue; /* most are; a chain of selects takes three times as long (Zen 4) */
+        const bool nan = (x[k] != x[k]) & ((best == best) | (place[k] > where));
+        const bool other = (x[k] > best) | ((x[k] == best) & (place[k] < where)) | nan;
+        if (!other) continue;
+        best = x[k];
+        where = place[k];
+    }
+    *index = where;
+    return best;
+}
+
+/* The same of a window in one row. */
+static ALWAYS float scan_row(const Side *side, int64_t out, const float *row, int64_t step, int64_t *where) {
+    float best = nothing(MAX);
+    int64_t at = side->from[out];
+    for (int64_t k = at; k < side->to[out]; k += side->step) {
+        const float y = row[k * step];
+        if (!takes_over(y, best)) continue;
+        best = y;
+        at = k;
+    }
+    *where += at - side->from[out];
+    return best;
+}
+
+/* Many narrow windows, the lanes of a vector each. 32x56x56, 3x3, step 2: 136 us, by joined rows 225 (Zen 4, two threads). */
+static bool goes_across(const CcPool *p) {
+    const Side *side = &p->side[2];
+    int64_t widest = 0;
+    for (int64_t o = 0; o < side->out; o++) widest = CC_MAX(widest, side->to[o] - side->from[o]);
+    return side->out > LANES / 2 && widest < LANES / 2;
+}
+
+/* Is it one row that the window of this spot lies in? */
+static ALWAYS bool in_one_row(const CcPool *p, const Spot *s) {
+    for (int i = 0; i < 2; i++)
+        if (p->side[i].to[s->at[i]] - p->side[i].from[s->at[i]] != 1) return false;
+    return true;
 }
 
 /* Units as of pool_last and pool_rows. */
@@ -326,23 +359,30 @@ static ALWAYS void place_last(const Job *job, int64_t begin, int64_t end) {
 static ALWAYS void place_rows(const Job *job, int64_t begin, int64_t end) {
     const CcPool *p = job->p;
     const int64_t *to = p->index_to;
+    const Side *side = &p->side[2];
+    float x[MAX_ROW];
+    int32_t place[MAX_ROW];
     for (int64_t u = begin; u < end; u++) {
         Spot s = {{u / p->side[1].out % p->side[0].out, u % p->side[1].out, 0}};
         const int64_t plane = u / p->side[1].out / p->side[0].out, c = plane % p->c, n = plane / p->c;
         const float *src = (const float *)job->src + n * p->from[0] + c * p->from[1];
         float *dst = (float *)job->dst + n * p->to[0] + c * p->to[1] + s.at[0] * p->to[2] + s.at[1] * p->to[3];
         int64_t *index = job->index + n * to[0] + c * to[1] + s.at[0] * to[2] + s.at[1] * to[3];
-        for (; p->along && s.at[2] < p->side[2].out; s.at[2]++) {
-            const float x = place_along(p, src, &s, index + s.at[2] * to[4]);
-            if (job->dst) dst[s.at[2] * p->to[4]] = x;
-        }
-        for (; s.at[2] < p->side[2].out; s.at[2] += LANES) {
-            float x[LANES];
-            int32_t place[LANES];
-            const int m = (int)CC_MIN(LANES, p->side[2].out - s.at[2]);
+        const int64_t a = p->side[0].from[s.at[0]], b = p->side[1].from[s.at[1]];
+        for (; p->across && s.at[2] < side->out; s.at[2] += LANES) {
+            const int m = (int)CC_MIN(LANES, side->out - s.at[2]);
             place_across(p, src, &s, x, place, m);
             for (int l = 0; l < m; l++) index[(s.at[2] + l) * to[4]] = place[l];
             for (int l = 0; l < m && job->dst; l++) dst[(s.at[2] + l) * p->to[4]] = x[l];
+        }
+        const bool row = in_one_row(p, &s), any = !p->across && !row && join_places(p, src, &s, x, place);
+        for (; s.at[2] < side->out; s.at[2]++) {
+            int64_t where = place_in(p, a, b, side->from[s.at[2]]);
+            float best = nothing(MAX);
+            if (row) best = scan_row(side, s.at[2], src + a * p->from[2] + b * p->from[3], p->from[4], &where);
+            else if (any && side->from[s.at[2]] < side->to[s.at[2]]) best = join_columns(side, s.at[2], x, place, &where);
+            index[s.at[2] * to[4]] = where;
+            if (job->dst) dst[s.at[2] * p->to[4]] = best;
         }
     }
 }
@@ -534,7 +574,7 @@ static void *build(const CcGraph *g, const int *nodes, int n, CcArena *arena, Cc
     p->src_at = cc_prim_base(g, &p->src);
     if (p->index >= 0) cc_prim_unread(g, (int *const[]){&p->dst, &p->index}, 2, arena);
     merge_sides(p);
-    p->along = p->index >= 0 && goes_along(p);
+    p->across = goes_across(p);
     p->width = rows >= FEW_ROWS ? p->c : CHUNK;
     p->chunks = (p->c + p->width - 1) / p->width;
     p->parts = work < GRAIN ? 1 : INT32_MAX;
