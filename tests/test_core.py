@@ -59,6 +59,12 @@ def loss(fn, *kinds, round=lambda fn: fn, **options):
     return (round(lambda a, b, *more: fn(a, b, reduction="none", **fixed, **dict(zip(names, more, strict=True)))), (*kinds, *(options[n] for n in names)))
 
 
+def floats(x):
+    if not x.is_floating_point():
+        raise TypeError("only of floats")
+    return x
+
+
 def norm_eval(x, w, b, m, v, e):
     """Rounded once in half precision."""
     if x.dtype in (torch.bfloat16, torch.float16):
@@ -139,6 +145,9 @@ ROWS = {
     "pick": [(torch.Tensor.where, "tmt")],
     "tril": [(torch.tril, ("t", 1))],
     "triu": [(torch.triu, ("t", -2))],
+    "norm_by": [(once(lambda x, w, b, m, v, e: (floats(x) - m) * ((v + e).rsqrt() * w) + b), ("u", "u", "u", "u", "p", 1e-3))],
+    "running": [(once(lambda a, b, c, d: c * (b * d) + (1 - c) * floats(a)), ("u", "u", 0.3, 1.25))],
+    "beyond": [(lambda a, b, c: (c + a - b).clamp_min(0), ("u", "u", 0.5))],
     "unless": [(lambda a, b, c: a.masked_fill(b == c, 0), ("t", "i", 3))],
     "blend": [(once(lambda a, b, c, d: a * b + c * d), ("t", 0.9, "t", 0.1))],
     "gated": [(once(lambda a, b: a * torch.sigmoid(b)), "tt")],
@@ -153,6 +162,8 @@ ROWS = {
     "hinge_embedding_loss": [(lambda a, b, c: F.hinge_embedding_loss(a, b, c, reduction="none"), ("u", "u", 0.5))],
     "margin_ranking_loss": [(lambda a, b, c, d: F.margin_ranking_loss(a, b, c, d, reduction="none"), ("u", "u", "u", 0.5))],
     "poisson_nll_loss": [loss(F.poisson_nll_loss, "u", "u")],
+    "poisson_nll_full": [(lambda a, b: F.poisson_nll_loss(a, b, full=True, reduction="none"), ("u", "p"))],
+    "poisson_nll_linear_full": [(lambda a, b, c: F.poisson_nll_loss(a, b, False, True, eps=c, reduction="none"), ("p", "p", 1e-3))],
     "poisson_nll_linear": [(lambda a, b, c: F.poisson_nll_loss(a, b, False, eps=c, reduction="none"), ("p", "u", 1e-3))],
     "kl_div": [loss(F.kl_div, "u", "u")],
     "kl_div_log": [loss(F.kl_div, "u", "u", log_target=True)],
@@ -177,10 +188,10 @@ APPROXIMATE = set(
     "pow rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh erf erfc hypot xlogy "
     "sigmoid elu selu celu gelu gelu_tanh silu mish softplus logsigmoid softsign tanhshrink lerp addcmul addcdiv hardswish "
     "hardsigmoid leaky_relu add sub rsub sqrt norm_eval float_power xlog1py entr asinh acosh atanh sinc deg2rad rad2deg logit "
-    "logit_eps logaddexp logaddexp2 softshrink rrelu_eval blend gated smooth_l1_loss huber_loss soft_margin_loss bce_logits bce_logits_by kl_div kl_div_log hinge_embedding_loss margin_ranking_loss poisson_nll_loss poisson_nll_linear".split()   # eager's sqrt is MKL's, which is not always rounded right
+    "logit_eps logaddexp logaddexp2 softshrink rrelu_eval blend gated smooth_l1_loss huber_loss soft_margin_loss bce_logits bce_logits_by kl_div kl_div_log hinge_embedding_loss margin_ranking_loss poisson_nll_loss poisson_nll_linear poisson_nll_full poisson_nll_linear_full norm_by running".split()   # eager's sqrt is MKL's, which is not always rounded right
 )
 # Rows that cancel: what eager itself loses near zero is far more than RTOL.
-ATOL = {"gelu": 2e-6, "gelu_tanh": 1e-6, "tanhshrink": 1e-6, "lerp": 1e-6, "addcmul": 1e-5, "addcdiv": 1e-5, "add": 2e-6, "sub": 2e-6, "rsub": 2e-6, **{n: 2e-6 for n in "logaddexp logaddexp2 logit logit_eps softshrink blend smooth_l1_loss huber_loss bce_logits bce_logits_by kl_div kl_div_log poisson_nll_loss poisson_nll_linear".split()}}
+ATOL = {"gelu": 2e-6, "gelu_tanh": 1e-6, "tanhshrink": 1e-6, "lerp": 1e-6, "addcmul": 1e-5, "addcdiv": 1e-5, "add": 2e-6, "sub": 2e-6, "rsub": 2e-6, **{n: 2e-6 for n in "logaddexp logaddexp2 logit logit_eps softshrink blend smooth_l1_loss huber_loss bce_logits bce_logits_by kl_div kl_div_log poisson_nll_loss poisson_nll_linear poisson_nll_full poisson_nll_linear_full norm_by running".split()}}
 RTOL = {torch.float32: 2e-6, torch.float64: 1e-13, torch.bfloat16: 2**-7, torch.float16: 2**-10}
 
 
