@@ -291,3 +291,104 @@ def write_that_begins_to_require_grad(x, w):
     z = torch.zeros(2, 3)
     z[0] = w[0]
     return y, z, kinds(y, z)
+
+
+@case
+def attention_backends(x):
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    q = x.view(1, 1, 2, 3)
+    attend = torch.nn.functional.scaled_dot_product_attention
+    with sdpa_kernel(SDPBackend.MATH):
+        a = attend(q, q, q)
+        inside = torch.backends.cuda.flash_sdp_enabled(), torch.backends.cuda.math_sdp_enabled()
+    with sdpa_kernel([SDPBackend.MATH, SDPBackend.EFFICIENT_ATTENTION]):
+        b = attend(q, q, q)
+    return a, b, attend(q, q, q), inside, torch.backends.cuda.flash_sdp_enabled()
+
+
+@case(hit=False, over=3)  # its generator is resumed on both sides
+def attention_backend_around_a_break(x):
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    q = x.view(1, 1, 2, 3)
+    with sdpa_kernel([SDPBackend.MATH]):
+        a = torch.nn.functional.scaled_dot_product_attention(q, q, q)
+        print("inside", torch.backends.cuda.flash_sdp_enabled())
+        a = a + 1
+    return a * 2, torch.backends.cuda.flash_sdp_enabled()
+
+
+@case
+def cudnn_switched(x):
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = not before
+    y, inside = LINEAR(x), torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = before
+    return y + 1, inside is before, torch.backends.cudnn.benchmark is before
+
+
+@case(hit=False)
+def exit_stack(x):
+    log = []
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        stack.callback(log.append, "called")
+        y = LINEAR(x)
+        print("inside")
+        y = LINEAR(y)
+    return y, LINEAR(x), log
+
+
+@case
+def methods_made(x):
+    import types
+
+    def scale(self, by):
+        return self * by
+
+    return types.MethodType(scale, x)(3), types.MethodType(scale, 4)(5)
+
+
+@case(over=1)  # torch.func is one break; Dynamo traces it
+def function_mapped(x):
+    y = torch.func.vmap(lambda v: v * 2 + 1)(x + 1)
+    return y * 2
+
+
+@case(over=1)
+def function_differentiated(x):
+    y = torch.func.grad(lambda v: (v * v).sum())(x + 1)
+    return y * 2
+
+
+@case(over=1)
+def function_jacobian(x):
+    return torch.func.jacrev(torch.sin)(x[0] + 1) * 2, x + 1
+
+
+@case(hit=False, over=3)
+def function_forward_and_back(x):
+    a, b = torch.func.jvp(torch.sin, (x + 1,), (torch.ones_like(x),))
+    back = torch.func.vjp(torch.cos, x)[1]
+    return a + b, x * 2, back(x)[0]
+
+
+@made
+def function_of_parameters():
+    parameters = {"weight": t(3, 3, seed=3), "bias": t(3, seed=4)}
+    return lambda x: torch.func.functional_call(LINEAR, parameters, (x,)) + LINEAR(x)
+
+
+@made(over=1)
+def function_of_an_ensemble():
+    nets = [nn.Linear(3, 2) for _ in range(3)]
+    parameters, buffers = torch.func.stack_module_state(nets)
+
+    def fn(x):
+        def one(p, b, v):
+            return torch.func.functional_call(nets[0], (p, b), (v,))
+
+        return torch.func.vmap(one, in_dims=(0, 0, None))(parameters, buffers, x * 2).sum(0)
+
+    return fn

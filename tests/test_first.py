@@ -7,7 +7,7 @@ import ccompile
 import pytest
 import torch
 from ccompile.api import compiled_of
-from conftest import EAGER, explained, hits, same
+from conftest import EAGER, alike, explained, hits, same
 from torch import nn
 
 pytestmark = pytest.mark.skipif(EAGER, reason="needs the product")
@@ -136,6 +136,36 @@ def test_later_calls_replay(fn):
 
 def test_inference_mode_is_no_break():
     assert explained(inferred, t(3)).break_reasons == []
+
+
+class Counted:
+    """What len() asks reads a tensor's data: the first recording gives up, later ones break at len()."""
+
+    def __init__(self, x):
+        self.x = x
+
+    def __len__(self):
+        return int(self.x.sum())
+
+
+@pytest.mark.skipif(EAGER, reason="needs the product")
+def test_explain_tells_the_steady_state():
+    calls = []
+
+    def fn(x):
+        n = len(Counted(x))
+        calls.append(n)
+        return x * n + torch.rand(3)
+
+    torch.manual_seed(3)
+    expected = fn(torch.ones(3))
+    state = torch.get_rng_state()
+    torch.manual_seed(3)
+    report = ccompile.explain(fn)(torch.ones(3))
+    assert (report.graph_count, report.graph_break_count, report.give_ups) == (1, 1, []), str(report)
+    assert calls[:2] == [3, 3] and len(calls) == 3   # one call of fn itself, two of explain
+    alike(expected, report.result)
+    assert torch.equal(state, torch.get_rng_state())
 
 
 def test_caches_with_tuples_for_keys():

@@ -9,7 +9,8 @@ import os
 import warnings
 
 import ccompile
-import language_calls  # noqa: F401  these fill the table
+import language_arrays  # noqa: F401  these fill the table
+import language_calls  # noqa: F401
 import language_classes  # noqa: F401
 import language_contexts  # noqa: F401
 import language_errors  # noqa: F401

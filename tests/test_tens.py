@@ -429,6 +429,9 @@ MODES = {
     "sdp efficient": (lambda: sdp("mem_efficient"), {"SDP_EFFICIENT"}, False),
     "sdp math": (lambda: sdp("math"), {"SDP_MATH"}, False),
     "sdp cudnn": (lambda: sdp("cudnn"), {"SDP_CUDNN"}, False),
+    "sdp overrideable": (
+        lambda: setting(torch._C._get_overrideable_sdp_enabled, torch._C._set_sdp_use_overrideable,
+                        not torch._C._get_overrideable_sdp_enabled()), {"SDP_OVERRIDEABLE"}, False),
 }
 BY_CALL = {"FUNCTORCH", "TRACING"}                      # entered by a call, not by a context: tested below
 NEEDS_OTHER_BUILD = {"DEFAULT_TYPE"}                    # only torch.set_default_tensor_type of another device changes it

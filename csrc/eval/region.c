@@ -26,6 +26,8 @@ typedef struct Region {
     int n_args;
     PyObject *kwnames;
     CcMode mode;            /* ambient state when the call began */
+    int arrays;             /* see in_arrays */
+    const CcAct *arrays_in;
     bool counted;           /* this call counts as a recording already */
     bool first;             /* the trace being recorded is an entry's */
     CcPoint *point;         /* else: the point at which it began */
@@ -435,12 +437,30 @@ static CcGo record_from(Region *g, CcPoint *p, CcAct *const *acts, int n, const 
     return cc_rec_begin_resume(g->rec, acts, n, mode, varies, &v, (uintptr_t)p) == CC_OK ? CC_OK : die(g);
 }
 
+/* What a break gave is an array of numpy: nothing can be recorded of it, and one break for each operation would cost more than the
+ * operations. What follows in this frame belongs to the same break, until a tensor is on top of the stack, or for WITHOUT instructions
+ * no array was. */
+static bool in_arrays(Region *g, const CcAct *act)
+{
+    enum { WITHOUT = 16 };
+    const int op = act->code->insn[act->pc].op;
+    PyObject *top = act->depth > 0 ? cc_act_get(act, act->code->n_locals + act->depth - 1) : NULL;
+    if (act != g->arrays_in) g->arrays = 0;
+    g->arrays_in = act;
+    if (top != NULL && strcmp(Py_TYPE(top)->tp_name, "numpy.ndarray") == 0) g->arrays = WITHOUT;
+    else if (top != NULL && cc_tens_any(top)) g->arrays = 0;
+    else if (g->arrays > 0) g->arrays--;
+    const bool leaves = op == CC_OP_RETURN || op == CC_OP_RETURN_CONST || op == CC_OP_SUSPEND;
+    return g->arrays > 0 && !leaves && op != CC_OP_HAND && op != CC_OP_HAND_STOP;
+}
+
 static CcGo on_resume(CcObserver *obs, CcAct *act)
 {
     Region *g = (Region *)obs;
     if (cc_rec_active(g->rec)) return CC_OK;
     if (g->obs.dead) return CC_GIVE_UP;
     if (cc_eval_disabled > 0) return CC_PERFORM;   /* inside `with disable()`: instruction by instruction, unobserved */
+    if (in_arrays(g, act)) return CC_PERFORM;
     CcMode mode;
     cc_mode_read(&mode);
     CcAct *acts[MAX_CHAIN];

@@ -40,7 +40,7 @@ static bool known_getattro(PyTypeObject *t)
     const getattrofunc f = t->tp_getattro;
     return f == PyObject_GenericGetAttr || f == slot_getattr || f == slot_getattribute || f == PyType_Type.tp_getattro ||
            f == PyModule_Type.tp_getattro || f == PySuper_Type.tp_getattro || f == PyMethod_Type.tp_getattro ||
-           t == &PyFunction_Type;
+           t == &PyFunction_Type || strcmp(t->tp_name, "pybind11_type") == 0;   /* a type's, methods unbound */
 }
 
 /* C getsets of CPython's own types read nothing but the object. */

@@ -109,6 +109,7 @@ bool cc_value_defaultdict(PyObject *o);
 const PyTypeObject *cc_value_base(PyObject *o);              /* its class, or what C code made that this derives from */
 CC_NEW PyObject *cc_value_held(PyObject *o);                 /* a number or text of a derived class, as a plain one; else NULL without an error */
 bool cc_value_annotation(PyObject *o);                       /* int | None, list[int] */
+bool cc_value_pybind_enum(PyObject *o);                      /* a member of an enumeration of torch's: SDPBackend.MATH */
 bool cc_value_ident(PyObject *o);                            /* compared by identity: types, functions, modules ... */
 /* Whether o was written and can't be read. A list or dict whose content before its first write was kept (will_write)
  * is guarded now, and becomes known. */

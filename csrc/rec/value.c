@@ -50,10 +50,19 @@ int cc_value_init(void)
 
 bool cc_value_annotation(PyObject *o) { return Py_TYPE(o) == union_type || Py_IS_TYPE(o, &Py_GenericAliasType); }
 
+static bool pybind_class(const PyTypeObject *t) { return strcmp(Py_TYPE(t)->tp_name, "pybind11_type") == 0; }
+
+bool cc_value_pybind_enum(PyObject *o)
+{
+    static PyObject *entries;
+    if (entries == NULL && (entries = PyUnicode_InternFromString("__entries")) == NULL) abort();
+    return pybind_class(Py_TYPE(o)) && cc_type_lookup(Py_TYPE(o), entries) != NULL;
+}
+
 bool cc_value_ident(PyObject *o)
 {
     PyTypeObject *t = Py_TYPE(o);
-    if ((PyObject *)Py_TYPE(t) == enum_meta) return true;   /* members live as long as their class */
+    if ((PyObject *)Py_TYPE(t) == enum_meta || cc_value_pybind_enum(o)) return true;   /* members live as long as their class */
     if (PyType_Check(o) || PyModule_Check(o) || t == &PyFunction_Type || t == &PyMethodDescr_Type ||
         t == &PyWrapperDescr_Type || t == &PyGetSetDescr_Type || t == &PyMemberDescr_Type || t == &PyCode_Type ||
         t == &PyProperty_Type || t == &PyClassMethod_Type || t == &PyStaticMethod_Type || t == &PyClassMethodDescr_Type)
