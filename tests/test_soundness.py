@@ -17,6 +17,7 @@ import weakref
 import ccompile
 import pytest
 import torch
+import torch.utils.checkpoint
 from conftest import same, together
 
 CASES = {}
@@ -1379,3 +1380,40 @@ def test_a_generator_without_handlers_may_be_left():
         return next(values) + next(values)
 
     same(fn, torch.ones(3), options={"fullgraph": True})
+
+
+def test_recomputation_may_stop_a_compiled_module():
+    """torch.utils.checkpoint's hook raises out of the op behind which nothing is needed any more: once."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Dropout(0.5))
+    compiled = ccompile.compile(model)
+
+    def gradient(called, i):
+        torch.manual_seed(i)
+        x = T(3, 4, seed=i).requires_grad_()
+        y = torch.utils.checkpoint.checkpoint(called, x, use_reentrant=bool(i % 2))
+        y.sum().backward()
+        return x.grad
+
+    for i in range(6):
+        torch.testing.assert_close(gradient(compiled, i), gradient(model, i))
+
+
+def test_what_python_code_raises_in_a_replay_is_raised_once():
+    """A custom op may have done anything before."""
+    asked = []
+
+    @torch.library.custom_op("ccompile_soundness::impatient", mutates_args=())
+    def impatient(x: torch.Tensor) -> torch.Tensor:
+        asked.append(1)
+        if x[0] > 9:
+            raise ValueError(f"asked {len(asked)} times")
+        return x * 2
+
+    compiled = ccompile.compile(lambda x: impatient(x + 1) * 2)
+    with torch.no_grad():
+        for i in range(4):
+            torch.testing.assert_close(compiled(T(3, seed=i)), (T(3, seed=i) + 1) * 4)
+        before = len(asked)
+        with pytest.raises(ValueError, match=f"asked {before + 1} times"):
+            compiled(torch.full((3,), 10.0))
+    assert len(asked) == before + 1

@@ -318,11 +318,23 @@ static void strand(Host *h)
     PyErr_Restore(type, value, tb);
 }
 
+/* Whether the exception comes out of Python code that the node ran: a hook of saved tensors (torch.utils.checkpoint stops its
+ * second run so), a custom op, a signal's handler. What that did before is not known, and it may not raise a second time. */
+static bool raised_by_python(void)
+{
+    PyObject *type, *value, *tb;
+    PyErr_Fetch(&type, &value, &tb);
+    const bool python = tb != NULL || !PyErr_GivenExceptionMatches(type, PyExc_Exception);
+    PyErr_Restore(type, value, tb);
+    return python;
+}
+
 /* A node failed. */
 static CcRan fail(Host *h)
 {
+    const bool python = raised_by_python();
     cc_segment_restore(h);
-    if (!h->lost && !done_for_good(h)) return CC_RAN_NOTHING;
+    if (!h->lost && !python && !done_for_good(h)) return CC_RAN_NOTHING;
     strand(h);
     return CC_RAN_FAILED;
 }
