@@ -52,6 +52,12 @@ def once(fn):
     return rounded
 
 
+def logit_eps(x, eps):
+    """eps and 1 - eps are of x's dtype."""
+    low = torch.tensor(eps, dtype=x.dtype if x.dtype.is_floating_point else torch.float32)
+    return once(torch.logit)(x.clamp(low, 1 - low))
+
+
 def loss(fn, *kinds, round=lambda fn: fn, **options):
     """Of each element; options that are operands follow the tensors. round: once, where eager rounds no step of it."""
     names = [name for name in ("weight", "pos_weight", "beta", "delta") if name in options]
@@ -138,7 +144,7 @@ ROWS = {
     "acosh": [(torch.acosh, "p")],
     "atanh": [(torch.atanh, "u")],
     "logit": [(once(torch.logit), "u")],
-    "logit_eps": [(once(torch.logit), ("u", 1e-3))],
+    "logit_eps": [(logit_eps, ("u", 1e-3))],
     "hardshrink": [(F.hardshrink, "t"), (F.hardshrink, ("t", 0.3))],
     "softshrink": [(F.softshrink, "t"), (F.softshrink, ("t", 0.3))],
     "rrelu_eval": [(F.rrelu, ("t", 0.2, 0.4))],

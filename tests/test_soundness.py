@@ -8,6 +8,7 @@ import decimal
 import functools
 import gc
 import math
+import operator
 import sys
 import time
 import types
@@ -1417,3 +1418,15 @@ def test_what_python_code_raises_in_a_replay_is_raised_once():
         with pytest.raises(ValueError, match=f"asked {before + 1} times"):
             compiled(torch.full((3,), 10.0))
     assert len(asked) == before + 1
+
+
+@pytest.mark.parametrize("divide", (operator.floordiv, operator.mod, torch.fmod), ids=lambda f: f.__name__)
+def test_a_division_by_zero_raises_though_nobody_reads_it(divide):
+    def fn(a, b):
+        divide(a, b)
+        return a + 1
+
+    def arguments(i):
+        return torch.tensor([5, 6, i]), torch.tensor([1, 2, 0 if i == 3 else 3])
+
+    same(fn, make_args=arguments, calls=5, raises=True)

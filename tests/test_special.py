@@ -137,3 +137,25 @@ def test_attention(fn, name, size):
         mask = mask > 0 if name.endswith("masked") else mask
     ATTENTIONS[name](q, k, v, mask)
     both(fn, q, k, v, mask)
+
+
+EPS = {
+    "cosine": lambda x: F.cosine_similarity(x, x + 1, dim=-1),
+    "logit": lambda x: x.logit(1e-8),
+    "logit_1e-3": lambda x: x.logit(1e-3),
+    "clamp": lambda x: x / x.clamp(min=1e-8),
+}
+
+
+@pytest.mark.parametrize("dtype", (torch.float16, torch.bfloat16, torch.float32), ids=str)
+@pytest.mark.parametrize("name", EPS)
+def test_eps_is_of_the_tensors_dtype(name, dtype):
+    """1e-8 is 0 in float16: eager's 0 / 0 is NaN there."""
+    fn, x = EPS[name], torch.cat([torch.zeros(2, 7), torch.ones(1, 7), torch.rand(3, 7) / 4]).to(dtype)
+    compiled = ccompile.compile(fn)
+    with torch.no_grad():
+        for i in range(3):
+            got, want = compiled(x + i * 0), fn(x)
+            assert torch.equal(got.isnan(), want.isnan())
+            assert torch.equal(got.isinf(), want.isinf())
+            torch.testing.assert_close(got, want, equal_nan=True)

@@ -360,7 +360,7 @@ static void order(void *at, size_t size, int n, const uint8_t *stage, int stages
 {
     char *from = malloc(size * (size_t)n + 1), *out = at;
     if (from == NULL) abort();
-    memcpy(from, at, size * (size_t)n);
+    if (n > 0) memcpy(from, at, size * (size_t)n);
     int done = 0;
     for (int s = 0; s < stages; s++) {
         for (int i = 0; i < n; i++)

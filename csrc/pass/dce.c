@@ -2,11 +2,19 @@
  * one walk backwards is enough: a node comes after all it reads. */
 #include "pass.h"
 
+/* Integers by a tensor of integers, which may hold a 0. */
+static bool divides(const CcGraph *g, const CcNode *n) {
+    if (n->op != CC_OP_div_floor && n->op != CC_OP_div_trunc && n->op != CC_OP_remainder && n->op != CC_OP_fmod) return false;
+    const CcOperand *by = &g->operand.at[n->in0 + 1];
+    const char kind = cc_dtype_info((CcDtype)g->val.at[n->out0].type.dtype)->kind;
+    return by->kind == CC_IN_VALUE && (kind == 'i' || kind == 'u');
+}
+
 /* Whether it raises depends on data: its row says so, or it takes integers, by which torch mostly indexes. */
 static bool may_raise(const CcGraph *g, const CcNode *n) {
     const CcOpInfo *info = cc_op_info((CcOpId)n->op);
     const CcOpKind kind = info->kind;
-    if (strchr(info->promote, '?')) return true;
+    if (strchr(info->promote, '?') || divides(g, n)) return true;
     if (n->op != CC_OP_host && kind != CC_K_INDEX && kind != CC_K_SCATTER) return false;
     for (int k = 0; k < n->n_in; k++) {
         const CcOperand *o = &g->operand.at[n->in0 + k];
