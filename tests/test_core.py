@@ -173,7 +173,7 @@ ROWS = {
     "poisson_nll_linear": [(lambda a, b, c: F.poisson_nll_loss(a, b, False, eps=c, reduction="none"), ("p", "u", 1e-3))],
     "kl_div": [loss(F.kl_div, "u", "u")],
     "kl_div_log": [loss(F.kl_div, "u", "u", log_target=True)],
-    **{n: [] for n in "fill fill_like cast arange linspace eye take take_both hot bce_each".split()},   # test_cast, test_fill; test_ops.test_places_and_indices
+    **{n: [] for n in "fill fill_like cast cast_like arange linspace eye take take_both hot bce_each".split()},   # test_cast, test_fill; test_ops.test_places_and_indices
 }
 for n in "log log2 log10 log1p".split():
     ROWS[n] = [(getattr(torch, n), "p")]
@@ -285,11 +285,13 @@ def test_cast(lib, ref, dtype, to):
     g = Graph(lib)
     v = g.input(x)
     g.out(g.op("cast", lambda t: t.to(to, copy=True), v))
+    g.out(g.op("cast_like", lambda t, other: t.to(other, copy=True), v, g.input(torch.zeros(2, dtype=to))))
     for backend in ("llvm", "ref"):
         ref(backend == "ref")
-        (got,) = g.compile().run()
+        results = g.compile().run()
         assert not g.called
-        torch.testing.assert_close(got, g.eager[g.outputs[0]], rtol=0, atol=0, equal_nan=True)
+        for got, out in zip(results, g.outputs, strict=True):
+            torch.testing.assert_close(got, g.eager[out], rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("dtype", FLOATS + INTS, ids=lambda d: str(d).split(".")[1])

@@ -25,6 +25,27 @@ CcOperand cc_parts_add(Parts *p, CcOpId op, int result, const CcType *type, int 
     return value_of(result);
 }
 
+CcType cc_parts_with_dim(const CcType *t, int dim) {
+    CcType out = *t;
+    for (int d = out.ndim++; d > dim; d--) {
+        out.size[d] = t->size[d - 1];
+        out.stride[d] = t->stride[d - 1];
+    }
+    out.size[dim] = 1;
+    out.stride[dim] = 0;
+    return out;
+}
+
+CcType cc_parts_without_dim(const CcType *t, int dim) {
+    CcType out = *t;
+    out.ndim--;
+    for (int d = dim; d < out.ndim; d++) {
+        out.size[d] = t->size[d + 1];
+        out.stride[d] = t->stride[d + 1];
+    }
+    return out;
+}
+
 /* A tensor comes first, there are few results, and what it writes is known. */
 static bool has_form(const CcGraph *g, const CcNode *n, const CcGroupRules *rules, const PartsRules *own) {
     const CcOperand *x = n->n_in ? cc_graph_operand(g, n, 0) : NULL;

@@ -25,6 +25,15 @@ static inline CcOperand window(Parts *p, CcOperand o, CcType type) { return valu
  * -> its result */
 CcOperand cc_parts_add(Parts *p, CcOpId op, int result, const CcType *type, int n_in, ...);
 
+/* A dim of one element more, or one less. */
+CcType cc_parts_with_dim(const CcType *t, int dim);
+CcType cc_parts_without_dim(const CcType *t, int dim);
+
+/* What expand.c makes of one kind of op. false: the host does it. */
+bool cc_losses_make(Parts *p);
+bool cc_layers_make(Parts *p, const bool *needed);
+bool cc_moments_make(Parts *p);
+
 enum { PARTS_RESULTS = 8 }; /* of a whole, at most */
 
 typedef struct PartsRules {
