@@ -9,6 +9,7 @@ import sys
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -274,6 +275,23 @@ def test_row(lib, ref, name, dtype):
         pytest.skip("eager refuses")
     if dtype in (torch.float32, torch.float64) and name not in ("bitwise_and",):
         assert kernels == 2 * tried
+
+
+def test_remainders_are_exact(lib, ref):
+    """C's fmod of any floats: quotients of 2^270, denormals, multiples; not by torch's, which gives NaN for large quotients."""
+    g = torch.Generator().manual_seed(0)
+    a, b = (torch.randint(-(2**31), 2**31, (40003,), generator=g).to(torch.int32).view(torch.float32) for _ in range(2))
+    k = torch.randint(1, 2**20, (10000,), generator=g).float()
+    a[:10000] = (b[:10000] * k).nan_to_num(1.0, 2.0, 3.0)
+    b[10000:20000] = a[10000:20000] * torch.rand(10000, generator=g)
+    graph = Graph(lib)
+    graph.out(graph.op("fmod", torch.fmod, graph.input(a), graph.input(b)))
+    with np.errstate(invalid="ignore"):
+        want = torch.from_numpy(np.fmod(a.numpy(), b.numpy()))
+    (got,) = graph.compile().run()
+    assert not graph.called
+    torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(got.signbit() & ~got.isnan(), want.signbit() & ~want.isnan())
 
 
 @pytest.mark.parametrize("to", FLOATS + INTS, ids=lambda d: str(d).split(".")[1])

@@ -43,6 +43,9 @@ void cc_emit_splat(CcEmit *e, const char *x, CcRef out);  /* an i64 in all lanes
 void cc_emit_place(CcEmit *e, const char *at, CcRef out); /* the number that a place's pointer is, in all lanes */
 /* Elements at a vector of pointers; 0 where the mask says that there is none. */
 void cc_emit_gather(CcEmit *e, CcDtype dt, const char *pointers, const char *mask, CcRef out);
+/* Of neighbours in memory those that the mask names; others read 0 and are not touched. */
+void cc_emit_masked_load(CcEmit *e, const char *element, int size, const char *at, const char *mask, CcRef out);
+void cc_emit_masked_store(CcEmit *e, const char *element, int size, const char *x, const char *at, const char *mask);
 CC_MUST int cc_emit_scalar(CcEmit *e, CcScalarId op, CcDtype dt, const CcRef *x, CcRef out);
 CC_MUST int cc_emit_node(CcEmit *e, int node); /* neither load nor reduction */
 

@@ -7,7 +7,7 @@
  *   tail:   copies what is left of each input to scratch memory, and lets the body read and write
  * there body:   loads, the expression, stores tailout: copies the results from scratch
  *
- * So the body is printed once, reads nothing outside of the tensors, and needs no masks, which AVX2
+ * So the body is printed once, reads nothing outside of the tensors, and only tails need masks, which AVX2
  * lacks for small types. An access with a stride is gathered by clamped indices, and scattered by a
  * small loop from scratch. */
 #include <math.h>
@@ -428,13 +428,67 @@ static void emit_entry(CcEmit *e) {
     cc_sbuf_add(e->body, "  br label %%row\n");
 }
 
+static void masked_name(const CcEmit *e, const char *what, const char *element, int size, char *name, size_t n) {
+    snprintf(name, n, "llvm.masked.%s.v%d%c%d.p0", what, e->lanes, element[0] == 'i' ? 'i' : 'f', size * 8);
+}
+
+void cc_emit_masked_load(CcEmit *e, const char *element, int size, const char *at, const char *mask, CcRef out) {
+    const char *v = cc_emit_vector(e, element);
+    char name[64];
+    masked_name(e, "load", element, size, name, sizeof name);
+    cc_emit_declare(e, name, "declare %s @%s(ptr, i32, <%d x i1>, %s)\n", v, name, e->lanes, v);
+    cc_emit_op(e, out, "call %s @%s(ptr %s, i32 %d, <%d x i1> %s, %s zeroinitializer)", v, name, at, size, e->lanes, mask, v);
+}
+
+void cc_emit_masked_store(CcEmit *e, const char *element, int size, const char *x, const char *at, const char *mask) {
+    const char *v = cc_emit_vector(e, element);
+    char name[64];
+    masked_name(e, "store", element, size, name, sizeof name);
+    cc_emit_declare(e, name, "declare void @%s(%s, ptr, i32, <%d x i1>)\n", name, v, e->lanes);
+    cc_sbuf_add(e->body, "  call void @%s(%s %s, ptr %s, i32 %d, <%d x i1> %s)\n", name, v, x, at, size, e->lanes, mask);
+}
+
+/* Has the CPU masks for elements of this size? AVX2 for those of four bytes and more. */
+static bool has_masks(const CcEmit *e, int size) {
+    return e->target->vector_bytes == 64 || (e->target->vector_bytes == 32 && size >= 4);
+}
+
+/* %left.<block>: the lanes that there are elements for. */
+static void emit_left(CcEmit *e, char block) {
+    const char *v = cc_emit_vector(e, "i32");
+    cc_sbuf_add(e->body,
+                "  %%left.%c.0 = trunc i64 %%rem to i32\n"
+                "  %%left.%c.1 = insertelement %s poison, i32 %%left.%c.0, i32 0\n"
+                "  %%left.%c.2 = shufflevector %s %%left.%c.1, %s poison, %s zeroinitializer\n"
+                "  %%left.%c = icmp sgt %s %%left.%c.2, <",
+                block, block, v, block, block, v, block, v, v, block, v, block);
+    for (int i = 0; i < e->lanes; i++) cc_sbuf_add(e->body, "%si32 %d", i ? ", " : "", i);
+    cc_sbuf_add(e->body, ">\n");
+}
+
+/* What is left of an access, from its tensor (%v) to scratch (%x), or back. A masked instruction takes less time than
+ * memcpy, which is a call here: tril of 100x1000 took 26 us with it and 16 without (Zen 4). */
 static void emit_copy(CcEmit *e, int k, bool in) {
-    cc_sbuf_add(e->body, "  %%len%s%d = mul i64 %%rem, %d\n", in ? "i" : "o", k,
-                cc_dtype_info((CcDtype)e->loop->access[k].dtype)->size);
-    cc_sbuf_add(
-        e->body,
-        "  call void @llvm.memcpy.p0.p0.i64(ptr %%%s%d, ptr %%%s%d, i64 %%len%s%d, i1 false)\n",
-        in ? "x" : "v", k, in ? "v" : "x", k, in ? "i" : "o", k);
+    const int size = cc_dtype_info((CcDtype)e->loop->access[k].dtype)->size;
+    const char block = in ? 'i' : 'o';
+    if (!has_masks(e, size)) {
+        cc_sbuf_add(e->body, "  %%len%c%d = mul i64 %%rem, %d\n", block, k, size);
+        cc_sbuf_add(e->body, "  call void @llvm.memcpy.p0.p0.i64(ptr %%%c%d, ptr %%%c%d, i64 %%len%c%d, i1 false)\n",
+                    in ? 'x' : 'v', k, in ? 'v' : 'x', k, block, k);
+        return;
+    }
+    static const char *const BITS[] = {[1] = "i8", [2] = "i16", [4] = "i32", [8] = "i64"};
+    char at[16], mask[16];
+    CcRef v;
+    snprintf(at, sizeof at, "%%v%d", k);
+    snprintf(mask, sizeof mask, "%%left.%c", block);
+    if (in) {
+        cc_emit_masked_load(e, BITS[size], size, at, mask, v);
+        cc_sbuf_add(e->body, "  store %s %s, ptr %%x%d, align 64\n", cc_emit_vector(e, BITS[size]), v, k);
+    } else {
+        cc_emit_op(e, v, "load %s, ptr %%x%d, align 64", cc_emit_vector(e, BITS[size]), k);
+        cc_emit_masked_store(e, BITS[size], size, v, at, mask);
+    }
 }
 
 static void emit_loop_head(CcEmit *e) {
@@ -449,6 +503,7 @@ static void emit_loop_head(CcEmit *e) {
             cc_sbuf_add(e->body, "  %%v%d = getelementptr %s, ptr %%%s%d, i64 %%i\n", k,
                         memory_type((CcDtype)loop->access[k].dtype), loop->access[k].taken ? "u" : "p", k);
     cc_sbuf_add(e->body, "  br i1 %%full, label %%body, label %%tail\ntail:\n");
+    emit_left(e, 'i');
     for (int k = 0; k < loop->n_access; k++)
         if (loop->access[k].step == CC_STEP_ONE && !loop->access[k].is_store) emit_copy(e, k, true);
     cc_sbuf_add(e->body, "  br label %%body\nbody:\n");
@@ -485,6 +540,7 @@ static void emit_loop_head(CcEmit *e) {
 static void emit_loop_end(CcEmit *e) {
     const CcLoop *loop = e->loop;
     cc_sbuf_add(e->body, "  br i1 %%full, label %%next, label %%tailout\ntailout:\n");
+    emit_left(e, 'o');
     for (int k = 0; k < loop->n_access; k++)
         if (loop->access[k].is_store && loop->access[k].step == CC_STEP_ONE) emit_copy(e, k, false);
     cc_sbuf_add(
@@ -545,12 +601,14 @@ static int emit_body(CcEmit *e) {
     return 0;
 }
 
-/* A vector of the widest type that is computed with fills a register; small types alone get more
+/* A vector of the widest type that is computed with along a row fills a register; small types alone get more
  * lanes. */
 static int choose_lanes(const CcLoop *loop, const CcTarget *target) {
+    bool invariant[CC_LOOP_MAX_NODES] = {false};
     int widest = 1;
+    if (!loop->reduces) mark_invariant(loop, invariant);
     for (int i = 0; i < loop->n_node; i++)
-        widest = CC_MAX(widest, cc_dtype_info((CcDtype)loop->node[i].dtype)->size);
+        if (!invariant[i]) widest = CC_MAX(widest, cc_dtype_info((CcDtype)loop->node[i].dtype)->size);
     return CC_MAX(2, target->vector_bytes / widest);
 }
 

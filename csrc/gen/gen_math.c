@@ -357,6 +357,68 @@ static int log_sum(CcEmit *e, CcDtype dt, const CcRef *x, CcRef out) {
     return 0;
 }
 
+/* fmod of f32, in f64, where each step is exact: q has 24 bits, so q * y has 48, and it is never above x / y but at least half of
+ * it. So all steps but the last make x 2^22 times smaller; most often there is one. LLVM has calls of libm's for each lane. */
+static const char FMOD[] =
+    "define internal %1$s @%4$s(%1$s %%a, %1$s %%b) noinline {\n"
+    "  %%a64 = fpext %1$s %%a to %2$s\n"
+    "  %%b64 = fpext %1$s %%b to %2$s\n"
+    "  %%x0 = call %2$s @llvm.fabs.v%6$df64(%2$s %%a64)\n"
+    "  %%y = call %2$s @llvm.fabs.v%6$df64(%2$s %%b64)\n"
+    "  %%finite = fcmp olt %2$s %%x0, splat (double 0x7FF0000000000000)\n"
+    "  %%divides = fcmp ogt %2$s %%y, zeroinitializer\n"
+    "  %%good = and %5$s %%finite, %%divides\n"
+    "  br label %%test\n"
+    "test:\n"
+    "  %%x = phi %2$s [%%x0, %%0], [%%next, %%step]\n"
+    "  %%above = fcmp oge %2$s %%x, %%y\n"
+    "  %%more = and %5$s %%above, %%good\n"
+    "  %%any = call i1 @llvm.vector.reduce.or.v%6$di1(%5$s %%more)\n"
+    "  br i1 %%any, label %%step, label %%done\n"
+    "step:\n"
+    "  %%ratio = fdiv %2$s %%x, %%y\n"
+    "  %%below = fmul %2$s %%ratio, splat (double 0x3FEFFFFFFFFFFFFE)\n"
+    "  %%bits = bitcast %2$s %%below to %3$s\n"
+    "  %%high = and %3$s %%bits, splat (i64 -536870912)\n"
+    "  %%short = bitcast %3$s %%high to %2$s\n"
+    "  %%whole = call %2$s @llvm.trunc.v%6$df64(%2$s %%short)\n"
+    "  %%some = fcmp ogt %2$s %%whole, splat (double 1.0)\n"
+    "  %%q = select %5$s %%some, %2$s %%whole, %2$s splat (double 1.0)\n"
+    "  %%product = fmul %2$s %%q, %%y\n"
+    "  %%rest = fsub %2$s %%x, %%product\n"
+    "  %%next = select %5$s %%more, %2$s %%rest, %2$s %%x\n"
+    "  br label %%test\n"
+    "done:\n"
+    "  %%r = fptrunc %2$s %%x to %1$s\n"
+    "  %%signed = call %1$s @llvm.copysign.v%6$df32(%1$s %%r, %1$s %%a)\n"
+    "  %%result = select %5$s %%good, %1$s %%signed, %1$s splat (float 0x7FF8000000000000)\n"
+    "  ret %1$s %%result\n"
+    "}\n";
+
+static void fmod_of(CcEmit *e, CcDtype dt, const CcRef *x, CcRef out) {
+    char name[24], f32[24], f64[24];
+    snprintf(f32, sizeof f32, "%s", T);
+    if (dt != CC_DT_F32) {
+        cc_emit_op(e, out, "frem %s %s, %s", cc_emit_type(e, dt), x[0], x[1]);
+        return;
+    }
+    snprintf(f64, sizeof f64, "%s", cc_emit_vector(e, "double"));
+    snprintf(name, sizeof name, "cc_fmod_%d", e->lanes);
+    static const char *const UNARY[] = {"fabs", "trunc"};
+    for (int i = 0; i < CC_COUNT(UNARY); i++) {
+        char intrinsic[32];
+        snprintf(intrinsic, sizeof intrinsic, "llvm.%s.v%df64", UNARY[i], e->lanes);
+        cc_emit_declare(e, intrinsic, "declare %s @%s(%s)\n", f64, intrinsic, f64);
+    }
+    char any[40], sign[40];
+    snprintf(any, sizeof any, "llvm.vector.reduce.or.v%di1", e->lanes);
+    cc_emit_declare(e, any, "declare i1 @%s(%s)\n", any, cc_emit_vector(e, "i1"));
+    snprintf(sign, sizeof sign, "llvm.copysign.v%df32", e->lanes);
+    cc_emit_declare(e, sign, "declare %s @%s(%s, %s)\n", f32, sign, f32, f32);
+    cc_emit_declare(e, name, FMOD, f32, f64, cc_emit_vector(e, "i64"), name, cc_emit_vector(e, "i1"), e->lanes);
+    cc_emit_op(e, out, "call %s @%s(%s %s, %s %s)", f32, name, f32, x[0], f32, x[1]);
+}
+
 int cc_math_expand(CcEmit *e, const char *name, CcDtype dt, const CcRef *x, CcRef out) {
     static const struct {
         const char *name;
@@ -371,6 +433,7 @@ int cc_math_expand(CcEmit *e, const char *name, CcDtype dt, const CcRef *x, CcRe
         return 0;
     }
     if (strcmp(name, "fmax") == 0) return extreme(e, dt, "ogt", x, out), 0;
+    if (strcmp(name, "fmod") == 0) return fmod_of(e, dt, x, out), 0;
     if (strcmp(name, "lse") == 0) return log_sum(e, dt, x, out);
     if (strcmp(name, "fmin") == 0) return extreme(e, dt, "olt", x, out), 0;
     if (strcmp(name, "isnan") == 0) {

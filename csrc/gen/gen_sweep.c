@@ -166,8 +166,8 @@ static void take(Sweep *s, int node, int access, int copy) {
 static void load(Sweep *s, int node, int access, int copy) {
     const CcDtype dt = dtype_of(s, node);
     const char *v = cc_emit_vector(s->e, cc_emit_memory(dt));
-    const int size = cc_dtype_info(dt)->size, n = s->e->lanes;
-    char *out = s->e->ref[node], suffix[16], name[64];
+    const int size = cc_dtype_info(dt)->size;
+    char *out = s->e->ref[node];
     CcRef index, at;
     if (s->loop->access[access].step == CC_STEP_ZERO) {
         cc_emit_broadcast(s->e, dt, s->at[access], out);
@@ -178,17 +178,10 @@ static void load(Sweep *s, int node, int access, int copy) {
         cc_emit_gather(s->e, dt, at, mask_of(s), out);
         return;
     }
-    suffix_of(s, dt, suffix, sizeof suffix);
     index_of(s, copy, index);
     cc_emit_op(s->e, at, "getelementptr %s, ptr %s, i64 %s", cc_emit_memory(dt), s->at[access], index);
-    snprintf(name, sizeof name, "llvm.masked.load.%s.p0", suffix);
-    if (*s->mask) {
-        cc_emit_declare(s->e, name, "declare %s @%s(ptr, i32, <%d x i1>, %s)\n", v, name, n, v);
-        cc_emit_op(s->e, out, "call %s @%s(ptr %s, i32 %d, <%d x i1> %s, %s zeroinitializer)", v, name, at, size, n,
-                   s->mask, v);
-    } else {
-        cc_emit_op(s->e, out, "load %s, ptr %s, align %d", v, at, size);
-    }
+    if (*s->mask) cc_emit_masked_load(s->e, cc_emit_memory(dt), size, at, s->mask, out);
+    else cc_emit_op(s->e, out, "load %s, ptr %s, align %d", v, at, size);
     cc_emit_loaded(s->e, dt, out);
 }
 
@@ -211,13 +204,8 @@ static void store(Sweep *s, int access, int copy) {
     }
     index_of(s, copy, index);
     cc_emit_op(s->e, at, "getelementptr %s, ptr %s, i64 %s", cc_emit_memory(dt), s->at[access], index);
-    if (!*s->mask) {
-        TEXT("  store %s %s, ptr %s, align %d\n", v, x, at, size);
-        return;
-    }
-    snprintf(name, sizeof name, "llvm.masked.store.%s.p0", suffix);
-    cc_emit_declare(s->e, name, "declare void @%s(%s, ptr, i32, <%d x i1>)\n", name, v, n);
-    TEXT("  call void @%s(%s %s, ptr %s, i32 %d, <%d x i1> %s)\n", name, v, x, at, size, n, s->mask);
+    if (*s->mask) cc_emit_masked_store(s->e, cc_emit_memory(dt), size, x, at, s->mask);
+    else TEXT("  store %s %s, ptr %s, align %d\n", v, x, at, size);
 }
 
 /* What a node reads, which does no arithmetic. */
