@@ -497,8 +497,7 @@ def hits(call, n=2):
 
 
 def explained(fn, *args, **kw):
-    """What ccompile.explain tells of the first call, as Dynamo's looks at one; on copies, under no_grad. None when the product is
-    absent. (Where the first call gives up, explain goes on to calls that don't.)"""
+    """ccompile.explain on copies, under no_grad; None when the product is absent."""
     if EAGER:
         return None
     ccompile.reset()
@@ -507,12 +506,7 @@ def explained(fn, *args, **kw):
     args, kw = copy.deepcopy((args, kw))
     torch.manual_seed(7)
     with torch.no_grad(), contextlib.redirect_stdout(io.StringIO()):
-        from ccompile.api import compiled_of
-        from ccompile.report import Explanation
-
-        compiled = ccompile.compile(fn)
-        result, behind = compiled(*args, **kw), compiled_of(compiled)
-        return Explanation.of(behind.__name__, behind.report(), result)
+        return ccompile.explain(fn)(*args, **kw)
 
 
 def breaks(fn, *args, **kw):

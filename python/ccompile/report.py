@@ -1,12 +1,10 @@
-"""explain: runs a callable on a fresh Compiled and tells what was compiled, where it broke, why and what to do."""
+"""explain: runs a callable once on a fresh Compiled and tells what was compiled, where it broke, why and what to do."""
 
 import linecache
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
-
-import torch
 
 from . import _core
 from .api import compile, compiled_of
@@ -149,7 +147,8 @@ class Explanation:
         if self.give_ups:
             counts.append(_many(len(self.give_ups), "give-up"))
         parts = [f"{self.name}: {', '.join(counts)}"]
-        for title, found in (("Graph breaks", self.break_reasons), ("Given up (CPython ran the rest)", self.give_ups)):
+        given_up = "Given up (CPython ran the rest; the next call breaks there instead, where it can)"
+        for title, found in (("Graph breaks", self.break_reasons), (given_up, self.give_ups)):
             if found:
                 parts.append(f"\n{title}\n" + "\n".join(_numbered(i, str(one)) for i, one in _folded(found)))
         if self.graphs:
@@ -168,36 +167,16 @@ class Explanation:
                 print(f"  {guard}")
 
 
-# A recording that gives up has learnt one place at which the next one breaks.
-MOST_CALLS = 8
-
-
 def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """explain(fn)(*args, **kwargs) runs fn, with its side effects, and gives an Explanation: how it was compiled.
-    explain(fn, *args, **kwargs) is the same, where there are arguments.
-
-    fn runs once, and again (at most MOST_CALLS times in all) while its last call gave up a recording: what is told is
-    how later calls run, and give-ups are those of the last call. `result` is the first call's; random numbers go on
-    from where it left them."""
+    """explain(fn)(*args, **kwargs) runs fn once, with its side effects, and gives an Explanation: how it was compiled.
+    explain(fn, *args, **kwargs) is the same, where there are arguments."""
     fresh = compile(fn)
     compiled = compiled_of(fresh)
 
     def run(*args: Any, **kwargs: Any) -> Explanation:
         compiled.reset()
-        result, report = fresh(*args, **kwargs), compiled.report()
-        given_up = report["give_ups"]
-        for _ in range(MOST_CALLS - 1):
-            if not given_up:
-                break
-            devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
-            try:
-                with torch.random.fork_rng(devices):
-                    fresh(*args, **kwargs)
-            except Exception:  # the first call has changed what it works on
-                break
-            before, report = len(report["give_ups"]), compiled.report()
-            given_up = report["give_ups"][before:]
-        return Explanation.of(compiled.__name__, report | {"give_ups": given_up}, result)
+        result = fresh(*args, **kwargs)
+        return Explanation.of(compiled.__name__, compiled.report(), result)
 
     return run(*args, **kwargs) if args or kwargs else run
 
