@@ -43,6 +43,7 @@ typedef struct CcSegmentHost {
     CcMaker maker;
     int at;              /* node that was run last by the host, or wrote what was there before */
     CcCapturing *capturing;   /* NULL, but while the run is captured */
+    bool unsaved;        /* what a node would write could not be saved: it did not run */
     bool undone;         /* what nodes did was undone */
     bool lost;           /* that was tried and failed */
 } CcSegmentHost;

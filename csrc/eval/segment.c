@@ -332,7 +332,7 @@ static bool raised_by_python(void)
 /* A node failed. */
 static CcRan fail(Host *h)
 {
-    const bool python = raised_by_python();
+    const bool python = !h->unsaved && raised_by_python();
     cc_segment_restore(h);
     if (!h->lost && !python && !done_for_good(h)) return CC_RAN_NOTHING;
     strand(h);

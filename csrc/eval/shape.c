@@ -373,8 +373,8 @@ static bool run_node(Explorer *e, int node)
     PyObject *in[CC_CALL_MAX];
     e->host->at = node;
     if (cc_segment_operands(e->t, &e->host->maker, a, in) < 0) return false;
-    const bool saved = !e->t->retry || save(e, n) == 0;
-    PyObject *r = !saved || writes_input(e, a, in) ? NULL : cc_action_run(a, in);
+    e->host->unsaved = e->t->retry && save(e, n) < 0;
+    PyObject *r = e->host->unsaved || writes_input(e, a, in) ? NULL : cc_action_run(a, in);
     bool ok = r != NULL && (a->gives == 0 || r == in[a->gives - 1]) && (!a->sequence || right_length(n, r)) && cc_segment_store(e->host, node, r) == 0;
     if (ok) bind_node(e, node, in);
     for (int i = 0; i < a->n; i++) Py_DECREF(in[i]);
