@@ -93,6 +93,33 @@ def test_direct(name, size, bias):
     ways(ccompile.compile(model), model, x)
 
 
+# Few outputs of many weights that aren't kept: each thread packs slices of them. The last ones of channels and of panels
+# are narrower.
+SLICED = {
+    "window": (80, 160, {"kernel_size": 3, "stride": 2, "padding": 1}),
+    "partial": (100, 150, {"kernel_size": 3, "stride": 2, "padding": 1, "bias": False}),
+    "many_taps": (35, 130, {"kernel_size": (4, 6), "padding": (3, 0), "dilation": (2, 1)}),
+    "point": (1100, 70, {"kernel_size": 1}),
+    "point_step": (600, 130, {"kernel_size": 1, "stride": 2}),
+    "one_panel": (600, 64, {"kernel_size": (1, 3), "stride": (2, 1)}),
+}
+
+
+@pytest.mark.parametrize("taps_first", [False, True])
+@pytest.mark.parametrize("name", SLICED)
+@pytest.mark.parametrize("size", [(1, 7, 7), (3, 13, 11)], ids=str)
+def test_sliced(name, size, taps_first):
+    channels, out, kw = SLICED[name]
+    model = between(channels, out, nn.Conv2d(channels, out, **kw), norm(out), nn.ReLU())
+    if taps_first:
+        model = model.to(memory_format=torch.channels_last)
+    x, other = randn(size[0], 16, *size[1:]), randn(size[0], 16, *size[1:], seed=3)
+    found, steps = ways(ccompile.compile(model), model, x, other)
+    assert "direct" in found and not any("kernel relu" in step for step in steps)
+    x[0, 0, 0, 0] = NAN
+    ways(ccompile.compile(model), model, x)
+
+
 # in, arguments, what the result goes through
 ONE = {
     "attention": (2, {"kernel_size": 7, "padding": 3}, nn.Sigmoid()),

@@ -175,7 +175,8 @@ typedef struct CcImageCall {
     uint64_t version; /* of the weights */
     float *scratch;   /* cc_image_bytes of them, at a multiple of 64; NULL: it finds memory itself */
 } CcImageCall;
-size_t cc_image_bytes(const CcImage *im); /* for the packed weights of a call */
+/* For the packed weights of a call; pair: of two convolutions. */
+size_t cc_image_bytes(const CcImage *im, bool pair);
 bool cc_image_can(const CcImage *im);
 bool cc_image_pays(const CcImage *im, bool packed); /* is it faster than oneDNN's? packed: weights are kept */
 int64_t cc_image_channels(int64_t out); /* rounded up */

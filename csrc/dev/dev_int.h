@@ -21,6 +21,10 @@ CcPack *cc_packed_make(size_t bytes, const void *from, uint64_t version); /* wit
 void cc_packed_keep(CcPacked *packed, CcPack *pack);                      /* for the calls to come */
 void cc_packed_done(CcPack *pack);                                        /* a reader less; NULL is fine */
 
+/* ---- few.c: what cc_image_can and cc_image_run are for CC_IMAGE_FEW ---- */
+bool cc_few_can(const CcImage *im);
+CC_MUST int cc_few_run(const CcImage *im, const CcImageCall *call);
+
 /* ---- llvm.c; one thread at a time ---- */
 CC_MUST int cc_llvm_ready(const char *path, CcErr *err); /* loads it, once */
 /* Address of the function, never freed, and the object it came from (the caller's to free). */

@@ -4,8 +4,6 @@
  *   DIRECT  a product: rows are outputs' pixels, read where they lie, `run` numbers at each of the window's taps
  *           (padding: from a row of zeros); columns are output channels, in panels [tap][k][width] of up to 4 vectors
  *   DEPTH   each channel for itself, weights [tap][channel]
- *   FEW     one output of few inputs, as in maps of attention over places: lanes are columns, a band of rows is copied
- *           with its padding first. Batch 8, 2 channels, 64x64, 3x3: 0.04 ms, oneDNN 0.42 (Zen 4, one thread)
  *   WINO    Winograd's F(4x4, 3x3) (Lavin and Gray 2015): 36 products for 16 outputs instead of 144,
  *
  *               y = A^T ((G g G^T) * (B^T d B)) A        d 6x6 inputs, g 3x3 weights, y 4x4 outputs
@@ -33,6 +31,9 @@ enum {
     NEAR = 24 << 10,         /* bytes of pixels that are read again for each panel, where weights stay in L2, */
     FAR = 256 << 10,         /* and where they don't */
     WEIGHTS_NEAR = 512 << 10,
+    SLICE = 32 << 10,        /* numbers of a panel's weights that are packed and multiplied while they are in L2, */
+    SLICE_FROM = 64 << 10,   /* for calls with more of them than this, and */
+    SLICE_PIXELS = 1 << 10,  /* no more outputs, whose sums are kept in between */
     WINO_NEAR = 640 << 10,   /* bytes of transformed tiles: of a core's L2 (1 MB) */
     UNITS = 8,               /* for each thread */
     WINO_TILES = 8,          /* fewer: reading 4 times as many weights costs more than it saves (512 channels, 7x7:
@@ -46,7 +47,6 @@ enum {
     FEW_CHANNELS = 16,       /* fewer make short runs at each tap */
     LARGE_WINDOW = 25,       /* taps from which oneDNN is faster (5x5: 4.9 to 5.7 ms against 5.9, 7x7: 8.4 to 11.0
                                 against 11.5; layers of ComplexModel) */
-    BAND = 16,               /* rows of FEW that are one unit */
     SMALL = 1 << 19          /* multiplications that a second thread is not worth its barrier for */
 };
 
@@ -59,6 +59,7 @@ typedef struct Tile {
     const float *const *a; /* [tap][MAX_ROWS] */
     int64_t taps, run, dst_row;
     const float *w, *more;
+    const float *sum;     /* rows of as many vectors as dst's: what the sums begin with; NULL: zeros */
     float *dst;
     const Finish *finish; /* NULL: sums are stored as they are */
     int64_t c;            /* first channel */
@@ -72,15 +73,6 @@ typedef struct Line { /* a row of outputs; steps are of columns */
     int rows; /* of the window, that are inside */
     int64_t columns, channels, width, src_width, src_x, step, dilation, before, inner0, inner1;
 } Line;
-
-typedef struct Few { /* a row of outputs */
-    const float *src, *w, *more;     /* the window's first row, of the first channel */
-    float *dst;
-    const Finish *finish;
-    int64_t in, plane, row, columns; /* src: strides of channels and rows */
-    int64_t w_in, w_tap;             /* strides of w */
-    const CcImage *im;
-} Few;
 
 typedef struct Spread { /* Winograd's sums of tiles side by side, to where their outputs lie */
     const float *from, *more;
@@ -96,7 +88,6 @@ typedef struct Kernels {
     void (*tile[MAX_ROWS][PANEL])(const Tile *t);
     void (*pack)(const float *w, int64_t w_out, int outs, int64_t in, int64_t taps, float *to, int64_t width);
     void (*depth)(const Line *l);
-    void (*few)(const Few *f);
     /* [tile == 4] */
     void (*scatter[2])(const float *const *at, int64_t channels, float *to, int64_t plane);
     bool (*gather[2])(const Spread *s);
@@ -129,6 +120,7 @@ typedef struct Job {
     bool flat;                     /* DIRECT: pixel p of dst is made of pixel p of src alone */
     int64_t vecs, panels, pixels;
     int64_t chunks, tiles;         /* DIRECT: of pixels; WINO: blocks of tiles, all tiles */
+    bool sliced;                   /* DIRECT: weights are packed by who multiplies with them, a slice at a time */
     bool careful;                  /* DIRECT: padding is left out, not multiplied: inf * 0 is NaN */
     bool by_panel;                 /* units of work: panels and in them chunks, or chunks and in them panels */
     atomic_bool failed, odd;       /* no memory; something is not finite */
@@ -138,7 +130,7 @@ static int64_t first_vec(const Job *j, int64_t panel) { return j->vecs * panel /
 static int products_of(const CcImage *im) { return (im->tile + 2) * (im->tile + 2); } /* of WINO */
 static int64_t taps_of(const CcImage *im) { return im->kernel[0] * im->kernel[1]; }
 static int64_t depth_of(const CcImage *im) { return taps_of(im) * im->in; }
-
+static int64_t pixels_of(const CcImage *im) { return im->batch * im->out_size[0] * im->out_size[1]; }
 
 /* ------------------------------------------------------------------ weights */
 
@@ -181,17 +173,26 @@ static void pack_depth(const Job *j) {
 }
 
 static int64_t packed_floats(const CcImage *im, const Kernels *k) {
+    if (im->way == CC_IMAGE_FEW) return 0;
     const int64_t vecs = (im->out + k->lanes - 1) / k->lanes, taps = im->kernel[0] * im->kernel[1];
     if (im->way == CC_IMAGE_DEPTH) return im->out * taps;
     if (im->way != CC_IMAGE_WINO) return vecs * k->lanes * im->in * taps;
     return products_of(im) * (vecs * k->lanes * im->in + 16 * ((vecs + PANEL - 1) / PANEL));
 }
 
+/* Few outputs of many weights: packing all of them first would bring them through memory twice more. */
+static bool can_slice(const CcImage *im, const Kernels *k) {
+    return im->way == CC_IMAGE_DIRECT && packed_floats(im, k) >= SLICE_FROM && pixels_of(im) <= SLICE_PIXELS;
+}
+
 /* Floats that a call needs for its weights, where they are not kept. */
 static int64_t floats_of(const CcImage *im, const Kernels *k) { return (packed_floats(im, k) + 15) / 16 * 16; }
-static int64_t room_for(const Job *j) { return j->call->packed ? 0 : floats_of(j->im, j->k); }
+static int64_t room_for(const Job *j) { return j->call->packed || j->sliced ? 0 : floats_of(j->im, j->k); }
 
-size_t cc_image_bytes(const CcImage *im) { return sizeof(float) * (size_t)floats_of(im, kernels_of_cpu()); }
+size_t cc_image_bytes(const CcImage *im, bool pair) {
+    const Kernels *k = kernels_of_cpu();
+    return !pair && can_slice(im, k) ? 0 : sizeof(float) * (size_t)floats_of(im, k);
+}
 
 /* That memory: the caller's, or a block that is given back after the call. */
 static float *take_room(const CcImageCall *call, int64_t floats, CcScratch **block) {
@@ -204,7 +205,7 @@ static int find_weights(Job *j, float *room, CcPack **pack) {
     const CcImageCall *call = j->call;
     const int64_t floats = packed_floats(j->im, j->k);
     *pack = NULL;
-    if (j->im->way == CC_IMAGE_FEW) {
+    if (j->sliced) {
         j->w = call->weights;
         return 0;
     }
@@ -222,16 +223,16 @@ static int find_weights(Job *j, float *room, CcPack **pack) {
 
 /* ------------------------------------------------------------------ DIRECT */
 
-/* Where the window of pixels [p, p + rows) lies: a [tap][MAX_ROWS]. */
-static void find_taps(const Job *j, int64_t p, int rows, const float **a) {
+/* Where the window of pixels [p, p + rows) lies, from channel c on: a [tap][MAX_ROWS]. */
+static void find_taps(const Job *j, int64_t p, int rows, int64_t c, const float **a) {
     const CcImage *im = j->im;
-    for (int r = 0; j->flat && r < rows; r++) a[r] = j->src + (p + r) * j->x;
+    for (int r = 0; j->flat && r < rows; r++) a[r] = j->src + (p + r) * j->x + c;
     if (j->flat) return;
     const int64_t area = im->out_size[0] * im->out_size[1];
     int64_t n = p / area, oy = p % area / im->out_size[1], ox = p % im->out_size[1];
     for (int r = 0; r < rows; r++) {
         const int64_t y0 = oy * im->step[0] - im->before[0], x0 = ox * im->step[1] - im->before[1];
-        const float *image = j->src + n * j->n;
+        const float *image = j->src + n * j->n + c;
         const float **to = a + r;
         for (int64_t ky = 0; ky < im->kernel[0]; ky++) {
             const int64_t y = y0 + ky * im->dilation[0];
@@ -295,23 +296,32 @@ static void careful_tile(const Job *j, Tile t, int rows, int64_t vecs) {
     }
 }
 
+static int64_t first_pixel(const Job *j, int64_t tile) { return j->pixels * tile / j->tiles; }
+
+/* The results of a panel of `vecs` vectors for pixels [p, p + rows), but for what t says already. */
+static void finish_tile(const Job *j, Tile t, int64_t p, int rows, int64_t vecs) {
+    t.dst_row = j->im->out;
+    t.dst = j->call->dst + p * t.dst_row + t.c;
+    t.more = j->call->more ? j->call->more + p * t.dst_row + t.c : NULL;
+    t.finish = &j->finish;
+    if (j->careful) careful_tile(j, t, rows, vecs);
+    else if (t.c + vecs * j->k->lanes <= t.dst_row) j->k->tile[rows - 1][vecs - 1](&t);
+    else narrow_tile(j, t, rows, vecs, t.dst_row - t.c);
+}
+
 /* -> all sums were finite, as far as that was asked. */
 static bool direct_unit(const Job *j, int64_t panel, int64_t chunk) {
     bool odd = false;
     const int64_t v0 = first_vec(j, panel), vecs = first_vec(j, panel + 1) - v0, c = v0 * j->k->lanes;
     const float *a[MAX_TAPS * MAX_ROWS];
-    Tile t = {.a = a, .taps = taps_of(j->im), .run = j->im->in, .dst_row = j->im->out,
-              .w = j->w + c * depth_of(j->im), .finish = &j->finish, .c = c, .odd = j->flat ? NULL : &odd};
+    const Tile t = {.a = a, .taps = taps_of(j->im), .run = j->im->in, .w = j->w + c * depth_of(j->im), .c = c,
+                    .odd = j->flat ? NULL : &odd};
     const int64_t first = j->tiles * chunk / j->chunks, last = j->tiles * (chunk + 1) / j->chunks;
     for (int64_t i = first; i < last; i++) {
-        const int64_t p = j->pixels * i / j->tiles;
-        const int rows = (int)(j->pixels * (i + 1) / j->tiles - p);
-        find_taps(j, p, rows, a);
-        t.dst = j->call->dst + p * t.dst_row + c;
-        t.more = j->call->more ? j->call->more + p * t.dst_row + c : NULL;
-        if (j->careful) careful_tile(j, t, rows, vecs);
-        else if (c + vecs * j->k->lanes <= t.dst_row) j->k->tile[rows - 1][vecs - 1](&t);
-        else narrow_tile(j, t, rows, vecs, t.dst_row - c);
+        const int64_t p = first_pixel(j, i);
+        const int rows = (int)(first_pixel(j, i + 1) - p);
+        find_taps(j, p, rows, 0, a);
+        finish_tile(j, t, p, rows, vecs);
     }
     return !odd;
 }
@@ -327,9 +337,63 @@ static void direct(void *ctx, int64_t begin, int64_t end) {
     if (odd) atomic_store(&j->odd, true);
 }
 
+/* Weights of `n` channels from i on, of a panel that begins with vector v0. */
+static void pack_slice(const Job *j, int64_t v0, int64_t vecs, int64_t i, int64_t n, float *to) {
+    const CcImage *im = j->im;
+    const int64_t lanes = j->k->lanes, width = vecs * lanes, taps = taps_of(im);
+    for (int64_t v = v0; v < v0 + vecs; v++, to += lanes) {
+        const float *w = j->w + v * lanes * im->w_out;
+        const int outs = (int)CC_MIN(lanes, im->out - v * lanes);
+        if (!im->w_taps_first) j->k->pack(w + i * taps, im->w_out, outs, n, taps, to, width);
+        for (int64_t tap = 0; im->w_taps_first && tap < taps; tap++)
+            j->k->pack(w + tap * im->in + i, im->w_out, outs, n, 1, to + tap * n * width, width);
+    }
+}
+
+/* direct_unit, where weights are packed slice by slice; sums: of the unit's pixels. */
+static bool sliced_unit(const Job *j, int64_t panel, int64_t chunk, float *slice, float *sums) {
+    bool odd = false;
+    const int64_t v0 = first_vec(j, panel), vecs = first_vec(j, panel + 1) - v0, width = vecs * j->k->lanes;
+    const int64_t first = j->tiles * chunk / j->chunks, last = j->tiles * (chunk + 1) / j->chunks;
+    const float *a[MAX_TAPS * MAX_ROWS];
+    Tile t = {.a = a, .taps = taps_of(j->im), .w = slice, .c = v0 * j->k->lanes, .dst_row = width};
+    for (int64_t i = 0; i < j->im->in; i += t.run) {
+        t.run = CC_MIN(j->im->in - i, CC_MAX(1, SLICE / (t.taps * width)));
+        pack_slice(j, v0, vecs, i, t.run, slice);
+        t.odd = i + t.run == j->im->in && !j->flat ? &odd : NULL;
+        for (int64_t k = first; k < last; k++) {
+            const int64_t p = first_pixel(j, k);
+            const int rows = (int)(first_pixel(j, k + 1) - p);
+            find_taps(j, p, rows, i, a);
+            t.dst = sums + (p - first_pixel(j, first)) * width;
+            t.sum = i ? t.dst : NULL;
+            if (i + t.run == j->im->in) finish_tile(j, t, p, rows, vecs);
+            else j->k->tile[rows - 1][vecs - 1](&t);
+        }
+    }
+    return !odd;
+}
+
+/* Units: [panel][chunk]. */
+static void direct_sliced(void *ctx, int64_t begin, int64_t end) {
+    Job *j = ctx;
+    const int64_t wide = PANEL * j->k->lanes, most = (j->tiles + j->chunks - 1) / j->chunks * j->k->rows;
+    const int64_t numbers = CC_MAX(SLICE, taps_of(j->im) * wide);
+    float *slice = cc_scratch_thread(sizeof *slice * (size_t)(numbers + most * wide));
+    bool odd = false;
+    if (!slice) atomic_store(&j->failed, true);
+    for (int64_t u = begin; slice && u < end; u++)
+        odd = !sliced_unit(j, u / j->chunks, u % j->chunks, slice, slice + numbers) || odd;
+    if (odd) atomic_store(&j->odd, true);
+}
+
 static void divide_direct(Job *j, int parts) {
     const CcImage *im = j->im;
     j->tiles = (j->pixels + j->k->rows - 1) / j->k->rows;
+    if (j->sliced) { /* a panel's weights are packed once, unless there are more threads than panels */
+        j->chunks = CC_MIN(j->tiles, (parts + j->panels - 1) / j->panels);
+        return;
+    }
     const int64_t bytes = (int64_t)sizeof(float) * im->in * im->step[0] * im->step[1] * j->pixels;
     const int64_t weights = im->out * depth_of(im) * (int64_t)sizeof(float);
     j->by_panel = weights > bytes;
@@ -395,7 +459,7 @@ static void direct_pixels(const Job *j, int64_t p, int64_t n, float *to) {
     const float *a[MAX_ROWS];
     for (int64_t i = 0; i < tiles; i++) {
         const int64_t first = n * i / tiles, rows = n * (i + 1) / tiles - first;
-        find_taps(j, p + first, (int)rows, a);
+        find_taps(j, p + first, (int)rows, 0, a);
         for (int64_t panel = 0; panel < j->panels; panel++) {
             const int64_t v0 = first_vec(j, panel), c = v0 * j->k->lanes;
             const Tile t = {.a = a, .taps = 1, .run = j->im->in, .dst_row = out, .w = j->w + c * j->im->in,
@@ -531,78 +595,6 @@ static void winograd(void *ctx, int64_t begin, int64_t end) {
     if (odd) atomic_store(&j->odd, true);
 }
 
-/* ------------------------------------------------------------------ one output of few inputs */
-
-/* Rows of the window that rows of outputs see: of a channel, with zeros around what exists. */
-static void copy_padded(const Job *j, const float *from, int64_t first, int64_t rows, float *to, int64_t width) {
-    const CcImage *im = j->im;
-    const int64_t columns = CC_MIN(im->size[1], width - im->before[1]);
-    memset(to, 0, sizeof *to * (size_t)(rows * width));
-    for (int64_t r = 0; r < rows; r++)
-        if (first + r >= 0 && first + r < im->size[0])
-            memcpy(to + r * width + im->before[1], from + (first + r) * j->y, sizeof *to * (size_t)columns);
-}
-
-/* Units: bands of outputs' rows. */
-static void few(void *ctx, int64_t begin, int64_t end) {
-    Job *j = ctx;
-    const CcImage *im = j->im;
-    const int64_t bands = (im->out_size[0] + BAND - 1) / BAND, wide = PANEL * j->k->lanes;
-    const int64_t reach[] = {im->dilation[0] * (im->kernel[0] - 1), im->dilation[1] * (im->kernel[1] - 1)};
-    const int64_t most = (BAND - 1) * im->step[0] + reach[0] + 1;
-    const int64_t width = (im->out_size[1] + wide - 1) / wide * wide + CC_MAX(reach[1], im->before[1]);
-    float *at = cc_scratch_thread(sizeof *at * (size_t)(im->in * most * width));
-    if (!at) {
-        atomic_store(&j->failed, true);
-        return;
-    }
-    Few f = {.w = j->w, .finish = &j->finish, .in = im->in, .plane = most * width, .row = width,
-             .columns = im->out_size[1], .w_in = im->w_taps_first ? 1 : taps_of(im),
-             .w_tap = im->w_taps_first ? im->in : 1, .im = im};
-    for (int64_t u = begin; u < end; u++) {
-        const int64_t n = u / bands, y0 = u % bands * BAND, y1 = CC_MIN(y0 + BAND, im->out_size[0]);
-        const int64_t first = y0 * im->step[0] - im->before[0], rows = (y1 - 1 - y0) * im->step[0] + reach[0] + 1;
-        for (int64_t c = 0; c < im->in; c++)
-            copy_padded(j, j->src + n * j->n + c * im->src_stride[1], first, rows, at + c * f.plane, width);
-        for (int64_t y = y0; y < y1; y++) {
-            const int64_t to = (n * im->out_size[0] + y) * im->out_size[1];
-            f.src = at + (y - y0) * im->step[0] * width;
-            f.dst = j->call->dst + to;
-            f.more = j->call->more ? j->call->more + to : NULL;
-            j->k->few(&f);
-        }
-    }
-}
-
-/* Zeros around an image are multiplied too, which no weight may notice. */
-static bool few_may(const CcImage *im, const CcImageCall *call) {
-    for (int64_t i = 0; i < im->in * taps_of(im); i++)
-        if (!isfinite(call->weights[i])) return false;
-    return true;
-}
-
-static float few_at(const CcImage *im, const CcImageCall *call, int64_t n, int64_t y, int64_t x) {
-    float sum = 0;
-    for (int64_t c = 0; c < im->in; c++)
-        for (int64_t tap = 0; tap < taps_of(im); tap++) {
-            const int64_t row = y * im->step[0] - im->before[0] + tap / im->kernel[1] * im->dilation[0];
-            const int64_t column = x - im->before[1] + tap % im->kernel[1] * im->dilation[1];
-            if (row < 0 || row >= im->size[0] || column < 0 || column >= im->size[1]) continue;
-            sum += call->weights[im->w_taps_first ? tap * im->in + c : c * taps_of(im) + tap] *
-                   call->src[n * im->src_stride[0] + c * im->src_stride[1] + row * im->src_stride[2] + column];
-        }
-    return sum;
-}
-
-static void few_carefully(const CcImage *im, const CcImageCall *call) {
-    for (int64_t i = 0; i < im->batch * im->out_size[0] * im->out_size[1]; i++) {
-        const int64_t row = i / im->out_size[1];
-        float y = few_at(im, call, row / im->out_size[0], row % im->out_size[0], i % im->out_size[1]);
-        y = y * call->scale[0] + call->shift[0] + (call->more ? call->more[i] : 0);
-        call->dst[i] = y < im->low ? im->low : y > im->high ? im->high : y;
-    }
-}
-
 /* ------------------------------------------------------------------ a call */
 
 bool cc_image_can(const CcImage *im) {
@@ -617,20 +609,20 @@ bool cc_image_can(const CcImage *im) {
         for (int d = 0; d < 2; d++)
             if (im->kernel[d] != 3 || im->step[d] != 1 || im->dilation[d] != 1) return false;
         return last && whole && im->in % k->lanes == 0 && !im->w_taps_first;
-    case CC_IMAGE_FEW:
-        return im->out == 1 && im->in * taps <= MAX_TAPS && im->src_stride[3] == 1 && im->step[1] == 1 &&
-               im->out_size[1] >= k->lanes;
+    case CC_IMAGE_FEW: return cc_few_can(im);
     }
     return false;
 }
 
 bool cc_image_pays(const CcImage *im, bool packed) {
     const int64_t tiles = im->way == CC_IMAGE_WINO ? im->batch * tiles_along(im, 0) * tiles_along(im, 1) : 0;
-    const int64_t pixels = im->batch * im->out_size[0] * im->out_size[1];
+    const int64_t pixels = pixels_of(im);
     switch (im->way) {
     case CC_IMAGE_DEPTH:
     case CC_IMAGE_FEW: return true;
-    case CC_IMAGE_DIRECT: return taps_of(im) == 1 || (packed && im->in >= FEW_CHANNELS && taps_of(im) < LARGE_WINDOW);
+    case CC_IMAGE_DIRECT:
+        return taps_of(im) == 1 || ((packed || can_slice(im, kernels_of_cpu())) && im->in >= FEW_CHANNELS &&
+                                    taps_of(im) < LARGE_WINDOW);
     case CC_IMAGE_WINO:
         if (im->tile == 2) return 9 * pixels - products_of(im) * tiles >= (packed ? WINO_SAVED : WINO_SAVED_UNPACKED);
         return packed && tiles >= WINO_TILES && products_of(im) * im->in * im->out <= WINO_WEIGHTS;
@@ -647,7 +639,7 @@ static Job make_job(const CcImage *im, const CcImageCall *call) {
     Job j = {.im = im, .call = call, .k = kernels_of_cpu(), .src = call->src,
              .finish = {call->scale, call->shift, im->low, im->high},
              .n = im->src_stride[0], .y = im->src_stride[2], .x = im->src_stride[3],
-             .pixels = im->batch * im->out_size[0] * im->out_size[1]};
+             .pixels = pixels_of(im)};
     j.flat = taps_of(im) == 1 && (im->size[0] == 1 || j.y == j.x * im->size[1]) &&
              (im->batch == 1 || j.n == j.x * im->size[0] * im->size[1]);
     for (int d = 0; d < 2; d++)
@@ -664,9 +656,9 @@ static int perform(Job *j) {
     switch (im->way) {
     case CC_IMAGE_DIRECT:
         divide_direct(j, parts);
-        cc_omp_run(direct, j, j->chunks * j->panels, parts);
+        cc_omp_run(j->sliced ? direct_sliced : direct, j, j->chunks * j->panels, parts);
         break;
-    case CC_IMAGE_FEW: cc_omp_run(few, j, im->batch * ((im->out_size[0] + BAND - 1) / BAND), parts); break;
+    case CC_IMAGE_FEW: break; /* few.c */
     case CC_IMAGE_DEPTH: cc_omp_run(depthwise, j, im->batch * im->out_size[0], parts); break;
     case CC_IMAGE_WINO:
         divide_wino(j, parts);
@@ -680,6 +672,7 @@ static int perform(Job *j) {
 static int run_once(const CcImage *im, const CcImageCall *call, bool careful) {
     Job j = make_job(im, call);
     j.careful = careful;
+    j.sliced = !careful && !call->packed && can_slice(im, j.k);
     CcScratch *block;
     float *room = take_room(call, room_for(&j), &block);
     CcPack *pack = NULL;
@@ -709,11 +702,7 @@ static int run_carefully(const CcImage *im, const CcImageCall *call) {
 }
 
 int cc_image_run(const CcImage *im, const CcImageCall *call, CcErr *err) {
-    if (im->way == CC_IMAGE_FEW && !few_may(im, call)) {
-        few_carefully(im, call);
-        return 0;
-    }
-    int status = run_once(im, call, false);
+    int status = im->way == CC_IMAGE_FEW ? cc_few_run(im, call) : run_once(im, call, false);
     if (status > 0) status = run_carefully(im, call);
     return status < 0 ? cc_err_set(err, CC_E_MEMORY, "no memory for a convolution") : 0;
 }

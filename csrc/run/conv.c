@@ -497,7 +497,7 @@ static size_t scratch(const void *work) {
     const CcConv *conv = work, *wide = conv->wide;
     if (conv->prim) return cc_dnnl_bytes(conv->prim);
     if (conv->packed || (wide && wide->packed)) return 0;
-    return cc_image_bytes(&conv->image) + (wide ? cc_image_bytes(&wide->image) : 0);
+    return cc_image_bytes(&conv->image, wide) + (wide ? cc_image_bytes(&wide->image, true) : 0);
 }
 
 static int run_own(const CcConv *conv, const CcHost *host, CcErr *err) {
