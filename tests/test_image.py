@@ -96,12 +96,12 @@ def test_direct(name, size, bias):
 # Few outputs of many weights that aren't kept: each thread packs slices of them. The last ones of channels and of panels
 # are narrower.
 SLICED = {
-    "window": (80, 160, {"kernel_size": 3, "stride": 2, "padding": 1}),
-    "partial": (100, 150, {"kernel_size": 3, "stride": 2, "padding": 1, "bias": False}),
-    "many_taps": (35, 130, {"kernel_size": (4, 6), "padding": (3, 0), "dilation": (2, 1)}),
-    "point": (1100, 70, {"kernel_size": 1}),
-    "point_step": (600, 130, {"kernel_size": 1, "stride": 2}),
-    "one_panel": (600, 64, {"kernel_size": (1, 3), "stride": (2, 1)}),
+    "window": (240, 256, {"kernel_size": 3, "stride": 2, "padding": 1}),
+    "partial": (260, 230, {"kernel_size": 3, "stride": 2, "padding": 1, "bias": False}),
+    "many_taps": (190, 130, {"kernel_size": (4, 6), "padding": (3, 0), "dilation": (2, 1)}),
+    "point": (2200, 240, {"kernel_size": 1}),
+    "point_step": (2400, 230, {"kernel_size": 1, "stride": 2}),
+    "one_panel": (2900, 64, {"kernel_size": (1, 3), "stride": (2, 1)}),
 }
 
 
