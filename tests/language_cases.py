@@ -14,7 +14,7 @@ import torch
 
 COUNTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "language_dynamo.txt")
 CASES = {}
-SINCE_312, SINCE_313 = sys.version_info >= (3, 12), sys.version_info >= (3, 13)
+SINCE_313 = sys.version_info >= (3, 13)
 
 
 class Case(typing.NamedTuple):

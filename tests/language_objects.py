@@ -4,7 +4,7 @@ import collections
 import dataclasses
 
 import torch
-from language_cases import SINCE_313, case, made
+from language_cases import case, made
 
 
 # ---- class statements inside -----------------------------------------------------------------------------------------
@@ -50,14 +50,14 @@ def class_inside_closure(x):
     return Holder().value, Holder.items
 
 
-@case(hit=False, over=8)  # makes a class by eval of text, in C code
+@case(hit=False, over=1)  # makes a class
 def namedtuple_inside(x):
     Pair = collections.namedtuple("Pair", "a b")
     p = Pair(x, x + 1)
     return p.a * p.b, p._fields, tuple(p._replace(a=1))[0]
 
 
-@case(hit=False, over=15 if SINCE_313 else 7)  # makes a class and methods by exec of text
+@case(hit=False, over=2)  # a class statement, and what gives it methods
 def dataclass_inside(x):
     @dataclasses.dataclass
     class D:

@@ -27,6 +27,7 @@ import language_text  # noqa: F401
 import language_tools  # noqa: F401
 import language_training  # noqa: F401
 import pytest
+import torch
 from conftest import EAGER, Counts, alike, dynamo_breaks, explained, same, together
 from language_cases import CASES, COUNTS, t
 
@@ -101,6 +102,34 @@ def test_break_in_the_innermost_module():
     assert DYNAMO["ThreeNested"].graphs >= 4
     (reason,) = report.break_reasons
     assert reason.line == inspect.getsourcelines(language_modules.Inner.forward)[1] + 2
+
+
+# (recordings, breaks) of five calls. The bytecode of these differs from one CPython to the next: comparisons before jumps, inlined
+# comprehensions and their handlers, StopIteration in generators, formats with a conversion, protocols, dataclasses.
+ALL_VERSIONS = {
+    "loop_while_tensor": (5, 3),
+    "match_sequences": (10, 10),
+    "generator_stop_iteration_inside": (1, 0),
+    "number_gen_format": (7, 2),
+    "protocols_and_typing": (1, 0),
+    "dataclass_inside": (11, 6),
+}
+
+
+@pytest.mark.parametrize("name", ALL_VERSIONS)
+@pytest.mark.skipif(EAGER, reason="needs the product")
+def test_as_many_breaks_on_all_versions(name):
+    callable_of(name)
+    before, compiled = ccompile.counters(), ccompile.compile(callable_of(name))
+    with torch.no_grad():
+        for i in range(5):
+            try:
+                compiled(*arguments(name, i))
+            except RuntimeError:
+                assert name == "match_sequences"
+    grown = {key: value - before[key] for key, value in ccompile.counters().items()}
+    assert (grown["recording"], grown["graph_break"]) == ALL_VERSIONS[name], grown
+    assert grown["give_up"] == 0
 
 
 THREADED = [

@@ -1430,3 +1430,34 @@ def test_a_division_by_zero_raises_though_nobody_reads_it(divide):
         return torch.tensor([5, 6, i]), torch.tensor([1, 2, 0 if i == 3 else 3])
 
     same(fn, make_args=arguments, calls=5, raises=True)
+
+
+OPERATOR = (3).__add__
+
+
+def test_a_bound_operator_is_replaced(monkeypatch):
+    """Its type and its slot are the next one's, too."""
+    compiled = ccompile.compile(lambda x: x * OPERATOR(1))
+    with torch.no_grad():
+        for n in (3, 3, 3, 5, 5, 3):
+            monkeypatch.setattr(sys.modules[__name__], "OPERATOR", (n).__add__)
+            torch.testing.assert_close(compiled(T(3)), T(3) * (n + 1))
+
+
+class Slotted:
+    __slots__ = ("k",)
+
+    def __init__(self, k):
+        self.k = k
+
+
+KEY, DICT = vars(Slotted)["k"].__get__, vars(type)["__dict__"].__get__
+
+
+def test_descriptors_get():
+    """What descriptor.__get__(o) reads is guarded as o's attribute is."""
+    compiled = ccompile.compile(lambda x, o: x * KEY(o) + len(DICT(type(o))))
+    with torch.no_grad():
+        for k in (1, 2, 2, 3, 2):
+            torch.testing.assert_close(compiled(T(3), Slotted(k)), T(3) * k + len(vars(Slotted)))
+    assert ccompile.explain(lambda x, o: x * KEY(o) + len(DICT(type(o))))(T(3), Slotted(1)).graph_break_count == 0

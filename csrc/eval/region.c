@@ -454,13 +454,36 @@ static bool in_arrays(Region *g, const CcAct *act)
     return g->arrays > 0 && !leaves && op != CC_OP_HAND && op != CC_OP_HAND_STOP;
 }
 
+/* A bool that a break left and that is only jumped by: the jump belongs to the break, so that the two ways are two points and the bool is
+ * guarded at none. (3.13 compares or asks for the truth in one instruction and jumps in the next; 3.11 does both in one.) */
+static bool at_jump(const CcAct *act)
+{
+    const CcInsn *in = &act->code->insn[act->pc];
+    PyObject *top = act->depth > 0 ? cc_act_get(act, act->code->n_locals + act->depth - 1) : NULL;
+    if (top == NULL || !PyBool_Check(top)) return false;
+    if (in->op == CC_OP_COPY && in->arg == 1) in++;   /* `a and b`: the bool is the result as well */
+    return in->op == CC_OP_JUMP_IF || in->op == CC_OP_JUMP_OR_POP || in->op == CC_OP_TO_BOOL;
+}
+
+/* An exception goes through the cleanup that inlined comprehensions have (3.12): it puts the loop's variable back and raises again. */
+static bool at_cleanup(const CcAct *act)
+{
+    enum { FEW = 8 };
+    for (int pc = act->pc; pc < CC_MIN(act->pc + FEW, act->code->n); pc++) {
+        const int op = act->code->insn[pc].op;
+        if (op == CC_OP_RERAISE) return true;
+        if (op != CC_OP_SWAP && op != CC_OP_POP && op != CC_OP_STORE_FAST && op != CC_OP_STORE_FAST_2) return false;
+    }
+    return false;
+}
+
 static CcGo on_resume(CcObserver *obs, CcAct *act)
 {
     Region *g = (Region *)obs;
     if (cc_rec_active(g->rec)) return CC_OK;
     if (g->obs.dead) return CC_GIVE_UP;
     if (cc_eval_disabled > 0) return CC_PERFORM;   /* inside `with disable()`: instruction by instruction, unobserved */
-    if (in_arrays(g, act)) return CC_PERFORM;
+    if (in_arrays(g, act) || at_jump(act) || at_cleanup(act)) return CC_PERFORM;
     CcMode mode;
     cc_mode_read(&mode);
     CcAct *acts[MAX_CHAIN];

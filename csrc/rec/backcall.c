@@ -360,10 +360,14 @@ static void learn_made(CcRec *rec, PyObject *o)
     }
 }
 
-CcGo cc_backcall_pure(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *const *in, int n, PyObject *kwnames)
+CcGo cc_backcall_pure(CcRec *rec, CcAct *act, CcEvent *ev, CcPure pure, PyObject *f, PyObject *const *in, int n, PyObject *kwnames)
 {
     for (int i = 0; i < n; i++) {
         if (pattern(in[i]) && cc_value_content(rec, in[i], 1)) continue;
+        if (pure == CC_PURE_CLASS && PyType_Check(in[i]) && cc_value_origin(rec, in[i]) != CC_O_UNKNOWN) {
+            cc_attr_mro(rec, in[i]);
+            continue;
+        }
         if (!plain_data(in[i], 6) || !cc_number_settle(rec, in[i], 6)) return CC_OK;
         if (cc_value_dirty(rec, in[i]) != CC_DIRTY_NO || !cc_value_content(rec, in[i], 6)) return CC_OK;
     }

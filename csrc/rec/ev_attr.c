@@ -196,6 +196,14 @@ static void type_after(CcRec *rec, PyObject *o, PyObject *name, PyObject *v)
     }
 }
 
+void cc_attr_mro(CcRec *rec, PyObject *type)
+{
+    CcGuards *gs = &rec->trace->guards;
+    bool is_new;
+    const int id = cc_guard_source(gs, CC_SRC_MRO, cc_value_const_source(rec, type), NULL, 0, 0, &is_new);
+    if (is_new) cc_guard_check(gs, id, CC_CHK_MRO, ((PyTypeObject *)type)->tp_mro);
+}
+
 /* super().name: decided by the types along the MRO behind the class. */
 static void super_after(CcRec *rec, PyObject *o, PyObject *name, PyObject *v)
 {
@@ -203,10 +211,7 @@ static void super_after(CcRec *rec, PyObject *o, PyObject *name, PyObject *v)
     if (obj_type != NULL && thisclass != NULL && PyType_Check(obj_type)) {
         PyObject *mro = ((PyTypeObject *)obj_type)->tp_mro;
         bool behind = false;
-        bool is_new;
-        CcGuards *gs = &rec->trace->guards;
-        const int id = cc_guard_source(gs, CC_SRC_MRO, cc_value_const_source(rec, obj_type), NULL, 0, 0, &is_new);
-        if (is_new) cc_guard_check(gs, id, CC_CHK_MRO, mro);
+        cc_attr_mro(rec, obj_type);
         for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(mro); i++) {
             PyTypeObject *t = (PyTypeObject *)PyTuple_GET_ITEM(mro, i);
             if (!behind) {

@@ -392,6 +392,9 @@ static CcGo guard_callable(CcRec *rec, PyObject *o)
             PyObject *d = cc_callee_unbound(o);   /* TYPE alone does not tell which method it is */
             if (d != NULL) cc_guard_also(&rec->trace->guards, source, CC_CHK_METHOD, d, -1);
         }
+    } else if (Py_IS_TYPE(o, cc_type_method_wrapper())) {   /* neither its type nor its slot tells whose it is */
+        const int source = cc_value_source(rec, o);
+        if (source >= 0) cc_guard_also(&rec->trace->guards, source, CC_CHK_IDENT, o, -1);
     } else if (dunder_call(o) != NULL) {
         cc_attr_dunder(rec, o, "__call__");
     }
@@ -481,8 +484,9 @@ CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, in
         const CcGo go = torch_operands(rec, act, &c, false);
         return go != CC_OK ? go : cc_opaque_op(rec, act, ev, c.func, c.in, c.n, c.kwnames);
     }
-    if (PyFunction_Check(c.func) && cc_library_pure((PyFunctionObject *)c.func)) {
-        const CcGo go = cc_backcall_pure(rec, act, ev, c.func, c.in, c.n, c.kwnames);
+    const CcPure pure = PyFunction_Check(c.func) ? cc_library_pure((PyFunctionObject *)c.func) : CC_PURE_NOT;
+    if (pure != CC_PURE_NOT) {
+        const CcGo go = cc_backcall_pure(rec, act, ev, pure, c.func, c.in, c.n, c.kwnames);
         if (go != CC_OK) return go;
     }
     if (PyFunction_Check(c.func))

@@ -624,10 +624,26 @@ static CcGo format_after(CcRec *rec, CcAct *act, const CcEvent *ev)
     return cc_node_add(rec, act, &spec, ev->result);
 }
 
-static CcGo format_before(CcRec *rec, CcAct *act, const CcEvent *ev)
+/* Text that is wide enough for its format is given back itself: what is written down has to be an object of its own. 3.13 formats the
+ * text of f"{a!r:>8}" in an instruction of its own, others the number. */
+static CcGo format_symbolic(CcRec *rec, CcAct *act, CcEvent *ev)
+{
+    PyObject *text = ev->in[0];
+    if (!PyUnicode_CheckExact(text) || ev->arg > 1) return CC_OK;   /* repr and ascii make another one */
+    PyObject *made = PyObject_Format(text, ev->in[1]);
+    if (made == text) {
+        Py_SETREF(made, PyUnicode_New(PyUnicode_GET_LENGTH(text), PyUnicode_MAX_CHAR_VALUE(text)));
+        if (made != NULL) memcpy(PyUnicode_DATA(made), PyUnicode_DATA(text), (size_t)(PyUnicode_GET_LENGTH(text) * PyUnicode_KIND(text)));
+    }
+    ev->result = made;
+    if (made != NULL) (void)format_after(rec, act, ev);
+    return CC_DONE;
+}
+
+static CcGo format_before(CcRec *rec, CcAct *act, CcEvent *ev)
 {
     if (cc_tens_any(ev->in[0])) return cc_rec_break(rec, act, CC_R_TENSOR_VALUE, "formatting a tensor");
-    if (any_symbolic(rec, ev)) return CC_OK;
+    if (any_symbolic(rec, ev)) return format_symbolic(rec, act, ev);
     if (any_tensor(ev, 3)) return cc_rec_break(rec, act, CC_R_TENSOR_VALUE, "formatting a tensor");
     return plain_before(rec, act, ev, 4);
 }

@@ -244,6 +244,14 @@ static CcGo contents_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcC
     return contents(rec, act, c, 0, looks ? 4 : 1);
 }
 
+/* descriptor.__get__(o): the name by which o's own lookup finds the descriptor; NULL: it does not, or o is a tensor. */
+static PyObject *read_by(const CcCalled *c)
+{
+    if (c->n < 2 || c->kwnames != NULL || cc_tens_any(c->in[1])) return NULL;
+    PyObject *name = ((PyDescrObject *)c->in[0])->d_name;
+    return cc_type_lookup(Py_TYPE(c->in[1]), name) == c->in[0] ? name : NULL;
+}
+
 static CcGo row_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *callee)
 {
     const CcCalleeKind k = callee->kind;
@@ -254,6 +262,8 @@ static CcGo row_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee
     case CC_CALLEE_CLASS: return cc_rec_break(rec, act, CC_R_CLASS, "class statement");
     case CC_CALLEE_VARS: return c->n == 1 ? cc_attr_before(rec, act, c->in[0], dict_name())
                                           : cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, "vars");
+    case CC_CALLEE_DESCR_GET: return read_by(c) != NULL ? cc_attr_before(rec, act, c->in[1], read_by(c))
+                                                        : cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, callee->name);
     case CC_CALLEE_TYPE: return c->n == 1 ? CC_OK : cc_rec_break(rec, act, CC_R_CLASS, "type()");
     case CC_CALLEE_LOOK:
     case CC_CALLEE_ABC:
@@ -407,6 +417,9 @@ CcGo cc_row_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *cal
         break;
     case CC_CALLEE_VARS:
         go = cc_attr_after(rec, act, c->in[0], dict_name(), result);
+        break;
+    case CC_CALLEE_DESCR_GET:
+        go = cc_attr_after(rec, act, c->in[1], read_by(c), result);
         break;
     case CC_CALLEE_OBJ_GETATTR:
         if (c->n < 2) return CC_OK;

@@ -2,7 +2,7 @@
  * recorder does not know; a break at the call reads better, and costs less, than a row of breaks inside. */
 #include "rec_int.h"
 
-enum { RECORDED, PURE, WHOLE, LISTED };
+enum { RECORDED, PURE, OF_CLASS, WHOLE, LISTED };
 
 static const struct {
     int kind;
@@ -58,11 +58,12 @@ static bool in_folder(const char *path)
     return folder_n > 0 && strncmp(path, folder, folder_n) == 0;
 }
 
-bool cc_library_pure(PyFunctionObject *func)
+CcPure cc_library_pure(PyFunctionObject *func)
 {
     const PyCodeObject *co = (PyCodeObject *)func->func_code;
     const char *path = path_of(co);
-    return path != NULL && in_folder(path) && listed(PURE, co, path, folder_n);
+    if (path == NULL || !in_folder(path)) return CC_PURE_NOT;
+    return listed(PURE, co, path, folder_n) ? CC_PURE_DATA : listed(OF_CLASS, co, path, folder_n) ? CC_PURE_CLASS : CC_PURE_NOT;
 }
 
 bool cc_library_listed(PyFunctionObject *func)
@@ -77,8 +78,9 @@ bool cc_library_recorded(PyFunctionObject *func)
     const PyCodeObject *co = (PyCodeObject *)func->func_code;
     const char *path = path_of(co);
     if (path == NULL) return true;
-    if (listed(WHOLE, co, path, 0)) return false;
-    if (!in_folder(path)) return true;
+    const bool inside = in_folder(path);
+    if (listed(WHOLE, co, path, inside ? folder_n : strlen(path))) return false;
+    if (!inside) return true;
     const char *rest = path + folder_n;
     if (strncmp(rest, "site-packages/", 14) == 0 || strncmp(rest, "dist-packages/", 14) == 0) return true;
     return listed(RECORDED, co, path, folder_n);

@@ -264,6 +264,7 @@ CcGo cc_attr_generic_store(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, 
 CcGo cc_attr_generic_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v);   /* object.__getattribute__ */
 CC_MUST int cc_attr_init(void);
 void cc_attr_dunder(CcRec *rec, PyObject *o, const char *name);   /* guards type(o).name */
+void cc_attr_mro(CcRec *rec, PyObject *type);                      /* guards type.__mro__ */
 CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n, PyObject *kwnames);
 CcGo cc_call_after(CcRec *rec, CcAct *act, PyObject *const *in, int n, PyObject *kwnames, PyObject *result);
 CcGo cc_call_with_before(CcRec *rec, CcAct *act, PyObject *manager);
@@ -311,8 +312,10 @@ CcGo cc_backcall_listed(CcRec *rec, CcAct *act, CcEvent *ev);
 
 bool cc_backcall_is_cache(PyObject *f);     /* made by functools.lru_cache */
 CcGo cc_backcall_cache(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *const *in, int n, PyObject *kwnames);
-/* The same of a function that cc_library_pure knows; CC_OK: its arguments are more than plain data. */
-CcGo cc_backcall_pure(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *const *in, int n, PyObject *kwnames);
+/* What the result of a function of the standard library depends on, as library.def says. */
+typedef enum CcPure { CC_PURE_NOT, CC_PURE_DATA, CC_PURE_CLASS } CcPure;
+/* Calls such a function once; CC_OK: its arguments are more than that. */
+CcGo cc_backcall_pure(CcRec *rec, CcAct *act, CcEvent *ev, CcPure pure, PyObject *f, PyObject *const *in, int n, PyObject *kwnames);
 
 /* ---- undo.c ---- */
 CcUndo cc_undo_of(CcRec *rec, const CcCallSpec *spec);
@@ -362,7 +365,7 @@ CC_MUST int cc_callee_init(void);
 /* Whether a Python function is recorded: all are, but those of standard-library modules outside library.def. */
 bool cc_library_recorded(PyFunctionObject *func);
 bool cc_library_listed(PyFunctionObject *func);
-bool cc_library_pure(PyFunctionObject *func);               /* of plain data: library.def */
+CcPure cc_library_pure(PyFunctionObject *func);
 CC_MUST int cc_library_init(void);
 /* torch.compiler.is_compiling and its kin: new reference to the answer, or NULL (no error): not an intrinsic. */
 CC_NEW PyObject *cc_intrin_call(CcRec *rec, PyObject *callable, PyObject *const *in, int n, const CcAct *caller);
