@@ -366,6 +366,20 @@ add("out-grown-pair", lambda x: (lambda v, i: (torch.max(x, 1, out=(v, i)).value
     lambda n: T(n, 4), most=ANY + 2)
 
 
+def averages_of_weights():
+    """In-place ops on lists give a list of the same tensors."""
+    ours, theirs = [torch.zeros(3), torch.zeros(2)], [torch.ones(3), torch.ones(2)]
+
+    def step(x):
+        given = torch._foreach_lerp_(ours, theirs, 0.1)
+        return x * 2, given[1] is ours[1], torch._foreach_add(ours, 1)
+
+    return step, ours
+
+
+add("foreach-in-place", averages_of_weights, build=True)
+
+
 @case(most=2 * ANY)
 def try_view(x):
     try:

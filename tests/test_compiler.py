@@ -100,6 +100,18 @@ def test_it_is_no_child_and_ends_with_us():
     assert not os.path.exists(f"/proc/{pid}") or "State:\tZ" in Path(f"/proc/{pid}/status").read_text()
 
 
+@pytest.mark.parametrize("fn", ["x % 1 == 0", "torch.fmod(x, 1.5)", "torch.lgamma(x)", "torch.special.digamma(x)", "torch.erfinv(x / 9)"])
+def test_kernels_with_functions_of_their_own(fn):
+    """No tables for unwinding: an object with them can't be loaded."""
+    alone(f"""
+        fn = lambda x: {fn}
+        compiled = ccompile.compile(fn)
+        for _ in range(2):
+            torch.testing.assert_close(compiled(x), fn(x), equal_nan=True)
+        assert not mapped() and not fallbacks(), fallbacks()
+    """)
+
+
 def test_ignored_children_and_interrupted_calls():
     alone("""
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)

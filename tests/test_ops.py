@@ -494,6 +494,19 @@ def test_places_and_indices(fn, shape, backend, monkeypatch):
     assert "host" not in plan or "select" in plan, plan
 
 
+@pytest.mark.parametrize("shape", [(1, 2), (1, 1), (3, 1), (1, 40)])
+def test_an_index_into_one_element(shape):
+    """The vector loop has one step, in which what does not change along it stands in lanes all the same."""
+    fns = [lambda x, i: x.gather(-1, i.unsqueeze(-1)).squeeze(-1), lambda x, i: torch.nn.functional.embedding(i, x.t()) * 2, lambda x, i: x[i - 1] + 1]
+    for fn in fns:
+        compiled = ccompile.compile(fn)
+        for seed in (1, 2):
+            x, i = Maker(f32, seed).x(*shape), torch.zeros(shape[0], dtype=torch.long)
+            with verified(), replaying(1) if seed == 2 else contextlib.nullcontext():
+                Compare(4, True).go(fn(x, i), compiled(x, i))
+    assert not [e.text for e in ccompile.events() if e.kind == "fallback"]
+
+
 # ---- errors that depend on data --------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     "fn,good,bad",

@@ -302,12 +302,21 @@ static void bind_node(Explorer *e, int node, PyObject *const *in)
     n->n_in = bound.n;
 }
 
-/* contiguous() and its kind, when there is nothing to do: one object where there were two. */
-static bool gives_back(const Explorer *e, const CcNode *n)
+static const struct CcGave *recorded_as_given(const CcTrace *t, int item)
+{
+    for (int i = 0; i < t->gave.n; i++)
+        if (t->gave.at[i].item == item) return &t->gave.at[i];
+    return NULL;
+}
+
+/* contiguous() and its kind, when there is nothing to do: one object where there were two, or two where there was one. */
+static bool gives_others(const Explorer *e, const CcNode *n)
 {
     for (int k = 0; k < n->n_out; k++) {
         PyObject *o = e->x->value[n->out0 + k];
-        if (o != NULL && cc_tens_any(o) && value_of(e, n, o) >= 0) return true;
+        if (o == NULL || !cc_tens_any(o)) continue;
+        const struct CcGave *gave = recorded_as_given(e->t, n->out0 + k);
+        if (gave == NULL ? value_of(e, n, o) >= 0 : gave->value < 0 || e->x->value[gave->value] != o) return true;
     }
     return false;
 }
@@ -379,7 +388,7 @@ static bool run_node(Explorer *e, int node)
     if (ok) bind_node(e, node, in);
     for (int i = 0; i < a->n; i++) Py_DECREF(in[i]);
     Py_XDECREF(r);
-    return ok && !gives_back(e, n) && !resizes(e, n, a) && take_types(e, node);
+    return ok && !gives_others(e, n) && !resizes(e, n, a) && take_types(e, node);
 }
 
 static void note_reads(void *ctx, int value, int node)

@@ -100,7 +100,7 @@ static void define_by_lanes(CcEmit *e, const char *name, const char *scalar, CcD
                     arity > 1 ? ", " : "", arity > 1 ? element : "");
     for (int i = 0; i < e->declared.n; i++)
         if (strcmp(e->declared.at[i], name) == 0) return;
-    cc_emit_declare(e, name, "define internal %s @%s(%s %%x%s%s%s) noinline {\n", type, name, type,
+    cc_emit_declare(e, name, "define internal %s @%s(%s %%x%s%s%s) noinline nounwind {\n", type, name, type,
                     arity > 1 ? ", " : "", arity > 1 ? type : "", arity > 1 ? " %y" : "");
     for (int i = 0; i < e->lanes; i++) {
         char last[16] = "poison", second[32] = "";

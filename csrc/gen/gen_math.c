@@ -360,7 +360,7 @@ static int log_sum(CcEmit *e, CcDtype dt, const CcRef *x, CcRef out) {
 /* fmod of f32, in f64, where each step is exact: q has 24 bits, so q * y has 48, and it is never above x / y but at least half of
  * it. So all steps but the last make x 2^22 times smaller; most often there is one. LLVM has calls of libm's for each lane. */
 static const char FMOD[] =
-    "define internal %1$s @%4$s(%1$s %%a, %1$s %%b) noinline {\n"
+    "define internal %1$s @%4$s(%1$s %%a, %1$s %%b) noinline nounwind {\n"
     "  %%a64 = fpext %1$s %%a to %2$s\n"
     "  %%b64 = fpext %1$s %%b to %2$s\n"
     "  %%x0 = call %2$s @llvm.fabs.v%6$df64(%2$s %%a64)\n"

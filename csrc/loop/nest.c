@@ -141,11 +141,12 @@ static void choose_lane(Nest *nest) {
     for (int d = loop->ndim - 1; !loop->columns && d > kept; d--) swap_dims(loop, d, d - 1);
 }
 
-/* Does the node differ along the vector loop? Accesses before it are classified. */
+/* Does the node differ along the vector loop, or is it made as if it did (a loop of one step)? Accesses are classified, but for
+ * what they are taken at. */
 static bool along_lane(const CcLoop *loop, int node) {
     const CcLoopNode *n = &loop->node[node];
     const int access = cc_loop_access(n);
-    if (access >= 0 && loop->stride[access][loop->lane] != 0) return true;
+    if (access >= 0 && loop->access[access].step != CC_STEP_ZERO) return true;
     for (int k = 0; k < cc_scalar_info((CcScalarId)n->op)->arity; k++)
         if (along_lane(loop, n->a[k])) return true;
     return false;

@@ -224,6 +224,7 @@ static bool set_results(CcRec *rec, PyObject *result, int out0, int n_out, bool 
         PyObject *item = PySequence_Fast_GET_ITEM(result, i);
         if (cc_tens_any(item)) {
             if (!known(rec, item)) cc_value_set(rec, item, CC_O_VALUE, out0 + i);
+            else cc_vec_push(&rec->trace->gave, ((struct CcGave){.item = out0 + i, .value = graph_value(rec, item)}));
         } else if (!cc_value_const(item)) {
             return false;
         }
@@ -568,6 +569,7 @@ void cc_trace_free(CcTrace *t)
     cc_vec_free(&t->input);
     cc_vec_free(&t->input_value);
     cc_vec_free(&t->saved);
+    cc_vec_free(&t->gave);
     free_actions(t->node.at, t->node.n);
     cc_vec_free(&t->node);
     free_actions(t->effect.at, t->effect.n);

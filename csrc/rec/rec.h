@@ -152,6 +152,10 @@ typedef struct CcTrace {
     CC_VEC(int) input;            /* source of each graph input, in order of the inputs */
     CC_VEC(int) input_value;      /* its value number */
     CC_VEC(int) saved;            /* graph inputs whose bytes are put back when a replay fails */
+    CC_VEC(struct CcGave {        /* items of sequences that were known before (torch._foreach_add_ gives what it wrote) */
+        int item;                 /* the node's result */
+        int value;                /* whose object it was; -1: no value of the graph */
+    }) gave;
     bool writes;                  /* tensors from outside, in ways that can be undone (CcUndo): the self-check can't run it */
     CC_VEC(CcAction) node;        /* by CcNode.host */
     CC_VEC(CcAction) effect;
