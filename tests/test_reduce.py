@@ -94,6 +94,17 @@ def sample(shape, dtype, seed=0):
     return torch.randn(shape, generator=gen, dtype=torch.float64).to(dtype)
 
 
+@pytest.mark.parametrize("scale", [1e-30, 1e-22, 1e-12, 1.0, 1e15, 1e25, 1e36])
+def test_std_squares_nothing_away(lib, monkeypatch, scale):
+    """Eager adds squares up in double."""
+    for shape, d in (((5, 37), 1), ((5, 37), 0), ((3, 4, 21), None)):
+        x = sample(shape, torch.float32) * scale
+        x.view(-1)[3] = 0
+        g = Graph(lib)
+        g.out(add(g, "std", g.input(x), d))
+        both(g, monkeypatch, lambda got, want, v: torch.testing.assert_close(got, want, rtol=1e-5, atol=0))
+
+
 @pytest.mark.parametrize("dtype", FLOATS + INTS, ids=lambda d: str(d).split(".")[1])
 @pytest.mark.parametrize("name", sorted(OPS))
 def test_ops(lib, monkeypatch, name, dtype):
