@@ -35,12 +35,13 @@ CC_MUST int cc_emit_libm(CcEmit *e, const char *function, CcDtype dt, int arity,
 void cc_emit_intrinsic(CcEmit *e, const char *name, CcDtype dt, int arity, const CcRef *x,
                        CcRef out);
 
-/* gen_llvm.c, for gen_sweep.c */
+/* gen_llvm.c, for gen_point.c and gen_sweep.c */
 const char *cc_emit_memory(CcDtype dt); /* element type in memory */
 void cc_emit_broadcast(CcEmit *e, CcDtype dt, const char *at, CcRef out); /* one element, in all lanes */
 void cc_emit_loaded(CcEmit *e, CcDtype dt, CcRef ref); /* from memory's type to the value's: bool is a byte there */
-void cc_emit_splat(CcEmit *e, const char *x, CcRef out);  /* an i64 in all lanes */
-void cc_emit_place(CcEmit *e, const char *at, CcRef out); /* the number that a place's pointer is, in all lanes */
+void cc_emit_splat(CcEmit *e, CcDtype dt, const char *x, CcRef out); /* an i64 in all lanes, as I64 or I32 */
+void cc_emit_place(CcEmit *e, const char *at, CcRef out); /* the number that a place's pointer is: an i64 */
+void cc_emit_reverse(CcEmit *e, const char *v, CcRef x);  /* the lanes of a vector of type v, last one first */
 /* Elements at a vector of pointers; 0 where the mask says that there is none. */
 void cc_emit_gather(CcEmit *e, CcDtype dt, const char *pointers, const char *mask, CcRef out);
 /* Of neighbours in memory those that the mask names; others read 0 and are not touched. */
@@ -57,6 +58,10 @@ CC_MUST int cc_combine_two(CcEmit *e, CcScalarId fold, CcDtype dt, const char *x
 CC_MUST int cc_combine_lanes(CcEmit *e, CcScalarId fold, CcDtype dt, CcRef x);
 /* The scan's next vector, and what it has come to, in all lanes. `along`: its lanes follow one another, else each has its own. */
 CC_MUST int cc_combine_scan(CcEmit *e, const CcLoopNode *n, bool along, const char *x, CcRef carry, CcRef out);
+
+/* gen_point.c: the body of a loop that does not reduce. */
+CC_MUST int cc_gen_point(CcEmit *e);
+void cc_gen_invariant(const CcLoop *loop, bool *invariant); /* [node]: does not change along a row */
 
 /* gen_sweep.c: the body of a loop that reduces. */
 CC_MUST int cc_gen_sweeps(CcEmit *e);

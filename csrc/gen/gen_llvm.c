@@ -1,20 +1,8 @@
-/* gen_llvm: prints a loop body as LLVM IR, with explicit vectors; no LLVM pass has to find
- * anything.
- *
- *   entry:  loads sizes, pointers, strides from the argument
- *   row:    pointers of this row; broadcast loads and what depends on them alone
- *   loop:   i = 0, N, 2N ...; a full vector is left?          -> body, else tail
- *   tail:   copies what is left of each input to scratch memory, and lets the body read and write
- * there body:   loads, the expression, stores tailout: copies the results from scratch
- *
- * So the body is printed once, reads nothing outside of the tensors, and only tails need masks, which AVX2
- * lacks for small types. An access with a stride is gathered by clamped indices, and scattered by a
- * small loop from scratch. */
+/* gen_llvm: prints a loop body as LLVM IR, with explicit vectors; no LLVM pass has to find anything. Here are primitives,
+ * loads and stores of vectors; gen_point.c and gen_sweep.c print the loops around them. */
 #include <math.h>
 
 #include "gen_int.h"
-
-enum { OFFSET_ACCESS = (int)offsetof(CcKernelArg, a), SIZE_ACCESS = (int)sizeof(((CcKernelArg *)0)->a[0]) };
 
 static const char *element_type(CcDtype dt) { /* of values; of memory for all but bool */
     static const char *const NAME[CC_DT_COUNT] = {
@@ -272,24 +260,25 @@ void cc_emit_broadcast(CcEmit *e, CcDtype dt, const char *at, CcRef out) {
     cc_emit_loaded(e, dt, out);
 }
 
-static void emit_broadcast_load(CcEmit *e, int node, int access) {
-    char at[16];
-    snprintf(at, sizeof at, "%%p%d", access);
-    cc_emit_broadcast(e, (CcDtype)e->loop->node[node].dtype, at, e->ref[node]);
-}
-
-void cc_emit_splat(CcEmit *e, const char *x, CcRef out) {
-    CcRef put;
-    cc_emit_op(e, put, "insertelement <%d x i64> poison, i64 %s, i32 0", e->lanes, x);
-    cc_emit_op(e, out, "shufflevector <%d x i64> %s, <%d x i64> poison, <%d x i32> zeroinitializer", e->lanes, put, e->lanes,
-               e->lanes);
+void cc_emit_splat(CcEmit *e, CcDtype dt, const char *x, CcRef out) {
+    const char *v = cc_emit_type(e, dt), *element = element_type(dt);
+    CcRef one;
+    snprintf(one, sizeof one, "%s", x);
+    if (dt != CC_DT_I64) cc_emit_op(e, one, "trunc i64 %s to %s", x, element);
+    cc_emit_op(e, out, "insertelement %s poison, %s %s, i32 0", v, element, one);
+    cc_emit_op(e, out, "shufflevector %s %s, %s poison, <%d x i32> zeroinitializer", v, out, v, e->lanes);
 }
 
 void cc_emit_place(CcEmit *e, const char *at, CcRef out) {
-    CcRef number;
-    cc_emit_op(e, number, "ptrtoint ptr %s to i64", at);
-    cc_emit_op(e, number, "sub i64 %s, %lld", number, (long long)(intptr_t)CC_PLACE_ZERO);
-    cc_emit_splat(e, number, out);
+    cc_emit_op(e, out, "ptrtoint ptr %s to i64", at);
+    cc_emit_op(e, out, "sub i64 %s, %lld", out, (long long)(intptr_t)CC_PLACE_ZERO);
+}
+
+void cc_emit_reverse(CcEmit *e, const char *v, CcRef x) {
+    CcSbuf order = {0};
+    for (int i = e->lanes - 1; i >= 0; i--) cc_sbuf_add(&order, "i32 %d%s", i, i ? ", " : "");
+    cc_emit_op(e, x, "shufflevector %s %s, %s poison, <%d x i32> <%s>", v, x, v, e->lanes, cc_sbuf_text(&order));
+    cc_sbuf_free(&order);
 }
 
 void cc_emit_gather(CcEmit *e, CcDtype dt, const char *pointers, const char *mask, CcRef out) {
@@ -301,131 +290,6 @@ void cc_emit_gather(CcEmit *e, CcDtype dt, const char *pointers, const char *mas
     cc_emit_op(e, out, "call %s @%s(<%d x ptr> %s, i32 %d, <%d x i1> %s, %s zeroinitializer)", v, name, n, pointers, size, n,
                mask, v);
     cc_emit_loaded(e, dt, out);
-}
-
-/* %lane * the access's stride */
-static void emit_steps(CcEmit *e, int access, CcRef out) {
-    char step[16];
-    CcRef steps;
-    snprintf(step, sizeof step, "%%s%d", access);
-    cc_emit_splat(e, step, steps);
-    cc_emit_op(e, out, "mul <%d x i64> %%lane, %s", e->lanes, steps);
-}
-
-static void emit_place(CcEmit *e, int node, int access) {
-    char at[16];
-    CcRef first, steps;
-    snprintf(at, sizeof at, "%%p%d", access);
-    cc_emit_place(e, at, first);
-    strcpy(e->ref[node], first);
-    if (e->loop->access[access].step == CC_STEP_ZERO) return;
-    emit_steps(e, access, steps);
-    cc_emit_op(e, e->ref[node], "add <%d x i64> %s, %s", e->lanes, first, steps);
-}
-
-/* The access's row at the index that all lanes have: "%u<access>". */
-static void emit_taken_row(CcEmit *e, const CcLoopNode *n) {
-    CcRef index;
-    cc_emit_op(e, index, "extractelement <%d x i64> %s, i32 0", e->lanes, e->ref[n->a[0]]);
-    cc_emit_op(e, index, "mul i64 %s, %lld", index, (long long)n->bits);
-    cc_sbuf_add(e->body, "  %%u%d = getelementptr i8, ptr %%p%d, i64 %s\n", n->a[1], n->a[1], index);
-}
-
-/* The one element that the whole row reads. */
-static void emit_taken_one(CcEmit *e, int node) {
-    const CcLoopNode *n = &e->loop->node[node];
-    char at[16];
-    emit_taken_row(e, n);
-    snprintf(at, sizeof at, "%%u%d", n->a[1]);
-    cc_emit_broadcast(e, (CcDtype)n->dtype, at, e->ref[node]);
-}
-
-static void emit_take(CcEmit *e, int node) {
-    const CcLoopNode *n = &e->loop->node[node];
-    CcRef offset, steps, at;
-    cc_emit_op(e, offset, "mul <%d x i64> %s, splat (i64 %lld)", e->lanes, e->ref[n->a[0]], (long long)n->bits);
-    if (e->loop->access[n->a[1]].step == CC_STEP_ANY) {
-        emit_steps(e, n->a[1], steps);
-        cc_emit_op(e, offset, "add <%d x i64> %s, %s", e->lanes, offset, steps);
-    }
-    cc_emit_op(e, at, "getelementptr i8, ptr %%p%d, <%d x i64> %s", n->a[1], e->lanes, offset);
-    cc_emit_gather(e, (CcDtype)n->dtype, at, "%there", e->ref[node]);
-}
-
-static void emit_vector_load(CcEmit *e, int node, int access) {
-    const CcDtype dt = (CcDtype)e->loop->node[node].dtype;
-    const char *v = cc_emit_vector(e, memory_type(dt));
-    const int size = cc_dtype_info(dt)->size;
-    char *out = e->ref[node];
-    if (e->loop->access[access].step == CC_STEP_ONE) {
-        cc_emit_op(e, out, "load %s, ptr %%a%d, align %d", v, access, size);
-        cc_emit_loaded(e, dt, out);
-        return;
-    }
-    CcRef offset, at;
-    emit_steps(e, access, offset);
-    cc_emit_op(e, at, "getelementptr i8, ptr %%p%d, <%d x i64> %s", access, e->lanes, offset);
-    cc_emit_gather(e, dt, at, "splat (i1 true)", out);
-}
-
-static void emit_store(CcEmit *e, int access) {
-    const CcLoopAccess *a = &e->loop->access[access];
-    const CcDtype dt = (CcDtype)a->dtype;
-    CcRef v;
-    strcpy(v, e->ref[a->node]);
-    if (dt == CC_DT_BOOL)
-        cc_emit_op(e, v, "zext %s %s to %s", cc_emit_vector(e, "i1"), v, cc_emit_vector(e, "i8"));
-    cc_sbuf_add(e->body, "  store %s %s, ptr %%%s%d, align %d\n",
-                cc_emit_vector(e, memory_type(dt)), v, a->step == CC_STEP_ONE ? "a" : "x", access,
-                cc_dtype_info(dt)->size);
-}
-
-/* %x has the vector; its elements go to their places one by one. '#' stands for the access, '@' for
- * its type. */
-static void emit_scatter(CcEmit *e, int k) {
-    static const char TEXT[] = "  br label %sc#.in\n"
-                               "sc#.in:\n"
-                               "  %sc#.o = mul i64 %i, %s#\n"
-                               "  %sc#.b = getelementptr i8, ptr %p#, i64 %sc#.o\n"
-                               "  br label %sc#.loop\n"
-                               "sc#.loop:\n"
-                               "  %sc#.j = phi i64 [0, %sc#.in], [%sc#.n, %sc#.loop]\n"
-                               "  %sc#.f = getelementptr @, ptr %x#, i64 %sc#.j\n"
-                               "  %sc#.v = load @, ptr %sc#.f\n"
-                               "  %sc#.m = mul i64 %sc#.j, %s#\n"
-                               "  %sc#.t = getelementptr i8, ptr %sc#.b, i64 %sc#.m\n"
-                               "  store @ %sc#.v, ptr %sc#.t\n"
-                               "  %sc#.n = add i64 %sc#.j, 1\n"
-                               "  %sc#.c = icmp ult i64 %sc#.n, %count\n"
-                               "  br i1 %sc#.c, label %sc#.loop, label %sc#.out\n"
-                               "sc#.out:\n";
-    for (const char *p = TEXT; *p; p++) {
-        if (*p == '#') cc_sbuf_add(e->body, "%d", k);
-        else if (*p == '@')
-            cc_sbuf_add(e->body, "%s", memory_type((CcDtype)e->loop->access[k].dtype));
-        else cc_sbuf_add(e->body, "%c", *p);
-    }
-}
-
-static void emit_entry(CcEmit *e) {
-    cc_sbuf_add(
-        e->body,
-        "entry:\n  %%n = load i64, ptr %%arg\n  %%rows.p = getelementptr i8, ptr %%arg, i64 8\n"
-        "  %%rows = load i64, ptr %%rows.p\n");
-    for (int k = 0; k < e->loop->n_access; k++) {
-        const CcLoopAccess *a = &e->loop->access[k];
-        const int at = OFFSET_ACCESS + SIZE_ACCESS * k;
-        static const char *const FIELD[] = {"b", "r", "s"};
-        for (int f = 0; f < (a->step == CC_STEP_ANY ? 3 : 2); f++)
-            cc_sbuf_add(e->body,
-                        "  %%g%d.%d = getelementptr i8, ptr %%arg, i64 %d\n  %%%s%d = load %s, ptr "
-                        "%%g%d.%d\n",
-                        k, f, at + 8 * f, FIELD[f], k, f ? "i64" : "ptr", k, f);
-        if (a->step == CC_STEP_ONE || a->is_store)
-            cc_sbuf_add(e->body, "  %%x%d = alloca %s, align 64\n", k,
-                        cc_emit_vector(e, memory_type((CcDtype)a->dtype)));
-    }
-    cc_sbuf_add(e->body, "  br label %%row\n");
 }
 
 static void masked_name(const CcEmit *e, const char *what, const char *element, int size, char *name, size_t n) {
@@ -448,165 +312,12 @@ void cc_emit_masked_store(CcEmit *e, const char *element, int size, const char *
     cc_sbuf_add(e->body, "  call void @%s(%s %s, ptr %s, i32 %d, <%d x i1> %s)\n", name, v, x, at, size, e->lanes, mask);
 }
 
-/* Has the CPU masks for elements of this size? AVX2 for those of four bytes and more. */
-static bool has_masks(const CcEmit *e, int size) {
-    return e->target->vector_bytes == 64 || (e->target->vector_bytes == 32 && size >= 4);
-}
-
-/* %left.<block>: the lanes that there are elements for. */
-static void emit_left(CcEmit *e, char block) {
-    const char *v = cc_emit_vector(e, "i32");
-    cc_sbuf_add(e->body,
-                "  %%left.%c.0 = trunc i64 %%rem to i32\n"
-                "  %%left.%c.1 = insertelement %s poison, i32 %%left.%c.0, i32 0\n"
-                "  %%left.%c.2 = shufflevector %s %%left.%c.1, %s poison, %s zeroinitializer\n"
-                "  %%left.%c = icmp sgt %s %%left.%c.2, <",
-                block, block, v, block, block, v, block, v, v, block, v, block);
-    for (int i = 0; i < e->lanes; i++) cc_sbuf_add(e->body, "%si32 %d", i ? ", " : "", i);
-    cc_sbuf_add(e->body, ">\n");
-}
-
-/* What is left of an access, from its tensor (%v) to scratch (%x), or back. A masked instruction takes less time than
- * memcpy, which is a call here: tril of 100x1000 took 26 us with it and 16 without (Zen 4). */
-static void emit_copy(CcEmit *e, int k, bool in) {
-    const int size = cc_dtype_info((CcDtype)e->loop->access[k].dtype)->size;
-    const char block = in ? 'i' : 'o';
-    if (!has_masks(e, size)) {
-        cc_sbuf_add(e->body, "  %%len%c%d = mul i64 %%rem, %d\n", block, k, size);
-        cc_sbuf_add(e->body, "  call void @llvm.memcpy.p0.p0.i64(ptr %%%c%d, ptr %%%c%d, i64 %%len%c%d, i1 false)\n",
-                    in ? 'x' : 'v', k, in ? 'v' : 'x', k, block, k);
-        return;
-    }
-    static const char *const BITS[] = {[1] = "i8", [2] = "i16", [4] = "i32", [8] = "i64"};
-    char at[16], mask[16];
-    CcRef v;
-    snprintf(at, sizeof at, "%%v%d", k);
-    snprintf(mask, sizeof mask, "%%left.%c", block);
-    if (in) {
-        cc_emit_masked_load(e, BITS[size], size, at, mask, v);
-        cc_sbuf_add(e->body, "  store %s %s, ptr %%x%d, align 64\n", cc_emit_vector(e, BITS[size]), v, k);
-    } else {
-        cc_emit_op(e, v, "load %s, ptr %%x%d, align 64", cc_emit_vector(e, BITS[size]), k);
-        cc_emit_masked_store(e, BITS[size], size, v, at, mask);
-    }
-}
-
-static void emit_loop_head(CcEmit *e) {
-    const CcLoop *loop = e->loop;
-    cc_sbuf_add(e->body,
-                "  br label %%loop\nloop:\n  %%i = phi i64 [0, %%pre], [%%i.n, %%next]\n  %%rem = "
-                "sub i64 %%n, %%i\n"
-                "  %%full = icmp sge i64 %%rem, %d\n",
-                e->lanes);
-    for (int k = 0; k < loop->n_access; k++)
-        if (loop->access[k].step == CC_STEP_ONE)
-            cc_sbuf_add(e->body, "  %%v%d = getelementptr %s, ptr %%%s%d, i64 %%i\n", k,
-                        memory_type((CcDtype)loop->access[k].dtype), loop->access[k].taken ? "u" : "p", k);
-    cc_sbuf_add(e->body, "  br i1 %%full, label %%body, label %%tail\ntail:\n");
-    emit_left(e, 'i');
-    for (int k = 0; k < loop->n_access; k++)
-        if (loop->access[k].step == CC_STEP_ONE && !loop->access[k].is_store) emit_copy(e, k, true);
-    cc_sbuf_add(e->body, "  br label %%body\nbody:\n");
-    bool strided = false, scattered = false;
-    for (int k = 0; k < loop->n_access; k++) {
-        strided = strided || (loop->access[k].step == CC_STEP_ANY && !loop->access[k].is_store) ||
-                  loop->access[k].taken == CC_TAKEN_LANES;
-        scattered = scattered || (loop->access[k].step == CC_STEP_ANY && loop->access[k].is_store);
-        if (loop->access[k].step == CC_STEP_ONE)
-            cc_sbuf_add(e->body, "  %%a%d = phi ptr [%%v%d, %%loop], [%%x%d, %%tail]\n", k, k, k);
-    }
-    if (scattered)
-        cc_sbuf_add(e->body, "  %%count = select i1 %%full, i64 %d, i64 %%rem\n", e->lanes);
-    if (!strided) return;
-    const int n = e->lanes;
-    cc_sbuf_add(e->body,
-                "  %%lane.0 = insertelement <%d x i64> poison, i64 %%i, i32 0\n"
-                "  %%lane.1 = shufflevector <%d x i64> %%lane.0, <%d x i64> poison, <%d x i32> "
-                "zeroinitializer\n"
-                "  %%lane.2 = add <%d x i64> %%lane.1, <",
-                n, n, n, n, n);
-    for (int i = 0; i < n; i++) cc_sbuf_add(e->body, "%si64 %d", i ? ", " : "", i);
-    cc_sbuf_add(e->body,
-                ">\n  %%last = sub i64 %%n, 1\n  %%lane.3 = insertelement <%d x i64> poison, i64 "
-                "%%last, i32 0\n"
-                "  %%lane.4 = shufflevector <%d x i64> %%lane.3, <%d x i64> poison, <%d x i32> "
-                "zeroinitializer\n"
-                "  %%lane.5 = icmp slt <%d x i64> %%lane.2, %%lane.4\n"
-                "  %%lane = select <%d x i1> %%lane.5, <%d x i64> %%lane.2, <%d x i64> %%lane.4\n"
-                "  %%there = icmp sle <%d x i64> %%lane.2, %%lane.4\n",
-                n, n, n, n, n, n, n, n, n);
-}
-
-static void emit_loop_end(CcEmit *e) {
-    const CcLoop *loop = e->loop;
-    cc_sbuf_add(e->body, "  br i1 %%full, label %%next, label %%tailout\ntailout:\n");
-    emit_left(e, 'o');
-    for (int k = 0; k < loop->n_access; k++)
-        if (loop->access[k].is_store && loop->access[k].step == CC_STEP_ONE) emit_copy(e, k, false);
-    cc_sbuf_add(
-        e->body,
-        "  br label %%next\nnext:\n  %%i.n = add i64 %%i, %d\n  %%more = icmp slt i64 %%i.n, %%n\n"
-        "  br i1 %%more, label %%loop, label %%rowend\nrowend:\n  %%row.n = add i64 %%row.i, 1\n",
-        e->lanes);
-    for (int k = 0; k < loop->n_access; k++)
-        cc_sbuf_add(e->body, "  %%q%d = getelementptr i8, ptr %%p%d, i64 %%r%d\n", k, k, k);
-    cc_sbuf_add(e->body, "  %%rows.more = icmp slt i64 %%row.n, %%rows\n  br i1 %%rows.more, label "
-                         "%%row, label %%exit\n"
-                         "exit:\n  ret void\n}\n");
-}
-
-/* Nodes that do not change along a row are computed before its loop. */
-static void mark_invariant(const CcLoop *loop, bool *invariant) {
-    for (int i = 0; i < loop->n_node; i++) {
-        const CcLoopNode *n = &loop->node[i];
-        invariant[i] = true;
-        if (cc_loop_access(n) >= 0) invariant[i] = loop->access[cc_loop_access(n)].step == CC_STEP_ZERO;
-        if (n->op != CC_S_load && n->op != CC_S_place)
-            for (int k = 0; k < cc_scalar_info((CcScalarId)n->op)->arity; k++)
-                invariant[i] = invariant[i] && invariant[n->a[k]];
-    }
-}
-
-static int emit_body(CcEmit *e) {
-    const CcLoop *loop = e->loop;
-    bool invariant[CC_LOOP_MAX_NODES];
-    mark_invariant(loop, invariant);
-    emit_entry(e);
-    cc_sbuf_add(e->body, "row:\n  %%row.i = phi i64 [0, %%entry], [%%row.n, %%rowend]\n");
-    for (int k = 0; k < loop->n_access; k++)
-        cc_sbuf_add(e->body, "  %%p%d = phi ptr [%%b%d, %%entry], [%%q%d, %%rowend]\n", k, k, k);
-    cc_sbuf_add(e->body, "  br label %%pre\npre:\n");
-    for (int pass = 0; pass < 2; pass++) {
-        for (int i = 0; i < loop->n_node; i++) {
-            const CcLoopNode *n = &loop->node[i];
-            if (invariant[i] != (pass == 0)) continue;
-            if (n->op == CC_S_load && pass == 0) emit_broadcast_load(e, i, n->a[0]);
-            else if (n->op == CC_S_load) emit_vector_load(e, i, n->a[0]);
-            else if (n->op == CC_S_place) emit_place(e, i, n->a[0]);
-            else if (n->op == CC_S_take && loop->access[n->a[1]].taken == CC_TAKEN_ROW) emit_vector_load(e, i, n->a[1]);
-            else if (n->op == CC_S_take && pass == 0) emit_taken_one(e, i);
-            else if (n->op == CC_S_take) emit_take(e, i);
-            else if (cc_emit_node(e, i) < 0) return -1;
-        }
-        for (int i = 0; i < loop->n_node && pass == 0; i++)
-            if (loop->node[i].op == CC_S_take && loop->access[loop->node[i].a[1]].taken == CC_TAKEN_ROW)
-                emit_taken_row(e, &loop->node[i]);
-        if (pass == 0) emit_loop_head(e);
-    }
-    for (int k = 0; k < loop->n_access; k++)
-        if (loop->access[k].is_store) emit_store(e, k);
-    for (int k = 0; k < loop->n_access; k++)
-        if (loop->access[k].is_store && loop->access[k].step == CC_STEP_ANY) emit_scatter(e, k);
-    emit_loop_end(e);
-    return 0;
-}
-
 /* A vector of the widest type that is computed with along a row fills a register; small types alone get more
  * lanes. */
 static int choose_lanes(const CcLoop *loop, const CcTarget *target) {
     bool invariant[CC_LOOP_MAX_NODES] = {false};
     int widest = 1;
-    if (!loop->reduces) mark_invariant(loop, invariant);
+    if (!loop->reduces) cc_gen_invariant(loop, invariant);
     for (int i = 0; i < loop->n_node; i++)
         if (!invariant[i]) widest = CC_MAX(widest, cc_dtype_info((CcDtype)loop->node[i].dtype)->size);
     return CC_MAX(2, target->vector_bytes / widest);
@@ -623,7 +334,7 @@ int cc_gen_llvm(const CcLoop *loop, const CcTarget *target, const char *name, Cc
     e.ref = calloc((size_t)loop->n_node + 1, sizeof *e.ref);
     int status = !e.ref          ? cc_err_set(err, CC_E_MEMORY, "no memory for a kernel's text")
                  : loop->reduces ? cc_gen_sweeps(&e)
-                                 : emit_body(&e);
+                                 : cc_gen_point(&e);
     if (status == 0) {
         cc_sbuf_add(out, "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)\n%s",
                     cc_sbuf_text(&e.decl));

@@ -72,6 +72,7 @@ static void read_one(CcDtype dt, const char *p, Cell *out) {
 
 static int64_t step_of(const CcKernelArg *arg, int access, const CcLoopAccess *info) {
     return info->step == CC_STEP_ONE    ? cc_dtype_info((CcDtype)info->dtype)->size
+           : info->step == CC_STEP_BACK ? -cc_dtype_info((CcDtype)info->dtype)->size
            : info->step == CC_STEP_ZERO ? 0
                                         : arg->a[access].step;
 }

@@ -129,10 +129,10 @@ static void offsets(Sweep *s, int access, int copy, CcRef out) {
     char step[16];
     CcRef index, all, steps;
     index_of(s, copy, index);
-    cc_emit_splat(s->e, index, all);
+    cc_emit_splat(s->e, CC_DT_I64, index, all);
     cc_emit_op(s->e, index, "add <%d x i64> %s, %%iota64", n, all);
     snprintf(step, sizeof step, "%%s%d", access);
-    cc_emit_splat(s->e, step, steps);
+    cc_emit_splat(s->e, CC_DT_I64, step, steps);
     cc_emit_op(s->e, out, "mul <%d x i64> %s, %s", n, index, steps);
 }
 
@@ -143,12 +143,15 @@ static void pointers(Sweep *s, int access, int copy, CcRef out) {
 }
 
 static void place(Sweep *s, int node, int access, int copy) {
-    CcRef first, all;
-    cc_emit_place(s->e, s->at[access], first);
-    strcpy(s->e->ref[node], first);
+    const CcDtype dt = dtype_of(s, node);
+    char *out = s->e->ref[node];
+    CcRef all;
+    cc_emit_place(s->e, s->at[access], out);
+    cc_emit_splat(s->e, dt, out, out);
     if (s->loop->access[access].step == CC_STEP_ZERO) return;
     offsets(s, access, copy, all);
-    cc_emit_op(s->e, s->e->ref[node], "add <%d x i64> %s, %s", s->e->lanes, first, all);
+    if (dt != CC_DT_I64) cc_emit_op(s->e, all, "trunc <%d x i64> %s to %s", s->e->lanes, all, cc_emit_type(s->e, dt));
+    cc_emit_op(s->e, out, "add %s %s, %s", cc_emit_type(s->e, dt), out, all);
 }
 
 static void take(Sweep *s, int node, int access, int copy) {
@@ -178,10 +181,16 @@ static void load(Sweep *s, int node, int access, int copy) {
         cc_emit_gather(s->e, dt, at, mask_of(s), out);
         return;
     }
+    const bool back = s->loop->access[access].step == CC_STEP_BACK;
+    CcRef mask = "";
     index_of(s, copy, index);
+    if (back) cc_emit_op(s->e, index, "sub i64 %d, %s", 1 - s->e->lanes, index);
+    strcpy(mask, s->mask);
+    if (back && *mask) cc_emit_reverse(s->e, cc_emit_vector(s->e, "i1"), mask);
     cc_emit_op(s->e, at, "getelementptr %s, ptr %s, i64 %s", cc_emit_memory(dt), s->at[access], index);
-    if (*s->mask) cc_emit_masked_load(s->e, cc_emit_memory(dt), size, at, s->mask, out);
+    if (*mask) cc_emit_masked_load(s->e, cc_emit_memory(dt), size, at, mask, out);
     else cc_emit_op(s->e, out, "load %s, ptr %s, align %d", v, at, size);
+    if (back) cc_emit_reverse(s->e, v, out);
     cc_emit_loaded(s->e, dt, out);
 }
 
@@ -663,9 +672,10 @@ static void move_to_column(Sweep *s) {
     for (int k = 0; k < s->loop->n_access; k++) {
         const CcLoopAccess *a = &s->loop->access[k];
         snprintf(s->at[k], sizeof(CcRef), "%%p%d", k);
-        if (a->step == CC_STEP_ONE)
-            cc_emit_op(s->e, s->at[k], "getelementptr %s, ptr %s, i64 %s", cc_emit_memory((CcDtype)a->dtype), s->at[k],
-                       s->origin);
+        strcpy(offset, s->origin);
+        if (a->step == CC_STEP_BACK) cc_emit_op(s->e, offset, "sub i64 0, %s", s->origin);
+        if (a->step == CC_STEP_ONE || a->step == CC_STEP_BACK)
+            cc_emit_op(s->e, s->at[k], "getelementptr %s, ptr %s, i64 %s", cc_emit_memory((CcDtype)a->dtype), s->at[k], offset);
         if (a->step != CC_STEP_ANY) continue;
         cc_emit_op(s->e, offset, "mul i64 %%s%d, %s", k, s->origin);
         cc_emit_op(s->e, s->at[k], "getelementptr i8, ptr %s, i64 %s", s->at[k], offset);

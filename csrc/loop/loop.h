@@ -3,8 +3,8 @@
  *     for d0 in size[0]: for d1 in size[1]: ... for i in size[lane]:         the nest: numbers, given to a kernel as
  *         %0 = load a0; %1 = konst 2.0; %2 = mul %0 %1; store a1, %2         arguments; the body: what it is compiled from
  *
- * The body knows of an access its dtype and how the innermost loop steps through it (by one element, not at all, by a
- * stride), and nothing of sizes: a new shape reuses the kernel.
+ * The body knows of an access its dtype and how the innermost loop steps through it (by one element, on or back, not at all,
+ * by a stride), and nothing of sizes: a new shape reuses the kernel.
  *
  * With reductions (rsum, rmax ... in scalar.def) the dims are kept or reduced ones. A row is what one set of kept indices
  * reduces; it is gone through in sweeps (sweep.c), as a reduction's result is known only at the end of one:
@@ -27,7 +27,8 @@
 
 enum { CC_LOOP_MAX_ACCESS = 96, CC_LOOP_MAX_NODES = 1024, CC_LOOP_MAX_LINES = 3, CC_LOOP_MAX_CHECKS = 8 };
 
-typedef enum CcStepClass { CC_STEP_ONE, CC_STEP_ZERO, CC_STEP_ANY } CcStepClass;
+/* Along the vector loop. BACK: by minus one element; no store does. */
+typedef enum CcStepClass { CC_STEP_ONE, CC_STEP_ZERO, CC_STEP_ANY, CC_STEP_BACK } CcStepClass;
 
 typedef enum CcTaken { CC_TAKEN_NOT, CC_TAKEN_LANES, CC_TAKEN_ROW } CcTaken; /* ROW: the vector loop has one index, step one */
 #define CC_PLACE_ZERO ((char *)((uintptr_t)1 << 40))

@@ -13,7 +13,7 @@ double cc_loop_number(int64_t bits) {
 }
 
 void cc_ltext_print(const CcLoop *loop, CcSbuf *out) {
-    static const char *const STEP[] = {"one", "zero", "any"};
+    static const char *const STEP[] = {"one", "zero", "any", "back"};
     cc_sbuf_add(out, "nest");
     for (int d = 0; d < loop->ndim; d++)
         cc_sbuf_add(out, "%s%lld", loop->reduces && d == loop->lane ? " |" : " ", (long long)loop->size[d]);

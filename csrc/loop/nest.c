@@ -177,6 +177,7 @@ static void classify(CcLoop *loop) {
         const int64_t size = cc_dtype_info((CcDtype)access->dtype)->size;
         const bool one = step == size || (!loop->reduces && loop->size[loop->lane] == 1);
         access->step = one ? CC_STEP_ONE : step == 0 ? CC_STEP_ZERO : CC_STEP_ANY;
+        if (step == -size && !access->is_store && !access->taken && !one) access->step = CC_STEP_BACK;
         if (access->place) access->step = step == 0 ? CC_STEP_ZERO : CC_STEP_ANY;
         for (int d = loop->lane + 1; d < loop->ndim; d++) access->line = access->line || loop->stride[a][d];
     }

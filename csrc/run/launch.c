@@ -223,7 +223,8 @@ static void look(void *ctx, int64_t begin, int64_t end) {
 static bool all_in_range(const CcLoopCheck *check, const char *at) {
     const int64_t n = cc_type_numel(&check->type);
     const int parts = (int)CC_MIN(cc_omp_width(), n / LOOK);
-    if (n == 0 || parts < 2 || !cc_type_contiguous(&check->type)) return n == 0 || in_range(check, at, 0);
+    if (n == 0 || !cc_type_contiguous(&check->type)) return n == 0 || in_range(check, at, 0);
+    if (parts < 2) return run_in_range(check, at, n, 1);
     Look l = {.check = check, .at = at};
     cc_omp_run(look, &l, n, parts);
     return !l.wrong;

@@ -1,0 +1,484 @@
+/* gen_point: prints the body of a loop that does not reduce.
+ *
+ *   entry:  loads sizes, pointers, strides from the argument
+ *   row:    pointers of this row; broadcast loads and what depends on them alone
+ *   whole:  cheap bodies: several vectors at a time, while so many are left
+ *   loop:   i = ..., i + N ...; a full vector is left?    -> direct, else tail
+ *   direct, tail: loads what lies side by side; a tail by masks, or through scratch memory (%x) where the CPU has no masks for it
+ *   body:   other loads, the expression
+ *   put, tailout: stores
+ *
+ * It reads nothing outside of the tensors. An access with a stride is loaded element by element in whole vectors, gathered at
+ * clamped places in others, and stored element by element. One that steps back is a vector that ends where others begin,
+ * reversed. */
+#include "gen_int.h"
+
+enum {
+    OFFSET_ACCESS = (int)offsetof(CcKernelArg, a),
+    SIZE_ACCESS = (int)sizeof(((CcKernelArg *)0)->a[0]),
+    MAX_COPIES = 4,
+};
+
+typedef struct Point {
+    CcEmit *e;
+    const CcLoop *loop;
+    bool invariant[CC_LOOP_MAX_NODES];
+    int copies; /* vectors in a turn of the loop over whole ones; 0: there is none */
+    bool whole; /* that loop is printed: no lane is beyond the row */
+    CcRef at;   /* index of the first lane */
+} Point;
+
+#define TEXT(...) cc_sbuf_add(p->e->body, __VA_ARGS__)
+
+static const CcLoopAccess *access_of(const Point *p, int k) { return &p->loop->access[k]; }
+static const char *memory_of(const Point *p, int k) { return cc_emit_memory((CcDtype)access_of(p, k)->dtype); }
+static int size_of(const Point *p, int k) { return cc_dtype_info((CcDtype)access_of(p, k)->dtype)->size; }
+
+/* Do its elements lie side by side? */
+static bool dense(const CcLoopAccess *a) { return a->step == CC_STEP_ONE || a->step == CC_STEP_BACK; }
+static bool loaded(const CcLoopAccess *a) { return dense(a) && !a->is_store; }
+
+/* Nodes that do not change along a row are computed before its loop. */
+void cc_gen_invariant(const CcLoop *loop, bool *invariant) {
+    for (int i = 0; i < loop->n_node; i++) {
+        const CcLoopNode *n = &loop->node[i];
+        invariant[i] = true;
+        if (cc_loop_access(n) >= 0) invariant[i] = loop->access[cc_loop_access(n)].step == CC_STEP_ZERO;
+        if (n->op != CC_S_load && n->op != CC_S_place)
+            for (int k = 0; k < cc_scalar_info((CcScalarId)n->op)->arity; k++)
+                invariant[i] = invariant[i] && invariant[n->a[k]];
+    }
+}
+
+/* Several vectors at a time hide what the loop itself takes. */
+static int choose_copies(const Point *p) {
+    float cost = 0;
+    for (int i = 0; i < p->loop->n_node; i++)
+        if (!p->invariant[i]) cost += cc_sweep_cost(&p->loop->node[i]);
+    return cost <= 4 ? 4 : cost <= 9 ? 2 : 0;
+}
+
+/* ------------------------------------------------------------------ elements */
+
+/* The access's row at the index that all lanes have: "%u<access>". */
+static void take_row(Point *p, const CcLoopNode *n) {
+    CcRef index;
+    cc_emit_op(p->e, index, "extractelement <%d x i64> %s, i32 0", p->e->lanes, p->e->ref[n->a[0]]);
+    cc_emit_op(p->e, index, "mul i64 %s, %lld", index, (long long)n->bits);
+    TEXT("  %%u%d = getelementptr i8, ptr %%p%d, i64 %s\n", n->a[1], n->a[1], index);
+}
+
+/* What the whole row reads. */
+static void fetch_row(Point *p, int node) {
+    const CcLoopNode *n = &p->loop->node[node];
+    const int k = cc_loop_access(n);
+    char at[16];
+    CcRef first;
+    snprintf(at, sizeof at, "%%%s%d", n->op == CC_S_take ? "u" : "p", k);
+    if (n->op == CC_S_take) take_row(p, n);
+    if (n->op != CC_S_place) {
+        cc_emit_broadcast(p->e, (CcDtype)n->dtype, at, p->e->ref[node]);
+        return;
+    }
+    cc_emit_place(p->e, at, first);
+    cc_emit_splat(p->e, (CcDtype)n->dtype, first, p->e->ref[node]);
+}
+
+/* Lanes times the step of the access, in all lanes of this integer type, from the first one on. */
+static void steps(Point *p, int k, CcDtype dt, const char *first, CcRef out) {
+    CcRef at;
+    cc_emit_op(p->e, at, "mul i64 %s, %%s%d", p->at, k);
+    if (*first) cc_emit_op(p->e, at, "add i64 %s, %s", first, at);
+    cc_emit_splat(p->e, dt, at, out);
+    cc_emit_op(p->e, out, "add %s %s, %%steps%d", cc_emit_type(p->e, dt), out, k);
+}
+
+static void place(Point *p, int node, int k) {
+    CcRef first;
+    snprintf(first, sizeof first, "%%first%d", k);
+    steps(p, k, (CcDtype)p->loop->node[node].dtype, first, p->e->ref[node]);
+}
+
+static void take(Point *p, int node, int k) {
+    const CcLoopNode *n = &p->loop->node[node];
+    const int lanes = p->e->lanes;
+    CcRef offset, along, at;
+    cc_emit_op(p->e, offset, "mul <%d x i64> %s, splat (i64 %lld)", lanes, p->e->ref[n->a[0]], (long long)n->bits);
+    if (access_of(p, k)->step == CC_STEP_ANY) {
+        steps(p, k, CC_DT_I64, "", along);
+        cc_emit_op(p->e, offset, "add <%d x i64> %s, %s", lanes, offset, along);
+    }
+    cc_emit_op(p->e, at, "getelementptr i8, ptr %%p%d, <%d x i64> %s", k, lanes, offset);
+    cc_emit_gather(p->e, (CcDtype)n->dtype, at, p->whole ? "splat (i1 true)" : "%there", p->e->ref[node]);
+}
+
+/* Elements one by one. */
+static void load_each(Point *p, int node, int k) {
+    const char *m = memory_of(p, k), *v = cc_emit_vector(p->e, m);
+    CcRef at, x, all = "poison";
+    cc_emit_op(p->e, at, "mul i64 %s, %%s%d", p->at, k);
+    cc_emit_op(p->e, at, "getelementptr i8, ptr %%p%d, i64 %s", k, at);
+    for (int i = 0; i < p->e->lanes; i++) {
+        if (i) cc_emit_op(p->e, at, "getelementptr i8, ptr %s, i64 %%s%d", at, k);
+        cc_emit_op(p->e, x, "load %s, ptr %s, align %d", m, at, size_of(p, k));
+        cc_emit_op(p->e, all, "insertelement %s %s, %s %s, i32 %d", v, all, m, x, i);
+    }
+    strcpy(p->e->ref[node], all);
+    cc_emit_loaded(p->e, (CcDtype)p->loop->node[node].dtype, p->e->ref[node]);
+}
+
+/* At places that end with the row's last element. */
+static void load_clamped(Point *p, int node, int k) {
+    const int lanes = p->e->lanes;
+    CcRef offset, last, at;
+    steps(p, k, CC_DT_I64, "", offset);
+    cc_emit_op(p->e, last, "mul i64 %%last, %%s%d", k);
+    cc_emit_splat(p->e, CC_DT_I64, last, last);
+    cc_emit_op(p->e, offset, "select <%d x i1> %%there, <%d x i64> %s, <%d x i64> %s", lanes, lanes, offset, lanes, last);
+    cc_emit_op(p->e, at, "getelementptr i8, ptr %%p%d, <%d x i64> %s", k, lanes, offset);
+    cc_emit_gather(p->e, (CcDtype)p->loop->node[node].dtype, at, "splat (i1 true)", p->e->ref[node]);
+}
+
+/* Where the vector of an access begins that lies side by side. */
+static void begins(Point *p, int k, CcRef out) {
+    const CcLoopAccess *a = access_of(p, k);
+    CcRef at;
+    strcpy(at, p->at);
+    if (a->step == CC_STEP_BACK) cc_emit_op(p->e, at, "sub i64 %d, %s", 1 - p->e->lanes, p->at);
+    cc_emit_op(p->e, out, "getelementptr %s, ptr %%%s%d, i64 %s", memory_of(p, k), a->taken ? "u" : "p", k, at);
+}
+
+static void load(Point *p, int node, int k) {
+    const CcDtype dt = (CcDtype)p->loop->node[node].dtype;
+    const char *v = cc_emit_vector(p->e, memory_of(p, k));
+    char *out = p->e->ref[node];
+    CcRef at;
+    if (!dense(access_of(p, k))) {
+        (p->whole ? load_each : load_clamped)(p, node, k);
+        return;
+    }
+    if (p->whole) {
+        begins(p, k, at);
+        cc_emit_op(p->e, out, "load %s, ptr %s, align %d", v, at, size_of(p, k));
+    } else snprintf(out, sizeof(CcRef), "%%y%d", k);
+    if (access_of(p, k)->step == CC_STEP_BACK) cc_emit_reverse(p->e, v, out);
+    cc_emit_loaded(p->e, dt, out);
+}
+
+static int node(Point *p, int i) {
+    const CcLoopNode *n = &p->loop->node[i];
+    const int k = cc_loop_access(n);
+    if (k < 0) return cc_emit_node(p->e, i);
+    if (n->op == CC_S_place) place(p, i, k);
+    else if (n->op == CC_S_take && access_of(p, k)->taken != CC_TAKEN_ROW) take(p, i, k);
+    else load(p, i, k);
+    return 0;
+}
+
+static int expression(Point *p) {
+    for (int i = 0; i < p->loop->n_node; i++)
+        if (!p->invariant[i] && node(p, i) < 0) return -1;
+    return 0;
+}
+
+/* As it is in memory. */
+static void stored(Point *p, int k, CcRef out) {
+    const CcLoopAccess *a = access_of(p, k);
+    strcpy(out, p->e->ref[a->node]);
+    if (a->dtype == CC_DT_BOOL)
+        cc_emit_op(p->e, out, "zext %s %s to %s", cc_emit_vector(p->e, "i1"), out, cc_emit_vector(p->e, "i8"));
+}
+
+/* ------------------------------------------------------------------ whole vectors */
+
+static void store_each(Point *p, int k, const char *v) {
+    const char *m = memory_of(p, k), *t = cc_emit_vector(p->e, m);
+    CcRef at, x;
+    cc_emit_op(p->e, at, "mul i64 %s, %%s%d", p->at, k);
+    cc_emit_op(p->e, at, "getelementptr i8, ptr %%p%d, i64 %s", k, at);
+    for (int i = 0; i < p->e->lanes; i++) {
+        if (i) cc_emit_op(p->e, at, "getelementptr i8, ptr %s, i64 %%s%d", at, k);
+        cc_emit_op(p->e, x, "extractelement %s %s, i32 %d", t, v, i);
+        TEXT("  store %s %s, ptr %s, align %d\n", m, x, at, size_of(p, k));
+    }
+}
+
+static int whole_vectors(Point *p) {
+    const int step = p->copies * p->e->lanes;
+    TEXT("  %%w.last = sub i64 %%n, %d\n  %%w.has = icmp sge i64 %%w.last, 0\n", step);
+    TEXT("  br i1 %%w.has, label %%whole, label %%rest\nwhole:\n  %%w.i = phi i64 [0, %%pre], [%%w.n, %%whole]\n");
+    p->whole = true;
+    for (int u = 0; u < p->copies; u++) {
+        CcRef v, at;
+        strcpy(p->at, "%w.i");
+        if (u) cc_emit_op(p->e, p->at, "add i64 %%w.i, %d", u * p->e->lanes);
+        if (expression(p) < 0) return -1;
+        for (int k = 0; k < p->loop->n_access; k++) {
+            if (!access_of(p, k)->is_store) continue;
+            stored(p, k, v);
+            if (access_of(p, k)->step != CC_STEP_ONE) {
+                store_each(p, k, v);
+                continue;
+            }
+            begins(p, k, at);
+            TEXT("  store %s %s, ptr %s, align %d\n", cc_emit_vector(p->e, memory_of(p, k)), v, at, size_of(p, k));
+        }
+    }
+    TEXT("  %%w.n = add i64 %%w.i, %d\n  %%w.c = icmp sle i64 %%w.n, %%w.last\n", step);
+    TEXT("  br i1 %%w.c, label %%whole, label %%rest\nrest:\n  %%r.i = phi i64 [0, %%pre], [%%w.n, %%whole]\n");
+    TEXT("  %%r.c = icmp slt i64 %%r.i, %%n\n  br i1 %%r.c, label %%loop, label %%rowend\n");
+    p->whole = false;
+    return 0;
+}
+
+/* ------------------------------------------------------------------ what is left, one vector at a time */
+
+/* Has the CPU masks for elements of this size? AVX2 for those of four bytes and more. */
+static bool has_masks(const Point *p, int k) {
+    const int bytes = p->e->target->vector_bytes;
+    return bytes == 64 || (bytes == 32 && size_of(p, k) >= 4);
+}
+
+static const char *bits_of(const Point *p, int k) {
+    static const char *const BITS[] = {[1] = "i8", [2] = "i16", [4] = "i32", [8] = "i64"};
+    return BITS[size_of(p, k)];
+}
+
+/* The lanes that there are elements for, as they lie in memory. */
+static void make_mask(Point *p, bool back, CcRef out) {
+    const char *v = cc_emit_vector(p->e, "i32");
+    CcRef left;
+    cc_emit_op(p->e, left, "trunc i64 %%rem to i32");
+    cc_emit_op(p->e, left, "insertelement %s poison, i32 %s, i32 0", v, left);
+    cc_emit_op(p->e, left, "shufflevector %s %s, %s poison, %s zeroinitializer", v, left, v, v);
+    CcSbuf lanes = {0};
+    for (int i = 0; i < p->e->lanes; i++) cc_sbuf_add(&lanes, "%si32 %d", i ? ", " : "", back ? p->e->lanes - 1 - i : i);
+    cc_emit_op(p->e, out, "icmp sgt %s %s, <%s>", v, left, cc_sbuf_text(&lanes));
+    cc_sbuf_free(&lanes);
+}
+
+/* What is left of an access, without masks: from its tensor (%v) to scratch, or back. The last lanes are left where it steps
+ * back. */
+static void copy_left(Point *p, int k, bool in) {
+    const int size = size_of(p, k);
+    const char from = in ? 'v' : 'x', to = in ? 'x' : 'v';
+    CcRef skip = "0", bytes, src, dst;
+    cc_emit_op(p->e, bytes, "mul i64 %%rem, %d", size);
+    if (access_of(p, k)->step == CC_STEP_BACK) cc_emit_op(p->e, skip, "sub i64 %d, %s", p->e->lanes * size, bytes);
+    cc_emit_op(p->e, src, "getelementptr i8, ptr %%%c%d, i64 %s", from, k, skip);
+    cc_emit_op(p->e, dst, "getelementptr i8, ptr %%%c%d, i64 %s", to, k, skip);
+    TEXT("  call void @llvm.memcpy.p0.p0.i64(ptr %s, ptr %s, i64 %s, i1 false)\n", dst, src, bytes);
+}
+
+/* A masked instruction takes less time than memcpy, which is a call here, and than scratch memory: 1000 rows of 100 floats
+ * were taken at indices in 22 us, and in 17 since (Zen 4). */
+static void load_left(Point *p, int k, const CcRef *mask) {
+    const char *m = memory_of(p, k), *v = cc_emit_vector(p->e, m), *b = cc_emit_vector(p->e, bits_of(p, k));
+    char at[16];
+    CcRef x;
+    if (has_masks(p, k)) {
+        snprintf(at, sizeof at, "%%v%d", k);
+        cc_emit_masked_load(p->e, bits_of(p, k), size_of(p, k), at, mask[access_of(p, k)->step == CC_STEP_BACK], x);
+        TEXT("  %%m%d = bitcast %s %s to %s\n", k, b, x, v);
+        return;
+    }
+    copy_left(p, k, true);
+    TEXT("  %%m%d = load %s, ptr %%x%d, align 64\n", k, v, k);
+}
+
+static void store_left(Point *p, int k, const char *x, const char *mask) {
+    const char *v = cc_emit_vector(p->e, memory_of(p, k)), *b = cc_emit_vector(p->e, bits_of(p, k));
+    char at[16];
+    CcRef y;
+    if (has_masks(p, k)) {
+        snprintf(at, sizeof at, "%%v%d", k);
+        cc_emit_op(p->e, y, "bitcast %s %s to %s", v, x, b);
+        cc_emit_masked_store(p->e, bits_of(p, k), size_of(p, k), y, at, mask);
+        return;
+    }
+    TEXT("  store %s %s, ptr %%x%d, align 64\n", v, x, k);
+    copy_left(p, k, false);
+}
+
+/* The lanes in the row, and its last element, for what is gathered. */
+static void clamp(Point *p) {
+    bool needed = false;
+    for (int k = 0; k < p->loop->n_access; k++) {
+        const CcLoopAccess *a = access_of(p, k);
+        needed = needed || (!a->is_store && !a->place && a->step == CC_STEP_ANY) || a->taken == CC_TAKEN_LANES;
+    }
+    if (!needed) return;
+    CcRef mask;
+    make_mask(p, false, mask);
+    TEXT("  %%there = and <%d x i1> %s, splat (i1 true)\n  %%last = sub i64 %%n, 1\n", p->e->lanes, mask);
+}
+
+static void loop_head(Point *p) {
+    const int n = p->loop->n_access;
+    if (!p->copies) TEXT("  br label %%loop\n");
+    TEXT("loop:\n  %%i = phi i64 [%s], [%%i.n, %%next]\n", p->copies ? "%r.i, %rest" : "0, %pre");
+    TEXT("  %%rem = sub i64 %%n, %%i\n  %%full = icmp sge i64 %%rem, %d\n", p->e->lanes);
+    strcpy(p->at, "%i");
+    for (int k = 0; k < n; k++) {
+        CcRef at;
+        if (!dense(access_of(p, k))) continue;
+        begins(p, k, at);
+        TEXT("  %%v%d = getelementptr i8, ptr %s, i64 0\n", k, at);
+    }
+    TEXT("  br i1 %%full, label %%direct, label %%tail\ndirect:\n");
+    for (int k = 0; k < n; k++)
+        if (loaded(access_of(p, k)))
+            TEXT("  %%f%d = load %s, ptr %%v%d, align %d\n", k, cc_emit_vector(p->e, memory_of(p, k)), k, size_of(p, k));
+    TEXT("  br label %%body\ntail:\n");
+    CcRef mask[2];
+    bool made[2] = {false, false};
+    for (int k = 0; k < n; k++) {
+        const bool back = access_of(p, k)->step == CC_STEP_BACK;
+        if (!loaded(access_of(p, k))) continue;
+        if (has_masks(p, k) && !made[back]) make_mask(p, back, mask[back]), made[back] = true;
+        load_left(p, k, (const CcRef *)mask);
+    }
+    TEXT("  br label %%body\nbody:\n");
+    for (int k = 0; k < n; k++)
+        if (loaded(access_of(p, k)))
+            TEXT("  %%y%d = phi %s [%%f%d, %%direct], [%%m%d, %%tail]\n", k, cc_emit_vector(p->e, memory_of(p, k)), k, k);
+    clamp(p);
+}
+
+/* %x has the vector; its elements go to their places one by one. '#' stands for the access, '@' for
+ * its type. */
+static void scatter(Point *p, int k) {
+    static const char LOOP[] = "  %sc#.count = select i1 %full, i64 !, i64 %rem\n"
+                               "  br label %sc#.in\n"
+                               "sc#.in:\n"
+                               "  %sc#.o = mul i64 %i, %s#\n"
+                               "  %sc#.b = getelementptr i8, ptr %p#, i64 %sc#.o\n"
+                               "  br label %sc#.loop\n"
+                               "sc#.loop:\n"
+                               "  %sc#.j = phi i64 [0, %sc#.in], [%sc#.n, %sc#.loop]\n"
+                               "  %sc#.f = getelementptr @, ptr %x#, i64 %sc#.j\n"
+                               "  %sc#.v = load @, ptr %sc#.f\n"
+                               "  %sc#.m = mul i64 %sc#.j, %s#\n"
+                               "  %sc#.t = getelementptr i8, ptr %sc#.b, i64 %sc#.m\n"
+                               "  store @ %sc#.v, ptr %sc#.t\n"
+                               "  %sc#.n = add i64 %sc#.j, 1\n"
+                               "  %sc#.c = icmp ult i64 %sc#.n, %sc#.count\n"
+                               "  br i1 %sc#.c, label %sc#.loop, label %sc#.out\n"
+                               "sc#.out:\n";
+    for (const char *c = LOOP; *c; c++) {
+        if (*c == '#') TEXT("%d", k);
+        else if (*c == '!') TEXT("%d", p->e->lanes);
+        else if (*c == '@') TEXT("%s", memory_of(p, k));
+        else TEXT("%c", *c);
+    }
+}
+
+static void loop_end(Point *p) {
+    CcRef v[CC_LOOP_MAX_ACCESS], mask = "";
+    for (int k = 0; k < p->loop->n_access; k++) {
+        if (!access_of(p, k)->is_store) continue;
+        stored(p, k, v[k]);
+        if (access_of(p, k)->step == CC_STEP_ONE) continue;
+        TEXT("  store %s %s, ptr %%x%d, align 64\n", cc_emit_vector(p->e, memory_of(p, k)), v[k], k);
+        scatter(p, k);
+    }
+    TEXT("  br i1 %%full, label %%put, label %%tailout\nput:\n");
+    for (int k = 0; k < p->loop->n_access; k++)
+        if (access_of(p, k)->is_store && access_of(p, k)->step == CC_STEP_ONE)
+            TEXT("  store %s %s, ptr %%v%d, align %d\n", cc_emit_vector(p->e, memory_of(p, k)), v[k], k, size_of(p, k));
+    TEXT("  br label %%next\ntailout:\n");
+    for (int k = 0; k < p->loop->n_access; k++) {
+        if (!access_of(p, k)->is_store || access_of(p, k)->step != CC_STEP_ONE) continue;
+        if (has_masks(p, k) && !*mask) make_mask(p, false, mask);
+        store_left(p, k, v[k], mask);
+    }
+    TEXT("  br label %%next\nnext:\n  %%i.n = add i64 %%i, %d\n  %%more = icmp slt i64 %%i.n, %%n\n", p->e->lanes);
+    TEXT("  br i1 %%more, label %%loop, label %%rowend\n");
+}
+
+/* ------------------------------------------------------------------ rows */
+
+/* Bytes, or places, from the first lane to each; and memory for a vector. */
+static void lanes_of(Point *p, int k) {
+    const CcLoopAccess *a = access_of(p, k);
+    const CcDtype dt = a->place ? (CcDtype)a->dtype : CC_DT_I64;
+    const bool stored_each = a->is_store && a->step == CC_STEP_ANY;
+    if (stored_each || (dense(a) && !has_masks(p, k)))
+        TEXT("  %%x%d = alloca %s, align 64\n", k, cc_emit_vector(p->e, memory_of(p, k)));
+    if (a->step != CC_STEP_ANY || a->is_store) return;
+    char step[16];
+    CcRef all;
+    snprintf(step, sizeof step, "%%s%d", k);
+    cc_emit_splat(p->e, dt, step, all);
+    TEXT("  %%steps%d = mul %s %s, <", k, cc_emit_type(p->e, dt), all);
+    for (int i = 0; i < p->e->lanes; i++) TEXT("%s%s %d", i ? ", " : "", dt == CC_DT_I32 ? "i32" : "i64", i);
+    TEXT(">\n");
+}
+
+static void entry(Point *p) {
+    static const char *const FIELD[] = {"b", "r", "s"};
+    TEXT("entry:\n  %%n = load i64, ptr %%arg\n  %%rows.p = getelementptr i8, ptr %%arg, i64 8\n"
+         "  %%rows = load i64, ptr %%rows.p\n");
+    for (int k = 0; k < p->loop->n_access; k++) {
+        const int at = OFFSET_ACCESS + SIZE_ACCESS * k;
+        for (int f = 0; f < (access_of(p, k)->step == CC_STEP_ANY ? 3 : 2); f++)
+            TEXT("  %%g%d.%d = getelementptr i8, ptr %%arg, i64 %d\n  %%%s%d = load %s, ptr %%g%d.%d\n", k, f, at + 8 * f,
+                 FIELD[f], k, f ? "i64" : "ptr", k, f);
+        lanes_of(p, k);
+    }
+    TEXT("  br label %%row\n");
+}
+
+/* What is the same along a row. */
+static int row_head(Point *p) {
+    const CcLoop *loop = p->loop;
+    TEXT("row:\n  %%row.i = phi i64 [0, %%entry], [%%row.n, %%rowend]\n");
+    for (int k = 0; k < loop->n_access; k++) TEXT("  %%p%d = phi ptr [%%b%d, %%entry], [%%q%d, %%rowend]\n", k, k, k);
+    TEXT("  br label %%pre\npre:\n");
+    for (int i = 0; i < loop->n_node; i++) {
+        if (!p->invariant[i]) continue;
+        if (cc_loop_access(&loop->node[i]) >= 0) fetch_row(p, i);
+        else if (cc_emit_node(p->e, i) < 0) return -1;
+    }
+    for (int i = 0; i < loop->n_node; i++) {
+        const CcLoopNode *n = &loop->node[i];
+        const int k = cc_loop_access(n);
+        if (n->op == CC_S_take && access_of(p, k)->taken == CC_TAKEN_ROW) take_row(p, n);
+        if (n->op != CC_S_place || p->invariant[i]) continue;
+        char at[16];
+        CcRef first;
+        snprintf(at, sizeof at, "%%p%d", k);
+        cc_emit_place(p->e, at, first);
+        TEXT("  %%first%d = add i64 %s, 0\n", k, first);
+    }
+    return 0;
+}
+
+static void row_end(Point *p) {
+    const int n = p->loop->n_access;
+    TEXT("rowend:\n  %%row.n = add i64 %%row.i, 1\n");
+    for (int k = 0; k < n; k++) TEXT("  %%q%d = getelementptr i8, ptr %%p%d, i64 %%r%d\n", k, k, k);
+    TEXT("  %%rows.more = icmp slt i64 %%row.n, %%rows\n  br i1 %%rows.more, label %%row, label %%exit\nexit:\n  ret void\n}\n");
+}
+
+int cc_gen_point(CcEmit *e) {
+    Point *p = calloc(1, sizeof *p);
+    if (!p) return cc_err_set(e->err, CC_E_MEMORY, "no memory for a kernel's text");
+    p->e = e;
+    p->loop = e->loop;
+    cc_gen_invariant(e->loop, p->invariant);
+    p->copies = choose_copies(p);
+    entry(p);
+    int status = row_head(p);
+    if (status == 0 && p->copies) status = whole_vectors(p);
+    if (status == 0) {
+        loop_head(p);
+        status = expression(p);
+    }
+    if (status == 0) {
+        loop_end(p);
+        row_end(p);
+    }
+    free(p);
+    return status;
+}
