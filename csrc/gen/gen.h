@@ -1,6 +1,5 @@
-/* gen: printers of loop IR, and the reference executor. A kernel is one or two loops, rows and
- * elements of a row; the launcher (run) walks the dims outside of them, so one kernel serves every
- * rank. */
+/* gen: printers of loop IR, and the reference executor. A kernel is up to three loops, blocks of rows, rows and elements of a
+ * row; the launcher (run) walks the dims outside of them, so one kernel serves every rank. */
 #ifndef CC_GEN_H
 #define CC_GEN_H
 
@@ -10,10 +9,10 @@
  * one, which sees no elements, combines them. */
 typedef enum CcSplit { CC_SPLIT_WHOLE, CC_SPLIT_PIECE, CC_SPLIT_FINISH } CcSplit;
 
-/* What a kernel is called with. Only the accesses that the loop has are filled; what follows `rows` is for loops that
- * reduce. */
+/* What a kernel is called with. Only the accesses that the loop has are filled; what follows `blocks` is for loops that
+ * reduce, and they have one block. */
 typedef struct CcKernelArg {
-    int64_t n, rows; /* both >= 1 */
+    int64_t n, rows, blocks; /* all >= 1 */
     int64_t count;   /* elements that a reduction takes */
     int64_t split;   /* CcSplit */
     int64_t pieces;  /* FINISH: of `state` */
@@ -23,8 +22,8 @@ typedef struct CcKernelArg {
     int64_t scratch_bytes;
     int64_t line[CC_LOOP_MAX_LINES]; /* sizes of the reduced dims that are not the vector loop */
     struct {
-        char *at;          /* first element of the first row */
-        int64_t row, step; /* bytes to the next row; to the next element (for CC_STEP_ANY) */
+        char *at;                 /* first element of the first row */
+        int64_t block, row, step; /* bytes to the next block; row; element (for CC_STEP_ANY) */
         int64_t line[CC_LOOP_MAX_LINES];
     } a[CC_LOOP_MAX_ACCESS];
 } CcKernelArg;

@@ -1,6 +1,7 @@
 /* gen_point: prints the body of a loop that does not reduce.
  *
  *   entry:  loads sizes, pointers, strides from the argument
+ *   block:  of rows
  *   row:    pointers of this row; broadcast loads and what depends on them alone
  *   whole:  cheap bodies: several vectors at a time, while so many are left
  *   loop:   i = ..., i + N ...; a full vector is left?    -> direct, else tail
@@ -244,17 +245,20 @@ static const char *bits_of(const Point *p, int k) {
     return BITS[size_of(p, k)];
 }
 
-/* The lanes that there are elements for, as they lie in memory. */
-static void make_mask(Point *p, bool back, CcRef out) {
+/* The lanes of a row's last vector: %left, and %left.back for what steps back; the same for all rows. */
+static void make_masks(Point *p) {
     const char *v = cc_emit_vector(p->e, "i32");
+    const int lanes = p->e->lanes;
     CcRef left;
-    cc_emit_op(p->e, left, "trunc i64 %%rem to i32");
+    TEXT("  %%left.n = and i64 %%n, %d\n", lanes - 1);
+    cc_emit_op(p->e, left, "trunc i64 %%left.n to i32");
     cc_emit_op(p->e, left, "insertelement %s poison, i32 %s, i32 0", v, left);
     cc_emit_op(p->e, left, "shufflevector %s %s, %s poison, %s zeroinitializer", v, left, v, v);
-    CcSbuf lanes = {0};
-    for (int i = 0; i < p->e->lanes; i++) cc_sbuf_add(&lanes, "%si32 %d", i ? ", " : "", back ? p->e->lanes - 1 - i : i);
-    cc_emit_op(p->e, out, "icmp sgt %s %s, <%s>", v, left, cc_sbuf_text(&lanes));
-    cc_sbuf_free(&lanes);
+    for (int back = 0; back < 2; back++) {
+        TEXT("  %%left%s = icmp sgt %s %s, <", back ? ".back" : "", v, left);
+        for (int i = 0; i < lanes; i++) TEXT("%si32 %d", i ? ", " : "", back ? lanes - 1 - i : i);
+        TEXT(">\n");
+    }
 }
 
 /* What is left of an access, without masks: from its tensor (%v) to scratch, or back. The last lanes are left where it steps
@@ -263,7 +267,7 @@ static void copy_left(Point *p, int k, bool in) {
     const int size = size_of(p, k);
     const char from = in ? 'v' : 'x', to = in ? 'x' : 'v';
     CcRef skip = "0", bytes, src, dst;
-    cc_emit_op(p->e, bytes, "mul i64 %%rem, %d", size);
+    cc_emit_op(p->e, bytes, "mul i64 %%left.n, %d", size);
     if (access_of(p, k)->step == CC_STEP_BACK) cc_emit_op(p->e, skip, "sub i64 %d, %s", p->e->lanes * size, bytes);
     cc_emit_op(p->e, src, "getelementptr i8, ptr %%%c%d, i64 %s", from, k, skip);
     cc_emit_op(p->e, dst, "getelementptr i8, ptr %%%c%d, i64 %s", to, k, skip);
@@ -272,13 +276,14 @@ static void copy_left(Point *p, int k, bool in) {
 
 /* A masked instruction takes less time than memcpy, which is a call here, and than scratch memory: 1000 rows of 100 floats
  * were taken at indices in 22 us, and in 17 since (Zen 4). */
-static void load_left(Point *p, int k, const CcRef *mask) {
+static void load_left(Point *p, int k) {
     const char *m = memory_of(p, k), *v = cc_emit_vector(p->e, m), *b = cc_emit_vector(p->e, bits_of(p, k));
     char at[16];
     CcRef x;
     if (has_masks(p, k)) {
         snprintf(at, sizeof at, "%%v%d", k);
-        cc_emit_masked_load(p->e, bits_of(p, k), size_of(p, k), at, mask[access_of(p, k)->step == CC_STEP_BACK], x);
+        cc_emit_masked_load(p->e, bits_of(p, k), size_of(p, k), at,
+                            access_of(p, k)->step == CC_STEP_BACK ? "%left.back" : "%left", x);
         TEXT("  %%m%d = bitcast %s %s to %s\n", k, b, x, v);
         return;
     }
@@ -286,14 +291,13 @@ static void load_left(Point *p, int k, const CcRef *mask) {
     TEXT("  %%m%d = load %s, ptr %%x%d, align 64\n", k, v, k);
 }
 
-static void store_left(Point *p, int k, const char *x, const char *mask) {
+static void store_left(Point *p, int k, const char *x) {
     const char *v = cc_emit_vector(p->e, memory_of(p, k)), *b = cc_emit_vector(p->e, bits_of(p, k));
-    char at[16];
-    CcRef y;
+    CcRef at, y;
     if (has_masks(p, k)) {
         snprintf(at, sizeof at, "%%v%d", k);
         cc_emit_op(p->e, y, "bitcast %s %s to %s", v, x, b);
-        cc_emit_masked_store(p->e, bits_of(p, k), size_of(p, k), y, at, mask);
+        cc_emit_masked_store(p->e, bits_of(p, k), size_of(p, k), y, at, "%left");
         return;
     }
     TEXT("  store %s %s, ptr %%x%d, align 64\n", v, x, k);
@@ -307,10 +311,8 @@ static void clamp(Point *p) {
         const CcLoopAccess *a = access_of(p, k);
         needed = needed || (!a->is_store && !a->place && a->step == CC_STEP_ANY) || a->taken == CC_TAKEN_LANES;
     }
-    if (!needed) return;
-    CcRef mask;
-    make_mask(p, false, mask);
-    TEXT("  %%there = and <%d x i1> %s, splat (i1 true)\n  %%last = sub i64 %%n, 1\n", p->e->lanes, mask);
+    const char *v = cc_emit_vector(p->e, "i1");
+    if (needed) TEXT("  %%there = select i1 %%full, %s splat (i1 true), %s %%left\n  %%last = sub i64 %%n, 1\n", v, v);
 }
 
 static void loop_head(Point *p) {
@@ -330,14 +332,8 @@ static void loop_head(Point *p) {
         if (loaded(access_of(p, k)))
             TEXT("  %%f%d = load %s, ptr %%v%d, align %d\n", k, cc_emit_vector(p->e, memory_of(p, k)), k, size_of(p, k));
     TEXT("  br label %%body\ntail:\n");
-    CcRef mask[2];
-    bool made[2] = {false, false};
-    for (int k = 0; k < n; k++) {
-        const bool back = access_of(p, k)->step == CC_STEP_BACK;
-        if (!loaded(access_of(p, k))) continue;
-        if (has_masks(p, k) && !made[back]) make_mask(p, back, mask[back]), made[back] = true;
-        load_left(p, k, (const CcRef *)mask);
-    }
+    for (int k = 0; k < n; k++)
+        if (loaded(access_of(p, k))) load_left(p, k);
     TEXT("  br label %%body\nbody:\n");
     for (int k = 0; k < n; k++)
         if (loaded(access_of(p, k)))
@@ -374,7 +370,7 @@ static void scatter(Point *p, int k) {
 }
 
 static void loop_end(Point *p) {
-    CcRef v[CC_LOOP_MAX_ACCESS], mask = "";
+    CcRef v[CC_LOOP_MAX_ACCESS];
     for (int k = 0; k < p->loop->n_access; k++) {
         if (!access_of(p, k)->is_store) continue;
         stored(p, k, v[k]);
@@ -387,11 +383,8 @@ static void loop_end(Point *p) {
         if (access_of(p, k)->is_store && access_of(p, k)->step == CC_STEP_ONE)
             TEXT("  store %s %s, ptr %%v%d, align %d\n", cc_emit_vector(p->e, memory_of(p, k)), v[k], k, size_of(p, k));
     TEXT("  br label %%next\ntailout:\n");
-    for (int k = 0; k < p->loop->n_access; k++) {
-        if (!access_of(p, k)->is_store || access_of(p, k)->step != CC_STEP_ONE) continue;
-        if (has_masks(p, k) && !*mask) make_mask(p, false, mask);
-        store_left(p, k, v[k], mask);
-    }
+    for (int k = 0; k < p->loop->n_access; k++)
+        if (access_of(p, k)->is_store && access_of(p, k)->step == CC_STEP_ONE) store_left(p, k, v[k]);
     TEXT("  br label %%next\nnext:\n  %%i.n = add i64 %%i, %d\n  %%more = icmp slt i64 %%i.n, %%n\n", p->e->lanes);
     TEXT("  br i1 %%more, label %%loop, label %%rowend\n");
 }
@@ -416,24 +409,28 @@ static void lanes_of(Point *p, int k) {
 }
 
 static void entry(Point *p) {
-    static const char *const FIELD[] = {"b", "r", "s"};
+    static const char *const FIELD[] = {"a", "c", "r", "s"};
     TEXT("entry:\n  %%n = load i64, ptr %%arg\n  %%rows.p = getelementptr i8, ptr %%arg, i64 8\n"
-         "  %%rows = load i64, ptr %%rows.p\n");
+         "  %%rows = load i64, ptr %%rows.p\n  %%blocks.p = getelementptr i8, ptr %%arg, i64 16\n"
+         "  %%blocks = load i64, ptr %%blocks.p\n");
+    make_masks(p);
     for (int k = 0; k < p->loop->n_access; k++) {
         const int at = OFFSET_ACCESS + SIZE_ACCESS * k;
-        for (int f = 0; f < (access_of(p, k)->step == CC_STEP_ANY ? 3 : 2); f++)
+        for (int f = 0; f < (access_of(p, k)->step == CC_STEP_ANY ? 4 : 3); f++)
             TEXT("  %%g%d.%d = getelementptr i8, ptr %%arg, i64 %d\n  %%%s%d = load %s, ptr %%g%d.%d\n", k, f, at + 8 * f,
                  FIELD[f], k, f ? "i64" : "ptr", k, f);
         lanes_of(p, k);
     }
-    TEXT("  br label %%row\n");
+    TEXT("  br label %%block\n");
 }
 
-/* What is the same along a row. */
+/* A block of rows; what is the same along a row. */
 static int row_head(Point *p) {
     const CcLoop *loop = p->loop;
-    TEXT("row:\n  %%row.i = phi i64 [0, %%entry], [%%row.n, %%rowend]\n");
-    for (int k = 0; k < loop->n_access; k++) TEXT("  %%p%d = phi ptr [%%b%d, %%entry], [%%q%d, %%rowend]\n", k, k, k);
+    TEXT("block:\n  %%block.i = phi i64 [0, %%entry], [%%block.n, %%blockend]\n");
+    for (int k = 0; k < loop->n_access; k++) TEXT("  %%b%d = phi ptr [%%a%d, %%entry], [%%d%d, %%blockend]\n", k, k, k);
+    TEXT("  br label %%row\nrow:\n  %%row.i = phi i64 [0, %%block], [%%row.n, %%rowend]\n");
+    for (int k = 0; k < loop->n_access; k++) TEXT("  %%p%d = phi ptr [%%b%d, %%block], [%%q%d, %%rowend]\n", k, k, k);
     TEXT("  br label %%pre\npre:\n");
     for (int i = 0; i < loop->n_node; i++) {
         if (!p->invariant[i]) continue;
@@ -458,7 +455,11 @@ static void row_end(Point *p) {
     const int n = p->loop->n_access;
     TEXT("rowend:\n  %%row.n = add i64 %%row.i, 1\n");
     for (int k = 0; k < n; k++) TEXT("  %%q%d = getelementptr i8, ptr %%p%d, i64 %%r%d\n", k, k, k);
-    TEXT("  %%rows.more = icmp slt i64 %%row.n, %%rows\n  br i1 %%rows.more, label %%row, label %%exit\nexit:\n  ret void\n}\n");
+    TEXT("  %%rows.more = icmp slt i64 %%row.n, %%rows\n  br i1 %%rows.more, label %%row, label %%blockend\nblockend:\n"
+         "  %%block.n = add i64 %%block.i, 1\n");
+    for (int k = 0; k < n; k++) TEXT("  %%d%d = getelementptr i8, ptr %%b%d, i64 %%c%d\n", k, k, k);
+    TEXT("  %%blocks.more = icmp slt i64 %%block.n, %%blocks\n  br i1 %%blocks.more, label %%block, label %%exit\n"
+         "exit:\n  ret void\n}\n");
 }
 
 int cc_gen_point(CcEmit *e) {

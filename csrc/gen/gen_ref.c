@@ -299,7 +299,11 @@ void cc_gen_ref(const CcLoop *loop, const CcKernelArg *arg) {
     }
     Cell cell[CC_LOOP_MAX_NODES][BLOCK]; /* 128 KiB, of which only the nodes' part is touched */
     for (int i = 0; i < loop->n_node; i++) memset(cell[i], 0, sizeof cell[i]);
-    for (int64_t row = 0; row < arg->rows; row++)
-        for (int64_t at = 0; at < arg->n; at += BLOCK)
-            run_block(loop, arg, row, at, (int)CC_MIN(BLOCK, arg->n - at), cell);
+    CcKernelArg block = *arg;
+    for (int64_t b = 0; b < arg->blocks; b++) {
+        for (int64_t row = 0; row < arg->rows; row++)
+            for (int64_t at = 0; at < arg->n; at += BLOCK)
+                run_block(loop, &block, row, at, (int)CC_MIN(BLOCK, arg->n - at), cell);
+        for (int a = 0; a < loop->n_access; a++) block.a[a].at += arg->a[a].block;
+    }
 }

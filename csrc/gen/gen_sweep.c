@@ -723,9 +723,9 @@ static void accesses(Sweep *s) {
         const CcLoopAccess *a = &s->loop->access[k];
         const size_t at = offsetof(CcKernelArg, a) + (size_t)k * sizeof(((CcKernelArg *)0)->a[0]);
         field(s, at, "ptr", "b%d", k);
-        field(s, at + 8, "i64", "r%d", k);
-        if (a->step == CC_STEP_ANY) field(s, at + 16, "i64", "s%d", k);
-        for (int d = 0; d < s->n_line && a->line; d++) field(s, at + 24 + 8 * (size_t)d, "i64", "g%d.l%d", k, d);
+        field(s, at + 16, "i64", "r%d", k);
+        if (a->step == CC_STEP_ANY) field(s, at + 24, "i64", "s%d", k);
+        for (int d = 0; d < s->n_line && a->line; d++) field(s, at + 32 + 8 * (size_t)d, "i64", "g%d.l%d", k, d);
     }
 }
 

@@ -1,5 +1,5 @@
-/* launch: runs a kernel over a nest. The kernel does the two innermost loops, and all reduced ones; here are the outer
- * ones, and the split into threads: by rows, or by pieces of rows when there are few. A row that is reduced in a single
+/* launch: runs a kernel over a nest. The kernel does the three innermost loops, or, if it reduces, the two innermost kept ones and
+ * all reduced ones; here are the outer ones, and the split into threads: by rows, or by pieces of rows when there are few. A row that is reduced in a single
  * sweep can be cut, too: each piece leaves partial results, which one more call combines. */
 #include <stdatomic.h>
 
@@ -28,26 +28,29 @@ static void call(const CcLaunch *launch, const CcKernelArg *arg) {
     else cc_gen_ref(launch->loop, arg);
 }
 
-/* Fills the argument for row number `row` (over all dims before the vector loop) and for what follows in the
- * last outer dim. */
-static int64_t locate(const Job *job, int64_t row, CcKernelArg *arg) {
+/* Fills the argument for row number `row` (over all dims before the vector loop) and for what follows in the last two outer
+ * dims, at most `most` rows. */
+static void locate(const Job *job, int64_t row, int64_t most, CcKernelArg *arg) {
     const CcLoop *loop = job->launch->loop;
-    int64_t at[CC_MAX_DIMS] = {0}, left = 1;
+    int64_t at[CC_MAX_DIMS] = {0};
     const int outer = loop->lane;
     for (int d = outer - 1; d >= 0; d--) {
         at[d] = row % loop->size[d];
         row /= loop->size[d];
     }
-    if (outer > 0) left = loop->size[outer - 1] - at[outer - 1];
+    arg->rows = outer > 0 ? CC_MIN(loop->size[outer - 1] - at[outer - 1], most) : 1;
+    arg->blocks = 1;
+    if (outer > 1 && !loop->reduces && arg->rows == loop->size[outer - 1])
+        arg->blocks = CC_MIN(loop->size[outer - 2] - at[outer - 2], most / arg->rows);
     for (int a = 0; a < loop->n_access; a++) {
         int64_t offset = 0;
         for (int d = 0; d < outer; d++) offset += at[d] * loop->stride[a][d];
         arg->a[a].at = job->at[a] + offset;
+        arg->a[a].block = outer > 1 ? loop->stride[a][outer - 2] : 0;
         arg->a[a].row = outer > 0 ? loop->stride[a][outer - 1] : 0;
         arg->a[a].step = loop->stride[a][outer];
         for (int d = outer + 1; d < loop->ndim; d++) arg->a[a].line[d - outer - 1] = loop->stride[a][d];
     }
-    return left;
 }
 
 static void begin_argument(const Job *job, CcKernelArg *arg) {
@@ -70,15 +73,12 @@ static void run_units(void *ctx, int64_t begin, int64_t end) {
     CcKernelArg arg;
     begin_argument(job, &arg);
     while (begin < end) {
-        const int64_t left = locate(job, begin / job->pieces, &arg);
-        if (job->pieces == 1) {
-            arg.rows = CC_MIN(left, end - begin);
-            begin += arg.rows;
-        } else {
+        locate(job, begin / job->pieces, job->pieces == 1 ? end - begin : 1, &arg);
+        if (job->pieces == 1) begin += arg.rows * arg.blocks;
+        else {
             const int64_t from = begin % job->pieces * job->piece;
             const int64_t n = CC_MIN(job->piece, loop->size[job->cut] - from);
             *(job->cut == loop->lane ? &arg.n : &arg.line[0]) = n;
-            arg.rows = 1;
             for (int a = 0; a < loop->n_access; a++) arg.a[a].at += from * loop->stride[a][job->cut];
             if (job->partial) arg.state = job->state + begin * job->state_bytes;
             begin++;
@@ -92,9 +92,8 @@ static void finish_rows(const Job *job) {
     CcKernelArg arg;
     begin_argument(job, &arg);
     arg.split = CC_SPLIT_FINISH;
-    arg.rows = 1;
     for (int64_t row = 0; row < job->rows; row++) {
-        locate(job, row, &arg);
+        locate(job, row, 1, &arg);
         arg.state = job->state + row * job->pieces * job->state_bytes;
         call(job->launch, &arg);
     }
