@@ -63,6 +63,40 @@ CC_MUST int cc_combine_scan(CcEmit *e, const CcLoopNode *n, bool along, const ch
 CC_MUST int cc_gen_point(CcEmit *e);
 void cc_gen_invariant(const CcLoop *loop, bool *invariant); /* [node]: does not change along a row */
 
+/* gen_sweep.c and gen_element.c: what a loop that reduces is printed with. */
+enum { CC_SWEEP_COPIES = 4, CC_SWEEP_REDUCTIONS = 16 };
+
+typedef struct CcSweep {
+    CcEmit *e;
+    const CcLoop *loop;
+    CcSweeps plan;
+    int n_line, n_reduction;
+    CcRef *ref[CC_SWEEP_COPIES];       /* [copy][node] */
+    CcRef at[CC_LOOP_MAX_ACCESS]; /* where the loops stand */
+    CcRef lane, mask, line;       /* index of the first lane; lanes that exist, "": all; number of the line */
+    const char *skip;             /* label behind all that follows the sweeps */
+    CcRef origin;                 /* by columns: number of the first one */
+    CcRef begin, end;             /* of the chunk */
+    int copies, number;           /* of the sweep that is printed */
+    bool by_lines;                /* copies are lines, not vectors side by side */
+    bool need[CC_LOOP_MAX_NODES];
+    int reduction[CC_SWEEP_REDUCTIONS], n;
+    CcRef acc[CC_SWEEP_REDUCTIONS][CC_SWEEP_COPIES];
+    CcRef carry[CC_LOOP_MAX_NODES]; /* of scans */
+} CcSweep;
+
+/* gen_element.c. j: number of a reduction of the sweep. */
+CcDtype cc_element_dtype(const CcSweep *s, int node);
+const char *cc_element_type(const CcSweep *s, int j);
+bool cc_element_reduces(const CcLoopNode *n);
+CcScalarId cc_element_op(const CcSweep *s, int j);
+void cc_element_identity(const CcSweep *s, int j, CcRef out);
+CC_MUST int cc_element_combine(CcSweep *s, int j, const char *x, const char *y, CcRef out);
+void cc_element_begin(CcSweep *s); /* scans have come to nothing yet */
+void cc_element_fetch(CcSweep *s, int node, int copy); /* what a node reads, which does no arithmetic */
+void cc_element_store(CcSweep *s, int access, int copy);
+CC_MUST int cc_element_make(CcSweep *s, int copy); /* what the sweep needs of a vector of elements, and what it stores */
+
 /* gen_sweep.c: the body of a loop that reduces. */
 CC_MUST int cc_gen_sweeps(CcEmit *e);
 
