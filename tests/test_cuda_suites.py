@@ -57,6 +57,11 @@ def test_models(cuda):
     assert passed >= 6 and launched > 50
 
 
+def test_writes(cuda):
+    passed, launched = run(cuda, "tests/cuda/writes.py")
+    assert passed >= 14 and launched > 100
+
+
 def test_captures():
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/cuda/capture.py"]
     done = subprocess.run(command, cwd=HERE.parent, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

@@ -177,20 +177,39 @@ static void leave(void) {
     (void)cu.pop(&left);
 }
 
+enum { RELAXED = 2 }; /* CU_STREAM_CAPTURE_MODE_RELAXED */
+
+/* Somebody may be capturing a stream, in this thread or another one: in this mode memory can be allocated and programs be loaded all the
+ * same, and the capture goes on. */
+static int enter_relaxed(const CcCudaDevice *device, int *mode, CcErr *err) {
+    *mode = RELAXED;
+    if (enter(device, err) < 0) return -1;
+    const int status = cu.capture_mode(mode);
+    if (status) leave();
+    return status ? fail(status, "a thread's capture mode", err) : 0;
+}
+
+static void leave_relaxed(int mode) {
+    (void)cu.capture_mode(&mode);
+    leave();
+}
+
 void *cc_cuda_load(const CcCudaDevice *device, const CcCubin *image, CcErr *err) {
     void *program = NULL;
-    if (enter(device, err) < 0) return NULL;
+    int mode;
+    if (enter_relaxed(device, &mode, err) < 0) return NULL;
     const int status = cu.load(&program, image->at);
-    leave();
+    leave_relaxed(mode);
     if (status) fail(status, "a program can't be loaded", err);
     return status ? NULL : program;
 }
 
 void *cc_cuda_function(const CcCudaDevice *device, void *program, const char *name, CcErr *err) {
     void *function = NULL;
-    if (enter(device, err) < 0) return NULL;
+    int mode;
+    if (enter_relaxed(device, &mode, err) < 0) return NULL; /* with CUDA_MODULE_LOADING=LAZY this loads */
     const int status = cu.function(&function, program, name);
-    leave();
+    leave_relaxed(mode);
     if (status) fail(status, name, err);
     return status ? NULL : function;
 }
@@ -213,7 +232,7 @@ int cc_cuda_wait(const CcCudaDevice *device, void *stream, CcErr *err) {
 
 /* ------------------------------------------------------------------ measuring */
 
-enum { NON_BLOCKING = 1, RELAXED = 2 }; /* CU_STREAM_NON_BLOCKING, CU_STREAM_CAPTURE_MODE_RELAXED */
+enum { NON_BLOCKING = 1 }; /* CU_STREAM_NON_BLOCKING */
 enum { ROUNDS = 5, CALLS = 4 };
 
 struct CcCudaBench {
@@ -221,20 +240,6 @@ struct CcCudaBench {
     uint64_t memory;
     void *stream, *begin, *end;
 };
-
-/* Somebody may be capturing a stream: in this mode memory can be allocated all the same. */
-static int enter_relaxed(const CcCudaDevice *device, int *mode, CcErr *err) {
-    *mode = RELAXED;
-    if (enter(device, err) < 0) return -1;
-    const int status = cu.capture_mode(mode);
-    if (status) leave();
-    return status ? fail(status, "a thread's capture mode", err) : 0;
-}
-
-static void leave_relaxed(int mode) {
-    (void)cu.capture_mode(&mode);
-    leave();
-}
 
 static void free_bench(CcCudaBench *b) {
     if (b->memory) (void)cu.free(b->memory);

@@ -33,7 +33,7 @@ enum { CPU = 1, CUDA = 2 };   /* CcType.device */
 typedef struct Input {
     void *at;            /* where it lay in the last call, or lies in the graph */
     PyObject *buffer;    /* strong: what it is copied to; NULL: it is used in place */
-    bool moves, written;
+    bool moves, written, counted; /* counted: by torch */
 } Input;
 
 /* Results whose memory is one storage, or one of them: all of it is copied at once. */
@@ -167,7 +167,7 @@ static void drop_graph(Graph *g, int n_input)
     Py_CLEAR(g->kept);
     for (int i = 0; i < n_input; i++) {
         Py_CLEAR(g->in[i].buffer);
-        g->in[i].written = false;
+        g->in[i].written = g->in[i].counted = false;
     }
     g->group.n = g->result.n = 0;
     g->writes = false;
@@ -451,7 +451,7 @@ static int count_writes(const CcTrace *t, const CcScratch *x, const Graph *g)
     if (!g->writes) return 0;
     PyObject *list = PyList_New(0);
     for (int i = 0; list != NULL && i < t->input.n; i++)
-        if (g->in[i].written && PyList_Append(list, input_of(t, x, i)) < 0) Py_CLEAR(list);
+        if (g->in[i].counted && PyList_Append(list, input_of(t, x, i)) < 0) Py_CLEAR(list);
     const int status = list != NULL ? call_door("count_writes", list, NULL) : -1;
     Py_XDECREF(list);
     return status;
@@ -505,6 +505,24 @@ static bool plain_sources(const CcCapturing *c, int recipe)
     return true;
 }
 
+/* The graph will write this tensor. counted: and torch counts it. */
+static int note_write(CcCapturing *c, PyObject *o, const char *name, bool counted)
+{
+    for (int i = 0; i < c->trace->input.n; i++) {
+        Input *input = &c->graph->in[i];
+        if (!cc_undo_overlap(o, input->buffer != NULL ? input->buffer : c->own[i])) continue;
+        if (input->buffer != NULL) {
+            PyErr_Format(PyExc_RuntimeError, "%s writes an input that is elsewhere in each call", name);
+            return -1;
+        }
+        input->written = c->graph->writes = true;
+        input->counted = input->counted || counted;
+    }
+    return 0;
+}
+
+int cc_capture_wrote(CcCapturing *c, PyObject *o, bool counted) { return note_write(c, o, "a kernel", counted); }
+
 int cc_capture_call(CcCapturing *c, const CcNode *node, const CcAction *a, PyObject *const *in)
 {
     const CcTrace *t = c->trace;
@@ -518,16 +536,7 @@ int cc_capture_call(CcCapturing *c, const CcNode *node, const CcAction *a, PyObj
         PyObject *o = writes_first(a) ? in[0] : NULL;
         const CcOperand *operand = cc_graph_operand(t->graph, node, k);
         if (o == NULL && operand->kind == CC_IN_VALUE) o = c->x->value[operand->value];
-        if (o == NULL || !cc_tens_any(o)) continue;
-        for (int i = 0; i < t->input.n; i++) {
-            Input *input = &c->graph->in[i];
-            if (!cc_undo_overlap(o, input->buffer != NULL ? input->buffer : c->own[i])) continue;
-            if (input->buffer != NULL) {
-                PyErr_Format(PyExc_RuntimeError, "%s writes an input that is elsewhere in each call", a->name);
-                return -1;
-            }
-            input->written = c->graph->writes = true;
-        }
+        if (o != NULL && cc_tens_any(o) && note_write(c, o, a->name, true) < 0) return -1;
     }
     return 0;
 }
@@ -650,7 +659,7 @@ static Graph *choose_graph(CcCaptures *c)
     void *stream = NULL;
     if (door == NULL && (door = PyImport_ImportModule("ccompile.graphs")) == NULL) return NULL;
     if (!c->forced && cc_tens_stream(c->device, &stream) < 0) return NULL;
-    PyObject *busy = PyObject_CallMethod(door, "is_capturing", NULL);
+    PyObject *busy = PyObject_CallMethod(door, "is_capturing", "i", c->device);
     Graph *g = busy == Py_False ? find_graph(c, stream) : NULL;
     Py_XDECREF(busy);
     return g != NULL && !g->busy ? g : NULL;

@@ -65,6 +65,8 @@ enum { CC_CAPTURE_NOT = 1 };
 CC_MUST int cc_capture_run(CcSegment *s, CcSegmentHost *h, const CcHost *host);
 void cc_capture_describe(const CcCaptures *c, CcSbuf *out);   /* "2 CUDA graphs, 17 replays", or why there is none */
 void cc_capture_keep(CcCapturing *c, PyObject *block);       /* it lives as long as the graph */
+/* A kernel that is captured will write this tensor. counted: and torch counts it. */
+CC_MUST int cc_capture_wrote(CcCapturing *c, PyObject *o, bool counted);
 CC_MUST int cc_capture_call(CcCapturing *c, const CcNode *node, const CcAction *a, PyObject *const *in);   /* before a host step */
 
 /* unrun.c: what a run wrote, and the random numbers that it drew */

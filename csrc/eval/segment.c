@@ -96,12 +96,14 @@ static uint64_t host_version(void *ctx, int value)
     return cc_freeze_stamp(h->shape->freeze, value, h->x->value[value]);
 }
 
-/* As torch's own ops in place, a kernel counts the tensor's version. */
-static int host_writing(void *ctx, int value, int node)
+/* As torch's own ops in place, a kernel counts the tensor's version; what is captured is done by replays, which count. */
+static int host_writing(void *ctx, int value, int node, bool counted)
 {
     Host *h = ctx;
     h->at = node;
-    return value >= 0 ? cc_tens_wrote(h->x->value[value]) : 0;
+    if (value < 0) return 0;
+    if (h->capturing != NULL) return cc_capture_wrote(h->capturing, h->x->value[value], counted);
+    return counted ? cc_tens_wrote(h->x->value[value]) : 0;
 }
 
 static double host_number(void *ctx, int number)

@@ -131,7 +131,8 @@ void cc_shape_first(CcRoot *root, CcSegment *s)
     int64_t key[CC_KEY_MAX];
     s->options = (CcRunOptions){.host_only = t->needs_grad || cc_mode_autocast_cuda(&t->mode),
                                 .no_llvm = !root->knobs.backend_llvm, .no_dnnl = !root->knobs.backend_onednn,
-                                .default_dtype = cc_mode_default_dtype(), .autotune = root->knobs.autotune != 0};
+                                .default_dtype = cc_mode_default_dtype(), .autotune = root->knobs.autotune != 0,
+                                .ordered = cc_mode_ordered(&t->mode)};
     s->shape_limit = root->knobs.shape_limit;
     s->verify = root->knobs.verify != 0;
     s->reuse_results = root->knobs.reuse_results != 0;

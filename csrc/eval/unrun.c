@@ -15,11 +15,26 @@ void cc_unrun_bytes(CcUnrun *u, PyObject *tensor)
     cc_vec_push(&u->write, w);
 }
 
+/* torch's generators: the CPU's state, and those of all GPUs or None, where torch has not begun to use them. */
+static PyObject *random_state(PyObject *torch)
+{
+    PyObject *cuda = PyObject_GetAttrString(torch, "cuda"), *state = NULL;
+    PyObject *begun = cuda != NULL ? PyObject_CallMethod(cuda, "is_initialized", NULL) : NULL;
+    PyObject *gpus = begun == NULL ? NULL : begun == Py_True ? PyObject_CallMethod(cuda, "get_rng_state_all", NULL) : Py_NewRef(Py_None);
+    PyObject *cpu = gpus != NULL ? PyObject_CallMethod(torch, "get_rng_state", NULL) : NULL;
+    if (cpu != NULL) state = PyTuple_Pack(2, cpu, gpus);
+    Py_XDECREF(cpu);
+    Py_XDECREF(gpus);
+    Py_XDECREF(begun);
+    Py_XDECREF(cuda);
+    return state;
+}
+
 int cc_unrun_random(CcUnrun *u)
 {
     if (u->random != NULL) return 0;
     PyObject *torch = PyImport_ImportModule("torch");
-    u->random = torch != NULL ? PyObject_CallMethod(torch, "get_rng_state", NULL) : NULL;
+    u->random = torch != NULL ? random_state(torch) : NULL;
     Py_XDECREF(torch);
     return u->random != NULL ? 0 : -1;
 }
@@ -49,8 +64,15 @@ static int put_back(const struct CcUnrunWrite *w)
 
 static int put_back_random(PyObject *state)
 {
+    PyObject *cpu = PyTuple_GET_ITEM(state, 0), *gpus = PyTuple_GET_ITEM(state, 1);
     PyObject *torch = PyImport_ImportModule("torch");
-    PyObject *r = torch != NULL ? PyObject_CallMethod(torch, "set_rng_state", "O", state) : NULL;
+    PyObject *r = torch != NULL ? PyObject_CallMethod(torch, "set_rng_state", "O", cpu) : NULL;
+    if (r != NULL && gpus != Py_None) {
+        Py_DECREF(r);
+        PyObject *cuda = PyObject_GetAttrString(torch, "cuda");
+        r = cuda != NULL ? PyObject_CallMethod(cuda, "set_rng_state_all", "O", gpus) : NULL;
+        Py_XDECREF(cuda);
+    }
     Py_XDECREF(torch);
     Py_XDECREF(r);
     return r != NULL ? 0 : -1;

@@ -74,6 +74,7 @@ static bool moves(const CcLoop *loop, const CcCudaPlan *p, int node) {
 bool cc_gen_cuda_packed(const CcLoop *loop, const CcCudaPlan *p, int a) {
     if (cc_gen_cuda_step(loop, p, a) != CC_STEP_ONE) return false;
     if (p->kind == CC_CUDA_ROWS && !cc_sweep_along(loop, &loop->access[a])) return false;
+    if (loop->access[a].where && (loop->access[a].how != CC_PUT_SET || moves(loop, p, loop->access[a].where - 1))) return false;
     for (int i = 0; loop->access[a].taken && i < loop->n_node; i++)
         if (loop->node[i].op == CC_S_take && loop->node[i].a[1] == a && moves(loop, p, loop->node[i].a[0])) return false;
     return true;
@@ -81,10 +82,16 @@ bool cc_gen_cuda_packed(const CcLoop *loop, const CcCudaPlan *p, int a) {
 
 /* ------------------------------------------------------------------ the plan */
 
+/* The first store; one at indices lies where those say, so then what moves along most dims. */
 static int lead_of(const CcLoop *loop) {
-    for (int a = 0; a < loop->n_access; a++)
-        if (loop->access[a].is_store) return a;
-    return 0;
+    int best = 0, most = -1;
+    for (int a = 0; a < loop->n_access; a++) {
+        int dims = 0;
+        if (loop->access[a].is_store && !loop->access[a].where) return a;
+        for (int d = 0; d < loop->ndim && !loop->access[a].place; d++) dims += loop->stride[a][d] != 0;
+        if (dims > most) most = dims, best = a;
+    }
+    return best;
 }
 
 /* As the first store lies in memory: the nest's own order has a short last dim elsewhere. */

@@ -141,6 +141,40 @@ int cc_gen_cuda_fields(const CcLoop *loop, const CcCudaPlan *plan, CcCudaFields 
 
 /* gen_cuda_text.c */
 CC_MUST int cc_gen_cuda_text(const CcLoop *loop, const CcCudaPlan *plan, const char *name, CcSbuf *out, CcErr *err);
+/* What gen_cuda_text.c and gen_cuda_rows.c share. */
+typedef struct CcText {
+    const CcLoop *loop;
+    const CcCudaPlan *plan;
+    CcSbuf *out;
+    CcErr *err;
+    int depth; /* of braces */
+    const bool *later; /* nodes that are not known here; NULL: all that come before */
+} CcText;
+typedef struct CcTextChunk {
+    bool need[CC_LOOP_MAX_NODES];   /* what is computed for it */
+    bool varies[CC_LOOP_MAX_NODES]; /* along the inner dim */
+    int sweep;                      /* its number; POINT: 0 */
+    bool stores;
+    bool all; /* threads behind the end of the row go along, for a scan: `here` says which are not */
+} CcTextChunk;
+static inline CcDtype cc_text_dtype(const CcText *t, int node) { return (CcDtype)t->loop->node[node].dtype; }
+static inline int cc_text_inner(const CcText *t) { return t->plan->n_dim - 1; }
+static inline bool cc_text_reduces(const CcLoopNode *n) { return cc_scalar_info((CcScalarId)n->op)->kind == 'R'; }
+void cc_text_line(CcText *t, const char *fmt, ...) CC_PRINTF(2, 3);
+void cc_text_close(CcText *t);                 /* a brace */
+const char *cc_text_count(const CcText *t);    /* the type of numbers of elements */
+bool cc_text_along(const CcText *t, int a);    /* reductions: does the access move along a row? */
+/* Indices of the dims [first, last] from the number `of` of a set of them; the inner dim is counted in chunks. */
+void cc_text_decode(CcText *t, int first, int last, const char *of);
+/* `<letter><a>`: where access a stands along the dims [first, last], counted from `<from><a>`. */
+void cc_text_place(CcText *t, char letter, const char *from, int a, int first, int last);
+/* A node of one element, or of a row. in_pack: element k of a chunk of several. */
+CC_MUST int cc_text_node(CcText *t, int i, bool in_pack);
+CC_MUST int cc_text_combine(CcText *t, int i, const char *x, const char *condition); /* t7 = t7 combined with x */
+void cc_text_varying(const CcText *t, bool *varies);          /* nodes that differ along the inner dim */
+CC_MUST int cc_text_chunk(CcText *t, const CcTextChunk *c);   /* whose indices are known */
+void cc_text_begin(CcText *t, const char *name, int part);    /* a kernel */
+CC_MUST int cc_text_rows(CcText *t, const char *name, int part); /* gen_cuda_rows.c: a kernel of a loop that reduces */
 /* gen_cuda_expr.c: C types and expressions. The texts live in a ring: use them at once. */
 const char *cc_gen_cuda_type(CcDtype dt);   /* of values */
 const char *cc_gen_cuda_memory(CcDtype dt); /* of elements in memory */

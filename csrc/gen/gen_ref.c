@@ -70,6 +70,13 @@ static void read_one(CcDtype dt, const char *p, Cell *out) {
     else out->i = dt == CC_DT_F64 ? v : dt == CC_DT_BOOL ? v != 0 : wrap(dt, v);
 }
 
+static void write_one(CcDtype dt, Cell x, char *p) {
+    int64_t v = x.i;
+    if (dt == CC_DT_BF16 || dt == CC_DT_F16) v = cc_dtype_narrow(dt, x.f);
+    else if (dt == CC_DT_F32) memcpy(&v, &x.f, sizeof x.f);
+    memcpy(p, &v, (size_t)cc_dtype_info(dt)->size);
+}
+
 static int64_t step_of(const CcKernelArg *arg, int access, const CcLoopAccess *info) {
     return info->step == CC_STEP_ONE    ? cc_dtype_info((CcDtype)info->dtype)->size
            : info->step == CC_STEP_BACK ? -cc_dtype_info((CcDtype)info->dtype)->size
@@ -103,14 +110,29 @@ static void take(const CcLoop *loop, const CcLoopNode *node, const CcKernelArg *
 static void store(const CcKernelArg *arg, int access, const CcLoopAccess *info, int64_t row,
                   int64_t at, const Cell *in, int n) {
     const CcDtype dt = (CcDtype)info->dtype;
-    const int64_t size = cc_dtype_info(dt)->size;
-    const int64_t step = info->step == CC_STEP_ONE ? size : arg->a[access].step;
+    const int64_t step = step_of(arg, access, info);
     char *p = arg->a[access].at + row * arg->a[access].row + at * step;
-    for (int k = 0; k < n; k++, p += step) {
-        int64_t v = in[k].i;
-        if (dt == CC_DT_BF16 || dt == CC_DT_F16) v = cc_dtype_narrow(dt, in[k].f);
-        else if (dt == CC_DT_F32) memcpy(&v, &in[k].f, sizeof in[k].f);
-        memcpy(p, &v, (size_t)size);
+    for (int k = 0; k < n; k++, p += step) write_one(dt, in[k], p);
+}
+
+/* What a store at an index leaves, with what stands there. */
+static Cell meet(const CcLoopAccess *info, const char *at, Cell x) {
+    static const CcScalarId MEET[] = {[CC_PUT_SUM] = CC_S_add, [CC_PUT_PROD] = CC_S_mul, [CC_PUT_MAX] = CC_S_max, [CC_PUT_MIN] = CC_S_min};
+    const CcDtype dt = (CcDtype)info->dtype;
+    Cell before, made;
+    if (info->how == CC_PUT_SET) return x;
+    read_one(dt, at, &before);
+    TABLE[MEET[info->how]](type_of(dt), &before, &x, &x, &made, 1);
+    if (type_of(dt) == 'i') made.i = wrap(dt, made.i);
+    return made;
+}
+
+/* One after the other, as several may meet in one place. */
+static void put(const CcKernelArg *arg, int access, const CcLoopAccess *info, int64_t row, int64_t at, const Cell *in, const Cell *where, int n) {
+    const int64_t size = cc_dtype_info((CcDtype)info->dtype)->size, step = step_of(arg, access, info);
+    for (int k = 0; k < n; k++) {
+        char *p = arg->a[access].at + row * arg->a[access].row + (at + k) * step + where[k].i * size;
+        write_one((CcDtype)info->dtype, meet(info, p, in[k]), p);
     }
 }
 
@@ -171,9 +193,11 @@ static void run_node(const CcLoop *loop, const CcKernelArg *arg, int64_t row, in
 static void run_block(const CcLoop *loop, const CcKernelArg *arg, int64_t row, int64_t at, int n,
                       Cell (*cell)[BLOCK]) {
     for (int i = 0; i < loop->n_node; i++) run_node(loop, arg, row, at, n, i, cell);
-    for (int a = 0; a < loop->n_access; a++)
-        if (loop->access[a].is_store)
-            store(arg, a, &loop->access[a], row, at, cell[loop->access[a].node], n);
+    for (int a = 0; a < loop->n_access; a++) {
+        const CcLoopAccess *info = &loop->access[a];
+        if (info->where) put(arg, a, info, row, at, cell[info->node], cell[info->where - 1], n);
+        else if (info->is_store) store(arg, a, info, row, at, cell[info->node], n);
+    }
 }
 
 /* ------------------------------------------------------------------ loops that reduce */

@@ -272,7 +272,7 @@ static unsigned counted_dims(const CcBuild *b, CcExprLit lit) {
 }
 
 /* index(c): operand c, checked before the loop runs. The two behind it say which indices there are. */
-static int index_node(CcBuild *b, const CcNode *n, int operand) {
+int cc_build_index(CcBuild *b, const CcNode *n, int operand) {
     const CcOperand *o = &b->g->operand.at[n->in0 + operand], *size = o + 1, *how = o + 2;
     if (operand + 3 > n->n_in || o->kind != CC_IN_VALUE || b->n_check == CC_LOOP_MAX_CHECKS)
         return cc_build_refuse(b, "not to be used as an index");
@@ -350,6 +350,8 @@ static int operand_node(CcBuild *b, const CcOperand *o, CcDtype dt, bool round_f
     return cc_build_cast(b, cc_build_cast(b, cc_build_value(b, o->value), dt), cc_build_compute(dt));
 }
 
+int cc_build_operand(CcBuild *b, const CcOperand *o, CcDtype dt) { return operand_node(b, o, dt, false, false, false); }
+
 static int literal_node(CcBuild *b, CcExprLit lit, CcDtype dt) {
     static const struct {
         double huge, epsilon;
@@ -411,7 +413,7 @@ static int expr_node(CcBuild *b, const CcNode *n, const CcExprNode *x, CcDtype d
         if (!o || o->kind == CC_IN_NONE) return x->dflt >= 0 ? at[x->dflt] : cc_build_refuse(b, "an operand is missing");
         if (o->kind == CC_IN_VALUE) return cc_build_cast(b, cc_build_value(b, o->value), CC_DT_I64);
         return o->kind != CC_IN_INT && o->kind != CC_IN_BOOL ? cc_build_refuse(b, "a float as an index") : cc_build_int(b, CC_DT_I64, o->i);
-    case CC_X_INDEX_ARG: return index_node(b, n, x->arg);
+    case CC_X_INDEX_ARG: return cc_build_index(b, n, x->arg);
     case CC_X_SHARE_ARG: return share_node(b, o, dt);
     case CC_X_NUMBER: return cc_build_cast(b, at[x->kid[0]], cc_build_compute(dt));
     case CC_X_AT: return cc_build_cast(b, cc_build_cast(b, at_node(b, n, x->arg, at[x->kid[0]]), dt), cc_build_compute(dt));
@@ -455,6 +457,10 @@ static int lower_node(CcBuild *b, int node) {
     b->level = level;
     b->reduces = reduces;
     if (level == CC_LEVEL_NONE) return cc_build_refuse(b, "a result of another shape");
+    if (cc_put_has((CcOpId)n->op)) {
+        const int put = cc_build_cast(b, cc_put_lower(b, n), out);
+        return put < 0 ? -1 : see(b, n->out0, put, -1);
+    }
     if (cc_tap_has((CcOpId)n->op)) {
         const int mapped = out == CC_DT_OTHER ? cc_build_refuse(b, "no dtype") : cc_build_cast(b, cc_tap_lower(b, n), out);
         return mapped < 0 ? -1 : see(b, n->out0, mapped, -1);
@@ -508,12 +514,13 @@ static bool good_reduction(const CcGraph *g, const CcNode *n) {
 
 bool cc_build_can(const CcGraph *g, int node, CcDtype deflt, bool maps) {
     const CcNode *n = &g->node.at[node];
-    const bool map = maps && cc_tap_has((CcOpId)n->op);
+    const bool put = maps && cc_put_has((CcOpId)n->op), map = put || (maps && cc_tap_has((CcOpId)n->op));
     if ((!*cc_op_info((CcOpId)n->op)->expr && !map) || n->n_out != 1) return false;
     const bool reduces = cc_space_reduces(g, n);
     if (!reduces && !map && cc_op_info((CcOpId)n->op)->kind != CC_K_POINTWISE) return false;
     const CcType *out = &g->val.at[n->out0].type;
-    if (!good_type(out, false) || !(cc_into_is(g, n) ? cc_into_apart(out) : cc_type_dense(out)) || g->val.at[n->out0].scalar) return false;
+    const bool lies = put ? cc_into_is(g, n) : cc_into_is(g, n) ? cc_into_apart(out) : cc_type_dense(out);
+    if (!good_type(out, false) || !lies || g->val.at[n->out0].scalar) return false;
     for (int i = 0; i < n->n_in; i++) {
         const CcOperand *o = &g->operand.at[n->in0 + i];
         if (o->kind == CC_IN_VALUE && !good_type(&g->val.at[o->value].type, g->val.at[o->value].window_of)) return false;
@@ -527,6 +534,7 @@ bool cc_build_can(const CcGraph *g, int node, CcDtype deflt, bool maps) {
     b->deflt = deflt;
     b->err = &err;
     b->n_node = b->n_access = b->n_value = b->n_check = 0;
+    b->where = -1;
     const bool can = lower_node(b, node) == 0;
     free(b);
     return can;
@@ -554,8 +562,11 @@ static CcLoop *finish(CcBuild *b, CcArena *arena) {
         c->offset = b->g->val.at[c->value].offset;
         c->value = cc_graph_base(b->g, c->value);
     }
-    for (int a = 0; a < b->n_access; a++)
-        if (b->access[a].is_store) number[b->access[a].node] = 1;
+    for (int a = 0; a < b->n_access; a++) {
+        if (!b->access[a].is_store) continue;
+        number[b->access[a].node] = 1;
+        if (b->access[a].where) number[b->access[a].where - 1] = 1;
+    }
     for (int i = b->n_node - 1; i >= 0; i--)
         for (int k = 0; number[i] && k < cc_scalar_info((CcScalarId)b->node[i].op)->arity; k++)
             number[b->node[i].a[k]] = 1;
@@ -579,8 +590,10 @@ static CcLoop *finish(CcBuild *b, CcArena *arena) {
     }
     for (int a = 0; a < b->n_access; a++) {
         if (!b->access[a].is_store) continue;
-        loop->access[loop->n_access] = b->access[a];
-        loop->access[loop->n_access++].node = number[b->access[a].node];
+        CcLoopAccess *store = &loop->access[loop->n_access++];
+        *store = b->access[a];
+        store->node = number[store->node];
+        if (store->where) store->where = (int16_t)(1 + number[store->where - 1]);
     }
     loop->cost = cost_of(loop);
     return loop;
@@ -593,6 +606,8 @@ static int add_store(CcBuild *b, const CcNode *n) {
         (CcLoopAccess){.dtype = b->g->val.at[value].type.dtype,
                        .is_store = 1,
                        .node = (int16_t)cc_build_value(b, value),
+                       .where = (int16_t)(1 + b->where),
+                       .how = (uint8_t)b->how,
                        .value = value,
                        .dropped = cc_space_node(&b->space, b->g, n) == CC_LEVEL_DROPPED};
     return 0;
@@ -611,6 +626,7 @@ CcLoop *cc_build_group(const CcGraph *g, const int *nodes, int n, const bool *ma
         if (cc_space_reduces(g, &g->node.at[nodes[i]])) b->space = cc_space_of(g, &g->node.at[nodes[i]]);
     b->deflt = deflt;
     b->err = err;
+    b->where = -1;
     int status = 0;
     for (int i = 0; i < n && status == 0; i++) status = lower_node(b, nodes[i]);
     for (int i = 0; i < n && status == 0; i++)

@@ -58,6 +58,12 @@ int cc_lcheck_run(const CcLoop *loop, CcErr *err) {
         if (access->node < 0 || access->node >= loop->n_node ||
             loop->node[access->node].dtype != access->dtype)
             return cc_err_set(err, CC_E_VERIFY, "access %d stores another dtype", a);
+        if (access->where) { /* several may meet */
+            if (access->where > loop->n_node || loop->node[access->where - 1].dtype != CC_DT_I64 || loop->reduces ||
+                access->how > CC_PUT_MIN || access->how == CC_PUT_MEAN)
+                return cc_err_set(err, CC_E_VERIFY, "access %d stores at no index", a);
+            continue;
+        }
         /* A single store per element: no loop of more than one turn may stand still, but the reduced ones for what
          * is stored once a row. */
         const bool row = loop->reduces && !cc_sweep_along(loop, access);

@@ -17,7 +17,8 @@
  * the last; the row has one reduced dim then.
  *
  * Where an element stands is known without counting: an access without memory ("place") is moved along as all others are,
- * and what it points at is the number. An access may be read at an index, which is checked before the loop runs ("taken").
+ * and what it points at is the number. An access may be read at an index, which is checked before the loop runs ("taken"), or
+ * written at one ("where", in loops that do not reduce, for the reference executor and GPUs).
  *
  * All of it lies in the arena of the compile. */
 #ifndef CC_LOOP_H
@@ -31,6 +32,7 @@ enum { CC_LOOP_MAX_ACCESS = 96, CC_LOOP_MAX_NODES = 1024, CC_LOOP_MAX_LINES = 3,
 typedef enum CcStepClass { CC_STEP_ONE, CC_STEP_ZERO, CC_STEP_ANY, CC_STEP_BACK } CcStepClass;
 
 typedef enum CcTaken { CC_TAKEN_NOT, CC_TAKEN_LANES, CC_TAKEN_ROW } CcTaken; /* ROW: the vector loop has one index, step one */
+typedef enum CcPutHow { CC_PUT_SET, CC_PUT_SUM, CC_PUT_PROD, CC_PUT_MEAN, CC_PUT_MAX, CC_PUT_MIN } CcPutHow; /* as ops.def: scatter */
 #define CC_PLACE_ZERO ((char *)((uintptr_t)1 << 40))
 
 typedef struct CcLoopNode {
@@ -47,6 +49,8 @@ typedef struct CcLoopAccess {
     uint8_t is_store;
     uint8_t line; /* moves along a reduced dim that is not the vector loop */
     int16_t node; /* store: what is stored */
+    int16_t where; /* store: 1 + the node that says how many elements behind its place; 0: just there */
+    uint8_t how;   /* of such a store: CcPutHow */
     uint8_t place;   /* has no memory: points at a number, CC_PLACE_ZERO is 0 */
     uint8_t taken;   /* CcTaken */
     uint8_t dims;    /* place: dims that are counted, a bit each, bit 0 the last one; no part of the structure */

@@ -20,6 +20,7 @@ typedef struct CcBuild {
     CcLoopNode node[CC_LOOP_MAX_NODES];
     CcLoopAccess access[CC_LOOP_MAX_ACCESS];
     CcType type[CC_LOOP_MAX_ACCESS]; /* access.seen */
+    int where, how; /* of the node that writes at indices (put.c), which stands alone; where -1: there is none */
     struct {
         int value, node, dropped; /* dropped -1: made here, the same for all readers */
     } seen[CC_BUILD_VALUES];      /* graph values that have a loop node */
@@ -41,6 +42,14 @@ int cc_build_value(CcBuild *b, int value); /* its element, in its own dtype */
 /* -> an access of a value, seen as this type, that is read at indices */
 int cc_build_seen(CcBuild *b, int value, const CcType *seen);
 int cc_build_take(CcBuild *b, int access, int index, int64_t elements);
+
+int cc_build_index(CcBuild *b, const CcNode *n, int operand); /* checked; the operands behind it say which there are */
+/* An operand as one of this dtype, in what that is computed in. */
+int cc_build_operand(CcBuild *b, const CcOperand *o, CcDtype dt);
+
+/* put.c */
+bool cc_put_has(CcOpId op);
+int cc_put_lower(CcBuild *b, const CcNode *n); /* -> what is written; b->where, b->how */
 
 /* tap.c */
 bool cc_tap_has(CcOpId op);

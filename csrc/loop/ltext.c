@@ -12,6 +12,13 @@ double cc_loop_number(int64_t bits) {
     return v;
 }
 
+static void print_store(const CcLoopAccess *access, int a, CcSbuf *out) {
+    static const char *const HOW[] = {"set", "sum", "product", "mean", "greatest", "least"};
+    cc_sbuf_add(out, "  store a%d", a);
+    if (access->where) cc_sbuf_add(out, " + %%%d (%s)", access->where - 1, HOW[access->how]);
+    cc_sbuf_add(out, ", %%%d\n", access->node);
+}
+
 void cc_ltext_print(const CcLoop *loop, CcSbuf *out) {
     static const char *const STEP[] = {"one", "zero", "any", "back"};
     cc_sbuf_add(out, "nest");
@@ -42,5 +49,5 @@ void cc_ltext_print(const CcLoop *loop, CcSbuf *out) {
     }
     for (int a = 0; a < loop->n_access; a++)
         if (loop->access[a].is_store)
-            cc_sbuf_add(out, "  store a%d, %%%d\n", a, loop->access[a].node);
+            print_store(&loop->access[a], a, out);
 }

@@ -44,17 +44,18 @@ static int64_t stride_of(const Nest *nest, const CcLoopAccess *a, int d) {
     return t->stride[own] * cc_dtype_info((CcDtype)t->dtype)->size;
 }
 
+/* Is it of whole shape? What is written at an index lies where that says. */
+static bool leads(const Nest *nest, const CcLoopAccess *a, bool store) {
+    if (a->value < 0 || a->is_store != store || a->where) return false;
+    return cc_type_numel(type_of(nest, a)) == cc_type_numel(&nest->space->shape);
+}
+
 /* The first store of whole shape, or else the first tensor of whole shape that is read. */
 static const CcLoopAccess *find_lead(const Nest *nest) {
     const CcLoop *loop = nest->loop;
     for (int pass = 0; pass < 2; pass++)
-        for (int a = 0; a < loop->n_access; a++) {
-            const CcLoopAccess *access = &loop->access[a];
-            if (access->value < 0) continue;
-            const CcType *t = type_of(nest, access);
-            if (access->is_store == (pass == 0) && cc_type_numel(t) == cc_type_numel(&nest->space->shape))
-                return access;
-        }
+        for (int a = 0; a < loop->n_access; a++)
+            if (leads(nest, &loop->access[a], pass == 0)) return &loop->access[a];
     for (int a = 0; a < loop->n_access; a++)
         if (loop->access[a].value >= 0) return &loop->access[a];
     return &loop->access[0];

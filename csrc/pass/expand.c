@@ -5,7 +5,7 @@
  *   y = gelu(x)                ->   y = gelu(x, 1)                                      as oneDNN does it
  *   y = softmax(x)             ->   m = amax(x); e = exp(x - m); s = sum(e); y = e * (1 / s)
  *
- * Losses, layers and norms in training stand in losses.c, layers.c and moments.c. Softmax is such where x has few rows but long
+ * Losses, layers, norms in training and writes stand in losses.c, layers.c, moments.c and writes.c. Softmax is such where x has few rows but long
  * ones: a row whose loop goes through it several times is one thread's, and these loops are all threads'. */
 #include "pass_int.h"
 
@@ -163,6 +163,14 @@ static bool expand(Parts *p, const bool *needed) {
     case CC_OP_triplet_margin: return needed[0] && cc_losses_make(p);
     case CC_OP_batch_norm_train:
     case CC_OP_instance_norm_train: return cc_moments_make(p);
+    case CC_OP_scatter:
+    case CC_OP_index_add:
+    case CC_OP_index_copy:
+    case CC_OP_index_fill:
+    case CC_OP_index_put:
+    case CC_OP_put:
+    case CC_OP_slice_scatter:
+    case CC_OP_diagonal_scatter: return cc_writes_make(p);
     case CC_OP_softmax:
     case CC_OP_log_softmax: softmax(p); return true;
     case CC_OP_argmax:
@@ -214,7 +222,7 @@ static bool may_be(const CcGraph *g, const CcNode *n, const CcGroupRules *rules)
     }
     for (int i = 0; i < CC_COUNT(PAIRS); i++)
         if (PAIRS[i].op == n->op) return true;
-    return false;
+    return cc_writes_may(g, n, rules);
 }
 
 /* Pools of large windows and windows of images are rewritten once more (pass/rearrange.c), views are windows (pass/views.c). */
@@ -224,7 +232,7 @@ static bool later(const CcNode *n) {
 
 /* It writes running statistics, as pass/into.c does. */
 static bool trains(const CcNode *n, const CcGroupRules *rules) {
-    return (n->op == CC_OP_batch_norm_train || n->op == CC_OP_instance_norm_train) && n->flags == CC_N_WRITES && rules->prim;
+    return (n->op == CC_OP_batch_norm_train || n->op == CC_OP_instance_norm_train) && n->flags == CC_N_WRITES && rules->into;
 }
 
 CcGraph *cc_expand_graph(const CcGraph *g, const CcGroupRules *rules) {

@@ -108,7 +108,7 @@ CcGraph *cc_index_graph(const CcGraph *g, const CcGroupRules *rules) {
     CcGraph *out = NULL;
     bool *live = malloc((size_t)g->node.n + 1);
     int *uses = calloc((size_t)g->val.n + 1, sizeof *uses);
-    const int end = first_final(g);
+    const int end = rules->asserts ? g->node.n : first_final(g);
     if (live && uses) {
         cc_dce_mark(g, live);
         cc_dce_uses(g, live, uses);

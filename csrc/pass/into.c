@@ -2,13 +2,13 @@
  *
  *   mul_(%1, 2)        ->   %9 = mul(%1, 2)               %9: a window of %1, the same memory
  *   put(%1, %2)        ->   %9 = fill_like(%1, %2)        copy_, fill_, zero_
- *   put(%1, %2, key)   ->   %9 = put(%1, %2, key)
+ *   put(%1, %2, key)   ->   %9 = put(%1, %2, key)         on a GPU a window of what is written (writes.c)
  *
  * The node still writes, so it stands alone and nothing is moved across it (group.c): memory is at each node what it is in
  * eager, whoever else knows it. Within a node an element is read before it is written, and only its own: no operand may lie
  * in what is written, unless it is just that. Here that is known of views, and of what the graph makes; whether inputs
  * overlap is looked at in each call (run/runner.c). */
-#include "pass.h"
+#include "pass_int.h"
 
 bool cc_into_is(const CcGraph *g, const CcNode *n) {
     return n->flags == CC_N_WRITES && n->n_out == 1 && n->rewritten && n->n_in > 0 && g->operand.at[n->in0].kind == CC_IN_VALUE &&
@@ -131,7 +131,7 @@ static void forget(CcGraph *g, int node) {
 static void rewrite(CcGraph *g, int node) {
     CcNode *n = &g->node.at[node];
     const int x = cc_graph_operand(g, n, 0)->value;
-    CcVal v = {.type = g->val.at[x].type, .def = node, .hidden = true};
+    CcVal v = {.type = g->val.at[x].type, .def = node, .hidden = true, .scalar = g->val.at[x].scalar};
     v.window_of = cc_graph_base(g, x) + 1;
     v.offset = g->val.at[x].offset;
     if (is_fill(g, n)) n->op = CC_OP_fill_like;
@@ -143,13 +143,13 @@ static void rewrite(CcGraph *g, int node) {
 
 CcGraph *cc_into_graph(const CcGraph *g, const CcGroupRules *rules) {
     CcGraph *out = NULL;
-    for (int i = 0; i < g->node.n && rules->prim; i++) {
+    for (int i = 0; i < g->node.n && rules->into; i++) {
         const CcGraph *now = out ? out : g;
         const bool nothing = puts_back(now, i);
         if (cc_group_banned(now, i, rules) || (!nothing && !understand(now, &now->node.at[i]))) continue;
         CcGraph *next = cc_graph_copy(now);
         if (nothing) forget(next, i);
-        else rewrite(next, i);
+        else if (is_fill(next, &next->node.at[i]) || !cc_writes_into(next, i, rules)) rewrite(next, i);
         const bool good = nothing || cc_group_takes(next, i, rules);
         if (good && out) cc_graph_free(out);
         if (good) out = next;

@@ -20,6 +20,10 @@ typedef struct CcGroupRules {
     /* May `node` become the next post-op of the library's op and post-ops chain[0..n)? */
     bool (*post)(const CcGraph *g, const int *chain, int n, int node);
     bool gathers; /* a load at any place is as good as one at the next: a GPU */
+    bool into;    /* kernels may write memory that was there before */
+    bool scatters; /* writes at indices are kernels (pass/writes.c) */
+    bool ordered; /* and so that the same is left there each time */
+    bool asserts; /* an index that is wrong stops the kernel, as it stops eager's: eager is not asked again */
     bool (*gains_turned)(const CcGraph *g, int node); /* is this product faster with its result turned? */
 } CcGroupRules;
 /* Will this node be a kernel or a library call, or part of one? */

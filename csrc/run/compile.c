@@ -14,7 +14,7 @@ typedef struct Compile {
     CcPlan *plan;
     CcDtype deflt;
     CcOnDevice on;
-    bool host_only, no_llvm, no_dnnl, ref_always, autotune;
+    bool host_only, no_llvm, no_dnnl, ref_always, autotune, ordered;
     bool first; /* compile since a plan was run */
     bool *live, *made;
     int *step_of;
@@ -79,6 +79,12 @@ static void add_host_steps(Compile *c, const CcGroup *group) {
     }
 }
 
+/* Does the node write what another part of the same op has made? */
+static bool is_own(const CcGraph *g, const CcNode *n, int value) {
+    const int def = g->val.at[value].def;
+    return def >= 0 && g->node.at[def].origin == n->origin;
+}
+
 static CcLaunch *make_launch(const Compile *c, const CcGroup *group, CcErr *err) {
     CcArena *arena = c->plan->arena;
     CcLoop *loop = cc_build_group(c->g, group->node, group->n, c->made, c->deflt, arena, err);
@@ -88,7 +94,7 @@ static CcLaunch *make_launch(const Compile *c, const CcGroup *group, CcErr *err)
     const CcNode *n = &c->g->node.at[group->node[0]];
     if (cc_into_is(c->g, n)) {
         launch->into = cc_graph_base(c->g, n->out0);
-        launch->node = n->origin;
+        launch->node = is_own(c->g, n, launch->into) ? -1 : n->origin;
         launch->uncounted = n->uncounted;
     }
     if (c->on.cuda && launch->numel) {
@@ -163,7 +169,9 @@ static void compile_kernels(Compile *c, const CcGroups *groups) {
 }
 
 static CcGroupRules rules_of(const Compile *c) {
-    CcGroupRules rules = {.deflt = c->deflt, .banned = c->banned, .gathers = c->on.cuda || c->ref_always};
+    CcGroupRules rules = {.deflt = c->deflt, .banned = c->banned, .gathers = c->on.cuda || c->ref_always,
+                          .into = !c->host_only, .ordered = c->ordered, .asserts = c->on.cuda && !c->on.waits};
+    rules.scatters = rules.gathers && !c->host_only;
     if (!c->host_only) rules.loop = c->on.cuda ? cc_device_can_cuda : rules.gathers ? cc_device_can_map : cc_device_can;
     if (!c->host_only && !c->no_dnnl && !c->on.cuda) {
         rules.prim = cc_prim_can;
@@ -296,6 +304,7 @@ CcPlan *cc_run_compile(const CcGraph *g, const CcRunOptions *options, CcErr *err
                  .no_llvm = options->no_llvm,
                  .no_dnnl = options->no_dnnl,
                  .autotune = options->autotune,
+                 .ordered = options->ordered,
                  .ref_always = backend && strcmp(backend, "ref") == 0};
     CcErr why = {0};
     if (!c.host_only && (cc_op_init(&why) < 0 || cc_graph_check(g, &why) < 0)) {

@@ -42,6 +42,8 @@ CcCudaWork *cc_cudalaunch_make(const CcOnDevice *on, const CcLoop *loop, const C
     return work;
 }
 
+bool cc_cudalaunch_waits(const CcCudaWork *work) { return work->on.waits; }
+
 int64_t cc_cudalaunch_workspace(const CcCudaWork *work) { return work->sizes.workspace; }
 
 const CcCudaTuning *cc_cudalaunch_tuning(const CcCudaWork *work) { return &work->sizes.tuning; }

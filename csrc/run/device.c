@@ -42,7 +42,7 @@ bool cc_device_can_cuda(const CcGraph *g, int node, CcDtype deflt) {
     const CcNode *n = &g->node.at[node];
     const CcExpr *e = cc_op_expr(g, n);
     bool scans = false;
-    if (n->flags) return false;
+    if (n->flags && !cc_into_is(g, n)) return false;
     for (int i = 0; e && i < e->n; i++)
         scans = scans || (e->node[i].kind == CC_X_OP && cc_scalar_info((CcScalarId)e->node[i].op)->kind == 'P');
     if (scans) {

@@ -136,13 +136,20 @@ static void cut_lanes(Job *job, int parts) {
     cut(job, loop->lane, multiple((inner + wanted - 1) / wanted, least));
 }
 
+/* Several may meet in one place. */
+static bool meet(const CcLoop *loop) {
+    for (int a = 0; a < loop->n_access; a++)
+        if (loop->access[a].where) return true;
+    return false;
+}
+
 void cc_launch_at(const CcLaunch *launch, char *const *at) {
     const CcLoop *loop = launch->loop;
     Job job = {.launch = launch, .rows = launch->rows, .pieces = 1};
     memcpy(job.at, at, sizeof *at * (size_t)loop->n_access);
     int parts = 1;
     const float work = (float)launch->numel * loop->cost;
-    if (work >= 2 * GRAIN) parts = (int)CC_MIN((float)cc_omp_width(), work / GRAIN);
+    if (work >= 2 * GRAIN && !meet(loop)) parts = (int)CC_MIN((float)cc_omp_width(), work / GRAIN);
     if (loop->reduces) cut_reduction(&job, parts);
     if (!job.partial && (!loop->reduces || loop->columns)) cut_lanes(&job, parts);
     if (parts > 1) cc_omp_run(run_units, &job, job.rows * job.pieces, parts);
@@ -267,7 +274,8 @@ int cc_launch_run(const CcLaunch *launch, const CcHost *host, CcErr *err) {
     const CcLoop *loop = launch->loop;
     char *at[CC_LOOP_MAX_ACCESS];
     double room[CC_LOOP_MAX_ACCESS];
-    if (!launch->cuda && check_indices(loop, host, err) < 0) return -1;
+    const bool looks = !launch->cuda || (launch->into >= 0 && cc_cudalaunch_waits(launch->cuda)); /* eager writes nothing then */
+    if (looks && check_indices(loop, host, err) < 0) return -1;
     for (int a = 0; a < loop->n_access; a++) {
         const CcLoopAccess *access = &loop->access[a];
         at[a] = access->place      ? CC_PLACE_ZERO
@@ -278,7 +286,7 @@ int cc_launch_run(const CcLaunch *launch, const CcHost *host, CcErr *err) {
             return cc_err_set(err, CC_E_HOST, "no memory for value %d", access->value);
         if (at[a] && !access->number) at[a] += access->offset;
     }
-    if (launch->into >= 0 && host->writing(host->ctx, launch->uncounted ? -1 : launch->into, launch->node) < 0)
+    if (launch->into >= 0 && launch->node >= 0 && host->writing(host->ctx, launch->into, launch->node, !launch->uncounted) < 0)
         return cc_err_set(err, CC_E_HOST, "value %d can't be written", launch->into);
     if (launch->numel && launch->cuda) return cc_cudalaunch_run(launch, host, at, room, err);
     if (launch->numel) cc_launch_at(launch, at);

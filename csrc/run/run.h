@@ -16,6 +16,8 @@ typedef struct CcRunOptions {
     uint8_t default_dtype;   /* CcDtype of torch.get_default_dtype(); 0 = unknown: an integer tensor compared with a
                               * float number is then a HOST step */
     bool autotune;           /* kernels of GPUs: block sizes and vector widths are measured (cudatune.c) */
+    bool ordered;            /* torch.use_deterministic_algorithms: writes at indices are torch's where kernels would leave open which of several
+                              * stays, or in which order sums are made */
 } CcRunOptions;
 
 #define CC_NO_VERSION UINT64_MAX
@@ -31,8 +33,8 @@ typedef struct CcHost {
     /* Changes with every write to an input's memory that torch counts; CC_NO_VERSION: not known. */
     uint64_t (*version)(void *ctx, int value);
     /* A step is about to write memory that was there before, as this node says. The value has a tensor, or is -1: only the
-     * plan knows that memory, or torch counts no such write. 0 or -1; NULL in hosts that keep no versions. */
-    int (*writing)(void *ctx, int value, int node);
+     * plan knows that memory. counted: by torch, in `_version`. 0 or -1; NULL in hosts that keep no versions. */
+    int (*writing)(void *ctx, int value, int node, bool counted);
     /* A number that is another one in each call (CC_IN_NUMBER). */
     double (*number)(void *ctx, int number);
     /* Of a GPU, by its number. NULL in graphs of the CPU. Its current stream, which kernels are given to; 0 or -1: */

@@ -99,7 +99,8 @@ typedef struct CcLaunch {
     int64_t numel, rows;
     int64_t count;    /* elements that a reduction takes */
     int sweeps, kept; /* loop/sweep.c */
-    int into, node;   /* the value whose memory it writes, by which node of the given graph; -1: it makes what it stores */
+    int into, node;   /* the value whose memory it writes, by which node of the given graph. into -1: it makes what it stores;
+                       * node -1: the op made that value itself */
     bool uncounted;   /* CcNode.uncounted */
 } CcLaunch;
 void cc_launch_init(CcLaunch *launch, const CcLoop *loop); /* without its machine code */
@@ -114,6 +115,7 @@ const CcCudaTuning *cc_cudalaunch_tuning(const CcCudaWork *work);
 /* Measures it, on memory of the bench. */
 CC_MUST int cc_cudalaunch_time(const CcCudaWork *work, const CcLoop *loop, const CcCudaBench *bench, char *const *at,
                                const double *number, char *scratch, float *ms, CcErr *err);
+bool cc_cudalaunch_waits(const CcCudaWork *work);        /* CcOnDevice.waits */
 int64_t cc_cudalaunch_workspace(const CcCudaWork *work); /* bytes that it finds at host->scratch */
 CC_MUST int cc_cudalaunch_run(const CcLaunch *launch, const CcHost *host, char *const *at, const double *number, CcErr *err);
 

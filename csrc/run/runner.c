@@ -51,10 +51,10 @@ static double run_number(void *ctx, int number) {
     return r->host->number(r->host->ctx, number);
 }
 
-static int run_writing(void *ctx, int value, int node) {
+static int run_writing(void *ctx, int value, int node, bool counted) {
     const Run *r = ctx;
     const int64_t at = value < 0 ? 0 : r->plan->place.at[value];
-    return r->host->writing ? r->host->writing(r->host->ctx, at >= 0 ? -1 : at == -1 ? value : (int)(-2 - at), node) : 0;
+    return r->host->writing ? r->host->writing(r->host->ctx, at >= 0 ? -1 : at == -1 ? value : (int)(-2 - at), node, counted) : 0;
 }
 
 /* Inputs that lie apart in one call may overlap in another one. */

@@ -301,7 +301,7 @@ static void copy(const Scatter *s, char *dst, const char *x) {
 }
 
 static int writing(const Scatter *s, const CcHost *host, CcErr *err) {
-    if (host->writing(host->ctx, s->dst, s->into) == 0) return 0;
+    if (host->writing(host->ctx, s->dst, s->into, true) == 0) return 0;
     return cc_err_set(err, CC_E_HOST, "value %d can't be written", s->dst);
 }
 

@@ -80,6 +80,7 @@ const char *cc_mode_diff(const CcMode *a, const CcMode *b);      /* name of the 
  * vmap/functorch, inside torch.jit.trace or torch.compile, ...): the call then runs eagerly. */
 const char *cc_mode_refuse(const CcMode *mode);
 bool cc_mode_autocast_cuda(const CcMode *mode);
+bool cc_mode_ordered(const CcMode *mode);                     /* torch.use_deterministic_algorithms */
 bool cc_mode_keeps_casts(const CcMode *mode);                 /* autocast on the CPU, with its cache of parameters */
 bool cc_mode_autocast_cpu(void);                                 /* autocast is enabled for the CPU now */
 bool cc_mode_inference(const CcMode *mode);                      /* inference mode is enabled */

@@ -82,8 +82,15 @@ def open(device: int, forced: bool) -> Capture | None:
     return None if forced else TorchCapture(device)
 
 
-is_capturing: Callable[[], bool] = (
-    torch._C._cuda_isCurrentStreamCapturing if torch.backends.cuda.is_built() else lambda: False
-)
+def is_capturing(device: int) -> bool:
+    """Whether somebody captures the current stream of this GPU, which may be another one than the current GPU."""
+    if not torch.backends.cuda.is_built():
+        return False
+    if torch._C._cuda_getDevice() == device:
+        return torch._C._cuda_isCurrentStreamCapturing()
+    with torch.cuda.device(device):
+        return torch._C._cuda_isCurrentStreamCapturing()
+
+
 copy = torch._foreach_copy_  # (to, from): lists of tensors
 count_writes = torch._C._increment_version  # (tensors)

@@ -251,6 +251,7 @@ typedef struct Emulated {
     EmulatedFn run;
     void *kernel[CC_CUDA_MAX_PARTS];
     int order;
+    bool into; /* it writes what is there */
 } Emulated;
 
 static int emulated_run(const void *work, const CcHost *host, CcErr *err) {
@@ -263,7 +264,7 @@ static int emulated_run(const void *work, const CcHost *host, CcErr *err) {
         if (access->number) number[a] = host->number(host->ctx, access->number - 1);
         at[a] = access->place      ? CC_PLACE_ZERO
                 : access->number   ? NULL
-                : access->is_store ? host->make(host->ctx, access->value)
+                : access->is_store && !e->into ? host->make(host->ctx, access->value)
                                    : host->data(host->ctx, access->value);
         if (at[a]) at[a] += access->offset;
     }

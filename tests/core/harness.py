@@ -39,7 +39,7 @@ class Operand(c.Structure):
 
 class Options(c.Structure):
     _fields_ = [("host_only", c.c_bool), ("no_llvm", c.c_bool), ("no_dnnl", c.c_bool), ("default_dtype", c.c_uint8),
-                ("autotune", c.c_bool)]  # fmt: skip
+                ("autotune", c.c_bool), ("ordered", c.c_bool)]  # fmt: skip
 
 
 class Stats(c.Structure):
@@ -78,7 +78,7 @@ class OpInfo(c.Structure):
 DATA = c.CFUNCTYPE(c.c_void_p, c.c_void_p, c.c_int)
 CALL = c.CFUNCTYPE(c.c_int, c.c_void_p, c.c_int)
 VERSION = c.CFUNCTYPE(c.c_uint64, c.c_void_p, c.c_int)
-WRITING = c.CFUNCTYPE(c.c_int, c.c_void_p, c.c_int, c.c_int)
+WRITING = c.CFUNCTYPE(c.c_int, c.c_void_p, c.c_int, c.c_int, c.c_bool)
 NUMBER_OF = c.CFUNCTYPE(c.c_double, c.c_void_p, c.c_int)
 STREAM = c.CFUNCTYPE(c.c_int, c.c_void_p, c.c_int, c.POINTER(c.c_void_p))
 BLOCK = c.CFUNCTYPE(c.c_void_p, c.c_void_p, c.c_int, c.c_int64, c.POINTER(c.c_void_p))
@@ -350,8 +350,8 @@ class Graph:
         held = {}
 
         @guard(-1)
-        def writing(_, v, node):
-            self.written.append((v, node))
+        def writing(_, v, node, counted):
+            self.written.append((v if counted else -1, node))
             return 0
 
         @guard(-1)

@@ -464,6 +464,49 @@ def test_writes_to_an_input_that_moves(whole):
     assert "writes an input that is elsewhere" in reason(fn) and whole.open_graphs == 0
 
 
+class Statistics(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(7)
+        self.register_buffer("rows", torch.zeros(4, 7))
+
+    def forward(self, x, at):
+        y = torch.softmax(self.norm(x), 0)
+        self.rows.index_add_(0, at, y)
+        self.rows[1:3] *= 0.5
+        return torch.softmax(self.rows, 1)
+
+
+def test_kernels_that_write_what_stays(gpu):
+    model, other = Statistics(), Statistics()
+    other.load_state_dict(model.state_dict())
+    fn, kept = ccompile.compile(model, mode="reduce-overhead"), []
+    for i in range(9):
+        x, at = torch.randn(5, 7), torch.randint(0, 4, (5,))
+        kept += [x, at]
+        versions = model.rows._version, model.norm.num_batches_tracked._version, model.norm.running_mean._version
+        torch.testing.assert_close(fn(x, at), other(x, at))
+        torch.testing.assert_close(model.state_dict(), other.state_dict())
+        assert model.rows._version > versions[0] and model.norm.num_batches_tracked._version > versions[1]
+        assert model.norm.running_mean._version == versions[2]   # which torch does not count, either
+    assert "host" not in segments(fn)[0]["plan_text"] and count(fn) == (1, 6)
+
+
+def test_a_kernel_that_writes_an_input_that_moves(gpu):
+    def write(x, w):
+        x.mul_(2)
+        return softmaxes(x, w)
+
+    fn, w, kept = ccompile.compile(write, mode="reduce-overhead"), torch.randn(7), []
+    for _ in range(6):
+        x = torch.randn(5, 7)
+        y = x.clone()
+        kept.append(x)
+        torch.testing.assert_close(fn(x, w), write(y, w))
+        torch.testing.assert_close(x, y)
+    assert "a kernel writes an input that is elsewhere" in reason(fn) and gpu.open_graphs == 0
+
+
 # ------------------------------------------------------------------------------------------------ what is not captured
 def test_random_numbers(whole):
     fn = ccompile.compile(lambda x, w: softmaxes(torch.dropout(x, 0.5, True), w), mode="reduce-overhead")
@@ -539,9 +582,22 @@ def test_inside_of_a_capture(gpu, monkeypatch):
     """The current stream is being captured by somebody else: kernels are launched, and so captured."""
     fn, args = compiled(), (torch.randn(5, 7), torch.randn(7))
     before = count(fn)
-    monkeypatch.setattr(graphs, "is_capturing", lambda: True)
+    monkeypatch.setattr(graphs, "is_capturing", lambda device: True)
     torch.testing.assert_close(fn(*args), softmaxes(*args))
     assert count(fn) == before
+
+
+def test_compiled_inside_of_a_capture(gpu, monkeypatch):
+    """Loading a program allocates memory, which ends a capture unless the thread says that it may be."""
+    fn, x = ccompile.compile(lambda x: torch.softmax(x * 2.375, 0)), torch.randn(5, 7)
+    monkeypatch.setattr(graphs, "is_capturing", lambda device: True)
+    Kernels.driver.emulated_begin()
+    for _ in range(3):
+        y = fn(x)
+    graph, n = Kernels.driver.emulated_end(), Kernels.driver.emulated_captured()
+    assert n > 0 and "kernel" in segments(fn)[0]["plan_text"]
+    assert Kernels.driver.emulated_replay(graph, 0, n) == 0
+    torch.testing.assert_close(y, torch.softmax(x * 2.375, 0))
 
 
 def test_default_mode_has_none(gpu):

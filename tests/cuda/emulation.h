@@ -240,6 +240,12 @@ static inline T atomicAdd(T *p, T x) {
     *p = before + x;
     return before;
 }
+template <class T>
+static inline T atomicCAS(T *p, T expected, T x) {
+    const T before = *p;
+    if (before == expected) *p = x;
+    return before;
+}
 static inline void __threadfence() {}
 
 template <class T>
