@@ -286,7 +286,10 @@ void t_cuda_bind(CcPlan *plan, int step, const CcCudaTuning *tuning, int process
     CcStep *s = &plan->step.at[step];
     Emulated *e = s->kind == CC_STEP_KERNEL ? cc_arena_alloc(plan->arena, sizeof *e) : s->work;
     if (!e) return;
-    if (s->kind == CC_STEP_KERNEL) e->loop = loop_of(plan, step);
+    if (s->kind == CC_STEP_KERNEL) {
+        e->loop = loop_of(plan, step);
+        e->into = ((const CcLaunch *)s->work)->into >= 0;
+    }
     cc_gen_cuda_launch(e->loop, tuning, processors, &e->launch);
     e->run = run;
     memcpy(e->kernel, kernel, sizeof e->kernel);
