@@ -1084,8 +1084,15 @@ def test_command_line(capsys, tmp_path, monkeypatch):
     assert command_line.main(arguments) == 0
     out = capsys.readouterr().out
     assert "f: 1 graph, 0 graph breaks, 2 ops" in out and "guards" in out
-    for wrong in (["explain", "nothing"], ["explain", f"{tmp_path}/none.py:f"], ["demo", "nothing"]):
-        with pytest.raises(SystemExit):
+    for wrong, text in (
+        (["explain", "nothing"], "'nothing' is not MODULE:NAME"),
+        (["explain", f"{tmp_path}/none.py:f"], "no such file"),
+        (["explain", "nothing.at.all:f"], "no such module: nothing"),
+        (["explain", "math:nothing"], "math has no 'nothing'"),
+        (["explain", "torch.nn:ReLU", "--input", "3xy"], "'3xy' is not sizes"),
+        (["demo", "nothing"], None),
+    ):
+        with pytest.raises(SystemExit, match=text):
             command_line.main(wrong)
 
 

@@ -363,6 +363,39 @@ def test_fullgraph_raises_before_the_break(name, capsys):
     assert LOG in ([], ["before"])
 
 
+RAISING = {
+    "view": lambda x: x.view(7),
+    "matmul": lambda x: x @ x.new_ones(9, 1),
+    "operator": lambda x: x + "a",
+    "index": lambda x: x[x.shape[0]],
+    "cat": lambda x: torch.cat([x, 1]),
+    "callee": lambda x: torch.nn.functional.linear(x, x.new_ones(4, 9)),
+    "key": lambda x: {}[x.shape[0]],
+}
+
+
+@pytest.mark.parametrize("name", RAISING)
+def test_fullgraph_and_errors_of_ops(name):
+    """What an op raises is no break: it reaches the caller as in eager, each time, and good calls go on."""
+    fn, good = RAISING[name], lambda x: x * 2
+    both = lambda x, which: (fn if which else good)(x)
+    same(both, make_args=lambda i: (t(4), i % 3 == 1), calls=7, hit=False, raises=True, options={"fullgraph": True})
+
+
+@pytest.mark.skipif(EAGER, reason="needs the product")
+def test_fullgraph_and_errors_that_are_caught():
+    """Behind the handler nothing is recorded, so the call is no full graph."""
+
+    def caught(x):
+        try:
+            return x.view(7)
+        except RuntimeError:
+            return x
+
+    with pytest.raises(ccompile.Unsupported, match="raises"):
+        ccompile.compile(caught, fullgraph=True)(t(4))
+
+
 @pytest.mark.parametrize("name", [n for n, p in PATTERNS.items() if p.expect == 0])
 def test_fullgraph_takes_what_has_no_break(name):
     p = PATTERNS[name]

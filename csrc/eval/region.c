@@ -40,6 +40,8 @@ typedef struct Region {
     bool has_result, failed;
     PyObject *error[3];     /* raised at the root when `failed` */
     CcBreakInfo unsupported;
+    PyObject *raised;       /* fullgraph: the exception that an op raised, at which the recording gave up */
+    int n_sites;            /* of the root, when the region began */
 } Region;
 
 static _Thread_local Region *current;
@@ -218,6 +220,7 @@ static void note_give_up(Region *g)
     }
     keep_give_up(root, why);
     cc_log_add(CC_LOG_GIVE_UP, "%s: %s", name_of(root), why->text);
+    if (g->raised != NULL) root->give_ups--;   /* nothing is wrong with what was recorded */
     if (++root->give_ups >= root->knobs.give_up_limit && !g->first && g->point != NULL) {   /* what is before it goes on */
         fill_up(g, g->point, NULL, "too many recordings in a row gave up");
         root->give_ups = 0;
@@ -317,12 +320,37 @@ static CcGo on_before(CcObserver *obs, CcAct *act, CcEvent *ev)
     return CC_BREAK;
 }
 
+/* An op that raises ends the recording, but under fullgraph what reaches the caller is what eager raises: unless code of the region
+ * catches it, that is all that the call does, and no later recording has to break there. */
+static void keep_raised(Region *g, const CcEvent *ev)
+{
+    if (!g->root->fullgraph || ev->result != NULL || !PyErr_Occurred()) return;
+    PyObject *type, *value, *tb;
+    PyErr_Fetch(&type, &value, &tb);
+    PyErr_NormalizeException(&type, &value, &tb);
+    Py_XSETREF(g->raised, Py_XNewRef(value));
+    PyErr_Restore(type, value, tb);
+}
+
+/* Did that exception leave the region? */
+static bool raises_kept(Region *g)
+{
+    if (g->raised == NULL) return false;
+    PyObject *type, *value, *tb;
+    PyErr_Fetch(&type, &value, &tb);
+    const bool same = value == g->raised;
+    PyErr_Restore(type, value, tb);
+    if (same) cc_sites_cut(&g->root->sites, g->n_sites);
+    return same;
+}
+
 static CcGo on_after(CcObserver *obs, CcAct *act, CcEvent *ev)
 {
     Region *g = (Region *)obs;
     if (!cc_rec_active(g->rec)) return g->obs.dead ? CC_GIVE_UP : CC_OK;
     const CcGo go = cc_rec_after(g->rec, act, ev);
     if (go == CC_GIVE_UP) {
+        keep_raised(g, ev);
         note_give_up(g);
         g->obs.dead = true;
     }
@@ -563,6 +591,7 @@ static int open_region(Region *g, CcRoot *root)
     *g = (Region){.obs = {.enter = on_enter, .before = on_before, .after = on_after, .resume = on_resume,
                           .leave = on_leave, .rewind = on_rewind, .descend = on_descend},
                   .root = root};
+    g->n_sites = root->sites.at.n;
     g->rec = cc_rec_new(&root->sites, root->knobs.verify != 0, root->knobs.freezing != 0, &root->hints);
     if (g->rec == NULL) {
         PyErr_NoMemory();
@@ -589,12 +618,13 @@ static PyObject *close_region(Region *g, PyObject *r)
     Py_CLEAR(g->outer_handled);
     Py_CLEAR(g->result);
     cc_rec_free(g->rec);
-    if (g->unsupported.text != NULL) {   /* also when the user's code caught it on its way */
+    if (g->unsupported.text != NULL && !raises_kept(g)) {   /* also when the user's code caught it on its way */
         Py_CLEAR(r);
         PyErr_Clear();
         raise_unsupported(&g->unsupported);
     }
     cc_break_clear(&g->unsupported);
+    Py_CLEAR(g->raised);
     return r;
 }
 

@@ -78,12 +78,18 @@ void cc_rec_tell(CcRec *rec, const CcAct *act, CcReason reason, const char *what
 
 /* ------------------------------------------------------------------ sites */
 
+void cc_sites_cut(CcSites *sites, int n)
+{
+    while (sites->at.n > n) {
+        struct CcSite *last = &sites->at.at[--sites->at.n];
+        Py_CLEAR(last->co);
+        cc_break_clear(&last->why);
+    }
+}
+
 void cc_sites_free(CcSites *sites)
 {
-    for (int i = 0; i < sites->at.n; i++) {
-        Py_CLEAR(sites->at.at[i].co);
-        cc_break_clear(&sites->at.at[i].why);
-    }
+    cc_sites_cut(sites, 0);
     cc_vec_free(&sites->at);
 }
 

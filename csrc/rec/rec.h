@@ -213,6 +213,7 @@ typedef struct CcSites {
     }) at;
 } CcSites;
 void cc_sites_free(CcSites *sites);
+void cc_sites_cut(CcSites *sites, int n);   /* only the first n stay */
 
 /* ---- recording ---- */
 typedef struct CcRec CcRec;

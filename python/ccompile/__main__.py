@@ -81,9 +81,16 @@ def _find(what: str) -> tuple[Any, tuple, dict]:
         spec.loader.exec_module(module)
     else:
         sys.path.insert(0, os.getcwd())
-        module = importlib.import_module(place)
+        try:
+            module = importlib.import_module(place)
+        except ModuleNotFoundError as error:
+            if error.name is None or not (place + ".").startswith(error.name + "."):
+                raise  # something that it imports is missing
+            raise SystemExit(f"no such module: {error.name}") from None
     found: Any = module
     for part in name.split("."):
+        if not hasattr(found, part):
+            raise SystemExit(f"{place} has no {name!r}")
         found = getattr(found, part)
     return (found() if isinstance(found, type) else found), (), {}
 
@@ -92,6 +99,8 @@ def _tensor(text: str) -> Any:
     import torch
 
     shape, _, name = text.partition(":")
+    if not all(n.isdecimal() for n in shape.split("x") if n):
+        raise SystemExit(f"--input {text!r} is not sizes with x between them, as in 8x64 or 8x64:bfloat16")
     sizes = [int(n) for n in shape.split("x") if n]
     dtype = getattr(torch, name or "float32", None)
     if not isinstance(dtype, torch.dtype):
