@@ -166,6 +166,35 @@ static void cast_from_bfloat(CcEmit *e, const CcRef x, CcRef out) {
     cc_emit_op(e, out, "bitcast %s %s to %s", i, r, f);
 }
 
+/* Is this f32 a bfloat16, so that nothing has to be rounded? Chains are followed for so many nodes. */
+static bool is_bfloat(const CcLoop *loop, int node, int nodes) {
+    const CcLoopNode *n = &loop->node[node];
+    uint32_t bits;
+    if (nodes-- == 0) return false;
+    switch (n->op) {
+    case CC_S_cast: return loop->node[n->a[0]].dtype == CC_DT_BF16;
+    case CC_S_abs:
+    case CC_S_neg: return is_bfloat(loop, n->a[0], nodes);
+    case CC_S_max:
+    case CC_S_min: return is_bfloat(loop, n->a[0], nodes) && is_bfloat(loop, n->a[1], nodes);
+    case CC_S_select: return is_bfloat(loop, n->a[1], nodes) && is_bfloat(loop, n->a[2], nodes);
+    case CC_S_konst: {
+        const float v = (float)cc_loop_number(n->bits);
+        memcpy(&bits, &v, sizeof bits);
+        return (bits & 0xFFFF) == 0;
+    }
+    default: return false;
+    }
+}
+
+static void cut_to_bfloat(CcEmit *e, const CcRef x, CcRef out) {
+    const char *f = cc_emit_type(e, CC_DT_F32), *i = cc_emit_type(e, CC_DT_I32);
+    CcRef u;
+    cc_emit_op(e, u, "bitcast %s %s to %s", f, x, i);
+    cc_emit_op(e, u, "lshr %s %s, splat (i32 16)", i, u);
+    cc_emit_op(e, out, "trunc %s %s to %s", i, u, cc_emit_type(e, CC_DT_I16));
+}
+
 static int cast(CcEmit *e, CcDtype from, CcDtype to, const CcRef x, CcRef out) {
     const CcDtypeInfo *f = cc_dtype_info(from), *t = cc_dtype_info(to);
     const char *ft = cc_emit_type(e, from), *tt = cc_emit_type(e, to);
@@ -231,6 +260,7 @@ int cc_emit_node(CcEmit *e, int i) {
         else snprintf(out, sizeof(CcRef), "splat (%s %lld)", element_type(dt), (long long)n->bits);
         return 0;
     }
+    if (n->op == CC_S_cast && dt == CC_DT_BF16 && is_bfloat(e->loop, n->a[0], 6)) return cut_to_bfloat(e, e->ref[n->a[0]], out), 0;
     if (n->op == CC_S_cast)
         return cast(e, (CcDtype)e->loop->node[n->a[0]].dtype, dt, e->ref[n->a[0]], out);
     if (n->op == CC_S_select) {
