@@ -95,14 +95,12 @@ def test_four_dims_that_do_not_merge(dtype):
     check(lambda t: F.interpolate(t.float(), scale_factor=2).to(t.dtype), image)
 
 
-@pytest.mark.parametrize("rows", [0, 1, 2, 3, 4, 5, 63, 64, 257, 1025])
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 63, 64, 257, 1025])
 @pytest.mark.parametrize("columns", [4, 7, 16, 20, 64, 83])
 def test_columns(rows, columns):
     x = torch.randn(rows, columns)
     near = dict(rtol=2e-6, atol=1e-4)
     check(lambda t: t.sum(0), x, **near)
-    if rows == 0:
-        return
     check(lambda t: t.amax(0), x)
     check(lambda t: t.argmax(0), x)
     check(lambda t: t.var(0, unbiased=False), x, **near)
