@@ -286,7 +286,7 @@ int cc_gen_cuda_fields(const CcLoop *loop, const CcCudaPlan *p, CcCudaFields *ou
         add_field(out, loop->access[a].number ? CC_FIELD_NUMBER : CC_FIELD_ACCESS, a, 0);
     if (p->split) add_field(out, CC_FIELD_WORKSPACE, 0, 0);
     for (int c = 0; c < loop->n_check; c++)
-        for (int k = CC_FIELD_LOW; k <= CC_FIELD_ALSO; k++) add_field(out, k, c, 0);
+        for (int k = CC_FIELD_LOW; k <= CC_FIELD_ALSO && !cc_gen_cuda_share(&loop->check[c]); k++) add_field(out, k, c, 0);
     if (reduces) add_field(out, CC_FIELD_COUNT, 0, 0);
     const int wide = out->n;
     add_field(out, CC_FIELD_N, 0, 0);
@@ -395,11 +395,10 @@ void cc_gen_cuda_launch(const CcLoop *loop, const CcCudaTuning *tuning, int proc
     if (plan.split) out->workspace = pieces * cc_gen_cuda_kept(loop, &plan) * plan.n_reduction * 8;
 }
 
-/* An index that is checked is one that the loop loads. Floats are not checked here. */
+/* What is checked, an index or a share, is something that the loop loads. */
 static bool has_checks(const CcLoop *loop) {
     for (int c = 0; c < loop->n_check; c++) {
         bool found = false;
-        if (cc_dtype_info((CcDtype)loop->check[c].type.dtype)->kind == 'f') return false;
         for (int i = 0; i < loop->n_node && !found; i++) {
             const CcLoopAccess *a = &loop->access[CC_MAX(0, loop->node[i].a[0])];
             found = loop->node[i].op == CC_S_load && a->value == loop->check[c].value &&
@@ -425,6 +424,6 @@ int cc_gen_cuda(const CcLoop *loop, const CcCudaTuning *tuning, const char *name
                           bytes);
     if (shared_bytes(loop, &plan) > MAX_SHARED)
         return cc_err_set(err, CC_E_UNSUPPORTED, "%d reductions in one kernel", plan.n_reduction);
-    if (!has_checks(loop)) return cc_err_set(err, CC_E_UNSUPPORTED, "an index that is computed, or a float to be checked");
+    if (!has_checks(loop)) return cc_err_set(err, CC_E_UNSUPPORTED, "an index, or a share, that is computed");
     return cc_gen_cuda_text(loop, &plan, name, out, err);
 }

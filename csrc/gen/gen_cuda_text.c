@@ -122,13 +122,14 @@ static void begin_node(CcText *t, int i) {
     cc_sbuf_add(t->out, "%*sconst %s t%d = ", 4 * t->depth, "", cc_gen_cuda_type(cc_text_dtype(t, i)), i);
 }
 
-/* Indices are checked where they are loaded. */
+/* Indices and shares are checked where they are loaded. */
 static void checks(CcText *t, int i, bool in_pack) {
     const CcLoopAccess *a = &t->loop->access[t->loop->node[i].a[0]];
     for (int c = 0; c < t->loop->n_check; c++) {
         const CcLoopCheck *check = &t->loop->check[c];
         if (a->value != check->value || a->offset != check->offset) continue;
-        cc_text_line(t, "%scc_check(t%d, arg.low%d, arg.high%d, arg.also%d);", in_pack ? "if (k < there) " : "", i, c, c, c);
+        if (cc_gen_cuda_share(check)) cc_text_line(t, "%scc_share(t%d);", in_pack ? "if (k < there) " : "", i);
+        else cc_text_line(t, "%scc_check(t%d, arg.low%d, arg.high%d, arg.also%d);", in_pack ? "if (k < there) " : "", i, c, c, c);
     }
 }
 

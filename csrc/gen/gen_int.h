@@ -137,6 +137,8 @@ typedef struct CcCudaField {
     int a, d; /* access or check; dim of the plan */
 } CcCudaField;
 typedef CC_VEC(CcCudaField) CcCudaFields;
+/* A float, which has to be in [0, 1]; else an index, whose bounds are fields. */
+static inline bool cc_gen_cuda_share(const CcLoopCheck *c) { return cc_dtype_info((CcDtype)c->type.dtype)->kind == 'f'; }
 int cc_gen_cuda_fields(const CcLoop *loop, const CcCudaPlan *plan, CcCudaFields *out); /* -> how many are wide */
 
 /* gen_cuda_text.c */

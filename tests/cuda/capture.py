@@ -471,10 +471,9 @@ class Statistics(nn.Module):
         self.register_buffer("rows", torch.zeros(4, 7))
 
     def forward(self, x, at):
-        y = torch.softmax(self.norm(x), 0)
-        self.rows.index_add_(0, at, y)
+        self.rows.index_add_(0, at, torch.softmax(x, 1))   # first: for tensors of the CPU all indices are looked at before writes
         self.rows[1:3] *= 0.5
-        return torch.softmax(self.rows, 1)
+        return torch.softmax(self.rows, 1) + torch.softmax(self.norm(x), 0).sum()
 
 
 def test_kernels_that_write_what_stays(gpu):
@@ -489,7 +488,7 @@ def test_kernels_that_write_what_stays(gpu):
         torch.testing.assert_close(model.state_dict(), other.state_dict())
         assert model.rows._version > versions[0] and model.norm.num_batches_tracked._version > versions[1]
         assert model.norm.running_mean._version == versions[2]   # which torch does not count, either
-    assert "host" not in segments(fn)[0]["plan_text"] and count(fn) == (1, 6)
+    assert "host" not in segments(fn)[0]["plan_text"] and count(fn) == (1, 7)
 
 
 def test_a_kernel_that_writes_an_input_that_moves(gpu):
@@ -589,7 +588,8 @@ def test_inside_of_a_capture(gpu, monkeypatch):
 
 def test_compiled_inside_of_a_capture(gpu, monkeypatch):
     """Loading a program allocates memory, which ends a capture unless the thread says that it may be."""
-    fn, x = ccompile.compile(lambda x: torch.softmax(x * 2.375, 0)), torch.randn(5, 7)
+    fn = ccompile.compile(lambda x: torch.softmax(x * 2.375, 0), options={"verify": False})   # nothing runs before the replay
+    x = torch.randn(5, 7)
     monkeypatch.setattr(graphs, "is_capturing", lambda device: True)
     Kernels.driver.emulated_begin()
     for _ in range(3):

@@ -160,6 +160,20 @@ def test_an_index_out_of_range():
         fn(x, i, s)
 
 
+def test_shares():
+    """Not a write: a float that a kernel checks, as it checks an index."""
+    text = same(lambda x, y: (F.binary_cross_entropy(torch.sigmoid(x), y), F.binary_cross_entropy(y, y, reduction="none")), T(9, 8), torch.rand(9, 8))
+    assert "bce_each" in text
+    fn = ccompile.compile(lambda x, y: F.binary_cross_entropy(x, y))
+    for _ in range(2):
+        fn(torch.rand(9, 8), torch.rand(9, 8))
+    for bad in (1.5, -1e-3, float("nan")):
+        x = torch.rand(9, 8)
+        x[8, 7] = bad
+        with pytest.raises(RuntimeError, match="between 0 and 1"):
+            fn(x, torch.rand(9, 8))
+
+
 def test_arguments_that_share_memory():
     """Eager does it."""
 
