@@ -83,6 +83,27 @@ def test_a_failing_undo_is_an_error(monkeypatch):
     twice_then_large("copy_", r"could not be undone \(no room\).*dynamic=False", monkeypatch)
 
 
+def test_random_numbers_of_gpus_are_put_back(monkeypatch):
+    """What ran ahead of the guard may have drawn some on a GPU: its generator is as it was for what is run instead."""
+
+    def draws_ahead(x):
+        y = (x + torch.rand(x.shape)).repeat(2, 1)
+        return y * 2 if y.shape[0] > 12 else y
+
+    compiled, states = ccompile.compile(draws_ahead), []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_rng_state_all", lambda: ["as it was"])
+    monkeypatch.setattr(torch.cuda, "set_rng_state_all", states.append)
+    with torch.no_grad():
+        for n in (3, 4, 5, 9):
+            x = torch.ones(n, 4)
+            torch.manual_seed(n)
+            want = draws_ahead(x)
+            torch.manual_seed(n)
+            torch.testing.assert_close(compiled(x), want)
+    assert states == [["as it was"]] or EAGER
+
+
 def test_pinned_symbols_say_why():
     def far(x, n):
         return x[: n % 7]

@@ -116,6 +116,59 @@ def test_threads():
         list(pool.map(work, range(40)))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64], ids=str)
+@torch.no_grad()
+def test_many_that_meet_in_one_place(dtype):
+    """Whole numbers, so that sums are exact in any order: atomics of each dtype lose none of them."""
+
+    def meet(x, rows, at, s):
+        return x.index_add(0, rows, s), x.scatter_add(0, at, s), x.scatter_reduce(0, at, s, "amax"), x.scatter_reduce(0, at, s, "amin", include_self=False)
+
+    fn = ccompile.compile(meet)
+    for _ in range(3):
+        x, s = torch.zeros(3, 65, device="cuda", dtype=dtype), torch.randint(-2, 3, (300, 65), device="cuda").to(dtype)
+        rows, at = torch.randint(0, 3, (300,), device="cuda"), torch.randint(0, 3, (300, 65), device="cuda")
+        for got, want in zip(fn(x, rows, at, s), meet(x, rows, at, s), strict=True):
+            assert torch.equal(got, want)
+    assert all("put_at" in text and "host" not in text for text in plans(fn)), plans(fn)
+
+
+@pytest.mark.parametrize("mode", [None, "reduce-overhead"])
+@torch.no_grad()
+def test_writes_to_what_others_see(mode):
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = torch.nn.BatchNorm2d(8)
+            self.register_buffer("cache", torch.zeros(2, 16, 8))
+
+        def forward(self, x, at):
+            y = torch.relu(self.norm(x))
+            self.cache.index_copy_(1, at, y.mean((2, 3))[:2, None])
+            self.cache[:, 3:5] *= 0.5
+            return torch.softmax(self.cache, 1).sum(), y
+
+    mine, theirs = Model().cuda(), Model().cuda()
+    fn = ccompile.compile(mine, mode=mode)
+    for i in range(8):
+        x, at = torch.randn(4, 8, 5, 5, device="cuda"), torch.tensor([i], device="cuda")
+        check(fn(x, at), theirs(x, at))
+        for a, b in zip(mine.state_dict().values(), theirs.state_dict().values(), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_a_first_call_inside_of_a_capture():
+    """Loading a program does not end somebody else's capture."""
+    fn, x = ccompile.compile(lambda x: torch.softmax(x * 2.375, 0)), torch.randn(64, 64, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    torch.softmax(x, 0)
+    with torch.cuda.graph(graph):
+        y = fn(x)
+    graph.replay()
+    torch.testing.assert_close(y, torch.softmax(x * 2.375, 0))
+
+
 @torch.no_grad()
 def test_memory_is_torchs_and_given_back():
     def deep(x):

@@ -68,7 +68,7 @@ def test_caches(how):
     assert text.count("put_at") == (0 if how == "slice" else 2)
 
 
-@pytest.mark.parametrize("layer, shape", [(nn.BatchNorm1d(6), (8, 6)), (nn.BatchNorm2d(6), (3, 6, 5, 4)), 
+@pytest.mark.parametrize("layer, shape", [(nn.BatchNorm1d(6), (8, 6)), (nn.BatchNorm2d(6), (3, 6, 5, 4)),
                                           (nn.InstanceNorm2d(6, track_running_stats=True), (3, 6, 5, 4))], ids=str)  # fmt: skip
 def test_running_statistics(layer, shape):
     text = same(nn.Sequential(layer, nn.ReLU()).train(), T(shape))
