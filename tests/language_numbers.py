@@ -133,12 +133,12 @@ def number_gen_heap(x):
     return [heapq.heappop(h) for _ in range(3)]
 
 
-@case(**INPUTS)
+@case(**INPUTS, over=1)
 def number_gen_nlargest(x):
     return heapq.nlargest(2, (v * 2 for v in nums(x)))
 
 
-@case(**INPUTS)
+@case(**INPUTS, over=1)
 def number_gen_in(x):
     return 1.0 in (round(v) for v in nums(x))
 
@@ -204,7 +204,7 @@ def number_gen_next(x):
     return next((v * 2 for v in nums(x) if v > 0), None)
 
 
-@case(**INPUTS)
+@case(**INPUTS, over=1)
 def number_gen_nextmax(x):
     best = None
     for v in (u * 2 for u in nums(x)):
@@ -420,7 +420,7 @@ def number_sorted(x):
     )
 
 
-@case(**INPUTS)
+@case(**INPUTS, over=1)
 def number_heap(x):
     a = x.sum().item()
     return (
@@ -475,7 +475,7 @@ def number_strs(x):
     )
 
 
-@case(**INPUTS, over=1)
+@case(**INPUTS, over=3)
 def number_in(x):
     a = x.sum().item() * 2
     return (

@@ -373,6 +373,12 @@ static void on_leave(CcObserver *obs, CcAct *act, int how, PyObject *value)
     g->obs.dead = true;
 }
 
+static void retire(const CcSegment *s, const CcScratch *x)
+{
+    const CcTrace *t = s->trace;
+    for (int i = 0; i < t->adopted.n; i++) cc_generator_retire(x->gv[t->adopted.at[i]]);
+}
+
 /* A segment ran to its end: where does the call go on? */
 static CcGo after_segment(Region *g, CcSegment *s, CcScratch *x, CcAct *const *acts, int n)
 {
@@ -380,6 +386,7 @@ static CcGo after_segment(Region *g, CcSegment *s, CcScratch *x, CcAct *const *a
     if (s->trace->end == CC_END_RETURN) {
         PyObject *r = cc_segment_make(s, x, s->trace->result);
         if (r == NULL) return die(g);
+        retire(s, x);
         if (n == 1) {
             act->retval = r;
             return CC_RETURN;
@@ -391,6 +398,7 @@ static CcGo after_segment(Region *g, CcSegment *s, CcScratch *x, CcAct *const *a
         return CC_UNWIND;
     }
     if (make_levels(g, s, x) < 0) return die(g);
+    retire(s, x);
     if (g->n_kept < n) {
         g->obs.unwinding = true;
         return CC_UNWIND;

@@ -26,9 +26,9 @@ static PyObject *break_dict(const CcBreakInfo *b)
         Py_XDECREF(place);
     }
     if (stack == NULL) return NULL;
-    return Py_BuildValue("{s:s,s:s,s:s,s:O,s:i,s:N}", "reason", cc_reason_name(b->reason), "text",
+    return Py_BuildValue("{s:s,s:s,s:s,s:O,s:i,s:K,s:N}", "reason", cc_reason_name(b->reason), "text",
                          b->text != NULL ? b->text : "", "advice", cc_reason_advice(b->reason), "file",
-                         at != NULL ? at->file : Py_None, "line", at != NULL ? at->line : 0, "user_stack", stack);
+                         at != NULL ? at->file : Py_None, "line", at != NULL ? at->line : 0, "site", (unsigned long long)b->site, "user_stack", stack);
 }
 
 static PyObject *break_list(const CcBreakInfo *at, int n)

@@ -22,6 +22,22 @@ static PyObject *read_key(PyObject *dict, PyObject *key)
     return v;
 }
 
+/* What a generator's frame holds; the guard of its parent tells that there is such a slot. */
+static PyObject *read_generator(PyObject *generator, int slot)
+{
+    CcGen g;
+    if (!cc_generator_read(generator, &g)) return NULL;
+    return slot < 0 ? (PyObject *)g.func : g.slot[slot];
+}
+
+/* want: code, unit, state */
+static bool waits(PyObject *generator, PyObject *want)
+{
+    CcGen g;
+    return generator != NULL && cc_generator_read(generator, &g) && (PyObject *)g.code->co == PyTuple_GET_ITEM(want, 0) &&
+           g.unit == PyLong_AsLong(PyTuple_GET_ITEM(want, 1)) && g.state == PyLong_AsLong(PyTuple_GET_ITEM(want, 2));
+}
+
 /* Value of one source; a new reference when g->owned. */
 static PyObject *read_source(const CcGuard *g, const CcGuardState *state, PyObject *parent)
 {
@@ -64,6 +80,9 @@ static PyObject *read_source(const CcGuard *g, const CcGuardState *state, PyObje
     }
     case CC_SRC_REF: return PyWeakref_CheckRef(parent) ? cc_weak_target(parent) : NULL;
     case CC_SRC_MRO: return ((PyTypeObject *)parent)->tp_mro;
+    case CC_SRC_GENFUNC: return read_generator(parent, -1);
+    case CC_SRC_GENSLOT: return read_generator(parent, g->index);
+    case CC_SRC_GEN:
     case CC_SRC_SIZE:
     case CC_SRC_KEYS:
     case CC_SRC_FUNCTION:
@@ -186,6 +205,7 @@ bool cc_guard_holds(const CcGuard *g, PyObject *v, PyObject *const *gv)
     case CC_CHK_COMPARE: return same_comparison(g, v);
     case CC_CHK_METHOD:
         return v != NULL && PyCFunction_Check(v) && ((PyCFunctionObject *)v)->m_ml == ((PyMethodDescrObject *)g->want)->d_method;
+    case CC_CHK_WAITS: return waits(v, g->want);
     case CC_CHK_COUNT: break;
     }
     return false;

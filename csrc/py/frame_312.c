@@ -128,6 +128,24 @@ PyObject *cc_frame_resume(PyThreadState *ts, void *frame, int unit, int depth)
     return _PyEval_EvalFrameDefault(ts, frame, 0);
 }
 
+void *cc_frame_of_generator(PyObject *generator, int *state)
+{
+    PyGenObject *g = (PyGenObject *)generator;
+    *state = g->gi_frame_state;
+    Frame *f = (Frame *)g->gi_iframe;
+    if (*state >= FRAME_EXECUTING || g->gi_exc_state.exc_value != NULL) return NULL;
+    return f->frame_obj == NULL || Py_REFCNT(f->frame_obj) == 1 ? f : NULL;
+}
+
+int cc_frame_unbegun(void) { return FRAME_CREATED; }
+
+void cc_frame_wait(PyObject *generator, int state, int unit, int depth)
+{
+    PyGenObject *g = (PyGenObject *)generator;
+    cc_frame_at(g->gi_iframe, unit - 1, depth);
+    g->gi_frame_state = (int8_t)state;
+}
+
 PyObject *cc_frame_throw(PyThreadState *ts, void *frame)
 {
     return _PyEval_EvalFrameDefault(ts, frame, 1);   /* the handler is looked up for prev_instr: exact */

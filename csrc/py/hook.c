@@ -273,9 +273,9 @@ void cc_hook_levels(int *python, int *c)
 
 /* ------------------------------------------------------------------ rebuilt frames */
 
-/* Calls func with None for each parameter that has to be given; keyword-only ones by name. */
-static PyObject *call_with_nones(PyFunctionObject *func, PyCodeObject *co)
+PyObject *cc_hook_call_with_nones(PyFunctionObject *func)
 {
+    const PyCodeObject *co = (PyCodeObject *)func->func_code;
     int n_pos = co->co_argcount, n_kw = co->co_kwonlyargcount;
     PyObject **args = PyMem_Calloc((size_t)(n_pos + n_kw + 1), sizeof *args);
     PyObject *names = args ? PyTuple_New(n_kw) : NULL, *result = NULL;
@@ -304,7 +304,7 @@ PyObject *cc_act_call_rebuilt(PyFunctionObject *func)
     }
     bool paused = cc_hook_pause(region->obs, false);
     expected = func;
-    PyObject *result = call_with_nones(func, co);
+    PyObject *result = cc_hook_call_with_nones(func);
     expected = NULL;   /* when the call failed before it made a frame */
     cc_hook_pause(region->obs, paused);
     return result;

@@ -168,6 +168,24 @@ enum { CC_LEAVE_RETURN, CC_LEAVE_RAISE, CC_LEAVE_YIELD, CC_LEAVE_HANDOVER, CC_LE
  * func's own: enter() is told with act->func == func and must fill every slot and answer CC_PERFORM or CC_DESCEND. */
 CC_MUST CC_NEW PyObject *cc_act_call_rebuilt(PyFunctionObject *func);
 
+/* ------------------------------------------------------------------ generators that wait (generator.c) */
+
+typedef struct CcGen {
+    PyFunctionObject *func;      /* borrowed */
+    const CcCode *code;
+    PyObject *const *slot;       /* as an act's */
+    int unit, state;             /* where it goes on, in numbers of CPython's */
+    int pc, depth;
+} CcGen;
+/* False: not a plain generator, or it runs, is over, or is suspended in a handler of an exception, or somebody holds its frame. */
+bool cc_generator_read(PyObject *generator, CcGen *out);
+/* A generator of func that has not begun, with a placeholder in each parameter's slot. To be filled: */
+CC_MUST CC_NEW PyObject *cc_generator_new(PyFunctionObject *func);
+void cc_generator_put(PyObject *generator, int slot, CC_STEAL(1) PyObject *value);   /* locals, then the stack from its bottom on */
+void cc_generator_wait(PyObject *generator, int state, int unit, int depth);
+/* One that waits has been replaced by another: its end runs no code of its own any more. */
+void cc_generator_retire(PyObject *generator);
+
 /* ------------------------------------------------------------------ the hook */
 
 /* Arms the hook on this thread for one region: frames that arrive on this thread are told to obs->enter. The process-wide

@@ -95,6 +95,12 @@ PyObject *cc_frame_throw(PyThreadState *ts, void *frame);
 /* The unlinked frame is over (its stack is empty): clears it as far as its caller does not do it. */
 void cc_frame_finish(PyThreadState *ts, void *frame);
 
+/* The frame of a generator that has not begun or is suspended, outside of handlers of exceptions, and CPython's number for which
+ * of them; NULL: it is neither, or somebody holds the frame. */
+void *cc_frame_of_generator(PyObject *generator, int *state);
+int cc_frame_unbegun(void);   /* that number for one that has not begun */
+void cc_frame_wait(PyObject *generator, int state, int unit, int depth);   /* its slots are filled: it is to go on at `unit` */
+
 bool cc_frame_traced(PyThreadState *ts, PyCodeObject *co);   /* tracer, profiler or monitoring; co may be NULL */
 /* Signals, pending calls, GIL requests, async exceptions, due collections; -1 with the exception set. */
 CC_MUST int cc_frame_poll(PyThreadState *ts);
@@ -230,6 +236,8 @@ PyObject *cc_ex_raiser(void);                 /* a callable that raises the exce
 /* ------------------------------------------------------------------ threads and regions (hook.c) */
 /* Runs a function that does nothing in CPython's own evaluator: it deals with whatever the eval breaker asks for. */
 CC_MUST int cc_hook_idle(void);
+/* Calls func with None for each parameter that has to be given; keyword-only ones by name. */
+CC_MUST CC_NEW PyObject *cc_hook_call_with_nones(PyFunctionObject *func);
 
 
 #endif

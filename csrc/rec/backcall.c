@@ -345,15 +345,18 @@ static bool plain_data(PyObject *o, int depth)
 static bool pattern(PyObject *o) { return strcmp(Py_TYPE(o)->tp_name, "re.Pattern") == 0; }
 
 /* What such a function made: containers are the caller's own, everything else is a constant. */
-static void learn_made(CcRec *rec, PyObject *o)
+void cc_backcall_made(CcRec *rec, PyObject *o)
 {
     if (PyList_CheckExact(o) || PyTuple_CheckExact(o)) {
-        for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++) learn_made(rec, PySequence_Fast_GET_ITEM(o, i));
+        for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++) cc_backcall_made(rec, PySequence_Fast_GET_ITEM(o, i));
         cc_value_fresh(rec, o);
     } else if (PyDict_CheckExact(o)) {
         Py_ssize_t pos = 0;
-        PyObject *value;
-        while (PyDict_Next(o, &pos, NULL, &value)) learn_made(rec, value);
+        PyObject *key, *value;
+        while (PyDict_Next(o, &pos, &key, &value)) {
+            cc_backcall_made(rec, key);
+            cc_backcall_made(rec, value);
+        }
         cc_value_fresh(rec, o);
     } else if (!cc_value_const(o) && cc_value_origin(rec, o) == CC_O_UNKNOWN) {
         cc_value_const_source(rec, o);
@@ -375,6 +378,6 @@ CcGo cc_backcall_pure(CcRec *rec, CcAct *act, CcEvent *ev, CcPure pure, PyObject
     const bool paused = cc_hook_pause(act->obs, true);
     ev->result = PyObject_Vectorcall(f, in, (size_t)n - n_kw, kwnames);
     cc_hook_pause(act->obs, paused);
-    if (ev->result != NULL) learn_made(rec, ev->result);
+    if (ev->result != NULL) cc_backcall_made(rec, ev->result);
     return CC_DONE;
 }

@@ -303,6 +303,7 @@ static CcGo row_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee
         if (!(c->n > 0 && cc_number_whole(c->in[c->n - 1]) && cc_number_whole(c->in[k == CC_CALLEE_REDUCE])) && any_computed(rec, c))
             return cc_rec_break(rec, act, CC_R_DATA_SCALAR, callee->name);   /* sums of symbols are symbols */
         return contents(rec, act, c, 0, 1);
+    case CC_CALLEE_GROUP: return contents(rec, act, c, 0, 3);
     case CC_CALLEE_NEXT: {
         CcEvent ev = {.kind = CC_EV_NEXT, .in = c->in, .n = 1};
         return cc_op_before(rec, act, &ev);
@@ -432,6 +433,9 @@ CcGo cc_row_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *cal
         if (result != NULL) go = cc_attr_generic_store(rec, act, c->in[0], c->in[1], c->n > 2 ? c->in[2] : NULL);
         break;
     case CC_CALLEE_ABC: guard_registrations(rec); break;
+    case CC_CALLEE_GROUP:
+        if (result != NULL) cc_backcall_made(rec, result);
+        break;
     case CC_CALLEE_DICT_GET: go = dict_get_after(rec, c); break;
     case CC_CALLEE_WRITE:
     case CC_CALLEE_READ_WRITE:

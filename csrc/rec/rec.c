@@ -111,6 +111,24 @@ static bool mark_site(CcRec *rec, PyCodeObject *co, int pc)
     return true;
 }
 
+/* The next time an object that can't be rebuilt is made behind a break; a generator that was adopted stays what it is. */
+static bool mark_made(CcRec *rec)
+{
+    const CcProv *p = cc_value_find(rec, rec->unbuildable);
+    if (p != NULL && p->site_co != NULL) return mark_site(rec, p->site_co, p->site_pc);
+    PyObject *co = p != NULL && PyGen_CheckExact(rec->unbuildable) ? PyObject_GetAttrString(rec->unbuildable, "gi_code") : NULL;
+    const bool marked = co != NULL && mark_site(rec, (PyCodeObject *)co, CC_SITE_ADOPTION);
+    Py_XDECREF(co);
+    return marked;
+}
+
+bool cc_rec_may_adopt(const CcRec *rec, const PyCodeObject *generator)
+{
+    for (int i = 0; i < rec->sites->at.n; i++)
+        if (rec->sites->at.at[i].co == generator && rec->sites->at.at[i].pc == CC_SITE_ADOPTION) return false;
+    return true;
+}
+
 /* ------------------------------------------------------------------ life */
 
 CcRec *cc_rec_new(CcSites *sites, bool keep_tensors, bool freezing, const CcHints *hints)
@@ -411,8 +429,7 @@ void cc_rec_leave(CcRec *rec, CcAct *act, int how, PyObject *value)
     cc_map_free(&memo);
     if (!ok) {
         set_why(rec, act, CC_R_UNBUILDABLE, Py_TYPE(rec->unbuildable)->tp_name);
-        const CcProv *p = cc_value_find(rec, rec->unbuildable);
-        if (p != NULL && p->site_co != NULL) mark_site(rec, p->site_co, p->site_pc);
+        (void)mark_made(rec);
         abort_recording(rec);
         return;
     }
@@ -479,9 +496,23 @@ static void keep_tensors(CcRec *rec)
     }
 }
 
+/* A frame that waited all the time keeps what it has: no generator of its own is replaced. */
+static void keep_waiting(CcTrace *t)
+{
+    int n = 0;
+    for (int i = 0; i < t->adopted.n; i++) {
+        int slot = t->adopted.at[i];
+        while (t->guards.g.at[slot].source != CC_SRC_SLOT) slot = t->guards.g.at[slot].parent;
+        const int level = t->guards.g.at[slot].level;
+        if (level >= t->level.n || !t->level.at[level].kept || t->level.at[level].touched) t->adopted.at[n++] = t->adopted.at[i];
+    }
+    t->adopted.n = n;
+}
+
 static void finish(CcRec *rec, CcEnd end)
 {
     CcTrace *t = rec->trace;
+    keep_waiting(t);
     t->end = end;
     t->instructions = rec->instructions;
     cc_sym_finish(rec);
@@ -569,8 +600,7 @@ CcGo cc_rec_poison(CcRec *rec, CcAct *act, CcReason reason, const char *what)
  * or did not help, it is before the call of that frame, or of one around it. */
 static void mark_before(CcRec *rec, int level)
 {
-    const CcProv *p = cc_value_find(rec, rec->unbuildable);
-    if (p != NULL && p->site_co != NULL && mark_site(rec, p->site_co, p->site_pc)) return;
+    if (mark_made(rec)) return;
     for (int i = level - 1; i >= 0; i--)
         if (mark_site(rec, rec->frame.at[i].act->co, rec->frame.at[i].act->pc)) return;
 }

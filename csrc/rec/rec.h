@@ -43,6 +43,7 @@ typedef enum CcMake {
     CC_MAKE_SYMBOL,    /* id = symbol */
     CC_MAKE_TUPLE, CC_MAKE_LIST, CC_MAKE_SET, CC_MAKE_DICT, CC_MAKE_SLICE,
     CC_MAKE_CELL, CC_MAKE_METHOD, CC_MAKE_FUNCTION,
+    CC_MAKE_GENERATOR, /* kids: function, slots; id = unit, aux = state: CcGen */
     CC_MAKE_OBJECT,    /* object = type; kids: kind of base, base items, dict items, slots: recipe.c */
     CC_MAKE_CALL,      /* object = callable, kids = arguments: constructors that are pure (range iterator, super, partial) */
 } CcMake;
@@ -186,6 +187,7 @@ typedef struct CcTrace {
     bool retry;                   /* a guard behind such nodes may fail, or an exception be caught: explored with undo */
     bool impure;                  /* its graph writes tensors from outside or draws random numbers: can't be run twice */
     int ops;                      /* nodes that are tensor ops */
+    CC_VEC(int) adopted;          /* guards of generators that others, or nothing, take the place of: cc_generator_retire */
     CC_VEC(struct CcKept {
         int value;
         PyObject *tensor;         /* strong */

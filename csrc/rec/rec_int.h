@@ -63,7 +63,7 @@ struct CcRec {
     CcMap distinct;        /* pairs of guards that are checked to be two objects */
     CcMap handed;          /* tensor -> guard that reaches one which no guard can tell from others: it may be handed on, not used */
     CcMap unsized;         /* graph value + 1: its shape depends on data, and so is not known to the trace */
-    CC_VEC(struct CcOwn { int level; int slot; PyObject *function; }) own;   /* cc_rec_begin_resume: slots with functions of this call */
+    CC_VEC(struct CcOwn { int level; int slot; PyObject *object; }) own;   /* cc_rec_begin_resume: slots with functions and generators of this call */
     CC_VEC(int) written;   /* guards of containers that effects write */
     CC_VEC(PyObject *) keep;   /* constants and temporaries alive while recording */
     PyObject *handled_outer, *handled_start;   /* strong: exception being handled when the call, the trace began; NULL: none */
@@ -166,6 +166,14 @@ bool cc_number_dict_key(CcRec *rec, PyObject *key);          /* the same, and on
 
 /* ---- recipe.c ---- */
 int cc_recipe_of(CcRec *rec, PyObject *o, CcMap *memo);      /* -1: can't be rebuilt; rec->why is set */
+
+enum { CC_SITE_ADOPTION = -1 };   /* in place of a site's instruction: generators of this code are not adopted */
+bool cc_rec_may_adopt(const CcRec *rec, const PyCodeObject *generator);
+
+/* ---- resume.c ---- */
+/* A cell was read behind a break that holds a function of a function: each call makes another, so it is known by its code, defaults
+ * and cells. False: it is to be read like anything else. */
+bool cc_resume_cell(CcRec *rec, int cell, PyObject *v);
 
 /* ---- final.c ---- */
 bool cc_final_has(PyObject *o);              /* its type has a finaliser: generators, classes with __del__ */
@@ -312,6 +320,7 @@ CcGo cc_backcall_listed(CcRec *rec, CcAct *act, CcEvent *ev);
 
 bool cc_backcall_is_cache(PyObject *f);     /* made by functools.lru_cache */
 CcGo cc_backcall_cache(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *const *in, int n, PyObject *kwnames);
+void cc_backcall_made(CcRec *rec, PyObject *o);             /* C code has just made it, of constants and of what is known */
 /* What the result of a function of the standard library depends on, as library.def says. */
 typedef enum CcPure { CC_PURE_NOT, CC_PURE_DATA, CC_PURE_CLASS } CcPure;
 /* Calls such a function once; CC_OK: its arguments are more than that. */

@@ -200,6 +200,28 @@ static PyObject *make_cell(const CcMaker *m, const CcRecipe *r, int index)
     return cell;
 }
 
+/* It is there before what it holds is made, which may refer to it. */
+static PyObject *make_generator(const CcMaker *m, const CcRecipe *r, int index)
+{
+    PyObject *func = cc_recipe_make(m, m->recipes->kid.at[r->kid0]);
+    PyObject *o = func != NULL ? cc_generator_new((PyFunctionObject *)func) : NULL;
+    Py_XDECREF(func);
+    if (o == NULL) return NULL;
+    const int n = r->n - 1, n_locals = ((PyCodeObject *)((PyGenObject *)o)->gi_code)->co_nlocalsplus;
+    if (r->shared && m->built != NULL) m->built[index] = Py_NewRef(o);
+    for (int i = 0; i < n; i++) {
+        PyObject *v = cc_recipe_make(m, m->recipes->kid.at[r->kid0 + 1 + i]);
+        if (v == NULL && PyErr_Occurred()) {
+            if (i > n_locals) cc_generator_wait(o, r->aux, r->id, i - n_locals);   /* so that it drops what lies on its stack */
+            Py_DECREF(o);
+            return NULL;
+        }
+        cc_generator_put(o, i, v);
+    }
+    cc_generator_wait(o, r->aux, r->id, n - n_locals);
+    return o;
+}
+
 static PyObject *make_new(const CcMaker *m, const CcRecipe *r, int index)
 {
     const bool shared = r->shared && m->built != NULL;
@@ -210,6 +232,7 @@ static PyObject *make_new(const CcMaker *m, const CcRecipe *r, int index)
     case CC_MAKE_CELL: return make_cell(m, r, index);
     case CC_MAKE_METHOD: return make_pair(m, r, PyMethod_New);
     case CC_MAKE_FUNCTION: return make_function(m, r);
+    case CC_MAKE_GENERATOR: return make_generator(m, r, index);
     case CC_MAKE_CALL: return make_call(m, r);
     case CC_MAKE_OBJECT: return make_object(m, r, index);
     case CC_MAKE_SET:
@@ -450,6 +473,25 @@ static int build_function(Builder *b, PyObject *o)
     return me;
 }
 
+/* A generator that has not begun, or is suspended. What it will not read again is not kept, as in a snapshot's frames. What
+ * it holds and its end finalises would be finalised behind the break by whoever lets go of it last. */
+static int build_generator(Builder *b, PyObject *o)
+{
+    CcGen g;
+    if (!cc_generator_read(o, &g) || cc_library_listed(g.func)) return fail(b, o);   /* what is listed goes on without a break */
+    for (int i = 0; i < g.code->n_locals + g.depth; i++)
+        if (g.slot[i] != NULL && cc_final_has(g.slot[i]) && !PyGen_CheckExact(g.slot[i])) return fail(b, o);
+    Objects kids = {0};
+    cc_vec_push(&kids, (PyObject *)g.func);
+    for (int i = 0; i < g.code->n_locals + g.depth; i++) {
+        const bool kept = i >= g.code->n_locals || cc_code_live(g.code, g.pc, i);
+        cc_vec_push(&kids, kept ? g.slot[i] : NULL);
+    }
+    const int me = node(b, CC_MAKE_GENERATOR, o, NULL, kids.at, kids.n, g.unit, g.state);
+    cc_vec_free(&kids);
+    return me >= 0 ? me : fail(b, o);
+}
+
 static bool reducible(PyTypeObject *t)
 {
     return t == &PyListIter_Type || t == &PyTupleIter_Type || t == &PyRangeIter_Type || t == &PyEnum_Type ||
@@ -581,6 +623,7 @@ static int build_fresh(Builder *b, PyObject *o)
         return node(b, CC_MAKE_METHOD, o, NULL, kids, 2, 0, 0);
     }
     if (PyFunction_Check(o)) return build_function(b, o);
+    if (PyGen_CheckExact(o)) return build_generator(b, o);
     if (PyCFunction_Check(o)) return build_bound_builtin(b, o);
     if (cc_value_structseq(o) || t == cc_tens_size_type()) return build_structseq(b, o);
     if (cc_value_deque(o) || cc_value_defaultdict(o)) return build_collection(b, o);

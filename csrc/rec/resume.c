@@ -1,6 +1,6 @@
 /* Beginning behind a break: the slots of the chain's frames are the inputs of what follows. What only they hold was made by this
- * call: iterators, lists and dicts are adopted (their state is guarded, and they may be changed freely), and so are functions,
- * of which each call makes another. */
+ * call: iterators, generators, lists and dicts are adopted (their state is guarded, and they may be changed freely), and so are
+ * functions, of which each call makes another. */
 #include "rec_int.h"
 
 static bool known_iterator(PyObject *o)
@@ -111,22 +111,44 @@ static int slots_holding(const CcRec *rec, PyObject *o)
     return frames < 2 ? n : 0;
 }
 
+/* How many generators that the chain's slots hold, and nothing else, are of this function. */
+static int generators_of(const CcRec *rec, const PyObject *func)
+{
+    int n = 0;
+    for (const CcAct *act = rec->innermost; act != NULL; act = act->prev) {
+        for (int slot = 0; slot < act->code->n_locals + act->depth; slot++) {
+            PyObject *v = cc_act_get(act, slot);
+            CcGen g;
+            n += v != NULL && Py_REFCNT(v) == 1 && cc_generator_read(v, &g) && (PyObject *)g.func == func;
+        }
+        if (act == rec->frame.at[0].act) break;
+    }
+    return n;
+}
+
 /* A function that nothing but slots of the chain holds was made by this call, and each call makes another. */
 static bool own_function(const CcRec *rec, PyObject *v)
 {
-    return v != NULL && PyFunction_Check(v) && Py_REFCNT(v) == slots_holding(rec, v);
+    return PyFunction_Check(v) && Py_REFCNT(v) == slots_holding(rec, v) + generators_of(rec, v);
+}
+
+/* A generator that the chain's slots alone hold. */
+static bool own_generator(const CcRec *rec, PyObject *v)
+{
+    CcGen g;
+    return cc_generator_read(v, &g) && Py_REFCNT(v) == slots_holding(rec, v) && cc_rec_may_adopt(rec, g.code->co);
 }
 
 /* So it is known by its code, defaults and cells. After all other slots, which hold its cells. */
-static void adopt_function(CcRec *rec, PyObject *v, int level, int slot)
+static void adopt_function(CcRec *rec, PyObject *v, CcSource source, int parent, int level, int slot)
 {
     CcGuards *gs = &rec->trace->guards;
     bool is_new;
     if (cc_value_find(rec, v) != NULL) {
-        cc_value_read(rec, CC_SRC_SLOT, -1, NULL, level, slot, v);
+        cc_value_read(rec, source, parent, NULL, level, slot, v);
         return;
     }
-    const int id = cc_guard_source(gs, CC_SRC_SLOT, -1, NULL, level, slot, &is_new);
+    const int id = cc_guard_source(gs, source, parent, NULL, level, slot, &is_new);
     cc_guard_check(gs, id, CC_CHK_TYPE, (PyObject *)&PyFunction_Type);
     cc_value_set(rec, v, CC_O_SOURCE, id);
     cc_rec_guard_function(rec, (PyFunctionObject *)v);
@@ -140,13 +162,133 @@ static void adopt_function(CcRec *rec, PyObject *v, int level, int slot)
     Py_DECREF(name);
 }
 
+bool cc_resume_cell(CcRec *rec, int cell, PyObject *v)
+{
+    if (rec->frame.n == 0 || !rec->frame.at[0].kept || v == NULL || !PyFunction_Check(v)) return false;
+    const PyCodeObject *co = (PyCodeObject *)((PyFunctionObject *)v)->func_code;
+    if (!(co->co_flags & CO_NESTED) || cc_value_find(rec, v) != NULL) return false;
+    adopt_function(rec, v, CC_SRC_CELL, cell, 0, 0);
+    return true;
+}
+
+static void adopt_generator(CcRec *rec, PyObject *o, int source);
+
+static bool kept_slot(const CcGen *g, int slot)
+{
+    return slot >= g->code->n_locals || cc_code_live(g->code, g->pc, slot);
+}
+
+/* Which slots of the generator hold what this one holds: how many, and the first of them. (Its iterator lies in a generator
+ * expression's argument and on its stack.) */
+static int holding(const CcGen *g, int slot, int *first)
+{
+    int n = 0;
+    *first = slot;
+    for (int i = g->code->n_locals + g->depth - 1; i >= 0; i--) {
+        if (g->slot[i] != g->slot[slot]) continue;
+        n++;
+        if (kept_slot(g, i)) *first = i;
+    }
+    return n;
+}
+
+/* What lies in a slot of a generator that is adopted. */
+static void read_held(CcRec *rec, const CcGen *g, int parent, int slot)
+{
+    CcGuards *gs = &rec->trace->guards;
+    PyObject *v = g->slot[slot];
+    bool is_new;
+    int first = slot;
+    const int n = v != NULL && !cc_value_const(v) ? holding(g, slot, &first) : 0;
+    if (first < slot) {
+        const int id = cc_guard_source(gs, CC_SRC_GENSLOT, parent, NULL, 0, slot, &is_new);
+        cc_guard_alias(gs, id, CC_CHK_ALIAS, cc_guard_source(gs, CC_SRC_GENSLOT, parent, NULL, 0, first, &is_new));
+        return;
+    }
+    if (v != NULL && PyFloat_CheckExact(v) && cc_value_find(rec, v) == NULL) {
+        learn_float(rec, v, cc_guard_source(gs, CC_SRC_GENSLOT, parent, NULL, 0, slot, &is_new));
+        return;
+    }
+    const bool alone = v != NULL && Py_REFCNT(v) == n && cc_value_find(rec, v) == NULL;
+    CcGen inner;
+    if (alone && cc_generator_read(v, &inner) && cc_rec_may_adopt(rec, inner.code->co)) {
+        adopt_generator(rec, v, cc_guard_source(gs, CC_SRC_GENSLOT, parent, NULL, 0, slot, &is_new));
+        return;
+    }
+    if (v != NULL && cc_value_const(v)) {   /* nothing puts a symbol in its place: no hint makes it one */
+        const int id = cc_guard_source(gs, CC_SRC_GENSLOT, parent, NULL, 0, slot, &is_new);
+        if (is_new) cc_guard_check(gs, id, CC_CHK_VALUE, v);
+        return;
+    }
+    const int id = cc_value_read(rec, CC_SRC_GENSLOT, parent, NULL, 0, slot, v);
+    if (!alone || gs->g.at[id].check != CC_CHK_TYPE) return;
+    if (known_iterator(v)) (void)adopt_iterator(rec, v, id);
+    else if (PyList_CheckExact(v) || PyDict_CheckExact(v)) adopt_container(rec, v, id);
+}
+
+/* Its code is known, and its cells lie in the frame: all else about it matters to nobody but who makes the next one. */
+static void read_function(CcRec *rec, PyObject *func, int generator)
+{
+    bool is_new;
+    if (cc_value_find(rec, func) != NULL) {
+        cc_value_read(rec, CC_SRC_GENFUNC, generator, NULL, 0, 0, func);
+        return;
+    }
+    const int id = cc_guard_source(&rec->trace->guards, CC_SRC_GENFUNC, generator, NULL, 0, 0, &is_new);
+    cc_guard_check(&rec->trace->guards, id, CC_CHK_TYPE, (PyObject *)&PyFunction_Type);
+    cc_value_set(rec, func, CC_O_SOURCE, id);
+}
+
+/* Where it waits becomes guarded, and what its frame holds. It may be resumed freely: the next snapshot puts another one into the
+ * slot, and a replay ends this one without a word (CcTrace.adopted). */
+static void adopt_generator(CcRec *rec, PyObject *o, int source)
+{
+    CcGuards *gs = &rec->trace->guards;
+    CcGen g;
+    if (!cc_generator_read(o, &g)) abort();
+    bool is_new;
+    PyObject *want = Py_BuildValue("(Oii)", g.code->co, g.unit, g.state);
+    if (want == NULL) abort();
+    cc_guard_check(gs, source, CC_CHK_TYPE, (PyObject *)&PyGen_Type);
+    const int id = cc_guard_source(gs, CC_SRC_GEN, source, NULL, 0, 0, &is_new);
+    cc_guard_check(gs, id, CC_CHK_WAITS, want);
+    Py_DECREF(want);
+    gs->g.at[source].used = true;
+    cc_vec_push(&rec->trace->adopted, source);
+    read_function(rec, (PyObject *)g.func, id);
+    for (int i = 0; i < g.code->n_locals + g.depth; i++)
+        if (kept_slot(&g, i)) read_held(rec, &g, id, i);
+    cc_value_set(rec, o, CC_O_FRESH, -1);
+}
+
+/* In one of the slots that hold it; the others are its aliases. */
+static void adopt_owned(CcRec *rec, PyObject *v, int level, int slot)
+{
+    bool is_new;
+    if (!PyGen_CheckExact(v)) {
+        adopt_function(rec, v, CC_SRC_SLOT, -1, level, slot);
+        return;
+    }
+    const CcProv *p = cc_value_find(rec, v);
+    const int id = cc_guard_source(&rec->trace->guards, CC_SRC_SLOT, -1, NULL, level, slot, &is_new);
+    if (p == NULL) {
+        adopt_generator(rec, v, id);
+        return;
+    }
+    for (int i = 0; i < rec->trace->adopted.n; i++) {
+        const CcGuard *first = &rec->trace->guards.g.at[rec->trace->adopted.at[i]];
+        if (first->source == CC_SRC_SLOT && cc_act_get(rec->frame.at[first->level].act, first->index) == v)
+            cc_guard_alias(&rec->trace->guards, id, CC_CHK_ALIAS, rec->trace->adopted.at[i]);
+    }
+}
+
 /* symbolic: a number that differs from call to call; it becomes an input unless Python code looks at it. */
 static void read_slot(CcRec *rec, CcAct *act, int level, int slot, bool symbolic)
 {
     PyObject *v = cc_act_get(act, slot);
     CcGuards *gs = &rec->trace->guards;
     bool is_new;
-    if (own_function(rec, v)) {
+    if (v != NULL && (own_function(rec, v) || own_generator(rec, v))) {
         cc_vec_push(&rec->own, (struct CcOwn){level, slot, v});
         return;
     }
@@ -179,7 +321,9 @@ CcGo cc_rec_begin_resume(CcRec *rec, CcAct *const *acts, int n, const CcMode *mo
             if (cc_final_slot(act, slot)) read_slot(rec, act, level, slot, varies(ctx, level, slot));
         act->observed = true;
     }
-    for (int i = 0; i < rec->own.n; i++) adopt_function(rec, rec->own.at[i].function, rec->own.at[i].level, rec->own.at[i].slot);
+    for (int generators = 0; generators < 2; generators++)   /* which are of functions that slots hold */
+        for (int i = 0; i < rec->own.n; i++)
+            if (PyGen_CheckExact(rec->own.at[i].object) == generators) adopt_owned(rec, rec->own.at[i].object, rec->own.at[i].level, rec->own.at[i].slot);
     rec->own.n = 0;
     const CcAct *last = acts[n - 1];
     rec->trace->start_file = Py_NewRef(last->co->co_filename);

@@ -1,0 +1,59 @@
+/* Generators that wait: what their frames hold, and others that are made to stand where they stand. */
+#include "py_int.h"
+
+bool cc_generator_read(PyObject *generator, CcGen *out)
+{
+    void *frame = PyGen_CheckExact(generator) ? cc_frame_of_generator(generator, &out->state) : NULL;
+    if (frame == NULL) return false;
+    out->func = cc_frame_func(frame);
+    out->code = cc_code_get(cc_frame_code(frame));
+    if (out->code == NULL) {
+        PyErr_Clear();
+        return false;
+    }
+    out->unit = cc_frame_next_unit(frame);
+    out->pc = out->unit >= 0 && out->unit < out->code->n_units ? out->code->by_unit[out->unit] : -1;
+    out->depth = cc_frame_depth(frame);
+    out->slot = cc_frame_slots(frame);
+    return out->pc >= 0;
+}
+
+PyObject *cc_generator_new(PyFunctionObject *func)
+{
+    CcObserver *obs = cc_hook_current();
+    const bool paused = obs != NULL && cc_hook_pause(obs, true);
+    PyObject *generator = cc_hook_call_with_nones(func);
+    if (obs != NULL) cc_hook_pause(obs, paused);
+    if (generator == NULL || PyGen_CheckExact(generator)) return generator;
+    PyErr_SetString(PyExc_SystemError, "ccompile: a function whose generator is to be made again gives something else");
+    Py_DECREF(generator);
+    return NULL;
+}
+
+void cc_generator_put(PyObject *generator, int slot, PyObject *value)
+{
+    int state;
+    void *frame = cc_frame_of_generator(generator, &state);
+    PyObject **slots = cc_frame_slots(frame), *old = slot < cc_frame_code(frame)->co_nlocalsplus ? slots[slot] : NULL;
+    slots[slot] = value;
+    Py_XDECREF(old);
+}
+
+/* It is put back to its begin, where no handler is. */
+void cc_generator_retire(PyObject *generator)
+{
+    CcGen g;
+    if (!cc_generator_read(generator, &g)) return;
+    int unit = 0, pc = 0;
+    while (pc < g.code->n && g.code->insn[pc].op != CC_OP_SUSPEND) pc++;
+    if (pc < g.code->n) unit = g.code->insn[pc].next;
+    for (int i = g.depth; i > 0; i--) {
+        PyObject **top = (PyObject **)&g.slot[g.code->n_locals + i - 1], *old = *top;
+        *top = NULL;
+        cc_frame_wait(generator, g.state, g.unit, i - 1);
+        Py_XDECREF(old);
+    }
+    cc_frame_wait(generator, cc_frame_unbegun(), unit, 0);
+}
+
+void cc_generator_wait(PyObject *generator, int state, int unit, int depth) { cc_frame_wait(generator, state, unit, depth); }
