@@ -10,6 +10,7 @@ class BreakDict(TypedDict):
     advice: str
     file: str
     line: int
+    site: int
     user_stack: list[tuple[str, int, str]]
 
 class NodeDict(TypedDict):
