@@ -212,8 +212,18 @@ def test_pool(name, layout):
     x = randn(2, 37, 15, 18)
     x = {"contiguous": x, "channels_last": last(x), "transposed": x.transpose(2, 3)}[layout]
     x[1, 3, 4, 5] = float("nan")
-    found = kinds(POOLS[name], x)
-    assert found.count("pool") == 1
+    reduced = name == "adaptive" and layout == "channels_last"  # one window of the whole plane
+    assert kinds(POOLS[name], x).count("kernel" if reduced else "pool") == 1
+
+
+@pytest.mark.parametrize("columns", [64, 101, 102])
+@pytest.mark.parametrize("name", POOLS)
+def test_pool_wide_rows(name, columns):
+    """Many windows that are alike, by vectors: with every stride, what is left over, and the last element of memory."""
+    x = randn(1, 3, 6, columns)
+    x[0, 1, 4, 40] = float("nan")
+    assert kinds(POOLS[name], x).count("pool") == 1
+    assert kinds(lambda x: F.max_pool2d(x, (2, 4), (1, 3)), x).count("pool") == 1
 
 
 @pytest.mark.parametrize("size", [(1, 2048, 7, 7), (8, 64, 56, 56), (1, 16, 112, 112), (4, 3, 5, 5000)])

@@ -25,6 +25,7 @@ typedef enum Kind { MAX, AVG } Kind;
 typedef struct Side {
     int64_t in, out, step;          /* step: from one element of a window to the next */
     int32_t *from, *to, *all; /* [out]; all: what it counts for in the divisor */
+    int64_t alike, alike_end, stride; /* outputs whose windows are as large, each `stride` behind the one before */
 } Side;
 
 typedef struct CcPool {
@@ -174,14 +175,99 @@ static ALWAYS const float *join_rows(const CcPool *p, Kind kind, const float *sr
     return rows == 0 ? NULL : only ? only : row;
 }
 
+/* One window of a row. */
+static ALWAYS float pool_window(Kind kind, const Side *side, int64_t out, const float *row) {
+    const int64_t from = side->from[out], to = side->to[out];
+    float x = nothing(kind);
+    if (side->step == 1 && to - from >= LANES) return fold(kind, row + from, to - from);
+    for (int64_t i = from; i < to; i += side->step) x = kind == AVG ? x + row[i] : larger(x, row[i]);
+    return x;
+}
+
+/* Every stride-th element. Every second one is half of a pair, which compilers see how to cut off; the pairs of the second
+ * load are one element further to the front, since there may be none behind the last one. */
+static ALWAYS void pick_lanes(const float *from, int64_t stride, float *to) {
+    uint64_t low[LANES / 2], high[LANES / 2];
+    uint32_t half[LANES];
+    if (stride == 2) {
+        memcpy(low, from, sizeof low);
+        memcpy(high, from + LANES - 1, sizeof high);
+        for (int k = 0; k < LANES / 2; k++) half[k] = (uint32_t)low[k];
+        for (int k = 0; k < LANES / 2; k++) half[LANES / 2 + k] = (uint32_t)(high[k] >> 32);
+        memcpy(to, half, sizeof half);
+    } else {
+        for (int k = 0; k < LANES; k++) to[k] = from[k * stride];
+    }
+}
+
+/* `n` windows of `many` elements that lie `step` apart, each `stride` behind the one before. */
+static ALWAYS void pool_alike(Kind kind, const float *at, int64_t many, int64_t step, int64_t stride, float *dst, int64_t n) {
+    int64_t x = 0;
+    for (; x + LANES <= n; x += LANES) {
+        float lane[LANES], next[LANES];
+        pick_lanes(at + x * stride, stride, lane);
+        for (int64_t i = 1; i < many; i++) {
+            pick_lanes(at + x * stride + i * step, stride, next);
+            combine(kind, lane, next, LANES);
+        }
+        memcpy(dst + x, lane, sizeof lane);
+    }
+    for (; x < n; x++) {
+        dst[x] = at[x * stride];
+        for (int64_t i = 1; i < many; i++) {
+            const float y = at[x * stride + i * step];
+            dst[x] = kind == AVG ? dst[x] + y : larger(dst[x], y);
+        }
+    }
+}
+
+/* The windows of a row, summed up or their largest elements. */
+static ALWAYS void pool_columns(Kind kind, const Side *side, const float *row, float *dst) {
+    const int64_t step = side->step, from = side->from[side->alike], many = (side->to[side->alike] - from + step - 1) / step;
+    const bool narrow = many > 0 && many < LANES;
+    for (int64_t x = 0; x < side->out; x++) {
+        if (!narrow || x != side->alike) {
+            dst[x] = pool_window(kind, side, x, row);
+            continue;
+        }
+        float *to = dst + x;
+        const float *at = row + from;
+        const int64_t n = side->alike_end - x;
+        if (side->stride == 1) pool_alike(kind, at, many, step, 1, to, n);
+        else if (side->stride == 2) pool_alike(kind, at, many, step, 2, to, n);
+        else pool_alike(kind, at, many, step, side->stride, to, n);
+        x = side->alike_end - 1;
+    }
+}
+
+/* Sums of a row become means, where windows have elements. s: any spot of the row. */
+static ALWAYS void divide_row(const CcPool *p, Spot *s, float *dst) {
+    const Side *side = &p->side[2];
+    for (int64_t x = 0; x < side->out; x++) {
+        const int64_t n = x == side->alike ? side->alike_end - x : 1;
+        s->at[2] = x;
+        if (side->from[x] < side->to[x]) divide(dst + x, divisor_of(p, s), n);
+        x += n - 1;
+    }
+}
+
+static ALWAYS void store_row(const CcPool *p, const float *row, char *dst, int64_t at) {
+    const int64_t n = p->side[2].out, step = p->to[4];
+    if (p->dtype == CC_DT_F32)
+        for (int64_t x = 0; x < n; x++) ((float *)dst)[at + x * step] = row[x];
+    else if (step == 1) cc_halves_narrow(p->dtype, row, (uint16_t *)dst + at, n);
+    else
+        for (int64_t x = 0; x < n; x++) cc_halves_narrow(p->dtype, row + x, (uint16_t *)dst + at + x * step, 1);
+}
+
 /* Units: [n][c][side 0][side 1]; a unit is a row of the result. */
 static ALWAYS void pool_rows(Job *job, Kind kind, int64_t begin, int64_t end) {
     const CcPool *p = job->p;
     const Side *side = &p->side[2];
-    const bool half = p->dtype != CC_DT_F32;
-    float row[MAX_ROW], *room = half ? cc_scratch_thread(sizeof *room * (size_t)p->span) : NULL;
+    const bool half = p->dtype != CC_DT_F32, straight = !half && p->to[4] == 1;
+    float row[MAX_ROW], *room = straight ? NULL : cc_scratch_thread(sizeof *room * (size_t)(p->span + side->out));
     int64_t widened = -1;
-    if (half && !room) {
+    if (!straight && !room) {
         atomic_store(&job->failed, true);
         return;
     }
@@ -193,21 +279,11 @@ static ALWAYS void pool_rows(Job *job, Kind kind, int64_t begin, int64_t end) {
         widened = plane;
         const float *joined = join_rows(p, kind, half ? room : (const float *)job->src + from_at, &s, row);
         const int64_t to_at = n * p->to[0] + c * p->to[1] + s.at[0] * p->to[2] + s.at[1] * p->to[3];
-        float *dst = half ? NULL : (float *)job->dst + to_at;
-        uint16_t *dst_half = (uint16_t *)job->dst + to_at;
-        for (; s.at[2] < side->out; s.at[2]++) {
-            const int64_t from = side->from[s.at[2]], to = side->to[s.at[2]];
-            float x = nothing(kind);
-            if (joined && side->step == 1 && to - from >= LANES) {
-                x = fold(kind, joined + from, to - from);
-            } else if (joined) {
-                for (int64_t i = from; i < to; i += side->step)
-                    x = kind == AVG ? x + joined[i] : larger(x, joined[i]);
-            }
-            x = kind == AVG && joined && from < to ? x / divisor_of(p, &s) : x;
-            if (half) cc_halves_narrow(p->dtype, &x, dst_half + s.at[2] * p->to[4], 1);
-            else dst[s.at[2] * p->to[4]] = x;
-        }
+        float *out = straight ? (float *)job->dst + to_at : room + p->span;
+        if (joined) pool_columns(kind, side, joined, out);
+        for (int64_t x = 0; !joined && x < side->out; x++) out[x] = nothing(kind);
+        if (joined && kind == AVG) divide_row(p, &s, out);
+        if (!straight) store_row(p, out, job->dst, to_at);
     }
 }
 
@@ -510,6 +586,22 @@ static void merge_sides(CcPool *p) {
     for (int i = 0; i < SIDES; i++) side[i].to[0] = side[i].all[0] = (int32_t)side[i].in;
 }
 
+/* The largest part of a side around its middle whose windows are alike. */
+static void find_alike(Side *side) {
+    const int64_t middle = (side->out - 1) / 2, last = side->out - 1;
+    const int32_t *from = side->from, *to = side->to, *all = side->all;
+    side->alike = middle;
+    side->alike_end = middle + 1;
+    if (last < 1) return;
+    side->stride = from[middle + 1] - from[middle];
+    for (int64_t x = middle; x >= 0 && to[x] - from[x] == to[middle] - from[middle] && all[x] == all[middle] &&
+                             from[middle] - from[x] == (middle - x) * side->stride; x--)
+        side->alike = x;
+    for (int64_t x = middle; x <= last && to[x] - from[x] == to[middle] - from[middle] && all[x] == all[middle] &&
+                             from[x] - from[middle] == (x - middle) * side->stride; x++)
+        side->alike_end = x + 1;
+}
+
 /* -1: not for this family. */
 static int describe(const CcGraph *g, const CcNode *n, CcPool *p, Window *window) {
     const CcOperand *x = cc_prim_operand(g, n, 0);
@@ -574,6 +666,7 @@ static void *build(const CcGraph *g, const int *nodes, int n, CcArena *arena, Cc
     p->src_at = cc_prim_base(g, &p->src);
     if (p->index >= 0) cc_prim_unread(g, (int *const[]){&p->dst, &p->index}, 2, arena);
     merge_sides(p);
+    find_alike(&p->side[SIDES - 1]);
     p->across = goes_across(p);
     p->width = rows >= FEW_ROWS ? p->c : CHUNK;
     p->chunks = (p->c + p->width - 1) / p->width;
