@@ -215,6 +215,9 @@ def test_winograd(size, channels, padding):
     assert ("Winograd" in found) == (tiles[4] >= 8 or saved >= 80)
     found, _ = ways(ccompile.compile(model), model, randn(size[0], 16, *size[1:]))
     assert ("Winograd" in found) == (saved >= 400)
+    model = model.to(memory_format=torch.channels_last)  # of the weights: taps first
+    found, _ = ways(ccompile.compile(model), model, randn(size[0], 16, *size[1:]))
+    assert ("Winograd" in found) == (saved >= 400)
 
 
 def test_small_winograd_rounds_as_direct():

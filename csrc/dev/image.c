@@ -93,7 +93,7 @@ typedef struct Kernels {
     /* [tile == 4] */
     void (*scatter[2])(const float *const *at, int64_t channels, float *to, int64_t plane);
     bool (*gather[2])(const Spread *s);
-    void (*wino_pack[2])(const float *w, int64_t w_out, int64_t in, float *to, int64_t width, int64_t plane);
+    void (*wino_pack[2])(const float *w, int64_t w_out, bool taps_first, int64_t in, float *to, int64_t width, int64_t plane);
 } Kernels;
 
 #define LANES 16
@@ -158,7 +158,7 @@ static void pack_vecs(void *ctx, int64_t begin, int64_t end) {
             const int outs = (int)CC_MIN(lanes, im->out - v * lanes);
             float *vec = to + (v - v0) * lanes;
             if (im->way == CC_IMAGE_WINO)
-                j->k->wino_pack[im->tile == 4](w, im->w_out, im->in, vec + wino_weights(j, p), width,
+                j->k->wino_pack[im->tile == 4](w, im->w_out, im->w_taps_first, im->in, vec + wino_weights(j, p), width,
                                                weights_plane(im, width));
             else
                 j->k->pack(w, im->w_out, outs, depth / taps, taps, vec + v0 * lanes * depth, width);
@@ -610,7 +610,7 @@ bool cc_image_can(const CcImage *im) {
     case CC_IMAGE_WINO:
         for (int d = 0; d < 2; d++)
             if (im->kernel[d] != 3 || im->step[d] != 1 || im->dilation[d] != 1) return false;
-        return last && whole && im->in % k->lanes == 0 && !im->w_taps_first;
+        return last && whole && im->in % k->lanes == 0;
     case CC_IMAGE_FEW: return cc_few_can(im);
     }
     return false;

@@ -182,6 +182,7 @@ static bool expand(Parts *p, const bool *needed) {
     case CC_OP_triplet_margin: return needed[0] && cc_losses_make(p);
     case CC_OP_batch_norm_train:
     case CC_OP_instance_norm_train: return cc_moments_make(p);
+    case CC_OP_group_norm: return cc_moments_groups(p);
     case CC_OP_scatter:
     case CC_OP_index_add:
     case CC_OP_index_copy:
@@ -235,6 +236,7 @@ static bool may_be(const CcGraph *g, const CcNode *n, const CcGroupRules *rules)
     case CC_OP_self_attention:
     case CC_OP_encoder_layer:
     case CC_OP_cross_entropy: return true;
+    case CC_OP_group_norm: return !rules->gathers; /* a GPU's convolutions are torch's, whose layouts stay */
     case CC_OP_linear: return scattered(g, n);
     case CC_OP_meshgrid: return true;
     case CC_OP_im2col: return n->n_in == 9 && (cc_graph_operand(g, n, 5)->i > 0 || cc_graph_operand(g, n, 6)->i > 0);

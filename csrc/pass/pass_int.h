@@ -33,6 +33,7 @@ CcType cc_parts_without_dim(const CcType *t, int dim);
 bool cc_losses_make(Parts *p);
 bool cc_layers_make(Parts *p, const bool *needed);
 bool cc_moments_make(Parts *p);
+bool cc_moments_groups(Parts *p);
 bool cc_writes_make(Parts *p);
 bool cc_writes_may(const CcGraph *g, const CcNode *n, const CcGroupRules *rules); /* is it worth a try? */
 /* writes.c, for into.c: a node that writes at indices, or to slices, what was there before is a kernel's. false: it is as it was. */
