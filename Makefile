@@ -89,6 +89,7 @@ $(LINT): pyproject.toml $(DEPS)
 lint: $(LINT)
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check python benchmarks setup.py tests/test_arch.py tests/test_api.py
+	$(VENV)/bin/clang-format --dry-run -Werror csrc/*/*.[ch] csrc/*/*.inc tests/core/*.c
 	$(PY) -m mypy
 	$(PY) -m codespell_lib csrc python tests benchmarks notebooks README.md Makefile setup.py
 

@@ -15,8 +15,7 @@ struct CcArena {
 
 CcArena *cc_arena_new(void) { return calloc(1, sizeof(CcArena)); }
 
-void cc_arena_free(CcArena *arena)
-{
+void cc_arena_free(CcArena *arena) {
     if (arena == NULL) return;
     for (Chunk *c = arena->head, *next; c != NULL; c = next) {
         next = c->next;
@@ -28,8 +27,7 @@ void cc_arena_free(CcArena *arena)
     free(arena);
 }
 
-void *cc_arena_alloc(CcArena *arena, size_t n)
-{
+void *cc_arena_alloc(CcArena *arena, size_t n) {
     n = (n + ALIGN - 1) & ~(size_t)(ALIGN - 1);
     Chunk *c = arena->head;
     if (c == NULL || c->size - c->used < n) {
@@ -45,8 +43,7 @@ void *cc_arena_alloc(CcArena *arena, size_t n)
     return p;
 }
 
-void *cc_vec_grow(void *at, int *cap, int need, size_t item)
-{
+void *cc_vec_grow(void *at, int *cap, int need, size_t item) {
     int n = *cap > 0 ? *cap : 8;
     while (n < need) n *= 2;
     void *p = realloc(at, (size_t)n * item);

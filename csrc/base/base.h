@@ -14,7 +14,8 @@
 
 #define CC_MUST __attribute__((warn_unused_result))
 #define CC_PRINTF(fmt, first) __attribute__((format(printf, fmt, first)))
-/* Ownership marks, read by people and by the lint test: the result is a new / borrowed reference, argument i is stolen. */
+/* Ownership marks, read by people and by the lint test: the result is a new / borrowed reference, argument i is
+ * stolen. */
 #define CC_NEW
 #define CC_BORROW
 #define CC_STEAL(i)
@@ -25,15 +26,15 @@
 
 /* Debug level: 0 release, 1 asserts, 2 verifiers between stages, 3 shadow runs. */
 #ifndef CC_DEBUG
-#define CC_DEBUG 0
+#    define CC_DEBUG 0
 #endif
 #if CC_DEBUG >= 1
-#define CC_ASSERT(cond) \
-    do { \
-        if (!(cond)) cc_base_assert_failed(#cond, __FILE__, __LINE__); \
-    } while (0)
+#    define CC_ASSERT(cond)                                                                                            \
+        do {                                                                                                           \
+            if (!(cond)) cc_base_assert_failed(#cond, __FILE__, __LINE__);                                             \
+        } while (0)
 #else
-#define CC_ASSERT(cond) ((void)0)
+#    define CC_ASSERT(cond) ((void)0)
 #endif
 void cc_base_assert_failed(const char *cond, const char *file, int line);
 
@@ -46,8 +47,8 @@ typedef enum CcStatus {
 } CcStatus;
 
 typedef struct CcErr {
-    CcStatus status;   /* CC_E_OK when no error is set */
-    char text[232];    /* what was wrong, where, what to do; empty when OK */
+    CcStatus status; /* CC_E_OK when no error is set */
+    char text[232];  /* what was wrong, where, what to do; empty when OK */
 } CcErr;
 
 /* Sets *err (which may be NULL) and returns -1, so that `return cc_err_set(...)` reads well. */
@@ -55,20 +56,20 @@ int cc_err_set(CcErr *err, CcStatus status, const char *fmt, ...) CC_PRINTF(3, 4
 
 /* ---- arena.c: all memory of one compile; freed at once ---- */
 typedef struct CcArena CcArena;
-CcArena *cc_arena_new(void);                      /* NULL when out of memory */
-void cc_arena_free(CcArena *arena);               /* NULL is allowed; contents are poisoned in debug builds */
-void *cc_arena_alloc(CcArena *arena, size_t n);   /* zeroed, 16-byte aligned; NULL when out of memory */
+CcArena *cc_arena_new(void);                    /* NULL when out of memory */
+void cc_arena_free(CcArena *arena);             /* NULL is allowed; contents are poisoned in debug builds */
+void *cc_arena_alloc(CcArena *arena, size_t n); /* zeroed, 16-byte aligned; NULL when out of memory */
 
 /* ---- vec.h part: a typed growable array. CC_VEC(int) v = {0}; cc_vec_push(&v, 3); cc_vec_free(&v); ---- */
-#define CC_VEC(T) \
-    struct { \
-        T *at; \
-        int n, cap; \
+#define CC_VEC(T)                                                                                                      \
+    struct {                                                                                                           \
+        T *at;                                                                                                         \
+        int n, cap;                                                                                                    \
     }
 /* Grows by doubling. Out of memory aborts the process with a message: the arrays are small and bounded by
  * trace limits, so a failure here means that the process is lost anyway. */
 void *cc_vec_grow(void *at, int *cap, int need, size_t item);
-#define cc_vec_reserve(v, need) \
+#define cc_vec_reserve(v, need)                                                                                        \
     ((void)((need) > (v)->cap ? ((v)->at = cc_vec_grow((v)->at, &(v)->cap, (need), sizeof *(v)->at)) : NULL))
 #define cc_vec_push(v, ...) (cc_vec_reserve(v, (v)->n + 1), (void)((v)->at[(v)->n++] = (__VA_ARGS__)))
 #define cc_vec_last(v) ((v)->at[(v)->n - 1])
@@ -80,23 +81,24 @@ typedef struct CcMap {
         const void *key;
         int64_t value;
     } *slot;
-    int n, used, cap;   /* live entries, live + deleted, power of two */
+    int n, used, cap; /* live entries, live + deleted, power of two */
 } CcMap;
-int64_t *cc_map_find(const CcMap *map, const void *key);            /* NULL when absent; valid until the next put */
-void cc_map_put(CcMap *map, const void *key, int64_t value);        /* inserts or replaces */
+/* NULL when absent; valid until the next put */
+int64_t *cc_map_find(const CcMap *map, const void *key);
+void cc_map_put(CcMap *map, const void *key, int64_t value); /* inserts or replaces */
 bool cc_map_remove(CcMap *map, const void *key);
 void cc_map_free(CcMap *map);
 
-uint64_t cc_map_hash(const void *bytes, size_t n, uint64_t seed);   /* FNV-1a folded: for structural caches */
+uint64_t cc_map_hash(const void *bytes, size_t n, uint64_t seed); /* FNV-1a folded: for structural caches */
 
 /* ---- sbuf.c: a growing string ---- */
 typedef struct CcSbuf {
-    char *text;   /* always NUL-terminated once something was added, else NULL */
+    char *text; /* always NUL-terminated once something was added, else NULL */
     size_t n, cap;
 } CcSbuf;
 void cc_sbuf_add(CcSbuf *sb, const char *fmt, ...) CC_PRINTF(2, 3);
 void cc_sbuf_vadd(CcSbuf *sb, const char *fmt, va_list args);
-const char *cc_sbuf_text(const CcSbuf *sb);   /* "" when empty */
+const char *cc_sbuf_text(const CcSbuf *sb); /* "" when empty */
 void cc_sbuf_free(CcSbuf *sb);
 
 /* ---- io.c: false: it ended before, or failed ---- */
@@ -104,8 +106,9 @@ bool cc_io_read(int fd, void *at, size_t n);
 bool cc_io_write(int fd, const void *at, size_t n);
 
 /* ---- pages.c: what the kernel is told about memory ---- */
-void cc_pages_wish_huge(void *at, size_t bytes);   /* a wish: pages stay small where the kernel has no large ones */
-void cc_pages_trim(void);                          /* what malloc holds and nobody uses goes back */
+/* a wish: pages stay small where the kernel has no large ones */
+void cc_pages_wish_huge(void *at, size_t bytes);
+void cc_pages_trim(void); /* what malloc holds and nobody uses goes back */
 
 /* ---- log.c: ring of the last events; reports read it, CCOMPILE_LOG=1 also prints each to stderr ---- */
 typedef enum CcEventKind {
@@ -117,14 +120,14 @@ typedef enum CcEventKind {
 
 typedef struct CcLogEvent {
     CcEventKind kind;
-    uint64_t serial;    /* 1, 2, ...: order in which events happened */
-    uint64_t time_ns;   /* CLOCK_MONOTONIC */
+    uint64_t serial;  /* 1, 2, ...: order in which events happened */
+    uint64_t time_ns; /* CLOCK_MONOTONIC */
     char text[240];
 } CcLogEvent;
 
 void cc_log_add(CcEventKind kind, const char *fmt, ...) CC_PRINTF(2, 3);
-uint64_t cc_log_count(CcEventKind kind);                       /* since the process began or cc_log_reset */
-int cc_log_copy(CcLogEvent *out, int max, uint64_t after);     /* events with serial > after, oldest first */
+uint64_t cc_log_count(CcEventKind kind);                   /* since the process began or cc_log_reset */
+int cc_log_copy(CcLogEvent *out, int max, uint64_t after); /* events with serial > after, oldest first */
 const char *cc_log_name(CcEventKind kind);
 void cc_log_reset(void);
 uint64_t cc_log_now_ns(void);

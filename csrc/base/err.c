@@ -1,8 +1,7 @@
 /* Error values and failed assertions. */
 #include "base.h"
 
-int cc_err_set(CcErr *err, CcStatus status, const char *fmt, ...)
-{
+int cc_err_set(CcErr *err, CcStatus status, const char *fmt, ...) {
     if (err == NULL) return -1;
     err->status = status;
     va_list args;
@@ -12,8 +11,7 @@ int cc_err_set(CcErr *err, CcStatus status, const char *fmt, ...)
     return -1;
 }
 
-void cc_base_assert_failed(const char *cond, const char *file, int line)
-{
+void cc_base_assert_failed(const char *cond, const char *file, int line) {
     fprintf(stderr, "ccompile: assertion failed: %s (%s:%d); please report this\n", cond, file, line);
     abort();
 }

@@ -4,8 +4,7 @@
 
 #include "base.h"
 
-bool cc_io_read(int fd, void *at, size_t n)
-{
+bool cc_io_read(int fd, void *at, size_t n) {
     for (size_t done = 0; done < n;) {
         const ssize_t got = read(fd, (char *)at + done, n - done);
         if (got < 0 && errno == EINTR) continue;
@@ -15,8 +14,7 @@ bool cc_io_read(int fd, void *at, size_t n)
     return true;
 }
 
-bool cc_io_write(int fd, const void *at, size_t n)
-{
+bool cc_io_write(int fd, const void *at, size_t n) {
     for (size_t done = 0; done < n;) {
         const ssize_t put = write(fd, (const char *)at + done, n - done);
         if (put < 0 && errno == EINTR) continue;

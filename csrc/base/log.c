@@ -1,4 +1,5 @@
-/* The event ring: the last RING events and a counter a kind. Reports, counters and CCOMPILE_LOG=1 read the same rows. */
+/* The event ring: the last RING events and a counter a kind. Reports, counters and CCOMPILE_LOG=1 read the same
+ * rows. */
 #include "base.h"
 
 #include <pthread.h>
@@ -10,18 +11,16 @@ static struct {
     pthread_mutex_t lock;
     CcLogEvent ring[RING];
     uint64_t serial, count[CC_LOG_COUNT];
-    int echo;   /* -1: the environment was not read yet */
+    int echo; /* -1: the environment was not read yet */
 } state = {.lock = PTHREAD_MUTEX_INITIALIZER, .echo = -1};
 
-uint64_t cc_log_now_ns(void)
-{
+uint64_t cc_log_now_ns(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;
 }
 
-const char *cc_log_name(CcEventKind kind)
-{
+const char *cc_log_name(CcEventKind kind) {
     static const char *const names[] = {
 #define CC_EVENT(id, name) name,
 #include "event.def"
@@ -30,8 +29,7 @@ const char *cc_log_name(CcEventKind kind)
     return (unsigned)kind < CC_LOG_COUNT ? names[kind] : "unknown";
 }
 
-void cc_log_add(CcEventKind kind, const char *fmt, ...)
-{
+void cc_log_add(CcEventKind kind, const char *fmt, ...) {
     pthread_mutex_lock(&state.lock);
     if (state.echo < 0) {
         const char *v = getenv("CCOMPILE_LOG");
@@ -50,16 +48,14 @@ void cc_log_add(CcEventKind kind, const char *fmt, ...)
     pthread_mutex_unlock(&state.lock);
 }
 
-uint64_t cc_log_count(CcEventKind kind)
-{
+uint64_t cc_log_count(CcEventKind kind) {
     pthread_mutex_lock(&state.lock);
     const uint64_t n = state.count[kind];
     pthread_mutex_unlock(&state.lock);
     return n;
 }
 
-int cc_log_copy(CcLogEvent *out, int max, uint64_t after)
-{
+int cc_log_copy(CcLogEvent *out, int max, uint64_t after) {
     pthread_mutex_lock(&state.lock);
     const uint64_t oldest = state.serial > RING ? state.serial - RING : 0;
     int n = 0;
@@ -68,8 +64,7 @@ int cc_log_copy(CcLogEvent *out, int max, uint64_t after)
     return n;
 }
 
-void cc_log_reset(void)
-{
+void cc_log_reset(void) {
     pthread_mutex_lock(&state.lock);
     memset(state.count, 0, sizeof state.count);
     state.serial = 0;

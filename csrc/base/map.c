@@ -1,28 +1,24 @@
 /* Pointer map: linear probing, power-of-two capacity, tombstones, at most half full. */
 #include "base.h"
 
-static const char TOMBSTONE;   /* its address marks a removed slot */
+static const char TOMBSTONE; /* its address marks a removed slot */
 
-static unsigned hash_pointer(const void *key)
-{
+static unsigned hash_pointer(const void *key) {
     return (unsigned)(((uintptr_t)key >> 4) * UINT64_C(0x9E3779B97F4A7C15) >> 32);
 }
 
-static struct CcMapSlot *probe(const CcMap *map, const void *key)
-{
+static struct CcMapSlot *probe(const CcMap *map, const void *key) {
     for (unsigned i = hash_pointer(key) & (unsigned)(map->cap - 1);; i = (i + 1) & (unsigned)(map->cap - 1))
         if (map->slot[i].key == key || map->slot[i].key == NULL) return &map->slot[i];
 }
 
-int64_t *cc_map_find(const CcMap *map, const void *key)
-{
+int64_t *cc_map_find(const CcMap *map, const void *key) {
     if (map->cap == 0) return NULL;
     struct CcMapSlot *s = probe(map, key);
     return s->key != NULL ? &s->value : NULL;
 }
 
-static void rehash(CcMap *map, int cap)
-{
+static void rehash(CcMap *map, int cap) {
     const CcMap old = *map;
     map->slot = calloc((size_t)cap, sizeof *map->slot);
     if (map->slot == NULL) {
@@ -36,8 +32,7 @@ static void rehash(CcMap *map, int cap)
     free(old.slot);
 }
 
-void cc_map_put(CcMap *map, const void *key, int64_t value)
-{
+void cc_map_put(CcMap *map, const void *key, int64_t value) {
     if ((map->used + 1) * 2 > map->cap) rehash(map, CC_MAX(32, map->n * 4 > map->cap ? map->cap * 2 : map->cap));
     struct CcMapSlot *s = probe(map, key);
     if (s->key == NULL) {
@@ -48,8 +43,7 @@ void cc_map_put(CcMap *map, const void *key, int64_t value)
     s->value = value;
 }
 
-bool cc_map_remove(CcMap *map, const void *key)
-{
+bool cc_map_remove(CcMap *map, const void *key) {
     if (map->cap == 0) return false;
     struct CcMapSlot *s = probe(map, key);
     if (s->key == NULL) return false;
@@ -58,14 +52,12 @@ bool cc_map_remove(CcMap *map, const void *key)
     return true;
 }
 
-void cc_map_free(CcMap *map)
-{
+void cc_map_free(CcMap *map) {
     free(map->slot);
     *map = (CcMap){0};
 }
 
-uint64_t cc_map_hash(const void *bytes, size_t n, uint64_t seed)
-{
+uint64_t cc_map_hash(const void *bytes, size_t n, uint64_t seed) {
     const unsigned char *p = bytes;
     uint64_t h = seed ^ UINT64_C(0xCBF29CE484222325);
     for (size_t i = 0; i < n; i++) h = (h ^ p[i]) * UINT64_C(0x100000001B3);

@@ -1,8 +1,7 @@
 /* A growing string, for printers and messages. */
 #include "base.h"
 
-void cc_sbuf_vadd(CcSbuf *sb, const char *fmt, va_list args)
-{
+void cc_sbuf_vadd(CcSbuf *sb, const char *fmt, va_list args) {
     va_list again;
     va_copy(again, args);
     const int need = vsnprintf(NULL, 0, fmt, args);
@@ -19,8 +18,7 @@ void cc_sbuf_vadd(CcSbuf *sb, const char *fmt, va_list args)
     va_end(again);
 }
 
-void cc_sbuf_add(CcSbuf *sb, const char *fmt, ...)
-{
+void cc_sbuf_add(CcSbuf *sb, const char *fmt, ...) {
     va_list args;
     va_start(args, fmt);
     cc_sbuf_vadd(sb, fmt, args);
@@ -29,8 +27,7 @@ void cc_sbuf_add(CcSbuf *sb, const char *fmt, ...)
 
 const char *cc_sbuf_text(const CcSbuf *sb) { return sb->text != NULL ? sb->text : ""; }
 
-void cc_sbuf_free(CcSbuf *sb)
-{
+void cc_sbuf_free(CcSbuf *sb) {
     free(sb->text);
     *sb = (CcSbuf){0};
 }

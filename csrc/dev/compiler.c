@@ -1,6 +1,6 @@
-/* compiler: the program that has LLVM, a process of its own beside those that use ccompile (worker.c starts it). Reads texts from
- * the socket that is its standard input, and writes objects or messages. Ends when the other end closes, or after IDLE_MS without
- * a question. setup.py makes an executable of it, with base/, dl.c, cpu.c and llvm.c.
+/* compiler: the program that has LLVM, a process of its own beside those that use ccompile (worker.c starts it). Reads
+ * texts from the socket that is its standard input, and writes objects or messages. Ends when the other end closes, or
+ * after IDLE_MS without a question. setup.py makes an executable of it, with base/, dl.c, cpu.c and llvm.c.
  *
  * Arguments: path of libllvmlite.so, the CPU it is narrowed to or "". */
 #define _GNU_SOURCE
@@ -13,7 +13,8 @@
 
 #include "dev_int.h"
 
-/* Long enough for the compilations of one program's start, which follow one another: loading LLVM takes 20 ms (Zen 4). */
+/* Long enough for the compilations of one program's start, which follow one another: loading LLVM takes 20 ms (Zen
+ * 4). */
 enum { IDLE_MS = 5000, MAX_TEXT = 1 << 28 };
 
 static bool answer(const void *at, size_t n, bool failed) {
@@ -28,7 +29,8 @@ static bool compile(const char *library, const CcWorkerAsk *ask, const char *tex
     if (!ask->bytes) return answer(cc_llvm_describe(), strlen(cc_llvm_describe()), false);
     const void *address = cc_llvm_compile(text, ask->name, &object, &err);
     if (address && !object.at) cc_err_set(&err, CC_E_BACKEND, "LLVM gave no object for %s", ask->name);
-    const bool ok = address && object.at ? answer(object.at, object.n, false) : answer(err.text, strlen(err.text), true);
+    const bool ok =
+        address && object.at ? answer(object.at, object.n, false) : answer(err.text, strlen(err.text), true);
     free(object.at);
     return ok;
 }
@@ -38,7 +40,8 @@ static bool serve(const char *library) {
     struct pollfd in = {.fd = 0, .events = POLLIN};
     const int ready = poll(&in, 1, IDLE_MS);
     if (ready < 0) return errno == EINTR;
-    if (ready == 0 || !cc_io_read(0, &ask, sizeof ask) || ask.magic != CC_WORKER_MAGIC || ask.bytes > MAX_TEXT) return false;
+    if (ready == 0 || !cc_io_read(0, &ask, sizeof ask) || ask.magic != CC_WORKER_MAGIC || ask.bytes > MAX_TEXT)
+        return false;
     ask.name[sizeof ask.name - 1] = 0;
     char *text = malloc(ask.bytes + 1);
     bool ok = text && cc_io_read(0, text, ask.bytes);

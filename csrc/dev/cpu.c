@@ -34,14 +34,14 @@ static void detect(void) {
 #if defined(__x86_64__)
 /* All that LLVM looks at: vendor, model, and which instructions there are (and the kernel lets programs use). */
 void cc_cpu_describe(CcSbuf *out) {
-    static const unsigned LEAF[][2] = {{0, 0}, {1, 0}, {7, 0}, {7, 1}, {0xd, 0}, {0xd, 1}, {0x14, 0}, {0x19, 0}, {0x24, 0},
-                                       {0x80000001, 0}, {0x80000008, 0}};
+    static const unsigned LEAF[][2] = {{0, 0},    {1, 0},    {7, 0},    {7, 1},          {0xd, 0},       {0xd, 1},
+                                       {0x14, 0}, {0x19, 0}, {0x24, 0}, {0x80000001, 0}, {0x80000008, 0}};
     cc_sbuf_add(out, "%s%s", cc_cpu_info()->name, cc_cpu_info()->narrowed ? " narrowed" : "");
     for (int i = 0; i < CC_COUNT(LEAF); i++) {
         unsigned a = 0, b = 0, c = 0, d = 0;
         __get_cpuid_count(LEAF[i][0], LEAF[i][1], &a, &b, &c, &d);
-        if (LEAF[i][0] == 1) b = 0; /* which processor this is */
-        if (LEAF[i][0] == 0xd) b = 0; /* bytes of state in use now */
+        if (LEAF[i][0] == 1) b = 0;                  /* which processor this is */
+        if (LEAF[i][0] == 0xd) b = 0;                /* bytes of state in use now */
         if (LEAF[i][0] == 0x80000008) a = c = d = 0; /* only instructions */
         cc_sbuf_add(out, " %x.%x.%x.%x", a, b, c, d);
     }

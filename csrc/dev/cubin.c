@@ -8,11 +8,13 @@ int cc_cubin_get(const char *source, int arch, CcCubin *out, CcErr *err) {
     char *options = strdup(cc_sbuf_text(&key));
     cc_sbuf_add(&key, "// %s\n%s", cc_nvrtc_describe(), source);
     const bool found = cc_disk_get(CC_DISK_CUBIN, key.text, key.n, out);
-    int status = found ? 0 : options ? cc_nvrtc_compile(source, options, out, err) : cc_err_set(err, CC_E_MEMORY, "no memory for a program");
+    int status = found     ? 0
+                 : options ? cc_nvrtc_compile(source, options, out, err)
+                           : cc_err_set(err, CC_E_MEMORY, "no memory for a program");
     if (status == 0) {
         if (!found) cc_disk_put(CC_DISK_CUBIN, key.text, key.n, out);
-        cc_log_add(CC_LOG_KERNEL, "CUDA program of %zu bytes for sm_%d: %zu bytes %s, %.2f ms", strlen(source), arch, out->n,
-                   found ? "from disk" : "compiled", (double)(cc_log_now_ns() - start) * 1e-6);
+        cc_log_add(CC_LOG_KERNEL, "CUDA program of %zu bytes for sm_%d: %zu bytes %s, %.2f ms", strlen(source), arch,
+                   out->n, found ? "from disk" : "compiled", (double)(cc_log_now_ns() - start) * 1e-6);
     }
     free(options);
     cc_sbuf_free(&key);

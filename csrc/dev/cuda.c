@@ -1,8 +1,9 @@
-/* cuda: devices, programs and launches by the driver (libcuda.so.1), in the primary contexts that torch uses as well. The
- * CUDA Runtime is not needed: its streams are the driver's, and so there is no version of it to agree with torch's.
+/* cuda: devices, programs and launches by the driver (libcuda.so.1), in the primary contexts that torch uses as well.
+ * The CUDA Runtime is not needed: its streams are the driver's, and so there is no version of it to agree with torch's.
  *
- * Nothing here runs before a plan for a GPU is made: a process that forks before that has no CUDA state. A device's context
- * is the thread's current one only within a function, so what torch calls the current device stays what it is. */
+ * Nothing here runs before a plan for a GPU is made: a process that forks before that has no CUDA state. A device's
+ * context is the thread's current one only within a function, so what torch calls the current device stays what it
+ * is. */
 #include <pthread.h>
 
 #include "dev.h"
@@ -21,7 +22,8 @@ static struct {
     int (*pop)(void **);
     int (*load)(void **, const void *);
     int (*function)(void **, void *, const char *);
-    int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
+    int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **,
+                  void **);
     int (*wait)(void *);
     int (*capture_mode)(int *);
     int (*alloc)(uint64_t *, size_t);
@@ -122,7 +124,8 @@ static int load(CcErr *err) {
     if (status) return fail(status, "the driver does not start", err);
     if ((status = cu.version(&version)) || (status = cu.count(&lib.n))) return fail(status, "no devices", err);
     if (version < OLDEST_DRIVER)
-        return cc_err_set(err, CC_E_MISSING, "the CUDA driver is for CUDA %d.%d: 12.0 or later is needed", version / 1000, version % 1000 / 10);
+        return cc_err_set(err, CC_E_MISSING, "the CUDA driver is for CUDA %d.%d: 12.0 or later is needed",
+                          version / 1000, version % 1000 / 10);
     return 0;
 }
 
@@ -179,8 +182,8 @@ static void leave(void) {
 
 enum { RELAXED = 2 }; /* CU_STREAM_CAPTURE_MODE_RELAXED */
 
-/* Somebody may be capturing a stream, in this thread or another one: in this mode memory can be allocated and programs be loaded all the
- * same, and the capture goes on. */
+/* Somebody may be capturing a stream, in this thread or another one: in this mode memory can be allocated and programs
+ * be loaded all the same, and the capture goes on. */
 static int enter_relaxed(const CcCudaDevice *device, int *mode, CcErr *err) {
     *mode = RELAXED;
     if (enter(device, err) < 0) return -1;
@@ -217,8 +220,8 @@ void *cc_cuda_function(const CcCudaDevice *device, void *program, const char *na
 int cc_cuda_launch(const CcCudaDevice *device, const CcCudaCall *call, void *stream, CcErr *err) {
     void *parameter[] = {call->argument};
     if (enter(device, err) < 0) return -1;
-    const int status = cu.launch(call->function, (unsigned)call->grid, 1, 1, (unsigned)call->threads, 1, 1, (unsigned)call->shared,
-                                 stream, parameter, NULL);
+    const int status = cu.launch(call->function, (unsigned)call->grid, 1, 1, (unsigned)call->threads, 1, 1,
+                                 (unsigned)call->shared, stream, parameter, NULL);
     leave();
     return status ? fail(status, call->name, err) : 0;
 }
@@ -284,13 +287,14 @@ static int launch_all(const CcCudaBench *b, const CcCudaCall *calls, int n) {
     int status = 0;
     for (int i = 0; i < n && !status; i++) {
         void *parameter[] = {calls[i].argument};
-        status = cu.launch(calls[i].function, (unsigned)calls[i].grid, 1, 1, (unsigned)calls[i].threads, 1, 1, (unsigned)calls[i].shared,
-                           b->stream, parameter, NULL);
+        status = cu.launch(calls[i].function, (unsigned)calls[i].grid, 1, 1, (unsigned)calls[i].threads, 1, 1,
+                           (unsigned)calls[i].shared, b->stream, parameter, NULL);
     }
     return status;
 }
 
-/* The best of some rounds, each of some calls, so that what a launch costs the host is not what is measured. The first one loads. */
+/* The best of some rounds, each of some calls, so that what a launch costs the host is not what is measured. The first
+ * one loads. */
 int cc_cuda_bench_time(const CcCudaBench *b, const CcCudaCall *calls, int n, float *ms, CcErr *err) {
     int mode;
     if (enter_relaxed(b->device, &mode, err) < 0) return -1;

@@ -17,9 +17,10 @@ typedef struct CcPack {
 
 /* The copy of these weights, with a reader more; NULL: there is none. */
 CcPack *cc_packed_find(CcPacked *packed, const void *from, uint64_t version);
-CcPack *cc_packed_make(size_t bytes, const void *from, uint64_t version); /* with one reader; NULL: out of memory */
-void cc_packed_keep(CcPacked *packed, CcPack *pack);                      /* for the calls to come */
-void cc_packed_done(CcPack *pack);                                        /* a reader less; NULL is fine */
+/* with one reader; NULL: out of memory */
+CcPack *cc_packed_make(size_t bytes, const void *from, uint64_t version);
+void cc_packed_keep(CcPacked *packed, CcPack *pack); /* for the calls to come */
+void cc_packed_done(CcPack *pack);                   /* a reader less; NULL is fine */
 
 /* ---- few.c: what cc_image_can and cc_image_run are for CC_IMAGE_FEW ---- */
 bool cc_few_can(const CcImage *im);

@@ -5,9 +5,10 @@
  *     header | key | machine code          the key is compared, so a hash that two programs share costs a compilation, and
  *                                          who looks for a program's source finds it there
  *
- * It is written beside and renamed, so readers see all of it or nothing; a checksum tells a damaged one, which is compiled
- * again. What others may write is not read, since it is to be run. A folder that can't be made, read or written is no error: then
- * nothing is kept. Each kind has a limit (CCOMPILE_CACHE_LIMIT): beyond it the files that were written first go. */
+ * It is written beside and renamed, so readers see all of it or nothing; a checksum tells a damaged one, which is
+ * compiled again. What others may write is not read, since it is to be run. A folder that can't be made, read or
+ * written is no error: then nothing is kept. Each kind has a limit (CCOMPILE_CACHE_LIMIT): beyond it the files that
+ * were written first go. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -23,7 +24,8 @@ typedef struct Header {
     uint64_t magic, key_bytes, image_bytes, sum; /* sum: of key and image */
 } Header;
 
-static const char *const FOLDER[] = {[CC_DISK_KERNEL] = "kernel", [CC_DISK_CUBIN] = "cubin", [CC_DISK_TUNING] = "tuning"};
+static const char *const FOLDER[] = {
+    [CC_DISK_KERNEL] = "kernel", [CC_DISK_CUBIN] = "cubin", [CC_DISK_TUNING] = "tuning"};
 
 /* CCOMPILE_CACHE_DIR (empty: nothing is kept), XDG_CACHE_HOME/ccompile, ~/.cache/ccompile. */
 static bool find_folder(CcDiskKind kind, char *out) {
@@ -57,7 +59,9 @@ static bool read_file(const char *path, const char *key, size_t n, CcBlob *out) 
     bool ok = fstat(fd, &st) == 0 && st.st_uid == geteuid() && !(st.st_mode & (S_IWGRP | S_IWOTH)) &&
               cc_io_read(fd, &h, sizeof h) && h.magic == MAGIC && h.key_bytes == n && h.image_bytes > 0 &&
               (uint64_t)st.st_size >= sizeof h + n && h.image_bytes == (uint64_t)st.st_size - sizeof h - n;
-    if (ok) ok = (text = malloc(n)) && (at = malloc(h.image_bytes)) && cc_io_read(fd, text, n) && cc_io_read(fd, at, h.image_bytes);
+    if (ok)
+        ok = (text = malloc(n)) && (at = malloc(h.image_bytes)) && cc_io_read(fd, text, n) &&
+             cc_io_read(fd, at, h.image_bytes);
     close(fd);
     const CcBlob image = {at, ok ? h.image_bytes : 0};
     ok = ok && memcmp(text, key, n) == 0 && sum_of(key, n, &image) == h.sum;
@@ -101,7 +105,8 @@ static int64_t list_files(DIR *dir, KeptList *out) {
         struct stat st;
         if (strspn(e->d_name, "0123456789abcdef") != DIGITS || strlen(e->d_name) >= NAME_BYTES) continue;
         if (fstatat(dirfd(dir), e->d_name, &st, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISREG(st.st_mode)) continue;
-        Kept one = {.written = st.st_mtim.tv_sec * INT64_C(1000000000) + st.st_mtim.tv_nsec, .bytes = st.st_blocks * INT64_C(512)};
+        Kept one = {.written = st.st_mtim.tv_sec * INT64_C(1000000000) + st.st_mtim.tv_nsec,
+                    .bytes = st.st_blocks * INT64_C(512)};
         memcpy(one.name, e->d_name, strlen(e->d_name));
         total += one.bytes;
         cc_vec_push(out, one);
@@ -125,13 +130,15 @@ static void sweep(const char *folder, int64_t limit) {
     closedir(dir);
 }
 
-/* Looks at the folder when the process first writes there, and again after each 1/16 of the limit that it has written. */
+/* Looks at the folder when the process first writes there, and again after each 1/16 of the limit that it has
+ * written. */
 static void keep_limit(CcDiskKind kind, const char *folder, size_t written) {
     static atomic_llong left[CC_COUNT(FOLDER)];
     const char *text = getenv("CCOMPILE_CACHE_LIMIT");
     char *end = NULL;
     const long mib = text ? strtol(text, &end, 10) : LIMIT_MIB;
-    const int64_t limit = (int64_t)(text && (end == text || *end || mib < 0 || mib > INT32_MAX) ? LIMIT_MIB : mib) << 20;
+    const int64_t limit = (int64_t)(text && (end == text || *end || mib < 0 || mib > INT32_MAX) ? LIMIT_MIB : mib)
+                          << 20;
     if (atomic_fetch_sub(&left[kind], (long long)written) >= (long long)written) return;
     atomic_store(&left[kind], limit / 16);
     sweep(folder, limit);

@@ -33,15 +33,12 @@ void *cc_dl_loaded(const char *part) {
     return dlopen(s.path, RTLD_NOW | RTLD_NOLOAD | RTLD_GLOBAL);
 }
 
-void *cc_dl_symbol(void *handle, const char *name) {
-    return dlsym(handle ? handle : RTLD_DEFAULT, name);
-}
+void *cc_dl_symbol(void *handle, const char *name) { return dlsym(handle ? handle : RTLD_DEFAULT, name); }
 
 int cc_dl_bind(void *handle, const CcDlRow *rows, int n, CcErr *err) {
     for (int i = 0; i < n; i++) {
         *rows[i].slot = cc_dl_symbol(handle, rows[i].name);
-        if (!*rows[i].slot)
-            return cc_err_set(err, CC_E_MISSING, "the library has no %s", rows[i].name);
+        if (!*rows[i].slot) return cc_err_set(err, CC_E_MISSING, "the library has no %s", rows[i].name);
     }
     return 0;
 }
@@ -58,7 +55,8 @@ static uintptr_t end_of(const Library *lib, int i) { return begin_of(lib, i) + l
 
 static bool contains(const Library *lib) {
     for (int i = 0; i < lib->info->dlpi_phnum; i++)
-        if (lib->info->dlpi_phdr[i].p_type == PT_LOAD && lib->inside >= begin_of(lib, i) && lib->inside < end_of(lib, i))
+        if (lib->info->dlpi_phdr[i].p_type == PT_LOAD && lib->inside >= begin_of(lib, i) &&
+            lib->inside < end_of(lib, i))
             return true;
     return false;
 }
@@ -84,7 +82,8 @@ static int forget(struct dl_phdr_info *info, size_t size, void *ctx) {
     for (int i = 0; i < info->dlpi_phnum && !has_text_relocations(lib); i++) {
         if (info->dlpi_phdr[i].p_type != PT_LOAD || info->dlpi_phdr[i].p_flags & PF_W) continue;
         const uintptr_t begin = (begin_of(lib, i) + page - 1) / page * page, end = end_of(lib, i) / page * page;
-        if (begin < end) madvise((void *)begin, end - begin, MADV_DONTNEED); /* fails where it is locked: then it stays */
+        /* fails where it is locked: then it stays */
+        if (begin < end) madvise((void *)begin, end - begin, MADV_DONTNEED);
     }
     return 1;
 }

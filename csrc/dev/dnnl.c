@@ -8,7 +8,8 @@
  *   call.src -> [widen -> buffer] -> [reorder -> buffer] -> primitive -> [buffer -> reorder] -> [buffer -> narrow] -> call.dst
  *   call.weights -> [..] -> [reorder -> buffer] --------------^      in brackets: where the form or the dtype differs
  *
- * widen and narrow are halves.c: oneDNN's reorders of f16 are slow (589824 elements: 18 ms, 0.1 by halves.c; 3.2, Zen 4). */
+ * widen and narrow are halves.c: oneDNN's reorders of f16 are slow (589824 elements: 18 ms, 0.1 by halves.c; 3.2, Zen
+ * 4). */
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -21,31 +22,32 @@ typedef struct ExecArg {
     Handle memory;
 } ExecArg;
 
-enum { /* values of dnnl_types.h, the same in all of 3.x unless said */
-       DNNL_CPU = 1,
-       DNNL_F16 = 1,
-       DNNL_BF16 = 2,
-       DNNL_F32 = 3,
-       DNNL_STREAM_DEFAULT = 1,
-       DNNL_SCRATCHPAD_USER = 1,
-       DNNL_ISA_AVX2 = 7,
-       DNNL_FORWARD_INFERENCE = 96,
-       DNNL_CONVOLUTION_DIRECT = 1,
-       DNNL_DECONVOLUTION_DIRECT = 0xa,
-       DNNL_FORMAT_ANY = 1,
-       QUERY_IMPL = 8,
-       QUERY_WEIGHTS_MD = 131,
-       QUERY_SCRATCHPAD_MD = 136,
-       ARG_SCRATCHPAD = 80,
-       ARG_SRC_1 = 2,
-       ARG_FROM = 1,
-       ARG_TO = 17,
-       SRC = 0,
-       WEIGHTS,
-       BIAS,
-       DST,
-       ROLES,
-       MAX_ARGS = ROLES + 1 + CC_DNNL_MAX_POST,
+/* values of dnnl_types.h, the same in all of 3.x unless said */
+enum {
+    DNNL_CPU = 1,
+    DNNL_F16 = 1,
+    DNNL_BF16 = 2,
+    DNNL_F32 = 3,
+    DNNL_STREAM_DEFAULT = 1,
+    DNNL_SCRATCHPAD_USER = 1,
+    DNNL_ISA_AVX2 = 7,
+    DNNL_FORWARD_INFERENCE = 96,
+    DNNL_CONVOLUTION_DIRECT = 1,
+    DNNL_DECONVOLUTION_DIRECT = 0xa,
+    DNNL_FORMAT_ANY = 1,
+    QUERY_IMPL = 8,
+    QUERY_WEIGHTS_MD = 131,
+    QUERY_SCRATCHPAD_MD = 136,
+    ARG_SCRATCHPAD = 80,
+    ARG_SRC_1 = 2,
+    ARG_FROM = 1,
+    ARG_TO = 17,
+    SRC = 0,
+    WEIGHTS,
+    BIAS,
+    DST,
+    ROLES,
+    MAX_ARGS = ROLES + 1 + CC_DNNL_MAX_POST,
 };
 static const struct {
     int arg, md, index; /* of an execution, of a query */
@@ -78,16 +80,15 @@ static struct {
     int (*post_eltwise)(Handle post_ops, int alg, float alpha, float beta);
     int (*post_sum)(Handle post_ops, float scale, int32_t zero_point, int dtype);
     int (*post_binary)(Handle post_ops, int alg, Borrowed md);
-    int (*matmul_desc)(Handle *pd, Handle engine, Borrowed src, Borrowed weights, Borrowed bias,
-                       Borrowed dst, Borrowed attr);
-    int (*conv_desc)(Handle *pd, Handle engine, int prop, int alg, Borrowed src, Borrowed weights,
-                     Borrowed bias, Borrowed dst, const int64_t *strides, const int64_t *dilates,
-                     const int64_t *before, const int64_t *after, Borrowed attr);
-    int (*deconv_desc)(Handle *pd, Handle engine, int prop, int alg, Borrowed src, Borrowed weights,
-                       Borrowed bias, Borrowed dst, const int64_t *strides, const int64_t *dilates,
-                       const int64_t *before, const int64_t *after, Borrowed attr);
-    int (*reorder_desc)(Handle *pd, Borrowed from, Handle from_engine, Borrowed to,
-                        Handle to_engine, Borrowed attr);
+    int (*matmul_desc)(Handle *pd, Handle engine, Borrowed src, Borrowed weights, Borrowed bias, Borrowed dst,
+                       Borrowed attr);
+    int (*conv_desc)(Handle *pd, Handle engine, int prop, int alg, Borrowed src, Borrowed weights, Borrowed bias,
+                     Borrowed dst, const int64_t *strides, const int64_t *dilates, const int64_t *before,
+                     const int64_t *after, Borrowed attr);
+    int (*deconv_desc)(Handle *pd, Handle engine, int prop, int alg, Borrowed src, Borrowed weights, Borrowed bias,
+                       Borrowed dst, const int64_t *strides, const int64_t *dilates, const int64_t *before,
+                       const int64_t *after, Borrowed attr);
+    int (*reorder_desc)(Handle *pd, Borrowed from, Handle from_engine, Borrowed to, Handle to_engine, Borrowed attr);
     int (*desc_destroy)(Handle pd);
     int (*desc_query)(Borrowed pd, int what, int index, void *out);
     Borrowed (*desc_query_md)(Borrowed pd, int what, int index);
@@ -141,11 +142,9 @@ static const struct {
     float alpha;
     bool binary;
 } POST[] = {
-    [CC_POST_GELU_ERF] = {0x31, 0, false}, [CC_POST_GELU_TANH] = {0x2b, 0, false},
-    [CC_POST_SILU] = {0x2c, 1, false},     [CC_POST_SIGMOID] = {0x29, 0, false},
-    [CC_POST_TANH] = {0x21, 0, false},     [CC_POST_SCALE] = {0x26, 0, false},
-    [CC_POST_SUM] = {0, 0, false},         [CC_POST_ADD] = {0x1fff0, 0, true},
-    [CC_POST_MUL] = {0x1fff1, 0, true},
+    [CC_POST_GELU_ERF] = {0x31, 0, false}, [CC_POST_GELU_TANH] = {0x2b, 0, false}, [CC_POST_SILU] = {0x2c, 1, false},
+    [CC_POST_SIGMOID] = {0x29, 0, false},  [CC_POST_TANH] = {0x21, 0, false},      [CC_POST_SCALE] = {0x26, 0, false},
+    [CC_POST_SUM] = {0, 0, false},         [CC_POST_ADD] = {0x1fff0, 0, true},     [CC_POST_MUL] = {0x1fff1, 0, true},
 };
 
 typedef struct State {
@@ -157,7 +156,7 @@ typedef struct State {
 enum {
     SPAN_UNIT = 4096, /* elements */
     MOST_APART = 8,   /* q, k and v of one product are 3 times as far apart as their elements need */
-    SMALL = 1 << 19 /* multiplications that a second thread is not worth its barrier for: about 10 us */
+    SMALL = 1 << 19   /* multiplications that a second thread is not worth its barrier for: about 10 us */
 };
 
 typedef struct Convert {
@@ -167,8 +166,8 @@ typedef struct Convert {
 } Convert;
 
 typedef struct Wide { /* a copy in f32 of what lies in memory as bf16 or f16 */
-    size_t offset; /* of it in the block */
-    int64_t n;     /* elements of memory, 0: this role is used as it is */
+    size_t offset;    /* of it in the block */
+    int64_t n;        /* elements of memory, 0: this role is used as it is */
 } Wide;
 
 struct CcPrim {
@@ -190,8 +189,8 @@ static struct {
     CcErr err;
     Handle engine;
     int native[CC_DT_COUNT]; /* 0 not tried, 1 yes, -1 no */
-    int post_base; /* DNNL_ARG_ATTR_MULTIPLE_POST_OP_BASE: it moved within 3.x, so it is found by
-                      trying; 0: not yet */
+    /* DNNL_ARG_ATTR_MULTIPLE_POST_OP_BASE: it moved within 3.x, so it is found by trying; 0: not yet */
+    int post_base;
     char text[48];
     CC_VEC(CcPrim *) made;
 } lib;
@@ -208,16 +207,14 @@ static int load(CcErr *err) {
     cc_omp_describe(); /* promotes torch's libgomp, so that oneDNN's OpenMP calls end there */
     void *handle = cc_dl_open(lib.path, false, err);
     if (!handle || cc_dl_bind(handle, ROWS, CC_COUNT(ROWS), err) < 0) return -1;
-    cc_dl_forget((void (*)(void))dnnl.version); /* what was read to relocate it: the first call of ResNet-50 peaks in here */
+    /* what was read to relocate it: the first call of ResNet-50 peaks in here */
+    cc_dl_forget((void (*)(void))dnnl.version);
     const Version *v = dnnl.version();
     if (v->major != 3)
-        return cc_err_set(err, CC_E_MISSING, "oneDNN %d.%d is not supported, 3.x is", v->major,
-                          v->minor);
+        return cc_err_set(err, CC_E_MISSING, "oneDNN %d.%d is not supported, 3.x is", v->major, v->minor);
     snprintf(lib.text, sizeof lib.text, "oneDNN %d.%d.%d", v->major, v->minor, v->patch);
     if (cc_cpu_info()->narrowed) dnnl.set_isa(DNNL_ISA_AVX2);
-    return dnnl.engine_create(&lib.engine, DNNL_CPU, 0)
-               ? cc_err_set(err, CC_E_BACKEND, "oneDNN has no CPU engine")
-               : 0;
+    return dnnl.engine_create(&lib.engine, DNNL_CPU, 0) ? cc_err_set(err, CC_E_BACKEND, "oneDNN has no CPU engine") : 0;
 }
 
 static int ready(CcErr *err) {
@@ -283,7 +280,8 @@ static Handle make_dense(const CcTensorDesc *t, bool last, CcDtype dtype) {
     return make_md(&dense);
 }
 
-/* Does the primitive have another dtype here than memory? A bias and dst may be more precise than what is multiplied. */
+/* Does the primitive have another dtype here than memory? A bias and dst may be more precise than what is
+ * multiplied. */
 static bool converts(const CcTensorDesc *t, int role, CcDtype inner) {
     return t->dtype != inner && !((role == BIAS || role == DST) && t->dtype == CC_DT_F32);
 }
@@ -334,16 +332,13 @@ static int describe(const CcPrimDesc *d, Handle *md, Borrowed attr, Handle *pd) 
     int64_t dilation[CC_DNNL_SPATIAL];
     for (int i = 0; i < CC_DNNL_SPATIAL; i++) dilation[i] = d->dilation[i] - 1;
     switch (d->kind) {
-    case CC_PRIM_MATMUL:
-        return dnnl.matmul_desc(pd, lib.engine, md[SRC], md[WEIGHTS], md[BIAS], md[DST], attr);
+    case CC_PRIM_MATMUL: return dnnl.matmul_desc(pd, lib.engine, md[SRC], md[WEIGHTS], md[BIAS], md[DST], attr);
     case CC_PRIM_CONV:
-        return dnnl.conv_desc(pd, lib.engine, DNNL_FORWARD_INFERENCE, DNNL_CONVOLUTION_DIRECT,
-                              md[SRC], md[WEIGHTS], md[BIAS], md[DST], d->step, dilation, d->before,
-                              d->after, attr);
+        return dnnl.conv_desc(pd, lib.engine, DNNL_FORWARD_INFERENCE, DNNL_CONVOLUTION_DIRECT, md[SRC], md[WEIGHTS],
+                              md[BIAS], md[DST], d->step, dilation, d->before, d->after, attr);
     case CC_PRIM_DECONV:
-        return dnnl.deconv_desc(pd, lib.engine, DNNL_FORWARD_INFERENCE, DNNL_DECONVOLUTION_DIRECT,
-                                md[SRC], md[WEIGHTS], md[BIAS], md[DST], d->step, dilation,
-                                d->before, d->after, attr);
+        return dnnl.deconv_desc(pd, lib.engine, DNNL_FORWARD_INFERENCE, DNNL_DECONVOLUTION_DIRECT, md[SRC], md[WEIGHTS],
+                                md[BIAS], md[DST], d->step, dilation, d->before, d->after, attr);
     }
     return -1;
 }
@@ -391,17 +386,14 @@ static int find_code(CcPrim *p, CcErr *err) {
     if (!status) status = dnnl.desc_query(p->pd, QUERY_IMPL, 0, &info);
     free_mds(md, ROLES);
     if (attr) dnnl.attr_destroy(attr);
-    if (status)
-        return cc_err_set(err, CC_E_BACKEND, "oneDNN refuses a %s (status %d)", KIND[d->kind],
-                          status);
+    if (status) return cc_err_set(err, CC_E_BACKEND, "oneDNN refuses a %s (status %d)", KIND[d->kind], status);
     if (strncmp(info, "ref", 3) == 0)
-        return cc_err_set(err, CC_E_UNSUPPORTED, "oneDNN only has a slow %s for these strides",
-                          KIND[d->kind]);
+        return cc_err_set(err, CC_E_UNSUPPORTED, "oneDNN only has a slow %s for these strides", KIND[d->kind]);
     return 0;
 }
 
-/* In the dtype of the result where the CPU has code for that, else in f32. Here and with CCOMPILE_CPU=avx2 f16 has none, bf16
- * has with avx512. */
+/* In the dtype of the result where the CPU has code for that, else in f32. Here and with CCOMPILE_CPU=avx2 f16 has
+ * none, bf16 has with avx512. */
 static int create(CcPrim *p, CcErr *err) {
     const CcPrimDesc *d = &p->desc;
     p->inner = d->dst.dtype;
@@ -414,11 +406,11 @@ static int create(CcPrim *p, CcErr *err) {
     }
     if (status < 0) return -1;
     if (place_wide(p) < 0)
-        return cc_err_set(err, CC_E_UNSUPPORTED, "a %s of half-precision elements that are too far apart", KIND[d->kind]);
+        return cc_err_set(err, CC_E_UNSUPPORTED, "a %s of half-precision elements that are too far apart",
+                          KIND[d->kind]);
     for (int i = 0; i < ROLES; i++)
         if (make_convert(p, i))
-            return cc_err_set(err, CC_E_BACKEND, "oneDNN can't copy a tensor of a %s",
-                              KIND[d->kind]);
+            return cc_err_set(err, CC_E_BACKEND, "oneDNN can't copy a tensor of a %s", KIND[d->kind]);
     const Borrowed scratch = dnnl.desc_query_md(p->pd, QUERY_SCRATCHPAD_MD, 0);
     p->scratchpad = p->bytes;
     p->bytes += scratch ? (dnnl.md_size(scratch) + 63) / 64 * 64 : 0;
@@ -441,11 +433,7 @@ static void destroy(CcPrim *p) {
 static int find_post_base(CcErr *err) {
     static const int BASE[] = {16384, 32768};
     const CcTensorDesc one = {.ndim = 2, .dtype = CC_DT_F32, .size = {1, 1}, .stride = {1, 1}};
-    CcPrim probe = {.desc = {.src = one,
-                             .weights = one,
-                             .dst = one,
-                             .n_post = 1,
-                             .post = {{CC_POST_ADD, 0, one}}}};
+    CcPrim probe = {.desc = {.src = one, .weights = one, .dst = one, .n_post = 1, .post = {{CC_POST_ADD, 0, one}}}};
     float x = 2, y = 3, z = 4, out = 0;
     if (lib.post_base) return 0;
     if (create(&probe, err) < 0) return -1;
@@ -458,14 +446,14 @@ static int find_post_base(CcErr *err) {
     }
     destroy(&probe);
     free(scratch);
-    return out == 10 ? 0
-                     : cc_err_set(err, CC_E_UNSUPPORTED, "oneDNN takes no operands of post-ops");
+    return out == 10 ? 0 : cc_err_set(err, CC_E_UNSUPPORTED, "oneDNN takes no operands of post-ops");
 }
 
 static bool probe_native(CcDtype dtype) {
     const CcTensorDesc square = {.ndim = 2, .dtype = dtype, .size = {64, 64}, .stride = {64, 1}};
-    CcPrim probe = {.inner = dtype,
-                    .desc = {.src = square, .weights = square, .dst = square, .n_post = 1, .post = {{CC_POST_ADD, 0, square}}}};
+    CcPrim probe = {
+        .inner = dtype,
+        .desc = {.src = square, .weights = square, .dst = square, .n_post = 1, .post = {{CC_POST_ADD, 0, square}}}};
     CcErr ignored;
     const bool is = find_code(&probe, &ignored) == 0;
     if (probe.pd) dnnl.desc_destroy(probe.pd);
@@ -522,8 +510,7 @@ CcPrim *cc_dnnl_get(const CcPrimDesc *desc, CcErr *err) {
     for (int i = 0; i < desc->n_post && status == 0; i++)
         if (POST[desc->post[i].kind].binary) status = find_post_base(err);
     for (int i = 0; i < lib.made.n && !p && status == 0; i++)
-        if (lib.made.at[i]->hash == hash && memcmp(&lib.made.at[i]->desc, desc, sizeof *desc) == 0)
-            p = lib.made.at[i];
+        if (lib.made.at[i]->hash == hash && memcmp(&lib.made.at[i]->desc, desc, sizeof *desc) == 0) p = lib.made.at[i];
     if (!p && status == 0) p = make(desc, hash, err);
     pthread_mutex_unlock(&lock);
     return p;
@@ -574,8 +561,7 @@ static State *make_state(const CcPrim *p) {
     }
     s->scratchpad = -1;
     if (!status && p->bytes > p->scratchpad) {
-        s->scratchpad =
-            add_arg(s, ARG_SCRATCHPAD, dnnl.desc_query_md(p->pd, QUERY_SCRATCHPAD_MD, 0));
+        s->scratchpad = add_arg(s, ARG_SCRATCHPAD, dnnl.desc_query_md(p->pd, QUERY_SCRATCHPAD_MD, 0));
         status = s->scratchpad < 0;
     }
     if (!status) return s;
@@ -633,8 +619,7 @@ static CcPack *find_pack(const CcPrim *p, State *s, const CcPrimCall *call, int 
 }
 
 static int execute(const CcPrim *p, State *s, const CcPrimCall *call) {
-    void *const given[ROLES] = {(void *)call->src, (void *)call->weights, (void *)call->bias,
-                                call->dst};
+    void *const given[ROLES] = {(void *)call->src, (void *)call->weights, (void *)call->bias, call->dst};
     int status = 0;
     CcPack *pack = find_pack(p, s, call, &status);
     for (int i = 0; i < ROLES; i++) {
@@ -652,8 +637,7 @@ static int execute(const CcPrim *p, State *s, const CcPrimCall *call) {
         if (convert->primitive && i != DST && !status) status = reorder(p, s, i);
     }
     for (int i = 0; i < p->desc.n_post; i++)
-        if (POST[p->desc.post[i].kind].binary)
-            dnnl.memory_set(s->memory[s->post[i]], (void *)call->post[i]);
+        if (POST[p->desc.post[i].kind].binary) dnnl.memory_set(s->memory[s->post[i]], (void *)call->post[i]);
     if (s->scratchpad >= 0) dnnl.memory_set(s->memory[s->scratchpad], call->scratch + p->scratchpad);
     if (!status) status = dnnl.execute(p->primitive, s->stream, s->n, s->arg);
     if (!status && p->convert[DST].primitive) status = reorder(p, s, DST);
@@ -674,9 +658,7 @@ int cc_dnnl_run(CcPrim *p, const CcPrimCall *call, CcErr *err) {
         if (p->small) cc_omp_limit(threads);
     }
     free_state(atomic_exchange(&p->spare, s)); /* two threads at once: one spare is enough */
-    return status ? cc_err_set(err, CC_E_BACKEND, "oneDNN: a %s failed (status %d)",
-                               KIND[p->desc.kind], status)
-                  : 0;
+    return status ? cc_err_set(err, CC_E_BACKEND, "oneDNN: a %s failed (status %d)", KIND[p->desc.kind], status) : 0;
 }
 
 const char *cc_dnnl_describe(void) {

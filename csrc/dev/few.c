@@ -1,6 +1,6 @@
-/* few: convolutions with one output of few inputs, as in maps of attention over places, by own code (image.c's FEW): lanes
- * are columns, a band of rows is copied with its padding first. Batch 8, 2 channels, 64x64, 3x3: 0.04 ms, oneDNN 0.42
- * (Zen 4, one thread). */
+/* few: convolutions with one output of few inputs, as in maps of attention over places, by own code (image.c's FEW):
+ * lanes are columns, a band of rows is copied with its padding first. Batch 8, 2 channels, 64x64, 3x3: 0.04 ms, oneDNN
+ * 0.42 (Zen 4, one thread). */
 #include <immintrin.h>
 #include <math.h>
 
@@ -13,8 +13,8 @@ enum {
     SMALL = 1 << 19 /* multiplications that a second thread is not worth its barrier for */
 };
 
-typedef struct Row { /* of outputs */
-    const float *src, *w, *more;     /* the window's first row, of the first channel */
+typedef struct Row {             /* of outputs */
+    const float *src, *w, *more; /* the window's first row, of the first channel */
     float *dst;
     int64_t in, plane, row, columns; /* src: strides of channels and rows */
     int64_t w_in, w_tap;             /* strides of w */
@@ -67,9 +67,15 @@ static void bands(void *ctx, int64_t begin, int64_t end) {
         atomic_store(&j->failed, true);
         return;
     }
-    Row f = {.w = j->call->weights, .call = j->call, .in = im->in, .plane = most * width, .row = width,
-             .columns = im->out_size[1], .w_in = im->w_taps_first ? 1 : taps_of(im),
-             .w_tap = im->w_taps_first ? im->in : 1, .im = im};
+    Row f = {.w = j->call->weights,
+             .call = j->call,
+             .in = im->in,
+             .plane = most * width,
+             .row = width,
+             .columns = im->out_size[1],
+             .w_in = im->w_taps_first ? 1 : taps_of(im),
+             .w_tap = im->w_taps_first ? im->in : 1,
+             .im = im};
     for (int64_t u = begin; u < end; u++) {
         const int64_t n = u / n_bands, y0 = u % n_bands * BAND, y1 = CC_MIN(y0 + BAND, im->out_size[0]);
         const int64_t first = y0 * im->step[0] - im->before[0], rows = (y1 - 1 - y0) * im->step[0] + reach[0] + 1;

@@ -17,22 +17,22 @@
 
 #include "dev.h"
 
-
 enum {
-    LD = 528,          /* floats from row to row of q and s: 33 cache lines, so that the rows fall into different sets */
-    BLOCK_KEYS = 256,  /* scores of 12 rows: 12 KB of an L1 */
+    /* floats from row to row of q and s: 33 cache lines, so that the rows fall into different sets */
+    LD = 528,
+    BLOCK_KEYS = 256,       /* scores of 12 rows: 12 KB of an L1 */
     BLOCK_FLOATS = 1 << 16, /* of a block's keys and values: 256 KB, they are to stay in L2 */
     UNIT_ROWS = 192,
     UNIT_LEAST = 24,
     MAX_ROWS = 12,
     MAX_PANEL = 32,
     DIRECT_ROWS = 3, /* so few are done one by one */
-    SMALL = 1 << 20 /* multiplications that a second thread is not worth its barrier for */
+    SMALL = 1 << 20  /* multiplications that a second thread is not worth its barrier for */
 };
 
 typedef struct Scratch { /* of a thread */
     float *q, *s, *k, *v, *o, *alpha;
-    float *most, *total; /* a vector for each tile of rows */
+    float *most, *total;    /* a vector for each tile of rows */
     float *wide_k, *wide_v; /* a block of keys and values in f32, where memory has another dtype */
 } Scratch;
 
@@ -45,14 +45,16 @@ typedef struct Unit {
     const char *q, *k, *v, *mask;
     char *out;
     int64_t row0, row1, block_keys;
-    bool scale_first; /* the scale can't be part of the exponent's factor: it may turn the order of scores round */
-    bool direct;      /* keys and values are not packed */
-    float c;          /* weights are 2^((score - most) * c) */
+    /* the scale can't be part of the exponent's factor: it may turn the order of scores round */
+    bool scale_first;
+    bool direct; /* keys and values are not packed */
+    float c;     /* weights are 2^((score - most) * c) */
     const Scratch *scratch;
 } Unit;
 
 /* vreduceps gives x - floor(x) (0 for -inf), vscalefps multiplies by 2^floor(x). */
-static inline __attribute__((always_inline, target("avx512f,avx512bw,avx512dq,avx512vl,fma"))) __m512 exp2_avx512(__m512 x) {
+static inline __attribute__((always_inline, target("avx512f,avx512bw,avx512dq,avx512vl,fma"))) __m512
+exp2_avx512(__m512 x) {
     const __m512 f = _mm512_reduce_ps(x, 1);
     __m512 p = _mm512_fmadd_ps(f, _mm512_set1_ps(0x1.ec320ap-10f), _mm512_set1_ps(0x1.26900cp-7f));
     p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.c95446p-5f));
@@ -70,8 +72,8 @@ static Block block_of(const CcStrided *s, const char *at, int64_t first, int64_t
     if (s->dtype == CC_DT_F32) return (Block){(const float *)at, s->row, s->col};
     const bool turned = s->row == 1 && s->col != 1; /* columns lie side by side */
     for (int64_t i = 0; i < (turned ? width : n); i++)
-        cc_halves_gather(s->dtype, at + i * (turned ? s->col : s->row) * size_of(s), turned ? 1 : s->col, room + i * (turned ? n : width),
-                         turned ? n : width);
+        cc_halves_gather(s->dtype, at + i * (turned ? s->col : s->row) * size_of(s), turned ? 1 : s->col,
+                         room + i * (turned ? n : width), turned ? n : width);
     return turned ? (Block){room, 1, n} : (Block){room, width, 1};
 }
 
@@ -106,8 +108,15 @@ typedef struct Job {
 static bool make_scratch(const Job *job, Scratch *w) {
     const CcFlash *f = job->flash;
     const int64_t width = round_up(f->width, MAX_PANEL), rows = round_up(job->unit_rows, 16);
-    const int64_t part[] = {MAX_ROWS * LD, MAX_ROWS * LD, job->block_keys * f->depth, job->block_keys * width, rows * width,
-                            2 * rows, 2 * rows, 16, f->k.dtype == CC_DT_F32 ? 0 : job->block_keys * f->depth,
+    const int64_t part[] = {MAX_ROWS * LD,
+                            MAX_ROWS * LD,
+                            job->block_keys * f->depth,
+                            job->block_keys * width,
+                            rows * width,
+                            2 * rows,
+                            2 * rows,
+                            16,
+                            f->k.dtype == CC_DT_F32 ? 0 : job->block_keys * f->depth,
                             f->v.dtype == CC_DT_F32 ? 0 : job->block_keys * f->width};
     float **at[] = {&w->q, &w->s, &w->k, &w->v, &w->o, &w->most, &w->total, &w->alpha, &w->wide_k, &w->wide_v};
     int64_t total = 0;
@@ -126,7 +135,8 @@ static void place(const Job *job, int64_t number, Unit *u) {
     u->row0 = number % job->per_head * job->unit_rows;
     u->row1 = CC_MIN(f->rows, u->row0 + job->unit_rows);
     const bool beside = (f->k.col == 1 || f->k.dtype != CC_DT_F32) && (f->v.col == 1 || f->v.dtype != CC_DT_F32);
-    u->direct = u->row1 - u->row0 <= DIRECT_ROWS && beside && !(f->k.row == 1 && f->k.col != 1) && !(f->v.row == 1 && f->v.col != 1);
+    u->direct = u->row1 - u->row0 <= DIRECT_ROWS && beside && !(f->k.row == 1 && f->k.col != 1) &&
+                !(f->v.row == 1 && f->v.col != 1);
     u->q = job->call->q;
     u->k = job->call->k;
     u->v = job->call->v;

@@ -4,8 +4,8 @@
  *   plain    w is read as it lies, one row an output; x, which is small, is packed for the call: panels [k][2 vectors of
  *            rows], in groups that fit L2; tiles come out turned, and are turned back on their way to y
  *
- * Libraries pack w in each call. Zen 4 (avx512, 2 threads; its multipliers' peak is 237 GFLOP/s): 64x512x512 took 149 us kept,
- * 158 plain; 64x1376x512 389 and 412; 128x3072x768 2.70 and 2.78 ms. */
+ * Libraries pack w in each call. Zen 4 (avx512, 2 threads; its multipliers' peak is 237 GFLOP/s): 64x512x512 took 149
+ * us kept, 158 plain; 64x1376x512 389 and 412; 128x3072x768 2.70 and 2.78 ms. */
 #include <immintrin.h>
 
 #include "dev_int.h"
@@ -15,7 +15,8 @@ enum {
     PACK_GRAIN = 1 << 13, /* floats worth a thread for packing */
     PACK_STEP = 64,       /* columns that are packed together: a multiple of all widths */
     GRAIN = 1 << 16,      /* multiplications worth a thread */
-    FETCH_FROM = 8, FETCH_TO = 16 /* tiles that read a panel of weights, where the next one is fetched meanwhile (gemm.inc) */
+    FETCH_FROM = 8,
+    FETCH_TO = 16 /* tiles that read a panel of weights, where the next one is fetched meanwhile (gemm.inc) */
 };
 
 typedef struct Matrix {
@@ -61,7 +62,9 @@ static const Kernels *kernels_of_cpu(void) { return CC_CPU_WIDEST(&KERNELS); }
 int cc_gemm_lanes(void) { return kernels_of_cpu()->lanes; }
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-static int parts_for(int64_t work, int64_t grain) { return (int)CC_MAX(1, CC_MIN(work / grain, (int64_t)cc_omp_width())); }
+static int parts_for(int64_t work, int64_t grain) {
+    return (int)CC_MAX(1, CC_MIN(work / grain, (int64_t)cc_omp_width()));
+}
 
 /* ------------------------------------------------------------------ packing */
 
@@ -88,7 +91,9 @@ static void pack_rows(Packing *p) {
 }
 
 /* Floats of so many rows, packed. */
-static int64_t packed_size(const Kernels *kernels, int64_t n, int64_t k) { return ceil_div(n, kernels->lanes) * kernels->lanes * k; }
+static int64_t packed_size(const Kernels *kernels, int64_t n, int64_t k) {
+    return ceil_div(n, kernels->lanes) * kernels->lanes * k;
+}
 
 /* ------------------------------------------------------------------ the two ways */
 
@@ -100,7 +105,8 @@ static void multiply_kept(void *ctx, int64_t begin, int64_t end) { /* units: [pa
 
 static CcPack *pack_weights(const Job *job, const CcGemmCall *call) {
     const CcGemm *g = job->g;
-    CcPack *pack = cc_packed_make(sizeof(float) * (size_t)packed_size(job->kernels, g->n, g->k), call->w, call->version);
+    CcPack *pack =
+        cc_packed_make(sizeof(float) * (size_t)packed_size(job->kernels, g->n, g->k), call->w, call->version);
     if (!pack) return NULL;
     pack_rows(&(Packing){.m = job->w, .n = g->n, .k = g->k, .kernels = job->kernels, .to = (float *)pack->at});
     if (call->packed) cc_packed_keep(call->packed, pack);
@@ -145,7 +151,11 @@ static void run_plain(Job *job, float *panels) {
 size_t cc_gemm_bytes(const CcGemm *g) { return sizeof(float) * (size_t)(group_of(g, kernels_of_cpu()) * g->k); }
 
 int cc_gemm_run(const CcGemm *g, const CcGemmCall *call, CcErr *err) {
-    Job job = {.g = g, .x = {call->x, g->x_row, 1}, .w = {call->w, g->w_row, g->w_col}, .bias = call->bias, .y = call->y,
+    Job job = {.g = g,
+               .x = {call->x, g->x_row, 1},
+               .w = {call->w, g->w_row, g->w_col},
+               .bias = call->bias,
+               .y = call->y,
                .kernels = kernels_of_cpu()};
     memcpy(job.post, call->post, sizeof job.post);
     if (!call->packed && g->w_col == 1) {

@@ -3,21 +3,21 @@
  *   rows      y[j] = dot(W[j], x)            4 rows at a time, 2 sums each
  *   columns   y[j..] += W[.., k] * x[k]      4 vectors of outputs at a time, all k
  *
- * Weights in bf16 or f16, rows only, are widened as they are loaded, and without avx512 row by row into memory that stays in
- * the caches.
+ * Weights in bf16 or f16, rows only, are widened as they are loaded, and without avx512 row by row into memory that
+ * stays in the caches.
  *
- * The outputs are divided among threads. oneDNN packs plain weights before it multiplies, which costs more than one row's
- * product: 1x512x512 took 34 us there, 24 by MKL's gemv (Zen 4, one thread). */
+ * The outputs are divided among threads. oneDNN packs plain weights before it multiplies, which costs more than one
+ * row's product: 1x512x512 took 34 us there, 24 by MKL's gemv (Zen 4, one thread). */
 #include <immintrin.h>
 #include <stdatomic.h>
 
 #include "dev.h"
 
 enum {
-    UNIT = 64,     /* outputs */
+    UNIT = 64, /* outputs */
     ROWS = 4,
     MOST_K = 1 << 15, /* columns of half-precision weights: rows of them fit the L2 */
-    GRAIN = 1 << 15 /* multiplications that are worth a thread */
+    GRAIN = 1 << 15   /* multiplications that are worth a thread */
 };
 
 typedef struct Job {
@@ -72,8 +72,8 @@ static inline __attribute__((always_inline)) AVX512 __m512 widen16(const uint16_
 }
 
 /* y[ROWS] of the rows of w, whose k is a multiple of 32. */
-static inline __attribute__((always_inline)) AVX512 void halves_avx512(const uint16_t *const *w, const float *x, int64_t k,
-                                                                       bool brain, float *y) {
+static inline __attribute__((always_inline)) AVX512 void halves_avx512(const uint16_t *const *w, const float *x,
+                                                                       int64_t k, bool brain, float *y) {
     __m512 sum[ROWS][2];
     for (int r = 0; r < ROWS; r++) sum[r][0] = sum[r][1] = _mm512_setzero_ps();
     for (int64_t i = 0; i < k; i += 32) {
@@ -86,8 +86,12 @@ static inline __attribute__((always_inline)) AVX512 void halves_avx512(const uin
     for (int r = 0; r < ROWS; r++) y[r] = _mm512_reduce_add_ps(_mm512_add_ps(sum[r][0], sum[r][1]));
 }
 
-static AVX512 void brain_avx512(const uint16_t *const *w, const float *x, int64_t k, float *y) { halves_avx512(w, x, k, true, y); }
-static AVX512 void half_avx512(const uint16_t *const *w, const float *x, int64_t k, float *y) { halves_avx512(w, x, k, false, y); }
+static AVX512 void brain_avx512(const uint16_t *const *w, const float *x, int64_t k, float *y) {
+    halves_avx512(w, x, k, true, y);
+}
+static AVX512 void half_avx512(const uint16_t *const *w, const float *x, int64_t k, float *y) {
+    halves_avx512(w, x, k, false, y);
+}
 
 static AVX512 void columns_avx512(const Job *job, int64_t j, int64_t n) {
     const CcGemv *g = job->g;
@@ -213,7 +217,8 @@ static void work_halves(void *ctx, int64_t begin, int64_t end) {
 }
 
 bool cc_gemv_can(const CcGemv *g) {
-    return g->n > 0 && g->k > 0 && (g->col == 1 || (g->row == 1 && g->dtype == CC_DT_F32)) && (g->dtype == CC_DT_F32 || g->k <= MOST_K);
+    return g->n > 0 && g->k > 0 && (g->col == 1 || (g->row == 1 && g->dtype == CC_DT_F32)) &&
+           (g->dtype == CC_DT_F32 || g->k <= MOST_K);
 }
 
 static int run_halves(const CcGemv *g, const void *w, const void *x, const void *bias, void *y, int parts) {

@@ -5,7 +5,8 @@
 #include "dev.h"
 
 typedef struct Halves { /* n elements side by side, brain: of bf16; -> elements done */
-    int64_t (*widen)(const uint16_t *from, float *to, int64_t n, bool brain), (*narrow)(const float *from, uint16_t *to, int64_t n, bool brain);
+    int64_t (*widen)(const uint16_t *from, float *to, int64_t n, bool brain),
+        (*narrow)(const float *from, uint16_t *to, int64_t n, bool brain);
 } Halves;
 
 #define LANES 16
@@ -47,5 +48,6 @@ void cc_halves_gather(CcDtype dtype, const void *from, int64_t step, float *to, 
         return;
     }
     for (int64_t i = 0; i < n; i++)
-        to[i] = dtype == CC_DT_F32 ? ((const float *)from)[i * step] : cc_dtype_widen(dtype, ((const uint16_t *)from)[i * step]);
+        to[i] = dtype == CC_DT_F32 ? ((const float *)from)[i * step]
+                                   : cc_dtype_widen(dtype, ((const uint16_t *)from)[i * step]);
 }

@@ -26,30 +26,37 @@ enum {
     MAX_ROWS = 6,
     MAX_TAPS = 128,
     MAX_RUN = 8192,
-    PANEL = 4,               /* vectors */
-    MAX_WINO = 36,           /* products */
-    NEAR = 24 << 10,         /* bytes of pixels that are read again for each panel, where weights stay in L2, */
-    FAR = 256 << 10,         /* and where they don't */
+    PANEL = 4,     /* vectors */
+    MAX_WINO = 36, /* products */
+    /* bytes of pixels that are read again for each panel, where weights stay in L2, */
+    NEAR = 24 << 10,
+    FAR = 256 << 10, /* and where they don't */
     WEIGHTS_NEAR = 512 << 10,
-    SLICE = 32 << 10,        /* numbers of a panel's weights that are packed and multiplied while they are in L2, */
-    SLICE_FROM = 1 << 19,    /* for calls with at least so many (twice a core's L2) and */
-    SLICE_PIXELS = 1 << 10,  /* no more outputs, whose sums are kept in between. 3x3 of 512x512, 7x7, with oneDNN's: one
-                                thread 2.8 ms, 3.0; two 1.45, 1.3, but what follows is done as well, and 9 MB less are
-                                written. Fewer weights: 3x3 of 128x128, 56x56, 1.17, 1.06 (Zen 4) */
-    WINO_NEAR = 640 << 10,   /* bytes of transformed tiles: of a core's L2 (1 MB) */
-    UNITS = 8,               /* for each thread */
-    WINO_TILES = 8,          /* fewer: reading 4 times as many weights costs more than it saves (512 channels, 7x7:
-                                1.57 ms against 1.22; 256, 14x14: 0.70 against 1.01; Zen 4, 2 threads), */
-    WINO_WEIGHTS = 1 << 22,  /* as do more of them than this: 16 MB */
-    WINO_SAVED = 80,         /* F(2x2): least multiplications that it saves for each weight of 9, if weights are kept, */
-    WINO_SAVED_UNPACKED = 400, /* and if not: then they are transformed in each call. Direct and F(2x2), ms: 64 channels
-                                56x56 1.02, 0.56; 128, 28x28 1.01, 0.56; 256, 14x14 1.03, 0.73; 512, 7x7 1.46, 2.00
-                                (185 saved; kept 1.19, 0.80), two images 2.18, 2.30 (370), four 3.92, 3.53 (740) */
-    PAIR_FROM = 1 << 18,     /* numbers between a pair, from which they had better stay in L2 (1 MB) */
-    FEW_CHANNELS = 16,       /* fewer make short runs at each tap */
-    LARGE_WINDOW = 25,       /* taps from which oneDNN is faster (5x5: 4.9 to 5.7 ms against 5.9, 7x7: 8.4 to 11.0
-                                against 11.5; layers of ComplexModel) */
-    SMALL = 1 << 19          /* multiplications that a second thread is not worth its barrier for */
+    /* numbers of a panel's weights that are packed and multiplied while they are in L2, */
+    SLICE = 32 << 10,
+    SLICE_FROM = 1 << 19, /* for calls with at least so many (twice a core's L2) and */
+    /* no more outputs, whose sums are kept in between. 3x3 of 512x512, 7x7, with oneDNN's: one thread 2.8 ms, 3.0; two
+     * 1.45, 1.3, but what follows is done as well, and 9 MB less are written. Fewer weights: 3x3 of 128x128, 56x56,
+     * 1.17, 1.06 (Zen 4) */
+    SLICE_PIXELS = 1 << 10,
+    WINO_NEAR = 640 << 10, /* bytes of transformed tiles: of a core's L2 (1 MB) */
+    UNITS = 8,             /* for each thread */
+    /* fewer: reading 4 times as many weights costs more than it saves (512 channels, 7x7: 1.57 ms against 1.22; 256,
+     * 14x14: 0.70 against 1.01; Zen 4, 2 threads), */
+    WINO_TILES = 8,
+    WINO_WEIGHTS = 1 << 22, /* as do more of them than this: 16 MB */
+    /* F(2x2): least multiplications that it saves for each weight of 9, if weights are kept, */
+    WINO_SAVED = 80,
+    /* and if not: then they are transformed in each call. Direct and F(2x2), ms: 64 channels 56x56 1.02, 0.56; 128,
+     * 28x28 1.01, 0.56; 256, 14x14 1.03, 0.73; 512, 7x7 1.46, 2.00 (185 saved; kept 1.19, 0.80), two images 2.18, 2.30
+     * (370), four 3.92, 3.53 (740) */
+    WINO_SAVED_UNPACKED = 400,
+    PAIR_FROM = 1 << 18, /* numbers between a pair, from which they had better stay in L2 (1 MB) */
+    FEW_CHANNELS = 16,   /* fewer make short runs at each tap */
+    /* taps from which oneDNN is faster (5x5: 4.9 to 5.7 ms against 5.9, 7x7: 8.4 to 11.0 against 11.5; layers of
+     * ComplexModel) */
+    LARGE_WINDOW = 25,
+    SMALL = 1 << 19 /* multiplications that a second thread is not worth its barrier for */
 };
 
 typedef struct Finish {
@@ -61,7 +68,7 @@ typedef struct Tile {
     const float *const *a; /* [tap][MAX_ROWS] */
     int64_t taps, run, dst_row;
     const float *w, *more;
-    const float *sum;     /* rows of as many vectors as dst's: what the sums begin with; NULL: zeros */
+    const float *sum; /* rows of as many vectors as dst's: what the sums begin with; NULL: zeros */
     float *dst;
     const Finish *finish; /* NULL: sums are stored as they are */
     int64_t c;            /* first channel */
@@ -81,7 +88,7 @@ typedef struct Spread { /* Winograd's sums of tiles side by side, to where their
     float *dst;
     const Finish *finish;
     int64_t plane, channels, c, dst_y, dst_x;
-    int64_t dst_c; /* 0: channels are innermost; else columns are */
+    int64_t dst_c;            /* 0: channels are innermost; else columns are */
     int tiles, rows, columns; /* outputs that exist; at most a vector's lanes of columns */
 } Spread;
 
@@ -93,7 +100,8 @@ typedef struct Kernels {
     /* [tile == 4] */
     void (*scatter[2])(const float *const *at, int64_t channels, float *to, int64_t plane);
     bool (*gather[2])(const Spread *s);
-    void (*wino_pack[2])(const float *w, int64_t w_out, bool taps_first, int64_t in, float *to, int64_t width, int64_t plane);
+    void (*wino_pack[2])(const float *w, int64_t w_out, bool taps_first, int64_t in, float *to, int64_t width,
+                         int64_t plane);
 } Kernels;
 
 #define LANES 16
@@ -118,14 +126,16 @@ typedef struct Job {
     const Kernels *k;
     Finish finish;
     const float *src, *w;
-    int64_t n, y, x;               /* strides of src */
-    bool flat;                     /* DIRECT: pixel p of dst is made of pixel p of src alone */
+    int64_t n, y, x; /* strides of src */
+    bool flat;       /* DIRECT: pixel p of dst is made of pixel p of src alone */
     int64_t vecs, panels, pixels;
-    int64_t chunks, tiles;         /* DIRECT: of pixels; WINO: blocks of tiles, all tiles */
-    bool sliced;                   /* DIRECT: weights are packed by who multiplies with them, a slice at a time */
-    bool careful;                  /* DIRECT: padding is left out, not multiplied: inf * 0 is NaN */
-    bool by_panel;                 /* units of work: panels and in them chunks, or chunks and in them panels */
-    atomic_bool failed, odd;       /* no memory; something is not finite */
+    int64_t chunks, tiles; /* DIRECT: of pixels; WINO: blocks of tiles, all tiles */
+    /* DIRECT: weights are packed by who multiplies with them, a slice at a time */
+    bool sliced;
+    bool careful; /* DIRECT: padding is left out, not multiplied: inf * 0 is NaN */
+    /* units of work: panels and in them chunks, or chunks and in them panels */
+    bool by_panel;
+    atomic_bool failed, odd; /* no memory; something is not finite */
 } Job;
 
 static int64_t first_vec(const Job *j, int64_t panel) { return j->vecs * panel / j->panels; }
@@ -160,8 +170,7 @@ static void pack_vecs(void *ctx, int64_t begin, int64_t end) {
             if (im->way == CC_IMAGE_WINO)
                 j->k->wino_pack[im->tile == 4](w, im->w_out, im->w_taps_first, im->in, vec + wino_weights(j, p), width,
                                                weights_plane(im, width));
-            else
-                j->k->pack(w, im->w_out, outs, depth / taps, taps, vec + v0 * lanes * depth, width);
+            else j->k->pack(w, im->w_out, outs, depth / taps, taps, vec + v0 * lanes * depth, width);
         }
     }
 }
@@ -316,7 +325,11 @@ static bool direct_unit(const Job *j, int64_t panel, int64_t chunk) {
     bool odd = false;
     const int64_t v0 = first_vec(j, panel), vecs = first_vec(j, panel + 1) - v0, c = v0 * j->k->lanes;
     const float *a[MAX_TAPS * MAX_ROWS];
-    const Tile t = {.a = a, .taps = taps_of(j->im), .run = j->im->in, .w = j->w + c * depth_of(j->im), .c = c,
+    const Tile t = {.a = a,
+                    .taps = taps_of(j->im),
+                    .run = j->im->in,
+                    .w = j->w + c * depth_of(j->im),
+                    .c = c,
                     .odd = j->flat ? NULL : &odd};
     const int64_t first = j->tiles * chunk / j->chunks, last = j->tiles * (chunk + 1) / j->chunks;
     for (int64_t i = first; i < last; i++) {
@@ -332,8 +345,8 @@ static void direct(void *ctx, int64_t begin, int64_t end) {
     Job *j = ctx;
     bool odd = false;
     for (int64_t u = begin; u < end; u++) {
-        const bool whole = j->by_panel ? direct_unit(j, u / j->chunks, u % j->chunks)
-                                       : direct_unit(j, u % j->panels, u / j->panels);
+        const bool whole =
+            j->by_panel ? direct_unit(j, u / j->chunks, u % j->chunks) : direct_unit(j, u % j->panels, u / j->panels);
         odd = odd || !whole;
     }
     if (odd) atomic_store(&j->odd, true);
@@ -415,8 +428,14 @@ typedef struct Ring {
 static Line make_line(const Job *j) {
     const CcImage *im = j->im;
     const int64_t reach = (im->kernel[1] - 1) * im->dilation[1];
-    Line l = {.finish = &j->finish, .columns = im->kernel[1], .channels = im->out, .width = im->out_size[1],
-              .src_width = im->size[1], .src_x = j->x, .step = im->step[1], .dilation = im->dilation[1],
+    Line l = {.finish = &j->finish,
+              .columns = im->kernel[1],
+              .channels = im->out,
+              .width = im->out_size[1],
+              .src_width = im->size[1],
+              .src_x = j->x,
+              .step = im->step[1],
+              .dilation = im->dilation[1],
               .before = im->before[1]};
     l.inner0 = CC_MIN(l.width, (CC_MAX(0, l.before) + l.step - 1) / l.step);
     const int64_t room = l.src_width - reach - 1 + l.before; /* x * step <= room */
@@ -464,8 +483,14 @@ static void direct_pixels(const Job *j, int64_t p, int64_t n, float *to) {
         find_taps(j, p + first, (int)rows, 0, a);
         for (int64_t panel = 0; panel < j->panels; panel++) {
             const int64_t v0 = first_vec(j, panel), c = v0 * j->k->lanes;
-            const Tile t = {.a = a, .taps = 1, .run = j->im->in, .dst_row = out, .w = j->w + c * j->im->in,
-                            .dst = to + first * out + c, .finish = &j->finish, .c = c};
+            const Tile t = {.a = a,
+                            .taps = 1,
+                            .run = j->im->in,
+                            .dst_row = out,
+                            .w = j->w + c * j->im->in,
+                            .dst = to + first * out + c,
+                            .finish = &j->finish,
+                            .c = c};
             j->k->tile[rows - 1][first_vec(j, panel + 1) - v0 - 1](&t);
         }
     }
@@ -590,8 +615,10 @@ static void winograd(void *ctx, int64_t begin, int64_t end) {
         for (int64_t p = from; p < to; p++) {
             const int64_t v0 = first_vec(j, p), width = (first_vec(j, p + 1) - v0) * j->k->lanes;
             multiply(j, p, n, at, plane_of(n, in), sums, plane_of(n, width));
-            odd = gather(j, first, first + n, (Spread){.from = sums, .plane = plane_of(n, width), .channels = width,
-                                                  .c = v0 * j->k->lanes}) || odd;
+            odd =
+                gather(j, first, first + n,
+                       (Spread){.from = sums, .plane = plane_of(n, width), .channels = width, .c = v0 * j->k->lanes}) ||
+                odd;
         }
     }
     if (odd) atomic_store(&j->odd, true);
@@ -623,8 +650,8 @@ bool cc_image_pays(const CcImage *im, bool packed) {
     case CC_IMAGE_DEPTH:
     case CC_IMAGE_FEW: return true;
     case CC_IMAGE_DIRECT:
-        return taps_of(im) == 1 || ((packed || can_slice(im, kernels_of_cpu())) && im->in >= FEW_CHANNELS &&
-                                    taps_of(im) < LARGE_WINDOW);
+        return taps_of(im) == 1 ||
+               ((packed || can_slice(im, kernels_of_cpu())) && im->in >= FEW_CHANNELS && taps_of(im) < LARGE_WINDOW);
     case CC_IMAGE_WINO:
         if (im->tile == 2) return 9 * pixels - products_of(im) * tiles >= (packed ? WINO_SAVED : WINO_SAVED_UNPACKED);
         return packed && tiles >= WINO_TILES && products_of(im) * im->in * im->out <= WINO_WEIGHTS;
@@ -638,9 +665,14 @@ int64_t cc_image_channels(int64_t out) {
 }
 
 static Job make_job(const CcImage *im, const CcImageCall *call) {
-    Job j = {.im = im, .call = call, .k = kernels_of_cpu(), .src = call->src,
+    Job j = {.im = im,
+             .call = call,
+             .k = kernels_of_cpu(),
+             .src = call->src,
              .finish = {call->scale, call->shift, im->low, im->high},
-             .n = im->src_stride[0], .y = im->src_stride[2], .x = im->src_stride[3],
+             .n = im->src_stride[0],
+             .y = im->src_stride[2],
+             .x = im->src_stride[3],
              .pixels = pixels_of(im)};
     j.flat = taps_of(im) == 1 && (im->size[0] == 1 || j.y == j.x * im->size[1]) &&
              (im->batch == 1 || j.n == j.x * im->size[0] * im->size[1]);

@@ -1,7 +1,7 @@
-/* jit: text to machine code. What is on disk is loaded; else a process of its own compiles it (compiler.c), so that neither
- * LLVM's memory (46 MB of a process' resident set when a first kernel is compiled, llvmlite 0.50) nor its globals and crashes are
- * this process'; where that can't be started LLVM is loaded here. One mutex guards all of it. Code is never freed: kernels are
- * cached for the life of the process.
+/* jit: text to machine code. What is on disk is loaded; else a process of its own compiles it (compiler.c), so that
+ * neither LLVM's memory (46 MB of a process' resident set when a first kernel is compiled, llvmlite 0.50) nor its
+ * globals and crashes are this process'; where that can't be started LLVM is loaded here. One mutex guards all of it.
+ * Code is never freed: kernels are cached for the life of the process.
  *
  * Objects are kept on disk, by CPU, library and text, and later processes load them without LLVM. */
 #include <pthread.h>
@@ -29,7 +29,8 @@ void cc_jit_library(const char *path, const char *compiler) {
 static bool make_key(const char *ir, CcSbuf *key) {
     struct stat st;
     if (!jit.path || stat(jit.path, &st) < 0) return false;
-    cc_sbuf_add(key, "; %lld bytes of LLVM, %lld.%09ld\n; ", (long long)st.st_size, (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec);
+    cc_sbuf_add(key, "; %lld bytes of LLVM, %lld.%09ld\n; ", (long long)st.st_size, (long long)st.st_mtim.tv_sec,
+                st.st_mtim.tv_nsec);
     cc_cpu_describe(key);
     cc_sbuf_add(key, "\n%s", ir);
     return true;

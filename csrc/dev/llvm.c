@@ -1,6 +1,6 @@
-/* llvm: text to machine code by LLVM, through the C symbols of llvmlite's libllvmlite.so (LLVMPY_*, checked with 0.44 to
- * 0.50). No llvmlite Python code runs. LLVM gets a context of our own. One thread at a time: jit.c has a lock, and in the
- * compiler's own process (compiler.c) there is one thread. */
+/* llvm: text to machine code by LLVM, through the C symbols of llvmlite's libllvmlite.so (LLVMPY_*, checked with 0.44
+ * to 0.50). No llvmlite Python code runs. LLVM gets a context of our own. One thread at a time: jit.c has a lock, and
+ * in the compiler's own process (compiler.c) there is one thread. */
 #include "dev_int.h"
 
 typedef struct Opaque *Ref;
@@ -22,8 +22,8 @@ static struct {
     Ref (*target)(const char *triple, const char **message);
     void (*cpu_name)(const char **out);
     int (*cpu_features)(const char **out);
-    Ref (*machine)(Ref target, const char *triple, const char *cpu, const char *features, int opt,
-                   const char *reloc, const char *model, int print_mc, int jit, const char *abi);
+    Ref (*machine)(Ref target, const char *triple, const char *cpu, const char *features, int opt, const char *reloc,
+                   const char *model, int print_mc, int jit, const char *abi);
     Ref (*engine)(Ref module, Ref machine, bool own_memory, const char **message);
     void (*add_module)(Ref engine, Ref module);
     void (*finalize)(Ref engine);
@@ -90,8 +90,8 @@ static int make_engine(CcErr *err) {
      * alone. */
     if (!cpu->narrowed) cc_sbuf_add(&features, "%s,-prefer-256-bit", host);
     const char *level = strcmp(cpu->name, "avx2") == 0 ? "x86-64-v3" : "x86-64-v2";
-    const Ref machine = llvm.machine(target, triple, cpu->narrowed ? level : name,
-                                     cc_sbuf_text(&features), 2, "default", "jitdefault", 0, 1, "");
+    const Ref machine = llvm.machine(target, triple, cpu->narrowed ? level : name, cc_sbuf_text(&features), 2,
+                                     "default", "jitdefault", 0, 1, "");
     cc_sbuf_free(&features);
     llvm.dispose_string(triple);
     llvm.dispose_string(name);
@@ -100,8 +100,7 @@ static int make_engine(CcErr *err) {
     const Ref first = llvm.parse(state.context, "", &message);
     state.engine = first ? llvm.engine(first, machine, false, &message) : NULL;
     if (state.engine) llvm.set_object_cache(state.engine, llvm.object_cache(take_object, NULL, NULL));
-    return state.engine ? 0
-                      : cc_err_set(err, CC_E_BACKEND, "LLVM: %s", message ? message : "no engine");
+    return state.engine ? 0 : cc_err_set(err, CC_E_BACKEND, "LLVM: %s", message ? message : "no engine");
 }
 
 void cc_llvm_forget(void) { cc_dl_forget((void (*)(void))llvm.version); }
@@ -114,8 +113,7 @@ static int load(const char *path, CcErr *err) {
     llvm.init_asm();
     llvm.link_mcjit();
     const char *message = NULL;
-    llvm.load_library("libmvec.so.1",
-                      &message); /* absent: the printer asks for none of its functions */
+    llvm.load_library("libmvec.so.1", &message); /* absent: the printer asks for none of its functions */
     llvm.load_library("libm.so.6", &message);
     state.context = llvm.context();
     const unsigned v = llvm.version();

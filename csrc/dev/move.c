@@ -3,17 +3,18 @@
  *
  *     for d0 ..: for d1 ..:  dst[d0 * dst[0] + d1 * dst[1] + index(d0, d1) * by]  <-  src[d0 * src[0] + d1 * src[1]]
  *
- * Dims in which an index moves, or in which elements may meet in one place, are gone through in their order, by one thread:
- * so the last one stays, and sums are made in eager's order. The others are `rows`; threads share one of these. */
+ * Dims in which an index moves, or in which elements may meet in one place, are gone through in their order, by one
+ * thread: so the last one stays, and sums are made in eager's order. The others are `rows`; threads share one of
+ * these. */
 #include <stdatomic.h>
 
 #include "dev.h"
 
 enum {
-    GRAIN = 16384, /* elements that are worth a thread */
-    BLOCK = 256,   /* places that are computed at a time */
+    GRAIN = 16384,  /* elements that are worth a thread */
+    BLOCK = 256,    /* places that are computed at a time */
     CHECKED = 1024, /* indices that are looked at before they are used, while they stay in the cache */
-    LINE = 128     /* bytes of a row that are worth a thread of its own */
+    LINE = 128      /* bytes of a row that are worth a thread of its own */
 };
 
 /* What a block of rows is moved with. */
@@ -24,7 +25,8 @@ typedef struct Rows {
     int64_t m, n;                   /* rows; elements of each */
     int64_t dst_step, src_step;     /* from element to element */
     int64_t taken;                  /* packed: rows before this block */
-    const int64_t *index;           /* an index for each of m elements, which are a step from one another, and no `to`, `from` */
+    /* an index for each of m elements, which are a step from one another, and no `to`, `from` */
+    const int64_t *index;
     int64_t by;
     bool reads;
     double scale;
@@ -32,54 +34,58 @@ typedef struct Rows {
 typedef void (*RowsFn)(const Rows *r);
 
 #if defined(__clang__)
-#define FAST
+#    define FAST
 #else
-#define FAST __attribute__((optimize("O3"))) /* vectors: -O2 of gcc 12 makes none where it does not know how long a loop is */
+#    define FAST                                                                                                       \
+        __attribute__((                                                                                                \
+            optimize("O3"))) /* vectors: -O2 of gcc 12 makes none where it does not know how long a loop is */
 #endif
-/* In `value` d is the element there is, s the one that comes. Elements one by one, rows that are contiguous or of one number,
- * and other rows; then elements with an index of their own each. */
-#define MOVER(name, T, value) \
-    FAST static void name(const Rows *r) { \
-        const T scale = (T)r->scale; \
-        const bool dense = r->n > 1 && r->dst_step == sizeof(T); \
-        (void)scale; \
-        for (int64_t i = 0; i < r->m; i++) { \
-            T *restrict to = (T *)(r->dst + r->to[i]); \
-            const T *restrict from = (const T *)(r->src + r->from[i]); \
-            if (dense && r->src_step == sizeof(T)) \
-                for (int64_t k = 0; k < r->n; k++) ELEMENT(T, to + k, from[k], value) \
-            else if (dense && r->src_step == 0) \
-                for (int64_t k = 0; k < r->n; k++) ELEMENT(T, to + k, *from, value) \
-            else \
-                for (int64_t k = 0; k < r->n; k++) \
-                    ELEMENT(T, (T *)((char *)to + k * r->dst_step), *(const T *)((const char *)from + k * r->src_step), value) \
-        } \
-    } \
-    FAST static void name##_each(const Rows *r) { \
-        const T scale = (T)r->scale; \
-        const int64_t *restrict at = r->index, size = sizeof(T), by = r->by / size, dst = r->dst_step / size, src = r->src_step / size; \
-        T *to = (T *)r->dst; \
-        const T *from = (const T *)r->src; \
-        (void)scale; \
-        if (r->reads && dst == 1 && by == 1 && src == 0) \
-            for (int64_t i = 0; i < r->m; i++) ELEMENT(T, to + i, from[at[i]], value) \
-        else if (r->reads && dst == 1) \
-            for (int64_t i = 0; i < r->m; i++) ELEMENT(T, to + i, from[at[i] * by + i * src], value) \
-        else if (r->reads) \
-            for (int64_t i = 0; i < r->m; i++) ELEMENT(T, to + i * dst, from[at[i] * by + i * src], value) \
-        else if (src == 1 && by == 1 && dst == 0) \
-            for (int64_t i = 0; i < r->m; i++) ELEMENT(T, to + at[i], from[i], value) \
-        else if (src == 1) \
-            for (int64_t i = 0; i < r->m; i++) ELEMENT(T, to + at[i] * by + i * dst, from[i], value) \
-        else \
-            for (int64_t i = 0; i < r->m; i++) ELEMENT(T, to + at[i] * by + i * dst, from[i * src], value) \
+/* In `value` d is the element there is, s the one that comes. Elements one by one, rows that are contiguous or of one
+ * number, and other rows; then elements with an index of their own each. */
+#define MOVER(name, T, value)                                                                                          \
+    FAST static void name(const Rows *r) {                                                                             \
+        const T scale = (T)r->scale;                                                                                   \
+        const bool dense = r->n > 1 && r->dst_step == sizeof(T);                                                       \
+        (void)scale;                                                                                                   \
+        for (int64_t i = 0; i < r->m; i++) {                                                                           \
+            T *restrict to = (T *)(r->dst + r->to[i]);                                                                 \
+            const T *restrict from = (const T *)(r->src + r->from[i]);                                                 \
+            if (dense && r->src_step == sizeof(T))                                                                     \
+                for (int64_t k = 0; k < r->n; k++) ELEMENT(T, to + k, from[k], value)                                  \
+            else if (dense && r->src_step == 0)                                                                        \
+                for (int64_t k = 0; k < r->n; k++) ELEMENT(T, to + k, *from, value)                                    \
+            else                                                                                                       \
+                for (int64_t k = 0; k < r->n; k++)                                                                     \
+                    ELEMENT(T, (T *)((char *)to + k * r->dst_step),                                                    \
+                            *(const T *)((const char *)from + k * r->src_step), value)                                 \
+        }                                                                                                              \
+    }                                                                                                                  \
+    FAST static void name##_each(const Rows *r) {                                                                      \
+        const T scale = (T)r->scale;                                                                                   \
+        const int64_t *restrict at = r->index, size = sizeof(T), by = r->by / size, dst = r->dst_step / size,          \
+                                src = r->src_step / size;                                                              \
+        T *to = (T *)r->dst;                                                                                           \
+        const T *from = (const T *)r->src;                                                                             \
+        (void)scale;                                                                                                   \
+        if (r->reads && dst == 1 && by == 1 && src == 0)                                                               \
+            for (int64_t i = 0; i < r->m; i++) ELEMENT(T, to + i, from[at[i]], value)                                  \
+        else if (r->reads && dst == 1)                                                                                 \
+            for (int64_t i = 0; i < r->m; i++) ELEMENT(T, to + i, from[at[i] * by + i * src], value)                   \
+        else if (r->reads)                                                                                             \
+            for (int64_t i = 0; i < r->m; i++) ELEMENT(T, to + i * dst, from[at[i] * by + i * src], value)             \
+        else if (src == 1 && by == 1 && dst == 0)                                                                      \
+            for (int64_t i = 0; i < r->m; i++) ELEMENT(T, to + at[i], from[i], value)                                  \
+        else if (src == 1)                                                                                             \
+            for (int64_t i = 0; i < r->m; i++) ELEMENT(T, to + at[i] * by + i * dst, from[i], value)                   \
+        else                                                                                                           \
+            for (int64_t i = 0; i < r->m; i++) ELEMENT(T, to + at[i] * by + i * dst, from[i * src], value)             \
     }
-#define ELEMENT(T, into, comes, value) \
-    { \
-        T *const e = into; \
-        const T s = comes, d = *e; \
-        (void)d; \
-        *e = (T)(value); \
+#define ELEMENT(T, into, comes, value)                                                                                 \
+    {                                                                                                                  \
+        T *const e = into;                                                                                             \
+        const T s = comes, d = *e;                                                                                     \
+        (void)d;                                                                                                       \
+        *e = (T)(value);                                                                                               \
     }
 
 MOVER(set1, uint8_t, s)
@@ -87,18 +93,18 @@ MOVER(set2, uint16_t, s)
 MOVER(set4, uint32_t, s)
 MOVER(set8, uint64_t, s)
 /* NaN stays, as in eager. */
-#define FLOATS(T, id) \
-    MOVER(sum_##id, T, d + s) \
-    MOVER(scaled_##id, T, d + s * scale) \
-    MOVER(prod_##id, T, d * s) \
-    MOVER(max_##id, T, s != s ? s : d < s ? s : d) \
+#define FLOATS(T, id)                                                                                                  \
+    MOVER(sum_##id, T, d + s)                                                                                          \
+    MOVER(scaled_##id, T, d + s * scale)                                                                               \
+    MOVER(prod_##id, T, d *s)                                                                                          \
+    MOVER(max_##id, T, s != s ? s : d < s ? s : d)                                                                     \
     MOVER(min_##id, T, s != s ? s : s < d ? s : d)
 /* Integers wrap around. */
-#define INTEGERS(T, U, id) \
-    MOVER(sum_##id, T, (U)d + (U)s) \
-    MOVER(scaled_##id, T, (U)d + (U)s * (U)scale) \
-    MOVER(prod_##id, T, (U)d * (U)s) \
-    MOVER(max_##id, T, d < s ? s : d) \
+#define INTEGERS(T, U, id)                                                                                             \
+    MOVER(sum_##id, T, (U)d + (U)s)                                                                                    \
+    MOVER(scaled_##id, T, (U)d + (U)s * (U)scale)                                                                      \
+    MOVER(prod_##id, T, (U)d *(U)s)                                                                                    \
+    MOVER(max_##id, T, d < s ? s : d)                                                                                  \
     MOVER(min_##id, T, s < d ? s : d)
 FLOATS(float, f32)
 FLOATS(double, f64)
@@ -113,9 +119,13 @@ typedef struct Mover {
 /* NULLs: none. */
 static Mover mover(CcMoveHow how, CcMoveType type, int bytes) {
     static const Mover SET[] = {BOTH(set1), BOTH(set2), BOTH(set4), BOTH(set8)};
-#define ALL(how) {BOTH(how##_f32), BOTH(how##_f64), BOTH(how##_i32), BOTH(how##_i64)}
-    static const Mover BY[CC_MOVE_HOWS][CC_MOVE_OTHER] = {
-        [CC_MOVE_SUM] = ALL(sum), [CC_MOVE_SCALED] = ALL(scaled), [CC_MOVE_PROD] = ALL(prod), [CC_MOVE_MAX] = ALL(max), [CC_MOVE_MIN] = ALL(min)};
+#define ALL(how)                                                                                                       \
+    { BOTH(how##_f32), BOTH(how##_f64), BOTH(how##_i32), BOTH(how##_i64) }
+    static const Mover BY[CC_MOVE_HOWS][CC_MOVE_OTHER] = {[CC_MOVE_SUM] = ALL(sum),
+                                                          [CC_MOVE_SCALED] = ALL(scaled),
+                                                          [CC_MOVE_PROD] = ALL(prod),
+                                                          [CC_MOVE_MAX] = ALL(max),
+                                                          [CC_MOVE_MIN] = ALL(min)};
 #undef ALL
     if (how == CC_MOVE_SET) return SET[bytes == 8 ? 3 : bytes == 4 ? 2 : bytes - 1];
     return type == CC_MOVE_OTHER ? (Mover){NULL, NULL} : BY[how][type];
@@ -133,11 +143,11 @@ static bool ordered(const CcMove *m, int d) {
 }
 
 static void swap_dims(CcMove *m, int a, int b) {
-#define SWAP(at) \
-    do { \
-        const int64_t t = (at)[a]; \
-        (at)[a] = (at)[b]; \
-        (at)[b] = t; \
+#define SWAP(at)                                                                                                       \
+    do {                                                                                                               \
+        const int64_t t = (at)[a];                                                                                     \
+        (at)[a] = (at)[b];                                                                                             \
+        (at)[b] = t;                                                                                                   \
     } while (0)
     SWAP(m->size);
     SWAP(m->dst);
@@ -156,8 +166,8 @@ static void drop_dim(CcMove *m, int d) {
     for (m->ndim--; d < m->ndim; d++) swap_dims(m, d, d + 1);
 }
 
-/* Dims of one element go, ordered ones come first in their order, rows behind them by where they are written; what is one in
- * memory becomes one. */
+/* Dims of one element go, ordered ones come first in their order, rows behind them by where they are written; what is
+ * one in memory becomes one. */
 void cc_move_plan(CcMove *m) {
     int64_t row = m->bytes;
     for (int d = m->ndim - 1; m->packed && d >= 0 && m->index[0].step[d] == 0; d--) { /* the mask takes whole rows */
@@ -192,17 +202,18 @@ typedef struct Job {
     const char *src;
     const char *const *index;
     atomic_bool *wrong; /* an index is out of range */
-    int cut; /* the dim that threads share; -1: none */
-    int row, block; /* dims; -1: none */
+    int cut;            /* the dim that threads share; -1: none */
+    int row, block;     /* dims; -1: none */
 } Job;
 
-/* Are all these indices in range? (v - low and high - v have no sign then.) 65536 of them: 15 us, with AVX2 8 (Zen 4). */
-#define GOOD(name, TARGET) \
-    FAST TARGET static bool name(const CcMoveIndex *x, const int64_t *v, int64_t n) { \
-        const uint64_t low = (uint64_t)x->low, high = (uint64_t)x->count - 1; \
-        uint64_t bad = 0; \
-        for (int64_t i = 0; i < n; i++) bad |= ((uint64_t)v[i] - low) | (high - (uint64_t)v[i]); \
-        return !(bad >> 63); \
+/* Are all these indices in range? (v - low and high - v have no sign then.) 65536 of them: 15 us, with AVX2 8 (Zen
+ * 4). */
+#define GOOD(name, TARGET)                                                                                             \
+    FAST TARGET static bool name(const CcMoveIndex *x, const int64_t *v, int64_t n) {                                  \
+        const uint64_t low = (uint64_t)x->low, high = (uint64_t)x->count - 1;                                          \
+        uint64_t bad = 0;                                                                                              \
+        for (int64_t i = 0; i < n; i++) bad |= ((uint64_t)v[i] - low) | (high - (uint64_t)v[i]);                       \
+        return !(bad >> 63);                                                                                           \
     }
 GOOD(good_base, )
 GOOD(good_avx2, __attribute__((target("avx2"))))
@@ -368,15 +379,23 @@ static int find_cut(const Job *j, int parts) {
 
 int cc_move_run(const CcMove *m, char *dst, const char *src, const char *const *index) {
     atomic_bool wrong = false;
-    Job j = {.m = m, .fn = mover(m->how, m->type, m->bytes), .dst = dst, .src = src, .index = index, .wrong = &wrong, .cut = -1,
-             .row = -1, .block = -1};
+    Job j = {.m = m,
+             .fn = mover(m->how, m->type, m->bytes),
+             .dst = dst,
+             .src = src,
+             .index = index,
+             .wrong = &wrong,
+             .cut = -1,
+             .row = -1,
+             .block = -1};
     int64_t numel = 1;
     for (int d = 0; d < m->ndim; d++) numel *= m->size[d];
     if (numel == 0) return 0;
     if (m->rows < m->ndim) j.row = m->ndim - 1;
     if (m->rows > 0) j.block = m->rows - 1;
     else if (m->ndim > 1) j.block = m->ndim - 2;
-    j.each = j.row < 0 && j.block >= 0 && m->n_index == 1 && m->index[0].wide && !m->index[0].mask && m->index[0].step[j.block] == 8;
+    j.each = j.row < 0 && j.block >= 0 && m->n_index == 1 && m->index[0].wide && !m->index[0].mask &&
+             m->index[0].step[j.block] == 8;
     const int parts = m->packed ? 1 : (int)CC_MIN(cc_omp_width(), numel / GRAIN);
     if (parts > 1) j.cut = find_cut(&j, parts);
     if (j.cut >= 0) cc_omp_run(run_range, &j, m->size[j.cut], parts);
@@ -392,7 +411,8 @@ int64_t cc_move_count(const CcMove *m, const char *mask) {
         const char *row = mask;
         for (int d = 0; d + 1 < m->ndim; d++) row += at[d] * m->index[0].step[d];
         const int last = m->ndim - 1;
-        for (int64_t i = 0; i < (m->ndim ? m->size[last] : 1); i++) found += row[m->ndim ? i * m->index[0].step[last] : 0] != 0;
+        for (int64_t i = 0; i < (m->ndim ? m->size[last] : 1); i++)
+            found += row[m->ndim ? i * m->index[0].step[last] : 0] != 0;
         int d = last - 1;
         for (; d >= 0; d--) {
             if (++at[d] < m->size[d]) break;

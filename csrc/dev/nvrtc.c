@@ -1,8 +1,8 @@
-/* nvrtc: CUDA C -> machine code of one architecture, by NVIDIA's runtime compiler. Needs neither a driver nor a GPU. Nothing
- * is included from CUDA: what is used of NVRTC 12 and 13 is declared here.
+/* nvrtc: CUDA C -> machine code of one architecture, by NVIDIA's runtime compiler. Needs neither a driver nor a GPU.
+ * Nothing is included from CUDA: what is used of NVRTC 12 and 13 is declared here.
  *
- * Where the library knows the device's architecture the result is a cubin, elsewhere (a GPU that is newer than the library)
- * PTX for the nearest one before it, which the driver compiles. */
+ * Where the library knows the device's architecture the result is a cubin, elsewhere (a GPU that is newer than the
+ * library) PTX for the nearest one before it, which the driver compiles. */
 #include <pthread.h>
 
 #include "dev.h"
@@ -40,12 +40,18 @@ void cc_nvrtc_library(const char *path) { lib.path = path; }
 
 static int load(CcErr *err) {
     const CcDlRow rows[] = {
-        {"nvrtcVersion", (void **)&nvrtc.version},          {"nvrtcGetNumSupportedArchs", (void **)&nvrtc.count_archs},
-        {"nvrtcGetSupportedArchs", (void **)&nvrtc.archs},  {"nvrtcCreateProgram", (void **)&nvrtc.create},
-        {"nvrtcDestroyProgram", (void **)&nvrtc.destroy},   {"nvrtcCompileProgram", (void **)&nvrtc.compile},
-        {"nvrtcGetCUBINSize", (void **)&nvrtc.cubin_size},  {"nvrtcGetCUBIN", (void **)&nvrtc.cubin},
-        {"nvrtcGetPTXSize", (void **)&nvrtc.ptx_size},      {"nvrtcGetPTX", (void **)&nvrtc.ptx},
-        {"nvrtcGetProgramLogSize", (void **)&nvrtc.log_size}, {"nvrtcGetProgramLog", (void **)&nvrtc.log},
+        {"nvrtcVersion", (void **)&nvrtc.version},
+        {"nvrtcGetNumSupportedArchs", (void **)&nvrtc.count_archs},
+        {"nvrtcGetSupportedArchs", (void **)&nvrtc.archs},
+        {"nvrtcCreateProgram", (void **)&nvrtc.create},
+        {"nvrtcDestroyProgram", (void **)&nvrtc.destroy},
+        {"nvrtcCompileProgram", (void **)&nvrtc.compile},
+        {"nvrtcGetCUBINSize", (void **)&nvrtc.cubin_size},
+        {"nvrtcGetCUBIN", (void **)&nvrtc.cubin},
+        {"nvrtcGetPTXSize", (void **)&nvrtc.ptx_size},
+        {"nvrtcGetPTX", (void **)&nvrtc.ptx},
+        {"nvrtcGetProgramLogSize", (void **)&nvrtc.log_size},
+        {"nvrtcGetProgramLog", (void **)&nvrtc.log},
         {"nvrtcGetErrorString", (void **)&nvrtc.error},
     };
     static const char *const NAME[] = {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"};
@@ -116,7 +122,8 @@ static int take_image(ProgramRef program, bool ptx, CcCubin *out, CcErr *err) {
         return 0;
     }
     free(at);
-    return cc_err_set(err, CC_E_BACKEND, "NVRTC gave no machine code: %s", status ? nvrtc.error(status) : "it is empty");
+    return cc_err_set(err, CC_E_BACKEND, "NVRTC gave no machine code: %s",
+                      status ? nvrtc.error(status) : "it is empty");
 }
 
 /* options: a line each. */
@@ -125,7 +132,8 @@ int cc_nvrtc_compile(const char *source, const char *options, CcCubin *out, CcEr
     int n = 0;
     char *copy = ready(err) < 0 ? NULL : strdup(options), *rest = NULL;
     if (!copy) return -1;
-    for (char *o = strtok_r(copy, "\n", &rest); o && n < CC_COUNT(option); o = strtok_r(NULL, "\n", &rest)) option[n++] = o;
+    for (char *o = strtok_r(copy, "\n", &rest); o && n < CC_COUNT(option); o = strtok_r(NULL, "\n", &rest))
+        option[n++] = o;
     ProgramRef program = NULL;
     int status = nvrtc.create(&program, source, "ccompile.cu", 0, NULL, NULL), result = -1;
     if (status) {

@@ -1,6 +1,6 @@
-/* object: puts a relocatable ELF object into memory that can be run. Only what LLVM makes of a kernel for the large code model:
- * sections, and absolute addresses of sections and of functions elsewhere (R_X86_64_64). Anything else is refused; sizes and offsets
- * are checked, as the object may come from disk. Code stays for good. */
+/* object: puts a relocatable ELF object into memory that can be run. Only what LLVM makes of a kernel for the large
+ * code model: sections, and absolute addresses of sections and of functions elsewhere (R_X86_64_64). Anything else is
+ * refused; sizes and offsets are checked, as the object may come from disk. Code stays for good. */
 #include <elf.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -28,9 +28,10 @@ static bool loaded(const Elf64_Shdr *s) { return s->sh_flags & SHF_ALLOC; }
 
 static bool find_sections(Object *o) {
     const Elf64_Ehdr *h = (const void *)o->at;
-    if (o->n < sizeof *h || (uintptr_t)o->at % 8 || memcmp(h->e_ident, ELFMAG, SELFMAG) != 0 || h->e_ident[EI_CLASS] != ELFCLASS64 ||
-        h->e_type != ET_REL || h->e_machine != EM_X86_64 || h->e_shentsize != sizeof *o->section || h->e_shnum > MAX_SECTIONS ||
-        h->e_shoff % 8 || !inside(o, h->e_shoff, h->e_shnum * sizeof *o->section))
+    if (o->n < sizeof *h || (uintptr_t)o->at % 8 || memcmp(h->e_ident, ELFMAG, SELFMAG) != 0 ||
+        h->e_ident[EI_CLASS] != ELFCLASS64 || h->e_type != ET_REL || h->e_machine != EM_X86_64 ||
+        h->e_shentsize != sizeof *o->section || h->e_shnum > MAX_SECTIONS || h->e_shoff % 8 ||
+        !inside(o, h->e_shoff, h->e_shnum * sizeof *o->section))
         return false;
     o->section = (const void *)(o->at + h->e_shoff);
     o->n_sections = h->e_shnum;
@@ -44,7 +45,8 @@ static bool find_sections(Object *o) {
         o->n_symbols = s->sh_size / sizeof *o->symbol;
         o->names = o->at + names->sh_offset;
         o->n_names = names->sh_size;
-        if (names->sh_type != SHT_STRTAB || !inside(o, names->sh_offset, names->sh_size) || !o->n_names || o->names[o->n_names - 1])
+        if (names->sh_type != SHT_STRTAB || !inside(o, names->sh_offset, names->sh_size) || !o->n_names ||
+            o->names[o->n_names - 1])
             return false;
     }
     return o->symbol != NULL;
@@ -69,7 +71,9 @@ static bool load_sections(Object *o) {
     return true;
 }
 
-static const char *name_of(const Object *o, const Elf64_Sym *s) { return s->st_name < o->n_names ? o->names + s->st_name : ""; }
+static const char *name_of(const Object *o, const Elf64_Sym *s) {
+    return s->st_name < o->n_names ? o->names + s->st_name : "";
+}
 
 /* 0: there is none. */
 static uint64_t address_of(const Object *o, uint64_t symbol) {
@@ -79,7 +83,9 @@ static uint64_t address_of(const Object *o, uint64_t symbol) {
         void *vector = cc_cpu_vector_function(name_of(o, s));
         return (uintptr_t)(vector ? vector : cc_dl_symbol(NULL, name_of(o, s)));
     }
-    if (s->st_shndx >= o->n_sections || !loaded(&o->section[s->st_shndx]) || s->st_value > o->section[s->st_shndx].sh_size) return 0;
+    if (s->st_shndx >= o->n_sections || !loaded(&o->section[s->st_shndx]) ||
+        s->st_value > o->section[s->st_shndx].sh_size)
+        return 0;
     return (uintptr_t)o->memory + o->place[s->st_shndx] + s->st_value;
 }
 

@@ -18,12 +18,9 @@ static void find(void) {
      * that oneDNN binds to it. */
     void *handle = cc_dl_loaded("libgomp");
     const CcDlRow rows[] = {
-        {"omp_get_thread_num", (void **)&omp.thread_num},
-        {"omp_get_num_threads", (void **)&omp.num_threads},
-        {"omp_in_parallel", (void **)&omp.in_parallel},
-        {"omp_get_max_threads", (void **)&omp.max_threads},
-        {"omp_set_num_threads", (void **)&omp.set_threads},
-        {"GOMP_parallel", (void **)&omp.parallel},
+        {"omp_get_thread_num", (void **)&omp.thread_num},   {"omp_get_num_threads", (void **)&omp.num_threads},
+        {"omp_in_parallel", (void **)&omp.in_parallel},     {"omp_get_max_threads", (void **)&omp.max_threads},
+        {"omp_set_num_threads", (void **)&omp.set_threads}, {"GOMP_parallel", (void **)&omp.parallel},
     };
     if (cc_dl_bind(handle, rows, CC_COUNT(rows), NULL) < 0) omp.parallel = NULL;
 }
@@ -36,9 +33,7 @@ static bool ready(void) {
 
 void cc_omp_threads(int n) { atomic_store_explicit(&threads, n < 1 ? 1 : n, memory_order_relaxed); }
 
-int cc_omp_width(void) {
-    return ready() ? atomic_load_explicit(&threads, memory_order_relaxed) : 1;
-}
+int cc_omp_width(void) { return ready() ? atomic_load_explicit(&threads, memory_order_relaxed) : 1; }
 
 int cc_omp_limit(int n) {
     if (!ready()) return 1;
@@ -60,8 +55,7 @@ static void run_part(void *data) {
     if (begin < end) job->work(job->ctx, begin, end);
 }
 
-void cc_omp_run(void (*work)(void *ctx, int64_t begin, int64_t end), void *ctx, int64_t n,
-                int parts) {
+void cc_omp_run(void (*work)(void *ctx, int64_t begin, int64_t end), void *ctx, int64_t n, int parts) {
     struct Job job = {work, ctx, n};
     if (parts > n) parts = (int)n;
     if (parts <= 1 || !ready() || omp.in_parallel()) work(ctx, 0, n);

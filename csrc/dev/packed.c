@@ -1,11 +1,11 @@
 /* packed: weights that were copied into the form a primitive wants, kept from call to call.
  *
- * A copy is never changed: other weights, or another version of them, make a new one, and the old one goes with its last
- * reader.
+ * A copy is never changed: other weights, or another version of them, make a new one, and the old one goes with its
+ * last reader.
  *
- * Large ones lie side by side in chunks of huge pages, and a chunk goes with its last one: most weights are smaller than
- * such a page (64x512x512 with weights in DRAM: 160 us on small pages, 154 on huge ones; Zen 4, 2 threads), and one alone
- * in it would waste the rest. What a chunk has not handed out is not touched. */
+ * Large ones lie side by side in chunks of huge pages, and a chunk goes with its last one: most weights are smaller
+ * than such a page (64x512x512 with weights in DRAM: 160 us on small pages, 154 on huge ones; Zen 4, 2 threads), and
+ * one alone in it would waste the rest. What a chunk has not handed out is not touched. */
 #include <pthread.h>
 #include <stdatomic.h>
 

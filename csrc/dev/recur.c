@@ -15,12 +15,13 @@ enum {
     MAX_GATES = 4,
     MAX_ROWS = 6,
     MAX_LANES = 16,
-    CHUNK = 1 << 17,   /* floats of gates: 512 KB */
-    DIRECT_ROWS = 2,   /* so few rows in all are not worth packing for */
-    DIRECT_STEPS = 16, /* nor so many, one by one: they are read as fast (LSTM of 256: 8 steps 0.155 ms, packed 0.174;
-                          64 steps 1.04 and 0.96; Zen 4) */
-    SMALL = 1 << 19,   /* multiplications that a second thread is not worth its barrier for */
-    NEAR = 1 << 17     /* floats of recurrent weights that stay in each core's L2 (512 KB of 1 MB). 16 steps of an LSTM,
+    CHUNK = 1 << 17, /* floats of gates: 512 KB */
+    DIRECT_ROWS = 2, /* so few rows in all are not worth packing for */
+    /* nor so many, one by one: they are read as fast (LSTM of 256: 8 steps 0.155 ms, packed 0.174; 64 steps 1.04 and
+     * 0.96; Zen 4) */
+    DIRECT_STEPS = 16,
+    SMALL = 1 << 19, /* multiplications that a second thread is not worth its barrier for */
+    NEAR = 1 << 17   /* floats of recurrent weights that stay in each core's L2 (512 KB of 1 MB). 16 steps of an LSTM,
                           by blocks and by rows, ms: 32 units, batch 8 0.032, 0.023; 64, 8 0.081, 0.056; 128, 4 0.141,
                           0.109; 128, 64 1.395, 1.362; 192, 4 0.223, 0.249; 256, 4 0.375, 0.446; Zen 4, 2 threads */
 };
@@ -180,7 +181,8 @@ static void project(void *ctx, int64_t begin, int64_t end) {
     const float *x = l->call->x + l->t0 * r->x_step + l->row0 * r->x_row;
     for (int64_t u = begin; u < end; u++) {
         const int64_t block = u / outer, i = u % outer;
-        Product p = {.a = x + i * (by_step ? r->x_step : r->x_row), .a_row = by_step ? r->x_row : r->x_step,
+        Product p = {.a = x + i * (by_step ? r->x_step : r->x_row),
+                     .a_row = by_step ? r->x_row : r->x_step,
                      .dst = l->at + i * (by_step ? l->rows * row : row) + block * l->width,
                      .dst_row = by_step ? row : l->rows * row};
         multiply(l, &l->wi, block, p, by_step ? l->rows : l->chunk);
@@ -198,10 +200,15 @@ static void step(void *ctx, int64_t begin, int64_t end) {
         const int64_t from = l->rows * tile / l->tiles, to = l->rows * (tile + 1) / l->tiles;
         const Product p = {.a = l->h + from * l->h_row, .a_row = l->h_row, .dst = sum, .dst_row = l->width};
         multiply(l, &l->wh, block, p, to - from);
-        const Cell c = {.rows = (int)(to - from), .units = units_of(l, block), .sum = sum, .gates_row = row,
+        const Cell c = {.rows = (int)(to - from),
+                        .units = units_of(l, block),
+                        .sum = sum,
+                        .gates_row = row,
                         .gates = l->at + ((l->t - l->t0) * l->rows + from) * row + block * l->width,
-                        .h = l->h + from * l->h_row + block * lanes, .h_row = l->h_row,
-                        .c = l->c + (from * l->blocks + block) * lanes, .c_row = l->blocks * lanes,
+                        .h = l->h + from * l->h_row + block * lanes,
+                        .h_row = l->h_row,
+                        .c = l->c + (from * l->blocks + block) * lanes,
+                        .c_row = l->blocks * lanes,
                         .y = l->call->y + l->t * r->y_step + (l->row0 + from) * r->y_row + block * lanes,
                         .y_row = r->y_row};
         l->k->cell[r->cell](&c);
@@ -255,8 +262,7 @@ static void copy_rows(float *to, int64_t to_row, const float *from, int64_t from
 }
 
 int cc_recur_run(const CcRecur *r, const CcRecurCall *call, CcErr *err) {
-    Layer l = {.r = r, .call = call, .k = kernels_of_cpu(), .gates = cc_recur_gates(r->cell),
-               .rows = r->batch};
+    Layer l = {.r = r, .call = call, .k = kernels_of_cpu(), .gates = cc_recur_gates(r->cell), .rows = r->batch};
     float *scratch = call->scratch;
     l.blocks = (r->hidden + l.k->lanes - 1) / l.k->lanes;
     l.width = l.gates * l.k->lanes;

@@ -1,10 +1,11 @@
-/* worker: has kernels compiled by a process of its own (compiler.c), which is started at the first kernel that is not on disk.
+/* worker: has kernels compiled by a process of its own (compiler.c), which is started at the first kernel that is not
+ * on disk.
  *
  *     this process ---- socket ---- compiler, with LLVM          no child of ours: who we start forks it and ends, and is reaped
  *                                                                here, so os.wait() and SIGCHLD handlers see nothing of it
  *
- * It ends when the socket closes, or when nothing was asked for some seconds; then the next kernel starts another. It is in a
- * session of its own, so no key of the terminal reaches it. One thread at a time (jit.c has a lock). */
+ * It ends when the socket closes, or when nothing was asked for some seconds; then the next kernel starts another. It
+ * is in a session of its own, so no key of the terminal reaches it. One thread at a time (jit.c has a lock). */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <signal.h>
@@ -25,10 +26,11 @@ static struct {
     char *program;
     bool open, greeted;
     int fd;
-    pid_t owner;       /* who opened it: after fork() the other process is somebody else's */
-    dev_t dev;         /* the socket; a program may have closed it, and opened something else under its number */
+    pid_t owner; /* who opened it: after fork() the other process is somebody else's */
+    /* the socket; a program may have closed it, and opened something else under its number */
+    dev_t dev;
     ino_t ino;
-    CcMap fatal;       /* hashes of texts that it died of: not tried again */
+    CcMap fatal; /* hashes of texts that it died of: not tried again */
 } worker;
 
 void cc_worker_program(const char *path) {
@@ -69,7 +71,8 @@ static int spawn(const char *library, int fd, CcErr *err) {
     posix_spawnattr_destroy(&how);
     posix_spawn_file_actions_destroy(&files);
     if (status) return cc_err_set(err, CC_E_MISSING, "the compiler's process can't be started: %s", strerror(status));
-    while (waitpid(pid, NULL, 0) < 0 && errno == EINTR) {} /* it has forked; a handler of the program may have been faster */
+    while (waitpid(pid, NULL, 0) < 0 && errno == EINTR) {
+    } /* it has forked; a handler of the program may have been faster */
     return 0;
 }
 
@@ -104,7 +107,8 @@ static bool send_all(const void *at, size_t n) {
 }
 
 static bool receive_answer(CcWorkerAnswer *answer) {
-    return cc_io_read(worker.fd, answer, sizeof *answer) && answer->magic == CC_WORKER_MAGIC && answer->bytes <= MAX_BYTES;
+    return cc_io_read(worker.fd, answer, sizeof *answer) && answer->magic == CC_WORKER_MAGIC &&
+           answer->bytes <= MAX_BYTES;
 }
 
 /* One question and its answer; false: the process is dead, or something else. */
@@ -112,7 +116,8 @@ static bool ask(const char *ir, const char *name, CcWorkerAnswer *answer, char *
     CcWorkerAsk ask = {.magic = CC_WORKER_MAGIC, .bytes = strlen(ir)};
     snprintf(ask.name, sizeof ask.name, "%s", name);
     bool ok = send_all(&ask, sizeof ask) && send_all(ir, ask.bytes);
-    if (!worker.greeted) worker.greeted = receive_answer(answer); /* at its start it says that it is what we think, even if it then dies */
+    /* at its start it says that it is what we think, even if it then dies */
+    if (!worker.greeted) worker.greeted = receive_answer(answer);
     ok = ok && worker.greeted && receive_answer(answer) && (*bytes = malloc(answer->bytes + 1)) != NULL;
     if (ok && cc_io_read(worker.fd, *bytes, answer->bytes)) {
         (*bytes)[answer->bytes] = 0;
@@ -133,7 +138,8 @@ CcWorkerEnd cc_worker_compile(const char *library, const char *ir, const char *n
         return CC_WORKER_REFUSED;
     }
     if (worker.open && (worker.owner != getpid() || !is_ours())) leave();
-    for (int fresh = 0; fresh < 2;) { /* one that had to wait may have ended meanwhile; one that had not has died of this text */
+    for (int fresh = 0;
+         fresh < 2;) { /* one that had to wait may have ended meanwhile; one that had not has died of this text */
         fresh += !worker.open;
         if (!worker.open && start(library, err) < 0) return CC_WORKER_ABSENT;
         if (ask(ir, name, &answer, &bytes)) {

@@ -2,8 +2,8 @@
  *
  *   call 1  recorded        2  the plan, as it is           3  captured, and replayed           4 ...  replayed
  *
- * Everything of a plan is captured, torch's kernels as well, so the capture is torch's (ccompile/graphs.py): its allocator
- * keeps what was allocated meanwhile for the graph alone. Kernels find the same addresses in each replay:
+ * Everything of a plan is captured, torch's kernels as well, so the capture is torch's (ccompile/graphs.py): its
+ * allocator keeps what was allocated meanwhile for the graph alone. Kernels find the same addresses in each replay:
  *
  *   inputs that stay    parameters, buffers, and what lay at one address in both calls before: they are read and written in
  *                       place. Each call looks whether they are still there; one that has moved is copied from then on, or is a
@@ -13,46 +13,46 @@
  *                       memory, whatever is done with it: no replay can change what is referred to, on whatever stream it is
  *                       read, and it outlives the graph. One copy of the results is what that costs
  *
- * A graph is for one stream, where copies and replays follow one another; other streams have other graphs. What a plan may
- * hold that can't be captured is looked for before (refusal); what is found only then (a step that waits for the GPU) ends the
- * capture with an error, and the plan is run as it is from then on. Either way an event says why. GIL held everywhere but inside of
- * torch's calls. */
+ * A graph is for one stream, where copies and replays follow one another; other streams have other graphs. What a plan
+ * may hold that can't be captured is looked for before (refusal); what is found only then (a step that waits for the
+ * GPU) ends the capture with an error, and the plan is run as it is from then on. Either way an event says why. GIL
+ * held everywhere but inside of torch's calls. */
 #include "eval_int.h"
 
 enum {
-    LEAST_STEPS = 4,   /* a replay is up to three launches: copies in, the graph, copies out */
+    LEAST_STEPS = 4, /* a replay is up to three launches: copies in, the graph, copies out */
     STREAMS = 4,
-    CAPTURES = 8       /* of one stream: parameters that are other ones all the time */
+    CAPTURES = 8 /* of one stream: parameters that are other ones all the time */
 };
-/* What is copied may take as long as the launches that are saved: a step's is about 5 us, in which a GPU copies so much (2 TB/s
- * read and written; neither was measured: there was no GPU). */
+/* What is copied may take as long as the launches that are saved: a step's is about 5 us, in which a GPU copies so much
+ * (2 TB/s read and written; neither was measured: there was no GPU). */
 static const int64_t BYTES_PER_STEP = 4 << 20;
 
-enum { CPU = 1, CUDA = 2 };   /* CcType.device */
+enum { CPU = 1, CUDA = 2 }; /* CcType.device */
 
 typedef struct Input {
-    void *at;            /* where it lay in the last call, or lies in the graph */
-    PyObject *buffer;    /* strong: what it is copied to; NULL: it is used in place */
+    void *at;                     /* where it lay in the last call, or lies in the graph */
+    PyObject *buffer;             /* strong: what it is copied to; NULL: it is used in place */
     bool moves, written, counted; /* counted: by torch */
 } Input;
 
 /* Results whose memory is one storage, or one of them: all of it is copied at once. */
 typedef struct Group {
     uintptr_t storage;
-    int n, value;             /* results; the first one's value */
-    int64_t low, high;        /* elements of the storage */
-    CcType type;              /* of the copy: the result's, or [high - low] */
+    int n, value;      /* results; the first one's value */
+    int64_t low, high; /* elements of the storage */
+    CcType type;       /* of the copy: the result's, or [high - low] */
 } Group;
 
 typedef struct Result {
-    int value, group, input;  /* group -1: a view of that input */
-    int64_t offset;           /* from the storage's first element, or the input's */
+    int value, group, input; /* group -1: a view of that input */
+    int64_t offset;          /* from the storage's first element, or the input's */
     CcType type;
 } Result;
 
 typedef struct Graph {
     void *stream;
-    unsigned long thread;     /* that ran the plan before: libraries keep what they have prepared for it */
+    unsigned long thread; /* that ran the plan before: libraries keep what they have prepared for it */
     bool seen, busy, writes;
     int captures;
     Input *in;                /* by trace input */
@@ -67,7 +67,7 @@ typedef struct Graph {
 struct CcCaptures {
     int device, segment, n_input;
     bool forced;
-    char *refused;            /* why there are no graphs */
+    char *refused; /* why there are no graphs */
     CC_VEC(Graph *) graph;
 };
 
@@ -75,16 +75,15 @@ struct CcCapturing {
     const CcTrace *trace;
     CcScratch *x;
     Graph *graph;
-    PyObject **own;           /* the call's inputs; those in x die where the plan needs them no more */
+    PyObject **own; /* the call's inputs; those in x die where the plan needs them no more */
 };
 
-static PyObject *door;        /* ccompile.graphs */
-static bool capturing;        /* torch captures one graph at a time */
+static PyObject *door; /* ccompile.graphs */
+static bool capturing; /* torch captures one graph at a time */
 
 /* ------------------------------------------------------------------ what can't be captured */
 
-static bool repeatable(const CcTrace *t, int recipe, bool values)
-{
+static bool repeatable(const CcTrace *t, int recipe, bool values) {
     const CcRecipe *r = &t->recipes.r.at[recipe];
     if (r->make == CC_MAKE_EFFECT || (r->make == CC_MAKE_VALUE && !values)) return false;
     if (r->make == CC_MAKE_SYMBOL && !t->symbol.at[r->id].keyed) return false;
@@ -93,26 +92,25 @@ static bool repeatable(const CcTrace *t, int recipe, bool values)
     return true;
 }
 
-static const char *refuse_node(const CcTrace *t, const CcGraph *g, const CcNode *n)
-{
+static const char *refuse_node(const CcTrace *t, const CcGraph *g, const CcNode *n) {
     const CcAction *a = &t->node.at[n->host];
     if (n->flags & CC_N_RANDOM) return "it draws random numbers";
     if (n->flags & CC_N_EFFECT && !a->state) return "it has an effect beside its results";
     if (a->checked) return "the size of its result is known only when it was made";
     for (int i = 0; i < n->n_in; i++)
-        if (cc_graph_operand(g, n, i)->kind == CC_IN_NUMBER) return "it takes a number that is another one in each call";
+        if (cc_graph_operand(g, n, i)->kind == CC_IN_NUMBER)
+            return "it takes a number that is another one in each call";
     for (int i = 0; i < a->n; i++)
-        if (!repeatable(t, t->args.at[a->args0 + i], !a->state)) return "it takes something that may be another in each call";
+        if (!repeatable(t, t->args.at[a->args0 + i], !a->state))
+            return "it takes something that may be another in each call";
     return NULL;
 }
 
-static bool on_device(const CcCaptures *c, const CcType *t)
-{
+static bool on_device(const CcCaptures *c, const CcType *t) {
     return c->forced ? t->device == CPU : t->device == CUDA && t->device_index == c->device;
 }
 
-static void refuse(CcCaptures *c, const char *what, const char *why)
-{
+static void refuse(CcCaptures *c, const char *what, const char *why) {
     CcSbuf sb = {0};
     cc_sbuf_add(&sb, "%s%s%s", what, *what ? ": " : "", why);
     c->refused = strdup(cc_sbuf_text(&sb));
@@ -120,8 +118,7 @@ static void refuse(CcCaptures *c, const char *what, const char *why)
     cc_sbuf_free(&sb);
 }
 
-static void look_at_plan(CcCaptures *c, const CcTrace *t, const CcShape *shape)
-{
+static void look_at_plan(CcCaptures *c, const CcTrace *t, const CcShape *shape) {
     const CcGraph *g = shape->graph;
     CcPlanStats stats;
     cc_run_stats(shape->plan, &stats);
@@ -134,18 +131,17 @@ static void look_at_plan(CcCaptures *c, const CcTrace *t, const CcShape *shape)
         else if (!on_device(c, &g->val.at[v].type)) refuse(c, "", "its tensors are on several devices");
     }
     if (c->refused == NULL && t->scoped) refuse(c, "", "a block of torch.inference_mode begins or ends in it");
-    if (c->refused == NULL && stats.steps < LEAST_STEPS) refuse(c, "", "it has few steps, and a replay takes three launches");
+    if (c->refused == NULL && stats.steps < LEAST_STEPS)
+        refuse(c, "", "it has few steps, and a replay takes three launches");
 }
 
-static bool on_gpu(const CcGraph *g)
-{
+static bool on_gpu(const CcGraph *g) {
     for (int v = 0; v < g->val.n; v++)
         if (g->val.at[v].type.ndim >= 0 && g->val.at[v].type.device == CUDA) return true;
     return false;
 }
 
-CcCaptures *cc_capture_new(const CcSegment *s, const CcShape *shape)
-{
+CcCaptures *cc_capture_new(const CcSegment *s, const CcShape *shape) {
     bool forced = false;
     const int device = cc_run_gpu(shape->plan, &forced);
     if (device < 0 && !on_gpu(shape->graph)) return NULL;
@@ -153,15 +149,16 @@ CcCaptures *cc_capture_new(const CcSegment *s, const CcShape *shape)
     if (c == NULL) return NULL;
     *c = (CcCaptures){.device = device, .forced = forced, .segment = s->id, .n_input = s->trace->input.n};
     if (device >= 0) look_at_plan(c, s->trace, shape);
-    else refuse(c, "", s->trace->needs_grad ? "autograd records it" : "it has no plan for a GPU, or runs under autocast");
+    else
+        refuse(c, "",
+               s->trace->needs_grad ? "autograd records it" : "it has no plan for a GPU, or runs under autocast");
     return c;
 }
 
 /* ------------------------------------------------------------------ life */
 
-static void drop_graph(Graph *g, int n_input)
-{
-    Py_CLEAR(g->replay);   /* first: kernels before memory */
+static void drop_graph(Graph *g, int n_input) {
+    Py_CLEAR(g->replay); /* first: kernels before memory */
     Py_CLEAR(g->blocks);
     Py_CLEAR(g->buffers);
     Py_CLEAR(g->kept);
@@ -173,8 +170,7 @@ static void drop_graph(Graph *g, int n_input)
     g->writes = false;
 }
 
-void cc_capture_free(CcCaptures *c)
-{
+void cc_capture_free(CcCaptures *c) {
     if (c == NULL) return;
     for (int i = 0; i < c->graph.n; i++) {
         Graph *g = c->graph.at[i];
@@ -189,8 +185,7 @@ void cc_capture_free(CcCaptures *c)
     free(c);
 }
 
-void cc_capture_describe(const CcCaptures *c, CcSbuf *out)
-{
+void cc_capture_describe(const CcCaptures *c, CcSbuf *out) {
     int n = 0;
     uint64_t replays = 0;
     for (int i = 0; i < c->graph.n; i++) {
@@ -198,12 +193,13 @@ void cc_capture_describe(const CcCaptures *c, CcSbuf *out)
         replays += c->graph.at[i]->replays;
     }
     if (c->refused != NULL) cc_sbuf_add(out, "no CUDA graph: %s", c->refused);
-    else cc_sbuf_add(out, "%d CUDA graph%s, %llu replay%s", n, n == 1 ? "" : "s", (unsigned long long)replays, replays == 1 ? "" : "s");
+    else
+        cc_sbuf_add(out, "%d CUDA graph%s, %llu replay%s", n, n == 1 ? "" : "s", (unsigned long long)replays,
+                    replays == 1 ? "" : "s");
 }
 
 /* The graph of this stream. NULL: there are too many. */
-static Graph *find_graph(CcCaptures *c, void *stream)
-{
+static Graph *find_graph(CcCaptures *c, void *stream) {
     for (int i = 0; i < c->graph.n; i++)
         if (c->graph.at[i]->stream == stream) return c->graph.at[i];
     Graph *g = c->graph.n < STREAMS ? calloc(1, sizeof *g) : NULL;
@@ -219,16 +215,14 @@ static Graph *find_graph(CcCaptures *c, void *stream)
 
 static PyObject *input_of(const CcTrace *t, const CcScratch *x, int i) { return x->value[t->input_value.at[i]]; }
 
-static void *address_of(PyObject *tensor)
-{
+static void *address_of(PyObject *tensor) {
     CcTensor t;
     cc_tens_read(tensor, false, &t);
     return t.data;
 }
 
 /* Notes which inputs are elsewhere than in the call before. Whether there are any that the graph has in place. */
-static bool note_inputs(const CcTrace *t, const CcScratch *x, Graph *g)
-{
+static bool note_inputs(const CcTrace *t, const CcScratch *x, Graph *g) {
     bool moved = false;
     for (int i = 0; i < t->input.n; i++) {
         if (g->in[i].buffer != NULL) continue;
@@ -243,16 +237,14 @@ static bool note_inputs(const CcTrace *t, const CcScratch *x, Graph *g)
 }
 
 /* A call's copies would read before the graph what it is to read behind a write of its own. */
-static bool copies_written(const CcTrace *t, const CcScratch *x, const Graph *g)
-{
+static bool copies_written(const CcTrace *t, const CcScratch *x, const Graph *g) {
     for (int i = 0; g->writes && i < t->input.n; i++)
         for (int k = 0; g->in[i].buffer != NULL && k < t->input.n; k++)
             if (g->in[k].written && cc_undo_overlap(input_of(t, x, i), input_of(t, x, k))) return true;
     return false;
 }
 
-static const char *make_buffers(const CcTrace *t, const CcScratch *x, Graph *g, int64_t *bytes)
-{
+static const char *make_buffers(const CcTrace *t, const CcScratch *x, Graph *g, int64_t *bytes) {
     g->buffers = PyList_New(0);
     for (int i = 0; g->buffers != NULL && i < t->input.n; i++) {
         if (!g->in[i].moves) continue;
@@ -263,14 +255,14 @@ static const char *make_buffers(const CcTrace *t, const CcScratch *x, Graph *g, 
             if (v.type.size[d] > 1 && v.type.stride[d] == 0) return "an input that moves repeats its elements";
         v.type.requires_grad = false;
         g->in[i].buffer = cc_tens_empty(&v.type, NULL);
-        if (g->in[i].buffer == NULL || PyList_Append(g->buffers, g->in[i].buffer) < 0) return "no memory for its inputs";
+        if (g->in[i].buffer == NULL || PyList_Append(g->buffers, g->in[i].buffer) < 0)
+            return "no memory for its inputs";
         *bytes += cc_type_numel(&v.type) * cc_dtype_info((CcDtype)v.type.dtype)->size;
     }
     return g->buffers != NULL ? NULL : "no memory for its inputs";
 }
 
-static int call_door(const char *name, PyObject *a, PyObject *b)
-{
+static int call_door(const char *name, PyObject *a, PyObject *b) {
     PyObject *f = PyObject_GetAttrString(door, name), *args[] = {a, b};
     PyObject *r = f != NULL ? PyObject_Vectorcall(f, args, b != NULL ? 2 : 1, NULL) : NULL;
     Py_XDECREF(f);
@@ -278,8 +270,7 @@ static int call_door(const char *name, PyObject *a, PyObject *b)
     return r != NULL ? 0 : -1;
 }
 
-static int copy_inputs(const CcTrace *t, const CcScratch *x, const Graph *g)
-{
+static int copy_inputs(const CcTrace *t, const CcScratch *x, const Graph *g) {
     const Py_ssize_t n = PyList_GET_SIZE(g->buffers);
     if (n == 0) return 0;
     PyObject *from = PyList_New(n);
@@ -292,8 +283,7 @@ static int copy_inputs(const CcTrace *t, const CcScratch *x, const Graph *g)
 }
 
 /* Puts buffers where the call's own inputs stand, or back. */
-static void give_inputs(const CcTrace *t, CcScratch *x, const Graph *g, PyObject **own)
-{
+static void give_inputs(const CcTrace *t, CcScratch *x, const Graph *g, PyObject **own) {
     for (int i = 0; i < t->input.n; i++) {
         PyObject *o = own != NULL ? own[i] : g->in[i].buffer;
         if (o == NULL) continue;
@@ -304,8 +294,7 @@ static void give_inputs(const CcTrace *t, CcScratch *x, const Graph *g, PyObject
 
 /* ------------------------------------------------------------------ results */
 
-static bool storage_of(PyObject *tensor, uintptr_t *storage, int64_t *offset)
-{
+static bool storage_of(PyObject *tensor, uintptr_t *storage, int64_t *offset) {
     PyObject *s = PyObject_CallMethod(tensor, "untyped_storage", NULL);
     PyObject *at = s != NULL ? PyObject_GetAttrString(s, "_cdata") : NULL;
     PyObject *from = at != NULL ? PyObject_CallMethod(tensor, "storage_offset", NULL) : NULL;
@@ -317,8 +306,7 @@ static bool storage_of(PyObject *tensor, uintptr_t *storage, int64_t *offset)
     return !PyErr_Occurred();
 }
 
-static const char *add_to_group(Graph *g, Result *r, uintptr_t storage)
-{
+static const char *add_to_group(Graph *g, Result *r, uintptr_t storage) {
     const int64_t high = r->offset + cc_type_extent(&r->type);
     for (int i = 0; i < g->group.n; i++) {
         Group *group = &g->group.at[i];
@@ -331,13 +319,14 @@ static const char *add_to_group(Graph *g, Result *r, uintptr_t storage)
         return NULL;
     }
     r->group = g->group.n;
-    cc_vec_push(&g->group, (Group){.storage = storage, .n = 1, .value = r->value, .low = r->offset, .high = high, .type = r->type});
+    cc_vec_push(
+        &g->group,
+        (Group){.storage = storage, .n = 1, .value = r->value, .low = r->offset, .high = high, .type = r->type});
     return NULL;
 }
 
 /* x: as the graph sees it, with its buffers. */
-static const char *bind_result(const CcTrace *t, const CcScratch *x, Graph *g, int value)
-{
+static const char *bind_result(const CcTrace *t, const CcScratch *x, Graph *g, int value) {
     CcTensor v;
     uintptr_t storage, other;
     int64_t from;
@@ -363,22 +352,21 @@ static const char *bind_result(const CcTrace *t, const CcScratch *x, Graph *g, i
     return why;
 }
 
-static PyObject *view_of(PyObject *tensor, const CcType *t, int64_t offset)
-{
+static PyObject *view_of(PyObject *tensor, const CcType *t, int64_t offset) {
     PyObject *size = PyTuple_New(t->ndim), *stride = size != NULL ? PyTuple_New(t->ndim) : NULL;
     for (int d = 0; stride != NULL && d < t->ndim; d++) {
         PyTuple_SET_ITEM(size, d, PyLong_FromLongLong(t->size[d]));
         PyTuple_SET_ITEM(stride, d, PyLong_FromLongLong(t->stride[d]));
     }
-    PyObject *o = stride != NULL ? PyObject_CallMethod(tensor, "as_strided", "OOL", size, stride, (long long)offset) : NULL;
+    PyObject *o =
+        stride != NULL ? PyObject_CallMethod(tensor, "as_strided", "OOL", size, stride, (long long)offset) : NULL;
     Py_XDECREF(size);
     Py_XDECREF(stride);
     return o;
 }
 
 /* What copies are made from. A group of one dense result is that result. */
-static const char *bind_groups(const CcScratch *x, Graph *g, int64_t *bytes)
-{
+static const char *bind_groups(const CcScratch *x, Graph *g, int64_t *bytes) {
     g->kept = PyList_New(0);
     for (int i = 0; g->kept != NULL && i < g->group.n; i++) {
         Group *group = &g->group.at[i];
@@ -399,8 +387,7 @@ static const char *bind_groups(const CcScratch *x, Graph *g, int64_t *bytes)
     return g->kept != NULL ? NULL : "no memory for its results";
 }
 
-static const char *bind_results(const CcTrace *t, const CcScratch *x, Graph *g, int64_t *bytes)
-{
+static const char *bind_results(const CcTrace *t, const CcScratch *x, Graph *g, int64_t *bytes) {
     const CcGraph *graph = t->graph;
     const char *why = NULL;
     for (int v = 0; why == NULL && v < graph->val.n; v++)
@@ -408,12 +395,12 @@ static const char *bind_results(const CcTrace *t, const CcScratch *x, Graph *g, 
     return why != NULL ? why : bind_groups(x, g, bytes);
 }
 
-static int give_results(const CcTrace *t, const CcShape *shape, CcScratch *x, const Graph *g)
-{
+static int give_results(const CcTrace *t, const CcShape *shape, CcScratch *x, const Graph *g) {
     PyObject *fresh = PyList_New(g->group.n);
     for (int i = 0; fresh != NULL && i < g->group.n; i++) {
         const Group *group = &g->group.at[i];
-        PyObject *o = group->n == 1 ? cc_ring_empty(shape->ring, group->value, &group->type, &(void *){NULL}) : cc_tens_empty(&group->type, NULL);
+        PyObject *o = group->n == 1 ? cc_ring_empty(shape->ring, group->value, &group->type, &(void *){NULL})
+                                    : cc_tens_empty(&group->type, NULL);
         if (o == NULL) Py_CLEAR(fresh);
         else PyList_SET_ITEM(fresh, i, o);
     }
@@ -421,7 +408,7 @@ static int give_results(const CcTrace *t, const CcShape *shape, CcScratch *x, co
         Py_XDECREF(fresh);
         return -1;
     }
-    for (int i = 0; i < g->group.n; i++) {   /* the same memory, of which torch counts no write yet */
+    for (int i = 0; i < g->group.n; i++) { /* the same memory, of which torch counts no write yet */
         PyObject *o = PyObject_GetAttrString(PyList_GET_ITEM(fresh, i), "data");
         if (o == NULL || PyList_SetItem(fresh, i, o) < 0) {
             Py_DECREF(fresh);
@@ -434,7 +421,7 @@ static int give_results(const CcTrace *t, const CcShape *shape, CcScratch *x, co
         PyObject *base = r->group >= 0 ? PyList_GET_ITEM(fresh, r->group) : input_of(t, x, r->input), *o;
         uintptr_t storage;
         int64_t from = r->group >= 0 ? -g->group.at[r->group].low : 0;
-        if (r->group >= 0 && g->group.at[r->group].n == 1) o = Py_NewRef(base);   /* its own tensor */
+        if (r->group >= 0 && g->group.at[r->group].n == 1) o = Py_NewRef(base); /* its own tensor */
         else o = r->group < 0 && !storage_of(base, &storage, &from) ? NULL : view_of(base, &r->type, r->offset + from);
         if (o == NULL) status = -1;
         else Py_XSETREF(x->value[r->value], o);
@@ -446,8 +433,7 @@ static int give_results(const CcTrace *t, const CcShape *shape, CcScratch *x, co
 /* ------------------------------------------------------------------ replays */
 
 /* torch counts writes; what is behind the graph may ask. */
-static int count_writes(const CcTrace *t, const CcScratch *x, const Graph *g)
-{
+static int count_writes(const CcTrace *t, const CcScratch *x, const Graph *g) {
     if (!g->writes) return 0;
     PyObject *list = PyList_New(0);
     for (int i = 0; list != NULL && i < t->input.n; i++)
@@ -458,11 +444,10 @@ static int count_writes(const CcTrace *t, const CcScratch *x, const Graph *g)
 }
 
 /* first: behind the capture, which has copied the inputs, and set what the plan sets of torch's state. */
-static int replay(const CcShape *shape, CcSegmentHost *h, Graph *g, bool first)
-{
+static int replay(const CcShape *shape, CcSegmentHost *h, Graph *g, bool first) {
     const CcTrace *t = h->trace;
     if (!first && copy_inputs(t, h->x, g) < 0) return -1;
-    h->at = t->graph->node.n - 1;   /* behind all writes */
+    h->at = t->graph->node.n - 1; /* behind all writes */
     PyObject *r = PyObject_CallNoArgs(g->replay);
     Py_XDECREF(r);
     if (r == NULL || (!first && cc_segment_set_states(h) < 0) || give_results(t, shape, h->x, g) < 0) return -1;
@@ -472,21 +457,20 @@ static int replay(const CcShape *shape, CcSegmentHost *h, Graph *g, bool first)
 
 /* ------------------------------------------------------------------ captures */
 
-void cc_capture_keep(CcCapturing *c, PyObject *block)
-{
+void cc_capture_keep(CcCapturing *c, PyObject *block) {
     if (PyList_Append(c->graph->blocks, block) < 0) PyErr_Clear();
 }
 
 /* Which operands a node writes: its first, as far as its name says so, else any. */
-static bool writes_first(const CcAction *a)
-{
+static bool writes_first(const CcAction *a) {
     const size_t n = strlen(a->name);
-    return a->form != CC_F_CALL || a->undo != CC_UNDO_NOT || (n >= 2 && a->name[n - 1] == '_' && a->name[n - 2] != '_' && a->kwnames == NULL);
+    return a->form != CC_F_CALL || a->undo != CC_UNDO_NOT ||
+           (n >= 2 && a->name[n - 1] == '_' && a->name[n - 2] != '_' && a->kwnames == NULL);
 }
 
-/* Numbers, strings and their kind, which guards compare. What holds tensors would hold those of the call, not the graph's. */
-static bool plain(PyObject *o, int depth)
-{
+/* Numbers, strings and their kind, which guards compare. What holds tensors would hold those of the call, not the
+ * graph's. */
+static bool plain(PyObject *o, int depth) {
     if (PyTuple_Check(o) || PyList_Check(o)) {
         for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++)
             if (depth == 0 || !plain(PySequence_Fast_GET_ITEM(o, i), depth - 1)) return false;
@@ -495,8 +479,7 @@ static bool plain(PyObject *o, int depth)
     return o == Py_None || PyLong_Check(o) || PyFloat_Check(o) || PyUnicode_Check(o) || cc_tens_constant(o);
 }
 
-static bool plain_sources(const CcCapturing *c, int recipe)
-{
+static bool plain_sources(const CcCapturing *c, int recipe) {
     const CcRecipes *rs = &c->trace->recipes;
     const CcRecipe *r = &rs->r.at[recipe];
     if (r->make == CC_MAKE_SOURCE) return r->aux || plain(c->x->gv[r->id], 4);
@@ -506,8 +489,7 @@ static bool plain_sources(const CcCapturing *c, int recipe)
 }
 
 /* The graph will write this tensor. counted: and torch counts it. */
-static int note_write(CcCapturing *c, PyObject *o, const char *name, bool counted)
-{
+static int note_write(CcCapturing *c, PyObject *o, const char *name, bool counted) {
     for (int i = 0; i < c->trace->input.n; i++) {
         Input *input = &c->graph->in[i];
         if (!cc_undo_overlap(o, input->buffer != NULL ? input->buffer : c->own[i])) continue;
@@ -523,8 +505,7 @@ static int note_write(CcCapturing *c, PyObject *o, const char *name, bool counte
 
 int cc_capture_wrote(CcCapturing *c, PyObject *o, bool counted) { return note_write(c, o, "a kernel", counted); }
 
-int cc_capture_call(CcCapturing *c, const CcNode *node, const CcAction *a, PyObject *const *in)
-{
+int cc_capture_call(CcCapturing *c, const CcNode *node, const CcAction *a, PyObject *const *in) {
     const CcTrace *t = c->trace;
     for (int i = 0; i < a->n && !a->state; i++)
         if (!plain_sources(c, t->args.at[a->args0 + i])) {
@@ -542,8 +523,7 @@ int cc_capture_call(CcCapturing *c, const CcNode *node, const CcAction *a, PyObj
 }
 
 /* The error that is set, as text. */
-static void take_error(CcSbuf *out)
-{
+static void take_error(CcSbuf *out) {
     PyObject *type, *value, *tb;
     PyErr_Fetch(&type, &value, &tb);
     PyErr_NormalizeException(&type, &value, &tb);
@@ -559,8 +539,7 @@ static void take_error(CcSbuf *out)
 }
 
 /* Runs the plan while everything that is given to the stream is captured. -1: an error is set, or *err. */
-static int run_captured(CcCapturing *c, CcSegmentHost *h, const CcHost *host, PyObject *capture, CcErr *err)
-{
+static int run_captured(CcCapturing *c, CcSegmentHost *h, const CcHost *host, PyObject *capture, CcErr *err) {
     PyObject *r = PyObject_CallMethod(capture, "begin", NULL);
     if (r == NULL) return -1;
     Py_DECREF(r);
@@ -578,8 +557,7 @@ static int run_captured(CcCapturing *c, CcSegmentHost *h, const CcHost *host, Py
 }
 
 /* A new capture object. NULL: *why, or an error is set. */
-static PyObject *open_capture(const CcCaptures *c, const CcShape *shape, const char **why)
-{
+static PyObject *open_capture(const CcCaptures *c, const CcShape *shape, const char **why) {
     PyObject *capture = PyObject_CallMethod(door, "open", "iO", c->device, c->forced ? Py_True : Py_False);
     if (capture == Py_None) *why = "nothing can capture here";
     PyObject *all = capture != NULL && *why == NULL ? PyObject_GetAttrString(capture, "host_steps") : NULL;
@@ -592,8 +570,8 @@ static PyObject *open_capture(const CcCaptures *c, const CcShape *shape, const c
 }
 
 /* Everything behind which the graph can be replayed. NULL, or why that is not so ("": an error is set, or *err). */
-static const char *make_graph(CcCaptures *c, const CcShape *shape, CcSegmentHost *h, const CcHost *host, Graph *g, CcErr *err)
-{
+static const char *make_graph(CcCaptures *c, const CcShape *shape, CcSegmentHost *h, const CcHost *host, Graph *g,
+                              CcErr *err) {
     const CcTrace *t = h->trace;
     int64_t bytes = 0;
     CcPlanStats stats;
@@ -609,10 +587,11 @@ static const char *make_graph(CcCaptures *c, const CcShape *shape, CcSegmentHost
     CcCapturing capturing_now = {.trace = t, .x = h->x, .graph = g, .own = own};
     const int status = run_captured(&capturing_now, h, host, capture, err);
     if (status < 0) why = "";
-    for (int i = 0; i < t->input.n; i++)   /* those that died in the run */
+    for (int i = 0; i < t->input.n; i++) /* those that died in the run */
         Py_XSETREF(h->x->value[t->input_value.at[i]], Py_NewRef(own[i]));
     if (status == 0) why = bind_results(t, h->x, g, &bytes);
-    if (status == 0 && why == NULL && bytes > stats.steps * BYTES_PER_STEP) why = "what is copied takes longer than the launches that are saved";
+    if (status == 0 && why == NULL && bytes > stats.steps * BYTES_PER_STEP)
+        why = "what is copied takes longer than the launches that are saved";
     for (int v = 0; v < t->graph->val.n; v++)
         if (t->graph->val.at[v].def >= 0) Py_CLEAR(h->x->value[v]);
     give_inputs(t, h->x, g, own);
@@ -623,8 +602,7 @@ static const char *make_graph(CcCaptures *c, const CcShape *shape, CcSegmentHost
 }
 
 /* 0: it is captured; CC_CAPTURE_NOT: the plan will be run as it is for good. */
-static int capture_graph(CcCaptures *c, const CcShape *shape, CcSegmentHost *h, const CcHost *host, Graph *g)
-{
+static int capture_graph(CcCaptures *c, const CcShape *shape, CcSegmentHost *h, const CcHost *host, Graph *g) {
     CcErr err = {0};
     const uint64_t start = cc_log_now_ns();
     drop_graph(g, c->n_input);
@@ -654,8 +632,7 @@ static int capture_graph(CcCaptures *c, const CcShape *shape, CcSegmentHost *h, 
 }
 
 /* The graph for this call; NULL: the plan runs as it is. */
-static Graph *choose_graph(CcCaptures *c)
-{
+static Graph *choose_graph(CcCaptures *c) {
     void *stream = NULL;
     if (door == NULL && (door = PyImport_ImportModule("ccompile.graphs")) == NULL) return NULL;
     if (!c->forced && cc_tens_stream(c->device, &stream) < 0) return NULL;
@@ -665,8 +642,7 @@ static Graph *choose_graph(CcCaptures *c)
     return g != NULL && !g->busy ? g : NULL;
 }
 
-int cc_capture_run(CcSegment *s, CcSegmentHost *h, const CcHost *host)
-{
+int cc_capture_run(CcSegment *s, CcSegmentHost *h, const CcHost *host) {
     const CcShape *shape = h->shape;
     CcCaptures *c = shape->captures;
     Graph *g = c->refused == NULL && !capturing ? choose_graph(c) : NULL;
@@ -674,7 +650,7 @@ int cc_capture_run(CcSegment *s, CcSegmentHost *h, const CcHost *host)
     if (g == NULL) return CC_CAPTURE_NOT;
     const bool moved = note_inputs(s->trace, h->x, g), captured = g->replay == NULL || moved;
     const unsigned long thread = PyThread_get_thread_ident();
-    if (captured && (!g->seen || g->thread != thread)) {   /* libraries prepare themselves, which can't be captured */
+    if (captured && (!g->seen || g->thread != thread)) { /* libraries prepare themselves, which can't be captured */
         g->seen = true;
         g->thread = thread;
         return CC_CAPTURE_NOT;

@@ -11,8 +11,7 @@ static const CcKnobInfo knobs[] = {
 #include "policy.def"
 #undef CC_KNOB
 };
-const CcKnobInfo *cc_policy_knobs(int *n)
-{
+const CcKnobInfo *cc_policy_knobs(int *n) {
     *n = CC_COUNT(knobs);
     return knobs;
 }
@@ -23,8 +22,7 @@ _Thread_local int cc_eval_disabled;
 
 /* ------------------------------------------------------------------ what is called */
 
-static PyFunctionObject *function_of(PyObject *callable)
-{
+static PyFunctionObject *function_of(PyObject *callable) {
     if (PyFunction_Check(callable)) return (PyFunctionObject *)callable;
     if (PyMethod_Check(callable) && PyFunction_Check(PyMethod_GET_FUNCTION(callable)))
         return (PyFunctionObject *)PyMethod_GET_FUNCTION(callable);
@@ -35,19 +33,19 @@ static PyFunctionObject *function_of(PyObject *callable)
 }
 
 /* What stands before the call's own arguments: a method's or object's self. NULL: nothing. */
-static PyObject *self_of(const CcRoot *root)
-{
+static PyObject *self_of(const CcRoot *root) {
     if (PyFunction_Check(root->callable)) return NULL;
     return PyMethod_Check(root->callable) ? PyMethod_GET_SELF(root->callable) : root->callable;
 }
 
-int cc_root_init(CcRoot *root, PyObject *callable)
-{
+int cc_root_init(CcRoot *root, PyObject *callable) {
     PyFunctionObject *f = function_of(callable);
     if (f == NULL) {
-        PyErr_Format(PyExc_TypeError,
-                     "ccompile can compile a Python function, a method, or an object whose class has a Python __call__, "
-                     "not %.100s", Py_TYPE(callable)->tp_name);
+        PyErr_Format(
+            PyExc_TypeError,
+            "ccompile can compile a Python function, a method, or an object whose class has a Python __call__, "
+            "not %.100s",
+            Py_TYPE(callable)->tp_name);
         return -1;
     }
     root->callable = callable;
@@ -58,8 +56,7 @@ int cc_root_init(CcRoot *root, PyObject *callable)
 
 /* ------------------------------------------------------------------ life */
 
-static void free_point(CcPoint *p)
-{
+static void free_point(CcPoint *p) {
     for (int i = 0; i < p->n; i++) Py_CLEAR(p->level[i].co);
     free(p->level);
     for (int i = 0; i < p->segment.n; i++) cc_segment_free(p->segment.at[i]);
@@ -67,22 +64,19 @@ static void free_point(CcPoint *p)
     free(p);
 }
 
-static void free_entry(CcEntry *e)
-{
+static void free_entry(CcEntry *e) {
     Py_XDECREF(e->kwnames);
     cc_segment_free(e->segment);
     free(e);
 }
 
-static void clear_breaks(CcRoot *root)
-{
+static void clear_breaks(CcRoot *root) {
     while (root->seen.n > 0) cc_break_clear(&root->seen.at[--root->seen.n]);
     while (root->gave_up.n > 0) cc_break_clear(&root->gave_up.at[--root->gave_up.n]);
 }
 
-void cc_root_clear(CcRoot *root)
-{
-    if (root->running > 0) {   /* a call is running these very segments: its end clears them */
+void cc_root_clear(CcRoot *root) {
+    if (root->running > 0) { /* a call is running these very segments: its end clears them */
         root->reset_pending = true;
         return;
     }
@@ -100,8 +94,7 @@ void cc_root_clear(CcRoot *root)
     root->eager_only = root->warned = false;
 }
 
-void cc_root_free(CcRoot *root)
-{
+void cc_root_free(CcRoot *root) {
     root->running = 0;
     cc_root_clear(root);
     cc_vec_free(&root->entry);
@@ -113,8 +106,7 @@ void cc_root_free(CcRoot *root)
     Py_CLEAR(root->func);
 }
 
-int cc_root_visit(const CcRoot *root, visitproc visit, void *arg)
-{
+int cc_root_visit(const CcRoot *root, visitproc visit, void *arg) {
     Py_VISIT(root->func);
     for (int i = 0; i < root->entry.n; i++) {
         const int status = cc_trace_visit(root->entry.at[i]->segment->trace, visit, arg);
@@ -130,8 +122,7 @@ int cc_root_visit(const CcRoot *root, visitproc visit, void *arg)
 
 /* ------------------------------------------------------------------ entries and points */
 
-static bool same_names(PyObject *a, PyObject *b)
-{
+static bool same_names(PyObject *a, PyObject *b) {
     if (a == b) return true;
     const Py_ssize_t n = a != NULL ? PyTuple_GET_SIZE(a) : 0, m = b != NULL ? PyTuple_GET_SIZE(b) : 0;
     if (n != m) return false;
@@ -142,8 +133,7 @@ static bool same_names(PyObject *a, PyObject *b)
     return true;
 }
 
-void cc_root_publish_entry(CcRoot *root, CcTrace *trace, int n_args, PyObject *kwnames)
-{
+void cc_root_publish_entry(CcRoot *root, CcTrace *trace, int n_args, PyObject *kwnames) {
     CcEntry *e = calloc(1, sizeof *e);
     if (e == NULL) abort();
     e->segment = cc_segment_new(root, trace);
@@ -152,12 +142,12 @@ void cc_root_publish_entry(CcRoot *root, CcTrace *trace, int n_args, PyObject *k
     cc_vec_push(&root->entry, e);
     memmove(root->entry.at + 1, root->entry.at, sizeof e * (size_t)(root->entry.n - 1));
     root->entry.at[0] = e;
-    cc_log_add(CC_LOG_ENTRY, "%s: %d guards, %d ops", PyUnicode_AsUTF8(root->func->func_qualname), trace->guards.g.n, trace->ops);
+    cc_log_add(CC_LOG_ENTRY, "%s: %d guards, %d ops", PyUnicode_AsUTF8(root->func->func_qualname), trace->guards.g.n,
+               trace->ops);
 }
 
 /* Where a frame goes on: 3.12 and 3.13 end a `while` with a jump back to its body, at which its first turn begins. */
-static int place_of(const CcAct *act)
-{
+static int place_of(const CcAct *act) {
     const CcCode *code = act->code;
     int pc = act->pc;
     for (int i = 0; i < code->n && (code->insn[pc].op == CC_OP_JUMP || code->insn[pc].op == CC_OP_JUMP_BACK); i++)
@@ -165,8 +155,7 @@ static int place_of(const CcAct *act)
     return pc;
 }
 
-CcPoint *cc_root_point(CcRoot *root, CcAct *const *acts, int n, bool create)
-{
+CcPoint *cc_root_point(CcRoot *root, CcAct *const *acts, int n, bool create) {
     for (int i = 0; i < root->point.n; i++) {
         CcPoint *p = root->point.at[i];
         bool same = p->n == n;
@@ -185,8 +174,7 @@ CcPoint *cc_root_point(CcRoot *root, CcAct *const *acts, int n, bool create)
     return p;
 }
 
-void cc_root_failure(CcRoot *root, const CcSegment *s, int guard)
-{
+void cc_root_failure(CcRoot *root, const CcSegment *s, int guard) {
     root->failed_segment = s->id;
     root->failed_guard = guard;
     CcSbuf text = {0};
@@ -201,8 +189,7 @@ void cc_root_failure(CcRoot *root, const CcSegment *s, int guard)
 }
 
 /* Adds to last_failure what is there now instead. */
-static void tell_now(CcRoot *root, const CcGuardState *state)
-{
+static void tell_now(CcRoot *root, const CcGuardState *state) {
     const CcSegment *s = NULL;
     for (int i = 0; i < root->entry.n; i++)
         if (root->entry.at[i]->segment->id == root->failed_segment) s = root->entry.at[i]->segment;
@@ -211,7 +198,8 @@ static void tell_now(CcRoot *root, const CcGuardState *state)
     CcSbuf text = {0};
     cc_sbuf_add(&text, "%s; now ", root->last_failure);
     if (root->failed_guard < t->guards.g.n) cc_guard_now(&t->guards, root->failed_guard, state, &text);
-    for (int i = 0; root->failed_guard >= t->guards.g.n && i < t->resized.n + t->number.n; i++) {   /* what its symbols come from */
+    for (int i = 0; root->failed_guard >= t->guards.g.n && i < t->resized.n + t->number.n;
+         i++) { /* what its symbols come from */
         const int id = i < t->resized.n ? t->resized.at[i] : t->number.at[i - t->resized.n].guard;
         if (i > 0) cc_sbuf_add(&text, ", ");
         cc_guard_source_text(&t->guards, id, &text);
@@ -226,15 +214,13 @@ static void tell_now(CcRoot *root, const CcGuardState *state)
 
 /* ------------------------------------------------------------------ the call */
 
-static PyObject *call_eagerly(CcRoot *root, PyObject *const *args, size_t nargsf, PyObject *kwnames)
-{
+static PyObject *call_eagerly(CcRoot *root, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
     root->eager_calls++;
     return PyObject_Vectorcall(root->callable, args, nargsf, kwnames);
 }
 
 /* Runs an entry whose guards have passed; *ran tells how far it came. */
-static PyObject *run_entry(CcRoot *root, CcEntry *e, CcScratch *x, CcRan *ran)
-{
+static PyObject *run_entry(CcRoot *root, CcEntry *e, CcScratch *x, CcRan *ran) {
     CcSegment *s = e->segment;
     *ran = cc_segment_exec(s, x);
     if (*ran != CC_RAN) return NULL;
@@ -242,8 +228,7 @@ static PyObject *run_entry(CcRoot *root, CcEntry *e, CcScratch *x, CcRan *ran)
     return cc_region_continue(root, s, x);
 }
 
-static void to_front(CcRoot *root, CcEntry *e)
-{
+static void to_front(CcRoot *root, CcEntry *e) {
     int i = 0;
     while (i < root->entry.n && root->entry.at[i] != e) i++;
     if (i == 0 || i == root->entry.n) return;
@@ -251,11 +236,10 @@ static void to_front(CcRoot *root, CcEntry *e)
     root->entry.at[0] = e;
 }
 
-enum { NOT_ASKED = -2, MODE_DIFFERS = -3 };   /* beside numbers of guards */
+enum { NOT_ASKED = -2, MODE_DIFFERS = -3 }; /* beside numbers of guards */
 
 /* No entry fitted: says why the first one did not. */
-static void tell_failure(CcRoot *root, const CcMode *mode, int failed)
-{
+static void tell_failure(CcRoot *root, const CcMode *mode, int failed) {
     const CcSegment *s = root->entry.at[0]->segment;
     if (failed >= 0) {
         cc_root_failure(root, s, failed);
@@ -267,8 +251,7 @@ static void tell_failure(CcRoot *root, const CcMode *mode, int failed)
 }
 
 /* Runs an entry if its guards hold; *failed is the guard that does not. */
-static PyObject *try_entry(CcRoot *root, CcEntry *e, const CcGuardState *state, CcRan *ran, int *failed)
-{
+static PyObject *try_entry(CcRoot *root, CcEntry *e, const CcGuardState *state, CcRan *ran, int *failed) {
     CcScratch x;
     CcGuards *gs = &e->segment->trace->guards;
     if (root->entry.n > 1 && (*failed = cc_guard_refuse(gs, state)) >= 0) return NULL;
@@ -285,8 +268,8 @@ static PyObject *try_entry(CcRoot *root, CcEntry *e, const CcGuardState *state, 
 }
 
 /* Result of a hit; NULL without an error: no entry fits, or *again. */
-static PyObject *try_entries(CcRoot *root, PyObject *const *args, int n, PyObject *kwnames, const CcMode *mode, bool *again)
-{
+static PyObject *try_entries(CcRoot *root, PyObject *const *args, int n, PyObject *kwnames, const CcMode *mode,
+                             bool *again) {
     const CcGuardState state = {.args = args, .n_args = n};
     int first = NOT_ASKED;
     for (int i = 0; i < root->entry.n; i++) {
@@ -310,24 +293,24 @@ static PyObject *try_entries(CcRoot *root, PyObject *const *args, int n, PyObjec
     return NULL;
 }
 
-static bool may_record(CcRoot *root)
-{
+static bool may_record(CcRoot *root) {
     if (root->eager_only) return false;
     if (root->entry.n < root->knobs.recompile_limit) return true;
     if (!root->warned) {
         root->warned = true;
-        PyErr_WarnFormat(PyExc_RuntimeWarning, 1,
-                         "ccompile: %U has reached recompile_limit (%d); further variants run eagerly. The guard that failed "
-                         "last: %s", root->func->func_qualname, root->knobs.recompile_limit,
-                         root->last_failure != NULL ? root->last_failure : "-");
-        if (PyErr_Occurred()) return false;   /* warnings are errors: the caller sees it */
+        PyErr_WarnFormat(
+            PyExc_RuntimeWarning, 1,
+            "ccompile: %U has reached recompile_limit (%d); further variants run eagerly. The guard that failed "
+            "last: %s",
+            root->func->func_qualname, root->knobs.recompile_limit,
+            root->last_failure != NULL ? root->last_failure : "-");
+        if (PyErr_Occurred()) return false; /* warnings are errors: the caller sees it */
     }
     return false;
 }
 
 /* What differs from the entries that there are is symbolic from now on. */
-static void learn_hints(CcRoot *root, PyObject *const *args, int n, PyObject *kwnames, const CcMode *mode)
-{
+static void learn_hints(CcRoot *root, PyObject *const *args, int n, PyObject *kwnames, const CcMode *mode) {
     const CcGuardState state = {.args = args, .n_args = n};
     for (int i = 0; i < root->entry.n && !root->hints.none; i++) {
         const CcEntry *e = root->entry.at[i];
@@ -337,12 +320,11 @@ static void learn_hints(CcRoot *root, PyObject *const *args, int n, PyObject *kw
 }
 
 static PyObject *call_compiled(CcRoot *root, PyObject *const *args, int n, PyObject *kwnames, const CcMode *mode,
-                               PyObject *const *own, size_t own_nargsf)
-{
+                               PyObject *const *own, size_t own_nargsf) {
     bool again = false;
     PyObject *r = try_entries(root, args, n, kwnames, mode, &again);
     if (r != NULL) return r;
-    if (again) {   /* what failed raises in eager as well, with the user's lines in its traceback */
+    if (again) { /* what failed raises in eager as well, with the user's lines in its traceback */
         PyErr_Clear();
         cc_log_add(CC_LOG_EAGER, "%s: a compiled segment failed", PyUnicode_AsUTF8(root->func->func_qualname));
         return call_eagerly(root, own, own_nargsf, kwnames);
@@ -356,8 +338,7 @@ static PyObject *call_compiled(CcRoot *root, PyObject *const *args, int n, PyObj
     return cc_region_record(root, args, n, kwnames, mode);
 }
 
-PyObject *cc_root_call(CcRoot *root, PyObject *const *args, size_t nargsf, PyObject *kwnames)
-{
+PyObject *cc_root_call(CcRoot *root, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
     if (cc_eval_disabled > 0 || cc_eval_recording() || cc_hook_traced())
         return PyObject_Vectorcall(root->callable, args, nargsf, kwnames);
     root->calls++;

@@ -1,5 +1,6 @@
-/* eval: compiled functions at run time. A root (one compiled callable) holds entries for its calls and segments for what
- * follows its breaks; a call checks guards, runs plans and effects, and makes the result; what has no segment yet is recorded.
+/* eval: compiled functions at run time. A root (one compiled callable) holds entries for its calls and segments for
+ * what follows its breaks; a call checks guards, runs plans and effects, and makes the result; what has no segment yet
+ * is recorded.
  *
  *   call --> entry guards hit --> plan, effects --> RETURN: result, no frame was made
  *      |                                       '--> BREAK: frames are made from the snapshot, the instruction is performed
@@ -16,7 +17,7 @@ typedef struct CcKnobs {
 #include "policy.def"
 #undef CC_KNOB
 } CcKnobs;
-extern CcKnobs cc_policy;                                  /* the process's defaults */
+extern CcKnobs cc_policy; /* the process's defaults */
 enum { CC_KNOB_BOOL, CC_KNOB_INT };
 typedef struct CcKnobInfo {
     const char *name, *doc;
@@ -27,74 +28,75 @@ const CcKnobInfo *cc_policy_knobs(int *n);
 
 typedef struct CcFreeze CcFreeze;
 typedef struct CcCaptures CcCaptures;
-/* What holds for one key of a trace (its sizes and numbers, rec.h): types, plan, values of symbols. A trace without symbols
- * has one. */
+/* What holds for one key of a trace (its sizes and numbers, rec.h): types, plan, values of symbols. A trace without
+ * symbols has one. */
 typedef struct CcShape {
     int n_key;
     int64_t *key;
-    int misfit;                /* 1 + the symbolic guard that does not hold: then there is nothing below */
-    CcGraph *graph;            /* owned, or the trace's own */
-    CcPlan *plan;              /* NULL: the nodes are run by torch */
-    CcFreeze *freeze;          /* NULL: no input is frozen */
-    CcRing *ring;              /* NULL: results are allocated */
-    CcCaptures *captures;      /* NULL: plans are not captured as CUDA graphs */
-    PyObject **symbol;         /* [symbol] strong; NULL: evaluated in every call */
+    int misfit;           /* 1 + the symbolic guard that does not hold: then there is nothing below */
+    CcGraph *graph;       /* owned, or the trace's own */
+    CcPlan *plan;         /* NULL: the nodes are run by torch */
+    CcFreeze *freeze;     /* NULL: no input is frozen */
+    CcRing *ring;         /* NULL: results are allocated */
+    CcCaptures *captures; /* NULL: plans are not captured as CUDA graphs */
+    PyObject **symbol;    /* [symbol] strong; NULL: evaluated in every call */
     uint64_t hits;
     int running;
 } CcShape;
 
 typedef struct CcSegment {
     CcTrace *trace;
-    CC_VEC(CcShape *) shape;   /* most recently used first */
+    CC_VEC(CcShape *) shape; /* most recently used first */
     CcRunOptions options;
-    CC_VEC(int) made;          /* the graph's outputs that nodes make; cc_eval_idle */
+    CC_VEC(int) made; /* the graph's outputs that nodes make; cc_eval_idle */
     int shape_limit;
     bool verify, reuse_results, cuda_graphs;
     int id;
     uint64_t hits;
-    bool broken;               /* its plan failed: not used any more */
+    bool broken; /* its plan failed: not used any more */
 } CcSegment;
 
 /* Where a break leaves off: the chain of frames and the instruction that comes next. */
 typedef struct CcPoint {
     int n;
     struct CcPointLevel {
-        PyCodeObject *co;      /* strong */
+        PyCodeObject *co; /* strong */
         int pc;
     } *level;
     CC_VEC(CcSegment *) segment;
-    bool full;                 /* the limit was reached: CPython goes on from here */
-    int raised;                /* recordings from here that an exception ended */
+    bool full;  /* the limit was reached: CPython goes on from here */
+    int raised; /* recordings from here that an exception ended */
 } CcPoint;
 
 typedef struct CcEntry {
     CcSegment *segment;
     int n_args;
-    PyObject *kwnames;         /* strong tuple or NULL */
+    PyObject *kwnames; /* strong tuple or NULL */
 } CcEntry;
 
 typedef struct CcRoot {
-    PyObject *callable;        /* borrowed from the owner */
-    PyFunctionObject *func;    /* strong */
+    PyObject *callable;     /* borrowed from the owner */
+    PyFunctionObject *func; /* strong */
     CcKnobs knobs;
-    CcHints hints;             /* what is symbolic in the next recording */
+    CcHints hints; /* what is symbolic in the next recording */
     bool fullgraph;
-    CC_VEC(CcEntry *) entry;   /* most recently used first */
+    CC_VEC(CcEntry *) entry; /* most recently used first */
     CC_VEC(CcPoint *) point;
     CcSites sites;
-    CC_VEC(CcBreakInfo) seen;  /* breaks met in the last recorded call, in order */
+    CC_VEC(CcBreakInfo) seen; /* breaks met in the last recorded call, in order */
     CC_VEC(CcBreakInfo) gave_up;
     uint64_t calls, hits, recordings, eager_calls;
-    char *last_failure;        /* text of the guard that failed last */
-    int failed_segment, failed_guard;   /* the same by numbers (symbolic guards count on); -1: none */
-    int give_ups;              /* in a row */
+    char *last_failure;               /* text of the guard that failed last */
+    int failed_segment, failed_guard; /* the same by numbers (symbolic guards count on); -1: none */
+    int give_ups;                     /* in a row */
     int running, next_id;
     bool eager_only, warned, reset_pending;
 } CcRoot;
 
-/* callable: Python function, bound method, or an object with a Python __call__. -1 with TypeError set when it is none. */
+/* callable: Python function, bound method, or an object with a Python __call__. -1 with TypeError set when it is
+ * none. */
 CC_MUST int cc_root_init(CcRoot *root, PyObject *callable);
-void cc_root_clear(CcRoot *root);                          /* entries, segments, sites */
+void cc_root_clear(CcRoot *root); /* entries, segments, sites */
 void cc_root_free(CcRoot *root);
 int cc_root_visit(const CcRoot *root, visitproc visit, void *arg);
 CC_MUST CC_NEW PyObject *cc_root_call(CcRoot *root, PyObject *const *args, size_t nargsf, PyObject *kwnames);
@@ -103,12 +105,12 @@ CC_MUST CC_NEW PyObject *cc_root_report(const CcRoot *root);
 extern struct CcEvalCounts {
     uint64_t calls, hits, misses;
 } cc_eval_counts;
-/* Measurements of what a call costs beside its work: plans are not run, and results are left as memory is. Traces with symbols
- * run as ever. */
+/* Measurements of what a call costs beside its work: plans are not run, and results are left as memory is. Traces with
+ * symbols run as ever. */
 extern bool cc_eval_idle;
-extern _Thread_local int cc_eval_disabled;                 /* depth of `with ccompile.disable()` */
-bool cc_eval_recording(void);                              /* this thread is inside a region */
-bool cc_eval_compiling(void);                              /* and what runs now is being recorded */
-CC_MUST int cc_eval_init(PyObject *unsupported);           /* exception class for fullgraph */
+extern _Thread_local int cc_eval_disabled;       /* depth of `with ccompile.disable()` */
+bool cc_eval_recording(void);                    /* this thread is inside a region */
+bool cc_eval_compiling(void);                    /* and what runs now is being recorded */
+CC_MUST int cc_eval_init(PyObject *unsupported); /* exception class for fullgraph */
 
 #endif

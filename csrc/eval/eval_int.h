@@ -8,31 +8,31 @@
 typedef struct CcScratch {
     PyObject **gv, **value, **effect, **built, **symbol;
     int n_value, n_effect, n_built, n_symbol;
-    CcShape *shape;             /* of this run's key; NULL: a new key */
-    int misfit;                 /* CC_RAN_MISFIT: the symbolic guard */
-    bool odd;                   /* a number is none that kernels take (CcSymKernel) */
+    CcShape *shape; /* of this run's key; NULL: a new key */
+    int misfit;     /* CC_RAN_MISFIT: the symbolic guard */
+    bool odd;       /* a number is none that kernels take (CcSymKernel) */
     int64_t key[CC_KEY_MAX];
     int n_key;
     PyObject **heap;
     PyObject *small[160];
 } CcScratch;
 
-void cc_segment_open(const CcSegment *s, CcScratch *x);     /* arrays, zeroed */
-void cc_segment_drop(CcScratch *x);                         /* drops what they hold */
-void cc_segment_close(CcScratch *x);                        /* the same, and frees them */
+void cc_segment_open(const CcSegment *s, CcScratch *x); /* arrays, zeroed */
+void cc_segment_drop(CcScratch *x);                     /* drops what they hold */
+void cc_segment_close(CcScratch *x);                    /* the same, and frees them */
 /* Guards: -1 pass, else the failing guard; symbolic ones count on. gv is filled on a pass. */
 int cc_segment_check(CcSegment *s, CcScratch *x, const CcGuardState *state);
 /* Plan and effects; for a new key the nodes are run by torch, and a plan is made. */
 typedef enum CcRan {
     CC_RAN,
-    CC_RAN_MISFIT,       /* a symbolic guard does not hold for this key; nothing happened, no error is set */
-    CC_RAN_FAILED,       /* the error is set */
-    CC_RAN_NOTHING,      /* the same, but nothing was changed yet: it may be done again eagerly */
+    CC_RAN_MISFIT,  /* a symbolic guard does not hold for this key; nothing happened, no error is set */
+    CC_RAN_FAILED,  /* the error is set */
+    CC_RAN_NOTHING, /* the same, but nothing was changed yet: it may be done again eagerly */
 } CcRan;
 CC_MUST CcRan cc_segment_exec(CcSegment *s, CcScratch *x);
 CC_MUST CC_NEW PyObject *cc_segment_make(const CcSegment *s, CcScratch *x, int recipe);
-/* Runs a shape's plan on inputs that eager has run on, and compares with what it gave. False: they differ (an event says how).
- * kept: by graph value, NULL: unknown. symbol: all of the run's. */
+/* Runs a shape's plan on inputs that eager has run on, and compares with what it gave. False: they differ (an event
+ * says how). kept: by graph value, NULL: unknown. symbol: all of the run's. */
 bool cc_verify_shape(const CcSegment *s, CcShape *shape, PyObject *const *kept, PyObject *const *symbol);
 typedef struct CcCapturing CcCapturing;
 /* Host callbacks for one run. */
@@ -41,15 +41,16 @@ typedef struct CcSegmentHost {
     const CcShape *shape;
     CcScratch *x;
     CcMaker maker;
-    int at;              /* node that was run last by the host, or wrote what was there before */
-    CcCapturing *capturing;   /* NULL, but while the run is captured */
-    bool unsaved;        /* what a node would write could not be saved: it did not run */
-    bool undone;         /* what nodes did was undone */
-    bool lost;           /* that was tried and failed */
+    int at;                 /* node that was run last by the host, or wrote what was there before */
+    CcCapturing *capturing; /* NULL, but while the run is captured */
+    bool unsaved;           /* what a node would write could not be saved: it did not run */
+    bool undone;            /* what nodes did was undone */
+    bool lost;              /* that was tried and failed */
 } CcSegmentHost;
 CcHost cc_segment_host(CcSegmentHost *h, const CcTrace *t, const CcShape *shape, CcScratch *x);
-CC_MUST int cc_segment_set_states(CcSegmentHost *h);   /* what nodes set of torch's own state, once more */
-void cc_segment_restore(CcSegmentHost *h);      /* a node failed: what blocks around it would set at their end */
+CC_MUST int cc_segment_set_states(CcSegmentHost *h); /* what nodes set of torch's own state, once more */
+/* a node failed: what blocks around it would set at their end */
+void cc_segment_restore(CcSegmentHost *h);
 CcMaker cc_segment_maker(const CcTrace *t, CcScratch *x, bool shared);
 /* Operands of an action as new references in `in`, which has room for CC_CALL_MAX. -1 with the error set. */
 enum { CC_CALL_MAX = 256 };
@@ -63,34 +64,36 @@ void cc_capture_free(CcCaptures *c);
 /* Runs the plan as a graph: 0; -1 with the error set; or it is to be run as it is, and nothing happened yet. */
 enum { CC_CAPTURE_NOT = 1 };
 CC_MUST int cc_capture_run(CcSegment *s, CcSegmentHost *h, const CcHost *host);
-void cc_capture_describe(const CcCaptures *c, CcSbuf *out);   /* "2 CUDA graphs, 17 replays", or why there is none */
-void cc_capture_keep(CcCapturing *c, PyObject *block);       /* it lives as long as the graph */
+/* "2 CUDA graphs, 17 replays", or why there is none */
+void cc_capture_describe(const CcCaptures *c, CcSbuf *out);
+void cc_capture_keep(CcCapturing *c, PyObject *block); /* it lives as long as the graph */
 /* A kernel that is captured will write this tensor. counted: and torch counts it. */
 CC_MUST int cc_capture_wrote(CcCapturing *c, PyObject *o, bool counted);
-CC_MUST int cc_capture_call(CcCapturing *c, const CcNode *node, const CcAction *a, PyObject *const *in);   /* before a host step */
+/* before a host step */
+CC_MUST int cc_capture_call(CcCapturing *c, const CcNode *node, const CcAction *a, PyObject *const *in);
 
 /* unrun.c: what a run wrote, and the random numbers that it drew */
 struct CcUnrunWrite {
-    PyObject *tensor, *saved;       /* strong; NULL: the bytes below */
+    PyObject *tensor, *saved; /* strong; NULL: the bytes below */
     void *at;
     int64_t n;
     char *copy;
 };
 typedef struct CcUnrun {
     CC_VEC(struct CcUnrunWrite) write;
-    PyObject *random;               /* strong; NULL: none were drawn */
+    PyObject *random; /* strong; NULL: none were drawn */
 } CcUnrun;
 CC_MUST int cc_unrun_random(CcUnrun *u);
-CC_MUST int cc_unrun_write(CcUnrun *u, PyObject *tensor);   /* it will be written */
-void cc_unrun_bytes(CcUnrun *u, PyObject *tensor);          /* the same, for a small one on the CPU */
+CC_MUST int cc_unrun_write(CcUnrun *u, PyObject *tensor); /* it will be written */
+void cc_unrun_bytes(CcUnrun *u, PyObject *tensor);        /* the same, for a small one on the CPU */
 /* 0: all is as before, and an error that is set stays so. -1: something is not, with an error of its own. */
 CC_MUST int cc_unrun_all(CcUnrun *u);
 void cc_unrun_free(CcUnrun *u);
 
 /* shape.c */
-void cc_shape_first(CcRoot *root, CcSegment *s);             /* the recorded one */
-/* Finds the shape of this run's key and evaluates its symbols. -1; else the symbolic guard that does not hold (past the last
- * one: a size is below 2, or a result is of another kind). */
+void cc_shape_first(CcRoot *root, CcSegment *s); /* the recorded one */
+/* Finds the shape of this run's key and evaluates its symbols. -1; else the symbolic guard that does not hold (past the
+ * last one: a size is below 2, or a result is of another kind). */
 int cc_shape_find(CcSegment *s, CcScratch *x);
 /* Runs the nodes by torch for a new key and makes its shape. The host's `at` tells how far it came. */
 CC_MUST CcRan cc_shape_explore(CcSegment *s, CcSegmentHost *host, CcScratch *x);
@@ -101,14 +104,15 @@ CcSegment *cc_segment_new(CcRoot *root, CcTrace *trace);
 /* freeze.c: NULL when the graph has no frozen input */
 CcFreeze *cc_freeze_new(const CcGraph *g);
 void cc_freeze_free(CcFreeze *f);
-void cc_freeze_begin(CcFreeze *f);   /* a run; NULL: nothing */
+void cc_freeze_begin(CcFreeze *f); /* a run; NULL: nothing */
 /* CcHost.version of a frozen value. */
 uint64_t cc_freeze_stamp(CcFreeze *f, int value, PyObject *tensor);
 
 void cc_segment_free(CcSegment *s);
 
 /* Records, or continues from an entry that ended in a break (x holds its values). */
-CC_MUST CC_NEW PyObject *cc_region_record(CcRoot *root, PyObject *const *args, int n, PyObject *kwnames, const CcMode *mode);
+CC_MUST CC_NEW PyObject *cc_region_record(CcRoot *root, PyObject *const *args, int n, PyObject *kwnames,
+                                          const CcMode *mode);
 CC_MUST CC_NEW PyObject *cc_region_continue(CcRoot *root, CcSegment *s, CcScratch *x);
 
 void cc_root_publish_entry(CcRoot *root, CcTrace *trace, int n_args, PyObject *kwnames);

@@ -1,28 +1,28 @@
-/* Stamps of frozen inputs: what a plan keeps of a parameter's memory (packed weights) is good for as long as the stamp is
- * the same. It changes with the tensor object and with its `_version`; an address alone says nothing, since memory is
- * used again. Holds no tensor.
+/* Stamps of frozen inputs: what a plan keeps of a parameter's memory (packed weights) is good for as long as the stamp
+ * is the same. It changes with the tensor object and with its `_version`; an address alone says nothing, since memory
+ * is used again. Holds no tensor.
  *
- * Eager's autocast casts a parameter once and keeps the cast until torch.clear_autocast_cache(), which the end of the outermost
- * block calls. Where nothing was cleared since the last run, that block is still open, and what was made of the parameter may be
- * kept; in any other run it has no stamp, so nothing outlives a block that each call enters anew. */
+ * Eager's autocast casts a parameter once and keeps the cast until torch.clear_autocast_cache(), which the end of
+ * the outermost block calls. Where nothing was cleared since the last run, that block is still open, and what was
+ * made of the parameter may be kept; in any other run it has no stamp, so nothing outlives a block that each call
+ * enters anew. */
 #include "eval_int.h"
 
 typedef struct CcStamp {
     int value;
-    bool cast;            /* CC_FROZEN_CAST */
-    PyObject *weak;       /* of the tensor; NULL: none was met yet */
+    bool cast;      /* CC_FROZEN_CAST */
+    PyObject *weak; /* of the tensor; NULL: none was met yet */
     uint64_t version, stamp;
 } CcStamp;
 
 struct CcFreeze {
     CC_VEC(CcStamp) of;
     uint64_t last;
-    uint64_t clears;      /* of autocast's cache, before the last run */
-    bool in_block;        /* none since then */
+    uint64_t clears; /* of autocast's cache, before the last run */
+    bool in_block;   /* none since then */
 };
 
-CcFreeze *cc_freeze_new(const CcGraph *g)
-{
+CcFreeze *cc_freeze_new(const CcGraph *g) {
     CcFreeze *f = NULL;
     for (int v = 0; v < g->val.n; v++) {
         if (!g->val.at[v].frozen) continue;
@@ -32,15 +32,14 @@ CcFreeze *cc_freeze_new(const CcGraph *g)
     return f;
 }
 
-void cc_freeze_free(CcFreeze *f)
-{
+void cc_freeze_free(CcFreeze *f) {
     if (f == NULL) return;
     for (int i = 0; i < f->of.n; i++) Py_XDECREF(f->of.at[i].weak);
     cc_vec_free(&f->of);
     free(f);
 }
 
-static CcStamp *find(CcFreeze *f, int value)   /* they are in order */
+static CcStamp *find(CcFreeze *f, int value) /* they are in order */
 {
     int low = 0, high = f->of.n;
     while (low < high) {
@@ -51,16 +50,14 @@ static CcStamp *find(CcFreeze *f, int value)   /* they are in order */
     return low < f->of.n && f->of.at[low].value == value ? &f->of.at[low] : NULL;
 }
 
-void cc_freeze_begin(CcFreeze *f)
-{
+void cc_freeze_begin(CcFreeze *f) {
     if (f == NULL) return;
     const uint64_t clears = cc_look_clears();
     f->in_block = clears != 0 && f->clears == clears;
     f->clears = clears;
 }
 
-uint64_t cc_freeze_stamp(CcFreeze *f, int value, PyObject *tensor)
-{
+uint64_t cc_freeze_stamp(CcFreeze *f, int value, PyObject *tensor) {
     CcStamp *s = f != NULL && tensor != NULL ? find(f, value) : NULL;
     const uint64_t version = s != NULL ? cc_tens_version(tensor) : CC_TENS_NO_VERSION;
     if (version == CC_TENS_NO_VERSION || (s->cast && !f->in_block)) return CC_NO_VERSION;

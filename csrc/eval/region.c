@@ -1,5 +1,6 @@
-/* A region: one compiled call from the moment on when frames are needed. It is the evaluator's observer. While recording it
- * passes everything on to the recorder; behind a break it looks for a segment of that point and runs it, or records one.
+/* A region: one compiled call from the moment on when frames are needed. It is the evaluator's observer. While
+ * recording it passes everything on to the recorder; behind a break it looks for a segment of that point and runs it,
+ * or records one.
  *
  *   acts of the chain     root ---- callee ---- innermost
  *   a segment ends in a snapshot of m kept levels (the same acts) and new ones behind them:
@@ -18,30 +19,31 @@ typedef struct Level {      /* values of one frame of a snapshot, waiting to be 
 } Level;
 
 typedef struct Region {
-    CcObserver obs;         /* first: CcObserver * is Region * */
+    CcObserver obs; /* first: CcObserver * is Region * */
     struct Region *outer;
     CcRoot *root;
     CcRec *rec;
-    CcAct *root_act;        /* the act of level 0 */
+    CcAct *root_act; /* the act of level 0 */
     int n_args;
     PyObject *kwnames;
-    CcMode mode;            /* ambient state when the call began */
-    int arrays;             /* see in_arrays */
+    CcMode mode; /* ambient state when the call began */
+    int arrays;  /* see in_arrays */
     const CcAct *arrays_in;
-    bool counted;           /* this call counts as a recording already */
-    bool first;             /* the trace being recorded is an entry's */
-    CcPoint *point;         /* else: the point at which it began */
+    bool counted;   /* this call counts as a recording already */
+    bool first;     /* the trace being recorded is an entry's */
+    CcPoint *point; /* else: the point at which it began */
     Level level[MAX_CHAIN];
     int n_level, n_kept, filled;
-    PyObject *outer_handled;   /* strong: exception being handled when the call began; NULL: none */
-    PyObject *handled;         /* strong: the one for the frames in `level`; sets_handled tells that it is to be set */
+    PyObject *outer_handled; /* strong: exception being handled when the call began; NULL: none */
+    /* strong: the one for the frames in `level`; sets_handled tells that it is to be set */
+    PyObject *handled;
     bool sets_handled;
-    PyObject *result;       /* a segment made the call's result below the root's frame */
+    PyObject *result; /* a segment made the call's result below the root's frame */
     bool has_result, failed;
-    PyObject *error[3];     /* raised at the root when `failed` */
+    PyObject *error[3]; /* raised at the root when `failed` */
     CcBreakInfo unsupported;
-    PyObject *raised;       /* fullgraph: the exception that an op raised, at which the recording gave up */
-    int n_sites;            /* of the root, when the region began */
+    PyObject *raised; /* fullgraph: the exception that an op raised, at which the recording gave up */
+    int n_sites;      /* of the root, when the region began */
 } Region;
 
 static _Thread_local Region *current;
@@ -50,14 +52,12 @@ static PyObject *unsupported_class;
 bool cc_eval_recording(void) { return current != NULL; }
 bool cc_eval_compiling(void) { return current != NULL && cc_rec_active(current->rec) && cc_eval_disabled == 0; }
 
-int cc_eval_init(PyObject *unsupported)
-{
+int cc_eval_init(PyObject *unsupported) {
     unsupported_class = Py_NewRef(unsupported);
     return 0;
 }
 
-static void raise_unsupported(const CcBreakInfo *why)
-{
+static void raise_unsupported(const CcBreakInfo *why) {
     const struct CcPlace *at = why->n_stack > 0 ? &why->stack[why->n_stack - 1] : NULL;
     PyErr_Format(unsupported_class, "fullgraph=True, but %s (%s) at %U:%d in %U%s%s",
                  why->text != NULL ? why->text : cc_reason_name(why->reason), cc_reason_name(why->reason),
@@ -67,16 +67,14 @@ static void raise_unsupported(const CcBreakInfo *why)
 
 /* ------------------------------------------------------------------ snapshots */
 
-static void clear_level(Level *l)
-{
+static void clear_level(Level *l) {
     for (int i = 0; i < l->n; i++) Py_XDECREF(l->slot[i]);
     free(l->slot);
     Py_CLEAR(l->func);
     *l = (Level){0};
 }
 
-static void clear_levels(Region *g)
-{
+static void clear_levels(Region *g) {
     for (int i = 0; i < g->n_level; i++) clear_level(&g->level[i]);
     g->n_level = g->n_kept = g->filled = 0;
     Py_CLEAR(g->handled);
@@ -84,14 +82,12 @@ static void clear_levels(Region *g)
 }
 
 /* The frames are filled: what they were handling is handled again. */
-static void levels_done(Region *g)
-{
+static void levels_done(Region *g) {
     if (g->sets_handled) PyErr_SetHandledException(g->handled);
     clear_levels(g);
 }
 
-static int make_level(const CcSegment *s, CcScratch *x, const CcLevel *from, Level *to)
-{
+static int make_level(const CcSegment *s, CcScratch *x, const CcLevel *from, Level *to) {
     const CcTrace *t = s->trace;
     to->pc = from->pc;
     to->depth = from->depth;
@@ -113,8 +109,7 @@ static int make_level(const CcSegment *s, CcScratch *x, const CcLevel *from, Lev
 }
 
 /* The values of a segment's last snapshot. */
-static int make_levels(Region *g, const CcSegment *s, CcScratch *x)
-{
+static int make_levels(Region *g, const CcSegment *s, CcScratch *x) {
     const CcTrace *t = s->trace;
     clear_levels(g);
     g->n_kept = 0;
@@ -136,8 +131,7 @@ static int make_levels(Region *g, const CcSegment *s, CcScratch *x)
     return 0;
 }
 
-static void fill(Level *l, CcAct *act)
-{
+static void fill(Level *l, CcAct *act) {
     if (!l->touched) return;
     cc_act_move(act, l->pc, 0);
     const int n_locals = act->code->n_locals;
@@ -154,8 +148,7 @@ static void fill(Level *l, CcAct *act)
 
 /* ------------------------------------------------------------------ chain */
 
-static int chain_of(const Region *g, CcAct *act, CcAct **acts)
-{
+static int chain_of(const Region *g, CcAct *act, CcAct **acts) {
     int n = 0;
     for (CcAct *a = act; a != NULL && n < MAX_CHAIN; a = a->prev) {
         n++;
@@ -168,8 +161,7 @@ static int chain_of(const Region *g, CcAct *act, CcAct **acts)
 
 /* ------------------------------------------------------------------ ends of recordings */
 
-static CcGo die(Region *g)
-{
+static CcGo die(Region *g) {
     g->obs.dead = true;
     return CC_GIVE_UP;
 }
@@ -177,8 +169,7 @@ static CcGo die(Region *g)
 static const char *name_of(const CcRoot *root) { return PyUnicode_AsUTF8(root->func->func_qualname); }
 
 /* For reports: the last 64. */
-static void keep_give_up(CcRoot *root, const CcBreakInfo *why)
-{
+static void keep_give_up(CcRoot *root, const CcBreakInfo *why) {
     CcBreakInfo copy = {0};
     cc_break_copy(&copy, why);
     cc_vec_push(&root->gave_up, copy);
@@ -188,17 +179,16 @@ static void keep_give_up(CcRoot *root, const CcBreakInfo *why)
 }
 
 /* What is behind one break runs eagerly from now on: an event says so, and the report why. */
-static void fill_up(Region *g, CcPoint *p, const CcBreakInfo *why, const char *what)
-{
+static void fill_up(Region *g, CcPoint *p, const CcBreakInfo *why, const char *what) {
     if (p->full) return;
     p->full = true;
     if (why != NULL) keep_give_up(g->root, why);
     cc_log_add(CC_LOG_EAGER, "%s: behind one break %s", name_of(g->root), what);
 }
 
-/* Nothing is wrong with a recording that the user's own exception ended; but what always raises is not worth recording. */
-static void note_raise(Region *g, const CcBreakInfo *why)
-{
+/* Nothing is wrong with a recording that the user's own exception ended; but what always raises is not worth
+ * recording. */
+static void note_raise(Region *g, const CcBreakInfo *why) {
     CcRoot *root = g->root;
     if (g->point != NULL && ++g->point->raised >= root->knobs.give_up_limit)
         fill_up(g, g->point, why, "every recording ended in an exception");
@@ -209,8 +199,7 @@ static void note_raise(Region *g, const CcBreakInfo *why)
     }
 }
 
-static void note_give_up(Region *g)
-{
+static void note_give_up(Region *g) {
     const CcBreakInfo *why = cc_rec_why(g->rec);
     CcRoot *root = g->root;
     if (why == NULL) return;
@@ -220,8 +209,9 @@ static void note_give_up(Region *g)
     }
     keep_give_up(root, why);
     cc_log_add(CC_LOG_GIVE_UP, "%s: %s", name_of(root), why->text);
-    if (g->raised != NULL) root->give_ups--;   /* nothing is wrong with what was recorded */
-    if (++root->give_ups >= root->knobs.give_up_limit && !g->first && g->point != NULL) {   /* what is before it goes on */
+    if (g->raised != NULL) root->give_ups--; /* nothing is wrong with what was recorded */
+    if (++root->give_ups >= root->knobs.give_up_limit && !g->first &&
+        g->point != NULL) { /* what is before it goes on */
         fill_up(g, g->point, NULL, "too many recordings in a row gave up");
         root->give_ups = 0;
     } else if (root->give_ups >= root->knobs.give_up_limit) {
@@ -232,8 +222,7 @@ static void note_give_up(Region *g)
 }
 
 /* A break in a loop is one break, however often it is met. */
-static void note_break(CcRoot *root, const CcBreakInfo *why)
-{
+static void note_break(CcRoot *root, const CcBreakInfo *why) {
     cc_log_add(CC_LOG_BREAK, "%s: %s", PyUnicode_AsUTF8(root->func->func_qualname), why->text);
     for (int i = 0; i < root->seen.n; i++)
         if (root->seen.at[i].site == why->site) return;
@@ -242,8 +231,7 @@ static void note_break(CcRoot *root, const CcBreakInfo *why)
     cc_vec_push(&root->seen, copy);
 }
 
-static void publish(Region *g)
-{
+static void publish(Region *g) {
     CcTrace *t = cc_rec_take(g->rec);
     if (t == NULL) return;
     t->outer = g->mode;
@@ -251,7 +239,8 @@ static void publish(Region *g)
     if (t->end == CC_END_BREAK) note_break(g->root, &t->brk);
     if (g->first) cc_root_publish_entry(g->root, t, g->n_args, g->kwnames);
     else if (g->point != NULL) {
-        CcSegment *s = cc_segment_new(g->root, t);   /* runs torch: other threads may look at the point meanwhile */
+        /* runs torch: other threads may look at the point meanwhile */
+        CcSegment *s = cc_segment_new(g->root, t);
         cc_vec_push(&g->point->segment, s);
     } else {
         cc_trace_free(t);
@@ -261,10 +250,9 @@ static void publish(Region *g)
 
 /* ------------------------------------------------------------------ observer */
 
-static CcGo on_enter(CcObserver *obs, CcAct *act)
-{
+static CcGo on_enter(CcObserver *obs, CcAct *act) {
     Region *g = (Region *)obs;
-    if (g->filled < g->n_level && g->level[g->filled].func == act->func) {   /* a frame that cc_act_call_rebuilt made */
+    if (g->filled < g->n_level && g->level[g->filled].func == act->func) { /* a frame that cc_act_call_rebuilt made */
         if (g->root_act == NULL) g->root_act = act;
         fill(&g->level[g->filled++], act);
         if (g->filled < g->n_level) return CC_DESCEND;
@@ -282,20 +270,18 @@ static CcGo on_enter(CcObserver *obs, CcAct *act)
     return go;
 }
 
-static CcGo unsupported_now(Region *g, CcEvent *ev)
-{
+static CcGo unsupported_now(Region *g, CcEvent *ev) {
     g->obs.dead = true;
     ev->result = NULL;
     raise_unsupported(&g->unsupported);
     return CC_DONE;
 }
 
-static CcGo on_before(CcObserver *obs, CcAct *act, CcEvent *ev)
-{
+static CcGo on_before(CcObserver *obs, CcAct *act, CcEvent *ev) {
     Region *g = (Region *)obs;
     if (!cc_rec_active(g->rec)) return die(g);
     const CcGo go = cc_rec_before(g->rec, act, ev);
-    if (go == CC_DONE && !cc_rec_active(g->rec) && !g->obs.dead) {   /* given up in the middle of what it performed */
+    if (go == CC_DONE && !cc_rec_active(g->rec) && !g->obs.dead) { /* given up in the middle of what it performed */
         note_give_up(g);
         g->obs.dead = true;
         if (g->root->fullgraph) {
@@ -320,10 +306,9 @@ static CcGo on_before(CcObserver *obs, CcAct *act, CcEvent *ev)
     return CC_BREAK;
 }
 
-/* An op that raises ends the recording, but under fullgraph what reaches the caller is what eager raises: unless code of the region
- * catches it, that is all that the call does, and no later recording has to break there. */
-static void keep_raised(Region *g, const CcEvent *ev)
-{
+/* An op that raises ends the recording, but under fullgraph what reaches the caller is what eager raises: unless code
+ * of the region catches it, that is all that the call does, and no later recording has to break there. */
+static void keep_raised(Region *g, const CcEvent *ev) {
     if (!g->root->fullgraph || ev->result != NULL || !PyErr_Occurred()) return;
     PyObject *type, *value, *tb;
     PyErr_Fetch(&type, &value, &tb);
@@ -333,8 +318,7 @@ static void keep_raised(Region *g, const CcEvent *ev)
 }
 
 /* Did that exception leave the region? */
-static bool raises_kept(Region *g)
-{
+static bool raises_kept(Region *g) {
     if (g->raised == NULL) return false;
     PyObject *type, *value, *tb;
     PyErr_Fetch(&type, &value, &tb);
@@ -344,8 +328,7 @@ static bool raises_kept(Region *g)
     return same;
 }
 
-static CcGo on_after(CcObserver *obs, CcAct *act, CcEvent *ev)
-{
+static CcGo on_after(CcObserver *obs, CcAct *act, CcEvent *ev) {
     Region *g = (Region *)obs;
     if (!cc_rec_active(g->rec)) return g->obs.dead ? CC_GIVE_UP : CC_OK;
     const CcGo go = cc_rec_after(g->rec, act, ev);
@@ -357,8 +340,7 @@ static CcGo on_after(CcObserver *obs, CcAct *act, CcEvent *ev)
     return go;
 }
 
-static void on_leave(CcObserver *obs, CcAct *act, int how, PyObject *value)
-{
+static void on_leave(CcObserver *obs, CcAct *act, int how, PyObject *value) {
     Region *g = (Region *)obs;
     if (!cc_rec_active(g->rec)) return;
     const bool root = act == g->root_act;
@@ -373,15 +355,13 @@ static void on_leave(CcObserver *obs, CcAct *act, int how, PyObject *value)
     g->obs.dead = true;
 }
 
-static void retire(const CcSegment *s, const CcScratch *x)
-{
+static void retire(const CcSegment *s, const CcScratch *x) {
     const CcTrace *t = s->trace;
     for (int i = 0; i < t->adopted.n; i++) cc_generator_retire(x->gv[t->adopted.at[i]]);
 }
 
 /* A segment ran to its end: where does the call go on? */
-static CcGo after_segment(Region *g, CcSegment *s, CcScratch *x, CcAct *const *acts, int n)
-{
+static CcGo after_segment(Region *g, CcSegment *s, CcScratch *x, CcAct *const *acts, int n) {
     CcAct *act = acts[n - 1];
     if (s->trace->end == CC_END_RETURN) {
         PyObject *r = cc_segment_make(s, x, s->trace->result);
@@ -409,14 +389,13 @@ static CcGo after_segment(Region *g, CcSegment *s, CcScratch *x, CcAct *const *a
     return CC_PERFORM;
 }
 
-static CcGo fail_segment(Region *g, CcSegment *s, bool pure, CcAct *act, int n)
-{
+static CcGo fail_segment(Region *g, CcSegment *s, bool pure, CcAct *act, int n) {
     if (pure) {
         PyErr_Clear();
         cc_log_add(CC_LOG_EAGER, "segment %d failed; CPython goes on", s->id);
         return die(g);
     }
-    if (n == 1) {   /* nobody below is asked how to go on */
+    if (n == 1) { /* nobody below is asked how to go on */
         act->retval = NULL;
         return CC_RETURN;
     }
@@ -434,8 +413,7 @@ typedef struct Varying {
 } Varying;
 
 /* The value that the break itself has just left on the stack, and slots whose value was another one before. */
-static bool varies(void *ctx, int level, int slot)
-{
+static bool varies(void *ctx, int level, int slot) {
     const Varying *v = ctx;
     const CcAct *act = v->acts[level];
     if (level == v->n - 1 && slot == act->code->n_locals + act->depth - 1) return true;
@@ -454,8 +432,7 @@ static bool varies(void *ctx, int level, int slot)
     return false;
 }
 
-static CcGo record_from(Region *g, CcPoint *p, CcAct *const *acts, int n, const CcMode *mode)
-{
+static CcGo record_from(Region *g, CcPoint *p, CcAct *const *acts, int n, const CcMode *mode) {
     if (p->segment.n >= g->root->knobs.loop_limit) {
         cc_rec_tell(g->rec, acts[n - 1], CC_R_LIMIT, "loop_limit variants behind one break");
         fill_up(g, p, cc_rec_why(g->rec), "there are loop_limit variants already");
@@ -473,11 +450,10 @@ static CcGo record_from(Region *g, CcPoint *p, CcAct *const *acts, int n, const 
     return cc_rec_begin_resume(g->rec, acts, n, mode, varies, &v, (uintptr_t)p) == CC_OK ? CC_OK : die(g);
 }
 
-/* What a break gave is an array of numpy: nothing can be recorded of it, and one break for each operation would cost more than the
- * operations. What follows in this frame belongs to the same break, until a tensor is on top of the stack, or for WITHOUT instructions
- * no array was. */
-static bool in_arrays(Region *g, const CcAct *act)
-{
+/* What a break gave is an array of numpy: nothing can be recorded of it, and one break for each operation would cost
+ * more than the operations. What follows in this frame belongs to the same break, until a tensor is on top of the
+ * stack, or for WITHOUT instructions no array was. */
+static bool in_arrays(Region *g, const CcAct *act) {
     enum { WITHOUT = 16 };
     const int op = act->code->insn[act->pc].op;
     PyObject *top = act->depth > 0 ? cc_act_get(act, act->code->n_locals + act->depth - 1) : NULL;
@@ -490,20 +466,20 @@ static bool in_arrays(Region *g, const CcAct *act)
     return g->arrays > 0 && !leaves && op != CC_OP_HAND && op != CC_OP_HAND_STOP;
 }
 
-/* A bool that a break left and that is only jumped by: the jump belongs to the break, so that the two ways are two points and the bool is
- * guarded at none. (3.13 compares or asks for the truth in one instruction and jumps in the next; 3.11 does both in one.) */
-static bool at_jump(const CcAct *act)
-{
+/* A bool that a break left and that is only jumped by: the jump belongs to the break, so that the two ways are two
+ * points and the bool is guarded at none. (3.13 compares or asks for the truth in one instruction and jumps in the
+ * next; 3.11 does both in one.) */
+static bool at_jump(const CcAct *act) {
     const CcInsn *in = &act->code->insn[act->pc];
     PyObject *top = act->depth > 0 ? cc_act_get(act, act->code->n_locals + act->depth - 1) : NULL;
     if (top == NULL || !PyBool_Check(top)) return false;
-    if (in->op == CC_OP_COPY && in->arg == 1) in++;   /* `a and b`: the bool is the result as well */
+    if (in->op == CC_OP_COPY && in->arg == 1) in++; /* `a and b`: the bool is the result as well */
     return in->op == CC_OP_JUMP_IF || in->op == CC_OP_JUMP_OR_POP || in->op == CC_OP_TO_BOOL;
 }
 
-/* An exception goes through the cleanup that inlined comprehensions have (3.12): it puts the loop's variable back and raises again. */
-static bool at_cleanup(const CcAct *act)
-{
+/* An exception goes through the cleanup that inlined comprehensions have (3.12): it puts the loop's variable back and
+ * raises again. */
+static bool at_cleanup(const CcAct *act) {
     enum { FEW = 8 };
     for (int pc = act->pc; pc < CC_MIN(act->pc + FEW, act->code->n); pc++) {
         const int op = act->code->insn[pc].op;
@@ -513,12 +489,12 @@ static bool at_cleanup(const CcAct *act)
     return false;
 }
 
-static CcGo on_resume(CcObserver *obs, CcAct *act)
-{
+static CcGo on_resume(CcObserver *obs, CcAct *act) {
     Region *g = (Region *)obs;
     if (cc_rec_active(g->rec)) return CC_OK;
     if (g->obs.dead) return CC_GIVE_UP;
-    if (cc_eval_disabled > 0) return CC_PERFORM;   /* inside `with disable()`: instruction by instruction, unobserved */
+    /* inside `with disable()`: instruction by instruction, unobserved */
+    if (cc_eval_disabled > 0) return CC_PERFORM;
     if (in_arrays(g, act) || at_jump(act) || at_cleanup(act)) return CC_PERFORM;
     CcMode mode;
     cc_mode_read(&mode);
@@ -552,7 +528,8 @@ static CcGo on_resume(CcObserver *obs, CcAct *act)
             cc_segment_close(&x);
             continue;
         }
-        const CcGo go = ran == CC_RAN ? after_segment(g, s, &x, acts, n) : fail_segment(g, s, ran == CC_RAN_NOTHING, act, n);
+        const CcGo go =
+            ran == CC_RAN ? after_segment(g, s, &x, acts, n) : fail_segment(g, s, ran == CC_RAN_NOTHING, act, n);
         cc_guard_release(&s->trace->guards, x.gv);
         cc_segment_close(&x);
         return go;
@@ -560,8 +537,7 @@ static CcGo on_resume(CcObserver *obs, CcAct *act)
     return p->full ? die(g) : record_from(g, p, acts, n, &mode);
 }
 
-static CcGo on_rewind(CcObserver *obs, CcAct *act)
-{
+static CcGo on_rewind(CcObserver *obs, CcAct *act) {
     Region *g = (Region *)obs;
     CcAct *acts[MAX_CHAIN];
     const int n = chain_of(g, act, acts);
@@ -585,8 +561,7 @@ static CcGo on_rewind(CcObserver *obs, CcAct *act)
     return CC_PERFORM;
 }
 
-static PyObject *on_descend(CcObserver *obs, CcAct *act)
-{
+static PyObject *on_descend(CcObserver *obs, CcAct *act) {
     (void)act;
     Region *g = (Region *)obs;
     return cc_act_call_rebuilt(g->level[g->filled].func);
@@ -594,10 +569,14 @@ static PyObject *on_descend(CcObserver *obs, CcAct *act)
 
 /* ------------------------------------------------------------------ calls */
 
-static int open_region(Region *g, CcRoot *root)
-{
-    *g = (Region){.obs = {.enter = on_enter, .before = on_before, .after = on_after, .resume = on_resume,
-                          .leave = on_leave, .rewind = on_rewind, .descend = on_descend},
+static int open_region(Region *g, CcRoot *root) {
+    *g = (Region){.obs = {.enter = on_enter,
+                          .before = on_before,
+                          .after = on_after,
+                          .resume = on_resume,
+                          .leave = on_leave,
+                          .rewind = on_rewind,
+                          .descend = on_descend},
                   .root = root};
     g->n_sites = root->sites.at.n;
     g->rec = cc_rec_new(&root->sites, root->knobs.verify != 0, root->knobs.freezing != 0, &root->hints);
@@ -615,18 +594,18 @@ static int open_region(Region *g, CcRoot *root)
     return 0;
 }
 
-static PyObject *close_region(Region *g, PyObject *r)
-{
+static PyObject *close_region(Region *g, PyObject *r) {
     current = g->outer;
     cc_hook_disarm(&g->obs);
     clear_levels(g);
     PyObject *handled = PyErr_GetHandledException();
-    if (handled != g->outer_handled) PyErr_SetHandledException(g->outer_handled);   /* a segment ended inside of a handler */
+    /* a segment ended inside of a handler */
+    if (handled != g->outer_handled) PyErr_SetHandledException(g->outer_handled);
     Py_XDECREF(handled);
     Py_CLEAR(g->outer_handled);
     Py_CLEAR(g->result);
     cc_rec_free(g->rec);
-    if (g->unsupported.text != NULL && !raises_kept(g)) {   /* also when the user's code caught it on its way */
+    if (g->unsupported.text != NULL && !raises_kept(g)) { /* also when the user's code caught it on its way */
         Py_CLEAR(r);
         PyErr_Clear();
         raise_unsupported(&g->unsupported);
@@ -636,8 +615,7 @@ static PyObject *close_region(Region *g, PyObject *r)
     return r;
 }
 
-PyObject *cc_region_record(CcRoot *root, PyObject *const *args, int n, PyObject *kwnames, const CcMode *mode)
-{
+PyObject *cc_region_record(CcRoot *root, PyObject *const *args, int n, PyObject *kwnames, const CcMode *mode) {
     Region g;
     if (open_region(&g, root) < 0) return NULL;
     root->recordings++;
@@ -653,20 +631,19 @@ PyObject *cc_region_record(CcRoot *root, PyObject *const *args, int n, PyObject 
     const size_t n_kw = kwnames != NULL ? (size_t)PyTuple_GET_SIZE(kwnames) : 0;
     cc_rec_begin_call(g.rec, args, n, kwnames, root->func, mode);
     PyObject *r = PyObject_Vectorcall((PyObject *)root->func, args, (size_t)n - n_kw, kwnames);
-    cc_log_add(kind, "%s: %s%s%.1f ms", PyUnicode_AsUTF8(root->func->func_qualname), why != NULL ? why : "", why != NULL ? "; " : "",
-               (double)(cc_log_now_ns() - start) * 1e-6);
+    cc_log_add(kind, "%s: %s%s%.1f ms", PyUnicode_AsUTF8(root->func->func_qualname), why != NULL ? why : "",
+               why != NULL ? "; " : "", (double)(cc_log_now_ns() - start) * 1e-6);
     free(why);
     return close_region(&g, r);
 }
 
-PyObject *cc_region_continue(CcRoot *root, CcSegment *s, CcScratch *x)
-{
+PyObject *cc_region_continue(CcRoot *root, CcSegment *s, CcScratch *x) {
     Region g;
     if (open_region(&g, root) < 0) return NULL;
     PyObject *r = NULL;
     g.mode = s->trace->mode;
     const bool made = make_levels(&g, s, x) == 0;
-    cc_segment_drop(x);   /* what the frames don't hold is free now, as in eager */
+    cc_segment_drop(x); /* what the frames don't hold is free now, as in eager */
     if (made) r = cc_act_call_rebuilt(g.level[0].func);
     return close_region(&g, r);
 }

@@ -1,23 +1,20 @@
 /* Reports: what a root holds, as plain Python data. */
 #include "eval_int.h"
 
-static int put(PyObject *dict, const char *key, PyObject *value)
-{
+static int put(PyObject *dict, const char *key, PyObject *value) {
     if (value == NULL) return -1;
     const int status = PyDict_SetItemString(dict, key, value);
     Py_DECREF(value);
     return status;
 }
 
-static PyObject *text(CcSbuf *sb)
-{
+static PyObject *text(CcSbuf *sb) {
     PyObject *s = PyUnicode_DecodeUTF8(cc_sbuf_text(sb), (Py_ssize_t)sb->n, "replace");
     cc_sbuf_free(sb);
     return s;
 }
 
-static PyObject *break_dict(const CcBreakInfo *b)
-{
+static PyObject *break_dict(const CcBreakInfo *b) {
     const struct CcPlace *at = b->n_stack > 0 ? &b->stack[b->n_stack - 1] : NULL;
     PyObject *stack = PyList_New(0);
     for (int i = 0; stack != NULL && i < b->n_stack; i++) {
@@ -28,11 +25,11 @@ static PyObject *break_dict(const CcBreakInfo *b)
     if (stack == NULL) return NULL;
     return Py_BuildValue("{s:s,s:s,s:s,s:O,s:i,s:K,s:N}", "reason", cc_reason_name(b->reason), "text",
                          b->text != NULL ? b->text : "", "advice", cc_reason_advice(b->reason), "file",
-                         at != NULL ? at->file : Py_None, "line", at != NULL ? at->line : 0, "site", (unsigned long long)b->site, "user_stack", stack);
+                         at != NULL ? at->file : Py_None, "line", at != NULL ? at->line : 0, "site",
+                         (unsigned long long)b->site, "user_stack", stack);
 }
 
-static PyObject *break_list(const CcBreakInfo *at, int n)
-{
+static PyObject *break_list(const CcBreakInfo *at, int n) {
     PyObject *list = PyList_New(0);
     for (int i = 0; list != NULL && i < n; i++) {
         PyObject *d = break_dict(&at[i]);
@@ -42,8 +39,7 @@ static PyObject *break_list(const CcBreakInfo *at, int n)
     return list;
 }
 
-static PyObject *node_list(const CcTrace *t)
-{
+static PyObject *node_list(const CcTrace *t) {
     PyObject *list = PyList_New(0);
     for (int i = 0; list != NULL && i < t->graph->node.n; i++) {
         const CcNode *node = &t->graph->node.at[i];
@@ -55,17 +51,17 @@ static PyObject *node_list(const CcTrace *t)
             if (s == NULL || PyList_Append(out, s) < 0) Py_CLEAR(out);
             Py_XDECREF(s);
         }
-        PyObject *d = out != NULL ? Py_BuildValue("{s:s,s:s,s:i,s:N}", "op", cc_op_info((CcOpId)node->op)->name, "name",
-                                                  t->node.at[node->host].name, "line", t->node.at[node->host].line, "out", out)
-                                  : NULL;
+        PyObject *d = out != NULL
+                          ? Py_BuildValue("{s:s,s:s,s:i,s:N}", "op", cc_op_info((CcOpId)node->op)->name, "name",
+                                          t->node.at[node->host].name, "line", t->node.at[node->host].line, "out", out)
+                          : NULL;
         if (d == NULL || PyList_Append(list, d) < 0) Py_CLEAR(list);
         Py_XDECREF(d);
     }
     return list;
 }
 
-static PyObject *guard_list(const CcTrace *t)
-{
+static PyObject *guard_list(const CcTrace *t) {
     PyObject *list = PyList_New(0);
     for (int i = 0; list != NULL && i < t->guards.g.n; i++) {
         if (t->guards.g.at[i].check == CC_CHK_NONE || t->guards.g.at[i].check == CC_CHK_ANY) continue;
@@ -78,8 +74,7 @@ static PyObject *guard_list(const CcTrace *t)
     return list;
 }
 
-static PyObject *step_list(const CcTrace *t)
-{
+static PyObject *step_list(const CcTrace *t) {
     PyObject *list = PyList_New(0);
     for (int i = 0; list != NULL && i < t->number.n; i++) {
         CcSbuf sb = {0};
@@ -100,14 +95,14 @@ static PyObject *step_list(const CcTrace *t)
 }
 
 /* point: 0 for what a call begins with, else a number that is the same for all that begins at one instruction */
-static PyObject *segment_dict(const CcSegment *s, int point)
-{
+static PyObject *segment_dict(const CcSegment *s, int point) {
     const CcTrace *t = s->trace;
     PyObject *d = PyDict_New();
     if (d == NULL) return NULL;
     CcSbuf graph = {0}, plan = {0}, captures = {0};
     cc_graph_print(t->graph, &graph);
-    const CcShape *shape = s->shape.n > 0 && s->shape.at[0]->plan != NULL ? s->shape.at[0] : NULL;   /* of the last call */
+    /* of the last call */
+    const CcShape *shape = s->shape.n > 0 && s->shape.at[0]->plan != NULL ? s->shape.at[0] : NULL;
     if (shape != NULL) cc_run_print(shape->plan, &plan);
     if (shape != NULL && shape->captures != NULL) cc_capture_describe(shape->captures, &captures);
     uint64_t made, reused;
@@ -115,11 +110,10 @@ static PyObject *segment_dict(const CcSegment *s, int point)
     const bool brk = t->end == CC_END_BREAK;
     if (put(d, "id", PyLong_FromLong(s->id)) < 0 || put(d, "point", PyLong_FromLong(point)) < 0 ||
         put(d, "start", PyUnicode_FromFormat("%U:%d", t->start_file, t->start_line)) < 0 ||
-        put(d, "guards", guard_list(t)) < 0 ||
-        put(d, "guard_steps", PyLong_FromLong(cc_guard_steps(&t->guards))) < 0 || put(d, "nodes", node_list(t)) < 0 ||
-        put(d, "symbols", step_list(t)) < 0 || put(d, "shapes", PyLong_FromLong(s->shape.n)) < 0 ||
-        put(d, "graph_text", text(&graph)) < 0 || put(d, "plan_text", text(&plan)) < 0 ||
-        put(d, "cuda_graphs", text(&captures)) < 0 ||
+        put(d, "guards", guard_list(t)) < 0 || put(d, "guard_steps", PyLong_FromLong(cc_guard_steps(&t->guards))) < 0 ||
+        put(d, "nodes", node_list(t)) < 0 || put(d, "symbols", step_list(t)) < 0 ||
+        put(d, "shapes", PyLong_FromLong(s->shape.n)) < 0 || put(d, "graph_text", text(&graph)) < 0 ||
+        put(d, "plan_text", text(&plan)) < 0 || put(d, "cuda_graphs", text(&captures)) < 0 ||
         put(d, "end", PyUnicode_FromString(brk ? "break" : "return")) < 0 ||
         put(d, "break", brk ? break_dict(&t->brk) : Py_NewRef(Py_None)) < 0 ||
         put(d, "effects", PyLong_FromLong(t->effect.n)) < 0 ||
@@ -131,8 +125,7 @@ static PyObject *segment_dict(const CcSegment *s, int point)
     return d;
 }
 
-static int append_segment(PyObject *list, const CcSegment *s, int point)
-{
+static int append_segment(PyObject *list, const CcSegment *s, int point) {
     PyObject *d = segment_dict(s, point);
     const int status = d != NULL ? PyList_Append(list, d) : -1;
     Py_XDECREF(d);
@@ -140,19 +133,18 @@ static int append_segment(PyObject *list, const CcSegment *s, int point)
 }
 
 /* The first point of the root that is at the same instruction: equal layers break at the same one. */
-static int place_of(const CcRoot *root, int p)
-{
+static int place_of(const CcRoot *root, int p) {
     const CcPoint *a = root->point.at[p];
     for (int i = 0; i < p; i++) {
         const CcPoint *b = root->point.at[i];
-        if (a->level[a->n - 1].co == b->level[b->n - 1].co && a->level[a->n - 1].pc == b->level[b->n - 1].pc) return i + 1;
+        if (a->level[a->n - 1].co == b->level[b->n - 1].co && a->level[a->n - 1].pc == b->level[b->n - 1].pc)
+            return i + 1;
     }
     return p + 1;
 }
 
 /* Segments behind breaks belong to the root: entries share them. They are shown with the first entry. */
-static PyObject *entry_list(const CcRoot *root)
-{
+static PyObject *entry_list(const CcRoot *root) {
     PyObject *list = PyList_New(0);
     for (int i = root->entry.n - 1; list != NULL && i >= 0; i--) {
         PyObject *segments = PyList_New(0);
@@ -160,7 +152,8 @@ static PyObject *entry_list(const CcRoot *root)
         for (int p = 0; status == 0 && i == root->entry.n - 1 && p < root->point.n; p++)
             for (int k = 0; status == 0 && k < root->point.at[p]->segment.n; k++)
                 status = append_segment(segments, root->point.at[p]->segment.at[k], place_of(root, p));
-        PyObject *d = status == 0 ? Py_BuildValue("{s:O,s:O}", "root", root->func->func_qualname, "segments", segments) : NULL;
+        PyObject *d =
+            status == 0 ? Py_BuildValue("{s:O,s:O}", "root", root->func->func_qualname, "segments", segments) : NULL;
         Py_XDECREF(segments);
         if (d == NULL || PyList_Append(list, d) < 0) Py_CLEAR(list);
         Py_XDECREF(d);
@@ -168,8 +161,7 @@ static PyObject *entry_list(const CcRoot *root)
     return list;
 }
 
-PyObject *cc_root_report(const CcRoot *root)
-{
+PyObject *cc_root_report(const CcRoot *root) {
     PyObject *d = PyDict_New();
     if (d == NULL) return NULL;
     if (put(d, "entries", entry_list(root)) < 0 || put(d, "breaks_seen", break_list(root->seen.at, root->seen.n)) < 0 ||
@@ -178,8 +170,8 @@ PyObject *cc_root_report(const CcRoot *root)
         put(d, "hits", PyLong_FromUnsignedLongLong(root->hits)) < 0 ||
         put(d, "recordings", PyLong_FromUnsignedLongLong(root->recordings)) < 0 ||
         put(d, "eager_calls", PyLong_FromUnsignedLongLong(root->eager_calls)) < 0 ||
-        put(d, "last_guard_failure", root->last_failure != NULL ? PyUnicode_FromString(root->last_failure)
-                                                                : Py_NewRef(Py_None)) < 0)
+        put(d, "last_guard_failure",
+            root->last_failure != NULL ? PyUnicode_FromString(root->last_failure) : Py_NewRef(Py_None)) < 0)
         Py_CLEAR(d);
     return d;
 }

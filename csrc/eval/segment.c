@@ -4,12 +4,11 @@
 
 typedef CcSegmentHost Host;
 
-enum { CPU = 1, CUDA = 2 };   /* CcType.device */
+enum { CPU = 1, CUDA = 2 }; /* CcType.device */
 
 /* ------------------------------------------------------------------ scratch */
 
-void cc_segment_open(const CcSegment *s, CcScratch *x)
-{
+void cc_segment_open(const CcSegment *s, CcScratch *x) {
     const CcTrace *t = s->trace;
     const int n_gv = t->guards.g.n;
     x->n_value = t->graph->val.n;
@@ -33,28 +32,24 @@ void cc_segment_open(const CcSegment *s, CcScratch *x)
     memset(x->value, 0, sizeof *at * (total - (size_t)n_gv));
 }
 
-static void drop(PyObject **at, int n)
-{
+static void drop(PyObject **at, int n) {
     for (int i = 0; i < n; i++) Py_CLEAR(at[i]);
 }
 
-void cc_segment_drop(CcScratch *x)
-{
+void cc_segment_drop(CcScratch *x) {
     drop(x->value, x->n_value);
     drop(x->effect, x->n_effect);
     drop(x->built, x->n_built);
     drop(x->symbol, x->n_symbol);
 }
 
-void cc_segment_close(CcScratch *x)
-{
+void cc_segment_close(CcScratch *x) {
     cc_segment_drop(x);
     free(x->heap);
     x->heap = NULL;
 }
 
-int cc_segment_check(CcSegment *s, CcScratch *x, const CcGuardState *state)
-{
+int cc_segment_check(CcSegment *s, CcScratch *x, const CcGuardState *state) {
     CcGuards *gs = &s->trace->guards;
     int failed = cc_guard_run(gs, state, x->gv);
     if (failed >= 0) return failed;
@@ -71,34 +66,32 @@ int cc_segment_check(CcSegment *s, CcScratch *x, const CcGuardState *state)
 
 /* ------------------------------------------------------------------ host callbacks */
 
-static void *host_data(void *ctx, int value)
-{
+static void *host_data(void *ctx, int value) {
     const Host *h = ctx;
     CcTensor t;
-    cc_tens_read_as(h->x->value[value], false, true, &t);   /* kernels read inference tensors anywhere */
+    cc_tens_read_as(h->x->value[value], false, true, &t); /* kernels read inference tensors anywhere */
     return t.data;
 }
 
-static void *host_make(void *ctx, int value)
-{
+static void *host_make(void *ctx, int value) {
     const Host *h = ctx;
     void *data = NULL;
-    CcRing *ring = h->capturing != NULL ? NULL : h->shape->ring;   /* what is captured has memory of its own */
+    /* what is captured has memory of its own */
+    CcRing *ring = h->capturing != NULL ? NULL : h->shape->ring;
     PyObject *o = cc_ring_empty(ring, value, cc_run_type(h->shape->plan, h->shape->graph, value), &data);
     if (o == NULL) return NULL;
     Py_XSETREF(h->x->value[value], o);
     return data;
 }
 
-static uint64_t host_version(void *ctx, int value)
-{
+static uint64_t host_version(void *ctx, int value) {
     const Host *h = ctx;
     return cc_freeze_stamp(h->shape->freeze, value, h->x->value[value]);
 }
 
-/* As torch's own ops in place, a kernel counts the tensor's version; what is captured is done by replays, which count. */
-static int host_writing(void *ctx, int value, int node, bool counted)
-{
+/* As torch's own ops in place, a kernel counts the tensor's version; what is captured is done by replays, which
+ * count. */
+static int host_writing(void *ctx, int value, int node, bool counted) {
     Host *h = ctx;
     h->at = node;
     if (value < 0) return 0;
@@ -106,43 +99,41 @@ static int host_writing(void *ctx, int value, int node, bool counted)
     return counted ? cc_tens_wrote(h->x->value[value]) : 0;
 }
 
-static double host_number(void *ctx, int number)
-{
+static double host_number(void *ctx, int number) {
     const Host *h = ctx;
     PyObject *o = h->x->symbol[number];
     return PyFloat_CheckExact(o) ? PyFloat_AS_DOUBLE(o) : PyLong_AsDouble(o);
 }
 
-static int host_stream(void *ctx, int device, void **out)
-{
+static int host_stream(void *ctx, int device, void **out) {
     (void)ctx;
     return cc_tens_stream(device, out);
 }
 
-static void *host_block(void *ctx, int device, int64_t bytes, void **data)
-{
+static void *host_block(void *ctx, int device, int64_t bytes, void **data) {
     const Host *h = ctx;
-    const CcType type = {.dtype = CC_DT_U8, .ndim = 1, .device = device < 0 ? CPU : CUDA, .device_index = (uint8_t)CC_MAX(device, 0),
-                         .size = {bytes}, .stride = {1}};
+    const CcType type = {.dtype = CC_DT_U8,
+                         .ndim = 1,
+                         .device = device < 0 ? CPU : CUDA,
+                         .device_index = (uint8_t)CC_MAX(device, 0),
+                         .size = {bytes},
+                         .stride = {1}};
     PyObject *block = cc_tens_empty(&type, data);
     if (block != NULL && h->capturing != NULL) cc_capture_keep(h->capturing, block);
     return block;
 }
 
-static void host_unblock(void *ctx, void *block)
-{
+static void host_unblock(void *ctx, void *block) {
     (void)ctx;
     Py_DECREF((PyObject *)block);
 }
 
-static void host_drop(void *ctx, int value)
-{
+static void host_drop(void *ctx, int value) {
     const Host *h = ctx;
     Py_CLEAR(h->x->value[value]);
 }
 
-int cc_segment_operands(const CcTrace *t, const CcMaker *m, const CcAction *a, PyObject **in)
-{
+int cc_segment_operands(const CcTrace *t, const CcMaker *m, const CcAction *a, PyObject **in) {
     if (a->n > CC_CALL_MAX) {
         PyErr_Format(PyExc_SystemError, "ccompile: a node with %d operands", a->n);
         return -1;
@@ -157,8 +148,7 @@ int cc_segment_operands(const CcTrace *t, const CcMaker *m, const CcAction *a, P
     return 0;
 }
 
-static PyObject *run_action(const CcTrace *t, const CcMaker *m, const CcAction *a)
-{
+static PyObject *run_action(const CcTrace *t, const CcMaker *m, const CcAction *a) {
     PyObject *in[CC_CALL_MAX];
     if (cc_segment_operands(t, m, a, in) < 0) return NULL;
     PyObject *r = cc_action_run(a, in);
@@ -166,13 +156,12 @@ static PyObject *run_action(const CcTrace *t, const CcMaker *m, const CcAction *
     return r;
 }
 
-static int store_sequence(Host *h, const CcNode *node, PyObject *r)
-{
+static int store_sequence(Host *h, const CcNode *node, PyObject *r) {
     PyObject *items = PySequence_Fast(r, "ccompile: a node gave no sequence");
     if (items == NULL) return -1;
     if (PySequence_Fast_GET_SIZE(items) != node->n_out) {
-        PyErr_Format(PyExc_RuntimeError, "ccompile: a node gave %zd results instead of %d", PySequence_Fast_GET_SIZE(items),
-                     node->n_out);
+        PyErr_Format(PyExc_RuntimeError, "ccompile: a node gave %zd results instead of %d",
+                     PySequence_Fast_GET_SIZE(items), node->n_out);
         Py_DECREF(items);
         return -1;
     }
@@ -182,8 +171,7 @@ static int store_sequence(Host *h, const CcNode *node, PyObject *r)
     return 0;
 }
 
-int cc_segment_store(CcSegmentHost *h, int n, PyObject *r)
-{
+int cc_segment_store(CcSegmentHost *h, int n, PyObject *r) {
     const CcNode *node = &h->trace->graph->node.at[n];
     if (h->trace->node.at[node->host].sequence) return store_sequence(h, node, r);
     if (node->n_out == 1) Py_XSETREF(h->x->value[node->out0], Py_NewRef(r));
@@ -191,19 +179,18 @@ int cc_segment_store(CcSegmentHost *h, int n, PyObject *r)
 }
 
 /* What was recorded behind this node holds for tensors like these only. */
-static int check_results(const Host *h, const CcNode *node, const CcAction *a)
-{
+static int check_results(const Host *h, const CcNode *node, const CcAction *a) {
     for (int i = node->out0; i < node->out0 + node->n_out; i++) {
         PyObject *o = h->x->value[i];
         if (o != NULL && cc_tens_match(o, Py_TYPE(o), &h->shape->graph->val.at[i].type, false)) continue;
-        PyErr_Format(PyExc_RuntimeError, "ccompile: %s gave a tensor of another shape or dtype than when it was recorded", a->name);
+        PyErr_Format(PyExc_RuntimeError,
+                     "ccompile: %s gave a tensor of another shape or dtype than when it was recorded", a->name);
         return -1;
     }
     return 0;
 }
 
-static int host_call(void *ctx, int n)
-{
+static int host_call(void *ctx, int n) {
     Host *h = ctx;
     const CcNode *node = &h->trace->graph->node.at[n];
     const CcAction *a = &h->trace->node.at[node->host];
@@ -221,15 +208,22 @@ static int host_call(void *ctx, int n)
 
 /* ------------------------------------------------------------------ running */
 
-CcHost cc_segment_host(CcSegmentHost *h, const CcTrace *t, const CcShape *shape, CcScratch *x)
-{
+CcHost cc_segment_host(CcSegmentHost *h, const CcTrace *t, const CcShape *shape, CcScratch *x) {
     *h = (Host){.trace = t, .shape = shape, .x = x, .maker = cc_segment_maker(t, x, false), .at = -1};
-    return (CcHost){.ctx = h, .data = host_data, .make = host_make, .call = host_call, .version = host_version, .writing = host_writing,
-                    .number = host_number, .stream = host_stream, .block = host_block, .unblock = host_unblock, .drop = host_drop};
+    return (CcHost){.ctx = h,
+                    .data = host_data,
+                    .make = host_make,
+                    .call = host_call,
+                    .version = host_version,
+                    .writing = host_writing,
+                    .number = host_number,
+                    .stream = host_stream,
+                    .block = host_block,
+                    .unblock = host_unblock,
+                    .drop = host_drop};
 }
 
-static int run_effects(const CcTrace *t, const CcMaker *m, CcScratch *x)
-{
+static int run_effects(const CcTrace *t, const CcMaker *m, CcScratch *x) {
     for (int e = 0; e < t->effect.n; e++) {
         PyObject *r = run_action(t, m, &t->effect.at[e]);
         if (r == NULL) return -1;
@@ -238,14 +232,16 @@ static int run_effects(const CcTrace *t, const CcMaker *m, CcScratch *x)
     return 0;
 }
 
-CcMaker cc_segment_maker(const CcTrace *t, CcScratch *x, bool shared)
-{
-    return (CcMaker){.recipes = &t->recipes, .gv = x->gv, .value = x->value, .effect = x->effect,
-                     .built = shared ? x->built : NULL, .symbol = x->symbol};
+CcMaker cc_segment_maker(const CcTrace *t, CcScratch *x, bool shared) {
+    return (CcMaker){.recipes = &t->recipes,
+                     .gv = x->gv,
+                     .value = x->value,
+                     .effect = x->effect,
+                     .built = shared ? x->built : NULL,
+                     .symbol = x->symbol};
 }
 
-int cc_segment_set_states(CcSegmentHost *h)
-{
+int cc_segment_set_states(CcSegmentHost *h) {
     for (int n = 0; n < h->trace->graph->node.n; n++) {
         const int action = h->trace->graph->node.at[n].host;
         if (action >= 0 && h->trace->node.at[action].state && host_call(h, n) < 0) return -1;
@@ -254,16 +250,14 @@ int cc_segment_set_states(CcSegmentHost *h)
 }
 
 /* The action of a node that sets ambient state; NULL: it does not. */
-static const CcAction *state_of(const CcTrace *t, int n)
-{
+static const CcAction *state_of(const CcTrace *t, int n) {
     const int action = t->graph->node.at[n].host;
     return action >= 0 && t->node.at[action].state ? &t->node.at[action] : NULL;
 }
 
-/* Blocks of inference mode that were entered or left are left or entered again, last one first. The node at which it failed may be a
- * kernel behind h->at; what is done twice changes nothing. */
-static void reverse_scopes(CcSegmentHost *h)
-{
+/* Blocks of inference mode that were entered or left are left or entered again, last one first. The node at which it
+ * failed may be a kernel behind h->at; what is done twice changes nothing. */
+static void reverse_scopes(CcSegmentHost *h) {
     for (int n = h->at; n >= 0; n--) {
         const CcAction *a = state_of(h->trace, n);
         PyObject *undo = a != NULL ? cc_scope_opposite(a) : NULL, *in[CC_CALL_MAX];
@@ -276,8 +270,7 @@ static void reverse_scopes(CcSegmentHost *h)
 }
 
 /* A node failed inside of `with torch.no_grad()` or its kind: what the blocks' ends set is set now. */
-void cc_segment_restore(CcSegmentHost *h)
-{
+void cc_segment_restore(CcSegmentHost *h) {
     PyObject *type, *value, *tb;
     PyErr_Fetch(&type, &value, &tb);
     for (int n = h->at + 1; n < h->trace->graph->node.n; n++) {
@@ -293,8 +286,7 @@ void cc_segment_restore(CcSegmentHost *h)
 }
 
 /* Whether something ran before the node that failed that can't be done again. */
-static bool done_for_good(const Host *h)
-{
+static bool done_for_good(const Host *h) {
     const CcGraph *g = h->trace->graph;
     if (!h->trace->impure || h->at < 0 || h->undone) return false;
     for (int n = 0; n <= h->at; n++) {
@@ -306,8 +298,7 @@ static bool done_for_good(const Host *h)
 }
 
 /* The exception will leave the call: what came before the node that failed has to be seen outside. */
-static void strand(Host *h)
-{
+static void strand(Host *h) {
     PyObject *type, *value, *tb;
     PyErr_Fetch(&type, &value, &tb);
     const CcMaker m = cc_segment_maker(h->trace, h->x, true);
@@ -320,10 +311,10 @@ static void strand(Host *h)
     PyErr_Restore(type, value, tb);
 }
 
-/* Whether the exception comes out of Python code that the node ran: a hook of saved tensors (torch.utils.checkpoint stops its
- * second run so), a custom op, a signal's handler. What that did before is not known, and it may not raise a second time. */
-static bool raised_by_python(void)
-{
+/* Whether the exception comes out of Python code that the node ran: a hook of saved tensors (torch.utils.checkpoint
+ * stops its second run so), a custom op, a signal's handler. What that did before is not known, and it may not raise a
+ * second time. */
+static bool raised_by_python(void) {
     PyObject *type, *value, *tb;
     PyErr_Fetch(&type, &value, &tb);
     const bool python = tb != NULL || !PyErr_GivenExceptionMatches(type, PyExc_Exception);
@@ -332,8 +323,7 @@ static bool raised_by_python(void)
 }
 
 /* A node failed. */
-static CcRan fail(Host *h)
-{
+static CcRan fail(Host *h) {
     const bool python = !h->unsaved && raised_by_python();
     cc_segment_restore(h);
     if (!h->lost && !python && !done_for_good(h)) return CC_RAN_NOTHING;
@@ -342,8 +332,7 @@ static CcRan fail(Host *h)
 }
 
 /* cc_eval_idle: the results, as memory is. */
-static CcRan make_results(CcSegment *s, Host *h)
-{
+static CcRan make_results(CcSegment *s, Host *h) {
     const CcGraph *g = s->trace->graph;
     const bool known = s->made.n > 0;
     for (int v = 0; !known && v < g->val.n; v++)
@@ -353,8 +342,7 @@ static CcRan make_results(CcSegment *s, Host *h)
     return CC_RAN;
 }
 
-static CcRan run_nodes(CcSegment *s, CcScratch *x)
-{
+static CcRan run_nodes(CcSegment *s, CcScratch *x) {
     if (x->shape != NULL && s->trace->graph->node.n == 0) return CC_RAN;
     Host host;
     const CcHost h = cc_segment_host(&host, s->trace, x->shape, x);
@@ -365,8 +353,9 @@ static CcRan run_nodes(CcSegment *s, CcScratch *x)
         if (ran == CC_RAN_FAILED) return fail(&host);
         if (ran == CC_RAN_MISFIT) cc_segment_restore(&host);
         if (ran != CC_RAN_MISFIT || !done_for_good(&host)) return ran;
-        PyErr_SetString(PyExc_RuntimeError, "ccompile: an op behind a write gave a result of another dtype or number of dims than "
-                                            "when it was recorded; compile this function with dynamic=False");
+        PyErr_SetString(PyExc_RuntimeError,
+                        "ccompile: an op behind a write gave a result of another dtype or number of dims than "
+                        "when it was recorded; compile this function with dynamic=False");
         return CC_RAN_FAILED;
     }
     cc_freeze_begin(x->shape->freeze);
@@ -379,8 +368,7 @@ static CcRan run_nodes(CcSegment *s, CcScratch *x)
     return fail(&host);
 }
 
-CcRan cc_segment_exec(CcSegment *s, CcScratch *x)
-{
+CcRan cc_segment_exec(CcSegment *s, CcScratch *x) {
     const CcTrace *t = s->trace;
     for (int i = 0; i < t->input.n; i++) x->value[t->input_value.at[i]] = Py_NewRef(x->gv[t->input.at[i]]);
     CcUnrun undo = {0};
@@ -394,16 +382,14 @@ CcRan cc_segment_exec(CcSegment *s, CcScratch *x)
     return run_effects(t, &m, x) < 0 ? CC_RAN_FAILED : CC_RAN;
 }
 
-PyObject *cc_segment_make(const CcSegment *s, CcScratch *x, int recipe)
-{
+PyObject *cc_segment_make(const CcSegment *s, CcScratch *x, int recipe) {
     const CcMaker m = cc_segment_maker(s->trace, x, true);
     return cc_recipe_make(&m, recipe);
 }
 
 /* ------------------------------------------------------------------ life */
 
-CcSegment *cc_segment_new(CcRoot *root, CcTrace *trace)
-{
+CcSegment *cc_segment_new(CcRoot *root, CcTrace *trace) {
     CcSegment *s = calloc(1, sizeof *s);
     if (s == NULL) abort();
     s->trace = trace;
@@ -412,8 +398,7 @@ CcSegment *cc_segment_new(CcRoot *root, CcTrace *trace)
     return s;
 }
 
-void cc_segment_free(CcSegment *s)
-{
+void cc_segment_free(CcSegment *s) {
     if (s == NULL) return;
     for (int i = 0; i < s->shape.n; i++) cc_shape_free(s->trace, s->shape.at[i]);
     cc_vec_free(&s->shape);

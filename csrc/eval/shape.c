@@ -1,15 +1,15 @@
-/* Shapes: what holds for one key of a trace with symbols. The recording gives the first. For a new key the symbolic guards are
- * evaluated and the nodes are run by torch, step by step as recorded: what it returns are this call's results, and its types
- * are what a plan is compiled for (kernels know no sizes, so none is compiled). So no op needs a rule for the shape of its
- * result. Keys whose guards don't hold are remembered, too. The least recently used shapes are dropped. */
+/* Shapes: what holds for one key of a trace with symbols. The recording gives the first. For a new key the symbolic
+ * guards are evaluated and the nodes are run by torch, step by step as recorded: what it returns are this call's
+ * results, and its types are what a plan is compiled for (kernels know no sizes, so none is compiled). So no op needs a
+ * rule for the shape of its result. Keys whose guards don't hold are remembered, too. The least recently used shapes
+ * are dropped. */
 #include "eval_int.h"
 
 #include <math.h>
 
 /* ------------------------------------------------------------------ keys */
 
-static bool number_word(PyObject *o, int64_t *word)
-{
+static bool number_word(PyObject *o, int64_t *word) {
     if (PyFloat_CheckExact(o)) {
         const double v = PyFloat_AS_DOUBLE(o);
         memcpy(word, &v, sizeof v);
@@ -20,8 +20,7 @@ static bool number_word(PyObject *o, int64_t *word)
     return overflow == 0;
 }
 
-static void add_type(const CcType *t, int64_t *key, int *n)
-{
+static void add_type(const CcType *t, int64_t *key, int *n) {
     for (int d = 0; d < t->ndim; d++) {
         key[(*n)++] = t->size[d];
         key[(*n)++] = t->stride[d];
@@ -29,8 +28,7 @@ static void add_type(const CcType *t, int64_t *key, int *n)
 }
 
 /* Its length. The recorder has seen to it that these numbers fit (fits_key). */
-static int recorded_key(const CcTrace *t, int64_t *key)
-{
+static int recorded_key(const CcTrace *t, int64_t *key) {
     int n = 0;
     for (int i = 0; i < t->resized.n; i++) add_type(t->guards.g.at[t->resized.at[i]].type, key, &n);
     for (int i = 0; i < t->number.n; i++)
@@ -39,10 +37,9 @@ static int recorded_key(const CcTrace *t, int64_t *key)
 }
 
 /* False: a size is out of bounds, or a number is too large for a key. */
-static bool current_key(const CcTrace *t, CcScratch *x)
-{
+static bool current_key(const CcTrace *t, CcScratch *x) {
     x->n_key = 0;
-    int range = 0;   /* they stand in the order of the guards */
+    int range = 0; /* they stand in the order of the guards */
     for (int i = 0; i < t->resized.n; i++) {
         const int id = t->resized.at[i];
         CcTensor tensor;
@@ -61,8 +58,7 @@ static bool current_key(const CcTrace *t, CcScratch *x)
 
 /* ------------------------------------------------------------------ life */
 
-static CcShape *add_shape(CcSegment *s, const int64_t *key, int n)
-{
+static CcShape *add_shape(CcSegment *s, const int64_t *key, int n) {
     CcShape *shape = calloc(1, sizeof *shape);
     if (shape == NULL || (shape->key = malloc(sizeof *key * (size_t)(n + 1))) == NULL) abort();
     memcpy(shape->key, key, sizeof *key * (size_t)n);
@@ -72,8 +68,7 @@ static CcShape *add_shape(CcSegment *s, const int64_t *key, int n)
     return s->shape.at[0] = shape;
 }
 
-void cc_shape_free(const CcTrace *t, CcShape *shape)
-{
+void cc_shape_free(const CcTrace *t, CcShape *shape) {
     if (shape->plan != NULL) cc_run_free(shape->plan);
     cc_capture_free(shape->captures);
     cc_freeze_free(shape->freeze);
@@ -85,8 +80,7 @@ void cc_shape_free(const CcTrace *t, CcShape *shape)
     free(shape);
 }
 
-static void drop_oldest(CcSegment *s)
-{
+static void drop_oldest(CcSegment *s) {
     for (int i = s->shape.n - 1; s->shape.n > s->shape_limit && i > 0; i--) {
         if (s->shape.at[i]->running > 0) continue;
         cc_shape_free(s->trace, s->shape.at[i]);
@@ -95,8 +89,7 @@ static void drop_oldest(CcSegment *s)
     }
 }
 
-static void keep_symbols(const CcTrace *t, CcShape *shape, PyObject *const *value)
-{
+static void keep_symbols(const CcTrace *t, CcShape *shape, PyObject *const *value) {
     if (t->symbol.n == 0) return;
     shape->symbol = calloc((size_t)t->symbol.n, sizeof *shape->symbol);
     if (shape->symbol == NULL) abort();
@@ -107,15 +100,16 @@ static void keep_symbols(const CcTrace *t, CcShape *shape, PyObject *const *valu
         if (!t->symbol.at[i].keyed && cc_trace_symbolic(t)) Py_CLEAR(shape->symbol[i]);
 }
 
-/* Compiles the shape's graph. kept: what eager gave, by graph value, for the self-check; NULL: none. symbol: of that run. */
-static void compile(CcSegment *s, CcShape *shape, PyObject *const *kept, PyObject *const *symbol)
-{
+/* Compiles the shape's graph. kept: what eager gave, by graph value, for the self-check; NULL: none. symbol: of that
+ * run. */
+static void compile(CcSegment *s, CcShape *shape, PyObject *const *kept, PyObject *const *symbol) {
     const CcTrace *t = s->trace;
     CcErr err = {0};
     shape->freeze = cc_freeze_new(shape->graph);
     if (s->reuse_results) shape->ring = cc_ring_new(shape->graph->val.n);
     shape->plan = cc_run_compile(shape->graph, &s->options, &err);
-    if (shape->plan != NULL && kept != NULL && !s->options.host_only && !t->impure && !t->writes && !cc_verify_shape(s, shape, kept, symbol)) {
+    if (shape->plan != NULL && kept != NULL && !s->options.host_only && !t->impure && !t->writes &&
+        !cc_verify_shape(s, shape, kept, symbol)) {
         cc_run_free(shape->plan);
         shape->plan = cc_run_compile(shape->graph, &(CcRunOptions){.host_only = true}, &err);
     }
@@ -125,13 +119,14 @@ static void compile(CcSegment *s, CcShape *shape, PyObject *const *kept, PyObjec
     s->broken = true;
 }
 
-void cc_shape_first(CcRoot *root, CcSegment *s)
-{
+void cc_shape_first(CcRoot *root, CcSegment *s) {
     CcTrace *t = s->trace;
     int64_t key[CC_KEY_MAX];
     s->options = (CcRunOptions){.host_only = t->needs_grad || cc_mode_autocast_cuda(&t->mode),
-                                .no_llvm = !root->knobs.backend_llvm, .no_dnnl = !root->knobs.backend_onednn,
-                                .default_dtype = cc_mode_default_dtype(), .autotune = root->knobs.autotune != 0,
+                                .no_llvm = !root->knobs.backend_llvm,
+                                .no_dnnl = !root->knobs.backend_onednn,
+                                .default_dtype = cc_mode_default_dtype(),
+                                .autotune = root->knobs.autotune != 0,
                                 .ordered = cc_mode_ordered(&t->mode)};
     s->shape_limit = root->knobs.shape_limit;
     s->verify = root->knobs.verify != 0;
@@ -152,8 +147,7 @@ void cc_shape_first(CcRoot *root, CcSegment *s)
 /* ------------------------------------------------------------------ symbolic steps */
 
 /* True: done, or its guard holds. False without an error: it does not hold. */
-static bool run_step(const CcTrace *t, const CcMaker *m, const CcSymStep *step, CcScratch *x)
-{
+static bool run_step(const CcTrace *t, const CcMaker *m, const CcSymStep *step, CcScratch *x) {
     PyObject *in[CC_CALL_MAX];
     if (cc_segment_operands(t, m, &step->action, in) < 0) return false;
     PyObject *r = cc_action_run(&step->action, in);
@@ -161,12 +155,13 @@ static bool run_step(const CcTrace *t, const CcMaker *m, const CcSymStep *step, 
     if (r == NULL) return false;
     bool ok = true;
     if (step->same > 0) {
-        ok = r == in[step->same - 1];   /* the caller's tensor: it lives on */
+        ok = r == in[step->same - 1]; /* the caller's tensor: it lives on */
     } else if (step->want != NULL) {
         ok = cc_guard_same_value(r, step->want);
     } else if (step->action.sequence) {
         ok = PyTuple_Check(r) && PyTuple_GET_SIZE(r) == step->n;
-        for (int i = 0; ok && i < step->n; i++) Py_XSETREF(x->symbol[step->symbol0 + i], Py_NewRef(PyTuple_GET_ITEM(r, i)));
+        for (int i = 0; ok && i < step->n; i++)
+            Py_XSETREF(x->symbol[step->symbol0 + i], Py_NewRef(PyTuple_GET_ITEM(r, i)));
     } else {
         ok = Py_TYPE(r) == Py_TYPE(t->symbol.at[step->symbol0].value);
         if (ok) Py_XSETREF(x->symbol[step->symbol0], Py_NewRef(r));
@@ -176,33 +171,32 @@ static bool run_step(const CcTrace *t, const CcMaker *m, const CcSymStep *step, 
 }
 
 /* Steps that run in every call: numbers that no node depends on. -1, or the step that failed; no error is left set. */
-static int run_loose(const CcTrace *t, CcScratch *x)
-{
+static int run_loose(const CcTrace *t, CcScratch *x) {
     const CcMaker m = cc_segment_maker(t, x, false);
     for (int i = 0; i < t->step.n; i++) {
         if (t->step.at[i].keyed || run_step(t, &m, &t->step.at[i], x)) continue;
-        PyErr_Clear();   /* an exception: it is raised where this call is recorded */
+        PyErr_Clear(); /* an exception: it is raised where this call is recorded */
         return i;
     }
     return -1;
 }
 
-/* Numbers that kernels take must be ordinary ones: eager may refuse those that do not fit a dtype, and it looks at bounds that
- * are no numbers. 2^53: up to there an int is a double. */
-static bool odd_numbers(const CcTrace *t, const CcScratch *x)
-{
+/* Numbers that kernels take must be ordinary ones: eager may refuse those that do not fit a dtype, and it looks at
+ * bounds that are no numbers. 2^53: up to there an int is a double. */
+static bool odd_numbers(const CcTrace *t, const CcScratch *x) {
     for (int i = 0; i < t->symbol.n; i++) {
         if (t->symbol.at[i].kernel == CC_SYM_NOT) continue;
-        const double v = PyFloat_CheckExact(x->symbol[i]) ? PyFloat_AS_DOUBLE(x->symbol[i]) : PyLong_AsDouble(x->symbol[i]);
+        const double v =
+            PyFloat_CheckExact(x->symbol[i]) ? PyFloat_AS_DOUBLE(x->symbol[i]) : PyLong_AsDouble(x->symbol[i]);
         if (v == -1.0 && PyErr_Occurred()) PyErr_Clear();
-        else if (fabs(v) <= (t->symbol.at[i].kernel == CC_SYM_HALF ? 65504 : 0x1p53)) continue;   /* not for NaN */
+        /* not for NaN */
+        else if (fabs(v) <= (t->symbol.at[i].kernel == CC_SYM_HALF ? 65504 : 0x1p53)) continue;
         return true;
     }
     return false;
 }
 
-int cc_shape_find(CcSegment *s, CcScratch *x)
-{
+int cc_shape_find(CcSegment *s, CcScratch *x) {
     const CcTrace *t = s->trace;
     if (!current_key(t, x)) return t->step.n;
     for (int i = 0; i < s->shape.n; i++) {
@@ -219,7 +213,7 @@ int cc_shape_find(CcSegment *s, CcScratch *x)
     for (int i = 0; i < t->number.n; i++) x->symbol[t->number.at[i].symbol] = Py_NewRef(x->gv[t->number.at[i].guard]);
     for (int i = 0; x->shape != NULL && i < t->symbol.n; i++)
         if (x->symbol[i] == NULL) x->symbol[i] = Py_XNewRef(x->shape->symbol[i]);
-    if (x->shape == NULL) return -1;   /* explore() evaluates them */
+    if (x->shape == NULL) return -1; /* explore() evaluates them */
     x->shape->hits++;
     const int failed = run_loose(t, x);
     x->odd = failed < 0 && odd_numbers(t, x);
@@ -233,16 +227,16 @@ typedef struct Explorer {
     const CcTrace *t;
     CcSegmentHost *host;
     CcScratch *x;
-    CcGraph *graph;          /* being made */
-    int step;                /* next late step */
-    int *last;               /* [value]: the last node or late step's node that reads it; outputs: never */
+    CcGraph *graph; /* being made */
+    int step;       /* next late step */
+    int *last;      /* [value]: the last node or late step's node that reads it; outputs: never */
     CcUnrun undo;
-    int misfit;              /* step that failed; past the last one: a node gave something else than recorded */
+    /* step that failed; past the last one: a node gave something else than recorded */
+    int misfit;
 } Explorer;
 
 /* Late steps that stand before this node. */
-static bool run_late(Explorer *e, int node)
-{
+static bool run_late(Explorer *e, int node) {
     for (; e->step < e->t->step.n && e->t->step.at[e->step].action.after <= node; e->step++) {
         const CcSymStep *step = &e->t->step.at[e->step];
         if (!step->late || run_step(e->t, &e->host->maker, step, e->x)) continue;
@@ -252,8 +246,7 @@ static bool run_late(Explorer *e, int node)
     return true;
 }
 
-static bool run_early(Explorer *e)
-{
+static bool run_early(Explorer *e) {
     for (int i = 0; i < e->t->step.n; i++) {
         if (e->t->step.at[i].late || run_step(e->t, &e->host->maker, &e->t->step.at[i], e->x)) continue;
         e->misfit = i;
@@ -262,8 +255,7 @@ static bool run_early(Explorer *e)
     return true;
 }
 
-static int value_of(const Explorer *e, const CcNode *n, PyObject *tensor)
-{
+static int value_of(const Explorer *e, const CcNode *n, PyObject *tensor) {
     for (int i = 0; i < n->n_in; i++) {
         const CcOperand *o = cc_graph_operand(e->t->graph, n, i);
         if (o->kind == CC_IN_VALUE && e->x->value[o->value] == tensor) return o->value;
@@ -271,16 +263,14 @@ static int value_of(const Explorer *e, const CcNode *n, PyObject *tensor)
     return -1;
 }
 
-static bool takes_numbers(const Explorer *e, const CcNode *n)
-{
+static bool takes_numbers(const Explorer *e, const CcNode *n) {
     for (int i = 0; i < n->n_in; i++)
         if (cc_graph_operand(e->t->graph, n, i)->kind == CC_IN_NUMBER) return true;
     return false;
 }
 
 /* The node's op and operands as its arguments are now; a node that does not bind any more is the host's. */
-static void bind_node(Explorer *e, int node, PyObject *const *in)
-{
+static void bind_node(Explorer *e, int node, PyObject *const *in) {
     const CcNode *recorded = &e->t->graph->node.at[node];
     CcNode *n = &e->graph->node.at[node];
     if (recorded->op == CC_OP_host) return;
@@ -293,7 +283,8 @@ static void bind_node(Explorer *e, int node, PyObject *const *in)
         o.value = 0;
         if (i < recorded->n_in && cc_graph_operand(e->t->graph, recorded, i)->kind == CC_IN_NUMBER)
             o = *cc_graph_operand(e->t->graph, recorded, i);
-        if (bound.in[i].tensor != NULL) o = (CcOperand){.kind = CC_IN_VALUE, .value = value_of(e, recorded, bound.in[i].tensor)};
+        if (bound.in[i].tensor != NULL)
+            o = (CcOperand){.kind = CC_IN_VALUE, .value = value_of(e, recorded, bound.in[i].tensor)};
         ok = o.kind != CC_IN_VALUE || o.value >= 0;
         cc_vec_push(&e->graph->operand, o);
     }
@@ -303,16 +294,15 @@ static void bind_node(Explorer *e, int node, PyObject *const *in)
     n->n_in = bound.n;
 }
 
-static const struct CcGave *recorded_as_given(const CcTrace *t, int item)
-{
+static const struct CcGave *recorded_as_given(const CcTrace *t, int item) {
     for (int i = 0; i < t->gave.n; i++)
         if (t->gave.at[i].item == item) return &t->gave.at[i];
     return NULL;
 }
 
-/* contiguous() and its kind, when there is nothing to do: one object where there were two, or two where there was one. */
-static bool gives_others(const Explorer *e, const CcNode *n)
-{
+/* contiguous() and its kind, when there is nothing to do: one object where there were two, or two where there was
+ * one. */
+static bool gives_others(const Explorer *e, const CcNode *n) {
     for (int k = 0; k < n->n_out; k++) {
         PyObject *o = e->x->value[n->out0 + k];
         if (o == NULL || !cc_tens_any(o)) continue;
@@ -323,21 +313,19 @@ static bool gives_others(const Explorer *e, const CcNode *n)
 }
 
 /* It was recorded as a write to memory of the graph's own; now reshape() or its kind may have given a view. */
-static bool writes_input(const Explorer *e, const CcAction *a, PyObject *const *in)
-{
+static bool writes_input(const Explorer *e, const CcAction *a, PyObject *const *in) {
     for (int i = 0; a->undo == CC_UNDO_LOCAL && i < e->t->input.n; i++)
         if (cc_undo_overlap(in[0], e->x->value[e->t->input_value.at[i]])) return true;
     return false;
 }
 
 /* Results as torch gave them. False: other kinds of results than in the recording. */
-static bool take_types(Explorer *e, int node)
-{
+static bool take_types(Explorer *e, int node) {
     const CcNode *n = &e->t->graph->node.at[node];
     for (int k = 0; k < n->n_out; k++) {
         CcType *type = &e->graph->val.at[n->out0 + k].type;
         PyObject *o = e->x->value[n->out0 + k];
-        if (type->ndim < 0 || o == NULL) continue;   /* the host's alone */
+        if (type->ndim < 0 || o == NULL) continue; /* the host's alone */
         CcTensor t;
         cc_tens_read(o, true, &t);
         if (t.type.ndim != type->ndim || t.type.dtype != type->dtype || t.type.device != type->device) return false;
@@ -346,15 +334,13 @@ static bool take_types(Explorer *e, int node)
     return true;
 }
 
-static bool right_length(const CcNode *n, PyObject *r)
-{
+static bool right_length(const CcNode *n, PyObject *r) {
     const Py_ssize_t length = PyObject_Size(r);
     if (length < 0) PyErr_Clear();
     return length == n->n_out;
 }
 
-static int save(Explorer *e, const CcNode *n)
-{
+static int save(Explorer *e, const CcNode *n) {
     int status = n->flags & CC_N_RANDOM ? cc_unrun_random(&e->undo) : 0;
     for (int i = 0; status == 0 && n->flags & CC_N_WRITES && i < n->n_in; i++) {
         const CcOperand *o = cc_graph_operand(e->t->graph, n, i);
@@ -365,8 +351,7 @@ static int save(Explorer *e, const CcNode *n)
 }
 
 /* An `out=` was resized, which the recording has not seen. */
-static bool resizes(const Explorer *e, const CcNode *n, const CcAction *a)
-{
+static bool resizes(const Explorer *e, const CcNode *n, const CcAction *a) {
     for (int i = 0; a->kwnames != NULL && n->flags & CC_N_WRITES && i < n->n_in; i++) {
         const CcOperand *o = cc_graph_operand(e->t->graph, n, i);
         const CcType *type = o->kind == CC_IN_VALUE ? &e->graph->val.at[o->value].type : NULL;
@@ -376,8 +361,7 @@ static bool resizes(const Explorer *e, const CcNode *n, const CcAction *a)
     return false;
 }
 
-static bool run_node(Explorer *e, int node)
-{
+static bool run_node(Explorer *e, int node) {
     const CcNode *n = &e->t->graph->node.at[node];
     const CcAction *a = &e->t->node.at[n->host];
     PyObject *in[CC_CALL_MAX];
@@ -385,22 +369,21 @@ static bool run_node(Explorer *e, int node)
     if (cc_segment_operands(e->t, &e->host->maker, a, in) < 0) return false;
     e->host->unsaved = e->t->retry && save(e, n) < 0;
     PyObject *r = e->host->unsaved || writes_input(e, a, in) ? NULL : cc_action_run(a, in);
-    bool ok = r != NULL && (a->gives == 0 || r == in[a->gives - 1]) && (!a->sequence || right_length(n, r)) && cc_segment_store(e->host, node, r) == 0;
+    bool ok = r != NULL && (a->gives == 0 || r == in[a->gives - 1]) && (!a->sequence || right_length(n, r)) &&
+              cc_segment_store(e->host, node, r) == 0;
     if (ok) bind_node(e, node, in);
     for (int i = 0; i < a->n; i++) Py_DECREF(in[i]);
     Py_XDECREF(r);
     return ok && !gives_others(e, n) && !resizes(e, n, a) && take_types(e, node);
 }
 
-static void note_reads(void *ctx, int value, int node)
-{
+static void note_reads(void *ctx, int value, int node) {
     int *last = ctx;
     last[value] = CC_MAX(last[value], node);
 }
 
 /* Results that nobody reads any more are dropped as in eager, unless the self-check wants them. */
-static void find_last(Explorer *e)
-{
+static void find_last(Explorer *e) {
     const CcGraph *g = e->t->graph;
     e->last = calloc((size_t)g->val.n + 1, sizeof *e->last);
     if (e->last == NULL) abort();
@@ -412,15 +395,14 @@ static void find_last(Explorer *e)
     cc_trace_late_reads(e->t, note_reads, e->last);
 }
 
-static void drop_dead(Explorer *e, int node)
-{
+static void drop_dead(Explorer *e, int node) {
     const CcGraph *g = e->t->graph;
     for (int v = 0; v < g->val.n; v++)
-        if (e->last[v] == node && g->val.at[v].def >= 0 && g->val.at[v].def <= node && !g->val.at[v].is_output) Py_CLEAR(e->x->value[v]);
+        if (e->last[v] == node && g->val.at[v].def >= 0 && g->val.at[v].def <= node && !g->val.at[v].is_output)
+            Py_CLEAR(e->x->value[v]);
 }
 
-static bool explore(Explorer *e)
-{
+static bool explore(Explorer *e) {
     const CcGraph *g = e->t->graph;
     if (!run_early(e)) return false;
     for (int n = 0; n < g->node.n; n++) {
@@ -430,8 +412,7 @@ static bool explore(Explorer *e)
     return run_late(e, g->node.n);
 }
 
-static void take_inputs(Explorer *e)
-{
+static void take_inputs(Explorer *e) {
     for (int i = 0; i < e->t->input.n; i++) {
         const int value = e->t->input_value.at[i];
         CcTensor t;
@@ -441,17 +422,19 @@ static void take_inputs(Explorer *e)
 }
 
 /* A number may be another one in every call (a time, a learning rate): its second use is waited for. */
-static bool numbers_in_key(const CcTrace *t)
-{
+static bool numbers_in_key(const CcTrace *t) {
     for (int i = 0; i < t->number.n; i++)
         if (t->number.at[i].keyed) return true;
     return false;
 }
 
-CcRan cc_shape_explore(CcSegment *s, CcSegmentHost *host, CcScratch *x)
-{
+CcRan cc_shape_explore(CcSegment *s, CcSegmentHost *host, CcScratch *x) {
     const uint64_t start = cc_log_now_ns();
-    Explorer e = {.s = s, .t = s->trace, .host = host, .x = x, .graph = cc_graph_copy(s->trace->graph),
+    Explorer e = {.s = s,
+                  .t = s->trace,
+                  .host = host,
+                  .x = x,
+                  .graph = cc_graph_copy(s->trace->graph),
                   .misfit = s->trace->step.n};
     take_inputs(&e);
     find_last(&e);
@@ -462,8 +445,9 @@ CcRan cc_shape_explore(CcSegment *s, CcSegmentHost *host, CcScratch *x)
         host->lost = !host->undone;
     }
     cc_unrun_free(&e.undo);
-    if (e.misfit < s->trace->step.n && !host->lost) PyErr_Clear();   /* an exception: it is raised where this call is recorded */
-    if (!ok && PyErr_Occurred()) {   /* eager raises it as well */
+    /* an exception: it is raised where this call is recorded */
+    if (e.misfit < s->trace->step.n && !host->lost) PyErr_Clear();
+    if (!ok && PyErr_Occurred()) { /* eager raises it as well */
         cc_graph_free(e.graph);
         return CC_RAN_FAILED;
     }
@@ -478,7 +462,8 @@ CcRan cc_shape_explore(CcSegment *s, CcSegmentHost *host, CcScratch *x)
     }
     shape->running++;
     if (!again) keep_symbols(s->trace, shape, x->symbol);
-    if (shape->plan == NULL && (again || !numbers_in_key(s->trace)) && !odd_numbers(s->trace, x)) {   /* another thread may have made it */
+    if (shape->plan == NULL && (again || !numbers_in_key(s->trace)) &&
+        !odd_numbers(s->trace, x)) { /* another thread may have made it */
         shape->graph = e.graph;
         compile(s, shape, s->verify ? x->value : NULL, x->symbol);
     } else {
@@ -486,6 +471,7 @@ CcRan cc_shape_explore(CcSegment *s, CcSegmentHost *host, CcScratch *x)
     }
     shape->running--;
     drop_oldest(s);
-    cc_log_add(CC_LOG_SHAPE, "segment %d: shape %d, %.2f ms", s->id, s->shape.n, (double)(cc_log_now_ns() - start) * 1e-6);
+    cc_log_add(CC_LOG_SHAPE, "segment %d: shape %d, %.2f ms", s->id, s->shape.n,
+               (double)(cc_log_now_ns() - start) * 1e-6);
     return CC_RAN;
 }

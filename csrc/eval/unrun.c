@@ -1,12 +1,11 @@
-/* Undoing: a replay fails, or the nodes are run by torch for a new key and a guard behind one that writes or draws random
- * numbers turns out not to hold. Then everything is as it was before, and the call is done in another way.
+/* Undoing: a replay fails, or the nodes are run by torch for a new key and a guard behind one that writes or draws
+ * random numbers turns out not to hold. Then everything is as it was before, and the call is done in another way.
  *
- * What was written is put back byte by byte where that is cheap (cc_unrun_bytes: in every replay of a trace that writes small
- * tensors), and from a clone otherwise. */
+ * What was written is put back byte by byte where that is cheap (cc_unrun_bytes: in every replay of a trace that writes
+ * small tensors), and from a clone otherwise. */
 #include "eval_int.h"
 
-void cc_unrun_bytes(CcUnrun *u, PyObject *tensor)
-{
+void cc_unrun_bytes(CcUnrun *u, PyObject *tensor) {
     struct CcUnrunWrite w = {0};
     w.n = cc_undo_bytes(tensor, &w.at);
     if (w.n <= 0) return;
@@ -16,11 +15,12 @@ void cc_unrun_bytes(CcUnrun *u, PyObject *tensor)
 }
 
 /* torch's generators: the CPU's state, and those of all GPUs or None, where torch has not begun to use them. */
-static PyObject *random_state(PyObject *torch)
-{
+static PyObject *random_state(PyObject *torch) {
     PyObject *cuda = PyObject_GetAttrString(torch, "cuda"), *state = NULL;
     PyObject *begun = cuda != NULL ? PyObject_CallMethod(cuda, "is_initialized", NULL) : NULL;
-    PyObject *gpus = begun == NULL ? NULL : begun == Py_True ? PyObject_CallMethod(cuda, "get_rng_state_all", NULL) : Py_NewRef(Py_None);
+    PyObject *gpus = begun == NULL      ? NULL
+                     : begun == Py_True ? PyObject_CallMethod(cuda, "get_rng_state_all", NULL)
+                                        : Py_NewRef(Py_None);
     PyObject *cpu = gpus != NULL ? PyObject_CallMethod(torch, "get_rng_state", NULL) : NULL;
     if (cpu != NULL) state = PyTuple_Pack(2, cpu, gpus);
     Py_XDECREF(cpu);
@@ -30,8 +30,7 @@ static PyObject *random_state(PyObject *torch)
     return state;
 }
 
-int cc_unrun_random(CcUnrun *u)
-{
+int cc_unrun_random(CcUnrun *u) {
     if (u->random != NULL) return 0;
     PyObject *torch = PyImport_ImportModule("torch");
     u->random = torch != NULL ? random_state(torch) : NULL;
@@ -39,8 +38,7 @@ int cc_unrun_random(CcUnrun *u)
     return u->random != NULL ? 0 : -1;
 }
 
-int cc_unrun_write(CcUnrun *u, PyObject *tensor)
-{
+int cc_unrun_write(CcUnrun *u, PyObject *tensor) {
     PyObject *detached = PyObject_CallMethod(tensor, "detach", NULL);
     PyObject *saved = detached != NULL ? PyObject_CallMethod(detached, "clone", NULL) : NULL;
     if (saved == NULL) {
@@ -51,8 +49,7 @@ int cc_unrun_write(CcUnrun *u, PyObject *tensor)
     return 0;
 }
 
-static int put_back(const struct CcUnrunWrite *w)
-{
+static int put_back(const struct CcUnrunWrite *w) {
     if (w->copy != NULL) {
         memcpy(w->at, w->copy, (size_t)w->n);
         return 0;
@@ -62,8 +59,7 @@ static int put_back(const struct CcUnrunWrite *w)
     return r != NULL ? 0 : -1;
 }
 
-static int put_back_random(PyObject *state)
-{
+static int put_back_random(PyObject *state) {
     PyObject *cpu = PyTuple_GET_ITEM(state, 0), *gpus = PyTuple_GET_ITEM(state, 1);
     PyObject *torch = PyImport_ImportModule("torch");
     PyObject *r = torch != NULL ? PyObject_CallMethod(torch, "set_rng_state", "O", cpu) : NULL;
@@ -79,13 +75,14 @@ static int put_back_random(PyObject *state)
 }
 
 /* All of it, even when a part fails: the first failure is the error. */
-int cc_unrun_all(CcUnrun *u)
-{
+int cc_unrun_all(CcUnrun *u) {
     PyObject *type, *value, *tb, *failure[3] = {NULL};
     bool failed = false;
     PyErr_Fetch(&type, &value, &tb);
     for (int i = u->write.n; i >= 0; i--) {
-        const int status = i < u->write.n ? put_back(&u->write.at[i]) : u->random != NULL ? put_back_random(u->random) : 0;
+        const int status = i < u->write.n      ? put_back(&u->write.at[i])
+                           : u->random != NULL ? put_back_random(u->random)
+                                               : 0;
         if (status == 0) continue;
         if (failed) PyErr_Clear();
         else PyErr_Fetch(&failure[0], &failure[1], &failure[2]);
@@ -98,15 +95,16 @@ int cc_unrun_all(CcUnrun *u)
     Py_XDECREF(type);
     Py_XDECREF(value);
     Py_XDECREF(tb);
-    PyErr_Format(PyExc_RuntimeError,
-                 "ccompile: what this call wrote before a symbolic guard failed could not be undone (%S); compile this function "
-                 "with dynamic=False", failure[1] != NULL ? failure[1] : failure[0]);
+    PyErr_Format(
+        PyExc_RuntimeError,
+        "ccompile: what this call wrote before a symbolic guard failed could not be undone (%S); compile this function "
+        "with dynamic=False",
+        failure[1] != NULL ? failure[1] : failure[0]);
     for (int i = 0; i < 3; i++) Py_XDECREF(failure[i]);
     return -1;
 }
 
-void cc_unrun_free(CcUnrun *u)
-{
+void cc_unrun_free(CcUnrun *u) {
     for (int i = 0; i < u->write.n; i++) {
         Py_XDECREF(u->write.at[i].tensor);
         Py_XDECREF(u->write.at[i].saved);

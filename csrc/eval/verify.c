@@ -1,6 +1,6 @@
-/* The self-check (knob `verify`, CCOMPILE_VERIFY=1): a new plan is run once on the inputs that the recording saw, and gives what
- * eager gave; otherwise its nodes all go back to torch. Plans that write, draw random numbers or set state are left out:
- * they can't be run twice. */
+/* The self-check (knob `verify`, CCOMPILE_VERIFY=1): a new plan is run once on the inputs that the recording saw, and
+ * gives what eager gave; otherwise its nodes all go back to torch. Plans that write, draw random numbers or set state
+ * are left out: they can't be run twice. */
 #include "eval_int.h"
 
 #include <math.h>
@@ -8,11 +8,11 @@
 /* Kernels may round differently from eager, but not much; SPREAD: of the largest element, where sums cancel. */
 static const double RTOL = 1e-3, ATOL = 1e-4, RTOL_HALF = 5e-2, ATOL_HALF = 1e-1, SPREAD = 4e-6;
 
-static double largest(PyObject *tensor)
-{
-    PyObject *abs = PyObject_CallMethod(tensor, "abs", NULL), *max = abs != NULL ? PyObject_CallMethod(abs, "max", NULL) : NULL;
+static double largest(PyObject *tensor) {
+    PyObject *abs = PyObject_CallMethod(tensor, "abs", NULL),
+             *max = abs != NULL ? PyObject_CallMethod(abs, "max", NULL) : NULL;
     const double v = max != NULL ? PyFloat_AsDouble(max) : 0;
-    PyErr_Clear();   /* it is empty */
+    PyErr_Clear(); /* it is empty */
     Py_XDECREF(max);
     Py_XDECREF(abs);
     return isfinite(v) && v > 0 ? v : 0;
@@ -20,9 +20,9 @@ static double largest(PyObject *tensor)
 
 static bool is_half(CcDtype dtype) { return dtype == CC_DT_BF16 || dtype == CC_DT_F16; }
 
-/* By value: is it computed from results in half precision? It is then no more exact than they are, whatever its dtype. */
-static bool *find_coarse(const CcGraph *g)
-{
+/* By value: is it computed from results in half precision? It is then no more exact than they are, whatever its
+ * dtype. */
+static bool *find_coarse(const CcGraph *g) {
     bool *coarse = calloc((size_t)g->val.n + 1, sizeof *coarse);
     if (coarse == NULL) abort();
     for (int i = 0; i < g->node.n; i++) {
@@ -32,13 +32,13 @@ static bool *find_coarse(const CcGraph *g)
             const CcOperand *o = cc_graph_operand(g, n, k);
             is = is || (o->kind == CC_IN_VALUE && coarse[o->value]);
         }
-        for (int k = 0; k < n->n_out; k++) coarse[n->out0 + k] = is || is_half((CcDtype)g->val.at[n->out0 + k].type.dtype);
+        for (int k = 0; k < n->n_out; k++)
+            coarse[n->out0 + k] = is || is_half((CcDtype)g->val.at[n->out0 + k].type.dtype);
     }
     return coarse;
 }
 
-static bool close_enough(PyObject *got, PyObject *want, CcDtype dtype, bool half)
-{
+static bool close_enough(PyObject *got, PyObject *want, CcDtype dtype, bool half) {
     static PyObject *allclose;
     if (allclose == NULL) {
         PyObject *torch = PyImport_ImportModule("torch");
@@ -48,8 +48,11 @@ static bool close_enough(PyObject *got, PyObject *want, CcDtype dtype, bool half
     const bool exact = cc_dtype_info(dtype)->kind != 'f';
     const double atol = exact ? 0 : (half ? ATOL_HALF : ATOL) + SPREAD * largest(want);
     PyObject *args = allclose != NULL ? PyTuple_Pack(2, got, want) : NULL;
-    PyObject *kw = args != NULL ? Py_BuildValue("{s:d,s:d,s:O}", "rtol", exact ? 0.0 : half ? RTOL_HALF : RTOL, "atol",
-                                                atol, "equal_nan", Py_True)
+    PyObject *kw = args != NULL ? Py_BuildValue("{s:d,s:d,s:O}", "rtol",
+                                                exact  ? 0.0
+                                                : half ? RTOL_HALF
+                                                       : RTOL,
+                                                "atol", atol, "equal_nan", Py_True)
                                 : NULL;
     PyObject *r = kw != NULL ? PyObject_Call(allclose, args, kw) : NULL;
     const bool is = r == Py_True;
@@ -60,24 +63,24 @@ static bool close_enough(PyObject *got, PyObject *want, CcDtype dtype, bool half
     return is;
 }
 
-static bool same_output(const CcSegment *s, const CcShape *shape, PyObject *got, int value, PyObject *want, bool coarse)
-{
+static bool same_output(const CcSegment *s, const CcShape *shape, PyObject *got, int value, PyObject *want,
+                        bool coarse) {
     const CcType *type = &shape->graph->val.at[value].type;
-    if (type->ndim < 0) return true;   /* made by torch itself */
+    if (type->ndim < 0) return true; /* made by torch itself */
     CcTensor t;
     cc_tens_read(got, false, &t);
     const bool like = t.type.dtype == type->dtype && t.type.ndim == type->ndim && cc_type_same_shape(&t.type, type);
     if (like && close_enough(got, want, (CcDtype)type->dtype, coarse)) return true;
     CcSbuf sb = {0};
     cc_tens_describe(type, &sb);
-    cc_log_add(CC_LOG_VERIFY, "segment %d: value %%%d (%s) differs from eager's: its plan is not used", s->id, value, cc_sbuf_text(&sb));
+    cc_log_add(CC_LOG_VERIFY, "segment %d: value %%%d (%s) differs from eager's: its plan is not used", s->id, value,
+               cc_sbuf_text(&sb));
     cc_sbuf_free(&sb);
     return false;
 }
 
 /* Host nodes whose operands come from elsewhere than the graph can't be run here. */
-static bool self_contained(const CcTrace *t)
-{
+static bool self_contained(const CcTrace *t) {
     for (int i = 0; i < t->node.n; i++)
         for (int k = 0; k < t->node.at[i].n; k++)
             if (!cc_recipe_self_contained(&t->recipes, t->args.at[t->node.at[i].args0 + k])) return false;
@@ -85,8 +88,7 @@ static bool self_contained(const CcTrace *t)
 }
 
 /* False: an input is gone. */
-static bool give_inputs(const CcTrace *t, PyObject *const *symbol, PyObject *const *kept, CcScratch *x)
-{
+static bool give_inputs(const CcTrace *t, PyObject *const *symbol, PyObject *const *kept, CcScratch *x) {
     for (int i = 0; i < t->guards.g.n; i++) x->gv[i] = NULL;
     for (int i = 0; i < t->input.n; i++) {
         const int value = t->input_value.at[i];
@@ -98,12 +100,12 @@ static bool give_inputs(const CcTrace *t, PyObject *const *symbol, PyObject *con
     return true;
 }
 
-bool cc_verify_shape(const CcSegment *s, CcShape *shape, PyObject *const *kept, PyObject *const *symbol)
-{
+bool cc_verify_shape(const CcSegment *s, CcShape *shape, PyObject *const *kept, PyObject *const *symbol) {
     const CcTrace *t = s->trace;
     CcMode now;
     cc_mode_read(&now);
-    if (!cc_mode_same(&now, &t->mode) || !self_contained(t)) return true;   /* it ended inside of `with torch.no_grad()` */
+    /* it ended inside of `with torch.no_grad()` */
+    if (!cc_mode_same(&now, &t->mode) || !self_contained(t)) return true;
     CcScratch x;
     cc_segment_open(s, &x);
     bool ok = true;

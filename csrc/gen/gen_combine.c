@@ -1,6 +1,6 @@
-/* gen_combine: what vectors of a reduction or a scan are combined with, in gen_sweep.c's loops. A scan by rows makes a vector in
- * log2(lanes) steps, each of which combines a lane with the one that many before it, and then takes in the last lane of the
- * vector before (as in Hillis and Steele, Data parallel algorithms, CACM 1986). */
+/* gen_combine: what vectors of a reduction or a scan are combined with, in gen_sweep.c's loops. A scan by rows makes a
+ * vector in log2(lanes) steps, each of which combines a lane with the one that many before it, and then takes in the
+ * last lane of the vector before (as in Hillis and Steele, Data parallel algorithms, CACM 1986). */
 #include <math.h>
 
 #include "gen_int.h"
@@ -16,7 +16,9 @@ void cc_combine_identity(CcScalarId fold, CcDtype dt, CcRef out) {
     else {
         const int64_t high = info->kind == 'u' ? 2 * top + 1 : top, low = info->kind == 'u' ? 0 : -top - 1;
         snprintf(out, sizeof(CcRef), "splat (i%d %lld)", 8 * info->size,
-                 (long long)(op == CC_S_mul ? 1 : least ? low : high));
+                 (long long)(op == CC_S_mul ? 1
+                             : least        ? low
+                                            : high));
     }
 }
 

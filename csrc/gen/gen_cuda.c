@@ -1,5 +1,5 @@
-/* gen_cuda: how a loop is spread over the threads of a GPU, and what its kernels are launched with. gen_cuda_text.c prints
- * them.
+/* gen_cuda: how a loop is spread over the threads of a GPU, and what its kernels are launched with. gen_cuda_text.c
+ * prints them.
  *
  *   POINT    a thread takes a chunk of the inner dim, `vector` elements, by one 16-byte load where they lie side by side;
  *            chunks are numbered over all dims
@@ -10,29 +10,34 @@
  *            a scan's has one
  *
  * A reduction of few rows or columns is cut into pieces. Kernel k makes the partial results of sweep k, and each of its
- * blocks begins by combining those of the sweeps before: always in the same order, so that a result is the same from run to
- * run. What is stored once a row is left to a kernel of its own, as it may lie over something that other blocks read. */
+ * blocks begins by combining those of the sweeps before: always in the same order, so that a result is the same from
+ * run to run. What is stored once a row is left to a kernel of its own, as it may lie over something that other blocks
+ * read. */
 #include "gen_int.h"
 
-/* None of these is measured yet: there was no GPU. They follow what Inductor and CUB choose on sm_80 and sm_90; tuning can
- * set the first two. */
+/* None of these is measured yet: there was no GPU. They follow what Inductor and CUB choose on sm_80 and sm_90; tuning
+ * can set the first two. */
 enum {
     THREADS = 256,
-    WIDE_LOAD = 16,         /* bytes that a thread loads at once at best */
+    WIDE_LOAD = 16, /* bytes that a thread loads at once at best */
     MAX_VECTOR = 8,
-    SMALL = 1 << 15,        /* chunks: with fewer, smaller chunks keep more multiprocessors busy */
-    REGISTERS = 64,         /* elements of all accesses that a thread holds in chunks */
-    WAVES = 16,             /* blocks of all multiprocessors, one after the other; then threads loop */
-    BLOCKS = 8,             /* of THREADS threads that a multiprocessor holds */
+    SMALL = 1 << 15, /* chunks: with fewer, smaller chunks keep more multiprocessors busy */
+    REGISTERS = 64,  /* elements of all accesses that a thread holds in chunks */
+    WAVES = 16,      /* blocks of all multiprocessors, one after the other; then threads loop */
+    BLOCKS = 8,      /* of THREADS threads that a multiprocessor holds */
     MAX_THREADS = 1024,
-    ENOUGH = 1 << 16,       /* threads that keep a GPU busy: with fewer rows, more threads share one */
-    HELD = 32,              /* words that a thread keeps in registers from sweep to sweep; half of them in a large block */
-    SIDE_BY_SIDE = 32,      /* columns of a block */
-    FEW_BLOCKS = 256,       /* with fewer, rows are cut, */
-    LONG = 4096,            /* if they are at least so long; columns from a quarter of it on; rows of several sweeps, which a
-                             * block does from registers or the L2 cache, only if they are longer than */
+    ENOUGH = 1 << 16, /* threads that keep a GPU busy: with fewer rows, more threads share one */
+    /* words that a thread keeps in registers from sweep to sweep; half of them in a large block */
+    HELD = 32,
+    SIDE_BY_SIDE = 32, /* columns of a block */
+    FEW_BLOCKS = 256,  /* with fewer, rows are cut, */
+    /* if they are at least so long; columns from a quarter of it on; rows of several sweeps, which a block does from
+     * registers or the L2 cache, only if they are longer than */
+    LONG = 4096,
     LONG_SWEEPS = 1 << 16,
-    MAX_SHARED = 48 << 10, MAX_PIECES = 512, MIN_PIECE = 512 /* elements; columns: an eighth of it */
+    MAX_SHARED = 48 << 10,
+    MAX_PIECES = 512,
+    MIN_PIECE = 512 /* elements; columns: an eighth of it */
 };
 
 static int64_t largest(int64_t a, int64_t b) { return CC_MAX(a, b); }
@@ -74,9 +79,11 @@ static bool moves(const CcLoop *loop, const CcCudaPlan *p, int node) {
 bool cc_gen_cuda_packed(const CcLoop *loop, const CcCudaPlan *p, int a) {
     if (cc_gen_cuda_step(loop, p, a) != CC_STEP_ONE) return false;
     if (p->kind == CC_CUDA_ROWS && !cc_sweep_along(loop, &loop->access[a])) return false;
-    if (loop->access[a].where && (loop->access[a].how != CC_PUT_SET || moves(loop, p, loop->access[a].where - 1))) return false;
+    if (loop->access[a].where && (loop->access[a].how != CC_PUT_SET || moves(loop, p, loop->access[a].where - 1)))
+        return false;
     for (int i = 0; loop->access[a].taken && i < loop->n_node; i++)
-        if (loop->node[i].op == CC_S_take && loop->node[i].a[1] == a && moves(loop, p, loop->node[i].a[0])) return false;
+        if (loop->node[i].op == CC_S_take && loop->node[i].a[1] == a && moves(loop, p, loop->node[i].a[0]))
+            return false;
     return true;
 }
 
@@ -185,8 +192,8 @@ static void hold_nothing(CcCudaPlan *p) {
     p->sweeps.n_kept = 0;
 }
 
-/* What more than one sweep reads stays in registers, if there is room: loads, and what is dear. Where one takes the other's
- * place (softmax: exp(x), and x no more) both count half. */
+/* What more than one sweep reads stays in registers, if there is room: loads, and what is dear. Where one takes the
+ * other's place (softmax: exp(x), and x no more) both count half. */
 static void hold(const CcLoop *loop, CcCudaPlan *p, int64_t chunks) {
     CcSweeps *s = &p->sweeps;
     bool need[CC_LOOP_MAX_NODES];
@@ -215,7 +222,9 @@ static void spread_rows(const CcLoop *loop, CcCudaPlan *p, bool tuned) {
     if (chunks > 32 * held || (rows * p->group < ENOUGH && chunks >= 64)) {
         const int64_t each = rows * THREADS < ENOUGH ? 1 : CC_MAX(1, held / 2); /* chunks of a thread */
         const int wanted = power_from(divide_up(chunks, each));
-        if (!tuned) p->threads = CC_MAX(64, CC_MIN((p->sweeps.n > 1 || loop->scans) && !p->split ? MAX_THREADS : THREADS, wanted));
+        if (!tuned)
+            p->threads =
+                CC_MAX(64, CC_MIN((p->sweeps.n > 1 || loop->scans) && !p->split ? MAX_THREADS : THREADS, wanted));
         p->group = p->threads;
     }
     if (p->split || loop->scans) hold_nothing(p);
@@ -286,7 +295,8 @@ int cc_gen_cuda_fields(const CcLoop *loop, const CcCudaPlan *p, CcCudaFields *ou
         add_field(out, loop->access[a].number ? CC_FIELD_NUMBER : CC_FIELD_ACCESS, a, 0);
     if (p->split) add_field(out, CC_FIELD_WORKSPACE, 0, 0);
     for (int c = 0; c < loop->n_check; c++)
-        for (int k = CC_FIELD_LOW; k <= CC_FIELD_ALSO && !cc_gen_cuda_share(&loop->check[c]); k++) add_field(out, k, c, 0);
+        for (int k = CC_FIELD_LOW; k <= CC_FIELD_ALSO && !cc_gen_cuda_share(&loop->check[c]); k++)
+            add_field(out, k, c, 0);
     if (reduces) add_field(out, CC_FIELD_COUNT, 0, 0);
     const int wide = out->n;
     add_field(out, CC_FIELD_N, 0, 0);
@@ -401,8 +411,8 @@ static bool has_checks(const CcLoop *loop) {
         bool found = false;
         for (int i = 0; i < loop->n_node && !found; i++) {
             const CcLoopAccess *a = &loop->access[CC_MAX(0, loop->node[i].a[0])];
-            found = loop->node[i].op == CC_S_load && a->value == loop->check[c].value &&
-                    a->offset == loop->check[c].offset;
+            found =
+                loop->node[i].op == CC_S_load && a->value == loop->check[c].value && a->offset == loop->check[c].offset;
         }
         if (!found) return false;
     }

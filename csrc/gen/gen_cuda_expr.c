@@ -1,5 +1,5 @@
-/* gen_cuda_expr: scalar primitives as CUDA C. The expressions are the reference columns of scalar.def, with the operands'
- * names in place of a, b and c, and F(exp) as expf or exp; WRAP and DIVIDE are macros of the prelude. */
+/* gen_cuda_expr: scalar primitives as CUDA C. The expressions are the reference columns of scalar.def, with the
+ * operands' names in place of a, b and c, and F(exp) as expf or exp; WRAP and DIVIDE are macros of the prelude. */
 #include "gen_int.h"
 
 enum { RING = 8, ROOM = 160 };
@@ -20,9 +20,9 @@ static const struct {
 
 const char *cc_gen_cuda_type(CcDtype dt) {
     static const char *const NAME[CC_DT_COUNT] = {
-        [CC_DT_BOOL] = "bool",     [CC_DT_U8] = "unsigned char", [CC_DT_I8] = "signed char", [CC_DT_I16] = "short",
-        [CC_DT_I32] = "int",       [CC_DT_I64] = "long long",    [CC_DT_F16] = "cc_half",    [CC_DT_BF16] = "cc_bfloat",
-        [CC_DT_F32] = "float",     [CC_DT_F64] = "double"};
+        [CC_DT_BOOL] = "bool", [CC_DT_U8] = "unsigned char", [CC_DT_I8] = "signed char", [CC_DT_I16] = "short",
+        [CC_DT_I32] = "int",   [CC_DT_I64] = "long long",    [CC_DT_F16] = "cc_half",    [CC_DT_BF16] = "cc_bfloat",
+        [CC_DT_F32] = "float", [CC_DT_F64] = "double"};
     return NAME[dt];
 }
 
@@ -77,10 +77,8 @@ static bool is_word(char c) { return is_letter(c) || (c >= '0' && c <= '9'); }
 static const char *own_name(const char *word, int n, bool single) {
     static const struct {
         const char *from, *to;
-    } NAME[] = {{"WRAP", "CC_WRAP"},
-                {"DIVIDE", "CC_DIVIDE"},
-                {"int64_t", "long long"},
-                {"uint64_t", "unsigned long long"}};
+    } NAME[] = {
+        {"WRAP", "CC_WRAP"}, {"DIVIDE", "CC_DIVIDE"}, {"int64_t", "long long"}, {"uint64_t", "unsigned long long"}};
     char *out = ring();
     snprintf(out, ROOM, "%.*s", n, word);
     if (strcmp(out, "INFINITY") == 0) return single ? "CC_INFF" : "CC_INF";
@@ -95,7 +93,8 @@ static void substitute(const char *pattern, bool single, const char *const *x, C
         int n = 0;
         while (is_word(p[n])) n++;
         if (n == 0 || !is_letter(*p)) {
-            const bool tight = (*p == '*' || *p == '&') && p > pattern && p[-1] == ' ' && is_word(p[1]); /* "a *b" */
+            /* "a *b" */
+            const bool tight = (*p == '*' || *p == '&') && p > pattern && p[-1] == ' ' && is_word(p[1]);
             cc_sbuf_add(out, "%.*s%s", CC_MAX(n, 1), p, tight ? " " : "");
             p += CC_MAX(n, 1);
         } else if (n == 1 && *p >= 'a' && *p <= 'c') {

@@ -1,4 +1,5 @@
-/* gen_cuda_rows: the kernels of loops that reduce or scan, for gen_cuda_text.c, whose chunks of elements they go through. */
+/* gen_cuda_rows: the kernels of loops that reduce or scan, for gen_cuda_text.c, whose chunks of elements they go
+ * through. */
 #include <math.h>
 
 #include "gen_int.h"
@@ -43,7 +44,8 @@ static int across_warps(CcText *t, int sweep) {
     const int warps = t->plan->threads / 32;
     char none[48];
     for (int i = 0; i < t->loop->n_node; i++)
-        if (of_sweep(t, i, sweep)) cc_text_line(t, "if (threadIdx.x %% 32 == 0) shared%d[threadIdx.x / 32] = t%d;", i, i);
+        if (of_sweep(t, i, sweep))
+            cc_text_line(t, "if (threadIdx.x %% 32 == 0) shared%d[threadIdx.x / 32] = t%d;", i, i);
     cc_text_line(t, "__syncthreads();");
     for (int i = 0; i < t->loop->n_node; i++) {
         if (!of_sweep(t, i, sweep)) continue;
@@ -114,7 +116,8 @@ static bool declare_carry(CcText *t, const CcTextChunk *c) {
     bool any = false;
     for (int i = 0; i < t->loop->n_node; i++) {
         if (!c->need[i] || !cc_sweep_scans(&t->loop->node[i])) continue;
-        if (t->plan->group <= 32) cc_text_line(t, "%s carry%d_%d = 0;", cc_gen_cuda_type(cc_text_dtype(t, i)), i, c->sweep);
+        if (t->plan->group <= 32)
+            cc_text_line(t, "%s carry%d_%d = 0;", cc_gen_cuda_type(cc_text_dtype(t, i)), i, c->sweep);
         any = true;
     }
     return any;
@@ -140,7 +143,8 @@ static int elements(CcText *t, CcTextChunk *c, int sweep) {
         cc_text_line(t, "if (c < end) {");
     } else {
         if (!c->stores || p->sweeps.n == 1) cc_text_line(t, "#pragma unroll 4");
-        cc_text_line(t, "for (%s c = %slane; c < end; c += %d) {", cc_text_count(t), p->split ? "begin + " : "", p->group);
+        cc_text_line(t, "for (%s c = %slane; c < end; c += %d) {", cc_text_count(t), p->split ? "begin + " : "",
+                     p->group);
     }
     t->depth++;
     cc_text_decode(t, p->n_kept, cc_text_inner(t), "c");
@@ -238,7 +242,8 @@ static void begin_rows(CcText *t, int part) {
     declare_shared(t);
     if (p->kind == CC_CUDA_COLUMNS)
         cc_text_line(t, "const int own = threadIdx.x %% %d, lane = threadIdx.x / %d;", columns, columns);
-    else if (columns > 1) cc_text_line(t, "const int own = threadIdx.x / %d, lane = threadIdx.x %% %d;", p->group, p->group);
+    else if (columns > 1)
+        cc_text_line(t, "const int own = threadIdx.x / %d, lane = threadIdx.x %% %d;", p->group, p->group);
     else cc_text_line(t, "const int lane = threadIdx.x;");
     const bool pieces = p->split && part < p->sweeps.n;
     const char *block = "blockIdx.x";
@@ -248,8 +253,8 @@ static void begin_rows(CcText *t, int part) {
         cc_text_line(t, "const %s last = arg.chunks - begin < arg.piece ? arg.chunks : begin + arg.piece;", type);
         block = "blockIdx.x / arg.pieces";
     }
-    cc_text_line(t, "for (%s first = (%s)(%s) * %d; first < arg.n; first += (%s)gridDim.x * %d) {", type, type, block, columns,
-         type, columns);
+    cc_text_line(t, "for (%s first = (%s)(%s) * %d; first < arg.n; first += (%s)gridDim.x * %d) {", type, type, block,
+                 columns, type, columns);
     t->depth++;
     if (columns > 1) {
         cc_text_line(t, "const bool alive = first + own < arg.n;");

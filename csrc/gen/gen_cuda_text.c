@@ -1,6 +1,6 @@
-/* gen_cuda_text: prints the kernels of a loop by a plan (gen_cuda.c). Names: arg.a3 is access 3, p3 where it stands for the
- * set of kept indices, q3 for the chunk, t7 the value of node 7, x7 a chunk of elements that it reads, y3 one that is written, i1 the
- * index of dim 1. */
+/* gen_cuda_text: prints the kernels of a loop by a plan (gen_cuda.c). Names: arg.a3 is access 3, p3 where it stands for
+ * the set of kept indices, q3 for the chunk, t7 the value of node 7, x7 a chunk of elements that it reads, y3 one that
+ * is written, i1 the index of dim 1. */
 #include "gen_int.h"
 
 void cc_text_line(CcText *t, const char *fmt, ...) {
@@ -129,7 +129,9 @@ static void checks(CcText *t, int i, bool in_pack) {
         const CcLoopCheck *check = &t->loop->check[c];
         if (a->value != check->value || a->offset != check->offset) continue;
         if (cc_gen_cuda_share(check)) cc_text_line(t, "%scc_share(t%d);", in_pack ? "if (k < there) " : "", i);
-        else cc_text_line(t, "%scc_check(t%d, arg.low%d, arg.high%d, arg.also%d);", in_pack ? "if (k < there) " : "", i, c, c, c);
+        else
+            cc_text_line(t, "%scc_check(t%d, arg.low%d, arg.high%d, arg.also%d);", in_pack ? "if (k < there) " : "", i,
+                         c, c, c);
     }
 }
 
@@ -156,7 +158,8 @@ static const char *guard(const CcText *t, int take, char *out, size_t n) {
         if (r->op == CC_S_cast) continue;
         if (r->op != CC_S_select || r->a[0] == i) break;
         if (r->a[0] >= take || (t->later && t->later[r->a[0]]) || used + 24 > n) continue;
-        used += (size_t)snprintf(out + used, n - used, "%s%s && ", r->a[1] == i ? "" : "!", cc_gen_cuda_ref(t->loop, r->a[0]));
+        used += (size_t)snprintf(out + used, n - used, "%s%s && ", r->a[1] == i ? "" : "!",
+                                 cc_gen_cuda_ref(t->loop, r->a[0]));
     }
     return out;
 }
@@ -175,7 +178,8 @@ static void take(CcText *t, int i, bool in_pack) {
                 (long long)n->bits / cc_dtype_info((CcDtype)n->dtype)->size);
     if (in_pack && step == CC_STEP_ONE) cc_sbuf_add(t->out, " + k");
     if (in_pack && step == CC_STEP_ANY) cc_sbuf_add(t->out, " + k * arg.s%d_%d", a, cc_text_inner(t));
-    value_of(t, (CcDtype)n->dtype, in_pack || guarded ? "] : cc_none<%s>()" : "]", cc_gen_cuda_memory((CcDtype)n->dtype));
+    value_of(t, (CcDtype)n->dtype, in_pack || guarded ? "] : cc_none<%s>()" : "]",
+             cc_gen_cuda_memory((CcDtype)n->dtype));
 }
 
 static int compute(CcText *t, int i) {
@@ -272,7 +276,8 @@ static void kept_element(CcText *t, int i) {
 static int pair(CcText *t, int i, const char *condition, const char *x, const char *y) {
     const char *operands[3] = {x, y, ""};
     cc_sbuf_add(t->out, "%*s%st%d = ", 4 * t->depth, "", condition, i);
-    const int status = cc_gen_cuda_scalar(cc_scalar_combine((CcScalarId)t->loop->node[i].op), cc_text_dtype(t, i), operands, t->out, t->err);
+    const int status = cc_gen_cuda_scalar(cc_scalar_combine((CcScalarId)t->loop->node[i].op), cc_text_dtype(t, i),
+                                          operands, t->out, t->err);
     cc_sbuf_add(t->out, ";\n");
     return status;
 }
@@ -291,8 +296,8 @@ static int scan_lanes(CcText *t, int i, int lanes) {
     return 0;
 }
 
-/* The scan's element of each thread, of a group's width of them: what comes before is in the lanes before, then in the warps
- * before, then in `carry`. */
+/* The scan's element of each thread, of a group's width of them: what comes before is in the lanes before, then in the
+ * warps before, then in `carry`. */
 static int scan(CcText *t, const CcTextChunk *c, int i) {
     const int group = t->plan->group, warps = t->plan->threads / 32;
     const char *type = cc_gen_cuda_type(cc_text_dtype(t, i));
@@ -366,7 +371,8 @@ static int element(CcText *t, const CcTextChunk *c) {
     }
     for (int a = 0; a < loop->n_access && pack; a++)
         if (stored_here(t, c, a) && is_put(t, a)) put(t, a, true);
-        else if (stored_here(t, c, a)) cc_text_line(t, "y%d.v[k] = %s;", a, cc_gen_cuda_ref(loop, loop->access[a].node));
+        else if (stored_here(t, c, a))
+            cc_text_line(t, "y%d.v[k] = %s;", a, cc_gen_cuda_ref(loop, loop->access[a].node));
     return 0;
 }
 
@@ -418,9 +424,12 @@ static int packs(CcText *t, const CcTextChunk *c) {
     cc_text_close(t);
     for (int a = 0; a < loop->n_access; a++) {
         if (!stored_here(t, c, a) || is_put(t, a)) continue;
-        const char letter = letter_of(t, a), *where = loop->access[a].where ? cc_gen_cuda_ref(loop, loop->access[a].where - 1) : NULL;
-        if (where) cc_text_line(t, "cc_store<%d>(p%d + %s, y%d, there, even && %s %% %d == 0);", v, a, where, a, where, v);
-        else if (cc_gen_cuda_packed(loop, t->plan, a)) cc_text_line(t, "cc_store<%d>(%c%d, y%d, there, even);", v, letter, a, a);
+        const char letter = letter_of(t, a),
+                   *where = loop->access[a].where ? cc_gen_cuda_ref(loop, loop->access[a].where - 1) : NULL;
+        if (where)
+            cc_text_line(t, "cc_store<%d>(p%d + %s, y%d, there, even && %s %% %d == 0);", v, a, where, a, where, v);
+        else if (cc_gen_cuda_packed(loop, t->plan, a))
+            cc_text_line(t, "cc_store<%d>(%c%d, y%d, there, even);", v, letter, a, a);
         else cc_text_line(t, "cc_scatter<%d>(%c%d, y%d, arg.s%d_%d, there);", v, letter, a, a, a, cc_text_inner(t));
     }
     return 0;
@@ -443,15 +452,16 @@ int cc_text_chunk(CcText *t, const CcTextChunk *c) {
     for (int a = 0; a < loop->n_access; a++)
         if (stored_here(t, c, a) && loop->access[a].where) put(t, a, false);
         else if (stored_here(t, c, a))
-            cc_text_line(t, "%s*%c%d = %s;", c->all ? "if (here) " : "", letter_of(t, a), a, cc_gen_cuda_ref(loop, loop->access[a].node));
+            cc_text_line(t, "%s*%c%d = %s;", c->all ? "if (here) " : "", letter_of(t, a), a,
+                         cc_gen_cuda_ref(loop, loop->access[a].node));
     return 0;
 }
 
 /* ------------------------------------------------------------------ kernels */
 
 void cc_text_begin(CcText *t, const char *name, int part) {
-    cc_text_line(t, "extern \"C\" __global__ void __launch_bounds__(%d) %s_%d(const %s_arg arg) {", t->plan->threads, name, part,
-         name);
+    cc_text_line(t, "extern \"C\" __global__ void __launch_bounds__(%d) %s_%d(const %s_arg arg) {", t->plan->threads,
+                 name, part, name);
     t->depth++;
     if (t->plan->vector == 1) return;
     cc_sbuf_add(t->out, "%*sconst bool even = ", 4 * t->depth, "");

@@ -1,16 +1,20 @@
-/* gen_element: prints what a sweep does with one vector of elements (gen_sweep.c prints the loops around it): loads, the
- * expression, scans, stores, and partial results of reductions. */
+/* gen_element: prints what a sweep does with one vector of elements (gen_sweep.c prints the loops around it): loads,
+ * the expression, scans, stores, and partial results of reductions. */
 #include "gen_int.h"
 
 #define TEXT(...) cc_sbuf_add(s->e->body, __VA_ARGS__)
 
 CcDtype cc_element_dtype(const CcSweep *s, int node) { return (CcDtype)s->loop->node[node].dtype; }
-const char *cc_element_type(const CcSweep *s, int j) { return cc_emit_type(s->e, cc_element_dtype(s, s->reduction[j])); }
+const char *cc_element_type(const CcSweep *s, int j) {
+    return cc_emit_type(s->e, cc_element_dtype(s, s->reduction[j]));
+}
 bool cc_element_reduces(const CcLoopNode *n) { return cc_scalar_info((CcScalarId)n->op)->kind == 'R'; }
 
 CcScalarId cc_element_op(const CcSweep *s, int j) { return (CcScalarId)s->loop->node[s->reduction[j]].op; }
 
-void cc_element_identity(const CcSweep *s, int j, CcRef out) { cc_combine_identity(cc_element_op(s, j), cc_element_dtype(s, s->reduction[j]), out); }
+void cc_element_identity(const CcSweep *s, int j, CcRef out) {
+    cc_combine_identity(cc_element_op(s, j), cc_element_dtype(s, s->reduction[j]), out);
+}
 
 int cc_element_combine(CcSweep *s, int j, const char *x, const char *y, CcRef out) {
     return cc_combine_two(s->e, cc_element_op(s, j), cc_element_dtype(s, s->reduction[j]), x, y, out);
@@ -30,8 +34,8 @@ static int accumulate(CcSweep *s, int copy) {
     return 0;
 }
 
-/* What a scan has come to: in memory between turns of the loops, which may be cut in many; in a register from one copy to the
- * next of rows. Of columns each copy has its own. */
+/* What a scan has come to: in memory between turns of the loops, which may be cut in many; in a register from one copy
+ * to the next of rows. Of columns each copy has its own. */
 static void carry_at(const CcSweep *s, int node, int copy, CcRef out) {
     snprintf(out, sizeof(CcRef), "%%car%d.%d", node, s->loop->columns ? copy : 0);
 }
@@ -53,9 +57,11 @@ static int scan(CcSweep *s, int node, int copy) {
     const bool rows = !s->loop->columns;
     CcRef at, *carry = &s->carry[node];
     carry_at(s, node, copy, at);
-    if (!rows || copy == 0) cc_emit_op(s->e, *carry, "load %s, ptr %s", cc_emit_type(s->e, cc_element_dtype(s, node)), at);
+    if (!rows || copy == 0)
+        cc_emit_op(s->e, *carry, "load %s, ptr %s", cc_emit_type(s->e, cc_element_dtype(s, node)), at);
     if (cc_combine_scan(s->e, n, rows, s->e->ref[n->a[0]], *carry, s->e->ref[node]) < 0) return -1;
-    if (!rows || copy == s->copies - 1) TEXT("  store %s %s, ptr %s\n", cc_emit_type(s->e, cc_element_dtype(s, node)), *carry, at);
+    if (!rows || copy == s->copies - 1)
+        TEXT("  store %s %s, ptr %s\n", cc_emit_type(s->e, cc_element_dtype(s, node)), *carry, at);
     return 0;
 }
 
@@ -110,7 +116,8 @@ static void place(CcSweep *s, int node, int access, int copy) {
 static void take(CcSweep *s, int node, int access, int copy) {
     const CcLoopNode *n = &s->loop->node[node];
     CcRef offset, all, at;
-    cc_emit_op(s->e, offset, "mul <%d x i64> %s, splat (i64 %lld)", s->e->lanes, s->e->ref[n->a[0]], (long long)n->bits);
+    cc_emit_op(s->e, offset, "mul <%d x i64> %s, splat (i64 %lld)", s->e->lanes, s->e->ref[n->a[0]],
+               (long long)n->bits);
     if (s->loop->access[access].step == CC_STEP_ANY) {
         offsets(s, access, copy, all);
         cc_emit_op(s->e, offset, "add <%d x i64> %s, %s", s->e->lanes, offset, all);

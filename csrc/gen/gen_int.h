@@ -4,8 +4,7 @@
 
 #include "gen.h"
 
-typedef char
-    CcRef[40]; /* an SSA name or a constant, as text: "%t12", "splat (float 0x3FF0000000000000)" */
+typedef char CcRef[40]; /* an SSA name or a constant, as text: "%t12", "splat (float 0x3FF0000000000000)" */
 
 typedef struct CcEmit {
     const CcLoop *loop;
@@ -27,21 +26,20 @@ const char *cc_emit_vector(const CcEmit *e, const char *element);
 void cc_emit_op(CcEmit *e, CcRef out, const char *fmt, ...) CC_PRINTF(3, 4);
 void cc_emit_number(CcDtype dt, double v, CcRef out); /* splat of a float */
 void cc_emit_declare(CcEmit *e, const char *name, const char *fmt, ...) CC_PRINTF(3, 4);
-bool cc_emit_has_vector(const CcEmit *e, const char *function,
-                        CcDtype dt); /* does libmvec have it, of one operand? */
+bool cc_emit_has_vector(const CcEmit *e, const char *function, CcDtype dt); /* does libmvec have it, of one operand? */
 /* Calls the vector function of libmvec, or libm's lane by lane. */
-CC_MUST int cc_emit_libm(CcEmit *e, const char *function, CcDtype dt, int arity, const CcRef *x,
-                         CcRef out);
-void cc_emit_intrinsic(CcEmit *e, const char *name, CcDtype dt, int arity, const CcRef *x,
-                       CcRef out);
+CC_MUST int cc_emit_libm(CcEmit *e, const char *function, CcDtype dt, int arity, const CcRef *x, CcRef out);
+void cc_emit_intrinsic(CcEmit *e, const char *name, CcDtype dt, int arity, const CcRef *x, CcRef out);
 
 /* gen_llvm.c, for gen_point.c and gen_sweep.c */
-const char *cc_emit_memory(CcDtype dt); /* element type in memory */
+const char *cc_emit_memory(CcDtype dt);                                   /* element type in memory */
 void cc_emit_broadcast(CcEmit *e, CcDtype dt, const char *at, CcRef out); /* one element, in all lanes */
-void cc_emit_loaded(CcEmit *e, CcDtype dt, CcRef ref); /* from memory's type to the value's: bool is a byte there */
+/* from memory's type to the value's: bool is a byte there */
+void cc_emit_loaded(CcEmit *e, CcDtype dt, CcRef ref);
 void cc_emit_splat(CcEmit *e, CcDtype dt, const char *x, CcRef out); /* an i64 in all lanes, as I64 or I32 */
-void cc_emit_place(CcEmit *e, const char *at, CcRef out); /* the number that a place's pointer is: an i64 */
-void cc_emit_reverse(CcEmit *e, const char *v, CcRef x);  /* the lanes of a vector of type v, last one first */
+void cc_emit_place(CcEmit *e, const char *at, CcRef out);            /* the number that a place's pointer is: an i64 */
+/* the lanes of a vector of type v, last one first */
+void cc_emit_reverse(CcEmit *e, const char *v, CcRef x);
 /* Elements at a vector of pointers; 0 where the mask says that there is none. */
 void cc_emit_gather(CcEmit *e, CcDtype dt, const char *pointers, const char *mask, CcRef out);
 /* Of neighbours in memory those that the mask names; others read 0 and are not touched. */
@@ -56,7 +54,8 @@ void cc_combine_identity(CcScalarId fold, CcDtype dt, CcRef out);
 CC_MUST int cc_combine_two(CcEmit *e, CcScalarId fold, CcDtype dt, const char *x, const char *y, CcRef out);
 /* Each lane gets the result of all of them. */
 CC_MUST int cc_combine_lanes(CcEmit *e, CcScalarId fold, CcDtype dt, CcRef x);
-/* The scan's next vector, and what it has come to, in all lanes. `along`: its lanes follow one another, else each has its own. */
+/* The scan's next vector, and what it has come to, in all lanes. `along`: its lanes follow one another, else each has
+ * its own. */
 CC_MUST int cc_combine_scan(CcEmit *e, const CcLoopNode *n, bool along, const char *x, CcRef carry, CcRef out);
 
 /* gen_point.c: the body of a loop that does not reduce. */
@@ -71,7 +70,7 @@ typedef struct CcSweep {
     const CcLoop *loop;
     CcSweeps plan;
     int n_line, n_reduction;
-    CcRef *ref[CC_SWEEP_COPIES];       /* [copy][node] */
+    CcRef *ref[CC_SWEEP_COPIES];  /* [copy][node] */
     CcRef at[CC_LOOP_MAX_ACCESS]; /* where the loops stand */
     CcRef lane, mask, line;       /* index of the first lane; lanes that exist, "": all; number of the line */
     const char *skip;             /* label behind all that follows the sweeps */
@@ -92,10 +91,11 @@ bool cc_element_reduces(const CcLoopNode *n);
 CcScalarId cc_element_op(const CcSweep *s, int j);
 void cc_element_identity(const CcSweep *s, int j, CcRef out);
 CC_MUST int cc_element_combine(CcSweep *s, int j, const char *x, const char *y, CcRef out);
-void cc_element_begin(CcSweep *s); /* scans have come to nothing yet */
+void cc_element_begin(CcSweep *s);                     /* scans have come to nothing yet */
 void cc_element_fetch(CcSweep *s, int node, int copy); /* what a node reads, which does no arithmetic */
 void cc_element_store(CcSweep *s, int access, int copy);
-CC_MUST int cc_element_make(CcSweep *s, int copy); /* what the sweep needs of a vector of elements, and what it stores */
+/* what the sweep needs of a vector of elements, and what it stores */
+CC_MUST int cc_element_make(CcSweep *s, int copy);
 
 /* gen_sweep.c: the body of a loop that reduces. */
 CC_MUST int cc_gen_sweeps(CcEmit *e);
@@ -108,38 +108,60 @@ CC_MUST int cc_math_expand(CcEmit *e, const char *name, CcDtype dt, const CcRef 
 
 typedef enum CcCudaKind { CC_CUDA_POINT, CC_CUDA_ROWS, CC_CUDA_COLUMNS } CcCudaKind;
 
-/* How a loop is spread over threads. Its dims are the loop's in an order of their own: kept ones, then reduced ones; the
- * last one is the inner one, which threads take `vector` elements of at once: a chunk. */
+/* How a loop is spread over threads. Its dims are the loop's in an order of their own: kept ones, then reduced ones;
+ * the last one is the inner one, which threads take `vector` elements of at once: a chunk. */
 typedef struct CcCudaPlan {
     CcCudaKind kind;
     int n_dim, n_kept; /* POINT: all are kept */
     int dim[CC_MAX_DIMS + 1];
     int threads, vector;
-    int group; /* ROWS: threads of a row. COLUMNS: threads of a column; a block has threads / group columns side by side */
-    int held;  /* ROWS: chunks that a thread keeps in registers from sweep to sweep; 0: they are read again */
+    /* ROWS: threads of a row. COLUMNS: threads of a column; a block has threads / group columns side by side */
+    int group;
+    int held;   /* ROWS: chunks that a thread keeps in registers from sweep to sweep; 0: they are read again */
     bool split; /* rows are cut into pieces: blocks leave partial results, which the next kernel combines */
-    int parts;  /* kernels: one; split: one a sweep, and one more where something of rows is known after the last one only */
-    bool wide;  /* 64-bit indices */
+    /* kernels: one; split: one a sweep, and one more where something of rows is known after the last one only */
+    int parts;
+    bool wide; /* 64-bit indices */
     int n_reduction, n_scan;
     CcSweeps sweeps;
 } CcCudaPlan;
 void cc_gen_cuda_plan(const CcLoop *loop, const CcCudaTuning *tuning, CcCudaPlan *out);
-CcStepClass cc_gen_cuda_step(const CcLoop *loop, const CcCudaPlan *plan, int access); /* along the inner dim */
-int64_t cc_gen_cuda_stride(const CcLoop *loop, const CcCudaPlan *plan, int access, int d); /* of plan->dim[d], in elements */
+/* along the inner dim */
+CcStepClass cc_gen_cuda_step(const CcLoop *loop, const CcCudaPlan *plan, int access);
+/* of plan->dim[d], in elements */
+int64_t cc_gen_cuda_stride(const CcLoop *loop, const CcCudaPlan *plan, int access, int d);
 int64_t cc_gen_cuda_kept(const CcLoop *loop, const CcCudaPlan *plan); /* sets of kept indices */
-bool cc_gen_cuda_packed(const CcLoop *loop, const CcCudaPlan *plan, int access); /* is a chunk of it one load or store? */
+/* is a chunk of it one load or store? */
+bool cc_gen_cuda_packed(const CcLoop *loop, const CcCudaPlan *plan, int access);
 
 /* Fields of the argument, in one order for the text and the bytes: wide ones, then those of index type. */
 typedef struct CcCudaField {
-    enum { CC_FIELD_ACCESS, CC_FIELD_NUMBER, CC_FIELD_LOW, CC_FIELD_HIGH, CC_FIELD_ALSO, CC_FIELD_WORKSPACE, CC_FIELD_N, CC_FIELD_CHUNKS,
-           CC_FIELD_ACROSS, CC_FIELD_INNER, CC_FIELD_COUNT, CC_FIELD_PIECE, CC_FIELD_PIECES, CC_FIELD_SIZE,
-           CC_FIELD_STRIDE } kind;
+    enum {
+        CC_FIELD_ACCESS,
+        CC_FIELD_NUMBER,
+        CC_FIELD_LOW,
+        CC_FIELD_HIGH,
+        CC_FIELD_ALSO,
+        CC_FIELD_WORKSPACE,
+        CC_FIELD_N,
+        CC_FIELD_CHUNKS,
+        CC_FIELD_ACROSS,
+        CC_FIELD_INNER,
+        CC_FIELD_COUNT,
+        CC_FIELD_PIECE,
+        CC_FIELD_PIECES,
+        CC_FIELD_SIZE,
+        CC_FIELD_STRIDE
+    } kind;
     int a, d; /* access or check; dim of the plan */
 } CcCudaField;
 typedef CC_VEC(CcCudaField) CcCudaFields;
 /* A float, which has to be in [0, 1]; else an index, whose bounds are fields. */
-static inline bool cc_gen_cuda_share(const CcLoopCheck *c) { return cc_dtype_info((CcDtype)c->type.dtype)->kind == 'f'; }
-int cc_gen_cuda_fields(const CcLoop *loop, const CcCudaPlan *plan, CcCudaFields *out); /* -> how many are wide */
+static inline bool cc_gen_cuda_share(const CcLoopCheck *c) {
+    return cc_dtype_info((CcDtype)c->type.dtype)->kind == 'f';
+}
+/* -> how many are wide */
+int cc_gen_cuda_fields(const CcLoop *loop, const CcCudaPlan *plan, CcCudaFields *out);
 
 /* gen_cuda_text.c */
 CC_MUST int cc_gen_cuda_text(const CcLoop *loop, const CcCudaPlan *plan, const char *name, CcSbuf *out, CcErr *err);
@@ -149,7 +171,7 @@ typedef struct CcText {
     const CcCudaPlan *plan;
     CcSbuf *out;
     CcErr *err;
-    int depth; /* of braces */
+    int depth;         /* of braces */
     const bool *later; /* nodes that are not known here; NULL: all that come before */
 } CcText;
 typedef struct CcTextChunk {
@@ -163,20 +185,22 @@ static inline CcDtype cc_text_dtype(const CcText *t, int node) { return (CcDtype
 static inline int cc_text_inner(const CcText *t) { return t->plan->n_dim - 1; }
 static inline bool cc_text_reduces(const CcLoopNode *n) { return cc_scalar_info((CcScalarId)n->op)->kind == 'R'; }
 void cc_text_line(CcText *t, const char *fmt, ...) CC_PRINTF(2, 3);
-void cc_text_close(CcText *t);                 /* a brace */
-const char *cc_text_count(const CcText *t);    /* the type of numbers of elements */
-bool cc_text_along(const CcText *t, int a);    /* reductions: does the access move along a row? */
+void cc_text_close(CcText *t);              /* a brace */
+const char *cc_text_count(const CcText *t); /* the type of numbers of elements */
+bool cc_text_along(const CcText *t, int a); /* reductions: does the access move along a row? */
 /* Indices of the dims [first, last] from the number `of` of a set of them; the inner dim is counted in chunks. */
 void cc_text_decode(CcText *t, int first, int last, const char *of);
 /* `<letter><a>`: where access a stands along the dims [first, last], counted from `<from><a>`. */
 void cc_text_place(CcText *t, char letter, const char *from, int a, int first, int last);
 /* A node of one element, or of a row. in_pack: element k of a chunk of several. */
 CC_MUST int cc_text_node(CcText *t, int i, bool in_pack);
-CC_MUST int cc_text_combine(CcText *t, int i, const char *x, const char *condition); /* t7 = t7 combined with x */
-void cc_text_varying(const CcText *t, bool *varies);          /* nodes that differ along the inner dim */
-CC_MUST int cc_text_chunk(CcText *t, const CcTextChunk *c);   /* whose indices are known */
-void cc_text_begin(CcText *t, const char *name, int part);    /* a kernel */
-CC_MUST int cc_text_rows(CcText *t, const char *name, int part); /* gen_cuda_rows.c: a kernel of a loop that reduces */
+/* t7 = t7 combined with x */
+CC_MUST int cc_text_combine(CcText *t, int i, const char *x, const char *condition);
+void cc_text_varying(const CcText *t, bool *varies);        /* nodes that differ along the inner dim */
+CC_MUST int cc_text_chunk(CcText *t, const CcTextChunk *c); /* whose indices are known */
+void cc_text_begin(CcText *t, const char *name, int part);  /* a kernel */
+/* gen_cuda_rows.c: a kernel of a loop that reduces */
+CC_MUST int cc_text_rows(CcText *t, const char *name, int part);
 /* gen_cuda_expr.c: C types and expressions. The texts live in a ring: use them at once. */
 const char *cc_gen_cuda_type(CcDtype dt);   /* of values */
 const char *cc_gen_cuda_memory(CcDtype dt); /* of elements in memory */

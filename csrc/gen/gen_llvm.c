@@ -1,14 +1,13 @@
-/* gen_llvm: prints a loop body as LLVM IR, with explicit vectors; no LLVM pass has to find anything. Here are primitives,
- * loads and stores of vectors; gen_point.c and gen_sweep.c print the loops around them. */
+/* gen_llvm: prints a loop body as LLVM IR, with explicit vectors; no LLVM pass has to find anything. Here are
+ * primitives, loads and stores of vectors; gen_point.c and gen_sweep.c print the loops around them. */
 #include <math.h>
 
 #include "gen_int.h"
 
 static const char *element_type(CcDtype dt) { /* of values; of memory for all but bool */
     static const char *const NAME[CC_DT_COUNT] = {
-        [CC_DT_BOOL] = "i1",   [CC_DT_U8] = "i8",     [CC_DT_I8] = "i8",    [CC_DT_I16] = "i16",
-        [CC_DT_I32] = "i32",   [CC_DT_I64] = "i64",   [CC_DT_F16] = "half", [CC_DT_BF16] = "i16",
-        [CC_DT_F32] = "float", [CC_DT_F64] = "double"};
+        [CC_DT_BOOL] = "i1", [CC_DT_U8] = "i8",    [CC_DT_I8] = "i8",    [CC_DT_I16] = "i16",   [CC_DT_I32] = "i32",
+        [CC_DT_I64] = "i64", [CC_DT_F16] = "half", [CC_DT_BF16] = "i16", [CC_DT_F32] = "float", [CC_DT_F64] = "double"};
     return NAME[dt];
 }
 
@@ -23,9 +22,7 @@ const char *cc_emit_vector(const CcEmit *e, const char *element) {
     return text;
 }
 
-const char *cc_emit_type(const CcEmit *e, CcDtype dt) {
-    return cc_emit_vector(e, element_type(dt));
-}
+const char *cc_emit_type(const CcEmit *e, CcDtype dt) { return cc_emit_vector(e, element_type(dt)); }
 
 void cc_emit_op(CcEmit *e, CcRef out, const char *fmt, ...) {
     /* The operands may live in `out`: print first. */
@@ -45,8 +42,7 @@ void cc_emit_number(CcDtype dt, double v, CcRef out) {
     if (v != v) v = NAN;
     memcpy(&bits, &v, sizeof bits);
     if (v != v) bits = UINT64_C(0x7FF8000000000000);
-    snprintf(out, sizeof(CcRef), "splat (%s 0x%016llX)", element_type(dt),
-             (unsigned long long)bits);
+    snprintf(out, sizeof(CcRef), "splat (%s 0x%016llX)", element_type(dt), (unsigned long long)bits);
 }
 
 void cc_emit_declare(CcEmit *e, const char *name, const char *fmt, ...) {
@@ -59,8 +55,7 @@ void cc_emit_declare(CcEmit *e, const char *name, const char *fmt, ...) {
     va_end(args);
 }
 
-static void add_call(CcEmit *e, const char *name, const char *type, int arity, const CcRef *x,
-                     CcRef out) {
+static void add_call(CcEmit *e, const char *name, const char *type, int arity, const CcRef *x, CcRef out) {
     char list[200] = "";
     size_t at = 0;
     for (int i = 0; i < arity; i++)
@@ -68,24 +63,20 @@ static void add_call(CcEmit *e, const char *name, const char *type, int arity, c
     cc_emit_op(e, out, "call %s @%s(%s)", type, name, list);
 }
 
-void cc_emit_intrinsic(CcEmit *e, const char *name, CcDtype dt, int arity, const CcRef *x,
-                       CcRef out) {
+void cc_emit_intrinsic(CcEmit *e, const char *name, CcDtype dt, int arity, const CcRef *x, CcRef out) {
     char full[64];
     const char *suffix = cc_dtype_info(dt)->kind == 'f' ? "f" : "i", *type = cc_emit_type(e, dt);
-    snprintf(full, sizeof full, "llvm.%s.v%d%s%d", name, e->lanes, suffix,
-             cc_dtype_info(dt)->size * 8);
-    cc_emit_declare(e, full, "declare %s @%s(%s%s%s%s%s)\n", type, full, type,
-                    arity > 1 ? ", " : "", arity > 1 ? type : "", arity > 2 ? ", " : "",
-                    arity > 2 ? type : "");
+    snprintf(full, sizeof full, "llvm.%s.v%d%s%d", name, e->lanes, suffix, cc_dtype_info(dt)->size * 8);
+    cc_emit_declare(e, full, "declare %s @%s(%s%s%s%s%s)\n", type, full, type, arity > 1 ? ", " : "",
+                    arity > 1 ? type : "", arity > 2 ? ", " : "", arity > 2 ? type : "");
     add_call(e, full, type, arity, x, out);
 }
 
 /* A function over vectors that calls libm's scalar one for each lane. */
-static void define_by_lanes(CcEmit *e, const char *name, const char *scalar, CcDtype dt,
-                            int arity) {
+static void define_by_lanes(CcEmit *e, const char *name, const char *scalar, CcDtype dt, int arity) {
     const char *type = cc_emit_type(e, dt), *element = element_type(dt);
-    cc_emit_declare(e, scalar, "declare %s @%s(%s%s%s)\n", element, scalar, element,
-                    arity > 1 ? ", " : "", arity > 1 ? element : "");
+    cc_emit_declare(e, scalar, "declare %s @%s(%s%s%s)\n", element, scalar, element, arity > 1 ? ", " : "",
+                    arity > 1 ? element : "");
     for (int i = 0; i < e->declared.n; i++)
         if (strcmp(e->declared.at[i], name) == 0) return;
     cc_emit_declare(e, name, "define internal %s @%s(%s %%x%s%s%s) noinline nounwind {\n", type, name, type,
@@ -98,18 +89,15 @@ static void define_by_lanes(CcEmit *e, const char *name, const char *scalar, CcD
             cc_sbuf_add(&e->decl, "  %%y%d = extractelement %s %%y, i32 %d\n", i, type, i);
             snprintf(second, sizeof second, ", %s %%y%d", element, i);
         }
-        cc_sbuf_add(&e->decl, "  %%c%d = call %s @%s(%s %%x%d%s)\n", i, element, scalar, element, i,
-                    second);
-        cc_sbuf_add(&e->decl, "  %%r%d = insertelement %s %s, %s %%c%d, i32 %d\n", i, type, last,
-                    element, i, i);
+        cc_sbuf_add(&e->decl, "  %%c%d = call %s @%s(%s %%x%d%s)\n", i, element, scalar, element, i, second);
+        cc_sbuf_add(&e->decl, "  %%r%d = insertelement %s %s, %s %%c%d, i32 %d\n", i, type, last, element, i, i);
     }
     cc_sbuf_add(&e->decl, "  ret %s %%r%d\n}\n", type, e->lanes - 1);
 }
 
 /* Name of the vector function by the x86-64 vector ABI: _ZGV, instruction set, N = unmasked, lanes,
  * one v an operand. */
-static bool vector_name(const CcEmit *e, const char *function, CcDtype dt, int arity, char *name,
-                        size_t n) {
+static bool vector_name(const CcEmit *e, const char *function, CcDtype dt, int arity, char *name, size_t n) {
     const int bytes = e->lanes * cc_dtype_info(dt)->size;
     snprintf(name, n, "_ZGV%cN%d%s_%s%s",
              bytes == 64   ? 'e'
@@ -125,13 +113,12 @@ bool cc_emit_has_vector(const CcEmit *e, const char *function, CcDtype dt) {
     return vector_name(e, function, dt, 1, name, sizeof name);
 }
 
-int cc_emit_libm(CcEmit *e, const char *function, CcDtype dt, int arity, const CcRef *x,
-                 CcRef out) {
+int cc_emit_libm(CcEmit *e, const char *function, CcDtype dt, int arity, const CcRef *x, CcRef out) {
     const char *type = cc_emit_type(e, dt);
     char name[64], scalar[32];
     if (vector_name(e, function, dt, arity, name, sizeof name)) {
-        cc_emit_declare(e, name, "declare %s @%s(%s%s%s)\n", type, name, type,
-                        arity > 1 ? ", " : "", arity > 1 ? type : "");
+        cc_emit_declare(e, name, "declare %s @%s(%s%s%s)\n", type, name, type, arity > 1 ? ", " : "",
+                        arity > 1 ? type : "");
     } else {
         snprintf(scalar, sizeof scalar, "%s%s", function, dt == CC_DT_F32 ? "f" : "");
         snprintf(name, sizeof name, "cc_lanes_%s", scalar);
@@ -142,8 +129,7 @@ int cc_emit_libm(CcEmit *e, const char *function, CcDtype dt, int arity, const C
 }
 
 static void cast_to_bfloat(CcEmit *e, const CcRef x, CcRef out) {
-    const char *f = cc_emit_type(e, CC_DT_F32), *i = cc_emit_type(e, CC_DT_I32),
-               *s = cc_emit_type(e, CC_DT_I16);
+    const char *f = cc_emit_type(e, CC_DT_F32), *i = cc_emit_type(e, CC_DT_I32), *s = cc_emit_type(e, CC_DT_I16);
     CcRef u, r, odd, nan;
     cc_emit_op(e, u, "bitcast %s %s to %s", f, x, i);
     cc_emit_op(e, r, "lshr %s %s, splat (i32 16)", i, u);
@@ -152,14 +138,12 @@ static void cast_to_bfloat(CcEmit *e, const CcRef x, CcRef out) {
     cc_emit_op(e, odd, "add %s %s, %s", i, r, u);
     cc_emit_op(e, r, "lshr %s %s, splat (i32 16)", i, odd);
     cc_emit_op(e, nan, "fcmp uno %s %s, %s", f, x, x);
-    cc_emit_op(e, odd, "select %s %s, %s splat (i32 32704), %s %s", cc_emit_vector(e, "i1"), nan, i,
-               i, r);
+    cc_emit_op(e, odd, "select %s %s, %s splat (i32 32704), %s %s", cc_emit_vector(e, "i1"), nan, i, i, r);
     cc_emit_op(e, out, "trunc %s %s to %s", i, odd, s);
 }
 
 static void cast_from_bfloat(CcEmit *e, const CcRef x, CcRef out) {
-    const char *f = cc_emit_type(e, CC_DT_F32), *i = cc_emit_type(e, CC_DT_I32),
-               *s = cc_emit_type(e, CC_DT_I16);
+    const char *f = cc_emit_type(e, CC_DT_F32), *i = cc_emit_type(e, CC_DT_I32), *s = cc_emit_type(e, CC_DT_I16);
     CcRef u, r;
     cc_emit_op(e, u, "zext %s %s to %s", s, x, i);
     cc_emit_op(e, r, "shl %s %s, splat (i32 16)", i, u);
@@ -205,11 +189,9 @@ static int cast(CcEmit *e, CcDtype from, CcDtype to, const CcRef x, CcRef out) {
         return cc_err_set(e->err, CC_E_UNSUPPORTED, "no float16 on this CPU");
     else if (from_float && to_float)
         cc_emit_op(e, out, "%s %s %s to %s", f->size < t->size ? "fpext" : "fptrunc", ft, x, tt);
-    else if (to == CC_DT_BOOL && from_float)
-        cc_emit_op(e, out, "fcmp une %s %s, zeroinitializer", ft, x);
+    else if (to == CC_DT_BOOL && from_float) cc_emit_op(e, out, "fcmp une %s %s, zeroinitializer", ft, x);
     else if (to == CC_DT_BOOL) cc_emit_op(e, out, "icmp ne %s %s, zeroinitializer", ft, x);
-    else if (to_float)
-        cc_emit_op(e, out, "%s %s %s to %s", f->kind == 'i' ? "sitofp" : "uitofp", ft, x, tt);
+    else if (to_float) cc_emit_op(e, out, "%s %s %s to %s", f->kind == 'i' ? "sitofp" : "uitofp", ft, x, tt);
     else if (from_float && t->size >= 4) cc_emit_op(e, out, "fptosi %s %s to %s", ft, x, tt);
     else if (from_float) { /* to small integers through i32, as eager's vector code */ CcRef wide;
         cc_emit_op(e, wide, "fptosi %s %s to %s", ft, x, cc_emit_type(e, CC_DT_I32));
@@ -223,20 +205,14 @@ static int cast(CcEmit *e, CcDtype from, CcDtype to, const CcRef x, CcRef out) {
 int cc_emit_scalar(CcEmit *e, CcScalarId op, CcDtype dt, const CcRef *x, CcRef out) {
     const CcScalarInfo *info = cc_scalar_info(op);
     const char kind = cc_dtype_info(dt)->kind;
-    const char *lower = info->lower[kind == 'f'   ? 0
-                                    : kind == 'i' ? 1
-                                                  : 2],
-               *type = cc_emit_type(e, dt);
+    const char *lower = info->lower[kind == 'f' ? 0 : kind == 'i' ? 1 : 2], *type = cc_emit_type(e, dt);
     switch (lower[0]) {
     case '!': return cc_math_expand(e, lower + 1, dt, x, out);
     case '$': return cc_emit_libm(e, lower + 1, dt, info->arity, x, out);
     case '@': cc_emit_intrinsic(e, lower + 1, dt, info->arity, x, out); return 0;
-    case 0:
-        return cc_err_set(e->err, CC_E_UNSUPPORTED, "%s of %s", info->name,
-                          cc_dtype_info(dt)->name);
+    case 0: return cc_err_set(e->err, CC_E_UNSUPPORTED, "%s of %s", info->name, cc_dtype_info(dt)->name);
     default:
-        cc_emit_op(e, out, "%s %s %s%s%s", lower, type, x[0], info->arity > 1 ? ", " : "",
-                   info->arity > 1 ? x[1] : "");
+        cc_emit_op(e, out, "%s %s %s%s%s", lower, type, x[0], info->arity > 1 ? ", " : "", info->arity > 1 ? x[1] : "");
         return 0;
     }
 }
@@ -260,12 +236,12 @@ int cc_emit_node(CcEmit *e, int i) {
         else snprintf(out, sizeof(CcRef), "splat (%s %lld)", element_type(dt), (long long)n->bits);
         return 0;
     }
-    if (n->op == CC_S_cast && dt == CC_DT_BF16 && is_bfloat(e->loop, n->a[0], 6)) return cut_to_bfloat(e, e->ref[n->a[0]], out), 0;
-    if (n->op == CC_S_cast)
-        return cast(e, (CcDtype)e->loop->node[n->a[0]].dtype, dt, e->ref[n->a[0]], out);
+    if (n->op == CC_S_cast && dt == CC_DT_BF16 && is_bfloat(e->loop, n->a[0], 6))
+        return cut_to_bfloat(e, e->ref[n->a[0]], out), 0;
+    if (n->op == CC_S_cast) return cast(e, (CcDtype)e->loop->node[n->a[0]].dtype, dt, e->ref[n->a[0]], out);
     if (n->op == CC_S_select) {
-        cc_emit_op(e, out, "select %s %s, %s %s, %s %s", cc_emit_vector(e, "i1"), e->ref[n->a[0]],
-                   cc_emit_type(e, dt), e->ref[n->a[1]], cc_emit_type(e, dt), e->ref[n->a[2]]);
+        cc_emit_op(e, out, "select %s %s, %s %s, %s %s", cc_emit_vector(e, "i1"), e->ref[n->a[0]], cc_emit_type(e, dt),
+                   e->ref[n->a[1]], cc_emit_type(e, dt), e->ref[n->a[2]]);
         return 0;
     }
     if (n->op == CC_S_count) return emit_count(e, dt, out), 0;
@@ -277,8 +253,7 @@ int cc_emit_node(CcEmit *e, int i) {
 }
 
 void cc_emit_loaded(CcEmit *e, CcDtype dt, CcRef ref) {
-    if (dt == CC_DT_BOOL)
-        cc_emit_op(e, ref, "icmp ne %s %s, zeroinitializer", cc_emit_vector(e, "i8"), ref);
+    if (dt == CC_DT_BOOL) cc_emit_op(e, ref, "icmp ne %s %s, zeroinitializer", cc_emit_vector(e, "i8"), ref);
 }
 
 void cc_emit_broadcast(CcEmit *e, CcDtype dt, const char *at, CcRef out) {
@@ -317,8 +292,8 @@ void cc_emit_gather(CcEmit *e, CcDtype dt, const char *pointers, const char *mas
     char name[64];
     snprintf(name, sizeof name, "llvm.masked.gather.v%d%c%d.v%dp0", n, m[0] == 'i' ? 'i' : 'f', size * 8, n);
     cc_emit_declare(e, name, "declare %s @%s(<%d x ptr>, i32, <%d x i1>, %s)\n", v, name, n, n, v);
-    cc_emit_op(e, out, "call %s @%s(<%d x ptr> %s, i32 %d, <%d x i1> %s, %s zeroinitializer)", v, name, n, pointers, size, n,
-               mask, v);
+    cc_emit_op(e, out, "call %s @%s(<%d x ptr> %s, i32 %d, <%d x i1> %s, %s zeroinitializer)", v, name, n, pointers,
+               size, n, mask, v);
     cc_emit_loaded(e, dt, out);
 }
 
@@ -331,7 +306,8 @@ void cc_emit_masked_load(CcEmit *e, const char *element, int size, const char *a
     char name[64];
     masked_name(e, "load", element, size, name, sizeof name);
     cc_emit_declare(e, name, "declare %s @%s(ptr, i32, <%d x i1>, %s)\n", v, name, e->lanes, v);
-    cc_emit_op(e, out, "call %s @%s(ptr %s, i32 %d, <%d x i1> %s, %s zeroinitializer)", v, name, at, size, e->lanes, mask, v);
+    cc_emit_op(e, out, "call %s @%s(ptr %s, i32 %d, <%d x i1> %s, %s zeroinitializer)", v, name, at, size, e->lanes,
+               mask, v);
 }
 
 void cc_emit_masked_store(CcEmit *e, const char *element, int size, const char *x, const char *at, const char *mask) {
@@ -339,7 +315,8 @@ void cc_emit_masked_store(CcEmit *e, const char *element, int size, const char *
     char name[64];
     masked_name(e, "store", element, size, name, sizeof name);
     cc_emit_declare(e, name, "declare void @%s(%s, ptr, i32, <%d x i1>)\n", name, v, e->lanes);
-    cc_sbuf_add(e->body, "  call void @%s(%s %s, ptr %s, i32 %d, <%d x i1> %s)\n", name, v, x, at, size, e->lanes, mask);
+    cc_sbuf_add(e->body, "  call void @%s(%s %s, ptr %s, i32 %d, <%d x i1> %s)\n", name, v, x, at, size, e->lanes,
+                mask);
 }
 
 /* A vector of the widest type that is computed with along a row fills a register; small types alone get more
@@ -353,23 +330,16 @@ static int choose_lanes(const CcLoop *loop, const CcTarget *target) {
     return CC_MAX(2, target->vector_bytes / widest);
 }
 
-int cc_gen_llvm(const CcLoop *loop, const CcTarget *target, const char *name, CcSbuf *out,
-                CcErr *err) {
+int cc_gen_llvm(const CcLoop *loop, const CcTarget *target, const char *name, CcSbuf *out, CcErr *err) {
     CcSbuf body = {0};
-    CcEmit e = {.loop = loop,
-                .target = target,
-                .lanes = choose_lanes(loop, target),
-                .body = &body,
-                .err = err};
+    CcEmit e = {.loop = loop, .target = target, .lanes = choose_lanes(loop, target), .body = &body, .err = err};
     e.ref = calloc((size_t)loop->n_node + 1, sizeof *e.ref);
     int status = !e.ref          ? cc_err_set(err, CC_E_MEMORY, "no memory for a kernel's text")
                  : loop->reduces ? cc_gen_sweeps(&e)
                                  : cc_gen_point(&e);
     if (status == 0) {
-        cc_sbuf_add(out, "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)\n%s",
-                    cc_sbuf_text(&e.decl));
-        cc_sbuf_add(out, "define void @%s(ptr noalias readonly %%arg) nounwind {\n%s", name,
-                    cc_sbuf_text(&body));
+        cc_sbuf_add(out, "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)\n%s", cc_sbuf_text(&e.decl));
+        cc_sbuf_add(out, "define void @%s(ptr noalias readonly %%arg) nounwind {\n%s", name, cc_sbuf_text(&body));
     }
     for (int i = 0; i < e.declared.n; i++) free(e.declared.at[i]);
     cc_vec_free(&e.declared);

@@ -108,9 +108,8 @@ static void expand_exp(CcEmit *e, const CcRef *x, CcRef out) {
 }
 
 static void expand_log(CcEmit *e, const CcRef *x, CcRef out) {
-    static const double P[] = {7.0376836292e-2,  -1.1514610310e-1, 1.1676998740e-1,
-                               -1.2420140846e-1, 1.4249322787e-1,  -1.6668057665e-1,
-                               2.0000714765e-1,  -2.4999993993e-1, 3.3333331174e-1};
+    static const double P[] = {7.0376836292e-2,  -1.1514610310e-1, 1.1676998740e-1,  -1.2420140846e-1, 1.4249322787e-1,
+                               -1.6668057665e-1, 2.0000714765e-1,  -2.4999993993e-1, 3.3333331174e-1};
     CcRef c, tiny, v, r, bits, n, f, z, p, q, m;
     konst(0x1p-126, c); /* denormals are scaled up first */
     cc_emit_op(e, tiny, "fcmp olt %s %s, %s", T, x[0], c);
@@ -157,9 +156,7 @@ static void expand_log(CcEmit *e, const CcRef *x, CcRef out) {
     f32_select(e, m, special, q, out);
 }
 
-static void absolute(CcEmit *e, const CcRef *x, CcRef out) {
-    cc_emit_intrinsic(e, "fabs", CC_DT_F32, 1, x, out);
-}
+static void absolute(CcEmit *e, const CcRef *x, CcRef out) { cc_emit_intrinsic(e, "fabs", CC_DT_F32, 1, x, out); }
 
 static void with_sign(CcEmit *e, const CcRef magnitude, const CcRef sign, CcRef out) {
     CcRef arg[2];
@@ -169,8 +166,8 @@ static void with_sign(CcEmit *e, const CcRef magnitude, const CcRef sign, CcRef 
 }
 
 static void expand_tanh(CcEmit *e, const CcRef *x, CcRef out) {
-    static const double P[] = {-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2,
-                               1.33314422036e-1, -3.33332819422e-1};
+    static const double P[] = {-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1,
+                               -3.33332819422e-1};
     CcRef c, t, z, p, q, small, big[1], m;
     absolute(e, x, t);
     f32_op(e, "fmul", x[0], x[0], z);
@@ -193,32 +190,29 @@ static void expand_tanh(CcEmit *e, const CcRef *x, CcRef out) {
 
 /* erf(x) / x around k / 8, by powers of the distance to it, the highest first: minimax fits of relative error 3e-9. */
 static const float ERF[5][32] = {
-    {0.112680621, 0.106458448, 0.0888992399, 0.0628347397, 0.0323289298, 0.00180507882, -0.0248047598,
-     -0.0447114669, -0.0565943941, -0.0605790988, -0.0579087734, -0.0505159609, -0.0404984392,
-     -0.0297433846, -0.0196792446, -0.0111895232, -0.00465324195, -6.18814083e-05, 0.00283748726,
-     0.00441076886, 0.00503809284, 0.00505333766, 0.00471718656, 0.00421394361, 0.00366188469,
-     0.00312899915, 0.00264870329, 0.00223285705, 0.00188125449, 0.00158786948, 0.00134457753,
-     0.00114314666},
-    {-8.55537863e-13, 0.0552828722, 0.104546487, 0.142760739, 0.166655928, 0.175119042, 0.169156983,
-     0.151477456, 0.125822365, 0.0962270796, 0.066366531, 0.0391031615, 0.0162746478, -0.00129179552,
-     -0.0136049939, -0.0212529171, -0.02513602, -0.0262420382, -0.0254876595, -0.0236300863,
-     -0.0212367177, -0.0186946411, -0.016241705, -0.014004644, -0.0120351007, -0.0103387907,
-     -0.00889665913, -0.0076787835, -0.00665264158, -0.00578746619, -0.00505613908, -0.00443568733},
-    {-0.37612617, -0.365645349, -0.33535096, -0.288496375, -0.229913756, -0.165263668, -0.100217454,
-     -0.0397286937, 0.0124856345, 0.0541936122, 0.0846300647, 0.104268044, 0.114465095, 0.117074467,
-     0.114094339, 0.10740082, 0.0985815674, 0.0888630152, 0.0791099593, 0.0698712617, 0.0614471585,
-     0.0539598018, 0.0474155135, 0.041753687, 0.0368814953, 0.0326962881, 0.0290985554, 0.0259983763,
-     0.023317758, 0.020990679, 0.0189620163, 0.0171860345},
-    {2.09487426e-15, -0.0931548551, -0.181165561, -0.259445876, -0.324434102, -0.373897165, -0.407035083,
-     -0.424389303, -0.427593231, -0.419026196, -0.40143922, -0.377613485, -0.350093275, -0.3210136,
-     -0.292021424, -0.264275014, -0.238497123, -0.215058133, -0.194067582, -0.175459579, -0.159063578,
-     -0.144657627, -0.132004902, -0.120876245, -0.111062236, -0.102378257, -0.0946651623, -0.0877875537,
-     -0.0816310495, -0.0760992467, -0.071110867, -0.0665972009},
-    {1.12837923, 1.12252963, 1.10530555, 1.07764506, 1.04099977, 0.997185409, 0.948207498, 0.896085799,
-     0.842700779, 0.789678454, 0.738320112, 0.689578235, 0.644070089, 0.602119207, 0.563812375,
-     0.529061377, 0.497661144, 0.469339281, 0.44379434, 0.420722961, 0.399837226, 0.380874157,
-     0.363599777, 0.347809434, 0.333325982, 0.319996834, 0.307690978, 0.296295762, 0.28571406,
-     0.275861979, 0.266666651, 0.258064508},
+    {0.112680621,   0.106458448,   0.0888992399,   0.0628347397,    0.0323289298,  0.00180507882, -0.0248047598,
+     -0.0447114669, -0.0565943941, -0.0605790988,  -0.0579087734,   -0.0505159609, -0.0404984392, -0.0297433846,
+     -0.0196792446, -0.0111895232, -0.00465324195, -6.18814083e-05, 0.00283748726, 0.00441076886, 0.00503809284,
+     0.00505333766, 0.00471718656, 0.00421394361,  0.00366188469,   0.00312899915, 0.00264870329, 0.00223285705,
+     0.00188125449, 0.00158786948, 0.00134457753,  0.00114314666},
+    {-8.55537863e-13, 0.0552828722,   0.104546487,    0.142760739,   0.166655928,   0.175119042,    0.169156983,
+     0.151477456,     0.125822365,    0.0962270796,   0.066366531,   0.0391031615,  0.0162746478,   -0.00129179552,
+     -0.0136049939,   -0.0212529171,  -0.02513602,    -0.0262420382, -0.0254876595, -0.0236300863,  -0.0212367177,
+     -0.0186946411,   -0.016241705,   -0.014004644,   -0.0120351007, -0.0103387907, -0.00889665913, -0.0076787835,
+     -0.00665264158,  -0.00578746619, -0.00505613908, -0.00443568733},
+    {-0.37612617,  -0.365645349, -0.33535096,  -0.288496375, -0.229913756, -0.165263668, -0.100217454, -0.0397286937,
+     0.0124856345, 0.0541936122, 0.0846300647, 0.104268044,  0.114465095,  0.117074467,  0.114094339,  0.10740082,
+     0.0985815674, 0.0888630152, 0.0791099593, 0.0698712617, 0.0614471585, 0.0539598018, 0.0474155135, 0.041753687,
+     0.0368814953, 0.0326962881, 0.0290985554, 0.0259983763, 0.023317758,  0.020990679,  0.0189620163, 0.0171860345},
+    {2.09487426e-15, -0.0931548551, -0.181165561, -0.259445876, -0.324434102, -0.373897165,  -0.407035083,
+     -0.424389303,   -0.427593231,  -0.419026196, -0.40143922,  -0.377613485, -0.350093275,  -0.3210136,
+     -0.292021424,   -0.264275014,  -0.238497123, -0.215058133, -0.194067582, -0.175459579,  -0.159063578,
+     -0.144657627,   -0.132004902,  -0.120876245, -0.111062236, -0.102378257, -0.0946651623, -0.0877875537,
+     -0.0816310495,  -0.0760992467, -0.071110867, -0.0665972009},
+    {1.12837923,  1.12252963,  1.10530555,  1.07764506,  1.04099977,  0.997185409, 0.948207498, 0.896085799,
+     0.842700779, 0.789678454, 0.738320112, 0.689578235, 0.644070089, 0.602119207, 0.563812375, 0.529061377,
+     0.497661144, 0.469339281, 0.44379434,  0.420722961, 0.399837226, 0.380874157, 0.363599777, 0.347809434,
+     0.333325982, 0.319996834, 0.307690978, 0.296295762, 0.28571406,  0.275861979, 0.266666651, 0.258064508},
 };
 
 static void load_table(CcEmit *e, int row, int half, CcRef out) {
@@ -248,12 +242,13 @@ static void erf_by_table(CcEmit *e, const CcRef *x, CcRef out) {
     f32_op(e, "fsub", s, c, k);
     konst(-0.125, c);
     fma3(e, k, c, t, d);
-    cc_emit_declare(e, "llvm.x86.avx512.vpermi2var.ps.512", "declare %s @llvm.x86.avx512.vpermi2var.ps.512(%s, %s, %s)\n", T,
-                    T, I, T);
+    cc_emit_declare(e, "llvm.x86.avx512.vpermi2var.ps.512",
+                    "declare %s @llvm.x86.avx512.vpermi2var.ps.512(%s, %s, %s)\n", T, T, I, T);
     for (int i = 0; i < 5; i++) {
         load_table(e, i, 0, low);
         load_table(e, i, 1, high);
-        cc_emit_op(e, q, "call %s @llvm.x86.avx512.vpermi2var.ps.512(%s %s, %s %s, %s %s)", T, T, low, I, index, T, high);
+        cc_emit_op(e, q, "call %s @llvm.x86.avx512.vpermi2var.ps.512(%s %s, %s %s, %s %s)", T, T, low, I, index, T,
+                   high);
         if (i) fma3(e, p, d, q, s);
         strcpy(p, i ? s : q);
     }
@@ -330,8 +325,9 @@ static bool better(const CcEmit *e, const char *name) {
     return strcmp(name, "erf") == 0 && has_avx512(e) && e->lanes == 16;
 }
 
-/* log(e^a + e^b): the greater one and log1p(e^-|a - b|), but of two equal infinities that one. What would add nothing, as
- * -inf does, is not asked of libmvec's exp, which then is slow for all lanes: half the time of a scan by rows (Zen 4). */
+/* log(e^a + e^b): the greater one and log1p(e^-|a - b|), but of two equal infinities that one. What would add nothing,
+ * as -inf does, is not asked of libmvec's exp, which then is slow for all lanes: half the time of a scan by rows (Zen
+ * 4). */
 static int log_sum(CcEmit *e, CcDtype dt, const CcRef *x, CcRef out) {
     CcRef d, f, number, great, size, same, far;
     char t[24], mask[24]; /* what cc_emit_type gives does not outlive many more of its calls */
@@ -343,8 +339,8 @@ static int log_sum(CcEmit *e, CcDtype dt, const CcRef *x, CcRef out) {
     cc_emit_number(dt, -700, number);
     cc_emit_op(e, far, "fcmp olt %s %s, %s", t, d, number);
     cc_emit_op(e, d, "select %s %s, %s %s, %s %s", mask, far, t, number, t, d);
-    if (cc_emit_scalar(e, CC_S_exp, dt, (const CcRef *)&d, f) < 0 || cc_emit_scalar(e, CC_S_log1p, dt, (const CcRef *)&f, d) < 0 ||
-        cc_emit_scalar(e, CC_S_max, dt, x, great) < 0)
+    if (cc_emit_scalar(e, CC_S_exp, dt, (const CcRef *)&d, f) < 0 ||
+        cc_emit_scalar(e, CC_S_log1p, dt, (const CcRef *)&f, d) < 0 || cc_emit_scalar(e, CC_S_max, dt, x, great) < 0)
         return -1;
     cc_emit_op(e, d, "select %s %s, %s zeroinitializer, %s %s", mask, far, t, t, d);
     cc_emit_op(e, f, "fadd %s %s, %s", t, great, d);
@@ -357,43 +353,43 @@ static int log_sum(CcEmit *e, CcDtype dt, const CcRef *x, CcRef out) {
     return 0;
 }
 
-/* fmod of f32, in f64, where each step is exact: q has 24 bits, so q * y has 48, and it is never above x / y but at least half of
- * it. So all steps but the last make x 2^22 times smaller; most often there is one. LLVM has calls of libm's for each lane. */
-static const char FMOD[] =
-    "define internal %1$s @%4$s(%1$s %%a, %1$s %%b) noinline nounwind {\n"
-    "  %%a64 = fpext %1$s %%a to %2$s\n"
-    "  %%b64 = fpext %1$s %%b to %2$s\n"
-    "  %%x0 = call %2$s @llvm.fabs.v%6$df64(%2$s %%a64)\n"
-    "  %%y = call %2$s @llvm.fabs.v%6$df64(%2$s %%b64)\n"
-    "  %%finite = fcmp olt %2$s %%x0, splat (double 0x7FF0000000000000)\n"
-    "  %%divides = fcmp ogt %2$s %%y, zeroinitializer\n"
-    "  %%good = and %5$s %%finite, %%divides\n"
-    "  br label %%test\n"
-    "test:\n"
-    "  %%x = phi %2$s [%%x0, %%0], [%%next, %%step]\n"
-    "  %%above = fcmp oge %2$s %%x, %%y\n"
-    "  %%more = and %5$s %%above, %%good\n"
-    "  %%any = call i1 @llvm.vector.reduce.or.v%6$di1(%5$s %%more)\n"
-    "  br i1 %%any, label %%step, label %%done\n"
-    "step:\n"
-    "  %%ratio = fdiv %2$s %%x, %%y\n"
-    "  %%below = fmul %2$s %%ratio, splat (double 0x3FEFFFFFFFFFFFFE)\n"
-    "  %%bits = bitcast %2$s %%below to %3$s\n"
-    "  %%high = and %3$s %%bits, splat (i64 -536870912)\n"
-    "  %%short = bitcast %3$s %%high to %2$s\n"
-    "  %%whole = call %2$s @llvm.trunc.v%6$df64(%2$s %%short)\n"
-    "  %%some = fcmp ogt %2$s %%whole, splat (double 1.0)\n"
-    "  %%q = select %5$s %%some, %2$s %%whole, %2$s splat (double 1.0)\n"
-    "  %%product = fmul %2$s %%q, %%y\n"
-    "  %%rest = fsub %2$s %%x, %%product\n"
-    "  %%next = select %5$s %%more, %2$s %%rest, %2$s %%x\n"
-    "  br label %%test\n"
-    "done:\n"
-    "  %%r = fptrunc %2$s %%x to %1$s\n"
-    "  %%signed = call %1$s @llvm.copysign.v%6$df32(%1$s %%r, %1$s %%a)\n"
-    "  %%result = select %5$s %%good, %1$s %%signed, %1$s splat (float 0x7FF8000000000000)\n"
-    "  ret %1$s %%result\n"
-    "}\n";
+/* fmod of f32, in f64, where each step is exact: q has 24 bits, so q * y has 48, and it is never above x / y but at
+ * least half of it. So all steps but the last make x 2^22 times smaller; most often there is one. LLVM has calls of
+ * libm's for each lane. */
+static const char FMOD[] = "define internal %1$s @%4$s(%1$s %%a, %1$s %%b) noinline nounwind {\n"
+                           "  %%a64 = fpext %1$s %%a to %2$s\n"
+                           "  %%b64 = fpext %1$s %%b to %2$s\n"
+                           "  %%x0 = call %2$s @llvm.fabs.v%6$df64(%2$s %%a64)\n"
+                           "  %%y = call %2$s @llvm.fabs.v%6$df64(%2$s %%b64)\n"
+                           "  %%finite = fcmp olt %2$s %%x0, splat (double 0x7FF0000000000000)\n"
+                           "  %%divides = fcmp ogt %2$s %%y, zeroinitializer\n"
+                           "  %%good = and %5$s %%finite, %%divides\n"
+                           "  br label %%test\n"
+                           "test:\n"
+                           "  %%x = phi %2$s [%%x0, %%0], [%%next, %%step]\n"
+                           "  %%above = fcmp oge %2$s %%x, %%y\n"
+                           "  %%more = and %5$s %%above, %%good\n"
+                           "  %%any = call i1 @llvm.vector.reduce.or.v%6$di1(%5$s %%more)\n"
+                           "  br i1 %%any, label %%step, label %%done\n"
+                           "step:\n"
+                           "  %%ratio = fdiv %2$s %%x, %%y\n"
+                           "  %%below = fmul %2$s %%ratio, splat (double 0x3FEFFFFFFFFFFFFE)\n"
+                           "  %%bits = bitcast %2$s %%below to %3$s\n"
+                           "  %%high = and %3$s %%bits, splat (i64 -536870912)\n"
+                           "  %%short = bitcast %3$s %%high to %2$s\n"
+                           "  %%whole = call %2$s @llvm.trunc.v%6$df64(%2$s %%short)\n"
+                           "  %%some = fcmp ogt %2$s %%whole, splat (double 1.0)\n"
+                           "  %%q = select %5$s %%some, %2$s %%whole, %2$s splat (double 1.0)\n"
+                           "  %%product = fmul %2$s %%q, %%y\n"
+                           "  %%rest = fsub %2$s %%x, %%product\n"
+                           "  %%next = select %5$s %%more, %2$s %%rest, %2$s %%x\n"
+                           "  br label %%test\n"
+                           "done:\n"
+                           "  %%r = fptrunc %2$s %%x to %1$s\n"
+                           "  %%signed = call %1$s @llvm.copysign.v%6$df32(%1$s %%r, %1$s %%a)\n"
+                           "  %%result = select %5$s %%good, %1$s %%signed, %1$s splat (float 0x7FF8000000000000)\n"
+                           "  ret %1$s %%result\n"
+                           "}\n";
 
 static void fmod_of(CcEmit *e, CcDtype dt, const CcRef *x, CcRef out) {
     char name[24], f32[24], f64[24];
@@ -423,8 +419,7 @@ int cc_math_expand(CcEmit *e, const char *name, CcDtype dt, const CcRef *x, CcRe
     static const struct {
         const char *name;
         void (*expand)(CcEmit *e, const CcRef *x, CcRef out);
-    } F32[] = {
-        {"exp", expand_exp}, {"log", expand_log}, {"tanh", expand_tanh}, {"erf", expand_erf}};
+    } F32[] = {{"exp", expand_exp}, {"log", expand_log}, {"tanh", expand_tanh}, {"erf", expand_erf}};
     for (int i = 0; i < CC_COUNT(F32); i++) {
         if (strcmp(F32[i].name, name) != 0) continue;
         if (dt != CC_DT_F32 || (!better(e, name) && cc_emit_has_vector(e, name, dt)))
@@ -457,8 +452,7 @@ int cc_math_expand(CcEmit *e, const char *name, CcDtype dt, const CcRef *x, CcRe
         const char *t = cc_emit_type(e, dt);
         cc_emit_op(e, negative, "sub %s zeroinitializer, %s", t, x[0]);
         cc_emit_op(e, m, "icmp slt %s %s, zeroinitializer", t, x[0]);
-        cc_emit_op(e, out, "select %s %s, %s %s, %s %s", cc_emit_vector(e, "i1"), m, t, negative, t,
-                   x[0]);
+        cc_emit_op(e, out, "select %s %s, %s %s, %s %s", cc_emit_vector(e, "i1"), m, t, negative, t, x[0]);
         return 0;
     }
     return cc_err_set(e->err, CC_E_UNSUPPORTED, "no expansion of %s", name);

@@ -9,9 +9,9 @@
  *   body:   other loads, the expression
  *   put, tailout: stores
  *
- * It reads nothing outside of the tensors. An access with a stride is loaded element by element in whole vectors, gathered at
- * clamped places in others, and stored element by element. One that steps back is a vector that ends where others begin,
- * reversed. */
+ * It reads nothing outside of the tensors. An access with a stride is loaded element by element in whole vectors,
+ * gathered at clamped places in others, and stored element by element. One that steps back is a vector that ends where
+ * others begin, reversed. */
 #include "gen_int.h"
 
 enum {
@@ -135,7 +135,8 @@ static void load_clamped(Point *p, int node, int k) {
     steps(p, k, CC_DT_I64, "", offset);
     cc_emit_op(p->e, last, "mul i64 %%last, %%s%d", k);
     cc_emit_splat(p->e, CC_DT_I64, last, last);
-    cc_emit_op(p->e, offset, "select <%d x i1> %%there, <%d x i64> %s, <%d x i64> %s", lanes, lanes, offset, lanes, last);
+    cc_emit_op(p->e, offset, "select <%d x i1> %%there, <%d x i64> %s, <%d x i64> %s", lanes, lanes, offset, lanes,
+               last);
     cc_emit_op(p->e, at, "getelementptr i8, ptr %%p%d, <%d x i64> %s", k, lanes, offset);
     cc_emit_gather(p->e, (CcDtype)p->loop->node[node].dtype, at, "splat (i1 true)", p->e->ref[node]);
 }
@@ -261,8 +262,8 @@ static void make_masks(Point *p) {
     }
 }
 
-/* What is left of an access, without masks: from its tensor (%v) to scratch, or back. The last lanes are left where it steps
- * back. */
+/* What is left of an access, without masks: from its tensor (%v) to scratch, or back. The last lanes are left where it
+ * steps back. */
 static void copy_left(Point *p, int k, bool in) {
     const int size = size_of(p, k);
     const char from = in ? 'v' : 'x', to = in ? 'x' : 'v';
@@ -274,8 +275,8 @@ static void copy_left(Point *p, int k, bool in) {
     TEXT("  call void @llvm.memcpy.p0.p0.i64(ptr %s, ptr %s, i64 %s, i1 false)\n", dst, src, bytes);
 }
 
-/* A masked instruction takes less time than memcpy, which is a call here, and than scratch memory: 1000 rows of 100 floats
- * were taken at indices in 22 us, and in 17 since (Zen 4). */
+/* A masked instruction takes less time than memcpy, which is a call here, and than scratch memory: 1000 rows of 100
+ * floats were taken at indices in 22 us, and in 17 since (Zen 4). */
 static void load_left(Point *p, int k) {
     const char *m = memory_of(p, k), *v = cc_emit_vector(p->e, m), *b = cc_emit_vector(p->e, bits_of(p, k));
     char at[16];
@@ -330,14 +331,16 @@ static void loop_head(Point *p) {
     TEXT("  br i1 %%full, label %%direct, label %%tail\ndirect:\n");
     for (int k = 0; k < n; k++)
         if (loaded(access_of(p, k)))
-            TEXT("  %%f%d = load %s, ptr %%v%d, align %d\n", k, cc_emit_vector(p->e, memory_of(p, k)), k, size_of(p, k));
+            TEXT("  %%f%d = load %s, ptr %%v%d, align %d\n", k, cc_emit_vector(p->e, memory_of(p, k)), k,
+                 size_of(p, k));
     TEXT("  br label %%body\ntail:\n");
     for (int k = 0; k < n; k++)
         if (loaded(access_of(p, k))) load_left(p, k);
     TEXT("  br label %%body\nbody:\n");
     for (int k = 0; k < n; k++)
         if (loaded(access_of(p, k)))
-            TEXT("  %%y%d = phi %s [%%f%d, %%direct], [%%m%d, %%tail]\n", k, cc_emit_vector(p->e, memory_of(p, k)), k, k);
+            TEXT("  %%y%d = phi %s [%%f%d, %%direct], [%%m%d, %%tail]\n", k, cc_emit_vector(p->e, memory_of(p, k)), k,
+                 k);
     clamp(p);
 }
 
@@ -417,8 +420,8 @@ static void entry(Point *p) {
     for (int k = 0; k < p->loop->n_access; k++) {
         const int at = OFFSET_ACCESS + SIZE_ACCESS * k;
         for (int f = 0; f < (access_of(p, k)->step == CC_STEP_ANY ? 4 : 3); f++)
-            TEXT("  %%g%d.%d = getelementptr i8, ptr %%arg, i64 %d\n  %%%s%d = load %s, ptr %%g%d.%d\n", k, f, at + 8 * f,
-                 FIELD[f], k, f ? "i64" : "ptr", k, f);
+            TEXT("  %%g%d.%d = getelementptr i8, ptr %%arg, i64 %d\n  %%%s%d = load %s, ptr %%g%d.%d\n", k, f,
+                 at + 8 * f, FIELD[f], k, f ? "i64" : "ptr", k, f);
         lanes_of(p, k);
     }
     TEXT("  br label %%block\n");

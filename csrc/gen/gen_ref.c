@@ -27,18 +27,17 @@ typedef void (*RefFn)(char type, const Cell *x, const Cell *y, const Cell *z, Ce
 #define RESULT_P(cell, field) (cell).field
 #define RESULT_L(cell, field) (cell).i
 #define RESULT_C(cell, field) (cell).i
-#define LOOP(T, field, kind, expr) \
-    for (int k = 0; k < n; k++) { \
-        const T a = x[k].field, b = y[k].field, c = z[k].field; \
-        (void)a, (void)b, (void)c; \
-        RESULT_##kind(out[k], field) = expr; \
+#define LOOP(T, field, kind, expr)                                                                                     \
+    for (int k = 0; k < n; k++) {                                                                                      \
+        const T a = x[k].field, b = y[k].field, c = z[k].field;                                                        \
+        (void)a, (void)b, (void)c;                                                                                     \
+        RESULT_##kind(out[k], field) = expr;                                                                           \
     }
-#define CC_SCALAR(id, arity, kind, fl, sl, ul, fref, iref, doc) \
-    static void do_##id(char type, const Cell *x, const Cell *y, const Cell *z, Cell *out, \
-                        int n) { \
-        if (type == 's') LOOP(float, f, kind, fref) \
-        else if (type == 'd') LOOP(double, d, kind, fref) \
-        else LOOP(int64_t, i, kind, iref) \
+#define CC_SCALAR(id, arity, kind, fl, sl, ul, fref, iref, doc)                                                        \
+    static void do_##id(char type, const Cell *x, const Cell *y, const Cell *z, Cell *out, int n) {                    \
+        if (type == 's') LOOP(float, f, kind, fref)                                                                    \
+        else if (type == 'd') LOOP(double, d, kind, fref)                                                              \
+        else LOOP(int64_t, i, kind, iref)                                                                              \
     }
 #include "../ir/scalar.def"
 #undef CC_SCALAR
@@ -49,9 +48,7 @@ static const RefFn TABLE[] = {
 #undef CC_SCALAR
 };
 
-static char type_of(CcDtype dt) {
-    return dt == CC_DT_F64 ? 'd' : cc_dtype_info(dt)->kind == 'f' ? 's' : 'i';
-}
+static char type_of(CcDtype dt) { return dt == CC_DT_F64 ? 'd' : cc_dtype_info(dt)->kind == 'f' ? 's' : 'i'; }
 
 static int64_t wrap(CcDtype dt, int64_t v) {
     const int size = cc_dtype_info(dt)->size;
@@ -84,14 +81,15 @@ static int64_t step_of(const CcKernelArg *arg, int access, const CcLoopAccess *i
                                         : arg->a[access].step;
 }
 
-static void load(const CcKernelArg *arg, int access, const CcLoopAccess *info, int64_t row,
-                 int64_t at, Cell *out, int n) {
+static void load(const CcKernelArg *arg, int access, const CcLoopAccess *info, int64_t row, int64_t at, Cell *out,
+                 int n) {
     const int64_t step = step_of(arg, access, info);
     const char *p = arg->a[access].at + row * arg->a[access].row + at * step;
     for (int k = 0; k < n; k++, p += step) read_one((CcDtype)info->dtype, p, &out[k]);
 }
 
-static void place(const CcKernelArg *arg, int access, const CcLoopAccess *info, int64_t row, int64_t at, Cell *out, int n) {
+static void place(const CcKernelArg *arg, int access, const CcLoopAccess *info, int64_t row, int64_t at, Cell *out,
+                  int n) {
     const int64_t step = step_of(arg, access, info);
     const int64_t first = arg->a[access].at - CC_PLACE_ZERO + row * arg->a[access].row + at * step;
     for (int k = 0; k < n; k++) out[k].i = first + k * step;
@@ -107,8 +105,8 @@ static void take(const CcLoop *loop, const CcLoopNode *node, const CcKernelArg *
     for (int k = 0; k < n; k++) read_one((CcDtype)info->dtype, first + index[k].i * node->bits + k * step, &out[k]);
 }
 
-static void store(const CcKernelArg *arg, int access, const CcLoopAccess *info, int64_t row,
-                  int64_t at, const Cell *in, int n) {
+static void store(const CcKernelArg *arg, int access, const CcLoopAccess *info, int64_t row, int64_t at, const Cell *in,
+                  int n) {
     const CcDtype dt = (CcDtype)info->dtype;
     const int64_t step = step_of(arg, access, info);
     char *p = arg->a[access].at + row * arg->a[access].row + at * step;
@@ -117,7 +115,8 @@ static void store(const CcKernelArg *arg, int access, const CcLoopAccess *info, 
 
 /* What a store at an index leaves, with what stands there. */
 static Cell meet(const CcLoopAccess *info, const char *at, Cell x) {
-    static const CcScalarId MEET[] = {[CC_PUT_SUM] = CC_S_add, [CC_PUT_PROD] = CC_S_mul, [CC_PUT_MAX] = CC_S_max, [CC_PUT_MIN] = CC_S_min};
+    static const CcScalarId MEET[] = {
+        [CC_PUT_SUM] = CC_S_add, [CC_PUT_PROD] = CC_S_mul, [CC_PUT_MAX] = CC_S_max, [CC_PUT_MIN] = CC_S_min};
     const CcDtype dt = (CcDtype)info->dtype;
     Cell before, made;
     if (info->how == CC_PUT_SET) return x;
@@ -128,7 +127,8 @@ static Cell meet(const CcLoopAccess *info, const char *at, Cell x) {
 }
 
 /* One after the other, as several may meet in one place. */
-static void put(const CcKernelArg *arg, int access, const CcLoopAccess *info, int64_t row, int64_t at, const Cell *in, const Cell *where, int n) {
+static void put(const CcKernelArg *arg, int access, const CcLoopAccess *info, int64_t row, int64_t at, const Cell *in,
+                const Cell *where, int n) {
     const int64_t size = cc_dtype_info((CcDtype)info->dtype)->size, step = step_of(arg, access, info);
     for (int k = 0; k < n; k++) {
         char *p = arg->a[access].at + row * arg->a[access].row + (at + k) * step + where[k].i * size;
@@ -165,8 +165,7 @@ static void run_node(const CcLoop *loop, const CcKernelArg *arg, int64_t row, in
     const CcLoopNode *node = &loop->node[i];
     const CcDtype dt = (CcDtype)node->dtype;
     const Cell *x = cell[node->a[0] < 0 ? i : node->a[0]];
-    const Cell *y = cell[node->a[1] < 0 ? i : node->a[1]],
-               *z = cell[node->a[2] < 0 ? i : node->a[2]];
+    const Cell *y = cell[node->a[1] < 0 ? i : node->a[1]], *z = cell[node->a[2] < 0 ? i : node->a[2]];
     if (node->op == CC_S_load) {
         load(arg, node->a[0], &loop->access[node->a[0]], row, at, cell[i], n);
     } else if (node->op == CC_S_place) {
@@ -184,14 +183,12 @@ static void run_node(const CcLoop *loop, const CcKernelArg *arg, int64_t row, in
         for (int k = 0; k < n; k++) cell[i][k] = x[k].i ? y[k] : z[k];
     } else {
         const bool compares = cc_scalar_info((CcScalarId)node->op)->kind == 'C';
-        TABLE[node->op](type_of(compares ? (CcDtype)loop->node[node->a[0]].dtype : dt), x, y, z,
-                        cell[i], n);
+        TABLE[node->op](type_of(compares ? (CcDtype)loop->node[node->a[0]].dtype : dt), x, y, z, cell[i], n);
         for (int k = 0; type_of(dt) == 'i' && k < n; k++) cell[i][k].i = wrap(dt, cell[i][k].i);
     }
 }
 
-static void run_block(const CcLoop *loop, const CcKernelArg *arg, int64_t row, int64_t at, int n,
-                      Cell (*cell)[BLOCK]) {
+static void run_block(const CcLoop *loop, const CcKernelArg *arg, int64_t row, int64_t at, int n, Cell (*cell)[BLOCK]) {
     for (int i = 0; i < loop->n_node; i++) run_node(loop, arg, row, at, n, i, cell);
     for (int a = 0; a < loop->n_access; a++) {
         const CcLoopAccess *info = &loop->access[a];
@@ -223,7 +220,8 @@ static void begin_totals(Row *r, bool (*which)(const CcLoopNode *)) {
         const int64_t top = INT64_MAX >> (64 - 8 * info->size);
         Cell *t = &r->total[i];
         t->i = op == CC_S_mul || op == CC_S_and;
-        if (info->kind == 'f') t->d = op == CC_S_mul ? 1 : op == CC_S_max || op == CC_S_lse ? -INFINITY : op == CC_S_min ? INFINITY : 0;
+        if (info->kind == 'f')
+            t->d = op == CC_S_mul ? 1 : op == CC_S_max || op == CC_S_lse ? -INFINITY : op == CC_S_min ? INFINITY : 0;
         else if (op == CC_S_min) t->i = info->kind == 'u' ? 2 * top + 1 : top;
         else if (op == CC_S_max) t->i = info->kind == 'u' ? 0 : -top - 1;
     }
@@ -238,7 +236,8 @@ static void reduce_block(Row *r, int i, int n) {
         Cell value = x[k];
         if (type == 's') value.d = (double)x[k].f;
         const bool scan = cc_sweep_scans(node); /* what came earlier is its second operand */
-        TABLE[op](type == 's' ? 'd' : type, scan ? &value : &r->total[i], scan ? &r->total[i] : &value, &value, &r->total[i], 1);
+        TABLE[op](type == 's' ? 'd' : type, scan ? &value : &r->total[i], scan ? &r->total[i] : &value, &value,
+                  &r->total[i], 1);
         if (type == 'i') r->total[i].i = wrap((CcDtype)node->dtype, r->total[i].i);
         if (scan) r->cell[i][k] = r->total[i];
         if (scan && type == 's') r->cell[i][k].f = (float)r->total[i].d;

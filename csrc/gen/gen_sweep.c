@@ -14,14 +14,18 @@
 
 #include "gen_int.h"
 
-enum { LINES = 4 /* at a time, where there is one vector of columns */, SLOT = 8, MAX_LANES = CC_COMBINE_LANES, CHUNK = 64 /* terms of a partial result */ };
+enum {
+    LINES = 4, /* at a time, where there is one vector of columns */
+    SLOT = 8,
+    MAX_LANES = CC_COMBINE_LANES,
+    CHUNK = 64, /* terms of a partial result */
+};
 
 #define TEXT(...) cc_sbuf_add(s->e->body, __VA_ARGS__)
 
 int64_t cc_gen_state_bytes(const CcLoop *loop, int64_t n) {
     int reductions = 0;
-    for (int i = 0; i < loop->n_node; i++)
-        reductions += cc_scalar_info((CcScalarId)loop->node[i].op)->kind == 'R';
+    for (int i = 0; i < loop->n_node; i++) reductions += cc_scalar_info((CcScalarId)loop->node[i].op)->kind == 'R';
     return ((loop->columns ? n : 0) + MAX_LANES) * SLOT * reductions;
 }
 
@@ -49,8 +53,8 @@ static void begin_partial(CcSweep *s, int id, const char *pre, const char *back,
             CcRef from;
             if (fresh) cc_element_identity(s, j, from);
             else strcpy(from, s->acc[j][u]);
-            TEXT("  %%l%d.a%d.%d = phi %s [%s, %%%s], [%%l%d.b%d.%d, %%%s]\n", id, j, u, cc_element_type(s, j), from, pre, id,
-                 j, u, back);
+            TEXT("  %%l%d.a%d.%d = phi %s [%s, %%%s], [%%l%d.b%d.%d, %%%s]\n", id, j, u, cc_element_type(s, j), from,
+                 pre, id, j, u, back);
             snprintf(s->acc[j][u], sizeof(CcRef), "%%l%d.a%d.%d", id, j, u);
         }
 }
@@ -101,15 +105,16 @@ static int rest_of_line(CcSweep *s, int id) {
     CcRef none, left;
     snprintf(here, sizeof here, "l%d", m);
     snprintf(pre, sizeof pre, "l%d.rest", id);
-    TEXT("  br label %%%s\n%s:\n  %%l%d.r = phi i64 [%s, %%l%d.pre], [%%l%d.n, %%l%d.sum]\n", pre, pre, id, s->begin, id,
-         id, id);
+    TEXT("  br label %%%s\n%s:\n  %%l%d.r = phi i64 [%s, %%l%d.pre], [%%l%d.n, %%l%d.sum]\n", pre, pre, id, s->begin,
+         id, id, id);
     for (int j = 0; j < s->n; j++) {
         cc_element_identity(s, j, none);
-        TEXT("  %%l%d.z%d = phi %s [%s, %%l%d.pre], [%s, %%l%d.sum]\n", id, j, cc_element_type(s, j), none, id, s->acc[j][0], id);
+        TEXT("  %%l%d.z%d = phi %s [%s, %%l%d.pre], [%s, %%l%d.sum]\n", id, j, cc_element_type(s, j), none, id,
+             s->acc[j][0], id);
         snprintf(s->acc[j][0], sizeof(CcRef), "%%l%d.z%d", id, j);
     }
-    TEXT("  %%l%d.more = icmp slt i64 %%l%d.r, %s\n  br i1 %%l%d.more, label %%%s, label %%l%d.done\n%s:\n", id, id, s->end,
-         id, here, id, here);
+    TEXT("  %%l%d.more = icmp slt i64 %%l%d.r, %s\n  br i1 %%l%d.more, label %%%s, label %%l%d.done\n%s:\n", id, id,
+         s->end, id, here, id, here);
     TEXT("  %%l%d.i = phi i64 [%%l%d.r, %%%s], [%%l%d.n, %%%s]\n", m, id, pre, m, here);
     s->copies = 1;
     begin_partial(s, m, pre, here, false);
@@ -121,7 +126,8 @@ static int rest_of_line(CcSweep *s, int id) {
     TEXT("  %%l%d.n = add i64 %%l%d.i, %d\n  %%l%d.c = icmp slt i64 %%l%d.n, %s\n", m, m, s->e->lanes, m, m, s->end);
     TEXT("  br i1 %%l%d.c, label %%%s, label %%l%d.done\nl%d.done:\n", m, here, id, id);
     for (int j = 0; j < s->n; j++) {
-        TEXT("  %%l%d.v%d = phi %s [%%l%d.z%d, %%%s], [%s, %%%s]\n", id, j, cc_element_type(s, j), id, j, pre, s->acc[j][0], here);
+        TEXT("  %%l%d.v%d = phi %s [%%l%d.z%d, %%%s], [%s, %%%s]\n", id, j, cc_element_type(s, j), id, j, pre,
+             s->acc[j][0], here);
         snprintf(s->acc[j][0], sizeof(CcRef), "%%l%d.v%d", id, j);
     }
     s->copies = copies;
@@ -139,8 +145,8 @@ static void open_line(CcSweep *s, int id, int d, const char *begin, bool partial
     char pre[24], back[24];
     snprintf(pre, sizeof pre, "l%d.pre", id);
     snprintf(back, sizeof back, "l%d.end", id);
-    TEXT("  br label %%%s\n%s:\n  br label %%l%d\nl%d:\n  %%l%d.i = phi i64 [%s, %%%s], [%%l%d.n, %%%s]\n", pre, pre, id,
-         id, id, begin, pre, id, back);
+    TEXT("  br label %%%s\n%s:\n  br label %%l%d\nl%d:\n  %%l%d.i = phi i64 [%s, %%%s], [%%l%d.n, %%%s]\n", pre, pre,
+         id, id, id, begin, pre, id, back);
     for (int k = 0; k < s->loop->n_access; k++) {
         if (!s->loop->access[k].line) continue;
         TEXT("  %%l%d.p%d = phi ptr [%s, %%%s], [%%l%d.q%d, %%%s]\n", id, k, s->at[k], pre, id, k, back);
@@ -158,8 +164,8 @@ static void close_line(CcSweep *s, int id, int d, const char *end) {
     for (int k = 0; k < s->loop->n_access; k++)
         if (s->loop->access[k].line)
             TEXT("  %%l%d.q%d = getelementptr i8, ptr %%l%d.p%d, i64 %%g%d.l%d\n", id, k, id, k, k, d);
-    TEXT("  %%l%d.c = icmp slt i64 %%l%d.n, %s\n  br i1 %%l%d.c, label %%l%d, label %%l%d.done\nl%d.done:\n", id, id, end,
-         id, id, id, id);
+    TEXT("  %%l%d.c = icmp slt i64 %%l%d.n, %s\n  br i1 %%l%d.c, label %%l%d, label %%l%d.done\nl%d.done:\n", id, id,
+         end, id, id, id, id);
 }
 
 /* Elements of so many lines one below the other. */
@@ -170,7 +176,8 @@ static int next_lines(CcSweep *s, int d) {
     int status = 0;
     for (int u = 0; u < LINES && status == 0; u++) {
         for (int k = 0; k < s->loop->n_access && u; k++)
-            if (s->loop->access[k].line) cc_emit_op(s->e, s->at[k], "getelementptr i8, ptr %s, i64 %%g%d.l%d", s->at[k], k, d);
+            if (s->loop->access[k].line)
+                cc_emit_op(s->e, s->at[k], "getelementptr i8, ptr %s, i64 %%g%d.l%d", s->at[k], k, d);
         status = cc_element_make(s, u);
     }
     memcpy(s->at, first, sizeof s->at);
@@ -178,17 +185,17 @@ static int next_lines(CcSweep *s, int d) {
     return status;
 }
 
-/* Several lines at a time, each with partial results of its own, while there are so many: one vector of columns alone would
- * wait for each sum. 6241 lines of 16 floats took 25 us and 5 so (Zen 4). What is left follows from places and partial results at
- * label "l<id>.rest". */
+/* Several lines at a time, each with partial results of its own, while there are so many: one vector of columns alone
+ * would wait for each sum. 6241 lines of 16 floats took 25 us and 5 so (Zen 4). What is left follows from places and
+ * partial results at label "l<id>.rest". */
 static int several_lines(CcSweep *s, int id) {
     const int m = s->e->next++, d = s->n_line - 1;
     char pre[24], here[24], sum[24];
     snprintf(pre, sizeof pre, "l%d.pre", id);
     snprintf(here, sizeof here, "l%d", m);
     snprintf(sum, sizeof sum, "l%d.sum", m);
-    TEXT("  %%l%d.last = sub i64 %s, %d\n  %%l%d.has = icmp sle i64 %s, %%l%d.last\n  br label %%%s\n%s:\n", m, s->end, LINES, m,
-         s->begin, m, pre, pre);
+    TEXT("  %%l%d.last = sub i64 %s, %d\n  %%l%d.has = icmp sle i64 %s, %%l%d.last\n  br label %%%s\n%s:\n", m, s->end,
+         LINES, m, s->begin, m, pre, pre);
     TEXT("  br i1 %%l%d.has, label %%%s, label %%l%d.rest\n%s:\n", m, here, id, here);
     TEXT("  %%l%d.i = phi i64 [%s, %%%s], [%%l%d.n, %%%s]\n", m, s->begin, pre, m, here);
     CcRef *first = malloc(sizeof s->at);
@@ -208,14 +215,16 @@ static int several_lines(CcSweep *s, int id) {
         TEXT("  %%l%d.n = add i64 %%l%d.i, %d\n  %%l%d.c = icmp sle i64 %%l%d.n, %%l%d.last\n", m, m, LINES, m, m, m);
         for (int k = 0; k < s->loop->n_access; k++)
             if (s->loop->access[k].line)
-                TEXT("  %%l%d.m%d = mul i64 %%g%d.l%d, %d\n  %%l%d.q%d = getelementptr i8, ptr %%l%d.p%d, i64 %%l%d.m%d\n", m, k, k,
-                     d, LINES, m, k, m, k, m, k);
+                TEXT(
+                    "  %%l%d.m%d = mul i64 %%g%d.l%d, %d\n  %%l%d.q%d = getelementptr i8, ptr %%l%d.p%d, i64 %%l%d.m%d\n",
+                    m, k, k, d, LINES, m, k, m, k, m, k);
         TEXT("  br i1 %%l%d.c, label %%%s, label %%%s\n%s:\n", m, here, sum, sum);
         status = combine_copies(s);
     }
     s->copies = 1;
     s->by_lines = false;
-    TEXT("  br label %%l%d.rest\nl%d.rest:\n  %%l%d.r = phi i64 [%s, %%%s], [%%l%d.n, %%%s]\n", id, id, id, s->begin, pre, m, sum);
+    TEXT("  br label %%l%d.rest\nl%d.rest:\n  %%l%d.r = phi i64 [%s, %%%s], [%%l%d.n, %%%s]\n", id, id, id, s->begin,
+         pre, m, sum);
     for (int k = 0; k < s->loop->n_access; k++) {
         if (!s->loop->access[k].line) continue;
         TEXT("  %%l%d.y%d = phi ptr [%s, %%%s], [%%l%d.q%d, %%%s]\n", id, k, first[k], pre, m, k, sum);
@@ -224,7 +233,8 @@ static int several_lines(CcSweep *s, int id) {
     for (int j = 0; j < s->n; j++) {
         CcRef none;
         cc_element_identity(s, j, none);
-        TEXT("  %%l%d.z%d = phi %s [%s, %%%s], [%s, %%%s]\n", id, j, cc_element_type(s, j), none, pre, s->acc[j][0], sum);
+        TEXT("  %%l%d.z%d = phi %s [%s, %%%s], [%s, %%%s]\n", id, j, cc_element_type(s, j), none, pre, s->acc[j][0],
+             sum);
         snprintf(s->acc[j][0], sizeof(CcRef), "%%l%d.z%d", id, j);
     }
     free(first);
@@ -237,8 +247,8 @@ static int other_lines(CcSweep *s, int id) {
     char rest[24], end[24];
     snprintf(rest, sizeof rest, "l%d.rest", id);
     snprintf(end, sizeof end, "l%d.end", m);
-    TEXT("  %%l%d.more = icmp slt i64 %%l%d.r, %s\n  br i1 %%l%d.more, label %%l%d, label %%l%d.done\nl%d:\n", id, id, s->end, id, m,
-         id, m);
+    TEXT("  %%l%d.more = icmp slt i64 %%l%d.r, %s\n  br i1 %%l%d.more, label %%l%d, label %%l%d.done\nl%d:\n", id, id,
+         s->end, id, m, id, m);
     TEXT("  %%l%d.i = phi i64 [%%l%d.r, %%%s], [%%l%d.n, %%%s]\n", m, id, rest, m, end);
     for (int k = 0; k < s->loop->n_access; k++) {
         if (!s->loop->access[k].line) continue;
@@ -250,14 +260,16 @@ static int other_lines(CcSweep *s, int id) {
     end_partial(s, m);
     TEXT("  br label %%%s\n%s:\n  %%l%d.n = add i64 %%l%d.i, 1\n", end, end, m, m);
     for (int k = 0; k < s->loop->n_access; k++)
-        if (s->loop->access[k].line) TEXT("  %%l%d.q%d = getelementptr i8, ptr %%l%d.p%d, i64 %%g%d.l%d\n", m, k, m, k, k, d);
-    TEXT("  %%l%d.c = icmp slt i64 %%l%d.n, %s\n  br i1 %%l%d.c, label %%l%d, label %%l%d.done\nl%d.done:\n", m, m, s->end, m, m, id,
-         id);
+        if (s->loop->access[k].line)
+            TEXT("  %%l%d.q%d = getelementptr i8, ptr %%l%d.p%d, i64 %%g%d.l%d\n", m, k, m, k, k, d);
+    TEXT("  %%l%d.c = icmp slt i64 %%l%d.n, %s\n  br i1 %%l%d.c, label %%l%d, label %%l%d.done\nl%d.done:\n", m, m,
+         s->end, m, m, id, id);
     for (int k = 0; k < s->loop->n_access; k++)
         if (s->loop->access[k].line)
             TEXT("  %%l%d.q%d = phi ptr [%%l%d.y%d, %%%s], [%%l%d.q%d, %%%s]\n", id, k, id, k, rest, m, k, end);
     for (int j = 0; j < s->n; j++) {
-        TEXT("  %%l%d.v%d = phi %s [%%l%d.z%d, %%%s], [%s, %%%s]\n", id, j, cc_element_type(s, j), id, j, rest, s->acc[j][0], end);
+        TEXT("  %%l%d.v%d = phi %s [%%l%d.z%d, %%%s], [%s, %%%s]\n", id, j, cc_element_type(s, j), id, j, rest,
+             s->acc[j][0], end);
         snprintf(s->acc[j][0], sizeof(CcRef), "%%l%d.v%d", id, j);
     }
     return 0;
@@ -314,8 +326,8 @@ static void begin_totals(CcSweep *s, int id) {
     for (int j = 0; j < s->n; j++)
         for (int u = 0; u < copies_of_total(s); u++) {
             cc_element_identity(s, j, none);
-            TEXT("  %%l%d.t%d.%d = phi %s [%s, %%l%d.pre], [%%l%d.s%d.%d, %%l%d.end]\n", id, j, u, cc_element_type(s, j), none, id,
-                 id, j, u, id);
+            TEXT("  %%l%d.t%d.%d = phi %s [%s, %%l%d.pre], [%%l%d.s%d.%d, %%l%d.end]\n", id, j, u,
+                 cc_element_type(s, j), none, id, id, j, u, id);
             if (by_kahan(s, j))
                 TEXT("  %%l%d.k%d.%d = phi %s [zeroinitializer, %%l%d.pre], [%%l%d.m%d.%d, %%l%d.end]\n", id, j, u,
                      cc_element_type(s, j), id, id, j, u, id);
@@ -340,7 +352,10 @@ static int in_chunks(CcSweep *s) {
     }
     begin_totals(s, id);
     TEXT("  %%l%d.f = add i64 %%l%d.i, %d\n  %%l%d.c = icmp slt i64 %%l%d.f, %s\n", id, id,
-         CHUNK * (in_bundles(s) ? LINES : s->loop->columns ? 1 : s->copies * s->e->lanes), id, id, size);
+         CHUNK * (in_bundles(s)      ? LINES
+                  : s->loop->columns ? 1
+                                     : s->copies * s->e->lanes),
+         id, id, size);
     TEXT("  %%l%d.n = select i1 %%l%d.c, i64 %%l%d.f, i64 %s\n", id, id, id, size);
     snprintf(s->begin, sizeof s->begin, "%%l%d.i", id);
     snprintf(s->end, sizeof s->end, "%%l%d.n", id);
@@ -348,8 +363,8 @@ static int in_chunks(CcSweep *s) {
     for (int j = 0; j < s->n; j++)
         for (int u = 0; u < copies_of_total(s); u++)
             if (add_chunk(s, id, j, u) < 0) return -1;
-    TEXT("  br label %%l%d.end\nl%d.end:\n  br i1 %%l%d.c, label %%l%d, label %%l%d.done\nl%d.done:\n", id, id, id, id, id,
-         id);
+    TEXT("  br label %%l%d.end\nl%d.end:\n  br i1 %%l%d.c, label %%l%d, label %%l%d.done\nl%d.done:\n", id, id, id, id,
+         id, id);
     return 0;
 }
 
@@ -451,13 +466,14 @@ static int pieces(CcSweep *s, int id) {
             if (cc_element_combine(s, j, s->acc[j][u], x, s->acc[j][u]) < 0) return -1;
         }
     end_partial(s, id);
-    TEXT("  %%l%d.q = getelementptr i8, ptr %%l%d.p, i64 %%statebytes\n  %%l%d.n = add i64 %%l%d.i, 1\n", id, id, id, id);
-    TEXT("  %%l%d.c = icmp slt i64 %%l%d.n, %%pieces\n  br i1 %%l%d.c, label %%l%d, label %%l%d.join\nl%d.join:\n", id, id,
-         id, id, id, id);
+    TEXT("  %%l%d.q = getelementptr i8, ptr %%l%d.p, i64 %%statebytes\n  %%l%d.n = add i64 %%l%d.i, 1\n", id, id, id,
+         id);
+    TEXT("  %%l%d.c = icmp slt i64 %%l%d.n, %%pieces\n  br i1 %%l%d.c, label %%l%d, label %%l%d.join\nl%d.join:\n", id,
+         id, id, id, id, id);
     for (int j = 0; j < s->n; j++)
         for (int u = 0; u < s->copies; u++) {
-            TEXT("  %%l%d.v%d.%d = phi %s [%s, %%l%d.go], [%s, %%l%d]\n", id, j, u, cc_element_type(s, j), whole[j][u], id,
-                 s->acc[j][u], id);
+            TEXT("  %%l%d.v%d.%d = phi %s [%s, %%l%d.go], [%s, %%l%d]\n", id, j, u, cc_element_type(s, j), whole[j][u],
+                 id, s->acc[j][u], id);
             snprintf(s->acc[j][u], sizeof(CcRef), "%%l%d.v%d.%d", id, j, u);
         }
     s->copies = copies;
@@ -489,7 +505,9 @@ static int do_sweep(CcSweep *s, int number) {
     if (cut) TEXT("  br i1 %%isfinish, label %%l%d.finish, label %%l%d.work\nl%d.work:\n", id, id, id);
     if (lines(s) < 0 || (cut && pieces(s, id) < 0)) return -1;
     for (int j = 0; j < s->n; j++) {
-        if (!s->loop->columns && cc_combine_lanes(s->e, cc_element_op(s, j), cc_element_dtype(s, s->reduction[j]), s->acc[j][0]) < 0) return -1;
+        if (!s->loop->columns &&
+            cc_combine_lanes(s->e, cc_element_op(s, j), cc_element_dtype(s, s->reduction[j]), s->acc[j][0]) < 0)
+            return -1;
         for (int u = 0; u < CC_SWEEP_COPIES; u++)
             strcpy(s->ref[u][s->reduction[j]], s->acc[j][s->loop->columns && s->copies > 1 ? u : 0]);
     }
@@ -508,7 +526,8 @@ static int of_rows(CcSweep *s, int stage) {
             if (cc_loop_access(n) >= 0) cc_element_fetch(s, i, u);
             else if (cc_emit_node(s->e, i) < 0) return -1;
         }
-        for (int u = 1; u < CC_SWEEP_COPIES && (!loop->columns || s->copies == 1); u++) strcpy(s->ref[u][i], s->ref[0][i]);
+        for (int u = 1; u < CC_SWEEP_COPIES && (!loop->columns || s->copies == 1); u++)
+            strcpy(s->ref[u][i], s->ref[0][i]);
     }
     return 0;
 }
@@ -545,7 +564,8 @@ static void move_to_column(CcSweep *s) {
         strcpy(offset, s->origin);
         if (a->step == CC_STEP_BACK) cc_emit_op(s->e, offset, "sub i64 0, %s", s->origin);
         if (a->step == CC_STEP_ONE || a->step == CC_STEP_BACK)
-            cc_emit_op(s->e, s->at[k], "getelementptr %s, ptr %s, i64 %s", cc_emit_memory((CcDtype)a->dtype), s->at[k], offset);
+            cc_emit_op(s->e, s->at[k], "getelementptr %s, ptr %s, i64 %s", cc_emit_memory((CcDtype)a->dtype), s->at[k],
+                       offset);
         if (a->step != CC_STEP_ANY) continue;
         cc_emit_op(s->e, offset, "mul i64 %%s%d, %s", k, s->origin);
         cc_emit_op(s->e, s->at[k], "getelementptr i8, ptr %s, i64 %s", s->at[k], offset);
@@ -619,7 +639,8 @@ static void entry(CcSweep *s) {
     for (int i = 0; i < n; i++) TEXT("%si32 %d", i ? ", " : "", i);
     TEXT(">\n  %%iota64 = zext <%d x i32> %%iota to <%d x i64>\n", n, n);
     for (int i = 0; i < s->loop->n_node; i++)
-        for (int u = 0; u < CC_SWEEP_COPIES && cc_element_reduces(&s->loop->node[i]) && s->n_line > s->loop->columns; u++)
+        for (int u = 0; u < CC_SWEEP_COPIES && cc_element_reduces(&s->loop->node[i]) && s->n_line > s->loop->columns;
+             u++)
             TEXT("  %%tot%d.%d = alloca %s, align 64\n", i, u, cc_emit_type(s->e, cc_element_dtype(s, i)));
     for (int i = 0; i < s->loop->n_node; i++)
         for (int u = 0; u < (s->loop->columns ? CC_SWEEP_COPIES : 1) && cc_sweep_scans(&s->loop->node[i]); u++)

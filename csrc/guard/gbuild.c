@@ -1,39 +1,35 @@
 /* Building guard programs: a source is added once; a check is set when the value is learnt. */
 #include "guard_int.h"
 
-/* Strings, ints and tuples of these go by value: an attribute's name that is not interned has to meet its interned twin, and
- * a key that is made anew the one before it. Others go by identity. */
-static bool by_value(PyObject *key)
-{
+/* Strings, ints and tuples of these go by value: an attribute's name that is not interned has to meet its interned
+ * twin, and a key that is made anew the one before it. Others go by identity. */
+static bool by_value(PyObject *key) {
     if (!PyTuple_CheckExact(key)) return PyUnicode_CheckExact(key) || PyLong_CheckExact(key);
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(key); i++)
         if (!by_value(PyTuple_GET_ITEM(key, i))) return false;
     return true;
 }
 
-static uint64_t source_hash(CcSource source, int parent, PyObject *key, int level, int index)
-{
+static uint64_t source_hash(CcSource source, int parent, PyObject *key, int level, int index) {
     const uint64_t k = key == NULL ? 0 : by_value(key) ? (uint64_t)PyObject_Hash(key) : (uint64_t)(uintptr_t)key;
     const uint64_t words[] = {(uint64_t)source, (uint64_t)(uint32_t)parent, k, (uint64_t)(uint32_t)level,
                               (uint64_t)(uint32_t)index};
     return cc_map_hash(words, sizeof words, 0) | 1;
 }
 
-static bool same_key(PyObject *a, PyObject *b)
-{
+static bool same_key(PyObject *a, PyObject *b) {
     if (a == b) return true;
-    return a != NULL && b != NULL && Py_IS_TYPE(a, Py_TYPE(b)) && by_value(a) && by_value(b) && PyObject_RichCompareBool(a, b, Py_EQ) == 1;
+    return a != NULL && b != NULL && Py_IS_TYPE(a, Py_TYPE(b)) && by_value(a) && by_value(b) &&
+           PyObject_RichCompareBool(a, b, Py_EQ) == 1;
 }
 
-static int append(CcGuards *gs, const CcGuard *guard, int next_in_chain)
-{
+static int append(CcGuards *gs, const CcGuard *guard, int next_in_chain) {
     cc_vec_push(&gs->g, *guard);
     cc_vec_push(&gs->chain, next_in_chain);
     return gs->g.n - 1;
 }
 
-int cc_guard_source(CcGuards *gs, CcSource source, int parent, PyObject *key, int level, int index, bool *is_new)
-{
+int cc_guard_source(CcGuards *gs, CcSource source, int parent, PyObject *key, int level, int index, bool *is_new) {
     const uint64_t hash = source_hash(source, parent, key, level, index);
     const void *slot = (const void *)(uintptr_t)hash;
     int64_t *head = cc_map_find(&gs->index, slot);
@@ -45,29 +41,30 @@ int cc_guard_source(CcGuards *gs, CcSource source, int parent, PyObject *key, in
             return id;
         }
     }
-    const CcGuard guard = {.source = (uint8_t)source, .parent = parent, .level = (int16_t)level, .index = index,
-                           .other = -1, .key = Py_XNewRef(key)};
+    const CcGuard guard = {.source = (uint8_t)source,
+                           .parent = parent,
+                           .level = (int16_t)level,
+                           .index = index,
+                           .other = -1,
+                           .key = Py_XNewRef(key)};
     const int id = append(gs, &guard, head != NULL ? (int)*head : -1);
     cc_map_put(&gs->index, slot, id);
     *is_new = true;
     return id;
 }
 
-void cc_guard_check(CcGuards *gs, int id, CcCheck check, PyObject *want)
-{
+void cc_guard_check(CcGuards *gs, int id, CcCheck check, PyObject *want) {
     CcGuard *g = &gs->g.at[id];
     g->check = (uint8_t)check;
     Py_XSETREF(g->want, Py_XNewRef(want));
 }
 
-void cc_guard_alias(CcGuards *gs, int id, CcCheck check, int other)
-{
+void cc_guard_alias(CcGuards *gs, int id, CcCheck check, int other) {
     gs->g.at[id].check = (uint8_t)check;
     gs->g.at[id].other = other;
 }
 
-void cc_guard_tensor(CcGuards *gs, int id, PyTypeObject *cls, const CcType *type, bool grad, unsigned dynamic)
-{
+void cc_guard_tensor(CcGuards *gs, int id, PyTypeObject *cls, const CcType *type, bool grad, unsigned dynamic) {
     CcGuard *g = &gs->g.at[id];
     g->check = CC_CHK_TENSOR;
     g->grad = grad;
@@ -78,8 +75,7 @@ void cc_guard_tensor(CcGuards *gs, int id, PyTypeObject *cls, const CcType *type
     *g->type = *type;
 }
 
-int cc_guard_also(CcGuards *gs, int id, CcCheck check, PyObject *want, int other)
-{
+int cc_guard_also(CcGuards *gs, int id, CcCheck check, PyObject *want, int other) {
     CcGuard guard = gs->g.at[id];
     guard.key = Py_XNewRef(guard.key);
     guard.want = Py_XNewRef(want);
@@ -89,26 +85,22 @@ int cc_guard_also(CcGuards *gs, int id, CcCheck check, PyObject *want, int other
     return append(gs, &guard, -1);
 }
 
-void cc_guard_compare(CcGuards *gs, int id, int op, bool swapped, PyObject *want, bool outcome)
-{
+void cc_guard_compare(CcGuards *gs, int id, int op, bool swapped, PyObject *want, bool outcome) {
     cc_guard_also(gs, id, CC_CHK_COMPARE, want, op | swapped << 4 | outcome << 5);
 }
 
-static void free_index(CcGuards *gs)
-{
+static void free_index(CcGuards *gs) {
     cc_map_free(&gs->index);
     cc_vec_free(&gs->chain);
 }
 
-void cc_guard_seal(CcGuards *gs)
-{
+void cc_guard_seal(CcGuards *gs) {
     for (int i = 0; i < gs->g.n; i++)
         if (gs->g.at[i].owned || gs->g.at[i].used) cc_vec_push(&gs->held, i);
     free_index(gs);
 }
 
-void cc_guard_free(CcGuards *gs)
-{
+void cc_guard_free(CcGuards *gs) {
     for (int i = 0; i < gs->g.n; i++) {
         Py_CLEAR(gs->g.at[i].key);
         Py_CLEAR(gs->g.at[i].want);
@@ -121,8 +113,7 @@ void cc_guard_free(CcGuards *gs)
     free_index(gs);
 }
 
-int cc_guard_visit(const CcGuards *gs, visitproc visit, void *arg)
-{
+int cc_guard_visit(const CcGuards *gs, visitproc visit, void *arg) {
     for (int i = 0; i < gs->g.n; i++) {
         Py_VISIT(gs->g.at[i].key);
         Py_VISIT(gs->g.at[i].want);

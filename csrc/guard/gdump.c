@@ -12,8 +12,7 @@ static const char *const check_text[] = {
 #undef CC_CHECK
 };
 
-static void add_object(PyObject *o, CcSbuf *out)
-{
+static void add_object(PyObject *o, CcSbuf *out) {
     if (o == NULL) {
         cc_sbuf_add(out, "NULL");
         return;
@@ -31,8 +30,7 @@ static void add_object(PyObject *o, CcSbuf *out)
     Py_XDECREF(s);
 }
 
-void cc_guard_source_text(const CcGuards *gs, int id, CcSbuf *out)
-{
+void cc_guard_source_text(const CcGuards *gs, int id, CcSbuf *out) {
     const CcGuard *g = &gs->g.at[id];
     for (const char *p = source_text[g->source]; *p != '\0'; p++) {
         if (p[0] != '%') {
@@ -48,8 +46,7 @@ void cc_guard_source_text(const CcGuards *gs, int id, CcSbuf *out)
     }
 }
 
-void cc_guard_now(const CcGuards *gs, int id, const CcGuardState *state, CcSbuf *out)
-{
+void cc_guard_now(const CcGuards *gs, int id, const CcGuardState *state, CcSbuf *out) {
     PyObject **gv = calloc((size_t)gs->g.n + 1, sizeof *gv);
     if (gv == NULL) abort();
     bool *on_way = calloc((size_t)id + 1, sizeof *on_way);
@@ -76,8 +73,7 @@ void cc_guard_now(const CcGuards *gs, int id, const CcGuardState *state, CcSbuf 
     free(gv);
 }
 
-void cc_guard_text(const CcGuards *gs, int id, CcSbuf *out)
-{
+void cc_guard_text(const CcGuards *gs, int id, CcSbuf *out) {
     const CcGuard *g = &gs->g.at[id];
     cc_guard_source_text(gs, id, out);
     cc_sbuf_add(out, " ");

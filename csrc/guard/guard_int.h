@@ -4,7 +4,7 @@
 
 #include "guard.h"
 
-void cc_guard_release_to(const CcGuards *gs, PyObject **gv, int upto);   /* of guards below upto */
+void cc_guard_release_to(const CcGuards *gs, PyObject **gv, int upto); /* of guards below upto */
 
 /* memo.c: a program that has passed, as the few words of memory that have to be unchanged for it to pass again. */
 typedef struct CcMemo CcMemo;
@@ -12,11 +12,11 @@ enum { CC_MEMO_MISS = -2 };
 /* gv: what the run has reached. moving: roots (by guard) that are other objects in each call; NULL: none is known. */
 CcMemo *cc_memo_new(const CcGuards *gs, PyObject *const *gv, const bool *moving);
 void cc_memo_free(CcMemo *m);
-/* As cc_guard_run, where only the values that a run holds are put into gv. CC_MEMO_MISS: it can't tell, and nothing is held; *moved
- * (if it is not -1) is the root that is another object now. */
+/* As cc_guard_run, where only the values that a run holds are put into gv. CC_MEMO_MISS: it can't tell, and nothing is
+ * held; *moved (if it is not -1) is the root that is another object now. */
 int cc_memo_run(CcMemo *m, const CcGuards *gs, const CcGuardState *state, PyObject **gv, int *moved);
 uint64_t cc_memo_hits(const CcMemo *m);
-int cc_memo_steps(const CcMemo *m);     /* what a run looks at */
+int cc_memo_steps(const CcMemo *m); /* what a run looks at */
 bool cc_memo_running(const CcMemo *m);
 
 #endif

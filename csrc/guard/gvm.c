@@ -2,45 +2,40 @@
  * with C hash and equality, compared values are of exact built-in types. */
 #include "guard_int.h"
 
-static PyObject *read_member(PyObject *descr, PyObject *object)
-{
+static PyObject *read_member(PyObject *descr, PyObject *object) {
     PyObject *v = Py_TYPE(descr)->tp_descr_get(descr, object, (PyObject *)Py_TYPE(object));
     if (v == NULL) PyErr_Clear();
     return v;
 }
 
-static PyObject *read_item(PyObject *sequence, int index)
-{
+static PyObject *read_item(PyObject *sequence, int index) {
     if (PyList_Check(sequence)) return index < PyList_GET_SIZE(sequence) ? PyList_GET_ITEM(sequence, index) : NULL;
     return index < PyTuple_GET_SIZE(sequence) ? PyTuple_GET_ITEM(sequence, index) : NULL;
 }
 
-static PyObject *read_key(PyObject *dict, PyObject *key)
-{
+static PyObject *read_key(PyObject *dict, PyObject *key) {
     PyObject *v = PyDict_GetItemWithError(dict, key);
     if (v == NULL && PyErr_Occurred()) PyErr_Clear();
     return v;
 }
 
 /* What a generator's frame holds; the guard of its parent tells that there is such a slot. */
-static PyObject *read_generator(PyObject *generator, int slot)
-{
+static PyObject *read_generator(PyObject *generator, int slot) {
     CcGen g;
     if (!cc_generator_read(generator, &g)) return NULL;
     return slot < 0 ? (PyObject *)g.func : g.slot[slot];
 }
 
 /* want: code, unit, state */
-static bool waits(PyObject *generator, PyObject *want)
-{
+static bool waits(PyObject *generator, PyObject *want) {
     CcGen g;
-    return generator != NULL && cc_generator_read(generator, &g) && (PyObject *)g.code->co == PyTuple_GET_ITEM(want, 0) &&
-           g.unit == PyLong_AsLong(PyTuple_GET_ITEM(want, 1)) && g.state == PyLong_AsLong(PyTuple_GET_ITEM(want, 2));
+    return generator != NULL && cc_generator_read(generator, &g) &&
+           (PyObject *)g.code->co == PyTuple_GET_ITEM(want, 0) && g.unit == PyLong_AsLong(PyTuple_GET_ITEM(want, 1)) &&
+           g.state == PyLong_AsLong(PyTuple_GET_ITEM(want, 2));
 }
 
 /* Value of one source; a new reference when g->owned. */
-static PyObject *read_source(const CcGuard *g, const CcGuardState *state, PyObject *parent)
-{
+static PyObject *read_source(const CcGuard *g, const CcGuardState *state, PyObject *parent) {
     switch ((CcSource)g->source) {
     case CC_SRC_ARG: return state->args[g->index];
     case CC_SRC_SLOT: return cc_act_get(state->acts[g->level], g->index);
@@ -48,7 +43,7 @@ static PyObject *read_source(const CcGuard *g, const CcGuardState *state, PyObje
     case CC_SRC_DICTOF: return cc_obj_dict(parent);
     case CC_SRC_PROXIED: return cc_obj_proxied(parent);
     case CC_SRC_KEY: return read_key(parent, g->key);
-    case CC_SRC_OWN: {   /* a tensor has a dict only once it needs one */
+    case CC_SRC_OWN: { /* a tensor has a dict only once it needs one */
         PyObject *dict = cc_obj_dict(parent);
         return dict != NULL ? read_key(dict, g->key) : NULL;
     }
@@ -64,17 +59,17 @@ static PyObject *read_source(const CcGuard *g, const CcGuardState *state, PyObje
         return v;
     }
     case CC_SRC_ASK: {
-        PyObject *v = PyObject_CallNoArgs(g->key);   /* a C function that reads state: abc.get_cache_token */
+        PyObject *v = PyObject_CallNoArgs(g->key); /* a C function that reads state: abc.get_cache_token */
         if (v == NULL) PyErr_Clear();
         return v;
     }
     case CC_SRC_REDUCE: {
-        PyObject *v = PyObject_CallMethod(parent, "__reduce__", NULL);   /* of builtin iterators only: C code */
+        PyObject *v = PyObject_CallMethod(parent, "__reduce__", NULL); /* of builtin iterators only: C code */
         if (v == NULL) PyErr_Clear();
         return v;
     }
     case CC_SRC_AT: {
-        PyObject *v = PySequence_GetItem(parent, g->index);   /* of a deque: C code */
+        PyObject *v = PySequence_GetItem(parent, g->index); /* of a deque: C code */
         if (v == NULL) PyErr_Clear();
         return v;
     }
@@ -91,17 +86,15 @@ static PyObject *read_source(const CcGuard *g, const CcGuardState *state, PyObje
     return NULL;
 }
 
-PyObject *cc_guard_read(const CcGuard *g, const CcGuardState *state, PyObject *const *gv)
-{
+PyObject *cc_guard_read(const CcGuard *g, const CcGuardState *state, PyObject *const *gv) {
     return read_source(g, state, g->parent >= 0 ? gv[g->parent] : NULL);
 }
 
 /* Equal values of one exact built-in type; floats by bits, so that nan is itself and -0.0 is not 0.0. */
-bool cc_guard_same_value(PyObject *a, PyObject *b)
-{
+bool cc_guard_same_value(PyObject *a, PyObject *b) {
     if (a == b) return true;
     if (a == NULL || Py_TYPE(a) != Py_TYPE(b)) return false;
-    if (PyFloat_Check(a)) {   /* numpy.float64, too */
+    if (PyFloat_Check(a)) { /* numpy.float64, too */
         const double x = PyFloat_AS_DOUBLE(a), y = PyFloat_AS_DOUBLE(b);
         return memcmp(&x, &y, sizeof x) == 0;
     }
@@ -111,18 +104,18 @@ bool cc_guard_same_value(PyObject *a, PyObject *b)
 }
 
 /* What an object of a class derived from int, float, str ... holds, whatever its class makes of ==. */
-static bool holds_value(PyObject *o, PyObject *want)
-{
+static bool holds_value(PyObject *o, PyObject *want) {
     if (o == NULL || !PyObject_TypeCheck(o, Py_TYPE(want))) return false;
-    if (PyFloat_Check(want)) return memcmp(&((PyFloatObject *)o)->ob_fval, &((PyFloatObject *)want)->ob_fval, sizeof(double)) == 0;
-    if (PyComplex_Check(want)) return memcmp(&((PyComplexObject *)o)->cval, &((PyComplexObject *)want)->cval, sizeof(Py_complex)) == 0;
+    if (PyFloat_Check(want))
+        return memcmp(&((PyFloatObject *)o)->ob_fval, &((PyFloatObject *)want)->ob_fval, sizeof(double)) == 0;
+    if (PyComplex_Check(want))
+        return memcmp(&((PyComplexObject *)o)->cval, &((PyComplexObject *)want)->cval, sizeof(Py_complex)) == 0;
     PyObject *equal = Py_TYPE(want)->tp_richcompare(o, want, Py_EQ);
-    Py_XDECREF(equal);   /* True lives on */
+    Py_XDECREF(equal); /* True lives on */
     return equal == Py_True;
 }
 
-static Py_ssize_t size_of(PyObject *o)
-{
+static Py_ssize_t size_of(PyObject *o) {
     if (PyDict_Check(o)) return PyDict_GET_SIZE(o);
     if (PyAnySet_Check(o)) return PySet_GET_SIZE(o);
     if (PyList_Check(o) || PyTuple_Check(o)) return Py_SIZE(o);
@@ -131,8 +124,7 @@ static Py_ssize_t size_of(PyObject *o)
     return n;
 }
 
-static bool same_order(PyObject *ordered, PyObject *keys)
-{
+static bool same_order(PyObject *ordered, PyObject *keys) {
     PyObject *list = cc_dict_keys(ordered);
     bool same = list != NULL && PyList_GET_SIZE(list) == PyTuple_GET_SIZE(keys);
     for (Py_ssize_t i = 0; same && i < PyTuple_GET_SIZE(keys); i++)
@@ -141,8 +133,7 @@ static bool same_order(PyObject *ordered, PyObject *keys)
     return same;
 }
 
-static bool same_keys(PyObject *dict, PyObject *keys)
-{
+static bool same_keys(PyObject *dict, PyObject *keys) {
     if (PyDict_GET_SIZE(dict) != PyTuple_GET_SIZE(keys)) return false;
     if (PyODict_Check(dict)) return same_order(dict, keys);
     Py_ssize_t pos = 0, i = 0;
@@ -152,23 +143,20 @@ static bool same_keys(PyObject *dict, PyObject *keys)
     return true;
 }
 
-static bool same_function(PyObject *o, PyObject *want)
-{
+static bool same_function(PyObject *o, PyObject *want) {
     const PyFunctionObject *f = (PyFunctionObject *)o;
     return f->func_code == PyTuple_GET_ITEM(want, 0) &&
            (f->func_defaults ? f->func_defaults : Py_None) == PyTuple_GET_ITEM(want, 1) &&
            (f->func_kwdefaults ? f->func_kwdefaults : Py_None) == PyTuple_GET_ITEM(want, 2);
 }
 
-static bool equal_set(PyObject *o, PyObject *want)
-{
+static bool equal_set(PyObject *o, PyObject *want) {
     const int eq = PyObject_RichCompareBool(o, want, Py_EQ);
     if (eq < 0) PyErr_Clear();
     return eq > 0;
 }
 
-static bool same_comparison(const CcGuard *g, PyObject *v)
-{
+static bool same_comparison(const CcGuard *g, PyObject *v) {
     if (v == NULL || !PyFloat_CheckExact(v)) return false;
     const bool swapped = g->other >> 4 & 1, outcome = g->other >> 5 & 1;
     const int is = PyObject_RichCompareBool(swapped ? g->want : v, swapped ? v : g->want, g->other & 15);
@@ -176,16 +164,14 @@ static bool same_comparison(const CcGuard *g, PyObject *v)
     return is >= 0 && is == outcome;
 }
 
-static bool same_tensor(const CcGuard *g, PyObject *v)
-{
+static bool same_tensor(const CcGuard *g, PyObject *v) {
     PyTypeObject *cls = (PyTypeObject *)g->want;
     if (g->dynamic == 0) return cc_tens_match(v, cls, g->type, g->grad);
     const int dims = cc_tens_resized(v, cls, g->type, g->grad);
     return dims >= 0 && (dims & ~g->dynamic) == 0;
 }
 
-bool cc_guard_holds(const CcGuard *g, PyObject *v, PyObject *const *gv)
-{
+bool cc_guard_holds(const CcGuard *g, PyObject *v, PyObject *const *gv) {
     switch ((CcCheck)g->check) {
     case CC_CHK_NONE: return v != NULL;
     case CC_CHK_IDENT: return v == g->want;
@@ -204,7 +190,8 @@ bool cc_guard_holds(const CcGuard *g, PyObject *v, PyObject *const *gv)
     case CC_CHK_MRO: return v == g->want;
     case CC_CHK_COMPARE: return same_comparison(g, v);
     case CC_CHK_METHOD:
-        return v != NULL && PyCFunction_Check(v) && ((PyCFunctionObject *)v)->m_ml == ((PyMethodDescrObject *)g->want)->d_method;
+        return v != NULL && PyCFunction_Check(v) &&
+               ((PyCFunctionObject *)v)->m_ml == ((PyMethodDescrObject *)g->want)->d_method;
     case CC_CHK_WAITS: return waits(v, g->want);
     case CC_CHK_COUNT: break;
     }
@@ -213,31 +200,23 @@ bool cc_guard_holds(const CcGuard *g, PyObject *v, PyObject *const *gv)
 
 /* ------------------------------------------------------------------ runs */
 
-/* A program is looked at as a whole when it has few guards. After a memo that lasted for fewer runs than MEMO_PAYS the next one is
- * made twice as late, up to LATEST. (Making one costs as much as about ten runs without.) */
+/* A program is looked at as a whole when it has few guards. After a memo that lasted for fewer runs than MEMO_PAYS the
+ * next one is made twice as late, up to LATEST. (Making one costs as much as about ten runs without.) */
 enum { FEW = 8, MEMO_PAYS = 32, LATEST = 4096, FORGIVEN = 8, PATH = 40 };
 
-void cc_guard_release_to(const CcGuards *gs, PyObject **gv, int upto)
-{
+void cc_guard_release_to(const CcGuards *gs, PyObject **gv, int upto) {
     for (int i = 0; i < gs->held.n && gs->held.at[i] < upto; i++) Py_CLEAR(gv[gs->held.at[i]]);
 }
 
-void cc_guard_release(const CcGuards *gs, PyObject **gv)
-{
-    cc_guard_release_to(gs, gv, gs->g.n);
-}
+void cc_guard_release(const CcGuards *gs, PyObject **gv) { cc_guard_release_to(gs, gv, gs->g.n); }
 
-int cc_guard_steps(const CcGuards *gs)
-{
-    return gs->memo != NULL ? cc_memo_steps(gs->memo) : gs->g.n;
-}
+int cc_guard_steps(const CcGuards *gs) { return gs->memo != NULL ? cc_memo_steps(gs->memo) : gs->g.n; }
 
-static int run_whole(const CcGuards *gs, const CcGuardState *state, PyObject **gv)
-{
+static int run_whole(const CcGuards *gs, const CcGuardState *state, PyObject **gv) {
     for (int i = 0; i < gs->g.n; i++) {
         const CcGuard *g = &gs->g.at[i];
         gv[i] = cc_guard_read(g, state, gv);
-        if (g->used && !g->owned) Py_XINCREF(gv[i]);   /* an effect may drop what a later recipe needs */
+        if (g->used && !g->owned) Py_XINCREF(gv[i]); /* an effect may drop what a later recipe needs */
         if (!cc_guard_holds(g, gv[i], gv)) {
             cc_guard_release_to(gs, gv, i + 1);
             return i;
@@ -246,8 +225,7 @@ static int run_whole(const CcGuards *gs, const CcGuardState *state, PyObject **g
     return -1;
 }
 
-static void forget_memo(CcGuards *gs, int moved)
-{
+static void forget_memo(CcGuards *gs, int moved) {
     if (moved >= 0 && gs->moving == NULL && (gs->moving = calloc((size_t)gs->g.n, sizeof *gs->moving)) == NULL) abort();
     if (moved >= 0) gs->moving[moved] = true;
     gs->patience = cc_memo_hits(gs->memo) >= MEMO_PAYS || moved >= 0 ? 1 : CC_MIN(2 * gs->patience, LATEST);
@@ -256,10 +234,10 @@ static void forget_memo(CcGuards *gs, int moved)
     gs->memo = NULL;
 }
 
-static int run_program(CcGuards *gs, const CcGuardState *state, PyObject **gv)
-{
+static int run_program(CcGuards *gs, const CcGuardState *state, PyObject **gv) {
     if (gs->g.n < FEW) return run_whole(gs, state, gv);
-    if (gs->memo != NULL && cc_memo_running(gs->memo)) return run_whole(gs, state, gv);   /* a finaliser calls us from a run */
+    /* a finaliser calls us from a run */
+    if (gs->memo != NULL && cc_memo_running(gs->memo)) return run_whole(gs, state, gv);
     if (gs->memo != NULL) {
         int moved;
         const int r = cc_memo_run(gs->memo, gs, state, gv, &moved);
@@ -273,9 +251,9 @@ static int run_program(CcGuards *gs, const CcGuardState *state, PyObject **gv)
     return -1;
 }
 
-/* Whether a guard can be asked without a run: what is on the way to it takes no references, and is compared with nothing. */
-static bool lone(const CcGuards *gs, int id)
-{
+/* Whether a guard can be asked without a run: what is on the way to it takes no references, and is compared with
+ * nothing. */
+static bool lone(const CcGuards *gs, int id) {
     int n = 0;
     for (; id >= 0; id = gs->g.at[id].parent) {
         const CcGuard *g = &gs->g.at[id];
@@ -284,8 +262,7 @@ static bool lone(const CcGuards *gs, int id)
     return true;
 }
 
-int cc_guard_refuse(const CcGuards *gs, const CcGuardState *state)
-{
+int cc_guard_refuse(const CcGuards *gs, const CcGuardState *state) {
     int path[PATH], n = 0;
     for (int id = gs->suspect - 1; id >= 0; id = gs->g.at[id].parent) path[n++] = id;
     PyObject *v = NULL;
@@ -297,8 +274,7 @@ int cc_guard_refuse(const CcGuards *gs, const CcGuardState *state)
     return -1;
 }
 
-int cc_guard_run(CcGuards *gs, const CcGuardState *state, PyObject **gv)
-{
+int cc_guard_run(CcGuards *gs, const CcGuardState *state, PyObject **gv) {
     const int failed = run_program(gs, state, gv);
     if (failed >= 0 && lone(gs, failed)) {
         gs->suspect = failed + 1;

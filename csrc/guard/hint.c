@@ -1,29 +1,30 @@
-/* Hints: a guard that failed because a size or a number is another one names what is to be symbolic in the next recording
- * ("automatic dynamic": static first). Sources are named by their path, since every recording numbers its guards anew. */
+/* Hints: a guard that failed because a size or a number is another one names what is to be symbolic in the next
+ * recording ("automatic dynamic": static first). Sources are named by their path, since every recording numbers its
+ * guards anew. */
 #include "guard_int.h"
 
-uint64_t cc_guard_path(const CcGuards *gs, int id, uint64_t salt)
-{
+uint64_t cc_guard_path(const CcGuards *gs, int id, uint64_t salt) {
     uint64_t hash = salt;
     for (; id >= 0; id = gs->g.at[id].parent) {
         const CcGuard *g = &gs->g.at[id];
-        /* Strings by value: names that are not interned must meet their twins. A hash is the same within the process. */
-        const uint64_t key = g->key == NULL ? 0 : PyUnicode_CheckExact(g->key) ? (uint64_t)PyObject_Hash(g->key) : (uintptr_t)g->key;
+        /* Strings by value: names that are not interned must meet their twins. A hash is the same within the
+         * process. */
+        const uint64_t key = g->key == NULL                 ? 0
+                             : PyUnicode_CheckExact(g->key) ? (uint64_t)PyObject_Hash(g->key)
+                                                            : (uintptr_t)g->key;
         const uint64_t words[] = {g->source, key, (uint64_t)g->level, (uint32_t)g->index};
         hash = cc_map_hash(words, sizeof words, hash);
     }
     return hash;
 }
 
-const CcHint *cc_hint_find(const CcHints *hints, uint64_t path)
-{
+const CcHint *cc_hint_find(const CcHints *hints, uint64_t path) {
     for (int i = 0; i < hints->at.n; i++)
         if (hints->at.at[i].path == path) return &hints->at.at[i];
     return NULL;
 }
 
-static CcHint *find_or_add(CcHints *hints, uint64_t path)
-{
+static CcHint *find_or_add(CcHints *hints, uint64_t path) {
     for (int i = 0; i < hints->at.n; i++)
         if (hints->at.at[i].path == path) return &hints->at.at[i];
     cc_vec_push(&hints->at, (CcHint){.path = path});
@@ -31,8 +32,7 @@ static CcHint *find_or_add(CcHints *hints, uint64_t path)
 }
 
 /* Dims whose sizes differ, if all of them are above 1 on both sides: broadcasting tells 0 and 1 from other sizes. */
-static int other_dims(const CcGuard *g, PyObject *v)
-{
+static int other_dims(const CcGuard *g, PyObject *v) {
     if (v == NULL) return 0;
     const int dims = cc_tens_resized(v, (PyTypeObject *)g->want, g->type, g->grad);
     if (dims <= 0) return 0;
@@ -43,14 +43,12 @@ static int other_dims(const CcGuard *g, PyObject *v)
     return dims;
 }
 
-static bool other_number(const CcGuard *g, PyObject *v)
-{
+static bool other_number(const CcGuard *g, PyObject *v) {
     return v != NULL && Py_TYPE(v) == Py_TYPE(g->want) && (PyLong_CheckExact(v) || PyFloat_CheckExact(v));
 }
 
 /* False: what differs is no size and no number. */
-static bool learn(CcHints *hints, const CcGuards *gs, int id, PyObject *v, uint64_t salt)
-{
+static bool learn(CcHints *hints, const CcGuards *gs, int id, PyObject *v, uint64_t salt) {
     const CcGuard *g = &gs->g.at[id];
     const int dims = g->check == CC_CHK_TENSOR ? other_dims(g, v) : 0;
     const bool number = g->check == CC_CHK_VALUE && other_number(g, v);
@@ -61,8 +59,7 @@ static bool learn(CcHints *hints, const CcGuards *gs, int id, PyObject *v, uint6
     return true;
 }
 
-void cc_hint_learn(CcHints *hints, const CcGuards *gs, const CcGuardState *state, uint64_t salt)
-{
+void cc_hint_learn(CcHints *hints, const CcGuards *gs, const CcGuardState *state, uint64_t salt) {
     PyObject **gv = calloc((size_t)gs->g.n + 1, sizeof *gv);
     if (gv == NULL) abort();
     int n = 0;

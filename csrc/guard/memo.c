@@ -1,7 +1,7 @@
 /* Memos: what a passed run of a guard program has to look at next time.
  *
- * Most of a program walks through dicts of modules. As long as a dict's version is what it was, all that was found in it is there
- * still; as long as a type's tag is, so are its attributes. So a guard is
+ * Most of a program walks through dicts of modules. As long as a dict's version is what it was, all that was found in
+ * it is there still; as long as a type's tag is, so are its attributes. So a guard is
  *
  *   FREE    implied by words that others look at: a dict's version, the place of an instance's dict, an object's type, a tag ...
  *   ROOT    an argument or a slot: read and checked in each run, first; what hangs from an instance is FREE or a probe only while it
@@ -9,10 +9,11 @@
  *   PROBE   read and checked in each run (a list's item, a cell); what hangs from it is FREE only while it is the same object
  *   LIVE    read and checked in each run, last
  *
- * Words are looked at in the order in which guards reached them, so each lies in an object that those before it have shown to be
- * there. Nothing is kept alive: an object that died and another one at its address look alike only where all words do. What has no
- * words of its own (a tuple, a bound method) is trusted as long as the dict that holds it is unchanged; when that dict has changed
- * elsewhere (recheck), the value must be a tuple of constants, which the memo holds, or the memo is given up.
+ * Words are looked at in the order in which guards reached them, so each lies in an object that those before it have
+ * shown to be there. Nothing is kept alive: an object that died and another one at its address look alike only where
+ * all words do. What has no words of its own (a tuple, a bound method) is trusted as long as the dict that holds it is
+ * unchanged; when that dict has changed elsewhere (recheck), the value must be a tuple of constants, which the memo
+ * holds, or the memo is given up.
  *
  * A dict that changed does not end a memo: the guards that read it are asked again, and its new version is noted. */
 #include "guard_int.h"
@@ -20,9 +21,9 @@
 typedef uint64_t __attribute__((may_alias)) Word;
 
 enum { LIVE, FREE, PROBE, ROOT };
-enum { STAGES = 12 };        /* probes on the way to a guard; those behind more are LIVE */
+enum { STAGES = 12 }; /* probes on the way to a guard; those behind more are LIVE */
 
-typedef struct Dep {         /* guards that are asked again when a version differs */
+typedef struct Dep { /* guards that are asked again when a version differs */
     int guard, next;
 } Dep;
 
@@ -35,23 +36,23 @@ typedef struct Tag {
     unsigned want;
     int dep;
 } Tag;
-typedef struct Seen {        /* a tensor */
+typedef struct Seen { /* a tensor */
     int guard;
     CcTensMark mark;
 } Seen;
 
 struct CcMemo {
-    PyObject **gv;           /* [guard] borrowed */
-    bool *child;             /* [guard] other guards are read from it, or compared with it */
-    bool *relies;            /* [guard] ... and trust that it is the same object */
-    bool *pinned;            /* [guard] it has to be the object that it was, or was found to be since */
-    CC_VEC(int) early;       /* guards whose values are put into a run's gv first, */
+    PyObject **gv;     /* [guard] borrowed */
+    bool *child;       /* [guard] other guards are read from it, or compared with it */
+    bool *relies;      /* [guard] ... and trust that it is the same object */
+    bool *pinned;      /* [guard] it has to be the object that it was, or was found to be since */
+    CC_VEC(int) early; /* guards whose values are put into a run's gv first, */
     CC_VEC(int) root, live;
-    CC_VEC(int) take;        /* and those that it holds in the end */
+    CC_VEC(int) take; /* and those that it holds in the end */
     CC_VEC(Dep) dep;
     CC_VEC(int) probe;
     CC_VEC(Fact) fact;
-    CC_VEC(int) fact_dep;    /* head in dep; -1: none, the memo is over when it differs */
+    CC_VEC(int) fact_dep; /* head in dep; -1: none, the memo is over when it differs */
     CC_VEC(Tag) tag;
     CC_VEC(Seen) seen;
     int probe_to[STAGES], fact_to[STAGES], tag_to[STAGES], seen_to[STAGES], stages;
@@ -69,15 +70,14 @@ typedef struct Build {
     PyObject *const *gv;
     const bool *moving;
     uint8_t *mode, *stage;
-    bool *steady;            /* [guard] while all facts hold, it is the object that it was */
-    CcMap fact_at;           /* address -> fact */
+    bool *steady;  /* [guard] while all facts hold, it is the object that it was */
+    CcMap fact_at; /* address -> fact */
     CcMap tag_at;
-    CcMap version_at;        /* dict -> fact */
+    CcMap version_at; /* dict -> fact */
     CC_VEC(uint8_t) fact_stage, tag_stage, seen_stage, probe_stage;
 } Build;
 
-static int add_fact(Build *b, const void *at, uint64_t want, int stage)
-{
+static int add_fact(Build *b, const void *at, uint64_t want, int stage) {
     const int64_t *known = cc_map_find(&b->fact_at, at);
     if (known != NULL && b->fact_stage.at[*known] <= stage) return (int)*known;
     cc_vec_push(&b->m->fact, (Fact){at, want});
@@ -87,20 +87,15 @@ static int add_fact(Build *b, const void *at, uint64_t want, int stage)
     return b->m->fact.n - 1;
 }
 
-static void add_word(Build *b, const void *at, int stage)
-{
-    add_fact(b, at, *(const Word *)at, stage);
-}
+static void add_word(Build *b, const void *at, int stage) { add_fact(b, at, *(const Word *)at, stage); }
 
-static int add_dep(CcMemo *m, int guard, int next)
-{
+static int add_dep(CcMemo *m, int guard, int next) {
     cc_vec_push(&m->dep, (Dep){guard, next});
     return m->dep.n - 1;
 }
 
 /* The dict's version, which `guard` follows from. */
-static bool add_version(Build *b, PyObject *dict, int guard, int stage)
-{
+static bool add_version(Build *b, PyObject *dict, int guard, int stage) {
     const int64_t *known = cc_map_find(&b->version_at, dict);
     int fact = known != NULL ? (int)*known : -1;
     if (fact < 0 || b->fact_stage.at[fact] > stage) {
@@ -114,8 +109,7 @@ static bool add_version(Build *b, PyObject *dict, int guard, int stage)
     return true;
 }
 
-static bool add_tag(Build *b, PyTypeObject *type, int guard, int stage)
-{
+static bool add_tag(Build *b, PyTypeObject *type, int guard, int stage) {
     const int64_t *known = cc_map_find(&b->tag_at, type);
     int tag = known != NULL ? (int)*known : -1;
     if (tag < 0 || b->tag_stage.at[tag] > stage) {
@@ -131,20 +125,15 @@ static bool add_tag(Build *b, PyTypeObject *type, int guard, int stage)
 }
 
 /* Its class can be set. */
-static bool fluid(PyObject *o)
-{
-    return (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) || PyModule_Check(o);
-}
+static bool fluid(PyObject *o) { return (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) || PyModule_Check(o); }
 
 /* The type has to be looked at before anything in the object is. */
-static void add_type(Build *b, PyObject *o, bool steady, int stage)
-{
+static void add_type(Build *b, PyObject *o, bool steady, int stage) {
     if (fluid(o) || !steady) add_word(b, &o->ob_type, stage);
 }
 
 /* An instance's dict hangs where it did. *dict: NULL, there is none. */
-static bool add_place(Build *b, int parent, int stage, PyObject **dict)
-{
+static bool add_place(Build *b, int parent, int stage, PyObject **dict) {
     PyObject *o = b->gv[parent], *const *at = cc_obj_dict_at(o);
     if (at == NULL) return false;
     add_type(b, o, b->steady[parent], stage);
@@ -153,17 +142,15 @@ static bool add_place(Build *b, int parent, int stage, PyObject **dict)
     return true;
 }
 
-/* The type that a guard gives, when the program itself holds it: a stage's tags are looked at before its facts have shown that what
- * leads to the type is unchanged, so nothing else would keep it from being freed memory by then. */
-static PyTypeObject *held_type(const CcGuard *g)
-{
+/* The type that a guard gives, when the program itself holds it: a stage's tags are looked at before its facts have
+ * shown that what leads to the type is unchanged, so nothing else would keep it from being freed memory by then. */
+static PyTypeObject *held_type(const CcGuard *g) {
     PyObject *o = g->source == CC_SRC_CONST ? g->key : g->check == CC_CHK_IDENT ? g->want : NULL;
     return o != NULL && PyType_Check(o) ? (PyTypeObject *)o : NULL;
 }
 
 /* The source of a guard whose parent is pinned. False: it has to be read in each run. */
-static bool free_source(Build *b, int i, int stage)
-{
+static bool free_source(Build *b, int i, int stage) {
     const CcGuard *g = &b->gs->g.at[i];
     PyObject *parent = b->gv[g->parent], *dict;
     const bool steady = b->steady[g->parent];
@@ -175,7 +162,8 @@ static bool free_source(Build *b, int i, int stage)
         return add_version(b, dict, -1, stage);
     case CC_SRC_OWN: return add_place(b, g->parent, stage, &dict) && dict == NULL;
     case CC_SRC_KEY: return PyDict_Check(parent) && add_version(b, parent, i, stage);
-    case CC_SRC_TLOOK: return (type = held_type(&b->gs->g.at[g->parent])) != NULL && steady && add_tag(b, type, i, stage);
+    case CC_SRC_TLOOK:
+        return (type = held_type(&b->gs->g.at[g->parent])) != NULL && steady && add_tag(b, type, i, stage);
     case CC_SRC_MRO:
         if ((type = held_type(&b->gs->g.at[g->parent])) == NULL) return false;
         add_word(b, &type->tp_mro, stage);
@@ -200,8 +188,7 @@ static bool free_source(Build *b, int i, int stage)
     return true;
 }
 
-static bool add_seen(Build *b, int i, int stage)
-{
+static bool add_seen(Build *b, int i, int stage) {
     Seen seen = {.guard = i};
     cc_tens_mark(b->gv[i], &seen.mark);
     cc_vec_push(&b->m->seen, seen);
@@ -210,8 +197,7 @@ static bool add_seen(Build *b, int i, int stage)
 }
 
 /* Only words that are safe to look at: the object was shown to be there, and of this type. */
-static bool free_size(Build *b, PyObject *v, int stage)
-{
+static bool free_size(Build *b, PyObject *v, int stage) {
     if (PyTuple_Check(v)) return true;
     if (PyDict_Check(v)) add_word(b, &((PyDictObject *)v)->ma_used, stage);
     else if (PyList_Check(v)) add_word(b, &((PyVarObject *)v)->ob_size, stage);
@@ -220,8 +206,7 @@ static bool free_size(Build *b, PyObject *v, int stage)
 }
 
 /* The check of a guard whose value follows from facts. False: it has to be made in each run. */
-static bool free_check(Build *b, int i, int stage)
-{
+static bool free_check(Build *b, int i, int stage) {
     const CcGuard *g = &b->gs->g.at[i];
     PyObject *v = b->gv[i];
     switch ((CcCheck)g->check) {
@@ -249,7 +234,7 @@ static bool free_check(Build *b, int i, int stage)
         add_word(b, &f->func_kwdefaults, stage);
         return true;
     }
-    case CC_CHK_HOLDS:   /* another object of that class may get its address */
+    case CC_CHK_HOLDS: /* another object of that class may get its address */
     case CC_CHK_EQUALSET:
     case CC_CHK_WAITS:
     case CC_CHK_COUNT: break;
@@ -257,24 +242,21 @@ static bool free_check(Build *b, int i, int stage)
     return false;
 }
 
-static bool instance(PyObject *o)
-{
-    return o != NULL && (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) && !cc_tens_any(o) && !PyTuple_Check(o) && !PyList_Check(o) &&
-           !PyDict_Check(o) && !PyAnySet_Check(o);
+static bool instance(PyObject *o) {
+    return o != NULL && (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) && !cc_tens_any(o) && !PyTuple_Check(o) &&
+           !PyList_Check(o) && !PyDict_Check(o) && !PyAnySet_Check(o);
 }
 
-/* It is compared with a value that a run does not have yet when guards of this mode are asked. LIVE: with one that need not be what
- * it was. */
-static bool compared(const Build *b, const CcGuard *g, int mode)
-{
+/* It is compared with a value that a run does not have yet when guards of this mode are asked. LIVE: with one that need
+ * not be what it was. */
+static bool compared(const Build *b, const CcGuard *g, int mode) {
     if (g->check != CC_CHK_ALIAS && g->check != CC_CHK_DISTINCT) return false;
     const int other = b->mode[g->other];
     return mode == LIVE ? !b->m->pinned[g->other] && other != ROOT : other == LIVE || other == PROBE;
 }
 
 /* Sets mode, stage, pinned and steady of a guard. */
-static void place_guard(Build *b, int i)
-{
+static void place_guard(Build *b, int i) {
     const CcGuard *g = &b->gs->g.at[i];
     CcMemo *m = b->m;
     if (g->source == CC_SRC_CONST) {
@@ -287,8 +269,9 @@ static void place_guard(Build *b, int i)
         b->mode[i] = ROOT;
         const bool compares = compared(b, g, ROOT);
         if (compares) b->mode[i] = LIVE;
-        m->pinned[i] = !compares && m->child[i] && (b->moving == NULL || !b->moving[i]) && (instance(b->gv[i]) || g->check == CC_CHK_IDENT);
-        b->steady[i] = m->pinned[i] && g->check == CC_CHK_IDENT;   /* the program holds it */
+        m->pinned[i] = !compares && m->child[i] && (b->moving == NULL || !b->moving[i]) &&
+                       (instance(b->gv[i]) || g->check == CC_CHK_IDENT);
+        b->steady[i] = m->pinned[i] && g->check == CC_CHK_IDENT; /* the program holds it */
         return;
     }
     b->mode[i] = LIVE;
@@ -313,8 +296,7 @@ static void place_guard(Build *b, int i)
 }
 
 /* Values that LIVE guards and probes read from or compare with, and that only the memo has. */
-static void list_early(Build *b)
-{
+static void list_early(Build *b) {
     const CcGuards *gs = b->gs;
     bool *listed = calloc((size_t)gs->g.n + 1, sizeof *listed);
     if (listed == NULL) abort();
@@ -331,17 +313,17 @@ static void list_early(Build *b)
     free(listed);
 }
 
-static bool constants(PyObject *tuple)
-{
+static bool constants(PyObject *tuple) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); i++) {
         PyObject *o = PyTuple_GET_ITEM(tuple, i);
-        if (o != Py_None && !PyLong_CheckExact(o) && !PyFloat_CheckExact(o) && !PyBool_Check(o) && !PyUnicode_CheckExact(o)) return false;
+        if (o != Py_None && !PyLong_CheckExact(o) && !PyFloat_CheckExact(o) && !PyBool_Check(o) &&
+            !PyUnicode_CheckExact(o))
+            return false;
     }
     return true;
 }
 
-static void list_guards(Build *b)
-{
+static void list_guards(Build *b) {
     CcMemo *m = b->m;
     for (int i = 0; i < b->gs->g.n; i++) {
         const CcGuard *g = &b->gs->g.at[i];
@@ -357,8 +339,7 @@ static void list_guards(Build *b)
 }
 
 /* Sorts one kind by stage, keeping the order otherwise; to[s]: behind the last one of stage s. */
-static void order(void *at, size_t size, int n, const uint8_t *stage, int stages, int *to)
-{
+static void order(void *at, size_t size, int n, const uint8_t *stage, int stages, int *to) {
     char *from = malloc(size * (size_t)n + 1), *out = at;
     if (from == NULL) abort();
     if (n > 0) memcpy(from, at, size * (size_t)n);
@@ -371,8 +352,7 @@ static void order(void *at, size_t size, int n, const uint8_t *stage, int stages
     free(from);
 }
 
-static void order_all(Build *b)
-{
+static void order_all(Build *b) {
     CcMemo *m = b->m;
     m->stages = 1;
     for (int i = 0; i < b->gs->g.n; i++) m->stages = CC_MAX(m->stages, b->stage[i] + 1);
@@ -383,15 +363,13 @@ static void order_all(Build *b)
     order(m->probe.at, sizeof *m->probe.at, m->probe.n, b->probe_stage.at, m->stages, m->probe_to);
 }
 
-static void *zeros(size_t n)
-{
+static void *zeros(size_t n) {
     void *p = calloc(n + 1, 1);
     if (p == NULL) abort();
     return p;
 }
 
-CcMemo *cc_memo_new(const CcGuards *gs, PyObject *const *gv, const bool *moving)
-{
+CcMemo *cc_memo_new(const CcGuards *gs, PyObject *const *gv, const bool *moving) {
     const size_t n = (size_t)gs->g.n;
     CcMemo *m = zeros(sizeof *m);
     m->gv = zeros(sizeof *m->gv * n);
@@ -399,7 +377,8 @@ CcMemo *cc_memo_new(const CcGuards *gs, PyObject *const *gv, const bool *moving)
     m->child = zeros(n);
     m->relies = zeros(n);
     m->pinned = zeros(n);
-    Build b = {.m = m, .gs = gs, .gv = m->gv, .moving = moving, .mode = zeros(n), .stage = zeros(n), .steady = zeros(n)};
+    Build b = {
+        .m = m, .gs = gs, .gv = m->gv, .moving = moving, .mode = zeros(n), .stage = zeros(n), .steady = zeros(n)};
     for (int i = 0; i < gs->g.n; i++) {
         const CcGuard *g = &gs->g.at[i];
         if (g->parent >= 0) m->child[g->parent] = true;
@@ -421,8 +400,7 @@ CcMemo *cc_memo_new(const CcGuards *gs, PyObject *const *gv, const bool *moving)
     return m;
 }
 
-void cc_memo_free(CcMemo *m)
-{
+void cc_memo_free(CcMemo *m) {
     if (m == NULL) return;
     for (int i = 0; i < m->watch.n; i++) cc_watch_end(m->watch.at[i]);
     for (int i = 0; i < m->keep.n; i++) Py_DECREF(m->keep.at[i]);
@@ -447,10 +425,7 @@ void cc_memo_free(CcMemo *m)
 
 uint64_t cc_memo_hits(const CcMemo *m) { return m->hits; }
 
-int cc_memo_steps(const CcMemo *m)
-{
-    return m->root.n + m->probe.n + m->fact.n + m->tag.n + m->seen.n + m->live.n;
-}
+int cc_memo_steps(const CcMemo *m) { return m->root.n + m->probe.n + m->fact.n + m->tag.n + m->seen.n + m->live.n; }
 
 bool cc_memo_running(const CcMemo *m) { return m->running > 0; }
 
@@ -459,8 +434,7 @@ bool cc_memo_running(const CcMemo *m) { return m->running > 0; }
 enum { PASSED = -1 };
 
 /* Something in a dict or type is another thing: asks the guards that read it. */
-static int recheck(CcMemo *m, const CcGuards *gs, const CcGuardState *state, int dep)
-{
+static int recheck(CcMemo *m, const CcGuards *gs, const CcGuardState *state, int dep) {
     if (dep < 0) return CC_MEMO_MISS;
     for (; dep >= 0; dep = m->dep.at[dep].next) {
         const int id = m->dep.at[dep].guard;
@@ -473,8 +447,7 @@ static int recheck(CcMemo *m, const CcGuards *gs, const CcGuardState *state, int
     return PASSED;
 }
 
-static int run_facts(CcMemo *m, const CcGuards *gs, const CcGuardState *state, int from, int to)
-{
+static int run_facts(CcMemo *m, const CcGuards *gs, const CcGuardState *state, int from, int to) {
     for (int i = from; i < to; i++) {
         Fact *f = &m->fact.at[i];
         if (*f->at == f->want) continue;
@@ -485,8 +458,7 @@ static int run_facts(CcMemo *m, const CcGuards *gs, const CcGuardState *state, i
     return PASSED;
 }
 
-static int run_tags(CcMemo *m, const CcGuards *gs, const CcGuardState *state, int from, int to)
-{
+static int run_tags(CcMemo *m, const CcGuards *gs, const CcGuardState *state, int from, int to) {
     for (int i = from; i < to; i++) {
         Tag *t = &m->tag.at[i];
         if (t->type->tp_version_tag == t->want) continue;
@@ -498,8 +470,7 @@ static int run_tags(CcMemo *m, const CcGuards *gs, const CcGuardState *state, in
     return PASSED;
 }
 
-static int run_tensors(CcMemo *m, const CcGuards *gs, int from, int to)
-{
+static int run_tensors(CcMemo *m, const CcGuards *gs, int from, int to) {
     for (int i = from; i < to; i++) {
         Seen *s = &m->seen.at[i];
         const CcGuard *g = &gs->g.at[s->guard];
@@ -515,16 +486,14 @@ static int run_tensors(CcMemo *m, const CcGuards *gs, int from, int to)
 }
 
 /* Roots and probes: what is pinned has to be the object that it was. */
-static int ask(CcMemo *m, const CcGuards *gs, const CcGuardState *state, PyObject **gv, int id)
-{
+static int ask(CcMemo *m, const CcGuards *gs, const CcGuardState *state, PyObject **gv, int id) {
     const CcGuard *g = &gs->g.at[id];
     gv[id] = cc_guard_read(g, state, gv);
     if (!cc_guard_holds(g, gv[id], gv)) return id;
     return m->pinned[id] && gv[id] != m->gv[id] ? CC_MEMO_MISS : PASSED;
 }
 
-static int run_stages(CcMemo *m, const CcGuards *gs, const CcGuardState *state, PyObject **gv)
-{
+static int run_stages(CcMemo *m, const CcGuards *gs, const CcGuardState *state, PyObject **gv) {
     int r = PASSED;
     for (int s = 0, probe = 0, fact = 0, tag = 0, seen = 0; s < m->stages; s++) {
         for (; probe < m->probe_to[s]; probe++)
@@ -539,15 +508,13 @@ static int run_stages(CcMemo *m, const CcGuards *gs, const CcGuardState *state, 
     return PASSED;
 }
 
-static void release(const CcMemo *m, const CcGuards *gs, PyObject **gv, int n_live)
-{
+static void release(const CcMemo *m, const CcGuards *gs, PyObject **gv, int n_live) {
     for (int i = 0; i < m->take.n; i++) Py_CLEAR(gv[m->take.at[i]]);
     for (int i = 0; i < n_live; i++)
         if (gs->g.at[m->live.at[i]].owned || gs->g.at[m->live.at[i]].used) Py_CLEAR(gv[m->live.at[i]]);
 }
 
-static int run_live(const CcMemo *m, const CcGuards *gs, const CcGuardState *state, PyObject **gv)
-{
+static int run_live(const CcMemo *m, const CcGuards *gs, const CcGuardState *state, PyObject **gv) {
     for (int i = 0; i < m->take.n; i++) {
         const int id = m->take.at[i];
         if (m->pinned[id]) gv[id] = m->gv[id];
@@ -565,8 +532,7 @@ static int run_live(const CcMemo *m, const CcGuards *gs, const CcGuardState *sta
     return PASSED;
 }
 
-static int run_all(CcMemo *m, const CcGuards *gs, const CcGuardState *state, PyObject **gv, int *moved)
-{
+static int run_all(CcMemo *m, const CcGuards *gs, const CcGuardState *state, PyObject **gv, int *moved) {
     for (int i = 0; i < m->early.n; i++) gv[m->early.at[i]] = m->gv[m->early.at[i]];
     for (int i = 0; i < m->root.n; i++) {
         const int r = ask(m, gs, state, gv, m->root.at[i]);
@@ -578,8 +544,7 @@ static int run_all(CcMemo *m, const CcGuards *gs, const CcGuardState *state, PyO
     return r == PASSED ? run_live(m, gs, state, gv) : r;
 }
 
-int cc_memo_run(CcMemo *m, const CcGuards *gs, const CcGuardState *state, PyObject **gv, int *moved)
-{
+int cc_memo_run(CcMemo *m, const CcGuards *gs, const CcGuardState *state, PyObject **gv, int *moved) {
     *moved = -1;
     m->running++;
     const int r = run_all(m, gs, state, gv, moved);

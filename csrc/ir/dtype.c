@@ -7,9 +7,7 @@ static const CcDtypeInfo TABLE[] = {
 #undef CC_DTYPE
 };
 
-const CcDtypeInfo *cc_dtype_info(CcDtype dt) {
-    return &TABLE[(unsigned)dt < CC_DT_COUNT ? dt : CC_DT_OTHER];
-}
+const CcDtypeInfo *cc_dtype_info(CcDtype dt) { return &TABLE[(unsigned)dt < CC_DT_COUNT ? dt : CC_DT_OTHER]; }
 
 CcDtype cc_dtype_from_dl(int code, int bits) {
     for (int i = 1; i < CC_DT_COUNT; i++)

@@ -3,8 +3,9 @@
  *   row   = { name "=" sum ";" } sum
  *   sum   = prod { ("+" | "-" | "&" | "|" | "^") prod }      (one level: the rows put parentheses
  * where it matters) prod  = unary { ("*" | "/") unary } unary = "-" unary | number | literal | name
- * | operand ["=" number-or-literal] | "bool(" operand ")" | "int(" operand ")" | "index(" operand ")" | "share(" operand ")" |
- * "rounded(" sum ")" | "number(" sum ")" | "at(" operand "," sum ")" | primitive "(" sum {"," sum} ")" | "(" sum ")"
+ * | operand ["=" number-or-literal] | "bool(" operand ")" | "int(" operand ")" | "index(" operand ")" | "share("
+ * operand ")" | "rounded(" sum ")" | "number(" sum ")" | "at(" operand "," sum ")" | primitive "(" sum {"," sum} ")" |
+ * "(" sum ")"
  *
  * Names and operands are single lower-case letters: a to j are operands, unless a part was given
  * that name before. */
@@ -21,8 +22,8 @@ typedef struct Parser {
     CcErr *err;
 } Parser;
 
-static const char *const LITERAL[CC_LIT_COUNT] = {
-    "inf", "nan", "huge", "lowest", "top", "bottom", "bits", "count", "epsilon", "place", "row", "col", "most", "first"};
+static const char *const LITERAL[CC_LIT_COUNT] = {"inf",   "nan",     "huge",  "lowest", "top", "bottom", "bits",
+                                                  "count", "epsilon", "place", "row",    "col", "most",   "first"};
 
 typedef struct Case {
     CcOpId op;
@@ -49,8 +50,7 @@ static struct {
 static int sum(Parser *p);
 
 static int fail(Parser *p, const char *what) {
-    return cc_err_set(p->err, CC_E_VERIFY, "ops.def: %s in \"%s\" at \"%.20s\"", what, p->row,
-                      p->at);
+    return cc_err_set(p->err, CC_E_VERIFY, "ops.def: %s in \"%s\" at \"%.20s\"", what, p->row, p->at);
 }
 
 static char peek(Parser *p) {
@@ -72,10 +72,8 @@ static int push(Parser *p, CcExprNode n) {
 
 static int push_op(Parser *p, CcScalarId op, int a, int b, int c) {
     if (a < 0 || b < -1 || c < -1) return -1;
-    return push(p, (CcExprNode){.kind = CC_X_OP,
-                                .op = (uint8_t)op,
-                                .dflt = -1,
-                                .kid = {(int8_t)a, (int8_t)b, (int8_t)c}});
+    return push(p,
+                (CcExprNode){.kind = CC_X_OP, .op = (uint8_t)op, .dflt = -1, .kid = {(int8_t)a, (int8_t)b, (int8_t)c}});
 }
 
 static int number(Parser *p) {
@@ -111,12 +109,11 @@ static int operand(Parser *p, int kind) {
         dflt = isdigit((unsigned char)c) || c == '-' ? number(p) : literal(p, word_length(p->at));
         if (dflt < 0) return -1;
     }
-    return push(p, (CcExprNode){.kind = kind,
-                                .arg = (int8_t)(letter - 'a'),
-                                .dflt = (int8_t)dflt});
+    return push(p, (CcExprNode){.kind = kind, .arg = (int8_t)(letter - 'a'), .dflt = (int8_t)dflt});
 }
 
-/* bool(a), int(a), index(a): the operand in another type; share(a): checked; rounded(x), number(x): x in T; at(a, i): element i of the operand. */
+/* bool(a), int(a), index(a): the operand in another type; share(a): checked; rounded(x), number(x): x in T; at(a, i):
+ * element i of the operand. */
 static int conversion(Parser *p, int kind) {
     int v = -1;
     int8_t arg = 0;
@@ -138,9 +135,13 @@ static int call(Parser *p, int n) {
     static const struct {
         const char *name;
         int kind;
-    } CONVERSION[] = {
-        {"bool", CC_X_BOOL_ARG}, {"int", CC_X_INT_ARG}, {"index", CC_X_INDEX_ARG}, {"share", CC_X_SHARE_ARG},
-        {"rounded", CC_X_ROUND}, {"number", CC_X_NUMBER}, {"at", CC_X_AT}};
+    } CONVERSION[] = {{"bool", CC_X_BOOL_ARG},
+                      {"int", CC_X_INT_ARG},
+                      {"index", CC_X_INDEX_ARG},
+                      {"share", CC_X_SHARE_ARG},
+                      {"rounded", CC_X_ROUND},
+                      {"number", CC_X_NUMBER},
+                      {"at", CC_X_AT}};
     for (int i = 0; i < CC_COUNT(CONVERSION); i++)
         if ((int)strlen(CONVERSION[i].name) == n && strncmp(p->at, CONVERSION[i].name, (size_t)n) == 0) {
             p->at += n + 1;
@@ -237,8 +238,7 @@ static int parse(const char *row, CcExpr *out, CcErr *err) {
 static void parse_all(void) {
     for (int i = 0; i < CC_OP_ROWS; i++) {
         const CcOpInfo *info = cc_op_info((CcOpId)i);
-        if (*info->expr && parse(info->expr, &parsed.row[i], &parsed.err) < 0)
-            parsed.status = -1;
+        if (*info->expr && parse(info->expr, &parsed.row[i], &parsed.err) < 0) parsed.status = -1;
     }
     for (int i = 0; i < CC_COUNT(CASES); i++)
         if (parse(CASES[i].text, &parsed.special[i], &parsed.err) < 0) parsed.status = -1;

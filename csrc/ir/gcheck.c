@@ -13,16 +13,14 @@ static int check_operands(const CcGraph *g, int id, const CcNode *n, CcErr *err)
             return cc_err_set(err, CC_E_VERIFY, "node %d: operand %d has no kind", id, i);
         if (o->kind != CC_IN_VALUE) continue;
         if (o->value < 0 || o->value >= g->val.n)
-            return cc_err_set(err, CC_E_VERIFY, "node %d: operand %d names value %d", id, i,
-                              o->value);
+            return cc_err_set(err, CC_E_VERIFY, "node %d: operand %d names value %d", id, i, o->value);
         if (g->val.at[o->value].def >= id)
-            return cc_err_set(err, CC_E_VERIFY, "node %d: operand %%%d is made later", id,
-                              o->value);
+            return cc_err_set(err, CC_E_VERIFY, "node %d: operand %%%d is made later", id, o->value);
     }
     for (int i = 0; i < n->n_out; i++)
         if (g->val.at[n->out0 + i].def != id)
-            return cc_err_set(err, CC_E_VERIFY, "node %d: result %%%d says it is made by node %d",
-                              id, n->out0 + i, g->val.at[n->out0 + i].def);
+            return cc_err_set(err, CC_E_VERIFY, "node %d: result %%%d says it is made by node %d", id, n->out0 + i,
+                              g->val.at[n->out0 + i].def);
     return 0;
 }
 
@@ -54,17 +52,15 @@ static int check_broadcast(const CcGraph *g, int id, const CcNode *n, CcErr *err
             const int64_t mine = t->size[t->ndim - 1 - d];
             if (mine == 1 || mine == *s) continue;
             if (*s != 1)
-                return cc_err_set(err, CC_E_VERIFY, "node %d (%s): operand %d does not broadcast",
-                                  id, cc_op_info((CcOpId)n->op)->name, i);
+                return cc_err_set(err, CC_E_VERIFY, "node %d (%s): operand %d does not broadcast", id,
+                                  cc_op_info((CcOpId)n->op)->name, i);
             *s = mine;
         }
     }
     bool equal = !any || ndim == out->ndim;
-    for (int d = 0; any && equal && d < ndim; d++)
-        equal = out->size[out->ndim - 1 - d] == size[CC_MAX_DIMS - 1 - d];
+    for (int d = 0; any && equal && d < ndim; d++) equal = out->size[out->ndim - 1 - d] == size[CC_MAX_DIMS - 1 - d];
     return equal ? 0
-                 : cc_err_set(err, CC_E_VERIFY,
-                              "node %d (%s): the result's shape is not the operands' broadcast", id,
+                 : cc_err_set(err, CC_E_VERIFY, "node %d (%s): the result's shape is not the operands' broadcast", id,
                               cc_op_info((CcOpId)n->op)->name);
 }
 
@@ -78,42 +74,36 @@ static int check_dtype(const CcGraph *g, int id, const CcNode *n, CcErr *err) {
     if (out == CC_DT_OTHER) return 0;
     if (strncmp(rule, "cmp", 3) == 0 || strncmp(rule, "test", 4) == 0) good = kind == 'b';
     else if (strncmp(rule, "same", 4) == 0) good = common == CC_DT_OTHER || common == out;
-    else if (strncmp(rule, "int", 3) == 0)
-        good = kind != 'f' && (common == CC_DT_OTHER || common == out);
+    else if (strncmp(rule, "int", 3) == 0) good = kind != 'f' && (common == CC_DT_OTHER || common == out);
     else if (strncmp(rule, "float", 5) == 0) good = kind == 'f' && (from != 'f' || common == out);
     /* autocast has cast the operands (pass/autocast.c) */
     good = good || (kind == 'f' && from == 'f' && out != CC_DT_F64 && common != CC_DT_F64);
     return good ? 0
-                : cc_err_set(err, CC_E_VERIFY,
-                             "node %d (%s): result dtype %s does not follow from the operands (%s)",
+                : cc_err_set(err, CC_E_VERIFY, "node %d (%s): result dtype %s does not follow from the operands (%s)",
                              id, info->name, cc_dtype_info(out)->name, cc_dtype_info(common)->name);
 }
 
 static int check_rules(const CcGraph *g, int id, CcErr *err) {
     const CcNode *n = &g->node.at[id];
-    if (n->op >= CC_OP_ROWS)
-        return cc_err_set(err, CC_E_VERIFY, "node %d: there is no op %d", id, n->op);
+    if (n->op >= CC_OP_ROWS) return cc_err_set(err, CC_E_VERIFY, "node %d: there is no op %d", id, n->op);
     const CcOpInfo *info = cc_op_info((CcOpId)n->op);
     if (info->arity >= 0 && n->n_in > info->arity)
-        return cc_err_set(err, CC_E_VERIFY, "node %d (%s): %d operands, at most %d expected", id,
-                          info->name, n->n_in, info->arity);
+        return cc_err_set(err, CC_E_VERIFY, "node %d (%s): %d operands, at most %d expected", id, info->name, n->n_in,
+                          info->arity);
     if (info->kind != CC_K_POINTWISE && info->kind != CC_K_MATMUL) return 0;
     const bool in_place = n->n_out == 0 && n->flags & CC_N_WRITES && info->kind == CC_K_POINTWISE;
     if (n->n_out != 1 && !in_place)
-        return cc_err_set(err, CC_E_VERIFY, "node %d (%s): %d results, 1 expected", id, info->name,
-                          n->n_out);
+        return cc_err_set(err, CC_E_VERIFY, "node %d (%s): %d results, 1 expected", id, info->name, n->n_out);
     /* In-place and out= forms convert to the written tensor's dtype and shape; they belong to the
      * host. */
-    if (info->kind == CC_K_MATMUL || (n->flags & CC_N_WRITES) || g->val.at[n->out0].type.ndim < 0)
-        return 0;
+    if (info->kind == CC_K_MATMUL || (n->flags & CC_N_WRITES) || g->val.at[n->out0].type.ndim < 0) return 0;
     return check_broadcast(g, id, n, err) < 0 ? -1 : check_dtype(g, id, n, err);
 }
 
 int cc_graph_check_structure(const CcGraph *g, CcErr *err) {
     for (int i = 0; i < g->val.n; i++) {
         const CcVal *v = &g->val.at[i];
-        if (v->type.ndim > CC_MAX_DIMS)
-            return cc_err_set(err, CC_E_VERIFY, "value %%%d: too many dims", i);
+        if (v->type.ndim > CC_MAX_DIMS) return cc_err_set(err, CC_E_VERIFY, "value %%%d: too many dims", i);
         if (v->def < -1 || v->def >= g->node.n)
             return cc_err_set(err, CC_E_VERIFY, "value %%%d: bad def %d", i, v->def);
         if (v->def < 0) continue;

@@ -23,9 +23,7 @@ CcGraph *cc_graph_copy(const CcGraph *g) {
     return out;
 }
 
-const CcOperand *cc_graph_operand(const CcGraph *g, const CcNode *n, int i) {
-    return &g->operand.at[n->in0 + i];
-}
+const CcOperand *cc_graph_operand(const CcGraph *g, const CcNode *n, int i) { return &g->operand.at[n->in0 + i]; }
 
 int cc_graph_dim(const CcType *t, const CcOperand *o) {
     const int64_t d = o->i < 0 ? o->i + t->ndim : o->i;
@@ -42,8 +40,8 @@ int cc_graph_input(CcGraph *g, const CcType *type) {
     return g->val.n - 1;
 }
 
-int cc_graph_node(CcGraph *g, CcOpId op, unsigned flags, int host, const CcOperand *operands,
-                  int n_in, const CcType *types, int n_out) {
+int cc_graph_node(CcGraph *g, CcOpId op, unsigned flags, int host, const CcOperand *operands, int n_in,
+                  const CcType *types, int n_out) {
     cc_vec_push(&g->node, (CcNode){.op = (uint16_t)op,
                                    .flags = (uint16_t)flags,
                                    .in0 = g->operand.n,
@@ -53,8 +51,7 @@ int cc_graph_node(CcGraph *g, CcOpId op, unsigned flags, int host, const CcOpera
                                    .host = host});
     cc_vec_last(&g->node).origin = g->node.n - 1;
     for (int i = 0; i < n_in; i++) cc_vec_push(&g->operand, operands[i]);
-    for (int i = 0; i < n_out; i++)
-        cc_vec_push(&g->val, (CcVal){.type = types[i], .def = g->node.n - 1});
+    for (int i = 0; i < n_out; i++) cc_vec_push(&g->val, (CcVal){.type = types[i], .def = g->node.n - 1});
     return g->node.n - 1;
 }
 

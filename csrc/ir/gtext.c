@@ -12,12 +12,10 @@ static void print_type(const CcType *t, CcSbuf *out) {
         cc_sbuf_add(out, "[?]");
         return;
     }
-    for (int i = 0; i < t->ndim; i++)
-        cc_sbuf_add(out, "%s%lld", i ? "," : "[", (long long)t->size[i]);
+    for (int i = 0; i < t->ndim; i++) cc_sbuf_add(out, "%s%lld", i ? "," : "[", (long long)t->size[i]);
     cc_sbuf_add(out, t->ndim ? "]" : "[]");
     if (!cc_type_contiguous(t)) {
-        for (int i = 0; i < t->ndim; i++)
-            cc_sbuf_add(out, "%s%lld", i ? "," : "{", (long long)t->stride[i]);
+        for (int i = 0; i < t->ndim; i++) cc_sbuf_add(out, "%s%lld", i ? "," : "{", (long long)t->stride[i]);
         cc_sbuf_add(out, "}");
     }
     if (t->device != 1) cc_sbuf_add(out, "@%d:%d", t->device, t->device_index);
@@ -27,8 +25,7 @@ static void print_operand(const CcOperand *o, CcSbuf *out) {
     if (o->kind == CC_IN_VALUE) cc_sbuf_add(out, "%%%d", o->value);
     else if (o->kind == CC_IN_INT) cc_sbuf_add(out, "%lld", (long long)o->i);
     else if (o->kind == CC_IN_BOOL) cc_sbuf_add(out, o->i ? "true" : "false");
-    else if (o->kind == CC_IN_FLOAT)
-        cc_sbuf_add(out, "%.9g%s", o->f, o->f == (double)(int64_t)o->f ? ".0" : "");
+    else if (o->kind == CC_IN_FLOAT) cc_sbuf_add(out, "%.9g%s", o->f, o->f == (double)(int64_t)o->f ? ".0" : "");
     else if (o->kind == CC_IN_NUMBER) cc_sbuf_add(out, "s%d", o->value);
     else cc_sbuf_add(out, "none");
 }

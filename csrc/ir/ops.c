@@ -10,9 +10,7 @@ static const CcOpInfo TABLE[] = {
 #undef CC_OPCASE
 };
 
-const CcOpInfo *cc_op_info(CcOpId op) {
-    return &TABLE[(unsigned)op < CC_OP_ROWS ? op : CC_OP_host];
-}
+const CcOpInfo *cc_op_info(CcOpId op) { return &TABLE[(unsigned)op < CC_OP_ROWS ? op : CC_OP_host]; }
 
 CcOpId cc_op_find(const char *name) {
     for (int i = 1; i < CC_OP_ROWS; i++)
@@ -92,7 +90,8 @@ bool cc_op_number(const CcGraph *g, const CcNode *node, int operand) {
     for (int i = 0; e && i < e->n; i++) {
         const CcExprNode *x = &e->node[i];
         if (x->arg != operand) continue;
-        if (x->kind == CC_X_BOOL_ARG || x->kind == CC_X_INT_ARG || x->kind == CC_X_INDEX_ARG || x->kind == CC_X_SHARE_ARG || x->kind == CC_X_AT)
+        if (x->kind == CC_X_BOOL_ARG || x->kind == CC_X_INT_ARG || x->kind == CC_X_INDEX_ARG ||
+            x->kind == CC_X_SHARE_ARG || x->kind == CC_X_AT)
             return false;
         reads = reads || x->kind == CC_X_ARG;
     }

@@ -14,8 +14,7 @@ const CcScalarInfo *cc_scalar_info(CcScalarId id) {
 
 CcScalarId cc_scalar_find(const char *name, int n) {
     for (int i = 0; i < CC_S_COUNT; i++)
-        if (strncmp(TABLE[i].name, name, (size_t)n) == 0 && TABLE[i].name[n] == 0)
-            return (CcScalarId)i;
+        if (strncmp(TABLE[i].name, name, (size_t)n) == 0 && TABLE[i].name[n] == 0) return (CcScalarId)i;
     return CC_S_COUNT;
 }
 

@@ -9,9 +9,7 @@
 
 #include "loop_int.h"
 
-int cc_build_refuse(CcBuild *b, const char *why) {
-    return cc_err_set(b->err, CC_E_UNSUPPORTED, "%s", why);
-}
+int cc_build_refuse(CcBuild *b, const char *why) { return cc_err_set(b->err, CC_E_UNSUPPORTED, "%s", why); }
 
 static char kind_of(CcDtype dt) { return cc_dtype_info(dt)->kind; }
 static bool is_half(CcDtype dt) { return dt == CC_DT_BF16 || dt == CC_DT_F16; }
@@ -21,8 +19,7 @@ static int add_node(CcBuild *b, CcScalarId op, CcDtype dt, int a0, int a1, int a
     const CcLoopNode n = {(uint8_t)op, (uint8_t)dt, {(int16_t)a0, (int16_t)a1, (int16_t)a2}, bits};
     for (int i = b->n_node - 1; i >= 0; i--) {
         const CcLoopNode *m = &b->node[i];
-        if (m->op == n.op && m->dtype == n.dtype && m->bits == bits && m->a[0] == a0 &&
-            m->a[1] == a1 && m->a[2] == a2)
+        if (m->op == n.op && m->dtype == n.dtype && m->bits == bits && m->a[0] == a0 && m->a[1] == a1 && m->a[2] == a2)
             return i;
     }
     if (b->n_node == CC_LOOP_MAX_NODES) return cc_build_refuse(b, "the expression is too large");
@@ -34,8 +31,7 @@ int cc_build_int(CcBuild *b, CcDtype dt, int64_t v) {
     const int bits = cc_dtype_info(dt)->size * 8;
     if (dt == CC_DT_BOOL) v = v != 0;
     else if (bits < 64)
-        v = kind_of(dt) == 'u' ? v & ((INT64_C(1) << bits) - 1)
-                               : (int64_t)((uint64_t)v << (64 - bits)) >> (64 - bits);
+        v = kind_of(dt) == 'u' ? v & ((INT64_C(1) << bits) - 1) : (int64_t)((uint64_t)v << (64 - bits)) >> (64 - bits);
     return add_node(b, CC_S_konst, dt, -1, -1, -1, v);
 }
 
@@ -65,8 +61,7 @@ int cc_build_cast(CcBuild *b, int node, CcDtype to) {
     const CcLoopNode *n = &b->node[node];
     if (n->op == CC_S_konst && !is_half(to)) {
         if (kind_of(from) != 'f' && kind_of(to) == 'f') return cc_build_float(b, to, (double)n->bits);
-        if (kind_of(from) == 'f' && kind_of(to) == 'f')
-            return cc_build_float(b, to, cc_loop_number(n->bits));
+        if (kind_of(from) == 'f' && kind_of(to) == 'f') return cc_build_float(b, to, cc_loop_number(n->bits));
         if (kind_of(from) != 'f') return cc_build_int(b, to, n->bits);
     }
     return node < 0 ? -1 : add_node(b, CC_S_cast, to, node, -1, -1, 0);
@@ -84,8 +79,7 @@ static bool both_konst(const CcBuild *b, int x, int y) {
 
 /* Arithmetic of two constants, as the kernel would do it; integers are left to LLVM. */
 static int fold(CcBuild *b, CcScalarId op, CcDtype dt, int x, int y) {
-    const double p = cc_loop_number(b->node[x].bits),
-                 q = y < 0 ? 0 : cc_loop_number(b->node[y].bits);
+    const double p = cc_loop_number(b->node[x].bits), q = y < 0 ? 0 : cc_loop_number(b->node[y].bits);
     const bool f32 = dt == CC_DT_F32;
     switch (op) {
     case CC_S_neg: return cc_build_float(b, dt, -p);
@@ -145,13 +139,14 @@ static int fused(CcBuild *b, CcDtype dt, int x, int y, int z) {
     return product < 0 ? -1 : cc_build_op(b, CC_S_add, product, z, -1);
 }
 
-/* Sums and products of f32 are carried on in f64, as eager does (at::acc_type), bools as bytes. Of one element there is nothing
- * to carry on. */
+/* Sums and products of f32 are carried on in f64, as eager does (at::acc_type), bools as bytes. Of one element there is
+ * nothing to carry on. */
 static int scan(CcBuild *b, CcScalarId op, int x) {
     const CcDtype dt = (CcDtype)b->node[x].dtype;
     const bool extreme = op == CC_S_pmax || op == CC_S_pmin, alike = dt == CC_DT_BOOL;
     if (alike && !extreme) return cc_build_refuse(b, "arithmetic of bools");
-    if (!*cc_scalar_info(op)->lower[kind_of(dt) == 'f' ? 0 : 1]) return cc_build_refuse(b, "no such scan for this dtype");
+    if (!*cc_scalar_info(op)->lower[kind_of(dt) == 'f' ? 0 : 1])
+        return cc_build_refuse(b, "no such scan for this dtype");
     int64_t turns = 1;
     for (int d = 0; d < b->space.shape.ndim; d++)
         if (cc_space_reduced(&b->space, d)) turns *= b->space.shape.size[d];
@@ -176,8 +171,7 @@ int cc_build_op(CcBuild *b, CcScalarId op, int x, int y, int z) {
     if (dt == CC_DT_BOOL) {
         if (op == CC_S_fma) return fused(b, dt, x, y, z);
         op = bool_arith(op);
-        return op == CC_S_COUNT ? cc_build_refuse(b, "arithmetic of bools")
-                                : add_node(b, op, dt, x, y, z, 0);
+        return op == CC_S_COUNT ? cc_build_refuse(b, "arithmetic of bools") : add_node(b, op, dt, x, y, z, 0);
     }
     const char *lower = info->lower[kind_of(dt) == 'f' ? 0 : kind_of(dt) == 'i' ? 1 : 2];
     if (lower[0] == 0) return cc_build_refuse(b, "no such primitive for this dtype");
@@ -190,13 +184,11 @@ int cc_build_op(CcBuild *b, CcScalarId op, int x, int y, int z) {
     if (op == CC_S_fma) return fused(b, dt, x, y, z);
     if (op == CC_S_mul && is_number(b, y, 1)) return x;
     if (op == CC_S_mul && is_number(b, x, 1)) return y;
-    if (kind_of(dt) == 'f' && ((op == CC_S_min && is_number(b, y, INFINITY)) ||
-                               (op == CC_S_max && is_number(b, y, -INFINITY))))
+    if (kind_of(dt) == 'f' &&
+        ((op == CC_S_min && is_number(b, y, INFINITY)) || (op == CC_S_max && is_number(b, y, -INFINITY))))
         return x; /* a bound that clamp was not given */
-    if ((op == CC_S_div || op == CC_S_rem) && kind_of(dt) != 'f')
-        return integer_division(b, op, dt, x, y);
-    if (op == CC_S_neg && kind_of(dt) != 'f')
-        return add_node(b, CC_S_sub, dt, cc_build_int(b, dt, 0), x, -1, 0);
+    if ((op == CC_S_div || op == CC_S_rem) && kind_of(dt) != 'f') return integer_division(b, op, dt, x, y);
+    if (op == CC_S_neg && kind_of(dt) != 'f') return add_node(b, CC_S_sub, dt, cc_build_int(b, dt, 0), x, -1, 0);
     return add_node(b, op, dt, x, y, z, 0);
 }
 
@@ -215,8 +207,8 @@ int cc_build_value(CcBuild *b, int value) {
             return b->seen[i].node;
     const CcType *t = &b->g->val.at[value].type;
     if (b->n_access == CC_LOOP_MAX_ACCESS) return cc_build_refuse(b, "too many tensors");
-    b->access[b->n_access] =
-        (CcLoopAccess){.dtype = t->dtype, .node = -1, .value = value, .dropped = b->dropped, .number = -b->g->val.at[value].scalar};
+    b->access[b->n_access] = (CcLoopAccess){
+        .dtype = t->dtype, .node = -1, .value = value, .dropped = b->dropped, .number = -b->g->val.at[value].scalar};
     const int node = add_node(b, CC_S_load, (CcDtype)t->dtype, b->n_access++, -1, -1, 0);
     return see(b, value, node, b->dropped) < 0 ? -1 : node;
 }
@@ -224,9 +216,11 @@ int cc_build_value(CcBuild *b, int value) {
 /* Where an element stands, counted over some dims of the space. */
 int cc_build_place(CcBuild *b, unsigned dims) {
     for (int i = 0; i < b->n_node; i++)
-        if (b->node[i].op == CC_S_place && b->access[b->node[i].a[0]].dims == dims && !b->access[b->node[i].a[0]].param) return i;
+        if (b->node[i].op == CC_S_place && b->access[b->node[i].a[0]].dims == dims && !b->access[b->node[i].a[0]].param)
+            return i;
     if (b->n_access == CC_LOOP_MAX_ACCESS) return cc_build_refuse(b, "too many tensors");
-    b->access[b->n_access] = (CcLoopAccess){.dtype = CC_DT_I64, .place = 1, .dims = (uint8_t)dims, .node = -1, .value = -1};
+    b->access[b->n_access] =
+        (CcLoopAccess){.dtype = CC_DT_I64, .place = 1, .dims = (uint8_t)dims, .node = -1, .value = -1};
     return add_node(b, CC_S_place, CC_DT_I64, b->n_access++, -1, -1, 0);
 }
 
@@ -236,7 +230,8 @@ int cc_build_param(CcBuild *b, int what, int64_t v) {
         if (b->node[i].op == CC_S_place && a->param == what && a->offset == v) return i;
     }
     if (b->n_access == CC_LOOP_MAX_ACCESS) return cc_build_refuse(b, "too many tensors");
-    b->access[b->n_access] = (CcLoopAccess){.dtype = CC_DT_I64, .place = 1, .param = what, .offset = v, .node = -1, .value = -1};
+    b->access[b->n_access] =
+        (CcLoopAccess){.dtype = CC_DT_I64, .place = 1, .param = what, .offset = v, .node = -1, .value = -1};
     return add_node(b, CC_S_place, CC_DT_I64, b->n_access++, -1, -1, 0);
 }
 
@@ -247,15 +242,20 @@ int cc_build_seen(CcBuild *b, int value, const CcType *seen) {
     }
     if (b->n_access == CC_LOOP_MAX_ACCESS) return cc_build_refuse(b, "too many tensors");
     b->type[b->n_access] = *seen;
-    b->access[b->n_access] = (CcLoopAccess){.dtype = seen->dtype, .taken = CC_TAKEN_LANES, .node = -1, .value = value,
-                                            .dropped = b->dropped, .seen = &b->type[b->n_access]};
+    b->access[b->n_access] = (CcLoopAccess){.dtype = seen->dtype,
+                                            .taken = CC_TAKEN_LANES,
+                                            .node = -1,
+                                            .value = value,
+                                            .dropped = b->dropped,
+                                            .seen = &b->type[b->n_access]};
     return b->n_access++;
 }
 
 int cc_build_take(CcBuild *b, int access, int index, int64_t elements) {
     if (access < 0 || index < 0) return -1;
     const CcDtype dt = (CcDtype)b->access[access].dtype;
-    return add_node(b, CC_S_take, dt, cc_build_cast(b, index, CC_DT_I64), access, -1, elements * cc_dtype_info(dt)->size);
+    return add_node(b, CC_S_take, dt, cc_build_cast(b, index, CC_DT_I64), access, -1,
+                    elements * cc_dtype_info(dt)->size);
 }
 
 /* Dims of the space that a node counts: all of its own, all that it reduces, or one, numbered from the right. */
@@ -283,14 +283,17 @@ int cc_build_index(CcBuild *b, const CcNode *n, int operand) {
     const int index = cc_build_cast(b, cc_build_value(b, o->value), CC_DT_I64);
     if (!ends && !other) return index;
     const int zero = cc_build_int(b, CC_DT_I64, 0);
-    if (other) return cc_build_op(b, CC_S_select, cc_build_op(b, CC_S_eq, index, cc_build_int(b, CC_DT_I64, how->i), -1), zero, index);
+    if (other)
+        return cc_build_op(b, CC_S_select, cc_build_op(b, CC_S_eq, index, cc_build_int(b, CC_DT_I64, how->i), -1), zero,
+                           index);
     const int from_end = cc_build_op(b, CC_S_add, index, cc_build_int(b, CC_DT_I64, size->i), -1);
     return cc_build_op(b, CC_S_select, cc_build_op(b, CC_S_lt, index, zero, -1), from_end, index);
 }
 
 /* share(a): operand a, checked before the loop runs. */
 static int share_node(CcBuild *b, const CcOperand *o, CcDtype dt) {
-    if (!o || o->kind != CC_IN_VALUE || b->n_check == CC_LOOP_MAX_CHECKS) return cc_build_refuse(b, "not to be checked");
+    if (!o || o->kind != CC_IN_VALUE || b->n_check == CC_LOOP_MAX_CHECKS)
+        return cc_build_refuse(b, "not to be checked");
     const CcType *t = &b->g->val.at[o->value].type;
     if (t->dtype != dt || (dt != CC_DT_F32 && dt != CC_DT_F64)) return cc_build_refuse(b, "shares of another dtype");
     b->check[b->n_check++] = (CcLoopCheck){.value = o->value, .type = *t};
@@ -300,10 +303,12 @@ static int share_node(CcBuild *b, const CcOperand *o, CcDtype dt) {
 /* at(a, i): operand a, read i times as many elements further on as the operand behind it says. */
 static int at_node(CcBuild *b, const CcNode *n, int operand, int index) {
     const CcOperand *o = &b->g->operand.at[n->in0 + operand], *step = o + 1;
-    if (operand + 2 > n->n_in || o->kind != CC_IN_VALUE || step->kind != CC_IN_INT || index < 0 || b->n_access == CC_LOOP_MAX_ACCESS)
+    if (operand + 2 > n->n_in || o->kind != CC_IN_VALUE || step->kind != CC_IN_INT || index < 0 ||
+        b->n_access == CC_LOOP_MAX_ACCESS)
         return cc_build_refuse(b, "not to be read at an index");
     const CcDtype dt = (CcDtype)b->g->val.at[o->value].type.dtype;
-    b->access[b->n_access] = (CcLoopAccess){.dtype = dt, .taken = CC_TAKEN_LANES, .node = -1, .value = o->value, .dropped = b->dropped};
+    b->access[b->n_access] =
+        (CcLoopAccess){.dtype = dt, .taken = CC_TAKEN_LANES, .node = -1, .value = o->value, .dropped = b->dropped};
     return add_node(b, CC_S_take, dt, index, b->n_access++, -1, step->i * cc_dtype_info(dt)->size);
 }
 
@@ -317,7 +322,8 @@ static bool fits(CcDtype dt, int64_t v) {
 /* A number of the host's: read from memory as a tensor without dims is, so kernels know it only as that. */
 static int host_number(CcBuild *b, CcDtype dt, int number) {
     for (int i = 0; i < b->n_node; i++)
-        if (b->node[i].op == CC_S_load && b->node[i].dtype == dt && b->access[b->node[i].a[0]].number == 1 + number) return i;
+        if (b->node[i].op == CC_S_load && b->node[i].dtype == dt && b->access[b->node[i].a[0]].number == 1 + number)
+            return i;
     if (b->n_access == CC_LOOP_MAX_ACCESS) return cc_build_refuse(b, "too many tensors");
     b->access[b->n_access] = (CcLoopAccess){.dtype = (uint8_t)dt, .node = -1, .value = -1, .number = 1 + number};
     return add_node(b, CC_S_load, dt, b->n_access++, -1, -1, 0);
@@ -326,7 +332,8 @@ static int host_number(CcBuild *b, CcDtype dt, int number) {
 int cc_build_number(CcBuild *b, const CcOperand *o, CcDtype dt, bool round_first) {
     const CcDtype compute = cc_build_compute(dt);
     int node;
-    if (kind_of(dt) != 'f' && o->kind == CC_IN_NUMBER) return cc_build_refuse(b, "a number of the host's in integer arithmetic");
+    if (kind_of(dt) != 'f' && o->kind == CC_IN_NUMBER)
+        return cc_build_refuse(b, "a number of the host's in integer arithmetic");
     if (kind_of(dt) == 'f') {
         node = o->kind == CC_IN_NUMBER ? host_number(b, compute, o->value)
                                        : cc_build_float(b, compute, o->kind == CC_IN_FLOAT ? o->f : (double)o->i);
@@ -368,18 +375,17 @@ static int literal_node(CcBuild *b, CcExprLit lit, CcDtype dt) {
     if (lit == CC_LIT_bits)
         return kind_of(dt) == 'f' ? cc_build_refuse(b, "bits of a float") : cc_build_int(b, dt, bits);
     if (kind_of(dt) == 'f') {
-        const double v[CC_LIT_COUNT] = {
-            [CC_LIT_inf] = INFINITY, [CC_LIT_top] = INFINITY,      [CC_LIT_bottom] = -INFINITY,
-            [CC_LIT_nan] = NAN,      [CC_LIT_huge] = MAX[dt].huge, [CC_LIT_lowest] = -MAX[dt].huge,
-            [CC_LIT_epsilon] = MAX[dt].epsilon};
+        const double v[CC_LIT_COUNT] = {[CC_LIT_inf] = INFINITY,           [CC_LIT_top] = INFINITY,
+                                        [CC_LIT_bottom] = -INFINITY,       [CC_LIT_nan] = NAN,
+                                        [CC_LIT_huge] = MAX[dt].huge,      [CC_LIT_lowest] = -MAX[dt].huge,
+                                        [CC_LIT_epsilon] = MAX[dt].epsilon};
         return cc_build_float(b, compute, v[lit]);
     }
     const int64_t top = dt == CC_DT_BOOL     ? 1
                         : kind_of(dt) == 'u' ? (INT64_C(1) << bits) - 1
                                              : (int64_t)(UINT64_MAX >> (65 - bits));
     if (lit == CC_LIT_huge || lit == CC_LIT_top) return cc_build_int(b, dt, top);
-    if (lit == CC_LIT_lowest || lit == CC_LIT_bottom)
-        return cc_build_int(b, dt, kind_of(dt) == 'i' ? -top - 1 : 0);
+    if (lit == CC_LIT_lowest || lit == CC_LIT_bottom) return cc_build_int(b, dt, kind_of(dt) == 'i' ? -top - 1 : 0);
     return cc_build_refuse(b, "inf or nan in integer arithmetic");
 }
 
@@ -389,16 +395,15 @@ static CcDtype type_by_rule(CcBuild *b, const CcNode *n) {
     if (strncmp(rule, "cmp", 3) == 0) return cc_op_common(b->g, n, b->deflt);
     const CcOperand *first = &b->g->operand.at[n->in0];
     if (strncmp(rule, "test", 4) == 0)
-        return n->n_in && first->kind == CC_IN_VALUE
-                   ? (CcDtype)b->g->val.at[first->value].type.dtype
-                   : CC_DT_OTHER;
+        return n->n_in && first->kind == CC_IN_VALUE ? (CcDtype)b->g->val.at[first->value].type.dtype : CC_DT_OTHER;
     return (CcDtype)b->g->val.at[n->out0].type.dtype;
 }
 
 static int expr_node(CcBuild *b, const CcNode *n, const CcExprNode *x, CcDtype dt, const int *at) {
     const CcOperand *o = x->arg < n->n_in ? &b->g->operand.at[n->in0 + x->arg] : NULL;
     const char *rule = cc_op_info((CcOpId)n->op)->promote;
-    const bool statistics = n->op == CC_OP_layer_norm || n->op == CC_OP_norm_by || n->op == CC_OP_norm_eval || n->op == CC_OP_running;
+    const bool statistics =
+        n->op == CC_OP_layer_norm || n->op == CC_OP_norm_by || n->op == CC_OP_norm_eval || n->op == CC_OP_running;
     const bool round_first = strchr(rule, '~') != NULL, wide = x->arg == 1 && strchr(rule, '^') != NULL;
     switch (x->kind) {
     case CC_X_ARG:
@@ -410,23 +415,27 @@ static int expr_node(CcBuild *b, const CcNode *n, const CcExprNode *x, CcDtype d
         if (o->kind == CC_IN_NUMBER) return cc_build_refuse(b, "a number of the host's as a bool");
         return cc_build_int(b, CC_DT_BOOL, o->kind == CC_IN_FLOAT ? o->f != 0 : o->i != 0);
     case CC_X_INT_ARG:
-        if (!o || o->kind == CC_IN_NONE) return x->dflt >= 0 ? at[x->dflt] : cc_build_refuse(b, "an operand is missing");
+        if (!o || o->kind == CC_IN_NONE)
+            return x->dflt >= 0 ? at[x->dflt] : cc_build_refuse(b, "an operand is missing");
         if (o->kind == CC_IN_VALUE) return cc_build_cast(b, cc_build_value(b, o->value), CC_DT_I64);
-        return o->kind != CC_IN_INT && o->kind != CC_IN_BOOL ? cc_build_refuse(b, "a float as an index") : cc_build_int(b, CC_DT_I64, o->i);
+        return o->kind != CC_IN_INT && o->kind != CC_IN_BOOL ? cc_build_refuse(b, "a float as an index")
+                                                             : cc_build_int(b, CC_DT_I64, o->i);
     case CC_X_INDEX_ARG: return cc_build_index(b, n, x->arg);
     case CC_X_SHARE_ARG: return share_node(b, o, dt);
     case CC_X_NUMBER: return cc_build_cast(b, at[x->kid[0]], cc_build_compute(dt));
-    case CC_X_AT: return cc_build_cast(b, cc_build_cast(b, at_node(b, n, x->arg, at[x->kid[0]]), dt), cc_build_compute(dt));
+    case CC_X_AT:
+        return cc_build_cast(b, cc_build_cast(b, at_node(b, n, x->arg, at[x->kid[0]]), dt), cc_build_compute(dt));
     case CC_X_NUM: return konst(b, cc_build_compute(dt), x->num);
     case CC_X_ROUND: return cc_build_cast(b, cc_build_cast(b, at[x->kid[0]], dt), cc_build_compute(dt));
     case CC_X_LIT: return literal_node(b, (CcExprLit)x->arg, dt);
     default:
         return cc_build_op(b, (CcScalarId)x->op, at[x->kid[0]], x->kid[1] < 0 ? -1 : at[x->kid[1]],
-                       x->kid[2] < 0 ? -1 : at[x->kid[2]]);
+                           x->kid[2] < 0 ? -1 : at[x->kid[2]]);
     }
 }
 
-/* What lies between a reduction and its result: parameters (weights) are of the result's dtype, unless they are indices. */
+/* What lies between a reduction and its result: parameters (weights) are of the result's dtype, unless they are
+ * indices. */
 static bool plain_operands(const CcBuild *b, const CcNode *n, const CcExpr *e, CcDtype out) {
     for (int i = 0; i < e->n; i++) {
         const CcExprNode *x = &e->node[i];
@@ -462,12 +471,13 @@ static int lower_node(CcBuild *b, int node) {
         return put < 0 ? -1 : see(b, n->out0, put, -1);
     }
     if (cc_tap_has((CcOpId)n->op)) {
-        const int mapped = out == CC_DT_OTHER ? cc_build_refuse(b, "no dtype") : cc_build_cast(b, cc_tap_lower(b, n), out);
+        const int mapped =
+            out == CC_DT_OTHER ? cc_build_refuse(b, "no dtype") : cc_build_cast(b, cc_tap_lower(b, n), out);
         return mapped < 0 ? -1 : see(b, n->out0, mapped, -1);
     }
-    if (!e || dt == CC_DT_OTHER || out == CC_DT_OTHER)
-        return cc_build_refuse(b, "no expression or no dtype");
-    if (strchr(cc_op_info((CcOpId)n->op)->promote, '!') && !all_of(b, n, out)) return cc_build_refuse(b, "operands of another dtype");
+    if (!e || dt == CC_DT_OTHER || out == CC_DT_OTHER) return cc_build_refuse(b, "no expression or no dtype");
+    if (strchr(cc_op_info((CcOpId)n->op)->promote, '!') && !all_of(b, n, out))
+        return cc_build_refuse(b, "operands of another dtype");
     if (reduces && !plain_operands(b, n, e, out)) return cc_build_refuse(b, "parameters of another dtype");
     if (strncmp(cc_op_info((CcOpId)n->op)->promote, "int", 3) == 0 && kind_of(dt) == 'f')
         return cc_build_refuse(b, "bits of a float");
@@ -478,8 +488,7 @@ static int lower_node(CcBuild *b, int node) {
         if (at[i] < 0 && !is_default) return -1;
         if (at[i] < 0) { /* a default that this type lacks matters only where it is used */
             const CcExprNode *user = &e->node[i + 1];
-            const bool given =
-                user->arg < n->n_in && b->g->operand.at[n->in0 + user->arg].kind != CC_IN_NONE;
+            const bool given = user->arg < n->n_in && b->g->operand.at[n->in0 + user->arg].kind != CC_IN_NONE;
             if (!given) return -1;
         }
     }
@@ -489,8 +498,7 @@ static int lower_node(CcBuild *b, int node) {
 
 /* `back`: may be read backwards. */
 static bool good_type(const CcType *t, bool back) {
-    if (t->ndim < 0 || t->ndim > CC_MAX_DIMS || t->device != 1 || t->dtype == CC_DT_OTHER)
-        return false;
+    if (t->ndim < 0 || t->ndim > CC_MAX_DIMS || t->device != 1 || t->dtype == CC_DT_OTHER) return false;
     for (int d = 0; d < t->ndim; d++)
         if (t->stride[d] < 0 && !back) return false;
     return true;
@@ -499,7 +507,8 @@ static bool good_type(const CcType *t, bool back) {
 /* The result has the recorded shape: pointwise rows were checked by cc_graph_check. */
 static bool good_reduction(const CcGraph *g, const CcNode *n) {
     const CcSpace f = cc_space_of(g, n);
-    if (f.shape.ndim < 0 || !cc_type_numel(&f.shape)) return false; /* nothing to reduce: the host knows best */
+    /* nothing to reduce: the host knows best */
+    if (f.shape.ndim < 0 || !cc_type_numel(&f.shape)) return false;
     for (int i = 1; i < n->n_in; i++) { /* weights are broadcast to it */
         const CcOperand *o = &g->operand.at[n->in0 + i];
         if (o->kind != CC_IN_VALUE) continue;
@@ -523,7 +532,8 @@ bool cc_build_can(const CcGraph *g, int node, CcDtype deflt, bool maps) {
     if (!good_type(out, false) || !lies || g->val.at[n->out0].scalar) return false;
     for (int i = 0; i < n->n_in; i++) {
         const CcOperand *o = &g->operand.at[n->in0 + i];
-        if (o->kind == CC_IN_VALUE && !good_type(&g->val.at[o->value].type, g->val.at[o->value].window_of)) return false;
+        if (o->kind == CC_IN_VALUE && !good_type(&g->val.at[o->value].type, g->val.at[o->value].window_of))
+            return false;
     }
     if (reduces && !good_reduction(g, n)) return false;
     CcErr err;
@@ -584,8 +594,7 @@ static CcLoop *finish(CcBuild *b, CcArena *arena) {
             }
             *read = (int16_t)(access[*read] - 1);
         }
-        for (int k = 0; k < cc_scalar_info((CcScalarId)n->op)->arity; k++)
-            n->a[k] = number[n->a[k]];
+        for (int k = 0; k < cc_scalar_info((CcScalarId)n->op)->arity; k++) n->a[k] = number[n->a[k]];
         number[i] = (int16_t)loop->n_node++;
     }
     for (int a = 0; a < b->n_access; a++) {
@@ -602,19 +611,18 @@ static CcLoop *finish(CcBuild *b, CcArena *arena) {
 static int add_store(CcBuild *b, const CcNode *n) {
     const int value = n->out0;
     if (b->n_access == CC_LOOP_MAX_ACCESS) return cc_build_refuse(b, "too many tensors");
-    b->access[b->n_access++] =
-        (CcLoopAccess){.dtype = b->g->val.at[value].type.dtype,
-                       .is_store = 1,
-                       .node = (int16_t)cc_build_value(b, value),
-                       .where = (int16_t)(1 + b->where),
-                       .how = (uint8_t)b->how,
-                       .value = value,
-                       .dropped = cc_space_node(&b->space, b->g, n) == CC_LEVEL_DROPPED};
+    b->access[b->n_access++] = (CcLoopAccess){.dtype = b->g->val.at[value].type.dtype,
+                                              .is_store = 1,
+                                              .node = (int16_t)cc_build_value(b, value),
+                                              .where = (int16_t)(1 + b->where),
+                                              .how = (uint8_t)b->how,
+                                              .value = value,
+                                              .dropped = cc_space_node(&b->space, b->g, n) == CC_LEVEL_DROPPED};
     return 0;
 }
 
-CcLoop *cc_build_group(const CcGraph *g, const int *nodes, int n, const bool *made, CcDtype deflt,
-                       CcArena *arena, CcErr *err) {
+CcLoop *cc_build_group(const CcGraph *g, const int *nodes, int n, const bool *made, CcDtype deflt, CcArena *arena,
+                       CcErr *err) {
     CcBuild *b = calloc(1, sizeof *b);
     if (!b) {
         cc_err_set(err, CC_E_MEMORY, "no memory for a loop");

@@ -15,8 +15,8 @@ static int check_node(const CcLoop *loop, int i, CcErr *err) {
         return bad(err, i, "arithmetic in half precision");
     if (n->op == CC_S_load || n->op == CC_S_place || n->op == CC_S_take) {
         const int a = cc_loop_access(n);
-        if (a < 0 || a >= loop->n_access || loop->access[a].is_store || loop->access[a].place != (n->op == CC_S_place) ||
-            (loop->access[a].taken != 0) != (n->op == CC_S_take))
+        if (a < 0 || a >= loop->n_access || loop->access[a].is_store ||
+            loop->access[a].place != (n->op == CC_S_place) || (loop->access[a].taken != 0) != (n->op == CC_S_take))
             return bad(err, i, "bad access");
         if (n->op == CC_S_take && (n->a[0] < 0 || n->a[0] >= i || loop->node[n->a[0]].dtype != CC_DT_I64))
             return bad(err, i, "bad index");
@@ -30,8 +30,7 @@ static int check_node(const CcLoop *loop, int i, CcErr *err) {
     bool good = true;
     if (n->op == CC_S_cast) {
         const bool from_half = t[0] == CC_DT_BF16 || t[0] == CC_DT_F16;
-        good = t[0] != n->dtype && (!half || t[0] == CC_DT_F32) &&
-               (!from_half || n->dtype == CC_DT_F32);
+        good = t[0] != n->dtype && (!half || t[0] == CC_DT_F32) && (!from_half || n->dtype == CC_DT_F32);
     } else if (info->kind == 'S') {
         good = t[0] == CC_DT_BOOL && t[1] == n->dtype && t[2] == n->dtype;
     } else if (info->kind == 'C') {
@@ -55,8 +54,7 @@ int cc_lcheck_run(const CcLoop *loop, CcErr *err) {
     for (int a = 0; a < loop->n_access; a++) {
         const CcLoopAccess *access = &loop->access[a];
         if (!access->is_store) continue;
-        if (access->node < 0 || access->node >= loop->n_node ||
-            loop->node[access->node].dtype != access->dtype)
+        if (access->node < 0 || access->node >= loop->n_node || loop->node[access->node].dtype != access->dtype)
             return cc_err_set(err, CC_E_VERIFY, "access %d stores another dtype", a);
         if (access->where) { /* several may meet */
             if (access->where > loop->n_node || loop->node[access->where - 1].dtype != CC_DT_I64 || loop->reduces ||

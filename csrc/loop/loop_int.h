@@ -9,7 +9,7 @@ enum { CC_BUILD_VALUES = 256 };
 typedef struct CcBuild {
     const CcGraph *g;
     CcSpace space;
-    bool dropped; /* how the node that is lowered reads its operands */
+    bool dropped;  /* how the node that is lowered reads its operands */
     CcLevel level; /* where its result stands; FULL if it reduces */
     bool reduces;
     int n_check;
@@ -20,7 +20,8 @@ typedef struct CcBuild {
     CcLoopNode node[CC_LOOP_MAX_NODES];
     CcLoopAccess access[CC_LOOP_MAX_ACCESS];
     CcType type[CC_LOOP_MAX_ACCESS]; /* access.seen */
-    int where, how; /* of the node that writes at indices (put.c), which stands alone; where -1: there is none */
+    /* of the node that writes at indices (put.c), which stands alone; where -1: there is none */
+    int where, how;
     struct {
         int value, node, dropped; /* dropped -1: made here, the same for all readers */
     } seen[CC_BUILD_VALUES];      /* graph values that have a loop node */
@@ -35,7 +36,8 @@ int cc_build_float(CcBuild *b, CcDtype dt, double v);
 CcDtype cc_build_compute(CcDtype dt); /* what it is computed in: half precision in f32 */
 /* A number operand in the type that dt is computed in. */
 int cc_build_number(CcBuild *b, const CcOperand *o, CcDtype dt, bool round_first);
-int cc_build_place(CcBuild *b, unsigned dims); /* where an element stands, counted over these dims of the space */
+/* where an element stands, counted over these dims of the space */
+int cc_build_place(CcBuild *b, unsigned dims);
 /* An integer that is given to the kernel and no part of its text. `what`: equal ones of equal meaning are one. */
 int cc_build_param(CcBuild *b, int what, int64_t v);
 int cc_build_value(CcBuild *b, int value); /* its element, in its own dtype */
@@ -43,7 +45,8 @@ int cc_build_value(CcBuild *b, int value); /* its element, in its own dtype */
 int cc_build_seen(CcBuild *b, int value, const CcType *seen);
 int cc_build_take(CcBuild *b, int access, int index, int64_t elements);
 
-int cc_build_index(CcBuild *b, const CcNode *n, int operand); /* checked; the operands behind it say which there are */
+/* checked; the operands behind it say which there are */
+int cc_build_index(CcBuild *b, const CcNode *n, int operand);
 /* An operand as one of this dtype, in what that is computed in. */
 int cc_build_operand(CcBuild *b, const CcOperand *o, CcDtype dt);
 

@@ -28,10 +28,13 @@ void cc_ltext_print(const CcLoop *loop, CcSbuf *out) {
     for (int a = 0; a < loop->n_access; a++) {
         const CcLoopAccess *access = &loop->access[a];
         cc_sbuf_add(out, "a%d %s %s step %s, bytes", a,
-                    access->is_store ? "store" : access->place ? "place" : access->taken ? "take" : access->number ? "number" : "load",
+                    access->is_store ? "store"
+                    : access->place  ? "place"
+                    : access->taken  ? "take"
+                    : access->number ? "number"
+                                     : "load",
                     cc_dtype_info((CcDtype)access->dtype)->name, STEP[access->step]);
-        for (int d = 0; d < loop->ndim; d++)
-            cc_sbuf_add(out, " %lld", (long long)loop->stride[a][d]);
+        for (int d = 0; d < loop->ndim; d++) cc_sbuf_add(out, " %lld", (long long)loop->stride[a][d]);
         cc_sbuf_add(out, "\n");
     }
     for (int i = 0; i < loop->n_node; i++) {
@@ -40,14 +43,12 @@ void cc_ltext_print(const CcLoop *loop, CcSbuf *out) {
         cc_sbuf_add(out, "  %%%d = %s.%s", i, cc_scalar_info((CcScalarId)n->op)->name, dt->name);
         if (n->op == CC_S_take) cc_sbuf_add(out, " a%d + %lld * %%%d", n->a[1], (long long)n->bits, n->a[0]);
         else if (cc_loop_access(n) >= 0) cc_sbuf_add(out, " a%d", n->a[0]);
-        else if (n->op == CC_S_konst && dt->kind == 'f')
-            cc_sbuf_add(out, " %.9g", cc_loop_number(n->bits));
+        else if (n->op == CC_S_konst && dt->kind == 'f') cc_sbuf_add(out, " %.9g", cc_loop_number(n->bits));
         else if (n->op == CC_S_konst) cc_sbuf_add(out, " %lld", (long long)n->bits);
         else
             for (int k = 0; k < 3 && n->a[k] >= 0; k++) cc_sbuf_add(out, " %%%d", n->a[k]);
         cc_sbuf_add(out, "\n");
     }
     for (int a = 0; a < loop->n_access; a++)
-        if (loop->access[a].is_store)
-            print_store(&loop->access[a], a, out);
+        if (loop->access[a].is_store) print_store(&loop->access[a], a, out);
 }

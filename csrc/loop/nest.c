@@ -31,7 +31,9 @@ static int64_t place_of(const Nest *nest, const CcLoopAccess *a, int d) {
     return n;
 }
 
-static const CcType *type_of(const Nest *nest, const CcLoopAccess *a) { return a->seen ? a->seen : &nest->g->val.at[a->value].type; }
+static const CcType *type_of(const Nest *nest, const CcLoopAccess *a) {
+    return a->seen ? a->seen : &nest->g->val.at[a->value].type;
+}
 
 /* Bytes from one element to the next along dim d of the space; a dim that is broadcast does not
  * move. */
@@ -68,7 +70,8 @@ static void sort_dims(Nest *nest) {
         for (int d = 0; d < shape->ndim; d++) {
             if (shape->size[d] == 1 || cc_space_reduced(nest->space, d) != (bool)reduced) continue;
             int at = nest->n++;
-            for (; at > begin && stride_of(nest, nest->lead, nest->order[at - 1]) < stride_of(nest, nest->lead, d); at--)
+            for (; at > begin && stride_of(nest, nest->lead, nest->order[at - 1]) < stride_of(nest, nest->lead, d);
+                 at--)
                 nest->order[at] = nest->order[at - 1];
             nest->order[at] = d;
         }
@@ -87,8 +90,7 @@ static void merge_dims(Nest *nest) {
             joins = loop->stride[a][loop->ndim - 1] == stride_of(nest, &loop->access[a], d) * size;
         if (!joins) loop->size[loop->ndim++] = 1;
         loop->size[loop->ndim - 1] *= size;
-        for (int a = 0; a < loop->n_access; a++)
-            loop->stride[a][loop->ndim - 1] = stride_of(nest, &loop->access[a], d);
+        for (int a = 0; a < loop->n_access; a++) loop->stride[a][loop->ndim - 1] = stride_of(nest, &loop->access[a], d);
         if (k < nest->n_kept) nest->merged_kept = loop->ndim;
     }
 }
@@ -111,8 +113,8 @@ static void swap_dims(CcLoop *loop, int d, int e) {
     }
 }
 
-/* A last dim of a few elements would leave most of a vector empty; the next long one then is the vector loop, with strides.
- * [50000, 3] * [3] took 358 us so and 72 otherwise, an image of 3 channels innermost 101 and 21 (Zen 4). */
+/* A last dim of a few elements would leave most of a vector empty; the next long one then is the vector loop, with
+ * strides. [50000, 3] * [3] took 358 us so and 72 otherwise, an image of 3 channels innermost 101 and 21 (Zen 4). */
 static void swap_short(CcLoop *loop) {
     const int last = loop->ndim - 1;
     if (loop->size[last] >= SHORT) return;
@@ -123,12 +125,13 @@ static void swap_short(CcLoop *loop) {
         }
 }
 
-/* Are there many rows, of a few elements that only reductions see? A vector then has an element of each of many rows: 33333 rows
- * of 3 floats took 177 us one by one and 32 so (Zen 4). */
+/* Are there many rows, of a few elements that only reductions see? A vector then has an element of each of many rows:
+ * 33333 rows of 3 floats took 177 us one by one and 32 so (Zen 4). */
 static bool short_rows(const Nest *nest) {
     const CcLoop *loop = nest->loop;
     const int kept = nest->merged_kept, last = loop->ndim - 1;
-    if (loop->scans || kept == 0 || last != kept || loop->size[last] >= SHORT || loop->size[kept - 1] < LONG) return false;
+    if (loop->scans || kept == 0 || last != kept || loop->size[last] >= SHORT || loop->size[kept - 1] < LONG)
+        return false;
     for (int a = 0; a < loop->n_access; a++)
         if (loop->access[a].is_store && loop->stride[a][last]) return false;
     return true;
@@ -154,8 +157,8 @@ static void choose_lane(Nest *nest) {
     for (int d = loop->ndim - 1; !loop->columns && d > kept; d--) swap_dims(loop, d, d - 1);
 }
 
-/* Does the node differ along the vector loop, or is it made as if it did (a loop of one step)? Accesses are classified, but for
- * what they are taken at. */
+/* Does the node differ along the vector loop, or is it made as if it did (a loop of one step)? Accesses are classified,
+ * but for what they are taken at. */
 static bool along_lane(const CcLoop *loop, int node) {
     const CcLoopNode *n = &loop->node[node];
     const int access = cc_loop_access(n);
@@ -178,7 +181,8 @@ static void classify_taken(CcLoop *loop) {
         const CcLoopNode *n = &loop->node[i];
         if (n->op != CC_S_take) continue;
         CcLoopAccess *access = &loop->access[n->a[1]];
-        if (access->step == CC_STEP_ONE && !loop->reduces && !along_lane(loop, n->a[0]) && !shared(loop, i)) access->taken = CC_TAKEN_ROW;
+        if (access->step == CC_STEP_ONE && !loop->reduces && !along_lane(loop, n->a[0]) && !shared(loop, i))
+            access->taken = CC_TAKEN_ROW;
         else if (access->step == CC_STEP_ONE) access->step = CC_STEP_ANY;
     }
 }
@@ -206,8 +210,7 @@ int cc_nest_build(CcLoop *loop, const CcGraph *g, const CcSpace *space, CcArena 
     merge_dims(&nest);
     choose_lane(&nest);
     if (loop->ndim - 1 - loop->lane > CC_LOOP_MAX_LINES)
-        return cc_err_set(err, CC_E_UNSUPPORTED, "a reduction over %d dims that don't merge",
-                          loop->ndim - loop->lane);
+        return cc_err_set(err, CC_E_UNSUPPORTED, "a reduction over %d dims that don't merge", loop->ndim - loop->lane);
     classify(loop);
     return 0;
 }

@@ -1,9 +1,11 @@
-/* put: writes at indices as loop IR. The loop goes over what is written; each element says how far behind its place in x it goes:
+/* put: writes at indices as loop IR. The loop goes over what is written; each element says how far behind its place in
+ * x it goes:
  *
  *   put_at(x [5, D], source [K, D], how, index [K, 1], 5, false, D)     over [K, D]; x: steps 0, 1
  *       %0 = load index; %1 = %0 * D; %2 = load source; store x + %1, %2
  *
- * Distances are given to the kernel, so new sizes need no other. Several may meet in one place: what they leave there is `how`. */
+ * Distances are given to the kernel, so new sizes need no other. Several may meet in one place: what they leave there
+ * is `how`. */
 #include "loop_int.h"
 
 enum { SOURCE = 1, HOW, FIRST, EACH = 4, BY = 3 }; /* operands; of an index */

@@ -1,6 +1,6 @@
 /* sweep: in which sweep over a row what is computed. A reduction's operand may itself need reductions' results; their
- * number on the longest way is a node's stage. Sweep k does the reductions whose operands have stage k; all elements are
- * stored in the last one, so that a result may take over the memory of an operand.
+ * number on the longest way is a node's stage. Sweep k does the reductions whose operands have stage k; all elements
+ * are stored in the last one, so that a result may take over the memory of an operand.
  *
  * An element that more than one sweep needs is computed in each again, or kept in a scratch line when that is dear. */
 #include "loop.h"
@@ -89,7 +89,8 @@ void cc_sweep_plan(const CcLoop *loop, CcSweeps *plan) {
             plan->stage[i] = CC_MAX(plan->stage[i], plan->stage[n->a[k]]);
             plan->element[i] = plan->element[i] || plan->element[n->a[k]];
         }
-        plan->element[i] = plan->element[i] || cc_sweep_scans(n); /* of what is the same for a whole row, too */
+        /* of what is the same for a whole row, too */
+        plan->element[i] = plan->element[i] || cc_sweep_scans(n);
         if (!is_reduction(n)) continue;
         plan->element[i] = false;
         plan->stage[i]++;

@@ -1,12 +1,13 @@
-/* tap: ops whose elements come from elsewhere in their operands, as loop IR: joins, padding, rolling, pooling, resampling,
- * writes to slices and under masks. For each dim that an op maps, a side says which elements of it (taps) an element of the
- * result is made of: where they stand, whether they are there, and their weight. All of it is computed from where the element itself stands:
+/* tap: ops whose elements come from elsewhere in their operands, as loop IR: joins, padding, rolling, pooling,
+ * resampling, writes to slices and under masks. For each dim that an op maps, a side says which elements of it (taps)
+ * an element of the result is made of: where they stand, whether they are there, and their weight. All of it is
+ * computed from where the element itself stands:
  *
  *   pad by 2        tap i - 2, there if 0 <= i - 2 < size       max_pool 3, stride 2     taps 2 i - 1, 2 i, 2 i + 1
  *   linear          taps floor(x), floor(x) + 1 of weights 1 - (x - floor(x)), x - floor(x), where x = scale * (i + 0.5) - 0.5
  *
- * A tap that is not there is read at the nearest place that is, and not taken. Sizes and steps are given to the kernel, so new
- * ones need no other. Windows are unrolled; larger ones than MAX_WINDOW are reductions, or not for a loop. */
+ * A tap that is not there is read at the nearest place that is, and not taken. Sizes and steps are given to the kernel,
+ * so new ones need no other. Windows are unrolled; larger ones than MAX_WINDOW are reductions, or not for a loop. */
 #include <math.h>
 
 #include "loop_int.h"
@@ -19,7 +20,8 @@ enum {
     MAX_PIECES = 16, /* that are joined: each element looks which one is its own */
     MAX_UNIT = 8     /* places are counted in so many elements, if they may: then 16 bytes can be loaded at once */
 };
-typedef enum What { SIZE = 1, LAST, STEP, BEFORE, SHIFT, END, AREA, KINDS } What; /* cc_build_param: and a dim, or a piece */
+/* cc_build_param: and a dim, or a piece */
+typedef enum What { SIZE = 1, LAST, STEP, BEFORE, SHIFT, END, AREA, KINDS } What;
 
 typedef struct Tap {
     int at, good, weight; /* nodes */
@@ -37,8 +39,8 @@ typedef struct Map {
     const CcNode *n;
     int value; /* x */
     const CcType *in, *out;
-    CcDtype index;       /* of places: 32 bits where they fit */
-    CcDtype real;        /* of weights and sums */
+    CcDtype index; /* of places: 32 bits where they fit */
+    CcDtype real;  /* of weights and sums */
     int access, n_side;
     int64_t unit;
     Side *side;
@@ -49,7 +51,9 @@ typedef struct Map {
 static int op(Map *m, CcScalarId id, int x, int y) { return cc_build_op(m->b, id, x, y, -1); }
 static int num(Map *m, int64_t v) { return cc_build_int(m->b, m->index, v); }
 static int real(Map *m, double v) { return cc_build_float(m->b, m->real, v); }
-static int pick(Map *m, int condition, int x, int y) { return condition == ALWAYS ? x : cc_build_op(m->b, CC_S_select, condition, x, y); }
+static int pick(Map *m, int condition, int x, int y) {
+    return condition == ALWAYS ? x : cc_build_op(m->b, CC_S_select, condition, x, y);
+}
 static int plus(Map *m, int x, int64_t v) { return v ? op(m, CC_S_add, x, num(m, v)) : x; }
 
 static int param(Map *m, What what, int which, int64_t v) {
@@ -61,7 +65,9 @@ static int both(Map *m, int x, int y) {
     return y == ALWAYS ? x : op(m, CC_S_and, x, y);
 }
 
-static const CcOperand *operand(const Map *m, int i) { return i < m->n->n_in ? cc_graph_operand(m->b->g, m->n, i) : NULL; }
+static const CcOperand *operand(const Map *m, int i) {
+    return i < m->n->n_in ? cc_graph_operand(m->b->g, m->n, i) : NULL;
+}
 
 static bool ints(const Map *m, int at, int n, int64_t *out) {
     for (int i = 0; i < n; i++) {
@@ -76,7 +82,8 @@ static bool ints(const Map *m, int at, int n, int64_t *out) {
 static int place(Map *m, int dim) {
     const CcSpace *f = &m->b->space;
     for (int d = 0; d < f->shape.ndim; d++)
-        if (cc_space_own_dim(f, m->out, m->b->dropped, d) == dim && (m->b->level == CC_LEVEL_FULL || !cc_space_reduced(f, d)))
+        if (cc_space_own_dim(f, m->out, m->b->dropped, d) == dim &&
+            (m->b->level == CC_LEVEL_FULL || !cc_space_reduced(f, d)))
             return cc_build_cast(m->b, cc_build_place(m->b, 1u << (f->shape.ndim - 1 - d)), m->index);
     return num(m, 0);
 }
@@ -248,8 +255,11 @@ static int pad(Map *m) {
         int64_t by[2] = {0, 0};
         const int64_t size = m->in->size[d];
         if (i < pads / 2 && !ints(m, 1 + 2 * i, 2, by)) return cc_build_refuse(m->b, "padding by no number");
-        const int64_t most = m->n->op == CC_OP_pad_reflect ? size - 1 : m->n->op == CC_OP_pad_circular ? size : INT64_MAX;
-        if (size + by[0] + by[1] != m->out->size[d] || CC_MAX(by[0], by[1]) > most || (!constant && CC_MIN(by[0], by[1]) < 0))
+        const int64_t most = m->n->op == CC_OP_pad_reflect    ? size - 1
+                             : m->n->op == CC_OP_pad_circular ? size
+                                                              : INT64_MAX;
+        if (size + by[0] + by[1] != m->out->size[d] || CC_MAX(by[0], by[1]) > most ||
+            (!constant && CC_MIN(by[0], by[1]) < 0))
             return cc_build_refuse(m->b, "padding that does not fit");
         if ((by[0] || by[1]) && pad_side(m, d, by[0], by[1]) < 0) return -1;
     }
@@ -274,7 +284,8 @@ static int roll_flat(Map *m, int64_t shift) {
         seen.size[d] = 1;
         seen.stride[d] = 0;
     }
-    const int at = roll_back(m, cc_build_cast(m->b, cc_build_place(m->b, all), m->index), shift, cc_type_numel(m->in), CC_MAX_DIMS);
+    const int at = roll_back(m, cc_build_cast(m->b, cc_build_place(m->b, all), m->index), shift, cc_type_numel(m->in),
+                             CC_MAX_DIMS);
     m->access = cc_build_seen(m->b, m->value, &seen);
     m->unit = 1;
     return element(m, at);
@@ -331,7 +342,8 @@ static int count_of(Map *m, const CcWindow *w, int dim, int start, bool low, boo
     const int64_t in = m->in->size[dim];
     const bool over = (m->out->size[dim] - 1) * w->stride - w->padding + w->kernel > in + w->padding;
     if (w->count_padding ? !over : !low && !high) return num(m, w->kernel);
-    const int end = op(m, CC_S_min, plus(m, start, w->kernel), plus(m, size_of(m, dim), w->count_padding ? w->padding : 0));
+    const int end =
+        op(m, CC_S_min, plus(m, start, w->kernel), plus(m, size_of(m, dim), w->count_padding ? w->padding : 0));
     const int begin = w->count_padding ? start : op(m, CC_S_max, start, num(m, 0));
     return op(m, CC_S_max, op(m, CC_S_sub, end, begin), num(m, 1));
 }
@@ -357,7 +369,8 @@ static int window_side(Map *m, const CcWindow *w, int dim) {
     s->first = s->tap[s->n - 1].at; /* of those that are not before x */
     for (int i = s->n - 2; i >= 0; i--) {
         const bool below = i * w->dilation < w->padding;
-        s->first = below ? pick(m, op(m, CC_S_ge, plus(m, start, i * w->dilation), num(m, 0)), s->tap[i].at, s->first) : s->tap[i].at;
+        s->first = below ? pick(m, op(m, CC_S_ge, plus(m, start, i * w->dilation), num(m, 0)), s->tap[i].at, s->first)
+                         : s->tap[i].at;
     }
     s->count = count_of(m, w, dim, start, low, high);
     return s->tap[0].at;
@@ -391,7 +404,8 @@ static void walk(Map *m, int s, int at, int good, int flat, Pooled *p) {
     }
     for (int i = 0; i < m->side[s].n; i++) {
         const Tap *t = &m->side[s].tap[i];
-        const int row = is_place(m->n) && s ? op(m, CC_S_add, op(m, CC_S_mul, flat, size_of(m, m->side[s].dim)), t->at) : t->at;
+        const int row =
+            is_place(m->n) && s ? op(m, CC_S_add, op(m, CC_S_mul, flat, size_of(m, m->side[s].dim)), t->at) : t->at;
         walk(m, s + 1, add_place(m, at, &m->side[s], t->at), both(m, good, t->good), row, p);
     }
 }
@@ -404,7 +418,8 @@ static int mean_of(Map *m, int sum, int64_t divisor) {
 
 static bool pool_fits(const Map *m, int dims, const CcWindow *w) {
     int64_t taps = 1;
-    if (m->in->ndim != m->out->ndim || m->in->ndim <= dims || cc_dtype_info((CcDtype)m->in->dtype)->kind != 'f') return false;
+    if (m->in->ndim != m->out->ndim || m->in->ndim <= dims || cc_dtype_info((CcDtype)m->in->dtype)->kind != 'f')
+        return false;
     for (int d = 0; d < m->in->ndim - dims; d++)
         if (m->in->size[d] != m->out->size[d]) return false;
     for (int i = 0; i < dims; i++) {
@@ -419,8 +434,7 @@ static int pool(Map *m) {
     CcWindow w[CC_WINDOW_DIMS];
     int64_t divisor;
     const int dims = cc_window_read(m->b->g, m->n, w, &divisor);
-    if (!dims || !pool_fits(m, dims, w))
-        return cc_build_refuse(m->b, "a pooling of this kind");
+    if (!dims || !pool_fits(m, dims, w)) return cc_build_refuse(m->b, "a pooling of this kind");
     for (int i = 0; i < dims; i++) {
         const int dim = m->in->ndim - dims + i;
         int64_t narrowest;
@@ -429,7 +443,8 @@ static int pool(Map *m) {
     }
     if (begin_reading(m) < 0) return -1;
     Pooled p = {NONE, NONE, m->side[0].first};
-    for (int s = 1; s < dims; s++) p.where = op(m, CC_S_add, op(m, CC_S_mul, p.where, size_of(m, m->side[s].dim)), m->side[s].first);
+    for (int s = 1; s < dims; s++)
+        p.where = op(m, CC_S_add, op(m, CC_S_mul, p.where, size_of(m, m->side[s].dim)), m->side[s].first);
     walk(m, 0, NONE, ALWAYS, NONE, &p);
     return is_place(m->n) ? p.where : cc_window_greatest(m->n) ? p.most : mean_of(m, p.sum, divisor);
 }
@@ -457,7 +472,8 @@ static int nearest_side(Map *m, int dim, bool exact, const CcOperand *given) {
 static int source_of(Map *m, int dim, bool corners, bool cubic, const CcOperand *given, int *part) {
     const int o = cc_build_cast(m->b, place(m, dim), m->real), scale = scale_of(m, dim, corners, given);
     int x = op(m, CC_S_mul, scale, o);
-    if (!corners) x = cc_build_op(m->b, CC_S_fma, scale, op(m, CC_S_add, o, real(m, 0.5)), real(m, -0.5)); /* as compilers make it */
+    /* as compilers make it */
+    if (!corners) x = cc_build_op(m->b, CC_S_fma, scale, op(m, CC_S_add, o, real(m, 0.5)), real(m, -0.5));
     if (!corners && !cubic) x = op(m, CC_S_max, x, real(m, 0));
     const int first = op(m, CC_S_min, cc_build_cast(m->b, op(m, CC_S_floor, x, -1), m->index), last_of(m, dim));
     const int behind = op(m, CC_S_sub, x, cc_build_cast(m->b, first, m->real));
@@ -519,10 +535,11 @@ static int resample(Map *m) {
     for (int d = 0; d < m->in->ndim; d++) {
         const CcOperand *given = d >= 2 && m->n->n_in > first ? operand(m, first + d - 2) : NULL;
         const bool number = !given || given->kind == CC_IN_FLOAT || given->kind == CC_IN_INT;
-        if ((d < 2 && m->in->size[d] != m->out->size[d]) || !number || CC_MAX(m->in->size[d], m->out->size[d]) > 1 << 24)
+        if ((d < 2 && m->in->size[d] != m->out->size[d]) || !number ||
+            CC_MAX(m->in->size[d], m->out->size[d]) > 1 << 24)
             return cc_build_refuse(m->b, "an interpolation of this kind");
         if (d < 2) continue;
-        const int good = near                            ? nearest_side(m, d, m->n->op == CC_OP_upsample_exact, given)
+        const int good = near ? nearest_side(m, d, m->n->op == CC_OP_upsample_exact, given)
                          : m->n->op == CC_OP_upsample_cubic ? cubic_side(m, d, corners, given)
                                                             : linear_side(m, d, corners, given);
         if (good < 0) return -1;
@@ -656,7 +673,8 @@ static int write(Map *m) {
     } else { /* select_scatter: x, source, dim, index */
         good = good && dim >= 0 && m->n->n_in == 4 && ints(m, 3, 1, v);
         for (int d = 0; d < m->in->ndim && good; d++)
-            good = d == dim ? written_one(m, &w, d, v[0] < 0 ? v[0] + m->in->size[d] : v[0]) : add_written(&w, m->in->size[d], place(m, d));
+            good = d == dim ? written_one(m, &w, d, v[0] < 0 ? v[0] + m->in->size[d] : v[0])
+                            : add_written(&w, m->in->size[d], place(m, d));
     }
     if (!good) return cc_build_refuse(m->b, "a write of this kind");
     const int x = cc_build_cast(m->b, cc_build_value(m->b, m->value), cc_build_compute((CcDtype)m->in->dtype));

@@ -1,10 +1,9 @@
 /* Functions of ccompile._core. */
 #include "mod.h"
 
-static CC_VEC(char *) kept_paths;   /* cc_run_libraries borrows them for good */
+static CC_VEC(char *) kept_paths; /* cc_run_libraries borrows them for good */
 
-static const char *keep_path(PyObject *o)
-{
+static const char *keep_path(PyObject *o) {
     if (o == Py_None) return NULL;
     const char *s = PyUnicode_AsUTF8(o);
     if (s == NULL) return NULL;
@@ -13,11 +12,10 @@ static const char *keep_path(PyObject *o)
 }
 
 /* torch._dynamo's frame hook may stay installed after torch.compile was used; without a callback it does nothing. */
-static bool dynamo_idle(void)
-{
+static bool dynamo_idle(void) {
     static PyObject *get;
     PyObject *type, *value, *tb;
-    PyErr_Fetch(&type, &value, &tb);   /* a pause ends behind calls that raise, too */
+    PyErr_Fetch(&type, &value, &tb); /* a pause ends behind calls that raise, too */
     if (get == NULL) {
         PyObject *m = PyImport_ImportModule("torch._C._dynamo.eval_frame");
         get = m != NULL ? PyObject_GetAttrString(m, "get_eval_frame_callback") : NULL;
@@ -30,12 +28,13 @@ static bool dynamo_idle(void)
     return callback == Py_None;
 }
 
-static PyObject *api_init(PyObject *m, PyObject *args, PyObject *kwargs)
-{
+static PyObject *api_init(PyObject *m, PyObject *args, PyObject *kwargs) {
     (void)m;
     static char *names[] = {"torch_module", "llvmlite", "onednn", "nvrtc", "compiler", NULL};
     PyObject *torch, *llvmlite = Py_None, *onednn = Py_None, *nvrtc = Py_None, *compiler = Py_None;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$OOOO:init", names, &torch, &llvmlite, &onednn, &nvrtc, &compiler)) return NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$OOOO:init", names, &torch, &llvmlite, &onednn, &nvrtc,
+                                     &compiler))
+        return NULL;
     if (cc_tens_init(torch) < 0 || cc_rec_init(torch) < 0) return NULL;
     cc_hook_set_guest("libtorch_python", dynamo_idle);
     cc_run_libraries(keep_path(llvmlite), keep_path(compiler), keep_path(onednn), keep_path(nvrtc));
@@ -45,15 +44,13 @@ static PyObject *api_init(PyObject *m, PyObject *args, PyObject *kwargs)
     Py_RETURN_NONE;
 }
 
-static PyObject *api_disable_push(PyObject *m, PyObject *unused)
-{
+static PyObject *api_disable_push(PyObject *m, PyObject *unused) {
     (void)m, (void)unused;
     cc_eval_disabled++;
     Py_RETURN_NONE;
 }
 
-static PyObject *api_disable_pop(PyObject *m, PyObject *unused)
-{
+static PyObject *api_disable_pop(PyObject *m, PyObject *unused) {
     (void)m, (void)unused;
     if (cc_eval_disabled == 0) {
         PyErr_SetString(PyExc_RuntimeError, "ccompile.disable was left more often than entered on this thread");
@@ -63,29 +60,25 @@ static PyObject *api_disable_pop(PyObject *m, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-static PyObject *api_break_at(PyObject *m, PyObject *callable_or_type)
-{
+static PyObject *api_break_at(PyObject *m, PyObject *callable_or_type) {
     (void)m;
     cc_call_special(callable_or_type, PyType_Check(callable_or_type) ? CC_R_DISABLED : CC_R_LIBRARY);
     Py_RETURN_NONE;
 }
 
-static PyObject *api_graph_break(PyObject *m, PyObject *args)
-{
+static PyObject *api_graph_break(PyObject *m, PyObject *args) {
     (void)m;
     const char *msg = "";
     if (!PyArg_ParseTuple(args, "|s:graph_break", &msg)) return NULL;
-    Py_RETURN_NONE;   /* in compiled code the recorder breaks at the call; there is nothing to do in it */
+    Py_RETURN_NONE; /* in compiled code the recorder breaks at the call; there is nothing to do in it */
 }
 
-static PyObject *api_is_compiling(PyObject *m, PyObject *unused)
-{
+static PyObject *api_is_compiling(PyObject *m, PyObject *unused) {
     (void)m, (void)unused;
     return PyBool_FromLong(cc_eval_compiling());
 }
 
-static PyObject *api_idle(PyObject *m, PyObject *on)
-{
+static PyObject *api_idle(PyObject *m, PyObject *on) {
     (void)m;
     const int yes = PyObject_IsTrue(on);
     if (yes < 0) return NULL;
@@ -93,28 +86,26 @@ static PyObject *api_idle(PyObject *m, PyObject *on)
     Py_RETURN_NONE;
 }
 
-static int count(PyObject *d, const char *name, uint64_t n)
-{
+static int count(PyObject *d, const char *name, uint64_t n) {
     PyObject *v = PyLong_FromUnsignedLongLong(n);
     const int status = v != NULL ? PyDict_SetItemString(d, name, v) : -1;
     Py_XDECREF(v);
     return status;
 }
 
-static PyObject *api_counters(PyObject *m, PyObject *unused)
-{
+static PyObject *api_counters(PyObject *m, PyObject *unused) {
     (void)m, (void)unused;
     PyObject *d = PyDict_New();
     if (d == NULL) return NULL;
     int status = count(d, "calls", cc_eval_counts.calls) | count(d, "hits", cc_eval_counts.hits) |
                  count(d, "misses", cc_eval_counts.misses);
-    for (int k = 0; k < CC_LOG_COUNT; k++) status |= count(d, cc_log_name((CcEventKind)k), cc_log_count((CcEventKind)k));
+    for (int k = 0; k < CC_LOG_COUNT; k++)
+        status |= count(d, cc_log_name((CcEventKind)k), cc_log_count((CcEventKind)k));
     if (status < 0) Py_CLEAR(d);
     return d;
 }
 
-static PyObject *api_reset(PyObject *m, PyObject *unused)
-{
+static PyObject *api_reset(PyObject *m, PyObject *unused) {
     (void)m, (void)unused;
     cc_types_reset_all();
     cc_memory_trim();
@@ -123,8 +114,7 @@ static PyObject *api_reset(PyObject *m, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-static PyObject *api_events(PyObject *m, PyObject *args)
-{
+static PyObject *api_events(PyObject *m, PyObject *args) {
     (void)m;
     unsigned long long after = 0;
     if (!PyArg_ParseTuple(args, "|K:events", &after)) return NULL;
@@ -143,8 +133,7 @@ static PyObject *api_events(PyObject *m, PyObject *args)
     return list;
 }
 
-static PyObject *api_describe(PyObject *m, PyObject *unused)
-{
+static PyObject *api_describe(PyObject *m, PyObject *unused) {
     (void)m, (void)unused;
     CcSbuf sb = {0};
     cc_run_describe(&sb);
@@ -153,14 +142,12 @@ static PyObject *api_describe(PyObject *m, PyObject *unused)
     return s;
 }
 
-static PyObject *knob_value(const CcKnobInfo *k)
-{
+static PyObject *knob_value(const CcKnobInfo *k) {
     const int v = *(const int *)((const char *)&cc_policy + k->offset);
     return k->kind == CC_KNOB_BOOL ? PyBool_FromLong(v) : PyLong_FromLong(v);
 }
 
-static PyObject *api_get_config(PyObject *m, PyObject *unused)
-{
+static PyObject *api_get_config(PyObject *m, PyObject *unused) {
     (void)m, (void)unused;
     int n;
     const CcKnobInfo *info = cc_policy_knobs(&n);
@@ -173,8 +160,7 @@ static PyObject *api_get_config(PyObject *m, PyObject *unused)
     return d;
 }
 
-static PyObject *api_set_config(PyObject *m, PyObject *args)
-{
+static PyObject *api_set_config(PyObject *m, PyObject *args) {
     (void)m;
     const char *name;
     PyObject *v;
@@ -193,14 +179,17 @@ static PyObject *api_set_config(PyObject *m, PyObject *args)
 }
 
 PyMethodDef cc_api_methods[] = {
-    {"init", (PyCFunction)(void (*)(void))api_init, METH_VARARGS | METH_KEYWORDS, "init(torch_module, *, llvmlite, onednn, nvrtc, compiler)"},
-    {"disable_push", api_disable_push, METH_NOARGS, "compiled functions run eagerly on this thread until disable_pop()"},
+    {"init", (PyCFunction)(void (*)(void))api_init, METH_VARARGS | METH_KEYWORDS,
+     "init(torch_module, *, llvmlite, onednn, nvrtc, compiler)"},
+    {"disable_push", api_disable_push, METH_NOARGS,
+     "compiled functions run eagerly on this thread until disable_pop()"},
     {"disable_pop", api_disable_pop, METH_NOARGS, "ends disable_push()"},
     {"break_at", api_break_at, METH_O,
      "break_at(callable_or_type): recordings break at calls of it, and at `with` blocks of such a type"},
     {"graph_break", api_graph_break, METH_VARARGS,
      "graph_break(msg=\"\")\n--\n\nBreaks the graph here when the function is compiled; does nothing in eager."},
-    {"is_compiling", api_is_compiling, METH_NOARGS, "is_compiling()\n--\n\nTrue in code that is being recorded (and so in what replays), False in eager code."},
+    {"is_compiling", api_is_compiling, METH_NOARGS,
+     "is_compiling()\n--\n\nTrue in code that is being recorded (and so in what replays), False in eager code."},
     {"idle", api_idle, METH_O,
      "idle(on)\n--\n\nFor measurements: while on, compiled calls check guards and make their results, but run no kernel (results "
      "are whatever memory holds)."},

@@ -2,73 +2,68 @@
  * built for tests and never shipped. One observer with switches plays every part that a recorder plays. */
 #include "../py/py.h"
 
-typedef enum Mode {   /* what the observer does; `k` counts executed instructions or told events of the target code */
-    MODE_OBSERVE,         /* only listens */
-    MODE_PASS,            /* CPython runs every frame */
-    MODE_STEP_GIVE_UP,    /* performs k instructions unobserved, one by one, then hands over */
-    MODE_STEP_OBSERVE,    /* the same, then observes */
-    MODE_STEP_DEAD,       /* the same, then the observer is dead */
-    MODE_STEP_REPUT,      /* the same, then takes all slots out, puts them back and goes on observed */
-    MODE_BREAK_ALL,       /* breaks at every told instruction */
-    MODE_BREAK_AT,        /* breaks at told event k */
-    MODE_GIVE_UP_BEFORE,  /* gives up before told event k */
-    MODE_GIVE_UP_AFTER,   /* gives up after told event k */
-    MODE_DONE,            /* performs operators, attributes and calls itself */
-    MODE_REBUILD,         /* leaves the frame after k instructions; its caller makes it anew and it goes on there */
-    MODE_REBUILD_CALLER,  /* the same two frames up: the caller is made anew too */
-    MODE_RANDOM,          /* at told events, now and then: breaks (not at calls) or gives up, seeded by k */
+/* what the observer does; `k` counts executed instructions or told events of the target code */
+typedef enum Mode {
+    MODE_OBSERVE,        /* only listens */
+    MODE_PASS,           /* CPython runs every frame */
+    MODE_STEP_GIVE_UP,   /* performs k instructions unobserved, one by one, then hands over */
+    MODE_STEP_OBSERVE,   /* the same, then observes */
+    MODE_STEP_DEAD,      /* the same, then the observer is dead */
+    MODE_STEP_REPUT,     /* the same, then takes all slots out, puts them back and goes on observed */
+    MODE_BREAK_ALL,      /* breaks at every told instruction */
+    MODE_BREAK_AT,       /* breaks at told event k */
+    MODE_GIVE_UP_BEFORE, /* gives up before told event k */
+    MODE_GIVE_UP_AFTER,  /* gives up after told event k */
+    MODE_DONE,           /* performs operators, attributes and calls itself */
+    /* leaves the frame after k instructions; its caller makes it anew and it goes on there */
+    MODE_REBUILD,
+    MODE_REBUILD_CALLER, /* the same two frames up: the caller is made anew too */
+    MODE_RANDOM,         /* at told events, now and then: breaks (not at calls) or gives up, seeded by k */
     MODE_COUNT,
 } Mode;
 
-typedef struct Saved {    /* a frame as a snapshot would keep it */
+typedef struct Saved { /* a frame as a snapshot would keep it */
     PyFunctionObject *func;
     PyObject **slot;
     int n, pc, depth;
 } Saved;
 
 typedef struct Test {
-    CcObserver obs;       /* first */
+    CcObserver obs; /* first */
     Mode mode;
     long k, count;
     PyCodeObject *target;
     bool fired;
-    long before[CC_EV_COUNT], after[CC_EV_COUNT], target_after[CC_EV_COUNT], raised, enters, leaves[8], resumes, rewinds;
-    Saved saved[2];       /* innermost first */
+    long before[CC_EV_COUNT], after[CC_EV_COUNT], target_after[CC_EV_COUNT], raised, enters, leaves[8], resumes,
+        rewinds;
+    Saved saved[2]; /* innermost first */
     int n_saved;
 } Test;
 
-static Test *last;        /* what the last run counted */
+static Test *last; /* what the last run counted */
 
 /* ------------------------------------------------------------------ helpers */
 
-static bool is_target(const Test *t, const CcAct *act)
-{
-    return !t->target || act->co == t->target;
-}
+static bool is_target(const Test *t, const CcAct *act) { return !t->target || act->co == t->target; }
 
 /* Whether the k-th instruction or event of the target has come; counts it. */
-static bool due(Test *t, const CcAct *act)
-{
+static bool due(Test *t, const CcAct *act) {
     if (t->fired || !is_target(t, act)) return false;
     t->fired = t->count++ >= t->k;
     return t->fired;
 }
 
-static int n_slots(const CcAct *act)
-{
-    return act->code->n_locals + act->depth;
-}
+static int n_slots(const CcAct *act) { return act->code->n_locals + act->depth; }
 
-static void save(Test *t, const CcAct *act)
-{
+static void save(Test *t, const CcAct *act) {
     Saved *s = &t->saved[t->n_saved++];
-    *s = (Saved){.func = (PyFunctionObject *)Py_NewRef(act->func), .n = n_slots(act), .pc = act->pc, .depth = act->depth};
+    *s = (Saved){
+        .func = (PyFunctionObject *)Py_NewRef(act->func), .n = n_slots(act), .pc = act->pc, .depth = act->depth};
     s->slot = PyMem_Calloc((size_t)s->n + 1, sizeof *s->slot);
     for (int i = 0; i < s->n; i++) s->slot[i] = Py_XNewRef(cc_act_get(act, i));
 }
 
-static void restore(Test *t, CcAct *act)
-{
+static void restore(Test *t, CcAct *act) {
     Saved *s = &t->saved[--t->n_saved];
     int n_locals = act->code->n_locals;
     for (int i = 0; i < n_locals; i++) cc_act_put(act, i, s->slot[i]);
@@ -78,21 +73,20 @@ static void restore(Test *t, CcAct *act)
     PyMem_Free(s->slot);
 }
 
-static void reput(CcAct *act)
-{
+static void reput(CcAct *act) {
     PyObject *kept[256];
     int n = CC_MIN(n_slots(act), CC_COUNT(kept)), depth = act->depth;
     if (n != n_slots(act)) return;
     for (int i = 0; i < n; i++) kept[i] = Py_XNewRef(cc_act_get(act, i));
     for (int i = 0; i < act->code->n_locals; i++) cc_act_put(act, i, NULL);
     cc_act_move(act, act->pc, 0);
-    for (int i = act->code->n_locals; i < n; i++) cc_act_put(act, i, kept[i]);   /* before the move, as is allowed */
+    /* before the move, as is allowed */
+    for (int i = act->code->n_locals; i < n; i++) cc_act_put(act, i, kept[i]);
     cc_act_move(act, act->pc, depth);
     for (int i = 0; i < act->code->n_locals; i++) cc_act_put(act, i, kept[i]);
 }
 
-static bool can_rebuild(const Test *t, const CcAct *act)
-{
+static bool can_rebuild(const Test *t, const CcAct *act) {
     const CcAct *caller = act->prev;
     if (act->generator || !caller || !caller->event || caller->event->kind != CC_EV_CALL) return false;
     if (caller->event->n < 1 || caller->event->in[0] != (PyObject *)act->func) return false;
@@ -105,16 +99,14 @@ static bool can_rebuild(const Test *t, const CcAct *act)
 
 /* ------------------------------------------------------------------ the observer */
 
-static bool stepping(const Test *t)
-{
+static bool stepping(const Test *t) {
     return (t->mode >= MODE_STEP_GIVE_UP && t->mode <= MODE_STEP_REPUT) || t->mode == MODE_REBUILD ||
            t->mode == MODE_REBUILD_CALLER;
 }
 
-static CcGo rebuild(Test *t, CcAct *act)
-{
+static CcGo rebuild(Test *t, CcAct *act) {
     if (!can_rebuild(t, act)) {
-        t->fired = false;   /* some later frame of this code may do */
+        t->fired = false; /* some later frame of this code may do */
         return CC_PERFORM;
     }
     save(t, act);
@@ -123,8 +115,7 @@ static CcGo rebuild(Test *t, CcAct *act)
 }
 
 /* The next instruction of a stepped frame. */
-static CcGo step(Test *t, CcAct *act)
-{
+static CcGo step(Test *t, CcAct *act) {
     if (!is_target(t, act) || t->fired) return CC_OK;
     if (!due(t, act)) return CC_PERFORM;
     switch (t->mode) {
@@ -137,8 +128,7 @@ static CcGo step(Test *t, CcAct *act)
     }
 }
 
-static CcGo on_enter(CcObserver *obs, CcAct *act)
-{
+static CcGo on_enter(CcObserver *obs, CcAct *act) {
     Test *t = (Test *)obs;
     t->enters++;
     if (t->mode == MODE_PASS) return CC_PASS;
@@ -149,11 +139,12 @@ static CcGo on_enter(CcObserver *obs, CcAct *act)
     return stepping(t) ? step(t, act) : CC_OK;
 }
 
-static bool do_it(const CcAct *act, CcEvent *ev)
-{
-    if (act->code->insn[act->pc].op == CC_OP_IMPORT_FROM) return false;   /* more than the attribute */
+static bool do_it(const CcAct *act, CcEvent *ev) {
+    if (act->code->insn[act->pc].op == CC_OP_IMPORT_FROM) return false; /* more than the attribute */
     switch (ev->kind) {
-    case CC_EV_BINOP: ev->result = cc_ex_binop((CcBinop)ev->arg, ev->flags & CC_EV_INPLACE, ev->in[0], ev->in[1]); return true;
+    case CC_EV_BINOP:
+        ev->result = cc_ex_binop((CcBinop)ev->arg, ev->flags & CC_EV_INPLACE, ev->in[0], ev->in[1]);
+        return true;
     case CC_EV_ATTR: ev->result = PyObject_GetAttr(ev->in[0], ev->name); return true;
     case CC_EV_CALL:
         ev->result = PyObject_Vectorcall(ev->in[0], ev->in + 1,
@@ -163,16 +154,14 @@ static bool do_it(const CcAct *act, CcEvent *ev)
     }
 }
 
-static CcGo at_random(Test *t, const CcEvent *ev)
-{
+static CcGo at_random(Test *t, const CcEvent *ev) {
     t->k = (long)((unsigned long)t->k * 6364136223846793005ul + 1442695040888963407ul);
     unsigned dice = (unsigned)((unsigned long)t->k >> 40) & 255;
     bool calls = ev->kind == CC_EV_CALL || ev->kind == CC_EV_CALL_EX;
     return dice < 2 ? CC_GIVE_UP : dice < 20 && !calls && !(ev->flags & CC_EV_INNER) ? CC_BREAK : CC_OK;
 }
 
-static CcGo on_before(CcObserver *obs, CcAct *act, CcEvent *ev)
-{
+static CcGo on_before(CcObserver *obs, CcAct *act, CcEvent *ev) {
     Test *t = (Test *)obs;
     t->before[ev->kind]++;
     bool inner = ev->flags & CC_EV_INNER;
@@ -186,8 +175,7 @@ static CcGo on_before(CcObserver *obs, CcAct *act, CcEvent *ev)
     }
 }
 
-static CcGo on_after(CcObserver *obs, CcAct *act, CcEvent *ev)
-{
+static CcGo on_after(CcObserver *obs, CcAct *act, CcEvent *ev) {
     Test *t = (Test *)obs;
     t->after[ev->kind]++;
     if (is_target(t, act)) t->target_after[ev->kind]++;
@@ -196,23 +184,20 @@ static CcGo on_after(CcObserver *obs, CcAct *act, CcEvent *ev)
     return t->mode == MODE_GIVE_UP_AFTER && due(t, act) ? CC_GIVE_UP : CC_OK;
 }
 
-static CcGo on_resume(CcObserver *obs, CcAct *act)
-{
+static CcGo on_resume(CcObserver *obs, CcAct *act) {
     Test *t = (Test *)obs;
     t->resumes++;
     return stepping(t) ? step(t, act) : CC_OK;
 }
 
-static void on_leave(CcObserver *obs, CcAct *act, int how, PyObject *value)
-{
+static void on_leave(CcObserver *obs, CcAct *act, int how, PyObject *value) {
     Test *t = (Test *)obs;
     (void)act;
     (void)value;
     t->leaves[how]++;
 }
 
-static CcGo on_rewind(CcObserver *obs, CcAct *act)
-{
+static CcGo on_rewind(CcObserver *obs, CcAct *act) {
     Test *t = (Test *)obs;
     t->rewinds++;
     if (t->mode == MODE_REBUILD_CALLER && t->n_saved == 1) {
@@ -223,31 +208,36 @@ static CcGo on_rewind(CcObserver *obs, CcAct *act)
     return CC_DESCEND;
 }
 
-static PyObject *on_descend(CcObserver *obs, CcAct *act)
-{
+static PyObject *on_descend(CcObserver *obs, CcAct *act) {
     Test *t = (Test *)obs;
     (void)act;
     return cc_act_call_rebuilt(t->saved[t->n_saved - 1].func);
 }
 
-static Test new_test(Mode mode, long k, PyCodeObject *target)
-{
+static Test new_test(Mode mode, long k, PyCodeObject *target) {
     return (Test){
-        .obs = {.enter = on_enter, .before = on_before, .after = on_after, .resume = on_resume, .leave = on_leave,
-                .rewind = on_rewind, .descend = on_descend},
-        .mode = mode, .k = k, .target = target,
+        .obs = {.enter = on_enter,
+                .before = on_before,
+                .after = on_after,
+                .resume = on_resume,
+                .leave = on_leave,
+                .rewind = on_rewind,
+                .descend = on_descend},
+        .mode = mode,
+        .k = k,
+        .target = target,
     };
 }
 
 /* ------------------------------------------------------------------ functions for Python */
 
-static PyObject *py_run(PyObject *module, PyObject *args)
-{
+static PyObject *py_run(PyObject *module, PyObject *args) {
     (void)module;
     PyObject *func, *call_args, *target = Py_None, *kwargs = NULL;
     int mode = 0;
     long k = 0;
-    if (!PyArg_ParseTuple(args, "OO!|ilOO!", &func, &PyTuple_Type, &call_args, &mode, &k, &target, &PyDict_Type, &kwargs))
+    if (!PyArg_ParseTuple(args, "OO!|ilOO!", &func, &PyTuple_Type, &call_args, &mode, &k, &target, &PyDict_Type,
+                          &kwargs))
         return NULL;
     Test t = new_test((Mode)mode, k, target == Py_None ? NULL : (PyCodeObject *)target);
     if (cc_hook_arm(&t.obs) < 0) return NULL;
@@ -258,16 +248,14 @@ static PyObject *py_run(PyObject *module, PyObject *args)
 }
 
 /* call(func, args): a plain call made by C code, as run() makes it. */
-static PyObject *py_call(PyObject *module, PyObject *args)
-{
+static PyObject *py_call(PyObject *module, PyObject *args) {
     (void)module;
     PyObject *func, *call_args;
     if (!PyArg_ParseTuple(args, "OO!", &func, &PyTuple_Type, &call_args)) return NULL;
     return PyObject_Call(func, call_args, NULL);
 }
 
-static PyObject *counts(const long *at)
-{
+static PyObject *counts(const long *at) {
     static const char *const names[] = {
 #define CC_EV(id, doc) #id,
 #include "../py/events.def"
@@ -282,28 +270,28 @@ static PyObject *counts(const long *at)
     return dict;
 }
 
-static PyObject *py_stats(PyObject *module, PyObject *unused)
-{
+static PyObject *py_stats(PyObject *module, PyObject *unused) {
     (void)module;
     (void)unused;
     const Test *t = last;
     return Py_BuildValue("{s:N,s:N,s:N,s:l,s:l,s:(lllll),s:l,s:l,s:l,s:O,s:i}", "before", counts(t->before), "after",
-                         counts(t->after), "target", counts(t->target_after), "raised", t->raised, "enters", t->enters, "leaves", t->leaves[0],
-                         t->leaves[1], t->leaves[2], t->leaves[3], t->leaves[4], "resumes", t->resumes, "rewinds",
-                         t->rewinds, "count", t->count, "fired", t->fired ? Py_True : Py_False, "saved", t->n_saved);
+                         counts(t->after), "target", counts(t->target_after), "raised", t->raised, "enters", t->enters,
+                         "leaves", t->leaves[0], t->leaves[1], t->leaves[2], t->leaves[3], t->leaves[4], "resumes",
+                         t->resumes, "rewinds", t->rewinds, "count", t->count, "fired", t->fired ? Py_True : Py_False,
+                         "saved", t->n_saved);
 }
 
-static PyObject *py_decode(PyObject *module, PyObject *co)
-{
+static PyObject *py_decode(PyObject *module, PyObject *co) {
     (void)module;
     if (!PyCode_Check(co)) return PyErr_Format(PyExc_TypeError, "code object expected");
     const CcCode *code = cc_code_get((PyCodeObject *)co);
     PyObject *list = code ? PyList_New(0) : NULL;
     for (int i = 0; list && i < code->n; i++) {
         const CcInsn *in = &code->insn[i];
-        PyObject *row = Py_BuildValue("{s:s,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i}", "op", cc_op_name((CcOp)in->op), "flags",
-                                      in->flags, "arg", in->arg, "aux", in->aux, "target", in->target, "at", in->at, "real",
-                                      in->real, "next", in->next, "depth", in->depth, "line", cc_code_line(code, i));
+        PyObject *row =
+            Py_BuildValue("{s:s,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i}", "op", cc_op_name((CcOp)in->op), "flags",
+                          in->flags, "arg", in->arg, "aux", in->aux, "target", in->target, "at", in->at, "real",
+                          in->real, "next", in->next, "depth", in->depth, "line", cc_code_line(code, i));
         if (!row || PyList_Append(list, row) < 0) Py_CLEAR(list);
         Py_XDECREF(row);
     }
@@ -311,8 +299,7 @@ static PyObject *py_decode(PyObject *module, PyObject *co)
 }
 
 /* For each instruction the tuple of live slots. */
-static PyObject *py_live(PyObject *module, PyObject *co)
-{
+static PyObject *py_live(PyObject *module, PyObject *co) {
     (void)module;
     const CcCode *code = PyCode_Check(co) ? cc_code_get((PyCodeObject *)co) : NULL;
     PyObject *list = code ? PyList_New(0) : NULL;
@@ -329,44 +316,39 @@ static PyObject *py_live(PyObject *module, PyObject *co)
     return list;
 }
 
-static PyObject *py_armed(PyObject *module, PyObject *unused)
-{
+static PyObject *py_armed(PyObject *module, PyObject *unused) {
     (void)module;
     (void)unused;
     return Py_BuildValue("(iO)", cc_hook_armed(), cc_hook_current() ? Py_True : Py_False);
 }
 
-static PyObject *py_traced(PyObject *module, PyObject *unused)
-{
+static PyObject *py_traced(PyObject *module, PyObject *unused) {
     (void)module;
     (void)unused;
     return PyBool_FromLong(cc_hook_traced());
 }
 
-static PyObject *foreign_hook(PyThreadState *ts, struct _PyInterpreterFrame *frame, int throwing)
-{
+static PyObject *foreign_hook(PyThreadState *ts, struct _PyInterpreterFrame *frame, int throwing) {
     return _PyEval_EvalFrameDefault(ts, frame, throwing);
 }
 
 /* Installs or removes somebody else's PEP 523 hook. */
-static PyObject *py_foreign(PyObject *module, PyObject *on)
-{
+static PyObject *py_foreign(PyObject *module, PyObject *on) {
     (void)module;
-    _PyInterpreterState_SetEvalFrameFunc(PyInterpreterState_Get(), PyObject_IsTrue(on) ? foreign_hook : _PyEval_EvalFrameDefault);
+    _PyInterpreterState_SetEvalFrameFunc(PyInterpreterState_Get(),
+                                         PyObject_IsTrue(on) ? foreign_hook : _PyEval_EvalFrameDefault);
     Py_RETURN_NONE;
 }
 
 /* Whether CPython's own evaluation function is installed. */
-static PyObject *py_hookless(PyObject *module, PyObject *unused)
-{
+static PyObject *py_hookless(PyObject *module, PyObject *unused) {
     (void)module;
     (void)unused;
     return PyBool_FromLong(_PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get()) == _PyEval_EvalFrameDefault);
 }
 
 /* (Python, C) levels of recursion that are left. */
-static PyObject *py_levels(PyObject *module, PyObject *unused)
-{
+static PyObject *py_levels(PyObject *module, PyObject *unused) {
     (void)module;
     (void)unused;
     int python, c;
@@ -374,10 +356,9 @@ static PyObject *py_levels(PyObject *module, PyObject *unused)
     return Py_BuildValue("(ii)", python, c);
 }
 
-static PyObject *py_objects(PyObject *module, PyObject *o)
-{
+static PyObject *py_objects(PyObject *module, PyObject *o) {
     (void)module;
-    static const uint64_t *held;   /* stays watched until another one is asked for */
+    static const uint64_t *held; /* stays watched until another one is asked for */
     PyObject *dict = cc_obj_dict(o), *found = NULL, *name = PyUnicode_InternFromString("__init__");
     const uint64_t *version = dict ? cc_watch_begin(dict) : NULL;
     if (held) cc_watch_end(held);
@@ -389,7 +370,8 @@ static PyObject *py_objects(PyObject *module, PyObject *o)
 }
 
 static PyMethodDef methods[] = {
-    {"run", py_run, METH_VARARGS, "run(func, args, mode=0, k=0, target=None, kwargs={}): calls func with the hook armed"},
+    {"run", py_run, METH_VARARGS,
+     "run(func, args, mode=0, k=0, target=None, kwargs={}): calls func with the hook armed"},
     {"call", py_call, METH_VARARGS, "call(func, args): without the hook"},
     {"stats", py_stats, METH_NOARGS, "what the last run counted"},
     {"decode", py_decode, METH_O, "instructions of a code object"},
@@ -403,19 +385,18 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, .m_name = "ccompile._frametest", .m_size = -1, .m_methods = methods};
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "ccompile._frametest", .m_size = -1,
+                                        .m_methods = methods};
 
 PyMODINIT_FUNC PyInit__frametest(void);
-PyMODINIT_FUNC PyInit__frametest(void)
-{
+PyMODINIT_FUNC PyInit__frametest(void) {
     static Test storage;
     last = &storage;
     if (cc_py_init() < 0) return NULL;
     PyObject *module = PyModule_Create(&definition);
-    static const char *const modes[MODE_COUNT] = {"OBSERVE", "PASS", "STEP_GIVE_UP", "STEP_OBSERVE", "STEP_DEAD", "STEP_REPUT",
-                                                  "BREAK_ALL", "BREAK_AT", "GIVE_UP_BEFORE", "GIVE_UP_AFTER", "DONE",
-                                                  "REBUILD", "REBUILD_CALLER", "RANDOM"};
+    static const char *const modes[MODE_COUNT] = {
+        "OBSERVE",  "PASS",           "STEP_GIVE_UP",  "STEP_OBSERVE", "STEP_DEAD", "STEP_REPUT",     "BREAK_ALL",
+        "BREAK_AT", "GIVE_UP_BEFORE", "GIVE_UP_AFTER", "DONE",         "REBUILD",   "REBUILD_CALLER", "RANDOM"};
     for (int i = 0; module && i < MODE_COUNT; i++) {
         if (PyModule_AddIntConstant(module, modes[i], i) < 0) Py_CLEAR(module);
     }

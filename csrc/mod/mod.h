@@ -6,8 +6,8 @@
 
 typedef struct CcModState {
     PyTypeObject *compiled, *disabled;
-    PyObject *unsupported;       /* class Unsupported(RuntimeError) */
-    PyObject *graph_break;       /* the function object */
+    PyObject *unsupported; /* class Unsupported(RuntimeError) */
+    PyObject *graph_break; /* the function object */
 } CcModState;
 extern struct PyModuleDef cc_module_def;
 

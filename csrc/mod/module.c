@@ -1,16 +1,14 @@
 /* ccompile._core: multi-phase initialisation. One interpreter, with the GIL. */
 #include "mod.h"
 
-static int add_type(PyObject *m, PyType_Spec *spec, PyTypeObject **out)
-{
+static int add_type(PyObject *m, PyType_Spec *spec, PyTypeObject **out) {
     PyObject *t = PyType_FromModuleAndSpec(m, spec, NULL);
     if (t == NULL) return -1;
     *out = (PyTypeObject *)t;
     return PyModule_AddType(m, *out);
 }
 
-static int module_exec(PyObject *m)
-{
+static int module_exec(PyObject *m) {
     CcModState *state = PyModule_GetState(m);
     if (cc_py_init() < 0) return -1;
     if (add_type(m, &cc_types_compiled, &state->compiled) < 0 || add_type(m, &cc_types_disabled, &state->disabled) < 0)
@@ -25,8 +23,7 @@ static int module_exec(PyObject *m)
     return cc_eval_init(state->unsupported);
 }
 
-static int module_traverse(PyObject *m, visitproc visit, void *arg)
-{
+static int module_traverse(PyObject *m, visitproc visit, void *arg) {
     CcModState *state = PyModule_GetState(m);
     Py_VISIT(state->compiled);
     Py_VISIT(state->disabled);
@@ -35,8 +32,7 @@ static int module_traverse(PyObject *m, visitproc visit, void *arg)
     return 0;
 }
 
-static int module_clear(PyObject *m)
-{
+static int module_clear(PyObject *m) {
     CcModState *state = PyModule_GetState(m);
     Py_CLEAR(state->compiled);
     Py_CLEAR(state->disabled);
@@ -51,8 +47,9 @@ static PyModuleDef_Slot slots[] = {
 };
 
 struct PyModuleDef cc_module_def = {
-    PyModuleDef_HEAD_INIT, .m_name = "ccompile._core", .m_doc = "The C core of ccompile.", .m_size = sizeof(CcModState),
-    .m_methods = cc_api_methods, .m_slots = slots, .m_traverse = module_traverse, .m_clear = module_clear,
+    PyModuleDef_HEAD_INIT,         .m_name = "ccompile._core",  .m_doc = "The C core of ccompile.",
+    .m_size = sizeof(CcModState),  .m_methods = cc_api_methods, .m_slots = slots,
+    .m_traverse = module_traverse, .m_clear = module_clear,
 };
 
 PyMODINIT_FUNC PyInit__core(void);

@@ -2,8 +2,8 @@
  * no part of the product. Linked from csrc/base, csrc/ir and csrc/tens. */
 #include "../tens/tens.h"
 
-static const char *const CLASS[] = {"NOT",       "OP",   "META",  "VALUE",  "STATE",
-                                    "SET_STATE", "SCOPE", "DROP", "APPLY", "CONTEXT", "HELD", "BREAK", "UNKNOWN"};
+static const char *const CLASS[] = {"NOT",  "OP",    "META",    "VALUE", "STATE", "SET_STATE", "SCOPE",
+                                    "DROP", "APPLY", "CONTEXT", "HELD",  "BREAK", "UNKNOWN"};
 
 static PyObject *longs(const int64_t *v, int n) {
     PyObject *t = PyTuple_New(n);
@@ -20,11 +20,10 @@ static PyObject *t_read(PyObject *m, PyObject *args) {
     cc_tens_read(o, grad, &t);
     int n = CC_MAX(t.type.ndim, 0);
     return Py_BuildValue("{s:s,s:i,s:i,s:i,s:i,s:N,s:N,s:K,s:i}", "dtype",
-                         cc_dtype_info((CcDtype)t.type.dtype)->torch_name, "ndim", t.type.ndim,
-                         "device", t.type.device, "index", t.type.device_index, "requires_grad",
-                         t.type.requires_grad, "size", longs(t.type.size, n), "stride",
-                         longs(t.type.stride, n), "data", (unsigned long long)(uintptr_t)t.data,
-                         "matchable", cc_tens_matchable(&t.type));
+                         cc_dtype_info((CcDtype)t.type.dtype)->torch_name, "ndim", t.type.ndim, "device", t.type.device,
+                         "index", t.type.device_index, "requires_grad", t.type.requires_grad, "size",
+                         longs(t.type.size, n), "stride", longs(t.type.stride, n), "data",
+                         (unsigned long long)(uintptr_t)t.data, "matchable", cc_tens_matchable(&t.type));
 }
 
 /* match(object, like, grad=True): does `object` pass the guard that was made from `like`? */
@@ -103,8 +102,8 @@ static PyObject *t_mode_diff(PyObject *m, PyObject *unused) {
     (void)m, (void)unused;
     CcMode mode;
     cc_mode_read(&mode);
-    return Py_BuildValue("izii", cc_mode_same(&saved, &mode), cc_mode_diff(&saved, &mode),
-                         cc_mode_grad(&mode), cc_mode_threads());
+    return Py_BuildValue("izii", cc_mode_same(&saved, &mode), cc_mode_diff(&saved, &mode), cc_mode_grad(&mode),
+                         cc_mode_threads());
 }
 
 /* Positional and keyword arguments as a vectorcall has them. *names: new reference or NULL. */
@@ -125,9 +124,8 @@ static Py_ssize_t spread(PyObject *pos, PyObject *kw, PyObject **v, PyObject **n
 }
 
 static PyObject *torch_tuple(CcTorch t) {
-    return Py_BuildValue("{s:s,s:I,s:z,s:z,s:O}", "cls", CLASS[t.cls], "flags", t.node_flags,
-                         "name", t.name, "why", t.why, "dynamic",
-                         t.dynamic_shape ? Py_True : Py_False);
+    return Py_BuildValue("{s:s,s:I,s:z,s:z,s:O}", "cls", CLASS[t.cls], "flags", t.node_flags, "name", t.name, "why",
+                         t.why, "dynamic", t.dynamic_shape ? Py_True : Py_False);
 }
 
 static PyObject *t_call(PyObject *m, PyObject *args) {
@@ -154,16 +152,11 @@ static PyObject *bound(int rc, const CcBound *b) {
     for (int i = 0; list && i < b->n; i++) {
         const CcOperand *c = &b->in[i].constant;
         PyObject *o;
-        if (b->in[i].tensor)
-            o = Py_NewRef(b->in[i].tensor);
-        else if (c->kind == CC_IN_INT)
-            o = PyLong_FromLongLong(c->i);
-        else if (c->kind == CC_IN_FLOAT)
-            o = PyFloat_FromDouble(c->f);
-        else if (c->kind == CC_IN_BOOL)
-            o = PyBool_FromLong((long)c->i);
-        else
-            o = Py_NewRef(Py_None);
+        if (b->in[i].tensor) o = Py_NewRef(b->in[i].tensor);
+        else if (c->kind == CC_IN_INT) o = PyLong_FromLongLong(c->i);
+        else if (c->kind == CC_IN_FLOAT) o = PyFloat_FromDouble(c->f);
+        else if (c->kind == CC_IN_BOOL) o = PyBool_FromLong((long)c->i);
+        else o = Py_NewRef(Py_None);
         PyList_SET_ITEM(list, i, o);
     }
     return Py_BuildValue("sN", cc_op_info(b->op)->name, list);
@@ -292,14 +285,11 @@ static int exec(PyObject *m) {
     int rc = cc_tens_init(torch);
     Py_DECREF(torch);
     if (rc) return -1;
-    return PyModule_AddObject(m, "init_ms",
-                              PyFloat_FromDouble((double)(cc_log_now_ns() - t0) / 1e6));
+    return PyModule_AddObject(m, "init_ms", PyFloat_FromDouble((double)(cc_log_now_ns() - t0) / 1e6));
 }
 
 static PyModuleDef_Slot SLOTS[] = {{Py_mod_exec, (void *)exec}, {0, NULL}};
 static struct PyModuleDef MODULE = {
     PyModuleDef_HEAD_INIT, "_tenstest", "tens/ for tests", 0, METHODS, SLOTS, NULL, NULL, NULL};
 PyMODINIT_FUNC PyInit__tenstest(void);
-PyMODINIT_FUNC PyInit__tenstest(void) {
-    return PyModuleDef_Init(&MODULE);
-}
+PyMODINIT_FUNC PyInit__tenstest(void) { return PyModuleDef_Init(&MODULE); }

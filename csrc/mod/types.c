@@ -1,40 +1,35 @@
-/* Compiled: a compiled callable. Disabled: one that always runs eagerly and is a graph break inside compiled code. Both are
- * functions to their users: vectorcall, __get__ (methods), __wrapped__, and the wrapped one's names and doc. */
+/* Compiled: a compiled callable. Disabled: one that always runs eagerly and is a graph break inside compiled code. Both
+ * are functions to their users: vectorcall, __get__ (methods), __wrapped__, and the wrapped one's names and doc. */
 #include "mod.h"
 
 #include <structmember.h>
 
 typedef struct Compiled {
-    PyObject_HEAD
-    vectorcallfunc vectorcall;
-    PyObject *fn;          /* _orig_fn, and __wrapped__ as long as nobody sets that (functools.wraps) */
+    PyObject_HEAD vectorcallfunc vectorcall;
+    PyObject *fn; /* _orig_fn, and __wrapped__ as long as nobody sets that (functools.wraps) */
     PyObject *dict, *weak;
-    struct Compiled *next, **link;   /* list of all, for reset() */
+    struct Compiled *next, **link; /* list of all, for reset() */
     CcRoot root;
 } Compiled;
 
 typedef struct {
-    PyObject_HEAD
-    vectorcallfunc vectorcall;
+    PyObject_HEAD vectorcallfunc vectorcall;
     PyObject *fn, *reason;
     PyObject *dict, *weak;
 } Disabled;
 
-static PyTypeObject *compiled_type;   /* for cc_types_unwrap; one interpreter */
+static PyTypeObject *compiled_type; /* for cc_types_unwrap; one interpreter */
 static Compiled *all_compiled;
 
-void cc_types_reset_all(void)
-{
+void cc_types_reset_all(void) {
     for (Compiled *c = all_compiled; c != NULL; c = c->next) cc_root_clear(&c->root);
 }
 
-PyObject *cc_types_unwrap(PyObject *o)
-{
+PyObject *cc_types_unwrap(PyObject *o) {
     return compiled_type != NULL && Py_IS_TYPE(o, compiled_type) ? ((Compiled *)o)->fn : NULL;
 }
 
-void cc_types_register(CcModState *state)
-{
+void cc_types_register(CcModState *state) {
     compiled_type = state->compiled;
     cc_call_set_unwrap(cc_types_unwrap);
     cc_call_special((PyObject *)state->disabled, CC_R_DISABLED);
@@ -42,8 +37,7 @@ void cc_types_register(CcModState *state)
 }
 
 /* functools.wraps, as far as the wrapped callable has these; objects without a name get the given one. */
-static void copy_names(PyObject *self, PyObject *fn, PyObject *name)
-{
+static void copy_names(PyObject *self, PyObject *fn, PyObject *name) {
     static const char *const names[] = {"__module__", "__name__", "__qualname__", "__doc__", "__annotations__"};
     for (int i = 0; i < CC_COUNT(names); i++) {
         PyObject *v = PyObject_GetAttrString(fn, names[i]);
@@ -61,16 +55,14 @@ static void copy_names(PyObject *self, PyObject *fn, PyObject *name)
 
 /* ------------------------------------------------------------------ Compiled */
 
-static PyObject *compiled_call(PyObject *o, PyObject *const *args, size_t nargsf, PyObject *kwnames)
-{
-    Compiled *self = (Compiled *)Py_NewRef(o);   /* it may be dropped by what it runs */
+static PyObject *compiled_call(PyObject *o, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
+    Compiled *self = (Compiled *)Py_NewRef(o); /* it may be dropped by what it runs */
     PyObject *r = cc_root_call(&self->root, args, nargsf, kwnames);
     Py_DECREF(self);
     return r;
 }
 
-static int set_knobs(CcRoot *root, PyObject *options)
-{
+static int set_knobs(CcRoot *root, PyObject *options) {
     int n;
     const CcKnobInfo *info = cc_policy_knobs(&n);
     for (int i = 0; options != NULL && i < n; i++) {
@@ -83,8 +75,7 @@ static int set_knobs(CcRoot *root, PyObject *options)
     return 0;
 }
 
-static Compiled *make_compiled(PyTypeObject *type, PyObject *fn)
-{
+static Compiled *make_compiled(PyTypeObject *type, PyObject *fn) {
     Compiled *self = (Compiled *)type->tp_alloc(type, 0);
     if (self == NULL) return NULL;
     self->vectorcall = compiled_call;
@@ -100,8 +91,7 @@ static Compiled *make_compiled(PyTypeObject *type, PyObject *fn)
     return self;
 }
 
-static PyObject *compiled_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
+static PyObject *compiled_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"fn", "fullgraph", "dynamic", "mode", "options", "name", NULL};
     PyObject *fn, *dynamic = Py_None, *options = NULL, *name = NULL;
     int fullgraph = 0;
@@ -122,8 +112,7 @@ static PyObject *compiled_new(PyTypeObject *type, PyObject *args, PyObject *kwar
     return (PyObject *)self;
 }
 
-static int compiled_traverse(PyObject *o, visitproc visit, void *arg)
-{
+static int compiled_traverse(PyObject *o, visitproc visit, void *arg) {
     Compiled *self = (Compiled *)o;
     Py_VISIT(Py_TYPE(o));
     Py_VISIT(self->fn);
@@ -131,8 +120,7 @@ static int compiled_traverse(PyObject *o, visitproc visit, void *arg)
     return cc_root_visit(&self->root, visit, arg);
 }
 
-static int compiled_clear(PyObject *o)
-{
+static int compiled_clear(PyObject *o) {
     Compiled *self = (Compiled *)o;
     cc_root_clear(&self->root);
     Py_CLEAR(self->fn);
@@ -140,8 +128,7 @@ static int compiled_clear(PyObject *o)
     return 0;
 }
 
-static void compiled_dealloc(PyObject *o)
-{
+static void compiled_dealloc(PyObject *o) {
     Compiled *self = (Compiled *)o;
     PyTypeObject *type = Py_TYPE(o);
     PyObject_GC_UnTrack(o);
@@ -155,33 +142,28 @@ static void compiled_dealloc(PyObject *o)
     Py_DECREF(type);
 }
 
-static PyObject *bind(PyObject *o, PyObject *instance, PyObject *owner)
-{
+static PyObject *bind(PyObject *o, PyObject *instance, PyObject *owner) {
     (void)owner;
     return instance == NULL || instance == Py_None ? Py_NewRef(o) : PyMethod_New(o, instance);
 }
 
-static PyObject *compiled_report(PyObject *o, PyObject *unused)
-{
+static PyObject *compiled_report(PyObject *o, PyObject *unused) {
     (void)unused;
     return cc_root_report(&((Compiled *)o)->root);
 }
 
-static PyObject *compiled_reset(PyObject *o, PyObject *unused)
-{
+static PyObject *compiled_reset(PyObject *o, PyObject *unused) {
     (void)unused;
     cc_root_clear(&((Compiled *)o)->root);
     Py_RETURN_NONE;
 }
 
-static PyObject *compiled_repr(PyObject *o)
-{
+static PyObject *compiled_repr(PyObject *o) {
     return PyUnicode_FromFormat("<ccompile.Compiled of %R>", ((Compiled *)o)->fn);
 }
 
 /* A function is its own copy; objects that are called, and methods, are copied and compiled with the same settings. */
-static PyObject *copied(PyObject *o, const char *how, PyObject *memo)
-{
+static PyObject *copied(PyObject *o, const char *how, PyObject *memo) {
     const Compiled *self = (Compiled *)o;
     if (PyFunction_Check(self->fn)) return Py_NewRef(o);
     PyObject *copy = PyImport_ImportModule("copy");
@@ -200,8 +182,7 @@ static PyObject *copied(PyObject *o, const char *how, PyObject *memo)
     return (PyObject *)made;
 }
 
-static PyObject *compiled_copy(PyObject *o, PyObject *unused)
-{
+static PyObject *compiled_copy(PyObject *o, PyObject *unused) {
     (void)unused;
     return copied(o, "copy", NULL);
 }
@@ -209,8 +190,7 @@ static PyObject *compiled_copy(PyObject *o, PyObject *unused)
 static PyObject *compiled_deepcopy(PyObject *o, PyObject *memo) { return copied(o, "deepcopy", memo); }
 
 /* Whether its module has it under that name. */
-static bool is_named(PyObject *o, PyObject *name)
-{
+static bool is_named(PyObject *o, PyObject *name) {
     PyObject *module = PyObject_GetAttrString(o, "__module__"), *modules = PyImport_GetModuleDict();
     PyObject *at = module != NULL ? Py_XNewRef(PyDict_GetItemWithError(modules, module)) : NULL;
     PyObject *dot = PyUnicode_FromString("."), *parts = dot != NULL ? PyUnicode_Split(name, dot, -1) : NULL;
@@ -225,8 +205,7 @@ static bool is_named(PyObject *o, PyObject *name)
 }
 
 /* By its name, as a function, where that leads to it (a decorator); else the original is what is pickled. */
-static PyObject *compiled_reduce(PyObject *o, PyObject *unused)
-{
+static PyObject *compiled_reduce(PyObject *o, PyObject *unused) {
     (void)unused;
     PyObject *name = PyObject_GetAttrString(o, "__qualname__");
     if (name != NULL && PyUnicode_Check(name) && is_named(o, name)) return name;
@@ -259,30 +238,24 @@ static PyGetSetDef dict_getset[] = {
     {NULL, NULL, NULL, NULL, NULL},
 };
 
-/* isinstance(compiled, types.FunctionType) holds where it does for what is compiled: torch.fx and inspect ask, and then look
- * at the code. */
-static PyObject *compiled_class(PyObject *o, void *unused)
-{
+/* isinstance(compiled, types.FunctionType) holds where it does for what is compiled: torch.fx and inspect ask, and then
+ * look at the code. */
+static PyObject *compiled_class(PyObject *o, void *unused) {
     (void)unused;
     return Py_NewRef(PyFunction_Check(((Compiled *)o)->fn) ? &PyFunction_Type : Py_TYPE(o));
 }
 
-static PyObject *of_wrapped(PyObject *o, void *name)
-{
-    return PyObject_GetAttrString(((Compiled *)o)->fn, name);
-}
+static PyObject *of_wrapped(PyObject *o, void *name) { return PyObject_GetAttrString(((Compiled *)o)->fn, name); }
 
-/* torch.compile and torch.export take what is wrapped: innermost_fn in torch 2.13's _dynamo/eval_frame.py, which wants the
- * wrapper's own id as well, and of a module its __call__. */
-static PyObject *orig_callable(PyObject *o, void *unused)
-{
+/* torch.compile and torch.export take what is wrapped: innermost_fn in torch 2.13's _dynamo/eval_frame.py, which wants
+ * the wrapper's own id as well, and of a module its __call__. */
+static PyObject *orig_callable(PyObject *o, void *unused) {
     (void)unused;
     PyObject *fn = ((Compiled *)o)->fn;
     return PyFunction_Check(fn) || PyMethod_Check(fn) ? Py_NewRef(fn) : PyObject_GetAttrString(fn, "__call__");
 }
 
-static PyObject *own_id(PyObject *o, void *unused)
-{
+static PyObject *own_id(PyObject *o, void *unused) {
     (void)unused;
     return PyLong_FromVoidPtr(o);
 }
@@ -301,20 +274,30 @@ static PyGetSetDef compiled_getset[] = {
 };
 
 static PyType_Slot compiled_slots[] = {
-    {Py_tp_new, compiled_new}, {Py_tp_dealloc, compiled_dealloc}, {Py_tp_traverse, compiled_traverse},
-    {Py_tp_clear, compiled_clear}, {Py_tp_call, PyVectorcall_Call}, {Py_tp_descr_get, bind}, {Py_tp_repr, compiled_repr},
-    {Py_tp_methods, compiled_methods}, {Py_tp_members, compiled_members}, {Py_tp_getset, compiled_getset},
-    {Py_tp_doc, "A compiled callable; made by ccompile.compile."}, {0, NULL},
+    {Py_tp_new, compiled_new},
+    {Py_tp_dealloc, compiled_dealloc},
+    {Py_tp_traverse, compiled_traverse},
+    {Py_tp_clear, compiled_clear},
+    {Py_tp_call, PyVectorcall_Call},
+    {Py_tp_descr_get, bind},
+    {Py_tp_repr, compiled_repr},
+    {Py_tp_methods, compiled_methods},
+    {Py_tp_members, compiled_members},
+    {Py_tp_getset, compiled_getset},
+    {Py_tp_doc, "A compiled callable; made by ccompile.compile."},
+    {0, NULL},
 };
 PyType_Spec cc_types_compiled = {
-    "ccompile._core.Compiled", sizeof(Compiled), 0,
-    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL, compiled_slots,
+    "ccompile._core.Compiled",
+    sizeof(Compiled),
+    0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+    compiled_slots,
 };
 
 /* ------------------------------------------------------------------ Disabled */
 
-static PyObject *disabled_call(PyObject *o, PyObject *const *args, size_t nargsf, PyObject *kwnames)
-{
+static PyObject *disabled_call(PyObject *o, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
     Disabled *self = (Disabled *)Py_NewRef(o);
     cc_eval_disabled++;
     PyObject *r = PyObject_Vectorcall(self->fn, args, nargsf, kwnames);
@@ -323,8 +306,7 @@ static PyObject *disabled_call(PyObject *o, PyObject *const *args, size_t nargsf
     return r;
 }
 
-static PyObject *disabled_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
+static PyObject *disabled_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"fn", "reason", NULL};
     PyObject *fn, *reason = Py_None;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O:Disabled", names, &fn, &reason)) return NULL;
@@ -341,8 +323,7 @@ static PyObject *disabled_new(PyTypeObject *type, PyObject *args, PyObject *kwar
     return (PyObject *)self;
 }
 
-static int disabled_traverse(PyObject *o, visitproc visit, void *arg)
-{
+static int disabled_traverse(PyObject *o, visitproc visit, void *arg) {
     Disabled *self = (Disabled *)o;
     Py_VISIT(Py_TYPE(o));
     Py_VISIT(self->fn);
@@ -351,8 +332,7 @@ static int disabled_traverse(PyObject *o, visitproc visit, void *arg)
     return 0;
 }
 
-static int disabled_clear(PyObject *o)
-{
+static int disabled_clear(PyObject *o) {
     Disabled *self = (Disabled *)o;
     Py_CLEAR(self->fn);
     Py_CLEAR(self->reason);
@@ -360,8 +340,7 @@ static int disabled_clear(PyObject *o)
     return 0;
 }
 
-static void disabled_dealloc(PyObject *o)
-{
+static void disabled_dealloc(PyObject *o) {
     PyTypeObject *type = Py_TYPE(o);
     PyObject_GC_UnTrack(o);
     if (((Disabled *)o)->weak != NULL) PyObject_ClearWeakRefs(o);
@@ -370,8 +349,7 @@ static void disabled_dealloc(PyObject *o)
     Py_DECREF(type);
 }
 
-static PyObject *disabled_repr(PyObject *o)
-{
+static PyObject *disabled_repr(PyObject *o) {
     return PyUnicode_FromFormat("<ccompile.disable of %R>", ((Disabled *)o)->fn);
 }
 
@@ -385,12 +363,22 @@ static PyMemberDef disabled_members[] = {
 };
 
 static PyType_Slot disabled_slots[] = {
-    {Py_tp_new, disabled_new}, {Py_tp_dealloc, disabled_dealloc}, {Py_tp_traverse, disabled_traverse},
-    {Py_tp_clear, disabled_clear}, {Py_tp_call, PyVectorcall_Call}, {Py_tp_descr_get, bind}, {Py_tp_repr, disabled_repr},
-    {Py_tp_members, disabled_members}, {Py_tp_getset, dict_getset},
-    {Py_tp_doc, "A callable that runs eagerly; made by ccompile.disable."}, {0, NULL},
+    {Py_tp_new, disabled_new},
+    {Py_tp_dealloc, disabled_dealloc},
+    {Py_tp_traverse, disabled_traverse},
+    {Py_tp_clear, disabled_clear},
+    {Py_tp_call, PyVectorcall_Call},
+    {Py_tp_descr_get, bind},
+    {Py_tp_repr, disabled_repr},
+    {Py_tp_members, disabled_members},
+    {Py_tp_getset, dict_getset},
+    {Py_tp_doc, "A callable that runs eagerly; made by ccompile.disable."},
+    {0, NULL},
 };
 PyType_Spec cc_types_disabled = {
-    "ccompile._core.Disabled", sizeof(Disabled), 0,
-    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL, disabled_slots,
+    "ccompile._core.Disabled",
+    sizeof(Disabled),
+    0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+    disabled_slots,
 };

@@ -25,7 +25,7 @@ typedef struct Found {
     int q, k, kt, v, mask; /* values; k or mask -1: none. kt: k, turned */
     CcOperand fill;
     double scale;
-    int merged;            /* ops.def's operand: 0, 2 or 3 dims */
+    int merged; /* ops.def's operand: 0, 2 or 3 dims */
 } Found;
 
 /* The node that makes a value which only one node reads, or NULL; a plain one without other results. */
@@ -36,9 +36,7 @@ static const CcNode *made_for_one(const Attend *a, int value) {
     return n->flags || n->n_out != 1 ? NULL : n;
 }
 
-static bool is_product(const CcNode *n) {
-    return n && (n->op == CC_OP_matmul || n->op == CC_OP_bmm) && n->n_in == 2;
-}
+static bool is_product(const CcNode *n) { return n && (n->op == CC_OP_matmul || n->op == CC_OP_bmm) && n->n_in == 2; }
 
 static bool same_shape(const Attend *a, int v, int w) {
     return cc_type_same_shape(&a->g->val.at[v].type, &a->g->val.at[w].type);
@@ -71,7 +69,8 @@ static int masked(const Attend *a, const CcNode *n, Found *f) {
         double scale;
         if (!is_product(from) && scaled(a, from, &scale) < 0) continue;
         if (!add) f->fill = *cc_graph_operand(a->g, n, 2);
-        if (!add && (f->fill.kind == CC_IN_VALUE || f->fill.kind == CC_IN_NONE || f->fill.kind == CC_IN_NUMBER)) return -1;
+        if (!add && (f->fill.kind == CC_IN_VALUE || f->fill.kind == CC_IN_NONE || f->fill.kind == CC_IN_NUMBER))
+            return -1;
         f->mask = m->value;
         return x->value;
     }
@@ -85,7 +84,9 @@ static bool find_scores(const Attend *a, int value, Found *f) {
     if (under >= 0) n = made_for_one(a, under);
     const int before = scaled(a, n, &f->scale);
     if (before >= 0) n = made_for_one(a, before);
-    if (!is_product(n) || cc_graph_operand(a->g, n, 0)->kind != CC_IN_VALUE || cc_graph_operand(a->g, n, 1)->kind != CC_IN_VALUE) return false;
+    if (!is_product(n) || cc_graph_operand(a->g, n, 0)->kind != CC_IN_VALUE ||
+        cc_graph_operand(a->g, n, 1)->kind != CC_IN_VALUE)
+        return false;
     f->first = a->g->val.at[n->out0].def;
     f->q = cc_graph_operand(a->g, n, 0)->value;
     f->kt = cc_graph_operand(a->g, n, 1)->value;
@@ -102,7 +103,8 @@ static bool find_scores(const Attend *a, int value, Found *f) {
 static bool exchanges(const CcGraph *g, const CcNode *n, int one, int two) {
     if (n->op != CC_OP_transpose || n->n_in != 3 || n->n_out != 1 || n->flags) return false;
     const CcType *t = &g->val.at[n->out0].type;
-    const int ndim = t->ndim, a = cc_graph_dim(t, cc_graph_operand(g, n, 1)), b = cc_graph_dim(t, cc_graph_operand(g, n, 2));
+    const int ndim = t->ndim, a = cc_graph_dim(t, cc_graph_operand(g, n, 1)),
+              b = cc_graph_dim(t, cc_graph_operand(g, n, 2));
     return (a == ndim - one && b == ndim - two) || (a == ndim - two && b == ndim - one);
 }
 
@@ -111,7 +113,8 @@ static void find_keys(const Attend *a, Found *f) {
     f->k = -1;
     if (kt->def < 0 || kt->window_of || kt->type.ndim < 2) return;
     const CcNode *n = &a->g->node.at[kt->def];
-    if (exchanges(a->g, n, 1, 2) && cc_graph_operand(a->g, n, 0)->kind == CC_IN_VALUE) f->k = cc_graph_operand(a->g, n, 0)->value;
+    if (exchanges(a->g, n, 1, 2) && cc_graph_operand(a->g, n, 0)->kind == CC_IN_VALUE)
+        f->k = cc_graph_operand(a->g, n, 0)->value;
 }
 
 /* The only node that reads a value, NULL when it is needed otherwise. */
@@ -119,7 +122,10 @@ static const CcNode *only_reader(const Attend *a, int value) {
     const CcVal *v = &a->g->val.at[value];
     if (a->uses[value] != 1 || v->is_output || v->window_of) return NULL;
     const CcNode *n = &a->g->node.at[a->reader[value]];
-    return n->flags || n->n_out != 1 || cc_graph_operand(a->g, n, 0)->kind != CC_IN_VALUE || cc_graph_operand(a->g, n, 0)->value != value ? NULL : n;
+    return n->flags || n->n_out != 1 || cc_graph_operand(a->g, n, 0)->kind != CC_IN_VALUE ||
+                   cc_graph_operand(a->g, n, 0)->value != value
+               ? NULL
+               : n;
 }
 
 /* Is y the same memory as x with dims ndim - 2 and ndim - 3 exchanged? */
@@ -132,8 +138,8 @@ static bool exchanged(const CcType *x, const CcType *y) {
     return true;
 }
 
-/* The value that has heads and rows change places behind the second product; -1: there is none. A product that is made through a
- * window (pass/contract.c) makes it itself. */
+/* The value that has heads and rows change places behind the second product; -1: there is none. A product that is made
+ * through a window (pass/contract.c) makes it itself. */
 static int find_exchange(const Attend *a, const Found *f) {
     const CcGraph *g = a->g;
     const int made = g->node.at[f->last].out0, base = cc_graph_base(g, made);
@@ -180,7 +186,8 @@ static bool find(const Attend *a, int node, Found *f) {
         return false;
     f->v = cc_graph_operand(g, n, 1)->value;
     const CcNode *softmax = made_for_one(a, cc_graph_operand(g, n, 0)->value);
-    if (!softmax || softmax->op != CC_OP_softmax || softmax->n_in != 2 || cc_graph_operand(g, softmax, 0)->kind != CC_IN_VALUE)
+    if (!softmax || softmax->op != CC_OP_softmax || softmax->n_in != 2 ||
+        cc_graph_operand(g, softmax, 0)->kind != CC_IN_VALUE)
         return false;
     const CcType *t = &g->val.at[softmax->out0].type;
     const bool known = t->dtype == CC_DT_F32 || t->dtype == CC_DT_BF16 || t->dtype == CC_DT_F16;

@@ -1,6 +1,7 @@
-/* autocast: the casts of operands that eager's autocast makes unseen, as nodes. It is told by the recorded types: f32 operands of a
- * product or convolution whose result is bf16, half-precision operands of a loss in f32. So it does not matter where autocast was
- * switched on or off. What is cast is shared by those who read it, as far as memory does not change in between.
+/* autocast: the casts of operands that eager's autocast makes unseen, as nodes. It is told by the recorded types: f32
+ * operands of a product or convolution whose result is bf16, half-precision operands of a loss in f32. So it does not
+ * matter where autocast was switched on or off. What is cast is shared by those who read it, as far as memory does not
+ * change in between.
  *
  *   y = linear(x, w, b)      x, w, b f32, y bf16    ->    c = cast(x); y = linear(c, w, b)
  *
@@ -29,7 +30,8 @@ bool cc_autocast_mixes(const CcGraph *g, const CcNode *n) {
 static bool is_given(const CcGraph *g, int value) {
     while (g->val.at[value].def >= 0) {
         const CcNode *n = &g->node.at[g->val.at[value].def];
-        if (cc_op_info((CcOpId)n->op)->kind != CC_K_VIEW || !n->n_in || cc_graph_operand(g, n, 0)->kind != CC_IN_VALUE) return false;
+        if (cc_op_info((CcOpId)n->op)->kind != CC_K_VIEW || !n->n_in || cc_graph_operand(g, n, 0)->kind != CC_IN_VALUE)
+            return false;
         value = cc_graph_operand(g, n, 0)->value;
     }
     return true;
@@ -39,7 +41,9 @@ static bool is_given(const CcGraph *g, int value) {
 static bool loss_mixes(const CcGraph *g, const CcNode *n, CcDtype out) {
     for (int i = 1; i < n->n_in; i++) {
         const CcOperand *o = cc_graph_operand(g, n, i);
-        if (o->kind == CC_IN_VALUE && may_differ(g->val.at[o->value].type.dtype) && g->val.at[o->value].type.dtype != out) return true;
+        if (o->kind == CC_IN_VALUE && may_differ(g->val.at[o->value].type.dtype) &&
+            g->val.at[o->value].type.dtype != out)
+            return true;
     }
     return false;
 }
@@ -59,7 +63,8 @@ static CcDtype wanted(const CcGraph *g, const CcNode *n, int i) {
     }
     case CC_K_CONCAT: return is_half(out) ? CC_DT_OTHER : out;
     case CC_K_REDUCE: return loss_mixes(g, n, out) ? out : CC_DT_OTHER;
-    case CC_K_INDEX: return (n->op == CC_OP_cross_entropy || n->op == CC_OP_nll_loss) && !is_half(out) ? out : CC_DT_OTHER;
+    case CC_K_INDEX:
+        return (n->op == CC_OP_cross_entropy || n->op == CC_OP_nll_loss) && !is_half(out) ? out : CC_DT_OTHER;
     case CC_K_REARRANGE: return n->op == CC_OP_prelu ? out : CC_DT_OTHER;
     case CC_K_POINTWISE: return cc_autocast_mixes(g, n) ? out : CC_DT_OTHER;
     default: return CC_DT_OTHER;

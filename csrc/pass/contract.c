@@ -1,19 +1,27 @@
-/* contract: sums of products over named dims (einsum, tensordot, inner, multi_dot) are products, reductions and windows.
+/* contract: sums of products over named dims (einsum, tensordot, inner, multi_dot) are products, reductions and
+ * windows.
  *
  *   y = einsum("bqhd,bkhd->bhqk", q, k)     y = matmul(q as [b, h, q, d], k as [b, h, d, k])
  *   y = einsum("bij,bj->bi", x, v)          y = dot(x, v as [b, 1, j])
  *   y = einsum("i,j->ij", a, b)             y = a as [i, 1] * b
  *
- * Each tensor is a term: for each letter a size and how far apart its elements are. So a permuted operand, a diagonal (strides
- * add up), and a dim that is broadcast (no letter) are only other strides, and the result is written where the recorded strides
- * say. Two terms at a time are contracted as torch's sumproduct_pair does it (ATen/native/Linear.cpp): letters of both that are
- * kept count a batch, those of one are its rows or columns, those that go are summed over. f32 terms are taken in the order that
- * multiplies least, others from left to right as torch does.
+ * Each tensor is a term: for each letter a size and how far apart its elements are. So a permuted operand, a diagonal
+ * (strides add up), and a dim that is broadcast (no letter) are only other strides, and the result is written where the
+ * recorded strides say. Two terms at a time are contracted as torch's sumproduct_pair does it (ATen/native/Linear.cpp):
+ * letters of both that are kept count a batch, those of one are its rows or columns, those that go are summed over. f32
+ * terms are taken in the order that multiplies least, others from left to right as torch does.
  *
  *   y = baddbmm(x, a, b, beta, alpha)       p = matmul(a, b); q = p * alpha; y = q + beta * x */
 #include "pass_int.h"
 
-enum { MAX_TERMS = 5, LETTERS = 52, MAX_LABELS = LETTERS + CC_MAX_DIMS, MAX_TEXT = 64, KEEP_ROWS = 16, BLAS_MIN = 1 << 21 };
+enum {
+    MAX_TERMS = 5,
+    LETTERS = 52,
+    MAX_LABELS = LETTERS + CC_MAX_DIMS,
+    MAX_TEXT = 64,
+    KEEP_ROWS = 16,
+    BLAS_MIN = 1 << 21
+};
 
 typedef struct Dim {
     int label;
@@ -28,7 +36,7 @@ typedef struct Term {
 
 typedef struct Sum {
     Parts *p;
-    int out; /* value: what the steps make in the end */
+    int out;                  /* value: what the steps make in the end */
     int64_t size[MAX_LABELS]; /* 0: no such label */
     int n;
     Term term[MAX_TERMS], result;
@@ -81,7 +89,8 @@ static bool name_dims(Sum *s, Term *t, int value, const int *label, int n) {
     if (type->ndim != n) return false;
     for (int d = 0; d < n; d++) {
         const int64_t size = type->size[d];
-        if (size < 1 || type->stride[d] < 0 || (s->size[label[d]] > 1 && size > 1 && s->size[label[d]] != size)) return false;
+        if (size < 1 || type->stride[d] < 0 || (s->size[label[d]] > 1 && size > 1 && s->size[label[d]] != size))
+            return false;
         s->size[label[d]] = CC_MAX(s->size[label[d]], size);
         if (size == 1) continue;
         Dim *same = (Dim *)dim_of(t, label[d]);
@@ -101,7 +110,8 @@ static bool name_result(Sum *s, const int *label, int n) {
 
 static int letter(char c) { return c >= 'A' && c <= 'Z' ? c - 'A' : c >= 'a' && c <= 'z' ? c - 'a' + 26 : -1; }
 
-/* How many letters this part of an equation has, which ends before ',' or '-'; -1: torch would not take it. dots: has it an ellipsis? */
+/* How many letters this part of an equation has, which ends before ',' or '-'; -1: torch would not take it. dots: has
+ * it an ellipsis? */
 static int letters_of(const char *text, bool *dots) {
     int n = 0;
     for (*dots = false; *text && *text != ',' && *text != '-'; text++) {
@@ -118,7 +128,8 @@ static int letters_of(const char *text, bool *dots) {
     return n;
 }
 
-/* Labels of a part of the equation for a tensor of this many dims, of which `hidden` stand behind the ellipsis. -> what follows it */
+/* Labels of a part of the equation for a tensor of this many dims, of which `hidden` stand behind the ellipsis. -> what
+ * follows it */
 static const char *labels_of(const char *text, int hidden, int *label) {
     for (; *text && *text != ',' && *text != '-'; text++) {
         if (*text != '.') {
@@ -203,7 +214,8 @@ static bool tensordot(Sum *s) {
     for (int d = 0; d < tb.ndim; d++)
         if (of_b[d] >= CC_MAX_DIMS) label[n++] = of_b[d];
     s->n = 2;
-    return name_dims(s, &s->term[0], a.value, of_a, ta.ndim) && name_dims(s, &s->term[1], b.value, of_b, tb.ndim) && name_result(s, label, n);
+    return name_dims(s, &s->term[0], a.value, of_a, ta.ndim) && name_dims(s, &s->term[1], b.value, of_b, tb.ndim) &&
+           name_result(s, label, n);
 }
 
 /* Over the last dim of both. */
@@ -217,7 +229,8 @@ static bool inner(Sum *s) {
     for (int d = 0; d < last_b; d++) label[n++] = of_b[d] = CC_MAX_DIMS + d;
     of_a[last_a] = of_b[last_b] = 2 * CC_MAX_DIMS;
     s->n = 2;
-    return name_dims(s, &s->term[0], a.value, of_a, last_a + 1) && name_dims(s, &s->term[1], b.value, of_b, last_b + 1) && name_result(s, label, n);
+    return name_dims(s, &s->term[0], a.value, of_a, last_a + 1) &&
+           name_dims(s, &s->term[1], b.value, of_b, last_b + 1) && name_result(s, label, n);
 }
 
 /* Matrices, the first and the last of which may be vectors. */
@@ -351,8 +364,8 @@ static bool times(Sum *s, const Term *a, const Term *b, bool last, Term *made) {
     return true;
 }
 
-/* Of large matrices whose columns are weighed and summed up, BLAS is faster: 2000x2000 took 520 us here, 440 there, 500x500 15 and 34
- * (Zen 4, one thread). */
+/* Of large matrices whose columns are weighed and summed up, BLAS is faster: 2000x2000 took 520 us here, 440 there,
+ * 500x500 15 and 34 (Zen 4, one thread). */
 static bool is_blas(const Sum *s, const Term *a, const Term *b, const Order *go) {
     bool columns = a->n > go->n;
     double numel = 1;
@@ -423,7 +436,8 @@ static bool as_matrix(Sum *s, Term *t, const Order *batch, const Order *x, const
     if (all.n > CC_MAX_DIMS) return false;
     for (int tries = 0; tries < 2; tries++) {
         *type = seen(s, t, &all);
-        if (merge(type, batch->n + x->n, all.n) && merge(type, batch->n, batch->n + x->n) && one_step(type)) return true;
+        if (merge(type, batch->n + x->n, all.n) && merge(type, batch->n, batch->n + x->n) && one_step(type))
+            return true;
         if (tries == 0) *t = copied_matrix(s, t, batch, x, y);
     }
     return false;
@@ -433,7 +447,9 @@ static bool as_matrix(Sum *s, Term *t, const Order *batch, const Order *x, const
 static void move_rows(const Sum *s, Product *m) {
     const CcType t = seen(s, &m->a, &m->rows);
     CcType merged = t;
-    if (m->rows.n < 2 || merge(&merged, 0, m->rows.n) || t.size[m->rows.n - 1] < KEEP_ROWS || m->batch.n + m->rows.n > CC_MAX_DIMS - 2) return;
+    if (m->rows.n < 2 || merge(&merged, 0, m->rows.n) || t.size[m->rows.n - 1] < KEEP_ROWS ||
+        m->batch.n + m->rows.n > CC_MAX_DIMS - 2)
+        return;
     for (int i = 0; i + 1 < m->rows.n; i++) (void)put(&m->batch, m->rows.label[i]);
     m->rows = (Order){1, {m->rows.label[m->rows.n - 1]}};
 }
@@ -446,7 +462,8 @@ static void merge_batch(CcType *a, CcType *b, CcType *out) {
         bool good = true;
         for (int k = 0; k < 3; k++) {
             merged[k] = *all[k];
-            const bool first = merged[k].size[i] > 1, second = merged[k].size[i + 1] > 1; /* a part that is broadcast does not count */
+            /* a part that is broadcast does not count */
+            const bool first = merged[k].size[i] > 1, second = merged[k].size[i + 1] > 1;
             good = good && first == second && merge(&merged[k], i, i + 2);
         }
         for (int k = 0; k < 3 && good; k++) *all[k] = merged[k];
@@ -480,17 +497,21 @@ static bool add_product(Sum *s, Product *m, Term *made) {
     move_rows(s, m);
     const Order all = joined(&m->batch, &m->rows, &m->columns);
     if (all.n > CC_MAX_DIMS || m->batch.n > CC_MAX_DIMS - 2) return false;
-    if (!as_matrix(s, &m->a, &m->batch, &m->rows, &m->go, &ta) || !as_matrix(s, &m->b, &m->batch, &m->go, &m->columns, &tb)) return false;
+    if (!as_matrix(s, &m->a, &m->batch, &m->rows, &m->go, &ta) ||
+        !as_matrix(s, &m->b, &m->batch, &m->go, &m->columns, &tb))
+        return false;
     *made = m->last ? s->result : fresh(s, &all, &out);
     if (m->last) out = seen(s, made, &all);
     merged = out;
-    if (!merge(&merged, m->batch.n + m->rows.n, all.n) || !merge(&merged, m->batch.n, m->batch.n + m->rows.n)) return false;
+    if (!merge(&merged, m->batch.n + m->rows.n, all.n) || !merge(&merged, m->batch.n, m->batch.n + m->rows.n))
+        return false;
     const bool own = is_own(s, m, &out);
     if (!own) merge_batch(&ta, &tb, &merged);
     const CcType *type = own ? &out : &merged;
     const int to = m->last ? look(s, s->result.value, type).value : -1;
     made->value = (own && m->batch.n == 0 ? add_flat(s, m, to, type, &tb)
-                                          : cc_parts_add(s->p, CC_OP_matmul, to, type, 2, look(s, m->a.value, &ta), look(s, m->b.value, &tb)))
+                                          : cc_parts_add(s->p, CC_OP_matmul, to, type, 2, look(s, m->a.value, &ta),
+                                                         look(s, m->b.value, &tb)))
                       .value;
     return true;
 }
@@ -586,7 +607,8 @@ static bool contract(Sum *s, int i, int k) {
     return true;
 }
 
-/* -> multiplications when the terms that are left are contracted in the best order, which begins with terms *i and *k */
+/* -> multiplications when the terms that are left are contracted in the best order, which begins with terms *i and
+ * *k */
 static double best_order(const Sum *s, const uint64_t *mask, int n, int *i, int *k) {
     double least = -1;
     for (int x = 0; x < n; x++)
@@ -642,8 +664,12 @@ static const struct {
     CcOpId op;
     char a[4], b[4], out[4];
 } SCALED[] = {
-    {CC_OP_addmm, {1, 2}, {2, 3}, {1, 3}},    {CC_OP_addmm_by, {1, 2}, {2, 3}, {1, 3}}, {CC_OP_baddbmm, {1, 2, 3}, {1, 3, 4}, {1, 2, 4}}, {CC_OP_addbmm, {1, 2, 3}, {1, 3, 4}, {2, 4}},
-    {CC_OP_addmv, {1, 2}, {2}, {1}},          {CC_OP_addr, {1}, {2}, {1, 2}},
+    {CC_OP_addmm, {1, 2}, {2, 3}, {1, 3}},
+    {CC_OP_addmm_by, {1, 2}, {2, 3}, {1, 3}},
+    {CC_OP_baddbmm, {1, 2, 3}, {1, 3, 4}, {1, 2, 4}},
+    {CC_OP_addbmm, {1, 2, 3}, {1, 3, 4}, {2, 4}},
+    {CC_OP_addmv, {1, 2}, {2}, {1}},
+    {CC_OP_addr, {1}, {2}, {1, 2}},
 };
 
 static int labels_from(const char *from, int *label) {
@@ -663,10 +689,11 @@ static bool scaled(Sum *s, int row) {
     const CcOperand x = operand(p, 0), a = operand(p, 1), b = operand(p, 2);
     const CcOperand beta = plain ? int_of(1) : operand(p, 3), alpha = plain ? int_of(1) : operand(p, 4);
     const CcType out = type_of(p, value_of(p->whole.out0)), from = type_of(p, x);
-    const bool numbers = (beta.kind == CC_IN_FLOAT || beta.kind == CC_IN_INT) && (alpha.kind == CC_IN_FLOAT || alpha.kind == CC_IN_INT);
+    const bool numbers =
+        (beta.kind == CC_IN_FLOAT || beta.kind == CC_IN_INT) && (alpha.kind == CC_IN_FLOAT || alpha.kind == CC_IN_INT);
     const bool wide = out.dtype == CC_DT_F32 || out.dtype == CC_DT_F64;
-    if (!numbers || a.kind != CC_IN_VALUE || b.kind != CC_IN_VALUE || number_of(alpha) == 0 || from.dtype != out.dtype ||
-        (!wide && p->whole.op != CC_OP_baddbmm))
+    if (!numbers || a.kind != CC_IN_VALUE || b.kind != CC_IN_VALUE || number_of(alpha) == 0 ||
+        from.dtype != out.dtype || (!wide && p->whole.op != CC_OP_baddbmm))
         return false;
     const bool alone = number_of(beta) == 0 && number_of(alpha) == 1;
     if (!alone) {
@@ -679,12 +706,13 @@ static bool scaled(Sum *s, int row) {
     n[1] = labels_from(SCALED[row].b, label[1]);
     n[2] = labels_from(SCALED[row].out, label[2]);
     s->n = 2;
-    if (!name_dims(s, &s->term[0], a.value, label[0], n[0]) || !name_dims(s, &s->term[1], b.value, label[1], n[1]) || !name_result(s, label[2], n[2]) ||
-        !alike(s) || !all_steps(s) || alone)
+    if (!name_dims(s, &s->term[0], a.value, label[0], n[0]) || !name_dims(s, &s->term[1], b.value, label[1], n[1]) ||
+        !name_result(s, label[2], n[2]) || !alike(s) || !all_steps(s) || alone)
         return alone && p->n > 0;
     CcOperand y = value_of(s->out);
     const CcType type = type_of(p, y);
-    if (number_of(alpha) != 1) y = cc_parts_add(p, CC_OP_mul, number_of(beta) == 0 ? p->whole.out0 : -1, &type, 2, y, alpha);
+    if (number_of(alpha) != 1)
+        y = cc_parts_add(p, CC_OP_mul, number_of(beta) == 0 ? p->whole.out0 : -1, &type, 2, y, alpha);
     if (number_of(beta) == 1) cc_parts_add(p, CC_OP_add, p->whole.out0, NULL, 2, y, x);
     else if (number_of(beta) != 0) cc_parts_add(p, CC_OP_add, p->whole.out0, NULL, 3, y, x, beta);
     return true;
@@ -738,4 +766,6 @@ static bool may_be(const CcGraph *g, const CcNode *n, const CcGroupRules *rules)
     }
 }
 
-CcGraph *cc_contract_graph(const CcGraph *g, const CcGroupRules *rules) { return cc_parts_graph(g, rules, &(PartsRules){may_be, make, NULL, NULL}); }
+CcGraph *cc_contract_graph(const CcGraph *g, const CcGroupRules *rules) {
+    return cc_parts_graph(g, rules, &(PartsRules){may_be, make, NULL, NULL});
+}

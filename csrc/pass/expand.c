@@ -1,12 +1,13 @@
-/* expand: ops that are several nodes of other rows. Values keep their numbers, nodes do not (CcNode.origin), and what lies
- * between the parts is hidden from the host. Where a back-end refuses a part, the whole op is the host's.
+/* expand: ops that are several nodes of other rows. Values keep their numbers, nodes do not (CcNode.origin), and what
+ * lies between the parts is hidden from the host. Where a back-end refuses a part, the whole op is the host's.
  *
  *   v, i = max(x, dim)         ->   v = amax(x); i = argmax(x)                          one loop, as both reduce x
  *   y = gelu(x)                ->   y = gelu(x, 1)                                      as oneDNN does it
  *   y = softmax(x)             ->   m = amax(x); e = exp(x - m); s = sum(e); y = e * (1 / s)
  *
- * Losses, layers, norms in training and writes stand in losses.c, layers.c, moments.c and writes.c. Softmax is such where x has few rows but long
- * ones: a row whose loop goes through it several times is one thread's, and these loops are all threads'. */
+ * Losses, layers, norms in training and writes stand in losses.c, layers.c, moments.c and writes.c. Softmax is such
+ * where x has few rows but long ones: a row whose loop goes through it several times is one thread's, and these loops
+ * are all threads'. */
 #include "pass_int.h"
 
 /* ------------------------------------------------------------------ two results */
@@ -29,8 +30,11 @@ static bool pair(Parts *p, const bool *needed) {
         if (PAIRS[i].op != p->whole.op || p->whole.n_out != 2) continue;
         for (int k = 0; k < 2; k++) {
             if (!needed[k]) continue;
-            if (PAIRS[i].n_in[k] == 2) cc_parts_add(p, PAIRS[i].result[k], p->whole.out0 + k, NULL, 2, operand(p, 0), operand(p, 1));
-            else cc_parts_add(p, PAIRS[i].result[k], p->whole.out0 + k, NULL, 3, operand(p, 0), operand(p, 1), operand(p, 2));
+            if (PAIRS[i].n_in[k] == 2)
+                cc_parts_add(p, PAIRS[i].result[k], p->whole.out0 + k, NULL, 2, operand(p, 0), operand(p, 1));
+            else
+                cc_parts_add(p, PAIRS[i].result[k], p->whole.out0 + k, NULL, 3, operand(p, 0), operand(p, 1),
+                             operand(p, 2));
         }
         return p->n > 0;
     }
@@ -53,12 +57,14 @@ static bool pool(Parts *p, const bool *needed) {
     return p->n > 0;
 }
 
-/* One window of the whole plane, channels innermost: a reduction, which has the partial results of several spots in registers. (The
- * pool family puts channels into the result spot by spot: 16 channels of 79x79 took 27 us and 5 so, Zen 4.) */
+/* One window of the whole plane, channels innermost: a reduction, which has the partial results of several spots in
+ * registers. (The pool family puts channels into the result spot by spot: 16 channels of 79x79 took 27 us and 5 so, Zen
+ * 4.) */
 static bool whole_plane(const CcGraph *g, const CcNode *n) {
     if (n->n_out != 1 || cc_graph_operand(g, n, 0)->kind != CC_IN_VALUE) return false;
     const CcType *x = &g->val.at[cc_graph_operand(g, n, 0)->value].type, *y = &g->val.at[n->out0].type;
-    if (x->ndim < 3 || x->ndim != y->ndim || x->dtype != y->dtype || cc_type_numel(x) == 0 || x->size[1] == 1 || x->stride[1] != 1)
+    if (x->ndim < 3 || x->ndim != y->ndim || x->dtype != y->dtype || cc_type_numel(x) == 0 || x->size[1] == 1 ||
+        x->stride[1] != 1)
         return false;
     for (int d = 2; d < x->ndim; d++)
         if (y->size[d] != 1) return false;
@@ -79,7 +85,8 @@ static bool long_rows(const CcGraph *g, const CcNode *n) {
     const CcSpace f = cc_space_of(g, n);
     const int dtype = g->val.at[n->out0].type.dtype;
     return f.shape.ndim > 0 && cc_space_few_rows(&f) &&
-           (n->op == CC_OP_argmax || n->op == CC_OP_argmin || ((dtype == CC_DT_F32 || dtype == CC_DT_F64) && f.shape.dtype == dtype));
+           (n->op == CC_OP_argmax || n->op == CC_OP_argmin ||
+            ((dtype == CC_DT_F32 || dtype == CC_DT_F64) && f.shape.dtype == dtype));
 }
 
 static CcType kept(const CcSpace *f) {
@@ -96,7 +103,8 @@ static void softmax(Parts *p) {
     const CcType row = kept(&f), whole = p->g->val.at[p->whole.out0].type;
     const bool logs = p->whole.op == CC_OP_log_softmax;
     const CcOperand greatest = cc_parts_add(p, CC_OP_amax, -1, &row, 2, x, dims);
-    const CcOperand d = cc_parts_add(p, CC_OP_sub, -1, &whole, 2, x, greatest), e = cc_parts_add(p, CC_OP_exp, -1, &whole, 1, d);
+    const CcOperand d = cc_parts_add(p, CC_OP_sub, -1, &whole, 2, x, greatest),
+                    e = cc_parts_add(p, CC_OP_exp, -1, &whole, 1, d);
     const CcOperand sum = cc_parts_add(p, CC_OP_sum, -1, &row, 2, e, dims);
     const CcOperand scale = cc_parts_add(p, logs ? CC_OP_log : CC_OP_reciprocal, -1, &row, 1, sum);
     cc_parts_add(p, logs ? CC_OP_sub : CC_OP_mul, p->whole.out0, NULL, 2, logs ? d : e, scale);
@@ -106,13 +114,15 @@ static void arg(Parts *p) {
     const CcSpace f = cc_space_of(p->g, &p->whole);
     const CcOperand x = operand(p, 0), dims = operand(p, 1);
     const CcType row = kept(&f);
-    const CcOperand extreme = cc_parts_add(p, p->whole.op == CC_OP_argmax ? CC_OP_amax : CC_OP_amin, -1, &row, 2, x, dims);
+    const CcOperand extreme =
+        cc_parts_add(p, p->whole.op == CC_OP_argmax ? CC_OP_amax : CC_OP_amin, -1, &row, 2, x, dims);
     cc_parts_add(p, CC_OP_place_of, p->whole.out0, NULL, 3, x, dims, extreme);
 }
 
 /* ------------------------------------------------------------------ gelu */
 
-/* Where eager calls oneDNN (use_mkldnn in ATen/native/cpu/Activation.cpp; of bfloat16 it depends on the CPU), gelu(inf) is NaN. */
+/* Where eager calls oneDNN (use_mkldnn in ATen/native/cpu/Activation.cpp; of bfloat16 it depends on the CPU), gelu(inf)
+ * is NaN. */
 static bool gelu_of_library(const CcGraph *g, const CcNode *n) {
     const CcType *t = &g->val.at[cc_graph_operand(g, n, 0)->value].type;
     return n->n_in == 1 && t->dtype == CC_DT_F32 && t->device == 1 && cc_type_numel(t) > 1 && cc_type_contiguous(t);
@@ -138,7 +148,8 @@ static bool scattered(const CcGraph *g, const CcNode *n) {
 static bool copied_rows(Parts *p) {
     CcType t = type_of(p, operand(p, 0));
     cc_type_make_contiguous(&t);
-    cc_parts_add(p, CC_OP_linear, p->whole.out0, NULL, 3, cc_parts_add(p, CC_OP_copy, -1, &t, 1, operand(p, 0)), operand(p, 1), operand(p, 2));
+    cc_parts_add(p, CC_OP_linear, p->whole.out0, NULL, 3, cc_parts_add(p, CC_OP_copy, -1, &t, 1, operand(p, 0)),
+                 operand(p, 1), operand(p, 2));
     return true;
 }
 
@@ -165,8 +176,9 @@ static bool padded_windows(Parts *p) {
     t.size[t.ndim - 1] += 2 * columns.i;
     cc_type_make_contiguous(&t);
     const CcOperand x = cc_parts_add(p, CC_OP_pad, -1, &t, 6, operand(p, 0), columns, columns, rows, rows, zero);
-    cc_parts_add(p, CC_OP_im2col, p->whole.out0, NULL, 9, x, operand(p, KERNEL), operand(p, KERNEL + 1), operand(p, KERNEL + 2),
-                 operand(p, KERNEL + 3), zero, zero, operand(p, STRIDE), operand(p, STRIDE + 1));
+    cc_parts_add(p, CC_OP_im2col, p->whole.out0, NULL, 9, x, operand(p, KERNEL), operand(p, KERNEL + 1),
+                 operand(p, KERNEL + 2), operand(p, KERNEL + 3), zero, zero, operand(p, STRIDE),
+                 operand(p, STRIDE + 1));
     return true;
 }
 
@@ -248,14 +260,17 @@ static bool may_be(const CcGraph *g, const CcNode *n, const CcGroupRules *rules)
     return cc_writes_may(g, n, rules);
 }
 
-/* Pools of large windows and windows of images are rewritten once more (pass/rearrange.c), views are windows (pass/views.c). */
+/* Pools of large windows and windows of images are rewritten once more (pass/rearrange.c), views are windows
+ * (pass/views.c). */
 static bool later(const CcNode *n) {
-    return n->op == CC_OP_max_pool || n->op == CC_OP_adaptive_max_pool || n->op == CC_OP_im2col || n->op == CC_OP_expand;
+    return n->op == CC_OP_max_pool || n->op == CC_OP_adaptive_max_pool || n->op == CC_OP_im2col ||
+           n->op == CC_OP_expand;
 }
 
 /* It writes running statistics, as pass/into.c does. */
 static bool trains(const CcNode *n, const CcGroupRules *rules) {
-    return (n->op == CC_OP_batch_norm_train || n->op == CC_OP_instance_norm_train) && n->flags == CC_N_WRITES && rules->into;
+    return (n->op == CC_OP_batch_norm_train || n->op == CC_OP_instance_norm_train) && n->flags == CC_N_WRITES &&
+           rules->into;
 }
 
 CcGraph *cc_expand_graph(const CcGraph *g, const CcGroupRules *rules) {

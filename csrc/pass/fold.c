@@ -36,7 +36,8 @@ static int spatial_dims(const CcGraph *g, const CcNode *conv) {
     const int dims = g->val.at[cc_graph_operand(g, conv, X)->value].type.ndim - 2;
     if (dims < 1 || dims > MAX_SPATIAL || conv->n_in != STRIDE + 3 * dims + 1) return 0;
     for (int d = 0; d < dims; d++) /* 'same' */
-        if (cc_graph_operand(g, conv, STRIDE + dims + d)->kind != CC_IN_INT || cc_graph_operand(g, conv, STRIDE + dims + d)->i < 0)
+        if (cc_graph_operand(g, conv, STRIDE + dims + d)->kind != CC_IN_INT ||
+            cc_graph_operand(g, conv, STRIDE + dims + d)->i < 0)
             return 0;
     return dims;
 }

@@ -4,21 +4,22 @@
  * stand alone, and units   {a0 c2} {b1} | {W3} | {d4}          nothing is moved across them (a
  * region is what lies between two)
  *
- * A write to memory that no other node names (running statistics, counters) is no barrier: it comes behind all units before it
- * and stays on its side of host steps, which may fail. Kernels behind it may be done earlier; what they read is looked at in
- * each call (cc_plan_apart).
+ * A write to memory that no other node names (running statistics, counters) is no barrier: it comes behind all units
+ * before it and stays on its side of host steps, which may fail. Kernels behind it may be done earlier; what they read
+ * is looked at in each call (cc_plan_apart).
  *
  * Inside a region memory does not change, so any order that respects the data flow is right. Each
  * unit keeps the closure of the units it depends on as a bit set; two units may merge when no third
  * one lies on a path between them. */
 #include "pass.h"
 
-enum { MAX_UNIT_NODES = 40, MAX_UNIT_INPUTS = 40, MOVED = 12 }; /* MOVED: nodes that an unrolled window counts for */
+/* MOVED: nodes that an unrolled window counts for */
+enum { MAX_UNIT_NODES = 40, MAX_UNIT_INPUTS = 40, MOVED = 12 };
 
 typedef struct Unit {
-    int kind;      /* CC_G_*; -1: merged into another */
-    int n, inputs; /* nodes, and their tensor operands counted with repetition */
-    CcSpace space; /* LOOP */
+    int kind;             /* CC_G_*; -1: merged into another */
+    int n, inputs;        /* nodes, and their tensor operands counted with repetition */
+    CcSpace space;        /* LOOP */
     bool reduces, writes; /* writes: alone, what no other node names */
     CC_VEC(int) node;
 } Unit;
@@ -108,14 +109,15 @@ static bool same_space(const Region *r, int u, int v) {
     const CcSpace *f = a->reduces ? &a->space : &b->space;
     const int reducing = a->reduces ? u : v, other = a->reduces ? v : u;
     /* With few rows, and sweeps over each that only one thread makes, elements go apart, and so do later sweeps. */
-    const bool later = has(dep_row(r, other), reducing), earlier = has(dep_row(r, reducing), other), sweep = r->unit[other].reduces;
+    const bool later = has(dep_row(r, other), reducing), earlier = has(dep_row(r, reducing), other),
+               sweep = r->unit[other].reduces;
     const bool elements = !sweep && cc_space_level(f, &r->unit[other].space.shape) == CC_LEVEL_FULL;
     if (cc_space_few_rows(f) && ((later && elements) || (sweep && (later || earlier)))) return false;
     return fits(r, f, u, v) && fits(r, f, v, u);
 }
 
-/* Does a node of this unit look otherwise at what unit `made` makes than its maker does, through a window, or as an op that moves elements
- * (loop/tap.c)? Then it needs other elements than its own. */
+/* Does a node of this unit look otherwise at what unit `made` makes than its maker does, through a window, or as an op
+ * that moves elements (loop/tap.c)? Then it needs other elements than its own. */
 static bool looks_into(const Region *r, const Unit *unit, int made) {
     for (int i = 0; i < unit->node.n; i++) {
         const CcNode *n = &r->g->node.at[unit->node.at[i]];
@@ -123,7 +125,8 @@ static bool looks_into(const Region *r, const Unit *unit, int made) {
         for (int k = 0; k < n->n_in; k++) {
             const CcOperand *o = &r->g->operand.at[n->in0 + k];
             if (o->kind != CC_IN_VALUE || maker(r, o->value) != made) continue;
-            if (kind == CC_K_CONCAT || kind == CC_K_POOL || kind == CC_K_RESAMPLE || (kind == CC_K_SCATTER && k > 0)) return true;
+            if (kind == CC_K_CONCAT || kind == CC_K_POOL || kind == CC_K_RESAMPLE || (kind == CC_K_SCATTER && k > 0))
+                return true;
             const CcVal *base = &r->g->val.at[cc_graph_base(r->g, o->value)];
             if (r->g->node.at[base->def].out0 != o->value) return true;
         }
@@ -135,8 +138,7 @@ static bool can_fuse(const Region *r, int u, int v) {
     const Unit *a = &r->unit[u], *b = &r->unit[v];
     return u != v && a->kind == CC_G_LOOP && b->kind == CC_G_LOOP && !a->writes && !b->writes &&
            a->n + b->n <= MAX_UNIT_NODES && a->inputs + b->inputs <= MAX_UNIT_INPUTS && same_space(r, u, v) &&
-           !path_through_third(r, u, v) && !path_through_third(r, v, u) && !looks_into(r, a, v) &&
-           !looks_into(r, b, u);
+           !path_through_third(r, u, v) && !path_through_third(r, v, u) && !looks_into(r, a, v) && !looks_into(r, b, u);
 }
 
 /* Folds the node of unit u into the product whose result it alone reads. */
@@ -150,12 +152,10 @@ static bool fold_post(Region *r, int u) {
         if (p < 0 || r->unit[p].kind != CC_G_PRIM) continue;
         const Unit *product = &r->unit[p];
         const CcVal *v = &r->g->val.at[o->value];
-        if (v->def != cc_vec_last(&product->node) || r->g->node.at[v->def].out0 != o->value || v->window_of || v->is_output ||
-            r->uses[o->value] != 1)
+        if (v->def != cc_vec_last(&product->node) || r->g->node.at[v->def].out0 != o->value || v->window_of ||
+            v->is_output || r->uses[o->value] != 1)
             continue;
-        if (path_through_third(r, u, p) ||
-            !r->rules->post(r->g, product->node.at, product->n, node))
-            continue;
+        if (path_through_third(r, u, p) || !r->rules->post(r->g, product->node.at, product->n, node)) continue;
         merge(r, p, u);
         return true;
     }
@@ -202,7 +202,8 @@ static bool is_pure(const CcGraph *g, int node, const CcGroupRules *rules) {
 
 static int kind_of(const CcGraph *g, int node, const CcGroupRules *rules) {
     const bool into = cc_into_is(g, &g->node.at[node]) && !cc_group_banned(g, node, rules);
-    if (into && rules->loop && !cc_autocast_mixes(g, &g->node.at[node]) && rules->loop(g, node, rules->deflt)) return CC_G_LOOP;
+    if (into && rules->loop && !cc_autocast_mixes(g, &g->node.at[node]) && rules->loop(g, node, rules->deflt))
+        return CC_G_LOOP;
     if (into) return rules->prim && rules->prim(g, node) ? CC_G_PRIM : CC_G_HOST;
     if (!is_free(g, node, rules) || cc_autocast_mixes(g, &g->node.at[node])) return CC_G_HOST;
     if (is_pure(g, node, rules) && rules->loop && rules->loop(g, node, rules->deflt)) return CC_G_LOOP;
@@ -216,7 +217,9 @@ static bool is_post(const CcGraph *g, int node, const CcGroupRules *rules) {
     if (!rules->post || !is_pure(g, node, rules) || !x || x->kind != CC_IN_VALUE) return false;
     const CcVal *v = &g->val.at[x->value];
     int uses = 0;
-    if (v->def < 0 || g->node.at[v->def].out0 != x->value || v->is_output || v->window_of || kind_of(g, v->def, rules) != CC_G_PRIM) return false;
+    if (v->def < 0 || g->node.at[v->def].out0 != x->value || v->is_output || v->window_of ||
+        kind_of(g, v->def, rules) != CC_G_PRIM)
+        return false;
     for (int i = v->def + 1; i < g->node.n; i++)
         for (int k = 0; k < g->node.at[i].n_in; k++) {
             const CcOperand *o = &g->operand.at[g->node.at[i].in0 + k];
@@ -321,16 +324,15 @@ static int do_region(Region *r, CcArena *arena, CcGroups *out) {
     return status;
 }
 
-int cc_group_build(const CcGraph *g, const bool *live, const CcGroupRules *rules, CcArena *arena,
-                   CcGroups *out, CcErr *err) {
+int cc_group_build(const CcGraph *g, const bool *live, const CcGroupRules *rules, CcArena *arena, CcGroups *out,
+                   CcErr *err) {
     Region r = {.g = g, .live = live, .rules = rules};
     out->n = 0;
     out->at = cc_arena_alloc(arena, sizeof(CcGroup) * (size_t)(g->node.n + 1));
     r.uses = cc_arena_alloc(arena, sizeof(int) * (size_t)(g->val.n + 1));
     r.reader = cc_arena_alloc(arena, sizeof(int) * (size_t)(g->val.n + 1));
     bool *alone = cc_arena_alloc(arena, (size_t)g->node.n + 1);
-    if (!out->at || !r.uses || !r.reader || !alone)
-        return cc_err_set(err, CC_E_MEMORY, "no memory for groups");
+    if (!out->at || !r.uses || !r.reader || !alone) return cc_err_set(err, CC_E_MEMORY, "no memory for groups");
     cc_dce_uses(g, live, r.uses);
     for (int i = 0; i < g->val.n; i++) r.reader[i] = -1;
     cc_into_alone(g, alone);
@@ -343,8 +345,7 @@ int cc_group_build(const CcGraph *g, const bool *live, const CcGroupRules *rules
             while (end < g->node.n && (!(g->node.at[end].flags & barrier) || alone[end])) end++;
         r.first = i;
         r.m = end - i;
-        if (do_region(&r, arena, out) < 0)
-            return cc_err_set(err, CC_E_MEMORY, "no memory for groups");
+        if (do_region(&r, arena, out) < 0) return cc_err_set(err, CC_E_MEMORY, "no memory for groups");
         i = end;
     }
     return 0;

@@ -1,22 +1,24 @@
-/* index: reading at indices (embedding, index_select, gather, x[:, index]) is pointwise, where one or two say where. All operands
- * are seen in the result's shape, by windows (reach.c), and the kernel adds the index to where it reads:
+/* index: reading at indices (embedding, index_select, gather, x[:, index]) is pointwise, where one or two say where.
+ * All operands are seen in the result's shape, by windows (reach.c), and the kernel adds the index to where it reads:
  *
  *   weight [V, D] at index [B, L]     ->   weight [1, 1, D], index [B, L, 1]: take over [B, L, D], V further on D elements each
  *
  * Indices are checked before the kernel runs. Where one is wrong the plan fails and eager is asked, which has to find
- * everything as it was: nothing that writes or draws random numbers may come first. So this is not done behind such a node,
- * and what eager would refuse is not forgotten when nobody reads the result: then the host does it. */
+ * everything as it was: nothing that writes or draws random numbers may come first. So this is not done behind such a
+ * node, and what eager would refuse is not forgotten when nobody reads the result: then the host does it. */
 #include "pass.h"
 
-/* gather has an index for each element, which our kernels read by the gather instruction: 65536 elements took 57 us, torch's
- * own loop 23, dev/move.c 28 (Zen 4). Small ones are better here, as they can be a part of what follows. A GPU reads them as
- * it reads everything (CcGroupRules.gathers). */
+/* gather has an index for each element, which our kernels read by the gather instruction: 65536 elements took 57 us,
+ * torch's own loop 23, dev/move.c 28 (Zen 4). Small ones are better here, as they can be a part of what follows. A GPU
+ * reads them as it reads everything (CcGroupRules.gathers). */
 enum { MANY_INDICES = 1 << 13 };
 
 static bool understand(const CcGraph *g, const CcNode *n, bool gathers, CcReach *r) {
     if (n->n_out != 1 || n->flags || n->n_in < 2 || cc_graph_operand(g, n, 0)->kind != CC_IN_VALUE) return false;
     const CcType *from = &g->val.at[cc_graph_operand(g, n, 0)->value].type, *to = &g->val.at[n->out0].type;
-    if (from->ndim < 0 || to->ndim < 0 || from->dtype != to->dtype || cc_type_numel(to) == 0 || !cc_reach_read(g, n, from, r)) return false;
+    if (from->ndim < 0 || to->ndim < 0 || from->dtype != to->dtype || cc_type_numel(to) == 0 ||
+        !cc_reach_read(g, n, from, r))
+        return false;
     const bool one_each = n->op == CC_OP_gather || n->op == CC_OP_take_along || n->op == CC_OP_take_flat;
     return r->n >= 1 && r->n <= 2 && !r->index[0].mask && cc_type_same_shape(&r->space, to) &&
            !(one_each && !gathers && cc_type_numel(to) >= MANY_INDICES);
@@ -60,7 +62,8 @@ static void rewrite(CcGraph *g, int node, const CcReach *r) {
 /* one_hot: the index with a last dim of size 1, compared with the place in it. */
 static bool hot(CcGraph *g, int node) {
     const CcNode n = g->node.at[node];
-    const CcOperand *index = n.n_in == 2 ? cc_graph_operand(g, &n, 0) : NULL, classes = *cc_graph_operand(g, &n, n.n_in - 1);
+    const CcOperand *index = n.n_in == 2 ? cc_graph_operand(g, &n, 0) : NULL,
+                    classes = *cc_graph_operand(g, &n, n.n_in - 1);
     if (!index || index->kind != CC_IN_VALUE || classes.kind != CC_IN_INT || classes.i < 1) return false;
     const int value = index->value, in0 = g->operand.n;
     CcType t = g->val.at[value].type;
@@ -98,11 +101,14 @@ static int first_final(const CcGraph *g) {
 
 bool cc_index_may(const CcGraph *g, int node) {
     const int final = first_final(g);
-    return node < final || (node == final && cc_into_is(g, &g->node.at[node])); /* it looks at its indices first */
+    /* it looks at its indices first */
+    return node < final || (node == final && cc_into_is(g, &g->node.at[node]));
 }
 
 /* What an output or an effect needs, and not only what may raise. */
-static bool needed(const CcGraph *g, int value, const int *uses) { return uses[value] > 0 || g->val.at[value].is_output; }
+static bool needed(const CcGraph *g, int value, const int *uses) {
+    return uses[value] > 0 || g->val.at[value].is_output;
+}
 
 CcGraph *cc_index_graph(const CcGraph *g, const CcGroupRules *rules) {
     CcGraph *out = NULL;
@@ -115,8 +121,8 @@ CcGraph *cc_index_graph(const CcGraph *g, const CcGroupRules *rules) {
     }
     for (int i = 0; live && uses && i < end; i++) {
         const CcNode *n = &g->node.at[i];
-        if (cc_op_info((CcOpId)n->op)->kind != CC_K_INDEX || n->flags || n->n_out != 1 || cc_group_banned(g, i, rules) ||
-            !needed(g, n->out0, uses))
+        if (cc_op_info((CcOpId)n->op)->kind != CC_K_INDEX || n->flags || n->n_out != 1 ||
+            cc_group_banned(g, i, rules) || !needed(g, n->out0, uses))
             continue;
         CcGraph *next = cc_graph_copy(out ? out : g);
         const bool good = try_rewrite(next, i, rules->gathers) && cc_group_takes(next, i, rules);

@@ -1,17 +1,19 @@
-/* into: writes to memory that is not the graph's alone (a KV cache, a counter, an argument) are kernels and library calls.
+/* into: writes to memory that is not the graph's alone (a KV cache, a counter, an argument) are kernels and library
+ * calls.
  *
  *   mul_(%1, 2)        ->   %9 = mul(%1, 2)               %9: a window of %1, the same memory
  *   put(%1, %2)        ->   %9 = fill_like(%1, %2)        copy_, fill_, zero_
  *   put(%1, %2, key)   ->   %9 = put(%1, %2, key)         on a GPU a window of what is written (writes.c)
  *
- * The node still writes, so it stands alone and nothing is moved across it (group.c): memory is at each node what it is in
- * eager, whoever else knows it. Within a node an element is read before it is written, and only its own: no operand may lie
- * in what is written, unless it is just that. Here that is known of views, and of what the graph makes; whether inputs
- * overlap is looked at in each call (run/runner.c). */
+ * The node still writes, so it stands alone and nothing is moved across it (group.c): memory is at each node what it is
+ * in eager, whoever else knows it. Within a node an element is read before it is written, and only its own: no operand
+ * may lie in what is written, unless it is just that. Here that is known of views, and of what the graph makes; whether
+ * inputs overlap is looked at in each call (run/runner.c). */
 #include "pass_int.h"
 
 bool cc_into_is(const CcGraph *g, const CcNode *n) {
-    return n->flags == CC_N_WRITES && n->n_out == 1 && n->rewritten && n->n_in > 0 && g->operand.at[n->in0].kind == CC_IN_VALUE &&
+    return n->flags == CC_N_WRITES && n->n_out == 1 && n->rewritten && n->n_in > 0 &&
+           g->operand.at[n->in0].kind == CC_IN_VALUE &&
            g->val.at[n->out0].window_of == cc_graph_base(g, g->operand.at[n->in0].value) + 1;
 }
 
@@ -42,7 +44,8 @@ static int root_of(const CcGraph *g, int value) {
         const CcVal *v = &g->val.at[value];
         const CcNode *n = v->def < 0 ? NULL : &g->node.at[v->def];
         if (v->window_of) value = v->window_of - 1;
-        else if (n && cc_op_info((CcOpId)n->op)->kind == CC_K_VIEW && n->n_in > 0 && g->operand.at[n->in0].kind == CC_IN_VALUE)
+        else if (n && cc_op_info((CcOpId)n->op)->kind == CC_K_VIEW && n->n_in > 0 &&
+                 g->operand.at[n->in0].kind == CC_IN_VALUE)
             value = g->operand.at[n->in0].value;
         else return value;
     }
@@ -61,7 +64,9 @@ void cc_into_alone(const CcGraph *g, bool *alone) {
         if (!cc_into_is(g, n) || cc_op_info((CcOpId)n->op)->kind == CC_K_SCATTER) continue;
         const int root = root_of(g, g->operand.at[n->in0].value);
         int own = 0;
-        for (int k = 0; k < n->n_in; k++) own += cc_graph_operand(g, n, k)->kind == CC_IN_VALUE && root_of(g, cc_graph_operand(g, n, k)->value) == root;
+        for (int k = 0; k < n->n_in; k++)
+            own +=
+                cc_graph_operand(g, n, k)->kind == CC_IN_VALUE && root_of(g, cc_graph_operand(g, n, k)->value) == root;
         alone[i] = g->val.at[root].def < 0 && own == named[root];
     }
     free(named);

@@ -35,9 +35,9 @@ static bool any_strides(const CcNode *n, int k) {
 static bool can_move(const Layout *w, int value) {
     const CcVal *v = &w->g->val.at[value];
     const CcType *t = &v->type;
-    if (v->def < 0 || !w->live[v->def] || !w->ours[v->def] ||
-        !any_strides(&w->g->node.at[v->def], -1) || v->is_output || v->window_of || v->narrowed ||
-        w->whole[value] || t->ndim < 3 || t->ndim > 5 || t->device != 1 || t->size[1] == 1 || !cc_type_contiguous(t))
+    if (v->def < 0 || !w->live[v->def] || !w->ours[v->def] || !any_strides(&w->g->node.at[v->def], -1) ||
+        v->is_output || v->window_of || v->narrowed || w->whole[value] || t->ndim < 3 || t->ndim > 5 ||
+        t->device != 1 || t->size[1] == 1 || !cc_type_contiguous(t))
         return false;
     int64_t spots = 1;
     for (int d = 2; d < t->ndim; d++) spots *= t->size[d];
@@ -62,9 +62,10 @@ static void find_movable(Layout *w) {
     }
 }
 
-/* A convolution to one channel is no reason to turn what it reads: one of few channels reads columns innermost (dev/image.c FEW), and
- * for one of many the kernel before it, which would have to turn its input, loses more than oneDNN's copy takes. relu and 3x3 of 64
- * channels, 8x64x64: 4.5 ms, turned 6.1; cat before it 4.7, 5.0; max_pool2d 3.4, 3.2 (Zen 4, two threads). */
+/* A convolution to one channel is no reason to turn what it reads: one of few channels reads columns innermost
+ * (dev/image.c FEW), and for one of many the kernel before it, which would have to turn its input, loses more than
+ * oneDNN's copy takes. relu and 3x3 of 64 channels, 8x64x64: 4.5 ms, turned 6.1; cat before it 4.7, 5.0; max_pool2d
+ * 3.4, 3.2 (Zen 4, two threads). */
 static bool gathers(const CcGraph *g, const CcNode *n) {
     const CcType *t = &g->val.at[n->out0].type;
     return kind_of(n) == CC_K_CONV && t->ndim > 1 && t->size[1] == 1;

@@ -2,20 +2,21 @@
  *
  *   y = batch_norm(x), train   ->   m = batch_mean(x); v = batch_spread(x, m); y = norm_by(x, m, v); running(mean, m) ...
  *
- * A group norm where channels are innermost goes by the statistics of channels: groups of few of them would make short vectors, and
- * as rows of all of them, convolutions around it keep them innermost (pass/layout.c).
+ * A group norm where channels are innermost goes by the statistics of channels: groups of few of them would make short
+ * vectors, and as rows of all of them, convolutions around it keep them innermost (pass/layout.c).
  *
  *   y = group_norm(x)   ->   m, v as above, of each image; M = batch_mean(m); V = batch_mean(v) + batch_spread(m, M), over the
  *                            channels of a group; y = norm_by(x, M, V) */
 #include "pass_int.h"
 
-/* ------------------------------------------------------------------ batch norm in training, instance norm with running statistics */
+/* ------------------------------------------------------------------ batch norm in training, instance norm with running
+ * statistics */
 
 typedef struct Train {
     CcOperand x, weight, bias, running[2], momentum, eps;
-    bool images;         /* statistics of each image alone */
-    CcType stat;         /* of one statistic, as x sees it */
-    CcOperand value[2];  /* mean, variance */
+    bool images;        /* statistics of each image alone */
+    CcType stat;        /* of one statistic, as x sees it */
+    CcOperand value[2]; /* mean, variance */
 } Train;
 
 /* A number for each channel, of x's dtype or, where that is half precision, f32. */
@@ -23,16 +24,23 @@ static bool of_channels(const Parts *p, CcOperand o, const CcType *x) {
     if (o.kind != CC_IN_VALUE) return o.kind == CC_IN_NONE;
     const CcType t = type_of(p, o);
     const bool half = x->dtype == CC_DT_BF16 || x->dtype == CC_DT_F16;
-    return t.ndim == 1 && t.size[0] == x->size[1] && t.device == x->device && (t.dtype == x->dtype || (half && t.dtype == CC_DT_F32));
+    return t.ndim == 1 && t.size[0] == x->size[1] && t.device == x->device &&
+           (t.dtype == x->dtype || (half && t.dtype == CC_DT_F32));
 }
 
 static bool understand_training(const Parts *p, Train *t) {
-    *t = (Train){.x = operand(p, 0), .weight = operand(p, 1), .bias = operand(p, 2), .running = {operand(p, 3), operand(p, 4)},
-                 .momentum = operand(p, 5), .eps = operand(p, 6), .images = p->whole.op == CC_OP_instance_norm_train};
+    *t = (Train){.x = operand(p, 0),
+                 .weight = operand(p, 1),
+                 .bias = operand(p, 2),
+                 .running = {operand(p, 3), operand(p, 4)},
+                 .momentum = operand(p, 5),
+                 .eps = operand(p, 6),
+                 .images = p->whole.op == CC_OP_instance_norm_train};
     const CcType x = type_of(p, t->x), out = p->g->val.at[p->whole.out0].type;
     const bool moves = t->running[0].kind == CC_IN_VALUE;
-    if (x.ndim < 2 + t->images || cc_dtype_info((CcDtype)x.dtype)->kind != 'f' || !cc_type_same_shape(&x, &out) || x.dtype != out.dtype ||
-        !cc_type_numel(&x) || t->eps.kind != CC_IN_FLOAT || moves != (t->running[1].kind == CC_IN_VALUE))
+    if (x.ndim < 2 + t->images || cc_dtype_info((CcDtype)x.dtype)->kind != 'f' || !cc_type_same_shape(&x, &out) ||
+        x.dtype != out.dtype || !cc_type_numel(&x) || t->eps.kind != CC_IN_FLOAT ||
+        moves != (t->running[1].kind == CC_IN_VALUE))
         return false;
     for (int i = 1; i < 5; i++)
         if (!of_channels(p, operand(p, i), &x)) return false;
@@ -64,8 +72,8 @@ static bool channels_last(const Parts *p, const CcType *x) {
     return last;
 }
 
-/* With channels innermost a loop over rows of them is one over columns, 64 a thread: where there are few, each sweep has a loop of its
- * own, which all threads share. */
+/* With channels innermost a loop over rows of them is one over columns, 64 a thread: where there are few, each sweep
+ * has a loop of its own, which all threads share. */
 static bool one_loop(const Parts *p, const CcType *x) {
     enum { ENOUGH = 512, WORTH_THREADS = 1 << 15 };
     return !channels_last(p, x) || x->size[1] >= ENOUGH || cc_type_numel(x) < WORTH_THREADS;
@@ -112,24 +120,27 @@ bool cc_moments_make(Parts *p) {
     const CcOperand mean = together ? value[0] : window(p, value[0], t.stat);
     value[1] = cc_parts_add(p, CC_OP_batch_spread, -1, &t.stat, 3, t.x, int_of(dims), mean);
     const CcOperand spread = together ? value[1] : window(p, value[1], t.stat);
-    cc_parts_add(p, CC_OP_norm_by, p->whole.out0, NULL, 6, t.x, seen_by_image(p, t.weight, x.ndim), seen_by_image(p, t.bias, x.ndim), mean, spread, t.eps);
-    for (int k = 0; k < 2 && t.running[0].kind == CC_IN_VALUE; k++) move(p, &t, k, k ? (double)count / (double)(count - 1) : 1);
+    cc_parts_add(p, CC_OP_norm_by, p->whole.out0, NULL, 6, t.x, seen_by_image(p, t.weight, x.ndim),
+                 seen_by_image(p, t.bias, x.ndim), mean, spread, t.eps);
+    for (int k = 0; k < 2 && t.running[0].kind == CC_IN_VALUE; k++)
+        move(p, &t, k, k ? (double)count / (double)(count - 1) : 1);
     return true;
 }
 
 /* ------------------------------------------------------------------ group norm, channels innermost */
 
 typedef struct Groups {
-    CcType x, stat, split, one; /* stat: of each channel, as x sees it; split: so, [N, G, C / G]; one: of each group */
+    /* stat: of each channel, as x sees it; split: so, [N, G, C / G]; one: of each group */
+    CcType x, stat, split, one;
 } Groups;
 
 static bool understand_groups(const Parts *p, Groups *t) {
     enum { WORTH_IT = 1 << 15 }; /* elements; fewer are one loop over short vectors */
     const CcOperand groups = operand(p, 1);
     const CcType x = type_of(p, operand(p, 0)), out = p->g->val.at[p->whole.out0].type;
-    if (x.ndim < 3 || cc_dtype_info((CcDtype)x.dtype)->kind != 'f' || !cc_type_same_shape(&x, &out) || x.dtype != out.dtype ||
-        cc_type_numel(&x) < WORTH_IT || groups.kind != CC_IN_INT || groups.i < 1 || x.size[1] % groups.i ||
-        operand(p, 4).kind != CC_IN_FLOAT || !channels_last(p, &x))
+    if (x.ndim < 3 || cc_dtype_info((CcDtype)x.dtype)->kind != 'f' || !cc_type_same_shape(&x, &out) ||
+        x.dtype != out.dtype || cc_type_numel(&x) < WORTH_IT || groups.kind != CC_IN_INT || groups.i < 1 ||
+        x.size[1] % groups.i || operand(p, 4).kind != CC_IN_FLOAT || !channels_last(p, &x))
         return false;
     for (int i = 2; i < 4; i++)
         if (!of_channels(p, operand(p, i), &x)) return false;
@@ -168,8 +179,10 @@ bool cc_moments_groups(Parts *p) {
     const CcOperand within = cc_parts_add(p, CC_OP_batch_mean, -1, &t.one, 2, spreads, last);
     const CcOperand between = cc_parts_add(p, CC_OP_batch_spread, -1, &t.one, 3, means, last, middle);
     const CcOperand mean_of = cc_parts_add(p, CC_OP_copy, -1, &t.split, 1, for_channels(p, middle, &t));
-    const CcOperand spread_of = cc_parts_add(p, CC_OP_add, -1, &t.split, 2, for_channels(p, within, &t), for_channels(p, between, &t));
+    const CcOperand spread_of =
+        cc_parts_add(p, CC_OP_add, -1, &t.split, 2, for_channels(p, within, &t), for_channels(p, between, &t));
     cc_parts_add(p, CC_OP_norm_by, p->whole.out0, NULL, 6, x, seen_by_image(p, operand(p, 2), t.x.ndim),
-                 seen_by_image(p, operand(p, 3), t.x.ndim), window(p, mean_of, t.stat), window(p, spread_of, t.stat), operand(p, 4));
+                 seen_by_image(p, operand(p, 3), t.x.ndim), window(p, mean_of, t.stat), window(p, spread_of, t.stat),
+                 operand(p, 4));
     return true;
 }

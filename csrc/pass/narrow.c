@@ -17,17 +17,15 @@ typedef struct Narrow {
     int right;           /* its dim, counted from the last one: the same for all values in part */
     int64_t size, index; /* of the dim */
     const CcGroupRules *rules;
-    bool *live, *part;  /* by node */
-    uint8_t *want;      /* by value */
+    bool *live, *part; /* by node */
+    uint8_t *want;     /* by value */
 } Narrow;
 
 static const CcType *type_of(const Narrow *w, int value) { return &w->g->val.at[value].type; }
 
 static bool has_dim(const Narrow *w, const CcType *t) { return t->ndim > w->right; }
 
-static int64_t size_there(const Narrow *w, const CcType *t) {
-    return t->size[t->ndim - 1 - w->right];
-}
+static int64_t size_there(const Narrow *w, const CcType *t) { return t->size[t->ndim - 1 - w->right]; }
 
 static void drop_dim(CcType *t, int right) {
     const int d = t->ndim - 1 - right;
@@ -56,7 +54,8 @@ static bool by_index(const Narrow *w, const CcNode *n) {
     const CcOpKind kind = cc_op_info((CcOpId)n->op)->kind;
     const CcType *out = type_of(w, n->out0);
     const CcExpr *e = cc_op_expr(w->g, n);
-    if (!plain_node(w->g, n) || !has_dim(w, out) || size_there(w, out) != w->size || (e && cc_expr_counts(e))) return false;
+    if (!plain_node(w->g, n) || !has_dim(w, out) || size_there(w, out) != w->size || (e && cc_expr_counts(e)))
+        return false;
     for (int i = 0; i < n->n_in; i++)
         if (cc_graph_operand(w->g, n, i)->kind == CC_IN_VALUE &&
             type_of(w, cc_graph_operand(w->g, n, i)->value)->ndim < 0)
@@ -68,7 +67,8 @@ static bool by_index(const Narrow *w, const CcNode *n) {
     if (n->op == CC_OP_linear) return w->right >= 1;
     if (kind != CC_K_NORM && kind != CC_K_SOFTMAX) return false;
     for (int i = 1; i < n->n_in; i++) /* weights are left as they are */
-        if (cc_graph_operand(w->g, n, i)->kind == CC_IN_VALUE && has_dim(w, type_of(w, cc_graph_operand(w->g, n, i)->value)))
+        if (cc_graph_operand(w->g, n, i)->kind == CC_IN_VALUE &&
+            has_dim(w, type_of(w, cc_graph_operand(w->g, n, i)->value)))
             return false;
     const int dims = cc_op_dims(w->g, n);
     return dims >= 0 && dims < 1 << w->right;
@@ -95,9 +95,8 @@ static void mark(Narrow *w) {
         for (int k = 0; k < n->n_in; k++) {
             const CcOperand *o = cc_graph_operand(g, n, k);
             if (o->kind != CC_IN_VALUE) continue;
-            const bool some = (w->part[i] && sliced(w, n, k) &&
-                               size_there(w, type_of(w, o->value)) == w->size) ||
-                              i == w->select;
+            const bool some =
+                (w->part[i] && sliced(w, n, k) && size_there(w, type_of(w, o->value)) == w->size) || i == w->select;
             w->want[o->value] |= some ? PART : WHOLE;
             if (g->val.at[o->value].window_of) w->want[cc_graph_base(g, o->value)] |= WHOLE;
         }
@@ -113,8 +112,7 @@ static bool in_part(const Narrow *w, int value) {
 static bool worthwhile(const Narrow *w) {
     const CcNode *n = &w->g->node.at[w->select];
     bool product = false;
-    for (int i = 0; i < w->select; i++)
-        product = product || (w->part[i] && w->g->node.at[i].op == CC_OP_linear);
+    for (int i = 0; i < w->select; i++) product = product || (w->part[i] && w->g->node.at[i].op == CC_OP_linear);
     return product && in_part(w, cc_graph_operand(w->g, n, 0)->value);
 }
 
@@ -125,7 +123,8 @@ static bool begin(Narrow *w, int node) {
     if (n->op != CC_OP_select || !w->live[node] || n->n_in != 3 || n->n_out != 1 || n->flags ||
         g->val.at[n->out0].is_output)
         return false;
-    const CcOperand *x = cc_graph_operand(g, n, 0), *dim = cc_graph_operand(g, n, 1), *index = cc_graph_operand(g, n, 2);
+    const CcOperand *x = cc_graph_operand(g, n, 0), *dim = cc_graph_operand(g, n, 1),
+                    *index = cc_graph_operand(g, n, 2);
     if (x->kind != CC_IN_VALUE || dim->kind != CC_IN_INT || index->kind != CC_IN_INT) return false;
     const CcType *t = type_of(w, x->value);
     if (t->ndim < 2 || g->val.at[x->value].def < 0) return false;

@@ -1,8 +1,9 @@
-/* norms: a batch norm in eval that stands behind no convolution is a pointwise op. Its vectors are read through windows that
- * broadcast along the channels, [C, 1, 1] of [C] for an image. Value and node numbers stay.
+/* norms: a batch norm in eval that stands behind no convolution is a pointwise op. Its vectors are read through windows
+ * that broadcast along the channels, [C, 1, 1] of [C] for an image. Value and node numbers stay.
  *
- * Group and instance norm are layer norms of the image seen otherwise: [N, G, C / G, H, W], reduced over the last three. What
- * a group norm makes is then a window of its result, and pointwise nodes that go on with it see everything so, too:
+ * Group and instance norm are layer norms of the image seen otherwise: [N, G, C / G, H, W], reduced over the last
+ * three. What a group norm makes is then a window of its result, and pointwise nodes that go on with it see everything
+ * so, too:
  *
  *   y = group_norm(x)  z = silu(y)  s = add(z, h)   ->   all five dims, one loop; y, z, s: windows of what they were */
 #include "pass.h"
@@ -15,7 +16,8 @@ static bool vector_of(const CcType *t, const CcType *x) {
 }
 
 static bool good(const CcGraph *g, const CcNode *n) {
-    if (n->op != CC_OP_batch_norm || n->flags || n->n_out != 1 || n->n_in != 6 || cc_graph_operand(g, n, X)->kind != CC_IN_VALUE)
+    if (n->op != CC_OP_batch_norm || n->flags || n->n_out != 1 || n->n_in != 6 ||
+        cc_graph_operand(g, n, X)->kind != CC_IN_VALUE)
         return false;
     const CcType *x = &g->val.at[cc_graph_operand(g, n, X)->value].type;
     if (x->ndim < 2 || cc_dtype_info((CcDtype)x->dtype)->kind != 'f' || cc_graph_operand(g, n, 5)->kind != CC_IN_FLOAT)
@@ -34,8 +36,7 @@ static bool behind_conv(const CcGraph *g, const CcNode *n, const CcGroupRules *r
         g->val.at[x].is_output)
         return false;
     int uses = 0;
-    for (int i = 0; i < g->operand.n; i++)
-        uses += g->operand.at[i].kind == CC_IN_VALUE && g->operand.at[i].value == x;
+    for (int i = 0; i < g->operand.n; i++) uses += g->operand.at[i].kind == CC_IN_VALUE && g->operand.at[i].value == x;
     return uses == 1;
 }
 
@@ -148,7 +149,8 @@ static void rewrite_groups(CcGraph *g, int node, int64_t groups) {
 /* A pointwise node that reads what is a window now: value -> window in `seen`, 0: as it was. */
 static bool goes_on(const CcGraph *g, const CcNode *n, const int *seen, int n_seen, int64_t *groups) {
     const CcExpr *e = cc_op_expr(g, n);
-    if (cc_op_info((CcOpId)n->op)->kind != CC_K_POINTWISE || n->n_out != 1 || n->flags || !e || cc_expr_counts(e)) return false;
+    if (cc_op_info((CcOpId)n->op)->kind != CC_K_POINTWISE || n->n_out != 1 || n->flags || !e || cc_expr_counts(e))
+        return false;
     const CcType *out = &g->val.at[n->out0].type;
     bool any = false;
     for (int i = 0; i < n->n_in; i++) {

@@ -54,7 +54,8 @@ static bool has_form(const CcGraph *g, const CcNode *n, const CcGroupRules *rule
 }
 
 /* -> the number of nodes that node i of *out (of `g`, before there is one) is now */
-static int try_node(CcGraph **out, const CcGraph *g, int i, const CcGroupRules *rules, const PartsRules *own, const int *uses) {
+static int try_node(CcGraph **out, const CcGraph *g, int i, const CcGroupRules *rules, const PartsRules *own,
+                    const int *uses) {
     const CcGraph *at = *out ? *out : g;
     const CcNode *n = &at->node.at[i];
     if (!own->may_be(at, n, rules) || cc_group_banned(at, i, rules) || !has_form(at, n, rules, own)) return 1;

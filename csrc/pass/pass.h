@@ -19,11 +19,11 @@ typedef struct CcGroupRules {
     bool (*prim)(const CcGraph *g, int node);
     /* May `node` become the next post-op of the library's op and post-ops chain[0..n)? */
     bool (*post)(const CcGraph *g, const int *chain, int n, int node);
-    bool gathers; /* a load at any place is as good as one at the next: a GPU */
-    bool into;    /* kernels may write memory that was there before */
+    bool gathers;  /* a load at any place is as good as one at the next: a GPU */
+    bool into;     /* kernels may write memory that was there before */
     bool scatters; /* writes at indices are kernels (pass/writes.c) */
-    bool ordered; /* and so that the same is left there each time */
-    bool asserts; /* an index that is wrong stops the kernel, as it stops eager's: eager is not asked again */
+    bool ordered;  /* and so that the same is left there each time */
+    bool asserts;  /* an index that is wrong stops the kernel, as it stops eager's: eager is not asked again */
     bool (*gains_turned)(const CcGraph *g, int node); /* is this product faster with its result turned? */
 } CcGroupRules;
 /* Will this node be a kernel or a library call, or part of one? */
@@ -33,29 +33,40 @@ bool cc_group_banned(const CcGraph *g, int node, const CcGroupRules *rules);
 /* Rewriting passes: a copy of the graph, NULL when there is nothing to do. cc_graph_check does not know what they make
  * (windows, other strides). In this order: */
 CcGraph *cc_autocast_graph(const CcGraph *g, const CcGroupRules *rules); /* autocast's casts are nodes */
-CcGraph *cc_pure_graph(const CcGraph *g, const CcGroupRules *rules);   /* in-place ops on the graph's own are pure */
-/* Does this node write its first operand, and nothing else? Then: does the op with a result of its own give what it leaves there? */
+/* in-place ops on the graph's own are pure */
+CcGraph *cc_pure_graph(const CcGraph *g, const CcGroupRules *rules);
+/* Does this node write its first operand, and nothing else? Then: does the op with a result of its own give what it
+ * leaves there? */
 bool cc_pure_is_write(const CcGraph *g, const CcNode *n);
 bool cc_pure_writes_same(const CcGraph *g, const CcNode *n);
 /* Does this node put the view just where it comes from? */
 bool cc_pure_puts_back(const CcGraph *g, int node, int value, int view);
-CcGraph *cc_contract_graph(const CcGraph *g, const CcGroupRules *rules); /* einsum and its like are products */
-bool cc_contract_is_view(const CcGraph *g, const CcNode *n); /* an einsum of one tensor that sums nothing up */
-CcGraph *cc_attend_graph(const CcGraph *g, const CcGroupRules *rules); /* attention that is written out is one node */
-CcGraph *cc_expand_graph(const CcGraph *g, const CcGroupRules *rules); /* losses, max with indices: several nodes */
-CcGraph *cc_narrow_graph(const CcGraph *g, const CcGroupRules *rules); /* only the part that a later select keeps */
-CcGraph *cc_fold_graph(const CcGraph *g, const CcGroupRules *rules);   /* convolutions do the padding before them */
-CcGraph *cc_norms_graph(const CcGraph *g, const CcGroupRules *rules);  /* batch norm is pointwise */
-CcGraph *cc_index_graph(const CcGraph *g, const CcGroupRules *rules);  /* reads at indices are pointwise */
-CcGraph *cc_rearrange_graph(const CcGraph *g, const CcGroupRules *rules); /* what moves and repeats elements is a copy */
-CcGraph *cc_into_graph(const CcGraph *g, const CcGroupRules *rules);   /* writes to what is not the graph's own are kernels */
+/* einsum and its like are products */
+CcGraph *cc_contract_graph(const CcGraph *g, const CcGroupRules *rules);
+/* an einsum of one tensor that sums nothing up */
+bool cc_contract_is_view(const CcGraph *g, const CcNode *n);
+/* attention that is written out is one node */
+CcGraph *cc_attend_graph(const CcGraph *g, const CcGroupRules *rules);
+/* losses, max with indices: several nodes */
+CcGraph *cc_expand_graph(const CcGraph *g, const CcGroupRules *rules);
+/* only the part that a later select keeps */
+CcGraph *cc_narrow_graph(const CcGraph *g, const CcGroupRules *rules);
+/* convolutions do the padding before them */
+CcGraph *cc_fold_graph(const CcGraph *g, const CcGroupRules *rules);
+CcGraph *cc_norms_graph(const CcGraph *g, const CcGroupRules *rules); /* batch norm is pointwise */
+CcGraph *cc_index_graph(const CcGraph *g, const CcGroupRules *rules); /* reads at indices are pointwise */
+/* what moves and repeats elements is a copy */
+CcGraph *cc_rearrange_graph(const CcGraph *g, const CcGroupRules *rules);
+/* writes to what is not the graph's own are kernels */
+CcGraph *cc_into_graph(const CcGraph *g, const CcGroupRules *rules);
 bool cc_into_is(const CcGraph *g, const CcNode *n); /* such a node: its result is the memory that it writes */
 /* alone[node]: such a node, a kernel that always works, and no other node of the graph names the memory. */
 void cc_into_alone(const CcGraph *g, bool *alone);
-bool cc_into_apart(const CcType *t);                /* has each element memory of its own? */
-CcGraph *cc_views_graph(const CcGraph *g, const CcGroupRules *rules);  /* views are windows */
-CcGraph *cc_turn_graph(const CcGraph *g, const CcGroupRules *rules);   /* products column by column */
-CcGraph *cc_layout_graph(const CcGraph *g, const CcGroupRules *rules); /* channels innermost between convolutions */
+bool cc_into_apart(const CcType *t);                                  /* has each element memory of its own? */
+CcGraph *cc_views_graph(const CcGraph *g, const CcGroupRules *rules); /* views are windows */
+CcGraph *cc_turn_graph(const CcGraph *g, const CcGroupRules *rules);  /* products column by column */
+/* channels innermost between convolutions */
+CcGraph *cc_layout_graph(const CcGraph *g, const CcGroupRules *rules);
 bool cc_turned(const CcVal *v);
 /* Autocast has cast the operands of this pointwise node, which are still as they were (autocast.c). */
 bool cc_autocast_mixes(const CcGraph *g, const CcNode *n);
@@ -70,8 +81,8 @@ bool cc_views_offset(const CcGraph *g, const CcNode *view, int64_t *offset);
 /* reach.c: which elements of tensor x an op names, as a nest. Steps are in elements. */
 typedef struct CcReachIndex {
     int value;
-    bool ends, mask;        /* may count from the end; bools that say which elements, and no index */
-    int64_t count, by;      /* of x's elements: indices there are, elements from one to the next */
+    bool ends, mask;   /* may count from the end; bools that say which elements, and no index */
+    int64_t count, by; /* of x's elements: indices there are, elements from one to the next */
     int64_t step[CC_MAX_DIMS];
 } CcReachIndex;
 typedef struct CcReach {
@@ -115,8 +126,8 @@ bool cc_space_meets(const CcSpace *f, const CcGraph *g, const CcNode *reader, in
 
 typedef struct CcGroup {
     enum { CC_G_HOST, CC_G_LOOP, CC_G_PRIM } kind;
-    int *node; /* in program order; of a prim the first is the library's
-                  op, the others are its post-ops */
+    /* in program order; of a prim the first is the library's op, the others are its post-ops */
+    int *node;
     int n;
 } CcGroup;
 
@@ -126,7 +137,7 @@ typedef struct CcGroups {
 } CcGroups;
 
 /* All of *out lies in the arena. -1: out of memory. */
-CC_MUST int cc_group_build(const CcGraph *g, const bool *live, const CcGroupRules *rules,
-                           CcArena *arena, CcGroups *out, CcErr *err);
+CC_MUST int cc_group_build(const CcGraph *g, const bool *live, const CcGroupRules *rules, CcArena *arena, CcGroups *out,
+                           CcErr *err);
 
 #endif

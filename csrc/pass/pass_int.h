@@ -1,6 +1,6 @@
-/* pass_int: for passes that make several nodes of one (expand.c, contract.c). What they put in its place are its parts; values keep
- * their numbers, nodes do not (CcNode.origin), and what lies between the parts is hidden from the host. Where a back-end refuses a
- * part, the whole op is the host's. */
+/* pass_int: for passes that make several nodes of one (expand.c, contract.c). What they put in its place are its parts;
+ * values keep their numbers, nodes do not (CcNode.origin), and what lies between the parts is hidden from the host.
+ * Where a back-end refuses a part, the whole op is the host's. */
 #ifndef CC_PASS_INT_H
 #define CC_PASS_INT_H
 
@@ -19,10 +19,12 @@ static inline CcOperand none(void) { return (CcOperand){.kind = CC_IN_NONE}; }
 
 static inline CcOperand operand(const Parts *p, int i) { return *cc_graph_operand(p->g, &p->whole, i); }
 static inline CcType type_of(const Parts *p, CcOperand o) { return p->g->val.at[o.value].type; }
-static inline CcOperand window(Parts *p, CcOperand o, CcType type) { return value_of(cc_views_window(p->g, o.value, &type)); }
+static inline CcOperand window(Parts *p, CcOperand o, CcType type) {
+    return value_of(cc_views_window(p->g, o.value, &type));
+}
 
-/* The next part. It makes `result` (which may be a window of what the whole makes), or if that is negative a new value of this type.
- * -> its result */
+/* The next part. It makes `result` (which may be a window of what the whole makes), or if that is negative a new value
+ * of this type. -> its result */
 CcOperand cc_parts_add(Parts *p, CcOpId op, int result, const CcType *type, int n_in, ...);
 
 /* A dim of one element more, or one less. */
@@ -36,16 +38,21 @@ bool cc_moments_make(Parts *p);
 bool cc_moments_groups(Parts *p);
 bool cc_writes_make(Parts *p);
 bool cc_writes_may(const CcGraph *g, const CcNode *n, const CcGroupRules *rules); /* is it worth a try? */
-/* writes.c, for into.c: a node that writes at indices, or to slices, what was there before is a kernel's. false: it is as it was. */
+/* writes.c, for into.c: a node that writes at indices, or to slices, what was there before is a kernel's. false: it is
+ * as it was. */
 bool cc_writes_into(CcGraph *g, int node, const CcGroupRules *rules);
 
 enum { PARTS_RESULTS = 8 }; /* of a whole, at most */
 
 typedef struct PartsRules {
-    bool (*may_be)(const CcGraph *g, const CcNode *n, const CcGroupRules *rules); /* is it worth a copy of the graph? */
-    bool (*make)(Parts *p, const bool *needed);                                   /* needed: by result of the whole */
-    bool (*later)(const CcNode *n);                                               /* is this part rewritten once more, by another pass? */
-    bool (*writes)(const CcNode *n, const CcGroupRules *rules);                   /* may it have parts, though it writes? */
+    /* is it worth a copy of the graph? */
+    bool (*may_be)(const CcGraph *g, const CcNode *n, const CcGroupRules *rules);
+    /* needed: by result of the whole */
+    bool (*make)(Parts *p, const bool *needed);
+    /* is this part rewritten once more, by another pass? */
+    bool (*later)(const CcNode *n);
+    /* may it have parts, though it writes? */
+    bool (*writes)(const CcNode *n, const CcGroupRules *rules);
 } PartsRules;
 CcGraph *cc_parts_graph(const CcGraph *g, const CcGroupRules *rules, const PartsRules *own);
 

@@ -37,7 +37,8 @@ bool cc_pure_is_write(const CcGraph *g, const CcNode *n) {
 static bool whole_numbers(const CcGraph *g, const CcNode *n, CcDtype dt) {
     const char kind = cc_dtype_info(dt)->kind;
     for (int i = 0; i < n->n_in; i++)
-        if (g->operand.at[n->in0 + i].kind == CC_IN_FLOAT || g->operand.at[n->in0 + i].kind == CC_IN_NUMBER) return false;
+        if (g->operand.at[n->in0 + i].kind == CC_IN_FLOAT || g->operand.at[n->in0 + i].kind == CC_IN_NUMBER)
+            return false;
     return (kind == 'i' || kind == 'u') && strncmp(cc_op_info((CcOpId)n->op)->promote, "same", 4) == 0;
 }
 
@@ -45,8 +46,8 @@ static bool truths(const CcOpInfo *info, const CcType *to) {
     return to->dtype == CC_DT_BOOL && (strcmp(info->promote, "int") == 0 || strcmp(info->promote, "test") == 0);
 }
 
-/* The pure op gives what the one in place leaves: numbers of one dtype, broadcast to the target. Of a scatter, and where a mask
- * says which elements are filled, that is so for all dtypes. */
+/* The pure op gives what the one in place leaves: numbers of one dtype, broadcast to the target. Of a scatter, and
+ * where a mask says which elements are filled, that is so for all dtypes. */
 bool cc_pure_writes_same(const CcGraph *g, const CcNode *n) {
     const CcOpInfo *info = cc_op_info((CcOpId)n->op);
     const CcType *to = &g->val.at[g->operand.at[n->in0].value].type;
@@ -62,8 +63,7 @@ bool cc_pure_writes_same(const CcGraph *g, const CcNode *n) {
         const CcType *t = &g->val.at[o->value].type;
         if ((t->dtype != to->dtype && !(fills && i == 1) && !alike) || t->ndim < 0 || t->ndim > to->ndim) return false;
         for (int d = 1; d <= t->ndim; d++)
-            if (t->size[t->ndim - d] != 1 && t->size[t->ndim - d] != to->size[to->ndim - d])
-                return false;
+            if (t->size[t->ndim - d] != 1 && t->size[t->ndim - d] != to->size[to->ndim - d]) return false;
     }
     return true;
 }
@@ -85,7 +85,8 @@ static bool is_view(const CcGraph *g, const CcNode *n) {
            g->operand.at[n->in0].kind == CC_IN_VALUE;
 }
 
-/* The last node that reads this view, or a view of it; INT_MAX: somebody else may. Nodes that write it are noted in `part`. */
+/* The last node that reads this view, or a view of it; INT_MAX: somebody else may. Nodes that write it are noted in
+ * `part`. */
 static int last_read(const CcGraph *g, int view, Part *part) {
     int last = g->val.at[view].def;
     bool viewed = false;
@@ -114,7 +115,8 @@ bool cc_pure_puts_back(const CcGraph *g, int node, int value, int view) {
     const CcType *x = &g->val.at[value].type, *v = &g->val.at[view].type;
     CcReach r;
     int64_t offset;
-    if (n->op != CC_OP_put || n->n_in < 2 || g->operand.at[n->in0].value != value || !cc_reach_read(g, n, x, &r) || r.n) return false;
+    if (n->op != CC_OP_put || n->n_in < 2 || g->operand.at[n->in0].value != value || !cc_reach_read(g, n, x, &r) || r.n)
+        return false;
     const CcOperand *source = &g->operand.at[n->in0 + 1];
     if (source->kind != CC_IN_VALUE || source->value != view || g->operand.at[def->in0].value != value ||
         !cc_views_offset(g, def, &offset) || offset != r.offset || !cc_type_same_shape(v, &r.space))
@@ -152,7 +154,9 @@ static bool view_passes(Pure *p, int node, int value) {
     const int last = last_read(g, part.view, &part);
     if (last > part.put || last == INT_MAX) return false;
     if (part.n == 0) return true;
-    if (last != part.put || !cc_pure_puts_back(g, part.put, value, part.view) || !untouched(g, value, part.view, part.write[0], part.put)) return false;
+    if (last != part.put || !cc_pure_puts_back(g, part.put, value, part.view) ||
+        !untouched(g, value, part.view, part.write[0], part.put))
+        return false;
     cc_vec_push(&p->part, part);
     return true;
 }
@@ -193,7 +197,9 @@ static void set_result(CcGraph *g, int node, int value) {
 static void forget_target(CcGraph *g, int node) {
     CcNode *n = &g->node.at[node];
     const CcOperand *from = n->n_in == 2 ? &g->operand.at[n->in0 + 1] : NULL;
-    if (n->op != CC_OP_put || !from || (from->kind == CC_IN_VALUE && g->val.at[from->value].type.ndim > g->val.at[n->out0].type.ndim)) return;
+    if (n->op != CC_OP_put || !from ||
+        (from->kind == CC_IN_VALUE && g->val.at[from->value].type.ndim > g->val.at[n->out0].type.ndim))
+        return;
     n->op = from->kind == CC_IN_VALUE ? CC_OP_cast : CC_OP_fill;
     n->in0++;
     n->n_in = 1;
@@ -244,7 +250,8 @@ static bool try_value(Pure *p, int value) {
         if (p->part.at[i].put <= p->write[p->n_write - 1]) rewrite_part(p, g, &p->part.at[i]);
     bool good = cc_group_takes(g, p->g->val.at[value].def, p->rules) && takes_all(p, g, p->write, p->n_write);
     for (int i = 0; i < p->part.n; i++)
-        good = good && (p->part.at[i].put > p->write[p->n_write - 1] || takes_all(p, g, p->part.at[i].write, p->part.at[i].n));
+        good = good &&
+               (p->part.at[i].put > p->write[p->n_write - 1] || takes_all(p, g, p->part.at[i].write, p->part.at[i].n));
     cc_graph_free(!good ? g : p->out);
     if (good) p->out = g;
     return good;

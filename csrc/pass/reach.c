@@ -1,13 +1,14 @@
-/* reach: which elements of a tensor an op reads or writes that names them by indices, slices or a mask. All such ops become
- * one form, the elements' space, in which the tensor has steps and each index has its own:
+/* reach: which elements of a tensor an op reads or writes that names them by indices, slices or a mask. All such ops
+ * become one form, the elements' space, in which the tensor has steps and each index has its own:
  *
  *   x [A, B, C] at x[:, index [K], 3]     ->     space [A, K], x: steps C * B, 0, from element 3 on; index: 0, 1, by C
  *
- * Where the indices' dims stand in the space is torch's rule: at the place of the first one if they follow one another, else in
- * front. */
+ * Where the indices' dims stand in the space is torch's rule: at the place of the first one if they follow one another,
+ * else in front. */
 #include "pass.h"
 
-/* The tensor after slices, ints and new dims: `index` of a dim is the number of the index that stands there, -1: none. */
+/* The tensor after slices, ints and new dims: `index` of a dim is the number of the index that stands there, -1:
+ * none. */
 typedef struct View {
     int n;
     int64_t size[CC_MAX_DIMS], stride[CC_MAX_DIMS];
@@ -138,7 +139,8 @@ static bool read_key(const CcGraph *g, const CcNode *n, int at, const CcType *x,
             if (!int_operand(g, n, at++, &a) || a < 0 || a >= x->size[d]) return false;
             r->offset += a * x->stride[d];
         } else {
-            if (!int_operand(g, n, at, &a) || !int_operand(g, n, at + 1, &length) || !int_operand(g, n, at + 2, &step)) return false;
+            if (!int_operand(g, n, at, &a) || !int_operand(g, n, at + 1, &length) || !int_operand(g, n, at + 2, &step))
+                return false;
             at += 3;
             if (a < 0 || length < 0 || step < 1 || (length && a + (length - 1) * step >= x->size[d])) return false;
             r->offset += length ? a * x->stride[d] : 0;
@@ -179,9 +181,13 @@ static bool along(const CcGraph *g, const CcNode *n, int dim, int index, bool en
 }
 
 /* An index for each element: the space is the index's, broadcast to `shape` if there is one. */
-static bool by_element(const CcGraph *g, const CcNode *n, int dim, int index, const CcType *shape, const CcType *x, CcReach *r) {
-    const bool ends = n->op == CC_OP_take_along; /* which takes any index modulo the size (torch 2.13): eager does the others */
-    if (dim < 0 || index >= n->n_in || !add_index(g, r, cc_graph_operand(g, n, index), x->size[dim], x->stride[dim], ends)) return false;
+static bool by_element(const CcGraph *g, const CcNode *n, int dim, int index, const CcType *shape, const CcType *x,
+                       CcReach *r) {
+    /* which takes any index modulo the size (torch 2.13): eager does the others */
+    const bool ends = n->op == CC_OP_take_along;
+    if (dim < 0 || index >= n->n_in ||
+        !add_index(g, r, cc_graph_operand(g, n, index), x->size[dim], x->stride[dim], ends))
+        return false;
     const CcType *t = &g->val.at[r->index[0].value].type;
     if (t->ndim != x->ndim) return false;
     r->space.ndim = x->ndim;
@@ -274,7 +280,8 @@ static bool diagonal_of(const CcGraph *g, const CcNode *n, const CcType *x, CcRe
     if (a < 0 || b < 0 || a == b) return false;
     for (int d = 0; d < x->ndim; d++)
         if (d != a && d != b && !push(&v, x->size[d], x->stride[d], -1)) return false;
-    const int64_t size = CC_MIN(offset >= 0 ? x->size[a] : x->size[a] + offset, offset >= 0 ? x->size[b] - offset : x->size[b]);
+    const int64_t size =
+        CC_MIN(offset >= 0 ? x->size[a] : x->size[a] + offset, offset >= 0 ? x->size[b] - offset : x->size[b]);
     r->offset = size > 0 ? offset >= 0 ? offset * x->stride[b] : -offset * x->stride[a] : 0;
     return push(&v, CC_MAX(0, size), x->stride[a] + x->stride[b], -1) && lay_out(g, &v, r);
 }
@@ -307,7 +314,8 @@ bool cc_reach_read(const CcGraph *g, const CcNode *n, const CcType *x, CcReach *
     case CC_OP_gather:
     case CC_OP_scatter: return by_element(g, n, dim, 2, NULL, x, r);
     case CC_OP_take_along:
-        return n->n_in == 3 && by_element(g, n, cc_graph_dim(x, cc_graph_operand(g, n, 2)), 1, &g->val.at[n->out0].type, x, r);
+        return n->n_in == 3 &&
+               by_element(g, n, cc_graph_dim(x, cc_graph_operand(g, n, 2)), 1, &g->val.at[n->out0].type, x, r);
     case CC_OP_take_flat: return flat(g, n, x, r);
     case CC_OP_index: return read_key(g, n, 1, x, r);
     case CC_OP_put: return read_key(g, n, 2, x, r);

@@ -2,15 +2,15 @@
  *
  *   upsample_nearest by 2   x [N, C, H, 1, W, 1] of [N, C, H, W]   ->   result [N, C, H, 2, W, 2] of [N, C, 2 H, 2 W]
  *
- * A dim of the one that the other has in two is cut, one that is repeated does not move in the operand, one that is turned
- * round moves backwards. glu, diff, prelu and outer are expressions over such windows. */
+ * A dim of the one that the other has in two is cut, one that is repeated does not move in the operand, one that is
+ * turned round moves backwards. glu, diff, prelu and outer are expressions over such windows. */
 #include "pass.h"
 
 typedef struct Axes {
     int n;
     bool good;
     int64_t size[CC_MAX_DIMS], from[CC_MAX_DIMS], to[CC_MAX_DIMS]; /* strides, in elements */
-    int64_t offset;                                                 /* of the first element of the operand */
+    int64_t offset;                                                /* of the first element of the operand */
 } Axes;
 
 static void axis(Axes *a, int64_t size, int64_t from, int64_t to) {
@@ -22,7 +22,9 @@ static void axis(Axes *a, int64_t size, int64_t from, int64_t to) {
     a->to[a->n++] = to;
 }
 
-static void same(Axes *a, const CcType *x, const CcType *out, int d) { axis(a, x->size[d], x->stride[d], out->stride[d]); }
+static void same(Axes *a, const CcType *x, const CcType *out, int d) {
+    axis(a, x->size[d], x->stride[d], out->stride[d]);
+}
 
 static int64_t int_of(const CcGraph *g, const CcNode *n, int i) {
     const CcOperand *o = i < n->n_in ? cc_graph_operand(g, n, i) : NULL;
@@ -35,8 +37,8 @@ static void repeat_each(Axes *a, const CcType *x, const CcType *out, int d, int6
     axis(a, times, 0, out->stride[d]);
 }
 
-/* By a power of two or 3, where eager's index, floor(i * (1 / times)) in float, is i / times. A scale that was given has to be
- * that number, as eager takes it instead. */
+/* By a power of two or 3, where eager's index, floor(i * (1 / times)) in float, is i / times. A scale that was given
+ * has to be that number, as eager takes it instead. */
 static void upsample(const CcGraph *g, const CcNode *n, const CcType *x, const CcType *out, Axes *a) {
     for (int d = 0; d < x->ndim && a->good; d++) {
         const int64_t times = out->size[d] / CC_MAX(1, x->size[d]);
@@ -52,13 +54,15 @@ static void upsample(const CcGraph *g, const CcNode *n, const CcType *x, const C
     }
 }
 
-/* The many [.., C r r, H, W] and the large [.., C, H r, W r] of pixel_shuffle and pixel_unshuffle: strides ms and ls. */
+/* The many [.., C r r, H, W] and the large [.., C, H r, W r] of pixel_shuffle and pixel_unshuffle: strides ms and
+ * ls. */
 static void pixels(const CcType *many, const int64_t *ms, const int64_t *ls, int64_t r, bool shuffle, Axes *a) {
     const int c = many->ndim - 3, h = c + 1, w = c + 2;
     const int64_t size[] = {many->size[c] / (r * r), many->size[h], r, many->size[w], r};
     const int64_t in_many[] = {ms[c] * r * r, ms[h], ms[c] * r, ms[w], ms[c]};
     const int64_t in_large[] = {ls[c], ls[h] * r, ls[h], ls[w] * r, ls[w]};
-    for (int i = 0; i < 5; i++) axis(a, size[i], shuffle ? in_many[i] : in_large[i], shuffle ? in_large[i] : in_many[i]);
+    for (int i = 0; i < 5; i++)
+        axis(a, size[i], shuffle ? in_many[i] : in_large[i], shuffle ? in_large[i] : in_many[i]);
 }
 
 static void shuffle_pixels(const CcGraph *g, const CcNode *n, const CcType *x, const CcType *out, Axes *a) {
@@ -66,7 +70,8 @@ static void shuffle_pixels(const CcGraph *g, const CcNode *n, const CcType *x, c
     const int64_t r = int_of(g, n, 1);
     a->good = r >= 1 && x->ndim >= 3 && x->ndim == out->ndim;
     for (int d = 0; d < x->ndim - 3 && a->good; d++) same(a, x, out, d);
-    if (a->good) pixels(shuffle ? x : out, shuffle ? x->stride : out->stride, shuffle ? out->stride : x->stride, r, shuffle, a);
+    if (a->good)
+        pixels(shuffle ? x : out, shuffle ? x->stride : out->stride, shuffle ? out->stride : x->stride, r, shuffle, a);
 }
 
 static void shuffle_channels(const CcGraph *g, const CcNode *n, const CcType *x, const CcType *out, Axes *a) {
@@ -127,7 +132,8 @@ static void unfold(const CcGraph *g, const CcNode *n, const CcType *x, const CcT
     a->good = n->n_in == 9 && (x->ndim == 3 || x->ndim == 4) && out->ndim == x->ndim - 1;
     for (int i = 0; i < 8 && a->good; i++) a->good = int_of(g, n, 1 + i) >= 0;
     for (int i = 0; i < 2 && a->good; i++) {
-        const int64_t reach = int_of(g, n, DILATION + i) * (int_of(g, n, KERNEL + i) - 1) + 1, by = int_of(g, n, STRIDE + i);
+        const int64_t reach = int_of(g, n, DILATION + i) * (int_of(g, n, KERNEL + i) - 1) + 1,
+                      by = int_of(g, n, STRIDE + i);
         a->good = int_of(g, n, PADDING + i) == 0 && by > 0 && reach <= x->size[h + i];
         windows[i] = a->good ? (x->size[h + i] - reach) / by + 1 : 0;
     }
@@ -226,7 +232,9 @@ static bool prelu(CcGraph *g, int node) {
     if (w.kind != CC_IN_VALUE) return false;
     const int ndim = g->val.at[x.value].type.ndim;
     CcType t = g->val.at[w.value].type;
-    if (t.ndim > 1 || ndim < 1 || (cc_type_numel(&t) != 1 && (ndim < 2 || t.size[0] != g->val.at[x.value].type.size[1]))) return false;
+    if (t.ndim > 1 || ndim < 1 ||
+        (cc_type_numel(&t) != 1 && (ndim < 2 || t.size[0] != g->val.at[x.value].type.size[1])))
+        return false;
     const int64_t size = t.ndim ? t.size[0] : 1, step = t.ndim ? t.stride[0] : 0;
     t.ndim = (int8_t)CC_MAX(1, ndim - 1);
     for (int d = 0; d < t.ndim; d++) {
@@ -272,7 +280,8 @@ static bool pool(CcGraph *g, int node) {
         t.stride[d + dims] = from.stride[d] * of->dilation;
     }
     const CcOperand all = {.kind = CC_IN_INT, .i = (1 << dims) - 1};
-    set_operands(g, node, cc_window_greatest(&n) ? CC_OP_amax : CC_OP_mean, (const CcOperand[]){window_at(g, x, &t, 0), all}, 2);
+    set_operands(g, node, cc_window_greatest(&n) ? CC_OP_amax : CC_OP_mean,
+                 (const CcOperand[]){window_at(g, x, &t, 0), all}, 2);
     return true;
 }
 
@@ -301,7 +310,9 @@ static bool may_be(const CcGraph *g, int node, const CcGroupRules *rules) {
     const CcOperand *x = n->n_in ? cc_graph_operand(g, n, 0) : NULL;
     const CcOpKind kind = cc_op_info((CcOpId)n->op)->kind;
     const bool pools = kind == CC_K_POOL && rules->gathers && !cc_group_takes(g, node, rules);
-    if ((kind != CC_K_REARRANGE && n->op != CC_OP_upsample_nearest && !pools) || n->flags || n->n_out != 1 || !x || x->kind != CC_IN_VALUE) return false;
+    if ((kind != CC_K_REARRANGE && n->op != CC_OP_upsample_nearest && !pools) || n->flags || n->n_out != 1 || !x ||
+        x->kind != CC_IN_VALUE)
+        return false;
     const CcType *from = &g->val.at[x->value].type, *to = &g->val.at[n->out0].type;
     return from->ndim >= 0 && to->ndim >= 0 && from->dtype == to->dtype && cc_type_numel(to) > 0;
 }

@@ -38,7 +38,9 @@ enum {
     WORTH_THREADS = 1 << 15
 };
 
-bool cc_space_few_rows(const CcSpace *f) { return cc_space_rows(f) < FEW_ROWS && cc_type_numel(&f->shape) >= WORTH_THREADS; }
+bool cc_space_few_rows(const CcSpace *f) {
+    return cc_space_rows(f) < FEW_ROWS && cc_type_numel(&f->shape) >= WORTH_THREADS;
+}
 
 /* The dim of a type that stands at dim `d` of the space; -1: none, it is broadcast there. */
 int cc_space_own_dim(const CcSpace *f, const CcType *t, bool dropped, int d) {

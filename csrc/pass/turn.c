@@ -22,8 +22,8 @@ static bool can_turn(const Turn *t, const CcNode *n) {
     if (n->n_out != 1 || n->flags) return false;
     const CcVal *v = &t->g->val.at[n->out0];
     if (cc_group_banned(t->g, v->def, t->rules)) return false;
-    return v->type.ndim >= 2 && v->type.device == 1 && cc_type_contiguous(&v->type) &&
-           !v->is_output && !v->window_of && !t->whole[n->out0];
+    return v->type.ndim >= 2 && v->type.device == 1 && cc_type_contiguous(&v->type) && !v->is_output && !v->window_of &&
+           !t->whole[n->out0];
 }
 
 /* A pointwise node over turned values and at most vectors: anything else would be read across its
@@ -34,8 +34,7 @@ static bool follows(const Turn *t, const CcNode *n) {
         const CcOperand *o = &t->g->operand.at[n->in0 + i];
         if (o->kind != CC_IN_VALUE) continue;
         const CcType *type = &t->g->val.at[o->value].type;
-        const bool turned =
-            t->now[o->value] && cc_type_same_shape(type, &t->g->val.at[n->out0].type);
+        const bool turned = t->now[o->value] && cc_type_same_shape(type, &t->g->val.at[n->out0].type);
         if (!turned && (type->ndim < 0 || type->ndim > 1)) return false;
     }
     return true;

@@ -1,9 +1,10 @@
-/* views: a view that only kernels and library calls read is no step. Its value becomes a window: memory of the value that
- * it looks into, from an offset on, with the recorded sizes and strides.
+/* views: a view that only kernels and library calls read is no step. Its value becomes a window: memory of the value
+ * that it looks into, from an offset on, with the recorded sizes and strides.
  *
  *   q = linear(x)  h = view(q)  t = transpose(h)  s = matmul(t, ...)     t: a window of q; h, t: not made
  *
- * A product whose result is only looked at in another shape makes it in that shape, so that what follows can be its post-op.
+ * A product whose result is only looked at in another shape makes it in that shape, so that what follows can be its
+ * post-op.
  *
  * A reshape that has to copy is a copy in the shape of its operand, and a window of that.
  *
@@ -24,8 +25,8 @@ static bool slice_offset(const CcGraph *g, const CcNode *n, const CcType *x, int
     return n->n_in % 2 == 1;
 }
 
-/* split, unbind: x, dim; before result k come the results 0 .. k-1. Indices of tensor_split that fall or leave something out
- * show in the sum of sizes. */
+/* split, unbind: x, dim; before result k come the results 0 .. k-1. Indices of tensor_split that fall or leave
+ * something out show in the sum of sizes. */
 static bool split_offset(const CcGraph *g, const CcNode *n, const CcType *x, int k, int64_t *offset) {
     const int d = n->n_in == 2 ? cc_graph_dim(x, cc_graph_operand(g, n, 1)) : -1;
     int64_t left = d < 0 || n->op == CC_OP_unbind ? 0 : x->size[d];
@@ -44,12 +45,13 @@ static bool diagonal_offset(const CcGraph *g, const CcNode *n, const CcType *x, 
     const int64_t right = cc_graph_operand(g, n, 1)->i;
     const int row = cc_graph_dim(x, cc_graph_operand(g, n, 2)), col = cc_graph_dim(x, cc_graph_operand(g, n, 3));
     if (row < 0 || col < 0 || row == col) return false;
-    if (cc_type_numel(&g->val.at[n->out0].type) > 0) *offset = right > 0 ? right * x->stride[col] : -right * x->stride[row];
+    if (cc_type_numel(&g->val.at[n->out0].type) > 0)
+        *offset = right > 0 ? right * x->stride[col] : -right * x->stride[row];
     return true;
 }
 
-/* Can elements of `from` be counted in the shape of `to` by strides alone, and are they to's? The rule of torch's reshape
- * (at::detail::computeStride): dims that lie in memory as one may be cut anew. */
+/* Can elements of `from` be counted in the shape of `to` by strides alone, and are they to's? The rule of torch's
+ * reshape (at::detail::computeStride): dims that lie in memory as one may be cut anew. */
 static bool reshapes(const CcType *from, const CcType *to) {
     int64_t chunk = 1, taken = 1;
     int v = to->ndim - 1;
@@ -95,8 +97,8 @@ static bool is_view(const CcGraph *g, const CcNode *n) {
 
 static bool plain(const CcType *t) { return t->ndim >= 0 && t->device == 1 && t->dtype != CC_DT_OTHER; }
 
-/* Does it share memory with its operand, at a known place? reshape and its like may copy; that would show in strides that
- * the binding refuses. */
+/* Does it share memory with its operand, at a known place? reshape and its like may copy; that would show in strides
+ * that the binding refuses. */
 static bool known_view(const CcGraph *g, const CcNode *n) {
     const CcType *x = &g->val.at[cc_graph_operand(g, n, 0)->value].type;
     int64_t offset;
@@ -115,8 +117,8 @@ static bool copies(const CcGraph *g, const CcNode *n) {
     return plain(x) && plain(to) && !reshapes(x, to) && cc_type_contiguous(to);
 }
 
-/* by_host[value]: a host node reads it, or the front does; then it has to be a tensor. Backwards, since a view that stays
- * a step is read by the host, too. */
+/* by_host[value]: a host node reads it, or the front does; then it has to be a tensor. Backwards, since a view that
+ * stays a step is read by the host, too. */
 static void mark_by_host(const CcGraph *g, const bool *live, const CcGroupRules *rules, bool *by_host) {
     for (int v = 0; v < g->val.n; v++) by_host[v] = g->val.at[v].is_output;
     for (int i = g->node.n - 1; i >= 0; i--) {
@@ -159,7 +161,8 @@ static void fold(CcGraph *out, const CcNode *n, int *same) {
 static bool only_shape(const CcGraph *g, const CcNode *n, const int *uses) {
     const int x = cc_graph_operand(g, n, 0)->value;
     const CcVal *from = &g->val.at[x], *to = &g->val.at[n->out0];
-    if (n->op != CC_OP_view || from->def < 0 || from->is_output || from->window_of || from->narrowed || uses[x] != 1) return false;
+    if (n->op != CC_OP_view || from->def < 0 || from->is_output || from->window_of || from->narrowed || uses[x] != 1)
+        return false;
     if (g->node.at[from->def].out0 != x) return false; /* made through a window, in another order */
     return cc_op_info((CcOpId)g->node.at[from->def].op)->kind == CC_K_MATMUL && cc_type_contiguous(&from->type) &&
            cc_type_contiguous(&to->type) && cc_type_numel(&to->type) == cc_type_numel(&from->type);
@@ -174,8 +177,8 @@ static void absorb(CcGraph *out, CcNode *view) {
     view->n_out = 0;
 }
 
-/* Everything that names a value which is now another one, or a window. Windows of before (pass/narrow.c) may look into a
- * new one. n: the values that `same` knows. */
+/* Everything that names a value which is now another one, or a window. Windows of before (pass/narrow.c) may look into
+ * a new one. n: the values that `same` knows. */
 static void follow(CcGraph *out, const int *same, int n) {
     for (int i = 0; i < out->node.n; i++)
         for (int k = 0; k < out->node.at[i].n_in; k++) {

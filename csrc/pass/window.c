@@ -2,7 +2,8 @@
 #include "pass.h"
 
 bool cc_window_greatest(const CcNode *n) {
-    return n->op == CC_OP_max_pool || n->op == CC_OP_adaptive_max_pool || n->op == CC_OP_max_pool_at || n->op == CC_OP_adaptive_max_pool_at;
+    return n->op == CC_OP_max_pool || n->op == CC_OP_adaptive_max_pool || n->op == CC_OP_max_pool_at ||
+           n->op == CC_OP_adaptive_max_pool_at;
 }
 
 static bool is_adaptive(const CcNode *n) {
@@ -18,7 +19,8 @@ static bool ints(const CcGraph *g, const CcNode *n, int at, int count, int64_t *
     return true;
 }
 
-/* Operands: x, kernel, stride, padding, of the greatest dilation; ceil_mode, of the mean also count_include_pad and divisor. */
+/* Operands: x, kernel, stride, padding, of the greatest dilation; ceil_mode, of the mean also count_include_pad and
+ * divisor. */
 int cc_window_read(const CcGraph *g, const CcNode *n, CcWindow *w, int64_t *divisor) {
     const bool greatest = cc_window_greatest(n), adaptive = is_adaptive(n);
     const int lists = adaptive ? 1 : greatest ? 4 : 3, others = adaptive ? 1 : greatest ? 2 : 4;
@@ -30,7 +32,8 @@ int cc_window_read(const CcGraph *g, const CcNode *n, CcWindow *w, int64_t *divi
         if (!ints(g, n, 1 + k * dims, dims, v[k])) return 0;
     if (!greatest && !adaptive) {
         const CcOperand *by = cc_graph_operand(g, n, n->n_in - 1);
-        if (!ints(g, n, n->n_in - 2, 1, &count) || (by->kind != CC_IN_NONE && by->kind != CC_IN_INT) || (by->kind == CC_IN_INT && by->i < 0))
+        if (!ints(g, n, n->n_in - 2, 1, &count) || (by->kind != CC_IN_NONE && by->kind != CC_IN_INT) ||
+            (by->kind == CC_IN_INT && by->i < 0))
             return 0;
         if (by->kind == CC_IN_INT) *divisor = by->i;
     }

@@ -1,12 +1,13 @@
-/* writes: at indices, to slices and to diagonals, as kernels of a GPU. Where elements lie is reach.c's form; a kernel goes over what is written
- * and finds its place in x, which may be one for several of them:
+/* writes: at indices, to slices and to diagonals, as kernels of a GPU. Where elements lie is reach.c's form; a kernel
+ * goes over what is written and finds its place in x, which may be one for several of them:
  *
  *   y = index_add(x, 0, i, s)   ->   y = copy(x); put_at(y, s, sum, i ...)            put_at writes y's memory
  *   x.index_copy_(1, i, s)      ->   put_at(x, s, set, i ...)
  *   y = slice_scatter(x, s)     ->   y = copy(x); fill_like(y[a:b], s)
  *
- * Which of several elements of one place stays, and in which order floats are summed, is left open, as by eager's kernels of GPUs. Left to
- * torch: sums of floats by index_put, which its kernel sorts first; means; with CcGroupRules.ordered all that is left open. */
+ * Which of several elements of one place stays, and in which order floats are summed, is left open, as by eager's
+ * kernels of GPUs. Left to torch: sums of floats by index_put, which its kernel sorts first; means; with
+ * CcGroupRules.ordered all that is left open. */
 #include <math.h>
 
 #include "pass_int.h"
@@ -17,9 +18,9 @@ typedef struct Write {
     CcReach r;
     CcOperand source;
     How how;
-    bool fresh;   /* x's own elements do not take part */
-    bool sorted;  /* eager's sums have an order */
-    double scale; /* of the source */
+    bool fresh;                /* x's own elements do not take part */
+    bool sorted;               /* eager's sums have an order */
+    double scale;              /* of the source */
     int64_t step[CC_MAX_DIMS]; /* of the source, elements */
 } Write;
 
@@ -44,7 +45,9 @@ static bool read_how(const CcGraph *g, const CcNode *n, Write *w) {
     w->scale = 1;
     if (n->op == CC_OP_scatter) {
         const CcOperand *own = cc_graph_operand(g, n, 4);
-        if (n->n_in != 6 || last->kind != CC_IN_INT || own->kind == CC_IN_VALUE || last->i < HOW_SET || last->i > HOW_MIN) return false;
+        if (n->n_in != 6 || last->kind != CC_IN_INT || own->kind == CC_IN_VALUE || last->i < HOW_SET ||
+            last->i > HOW_MIN)
+            return false;
         w->how = (How)last->i;
         w->fresh = w->how != HOW_SET && !own->i;
     } else if (n->op == CC_OP_index_add) {
@@ -66,7 +69,8 @@ static bool read_source(const CcGraph *g, const CcNode *n, CcDtype dt, Write *w)
     if (o->kind == CC_IN_NONE) return false;
     if (o->kind != CC_IN_VALUE) return true;
     const CcType *t = &g->val.at[o->value].type;
-    if (t->ndim < 0 || t->device != 1 || t->dtype == CC_DT_OTHER || (t->dtype != dt && n->op != CC_OP_put)) return false;
+    if (t->ndim < 0 || t->device != 1 || t->dtype == CC_DT_OTHER || (t->dtype != dt && n->op != CC_OP_put))
+        return false;
     const int behind = space->ndim - t->ndim;
     for (int d = 0; d < -behind; d++)
         if (t->size[d] != 1) return false;
@@ -96,9 +100,11 @@ static bool understand(const CcGraph *g, const CcNode *n, const CcType *x, const
     *w = (Write){0};
     const int source = source_of(n);
     const CcDtype dt = (CcDtype)x->dtype;
-    if (!rules->scatters || source < 0 || source >= n->n_in || x->ndim < 0 || x->device != 1 || dt == CC_DT_OTHER) return false;
+    if (!rules->scatters || source < 0 || source >= n->n_in || x->ndim < 0 || x->device != 1 || dt == CC_DT_OTHER)
+        return false;
     w->source = *cc_graph_operand(g, n, source);
-    if (!cc_reach_read(g, n, x, &w->r) || (w->r.n && w->r.index[0].mask) || cc_type_numel(&w->r.space) == 0) return false;
+    if (!cc_reach_read(g, n, x, &w->r) || (w->r.n && w->r.index[0].mask) || cc_type_numel(&w->r.space) == 0)
+        return false;
     for (int k = 0; k < w->r.n; k++)
         if (g->val.at[w->r.index[k].value].type.device != 1 || g->val.at[w->r.index[k].value].scalar) return false;
     w->r.space.dtype = x->dtype;
@@ -183,7 +189,9 @@ bool cc_writes_may(const CcGraph *g, const CcNode *n, const CcGroupRules *rules)
     Write w;
     if (n->n_out != 1 || n->flags || source_of(n) < 0 || cc_graph_operand(g, n, 0)->kind != CC_IN_VALUE) return false;
     const CcType *x = &g->val.at[cc_graph_operand(g, n, 0)->value].type, *out = &g->val.at[n->out0].type;
-    if (x->dtype != out->dtype || !cc_type_same_shape(x, out) || !cc_type_dense(out) || !understand(g, n, out, rules, &w)) return false;
+    if (x->dtype != out->dtype || !cc_type_same_shape(x, out) || !cc_type_dense(out) ||
+        !understand(g, n, out, rules, &w))
+        return false;
     if (w.r.n == 0) return n->op != CC_OP_put; /* one loop does it (loop/tap.c) */
     return rules->asserts || cc_index_may(g, (int)(n - g->node.at));
 }

@@ -1,18 +1,18 @@
 /* Decoder: a code object's bytes become CcInsn[], once, kept in the code object's co_extra.
  *
  * The bytes come from PyCode_GetCode: the original opcodes with empty caches, whatever specialisation or sys.monitoring
- * did to the code in memory. EXTENDED_ARG prefixes, and KW_NAMES and PRECALL before a CALL, are merged into the instruction
- * they belong to, because a frame can be handed over only in front of them (kwnames live in a C local of the evaluator).
- * Depths follow CPython's own PyCompile_OpcodeStackEffectWithJump, handlers included. */
+ * did to the code in memory. EXTENDED_ARG prefixes, and KW_NAMES and PRECALL before a CALL, are merged into the
+ * instruction they belong to, because a frame can be handed over only in front of them (kwnames live in a C local of
+ * the evaluator). Depths follow CPython's own PyCompile_OpcodeStackEffectWithJump, handlers included. */
 #include "py_int.h"
 
 #include <limits.h>
 
 static Py_ssize_t extra_index = -1;
 
-typedef struct Raw {      /* one neutral instruction while it is being put together */
-    int effect, effect_jump;   /* change of depth when falling through, when jumping */
-    int target_unit;           /* -1 none */
+typedef struct Raw {         /* one neutral instruction while it is being put together */
+    int effect, effect_jump; /* change of depth when falling through, when jumping */
+    int target_unit;         /* -1 none */
 } Raw;
 
 typedef struct Decoder {
@@ -23,8 +23,7 @@ typedef struct Decoder {
 } Decoder;
 
 /* co_extra's free function: also called with NULL for code objects that never had one (3.11 at exit). */
-static void release(void *data)
-{
+static void release(void *data) {
     CcCodeFull *code = data;
     if (!code) return;
     free(code->pub.insn);
@@ -35,30 +34,26 @@ static void release(void *data)
     free(code);
 }
 
-int cc_decode_init(void)
-{
+int cc_decode_init(void) {
     if (extra_index < 0) extra_index = cc_frame_extra_index(release);
     if (extra_index >= 0) return 0;
     PyErr_SetString(PyExc_ImportError, "ccompile: all co_extra slots of this interpreter are taken");
     return -1;
 }
 
-static int effect_of(int op, int oparg, int jump)
-{
+static int effect_of(int op, int oparg, int jump) {
     int effect = PyCompile_OpcodeStackEffectWithJump(op, oparg, jump);
     return effect == PY_INVALID_STACK_EFFECT ? INT_MIN / 2 : effect;
 }
 
-/* Depth behind a suspension counts the value that is sent in; the compiler's own count for RETURN_GENERATOR does so only
- * in 3.13. An exhausted FOR_ITER has popped its iterator where we go on. */
-static void set_effects(Raw *raw, const CcOpRow *row, int op, int oparg)
-{
+/* Depth behind a suspension counts the value that is sent in; the compiler's own count for RETURN_GENERATOR does so
+ * only in 3.13. An exhausted FOR_ITER has popped its iterator where we go on. */
+static void set_effects(Raw *raw, const CcOpRow *row, int op, int oparg) {
     raw->effect += row->split == CC_SPLIT_SUSPEND ? row->k : effect_of(op, oparg, 0);
     raw->effect_jump = row->split == CC_SPLIT_FOR ? -1 : effect_of(op, oparg, 1);
 }
 
-static void split_intrinsic(CcInsn *in, int oparg)
-{
+static void split_intrinsic(CcInsn *in, int oparg) {
     if (oparg == cc_optab.to_tuple) {
         in->op = CC_OP_LIST_TO_TUPLE;
     } else if (oparg == cc_optab.positive) {
@@ -71,8 +66,7 @@ static void split_intrinsic(CcInsn *in, int oparg)
 }
 
 /* Turns the oparg into arg, aux and flags. */
-static void split(CcInsn *in, const CcOpRow *row, int oparg)
-{
+static void split(CcInsn *in, const CcOpRow *row, int oparg) {
     in->arg = oparg;
     switch (row->split) {
     case CC_SPLIT_FIXED: in->arg = row->k; break;
@@ -81,7 +75,7 @@ static void split(CcInsn *in, const CcOpRow *row, int oparg)
         in->arg = oparg >> 1;
         if (oparg & 1) in->flags |= CC_IF_NULL;
         break;
-    case CC_SPLIT_COMPARE_BOOL:   /* COMPARE_OP of 3.13: bit 4 asks for an exact bool */
+    case CC_SPLIT_COMPARE_BOOL: /* COMPARE_OP of 3.13: bit 4 asks for an exact bool */
         in->arg = oparg >> 5;
         if (oparg & 16) in->flags |= CC_IF_BOOL;
         break;
@@ -115,31 +109,27 @@ static void split(CcInsn *in, const CcOpRow *row, int oparg)
         in->aux = oparg >> 8;
         break;
     case CC_SPLIT_INTRINSIC: split_intrinsic(in, oparg); break;
-    case CC_SPLIT_RESUME:   /* 2, 3: behind a `yield from` or await, where CPython does not look at the breaker */
+    case CC_SPLIT_RESUME: /* 2, 3: behind a `yield from` or await, where CPython does not look at the breaker */
         if ((oparg & 3) >= 2) in->flags &= (uint8_t)~CC_IF_POLL;
         break;
     default: break;
     }
 }
 
-static int jump_unit(CcInsn *in, const CcOpRow *row, int oparg)
-{
+static int jump_unit(CcInsn *in, const CcOpRow *row, int oparg) {
     switch (row->split) {
-    case CC_SPLIT_FORWARD:
-        in->arg = row->k;
-        return in->next + oparg;
+    case CC_SPLIT_FORWARD: in->arg = row->k; return in->next + oparg;
     case CC_SPLIT_FOR: return in->next + oparg;
     case CC_SPLIT_BACKWARD:
         in->arg = row->k;
-        if (in->op != CC_OP_JUMP) in->flags |= CC_IF_POLL;   /* JUMP: JUMP_BACKWARD_NO_INTERRUPT */
+        if (in->op != CC_OP_JUMP) in->flags |= CC_IF_POLL; /* JUMP: JUMP_BACKWARD_NO_INTERRUPT */
         return in->next - oparg;
     default: return -1;
     }
 }
 
 /* Reads one opcode with its prefixes at *unit; returns its number and moves *unit behind it and its caches. */
-static int fetch(const Decoder *d, int *unit, int *oparg, int *real)
-{
+static int fetch(const Decoder *d, int *unit, int *oparg, int *real) {
     int arg = 0, at = *unit, n = d->code->pub.n_units, op;
     do {
         op = d->bytes[2 * at];
@@ -151,12 +141,11 @@ static int fetch(const Decoder *d, int *unit, int *oparg, int *real)
     return op;
 }
 
-static void decode_one(Decoder *d, int *unit)
-{
+static void decode_one(Decoder *d, int *unit) {
     CcInsn in = {.aux = -1, .target = -1, .at = *unit, .depth = -1};
     Raw raw = {.target_unit = -1};
     int kwnames = -1, op, oparg;
-    for (;;) {   /* KW_NAMES and PRECALL only lead to a CALL */
+    for (;;) { /* KW_NAMES and PRECALL only lead to a CALL */
         op = fetch(d, unit, &oparg, &in.real);
         set_effects(&raw, &cc_optab.row[op], op, oparg);
         bool leads = op == cc_optab.kw_names || op == cc_optab.precall;
@@ -175,8 +164,7 @@ static void decode_one(Decoder *d, int *unit)
     cc_vec_push(&d->raws, raw);
 }
 
-static void resolve_targets(Decoder *d)
-{
+static void resolve_targets(Decoder *d) {
     CcCode *code = &d->code->pub;
     for (int i = 0; i < code->n; i++) {
         CcInsn *in = &code->insn[i];
@@ -189,8 +177,7 @@ static void resolve_targets(Decoder *d)
 }
 
 /* Static depths: a worklist over fall-through, jumps and handlers. False when two ways disagree. */
-static bool reach(CcCode *code, int pc, int depth, int32_t *todo, int *n_todo)
-{
+static bool reach(CcCode *code, int pc, int depth, int32_t *todo, int *n_todo) {
     if (pc < 0 || pc >= code->n || depth < 0) return false;
     if (code->insn[pc].depth >= 0) return code->insn[pc].depth == depth;
     code->insn[pc].depth = depth;
@@ -198,8 +185,7 @@ static bool reach(CcCode *code, int pc, int depth, int32_t *todo, int *n_todo)
     return true;
 }
 
-static bool solve_depths(Decoder *d)
-{
+static bool solve_depths(Decoder *d) {
     CcCode *code = &d->code->pub;
     int32_t *todo = malloc(sizeof(int32_t) * (size_t)(code->n + 1));
     int n = 0;
@@ -218,8 +204,7 @@ static bool solve_depths(Decoder *d)
     return good;
 }
 
-static int decode_all(Decoder *d)
-{
+static int decode_all(Decoder *d) {
     CcCode *code = &d->code->pub;
     memset(code->by_unit, 0xff, sizeof(int32_t) * (size_t)(code->n_units + 1));
     for (int unit = 0; unit < code->n_units;) decode_one(d, &unit);
@@ -227,14 +212,13 @@ static int decode_all(Decoder *d)
     code->n = d->insns.n;
     resolve_targets(d);
     if (cc_extable_read(d->code) < 0) return -1;
-    if (!solve_depths(d)) {   /* a code object that we do not understand: CPython runs it from its first instruction */
+    if (!solve_depths(d)) { /* a code object that we do not understand: CPython runs it from its first instruction */
         for (int i = 0; i < code->n; i++) code->insn[i].op = CC_OP_HAND;
     }
     return cc_live_solve(d->code);
 }
 
-static CcCodeFull *decode(PyCodeObject *co)
-{
+static CcCodeFull *decode(PyCodeObject *co) {
     PyObject *bytes = PyCode_GetCode(co);
     if (!bytes) return NULL;
     int n_units = (int)(PyBytes_GET_SIZE(bytes) / 2);
@@ -255,8 +239,7 @@ fail:
     return NULL;
 }
 
-const CcCode *cc_code_get(PyCodeObject *co)
-{
+const CcCode *cc_code_get(PyCodeObject *co) {
     CcCodeFull *code = cc_frame_get_extra(co, extra_index);
     if (code) return &code->pub;
     code = decode(co);
@@ -268,8 +251,7 @@ const CcCode *cc_code_get(PyCodeObject *co)
     return &code->pub;
 }
 
-int cc_code_line(const CcCode *code, int pc)
-{
+int cc_code_line(const CcCode *code, int pc) {
     if (pc < 0 || pc >= code->n) return -1;
     return PyCode_Addr2Line(code->co, code->insn[pc].real * 2);
 }

@@ -3,12 +3,11 @@
 
 /* ------------------------------------------------------------------ globals */
 
-CcDo cc_ex_GLOBAL(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_GLOBAL(CcRun *r, const CcInsn *in) {
     PyObject *name = cc_name(r, in->arg), *scopes[] = {r->globals, r->builtins};
     PyObject *value = PyDict_GetItemWithError(r->globals, name);
     if (!value && !PyErr_Occurred()) value = PyDict_GetItemWithError(r->builtins, name);
-    if (!value) {   /* NameError (or a key whose comparison raised): CPython does it again */
+    if (!value) { /* NameError (or a key whose comparison raised): CPython does it again */
         PyErr_Clear();
         return CC_DO_HAND;
     }
@@ -21,32 +20,28 @@ CcDo cc_ex_GLOBAL(CcRun *r, const CcInsn *in)
     return CC_DO_NEXT;
 }
 
-static int set_global(CcRun *r, PyObject *name, PyObject *value)
-{
+static int set_global(CcRun *r, PyObject *name, PyObject *value) {
     return value ? PyDict_SetItem(r->globals, name, value) : PyDict_DelItem(r->globals, name);
 }
 
-CcDo cc_ex_STORE_GLOBAL(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_STORE_GLOBAL(CcRun *r, const CcInsn *in) {
     PyObject *ops[] = {r->globals, cc_top(r, 1)};
     CcEvent ev = {.kind = CC_EV_STORE_GLOBAL, .in = ops, .n = 2, .name = cc_name(r, in->arg)};
     CC_STEP_INT(r, &ev, set_global(r, ev.name, ops[1]));
     cc_drop(r, 1);
     return CC_DO_NEXT;
 }
-CcDo cc_ex_DELETE_GLOBAL(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_DELETE_GLOBAL(CcRun *r, const CcInsn *in) {
     PyObject *ops[] = {r->globals, NULL};
     CcEvent ev = {.kind = CC_EV_STORE_GLOBAL, .in = ops, .n = 2, .name = cc_name(r, in->arg)};
-    if (PyDict_Contains(r->globals, ev.name) != 1) {   /* NameError */
+    if (PyDict_Contains(r->globals, ev.name) != 1) { /* NameError */
         PyErr_Clear();
         return CC_DO_HAND;
     }
     CC_STEP_INT(r, &ev, set_global(r, ev.name, NULL));
     return CC_DO_NEXT;
 }
-CcDo cc_ex_BUILD_CLASS(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_BUILD_CLASS(CcRun *r, const CcInsn *in) {
     (void)in;
     PyObject *builder = PyDict_GetItemString(r->builtins, "__build_class__");
     if (!builder) return CC_DO_HAND;
@@ -59,8 +54,7 @@ CcDo cc_ex_BUILD_CLASS(CcRun *r, const CcInsn *in)
 /* ------------------------------------------------------------------ attributes */
 
 /* Puts a method form's two values where `n` operands were: an unbound function and its self, or NULL and a callable. */
-static CcDo replace_method(CcRun *r, int n, PyObject *value, PyObject *self)
-{
+static CcDo replace_method(CcRun *r, int n, PyObject *value, PyObject *self) {
     cc_drop(r, n);
     bool null_first = !self && !cc_optab.null_last;
     cc_push(r, null_first ? NULL : value);
@@ -68,15 +62,13 @@ static CcDo replace_method(CcRun *r, int n, PyObject *value, PyObject *self)
     return CC_DO_NEXT;
 }
 
-static PyObject *get_method(PyObject *o, PyObject *name, int *unbound)
-{
+static PyObject *get_method(PyObject *o, PyObject *name, int *unbound) {
     PyObject *method = NULL;
     *unbound = cc_frame_method(o, name, &method);
     return method;
 }
 
-CcDo cc_ex_ATTR(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_ATTR(CcRun *r, const CcInsn *in) {
     PyObject *o = cc_top(r, 1);
     CcEvent ev = {.kind = CC_EV_ATTR, .in = cc_peek(r, 1), .n = 1, .name = cc_name(r, in->arg)};
     if (!(in->flags & CC_IF_NULL)) {
@@ -89,8 +81,7 @@ CcDo cc_ex_ATTR(CcRun *r, const CcInsn *in)
 }
 
 /* super().name or super(C, self).name in one instruction (3.12): told as the call and the attribute. */
-CcDo cc_ex_SUPER_ATTR(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_SUPER_ATTR(CcRun *r, const CcInsn *in) {
     PyObject **ops = cc_peek(r, 3);
     CcEvent call = {.kind = CC_EV_CALL, .in = ops, .n = 1 + in->aux};
     CC_STEP(r, &call, PyObject_Vectorcall(ops[0], ops + 1, (size_t)in->aux, NULL));
@@ -106,16 +97,14 @@ CcDo cc_ex_SUPER_ATTR(CcRun *r, const CcInsn *in)
     return in->flags & CC_IF_NULL ? replace_method(r, 3, ev.result, NULL) : cc_replace(r, 3, ev.result);
 }
 
-CcDo cc_ex_STORE_ATTR(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_STORE_ATTR(CcRun *r, const CcInsn *in) {
     PyObject *ops[] = {cc_top(r, 1), cc_top(r, 2)};
     CcEvent ev = {.kind = CC_EV_STORE_ATTR, .in = ops, .n = 2, .name = cc_name(r, in->arg)};
     CC_STEP_INT(r, &ev, PyObject_SetAttr(ops[0], ev.name, ops[1]));
     cc_drop(r, 2);
     return CC_DO_NEXT;
 }
-CcDo cc_ex_DELETE_ATTR(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_DELETE_ATTR(CcRun *r, const CcInsn *in) {
     PyObject *ops[] = {cc_top(r, 1), NULL};
     CcEvent ev = {.kind = CC_EV_STORE_ATTR, .in = ops, .n = 2, .name = cc_name(r, in->arg)};
     CC_STEP_INT(r, &ev, PyObject_SetAttr(ops[0], ev.name, NULL));
@@ -125,15 +114,14 @@ CcDo cc_ex_DELETE_ATTR(CcRun *r, const CcInsn *in)
 
 /* ------------------------------------------------------------------ imports */
 
-/* import_name in CPython's evaluator: whatever builtins.__import__ is, with no locals (functions have no dict of them). */
-static PyObject *import_name(CcRun *r, PyObject *importer, PyObject *name, PyObject *level, PyObject *fromlist)
-{
+/* import_name in CPython's evaluator: whatever builtins.__import__ is, with no locals (functions have no dict of
+ * them). */
+static PyObject *import_name(CcRun *r, PyObject *importer, PyObject *name, PyObject *level, PyObject *fromlist) {
     PyObject *args[] = {name, r->globals, Py_None, fromlist, level};
     return PyObject_Vectorcall(importer, args, 5, NULL);
 }
 
-CcDo cc_ex_IMPORT_NAME(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_IMPORT_NAME(CcRun *r, const CcInsn *in) {
     PyObject *importer = PyDict_GetItemString(r->builtins, "__import__");
     if (!importer) return CC_DO_HAND;
     PyObject **ops = cc_peek(r, 2);
@@ -143,8 +131,7 @@ CcDo cc_ex_IMPORT_NAME(CcRun *r, const CcInsn *in)
 }
 
 /* A submodule that is still being imported may not be an attribute yet (bpo-17636): sys.modules has it. */
-static PyObject *import_from(PyObject *module, PyObject *name)
-{
+static PyObject *import_from(PyObject *module, PyObject *name) {
     PyObject *value = PyObject_GetAttr(module, name);
     if (value || !PyErr_ExceptionMatches(PyExc_AttributeError)) return value;
     PyErr_Clear();
@@ -156,8 +143,7 @@ static PyObject *import_from(PyObject *module, PyObject *name)
     return value;
 }
 
-CcDo cc_ex_IMPORT_FROM(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_IMPORT_FROM(CcRun *r, const CcInsn *in) {
     PyObject *module = cc_top(r, 1);
     CcEvent ev = {.kind = CC_EV_ATTR, .in = &module, .n = 1, .name = cc_name(r, in->arg)};
     CcDo done = cc_run_before(r, &ev);
@@ -166,7 +152,7 @@ CcDo cc_ex_IMPORT_FROM(CcRun *r, const CcInsn *in)
         if (!ev.result && (!PyErr_Occurred() || PyErr_ExceptionMatches(PyExc_AttributeError))) {
             PyErr_Clear();
             r->act.event = NULL;
-            return CC_DO_HAND;   /* ImportError: CPython words it */
+            return CC_DO_HAND; /* ImportError: CPython words it */
         }
         done = cc_run_after(r, &ev, !ev.result);
     }
@@ -176,16 +162,14 @@ CcDo cc_ex_IMPORT_FROM(CcRun *r, const CcInsn *in)
 
 /* ------------------------------------------------------------------ items */
 
-CcDo cc_ex_SUBSCR(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_SUBSCR(CcRun *r, const CcInsn *in) {
     (void)in;
     PyObject **ops = cc_peek(r, 2);
     CcEvent ev = {.kind = CC_EV_SUBSCR, .in = ops, .n = 2};
     CC_STEP(r, &ev, PyObject_GetItem(ops[0], ops[1]));
     return cc_replace(r, 2, ev.result);
 }
-CcDo cc_ex_STORE_SUBSCR(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_STORE_SUBSCR(CcRun *r, const CcInsn *in) {
     (void)in;
     PyObject **at = cc_peek(r, 3), *ops[] = {at[1], at[2], at[0]};
     CcEvent ev = {.kind = CC_EV_STORE_SUBSCR, .in = ops, .n = 3};
@@ -193,8 +177,7 @@ CcDo cc_ex_STORE_SUBSCR(CcRun *r, const CcInsn *in)
     cc_drop(r, 3);
     return CC_DO_NEXT;
 }
-CcDo cc_ex_DELETE_SUBSCR(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_DELETE_SUBSCR(CcRun *r, const CcInsn *in) {
     (void)in;
     PyObject **at = cc_peek(r, 2), *ops[] = {at[0], at[1], NULL};
     CcEvent ev = {.kind = CC_EV_STORE_SUBSCR, .in = ops, .n = 3};
@@ -204,8 +187,7 @@ CcDo cc_ex_DELETE_SUBSCR(CcRun *r, const CcInsn *in)
 }
 
 /* A subscription with a slice that lives only as long as the step. */
-static CcDo sliced(CcRun *r, CcEvent *ev, PyObject **ops)
-{
+static CcDo sliced(CcRun *r, CcEvent *ev, PyObject **ops) {
     CcDo done = cc_run_before(r, ev);
     if (done == CC_DO_PERFORM) {
         int status = 0;
@@ -221,8 +203,7 @@ static CcDo sliced(CcRun *r, CcEvent *ev, PyObject **ops)
     return done;
 }
 
-CcDo cc_ex_SLICE(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_SLICE(CcRun *r, const CcInsn *in) {
     (void)in;
     PyObject **at = cc_peek(r, 3), *ops[] = {at[0], PySlice_New(at[1], at[2], NULL)};
     if (!ops[1]) return CC_DO_RAISED;
@@ -230,8 +211,7 @@ CcDo cc_ex_SLICE(CcRun *r, const CcInsn *in)
     CcDo done = sliced(r, &ev, ops);
     return done == CC_DO_NEXT ? cc_replace(r, 3, ev.result) : done;
 }
-CcDo cc_ex_STORE_SLICE(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_STORE_SLICE(CcRun *r, const CcInsn *in) {
     (void)in;
     PyObject **at = cc_peek(r, 4), *ops[] = {at[1], PySlice_New(at[2], at[3], NULL), at[0]};
     if (!ops[1]) return CC_DO_RAISED;

@@ -5,13 +5,12 @@
 #include <stddef.h>
 
 typedef struct Call {
-    PyObject **args;         /* positional and keyword values, contiguous */
+    PyObject **args; /* positional and keyword values, contiguous */
     PyObject *callable, *names;
-    int n, n_operands;       /* values at args; operands on the stack */
+    int n, n_operands; /* values at args; operands on the stack */
 } Call;
 
-static Call find_call(const CcRun *r, const CcInsn *in)
-{
+static Call find_call(const CcRun *r, const CcInsn *in) {
     int names = (in->flags & CC_IF_KW) != 0;
     PyObject **args = cc_peek(r, in->arg + names), *low = args[-2], *high = args[-1];
     Call call = {.args = args, .n = in->arg, .n_operands = in->arg + 2 + names};
@@ -25,19 +24,19 @@ static Call find_call(const CcRun *r, const CcInsn *in)
     return call;
 }
 
-/* With leave to write to args[-1] a bound method puts its self there, which may be where an observer looks for the callable. */
-static PyObject *do_call(const Call *call, bool observed)
-{
+/* With leave to write to args[-1] a bound method puts its self there, which may be where an observer looks for the
+ * callable. */
+static PyObject *do_call(const Call *call, bool observed) {
     size_t n_pos = (size_t)(call->n - (call->names ? (int)PyTuple_GET_SIZE(call->names) : 0));
-    return PyObject_Vectorcall(call->callable, call->args, n_pos | (observed ? 0 : PY_VECTORCALL_ARGUMENTS_OFFSET), call->names);
+    return PyObject_Vectorcall(call->callable, call->args, n_pos | (observed ? 0 : PY_VECTORCALL_ARGUMENTS_OFFSET),
+                               call->names);
 }
 
-CcDo cc_ex_CALL(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_CALL(CcRun *r, const CcInsn *in) {
     enum { FEW = 12 };
     Call call = find_call(r, in);
     PyObject *few[FEW], **ops = call.args - 1;
-    if (r->act.observed && *ops != call.callable) {   /* 3.13: a NULL lies between; the event wants them in one row */
+    if (r->act.observed && *ops != call.callable) { /* 3.13: a NULL lies between; the event wants them in one row */
         ops = call.n < FEW ? few : PyMem_Malloc(sizeof *ops * (size_t)(call.n + 1));
         if (!ops) {
             PyErr_NoMemory();
@@ -59,13 +58,14 @@ CcDo cc_ex_CALL(CcRun *r, const CcInsn *in)
     return CC_DO_NEXT;
 }
 
-/* f(*args, **kwargs): what is not a tuple becomes one first, in its slot, so that the instruction can be begun again. */
-CcDo cc_ex_CALL_EX(CcRun *r, const CcInsn *in)
-{
+/* f(*args, **kwargs): what is not a tuple becomes one first, in its slot, so that the instruction can be begun
+ * again. */
+CcDo cc_ex_CALL_EX(CcRun *r, const CcInsn *in) {
     int kw = (in->flags & CC_IF_KW) != 0;
     PyObject **args = cc_peek(r, 1 + kw);
     if (!PyTuple_CheckExact(*args)) {
-        if (!Py_TYPE(*args)->tp_iter && !PySequence_Check(*args)) return CC_DO_HAND;   /* TypeError: CPython words it */
+        /* TypeError: CPython words it */
+        if (!Py_TYPE(*args)->tp_iter && !PySequence_Check(*args)) return CC_DO_HAND;
         CcEvent ev = {.kind = CC_EV_TUPLE, .in = args, .n = 1};
         CC_STEP(r, &ev, PySequence_Tuple(*args));
         Py_SETREF(*args, ev.result);
@@ -83,12 +83,10 @@ CcDo cc_ex_CALL_EX(CcRun *r, const CcInsn *in)
 /* ------------------------------------------------------------------ the raiser */
 
 typedef struct Raiser {
-    PyObject_HEAD
-    PyObject *type, *value, *traceback;
+    PyObject_HEAD PyObject *type, *value, *traceback;
 } Raiser;
 
-static PyObject *raiser_call(PyObject *self, PyObject *args, PyObject *kwargs)
-{
+static PyObject *raiser_call(PyObject *self, PyObject *args, PyObject *kwargs) {
     Raiser *raiser = (Raiser *)self;
     (void)args;
     (void)kwargs;
@@ -97,8 +95,7 @@ static PyObject *raiser_call(PyObject *self, PyObject *args, PyObject *kwargs)
     return NULL;
 }
 
-static void raiser_dealloc(PyObject *self)
-{
+static void raiser_dealloc(PyObject *self) {
     Raiser *raiser = (Raiser *)self;
     Py_XDECREF(raiser->type);
     Py_XDECREF(raiser->value);
@@ -114,12 +111,11 @@ static PyTypeObject raiser_type = {
     .tp_dealloc = raiser_dealloc,
 };
 
-PyObject *cc_ex_raiser(void)
-{
+PyObject *cc_ex_raiser(void) {
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
     Raiser *raiser = PyType_Ready(&raiser_type) < 0 ? NULL : PyObject_New(Raiser, &raiser_type);
-    if (!raiser) {   /* out of memory: the call is made of None, which raises too */
+    if (!raiser) { /* out of memory: the call is made of None, which raises too */
         PyErr_Clear();
         Py_XDECREF(type);
         Py_XDECREF(value);

@@ -4,52 +4,41 @@
 
 /* ------------------------------------------------------------------ nothing, and what only CPython performs */
 
-CcDo cc_ex_HAND(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_HAND(CcRun *r, const CcInsn *in) {
     (void)r;
     (void)in;
     return CC_DO_HAND;
 }
-CcDo cc_ex_HAND_STOP(CcRun *r, const CcInsn *in)
-{
-    return cc_ex_HAND(r, in);
-}
-CcDo cc_ex_SUSPEND(CcRun *r, const CcInsn *in)
-{
-    return cc_ex_HAND(r, in);
-}
-CcDo cc_ex_NOP(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_HAND_STOP(CcRun *r, const CcInsn *in) { return cc_ex_HAND(r, in); }
+CcDo cc_ex_SUSPEND(CcRun *r, const CcInsn *in) { return cc_ex_HAND(r, in); }
+CcDo cc_ex_NOP(CcRun *r, const CcInsn *in) {
     (void)r;
     (void)in;
     return CC_DO_NEXT;
 }
-CcDo cc_ex_RESUME(CcRun *r, const CcInsn *in)
-{
-    return cc_ex_NOP(r, in);
-}
+CcDo cc_ex_RESUME(CcRun *r, const CcInsn *in) { return cc_ex_NOP(r, in); }
 
 /* ------------------------------------------------------------------ locals */
 
-CcDo cc_ex_CONST(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_CONST(CcRun *r, const CcInsn *in) {
     CcEvent ev = {.kind = CC_EV_CONST, .arg = in->arg, .result = PyTuple_GET_ITEM(r->consts, in->arg)};
     cc_run_made(r, &ev);
     cc_push(r, Py_NewRef(ev.result));
     return CC_DO_NEXT;
 }
 
-static CcDo load(CcRun *r, int local)
-{
+static CcDo load(CcRun *r, int local) {
     PyObject *value = r->slot[local];
     if (!value) {
-        PyObject *names = PyCode_GetVarnames(r->act.co);   /* of parameters and plain locals; cells come from another opcode */
+        /* of parameters and plain locals; cells come from another opcode */
+        PyObject *names = PyCode_GetVarnames(r->act.co);
         if (!names || local >= PyTuple_GET_SIZE(names)) {
             Py_XDECREF(names);
             PyErr_Clear();
             return CC_DO_HAND;
         }
-        PyErr_Format(PyExc_UnboundLocalError, "cannot access local variable '%U' where it is not associated with a value",
+        PyErr_Format(PyExc_UnboundLocalError,
+                     "cannot access local variable '%U' where it is not associated with a value",
                      PyTuple_GET_ITEM(names, local));
         Py_DECREF(names);
         return CC_DO_RAISED;
@@ -58,29 +47,22 @@ static CcDo load(CcRun *r, int local)
     return CC_DO_NEXT;
 }
 
-CcDo cc_ex_LOAD_FAST(CcRun *r, const CcInsn *in)
-{
-    return load(r, in->arg);
-}
-CcDo cc_ex_LOAD_FAST_2(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_LOAD_FAST(CcRun *r, const CcInsn *in) { return load(r, in->arg); }
+CcDo cc_ex_LOAD_FAST_2(CcRun *r, const CcInsn *in) {
     if (!r->slot[in->arg] || !r->slot[in->aux]) return CC_DO_HAND;
     (void)load(r, in->arg);
     return load(r, in->aux);
 }
-CcDo cc_ex_LOAD_FAST_CLEAR(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_LOAD_FAST_CLEAR(CcRun *r, const CcInsn *in) {
     cc_push(r, r->slot[in->arg]);
     r->slot[in->arg] = NULL;
     return CC_DO_NEXT;
 }
-CcDo cc_ex_STORE_FAST(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_STORE_FAST(CcRun *r, const CcInsn *in) {
     cc_set_local(r, in->arg, cc_pop(r));
     return CC_DO_NEXT;
 }
-CcDo cc_ex_STORE_LOAD_FAST(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_STORE_LOAD_FAST(CcRun *r, const CcInsn *in) {
     PyObject *loaded = in->aux == in->arg ? cc_top(r, 1) : r->slot[in->aux];
     if (!loaded) return CC_DO_HAND;
     Py_INCREF(loaded);
@@ -88,14 +70,12 @@ CcDo cc_ex_STORE_LOAD_FAST(CcRun *r, const CcInsn *in)
     cc_push(r, loaded);
     return CC_DO_NEXT;
 }
-CcDo cc_ex_STORE_FAST_2(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_STORE_FAST_2(CcRun *r, const CcInsn *in) {
     cc_set_local(r, in->arg, cc_pop(r));
     cc_set_local(r, in->aux, cc_pop(r));
     return CC_DO_NEXT;
 }
-CcDo cc_ex_DELETE_FAST(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_DELETE_FAST(CcRun *r, const CcInsn *in) {
     if (!r->slot[in->arg]) return CC_DO_HAND;
     cc_set_local(r, in->arg, NULL);
     return CC_DO_NEXT;
@@ -103,8 +83,7 @@ CcDo cc_ex_DELETE_FAST(CcRun *r, const CcInsn *in)
 
 /* ------------------------------------------------------------------ cells */
 
-CcDo cc_ex_LOAD_DEREF(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_LOAD_DEREF(CcRun *r, const CcInsn *in) {
     PyObject *cell = r->slot[in->arg];
     if (!PyCell_GET(cell)) return CC_DO_HAND;
     CcEvent ev = {.kind = CC_EV_DEREF, .in = &cell, .n = 1};
@@ -113,26 +92,22 @@ CcDo cc_ex_LOAD_DEREF(CcRun *r, const CcInsn *in)
     return CC_DO_NEXT;
 }
 
-static CcDo store_cell(CcRun *r, int local, PyObject *value)
-{
+static CcDo store_cell(CcRun *r, int local, PyObject *value) {
     PyObject *cell = r->slot[local], *ops[] = {cell, value};
     CcEvent ev = {.kind = CC_EV_STORE_DEREF, .in = ops, .n = 2};
     CC_STEP_INT(r, &ev, PyCell_Set(cell, value));
     return CC_DO_NEXT;
 }
 
-CcDo cc_ex_STORE_DEREF(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_STORE_DEREF(CcRun *r, const CcInsn *in) {
     CcDo done = store_cell(r, in->arg, cc_top(r, 1));
     if (done == CC_DO_NEXT) cc_drop(r, 1);
     return done;
 }
-CcDo cc_ex_DELETE_DEREF(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_DELETE_DEREF(CcRun *r, const CcInsn *in) {
     return PyCell_GET(r->slot[in->arg]) ? store_cell(r, in->arg, NULL) : CC_DO_HAND;
 }
-CcDo cc_ex_MAKE_CELL(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_MAKE_CELL(CcRun *r, const CcInsn *in) {
     PyObject *content = r->slot[in->arg], *cell = PyCell_New(content);
     if (!cell) return CC_DO_RAISED;
     CcEvent ev = {.kind = CC_EV_CELL, .in = &content, .n = 1, .arg = in->arg, .result = cell};
@@ -141,8 +116,7 @@ CcDo cc_ex_MAKE_CELL(CcRun *r, const CcInsn *in)
     Py_XDECREF(content);
     return CC_DO_NEXT;
 }
-CcDo cc_ex_COPY_FREE_VARS(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_COPY_FREE_VARS(CcRun *r, const CcInsn *in) {
     PyObject *func = (PyObject *)r->act.func, *closure = r->act.func->func_closure;
     int first = r->act.code->n_locals - in->arg;
     for (int i = 0; i < in->arg; i++) {
@@ -155,26 +129,22 @@ CcDo cc_ex_COPY_FREE_VARS(CcRun *r, const CcInsn *in)
 
 /* ------------------------------------------------------------------ the stack */
 
-CcDo cc_ex_PUSH_NULL(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_PUSH_NULL(CcRun *r, const CcInsn *in) {
     (void)in;
     cc_push(r, NULL);
     return CC_DO_NEXT;
 }
-CcDo cc_ex_POP(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_POP(CcRun *r, const CcInsn *in) {
     (void)in;
     cc_drop(r, 1);
     return CC_DO_NEXT;
 }
-CcDo cc_ex_COPY(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_COPY(CcRun *r, const CcInsn *in) {
     PyObject *value = cc_top(r, in->arg);
     cc_push(r, Py_XNewRef(value));
     return CC_DO_NEXT;
 }
-CcDo cc_ex_SWAP(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_SWAP(CcRun *r, const CcInsn *in) {
     PyObject **a = cc_peek(r, 1), **b = cc_peek(r, in->arg), *t = *a;
     *a = *b;
     *b = t;
@@ -184,73 +154,64 @@ CcDo cc_ex_SWAP(CcRun *r, const CcInsn *in)
 /* ------------------------------------------------------------------ building */
 
 /* The n topmost operands became `made`; told after. */
-static CcDo built(CcRun *r, int n, PyObject *made)
-{
+static CcDo built(CcRun *r, int n, PyObject *made) {
     if (!made) return CC_DO_RAISED;
-    CcEvent ev = {.kind = CC_EV_BUILD, .in = cc_peek(r, n), .n = n, .arg = r->act.code->insn[r->act.pc].op, .result = made};
+    CcEvent ev = {
+        .kind = CC_EV_BUILD, .in = cc_peek(r, n), .n = n, .arg = r->act.code->insn[r->act.pc].op, .result = made};
     cc_run_made(r, &ev);
     cc_drop(r, n);
     cc_push(r, made);
     return CC_DO_NEXT;
 }
 
-CcDo cc_ex_BUILD_TUPLE(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_BUILD_TUPLE(CcRun *r, const CcInsn *in) {
     PyObject *tuple = PyTuple_New(in->arg), **items = cc_peek(r, in->arg);
     for (int i = 0; tuple && i < in->arg; i++) PyTuple_SET_ITEM(tuple, i, Py_NewRef(items[i]));
     return built(r, in->arg, tuple);
 }
-CcDo cc_ex_BUILD_LIST(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_BUILD_LIST(CcRun *r, const CcInsn *in) {
     PyObject *list = PyList_New(in->arg), **items = cc_peek(r, in->arg);
     for (int i = 0; list && i < in->arg; i++) PyList_SET_ITEM(list, i, Py_NewRef(items[i]));
     return built(r, in->arg, list);
 }
-CcDo cc_ex_BUILD_STRING(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_BUILD_STRING(CcRun *r, const CcInsn *in) {
     PyObject *empty = PyUnicode_New(0, 0);
     PyObject *text = empty ? _PyUnicode_JoinArray(empty, cc_peek(r, in->arg), in->arg) : NULL;
     Py_XDECREF(empty);
     return built(r, in->arg, text);
 }
-CcDo cc_ex_BUILD_SLICE(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_BUILD_SLICE(CcRun *r, const CcInsn *in) {
     PyObject **at = cc_peek(r, in->arg);
     return built(r, in->arg, PySlice_New(at[0], at[1], in->arg == 3 ? at[2] : NULL));
 }
 
 /* Hashing and comparing objects of these types runs no Python code. */
-static bool quiet_key(PyObject *key)
-{
+static bool quiet_key(PyObject *key) {
     return PyUnicode_CheckExact(key) || PyLong_CheckExact(key) || PyBool_Check(key) || key == Py_None ||
            PyFloat_CheckExact(key) || PyBytes_CheckExact(key);
 }
-static bool quiet_keys(PyObject *const *keys, int n, int stride)
-{
+static bool quiet_keys(PyObject *const *keys, int n, int stride) {
     for (int i = 0; i < n; i++) {
         if (!quiet_key(keys[i * stride])) return false;
     }
     return true;
 }
 
-static PyObject *make_set(PyObject *const *items, int n)
-{
+static PyObject *make_set(PyObject *const *items, int n) {
     PyObject *set = PySet_New(NULL);
     for (int i = 0; set && i < n; i++) {
         if (PySet_Add(set, items[i]) < 0) Py_CLEAR(set);
     }
     return set;
 }
-static PyObject *make_map(PyObject *const *pairs, int n)
-{
+static PyObject *make_map(PyObject *const *pairs, int n) {
     PyObject *map = PyDict_New();
     for (int i = 0; map && i < n; i++) {
         if (PyDict_SetItem(map, pairs[2 * i], pairs[2 * i + 1]) < 0) Py_CLEAR(map);
     }
     return map;
 }
-static PyObject *make_const_map(PyObject *keys, PyObject *const *values, int n)
-{
+static PyObject *make_const_map(PyObject *keys, PyObject *const *values, int n) {
     PyObject *map = PyDict_New();
     for (int i = 0; map && i < n; i++) {
         if (PyDict_SetItem(map, PyTuple_GET_ITEM(keys, i), values[i]) < 0) Py_CLEAR(map);
@@ -258,8 +219,7 @@ static PyObject *make_const_map(PyObject *keys, PyObject *const *values, int n)
     return map;
 }
 
-CcDo cc_ex_BUILD_SET(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_BUILD_SET(CcRun *r, const CcInsn *in) {
     PyObject **items = cc_peek(r, in->arg);
     if (quiet_keys(items, in->arg, 1)) return built(r, in->arg, make_set(items, in->arg));
     CcEvent ev = {.kind = CC_EV_BUILD, .in = items, .n = in->arg, .arg = in->op};
@@ -268,8 +228,7 @@ CcDo cc_ex_BUILD_SET(CcRun *r, const CcInsn *in)
     cc_push(r, ev.result);
     return CC_DO_NEXT;
 }
-CcDo cc_ex_BUILD_MAP(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_BUILD_MAP(CcRun *r, const CcInsn *in) {
     int n = 2 * in->arg;
     PyObject **pairs = cc_peek(r, n);
     if (quiet_keys(pairs, in->arg, 2)) return built(r, n, make_map(pairs, in->arg));
@@ -280,8 +239,7 @@ CcDo cc_ex_BUILD_MAP(CcRun *r, const CcInsn *in)
     return CC_DO_NEXT;
 }
 /* Told like BUILD_MAP: key, value, ... */
-CcDo cc_ex_BUILD_CONST_MAP(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_BUILD_CONST_MAP(CcRun *r, const CcInsn *in) {
     PyObject *keys = cc_top(r, 1), **values = cc_peek(r, in->arg + 1);
     PyObject **pairs = PyMem_Calloc((size_t)(2 * in->arg + 1), sizeof *pairs);
     if (!pairs) {
@@ -305,8 +263,7 @@ CcDo cc_ex_BUILD_CONST_MAP(CcRun *r, const CcInsn *in)
 /* ------------------------------------------------------------------ growing */
 
 /* list.extend as LIST_EXTEND does it: what can't be iterated gets its own message. */
-static int extend(PyObject *list, PyObject *more)
-{
+static int extend(PyObject *list, PyObject *more) {
     PyObject *same = PySequence_InPlaceConcat(list, more);
     if (same) {
         Py_DECREF(same);
@@ -318,8 +275,7 @@ static int extend(PyObject *list, PyObject *more)
     }
     return -1;
 }
-static int dict_update(PyObject *dict, PyObject *more)
-{
+static int dict_update(PyObject *dict, PyObject *more) {
     if (PyDict_Update(dict, more) == 0) return 0;
     if (PyErr_ExceptionMatches(PyExc_AttributeError))
         PyErr_Format(PyExc_TypeError, "'%.200s' object is not a mapping", Py_TYPE(more)->tp_name);
@@ -327,8 +283,7 @@ static int dict_update(PyObject *dict, PyObject *more)
 }
 
 /* format_kwargs_error in CPython's evaluator. */
-static void name_merge_error(PyObject *callable, PyObject *more)
-{
+static void name_merge_error(PyObject *callable, PyObject *more) {
     if (PyErr_ExceptionMatches(PyExc_AttributeError)) {
         PyErr_Clear();
         PyObject *text = _PyObject_FunctionStr(callable);
@@ -349,21 +304,20 @@ static void name_merge_error(PyObject *callable, PyObject *more)
     }
     PyObject *text = _PyObject_FunctionStr(callable);
     if (text)
-        PyErr_Format(PyExc_TypeError, "%U got multiple values for keyword argument '%S'", text, PyTuple_GET_ITEM(args, 0));
+        PyErr_Format(PyExc_TypeError, "%U got multiple values for keyword argument '%S'", text,
+                     PyTuple_GET_ITEM(args, 0));
     Py_XDECREF(text);
     Py_XDECREF(type);
     Py_XDECREF(value);
     Py_XDECREF(traceback);
 }
-static int dict_merge(PyObject *dict, PyObject *more, PyObject *callable)
-{
+static int dict_merge(PyObject *dict, PyObject *more, PyObject *callable) {
     if (_PyDict_MergeEx(dict, more, 2) == 0) return 0;
     name_merge_error(callable, more);
     return -1;
 }
 
-static int grow(CcRun *r, const CcInsn *in, PyObject *into, PyObject *value)
-{
+static int grow(CcRun *r, const CcInsn *in, PyObject *into, PyObject *value) {
     switch (in->op) {
     case CC_OP_LIST_APPEND: return PyList_Append(into, value);
     case CC_OP_SET_ADD: return PySet_Add(into, value);
@@ -375,48 +329,27 @@ static int grow(CcRun *r, const CcInsn *in, PyObject *into, PyObject *value)
     }
 }
 
-static CcDo update(CcRun *r, const CcInsn *in)
-{
+static CcDo update(CcRun *r, const CcInsn *in) {
     PyObject *ops[] = {cc_top(r, in->arg + 1), cc_top(r, 1)};
     CcEvent ev = {.kind = CC_EV_UPDATE, .in = ops, .n = 2, .arg = in->op};
     CC_STEP_INT(r, &ev, grow(r, in, ops[0], ops[1]));
     cc_drop(r, 1);
     return CC_DO_NEXT;
 }
-CcDo cc_ex_LIST_APPEND(CcRun *r, const CcInsn *in)
-{
-    return update(r, in);
-}
-CcDo cc_ex_SET_ADD(CcRun *r, const CcInsn *in)
-{
-    return update(r, in);
-}
-CcDo cc_ex_LIST_EXTEND(CcRun *r, const CcInsn *in)
-{
-    return update(r, in);
-}
-CcDo cc_ex_SET_UPDATE(CcRun *r, const CcInsn *in)
-{
-    return update(r, in);
-}
-CcDo cc_ex_DICT_UPDATE(CcRun *r, const CcInsn *in)
-{
-    return update(r, in);
-}
-CcDo cc_ex_DICT_MERGE(CcRun *r, const CcInsn *in)
-{
-    return update(r, in);
-}
-CcDo cc_ex_MAP_ADD(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_LIST_APPEND(CcRun *r, const CcInsn *in) { return update(r, in); }
+CcDo cc_ex_SET_ADD(CcRun *r, const CcInsn *in) { return update(r, in); }
+CcDo cc_ex_LIST_EXTEND(CcRun *r, const CcInsn *in) { return update(r, in); }
+CcDo cc_ex_SET_UPDATE(CcRun *r, const CcInsn *in) { return update(r, in); }
+CcDo cc_ex_DICT_UPDATE(CcRun *r, const CcInsn *in) { return update(r, in); }
+CcDo cc_ex_DICT_MERGE(CcRun *r, const CcInsn *in) { return update(r, in); }
+CcDo cc_ex_MAP_ADD(CcRun *r, const CcInsn *in) {
     PyObject *ops[] = {cc_top(r, in->arg + 2), cc_top(r, 2), cc_top(r, 1)};
     CcEvent ev = {.kind = CC_EV_UPDATE, .in = ops, .n = 3, .arg = in->op};
     CC_STEP_INT(r, &ev, PyDict_SetItem(ops[0], ops[1], ops[2]));
     cc_drop(r, 2);
     return CC_DO_NEXT;
 }
-CcDo cc_ex_LIST_TO_TUPLE(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_LIST_TO_TUPLE(CcRun *r, const CcInsn *in) {
     (void)in;
     CcEvent ev = {.kind = CC_EV_TUPLE, .in = cc_peek(r, 1), .n = 1};
     CC_STEP(r, &ev, PyList_AsTuple(cc_top(r, 1)));
@@ -425,8 +358,7 @@ CcDo cc_ex_LIST_TO_TUPLE(CcRun *r, const CcInsn *in)
 
 /* ------------------------------------------------------------------ functions */
 
-static PyObject **function_field(PyFunctionObject *func, int bit)
-{
+static PyObject **function_field(PyFunctionObject *func, int bit) {
     switch (bit) {
     case 1: return &func->func_defaults;
     case 2: return &func->func_kwdefaults;
@@ -434,16 +366,14 @@ static PyObject **function_field(PyFunctionObject *func, int bit)
     default: return &func->func_closure;
     }
 }
-static void tell_function(CcRun *r, PyFunctionObject *func)
-{
+static void tell_function(CcRun *r, PyFunctionObject *func) {
     PyObject *parts[] = {func->func_code, func->func_defaults, func->func_kwdefaults, func->func_annotations,
                          func->func_closure};
     CcEvent ev = {.kind = CC_EV_FUNCTION, .in = parts, .n = 5, .result = (PyObject *)func};
     cc_run_made(r, &ev);
 }
 /* Before 3.13: optional parts lie below the code object, the closure topmost. */
-CcDo cc_ex_MAKE_FUNCTION(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_MAKE_FUNCTION(CcRun *r, const CcInsn *in) {
     PyFunctionObject *func = (PyFunctionObject *)cc_frame_function(cc_top(r, 1), r->globals);
     if (!func) return CC_DO_RAISED;
     int n = 1;
@@ -456,8 +386,7 @@ CcDo cc_ex_MAKE_FUNCTION(CcRun *r, const CcInsn *in)
     return CC_DO_NEXT;
 }
 /* 3.13: one part at a time; the function is told again with what it has by then. */
-CcDo cc_ex_FUNCTION_ATTR(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_FUNCTION_ATTR(CcRun *r, const CcInsn *in) {
     if (in->arg != 1 && in->arg != 2 && in->arg != 4 && in->arg != 8) return CC_DO_HAND;
     PyFunctionObject *func = (PyFunctionObject *)cc_top(r, 1);
     *function_field(func, in->arg) = Py_NewRef(cc_top(r, 2));

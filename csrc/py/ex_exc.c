@@ -1,8 +1,7 @@
 /* Raising, handling, and context managers. The stack of handled exceptions is the thread's exc_info, as in CPython. */
 #include "py_int.h"
 
-CcDo cc_ex_PUSH_EXC(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_PUSH_EXC(CcRun *r, const CcInsn *in) {
     (void)in;
     _PyErr_StackItem *handled = r->act.ts->exc_info;
     PyObject *exception = cc_pop(r);
@@ -12,20 +11,18 @@ CcDo cc_ex_PUSH_EXC(CcRun *r, const CcInsn *in)
     return CC_DO_NEXT;
 }
 
-CcDo cc_ex_POP_EXC(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_POP_EXC(CcRun *r, const CcInsn *in) {
     (void)in;
     _PyErr_StackItem *handled = r->act.ts->exc_info;
     PyObject *previous = cc_pop(r), *old = handled->exc_value;
-    if (previous == Py_None) Py_CLEAR(previous);   /* NULL and None both mean "none" in 3.11 to 3.13 */
+    if (previous == Py_None) Py_CLEAR(previous); /* NULL and None both mean "none" in 3.11 to 3.13 */
     handled->exc_value = previous;
     Py_XDECREF(old);
     return CC_DO_NEXT;
 }
 
 /* check_except_type_valid in CPython's evaluator. */
-static bool catchable(PyObject *type)
-{
+static bool catchable(PyObject *type) {
     if (!PyTuple_Check(type)) return PyExceptionClass_Check(type);
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(type); i++) {
         if (!PyExceptionClass_Check(PyTuple_GET_ITEM(type, i))) return false;
@@ -33,18 +30,16 @@ static bool catchable(PyObject *type)
     return true;
 }
 
-CcDo cc_ex_EXC_MATCH(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_EXC_MATCH(CcRun *r, const CcInsn *in) {
     (void)in;
     PyObject *type = cc_top(r, 1);
-    if (!catchable(type)) return CC_DO_HAND;   /* TypeError: CPython raises it */
+    if (!catchable(type)) return CC_DO_HAND; /* TypeError: CPython raises it */
     bool matches = PyErr_GivenExceptionMatches(cc_top(r, 2), type);
     return cc_replace(r, 1, Py_NewRef(matches ? Py_True : Py_False));
 }
 
 /* stopiteration_error() of CPython 3.12, for plain generators: the only ones that are run here. */
-CcDo cc_ex_STOP_ERROR(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_STOP_ERROR(CcRun *r, const CcInsn *in) {
     (void)in;
     PyObject *left = cc_top(r, 1);
     if (!PyErr_GivenExceptionMatches(left, PyExc_StopIteration)) return CC_DO_NEXT;
@@ -55,8 +50,7 @@ CcDo cc_ex_STOP_ERROR(CcRun *r, const CcInsn *in)
     return cc_replace(r, 1, error);
 }
 
-CcDo cc_ex_ASSERTION(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_ASSERTION(CcRun *r, const CcInsn *in) {
     (void)in;
     CcEvent ev = {.kind = CC_EV_ASSERTION, .result = PyExc_AssertionError};
     cc_run_made(r, &ev);
@@ -66,10 +60,9 @@ CcDo cc_ex_ASSERTION(CcRun *r, const CcInsn *in)
 
 /* ------------------------------------------------------------------ raising */
 
-/* Makes an exception class in a stack slot an instance, as a told call; what is neither is left to CPython. The instance
- * takes the slot, so that the instruction can be begun again. */
-static CcDo instantiate(CcRun *r, PyObject **slot)
-{
+/* Makes an exception class in a stack slot an instance, as a told call; what is neither is left to CPython. The
+ * instance takes the slot, so that the instruction can be begun again. */
+static CcDo instantiate(CcRun *r, PyObject **slot) {
     if (PyExceptionInstance_Check(*slot)) return CC_DO_NEXT;
     if (!PyExceptionClass_Check(*slot)) return CC_DO_HAND;
     CcEvent ev = {.kind = CC_EV_CALL, .in = slot, .n = 1};
@@ -84,24 +77,23 @@ static CcDo instantiate(CcRun *r, PyObject **slot)
     return CC_DO_NEXT;
 }
 
-static CcDo raise_handled(void)
-{
+static CcDo raise_handled(void) {
     PyObject *value = PyErr_GetHandledException();
     if (!value || value == Py_None) {
         Py_XDECREF(value);
-        return CC_DO_HAND;   /* "No active exception to reraise" */
+        return CC_DO_HAND; /* "No active exception to reraise" */
     }
     PyErr_Restore(Py_NewRef(Py_TYPE(value)), value, PyException_GetTraceback(value));
     return CC_DO_RERAISED;
 }
 
 /* do_raise in CPython's evaluator. */
-CcDo cc_ex_RAISE(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_RAISE(CcRun *r, const CcInsn *in) {
     if (in->arg == 0) return raise_handled();
     PyObject **value = cc_peek(r, in->arg), **cause = in->arg == 2 ? cc_peek(r, 1) : NULL;
-    bool bad_cause = cause && *cause != Py_None && !PyExceptionClass_Check(*cause) && !PyExceptionInstance_Check(*cause);
-    if (bad_cause) return CC_DO_HAND;   /* TypeError: CPython raises it */
+    bool bad_cause =
+        cause && *cause != Py_None && !PyExceptionClass_Check(*cause) && !PyExceptionInstance_Check(*cause);
+    if (bad_cause) return CC_DO_HAND; /* TypeError: CPython raises it */
     CcEvent ev = {.kind = CC_EV_RAISE, .in = value, .n = 1};
     CcDo done = cc_run_before(r, &ev);
     if (done == CC_DO_BREAK || done == CC_DO_HAND) return done;
@@ -117,8 +109,7 @@ CcDo cc_ex_RAISE(CcRun *r, const CcInsn *in)
 }
 
 /* The exception goes on as if from where it was raised first: `arg` values below lies that instruction's offset. */
-CcDo cc_ex_RERAISE(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_RERAISE(CcRun *r, const CcInsn *in) {
     if (in->arg) {
         PyObject *lasti = cc_top(r, in->arg + 1);
         if (!PyLong_Check(lasti)) return CC_DO_HAND;
@@ -132,15 +123,13 @@ CcDo cc_ex_RERAISE(CcRun *r, const CcInsn *in)
 
 /* ------------------------------------------------------------------ context managers */
 
-static PyObject *interned(PyObject **cache, const char *text)
-{
+static PyObject *interned(PyObject **cache, const char *text) {
     if (!*cache) *cache = PyUnicode_InternFromString(text);
     return *cache;
 }
 
 /* _PyObject_LookupSpecial: found on the type, bound to the object; NULL without an error when absent. */
-static PyObject *bind_special(PyObject *o, PyObject *name)
-{
+static PyObject *bind_special(PyObject *o, PyObject *name) {
     PyObject *found = _PyType_Lookup(Py_TYPE(o), name);
     if (!found) return NULL;
     Py_INCREF(found);
@@ -151,16 +140,14 @@ static PyObject *bind_special(PyObject *o, PyObject *name)
     return bound;
 }
 
-static CcDo special_step(CcRun *r, PyObject *manager, PyObject *name, PyObject **bound)
-{
+static CcDo special_step(CcRun *r, PyObject *manager, PyObject *name, PyObject **bound) {
     CcEvent ev = {.kind = CC_EV_SPECIAL, .in = &manager, .n = 1, .name = name, .flags = CC_EV_INNER};
     CC_STEP(r, &ev, bind_special(manager, name));
     *bound = ev.result;
     return CC_DO_NEXT;
 }
 
-static CcDo enter_step(CcRun *r, PyObject *enter, PyObject **entered)
-{
+static CcDo enter_step(CcRun *r, PyObject *enter, PyObject **entered) {
     CcEvent ev = {.kind = CC_EV_CALL, .in = &enter, .n = 1, .flags = CC_EV_INNER};
     CC_STEP(r, &ev, PyObject_CallNoArgs(enter));
     *entered = ev.result;
@@ -168,8 +155,7 @@ static CcDo enter_step(CcRun *r, PyObject *enter, PyObject **entered)
 }
 
 /* The manager stays on the stack until all is done, so that the instruction can be begun again (rewind). */
-CcDo cc_ex_WITH(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_WITH(CcRun *r, const CcInsn *in) {
     (void)in;
     static PyObject *enter_name, *exit_name;
     PyObject *manager = cc_top(r, 1);
@@ -193,14 +179,12 @@ CcDo cc_ex_WITH(CcRun *r, const CcInsn *in)
     return CC_DO_NEXT;
 }
 
-static PyObject *call_exit(PyObject *const *ops)
-{
+static PyObject *call_exit(PyObject *const *ops) {
     PyObject *args[] = {NULL, ops[1], ops[2], ops[3]};
     return PyObject_Vectorcall(ops[0], args + 1, 3 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
 }
 
-CcDo cc_ex_WITH_EXCEPT(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_WITH_EXCEPT(CcRun *r, const CcInsn *in) {
     (void)in;
     PyObject *value = cc_top(r, 1), *traceback = PyException_GetTraceback(value);
     PyObject *ops[] = {cc_top(r, 4), (PyObject *)Py_TYPE(value), value, traceback ? traceback : Py_None};

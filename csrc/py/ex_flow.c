@@ -1,18 +1,15 @@
 /* Jumps, iteration, unpacking and returning. */
 #include "py_int.h"
 
-CcDo cc_ex_JUMP(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_JUMP(CcRun *r, const CcInsn *in) {
     r->next = in->target;
     return CC_DO_NEXT;
 }
-CcDo cc_ex_JUMP_BACK(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_JUMP_BACK(CcRun *r, const CcInsn *in) {
     r->next = in->target;
     return CC_DO_NEXT;
 }
-CcDo cc_ex_JUMP_IF(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_JUMP_IF(CcRun *r, const CcInsn *in) {
     int truth;
     CcDo done = cc_ex_truth(r, cc_top(r, 1), CC_EV_JUMP, &truth);
     if (done != CC_DO_NEXT) return done;
@@ -20,15 +17,13 @@ CcDo cc_ex_JUMP_IF(CcRun *r, const CcInsn *in)
     if (truth == in->arg) r->next = in->target;
     return CC_DO_NEXT;
 }
-CcDo cc_ex_JUMP_IF_NONE(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_JUMP_IF_NONE(CcRun *r, const CcInsn *in) {
     bool none = cc_top(r, 1) == Py_None;
     cc_drop(r, 1);
     if (none == (in->arg != 0)) r->next = in->target;
     return CC_DO_NEXT;
 }
-CcDo cc_ex_JUMP_OR_POP(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_JUMP_OR_POP(CcRun *r, const CcInsn *in) {
     int truth;
     CcDo done = cc_ex_truth(r, cc_top(r, 1), CC_EV_JUMP, &truth);
     if (done != CC_DO_NEXT) return done;
@@ -39,8 +34,7 @@ CcDo cc_ex_JUMP_OR_POP(CcRun *r, const CcInsn *in)
 
 /* ------------------------------------------------------------------ iteration */
 
-CcDo cc_ex_ITER(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_ITER(CcRun *r, const CcInsn *in) {
     (void)in;
     CcEvent ev = {.kind = CC_EV_ITER, .in = cc_peek(r, 1), .n = 1};
     CC_STEP(r, &ev, PyObject_GetIter(cc_top(r, 1)));
@@ -48,22 +42,20 @@ CcDo cc_ex_ITER(CcRun *r, const CcInsn *in)
 }
 
 /* The next value; NULL with no error set: exhausted. */
-static PyObject *next_value(PyObject *iterator)
-{
+static PyObject *next_value(PyObject *iterator) {
     PyObject *value = Py_TYPE(iterator)->tp_iternext(iterator);
     if (!value && PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_StopIteration)) PyErr_Clear();
     return value;
 }
 
-CcDo cc_ex_NEXT(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_NEXT(CcRun *r, const CcInsn *in) {
     CcEvent ev = {.kind = CC_EV_NEXT, .in = cc_peek(r, 1), .n = 1};
     CcDo done = cc_run_before(r, &ev);
     if (done == CC_DO_PERFORM) {
         ev.result = next_value(cc_top(r, 1));
         done = cc_run_after(r, &ev, !ev.result && PyErr_Occurred());
     } else if (done == CC_DO_RAISED && PyErr_ExceptionMatches(PyExc_StopIteration)) {
-        PyErr_Clear();   /* a rebuilt __next__ */
+        PyErr_Clear(); /* a rebuilt __next__ */
         done = CC_DO_NEXT;
     }
     if (done != CC_DO_NEXT) return done;
@@ -76,14 +68,12 @@ CcDo cc_ex_NEXT(CcRun *r, const CcInsn *in)
     return CC_DO_NEXT;
 }
 
-CcDo cc_ex_YIELD_FROM_ITER(CcRun *r, const CcInsn *in)
-{
-    if (PyCoro_CheckExact(cc_top(r, 1))) return CC_DO_HAND;   /* TypeError: CPython raises it */
+CcDo cc_ex_YIELD_FROM_ITER(CcRun *r, const CcInsn *in) {
+    if (PyCoro_CheckExact(cc_top(r, 1))) return CC_DO_HAND; /* TypeError: CPython raises it */
     return PyGen_CheckExact(cc_top(r, 1)) ? CC_DO_NEXT : cc_ex_ITER(r, in);
 }
 
-CcDo cc_ex_SEND(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_SEND(CcRun *r, const CcInsn *in) {
     PyObject *ops[] = {cc_top(r, 2), cc_top(r, 1)};
     CcEvent ev = {.kind = CC_EV_SEND, .in = ops, .n = 2};
     CcDo done = cc_run_before(r, &ev);
@@ -97,8 +87,7 @@ CcDo cc_ex_SEND(CcRun *r, const CcInsn *in)
     return cc_replace(r, how == PYGEN_RETURN && in->arg == 1 ? 2 : 1, ev.result);
 }
 
-CcDo cc_ex_END_SEND(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_END_SEND(CcRun *r, const CcInsn *in) {
     (void)in;
     PyObject *value = cc_pop(r);
     return cc_replace(r, 1, value);
@@ -106,15 +95,15 @@ CcDo cc_ex_END_SEND(CcRun *r, const CcInsn *in)
 
 /* ------------------------------------------------------------------ unpacking */
 
-static void not_enough(int before, int after, Py_ssize_t got)
-{
+static void not_enough(int before, int after, Py_ssize_t got) {
     if (after < 0) PyErr_Format(PyExc_ValueError, "not enough values to unpack (expected %d, got %zd)", before, got);
-    else PyErr_Format(PyExc_ValueError, "not enough values to unpack (expected at least %d, got %zd)", before + after, got);
+    else
+        PyErr_Format(PyExc_ValueError, "not enough values to unpack (expected at least %d, got %zd)", before + after,
+                     got);
 }
 
 /* Takes the first `before` values; -1 with the error set. */
-static int take(PyObject *iterator, int before, int after, PyObject **out)
-{
+static int take(PyObject *iterator, int before, int after, PyObject **out) {
     for (int i = 0; i < before; i++) {
         out[i] = PyIter_Next(iterator);
         if (out[i]) continue;
@@ -125,8 +114,7 @@ static int take(PyObject *iterator, int before, int after, PyObject **out)
 }
 
 /* The rest as a list and, from its end, the last `after` values. */
-static int take_rest(PyObject *iterator, int before, int after, PyObject **out)
-{
+static int take_rest(PyObject *iterator, int before, int after, PyObject **out) {
     PyObject *list = PySequence_List(iterator);
     if (!list) return -1;
     out[before] = list;
@@ -139,8 +127,7 @@ static int take_rest(PyObject *iterator, int before, int after, PyObject **out)
     return after ? PyList_SetSlice(list, n - after, n, NULL) : 0;
 }
 
-static int take_end(PyObject *iterator, int before)
-{
+static int take_end(PyObject *iterator, int before) {
     PyObject *extra = PyIter_Next(iterator);
     if (!extra) return PyErr_Occurred() ? -1 : 0;
     Py_DECREF(extra);
@@ -149,8 +136,7 @@ static int take_end(PyObject *iterator, int before)
 }
 
 /* unpack_iterable in CPython's evaluator; `after` -1: no starred target. out is all NULL before. */
-static int unpack(PyObject *iterable, int before, int after, PyObject **out)
-{
+static int unpack(PyObject *iterable, int before, int after, PyObject **out) {
     PyObject *iterator = PyObject_GetIter(iterable);
     if (!iterator) {
         if (PyErr_ExceptionMatches(PyExc_TypeError) && !Py_TYPE(iterable)->tp_iter && !PySequence_Check(iterable))
@@ -164,8 +150,7 @@ static int unpack(PyObject *iterable, int before, int after, PyObject **out)
 }
 
 /* A tuple or list of just the right length needs no iterator. */
-static bool unpack_quickly(PyObject *seq, int n, PyObject **out)
-{
+static bool unpack_quickly(PyObject *seq, int n, PyObject **out) {
     bool tuple = PyTuple_CheckExact(seq), list = PyList_CheckExact(seq);
     if ((!tuple && !list) || Py_SIZE(seq) != n) return false;
     for (int i = 0; i < n; i++) out[i] = Py_NewRef(tuple ? PyTuple_GET_ITEM(seq, i) : PyList_GET_ITEM(seq, i));
@@ -173,15 +158,13 @@ static bool unpack_quickly(PyObject *seq, int n, PyObject **out)
 }
 
 /* CC_DONE: the observer's tuple holds the values. */
-static bool unpack_given(PyObject *given, int n, PyObject **out)
-{
+static bool unpack_given(PyObject *given, int n, PyObject **out) {
     bool good = given && PyTuple_CheckExact(given) && unpack_quickly(given, n, out);
     Py_XDECREF(given);
     return good;
 }
 
-static CcDo unpack_step(CcRun *r, int before, int after, PyObject **out, int n)
-{
+static CcDo unpack_step(CcRun *r, int before, int after, PyObject **out, int n) {
     PyObject *seq = cc_top(r, 1);
     CcEvent ev = {.kind = CC_EV_UNPACK, .in = &seq, .n = 1, .arg = n};
     CcDo done = cc_run_before(r, &ev);
@@ -193,8 +176,7 @@ static CcDo unpack_step(CcRun *r, int before, int after, PyObject **out, int n)
     return cc_run_after(r, &ev, status < 0);
 }
 
-static CcDo unpack_to_stack(CcRun *r, int before, int after)
-{
+static CcDo unpack_to_stack(CcRun *r, int before, int after) {
     enum { FEW = 16 };
     int n = before + (after < 0 ? 0 : after + 1);
     PyObject *few[FEW] = {NULL}, **out = n <= FEW ? few : PyMem_Calloc((size_t)n, sizeof *out);
@@ -210,25 +192,17 @@ static CcDo unpack_to_stack(CcRun *r, int before, int after)
     return done;
 }
 
-CcDo cc_ex_UNPACK(CcRun *r, const CcInsn *in)
-{
-    return unpack_to_stack(r, in->arg, -1);
-}
-CcDo cc_ex_UNPACK_EX(CcRun *r, const CcInsn *in)
-{
-    return unpack_to_stack(r, in->arg, in->aux);
-}
+CcDo cc_ex_UNPACK(CcRun *r, const CcInsn *in) { return unpack_to_stack(r, in->arg, -1); }
+CcDo cc_ex_UNPACK_EX(CcRun *r, const CcInsn *in) { return unpack_to_stack(r, in->arg, in->aux); }
 
 /* ------------------------------------------------------------------ returning */
 
-CcDo cc_ex_RETURN(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_RETURN(CcRun *r, const CcInsn *in) {
     (void)in;
     r->value = cc_pop(r);
     return CC_DO_LEAVE;
 }
-CcDo cc_ex_RETURN_CONST(CcRun *r, const CcInsn *in)
-{
+CcDo cc_ex_RETURN_CONST(CcRun *r, const CcInsn *in) {
     CcEvent ev = {.kind = CC_EV_CONST, .arg = in->arg, .result = PyTuple_GET_ITEM(r->consts, in->arg)};
     cc_run_made(r, &ev);
     r->value = Py_NewRef(ev.result);

@@ -3,8 +3,7 @@
  * CcHandler; each instruction knows the row that covers it. */
 #include "py_int.h"
 
-static const uint8_t *varint(const uint8_t *p, const uint8_t *end, int *value)
-{
+static const uint8_t *varint(const uint8_t *p, const uint8_t *end, int *value) {
     int v = 0;
     while (p < end) {
         v = (v << 6) | (*p & 63);
@@ -14,13 +13,11 @@ static const uint8_t *varint(const uint8_t *p, const uint8_t *end, int *value)
     return p;
 }
 
-static int index_of(const CcCode *code, int unit)
-{
+static int index_of(const CcCode *code, int unit) {
     return unit >= 0 && unit < code->n_units ? code->by_unit[unit] : -1;
 }
 
-int cc_extable_read(CcCodeFull *code)
-{
+int cc_extable_read(CcCodeFull *code) {
     PyObject *table = code->pub.co->co_exceptiontable;
     const uint8_t *p = (const uint8_t *)PyBytes_AS_STRING(table), *end = p + PyBytes_GET_SIZE(table);
     CC_VEC(CcHandler) rows = {0};
@@ -47,15 +44,13 @@ int cc_extable_read(CcCodeFull *code)
     return 0;
 }
 
-const CcHandler *cc_extable_find(const CcCode *code, int pc)
-{
+const CcHandler *cc_extable_find(const CcCode *code, int pc) {
     const CcCodeFull *full = (const CcCodeFull *)code;
     int i = full->handler_of[pc];
     return i >= 0 && full->handlers[i].target >= 0 ? &full->handlers[i] : NULL;
 }
 
-int cc_code_catches(const CcCode *code, int pc, int *exits, int max)
-{
+int cc_code_catches(const CcCode *code, int pc, int *exits, int max) {
     int n = 0;
     for (const CcHandler *h = cc_extable_find(code, pc); h != NULL; h = cc_extable_find(code, h->target)) {
         const CcInsn *at = &code->insn[h->target];

@@ -1,5 +1,5 @@
-/* Doors to the frames of CPython 3.11 (py_int.h says what each one means). With its siblings the only file that includes
- * internal headers; exactly one of them is compiled into something.
+/* Doors to the frames of CPython 3.11 (py_int.h says what each one means). With its siblings the only file that
+ * includes internal headers; exactly one of them is compiled into something.
  *
  * 3.11: the frame remembers the code unit BEFORE the next instruction (prev_instr); the current frame hangs in the
  * caller's _PyCFrame, which also says whether a tracer is active; the caller (_PyEval_Vector, gen_send_ex2 in
@@ -9,124 +9,84 @@
 
 /* Core headers in an extension: Py_BUILD_CORE_MODULE keeps to exported symbols, NDEBUG because the headers' own
  * asserts use hidden ones. */
-#define Py_BUILD_CORE_MODULE 1
-#define Py_BUILD_CORE 1
-#ifndef NDEBUG
-#define NDEBUG 1
-#endif
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#    define Py_BUILD_CORE_MODULE 1
+#    define Py_BUILD_CORE 1
+#    ifndef NDEBUG
+#        define NDEBUG 1
+#    endif
+#    define PY_SSIZE_T_CLEAN
+#    include <Python.h>
 
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-parameter"
-#pragma GCC diagnostic ignored "-Wshadow"
-#pragma GCC diagnostic ignored "-Wmissing-field-initializers"
-#pragma GCC diagnostic ignored "-Wsign-compare"
-#pragma GCC diagnostic ignored "-Wstrict-prototypes"
-#include <internal/pycore_code.h>
-#include <internal/pycore_frame.h>
-#include <internal/pycore_interp.h>
-#include <internal/pycore_pystate.h>
-#pragma GCC diagnostic pop
+#    pragma GCC diagnostic push
+#    pragma GCC diagnostic ignored "-Wunused-parameter"
+#    pragma GCC diagnostic ignored "-Wshadow"
+#    pragma GCC diagnostic ignored "-Wmissing-field-initializers"
+#    pragma GCC diagnostic ignored "-Wsign-compare"
+#    pragma GCC diagnostic ignored "-Wstrict-prototypes"
+#    include <internal/pycore_code.h>
+#    include <internal/pycore_frame.h>
+#    include <internal/pycore_interp.h>
+#    include <internal/pycore_pystate.h>
+#    pragma GCC diagnostic pop
 
-#include "py_int.h"
+#    include "py_int.h"
 
 typedef _PyInterpreterFrame Frame;
 
-PyCodeObject *cc_frame_code(void *frame)
-{
-    return ((Frame *)frame)->f_code;
-}
+PyCodeObject *cc_frame_code(void *frame) { return ((Frame *)frame)->f_code; }
 
-PyFunctionObject *cc_frame_func(void *frame)
-{
-    return (PyFunctionObject *)((Frame *)frame)->f_func;
-}
+PyFunctionObject *cc_frame_func(void *frame) { return (PyFunctionObject *)((Frame *)frame)->f_func; }
 
-PyObject *cc_frame_globals(void *frame)
-{
-    return ((Frame *)frame)->f_globals;
-}
+PyObject *cc_frame_globals(void *frame) { return ((Frame *)frame)->f_globals; }
 
-PyObject *cc_frame_builtins(void *frame)
-{
-    return ((Frame *)frame)->f_builtins;
-}
+PyObject *cc_frame_builtins(void *frame) { return ((Frame *)frame)->f_builtins; }
 
-PyObject **cc_frame_slots(void *frame)
-{
-    return ((Frame *)frame)->localsplus;
-}
+PyObject **cc_frame_slots(void *frame) { return ((Frame *)frame)->localsplus; }
 
-int cc_frame_depth(void *frame)
-{
-    return ((Frame *)frame)->stacktop - cc_frame_code(frame)->co_nlocalsplus;
-}
+int cc_frame_depth(void *frame) { return ((Frame *)frame)->stacktop - cc_frame_code(frame)->co_nlocalsplus; }
 
-bool cc_frame_in_generator(void *frame)
-{
-    return ((Frame *)frame)->owner == FRAME_OWNED_BY_GENERATOR;
-}
+bool cc_frame_in_generator(void *frame) { return ((Frame *)frame)->owner == FRAME_OWNED_BY_GENERATOR; }
 
-bool cc_frame_in_thread(void *frame)
-{
-    return ((Frame *)frame)->owner == FRAME_OWNED_BY_THREAD;
-}
+bool cc_frame_in_thread(void *frame) { return ((Frame *)frame)->owner == FRAME_OWNED_BY_THREAD; }
 
-int cc_frame_next_unit(void *frame)
-{
+int cc_frame_next_unit(void *frame) {
     return (int)(((Frame *)frame)->prev_instr - _PyCode_CODE(((Frame *)frame)->f_code)) + 1;
 }
 
-int cc_frame_lasti(void *frame)
-{
-    return cc_frame_next_unit(frame) - 1;
-}
+int cc_frame_lasti(void *frame) { return cc_frame_next_unit(frame) - 1; }
 
-void cc_frame_at(void *frame, int unit, int depth)
-{
+void cc_frame_at(void *frame, int unit, int depth) {
     Frame *f = frame;
     f->prev_instr = _PyCode_CODE(f->f_code) + unit;
     f->stacktop = f->f_code->co_nlocalsplus + depth;
 }
 
-void cc_frame_link(PyThreadState *ts, void *frame)
-{
+void cc_frame_link(PyThreadState *ts, void *frame) {
     ((Frame *)frame)->previous = ts->cframe->current_frame;
     ts->cframe->current_frame = frame;
 }
 
-void cc_frame_unlink(PyThreadState *ts, void *frame)
-{
-    ts->cframe->current_frame = ((Frame *)frame)->previous;
-}
+void cc_frame_unlink(PyThreadState *ts, void *frame) { ts->cframe->current_frame = ((Frame *)frame)->previous; }
 
-bool cc_frame_enter_level(PyThreadState *ts)
-{
+bool cc_frame_enter_level(PyThreadState *ts) {
     if (ts->recursion_remaining <= 1) return false;
     ts->recursion_remaining--;
     return true;
 }
 
-void cc_frame_leave_level(PyThreadState *ts)
-{
-    ts->recursion_remaining++;
-}
+void cc_frame_leave_level(PyThreadState *ts) { ts->recursion_remaining++; }
 
-void cc_frame_levels(PyThreadState *ts, int *python, int *c)
-{
+void cc_frame_levels(PyThreadState *ts, int *python, int *c) {
     *python = ts->recursion_remaining;
     *c = 0;
 }
 
-PyObject *cc_frame_resume(PyThreadState *ts, void *frame, int unit, int depth)
-{
+PyObject *cc_frame_resume(PyThreadState *ts, void *frame, int unit, int depth) {
     cc_frame_at(frame, unit - 1, depth);
     return _PyEval_EvalFrameDefault(ts, frame, 0);
 }
 
-void *cc_frame_of_generator(PyObject *generator, int *state)
-{
+void *cc_frame_of_generator(PyObject *generator, int *state) {
     PyGenObject *g = (PyGenObject *)generator;
     *state = g->gi_frame_state;
     Frame *f = (Frame *)g->gi_iframe;
@@ -136,84 +96,61 @@ void *cc_frame_of_generator(PyObject *generator, int *state)
 
 int cc_frame_unbegun(void) { return FRAME_CREATED; }
 
-void cc_frame_wait(PyObject *generator, int state, int unit, int depth)
-{
+void cc_frame_wait(PyObject *generator, int state, int unit, int depth) {
     PyGenObject *g = (PyGenObject *)generator;
     cc_frame_at(g->gi_iframe, unit - 1, depth);
     g->gi_frame_state = (int8_t)state;
 }
 
-PyObject *cc_frame_throw(PyThreadState *ts, void *frame)
-{
-    return _PyEval_EvalFrameDefault(ts, frame, 1);   /* the handler is looked up for prev_instr: exact */
+PyObject *cc_frame_throw(PyThreadState *ts, void *frame) {
+    return _PyEval_EvalFrameDefault(ts, frame, 1); /* the handler is looked up for prev_instr: exact */
 }
 
-void cc_frame_finish(PyThreadState *ts, void *frame)
-{
+void cc_frame_finish(PyThreadState *ts, void *frame) {
     (void)ts;
-    (void)frame;   /* the caller clears it */
+    (void)frame; /* the caller clears it */
 }
 
-bool cc_frame_traced(PyThreadState *ts, PyCodeObject *co)
-{
+bool cc_frame_traced(PyThreadState *ts, PyCodeObject *co) {
     (void)co;
-    return ts->cframe->use_tracing || ts->c_tracefunc || ts->c_profilefunc;   /* the former is off inside a tracer */
+    /* the former is off inside a tracer */
+    return ts->cframe->use_tracing || ts->c_tracefunc || ts->c_profilefunc;
 }
 
 /* ceval.c eval_frame_handle_pending is hidden: signals and pending calls by the public call, a GIL request by letting
  * go of it, and what is left (an asynchronous exception) by running a function that does nothing. */
-int cc_frame_poll(PyThreadState *ts)
-{
+int cc_frame_poll(PyThreadState *ts) {
     if (!_Py_atomic_load_relaxed(&ts->interp->ceval.eval_breaker)) return 0;
     if (Py_MakePendingCalls() < 0) return -1;
     if (_Py_atomic_load_relaxed(&ts->interp->ceval.gil_drop_request)) {
-        Py_BEGIN_ALLOW_THREADS
-        Py_END_ALLOW_THREADS
+        Py_BEGIN_ALLOW_THREADS Py_END_ALLOW_THREADS
     }
     return ts->async_exc ? cc_hook_idle() : 0;
 }
 
-void cc_frame_grant(PyThreadState *ts, int units)
-{
+void cc_frame_grant(PyThreadState *ts, int units) {
     (void)ts;
-    (void)units;   /* C calls are not counted apart */
+    (void)units; /* C calls are not counted apart */
 }
 
-int cc_frame_grant_wanted(void)
-{
-    return 0;
-}
+int cc_frame_grant_wanted(void) { return 0; }
 
-void *cc_frame_get_extra(PyCodeObject *co, Py_ssize_t index)
-{
+void *cc_frame_get_extra(PyCodeObject *co, Py_ssize_t index) {
     void *data = NULL;
     if (_PyCode_GetExtra((PyObject *)co, index, &data) < 0) PyErr_Clear();
     return data;
 }
 
-int cc_frame_set_extra(PyCodeObject *co, Py_ssize_t index, void *data)
-{
+int cc_frame_set_extra(PyCodeObject *co, Py_ssize_t index, void *data) {
     return _PyCode_SetExtra((PyObject *)co, index, data);
 }
 
-Py_ssize_t cc_frame_extra_index(freefunc release)
-{
-    return _PyEval_RequestCodeExtraIndex(release);
-}
+Py_ssize_t cc_frame_extra_index(freefunc release) { return _PyEval_RequestCodeExtraIndex(release); }
 
-PyObject *cc_frame_function(PyObject *code, PyObject *globals)
-{
-    return PyFunction_New(code, globals);
-}
+PyObject *cc_frame_function(PyObject *code, PyObject *globals) { return PyFunction_New(code, globals); }
 
-int cc_frame_method(PyObject *o, PyObject *name, PyObject **method)
-{
-    return _PyObject_GetMethod(o, name, method);
-}
+int cc_frame_method(PyObject *o, PyObject *name, PyObject **method) { return _PyObject_GetMethod(o, name, method); }
 
-PyObject **cc_frame_instance_dict(PyObject *o)
-{
-    return _PyObject_GetDictPtr(o);   /* makes a dict of inline values */
-}
+PyObject **cc_frame_instance_dict(PyObject *o) { return _PyObject_GetDictPtr(o); /* makes a dict of inline values */ }
 
 #endif

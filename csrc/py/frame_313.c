@@ -1,139 +1,100 @@
-/* Doors to the frames of CPython 3.13 (py_int.h says what each one means). With its siblings the only file that includes
- * internal headers; exactly one of them is compiled into something.
+/* Doors to the frames of CPython 3.13 (py_int.h says what each one means). With its siblings the only file that
+ * includes internal headers; exactly one of them is compiled into something.
  *
- * 3.13: the frame remembers the instruction itself (instr_ptr: the next one, or the one being executed); throwing into a
- * frame looks its handler up one unit before instr_ptr (gen.throw relies on it), so cc_frame_throw is exact only where both
- * have the same handler; a frame that is over is cleared by its evaluator (_PyEval_FrameClearAndPop, exported). */
+ * 3.13: the frame remembers the instruction itself (instr_ptr: the next one, or the one being executed); throwing into
+ * a frame looks its handler up one unit before instr_ptr (gen.throw relies on it), so cc_frame_throw is exact only
+ * where both have the same handler; a frame that is over is cleared by its evaluator (_PyEval_FrameClearAndPop,
+ * exported). */
 #include <patchlevel.h>
 #if PY_VERSION_HEX >= 0x030D0000 && PY_VERSION_HEX < 0x030E0000
 
 /* Core headers in an extension: Py_BUILD_CORE_MODULE keeps to exported symbols, NDEBUG because the headers' own
  * asserts use hidden ones. */
-#define Py_BUILD_CORE_MODULE 1
-#define Py_BUILD_CORE 1
-#ifndef NDEBUG
-#define NDEBUG 1
-#endif
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#    define Py_BUILD_CORE_MODULE 1
+#    define Py_BUILD_CORE 1
+#    ifndef NDEBUG
+#        define NDEBUG 1
+#    endif
+#    define PY_SSIZE_T_CLEAN
+#    include <Python.h>
 
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-parameter"
-#pragma GCC diagnostic ignored "-Wshadow"
-#pragma GCC diagnostic ignored "-Wmissing-field-initializers"
-#pragma GCC diagnostic ignored "-Wsign-compare"
-#pragma GCC diagnostic ignored "-Wstrict-prototypes"
-#include <internal/pycore_ceval.h>
-#include <internal/pycore_code.h>
-#include <internal/pycore_frame.h>
-#include <internal/pycore_function.h>
-#include <internal/pycore_instruments.h>
-#include <internal/pycore_interp.h>
-#include <internal/pycore_object.h>
-#include <internal/pycore_pystate.h>
-#pragma GCC diagnostic pop
+#    pragma GCC diagnostic push
+#    pragma GCC diagnostic ignored "-Wunused-parameter"
+#    pragma GCC diagnostic ignored "-Wshadow"
+#    pragma GCC diagnostic ignored "-Wmissing-field-initializers"
+#    pragma GCC diagnostic ignored "-Wsign-compare"
+#    pragma GCC diagnostic ignored "-Wstrict-prototypes"
+#    include <internal/pycore_ceval.h>
+#    include <internal/pycore_code.h>
+#    include <internal/pycore_frame.h>
+#    include <internal/pycore_function.h>
+#    include <internal/pycore_instruments.h>
+#    include <internal/pycore_interp.h>
+#    include <internal/pycore_object.h>
+#    include <internal/pycore_pystate.h>
+#    pragma GCC diagnostic pop
 
-#include "py_int.h"
+#    include "py_int.h"
 
 typedef _PyInterpreterFrame Frame;
 
-PyCodeObject *cc_frame_code(void *frame)
-{
-    return (PyCodeObject *)((Frame *)frame)->f_executable;
-}
+PyCodeObject *cc_frame_code(void *frame) { return (PyCodeObject *)((Frame *)frame)->f_executable; }
 
-PyFunctionObject *cc_frame_func(void *frame)
-{
-    return (PyFunctionObject *)((Frame *)frame)->f_funcobj;
-}
+PyFunctionObject *cc_frame_func(void *frame) { return (PyFunctionObject *)((Frame *)frame)->f_funcobj; }
 
-PyObject *cc_frame_globals(void *frame)
-{
-    return ((Frame *)frame)->f_globals;
-}
+PyObject *cc_frame_globals(void *frame) { return ((Frame *)frame)->f_globals; }
 
-PyObject *cc_frame_builtins(void *frame)
-{
-    return ((Frame *)frame)->f_builtins;
-}
+PyObject *cc_frame_builtins(void *frame) { return ((Frame *)frame)->f_builtins; }
 
-PyObject **cc_frame_slots(void *frame)
-{
-    return ((Frame *)frame)->localsplus;
-}
+PyObject **cc_frame_slots(void *frame) { return ((Frame *)frame)->localsplus; }
 
-int cc_frame_depth(void *frame)
-{
-    return ((Frame *)frame)->stacktop - cc_frame_code(frame)->co_nlocalsplus;
-}
+int cc_frame_depth(void *frame) { return ((Frame *)frame)->stacktop - cc_frame_code(frame)->co_nlocalsplus; }
 
-bool cc_frame_in_generator(void *frame)
-{
-    return ((Frame *)frame)->owner == FRAME_OWNED_BY_GENERATOR;
-}
+bool cc_frame_in_generator(void *frame) { return ((Frame *)frame)->owner == FRAME_OWNED_BY_GENERATOR; }
 
-bool cc_frame_in_thread(void *frame)
-{
-    return ((Frame *)frame)->owner == FRAME_OWNED_BY_THREAD;
-}
+bool cc_frame_in_thread(void *frame) { return ((Frame *)frame)->owner == FRAME_OWNED_BY_THREAD; }
 
-int cc_frame_next_unit(void *frame)
-{
-    return (int)(((Frame *)frame)->instr_ptr - _PyCode_CODE(cc_frame_code(frame)));
-}
+int cc_frame_next_unit(void *frame) { return (int)(((Frame *)frame)->instr_ptr - _PyCode_CODE(cc_frame_code(frame))); }
 
-int cc_frame_lasti(void *frame)
-{
-    return cc_frame_next_unit(frame);
-}
+int cc_frame_lasti(void *frame) { return cc_frame_next_unit(frame); }
 
-void cc_frame_at(void *frame, int unit, int depth)
-{
+void cc_frame_at(void *frame, int unit, int depth) {
     Frame *f = frame;
     PyCodeObject *co = (PyCodeObject *)f->f_executable;
     f->instr_ptr = _PyCode_CODE(co) + unit;
     f->stacktop = co->co_nlocalsplus + depth;
 }
 
-void cc_frame_link(PyThreadState *ts, void *frame)
-{
+void cc_frame_link(PyThreadState *ts, void *frame) {
     ((Frame *)frame)->previous = ts->current_frame;
     ts->current_frame = frame;
 }
 
-void cc_frame_unlink(PyThreadState *ts, void *frame)
-{
-    ts->current_frame = ((Frame *)frame)->previous;
-}
+void cc_frame_unlink(PyThreadState *ts, void *frame) { ts->current_frame = ((Frame *)frame)->previous; }
 
-bool cc_frame_enter_level(PyThreadState *ts)
-{
+bool cc_frame_enter_level(PyThreadState *ts) {
     if (ts->py_recursion_remaining <= 1 || ts->c_recursion_remaining <= 3) return false;
     ts->py_recursion_remaining--;
-    ts->c_recursion_remaining--;   /* the hook's own C frame */
+    ts->c_recursion_remaining--; /* the hook's own C frame */
     return true;
 }
 
-void cc_frame_leave_level(PyThreadState *ts)
-{
+void cc_frame_leave_level(PyThreadState *ts) {
     ts->py_recursion_remaining++;
     ts->c_recursion_remaining++;
 }
 
-void cc_frame_levels(PyThreadState *ts, int *python, int *c)
-{
+void cc_frame_levels(PyThreadState *ts, int *python, int *c) {
     *python = ts->py_recursion_remaining;
     *c = ts->c_recursion_remaining;
 }
 
-PyObject *cc_frame_resume(PyThreadState *ts, void *frame, int unit, int depth)
-{
+PyObject *cc_frame_resume(PyThreadState *ts, void *frame, int unit, int depth) {
     cc_frame_at(frame, unit, depth);
     return _PyEval_EvalFrameDefault(ts, frame, 0);
 }
 
-void *cc_frame_of_generator(PyObject *generator, int *state)
-{
+void *cc_frame_of_generator(PyObject *generator, int *state) {
     PyGenObject *g = (PyGenObject *)generator;
     *state = g->gi_frame_state;
     Frame *f = (Frame *)g->gi_iframe;
@@ -143,29 +104,21 @@ void *cc_frame_of_generator(PyObject *generator, int *state)
 
 int cc_frame_unbegun(void) { return FRAME_CREATED; }
 
-void cc_frame_wait(PyObject *generator, int state, int unit, int depth)
-{
+void cc_frame_wait(PyObject *generator, int state, int unit, int depth) {
     PyGenObject *g = (PyGenObject *)generator;
     cc_frame_at(g->gi_iframe, unit, depth);
     g->gi_frame_state = (int8_t)state;
 }
 
-PyObject *cc_frame_throw(PyThreadState *ts, void *frame)
-{
-    return _PyEval_EvalFrameDefault(ts, frame, 1);
-}
+PyObject *cc_frame_throw(PyThreadState *ts, void *frame) { return _PyEval_EvalFrameDefault(ts, frame, 1); }
 
 /* Generator frames too: it looks at the owner. */
-void cc_frame_finish(PyThreadState *ts, void *frame)
-{
-    _PyEval_FrameClearAndPop(ts, frame);
-}
+void cc_frame_finish(PyThreadState *ts, void *frame) { _PyEval_FrameClearAndPop(ts, frame); }
 
 /* Tools 6 and 7 are sys.setprofile and sys.settrace, which leave marks behind in code objects when they are off. */
 enum { USER_TOOLS = (1 << PY_MONITORING_SYS_PROFILE_ID) - 1 };
 
-bool cc_frame_traced(PyThreadState *ts, PyCodeObject *co)
-{
+bool cc_frame_traced(PyThreadState *ts, PyCodeObject *co) {
     if (ts->c_tracefunc || ts->c_profilefunc) return true;
     const _Py_GlobalMonitors *all = &ts->interp->monitors;
     uint8_t tools = 0;
@@ -177,54 +130,35 @@ bool cc_frame_traced(PyThreadState *ts, PyCodeObject *co)
     return (tools & USER_TOOLS) != 0;
 }
 
-int cc_frame_poll(PyThreadState *ts)
-{
+int cc_frame_poll(PyThreadState *ts) {
     if (!(_Py_atomic_load_uintptr_relaxed(&ts->eval_breaker) & _PY_EVAL_EVENTS_MASK)) return 0;
     return _Py_HandlePending(ts);
 }
 
-void cc_frame_grant(PyThreadState *ts, int units)
-{
-    ts->c_recursion_remaining += units;
-}
+void cc_frame_grant(PyThreadState *ts, int units) { ts->c_recursion_remaining += units; }
 
-int cc_frame_grant_wanted(void)
-{
-    return 0;   /* 3.13 allows 10000, and a Python call below a hook costs two */
-}
+int cc_frame_grant_wanted(void) { return 0; /* 3.13 allows 10000, and a Python call below a hook costs two */ }
 
-void *cc_frame_get_extra(PyCodeObject *co, Py_ssize_t index)
-{
+void *cc_frame_get_extra(PyCodeObject *co, Py_ssize_t index) {
     void *data = NULL;
     if (PyUnstable_Code_GetExtra((PyObject *)co, index, &data) < 0) PyErr_Clear();
     return data;
 }
 
-int cc_frame_set_extra(PyCodeObject *co, Py_ssize_t index, void *data)
-{
+int cc_frame_set_extra(PyCodeObject *co, Py_ssize_t index, void *data) {
     return PyUnstable_Code_SetExtra((PyObject *)co, index, data);
 }
 
-Py_ssize_t cc_frame_extra_index(freefunc release)
-{
-    return PyUnstable_Eval_RequestCodeExtraIndex(release);
-}
+Py_ssize_t cc_frame_extra_index(freefunc release) { return PyUnstable_Eval_RequestCodeExtraIndex(release); }
 
-PyObject *cc_frame_function(PyObject *code, PyObject *globals)
-{
+PyObject *cc_frame_function(PyObject *code, PyObject *globals) {
     PyObject *func = PyFunction_New(code, globals);
     if (func) _PyFunction_SetVersion((PyFunctionObject *)func, ((PyCodeObject *)code)->co_version);
     return func;
 }
 
-int cc_frame_method(PyObject *o, PyObject *name, PyObject **method)
-{
-    return _PyObject_GetMethod(o, name, method);
-}
+int cc_frame_method(PyObject *o, PyObject *name, PyObject **method) { return _PyObject_GetMethod(o, name, method); }
 
-PyObject **cc_frame_instance_dict(PyObject *o)
-{
-    return _PyObject_GetDictPtr(o);   /* makes a dict of inline values */
-}
+PyObject **cc_frame_instance_dict(PyObject *o) { return _PyObject_GetDictPtr(o); /* makes a dict of inline values */ }
 
 #endif

@@ -1,8 +1,7 @@
 /* Generators that wait: what their frames hold, and others that are made to stand where they stand. */
 #include "py_int.h"
 
-bool cc_generator_read(PyObject *generator, CcGen *out)
-{
+bool cc_generator_read(PyObject *generator, CcGen *out) {
     void *frame = PyGen_CheckExact(generator) ? cc_frame_of_generator(generator, &out->state) : NULL;
     if (frame == NULL) return false;
     out->func = cc_frame_func(frame);
@@ -18,8 +17,7 @@ bool cc_generator_read(PyObject *generator, CcGen *out)
     return out->pc >= 0;
 }
 
-PyObject *cc_generator_new(PyFunctionObject *func)
-{
+PyObject *cc_generator_new(PyFunctionObject *func) {
     CcObserver *obs = cc_hook_current();
     const bool paused = obs != NULL && cc_hook_pause(obs, true);
     PyObject *generator = cc_hook_call_with_nones(func);
@@ -30,8 +28,7 @@ PyObject *cc_generator_new(PyFunctionObject *func)
     return NULL;
 }
 
-void cc_generator_put(PyObject *generator, int slot, PyObject *value)
-{
+void cc_generator_put(PyObject *generator, int slot, PyObject *value) {
     int state;
     void *frame = cc_frame_of_generator(generator, &state);
     PyObject **slots = cc_frame_slots(frame), *old = slot < cc_frame_code(frame)->co_nlocalsplus ? slots[slot] : NULL;
@@ -40,8 +37,7 @@ void cc_generator_put(PyObject *generator, int slot, PyObject *value)
 }
 
 /* It is put back to its begin, where no handler is. */
-void cc_generator_retire(PyObject *generator)
-{
+void cc_generator_retire(PyObject *generator) {
     CcGen g;
     if (!cc_generator_read(generator, &g)) return;
     int unit = 0, pc = 0;
@@ -56,4 +52,6 @@ void cc_generator_retire(PyObject *generator)
     cc_frame_wait(generator, cc_frame_unbegun(), unit, 0);
 }
 
-void cc_generator_wait(PyObject *generator, int state, int unit, int depth) { cc_frame_wait(generator, state, unit, depth); }
+void cc_generator_wait(PyObject *generator, int state, int unit, int depth) {
+    cc_frame_wait(generator, state, unit, depth);
+}

@@ -1,7 +1,7 @@
 /* The hook: CPython's frame evaluation function (PEP 523) while at least one region is armed and not paused.
  *
- * A region = one cc_hook_arm..cc_hook_disarm on one thread, innermost first. The process-wide function is installed only
- * while some region listens, so that code outside, and code run in a pause, keeps CPython's full speed and its own
+ * A region = one cc_hook_arm..cc_hook_disarm on one thread, innermost first. The process-wide function is installed
+ * only while some region listens, so that code outside, and code run in a pause, keeps CPython's full speed and its own
  * recursion limits. All state but the thread-local list is protected by the GIL. */
 #include "py_int.h"
 
@@ -11,29 +11,29 @@
 typedef struct Region {
     struct Region *outer;
     CcObserver *obs;
-    CcAct *top;          /* innermost act of this region */
-    int granted;         /* C calls allowed on top (3.12) */
+    CcAct *top;  /* innermost act of this region */
+    int granted; /* C calls allowed on top (3.12) */
     bool paused;
 } Region;
 
 static _Thread_local Region *innermost;
-static _Thread_local PyFunctionObject *expected;   /* cc_act_call_rebuilt waits for its frame */
-static _Thread_local uintptr_t stack_low;          /* lowest usable address of this thread's C stack; 0 unknown */
+static _Thread_local PyFunctionObject *expected; /* cc_act_call_rebuilt waits for its frame */
+/* lowest usable address of this thread's C stack; 0 unknown */
+static _Thread_local uintptr_t stack_low;
 static int n_armed, n_listening;
-static CcHookIdle guest_idle;                      /* cc_hook_set_guest */
+static CcHookIdle guest_idle; /* cc_hook_set_guest */
 static const char *guest_module;
-static _PyFrameEvalFunction displaced;             /* the guest's function, while ours stands in its place */
-static PyObject *idle;                             /* lambda: None */
+static _PyFrameEvalFunction displaced; /* the guest's function, while ours stands in its place */
+static PyObject *idle;                 /* lambda: None */
 
 enum {
-    STACK_RESERVE = 256 << 10,    /* bytes that must be left for what a frame calls */
-    STACK_PER_GRANT = 1600,       /* bytes of C stack behind each C call that is granted */
+    STACK_RESERVE = 256 << 10, /* bytes that must be left for what a frame calls */
+    STACK_PER_GRANT = 1600,    /* bytes of C stack behind each C call that is granted */
 };
 
 /* ------------------------------------------------------------------ C stack */
 
-static size_t find_stack(void)
-{
+static size_t find_stack(void) {
     pthread_attr_t attr;
     void *low = NULL;
     size_t size = 0;
@@ -46,14 +46,12 @@ static size_t find_stack(void)
 }
 
 /* Whether the C stack has room for another frame and what it calls. */
-static bool has_room(void)
-{
+static bool has_room(void) {
     if (!stack_low) find_stack();
     return (uintptr_t)__builtin_frame_address(0) > stack_low + STACK_RESERVE;
 }
 
-static int grant_for_stack(void)
-{
+static int grant_for_stack(void) {
     int wanted = cc_frame_grant_wanted();
     size_t fits = wanted ? find_stack() / STACK_PER_GRANT : 0;
     return fits < (size_t)wanted ? (int)fits : wanted;
@@ -61,16 +59,14 @@ static int grant_for_stack(void)
 
 /* ------------------------------------------------------------------ the evaluation function */
 
-static PyObject *no_room(PyThreadState *ts, void *frame)
-{
+static PyObject *no_room(PyThreadState *ts, void *frame) {
     PyErr_SetString(PyExc_RecursionError, "maximum recursion depth exceeded (no C stack left)");
     cc_frame_finish(ts, frame);
     return NULL;
 }
 
 /* Frames that we run: a function's body with fast locals and dict globals, or a plain generator's. */
-static bool ours(PyThreadState *ts, void *frame, PyCodeObject *co)
-{
+static bool ours(PyThreadState *ts, void *frame, PyCodeObject *co) {
     const int never = CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE;
     if (!(co->co_flags & CO_OPTIMIZED) || (co->co_flags & never)) return false;
     if (!cc_frame_in_thread(frame) && !cc_frame_in_generator(frame)) return false;
@@ -78,9 +74,9 @@ static bool ours(PyThreadState *ts, void *frame, PyCodeObject *co)
            !cc_frame_traced(ts, co);
 }
 
-/* Whether this thread's region listens to the frame; a frame that cc_act_call_rebuilt waits for is always listened to. */
-static bool listens(Region *region, PyThreadState *ts, void *frame, bool throwing)
-{
+/* Whether this thread's region listens to the frame; a frame that cc_act_call_rebuilt waits for is always listened
+ * to. */
+static bool listens(Region *region, PyThreadState *ts, void *frame, bool throwing) {
     PyFunctionObject *func = cc_frame_func(frame);
     if (expected && func == expected && !throwing) {
         expected = NULL;
@@ -90,26 +86,24 @@ static bool listens(Region *region, PyThreadState *ts, void *frame, bool throwin
     return (!throwing || cc_frame_in_generator(frame)) && ours(ts, frame, cc_frame_code(frame));
 }
 
-static PyObject *evaluate(PyThreadState *ts, struct _PyInterpreterFrame *frame, int throwing)
-{
+static PyObject *evaluate(PyThreadState *ts, struct _PyInterpreterFrame *frame, int throwing) {
     Region *region = innermost;
     if (!region) return _PyEval_EvalFrameDefault(ts, frame, throwing);
     if (!throwing && !has_room()) return no_room(ts, frame);
     if (!listens(region, ts, frame, throwing)) return _PyEval_EvalFrameDefault(ts, frame, throwing);
     const CcCode *code = cc_code_get(cc_frame_code(frame));
     if (code) return cc_run_frame(region->obs, &region->top, frame, code, throwing);
-    if (!throwing) PyErr_Clear();   /* no memory for our tables: CPython needs none */
+    if (!throwing) PyErr_Clear(); /* no memory for our tables: CPython needs none */
     return _PyEval_EvalFrameDefault(ts, frame, throwing);
 }
 
-int cc_hook_idle(void)
-{
+int cc_hook_idle(void) {
     PyObject *result = PyObject_CallNoArgs(idle);
     if (result) {
         Py_DECREF(result);
         return 0;
     }
-    PyObject *type, *value, *traceback;   /* the caller is the one that is interrupted, not `idle` */
+    PyObject *type, *value, *traceback; /* the caller is the one that is interrupted, not `idle` */
     PyErr_Fetch(&type, &value, &traceback);
     PyErr_NormalizeException(&type, &value, &traceback);
     if (value) PyException_SetTraceback(value, Py_None);
@@ -121,8 +115,7 @@ int cc_hook_idle(void)
 /* ------------------------------------------------------------------ installing */
 
 /* Module file that an address lies in, from the process's memory map; "" when it can't be found. */
-static void module_of(uintptr_t address, char *name, size_t size)
-{
+static void module_of(uintptr_t address, char *name, size_t size) {
     name[0] = 0;
     FILE *maps = fopen("/proc/self/maps", "r");
     char line[512];
@@ -136,20 +129,17 @@ static void module_of(uintptr_t address, char *name, size_t size)
     if (maps) fclose(maps);
 }
 
-static bool foreign(_PyFrameEvalFunction now)
-{
+static bool foreign(_PyFrameEvalFunction now) {
     return now != evaluate && now != _PyEval_EvalFrameDefault && now != displaced;
 }
 
-void cc_hook_set_guest(const char *module, CcHookIdle idle_now)
-{
+void cc_hook_set_guest(const char *module, CcHookIdle idle_now) {
     guest_module = module;
     guest_idle = idle_now;
 }
 
 /* Asked in every call: whose the last foreign function is is remembered, since looking for it reads a file. */
-static bool is_guest(_PyFrameEvalFunction now)
-{
+static bool is_guest(_PyFrameEvalFunction now) {
     static _PyFrameEvalFunction last;
     static bool last_is;
     char name[200];
@@ -164,29 +154,23 @@ static bool is_guest(_PyFrameEvalFunction now)
 }
 
 /* A guest that is installed but does nothing may be displaced while a region listens; it gets its place back. */
-static bool displaceable(_PyFrameEvalFunction now)
-{
-    return is_guest(now) && guest_idle();
-}
+static bool displaceable(_PyFrameEvalFunction now) { return is_guest(now) && guest_idle(); }
 
-bool cc_hook_occupied(void)
-{
+bool cc_hook_occupied(void) {
     const _PyFrameEvalFunction now = _PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get());
     return foreign(now) && is_guest(now) && !guest_idle();
 }
 
-static void listen(Region *region)
-{
+static void listen(Region *region) {
     PyInterpreterState *interp = PyInterpreterState_Get();
     _PyFrameEvalFunction now = _PyInterpreterState_GetEvalFrameFunc(interp);
     n_listening++;
     if (displaceable(now)) displaced = now;
-    if (foreign(now)) region->obs->dead = true;   /* somebody took our place: leave it to them */
+    if (foreign(now)) region->obs->dead = true; /* somebody took our place: leave it to them */
     else if (now != evaluate) _PyInterpreterState_SetEvalFrameFunc(interp, evaluate);
 }
 
-static void unlisten(void)
-{
+static void unlisten(void) {
     PyInterpreterState *interp = PyInterpreterState_Get();
     if (--n_listening == 0 && _PyInterpreterState_GetEvalFrameFunc(interp) == evaluate) {
         _PyInterpreterState_SetEvalFrameFunc(interp, displaced ? displaced : _PyEval_EvalFrameDefault);
@@ -194,17 +178,17 @@ static void unlisten(void)
     }
 }
 
-static int refuse_foreign(_PyFrameEvalFunction now)
-{
+static int refuse_foreign(_PyFrameEvalFunction now) {
     char name[200];
     module_of((uintptr_t)now, name, sizeof name);
-    PyErr_Format(PyExc_RuntimeError, "ccompile: another frame evaluation hook (PEP 523)%s%s is installed; it has to be "
-                 "removed before compiled functions can be recorded", name[0] ? " of " : "", name);
+    PyErr_Format(PyExc_RuntimeError,
+                 "ccompile: another frame evaluation hook (PEP 523)%s%s is installed; it has to be "
+                 "removed before compiled functions can be recorded",
+                 name[0] ? " of " : "", name);
     return -1;
 }
 
-int cc_hook_arm(CcObserver *obs)
-{
+int cc_hook_arm(CcObserver *obs) {
     PyInterpreterState *interp = PyInterpreterState_Get();
     if (interp != PyInterpreterState_Main()) {
         PyErr_SetString(PyExc_RuntimeError, "ccompile does not run in sub-interpreters");
@@ -227,8 +211,7 @@ int cc_hook_arm(CcObserver *obs)
     return 0;
 }
 
-void cc_hook_disarm(CcObserver *obs)
-{
+void cc_hook_disarm(CcObserver *obs) {
     Region *region = innermost;
     if (!region || region->obs != obs) Py_FatalError("ccompile: cc_hook_disarm does not match cc_hook_arm");
     innermost = region->outer;
@@ -238,13 +221,9 @@ void cc_hook_disarm(CcObserver *obs)
     PyMem_Free(region);
 }
 
-CcObserver *cc_hook_current(void)
-{
-    return innermost ? innermost->obs : NULL;
-}
+CcObserver *cc_hook_current(void) { return innermost ? innermost->obs : NULL; }
 
-bool cc_hook_pause(CcObserver *obs, bool paused)
-{
+bool cc_hook_pause(CcObserver *obs, bool paused) {
     Region *region = innermost;
     while (region && region->obs != obs) region = region->outer;
     if (!region) return false;
@@ -256,25 +235,15 @@ bool cc_hook_pause(CcObserver *obs, bool paused)
     return before;
 }
 
-bool cc_hook_traced(void)
-{
-    return cc_frame_traced(PyThreadState_Get(), NULL);
-}
+bool cc_hook_traced(void) { return cc_frame_traced(PyThreadState_Get(), NULL); }
 
-int cc_hook_armed(void)
-{
-    return n_armed;
-}
+int cc_hook_armed(void) { return n_armed; }
 
-void cc_hook_levels(int *python, int *c)
-{
-    cc_frame_levels(PyThreadState_Get(), python, c);
-}
+void cc_hook_levels(int *python, int *c) { cc_frame_levels(PyThreadState_Get(), python, c); }
 
 /* ------------------------------------------------------------------ rebuilt frames */
 
-PyObject *cc_hook_call_with_nones(PyFunctionObject *func)
-{
+PyObject *cc_hook_call_with_nones(PyFunctionObject *func) {
     const PyCodeObject *co = (PyCodeObject *)func->func_code;
     int n_pos = co->co_argcount, n_kw = co->co_kwonlyargcount;
     PyObject **args = PyMem_Calloc((size_t)(n_pos + n_kw + 1), sizeof *args);
@@ -293,8 +262,7 @@ PyObject *cc_hook_call_with_nones(PyFunctionObject *func)
     return result;
 }
 
-PyObject *cc_act_call_rebuilt(PyFunctionObject *func)
-{
+PyObject *cc_act_call_rebuilt(PyFunctionObject *func) {
     PyCodeObject *co = (PyCodeObject *)func->func_code;
     const int unfit = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR;
     Region *region = innermost;
@@ -305,15 +273,14 @@ PyObject *cc_act_call_rebuilt(PyFunctionObject *func)
     bool paused = cc_hook_pause(region->obs, false);
     expected = func;
     PyObject *result = cc_hook_call_with_nones(func);
-    expected = NULL;   /* when the call failed before it made a frame */
+    expected = NULL; /* when the call failed before it made a frame */
     cc_hook_pause(region->obs, paused);
     return result;
 }
 
 /* ------------------------------------------------------------------ start-up */
 
-static int make_idle(void)
-{
+static int make_idle(void) {
     if (idle) return 0;
     PyObject *globals = PyDict_New();
     if (globals && PyDict_SetItemString(globals, "__builtins__", PyEval_GetBuiltins()) == 0)
@@ -322,8 +289,7 @@ static int make_idle(void)
     return idle ? 0 : -1;
 }
 
-int cc_py_init(void)
-{
+int cc_py_init(void) {
     static bool done;
     if (done) return 0;
     if (PY_VERSION_HEX >> 16 != (Py_Version >> 16)) {

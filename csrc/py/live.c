@@ -3,49 +3,44 @@
 #include "py_int.h"
 
 /* Names whose mere use in a function means that it, or what it calls, may read its locals through the frame. */
-static const char *const frame_readers[] = {"locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe",
-                                            "f_locals", "f_back", "breakpoint", "set_trace", "stack", "tb_frame"};
+static const char *const frame_readers[] = {"locals",    "vars",         "dir",      "eval",   "exec",
+                                            "_getframe", "currentframe", "f_locals", "f_back", "breakpoint",
+                                            "set_trace", "stack",        "tb_frame"};
 
-static bool uses_name(PyCodeObject *co, const char *name)
-{
+static bool uses_name(PyCodeObject *co, const char *name) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(co->co_names); i++) {
         if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(co->co_names, i), name) == 0) return true;
     }
     return false;
 }
 
-static bool reads_frame(PyCodeObject *co)
-{
+static bool reads_frame(PyCodeObject *co) {
     for (int i = 0; i < CC_COUNT(frame_readers); i++) {
         if (uses_name(co, frame_readers[i])) return true;
     }
     return false;
 }
 
-static void set_bit(uint64_t *bits, int i)
-{
+static void set_bit(uint64_t *bits, int i) {
     if (i >= 0) bits[i >> 6] |= (uint64_t)1 << (i & 63);
 }
-static void clear_bit(uint64_t *bits, int i)
-{
+static void clear_bit(uint64_t *bits, int i) {
     if (i >= 0) bits[i >> 6] &= ~((uint64_t)1 << (i & 63));
 }
 
 /* Locals that are live whatever the code does. */
-static void set_always(const CcCode *code, uint64_t *always)
-{
+static void set_always(const CcCode *code, uint64_t *always) {
     bool all = reads_frame(code->co);
     char *kinds = PyBytes_AS_STRING(code->co->co_localspluskinds);
     for (int i = 0; i < code->n_locals; i++) {
         /* CO_FAST_CELL and CO_FAST_FREE (0x40, 0x80): kinds of co_localspluskinds since 3.11 */
         if (all || (kinds[i] & 0xC0)) set_bit(always, i);
     }
-    if (code->n_locals && uses_name(code->co, "super")) set_bit(always, 0);   /* super() reads it in the frame */
+    if (code->n_locals && uses_name(code->co, "super")) set_bit(always, 0); /* super() reads it in the frame */
 }
 
 /* Liveness before one instruction, from what is live behind it. */
-static void transfer(const CcInsn *in, uint64_t *bits)
-{
+static void transfer(const CcInsn *in, uint64_t *bits) {
     switch (in->op) {
     case CC_OP_STORE_FAST: clear_bit(bits, in->arg); break;
     case CC_OP_STORE_FAST_2:
@@ -62,15 +57,14 @@ static void transfer(const CcInsn *in, uint64_t *bits)
         break;
     case CC_OP_LOAD_FAST:
     case CC_OP_LOAD_FAST_CLEAR:
-    case CC_OP_DELETE_FAST:   /* reads it: an unset one raises */
+    case CC_OP_DELETE_FAST: /* reads it: an unset one raises */
     case CC_OP_MAKE_CELL: set_bit(bits, in->arg); break;
     default: break;
     }
 }
 
 /* One backward pass; true when something changed. */
-static bool pass(CcCodeFull *full, const uint64_t *always, uint64_t *bits)
-{
+static bool pass(CcCodeFull *full, const uint64_t *always, uint64_t *bits) {
     CcCode *code = &full->pub;
     int words = code->live_words;
     bool changed = false;
@@ -92,22 +86,20 @@ static bool pass(CcCodeFull *full, const uint64_t *always, uint64_t *bits)
     return changed;
 }
 
-int cc_live_solve(CcCodeFull *full)
-{
+int cc_live_solve(CcCodeFull *full) {
     CcCode *code = &full->pub;
     int words = CC_MAX(1, (code->n_locals + 63) / 64);
     code->live_words = words;
     code->live = calloc((size_t)words * (size_t)(code->n + 3), sizeof(uint64_t));
     if (!code->live) return -1;
-    uint64_t *always = code->live + (size_t)words * (size_t)(code->n + 1);   /* scratch behind the last row */
+    uint64_t *always = code->live + (size_t)words * (size_t)(code->n + 1); /* scratch behind the last row */
     uint64_t *bits = always + words;
     set_always(code, always);
     while (pass(full, always, bits)) {}
     return 0;
 }
 
-bool cc_code_live(const CcCode *code, int pc, int slot)
-{
+bool cc_code_live(const CcCode *code, int pc, int slot) {
     if (pc < 0 || pc >= code->n || slot < 0 || slot >= code->n_locals) return true;
     const uint64_t *live = code->live + (size_t)pc * (size_t)code->live_words;
     return live[slot >> 6] >> (slot & 63) & 1;

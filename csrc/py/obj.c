@@ -1,25 +1,21 @@
 /* Object internals that guards read: instance dicts, versions of types. */
 #include "py_int.h"
 
-PyObject *cc_obj_dict(PyObject *o)
-{
+PyObject *cc_obj_dict(PyObject *o) {
     PyObject **at = cc_frame_instance_dict(o);
     return at != NULL ? *at : NULL;
 }
 
-PyObject *const *cc_obj_dict_at(PyObject *o)
-{
+PyObject *const *cc_obj_dict_at(PyObject *o) {
     return PyType_Check(o) || Py_TYPE(o)->tp_itemsize != 0 ? NULL : cc_frame_instance_dict(o);
 }
 
-PyObject *cc_obj_proxied(PyObject *proxy)
-{
-    return *(PyObject **)((char *)proxy + sizeof(PyObject));   /* mappingproxyobject.mapping, 3.11-3.14 */
+PyObject *cc_obj_proxied(PyObject *proxy) {
+    return *(PyObject **)((char *)proxy + sizeof(PyObject)); /* mappingproxyobject.mapping, 3.11-3.14 */
 }
 
 /* A lookup (Objects/typeobject.c _PyType_Lookup) assigns the tag, as long as tags last; a change makes it 0. */
-unsigned cc_type_version(PyTypeObject *type)
-{
+unsigned cc_type_version(PyTypeObject *type) {
     static PyObject *probe;
     if (type->tp_version_tag) return type->tp_version_tag;
     if (!probe) probe = PyUnicode_InternFromString("__class__");
@@ -28,17 +24,13 @@ unsigned cc_type_version(PyTypeObject *type)
     return type->tp_version_tag;
 }
 
-PyObject *cc_type_lookup(PyTypeObject *type, PyObject *name)
-{
-    return _PyType_Lookup(type, name);
-}
+PyObject *cc_type_lookup(PyTypeObject *type, PyObject *name) { return _PyType_Lookup(type, name); }
 
-PyObject *cc_weak_target(PyObject *weak)
-{
+PyObject *cc_weak_target(PyObject *weak) {
 #if PY_VERSION_HEX >= 0x030D0000
     PyObject *o = NULL;
     if (PyWeakref_GetRef(weak, &o) < 0) PyErr_Clear();
-    Py_XDECREF(o);   /* borrowed: whoever else holds it keeps it */
+    Py_XDECREF(o); /* borrowed: whoever else holds it keeps it */
     return o;
 #else
     PyObject *o = PyWeakref_GET_OBJECT(weak);
@@ -46,32 +38,29 @@ PyObject *cc_weak_target(PyObject *weak)
 #endif
 }
 
-PyTypeObject *cc_type_method_wrapper(void)
-{
+PyTypeObject *cc_type_method_wrapper(void) {
     static PyTypeObject *type;
     if (type == NULL) {
         PyObject *bound = PyObject_GetAttrString(Py_None, "__str__");
-        if (bound != NULL) type = Py_TYPE(bound);   /* a static type */
+        if (bound != NULL) type = Py_TYPE(bound); /* a static type */
         Py_XDECREF(bound);
     }
     return type;
 }
 
-PyObject *cc_type_dict(PyTypeObject *type)
-{
+PyObject *cc_type_dict(PyTypeObject *type) {
 #if PY_VERSION_HEX >= 0x030C0000
     PyObject *dict = PyType_GetDict(type);
-    Py_XDECREF(dict);   /* borrowed: the type keeps it */
+    Py_XDECREF(dict); /* borrowed: the type keeps it */
     return dict;
 #else
     return type->tp_dict;
 #endif
 }
 
-PyObject *cc_dict_keys(PyObject *dict)
-{
+PyObject *cc_dict_keys(PyObject *dict) {
     PyObject *keys = NULL;
-    if (PyODict_Check(dict)) {   /* a subclass may iterate in yet another way: not asked */
+    if (PyODict_Check(dict)) { /* a subclass may iterate in yet another way: not asked */
         PyObject *it = PyODict_Type.tp_iter(dict);
         keys = it != NULL ? PySequence_List(it) : NULL;
         Py_XDECREF(it);
@@ -83,26 +72,23 @@ PyObject *cc_dict_keys(PyObject *dict)
 }
 
 #if PY_VERSION_HEX >= 0x030C0000
-#define DIGIT(o) ((PyLongObject *)(o))->long_value.ob_digit[0]
-static void set_small(PyObject *o, long v)
-{
-    ((PyLongObject *)o)->long_value.lv_tag = v == 0 ? 1 : 1 << 3 | (v < 0 ? 2 : 0);   /* digits, sign: cpython/longintrepr.h */
+#    define DIGIT(o) ((PyLongObject *)(o))->long_value.ob_digit[0]
+static void set_small(PyObject *o, long v) {
+    /* digits, sign: cpython/longintrepr.h */
+    ((PyLongObject *)o)->long_value.lv_tag = v == 0 ? 1 : 1 << 3 | (v < 0 ? 2 : 0);
 }
 #else
-#define DIGIT(o) ((PyLongObject *)(o))->ob_digit[0]
-static void set_small(PyObject *o, long v)
-{
-    Py_SET_SIZE(o, v < 0 ? -1 : v > 0);
-}
+#    define DIGIT(o) ((PyLongObject *)(o))->ob_digit[0]
+static void set_small(PyObject *o, long v) { Py_SET_SIZE(o, v < 0 ? -1 : v > 0); }
 #endif
 
-PyObject *cc_obj_number(PyObject *number)
-{
+PyObject *cc_obj_number(PyObject *number) {
     if (PyFloat_CheckExact(number)) return PyFloat_FromDouble(PyFloat_AS_DOUBLE(number));
     int overflow;
     const long v = PyLong_AsLongAndOverflow(number, &overflow);
     if (overflow != 0 || v < -5 || v > 256) return _PyLong_Copy((PyLongObject *)number);
-    PyObject *o = (PyObject *)_PyLong_New(1);   /* one digit holds any small int, which CPython would not copy */
+    /* one digit holds any small int, which CPython would not copy */
+    PyObject *o = (PyObject *)_PyLong_New(1);
     if (o == NULL) return NULL;
     DIGIT(o) = (digit)(v < 0 ? -v : v);
     set_small(o, v);

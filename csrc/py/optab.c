@@ -22,32 +22,23 @@ static const struct Row {
     int k;
     const char *since, *until;
 } rows[] = {
-#define CC_OPCODE(name, insn, split, k, since, until) \
-    {#name, CC_OP_##insn, CC_SPLIT_##split, k, since, until},
+#define CC_OPCODE(name, insn, split, k, since, until) {#name, CC_OP_##insn, CC_SPLIT_##split, k, since, until},
 #include "opcodes.def"
 #undef CC_OPCODE
 };
 
-uint8_t cc_optab_flags(CcOp op)
-{
-    return insn_flags[op];
-}
+uint8_t cc_optab_flags(CcOp op) { return insn_flags[op]; }
 
-const char *cc_op_name(CcOp op)
-{
-    return op < CC_OP_COUNT ? insn_names[op] : "?";
-}
+const char *cc_op_name(CcOp op) { return op < CC_OP_COUNT ? insn_names[op] : "?"; }
 
 /* Number of an opcode; -1 when this interpreter does not have it. */
-static int number(PyObject *opmap, const char *name)
-{
+static int number(PyObject *opmap, const char *name) {
     PyObject *n = PyDict_GetItemString(opmap, name);
     long value = n ? PyLong_AsLong(n) : -1;
     return value >= 0 && value < 256 ? (int)value : -1;
 }
 
-static void match_rows(PyObject *opmap)
-{
+static void match_rows(PyObject *opmap) {
     for (int i = 0; i < CC_COUNT(rows); i++) {
         const struct Row *row = &rows[i];
         int op = number(opmap, row->name);
@@ -58,8 +49,7 @@ static void match_rows(PyObject *opmap)
 }
 
 /* Inline cache entries: a list by number (3.11, 3.12) or a mapping by name (3.13). */
-static int read_caches(PyObject *module, PyObject *opmap)
-{
+static int read_caches(PyObject *module, PyObject *opmap) {
     PyObject *entries = PyObject_GetAttrString(module, "_inline_cache_entries");
     if (!entries) return -1;
     Py_ssize_t pos = 0;
@@ -67,7 +57,7 @@ static int read_caches(PyObject *module, PyObject *opmap)
     int status = 0;
     while (status == 0 && PyDict_Next(opmap, &pos, &name, &op)) {
         long i = PyLong_AsLong(op);
-        if (i < 0 || i > 255) continue;   /* pseudo opcodes of the compiler */
+        if (i < 0 || i > 255) continue; /* pseudo opcodes of the compiler */
         PyObject *count = NULL;
         if (PyList_Check(entries)) {
             count = i < PyList_GET_SIZE(entries) ? Py_NewRef(PyList_GET_ITEM(entries, i)) : NULL;
@@ -84,8 +74,7 @@ static int read_caches(PyObject *module, PyObject *opmap)
 }
 
 /* Index of a string in a list attribute of the module, or -1 (also when the attribute is absent). */
-static int position(PyObject *module, const char *list, const char *what)
-{
+static int position(PyObject *module, const char *list, const char *what) {
     PyObject *names = PyObject_GetAttrString(module, list);
     PyObject *key = PyUnicode_FromString(what);
     Py_ssize_t at = names && key ? PySequence_Index(names, key) : -1;
@@ -96,11 +85,10 @@ static int position(PyObject *module, const char *list, const char *what)
 }
 
 /* CcBinop relies on the order of BINARY_OP's arguments: it is checked, not assumed. */
-static int check_binops(PyObject *module)
-{
-    static const char *const order[CC_NB_COUNT] = {"NB_ADD", "NB_AND", "NB_FLOOR_DIVIDE", "NB_LSHIFT", "NB_MATRIX_MULTIPLY",
-                                                   "NB_MULTIPLY", "NB_REMAINDER", "NB_OR", "NB_POWER", "NB_RSHIFT",
-                                                   "NB_SUBTRACT", "NB_TRUE_DIVIDE", "NB_XOR"};
+static int check_binops(PyObject *module) {
+    static const char *const order[CC_NB_COUNT] = {
+        "NB_ADD", "NB_AND",   "NB_FLOOR_DIVIDE", "NB_LSHIFT",   "NB_MATRIX_MULTIPLY", "NB_MULTIPLY", "NB_REMAINDER",
+        "NB_OR",  "NB_POWER", "NB_RSHIFT",       "NB_SUBTRACT", "NB_TRUE_DIVIDE",     "NB_XOR"};
     PyObject *ops = PyObject_GetAttrString(module, "_nb_ops");
     if (!ops) return -1;
     bool good = PyList_Check(ops) && PyList_GET_SIZE(ops) >= 2 * CC_NB_COUNT;
@@ -114,8 +102,7 @@ static int check_binops(PyObject *module)
     return good ? 0 : -1;
 }
 
-int cc_optab_init(void)
-{
+int cc_optab_init(void) {
     PyObject *module = PyImport_ImportModule("opcode");
     PyObject *opmap = module ? PyObject_GetAttrString(module, "opmap") : NULL;
     int status = -1;

@@ -24,25 +24,27 @@ typedef enum CcOp {
 } CcOp;
 
 typedef struct CcInsn {
-    uint8_t op;        /* CcOp */
-    uint8_t flags;     /* insn.def */
-    int32_t arg;       /* oparg, made neutral (flag bits split off; version differences removed) */
-    int32_t aux;       /* second operand: index of the kwnames constant, second local, ... ; -1 when unused */
-    int32_t target;    /* instruction index a jump goes to; -1 */
-    int32_t at;        /* first code unit: EXTENDED_ARG prefix, KW_NAMES or PRECALL included: here a frame is handed over */
-    int32_t real;      /* code unit of the real opcode: what f_lineno and tb_lasti see while it is executed */
-    int32_t next;      /* code unit of the following instruction */
-    int32_t depth;     /* value-stack depth before it; -1 when unreachable */
+    uint8_t op;     /* CcOp */
+    uint8_t flags;  /* insn.def */
+    int32_t arg;    /* oparg, made neutral (flag bits split off; version differences removed) */
+    int32_t aux;    /* second operand: index of the kwnames constant, second local, ... ; -1 when unused */
+    int32_t target; /* instruction index a jump goes to; -1 */
+    /* first code unit: EXTENDED_ARG prefix, KW_NAMES or PRECALL included: here a frame is handed over */
+    int32_t at;
+    int32_t real;  /* code unit of the real opcode: what f_lineno and tb_lasti see while it is executed */
+    int32_t next;  /* code unit of the following instruction */
+    int32_t depth; /* value-stack depth before it; -1 when unreachable */
 } CcInsn;
 
 typedef struct CcCode {
-    PyCodeObject *co;      /* borrowed: this lives in the code object's co_extra */
-    int n;                 /* instructions */
+    PyCodeObject *co; /* borrowed: this lives in the code object's co_extra */
+    int n;            /* instructions */
     CcInsn *insn;
     int n_units;
-    int32_t *by_unit;      /* code unit -> instruction index, -1 between */
-    int n_locals;          /* co_nlocalsplus: locals, cells, free variables */
-    uint64_t *live;        /* liveness of locals before each instruction, live_words words each: cc_code_live() */
+    int32_t *by_unit; /* code unit -> instruction index, -1 between */
+    int n_locals;     /* co_nlocalsplus: locals, cells, free variables */
+    /* liveness of locals before each instruction, live_words words each: cc_code_live() */
+    uint64_t *live;
     int live_words;
 } CcCode;
 
@@ -51,10 +53,10 @@ CC_MUST const CcCode *cc_code_get(PyCodeObject *co);
 /* Whether local `slot` may be read by instruction `pc` or a later one (handlers included). Cells and free variables
  * are always live; a function that may look at its own frame (locals(), eval, exec, ...) has every local live. */
 bool cc_code_live(const CcCode *code, int pc, int slot);
-/* Where an exception at instruction `pc` would go in this code: -1 to an `except` or `finally`, else how many `with` blocks
- * it leaves; exits: the depth at which each one's __exit__ lies on the stack. */
+/* Where an exception at instruction `pc` would go in this code: -1 to an `except` or `finally`, else how many `with`
+ * blocks it leaves; exits: the depth at which each one's __exit__ lies on the stack. */
 int cc_code_catches(const CcCode *code, int pc, int *exits, int max);
-int cc_code_line(const CcCode *code, int pc);                      /* source line; -1 unknown */
+int cc_code_line(const CcCode *code, int pc); /* source line; -1 unknown */
 const char *cc_op_name(CcOp op);
 
 /* ------------------------------------------------------------------ events */
@@ -66,74 +68,97 @@ typedef enum CcEv {
     CC_EV_COUNT
 } CcEv;
 
-enum {   /* CcEvent.flags */
-    CC_EV_INNER = 1,    /* second or later step of one instruction: before() may not answer CC_BREAK */
-    CC_EV_METHOD = 2,   /* ATTR: LOAD_METHOD form; when result is an unbound function, `self` stays below it */
-    CC_EV_INPLACE = 4,  /* BINOP: a += b */
-    CC_EV_JUMP = 8,     /* TRUTH: decides a jump (not `not x`) */
-    CC_EV_BOOLED = 16,  /* COMPARE: the same instruction makes a bool of the result (3.13), as an INNER TRUTH */
+/* CcEvent.flags */
+enum {
+    CC_EV_INNER = 1, /* second or later step of one instruction: before() may not answer CC_BREAK */
+    /* ATTR: LOAD_METHOD form; when result is an unbound function, `self` stays below it */
+    CC_EV_METHOD = 2,
+    CC_EV_INPLACE = 4, /* BINOP: a += b */
+    CC_EV_JUMP = 8,    /* TRUTH: decides a jump (not `not x`) */
+    /* COMPARE: the same instruction makes a bool of the result (3.13), as an INNER TRUTH */
+    CC_EV_BOOLED = 16,
 };
 
 typedef struct CcEvent {
     CcEv kind;
     int flags;
-    int arg;                     /* BINOP: CcBinop; COMPARE: Py_LT..Py_GE; others as events.def says */
-    PyObject *const *in;         /* operands, borrowed, meaning as events.def says; entries may be NULL */
+    int arg;             /* BINOP: CcBinop; COMPARE: Py_LT..Py_GE; others as events.def says */
+    PyObject *const *in; /* operands, borrowed, meaning as events.def says; entries may be NULL */
     int n;
-    PyObject *name;              /* attribute or global name; CALL: tuple of keyword names or NULL */
-    PyObject *result;            /* after(): borrowed; NULL when it raised (the error is set) or there is none.
-                                    before() may answer CC_DONE after putting a NEW reference here. */
-    PyObject *const *out;        /* UNPACK: the values, in order of the targets */
+    PyObject *name; /* attribute or global name; CALL: tuple of keyword names or NULL */
+    /* after(): borrowed; NULL when it raised (the error is set) or there is none. before() may answer CC_DONE after
+     * putting a NEW reference here. */
+    PyObject *result;
+    PyObject *const *out; /* UNPACK: the values, in order of the targets */
     int n_out;
 } CcEvent;
 
-typedef enum CcBinop {   /* neutral numbers of BINARY_OP, without the in-place bit; equal to CPython's NB_* */
-    CC_NB_ADD, CC_NB_AND, CC_NB_FLOOR_DIVIDE, CC_NB_LSHIFT, CC_NB_MATRIX_MULTIPLY, CC_NB_MULTIPLY, CC_NB_REMAINDER,
-    CC_NB_OR, CC_NB_POWER, CC_NB_RSHIFT, CC_NB_SUBTRACT, CC_NB_TRUE_DIVIDE, CC_NB_XOR, CC_NB_COUNT
+/* neutral numbers of BINARY_OP, without the in-place bit; equal to CPython's NB_* */
+typedef enum CcBinop {
+    CC_NB_ADD,
+    CC_NB_AND,
+    CC_NB_FLOOR_DIVIDE,
+    CC_NB_LSHIFT,
+    CC_NB_MATRIX_MULTIPLY,
+    CC_NB_MULTIPLY,
+    CC_NB_REMAINDER,
+    CC_NB_OR,
+    CC_NB_POWER,
+    CC_NB_RSHIFT,
+    CC_NB_SUBTRACT,
+    CC_NB_TRUE_DIVIDE,
+    CC_NB_XOR,
+    CC_NB_COUNT
 } CcBinop;
 CC_MUST CC_NEW PyObject *cc_ex_binop(CcBinop op, bool inplace, PyObject *a, PyObject *b);
 
 /* ------------------------------------------------------------------ activations */
 
-typedef enum CcGo {   /* answers of the observer */
-    CC_OK = 0,        /* go on */
-    CC_BREAK = 1,     /* before(): perform this one instruction unobserved, then call resume() */
-    CC_GIVE_UP = 2,   /* hand this frame to CPython at this instruction; the observer hears no more of it */
-    CC_DONE = 3,      /* before(): the observer performed it; event->result holds the new reference (NULL where the event has
-                         none, or with the error set; UNPACK: a tuple of the values). after() is not told of it. */
-    CC_PERFORM = 4,   /* resume(), enter(), rewind(): slots and pc were set; perform that instruction unobserved, then resume() */
-    CC_DESCEND = 5,   /* same, but the instruction at pc is a call whose callee is rebuilt: ask descend() for its result */
-    CC_RETURN = 6,    /* same: leave the frame at once, returning act->retval (a new reference) */
-    CC_UNWIND = 7,    /* same: leave the frame at once; the act below is told by rewind() */
-    CC_PASS = 8,      /* enter(): not observed, CPython runs this frame */
-    CC_PASS_ALL = 9,  /* enter(): the same, with everything that it calls */
+/* answers of the observer */
+typedef enum CcGo {
+    CC_OK = 0,      /* go on */
+    CC_BREAK = 1,   /* before(): perform this one instruction unobserved, then call resume() */
+    CC_GIVE_UP = 2, /* hand this frame to CPython at this instruction; the observer hears no more of it */
+    /* before(): the observer performed it; event->result holds the new reference (NULL where the event has none, or
+     * with the error set; UNPACK: a tuple of the values). after() is not told of it. */
+    CC_DONE = 3,
+    /* resume(), enter(), rewind(): slots and pc were set; perform that instruction unobserved, then resume() */
+    CC_PERFORM = 4,
+    /* same, but the instruction at pc is a call whose callee is rebuilt: ask descend() for its result */
+    CC_DESCEND = 5,
+    CC_RETURN = 6,   /* same: leave the frame at once, returning act->retval (a new reference) */
+    CC_UNWIND = 7,   /* same: leave the frame at once; the act below is told by rewind() */
+    CC_PASS = 8,     /* enter(): not observed, CPython runs this frame */
+    CC_PASS_ALL = 9, /* enter(): the same, with everything that it calls */
 } CcGo;
 
 typedef struct CcAct CcAct;
 typedef struct CcObserver CcObserver;
 
 struct CcAct {
-    CcAct *prev;                 /* the act that was running when this frame came; NULL for the outermost */
+    CcAct *prev; /* the act that was running when this frame came; NULL for the outermost */
     CcObserver *obs;
     PyThreadState *ts;
-    void *frame;                 /* struct _PyInterpreterFrame *: opaque outside py/ */
-    PyCodeObject *co;            /* borrowed from the frame */
-    PyFunctionObject *func;      /* borrowed from the frame */
+    void *frame;            /* struct _PyInterpreterFrame *: opaque outside py/ */
+    PyCodeObject *co;       /* borrowed from the frame */
+    PyFunctionObject *func; /* borrowed from the frame */
     const CcCode *code;
-    int pc;                      /* index of the instruction being run */
-    int depth;                   /* values on the stack: valid in every callback. In before() and after() the instruction's
-                                    operands still lie there; its result does not yet. */
-    bool observed;               /* events are being told; set by the evaluator with each answer */
-    bool generator;              /* a generator's frame (resumed or fresh) */
-    bool started;                /* the frame came at its first instruction */
-    const CcEvent *event;        /* the event this act is performing; NULL between events */
-    PyObject *retval;            /* CC_RETURN */
-    void *data;                  /* the observer's own */
+    int pc; /* index of the instruction being run */
+    /* values on the stack: valid in every callback. In before() and after() the instruction's operands still lie there;
+     * its result does not yet. */
+    int depth;
+    bool observed;        /* events are being told; set by the evaluator with each answer */
+    bool generator;       /* a generator's frame (resumed or fresh) */
+    bool started;         /* the frame came at its first instruction */
+    const CcEvent *event; /* the event this act is performing; NULL between events */
+    PyObject *retval;     /* CC_RETURN */
+    void *data;           /* the observer's own */
 };
 
 /* Slots: 0 .. n_locals-1 are locals, cells, free variables; then the value stack, bottom first. */
-CC_BORROW PyObject *cc_act_get(const CcAct *act, int slot);              /* NULL: unset */
-void cc_act_put(CcAct *act, int slot, CC_STEAL(1) PyObject *value);      /* drops what was there; value may be NULL */
+CC_BORROW PyObject *cc_act_get(const CcAct *act, int slot); /* NULL: unset */
+/* drops what was there; value may be NULL */
+void cc_act_put(CcAct *act, int slot, CC_STEAL(1) PyObject *value);
 /* Sets pc and depth at once (observer callbacks resume, enter, rewind only). Stack slots at and above the new depth are
  * dropped; those below must have been put before the next instruction runs. */
 void cc_act_move(CcAct *act, int pc, int depth);
@@ -158,8 +183,9 @@ struct CcObserver {
     /* CC_DESCEND: makes the callee's frame (cc_act_call_rebuilt) and gives its result; NULL with the error set, or
      * with obs->unwinding. */
     CC_NEW PyObject *(*descend)(CcObserver *obs, CcAct *act);
-    bool unwinding;              /* set by resume()/rewind() together with CC_UNWIND */
-    bool dead;                   /* the observer is done: every act hands its frame over at the next instruction */
+    bool unwinding; /* set by resume()/rewind() together with CC_UNWIND */
+    /* the observer is done: every act hands its frame over at the next instruction */
+    bool dead;
 };
 
 enum { CC_LEAVE_RETURN, CC_LEAVE_RAISE, CC_LEAVE_YIELD, CC_LEAVE_HANDOVER, CC_LEAVE_UNWIND };
@@ -171,27 +197,29 @@ CC_MUST CC_NEW PyObject *cc_act_call_rebuilt(PyFunctionObject *func);
 /* ------------------------------------------------------------------ generators that wait (generator.c) */
 
 typedef struct CcGen {
-    PyFunctionObject *func;      /* borrowed */
+    PyFunctionObject *func; /* borrowed */
     const CcCode *code;
-    PyObject *const *slot;       /* as an act's */
-    int unit, state;             /* where it goes on, in numbers of CPython's */
+    PyObject *const *slot; /* as an act's */
+    int unit, state;       /* where it goes on, in numbers of CPython's */
     int pc, depth;
 } CcGen;
-/* False: not a plain generator, or it runs, is over, or is suspended in a handler of an exception, or somebody holds its frame. */
+/* False: not a plain generator, or it runs, is over, or is suspended in a handler of an exception, or somebody holds
+ * its frame. */
 bool cc_generator_read(PyObject *generator, CcGen *out);
 /* A generator of func that has not begun, with a placeholder in each parameter's slot. To be filled: */
 CC_MUST CC_NEW PyObject *cc_generator_new(PyFunctionObject *func);
-void cc_generator_put(PyObject *generator, int slot, CC_STEAL(1) PyObject *value);   /* locals, then the stack from its bottom on */
+/* locals, then the stack from its bottom on */
+void cc_generator_put(PyObject *generator, int slot, CC_STEAL(1) PyObject *value);
 void cc_generator_wait(PyObject *generator, int state, int unit, int depth);
 /* One that waits has been replaced by another: its end runs no code of its own any more. */
 void cc_generator_retire(PyObject *generator);
 
 /* ------------------------------------------------------------------ the hook */
 
-/* Arms the hook on this thread for one region: frames that arrive on this thread are told to obs->enter. The process-wide
- * eval function is installed when the first region of the interpreter is armed and removed with the last one. Regions
- * nest: the innermost observer of the thread is asked. -1 with RuntimeError set when a foreign PEP 523 hook is
- * installed (it is named by its module if it can be found). Each arm is matched by one disarm. */
+/* Arms the hook on this thread for one region: frames that arrive on this thread are told to obs->enter. The
+ * process-wide eval function is installed when the first region of the interpreter is armed and removed with the last
+ * one. Regions nest: the innermost observer of the thread is asked. -1 with RuntimeError set when a foreign PEP 523
+ * hook is installed (it is named by its module if it can be found). Each arm is matched by one disarm. */
 CC_MUST int cc_hook_arm(CcObserver *obs);
 void cc_hook_disarm(CcObserver *obs);
 /* A hook of the shared library whose file name begins with `module` may stay installed while it does nothing
@@ -208,7 +236,8 @@ bool cc_hook_pause(CcObserver *obs, bool paused);
 bool cc_hook_traced(void);
 /* How many regions are armed in this interpreter (for tests of balance). */
 int cc_hook_armed(void);
-/* Levels of recursion that this thread has left: Python calls, and C calls where CPython counts them, else 0 (for tests). */
+/* Levels of recursion that this thread has left: Python calls, and C calls where CPython counts them, else 0 (for
+ * tests). */
 void cc_hook_levels(int *python, int *c);
 
 /* Once per process: opcode numbers by name, co_extra index, symbols. -1 with ImportError on an interpreter that is not
@@ -217,14 +246,15 @@ CC_MUST int cc_py_init(void);
 
 /* ------------------------------------------------------------------ object internals that guards read */
 
-/* Borrowed instance dict or NULL (never creates one... 3.11/3.12: materialises it when values are inline, because guards
- * need the dict object). Error never set. */
+/* Borrowed instance dict or NULL (never creates one... 3.11/3.12: materialises it when values are inline, because
+ * guards need the dict object). Error never set. */
 CC_BORROW PyObject *cc_obj_dict(PyObject *o);
-CC_BORROW PyObject *cc_obj_proxied(PyObject *proxy);   /* what a types.MappingProxyType stands for */
+CC_BORROW PyObject *cc_obj_proxied(PyObject *proxy); /* what a types.MappingProxyType stands for */
 /* Where that dict hangs in the object; NULL: it has none, or the place depends on the object's size. */
 PyObject *const *cc_obj_dict_at(PyObject *o);
-/* A word that differs once anything in the dict has changed: a key, a value, the length; or once it is gone, with another dict in
- * its place. To be read while there is a dict at this address, until cc_watch_end. NULL: this object can't be watched. */
+/* A word that differs once anything in the dict has changed: a key, a value, the length; or once it is gone, with
+ * another dict in its place. To be read while there is a dict at this address, until cc_watch_end. NULL: this object
+ * can't be watched. */
 const uint64_t *cc_watch_begin(PyObject *dict);
 void cc_watch_end(const uint64_t *version);
 /* tp_version_tag of a type, assigned if needed; 0 = not available. */
@@ -235,9 +265,10 @@ CC_BORROW PyObject *cc_type_dict(PyTypeObject *type);
 CC_NEW PyObject *cc_obj_number(PyObject *number);
 /* What a weak reference refers to, or NULL: it is gone. */
 CC_BORROW PyObject *cc_weak_target(PyObject *weak);
-PyTypeObject *cc_type_method_wrapper(void);   /* types.MethodWrapperType, which has no public name in C */
+PyTypeObject *cc_type_method_wrapper(void); /* types.MethodWrapperType, which has no public name in C */
 /* Keys in order; an OrderedDict has an order of its own. New list; NULL: no memory (no error is left set). */
 CC_NEW PyObject *cc_dict_keys(PyObject *dict);
-CC_BORROW PyObject *cc_type_lookup(PyTypeObject *type, PyObject *name);   /* _PyType_Lookup; NULL: absent, no error */
+/* _PyType_Lookup; NULL: absent, no error */
+CC_BORROW PyObject *cc_type_lookup(PyTypeObject *type, PyObject *name);
 
 #endif

@@ -1,13 +1,19 @@
 /* The evaluator: runs one real frame instruction by instruction, linked as the thread's current frame, with all its
- * values in the frame itself; asks the observer before and after; and leaves the frame in one of four ways: with a value,
- * by an exception, handed to CPython's evaluator, or dropped so that the act below goes on (CC_UNWIND).
+ * values in the frame itself; asks the observer before and after; and leaves the frame in one of four ways: with a
+ * value, by an exception, handed to CPython's evaluator, or dropped so that the act below goes on (CC_UNWIND).
  *
  *   obey(go) --> steps() --> exec[op]() --> NEXT ... --> BREAK/REWIND --> obey()      RAISED --> caught() or out
  */
 #include "py_int.h"
 
-typedef enum Out {   /* how a frame ends, once it does */
-    OUT_VALUE, OUT_RAISE, OUT_HAND, OUT_THROW, OUT_UNWIND, OUT_NOT,
+/* how a frame ends, once it does */
+typedef enum Out {
+    OUT_VALUE,
+    OUT_RAISE,
+    OUT_HAND,
+    OUT_THROW,
+    OUT_UNWIND,
+    OUT_NOT,
 } Out;
 
 static const CcExec exec[CC_OP_COUNT] = {
@@ -16,25 +22,15 @@ static const CcExec exec[CC_OP_COUNT] = {
 #undef CC_INSN
 };
 
-static inline const CcInsn *insn(const CcRun *r)
-{
-    return &r->act.code->insn[r->act.pc];
-}
+static inline const CcInsn *insn(const CcRun *r) { return &r->act.code->insn[r->act.pc]; }
 
 /* ------------------------------------------------------------------ slots */
 
-PyObject *cc_act_get(const CcAct *act, int slot)
-{
-    return ((const CcRun *)act)->slot[slot];
-}
+PyObject *cc_act_get(const CcAct *act, int slot) { return ((const CcRun *)act)->slot[slot]; }
 
-void cc_act_put(CcAct *act, int slot, PyObject *value)
-{
-    cc_set_local((CcRun *)act, slot, value);
-}
+void cc_act_put(CcAct *act, int slot, PyObject *value) { cc_set_local((CcRun *)act, slot, value); }
 
-void cc_act_move(CcAct *act, int pc, int depth)
-{
+void cc_act_move(CcAct *act, int pc, int depth) {
     CcRun *r = (CcRun *)act;
     int top = act->co->co_stacksize;
     act->pc = pc;
@@ -43,21 +39,19 @@ void cc_act_move(CcAct *act, int pc, int depth)
 }
 
 /* cc_act_put and cc_act_move may touch the whole stack: what lies above the top is NULL whenever they may be called. */
-static void clear_above(CcRun *r)
-{
+static void clear_above(CcRun *r) {
     for (int i = r->act.depth; i < r->act.co->co_stacksize; i++) r->stack[i] = NULL;
 }
 
 /* ------------------------------------------------------------------ telling the observer */
 
 /* cc_act_call_rebuilt's result stands for the one call of the instruction, not for the steps that lead to it. */
-static bool stands_for(const CcRun *r, const CcEvent *ev)
-{
-    return r->has_given && ev->kind != CC_EV_WITH && ev->kind != CC_EV_RAISE && ev->kind != CC_EV_SPECIAL && ev->kind != CC_EV_TUPLE;
+static bool stands_for(const CcRun *r, const CcEvent *ev) {
+    return r->has_given && ev->kind != CC_EV_WITH && ev->kind != CC_EV_RAISE && ev->kind != CC_EV_SPECIAL &&
+           ev->kind != CC_EV_TUPLE;
 }
 
-CcDo cc_run_before(CcRun *r, CcEvent *ev)
-{
+CcDo cc_run_before(CcRun *r, CcEvent *ev) {
     CcAct *act = &r->act;
     if (stands_for(r, ev)) {
         r->has_given = false;
@@ -71,7 +65,7 @@ CcDo cc_run_before(CcRun *r, CcEvent *ev)
     if (go == CC_OK) return CC_DO_PERFORM;
     act->event = NULL;
     if (go == CC_DONE) return ev->result || !PyErr_Occurred() ? CC_DO_NEXT : CC_DO_RAISED;
-    if (ev->flags & CC_EV_INNER) {   /* too late to stop in front of it: the rest is performed unobserved */
+    if (ev->flags & CC_EV_INNER) { /* too late to stop in front of it: the rest is performed unobserved */
         act->observed = false;
         r->stop = true;
         return CC_DO_PERFORM;
@@ -79,8 +73,7 @@ CcDo cc_run_before(CcRun *r, CcEvent *ev)
     return go == CC_BREAK ? CC_DO_BREAK : CC_DO_HAND;
 }
 
-CcDo cc_run_after(CcRun *r, CcEvent *ev, bool raised)
-{
+CcDo cc_run_after(CcRun *r, CcEvent *ev, bool raised) {
     CcAct *act = &r->act;
     if (act->obs->unwinding) {
         Py_CLEAR(ev->result);
@@ -96,13 +89,11 @@ CcDo cc_run_after(CcRun *r, CcEvent *ev, bool raised)
     return raised ? CC_DO_RAISED : CC_DO_NEXT;
 }
 
-void cc_run_made(CcRun *r, CcEvent *ev)
-{
+void cc_run_made(CcRun *r, CcEvent *ev) {
     if (r->act.observed) (void)cc_run_after(r, ev, false);
 }
 
-static void tell_leave(CcRun *r, int how, PyObject *value)
-{
+static void tell_leave(CcRun *r, int how, PyObject *value) {
     CcAct *act = &r->act;
     if (r->told) act->obs->leave(act->obs, act, how, value);
     r->told = false;
@@ -113,15 +104,13 @@ static void tell_leave(CcRun *r, int how, PyObject *value)
 
 /* What follows an instruction that may have run other code: a tracer that was switched on takes the frame, and what
  * CPython's eval breaker asks for is done where CPython does it. */
-static CcDo settle(CcRun *r, const CcInsn *in)
-{
+static CcDo settle(CcRun *r, const CcInsn *in) {
     if ((in->flags & CC_IF_POLL) && cc_frame_poll(r->act.ts) < 0) return CC_DO_RAISED;
     if (cc_frame_traced(r->act.ts, r->act.co)) r->stop = true;
     return CC_DO_NEXT;
 }
 
-static inline CcDo perform(CcRun *r)
-{
+static inline CcDo perform(CcRun *r) {
     const CcInsn *in = insn(r);
     CC_ASSERT(in->depth == r->act.depth);
     r->next = r->act.pc + 1;
@@ -133,8 +122,7 @@ static inline CcDo perform(CcRun *r)
     return done;
 }
 
-static CcDo steps(CcRun *r)
-{
+static CcDo steps(CcRun *r) {
     const CcObserver *obs = r->act.obs;
     CcDo done;
     do {
@@ -145,8 +133,7 @@ static CcDo steps(CcRun *r)
 }
 
 /* One instruction unobserved; frames that arrive meanwhile go to CPython. */
-static CcDo perform_alone(CcRun *r)
-{
+static CcDo perform_alone(CcRun *r) {
     CcObserver *obs = r->act.obs;
     r->act.observed = false;
     bool paused = cc_hook_pause(obs, true);
@@ -156,8 +143,7 @@ static CcDo perform_alone(CcRun *r)
 }
 
 /* The call at pc, with the result of a callee whose frame the observer rebuilds. */
-static CcDo perform_given(CcRun *r)
-{
+static CcDo perform_given(CcRun *r) {
     CcObserver *obs = r->act.obs;
     r->act.observed = false;
     cc_frame_at(r->act.frame, insn(r)->real, r->act.depth);
@@ -177,16 +163,14 @@ static CcDo perform_given(CcRun *r)
 
 /* ------------------------------------------------------------------ exceptions */
 
-static void add_traceback(CcRun *r)
-{
+static void add_traceback(CcRun *r) {
     PyFrameObject *frame = PyThreadState_GetFrame(r->act.ts);
     if (frame) PyTraceBack_Here(frame);
     Py_XDECREF(frame);
 }
 
 /* The normalised exception that is set, with its traceback; the error indicator is cleared. */
-static PyObject *take_exception(void)
-{
+static PyObject *take_exception(void) {
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
     PyErr_NormalizeException(&type, &value, &traceback);
@@ -198,8 +182,7 @@ static PyObject *take_exception(void)
 
 /* Goes to the frame's own handler; false when there is none (the exception stays set). As label exception_unwind in
  * CPython's evaluator. */
-static bool caught(CcRun *r, CcDo done)
-{
+static bool caught(CcRun *r, CcDo done) {
     int unit = r->raise_unit >= 0 ? r->raise_unit : insn(r)->real;
     if (done == CC_DO_RAISED) add_traceback(r);
     const CcHandler *handler = cc_extable_find(r->act.code, r->act.pc);
@@ -217,15 +200,13 @@ static bool caught(CcRun *r, CcDo done)
 
 /* ------------------------------------------------------------------ obeying */
 
-static CcGo ask(CcRun *r, CcGo (*question)(CcObserver *, CcAct *))
-{
+static CcGo ask(CcRun *r, CcGo (*question)(CcObserver *, CcAct *)) {
     clear_above(r);
     return question(r->act.obs, &r->act);
 }
 
 /* Deals with an instruction's end that is not NEXT, or that was performed alone; OUT_NOT: *go is what to obey now. */
-static Out settle_end(CcRun *r, CcDo done, bool alone, CcGo *go)
-{
+static Out settle_end(CcRun *r, CcDo done, bool alone, CcGo *go) {
     CcObserver *obs = r->act.obs;
     switch (done) {
     case CC_DO_LEAVE: return OUT_VALUE;
@@ -245,8 +226,7 @@ static Out settle_end(CcRun *r, CcDo done, bool alone, CcGo *go)
 }
 
 /* Runs the frame from the observer's answer `go` to its end. */
-static Out drive(CcRun *r, CcGo go)
-{
+static Out drive(CcRun *r, CcGo go) {
     Out out = OUT_NOT;
     while (out == OUT_NOT) {
         CcDo done;
@@ -273,15 +253,13 @@ static Out drive(CcRun *r, CcGo go)
 
 /* ------------------------------------------------------------------ the end of a frame */
 
-static void detach(CcRun *r)
-{
+static void detach(CcRun *r) {
     cc_frame_unlink(r->act.ts, r->act.frame);
     cc_frame_leave_level(r->act.ts);
 }
 
 /* The frame is over; value NULL with the error set: by an exception. */
-static PyObject *finish(CcRun *r, int how, PyObject *value)
-{
+static PyObject *finish(CcRun *r, int how, PyObject *value) {
     if (how == CC_LEAVE_UNWIND && !PyErr_Occurred())
         PyErr_SetString(PyExc_SystemError, "ccompile: a frame was left so that its caller goes on");
     cc_drop(r, r->act.depth);
@@ -292,8 +270,7 @@ static PyObject *finish(CcRun *r, int how, PyObject *value)
     return value;
 }
 
-static PyObject *hand_over(CcRun *r)
-{
+static PyObject *hand_over(CcRun *r) {
     const CcInsn *in = insn(r);
     const bool yields = in->op == CC_OP_SUSPEND;
     tell_leave(r, yields ? CC_LEAVE_YIELD : CC_LEAVE_HANDOVER, yields && r->act.depth > 0 ? cc_top(r, 1) : NULL);
@@ -303,8 +280,7 @@ static PyObject *hand_over(CcRun *r)
 
 /* An exception was raised while a tracer is active: CPython raises it, so that the tracer hears of it. A call is made
  * again, of an object that raises it (exact); elsewhere the evaluator is entered with the exception set. */
-static PyObject *hand_exception(CcRun *r)
-{
+static PyObject *hand_exception(CcRun *r) {
     const CcInsn *in = insn(r);
     PyThreadState *ts = r->act.ts;
     void *frame = r->act.frame;
@@ -323,8 +299,7 @@ static PyObject *hand_exception(CcRun *r)
     return cc_frame_throw(ts, frame);
 }
 
-static PyObject *end(CcRun *r, Out out)
-{
+static PyObject *end(CcRun *r, Out out) {
     PyObject *value = r->value;
     switch (out) {
     case OUT_VALUE: return finish(r, CC_LEAVE_RETURN, value);
@@ -337,8 +312,7 @@ static PyObject *end(CcRun *r, Out out)
 
 /* The instruction to begin with; -1: CPython runs the frame. A frame into which an exception is thrown is ours when
  * its own handler begins with an instruction that we perform. */
-static int first_pc(const CcCode *code, int unit, bool throwing)
-{
+static int first_pc(const CcCode *code, int unit, bool throwing) {
     int pc = unit >= 0 && unit < code->n_units ? code->by_unit[unit] : -1;
     if (pc < 0 || !throwing) return pc;
     if (pc == 0 || code->insn[pc - 1].op != CC_OP_SUSPEND) return -1;
@@ -346,20 +320,33 @@ static int first_pc(const CcCode *code, int unit, bool throwing)
     return handler && !(code->insn[handler->target].flags & CC_IF_HAND) ? pc - 1 : -1;
 }
 
-PyObject *cc_run_frame(CcObserver *obs, CcAct **top, void *frame, const CcCode *code, bool throwing)
-{
+PyObject *cc_run_frame(CcObserver *obs, CcAct **top, void *frame, const CcCode *code, bool throwing) {
     PyThreadState *ts = PyThreadState_Get();
     PyCodeObject *co = code->co;
     int unit = cc_frame_next_unit(frame), pc = first_pc(code, unit, throwing);
     if (pc < 0 || !cc_frame_enter_level(ts)) return _PyEval_EvalFrameDefault(ts, frame, throwing);
     PyObject **slot = cc_frame_slots(frame);
     CcRun r = {
-        .act = {.prev = *top, .obs = obs, .ts = ts, .frame = frame, .co = co, .func = cc_frame_func(frame), .code = code,
-                .pc = pc, .depth = cc_frame_depth(frame), .started = unit == 0,
+        .act = {.prev = *top,
+                .obs = obs,
+                .ts = ts,
+                .frame = frame,
+                .co = co,
+                .func = cc_frame_func(frame),
+                .code = code,
+                .pc = pc,
+                .depth = cc_frame_depth(frame),
+                .started = unit == 0,
                 .generator = cc_frame_in_generator(frame) || (co->co_flags & CO_GENERATOR)},
-        .top = top, .slot = slot, .stack = slot + co->co_nlocalsplus,
-        .names = co->co_names, .consts = co->co_consts, .globals = cc_frame_globals(frame),
-        .builtins = cc_frame_builtins(frame), .told = true, .raise_unit = -1,
+        .top = top,
+        .slot = slot,
+        .stack = slot + co->co_nlocalsplus,
+        .names = co->co_names,
+        .consts = co->co_consts,
+        .globals = cc_frame_globals(frame),
+        .builtins = cc_frame_builtins(frame),
+        .told = true,
+        .raise_unit = -1,
     };
     cc_frame_link(ts, frame);
     *top = &r.act;

@@ -1,5 +1,5 @@
-/* C code that calls back. sum() and functools.reduce() are performed here step by step, so that the C functions that they
- * call are seen; for the others (map, sorted ...) a callback must be one whose calls need not be seen. */
+/* C code that calls back. sum() and functools.reduce() are performed here step by step, so that the C functions that
+ * they call are seen; for the others (map, sorted ...) a callback must be one whose calls need not be seen. */
 #include "rec_int.h"
 
 /* ------------------------------------------------------------------ callbacks */
@@ -21,8 +21,7 @@ static const char templates[] =
     "def methodcaller(name, *args):\n"
     "    return lambda o: getattr(o, name)(*args)\n";
 
-static PyObject *template_named(const char *name)
-{
+static PyObject *template_named(const char *name) {
     static PyObject *space;
     if (space == NULL) {
         PyObject *code = Py_CompileString(templates, "<ccompile>", Py_file_input), *dict = PyDict_New(), *r = NULL;
@@ -40,8 +39,7 @@ static PyObject *template_named(const char *name)
 }
 
 /* A function that a template gives: it and its closure belong to this trace. */
-static PyObject *from_template(CcRec *rec, const char *name, PyObject *args)
-{
+static PyObject *from_template(CcRec *rec, const char *name, PyObject *args) {
     PyObject *maker = template_named(name), *f = maker != NULL ? PyObject_CallObject(maker, args) : NULL;
     if (f == NULL) {
         PyErr_Clear();
@@ -58,39 +56,38 @@ static PyObject *from_template(CcRec *rec, const char *name, PyObject *args)
     return f;
 }
 
-CcBack cc_backcall_kind(CcRec *rec, PyObject *f)
-{
+CcBack cc_backcall_kind(CcRec *rec, PyObject *f) {
     if (f == NULL || f == Py_None) return CC_BACK_SEEN;
     const PyFunctionObject *python = cc_call_function(f);
     if (python != NULL) return cc_library_recorded((PyFunctionObject *)python) ? CC_BACK_SEEN : CC_BACK_NOT;
     return PyCallable_Check(f) && cc_value_origin(rec, f) != CC_O_UNKNOWN ? CC_BACK_WRAP : CC_BACK_NOT;
 }
 
-PyObject *cc_backcall_wrap(CcRec *rec, PyObject *f)
-{
+PyObject *cc_backcall_wrap(CcRec *rec, PyObject *f) {
     PyObject *args = PyTuple_Pack(1, f), *wrapper = args != NULL ? from_template(rec, "wrap", args) : NULL;
     Py_XDECREF(args);
     return wrapper;
 }
 
-PyObject *cc_backcall_add(CcRec *rec)
-{
+PyObject *cc_backcall_add(CcRec *rec) {
     PyObject *f = from_template(rec, "adder", NULL);
     if (f == NULL) abort();
     return f;
 }
 
-PyObject *cc_backcall_getter(CcRec *rec, CcAct *act, PyObject *f)
-{
+PyObject *cc_backcall_getter(CcRec *rec, CcAct *act, PyObject *f) {
     static const char *const types[] = {"operator.itemgetter", "operator.attrgetter", "operator.methodcaller"};
     int kind = 0;
     while (kind < CC_COUNT(types) && strcmp(Py_TYPE(f)->tp_name, types[kind]) != 0) kind++;
     if (kind == CC_COUNT(types)) return NULL;
     const bool paused = cc_hook_pause(act->obs, true);
     PyObject *reduced = PyObject_CallMethod(f, "__reduce__", NULL), *made = NULL;
-    PyObject *args = reduced != NULL && PyTuple_Check(reduced) && PyTuple_GET_SIZE(reduced) == 2 ? PyTuple_GET_ITEM(reduced, 1) : NULL;
+    PyObject *args = reduced != NULL && PyTuple_Check(reduced) && PyTuple_GET_SIZE(reduced) == 2
+                         ? PyTuple_GET_ITEM(reduced, 1)
+                         : NULL;
     bool constant = args != NULL && PyTuple_CheckExact(args) && PyType_Check(PyTuple_GET_ITEM(reduced, 0));
-    for (Py_ssize_t i = 0; constant && i < PyTuple_GET_SIZE(args); i++) constant = cc_value_const(PyTuple_GET_ITEM(args, i));
+    for (Py_ssize_t i = 0; constant && i < PyTuple_GET_SIZE(args); i++)
+        constant = cc_value_const(PyTuple_GET_ITEM(args, i));
     if (constant) made = from_template(rec, strchr(types[kind], '.') + 1, args);
     const int source = cc_value_source(rec, f);
     if (made != NULL && source >= 0) cc_guard_also(&rec->trace->guards, source, CC_CHK_IDENT, f, -1);
@@ -103,8 +100,7 @@ PyObject *cc_backcall_getter(CcRec *rec, CcAct *act, PyObject *f)
 /* ------------------------------------------------------------------ steps */
 
 /* Performs one step as an event of its own; it lies inside an instruction, and so can't be a break. */
-static PyObject *step(CcRec *rec, CcAct *act, CcEvent *ev)
-{
+static PyObject *step(CcRec *rec, CcAct *act, CcEvent *ev) {
     const CcEvent *outer = act->event;
     CcGo go = CC_GIVE_UP;
     ev->flags |= CC_EV_INNER;
@@ -122,8 +118,7 @@ static PyObject *step(CcRec *rec, CcAct *act, CcEvent *ev)
 }
 
 /* Takes the reference to `total`. */
-static PyObject *add(CcRec *rec, CcAct *act, PyObject *total, PyObject *item)
-{
+static PyObject *add(CcRec *rec, CcAct *act, PyObject *total, PyObject *item) {
     PyObject *const in[] = {total, item};
     CcEvent ev = {.kind = CC_EV_BINOP, .arg = CC_NB_ADD, .in = in, .n = 2};
     PyObject *r = step(rec, act, &ev);
@@ -132,15 +127,13 @@ static PyObject *add(CcRec *rec, CcAct *act, PyObject *total, PyObject *item)
 }
 
 /* The sum of numbers is C's own: it adds floats in a way of its own. */
-static PyObject *plain_sum(PyObject *items, PyObject *start)
-{
+static PyObject *plain_sum(PyObject *items, PyObject *start) {
     PyObject *f = PyDict_GetItemString(PyEval_GetBuiltins(), "sum");
     return f != NULL ? PyObject_CallFunctionObjArgs(f, items, start, NULL) : NULL;
 }
 
 /* Symbols are added step by step, as long as there are only ints. */
-static PyObject *number_sum(CcRec *rec, CcAct *act, PyObject *numbers, PyObject *start)
-{
+static PyObject *number_sum(CcRec *rec, CcAct *act, PyObject *numbers, PyObject *start) {
     const bool symbols = rec->trace != NULL && (cc_sym_within(rec, numbers, 1) || cc_sym_is(rec, start));
     if (!symbols || !cc_number_whole(numbers) || (start != NULL && !PyLong_CheckExact(start))) {
         if (rec->trace != NULL && (!cc_number_settle(rec, numbers, 1) || !cc_number_settle(rec, start, 0)))
@@ -155,15 +148,16 @@ static PyObject *number_sum(CcRec *rec, CcAct *act, PyObject *numbers, PyObject 
 
 static bool plain(PyObject *o) { return cc_value_const(o) || (!cc_tens_any(o) && !cc_python_class(Py_TYPE(o))); }
 
-static PyObject *sum_seen(CcRec *rec, CcAct *act, PyObject *iterable, PyObject *start)
-{
+static PyObject *sum_seen(CcRec *rec, CcAct *act, PyObject *iterable, PyObject *start) {
     PyObject *it = PyObject_GetIter(iterable), *numbers = PyList_New(0), *total = NULL, *item = NULL;
     if (it == NULL || numbers == NULL) goto fail;
     while ((item = PyIter_Next(it)) != NULL) {
         if (total == NULL && plain(item) && (start == NULL || plain(start))) {
             if (PyList_Append(numbers, item) < 0) goto fail;
         } else {
-            if (total == NULL) total = PyList_GET_SIZE(numbers) > 0 || start == NULL ? number_sum(rec, act, numbers, start) : Py_NewRef(start);
+            if (total == NULL)
+                total = PyList_GET_SIZE(numbers) > 0 || start == NULL ? number_sum(rec, act, numbers, start)
+                                                                      : Py_NewRef(start);
             if (total != NULL) total = add(rec, act, total, item);
             if (total == NULL) goto fail;
         }
@@ -182,8 +176,7 @@ fail:
     return NULL;
 }
 
-static PyObject *reduce_seen(CcRec *rec, CcAct *act, PyObject *f, PyObject *iterable, PyObject *start)
-{
+static PyObject *reduce_seen(CcRec *rec, CcAct *act, PyObject *f, PyObject *iterable, PyObject *start) {
     PyObject *it = PyObject_GetIter(iterable), *total = Py_XNewRef(start), *item;
     if (it == NULL) goto fail;
     while ((item = PyIter_Next(it)) != NULL) {
@@ -208,25 +201,23 @@ fail:
     return NULL;
 }
 
-CcGo cc_backcall_sum(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n)
-{
+CcGo cc_backcall_sum(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n) {
     PyObject *start = n > 1 ? in[1] : NULL;
-    if (n < 1 || n > 2 || (start != NULL && (PyUnicode_Check(start) || PyBytes_Check(start) || PyByteArray_Check(start))))
-        return CC_OK;   /* C code raises its TypeError */
+    if (n < 1 || n > 2 ||
+        (start != NULL && (PyUnicode_Check(start) || PyBytes_Check(start) || PyByteArray_Check(start))))
+        return CC_OK; /* C code raises its TypeError */
     ev->result = sum_seen(rec, act, in[0], start);
     if (ev->result != NULL && rec->trace != NULL && Py_REFCNT(ev->result) == 1) cc_value_fresh(rec, ev->result);
     return CC_DONE;
 }
 
-CcGo cc_backcall_reduce(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n)
-{
+CcGo cc_backcall_reduce(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n) {
     if (n < 2 || n > 3) return CC_OK;
     ev->result = reduce_seen(rec, act, in[0], in[1], n > 2 ? in[2] : NULL);
     return CC_DONE;
 }
 
-static void removed(CcRec *rec, CcAct *act, PyObject *list, int source, Py_ssize_t at)
-{
+static void removed(CcRec *rec, CcAct *act, PyObject *list, int source, Py_ssize_t at) {
     PyObject *index = PyLong_FromSsize_t(at), *const in[] = {list, index};
     if (index == NULL) abort();
     cc_vec_push(&rec->keep, index);
@@ -236,8 +227,7 @@ static void removed(CcRec *rec, CcAct *act, PyObject *list, int source, Py_ssize
     (void)cc_node_effect(rec, act, &spec, NULL);
 }
 
-CcGo cc_backcall_remove(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n)
-{
+CcGo cc_backcall_remove(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n) {
     const int source = n == 2 && PyList_CheckExact(in[0]) ? cc_value_source(rec, in[0]) : -1;
     if (source < 0) return CC_OK;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(in[0]); i++) {
@@ -256,10 +246,9 @@ CcGo cc_backcall_remove(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in
 
 /* ------------------------------------------------------------------ generators of what modules hold */
 
-/* module.parameters() and its kind: reading modules is all that they do, so it does not matter when. A list's iterator stands for
- * the generator: it can be rebuilt behind a break. */
-CcGo cc_backcall_listed(CcRec *rec, CcAct *act, CcEvent *ev)
-{
+/* module.parameters() and its kind: reading modules is all that they do, so it does not matter when. A list's iterator
+ * stands for the generator: it can be rebuilt behind a break. */
+CcGo cc_backcall_listed(CcRec *rec, CcAct *act, CcEvent *ev) {
     PyFunctionObject *f = ev->kind == CC_EV_CALL ? cc_call_function(ev->in[0]) : NULL;
     if (f == NULL || !cc_library_listed(f)) return CC_OK;
     const CcGo go = cc_op_before(rec, act, ev);
@@ -280,15 +269,15 @@ CcGo cc_backcall_listed(CcRec *rec, CcAct *act, CcEvent *ev)
 
 bool cc_backcall_is_cache(PyObject *f) { return strcmp(Py_TYPE(f)->tp_name, "functools._lru_cache_wrapper") == 0; }
 
-/* May this argument look up what a recording keeps? Content of tuples is guarded, and that objects which are compared by identity
- * are the same ones. */
-static bool cache_key(CcRec *rec, PyObject *o, int depth)
-{
+/* May this argument look up what a recording keeps? Content of tuples is guarded, and that objects which are compared
+ * by identity are the same ones. */
+static bool cache_key(CcRec *rec, PyObject *o, int depth) {
     if (cc_value_const(o) || cc_value_ident(o)) return !cc_value_symbolic(rec, o);
     if (depth == 0 || cc_tens_any(o)) return false;
     if (PyTuple_Check(o) && cc_value_compares_as(o, &PyTuple_Type)) {
         bool ok = cc_value_content(rec, o, depth);
-        for (Py_ssize_t i = 0; ok && i < PyTuple_GET_SIZE(o); i++) ok = cache_key(rec, PyTuple_GET_ITEM(o, i), depth - 1);
+        for (Py_ssize_t i = 0; ok && i < PyTuple_GET_SIZE(o); i++)
+            ok = cache_key(rec, PyTuple_GET_ITEM(o, i), depth - 1);
         return ok;
     }
     const int source = cc_value_compares_as(o, &PyBaseObject_Type) ? cc_value_source(rec, o) : -1;
@@ -297,8 +286,7 @@ static bool cache_key(CcRec *rec, PyObject *o, int depth)
 }
 
 /* Is it, or does it hold, a tensor? */
-static bool has_tensor(PyObject *o)
-{
+static bool has_tensor(PyObject *o) {
     PyObject *dict = cc_python_class(Py_TYPE(o)) ? cc_obj_dict(o) : NULL;
     return cc_value_has_tensor(o, 4) || (dict != NULL && cc_value_has_tensor(dict, 4));
 }
@@ -306,8 +294,8 @@ static bool has_tensor(PyObject *o)
 /* The function runs once for each set of arguments, whatever is compiled: it is called unseen, and what it gives for
  * constants is a constant, or an object that is read under guards. A tensor from the cache is one object for ever: no
  * recording holds on to it. */
-CcGo cc_backcall_cache(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *const *in, int n, PyObject *kwnames)
-{
+CcGo cc_backcall_cache(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *const *in, int n,
+                       PyObject *kwnames) {
     for (int i = 0; i < n; i++) cc_sym_settle(rec, in[i], 3);
     for (int i = 0; i < n; i++)
         if (!cache_key(rec, in[i], 4))
@@ -317,16 +305,17 @@ CcGo cc_backcall_cache(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObjec
     ev->result = PyObject_Vectorcall(f, in, (size_t)n - n_kw, kwnames);
     cc_hook_pause(act->obs, paused);
     (void)cc_look_take();
-    if (ev->result == NULL || cc_value_const(ev->result) || cc_value_origin(rec, ev->result) != CC_O_UNKNOWN) return CC_DONE;
-    if (has_tensor(ev->result)) (void)cc_rec_poison(rec, act, CC_R_UNKNOWN_CALL, "a cached function that gives a tensor");
+    if (ev->result == NULL || cc_value_const(ev->result) || cc_value_origin(rec, ev->result) != CC_O_UNKNOWN)
+        return CC_DONE;
+    if (has_tensor(ev->result))
+        (void)cc_rec_poison(rec, act, CC_R_UNKNOWN_CALL, "a cached function that gives a tensor");
     else cc_value_const_source(rec, ev->result);
     return CC_DONE;
 }
 
 /* ------------------------------------------------------------------ functions of plain data */
 
-static bool plain_data(PyObject *o, int depth)
-{
+static bool plain_data(PyObject *o, int depth) {
     if (PyTuple_CheckExact(o) || PyList_CheckExact(o)) {
         for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++)
             if (depth == 0 || !plain_data(PySequence_Fast_GET_ITEM(o, i), depth - 1)) return false;
@@ -345,10 +334,10 @@ static bool plain_data(PyObject *o, int depth)
 static bool pattern(PyObject *o) { return strcmp(Py_TYPE(o)->tp_name, "re.Pattern") == 0; }
 
 /* What such a function made: containers are the caller's own, everything else is a constant. */
-void cc_backcall_made(CcRec *rec, PyObject *o)
-{
+void cc_backcall_made(CcRec *rec, PyObject *o) {
     if (PyList_CheckExact(o) || PyTuple_CheckExact(o)) {
-        for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++) cc_backcall_made(rec, PySequence_Fast_GET_ITEM(o, i));
+        for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++)
+            cc_backcall_made(rec, PySequence_Fast_GET_ITEM(o, i));
         cc_value_fresh(rec, o);
     } else if (PyDict_CheckExact(o)) {
         Py_ssize_t pos = 0;
@@ -363,8 +352,8 @@ void cc_backcall_made(CcRec *rec, PyObject *o)
     }
 }
 
-CcGo cc_backcall_pure(CcRec *rec, CcAct *act, CcEvent *ev, CcPure pure, PyObject *f, PyObject *const *in, int n, PyObject *kwnames)
-{
+CcGo cc_backcall_pure(CcRec *rec, CcAct *act, CcEvent *ev, CcPure pure, PyObject *f, PyObject *const *in, int n,
+                      PyObject *kwnames) {
     for (int i = 0; i < n; i++) {
         if (pattern(in[i]) && cc_value_content(rec, in[i], 1)) continue;
         if (pure == CC_PURE_CLASS && PyType_Check(in[i]) && cc_value_origin(rec, in[i]) != CC_O_UNKNOWN) {

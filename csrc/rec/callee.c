@@ -1,5 +1,6 @@
 /* What C callables do: the rows of callee.def, resolved once into an identity map. Builtin functions and bound builtin
- * methods are known by their PyMethodDef, slot wrappers by their slot and what fills it, everything else by the object. */
+ * methods are known by their PyMethodDef, slot wrappers by their slot and what fills it, everything else by the
+ * object. */
 #include "rec_int.h"
 
 static const struct {
@@ -11,24 +12,21 @@ static const struct {
 #undef CC_CALLEE
 };
 
-static CcMap kinds;     /* identity -> kind | name index << 8 */
+static CcMap kinds; /* identity -> kind | name index << 8 */
 static CC_VEC(char *) names;
 
 /* types.MethodWrapperType has no public struct; its layout (descrobject.c, wrapperobject) is the same in 3.11-3.14. */
 typedef struct {
-    PyObject_HEAD
-    PyWrapperDescrObject *descr;
+    PyObject_HEAD PyWrapperDescrObject *descr;
     PyObject *self;
 } MethodWrapper;
 
 /* All types share one wrapperbase for a name, and one function may fill several slots (__setitem__ and __delitem__). */
-static const void *slot_identity(const PyWrapperDescrObject *d)
-{
+static const void *slot_identity(const PyWrapperDescrObject *d) {
     return (const void *)((uintptr_t)d->d_base ^ (uintptr_t)d->d_wrapped << 1);
 }
 
-static const void *identity(PyObject *o)
-{
+static const void *identity(PyObject *o) {
     if (PyCFunction_Check(o)) {
         const PyCFunctionObject *f = (PyCFunctionObject *)o;
         /* all types share one PyMethodDef for __new__: their tp_new tells them apart */
@@ -36,14 +34,14 @@ static const void *identity(PyObject *o)
             return (const void *)(uintptr_t)((PyTypeObject *)f->m_self)->tp_new;
         return f->m_ml;
     }
-    if (Py_IS_TYPE(o, &PyMethodDescr_Type) || Py_IS_TYPE(o, &PyClassMethodDescr_Type)) return ((PyMethodDescrObject *)o)->d_method;
+    if (Py_IS_TYPE(o, &PyMethodDescr_Type) || Py_IS_TYPE(o, &PyClassMethodDescr_Type))
+        return ((PyMethodDescrObject *)o)->d_method;
     if (Py_IS_TYPE(o, &PyWrapperDescr_Type)) return slot_identity((PyWrapperDescrObject *)o);
     if (Py_IS_TYPE(o, cc_type_method_wrapper())) return slot_identity(((MethodWrapper *)o)->descr);
     return o;
 }
 
-PyObject *cc_callee_self(PyObject *o)
-{
+PyObject *cc_callee_self(PyObject *o) {
     if (PyCFunction_Check(o)) {
         PyObject *self = PyCFunction_GET_SELF(o);
         return self != NULL && !PyModule_Check(self) && !PyType_Check(self) ? self : NULL;
@@ -51,12 +49,12 @@ PyObject *cc_callee_self(PyObject *o)
     return Py_IS_TYPE(o, cc_type_method_wrapper()) ? ((MethodWrapper *)o)->self : NULL;
 }
 
-PyObject *cc_callee_unbound(PyObject *o)
-{
+PyObject *cc_callee_unbound(PyObject *o) {
     if (Py_IS_TYPE(o, cc_type_method_wrapper())) return (PyObject *)((MethodWrapper *)o)->descr;
     PyObject *name = PyUnicode_InternFromString(((PyCFunctionObject *)o)->m_ml->ml_name), *found = NULL;
     PyObject *mro = Py_TYPE(PyCFunction_GET_SELF(o))->tp_mro;
-    for (Py_ssize_t i = 0; name != NULL && found == NULL && i < PyTuple_GET_SIZE(mro); i++) {   /* a subclass may shadow it */
+    for (Py_ssize_t i = 0; name != NULL && found == NULL && i < PyTuple_GET_SIZE(mro);
+         i++) { /* a subclass may shadow it */
         PyObject *d = PyDict_GetItemWithError(cc_type_dict((PyTypeObject *)PyTuple_GET_ITEM(mro, i)), name);
         if (d != NULL && Py_IS_TYPE(d, &PyMethodDescr_Type) &&
             ((PyMethodDescrObject *)d)->d_method == ((PyCFunctionObject *)o)->m_ml)
@@ -66,8 +64,7 @@ PyObject *cc_callee_unbound(PyObject *o)
     return found;
 }
 
-static PyObject *resolve(const char *path)
-{
+static PyObject *resolve(const char *path) {
     char module[128];
     snprintf(module, sizeof module, "%s", path);
     *strchr(module, '.') = '\0';
@@ -78,7 +75,7 @@ static PyObject *resolve(const char *path)
         char name[128];
         snprintf(name, sizeof name, "%.*s", dot != NULL ? (int)(dot - p) : (int)strlen(p), p);
         PyObject *next = NULL;
-        if (PyType_Check(o)) {   /* the descriptor itself, not what it binds to */
+        if (PyType_Check(o)) { /* the descriptor itself, not what it binds to */
             PyObject *s = PyUnicode_InternFromString(name);
             next = s != NULL ? Py_XNewRef(cc_type_lookup((PyTypeObject *)o, s)) : NULL;
             Py_XDECREF(s);
@@ -93,11 +90,10 @@ static PyObject *resolve(const char *path)
         Py_SETREF(o, f);
     }
     if (o == NULL) PyErr_Clear();
-    return o;   /* kept for the life of the process: its address is the key */
+    return o; /* kept for the life of the process: its address is the key */
 }
 
-int cc_callee_init(void)
-{
+int cc_callee_init(void) {
     if (kinds.n > 0) return 0;
     for (int r = 0; r < CC_COUNT(rows); r++) {
         for (const char *p = rows[r].paths; *p != '\0';) {
@@ -115,10 +111,10 @@ int cc_callee_init(void)
     return 0;
 }
 
-CcCallee cc_callee_find(PyObject *callable)
-{
+CcCallee cc_callee_find(PyObject *callable) {
     const int64_t *v = cc_map_find(&kinds, identity(callable));
-    if (v == NULL && strcmp(Py_TYPE(callable)->tp_name, "numpy.ufunc") == 0) return (CcCallee){CC_CALLEE_PURE, "a ufunc of numpy"};
+    if (v == NULL && strcmp(Py_TYPE(callable)->tp_name, "numpy.ufunc") == 0)
+        return (CcCallee){CC_CALLEE_PURE, "a ufunc of numpy"};
     if (v == NULL) return (CcCallee){CC_CALLEE_UNKNOWN, NULL};
     return (CcCallee){(CcCalleeKind)(*v & 0xFF), names.at[*v >> 8]};
 }
@@ -129,22 +125,20 @@ static const struct {
     const char *path;
     bool answer;
 } intrinsics[] = {
-    {"torch.compiler.is_compiling", true},
-    {"torch.compiler.is_dynamo_compiling", true},
-    {"torch._utils.is_compiling", true},
-    {"ccompile._core.is_compiling", true},
-    {"torch.jit.is_scripting", false},
-    {"torch.jit.is_tracing", false},
+    {"torch.compiler.is_compiling", true}, {"torch.compiler.is_dynamo_compiling", true},
+    {"torch._utils.is_compiling", true},   {"ccompile._core.is_compiling", true},
+    {"torch.jit.is_scripting", false},     {"torch.jit.is_tracing", false},
 };
 static CcMap intrinsic_answers;
-static PyObject *profiling, *range_enter, *range_exit;   /* of record_function; NULL: another torch */
+static PyObject *profiling, *range_enter, *range_exit; /* of record_function; NULL: another torch */
 
-/* Code that does something else when it is told that it is compiled (numbers; hooks to be called always): told what eager is told. */
-static const char *const told_eager[] = {"torch.nn.modules.transformer.TransformerEncoder.forward", "torch.nn.modules.module.Module._call_impl"};
+/* Code that does something else when it is told that it is compiled (numbers; hooks to be called always): told what
+ * eager is told. */
+static const char *const told_eager[] = {"torch.nn.modules.transformer.TransformerEncoder.forward",
+                                         "torch.nn.modules.module.Module._call_impl"};
 static const PyObject *told_eager_code[CC_COUNT(told_eager)];
 
-int cc_intrin_init(PyObject *torch)
-{
+int cc_intrin_init(PyObject *torch) {
     (void)torch;
     for (int i = 0; i < CC_COUNT(intrinsics); i++) {
         char path[160];
@@ -165,8 +159,7 @@ int cc_intrin_init(PyObject *torch)
 }
 
 /* An operator that takes functions (associative_scan, scan, while_loop ...): torch traces these with Dynamo. */
-static bool higher_order(PyObject *o)
-{
+static bool higher_order(PyObject *o) {
     if (o != NULL && PyFunction_Check(o)) {
         PyObject *module = ((PyFunctionObject *)o)->func_module;
         const char *name = module != NULL && PyUnicode_Check(module) ? PyUnicode_AsUTF8(module) : NULL;
@@ -178,33 +171,35 @@ static bool higher_order(PyObject *o)
     return false;
 }
 
-/* Code that asks and has such an operator at hand, in a local or a global, takes it when it is told that it is compiled, and
- * does the same with plain ops otherwise. Only Dynamo can do the former. The question may come through a function of its own. */
-static bool would_trace(const CcAct *caller)
-{
+/* Code that asks and has such an operator at hand, in a local or a global, takes it when it is told that it is
+ * compiled, and does the same with plain ops otherwise. Only Dynamo can do the former. The question may come through a
+ * function of its own. */
+static bool would_trace(const CcAct *caller) {
     for (int depth = 0; caller != NULL && depth < 2; depth++, caller = caller->prev) {
         const PyCodeObject *co = caller->co;
         for (int slot = 0; slot < caller->code->n_locals; slot++)
             if (higher_order(cc_act_get(caller, slot))) return true;
         for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(co->co_names); k++)
-            if (higher_order(PyDict_GetItemWithError(caller->func->func_globals, PyTuple_GET_ITEM(co->co_names, k)))) return true;
+            if (higher_order(PyDict_GetItemWithError(caller->func->func_globals, PyTuple_GET_ITEM(co->co_names, k))))
+                return true;
     }
     return false;
 }
 
-/* Once Dynamo has run in this process, nn.Module.__init__ notes each new module in a table of Dynamo's. Nobody else reads it. */
-static bool is_dynamos_note(PyObject *callable)
-{
+/* Once Dynamo has run in this process, nn.Module.__init__ notes each new module in a table of Dynamo's. Nobody else
+ * reads it. */
+static bool is_dynamos_note(PyObject *callable) {
     if (!PyFunction_Check(callable)) return false;
     const PyFunctionObject *f = (PyFunctionObject *)callable;
     return PyUnicode_CompareWithASCIIString(f->func_qualname, "GenerationTracker.tag") == 0 && f->func_module != NULL &&
-           PyUnicode_Check(f->func_module) && PyUnicode_CompareWithASCIIString(f->func_module, "torch._dynamo.mutation_guard") == 0;
+           PyUnicode_Check(f->func_module) &&
+           PyUnicode_CompareWithASCIIString(f->func_module, "torch._dynamo.mutation_guard") == 0;
 }
 
-/* torch.profiler.record_function names a range for a profiler: while none is on, which is guarded, a replay does without its two
- * ends. What the first one leaves in the object is as good as any other: ending a range twice does nothing. */
-static PyObject *range_end(CcRec *rec, PyObject *callable, PyObject *const *in, int n, const CcAct *caller)
-{
+/* torch.profiler.record_function names a range for a profiler: while none is on, which is guarded, a replay does
+ * without its two ends. What the first one leaves in the object is as good as any other: ending a range twice does
+ * nothing. */
+static PyObject *range_end(CcRec *rec, PyObject *callable, PyObject *const *in, int n, const CcAct *caller) {
     if (range_enter == NULL || (callable != range_enter && callable != range_exit)) return NULL;
     PyObject *on = cc_value_ask(rec, profiling);
     Py_XDECREF(on);
@@ -214,21 +209,21 @@ static PyObject *range_end(CcRec *rec, PyObject *callable, PyObject *const *in, 
     cc_hook_pause(caller->obs, paused);
     (void)cc_look_take();
     PyObject *range = r != NULL ? PyObject_GetAttrString(in[0], "record") : NULL;
-    PyErr_Clear();   /* called in another way: performed again, and raises again */
+    PyErr_Clear(); /* called in another way: performed again, and raises again */
     if (range != NULL && cc_value_origin(rec, range) == CC_O_UNKNOWN) cc_value_const_source(rec, range);
     Py_XDECREF(range);
     return r;
 }
 
-PyObject *cc_intrin_call(CcRec *rec, PyObject *callable, PyObject *const *in, int n, const CcAct *caller)
-{
+PyObject *cc_intrin_call(CcRec *rec, PyObject *callable, PyObject *const *in, int n, const CcAct *caller) {
     if (is_dynamos_note(callable)) return Py_NewRef(Py_None);
     PyObject *end = range_end(rec, callable, in, n, caller);
     if (end != NULL) return end;
     const int64_t *v = cc_map_find(&intrinsic_answers, callable);
     if (v == NULL) return NULL;
     bool answer = *v;
-    for (int i = 0; i < CC_COUNT(told_eager_code); i++) answer = answer && (const PyObject *)caller->co != told_eager_code[i];
+    for (int i = 0; i < CC_COUNT(told_eager_code); i++)
+        answer = answer && (const PyObject *)caller->co != told_eager_code[i];
     answer = answer && !would_trace(caller);
     return Py_NewRef(answer ? Py_True : Py_False);
 }

@@ -1,24 +1,27 @@
-/* Attribute access. The object's generic lookup (type, then instance dict, then __getattr__) is followed after the fact, and
- * each step that decided the outcome gets its guard. Python code that the lookup runs (properties, __getattr__) arrives
- * as frames of its own. */
+/* Attribute access. The object's generic lookup (type, then instance dict, then __getattr__) is followed after the
+ * fact, and each step that decided the outcome gets its guard. Python code that the lookup runs (properties,
+ * __getattr__) arrives as frames of its own. */
 #include "rec_int.h"
 
-static getattrofunc slot_getattr, slot_getattribute;   /* what CPython gives to classes with the Python-level hooks */
+/* what CPython gives to classes with the Python-level hooks */
+static getattrofunc slot_getattr, slot_getattribute;
 static setattrofunc slot_setattr;
 static PyObject *str_getattr, *str_getattribute, *str_dict, *str_class, *str_requires_grad, *str_setattr, *str_delattr;
 
-int cc_attr_init(void)
-{
+int cc_attr_init(void) {
     PyObject *ns = PyDict_New(), *r = NULL;
     if (ns == NULL || PyDict_SetItemString(ns, "__builtins__", PyEval_GetBuiltins()) < 0) return -1;
     r = PyRun_String("class A:\n def __getattr__(self, n): pass\n def __setattr__(self, n, v): pass\n"
-                     "class B:\n def __getattribute__(self, n): pass\n", Py_file_input, ns, ns);
+                     "class B:\n def __getattribute__(self, n): pass\n",
+                     Py_file_input, ns, ns);
     if (r == NULL) return -1;
     Py_DECREF(r);
-    const PyTypeObject *a = (PyTypeObject *)PyDict_GetItemString(ns, "A"), *b = (PyTypeObject *)PyDict_GetItemString(ns, "B");
+    const PyTypeObject *a = (PyTypeObject *)PyDict_GetItemString(ns, "A"),
+                       *b = (PyTypeObject *)PyDict_GetItemString(ns, "B");
     slot_getattr = a->tp_getattro;
     slot_setattr = a->tp_setattro;
-    PyObject *sample = PyObject_CallNoArgs((PyObject *)b);   /* its first use turns the general slot into the special one */
+    /* its first use turns the general slot into the special one */
+    PyObject *sample = PyObject_CallNoArgs((PyObject *)b);
     r = sample != NULL ? PyObject_GetAttrString(sample, "any") : NULL;
     Py_XDECREF(sample);
     if (r == NULL) return -1;
@@ -35,35 +38,32 @@ int cc_attr_init(void)
     return str_delattr != NULL ? 0 : -1;
 }
 
-static bool known_getattro(PyTypeObject *t)
-{
+static bool known_getattro(PyTypeObject *t) {
     const getattrofunc f = t->tp_getattro;
-    return f == PyObject_GenericGetAttr || f == slot_getattr || f == slot_getattribute || f == PyType_Type.tp_getattro ||
-           f == PyModule_Type.tp_getattro || f == PySuper_Type.tp_getattro || f == PyMethod_Type.tp_getattro ||
-           t == &PyFunction_Type || strcmp(t->tp_name, "pybind11_type") == 0;   /* a type's, methods unbound */
+    return f == PyObject_GenericGetAttr || f == slot_getattr || f == slot_getattribute ||
+           f == PyType_Type.tp_getattro || f == PyModule_Type.tp_getattro || f == PySuper_Type.tp_getattro ||
+           f == PyMethod_Type.tp_getattro || t == &PyFunction_Type ||
+           strcmp(t->tp_name, "pybind11_type") == 0; /* a type's, methods unbound */
 }
 
 /* C getsets of CPython's own types read nothing but the object. */
-static bool pure_getset(const PyDescrObject *d)
-{
+static bool pure_getset(const PyDescrObject *d) {
     PyTypeObject *t = d->d_type;
     return !cc_python_class(t) &&
            (t == &PyFunction_Type || t == &PyCode_Type || t == &PyMethod_Type || t == &PyType_Type ||
             t == &PyBaseObject_Type || t == &PyProperty_Type || t == &PySlice_Type || t == &PyRange_Type ||
-            t == &PyModule_Type || t == &PyCell_Type || t == &PyLong_Type || t == &PyFloat_Type || t == &PyComplex_Type ||
-            t == &PyStaticMethod_Type || t == &PyClassMethod_Type || t == &PyCFunction_Type || t == &PyMethodDescr_Type ||
-            PyType_IsSubtype(t, (PyTypeObject *)PyExc_BaseException));
+            t == &PyModule_Type || t == &PyCell_Type || t == &PyLong_Type || t == &PyFloat_Type ||
+            t == &PyComplex_Type || t == &PyStaticMethod_Type || t == &PyClassMethod_Type || t == &PyCFunction_Type ||
+            t == &PyMethodDescr_Type || PyType_IsSubtype(t, (PyTypeObject *)PyExc_BaseException));
 }
 
 /* A field of a namedtuple. CPython 3.11 calls its type by another name than later ones. */
-static bool tuple_field(const PyTypeObject *t)
-{
+static bool tuple_field(const PyTypeObject *t) {
     return strcmp(t->tp_name, "collections._tuplegetter") == 0 || strcmp(t->tp_name, "_collections._tuplegetter") == 0;
 }
 
 /* Whether the lookup may run C code that we know nothing of. */
-static bool opaque_descriptor(PyObject *d)
-{
+static bool opaque_descriptor(PyObject *d) {
     PyTypeObject *t = Py_TYPE(d);
     if (cc_python_class(t) || t->tp_descr_get == NULL) return false;
     if (t == &PyGetSetDescr_Type) {
@@ -72,21 +72,20 @@ static bool opaque_descriptor(PyObject *d)
                PyUnicode_CompareWithASCIIString(descr->d_name, "__weakref__") != 0;
     }
     return !(t == &PyFunction_Type || t == &PyProperty_Type || t == &PyMemberDescr_Type || t == &PyMethodDescr_Type ||
-             t == &PyWrapperDescr_Type || t == &PyClassMethod_Type || t == &PyStaticMethod_Type || t == &PyMethod_Type ||
-             t == &PyClassMethodDescr_Type || t == &PyInstanceMethod_Type || tuple_field(t) || cc_backcall_is_cache(d) || PyType_Check(d) || PyCFunction_Check(d) ||
-             cc_value_const(d));
+             t == &PyWrapperDescr_Type || t == &PyClassMethod_Type || t == &PyStaticMethod_Type ||
+             t == &PyMethod_Type || t == &PyClassMethodDescr_Type || t == &PyInstanceMethod_Type || tuple_field(t) ||
+             cc_backcall_is_cache(d) || PyType_Check(d) || PyCFunction_Check(d) || cc_value_const(d));
 }
 
 /* Guards that the type's attribute is what it was; static types don't change. */
-static void guard_type_attr(CcRec *rec, PyTypeObject *type, PyObject *name, PyObject *d)
-{
+static void guard_type_attr(CcRec *rec, PyTypeObject *type, PyObject *name, PyObject *d) {
     if (!cc_python_class(type)) return;
     cc_value_read(rec, CC_SRC_TLOOK, cc_value_const_source(rec, (PyObject *)type), name, 0, 0, d);
 }
 
-/* x.grad: autograd alone writes it, and a store of it is a break. One that autograd computed x from would warn when it is asked. */
-static bool held_known(CcRec *rec, PyObject *o)
-{
+/* x.grad: autograd alone writes it, and a store of it is a break. One that autograd computed x from would warn when it
+ * is asked. */
+static bool held_known(CcRec *rec, PyObject *o) {
     if (!cc_tens_requires_grad(o)) return cc_value_source(rec, o) >= 0;
     PyObject *leaf = PyObject_GetAttrString(o, "is_leaf");
     Py_XDECREF(leaf);
@@ -94,14 +93,14 @@ static bool held_known(CcRec *rec, PyObject *o)
     return leaf == Py_True && cc_value_source(rec, o) >= 0;
 }
 
-static CcGo tensor_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name)
-{
+static CcGo tensor_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
     if (!cc_tens_plain(o)) return cc_rec_break(rec, act, CC_R_TENSOR_SUBCLASS, Py_TYPE(o)->tp_name);
     if (cc_value_origin(rec, o) == CC_O_UNKNOWN) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "tensor");
     PyObject *d = cc_type_lookup(Py_TYPE(o), name);
     if (d == NULL || !(Py_TYPE(d) == &PyGetSetDescr_Type || Py_TYPE(d) == &PyProperty_Type)) return CC_OK;
     const CcTorch torch = cc_torch_attr(o, name);
-    if (torch.cls == CC_T_META && cc_node_unsized(rec, o) && cc_node_tells_size(PyUnicode_AsUTF8(name))) return cc_rec_break(rec, act, CC_R_DATA_SHAPE, PyUnicode_AsUTF8(name));
+    if (torch.cls == CC_T_META && cc_node_unsized(rec, o) && cc_node_tells_size(PyUnicode_AsUTF8(name)))
+        return cc_rec_break(rec, act, CC_R_DATA_SHAPE, PyUnicode_AsUTF8(name));
     if (torch.cls == CC_T_VALUE || torch.cls == CC_T_BREAK || (torch.cls == CC_T_HELD && !held_known(rec, o))) {
         return cc_rec_break(rec, act, torch.cls == CC_T_VALUE ? CC_R_TENSOR_VALUE : CC_R_TORCH_EFFECT,
                             torch.name != NULL ? torch.name : PyUnicode_AsUTF8(name));
@@ -110,18 +109,19 @@ static CcGo tensor_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name)
     return CC_OK;
 }
 
-CcGo cc_attr_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name)
-{
+CcGo cc_attr_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
     if (cc_tens_any(o)) return tensor_before(rec, act, o, name);
     if (!PyUnicode_Check(name)) return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, Py_TYPE(o)->tp_name);
     if (cc_value_symbolic(rec, o)) {
-        PyObject *part = cc_type_lookup(Py_TYPE(o), name);   /* a.real: depends on the number; a method is looked at when called */
+        /* a.real: depends on the number; a method is looked at when called */
+        PyObject *part = cc_type_lookup(Py_TYPE(o), name);
         return part == NULL || !Py_IS_TYPE(part, &PyGetSetDescr_Type) || cc_number_settle(rec, o, 0)
-                   ? CC_OK : cc_rec_break(rec, act, CC_R_DATA_SCALAR, PyUnicode_AsUTF8(name));
+                   ? CC_OK
+                   : cc_rec_break(rec, act, CC_R_DATA_SCALAR, PyUnicode_AsUTF8(name));
     }
     const CcOrigin origin = cc_value_origin(rec, o);
     if (PyExceptionInstance_Check(o) && PyUnicode_CompareWithASCIIString(name, "__traceback__") == 0)
-        return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, "__traceback__");   /* its frames hold this call's objects */
+        return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, "__traceback__"); /* its frames hold this call's objects */
     if (origin == CC_O_UNKNOWN && !PyExceptionInstance_Check(o))
         return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, Py_TYPE(o)->tp_name);
     if (Py_IS_TYPE(o, &PySuper_Type)) return CC_OK;
@@ -130,7 +130,8 @@ CcGo cc_attr_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name)
     if (PyType_Check(o) || (cc_value_const(o) && !cc_python_class(Py_TYPE(o)))) return CC_OK;
     PyObject *d = cc_type_lookup(Py_TYPE(o), name);
     if (d != NULL && opaque_descriptor(d)) return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, Py_TYPE(d)->tp_name);
-    if (d != NULL) guard_type_attr(rec, Py_TYPE(o), name, d);   /* its __get__ may be Python, and gets it as its self */
+    /* its __get__ may be Python, and gets it as its self */
+    if (d != NULL) guard_type_attr(rec, Py_TYPE(o), name, d);
     const CcProv *p = cc_value_find(rec, o);
     if (p != NULL && p->dirty && d != NULL && Py_TYPE(d) == &PyMemberDescr_Type)
         return cc_rec_break(rec, act, CC_R_DIRTY_READ, Py_TYPE(o)->tp_name);
@@ -139,8 +140,7 @@ CcGo cc_attr_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name)
 
 /* ------------------------------------------------------------------ after the fact */
 
-void cc_attr_dunder(CcRec *rec, PyObject *o, const char *name)
-{
+void cc_attr_dunder(CcRec *rec, PyObject *o, const char *name) {
     if (!cc_python_class(Py_TYPE(o))) return;
     PyObject *s = PyUnicode_InternFromString(name);
     if (s == NULL) abort();
@@ -148,17 +148,16 @@ void cc_attr_dunder(CcRec *rec, PyObject *o, const char *name)
     Py_DECREF(s);
 }
 
-static void learn_result(CcRec *rec, PyObject *v)
-{
+static void learn_result(CcRec *rec, PyObject *v) {
     if (v == NULL || cc_value_origin(rec, v) != CC_O_UNKNOWN) return;
     /* A bound method, or an object that the lookup just made: nobody else holds it. */
     if (PyMethod_Check(v) || PyCFunction_Check(v) || Py_REFCNT(v) == 1) cc_value_fresh(rec, v);
 }
 
-static CcGo tensor_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v)
-{
+static CcGo tensor_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v) {
     PyObject *d = cc_type_lookup(Py_TYPE(o), name);
-    guard_type_attr(rec, Py_TYPE(o), name, d);   /* torch.Tensor is a Python class: its methods can be patched */
+    /* torch.Tensor is a Python class: its methods can be patched */
+    guard_type_attr(rec, Py_TYPE(o), name, d);
     if (d != NULL && (Py_TYPE(d) == &PyGetSetDescr_Type || Py_TYPE(d) == &PyProperty_Type)) {
         if (v != NULL && cc_torch_attr(o, name).cls == CC_T_HELD) {
             cc_value_read(rec, CC_SRC_MEMBER, cc_value_source(rec, o), d, 0, 0, v);
@@ -169,22 +168,28 @@ static CcGo tensor_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, Py
             return CC_OK;
         }
         const CcRecFrame *f = cc_rec_frame(rec, act);
-        if (rec->trace->graph->node.n != f->call_nodes) return CC_OK;   /* a Python property recorded its own nodes */
+        /* a Python property recorded its own nodes */
+        if (rec->trace->graph->node.n != f->call_nodes) return CC_OK;
         CcBound bound;
         const bool bound_too = cc_bind_attr(o, PyUnicode_AsUTF8(name), &bound) == 0;
-        const CcCallSpec spec = {.form = CC_F_GETATTR, .target = name, .in = &o, .n = 1, .name = PyUnicode_AsUTF8(name),
-                                 .bound = bound_too ? &bound : NULL, .safe = true};
+        const CcCallSpec spec = {.form = CC_F_GETATTR,
+                                 .target = name,
+                                 .in = &o,
+                                 .n = 1,
+                                 .name = PyUnicode_AsUTF8(name),
+                                 .bound = bound_too ? &bound : NULL,
+                                 .safe = true};
         return cc_node_add(rec, act, &spec, v);
     }
     const int source = cc_value_source(rec, o);
-    PyObject *dict = cc_obj_dict(o);   /* made when the first attribute is set */
-    if (source >= 0) cc_value_read(rec, CC_SRC_OWN, source, name, 0, 0, dict != NULL ? PyDict_GetItemWithError(dict, name) : NULL);
+    PyObject *dict = cc_obj_dict(o); /* made when the first attribute is set */
+    if (source >= 0)
+        cc_value_read(rec, CC_SRC_OWN, source, name, 0, 0, dict != NULL ? PyDict_GetItemWithError(dict, name) : NULL);
     learn_result(rec, v);
     return CC_OK;
 }
 
-static void type_after(CcRec *rec, PyObject *o, PyObject *name, PyObject *v)
-{
+static void type_after(CcRec *rec, PyObject *o, PyObject *name, PyObject *v) {
     PyTypeObject *t = (PyTypeObject *)o;
     PyObject *meta = cc_type_lookup(Py_TYPE(o), name);
     if (Py_TYPE(o) != &PyType_Type) guard_type_attr(rec, Py_TYPE(o), name, meta);
@@ -196,8 +201,7 @@ static void type_after(CcRec *rec, PyObject *o, PyObject *name, PyObject *v)
     }
 }
 
-void cc_attr_mro(CcRec *rec, PyObject *type)
-{
+void cc_attr_mro(CcRec *rec, PyObject *type) {
     CcGuards *gs = &rec->trace->guards;
     bool is_new;
     const int id = cc_guard_source(gs, CC_SRC_MRO, cc_value_const_source(rec, type), NULL, 0, 0, &is_new);
@@ -205,9 +209,9 @@ void cc_attr_mro(CcRec *rec, PyObject *type)
 }
 
 /* super().name: decided by the types along the MRO behind the class. */
-static void super_after(CcRec *rec, PyObject *o, PyObject *name, PyObject *v)
-{
-    PyObject *obj_type = PyObject_GetAttrString(o, "__self_class__"), *thisclass = PyObject_GetAttrString(o, "__thisclass__");
+static void super_after(CcRec *rec, PyObject *o, PyObject *name, PyObject *v) {
+    PyObject *obj_type = PyObject_GetAttrString(o, "__self_class__"),
+             *thisclass = PyObject_GetAttrString(o, "__thisclass__");
     if (obj_type != NULL && thisclass != NULL && PyType_Check(obj_type)) {
         PyObject *mro = ((PyTypeObject *)obj_type)->tp_mro;
         bool behind = false;
@@ -228,9 +232,9 @@ static void super_after(CcRec *rec, PyObject *o, PyObject *name, PyObject *v)
     learn_result(rec, v);
 }
 
-/* Parts of functions, partials and exceptions that this trace made, which CPython makes with them or when they are first asked for. */
-static void learn_part(CcRec *rec, PyObject *o, PyObject *v)
-{
+/* Parts of functions, partials and exceptions that this trace made, which CPython makes with them or when they are
+ * first asked for. */
+static void learn_part(CcRec *rec, PyObject *o, PyObject *v) {
     const bool partial = strcmp(Py_TYPE(o)->tp_name, "functools.partial") == 0;
     if (v == NULL || (!PyFunction_Check(o) && !PyExceptionInstance_Check(o) && !partial)) return;
     if (cc_value_origin(rec, v) != CC_O_UNKNOWN) return;
@@ -238,13 +242,12 @@ static void learn_part(CcRec *rec, PyObject *o, PyObject *v)
     else if (PyDict_CheckExact(v) || PyTuple_CheckExact(v)) cc_value_fresh(rec, v);
 }
 
-static void instance_after(CcRec *rec, PyObject *o, PyObject *name, PyObject *v, bool generic)
-{
+static void instance_after(CcRec *rec, PyObject *o, PyObject *name, PyObject *v, bool generic) {
     PyTypeObject *t = Py_TYPE(o);
     PyObject *d = cc_type_lookup(t, name);
     if (!generic && (t->tp_getattro == slot_getattr || t->tp_getattro == slot_getattribute)) {
         PyObject *hook = cc_type_lookup(t, str_getattribute);
-        if (hook != NULL && Py_TYPE(hook) == &PyFunction_Type) {   /* Python code decided: it was recorded */
+        if (hook != NULL && Py_TYPE(hook) == &PyFunction_Type) { /* Python code decided: it was recorded */
             guard_type_attr(rec, t, str_getattribute, hook);
             learn_result(rec, v);
             return;
@@ -252,7 +255,7 @@ static void instance_after(CcRec *rec, PyObject *o, PyObject *name, PyObject *v,
     }
     guard_type_attr(rec, t, name, d);
     const int source = cc_value_source(rec, o);
-    if (d != NULL && Py_TYPE(d)->tp_descr_set != NULL) {   /* data descriptor: wins over the instance */
+    if (d != NULL && Py_TYPE(d)->tp_descr_set != NULL) { /* data descriptor: wins over the instance */
         if (Py_TYPE(d) == &PyProperty_Type || cc_python_class(Py_TYPE(d))) return learn_result(rec, v);
         if (PyUnicode_Compare(name, str_dict) == 0) {
             if (v == NULL) return;
@@ -269,7 +272,7 @@ static void instance_after(CcRec *rec, PyObject *o, PyObject *name, PyObject *v,
     if (source >= 0 && dict != NULL) {
         const int ds = cc_value_read(rec, CC_SRC_DICTOF, source, NULL, 0, 0, dict);
         cc_value_read(rec, CC_SRC_KEY, ds, name, 0, 0, own);
-    } else if (source >= 0 && cc_obj_dict_at(o) != NULL) {   /* of a function: made when the first attribute is set */
+    } else if (source >= 0 && cc_obj_dict_at(o) != NULL) { /* of a function: made when the first attribute is set */
         cc_value_read(rec, CC_SRC_OWN, source, name, 0, 0, NULL);
     }
     if (own == NULL && d == NULL && !generic) {
@@ -280,16 +283,14 @@ static void instance_after(CcRec *rec, PyObject *o, PyObject *name, PyObject *v,
     learn_result(rec, v);
 }
 
-static void module_after(CcRec *rec, PyObject *o, PyObject *name, PyObject *v)
-{
+static void module_after(CcRec *rec, PyObject *o, PyObject *name, PyObject *v) {
     PyObject *dict = PyModule_GetDict(o);
     PyObject *own = PyDict_GetItemWithError(dict, name);
     cc_value_read(rec, CC_SRC_KEY, cc_value_const_source(rec, dict), name, 0, 0, own);
     if (own == NULL) learn_result(rec, v);
 }
 
-CcGo cc_attr_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v)
-{
+CcGo cc_attr_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v) {
     if (cc_tens_any(o)) return tensor_after(rec, act, o, name, v);
     if (cc_value_symbolic(rec, o)) cc_value_pin(rec, o);
     if (PyModule_Check(o)) module_after(rec, o, name, v);
@@ -301,8 +302,7 @@ CcGo cc_attr_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject
     return CC_OK;
 }
 
-CcGo cc_attr_generic_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v)
-{
+CcGo cc_attr_generic_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v) {
     if (cc_tens_any(o) || PyModule_Check(o) || PyType_Check(o)) return cc_attr_after(rec, act, o, name, v);
     instance_after(rec, o, name, v, true);
     return CC_OK;
@@ -310,16 +310,17 @@ CcGo cc_attr_generic_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, 
 
 /* ------------------------------------------------------------------ stores */
 
-CcGo cc_attr_store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v)
-{
+CcGo cc_attr_store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v) {
     (void)v;
     if (cc_tens_any(o)) return cc_rec_break(rec, act, CC_R_TORCH_EFFECT, "setting an attribute of a tensor");
     const CcOrigin origin = cc_value_origin(rec, o);
-    if (PyExceptionInstance_Check(o) && origin != CC_O_SOURCE && PyUnicode_CompareWithASCIIString(name, "__traceback__") == 0)
-        return CC_OK;   /* contextlib puts back what throw() changed */
-    if (origin == CC_O_UNKNOWN || origin == CC_O_EFFECT) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, Py_TYPE(o)->tp_name);
+    if (PyExceptionInstance_Check(o) && origin != CC_O_SOURCE &&
+        PyUnicode_CompareWithASCIIString(name, "__traceback__") == 0)
+        return CC_OK; /* contextlib puts back what throw() changed */
+    if (origin == CC_O_UNKNOWN || origin == CC_O_EFFECT)
+        return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, Py_TYPE(o)->tp_name);
     const setattrofunc f = Py_TYPE(o)->tp_setattro;
-    if (f == slot_setattr) return CC_OK;   /* Python code: recorded inside */
+    if (f == slot_setattr) return CC_OK; /* Python code: recorded inside */
     if (f != PyObject_GenericSetAttr && !PyType_Check(o) && !PyModule_Check(o))
         return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, Py_TYPE(o)->tp_name);
     if (PyType_Check(o)) return cc_rec_break(rec, act, CC_R_CLASS, ((PyTypeObject *)o)->tp_name);
@@ -331,15 +332,14 @@ CcGo cc_attr_store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, P
 }
 
 /* The store itself was made: a generic store into the instance (not a property, not Python's __setattr__). */
-CcGo cc_attr_generic_store(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v)
-{
+CcGo cc_attr_generic_store(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v) {
     PyObject *d = cc_type_lookup(Py_TYPE(o), name);
     if (cc_python_class(Py_TYPE(o)) && !PyModule_Check(o)) guard_type_attr(rec, Py_TYPE(o), name, d);
-    if (d != NULL && (Py_TYPE(d) == &PyProperty_Type ||
-                      (Py_TYPE(d)->tp_descr_set != NULL && cc_python_class(Py_TYPE(d)))))
-        return CC_OK;   /* its setter was recorded */
+    if (d != NULL &&
+        (Py_TYPE(d) == &PyProperty_Type || (Py_TYPE(d)->tp_descr_set != NULL && cc_python_class(Py_TYPE(d)))))
+        return CC_OK; /* its setter was recorded */
     const int source = cc_value_source(rec, o);
-    if (source < 0) return CC_OK;   /* fresh */
+    if (source < 0) return CC_OK; /* fresh */
     PyObject *dict = PyModule_Check(o) ? PyModule_GetDict(o) : cc_obj_dict(o);
     if (d != NULL && Py_TYPE(d) == &PyMemberDescr_Type) {
         CcProv *p = cc_value_find(rec, o);
@@ -353,13 +353,15 @@ CcGo cc_attr_generic_store(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, 
     }
     cc_vec_push(&rec->written, source);
     PyObject *const in[] = {o, v};
-    const CcCallSpec spec = {.form = v != NULL ? CC_F_SETATTR : CC_F_DELATTR, .target = name, .in = in,
-                             .n = v != NULL ? 2 : 1, .name = PyUnicode_AsUTF8(name)};
+    const CcCallSpec spec = {.form = v != NULL ? CC_F_SETATTR : CC_F_DELATTR,
+                             .target = name,
+                             .in = in,
+                             .n = v != NULL ? 2 : 1,
+                             .name = PyUnicode_AsUTF8(name)};
     return cc_node_effect(rec, act, &spec, NULL);
 }
 
-CcGo cc_attr_store(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v)
-{
+CcGo cc_attr_store(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v) {
     if (Py_TYPE(o)->tp_setattro == slot_setattr) {
         PyObject *hook = v != NULL ? str_setattr : str_delattr;
         guard_type_attr(rec, Py_TYPE(o), hook, cc_type_lookup(Py_TYPE(o), hook));

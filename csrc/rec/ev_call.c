@@ -1,37 +1,38 @@
-/* Calls. A call is normalised first (bound methods and builtin methods give their self as the first argument, f(*a, **k)
- * becomes a plain argument list), then classified: Python function (it comes as a frame), torch op (node), or a row of
- * callee.def; what has no row is a break. before() decides, after() writes down. */
+/* Calls. A call is normalised first (bound methods and builtin methods give their self as the first argument, f(*a,
+ * **k) becomes a plain argument list), then classified: Python function (it comes as a frame), torch op (node), or a
+ * row of callee.def; what has no row is a break. before() decides, after() writes down. */
 #include "rec_int.h"
 
 static const char *type_name(PyObject *o) { return Py_TYPE(o)->tp_name; }
 static CcCallUnwrap unwrap_hook;
-static CC_VEC(struct Special { PyObject *object; CcReason reason; }) specials;
+static CC_VEC(struct Special {
+    PyObject *object;
+    CcReason reason;
+}) specials;
 
-void cc_call_special(PyObject *callable_or_type, CcReason reason)
-{
+void cc_call_special(PyObject *callable_or_type, CcReason reason) {
     cc_vec_push(&specials, (struct Special){Py_NewRef(callable_or_type), reason});
 }
 
 void cc_call_set_unwrap(CcCallUnwrap unwrap) { unwrap_hook = unwrap; }
 
-static const struct Special *find_special(PyObject *callable)
-{
+static const struct Special *find_special(PyObject *callable) {
     for (int i = 0; i < specials.n; i++)
-        if (specials.at[i].object == callable || specials.at[i].object == (PyObject *)Py_TYPE(callable)) return &specials.at[i];
+        if (specials.at[i].object == callable || specials.at[i].object == (PyObject *)Py_TYPE(callable))
+            return &specials.at[i];
     return NULL;
 }
 
-static PyObject *dunder_call(PyObject *o)
-{
+static PyObject *dunder_call(PyObject *o) {
     static PyObject *name;
     if (name == NULL) name = PyUnicode_InternFromString("__call__");
     if (!cc_python_class(Py_TYPE(o)) || PyType_Check(o)) return NULL;
     return cc_type_lookup(Py_TYPE(o), name);
 }
 
-/* What an object is called through when its class has __call__ as a slot (compiled modules: module.py); the object holds it. */
-static PyObject *held_call(PyObject *o)
-{
+/* What an object is called through when its class has __call__ as a slot (compiled modules: module.py); the object
+ * holds it. */
+static PyObject *held_call(PyObject *o) {
     PyObject *d = dunder_call(o);
     if (d == NULL || !Py_IS_TYPE(d, &PyMemberDescr_Type)) return NULL;
     PyObject *v = Py_TYPE(d)->tp_descr_get(d, o, (PyObject *)Py_TYPE(o));
@@ -42,8 +43,7 @@ static PyObject *held_call(PyObject *o)
 
 static PyObject *unwrap(PyObject *o) { return unwrap_hook != NULL ? unwrap_hook(o) : NULL; }
 
-PyFunctionObject *cc_call_function(PyObject *callable)
-{
+PyFunctionObject *cc_call_function(PyObject *callable) {
     for (int depth = 0; depth < 8 && callable != NULL; depth++) {
         if (PyFunction_Check(callable)) return (PyFunctionObject *)callable;
         PyObject *inner = unwrap(callable);
@@ -53,16 +53,14 @@ PyFunctionObject *cc_call_function(PyObject *callable)
     return NULL;
 }
 
-static bool put(CcCalled *c, PyObject *o)
-{
+static bool put(CcCalled *c, PyObject *o) {
     if (c->n >= CC_CALL_ARGS) return false;
     c->in[c->n++] = o;
     return true;
 }
 
 /* f(*tuple, **dict) as a plain list; its keyword names are kept alive by the recording. */
-static bool flatten(CcRec *rec, CcCalled *c, PyObject *args, PyObject *kwargs)
-{
+static bool flatten(CcRec *rec, CcCalled *c, PyObject *args, PyObject *kwargs) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); i++)
         if (!put(c, PyTuple_GET_ITEM(args, i))) return false;
     if (kwargs == NULL || PyDict_GET_SIZE(kwargs) == 0) return true;
@@ -81,8 +79,7 @@ static bool flatten(CcRec *rec, CcCalled *c, PyObject *args, PyObject *kwargs)
 static bool is_partial(PyObject *o) { return strcmp(type_name(o), "functools.partial") == 0; }
 
 /* What a partial object was made of: borrowed, they live as long as it does. */
-static void partial_parts(PyObject *o, PyObject **func, PyObject **args, PyObject **keywords)
-{
+static void partial_parts(PyObject *o, PyObject **func, PyObject **args, PyObject **keywords) {
     PyObject **part[] = {func, args, keywords};
     static const char *const names[] = {"func", "args", "keywords"};
     for (int i = 0; i < CC_COUNT(part); i++) {
@@ -92,9 +89,9 @@ static void partial_parts(PyObject *o, PyObject **func, PyObject **args, PyObjec
     }
 }
 
-/* The partial object's keywords, and then the call's: of two with one name the call's counts, in the first one's place. */
-static bool join_keywords(CcRec *rec, CcCalled *c, PyObject *keywords)
-{
+/* The partial object's keywords, and then the call's: of two with one name the call's counts, in the first one's
+ * place. */
+static bool join_keywords(CcRec *rec, CcCalled *c, PyObject *keywords) {
     if (PyDict_GET_SIZE(keywords) == 0) return true;
     const int n_kw = c->kwnames != NULL ? (int)PyTuple_GET_SIZE(c->kwnames) : 0, first = c->n - n_kw;
     PyObject *all = PyDict_Copy(keywords);
@@ -116,8 +113,7 @@ static bool join_keywords(CcRec *rec, CcCalled *c, PyObject *keywords)
 }
 
 /* False: too many arguments. in[0] is the callable; CALL_EX when kwnames is NULL and in = {callable, tuple, dict}. */
-static bool normalise(CcRec *rec, CcCalled *c, PyObject *const *in, int n, PyObject *kwnames, bool ex)
-{
+static bool normalise(CcRec *rec, CcCalled *c, PyObject *const *in, int n, PyObject *kwnames, bool ex) {
     PyObject *keywords = NULL, *args;
     c->func = in[0];
     c->n = 0;
@@ -140,20 +136,17 @@ static bool normalise(CcRec *rec, CcCalled *c, PyObject *const *in, int n, PyObj
     return keywords == NULL || join_keywords(rec, c, keywords);
 }
 
-int cc_call_positional(const CcCalled *c)
-{
+int cc_call_positional(const CcCalled *c) {
     return c->n - (c->kwnames != NULL ? (int)PyTuple_GET_SIZE(c->kwnames) : 0);
 }
 
-bool cc_call_any_tensor(const CcCalled *c, int depth)
-{
+bool cc_call_any_tensor(const CcCalled *c, int depth) {
     for (int i = 0; i < c->n; i++)
         if (cc_value_has_tensor(c->in[i], depth)) return true;
     return false;
 }
 
-static const char *callable_name(PyObject *f, char *buffer, size_t n)
-{
+static const char *callable_name(PyObject *f, char *buffer, size_t n) {
     PyObject *name = PyObject_GetAttrString(f, "__qualname__");
     if (name == NULL) PyErr_Clear();
     const char *s = name != NULL && PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : NULL;
@@ -162,15 +155,14 @@ static const char *callable_name(PyObject *f, char *buffer, size_t n)
     return buffer;
 }
 
-CcCallSpec cc_call_spec(const CcCalled *c, const char *name)
-{
-    return (CcCallSpec){.form = CC_F_CALL, .target = c->func, .kwnames = c->kwnames, .in = c->in, .n = c->n, .name = name};
+CcCallSpec cc_call_spec(const CcCalled *c, const char *name) {
+    return (CcCallSpec){
+        .form = CC_F_CALL, .target = c->func, .kwnames = c->kwnames, .in = c->in, .n = c->n, .name = name};
 }
 
 /* ------------------------------------------------------------------ torch */
 
-static bool plain_inside(PyObject *o, int depth)
-{
+static bool plain_inside(PyObject *o, int depth) {
     if (cc_tens_any(o)) return cc_tens_plain(o);
     if (depth > 0 && (PyTuple_Check(o) || PyList_Check(o)))
         for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++)
@@ -179,13 +171,11 @@ static bool plain_inside(PyObject *o, int depth)
 }
 
 /* Copies the numbers of a list: they are data of the node, not constants of the trace. */
-static bool takes_data(const CcTorch *t)
-{
+static bool takes_data(const CcTorch *t) {
     return t->name != NULL && (strcmp(t->name, "torch.tensor") == 0 || strcmp(t->name, "torch.as_tensor") == 0);
 }
 
-static CcGo torch_operands(CcRec *rec, CcAct *act, const CcCalled *c, bool data_first)
-{
+static CcGo torch_operands(CcRec *rec, CcAct *act, const CcCalled *c, bool data_first) {
     for (int i = 0; i < c->n; i++) {
         if (!plain_inside(c->in[i], 2)) return cc_rec_break(rec, act, CC_R_TENSOR_SUBCLASS, type_name(c->in[i]));
         const CcDirty d = cc_value_dirty(rec, c->in[i]);
@@ -193,14 +183,14 @@ static CcGo torch_operands(CcRec *rec, CcAct *act, const CcCalled *c, bool data_
         if (!cc_node_nameable(rec, c->in[i], 4)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(c->in[i]));
         if (i == 0 && data_first && cc_value_structure(rec, c->in[i], 4)) continue;
         const bool container = PyList_Check(c->in[i]) || PyTuple_Check(c->in[i]) || PyDict_Check(c->in[i]);
-        if (container && !cc_value_content(rec, c->in[i], 4)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(c->in[i]));
+        if (container && !cc_value_content(rec, c->in[i], 4))
+            return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(c->in[i]));
     }
     return CC_OK;
 }
 
 /* torch.empty(0), or a tuple with one, as `out=` is there to be resized. */
-static bool to_be_resized(PyObject *o)
-{
+static bool to_be_resized(PyObject *o) {
     if (PyTuple_Check(o)) {
         for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); i++)
             if (to_be_resized(PyTuple_GET_ITEM(o, i))) return true;
@@ -212,8 +202,7 @@ static bool to_be_resized(PyObject *o)
     return t.type.ndim == 1 && t.type.size[0] == 0;
 }
 
-static bool resizes_out(const CcCalled *c)
-{
+static bool resizes_out(const CcCalled *c) {
     const Py_ssize_t n_kw = c->kwnames != NULL ? PyTuple_GET_SIZE(c->kwnames) : 0;
     for (Py_ssize_t k = 0; k < n_kw; k++) {
         if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(c->kwnames, k), "out") != 0) continue;
@@ -223,9 +212,9 @@ static bool resizes_out(const CcCalled *c)
 }
 
 /* Ops that give as many tensors as a size says. */
-static bool splits(const char *name)
-{
-    static const char *const ops[] = {"unbind", "split", "chunk", "tensor_split", "hsplit", "vsplit", "dsplit", "unsafe_split", "unsafe_chunk"};
+static bool splits(const char *name) {
+    static const char *const ops[] = {"unbind", "split",  "chunk",        "tensor_split", "hsplit",
+                                      "vsplit", "dsplit", "unsafe_split", "unsafe_chunk"};
     const char *dot = name != NULL ? strrchr(name, '.') : NULL;
     for (int i = 0; dot != NULL && i < CC_COUNT(ops); i++)
         if (strcmp(dot + 1, ops[i]) == 0) return true;
@@ -233,22 +222,22 @@ static bool splits(const char *name)
 }
 
 /* Guards tell inference tensors from others outside of inference mode only. */
-static bool asks_inference(const CcTorch *t)
-{
+static bool asks_inference(const CcTorch *t) {
     const char *dot = t->name != NULL ? strrchr(t->name, '.') : NULL;
     return dot != NULL && strcmp(dot, ".is_inference") == 0;
 }
 
-static CcGo torch_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c, const CcTorch *t)
-{
+static CcGo torch_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c, const CcTorch *t) {
     switch (t->cls) {
     case CC_T_STATE:
     case CC_T_DROP: return CC_OK;
     case CC_T_SCOPE: return cc_scope_before(rec, act, c, t);
     case CC_T_META:
-        if (cc_mode_inference(&rec->mode) && asks_inference(t)) return cc_rec_break(rec, act, CC_R_TORCH_EFFECT, t->name);
+        if (cc_mode_inference(&rec->mode) && asks_inference(t))
+            return cc_rec_break(rec, act, CC_R_TORCH_EFFECT, t->name);
         for (int i = 0; i < c->n; i++)
-            if (cc_node_unsized(rec, c->in[i]) && cc_node_tells_size(t->name)) return cc_rec_break(rec, act, CC_R_DATA_SHAPE, t->name);
+            if (cc_node_unsized(rec, c->in[i]) && cc_node_tells_size(t->name))
+                return cc_rec_break(rec, act, CC_R_DATA_SHAPE, t->name);
         if (!cc_node_tells_size(t->name)) return CC_OK;
         const CcCallSpec spec = cc_call_spec(c, t->name != NULL ? t->name : "metadata");
         return cc_sym_call(rec, act, ev, &spec);
@@ -265,14 +254,16 @@ static CcGo torch_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c,
     default: break;
     }
     if (resizes_out(c)) return cc_rec_break(rec, act, CC_R_TORCH_EFFECT, t->name);
-    if (c->n > 0 && cc_node_unsized(rec, c->in[0]) && splits(t->name)) return cc_rec_break(rec, act, CC_R_DATA_SHAPE, t->name);
+    if (c->n > 0 && cc_node_unsized(rec, c->in[0]) && splits(t->name))
+        return cc_rec_break(rec, act, CC_R_DATA_SHAPE, t->name);
     return torch_operands(rec, act, c, takes_data(t));
 }
 
-static CcGo torch_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcTorch *t, PyObject *result)
-{
-    if (result == NULL)   /* whether it raises may depend on data */
-        return cc_call_any_tensor(c, 2) && t->cls != CC_T_META ? cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "an operation that raises") : CC_OK;
+static CcGo torch_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcTorch *t, PyObject *result) {
+    if (result == NULL) /* whether it raises may depend on data */
+        return cc_call_any_tensor(c, 2) && t->cls != CC_T_META
+                   ? cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "an operation that raises")
+                   : CC_OK;
     const CcRecFrame *f = cc_rec_frame(rec, act);
     switch (t->cls) {
     case CC_T_APPLY: return cc_opaque_apply_after(rec, act, c->func, result);
@@ -289,7 +280,8 @@ static CcGo torch_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcTorch
     unsigned flags = t->node_flags;
     if (t->cls == CC_T_SET_STATE) flags |= CC_N_EFFECT;
     if (t->cls == CC_T_UNKNOWN) {
-        if (!cc_value_has_tensor(result, 1)) return cc_rec_poison(rec, act, CC_R_UNKNOWN_CALL, t->name ? t->name : "torch function");
+        if (!cc_value_has_tensor(result, 1))
+            return cc_rec_poison(rec, act, CC_R_UNKNOWN_CALL, t->name ? t->name : "torch function");
         flags |= CC_N_EFFECT;
     }
     bool symbolic = false;
@@ -297,9 +289,17 @@ static CcGo torch_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcTorch
     CcBound bound;
     const Py_ssize_t n_kw = c->kwnames != NULL ? PyTuple_GET_SIZE(c->kwnames) : 0;
     const int status = symbolic ? -1 : cc_bind_call(c->func, c->in, c->n - n_kw, c->kwnames, &bound);
-    const CcCallSpec spec = {.form = CC_F_CALL, .target = c->func, .kwnames = c->kwnames, .in = c->in, .n = c->n,
-                             .name = t->name, .flags = flags, .bound = status == 0 ? &bound : NULL, .dynamic = t->dynamic_shape && status != 0,
-                             .state = t->cls == CC_T_SET_STATE, .safe = t->cls == CC_T_OP && !t->raises};
+    const CcCallSpec spec = {.form = CC_F_CALL,
+                             .target = c->func,
+                             .kwnames = c->kwnames,
+                             .in = c->in,
+                             .n = c->n,
+                             .name = t->name,
+                             .flags = flags,
+                             .bound = status == 0 ? &bound : NULL,
+                             .dynamic = t->dynamic_shape && status != 0,
+                             .state = t->cls == CC_T_SET_STATE,
+                             .safe = t->cls == CC_T_OP && !t->raises};
     return cc_node_add(rec, act, &spec, result);
 }
 
@@ -310,8 +310,7 @@ static CcGo torch_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcTorch
 static newfunc slot_new;
 static initproc slot_init;
 
-int cc_call_init(void)
-{
+int cc_call_init(void) {
     PyObject *ns = PyDict_New();
     if (ns == NULL || PyDict_SetItemString(ns, "__builtins__", PyEval_GetBuiltins()) < 0) return -1;
     PyObject *r = PyRun_String("class A:\n def __new__(cls): pass\n def __init__(self): pass\n", Py_file_input, ns, ns);
@@ -324,10 +323,9 @@ int cc_call_init(void)
     return 0;
 }
 
-static bool known_class(PyTypeObject *t)
-{
-    PyTypeObject *const bases[] = {&PyBaseObject_Type, &PyDict_Type, &PyList_Type, &PyTuple_Type, &PySet_Type,
-                                   &PyFrozenSet_Type, &PyODict_Type, &PyLong_Type, &PyFloat_Type, &PyUnicode_Type};
+static bool known_class(PyTypeObject *t) {
+    PyTypeObject *const bases[] = {&PyBaseObject_Type, &PyDict_Type,  &PyList_Type, &PyTuple_Type, &PySet_Type,
+                                   &PyFrozenSet_Type,  &PyODict_Type, &PyLong_Type, &PyFloat_Type, &PyUnicode_Type};
     bool make = t->tp_new == slot_new, init = t->tp_init == slot_init || t->tp_init == NULL;
     for (int i = 0; i < CC_COUNT(bases); i++) {
         make = make || t->tp_new == bases[i]->tp_new;
@@ -336,23 +334,20 @@ static bool known_class(PyTypeObject *t)
     return make && init;
 }
 
-static CcGo class_before(CcRec *rec, CcAct *act, const CcCalled *c)
-{
+static CcGo class_before(CcRec *rec, CcAct *act, const CcCalled *c) {
     PyTypeObject *t = (PyTypeObject *)c->func;
     if (PyExceptionClass_Check(c->func) && !cc_python_class(t)) return CC_OK;
     if (!cc_python_class(t) || (!known_class(t) && !PyExceptionClass_Check(c->func)))
         return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, t->tp_name);
     PyTypeObject *meta = Py_TYPE(t);
-    if (meta != &PyType_Type && !cc_python_class(meta))
-        return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, meta->tp_name);
+    if (meta != &PyType_Type && !cc_python_class(meta)) return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, meta->tp_name);
     for (int i = 0; i < c->n; i++)
         if (cc_value_origin(rec, c->in[i]) == CC_O_UNKNOWN)
             return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(c->in[i]));
     return CC_OK;
 }
 
-static void guard_class(CcRec *rec, PyTypeObject *t)
-{
+static void guard_class(CcRec *rec, PyTypeObject *t) {
     static const char *const names[] = {"__new__", "__init__"};
     if (!cc_python_class(t)) return;
     for (int i = 0; i < CC_COUNT(names); i++) {
@@ -364,21 +359,19 @@ static void guard_class(CcRec *rec, PyTypeObject *t)
 }
 
 /* ref(): the object, or None. It is reached again through the reference. */
-static void weakref_after(CcRec *rec, PyObject *ref, PyObject *result)
-{
+static void weakref_after(CcRec *rec, PyObject *ref, PyObject *result) {
     const int source = cc_value_source(rec, ref);
     if (source >= 0) cc_value_read(rec, CC_SRC_REF, source, NULL, 0, 0, result);
 }
 
-static bool plain_weakref(PyObject *o)   /* a subclass may have a __call__ of its own: that is Python code */
+static bool plain_weakref(PyObject *o) /* a subclass may have a __call__ of its own: that is Python code */
 {
     return PyWeakref_CheckRef(o) && dunder_call(o) == NULL;
 }
 
 /* ------------------------------------------------------------------ the two halves */
 
-static CcGo guard_callable(CcRec *rec, PyObject *o)
-{
+static CcGo guard_callable(CcRec *rec, PyObject *o) {
     if (PyMethod_Check(o)) {
         const int source = cc_value_source(rec, o);
         if (source >= 0) {
@@ -389,10 +382,10 @@ static CcGo guard_callable(CcRec *rec, PyObject *o)
         const int source = cc_value_source(rec, o);
         if (source >= 0) {
             cc_value_read(rec, CC_SRC_MSELF, source, NULL, 0, 0, PyCFunction_GET_SELF(o));
-            PyObject *d = cc_callee_unbound(o);   /* TYPE alone does not tell which method it is */
+            PyObject *d = cc_callee_unbound(o); /* TYPE alone does not tell which method it is */
             if (d != NULL) cc_guard_also(&rec->trace->guards, source, CC_CHK_METHOD, d, -1);
         }
-    } else if (Py_IS_TYPE(o, cc_type_method_wrapper())) {   /* neither its type nor its slot tells whose it is */
+    } else if (Py_IS_TYPE(o, cc_type_method_wrapper())) { /* neither its type nor its slot tells whose it is */
         const int source = cc_value_source(rec, o);
         if (source >= 0) cc_guard_also(&rec->trace->guards, source, CC_CHK_IDENT, o, -1);
     } else if (dunder_call(o) != NULL) {
@@ -401,8 +394,7 @@ static CcGo guard_callable(CcRec *rec, PyObject *o)
     return CC_OK;
 }
 
-static void partial_guards(CcRec *rec, PyObject *o)
-{
+static void partial_guards(CcRec *rec, PyObject *o) {
     static const char *const names[] = {"func", "args", "keywords"};
     const int source = cc_value_source(rec, o);
     for (int i = 0; source >= 0 && i < CC_COUNT(names); i++) {
@@ -419,10 +411,9 @@ static void partial_guards(CcRec *rec, PyObject *o)
     }
 }
 
-/* A compiled callable, or a module that holds one, is as if what it wraps were called: all on the way there is read from
- * what lies before it, so that the frame's self is known. The wrapped callable; NULL: o is no such thing. */
-static PyObject *unwrap_guarded(CcRec *rec, PyObject *o)
-{
+/* A compiled callable, or a module that holds one, is as if what it wraps were called: all on the way there is read
+ * from what lies before it, so that the frame's self is known. The wrapped callable; NULL: o is no such thing. */
+static PyObject *unwrap_guarded(CcRec *rec, PyObject *o) {
     PyObject *held = held_call(o);
     if (held != NULL && unwrap(held) != NULL) {
         const int source = cc_value_source(rec, o);
@@ -432,28 +423,28 @@ static PyObject *unwrap_guarded(CcRec *rec, PyObject *o)
     }
     PyObject *inner = unwrap(o), *name = inner != NULL ? PyUnicode_InternFromString("_orig_fn") : NULL;
     if (name == NULL) return inner;
-    const int source = PyFunction_Check(inner) ? -1 : cc_value_source(rec, o);   /* functions are known by what they are */
+    /* functions are known by what they are */
+    const int source = PyFunction_Check(inner) ? -1 : cc_value_source(rec, o);
     if (source >= 0) cc_value_read(rec, CC_SRC_MEMBER, source, cc_type_lookup(Py_TYPE(o), name), 0, 0, inner);
     Py_DECREF(name);
     return inner;
 }
 
 /* What the user said about it: disable(reason=...), graph_break(msg). */
-static CcGo special_break(CcRec *rec, CcAct *act, CcReason reason, PyObject *const *in, int n)
-{
+static CcGo special_break(CcRec *rec, CcAct *act, CcReason reason, PyObject *const *in, int n) {
     char name[96], text[256];
     PyObject *said = reason == CC_R_USER && n > 1 ? Py_NewRef(in[1]) : PyObject_GetAttrString(in[0], "reason");
     PyErr_Clear();
     const char *msg = said != NULL && PyUnicode_Check(said) ? PyUnicode_AsUTF8(said) : "";
     if (reason == CC_R_USER) snprintf(text, sizeof text, "%s%s", *msg != '\0' ? ": " : "", msg);
-    else snprintf(text, sizeof text, "%s%s%s%s", callable_name(in[0], name, sizeof name), *msg != '\0' ? " (" : "", msg,
-                  *msg != '\0' ? ")" : "");
+    else
+        snprintf(text, sizeof text, "%s%s%s%s", callable_name(in[0], name, sizeof name), *msg != '\0' ? " (" : "", msg,
+                 *msg != '\0' ? ")" : "");
     Py_XDECREF(said);
     return cc_rec_break(rec, act, reason, text);
 }
 
-CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n, PyObject *kwnames)
-{
+CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n, PyObject *kwnames) {
     char name[96];
     const bool ex = ev->kind == CC_EV_CALL_EX;
     if (ex) {
@@ -461,9 +452,12 @@ CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, in
             !cc_value_content(rec, in[1], 1) || (n > 2 && in[2] != NULL && !cc_value_content(rec, in[2], 1)))
             return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "arguments");
     }
-    if (cc_value_origin(rec, in[0]) == CC_O_UNKNOWN) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(in[0]));
+    if (cc_value_origin(rec, in[0]) == CC_O_UNKNOWN)
+        return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(in[0]));
     PyObject *held = held_call(in[0]), *inner;
-    const struct Special *special = find_special(held != NULL ? held : PyMethod_Check(in[0]) ? PyMethod_GET_FUNCTION(in[0]) : in[0]);
+    const struct Special *special = find_special(held != NULL            ? held
+                                                 : PyMethod_Check(in[0]) ? PyMethod_GET_FUNCTION(in[0])
+                                                                         : in[0]);
     if (special != NULL) return special_break(rec, act, special->reason, in, n);
     if ((inner = unwrap_guarded(rec, in[0])) != NULL) {
         guard_callable(rec, inner);
@@ -490,8 +484,9 @@ CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, in
         if (go != CC_OK) return go;
     }
     if (PyFunction_Check(c.func))
-        return cc_library_recorded((PyFunctionObject *)c.func) ? CC_OK
-               : cc_rec_break(rec, act, CC_R_LIBRARY, callable_name(c.func, name, sizeof name));
+        return cc_library_recorded((PyFunctionObject *)c.func)
+                   ? CC_OK
+                   : cc_rec_break(rec, act, CC_R_LIBRARY, callable_name(c.func, name, sizeof name));
     const CcCallee callee = cc_callee_find(c.func);
     if (callee.kind != CC_CALLEE_UNKNOWN) return cc_row_before(rec, act, ev, &c, &callee);
     const CcTorch t = cc_torch_call(c.func, c.in, c.n - (c.kwnames ? PyTuple_GET_SIZE(c.kwnames) : 0), c.kwnames);
@@ -500,7 +495,7 @@ CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, in
     if (plain_weakref(c.func) || (dunder_call(c.func) != NULL && PyFunction_Check(dunder_call(c.func)))) return CC_OK;
     PyObject *gets = cc_backcall_getter(rec, act, c.func);
     if (gets != NULL) {
-        Py_INCREF(gets);   /* a recording that is given up drops what it keeps */
+        Py_INCREF(gets); /* a recording that is given up drops what it keeps */
         ev->result = PyObject_Vectorcall(gets, c.in, (size_t)cc_call_positional(&c), c.kwnames);
         Py_DECREF(gets);
         return CC_DONE;
@@ -509,8 +504,7 @@ CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, in
     return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, callable_name(c.func, name, sizeof name));
 }
 
-CcGo cc_call_after(CcRec *rec, CcAct *act, PyObject *const *in, int n, PyObject *kwnames, PyObject *result)
-{
+CcGo cc_call_after(CcRec *rec, CcAct *act, PyObject *const *in, int n, PyObject *kwnames, PyObject *result) {
     const bool ex = act->event != NULL && act->event->kind == CC_EV_CALL_EX;
     CcCalled c;
     if (!normalise(rec, &c, in, n, kwnames, ex)) return CC_OK;
@@ -524,7 +518,8 @@ CcGo cc_call_after(CcRec *rec, CcAct *act, PyObject *const *in, int n, PyObject 
         if (PyType_Check(c.func)) guard_class(rec, (PyTypeObject *)c.func);
         if (result != NULL && plain_weakref(c.func)) weakref_after(rec, c.func, result);
     }
-    if (result == NULL || PyExceptionInstance_Check(result) || cc_value_origin(rec, result) != CC_O_UNKNOWN) return CC_OK;
+    if (result == NULL || PyExceptionInstance_Check(result) || cc_value_origin(rec, result) != CC_O_UNKNOWN)
+        return CC_OK;
     if (PyGen_Check(result) || PyType_Check(c.func) || Py_REFCNT(result) == 1) {
         cc_value_fresh(rec, result);
         return CC_OK;
@@ -534,14 +529,14 @@ CcGo cc_call_after(CcRec *rec, CcAct *act, PyObject *const *in, int n, PyObject 
 }
 
 /* The steps of a `with` come when it is too late to break in front of it. */
-CcGo cc_call_with_before(CcRec *rec, CcAct *act, PyObject *o)
-{
+CcGo cc_call_with_before(CcRec *rec, CcAct *act, PyObject *o) {
     static PyObject *enter;
     if (enter == NULL && (enter = PyUnicode_InternFromString("__enter__")) == NULL) abort();
     if (find_special(o) != NULL) return cc_rec_break(rec, act, CC_R_DISABLED, "what follows");
     if (cc_value_origin(rec, o) == CC_O_UNKNOWN) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
     PyObject *d = cc_type_lookup(Py_TYPE(o), enter);
     const bool in_c = d != NULL && Py_IS_TYPE(d, &PyMethodDescr_Type) && cc_callee_find(d).kind == CC_CALLEE_UNKNOWN;
-    if (in_c && cc_torch_call(d, &o, 1, NULL).cls == CC_T_NOT) return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, type_name(o));
+    if (in_c && cc_torch_call(d, &o, 1, NULL).cls == CC_T_NOT)
+        return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, type_name(o));
     return CC_OK;
 }

@@ -1,8 +1,7 @@
 /* Items of tensors: x[key] and x[key] = value. */
 #include "rec_int.h"
 
-bool cc_item_sliced(PyObject *key)
-{
+bool cc_item_sliced(PyObject *key) {
     for (Py_ssize_t i = 0; PyTuple_CheckExact(key) && i < PyTuple_GET_SIZE(key); i++)
         if (cc_item_sliced(PyTuple_GET_ITEM(key, i))) return true;
     const PySliceObject *slice = PySlice_Check(key) ? (PySliceObject *)key : NULL;
@@ -10,8 +9,7 @@ bool cc_item_sliced(PyObject *key)
 }
 
 /* An index that holds a mask: how much it selects depends on data. */
-static bool selects(PyObject *key)
-{
+static bool selects(PyObject *key) {
     if (cc_tens_any(key)) {
         CcTensor t;
         cc_tens_read(key, false, &t);
@@ -23,23 +21,28 @@ static bool selects(PyObject *key)
     return false;
 }
 
-CcGo cc_item_read(CcRec *rec, CcAct *act, const CcEvent *ev)
-{
+CcGo cc_item_read(CcRec *rec, CcAct *act, const CcEvent *ev) {
     PyObject *key = ev->in[1];
     if (ev->result == NULL) return cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "an operation that raises");
     CcBound bound;
-    const CcCallSpec spec = {.form = CC_F_GETITEM, .in = ev->in, .n = 2, .name = "getitem", .dynamic = selects(key),
+    const CcCallSpec spec = {.form = CC_F_GETITEM,
+                             .in = ev->in,
+                             .n = 2,
+                             .name = "getitem",
+                             .dynamic = selects(key),
                              .safe = !cc_value_has_tensor(key, 2),
                              .bound = cc_bind_getitem(ev->in[0], key, &bound) == 0 ? &bound : NULL};
     return cc_node_add(rec, act, &spec, ev->result);
 }
 
-CcGo cc_item_write(CcRec *rec, CcAct *act, const CcEvent *ev)
-{
+CcGo cc_item_write(CcRec *rec, CcAct *act, const CcEvent *ev) {
     if (rec->raised) return cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "an operation that raises");
     CcBound bound;
-    const CcCallSpec spec = {.form = ev->in[2] != NULL ? CC_F_SETITEM : CC_F_DELITEM, .in = ev->in,
-                             .n = ev->in[2] != NULL ? 3 : 2, .name = "setitem", .flags = CC_N_WRITES,
+    const CcCallSpec spec = {.form = ev->in[2] != NULL ? CC_F_SETITEM : CC_F_DELITEM,
+                             .in = ev->in,
+                             .n = ev->in[2] != NULL ? 3 : 2,
+                             .name = "setitem",
+                             .flags = CC_N_WRITES,
                              .safe = !cc_value_has_tensor(ev->in[1], 2),
                              .bound = cc_bind_setitem(ev->in[0], ev->in[1], ev->in[2], &bound) == 0 ? &bound : NULL};
     return cc_node_add(rec, act, &spec, NULL);

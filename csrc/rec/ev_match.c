@@ -3,10 +3,9 @@
 
 static const char *type_name(PyObject *o) { return Py_TYPE(o)->tp_name; }
 
-/* The names that a class pattern may read: its keywords, and all of __match_args__, since how many are positional is not told.
- * New list or NULL. */
-static PyObject *pattern_names(const CcEvent *ev)
-{
+/* The names that a class pattern may read: its keywords, and all of __match_args__, since how many are positional is
+ * not told. New list or NULL. */
+static PyObject *pattern_names(const CcEvent *ev) {
     PyObject *args = PyObject_GetAttrString(ev->in[1], "__match_args__"), *names = PyList_New(0);
     PyErr_Clear();
     for (int i = 0; names != NULL && i < 2; i++) {
@@ -20,15 +19,13 @@ static PyObject *pattern_names(const CcEvent *ev)
 }
 
 /* A property, a Python descriptor or __getattr__: what it reads is recorded inside. */
-static bool python_lookup(PyObject *o, PyObject *name)
-{
+static bool python_lookup(PyObject *o, PyObject *name) {
     PyObject *d = cc_type_lookup(Py_TYPE(o), name), *dict = cc_obj_dict(o);
     if (d != NULL) return Py_IS_TYPE(d, &PyProperty_Type) || cc_python_class(Py_TYPE(d));
     return dict == NULL || PyDict_GetItemWithError(dict, name) == NULL;
 }
 
-static CcGo class_before(CcRec *rec, CcAct *act, const CcEvent *ev)
-{
+static CcGo class_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
     PyObject *o = ev->in[0], *names = pattern_names(ev);
     CcGo go = CC_OK;
     if (PyObject_IsInstance(o, ev->in[1]) == 1 && Py_TYPE(ev->in[1]) == &PyType_Type)
@@ -39,8 +36,7 @@ static CcGo class_before(CcRec *rec, CcAct *act, const CcEvent *ev)
     return go;
 }
 
-static CcGo class_after(CcRec *rec, CcAct *act, const CcEvent *ev)
-{
+static CcGo class_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
     PyObject *o = ev->in[0], *names = ev->result != NULL && ev->result != Py_None ? pattern_names(ev) : NULL;
     CcGo go = CC_OK;
     PyObject *match_args = PyUnicode_InternFromString("__match_args__");
@@ -59,12 +55,12 @@ static CcGo class_after(CcRec *rec, CcAct *act, const CcEvent *ev)
     return go;
 }
 
-CcGo cc_match_before(CcRec *rec, CcAct *act, const CcEvent *ev)
-{
+CcGo cc_match_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
     PyObject *o = ev->in[0];
     if (!PyExceptionInstance_Check(o) && cc_value_origin(rec, o) == CC_O_UNKNOWN)
         return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
-    if (ev->arg == CC_OP_MATCH_SEQUENCE || ev->arg == CC_OP_MATCH_MAPPING) return CC_OK;   /* flags of its type */
+    /* flags of its type */
+    if (ev->arg == CC_OP_MATCH_SEQUENCE || ev->arg == CC_OP_MATCH_MAPPING) return CC_OK;
     if (ev->arg == CC_OP_MATCH_CLASS) return class_before(rec, act, ev);
     if (cc_tens_any(o)) return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "match");
     if (cc_value_dirty(rec, o) != CC_DIRTY_NO) return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(o));
@@ -73,8 +69,7 @@ CcGo cc_match_before(CcRec *rec, CcAct *act, const CcEvent *ev)
     return CC_OK;
 }
 
-CcGo cc_match_after(CcRec *rec, CcAct *act, const CcEvent *ev)
-{
+CcGo cc_match_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
     if (ev->arg == CC_OP_GET_LEN) cc_attr_dunder(rec, ev->in[0], "__len__");
     const CcGo go = ev->arg == CC_OP_MATCH_CLASS ? class_after(rec, act, ev) : CC_OK;
     if (go == CC_OK) cc_value_fresh(rec, ev->result);

@@ -1,8 +1,7 @@
 /* Names: globals, cells, closures and imports. */
 #include "rec_int.h"
 
-CcGo cc_name_store_cell(CcRec *rec, CcAct *act, const CcEvent *ev)
-{
+CcGo cc_name_store_cell(CcRec *rec, CcAct *act, const CcEvent *ev) {
     const int source = cc_value_source(rec, ev->in[0]);
     if (source < 0) return CC_OK;
     cc_value_written(rec, CC_SRC_CELL, source, NULL, false);
@@ -10,8 +9,7 @@ CcGo cc_name_store_cell(CcRec *rec, CcAct *act, const CcEvent *ev)
     return cc_node_effect(rec, act, &spec, NULL);
 }
 
-CcGo cc_name_store_global(CcRec *rec, CcAct *act, const CcEvent *ev)
-{
+CcGo cc_name_store_global(CcRec *rec, CcAct *act, const CcEvent *ev) {
     const int dict = cc_value_const_source(rec, ev->in[0]);
     if (rec->raised) {
         cc_value_read(rec, CC_SRC_KEY, dict, ev->name, 0, 0, NULL);
@@ -19,13 +17,14 @@ CcGo cc_name_store_global(CcRec *rec, CcAct *act, const CcEvent *ev)
     }
     cc_value_written(rec, CC_SRC_KEY, dict, ev->name, ev->in[1] == NULL);
     PyObject *const in[] = {ev->in[0], ev->name, ev->in[1]};
-    const CcCallSpec spec = {.form = ev->in[1] != NULL ? CC_F_SETITEM : CC_F_DELITEM, .in = in,
-                             .n = ev->in[1] != NULL ? 3 : 2, .name = "global"};
+    const CcCallSpec spec = {.form = ev->in[1] != NULL ? CC_F_SETITEM : CC_F_DELITEM,
+                             .in = in,
+                             .n = ev->in[1] != NULL ? 3 : 2,
+                             .name = "global"};
     return cc_node_effect(rec, act, &spec, NULL);
 }
 
-CcGo cc_name_global(CcRec *rec, const CcEvent *ev)
-{
+CcGo cc_name_global(CcRec *rec, const CcEvent *ev) {
     if (ev->result == NULL) return CC_OK;
     const int globals = cc_value_const_source(rec, ev->in[0]);
     PyObject *own = PyDict_GetItemWithError(ev->in[0], ev->name);
@@ -34,20 +33,19 @@ CcGo cc_name_global(CcRec *rec, const CcEvent *ev)
     return CC_OK;
 }
 
-CcGo cc_name_closure(CcRec *rec, const CcEvent *ev)
-{
+CcGo cc_name_closure(CcRec *rec, const CcEvent *ev) {
     /* A closure tuple can't be exchanged: the cell is as constant as the function. */
     const CcProv *f = cc_value_find(rec, ev->in[0]);
     if (f != NULL && f->origin == CC_O_FRESH) cc_value_fresh(rec, ev->result);
     else if (f != NULL && f->origin == CC_O_SOURCE && rec->trace->guards.g.at[f->id].check != CC_CHK_IDENT &&
-             rec->trace->guards.g.at[f->id].source != CC_SRC_CONST) return CC_OK;
+             rec->trace->guards.g.at[f->id].source != CC_SRC_CONST)
+        return CC_OK;
     else if (cc_value_origin(rec, ev->result) == CC_O_UNKNOWN) cc_value_const_source(rec, ev->result);
     return CC_OK;
 }
 
 /* Of the module that is imported; NULL: it is not known. A relative name counts from the importing module's package. */
-static PyObject *absolute_name(const CcAct *act, const CcEvent *ev)
-{
+static PyObject *absolute_name(const CcAct *act, const CcEvent *ev) {
     const long level = PyLong_Check(ev->in[0]) ? PyLong_AsLong(ev->in[0]) : -1;
     if (level == 0) return Py_NewRef(ev->name);
     PyObject *package = level > 0 ? PyDict_GetItemString(act->func->func_globals, "__package__") : NULL;
@@ -61,8 +59,7 @@ static PyObject *absolute_name(const CcAct *act, const CcEvent *ev)
     return name;
 }
 
-CcGo cc_name_import(CcRec *rec, CcAct *act, CcEvent *ev)
-{
+CcGo cc_name_import(CcRec *rec, CcAct *act, CcEvent *ev) {
     PyObject *name = absolute_name(act, ev), *found = name != NULL ? PyImport_GetModule(name) : NULL;
     Py_XDECREF(name);
     if (found == NULL) {
@@ -73,7 +70,8 @@ CcGo cc_name_import(CcRec *rec, CcAct *act, CcEvent *ev)
     PyObject *importer = PyDict_GetItemString(PyEval_GetBuiltins(), "__import__");
     if (importer == NULL) return CC_OK;
     PyObject *const args[] = {ev->name, act->func->func_globals, Py_None, ev->in[1], ev->in[0]};
-    const bool paused = cc_hook_pause(act->obs, true);   /* importlib's Python code is none of the program's */
+    /* importlib's Python code is none of the program's */
+    const bool paused = cc_hook_pause(act->obs, true);
     ev->result = PyObject_Vectorcall(importer, args, CC_COUNT(args), NULL);
     cc_hook_pause(act->obs, paused);
     return CC_DONE;

@@ -4,20 +4,17 @@
 
 static const char *type_name(PyObject *o) { return Py_TYPE(o)->tp_name; }
 
-static bool unknown(CcRec *rec, PyObject *o)
-{
+static bool unknown(CcRec *rec, PyObject *o) {
     return o != NULL && !PyExceptionInstance_Check(o) && cc_value_origin(rec, o) == CC_O_UNKNOWN;
 }
 
-static bool any_tensor(const CcEvent *ev, int depth)
-{
+static bool any_tensor(const CcEvent *ev, int depth) {
     for (int i = 0; i < ev->n; i++)
         if (ev->in[i] != NULL && cc_value_has_tensor(ev->in[i], depth)) return true;
     return false;
 }
 
-static bool plain_tensors(PyObject *o, int depth)
-{
+static bool plain_tensors(PyObject *o, int depth) {
     if (cc_tens_any(o)) return cc_tens_plain(o);
     if (depth > 0 && (PyTuple_Check(o) || PyList_Check(o)))
         for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++)
@@ -27,19 +24,18 @@ static bool plain_tensors(PyObject *o, int depth)
 
 static bool is_heap(PyObject *o) { return cc_python_class(Py_TYPE(o)); }
 
-static bool builtin_container(PyObject *o)
-{
+static bool builtin_container(PyObject *o) {
     PyTypeObject *t = Py_TYPE(o);
     return t == &PyList_Type || t == &PyTuple_Type || t == &PyDict_Type || t == &PySet_Type || t == &PyFrozenSet_Type ||
-           t == &PyODict_Type || t == &PyDictProxy_Type || cc_value_view(o) != NULL || cc_value_structseq(o) || cc_value_deque(o) ||
-           cc_value_defaultdict(o) || PySlice_Check(o) || t == &PyMethod_Type || t == &PyByteArray_Type;
+           t == &PyODict_Type || t == &PyDictProxy_Type || cc_value_view(o) != NULL || cc_value_structseq(o) ||
+           cc_value_deque(o) || cc_value_defaultdict(o) || PySlice_Check(o) || t == &PyMethod_Type ||
+           t == &PyByteArray_Type;
 }
 
 static bool dirty(CcRec *rec, PyObject *o) { return cc_value_dirty(rec, o) != CC_DIRTY_NO; }
 
 /* One key of a dict can be read although others were written. */
-static bool key_readable(CcRec *rec, PyObject *o, PyObject *key)
-{
+static bool key_readable(CcRec *rec, PyObject *o, PyObject *key) {
     CcDirty d = cc_value_dirty_key(rec, o);
     if (d == CC_DIRTY_ALL) d = cc_value_dirty(rec, o);
     return d == CC_DIRTY_NO || (d == CC_DIRTY_KEYS && PyDict_Check(o) && cc_number_dict_key(rec, key));
@@ -48,8 +44,8 @@ static bool key_readable(CcRec *rec, PyObject *o, PyObject *key)
 /* ------------------------------------------------------------------ operators */
 
 static const char *const binop_dunder[CC_NB_COUNT] = {
-    "__add__", "__and__", "__floordiv__", "__lshift__", "__matmul__", "__mul__", "__mod__",
-    "__or__", "__pow__", "__rshift__", "__sub__", "__truediv__", "__xor__",
+    "__add__", "__and__", "__floordiv__", "__lshift__", "__matmul__",  "__mul__", "__mod__",
+    "__or__",  "__pow__", "__rshift__",   "__sub__",    "__truediv__", "__xor__",
 };
 static const char *const binop_name[CC_NB_COUNT] = {
     "add", "and", "floordiv", "lshift", "matmul", "mul", "mod", "or", "pow", "rshift", "sub", "truediv", "xor",
@@ -58,15 +54,13 @@ static const int mirrored[6] = {Py_GT, Py_GE, Py_EQ, Py_NE, Py_LT, Py_LE};
 static const char *const compare_dunder[6] = {"__lt__", "__le__", "__eq__", "__ne__", "__gt__", "__ge__"};
 
 /* Whether what a container holds is compared or printed, and not only moved. */
-static bool looks_inside(const CcEvent *ev)
-{
+static bool looks_inside(const CcEvent *ev) {
     return ev->kind == CC_EV_COMPARE || ev->kind == CC_EV_CONTAINS || ev->kind == CC_EV_FORMAT ||
            (ev->kind == CC_EV_BINOP && ev->arg == CC_NB_REMAINDER);
 }
 
 /* Its class has a method of that name in Python: what that does is recorded. */
-static bool python_method(PyObject *o, const char *name)
-{
+static bool python_method(PyObject *o, const char *name) {
     if (!is_heap(o)) return false;
     PyObject *s = PyUnicode_InternFromString(name), *f = s != NULL ? cc_type_lookup(Py_TYPE(o), s) : NULL;
     Py_XDECREF(s);
@@ -76,9 +70,9 @@ static bool python_method(PyObject *o, const char *name)
 /* An object of a Python class with nothing that C code could look at: what happens to it is said by its methods. */
 static bool bare(PyObject *o) { return is_heap(o) && cc_value_base(o) == &PyBaseObject_Type; }
 
-/* Python code does what is asked of operand i (at first: it may leave it to the C code of what its class derives from). */
-static bool done_in_python(const CcEvent *ev, int i)
-{
+/* Python code does what is asked of operand i (at first: it may leave it to the C code of what its class derives
+ * from). */
+static bool done_in_python(const CcEvent *ev, int i) {
     PyObject *o = ev->in[i];
     char name[24];
     switch (ev->kind) {
@@ -94,58 +88,56 @@ static bool done_in_python(const CcEvent *ev, int i)
 }
 
 /* Operands that only C code of builtin types sees; their content decides the result. */
-static CcGo plain_before(CcRec *rec, CcAct *act, const CcEvent *ev, int depth)
-{
+static CcGo plain_before(CcRec *rec, CcAct *act, const CcEvent *ev, int depth) {
     for (int i = 0; i < ev->n; i++) {
         PyObject *o = ev->in[i];
         if (o == NULL) continue;
         if (unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
         if (dirty(rec, o)) return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(o));
-        if (looks_inside(ev) && !cc_number_settle(rec, o, depth)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, type_name(o));
+        if (looks_inside(ev) && !cc_number_settle(rec, o, depth))
+            return cc_rec_break(rec, act, CC_R_DATA_SCALAR, type_name(o));
         if (cc_value_const(o) || cc_value_ident(o) || bare(o)) continue;
         if (!is_heap(o) && !builtin_container(o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, type_name(o));
-        const bool known = is_heap(o) && PyExceptionInstance_Check(o) ? cc_value_exception(rec, o) : cc_value_content(rec, o, depth);
+        const bool known =
+            is_heap(o) && PyExceptionInstance_Check(o) ? cc_value_exception(rec, o) : cc_value_content(rec, o, depth);
         if (!known && !done_in_python(ev, i)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
     }
     return CC_OK;
 }
 
-static bool any_symbolic(CcRec *rec, const CcEvent *ev)
-{
+static bool any_symbolic(CcRec *rec, const CcEvent *ev) {
     for (int i = 0; i < ev->n; i++)
         if (ev->in[i] != NULL && cc_value_symbolic(rec, ev->in[i])) return true;
     return false;
 }
 
-/* `assert tensor`: the jump goes over raising AssertionError. It holds, so it needs no break: a node checks it again. */
-static bool asserts(const CcAct *act, const CcEvent *ev)
-{
+/* `assert tensor`: the jump goes over raising AssertionError. It holds, so it needs no break: a node checks it
+ * again. */
+static bool asserts(const CcAct *act, const CcEvent *ev) {
     const CcInsn *insn = act->code->insn;
-    int jump = act->pc;   /* 3.12: the jump itself; 3.13: a comparison or TO_BOOL before it makes the bool */
+    int jump = act->pc; /* 3.12: the jump itself; 3.13: a comparison or TO_BOOL before it makes the bool */
     if (insn[jump].op == CC_OP_COMPARE || insn[jump].op == CC_OP_TO_BOOL) jump++;
     return jump + 1 < act->code->n && insn[jump].op == CC_OP_JUMP_IF && insn[jump].arg == 1 &&
            insn[jump + 1].op == CC_OP_ASSERTION && cc_tens_plain(ev->in[0]);
 }
 
 /* A tensor inside of containers only: list + list, tuple * 2: no tensor operator runs. */
-static bool operand_tensor(const CcEvent *ev)
-{
+static bool operand_tensor(const CcEvent *ev) {
     for (int i = 0; i < ev->n; i++)
         if (ev->in[i] != NULL && cc_tens_any(ev->in[i])) return true;
     return false;
 }
 
 /* A tensor and an object whose class has operators in Python: what they do is recorded inside. */
-static bool python_operand(CcRec *rec, const CcEvent *ev)
-{
+static bool python_operand(CcRec *rec, const CcEvent *ev) {
     for (int i = 0; ev->kind == CC_EV_BINOP && i < 2; i++)
         if (is_heap(ev->in[i]) && !cc_tens_any(ev->in[i]) && cc_value_origin(rec, ev->in[i]) != CC_O_UNKNOWN &&
-            Py_TYPE(ev->in[i])->tp_as_number != NULL && cc_tens_plain(ev->in[1 - i])) return true;
+            Py_TYPE(ev->in[i])->tp_as_number != NULL && cc_tens_plain(ev->in[1 - i]))
+            return true;
     return false;
 }
 
-static CcGo operator_before(CcRec *rec, CcAct *act, CcEvent *ev)
-{
+static CcGo operator_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     const CcGo go = cc_sym_operator(rec, act, ev);
     if (go != CC_OK) return go;
     if (ev->kind == CC_EV_BINOP && any_tensor(ev, 1) && !operand_tensor(ev))
@@ -156,7 +148,8 @@ static CcGo operator_before(CcRec *rec, CcAct *act, CcEvent *ev)
         if (ev->flags & CC_EV_BOOLED && !asserts(act, ev)) return cc_rec_break(rec, act, CC_R_TENSOR_BRANCH, NULL);
         for (int i = 0; i < ev->n; i++) {
             if (!plain_tensors(ev->in[i], 2)) return cc_rec_break(rec, act, CC_R_TENSOR_SUBCLASS, type_name(ev->in[i]));
-            if (!cc_node_nameable(rec, ev->in[i], 3)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(ev->in[i]));
+            if (!cc_node_nameable(rec, ev->in[i], 3))
+                return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(ev->in[i]));
             if (!cc_tens_any(ev->in[i]) && !cc_value_const(ev->in[i]) && ev->kind != CC_EV_SUBSCR &&
                 (ev->kind != CC_EV_BINOP || !builtin_container(ev->in[i])))
                 return is_heap(ev->in[i]) ? CC_OK : cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, type_name(ev->in[i]));
@@ -168,37 +161,41 @@ static CcGo operator_before(CcRec *rec, CcAct *act, CcEvent *ev)
         const int outcome = PyObject_RichCompareBool(ev->in[0], ev->in[1], ev->arg);
         if (outcome < 0) PyErr_Clear();
         return outcome >= 0 && cc_value_compare(rec, ev->arg, ev->in[0], ev->in[1], outcome)
-                   ? CC_OK : cc_rec_break(rec, act, CC_R_DATA_SCALAR, "comparison");
+                   ? CC_OK
+                   : cc_rec_break(rec, act, CC_R_DATA_SCALAR, "comparison");
     }
     return plain_before(rec, act, ev, 4);
 }
 
 /* By zero, or an integer to a negative power: raises by data. */
-static bool divides(const CcEvent *ev)
-{
-    return ev->kind == CC_EV_BINOP && (ev->arg == CC_NB_FLOOR_DIVIDE || ev->arg == CC_NB_REMAINDER || ev->arg == CC_NB_POWER);
+static bool divides(const CcEvent *ev) {
+    return ev->kind == CC_EV_BINOP &&
+           (ev->arg == CC_NB_FLOOR_DIVIDE || ev->arg == CC_NB_REMAINDER || ev->arg == CC_NB_POWER);
 }
 
 static CcGo operator_node(CcRec *rec, CcAct *act, const CcEvent *ev, CcForm form, const char *name, int bind_status,
-                          const CcBound *bound)
-{
+                          const CcBound *bound) {
     const CcRecFrame *f = cc_rec_frame(rec, act);
-    if (rec->trace->graph->node.n != f->call_nodes) return CC_OK;   /* Python code in between recorded them */
+    if (rec->trace->graph->node.n != f->call_nodes) return CC_OK; /* Python code in between recorded them */
     const bool symbolic = any_symbolic(rec, ev);
-    const CcCallSpec spec = {.form = form, .arg = ev->arg, .in = ev->in, .n = ev->n, .name = name,
+    const CcCallSpec spec = {.form = form,
+                             .arg = ev->arg,
+                             .in = ev->in,
+                             .n = ev->n,
+                             .name = name,
                              .flags = form == CC_F_INPLACE && cc_tens_any(ev->in[0]) ? CC_N_WRITES : 0,
-                             .bound = bind_status == 0 && !symbolic ? bound : NULL, .safe = !divides(ev)};
+                             .bound = bind_status == 0 && !symbolic ? bound : NULL,
+                             .safe = !divides(ev)};
     return cc_node_add(rec, act, &spec, ev->result);
 }
 
 /* The methods that Python's operators ask, on classes that can change. */
-static void guard_operators(CcRec *rec, const CcEvent *ev)
-{
+static void guard_operators(CcRec *rec, const CcEvent *ev) {
     char name[24];
     if (ev->kind == CC_EV_COMPARE) {
         cc_attr_dunder(rec, ev->in[0], compare_dunder[ev->arg]);
         cc_attr_dunder(rec, ev->in[1], compare_dunder[mirrored[ev->arg]]);
-        cc_value_distinct(rec, ev->in[0], ev->in[1]);   /* objects without __eq__ compare by identity */
+        cc_value_distinct(rec, ev->in[0], ev->in[1]); /* objects without __eq__ compare by identity */
     } else if (ev->kind == CC_EV_BINOP) {
         const char *dunder = binop_dunder[ev->arg];
         if (ev->flags & CC_EV_INPLACE) {
@@ -213,10 +210,11 @@ static void guard_operators(CcRec *rec, const CcEvent *ev)
     }
 }
 
-static CcGo operator_after(CcRec *rec, CcAct *act, const CcEvent *ev)
-{
-    if (ev->result == NULL)   /* whether it raises may depend on data */
-        return operand_tensor(ev) || any_symbolic(rec, ev) ? cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "an operation that raises") : CC_OK;
+static CcGo operator_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
+    if (ev->result == NULL) /* whether it raises may depend on data */
+        return operand_tensor(ev) || any_symbolic(rec, ev)
+                   ? cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "an operation that raises")
+                   : CC_OK;
     guard_operators(rec, ev);
     if (python_operand(rec, ev) && cc_value_origin(rec, ev->result) != CC_O_UNKNOWN) return CC_OK;
     CcBound bound;
@@ -225,10 +223,14 @@ static CcGo operator_after(CcRec *rec, CcAct *act, const CcEvent *ev)
         case CC_EV_BINOP: {
             const bool inplace = ev->flags & CC_EV_INPLACE;
             const int status = cc_bind_binop((CcBinop)ev->arg, inplace, ev->in[0], ev->in[1], &bound);
-            return operator_node(rec, act, ev, inplace ? CC_F_INPLACE : CC_F_BINOP, binop_name[ev->arg], status, &bound);
+            return operator_node(rec, act, ev, inplace ? CC_F_INPLACE : CC_F_BINOP, binop_name[ev->arg], status,
+                                 &bound);
         }
         case CC_EV_UNARY:
-            return operator_node(rec, act, ev, CC_F_UNARY, ev->arg == '-' ? "neg" : ev->arg == '~' ? "invert" : "pos",
+            return operator_node(rec, act, ev, CC_F_UNARY,
+                                 ev->arg == '-'   ? "neg"
+                                 : ev->arg == '~' ? "invert"
+                                                  : "pos",
                                  cc_bind_unary(ev->arg, ev->in[0], &bound), &bound);
         case CC_EV_COMPARE:
             return operator_node(rec, act, ev, CC_F_COMPARE, compare_dunder[ev->arg],
@@ -240,15 +242,16 @@ static CcGo operator_after(CcRec *rec, CcAct *act, const CcEvent *ev)
     return CC_OK;
 }
 
-static CcGo inplace_container(CcRec *rec, CcAct *act, const CcEvent *ev)
-{
+static CcGo inplace_container(CcRec *rec, CcAct *act, const CcEvent *ev) {
     /* lst += items, dict |= other, set |= other on something that existed before */
     const int source = cc_value_source(rec, ev->in[0]);
     if (source < 0) return CC_OK;
     cc_value_wrote(rec, ev->in[0], CC_DIRTY_ALL);
     cc_vec_push(&rec->written, source);
     PyObject *with = ev->in[1];
-    PyObject *items = PyDict_Check(with) ? PyDict_Copy(with) : PyAnySet_Check(ev->in[0]) ? PyFrozenSet_New(with) : PySequence_Tuple(with);
+    PyObject *items = PyDict_Check(with)          ? PyDict_Copy(with)
+                      : PyAnySet_Check(ev->in[0]) ? PyFrozenSet_New(with)
+                                                  : PySequence_Tuple(with);
     if (items == NULL) {
         PyErr_Clear();
         items = Py_NewRef(with);
@@ -262,27 +265,30 @@ static CcGo inplace_container(CcRec *rec, CcAct *act, const CcEvent *ev)
 
 /* ------------------------------------------------------------------ items */
 
-static CcGo subscr_before(CcRec *rec, CcAct *act, CcEvent *ev)
-{
+static CcGo subscr_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     PyObject *o = ev->in[0], *key = ev->in[1];
     if (cc_item_sliced(key)) return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "a tensor as a bound of a slice");
     if (cc_tens_any(o)) return operator_before(rec, act, ev);
-    if (cc_tens_any(key) && PyDict_CheckExact(o) && cc_value_origin(rec, o) == CC_O_FRESH && cc_value_membership(rec, o, key))
-        return CC_OK;   /* found by identity */
+    if (cc_tens_any(key) && PyDict_CheckExact(o) && cc_value_origin(rec, o) == CC_O_FRESH &&
+        cc_value_membership(rec, o, key))
+        return CC_OK; /* found by identity */
     if (cc_tens_any(key)) return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "a tensor as an index");
     if (unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
     if (!key_readable(rec, o, key)) return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(o));
     if (!cc_number_settle(rec, key, 1)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, "key");
-    if (PySlice_Check(key) && !cc_value_content(rec, key, 1)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "slice");
+    if (PySlice_Check(key) && !cc_value_content(rec, key, 1))
+        return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "slice");
     if (PyDict_Check(o) && cc_value_source(rec, o) >= 0 && !python_method(o, "__getitem__") && !cc_number_key(rec, key))
         return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "key");
-    if (cc_value_defaultdict(o) && cc_value_known(rec, o) && PyDict_Contains(o, key) != 1) {   /* it would be written, too */
+    if (cc_value_defaultdict(o) && cc_value_known(rec, o) &&
+        PyDict_Contains(o, key) != 1) { /* it would be written, too */
         PyErr_Clear();
         return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(o));
     }
     if (PyType_Check(o) || cc_value_const(o) || bare(o) || python_method(o, "__getitem__")) return CC_OK;
     if (PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o)) {
-        if (PySlice_Check(key) && !cc_value_content(rec, o, 1)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
+        if (PySlice_Check(key) && !cc_value_content(rec, o, 1))
+            return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
         return CC_OK;
     }
     if ((is_heap(o) || builtin_container(o)) && cc_value_content(rec, o, 1)) return CC_OK;
@@ -290,8 +296,7 @@ static CcGo subscr_before(CcRec *rec, CcAct *act, CcEvent *ev)
 }
 
 /* The guard behind reading one item of a builtin container that came from outside. */
-static void read_item(CcRec *rec, PyObject *o, PyObject *key, PyObject *v)
-{
+static void read_item(CcRec *rec, PyObject *o, PyObject *key, PyObject *v) {
     const int source = cc_value_known(rec, o) ? -1 : cc_value_source(rec, o);
     if (source < 0) return;
     if (PyDict_Check(o)) {
@@ -301,7 +306,7 @@ static void read_item(CcRec *rec, PyObject *o, PyObject *key, PyObject *v)
     if (!PyLong_Check(key) && !PyIndex_Check(key)) return;
     Py_ssize_t i = PyNumber_AsSsize_t(key, NULL);
     const Py_ssize_t n = PySequence_Fast_GET_SIZE(o);
-    if (i < 0 || v == NULL) {   /* counted from the end, or out of range: the length decides */
+    if (i < 0 || v == NULL) { /* counted from the end, or out of range: the length decides */
         bool is_new;
         const int id = cc_guard_source(&rec->trace->guards, CC_SRC_SIZE, source, NULL, 0, (int)n, &is_new);
         if (is_new) cc_guard_check(&rec->trace->guards, id, CC_CHK_SIZE, NULL);
@@ -311,16 +316,15 @@ static void read_item(CcRec *rec, PyObject *o, PyObject *key, PyObject *v)
 }
 
 /* An item that a defaultdict of this trace has just made by calling list, dict or set. */
-static bool made_by_default(CcRec *rec, PyObject *o)
-{
+static bool made_by_default(CcRec *rec, PyObject *o) {
     if (!cc_value_defaultdict(o) || cc_value_origin(rec, o) != CC_O_FRESH) return false;
     PyObject *factory = PyObject_GetAttrString(o, "default_factory");
-    Py_XDECREF(factory);   /* the dict holds it */
-    return factory == (PyObject *)&PyList_Type || factory == (PyObject *)&PyDict_Type || factory == (PyObject *)&PySet_Type;
+    Py_XDECREF(factory); /* the dict holds it */
+    return factory == (PyObject *)&PyList_Type || factory == (PyObject *)&PyDict_Type ||
+           factory == (PyObject *)&PySet_Type;
 }
 
-static CcGo subscr_after(CcRec *rec, CcAct *act, const CcEvent *ev)
-{
+static CcGo subscr_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
     PyObject *o = ev->in[0], *key = ev->in[1], *v = ev->result;
     if (cc_tens_any(o)) return cc_item_read(rec, act, ev);
     if (is_heap(o)) cc_attr_dunder(rec, o, "__getitem__");
@@ -328,7 +332,8 @@ static CcGo subscr_after(CcRec *rec, CcAct *act, const CcEvent *ev)
         if (v != NULL && cc_value_origin(rec, v) == CC_O_UNKNOWN) cc_value_fresh(rec, v);
         return CC_OK;
     }
-    if ((PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o)) && !PySlice_Check(key) && !python_method(o, "__getitem__"))
+    if ((PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o)) && !PySlice_Check(key) &&
+        !python_method(o, "__getitem__"))
         read_item(rec, o, key, v);
     if (v != NULL && !PyExceptionInstance_Check(v) && cc_value_origin(rec, v) == CC_O_UNKNOWN) {
         if (!PySlice_Check(key) && Py_REFCNT(v) > 1 && !made_by_default(rec, o))
@@ -338,8 +343,7 @@ static CcGo subscr_after(CcRec *rec, CcAct *act, const CcEvent *ev)
     return CC_OK;
 }
 
-static CcGo store_subscr_before(CcRec *rec, CcAct *act, const CcEvent *ev)
-{
+static CcGo store_subscr_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
     PyObject *o = ev->in[0];
     if (!cc_tens_any(o)) cc_sym_settle(rec, ev->in[1], 3);
     for (int i = 0; i < 3; i++)
@@ -351,14 +355,16 @@ static CcGo store_subscr_before(CcRec *rec, CcAct *act, const CcEvent *ev)
             return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "index");
         return CC_OK;
     }
-    if (PySlice_Check(ev->in[1]) && !cc_value_content(rec, ev->in[1], 1)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "slice");
+    if (PySlice_Check(ev->in[1]) && !cc_value_content(rec, ev->in[1], 1))
+        return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "slice");
     if (is_heap(o) && !PyODict_Check(o)) {
         PyObject *s = PyUnicode_InternFromString("__setitem__"), *f = cc_type_lookup(Py_TYPE(o), s);
         Py_XDECREF(s);
         if (f != NULL && Py_TYPE(f) == &PyFunction_Type) return CC_OK;
     }
     if (!PyList_Check(o) && !PyDict_Check(o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, type_name(o));
-    if (PyDict_Check(o) && !cc_value_membership(rec, o, ev->in[1])) return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "a tensor as a key");
+    if (PyDict_Check(o) && !cc_value_membership(rec, o, ev->in[1]))
+        return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "a tensor as a key");
     if (PySlice_Check(ev->in[1]) && PyList_CheckExact(o) && cc_value_source(rec, o) >= 0) {
         const bool reads = ev->in[2] == NULL || ((PyList_CheckExact(ev->in[2]) || PyTuple_CheckExact(ev->in[2])) &&
                                                  !dirty(rec, ev->in[2]) && cc_value_content(rec, ev->in[2], 1));
@@ -367,10 +373,12 @@ static CcGo store_subscr_before(CcRec *rec, CcAct *act, const CcEvent *ev)
         cc_value_will_write(rec, o);
         return CC_OK;
     }
-    if (cc_value_source(rec, o) >= 0 && !cc_number_dict_key(rec, ev->in[1])) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "key");
+    if (cc_value_source(rec, o) >= 0 && !cc_number_dict_key(rec, ev->in[1]))
+        return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "key");
     if (cc_value_symbolic(rec, ev->in[1])) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, "key");
     if (PyList_Check(o) && dirty(rec, o)) return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(o));
-    if (PyDict_Check(o) && ev->in[2] == NULL && cc_value_source(rec, o) >= 0 &&   /* the key must be there in a replay, too */
+    if (PyDict_Check(o) && ev->in[2] == NULL &&
+        cc_value_source(rec, o) >= 0 && /* the key must be there in a replay, too */
         (!PyDict_CheckExact(o) || dirty(rec, o) || !cc_value_content(rec, o, 1)))
         return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(o));
     cc_value_will_write(rec, o);
@@ -378,9 +386,8 @@ static CcGo store_subscr_before(CcRec *rec, CcAct *act, const CcEvent *ev)
 }
 
 /* l[a:b] = items, del l[a:b] on a list that existed before, and that was guarded whole. */
-static CcGo store_slice(CcRec *rec, CcAct *act, const CcEvent *ev, int source)
-{
-    PyObject *items = ev->in[2] != NULL ? PySequence_Tuple(ev->in[2]) : NULL;   /* as it is now */
+static CcGo store_slice(CcRec *rec, CcAct *act, const CcEvent *ev, int source) {
+    PyObject *items = ev->in[2] != NULL ? PySequence_Tuple(ev->in[2]) : NULL; /* as it is now */
     if (items != NULL) {
         cc_vec_push(&rec->keep, items);
         cc_value_fresh(rec, items);
@@ -389,22 +396,25 @@ static CcGo store_slice(CcRec *rec, CcAct *act, const CcEvent *ev, int source)
     cc_value_wrote(rec, ev->in[0], CC_DIRTY_KNOWN);
     cc_vec_push(&rec->written, source);
     PyObject *const in[] = {ev->in[0], ev->in[1], items};
-    return cc_node_effect(rec, act, &(CcCallSpec){.form = items ? CC_F_SETITEM : CC_F_DELITEM, .in = in, .n = items ? 3 : 2, .name = "setitem"}, NULL);
+    return cc_node_effect(
+        rec, act,
+        &(CcCallSpec){.form = items ? CC_F_SETITEM : CC_F_DELITEM, .in = in, .n = items ? 3 : 2, .name = "setitem"},
+        NULL);
 }
 
-static CcGo store_subscr_after(CcRec *rec, CcAct *act, const CcEvent *ev)
-{
+static CcGo store_subscr_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
     PyObject *o = ev->in[0];
     if (cc_tens_any(o)) return cc_item_write(rec, act, ev);
     const int source = cc_value_source(rec, o);
     if (is_heap(o)) cc_attr_dunder(rec, o, "__setitem__");
     if (source < 0 || (!PyList_Check(o) && !PyDict_Check(o))) return CC_OK;
     if (rec->raised) {
-        cc_value_content(rec, o, 1);   /* nothing was written: an index that is out of range, a key that is not there */
+        /* nothing was written: an index that is out of range, a key that is not there */
+        cc_value_content(rec, o, 1);
         return CC_OK;
     }
     if (PyList_CheckExact(o) && PySlice_Check(ev->in[1])) return store_slice(rec, act, ev, source);
-    if (PyList_Check(o) && !cc_value_known(rec, o)) {   /* the item must exist in a replay, too */
+    if (PyList_Check(o) && !cc_value_known(rec, o)) { /* the item must exist in a replay, too */
         bool is_new;
         const int id = cc_guard_source(&rec->trace->guards, CC_SRC_SIZE, source, NULL, 0,
                                        (int)(PyList_GET_SIZE(o) + (ev->in[2] == NULL)), &is_new);
@@ -417,27 +427,29 @@ static CcGo store_subscr_after(CcRec *rec, CcAct *act, const CcEvent *ev)
         cc_value_wrote(rec, o, CC_DIRTY_ALL);
     }
     cc_vec_push(&rec->written, source);
-    const CcCallSpec spec = {.form = ev->in[2] != NULL ? CC_F_SETITEM : CC_F_DELITEM, .in = ev->in,
-                             .n = ev->in[2] != NULL ? 3 : 2, .name = "setitem"};
+    const CcCallSpec spec = {.form = ev->in[2] != NULL ? CC_F_SETITEM : CC_F_DELITEM,
+                             .in = ev->in,
+                             .n = ev->in[2] != NULL ? 3 : 2,
+                             .name = "setitem"};
     return cc_node_effect(rec, act, &spec, NULL);
 }
 
-static CcGo contains_before(CcRec *rec, CcAct *act, const CcEvent *ev)
-{
+static CcGo contains_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
     PyObject *o = ev->in[0], *item = ev->in[1];
     cc_sym_settle(rec, item, 3);
     const bool by_hash = PyDict_Check(o) || PyAnySet_Check(o) || cc_value_view(o) == &PyDictKeys_Type;
     if (by_hash && !cc_value_const(item) && !cc_value_ident(item) && !dirty(rec, o) && cc_value_content(rec, o, 1) &&
         cc_value_membership(rec, o, item) && cc_tens_any(item))
         return CC_OK;
-    if (cc_tens_any(item) || (!by_hash && cc_value_has_tensor(o, 2))) return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "in");
+    if (cc_tens_any(item) || (!by_hash && cc_value_has_tensor(o, 2)))
+        return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "in");
     if (any_symbolic(rec, ev)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, "in");
-    if (PyDict_Check(o) && !unknown(rec, o) && key_readable(rec, o, item) && cc_number_dict_key(rec, item)) return CC_OK;
+    if (PyDict_Check(o) && !unknown(rec, o) && key_readable(rec, o, item) && cc_number_dict_key(rec, item))
+        return CC_OK;
     return plain_before(rec, act, ev, 3);
 }
 
-static CcGo contains_after(CcRec *rec, CcAct *act, const CcEvent *ev)
-{
+static CcGo contains_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
     (void)act;
     PyObject *o = ev->in[0];
     if (is_heap(o)) cc_attr_dunder(rec, o, "__contains__");
@@ -455,29 +467,37 @@ static CcGo contains_after(CcRec *rec, CcAct *act, const CcEvent *ev)
 
 /* ------------------------------------------------------------------ truth, iteration */
 
-static CcGo truth_before(CcRec *rec, CcAct *act, CcEvent *ev)
-{
+static CcGo truth_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     PyObject *o = ev->in[0];
     if (cc_sym_is(rec, o)) return cc_sym_operator(rec, act, ev);
-    if (cc_tens_any(o)) return asserts(act, ev) && PyObject_IsTrue(o) == 1 && cc_look_take() ? CC_OK : cc_rec_break(rec, act, CC_R_TENSOR_BRANCH, NULL);
+    if (cc_tens_any(o))
+        return asserts(act, ev) && PyObject_IsTrue(o) == 1 && cc_look_take()
+                   ? CC_OK
+                   : cc_rec_break(rec, act, CC_R_TENSOR_BRANCH, NULL);
     if (cc_value_symbolic(rec, o)) {
         PyObject *zero = PyFloat_FromDouble(0.0);
         cc_vec_push(&rec->keep, zero);
         return PyFloat_CheckExact(o) && cc_value_compare(rec, Py_NE, o, zero, PyFloat_AS_DOUBLE(o) != 0.0)
-                   ? CC_OK : cc_rec_break(rec, act, CC_R_DATA_SCALAR, "truth of a number");
+                   ? CC_OK
+                   : cc_rec_break(rec, act, CC_R_DATA_SCALAR, "truth of a number");
     }
-    if (cc_value_const(o) || cc_value_ident(o) || bare(o) || python_method(o, "__bool__") || python_method(o, "__len__")) return CC_OK;
+    if (cc_value_const(o) || cc_value_ident(o) || bare(o) || python_method(o, "__bool__") ||
+        python_method(o, "__len__"))
+        return CC_OK;
     if (unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
     if (dirty(rec, o)) return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(o));
-    if (is_heap(o) && (PyTuple_Check(o) || PyList_Check(o) || PyDict_Check(o) || PyAnySet_Check(o) || cc_value_content(rec, o, 1))) return CC_OK;
-    if (builtin_container(o) || PyExceptionInstance_Check(o) || cc_value_origin(rec, o) == CC_O_FRESH || PyCell_Check(o))
+    if (is_heap(o) &&
+        (PyTuple_Check(o) || PyList_Check(o) || PyDict_Check(o) || PyAnySet_Check(o) || cc_value_content(rec, o, 1)))
+        return CC_OK;
+    if (builtin_container(o) || PyExceptionInstance_Check(o) || cc_value_origin(rec, o) == CC_O_FRESH ||
+        PyCell_Check(o))
         return CC_OK;
     return Py_TYPE(o)->tp_as_number == NULL && Py_TYPE(o)->tp_as_sequence == NULL && Py_TYPE(o)->tp_as_mapping == NULL
-               ? CC_OK : cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, type_name(o));
+               ? CC_OK
+               : cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, type_name(o));
 }
 
-static CcGo truth_after(CcRec *rec, CcAct *act, const CcEvent *ev)
-{
+static CcGo truth_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
     (void)act;
     PyObject *o = ev->in[0];
     if (cc_tens_any(o)) {
@@ -489,32 +509,31 @@ static CcGo truth_after(CcRec *rec, CcAct *act, const CcEvent *ev)
     const int source = cc_value_known(rec, o) ? -1 : cc_value_source(rec, o);
     if (source >= 0 && (PyList_Check(o) || PyDict_Check(o) || PyAnySet_Check(o) || PyTuple_Check(o))) {
         bool is_new;
-        const int id = cc_guard_source(&rec->trace->guards, CC_SRC_SIZE, source, NULL, 0, (int)PyObject_Size(o), &is_new);
+        const int id =
+            cc_guard_source(&rec->trace->guards, CC_SRC_SIZE, source, NULL, 0, (int)PyObject_Size(o), &is_new);
         if (is_new) cc_guard_check(&rec->trace->guards, id, CC_CHK_SIZE, NULL);
     }
     return CC_OK;
 }
 
 /* Tensor.__iter__ is Python: its unbind is recorded. */
-static CcGo tensor_iter_before(CcRec *rec, CcAct *act, PyObject *o)
-{
+static CcGo tensor_iter_before(CcRec *rec, CcAct *act, PyObject *o) {
     if (!cc_tens_plain(o)) return cc_rec_break(rec, act, CC_R_TENSOR_SUBCLASS, type_name(o));
     return cc_node_unsized(rec, o) ? cc_rec_break(rec, act, CC_R_DATA_SHAPE, "iteration") : CC_OK;
 }
 
-static CcGo iter_before(CcRec *rec, CcAct *act, const CcEvent *ev)
-{
+static CcGo iter_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
     PyObject *o = ev->in[0];
     if (cc_tens_any(o)) return tensor_iter_before(rec, act, o);
     if (unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
     if (PyIter_Check(o) && cc_value_origin(rec, o) != CC_O_FRESH)
         return cc_rec_break(rec, act, CC_R_OUTSIDE_ITER, type_name(o));
-    if (bare(o) || python_method(o, "__iter__") || cc_value_const(o) || cc_value_origin(rec, o) == CC_O_FRESH) return CC_OK;
+    if (bare(o) || python_method(o, "__iter__") || cc_value_const(o) || cc_value_origin(rec, o) == CC_O_FRESH)
+        return CC_OK;
     return plain_before(rec, act, ev, 1);
 }
 
-static CcGo iter_after(CcRec *rec, CcAct *act, const CcEvent *ev)
-{
+static CcGo iter_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
     if (ev->result == NULL) return CC_OK;
     cc_attr_dunder(rec, ev->in[0], "__iter__");
     if (is_heap(ev->in[0]) && !cc_value_content(rec, ev->in[0], 1) && Py_TYPE(ev->result)->tp_iternext != NULL &&
@@ -524,8 +543,7 @@ static CcGo iter_after(CcRec *rec, CcAct *act, const CcEvent *ev)
     return CC_OK;
 }
 
-static CcGo next_before(CcRec *rec, CcAct *act, const CcEvent *ev)
-{
+static CcGo next_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
     PyObject *it = ev->in[0];
     if (unknown(rec, it)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(it));
     if (cc_value_origin(rec, it) != CC_O_FRESH && !(is_heap(it) && !PyGen_Check(it)))
@@ -533,20 +551,18 @@ static CcGo next_before(CcRec *rec, CcAct *act, const CcEvent *ev)
     return CC_OK;
 }
 
-static CcGo next_after(CcRec *rec, CcAct *act, const CcEvent *ev)
-{
+static CcGo next_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
     cc_attr_dunder(rec, ev->in[0], "__next__");
     PyObject *v = ev->result;
     if (v == NULL || cc_value_origin(rec, v) != CC_O_UNKNOWN) return CC_OK;
-    if (PyTuple_CheckExact(v) || Py_REFCNT(v) == 1) {   /* enumerate, zip, items(): the pair is made by the iterator */
+    if (PyTuple_CheckExact(v) || Py_REFCNT(v) == 1) { /* enumerate, zip, items(): the pair is made by the iterator */
         cc_value_fresh(rec, v);
         return CC_OK;
     }
     return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, type_name(ev->in[0]));
 }
 
-static CcGo unpack_before(CcRec *rec, CcAct *act, const CcEvent *ev)
-{
+static CcGo unpack_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
     PyObject *o = ev->in[0];
     if (cc_tens_any(o)) return tensor_iter_before(rec, act, o);
     if (unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
@@ -555,8 +571,7 @@ static CcGo unpack_before(CcRec *rec, CcAct *act, const CcEvent *ev)
     return plain_before(rec, act, ev, 1);
 }
 
-static CcGo unpack_after(CcRec *rec, CcAct *act, const CcEvent *ev)
-{
+static CcGo unpack_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
     if (ev->n_out == 0) return CC_OK;
     for (int i = 0; i < ev->n_out; i++) {
         PyObject *v = ev->out[i];
@@ -569,8 +584,7 @@ static CcGo unpack_after(CcRec *rec, CcAct *act, const CcEvent *ev)
 
 /* ------------------------------------------------------------------ containers that grow */
 
-static CcGo update_before(CcRec *rec, CcAct *act, const CcEvent *ev)
-{
+static CcGo update_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
     /* the container is on the stack, made by this trace or by the same expression before a break */
     PyObject *v = ev->in[ev->n - 1];
     if (unknown(rec, v)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(v));
@@ -585,16 +599,17 @@ static CcGo update_before(CcRec *rec, CcAct *act, const CcEvent *ev)
     return CC_OK;
 }
 
-static CcGo update_after(CcRec *rec, CcAct *act, const CcEvent *ev)
-{
+static CcGo update_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
     PyObject *o = ev->in[0];
     const int source = cc_value_source(rec, o);
     if (ev->arg == CC_OP_LIST_EXTEND) cc_value_pairs(rec, o, ev->in[ev->n - 1]);
     if (source < 0 || rec->raised) return CC_OK;
     /* a comprehension or display that a break cut in two: its container came through a slot */
     cc_value_wrote(rec, o, CC_DIRTY_ALL);
-    const char *method = ev->arg == CC_OP_LIST_APPEND ? "append" : ev->arg == CC_OP_SET_ADD ? "add"
-                         : ev->arg == CC_OP_LIST_EXTEND ? "extend" : "update";
+    const char *method = ev->arg == CC_OP_LIST_APPEND   ? "append"
+                         : ev->arg == CC_OP_SET_ADD     ? "add"
+                         : ev->arg == CC_OP_LIST_EXTEND ? "extend"
+                                                        : "update";
     if (ev->arg == CC_OP_MAP_ADD) {
         const CcCallSpec spec = {.form = CC_F_SETITEM, .in = ev->in, .n = 3, .name = "setitem"};
         return cc_node_effect(rec, act, &spec, NULL);
@@ -611,45 +626,43 @@ static CcGo update_after(CcRec *rec, CcAct *act, const CcEvent *ev)
 
 /* ------------------------------------------------------------------ text */
 
-static CcGo format_after(CcRec *rec, CcAct *act, const CcEvent *ev)
-{
+static CcGo format_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
     if (ev->result == NULL) return CC_OK;
     if (!any_symbolic(rec, ev)) {
         cc_attr_dunder(rec, ev->in[0], "__format__");
         return CC_OK;
     }
     if (Py_REFCNT(ev->result) != 1) return cc_rec_poison(rec, act, CC_R_DATA_SCALAR, "format");
-    const CcCallSpec spec = {.form = CC_F_FORMAT, .arg = ev->arg, .in = ev->in, .n = ev->n > 1 && ev->in[1] ? 2 : 1,
-                             .name = "format"};
+    const CcCallSpec spec = {
+        .form = CC_F_FORMAT, .arg = ev->arg, .in = ev->in, .n = ev->n > 1 && ev->in[1] ? 2 : 1, .name = "format"};
     return cc_node_add(rec, act, &spec, ev->result);
 }
 
-/* Text that is wide enough for its format is given back itself: what is written down has to be an object of its own. 3.13 formats the
- * text of f"{a!r:>8}" in an instruction of its own, others the number. */
-static CcGo format_symbolic(CcRec *rec, CcAct *act, CcEvent *ev)
-{
+/* Text that is wide enough for its format is given back itself: what is written down has to be an object of its own.
+ * 3.13 formats the text of f"{a!r:>8}" in an instruction of its own, others the number. */
+static CcGo format_symbolic(CcRec *rec, CcAct *act, CcEvent *ev) {
     PyObject *text = ev->in[0];
-    if (!PyUnicode_CheckExact(text) || ev->arg > 1) return CC_OK;   /* repr and ascii make another one */
+    if (!PyUnicode_CheckExact(text) || ev->arg > 1) return CC_OK; /* repr and ascii make another one */
     PyObject *made = PyObject_Format(text, ev->in[1]);
     if (made == text) {
         Py_SETREF(made, PyUnicode_New(PyUnicode_GET_LENGTH(text), PyUnicode_MAX_CHAR_VALUE(text)));
-        if (made != NULL) memcpy(PyUnicode_DATA(made), PyUnicode_DATA(text), (size_t)(PyUnicode_GET_LENGTH(text) * PyUnicode_KIND(text)));
+        if (made != NULL)
+            memcpy(PyUnicode_DATA(made), PyUnicode_DATA(text),
+                   (size_t)(PyUnicode_GET_LENGTH(text) * PyUnicode_KIND(text)));
     }
     ev->result = made;
     if (made != NULL) (void)format_after(rec, act, ev);
     return CC_DONE;
 }
 
-static CcGo format_before(CcRec *rec, CcAct *act, CcEvent *ev)
-{
+static CcGo format_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     if (cc_tens_any(ev->in[0])) return cc_rec_break(rec, act, CC_R_TENSOR_VALUE, "formatting a tensor");
     if (any_symbolic(rec, ev)) return format_symbolic(rec, act, ev);
     if (any_tensor(ev, 3)) return cc_rec_break(rec, act, CC_R_TENSOR_VALUE, "formatting a tensor");
     return plain_before(rec, act, ev, 4);
 }
 
-static CcGo build_after(CcRec *rec, CcAct *act, const CcEvent *ev)
-{
+static CcGo build_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
     if (ev->result == NULL) return CC_OK;
     const bool hashes = ev->arg == CC_OP_BUILD_MAP || PyAnySet_Check(ev->result);
     for (int i = 0; i < ev->n; i += ev->arg == CC_OP_BUILD_MAP ? 2 : 1)
@@ -660,7 +673,7 @@ static CcGo build_after(CcRec *rec, CcAct *act, const CcEvent *ev)
         return cc_node_add(rec, act, &spec, ev->result);
     }
     const int step = ev->arg == CC_OP_BUILD_MAP ? 2 : PyAnySet_Check(ev->result) ? 1 : 0;
-    if (step > 0 && cc_number_in(rec, ev->in, ev->n, step))   /* keys that are equal in a replay would be one */
+    if (step > 0 && cc_number_in(rec, ev->in, ev->n, step)) /* keys that are equal in a replay would be one */
         return cc_rec_poison(rec, act, CC_R_DATA_SCALAR, "key");
     cc_value_fresh(rec, ev->result);
     const bool tensor_keys = ev->arg == CC_OP_BUILD_MAP && ev->n > 2 && cc_tens_any(ev->in[0]);
@@ -671,8 +684,7 @@ static CcGo build_after(CcRec *rec, CcAct *act, const CcEvent *ev)
 
 /* ------------------------------------------------------------------ dispatch */
 
-CcGo cc_op_before(CcRec *rec, CcAct *act, CcEvent *ev)
-{
+CcGo cc_op_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     /* BINARY_SLICE and STORE_SLICE (3.12) make their slice themselves */
     if ((ev->kind == CC_EV_SUBSCR || ev->kind == CC_EV_STORE_SUBSCR) && PySlice_Check(ev->in[1]))
         cc_value_fresh(rec, ev->in[1]);
@@ -703,9 +715,10 @@ CcGo cc_op_before(CcRec *rec, CcAct *act, CcEvent *ev)
     case CC_EV_CALL: return cc_call_before(rec, act, ev, ev->in, ev->n, ev->name);
     case CC_EV_CALL_EX: return cc_call_before(rec, act, ev, ev->in, ev->n, NULL);
     case CC_EV_FORMAT: return format_before(rec, act, ev);
-    case CC_EV_RAISE:   /* raising it writes its traceback and context */
+    case CC_EV_RAISE: /* raising it writes its traceback and context */
         return cc_value_origin(rec, ev->in[0]) == CC_O_SOURCE && !PyType_Check(ev->in[0])
-                   ? cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(ev->in[0])) : CC_OK;
+                   ? cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(ev->in[0]))
+                   : CC_OK;
     case CC_EV_IMPORT: return cc_name_import(rec, act, ev);
     case CC_EV_MATCH: return cc_match_before(rec, act, ev);
     case CC_EV_WITH: return cc_call_with_before(rec, act, ev->in[0]);
@@ -713,8 +726,7 @@ CcGo cc_op_before(CcRec *rec, CcAct *act, CcEvent *ev)
     }
 }
 
-CcGo cc_op_after(CcRec *rec, CcAct *act, CcEvent *ev)
-{
+CcGo cc_op_after(CcRec *rec, CcAct *act, CcEvent *ev) {
     switch (ev->kind) {
     case CC_EV_BUILD_CLASS:
     case CC_EV_CONST:
@@ -725,7 +737,8 @@ CcGo cc_op_after(CcRec *rec, CcAct *act, CcEvent *ev)
     case CC_EV_STORE_GLOBAL: return cc_name_store_global(rec, act, ev);
     case CC_EV_DEREF: {
         const int source = cc_value_source(rec, ev->in[0]);
-        if (source >= 0 && !cc_resume_cell(rec, source, ev->result)) cc_value_read(rec, CC_SRC_CELL, source, NULL, 0, 0, ev->result);
+        if (source >= 0 && !cc_resume_cell(rec, source, ev->result))
+            cc_value_read(rec, CC_SRC_CELL, source, NULL, 0, 0, ev->result);
         return CC_OK;
     }
     case CC_EV_STORE_DEREF: return cc_name_store_cell(rec, act, ev);
@@ -757,9 +770,7 @@ CcGo cc_op_after(CcRec *rec, CcAct *act, CcEvent *ev)
         cc_value_fresh(rec, ev->result);
         return CC_OK;
     case CC_EV_FUNCTION:
-    case CC_EV_CELL:
-        cc_value_fresh(rec, ev->result);
-        return CC_OK;
+    case CC_EV_CELL: cc_value_fresh(rec, ev->result); return CC_OK;
     case CC_EV_MATCH: return cc_match_after(rec, act, ev);
     case CC_EV_BUILD: return build_after(rec, act, ev);
     case CC_EV_CLOSURE: return cc_name_closure(rec, ev);

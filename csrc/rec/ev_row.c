@@ -1,52 +1,50 @@
-/* Calls of C callables that have a row in callee.def: before() decides by the row's kind what has to be known of the arguments,
- * after() writes down what the call did. */
+/* Calls of C callables that have a row in callee.def: before() decides by the row's kind what has to be known of the
+ * arguments, after() writes down what the call did. */
 #include "rec_int.h"
 
 static const char *type_name(PyObject *o) { return Py_TYPE(o)->tp_name; }
 
 /* ------------------------------------------------------------------ before */
 
-static PyObject *dict_name(void)
-{
+static PyObject *dict_name(void) {
     static PyObject *name;
     if (name == NULL) name = PyUnicode_InternFromString("__dict__");
     return name;
 }
 
-static bool takes_items(const CcCallee *callee)
-{
+static bool takes_items(const CcCallee *callee) {
     return strstr(callee->name, "extend") != NULL || strstr(callee->name, "update") != NULL;
 }
 
 static bool looks_inside(CcCalleeKind k) { return k == CC_CALLEE_PURE || k == CC_CALLEE_ARITH || k == CC_CALLEE_VALUE; }
 
 /* Compares the elements with one another. */
-static bool orders(const CcCallee *callee)
-{
-    return strcmp(callee->name, "sorted") == 0 || strcmp(callee->name, "list.sort") == 0 || strncmp(callee->name, "_heapq.", 7) == 0;
+static bool orders(const CcCallee *callee) {
+    return strcmp(callee->name, "sorted") == 0 || strcmp(callee->name, "list.sort") == 0 ||
+           strncmp(callee->name, "_heapq.", 7) == 0;
 }
 
 /* Hashes the elements. */
-static bool makes_set(const CcCallee *callee)
-{
-    return strcmp(callee->name, "set") == 0 || strstr(callee->name, "frozenset") != NULL || strstr(callee->name, "fromkeys") != NULL;
+static bool makes_set(const CcCallee *callee) {
+    return strcmp(callee->name, "set") == 0 || strstr(callee->name, "frozenset") != NULL ||
+           strstr(callee->name, "fromkeys") != NULL;
 }
 
-CcLooks cc_row_looks(PyObject *callable)
-{
+CcLooks cc_row_looks(PyObject *callable) {
     PyTypeObject *made = PyType_Check(callable) ? (PyTypeObject *)callable : NULL;
-    if (made != NULL && (PyType_IsSubtype(made, &PySet_Type) || PyType_IsSubtype(made, &PyFrozenSet_Type))) return CC_LOOKS_ALL;
+    if (made != NULL && (PyType_IsSubtype(made, &PySet_Type) || PyType_IsSubtype(made, &PyFrozenSet_Type)))
+        return CC_LOOKS_ALL;
     if (made != NULL && PyType_IsSubtype(made, &PyDict_Type)) return CC_LOOKS_KEYS;
     PyObject *unbound = cc_callee_self(callable) != NULL ? cc_callee_unbound(callable) : NULL;
     const CcCallee callee = cc_callee_find(unbound != NULL ? unbound : callable);
     if (looks_inside(callee.kind) || callee.kind == CC_CALLEE_READ_WRITE) return CC_LOOKS_ALL;
     if (callee.name == NULL) return CC_LOOKS_NOT;
     if (orders(&callee) || makes_set(&callee) || strncmp(callee.name, "set.", 4) == 0) return CC_LOOKS_ALL;
-    return strncmp(callee.name, "dict.", 5) == 0 || strstr(callee.name, "OrderedDict.") != NULL ? CC_LOOKS_KEYS : CC_LOOKS_NOT;
+    return strncmp(callee.name, "dict.", 5) == 0 || strstr(callee.name, "OrderedDict.") != NULL ? CC_LOOKS_KEYS
+                                                                                                : CC_LOOKS_NOT;
 }
 
-static CcGo contents(CcRec *rec, CcAct *act, const CcCalled *c, int from, int depth)
-{
+static CcGo contents(CcRec *rec, CcAct *act, const CcCalled *c, int from, int depth) {
     for (int i = from; i < c->n; i++) {
         PyObject *o = c->in[i];
         if (cc_value_const(o) || cc_value_ident(o)) continue;
@@ -62,16 +60,14 @@ static CcGo contents(CcRec *rec, CcAct *act, const CcCalled *c, int from, int de
     return CC_OK;
 }
 
-static void pin_all(CcRec *rec, const CcCalled *c)
-{
+static void pin_all(CcRec *rec, const CcCalled *c) {
     for (int i = 0; i < c->n; i++) {
         if (cc_value_symbolic(rec, c->in[i])) cc_value_pin(rec, c->in[i]);
         cc_sym_pin(rec, c->in[i]);
     }
 }
 
-static bool any_computed(CcRec *rec, const CcCalled *c)
-{
+static bool any_computed(CcRec *rec, const CcCalled *c) {
     for (int i = 0; i < c->n; i++)
         if (!cc_number_settle(rec, c->in[i], 4)) return true;
     return false;
@@ -80,10 +76,9 @@ static bool any_computed(CcRec *rec, const CcCalled *c)
 enum { MAX_CALLBACKS = 4 };
 
 /* What C code is given to call: sorted(key=...), map(f, ...). Their places among the arguments. */
-static int callbacks(const CcCalled *c, const CcCallee *callee, int *at)
-{
-    static const char *const first[] = {"map", "filter", "itertools.starmap", "itertools.takewhile", "itertools.dropwhile",
-                                        "itertools.filterfalse"};
+static int callbacks(const CcCalled *c, const CcCallee *callee, int *at) {
+    static const char *const first[] = {
+        "map", "filter", "itertools.starmap", "itertools.takewhile", "itertools.dropwhile", "itertools.filterfalse"};
     int n = 0;
     for (int i = 0; i < CC_COUNT(first); i++)
         if (strcmp(callee->name, first[i]) == 0 && cc_call_positional(c) > 0) at[n++] = 0;
@@ -91,26 +86,26 @@ static int callbacks(const CcCalled *c, const CcCallee *callee, int *at)
     if (strcmp(callee->name, "itertools.groupby") == 0 && cc_call_positional(c) > 1) at[n++] = 1;
     for (int i = cc_call_positional(c); i < c->n && n < MAX_CALLBACKS; i++) {
         PyObject *name = PyTuple_GET_ITEM(c->kwnames, i - cc_call_positional(c));
-        if ((PyUnicode_CompareWithASCIIString(name, "key") == 0 || PyUnicode_CompareWithASCIIString(name, "func") == 0) &&
+        if ((PyUnicode_CompareWithASCIIString(name, "key") == 0 ||
+             PyUnicode_CompareWithASCIIString(name, "func") == 0) &&
             (callee->kind == CC_CALLEE_PURE || callee->kind == CC_CALLEE_ITER || orders(callee)))
             at[n++] = i;
     }
     return n;
 }
 
-static bool callbacks_known(CcRec *rec, const CcCalled *c, const CcCallee *callee)
-{
+static bool callbacks_known(CcRec *rec, const CcCalled *c, const CcCallee *callee) {
     int at[MAX_CALLBACKS];
     const int n = callbacks(c, callee, at);
     for (int i = 0; i < n; i++)
         if (cc_backcall_kind(rec, c->in[at[i]]) == CC_BACK_NOT) return false;
-    if (strcmp(callee->name, "collections.defaultdict") != 0 || cc_call_positional(c) == 0 || PyType_Check(c->in[0])) return true;
+    if (strcmp(callee->name, "collections.defaultdict") != 0 || cc_call_positional(c) == 0 || PyType_Check(c->in[0]))
+        return true;
     return cc_backcall_kind(rec, c->in[0]) == CC_BACK_SEEN;
 }
 
 /* A dict that C code iterates over gives its keys: tensors among its values are not looked at. */
-static bool keys_only(const CcCalled *c, const CcCallee *callee)
-{
+static bool keys_only(const CcCalled *c, const CcCallee *callee) {
     static const char *const names[] = {"min", "max", "any", "all"};
     for (int i = 0; c->n == 1 && PyDict_CheckExact(c->in[0]) && i < CC_COUNT(names); i++)
         if (strcmp(callee->name, names[i]) == 0) {
@@ -124,22 +119,21 @@ static bool keys_only(const CcCalled *c, const CcCallee *callee)
 }
 
 /* list.index(o) stops at the first element that is o or equals it: tensors behind that are not looked at. */
-static bool found_before_tensor(PyObject *list, PyObject *o)
-{
+static bool found_before_tensor(PyObject *list, PyObject *o) {
     if (!PyList_Check(list) && !PyTuple_Check(list)) return false;
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(list); i++) {
         PyObject *item = PySequence_Fast_GET_ITEM(list, i);
         if (item == o) return true;
         if (!cc_value_const(item) || !cc_value_const(o)) return false;
-        if ( PyObject_RichCompareBool(item, o, Py_EQ) == 1) return true;
+        if (PyObject_RichCompareBool(item, o, Py_EQ) == 1) return true;
     }
     return false;
 }
 
-static bool hashes(const CcCallee *callee)
-{
+static bool hashes(const CcCallee *callee) {
     static const char *const names[] = {"set.", "dict.__", "dict.setdefault", "dict.pop", "OrderedDict.", ".remove"};
-    if (callee->kind == CC_CALLEE_GETATTR || callee->kind == CC_CALLEE_SETATTR || callee->kind == CC_CALLEE_DICT_GET) return true;
+    if (callee->kind == CC_CALLEE_GETATTR || callee->kind == CC_CALLEE_SETATTR || callee->kind == CC_CALLEE_DICT_GET)
+        return true;
     if (callee->kind != CC_CALLEE_WRITE && callee->kind != CC_CALLEE_READ_WRITE) return false;
     for (int i = 0; i < CC_COUNT(names); i++)
         if (strstr(callee->name, names[i]) != NULL) return true;
@@ -147,22 +141,21 @@ static bool hashes(const CcCallee *callee)
 }
 
 /* Takes an item out and looks at none: what a container of this trace holds are symbols still. */
-static bool takes_out(const CcCallee *callee)
-{
+static bool takes_out(const CcCallee *callee) {
     const char *dot = strrchr(callee->name, '.');
     return dot != NULL && (strcmp(dot, ".pop") == 0 || strcmp(dot, ".popleft") == 0 || strcmp(dot, ".popitem") == 0);
 }
 
-/* C code that is called with symbols, or with tensors of symbolic sizes: CC_DONE when it is a step; what looks at symbols in
- * any other way makes constants of them. */
-static CcGo symbols_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c, const CcCallee *callee)
-{
+/* C code that is called with symbols, or with tensors of symbolic sizes: CC_DONE when it is a step; what looks at
+ * symbols in any other way makes constants of them. */
+static CcGo symbols_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c, const CcCallee *callee) {
     const CcCallSpec spec = cc_call_spec(c, callee->name);
     bool within = false;
     for (int i = 0; i < c->n; i++) within = within || cc_sym_within(rec, c->in[i], 4);
     switch (callee->kind) {
     case CC_CALLEE_GETATTR:
-        return c->n == 2 && strcmp(callee->name, "getattr") == 0 ? cc_sym_attr(rec, act, ev, c->in[0], c->in[1]) : CC_OK;
+        return c->n == 2 && strcmp(callee->name, "getattr") == 0 ? cc_sym_attr(rec, act, ev, c->in[0], c->in[1])
+                                                                 : CC_OK;
     case CC_CALLEE_PURE:
     case CC_CALLEE_ARITH:
     case CC_CALLEE_VALUE:
@@ -178,7 +171,8 @@ static CcGo symbols_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *
         break;
     case CC_CALLEE_READ_WRITE:
         if (c->kwnames != NULL) cc_sym_unseen(rec, c->in, c->n);
-        for (int i = c->n > 0 && takes_out(callee) && cc_value_origin(rec, c->in[0]) == CC_O_FRESH; within && i < c->n; i++)
+        for (int i = c->n > 0 && takes_out(callee) && cc_value_origin(rec, c->in[0]) == CC_O_FRESH; within && i < c->n;
+             i++)
             cc_sym_settle(rec, c->in[i], 4);
         break;
     case CC_CALLEE_WRITE:
@@ -191,32 +185,30 @@ static CcGo symbols_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *
 }
 
 /* operator.getitem and setitem of a tensor are what x[i] and x[i] = v are. */
-static CcEvent item_event(const CcCalled *c, PyObject *result)
-{
+static CcEvent item_event(const CcCalled *c, PyObject *result) {
     return (CcEvent){.kind = c->n == 2 ? CC_EV_SUBSCR : CC_EV_STORE_SUBSCR, .in = c->in, .n = c->n, .result = result};
 }
 
-static CcGo item_before(CcRec *rec, CcAct *act, const CcCalled *c)
-{
+static CcGo item_before(CcRec *rec, CcAct *act, const CcCalled *c) {
     CcEvent ev = item_event(c, NULL);
     return cc_op_before(rec, act, &ev);
 }
 
-static CcGo item_after(CcRec *rec, CcAct *act, const CcCalled *c, PyObject *result)
-{
+static CcGo item_after(CcRec *rec, CcAct *act, const CcCalled *c, PyObject *result) {
     CcEvent ev = item_event(c, result);
     if (!cc_tens_any(c->in[0])) return CC_OK;
-    return result == NULL ? cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "an operation that raises") : cc_op_after(rec, act, &ev);
+    return result == NULL ? cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "an operation that raises")
+                          : cc_op_after(rec, act, &ev);
 }
 
 /* What it is given is known, and what it hashes is a constant. */
-static CcGo operands_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *callee)
-{
+static CcGo operands_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *callee) {
     if (c->n > 1 && PySlice_Check(c->in[1]) && !cc_tens_any(c->in[0]) && !cc_value_content(rec, c->in[1], 1))
         return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "slice");
     if (!callbacks_known(rec, c, callee)) return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, callee->name);
     for (int i = 0; i < c->n; i++)
-        if (!PyExceptionInstance_Check(c->in[i]) && !PyTraceBack_Check(c->in[i]) && cc_value_origin(rec, c->in[i]) == CC_O_UNKNOWN)
+        if (!PyExceptionInstance_Check(c->in[i]) && !PyTraceBack_Check(c->in[i]) &&
+            cc_value_origin(rec, c->in[i]) == CC_O_UNKNOWN)
             return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(c->in[i]));
     if (c->n > 1 && hashes(callee))
         for (int i = 1; i < (strncmp(callee->name, "set.", 4) == 0 ? c->n : 2); i++)
@@ -225,8 +217,7 @@ static CcGo operands_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcC
 }
 
 /* C code that may read whatever its operands hold. */
-static CcGo contents_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *callee)
-{
+static CcGo contents_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *callee) {
     const CcCalleeKind k = callee->kind;
     const bool looks = looks_inside(k) || orders(callee);
     if (looks_inside(k) && cc_call_any_tensor(c, 3) && !keys_only(c, callee)) {
@@ -245,25 +236,25 @@ static CcGo contents_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcC
 }
 
 /* descriptor.__get__(o): the name by which o's own lookup finds the descriptor; NULL: it does not, or o is a tensor. */
-static PyObject *read_by(const CcCalled *c)
-{
+static PyObject *read_by(const CcCalled *c) {
     if (c->n < 2 || c->kwnames != NULL || cc_tens_any(c->in[1])) return NULL;
     PyObject *name = ((PyDescrObject *)c->in[0])->d_name;
     return cc_type_lookup(Py_TYPE(c->in[1]), name) == c->in[0] ? name : NULL;
 }
 
-static CcGo row_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *callee)
-{
+static CcGo row_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *callee) {
     const CcCalleeKind k = callee->kind;
     const CcGo go = operands_before(rec, act, c, callee);
     if (go != CC_OK) return go;
     switch (k) {
     case CC_CALLEE_PRINT: return cc_rec_break(rec, act, CC_R_PRINT, callee->name);
     case CC_CALLEE_CLASS: return cc_rec_break(rec, act, CC_R_CLASS, "class statement");
-    case CC_CALLEE_VARS: return c->n == 1 ? cc_attr_before(rec, act, c->in[0], dict_name())
-                                          : cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, "vars");
-    case CC_CALLEE_DESCR_GET: return read_by(c) != NULL ? cc_attr_before(rec, act, c->in[1], read_by(c))
-                                                        : cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, callee->name);
+    case CC_CALLEE_VARS:
+        return c->n == 1 ? cc_attr_before(rec, act, c->in[0], dict_name())
+                         : cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, "vars");
+    case CC_CALLEE_DESCR_GET:
+        return read_by(c) != NULL ? cc_attr_before(rec, act, c->in[1], read_by(c))
+                                  : cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, callee->name);
     case CC_CALLEE_TYPE: return c->n == 1 ? CC_OK : cc_rec_break(rec, act, CC_R_CLASS, "type()");
     case CC_CALLEE_LOOK:
     case CC_CALLEE_ABC:
@@ -274,14 +265,15 @@ static CcGo row_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee
     case CC_CALLEE_PICKLE:
     case CC_CALLEE_NONE: return CC_OK;
     case CC_CALLEE_GETATTR:
-    case CC_CALLEE_OBJ_GETATTR:
-        return c->n >= 2 ? cc_attr_before(rec, act, c->in[0], c->in[1]) : CC_OK;
+    case CC_CALLEE_OBJ_GETATTR: return c->n >= 2 ? cc_attr_before(rec, act, c->in[0], c->in[1]) : CC_OK;
     case CC_CALLEE_SETATTR:
         return c->n >= 2 ? cc_attr_store_before(rec, act, c->in[0], c->in[1], c->n > 2 ? c->in[2] : NULL) : CC_OK;
-    case CC_CALLEE_OBJ_SETATTR: return cc_tens_any(c->in[0]) ? cc_rec_break(rec, act, CC_R_TORCH_EFFECT, "setattr") : CC_OK;
+    case CC_CALLEE_OBJ_SETATTR:
+        return cc_tens_any(c->in[0]) ? cc_rec_break(rec, act, CC_R_TORCH_EFFECT, "setattr") : CC_OK;
     case CC_CALLEE_DICT_GET: {
         if (c->n < 2) return CC_OK;
-        const CcDirty d = cc_value_dirty_key(rec, c->in[0]) == CC_DIRTY_ALL ? cc_value_dirty(rec, c->in[0]) : CC_DIRTY_NO;
+        const CcDirty d =
+            cc_value_dirty_key(rec, c->in[0]) == CC_DIRTY_ALL ? cc_value_dirty(rec, c->in[0]) : CC_DIRTY_NO;
         if (cc_value_symbolic(rec, c->in[1])) cc_value_pin(rec, c->in[1]);
         cc_sym_settle(rec, c->in[1], 3);
         if (d == CC_DIRTY_ALL) return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(c->in[0]));
@@ -289,19 +281,23 @@ static CcGo row_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee
     }
     case CC_CALLEE_WRITE:
         cc_value_will_write(rec, c->in[0]);
-        if (strcmp(callee->name, "set.add") == 0 && cc_call_positional(c) > 1 && !cc_value_membership(rec, c->in[0], c->in[1]))
+        if (strcmp(callee->name, "set.add") == 0 && cc_call_positional(c) > 1 &&
+            !cc_value_membership(rec, c->in[0], c->in[1]))
             return cc_rec_break(rec, act, CC_R_TENSOR_ITER, callee->name);
-        if (takes_items(callee) && cc_call_positional(c) > 1 && !cc_tens_any(c->in[1])) return contents(rec, act, c, 1, 1);
+        if (takes_items(callee) && cc_call_positional(c) > 1 && !cc_tens_any(c->in[1]))
+            return contents(rec, act, c, 1, 1);
         return cc_call_positional(c) > 1 && cc_tens_any(c->in[1]) && strstr(callee->name, "append") == NULL &&
                        strstr(callee->name, "add") == NULL && strstr(callee->name, "set") == NULL
-                   ? cc_rec_break(rec, act, CC_R_TENSOR_ITER, callee->name) : CC_OK;
+                   ? cc_rec_break(rec, act, CC_R_TENSOR_ITER, callee->name)
+                   : CC_OK;
     case CC_CALLEE_READ_WRITE:
         if (!orders(callee)) return contents(rec, act, c, 0, strcmp(callee->name, "list.remove") == 0 ? 4 : 1);
         break;
     case CC_CALLEE_SUM:
     case CC_CALLEE_REDUCE:
-        if (!(c->n > 0 && cc_number_whole(c->in[c->n - 1]) && cc_number_whole(c->in[k == CC_CALLEE_REDUCE])) && any_computed(rec, c))
-            return cc_rec_break(rec, act, CC_R_DATA_SCALAR, callee->name);   /* sums of symbols are symbols */
+        if (!(c->n > 0 && cc_number_whole(c->in[c->n - 1]) && cc_number_whole(c->in[k == CC_CALLEE_REDUCE])) &&
+            any_computed(rec, c))
+            return cc_rec_break(rec, act, CC_R_DATA_SCALAR, callee->name); /* sums of symbols are symbols */
         return contents(rec, act, c, 0, 1);
     case CC_CALLEE_GROUP: return contents(rec, act, c, 0, 3);
     case CC_CALLEE_NEXT: {
@@ -321,8 +317,7 @@ static CcGo row_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee
 
 /* ------------------------------------------------------------------ after */
 
-static CcGo write_effect(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *callee, PyObject *result)
-{
+static CcGo write_effect(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *callee, PyObject *result) {
     PyObject *self = c->in[0];
     const int source = cc_value_source(rec, self);
     if (source < 0) {
@@ -332,7 +327,7 @@ static CcGo write_effect(CcRec *rec, CcAct *act, const CcCalled *c, const CcCall
     PyObject *in[CC_CALL_ARGS];
     memcpy(in, c->in, sizeof *in * (size_t)c->n);
     const int n_pos = c->n - (c->kwnames != NULL ? (int)PyTuple_GET_SIZE(c->kwnames) : 0);
-    for (int i = 1; takes_items(callee) && i < n_pos; i++) {   /* what it took is what the argument held then */
+    for (int i = 1; takes_items(callee) && i < n_pos; i++) { /* what it took is what the argument held then */
         if (PyIter_Check(in[i])) return cc_rec_poison(rec, act, CC_R_OUTSIDE_ITER, callee->name);
         PyObject *copy = PyDict_Check(in[i]) ? PyDict_Copy(in[i]) : PySequence_Tuple(in[i]);
         if (copy == NULL) {
@@ -344,30 +339,29 @@ static CcGo write_effect(CcRec *rec, CcAct *act, const CcCalled *c, const CcCall
         in[i] = copy;
     }
     /* what is read and written was guarded whole before */
-    cc_value_wrote(rec, self, callee->kind == CC_CALLEE_READ_WRITE && cc_value_tracked(self)
-                                  ? CC_DIRTY_KNOWN : CC_DIRTY_ALL);
+    cc_value_wrote(rec, self,
+                   callee->kind == CC_CALLEE_READ_WRITE && cc_value_tracked(self) ? CC_DIRTY_KNOWN : CC_DIRTY_ALL);
     cc_vec_push(&rec->written, source);
-    const CcCallSpec spec = {.form = CC_F_CALL, .target = c->func, .kwnames = c->kwnames, .in = in, .n = c->n, .name = callee->name};
+    const CcCallSpec spec = {
+        .form = CC_F_CALL, .target = c->func, .kwnames = c->kwnames, .in = in, .n = c->n, .name = callee->name};
     return cc_node_effect(rec, act, &spec, result);
 }
 
-static CcGo context_effect(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *callee, PyObject *result)
-{
+static CcGo context_effect(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *callee, PyObject *result) {
     cc_value_written(rec, CC_SRC_CTXVAR, cc_value_const_source(rec, c->in[0]), NULL, false);
     const CcCallSpec spec = {.form = CC_F_CALL, .target = c->func, .in = c->in, .n = c->n, .name = callee->name};
     return cc_node_effect(rec, act, &spec, result);
 }
 
-static CcGo dict_get_after(CcRec *rec, const CcCalled *c)
-{
-    const int source = c->n > 1 && PyDict_Check(c->in[0]) && !cc_value_known(rec, c->in[0]) ? cc_value_source(rec, c->in[0]) : -1;
+static CcGo dict_get_after(CcRec *rec, const CcCalled *c) {
+    const int source =
+        c->n > 1 && PyDict_Check(c->in[0]) && !cc_value_known(rec, c->in[0]) ? cc_value_source(rec, c->in[0]) : -1;
     if (source >= 0 && (cc_value_const(c->in[1]) || cc_value_ident(c->in[1])))
         cc_value_read(rec, CC_SRC_KEY, source, c->in[1], 0, 0, PyDict_GetItemWithError(c->in[0], c->in[1]));
     return CC_OK;
 }
 
-static CcGo arith_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *callee, PyObject *result)
-{
+static CcGo arith_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *callee, PyObject *result) {
     if (result == NULL || !cc_call_any_tensor(c, 2)) return CC_OK;
     const CcRecFrame *f = cc_rec_frame(rec, act);
     if (rec->trace->graph->node.n != f->call_nodes) return CC_OK;
@@ -375,28 +369,29 @@ static CcGo arith_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcCalle
     for (int i = 0; i < c->n; i++)
         if (!cc_node_nameable(rec, c->in[i], 3)) return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, callee->name);
     CcBound bound;
-    const CcCallSpec spec = {.form = CC_F_CALL, .target = c->func, .kwnames = c->kwnames, .in = c->in, .n = c->n, .name = callee->name,
-                             .bound = cc_bind_call(c->func, c->in, cc_call_positional(c), c->kwnames, &bound) == 0 ? &bound : NULL};
+    const CcCallSpec spec = {
+        .form = CC_F_CALL,
+        .target = c->func,
+        .kwnames = c->kwnames,
+        .in = c->in,
+        .n = c->n,
+        .name = callee->name,
+        .bound = cc_bind_call(c->func, c->in, cc_call_positional(c), c->kwnames, &bound) == 0 ? &bound : NULL};
     return cc_node_add(rec, act, &spec, result);
 }
 
-static CcGo size_guard(CcRec *rec, const CcCalled *c, const CcCallee *callee)
-{
+static CcGo size_guard(CcRec *rec, const CcCalled *c, const CcCallee *callee) {
     if (strcmp(callee->name, "len") == 0 && c->n == 1) cc_attr_dunder(rec, c->in[0], "__len__");
     if (strcmp(callee->name, "iter") == 0 && c->n == 1) cc_attr_dunder(rec, c->in[0], "__iter__");
     return CC_OK;
 }
 
 /* ABCMeta.register changes what isinstance says; CPython counts all registrations in one number. */
-static void guard_registrations(CcRec *rec)
-{
-    cc_value_ask_module(rec, "_abc", "get_cache_token");
-}
+static void guard_registrations(CcRec *rec) { cc_value_ask_module(rec, "_abc", "get_cache_token"); }
 
-/* getattr(o, name, default) gave the default because there is no such attribute. One that is the default itself matters only
- * where C code holds it: all other lookups are followed anew. */
-static bool is_default(const CcCalled *c, PyObject *result)
-{
+/* getattr(o, name, default) gave the default because there is no such attribute. One that is the default itself matters
+ * only where C code holds it: all other lookups are followed anew. */
+static bool is_default(const CcCalled *c, PyObject *result) {
     if (c->n < 3 || result != c->in[2]) return false;
     PyObject *d = PyUnicode_Check(c->in[1]) ? cc_type_lookup(Py_TYPE(c->in[0]), c->in[1]) : NULL;
     if (d == NULL || (!Py_IS_TYPE(d, &PyMemberDescr_Type) && !Py_IS_TYPE(d, &PyGetSetDescr_Type))) return true;
@@ -406,22 +401,18 @@ static bool is_default(const CcCalled *c, PyObject *result)
     return v == NULL;
 }
 
-CcGo cc_row_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *callee, PyObject *result)
-{
+CcGo cc_row_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *callee, PyObject *result) {
     cc_number_hashed(rec, result);
     if (c->n > 0) cc_number_hashed(rec, c->in[0]);
     CcGo go = CC_OK;
     switch (callee->kind) {
     case CC_CALLEE_GETATTR:
         if (c->n < 2) return CC_OK;
-        go = cc_attr_after(rec, act, c->in[0], c->in[1], strcmp(callee->name, "hasattr") == 0 || is_default(c, result) ? NULL : result);
+        go = cc_attr_after(rec, act, c->in[0], c->in[1],
+                           strcmp(callee->name, "hasattr") == 0 || is_default(c, result) ? NULL : result);
         break;
-    case CC_CALLEE_VARS:
-        go = cc_attr_after(rec, act, c->in[0], dict_name(), result);
-        break;
-    case CC_CALLEE_DESCR_GET:
-        go = cc_attr_after(rec, act, c->in[1], read_by(c), result);
-        break;
+    case CC_CALLEE_VARS: go = cc_attr_after(rec, act, c->in[0], dict_name(), result); break;
+    case CC_CALLEE_DESCR_GET: go = cc_attr_after(rec, act, c->in[1], read_by(c), result); break;
     case CC_CALLEE_OBJ_GETATTR:
         if (c->n < 2) return CC_OK;
         go = cc_attr_generic_after(rec, act, c->in[0], c->in[1], result);
@@ -441,7 +432,8 @@ CcGo cc_row_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *cal
     case CC_CALLEE_READ_WRITE:
         if (result != NULL) go = write_effect(rec, act, c, callee, result);
         else if ((takes_items(callee) || orders(callee)) && c->n > 0 && cc_value_source(rec, c->in[0]) >= 0)
-            go = cc_rec_poison(rec, act, CC_R_OUTSIDE_ITER, callee->name);   /* it may have written before it raised */
+            /* it may have written before it raised */
+            go = cc_rec_poison(rec, act, CC_R_OUTSIDE_ITER, callee->name);
         break;
     case CC_CALLEE_CTX_GET:
         cc_value_read(rec, CC_SRC_CTXVAR, cc_value_const_source(rec, c->in[0]), NULL, 0, 0, result);
@@ -459,7 +451,9 @@ CcGo cc_row_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *cal
     }
     default: go = size_guard(rec, c, callee); break;
     }
-    if (go != CC_OK || result == NULL || PyExceptionInstance_Check(result) || cc_value_origin(rec, result) != CC_O_UNKNOWN) return go;
+    if (go != CC_OK || result == NULL || PyExceptionInstance_Check(result) ||
+        cc_value_origin(rec, result) != CC_O_UNKNOWN)
+        return go;
     if (callee->kind == CC_CALLEE_READ && c->n > 0) cc_value_pairs(rec, result, c->in[0]);
     if (PyAnySet_Check(result) && !cc_value_membership(rec, result, NULL))
         return cc_rec_poison(rec, act, CC_R_TENSOR_ITER, callee->name);
@@ -471,22 +465,23 @@ CcGo cc_row_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *cal
     return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, callee->name);
 }
 
-/* Calls that give C code other C code to call: map(torch.sin, xs), sorted(rows, key=len). It gets Python functions instead,
- * whose calls are seen. CC_OK: there is nothing of the kind. */
-static CcGo call_back(CcRec *rec, CcAct *act, CcEvent *ev, CcCalled *c, const CcCallee *callee)
-{
+/* Calls that give C code other C code to call: map(torch.sin, xs), sorted(rows, key=len). It gets Python functions
+ * instead, whose calls are seen. CC_OK: there is nothing of the kind. */
+static CcGo call_back(CcRec *rec, CcAct *act, CcEvent *ev, CcCalled *c, const CcCallee *callee) {
     int at[MAX_CALLBACKS], wraps = 0;
     const int n = callbacks(c, callee, at);
     for (int i = 0; i < n; i++) wraps += cc_backcall_kind(rec, c->in[at[i]]) == CC_BACK_WRAP;
-    const bool adds = strcmp(callee->name, "itertools.accumulate") == 0 && n == 0 && c->n == 1;   /* it adds, unseen */
+    const bool adds = strcmp(callee->name, "itertools.accumulate") == 0 && n == 0 && c->n == 1; /* it adds, unseen */
     if (wraps == 0 && !adds) return CC_OK;
     for (int i = 0; i < n; i++)
-        if (cc_backcall_kind(rec, c->in[at[i]]) == CC_BACK_WRAP && (c->in[at[i]] = cc_backcall_wrap(rec, c->in[at[i]])) == NULL)
+        if (cc_backcall_kind(rec, c->in[at[i]]) == CC_BACK_WRAP &&
+            (c->in[at[i]] = cc_backcall_wrap(rec, c->in[at[i]])) == NULL)
             return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, callee->name);
     if (adds) c->in[c->n++] = cc_backcall_add(rec);
     const CcGo go = row_before(rec, act, c, callee);
     if (go != CC_OK) return go;
-    for (int i = 0; i < c->n; i++) Py_INCREF(c->in[i]);   /* a recording that is given up drops what it keeps */
+    /* a recording that is given up drops what it keeps */
+    for (int i = 0; i < c->n; i++) Py_INCREF(c->in[i]);
     PyObject *kwnames = Py_XNewRef(c->kwnames);
     ev->result = PyObject_Vectorcall(c->func, c->in, (size_t)cc_call_positional(c), kwnames);
     if (rec->trace != NULL && ev->result != NULL) (void)cc_row_after(rec, act, c, callee, ev->result);
@@ -495,14 +490,14 @@ static CcGo call_back(CcRec *rec, CcAct *act, CcEvent *ev, CcCalled *c, const Cc
     return CC_DONE;
 }
 
-CcGo cc_row_before(CcRec *rec, CcAct *act, CcEvent *ev, CcCalled *c, const CcCallee *callee)
-{
+CcGo cc_row_before(CcRec *rec, CcAct *act, CcEvent *ev, CcCalled *c, const CcCallee *callee) {
     CcGo go = call_back(rec, act, ev, c, callee);
     if (go == CC_OK) go = symbols_before(rec, act, ev, c, callee);
     if (go == CC_OK) go = row_before(rec, act, c, callee);
     if (go != CC_OK) return go;
     if (callee->kind == CC_CALLEE_PICKLE) return cc_opaque_reduce(rec, act, ev, c->in, c->n);
     if (strcmp(callee->name, "list.remove") == 0) return cc_backcall_remove(rec, act, ev, c->in, c->n);
-    return callee->kind == CC_CALLEE_SUM ? cc_backcall_sum(rec, act, ev, c->in, c->n)
-           : callee->kind == CC_CALLEE_REDUCE ? cc_backcall_reduce(rec, act, ev, c->in, c->n) : CC_OK;
+    return callee->kind == CC_CALLEE_SUM      ? cc_backcall_sum(rec, act, ev, c->in, c->n)
+           : callee->kind == CC_CALLEE_REDUCE ? cc_backcall_reduce(rec, act, ev, c->in, c->n)
+                                              : CC_OK;
 }

@@ -13,11 +13,10 @@ static const struct {
 #undef CC_LIBRARY
 };
 
-static char folder[4096];   /* of the standard library, with a final slash */
+static char folder[4096]; /* of the standard library, with a final slash */
 static size_t folder_n;
 
-int cc_library_init(void)
-{
+int cc_library_init(void) {
     PyObject *os = PyImport_ImportModule("os");
     PyObject *file = os != NULL ? PyObject_GetAttrString(os, "__file__") : NULL;
     const char *path = file != NULL ? PyUnicode_AsUTF8(file) : NULL;
@@ -32,49 +31,45 @@ int cc_library_init(void)
     return 0;
 }
 
-/* Whether a row of this kind is about the code, whose path ends with, or is, that of the row behind the first `skip` characters. */
-static bool listed(int kind, const PyCodeObject *co, const char *path, size_t skip)
-{
+/* Whether a row of this kind is about the code, whose path ends with, or is, that of the row behind the first `skip`
+ * characters. */
+static bool listed(int kind, const PyCodeObject *co, const char *path, size_t skip) {
     const size_t n = strlen(path);
     for (int i = 0; i < CC_COUNT(rows); i++) {
         const size_t k = strlen(rows[i].file);
         if (rows[i].kind != kind || n < k + 3 || (rows[i].file[0] != '/' && n != skip + k + 3)) continue;
         if (strncmp(path + n - k - 3, rows[i].file, k) != 0 || strcmp(path + n - 3, ".py") != 0) continue;
-        if (*rows[i].function == '\0' || PyUnicode_CompareWithASCIIString(co->co_qualname, rows[i].function) == 0) return true;
+        if (*rows[i].function == '\0' || PyUnicode_CompareWithASCIIString(co->co_qualname, rows[i].function) == 0)
+            return true;
     }
     return false;
 }
 
 /* The file of the code; NULL: it has no name that is text. */
-static const char *path_of(const PyCodeObject *co)
-{
+static const char *path_of(const PyCodeObject *co) {
     const char *path = PyUnicode_AsUTF8(co->co_filename);
     if (path == NULL) PyErr_Clear();
     return path;
 }
 
-static bool in_folder(const char *path)
-{
-    return folder_n > 0 && strncmp(path, folder, folder_n) == 0;
-}
+static bool in_folder(const char *path) { return folder_n > 0 && strncmp(path, folder, folder_n) == 0; }
 
-CcPure cc_library_pure(PyFunctionObject *func)
-{
+CcPure cc_library_pure(PyFunctionObject *func) {
     const PyCodeObject *co = (PyCodeObject *)func->func_code;
     const char *path = path_of(co);
     if (path == NULL || !in_folder(path)) return CC_PURE_NOT;
-    return listed(PURE, co, path, folder_n) ? CC_PURE_DATA : listed(OF_CLASS, co, path, folder_n) ? CC_PURE_CLASS : CC_PURE_NOT;
+    return listed(PURE, co, path, folder_n)       ? CC_PURE_DATA
+           : listed(OF_CLASS, co, path, folder_n) ? CC_PURE_CLASS
+                                                  : CC_PURE_NOT;
 }
 
-bool cc_library_listed(PyFunctionObject *func)
-{
+bool cc_library_listed(PyFunctionObject *func) {
     const PyCodeObject *co = (PyCodeObject *)func->func_code;
     const char *path = path_of(co);
     return path != NULL && (co->co_flags & CO_GENERATOR) && listed(LISTED, co, path, 0);
 }
 
-bool cc_library_recorded(PyFunctionObject *func)
-{
+bool cc_library_recorded(PyFunctionObject *func) {
     const PyCodeObject *co = (PyCodeObject *)func->func_code;
     const char *path = path_of(co);
     if (path == NULL) return true;

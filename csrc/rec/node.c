@@ -1,23 +1,24 @@
 /* Graph nodes and effects: what a replay does again, written as actions whose operands are recipes. */
 #include "rec_int.h"
 
-void cc_action_free(CcAction *a)
-{
+void cc_action_free(CcAction *a) {
     Py_CLEAR(a->target);
     Py_CLEAR(a->kwnames);
     free((char *)a->name);
 }
 
-CcAction cc_node_action(const CcCallSpec *spec, CcAct *act, int args0)
-{
-    return (CcAction){.form = (uint8_t)spec->form, .arg = (uint8_t)spec->arg, .target = Py_XNewRef(spec->target),
-                      .kwnames = Py_XNewRef(spec->kwnames), .args0 = args0, .n = spec->n,
+CcAction cc_node_action(const CcCallSpec *spec, CcAct *act, int args0) {
+    return (CcAction){.form = (uint8_t)spec->form,
+                      .arg = (uint8_t)spec->arg,
+                      .target = Py_XNewRef(spec->target),
+                      .kwnames = Py_XNewRef(spec->kwnames),
+                      .args0 = args0,
+                      .n = spec->n,
                       .name = strdup(spec->name != NULL ? spec->name : "call"),
                       .line = act != NULL ? cc_code_line(act->code, act->pc) : 0};
 }
 
-bool cc_node_nameable(CcRec *rec, PyObject *o, int depth)
-{
+bool cc_node_nameable(CcRec *rec, PyObject *o, int depth) {
     const CcOrigin origin = cc_value_origin(rec, o);
     if (origin == CC_O_UNKNOWN) return false;
     if (origin != CC_O_FRESH) return origin != CC_O_EFFECT;
@@ -38,8 +39,7 @@ bool cc_node_nameable(CcRec *rec, PyObject *o, int depth)
 }
 
 /* Graph value of a tensor or computed number; -1 when o is neither. */
-static int graph_value(CcRec *rec, PyObject *o)
-{
+static int graph_value(CcRec *rec, PyObject *o) {
     const CcProv *p = cc_value_find(rec, o);
     if (p == NULL) return -1;
     if (p->origin == CC_O_VALUE) return p->id;
@@ -52,8 +52,9 @@ static int graph_value(CcRec *rec, PyObject *o)
     const int id = p->id, value = cc_graph_input(rec->trace->graph, &t.type);
     if (cc_tens_parameter(o))
         rec->trace->graph->val.at[value].frozen = rec->freezing ? CC_FROZEN
-                                                  : t.type.requires_grad && cc_mode_keeps_casts(&rec->mode) ? CC_FROZEN_CAST
-                                                                                                            : CC_FROZEN_NOT;
+                                                  : t.type.requires_grad && cc_mode_keeps_casts(&rec->mode)
+                                                      ? CC_FROZEN_CAST
+                                                      : CC_FROZEN_NOT;
     cc_map_put(&rec->input_of, key, value);
     cc_vec_push(&rec->trace->input, id);
     cc_vec_push(&rec->trace->input_value, value);
@@ -65,8 +66,7 @@ static int graph_value(CcRec *rec, PyObject *o)
 typedef CC_VEC(CcOperand) Operands;
 
 /* All tensors inside o, as operands: the plan keeps them alive until this node. */
-static void collect(CcRec *rec, PyObject *o, Operands *out, int depth)
-{
+static void collect(CcRec *rec, PyObject *o, Operands *out, int depth) {
     const int value = graph_value(rec, o);
     if (value >= 0) {
         cc_vec_push(out, (CcOperand){.kind = CC_IN_VALUE, .value = value});
@@ -89,8 +89,7 @@ static void collect(CcRec *rec, PyObject *o, Operands *out, int depth)
 }
 
 /* False: an operand is reached through a container only (a tuple that is the key), and is no value of the graph. */
-static bool bound_operands(CcRec *rec, const CcBound *bound, Operands *out)
-{
+static bool bound_operands(CcRec *rec, const CcBound *bound, Operands *out) {
     bool all = true;
     for (int i = 0; i < bound->n; i++) {
         if (bound->in[i].tensor == NULL) {
@@ -105,10 +104,9 @@ static bool bound_operands(CcRec *rec, const CcBound *bound, Operands *out)
     return all;
 }
 
-/* Does the call hold a tensor that is no operand (zeros_like's)? Only an operand is sure to be alive when the host replays
- * the node. */
-static bool hides_tensor(CcRec *rec, const CcCallSpec *spec, const Operands *bound)
-{
+/* Does the call hold a tensor that is no operand (zeros_like's)? Only an operand is sure to be alive when the host
+ * replays the node. */
+static bool hides_tensor(CcRec *rec, const CcCallSpec *spec, const Operands *bound) {
     Operands all = {0};
     for (int i = 0; i < spec->n; i++) collect(rec, spec->in[i], &all, 4);
     bool hides = false;
@@ -123,15 +121,13 @@ static bool hides_tensor(CcRec *rec, const CcCallSpec *spec, const Operands *bou
 
 static CcType foreign(void) { return (CcType){.dtype = CC_DT_OTHER, .ndim = -1}; }
 
-bool cc_node_grad_mode(void)
-{
+bool cc_node_grad_mode(void) {
     CcMode mode;
     cc_mode_read(&mode);
     return cc_mode_grad(&mode);
 }
 
-static CcType type_of(CcRec *rec, PyObject *o)
-{
+static CcType type_of(CcRec *rec, PyObject *o) {
     if (!cc_tens_plain(o)) return foreign();
     CcTensor t;
     cc_tens_read(o, true, &t);
@@ -140,13 +136,9 @@ static CcType type_of(CcRec *rec, PyObject *o)
     return t.type;
 }
 
-static bool known(CcRec *rec, PyObject *o)
-{
-    return cc_value_origin(rec, o) != CC_O_UNKNOWN;
-}
+static bool known(CcRec *rec, PyObject *o) { return cc_value_origin(rec, o) != CC_O_UNKNOWN; }
 
-int cc_node_args(CcRec *rec, const CcCallSpec *spec)
-{
+int cc_node_args(CcRec *rec, const CcCallSpec *spec) {
     const int args0 = rec->trace->args.n;
     for (int i = 0; i < spec->n; i++) cc_vec_push(&rec->trace->args, -1);
     for (int i = 0; i < spec->n; i++) {
@@ -158,11 +150,11 @@ int cc_node_args(CcRec *rec, const CcCallSpec *spec)
 }
 
 /* Types of the node's results and whether they come as a sequence. -1: not something a node can give. */
-static int result_types(CcRec *rec, const CcCallSpec *spec, PyObject *result, CcType *types, int max, bool *sequence)
-{
+static int result_types(CcRec *rec, const CcCallSpec *spec, PyObject *result, CcType *types, int max, bool *sequence) {
     *sequence = false;
     if (result == NULL || result == Py_None) return 0;
-    if (cc_tens_any(result) || PyFloat_CheckExact(result) || PyUnicode_CheckExact(result) || cc_scope_made(spec, result)) {
+    if (cc_tens_any(result) || PyFloat_CheckExact(result) || PyUnicode_CheckExact(result) ||
+        cc_scope_made(spec, result)) {
         if (known(rec, result) && cc_tens_any(result)) return 0;
         types[0] = type_of(rec, result);
         return 1;
@@ -175,18 +167,40 @@ static int result_types(CcRec *rec, const CcCallSpec *spec, PyObject *result, Cc
     return (int)n;
 }
 
-bool cc_node_unsized(CcRec *rec, PyObject *o)
-{
+bool cc_node_unsized(CcRec *rec, PyObject *o) {
     const CcProv *p = rec->unsized.n > 0 && cc_tens_any(o) ? cc_value_find(rec, o) : NULL;
-    return p != NULL && p->origin == CC_O_VALUE && cc_map_find(&rec->unsized, (const void *)(intptr_t)(p->id + 1)) != NULL;
+    return p != NULL && p->origin == CC_O_VALUE &&
+           cc_map_find(&rec->unsized, (const void *)(intptr_t)(p->id + 1)) != NULL;
 }
 
-bool cc_node_tells_size(const char *name)
-{
-    static const char *const sizeless[] = {"dtype", "device", "layout", "ndim", "dim", "ndimension", "is_cuda", "is_cpu", "is_floating_point",
-                                           "is_complex", "is_signed", "is_sparse", "is_leaf", "requires_grad", "element_size", "itemsize",
-                                           "get_device", "is_meta", "is_quantized", "is_nested", "is_conj", "is_neg", "is_mps", "is_xla",
-                                           "_has_torch_function", "_has_torch_function_unary", "_has_torch_function_variadic"};
+bool cc_node_tells_size(const char *name) {
+    static const char *const sizeless[] = {"dtype",
+                                           "device",
+                                           "layout",
+                                           "ndim",
+                                           "dim",
+                                           "ndimension",
+                                           "is_cuda",
+                                           "is_cpu",
+                                           "is_floating_point",
+                                           "is_complex",
+                                           "is_signed",
+                                           "is_sparse",
+                                           "is_leaf",
+                                           "requires_grad",
+                                           "element_size",
+                                           "itemsize",
+                                           "get_device",
+                                           "is_meta",
+                                           "is_quantized",
+                                           "is_nested",
+                                           "is_conj",
+                                           "is_neg",
+                                           "is_mps",
+                                           "is_xla",
+                                           "_has_torch_function",
+                                           "_has_torch_function_unary",
+                                           "_has_torch_function_variadic"};
     const char *dot = name != NULL ? strrchr(name, '.') : NULL;
     if (name == NULL) return true;
     for (int i = 0; i < CC_COUNT(sizeless); i++)
@@ -195,8 +209,7 @@ bool cc_node_tells_size(const char *name)
 }
 
 /* Whether a node's results have sizes that follow from symbols. */
-static bool takes_symbols(CcRec *rec, const CcCallSpec *spec, const Operands *operands)
-{
+static bool takes_symbols(CcRec *rec, const CcCallSpec *spec, const Operands *operands) {
     for (int i = 0; i < operands->n; i++)
         if (operands->at[i].kind == CC_IN_VALUE && cc_sym_value(rec, operands->at[i].value)) return true;
     for (int i = 0; i < spec->n; i++)
@@ -205,8 +218,7 @@ static bool takes_symbols(CcRec *rec, const CcCallSpec *spec, const Operands *op
 }
 
 /* What is computed from an unsized tensor is unsized, too: the trace knows nothing of its metadata. */
-static bool takes_unsized(CcRec *rec, const Operands *operands)
-{
+static bool takes_unsized(CcRec *rec, const Operands *operands) {
     for (int i = 0; rec->unsized.n > 0 && i < operands->n; i++)
         if (operands->at[i].kind == CC_IN_VALUE &&
             cc_map_find(&rec->unsized, (const void *)(intptr_t)(operands->at[i].value + 1)) != NULL)
@@ -214,8 +226,7 @@ static bool takes_unsized(CcRec *rec, const Operands *operands)
     return false;
 }
 
-static bool set_results(CcRec *rec, PyObject *result, int out0, int n_out, bool sequence)
-{
+static bool set_results(CcRec *rec, PyObject *result, int out0, int n_out, bool sequence) {
     if (!sequence) {
         if (n_out == 1) cc_value_set(rec, result, CC_O_VALUE, out0);
         return true;
@@ -234,8 +245,7 @@ static bool set_results(CcRec *rec, PyObject *result, int out0, int n_out, bool 
 }
 
 /* The __exit__ of no_grad, autocast and their kind: all it does is in the graph (CcAction.state). */
-static bool torch_exit(PyObject *exit)
-{
+static bool torch_exit(PyObject *exit) {
     PyObject *self = exit != NULL && PyMethod_Check(exit) ? PyMethod_GET_SELF(exit) : NULL;
     PyObject *module = self != NULL ? PyObject_GetAttrString((PyObject *)Py_TYPE(self), "__module__") : NULL;
     const bool is = module != NULL && PyUnicode_Check(module) && strncmp(PyUnicode_AsUTF8(module), "torch.", 6) == 0;
@@ -245,15 +255,13 @@ static bool torch_exit(PyObject *exit)
 }
 
 /* Rows of the op table raise nothing in a replay of equal types, but for an index out of range. */
-static bool may_raise(const CcCallSpec *spec)
-{
+static bool may_raise(const CcCallSpec *spec) {
     const CcOpKind kind = spec->bound != NULL ? cc_op_info(spec->bound->op)->kind : CC_K_HOST;
     return !spec->state && !spec->safe && (kind == CC_K_HOST || kind == CC_K_INDEX || kind == CC_K_SCATTER);
 }
 
 /* Does code of the region catch exceptions where it stands? */
-static bool catches(CcRec *rec)
-{
+static bool catches(CcRec *rec) {
     for (int i = 0; i < rec->frame.n; i++) {
         const CcAct *f = rec->frame.at[i].act;
         int exits[8];
@@ -265,67 +273,66 @@ static bool catches(CcRec *rec)
     return false;
 }
 
-/* A node that may raise, behind one that can't be undone, in code that catches: a replay could not go to the handler. */
-static bool may_strand(CcRec *rec, const CcCallSpec *spec)
-{
+/* A node that may raise, behind one that can't be undone, in code that catches: a replay could not go to the
+ * handler. */
+static bool may_strand(CcRec *rec, const CcCallSpec *spec) {
     return rec->trace->impure && may_raise(spec) && catches(rec);
 }
 
 /* Where the value of `out=` stands among the operands; -1: nowhere. */
-static int out_argument(const CcCallSpec *spec)
-{
+static int out_argument(const CcCallSpec *spec) {
     const Py_ssize_t n_kw = spec->kwnames != NULL ? PyTuple_GET_SIZE(spec->kwnames) : 0;
     for (Py_ssize_t k = 0; k < n_kw; k++)
-        if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(spec->kwnames, k), "out") == 0 && spec->in[spec->n - n_kw + k] != Py_None)
+        if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(spec->kwnames, k), "out") == 0 &&
+            spec->in[spec->n - n_kw + k] != Py_None)
             return spec->n - (int)(n_kw - k);
     return -1;
 }
 
 /* torch resizes an `out=` that does not fit; the graph's values keep their sizes. */
-static bool resized(CcRec *rec, PyObject *o)
-{
+static bool resized(CcRec *rec, PyObject *o) {
     if (PyTuple_Check(o) || PyList_Check(o)) {
         for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++)
             if (resized(rec, PySequence_Fast_GET_ITEM(o, i))) return true;
         return false;
     }
     const CcProv *p = cc_tens_any(o) ? cc_value_find(rec, o) : NULL;
-    const CcType *was = p == NULL ? NULL
-                        : p->origin == CC_O_VALUE ? &rec->trace->graph->val.at[p->id].type
-                        : p->origin == CC_O_SOURCE ? rec->trace->guards.g.at[p->id].type : NULL;
+    const CcType *was = p == NULL                  ? NULL
+                        : p->origin == CC_O_VALUE  ? &rec->trace->graph->val.at[p->id].type
+                        : p->origin == CC_O_SOURCE ? rec->trace->guards.g.at[p->id].type
+                                                   : NULL;
     CcTensor now;
     if (was == NULL || was->ndim < 0) return false;
     cc_tens_read(o, false, &now);
     bool same = now.type.ndim == was->ndim;
-    for (int d = 0; same && d < was->ndim; d++) same = now.type.size[d] == was->size[d] && now.type.stride[d] == was->stride[d];
+    for (int d = 0; same && d < was->ndim; d++)
+        same = now.type.size[d] == was->size[d] && now.type.stride[d] == was->stride[d];
     return !same;
 }
 
 /* A tensor that is made on a GPU from none that lies there: torch may have taken the current one. */
-static void guard_device(CcRec *rec, const Operands *operands, const CcType *types, int n_out)
-{
+static void guard_device(CcRec *rec, const Operands *operands, const CcType *types, int n_out) {
     enum { CUDA = 2 };
     bool made = false;
     for (int i = 0; i < n_out; i++) made = made || (types[i].ndim >= 0 && types[i].device == CUDA);
     for (int i = 0; i < operands->n; i++)
-        if (operands->at[i].kind == CC_IN_VALUE && rec->trace->graph->val.at[operands->at[i].value].type.device == CUDA) made = false;
+        if (operands->at[i].kind == CC_IN_VALUE && rec->trace->graph->val.at[operands->at[i].value].type.device == CUDA)
+            made = false;
     if (made) cc_value_ask_module(rec, "torch._C", "_cuda_getDevice");
 }
 
 enum { MAX_RESULTS = 256, TRIM_NODES = 16 };
 
-/* The recorder's own memory (1.6 MB for ResNet-50) lies between torch's buffers and keeps holes from being joined. What is free goes
- * back now and then, so that a first call does not peak above eager's. ResNet-50's first call, over eager's: 2 to 3 MiB with every 64
- * nodes, -1 to -2 with every 16, which takes 25 ms more (Zen 4, 2 threads). */
-static void trim(const CcRec *rec)
-{
+/* The recorder's own memory (1.6 MB for ResNet-50) lies between torch's buffers and keeps holes from being joined. What
+ * is free goes back now and then, so that a first call does not peak above eager's. ResNet-50's first call, over
+ * eager's: 2 to 3 MiB with every 64 nodes, -1 to -2 with every 16, which takes 25 ms more (Zen 4, 2 threads). */
+static void trim(const CcRec *rec) {
     const int n = rec->trace->graph->node.n;
     if (n > 0 && n % TRIM_NODES == 0) cc_pages_trim();
 }
 
 /* -> its row, operands bound by it; or host, and the operands are all graph values that it is given */
-static CcOpId take_operands(CcRec *rec, const CcCallSpec *spec, PyObject *result, Operands *out)
-{
+static CcOpId take_operands(CcRec *rec, const CcCallSpec *spec, PyObject *result, Operands *out) {
     const bool known_all = spec->bound != NULL && bound_operands(rec, spec->bound, out);
     if (!known_all || cc_scope_is_hosts(rec, spec, result) || hides_tensor(rec, spec, out)) {
         out->n = 0;
@@ -336,42 +343,41 @@ static CcOpId take_operands(CcRec *rec, const CcCallSpec *spec, PyObject *result
     return cc_op_info(spec->bound->op)->kind == CC_K_RNN && cc_mode_autocast_cpu() ? CC_OP_host : spec->bound->op;
 }
 
-/* Other sizes may make its results of another length or number of dims, or make it raise: is the call then made again? */
-static void note_sizes(CcRec *rec, const CcCallSpec *spec, const CcAction *action, int out)
-{
+/* Other sizes may make its results of another length or number of dims, or make it raise: is the call then made
+ * again? */
+static void note_sizes(CcRec *rec, const CcCallSpec *spec, const CcAction *action, int out) {
     const bool kind = action->sequence || action->undo == CC_UNDO_LOCAL || cc_sym_by_layout(spec) ||
                       (spec->name != NULL && strstr(spec->name, "squeeze") != NULL);
     if (rec->trace->impure && (kind || catches(rec))) rec->trace->retry = true;
-    if (action->gives > 0 && spec->flags & CC_N_RANDOM) rec->trace->retry = true;   /* dropout of probability 0 */
+    /* dropout of probability 0 */
+    if (action->gives > 0 && spec->flags & CC_N_RANDOM) rec->trace->retry = true;
     if (out >= 0) rec->trace->retry = true;
 }
 
-/* Where grad mode is on, which inputs require grad decides whether autograd has to see the ops, and a write in place makes its
- * target require grad. Results: type_of. */
-static void note_grad(CcRec *rec, const CcCallSpec *spec)
-{
+/* Where grad mode is on, which inputs require grad decides whether autograd has to see the ops, and a write in place
+ * makes its target require grad. Results: type_of. */
+static void note_grad(CcRec *rec, const CcCallSpec *spec) {
     if (!cc_node_grad_mode()) return;
-    if (!cc_mode_grad(&rec->mode)) rec->read_grad = true;   /* else guards look at it anyway */
+    if (!cc_mode_grad(&rec->mode)) rec->read_grad = true; /* else guards look at it anyway */
     for (int i = 0; i < spec->n && spec->flags & CC_N_WRITES; i++)
         if (cc_tens_any(spec->in[i]) && cc_tens_requires_grad(spec->in[i])) rec->trace->needs_grad = true;
 }
 
-CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *result)
-{
+CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *result) {
     CcType types[MAX_RESULTS];
     bool sequence = false;
     /* a number that setting state gives (how deep autocast is nested) follows from the guarded state */
     const bool count = spec->state && result != NULL && cc_value_const(result) && !PyFloat_CheckExact(result);
     const int n_out = count ? 0 : result_types(rec, spec, result, types, MAX_RESULTS, &sequence);
     if (n_out < 0) return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, spec->name);
-    if (n_out == 0 && spec->flags == 0) {   /* gave back what was known: an alias under metadata guards */
+    if (n_out == 0 && spec->flags == 0) { /* gave back what was known: an alias under metadata guards */
         cc_sym_same(rec, act, spec, result);
         return CC_OK;
     }
     if (may_strand(rec, spec)) return cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, spec->name);
     const int out = out_argument(spec);
     if (out >= 0 && resized(rec, spec->in[out])) return cc_rec_poison(rec, act, CC_R_TORCH_EFFECT, spec->name);
-    const CcUndo undo = cc_undo_of(rec, spec);   /* before its operands become inputs of the graph */
+    const CcUndo undo = cc_undo_of(rec, spec); /* before its operands become inputs of the graph */
     const int args0 = cc_node_args(rec, spec);
     if (args0 < 0) return cc_rec_poison(rec, act, CC_R_UNBUILDABLE, Py_TYPE(rec->unbuildable)->tp_name);
     Operands operands = {0};
@@ -379,7 +385,8 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
     guard_device(rec, &operands, types, n_out);
     note_grad(rec, spec);
     const bool unsized = spec->dynamic || takes_unsized(rec, &operands);
-    if (unsized && sequence && !spec->dynamic) {   /* its length may depend on data, too; nonzero and unique give as many as ever */
+    if (unsized && sequence &&
+        !spec->dynamic) { /* its length may depend on data, too; nonzero and unique give as many as ever */
         cc_vec_free(&operands);
         return cc_rec_poison(rec, act, CC_R_DATA_SHAPE, spec->name);
     }
@@ -395,15 +402,16 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
     cc_vec_push(&rec->trace->node, action);
     trim(rec);
     CcGraph *g = rec->trace->graph;
-    const int node = cc_graph_node(g, unsized ? CC_OP_host : op, spec->flags,
-                                   rec->trace->node.n - 1, operands.at, operands.n, types, n_out);
+    const int node = cc_graph_node(g, unsized ? CC_OP_host : op, spec->flags, rec->trace->node.n - 1, operands.at,
+                                   operands.n, types, n_out);
     if (takes_symbols(rec, spec, &operands)) {
         for (int i = 0; i < n_out; i++) cc_sym_mark(rec, g->node.at[node].out0 + i);
         note_sizes(rec, spec, &action, out);
     }
     cc_vec_free(&operands);
     g->node.at[node].again = undo != CC_UNDO_NOT;
-    if (spec->flags & (CC_N_WRITES | CC_N_RANDOM | CC_N_EFFECT) && !spec->state && undo == CC_UNDO_NOT) rec->trace->impure = true;
+    if (spec->flags & (CC_N_WRITES | CC_N_RANDOM | CC_N_EFFECT) && !spec->state && undo == CC_UNDO_NOT)
+        rec->trace->impure = true;
     if (undo == CC_UNDO_SAVED) cc_vec_push(&rec->trace->saved, graph_value(rec, spec->in[0]));
     if (undo == CC_UNDO_SAVED || undo == CC_UNDO_REPEATS) rec->trace->writes = true;
     rec->trace->ops++;
@@ -414,8 +422,7 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
     return CC_OK;
 }
 
-CcGo cc_node_check(CcRec *rec, CcAct *act, const CcCallSpec *spec)
-{
+CcGo cc_node_check(CcRec *rec, CcAct *act, const CcCallSpec *spec) {
     const bool impure = rec->trace->impure;
     const CcGo go = cc_node_add(rec, act, spec, NULL);
     if (go == CC_OK) {
@@ -425,8 +432,7 @@ CcGo cc_node_check(CcRec *rec, CcAct *act, const CcCallSpec *spec)
     return go;
 }
 
-CcGo cc_node_effect(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *result)
-{
+CcGo cc_node_effect(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *result) {
     for (int i = 0; i < spec->n; i++)
         if (spec->in[i] != NULL && cc_value_origin(rec, spec->in[i]) == CC_O_UNKNOWN)
             return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, Py_TYPE(spec->in[i])->tp_name);
@@ -442,8 +448,7 @@ CcGo cc_node_effect(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *re
     return CC_OK;
 }
 
-bool cc_node_finish_effects(CcRec *rec, CcMap *memo)
-{
+bool cc_node_finish_effects(CcRec *rec, CcMap *memo) {
     CcTrace *t = rec->trace;
     for (int e = 0; e < rec->effect.n; e++) {
         const int args0 = t->args.n, n = rec->effect.at[e].n;
@@ -458,8 +463,7 @@ bool cc_node_finish_effects(CcRec *rec, CcMap *memo)
     return true;
 }
 
-void cc_node_clear_effects(CcRec *rec)
-{
+void cc_node_clear_effects(CcRec *rec) {
     for (int e = 0; e < rec->effect.n; e++) {
         for (int i = 0; i < rec->effect.at[e].n; i++) Py_XDECREF(rec->effect.at[e].in[i]);
         free(rec->effect.at[e].in);
@@ -472,30 +476,28 @@ void cc_node_clear_effects(CcRec *rec)
 static PyObject *none_if(int status) { return status < 0 ? NULL : Py_NewRef(Py_None); }
 
 /* A class with a Python __setattr__ was recorded inside it: what is replayed is the store that it made in the end. */
-static int set_attr(PyObject *o, PyObject *name, PyObject *v)
-{
+static int set_attr(PyObject *o, PyObject *name, PyObject *v) {
     if (!PyType_Check(o) && !PyModule_Check(o)) return PyObject_GenericSetAttr(o, name, v);
     return PyObject_SetAttr(o, name, v);
 }
 
-static PyObject *run_format(const CcAction *a, PyObject *const *in)
-{
-    PyObject *v = a->arg == 1 ? PyObject_Str(in[0]) : a->arg == 2 ? PyObject_Repr(in[0])
-                  : a->arg == 3 ? PyObject_ASCII(in[0]) : Py_NewRef(in[0]);
+static PyObject *run_format(const CcAction *a, PyObject *const *in) {
+    PyObject *v = a->arg == 1   ? PyObject_Str(in[0])
+                  : a->arg == 2 ? PyObject_Repr(in[0])
+                  : a->arg == 3 ? PyObject_ASCII(in[0])
+                                : Py_NewRef(in[0]);
     PyObject *s = v != NULL ? PyObject_Format(v, a->n > 1 ? in[1] : NULL) : NULL;
     Py_XDECREF(v);
     return s;
 }
 
-static PyObject *run_assert(PyObject *o)
-{
+static PyObject *run_assert(PyObject *o) {
     const int is = PyObject_IsTrue(o);
     if (is == 0) PyErr_SetNone(PyExc_AssertionError);
     return is == 1 ? Py_NewRef(Py_None) : NULL;
 }
 
-static PyObject *run_join(const CcAction *a, PyObject *const *in)
-{
+static PyObject *run_join(const CcAction *a, PyObject *const *in) {
     PyObject *empty = PyUnicode_FromString(""), *parts = PyTuple_New(a->n), *s = NULL;
     if (empty != NULL && parts != NULL) {
         for (int i = 0; i < a->n; i++) PyTuple_SET_ITEM(parts, i, Py_NewRef(in[i]));
@@ -506,10 +508,11 @@ static PyObject *run_join(const CcAction *a, PyObject *const *in)
     return s;
 }
 
-int cc_action_bind(const CcAction *a, PyObject *const *in, CcBound *out)
-{
+int cc_action_bind(const CcAction *a, PyObject *const *in, CcBound *out) {
     switch ((CcForm)a->form) {
-    case CC_F_CALL: return cc_bind_call(a->target, in, a->n - (a->kwnames != NULL ? PyTuple_GET_SIZE(a->kwnames) : 0), a->kwnames, out);
+    case CC_F_CALL:
+        return cc_bind_call(a->target, in, a->n - (a->kwnames != NULL ? PyTuple_GET_SIZE(a->kwnames) : 0), a->kwnames,
+                            out);
     case CC_F_BINOP: return cc_bind_binop((CcBinop)a->arg, false, in[0], in[1], out);
     case CC_F_INPLACE: return cc_bind_binop((CcBinop)a->arg, true, in[0], in[1], out);
     case CC_F_UNARY: return cc_bind_unary(a->arg, in[0], out);
@@ -521,8 +524,7 @@ int cc_action_bind(const CcAction *a, PyObject *const *in, CcBound *out)
     }
 }
 
-PyObject *cc_action_run(const CcAction *a, PyObject *const *in)
-{
+PyObject *cc_action_run(const CcAction *a, PyObject *const *in) {
     switch ((CcForm)a->form) {
     case CC_F_CALL: {
         const size_t n_kw = a->kwnames != NULL ? (size_t)PyTuple_GET_SIZE(a->kwnames) : 0;
@@ -531,7 +533,9 @@ PyObject *cc_action_run(const CcAction *a, PyObject *const *in)
     case CC_F_BINOP: return cc_ex_binop((CcBinop)a->arg, false, in[0], in[1]);
     case CC_F_INPLACE: return cc_ex_binop((CcBinop)a->arg, true, in[0], in[1]);
     case CC_F_UNARY:
-        return a->arg == '-' ? PyNumber_Negative(in[0]) : a->arg == '~' ? PyNumber_Invert(in[0]) : PyNumber_Positive(in[0]);
+        return a->arg == '-'   ? PyNumber_Negative(in[0])
+               : a->arg == '~' ? PyNumber_Invert(in[0])
+                               : PyNumber_Positive(in[0]);
     case CC_F_COMPARE: return PyObject_RichCompare(in[0], in[1], a->arg);
     case CC_F_GETITEM: return PyObject_GetItem(in[0], in[1]);
     case CC_F_SETITEM: return none_if(PyObject_SetItem(in[0], in[1], in[2]));
@@ -549,19 +553,16 @@ PyObject *cc_action_run(const CcAction *a, PyObject *const *in)
 
 /* ------------------------------------------------------------------ traces */
 
-static void free_actions(CcAction *at, int n)
-{
+static void free_actions(CcAction *at, int n) {
     for (int i = 0; i < n; i++) cc_action_free(&at[i]);
 }
 
-void cc_trace_forget(CcTrace *t)
-{
+void cc_trace_forget(CcTrace *t) {
     for (int i = 0; i < t->kept.n; i++) Py_DECREF(t->kept.at[i].tensor);
     cc_vec_free(&t->kept);
 }
 
-void cc_trace_free(CcTrace *t)
-{
+void cc_trace_free(CcTrace *t) {
     if (t == NULL) return;
     cc_trace_forget(t);
     cc_guard_free(&t->guards);
@@ -586,8 +587,7 @@ void cc_trace_free(CcTrace *t)
     free(t);
 }
 
-int cc_trace_visit(const CcTrace *t, visitproc visit, void *arg)
-{
+int cc_trace_visit(const CcTrace *t, visitproc visit, void *arg) {
     const int status = cc_guard_visit(&t->guards, visit, arg);
     if (status != 0) return status;
     for (int i = 0; i < t->recipes.r.n; i++) Py_VISIT(t->recipes.r.at[i].object);

@@ -1,9 +1,8 @@
-/* Numbers and texts that were read from tensors, inside of containers and as keys. C code that compares, hashes or prints
- * what a container holds depends on them: they become constants under guards, or the instruction is a break. */
+/* Numbers and texts that were read from tensors, inside of containers and as keys. C code that compares, hashes or
+ * prints what a container holds depends on them: they become constants under guards, or the instruction is a break. */
 #include "rec_int.h"
 
-static bool settle_number(CcRec *rec, PyObject *o)
-{
+static bool settle_number(CcRec *rec, PyObject *o) {
     cc_sym_pin(rec, o);
     if (!cc_value_symbolic(rec, o)) return true;
     if (cc_value_find(rec, o)->origin == CC_O_VALUE) return false;
@@ -11,29 +10,25 @@ static bool settle_number(CcRec *rec, PyObject *o)
     return true;
 }
 
-/* What C's own iterators (zip, enumerate, chain ...) take their items from is what the garbage collector finds in them. */
+/* What C's own iterators (zip, enumerate, chain ...) take their items from is what the garbage collector finds in
+ * them. */
 typedef struct Inside {
     CcNumberVisit visit;
     void *ctx;
     int depth;
 } Inside;
 
-static int visit_inside(PyObject *o, void *arg)
-{
+static int visit_inside(PyObject *o, void *arg) {
     const Inside *in = arg;
-    const bool looks = PyLong_CheckExact(o) || PyFloat_CheckExact(o) || PyTuple_Check(o) || PyList_Check(o) || PyDict_Check(o) ||
-                       cc_tens_any(o) || PyIter_Check(o);
+    const bool looks = PyLong_CheckExact(o) || PyFloat_CheckExact(o) || PyTuple_Check(o) || PyList_Check(o) ||
+                       PyDict_Check(o) || cc_tens_any(o) || PyIter_Check(o);
     return looks && in->visit(in->ctx, o, in->depth);
 }
 
 /* What it holds is the dict behind it. */
-static bool views_dict(PyObject *o)
-{
-    return cc_value_view(o) != NULL || Py_IS_TYPE(o, &PyDictProxy_Type);
-}
+static bool views_dict(PyObject *o) { return cc_value_view(o) != NULL || Py_IS_TYPE(o, &PyDictProxy_Type); }
 
-bool cc_number_any(PyObject *o, CcNumberVisit visit, void *ctx, int depth)
-{
+bool cc_number_any(PyObject *o, CcNumberVisit visit, void *ctx, int depth) {
     if (PyList_Check(o) || PyTuple_Check(o)) {
         for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++)
             if (visit(ctx, PySequence_Fast_GET_ITEM(o, i), depth)) return true;
@@ -57,15 +52,13 @@ bool cc_number_any(PyObject *o, CcNumberVisit visit, void *ctx, int depth)
 
 static bool settle_visit(void *ctx, PyObject *o, int depth) { return !cc_number_settle(ctx, o, depth); }
 
-bool cc_number_settle(CcRec *rec, PyObject *o, int depth)
-{
+bool cc_number_settle(CcRec *rec, PyObject *o, int depth) {
     if (o == NULL || (cc_value_const(o) && !PyTuple_Check(o))) return o == NULL || settle_number(rec, o);
     if (PySlice_Check(o)) depth = CC_MAX(depth, 1);
     return depth == 0 || !cc_number_any(o, settle_visit, rec, depth - 1);
 }
 
-void cc_number_hashed(CcRec *rec, PyObject *o)
-{
+void cc_number_hashed(CcRec *rec, PyObject *o) {
     if (o == NULL || rec->trace == NULL || rec->trace->symbol.n == 0 || cc_value_origin(rec, o) == CC_O_SOURCE) return;
     Py_ssize_t pos = 0;
     PyObject *key;
@@ -75,8 +68,7 @@ void cc_number_hashed(CcRec *rec, PyObject *o)
     Py_XDECREF(items);
 }
 
-bool cc_number_whole(PyObject *o)
-{
+bool cc_number_whole(PyObject *o) {
     if (cc_value_view(o) == &PyDictValues_Type) {
         PyObject *items = PySequence_List(o);
         if (items == NULL) abort();
@@ -90,15 +82,13 @@ bool cc_number_whole(PyObject *o)
     return true;
 }
 
-bool cc_number_in(CcRec *rec, PyObject *const *in, int n, int step)
-{
+bool cc_number_in(CcRec *rec, PyObject *const *in, int n, int step) {
     for (int i = 0; i < n; i += step)
         if (in[i] != NULL && cc_value_symbolic(rec, in[i])) return true;
     return false;
 }
 
-static bool plain_key(PyObject *key, int depth)
-{
+static bool plain_key(PyObject *key, int depth) {
     if (cc_value_const(key) || cc_value_ident(key)) return true;
     if (!PyTuple_CheckExact(key) || depth == 0) return false;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(key); i++)
@@ -106,17 +96,17 @@ static bool plain_key(PyObject *key, int depth)
     return true;
 }
 
-bool cc_number_key(CcRec *rec, PyObject *key)
-{
+bool cc_number_key(CcRec *rec, PyObject *key) {
     if (!plain_key(key, 3) || !cc_number_settle(rec, key, 3)) return false;
     return !PyTuple_CheckExact(key) || cc_value_content(rec, key, 4);
 }
 
-/* What a guard can look up in a dict, and what meets itself there when it is made again: words and numbers in a tuple. */
-bool cc_number_dict_key(CcRec *rec, PyObject *key)
-{
+/* What a guard can look up in a dict, and what meets itself there when it is made again: words and numbers in a
+ * tuple. */
+bool cc_number_dict_key(CcRec *rec, PyObject *key) {
     const CcProv *p = PyFunction_Check(key) ? cc_value_find(rec, key) : NULL;
-    if (p != NULL && p->origin == CC_O_SOURCE && rec->trace->guards.g.at[p->id].check == CC_CHK_TYPE) return false;   /* another one in each call */
+    /* another one in each call */
+    if (p != NULL && p->origin == CC_O_SOURCE && rec->trace->guards.g.at[p->id].check == CC_CHK_TYPE) return false;
     if (cc_value_const(key) || cc_value_ident(key)) return true;
     for (Py_ssize_t i = 0; PyTuple_CheckExact(key) && i < PyTuple_GET_SIZE(key); i++) {
         PyObject *item = PyTuple_GET_ITEM(key, i);

@@ -8,8 +8,7 @@
 
 static PyObject *op_packet, *op_overload, *context_base, *newobj;
 
-int cc_opaque_init(PyObject *torch)
-{
+int cc_opaque_init(PyObject *torch) {
     PyObject *ops = PyImport_ImportModule("torch._ops"), *copyreg = PyImport_ImportModule("copyreg");
     PyObject *c = PyObject_GetAttrString(torch, "_C");
     op_packet = ops != NULL ? PyObject_GetAttrString(ops, "OpOverloadPacket") : NULL;
@@ -22,8 +21,7 @@ int cc_opaque_init(PyObject *torch)
     return op_overload != NULL && context_base != NULL && newobj != NULL ? 0 : -1;
 }
 
-static PyObject *call_unseen(CcAct *act, PyObject *f, PyObject *const *in, int n, PyObject *kwnames)
-{
+static PyObject *call_unseen(CcAct *act, PyObject *f, PyObject *const *in, int n, PyObject *kwnames) {
     const size_t n_kw = kwnames != NULL ? (size_t)PyTuple_GET_SIZE(kwnames) : 0;
     const bool paused = cc_hook_pause(act->obs, true);
     PyObject *r = PyObject_Vectorcall(f, in, (size_t)n - n_kw, kwnames);
@@ -33,13 +31,11 @@ static PyObject *call_unseen(CcAct *act, PyObject *f, PyObject *const *in, int n
 
 /* ------------------------------------------------------------------ torch.ops */
 
-bool cc_opaque_is_op(PyObject *o)
-{
+bool cc_opaque_is_op(PyObject *o) {
     return (PyObject *)Py_TYPE(o) == op_packet || (PyObject *)Py_TYPE(o) == op_overload;
 }
 
-static bool overload_writes(PyObject *op)
-{
+static bool overload_writes(PyObject *op) {
     PyObject *schema = PyObject_GetAttrString(op, "_schema");
     PyObject *is = schema != NULL ? PyObject_GetAttrString(schema, "is_mutable") : NULL;
     const bool writes = is != Py_False;
@@ -50,8 +46,7 @@ static bool overload_writes(PyObject *op)
 }
 
 /* Whether an op, or any overload of a packet, writes one of its operands; what does not say counts as one that does. */
-static bool op_writes(PyObject *op)
-{
+static bool op_writes(PyObject *op) {
     if ((PyObject *)Py_TYPE(op) == op_overload) return overload_writes(op);
     PyObject *names = PyObject_CallMethod(op, "overloads", NULL);
     bool writes = names == NULL || !PyList_Check(names);
@@ -65,8 +60,7 @@ static bool op_writes(PyObject *op)
     return writes;
 }
 
-static bool checkable(PyObject *result)
-{
+static bool checkable(PyObject *result) {
     if (cc_tens_any(result)) {
         CcTensor t;
         cc_tens_read(result, false, &t);
@@ -74,23 +68,23 @@ static bool checkable(PyObject *result)
     }
     if (!PyTuple_Check(result) && !PyList_CheckExact(result)) return false;
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(result); i++)
-        if (!cc_tens_any(PySequence_Fast_GET_ITEM(result, i)) || !checkable(PySequence_Fast_GET_ITEM(result, i))) return false;
+        if (!cc_tens_any(PySequence_Fast_GET_ITEM(result, i)) || !checkable(PySequence_Fast_GET_ITEM(result, i)))
+            return false;
     return true;
 }
 
-CcGo cc_opaque_op(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *const *in, int n, PyObject *kwnames)
-{
+CcGo cc_opaque_op(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *const *in, int n, PyObject *kwnames) {
     const int source = cc_value_source(rec, f);
     if (source < 0) return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, "an op made in this function");
     cc_guard_also(&rec->trace->guards, source, CC_CHK_IDENT, f, -1);
     cc_vec_push(&rec->keep, Py_NewRef(f));
-    const bool paused = cc_hook_pause(act->obs, true);   /* both run Python code of torch's */
+    const bool paused = cc_hook_pause(act->obs, true); /* both run Python code of torch's */
     const bool writes = op_writes(f);
     PyObject *text = PyObject_Str(f);
     if (text == NULL) PyErr_Clear();
     cc_hook_pause(act->obs, paused);
     ev->result = call_unseen(act, f, in, n, kwnames);
-    (void)cc_look_take();   /* data that the op reads is its own affair: a replay calls it again */
+    (void)cc_look_take(); /* data that the op reads is its own affair: a replay calls it again */
     const char *name = text != NULL ? PyUnicode_AsUTF8(text) : "torch.ops";
     if (ev->result == NULL || (ev->result != Py_None && !cc_value_has_tensor(ev->result, 1))) {
         PyObject *type, *value, *tb;
@@ -98,10 +92,18 @@ CcGo cc_opaque_op(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *co
         (void)cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, name);
         PyErr_Restore(type, value, tb);
     } else {
-        /* Its shapes may depend on data: a replay looks whether they are what they were, as long as it can be made again. */
+        /* Its shapes may depend on data: a replay looks whether they are what they were, as long as it can be made
+         * again. */
         const bool checked = !writes && !rec->trace->impure && checkable(ev->result);
-        const CcCallSpec spec = {.form = CC_F_CALL, .target = f, .kwnames = kwnames, .in = in, .n = n, .name = name,
-                                 .flags = writes ? CC_N_WRITES | CC_N_EFFECT : 0, .dynamic = !checked, .checked = checked};
+        const CcCallSpec spec = {.form = CC_F_CALL,
+                                 .target = f,
+                                 .kwnames = kwnames,
+                                 .in = in,
+                                 .n = n,
+                                 .name = name,
+                                 .flags = writes ? CC_N_WRITES | CC_N_EFFECT : 0,
+                                 .dynamic = !checked,
+                                 .checked = checked};
         (void)cc_node_add(rec, act, &spec, ev->result);
     }
     Py_XDECREF(text);
@@ -110,28 +112,24 @@ CcGo cc_opaque_op(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *co
 
 /* ------------------------------------------------------------------ autograd.Function */
 
-bool cc_opaque_context(PyObject *o)
-{
-    return PyType_IsSubtype(Py_TYPE(o), (PyTypeObject *)context_base);
-}
+bool cc_opaque_context(PyObject *o) { return PyType_IsSubtype(Py_TYPE(o), (PyTypeObject *)context_base); }
 
-static bool known_result(CcRec *rec, PyObject *o)
-{
+static bool known_result(CcRec *rec, PyObject *o) {
     if (!PyTuple_CheckExact(o)) return cc_value_origin(rec, o) != CC_O_UNKNOWN;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); i++)
         if (!known_result(rec, PyTuple_GET_ITEM(o, i))) return false;
     return true;
 }
 
-CcGo cc_opaque_apply_after(CcRec *rec, CcAct *act, PyObject *bound, PyObject *result)
-{
+CcGo cc_opaque_apply_after(CcRec *rec, CcAct *act, PyObject *bound, PyObject *result) {
     static const char *const names[] = {"forward", "setup_context", "_backward_cls"};
     PyObject *cls = PyCFunction_Check(bound) ? PyCFunction_GET_SELF(bound) : NULL;
     if (cls == NULL || !PyType_Check(cls)) return cc_rec_poison(rec, act, CC_R_TORCH_EFFECT, "Function.apply");
     for (int i = 0; i < CC_COUNT(names); i++) {
         PyObject *s = PyUnicode_InternFromString(names[i]);
         if (s == NULL) abort();
-        cc_value_read(rec, CC_SRC_TLOOK, cc_value_const_source(rec, cls), s, 0, 0, cc_type_lookup((PyTypeObject *)cls, s));
+        cc_value_read(rec, CC_SRC_TLOOK, cc_value_const_source(rec, cls), s, 0, 0,
+                      cc_type_lookup((PyTypeObject *)cls, s));
         Py_DECREF(s);
     }
     if (!known_result(rec, result)) return cc_rec_poison(rec, act, CC_R_TORCH_EFFECT, "Function.apply");
@@ -142,9 +140,9 @@ CcGo cc_opaque_apply_after(CcRec *rec, CcAct *act, PyObject *bound, PyObject *re
 /* ------------------------------------------------------------------ object.__reduce_ex__ */
 
 /* A class whose instances are their dict and nothing else, and that says nothing of its own about pickling. */
-static bool plain_object(PyObject *o)
-{
-    static const char *const hooks[] = {"__reduce__", "__reduce_ex__", "__getstate__", "__getnewargs__", "__getnewargs_ex__"};
+static bool plain_object(PyObject *o) {
+    static const char *const hooks[] = {"__reduce__", "__reduce_ex__", "__getstate__", "__getnewargs__",
+                                        "__getnewargs_ex__"};
     PyTypeObject *t = Py_TYPE(o), *base = t;
     while (cc_python_class(base)) base = base->tp_base;
     if (base == t || base != &PyBaseObject_Type || cc_obj_dict(o) == NULL) return false;
@@ -159,21 +157,22 @@ static bool plain_object(PyObject *o)
 }
 
 /* (copyreg.__newobj__, (class,), the instance's dict itself, None, None) */
-static bool plain_parts(PyObject *o, PyObject *parts)
-{
-    if (!PyTuple_CheckExact(parts) || PyTuple_GET_SIZE(parts) != 5 || PyTuple_GET_ITEM(parts, 0) != newobj) return false;
+static bool plain_parts(PyObject *o, PyObject *parts) {
+    if (!PyTuple_CheckExact(parts) || PyTuple_GET_SIZE(parts) != 5 || PyTuple_GET_ITEM(parts, 0) != newobj)
+        return false;
     PyObject *args = PyTuple_GET_ITEM(parts, 1), *state = PyTuple_GET_ITEM(parts, 2);
-    return PyTuple_CheckExact(args) && PyTuple_GET_SIZE(args) == 1 && PyTuple_GET_ITEM(args, 0) == (PyObject *)Py_TYPE(o) &&
-           (state == cc_obj_dict(o) || state == Py_None) && PyTuple_GET_ITEM(parts, 3) == Py_None &&
-           PyTuple_GET_ITEM(parts, 4) == Py_None;
+    return PyTuple_CheckExact(args) && PyTuple_GET_SIZE(args) == 1 &&
+           PyTuple_GET_ITEM(args, 0) == (PyObject *)Py_TYPE(o) && (state == cc_obj_dict(o) || state == Py_None) &&
+           PyTuple_GET_ITEM(parts, 3) == Py_None && PyTuple_GET_ITEM(parts, 4) == Py_None;
 }
 
-CcGo cc_opaque_reduce(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n)
-{
-    static const char *const read[] = {"__reduce__", "__reduce_ex__", "__getstate__", "__getnewargs__", "__getnewargs_ex__", "__slots__"};
+CcGo cc_opaque_reduce(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n) {
+    static const char *const read[] = {"__reduce__",     "__reduce_ex__",     "__getstate__",
+                                       "__getnewargs__", "__getnewargs_ex__", "__slots__"};
     if (n != 2 || !PyLong_CheckExact(in[1]) || !plain_object(in[0]))
         return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, "object.__reduce_ex__");
-    PyObject *self = in[0], *dict = cc_obj_dict(self), *f = PyObject_GetAttrString((PyObject *)&PyBaseObject_Type, "__reduce_ex__");
+    PyObject *self = in[0], *dict = cc_obj_dict(self),
+             *f = PyObject_GetAttrString((PyObject *)&PyBaseObject_Type, "__reduce_ex__");
     ev->result = f != NULL ? call_unseen(act, f, in, n, NULL) : NULL;
     Py_XDECREF(f);
     if (ev->result == NULL) return CC_DONE;

@@ -19,8 +19,7 @@ static const struct {
 const char *cc_reason_name(CcReason r) { return reasons[r].name; }
 const char *cc_reason_advice(CcReason r) { return reasons[r].advice; }
 
-void cc_break_clear(CcBreakInfo *info)
-{
+void cc_break_clear(CcBreakInfo *info) {
     free(info->text);
     for (int i = 0; i < info->n_stack; i++) {
         Py_CLEAR(info->stack[i].file);
@@ -30,8 +29,7 @@ void cc_break_clear(CcBreakInfo *info)
     *info = (CcBreakInfo){0};
 }
 
-void cc_break_copy(CcBreakInfo *to, const CcBreakInfo *from)
-{
+void cc_break_copy(CcBreakInfo *to, const CcBreakInfo *from) {
     if (to == from) return;
     cc_break_clear(to);
     *to = *from;
@@ -45,17 +43,17 @@ void cc_break_copy(CcBreakInfo *to, const CcBreakInfo *from)
 }
 
 /* Source positions, not instructions: CPython 3.12 compiles a loop's condition twice. */
-static uint64_t site_of(const CcAct *act)
-{
+static uint64_t site_of(const CcAct *act) {
     int line = 0, column = 0, end_line = 0, end_column = 0;
     if (act == NULL) return 0;
-    if (!PyCode_Addr2Location(act->co, act->code->insn[act->pc].real * 2, &line, &column, &end_line, &end_column)) line = act->pc;
-    const uint64_t words[] = {(uintptr_t)act->co, (uint64_t)line, (uint64_t)column, (uint64_t)end_line, (uint64_t)end_column};
+    if (!PyCode_Addr2Location(act->co, act->code->insn[act->pc].real * 2, &line, &column, &end_line, &end_column))
+        line = act->pc;
+    const uint64_t words[] = {(uintptr_t)act->co, (uint64_t)line, (uint64_t)column, (uint64_t)end_line,
+                              (uint64_t)end_column};
     return cc_map_hash(words, sizeof words, 0);
 }
 
-static void set_why(CcRec *rec, const CcAct *act, CcReason reason, const char *what)
-{
+static void set_why(CcRec *rec, const CcAct *act, CcReason reason, const char *what) {
     cc_break_clear(&rec->why);
     rec->why.reason = reason;
     char text[400];
@@ -78,8 +76,7 @@ void cc_rec_tell(CcRec *rec, const CcAct *act, CcReason reason, const char *what
 
 /* ------------------------------------------------------------------ sites */
 
-void cc_sites_cut(CcSites *sites, int n)
-{
+void cc_sites_cut(CcSites *sites, int n) {
     while (sites->at.n > n) {
         struct CcSite *last = &sites->at.at[--sites->at.n];
         Py_CLEAR(last->co);
@@ -87,22 +84,19 @@ void cc_sites_cut(CcSites *sites, int n)
     }
 }
 
-void cc_sites_free(CcSites *sites)
-{
+void cc_sites_free(CcSites *sites) {
     cc_sites_cut(sites, 0);
     cc_vec_free(&sites->at);
 }
 
-static const struct CcSite *find_site(const CcSites *sites, const CcAct *act)
-{
+static const struct CcSite *find_site(const CcSites *sites, const CcAct *act) {
     for (int i = 0; i < sites->at.n; i++)
         if (sites->at.at[i].co == act->co && sites->at.at[i].pc == act->pc) return &sites->at.at[i];
     return NULL;
 }
 
 /* Marks an instruction; false when it is marked already (marking it again can't help). */
-static bool mark_site(CcRec *rec, PyCodeObject *co, int pc)
-{
+static bool mark_site(CcRec *rec, PyCodeObject *co, int pc) {
     for (int i = 0; i < rec->sites->at.n; i++)
         if (rec->sites->at.at[i].co == co && rec->sites->at.at[i].pc == pc) return false;
     struct CcSite site = {.co = (PyCodeObject *)Py_NewRef((PyObject *)co), .pc = pc};
@@ -111,19 +105,19 @@ static bool mark_site(CcRec *rec, PyCodeObject *co, int pc)
     return true;
 }
 
-/* The next time an object that can't be rebuilt is made behind a break; a generator that was adopted stays what it is. */
-static bool mark_made(CcRec *rec)
-{
+/* The next time an object that can't be rebuilt is made behind a break; a generator that was adopted stays what it
+ * is. */
+static bool mark_made(CcRec *rec) {
     const CcProv *p = cc_value_find(rec, rec->unbuildable);
     if (p != NULL && p->site_co != NULL) return mark_site(rec, p->site_co, p->site_pc);
-    PyObject *co = p != NULL && PyGen_CheckExact(rec->unbuildable) ? PyObject_GetAttrString(rec->unbuildable, "gi_code") : NULL;
+    PyObject *co =
+        p != NULL && PyGen_CheckExact(rec->unbuildable) ? PyObject_GetAttrString(rec->unbuildable, "gi_code") : NULL;
     const bool marked = co != NULL && mark_site(rec, (PyCodeObject *)co, CC_SITE_ADOPTION);
     Py_XDECREF(co);
     return marked;
 }
 
-bool cc_rec_may_adopt(const CcRec *rec, const PyCodeObject *generator)
-{
+bool cc_rec_may_adopt(const CcRec *rec, const PyCodeObject *generator) {
     for (int i = 0; i < rec->sites->at.n; i++)
         if (rec->sites->at.at[i].co == generator && rec->sites->at.at[i].pc == CC_SITE_ADOPTION) return false;
     return true;
@@ -131,8 +125,7 @@ bool cc_rec_may_adopt(const CcRec *rec, const PyCodeObject *generator)
 
 /* ------------------------------------------------------------------ life */
 
-CcRec *cc_rec_new(CcSites *sites, bool keep_tensors, bool freezing, const CcHints *hints)
-{
+CcRec *cc_rec_new(CcSites *sites, bool keep_tensors, bool freezing, const CcHints *hints) {
     CcRec *rec = calloc(1, sizeof *rec);
     if (rec == NULL) return NULL;
     rec->sites = sites;
@@ -144,8 +137,7 @@ CcRec *cc_rec_new(CcSites *sites, bool keep_tensors, bool freezing, const CcHint
 }
 
 /* Drops what was recorded. */
-static void abort_recording(CcRec *rec)
-{
+static void abort_recording(CcRec *rec) {
     cc_node_clear_effects(rec);
     cc_value_clear(rec);
     cc_map_free(&rec->input_of);
@@ -162,8 +154,7 @@ static void abort_recording(CcRec *rec)
     rec->await_root = false;
 }
 
-void cc_rec_free(CcRec *rec)
-{
+void cc_rec_free(CcRec *rec) {
     if (rec == NULL) return;
     abort_recording(rec);
     cc_trace_free(rec->done);
@@ -187,15 +178,13 @@ const CcBreakInfo *cc_rec_why(const CcRec *rec) { return rec->why.text != NULL ?
 
 bool cc_rec_done(const CcRec *rec) { return rec->done != NULL; }
 
-CcTrace *cc_rec_take(CcRec *rec)
-{
+CcTrace *cc_rec_take(CcRec *rec) {
     CcTrace *t = rec->done;
     rec->done = NULL;
     return t;
 }
 
-void cc_rec_begin(CcRec *rec, const CcMode *mode, uint64_t salt)
-{
+void cc_rec_begin(CcRec *rec, const CcMode *mode, uint64_t salt) {
     abort_recording(rec);
     rec->salt = salt;
     rec->rigid = NULL;
@@ -210,8 +199,8 @@ void cc_rec_begin(CcRec *rec, const CcMode *mode, uint64_t salt)
     (void)cc_look_take();
 }
 
-void cc_rec_begin_call(CcRec *rec, PyObject *const *args, int n, PyObject *kwnames, PyFunctionObject *root, const CcMode *mode)
-{
+void cc_rec_begin_call(CcRec *rec, PyObject *const *args, int n, PyObject *kwnames, PyFunctionObject *root,
+                       const CcMode *mode) {
     cc_rec_begin(rec, mode, 0);
     rec->root = root;
     rec->kwnames = kwnames;
@@ -223,23 +212,20 @@ void cc_rec_begin_call(CcRec *rec, PyObject *const *args, int n, PyObject *kwnam
 /* ------------------------------------------------------------------ frames */
 
 /* Stack slots of an act that waits inside a call: the operands of that call are not needed any more. */
-int cc_rec_waiting_depth(const CcAct *act)
-{
+int cc_rec_waiting_depth(const CcAct *act) {
     const int after = act->pc + 1 < act->code->n ? act->code->insn[act->pc + 1].depth : -1;
     return after > 0 ? after - 1 : 0;
 }
 
-CcRecFrame *cc_rec_frame(CcRec *rec, CcAct *act)
-{
+CcRecFrame *cc_rec_frame(CcRec *rec, CcAct *act) {
     for (int i = rec->frame.n - 1; i >= 0; i--)
         if (rec->frame.at[i].act == act) return &rec->frame.at[i];
     return NULL;
 }
 
-void cc_rec_guard_function(CcRec *rec, PyFunctionObject *func)
-{
+void cc_rec_guard_function(CcRec *rec, PyFunctionObject *func) {
     const int parent = cc_value_source(rec, (PyObject *)func);
-    if (parent < 0) return;   /* made in this trace */
+    if (parent < 0) return; /* made in this trace */
     PyObject *want = PyTuple_Pack(3, func->func_code, func->func_defaults ? func->func_defaults : Py_None,
                                   func->func_kwdefaults ? func->func_kwdefaults : Py_None);
     if (want == NULL) abort();
@@ -250,8 +236,7 @@ void cc_rec_guard_function(CcRec *rec, PyFunctionObject *func)
     Py_DECREF(want);
 }
 
-static bool is_default(const PyFunctionObject *func, PyObject *v)
-{
+static bool is_default(const PyFunctionObject *func, PyObject *v) {
     for (Py_ssize_t i = 0; func->func_defaults != NULL && i < PyTuple_GET_SIZE(func->func_defaults); i++)
         if (PyTuple_GET_ITEM(func->func_defaults, i) == v) return true;
     Py_ssize_t pos = 0;
@@ -262,16 +247,14 @@ static bool is_default(const PyFunctionObject *func, PyObject *v)
 }
 
 /* Keyword defaults live in a dict that can be changed in place: its content is guarded, not only its identity. */
-static void guard_kwdefaults(CcRec *rec, PyFunctionObject *func)
-{
+static void guard_kwdefaults(CcRec *rec, PyFunctionObject *func) {
     if (func->func_kwdefaults == NULL || cc_value_source(rec, (PyObject *)func) < 0) return;
     cc_value_const_source(rec, func->func_kwdefaults);
     cc_value_content(rec, func->func_kwdefaults, 1);
 }
 
 /* A class makes an object, and then calls __init__. */
-static void made_by_caller(CcRec *rec, PyObject *self)
-{
+static void made_by_caller(CcRec *rec, PyObject *self) {
     cc_value_fresh(rec, self);
     CcProv *p = cc_value_find(rec, self);
     if (p == NULL || p->origin != CC_O_FRESH || rec->frame.n < 2) return;
@@ -281,8 +264,7 @@ static void made_by_caller(CcRec *rec, PyObject *self)
 }
 
 /* by_c: C code called it, with what it took from iterators that are known. */
-static void learn_parameters(CcRec *rec, CcAct *act, bool by_c)
-{
+static void learn_parameters(CcRec *rec, CcAct *act, bool by_c) {
     const PyCodeObject *co = act->co;
     const int named = co->co_argcount + co->co_kwonlyargcount;
     const int n = named + !!(co->co_flags & CO_VARARGS) + !!(co->co_flags & CO_VARKEYWORDS);
@@ -290,10 +272,12 @@ static void learn_parameters(CcRec *rec, CcAct *act, bool by_c)
         PyObject *v = cc_act_get(act, i);
         const CcProv *p = v != NULL ? cc_value_find(rec, v) : NULL;
         if (p != NULL && p->origin == CC_O_SOURCE && is_default(act->func, v) &&
-            rec->trace->guards.g.at[p->id].source != CC_SRC_CONST)   /* the caller's object is also our default: it has to stay so */
+            rec->trace->guards.g.at[p->id].source !=
+                CC_SRC_CONST) /* the caller's object is also our default: it has to stay so */
             cc_guard_also(&rec->trace->guards, p->id, CC_CHK_IDENT, v, -1);
         if (v == NULL || cc_value_origin(rec, v) != CC_O_UNKNOWN) continue;
-        if (i >= named || (by_c && PyTuple_CheckExact(v))) cc_value_fresh(rec, v);   /* enumerate, zip make their tuples */
+        /* enumerate, zip make their tuples */
+        if (i >= named || (by_c && PyTuple_CheckExact(v))) cc_value_fresh(rec, v);
         else if (is_default(act->func, v)) cc_value_const_source(rec, v);
         else if (i == 0 && PyUnicode_CompareWithASCIIString(co->co_name, "__init__") == 0) made_by_caller(rec, v);
         else if (by_c && i == 0 && cc_opaque_context(v)) cc_value_fresh(rec, v);
@@ -301,27 +285,25 @@ static void learn_parameters(CcRec *rec, CcAct *act, bool by_c)
 }
 
 /* A warning that an op's C code gives is shown by Python code. */
-static bool shows_warning(const CcAct *act)
-{
+static bool shows_warning(const CcAct *act) {
     PyObject *module = PyDict_GetItemString(act->func->func_globals, "__name__");
     return module != NULL && PyUnicode_Check(module) && PyUnicode_CompareWithASCIIString(module, "warnings") == 0;
 }
 
-/* 3.13: a module that lacks an attribute asks its __spec__ for what the error says (_Py_module_getattro_impl), also where
- * the module's class has a __getattr__, so that there is no error. */
-static bool words_error(const CcAct *act, const CcEvent *ev, const PyObject *self)
-{
-    if (ev == NULL || PyUnicode_CompareWithASCIIString(act->co->co_qualname, "ModuleSpec.has_location") != 0) return false;
+/* 3.13: a module that lacks an attribute asks its __spec__ for what the error says (_Py_module_getattro_impl), also
+ * where the module's class has a __getattr__, so that there is no error. */
+static bool words_error(const CcAct *act, const CcEvent *ev, const PyObject *self) {
+    if (ev == NULL || PyUnicode_CompareWithASCIIString(act->co->co_qualname, "ModuleSpec.has_location") != 0)
+        return false;
     for (int i = 0; i < ev->n; i++)
-        if (ev->in[i] == self) return false;   /* the user's code asks it */
+        if (ev->in[i] == self) return false; /* the user's code asks it */
     return true;
 }
 
 /* Whether the interpreter called this function of its own accord, in the middle of anything: a callback of the garbage
  * collector, a finaliser, a weak reference's callback, a signal handler. It is no part of what is recorded. */
-static bool uncalled(CcRec *rec, const CcAct *act)
-{
-    static PyObject *callbacks;   /* the list gc.callbacks, which stays the same object */
+static bool uncalled(CcRec *rec, const CcAct *act) {
+    static PyObject *callbacks; /* the list gc.callbacks, which stays the same object */
     if (callbacks == NULL) {
         PyObject *gc = PyImport_ImportModule("gc");
         callbacks = gc != NULL ? PyObject_GetAttrString(gc, "callbacks") : NULL;
@@ -340,8 +322,7 @@ static bool uncalled(CcRec *rec, const CcAct *act)
     return rec->frame.n > 0 && act->prev == cc_vec_last(&rec->frame).act && act->prev->event == NULL;
 }
 
-CcGo cc_rec_enter(CcRec *rec, CcAct *act)
-{
+CcGo cc_rec_enter(CcRec *rec, CcAct *act) {
     if (act->started && !act->generator && uncalled(rec, act)) return CC_PASS_ALL;
     const bool is_root = rec->await_root;
     CcRecFrame f = {.act = act, .touched = true, .first_fresh = rec->prov.n};
@@ -358,8 +339,7 @@ CcGo cc_rec_enter(CcRec *rec, CcAct *act)
         const CcEvent *ev = parent != NULL ? parent->act->event : NULL;
         f.transparent = parent != NULL && act->prev == parent->act && !act->generator && ev != NULL &&
                         (ev->kind == CC_EV_CALL || ev->kind == CC_EV_CALL_EX) && !(ev->flags & CC_EV_INNER) &&
-                        cc_call_function(ev->in[0]) == act->func &&
-                        rec->frame.n < MAX_LEVELS;
+                        cc_call_function(ev->in[0]) == act->func && rec->frame.n < MAX_LEVELS;
         if (rec->frame.n >= 4 * MAX_LEVELS) return cc_rec_poison(rec, act, CC_R_LIMIT, "frames deep");
     }
     cc_vec_push(&rec->frame, f);
@@ -373,29 +353,28 @@ CcGo cc_rec_enter(CcRec *rec, CcAct *act)
 
 static void finish(CcRec *rec, CcEnd end);
 
-/* C code called this frame, and looks at what it gives: __len__, a key function of sorted(), a generator that max() reads. */
-static CcLooks looked_at(const CcRecFrame *f, const CcAct *parent)
-{
-    static const char *const converted[] = {"__len__", "__bool__", "__hash__", "__index__", "__int__", "__float__", "__length_hint__",
-                                            "__contains__", "__eq__"};
+/* C code called this frame, and looks at what it gives: __len__, a key function of sorted(), a generator that max()
+ * reads. */
+static CcLooks looked_at(const CcRecFrame *f, const CcAct *parent) {
+    static const char *const converted[] = {"__len__",   "__bool__",        "__hash__",     "__index__", "__int__",
+                                            "__float__", "__length_hint__", "__contains__", "__eq__"};
     if (f->transparent || parent->event == NULL) return CC_LOOKS_NOT;
     for (int i = 0; i < CC_COUNT(converted); i++)
         if (PyUnicode_CompareWithASCIIString(f->act->co->co_name, converted[i]) == 0) return CC_LOOKS_ALL;
     const int kind = parent->event->kind;
-    if (kind == CC_EV_UPDATE && parent->event->arg == CC_OP_SET_UPDATE) return CC_LOOKS_ALL;   /* {*generator} */
+    /* {*generator} */
+    if (kind == CC_EV_UPDATE && parent->event->arg == CC_OP_SET_UPDATE) return CC_LOOKS_ALL;
     return kind == CC_EV_CALL || kind == CC_EV_CALL_EX ? cc_row_looks(parent->event->in[0]) : CC_LOOKS_NOT;
 }
 
 /* Pins what C code looked at of a value that a frame gave it; false: it can't be pinned. */
-static bool settle_looked(CcRec *rec, const CcRecFrame *f, const CcAct *parent, PyObject *value)
-{
+static bool settle_looked(CcRec *rec, const CcRecFrame *f, const CcAct *parent, PyObject *value) {
     const CcLooks looks = looked_at(f, parent);
     const bool pair = looks == CC_LOOKS_KEYS && PyTuple_Check(value) && PyTuple_GET_SIZE(value) == 2;
     return looks == CC_LOOKS_NOT || cc_number_settle(rec, pair ? PyTuple_GET_ITEM(value, 0) : value, 3);
 }
 
-void cc_rec_leave(CcRec *rec, CcAct *act, int how, PyObject *value)
-{
+void cc_rec_leave(CcRec *rec, CcAct *act, int how, PyObject *value) {
     CcRecFrame *f = cc_rec_frame(rec, act);
     if (f == NULL) return;
     const int at = (int)(f - rec->frame.at), first = f->first_fresh;
@@ -404,7 +383,7 @@ void cc_rec_leave(CcRec *rec, CcAct *act, int how, PyObject *value)
         return;
     }
     rec->frame.n = at;
-    if (how == CC_LEAVE_HANDOVER) {   /* CPython goes on with a frame that we don't see */
+    if (how == CC_LEAVE_HANDOVER) { /* CPython goes on with a frame that we don't see */
         set_why(rec, act, CC_R_OPCODE, cc_op_name((CcOp)act->code->insn[act->pc].op));
         if (at > 0) mark_site(rec, rec->frame.at[at - 1].act->co, rec->frame.at[at - 1].act->pc);
         abort_recording(rec);
@@ -422,7 +401,7 @@ void cc_rec_leave(CcRec *rec, CcAct *act, int how, PyObject *value)
         return;
     }
     CcMap memo = {0};
-    const bool paused = cc_hook_pause(act->obs, true);   /* hashes of keys may be Python code */
+    const bool paused = cc_hook_pause(act->obs, true); /* hashes of keys may be Python code */
     rec->trace->result = cc_recipe_of(rec, value, &memo);
     const bool ok = rec->trace->result >= 0 && cc_node_finish_effects(rec, &memo) && !cc_final_left(rec, &memo);
     cc_hook_pause(act->obs, paused);
@@ -439,8 +418,7 @@ void cc_rec_leave(CcRec *rec, CcAct *act, int how, PyObject *value)
 /* ------------------------------------------------------------------ ends */
 
 /* Graph values that recipe r needs must outlive the graph. */
-static void mark_outputs(CcTrace *t, int recipe, CcMap *seen)
-{
+static void mark_outputs(CcTrace *t, int recipe, CcMap *seen) {
     const CcRecipe *r = &t->recipes.r.at[recipe];
     const void *key = (const void *)(intptr_t)(recipe + 1);
     if (cc_map_find(seen, key) != NULL) return;
@@ -449,8 +427,7 @@ static void mark_outputs(CcTrace *t, int recipe, CcMap *seen)
     for (int i = 0; i < r->n; i++) mark_outputs(t, t->recipes.kid.at[r->kid0 + i], seen);
 }
 
-static void mark_all_outputs(CcTrace *t)
-{
+static void mark_all_outputs(CcTrace *t) {
     CcMap seen = {0};
     if (t->result >= 0) mark_outputs(t, t->result, &seen);
     if (t->handled >= 0) mark_outputs(t, t->handled, &seen);
@@ -463,8 +440,7 @@ static void mark_all_outputs(CcTrace *t)
 }
 
 /* What effects write must not be what was read under another name. */
-static void guard_distinct(CcRec *rec)
-{
+static void guard_distinct(CcRec *rec) {
     CcGuards *gs = &rec->trace->guards;
     const int n = gs->g.n;
     for (int w = 0; w < rec->written.n; w++) {
@@ -479,38 +455,37 @@ static void guard_distinct(CcRec *rec)
     }
 }
 
-static void keep(CcTrace *t, int value, PyObject *tensor)
-{
+static void keep(CcTrace *t, int value, PyObject *tensor) {
     cc_vec_push(&t->kept, (struct CcKept){value, Py_NewRef(tensor)});
 }
 
-static void keep_tensors(CcRec *rec)
-{
+static void keep_tensors(CcRec *rec) {
     CcTrace *t = rec->trace;
     for (int i = 0; i < rec->prov.n; i++) {
         const CcProv *p = &rec->prov.at[i];
-        if (p->object == NULL || p->weak != NULL || !cc_tens_any(p->object)) continue;   /* tensors are held strongly here */
+        /* tensors are held strongly here */
+        if (p->object == NULL || p->weak != NULL || !cc_tens_any(p->object)) continue;
         if (p->origin == CC_O_VALUE && t->graph->val.at[p->id].is_output) keep(t, p->id, p->object);
-        const int64_t *input = p->origin == CC_O_SOURCE ? cc_map_find(&rec->input_of, (const void *)(intptr_t)(p->id + 1)) : NULL;
+        const int64_t *input =
+            p->origin == CC_O_SOURCE ? cc_map_find(&rec->input_of, (const void *)(intptr_t)(p->id + 1)) : NULL;
         if (input != NULL) keep(t, (int)*input, p->object);
     }
 }
 
 /* A frame that waited all the time keeps what it has: no generator of its own is replaced. */
-static void keep_waiting(CcTrace *t)
-{
+static void keep_waiting(CcTrace *t) {
     int n = 0;
     for (int i = 0; i < t->adopted.n; i++) {
         int slot = t->adopted.at[i];
         while (t->guards.g.at[slot].source != CC_SRC_SLOT) slot = t->guards.g.at[slot].parent;
         const int level = t->guards.g.at[slot].level;
-        if (level >= t->level.n || !t->level.at[level].kept || t->level.at[level].touched) t->adopted.at[n++] = t->adopted.at[i];
+        if (level >= t->level.n || !t->level.at[level].kept || t->level.at[level].touched)
+            t->adopted.at[n++] = t->adopted.at[i];
     }
     t->adopted.n = n;
 }
 
-static void finish(CcRec *rec, CcEnd end)
-{
+static void finish(CcRec *rec, CcEnd end) {
     CcTrace *t = rec->trace;
     keep_waiting(t);
     t->end = end;
@@ -531,36 +506,43 @@ static void finish(CcRec *rec, CcEnd end)
 
 /* Stands for an operand of a call that a frame waits in: it is only popped, but has to look like what the instruction
  * takes: f(*tuple, **dict). */
-static int operand_recipe(CcRec *rec, PyObject *operand)
-{
+static int operand_recipe(CcRec *rec, PyObject *operand) {
     static PyObject *empty_dict;
     if (empty_dict == NULL) empty_dict = PyDict_New();
-    PyObject *like = PyTuple_Check(operand) ? PyTuple_New(0) : PyDict_Check(operand) ? Py_NewRef(empty_dict) : Py_NewRef(Py_None);
+    PyObject *like = PyTuple_Check(operand)  ? PyTuple_New(0)
+                     : PyDict_Check(operand) ? Py_NewRef(empty_dict)
+                                             : Py_NewRef(Py_None);
     cc_vec_push(&rec->trace->recipes.r, (CcRecipe){.make = CC_MAKE_CONST, .object = like});
     return rec->trace->recipes.r.n - 1;
 }
 
-static int null_recipe(CcRec *rec)
-{
+static int null_recipe(CcRec *rec) {
     cc_vec_push(&rec->trace->recipes.r, (CcRecipe){.make = CC_MAKE_NULL});
     return rec->trace->recipes.r.n - 1;
 }
 
-static bool snapshot_level(CcRec *rec, const CcRecFrame *f, bool innermost, CcMap *memo)
-{
+static bool snapshot_level(CcRec *rec, const CcRecFrame *f, bool innermost, CcMap *memo) {
     CcTrace *t = rec->trace;
     CcAct *act = f->act;
     const int n_locals = act->code->n_locals, n = n_locals + act->depth;
     const int func = cc_recipe_of(rec, (PyObject *)act->func, memo);
     if (func < 0) return false;
     const int keep_to = innermost ? n : n_locals + cc_rec_waiting_depth(act);
-    CcLevel level = {.func = func, .co = (PyCodeObject *)Py_NewRef((PyObject *)act->co), .pc = act->pc,
-                     .depth = act->depth, .kept = f->kept, .touched = f->touched, .slot0 = t->slots.n, .n = n};
+    CcLevel level = {.func = func,
+                     .co = (PyCodeObject *)Py_NewRef((PyObject *)act->co),
+                     .pc = act->pc,
+                     .depth = act->depth,
+                     .kept = f->kept,
+                     .touched = f->touched,
+                     .slot0 = t->slots.n,
+                     .n = n};
     cc_vec_push(&t->level, level);
     for (int slot = 0; slot < n; slot++) cc_vec_push(&t->slots, -1);
     for (int slot = 0; slot < n; slot++) {
         PyObject *v = cc_act_get(act, slot);
-        const int r = v == NULL || !cc_final_slot(act, slot) ? null_recipe(rec) : slot >= keep_to ? operand_recipe(rec, v) : cc_recipe_of(rec, v, memo);
+        const int r = v == NULL || !cc_final_slot(act, slot) ? null_recipe(rec)
+                      : slot >= keep_to                      ? operand_recipe(rec, v)
+                                                             : cc_recipe_of(rec, v, memo);
         if (r < 0) return false;
         t->slots.at[level.slot0 + slot] = r;
     }
@@ -568,8 +550,7 @@ static bool snapshot_level(CcRec *rec, const CcRecFrame *f, bool innermost, CcMa
 }
 
 /* The exception that an `except` or `finally` is handling is the thread's state, and no slot of a frame. */
-static bool snapshot_handled(CcRec *rec, CcMap *memo)
-{
+static bool snapshot_handled(CcRec *rec, CcMap *memo) {
     PyObject *handled = PyErr_GetHandledException();
     bool ok = true;
     if (handled != rec->handled_start) {
@@ -580,14 +561,12 @@ static bool snapshot_handled(CcRec *rec, CcMap *memo)
     return ok;
 }
 
-static CcGo give_up(CcRec *rec)
-{
+static CcGo give_up(CcRec *rec) {
     abort_recording(rec);
     return CC_GIVE_UP;
 }
 
-CcGo cc_rec_poison(CcRec *rec, CcAct *act, CcReason reason, const char *what)
-{
+CcGo cc_rec_poison(CcRec *rec, CcAct *act, CcReason reason, const char *what) {
     set_why(rec, act, reason, what);
     int at = 0;
     while (at + 1 < rec->frame.n && rec->frame.at[at + 1].transparent) at++;
@@ -596,24 +575,23 @@ CcGo cc_rec_poison(CcRec *rec, CcAct *act, CcReason reason, const char *what)
     return give_up(rec);
 }
 
-/* An object of the frame `level` can't be rebuilt at a break: the next time the break is before it is made. Where that is not known,
- * or did not help, it is before the call of that frame, or of one around it. */
-static void mark_before(CcRec *rec, int level)
-{
+/* An object of the frame `level` can't be rebuilt at a break: the next time the break is before it is made. Where that
+ * is not known, or did not help, it is before the call of that frame, or of one around it. */
+static void mark_before(CcRec *rec, int level) {
     if (mark_made(rec)) return;
     for (int i = level - 1; i >= 0; i--)
         if (mark_site(rec, rec->frame.at[i].act->co, rec->frame.at[i].act->pc)) return;
 }
 
-CcGo cc_rec_break(CcRec *rec, CcAct *act, CcReason reason, const char *what)
-{
+CcGo cc_rec_break(CcRec *rec, CcAct *act, CcReason reason, const char *what) {
     set_why(rec, act, reason, what);
     for (int i = 1; i < rec->frame.n; i++)
         if (!rec->frame.at[i].transparent) {
             mark_site(rec, rec->frame.at[i - 1].act->co, rec->frame.at[i - 1].act->pc);
             return give_up(rec);
         }
-    if (rec->frame.n == 0 || cc_vec_last(&rec->frame).act != act || (act->event != NULL && act->event->flags & CC_EV_INNER)) {
+    if (rec->frame.n == 0 || cc_vec_last(&rec->frame).act != act ||
+        (act->event != NULL && act->event->flags & CC_EV_INNER)) {
         mark_site(rec, act->co, act->pc);
         return give_up(rec);
     }
@@ -638,8 +616,7 @@ CcGo cc_rec_break(CcRec *rec, CcAct *act, CcReason reason, const char *what)
 
 /* ------------------------------------------------------------------ events */
 
-CcGo cc_rec_before(CcRec *rec, CcAct *act, CcEvent *ev)
-{
+CcGo cc_rec_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     rec->instructions++;
     CcRecFrame *f = cc_rec_frame(rec, act);
     if (f == NULL) return CC_OK;
@@ -659,16 +636,18 @@ CcGo cc_rec_before(CcRec *rec, CcAct *act, CcEvent *ev)
     if (rec->trace->graph->node.n > MAX_NODES || rec->trace->guards.g.n > MAX_GUARDS)
         return cc_rec_break(rec, act, CC_R_LIMIT, "nodes");
     const CcGo go = cc_op_before(rec, act, ev);
-    if (go == CC_DONE && rec->trace != NULL && cc_look_take()) (void)cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "C code");
+    if (go == CC_DONE && rec->trace != NULL && cc_look_take())
+        (void)cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "C code");
     return go;
 }
 
-CcGo cc_rec_after(CcRec *rec, CcAct *act, CcEvent *ev)
-{
+CcGo cc_rec_after(CcRec *rec, CcAct *act, CcEvent *ev) {
     if (cc_rec_frame(rec, act) == NULL) return CC_OK;
-    const bool asserted = ev->flags & CC_EV_BOOLED || (ev->kind == CC_EV_TRUTH && cc_tens_any(ev->in[0]));   /* `assert tensor` */
+    /* `assert tensor` */
+    const bool asserted = ev->flags & CC_EV_BOOLED || (ev->kind == CC_EV_TRUTH && cc_tens_any(ev->in[0]));
     if (cc_look_take() && !asserted) return cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "C code");
-    if (ev->result == NULL && PyErr_Occurred()) {   /* what was read on the way to the exception still has to be guarded */
+    if (ev->result == NULL &&
+        PyErr_Occurred()) { /* what was read on the way to the exception still has to be guarded */
         PyObject *type, *value, *tb;
         PyErr_Fetch(&type, &value, &tb);
         rec->raised = true;
@@ -685,8 +664,9 @@ CcGo cc_rec_after(CcRec *rec, CcAct *act, CcEvent *ev)
     return go;
 }
 
-int cc_rec_init(PyObject *torch)
-{
-    if (cc_value_init() < 0 || cc_scope_init() < 0 || cc_attr_init() < 0 || cc_call_init() < 0 || cc_callee_init() < 0 || cc_library_init() < 0) return -1;
+int cc_rec_init(PyObject *torch) {
+    if (cc_value_init() < 0 || cc_scope_init() < 0 || cc_attr_init() < 0 || cc_call_init() < 0 ||
+        cc_callee_init() < 0 || cc_library_init() < 0)
+        return -1;
     return cc_opaque_init(torch) < 0 ? -1 : cc_intrin_init(torch);
 }

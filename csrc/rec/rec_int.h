@@ -5,24 +5,25 @@
 #include "rec.h"
 
 typedef enum CcOrigin {
-    CC_O_UNKNOWN,    /* nothing is known: using it is a break */
-    CC_O_CONST,      /* constant under guards; needs no entry in the map */
-    CC_O_SOURCE,     /* reached again through a guard */
-    CC_O_VALUE,      /* a graph value: tensor, or a number that a node computes */
-    CC_O_FRESH,      /* made in this trace */
-    CC_O_EFFECT,     /* result of an effect */
-    CC_O_SYMBOL,     /* a number that is a symbol: an object of its own, never one of CPython's cached ints */
+    CC_O_UNKNOWN, /* nothing is known: using it is a break */
+    CC_O_CONST,   /* constant under guards; needs no entry in the map */
+    CC_O_SOURCE,  /* reached again through a guard */
+    CC_O_VALUE,   /* a graph value: tensor, or a number that a node computes */
+    CC_O_FRESH,   /* made in this trace */
+    CC_O_EFFECT,  /* result of an effect */
+    CC_O_SYMBOL,  /* a number that is a symbol: an object of its own, never one of CPython's cached ints */
 } CcOrigin;
 
 typedef enum CcDirty {
     CC_DIRTY_NO,
-    CC_DIRTY_KEYS,   /* single keys were written, and are known: other keys can be read, the whole can't */
-    CC_DIRTY_ALL,    /* nothing of it can be read before the next break */
-    CC_DIRTY_KNOWN,  /* guarded whole as it was before: what it holds now is known, and read without guards */
+    CC_DIRTY_KEYS,  /* single keys were written, and are known: other keys can be read, the whole can't */
+    CC_DIRTY_ALL,   /* nothing of it can be read before the next break */
+    CC_DIRTY_KNOWN, /* guarded whole as it was before: what it holds now is known, and read without guards */
 } CcDirty;
 
 typedef struct CcProv {
-    PyObject *object;      /* strong, except tensors that nodes made: then `weak` tells whether it is still that object */
+    /* strong, except tensors that nodes made: then `weak` tells whether it is still that object */
+    PyObject *object;
     PyObject *weak;
     uint8_t origin;
     uint8_t dirty;         /* SOURCE: written in this trace; CcDirty */
@@ -34,16 +35,17 @@ typedef struct CcProv {
 /* One act of the region, as the recorder sees it. */
 typedef struct CcRecFrame {
     CcAct *act;
-    bool transparent;      /* its caller's instruction is a direct call of it: a break here can rebuild both */
-    bool kept;             /* was at this level when the trace began */
+    /* its caller's instruction is a direct call of it: a break here can rebuild both */
+    bool transparent;
+    bool kept; /* was at this level when the trace began */
     bool touched;
-    int first_fresh;       /* provenance entries before it entered: swept when it leaves */
-    int call_nodes;        /* graph nodes before the event that it performs */
+    int first_fresh; /* provenance entries before it entered: swept when it leaves */
+    int call_nodes;  /* graph nodes before the event that it performs */
 } CcRecFrame;
 
 struct CcRec {
-    bool freezing;         /* parameters are marked as frozen */
-    CcTrace *trace;        /* being recorded; NULL when inactive */
+    bool freezing;  /* parameters are marked as frozen */
+    CcTrace *trace; /* being recorded; NULL when inactive */
     CcTrace *done;
     CcSites *sites;
     CcMode mode;
@@ -56,88 +58,110 @@ struct CcRec {
     CcAct *innermost;      /* cc_rec_begin_resume: last act of the chain */
     PyObject *unbuildable; /* borrowed: what the last recipe failed on */
     CC_VEC(struct CcRecEffect {
-        PyObject **in;     /* strong operands: their recipes are built when the trace ends, from their last state */
+        /* strong operands: their recipes are built when the trace ends, from their last state */
+        PyObject **in;
         int n;
     }) effect;
-    CC_VEC(struct CcBefore { PyObject *object; PyObject *copy; }) before;   /* containers as they were before they were written */
-    CcMap distinct;        /* pairs of guards that are checked to be two objects */
-    CcMap handed;          /* tensor -> guard that reaches one which no guard can tell from others: it may be handed on, not used */
-    CcMap unsized;         /* graph value + 1: its shape depends on data, and so is not known to the trace */
-    CC_VEC(struct CcOwn { int level; int slot; PyObject *object; }) own;   /* cc_rec_begin_resume: slots with functions and generators of this call */
-    CC_VEC(int) written;   /* guards of containers that effects write */
-    CC_VEC(PyObject *) keep;   /* constants and temporaries alive while recording */
-    PyObject *handled_outer, *handled_start;   /* strong: exception being handled when the call, the trace began; NULL: none */
+    /* containers as they were before they were written */
+    CC_VEC(struct CcBefore {
+        PyObject *object;
+        PyObject *copy;
+    }) before;
+    CcMap distinct; /* pairs of guards that are checked to be two objects */
+    /* tensor -> guard that reaches one which no guard can tell from others: it may be handed on, not used */
+    CcMap handed;
+    CcMap unsized; /* graph value + 1: its shape depends on data, and so is not known to the trace */
+    /* cc_rec_begin_resume: slots with functions and generators of this call */
+    CC_VEC(struct CcOwn {
+        int level;
+        int slot;
+        PyObject *object;
+    }) own;
+    CC_VEC(int) written;     /* guards of containers that effects write */
+    CC_VEC(PyObject *) keep; /* constants and temporaries alive while recording */
+    /* strong: exception being handled when the call, the trace began; NULL: none */
+    PyObject *handled_outer, *handled_start;
     PyFunctionObject *root;
-    PyObject *kwnames;     /* borrowed: of the call's last arguments; NULL: none */
+    PyObject *kwnames; /* borrowed: of the call's last arguments; NULL: none */
     int n_args;
-    bool await_root;       /* the next frame is the root's */
-    bool keep_tensors;     /* results of nodes are held strongly, and go into CcTrace.kept */
-    const CcHints *hints;  /* borrowed */
-    uint64_t salt;         /* of guard paths */
-    CcMap sized;           /* graph value + 1: its sizes follow from symbols */
-    CC_VEC(struct CcPending { int guard; PyObject *object; }) pending;   /* numbers just read that are to be symbols */
-    const char *rigid;     /* why all symbols become constants; NULL: they don't */
-    bool read_grad;        /* requires_grad was read: every tensor guard checks it */
-    bool raised;           /* the event that after() is told of raised */
+    bool await_root;      /* the next frame is the root's */
+    bool keep_tensors;    /* results of nodes are held strongly, and go into CcTrace.kept */
+    const CcHints *hints; /* borrowed */
+    uint64_t salt;        /* of guard paths */
+    CcMap sized;          /* graph value + 1: its sizes follow from symbols */
+    /* numbers just read that are to be symbols */
+    CC_VEC(struct CcPending {
+        int guard;
+        PyObject *object;
+    }) pending;
+    const char *rigid; /* why all symbols become constants; NULL: they don't */
+    bool read_grad;    /* requires_grad was read: every tensor guard checks it */
+    bool raised;       /* the event that after() is told of raised */
     CcBreakInfo why;
     int instructions;
 };
 
 /* Is it hashed and compared for equality by the code of this type? PyBaseObject_Type's: by identity. */
-static inline bool cc_value_compares_as(PyObject *o, const PyTypeObject *t)
-{
+static inline bool cc_value_compares_as(PyObject *o, const PyTypeObject *t) {
     return Py_TYPE(o)->tp_hash == t->tp_hash && Py_TYPE(o)->tp_richcompare == t->tp_richcompare;
 }
 
-/* A class made by Python code, which can be changed and whose methods may be Python. C code makes heap types, too (3.12's
- * deque), but marks them immutable. */
-static inline bool cc_python_class(const PyTypeObject *type)
-{
+/* A class made by Python code, which can be changed and whose methods may be Python. C code makes heap types, too
+ * (3.12's deque), but marks them immutable. */
+static inline bool cc_python_class(const PyTypeObject *type) {
     return (type->tp_flags & (Py_TPFLAGS_HEAPTYPE | Py_TPFLAGS_IMMUTABLETYPE)) == Py_TPFLAGS_HEAPTYPE;
 }
 
 /* ---- value.c: provenance ---- */
 CC_MUST int cc_value_init(void);
-CcProv *cc_value_find(CcRec *rec, PyObject *o);              /* live entry or NULL */
+CcProv *cc_value_find(CcRec *rec, PyObject *o); /* live entry or NULL */
 CcOrigin cc_value_origin(CcRec *rec, PyObject *o);
-bool cc_value_const(PyObject *o);                            /* immutable, compared by value */
-bool cc_value_structseq(PyObject *o);                        /* torch.return_types.max and its kind */
-bool cc_value_deque(PyObject *o);                            /* exactly collections.deque */
+bool cc_value_const(PyObject *o);     /* immutable, compared by value */
+bool cc_value_structseq(PyObject *o); /* torch.return_types.max and its kind */
+bool cc_value_deque(PyObject *o);     /* exactly collections.deque */
 /* Which view of a dict or an OrderedDict: PyDictKeys_Type, PyDictValues_Type or PyDictItems_Type; NULL: none. */
 const PyTypeObject *cc_value_view(PyObject *o);
 bool cc_value_defaultdict(PyObject *o);
-const PyTypeObject *cc_value_base(PyObject *o);              /* its class, or what C code made that this derives from */
-CC_NEW PyObject *cc_value_held(PyObject *o);                 /* a number or text of a derived class, as a plain one; else NULL without an error */
-bool cc_value_annotation(PyObject *o);                       /* int | None, list[int] */
-bool cc_value_pybind_enum(PyObject *o);                      /* a member of an enumeration of torch's: SDPBackend.MATH */
-bool cc_value_ident(PyObject *o);                            /* compared by identity: types, functions, modules ... */
+/* its class, or what C code made that this derives from */
+const PyTypeObject *cc_value_base(PyObject *o);
+/* a number or text of a derived class, as a plain one; else NULL without an error */
+CC_NEW PyObject *cc_value_held(PyObject *o);
+bool cc_value_annotation(PyObject *o); /* int | None, list[int] */
+/* a member of an enumeration of torch's: SDPBackend.MATH */
+bool cc_value_pybind_enum(PyObject *o);
+/* compared by identity: types, functions, modules ... */
+bool cc_value_ident(PyObject *o);
 /* Whether o was written and can't be read. A list or dict whose content before its first write was kept (will_write)
  * is guarded now, and becomes known. */
 CcDirty cc_value_dirty(CcRec *rec, PyObject *o);
-CcDirty cc_value_dirty_key(CcRec *rec, PyObject *o);         /* for reading one key: changes nothing */
-void cc_value_will_write(CcRec *rec, PyObject *o);           /* before a write to something from outside */
-bool cc_value_tracked(PyObject *o);                          /* a container whose content before can be kept */
+CcDirty cc_value_dirty_key(CcRec *rec, PyObject *o); /* for reading one key: changes nothing */
+void cc_value_will_write(CcRec *rec, PyObject *o);   /* before a write to something from outside */
+/* a container whose content before can be kept */
+bool cc_value_tracked(PyObject *o);
 void cc_value_wrote(CcRec *rec, PyObject *o, CcDirty how);
-bool cc_value_known(CcRec *rec, PyObject *o);                /* CC_DIRTY_KNOWN */
+bool cc_value_known(CcRec *rec, PyObject *o); /* CC_DIRTY_KNOWN */
 CcProv *cc_value_set(CcRec *rec, PyObject *o, CcOrigin origin, int id);
-void cc_value_fresh(CcRec *rec, PyObject *o);                /* unless it is a constant or known */
-void cc_value_sweep(CcRec *rec, int first);                  /* drops fresh objects that only the map holds */
+void cc_value_fresh(CcRec *rec, PyObject *o); /* unless it is a constant or known */
+void cc_value_sweep(CcRec *rec, int first);   /* drops fresh objects that only the map holds */
 void cc_value_clear(CcRec *rec);
 /* Guard id of what o is: its source, or a CONST source for objects compared by identity. -1: neither. */
 int cc_value_source(CcRec *rec, PyObject *o);
 int cc_value_const_source(CcRec *rec, PyObject *o);
 /* Records that `source` of parent gave v (NULL: absent): adds the guard when it is new and learns v. Guard id. */
 int cc_value_read(CcRec *rec, CcSource source, int parent, PyObject *key, int level, int index, PyObject *v);
-/* What a function without arguments says of the process, which is guarded to stay so. NULL without an error: it raised. */
+/* What a function without arguments says of the process, which is guarded to stay so. NULL without an error: it
+ * raised. */
 CC_NEW PyObject *cc_value_ask(CcRec *rec, PyObject *function);
-void cc_value_ask_module(CcRec *rec, const char *module, const char *function);   /* nothing where there is none */
+/* nothing where there is none */
+void cc_value_ask_module(CcRec *rec, const char *module, const char *function);
 /* Two objects were compared by identity: when both came from outside and differ, they have to differ in a replay. */
 void cc_value_distinct(CcRec *rec, PyObject *a, PyObject *b);
 /* Marks that source as written by this trace: later reads of it carry no guard. */
 void cc_value_written(CcRec *rec, CcSource source, int parent, PyObject *key, bool deleted);
 /* Guards the content of a container that came from outside, `depth` levels deep. False: it can't be guarded. */
 bool cc_value_content(CcRec *rec, PyObject *o, int depth);
-bool cc_value_exception(CcRec *rec, PyObject *o);            /* guards an exception's arguments, which its text is made of */
+/* guards an exception's arguments, which its text is made of */
+bool cc_value_exception(CcRec *rec, PyObject *o);
 /* Guards lengths and element types only: what torch.tensor(list) makes of a list depends on no more. */
 bool cc_value_structure(CcRec *rec, PyObject *o, int depth);
 /* Membership by identity (tensors, objects without __eq__ in sets and dict keys): guards that item, or with NULL every
@@ -146,44 +170,54 @@ bool cc_value_membership(CcRec *rec, PyObject *container, PyObject *item);
 /* Tuples in a list, tuple or deque that were taken from `iterable`: zip, enumerate, items() made them. */
 void cc_value_pairs(CcRec *rec, PyObject *container, PyObject *iterable);
 bool cc_value_has_tensor(PyObject *o, int depth);
-bool cc_value_symbolic(CcRec *rec, PyObject *o);             /* a number that is not constant under guards */
+bool cc_value_symbolic(CcRec *rec, PyObject *o); /* a number that is not constant under guards */
 /* A symbolic number from outside is compared with a constant: guards the outcome. False: it is computed by a node. */
 bool cc_value_compare(CcRec *rec, int op, PyObject *a, PyObject *b, bool outcome);
-void cc_value_pin(CcRec *rec, PyObject *o);                  /* a symbolic number becomes a constant: value guard */
+/* a symbolic number becomes a constant: value guard */
+void cc_value_pin(CcRec *rec, PyObject *o);
 
 /* ---- number.c ---- */
-/* Makes constants, under guards, of the symbolic numbers in o, `depth` levels of containers deep. False: a node computes one. */
+/* Makes constants, under guards, of the symbolic numbers in o, `depth` levels of containers deep. False: a node
+ * computes one. */
 bool cc_number_settle(CcRec *rec, PyObject *o, int depth);
 /* Whether visit says so of anything that a container or one of C's iterators holds. */
 typedef bool (*CcNumberVisit)(void *ctx, PyObject *o, int depth);
 bool cc_number_any(PyObject *o, CcNumberVisit visit, void *ctx, int depth);
-void cc_number_hashed(CcRec *rec, PyObject *o);              /* a dict or set was filled by C code: its keys become constants */
-bool cc_number_whole(PyObject *o);                           /* an int, or nothing but ints in a tuple or list */
-bool cc_number_in(CcRec *rec, PyObject *const *in, int n, int step);   /* every step-th of in[0..n): one is symbolic */
-/* Whether a lookup of key in a dict can be guarded: a constant, or a tuple of constants whose content is guarded now. */
+/* a dict or set was filled by C code: its keys become constants */
+void cc_number_hashed(CcRec *rec, PyObject *o);
+/* an int, or nothing but ints in a tuple or list */
+bool cc_number_whole(PyObject *o);
+/* every step-th of in[0..n): one is symbolic */
+bool cc_number_in(CcRec *rec, PyObject *const *in, int n, int step);
+/* Whether a lookup of key in a dict can be guarded: a constant, or a tuple of constants whose content is guarded
+ * now. */
 bool cc_number_key(CcRec *rec, PyObject *key);
-bool cc_number_dict_key(CcRec *rec, PyObject *key);          /* the same, and one that is made again meets the one before */
+/* the same, and one that is made again meets the one before */
+bool cc_number_dict_key(CcRec *rec, PyObject *key);
 
 /* ---- recipe.c ---- */
-int cc_recipe_of(CcRec *rec, PyObject *o, CcMap *memo);      /* -1: can't be rebuilt; rec->why is set */
+int cc_recipe_of(CcRec *rec, PyObject *o, CcMap *memo); /* -1: can't be rebuilt; rec->why is set */
 
-enum { CC_SITE_ADOPTION = -1 };   /* in place of a site's instruction: generators of this code are not adopted */
+/* in place of a site's instruction: generators of this code are not adopted */
+enum { CC_SITE_ADOPTION = -1 };
 bool cc_rec_may_adopt(const CcRec *rec, const PyCodeObject *generator);
 
 /* ---- resume.c ---- */
-/* A cell was read behind a break that holds a function of a function: each call makes another, so it is known by its code, defaults
- * and cells. False: it is to be read like anything else. */
+/* A cell was read behind a break that holds a function of a function: each call makes another, so it is known by its
+ * code, defaults and cells. False: it is to be read like anything else. */
 bool cc_resume_cell(CcRec *rec, int cell, PyObject *v);
 
 /* ---- final.c ---- */
-bool cc_final_has(PyObject *o);              /* its type has a finaliser: generators, classes with __del__ */
+bool cc_final_has(PyObject *o); /* its type has a finaliser: generators, classes with __del__ */
 /* Whether a break has to keep what this slot holds: it is live, or the frame's end finalises it. */
 bool cc_final_slot(const CcAct *act, int slot);
-/* Something that the trace made is finalised behind its end, and is not among the objects with recipes: rec->unbuildable. */
+/* Something that the trace made is finalised behind its end, and is not among the objects with recipes:
+ * rec->unbuildable. */
 bool cc_final_left(CcRec *rec, CcMap *memo);
 
 /* ---- traceback.c ---- */
-CC_NEW PyObject *cc_traceback_copy(PyObject *exception);     /* None: it has no traceback; NULL (no error): it can't be made */
+/* None: it has no traceback; NULL (no error): it can't be made */
+CC_NEW PyObject *cc_traceback_copy(PyObject *exception);
 
 /* ---- node.c: graph nodes and effects ---- */
 typedef struct CcCallSpec {
@@ -193,22 +227,23 @@ typedef struct CcCallSpec {
     PyObject *const *in;
     int n;
     const char *name;
-    unsigned flags;              /* CC_N_* */
-    const CcBound *bound;        /* NULL: host node */
-    bool dynamic;                /* the shape of its results depends on data */
-    bool state;                  /* sets ambient state */
-    bool safe;                   /* whether it raises does not depend on data */
-    bool checked;                /* a replay compares its results' metadata with the recorded ones */
+    unsigned flags;       /* CC_N_* */
+    const CcBound *bound; /* NULL: host node */
+    bool dynamic;         /* the shape of its results depends on data */
+    bool state;           /* sets ambient state */
+    bool safe;            /* whether it raises does not depend on data */
+    bool checked;         /* a replay compares its results' metadata with the recorded ones */
 } CcCallSpec;
 /* CC_OK, or CC_GIVE_UP when an operand can't be named (the site is marked). */
 CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *result);
 /* A node without results that only fails or not: the trace stays one that can be run again eagerly. */
 CcGo cc_node_check(CcRec *rec, CcAct *act, const CcCallSpec *spec);
 CcGo cc_node_effect(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *result);
-int cc_node_args(CcRec *rec, const CcCallSpec *spec);        /* recipes of its operands; -1: rec->unbuildable */
+/* recipes of its operands; -1: rec->unbuildable */
+int cc_node_args(CcRec *rec, const CcCallSpec *spec);
 CcAction cc_node_action(const CcCallSpec *spec, CcAct *act, int args0);
 void cc_action_free(CcAction *a);
-bool cc_node_grad_mode(void);                /* now, and not at the entry: the region may have switched it */
+bool cc_node_grad_mode(void); /* now, and not at the entry: the region may have switched it */
 /* Can every operand of a node be named? Otherwise *bad is the first that can't. */
 bool cc_node_nameable(CcRec *rec, PyObject *o, int depth);
 
@@ -221,44 +256,56 @@ bool cc_node_finish_effects(CcRec *rec, CcMap *memo);
 void cc_node_clear_effects(CcRec *rec);
 
 /* ---- sym.c: symbols ---- */
-int cc_sym_of(CcRec *rec, PyObject *o);   /* its number; -1: none */
+int cc_sym_of(CcRec *rec, PyObject *o); /* its number; -1: none */
 bool cc_sym_is(CcRec *rec, PyObject *o);
 /* `a is b`, as it would be without symbols being objects of their own: guards what that depends on. */
 bool cc_sym_identical(CcRec *rec, CcAct *act, PyObject *const *in);
-bool cc_sym_within(CcRec *rec, PyObject *o, int depth);      /* o or something that it holds is one */
-bool cc_sym_sized(CcRec *rec, PyObject *tensor);             /* its sizes follow from symbols */
-bool cc_sym_value(CcRec *rec, int value);                    /* the same of a graph value */
+bool cc_sym_within(CcRec *rec, PyObject *o, int depth); /* o or something that it holds is one */
+bool cc_sym_sized(CcRec *rec, PyObject *tensor);        /* its sizes follow from symbols */
+bool cc_sym_value(CcRec *rec, int value);               /* the same of a graph value */
 void cc_sym_mark(CcRec *rec, int value);
-unsigned cc_sym_dims(CcRec *rec, int guard, PyObject *tensor, const CcType *type);   /* dims that are to be symbolic */
+/* dims that are to be symbolic */
+unsigned cc_sym_dims(CcRec *rec, int guard, PyObject *tensor, const CcType *type);
 void cc_sym_resized(CcRec *rec, int guard, PyObject *tensor); /* it has symbolic dims */
-/* A source was read that gave this number: true when it is, or is to be, a symbol. Then Python code gets another object. */
+/* A source was read that gave this number: true when it is, or is to be, a symbol. Then Python code gets another
+ * object. */
 bool cc_sym_wanted(CcRec *rec, int guard, PyObject *number);
-void cc_sym_written(CcRec *rec, int guard);                  /* what this source gives is another number now */
-void cc_sym_pin(CcRec *rec, PyObject *o);                    /* a guard: the symbol's value is what it is now */
-void cc_sym_settle(CcRec *rec, PyObject *o, int depth);      /* pins all that o holds */
-bool cc_sym_by_layout(const CcCallSpec *spec);               /* gives a tensor back when its sizes and strides are right */
-void cc_sym_same(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *result);   /* a call that gave back what it was given */
-CcGo cc_sym_operator(CcRec *rec, CcAct *act, CcEvent *ev);   /* CC_DONE, or CC_OK: perform it as ever */
+/* what this source gives is another number now */
+void cc_sym_written(CcRec *rec, int guard);
+/* a guard: the symbol's value is what it is now */
+void cc_sym_pin(CcRec *rec, PyObject *o);
+void cc_sym_settle(CcRec *rec, PyObject *o, int depth); /* pins all that o holds */
+/* gives a tensor back when its sizes and strides are right */
+bool cc_sym_by_layout(const CcCallSpec *spec);
+/* a call that gave back what it was given */
+void cc_sym_same(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *result);
+CcGo cc_sym_operator(CcRec *rec, CcAct *act, CcEvent *ev); /* CC_DONE, or CC_OK: perform it as ever */
 CcGo cc_sym_attr(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *tensor, PyObject *name);
 CcGo cc_sym_call(CcRec *rec, CcAct *act, CcEvent *ev, const CcCallSpec *spec);
-CcGo cc_sym_pure(CcRec *rec, CcAct *act, CcEvent *ev, const CcCallSpec *spec);   /* C code that looks at numbers and nothing else */
-void cc_sym_unseen(CcRec *rec, PyObject *const *in, int n);  /* an iterator over these: C code among them may look at symbols */
-void cc_sym_after(CcRec *rec, CcEvent *ev, int first);       /* what an event gave: a number that was waiting to be a symbol */
-void cc_sym_slot(CcRec *rec, CcAct *act, int slot, int guard);   /* the same for what a guard found in a slot */
-void cc_sym_arguments(CcRec *rec, CcAct *act);               /* the same for the call's arguments, which lie in the root's locals */
+/* C code that looks at numbers and nothing else */
+CcGo cc_sym_pure(CcRec *rec, CcAct *act, CcEvent *ev, const CcCallSpec *spec);
+/* an iterator over these: C code among them may look at symbols */
+void cc_sym_unseen(CcRec *rec, PyObject *const *in, int n);
+/* what an event gave: a number that was waiting to be a symbol */
+void cc_sym_after(CcRec *rec, CcEvent *ev, int first);
+/* the same for what a guard found in a slot */
+void cc_sym_slot(CcRec *rec, CcAct *act, int slot, int guard);
+/* the same for the call's arguments, which lie in the root's locals */
+void cc_sym_arguments(CcRec *rec, CcAct *act);
 void cc_sym_finish(CcRec *rec);
 void cc_sym_free(CcTrace *t);
 
 /* ---- rec.c ---- */
-/* Ends the trace with a break before act's instruction, or, where C code stands between two frames of the chain, marks the
- * outermost instruction that can break and gives up. */
+/* Ends the trace with a break before act's instruction, or, where C code stands between two frames of the chain, marks
+ * the outermost instruction that can break and gives up. */
 CcGo cc_rec_break(CcRec *rec, CcAct *act, CcReason reason, const char *what);
-/* Something could not be recorded after it was performed: marks the instruction, so that the next recording breaks there. */
+/* Something could not be recorded after it was performed: marks the instruction, so that the next recording breaks
+ * there. */
 CcGo cc_rec_poison(CcRec *rec, CcAct *act, CcReason reason, const char *what);
 CcRecFrame *cc_rec_frame(CcRec *rec, CcAct *act);
-void cc_rec_begin(CcRec *rec, const CcMode *mode, uint64_t salt);   /* a trace without inputs */
+void cc_rec_begin(CcRec *rec, const CcMode *mode, uint64_t salt); /* a trace without inputs */
 int cc_rec_waiting_depth(const CcAct *act);
-void cc_rec_guard_function(CcRec *rec, PyFunctionObject *func);      /* by code and defaults */
+void cc_rec_guard_function(CcRec *rec, PyFunctionObject *func); /* by code and defaults */
 
 /* ---- resume.c: cc_rec_begin_resume ---- */
 
@@ -269,10 +316,11 @@ CcGo cc_attr_store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, P
 CcGo cc_attr_store(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v);
 /* The same for object.__setattr__: past any Python-level __setattr__. */
 CcGo cc_attr_generic_store(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v);
-CcGo cc_attr_generic_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v);   /* object.__getattribute__ */
+/* object.__getattribute__ */
+CcGo cc_attr_generic_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v);
 CC_MUST int cc_attr_init(void);
-void cc_attr_dunder(CcRec *rec, PyObject *o, const char *name);   /* guards type(o).name */
-void cc_attr_mro(CcRec *rec, PyObject *type);                      /* guards type.__mro__ */
+void cc_attr_dunder(CcRec *rec, PyObject *o, const char *name); /* guards type(o).name */
+void cc_attr_mro(CcRec *rec, PyObject *type);                   /* guards type.__mro__ */
 CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n, PyObject *kwnames);
 CcGo cc_call_after(CcRec *rec, CcAct *act, PyObject *const *in, int n, PyObject *kwnames, PyObject *result);
 CcGo cc_call_with_before(CcRec *rec, CcAct *act, PyObject *manager);
@@ -283,7 +331,7 @@ CC_BORROW PyFunctionObject *cc_call_function(PyObject *callable);
 CC_MUST int cc_call_init(void);
 
 /* ev_item.c: items of tensors */
-bool cc_item_sliced(PyObject *key);   /* x[:n], x[0, n:] where n is a tensor: C code reads it */
+bool cc_item_sliced(PyObject *key); /* x[:n], x[0, n:] where n is a tensor: C code reads it */
 CcGo cc_item_read(CcRec *rec, CcAct *act, const CcEvent *ev);
 CcGo cc_item_write(CcRec *rec, CcAct *act, const CcEvent *ev);
 
@@ -293,47 +341,50 @@ CcGo cc_name_store_global(CcRec *rec, CcAct *act, const CcEvent *ev);
 CcGo cc_name_global(CcRec *rec, const CcEvent *ev);
 CcGo cc_name_closure(CcRec *rec, const CcEvent *ev);
 CcGo cc_name_import(CcRec *rec, CcAct *act, CcEvent *ev);
-CcGo cc_match_before(CcRec *rec, CcAct *act, const CcEvent *ev);    /* ev_match.c */
+CcGo cc_match_before(CcRec *rec, CcAct *act, const CcEvent *ev); /* ev_match.c */
 CcGo cc_match_after(CcRec *rec, CcAct *act, const CcEvent *ev);
 
 /* ---- backcall.c: C code that calls back ---- */
 typedef enum CcBack {
-    CC_BACK_SEEN,      /* None, or Python code that is recorded */
-    CC_BACK_WRAP,      /* C code: cc_backcall_wrap */
-    CC_BACK_NOT,       /* Python code that is not recorded, or of unknown origin */
+    CC_BACK_SEEN, /* None, or Python code that is recorded */
+    CC_BACK_WRAP, /* C code: cc_backcall_wrap */
+    CC_BACK_NOT,  /* Python code that is not recorded, or of unknown origin */
 } CcBack;
 CcBack cc_backcall_kind(CcRec *rec, PyObject *f);
 /* A Python function that calls f, for C code to call in its place; kept by the recording. NULL: out of memory. */
 CC_BORROW PyObject *cc_backcall_wrap(CcRec *rec, PyObject *f);
-CC_BORROW PyObject *cc_backcall_add(CcRec *rec);             /* a Python function that adds two objects */
-/* A Python function that does what an itemgetter, attrgetter or methodcaller does; NULL (no error): f is none of them, or
- * holds what is no constant. */
+CC_BORROW PyObject *cc_backcall_add(CcRec *rec); /* a Python function that adds two objects */
+/* A Python function that does what an itemgetter, attrgetter or methodcaller does; NULL (no error): f is none of them,
+ * or holds what is no constant. */
 CC_BORROW PyObject *cc_backcall_getter(CcRec *rec, CcAct *act, PyObject *f);
 /* sum() and functools.reduce(), performed: CC_DONE, or CC_OK when C code is to do it. */
 CcGo cc_backcall_sum(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n);
 CcGo cc_backcall_reduce(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n);
-/* list.remove() on a list that existed before: which item goes is decided now, since what it is compared with may change. */
+/* list.remove() on a list that existed before: which item goes is decided now, since what it is compared with may
+ * change. */
 CcGo cc_backcall_remove(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n);
 
 /* A call that made a generator which was alive at a break, and could not be rebuilt. CC_OK: it can't be listed. */
 CcGo cc_backcall_listed(CcRec *rec, CcAct *act, CcEvent *ev);
 
-bool cc_backcall_is_cache(PyObject *f);     /* made by functools.lru_cache */
+bool cc_backcall_is_cache(PyObject *f); /* made by functools.lru_cache */
 CcGo cc_backcall_cache(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *const *in, int n, PyObject *kwnames);
-void cc_backcall_made(CcRec *rec, PyObject *o);             /* C code has just made it, of constants and of what is known */
+/* C code has just made it, of constants and of what is known */
+void cc_backcall_made(CcRec *rec, PyObject *o);
 /* What the result of a function of the standard library depends on, as library.def says. */
 typedef enum CcPure { CC_PURE_NOT, CC_PURE_DATA, CC_PURE_CLASS } CcPure;
 /* Calls such a function once; CC_OK: its arguments are more than that. */
-CcGo cc_backcall_pure(CcRec *rec, CcAct *act, CcEvent *ev, CcPure pure, PyObject *f, PyObject *const *in, int n, PyObject *kwnames);
+CcGo cc_backcall_pure(CcRec *rec, CcAct *act, CcEvent *ev, CcPure pure, PyObject *f, PyObject *const *in, int n,
+                      PyObject *kwnames);
 
 /* ---- undo.c ---- */
 CcUndo cc_undo_of(CcRec *rec, const CcCallSpec *spec);
 
 /* ---- opaque.c ---- */
 CC_MUST int cc_opaque_init(PyObject *torch);
-bool cc_opaque_is_op(PyObject *o);          /* what torch.ops gives */
+bool cc_opaque_is_op(PyObject *o); /* what torch.ops gives */
 CcGo cc_opaque_op(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *const *in, int n, PyObject *kwnames);
-bool cc_opaque_context(PyObject *o);        /* the ctx that Function.apply makes for forward */
+bool cc_opaque_context(PyObject *o); /* the ctx that Function.apply makes for forward */
 CcGo cc_opaque_apply_after(CcRec *rec, CcAct *act, PyObject *bound, PyObject *result);
 CcGo cc_opaque_reduce(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n);
 
@@ -352,9 +403,9 @@ typedef struct CcCallee {
 enum { CC_CALL_ARGS = 250 };
 typedef struct CcCalled {
     PyObject *func;
-    PyObject *in[CC_CALL_ARGS];   /* self, positional, keyword values: borrowed */
+    PyObject *in[CC_CALL_ARGS]; /* self, positional, keyword values: borrowed */
     int n;
-    PyObject *kwnames;            /* borrowed */
+    PyObject *kwnames; /* borrowed */
 } CcCalled;
 int cc_call_positional(const CcCalled *c);
 bool cc_call_any_tensor(const CcCalled *c, int depth);
@@ -367,7 +418,8 @@ CcGo cc_row_before(CcRec *rec, CcAct *act, CcEvent *ev, CcCalled *c, const CcCal
 CcGo cc_row_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *callee, PyObject *result);
 
 CcCallee cc_callee_find(PyObject *callable);
-CC_BORROW PyObject *cc_callee_self(PyObject *callable);   /* bound builtin method or slot wrapper: its self; else NULL */
+/* bound builtin method or slot wrapper: its self; else NULL */
+CC_BORROW PyObject *cc_callee_self(PyObject *callable);
 /* The descriptor that such a bound callable was made from: takes self as its first argument. NULL: not found. */
 CC_BORROW PyObject *cc_callee_unbound(PyObject *callable);
 CC_MUST int cc_callee_init(void);
@@ -384,7 +436,9 @@ CC_MUST int cc_intrin_init(PyObject *torch);
 CC_MUST int cc_scope_init(void);
 CcGo cc_scope_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcTorch *t);
 CcGo cc_scope_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcTorch *t, PyObject *result);
-bool cc_scope_made(const CcCallSpec *spec, PyObject *result);                   /* the object below such a block */
-bool cc_scope_is_hosts(CcRec *rec, const CcCallSpec *spec, PyObject *result);   /* only torch knows what kind of tensor it gives */
+/* the object below such a block */
+bool cc_scope_made(const CcCallSpec *spec, PyObject *result);
+/* only torch knows what kind of tensor it gives */
+bool cc_scope_is_hosts(CcRec *rec, const CcCallSpec *spec, PyObject *result);
 
 #endif

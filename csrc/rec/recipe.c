@@ -1,16 +1,15 @@
-/* Recipes: from a real object that is alive at the end of a trace to a small plan that makes its equal in a replay, and the
- * plans' executor. Shared and cyclic objects are made once: containers are put into `built` before they are filled.
+/* Recipes: from a real object that is alive at the end of a trace to a small plan that makes its equal in a replay, and
+ * the plans' executor. Shared and cyclic objects are made once: containers are put into `built` before they are filled.
  *
- * OBJECT kids: `aux` base items (list items, dict key/value pairs, tuple items, exception arguments), then `id` items of
- * the instance dict (key, value), then slots (member descriptor, value). */
+ * OBJECT kids: `aux` base items (list items, dict key/value pairs, tuple items, exception arguments), then `id` items
+ * of the instance dict (key, value), then slots (member descriptor, value). */
 #include "rec_int.h"
 
 enum { MAX_DEPTH = 64 };
 
 /* ------------------------------------------------------------------ making */
 
-static PyObject *make_items(const CcMaker *m, const CcRecipe *r, bool list, bool shared, int index)
-{
+static PyObject *make_items(const CcMaker *m, const CcRecipe *r, bool list, bool shared, int index) {
     PyObject *o = list ? PyList_New(r->n) : PyTuple_New(r->n);
     if (o == NULL) return NULL;
     if (shared && list) m->built[index] = Py_NewRef(o);
@@ -28,8 +27,7 @@ static PyObject *make_items(const CcMaker *m, const CcRecipe *r, bool list, bool
 }
 
 static int fill_pairs(const CcMaker *m, const CcRecipe *r, int from, int to, PyObject *o,
-                      int (*put)(PyObject *, PyObject *, PyObject *))
-{
+                      int (*put)(PyObject *, PyObject *, PyObject *)) {
     for (int i = from; i < to; i += 2) {
         PyObject *key = cc_recipe_make(m, m->recipes->kid.at[r->kid0 + i]);
         PyObject *value = key != NULL ? cc_recipe_make(m, m->recipes->kid.at[r->kid0 + i + 1]) : NULL;
@@ -41,31 +39,24 @@ static int fill_pairs(const CcMaker *m, const CcRecipe *r, int from, int to, PyO
     return 0;
 }
 
-static int put_slot(PyObject *o, PyObject *descr, PyObject *value)
-{
+static int put_slot(PyObject *o, PyObject *descr, PyObject *value) {
     return Py_TYPE(descr)->tp_descr_set(descr, o, value);
 }
 
-static int put_odict(PyObject *o, PyObject *key, PyObject *value)
-{
-    return PyODict_SetItem(o, key, value);
-}
+static int put_odict(PyObject *o, PyObject *key, PyObject *value) { return PyODict_SetItem(o, key, value); }
 
-static PyTypeObject *static_base(PyTypeObject *type)
-{
+static PyTypeObject *static_base(PyTypeObject *type) {
     while (cc_python_class(type)) type = type->tp_base;
     return type;
 }
 
 /* Bases whose instances are one immutable value, which is their constructor's argument. */
-static bool plain_value(const PyTypeObject *base)
-{
+static bool plain_value(const PyTypeObject *base) {
     return base == &PyLong_Type || base == &PyFloat_Type || base == &PyUnicode_Type || base == &PyBytes_Type;
 }
 
 /* A bare instance, as the base's tp_new makes it: no Python __new__ or __init__ runs. */
-static PyObject *bare_instance(const CcMaker *m, const CcRecipe *r)
-{
+static PyObject *bare_instance(const CcMaker *m, const CcRecipe *r) {
     PyTypeObject *type = (PyTypeObject *)r->object, *base = static_base(type);
     PyObject *args;
     if (PyType_IsSubtype(type, &PyTuple_Type)) {
@@ -84,8 +75,7 @@ static PyObject *bare_instance(const CcMaker *m, const CcRecipe *r)
     return o;
 }
 
-static int fill_base(const CcMaker *m, const CcRecipe *r, PyObject *o)
-{
+static int fill_base(const CcMaker *m, const CcRecipe *r, PyObject *o) {
     if (PyODict_Check(o)) return fill_pairs(m, r, 0, r->aux, o, put_odict);
     if (PyDict_Check(o)) return fill_pairs(m, r, 0, r->aux, o, PyDict_SetItem);
     if (!PyList_Check(o) && !PyAnySet_Check(o)) return 0;
@@ -99,8 +89,7 @@ static int fill_base(const CcMaker *m, const CcRecipe *r, PyObject *o)
     return 0;
 }
 
-static PyObject *make_object(const CcMaker *m, const CcRecipe *r, int index)
-{
+static PyObject *make_object(const CcMaker *m, const CcRecipe *r, int index) {
     PyObject *o = bare_instance(m, r);
     if (o == NULL) return NULL;
     if (r->shared && m->built != NULL) m->built[index] = Py_NewRef(o);
@@ -119,12 +108,23 @@ fail:
 }
 
 /* What a function holds besides its code, in the order of a recipe's kids (NULL recipes where absent). */
-enum { FN_GLOBALS, FN_DEFAULTS, FN_KWDEFAULTS, FN_CLOSURE, FN_NAME, FN_QUALNAME, FN_DICT, FN_ANNOTATIONS, FN_DOC, FN_MODULE, FN_COUNT };
+enum {
+    FN_GLOBALS,
+    FN_DEFAULTS,
+    FN_KWDEFAULTS,
+    FN_CLOSURE,
+    FN_NAME,
+    FN_QUALNAME,
+    FN_DICT,
+    FN_ANNOTATIONS,
+    FN_DOC,
+    FN_MODULE,
+    FN_COUNT
+};
 
 static void replace(PyObject **field, PyObject *v) { Py_XSETREF(*field, Py_XNewRef(v)); }
 
-static PyObject *make_function(const CcMaker *m, const CcRecipe *r)
-{
+static PyObject *make_function(const CcMaker *m, const CcRecipe *r) {
     PyObject *kid[FN_COUNT] = {0}, *o = NULL;
     for (int i = 0; i < FN_COUNT; i++) {
         kid[i] = cc_recipe_make(m, m->recipes->kid.at[r->kid0 + i]);
@@ -150,8 +150,7 @@ done:
 }
 
 /* kids: arguments; aux = 1: the last kid is the state for __setstate__ */
-static PyObject *make_call(const CcMaker *m, const CcRecipe *r)
-{
+static PyObject *make_call(const CcMaker *m, const CcRecipe *r) {
     const CcRecipe args = {.kid0 = r->kid0, .n = r->n - r->aux};
     PyObject *tuple = make_items(m, &args, false, false, 0);
     PyObject *o = tuple != NULL ? PyObject_CallObject(r->object, tuple) : NULL;
@@ -165,8 +164,7 @@ static PyObject *make_call(const CcMaker *m, const CcRecipe *r)
     return o;
 }
 
-static PyObject *make_pair(const CcMaker *m, const CcRecipe *r, PyObject *(*join)(PyObject *, PyObject *))
-{
+static PyObject *make_pair(const CcMaker *m, const CcRecipe *r, PyObject *(*join)(PyObject *, PyObject *)) {
     PyObject *a = cc_recipe_make(m, m->recipes->kid.at[r->kid0]);
     PyObject *b = a != NULL ? cc_recipe_make(m, m->recipes->kid.at[r->kid0 + 1]) : NULL;
     PyObject *o = b != NULL ? join(a, b) : NULL;
@@ -175,8 +173,7 @@ static PyObject *make_pair(const CcMaker *m, const CcRecipe *r, PyObject *(*join
     return o;
 }
 
-static PyObject *make_slice(const CcMaker *m, const CcRecipe *r)
-{
+static PyObject *make_slice(const CcMaker *m, const CcRecipe *r) {
     PyObject *part[3] = {0}, *o = NULL;
     for (int i = 0; i < 3; i++)
         if ((part[i] = cc_recipe_make(m, m->recipes->kid.at[r->kid0 + i])) == NULL) goto done;
@@ -186,8 +183,7 @@ done:
     return o;
 }
 
-static PyObject *make_cell(const CcMaker *m, const CcRecipe *r, int index)
-{
+static PyObject *make_cell(const CcMaker *m, const CcRecipe *r, int index) {
     PyObject *cell = PyCell_New(NULL);
     if (cell == NULL) return NULL;
     if (r->shared && m->built != NULL) m->built[index] = Py_NewRef(cell);
@@ -201,8 +197,7 @@ static PyObject *make_cell(const CcMaker *m, const CcRecipe *r, int index)
 }
 
 /* It is there before what it holds is made, which may refer to it. */
-static PyObject *make_generator(const CcMaker *m, const CcRecipe *r, int index)
-{
+static PyObject *make_generator(const CcMaker *m, const CcRecipe *r, int index) {
     PyObject *func = cc_recipe_make(m, m->recipes->kid.at[r->kid0]);
     PyObject *o = func != NULL ? cc_generator_new((PyFunctionObject *)func) : NULL;
     Py_XDECREF(func);
@@ -212,7 +207,8 @@ static PyObject *make_generator(const CcMaker *m, const CcRecipe *r, int index)
     for (int i = 0; i < n; i++) {
         PyObject *v = cc_recipe_make(m, m->recipes->kid.at[r->kid0 + 1 + i]);
         if (v == NULL && PyErr_Occurred()) {
-            if (i > n_locals) cc_generator_wait(o, r->aux, r->id, i - n_locals);   /* so that it drops what lies on its stack */
+            /* so that it drops what lies on its stack */
+            if (i > n_locals) cc_generator_wait(o, r->aux, r->id, i - n_locals);
             Py_DECREF(o);
             return NULL;
         }
@@ -222,8 +218,7 @@ static PyObject *make_generator(const CcMaker *m, const CcRecipe *r, int index)
     return o;
 }
 
-static PyObject *make_new(const CcMaker *m, const CcRecipe *r, int index)
-{
+static PyObject *make_new(const CcMaker *m, const CcRecipe *r, int index) {
     const bool shared = r->shared && m->built != NULL;
     switch ((CcMake)r->make) {
     case CC_MAKE_TUPLE: return make_items(m, r, false, shared, index);
@@ -250,14 +245,13 @@ static PyObject *make_new(const CcMaker *m, const CcRecipe *r, int index)
     return NULL;
 }
 
-PyObject *cc_recipe_make(const CcMaker *m, int recipe)
-{
+PyObject *cc_recipe_make(const CcMaker *m, int recipe) {
     const CcRecipe *r = &m->recipes->r.at[recipe];
     switch ((CcMake)r->make) {
     case CC_MAKE_NULL: return NULL;
     case CC_MAKE_CONST: return Py_NewRef(r->object);
     case CC_MAKE_SOURCE: return Py_NewRef(m->gv[r->id]);
-    case CC_MAKE_VALUE: return Py_XNewRef(m->value[r->id]);   /* NULL: a node failed before (segment.c) */
+    case CC_MAKE_VALUE: return Py_XNewRef(m->value[r->id]); /* NULL: a node failed before (segment.c) */
     case CC_MAKE_EFFECT: return Py_XNewRef(m->effect[r->id]);
     case CC_MAKE_SYMBOL: return Py_NewRef(m->symbol[r->id]);
     default: break;
@@ -268,8 +262,7 @@ PyObject *cc_recipe_make(const CcMaker *m, int recipe)
     return o;
 }
 
-bool cc_recipe_self_contained(const CcRecipes *rs, int recipe)
-{
+bool cc_recipe_self_contained(const CcRecipes *rs, int recipe) {
     const CcRecipe *r = &rs->r.at[recipe];
     if (r->make == CC_MAKE_EFFECT || (r->make == CC_MAKE_SOURCE && !r->aux)) return false;
     for (int i = 0; i < r->n; i++)
@@ -277,8 +270,7 @@ bool cc_recipe_self_contained(const CcRecipes *rs, int recipe)
     return true;
 }
 
-void cc_recipe_free(CcRecipes *rs)
-{
+void cc_recipe_free(CcRecipes *rs) {
     for (int i = 0; i < rs->r.n; i++) Py_CLEAR(rs->r.at[i].object);
     cc_vec_free(&rs->r);
     cc_vec_free(&rs->kid);
@@ -289,43 +281,44 @@ void cc_recipe_free(CcRecipes *rs)
 typedef struct Builder {
     CcRec *rec;
     CcRecipes *rs;
-    CcMap *memo;       /* object -> recipe; NULL: nothing is shared */
+    CcMap *memo; /* object -> recipe; NULL: nothing is shared */
     int depth;
 } Builder;
 
 static int build(Builder *b, PyObject *o);
 
-static int add(Builder *b, const CcRecipe *r)
-{
+static int add(Builder *b, const CcRecipe *r) {
     cc_vec_push(&b->rs->r, *r);
     return b->rs->r.n - 1;
 }
 
-static int leaf(Builder *b, CcMake make, int id, PyObject *object)
-{
+static int leaf(Builder *b, CcMake make, int id, PyObject *object) {
     return add(b, &(CcRecipe){.make = (uint8_t)make, .id = id, .object = Py_XNewRef(object)});
 }
 
 /* Reserves n kids, so that nested ones lie behind them. */
-static int reserve_kids(Builder *b, int n)
-{
+static int reserve_kids(Builder *b, int n) {
     const int at = b->rs->kid.n;
     for (int i = 0; i < n; i++) cc_vec_push(&b->rs->kid, -1);
     return at;
 }
 
-static int fail(Builder *b, PyObject *o)
-{
+static int fail(Builder *b, PyObject *o) {
     b->rec->unbuildable = o;
     return -1;
 }
 
 /* A recipe with kids from an array of objects (NULL entries become NULL recipes). */
-static int node(Builder *b, CcMake make, PyObject *self, PyObject *object, PyObject *const *kids, int n, int id, int aux)
-{
+static int node(Builder *b, CcMake make, PyObject *self, PyObject *object, PyObject *const *kids, int n, int id,
+                int aux) {
     const int kid0 = reserve_kids(b, n);
-    const int me = add(b, &(CcRecipe){.make = (uint8_t)make, .shared = b->memo != NULL, .id = id, .aux = aux, .kid0 = kid0,
-                                      .n = n, .object = Py_XNewRef(object)});
+    const int me = add(b, &(CcRecipe){.make = (uint8_t)make,
+                                      .shared = b->memo != NULL,
+                                      .id = id,
+                                      .aux = aux,
+                                      .kid0 = kid0,
+                                      .n = n,
+                                      .object = Py_XNewRef(object)});
     if (b->memo != NULL) cc_map_put(b->memo, self, me);
     for (int i = 0; i < n; i++) {
         const int kid = kids[i] != NULL ? build(b, kids[i]) : leaf(b, CC_MAKE_NULL, 0, NULL);
@@ -338,8 +331,7 @@ static int node(Builder *b, CcMake make, PyObject *self, PyObject *object, PyObj
 typedef CC_VEC(PyObject *) Objects;
 
 /* In order, and without a look-up: the hash of a key may be Python code (that of a tensor is). */
-static void add_dict_items(Objects *out, PyObject *dict)
-{
+static void add_dict_items(Objects *out, PyObject *dict) {
     CcMap values = {0};
     Py_ssize_t pos = 0;
     PyObject *key, *value, *keys = PyODict_Check(dict) ? cc_dict_keys(dict) : NULL;
@@ -358,11 +350,10 @@ static void add_dict_items(Objects *out, PyObject *dict)
         cc_vec_push(out, (PyObject *)(intptr_t)*v);
     }
     cc_map_free(&values);
-    Py_XDECREF(keys);   /* the dict holds them */
+    Py_XDECREF(keys); /* the dict holds them */
 }
 
-static void add_base_items(Objects *out, PyObject *o)
-{
+static void add_base_items(Objects *out, PyObject *o) {
     if (PyList_Check(o) || PyTuple_Check(o)) {
         for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++) cc_vec_push(out, PySequence_Fast_GET_ITEM(o, i));
     } else if (PyDict_Check(o)) {
@@ -371,18 +362,18 @@ static void add_base_items(Objects *out, PyObject *o)
         PyObject *it = PyObject_GetIter(o), *key;
         while (it != NULL && (key = PyIter_Next(it)) != NULL) {
             cc_vec_push(out, key);
-            Py_DECREF(key);   /* the set holds it */
+            Py_DECREF(key); /* the set holds it */
         }
         Py_XDECREF(it);
     } else if (PyExceptionInstance_Check(o)) {
         PyObject *args = ((PyBaseExceptionObject *)o)->args;
-        for (Py_ssize_t i = 0; args != NULL && i < PyTuple_GET_SIZE(args); i++) cc_vec_push(out, PyTuple_GET_ITEM(args, i));
+        for (Py_ssize_t i = 0; args != NULL && i < PyTuple_GET_SIZE(args); i++)
+            cc_vec_push(out, PyTuple_GET_ITEM(args, i));
     }
 }
 
 /* Member descriptors of __slots__ along the MRO, with the values that are set; values are kept alive by rec->keep. */
-static bool add_slots(CcRec *rec, Objects *out, PyObject *o)
-{
+static bool add_slots(CcRec *rec, Objects *out, PyObject *o) {
     PyObject *mro = Py_TYPE(o)->tp_mro;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(mro); i++) {
         PyTypeObject *t = (PyTypeObject *)PyTuple_GET_ITEM(mro, i);
@@ -406,8 +397,7 @@ static bool add_slots(CcRec *rec, Objects *out, PyObject *o)
 }
 
 /* An exception's cause, context and traceback, set through their descriptors as slots are. */
-static void add_chain(CcRec *rec, Objects *out, PyObject *o)
-{
+static void add_chain(CcRec *rec, Objects *out, PyObject *o) {
     static const char *const names[] = {"__context__", "__cause__"};
     for (int i = 0; PyExceptionInstance_Check(o) && i < CC_COUNT(names); i++) {
         PyObject *v = i == 0 ? PyException_GetContext(o) : PyException_GetCause(o);
@@ -426,19 +416,19 @@ static void add_chain(CcRec *rec, Objects *out, PyObject *o)
         cc_vec_push(out, descr);
         cc_vec_push(out, tb);
     }
-    Py_XDECREF(tb);   /* its entry in the map holds it */
+    Py_XDECREF(tb); /* its entry in the map holds it */
     PyErr_Clear();
 }
 
 /* Static bases whose instances are nothing but their items, dict and slots. */
-static bool known_base(PyTypeObject *base)
-{
+static bool known_base(PyTypeObject *base) {
     return base == &PyBaseObject_Type || base == &PyList_Type || base == &PyDict_Type || base == &PyTuple_Type ||
-           base == &PySet_Type || base == &PyODict_Type || plain_value(base) || strcmp(base->tp_name, "types.SimpleNamespace") == 0 || PyType_IsSubtype(base, (PyTypeObject *)PyExc_BaseException);
+           base == &PySet_Type || base == &PyODict_Type || plain_value(base) ||
+           strcmp(base->tp_name, "types.SimpleNamespace") == 0 ||
+           PyType_IsSubtype(base, (PyTypeObject *)PyExc_BaseException);
 }
 
-static int build_object(Builder *b, PyObject *o)
-{
+static int build_object(Builder *b, PyObject *o) {
     PyTypeObject *type = Py_TYPE(o);
     if (!known_base(static_base(type))) return fail(b, o);
     Objects kids = {0};
@@ -455,30 +445,31 @@ static int build_object(Builder *b, PyObject *o)
     const int n_dict = kids.n - n_base;
     int me = -1;
     add_chain(b->rec, &kids, o);
-    if (add_slots(b->rec, &kids, o))
-        me = node(b, CC_MAKE_OBJECT, o, (PyObject *)type, kids.at, kids.n, n_dict, n_base);
+    if (add_slots(b->rec, &kids, o)) me = node(b, CC_MAKE_OBJECT, o, (PyObject *)type, kids.at, kids.n, n_dict, n_base);
     cc_vec_free(&kids);
     return me;
 }
 
-static int build_function(Builder *b, PyObject *o)
-{
+static int build_function(Builder *b, PyObject *o) {
     const PyFunctionObject *f = (PyFunctionObject *)o;
-    if (f->func_dict != NULL) cc_value_fresh(b->rec, f->func_dict);   /* CPython makes these when they are first needed */
-    if (f->func_annotations != NULL && PyDict_CheckExact(f->func_annotations)) cc_value_fresh(b->rec, f->func_annotations);
-    PyObject *const kids[FN_COUNT] = {NULL /* globals: below */, f->func_defaults, f->func_kwdefaults, f->func_closure, f->func_name,
-                                      f->func_qualname, f->func_dict, f->func_annotations, f->func_doc, f->func_module};
+    /* CPython makes these when they are first needed */
+    if (f->func_dict != NULL) cc_value_fresh(b->rec, f->func_dict);
+    if (f->func_annotations != NULL && PyDict_CheckExact(f->func_annotations))
+        cc_value_fresh(b->rec, f->func_annotations);
+    PyObject *const kids[FN_COUNT] = {
+        NULL /* globals: below */, f->func_defaults, f->func_kwdefaults,  f->func_closure, f->func_name,
+        f->func_qualname,          f->func_dict,     f->func_annotations, f->func_doc,     f->func_module};
     const int me = node(b, CC_MAKE_FUNCTION, o, f->func_code, kids, CC_COUNT(kids), 0, 0);
     if (me >= 0) b->rs->kid.at[b->rs->r.at[me].kid0 + FN_GLOBALS] = leaf(b, CC_MAKE_CONST, 0, f->func_globals);
     return me;
 }
 
-/* A generator that has not begun, or is suspended. What it will not read again is not kept, as in a snapshot's frames. What
- * it holds and its end finalises would be finalised behind the break by whoever lets go of it last. */
-static int build_generator(Builder *b, PyObject *o)
-{
+/* A generator that has not begun, or is suspended. What it will not read again is not kept, as in a snapshot's frames.
+ * What it holds and its end finalises would be finalised behind the break by whoever lets go of it last. */
+static int build_generator(Builder *b, PyObject *o) {
     CcGen g;
-    if (!cc_generator_read(o, &g) || cc_library_listed(g.func)) return fail(b, o);   /* what is listed goes on without a break */
+    /* what is listed goes on without a break */
+    if (!cc_generator_read(o, &g) || cc_library_listed(g.func)) return fail(b, o);
     for (int i = 0; i < g.code->n_locals + g.depth; i++)
         if (g.slot[i] != NULL && cc_final_has(g.slot[i]) && !PyGen_CheckExact(g.slot[i])) return fail(b, o);
     Objects kids = {0};
@@ -492,19 +483,17 @@ static int build_generator(Builder *b, PyObject *o)
     return me >= 0 ? me : fail(b, o);
 }
 
-static bool reducible(PyTypeObject *t)
-{
+static bool reducible(PyTypeObject *t) {
     return t == &PyListIter_Type || t == &PyTupleIter_Type || t == &PyRangeIter_Type || t == &PyEnum_Type ||
            t == &PyZip_Type || t == &PyMap_Type || t == &PyFilter_Type || t == &PyReversed_Type ||
-           t == &PyDictIterKey_Type || t == &PyDictIterValue_Type || t == &PyDictIterItem_Type || t == &PySeqIter_Type ||
-           t == &PyUnicodeIter_Type || t == &PyListRevIter_Type || t == &PyLongRangeIter_Type ||
-           strncmp(t->tp_name, "operator.", 9) == 0 ||   /* itemgetter, attrgetter, methodcaller */
+           t == &PyDictIterKey_Type || t == &PyDictIterValue_Type || t == &PyDictIterItem_Type ||
+           t == &PySeqIter_Type || t == &PyUnicodeIter_Type || t == &PyListRevIter_Type || t == &PyLongRangeIter_Type ||
+           strncmp(t->tp_name, "operator.", 9) == 0 || /* itemgetter, attrgetter, methodcaller */
            strcmp(t->tp_name, "functools.partial") == 0;
 }
 
 /* Iterators and views of builtin types know how to say what they are: __reduce__. Nothing is consumed. */
-static int build_reduced(Builder *b, PyObject *o)
-{
+static int build_reduced(Builder *b, PyObject *o) {
     PyObject *r = PyObject_CallMethod(o, "__reduce__", NULL);
     if (r == NULL || !PyTuple_Check(r) || PyTuple_GET_SIZE(r) < 2) {
         PyErr_Clear();
@@ -517,12 +506,13 @@ static int build_reduced(Builder *b, PyObject *o)
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); i++) cc_vec_push(&kids, PyTuple_GET_ITEM(args, i));
     const bool state = PyTuple_GET_SIZE(r) > 2 && PyTuple_GET_ITEM(r, 2) != Py_None;
     if (state) cc_vec_push(&kids, PyTuple_GET_ITEM(r, 2));
-    for (Py_ssize_t i = 0; state && PyTuple_Check(kids.at[kids.n - 1]) && i < PyTuple_GET_SIZE(kids.at[kids.n - 1]); i++) {
-        PyObject *part = PyTuple_GET_ITEM(kids.at[kids.n - 1], i);   /* partial's own arguments */
+    for (Py_ssize_t i = 0; state && PyTuple_Check(kids.at[kids.n - 1]) && i < PyTuple_GET_SIZE(kids.at[kids.n - 1]);
+         i++) {
+        PyObject *part = PyTuple_GET_ITEM(kids.at[kids.n - 1], i); /* partial's own arguments */
         if (PyTuple_CheckExact(part) || PyDict_CheckExact(part)) cc_value_fresh(b->rec, part);
     }
     /* lists that __reduce__ made for us (dict iterators) are fresh */
-    for (int i = 0; i < kids.n; i++)   /* and so are the iterators inside of enumerate, zip, map */
+    for (int i = 0; i < kids.n; i++) /* and so are the iterators inside of enumerate, zip, map */
         if (PyList_CheckExact(kids.at[i]) || PyTuple_CheckExact(kids.at[i]) || reducible(Py_TYPE(kids.at[i])))
             cc_value_fresh(b->rec, kids.at[i]);
     const int me = node(b, CC_MAKE_CALL, o, PyTuple_GET_ITEM(r, 0), kids.at, kids.n, 0, state);
@@ -531,8 +521,7 @@ static int build_reduced(Builder *b, PyObject *o)
 }
 
 /* torch.return_types.max and its kind, torch.Size: made from a tuple. */
-static int build_structseq(Builder *b, PyObject *o)
-{
+static int build_structseq(Builder *b, PyObject *o) {
     PyObject *items = PyTuple_GetSlice(o, 0, PyTuple_GET_SIZE(o));
     if (items == NULL || Py_TYPE(items) != &PyTuple_Type) return fail(b, o);
     cc_vec_push(&b->rec->keep, items);
@@ -541,8 +530,7 @@ static int build_structseq(Builder *b, PyObject *o)
 }
 
 /* deque(items, maxlen) and defaultdict(factory, items) */
-static int build_collection(Builder *b, PyObject *o)
-{
+static int build_collection(Builder *b, PyObject *o) {
     const bool deque = cc_value_deque(o);
     PyObject *items = deque ? PySequence_List(o) : PyDict_New();
     PyObject *extra = PyObject_GetAttrString(o, deque ? "maxlen" : "default_factory");
@@ -559,8 +547,7 @@ static int build_collection(Builder *b, PyObject *o)
     return node(b, CC_MAKE_CALL, o, (PyObject *)Py_TYPE(o), kids, 2, 0, 0);
 }
 
-static int build_bound_builtin(Builder *b, PyObject *o)
-{
+static int build_bound_builtin(Builder *b, PyObject *o) {
     PyObject *self = PyCFunction_GET_SELF(o);
     PyObject *name = PyUnicode_FromString(((PyCFunctionObject *)o)->m_ml->ml_name);
     PyObject *getattr_fn = PyDict_GetItemString(PyEval_GetBuiltins(), "getattr");
@@ -570,8 +557,7 @@ static int build_bound_builtin(Builder *b, PyObject *o)
     return node(b, CC_MAKE_CALL, o, getattr_fn, kids, 2, 0, 0);
 }
 
-static int build_frozenset(Builder *b, PyObject *o)
-{
+static int build_frozenset(Builder *b, PyObject *o) {
     PyObject *items = PySequence_List(o);
     if (items == NULL) abort();
     bool constant = true;
@@ -585,26 +571,28 @@ static int build_frozenset(Builder *b, PyObject *o)
     return node(b, CC_MAKE_CALL, o, (PyObject *)&PyFrozenSet_Type, &items, 1, 0, 0);
 }
 
-static int build_view(Builder *b, PyObject *o, const char *method)
-{
-    const bool ordered = Py_IS_TYPE(o, &PyODictKeys_Type) || Py_IS_TYPE(o, &PyODictValues_Type) || Py_IS_TYPE(o, &PyODictItems_Type);
+static int build_view(Builder *b, PyObject *o, const char *method) {
+    const bool ordered =
+        Py_IS_TYPE(o, &PyODictKeys_Type) || Py_IS_TYPE(o, &PyODictValues_Type) || Py_IS_TYPE(o, &PyODictItems_Type);
     PyObject *descr = PyObject_GetAttrString((PyObject *)(ordered ? &PyODict_Type : &PyDict_Type), method);
-    PyObject *mapping = PyObject_GetAttrString(o, "mapping");   /* a proxy; the dict itself is behind it */
+    PyObject *mapping = PyObject_GetAttrString(o, "mapping"); /* a proxy; the dict itself is behind it */
     Py_XDECREF(mapping);
-    PyObject *dict = *(PyObject **)((char *)o + sizeof(PyObject));   /* _PyDictViewObject.dv_dict, 3.11-3.13 */
+    /* _PyDictViewObject.dv_dict, 3.11-3.13 */
+    PyObject *dict = *(PyObject **)((char *)o + sizeof(PyObject));
     if (descr == NULL) return fail(b, o);
     cc_vec_push(&b->rec->keep, descr);
     return node(b, CC_MAKE_CALL, o, descr, &dict, 1, 0, 0);
 }
 
-static int build_fresh(Builder *b, PyObject *o)
-{
+static int build_fresh(Builder *b, PyObject *o) {
     PyTypeObject *t = Py_TYPE(o);
     if (t == &PyTuple_Type || t == &PyList_Type || t == &PyDict_Type || t == &PySet_Type) {
         Objects kids = {0};
         add_base_items(&kids, o);
-        const CcMake make = t == &PyTuple_Type ? CC_MAKE_TUPLE : t == &PyList_Type ? CC_MAKE_LIST
-                            : t == &PyDict_Type ? CC_MAKE_DICT : CC_MAKE_SET;
+        const CcMake make = t == &PyTuple_Type  ? CC_MAKE_TUPLE
+                            : t == &PyList_Type ? CC_MAKE_LIST
+                            : t == &PyDict_Type ? CC_MAKE_DICT
+                                                : CC_MAKE_SET;
         const int me = node(b, make, o, NULL, kids.at, kids.n, 0, 0);
         cc_vec_free(&kids);
         return me;
@@ -636,24 +624,22 @@ static int build_fresh(Builder *b, PyObject *o)
     return fail(b, o);
 }
 
-static int source(Builder *b, int guard, PyObject *o)
-{
+static int source(Builder *b, int guard, PyObject *o) {
     b->rec->trace->guards.g.at[guard].used = true;
-    return add(b, &(CcRecipe){.make = CC_MAKE_SOURCE, .id = guard, .aux = cc_tens_any(o)});   /* aux: a tensor */
+    /* aux: a tensor */
+    return add(b, &(CcRecipe){.make = CC_MAKE_SOURCE, .id = guard, .aux = cc_tens_any(o)});
 }
 
 /* A tuple of constants may be part of one that the code holds: the keys of {(0, 1): x}. */
-static bool constant(CcRec *rec, PyObject *o, int depth)
-{
-    if (cc_value_find(rec, o) != NULL) return false;   /* a symbol */
+static bool constant(CcRec *rec, PyObject *o, int depth) {
+    if (cc_value_find(rec, o) != NULL) return false; /* a symbol */
     if (!PyTuple_CheckExact(o)) return cc_value_const(o) || cc_value_ident(o);
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); i++)
         if (depth == 0 || !constant(rec, PyTuple_GET_ITEM(o, i), depth - 1)) return false;
     return true;
 }
 
-static int build(Builder *b, PyObject *o)
-{
+static int build(Builder *b, PyObject *o) {
     CcRec *rec = b->rec;
     if (b->memo != NULL) {
         const int64_t *known = cc_map_find(b->memo, o);
@@ -690,8 +676,7 @@ static int build(Builder *b, PyObject *o)
     return me;
 }
 
-int cc_recipe_of(CcRec *rec, PyObject *o, CcMap *memo)
-{
+int cc_recipe_of(CcRec *rec, PyObject *o, CcMap *memo) {
     Builder b = {.rec = rec, .rs = &rec->trace->recipes, .memo = memo};
     return build(&b, o);
 }

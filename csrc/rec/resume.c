@@ -1,10 +1,9 @@
-/* Beginning behind a break: the slots of the chain's frames are the inputs of what follows. What only they hold was made by this
- * call: iterators, generators, lists and dicts are adopted (their state is guarded, and they may be changed freely), and so are
- * functions, of which each call makes another. */
+/* Beginning behind a break: the slots of the chain's frames are the inputs of what follows. What only they hold was
+ * made by this call: iterators, generators, lists and dicts are adopted (their state is guarded, and they may be
+ * changed freely), and so are functions, of which each call makes another. */
 #include "rec_int.h"
 
-static bool known_iterator(PyObject *o)
-{
+static bool known_iterator(PyObject *o) {
     PyTypeObject *t = Py_TYPE(o);
     return t == &PyListIter_Type || t == &PyTupleIter_Type || t == &PyRangeIter_Type || t == &PyEnum_Type ||
            t == &PyZip_Type || t == &PyReversed_Type || t == &PyListRevIter_Type || t == &PyDictIterKey_Type ||
@@ -12,9 +11,9 @@ static bool known_iterator(PyObject *o)
 }
 
 /* An iterator that only this slot holds: its position becomes guarded, and the object may be advanced freely, because a
- * later snapshot puts a new one into the slot. False: what it gives can't be guarded (it goes over an array, a map ...). */
-static bool adopt_iterator(CcRec *rec, PyObject *it, int source)
-{
+ * later snapshot puts a new one into the slot. False: what it gives can't be guarded (it goes over an array, a map
+ * ...). */
+static bool adopt_iterator(CcRec *rec, PyObject *it, int source) {
     PyObject *reduced = PyObject_CallMethod(it, "__reduce__", NULL);
     if (reduced == NULL || !PyTuple_Check(reduced) || PyTuple_GET_SIZE(reduced) < 2) {
         PyErr_Clear();
@@ -40,27 +39,25 @@ static bool adopt_iterator(CcRec *rec, PyObject *it, int source)
     return whole;
 }
 
-/* A float that differs between calls, found in a second place. Places that held one object when this was recorded may hold
- * two in a replay (best = v in a loop), so that each gets an object of its own. NULL: v is known in no other place. */
-static PyObject *second_float(CcRec *rec, PyObject *v)
-{
+/* A float that differs between calls, found in a second place. Places that held one object when this was recorded may
+ * hold two in a replay (best = v in a loop), so that each gets an object of its own. NULL: v is known in no other
+ * place. */
+static PyObject *second_float(CcRec *rec, PyObject *v) {
     if (cc_value_find(rec, v) == NULL) return NULL;
     PyObject *copy = cc_obj_number(v);
     if (copy == NULL) abort();
     return copy;
 }
 
-static void learn_float(CcRec *rec, PyObject *v, int source)
-{
+static void learn_float(CcRec *rec, PyObject *v, int source) {
     CcGuards *gs = &rec->trace->guards;
     if (gs->g.at[source].check == CC_CHK_NONE) cc_guard_check(gs, source, CC_CHK_TYPE, (PyObject *)&PyFloat_Type);
     cc_value_set(rec, v, CC_O_SOURCE, source);
 }
 
-/* A list or dict that only the frames' slots hold was made by this call: its content becomes guarded (numbers in it stay
- * symbolic), and it may be changed freely, because a later snapshot puts a new one into the slots. */
-static void adopt_container(CcRec *rec, PyObject *o, int source)
-{
+/* A list or dict that only the frames' slots hold was made by this call: its content becomes guarded (numbers in it
+ * stay symbolic), and it may be changed freely, because a later snapshot puts a new one into the slots. */
+static void adopt_container(CcRec *rec, PyObject *o, int source) {
     CcGuards *gs = &rec->trace->guards;
     if (PyList_Check(o)) {
         bool is_new;
@@ -74,7 +71,8 @@ static void adopt_container(CcRec *rec, PyObject *o, int source)
             }
             PyObject *own = second_float(rec, item);
             if (own != NULL) PyList_SetItem(o, i, own);
-            learn_float(rec, own != NULL ? own : item, cc_guard_source(gs, CC_SRC_ITEM, source, NULL, 0, (int)i, &is_new));
+            learn_float(rec, own != NULL ? own : item,
+                        cc_guard_source(gs, CC_SRC_ITEM, source, NULL, 0, (int)i, &is_new));
         }
     } else {
         Py_ssize_t pos = 0;
@@ -83,7 +81,8 @@ static void adopt_container(CcRec *rec, PyObject *o, int source)
             bool is_new;
             if (!PyFloat_CheckExact(value) || !cc_value_const(key)) continue;
             PyObject *own = second_float(rec, value);
-            if (own != NULL && PyDict_SetItem(o, key, own) < 0) abort();   /* of a key that is there: the walk goes on */
+            /* of a key that is there: the walk goes on */
+            if (own != NULL && PyDict_SetItem(o, key, own) < 0) abort();
             learn_float(rec, own != NULL ? own : value, cc_guard_source(gs, CC_SRC_KEY, source, key, 0, 0, &is_new));
             Py_XDECREF(own);
         }
@@ -92,13 +91,14 @@ static void adopt_container(CcRec *rec, PyObject *o, int source)
     cc_value_set(rec, o, CC_O_FRESH, -1);
 }
 
-/* How many slots of the chain refer to o (a comprehension's iterator is in a local and on two stacks). None when two frames
- * will look at it again: one may change it while the other waits, and only slots of frames that ran get the new object. */
-static int slots_holding(const CcRec *rec, PyObject *o)
-{
+/* How many slots of the chain refer to o (a comprehension's iterator is in a local and on two stacks). None when two
+ * frames will look at it again: one may change it while the other waits, and only slots of frames that ran get the new
+ * object. */
+static int slots_holding(const CcRec *rec, PyObject *o) {
     int n = 0, frames = 0;
     for (const CcAct *act = rec->innermost; act != NULL; act = act->prev) {
-        const int n_locals = act->code->n_locals, depth = act == rec->innermost ? act->depth : cc_rec_waiting_depth(act);
+        const int n_locals = act->code->n_locals,
+                  depth = act == rec->innermost ? act->depth : cc_rec_waiting_depth(act);
         bool looks = false;
         for (int slot = 0; slot < n_locals + act->depth; slot++) {
             if (cc_act_get(act, slot) != o) continue;
@@ -112,8 +112,7 @@ static int slots_holding(const CcRec *rec, PyObject *o)
 }
 
 /* How many generators that the chain's slots hold, and nothing else, are of this function. */
-static int generators_of(const CcRec *rec, const PyObject *func)
-{
+static int generators_of(const CcRec *rec, const PyObject *func) {
     int n = 0;
     for (const CcAct *act = rec->innermost; act != NULL; act = act->prev) {
         for (int slot = 0; slot < act->code->n_locals + act->depth; slot++) {
@@ -127,21 +126,18 @@ static int generators_of(const CcRec *rec, const PyObject *func)
 }
 
 /* A function that nothing but slots of the chain holds was made by this call, and each call makes another. */
-static bool own_function(const CcRec *rec, PyObject *v)
-{
+static bool own_function(const CcRec *rec, PyObject *v) {
     return PyFunction_Check(v) && Py_REFCNT(v) == slots_holding(rec, v) + generators_of(rec, v);
 }
 
 /* A generator that the chain's slots alone hold. */
-static bool own_generator(const CcRec *rec, PyObject *v)
-{
+static bool own_generator(const CcRec *rec, PyObject *v) {
     CcGen g;
     return cc_generator_read(v, &g) && Py_REFCNT(v) == slots_holding(rec, v) && cc_rec_may_adopt(rec, g.code->co);
 }
 
 /* So it is known by its code, defaults and cells. After all other slots, which hold its cells. */
-static void adopt_function(CcRec *rec, PyObject *v, CcSource source, int parent, int level, int slot)
-{
+static void adopt_function(CcRec *rec, PyObject *v, CcSource source, int parent, int level, int slot) {
     CcGuards *gs = &rec->trace->guards;
     bool is_new;
     if (cc_value_find(rec, v) != NULL) {
@@ -162,8 +158,7 @@ static void adopt_function(CcRec *rec, PyObject *v, CcSource source, int parent,
     Py_DECREF(name);
 }
 
-bool cc_resume_cell(CcRec *rec, int cell, PyObject *v)
-{
+bool cc_resume_cell(CcRec *rec, int cell, PyObject *v) {
     if (rec->frame.n == 0 || !rec->frame.at[0].kept || v == NULL || !PyFunction_Check(v)) return false;
     const PyCodeObject *co = (PyCodeObject *)((PyFunctionObject *)v)->func_code;
     if (!(co->co_flags & CO_NESTED) || cc_value_find(rec, v) != NULL) return false;
@@ -173,15 +168,13 @@ bool cc_resume_cell(CcRec *rec, int cell, PyObject *v)
 
 static void adopt_generator(CcRec *rec, PyObject *o, int source);
 
-static bool kept_slot(const CcGen *g, int slot)
-{
+static bool kept_slot(const CcGen *g, int slot) {
     return slot >= g->code->n_locals || cc_code_live(g->code, g->pc, slot);
 }
 
-/* Which slots of the generator hold what this one holds: how many, and the first of them. (Its iterator lies in a generator
- * expression's argument and on its stack.) */
-static int holding(const CcGen *g, int slot, int *first)
-{
+/* Which slots of the generator hold what this one holds: how many, and the first of them. (Its iterator lies in a
+ * generator expression's argument and on its stack.) */
+static int holding(const CcGen *g, int slot, int *first) {
     int n = 0;
     *first = slot;
     for (int i = g->code->n_locals + g->depth - 1; i >= 0; i--) {
@@ -193,8 +186,7 @@ static int holding(const CcGen *g, int slot, int *first)
 }
 
 /* What lies in a slot of a generator that is adopted. */
-static void read_held(CcRec *rec, const CcGen *g, int parent, int slot)
-{
+static void read_held(CcRec *rec, const CcGen *g, int parent, int slot) {
     CcGuards *gs = &rec->trace->guards;
     PyObject *v = g->slot[slot];
     bool is_new;
@@ -215,7 +207,7 @@ static void read_held(CcRec *rec, const CcGen *g, int parent, int slot)
         adopt_generator(rec, v, cc_guard_source(gs, CC_SRC_GENSLOT, parent, NULL, 0, slot, &is_new));
         return;
     }
-    if (v != NULL && cc_value_const(v)) {   /* nothing puts a symbol in its place: no hint makes it one */
+    if (v != NULL && cc_value_const(v)) { /* nothing puts a symbol in its place: no hint makes it one */
         const int id = cc_guard_source(gs, CC_SRC_GENSLOT, parent, NULL, 0, slot, &is_new);
         if (is_new) cc_guard_check(gs, id, CC_CHK_VALUE, v);
         return;
@@ -227,8 +219,7 @@ static void read_held(CcRec *rec, const CcGen *g, int parent, int slot)
 }
 
 /* Its code is known, and its cells lie in the frame: all else about it matters to nobody but who makes the next one. */
-static void read_function(CcRec *rec, PyObject *func, int generator)
-{
+static void read_function(CcRec *rec, PyObject *func, int generator) {
     bool is_new;
     if (cc_value_find(rec, func) != NULL) {
         cc_value_read(rec, CC_SRC_GENFUNC, generator, NULL, 0, 0, func);
@@ -239,10 +230,9 @@ static void read_function(CcRec *rec, PyObject *func, int generator)
     cc_value_set(rec, func, CC_O_SOURCE, id);
 }
 
-/* Where it waits becomes guarded, and what its frame holds. It may be resumed freely: the next snapshot puts another one into the
- * slot, and a replay ends this one without a word (CcTrace.adopted). */
-static void adopt_generator(CcRec *rec, PyObject *o, int source)
-{
+/* Where it waits becomes guarded, and what its frame holds. It may be resumed freely: the next snapshot puts another
+ * one into the slot, and a replay ends this one without a word (CcTrace.adopted). */
+static void adopt_generator(CcRec *rec, PyObject *o, int source) {
     CcGuards *gs = &rec->trace->guards;
     CcGen g;
     if (!cc_generator_read(o, &g)) abort();
@@ -262,8 +252,7 @@ static void adopt_generator(CcRec *rec, PyObject *o, int source)
 }
 
 /* In one of the slots that hold it; the others are its aliases. */
-static void adopt_owned(CcRec *rec, PyObject *v, int level, int slot)
-{
+static void adopt_owned(CcRec *rec, PyObject *v, int level, int slot) {
     bool is_new;
     if (!PyGen_CheckExact(v)) {
         adopt_function(rec, v, CC_SRC_SLOT, -1, level, slot);
@@ -283,8 +272,7 @@ static void adopt_owned(CcRec *rec, PyObject *v, int level, int slot)
 }
 
 /* symbolic: a number that differs from call to call; it becomes an input unless Python code looks at it. */
-static void read_slot(CcRec *rec, CcAct *act, int level, int slot, bool symbolic)
-{
+static void read_slot(CcRec *rec, CcAct *act, int level, int slot, bool symbolic) {
     PyObject *v = cc_act_get(act, slot);
     CcGuards *gs = &rec->trace->guards;
     bool is_new;
@@ -300,15 +288,16 @@ static void read_slot(CcRec *rec, CcAct *act, int level, int slot, bool symbolic
     }
     const int id = cc_value_read(rec, CC_SRC_SLOT, -1, NULL, level, slot, v);
     cc_sym_slot(rec, act, slot, id);
-    if (v != NULL && known_iterator(v) && gs->g.at[id].check == CC_CHK_TYPE && Py_REFCNT(v) <= 1 + slots_holding(rec, v))
+    if (v != NULL && known_iterator(v) && gs->g.at[id].check == CC_CHK_TYPE &&
+        Py_REFCNT(v) <= 1 + slots_holding(rec, v))
         (void)adopt_iterator(rec, v, id);
     if (v != NULL && (PyList_CheckExact(v) || PyDict_CheckExact(v)) && gs->g.at[id].check == CC_CHK_TYPE &&
         Py_REFCNT(v) <= 1 + slots_holding(rec, v))
         adopt_container(rec, v, id);
 }
 
-CcGo cc_rec_begin_resume(CcRec *rec, CcAct *const *acts, int n, const CcMode *mode, CcVaries varies, void *ctx, uint64_t salt)
-{
+CcGo cc_rec_begin_resume(CcRec *rec, CcAct *const *acts, int n, const CcMode *mode, CcVaries varies, void *ctx,
+                         uint64_t salt) {
     cc_rec_begin(rec, mode, salt);
     rec->innermost = acts[n - 1];
     for (int level = 0; level < n; level++) {
@@ -321,9 +310,10 @@ CcGo cc_rec_begin_resume(CcRec *rec, CcAct *const *acts, int n, const CcMode *mo
             if (cc_final_slot(act, slot)) read_slot(rec, act, level, slot, varies(ctx, level, slot));
         act->observed = true;
     }
-    for (int generators = 0; generators < 2; generators++)   /* which are of functions that slots hold */
+    for (int generators = 0; generators < 2; generators++) /* which are of functions that slots hold */
         for (int i = 0; i < rec->own.n; i++)
-            if (PyGen_CheckExact(rec->own.at[i].object) == generators) adopt_owned(rec, rec->own.at[i].object, rec->own.at[i].level, rec->own.at[i].slot);
+            if (PyGen_CheckExact(rec->own.at[i].object) == generators)
+                adopt_owned(rec, rec->own.at[i].object, rec->own.at[i].level, rec->own.at[i].slot);
     rec->own.n = 0;
     const CcAct *last = acts[n - 1];
     rec->trace->start_file = Py_NewRef(last->co->co_filename);

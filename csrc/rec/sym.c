@@ -1,16 +1,15 @@
-/* Symbols: sizes and numbers that differ from call to call. Each is an object of its own (CPython's cached ints are copied), so
- * that provenance by identity tells it from a constant of the same value. What Python code computes from symbols is a step: it
- * gives further symbols, or a guard (a comparison has to come out as it did). C code that looks at a symbol in a way that is no
- * step pins it: a guard on its value. Nothing here knows how an op's result is shaped: for a new key the nodes are run by
- * torch once, which tells (eval/shape.c). */
+/* Symbols: sizes and numbers that differ from call to call. Each is an object of its own (CPython's cached ints are
+ * copied), so that provenance by identity tells it from a constant of the same value. What Python code computes from
+ * symbols is a step: it gives further symbols, or a guard (a comparison has to come out as it did). C code that looks
+ * at a symbol in a way that is no step pins it: a guard on its value. Nothing here knows how an op's result is shaped:
+ * for a new key the nodes are run by torch once, which tells (eval/shape.c). */
 #include "rec_int.h"
 
 enum { MAX_ITEMS = 16 };
 
 static bool is_number(PyObject *o) { return PyLong_CheckExact(o) || PyFloat_CheckExact(o); }
 
-int cc_sym_of(CcRec *rec, PyObject *o)
-{
+int cc_sym_of(CcRec *rec, PyObject *o) {
     if (rec->trace == NULL || rec->trace->symbol.n == 0 || o == NULL || !is_number(o)) return -1;
     const CcProv *p = cc_value_find(rec, o);
     return p != NULL && p->origin == CC_O_SYMBOL ? p->id : -1;
@@ -20,8 +19,7 @@ bool cc_sym_is(CcRec *rec, PyObject *o) { return cc_sym_of(rec, o) >= 0; }
 
 static bool symbol_visit(void *ctx, PyObject *o, int depth) { return cc_sym_within(ctx, o, depth); }
 
-bool cc_sym_within(CcRec *rec, PyObject *o, int depth)
-{
+bool cc_sym_within(CcRec *rec, PyObject *o, int depth) {
     if (rec->trace == NULL || rec->trace->symbol.n == 0 || o == NULL) return false;
     if (is_number(o)) return cc_sym_is(rec, o);
     if (PySlice_Check(o)) depth = CC_MAX(depth, 1);
@@ -35,8 +33,7 @@ static const void *key_of(int value) { return (const void *)(intptr_t)(value + 1
 bool cc_sym_value(CcRec *rec, int value) { return rec->sized.n > 0 && cc_map_find(&rec->sized, key_of(value)) != NULL; }
 void cc_sym_mark(CcRec *rec, int value) { cc_map_put(&rec->sized, key_of(value), 1); }
 
-bool cc_sym_sized(CcRec *rec, PyObject *tensor)
-{
+bool cc_sym_sized(CcRec *rec, PyObject *tensor) {
     if (rec->trace == NULL || tensor == NULL || !cc_tens_any(tensor)) return false;
     const CcProv *p = cc_value_find(rec, tensor);
     if (p == NULL) return false;
@@ -44,15 +41,14 @@ bool cc_sym_sized(CcRec *rec, PyObject *tensor)
     return p->origin == CC_O_VALUE && cc_sym_value(rec, p->id);
 }
 
-/* What is said about a tensor's sizes by its user. Marks are a tuple (mask of dynamic dims, mask of static ones, ((dim, min,
- * max), ...)), made by python/ccompile/dims.py. */
+/* What is said about a tensor's sizes by its user. Marks are a tuple (mask of dynamic dims, mask of static ones, ((dim,
+ * min, max), ...)), made by python/ccompile/dims.py. */
 typedef struct Marks {
     unsigned dynamic, fixed;
     int64_t min[CC_MAX_DIMS], max[CC_MAX_DIMS];
 } Marks;
 
-static void add_marks(Marks *m, PyObject *marks)
-{
+static void add_marks(Marks *m, PyObject *marks) {
     if (marks == NULL || !PyTuple_Check(marks) || PyTuple_GET_SIZE(marks) != 3) return;
     m->dynamic |= (unsigned)PyLong_AsUnsignedLongMask(PyTuple_GET_ITEM(marks, 0));
     m->fixed |= (unsigned)PyLong_AsUnsignedLongMask(PyTuple_GET_ITEM(marks, 1));
@@ -60,7 +56,8 @@ static void add_marks(Marks *m, PyObject *marks)
     for (Py_ssize_t i = 0; PyTuple_Check(ranges) && i < PyTuple_GET_SIZE(ranges); i++) {
         int dim;
         long long min, max;
-        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(ranges, i), "iLL", &dim, &min, &max) || dim < 0 || dim >= CC_MAX_DIMS) continue;
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(ranges, i), "iLL", &dim, &min, &max) || dim < 0 || dim >= CC_MAX_DIMS)
+            continue;
         m->min[dim] = min;
         m->max[dim] = max;
     }
@@ -68,8 +65,7 @@ static void add_marks(Marks *m, PyObject *marks)
 }
 
 /* torch._dynamo.mark_dynamic and mark_static leave sets of dims. */
-static unsigned dims_of_set(PyObject *dict, const char *name)
-{
+static unsigned dims_of_set(PyObject *dict, const char *name) {
     PyObject *set = PyDict_GetItemString(dict, name);
     unsigned dims = 0;
     for (int d = 0; set != NULL && PyAnySet_Check(set) && d < CC_MAX_DIMS; d++) {
@@ -82,19 +78,18 @@ static unsigned dims_of_set(PyObject *dict, const char *name)
 }
 
 /* How the argument is called, or its number where the function takes *args (a module's __call__). */
-static PyObject *argument_name(const CcRec *rec, int index)
-{
+static PyObject *argument_name(const CcRec *rec, int index) {
     const int n_kw = rec->kwnames != NULL ? (int)PyTuple_GET_SIZE(rec->kwnames) : 0, n_pos = rec->n_args - n_kw;
     if (index >= n_pos) return Py_NewRef(PyTuple_GET_ITEM(rec->kwnames, index - n_pos));
     const PyCodeObject *co = (PyCodeObject *)rec->root->func_code;
-    return index < co->co_argcount ? Py_NewRef(PyTuple_GET_ITEM(co->co_localsplusnames, index)) : PyLong_FromLong(index);
+    return index < co->co_argcount ? Py_NewRef(PyTuple_GET_ITEM(co->co_localsplusnames, index))
+                                   : PyLong_FromLong(index);
 }
 
-static Marks marks_of(CcRec *rec, int guard, PyObject *tensor)
-{
+static Marks marks_of(CcRec *rec, int guard, PyObject *tensor) {
     Marks m = {0};
     for (int d = 0; d < CC_MAX_DIMS; d++) {
-        m.min[d] = 2;   /* 0 and 1 are told apart: they broadcast */
+        m.min[d] = 2; /* 0 and 1 are told apart: they broadcast */
         m.max[d] = INT64_MAX;
     }
     const CcGuard *g = &rec->trace->guards.g.at[guard];
@@ -112,19 +107,18 @@ static Marks marks_of(CcRec *rec, int guard, PyObject *tensor)
 }
 
 /* Does this source lie in an argument, and not among a module's parameters and buffers? */
-static bool in_argument(const CcGuards *gs, int id)
-{
+static bool in_argument(const CcGuards *gs, int id) {
     for (; gs->g.at[id].parent >= 0; id = gs->g.at[id].parent) {
         PyObject *key = gs->g.at[id].key;
         if (key != NULL && PyUnicode_CheckExact(key) &&
-            (PyUnicode_CompareWithASCIIString(key, "_buffers") == 0 || PyUnicode_CompareWithASCIIString(key, "_parameters") == 0))
+            (PyUnicode_CompareWithASCIIString(key, "_buffers") == 0 ||
+             PyUnicode_CompareWithASCIIString(key, "_parameters") == 0))
             return false;
     }
     return gs->g.at[id].source == CC_SRC_ARG || gs->g.at[id].source == CC_SRC_SLOT;
 }
 
-unsigned cc_sym_dims(CcRec *rec, int guard, PyObject *tensor, const CcType *type)
-{
+unsigned cc_sym_dims(CcRec *rec, int guard, PyObject *tensor, const CcType *type) {
     const CcHints *hints = rec->hints;
     if (hints == NULL || hints->none || type->ndim <= 0 || cc_tens_parameter(tensor)) return 0;
     const CcGuards *gs = &rec->trace->guards;
@@ -138,8 +132,7 @@ unsigned cc_sym_dims(CcRec *rec, int guard, PyObject *tensor, const CcType *type
     return dims;
 }
 
-void cc_sym_resized(CcRec *rec, int guard, PyObject *tensor)
-{
+void cc_sym_resized(CcRec *rec, int guard, PyObject *tensor) {
     const Marks m = marks_of(rec, guard, tensor);
     cc_vec_push(&rec->trace->resized, guard);
     for (int d = 0; d < CC_MAX_DIMS; d++)
@@ -149,15 +142,13 @@ void cc_sym_resized(CcRec *rec, int guard, PyObject *tensor)
 
 /* ------------------------------------------------------------------ numbers from outside */
 
-static const CcSymSource *number_of(const CcTrace *t, int guard)
-{
+static const CcSymSource *number_of(const CcTrace *t, int guard) {
     for (int i = 0; i < t->number.n; i++)
         if (t->number.at[i].guard == guard) return &t->number.at[i];
     return NULL;
 }
 
-bool cc_sym_wanted(CcRec *rec, int guard, PyObject *number)
-{
+bool cc_sym_wanted(CcRec *rec, int guard, PyObject *number) {
     if (!is_number(number) || cc_sym_is(rec, number)) return false;
     CcGuards *gs = &rec->trace->guards;
     const CcSymSource *known = number_of(rec->trace, guard);
@@ -165,7 +156,8 @@ bool cc_sym_wanted(CcRec *rec, int guard, PyObject *number)
     if (known == NULL) {
         const CcHints *hints = rec->hints;
         const CcHint *hint = hints != NULL && !hints->none && hints->at.n > 0 && gs->g.at[guard].check == 0
-                                 ? cc_hint_find(hints, cc_guard_path(gs, guard, rec->salt)) : NULL;
+                                 ? cc_hint_find(hints, cc_guard_path(gs, guard, rec->salt))
+                                 : NULL;
         if (hint == NULL || !hint->number) return false;
         cc_guard_check(gs, guard, CC_CHK_TYPE, (PyObject *)Py_TYPE(number));
     }
@@ -173,29 +165,25 @@ bool cc_sym_wanted(CcRec *rec, int guard, PyObject *number)
     return true;
 }
 
-void cc_sym_written(CcRec *rec, int guard)
-{
+void cc_sym_written(CcRec *rec, int guard) {
     for (int i = 0; i < rec->trace->number.n; i++)
         if (rec->trace->number.at[i].guard == guard) rec->trace->number.at[i].written = true;
 }
 
-static PyObject *symbol_object(CcRec *rec, PyObject *value, int id)
-{
+static PyObject *symbol_object(CcRec *rec, PyObject *value, int id) {
     PyObject *o = cc_obj_number(value);
     if (o == NULL) abort();
     cc_value_set(rec, o, CC_O_SYMBOL, id);
     return o;
 }
 
-static PyObject *new_symbol(CcRec *rec, PyObject *value, bool late)
-{
+static PyObject *new_symbol(CcRec *rec, PyObject *value, bool late) {
     cc_vec_push(&rec->trace->symbol, (struct CcSymbol){.value = Py_NewRef(value), .late = late});
     return symbol_object(rec, value, rec->trace->symbol.n - 1);
 }
 
 /* The symbol that stands for what guard gave. */
-static PyObject *from_source(CcRec *rec, int guard, PyObject *value)
-{
+static PyObject *from_source(CcRec *rec, int guard, PyObject *value) {
     CcTrace *t = rec->trace;
     const CcSymSource *known = number_of(t, guard);
     if (known != NULL) return symbol_object(rec, value, known->symbol);
@@ -205,31 +193,28 @@ static PyObject *from_source(CcRec *rec, int guard, PyObject *value)
 }
 
 /* Those that nobody took are constants. */
-static void drop_pending(CcRec *rec)
-{
+static void drop_pending(CcRec *rec) {
     for (int i = 0; rec->trace != NULL && i < rec->pending.n; i++) {
         const struct CcPending p = rec->pending.at[i];
         if (number_of(rec->trace, p.guard) == NULL) {
             cc_guard_check(&rec->trace->guards, p.guard, CC_CHK_VALUE, p.object);
             continue;
         }
-        PyObject *o = from_source(rec, p.guard, p.object);   /* a symbol, but C code has looked at it now */
+        PyObject *o = from_source(rec, p.guard, p.object); /* a symbol, but C code has looked at it now */
         cc_sym_pin(rec, o);
         Py_DECREF(o);
     }
     rec->pending.n = 0;
 }
 
-static PyObject *take_pending(CcRec *rec, int i)
-{
+static PyObject *take_pending(CcRec *rec, int i) {
     const struct CcPending p = rec->pending.at[i];
     rec->pending.at[i] = cc_vec_last(&rec->pending);
     rec->pending.n--;
     return from_source(rec, p.guard, p.object);
 }
 
-void cc_sym_slot(CcRec *rec, CcAct *act, int slot, int guard)
-{
+void cc_sym_slot(CcRec *rec, CcAct *act, int slot, int guard) {
     for (int i = 0; i < rec->pending.n; i++)
         if (rec->pending.at[i].guard == guard) {
             cc_act_put(act, slot, take_pending(rec, i));
@@ -238,8 +223,7 @@ void cc_sym_slot(CcRec *rec, CcAct *act, int slot, int guard)
 }
 
 /* The local in which the call's argument arrives; -1: in none of its own. */
-static int slot_of_argument(const CcRec *rec, int index)
-{
+static int slot_of_argument(const CcRec *rec, int index) {
     const PyCodeObject *co = (PyCodeObject *)rec->root->func_code;
     const int n_pos = rec->n_args - (rec->kwnames != NULL ? (int)PyTuple_GET_SIZE(rec->kwnames) : 0);
     if (index < n_pos) return index < co->co_argcount ? index : -1;
@@ -249,8 +233,7 @@ static int slot_of_argument(const CcRec *rec, int index)
     return -1;
 }
 
-void cc_sym_arguments(CcRec *rec, CcAct *act)
-{
+void cc_sym_arguments(CcRec *rec, CcAct *act) {
     const CcGuards *gs = &rec->trace->guards;
     for (int i = 0; i < rec->pending.n;) {
         const struct CcPending p = rec->pending.at[i];
@@ -261,10 +244,9 @@ void cc_sym_arguments(CcRec *rec, CcAct *act)
     drop_pending(rec);
 }
 
-/* first: numbers that were read since, the last one among them being what the event gave; those before it were content that C
- * code looked at. */
-void cc_sym_after(CcRec *rec, CcEvent *ev, int first)
-{
+/* first: numbers that were read since, the last one among them being what the event gave; those before it were content
+ * that C code looked at. */
+void cc_sym_after(CcRec *rec, CcEvent *ev, int first) {
     if (rec->trace == NULL) return;
     const int last = rec->pending.n - 1;
     if (last >= first && ev->result != NULL && rec->pending.at[last].object == ev->result)
@@ -278,15 +260,13 @@ void cc_sym_after(CcRec *rec, CcEvent *ev, int first)
 
 /* ------------------------------------------------------------------ steps */
 
-static void visit_recipe(const CcTrace *t, int recipe, void (*visit)(void *ctx, const CcRecipe *r), void *ctx)
-{
+static void visit_recipe(const CcTrace *t, int recipe, void (*visit)(void *ctx, const CcRecipe *r), void *ctx) {
     const CcRecipe *r = &t->recipes.r.at[recipe];
     visit(ctx, r);
     for (int i = 0; i < r->n; i++) visit_recipe(t, t->recipes.kid.at[r->kid0 + i], visit, ctx);
 }
 
-static void visit_action(const CcTrace *t, const CcAction *a, void (*visit)(void *ctx, const CcRecipe *r), void *ctx)
-{
+static void visit_action(const CcTrace *t, const CcAction *a, void (*visit)(void *ctx, const CcRecipe *r), void *ctx) {
     for (int i = 0; i < a->n; i++) visit_recipe(t, t->args.at[a->args0 + i], visit, ctx);
 }
 
@@ -295,23 +275,21 @@ typedef struct Seen {
     bool late, loose;
 } Seen;
 
-static void see(void *ctx, const CcRecipe *r)
-{
+static void see(void *ctx, const CcRecipe *r) {
     Seen *seen = ctx;
-    seen->late = seen->late || r->make == CC_MAKE_VALUE || (r->make == CC_MAKE_SYMBOL && seen->t->symbol.at[r->id].late);
+    seen->late =
+        seen->late || r->make == CC_MAKE_VALUE || (r->make == CC_MAKE_SYMBOL && seen->t->symbol.at[r->id].late);
     seen->loose = seen->loose || (r->make == CC_MAKE_SYMBOL && !seen->t->symbol.at[r->id].keyed);
 }
 
-static bool numbers_only(PyObject *o)
-{
+static bool numbers_only(PyObject *o) {
     if (!PyTuple_Check(o) || PyTuple_GET_SIZE(o) > MAX_ITEMS) return false;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); i++)
         if (!is_number(PyTuple_GET_ITEM(o, i))) return false;
     return true;
 }
 
-static PyObject *symbols_of(CcRec *rec, PyObject *items, unsigned fixed, bool late)
-{
+static PyObject *symbols_of(CcRec *rec, PyObject *items, unsigned fixed, bool late) {
     PyObject *tuple = PyTuple_New(PyTuple_GET_SIZE(items)), *given = tuple;
     if (tuple == NULL) abort();
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items); i++) {
@@ -319,7 +297,7 @@ static PyObject *symbols_of(CcRec *rec, PyObject *items, unsigned fixed, bool la
         if (fixed >> i & 1) Py_SETREF(o, Py_NewRef(PyTuple_GET_ITEM(items, i)));
         PyTuple_SET_ITEM(tuple, i, o);
     }
-    if (!PyTuple_CheckExact(items)) {   /* torch.Size */
+    if (!PyTuple_CheckExact(items)) { /* torch.Size */
         given = PyObject_CallOneArg((PyObject *)Py_TYPE(items), tuple);
         Py_DECREF(tuple);
         if (given == NULL) abort();
@@ -329,21 +307,19 @@ static PyObject *symbols_of(CcRec *rec, PyObject *items, unsigned fixed, bool la
 }
 
 /* Whether a step may give something else than a number of the recorded type. */
-static bool may_fail(CcRec *rec, const CcCallSpec *spec, bool guard)
-{
+static bool may_fail(CcRec *rec, const CcCallSpec *spec, bool guard) {
     if (guard) return true;
     if (spec->form == CC_F_GETATTR || spec->form == CC_F_UNARY) return false;
     if (spec->form == CC_F_CALL) return spec->n == 0 || !cc_tens_any(spec->in[0]);
     if (spec->form != CC_F_BINOP) return true;
     if (spec->arg == CC_NB_ADD || spec->arg == CC_NB_SUBTRACT || spec->arg == CC_NB_MULTIPLY) return false;
-    return spec->arg == CC_NB_POWER || cc_sym_is(rec, spec->in[1]);   /* by zero */
+    return spec->arg == CC_NB_POWER || cc_sym_is(rec, spec->in[1]); /* by zero */
 }
 
-/* Something was computed or read from symbols: a step. Takes the reference to result and gives what Python code is to get
- * in its place. fixed: items of the result that are no symbols (sizes that are guarded), a bit each. NULL: it can't be
- * written down, and the reference is dropped. */
-static PyObject *record_step(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *result, unsigned fixed)
-{
+/* Something was computed or read from symbols: a step. Takes the reference to result and gives what Python code is to
+ * get in its place. fixed: items of the result that are no symbols (sizes that are guarded), a bit each. NULL: it can't
+ * be written down, and the reference is dropped. */
+static PyObject *record_step(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *result, unsigned fixed) {
     CcTrace *t = rec->trace;
     const bool items = numbers_only(result);
     const int args0 = items || cc_value_const(result) ? cc_node_args(rec, spec) : -1;
@@ -368,16 +344,14 @@ static PyObject *record_step(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyO
     return given;
 }
 
-bool cc_sym_by_layout(const CcCallSpec *spec)
-{
+bool cc_sym_by_layout(const CcCallSpec *spec) {
     if (spec->name == NULL) return false;
     for (Py_ssize_t i = 0; spec->kwnames != NULL && i < PyTuple_GET_SIZE(spec->kwnames); i++)
         if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(spec->kwnames, i), "memory_format") == 0) return true;
     return strstr(spec->name, "contiguous") != NULL || strstr(spec->name, "sum_to_size") != NULL;
 }
 
-void cc_sym_same(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *result)
-{
+void cc_sym_same(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *result) {
     CcTrace *t = rec->trace;
     bool sized = false;
     int same = 0;
@@ -385,7 +359,7 @@ void cc_sym_same(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
         sized = sized || cc_sym_sized(rec, spec->in[i]) || cc_sym_within(rec, spec->in[i], 4);
         if (spec->in[i] == result) same = i + 1;
     }
-    for (int i = 0; i < spec->n; i++)   /* a probability, which is checked */
+    for (int i = 0; i < spec->n; i++) /* a probability, which is checked */
         if (PyFloat_CheckExact(spec->in[i])) cc_sym_pin(rec, spec->in[i]);
     if (!sized || !cc_sym_by_layout(spec)) return;
     const int args0 = same > 0 ? cc_node_args(rec, spec) : -1;
@@ -402,23 +376,23 @@ void cc_sym_same(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
     cc_vec_push(&t->step, step);
 }
 
-void cc_sym_pin(CcRec *rec, PyObject *o)
-{
+void cc_sym_pin(CcRec *rec, PyObject *o) {
     CcProv *p = cc_sym_is(rec, o) ? cc_value_find(rec, o) : NULL;
     if (p == NULL || p->dirty) return;
-    p->dirty = CC_DIRTY_ALL;   /* pinned already */
+    p->dirty = CC_DIRTY_ALL; /* pinned already */
     const CcCallSpec spec = {.form = CC_F_UNARY, .arg = '+', .in = &o, .n = 1, .name = "value"};
     CcTrace *t = rec->trace;
     const int args0 = cc_node_args(rec, &spec);
-    CcSymStep step = {.action = cc_node_action(&spec, NULL, args0), .late = t->symbol.at[p->id].late, .symbol0 = t->symbol.n,
+    CcSymStep step = {.action = cc_node_action(&spec, NULL, args0),
+                      .late = t->symbol.at[p->id].late,
+                      .symbol0 = t->symbol.n,
                       .want = Py_NewRef(t->symbol.at[p->id].value)};
     step.action.after = t->graph->node.n;
     if (step.late && t->impure) t->retry = true;
     cc_vec_push(&t->step, step);
 }
 
-void cc_sym_settle(CcRec *rec, PyObject *o, int depth)
-{
+void cc_sym_settle(CcRec *rec, PyObject *o, int depth) {
     if (cc_sym_within(rec, o, depth)) (void)cc_number_settle(rec, o, depth);
 }
 
@@ -426,22 +400,19 @@ static bool sized_within(CcRec *rec, PyObject *o, int depth);
 
 static bool sized_visit(void *ctx, PyObject *o, int depth) { return sized_within(ctx, o, depth); }
 
-static bool sized_within(CcRec *rec, PyObject *o, int depth)
-{
+static bool sized_within(CcRec *rec, PyObject *o, int depth) {
     if (o == NULL || rec->trace == NULL || !cc_trace_symbolic(rec->trace)) return false;
     return cc_sym_sized(rec, o) || (depth > 0 && cc_number_any(o, sized_visit, rec, depth - 1));
 }
 
-static void settle_all(CcRec *rec, PyObject *const *in, int n)
-{
+static void settle_all(CcRec *rec, PyObject *const *in, int n) {
     for (int i = 0; i < n; i++) {
         cc_sym_settle(rec, in[i], 4);
         if (sized_within(rec, in[i], 4)) rec->rigid = "C code looks at a tensor with symbolic sizes";
     }
 }
 
-void cc_sym_unseen(CcRec *rec, PyObject *const *in, int n)
-{
+void cc_sym_unseen(CcRec *rec, PyObject *const *in, int n) {
     for (int i = 0; i < n; i++)
         if (in[i] == Py_None || (PyCallable_Check(in[i]) && cc_call_function(in[i]) == NULL)) {
             settle_all(rec, in, n);
@@ -450,9 +421,8 @@ void cc_sym_unseen(CcRec *rec, PyObject *const *in, int n)
 }
 
 /* Performs it and writes it down; CC_OK: that was not possible, and its symbols are constants now. */
-static CcGo record(CcRec *rec, CcAct *act, CcEvent *ev, const CcCallSpec *spec, PyObject *result, unsigned fixed)
-{
-    PyErr_Clear();   /* an exception: it is raised when it is performed again */
+static CcGo record(CcRec *rec, CcAct *act, CcEvent *ev, const CcCallSpec *spec, PyObject *result, unsigned fixed) {
+    PyErr_Clear(); /* an exception: it is raised when it is performed again */
     ev->result = result != NULL ? record_step(rec, act, spec, result, fixed) : NULL;
     if (ev->result != NULL) return CC_DONE;
     settle_all(rec, spec->in, spec->n);
@@ -462,20 +432,19 @@ static CcGo record(CcRec *rec, CcAct *act, CcEvent *ev, const CcCallSpec *spec, 
 /* ------------------------------------------------------------------ events */
 
 /* CPython has one object for each of them (_PY_NSMALLNEGINTS, _PY_NSMALLPOSINTS). */
-static bool small_int(PyObject *o)
-{
+static bool small_int(PyObject *o) {
     int overflow;
     const long v = PyLong_AsLongAndOverflow(o, &overflow);
     return overflow == 0 && v >= -5 && v <= 256;
 }
 
-bool cc_sym_identical(CcRec *rec, CcAct *act, PyObject *const *in)
-{
+bool cc_sym_identical(CcRec *rec, CcAct *act, PyObject *const *in) {
     const bool symbols[] = {cc_sym_is(rec, in[0]), cc_sym_is(rec, in[1])};
-    if (in[0] == in[1] || (!symbols[0] && !symbols[1]) || !PyLong_CheckExact(in[0]) || !PyLong_CheckExact(in[1])) return in[0] == in[1];
+    if (in[0] == in[1] || (!symbols[0] && !symbols[1]) || !PyLong_CheckExact(in[0]) || !PyLong_CheckExact(in[1]))
+        return in[0] == in[1];
     for (int i = 0; i < 2; i++)
         if (!symbols[i] && !small_int(in[i])) return false;
-    if (symbols[0] && symbols[1]) settle_all(rec, in, 2);   /* whether they are small counts as well */
+    if (symbols[0] && symbols[1]) settle_all(rec, in, 2); /* whether they are small counts as well */
     const CcCallSpec spec = {.form = CC_F_COMPARE, .arg = Py_EQ, .in = in, .n = 2, .name = "comparison"};
     PyObject *equal = PyObject_RichCompare(in[0], in[1], Py_EQ);
     if (equal == NULL) abort();
@@ -486,8 +455,7 @@ bool cc_sym_identical(CcRec *rec, CcAct *act, PyObject *const *in)
     return same;
 }
 
-static bool plain_operand(PyObject *o, int depth)
-{
+static bool plain_operand(PyObject *o, int depth) {
     if (PyTuple_Check(o) || PyList_CheckExact(o)) {
         for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++)
             if (depth == 0 || !plain_operand(PySequence_Fast_GET_ITEM(o, i), depth - 1)) return false;
@@ -497,8 +465,7 @@ static bool plain_operand(PyObject *o, int depth)
 }
 
 /* Operands that are no symbols: numbers, texts, and containers of them whose content is guarded. */
-static bool plain_operands(CcRec *rec, PyObject *const *in, int n)
-{
+static bool plain_operands(CcRec *rec, PyObject *const *in, int n) {
     for (int i = 0; i < n; i++) {
         if (!plain_operand(in[i], 3)) return false;
         if (PyTuple_Check(in[i]) || PyList_Check(in[i]))
@@ -507,8 +474,7 @@ static bool plain_operands(CcRec *rec, PyObject *const *in, int n)
     return true;
 }
 
-CcGo cc_sym_operator(CcRec *rec, CcAct *act, CcEvent *ev)
-{
+CcGo cc_sym_operator(CcRec *rec, CcAct *act, CcEvent *ev) {
     bool within = false, numbers = true;
     for (int i = 0; i < ev->n; i++) {
         if (cc_tens_any(ev->in[i])) return CC_OK;
@@ -531,8 +497,11 @@ CcGo cc_sym_operator(CcRec *rec, CcAct *act, CcEvent *ev)
     if (ev->kind == CC_EV_UNARY && numbers) {
         spec.form = CC_F_UNARY;
         spec.name = "operator";
-        return record(rec, act, ev, &spec, ev->arg == '-' ? PyNumber_Negative(in[0]) : ev->arg == '~' ? PyNumber_Invert(in[0])
-                                                                                      : PyNumber_Positive(in[0]), 0);
+        return record(rec, act, ev, &spec,
+                      ev->arg == '-'   ? PyNumber_Negative(in[0])
+                      : ev->arg == '~' ? PyNumber_Invert(in[0])
+                                       : PyNumber_Positive(in[0]),
+                      0);
     }
     if (ev->kind == CC_EV_TRUTH && numbers) {
         spec.form = CC_F_CALL;
@@ -541,26 +510,28 @@ CcGo cc_sym_operator(CcRec *rec, CcAct *act, CcEvent *ev)
         return record(rec, act, ev, &spec, PyObject_CallOneArg(spec.target, in[0]), 0);
     }
     const bool inside = ev->n == 2 && !cc_sym_is(rec, in[0]) && !cc_sym_is(rec, in[1]);
-    if (ev->kind == CC_EV_BINOP && ev->arg == CC_NB_ADD && inside && !PyUnicode_Check(in[0])) return CC_OK;   /* shape + (4,) */
+    /* shape + (4,) */
+    if (ev->kind == CC_EV_BINOP && ev->arg == CC_NB_ADD && inside && !PyUnicode_Check(in[0])) return CC_OK;
     settle_all(rec, ev->in, ev->n);
     return CC_OK;
 }
 
-CcGo cc_sym_attr(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *tensor, PyObject *name)
-{
+CcGo cc_sym_attr(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *tensor, PyObject *name) {
     const char *text = PyUnicode_AsUTF8(name);
     PyObject *d = cc_sym_sized(rec, tensor) ? cc_type_lookup(Py_TYPE(tensor), name) : NULL;
-    if (d == NULL || !Py_IS_TYPE(d, &PyGetSetDescr_Type) || cc_torch_attr(tensor, name).cls != CC_T_META || !cc_node_tells_size(text)) return CC_OK;
+    if (d == NULL || !Py_IS_TYPE(d, &PyGetSetDescr_Type) || cc_torch_attr(tensor, name).cls != CC_T_META ||
+        !cc_node_tells_size(text))
+        return CC_OK;
     const CcProv *p = cc_value_find(rec, tensor);
-    const unsigned fixed = p->origin == CC_O_SOURCE && strcmp(text, "shape") == 0 ? ~(unsigned)rec->trace->guards.g.at[p->id].dynamic : 0;
+    const unsigned fixed =
+        p->origin == CC_O_SOURCE && strcmp(text, "shape") == 0 ? ~(unsigned)rec->trace->guards.g.at[p->id].dynamic : 0;
     PyObject *v = PyObject_GetAttr(tensor, name);
-    if (v != NULL) (void)cc_attr_after(rec, act, tensor, name, v);   /* that torch.Tensor was not patched */
+    if (v != NULL) (void)cc_attr_after(rec, act, tensor, name, v); /* that torch.Tensor was not patched */
     const CcCallSpec spec = {.form = CC_F_GETATTR, .target = name, .in = &tensor, .n = 1, .name = text};
     return record(rec, act, ev, &spec, v, fixed);
 }
 
-CcGo cc_sym_call(CcRec *rec, CcAct *act, CcEvent *ev, const CcCallSpec *spec)
-{
+CcGo cc_sym_call(CcRec *rec, CcAct *act, CcEvent *ev, const CcCallSpec *spec) {
     bool touches = false;
     for (int i = 0; i < spec->n; i++)
         touches = touches || cc_sym_sized(rec, spec->in[i]) || cc_sym_within(rec, spec->in[i], 4);
@@ -569,35 +540,32 @@ CcGo cc_sym_call(CcRec *rec, CcAct *act, CcEvent *ev, const CcCallSpec *spec)
     unsigned fixed = 0;
     const CcProv *p = spec->n == 1 && strcmp(spec->name, "Tensor.size") == 0 ? cc_value_find(rec, spec->in[0]) : NULL;
     if (p != NULL && p->origin == CC_O_SOURCE) fixed = ~(unsigned)rec->trace->guards.g.at[p->id].dynamic;
-    const bool paused = cc_hook_pause(act->obs, true);   /* Tensor.__len__ is Python code */
+    const bool paused = cc_hook_pause(act->obs, true); /* Tensor.__len__ is Python code */
     PyObject *v = PyObject_Vectorcall(spec->target, spec->in, (size_t)spec->n - n_kw, spec->kwnames);
     cc_hook_pause(act->obs, paused);
     return record(rec, act, ev, spec, v, fixed);
 }
 
-CcGo cc_sym_pure(CcRec *rec, CcAct *act, CcEvent *ev, const CcCallSpec *spec)
-{
+CcGo cc_sym_pure(CcRec *rec, CcAct *act, CcEvent *ev, const CcCallSpec *spec) {
     bool within = false;
     for (int i = 0; i < spec->n; i++) within = within || cc_sym_within(rec, spec->in[i], 4);
-    return within && spec->kwnames == NULL && plain_operands(rec, spec->in, spec->n) ? cc_sym_call(rec, act, ev, spec) : CC_OK;
+    return within && spec->kwnames == NULL && plain_operands(rec, spec->in, spec->n) ? cc_sym_call(rec, act, ev, spec)
+                                                                                     : CC_OK;
 }
 
 /* ------------------------------------------------------------------ the end of a recording */
 
-static void see_keyed(void *ctx, const CcRecipe *r)
-{
+static void see_keyed(void *ctx, const CcRecipe *r) {
     CcTrace *t = ctx;
     if (r->make == CC_MAKE_SYMBOL) t->symbol.at[r->id].keyed = true;
 }
 
-static bool from_symbol(const CcOperand *o, int symbol)
-{
+static bool from_symbol(const CcOperand *o, int symbol) {
     return (o->kind == CC_IN_FLOAT || o->kind == CC_IN_INT) && o->value == 1 + symbol;
 }
 
 /* Whether a node takes a symbol as nothing but numbers that kernels read in each call. */
-static bool takes_number(CcTrace *t, const CcNode *n, int symbol)
-{
+static bool takes_number(CcTrace *t, const CcNode *n, int symbol) {
     const CcAction *a = &t->node.at[n->host];
     bool half = false;
     int given = 0, taken = 0;
@@ -608,7 +576,8 @@ static bool takes_number(CcTrace *t, const CcNode *n, int symbol)
     for (int i = 0; i < n->n_in; i++) {
         const CcOperand *o = cc_graph_operand(t->graph, n, i);
         taken += from_symbol(o, symbol) && cc_op_number(t->graph, n, i);
-        half = half || (o->kind == CC_IN_VALUE && cc_dtype_info((CcDtype)t->graph->val.at[o->value].type.dtype)->size < 4);
+        half =
+            half || (o->kind == CC_IN_VALUE && cc_dtype_info((CcDtype)t->graph->val.at[o->value].type.dtype)->size < 4);
     }
     half = half || (n->n_out > 0 && cc_dtype_info((CcDtype)t->graph->val.at[n->out0].type.dtype)->size < 4);
     if (given != taken || t->symbol.at[symbol].late) return false;
@@ -616,8 +585,7 @@ static bool takes_number(CcTrace *t, const CcNode *n, int symbol)
     return true;
 }
 
-static void key_node(CcTrace *t, const CcNode *n)
-{
+static void key_node(CcTrace *t, const CcNode *n) {
     const CcAction *a = &t->node.at[n->host];
     for (int i = 0; i < a->n; i++) {
         const int recipe = t->args.at[a->args0 + i];
@@ -627,21 +595,20 @@ static void key_node(CcTrace *t, const CcNode *n)
 }
 
 /* The operands of numbers that are no part of the key: other ones in each call. */
-static void give_numbers(CcTrace *t)
-{
+static void give_numbers(CcTrace *t) {
     for (int i = 0; i < t->symbol.n; i++)
         if (t->symbol.at[i].keyed) t->symbol.at[i].kernel = CC_SYM_NOT;
     for (int i = 0; i < t->graph->operand.n; i++) {
         CcOperand *o = &t->graph->operand.at[i];
-        if ((o->kind != CC_IN_FLOAT && o->kind != CC_IN_INT) || o->value == 0 || !t->symbol.at[o->value - 1].kernel) continue;
+        if ((o->kind != CC_IN_FLOAT && o->kind != CC_IN_INT) || o->value == 0 || !t->symbol.at[o->value - 1].kernel)
+            continue;
         *o = (CcOperand){.kind = CC_IN_NUMBER, .value = o->value - 1};
     }
 }
 
-/* Symbols that nodes, or what is read from nodes' results, depend on belong to the key; and so does what they are computed
- * from. */
-static void find_keyed(CcTrace *t)
-{
+/* Symbols that nodes, or what is read from nodes' results, depend on belong to the key; and so does what they are
+ * computed from. */
+static void find_keyed(CcTrace *t) {
     for (int i = 0; i < t->graph->node.n; i++) key_node(t, &t->graph->node.at[i]);
     for (int i = t->step.n - 1; i >= 0; i--) {
         const CcSymStep *step = &t->step.at[i];
@@ -660,8 +627,7 @@ static void find_keyed(CcTrace *t)
 }
 
 /* All symbols become constants, under guards: other sizes and numbers have recordings of their own. */
-static void make_rigid(CcRec *rec, const char *why)
-{
+static void make_rigid(CcRec *rec, const char *why) {
     CcTrace *t = rec->trace;
     cc_log_add(CC_LOG_RIGID, "%s: sizes and numbers are constants: %s",
                rec->root != NULL ? PyUnicode_AsUTF8(rec->root->func_qualname) : "behind a break", why);
@@ -683,21 +649,20 @@ static void make_rigid(CcRec *rec, const char *why)
 }
 
 /* Whether all that nodes do can be undone: writes that autograd does not see, and CPU's random numbers. */
-static bool undoable(const CcTrace *t)
-{
+static bool undoable(const CcTrace *t) {
     for (int i = 0; i < t->graph->node.n; i++) {
         const CcNode *n = &t->graph->node.at[i];
         const CcAction *a = &t->node.at[n->host];
         if (a->state || a->form == CC_F_ASSERT) continue;
-        if (n->flags & CC_N_EFFECT || (n->flags & CC_N_WRITES && t->needs_grad && a->undo != CC_UNDO_LOCAL)) return false;
+        if (n->flags & CC_N_EFFECT || (n->flags & CC_N_WRITES && t->needs_grad && a->undo != CC_UNDO_LOCAL))
+            return false;
         if (n->flags & CC_N_RANDOM && (n->n_out == 0 || t->graph->val.at[n->out0].type.device != 1)) return false;
     }
     return true;
 }
 
 /* Numbers that nodes depend on stand in the key as words. */
-static bool fits_key(const CcTrace *t)
-{
+static bool fits_key(const CcTrace *t) {
     for (int i = 0; i < t->number.n; i++) {
         int overflow = 0;
         PyObject *v = t->symbol.at[t->number.at[i].symbol].value;
@@ -707,15 +672,13 @@ static bool fits_key(const CcTrace *t)
     return true;
 }
 
-static int key_words(const CcTrace *t)
-{
+static int key_words(const CcTrace *t) {
     int n = t->number.n;
     for (int i = 0; i < t->resized.n; i++) n += 2 * t->guards.g.at[t->resized.at[i]].type->ndim;
     return n;
 }
 
-void cc_sym_finish(CcRec *rec)
-{
+void cc_sym_finish(CcRec *rec) {
     drop_pending(rec);
     CcTrace *t = rec->trace;
     if (!cc_trace_symbolic(t)) return;
@@ -726,11 +689,11 @@ void cc_sym_finish(CcRec *rec)
     if (why == NULL && !fits_key(t)) why = "an int needs more than 64 bits";
     if (why != NULL) make_rigid(rec, why);
     else give_numbers(t);
-    for (int i = 0; i < t->resized.n; i++) t->guards.g.at[t->resized.at[i]].used = true;   /* a run reads their sizes */
+    /* a run reads their sizes */
+    for (int i = 0; i < t->resized.n; i++) t->guards.g.at[t->resized.at[i]].used = true;
 }
 
-void cc_sym_free(CcTrace *t)
-{
+void cc_sym_free(CcTrace *t) {
     for (int i = 0; i < t->step.n; i++) {
         cc_action_free(&t->step.at[i].action);
         Py_CLEAR(t->step.at[i].want);
@@ -751,14 +714,12 @@ typedef struct Teller {
     int node;
 } Teller;
 
-static void tell_value(void *ctx, const CcRecipe *r)
-{
+static void tell_value(void *ctx, const CcRecipe *r) {
     const Teller *teller = ctx;
     if (r->make == CC_MAKE_VALUE) teller->tell(teller->ctx, r->id, teller->node);
 }
 
-void cc_trace_late_reads(const CcTrace *t, void (*tell)(void *ctx, int value, int node), void *ctx)
-{
+void cc_trace_late_reads(const CcTrace *t, void (*tell)(void *ctx, int value, int node), void *ctx) {
     for (int i = 0; i < t->step.n; i++) {
         Teller teller = {tell, ctx, t->step.at[i].action.after};
         visit_action(t, &t->step.at[i].action, tell_value, &teller);

@@ -1,16 +1,14 @@
 /* Symbolic steps as text, for reports and recompile events: "s2 = s0 * 2", "s1 > 32 is True". */
 #include "rec_int.h"
 
-static void add_number(PyObject *o, CcSbuf *out)
-{
+static void add_number(PyObject *o, CcSbuf *out) {
     PyObject *s = PyObject_Repr(o);
     if (s == NULL) PyErr_Clear();
     cc_sbuf_add(out, "%.80s", s != NULL ? PyUnicode_AsUTF8(s) : "?");
     Py_XDECREF(s);
 }
 
-static void add_recipe(const CcTrace *t, int recipe, CcSbuf *out)
-{
+static void add_recipe(const CcTrace *t, int recipe, CcSbuf *out) {
     const CcRecipe *r = &t->recipes.r.at[recipe];
     switch ((CcMake)r->make) {
     case CC_MAKE_SYMBOL: cc_sbuf_add(out, "s%d", r->id); return;
@@ -26,15 +24,13 @@ static void add_recipe(const CcTrace *t, int recipe, CcSbuf *out)
     cc_sbuf_add(out, ")");
 }
 
-static const char *operator_text(const CcAction *a)
-{
+static const char *operator_text(const CcAction *a) {
     static const char *const compare[] = {"<", "<=", "==", "!=", ">", ">="};
     static const char *const binop[CC_NB_COUNT] = {"+", "&", "//", "<<", "@", "*", "%", "|", "**", ">>", "-", "/", "^"};
     return a->form == CC_F_COMPARE ? compare[a->arg] : a->form == CC_F_BINOP ? binop[a->arg] : NULL;
 }
 
-void cc_symtext_step(const CcTrace *t, int step, CcSbuf *out)
-{
+void cc_symtext_step(const CcTrace *t, int step, CcSbuf *out) {
     const CcSymStep *s = &t->step.at[step];
     const CcAction *a = &s->action;
     for (int i = 0; i < s->n; i++) cc_sbuf_add(out, "%ss%d", i > 0 ? ", " : "", s->symbol0 + i);

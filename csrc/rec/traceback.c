@@ -1,20 +1,20 @@
 /* Tracebacks of exceptions that a recording raised and caught, and that are still alive when it ends. A replay raises
- * nothing, so its exceptions get a copy of what the recording saw: the same functions and lines, in frames that are empty,
- * since the real ones hold the tensors of the recorded call. */
+ * nothing, so its exceptions get a copy of what the recording saw: the same functions and lines, in frames that are
+ * empty, since the real ones hold the tensors of the recorded call. */
 #include "rec_int.h"
 
 #include <frameobject.h>
 
 enum { MAX_ENTRIES = 64 };
 
-static PyObject *copy_entry(PyTracebackObject *tb, PyObject *next)
-{
+static PyObject *copy_entry(PyTracebackObject *tb, PyObject *next) {
     PyCodeObject *co = PyFrame_GetCode(tb->tb_frame);
     PyObject *globals = PyObject_GetAttrString((PyObject *)tb->tb_frame, "f_globals");
-    PyObject *line = PyObject_GetAttrString((PyObject *)tb, "tb_lineno");   /* tb->tb_lineno may wait to be computed */
+    PyObject *line = PyObject_GetAttrString((PyObject *)tb, "tb_lineno"); /* tb->tb_lineno may wait to be computed */
     PyFrameObject *frame = globals != NULL && line != NULL ? PyFrame_New(PyThreadState_Get(), co, globals, NULL) : NULL;
-    PyObject *copy = frame != NULL ? PyObject_CallFunction((PyObject *)&PyTraceBack_Type, "OOiO", next, (PyObject *)frame,
-                                                           tb->tb_lasti, line) : NULL;
+    PyObject *copy = frame != NULL ? PyObject_CallFunction((PyObject *)&PyTraceBack_Type, "OOiO", next,
+                                                           (PyObject *)frame, tb->tb_lasti, line)
+                                   : NULL;
     Py_XDECREF((PyObject *)frame);
     Py_XDECREF(line);
     Py_XDECREF(globals);
@@ -22,12 +22,12 @@ static PyObject *copy_entry(PyTracebackObject *tb, PyObject *next)
     return copy;
 }
 
-PyObject *cc_traceback_copy(PyObject *exception)
-{
+PyObject *cc_traceback_copy(PyObject *exception) {
     PyObject *first = PyException_GetTraceback(exception), *copy = Py_NewRef(Py_None);
     PyTracebackObject *at[MAX_ENTRIES];
     int n = 0;
-    for (PyTracebackObject *tb = (PyTracebackObject *)first; tb != NULL && n < MAX_ENTRIES; tb = tb->tb_next) at[n++] = tb;
+    for (PyTracebackObject *tb = (PyTracebackObject *)first; tb != NULL && n < MAX_ENTRIES; tb = tb->tb_next)
+        at[n++] = tb;
     while (n > 0 && copy != NULL) {
         PyObject *longer = copy_entry(at[--n], copy);
         Py_SETREF(copy, longer);

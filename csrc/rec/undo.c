@@ -1,4 +1,5 @@
-/* Writes to tensors that need not end what a failing replay can do again (segment.c): from the segment's begin on, in eager.
+/* Writes to tensors that need not end what a failing replay can do again (segment.c): from the segment's begin on, in
+ * eager.
  *
  *   local     only memory that the graph itself made:        a second run makes it anew
  *   saved     a small tensor from outside (a counter):        its bytes are put back
@@ -8,8 +9,7 @@
 enum { SAVED_BYTES = 256, CPU = 1 };
 
 /* First and last byte of a tensor's memory (an empty tensor: none). False: it can't be told. */
-static bool memory_of(PyObject *o, uintptr_t *from, uintptr_t *to)
-{
+static bool memory_of(PyObject *o, uintptr_t *from, uintptr_t *to) {
     CcTensor t;
     cc_tens_read(o, false, &t);
     if (t.type.ndim < 0) return false;
@@ -30,8 +30,7 @@ static bool memory_of(PyObject *o, uintptr_t *from, uintptr_t *to)
 }
 
 /* Whether a node writes its first operand and nothing else: add_, and not batch_norm or out=. */
-static bool writes_first(const CcCallSpec *spec)
-{
+static bool writes_first(const CcCallSpec *spec) {
     if (spec->flags != CC_N_WRITES || spec->n == 0 || !cc_tens_plain(spec->in[0])) return false;
     if (spec->form != CC_F_CALL) return true;
     const size_t len = spec->name != NULL ? strlen(spec->name) : 0;
@@ -39,21 +38,22 @@ static bool writes_first(const CcCallSpec *spec)
     return len >= 2 && spec->name[len - 1] == '_' && spec->name[len - 2] != '_' && spec->n > named;
 }
 
-/* Whether a tensor from outside, other than `but`, lies in this memory; with `read` only those that the graph has read count. */
-static bool shared(CcRec *rec, PyObject *but, uintptr_t from, uintptr_t to, bool read)
-{
+/* Whether a tensor from outside, other than `but`, lies in this memory; with `read` only those that the graph has read
+ * count. */
+static bool shared(CcRec *rec, PyObject *but, uintptr_t from, uintptr_t to, bool read) {
     uintptr_t low, high;
     for (int i = 0; i < rec->prov.n; i++) {
         const CcProv *q = &rec->prov.at[i];
-        if (q->object == NULL || q->weak != NULL || q->object == but || q->origin != CC_O_SOURCE || !cc_tens_any(q->object)) continue;
+        if (q->object == NULL || q->weak != NULL || q->object == but || q->origin != CC_O_SOURCE ||
+            !cc_tens_any(q->object))
+            continue;
         if (read && cc_map_find(&rec->input_of, (const void *)(intptr_t)(q->id + 1)) == NULL) continue;
         if (!memory_of(q->object, &low, &high) || (low <= to && from <= high)) return true;
     }
     return false;
 }
 
-static bool overwrites(const CcCallSpec *spec)
-{
+static bool overwrites(const CcCallSpec *spec) {
     static const char *const names[] = {"Tensor.index_copy_", "Tensor.copy_", "Tensor.fill_", "Tensor.zero_"};
     if (spec->form == CC_F_SETITEM) return true;
     for (int i = 0; i < CC_COUNT(names); i++)
@@ -61,8 +61,7 @@ static bool overwrites(const CcCallSpec *spec)
     return false;
 }
 
-CcUndo cc_undo_of(CcRec *rec, const CcCallSpec *spec)
-{
+CcUndo cc_undo_of(CcRec *rec, const CcCallSpec *spec) {
     uintptr_t from, to;
     if (!writes_first(spec) || !memory_of(spec->in[0], &from, &to)) return CC_UNDO_NOT;
     const CcProv *p = cc_value_find(rec, spec->in[0]);
@@ -76,14 +75,12 @@ CcUndo cc_undo_of(CcRec *rec, const CcCallSpec *spec)
     return overwrites(spec) && !known && !shared(rec, spec->in[0], from, to, true) ? CC_UNDO_REPEATS : CC_UNDO_NOT;
 }
 
-bool cc_undo_overlap(PyObject *a, PyObject *b)
-{
+bool cc_undo_overlap(PyObject *a, PyObject *b) {
     uintptr_t from, to, low, high;
     return !memory_of(a, &from, &to) || !memory_of(b, &low, &high) || (low <= to && from <= high);
 }
 
-int64_t cc_undo_bytes(PyObject *tensor, void **begin)
-{
+int64_t cc_undo_bytes(PyObject *tensor, void **begin) {
     uintptr_t from, to;
     if (!memory_of(tensor, &from, &to)) return -1;
     *begin = (void *)from;

@@ -3,23 +3,23 @@
  *              cc_value_read                 node result            built in the trace
  *   outside ------------------> SOURCE      ------------> VALUE    ------------------> FRESH
  *
- * Constants (numbers, strings, dtypes) need no entry: they were guarded where they were read. The map holds its objects, so
- * that an address means one object; tensors made by nodes are held weakly, so that a first call peaks at eager's memory. */
+ * Constants (numbers, strings, dtypes) need no entry: they were guarded where they were read. The map holds its
+ * objects, so that an address means one object; tensors made by nodes are held weakly, so that a first call peaks at
+ * eager's memory. */
 #include "rec_int.h"
 
 /* What numpy's functions give for numbers. */
-static bool numpy_number(const PyTypeObject *t)
-{
-    static const char *const names[] = {"numpy.float64", "numpy.float32", "numpy.float16", "numpy.int64", "numpy.int32", "numpy.int16",
-                                        "numpy.int8", "numpy.uint8", "numpy.bool", "numpy.bool_"};
+static bool numpy_number(const PyTypeObject *t) {
+    static const char *const names[] = {"numpy.float64", "numpy.float32", "numpy.float16", "numpy.int64",
+                                        "numpy.int32",   "numpy.int16",   "numpy.int8",    "numpy.uint8",
+                                        "numpy.bool",    "numpy.bool_"};
     if (strncmp(t->tp_name, "numpy.", 6) != 0 || (t->tp_flags & Py_TPFLAGS_HEAPTYPE)) return false;
     for (int i = 0; i < CC_COUNT(names); i++)
         if (strcmp(t->tp_name, names[i]) == 0) return true;
     return false;
 }
 
-bool cc_value_const(PyObject *o)
-{
+bool cc_value_const(PyObject *o) {
     PyTypeObject *t = Py_TYPE(o);
     if (o == Py_None || t == &PyBool_Type || t == &PyLong_Type || t == &PyFloat_Type || t == &PyUnicode_Type ||
         t == &PyBytes_Type || t == &PyComplex_Type || o == Py_Ellipsis || o == Py_NotImplemented || t == &PyRange_Type)
@@ -30,11 +30,11 @@ bool cc_value_const(PyObject *o)
 }
 
 static PyObject *enum_meta;
-static PyTypeObject *union_type;   /* of int | None */
-static PyTypeObject *form_base;    /* typing._Final: what typing's own objects derive from (Optional, List[int], a TypeVar) */
+static PyTypeObject *union_type; /* of int | None */
+/* typing._Final: what typing's own objects derive from (Optional, List[int], a TypeVar) */
+static PyTypeObject *form_base;
 
-int cc_value_init(void)
-{
+int cc_value_init(void) {
     PyObject *m = PyImport_ImportModule("enum");
     enum_meta = m != NULL ? PyObject_GetAttrString(m, "EnumMeta") : NULL;
     Py_XDECREF(m);
@@ -44,7 +44,8 @@ int cc_value_init(void)
     PyObject *typing = PyImport_ImportModule("typing");
     form_base = typing != NULL ? (PyTypeObject *)PyObject_GetAttrString(typing, "_Final") : NULL;
     Py_XDECREF(typing);
-    if (form_base == NULL) PyErr_Clear();   /* a private name: without it each use of such an object is as of any other */
+    /* a private name: without it each use of such an object is as of any other */
+    if (form_base == NULL) PyErr_Clear();
     return enum_meta != NULL && union_type != NULL ? 0 : -1;
 }
 
@@ -52,17 +53,16 @@ bool cc_value_annotation(PyObject *o) { return Py_TYPE(o) == union_type || Py_IS
 
 static bool pybind_class(const PyTypeObject *t) { return strcmp(Py_TYPE(t)->tp_name, "pybind11_type") == 0; }
 
-bool cc_value_pybind_enum(PyObject *o)
-{
+bool cc_value_pybind_enum(PyObject *o) {
     static PyObject *entries;
     if (entries == NULL && (entries = PyUnicode_InternFromString("__entries")) == NULL) abort();
     return pybind_class(Py_TYPE(o)) && cc_type_lookup(Py_TYPE(o), entries) != NULL;
 }
 
-bool cc_value_ident(PyObject *o)
-{
+bool cc_value_ident(PyObject *o) {
     PyTypeObject *t = Py_TYPE(o);
-    if ((PyObject *)Py_TYPE(t) == enum_meta || cc_value_pybind_enum(o)) return true;   /* members live as long as their class */
+    /* members live as long as their class */
+    if ((PyObject *)Py_TYPE(t) == enum_meta || cc_value_pybind_enum(o)) return true;
     if (PyType_Check(o) || PyModule_Check(o) || t == &PyFunction_Type || t == &PyMethodDescr_Type ||
         t == &PyWrapperDescr_Type || t == &PyGetSetDescr_Type || t == &PyMemberDescr_Type || t == &PyCode_Type ||
         t == &PyProperty_Type || t == &PyClassMethod_Type || t == &PyStaticMethod_Type || t == &PyClassMethodDescr_Type)
@@ -71,26 +71,24 @@ bool cc_value_ident(PyObject *o)
         PyObject *self = PyCFunction_GET_SELF(o);
         return self == NULL || PyModule_Check(self) || PyType_Check(self);
     }
-    return PyContextVar_CheckExact(o) || cc_value_annotation(o) || (form_base != NULL && PyType_IsSubtype(t, form_base));
+    return PyContextVar_CheckExact(o) || cc_value_annotation(o) ||
+           (form_base != NULL && PyType_IsSubtype(t, form_base));
 }
 
-const PyTypeObject *cc_value_view(PyObject *o)
-{
+const PyTypeObject *cc_value_view(PyObject *o) {
     return PyDictKeys_Check(o)     ? &PyDictKeys_Type
            : PyDictValues_Check(o) ? &PyDictValues_Type
            : PyDictItems_Check(o)  ? &PyDictItems_Type
                                    : NULL;
 }
 
-const PyTypeObject *cc_value_base(PyObject *o)
-{
+const PyTypeObject *cc_value_base(PyObject *o) {
     const PyTypeObject *t = Py_TYPE(o);
     while (cc_python_class(t) && t->tp_base != NULL) t = t->tp_base;
     return t;
 }
 
-PyObject *cc_value_held(PyObject *o)
-{
+PyObject *cc_value_held(PyObject *o) {
     if (!cc_python_class(Py_TYPE(o))) return NULL;
     if (PyLong_Check(o)) return PyLong_Type.tp_as_number->nb_positive(o);
     if (PyFloat_Check(o)) return PyFloat_FromDouble(PyFloat_AS_DOUBLE(o));
@@ -100,62 +98,58 @@ PyObject *cc_value_held(PyObject *o)
     return NULL;
 }
 
-static void drop_entry(CcRec *rec, CcProv *p)
-{
+static void drop_entry(CcRec *rec, CcProv *p) {
     cc_map_remove(&rec->by_object, p->object);
     PyObject *held = p->weak != NULL ? p->weak : p->object;
     p->object = p->weak = NULL;
     Py_DECREF(held);
 }
 
-CcProv *cc_value_find(CcRec *rec, PyObject *o)
-{
+CcProv *cc_value_find(CcRec *rec, PyObject *o) {
     const int64_t *at = cc_map_find(&rec->by_object, o);
     if (at == NULL) return NULL;
     CcProv *p = &rec->prov.at[*at];
-    if (p->weak != NULL && cc_weak_target(p->weak) != o) {   /* the tensor died, its address lives on */
+    if (p->weak != NULL && cc_weak_target(p->weak) != o) { /* the tensor died, its address lives on */
         drop_entry(rec, p);
         return NULL;
     }
     return p;
 }
 
-CcOrigin cc_value_origin(CcRec *rec, PyObject *o)
-{
+CcOrigin cc_value_origin(CcRec *rec, PyObject *o) {
     const CcProv *p = cc_value_find(rec, o);
     if (p != NULL) return p->origin;
     if (cc_value_const(o) || cc_value_ident(o)) return CC_O_CONST;
     return CC_O_UNKNOWN;
 }
 
-CcDirty cc_value_dirty_key(CcRec *rec, PyObject *o)
-{
+CcDirty cc_value_dirty_key(CcRec *rec, PyObject *o) {
     const CcProv *p = cc_value_find(rec, o);
     return p != NULL && p->origin == CC_O_SOURCE && p->dirty != CC_DIRTY_KNOWN ? (CcDirty)p->dirty : CC_DIRTY_NO;
 }
 
-bool cc_value_known(CcRec *rec, PyObject *o)
-{
+bool cc_value_known(CcRec *rec, PyObject *o) {
     const CcProv *p = cc_value_find(rec, o);
     return p != NULL && p->origin == CC_O_SOURCE && p->dirty == CC_DIRTY_KNOWN;
 }
 
 static bool guard_before(CcRec *rec, const CcProv *p);
 
-CcDirty cc_value_dirty(CcRec *rec, PyObject *o)
-{
+CcDirty cc_value_dirty(CcRec *rec, PyObject *o) {
     const CcDirty d = cc_value_dirty_key(rec, o);
     if (d == CC_DIRTY_NO || !guard_before(rec, cc_value_find(rec, o))) return d;
     cc_value_find(rec, o)->dirty = CC_DIRTY_KNOWN;
     return CC_DIRTY_NO;
 }
 
-void cc_value_will_write(CcRec *rec, PyObject *o)
-{
+void cc_value_will_write(CcRec *rec, PyObject *o) {
     const CcProv *p = cc_value_find(rec, o);
     if (p == NULL || p->origin != CC_O_SOURCE || p->dirty != CC_DIRTY_NO) return;
-    PyObject *copy = PyList_CheckExact(o) ? PyList_GetSlice(o, 0, PyList_GET_SIZE(o)) : PyDict_CheckExact(o) || cc_value_defaultdict(o) ? PyDict_Copy(o)
-                     : PySet_CheckExact(o) ? PyFrozenSet_New(o) : cc_value_deque(o) ? PySequence_List(o) : NULL;
+    PyObject *copy = PyList_CheckExact(o)                              ? PyList_GetSlice(o, 0, PyList_GET_SIZE(o))
+                     : PyDict_CheckExact(o) || cc_value_defaultdict(o) ? PyDict_Copy(o)
+                     : PySet_CheckExact(o)                             ? PyFrozenSet_New(o)
+                     : cc_value_deque(o)                               ? PySequence_List(o)
+                                                                       : NULL;
     if (copy == NULL) {
         PyErr_Clear();
         return;
@@ -169,19 +163,17 @@ void cc_value_will_write(CcRec *rec, PyObject *o)
     cc_vec_push(&rec->before, (struct CcBefore){o, copy});
 }
 
-bool cc_value_tracked(PyObject *o)
-{
-    return PyList_CheckExact(o) || PyDict_CheckExact(o) || cc_value_defaultdict(o) || PySet_CheckExact(o) || cc_value_deque(o);
+bool cc_value_tracked(PyObject *o) {
+    return PyList_CheckExact(o) || PyDict_CheckExact(o) || cc_value_defaultdict(o) || PySet_CheckExact(o) ||
+           cc_value_deque(o);
 }
 
-void cc_value_wrote(CcRec *rec, PyObject *o, CcDirty how)
-{
+void cc_value_wrote(CcRec *rec, PyObject *o, CcDirty how) {
     CcProv *p = cc_value_find(rec, o);
     if (p != NULL) p->dirty = CC_MAX(p->dirty, how);
 }
 
-CcProv *cc_value_set(CcRec *rec, PyObject *o, CcOrigin origin, int id)
-{
+CcProv *cc_value_set(CcRec *rec, PyObject *o, CcOrigin origin, int id) {
     CcProv *p = cc_value_find(rec, o);
     if (p == NULL) {
         PyObject *weak = NULL;
@@ -192,19 +184,20 @@ CcProv *cc_value_set(CcRec *rec, PyObject *o, CcOrigin origin, int id)
             if (weak == NULL) PyErr_Clear();
         }
         if (weak == NULL) Py_INCREF(o);
-        if (weak == NULL && finalised) cc_vec_push(&rec->keep, Py_NewRef(o));   /* so that cc_final_left() finds it */
+        /* so that cc_final_left() finds it */
+        if (weak == NULL && finalised) cc_vec_push(&rec->keep, Py_NewRef(o));
         cc_vec_push(&rec->prov, (CcProv){.object = o, .weak = weak});
         p = &cc_vec_last(&rec->prov);
         cc_map_put(&rec->by_object, o, rec->prov.n - 1);
     }
-    if (origin == CC_O_FRESH && p->origin != CC_O_FRESH && p->weak == NULL) cc_vec_push(&rec->loose, (int)(p - rec->prov.at));
+    if (origin == CC_O_FRESH && p->origin != CC_O_FRESH && p->weak == NULL)
+        cc_vec_push(&rec->loose, (int)(p - rec->prov.at));
     p->origin = (uint8_t)origin;
     p->id = id;
     return p;
 }
 
-void cc_value_fresh(CcRec *rec, PyObject *o)
-{
+void cc_value_fresh(CcRec *rec, PyObject *o) {
     if (o == NULL || cc_value_const(o) || cc_value_find(rec, o) != NULL) return;
     if (cc_value_ident(o) && !PyFunction_Check(o)) return;
     CcProv *p = cc_value_set(rec, o, CC_O_FRESH, -1);
@@ -219,16 +212,15 @@ static bool fresh_and_held(const CcProv *p) { return p->object != NULL && p->wea
 
 enum { LOOSE_A_LEAVE = 64 };
 
-/* What the frames still running made, and only the map holds. Were they to wait for their frame's end, a loop over layers would
- * keep each one's arguments alive, and so an activation a layer: BERT-Base's first call peaked 7 MiB above eager's. A trace that
- * makes many objects goes over them so seldom that a leave costs LOOSE_A_LEAVE of them. */
-static void sweep_loose(CcRec *rec)
-{
+/* What the frames still running made, and only the map holds. Were they to wait for their frame's end, a loop over
+ * layers would keep each one's arguments alive, and so an activation a layer: BERT-Base's first call peaked 7 MiB above
+ * eager's. A trace that makes many objects goes over them so seldom that a leave costs LOOSE_A_LEAVE of them. */
+static void sweep_loose(CcRec *rec) {
     if (++rec->leaves < rec->loose.n / LOOSE_A_LEAVE) return;
     rec->leaves = 0;
     const int begin = rec->frame.at[0].first_fresh;
     int n = 0;
-    for (int k = rec->loose.n - 1; k >= 0; k--) {   /* what was made last may hold what was made before */
+    for (int k = rec->loose.n - 1; k >= 0; k--) { /* what was made last may hold what was made before */
         CcProv *p = rec->loose.at[k] < rec->prov.n ? &rec->prov.at[rec->loose.at[k]] : NULL;
         if (p == NULL || !fresh_and_held(p) || rec->loose.at[k] < begin || Py_REFCNT(p->object) > 1) continue;
         drop_entry(rec, p);
@@ -240,21 +232,18 @@ static void sweep_loose(CcRec *rec)
     rec->loose.n = n;
 }
 
-void cc_value_sweep(CcRec *rec, int first)
-{
+void cc_value_sweep(CcRec *rec, int first) {
     for (int i = rec->prov.n - 1; i >= first; i--) {
         CcProv *p = &rec->prov.at[i];
         if (p->object == NULL) continue;
-        if (p->weak != NULL ? cc_weak_target(p->weak) == NULL
-                            : p->origin == CC_O_FRESH && Py_REFCNT(p->object) == 1)
+        if (p->weak != NULL ? cc_weak_target(p->weak) == NULL : p->origin == CC_O_FRESH && Py_REFCNT(p->object) == 1)
             drop_entry(rec, p);
     }
     while (rec->prov.n > first && cc_vec_last(&rec->prov).object == NULL) rec->prov.n--;
     sweep_loose(rec);
 }
 
-void cc_value_clear(CcRec *rec)
-{
+void cc_value_clear(CcRec *rec) {
     cc_map_free(&rec->by_object);
     while (rec->prov.n > 0) {
         CcProv p = rec->prov.at[--rec->prov.n];
@@ -266,8 +255,7 @@ void cc_value_clear(CcRec *rec)
 
 /* ------------------------------------------------------------------ reads from outside */
 
-int cc_value_const_source(CcRec *rec, PyObject *o)
-{
+int cc_value_const_source(CcRec *rec, PyObject *o) {
     const CcProv *p = cc_value_find(rec, o);
     if (p != NULL && p->origin == CC_O_SOURCE) return p->id;
     bool is_new;
@@ -276,31 +264,30 @@ int cc_value_const_source(CcRec *rec, PyObject *o)
     return id;
 }
 
-int cc_value_source(CcRec *rec, PyObject *o)
-{
+int cc_value_source(CcRec *rec, PyObject *o) {
     const CcProv *p = cc_value_find(rec, o);
     if (p != NULL) return p->origin == CC_O_SOURCE ? p->id : -1;
     return cc_value_ident(o) ? cc_value_const_source(rec, o) : -1;
 }
 
 /* Sets the check of a new source by what it gave. */
-static void learn(CcRec *rec, int id, PyObject *v)
-{
+static void learn(CcRec *rec, int id, PyObject *v) {
     CcGuards *gs = &rec->trace->guards;
     if (v == NULL) {
         cc_guard_check(gs, id, CC_CHK_ABSENT, NULL);
         return;
     }
     CcProv *p = cc_value_find(rec, v);
-    if (p != NULL && (p->origin == CC_O_FRESH || p->origin == CC_O_VALUE || p->origin == CC_O_EFFECT || p->origin == CC_O_SYMBOL)) {
-        cc_guard_check(gs, id, CC_CHK_NONE, NULL);   /* this trace wrote it there */
+    if (p != NULL &&
+        (p->origin == CC_O_FRESH || p->origin == CC_O_VALUE || p->origin == CC_O_EFFECT || p->origin == CC_O_SYMBOL)) {
+        cc_guard_check(gs, id, CC_CHK_NONE, NULL); /* this trace wrote it there */
         return;
     }
     if (p != NULL && p->origin == CC_O_SOURCE && gs->g.at[p->id].source != CC_SRC_CONST) {
         if (p->id != id) cc_guard_alias(gs, id, CC_CHK_ALIAS, p->id);
         return;
     }
-    if (p != NULL && p->origin == CC_O_SOURCE && id != p->id) {   /* a constant of the trace, reached in a second way */
+    if (p != NULL && p->origin == CC_O_SOURCE && id != p->id) { /* a constant of the trace, reached in a second way */
         cc_guard_check(gs, id, CC_CHK_IDENT, v);
         return;
     }
@@ -315,8 +302,8 @@ static void learn(CcRec *rec, int id, PyObject *v)
     }
     if (cc_tens_plain(v)) {
         CcTensor t;
-        cc_tens_read_as(v, true, cc_mode_inference(&rec->mode), &t);   /* as the guard will read it */
-        if (!cc_tens_matchable(&t.type)) {   /* no guard can tell it: using it is a break, handing it on is not */
+        cc_tens_read_as(v, true, cc_mode_inference(&rec->mode), &t); /* as the guard will read it */
+        if (!cc_tens_matchable(&t.type)) { /* no guard can tell it: using it is a break, handing it on is not */
             const int64_t *same = cc_map_find(&rec->handed, v);
             if (same != NULL) {
                 cc_guard_alias(gs, id, CC_CHK_ALIAS, (int)*same);
@@ -332,20 +319,20 @@ static void learn(CcRec *rec, int id, PyObject *v)
         if (dims != 0) cc_sym_resized(rec, id, v);
     } else {
         cc_guard_check(gs, id, CC_CHK_TYPE, (PyObject *)Py_TYPE(v));
-        PyObject *held = cc_value_held(v);   /* C code reads it without a word */
+        PyObject *held = cc_value_held(v); /* C code reads it without a word */
         if (held != NULL) cc_guard_also(gs, id, CC_CHK_HOLDS, held, -1);
         Py_XDECREF(held);
     }
     if (p == NULL) cc_value_set(rec, v, CC_O_SOURCE, id);
 }
 
-int cc_value_read(CcRec *rec, CcSource source, int parent, PyObject *key, int level, int index, PyObject *v)
-{
+int cc_value_read(CcRec *rec, CcSource source, int parent, PyObject *key, int level, int index, PyObject *v) {
     bool is_new;
     const int id = cc_guard_source(&rec->trace->guards, source, parent, key, level, index, &is_new);
     if (is_new) {
         CcGuard *g = &rec->trace->guards.g.at[id];
-        g->owned = source == CC_SRC_MEMBER || source == CC_SRC_AT || source == CC_SRC_ASK || source == CC_SRC_CTXVAR || source == CC_SRC_REDUCE;
+        g->owned = source == CC_SRC_MEMBER || source == CC_SRC_AT || source == CC_SRC_ASK || source == CC_SRC_CTXVAR ||
+                   source == CC_SRC_REDUCE;
         learn(rec, id, v);
     } else if (v != NULL) {
         (void)cc_sym_wanted(rec, id, v);
@@ -353,16 +340,14 @@ int cc_value_read(CcRec *rec, CcSource source, int parent, PyObject *key, int le
     return id;
 }
 
-PyObject *cc_value_ask(CcRec *rec, PyObject *function)
-{
+PyObject *cc_value_ask(CcRec *rec, PyObject *function) {
     PyObject *answer = PyObject_CallNoArgs(function);
     if (answer != NULL) cc_value_read(rec, CC_SRC_ASK, -1, function, 0, 0, answer);
     else PyErr_Clear();
     return answer;
 }
 
-void cc_value_ask_module(CcRec *rec, const char *module, const char *function)
-{
+void cc_value_ask_module(CcRec *rec, const char *module, const char *function) {
     PyObject *m = PyImport_ImportModule(module), *f = m != NULL ? PyObject_GetAttrString(m, function) : NULL;
     if (f != NULL) Py_XDECREF(cc_value_ask(rec, f));
     else PyErr_Clear();
@@ -370,15 +355,13 @@ void cc_value_ask_module(CcRec *rec, const char *module, const char *function)
     Py_XDECREF(m);
 }
 
-void cc_value_distinct(CcRec *rec, PyObject *a, PyObject *b)
-{
+void cc_value_distinct(CcRec *rec, PyObject *a, PyObject *b) {
     const CcProv *p = cc_value_find(rec, a), *q = cc_value_find(rec, b);
     if (a == b || p == NULL || q == NULL || p->origin != CC_O_SOURCE || q->origin != CC_O_SOURCE) return;
     cc_guard_also(&rec->trace->guards, CC_MAX(p->id, q->id), CC_CHK_DISTINCT, NULL, CC_MIN(p->id, q->id));
 }
 
-void cc_value_written(CcRec *rec, CcSource source, int parent, PyObject *key, bool deleted)
-{
+void cc_value_written(CcRec *rec, CcSource source, int parent, PyObject *key, bool deleted) {
     bool is_new;
     const int id = cc_guard_source(&rec->trace->guards, source, parent, key, 0, 0, &is_new);
     /* Not read before it is written: any value, present or not, will do; what is deleted has to be there. */
@@ -386,16 +369,14 @@ void cc_value_written(CcRec *rec, CcSource source, int parent, PyObject *key, bo
     cc_sym_written(rec, id);
 }
 
-static bool guard_size(CcRec *rec, int parent, Py_ssize_t n)
-{
+static bool guard_size(CcRec *rec, int parent, Py_ssize_t n) {
     bool is_new;
     const int id = cc_guard_source(&rec->trace->guards, CC_SRC_SIZE, parent, NULL, 0, (int)n, &is_new);
     if (is_new) cc_guard_check(&rec->trace->guards, id, CC_CHK_SIZE, NULL);
     return true;
 }
 
-static bool sequence_content(CcRec *rec, PyObject *o, int parent, int depth)
-{
+static bool sequence_content(CcRec *rec, PyObject *o, int parent, int depth) {
     PyObject *const *items = PySequence_Fast_ITEMS(o);
     const Py_ssize_t n = PySequence_Fast_GET_SIZE(o);
     if (parent >= 0) guard_size(rec, parent, n);
@@ -406,14 +387,12 @@ static bool sequence_content(CcRec *rec, PyObject *o, int parent, int depth)
     return true;
 }
 
-static bool key_is_simple(PyObject *key)
-{
+static bool key_is_simple(PyObject *key) {
     return PyUnicode_CheckExact(key) || PyLong_CheckExact(key) || PyBool_Check(key) || key == Py_None ||
            cc_value_ident(key) || PyFloat_CheckExact(key) || cc_tens_constant(key);
 }
 
-static bool dict_content(CcRec *rec, PyObject *o, int parent, int depth)
-{
+static bool dict_content(CcRec *rec, PyObject *o, int parent, int depth) {
     if (parent >= 0) {
         PyObject *list = cc_dict_keys(o), *keys = list != NULL ? PyList_AsTuple(list) : NULL;
         Py_XDECREF(list);
@@ -434,8 +413,7 @@ static bool dict_content(CcRec *rec, PyObject *o, int parent, int depth)
     return true;
 }
 
-static bool set_content(CcRec *rec, PyObject *o, int parent)
-{
+static bool set_content(CcRec *rec, PyObject *o, int parent) {
     if (parent < 0) return true;
     PyObject *copy = PyFrozenSet_New(o), *it = copy != NULL ? PyObject_GetIter(copy) : NULL, *item;
     bool simple = it != NULL;
@@ -457,8 +435,7 @@ static bool set_content(CcRec *rec, PyObject *o, int parent)
 /* Guards a written container as it was before, if that was kept. */
 static bool deque_content(CcRec *rec, PyObject *items, PyObject *deque, int parent, int depth);
 
-static bool guard_before(CcRec *rec, const CcProv *p)
-{
+static bool guard_before(CcRec *rec, const CcProv *p) {
     const int id = p->id;
     for (int i = 0; i < rec->before.n; i++) {
         if (rec->before.at[i].object != p->object) continue;
@@ -470,45 +447,44 @@ static bool guard_before(CcRec *rec, const CcProv *p)
     return false;
 }
 
-bool cc_value_structseq(PyObject *o)
-{
+bool cc_value_structseq(PyObject *o) {
     if (!PyTuple_Check(o) || PyTuple_CheckExact(o)) return false;
     return PyDict_GetItemString(cc_type_dict(Py_TYPE(o)), "n_sequence_fields") != NULL;
 }
 
-bool cc_value_deque(PyObject *o)
-{
+bool cc_value_deque(PyObject *o) {
     return !cc_python_class(Py_TYPE(o)) && strcmp(Py_TYPE(o)->tp_name, "collections.deque") == 0;
 }
 
-bool cc_value_defaultdict(PyObject *o)
-{
+bool cc_value_defaultdict(PyObject *o) {
     return PyDict_Check(o) && !cc_python_class(Py_TYPE(o)) &&
            strcmp(Py_TYPE(o)->tp_name, "collections.defaultdict") == 0;
 }
 
 /* C types with text and an order of their own that say nothing but which object it is, or what is guarded elsewhere. */
-static bool same_by_address(const PyTypeObject *t)
-{
+static bool same_by_address(const PyTypeObject *t) {
     return t == &PyMethod_Type || t == &PyCell_Type || t == &PyFrame_Type || t == &PyGen_Type ||
            PyType_IsSubtype((PyTypeObject *)t, (PyTypeObject *)PyExc_BaseException);
 }
 
-/* An object from outside with a length, items, truth, text or an order that C code gives and no guard can read (array, date ...). */
-static bool opaque_content(const PyTypeObject *t)
-{
+/* An object from outside with a length, items, truth, text or an order that C code gives and no guard can read (array,
+ * date ...). */
+static bool opaque_content(const PyTypeObject *t) {
     if (same_by_address(t)) return false;
-    if (t == &PyLong_Type || t == &PyFloat_Type || t == &PyComplex_Type || t == &PyUnicode_Type || t == &PyBytes_Type) return false;   /* cc_value_held */
-    if (t->tp_repr != PyBaseObject_Type.tp_repr || t->tp_str != PyBaseObject_Type.tp_str || t->tp_hash != PyBaseObject_Type.tp_hash ||
-        t->tp_richcompare != PyBaseObject_Type.tp_richcompare) return true;
+    /* cc_value_held */
+    if (t == &PyLong_Type || t == &PyFloat_Type || t == &PyComplex_Type || t == &PyUnicode_Type || t == &PyBytes_Type)
+        return false;
+    if (t->tp_repr != PyBaseObject_Type.tp_repr || t->tp_str != PyBaseObject_Type.tp_str ||
+        t->tp_hash != PyBaseObject_Type.tp_hash || t->tp_richcompare != PyBaseObject_Type.tp_richcompare)
+        return true;
     return t->tp_iter != NULL || (t->tp_as_sequence != NULL && t->tp_as_sequence->sq_length != NULL) ||
            (t->tp_as_mapping != NULL && t->tp_as_mapping->mp_length != NULL) ||
            (t->tp_as_number != NULL && t->tp_as_number->nb_bool != NULL);
 }
 
-/* A view of a dict, from outside or one that this trace made of a class's __dict__, or of a dict that it knows: what is behind it counts. */
-static bool proxy_content(CcRec *rec, PyObject *o, int depth)
-{
+/* A view of a dict, from outside or one that this trace made of a class's __dict__, or of a dict that it knows: what is
+ * behind it counts. */
+static bool proxy_content(CcRec *rec, PyObject *o, int depth) {
     PyObject *behind = cc_obj_proxied(o);
     const int source = cc_value_source(rec, o);
     if (source >= 0) {
@@ -520,9 +496,8 @@ static bool proxy_content(CcRec *rec, PyObject *o, int depth)
     return PyDict_Check(behind) && dict_content(rec, behind, cc_value_const_source(rec, behind), depth);
 }
 
-static bool deque_content(CcRec *rec, PyObject *items, PyObject *deque, int parent, int depth)
-{
-    if (parent >= 0) {   /* its limit decides what an append drops */
+static bool deque_content(CcRec *rec, PyObject *items, PyObject *deque, int parent, int depth) {
+    if (parent >= 0) { /* its limit decides what an append drops */
         PyObject *name = PyUnicode_InternFromString("maxlen"), *limit = PyObject_GetAttr(deque, name);
         if (limit == NULL) abort();
         cc_value_read(rec, CC_SRC_MEMBER, parent, cc_type_lookup(Py_TYPE(deque), name), 0, 0, limit);
@@ -538,8 +513,7 @@ static bool deque_content(CcRec *rec, PyObject *items, PyObject *deque, int pare
     return true;
 }
 
-static bool slice_content(CcRec *rec, PyObject *o, int parent)
-{
+static bool slice_content(CcRec *rec, PyObject *o, int parent) {
     static const char *const names[] = {"start", "stop", "step"};
     const PySliceObject *s = (PySliceObject *)o;
     PyObject *const parts[] = {s->start, s->stop, s->step};
@@ -553,8 +527,7 @@ static bool slice_content(CcRec *rec, PyObject *o, int parent)
     return true;
 }
 
-bool cc_value_content(CcRec *rec, PyObject *o, int depth)
-{
+bool cc_value_content(CcRec *rec, PyObject *o, int depth) {
     if (cc_value_const(o) || cc_value_ident(o)) return true;
     const CcProv *p = cc_value_find(rec, o);
     if (p == NULL) return false;
@@ -572,16 +545,17 @@ bool cc_value_content(CcRec *rec, PyObject *o, int depth)
     }
     if (strncmp(Py_TYPE(o)->tp_name, "re.", 3) == 0 && p->origin == CC_O_SOURCE) {
         const bool constant = rec->trace->guards.g.at[p->id].source == CC_SRC_CONST;
-        if (!constant && strcmp(Py_TYPE(o)->tp_name, "re.Pattern") == 0) cc_guard_also(&rec->trace->guards, p->id, CC_CHK_IDENT, o, -1);
-        else if (!constant) return false;   /* a match is made anew for each text */
+        if (!constant && strcmp(Py_TYPE(o)->tp_name, "re.Pattern") == 0)
+            cc_guard_also(&rec->trace->guards, p->id, CC_CHK_IDENT, o, -1);
+        else if (!constant) return false; /* a match is made anew for each text */
         return true;
     }
-    if (Py_IS_TYPE(o, &PyDictProxy_Type) && (p->origin == CC_O_FRESH || parent >= 0)) return proxy_content(rec, o, depth);
+    if (Py_IS_TYPE(o, &PyDictProxy_Type) && (p->origin == CC_O_FRESH || parent >= 0))
+        return proxy_content(rec, o, depth);
     return p->origin == CC_O_FRESH || cc_tens_any(o) || (parent >= 0 && !opaque_content(cc_value_base(o)));
 }
 
-bool cc_value_exception(CcRec *rec, PyObject *o)
-{
+bool cc_value_exception(CcRec *rec, PyObject *o) {
     PyObject *args = ((PyBaseExceptionObject *)o)->args;
     const int source = cc_value_source(rec, o);
     cc_sym_settle(rec, args, 3);
@@ -594,11 +568,11 @@ bool cc_value_exception(CcRec *rec, PyObject *o)
     return cc_value_content(rec, args, 2);
 }
 
-bool cc_value_structure(CcRec *rec, PyObject *o, int depth)
-{
+bool cc_value_structure(CcRec *rec, PyObject *o, int depth) {
     const int source = cc_value_source(rec, o);
     if (source < 0 || depth == 0 || cc_value_dirty(rec, o) || cc_value_known(rec, o) ||
-        !(PyList_CheckExact(o) || PyTuple_CheckExact(o))) return false;
+        !(PyList_CheckExact(o) || PyTuple_CheckExact(o)))
+        return false;
     CcGuards *gs = &rec->trace->guards;
     guard_size(rec, source, PySequence_Fast_GET_SIZE(o));
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++) {
@@ -620,17 +594,16 @@ bool cc_value_structure(CcRec *rec, PyObject *o, int depth)
 /* named_modules() and its kind keep sets of all that a model has. Each pair of one type is a guard. */
 enum { MAX_MEMBERS = 1024, MAX_PAIRS = 1 << 15 };
 
-static bool by_identity(PyObject *o)
-{
+static bool by_identity(PyObject *o) {
     return cc_tens_any(o) || (!cc_value_ident(o) && cc_value_compares_as(o, &PyBaseObject_Type));
 }
 
-static bool distinct(CcRec *rec, PyObject *a, PyObject *b)
-{
+static bool distinct(CcRec *rec, PyObject *a, PyObject *b) {
     if (a == b || Py_TYPE(a) != Py_TYPE(b)) return true;
     const CcProv *p = cc_value_find(rec, a), *q = cc_value_find(rec, b);
     if (p == NULL || q == NULL) return false;
-    if (p->origin != CC_O_SOURCE || q->origin != CC_O_SOURCE) return true;   /* what nodes make is nobody else's */
+    /* what nodes make is nobody else's */
+    if (p->origin != CC_O_SOURCE || q->origin != CC_O_SOURCE) return true;
     const int low = CC_MIN(p->id, q->id), high = CC_MAX(p->id, q->id);
     CcGuards *gs = &rec->trace->guards;
     const CcGuard *g = &gs->g.at[low], *h = &gs->g.at[high];
@@ -638,7 +611,7 @@ static bool distinct(CcRec *rec, PyObject *a, PyObject *b)
     if (g->type != NULL && h->type != NULL && !g->dynamic && !h->dynamic && g->type->ndim >= 0 && h->type->ndim >= 0 &&
         (g->type->ndim != h->type->ndim ||
          memcmp(g->type->size, h->type->size, sizeof *g->type->size * (size_t)g->type->ndim) != 0))
-        return true;   /* their guards tell them apart */
+        return true; /* their guards tell them apart */
     const void *pair = (const void *)(((uintptr_t)low << 32 | (uintptr_t)high) + 1);
     if (cc_map_find(&rec->distinct, pair) != NULL) return true;
     cc_map_put(&rec->distinct, pair, 1);
@@ -646,8 +619,7 @@ static bool distinct(CcRec *rec, PyObject *a, PyObject *b)
     return true;
 }
 
-bool cc_value_membership(CcRec *rec, PyObject *container, PyObject *item)
-{
+bool cc_value_membership(CcRec *rec, PyObject *container, PyObject *item) {
     if (item != NULL && !by_identity(item)) return true;
     PyObject *members = PySequence_List(container);
     if (members == NULL) PyErr_Clear();
@@ -657,23 +629,23 @@ bool cc_value_membership(CcRec *rec, PyObject *container, PyObject *item)
         if (!by_identity(member)) continue;
         ok = PyList_GET_SIZE(members) <= MAX_MEMBERS && rec->distinct.n <= MAX_PAIRS;
         if (item != NULL) ok = ok && distinct(rec, item, member);
-        for (Py_ssize_t k = 0; ok && item == NULL && k < i; k++) ok = distinct(rec, member, PyList_GET_ITEM(members, k));
+        for (Py_ssize_t k = 0; ok && item == NULL && k < i; k++)
+            ok = distinct(rec, member, PyList_GET_ITEM(members, k));
     }
     Py_XDECREF(members);
     return ok;
 }
 
-void cc_value_pairs(CcRec *rec, PyObject *container, PyObject *iterable)
-{
+void cc_value_pairs(CcRec *rec, PyObject *container, PyObject *iterable) {
     if (!PyIter_Check(iterable) && cc_value_view(iterable) != &PyDictItems_Type) return;
     if (cc_value_origin(rec, iterable) != CC_O_FRESH) return;
     if (!PyList_CheckExact(container) && !PyTuple_CheckExact(container)) return;
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(container); i++)
-        if (PyTuple_CheckExact(PySequence_Fast_GET_ITEM(container, i))) cc_value_fresh(rec, PySequence_Fast_GET_ITEM(container, i));
+        if (PyTuple_CheckExact(PySequence_Fast_GET_ITEM(container, i)))
+            cc_value_fresh(rec, PySequence_Fast_GET_ITEM(container, i));
 }
 
-bool cc_value_has_tensor(PyObject *o, int depth)
-{
+bool cc_value_has_tensor(PyObject *o, int depth) {
     if (cc_tens_any(o)) return true;
     if (depth == 0) return false;
     if (PyTuple_Check(o) || PyList_Check(o)) {
@@ -693,8 +665,7 @@ bool cc_value_has_tensor(PyObject *o, int depth)
 
 /* ------------------------------------------------------------------ numbers that were read from tensors */
 
-bool cc_value_symbolic(CcRec *rec, PyObject *o)
-{
+bool cc_value_symbolic(CcRec *rec, PyObject *o) {
     if (!PyFloat_CheckExact(o) && !PyUnicode_CheckExact(o)) return false;
     const CcProv *p = cc_value_find(rec, o);
     if (p == NULL) return false;
@@ -702,14 +673,12 @@ bool cc_value_symbolic(CcRec *rec, PyObject *o)
     return p->origin == CC_O_SOURCE && rec->trace->guards.g.at[p->id].check == CC_CHK_TYPE;
 }
 
-void cc_value_pin(CcRec *rec, PyObject *o)
-{
+void cc_value_pin(CcRec *rec, PyObject *o) {
     const CcProv *p = cc_value_find(rec, o);
     if (p != NULL && p->origin == CC_O_SOURCE) cc_guard_check(&rec->trace->guards, p->id, CC_CHK_VALUE, o);
 }
 
-bool cc_value_compare(CcRec *rec, int op, PyObject *a, PyObject *b, bool outcome)
-{
+bool cc_value_compare(CcRec *rec, int op, PyObject *a, PyObject *b, bool outcome) {
     const bool swapped = !cc_value_symbolic(rec, a);
     PyObject *number = swapped ? b : a, *other = swapped ? a : b;
     const CcProv *p = cc_value_find(rec, number);

@@ -1,14 +1,14 @@
-/* attn: attention nodes of the graph as calls of the fused kernel (dev/flash.c): F.scaled_dot_product_attention, and what
- * pass/attend.c found written out, with dropout that does nothing. Operands are read through their strides. */
+/* attn: attention nodes of the graph as calls of the fused kernel (dev/flash.c): F.scaled_dot_product_attention, and
+ * what pass/attend.c found written out, with dropout that does nothing. Operands are read through their strides. */
 #include <math.h>
 
 #include "run_int.h"
 
 typedef struct CcAttention {
     CcFlash flash;
-    int value[4], out;  /* q, k, v, mask (-1: none) */
-    int64_t out_at;     /* bytes: it may be a window */
-    int64_t at[4];      /* bytes: they may be windows */
+    int value[4], out; /* q, k, v, mask (-1: none) */
+    int64_t out_at;    /* bytes: it may be a window */
+    int64_t at[4];     /* bytes: they may be windows */
 } CcAttention;
 
 enum { Q, K, V, MASK };
@@ -87,7 +87,8 @@ static bool shape(CcFlash *f, CcType t[4], CcType *out, bool grouped) {
         if (!insert_dim(&t[MASK], 0, 1, 0)) return false;
     for (int i = Q; i <= V; i++)
         if (t[i].ndim < 2) return false;
-    const int64_t heads = t[Q].ndim > 2 ? t[Q].size[t[Q].ndim - 3] : 1, kept = t[K].ndim > 2 ? t[K].size[t[K].ndim - 3] : 1;
+    const int64_t heads = t[Q].ndim > 2 ? t[Q].size[t[Q].ndim - 3] : 1,
+                  kept = t[K].ndim > 2 ? t[K].size[t[K].ndim - 3] : 1;
     if (grouped && heads != kept) {
         if (t[K].ndim < 3 || t[V].ndim < 3 || t[V].size[t[V].ndim - 3] != kept || heads % kept) return false;
         for (int i = Q; i <= (mask ? MASK : V); i++)
@@ -101,7 +102,8 @@ static bool shape(CcFlash *f, CcType t[4], CcType *out, bool grouped) {
     f->width = v->size[v->ndim - 1];
     for (int i = Q; i <= (mask ? MASK : V); i++)
         if (!widen(f, &t[i])) return false;
-    if (k->size[k->ndim - 1] != f->depth || v->size[v->ndim - 2] != f->keys || f->depth > CC_FLASH_MAX_DEPTH) return false;
+    if (k->size[k->ndim - 1] != f->depth || v->size[v->ndim - 2] != f->keys || f->depth > CC_FLASH_MAX_DEPTH)
+        return false;
     if (mask && ((m->size[m->ndim - 2] != 1 && m->size[m->ndim - 2] != f->rows) ||
                  (m->size[m->ndim - 1] != 1 && m->size[m->ndim - 1] != f->keys)))
         return false;
@@ -119,8 +121,8 @@ static bool shape(CcFlash *f, CcType t[4], CcType *out, bool grouped) {
 }
 
 /* The result of a written-out attention as [.., heads, rows, width]: `merged` counts the dims that heads, rows and
- * columns became: 0 they stayed, 1 [heads * width] of a single row, 2 [rows, heads * width], 3 [rows, heads, width]. Only
- * from contiguous ones. */
+ * columns became: 0 they stayed, 1 [heads * width] of a single row, 2 [rows, heads * width], 3 [rows, heads, width].
+ * Only from contiguous ones. */
 static bool part_heads(CcType *t, int64_t heads, int merged) {
     if (!merged) return true;
     if (t->ndim < merged || !cc_type_contiguous(t) || heads < 1) return false;
@@ -193,7 +195,8 @@ static bool describe(const CcGraph *g, int node, CcAttention *a) {
         if (i == MASK && seen.dtype == CC_DT_BOOL) seen.dtype = CC_DT_F32;
         if (!readable(&seen)) return false;
     }
-    if (!readable(&out) || !parameters(o, n->n_in, whole, &a->flash, a->value[MASK] < 0 ? CC_DT_OTHER : (CcDtype)t[MASK].dtype))
+    if (!readable(&out) ||
+        !parameters(o, n->n_in, whole, &a->flash, a->value[MASK] < 0 ? CC_DT_OTHER : (CcDtype)t[MASK].dtype))
         return false;
     if (!number(&o[6], &x)) return false;
     if (whole && o[5].kind == CC_IN_NONE) a->flash.scale = (float)(1 / sqrt((double)t[Q].size[t[Q].ndim - 1]));

@@ -1,12 +1,13 @@
-/* choose: which of two implementations does a product of frozen weights. Both are run once, when the first such product is
- * compiled, on memory of their own; what was found serves the process. */
+/* choose: which of two implementations does a product of frozen weights. Both are run once, when the first such product
+ * is compiled, on memory of their own; what was found serves the process. */
 #include <pthread.h>
 
 #include "run_int.h"
 
 enum {
     TRIES = 4,
-    FAVOUR = 20, /* own loops may take so much longer, a 20th: they take more post-ops, and need no objects of a library */
+    /* own loops may take so much longer, a 20th: they take more post-ops, and need no objects of a library */
+    FAVOUR = 20,
     MOST_COLUMNS = 2048, /* of weights that are tried: more of them go the same way */
     MOST_ROWS = 1024
 };
@@ -31,10 +32,11 @@ typedef struct Trial {
 
 static int run_once(const Trial *t) {
     if (!t->prim)
-        return cc_gemm_run(t->gemm, &(CcGemmCall){.x = t->x, .w = t->w, .y = t->y, .packed = t->packed, .scratch = t->scratch},
-                           NULL);
-    return cc_dnnl_run(t->prim, &(CcPrimCall){.src = t->x, .weights = t->w, .dst = t->y, .packed = t->packed,
-                                                .scratch = t->scratch}, NULL);
+        return cc_gemm_run(
+            t->gemm, &(CcGemmCall){.x = t->x, .w = t->w, .y = t->y, .packed = t->packed, .scratch = t->scratch}, NULL);
+    return cc_dnnl_run(
+        t->prim, &(CcPrimCall){.src = t->x, .weights = t->w, .dst = t->y, .packed = t->packed, .scratch = t->scratch},
+        NULL);
 }
 
 /* The least time of some runs, after one that packs; 0: it failed. */
@@ -53,10 +55,15 @@ static uint64_t least(Trial *t) {
 }
 
 static CcPrim *library(const CcGemm *g, CcErr *err) {
-    return cc_dnnl_get(&(CcPrimDesc){.src = {.ndim = 2, .dtype = CC_DT_F32, .size = {g->m, g->k}, .stride = {g->x_row, 1}},
-                                     .weights = {.ndim = 2, .dtype = CC_DT_F32, .form = CC_FORM_ANY, .size = {g->k, g->n}, .stride = {g->w_col, g->w_row}},
-                                     .dst = {.ndim = 2, .dtype = CC_DT_F32, .size = {g->m, g->n}, .stride = {g->y_row, 1}}},
-                       err);
+    return cc_dnnl_get(
+        &(CcPrimDesc){.src = {.ndim = 2, .dtype = CC_DT_F32, .size = {g->m, g->k}, .stride = {g->x_row, 1}},
+                      .weights = {.ndim = 2,
+                                  .dtype = CC_DT_F32,
+                                  .form = CC_FORM_ANY,
+                                  .size = {g->k, g->n},
+                                  .stride = {g->w_col, g->w_row}},
+                      .dst = {.ndim = 2, .dtype = CC_DT_F32, .size = {g->m, g->n}, .stride = {g->y_row, 1}}},
+        err);
 }
 
 static bool measure(const CcGemm *whole) {
@@ -82,8 +89,9 @@ static bool measure(const CcGemm *whole) {
     for (int i = 0; i < CC_COUNT(at); i++) free(*at[i]);
     free(t.scratch);
     const bool take = theirs == 0 || (own != 0 && own <= theirs + theirs / FAVOUR);
-    cc_log_add(CC_LOG_CHOICE, "product %lldx%lldx%lld of packed weights: %s (own %.1f us, oneDNN %.1f us)", (long long)g.m,
-               (long long)g.k, (long long)g.n, take ? "own" : "oneDNN", (double)own * 1e-3, (double)theirs * 1e-3);
+    cc_log_add(CC_LOG_CHOICE, "product %lldx%lldx%lld of packed weights: %s (own %.1f us, oneDNN %.1f us)",
+               (long long)g.m, (long long)g.k, (long long)g.n, take ? "own" : "oneDNN", (double)own * 1e-3,
+               (double)theirs * 1e-3);
     return take;
 }
 

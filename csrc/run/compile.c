@@ -5,7 +5,8 @@
 #include "run_int.h"
 
 enum {
-    REF_MAX = 4096, /* elements that the reference executor takes when LLVM is missing: more are faster by the host */
+    /* elements that the reference executor takes when LLVM is missing: more are faster by the host */
+    REF_MAX = 4096,
     MAX_ROUNDS = 8
 };
 
@@ -19,8 +20,8 @@ typedef struct Compile {
     bool *live, *made;
     int *step_of;
     bool *banned; /* [CcNode.origin]: a back-end has refused it */
-    bool stuck; /* a host step would have to do what only kernels and products can: once more, with
-                   these nodes banned */
+    /* a host step would have to do what only kernels and products can: once more, with these nodes banned */
+    bool stuck;
 } Compile;
 
 /* An event whose text was not given before in this process: one missing library or refused op is
@@ -37,7 +38,8 @@ static void say_once(CcEventKind kind, const CcErr *err) {
 }
 
 static void add_step(const Compile *c, CcStepKind kind, const int *node, int n_node, void *work) {
-    const CcStep step = {.kind = kind, .node = node, .n_node = n_node, .host = c->g->node.at[node[0]].origin, .work = work};
+    const CcStep step = {
+        .kind = kind, .node = node, .n_node = n_node, .host = c->g->node.at[node[0]].origin, .work = work};
     cc_vec_push(&c->plan->step, step);
 }
 
@@ -62,8 +64,8 @@ static bool touches_foreign(const CcGraph *g, int node) {
     return n->n_out > 0 && is_foreign(&g->val.at[n->out0]);
 }
 
-/* Nodes that are not what their actions do: that of a narrowed select is a copy now, attention stands in the place of its
- * last node. */
+/* Nodes that are not what their actions do: that of a narrowed select is a copy now, attention stands in the place of
+ * its last node. */
 static bool is_rewritten(const CcGraph *g, int node) {
     const CcNode *n = &g->node.at[node];
     return n->rewritten || (n->op == CC_OP_copy && g->val.at[n->out0].narrowed) || n->op == CC_OP_attend;
@@ -109,20 +111,16 @@ static CcLaunch *make_launch(const Compile *c, const CcGroup *group, CcErr *err)
         if (why.status) say_once(CC_LOG_FALLBACK, &why);
         return launch;
     }
-    if (err)
-        *err =
-            why.status ? why : (CcErr){.status = CC_E_UNSUPPORTED, .text = "LLVM is switched off"};
+    if (err) *err = why.status ? why : (CcErr){.status = CC_E_UNSUPPORTED, .text = "LLVM is switched off"};
     return NULL;
 }
 
 static void lower(Compile *c, const CcGroup *group) {
     CcErr why = {0};
     void *work = NULL;
-    const CcPrimFamily *family =
-        group->kind == CC_G_PRIM ? cc_prim_family(c->g, group->node[0]) : NULL;
+    const CcPrimFamily *family = group->kind == CC_G_PRIM ? cc_prim_family(c->g, group->node[0]) : NULL;
     if (group->kind == CC_G_LOOP) work = make_launch(c, group, &why);
-    else if (family && family->llvm && c->no_llvm)
-        (void)cc_err_set(&why, CC_E_UNSUPPORTED, "LLVM is switched off");
+    else if (family && family->llvm && c->no_llvm) (void)cc_err_set(&why, CC_E_UNSUPPORTED, "LLVM is switched off");
     else if (family) work = family->build(c->g, group->node, group->n, c->plan->arena, &why);
     if (work) {
         add_step(c, family ? CC_STEP_PRIMITIVE : CC_STEP_KERNEL, group->node, group->n, work);
@@ -155,9 +153,9 @@ static void compile_program(const Compile *c, const CcGroups *groups) {
     cc_vec_free(&loops);
 }
 
-/* All kernels first, then LLVM's pages can go before oneDNN needs its own: the peak of ResNet-50's first call was 18 MiB
- * higher when the two took turns. The launches are made again where they belong, from the cache. Of several compiles that
- * follow one another only the first does this, since reading LLVM's pages again takes 4 ms (Zen 4). */
+/* All kernels first, then LLVM's pages can go before oneDNN needs its own: the peak of ResNet-50's first call was 18
+ * MiB higher when the two took turns. The launches are made again where they belong, from the cache. Of several
+ * compiles that follow one another only the first does this, since reading LLVM's pages again takes 4 ms (Zen 4). */
 static void compile_kernels(Compile *c, const CcGroups *groups) {
     CcErr ignored;
     if (c->on.cuda) compile_program(c, groups);
@@ -169,8 +167,12 @@ static void compile_kernels(Compile *c, const CcGroups *groups) {
 }
 
 static CcGroupRules rules_of(const Compile *c) {
-    CcGroupRules rules = {.deflt = c->deflt, .banned = c->banned, .gathers = c->on.cuda || c->ref_always,
-                          .into = !c->host_only, .ordered = c->ordered, .asserts = c->on.cuda && !c->on.waits};
+    CcGroupRules rules = {.deflt = c->deflt,
+                          .banned = c->banned,
+                          .gathers = c->on.cuda || c->ref_always,
+                          .into = !c->host_only,
+                          .ordered = c->ordered,
+                          .asserts = c->on.cuda && !c->on.waits};
     rules.scatters = rules.gathers && !c->host_only;
     if (!c->host_only) rules.loop = c->on.cuda ? cc_device_can_cuda : rules.gathers ? cc_device_can_map : cc_device_can;
     if (!c->host_only && !c->no_dnnl && !c->on.cuda) {
@@ -228,8 +230,7 @@ static int build(Compile *c, CcErr *err) {
     for (int s = 0; s < plan->step.n; s++) {
         const CcNode *n = &g->node.at[plan->step.at[s].node[0]];
         plan->step.at[s].turned = n->n_out > 0 && cc_turned(&g->val.at[n->out0]);
-        plan->step.at[s].narrowed =
-            n->n_out > 0 && g->val.at[n->out0].narrowed && !plan->step.at[s].turned;
+        plan->step.at[s].narrowed = n->n_out > 0 && g->val.at[n->out0].narrowed && !plan->step.at[s].turned;
         n = &g->node.at[plan->step.at[s].node[plan->step.at[s].n_node - 1]];
         plan->step.at[s].last = n->n_out > 0 && g->val.at[n->out0].last;
     }
@@ -252,8 +253,9 @@ static void keep_types(CcPlan *plan, const CcGraph *g) {
 /* All rewriting passes one after the other; NULL: they change nothing. */
 static CcGraph *rewrite(const CcGraph *g, const CcGroupRules *rules) {
     static CcGraph *(*const PASS[])(const CcGraph *, const CcGroupRules *) = {
-        cc_autocast_graph, cc_pure_graph, cc_contract_graph, cc_attend_graph, cc_expand_graph, cc_narrow_graph, cc_fold_graph, cc_norms_graph, cc_index_graph, cc_rearrange_graph,
-        cc_into_graph, cc_views_graph, cc_turn_graph, cc_layout_graph};
+        cc_autocast_graph, cc_pure_graph,  cc_contract_graph, cc_attend_graph, cc_expand_graph,
+        cc_narrow_graph,   cc_fold_graph,  cc_norms_graph,    cc_index_graph,  cc_rearrange_graph,
+        cc_into_graph,     cc_views_graph, cc_turn_graph,     cc_layout_graph};
     CcGraph *at = NULL;
     for (int i = 0; i < CC_COUNT(PASS); i++) {
         CcGraph *next = PASS[i](at ? at : g, rules);
@@ -264,8 +266,8 @@ static CcGraph *rewrite(const CcGraph *g, const CcGroupRules *rules) {
     return at;
 }
 
-/* Rewritten where that works out. A back-end may still refuse a node late, that a rewritten graph can't leave to the host:
- * the next round knows that. */
+/* Rewritten where that works out. A back-end may still refuse a node late, that a rewritten graph can't leave to the
+ * host: the next round knows that. */
 static int build_best(Compile *c, CcErr *err) {
     const CcGraph *g = c->g;
     if (prepare(c, err) < 0) return -1;
@@ -274,7 +276,8 @@ static int build_best(Compile *c, CcErr *err) {
     c->stuck = true;
     for (int round = 0; status == 0 && c->stuck; round++) {
         if (round == MAX_ROUNDS && !c->host_only)
-            cc_log_add(CC_LOG_FALLBACK, "back-ends refused nodes in %d rounds of passes: compiled without passes", MAX_ROUNDS);
+            cc_log_add(CC_LOG_FALLBACK, "back-ends refused nodes in %d rounds of passes: compiled without passes",
+                       MAX_ROUNDS);
         CcGraph *own = c->host_only || round == MAX_ROUNDS ? NULL : rewrite(g, &rules);
         c->g = own ? own : g;
         status = build(c, err);
@@ -342,7 +345,7 @@ void cc_run_threads(int n) { cc_omp_threads(n); }
 
 void cc_run_describe(CcSbuf *out) {
     const char *llvm = cc_jit_describe(), *dnnl = cc_dnnl_describe(), *nvrtc = cc_nvrtc_describe();
-    cc_sbuf_add(out, "%s, %s, %s%s%d thread%s of %s, %s", llvm ? llvm : "no LLVM",
-                dnnl ? dnnl : "no oneDNN", nvrtc ? nvrtc : "", nvrtc ? ", " : "", cc_omp_width(), cc_omp_width() == 1 ? "" : "s",
+    cc_sbuf_add(out, "%s, %s, %s%s%d thread%s of %s, %s", llvm ? llvm : "no LLVM", dnnl ? dnnl : "no oneDNN",
+                nvrtc ? nvrtc : "", nvrtc ? ", " : "", cc_omp_width(), cc_omp_width() == 1 ? "" : "s",
                 cc_omp_describe(), cc_cpu_info()->name);
 }

@@ -7,19 +7,19 @@
  *          for each padded dim the edges of what there is, read backwards, in place or from the other end */
 #include "run_int.h"
 
-/* Many rows with a few elements before and behind each are stores apart from one another: 64 images of 56x56 with a border of 1
- * took 36 us, torch 26, which fills everything first; 3 images of 224x224, border 3, 17 and 20 (Zen 4). */
+/* Many rows with a few elements before and behind each are stores apart from one another: 64 images of 56x56 with a
+ * border of 1 took 36 us, torch 26, which fills everything first; 3 images of 224x224, border 3, 17 and 20 (Zen 4). */
 enum { MAX_PIECES = 64, NARROW = 16, MANY_ROWS = 2048 };
 
-/* Of reflect and replicate torch has loops that make an image at a time: 64 of 56x56, border 1: 63 us, torch 30; 3 of 224x224,
- * border 3: 25 and 17; 16 of 8x8: 4.1 and 4.8. One dim is better in pieces (2048 rows of 64: 26 and 58), and so is circular,
- * which torch copies piece by piece too (42 to 75 and 35 to 80, 34 and 49; Zen 4). */
+/* Of reflect and replicate torch has loops that make an image at a time: 64 of 56x56, border 1: 63 us, torch 30; 3 of
+ * 224x224, border 3: 25 and 17; 16 of 8x8: 4.1 and 4.8. One dim is better in pieces (2048 rows of 64: 26 and 58), and
+ * so is circular, which torch copies piece by piece too (42 to 75 and 35 to 80, 34 and 49; Zen 4). */
 enum { OWN_ROWS = 256 };
 
 typedef struct Piece {
     CcLaunch launch;
-    int value;             /* read; what it is a window of; -1: none */
-    int64_t from, to;      /* bytes: where the piece lies in its value, and in the result */
+    int value;        /* read; what it is a window of; -1: none */
+    int64_t from, to; /* bytes: where the piece lies in its value, and in the result */
 } Piece;
 
 typedef struct Concat {
@@ -84,7 +84,9 @@ static bool join(const CcGraph *g, const CcNode *n, Parts *p) {
     int64_t at = 0;
     for (int i = 0; i + 1 < n->n_in; i++) {
         CcType t;
-        if (dim < 0 || !seen_as(g, n, i, dim, &t) || !add(p, cc_graph_operand(g, n, i)->value, &t, 0, at * out->stride[dim])) return false;
+        if (dim < 0 || !seen_as(g, n, i, dim, &t) ||
+            !add(p, cc_graph_operand(g, n, i)->value, &t, 0, at * out->stride[dim]))
+            return false;
         at += t.size[dim];
     }
     return dim >= 0 && at == out->size[dim];
@@ -132,7 +134,8 @@ static bool roll(const CcGraph *g, const CcNode *n, Parts *p) {
     return true;
 }
 
-/* Operands: x, before and behind of the last dim, of the one before ..., value. Less than none: so many of x are left out. */
+/* Operands: x, before and behind of the last dim, of the one before ..., value. Less than none: so many of x are left
+ * out. */
 static bool pad(const CcGraph *g, const CcNode *n, Parts *p) {
     const CcType *out = &p->out, *x = &g->val.at[cc_graph_operand(g, n, 0)->value].type;
     const int dims = (n->n_in - 2) / 2;
@@ -146,7 +149,9 @@ static bool pad(const CcGraph *g, const CcNode *n, Parts *p) {
         const int d = x->ndim - 1 - i;
         if (before->kind != CC_IN_INT || behind->kind != CC_IN_INT) return false;
         const int64_t front = CC_MAX(before->i, 0), back = CC_MAX(behind->i, 0), edges = front + back;
-        if (out->stride[d] == 1 && edges > 0 && edges < NARROW && cc_type_numel(out) / CC_MAX(1, out->size[d]) > MANY_ROWS) return false;
+        if (out->stride[d] == 1 && edges > 0 && edges < NARROW &&
+            cc_type_numel(out) / CC_MAX(1, out->size[d]) > MANY_ROWS)
+            return false;
         kept.size[d] += CC_MIN(before->i, 0) + CC_MIN(behind->i, 0);
         if (kept.size[d] < 0 || kept.size[d] + edges != out->size[d]) return false;
         CcType edge = left;
@@ -161,7 +166,8 @@ static bool pad(const CcGraph *g, const CcNode *n, Parts *p) {
     return cc_type_same_shape(&left, &kept) && add(p, cc_graph_operand(g, n, 0)->value, &kept, from, to);
 }
 
-/* Padding with x's own elements: of `n` at an edge of a dim of this size, which one is first, and how far are they apart? */
+/* Padding with x's own elements: of `n` at an edge of a dim of this size, which one is first, and how far are they
+ * apart? */
 static bool own_edge(int op, int64_t size, int64_t n, bool behind, int64_t *at, int64_t *step) {
     switch (op) {
     case CC_OP_pad_replicate:
@@ -190,7 +196,8 @@ static bool add_edge(const CcNode *node, const CcType *x, int d, int64_t n, bool
     return add(p, edge.value, &edge.type, edge.from + at * x->stride[d], edge.to + to);
 }
 
-/* Operands: x, before and behind of the last dim, of the one before ... Each dim gives the pieces that there are edges. */
+/* Operands: x, before and behind of the last dim, of the one before ... Each dim gives the pieces that there are
+ * edges. */
 static bool pad_by_own(const CcGraph *g, const CcNode *n, Parts *p) {
     const CcType *out = &p->out, *x = &g->val.at[cc_graph_operand(g, n, 0)->value].type;
     const int dims = (n->n_in - 1) / 2;
@@ -210,7 +217,9 @@ static bool pad_by_own(const CcGraph *g, const CcNode *n, Parts *p) {
         }
     }
     const int last = out->ndim - 1;
-    if (n->op != CC_OP_pad_circular && p->n > 3 && out->stride[last] == 1 && cc_type_numel(out) > OWN_ROWS * out->size[last]) return false;
+    if (n->op != CC_OP_pad_circular && p->n > 3 && out->stride[last] == 1 &&
+        cc_type_numel(out) > OWN_ROWS * out->size[last])
+        return false;
     return cc_type_same_shape(&all, out);
 }
 
@@ -239,7 +248,8 @@ static bool can(const CcGraph *g, int node) {
 static int add_piece(Piece *p, const Part *part, const CcOperand *fill, const CcType *out, CcArena *arena, CcErr *err) {
     CcGraph *g = cc_graph_new();
     CcType dst = part->type;
-    const CcOperand in = part->value < 0 ? *fill : (CcOperand){.kind = CC_IN_VALUE, .value = cc_graph_input(g, &part->type)};
+    const CcOperand in =
+        part->value < 0 ? *fill : (CcOperand){.kind = CC_IN_VALUE, .value = cc_graph_input(g, &part->type)};
     memcpy(dst.stride, out->stride, sizeof dst.stride);
     const int node = cc_graph_node(g, part->value < 0 ? CC_OP_fill : CC_OP_copy, 0, -1, &in, 1, &dst, 1);
     const bool made[2] = {part->value < 0, true};

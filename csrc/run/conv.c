@@ -23,7 +23,7 @@ enum {
     BLOCKED_FROM = 1 << 15,
 };
 
-typedef struct Norm { /* values */
+typedef struct Norm {            /* values */
     int weight, bias, mean, var; /* -1: none */
     CcDtype dtype[4];            /* theirs */
     float eps;
@@ -38,7 +38,7 @@ typedef struct CcConv {
     struct CcConv *wide; /* own code: the convolution before it, done row by row; NULL: none */
     int more;            /* own code: what is added */
     int64_t more_at;
-    int src, weights, bias, dst, post[CC_DNNL_MAX_POST];         /* values; -1: none */
+    int src, weights, bias, dst, post[CC_DNNL_MAX_POST];            /* values; -1: none */
     int64_t src_at, weights_at, bias_at, post_at[CC_DNNL_MAX_POST]; /* bytes: they may be windows */
     Norm norm;
 } CcConv;
@@ -114,8 +114,8 @@ static int describe_weights(const CcType *t, bool transposed, int64_t groups, Cc
 }
 
 /* Padding of each side, checked against the sizes that eager gave. */
-static int describe_window(CcPrimDesc *d, const CcType *x, const CcType *w, const CcType *out,
-                           const int64_t *padding, const int64_t *behind, const int64_t *more) {
+static int describe_window(CcPrimDesc *d, const CcType *x, const CcType *w, const CcType *out, const int64_t *padding,
+                           const int64_t *behind, const int64_t *more) {
     for (int i = 0; i < x->ndim - 2; i++) {
         const int64_t reach = d->dilation[i] * (w->size[2 + i] - 1), step = d->step[i];
         if (step < 1 || d->dilation[i] < 1 || (padding[i] < 0 && step != 1)) return -1;
@@ -142,11 +142,9 @@ static bool given(const CcOperand *o) { return o && o->kind != CC_IN_NONE; }
 /* The convolution alone. -1: not for oneDNN. */
 static int describe(const CcGraph *g, const CcNode *n, CcPrimDesc *d, CcConv *conv) {
     const bool transposed = n->op == CC_OP_conv_transpose;
-    const CcOperand *x = cc_prim_operand(g, n, 0), *w = cc_prim_operand(g, n, 1),
-                    *bias = cc_prim_operand(g, n, 2);
+    const CcOperand *x = cc_prim_operand(g, n, 0), *w = cc_prim_operand(g, n, 1), *bias = cc_prim_operand(g, n, 2);
     if (!x || !w || x->kind != CC_IN_VALUE || w->kind != CC_IN_VALUE) return -1;
-    const CcType *s = &g->val.at[x->value].type, *k = &g->val.at[w->value].type,
-                 *o = &g->val.at[n->out0].type;
+    const CcType *s = &g->val.at[x->value].type, *k = &g->val.at[w->value].type, *o = &g->val.at[n->out0].type;
     const int dims = s->ndim - 2;
     if (dims < 1 || dims > CC_DNNL_SPATIAL || k->ndim != s->ndim || o->ndim != s->ndim) return -1;
     int64_t padding[CC_DNNL_SPATIAL], behind[CC_DNNL_SPATIAL], more[CC_DNNL_SPATIAL], groups;
@@ -175,7 +173,8 @@ static int describe(const CcGraph *g, const CcNode *n, CcPrimDesc *d, CcConv *co
     if (!given(bias)) return 0;
     conv->bias = vector_of(g, bias, o->size[1]);
     if (conv->bias < 0) return -1;
-    d->bias = (CcTensorDesc){.ndim = 1, .dtype = (CcDtype)g->val.at[conv->bias].type.dtype, .size = {o->size[1]}, .stride = {1}};
+    d->bias = (CcTensorDesc){
+        .ndim = 1, .dtype = (CcDtype)g->val.at[conv->bias].type.dtype, .size = {o->size[1]}, .stride = {1}};
     return 0;
 }
 
@@ -206,8 +205,7 @@ static int add_norm(const CcGraph *g, const CcNode *n, CcPrimDesc *d, CcConv *co
     const int all[] = {norm.weight, norm.bias, norm.mean, norm.var};
     for (int i = 0; i < CC_COUNT(all); i++)
         if (all[i] >= 0 && g->val.at[all[i]].window_of) return -1;
-    if (norm.mean < 0 || norm.var < 0 || (given(weight) && norm.weight < 0) ||
-        (given(bias) && norm.bias < 0))
+    if (norm.mean < 0 || norm.var < 0 || (given(weight) && norm.weight < 0) || (given(bias) && norm.bias < 0))
         return -1;
     for (int i = 0; i < CC_COUNT(all); i++)
         if (all[i] >= 0) norm.dtype[i] = (CcDtype)g->val.at[all[i]].type.dtype;
@@ -220,10 +218,8 @@ static int add_norm(const CcGraph *g, const CcNode *n, CcPrimDesc *d, CcConv *co
 }
 
 /* A sum or product with a tensor of dst's shape and layout. */
-static int add_binary(const CcGraph *g, const CcNode *last, const CcNode *n, CcPrimDesc *d,
-                      CcConv *conv) {
-    const CcOperand *a = cc_prim_operand(g, n, 0), *b = cc_prim_operand(g, n, 1),
-                    *alpha = cc_prim_operand(g, n, 2);
+static int add_binary(const CcGraph *g, const CcNode *last, const CcNode *n, CcPrimDesc *d, CcConv *conv) {
+    const CcOperand *a = cc_prim_operand(g, n, 0), *b = cc_prim_operand(g, n, 1), *alpha = cc_prim_operand(g, n, 2);
     CcTensorDesc other;
     if (!a || !b || a->kind != CC_IN_VALUE || b->kind != CC_IN_VALUE || a->value == b->value ||
         (given(alpha) && !(alpha->kind == CC_IN_INT && alpha->i == 1)))
@@ -240,11 +236,11 @@ static int add_binary(const CcGraph *g, const CcNode *last, const CcNode *n, CcP
     return 0;
 }
 
-static int add_post(const CcGraph *g, const CcNode *last, const CcNode *n, CcPrimDesc *d,
-                    CcConv *conv) {
+static int add_post(const CcGraph *g, const CcNode *last, const CcNode *n, CcPrimDesc *d, CcConv *conv) {
     const CcType *out = &g->val.at[n->out0].type, *before = &g->val.at[last->out0].type;
     const CcOperand *first = cc_prim_operand(g, n, 0);
-    if (d->n_post == CC_DNNL_MAX_POST || !cc_prim_float(out) || out->dtype != before->dtype || !cc_type_same_layout(out, before))
+    if (d->n_post == CC_DNNL_MAX_POST || !cc_prim_float(out) || out->dtype != before->dtype ||
+        !cc_type_same_layout(out, before))
         return -1;
     conv->dst = n->out0;
     if (n->op == CC_OP_add || n->op == CC_OP_mul) return add_binary(g, last, n, d, conv);
@@ -288,10 +284,14 @@ static bool describe_image_call(const CcPrimDesc *d, bool frozen, CcImage *im) {
         (d->bias.ndim && d->bias.dtype != CC_DT_F32))
         return false;
     if (d->kind != CC_PRIM_CONV || dims > 2 || d->dst.size[1] > MAX_NORM) return false;
-    *im = (CcImage){.batch = d->src.size[0], .in = d->src.size[1], .out = d->dst.size[1],
-                    .src_stride = {d->src.stride[0], d->src.stride[1]}, .w_out = w->stride[0],
+    *im = (CcImage){.batch = d->src.size[0],
+                    .in = d->src.size[1],
+                    .out = d->dst.size[1],
+                    .src_stride = {d->src.stride[0], d->src.stride[1]},
+                    .w_out = w->stride[0],
                     .channels_first = !is_last(&d->dst),
-                    .low = -INFINITY, .high = INFINITY};
+                    .low = -INFINITY,
+                    .high = INFINITY};
     for (int i = 0; i < 2; i++) {
         const int from = i - (2 - dims); /* a line is an image of one row */
         const bool is = from >= 0;
@@ -400,7 +400,8 @@ static bool can_post(const CcGraph *g, const int *chain, int n, int node) {
     if (n < CC_COUNT(longer)) {
         memcpy(longer, chain, sizeof *chain * (size_t)n);
         longer[n] = node;
-        if (describe_own(g, longer, n + 1, &d, &conv) || describe_pair(g, longer, n + 1, &d, &other, &conv)) return true;
+        if (describe_own(g, longer, n + 1, &d, &conv) || describe_pair(g, longer, n + 1, &d, &other, &conv))
+            return true;
     }
     /* own code for one output is so much faster that what it can't do had better stand alone */
     if (describe_own(g, chain, n, &d, &conv) && conv.image.way == CC_IMAGE_FEW) return false;
@@ -408,9 +409,10 @@ static bool can_post(const CcGraph *g, const int *chain, int n, int node) {
            add_post(g, &g->node.at[chain[n - 1]], &g->node.at[node], &d, &conv) == 0;
 }
 
-static const char *const WAY[] = {
-    [CC_IMAGE_DIRECT] = "direct", [CC_IMAGE_DEPTH] = "depthwise", [CC_IMAGE_WINO] = "Winograd",
-    [CC_IMAGE_FEW] = "one-output"};
+static const char *const WAY[] = {[CC_IMAGE_DIRECT] = "direct",
+                                  [CC_IMAGE_DEPTH] = "depthwise",
+                                  [CC_IMAGE_WINO] = "Winograd",
+                                  [CC_IMAGE_FEW] = "one-output"};
 
 /* Values become what they are windows of. */
 static void find_bases(const CcGraph *g, CcConv *conv, bool own) {
@@ -419,7 +421,8 @@ static void find_bases(const CcGraph *g, CcConv *conv, bool own) {
     conv->bias_at = cc_prim_base(g, &conv->bias);
     if (own) conv->more_at = cc_prim_base(g, &conv->more);
     for (int i = 0; i < CC_DNNL_MAX_POST; i++) conv->post_at[i] = cc_prim_base(g, &conv->post[i]);
-    if (cc_prim_frozen(g, conv->weights) || cc_prim_cast_once(g, conv->weights, (CcDtype)g->val.at[conv->dst].type.dtype))
+    if (cc_prim_frozen(g, conv->weights) ||
+        cc_prim_cast_once(g, conv->weights, (CcDtype)g->val.at[conv->dst].type.dtype))
         conv->packed = cc_packed_new();
 }
 
@@ -454,7 +457,8 @@ static int fill_norm(const Norm *norm, const CcHost *host, float *scale, float *
         const int64_t n = CC_MIN(NORM_LANES, norm->channels - at);
         float part[4][NORM_LANES] = {{0}}, *s = part[3];
         for (int i = 0; i < 4; i++)
-            if (from[i]) cc_halves_widen(norm->dtype[i], from[i] + at * cc_dtype_info(norm->dtype[i])->size, part[i], n);
+            if (from[i])
+                cc_halves_widen(norm->dtype[i], from[i] + at * cc_dtype_info(norm->dtype[i])->size, part[i], n);
         for (int k = 0; k < NORM_LANES; k++) s[k] = 1 / sqrtf(s[k] + norm->eps);
         for (int k = 0; k < n; k++) {
             scale[at + k] = from[0] ? s[k] * part[0][k] : s[k];
@@ -479,11 +483,14 @@ static int fill_finish(const CcConv *conv, const CcHost *host, float *scale, flo
 }
 
 /* scale and shift: of MAX_NORM floats, that the call reads. */
-static int fill_call(const CcConv *conv, const CcHost *host, float *scale, float *shift, CcImageCall *call, CcErr *err) {
+static int fill_call(const CcConv *conv, const CcHost *host, float *scale, float *shift, CcImageCall *call,
+                     CcErr *err) {
     if (fill_finish(conv, host, scale, shift) < 0)
         return cc_err_set(err, CC_E_HOST, "no data of a batch norm's statistics");
     *call = (CcImageCall){.weights = cc_prim_data(host, conv->weights, conv->weights_at),
-                          .more = cc_prim_data(host, conv->more, conv->more_at), .scale = scale, .shift = shift};
+                          .more = cc_prim_data(host, conv->more, conv->more_at),
+                          .scale = scale,
+                          .shift = shift};
     if (!call->weights) return cc_err_set(err, CC_E_HOST, "no data of value %d", conv->weights);
     const uint64_t version = conv->packed ? host->version(host->ctx, conv->weights) : CC_NO_VERSION;
     if (version == CC_NO_VERSION) return 0;
@@ -524,8 +531,7 @@ static int run(const void *work, const CcHost *host, CcErr *err) {
                        .weights = cc_prim_data(host, conv->weights, conv->weights_at),
                        .bias = cc_prim_data(host, conv->bias, conv->bias_at),
                        .scratch = host->scratch};
-    for (int i = 0; i < CC_DNNL_MAX_POST; i++)
-        call.post[i] = cc_prim_data(host, conv->post[i], conv->post_at[i]);
+    for (int i = 0; i < CC_DNNL_MAX_POST; i++) call.post[i] = cc_prim_data(host, conv->post[i], conv->post_at[i]);
     if (conv->norm.post >= 0) {
         if (fill_norm(&conv->norm, host, scale, shift) < 0)
             return cc_err_set(err, CC_E_HOST, "no data of a batch norm's statistics");
@@ -533,8 +539,7 @@ static int run(const void *work, const CcHost *host, CcErr *err) {
         call.post[conv->norm.post + 1] = shift;
     }
     call.dst = host->make(host->ctx, conv->dst);
-    if (!call.src || !call.weights || !call.dst)
-        return cc_err_set(err, CC_E_HOST, "no memory for value %d", conv->dst);
+    if (!call.src || !call.weights || !call.dst) return cc_err_set(err, CC_E_HOST, "no memory for value %d", conv->dst);
     cc_prim_version(&call, conv->packed, host, conv->weights);
     return cc_dnnl_run(conv->prim, &call, err);
 }
@@ -545,6 +550,10 @@ static void free_conv(void *work) {
     if (conv->wide) cc_packed_free(conv->wide->packed);
 }
 
-const CcPrimFamily CC_CONVS = {
-    .name = "conv", .can = can, .can_post = can_post, .build = build, .scratch = scratch, .run = run,
-    .free = free_conv};
+const CcPrimFamily CC_CONVS = {.name = "conv",
+                               .can = can,
+                               .can_post = can_post,
+                               .build = build,
+                               .scratch = scratch,
+                               .run = run,
+                               .free = free_conv};

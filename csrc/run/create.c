@@ -1,5 +1,5 @@
-/* create: memory that others write (torch.empty). It costs nothing, but what is written into it may be kernels: memory that the host
- * makes could lie anywhere (pass/into.c). */
+/* create: memory that others write (torch.empty). It costs nothing, but what is written into it may be kernels: memory
+ * that the host makes could lie anywhere (pass/into.c). */
 #include "run_int.h"
 
 typedef struct CcCreate {
@@ -9,7 +9,8 @@ typedef struct CcCreate {
 static bool can(const CcGraph *g, int node) {
     const CcNode *n = &g->node.at[node];
     const CcType *t = &g->val.at[n->out0].type;
-    return n->op == CC_OP_empty && t->ndim >= 0 && t->device == 1 && t->dtype != CC_DT_OTHER && cc_type_numel(t) > 0 && cc_type_dense(t);
+    return n->op == CC_OP_empty && t->ndim >= 0 && t->device == 1 && t->dtype != CC_DT_OTHER && cc_type_numel(t) > 0 &&
+           cc_type_dense(t);
 }
 
 static void *build(const CcGraph *g, const int *nodes, int n, CcArena *arena, CcErr *err) {

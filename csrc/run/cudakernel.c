@@ -1,8 +1,9 @@
-/* cudakernel: kernels of GPUs by their text. Equal text is an equal kernel, so equal layers and new shapes share one; its
- * name is a hash of the text, so a program's text is the same in each process, and its machine code is found on disk.
+/* cudakernel: kernels of GPUs by their text. Equal text is an equal kernel, so equal layers and new shapes share one;
+ * its name is a hash of the text, so a program's text is the same in each process, and its machine code is found on
+ * disk.
  *
- * The kernels of a graph are compiled as one program. Where that fails each is compiled alone, so that only one is lost.
- * Process-wide, guarded by a mutex; nothing is ever evicted. */
+ * The kernels of a graph are compiled as one program. Where that fails each is compiled alone, so that only one is
+ * lost. Process-wide, guarded by a mutex; nothing is ever evicted. */
 #include <pthread.h>
 
 #include "run_int.h"
@@ -94,7 +95,8 @@ void cc_cudakernel_need(const CcCudaDevice *device, CcLoop *const *loops, const 
     cc_vec_free(&fresh);
 }
 
-const CcCudaKernel *cc_cudakernel_get(const CcCudaDevice *device, const CcLoop *loop, const CcCudaTuning *tuning, CcErr *err) {
+const CcCudaKernel *cc_cudakernel_get(const CcCudaDevice *device, const CcLoop *loop, const CcCudaTuning *tuning,
+                                      CcErr *err) {
     pthread_mutex_lock(&lock);
     CcCudaKernel *made = make(device, loop, tuning, err), *k = made ? find(device, made->text, made->hash) : NULL;
     if (k) {
@@ -102,7 +104,8 @@ const CcCudaKernel *cc_cudakernel_get(const CcCudaDevice *device, const CcLoop *
     } else if (made) {
         k = made;
         CcSbuf text = {0};
-        if (cc_gen_cuda(loop, tuning, k->name, &text, &k->err) == 0) k->program = compile(device, cc_sbuf_text(&text), &k->err);
+        if (cc_gen_cuda(loop, tuning, k->name, &text, &k->err) == 0)
+            k->program = compile(device, cc_sbuf_text(&text), &k->err);
         cc_sbuf_free(&text);
         cc_vec_push(&kernels, k);
     }

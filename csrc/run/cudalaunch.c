@@ -1,5 +1,5 @@
-/* cudalaunch: a kernel of a GPU at the sizes of its loop. Its argument is put together once; in a call only pointers and
- * numbers are filled in. It goes to the stream that the host says, and nothing is waited for. */
+/* cudalaunch: a kernel of a GPU at the sizes of its loop. Its argument is put together once; in a call only pointers
+ * and numbers are filled in. It goes to the stream that the host says, and nothing is waited for. */
 #include "run_int.h"
 
 enum { NAME_BYTES = 40 };
@@ -16,7 +16,8 @@ struct CcCudaWork {
 static int fill_argument(CcCudaWork *work, const CcLoop *loop, CcArena *arena, CcErr *err) {
     static const double zero[CC_LOOP_MAX_ACCESS];
     char *at[CC_LOOP_MAX_ACCESS];
-    for (int a = 0; a < loop->n_access; a++) at[a] = loop->access[a].place ? CC_PLACE_ZERO + loop->access[a].offset : NULL;
+    for (int a = 0; a < loop->n_access; a++)
+        at[a] = loop->access[a].place ? CC_PLACE_ZERO + loop->access[a].offset : NULL;
     _Alignas(16) char argument[CC_CUDA_MAX_ARG];
     work->bytes = cc_gen_cuda_argument(loop, &work->sizes, at, zero, NULL, argument);
     work->argument = cc_arena_alloc(arena, (size_t)work->bytes);
@@ -25,7 +26,8 @@ static int fill_argument(CcCudaWork *work, const CcLoop *loop, CcArena *arena, C
     return 0;
 }
 
-CcCudaWork *cc_cudalaunch_make(const CcOnDevice *on, const CcLoop *loop, const CcCudaTuning *tuning, CcArena *arena, CcErr *err) {
+CcCudaWork *cc_cudalaunch_make(const CcOnDevice *on, const CcLoop *loop, const CcCudaTuning *tuning, CcArena *arena,
+                               CcErr *err) {
     const CcCudaKernel *kernel = cc_cudakernel_get(on->cuda, loop, tuning, err);
     CcCudaWork *work = kernel ? cc_arena_alloc(arena, sizeof *work) : NULL;
     if (!work) return NULL;
@@ -34,7 +36,9 @@ CcCudaWork *cc_cudalaunch_make(const CcOnDevice *on, const CcLoop *loop, const C
     if (fill_argument(work, loop, arena, err) < 0) return NULL;
     for (int p = 0; p < work->sizes.n; p++) {
         CcCudaCall *call = &work->call[p];
-        *call = (CcCudaCall){.name = work->name[p], .grid = work->sizes.part[p].grid, .threads = work->sizes.part[p].threads,
+        *call = (CcCudaCall){.name = work->name[p],
+                             .grid = work->sizes.part[p].grid,
+                             .threads = work->sizes.part[p].threads,
                              .shared = work->sizes.part[p].shared};
         call->function = cc_cudakernel_part(kernel, p, work->name[p], NAME_BYTES, err);
         if (!call->function) return NULL;
@@ -49,8 +53,8 @@ int64_t cc_cudalaunch_workspace(const CcCudaWork *work) { return work->sizes.wor
 const CcCudaTuning *cc_cudalaunch_tuning(const CcCudaWork *work) { return &work->sizes.tuning; }
 
 /* The parts' calls; `argument` has room for CC_CUDA_MAX_ARG bytes. */
-static void fill_calls(const CcCudaWork *work, const CcLoop *loop, char *const *at, const double *number, const char *scratch,
-                       char *argument, CcCudaCall *calls) {
+static void fill_calls(const CcCudaWork *work, const CcLoop *loop, char *const *at, const double *number,
+                       const char *scratch, char *argument, CcCudaCall *calls) {
     const int n = loop->n_access;
     memcpy(argument, work->argument, (size_t)work->bytes);
     for (int a = 0; a < n; a++) {
@@ -77,8 +81,8 @@ int cc_cudalaunch_run(const CcLaunch *launch, const CcHost *host, char *const *a
     return work->on.waits ? cc_cuda_wait(work->on.cuda, stream, err) : 0;
 }
 
-int cc_cudalaunch_time(const CcCudaWork *work, const CcLoop *loop, const CcCudaBench *bench, char *const *at, const double *number,
-                       char *scratch, float *ms, CcErr *err) {
+int cc_cudalaunch_time(const CcCudaWork *work, const CcLoop *loop, const CcCudaBench *bench, char *const *at,
+                       const double *number, char *scratch, float *ms, CcErr *err) {
     _Alignas(16) char argument[CC_CUDA_MAX_ARG];
     CcCudaCall calls[CC_CUDA_MAX_PARTS];
     fill_calls(work, loop, at, number, scratch, argument, calls);

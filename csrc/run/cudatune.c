@@ -1,17 +1,20 @@
 /* cudatune: block size and vector width of a GPU's kernels, measured (the knob autotune).
  *
- * Each candidate is launched on memory of its own, all 0: indices then are in range, and the numbers cost what others cost. A
- * choice is known by the kernel's own text and by its sizes' powers of two, on GPUs of one architecture and one number of
- * processors; it serves the process, and is kept on disk beside the machine code. All candidates of a graph are one program. */
+ * Each candidate is launched on memory of its own, all 0: indices then are in range, and the numbers cost what others
+ * cost. A choice is known by the kernel's own text and by its sizes' powers of two, on GPUs of one architecture and one
+ * number of processors; it serves the process, and is kept on disk beside the machine code. All candidates of a graph
+ * are one program. */
 #include <pthread.h>
 
 #include "run_int.h"
 
-static const CcCudaTuning CANDIDATE[] = { /* the printer's own first */
-    {0, 0}, {64, 0}, {128, 0}, {256, 0}, {512, 0}, {1024, 0}, {0, 1}, {0, 2}, {0, 4}, {0, 8}};
+static const CcCudaTuning CANDIDATE[] = {/* the printer's own first */
+                                         {0, 0},    {64, 0}, {128, 0}, {256, 0}, {512, 0},
+                                         {1024, 0}, {0, 1},  {0, 2},   {0, 4},   {0, 8}};
 enum { N = CC_COUNT(CANDIDATE), ALIGN = 256 };
 static const int64_t MOST_BYTES = (int64_t)1 << 30; /* beyond, kernels are as they come */
-static const float GAIN = 0.97F; /* so much of the printer's time another one has to take at most: less is noise */
+/* so much of the printer's time another one has to take at most: less is noise */
+static const float GAIN = 0.97F;
 
 typedef struct Choice {
     const CcCudaDevice *device;
@@ -27,7 +30,8 @@ static int bits(int64_t n) { return n > 0 ? 64 - __builtin_clzll((unsigned long 
 static char *key_of(const CcCudaDevice *device, const CcLoop *loop) {
     CcSbuf sb = {0};
     const char *nvrtc = cc_nvrtc_describe();
-    cc_sbuf_add(&sb, "// %s, sm_%d, %d processors, sizes of bits", nvrtc ? nvrtc : "", device->arch, device->processors);
+    cc_sbuf_add(&sb, "// %s, sm_%d, %d processors, sizes of bits", nvrtc ? nvrtc : "", device->arch,
+                device->processors);
     for (int d = 0; d < loop->ndim; d++) cc_sbuf_add(&sb, " %d", bits(loop->size[d]));
     cc_sbuf_add(&sb, "\n");
     cc_cudakernel_text(loop, &CANDIDATE[0], &sb);
@@ -111,7 +115,8 @@ static void tell(const CcLoop *loop, const CcCudaTuning *best, float least, floa
     if (!best->threads && !best->vector) cc_sbuf_add(&sb, ": as it comes");
     if (best->threads) cc_sbuf_add(&sb, ": blocks of %d threads", best->threads);
     if (best->vector) cc_sbuf_add(&sb, ": %d elements at once", best->vector);
-    cc_log_add(CC_LOG_CHOICE, "CUDA kernel of %s (%.1f us, as it comes %.1f us)", cc_sbuf_text(&sb), (double)least * 1e3, (double)own * 1e3);
+    cc_log_add(CC_LOG_CHOICE, "CUDA kernel of %s (%.1f us, as it comes %.1f us)", cc_sbuf_text(&sb),
+               (double)least * 1e3, (double)own * 1e3);
     cc_sbuf_free(&sb);
 }
 
@@ -176,7 +181,8 @@ static void choose(const CcOnDevice *on, CcLoop *const *loops, char **key, CcCud
         const Choice *c = find(on->cuda, key[i]);
         if (!c && arena) {
             CcCudaTuning best = CANDIDATE[0];
-            if (measure(on, loops[i], arena, &best)) cc_disk_put(CC_DISK_TUNING, key[i], strlen(key[i]), &(CcBlob){(char *)&best, sizeof best});
+            if (measure(on, loops[i], arena, &best))
+                cc_disk_put(CC_DISK_TUNING, key[i], strlen(key[i]), &(CcBlob){(char *)&best, sizeof best});
             keep(on->cuda, key[i], &best);
             c = find(on->cuda, key[i]);
         }

@@ -1,9 +1,9 @@
-/* device: the device that a plan's kernels run on. All of a graph's kernels are on one; nodes whose tensors lie elsewhere
- * are the host's.
+/* device: the device that a plan's kernels run on. All of a graph's kernels are on one; nodes whose tensors lie
+ * elsewhere are the host's.
  *
- * Passes, groups and loops know one device, which they call 1 (the CPU's number). So for a GPU they are given a copy of the
- * graph in which what lies on it has that number, and everything else, the CPU's tensors included, another one. Tensors of
- * the CPU without dims may stand among a GPU's, as in torch: kernels are given the number. */
+ * Passes, groups and loops know one device, which they call 1 (the CPU's number). So for a GPU they are given a copy of
+ * the graph in which what lies on it has that number, and everything else, the CPU's tensors included, another one.
+ * Tensors of the CPU without dims may stand among a GPU's, as in torch: kernels are given the number. */
 #include "run_int.h"
 
 enum { CPU = 1, CUDA = 2, MAX_INDEX = 256, LONG_SCAN = 1 << 13 };
@@ -29,7 +29,8 @@ int cc_device_choose(const CcGraph *g, CcOnDevice *out, CcErr *err) {
     out->cuda = cc_cuda_device(out->index, err);
     if (!out->cuda) return -1;
     if (forced && !out->cuda->pageable)
-        return cc_err_set(err, CC_E_UNSUPPORTED, "CCOMPILE_BACKEND=cuda: kernels of this GPU can't touch memory of the CPU");
+        return cc_err_set(err, CC_E_UNSUPPORTED,
+                          "CCOMPILE_BACKEND=cuda: kernels of this GPU can't touch memory of the CPU");
     return 0;
 }
 

@@ -17,14 +17,14 @@ static CC_VEC(Entry) entries;
 
 /* Accesses without the graph's value numbers. */
 static void *make_key(const CcLoop *loop, int *n_bytes) {
-    const size_t nodes = sizeof *loop->node * (size_t)loop->n_node,
-                 access = 6 * (size_t)loop->n_access;
+    const size_t nodes = sizeof *loop->node * (size_t)loop->n_node, access = 6 * (size_t)loop->n_access;
     unsigned char *key = calloc(1, nodes + access + 3);
     if (!key) return NULL;
     memcpy(key, loop->node, nodes);
     for (int a = 0; a < loop->n_access; a++) {
         const CcLoopAccess *x = &loop->access[a];
-        const int16_t row[3] = {(int16_t)(x->dtype | x->step << 8), (int16_t)(x->is_store | x->place << 1 | x->taken << 2 | x->line << 8), x->node};
+        const int16_t row[3] = {(int16_t)(x->dtype | x->step << 8),
+                                (int16_t)(x->is_store | x->place << 1 | x->taken << 2 | x->line << 8), x->node};
         memcpy(key + nodes + 6 * (size_t)a, row, sizeof row);
     }
     key[nodes + access] = loop->reduces;
@@ -36,9 +36,7 @@ static void *make_key(const CcLoop *loop, int *n_bytes) {
 
 static CcTarget target_of(void) {
     const CcCpu *cpu = cc_cpu_info();
-    return (CcTarget){.vector_bytes = cpu->vector_bytes,
-                      .has_symbol = cc_cpu_has_vector_function,
-                      .f16 = cpu->f16};
+    return (CcTarget){.vector_bytes = cpu->vector_bytes, .has_symbol = cc_cpu_has_vector_function, .f16 = cpu->f16};
 }
 
 void cc_kcache_text(const CcLoop *loop, CcSbuf *out) {
@@ -57,12 +55,11 @@ static CcKernelFn compile(const CcLoop *loop, uint64_t hash, CcErr *err) {
     snprintf(name, sizeof name, "cc_kernel_%016llx_%d", (unsigned long long)hash, same);
     CcSbuf text = {0};
     void *address = NULL;
-    if (cc_gen_llvm(loop, &target, name, &text, err) == 0)
-        address = cc_jit_compile(cc_sbuf_text(&text), name, err);
+    if (cc_gen_llvm(loop, &target, name, &text, err) == 0) address = cc_jit_compile(cc_sbuf_text(&text), name, err);
     cc_sbuf_free(&text);
     if (address)
-        cc_log_add(CC_LOG_KERNEL, "%s: %d primitives, %d tensors, %.2f ms", name, loop->n_node,
-                   loop->n_access, (double)(cc_log_now_ns() - start) * 1e-6);
+        cc_log_add(CC_LOG_KERNEL, "%s: %d primitives, %d tensors, %.2f ms", name, loop->n_node, loop->n_access,
+                   (double)(cc_log_now_ns() - start) * 1e-6);
     CcKernelFn fn;
     memcpy(&fn, &address, sizeof fn); /* ISO C has no cast from an object pointer to a function */
     return fn;
@@ -79,8 +76,7 @@ CcKernelFn cc_kcache_get(const CcLoop *loop, CcErr *err) {
     pthread_mutex_lock(&lock);
     for (int i = 0; i < entries.n; i++) {
         const Entry *e = &entries.at[i];
-        if (e->hash != mine.hash || e->n_bytes != mine.n_bytes ||
-            memcmp(e->bytes, mine.bytes, (size_t)e->n_bytes))
+        if (e->hash != mine.hash || e->n_bytes != mine.n_bytes || memcmp(e->bytes, mine.bytes, (size_t)e->n_bytes))
             continue;
         mine.fn = e->fn;
         break;

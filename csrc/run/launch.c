@@ -1,6 +1,7 @@
-/* launch: runs a kernel over a nest. The kernel does the three innermost loops, or, if it reduces, the two innermost kept ones and
- * all reduced ones; here are the outer ones, and the split into threads: by rows, or by pieces of rows when there are few. A row that is reduced in a single
- * sweep can be cut, too: each piece leaves partial results, which one more call combines. */
+/* launch: runs a kernel over a nest. The kernel does the three innermost loops, or, if it reduces, the two innermost
+ * kept ones and all reduced ones; here are the outer ones, and the split into threads: by rows, or by pieces of rows
+ * when there are few. A row that is reduced in a single sweep can be cut, too: each piece leaves partial results, which
+ * one more call combines. */
 #include <stdatomic.h>
 
 #include "run_int.h"
@@ -14,9 +15,10 @@ enum {
 
 typedef struct Job {
     const CcLaunch *launch;
-    int64_t rows, pieces, piece; /* units = rows * pieces; a piece of a row has `piece` steps of the dim that is cut */
-    bool partial;                /* pieces leave partial results */
-    int cut;                     /* dim that pieces are cut from */
+    /* units = rows * pieces; a piece of a row has `piece` steps of the dim that is cut */
+    int64_t rows, pieces, piece;
+    bool partial; /* pieces leave partial results */
+    int cut;      /* dim that pieces are cut from */
     char *state;
     int64_t state_bytes;
     char *at[CC_LOOP_MAX_ACCESS];
@@ -28,8 +30,8 @@ static void call(const CcLaunch *launch, const CcKernelArg *arg) {
     else cc_gen_ref(launch->loop, arg);
 }
 
-/* Fills the argument for row number `row` (over all dims before the vector loop) and for what follows in the last two outer
- * dims, at most `most` rows. */
+/* Fills the argument for row number `row` (over all dims before the vector loop) and for what follows in the last two
+ * outer dims, at most `most` rows. */
 static void locate(const Job *job, int64_t row, int64_t most, CcKernelArg *arg) {
     const CcLoop *loop = job->launch->loop;
     int64_t at[CC_MAX_DIMS] = {0};
@@ -165,7 +167,8 @@ typedef uint64_t Four __attribute__((vector_size(32)));
 
 static bool row_in_range(const CcLoopCheck *c, const char *at, bool wide, int64_t n, int64_t step) {
     const uint64_t first = (uint64_t)c->low, last = (uint64_t)c->high - 1, also = (uint64_t)c->also;
-    const Four firsts = {first, first, first, first}, lasts = {last, last, last, last}, others = {also, also, also, also};
+    const Four firsts = {first, first, first, first}, lasts = {last, last, last, last},
+               others = {also, also, also, also};
     Four out = {0};
     int64_t i = 0;
     for (; wide && step == 1 && i + 4 <= n; i += 4) {
@@ -199,7 +202,8 @@ static bool row_of_shares(const char *at, bool wide, int64_t n, int64_t step) {
 /* n elements of the tensor, `step` apart. */
 static bool run_in_range(const CcLoopCheck *c, const char *at, int64_t n, int64_t step) {
     const CcDtypeInfo *info = cc_dtype_info((CcDtype)c->type.dtype);
-    return info->kind == 'f' ? row_of_shares(at, info->size == 8, n, step) : row_in_range(c, at, info->size == 8, n, step);
+    return info->kind == 'f' ? row_of_shares(at, info->size == 8, n, step)
+                             : row_in_range(c, at, info->size == 8, n, step);
 }
 
 static bool in_range(const CcLoopCheck *c, const char *at, int d) {
@@ -222,7 +226,8 @@ typedef struct Look {
 static void look(void *ctx, int64_t begin, int64_t end) {
     Look *l = ctx;
     const int size = cc_dtype_info((CcDtype)l->check->type.dtype)->size;
-    if (!run_in_range(l->check, l->at + begin * size, end - begin, 1)) atomic_store_explicit(&l->wrong, true, memory_order_relaxed);
+    if (!run_in_range(l->check, l->at + begin * size, end - begin, 1))
+        atomic_store_explicit(&l->wrong, true, memory_order_relaxed);
 }
 
 /* Many indices that lie side by side are looked at by all threads. */
@@ -274,19 +279,20 @@ int cc_launch_run(const CcLaunch *launch, const CcHost *host, CcErr *err) {
     const CcLoop *loop = launch->loop;
     char *at[CC_LOOP_MAX_ACCESS];
     double room[CC_LOOP_MAX_ACCESS];
-    const bool looks = !launch->cuda || (launch->into >= 0 && cc_cudalaunch_waits(launch->cuda)); /* eager writes nothing then */
+    /* eager writes nothing then */
+    const bool looks = !launch->cuda || (launch->into >= 0 && cc_cudalaunch_waits(launch->cuda));
     if (looks && check_indices(loop, host, err) < 0) return -1;
     for (int a = 0; a < loop->n_access; a++) {
         const CcLoopAccess *access = &loop->access[a];
-        at[a] = access->place      ? CC_PLACE_ZERO
-                : access->number   ? take_number(launch, access, host, &room[a])
+        at[a] = access->place                          ? CC_PLACE_ZERO
+                : access->number                       ? take_number(launch, access, host, &room[a])
                 : access->is_store && launch->into < 0 ? host->make(host->ctx, access->value)
-                                   : host->data(host->ctx, access->value);
-        if (!at[a] && launch->numel)
-            return cc_err_set(err, CC_E_HOST, "no memory for value %d", access->value);
+                                                       : host->data(host->ctx, access->value);
+        if (!at[a] && launch->numel) return cc_err_set(err, CC_E_HOST, "no memory for value %d", access->value);
         if (at[a] && !access->number) at[a] += access->offset;
     }
-    if (launch->into >= 0 && launch->node >= 0 && host->writing(host->ctx, launch->into, launch->node, !launch->uncounted) < 0)
+    if (launch->into >= 0 && launch->node >= 0 &&
+        host->writing(host->ctx, launch->into, launch->node, !launch->uncounted) < 0)
         return cc_err_set(err, CC_E_HOST, "value %d can't be written", launch->into);
     if (launch->numel && launch->cuda) return cc_cudalaunch_run(launch, host, at, room, err);
     if (launch->numel) cc_launch_at(launch, at);

@@ -1,10 +1,10 @@
-/* memory: one block of memory a call for all values that only kernels and library calls touch, and for what library calls
- * need meanwhile.
+/* memory: one block of memory a call for all values that only kernels and library calls touch, and for what library
+ * calls need meanwhile.
  *
- * The steps are walked once: results get a place, what dies leaves its place free. A result that a kernel may write over an
- * input that dies there takes the input's place; what a scatter changes lies in its result from the start. Of the free spans that
- * are large enough the last one that was freed is taken: it is still in the caches (greedy by size packs tighter, but a
- * copy of 2 MB took 0.33 ms instead of 0.11 in MiniTransformer, Zen 4). */
+ * The steps are walked once: results get a place, what dies leaves its place free. A result that a kernel may write
+ * over an input that dies there takes the input's place; what a scatter changes lies in its result from the start. Of
+ * the free spans that are large enough the last one that was freed is taken: it is still in the caches (greedy by size
+ * packs tighter, but a copy of 2 MB took 0.33 ms instead of 0.11 in MiniTransformer, Zen 4). */
 #include <malloc.h>
 #include <stdatomic.h>
 
@@ -38,7 +38,8 @@ static void mark_private(const CcPlan *plan, const CcGraph *g, bool *private) {
         for (int i = 0; i < step->n_node; i++) {
             const CcNode *n = &g->node.at[step->node[i]];
             for (int k = 0; k < n->n_out && !cc_into_is(g, n); k++)
-                private[cc_graph_base(g, n->out0 + k)] = step->kind != CC_STEP_HOST && !g->val.at[n->out0 + k].is_output;
+                private[cc_graph_base(g, n->out0 + k)] =
+                    step->kind != CC_STEP_HOST && !g->val.at[n->out0 + k].is_output;
             for (int k = 0; k < n->n_in && step->kind == CC_STEP_HOST; k++) {
                 const CcOperand *o = &g->operand.at[n->in0 + k];
                 if (o->kind == CC_IN_VALUE) private[cc_graph_base(g, o->value)] = false;
@@ -64,7 +65,8 @@ static bool same_steps(const CcLoop *loop, int a, int b) {
 static bool can_overwrite(const CcLoop *loop, int store, int input) {
     for (int a = 0; a < loop->n_access; a++) {
         const CcLoopAccess *access = &loop->access[a];
-        if (access->value == input && (access->is_store || access->taken || access->offset || !same_steps(loop, a, store)))
+        if (access->value == input &&
+            (access->is_store || access->taken || access->offset || !same_steps(loop, a, store)))
             return false;
     }
     return true;
@@ -83,8 +85,8 @@ static int find_input(const Layout *l, int s, const CcLoop *loop, int store) {
     return -1;
 }
 
-/* The value whose memory the result of step s may take over from (CcPrimFamily.over): its first operand, if that dies there and
- * nothing else of the step looks into it. -1: none. */
+/* The value whose memory the result of step s may take over from (CcPrimFamily.over): its first operand, if that dies
+ * there and nothing else of the step looks into it. -1: none. */
 static int find_over(const Layout *l, int s) {
     const CcStep *step = &l->plan->step.at[s];
     if (step->kind != CC_STEP_PRIMITIVE || !step->family->over) return -1;
@@ -92,7 +94,8 @@ static int find_over(const Layout *l, int s) {
     const CcNode *n = &g->node.at[step->node[0]];
     if (!step->family->over(n)) return -1;
     const CcOperand *x = cc_graph_operand(g, n, 0);
-    if (x->kind != CC_IN_VALUE || n->n_out != 1 || g->val.at[n->out0].window_of || g->val.at[x->value].window_of) return -1;
+    if (x->kind != CC_IN_VALUE || n->n_out != 1 || g->val.at[n->out0].window_of || g->val.at[x->value].window_of)
+        return -1;
     for (int k = 1; k < n->n_in; k++) {
         const CcOperand *o = cc_graph_operand(g, n, k);
         if (o->kind == CC_IN_VALUE && cc_graph_base(g, o->value) == x->value) return -1;
@@ -102,7 +105,8 @@ static int find_over(const Layout *l, int s) {
     return same && l->last[x->value] == s ? x->value : -1;
 }
 
-/* What a result that the host makes takes over lies in it from the start. From the last step on, as there may be a chain. */
+/* What a result that the host makes takes over lies in it from the start. From the last step on, as there may be a
+ * chain. */
 static void share_results(Layout *l, bool *private, bool *early) {
     for (int s = l->plan->step.n - 1; s >= 0; s--) {
         const int x = find_over(l, s);
@@ -183,7 +187,9 @@ static void add_results(Layout *l, int s) {
     const CcLoop *loop = step->kind == CC_STEP_KERNEL ? ((const CcLaunch *)step->work)->loop : NULL;
     for (int a = 0; loop && a < loop->n_access; a++) {
         const int value = loop->access[a].value;
-        const int input = loop->access[a].is_store && ((const CcLaunch *)step->work)->into < 0 && l->private[value] ? find_input(l, s, loop, a) : -1;
+        const int input = loop->access[a].is_store && ((const CcLaunch *)step->work)->into < 0 && l->private[value]
+                              ? find_input(l, s, loop, a)
+                              : -1;
         if (input < 0) continue;
         l->place[value] = l->place[input];
         l->last[input] = -1;
@@ -222,8 +228,7 @@ static void free_dying(Layout *l, int s) {
     const CcStep *step = &l->plan->step.at[s];
     for (int i = 0; i < step->n_drop; i++) {
         const int value = l->plan->drop.at[step->drop0 + i];
-        if (l->place[value] >= 0 && l->last[value] == s)
-            free_span(l, l->place[value], bytes_of_value(l, value), s);
+        if (l->place[value] >= 0 && l->last[value] == s) free_span(l, l->place[value], bytes_of_value(l, value), s);
     }
 }
 
@@ -258,8 +263,7 @@ int cc_memory_plan(CcPlan *plan, const CcGraph *g, CcErr *err) {
         cc_vec_push(&plan->early, false);
     }
     for (int s = 0; s < plan->step.n; s++)
-        for (int i = 0; i < plan->step.at[s].n_drop; i++)
-            last[plan->drop.at[plan->step.at[s].drop0 + i]] = s;
+        for (int i = 0; i < plan->step.at[s].n_drop; i++) last[plan->drop.at[plan->step.at[s].drop0 + i]] = s;
     mark_private(plan, g, private);
     Layout l = {.plan = plan, .g = g, .private = private, .last = last, .place = plan->place.at};
     share_results(&l, private, plan->early.at);
@@ -280,7 +284,8 @@ int cc_memory_plan(CcPlan *plan, const CcGraph *g, CcErr *err) {
 
 void cc_memory_trim(void) { cc_scratch_trim(); }
 
-/* Set by compiles, cleared by runs: so a call that compiles many graphs does this once (3 ms after ResNet-50, Zen 4). */
+/* Set by compiles, cleared by runs: so a call that compiles many graphs does this once (3 ms after ResNet-50, Zen
+ * 4). */
 static atomic_bool unsettled;
 
 bool cc_memory_unsettle(void) {

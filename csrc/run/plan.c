@@ -1,8 +1,7 @@
 /* plan: which values exist between steps, when each one dies, and a plan as text. */
 #include "run_int.h"
 
-void cc_plan_made(const CcPlan *plan, const CcGraph *g, const bool *live, bool *made,
-                  int *step_of) {
+void cc_plan_made(const CcPlan *plan, const CcGraph *g, const bool *live, bool *made, int *step_of) {
     for (int s = 0; s < plan->step.n; s++)
         for (int i = 0; i < plan->step.at[s].n_node; i++) step_of[plan->step.at[s].node[i]] = s;
     for (int v = 0; v < g->val.n; v++) made[v] = g->val.at[v].is_output;
@@ -10,8 +9,7 @@ void cc_plan_made(const CcPlan *plan, const CcGraph *g, const bool *live, bool *
         const CcStep *step = &plan->step.at[s];
         if (step->kind != CC_STEP_HOST) continue;
         const CcNode *n = &g->node.at[step->node[0]];
-        for (int k = 0; k < n->n_out; k++)
-            made[n->out0 + k] = true; /* the host makes all its results */
+        for (int k = 0; k < n->n_out; k++) made[n->out0 + k] = true; /* the host makes all its results */
     }
     for (int i = 0; i < g->node.n; i++)
         for (int k = 0; live[i] && k < g->node.at[i].n_in; k++) {
@@ -39,7 +37,8 @@ static void add_read(CcPlan *plan, const CcGraph *g, int written, const CcNode *
     }
 }
 
-/* What the node reads, what nodes read across which it was moved (group.c), and what the others do that it is a part of. */
+/* What the node reads, what nodes read across which it was moved (group.c), and what the others do that it is a part
+ * of. */
 void cc_plan_apart(CcPlan *plan, const CcGraph *g) {
     for (int s = 0; s < plan->step.n; s++) {
         const int node = plan->step.at[s].node[0];
@@ -153,8 +152,7 @@ void cc_run_print(const CcPlan *plan, CcSbuf *out) {
         if (step->last) cc_sbuf_add(out, " last");
         for (int i = 0; i < step->n_drop; i++)
             cc_sbuf_add(out, "%s%%%d", i ? " " : " drop ", plan->drop.at[step->drop0 + i]);
-        if (plan->runs)
-            cc_sbuf_add(out, " %.3f ms", (double)plan->spent_ns[s] * 1e-6 / (double)plan->runs);
+        if (plan->runs) cc_sbuf_add(out, " %.3f ms", (double)plan->spent_ns[s] * 1e-6 / (double)plan->runs);
         cc_sbuf_add(out, "\n");
         if (step->kind != CC_STEP_KERNEL || !dump) continue;
         const CcLaunch *launch = step->work;

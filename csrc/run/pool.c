@@ -5,44 +5,45 @@
  *   else                 the rows of a window are put together first, into one row; then its columns
  *   max with indices     the same, and beside each element where it stands
  *
- * oneDNN's max pooling is not used: eager's gives NaN where the window has one. bf16 and f16 are summed up in f32 and rounded
- * once, as eager does: a row of spots, or a plane, at a time is widened. */
+ * oneDNN's max pooling is not used: eager's gives NaN where the window has one. bf16 and f16 are summed up in f32 and
+ * rounded once, as eager does: a row of spots, or a plane, at a time is widened. */
 #include <stdatomic.h>
 
 #include "run_int.h"
 
 enum {
-    SIDES = 3,          /* spatial dims; missing ones have size 1 */
+    SIDES = 3,           /* spatial dims; missing ones have size 1 */
     MAX_PLANE = 1 << 22, /* elements of a plane in half precision */
-    MAX_ROW = 4096,     /* columns of a row that is put together on the stack */
+    MAX_ROW = 4096,      /* columns of a row that is put together on the stack */
     LANES = 16,
-    FEW_ROWS = 64,      /* rows of spots from which a unit of work has all channels of a spot */
-    CHUNK = 64,         /* channels of a unit elsewhere */
-    GRAIN = 1 << 16     /* elements read that a second thread is not worth its barrier for */
+    FEW_ROWS = 64,  /* rows of spots from which a unit of work has all channels of a spot */
+    CHUNK = 64,     /* channels of a unit elsewhere */
+    GRAIN = 1 << 16 /* elements read that a second thread is not worth its barrier for */
 };
 typedef enum Kind { MAX, AVG } Kind;
 
 typedef struct Side {
-    int64_t in, out, step;          /* step: from one element of a window to the next */
+    int64_t in, out, step;    /* step: from one element of a window to the next */
     int32_t *from, *to, *all; /* [out]; all: what it counts for in the divisor */
-    int64_t alike, alike_end, stride; /* outputs whose windows are as large, each `stride` behind the one before */
+    /* outputs whose windows are as large, each `stride` behind the one before */
+    int64_t alike, alike_end, stride;
 } Side;
 
 typedef struct CcPool {
     Kind kind;
-    int src, dst;   /* values */
-    int index;      /* where in its plane the greatest stands; -1: there is none, or nobody reads it */
-    int64_t src_at; /* bytes: it may be a window */
-    int64_t span;   /* elements of memory from the first to the last one of a plane */
+    int src, dst;          /* values */
+    int index;             /* where in its plane the greatest stands; -1: there is none, or nobody reads it */
+    int64_t src_at;        /* bytes: it may be a window */
+    int64_t span;          /* elements of memory from the first to the last one of a plane */
     int64_t n, c, divisor; /* divisor 0: what the window has */
     Side side[SIDES];
     int64_t from[2 + SIDES], to[2 + SIDES]; /* strides of src and dst: n, c, sides */
     int64_t index_to[2 + SIDES];
-    bool last;                              /* channels innermost in both */
-    bool across;                            /* goes_across */
-    CcDtype dtype;                          /* of both */
-    int64_t chunks, width;                  /* a spot's channels are that many units, of so many */
-    int parts;                              /* threads */
+    bool last;             /* channels innermost in both */
+    bool across;           /* goes_across */
+    CcDtype dtype;         /* of both */
+    int64_t chunks, width; /* a spot's channels are that many units, of so many */
+    int parts;             /* threads */
 } CcPool;
 
 typedef struct Job {
@@ -82,8 +83,7 @@ static ALWAYS float fold(Kind kind, const float *at, int64_t n) {
     int64_t i = LANES;
     memcpy(lane, at, sizeof lane);
     for (; i + LANES <= n; i += LANES) combine(kind, lane, at + i, LANES);
-    for (int k = 1; k < LANES; k++)
-        lane[0] = kind == AVG ? lane[0] + lane[k] : larger(lane[0], lane[k]);
+    for (int k = 1; k < LANES; k++) lane[0] = kind == AVG ? lane[0] + lane[k] : larger(lane[0], lane[k]);
     for (; i < n; i++) lane[0] = kind == AVG ? lane[0] + at[i] : larger(lane[0], at[i]);
     return lane[0];
 }
@@ -95,8 +95,7 @@ typedef struct Spot {
 
 static float divisor_of(const CcPool *p, const Spot *s) {
     if (p->divisor) return (float)p->divisor;
-    return (float)((int64_t)p->side[0].all[s->at[0]] * p->side[1].all[s->at[1]] *
-                   p->side[2].all[s->at[2]]);
+    return (float)((int64_t)p->side[0].all[s->at[0]] * p->side[1].all[s->at[1]] * p->side[2].all[s->at[2]]);
 }
 
 /* What a window without elements gives. */
@@ -110,7 +109,8 @@ static ALWAYS const float *channels(const CcPool *p, const char *src, int64_t at
 }
 
 /* n channels of one spot. */
-static ALWAYS void pool_spot(const CcPool *p, Kind kind, const char *src, float *dst, const Spot *s, int64_t n, float *room) {
+static ALWAYS void pool_spot(const CcPool *p, Kind kind, const char *src, float *dst, const Spot *s, int64_t n,
+                             float *room) {
     const Side *a = &p->side[0], *b = &p->side[1], *c = &p->side[2];
     bool first = true;
     for (int64_t i = a->from[s->at[0]]; i < a->to[s->at[0]]; i += a->step)
@@ -151,8 +151,7 @@ static ALWAYS void pool_last(Job *job, Kind kind, int64_t begin, int64_t end) {
 
 /* Puts the rows of a window together; where it is one row of elements side by side, that is it.
  * NULL: there are none. */
-static ALWAYS const float *join_rows(const CcPool *p, Kind kind, const float *src, const Spot *s,
-                              float *row) {
+static ALWAYS const float *join_rows(const CcPool *p, Kind kind, const float *src, const Spot *s, float *row) {
     const Side *a = &p->side[0], *b = &p->side[1];
     const float *only = NULL;
     int rows = 0;
@@ -184,8 +183,8 @@ static ALWAYS float pool_window(Kind kind, const Side *side, int64_t out, const 
     return x;
 }
 
-/* Every stride-th element. Every second one is half of a pair, which compilers see how to cut off; the pairs of the second
- * load are one element further to the front, since there may be none behind the last one. */
+/* Every stride-th element. Every second one is half of a pair, which compilers see how to cut off; the pairs of the
+ * second load are one element further to the front, since there may be none behind the last one. */
 static ALWAYS void pick_lanes(const float *from, int64_t stride, float *to) {
     uint64_t low[LANES / 2], high[LANES / 2];
     uint32_t half[LANES];
@@ -201,7 +200,8 @@ static ALWAYS void pick_lanes(const float *from, int64_t stride, float *to) {
 }
 
 /* `n` windows of `many` elements that lie `step` apart, each `stride` behind the one before. */
-static ALWAYS void pool_alike(Kind kind, const float *at, int64_t many, int64_t step, int64_t stride, float *dst, int64_t n) {
+static ALWAYS void pool_alike(Kind kind, const float *at, int64_t many, int64_t step, int64_t stride, float *dst,
+                              int64_t n) {
     int64_t x = 0;
     for (; x + LANES <= n; x += LANES) {
         float lane[LANES], next[LANES];
@@ -223,7 +223,8 @@ static ALWAYS void pool_alike(Kind kind, const float *at, int64_t many, int64_t 
 
 /* The windows of a row, summed up or their largest elements. */
 static ALWAYS void pool_columns(Kind kind, const Side *side, const float *row, float *dst) {
-    const int64_t step = side->step, from = side->from[side->alike], many = (side->to[side->alike] - from + step - 1) / step;
+    const int64_t step = side->step, from = side->from[side->alike],
+                  many = (side->to[side->alike] - from + step - 1) / step;
     const bool narrow = many > 0 && many < LANES;
     for (int64_t x = 0; x < side->out; x++) {
         if (!narrow || x != side->alike) {
@@ -314,7 +315,8 @@ static ALWAYS void place_lanes(const CcPool *p, const float *src, const Spot *s,
     if (dst) memcpy(dst, x, sizeof *x * (size_t)n);
 }
 
-/* n <= LANES spots of a row, from the one that `s` says on. Beyond its own window a lane sees -inf, which takes over nothing. */
+/* n <= LANES spots of a row, from the one that `s` says on. Beyond its own window a lane sees -inf, which takes over
+ * nothing. */
 static ALWAYS void place_across(const CcPool *p, const float *src, const Spot *s, float *x, int32_t *place, int n) {
     const Side *a = &p->side[0], *b = &p->side[1], *c = &p->side[2];
     int32_t from[LANES] = {0}, width[LANES] = {0}, widest = 0;
@@ -343,7 +345,8 @@ static ALWAYS void place_across(const CcPool *p, const float *src, const Spot *s
 }
 
 /* Of each column the greatest in the rows of a window, and its place. False: there are no rows. */
-static ALWAYS bool join_places(const CcPool *p, const float *src, const Spot *s, float *restrict x, int32_t *restrict place) {
+static ALWAYS bool join_places(const CcPool *p, const float *src, const Spot *s, float *restrict x,
+                               int32_t *restrict place) {
     const Side *a = &p->side[0], *b = &p->side[1];
     const int64_t width = p->side[2].in, step = p->from[4];
     bool any = false;
@@ -354,7 +357,8 @@ static ALWAYS bool join_places(const CcPool *p, const float *src, const Spot *s,
             int64_t k = 0;
             for (; any && step == 1 && k + LANES <= width; k += LANES) {
                 const int32_t first = here + (int32_t)k;
-                for (int l = 0; l < LANES; l++) place[k + l] = takes_over(at[k + l], x[k + l]) ? first + l : place[k + l];
+                for (int l = 0; l < LANES; l++)
+                    place[k + l] = takes_over(at[k + l], x[k + l]) ? first + l : place[k + l];
                 for (int l = 0; l < LANES; l++) x[k + l] = takes_over(at[k + l], x[k + l]) ? at[k + l] : x[k + l];
             }
             for (; k < width; k++) {
@@ -397,7 +401,8 @@ static ALWAYS float scan_row(const Side *side, int64_t out, const float *row, in
     return best;
 }
 
-/* Many narrow windows, the lanes of a vector each. 32x56x56, 3x3, step 2: 136 us, by joined rows 225 (Zen 4, two threads). */
+/* Many narrow windows, the lanes of a vector each. 32x56x56, 3x3, step 2: 136 us, by joined rows 225 (Zen 4, two
+ * threads). */
 static bool goes_across(const CcPool *p) {
     const Side *side = &p->side[2];
     int64_t widest = 0;
@@ -456,7 +461,8 @@ static ALWAYS void place_rows(const Job *job, int64_t begin, int64_t end) {
             int64_t where = place_in(p, a, b, side->from[s.at[2]]);
             float best = nothing(MAX);
             if (row) best = scan_row(side, s.at[2], src + a * p->from[2] + b * p->from[3], p->from[4], &where);
-            else if (any && side->from[s.at[2]] < side->to[s.at[2]]) best = join_columns(side, s.at[2], x, place, &where);
+            else if (any && side->from[s.at[2]] < side->to[s.at[2]])
+                best = join_columns(side, s.at[2], x, place, &where);
             index[s.at[2] * to[4]] = where;
             if (job->dst) dst[s.at[2] * p->to[4]] = best;
         }
@@ -473,7 +479,8 @@ static ALWAYS void pool_units(Job *job, int64_t begin, int64_t end) {
 }
 
 /* The same loops for each kind of vectors. */
-__attribute__((target("avx512f,avx512vl,avx512dq,fma"))) static void pool_avx512(void *job, int64_t begin, int64_t end) {
+__attribute__((target("avx512f,avx512vl,avx512dq,fma"))) static void pool_avx512(void *job, int64_t begin,
+                                                                                 int64_t end) {
     pool_units(job, begin, end);
 }
 __attribute__((target("avx2,fma"))) static void pool_avx2(void *job, int64_t begin, int64_t end) {
@@ -540,8 +547,7 @@ static bool flag(const CcGraph *g, const CcNode *n, int at, bool *out) {
 }
 
 /* Fills window[0..dims) and *divisor. */
-static bool read_windows(const CcGraph *g, const CcNode *n, int dims, Window *window,
-                         int64_t *divisor) {
+static bool read_windows(const CcGraph *g, const CcNode *n, int dims, Window *window, int64_t *divisor) {
     int64_t kernel[SIDES], stride[SIDES], padding[SIDES], dilation[SIDES] = {1, 1, 1};
     bool ceil = false, count = false;
     int at = 1 + 3 * dims;
@@ -564,7 +570,8 @@ static bool read_windows(const CcGraph *g, const CcNode *n, int dims, Window *wi
         if (by->kind == CC_IN_INT) *divisor = by->i;
     }
     for (int i = 0; i < dims; i++) {
-        window[i] = (Window){kernel[i], stride[i] ? stride[i] : kernel[i], padding[i], dilation[i],
+        window[i] = (Window){kernel[i],    stride[i] ? stride[i] : kernel[i],
+                             padding[i],   dilation[i],
                              .ceil = ceil, .count_padding = count};
         if (kernel[i] < 1 || window[i].stride < 1 || padding[i] < 0 || dilation[i] < 1) return false;
     }
@@ -575,8 +582,8 @@ static bool read_windows(const CcGraph *g, const CcNode *n, int dims, Window *wi
 static void merge_sides(CcPool *p) {
     Side *side = p->side;
     for (int i = 0; i < SIDES; i++)
-        if (side[i].out != 1 || side[i].from[0] != 0 || side[i].to[0] != side[i].in ||
-            side[i].all[0] != side[i].in || side[i].step != 1)
+        if (side[i].out != 1 || side[i].from[0] != 0 || side[i].to[0] != side[i].in || side[i].all[0] != side[i].in ||
+            side[i].step != 1)
             return;
     if (p->last || p->kind != AVG || p->from[4] != 1 || (side[1].in > 1 && p->from[3] != side[2].in) ||
         (side[0].in > 1 && p->from[2] != side[1].in * side[2].in))
@@ -595,10 +602,12 @@ static void find_alike(Side *side) {
     if (last < 1) return;
     side->stride = from[middle + 1] - from[middle];
     for (int64_t x = middle; x >= 0 && to[x] - from[x] == to[middle] - from[middle] && all[x] == all[middle] &&
-                             from[middle] - from[x] == (middle - x) * side->stride; x--)
+                             from[middle] - from[x] == (middle - x) * side->stride;
+         x--)
         side->alike = x;
     for (int64_t x = middle; x <= last && to[x] - from[x] == to[middle] - from[middle] && all[x] == all[middle] &&
-                             from[x] - from[middle] == (x - middle) * side->stride; x++)
+                             from[x] - from[middle] == (x - middle) * side->stride;
+         x++)
         side->alike_end = x + 1;
 }
 
@@ -608,17 +617,24 @@ static int describe(const CcGraph *g, const CcNode *n, CcPool *p, Window *window
     if (!x || x->kind != CC_IN_VALUE) return -1;
     const CcType *s = &g->val.at[x->value].type, *o = &g->val.at[n->out0].type;
     const int dims = s->ndim - 2, skip = SIDES - dims;
-    if (!cc_prim_float(s) || !cc_prim_float(o) || s->dtype != o->dtype || !cc_type_dense(o) || dims < 1 || dims > SIDES ||
-        o->ndim != s->ndim || o->size[0] != s->size[0] || o->size[1] != s->size[1])
+    if (!cc_prim_float(s) || !cc_prim_float(o) || s->dtype != o->dtype || !cc_type_dense(o) || dims < 1 ||
+        dims > SIDES || o->ndim != s->ndim || o->size[0] != s->size[0] || o->size[1] != s->size[1])
         return -1;
     const bool max = n->op == CC_OP_max_pool || n->op == CC_OP_adaptive_max_pool, places = n->n_out == 2;
     const CcType *index = places && max ? &g->val.at[n->out0 + 1].type : NULL;
     if (n->n_out != 1 + (index != NULL) || (index && s->dtype != CC_DT_F32)) return -1;
     if (index && cc_type_numel(s) > INT32_MAX) return -1;
-    if (index && (index->dtype != CC_DT_I64 || index->device != 1 || !cc_type_same_shape(index, o) || !cc_type_dense(index)))
+    if (index &&
+        (index->dtype != CC_DT_I64 || index->device != 1 || !cc_type_same_shape(index, o) || !cc_type_dense(index)))
         return -1;
-    *p = (CcPool){.kind = max ? MAX : AVG, .src = x->value, .dst = n->out0, .index = index ? n->out0 + 1 : -1,
-                  .n = s->size[0], .c = s->size[1], .dtype = (CcDtype)o->dtype, .span = 1};
+    *p = (CcPool){.kind = max ? MAX : AVG,
+                  .src = x->value,
+                  .dst = n->out0,
+                  .index = index ? n->out0 + 1 : -1,
+                  .n = s->size[0],
+                  .c = s->size[1],
+                  .dtype = (CcDtype)o->dtype,
+                  .span = 1};
     for (int i = 0; i < skip; i++) {
         window[i] = (Window){.adaptive = true, .dilation = 1};
         p->side[i].in = p->side[i].out = 1;

@@ -7,7 +7,7 @@ static const struct {
     CcOpId op;
     CcPostKind kind;
 } UNARY[] = {
-    {CC_OP_gelu, CC_POST_GELU_ERF}, {CC_OP_gelu_tanh, CC_POST_GELU_TANH}, {CC_OP_silu, CC_POST_SILU},
+    {CC_OP_gelu, CC_POST_GELU_ERF},   {CC_OP_gelu_tanh, CC_POST_GELU_TANH}, {CC_OP_silu, CC_POST_SILU},
     {CC_OP_sigmoid, CC_POST_SIGMOID}, {CC_OP_tanh, CC_POST_TANH},
 };
 
@@ -41,7 +41,9 @@ bool cc_prim_float(const CcType *t) {
     return true;
 }
 
-bool cc_prim_operand_of(const CcType *t) { return cc_prim_float(t) && (t->dtype == CC_DT_F32 || cc_dnnl_native((CcDtype)t->dtype)); }
+bool cc_prim_operand_of(const CcType *t) {
+    return cc_prim_float(t) && (t->dtype == CC_DT_F32 || cc_dnnl_native((CcDtype)t->dtype));
+}
 
 CcTensorDesc cc_prim_desc(const CcType *t) {
     CcTensorDesc d = {.ndim = t->ndim, .dtype = (CcDtype)t->dtype};

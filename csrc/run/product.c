@@ -1,7 +1,7 @@
 /* product: products of the graph (linear, matmul, mm, bmm, addmm) as calls of oneDNN or of own loops (gemv, gemm), with
- * what follows as post-ops. Weights stay plain, since their data may change between calls, unless they are frozen. f32, bf16
- * and f16; own loops and turned results are f32 only. What autocast would cast (f32 operands of a bf16 result) is cast as it is
- * packed. */
+ * what follows as post-ops. Weights stay plain, since their data may change between calls, unless they are frozen. f32,
+ * bf16 and f16; own loops and turned results are f32 only. What autocast would cast (f32 operands of a bf16 result) is
+ * cast as it is packed. */
 #include <math.h>
 
 #include "run_int.h"
@@ -31,8 +31,8 @@ typedef struct CcProduct {
     bool own; /* by gemm */
     CcGemm gemm;
     int src, weights, bias, dst, post[CC_DNNL_MAX_POST], n_post; /* values; -1: none */
-    bool turned, back;   /* dst is made transposed; and then written back as it should be */
-    int64_t rows, cols;  /* turned: of the transposed dst, whose rows are first filled with their bias */
+    bool turned, back;  /* dst is made transposed; and then written back as it should be */
+    int64_t rows, cols; /* turned: of the transposed dst, whose rows are first filled with their bias */
     int64_t src_at, weights_at, bias_at, dst_at, post_at[CC_DNNL_MAX_POST]; /* bytes: they may be windows */
 } CcProduct;
 
@@ -78,8 +78,7 @@ static bool flatten(CcTensorDesc *d) {
     d->stride[1] = d->stride[d->ndim - 1];
     d->size[0] = size;
     d->stride[0] = stride;
-    for (int i = 2; i < d->ndim; i++)
-        d->size[i] = d->stride[i] = 0; /* descriptions are compared as bytes */
+    for (int i = 2; i < d->ndim; i++) d->size[i] = d->stride[i] = 0; /* descriptions are compared as bytes */
     d->ndim = 2;
     return true;
 }
@@ -99,11 +98,9 @@ static bool normalise(CcTensorDesc *d) {
     if (d->size[r] == 1 && d->size[c] == 1) d->stride[c] = d->stride[r] = 1;
     else if (d->size[c] == 1) d->stride[c] = d->stride[r] == 1 ? d->size[r] : 1;
     else if (d->size[r] == 1) d->stride[r] = d->stride[c] == 1 ? d->size[c] : 1;
-    if ((d->stride[r] != 1 && d->stride[c] != 1) || d->stride[r] == 0 || d->stride[c] == 0)
-        return false;
+    if ((d->stride[r] != 1 && d->stride[c] != 1) || d->stride[r] == 0 || d->stride[c] == 0) return false;
     for (int i = r - 1; i >= 0; i--)
-        if (d->size[i] == 1)
-            d->stride[i] = i + 1 < r ? d->stride[i + 1] * d->size[i + 1] : d->size[r] * d->size[c];
+        if (d->size[i] == 1) d->stride[i] = i + 1 < r ? d->stride[i + 1] * d->size[i + 1] : d->size[r] * d->size[c];
     return true;
 }
 
@@ -113,13 +110,10 @@ static const Roles *roles_of(const CcNode *n) {
     return NULL;
 }
 
-static int set_bias(const CcGraph *g, const CcOperand *o, CcTensorDesc *bias,
-                    const CcTensorDesc *dst) {
+static int set_bias(const CcGraph *g, const CcOperand *o, CcTensorDesc *bias, const CcTensorDesc *dst) {
     const CcType *t = &g->val.at[o->value].type;
     if (!cc_prim_float(t) || t->ndim > 2 || t->size[t->ndim - 1] != dst->size[dst->ndim - 1]) return -1;
-    if ((t->ndim == 2 && t->size[0] != 1) ||
-        (t->size[t->ndim - 1] > 1 && t->stride[t->ndim - 1] != 1))
-        return -1;
+    if ((t->ndim == 2 && t->size[0] != 1) || (t->size[t->ndim - 1] > 1 && t->stride[t->ndim - 1] != 1)) return -1;
     bias->ndim = dst->ndim;
     bias->dtype = (CcDtype)t->dtype;
     for (int i = 0; i < bias->ndim; i++) {
@@ -160,23 +154,35 @@ static bool one_row(const CcPrimDesc *d, CcGemv *g) {
     for (int i = 0; i < r; i++)
         if (d->dst.size[i] != 1 || d->weights.size[i] != 1) return false;
     if (d->dst.size[r] != 1 || (d->src.size[c] > 1 && d->src.stride[c] != 1)) return false;
-    *g = (CcGemv){.dtype = d->dst.dtype, .n = d->weights.size[c], .k = d->weights.size[r], .row = d->weights.stride[c], .col = d->weights.stride[r]};
+    *g = (CcGemv){.dtype = d->dst.dtype,
+                  .n = d->weights.size[c],
+                  .k = d->weights.size[r],
+                  .row = d->weights.stride[c],
+                  .col = d->weights.stride[r]};
     if (g->n == 1) g->row = g->col == 1 ? g->k : 1; /* a dim of size 1 may have any stride */
     if (g->k == 1) g->col = g->row == 1 ? g->n : 1;
     return cc_gemv_can(g);
 }
 
 static CcGemm gemm_of(const CcPrimDesc *d) {
-    CcGemm g = {.m = d->dst.size[0], .n = d->dst.size[1], .k = d->src.size[1], .x_row = d->src.stride[0],
-                .y_row = d->dst.stride[0], .w_row = d->weights.stride[1], .w_col = d->weights.stride[0], .n_post = d->n_post};
-    for (int i = 0; i < d->n_post; i++) g.post[i] = (CcGemmPost){d->post[i].kind, d->post[i].scale, d->post[i].operand.stride[0]};
+    CcGemm g = {.m = d->dst.size[0],
+                .n = d->dst.size[1],
+                .k = d->src.size[1],
+                .x_row = d->src.stride[0],
+                .y_row = d->dst.stride[0],
+                .w_row = d->weights.stride[1],
+                .w_col = d->weights.stride[0],
+                .n_post = d->n_post};
+    for (int i = 0; i < d->n_post; i++)
+        g.post[i] = (CcGemmPost){d->post[i].kind, d->post[i].scale, d->post[i].operand.stride[0]};
     return g;
 }
 
 /* Rows of plain weights are better read by gemm than packed by oneDNN? */
 static bool gains_plain(const CcGemm *g) {
     const int64_t lanes = cc_gemm_lanes(), padded = (g->m + lanes - 1) / lanes * lanes;
-    return g->m > TURN_MAX_ROWS && g->m <= PLAIN_MAX_ROWS && g->n >= PLAIN_MIN && g->k >= PLAIN_MIN && (padded - g->m) * 10 <= g->m;
+    return g->m > TURN_MAX_ROWS && g->m <= PLAIN_MAX_ROWS && g->n >= PLAIN_MIN && g->k >= PLAIN_MIN &&
+           (padded - g->m) * 10 <= g->m;
 }
 
 /* Is it gemm that makes this product? */
@@ -194,11 +200,9 @@ static int describe(const CcGraph *g, const CcNode *n, CcPrimDesc *d, CcProduct 
     const CcOperand *src = cc_prim_operand(g, n, roles->src), *weights = cc_prim_operand(g, n, roles->weights);
     const CcOperand *bias = cc_prim_operand(g, n, roles->bias);
     if (!src || !weights || src->kind != CC_IN_VALUE || weights->kind != CC_IN_VALUE) return -1;
-    const CcType *s = &g->val.at[src->value].type, *w = &g->val.at[weights->value].type,
-                 *o = &g->val.at[n->out0].type;
+    const CcType *s = &g->val.at[src->value].type, *w = &g->val.at[weights->value].type, *o = &g->val.at[n->out0].type;
     const bool turned = cc_turned(&g->val.at[n->out0]);
-    if (!cc_prim_float(s) || !cc_prim_float(w) || !cc_prim_float(o) || (!turned && !cc_type_contiguous(o)))
-        return -1;
+    if (!cc_prim_float(s) || !cc_prim_float(w) || !cc_prim_float(o) || (!turned && !cc_type_contiguous(o))) return -1;
     *d = (CcPrimDesc){.src = cc_prim_desc(s), .weights = cc_prim_desc(w), .dst = cc_prim_desc(o)};
     product->src = src->value;
     product->weights = weights->value;
@@ -218,9 +222,7 @@ static int describe(const CcGraph *g, const CcNode *n, CcPrimDesc *d, CcProduct 
     if (d->weights.ndim == 2 && !turned) as_rows(&d->dst, d->weights.size[1]);
     while (d->src.ndim < d->weights.ndim) insert_dim(&d->src, 0);
     while (d->weights.ndim < d->src.ndim) insert_dim(&d->weights, 0);
-    if (d->dst.ndim != d->src.ndim || !normalise(&d->src) || !normalise(&d->weights) ||
-        !normalise(&d->dst))
-        return -1;
+    if (d->dst.ndim != d->src.ndim || !normalise(&d->src) || !normalise(&d->weights) || !normalise(&d->dst)) return -1;
     const int r = d->src.ndim - 2, c = d->src.ndim - 1;
     if (d->src.size[c] != d->weights.size[r] || d->dst.size[r] != d->src.size[r] ||
         d->dst.size[c] != d->weights.size[c])
@@ -229,10 +231,11 @@ static int describe(const CcGraph *g, const CcNode *n, CcPrimDesc *d, CcProduct 
         product->bias = bias->value;
         if (bias->kind != CC_IN_VALUE || set_bias(g, bias, &d->bias, &d->dst) < 0) return -1;
     }
-    const bool same = s->dtype == o->dtype && w->dtype == o->dtype && (product->bias < 0 || d->bias.dtype == d->dst.dtype);
+    const bool same =
+        s->dtype == o->dtype && w->dtype == o->dtype && (product->bias < 0 || d->bias.dtype == d->dst.dtype);
     const bool plain = same && cc_prim_plain(o);
     product->back = plain && !turned && n->op == CC_OP_linear && cc_turned(&g->val.at[src->value]) &&
-                 d->dst.ndim == 2 && d->dst.size[0] * d->dst.size[1] <= BACK_MAX;
+                    d->dst.ndim == 2 && d->dst.size[0] * d->dst.size[1] <= BACK_MAX;
     if (turned || product->back) turn(d, product);
     else if (same && one_row(d, &product->gemv)) product->single = true;
     else if (plain && is_own(d, cc_prim_frozen(g, product->weights))) product->own = true;
@@ -249,8 +252,8 @@ bool cc_product_gains_turned(const CcGraph *g, int node) {
         d.weights.dtype != CC_DT_F32 || d.dst.dtype != CC_DT_F32)
         return false;
     const int64_t rows = d.dst.size[0], weights = d.weights.size[0] * d.weights.size[1];
-    return !cc_prim_frozen(g, product.weights) && rows % TURN_LANES == 0 && rows <= TURN_MAX_ROWS && weights >= TURN_MIN_WEIGHTS &&
-           weights < TURN_MAX_WEIGHTS && !g->val.at[product.src].window_of;
+    return !cc_prim_frozen(g, product.weights) && rows % TURN_LANES == 0 && rows <= TURN_MAX_ROWS &&
+           weights >= TURN_MIN_WEIGHTS && weights < TURN_MAX_WEIGHTS && !g->val.at[product.src].window_of;
 }
 
 /* The number that a node multiplies `value` with; a division counts where its reciprocal is
@@ -267,14 +270,12 @@ static bool scale_of(const CcGraph *g, const CcNode *n, int value, float *scale)
     if (b->kind != CC_IN_FLOAT && b->kind != CC_IN_INT) return false;
     const float number = b->kind == CC_IN_FLOAT ? (float)b->f : (float)b->i;
     int exponent;
-    if (n->op == CC_OP_div && (fabsf(frexpf(number, &exponent)) != 0.5f || abs(exponent) > 100))
-        return false;
+    if (n->op == CC_OP_div && (fabsf(frexpf(number, &exponent)) != 0.5f || abs(exponent) > 100)) return false;
     *scale = n->op == CC_OP_mul ? number : 1 / number;
     return isfinite(*scale);
 }
 
-static int add_post(const CcGraph *g, const CcNode *last, const CcNode *n, CcPrimDesc *d,
-                    CcProduct *product) {
+static int add_post(const CcGraph *g, const CcNode *last, const CcNode *n, CcPrimDesc *d, CcProduct *product) {
     if (product->single) return -1;
     int kind = cc_prim_unary(n);
     float scale = 0;
@@ -296,9 +297,7 @@ static int add_post(const CcGraph *g, const CcNode *last, const CcNode *n, CcPri
     if (kind == CC_POST_ADD || kind == CC_POST_MUL) {
         if (n->n_in != 2) { /* alpha */
             const CcOperand *alpha = cc_prim_operand(g, n, 2);
-            if (!alpha ||
-                !((alpha->kind == CC_IN_INT && alpha->i == 1) || alpha->kind == CC_IN_NONE))
-                return -1;
+            if (!alpha || !((alpha->kind == CC_IN_INT && alpha->i == 1) || alpha->kind == CC_IN_NONE)) return -1;
         }
         for (int i = 0; i < 2; i++) {
             const CcOperand *o = cc_prim_operand(g, n, i);
@@ -318,8 +317,7 @@ static int add_post(const CcGraph *g, const CcNode *last, const CcNode *n, CcPri
     return 0;
 }
 
-static int describe_chain(const CcGraph *g, const int *nodes, int n, CcPrimDesc *d,
-                          CcProduct *product) {
+static int describe_chain(const CcGraph *g, const int *nodes, int n, CcPrimDesc *d, CcProduct *product) {
     *product = (CcProduct){.bias = -1};
     if (describe(g, &g->node.at[nodes[0]], d, product) < 0) return -1;
     for (int i = 1; i < n; i++)
@@ -361,7 +359,8 @@ static void *build(const CcGraph *g, const int *nodes, int n, CcArena *arena, Cc
     }
     product->prim = cc_dnnl_get(&d, err);
     if (!product->prim) return NULL;
-    if (d.weights.form == CC_FORM_ANY || cc_prim_cast_once(g, product->weights, d.dst.dtype)) product->packed = cc_packed_new();
+    if (d.weights.form == CC_FORM_ANY || cc_prim_cast_once(g, product->weights, d.dst.dtype))
+        product->packed = cc_packed_new();
     return product;
 }
 
@@ -386,8 +385,13 @@ static int run_turned(const CcProduct *product, CcPrimCall *call, CcErr *err) {
 }
 
 static int run_own(const CcProduct *p, const CcPrimCall *call, CcErr *err) {
-    CcGemmCall own = {.x = call->src, .w = call->weights, .bias = call->bias, .y = call->dst, .packed = call->packed,
-                      .version = call->version, .scratch = (float *)call->scratch};
+    CcGemmCall own = {.x = call->src,
+                      .w = call->weights,
+                      .bias = call->bias,
+                      .y = call->dst,
+                      .packed = call->packed,
+                      .version = call->version,
+                      .scratch = (float *)call->scratch};
     for (int i = 0; i < p->n_post; i++) own.post[i] = call->post[i];
     return cc_gemm_run(&p->gemm, &own, err);
 }
@@ -395,14 +399,13 @@ static int run_own(const CcProduct *p, const CcPrimCall *call, CcErr *err) {
 static int run(const void *work, const CcHost *host, CcErr *err) {
     const CcProduct *p = work;
     CcPrimCall call = {.src = cc_prim_data(host, p->src, p->src_at),
-                         .weights = cc_prim_data(host, p->weights, p->weights_at),
-                         .bias = cc_prim_data(host, p->bias, p->bias_at),
-                         .scratch = host->scratch};
+                       .weights = cc_prim_data(host, p->weights, p->weights_at),
+                       .bias = cc_prim_data(host, p->bias, p->bias_at),
+                       .scratch = host->scratch};
     for (int i = 0; i < p->n_post; i++) call.post[i] = cc_prim_data(host, p->post[i], p->post_at[i]);
     char *dst = host->make(host->ctx, p->dst);
     call.dst = dst ? dst + p->dst_at : NULL;
-    if (!call.src || !call.weights || !call.dst)
-        return cc_err_set(err, CC_E_HOST, "no memory for value %d", p->dst);
+    if (!call.src || !call.weights || !call.dst) return cc_err_set(err, CC_E_HOST, "no memory for value %d", p->dst);
     if (p->single) {
         return cc_gemv_run(&p->gemv, call.weights, call.src, call.bias, call.dst)
                    ? cc_err_set(err, CC_E_MEMORY, "no memory for a product of one row")
@@ -421,6 +424,10 @@ static size_t scratch(const void *work) {
 
 static void free_product(void *work) { cc_packed_free(((CcProduct *)work)->packed); }
 
-const CcPrimFamily CC_PRODUCTS = {
-    .name = "product", .can = can, .can_post = can_post, .build = build, .scratch = scratch, .run = run,
-    .free = free_product};
+const CcPrimFamily CC_PRODUCTS = {.name = "product",
+                                  .can = can,
+                                  .can_post = can_post,
+                                  .build = build,
+                                  .scratch = scratch,
+                                  .run = run,
+                                  .free = free_product};

@@ -1,6 +1,6 @@
-/* resample: interpolate by nearest, linear and cubic in one to three dims, over any strides. What an index of the result is
- * made of, elements and weights, is a table for each dim, made as torch makes it (ATen's UpSample.h and UpSampleKernel.cpp,
- * 2.13), in float; so all modes share the loops:
+/* resample: interpolate by nearest, linear and cubic in one to three dims, over any strides. What an index of the
+ * result is made of, elements and weights, is a table for each dim, made as torch makes it (ATen's UpSample.h and
+ * UpSampleKernel.cpp, 2.13), in float; so all modes share the loops:
  *
  *   channels innermost   for each spot of the result: its channels are a sum of those of the spots it is made of
  *   else                 the rows that a row is made of are summed up first, into one row; then its columns
@@ -69,7 +69,9 @@ static ALWAYS void weigh(float *restrict to, const Tap *tap, int taps, int64_t n
     }
 }
 
-static ALWAYS float weight_of(const Side *s, int64_t o, int tap) { return s->weight ? s->weight[o * s->taps + tap] : 1; }
+static ALWAYS float weight_of(const Side *s, int64_t o, int tap) {
+    return s->weight ? s->weight[o * s->taps + tap] : 1;
+}
 
 /* The rows that a row is made of: taps of sides 0 and 1. -> how many */
 static ALWAYS int find_rows(const CcResample *p, const float *src, const int64_t *o, Tap *tap) {
@@ -171,7 +173,8 @@ static ALWAYS void resample_units(const Job *job, int64_t begin, int64_t end) {
 }
 
 /* The same loops for each kind of vectors. */
-__attribute__((target("avx512f,avx512vl,avx512dq,fma"))) static void resample_avx512(void *job, int64_t begin, int64_t end) {
+__attribute__((target("avx512f,avx512vl,avx512dq,fma"))) static void resample_avx512(void *job, int64_t begin,
+                                                                                     int64_t end) {
     resample_units(job, begin, end);
 }
 __attribute__((target("avx2,fma"))) static void resample_avx2(void *job, int64_t begin, int64_t end) {
@@ -226,9 +229,11 @@ static int make_side(Side *s, Mode mode, bool corners, bool plane, const CcOpera
     for (int64_t o = 0; o < s->out; o++) {
         float x = scale * (float)o;
         if (mode == COPIED || (mode == LINEAR && s->in == s->out)) x = (float)o;
-        else if (mode == NEAREST && plane && s->out == 2 * s->in) x = (float)(o / 2); /* nearest_idx, of images alone */
+        /* nearest_idx, of images alone */
+        else if (mode == NEAREST && plane && s->out == 2 * s->in) x = (float)(o / 2);
         else if (mode == NEAREST_EXACT) x = scale * ((float)o + 0.5f);
-        else if (mode >= LINEAR && !corners) x = fmaf(scale, (float)o + 0.5f, -0.5f); /* as compilers make it of eager's vector code */
+        /* as compilers make it of eager's vector code */
+        else if (mode >= LINEAR && !corners) x = fmaf(scale, (float)o + 0.5f, -0.5f);
         fill_taps(s, mode, o, mode == LINEAR ? CC_MAX(x, 0.0f) : x);
     }
     return 0;
@@ -237,7 +242,10 @@ static int make_side(Side *s, Mode mode, bool corners, bool plane, const CcOpera
 /* ------------------------------------------------------------------ building */
 
 static Mode mode_of(const CcNode *n) {
-    return n->op == CC_OP_upsample_nearest ? NEAREST : n->op == CC_OP_upsample_exact ? NEAREST_EXACT : n->op == CC_OP_upsample_linear ? LINEAR : CUBIC;
+    return n->op == CC_OP_upsample_nearest  ? NEAREST
+           : n->op == CC_OP_upsample_exact  ? NEAREST_EXACT
+           : n->op == CC_OP_upsample_linear ? LINEAR
+                                            : CUBIC;
 }
 
 /* Operands: x, for linear and cubic whether corners are aligned, and a factor for each dim or none. */

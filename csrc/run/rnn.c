@@ -5,17 +5,17 @@
  *   x [T, B, I] -> layer 0: forwards, backwards -> [T, B, D * H] -> layer 1 ... -> y; h_n, c_n [L * D, B, H] */
 #include "run_int.h"
 
-/* Where oneDNN multiplies bf16, eager's products are twice as fast as those of f32, but each of its steps is many calls:
- * least steps for the weights that are widened, and the most multiplications of a step. GRU, ms, eager and here (Zen 4, 1
- * thread): 16 steps of 128 units 0.60, 0.08; 32 of 256, batch 8, 2.77, 2.31; 4 of 512, batch 2, 0.61, 0.76; LSTM of the
- * second, which oneDNN does in one call, 1.66, 2.9. */
+/* Where oneDNN multiplies bf16, eager's products are twice as fast as those of f32, but each of its steps is many
+ * calls: least steps for the weights that are widened, and the most multiplications of a step. GRU, ms, eager and here
+ * (Zen 4, 1 thread): 16 steps of 128 units 0.60, 0.08; 32 of 256, batch 8, 2.77, 2.31; 4 of 512, batch 2, 0.61, 0.76;
+ * LSTM of the second, which oneDNN does in one call, 1.66, 2.9. */
 enum { WIDENED_A_STEP = 1 << 17, STEP_MOST = 1 << 22 };
 
 /* What a layer does in one direction. */
 typedef struct Part {
     CcRecur recur;
-    CcDtype type[4]; /* of wi, wh, bi, bh */
-    int wi, wh, bi, bh; /* values; bi, bh -1: none */
+    CcDtype type[4];                    /* of wi, wh, bi, bh */
+    int wi, wh, bi, bh;                 /* values; bi, bh -1: none */
     int64_t wi_at, wh_at, bi_at, bh_at; /* bytes: they may be windows */
     int64_t wi_row, wh_row;             /* as they lie */
     CcPacked *packed_wi, *packed_wh;    /* of frozen weights, else NULL */
@@ -29,9 +29,9 @@ typedef struct CcRnn {
     int64_t h_part, c_part;         /* elements from part to part */
     int64_t x_step, x_row, x_col, y_step, y_row, h_row, c_row;
     CcDtype x_type, h_type, c_type, y_type; /* y_type: of all results */
-    size_t own;      /* bytes of a part's own scratch */
-    size_t widened;  /* bytes for what is widened, or to be rounded */
-    Part *part; /* [layer][direction] */
+    size_t own;                             /* bytes of a part's own scratch */
+    size_t widened;                         /* bytes for what is widened, or to be rounded */
+    Part *part;                             /* [layer][direction] */
 } CcRnn;
 
 /* Where the operands are: x, h, [c,] weights ..., then six numbers. */
@@ -60,8 +60,8 @@ static bool is_like(const CcType *t, int ndim, int64_t a, int64_t b, int64_t c) 
 }
 
 static bool read_roles(const CcGraph *g, const CcNode *n, Roles *r) {
-    r->cell = n->op == CC_OP_lstm  ? CC_CELL_LSTM
-              : n->op == CC_OP_gru ? CC_CELL_GRU
+    r->cell = n->op == CC_OP_lstm       ? CC_CELL_LSTM
+              : n->op == CC_OP_gru      ? CC_CELL_GRU
               : n->op == CC_OP_rnn_tanh ? CC_CELL_TANH
                                         : CC_CELL_RELU;
     r->states = r->cell == CC_CELL_LSTM ? 2 : 1;
@@ -90,10 +90,22 @@ static bool read_ends(const CcGraph *g, const CcNode *n, const Roles *r, CcRnn *
     const CcType *x = type_of(g, n, 0), *y = &g->val.at[n->out0].type;
     const int parts = r->layers * r->directions, t = r->batch_first, b = !t;
     if (!x || !cc_prim_float(x) || x->ndim != 3) return false;
-    *rnn = (CcRnn){.layers = r->layers, .directions = r->directions, .steps = x->size[t], .batch = x->size[b],
-                   .in = x->size[2], .x_step = x->stride[t], .x_row = x->stride[b],
-                   .x_col = x->size[2] == 1 ? 1 : x->stride[2], .x = value_of(g, n, 0), .c = -1, .y = n->out0,
-                   .y_step = y->stride[t], .y_row = y->stride[b], .x_type = (CcDtype)x->dtype, .y_type = (CcDtype)y->dtype, .last_c = -1};
+    *rnn = (CcRnn){.layers = r->layers,
+                   .directions = r->directions,
+                   .steps = x->size[t],
+                   .batch = x->size[b],
+                   .in = x->size[2],
+                   .x_step = x->stride[t],
+                   .x_row = x->stride[b],
+                   .x_col = x->size[2] == 1 ? 1 : x->stride[2],
+                   .x = value_of(g, n, 0),
+                   .c = -1,
+                   .y = n->out0,
+                   .y_step = y->stride[t],
+                   .y_row = y->stride[b],
+                   .x_type = (CcDtype)x->dtype,
+                   .y_type = (CcDtype)y->dtype,
+                   .last_c = -1};
     const CcType *w = type_of(g, n, r->first + 1);
     if (!w || w->ndim != 2) return false;
     rnn->hidden = w->size[1];
@@ -131,7 +143,12 @@ static bool read_part(const CcGraph *g, const CcNode *n, const Roles *r, const C
     if (!is_like(wi, 2, gates, in, 0) || !is_like(wh, 2, gates, rnn->hidden, 0)) return false;
     for (int i = 2; i < r->weights; i++)
         if (!is_like(type_of(g, n, at + i), 1, gates, 0, 0)) return false;
-    *p = (Part){.wi = value_of(g, n, at), .wh = value_of(g, n, at + 1), .bi = -1, .bh = -1, .wi_row = wi->stride[0], .wh_row = wh->stride[0]};
+    *p = (Part){.wi = value_of(g, n, at),
+                .wh = value_of(g, n, at + 1),
+                .bi = -1,
+                .bh = -1,
+                .wi_row = wi->stride[0],
+                .wh_row = wh->stride[0]};
     if (r->bias) {
         p->bi = value_of(g, n, at + 2);
         p->bh = value_of(g, n, at + 3);
@@ -142,11 +159,16 @@ static bool read_part(const CcGraph *g, const CcNode *n, const Roles *r, const C
     }
     const int64_t wide = rnn->hidden * r->directions; /* a row between layers */
     const bool first = layer == 0, last = layer == r->layers - 1 && rnn->y_type == CC_DT_F32, copied = is_copied(rnn);
-    p->recur = (CcRecur){.cell = r->cell, .backward = number % r->directions == 1, .steps = rnn->steps,
-                         .batch = rnn->batch, .in = in, .hidden = rnn->hidden,
+    p->recur = (CcRecur){.cell = r->cell,
+                         .backward = number % r->directions == 1,
+                         .steps = rnn->steps,
+                         .batch = rnn->batch,
+                         .in = in,
+                         .hidden = rnn->hidden,
                          .wi_row = p->type[0] == CC_DT_F32 ? wi->stride[0] : in,
                          .wh_row = p->type[1] == CC_DT_F32 ? wh->stride[0] : rnn->hidden,
-                         .x_step = first && !copied ? rnn->x_step : in * rnn->batch, .x_row = first && !copied ? rnn->x_row : in,
+                         .x_step = first && !copied ? rnn->x_step : in * rnn->batch,
+                         .x_row = first && !copied ? rnn->x_row : in,
                          .y_step = last ? y->stride[r->batch_first] : wide * rnn->batch,
                          .y_row = last ? y->stride[!r->batch_first] : wide};
     p->recur.h_row = rnn->h_type == CC_DT_F32 ? rnn->h_row : rnn->hidden;
@@ -247,7 +269,8 @@ static int buffers(const CcRnn *rnn) {
 }
 
 /* `parts` matrices of rows that lie apart, as one block of f32. */
-static const float *widen(CcDtype dtype, const void *from, int64_t parts, int64_t part, int64_t rows, int64_t row, int64_t n, float **room) {
+static const float *widen(CcDtype dtype, const void *from, int64_t parts, int64_t part, int64_t rows, int64_t row,
+                          int64_t n, float **room) {
     const int64_t size = cc_dtype_info(dtype)->size;
     float *to = *room;
     for (int64_t p = 0; p < parts; p++)
@@ -278,8 +301,10 @@ static void widen_ends(const CcRnn *rnn, Ends *e, float *room) {
     e->h_part = rnn->h_part;
     e->c_part = rnn->c_part;
     if (rnn->y_type == CC_DT_F32) return;
-    if (rnn->h_type != CC_DT_F32) e->h = widen(rnn->h_type, e->h, parts, rnn->h_part, rnn->batch, rnn->h_row, rnn->hidden, &room);
-    if (e->c && rnn->c_type != CC_DT_F32) e->c = widen(rnn->c_type, e->c, parts, rnn->c_part, rnn->batch, rnn->c_row, rnn->hidden, &room);
+    if (rnn->h_type != CC_DT_F32)
+        e->h = widen(rnn->h_type, e->h, parts, rnn->h_part, rnn->batch, rnn->h_row, rnn->hidden, &room);
+    if (e->c && rnn->c_type != CC_DT_F32)
+        e->c = widen(rnn->c_type, e->c, parts, rnn->c_part, rnn->batch, rnn->c_row, rnn->hidden, &room);
     if (rnn->h_type != CC_DT_F32) e->h_part = rnn->batch * rnn->hidden;
     if (rnn->c_type != CC_DT_F32) e->c_part = rnn->batch * rnn->hidden;
     if (e->half[1]) e->last_h = room;
@@ -304,19 +329,27 @@ static void widen_weights(const Part *p, CcRecurCall *call, float *room) {
     const int64_t row[] = {p->wi_row, p->wh_row, 0, 0};
     const float **at[] = {&call->wi, &call->wh, &call->bi, &call->bh};
     for (int i = 0; i < 4; i++)
-        if (*at[i] && p->type[i] != CC_DT_F32) *at[i] = widen(p->type[i], *at[i], 1, 0, i < 2 ? gates : 1, row[i], n[i], &room);
+        if (*at[i] && p->type[i] != CC_DT_F32)
+            *at[i] = widen(p->type[i], *at[i], 1, 0, i < 2 ? gates : 1, row[i], n[i], &room);
 }
 
 static int run_part(const CcRnn *rnn, const CcHost *host, const Ends *e, int number, const float *x, float *y,
                     CcErr *err) {
     const Part *p = &rnn->part[number];
     const int64_t last = number * rnn->batch * rnn->hidden;
-    CcRecurCall call = {.x = x, .h = e->h + number * e->h_part, .c = e->c ? e->c + number * e->c_part : NULL,
-                        .wi = cc_prim_data(host, p->wi, p->wi_at), .wh = cc_prim_data(host, p->wh, p->wh_at),
-                        .bi = cc_prim_data(host, p->bi, p->bi_at), .bh = cc_prim_data(host, p->bh, p->bh_at),
+    CcRecurCall call = {.x = x,
+                        .h = e->h + number * e->h_part,
+                        .c = e->c ? e->c + number * e->c_part : NULL,
+                        .wi = cc_prim_data(host, p->wi, p->wi_at),
+                        .wh = cc_prim_data(host, p->wh, p->wh_at),
+                        .bi = cc_prim_data(host, p->bi, p->bi_at),
+                        .bh = cc_prim_data(host, p->bh, p->bh_at),
                         .version_wi = version_of(host, p->packed_wi, p->wi),
-                        .version_wh = version_of(host, p->packed_wh, p->wh), .scratch = e->own, .y = y,
-                        .last_h = e->last_h ? e->last_h + last : NULL, .last_c = e->last_c ? e->last_c + last : NULL};
+                        .version_wh = version_of(host, p->packed_wh, p->wh),
+                        .scratch = e->own,
+                        .y = y,
+                        .last_h = e->last_h ? e->last_h + last : NULL,
+                        .last_c = e->last_c ? e->last_c + last : NULL};
     if (!call.wi || !call.wh || (p->bi >= 0 && (!call.bi || !call.bh)))
         return cc_err_set(err, CC_E_HOST, "no data of the weights, value %d", p->wi);
     if (rnn->y_type != CC_DT_F32) widen_weights(p, &call, e->weights);
@@ -329,7 +362,8 @@ static int run_part(const CcRnn *rnn, const CcHost *host, const Ends *e, int num
 static void round_y(const CcRnn *rnn, const float *y, char *to) {
     const int64_t n = rnn->hidden * rnn->directions;
     for (int64_t t = 0; t < rnn->steps; t++)
-        for (int64_t b = 0; b < rnn->batch; b++, y += n) cc_halves_narrow(rnn->y_type, y, to + (t * rnn->y_step + b * rnn->y_row) * 2, n);
+        for (int64_t b = 0; b < rnn->batch; b++, y += n)
+            cc_halves_narrow(rnn->y_type, y, to + (t * rnn->y_step + b * rnn->y_row) * 2, n);
 }
 
 static int run_layers(const CcRnn *rnn, const CcHost *host, const Ends *e, CcErr *err) {
@@ -364,7 +398,8 @@ static int run(const void *work, const CcHost *host, CcErr *err) {
         return cc_err_set(err, CC_E_HOST, "no data for the recurrent layers of value %d", rnn->x);
     e.own = host->scratch;
     widen_ends(rnn, &e, (float *)(e.own + rnn->own));
-    for (int i = 0; i < buffers(rnn); i++) e.buffer[i] = (float *)(e.own + rnn->own + rnn->widened + buffer_bytes(rnn) * (size_t)i);
+    for (int i = 0; i < buffers(rnn); i++)
+        e.buffer[i] = (float *)(e.own + rnn->own + rnn->widened + buffer_bytes(rnn) * (size_t)i);
     return run_layers(rnn, host, &e, err);
 }
 
@@ -376,5 +411,5 @@ static void free_rnn(void *work) {
     }
 }
 
-const CcPrimFamily CC_RNNS = {.name = "rnn", .several = true, .can = can, .build = build,
-                              .scratch = scratch, .run = run, .free = free_rnn};
+const CcPrimFamily CC_RNNS = {
+    .name = "rnn", .several = true, .can = can, .build = build, .scratch = scratch, .run = run, .free = free_rnn};

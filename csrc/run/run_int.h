@@ -30,14 +30,14 @@ typedef struct CcStep {
     CcStepKind kind;
     const int *node; /* nodes that this step does, in program order; HOST: one. Of the rewritten graph, */
     int32_t n_node;
-    int32_t host;          /* HOST: that node in the given graph */
-    bool narrowed;         /* computes only a part of what the graph says */
-    bool turned;           /* its result lies in memory column by column */
-    bool last;             /* its result has channels innermost */
-    int32_t drop0, n_drop; /* values that die with this step: plan->drop[drop0 ..] */
+    int32_t host;               /* HOST: that node in the given graph */
+    bool narrowed;              /* computes only a part of what the graph says */
+    bool turned;                /* its result lies in memory column by column */
+    bool last;                  /* its result has channels innermost */
+    int32_t drop0, n_drop;      /* values that die with this step: plan->drop[drop0 ..] */
     const CcPrimFamily *family; /* PRIMITIVE */
-    void *work;            /* KERNEL: CcLaunch; PRIMITIVE: what its family built */
-    int64_t scratch;       /* where in the call's block it has what its family asked for */
+    void *work;                 /* KERNEL: CcLaunch; PRIMITIVE: what its family built */
+    int64_t scratch;            /* where in the call's block it has what its family asked for */
 } CcStep;
 
 /* A value that the plan makes smaller than the graph says (pass/narrow.c). */
@@ -56,12 +56,13 @@ struct CcPlan {
     CC_VEC(CcStep) step;
     CC_VEC(int) drop;
     CC_VEC(CcNarrowed) narrowed;
-    /* [value]: where it lies in the call's block; -1: the host makes it; -2 - v: in value v, which the host makes (memory.c) */
+    /* [value]: where it lies in the call's block; -1: the host makes it; -2 - v: in value v, which the host makes
+     * (memory.c) */
     CC_VEC(int64_t) place;
     CC_VEC(bool) early; /* [value]: another one lies in it before it is made */
     int64_t block_bytes;
     CC_VEC(CcApart) apart; /* inputs of which one is written while the other is read: they may not overlap */
-    CcArena *arena;     /* what the steps point to */
+    CcArena *arena;        /* what the steps point to */
     CcOnDevice on;
     struct {
         uint16_t op;
@@ -82,7 +83,8 @@ typedef struct CcCudaKernel CcCudaKernel;
 /* Compiles what is not there yet, as one program. _get tells what fails. */
 void cc_cudakernel_need(const CcCudaDevice *device, CcLoop *const *loops, const CcCudaTuning *tunings, int n);
 /* NULL with *err set */
-const CcCudaKernel *cc_cudakernel_get(const CcCudaDevice *device, const CcLoop *loop, const CcCudaTuning *tuning, CcErr *err);
+const CcCudaKernel *cc_cudakernel_get(const CcCudaDevice *device, const CcLoop *loop, const CcCudaTuning *tuning,
+                                      CcErr *err);
 /* One of the kernels that a launch is made of, and its name. NULL with *err set. */
 void *cc_cudakernel_part(const CcCudaKernel *kernel, int part, char *name, size_t n, CcErr *err);
 void cc_cudakernel_text(const CcLoop *loop, const CcCudaTuning *tuning, CcSbuf *out); /* its CUDA C */
@@ -95,13 +97,14 @@ typedef struct CcCudaWork CcCudaWork;
 typedef struct CcLaunch {
     const CcLoop *loop;
     const CcCudaWork *cuda; /* NULL: on the CPU */
-    CcKernelFn fn; /* NULL: the reference executor */
+    CcKernelFn fn;          /* NULL: the reference executor */
     int64_t numel, rows;
     int64_t count;    /* elements that a reduction takes */
     int sweeps, kept; /* loop/sweep.c */
-    int into, node;   /* the value whose memory it writes, by which node of the given graph. into -1: it makes what it stores;
-                       * node -1: the op made that value itself */
-    bool uncounted;   /* CcNode.uncounted */
+    /* the value whose memory it writes, by which node of the given graph. into -1: it makes what it stores; node -1:
+     * the op made that value itself */
+    int into, node;
+    bool uncounted; /* CcNode.uncounted */
 } CcLaunch;
 void cc_launch_init(CcLaunch *launch, const CcLoop *loop); /* without its machine code */
 /* Takes the loop (NULL: *err is set already) and finds its machine code, or leaves it to the reference executor. */
@@ -110,21 +113,24 @@ void cc_launch_at(const CcLaunch *launch, char *const *at); /* [access]: its fir
 CC_MUST int cc_launch_run(const CcLaunch *launch, const CcHost *host, CcErr *err);
 
 /* cudalaunch.c: its launch on a GPU; NULL with *err set. at, number: by access. */
-CcCudaWork *cc_cudalaunch_make(const CcOnDevice *on, const CcLoop *loop, const CcCudaTuning *tuning, CcArena *arena, CcErr *err);
+CcCudaWork *cc_cudalaunch_make(const CcOnDevice *on, const CcLoop *loop, const CcCudaTuning *tuning, CcArena *arena,
+                               CcErr *err);
 const CcCudaTuning *cc_cudalaunch_tuning(const CcCudaWork *work);
 /* Measures it, on memory of the bench. */
 CC_MUST int cc_cudalaunch_time(const CcCudaWork *work, const CcLoop *loop, const CcCudaBench *bench, char *const *at,
                                const double *number, char *scratch, float *ms, CcErr *err);
 bool cc_cudalaunch_waits(const CcCudaWork *work);        /* CcOnDevice.waits */
 int64_t cc_cudalaunch_workspace(const CcCudaWork *work); /* bytes that it finds at host->scratch */
-CC_MUST int cc_cudalaunch_run(const CcLaunch *launch, const CcHost *host, char *const *at, const double *number, CcErr *err);
+CC_MUST int cc_cudalaunch_run(const CcLaunch *launch, const CcHost *host, char *const *at, const double *number,
+                              CcErr *err);
 
 /* A family of library calls: what a group of kind CC_G_PRIM may become. The first node of a chain says the family
  * (prim.c). */
 struct CcPrimFamily {
     const char *name;
-    bool llvm;    /* its calls are kernels */
-    bool (*over)(const CcNode *node); /* NULL: never. Where its first operand dies, may the result have that one's memory? */
+    bool llvm; /* its calls are kernels */
+    /* NULL: never. Where its first operand dies, may the result have that one's memory? */
+    bool (*over)(const CcNode *node);
     bool several; /* its nodes may have several results, and it makes only those that somebody reads */
     bool (*can)(const CcGraph *g, int node);
     /* May `node` become the next post-op of chain[0..n)? NULL: no post-ops. */
@@ -137,9 +143,9 @@ struct CcPrimFamily {
 };
 extern const CcPrimFamily CC_PRODUCTS, CC_CONCATS, CC_ATTENTIONS; /* product.c, concat.c, attn.c */
 extern const CcPrimFamily CC_CONVS, CC_POOLS;                     /* conv.c, pool.c */
-extern const CcPrimFamily CC_RESAMPLES, CC_CREATES;             /* resample.c, create.c */
+extern const CcPrimFamily CC_RESAMPLES, CC_CREATES;               /* resample.c, create.c */
 extern const CcPrimFamily CC_RNNS, CC_SCATTERS;                   /* rnn.c, scatter.c */
-const CcPrimFamily *cc_prim_family(const CcGraph *g, int node); /* NULL: none for this op */
+const CcPrimFamily *cc_prim_family(const CcGraph *g, int node);   /* NULL: none for this op */
 bool cc_prim_can(const CcGraph *g, int node);
 bool cc_prim_can_post(const CcGraph *g, const int *chain, int n, int node);
 
@@ -149,7 +155,7 @@ const CcOperand *cc_prim_operand(const CcGraph *g, const CcNode *n, int i);
 bool cc_prim_ints(const CcGraph *g, const CcNode *n, int at, int count, int64_t *out);
 /* f32, bf16 or f16 on the CPU with 1 to CC_DNNL_MAX_NDIM dims, none of them empty. */
 bool cc_prim_float(const CcType *t);
-bool cc_prim_plain(const CcType *t); /* f32 */
+bool cc_prim_plain(const CcType *t);      /* f32 */
 bool cc_prim_operand_of(const CcType *t); /* may a post-op read it? */
 CcTensorDesc cc_prim_desc(const CcType *t);
 /* A value, -1 for none, becomes what it is a window of; -> the offset in it, bytes. */
@@ -160,7 +166,8 @@ void cc_prim_unread(const CcGraph *g, int *const *result, int n, CcArena *arena)
 bool cc_prim_frozen(const CcGraph *g, int value);
 /* May what they are cast to be kept? */
 bool cc_prim_cast_once(const CcGraph *g, int value, CcDtype to);
-/* Lets a call use what is kept packed (NULL: nothing) of this version of the weights, and drops that of weights that have none. */
+/* Lets a call use what is kept packed (NULL: nothing) of this version of the weights, and drops that of weights that
+ * have none. */
 void cc_prim_version(CcPrimCall *call, CcPacked *packed, const CcHost *host, int weights);
 const void *cc_prim_data(const CcHost *host, int value, int64_t offset); /* NULL for value -1 */
 /* The post-op that an op of one operand is; -1: none. */
@@ -169,8 +176,8 @@ int cc_prim_unary(const CcNode *n);
 /* product.c: is this product faster with its result turned (pass/turn.c)? */
 bool cc_product_gains_turned(const CcGraph *g, int node);
 
-/* choose.c: is the product of these weights, packed, faster by cc_gemm_run than by oneDNN? Measured once for each size, and
- * logged. */
+/* choose.c: is the product of these weights, packed, faster by cc_gemm_run than by oneDNN? Measured once for each size,
+ * and logged. */
 bool cc_choose_own(const CcGemm *g);
 
 /* plan.c */

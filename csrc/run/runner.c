@@ -5,8 +5,7 @@
 static int run_step(const CcStep *step, const CcHost *host, CcErr *err) {
     if (step->kind == CC_STEP_KERNEL) return cc_launch_run(step->work, host, err);
     if (step->kind == CC_STEP_PRIMITIVE) return step->family->run(step->work, host, err);
-    if (host->call(host->ctx, step->host) < 0)
-        return cc_err_set(err, CC_E_HOST, "node %d failed", step->host);
+    if (host->call(host->ctx, step->host) < 0) return cc_err_set(err, CC_E_HOST, "node %d failed", step->host);
     return 0;
 }
 
@@ -54,14 +53,20 @@ static double run_number(void *ctx, int number) {
 static int run_writing(void *ctx, int value, int node, bool counted) {
     const Run *r = ctx;
     const int64_t at = value < 0 ? 0 : r->plan->place.at[value];
-    return r->host->writing ? r->host->writing(r->host->ctx, at >= 0 ? -1 : at == -1 ? value : (int)(-2 - at), node, counted) : 0;
+    return r->host->writing ? r->host->writing(r->host->ctx,
+                                               at >= 0    ? -1
+                                               : at == -1 ? value
+                                                          : (int)(-2 - at),
+                                               node, counted)
+                            : 0;
 }
 
 /* Inputs that lie apart in one call may overlap in another one. */
 static int check_apart(const CcPlan *plan, const CcHost *host, CcErr *err) {
     for (int i = 0; i < plan->apart.n; i++) {
         const CcApart *p = &plan->apart.at[i];
-        const uintptr_t a = (uintptr_t)host->data(host->ctx, p->value[0]), b = (uintptr_t)host->data(host->ctx, p->value[1]);
+        const uintptr_t a = (uintptr_t)host->data(host->ctx, p->value[0]),
+                        b = (uintptr_t)host->data(host->ctx, p->value[1]);
         if (a < b + (uintptr_t)p->bytes[1] && b < a + (uintptr_t)p->bytes[0])
             return cc_err_set(err, CC_E_HOST, "values %d and %d share memory", p->value[0], p->value[1]);
     }
@@ -75,8 +80,14 @@ static int run_stream(void *ctx, int device, void **out) {
 
 static int run_steps(const Run *run, int *step_out, CcErr *err) {
     const CcPlan *plan = run->plan;
-    CcHost host = {.ctx = (void *)run, .data = run_data, .make = run_make, .call = run_call, .version = run_version, .writing = run_writing,
-                   .number = run_number, .stream = run_stream};
+    CcHost host = {.ctx = (void *)run,
+                   .data = run_data,
+                   .make = run_make,
+                   .call = run_call,
+                   .version = run_version,
+                   .writing = run_writing,
+                   .number = run_number,
+                   .stream = run_stream};
     const int n = plan->step.n;
     for (int s = 0; s < n; s++) {
         const CcStep *step = &plan->step.at[s];
@@ -85,15 +96,15 @@ static int run_steps(const Run *run, int *step_out, CcErr *err) {
         host.scratch = run->block ? run->block + step->scratch : NULL;
         if (run_step(step, &host, err) < 0) return -1;
         if (plan->spent_ns) profile((CcPlan *)plan, s, start);
-        for (int i = 0; i < step->n_drop; i++)
-            run->host->drop(run->host->ctx, plan->drop.at[step->drop0 + i]);
+        for (int i = 0; i < step->n_drop; i++) run->host->drop(run->host->ctx, plan->drop.at[step->drop0 + i]);
     }
     if (step_out) *step_out = n;
     return 0;
 }
 
 static int no_memory(const CcPlan *plan, CcErr *err) {
-    return cc_err_set(err, CC_E_MEMORY, "no memory for %lld bytes of intermediate values", (long long)plan->block_bytes);
+    return cc_err_set(err, CC_E_MEMORY, "no memory for %lld bytes of intermediate values",
+                      (long long)plan->block_bytes);
 }
 
 /* The block is the GPU's: torch's allocator takes it back at once, and gives it out again for what comes later in the

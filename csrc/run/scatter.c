@@ -1,9 +1,9 @@
-/* scatter: writes at indices, to slices and under masks, and reads at indices that no loop does (three of them, or one for
- * each of many elements). All are one nest (pass/reach.c), which dev/move.c runs: no kernel is compiled.
+/* scatter: writes at indices, to slices and under masks, and reads at indices that no loop does (three of them, or one
+ * for each of many elements). All are one nest (pass/reach.c), which dev/move.c runs: no kernel is compiled.
  *
- * A write makes x anew with some elements changed: what is not changed is copied, unless x dies here and the result has its
- * memory already (memory.c). Elements that meet in one place come one after the other, as they do in eager, whose order this
- * is: only of many elements (32768) index_put and index_copy leave open which of them stays. */
+ * A write makes x anew with some elements changed: what is not changed is copied, unless x dies here and the result has
+ * its memory already (memory.c). Elements that meet in one place come one after the other, as they do in eager, whose
+ * order this is: only of many elements (32768) index_put and index_copy leave open which of them stays. */
 #include <math.h>
 
 #include "run_int.h"
@@ -14,25 +14,29 @@ typedef struct Scatter {
     CcMove move, copy;
     int dst, x, src; /* values; x: what a write changes, or what is read; src -1: the number */
     int into;        /* the node of the given graph that writes x itself; -1: dst is made */
-    int64_t dst_at, x_at, src_at; /* bytes; dst_at: where the first element that is written lies in the result */
+    /* bytes; dst_at: where the first element that is written lies in the result */
+    int64_t dst_at, x_at, src_at;
     int index[CC_MOVE_DIMS];
     int64_t index_at[CC_MOVE_DIMS];
-    bool may_fail;     /* by an index: in front of what can't be done again it is the host's */
-    bool fresh;        /* x's own elements do not take part */
+    bool may_fail; /* by an index: in front of what can't be done again it is the host's */
+    bool fresh;    /* x's own elements do not take part */
     char number[8], neutral[8];
-    CcMove reset;      /* fresh: sets what the first one meets */
+    CcMove reset; /* fresh: sets what the first one meets */
     bool mean;
     CcMove counting;
     int64_t numel, moved; /* elements of the result, and of what is changed or read */
-    int64_t packed;    /* masked_scatter: elements there are; -1: another op */
+    int64_t packed;       /* masked_scatter: elements there are; -1: another op */
 } Scatter;
 
 static bool plain(const CcType *t) { return t->ndim >= 0 && t->device == 1 && t->dtype != CC_DT_OTHER; }
 static bool reads(CcOpId op) { return cc_op_info(op)->kind == CC_K_INDEX; }
 
 static CcMoveType type_of(CcDtype dt) {
-    return dt == CC_DT_F32 ? CC_MOVE_F32 : dt == CC_DT_F64 ? CC_MOVE_F64 : dt == CC_DT_I32 ? CC_MOVE_I32
-           : dt == CC_DT_I64 ? CC_MOVE_I64 : CC_MOVE_OTHER;
+    return dt == CC_DT_F32   ? CC_MOVE_F32
+           : dt == CC_DT_F64 ? CC_MOVE_F64
+           : dt == CC_DT_I32 ? CC_MOVE_I32
+           : dt == CC_DT_I64 ? CC_MOVE_I64
+                             : CC_MOVE_OTHER;
 }
 
 /* ------------------------------------------------------------------ numbers */
@@ -54,7 +58,9 @@ static bool as_element(const CcOperand *o, CcDtype dt, char *out) {
         memset(out, 0, 8);
     } else {
         const int64_t low = kind == 'u' ? 0 : bits == 64 ? INT64_MIN : -(INT64_C(1) << (bits - 1));
-        const int64_t high = bits == 64 ? INT64_MAX : kind == 'u' ? (INT64_C(1) << bits) - 1 : (INT64_C(1) << (bits - 1)) - 1;
+        const int64_t high = bits == 64    ? INT64_MAX
+                             : kind == 'u' ? (INT64_C(1) << bits) - 1
+                                           : (INT64_C(1) << (bits - 1)) - 1;
         if (!whole || i < low || i > high) return false;
         memcpy(out, &i, sizeof i); /* little endian */
     }
@@ -99,7 +105,9 @@ static bool how_of(const CcGraph *g, const CcNode *n, Scatter *s, How *how) {
     *how = HOW_SET;
     s->move.scale = 1;
     if (n->op == CC_OP_scatter) {
-        if (n->n_in != 6 || last->kind != CC_IN_INT || own->kind == CC_IN_VALUE || last->i < HOW_SET || last->i > HOW_MIN) return false;
+        if (n->n_in != 6 || last->kind != CC_IN_INT || own->kind == CC_IN_VALUE || last->i < HOW_SET ||
+            last->i > HOW_MIN)
+            return false;
         *how = (How)last->i;
         s->fresh = *how != HOW_SET && !own->i;
     } else if (n->op == CC_OP_index_add) {
@@ -140,8 +148,8 @@ static bool read_source(const CcGraph *g, const CcNode *n, const CcOperand *o, c
     return true;
 }
 
-/* Which of several elements of one place stays is told by the order of dims, which eager takes from strides where indices are
- * of several dims. */
+/* Which of several elements of one place stays is told by the order of dims, which eager takes from strides where
+ * indices are of several dims. */
 static bool order_known(const CcNode *n, const CcReach *r, const Scatter *s) {
     if (s->move.how != CC_MOVE_SET || s->src < 0 || (n->op != CC_OP_put && n->op != CC_OP_index_put)) return true;
     int64_t before[CC_MOVE_DIMS + 1];
@@ -164,7 +172,11 @@ static bool read_indices(const CcGraph *g, const CcReach *r, Scatter *s) {
         const CcType *t = &g->val.at[x->value].type;
         const int size = cc_dtype_info((CcDtype)t->dtype)->size;
         if (!plain(t)) return false;
-        s->move.index[k] = (CcMoveIndex){.by = x->by * s->move.bytes, .low = x->ends ? -x->count : 0, .count = x->count, .wide = t->dtype == CC_DT_I64, .mask = x->mask};
+        s->move.index[k] = (CcMoveIndex){.by = x->by * s->move.bytes,
+                                         .low = x->ends ? -x->count : 0,
+                                         .count = x->count,
+                                         .wide = t->dtype == CC_DT_I64,
+                                         .mask = x->mask};
         for (int d = 0; d < r->space.ndim; d++) s->move.index[k].step[d] = x->step[d] * size;
         s->index[k] = x->value;
         s->index_at[k] = cc_prim_base(g, &s->index[k]);
@@ -202,7 +214,9 @@ static bool understand(const CcGraph *g, const CcNode *n, Scatter *s) {
     if (!o || o->kind != CC_IN_VALUE || n->n_out != 1 || (n->flags && s->into < 0)) return false;
     const CcType *x = &g->val.at[o->value].type, *out = &g->val.at[n->out0].type;
     const bool reading = reads((CcOpId)n->op);
-    if (!plain(x) || !plain(out) || !(s->into < 0 ? cc_type_dense(out) : cc_into_apart(out)) || x->dtype != out->dtype || (!source && !reading)) return false;
+    if (!plain(x) || !plain(out) || !(s->into < 0 ? cc_type_dense(out) : cc_into_apart(out)) ||
+        x->dtype != out->dtype || (!source && !reading))
+        return false;
     if (!reading && !cc_type_same_shape(x, out)) return false;
     if (!cc_reach_read(g, n, reading ? x : out, &r) || r.space.ndim > CC_MOVE_DIMS) return false;
     s->x = o->value;
@@ -249,7 +263,8 @@ static void *build(const CcGraph *g, const int *chain, int n, CcArena *arena, Cc
         return NULL;
     }
     if (!understand(g, &g->node.at[chain[0]], s)) { /* can() said otherwise */
-        cc_err_set(err, CC_E_UNSUPPORTED, "%s: its operands do not fit the result", cc_op_info((CcOpId)g->node.at[chain[0]].op)->name);
+        cc_err_set(err, CC_E_UNSUPPORTED, "%s: its operands do not fit the result",
+                   cc_op_info((CcOpId)g->node.at[chain[0]].op)->name);
         return NULL;
     }
     cc_move_plan(&s->move);
@@ -266,14 +281,14 @@ static size_t scratch(const void *work) {
 }
 
 /* Integers are divided towards -inf, as eager does. */
-#define DIVIDE(T, quotient) \
-    do { \
-        T *sum = (T *)at; \
-        const T *count = counts; \
-        for (int64_t i = 0; i < n; i++) { \
-            const T a = sum[i], b = count[i] == 0 ? 1 : count[i]; \
-            sum[i] = quotient; \
-        } \
+#define DIVIDE(T, quotient)                                                                                            \
+    do {                                                                                                               \
+        T *sum = (T *)at;                                                                                              \
+        const T *count = counts;                                                                                       \
+        for (int64_t i = 0; i < n; i++) {                                                                              \
+            const T a = sum[i], b = count[i] == 0 ? 1 : count[i];                                                      \
+            sum[i] = quotient;                                                                                         \
+        }                                                                                                              \
     } while (0)
 
 static void divide(CcMoveType type, void *at, const void *counts, int64_t n) {
@@ -286,10 +301,16 @@ static void divide(CcMoveType type, void *at, const void *counts, int64_t n) {
 /* Counts what met in each place; the counts lie as the result does. */
 static void take_mean(const Scatter *s, char *dst, const char *const *index, char *counts) {
     char one[8], *first = counts;
-    neutral_element(HOW_PROD, s->move.type == CC_MOVE_F32 ? CC_DT_F32 : s->move.type == CC_MOVE_F64 ? CC_DT_F64
-                              : s->move.type == CC_MOVE_I32 ? CC_DT_I32 : CC_DT_I64, one);
-    for (int64_t i = 0; i < s->numel; i++, first += s->move.bytes) memcpy(first, s->fresh ? "\0\0\0\0\0\0\0" : one, (size_t)s->move.bytes);
-    if (cc_move_run(&s->counting, counts + s->dst_at, one, index) < 0) abort(); /* its indices were good before */
+    neutral_element(HOW_PROD,
+                    s->move.type == CC_MOVE_F32   ? CC_DT_F32
+                    : s->move.type == CC_MOVE_F64 ? CC_DT_F64
+                    : s->move.type == CC_MOVE_I32 ? CC_DT_I32
+                                                  : CC_DT_I64,
+                    one);
+    for (int64_t i = 0; i < s->numel; i++, first += s->move.bytes)
+        memcpy(first, s->fresh ? "\0\0\0\0\0\0\0" : one, (size_t)s->move.bytes);
+    /* its indices were good before */
+    if (cc_move_run(&s->counting, counts + s->dst_at, one, index) < 0) abort();
     divide(s->move.type, dst, counts, s->numel);
 }
 
@@ -297,7 +318,8 @@ static int missing(CcErr *err, int value) { return cc_err_set(err, CC_E_HOST, "n
 
 /* What a write leaves as it is. */
 static void copy(const Scatter *s, char *dst, const char *x) {
-    if (dst != x && !s->move.reads && cc_move_run(&s->copy, dst, x, NULL) < 0) abort(); /* without indices it can't fail */
+    /* without indices it can't fail */
+    if (dst != x && !s->move.reads && cc_move_run(&s->copy, dst, x, NULL) < 0) abort();
 }
 
 static int writing(const Scatter *s, const CcHost *host, CcErr *err) {

@@ -6,16 +6,16 @@
 #include "tens_int.h"
 
 typedef struct Param {
-    const char *name;         /* into the row's text; NULL: @ operand */
+    const char *name; /* into the row's text; NULL: @ operand */
     int len;
-    char kind;                /* binds.def; 0: any operand */
-    bool hidden;              /* - */
+    char kind;   /* binds.def; 0: any operand */
+    bool hidden; /* - */
     bool keyword_only, optional, drop;
     /* "=" with nothing behind it: every value that fits the kind is as good */
     bool any_default;
-    char text;                /* default is a string: its length, else 0 */
+    char text; /* default is a string: its length, else 0 */
     const char *string;
-    CcOperand value;          /* default, or the @ operand */
+    CcOperand value; /* default, or the @ operand */
 } Param;
 
 enum { MAX_PARAMS = 20, MAX_WORDS = 24 };
@@ -31,20 +31,20 @@ static const Row ROW[] = {
 };
 
 typedef struct Sig {
-    CcOpId op;                /* CC_OP_host when ops.def has no such row */
+    CcOpId op; /* CC_OP_host when ops.def has no such row */
     int n, n_positional;
     Param param[MAX_PARAMS];
 } Sig;
 
-typedef struct Link {   /* rows of one callable, in order */
+typedef struct Link { /* rows of one callable, in order */
     int row, next;
 } Link;
 
 static struct {
     Sig sig[CC_COUNT(ROW)];
-    CcMap known;              /* cc_torch_key -> index of the first Link */
+    CcMap known; /* cc_torch_key -> index of the first Link */
     CC_VEC(Link) link;
-    PyObject *keep;           /* callables whose addresses are keys */
+    PyObject *keep; /* callables whose addresses are keys */
     CcOpId binop[CC_NB_COUNT], compare[6], neg, invert;
 } B;
 
@@ -165,8 +165,7 @@ static bool put_spread(CcBound *b, PyObject *o, int n, const CcOperand *deflt) {
     const Py_ssize_t given = list ? PySequence_Fast_GET_SIZE(o) : !o || o == Py_None ? 0 : 1;
     if (given > 1 && given != n) return false;
     for (int i = 0; i < n; i++) {
-        if (given && !number(list ? PySequence_Fast_GET_ITEM(o, given == 1 ? 0 : i) : o, &constant))
-            return false;
+        if (given && !number(list ? PySequence_Fast_GET_ITEM(o, given == 1 ? 0 : i) : o, &constant)) return false;
         if (constant.kind != CC_IN_INT || !put_constant(b, constant)) return false;
     }
     return true;
@@ -174,9 +173,7 @@ static bool put_spread(CcBound *b, PyObject *o, int n, const CcOperand *deflt) {
 
 static bool is_spread(const Param *p) { return p->kind >= '1' && p->kind <= '3'; }
 
-static double as_double(const CcOperand *c) {
-    return c->kind == CC_IN_FLOAT ? c->f : (double)c->i;
-}
+static double as_double(const CcOperand *c) { return c->kind == CC_IN_FLOAT ? c->f : (double)c->i; }
 
 static bool is_default(const Param *p, PyObject *o) {
     if (p->any_default) return true;
@@ -193,8 +190,7 @@ static bool is_default(const Param *p, PyObject *o) {
 static bool on_device(PyObject *tensor, PyObject *device) {
     CcTensor t;
     cc_tens_read(tensor, false, &t);
-    PyObject *text =
-        cc_tens_constant(device) || PyUnicode_Check(device) ? PyObject_Str(device) : NULL;
+    PyObject *text = cc_tens_constant(device) || PyUnicode_Check(device) ? PyObject_Str(device) : NULL;
     const char *s = text ? PyUnicode_AsUTF8(text) : NULL;
     char want[24] = "cpu";
     if (t.type.device != 1) snprintf(want, sizeof want, "cuda:%d", t.type.device_index);
@@ -250,16 +246,14 @@ static int param_named(const Sig *s, PyObject *name) {
     Py_ssize_t n;
     const char *text = PyUnicode_AsUTF8AndSize(name, &n);
     for (int i = 0; text && i < s->n; i++)
-        if (s->param[i].name && s->param[i].len == n &&
-            memcmp(s->param[i].name, text, (size_t)n) == 0)
-            return i;
+        if (s->param[i].name && s->param[i].len == n && memcmp(s->param[i].name, text, (size_t)n) == 0) return i;
     return -1;
 }
 
 /* Puts each argument at its parameter; what follows the first argument of a `*` parameter is
  * args[rest[0] .. rest[1]). */
-static bool place(const Sig *s, PyObject *const *args, Py_ssize_t n, PyObject *kwnames,
-                  PyObject **at, Py_ssize_t *rest) {
+static bool place(const Sig *s, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, PyObject **at,
+                  Py_ssize_t *rest) {
     Py_ssize_t used = 0;
     rest[0] = rest[1] = 0;
     for (int i = 0; i < s->n_positional && used < n; i++) {
@@ -280,11 +274,11 @@ static bool place(const Sig *s, PyObject *const *args, Py_ssize_t n, PyObject *k
     return true;
 }
 
-static bool bind_row(const Sig *s, PyObject *self, PyObject *const *args, Py_ssize_t n,
-                     PyObject *kwnames, CcBound *out) {
+static bool bind_row(const Sig *s, PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames,
+                     CcBound *out) {
     PyObject *at[MAX_PARAMS] = {NULL}, *word[MAX_WORDS], *first = NULL;
     Py_ssize_t kw = kwnames ? PyTuple_GET_SIZE(kwnames) : 0, rest[2];
-    if (self) {   /* a bound builtin: its tensor goes first */
+    if (self) { /* a bound builtin: its tensor goes first */
         if (n + kw + 1 > MAX_WORDS) return false;
         word[0] = self;
         memcpy(word + 1, args, (size_t)(n + kw) * sizeof *args);
@@ -294,7 +288,7 @@ static bool bind_row(const Sig *s, PyObject *self, PyObject *const *args, Py_ssi
     if (!place(s, args, n, kwnames, at, rest)) return false;
     out->op = s->op;
     out->n = 0;
-    int keep = 0;   /* operands up to here may not be dropped */
+    int keep = 0; /* operands up to here may not be dropped */
     for (int i = 0; i < s->n; i++) {
         const Param *p = &s->param[i];
         if (!p->name) {
@@ -322,8 +316,7 @@ static bool bind_row(const Sig *s, PyObject *self, PyObject *const *args, Py_ssi
     return true;
 }
 
-int cc_bind_call(PyObject *callable, PyObject *const *args, Py_ssize_t n, PyObject *kwnames,
-                 CcBound *out) {
+int cc_bind_call(PyObject *callable, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, CcBound *out) {
     PyObject *self;
     const int64_t *at = cc_map_find(&B.known, cc_torch_key(callable, &self));
     if (!at) return -1;
@@ -371,9 +364,7 @@ static bool is_whole(PyObject *slice) {
     return s->start == Py_None && s->stop == Py_None && s->step == Py_None;
 }
 
-static bool put_int(CcBound *b, int64_t i) {
-    return put_constant(b, (CcOperand){.kind = CC_IN_INT, .i = i});
-}
+static bool put_int(CcBound *b, int64_t i) { return put_constant(b, (CcOperand){.kind = CC_IN_INT, .i = i}); }
 
 /* First index of `part` in a dim of this size. False: no int and no slice of ints. */
 static bool first_index(PyObject *part, int64_t size, int64_t *first) {
@@ -498,8 +489,8 @@ int cc_bind_setitem(PyObject *tensor, PyObject *key, PyObject *value, CcBound *o
     return put_tensor(out, tensor) && put(out, value) && put_key(out, &t.type, part, n) ? 0 : -1;
 }
 
-/* Basic indexing: ints, slices, None and an Ellipsis. x[:, i] and its like are a select, all else pairs of a dim and its
- * first index; the shape is the result's. */
+/* Basic indexing: ints, slices, None and an Ellipsis. x[:, i] and its like are a select, all else pairs of a dim and
+ * its first index; the shape is the result's. */
 int cc_bind_getitem(PyObject *tensor, PyObject *key, CcBound *out) {
     PyObject *const *part = PyTuple_CheckExact(key) ? &PyTuple_GET_ITEM(key, 0) : &key;
     const Py_ssize_t n = PyTuple_CheckExact(key) ? PyTuple_GET_SIZE(key) : 1;
@@ -537,7 +528,7 @@ int cc_bind_getitem(PyObject *tensor, PyObject *key, CcBound *out) {
 int cc_bind_compare(int op, PyObject *a, PyObject *b, CcBound *out) {
     static const int swapped[6] = {Py_GT, Py_GE, Py_EQ, Py_NE, Py_LT, Py_LE};
     if (op < 0 || op > Py_GE) return -1;
-    if (!cc_tens_plain(a)) {   /* 2 < x is x > 2 */
+    if (!cc_tens_plain(a)) { /* 2 < x is x > 2 */
         PyObject *t = a;
         a = b;
         b = t;
@@ -650,7 +641,7 @@ static int resolve(char space, const char *name, int n, int row) {
                                       : "torch._C.TensorBase.";
     snprintf(path, sizeof path, "%s%.*s", base, n, name);
     PyObject *o = *base == 't' ? cc_tsym_path(path) : builtin(path, base);
-    if (!o) return 0;   /* another torch may lack it */
+    if (!o) return 0; /* another torch may lack it */
     int rc = link_row(o, row);
     Py_DECREF(o);
     return rc;
@@ -660,7 +651,9 @@ static int resolve(char space, const char *name, int n, int row) {
 static int resolve_in_place(char space, const char *name, int n, int row) {
     char with[64];
     const CcOpKind kind = cc_op_info(B.sig[row].op)->kind;
-    if ((kind != CC_K_POINTWISE && kind != CC_K_SCATTER) || name[0] == '_' || space == 'O' || space == 'B' || n + 2 > (int)sizeof with) return 0;
+    if ((kind != CC_K_POINTWISE && kind != CC_K_SCATTER) || name[0] == '_' || space == 'O' || space == 'B' ||
+        n + 2 > (int)sizeof with)
+        return 0;
     snprintf(with, sizeof with, "%.*s_", n, name);
     return resolve(space, with, n + 1, row);
 }
@@ -701,9 +694,8 @@ int cc_bind_init(void) {
     B.invert = cc_op_find("bitwise_not");
     for (int i = 0; i < CC_COUNT(ROW); i++) {
         if (!parse(&ROW[i], &B.sig[i])) {
-            PyErr_Format(PyExc_SystemError,
-                         "ccompile: binds.def: cannot read signature \"%s\" of %s",
-                         ROW[i].signature, ROW[i].op);
+            PyErr_Format(PyExc_SystemError, "ccompile: binds.def: cannot read signature \"%s\" of %s", ROW[i].signature,
+                         ROW[i].op);
             return -1;
         }
         if (resolve_all(i)) return -1;

@@ -7,21 +7,8 @@
  * live as long as it. */
 #include "tens_int.h"
 
-typedef enum How {   /* mode.def; PYTHON and ABSENT are what a row falls back to */
-    BOOL,
-    SMALL,
-    DEPTH,
-    DEVB,
-    DEVS,
-    CTXB,
-    CTXS,
-    VAR,
-    KEYS,
-    KEY,
-    ATTR,
-    PYTHON,
-    ABSENT
-} How;
+/* mode.def; PYTHON and ABSENT are what a row falls back to */
+typedef enum How { BOOL, SMALL, DEPTH, DEVB, DEVS, CTXB, CTXS, VAR, KEYS, KEY, ATTR, PYTHON, ABSENT } How;
 
 enum {
 #define CC_MODE(id, ...) M_##id,
@@ -40,8 +27,7 @@ typedef struct Row {
 } Row;
 
 static const Row ROW[M_COUNT] = {
-#define CC_MODE(id, how, symbol, arg, path, path_arg, refuse, doc)                                 \
-    {#id, how, symbol, arg, path, path_arg, refuse, doc},
+#define CC_MODE(id, how, symbol, arg, path, path_arg, refuse, doc) {#id, how, symbol, arg, path, path_arg, refuse, doc},
 #include "mode.def"
 #undef CC_MODE
 };
@@ -49,15 +35,15 @@ static const Row ROW[M_COUNT] = {
 typedef struct Reader {
     How how;
     int8_t device;
-    void *at;               /* the function or variable */
-    uint64_t key;           /* KEY */
+    void *at;     /* the function or variable */
+    uint64_t key; /* KEY */
     /* PYTHON: callable and argument (NULL: none); ATTR: module dict and attribute name */
     PyObject *call, *arg;
 } Reader;
 
 static struct {
     Reader row[M_COUNT];
-    const void *context;    /* at::Context of the process */
+    const void *context; /* at::Context of the process */
     uint64_t included_ok, excluded_ok, autograd;
     int (*threads)(void);
     PyObject *py_threads;
@@ -95,7 +81,7 @@ static inline intptr_t read_row(int i, const uint64_t *keys) {
     switch (r->how) {
     case BOOL: return ((bool (*)(void))r->at)();
     case SMALL: return (uint8_t)((int (*)(void))r->at)();
-    case DEPTH: return (intptr_t)((int64_t(*)(void))r->at)();
+    case DEPTH: return (intptr_t)((int64_t (*)(void))r->at)();
     case DEVB: return ((bool (*)(int8_t))r->at)(r->device);
     case DEVS: return (uint8_t)((int (*)(int8_t))r->at)(r->device);
     case CTXB: return ((bool (*)(const void *))r->at)(M.context);
@@ -118,9 +104,7 @@ void cc_mode_read(CcMode *out) {
     for (int i = M_COUNT; i < CC_MODE_MAX; i++) out->v[i] = 0;
 }
 
-bool cc_mode_same(const CcMode *a, const CcMode *b) {
-    return memcmp(a->v, b->v, M_COUNT * sizeof a->v[0]) == 0;
-}
+bool cc_mode_same(const CcMode *a, const CcMode *b) { return memcmp(a->v, b->v, M_COUNT * sizeof a->v[0]) == 0; }
 
 const char *cc_mode_diff(const CcMode *a, const CcMode *b) {
     for (int i = 0; i < M_COUNT; i++)
@@ -140,17 +124,11 @@ const char *cc_mode_refuse(const CcMode *m) {
     return NULL;
 }
 
-bool cc_mode_autocast_cuda(const CcMode *m) {
-    return m->v[M_AUTOCAST_CUDA] != 0;
-}
+bool cc_mode_autocast_cuda(const CcMode *m) { return m->v[M_AUTOCAST_CUDA] != 0; }
 
-bool cc_mode_ordered(const CcMode *m) {
-    return m->v[M_DETERMINISTIC] != 0;
-}
+bool cc_mode_ordered(const CcMode *m) { return m->v[M_DETERMINISTIC] != 0; }
 
-bool cc_mode_keeps_casts(const CcMode *m) {
-    return m->v[M_AUTOCAST_CPU] != 0 && m->v[M_AUTOCAST_CACHE] != 0;
-}
+bool cc_mode_keeps_casts(const CcMode *m) { return m->v[M_AUTOCAST_CPU] != 0 && m->v[M_AUTOCAST_CACHE] != 0; }
 
 bool cc_mode_autocast_cpu(void) {
     CcMode now;
@@ -158,13 +136,9 @@ bool cc_mode_autocast_cpu(void) {
     return now.v[M_AUTOCAST_CPU] != 0;
 }
 
-bool cc_mode_inference(const CcMode *m) {
-    return m->v[M_INFERENCE] != 0;
-}
+bool cc_mode_inference(const CcMode *m) { return m->v[M_INFERENCE] != 0; }
 
-bool cc_mode_grad(const CcMode *m) {
-    return m->v[M_GRAD] != 0;
-}
+bool cc_mode_grad(const CcMode *m) { return m->v[M_GRAD] != 0; }
 
 void cc_mode_restore_grad(const CcMode *m) {
     CcMode now;
@@ -180,7 +154,7 @@ void cc_mode_restore_grad(const CcMode *m) {
 CcDtype cc_mode_default_dtype(void) {
     PyObject *torch = PyImport_ImportModule("torch");
     PyObject *dtype = torch ? PyObject_CallMethod(torch, "get_default_dtype", NULL) : NULL;
-    PyObject *text = dtype ? PyObject_Str(dtype) : NULL;   /* "torch.float32" */
+    PyObject *text = dtype ? PyObject_Str(dtype) : NULL; /* "torch.float32" */
     const char *name = text ? PyUnicode_AsUTF8(text) : NULL;
     const char *dot = name ? strchr(name, '.') : NULL;
     CcDtype found = CC_DT_OTHER;
@@ -202,13 +176,9 @@ int cc_mode_threads(void) {
     return threads;
 }
 
-int cc_mode_count(void) {
-    return M_COUNT;
-}
+int cc_mode_count(void) { return M_COUNT; }
 
-const char *cc_mode_name(int row) {
-    return row >= 0 && row < M_COUNT ? ROW[row].name : NULL;
-}
+const char *cc_mode_name(int row) { return row >= 0 && row < M_COUNT ? ROW[row].name : NULL; }
 
 /* ------------------------------------------------------------------ init */
 
@@ -286,15 +256,13 @@ static void init_rows(bool fallback) {
 }
 
 /* Tests: every row by its Python path. */
-void cc_mode_force_fallback(bool on) {
-    init_rows(on);
-}
+void cc_mode_force_fallback(bool on) { init_rows(on); }
 
 int cc_mode_init(void) {
     init_rows(false);
     uint64_t autocast = cc_tsym_key("AutocastCPU") | cc_tsym_key("AutocastCUDA");
-    M.autograd = cc_tsym_key("AutogradFunctionality") | cc_tsym_key("AutogradOther") |
-                 cc_tsym_key("AutogradNestedTensor");
+    M.autograd =
+        cc_tsym_key("AutogradFunctionality") | cc_tsym_key("AutogradOther") | cc_tsym_key("AutogradNestedTensor");
     /* words are relative to the defaults: cleared there */
     M.included_ok = autocast | cc_tsym_key("ADInplaceOrView");
     M.excluded_ok = autocast | M.autograd | cc_tsym_key("ADInplaceOrView");

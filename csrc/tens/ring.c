@@ -4,13 +4,14 @@
  *                      |                            and that holds the storage
  *                      '--> StorageImpl <-- result, its views, its exports, what autograd saved
  *
- * A result is a fresh tensor object on the keeper's storage, made by torch as Inductor makes its own (_reinterpret_tensor).
- * The storage is an ordinary one: resizable, with torch's allocator. It is handed out again when the word of its reference
- * counts is what it was when the keeper alone held it: then there is no strong or weak reference to it, and no Python
- * object, and none can come into being but from the keeper. What gave it other memory (resize_, share_memory_) shows in its
- * pointer or size, and ends the slot.
+ * A result is a fresh tensor object on the keeper's storage, made by torch as Inductor makes its own
+ * (_reinterpret_tensor). The storage is an ordinary one: resizable, with torch's allocator. It is handed out again when
+ * the word of its reference counts is what it was when the keeper alone held it: then there is no strong or weak
+ * reference to it, and no Python object, and none can come into being but from the keeper. What gave it other memory
+ * (resize_, share_memory_) shows in its pointer or size, and ends the slot.
  *
- * Where that word stands is found at init by watching it change; where that fails, or there is no shim, rings do nothing. */
+ * Where that word stands is found at init by watching it change; where that fails, or there is no shim, rings do
+ * nothing. */
 #include <stdatomic.h>
 
 #include "tens_int.h"
@@ -49,18 +50,13 @@ struct CcRing {
     Line *line[]; /* by value */
 };
 
-static Word *storage_of(void *handle)
-{
-    return (Word *)(*(uintptr_t **)handle)[R.storage_at];
-}
+static Word *storage_of(void *handle) { return (Word *)(*(uintptr_t **)handle)[R.storage_at]; }
 
-static bool alone(void *handle)
-{
+static bool alone(void *handle) {
     return atomic_load_explicit(storage_of(handle) + R.counts_at, memory_order_acquire) == R.alone;
 }
 
-CcRing *cc_ring_new(int n_values)
-{
+CcRing *cc_ring_new(int n_values) {
     if (!R.ready) {
         cc_log_add(CC_LOG_FALLBACK, "results are allocated in each call: this torch does not tell who holds a storage");
         return NULL;
@@ -70,16 +66,14 @@ CcRing *cc_ring_new(int n_values)
     return ring;
 }
 
-static void empty_slot(CcRing *ring, Slot *s)
-{
+static void empty_slot(CcRing *ring, Slot *s) {
     if (s->keeper == NULL) return;
     ring->bytes -= s->bytes;
     cc_tens_forget(s->keeper);
     s->keeper = NULL;
 }
 
-void cc_ring_free(CcRing *ring)
-{
+void cc_ring_free(CcRing *ring) {
     if (ring == NULL) return;
     for (int i = 0; i < ring->n; i++) {
         for (int k = 0; ring->line[i] != NULL && k < SLOTS; k++) empty_slot(ring, &ring->line[i]->slot[k]);
@@ -88,22 +82,20 @@ void cc_ring_free(CcRing *ring)
     free(ring);
 }
 
-void cc_ring_counts(const CcRing *ring, uint64_t *made, uint64_t *reused)
-{
+void cc_ring_counts(const CcRing *ring, uint64_t *made, uint64_t *reused) {
     *made = ring != NULL ? ring->made : 0;
     *reused = ring != NULL ? ring->reused : 0;
 }
 
 /* Nobody refers to its memory, which is the memory that the slot was filled with. */
-static bool usable(const Slot *s)
-{
+static bool usable(const Slot *s) {
     void *data = NULL;
     int64_t bytes = 0;
-    return cc_tens_data(s->keeper, &data) == 0 && data == s->data && R.storage_size(s->keeper, &bytes) == 0 && bytes == s->bytes;
+    return cc_tens_data(s->keeper, &data) == 0 && data == s->data && R.storage_size(s->keeper, &bytes) == 0 &&
+           bytes == s->bytes;
 }
 
-static PyObject *result_on(const Slot *s, const CcType *t)
-{
+static PyObject *result_on(const Slot *s, const CcType *t) {
     void *handle = NULL;
     if (R.reinterpret(s->keeper, t->ndim, t->size, t->stride, 0, &handle) != 0) return NULL;
     PyObject *o = cc_tens_wrap(handle);
@@ -111,15 +103,13 @@ static PyObject *result_on(const Slot *s, const CcType *t)
     return o;
 }
 
-static int64_t bytes_of(const CcType *t)
-{
+static int64_t bytes_of(const CcType *t) {
     int64_t last = 0;
     for (int d = 0; d < t->ndim; d++) last += CC_MAX(t->size[d] - 1, 0) * t->stride[d];
     return (last + 1) * cc_dtype_info((CcDtype)t->dtype)->size;
 }
 
-static int fill_slot(CcRing *ring, Slot *s, const CcType *t)
-{
+static int fill_slot(CcRing *ring, Slot *s, const CcType *t) {
     void *keeper = ring->bytes + bytes_of(t) <= LIMIT ? cc_tens_handle(t) : NULL;
     if (keeper == NULL) return -1;
     *s = (Slot){.keeper = keeper};
@@ -133,8 +123,7 @@ static int fill_slot(CcRing *ring, Slot *s, const CcType *t)
 }
 
 /* A slot whose memory is free, or a free slot, or the one that is to go. */
-static Slot *find_slot(CcRing *ring, Line *line)
-{
+static Slot *find_slot(CcRing *ring, Line *line) {
     Slot *empty = NULL;
     for (int i = 0; i < SLOTS; i++) {
         Slot *s = &line->slot[i];
@@ -151,10 +140,10 @@ static Slot *find_slot(CcRing *ring, Line *line)
     return oldest;
 }
 
-PyObject *cc_ring_empty(CcRing *ring, int value, const CcType *t, void **data)
-{
+PyObject *cc_ring_empty(CcRing *ring, int value, const CcType *t, void **data) {
     if (ring == NULL || value >= ring->n || t->ndim < 0 || t->device != CC_TENS_CPU) return cc_tens_empty(t, data);
-    if (ring->line[value] == NULL && (ring->line[value] = calloc(1, sizeof(Line))) == NULL) return cc_tens_empty(t, data);
+    if (ring->line[value] == NULL && (ring->line[value] = calloc(1, sizeof(Line))) == NULL)
+        return cc_tens_empty(t, data);
     Slot *s = find_slot(ring, ring->line[value]);
     const bool again = s->keeper != NULL;
     PyObject *o = again || fill_slot(ring, s, t) == 0 ? result_on(s, t) : NULL;
@@ -171,8 +160,7 @@ PyObject *cc_ring_empty(CcRing *ring, int value, const CcType *t, void **data)
 /* ------------------------------------------------------------------ init */
 
 /* The word of a tensor's TensorImpl that is the address of its storage; -1: not just one. */
-static int find_storage(PyObject *tensor, void *handle)
-{
+static int find_storage(PyObject *tensor, void *handle) {
     PyObject *storage = PyObject_CallMethod(tensor, "untyped_storage", NULL);
     PyObject *address = storage != NULL ? PyObject_GetAttrString(storage, "_cdata") : NULL;
     const uintptr_t want = address != NULL ? (uintptr_t)PyLong_AsUnsignedLongLongMask(address) : 0;
@@ -185,14 +173,12 @@ static int find_storage(PyObject *tensor, void *handle)
     return n == 1 ? found : -1;
 }
 
-static void read_words(void *handle, uint64_t *out)
-{
+static void read_words(void *handle, uint64_t *out) {
     for (int w = 0; w < STORAGE_WORDS; w++) out[w] = atomic_load(storage_of(handle) + w);
 }
 
 /* The one word of a storage that changes with a second tensor on it, and changes back. */
-static int find_counts(void *handle, const CcType *t)
-{
+static int find_counts(void *handle, const CcType *t) {
     uint64_t first[STORAGE_WORDS], second[STORAGE_WORDS], third[STORAGE_WORDS];
     void *other = NULL;
     read_words(handle, first);
@@ -206,13 +192,13 @@ static int find_counts(void *handle, const CcType *t)
     return n == 1 && memcmp(first, third, sizeof first) == 0 ? found : -1;
 }
 
-void cc_ring_init(void)
-{
+void cc_ring_init(void) {
     static const CcType TYPE = {.ndim = 1, .dtype = CC_DT_F32, .device = CC_TENS_CPU, .size = {3}, .stride = {1}};
     R.ready = false;
     R.reinterpret = cc_tsym_find("aoti_torch__reinterpret_tensor");
     R.storage_size = cc_tsym_find("aoti_torch_get_storage_size");
-    void *shown = R.reinterpret && R.storage_size ? cc_tens_handle(&TYPE) : NULL, *hidden = shown ? cc_tens_handle(&TYPE) : NULL;
+    void *shown = R.reinterpret && R.storage_size ? cc_tens_handle(&TYPE) : NULL,
+         *hidden = shown ? cc_tens_handle(&TYPE) : NULL;
     PyObject *tensor = hidden != NULL ? cc_tens_wrap(shown) : NULL;
     if (tensor != NULL && (R.storage_at = find_storage(tensor, shown)) >= 0 &&
         (R.counts_at = find_counts(hidden, &TYPE)) >= 0) {

@@ -39,7 +39,7 @@ typedef struct DlApi {
 } DlApi;
 enum { DL_CPU = CC_TENS_CPU, DL_CUDA = 2, DL_CUDA_HOST = 3, SCALAR_TYPES = 64, HUGE_BYTES = 1 << 23 };
 
-typedef struct Impl Impl;   /* c10::TensorImpl */
+typedef struct Impl Impl; /* c10::TensorImpl */
 
 static struct {
     const DlApi *dl;
@@ -47,25 +47,22 @@ static struct {
     PyTypeObject *constant[7];
     /* bytes from the object to its TensorImpl pointer; 0: not found */
     int impl_at;
-    int keys_at;                    /* 64-bit words from TensorImpl to its key set; 0: not found */
-    uint64_t keys_ok;               /* all bits that a plain tensor may have */
-    uint64_t keys_soft;             /* bits of tensors that the host may replay: neg, conj */
-    int mark_at, mark_n;            /* words of a TensorImpl from its sizes up to its key set; 0: not found */
+    int keys_at;         /* 64-bit words from TensorImpl to its key set; 0: not found */
+    uint64_t keys_ok;    /* all bits that a plain tensor may have */
+    uint64_t keys_soft;  /* bits of tensors that the host may replay: neg, conj */
+    int mark_at, mark_n; /* words of a TensorImpl from its sizes up to its key set; 0: not found */
     uint64_t key_dense, key_autograd;
     PyObject *dispatch_keys, *raw_repr, *requires_grad_name, *version_name, *increment_version;
     PyObject *inference_enabled;
     bool (*c_inference)(void);
     bool (*c_requires_grad)(const Impl *);
-    int32_t (*empty_strided)(int64_t, const int64_t *, const int64_t *, int32_t, int32_t, int32_t,
-                             void **);
+    int32_t (*empty_strided)(int64_t, const int64_t *, const int64_t *, int32_t, int32_t, int32_t, void **);
     int32_t (*delete_tensor)(void *);
     PyObject *(*wrap)(const void *);
     /* torch's stable C shim: 2 ns each; sizes NULL: not usable, DLPack tells all */
     struct {
-        int32_t (*sizes)(void *, const int64_t **), (*strides)(void *, const int64_t **),
-            (*dim)(void *, int64_t *);
-        int32_t (*dtype)(void *, int32_t *), (*device_type)(void *, int32_t *),
-            (*device_index)(void *, int32_t *);
+        int32_t (*sizes)(void *, const int64_t **), (*strides)(void *, const int64_t **), (*dim)(void *, int64_t *);
+        int32_t (*dtype)(void *, int32_t *), (*device_type)(void *, int32_t *), (*device_index)(void *, int32_t *);
         int32_t (*data)(void *, void **);
     } shim;
     int32_t scalar_type[CC_DT_COUNT];
@@ -76,25 +73,15 @@ static struct {
 
 /* ------------------------------------------------------------------ types */
 
-bool cc_tens_plain(PyObject *o) {
-    return Py_TYPE(o) == T.tensor || Py_TYPE(o) == T.parameter;
-}
+bool cc_tens_plain(PyObject *o) { return Py_TYPE(o) == T.tensor || Py_TYPE(o) == T.parameter; }
 
-bool cc_tens_parameter(PyObject *o) {
-    return Py_TYPE(o) == T.parameter;
-}
+bool cc_tens_parameter(PyObject *o) { return Py_TYPE(o) == T.parameter; }
 
-bool cc_tens_any(PyObject *o) {
-    return Py_TYPE(o) == T.tensor || PyObject_TypeCheck(o, T.base);
-}
+bool cc_tens_any(PyObject *o) { return Py_TYPE(o) == T.tensor || PyObject_TypeCheck(o, T.base); }
 
-PyTypeObject *cc_tens_size_type(void) {
-    return T.size;
-}
+PyTypeObject *cc_tens_size_type(void) { return T.size; }
 
-PyTypeObject *cc_tens_base_type(void) {
-    return T.base;
-}
+PyTypeObject *cc_tens_base_type(void) { return T.base; }
 
 bool cc_tens_constant(PyObject *o) {
     for (int i = 0; i < CC_COUNT(T.constant); i++)
@@ -122,7 +109,7 @@ uint64_t cc_tens_version(PyObject *o) {
 static uint64_t slow_keys(PyObject *o) {
     PyObject *type, *value, *tb;
     PyErr_Fetch(&type, &value, &tb);
-    uint64_t keys = 0;   /* "nothing known": foreign */
+    uint64_t keys = 0; /* "nothing known": foreign */
     PyObject *set = T.dispatch_keys ? PyObject_CallOneArg(T.dispatch_keys, o) : NULL;
     PyObject *raw = set ? PyObject_CallMethodNoArgs(set, T.raw_repr) : NULL;
     if (raw) keys = PyLong_AsUnsignedLongLongMask(raw);
@@ -132,9 +119,7 @@ static uint64_t slow_keys(PyObject *o) {
     return keys;
 }
 
-static inline const Impl *impl_of(PyObject *o) {
-    return *(const Impl *const *)((const char *)o + T.impl_at);
-}
+static inline const Impl *impl_of(PyObject *o) { return *(const Impl *const *)((const char *)o + T.impl_at); }
 
 static inline uint64_t keys_of(PyObject *o) {
     if (!T.keys_at) return slow_keys(o);
@@ -163,9 +148,7 @@ static inline Grade grade_in(uint64_t keys, bool (*inference)(void)) {
     return PLAIN;
 }
 
-static inline Grade grade(uint64_t keys) {
-    return grade_in(keys, inference_mode);
-}
+static inline Grade grade(uint64_t keys) { return grade_in(keys, inference_mode); }
 
 static bool requires_grad(PyObject *o) {
     if (T.c_requires_grad && T.impl_at) return T.c_requires_grad(impl_of(o));
@@ -178,10 +161,10 @@ static bool requires_grad(PyObject *o) {
 
 /* What either back-end tells of a tensor. */
 typedef struct View {
-    const int64_t *size, *stride;   /* stride may be NULL when there are no elements */
+    const int64_t *size, *stride; /* stride may be NULL when there are no elements */
     int64_t ndim;
-    int64_t raw_dtype;              /* the back-end's number, for dtypes that we have none for */
-    int32_t device, index;          /* DLPack's device type */
+    int64_t raw_dtype;     /* the back-end's number, for dtypes that we have none for */
+    int32_t device, index; /* DLPack's device type */
     CcDtype dtype;
 } View;
 
@@ -206,9 +189,7 @@ static int view_by_dlpack(PyObject *o, View *v, DlTensor *d) {
 }
 
 /* The at::Tensor inside a tensor object is what the stable shim calls a handle. */
-static inline void *handle_of(PyObject *o) {
-    return (char *)o + T.impl_at;
-}
+static inline void *handle_of(PyObject *o) { return (char *)o + T.impl_at; }
 
 static int view_by_shim(PyObject *o, View *v) {
     void *h = handle_of(o);
@@ -216,12 +197,9 @@ static int view_by_shim(PyObject *o, View *v) {
     if (T.shim.sizes(h, &v->size) || T.shim.strides(h, &v->stride) || T.shim.dim(h, &v->ndim) ||
         T.shim.dtype(h, &dtype) || T.shim.device_type(h, &device))
         return -1;
-    if (device == T.device_type[DL_CPU])
-        v->device = DL_CPU;
-    else if (device == T.device_type[DL_CUDA] && T.shim.device_index(h, &index) == 0)
-        v->device = DL_CUDA;
-    else
-        return -1;
+    if (device == T.device_type[DL_CPU]) v->device = DL_CPU;
+    else if (device == T.device_type[DL_CUDA] && T.shim.device_index(h, &index) == 0) v->device = DL_CUDA;
+    else return -1;
     v->index = index;
     v->raw_dtype = dtype;
     v->dtype = (unsigned)dtype < SCALAR_TYPES ? (CcDtype)T.dtype_of[dtype] : CC_DT_OTHER;
@@ -255,9 +233,7 @@ static void fill_soft(CcType *t, const View *v, uint64_t keys) {
     t->stride[SOFT_KEYS] = (int64_t)keys;
 }
 
-bool cc_tens_matchable(const CcType *t) {
-    return t->ndim >= 0 || t->stride[SOFT_KEYS] != 0;
-}
+bool cc_tens_matchable(const CcType *t) { return t->ndim >= 0 || t->stride[SOFT_KEYS] != 0; }
 
 static void read_in(PyObject *o, bool grad, bool (*inference)(void), CcTensor *out) {
     memset(out, 0, sizeof *out);
@@ -288,9 +264,7 @@ static void read_in(PyObject *o, bool grad, bool (*inference)(void), CcTensor *o
     out->data = numel ? data_of(o) : NULL;
 }
 
-void cc_tens_read(PyObject *o, bool grad, CcTensor *out) {
-    read_in(o, grad, inference_mode, out);
-}
+void cc_tens_read(PyObject *o, bool grad, CcTensor *out) { read_in(o, grad, inference_mode, out); }
 
 static bool yes(void) { return true; }
 static bool no(void) { return false; }
@@ -299,14 +273,11 @@ void cc_tens_read_as(PyObject *o, bool grad, bool inference, CcTensor *out) {
     read_in(o, grad, inference ? yes : no, out);
 }
 
-bool cc_tens_inference(PyObject *o) {
-    return !(keys_of(o) & T.key_autograd);
-}
+bool cc_tens_inference(PyObject *o) { return !(keys_of(o) & T.key_autograd); }
 
 static bool same_sizes(const CcType *t, const View *v) {
     for (int i = 0; i < v->ndim; i++)
-        if (t->size[i] != v->size[i] || t->stride[i] != (v->stride ? v->stride[i] : 0))
-            return false;
+        if (t->size[i] != v->size[i] || t->stride[i] != (v->stride ? v->stride[i] : 0)) return false;
     return true;
 }
 
@@ -320,8 +291,8 @@ bool cc_tens_match(PyObject *o, PyTypeObject *cls, const CcType *t, bool grad) {
     bool soft = g == SOFT || v.dtype == CC_DT_OTHER;
     if (soft != (t->ndim < 0)) return false;
     if (soft) {
-        if (v.ndim > SOFT_DIMS || t->size[SOFT_NDIM] != v.ndim ||
-            t->size[SOFT_DTYPE] != v.raw_dtype || t->stride[SOFT_KEYS] != (int64_t)keys)
+        if (v.ndim > SOFT_DIMS || t->size[SOFT_NDIM] != v.ndim || t->size[SOFT_DTYPE] != v.raw_dtype ||
+            t->stride[SOFT_KEYS] != (int64_t)keys)
             return false;
     } else if (v.ndim != t->ndim) {
         return false;
@@ -340,14 +311,12 @@ int cc_tens_resized(PyObject *o, PyTypeObject *cls, const CcType *t, bool grad) 
     return dims;
 }
 
-bool cc_tens_requires_grad(PyObject *o) {
-    return requires_grad(o);
-}
+bool cc_tens_requires_grad(PyObject *o) { return requires_grad(o); }
 
 /* ------------------------------------------------------------------ fingerprints */
 
-/* c10::TensorImpl keeps, in this order: sizes and strides (in itself up to five dims), offset and number of elements, dtype, device,
- * flags, key set. Where that begins is told by where the shim says that the sizes are. */
+/* c10::TensorImpl keeps, in this order: sizes and strides (in itself up to five dims), offset and number of elements,
+ * dtype, device, flags, key set. Where that begins is told by where the shim says that the sizes are. */
 void cc_tens_mark(PyObject *o, CcTensMark *out) {
     out->n = 0;
     if (!T.mark_n || !cc_tens_plain(o) || !impl_of(o)) return;
@@ -370,8 +339,7 @@ bool cc_tens_same(PyObject *o, PyTypeObject *cls, const CcTensMark *mark) {
 
 static PyObject *empty_by_python(const CcType *t) {
     PyObject *size = PyTuple_New(t->ndim), *stride = PyTuple_New(t->ndim), *result = NULL;
-    PyObject *device =
-        PyUnicode_FromFormat(t->device == DL_CUDA ? "cuda:%d" : "cpu", t->device_index);
+    PyObject *device = PyUnicode_FromFormat(t->device == DL_CUDA ? "cuda:%d" : "cpu", t->device_index);
     for (int i = 0; size && stride && i < t->ndim; i++) {
         PyTuple_SET_ITEM(size, i, PyLong_FromLongLong(t->size[i]));
         PyTuple_SET_ITEM(stride, i, PyLong_FromLongLong(t->stride[i]));
@@ -386,8 +354,8 @@ static PyObject *empty_by_python(const CcType *t) {
     return result;
 }
 
-/* Of a large tensor all pages are new in each call, and most of a pointwise kernel's time goes into page faults: softmax
- * of 4096x4096 took 40 ms with small pages, 17 with large ones (Zen 4). */
+/* Of a large tensor all pages are new in each call, and most of a pointwise kernel's time goes into page faults:
+ * softmax of 4096x4096 took 40 ms with small pages, 17 with large ones (Zen 4). */
 static void wish_huge(const CcType *t, void *handle) {
     const size_t bytes = (size_t)cc_type_numel(t) * cc_dtype_info((CcDtype)t->dtype)->size;
     void *at = NULL;
@@ -404,24 +372,17 @@ void *cc_tens_handle(const CcType *t) {
     return handle;
 }
 
-PyObject *cc_tens_wrap(void *handle) {
-    return T.wrap(handle);
-}
+PyObject *cc_tens_wrap(void *handle) { return T.wrap(handle); }
 
-int cc_tens_data(void *handle, void **data) {
-    return T.shim.data ? T.shim.data(handle, data) : -1;
-}
+int cc_tens_data(void *handle, void **data) { return T.shim.data ? T.shim.data(handle, data) : -1; }
 
-void cc_tens_forget(void *handle) {
-    T.delete_tensor(handle);
-}
+void cc_tens_forget(void *handle) { T.delete_tensor(handle); }
 
 PyObject *cc_tens_empty(const CcType *t, void **data) {
     if (t->ndim < 0 || t->dtype == CC_DT_OTHER || t->dtype >= CC_DT_COUNT ||
         (t->device != DL_CPU && t->device != DL_CUDA)) {
-        PyErr_SetString(
-            PyExc_SystemError,
-            "ccompile: cc_tens_empty was asked for a tensor that only the host can make");
+        PyErr_SetString(PyExc_SystemError,
+                        "ccompile: cc_tens_empty was asked for a tensor that only the host can make");
         return NULL;
     }
     void *handle = cc_tens_handle(t);
@@ -430,7 +391,7 @@ PyObject *cc_tens_empty(const CcType *t, void **data) {
         if (made && data && cc_tens_data(handle, data)) *data = NULL;
         cc_tens_forget(handle);
         return made;
-    }   /* the shim reports no reason: Python's own function below raises it (out of memory ...) */
+    } /* the shim reports no reason: Python's own function below raises it (out of memory ...) */
     PyObject *result = empty_by_python(t);
     if (result && data) *data = data_of(result);
     return result;
@@ -448,19 +409,15 @@ void cc_tens_describe(const CcType *t, CcSbuf *out) {
         return;
     }
     cc_sbuf_add(out, "%s[", cc_dtype_info((CcDtype)t->dtype)->name);
-    for (int i = 0; i < t->ndim; i++)
-        cc_sbuf_add(out, "%s%lld", i ? ", " : "", (long long)t->size[i]);
+    for (int i = 0; i < t->ndim; i++) cc_sbuf_add(out, "%s%lld", i ? ", " : "", (long long)t->size[i]);
     cc_sbuf_add(out, "]");
     if (!cc_type_contiguous(t)) {
         cc_sbuf_add(out, " strides (");
-        for (int i = 0; i < t->ndim; i++)
-            cc_sbuf_add(out, "%s%lld", i ? ", " : "", (long long)t->stride[i]);
+        for (int i = 0; i < t->ndim; i++) cc_sbuf_add(out, "%s%lld", i ? ", " : "", (long long)t->stride[i]);
         cc_sbuf_add(out, ")");
     }
-    if (t->device == DL_CUDA)
-        cc_sbuf_add(out, " cuda:%d", t->device_index);
-    else
-        cc_sbuf_add(out, " cpu");
+    if (t->device == DL_CUDA) cc_sbuf_add(out, " cuda:%d", t->device_index);
+    else cc_sbuf_add(out, " cpu");
     if (t->requires_grad) cc_sbuf_add(out, " requires_grad");
 }
 
@@ -469,8 +426,7 @@ void cc_tens_describe(const CcType *t, CcSbuf *out) {
 static int missing(const char *what) {
     PyErr_Clear();
     PyObject *version = cc_tsym_path("torch.__version__");
-    PyErr_Format(PyExc_ImportError,
-                 "ccompile needs torch >= 2.10, but torch %S has no %s: install a newer torch",
+    PyErr_Format(PyExc_ImportError, "ccompile needs torch >= 2.10, but torch %S has no %s: install a newer torch",
                  version ? version : Py_None, what);
     Py_XDECREF(version);
     return -1;
@@ -489,7 +445,7 @@ static int find_type(const char *path, PyTypeObject **out) {
 static int find_dlpack(void) {
     PyObject *capsule = cc_tsym_path("torch.Tensor.__dlpack_c_exchange_api__");
     const DlApi *api = capsule ? PyCapsule_GetPointer(capsule, "dlpack_exchange_api") : NULL;
-    Py_XDECREF(capsule);   /* torch's table is static */
+    Py_XDECREF(capsule); /* torch's table is static */
     while (api && api->version.major != 1) api = api->prev;
     if (!api || !api->read) return missing("__dlpack_c_exchange_api__ of DLPack 1.x");
     T.dl = api;
@@ -498,15 +454,12 @@ static int find_dlpack(void) {
 
 /* Tensors of different key sets, for finding where the key set stands. */
 static PyObject *sample(int which) {
-    static const char *const how[] = {"empty", "_neg_view", "_efficientzerotensor", "_neg_view",
-                                      "empty"};
+    static const char *const how[] = {"empty", "_neg_view", "_efficientzerotensor", "_neg_view", "empty"};
     char path[64];
     snprintf(path, sizeof path, "torch._C._VariableFunctions.%s", how[which]);
     PyObject *f = cc_tsym_path(path), *result = NULL, *arg = NULL, *kw = NULL;
-    if (f && strcmp(how[which], "_neg_view") == 0)
-        arg = sample(which == 1 ? 0 : 2);
-    else
-        arg = Py_BuildValue("(i)", 3);
+    if (f && strcmp(how[which], "_neg_view") == 0) arg = sample(which == 1 ? 0 : 2);
+    else arg = Py_BuildValue("(i)", 3);
     if (which == 4) kw = Py_BuildValue("{s:s}", "device", "meta");
     if (f && arg && (which != 4 || kw)) {
         PyObject *args = PyTuple_Pack(1, arg);
@@ -534,8 +487,7 @@ static void calibrate(void) {
         PyErr_Clear();
         want[i] = t[i] ? slow_keys(t[i]) : 0;
         int at = (int)sizeof(PyObject);
-        while (impl && at < OBJECT_BYTES && *(uint64_t *)((char *)t[i] + at) != impl)
-            at += (int)sizeof(void *);
+        while (impl && at < OBJECT_BYTES && *(uint64_t *)((char *)t[i] + at) != impl) at += (int)sizeof(void *);
         if (!impl || !want[i] || at >= OBJECT_BYTES || (i && at != T.impl_at)) {
             maybe = 0;
             break;
@@ -544,17 +496,14 @@ static void calibrate(void) {
         for (int w = 0; w < IMPL_WORDS; w++)
             if (((const uint64_t *)impl)[w] != want[i]) maybe &= ~((uint64_t)1 << w);
     }
-    if (maybe && !(maybe & (maybe - 1)))
-        T.keys_at = __builtin_ctzll(maybe);
-    else
-        T.impl_at = 0;
+    if (maybe && !(maybe & (maybe - 1))) T.keys_at = __builtin_ctzll(maybe);
+    else T.impl_at = 0;
     for (int i = 0; i < N; i++) Py_XDECREF(t[i]);
 }
 
 static void find_keys(void) {
-    static const char *const ok[] = {
-        "CPU",         "CUDA",        "AutogradCPU", "AutogradCUDA", "ADInplaceOrView",
-        "AutocastCPU", "AutocastCUDA"};
+    static const char *const ok[] = {"CPU",         "CUDA",        "AutogradCPU", "AutogradCUDA", "ADInplaceOrView",
+                                     "AutocastCPU", "AutocastCUDA"};
     T.keys_ok = 0;
     for (int i = 0; i < CC_COUNT(ok); i++) T.keys_ok |= cc_tsym_key(ok[i]);
     T.keys_soft = cc_tsym_key("Negative") | cc_tsym_key("Conjugate");
@@ -586,13 +535,12 @@ static void find_shim(void) {
     T.shim.device_type = cc_tsym_find("aoti_torch_get_device_type");
     T.shim.device_index = cc_tsym_find("aoti_torch_get_device_index");
     T.shim.data = cc_tsym_find("aoti_torch_get_data_ptr");
-    if (T.impl_at && T.shim.strides && T.shim.dim && T.shim.dtype && T.shim.device_type &&
-        T.shim.device_index && T.shim.data)
+    if (T.impl_at && T.shim.strides && T.shim.dim && T.shim.dtype && T.shim.device_type && T.shim.device_index &&
+        T.shim.data)
         T.shim.sizes = cc_tsym_find("aoti_torch_get_sizes");
     T.delete_tensor = cc_tsym_find("aoti_torch_delete_tensor_object");
     T.wrap = cc_tsym_find("_Z16THPVariable_WrapRKN2at10TensorBaseE");
-    if (T.delete_tensor && T.wrap && T.shim.data)
-        T.empty_strided = cc_tsym_find("aoti_torch_empty_strided");
+    if (T.delete_tensor && T.wrap && T.shim.data) T.empty_strided = cc_tsym_find("aoti_torch_empty_strided");
 }
 
 /* A tensor's fingerprint tells dtype, number of dims, sizes and strides: tried on some. */
@@ -663,8 +611,8 @@ static int init_types(void) {
     if (find_type("torch._C.TensorBase", &T.base) || find_type("torch.Tensor", &T.tensor) ||
         find_type("torch.nn.Parameter", &T.parameter) || find_type("torch.Size", &T.size))
         return -1;
-    static const char *const constant[] = {"torch.dtype", "torch.device", "torch.layout",
-                                           "torch.memory_format", "torch.qscheme", "torch.finfo", "torch.iinfo"};
+    static const char *const constant[] = {"torch.dtype",   "torch.device", "torch.layout", "torch.memory_format",
+                                           "torch.qscheme", "torch.finfo",  "torch.iinfo"};
     for (int i = 0; i < CC_COUNT(constant); i++)
         if (find_type(constant[i], &T.constant[i])) return -1;
     if (find_dlpack() || find_python()) return -1;
@@ -677,8 +625,7 @@ static int init_types(void) {
 }
 
 int cc_tens_init(PyObject *torch) {
-    if (cc_tsym_init(torch) || init_types() || cc_mode_init() || cc_torch_init() ||
-        cc_bind_init() || cc_look_init())
+    if (cc_tsym_init(torch) || init_types() || cc_mode_init() || cc_torch_init() || cc_bind_init() || cc_look_init())
         return -1;
     return 0;
 }

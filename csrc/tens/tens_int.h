@@ -28,16 +28,16 @@ CC_MUST int cc_bind_init(void);
  * bound to (borrowed), else NULL. */
 const void *cc_torch_key(PyObject *callable, PyObject **self);
 
-PyTypeObject *cc_tens_base_type(void);   /* torch._C.TensorBase */
+PyTypeObject *cc_tens_base_type(void); /* torch._C.TensorBase */
 
 /* tens.c: at::Tensors as the stable shim has them. A new one of this type; NULL where there is no
  * shim, or it failed. The others only for what that gave. */
-enum { CC_TENS_CPU = 1 };   /* CcType.device */
+enum { CC_TENS_CPU = 1 }; /* CcType.device */
 void *cc_tens_handle(const CcType *type);
-CC_NEW PyObject *cc_tens_wrap(void *handle);   /* its torch.Tensor; the handle stays */
-int cc_tens_data(void *handle, void **data);   /* 0, or not */
+CC_NEW PyObject *cc_tens_wrap(void *handle); /* its torch.Tensor; the handle stays */
+int cc_tens_data(void *handle, void **data); /* 0, or not */
 void cc_tens_forget(void *handle);
 
-void cc_ring_init(void);   /* once tens.c is ready, and when it has changed its ways */
+void cc_ring_init(void); /* once tens.c is ready, and when it has changed its ways */
 
 #endif

@@ -7,7 +7,7 @@
  * by module or type name and are CC_T_UNKNOWN, which promises nothing. */
 #include "tens_int.h"
 
-enum { W = 1, R = 2, D = 4, N = 8, S = 16, M = 32, B = 64, Z = 128, G = 256, K = 512 };   /* torch.def */
+enum { W = 1, R = 2, D = 4, N = 8, S = 16, M = 32, B = 64, Z = 128, G = 256, K = 512 }; /* torch.def */
 
 typedef struct Fact {
     const char *name;
@@ -17,11 +17,10 @@ typedef struct Fact {
 } Fact;
 
 static const Fact FACT[] = {
-    {"", CC_T_UNKNOWN, 0, 0, NULL, NULL},   /* 0: no row */
-    {"", CC_T_OP, 0, 0, NULL, NULL},        /* 1: CC_PLAIN */
-    {"", CC_T_OP, W, 0, NULL, NULL},        /* 2: CC_PLAIN_WRITES */
-#define CC_TORCH(name, cls, flags, position, argument, why)                                        \
-    {name, CC_T_##cls, flags, position, argument, why},
+    {"", CC_T_UNKNOWN, 0, 0, NULL, NULL}, /* 0: no row */
+    {"", CC_T_OP, 0, 0, NULL, NULL},      /* 1: CC_PLAIN */
+    {"", CC_T_OP, W, 0, NULL, NULL},      /* 2: CC_PLAIN_WRITES */
+#define CC_TORCH(name, cls, flags, position, argument, why) {name, CC_T_##cls, flags, position, argument, why},
 #define CC_TORCH_TYPE(path, prefix, cls, why) {path, CC_T_##cls, 0, 0, prefix, why},
 #define CC_TORCH_ATTR(name, cls, flags, why) {"." name, CC_T_##cls, flags, 0, NULL, why},
 #include "torch.def"
@@ -73,13 +72,13 @@ typedef struct Entry {
 } Entry;
 
 static struct {
-    CcArena *arena;      /* names, for the life of the process */
-    CcMap facts;         /* interned name -> fact: "relu", "_C.fork" */
-    CcMap raises;        /* interned names of raises.def */
-    CcMap attrs;         /* interned attribute name -> fact */
-    CcMap known;         /* cc_torch_key -> entry */
+    CcArena *arena; /* names, for the life of the process */
+    CcMap facts;    /* interned name -> fact: "relu", "_C.fork" */
+    CcMap raises;   /* interned names of raises.def */
+    CcMap attrs;    /* interned attribute name -> fact */
+    CcMap known;    /* cc_torch_key -> entry */
     CC_VEC(Entry) entry;
-    PyObject *keep;      /* list: names and pybind functions whose addresses are keys */
+    PyObject *keep; /* list: names and pybind functions whose addresses are keys */
 } X;
 
 /* ------------------------------------------------------------------ keys */
@@ -91,10 +90,8 @@ static const void *wrapped(PyObject *o, PyObject **self) {
     PyObject *owner = PyObject_GetAttrString(o, "__objclass__");
     PyObject *name = PyObject_GetAttrString(o, "__name__");
     *self = PyObject_GetAttrString(o, "__self__");
-    Py_XDECREF(*self);   /* o keeps it */
-    PyObject *wrapper = owner && name && PyType_Check(owner)
-                            ? _PyType_Lookup((PyTypeObject *)owner, name)
-                            : NULL;
+    Py_XDECREF(*self); /* o keeps it */
+    PyObject *wrapper = owner && name && PyType_Check(owner) ? _PyType_Lookup((PyTypeObject *)owner, name) : NULL;
     Py_XDECREF(owner);
     Py_XDECREF(name);
     PyErr_Restore(type, value, tb);
@@ -108,8 +105,7 @@ const void *cc_torch_key(PyObject *o, PyObject **self) {
         return ((PyCFunctionObject *)o)->m_ml;
     }
     PyTypeObject *type = Py_TYPE(o);
-    if (type == &PyMethodDescr_Type || type == &PyClassMethodDescr_Type)
-        return ((PyMethodDescrObject *)o)->d_method;
+    if (type == &PyMethodDescr_Type || type == &PyClassMethodDescr_Type) return ((PyMethodDescrObject *)o)->d_method;
     return type == cc_type_method_wrapper() ? wrapped(o, self) : o;
 }
 
@@ -127,14 +123,13 @@ static bool torch_type(const PyTypeObject *type) {
 static const char *foreign_name(PyObject *o, PyObject *self) {
     if (PyCFunction_Check(o)) {
         PyCFunctionObject *f = (PyCFunctionObject *)o;
-        bool ours = torchish(f->m_module) ||
-                    (self && !PyModule_Check(self) && torch_type(Py_TYPE(self))) ||
+        bool ours = torchish(f->m_module) || (self && !PyModule_Check(self) && torch_type(Py_TYPE(self))) ||
                     (self && PyType_Check(self) && torch_type((PyTypeObject *)self));
         return ours ? f->m_ml->ml_name : NULL;
     }
     PyTypeObject *type = Py_TYPE(o);
-    if (type == &PyMethodDescr_Type || type == &PyClassMethodDescr_Type ||
-        type == &PyWrapperDescr_Type || type == &PyGetSetDescr_Type) {
+    if (type == &PyMethodDescr_Type || type == &PyClassMethodDescr_Type || type == &PyWrapperDescr_Type ||
+        type == &PyGetSetDescr_Type) {
         PyDescrObject *d = (PyDescrObject *)o;
         return torch_type(d->d_type) ? PyUnicode_AsUTF8(d->d_name) : NULL;
     }
@@ -149,12 +144,10 @@ static bool falsy(PyObject *o) {
     return PyFloat_CheckExact(o) && PyFloat_AS_DOUBLE(o) == 0.0;
 }
 
-static PyObject *argument(PyObject *const *args, Py_ssize_t n, PyObject *kwnames, int position,
-                          const char *name) {
+static PyObject *argument(PyObject *const *args, Py_ssize_t n, PyObject *kwnames, int position, const char *name) {
     if (position >= 0 && position < n) return args[position];
     for (Py_ssize_t i = 0; kwnames && i < PyTuple_GET_SIZE(kwnames); i++)
-        if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(kwnames, i), name) == 0)
-            return args[n + i];
+        if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(kwnames, i), name) == 0) return args[n + i];
     return NULL;
 }
 
@@ -189,7 +182,7 @@ static bool shaped_by_tensor(PyObject *const *args, Py_ssize_t n, PyObject *kwna
     for (Py_ssize_t i = 0; kwnames && i < PyTuple_GET_SIZE(kwnames); i++) {
         PyObject *name = PyTuple_GET_ITEM(kwnames, i);
         if (PyUnicode_CompareWithASCIIString(name, "input") && PyUnicode_CompareWithASCIIString(name, "out") &&
-            PyUnicode_CompareWithASCIIString(name, "prepend") &&   /* diff's: data, no numbers */
+            PyUnicode_CompareWithASCIIString(name, "prepend") && /* diff's: data, no numbers */
             PyUnicode_CompareWithASCIIString(name, "append") && has_tensor(args[n + i], 0))
             return true;
     }
@@ -203,9 +196,9 @@ static bool plain_data(PyObject *o, int depth) {
             if (!plain_data(PySequence_Fast_GET_ITEM(o, i), depth + 1)) return false;
         return true;
     }
-    return o == Py_None || PyLong_Check(o) || PyFloat_Check(o) || PyComplex_Check(o) ||
-           PyUnicode_Check(o) || cc_tens_any(o) || cc_tens_constant(o) || o == (PyObject *)&PyLong_Type ||
-           o == (PyObject *)&PyFloat_Type || o == (PyObject *)&PyBool_Type;   /* dtype=int */
+    return o == Py_None || PyLong_Check(o) || PyFloat_Check(o) || PyComplex_Check(o) || PyUnicode_Check(o) ||
+           cc_tens_any(o) || cc_tens_constant(o) || o == (PyObject *)&PyLong_Type || o == (PyObject *)&PyFloat_Type ||
+           o == (PyObject *)&PyBool_Type; /* dtype=int */
 }
 
 static int tensors_in(PyObject *const *args, Py_ssize_t n) {
@@ -214,8 +207,7 @@ static int tensors_in(PyObject *const *args, Py_ssize_t n) {
     return count;
 }
 
-static void judge(const Fact *f, int bound, PyObject *const *args, Py_ssize_t n, PyObject *kwnames,
-                  CcTorch *out) {
+static void judge(const Fact *f, int bound, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, CcTorch *out) {
     int flags = f->flags;
     Py_ssize_t total = n + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
     if (f->argument && (flags & (W | R))) {
@@ -254,7 +246,7 @@ CcTorch cc_torch_call(PyObject *callable, PyObject *const *args, Py_ssize_t n, P
     const Entry *e = find(callable, &self);
     out.name = e ? e->name : foreign_name(callable, self);
     if (!out.name) return out;
-    if (!*out.name) out.name = "torch.ops";   /* pybind gives an operator no name of its own */
+    if (!*out.name) out.name = "torch.ops"; /* pybind gives an operator no name of its own */
     const Fact *f = &FACT[e ? e->fact : F_UNKNOWN];
     out.cls = f->cls;
     if (f->cls == CC_T_VALUE || f->cls == CC_T_BREAK) out.why = f->why;
@@ -278,14 +270,13 @@ static bool bound_to(PyObject *value, PyObject *tensor) {
  * type's guard. */
 static CcTorchClass class_attribute(PyObject *tensor, PyObject *name) {
     PyObject *d = _PyType_Lookup(Py_TYPE(tensor), name);
-    if (!d) return CC_T_UNKNOWN;   /* the instance's own, or an AttributeError */
+    if (!d) return CC_T_UNKNOWN; /* the instance's own, or an AttributeError */
     PyTypeObject *type = Py_TYPE(d);
-    if (type == &PyProperty_Type) return CC_T_NOT;   /* Python code: the hook sees its frame */
+    if (type == &PyProperty_Type) return CC_T_NOT; /* Python code: the hook sees its frame */
     if (type == &PyMethodDescr_Type || type == &PyFunction_Type || type == &PyWrapperDescr_Type) {
         /* __dict__ of the tensor goes first: is it still the method? */
         PyObject *value = PyObject_GetAttr(tensor, name);
-        bool method = value && (bound_to(value, tensor) ||
-                                strcmp(Py_TYPE(value)->tp_name, "method-wrapper") == 0);
+        bool method = value && (bound_to(value, tensor) || strcmp(Py_TYPE(value)->tp_name, "method-wrapper") == 0);
         Py_XDECREF(value);
         PyErr_Clear();
         return method ? CC_T_META : CC_T_UNKNOWN;
@@ -387,8 +378,8 @@ static int file(PyObject *callable, int fact, const char *show, const char *name
 
 static bool c_callable(PyObject *o) {
     PyTypeObject *type = Py_TYPE(o);
-    return type == &PyMethodDescr_Type || type == &PyClassMethodDescr_Type ||
-           type == &PyWrapperDescr_Type || PyCFunction_Check(o);
+    return type == &PyMethodDescr_Type || type == &PyClassMethodDescr_Type || type == &PyWrapperDescr_Type ||
+           PyCFunction_Check(o);
 }
 
 static int fact_of(const char *prefix, const char *name) {
@@ -405,17 +396,14 @@ static int fact_of(const char *prefix, const char *name) {
 /* Files every C callable of a module or type (its own dict: inherited ones belong to their type).
  */
 static int walk(PyObject *space, const char *show, const char *prefix, int fallback) {
-    PyObject *dict =
-        PyType_Check(space) ? cc_type_dict((PyTypeObject *)space) : PyModule_GetDict(space);
+    PyObject *dict = PyType_Check(space) ? cc_type_dict((PyTypeObject *)space) : PyModule_GetDict(space);
     PyObject *name, *value;
     Py_ssize_t at = 0;
     while (dict && PyDict_Next(dict, &at, &name, &value)) {
         const char *text = PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : NULL;
         if (!text) continue;
-        if (Py_TYPE(value) == &PyStaticMethod_Type)
-            value = PyObject_GetAttr(space, name);
-        else
-            value = Py_NewRef(PyInstanceMethod_Check(value) ? PyInstanceMethod_GET_FUNCTION(value) : value);
+        if (Py_TYPE(value) == &PyStaticMethod_Type) value = PyObject_GetAttr(space, name);
+        else value = Py_NewRef(PyInstanceMethod_Check(value) ? PyInstanceMethod_GET_FUNCTION(value) : value);
         int fact = value && (c_callable(value) || PyType_Check(value)) ? fact_of(prefix, text) : -1;
         if (fact == F_UNKNOWN) fact = c_callable(value) ? fallback : -1;
         int rc = fact >= 0 ? file(value, fact, show, text) : 0;
@@ -429,7 +417,7 @@ static int walk(PyObject *space, const char *show, const char *prefix, int fallb
 static int walk_types(void) {
     for (int i = 0; i < CC_COUNT(FACT); i++) {
         const Fact *f = &FACT[i];
-        if (!f->argument || strncmp(f->name, "torch.", 6)) continue;   /* CC_TORCH_TYPE rows */
+        if (!f->argument || strncmp(f->name, "torch.", 6)) continue; /* CC_TORCH_TYPE rows */
         PyObject *type = cc_tsym_path(f->name);
         char show[64], prefix[64];
         snprintf(show, sizeof show, "%s.", f->argument);
@@ -449,7 +437,8 @@ int cc_torch_init(void) {
     for (int i = 0; i < CC_COUNT(SPACE); i++) {
         PyObject *space = cc_tsym_path(SPACE[i].path);
         int rc = space && (PyType_Check(space) || PyModule_Check(space))
-                     ? walk(space, SPACE[i].show, SPACE[i].prefix, F_UNKNOWN) : 0;
+                     ? walk(space, SPACE[i].show, SPACE[i].prefix, F_UNKNOWN)
+                     : 0;
         Py_XDECREF(space);
         if (rc) return -1;
     }

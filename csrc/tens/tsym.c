@@ -11,9 +11,9 @@
 static struct {
     /* libtorch_python.so: its dependencies (libtorch_cpu, libc10) are searched with it */
     void *lib;
-    PyObject *torch;        /* strong: this process keeps torch loaded anyway */
-    PyObject *key_type;     /* torch._C.DispatchKeySet */
-    PyObject *key_parse;    /* torch._C._parse_dispatch_key */
+    PyObject *torch;     /* strong: this process keeps torch loaded anyway */
+    PyObject *key_type;  /* torch._C.DispatchKeySet */
+    PyObject *key_parse; /* torch._C._parse_dispatch_key */
 } sym;
 
 void *cc_tsym_find(const char *name) {
@@ -40,8 +40,7 @@ PyObject *cc_tsym_path(const char *path) {
     for (const char *dot = strchr(path, '.'); at && dot;) {
         const char *name = dot + 1;
         dot = strchr(name, '.');
-        PyObject *key =
-            PyUnicode_FromStringAndSize(name, dot ? dot - name : (Py_ssize_t)strlen(name));
+        PyObject *key = PyUnicode_FromStringAndSize(name, dot ? dot - name : (Py_ssize_t)strlen(name));
         PyObject *next = key ? PyObject_GetAttr(at, key) : NULL;
         Py_XDECREF(key);
         Py_SETREF(at, next);
@@ -66,7 +65,7 @@ uint64_t cc_tsym_key(const char *name) {
 int cc_tsym_init(PyObject *torch) {
     Py_XSETREF(sym.torch, Py_NewRef(torch));
     if (!sym.lib) sym.lib = dlopen("libtorch_python.so", RTLD_LAZY | RTLD_NOLOAD);
-    if (!sym.lib) {   /* a loader that matches whole paths only */
+    if (!sym.lib) { /* a loader that matches whole paths only */
         PyObject *file = PyModule_GetFilenameObject(torch);
         PyObject *path = NULL;
         if (file) {

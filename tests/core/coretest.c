@@ -7,8 +7,8 @@
 T_API CcGraph *t_graph_new(void);
 T_API void t_graph_free(CcGraph *g);
 T_API int t_input(CcGraph *g, int dtype, int ndim, const int64_t *size, const int64_t *stride);
-T_API int t_node(CcGraph *g, const char *op, unsigned flags, int host, const CcOperand *in,
-                 int n_in, int dtype, int ndim, const int64_t *size, const int64_t *stride);
+T_API int t_node(CcGraph *g, const char *op, unsigned flags, int host, const CcOperand *in, int n_in, int dtype,
+                 int ndim, const int64_t *size, const int64_t *stride);
 T_API void t_output(CcGraph *g, int value);
 T_API CcVal *t_val(CcGraph *g, int value);
 T_API CcNode *t_node_at(CcGraph *g, int node);
@@ -25,7 +25,8 @@ T_API void t_release(char *text);
 T_API void t_libraries(const char *llvmlite, const char *onednn, const char *nvrtc);
 T_API int t_place(CcGraph *g, int value, int device, int index);
 T_API int64_t t_cubin(const char *source, int arch, char *text, int n);
-T_API int t_cuda(int index, const char *source, const char *name, int grid, int threads, void *argument, char *text, int n);
+T_API int t_cuda(int index, const char *source, const char *name, int grid, int threads, void *argument, char *text,
+                 int n);
 T_API void t_threads(int n);
 T_API int t_dtype(const char *torch_name);
 T_API uint64_t t_events(int kind);
@@ -42,8 +43,10 @@ T_API char *t_cuda_text(const CcPlan *plan, int step, const CcCudaTuning *tuning
 T_API void t_cuda_launch(const CcPlan *plan, int step, const CcCudaTuning *tuning, int processors, CcCudaLaunch *out);
 
 /* How the emulation of tests/cuda runs a kernel. */
-typedef int (*EmulatedFn)(void *kernel, long long grid, int threads, int shared, const void *argument, int bytes, int order);
-T_API void t_cuda_bind(CcPlan *plan, int step, const CcCudaTuning *tuning, int processors, EmulatedFn run, void *const *kernel, int order);
+typedef int (*EmulatedFn)(void *kernel, long long grid, int threads, int shared, const void *argument, int bytes,
+                          int order);
+T_API void t_cuda_bind(CcPlan *plan, int step, const CcCudaTuning *tuning, int processors, EmulatedFn run,
+                       void *const *kernel, int order);
 
 static CcType type_of(int dtype, int ndim, const int64_t *size, const int64_t *stride) {
     CcType t = {.dtype = (uint8_t)dtype, .ndim = (int8_t)ndim, .device = 1};
@@ -67,8 +70,8 @@ int t_input(CcGraph *g, int dtype, int ndim, const int64_t *size, const int64_t 
     return cc_graph_input(g, &t);
 }
 
-int t_node(CcGraph *g, const char *op, unsigned flags, int host, const CcOperand *in, int n_in,
-           int dtype, int ndim, const int64_t *size, const int64_t *stride) {
+int t_node(CcGraph *g, const char *op, unsigned flags, int host, const CcOperand *in, int n_in, int dtype, int ndim,
+           const int64_t *size, const int64_t *stride) {
     const CcType t = type_of(dtype, ndim, size, stride);
     const int node = cc_graph_node(g, cc_op_find(op), flags, host, in, n_in, &t, 1);
     return g->node.at[node].out0;
@@ -124,7 +127,9 @@ char *t_describe(void) {
 }
 
 void t_release(char *text) { free(text); }
-void t_libraries(const char *llvmlite, const char *onednn, const char *nvrtc) { cc_run_libraries(llvmlite, NULL, onednn, nvrtc); }
+void t_libraries(const char *llvmlite, const char *onednn, const char *nvrtc) {
+    cc_run_libraries(llvmlite, NULL, onednn, nvrtc);
+}
 
 /* Says where a value lies: DLPack's device type, and which of them. */
 int t_place(CcGraph *g, int value, int device, int index) {
@@ -151,7 +156,8 @@ int t_cuda(int index, const char *source, const char *name, int grid, int thread
     void *program = status == 0 ? cc_cuda_load(device, &image, &err) : NULL;
     free(image.at);
     void *function = program ? cc_cuda_function(device, program, name, &err) : NULL;
-    const CcCudaCall call = {.function = function, .name = name, .grid = grid, .threads = threads, .argument = argument};
+    const CcCudaCall call = {
+        .function = function, .name = name, .grid = grid, .threads = threads, .argument = argument};
     status = function ? cc_cuda_launch(device, &call, NULL, &err) : -1;
     if (status == 0) status = cc_cuda_wait(device, NULL, &err);
     return report(status, &err, text, n);
@@ -204,7 +210,12 @@ static void bench_drop(void *ctx, int value) {
 }
 
 double t_bench(const CcPlan *plan, void **data, int runs) {
-    const CcHost host = {.ctx = data, .data = bench_data, .make = bench_data, .call = bench_call, .version = bench_version, .drop = bench_drop};
+    const CcHost host = {.ctx = data,
+                         .data = bench_data,
+                         .make = bench_data,
+                         .call = bench_call,
+                         .version = bench_version,
+                         .drop = bench_drop};
     CcErr err;
     const uint64_t start = cc_log_now_ns();
     for (int i = 0; i < runs; i++)
@@ -216,7 +227,9 @@ double t_bench(const CcPlan *plan, void **data, int runs) {
 
 int t_steps(const CcPlan *plan) { return plan->step.n; }
 bool t_is_kernel(const CcPlan *plan, int step) { return plan->step.at[step].kind == CC_STEP_KERNEL; }
-static const CcLoop *loop_of(const CcPlan *plan, int step) { return ((const CcLaunch *)plan->step.at[step].work)->loop; }
+static const CcLoop *loop_of(const CcPlan *plan, int step) {
+    return ((const CcLaunch *)plan->step.at[step].work)->loop;
+}
 
 char *t_loop_text(const CcPlan *plan, int step) {
     CcSbuf sb = {0};
@@ -262,10 +275,10 @@ static int emulated_run(const void *work, const CcHost *host, CcErr *err) {
     for (int a = 0; a < loop->n_access; a++) {
         const CcLoopAccess *access = &loop->access[a];
         if (access->number) number[a] = host->number(host->ctx, access->number - 1);
-        at[a] = access->place      ? CC_PLACE_ZERO
-                : access->number   ? NULL
+        at[a] = access->place                  ? CC_PLACE_ZERO
+                : access->number               ? NULL
                 : access->is_store && !e->into ? host->make(host->ctx, access->value)
-                                   : host->data(host->ctx, access->value);
+                                               : host->data(host->ctx, access->value);
         if (at[a]) at[a] += access->offset;
     }
     char *workspace = malloc((size_t)e->launch.workspace + 1);
@@ -274,7 +287,8 @@ static int emulated_run(const void *work, const CcHost *host, CcErr *err) {
     int status = 0;
     const int bytes = e->launch.n ? cc_gen_cuda_argument(loop, &e->launch, at, number, workspace, argument) : 0;
     for (int i = 0; i < e->launch.n && status == 0; i++)
-        status = e->run(e->kernel[i], e->launch.part[i].grid, e->launch.part[i].threads, e->launch.part[i].shared, argument, bytes, e->order);
+        status = e->run(e->kernel[i], e->launch.part[i].grid, e->launch.part[i].threads, e->launch.part[i].shared,
+                        argument, bytes, e->order);
     free(workspace);
     return status ? cc_err_set(err, CC_E_HOST, "CUDA error %d", status) : 0;
 }
@@ -282,7 +296,8 @@ static int emulated_run(const void *work, const CcHost *host, CcErr *err) {
 static const CcPrimFamily EMULATED = {.name = "emulated", .run = emulated_run};
 
 /* From here on this step is a call of these kernels. */
-void t_cuda_bind(CcPlan *plan, int step, const CcCudaTuning *tuning, int processors, EmulatedFn run, void *const *kernel, int order) {
+void t_cuda_bind(CcPlan *plan, int step, const CcCudaTuning *tuning, int processors, EmulatedFn run,
+                 void *const *kernel, int order) {
     CcStep *s = &plan->step.at[step];
     Emulated *e = s->kind == CC_STEP_KERNEL ? cc_arena_alloc(plan->arena, sizeof *e) : s->work;
     if (!e) return;
