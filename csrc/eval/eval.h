@@ -50,6 +50,7 @@ typedef struct CcSegment {
     CcRunOptions options;
     CC_VEC(int) made; /* the graph's outputs that nodes make; cc_eval_idle */
     int shape_limit;
+    uint64_t lot; /* state of the generator that says which shape is dropped */
     bool verify, reuse_results, cuda_graphs;
     int id;
     uint64_t hits;

@@ -1,8 +1,8 @@
 /* Shapes: what holds for one key of a trace with symbols. The recording gives the first. For a new key the symbolic
  * guards are evaluated and the nodes are run by torch, step by step as recorded: what it returns are this call's
  * results, and its types are what a plan is compiled for (kernels know no sizes, so none is compiled). So no op needs a
- * rule for the shape of its result. Keys whose guards don't hold are remembered, too. The least recently used shapes
- * are dropped. */
+ * rule for the shape of its result. Keys whose guards don't hold are remembered, too. Beyond a limit shapes are
+ * dropped. */
 #include "eval_int.h"
 
 #include <math.h>
@@ -80,8 +80,12 @@ void cc_shape_free(const CcTrace *t, CcShape *shape) {
     free(shape);
 }
 
-static void drop_oldest(CcSegment *s) {
-    for (int i = s->shape.n - 1; s->shape.n > s->shape_limit && i > 0; i--) {
+/* Any but the newest: of sizes that go round (a decoder's), the one that was used longest ago is the next one's, and
+ * where they are more than the limit none would ever be found. */
+static void drop_any(CcSegment *s) {
+    for (int tries = s->shape.n; s->shape.n > s->shape_limit && s->shape.n > 1 && tries > 0; tries--) {
+        s->lot = s->lot * 6364136223846793005u + 1442695040888963407u; /* Knuth's MMIX generator */
+        const int i = 1 + (int)((s->lot >> 33) % (uint64_t)(s->shape.n - 1));
         if (s->shape.at[i]->running > 0) continue;
         cc_shape_free(s->trace, s->shape.at[i]);
         memmove(s->shape.at + i, s->shape.at + i + 1, sizeof *s->shape.at * (size_t)(s->shape.n - i - 1));
@@ -277,12 +281,15 @@ static void bind_node(Explorer *e, int node, PyObject *const *in) {
     CcBound bound;
     bool ok = cc_action_bind(&e->t->node.at[recorded->host], in, &bound) == 0;
     const int in0 = e->graph->operand.n;
-    ok = ok && ((bound.n == recorded->n_in && bound.op == recorded->op) || !takes_numbers(e, recorded));
+    const bool same = ok && bound.n == recorded->n_in && bound.op == recorded->op;
+    ok = ok && (same || !takes_numbers(e, recorded));
     for (int i = 0; ok && i < bound.n; i++) {
         CcOperand o = bound.in[i].constant;
         o.value = 0;
         if (i < recorded->n_in && cc_graph_operand(e->t->graph, recorded, i)->kind == CC_IN_NUMBER)
             o = *cc_graph_operand(e->t->graph, recorded, i);
+        else if (same && o.kind == cc_graph_operand(e->t->graph, recorded, i)->kind)
+            o.value = cc_graph_operand(e->t->graph, recorded, i)->value; /* the symbol that gave it */
         if (bound.in[i].tensor != NULL)
             o = (CcOperand){.kind = CC_IN_VALUE, .value = value_of(e, recorded, bound.in[i].tensor)};
         ok = o.kind != CC_IN_VALUE || o.value >= 0;
@@ -457,7 +464,7 @@ CcRan cc_shape_explore(CcSegment *s, CcSegmentHost *host, CcScratch *x) {
         cc_graph_free(e.graph);
         if (by_key) shape->misfit = 1 + e.misfit;
         x->misfit = e.misfit;
-        drop_oldest(s);
+        drop_any(s);
         return CC_RAN_MISFIT;
     }
     shape->running++;
@@ -470,7 +477,7 @@ CcRan cc_shape_explore(CcSegment *s, CcSegmentHost *host, CcScratch *x) {
         cc_graph_free(e.graph);
     }
     shape->running--;
-    drop_oldest(s);
+    drop_any(s);
     cc_log_add(CC_LOG_SHAPE, "segment %d: shape %d, %.2f ms", s->id, s->shape.n,
                (double)(cc_log_now_ns() - start) * 1e-6);
     return CC_RAN;

@@ -121,10 +121,18 @@ static int compare(CcBuild *b, CcScalarId op, int x, int y) {
     return add_node(b, op, CC_DT_BOOL, x, y, -1, 0);
 }
 
+/* The integer that a node is for these sizes; 0: it differs. */
+static int64_t known_int(const CcBuild *b, int node) {
+    const CcLoopNode *n = &b->node[node];
+    if (n->op == CC_S_cast && b->node[n->a[0]].dtype == CC_DT_I64) n = &b->node[n->a[0]];
+    if (n->op == CC_S_konst) return n->bits;
+    return n->op == CC_S_load && b->access[n->a[0]].fixed ? b->access[n->a[0]].bits : 0;
+}
+
 static int integer_division(CcBuild *b, CcScalarId op, CcDtype dt, int x, int y) {
     /* By zero eager raises, and INT_MIN / -1 traps: both are only excluded for a constant. */
-    if (b->node[y].op != CC_S_konst || b->node[y].bits == 0 || b->node[y].bits == -1)
-        return cc_build_refuse(b, "integer division by a tensor, 0 or -1");
+    const int64_t by = known_int(b, y);
+    if (by == 0 || by == -1) return cc_build_refuse(b, "integer division by a tensor, 0 or -1");
     return add_node(b, op, dt, x, y, -1, 0);
 }
 
@@ -319,14 +327,41 @@ static bool fits(CcDtype dt, int64_t v) {
     return bits == 64 || (v >= -(INT64_C(1) << (bits - 1)) && v < INT64_C(1) << (bits - 1));
 }
 
-/* A number of the host's: read from memory as a tensor without dims is, so kernels know it only as that. */
-static int host_number(CcBuild *b, CcDtype dt, int number) {
-    for (int i = 0; i < b->n_node; i++)
-        if (b->node[i].op == CC_S_load && b->node[i].dtype == dt && b->access[b->node[i].a[0]].number == 1 + number)
-            return i;
+/* A number of the host's: read from memory as a tensor without dims is, so kernels know it only as that. `bits` NULL:
+ * the host is asked in each call. */
+static int host_number(CcBuild *b, CcDtype dt, int number, const int64_t *bits) {
+    for (int i = 0; i < b->n_node; i++) {
+        if (b->node[i].op != CC_S_load || b->node[i].dtype != dt) continue;
+        const CcLoopAccess *a = &b->access[b->node[i].a[0]];
+        if (a->number == 1 + number && a->fixed == (bits != NULL) && (!bits || a->bits == *bits)) return i;
+    }
     if (b->n_access == CC_LOOP_MAX_ACCESS) return cc_build_refuse(b, "too many tensors");
-    b->access[b->n_access] = (CcLoopAccess){.dtype = (uint8_t)dt, .node = -1, .value = -1, .number = 1 + number};
+    b->access[b->n_access] = (CcLoopAccess){.dtype = (uint8_t)dt,
+                                            .node = -1,
+                                            .value = -1,
+                                            .number = 1 + number,
+                                            .fixed = bits != NULL,
+                                            .bits = bits ? *bits : 0};
     return add_node(b, CC_S_load, dt, b->n_access++, -1, -1, 0);
+}
+
+/* What Python computed of sizes is another number for other sizes: no part of the kernel. GPUs are given doubles. */
+static bool computed(const CcOperand *o) {
+    return (o->kind == CC_IN_INT && o->value > 0 && o->i < 1LL << 53 && o->i > -(1LL << 53)) ||
+           (o->kind == CC_IN_FLOAT && o->value > 0);
+}
+
+static int int_number(CcBuild *b, CcDtype dt, const CcOperand *o, int64_t v) {
+    if (!computed(o) || dt == CC_DT_BOOL) return cc_build_int(b, dt, v);
+    return cc_build_cast(b, host_number(b, CC_DT_I64, o->value - 1, &v), dt);
+}
+
+static int float_number(CcBuild *b, CcDtype dt, const CcOperand *o) {
+    const double v = o->kind == CC_IN_FLOAT ? o->f : (double)o->i;
+    int64_t bits;
+    memcpy(&bits, &v, sizeof bits);
+    if (o->kind == CC_IN_NUMBER) return host_number(b, dt, o->value, NULL);
+    return computed(o) ? host_number(b, dt, o->value - 1, &bits) : cc_build_float(b, dt, v);
 }
 
 int cc_build_number(CcBuild *b, const CcOperand *o, CcDtype dt, bool round_first) {
@@ -335,16 +370,15 @@ int cc_build_number(CcBuild *b, const CcOperand *o, CcDtype dt, bool round_first
     if (kind_of(dt) != 'f' && o->kind == CC_IN_NUMBER)
         return cc_build_refuse(b, "a number of the host's in integer arithmetic");
     if (kind_of(dt) == 'f') {
-        node = o->kind == CC_IN_NUMBER ? host_number(b, compute, o->value)
-                                       : cc_build_float(b, compute, o->kind == CC_IN_FLOAT ? o->f : (double)o->i);
+        node = float_number(b, compute, o);
         return round_first && compute != dt ? cc_build_cast(b, cc_build_cast(b, node, dt), compute) : node;
     }
     if (o->kind == CC_IN_FLOAT) {
         if (o->f != floor(o->f) || fabs(o->f) > 9e15 || !fits(dt, (int64_t)o->f))
             return cc_build_refuse(b, "a float in integer arithmetic");
-        return cc_build_int(b, dt, (int64_t)o->f);
+        return int_number(b, dt, o, (int64_t)o->f);
     }
-    return fits(dt, o->i) ? cc_build_int(b, dt, o->i) : cc_build_refuse(b, "a number outside of its dtype");
+    return fits(dt, o->i) ? int_number(b, dt, o, o->i) : cc_build_refuse(b, "a number outside of its dtype");
 }
 
 /* `wide`: a tensor without dims is not rounded to half precision first; `exact`: nor is one in f32. */
@@ -419,7 +453,7 @@ static int expr_node(CcBuild *b, const CcNode *n, const CcExprNode *x, CcDtype d
             return x->dflt >= 0 ? at[x->dflt] : cc_build_refuse(b, "an operand is missing");
         if (o->kind == CC_IN_VALUE) return cc_build_cast(b, cc_build_value(b, o->value), CC_DT_I64);
         return o->kind != CC_IN_INT && o->kind != CC_IN_BOOL ? cc_build_refuse(b, "a float as an index")
-                                                             : cc_build_int(b, CC_DT_I64, o->i);
+                                                             : int_number(b, CC_DT_I64, o, o->i);
     case CC_X_INDEX_ARG: return cc_build_index(b, n, x->arg);
     case CC_X_SHARE_ARG: return share_node(b, o, dt);
     case CC_X_NUMBER: return cc_build_cast(b, at[x->kid[0]], cc_build_compute(dt));

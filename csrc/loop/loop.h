@@ -61,6 +61,10 @@ typedef struct CcLoopAccess {
     /* 1 + the host's number that is read, 0: memory, -1: the number that `value` holds, which is on the CPU and the
      * kernel is not; no part of the structure */
     int32_t number;
+    /* the host's number is `bits` in all calls of this nest (of other sizes it is another one): an integer where dtype
+     * is one, else a double; no part of the structure */
+    bool fixed;
+    int64_t bits;
     int32_t param;      /* place: not 0: no place, but the number that `offset` is; no part of the structure */
     int64_t offset;     /* bytes from its first element: a window; no part of the structure */
     const CcType *seen; /* while it is built: the type that its value is seen as; NULL: its own */

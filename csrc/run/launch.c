@@ -254,7 +254,9 @@ static int check_indices(const CcLoop *loop, const CcHost *host, CcErr *err) {
 
 /* Kernels read the host's numbers from memory: f32 is rounded from the double as torch rounds a Python number. */
 static char *hold_number(const CcLoopAccess *access, const CcHost *host, double *room) {
-    const double v = host->number(host->ctx, access->number - 1);
+    double v;
+    if (access->fixed) memcpy(&v, &access->bits, sizeof v);
+    else v = host->number(host->ctx, access->number - 1);
     const float narrow = (float)v;
     if (access->dtype == CC_DT_F32) memcpy(room, &narrow, sizeof narrow);
     else *room = v;
@@ -264,6 +266,11 @@ static char *hold_number(const CcLoopAccess *access, const CcHost *host, double 
 /* A number is given to a kernel of a GPU as it is, one of the CPU finds it in memory. NULL: the host failed. */
 static char *take_number(const CcLaunch *launch, const CcLoopAccess *access, const CcHost *host, double *room) {
     if (!launch->cuda) return hold_number(access, host, room);
+    if (access->fixed) {
+        if (access->dtype == CC_DT_I64) *room = (double)access->bits;
+        else memcpy(room, &access->bits, sizeof *room);
+        return (char *)room;
+    }
     if (access->number > 0) {
         *room = host->number(host->ctx, access->number - 1);
         return (char *)room;

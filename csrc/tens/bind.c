@@ -102,15 +102,14 @@ static bool put_ints(CcBound *b, PyObject *o, bool hidden) {
         return true;
     }
     if (!number(o, &constant) || constant.kind != CC_IN_INT) return false;
-    return hidden || put_constant(b, constant);
+    return hidden || put_number(b, o);
 }
 
 static bool put_numbers(CcBound *b, PyObject *o) {
-    CcOperand constant;
     if (o == Py_None) return true;
     if (!PyTuple_Check(o) && !PyList_CheckExact(o)) return false;
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++)
-        if (!number(PySequence_Fast_GET_ITEM(o, i), &constant) || !put_constant(b, constant)) return false;
+        if (!put_number(b, PySequence_Fast_GET_ITEM(o, i))) return false;
     return true;
 }
 
@@ -224,8 +223,8 @@ static bool accept(const Param *p, PyObject *o, PyObject *first, CcBound *b) {
     case 's': return PyUnicode_Check(o); /* bind_row() puts it behind the others */
     case 'f': return put_numbers(b, o);
     case 'n': return p->hidden ? number(o, &c) : put_number(b, o);
-    case 'i': return number(o, &c) && c.kind == CC_IN_INT && (p->hidden || put_constant(b, c));
-    case 'p': return number(o, &c) && c.kind == CC_IN_INT && c.i > 0 && put_constant(b, c);
+    case 'i': return number(o, &c) && c.kind == CC_IN_INT && (p->hidden || put_number(b, o));
+    case 'p': return number(o, &c) && c.kind == CC_IN_INT && c.i > 0 && put_number(b, o);
     case 'o': return o == Py_None ? put_constant(b, (CcOperand){.kind = CC_IN_NONE}) : put(b, o);
     case '*': return put_ints(b, o, p->hidden);
     case 'D': return put_dims(b, o, NULL, first, false);
