@@ -1,5 +1,5 @@
 """Kernels know no sizes, nor what Python computes of them: the first sizes of a function compile all that it needs, later
-ones give what eager gives with the same kernels."""
+ones give what eager gives with the same kernels. When plans for sizes are made and kept."""
 
 import math
 
@@ -153,3 +153,24 @@ def test_sizes_that_go_round_find_plans():
         compiled(torch.ones(size))
     made = ccompile.counters()["new_shape"] - before
     assert made < 10 * rounds * 3 / 4, f"{made} plans for {10 * rounds} calls"
+
+
+@pytest.mark.skipif(EAGER, reason="counts plans")
+@torch.no_grad()
+def test_sizes_that_come_once_get_no_dear_plans():
+    """A library generates code for each size of such a convolution, which takes much longer than to run it once."""
+    weight = torch.randn(16, 8, 3, 3)
+    compiled = ccompile.compile(lambda x: F.conv2d(x, weight, stride=2).relu(), dynamic=True)
+
+    def plans(sizes):
+        before = ccompile.counters()["primitive"]
+        for size in sizes:
+            x = torch.randn(1, 8, size, size)
+            torch.testing.assert_close(compiled(x), F.conv2d(x, weight, stride=2).relu(), atol=1e-4, rtol=1e-4)
+        return ccompile.counters()["primitive"] - before
+
+    sizes = range(9, 49, 2)
+    assert plans(sizes) < len(sizes) / 2  # the first ones: who knows
+    assert plans(sizes) > len(sizes) / 2  # they do come again
+    before = ccompile.counters()["new_shape"]
+    assert plans(sizes) == 0 and ccompile.counters()["new_shape"] == before

@@ -40,7 +40,7 @@ typedef struct CcShape {
     CcRing *ring;         /* NULL: results are allocated */
     CcCaptures *captures; /* NULL: plans are not captured as CUDA graphs */
     PyObject **symbol;    /* [symbol] strong; NULL: evaluated in every call */
-    uint64_t hits;
+    bool used;            /* its plan has run */
     int running;
 } CcShape;
 
@@ -51,6 +51,7 @@ typedef struct CcSegment {
     CC_VEC(int) made; /* the graph's outputs that nodes make; cc_eval_idle */
     int shape_limit;
     uint64_t lot; /* state of the generator that says which shape is dropped */
+    int credit;   /* dear plans that are made before their sizes come a second time (shape.c) */
     bool verify, reuse_results, cuda_graphs;
     int id;
     uint64_t hits;

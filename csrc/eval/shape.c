@@ -7,6 +7,12 @@
 
 #include <math.h>
 
+enum {
+    FIRST_CREDIT = 4, /* plans */
+    MOST_CREDIT = 8,
+    DEAR = 4, /* a plan that takes a fourth of the run's time */
+};
+
 /* ------------------------------------------------------------------ keys */
 
 static bool number_word(PyObject *o, int64_t *word) {
@@ -133,6 +139,7 @@ void cc_shape_first(CcRoot *root, CcSegment *s) {
                                 .autotune = root->knobs.autotune != 0,
                                 .ordered = cc_mode_ordered(&t->mode)};
     s->shape_limit = root->knobs.shape_limit;
+    s->credit = FIRST_CREDIT;
     s->verify = root->knobs.verify != 0;
     s->reuse_results = root->knobs.reuse_results != 0;
     s->cuda_graphs = root->knobs.cuda_graphs != 0;
@@ -218,7 +225,10 @@ int cc_shape_find(CcSegment *s, CcScratch *x) {
     for (int i = 0; x->shape != NULL && i < t->symbol.n; i++)
         if (x->symbol[i] == NULL) x->symbol[i] = Py_XNewRef(x->shape->symbol[i]);
     if (x->shape == NULL) return -1; /* explore() evaluates them */
-    x->shape->hits++;
+    if (x->shape->plan != NULL && !x->shape->used) {
+        x->shape->used = true;
+        s->credit = CC_MIN(s->credit + 1, MOST_CREDIT);
+    }
     const int failed = run_loose(t, x);
     x->odd = failed < 0 && odd_numbers(t, x);
     return failed;
@@ -428,11 +438,13 @@ static void take_inputs(Explorer *e) {
     }
 }
 
-/* A number may be another one in every call (a time, a learning rate): its second use is waited for. */
-static bool numbers_in_key(const CcTrace *t) {
-    for (int i = 0; i < t->number.n; i++)
-        if (t->number.at[i].keyed) return true;
-    return false;
+/* A number may be another one in every call (a time, a learning rate): its second use is waited for. Sizes that come
+ * once are not worth a plan that takes as long as the run itself (libraries generate code for each size of a
+ * convolution): such plans are made on credit, which those that run again pay back. */
+static bool waits(const CcSegment *s) {
+    for (int i = 0; i < s->trace->number.n; i++)
+        if (s->trace->number.at[i].keyed) return true;
+    return s->credit <= 0;
 }
 
 CcRan cc_shape_explore(CcSegment *s, CcSegmentHost *host, CcScratch *x) {
@@ -446,6 +458,7 @@ CcRan cc_shape_explore(CcSegment *s, CcSegmentHost *host, CcScratch *x) {
     take_inputs(&e);
     find_last(&e);
     const bool ok = explore(&e);
+    const uint64_t ran = cc_log_now_ns();
     free(e.last);
     if (!ok && s->trace->retry) {
         host->undone = cc_unrun_all(&e.undo) == 0;
@@ -469,10 +482,11 @@ CcRan cc_shape_explore(CcSegment *s, CcSegmentHost *host, CcScratch *x) {
     }
     shape->running++;
     if (!again) keep_symbols(s->trace, shape, x->symbol);
-    if (shape->plan == NULL && (again || !numbers_in_key(s->trace)) &&
+    if (shape->plan == NULL && (again || !waits(s)) &&
         !odd_numbers(s->trace, x)) { /* another thread may have made it */
         shape->graph = e.graph;
         compile(s, shape, s->verify ? x->value : NULL, x->symbol);
+        if (!again && DEAR * (cc_log_now_ns() - ran) > ran - start) s->credit--;
     } else {
         cc_graph_free(e.graph);
     }
