@@ -93,7 +93,9 @@ lint: $(LINT)
 	$(PY) -m mypy
 	$(PY) -m codespell_lib csrc python tests benchmarks notebooks README.md Makefile setup.py
 
-# The evaluator's own tests on the other supported CPythons: a light environment each, without torch.
+# The evaluator's own tests on the other supported CPythons: a light environment each, without torch. All that knows Python.h
+# has to compile there, too.
+FRONT := $(wildcard csrc/tens/*.c csrc/guard/*.c csrc/rec/*.c csrc/eval/*.c csrc/mod/*.c)
 test-frames: $(BUILT)
 	@for v in $(FRAME_VERSIONS); do $(MAKE) --no-print-directory .frames-$$v || exit 1; done
 
@@ -109,6 +111,8 @@ test-frames: $(BUILT)
 	  if [ ! -e $$e/.deps ] || [ pyproject.toml -nt $$e/.deps ]; then \
 	    $$e/bin/python -m pip install -q "setuptools>=77" \
 	      $$(sed -n 's/^ *"\(\(pytest\|hypothesis\)==[^"]*\)",$$/\1/p' pyproject.toml); touch $$e/.deps; fi; \
+	  inc="$$("$$p" -c 'import sysconfig as s; print(s.get_path("include"))')"; \
+	  for f in $(FRONT); do $(CC) -std=gnu11 -fsyntax-only -Wall -Wextra -Werror -DCC_DEBUG=0 -I"$$inc" $$f; done; \
 	  CCOMPILE_TEST_EXT=frame $$e/bin/python setup.py -q build_ext --build-lib build/frames-$*; \
 	  echo "frame tests on CPython $*"; \
 	  PYTHONPATH=build/frames-$* $$e/bin/python -m pytest -q --noconftest -p no:cacheprovider $$tests; \

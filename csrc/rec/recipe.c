@@ -199,10 +199,11 @@ static PyObject *make_cell(const CcMaker *m, const CcRecipe *r, int index) {
 /* It is there before what it holds is made, which may refer to it. */
 static PyObject *make_generator(const CcMaker *m, const CcRecipe *r, int index) {
     PyObject *func = cc_recipe_make(m, m->recipes->kid.at[r->kid0]);
-    PyObject *o = func != NULL ? cc_generator_new((PyFunctionObject *)func) : NULL;
-    Py_XDECREF(func);
+    if (func == NULL) return NULL;
+    PyObject *o = cc_generator_new((PyFunctionObject *)func);
+    const int n = r->n - 1, n_locals = ((PyCodeObject *)((PyFunctionObject *)func)->func_code)->co_nlocalsplus;
+    Py_DECREF(func);
     if (o == NULL) return NULL;
-    const int n = r->n - 1, n_locals = ((PyCodeObject *)((PyGenObject *)o)->gi_code)->co_nlocalsplus;
     if (r->shared && m->built != NULL) m->built[index] = Py_NewRef(o);
     for (int i = 0; i < n; i++) {
         PyObject *v = cc_recipe_make(m, m->recipes->kid.at[r->kid0 + 1 + i]);
