@@ -287,6 +287,29 @@ def test_batch_norm_alone_is_pointwise(name):
         assert kinds(lambda t: torch.relu(bn(t * 1)), x) == ["kernel"]
 
 
+@pytest.mark.parametrize("shape", [(32, 24), (2, 24, 7, 5)], ids=str)
+@pytest.mark.parametrize("groups", [0, 3, 24])
+def test_norms_that_are_written_in_place(groups, shape):
+    """No step of its own writes what the norm has left."""
+    bn = nn.GroupNorm(groups, 24) if groups else norm(24) if len(shape) == 4 else nn.BatchNorm1d(24)
+    bn.eval()
+
+    def net(x, y):
+        z = bn(x)
+        z += y
+        return F.relu_(z)
+
+    assert kinds(net, randn(*shape), randn(*shape, seed=1)) == ["kernel"]
+
+    def seen(x, y):
+        z = bn(x)
+        view = z.detach()
+        z += y
+        return view + F.relu_(z)
+
+    kinds(seen, randn(*shape), randn(*shape, seed=1))
+
+
 def test_batch_norm_before_the_convolution():
     """As in DenseNet: norm and relu are one kernel between two convolutions, channels innermost."""
     torch.manual_seed(5)

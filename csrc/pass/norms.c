@@ -203,6 +203,19 @@ static bool try_node(CcGraph **out, const CcGraph *g, int i, const CcGroupRules 
     return true;
 }
 
+bool cc_norms_takes(const CcGraph *g, int node, const CcGroupRules *rules) {
+    const CcNode *n = &g->node.at[node];
+    if (cc_group_banned(g, node, rules)) return false;
+    if (good(g, n)) return !behind_conv(g, n, rules);
+    int64_t groups;
+    if (!good_groups(g, n, &groups)) return false;
+    CcGraph *next = cc_graph_copy(g);
+    rewrite_groups(next, node, groups);
+    const bool taken = cc_group_takes(next, node, rules);
+    cc_graph_free(next);
+    return taken;
+}
+
 CcGraph *cc_norms_graph(const CcGraph *g, const CcGroupRules *rules) {
     CcGraph *out = NULL;
     bool any = false;

@@ -54,6 +54,8 @@ CcGraph *cc_narrow_graph(const CcGraph *g, const CcGroupRules *rules);
 /* convolutions do the padding before them */
 CcGraph *cc_fold_graph(const CcGraph *g, const CcGroupRules *rules);
 CcGraph *cc_norms_graph(const CcGraph *g, const CcGroupRules *rules); /* batch norm is pointwise */
+/* Will this node be rewritten there, and be a kernel then? */
+bool cc_norms_takes(const CcGraph *g, int node, const CcGroupRules *rules);
 CcGraph *cc_index_graph(const CcGraph *g, const CcGroupRules *rules); /* reads at indices are pointwise */
 /* what moves and repeats elements is a copy */
 CcGraph *cc_rearrange_graph(const CcGraph *g, const CcGroupRules *rules);

@@ -236,6 +236,11 @@ static bool takes_all(const Pure *p, const CcGraph *g, const int *node, int n) {
     return true;
 }
 
+/* Norms are pointwise ops and reductions later on. Where that fails after all the node is banned, and all begins anew. */
+static bool will_take(const CcGraph *g, int node, const CcGroupRules *rules) {
+    return cc_group_takes(g, node, rules) || cc_norms_takes(g, node, rules);
+}
+
 static bool try_value(Pure *p, int value) {
     const CcGraph *before = p->out ? p->out : p->g;
     const CcVal *v = &p->g->val.at[value];
@@ -243,12 +248,12 @@ static bool try_value(Pure *p, int value) {
         before->node.at[v->def].out0 != value || !keeps_apart(&p->g->node.at[v->def]))
         return false;
     find_writes(p, value);
-    if (p->n_write == 0 || !cc_group_takes(before, before->val.at[value].def, p->rules)) return false;
+    if (p->n_write == 0 || !will_take(before, before->val.at[value].def, p->rules)) return false;
     CcGraph *g = cc_graph_copy(before);
     rewrite(p, g, value, p->write, p->n_write);
     for (int i = 0; i < p->part.n; i++)
         if (p->part.at[i].put <= p->write[p->n_write - 1]) rewrite_part(p, g, &p->part.at[i]);
-    bool good = cc_group_takes(g, p->g->val.at[value].def, p->rules) && takes_all(p, g, p->write, p->n_write);
+    bool good = will_take(g, p->g->val.at[value].def, p->rules) && takes_all(p, g, p->write, p->n_write);
     for (int i = 0; i < p->part.n; i++)
         good = good &&
                (p->part.at[i].put > p->write[p->n_write - 1] || takes_all(p, g, p->part.at[i].write, p->part.at[i].n));
