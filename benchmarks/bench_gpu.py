@@ -1,14 +1,20 @@
 """ccompile on a GPU against eager and torch.compile.
 
-    python benchmarks/bench_gpu.py [--batch 32] [--seconds 3] [--dtype float32|float16|bfloat16] [--json] [WORKLOAD ...]
+    python benchmarks/bench_gpu.py [--batch 32] [--dtype float32|float16|bfloat16] [--autocast float16|bfloat16]
+                                   [--tf32] [--minutes 9] [--json FILE] [WORKLOAD ...]
 
-Whole models (the registry's, at --batch where their inputs have a batch) and single kernels. Each compiler has a
-process of its own for each workload; in it eager and compiled calls alternate in blocks, between CUDA events, and a
-time is the least of its blocks. `first` is the time of the first call over that of an eager call, with an empty cubin
-cache of ours and without Inductor's caches.
-Memory is the peak of torch's allocator in a later call, over that of eager."""
+Whole models (the registry's, at --batch where their inputs have a batch) and single kernels; a WORKLOAD is one of them
+by name, or "models" or "kernels". ccompile's modes have a process for each workload, and so has torch.compile; in it
+blocks of eager and compiled calls alternate, each between CUDA events, and a time is the least of its blocks.
+`first` is what the first call takes longer than an eager one, with an empty cubin cache of ours and without Inductor's
+caches; a mode that follows another one in its process has kernels that are there already, so only the first mode's is
+of interest. Memory is the peak of torch's allocator in a later call, over that of eager.
+
+Each row is printed, and added to FILE, as soon as it is known. After --minutes nothing more is begun. --device cpu is
+for tests."""
 
 import argparse
+import contextlib
 import json
 import os
 import subprocess
@@ -19,9 +25,12 @@ from collections.abc import Callable
 from typing import Any
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-COMPILERS = ("ccompile", "ccompile-reduce", "ccompile-max", "inductor", "inductor-reduce")
-MODELS = ("SimpleNet", "MiniTransformer", "ResNet-50", "MobileNetV2", "ConvNeXt-T", "BERT-Base", "GPT-2", "ViT-Base")
-SIZES = ((64, 512), (63, 500), (1, 100001), (4096, 4096))
+FAMILIES = {"ccompile": ("default", "reduce-overhead"), "torch": ("default", "reduce-overhead")}
+MODELS = ("SimpleNet", "ResNet-50", "BERT-Base", "GPT-2", "ViT-Base", "small Llama", "ComplexModel", "MiniTransformer",
+          "MobileNetV2", "ConvNeXt-T")  # fmt: skip
+ONE_INPUT = MODELS[1:6] + MODELS[8:]  # theirs has a batch of 1 in the registry
+SIZES = ((4096, 4096), (64, 512), (63, 500), (1, 100001))
+CALLS_MS = 50  # of a block
 
 
 def kernels() -> dict[str, tuple[Callable, Callable]]:
@@ -34,6 +43,8 @@ def kernels() -> dict[str, tuple[Callable, Callable]]:
         return torch.softmax(x.masked_fill(mask, float("-inf")), -1)
 
     found: dict[str, tuple[Callable, Callable]] = {}
+    found["complex_activation 8x64x128x128"] = complex_activation, lambda: (torch.randn(8, 64, 128, 128),)
+    found["feature_enhancement 8x64x64x64"] = feature_enhancement, lambda: (torch.randn(8, 64, 64, 64),)
     for rows, columns in SIZES:
         size = (rows, columns)
         for name, fn in (
@@ -43,51 +54,62 @@ def kernels() -> dict[str, tuple[Callable, Callable]]:
             ("sum", lambda x: x.sum(-1)),
         ):
             found[f"{name} {rows}x{columns}"] = fn, lambda size=size: (torch.randn(size),)
-        found[f"masked softmax {rows}x{columns}"] = (
+        found[f"masked_softmax {rows}x{columns}"] = (
             masked,
             lambda size=size: (torch.randn(size), torch.rand(size) < 0.1),
         )
     found["complex_activation 64x512"] = complex_activation, lambda: (torch.randn(64, 512),)
-    found["complex_activation 8x64x128x128"] = complex_activation, lambda: (torch.randn(8, 64, 128, 128),)
-    found["feature_enhancement 8x64x64x64"] = feature_enhancement, lambda: (torch.randn(8, 64, 64, 64),)
     return found
 
 
-def workload(name: str, batch: int, dtype: Any) -> tuple[Callable, tuple, dict]:
-    """On the GPU: the callable, its arguments."""
+def workload(name: str, options: argparse.Namespace) -> tuple[Callable, tuple, dict]:
+    """On the device: the callable, its arguments."""
     import torch
     from registry import WORKLOADS, build
 
     torch.manual_seed(0)
+    dtype, device = getattr(torch, options.dtype), options.device
     if name in kernels():
         fn, inputs = kernels()[name]
         args, kwargs = inputs(), {}
     else:
-        (chosen,) = (w for w in WORKLOADS if w.name == name)
-        fn, (args, kwargs) = build(chosen), chosen.inputs()
-        if name in MODELS[2:]:
-            args = tuple(torch.cat([a] * batch) for a in args)
-        fn = fn.cuda().to(dtype) if isinstance(fn, torch.nn.Module) else fn
-    args = tuple(a.cuda().to(dtype) if a.is_floating_point() else a.cuda() for a in args)
+        fn, (args, kwargs) = build(WORKLOADS[name]), WORKLOADS[name].inputs()
+        if name in ONE_INPUT:
+            args = tuple(torch.cat([a] * options.batch) for a in args)
+        fn = fn.to(device).to(dtype) if isinstance(fn, torch.nn.Module) else fn
+    args = tuple(a.to(device).to(dtype) if a.is_floating_point() else a.to(device) for a in args)
     return fn, args, kwargs
 
 
-def compile_with(compiler: str, fn: Callable) -> Callable:
+def compile_with(family: str, mode: str, fn: Callable) -> Callable:
     import torch
 
-    if compiler.startswith("inductor"):
+    more = {} if mode == "default" else {"mode": mode}
+    if family == "torch":
         torch._inductor.config.force_disable_caches = True
-        return torch.compile(fn, mode="reduce-overhead" if compiler.endswith("reduce") else None)
+        torch._dynamo.reset()
+        return torch.compile(fn, **more)
     import ccompile
 
-    mode = {"ccompile": None, "ccompile-reduce": "reduce-overhead", "ccompile-max": "max-autotune"}[compiler]
-    return ccompile.compile(fn, **({"mode": mode} if mode else {}))
+    return ccompile.compile(fn, **more)
+
+
+def wait() -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
 
 
 def clocked(call: Callable, n: int) -> float:
     """Milliseconds a call of n of them."""
     import torch
 
+    if not torch.cuda.is_available():
+        start = time.perf_counter()
+        for _ in range(n):
+            call()
+        return (time.perf_counter() - start) * 1e3 / n
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
     for _ in range(n):
@@ -97,111 +119,216 @@ def clocked(call: Callable, n: int) -> float:
     return begin.elapsed_time(end) / n
 
 
-def first_call(call: Callable) -> float:
-    import torch
+def host_ms(call: Callable, n: int) -> float:
+    """Milliseconds until a call of n of them returns: what it costs Python and the launches, if the GPU keeps up."""
+    wait()
+    start = time.perf_counter()
+    for _ in range(n):
+        call()
+    spent = (time.perf_counter() - start) * 1e3 / n
+    wait()
+    return spent
 
-    torch.cuda.synchronize()
+
+def first_call(call: Callable) -> float:
+    wait()
     start = time.perf_counter()
     call()
-    torch.cuda.synchronize()
+    wait()
     return (time.perf_counter() - start) * 1e3
 
 
 def peak(call: Callable) -> int:
     import torch
 
-    torch.cuda.synchronize()
+    if not torch.cuda.is_available():
+        return 1
+    wait()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     kept = call()
-    torch.cuda.synchronize()
+    wait()
     del kept
     return torch.cuda.max_memory_allocated() - before
 
 
-def measure(compiler: str, name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """In a process of its own."""
+def difference(got: Any, want: Any) -> float:
+    from ccompile.demo import tensors
+
+    pairs = zip(tensors(got), tensors(want), strict=True)
+    return max((float((a.double() - b.double()).abs().max()) for a, b in pairs), default=0)
+
+
+def modes(options: argparse.Namespace) -> contextlib.ExitStack:
     import torch
 
-    with torch.no_grad():
-        fn, args, kwargs = workload(name, options.batch, getattr(torch, options.dtype))
+    stack = contextlib.ExitStack()
+    stack.enter_context(torch.no_grad())
+    if options.autocast:
+        stack.enter_context(torch.autocast(options.device, getattr(torch, options.autocast)))
+    if options.tf32:
+        torch.set_float32_matmul_precision("high")
+    return stack
+
+
+def plan_steps(fn: Callable) -> dict[str, int]:
+    """How many steps of the plans are kernels of ours, and how many are torch's."""
+    from ccompile.api import compiled_of
+
+    text = "".join(s["plan_text"] for e in compiled_of(fn).report()["entries"] for s in e["segments"])
+    return {"kernels": text.count(" kernel "), "hosts": text.count(" host ")}
+
+
+def measure_mode(family: str, mode: str, fn: Callable, eager: Callable, given: tuple, seconds: float) -> dict[str, Any]:
+    plain, want, compiled = first_call(eager), eager(), compile_with(family, mode, fn)
+
+    def ours() -> Any:
+        return compiled(*given[0], **given[1])
+
+    first = first_call(ours) - plain
+    for _ in range(4):
+        got = ours()
+    error = difference(got, want)
+    n = max(1, int(CALLS_MS / max(clocked(eager, 3), clocked(ours, 3), 0.02)))
+    best = [float("inf")] * 2
+    stop = time.monotonic() + seconds
+    while time.monotonic() < stop or best[1] == float("inf"):
+        best = [min(b, clocked(call, n)) for b, call in zip(best, (eager, ours), strict=True)]
+    memory = [peak(eager), peak(ours)]
+    steps = plan_steps(compiled) if family == "ccompile" else {}
+    return {"family": family, "mode": mode, "eager_ms": best[0], "ms": best[1], "ratio": best[0] / best[1],
+            "eager_host_ms": host_ms(eager, 5), "host_ms": host_ms(ours, 5), "first_ms": first, "error": error,
+            "memory": memory[1] / max(1, memory[0]), **steps}  # fmt: skip
+
+
+def measure(family: str, name: str, options: argparse.Namespace) -> None:
+    """In a process of its own: a line of JSON for each mode."""
+    import torch
+
+    with modes(options):
+        fn, args, kwargs = workload(name, options)
 
         def eager() -> Any:
             return fn(*args, **kwargs)
 
         for _ in range(3):
-            want = eager()
-        plain = first_call(eager)
-        compiled = compile_with(compiler, fn)
-
-        def ours() -> Any:
-            return compiled(*args, **kwargs)
-
-        first = first_call(ours) - plain
-        for _ in range(4):
-            got = ours()
-        from ccompile.demo import tensors
-
-        pairs = zip(tensors(got), tensors(want), strict=True)
-        error = max((float((a.double() - b.double()).abs().max()) for a, b in pairs), default=0)
-        n = max(1, int(50 / max(clocked(eager, 3), 0.02)))
-        best = [float("inf")] * 2
-        stop = time.monotonic() + options.seconds
-        while time.monotonic() < stop:
-            best = [min(b, clocked(call, n)) for b, call in zip(best, (eager, ours), strict=True)]
-        memory = [peak(eager), peak(ours)]
-    return {"workload": name, "compiler": compiler, "gpu": torch.cuda.get_device_name(), "dtype": options.dtype,
-            "batch": options.batch, "eager_ms": best[0], "ms": best[1], "ratio": best[0] / best[1],
-            "first_ms": first, "error": error, "memory": memory[1] / max(1, memory[0])}  # fmt: skip
+            eager()
+        gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+        for mode in FAMILIES[family]:
+            row = measure_mode(family, mode, fn, eager, (args, kwargs), options.seconds)
+            row |= {"workload": name, "gpu": gpu, "torch": torch.__version__}
+            row |= {key: getattr(options, key) for key in ("dtype", "batch", "autocast", "tf32")}
+            print(json.dumps(row), flush=True)
 
 
-def run(compiler: str, name: str, options: argparse.Namespace) -> dict[str, Any] | None:
-    command = [sys.executable, os.path.abspath(__file__), "--child", compiler, "--batch", str(options.batch)]
-    command += ["--seconds", str(options.seconds), "--dtype", options.dtype, name]
-    with tempfile.TemporaryDirectory() as empty:
-        done = subprocess.run(command, env={**os.environ, "CCOMPILE_CACHE_DIR": empty}, capture_output=True, text=True)
-    if done.returncode:
-        print(f"{compiler} failed on {name}: {done.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
-        return None
-    return json.loads(done.stdout.strip().splitlines()[-1])
+def run(family: str, name: str, options: argparse.Namespace, seconds: float) -> list[dict[str, Any]]:
+    """The rows of a family; fewer where its process fails or takes longer than that."""
+    command = [
+        sys.executable,
+        os.path.abspath(__file__),
+        "--child",
+        family,
+        "--batch",
+        str(options.batch),
+        "--device",
+        options.device,
+    ]
+    command += ["--seconds", str(options.seconds), "--dtype", options.dtype, *(["--tf32"] if options.tf32 else [])]
+    command += [*(["--autocast", options.autocast] if options.autocast else []), name]
+    with (
+        tempfile.TemporaryDirectory() as empty,
+        tempfile.TemporaryFile("w+") as out,
+        tempfile.TemporaryFile("w+") as errors,
+    ):
+        env = {**os.environ, "CCOMPILE_CACHE_DIR": empty}
+        try:
+            status: Any = subprocess.run(command, env=env, stdout=out, stderr=errors, timeout=seconds).returncode
+        except subprocess.TimeoutExpired:
+            status = f"more than {seconds:.0f} s"
+        out.seek(0), errors.seek(0)
+        if status:
+            print(
+                f"{family} failed on {name} ({status}): {errors.read().strip().splitlines()[-1:]}",
+                file=sys.stderr,
+                flush=True,
+            )
+        return [json.loads(line) for line in out if line.startswith("{")]
 
 
-def table(name: str, rows: list[dict[str, Any] | None]) -> str:
-    cells = [name]
-    for row in rows:
-        cells.append(f"{row['ratio']:.2f} ({row['first_ms']:.0f} ms, {row['memory']:.2f})" if row else "-")
+def table(name: str, rows: list[dict[str, Any]]) -> str:
+    cells = [name, f"{min(r['eager_ms'] for r in rows):.3f}" if rows else "-"]
+    for family, kinds in FAMILIES.items():
+        for mode in kinds:
+            found = [r for r in rows if (r["family"], r["mode"]) == (family, mode)]
+            cells += [f"{r['ratio']:.2f} ({r['first_ms'] / 1e3:.1f} s, {r['memory']:.2f})" for r in found] or ["-"]
     return "| " + " | ".join(cells) + " |"
+
+
+def geomeans(rows: list[dict[str, Any]]) -> str:
+    import math
+
+    cells = ["geomean", ""]
+    for family, kinds in FAMILIES.items():
+        for mode in kinds:
+            ratios = [r["ratio"] for r in rows if (r["family"], r["mode"]) == (family, mode)]
+            cells.append(
+                f"{math.exp(sum(map(math.log, ratios)) / len(ratios)):.2f} of {len(ratios)}" if ratios else "-"
+            )
+    return "| " + " | ".join(cells) + " |"
+
+
+def names_of(wanted: list[str]) -> list[str]:
+    groups = {"models": MODELS, "kernels": kernels()}
+    return [name for word in wanted or ["models", "kernels"] for name in groups.get(word, [word])]
+
+
+def show(options: argparse.Namespace) -> None:
+    import torch
+
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else options.device
+    print(f"{gpu}, torch {torch.__version__}, {options.dtype}, autocast {options.autocast}, tf32 {options.tf32}, batch "
+          f"{options.batch}; ratio to eager (first call above eager's, peak memory over eager's)\n")  # fmt: skip
+    heads = [f"{family} {mode}" for family, kinds in FAMILIES.items() for mode in kinds]
+    print("| workload | eager ms | " + " | ".join(heads) + " |\n" + "| --- " * (len(heads) + 2) + "|", flush=True)
+    stop, kept = time.monotonic() + 60 * options.minutes, []
+    for name in names_of(options.workloads):
+        rows = []
+        for family in FAMILIES:
+            left = stop - time.monotonic()
+            if left > 0 and family in options.families.split(","):
+                rows += run(family, name, options, left)
+        if not rows:
+            continue
+        kept += rows
+        print(table(name, rows), flush=True)
+        if options.json:
+            with open(options.json, "a") as file:
+                file.writelines(json.dumps(row) + "\n" for row in rows)
+    print(geomeans(kept), flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD")
     parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--seconds", type=float, default=3)
+    parser.add_argument("--seconds", type=float, default=2, help="of each mode")
+    parser.add_argument("--minutes", type=float, default=9, help="of all")
     parser.add_argument("--dtype", default="float32", choices=("float32", "float16", "bfloat16"))
-    parser.add_argument("--compilers", default=",".join(COMPILERS))
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--autocast", choices=("float16", "bfloat16"))
+    parser.add_argument("--tf32", action="store_true", help="products of f32 may use it")
+    parser.add_argument("--families", default=",".join(FAMILIES))
+    parser.add_argument("--json", metavar="FILE", help="rows are added to it")
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"), help=argparse.SUPPRESS)
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
     import torch
 
-    if not torch.cuda.is_available():
+    if options.device == "cuda" and not torch.cuda.is_available():
         sys.exit("bench_gpu: torch sees no GPU")
     if options.child:
-        print(json.dumps(measure(options.child, options.workloads[0], options)))
-        return
-    compilers = options.compilers.split(",")
-    if not options.json:
-        print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {options.dtype}, batch {options.batch}; "
-              "ratio to eager (first call above eager's, peak memory over eager's)\n")  # fmt: skip
-        print("| workload | " + " | ".join(compilers) + " |\n" + "| --- " * (len(compilers) + 1) + "|")
-    for name in options.workloads or [*MODELS, *kernels()]:
-        rows = [run(compiler, name, options) for compiler in compilers]
-        if options.json:
-            for row in rows:
-                print(json.dumps(row), flush=True)
-        else:
-            print(table(name, rows), flush=True)
+        measure(options.child, options.workloads[0], options)
+    else:
+        show(options)
 
 
 if __name__ == "__main__":

@@ -77,6 +77,18 @@ if os.environ.get("CCOMPILE_TEST_DEVICE") == "cuda":
     # What the tests make lies on the GPU. No torch-function mode as torch.set_default_device: with those nothing is compiled.
     torch.set_default_tensor_type(torch.cuda.FloatTensor)
 
+    @pytest.fixture(autouse=True)
+    def _sound():
+        """After an assert of a kernel, or a wrong access, all later calls of CUDA fail: the process ends where that happened. pytest-xdist
+        makes a new one (make test-gpu PYTEST_ARGS="-n 8 --max-worker-restart=99")."""
+        yield
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError as error:
+            sys.__stderr__.write(f"ccompile: the GPU is lost to this process: {error}\n")
+            sys.__stderr__.flush()
+            os._exit(3)
+
 logging.getLogger("torch.__trace").propagate = False  # dynamo's, or each failing test shows hundreds of its lines
 
 # Tolerances allow for fused maths (other rounding, FMA, another order of sums), not for another formula.

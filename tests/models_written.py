@@ -695,7 +695,7 @@ def call(make):
 
 
 def edges(i):
-    return torch.randint(0, 6, (2, 14), generator=torch.Generator().manual_seed(i))
+    return torch.randint(0, 6, (2, 14), generator=torch.Generator(torch.empty(0).device).manual_seed(i))
 
 
 def fn(function):

@@ -22,12 +22,12 @@ from torch import nn
 
 
 def t(*shape, seed=0):
-    g = torch.Generator().manual_seed(seed + 7 * sum(shape))
+    g = torch.Generator(torch.empty(0).device).manual_seed(seed + 7 * sum(shape))
     return torch.randn(*shape, generator=g)
 
 
 def ids(*shape, seed=0, top=100):
-    return torch.randint(0, top, shape, generator=torch.Generator().manual_seed(seed))
+    return torch.randint(0, top, shape, generator=torch.Generator(torch.empty(0).device).manual_seed(seed))
 
 
 class Mlp(nn.Sequential):

@@ -76,7 +76,7 @@ class Maker:
     """Seeded tensors of one dtype. Equal seeds give equal tensors."""
 
     def __init__(self, dtype, seed):
-        self.dtype, self.random, self.made = dtype, torch.Generator().manual_seed(seed), 0
+        self.dtype, self.random, self.made = dtype, torch.Generator(torch.empty(0).device).manual_seed(seed), 0
 
     def t(self, *shape, dtype=None, special=True, scale=3):
         """Any values; 20 or more floats begin with special ones, in another order for each operand."""

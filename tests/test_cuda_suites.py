@@ -2,6 +2,7 @@
 (tests/cuda). Everything from the recorder to the launch is what runs on a GPU but the driver, the kernels' threads and
 where memory comes from. In processes of their own, as a back-end is chosen once."""
 
+import json
 import os
 import re
 import subprocess
@@ -60,6 +61,17 @@ def test_models(cuda):
 def test_writes(cuda):
     passed, launched = run(cuda, "tests/cuda/writes.py")
     assert passed >= 14 and launched > 100
+
+
+def test_the_benchmark(cuda, tmp_path):
+    """Its rows, but for what only a GPU can tell."""
+    rows = tmp_path / "rows"
+    env = emulated.environment(cuda, CCOMPILE_BACKEND="cuda")
+    command = [sys.executable, "benchmarks/bench_gpu.py", "--device", "cpu", "--seconds", "0", "--families", "ccompile", "--json", str(rows), "SimpleNet", "layer_norm 63x500"]
+    done = subprocess.run(command, env=env, cwd=HERE.parent, capture_output=True, text=True)
+    found = [json.loads(line) for line in rows.read_text().splitlines()]
+    assert [(r["workload"], r["mode"], r["kernels"]) for r in found] == [(w, m, 1) for w in ("SimpleNet", "layer_norm 63x500") for m in ("default", "reduce-overhead")], done
+    assert all(r["error"] < 1e-5 and r["ms"] > 0 for r in found) and "| geomean |  | " in done.stdout
 
 
 def test_captures():
