@@ -1461,3 +1461,126 @@ def test_descriptors_get():
         for k in (1, 2, 2, 3, 2):
             torch.testing.assert_close(compiled(T(3), Slotted(k)), T(3) * k + len(vars(Slotted)))
     assert ccompile.explain(lambda x, o: x * KEY(o) + len(DICT(type(o))))(T(3), Slotted(1)).graph_break_count == 0
+
+
+# ---- which function it is --------------------------------------------------------------------------------------------
+def made_function(tag):
+    def alike_but_for_its_identity(x):
+        return x + 1
+
+    alike_but_for_its_identity.tag = tag
+    return alike_but_for_its_identity
+
+
+MADE = made_function(0), made_function(1)
+IN_DICT = {MADE[0]: "a", MADE[1]: "b"}
+
+
+def tag_written(f):
+    f.tag += 10
+    return f.tag, MADE[0].tag
+
+
+def tag_of_first_written(f):
+    MADE[0].tag += 10
+    return f.tag
+
+
+def made_or_given(f):
+    return (f if f.tag else made_function(0)) is MADE[0]
+
+
+LOOKS_AT_A_FUNCTION = {
+    "call": lambda f: f(1),
+    "is": lambda f: f is MADE[0],
+    "is not": lambda f: MADE[0] is not f,
+    "operator.is_": lambda f: operator.is_(f, MADE[0]),
+    "==": lambda f: f == MADE[0],
+    "in": lambda f: (f in MADE[:1], MADE[0] in [f]),
+    "index": lambda f: MADE.index(f),
+    "remove": lambda f: [f, MADE[1], MADE[0]].remove(MADE[0]),
+    "d[f]": lambda f: IN_DICT[f],
+    "d.get": lambda f: IN_DICT.get(f),
+    "f in d": lambda f: f in {MADE[0]: 1},
+    "keys": lambda f: len({f: 1, MADE[0]: 2}),
+    "keys stored": lambda f: (d := {f: 1}, d.__setitem__(MADE[0], 2), len(d))[2],
+    "set": lambda f: len({f, MADE[0]}),
+    "set()": lambda f: len(set([f, MADE[0]])),
+    "frozenset": lambda f: len(frozenset((f, MADE[0]))),
+    "fromkeys": lambda f: len(dict.fromkeys([f, MADE[0]])),
+    "id": lambda f: id(f) == id(MADE[0]),
+    "hash": lambda f: hash(f) == hash(MADE[0]),
+    "repr": lambda f: repr(f) == f"{MADE[0]}",
+    "tuples": lambda f: (f, 1) == (MADE[0], 1),
+    "deque": lambda f: MADE[0] in collections.deque([f]),
+    "partial": lambda f: functools.partial(f).func is MADE[0],
+    "attribute": lambda f: f.tag,
+    "attribute written": tag_written,
+    "first's written": tag_of_first_written,
+    "made or given": made_or_given,
+}
+
+
+def from_a_local(look):
+    def fn(x, k):
+        f = MADE[k]
+        brk()
+        return x + 1, look(f)
+
+    return fn
+
+
+def from_a_cell(look):
+    def fn(x, k):
+        f = MADE[k]
+
+        def inner():
+            brk()
+            return x + 1, look(f)
+
+        return inner()
+
+    return fn
+
+
+@pytest.mark.parametrize("place", [from_a_local, from_a_cell])
+@pytest.mark.parametrize("name", LOOKS_AT_A_FUNCTION)
+@pytest.mark.parametrize("first", [0, 1])
+def test_which_function_it_is(name, place, first):
+    """Behind a break a function that another one made is known by its code. Where it matters which one it is, it has to be guarded."""
+    fn = place(LOOKS_AT_A_FUNCTION[name])
+    compiled = ccompile.compile(fn)
+    for k in (first, first, 1 - first, 0, 1, 1, 0):
+        results = []
+        for call in fn, compiled:
+            MADE[0].tag, MADE[1].tag = 0, 1
+            results.append((call(T(2), k)[1], MADE[0].tag, MADE[1].tag))
+        assert results[0] == results[1], k
+
+
+def test_functions_of_each_call_share_what_follows():
+    """A function that each call makes is no other one for what is behind a break, whoever else holds it."""
+
+    class Holder:
+        def __init__(self, f):
+            brk()
+            if f is not None:
+                self.name = f.__name__
+            self.f = f
+
+    def fn(x):
+        def inner(v):
+            return v * x
+
+        holders = []
+        for i in range(2):
+            holders.append(Holder(inner))
+        return inner(x + i), holders[1].name
+
+    compiled = ccompile.compile(fn)
+    for i in range(3):
+        same_calls = fn(T(3, seed=i)), compiled(T(3, seed=i))
+        assert torch.equal(same_calls[0][0], same_calls[1][0]) and same_calls[0][1] == same_calls[1][1]
+    before = ccompile.counters()
+    compiled(T(3))
+    assert ccompile.counters()["recording"] == before["recording"]

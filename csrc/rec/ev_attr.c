@@ -313,6 +313,7 @@ CcGo cc_attr_generic_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, 
 CcGo cc_attr_store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v) {
     (void)v;
     if (cc_tens_any(o)) return cc_rec_break(rec, act, CC_R_TORCH_EFFECT, "setting an attribute of a tensor");
+    if (PyFunction_Check(o)) cc_value_function_written(rec);
     const CcOrigin origin = cc_value_origin(rec, o);
     if (PyExceptionInstance_Check(o) && origin != CC_O_SOURCE &&
         PyUnicode_CompareWithASCIIString(name, "__traceback__") == 0)

@@ -47,6 +47,7 @@ CcLooks cc_row_looks(PyObject *callable) {
 static CcGo contents(CcRec *rec, CcAct *act, const CcCalled *c, int from, int depth) {
     for (int i = from; i < c->n; i++) {
         PyObject *o = c->in[i];
+        if (depth > 1) cc_number_which(rec, o, depth);
         if (cc_value_const(o) || cc_value_ident(o)) continue;
         if (PyExceptionInstance_Check(o)) {
             if (!cc_value_exception(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
@@ -257,6 +258,10 @@ static CcGo row_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee
                                   : cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, callee->name);
     case CC_CALLEE_TYPE: return c->n == 1 ? CC_OK : cc_rec_break(rec, act, CC_R_CLASS, "type()");
     case CC_CALLEE_LOOK:
+        for (int i = 0; i < c->n && (strcmp(callee->name, "id") == 0 || strncmp(callee->name, "_operator.", 10) == 0);
+             i++)
+            cc_number_which(rec, c->in[i], 0);
+        return CC_OK;
     case CC_CALLEE_ABC:
     case CC_CALLEE_SUPER:
     case CC_CALLEE_CALLS:

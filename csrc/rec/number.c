@@ -21,7 +21,7 @@ typedef struct Inside {
 static int visit_inside(PyObject *o, void *arg) {
     const Inside *in = arg;
     const bool looks = PyLong_CheckExact(o) || PyFloat_CheckExact(o) || PyTuple_Check(o) || PyList_Check(o) ||
-                       PyDict_Check(o) || cc_tens_any(o) || PyIter_Check(o);
+                       PyDict_Check(o) || cc_tens_any(o) || PyIter_Check(o) || PyFunction_Check(o);
     return looks && in->visit(in->ctx, o, in->depth);
 }
 
@@ -54,8 +54,20 @@ static bool settle_visit(void *ctx, PyObject *o, int depth) { return !cc_number_
 
 bool cc_number_settle(CcRec *rec, PyObject *o, int depth) {
     if (o == NULL || (cc_value_const(o) && !PyTuple_Check(o))) return o == NULL || settle_number(rec, o);
+    if (PyFunction_Check(o)) cc_value_which(rec, o);
     if (PySlice_Check(o)) depth = CC_MAX(depth, 1);
     return depth == 0 || !cc_number_any(o, settle_visit, rec, depth - 1);
+}
+
+static bool which_visit(void *ctx, PyObject *o, int depth) {
+    cc_number_which(ctx, o, depth);
+    return false;
+}
+
+void cc_number_which(CcRec *rec, PyObject *o, int depth) {
+    if (!rec->by_code || o == NULL) return;
+    if (PyFunction_Check(o)) cc_value_which(rec, o);
+    else if (depth > 0) (void)cc_number_any(o, which_visit, rec, depth - 1);
 }
 
 void cc_number_hashed(CcRec *rec, PyObject *o) {

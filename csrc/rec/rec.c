@@ -188,6 +188,7 @@ void cc_rec_begin(CcRec *rec, const CcMode *mode, uint64_t salt) {
     abort_recording(rec);
     rec->salt = salt;
     rec->rigid = NULL;
+    rec->by_code = rec->no_more = false;
     rec->trace = calloc(1, sizeof *rec->trace);
     if (rec->trace == NULL) abort();
     rec->trace->graph = cc_graph_new();

@@ -97,6 +97,8 @@ struct CcRec {
     const char *rigid; /* why all symbols become constants; NULL: they don't */
     bool read_grad;    /* requires_grad was read: every tensor guard checks it */
     bool raised;       /* the event that after() is told of raised */
+    bool by_code;      /* functions are known by their code (resume.c) */
+    bool no_more;      /* no further ones will be: attributes of a function were written */
     CcBreakInfo why;
     int instructions;
 };
@@ -156,6 +158,9 @@ CC_NEW PyObject *cc_value_ask(CcRec *rec, PyObject *function);
 void cc_value_ask_module(CcRec *rec, const char *module, const char *function);
 /* Two objects were compared by identity: when both came from outside and differ, they have to differ in a replay. */
 void cc_value_distinct(CcRec *rec, PyObject *a, PyObject *b);
+/* It matters which function this is: one that was known by its code (resume.c) is known by its identity from now on. */
+void cc_value_which(CcRec *rec, PyObject *function);
+void cc_value_function_written(CcRec *rec);
 /* Marks that source as written by this trace: later reads of it carry no guard. */
 void cc_value_written(CcRec *rec, CcSource source, int parent, PyObject *key, bool deleted);
 /* Guards the content of a container that came from outside, `depth` levels deep. False: it can't be guarded. */
@@ -180,6 +185,7 @@ void cc_value_pin(CcRec *rec, PyObject *o);
 /* Makes constants, under guards, of the symbolic numbers in o, `depth` levels of containers deep. False: a node
  * computes one. */
 bool cc_number_settle(CcRec *rec, PyObject *o, int depth);
+void cc_number_which(CcRec *rec, PyObject *o, int depth); /* cc_value_which of the functions in it */
 /* Whether visit says so of anything that a container or one of C's iterators holds. */
 typedef bool (*CcNumberVisit)(void *ctx, PyObject *o, int depth);
 bool cc_number_any(PyObject *o, CcNumberVisit visit, void *ctx, int depth);

@@ -111,23 +111,9 @@ static int slots_holding(const CcRec *rec, PyObject *o) {
     return frames < 2 ? n : 0;
 }
 
-/* How many generators that the chain's slots hold, and nothing else, are of this function. */
-static int generators_of(const CcRec *rec, const PyObject *func) {
-    int n = 0;
-    for (const CcAct *act = rec->innermost; act != NULL; act = act->prev) {
-        for (int slot = 0; slot < act->code->n_locals + act->depth; slot++) {
-            PyObject *v = cc_act_get(act, slot);
-            CcGen g;
-            n += v != NULL && Py_REFCNT(v) == 1 && cc_generator_read(v, &g) && (PyObject *)g.func == func;
-        }
-        if (act == rec->frame.at[0].act) break;
-    }
-    return n;
-}
-
-/* A function that nothing but slots of the chain holds was made by this call, and each call makes another. */
-static bool own_function(const CcRec *rec, PyObject *v) {
-    return PyFunction_Check(v) && Py_REFCNT(v) == slots_holding(rec, v) + generators_of(rec, v);
+/* A function that another one makes: each call may make another. */
+static bool nested(PyObject *v) {
+    return PyFunction_Check(v) && ((PyCodeObject *)PyFunction_GET_CODE(v))->co_flags & CO_NESTED;
 }
 
 /* A generator that the chain's slots alone hold. */
@@ -147,6 +133,7 @@ static void adopt_function(CcRec *rec, PyObject *v, CcSource source, int parent,
     const int id = cc_guard_source(gs, source, parent, NULL, level, slot, &is_new);
     cc_guard_check(gs, id, CC_CHK_TYPE, (PyObject *)&PyFunction_Type);
     cc_value_set(rec, v, CC_O_SOURCE, id);
+    rec->by_code = true;
     cc_rec_guard_function(rec, (PyFunctionObject *)v);
     PyObject *closure = ((PyFunctionObject *)v)->func_closure, *name = PyUnicode_InternFromString("__closure__");
     if (name == NULL) abort();
@@ -160,8 +147,7 @@ static void adopt_function(CcRec *rec, PyObject *v, CcSource source, int parent,
 
 bool cc_resume_cell(CcRec *rec, int cell, PyObject *v) {
     if (rec->frame.n == 0 || !rec->frame.at[0].kept || v == NULL || !PyFunction_Check(v)) return false;
-    const PyCodeObject *co = (PyCodeObject *)((PyFunctionObject *)v)->func_code;
-    if (!(co->co_flags & CO_NESTED) || cc_value_find(rec, v) != NULL) return false;
+    if (!nested(v) || cc_value_find(rec, v) != NULL || rec->no_more) return false;
     adopt_function(rec, v, CC_SRC_CELL, cell, 0, 0);
     return true;
 }
@@ -276,7 +262,7 @@ static void read_slot(CcRec *rec, CcAct *act, int level, int slot, bool symbolic
     PyObject *v = cc_act_get(act, slot);
     CcGuards *gs = &rec->trace->guards;
     bool is_new;
-    if (v != NULL && (own_function(rec, v) || own_generator(rec, v))) {
+    if (v != NULL && (nested(v) || own_generator(rec, v))) {
         cc_vec_push(&rec->own, (struct CcOwn){level, slot, v});
         return;
     }

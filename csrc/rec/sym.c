@@ -393,6 +393,7 @@ void cc_sym_pin(CcRec *rec, PyObject *o) {
 }
 
 void cc_sym_settle(CcRec *rec, PyObject *o, int depth) {
+    cc_number_which(rec, o, depth);
     if (cc_sym_within(rec, o, depth)) (void)cc_number_settle(rec, o, depth);
 }
 

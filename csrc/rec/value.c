@@ -355,7 +355,25 @@ void cc_value_ask_module(CcRec *rec, const char *module, const char *function) {
     Py_XDECREF(m);
 }
 
+void cc_value_which(CcRec *rec, PyObject *function) {
+    const CcProv *p = cc_value_find(rec, function);
+    if (p == NULL || p->origin != CC_O_SOURCE || rec->trace == NULL) return;
+    if (rec->trace->guards.g.at[p->id].check == CC_CHK_TYPE)
+        cc_guard_check(&rec->trace->guards, p->id, CC_CHK_IDENT, function);
+}
+
+void cc_value_function_written(CcRec *rec) {
+    for (int i = 0; i < rec->prov.n; i++)
+        if (rec->prov.at[i].object != NULL && PyFunction_Check(rec->prov.at[i].object))
+            cc_value_which(rec, rec->prov.at[i].object);
+    rec->no_more = true;
+}
+
 void cc_value_distinct(CcRec *rec, PyObject *a, PyObject *b) {
+    if (PyFunction_Check(a) && PyFunction_Check(b)) {
+        cc_value_which(rec, a);
+        cc_value_which(rec, b);
+    }
     const CcProv *p = cc_value_find(rec, a), *q = cc_value_find(rec, b);
     if (a == b || p == NULL || q == NULL || p->origin != CC_O_SOURCE || q->origin != CC_O_SOURCE) return;
     cc_guard_also(&rec->trace->guards, CC_MAX(p->id, q->id), CC_CHK_DISTINCT, NULL, CC_MIN(p->id, q->id));
