@@ -20,7 +20,7 @@ typedef struct Scatter {
     int64_t index_at[CC_MOVE_DIMS];
     bool may_fail; /* by an index: in front of what can't be done again it is the host's */
     bool fresh;    /* x's own elements do not take part */
-    char number[8], neutral[8];
+    _Alignas(8) char number[8], neutral[8];
     CcMove reset; /* fresh: sets what the first one meets */
     bool mean;
     CcMove counting;
@@ -300,7 +300,8 @@ static void divide(CcMoveType type, void *at, const void *counts, int64_t n) {
 
 /* Counts what met in each place; the counts lie as the result does. */
 static void take_mean(const Scatter *s, char *dst, const char *const *index, char *counts) {
-    char one[8], *first = counts;
+    _Alignas(8) char one[8];
+    char *first = counts;
     neutral_element(HOW_PROD,
                     s->move.type == CC_MOVE_F32   ? CC_DT_F32
                     : s->move.type == CC_MOVE_F64 ? CC_DT_F64
