@@ -115,7 +115,7 @@ static bool understand(const CcGraph *g, const CcNode *n) {
     return true;
 }
 
-/* x[a:b] += y puts the view, which was written, where it comes from: there is nothing to do. */
+/* x[a:b] += y puts the view, which was written, where it comes from: nothing moves, but torch counts one more write. */
 static bool puts_back(const CcGraph *g, int node) {
     const CcNode *n = &g->node.at[node];
     const CcOperand *from = n->n_in > 1 ? cc_graph_operand(g, n, 1) : NULL;
@@ -123,14 +123,6 @@ static bool puts_back(const CcGraph *g, int node) {
     const int def = g->val.at[from->value].def;
     return def >= 0 && cc_op_info((CcOpId)g->node.at[def].op)->kind == CC_K_VIEW && !g->node.at[def].flags &&
            g->node.at[def].n_out == 1 && cc_pure_puts_back(g, node, cc_graph_operand(g, n, 0)->value, from->value);
-}
-
-static void forget(CcGraph *g, int node) {
-    CcNode *n = &g->node.at[node];
-    n->op = CC_OP_detach;
-    n->n_in = 0;
-    n->flags = 0;
-    n->rewritten = true;
 }
 
 static void rewrite(CcGraph *g, int node) {
@@ -146,6 +138,19 @@ static void rewrite(CcGraph *g, int node) {
     cc_vec_push(&g->val, v);
 }
 
+/* Of x nothing is written, which the host is told as it is of any write. */
+static void write_nothing(CcGraph *g, int node) {
+    const int x = cc_graph_operand(g, &g->node.at[node], 0)->value;
+    CcType none = {.dtype = g->val.at[x].type.dtype, .device = g->val.at[x].type.device, .ndim = 1, .stride = {1}};
+    none.device_index = g->val.at[x].type.device_index;
+    const int window = cc_views_window(g, x, &none);
+    cc_vec_push(&g->operand, ((CcOperand){.kind = CC_IN_VALUE, .value = window}));
+    cc_vec_push(&g->operand, ((CcOperand){.kind = CC_IN_INT}));
+    g->node.at[node].in0 = g->operand.n - 2;
+    g->node.at[node].n_in = 2;
+    rewrite(g, node);
+}
+
 CcGraph *cc_into_graph(const CcGraph *g, const CcGroupRules *rules) {
     CcGraph *out = NULL;
     for (int i = 0; i < g->node.n && rules->into; i++) {
@@ -153,9 +158,9 @@ CcGraph *cc_into_graph(const CcGraph *g, const CcGroupRules *rules) {
         const bool nothing = puts_back(now, i);
         if (cc_group_banned(now, i, rules) || (!nothing && !understand(now, &now->node.at[i]))) continue;
         CcGraph *next = cc_graph_copy(now);
-        if (nothing) forget(next, i);
+        if (nothing) write_nothing(next, i);
         else if (is_fill(next, &next->node.at[i]) || !cc_writes_into(next, i, rules)) rewrite(next, i);
-        const bool good = nothing || cc_group_takes(next, i, rules);
+        const bool good = cc_group_takes(next, i, rules);
         if (good && out) cc_graph_free(out);
         if (good) out = next;
         else cc_graph_free(next);
