@@ -1432,6 +1432,20 @@ def test_a_division_by_zero_raises_though_nobody_reads_it(divide):
     same(fn, make_args=arguments, calls=5, raises=True)
 
 
+def test_new_memory_is_filled_under_deterministic_algorithms():
+    def fn(x):
+        y = torch.empty(2, 3)
+        y[0] = x[0]
+        return torch.empty(3), x.new_empty(2, 2), torch.empty_like(x), torch.empty(4, dtype=torch.long), y, x + 1
+
+    torch.use_deterministic_algorithms(True)
+    try:
+        for given in same(fn, T(2, 3), calls=4):
+            assert given.value[0].isnan().all()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 OPERATOR = (3).__add__
 
 

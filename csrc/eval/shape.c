@@ -137,7 +137,8 @@ void cc_shape_first(CcRoot *root, CcSegment *s) {
                                 .no_dnnl = !root->knobs.backend_onednn,
                                 .default_dtype = cc_mode_default_dtype(),
                                 .autotune = root->knobs.autotune != 0,
-                                .ordered = cc_mode_ordered(&t->mode)};
+                                .ordered = cc_mode_ordered(&t->mode),
+                                .fills = cc_mode_fills(&t->mode)};
     s->shape_limit = root->knobs.shape_limit;
     s->credit = FIRST_CREDIT;
     s->verify = root->knobs.verify != 0;

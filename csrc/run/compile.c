@@ -15,7 +15,7 @@ typedef struct Compile {
     CcPlan *plan;
     CcDtype deflt;
     CcOnDevice on;
-    bool host_only, no_llvm, no_dnnl, ref_always, autotune, ordered;
+    bool host_only, no_llvm, no_dnnl, ref_always, autotune, ordered, fills;
     bool first; /* compile since a plan was run */
     bool *live, *made;
     int *step_of;
@@ -188,6 +188,7 @@ static int prepare(Compile *c, CcErr *err) {
     c->banned = cc_arena_alloc(c->plan->arena, (size_t)g->node.n + 1);
     if (!c->banned) return cc_err_set(err, CC_E_MEMORY, "no memory for a plan");
     memset(c->banned, 0, (size_t)g->node.n + 1);
+    for (int i = 0; c->fills && i < g->node.n; i++) c->banned[i] = g->node.at[i].op == CC_OP_empty;
     return 0;
 }
 
@@ -308,6 +309,7 @@ CcPlan *cc_run_compile(const CcGraph *g, const CcRunOptions *options, CcErr *err
                  .no_dnnl = options->no_dnnl,
                  .autotune = options->autotune,
                  .ordered = options->ordered,
+                 .fills = options->fills,
                  .ref_always = backend && strcmp(backend, "ref") == 0};
     CcErr why = {0};
     if (!c.host_only && (cc_op_init(&why) < 0 || cc_graph_check(g, &why) < 0)) {

@@ -21,6 +21,7 @@ typedef struct CcRunOptions {
     /* torch.use_deterministic_algorithms: writes at indices are torch's where kernels would leave open which of several
      * stays, or in which order sums are made */
     bool ordered;
+    bool fills; /* and what torch.empty gives is torch's, which fills it */
 } CcRunOptions;
 
 #define CC_NO_VERSION UINT64_MAX

@@ -88,6 +88,7 @@ const char *cc_mode_diff(const CcMode *a, const CcMode *b);
 const char *cc_mode_refuse(const CcMode *mode);
 bool cc_mode_autocast_cuda(const CcMode *mode);
 bool cc_mode_ordered(const CcMode *mode); /* torch.use_deterministic_algorithms */
+bool cc_mode_fills(const CcMode *mode);   /* and new memory is filled, torch.utils.deterministic */
 /* autocast on the CPU, with its cache of parameters */
 bool cc_mode_keeps_casts(const CcMode *mode);
 bool cc_mode_autocast_cpu(void);               /* autocast is enabled for the CPU now */
