@@ -12,7 +12,7 @@ import warnings
 
 import torch
 import torch.nn.functional as F
-from language_cases import case, made
+from language_cases import case, made, t
 from torch import nn
 from torch.nn.utils import parametrize
 from torch.utils.checkpoint import checkpoint
@@ -229,7 +229,7 @@ def idiom_sparse(x):
     return torch.sparse.mm(s, x.t()), s.to_dense(), s.is_sparse
 
 
-@case(over=1)  # torch.manual_seed; Dynamo counts no break for it
+@case
 def idiom_seeded(x):
     torch.manual_seed(3)
     a = torch.rand(2, 3)
@@ -619,3 +619,68 @@ def forked(x):
         torch.manual_seed(0)
         a = torch.rand(2)
     return a, torch.rand(2), x
+
+
+# ---- seeds -----------------------------------------------------------------------------------------------------------
+@case
+def seeded_twice(x):
+    torch.manual_seed(3)
+    a = torch.rand(2, 3) + x
+    torch.manual_seed(7)
+    return a, torch.randn(2), torch.nn.functional.dropout(x, 0.5)
+
+
+@case(inputs=lambda i: (t(2, 3, seed=i), i))
+def seeded_by_step(x, i):
+    g = torch.manual_seed(i)
+    return torch.rand(2, 3) * x, g is torch.default_generator
+
+
+@case
+def seed_too_large(x):
+    try:
+        torch.manual_seed(1 << 70)
+    except (RuntimeError, ValueError, OverflowError) as error:
+        return x + 1, str(error)[:40]
+
+
+# ---- what is computed once and kept ----------------------------------------------------------------------------------
+@made
+def kept_by_size_and_device():
+    cache = {}
+
+    def positions(n, device, dtype):
+        key = n, device, dtype
+        if key not in cache:
+            cache[key] = torch.arange(n, device=device, dtype=dtype)
+        return cache[key]
+
+    return (lambda x: x * positions(x.shape[-1], x.device, x.dtype)), cache
+
+
+@made
+def kept_by_shape():
+    cache = {}
+
+    def mask(x):
+        key = x.shape, x.dtype, None, True
+        m = cache.get(key)
+        if m is None:
+            m = cache[key] = torch.ones(x.shape).tril()
+        return m
+
+    return (lambda x: x.masked_fill(mask(x) == 0, 0.0)), cache
+
+
+@made(hit=False)
+def kept_by_growing_size():
+    cache, n = {}, [2]
+
+    def fn(x):
+        n[0] += 1
+        y, key = torch.ones(2, n[0]), (n[0], x.device)
+        if key not in cache:
+            cache[key] = torch.arange(n[0])
+        return y * cache[key] * x.sum()
+
+    return fn, (cache, n)

@@ -487,3 +487,45 @@ def comprehension_raises(x):
 @case
 def comprehension_of_tensors(x):
     return [v.sum() for v in x.unbind(1)], torch.stack([r for r in x if r.dim() == 1]), [i * 2 for i in x.shape]
+
+
+# ---- in --------------------------------------------------------------------------------------------------------------
+@case
+def generator_contains(x):
+    squares = (i * i for i in range(10))
+    found = 9 in squares, next(squares), 7 in (i for i in range(5)), 7 not in (i for i in range(5))
+    return x * found[0], found, x.shape[1] in (n + 1 for n in (2, 4))
+
+
+@case
+def generator_contains_tensor(x):
+    y = x + 1
+    return y in (r for r in (x, y)), x * 2
+
+
+@case
+def generator_contains_raises(x):
+    def gen():
+        yield 1
+        raise ValueError("in the middle")
+
+    try:
+        return 5 in gen()
+    except ValueError as error:
+        return x + 1, str(error)
+
+
+class Equal:
+    __hash__ = None
+
+    def __init__(self, k):
+        self.k = k
+
+    def __eq__(self, other):
+        return isinstance(other, Equal) and self.k == other.k
+
+
+@case
+def iterator_contains(x):
+    objects = Equal(2) in (Equal(i) for i in range(4)), Equal(9) in iter([Equal(1)])
+    return objects, (1, 2) in zip([1], [2]), 2 in reversed([1, 2]), "b" in map(str.lower, "AB"), x * 2

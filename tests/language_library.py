@@ -429,3 +429,45 @@ def heap_and_bisect(x):
     heapq.heapify(h)
     heapq.heappush(h, 0)
     return x * heapq.heappop(h), h, heapq.nlargest(2, h), bisect.bisect([1, 3, 5], 4)
+
+
+# ---- bisect, descriptors ---------------------------------------------------------------------------------------------
+@case
+def bisect_insort(x):
+    items = [1, 3, 5]
+    bisect.insort(items, 4)
+    bisect.insort_left(items, 0)
+    bisect.insort(items, -2, key=lambda v: -v)
+    return x * bisect.bisect_left(items, 4), items
+
+
+@made(hit=False)
+def bisect_insort_outside():
+    items = [1, 5]
+
+    def fn(x):
+        bisect.insort(items, len(items))
+        return x * items[0], items[-1]
+
+    return fn, items
+
+
+@case
+def bisect_insort_tensors(x):
+    items = [x[0, 0], x[0, 1]]
+    bisect.insort(items, x[1, 1])
+    return items
+
+
+class Factor:
+    k = 3
+
+
+@made
+def function_get():
+    factor = Factor()
+
+    def fn(self, y):
+        return y * self.k
+
+    return lambda x: (fn.__get__(factor, Factor)(x), fn.__get__(None, Factor) is fn, fn.__get__(factor)(x))

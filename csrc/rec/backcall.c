@@ -10,6 +10,13 @@ static const char templates[] =
     "    return lambda *args: f(*args)\n"
     "def adder():\n"
     "    return lambda a, b: a + b\n"
+    "def finder():\n"
+    "    def find(items, o):\n"
+    "        for item in items:\n"
+    "            if item is o or item == o:\n"
+    "                return True\n"
+    "        return False\n"
+    "    return find\n"
     "def itemgetter(*keys):\n"
     "    return (lambda o: o[keys[0]]) if len(keys) == 1 else lambda o: tuple([o[k] for k in keys])\n"
     "def attrgetter(*names):\n"
@@ -73,6 +80,14 @@ PyObject *cc_backcall_add(CcRec *rec) {
     PyObject *f = from_template(rec, "adder", NULL);
     if (f == NULL) abort();
     return f;
+}
+
+PyObject *cc_backcall_contains(CcRec *rec, PyObject *iterator, PyObject *o) {
+    PyObject *f = Py_XNewRef(from_template(rec, "finder", NULL)); /* a recording that is given up drops what it keeps */
+    if (f == NULL) abort();
+    PyObject *r = PyObject_CallFunctionObjArgs(f, iterator, o, NULL);
+    Py_DECREF(f);
+    return r;
 }
 
 PyObject *cc_backcall_getter(CcRec *rec, CcAct *act, PyObject *f) {

@@ -478,6 +478,7 @@ CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, in
         const CcGo go = torch_operands(rec, act, &c, false);
         return go != CC_OK ? go : cc_opaque_op(rec, act, ev, c.func, c.in, c.n, c.kwnames);
     }
+    if (cc_opaque_sets(rec, c.func, c.in, c.n, c.kwnames)) return cc_opaque_set(rec, act, ev, c.func, c.in, c.n);
     const CcPure pure = PyFunction_Check(c.func) ? cc_library_pure((PyFunctionObject *)c.func) : CC_PURE_NOT;
     if (pure != CC_PURE_NOT) {
         const CcGo go = cc_backcall_pure(rec, act, ev, pure, c.func, c.in, c.n, c.kwnames);

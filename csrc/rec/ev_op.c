@@ -434,8 +434,12 @@ static CcGo store_subscr_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
     return cc_node_effect(rec, act, &spec, NULL);
 }
 
-static CcGo contains_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
+static CcGo contains_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     PyObject *o = ev->in[0], *item = ev->in[1];
+    if (PyIter_Check(o) && !is_heap(o) && cc_value_origin(rec, o) == CC_O_FRESH && !unknown(rec, item)) {
+        ev->result = cc_backcall_contains(rec, o, item);
+        return CC_DONE;
+    }
     cc_sym_settle(rec, item, 3);
     const bool by_hash = PyDict_Check(o) || PyAnySet_Check(o) || cc_value_view(o) == &PyDictKeys_Type;
     if (by_hash && !cc_value_const(item) && !cc_value_ident(item) && !dirty(rec, o) && cc_value_content(rec, o, 1) &&

@@ -21,7 +21,7 @@ static bool looks_inside(CcCalleeKind k) { return k == CC_CALLEE_PURE || k == CC
 /* Compares the elements with one another. */
 static bool orders(const CcCallee *callee) {
     return strcmp(callee->name, "sorted") == 0 || strcmp(callee->name, "list.sort") == 0 ||
-           strncmp(callee->name, "_heapq.", 7) == 0;
+           strncmp(callee->name, "_heapq.", 7) == 0 || strncmp(callee->name, "_bisect.insort", 14) == 0;
 }
 
 /* Hashes the elements. */
@@ -243,6 +243,11 @@ static PyObject *read_by(const CcCalled *c) {
     return cc_type_lookup(Py_TYPE(c->in[1]), name) == c->in[0] ? name : NULL;
 }
 
+/* A key that a guard can look up. */
+static bool looked_up(CcRec *rec, PyObject *key) {
+    return cc_value_const(key) || cc_value_ident(key) || cc_number_dict_key(rec, key);
+}
+
 static CcGo row_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *callee) {
     const CcCalleeKind k = callee->kind;
     const CcGo go = operands_before(rec, act, c, callee);
@@ -282,7 +287,7 @@ static CcGo row_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee
         if (cc_value_symbolic(rec, c->in[1])) cc_value_pin(rec, c->in[1]);
         cc_sym_settle(rec, c->in[1], 3);
         if (d == CC_DIRTY_ALL) return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(c->in[0]));
-        return cc_value_const(c->in[1]) || cc_value_ident(c->in[1]) ? CC_OK : contents(rec, act, c, 0, 1);
+        return looked_up(rec, c->in[1]) ? CC_OK : contents(rec, act, c, 0, 1);
     }
     case CC_CALLEE_WRITE:
         cc_value_will_write(rec, c->in[0]);
@@ -361,7 +366,7 @@ static CcGo context_effect(CcRec *rec, CcAct *act, const CcCalled *c, const CcCa
 static CcGo dict_get_after(CcRec *rec, const CcCalled *c) {
     const int source =
         c->n > 1 && PyDict_Check(c->in[0]) && !cc_value_known(rec, c->in[0]) ? cc_value_source(rec, c->in[0]) : -1;
-    if (source >= 0 && (cc_value_const(c->in[1]) || cc_value_ident(c->in[1])))
+    if (source >= 0 && looked_up(rec, c->in[1]))
         cc_value_read(rec, CC_SRC_KEY, source, c->in[1], 0, 0, PyDict_GetItemWithError(c->in[0], c->in[1]));
     return CC_OK;
 }

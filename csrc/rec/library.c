@@ -2,7 +2,7 @@
  * recorder does not know; a break at the call reads better, and costs less, than a row of breaks inside. */
 #include "rec_int.h"
 
-enum { RECORDED, PURE, OF_CLASS, WHOLE, LISTED };
+enum { RECORDED, PURE, OF_CLASS, NODE, WHOLE, LISTED };
 
 static const struct {
     int kind;
@@ -61,6 +61,18 @@ CcPure cc_library_pure(PyFunctionObject *func) {
     return listed(PURE, co, path, folder_n)       ? CC_PURE_DATA
            : listed(OF_CLASS, co, path, folder_n) ? CC_PURE_CLASS
                                                   : CC_PURE_NOT;
+}
+
+/* torch._dynamo, once it is imported, has some of them wrapped: called whole, too. */
+bool cc_library_node(PyFunctionObject *func) {
+    const PyCodeObject *co = (PyCodeObject *)func->func_code;
+    const char *path = path_of(co);
+    PyObject *wrapped = func->func_dict != NULL ? PyDict_GetItemString(func->func_dict, "__wrapped__") : NULL;
+    if (path != NULL && wrapped != NULL && PyFunction_Check(wrapped) && listed(WHOLE, co, path, strlen(path))) {
+        co = (PyCodeObject *)((PyFunctionObject *)wrapped)->func_code;
+        path = path_of(co);
+    }
+    return path != NULL && listed(NODE, co, path, strlen(path));
 }
 
 bool cc_library_listed(PyFunctionObject *func) {

@@ -113,16 +113,20 @@ bool cc_number_key(CcRec *rec, PyObject *key) {
     return !PyTuple_CheckExact(key) || cc_value_content(rec, key, 4);
 }
 
-/* What a guard can look up in a dict, and what meets itself there when it is made again: words and numbers in a
- * tuple. */
+/* Equal whenever it is made again (a NaN is not). */
+static bool meets_itself(PyObject *o) {
+    return PyUnicode_CheckExact(o) || PyLong_CheckExact(o) || PyBool_Check(o) || o == Py_None || cc_tens_constant(o) ||
+           Py_TYPE(o) == cc_tens_size_type();
+}
+
+/* What a guard can look up in a dict, and what meets itself there when it is made again: words, numbers, sizes, dtypes
+ * and devices in a tuple. */
 bool cc_number_dict_key(CcRec *rec, PyObject *key) {
     const CcProv *p = PyFunction_Check(key) ? cc_value_find(rec, key) : NULL;
     /* another one in each call */
     if (p != NULL && p->origin == CC_O_SOURCE && rec->trace->guards.g.at[p->id].check == CC_CHK_TYPE) return false;
     if (cc_value_const(key) || cc_value_ident(key)) return true;
-    for (Py_ssize_t i = 0; PyTuple_CheckExact(key) && i < PyTuple_GET_SIZE(key); i++) {
-        PyObject *item = PyTuple_GET_ITEM(key, i);
-        if (!PyUnicode_CheckExact(item) && !PyLong_CheckExact(item)) return false;
-    }
+    for (Py_ssize_t i = 0; PyTuple_CheckExact(key) && i < PyTuple_GET_SIZE(key); i++)
+        if (!meets_itself(PyTuple_GET_ITEM(key, i))) return false;
     return PyTuple_CheckExact(key) && cc_number_key(rec, key);
 }

@@ -1,6 +1,7 @@
 /* Calls whose Python code is not looked into, or not by the frames that run it:
  *
  *   torch.ops.lib.op(x)     Python of torch's dispatcher around a registered op: one node, as for torch's C functions
+ *   torch.manual_seed(0)    Python code that sets torch's own state (NODE in library.def): one node as well
  *   Function.apply(x)       C code around a Python forward(ctx, ...): what forward does is recorded, the rest is nothing
  *                           when autograd is off
  *   o.__reduce_ex__(4)      C code that gives copy.deepcopy the parts of an object: they are read here */
@@ -107,6 +108,32 @@ CcGo cc_opaque_op(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *co
         (void)cc_node_add(rec, act, &spec, ev->result);
     }
     Py_XDECREF(text);
+    return CC_DONE;
+}
+
+/* ------------------------------------------------------------------ setters of torch's state */
+
+bool cc_opaque_sets(CcRec *rec, PyObject *f, PyObject *const *in, int n, PyObject *kwnames) {
+    return PyFunction_Check(f) && cc_library_node((PyFunctionObject *)f) && cc_value_source(rec, f) >= 0 && n == 1 &&
+           kwnames == NULL && PyLong_CheckExact(in[0]) && cc_value_origin(rec, in[0]) != CC_O_UNKNOWN;
+}
+
+CcGo cc_opaque_set(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *const *in, int n) {
+    cc_guard_also(&rec->trace->guards, cc_value_source(rec, f), CC_CHK_IDENT, f, -1);
+    cc_vec_push(&rec->keep, Py_NewRef(f));
+    const char *name = PyUnicode_AsUTF8(((PyFunctionObject *)f)->func_qualname);
+    ev->result = call_unseen(act, f, in, n, NULL);
+    if (ev->result == NULL) {
+        PyObject *type, *value, *tb;
+        PyErr_Fetch(&type, &value, &tb);
+        (void)cc_rec_poison(rec, act, CC_R_LIBRARY, name);
+        PyErr_Restore(type, value, tb);
+        return CC_DONE;
+    }
+    const CcCallSpec spec = {
+        .form = CC_F_CALL, .target = f, .in = in, .n = n, .name = name, .flags = CC_N_RANDOM | CC_N_EFFECT};
+    (void)cc_value_const_source(rec, ev->result); /* the generator that all have in common */
+    (void)cc_node_add(rec, act, &spec, Py_None);
     return CC_DONE;
 }
 

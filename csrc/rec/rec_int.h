@@ -360,6 +360,8 @@ CcBack cc_backcall_kind(CcRec *rec, PyObject *f);
 /* A Python function that calls f, for C code to call in its place; kept by the recording. NULL: out of memory. */
 CC_BORROW PyObject *cc_backcall_wrap(CcRec *rec, PyObject *f);
 CC_BORROW PyObject *cc_backcall_add(CcRec *rec); /* a Python function that adds two objects */
+/* `o in iterator`, so that what gives the items, and compares them, is seen; a new reference, NULL: it raised */
+CC_NEW PyObject *cc_backcall_contains(CcRec *rec, PyObject *iterator, PyObject *o);
 /* A Python function that does what an itemgetter, attrgetter or methodcaller does; NULL (no error): f is none of them,
  * or holds what is no constant. */
 CC_BORROW PyObject *cc_backcall_getter(CcRec *rec, CcAct *act, PyObject *f);
@@ -390,6 +392,9 @@ CcUndo cc_undo_of(CcRec *rec, const CcCallSpec *spec);
 CC_MUST int cc_opaque_init(PyObject *torch);
 bool cc_opaque_is_op(PyObject *o); /* what torch.ops gives */
 CcGo cc_opaque_op(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *const *in, int n, PyObject *kwnames);
+/* Does the call set torch's own state, as one node? */
+bool cc_opaque_sets(CcRec *rec, PyObject *f, PyObject *const *in, int n, PyObject *kwnames);
+CcGo cc_opaque_set(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *const *in, int n);
 bool cc_opaque_context(PyObject *o); /* the ctx that Function.apply makes for forward */
 CcGo cc_opaque_apply_after(CcRec *rec, CcAct *act, PyObject *bound, PyObject *result);
 CcGo cc_opaque_reduce(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n);
@@ -431,6 +436,7 @@ CC_BORROW PyObject *cc_callee_unbound(PyObject *callable);
 CC_MUST int cc_callee_init(void);
 /* Whether a Python function is recorded: all are, but those of standard-library modules outside library.def. */
 bool cc_library_recorded(PyFunctionObject *func);
+bool cc_library_node(PyFunctionObject *func);
 bool cc_library_listed(PyFunctionObject *func);
 CcPure cc_library_pure(PyFunctionObject *func);
 CC_MUST int cc_library_init(void);
