@@ -4,6 +4,7 @@ costs nothing; what eager tells apart by its value does not."""
 import functools
 import itertools
 import math
+import operator
 
 import ccompile
 import pytest
@@ -161,6 +162,40 @@ class Optimizer(nn.Module):
         self.lr *= 0.9
         self.p.sub_(g * self.lr * (1 - 0.5**self.step))
         return self.p.sum() / self.step
+
+
+IN_PLACE = {
+    "iadd": (operator.iadd, 0),
+    "isub": (operator.isub, 1.5),
+    "imul": (operator.imul, True),
+    "ipow": (operator.ipow, 2),
+    "ifloordiv": (operator.ifloordiv, 3),
+    "itruediv": (operator.itruediv, 2),
+}
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64], ids=str)
+def test_totals_that_begin_as_a_number(name, dtype):
+    """`total += x` of a number makes a tensor, which the next ones write to; it is one kernel."""
+    first, begin = IN_PLACE[name]
+
+    def total(x, y):
+        made = first(begin, x)
+        made += y
+        return made, x * 2
+
+    x, y = tensor(dtype, 3, 5).abs() + 1, tensor(dtype, 3, 5, seed=1)
+    with torch.no_grad():
+        compiled = ccompile.compile(total)
+        for _ in range(3):
+            if name == "itruediv" and dtype == torch.int64:
+                y = y.float()
+            for got, expected in zip(compiled(x, y), total(x, y), strict=True):
+                torch.testing.assert_close(got, expected)
+                assert got.dtype == expected.dtype
+        plan = compiled_of(compiled).report()["entries"][0]["segments"][0]["plan_text"]
+    assert " host " not in plan
 
 
 def test_attributes_that_decay():

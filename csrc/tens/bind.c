@@ -337,7 +337,8 @@ static int bind_two(CcOpId op, PyObject *a, PyObject *b, CcBound *out) {
 
 int cc_bind_binop(CcBinop op, bool inplace, PyObject *a, PyObject *b, CcBound *out) {
     if ((unsigned)op >= CC_NB_COUNT) return -1;
-    if (inplace && (!cc_tens_plain(a) || op == CC_NB_MATRIX_MULTIPLY)) return -1;
+    /* total = 0; total += x: what is no tensor can't be written to */
+    if (inplace && ((cc_tens_any(a) && !cc_tens_plain(a)) || op == CC_NB_MATRIX_MULTIPLY)) return -1;
     /* 2 / x is x.reciprocal() * 2 in torch (Tensor.__rtruediv__, Python): its own ops are recorded,
      * with their roundings. */
     if (op == CC_NB_TRUE_DIVIDE && !cc_tens_plain(a)) return -1;
