@@ -4,6 +4,7 @@ them, memory that is shared or written, sizes that change. Values by equation ar
 import ccompile
 import pytest
 import torch
+import torch.nn.functional as F
 from ccompile.api import compiled_of
 from conftest import EAGER, same
 
@@ -60,6 +61,27 @@ def test_scores_that_are_read_again_stay():
 def test_what_follows_a_product_joins_it():
     assert steps(lambda x, w: torch.sigmoid(torch.einsum("btd,hd->bth", x, w)), t(2, 8, 16), t(32, 16)) == ["product linear sigmoid"]
     assert steps(lambda x, y, z: torch.einsum("bij,bjk->bik", x, y) * 0.5 + z, t(2, 8, 16), t(2, 16, 4), t(2, 8, 4)) == ["product matmul mul add"]
+
+
+ONE_COLUMN = {
+    "linear": (["kernel relu dot", "kernel add add sigmoid"], lambda x, y: torch.sigmoid(F.linear(x.relu(), y[0, :1], y[0, 0, :1]) + 1), t(2, 8, 16), t(2, 16, 16)),
+    "linear without a bias": (["kernel cos dot"], lambda x, y: F.linear(x.cos(), y[0, :1]), t(9, 16), t(2, 16, 16)),
+    "linear by a vector": (["kernel cos dot"], lambda x, y: F.linear(x.cos(), y), t(2, 9, 16), t(16)),
+    "matmul by a vector": (["kernel cos dot"], lambda x, y: x.cos() @ y, t(2, 3, 9, 16), t(16)),
+    "batches that are broadcast": (["kernel cos", "product matmul", "kernel copy"], lambda x, y: x.cos() @ y, t(5, 1, 9, 16), t(4, 16, 1)),
+    "a matrix seen turned": (["kernel cos", "kernel dot"], lambda x, y: x.cos().mT @ y, t(16, 9), t(16, 1)),
+    "bmm": (["kernel cos dot"], lambda x, y: torch.bmm(x.cos(), y), t(4, 9, 16), t(4, 16, 1)),
+}
+
+
+@pytest.mark.parametrize("name", ONE_COLUMN)
+def test_products_of_one_column(name):
+    expected, fn, *args = ONE_COLUMN[name]
+    assert steps(fn, *args) == expected
+
+
+def test_one_row_and_one_column_is_a_product():
+    assert steps(lambda x, w: x @ w, t(1, 16), t(16, 1)) == ["product matmul"]
 
 
 def test_result_in_another_order_is_not_taken_for_its_product():

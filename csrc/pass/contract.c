@@ -4,6 +4,7 @@
  *   y = einsum("bqhd,bkhd->bhqk", q, k)     y = matmul(q as [b, h, q, d], k as [b, h, d, k])
  *   y = einsum("bij,bj->bi", x, v)          y = dot(x, v as [b, 1, j])
  *   y = einsum("i,j->ij", a, b)             y = a as [i, 1] * b
+ *   y = linear(x, w as [1, k], b)           p = dot(x, w); y = p + b
  *
  * Each tensor is a term: for each letter a size and how far apart its elements are. So a permuted operand, a diagonal
  * (strides add up), and a dim that is broadcast (no letter) are only other strides, and the result is written where the
@@ -14,14 +15,7 @@
  *   y = baddbmm(x, a, b, beta, alpha)       p = matmul(a, b); q = p * alpha; y = q + beta * x */
 #include "pass_int.h"
 
-enum {
-    MAX_TERMS = 5,
-    LETTERS = 52,
-    MAX_LABELS = LETTERS + CC_MAX_DIMS,
-    MAX_TEXT = 64,
-    KEEP_ROWS = 16,
-    BLAS_MIN = 1 << 21
-};
+enum { MAX_TERMS = 5, MAX_LABELS = CC_LETTERS + CC_MAX_DIMS, MAX_TEXT = 64, KEEP_ROWS = 16, BLAS_MIN = 1 << 21 };
 
 typedef struct Dim {
     int label;
@@ -108,51 +102,6 @@ static bool name_result(Sum *s, const int *label, int n) {
     return name_dims(s, &s->result, s->out, label, n);
 }
 
-static int letter(char c) { return c >= 'A' && c <= 'Z' ? c - 'A' : c >= 'a' && c <= 'z' ? c - 'a' + 26 : -1; }
-
-/* How many letters this part of an equation has, which ends before ',' or '-'; -1: torch would not take it. dots: has
- * it an ellipsis? */
-static int letters_of(const char *text, bool *dots) {
-    int n = 0;
-    for (*dots = false; *text && *text != ',' && *text != '-'; text++) {
-        if (*text == '.') {
-            if (*dots || text[1] != '.' || text[2] != '.') return -1;
-            *dots = true;
-            text += 2;
-        } else if (letter(*text) < 0) {
-            return -1;
-        } else {
-            n++;
-        }
-    }
-    return n;
-}
-
-/* Labels of a part of the equation for a tensor of this many dims, of which `hidden` stand behind the ellipsis. -> what
- * follows it */
-static const char *labels_of(const char *text, int hidden, int *label) {
-    for (; *text && *text != ',' && *text != '-'; text++) {
-        if (*text != '.') {
-            *label++ = letter(*text);
-            continue;
-        }
-        for (int i = 0; i < hidden; i++) *label++ = MAX_LABELS - hidden + i; /* the last one is aligned */
-        text += 2;
-    }
-    return text;
-}
-
-/* "->" left away: what the ellipses hide, then letters that stand once, in their order. */
-static int implicit(const char *text, int hidden, int *label) {
-    int count[LETTERS] = {0}, n = 0;
-    for (; *text; text++)
-        if (letter(*text) >= 0) count[letter(*text)]++;
-    for (int i = 0; i < hidden && n < CC_MAX_DIMS; i++) label[n++] = MAX_LABELS - hidden + i;
-    for (int i = 0; i < LETTERS && n < CC_MAX_DIMS; i++)
-        if (count[i] == 1) label[n++] = i;
-    return n;
-}
-
 /* The characters stand behind the tensors. */
 static bool text_of(const Parts *p, int at, char *text) {
     int n = 0;
@@ -175,18 +124,18 @@ static bool einsum(Sum *s) {
     const char *at = text;
     for (int i = 0; i < s->n; i++) {
         const CcType t = type_of(p, operand(p, i));
-        const int n = letters_of(at, &dots), more = t.ndim - n;
+        const int n = cc_equation_letters(at, &dots), more = t.ndim - n;
         if (n < 0 || more < 0 || (more && !dots)) return false;
         hidden = CC_MAX(hidden, more);
         any = any || dots;
-        at = labels_of(at, more, label);
+        at = cc_equation_labels(at, more, label);
         if (!name_dims(s, &s->term[i], operand(p, i).value, label, t.ndim)) return false;
         if (i + 1 < s->n && *at++ != ',') return false;
     }
-    if (!*at) return name_result(s, label, implicit(text, hidden, label));
+    if (!*at) return name_result(s, label, cc_equation_implicit(text, hidden, label));
     if (at[0] != '-' || at[1] != '>') return false;
-    const int n = letters_of(at + 2, &dots);
-    if (n < 0 || n + (dots ? hidden : 0) > CC_MAX_DIMS || *labels_of(at + 2, hidden, label)) return false;
+    const int n = cc_equation_letters(at + 2, &dots);
+    if (n < 0 || n + (dots ? hidden : 0) > CC_MAX_DIMS || *cc_equation_labels(at + 2, hidden, label)) return false;
     return (any || !dots) && name_result(s, label, n + (dots ? hidden : 0));
 }
 
@@ -680,6 +629,14 @@ static int labels_from(const char *from, int *label) {
 
 static double number_of(CcOperand o) { return o.kind == CC_IN_FLOAT ? o.f : (double)o.i; }
 
+/* The sum is no result of the whole: more is done to it. */
+static void make_apart(Sum *s) {
+    CcVal made = {.type = type_of(s->p, value_of(s->out)), .def = s->p->first, .narrowed = true, .hidden = true};
+    cc_type_make_contiguous(&made.type);
+    s->out = s->p->g->val.n;
+    cc_vec_push(&s->p->g->val, made);
+}
+
 /* x, a, b, beta, alpha. Of a factor 0 libraries look at nothing: beta's is left out, alpha's is the host's. */
 static bool scaled(Sum *s, int row) {
     Parts *p = s->p;
@@ -696,12 +653,7 @@ static bool scaled(Sum *s, int row) {
         from.dtype != out.dtype || (!wide && p->whole.op != CC_OP_baddbmm))
         return false;
     const bool alone = number_of(beta) == 0 && number_of(alpha) == 1;
-    if (!alone) {
-        CcVal made = {.type = out, .def = p->first, .narrowed = true, .hidden = true};
-        cc_type_make_contiguous(&made.type);
-        s->out = p->g->val.n;
-        cc_vec_push(&p->g->val, made);
-    }
+    if (!alone) make_apart(s);
     n[0] = labels_from(SCALED[row].a, label[0]);
     n[1] = labels_from(SCALED[row].b, label[1]);
     n[2] = labels_from(SCALED[row].out, label[2]);
@@ -715,6 +667,45 @@ static bool scaled(Sum *s, int row) {
         y = cc_parts_add(p, CC_OP_mul, number_of(beta) == 0 ? p->whole.out0 : -1, &type, 2, y, alpha);
     if (number_of(beta) == 1) cc_parts_add(p, CC_OP_add, p->whole.out0, NULL, 2, y, x);
     else if (number_of(beta) != 0) cc_parts_add(p, CC_OP_add, p->whole.out0, NULL, 3, y, x, beta);
+    return true;
+}
+
+/* ------------------------------------------------------------------ products of one column */
+
+static bool is_product(const CcNode *n) {
+    return n->op == CC_OP_linear || n->op == CC_OP_matmul || n->op == CC_OP_mm || n->op == CC_OP_bmm;
+}
+
+/* oneDNN has only a slow product for one, and the loop of a dot joins what stands around it. */
+static bool has_one_column(const CcGraph *g, const CcNode *n) {
+    const CcOperand *a = cc_graph_operand(g, n, 0), *b = cc_graph_operand(g, n, 1);
+    if (a->kind != CC_IN_VALUE || b->kind != CC_IN_VALUE) return false;
+    const CcType *x = &g->val.at[a->value].type, *w = &g->val.at[b->value].type;
+    const int column = n->op == CC_OP_linear ? w->ndim - 2 : w->ndim - 1;
+    return x->ndim > 1 && x->size[x->ndim - 2] > 1 && (w->ndim == 1 || (w->ndim > 1 && w->size[column] == 1));
+}
+
+/* a [.., rows, k], b [.., k, 1] or [k]; of a linear [1, k] or [k], and a bias of one element. */
+static bool one_column(Sum *s) {
+    enum { GO = CC_MAX_DIMS, COLUMN };
+    Parts *p = s->p;
+    const bool linear = p->whole.op == CC_OP_linear;
+    const CcOperand a = operand(p, 0), b = operand(p, 1), bias = p->whole.n_in > 2 ? operand(p, 2) : none();
+    const CcType out = type_of(p, value_of(s->out));
+    const int x = type_of(p, a).ndim, w = type_of(p, b).ndim, y = out.ndim, rows = y - (w > 1 ? 2 : 1);
+    int of_x[CC_MAX_DIMS], of_w[CC_MAX_DIMS], of_y[CC_MAX_DIMS];
+    for (int d = 0; d < x; d++) of_x[d] = d == x - 1 ? GO : x - 2 - d;
+    for (int d = 0; d < w; d++) of_w[d] = d < w - 2 ? w - 2 - d : (d == w - 1) == (linear || w == 1) ? GO : COLUMN;
+    for (int d = 0; d < y; d++) of_y[d] = d > rows ? COLUMN : rows - d;
+    if (bias.kind == CC_IN_VALUE) {
+        if ((out.dtype != CC_DT_F32 && out.dtype != CC_DT_F64) || type_of(p, bias).dtype != out.dtype) return false;
+        make_apart(s);
+    }
+    s->n = 2;
+    if (!name_dims(s, &s->term[0], a.value, of_x, x) || !name_dims(s, &s->term[1], b.value, of_w, w) ||
+        !name_result(s, of_y, y) || !alike(s) || !all_steps(s))
+        return false;
+    if (bias.kind == CC_IN_VALUE) cc_parts_add(p, CC_OP_add, p->whole.out0, NULL, 2, value_of(s->out), bias);
     return true;
 }
 
@@ -744,6 +735,7 @@ static bool make(Parts *p, const bool *needed) {
     Sum s = {.p = p, .out = p->whole.out0};
     for (int i = 0; i < CC_COUNT(SCALED); i++)
         if (SCALED[i].op == p->whole.op) return needed[0] && p->whole.n_out == 1 && scaled(&s, i);
+    if (is_product(&p->whole)) return needed[0] && one_column(&s);
     if (!needed[0] || p->whole.n_out != 1 || !name_terms(&s) || !alike(&s)) return false;
     if (s.n == 1 && s.term[0].n <= s.result.n) return false; /* a view */
     return all_steps(&s) && p->n > 0;
@@ -762,7 +754,7 @@ static bool may_be(const CcGraph *g, const CcNode *n, const CcGroupRules *rules)
     case CC_OP_addbmm:
     case CC_OP_addmv:
     case CC_OP_addr: return true;
-    default: return false;
+    default: return is_product(n) && !rules->gathers && has_one_column(g, n);
     }
 }
 

@@ -42,6 +42,17 @@ bool cc_writes_may(const CcGraph *g, const CcNode *n, const CcGroupRules *rules)
  * as it was. */
 bool cc_writes_into(CcGraph *g, int node, const CcGroupRules *rules);
 
+/* equation.c: einsum's text. Labels are letters, and behind them, up to CC_LETTERS + CC_MAX_DIMS, what ellipses hide. */
+enum { CC_LETTERS = 52 };
+/* How many letters this part of an equation has, which ends before ',' or '-'; -1: torch would not take it. dots: has
+ * it an ellipsis? */
+int cc_equation_letters(const char *text, bool *dots);
+/* Labels of a part of the equation for a tensor of this many dims, of which `hidden` stand behind the ellipsis. -> what
+ * follows it */
+const char *cc_equation_labels(const char *text, int hidden, int *label);
+/* "->" left away: what the ellipses hide, then letters that stand once, in their order. */
+int cc_equation_implicit(const char *text, int hidden, int *label);
+
 enum { PARTS_RESULTS = 8 }; /* of a whole, at most */
 
 typedef struct PartsRules {
