@@ -84,6 +84,24 @@ def test_one_row_and_one_column_is_a_product():
     assert steps(lambda x, w: x @ w, t(1, 16), t(16, 1)) == ["product matmul"]
 
 
+def test_batches_are_made_in_the_shape_that_is_read():
+    """A product of three dims, seen with four: the library writes the four."""
+
+    def fn(p, v):
+        return torch.bmm(p.softmax(-1), v).view(2, 3, 6, 8).permute(0, 2, 1, 3).relu()
+
+    assert steps(fn, t(6, 6, 5), t(6, 5, 8)) == ["kernel softmax", "product bmm", "kernel relu"]
+
+
+def test_a_view_of_a_product_of_the_host_stays():
+    """f64 products are the host's, which makes no other shape: round after round of passes was tried before."""
+
+    def fn(p, v):
+        return torch.bmm(p.softmax(-1), v).view(2, 3, 6, 8).permute(0, 2, 1, 3).relu()
+
+    assert steps(fn, t(6, 6, 5).double(), t(6, 5, 8).double()) == ["kernel softmax", "host bmm", "kernel relu"]
+
+
 def test_result_in_another_order_is_not_taken_for_its_product():
     """The sizes agree, and what follows may not be done in the product's order."""
     x, w, z = t(2, 4, 4, 8), t(2, 5, 4, 8), t(2, 4, 4, 5)

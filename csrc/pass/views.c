@@ -168,13 +168,20 @@ static bool only_shape(const CcGraph *g, const CcNode *n, const int *uses) {
            cc_type_contiguous(&to->type) && cc_type_numel(&to->type) == cc_type_numel(&from->type);
 }
 
-/* The product makes the view's result; the view makes nothing. */
-static void absorb(CcGraph *out, CcNode *view) {
+/* The product makes the view's result, and the view nothing, where a back-end makes the product in that shape. */
+static bool absorb(CcGraph *out, CcNode *view, const CcGroupRules *rules) {
     const int product = out->val.at[cc_graph_operand(out, view, 0)->value].def;
-    out->node.at[product].out0 = view->out0;
-    out->node.at[product].rewritten = true; /* the host would make the other shape */
+    CcNode *n = &out->node.at[product];
+    const CcNode before = *n;
+    n->out0 = view->out0;
+    n->rewritten = true; /* the host would make the other shape */
+    if (!cc_group_takes(out, product, rules)) {
+        *n = before;
+        return false;
+    }
     out->val.at[view->out0].def = product;
     view->n_out = 0;
+    return true;
 }
 
 /* Everything that names a value which is now another one, or a window. Windows of before (pass/narrow.c) may look into
@@ -210,15 +217,15 @@ static void fold_copy(CcGraph *out, int node) {
     cc_vec_push(&out->val, copy);
 }
 
-static CcGraph *fold_all(const CcGraph *g, const bool *live, const bool *by_host, const int *uses, int *same) {
+static CcGraph *fold_all(const CcGraph *g, const CcGroupRules *rules, const bool *live, const bool *by_host,
+                         const int *uses, int *same) {
     CcGraph *out = NULL;
     for (int i = 0; i < g->node.n; i++) {
         const CcNode *n = &g->node.at[i];
         if (!live[i] || !is_view(g, n) || n->n_out == 0 || by_host[n->out0]) continue;
         if (!out) out = cc_graph_copy(g);
         if (copies(g, n)) fold_copy(out, i);
-        else if (only_shape(out, &out->node.at[i], uses)) absorb(out, &out->node.at[i]);
-        else fold(out, n, same);
+        else if (!only_shape(out, &out->node.at[i], uses) || !absorb(out, &out->node.at[i], rules)) fold(out, n, same);
     }
     if (out) follow(out, same, g->val.n);
     return out;
@@ -245,7 +252,7 @@ CcGraph *cc_views_graph(const CcGraph *g, const CcGroupRules *rules) {
         cc_dce_mark(g, live);
         mark_by_host(g, live, rules, by_host);
         cc_dce_uses(g, live, uses);
-        out = fold_all(g, live, by_host, uses, same);
+        out = fold_all(g, rules, live, by_host, uses, same);
     }
     free(flags);
     free(numbers);

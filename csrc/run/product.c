@@ -89,6 +89,21 @@ static void as_rows(CcTensorDesc *d, int64_t n) {
     if (numel % n == 0) *d = (CcTensorDesc){.ndim = 2, .dtype = d->dtype, .size = {numel / n, n}, .stride = {n, 1}};
 }
 
+/* The same of a batch: the dims before the last two are those of both operands. */
+static void as_batch(CcTensorDesc *d, const CcTensorDesc *src, const CcTensorDesc *weights) {
+    CcTensorDesc to = {.ndim = src->ndim, .dtype = d->dtype};
+    int64_t numel = 1, step = 1;
+    for (int i = 0; i < d->ndim; i++) numel *= d->size[i];
+    for (int i = to.ndim - 1; i >= 0; i--) {
+        to.size[i] = i == to.ndim - 1   ? weights->size[i]
+                     : i == to.ndim - 2 ? src->size[i]
+                                        : CC_MAX(src->size[i], weights->size[i]);
+        to.stride[i] = step;
+        step *= to.size[i];
+    }
+    if (step == numel) *d = to;
+}
+
 /* oneDNN looks at the strides of dims of size 1; torch leaves anything there. Also takes a
  * broadcast batch as size 1. */
 static bool normalise(CcTensorDesc *d) {
@@ -222,6 +237,7 @@ static int describe(const CcGraph *g, const CcNode *n, CcPrimDesc *d, CcProduct 
     if (d->weights.ndim == 2 && !turned) as_rows(&d->dst, d->weights.size[1]);
     while (d->src.ndim < d->weights.ndim) insert_dim(&d->src, 0);
     while (d->weights.ndim < d->src.ndim) insert_dim(&d->weights, 0);
+    if (w->ndim > 2 && !turned) as_batch(&d->dst, &d->src, &d->weights);
     if (d->dst.ndim != d->src.ndim || !normalise(&d->src) || !normalise(&d->weights) || !normalise(&d->dst)) return -1;
     const int r = d->src.ndim - 2, c = d->src.ndim - 1;
     if (d->src.size[c] != d->weights.size[r] || d->dst.size[r] != d->src.size[r] ||
