@@ -159,3 +159,13 @@ def test_linear_of_rows_in_another_order():
     for fn in (lambda x: linear(x.transpose(0, 1)).relu(), lambda x: linear((x * 2).transpose(0, 1)), lambda x: linear(x.unsqueeze(1).transpose(0, 2))):
         compiled_alike(fn, torch.randn(3, 5, 32), torch.randn(1, 5, 32))
     assert EAGER or "host" not in plan_of(compiled_alike(lambda x: linear(x.transpose(0, 1)).relu(), torch.randn(3, 5, 32)))
+
+
+@pytest.mark.parametrize("n", [1, 2, 7])
+@pytest.mark.parametrize("which", [0, -1])
+def test_classifiers(n, which):
+    """Only one token's rows are computed: queries are a window into what holds keys and values as well."""
+    torch.manual_seed(0)
+    stack, head = torch.nn.TransformerEncoder(layer(), 2).eval(), torch.nn.Linear(32, 5)
+    compiled = compiled_alike(lambda x: head(stack(x)[:, which]), torch.randn(2, n, 32))
+    assert EAGER or "narrowed" in plan_of(compiled)

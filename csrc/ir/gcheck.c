@@ -100,6 +100,15 @@ static int check_rules(const CcGraph *g, int id, CcErr *err) {
     return check_broadcast(g, id, n, err) < 0 ? -1 : check_dtype(g, id, n, err);
 }
 
+int cc_graph_check_windows(const CcGraph *g, CcErr *err) {
+    for (int v = 0; v < g->val.n; v++) {
+        const int base = cc_graph_base(g, v);
+        if (base < 0 || base >= g->val.n || (base != v && g->val.at[base].window_of))
+            return cc_err_set(err, CC_E_VERIFY, "value %d: a window of value %d, which has no memory", v, base);
+    }
+    return 0;
+}
+
 int cc_graph_check_structure(const CcGraph *g, CcErr *err) {
     for (int i = 0; i < g->val.n; i++) {
         const CcVal *v = &g->val.at[i];

@@ -268,5 +268,7 @@ CC_MUST int cc_graph_check(const CcGraph *g, CcErr *err);
 /* Its first part: without it nothing may read the graph. A graph that only breaks the rules of its ops can still run
  * by the host. */
 CC_MUST int cc_graph_check_structure(const CcGraph *g, CcErr *err);
+/* Of a graph that passes have rewritten: windows are into values that have memory. */
+CC_MUST int cc_graph_check_windows(const CcGraph *g, CcErr *err);
 
 #endif

@@ -151,8 +151,9 @@ static int add_window(const Narrow *w, CcGraph *out, int value) {
     CcVal v = out->val.at[value];
     const int d = v.type.ndim - 1 - w->right;
     const int64_t index = v.type.size[d] == 1 ? 0 : w->index;
-    v.window_of = value + 1;
-    v.offset = index * v.type.stride[d] * cc_dtype_info((CcDtype)v.type.dtype)->size;
+    /* of memory itself: the value may be a window (queries beside keys and values) */
+    v.window_of = cc_graph_base(w->g, value) + 1;
+    v.offset += index * v.type.stride[d] * cc_dtype_info((CcDtype)v.type.dtype)->size;
     v.is_output = false;
     drop_dim(&v.type, w->right);
     cc_vec_push(&out->val, v);

@@ -281,7 +281,7 @@ static int build_best(Compile *c, CcErr *err) {
                        MAX_ROUNDS);
         CcGraph *own = c->host_only || round == MAX_ROUNDS ? NULL : rewrite(g, &rules);
         c->g = own ? own : g;
-        status = build(c, err);
+        status = cc_graph_check_windows(c->g, err) < 0 ? -1 : build(c, err);
         if (status == 0 && !c->stuck) keep_types(c->plan, c->g);
         if (own) cc_graph_free(own);
     }
