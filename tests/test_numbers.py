@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from ccompile.api import compiled_of
+from conftest import EAGER
 from torch import nn
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.bool]
@@ -289,3 +290,53 @@ def test_numbers_of_a_tensor_that_c_code_takes_from_an_iterator(name, dynamic):
             x = torch.tensor(numbers, dtype=torch.float32)
             (a, b, y), (c, d, z) = compiled(x), fn(x)
             assert repr((a, b)) == repr((c, d)) and torch.equal(y, z)
+
+
+def split_at(x):
+    k = int(x.sum().item()) % 5 + 1
+    return [part.sum() for part in x.split([k, 32 - k])]
+
+
+def looked_at_twice(x):
+    v = x.sum().item()
+    y = x * v
+    return y * int(v)
+
+
+def by_its_count(x):
+    places = (x > 0.5).nonzero()
+    return x / places.shape[0], places[: places.shape[0] // 2]
+
+
+READ = {
+    "int": lambda x: x * int(x.sum().item()),
+    "float": lambda x: x * float(x.sum().item()),
+    "round": lambda x: x * round(x.sum().item()),
+    "floor": lambda x: x * math.floor(x.sum().item()),
+    "sqrt": lambda x: x * math.sqrt(x.sum().item()),
+    "abs": lambda x: x * abs(x.sum().item()),
+    "max": lambda x: x * max(x.sum().item(), 1.0),
+    "index": lambda x: x[: int(x.sum().item()) % 7 + 1],
+    "compared": lambda x: x if int(x.sum().item()) > 10**6 else x * 2,
+    "split": split_at,
+    "twice": looked_at_twice,
+    "count": lambda x: (x > 0.5).nonzero().shape[0],
+    "counted": by_its_count,
+    "selected": lambda x: x[x > 0.5] * x[x > 0.5].shape[0],
+    "size": lambda x: x[x > 0.5].size(0) + x.shape[1],
+    "numel": lambda x: torch.zeros(x[x > 0.5].numel()) + 1,
+    "length": lambda x: x * len(x[x > 0.5]),
+}
+
+
+@pytest.mark.skipif(EAGER, reason="counts recordings")
+@pytest.mark.parametrize("name", READ)
+@torch.no_grad()
+def test_numbers_that_a_break_gave_become_symbolic(name):
+    """Those that Python code looks at, and the sizes of what was selected: no recording for each of them."""
+    compiled = ccompile.compile(READ[name])
+    before = ccompile.counters()["recording"]
+    for seed in range(12):
+        x = torch.rand(32, 32, generator=torch.Generator().manual_seed(seed))
+        torch.testing.assert_close(compiled(x), READ[name](x))
+    assert ccompile.counters()["recording"] - before <= 5

@@ -47,10 +47,23 @@ static bool other_number(const CcGuard *g, PyObject *v) {
     return v != NULL && Py_TYPE(v) == Py_TYPE(g->want) && (PyLong_CheckExact(v) || PyFloat_CheckExact(v));
 }
 
+/* The same of a torch.Size, whose items are numbers. */
+static int other_items(const CcGuard *g, PyObject *v) {
+    const PyTypeObject *size = cc_tens_size_type();
+    if (v == NULL || Py_TYPE(v) != size || Py_TYPE(g->want) != size) return 0;
+    const Py_ssize_t n = PyTuple_GET_SIZE(v);
+    if (n != PyTuple_GET_SIZE(g->want) || n > CC_MAX_DIMS) return 0;
+    int dims = 0;
+    for (Py_ssize_t i = 0; i < n; i++)
+        if (PyLong_AsLongLong(PyTuple_GET_ITEM(v, i)) != PyLong_AsLongLong(PyTuple_GET_ITEM(g->want, i)))
+            dims |= 1 << i;
+    return dims;
+}
+
 /* False: what differs is no size and no number. */
 static bool learn(CcHints *hints, const CcGuards *gs, int id, PyObject *v, uint64_t salt) {
     const CcGuard *g = &gs->g.at[id];
-    const int dims = g->check == CC_CHK_TENSOR ? other_dims(g, v) : 0;
+    const int dims = g->check == CC_CHK_TENSOR ? other_dims(g, v) : g->check == CC_CHK_VALUE ? other_items(g, v) : 0;
     const bool number = g->check == CC_CHK_VALUE && other_number(g, v);
     if (dims == 0 && !number) return false;
     CcHint *hint = find_or_add(hints, cc_guard_path(gs, id, salt));

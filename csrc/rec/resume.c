@@ -267,13 +267,19 @@ static void read_slot(CcRec *rec, CcAct *act, int level, int slot, bool symbolic
         return;
     }
     if (v != NULL && symbolic && PyFloat_CheckExact(v)) {
+        const int id = cc_guard_source(gs, CC_SRC_SLOT, -1, NULL, level, slot, &is_new);
+        if (cc_sym_wanted(rec, id, v)) { /* Python code has looked at it */
+            cc_sym_slot(rec, act, slot, id);
+            return;
+        }
         PyObject *own = second_float(rec, v);
         if (own != NULL) cc_act_put(act, slot, own);
-        learn_float(rec, own != NULL ? own : v, cc_guard_source(gs, CC_SRC_SLOT, -1, NULL, level, slot, &is_new));
+        learn_float(rec, own != NULL ? own : v, id);
         return;
     }
     const int id = cc_value_read(rec, CC_SRC_SLOT, -1, NULL, level, slot, v);
     cc_sym_slot(rec, act, slot, id);
+    if (v != NULL && Py_TYPE(v) == cc_tens_size_type()) cc_sym_shape(rec, act, slot, id, v);
     if (v != NULL && known_iterator(v) && gs->g.at[id].check == CC_CHK_TYPE &&
         Py_REFCNT(v) <= 1 + slots_holding(rec, v))
         (void)adopt_iterator(rec, v, id);

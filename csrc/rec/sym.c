@@ -222,6 +222,33 @@ void cc_sym_slot(CcRec *rec, CcAct *act, int slot, int guard) {
         }
 }
 
+void cc_sym_shape(CcRec *rec, CcAct *act, int slot, int guard, PyObject *v) {
+    const CcHints *hints = rec->hints;
+    CcGuards *gs = &rec->trace->guards;
+    const CcHint *hint = hints != NULL && !hints->none && hints->at.n > 0
+                             ? cc_hint_find(hints, cc_guard_path(gs, guard, rec->salt))
+                             : NULL;
+    if (hint == NULL || hint->dims == 0) return;
+    bool is_new;
+    const Py_ssize_t n = PyTuple_GET_SIZE(v);
+    PyObject *items = PyTuple_New(n);
+    if (items == NULL) abort();
+    cc_guard_check(gs, guard, CC_CHK_TYPE, (PyObject *)Py_TYPE(v));
+    cc_guard_check(gs, cc_guard_source(gs, CC_SRC_SIZE, guard, NULL, 0, (int)n, &is_new), CC_CHK_SIZE, NULL);
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *item = PyTuple_GET_ITEM(v, i);
+        const bool differs = hint->dims >> i & 1;
+        const int id = cc_guard_source(gs, CC_SRC_ITEM, guard, NULL, 0, (int)i, &is_new);
+        cc_guard_check(gs, id, differs ? CC_CHK_TYPE : CC_CHK_VALUE, differs ? (PyObject *)Py_TYPE(item) : item);
+        PyTuple_SET_ITEM(items, i, differs ? from_source(rec, id, item) : Py_NewRef(item));
+    }
+    PyObject *given = PyObject_CallOneArg((PyObject *)Py_TYPE(v), items);
+    Py_DECREF(items);
+    if (given == NULL) abort();
+    cc_value_set(rec, given, CC_O_FRESH, -1);
+    cc_act_put(act, slot, given);
+}
+
 /* The local in which the call's argument arrives; -1: in none of its own. */
 static int slot_of_argument(const CcRec *rec, int index) {
     const PyCodeObject *co = (PyCodeObject *)rec->root->func_code;
