@@ -63,6 +63,11 @@ def test_writes(cuda):
     assert passed >= 14 and launched > 100
 
 
+def test_convolutions(cuda):
+    passed, launched = run(cuda, "tests/cuda/convolutions.py")
+    assert passed >= 9 and launched > 50
+
+
 def test_the_benchmark(cuda, tmp_path):
     """Its rows, but for what only a GPU can tell."""
     rows = tmp_path / "rows"

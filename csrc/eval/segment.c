@@ -190,21 +190,57 @@ static int check_results(const Host *h, const CcNode *node, const CcAction *a) {
     return 0;
 }
 
-static int host_call(void *ctx, int n) {
-    Host *h = ctx;
+/* -> the tensor, or a copy of it that lies as the type says. */
+static PyObject *lying(PyObject *o, const CcType *type) {
+    CcTensor t;
+    cc_tens_read(o, false, &t);
+    bool same = true;
+    for (int d = 0; d < type->ndim && same; d++) same = type->size[d] == 1 || t.type.stride[d] == type->stride[d];
+    if (same || !cc_type_same_shape(&t.type, type)) return Py_NewRef(o);
+    PyObject *made = cc_tens_empty(type, NULL), *r = made != NULL ? PyObject_CallMethod(made, "copy_", "O", o) : NULL;
+    if (r == NULL) Py_CLEAR(made);
+    Py_XDECREF(r);
+    return made;
+}
+
+/* The operand x of a convolution, as its result is to lie. */
+static int turn_operand(const Host *h, const CcNode *node, PyObject **in, int n) {
+    const CcOperand *operand = cc_graph_operand(h->trace->graph, node, 0);
+    const CcType *out = cc_run_type(h->shape->plan, h->shape->graph, node->out0);
+    PyObject *x = operand->kind == CC_IN_VALUE ? h->x->value[operand->value] : NULL;
+    if (x == NULL || out->stride[1] != 1) return 0;
+    CcTensor t;
+    cc_tens_read(x, false, &t);
+    if (t.type.ndim != out->ndim) return 0;
+    cc_type_make_last(&t.type);
+    for (int i = 0; i < n; i++) {
+        if (in[i] != x) continue;
+        PyObject *turned = lying(x, &t.type);
+        if (turned == NULL) return -1;
+        Py_SETREF(in[i], turned);
+    }
+    return 0;
+}
+
+static int call_node(Host *h, int n, bool convolves) {
     const CcNode *node = &h->trace->graph->node.at[n];
     const CcAction *a = &h->trace->node.at[node->host];
     h->at = n;
     PyObject *in[CC_CALL_MAX];
     if (cc_segment_operands(h->trace, &h->maker, a, in) < 0) return -1;
     const bool may = h->capturing == NULL || cc_capture_call(h->capturing, node, a, in) == 0;
-    PyObject *r = may ? cc_action_run(a, in) : NULL;
+    PyObject *r = may && (!convolves || turn_operand(h, node, in, a->n) == 0) ? cc_action_run(a, in) : NULL;
     drop(in, a->n);
+    if (r != NULL && convolves) Py_SETREF(r, lying(r, cc_run_type(h->shape->plan, h->shape->graph, node->out0)));
     if (r == NULL) return -1;
     const int status = cc_segment_store(h, n, r);
     Py_DECREF(r);
     return status == 0 && a->checked ? check_results(h, node, a) : status;
 }
+
+static int host_call(void *ctx, int n) { return call_node(ctx, n, false); }
+
+static int host_convolve(void *ctx, int n) { return call_node(ctx, n, true); }
 
 /* ------------------------------------------------------------------ running */
 
@@ -214,6 +250,7 @@ CcHost cc_segment_host(CcSegmentHost *h, const CcTrace *t, const CcShape *shape,
                     .data = host_data,
                     .make = host_make,
                     .call = host_call,
+                    .convolve = host_convolve,
                     .version = host_version,
                     .writing = host_writing,
                     .number = host_number,

@@ -138,7 +138,8 @@ void cc_shape_first(CcRoot *root, CcSegment *s) {
                                 .default_dtype = cc_mode_default_dtype(),
                                 .autotune = root->knobs.autotune != 0,
                                 .ordered = cc_mode_ordered(&t->mode),
-                                .fills = cc_mode_fills(&t->mode)};
+                                .fills = cc_mode_fills(&t->mode),
+                                .convolves = true};
     s->shape_limit = root->knobs.shape_limit;
     s->credit = FIRST_CREDIT;
     s->verify = root->knobs.verify != 0;

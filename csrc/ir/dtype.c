@@ -44,6 +44,13 @@ bool cc_type_same_layout(const CcType *a, const CcType *b) {
     return cc_type_same_shape(a, b) && memcmp(a->stride, b->stride, sizeof *a->stride * (size_t)a->ndim) == 0;
 }
 
+void cc_type_make_last(CcType *t) {
+    int64_t stride = t->size[1];
+    t->stride[1] = 1;
+    for (int d = t->ndim - 1; d > 1; stride *= t->size[d--]) t->stride[d] = stride;
+    t->stride[0] = stride;
+}
+
 void cc_type_make_contiguous(CcType *t) {
     int64_t stride = 1;
     for (int d = t->ndim - 1; d >= 0; d--) {

@@ -48,6 +48,7 @@ bool cc_type_contiguous(const CcType *t);
 bool cc_type_same_shape(const CcType *a, const CcType *b);
 bool cc_type_same_layout(const CcType *a, const CcType *b); /* shape and strides */
 void cc_type_make_contiguous(CcType *t);
+void cc_type_make_last(CcType *t); /* dim 1, the channels, innermost; of at least three dims */
 /* elements of memory from its first to its last, both included; 0: it is empty */
 int64_t cc_type_extent(const CcType *t);
 /* each element of one block of memory exactly once, in any order of dims */

@@ -57,18 +57,28 @@ static bool pool(Parts *p, const bool *needed) {
     return p->n > 0;
 }
 
-/* One window of the whole plane, channels innermost: a reduction, which has the partial results of several spots in
- * registers. (The pool family puts channels into the result spot by spot: 16 channels of 79x79 took 27 us and 5 so, Zen
- * 4.) */
-static bool whole_plane(const CcGraph *g, const CcNode *n) {
+/* One window of the whole plane. */
+static bool is_plane(const CcGraph *g, const CcNode *n) {
     if (n->n_out != 1 || cc_graph_operand(g, n, 0)->kind != CC_IN_VALUE) return false;
     const CcType *x = &g->val.at[cc_graph_operand(g, n, 0)->value].type, *y = &g->val.at[n->out0].type;
-    if (x->ndim < 3 || x->ndim != y->ndim || x->dtype != y->dtype || cc_type_numel(x) == 0 || x->size[1] == 1 ||
-        x->stride[1] != 1)
-        return false;
+    if (x->ndim < 3 || x->ndim != y->ndim || x->dtype != y->dtype || cc_type_numel(x) == 0) return false;
     for (int d = 2; d < x->ndim; d++)
         if (y->size[d] != 1) return false;
     return true;
+}
+
+/* The same, channels innermost: a reduction, which has the partial results of several spots in
+ * registers. (The pool family puts channels into the result spot by spot: 16 channels of 79x79 took 27 us and 5 so, Zen
+ * 4.) */
+static bool whole_plane(const CcGraph *g, const CcNode *n) {
+    if (!is_plane(g, n)) return false;
+    const CcType *x = &g->val.at[cc_graph_operand(g, n, 0)->value].type;
+    return x->size[1] > 1 && x->stride[1] == 1;
+}
+
+/* A GPU's: what is no loop of its own, whose windows are unrolled. */
+static bool long_plane(const CcGraph *g, const CcNode *n, const CcGroupRules *rules) {
+    return is_plane(g, n) && !cc_group_takes(g, (int)(n - g->node.at), rules);
 }
 
 static bool reduced_plane(Parts *p) {
@@ -229,7 +239,7 @@ static bool may_be(const CcGraph *g, const CcNode *n, const CcGroupRules *rules)
     switch (n->op) {
     case CC_OP_max_pool: return rules->gathers && n->n_out == 2;
     case CC_OP_adaptive_max_pool: return n->n_out == 1 ? !rules->gathers && whole_plane(g, n) : rules->gathers;
-    case CC_OP_adaptive_avg_pool: return !rules->gathers && whole_plane(g, n);
+    case CC_OP_adaptive_avg_pool: return rules->gathers ? long_plane(g, n, rules) : whole_plane(g, n);
     case CC_OP_softmax:
     case CC_OP_log_softmax:
     case CC_OP_argmax:

@@ -8,25 +8,55 @@
  * stay. */
 #include "pass.h"
 
+enum { MANY = 4, SMALL = 64 };
+
 typedef struct Layout {
     const CcGraph *g;
     const CcGroupRules *rules;
-    bool *live, *ours; /* by node: it is needed; it is no host step */
+    bool *live, *ours; /* by node: it is needed; it is no host step, or one that follows */
+    bool *led;         /* by node: it is one that follows */
     bool *last;        /* by value: gets channels innermost */
     bool *whole;       /* by value: a window looks into it */
 } Layout;
 
 static CcOpKind kind_of(const CcNode *n) { return cc_op_info((CcOpId)n->op)->kind; }
 
+static bool has_one_spot(const CcType *t) {
+    int64_t spots = 1;
+    for (int d = 2; d < t->ndim; d++) spots *= t->size[d];
+    return spots == 1;
+}
+
+/* Torch's convolution of images, which follows what it reads. Of groups (depthwise ones are the usual) it has kernels
+ * of its own for images as they are recorded; f64 is not turned by cuDNN. */
+bool cc_layout_follows(const CcGraph *g, int node, const CcGroupRules *rules) {
+    const CcNode *n = &g->node.at[node];
+    if (!rules->follows || n->op != CC_OP_conv || n->flags || n->rewritten || n->n_out != 1 || n->n_in < 4 ||
+        cc_group_takes(g, node, rules))
+        return false;
+    const CcOperand *x = cc_graph_operand(g, n, 0), *groups = cc_graph_operand(g, n, n->n_in - 1);
+    const CcType *out = &g->val.at[n->out0].type;
+    return x->kind == CC_IN_VALUE && groups->kind == CC_IN_INT && groups->i == 1 &&
+           g->val.at[x->value].type.ndim == 4 && out->ndim == 4 && out->dtype != CC_DT_F64;
+}
+
+/* A global pooling, say. On the CPU its kernel would go down columns. */
+static bool shrinks(const Layout *w, const CcNode *n) {
+    const CcOperand *x = cc_graph_operand(w->g, n, 0);
+    return w->rules->gathers && n->n_out == 1 && x->kind == CC_IN_VALUE &&
+           !cc_type_same_shape(&w->g->val.at[x->value].type, &w->g->val.at[n->out0].type);
+}
+
 /* Does this node take its k-th operand, and with k -1 make its result, with any strides? */
-static bool any_strides(const CcNode *n, int k) {
+static bool any_strides(const Layout *w, const CcNode *n, int k) {
     switch (kind_of(n)) {
     case CC_K_POINTWISE: return true;
     case CC_K_CONCAT: return n->op != CC_OP_stack && (n->op != CC_OP_roll || n->n_in > 2);
     case CC_K_CONV:
     case CC_K_POOL:
     case CC_K_RESAMPLE: return k <= 0;
-    case CC_K_REDUCE: return (n->op == CC_OP_batch_mean || n->op == CC_OP_batch_spread) && k >= 0;
+    case CC_K_REDUCE:
+        return k >= 0 && (n->op == CC_OP_batch_mean || n->op == CC_OP_batch_spread || (k == 0 && shrinks(w, n)));
     default: return n->op == CC_OP_batch_norm && k <= 0;
     }
 }
@@ -35,13 +65,11 @@ static bool any_strides(const CcNode *n, int k) {
 static bool can_move(const Layout *w, int value) {
     const CcVal *v = &w->g->val.at[value];
     const CcType *t = &v->type;
-    if (v->def < 0 || !w->live[v->def] || !w->ours[v->def] || !any_strides(&w->g->node.at[v->def], -1) ||
+    if (v->def < 0 || !w->live[v->def] || !w->ours[v->def] || !any_strides(w, &w->g->node.at[v->def], -1) ||
         v->is_output || v->window_of || v->narrowed || w->whole[value] || t->ndim < 3 || t->ndim > 5 ||
         t->device != 1 || t->size[1] == 1 || !cc_type_contiguous(t))
         return false;
-    int64_t spots = 1;
-    for (int d = 2; d < t->ndim; d++) spots *= t->size[d];
-    return spots > 1 && w->g->node.at[v->def].n_out == 1;
+    return !has_one_spot(t) && w->g->node.at[v->def].n_out == 1;
 }
 
 static bool same_shape(const Layout *w, int a, int b) {
@@ -57,7 +85,7 @@ static void find_movable(Layout *w) {
         for (int k = 0; w->live[i] && k < n->n_in; k++) {
             const CcOperand *o = cc_graph_operand(g, n, k);
             if (o->kind != CC_IN_VALUE) continue;
-            if (!w->ours[i] || !any_strides(n, k)) w->last[cc_graph_base(g, o->value)] = false;
+            if (!w->ours[i] || !any_strides(w, n, k)) w->last[cc_graph_base(g, o->value)] = false;
         }
     }
 }
@@ -93,6 +121,12 @@ static void spread_gain(const Layout *w, bool *gains) {
     }
 }
 
+/* Does a convolution that follows make it, of what has channels innermost? Then it has them without more ado. */
+static bool is_led(const Layout *w, int value) {
+    const int def = w->g->val.at[value].def;
+    return w->led[def] && w->last[cc_graph_operand(w->g, &w->g->node.at[def], 0)->value];
+}
+
 /* A kernel from one layout to another is slow. A value that only such kernels would read stays. */
 static bool drop_losers(Layout *w) {
     const CcGraph *g = w->g;
@@ -104,24 +138,67 @@ static bool drop_losers(Layout *w) {
             const CcNode *n = &g->node.at[i];
             for (int k = 0; w->live[i] && k < n->n_in; k++) {
                 if (cc_graph_operand(g, n, k)->kind != CC_IN_VALUE || cc_graph_operand(g, n, k)->value != v) continue;
-                if (kind_of(n) == CC_K_CONV || w->last[n->out0] || !same_shape(w, v, n->out0)) good = true;
+                if (w->last[n->out0] || has_one_spot(&g->val.at[n->out0].type)) good = true;
+                else if (!w->led[i] && (kind_of(n) == CC_K_CONV || !same_shape(w, v, n->out0))) good = true;
                 else bad = true;
             }
         }
-        if (!bad || good) continue;
+        if (!bad || good || is_led(w, v)) continue;
         w->last[v] = false;
         again = true;
     }
     return again;
 }
 
+/* A convolution that follows turns its result only if what it reads is turned, or is copied so for little: the image
+ * that a network begins with. */
+static bool drop_stranded(Layout *w) {
+    const CcGraph *g = w->g;
+    bool again = false;
+    for (int i = 0; i < g->node.n; i++) {
+        const CcNode *n = &g->node.at[i];
+        if (!w->led[i] || !w->last[n->out0]) continue;
+        const int x = cc_graph_operand(g, n, 0)->value;
+        const CcType *t = &g->val.at[x].type;
+        const bool small = 2 * cc_type_numel(t) <= cc_type_numel(&g->val.at[n->out0].type);
+        if (w->last[x] || small || has_one_spot(t) || t->stride[1] == 1) continue;
+        w->last[n->out0] = false;
+        again = true;
+    }
+    return again;
+}
+
+/* Images of few channels gain nothing by it (Inductor's threshold). */
+static bool all_small(const Layout *w) {
+    for (int i = 0; i < w->g->node.n; i++) {
+        const CcOperand *weight = w->led[i] ? cc_graph_operand(w->g, &w->g->node.at[i], 1) : NULL;
+        if (!weight || weight->kind != CC_IN_VALUE) continue;
+        const CcType *t = &w->g->val.at[weight->value].type;
+        if (t->size[0] > SMALL || t->size[1] > SMALL) return false;
+    }
+    return true;
+}
+
 static void move(CcVal *v) {
-    CcType *t = &v->type;
-    int64_t stride = t->size[1];
-    t->stride[1] = 1;
-    for (int d = t->ndim - 1; d > 1; stride *= t->size[d--]) t->stride[d] = stride;
-    t->stride[0] = stride;
+    cc_type_make_last(&v->type);
     v->last = true;
+}
+
+static void choose(Layout *w, bool *gains) {
+    const CcGraph *g = w->g;
+    memset(gains, 0, (size_t)g->val.n);
+    for (int i = 0; i < g->node.n; i++) w->ours[i] = w->live[i] && (w->led[i] || cc_group_takes(g, i, w->rules));
+    find_movable(w);
+    spread_gain(w, gains);
+    for (int v = 0; v < g->val.n; v++) w->last[v] = w->last[v] && gains[v];
+    while (drop_losers(w) || drop_stranded(w)) {}
+}
+
+/* Convolutions that follow are not worth the kernels that turn images at both ends if there are but a few of them. */
+static int count_led(const Layout *w) {
+    int n = 0;
+    for (int i = 0; i < w->g->node.n; i++) n += w->led[i] && w->last[w->g->node.at[i].out0];
+    return n;
 }
 
 static CcGraph *apply(Layout *w, bool *gains) {
@@ -130,11 +207,13 @@ static CcGraph *apply(Layout *w, bool *gains) {
     cc_dce_mark(g, w->live);
     for (int v = 0; v < g->val.n; v++)
         if (g->val.at[v].window_of) w->whole[cc_graph_base(g, v)] = true;
-    for (int i = 0; i < g->node.n; i++) w->ours[i] = w->live[i] && cc_group_takes(g, i, w->rules);
-    find_movable(w);
-    spread_gain(w, gains);
-    for (int v = 0; v < g->val.n; v++) w->last[v] = w->last[v] && gains[v];
-    while (drop_losers(w)) {}
+    for (int i = 0; i < g->node.n; i++) w->led[i] = w->live[i] && cc_layout_follows(g, i, w->rules);
+    choose(w, gains);
+    const int led = count_led(w);
+    if (led > 0 && (led < MANY || all_small(w))) {
+        for (int i = 0; i < g->node.n; i++) w->led[i] = false;
+        choose(w, gains);
+    }
     for (int v = 0; v < g->val.n; v++) {
         if (!w->last[v]) continue;
         if (!out) out = cc_graph_copy(g);
@@ -148,10 +227,11 @@ CcGraph *cc_layout_graph(const CcGraph *g, const CcGroupRules *rules) {
     bool any = false;
     for (int i = 0; i < g->node.n; i++) any = any || kind_of(&g->node.at[i]) == CC_K_CONV;
     if (!any) return NULL;
-    bool *flags = calloc(1, 2 * nodes + 3 * values);
+    bool *flags = calloc(1, 3 * nodes + 3 * values);
     if (!flags) return NULL;
     Layout w = {.g = g, .rules = rules, .live = flags, .ours = flags + nodes};
-    w.last = w.ours + nodes;
+    w.led = w.ours + nodes;
+    w.last = w.led + nodes;
     w.whole = w.last + values;
     CcGraph *out = apply(&w, w.whole + values);
     free(flags);

@@ -24,6 +24,8 @@ typedef struct CcGroupRules {
     bool scatters; /* writes at indices are kernels (pass/writes.c) */
     bool ordered;  /* and so that the same is left there each time */
     bool asserts;  /* an index that is wrong stops the kernel, as it stops eager's: eager is not asked again */
+    bool
+        follows; /* torch's convolutions leave their results with channels innermost if what they read lies so (cuDNN) */
     bool (*gains_turned)(const CcGraph *g, int node); /* is this product faster with its result turned? */
 } CcGroupRules;
 /* Will this node be a kernel or a library call, or part of one? */
@@ -69,6 +71,8 @@ CcGraph *cc_views_graph(const CcGraph *g, const CcGroupRules *rules); /* views a
 CcGraph *cc_turn_graph(const CcGraph *g, const CcGroupRules *rules);  /* products column by column */
 /* channels innermost between convolutions */
 CcGraph *cc_layout_graph(const CcGraph *g, const CcGroupRules *rules);
+/* Is this a convolution of torch's whose operand and result may have channels innermost (rules->follows)? */
+bool cc_layout_follows(const CcGraph *g, int node, const CcGroupRules *rules);
 bool cc_turned(const CcVal *v);
 /* Autocast has cast the operands of this pointwise node, which are still as they were (autocast.c). */
 bool cc_autocast_mixes(const CcGraph *g, const CcNode *n);

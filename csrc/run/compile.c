@@ -15,7 +15,7 @@ typedef struct Compile {
     CcPlan *plan;
     CcDtype deflt;
     CcOnDevice on;
-    bool host_only, no_llvm, no_dnnl, ref_always, autotune, ordered, fills;
+    bool host_only, no_llvm, no_dnnl, ref_always, autotune, ordered, fills, convolves;
     bool first; /* compile since a plan was run */
     bool *live, *made;
     int *step_of;
@@ -52,16 +52,34 @@ static bool reads_window(const CcGraph *g, int node) {
     return false;
 }
 
-/* The host knows values as they were recorded. */
-static bool is_foreign(const CcVal *v) { return cc_turned(v) || v->last || v->hidden; }
+static CcGroupRules rules_of(const Compile *c) {
+    CcGroupRules rules = {.deflt = c->deflt,
+                          .banned = c->banned,
+                          .gathers = c->on.cuda || c->ref_always,
+                          .into = !c->host_only,
+                          .ordered = c->ordered,
+                          .asserts = c->on.cuda && !c->on.waits};
+    rules.follows = c->on.cuda && !c->host_only && c->convolves;
+    rules.scatters = rules.gathers && !c->host_only;
+    if (!c->host_only) rules.loop = c->on.cuda ? cc_device_can_cuda : rules.gathers ? cc_device_can_map : cc_device_can;
+    if (!c->host_only && !c->no_dnnl && !c->on.cuda) {
+        rules.prim = cc_prim_can;
+        rules.post = cc_prim_can_post;
+        rules.gains_turned = cc_product_gains_turned;
+    }
+    return rules;
+}
 
-static bool touches_foreign(const CcGraph *g, int node) {
+/* The host knows values as they were recorded. `follows`: or with channels innermost (CcHost.convolve). */
+static bool is_foreign(const CcVal *v, bool follows) { return cc_turned(v) || (v->last && !follows) || v->hidden; }
+
+static bool touches_foreign(const CcGraph *g, int node, bool follows) {
     const CcNode *n = &g->node.at[node];
     for (int i = 0; i < n->n_in; i++) {
         const CcOperand *o = &g->operand.at[n->in0 + i];
-        if (o->kind == CC_IN_VALUE && is_foreign(&g->val.at[o->value])) return true;
+        if (o->kind == CC_IN_VALUE && is_foreign(&g->val.at[o->value], follows)) return true;
     }
-    return n->n_out > 0 && is_foreign(&g->val.at[n->out0]);
+    return n->n_out > 0 && is_foreign(&g->val.at[n->out0], follows);
 }
 
 /* Nodes that are not what their actions do: that of a narrowed select is a copy now, attention stands in the place of
@@ -72,9 +90,11 @@ static bool is_rewritten(const CcGraph *g, int node) {
 }
 
 static void add_host_steps(Compile *c, const CcGroup *group) {
+    const CcGroupRules rules = rules_of(c);
     for (int i = 0; i < group->n; i++) {
         const int node = group->node[i];
-        const bool stuck = reads_window(c->g, node) || is_rewritten(c->g, node) || touches_foreign(c->g, node);
+        const bool stuck = reads_window(c->g, node) || is_rewritten(c->g, node) ||
+                           touches_foreign(c->g, node, cc_layout_follows(c->g, node, &rules));
         if (stuck) c->banned[c->g->node.at[node].origin] = true;
         c->stuck = c->stuck || stuck;
         add_step(c, CC_STEP_HOST, &group->node[i], 1, NULL);
@@ -166,23 +186,6 @@ static void compile_kernels(Compile *c, const CcGroups *groups) {
     cc_jit_forget();
 }
 
-static CcGroupRules rules_of(const Compile *c) {
-    CcGroupRules rules = {.deflt = c->deflt,
-                          .banned = c->banned,
-                          .gathers = c->on.cuda || c->ref_always,
-                          .into = !c->host_only,
-                          .ordered = c->ordered,
-                          .asserts = c->on.cuda && !c->on.waits};
-    rules.scatters = rules.gathers && !c->host_only;
-    if (!c->host_only) rules.loop = c->on.cuda ? cc_device_can_cuda : rules.gathers ? cc_device_can_map : cc_device_can;
-    if (!c->host_only && !c->no_dnnl && !c->on.cuda) {
-        rules.prim = cc_prim_can;
-        rules.post = cc_prim_can_post;
-        rules.gains_turned = cc_product_gains_turned;
-    }
-    return rules;
-}
-
 static int prepare(Compile *c, CcErr *err) {
     const CcGraph *g = c->g;
     c->banned = cc_arena_alloc(c->plan->arena, (size_t)g->node.n + 1);
@@ -234,6 +237,9 @@ static int build(Compile *c, CcErr *err) {
         plan->step.at[s].narrowed = n->n_out > 0 && g->val.at[n->out0].narrowed && !plan->step.at[s].turned;
         n = &g->node.at[plan->step.at[s].node[plan->step.at[s].n_node - 1]];
         plan->step.at[s].last = n->n_out > 0 && g->val.at[n->out0].last;
+        const CcOperand *x = n->n_in ? cc_graph_operand(g, n, 0) : NULL;
+        plan->step.at[s].follows = plan->step.at[s].kind == CC_STEP_HOST && n->op == CC_OP_conv &&
+                                   (plan->step.at[s].last || (x->kind == CC_IN_VALUE && g->val.at[x->value].last));
     }
     cc_plan_made(plan, g, c->live, c->made, c->step_of);
     if (c->stuck) return 0;
@@ -310,6 +316,7 @@ CcPlan *cc_run_compile(const CcGraph *g, const CcRunOptions *options, CcErr *err
                  .autotune = options->autotune,
                  .ordered = options->ordered,
                  .fills = options->fills,
+                 .convolves = options->convolves,
                  .ref_always = backend && strcmp(backend, "ref") == 0};
     CcErr why = {0};
     if (!c.host_only && (cc_op_init(&why) < 0 || cc_graph_check(g, &why) < 0)) {

@@ -21,7 +21,8 @@ typedef struct CcRunOptions {
     /* torch.use_deterministic_algorithms: writes at indices are torch's where kernels would leave open which of several
      * stays, or in which order sums are made */
     bool ordered;
-    bool fills; /* and what torch.empty gives is torch's, which fills it */
+    bool fills;     /* and what torch.empty gives is torch's, which fills it */
+    bool convolves; /* the host has `convolve` */
 } CcRunOptions;
 
 #define CC_NO_VERSION UINT64_MAX
@@ -35,6 +36,9 @@ typedef struct CcHost {
     void *(*make)(void *ctx, int value);
     /* Replays a node by the host; its inputs are available. 0 or -1. */
     int (*call)(void *ctx, int node);
+    /* As `call`, of a convolution; its result lies as cc_run_type says. It does so by itself if what it reads lies so,
+     * which is copied if it does not. */
+    int (*convolve)(void *ctx, int node);
     /* Changes with every write to an input's memory that torch counts; CC_NO_VERSION: not known. */
     uint64_t (*version)(void *ctx, int value);
     /* A step is about to write memory that was there before, as this node says. The value has a tensor, or is -1: only

@@ -34,6 +34,7 @@ typedef struct CcStep {
     bool narrowed;              /* computes only a part of what the graph says */
     bool turned;                /* its result lies in memory column by column */
     bool last;                  /* its result has channels innermost */
+    bool follows;               /* HOST: a convolution whose operand or result has */
     int32_t drop0, n_drop;      /* values that die with this step: plan->drop[drop0 ..] */
     const CcPrimFamily *family; /* PRIMITIVE */
     void *work;                 /* KERNEL: CcLaunch; PRIMITIVE: what its family built */

@@ -5,7 +5,8 @@
 static int run_step(const CcStep *step, const CcHost *host, CcErr *err) {
     if (step->kind == CC_STEP_KERNEL) return cc_launch_run(step->work, host, err);
     if (step->kind == CC_STEP_PRIMITIVE) return step->family->run(step->work, host, err);
-    if (host->call(host->ctx, step->host) < 0) return cc_err_set(err, CC_E_HOST, "node %d failed", step->host);
+    if ((step->follows ? host->convolve : host->call)(host->ctx, step->host) < 0)
+        return cc_err_set(err, CC_E_HOST, "node %d failed", step->host);
     return 0;
 }
 
@@ -38,6 +39,11 @@ static void *run_make(void *ctx, int value) {
 static int run_call(void *ctx, int node) {
     const Run *r = ctx;
     return r->host->call(r->host->ctx, node);
+}
+
+static int run_convolve(void *ctx, int node) {
+    const Run *r = ctx;
+    return r->host->convolve(r->host->ctx, node);
 }
 
 static uint64_t run_version(void *ctx, int value) {
@@ -84,6 +90,7 @@ static int run_steps(const Run *run, int *step_out, CcErr *err) {
                    .data = run_data,
                    .make = run_make,
                    .call = run_call,
+                   .convolve = run_convolve,
                    .version = run_version,
                    .writing = run_writing,
                    .number = run_number,

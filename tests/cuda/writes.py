@@ -188,22 +188,3 @@ def test_arguments_that_share_memory():
     mine, theirs = base.clone(), base.clone()
     torch.testing.assert_close(fn(mine[1:4], mine[2:5]), step(theirs[1:4], theirs[2:5]))
     torch.testing.assert_close(mine, theirs)
-
-
-def test_residuals_in_place_behind_convolutions():
-    """As in torchvision's networks: norms, the sum into one of them and its relu are one kernel, which reads each convolution's result once."""
-
-    class Block(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.one, self.two, self.three = (nn.Conv2d(8, 8, k, padding=k // 2, bias=False) for k in (3, 3, 1))
-            self.norms = nn.ModuleList(nn.BatchNorm2d(8) for _ in range(3))
-            self.relu = nn.ReLU(inplace=True)
-
-        def forward(self, x):
-            y = self.relu(self.norms[0](self.one(x)))
-            y = self.norms[1](self.two(y))
-            y += self.norms[2](self.three(x))
-            return self.relu(y)
-
-    assert same(Block().eval(), T(2, 8, 9, 9), host=3).count(" kernel ") == 2
