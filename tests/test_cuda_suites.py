@@ -68,6 +68,11 @@ def test_convolutions(cuda):
     assert passed >= 9 and launched > 50
 
 
+def test_autocast(cuda):
+    passed, launched = run(cuda, "tests/cuda/autocast.py")
+    assert passed >= 28 and launched > 100
+
+
 def test_the_benchmark(cuda, tmp_path):
     """Its rows, but for what only a GPU can tell."""
     rows = tmp_path / "rows"

@@ -132,7 +132,7 @@ static void compile(CcSegment *s, CcShape *shape, PyObject *const *kept, PyObjec
 void cc_shape_first(CcRoot *root, CcSegment *s) {
     CcTrace *t = s->trace;
     int64_t key[CC_KEY_MAX];
-    s->options = (CcRunOptions){.host_only = t->needs_grad || cc_mode_autocast_cuda(&t->mode),
+    s->options = (CcRunOptions){.host_only = t->needs_grad,
                                 .no_llvm = !root->knobs.backend_llvm,
                                 .no_dnnl = !root->knobs.backend_onednn,
                                 .default_dtype = cc_mode_default_dtype(),

@@ -124,7 +124,6 @@ const char *cc_mode_refuse(const CcMode *m) {
     return NULL;
 }
 
-bool cc_mode_autocast_cuda(const CcMode *m) { return m->v[M_AUTOCAST_CUDA] != 0; }
 
 bool cc_mode_ordered(const CcMode *m) { return m->v[M_DETERMINISTIC] != 0; }
 
