@@ -1486,6 +1486,15 @@ def made_function(tag):
     return alike_but_for_its_identity
 
 
+class Tagged:
+    def __init__(self, tag):
+        self.tag = tag
+
+    def __call__(self, x):
+        return x + 1
+
+
+MAKE = made_function
 MADE = made_function(0), made_function(1)
 IN_DICT = {MADE[0]: "a", MADE[1]: "b"}
 
@@ -1501,10 +1510,10 @@ def tag_of_first_written(f):
 
 
 def made_or_given(f):
-    return (f if f.tag else made_function(0)) is MADE[0]
+    return (f if f.tag else MAKE(0)) is MADE[0]
 
 
-LOOKS_AT_A_FUNCTION = {
+LOOKS_AT = {
     "call": lambda f: f(1),
     "is": lambda f: f is MADE[0],
     "is not": lambda f: MADE[0] is not f,
@@ -1523,8 +1532,12 @@ LOOKS_AT_A_FUNCTION = {
     "frozenset": lambda f: len(frozenset((f, MADE[0]))),
     "fromkeys": lambda f: len(dict.fromkeys([f, MADE[0]])),
     "id": lambda f: id(f) == id(MADE[0]),
+    "id given": lambda f: id(f),
     "hash": lambda f: hash(f) == hash(MADE[0]),
+    "hash given": lambda f: (hash(f), hash((f, 1)), hash(f.__init__)),
     "repr": lambda f: repr(f) == f"{MADE[0]}",
+    "text given": lambda f: (str(f), f"{f!r}", f"{[f]}", "%s" % f, "{}".format(f)),
+    "key of a new dict": lambda f: {f: 1}.get(MADE[0]),
     "tuples": lambda f: (f, 1) == (MADE[0], 1),
     "deque": lambda f: MADE[0] in collections.deque([f]),
     "partial": lambda f: functools.partial(f).func is MADE[0],
@@ -1557,12 +1570,24 @@ def from_a_cell(look):
     return fn
 
 
-@pytest.mark.parametrize("place", [from_a_local, from_a_cell])
-@pytest.mark.parametrize("name", LOOKS_AT_A_FUNCTION)
+def from_an_argument(look):
+    def fn(x, k):
+        return x + 1, look(MADE[k])
+
+    return fn
+
+
+@pytest.mark.parametrize("place", [from_a_local, from_a_cell, from_an_argument])
+@pytest.mark.parametrize("name", LOOKS_AT)
 @pytest.mark.parametrize("first", [0, 1])
-def test_which_function_it_is(name, place, first):
-    """Behind a break a function that another one made is known by its code. Where it matters which one it is, it has to be guarded."""
-    fn = place(LOOKS_AT_A_FUNCTION[name])
+@pytest.mark.parametrize("make", [made_function, Tagged])
+def test_which_object_it_is(name, place, first, make, monkeypatch):
+    """Objects are known by their types, and behind a break functions by their code. Where it matters which one it is, that is guarded."""
+    made = make(0), make(1)
+    monkeypatch.setitem(globals(), "MAKE", make)
+    monkeypatch.setitem(globals(), "MADE", made)
+    monkeypatch.setitem(globals(), "IN_DICT", {made[0]: "a", made[1]: "b"})
+    fn = place(LOOKS_AT[name])
     compiled = ccompile.compile(fn)
     for k in (first, first, 1 - first, 0, 1, 1, 0):
         results = []
@@ -1570,6 +1595,23 @@ def test_which_function_it_is(name, place, first):
             MADE[0].tag, MADE[1].tag = 0, 1
             results.append((call(T(2), k)[1], MADE[0].tag, MADE[1].tag))
         assert results[0] == results[1], k
+
+
+def test_where_a_tensor_lies():
+    """Tensors of other calls lie elsewhere: id() of one is a break."""
+    held = []
+
+    def fn(x, parameter):
+        y = x + 1
+        return y, id(x), id(y), id(parameter)
+
+    compiled, parameter = ccompile.compile(fn), torch.nn.Parameter(T(2))
+    with torch.no_grad():
+        for i in range(4):
+            x = T(2, seed=i)
+            y, *ids = compiled(x, parameter)
+            held += [x, y]
+            assert ids == [id(x), id(y), id(parameter)]
 
 
 def test_functions_of_each_call_share_what_follows():

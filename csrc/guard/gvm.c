@@ -175,6 +175,7 @@ bool cc_guard_holds(const CcGuard *g, PyObject *v, PyObject *const *gv) {
     switch ((CcCheck)g->check) {
     case CC_CHK_NONE: return v != NULL;
     case CC_CHK_IDENT: return v == g->want;
+    case CC_CHK_ADDRESS: return v != NULL && PyLong_AsVoidPtr(g->want) == v;
     case CC_CHK_ALIAS: return v == gv[g->other];
     case CC_CHK_DISTINCT: return v != gv[g->other];
     case CC_CHK_TYPE: return v != NULL && (PyObject *)Py_TYPE(v) == g->want;

@@ -234,6 +234,7 @@ static bool free_check(Build *b, int i, int stage) {
         add_word(b, &f->func_kwdefaults, stage);
         return true;
     }
+    case CC_CHK_ADDRESS:
     case CC_CHK_HOLDS: /* another object of that class may get its address */
     case CC_CHK_EQUALSET:
     case CC_CHK_WAITS:

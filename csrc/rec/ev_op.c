@@ -96,6 +96,8 @@ static CcGo plain_before(CcRec *rec, CcAct *act, const CcEvent *ev, int depth) {
         if (dirty(rec, o)) return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(o));
         if (looks_inside(ev) && !cc_number_settle(rec, o, depth))
             return cc_rec_break(rec, act, CC_R_DATA_SCALAR, type_name(o));
+        if (looks_inside(ev) && (ev->kind != CC_EV_COMPARE || builtin_container(o)) && ev->kind != CC_EV_CONTAINS)
+            cc_number_addresses(rec, o, depth, ev->kind != CC_EV_COMPARE);
         if (cc_value_const(o) || cc_value_ident(o) || bare(o)) continue;
         if (!is_heap(o) && !builtin_container(o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, type_name(o));
         const bool known =
@@ -285,6 +287,8 @@ static CcGo subscr_before(CcRec *rec, CcAct *act, CcEvent *ev) {
         PyErr_Clear();
         return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(o));
     }
+    if (PyDict_Check(o) && cc_value_origin(rec, o) == CC_O_FRESH && !cc_value_membership(rec, o, key))
+        return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "key");
     if (PyType_Check(o) || cc_value_const(o) || bare(o) || python_method(o, "__getitem__")) return CC_OK;
     if (PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o)) {
         if (PySlice_Check(key) && !cc_value_content(rec, o, 1))
@@ -463,6 +467,7 @@ static CcGo contains_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
             cc_attr_dunder(rec, ev->in[1], "__eq__");
             cc_value_distinct(rec, ev->in[1], PySequence_Fast_GET_ITEM(o, i));
         }
+    if (cc_value_deque(o)) (void)cc_value_membership(rec, o, ev->in[1]);
     const int source = PyDict_Check(o) && !cc_value_known(rec, o) ? cc_value_source(rec, o) : -1;
     if (source >= 0 && cc_number_dict_key(rec, ev->in[1]))
         cc_value_read(rec, CC_SRC_KEY, source, ev->in[1], 0, 0, PyDict_GetItemWithError(o, ev->in[1]));
@@ -594,6 +599,8 @@ static CcGo update_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
     if (unknown(rec, v)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(v));
     const int keys = ev->arg == CC_OP_SET_ADD || ev->arg == CC_OP_MAP_ADD ? 1 : ev->arg == CC_OP_SET_UPDATE ? 2 : 0;
     if (keys > 0 && !cc_number_settle(rec, ev->in[1], keys)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, "key");
+    if (ev->arg == CC_OP_MAP_ADD && !cc_value_membership(rec, ev->in[0], ev->in[1]))
+        return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "a tensor as a key");
     if (cc_value_source(rec, ev->in[0]) >= 0) return CC_OK;
     if (ev->arg == CC_OP_LIST_EXTEND || ev->arg == CC_OP_SET_UPDATE || ev->arg == CC_OP_DICT_UPDATE ||
         ev->arg == CC_OP_DICT_MERGE) {
@@ -680,9 +687,8 @@ static CcGo build_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
     if (step > 0 && cc_number_in(rec, ev->in, ev->n, step)) /* keys that are equal in a replay would be one */
         return cc_rec_poison(rec, act, CC_R_DATA_SCALAR, "key");
     cc_value_fresh(rec, ev->result);
-    const bool tensor_keys = ev->arg == CC_OP_BUILD_MAP && ev->n > 2 && cc_tens_any(ev->in[0]);
-    if ((PyAnySet_Check(ev->result) || tensor_keys) && !cc_value_membership(rec, ev->result, NULL))
-        return cc_rec_poison(rec, act, CC_R_TENSOR_ITER, "set");
+    const bool keys = PyAnySet_Check(ev->result) || (ev->arg == CC_OP_BUILD_MAP && ev->n > 2);
+    if (keys && !cc_value_membership(rec, ev->result, NULL)) return cc_rec_poison(rec, act, CC_R_TENSOR_ITER, "set");
     return CC_OK;
 }
 

@@ -217,6 +217,16 @@ static CcGo operands_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcC
     return CC_OK;
 }
 
+/* C code that compares or hashes objects, or gives their text: of some that is where they lie. */
+static void addresses(CcRec *rec, const CcCalled *c, const CcCallee *callee) {
+    static const char *const texts[] = {"repr", "str", "ascii", "format", "object.__repr__", "object.__str__"};
+    const bool hash = strcmp(callee->name, "hash") == 0 || strstr(callee->name, ".__hash__") != NULL ||
+                      strstr(callee->name, ".__eq__") != NULL || strcmp(callee->name, "object.__ne__") == 0;
+    bool text = strncmp(callee->name, "str.format", 10) == 0 || strcmp(callee->name, "str.__mod__") == 0;
+    for (int i = 0; i < CC_COUNT(texts); i++) text = text || strcmp(callee->name, texts[i]) == 0;
+    for (int i = 0; (hash || text) && i < c->n; i++) cc_number_addresses(rec, c->in[i], 4, text);
+}
+
 /* C code that may read whatever its operands hold. */
 static CcGo contents_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *callee) {
     const CcCalleeKind k = callee->kind;
@@ -233,6 +243,7 @@ static CcGo contents_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcC
     if (strcmp(callee->name, "functools.partial") != 0 && strcmp(callee->name, "slice") != 0) pin_all(rec, c);
     for (int i = 0; (looks || makes_set(callee)) && i < c->n; i++)
         if (!cc_number_settle(rec, c->in[i], 4)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, callee->name);
+    addresses(rec, c, callee);
     return contents(rec, act, c, 0, looks ? 4 : 1);
 }
 
@@ -246,6 +257,21 @@ static PyObject *read_by(const CcCalled *c) {
 /* A key that a guard can look up. */
 static bool looked_up(CcRec *rec, PyObject *key) {
     return cc_value_const(key) || cc_value_ident(key) || cc_number_dict_key(rec, key);
+}
+
+static CcGo look_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *callee) {
+    if (strncmp(callee->name, "_operator.", 10) == 0 && c->n == 2) cc_value_distinct(rec, c->in[0], c->in[1]);
+    if (strcmp(callee->name, "id") != 0 || c->n == 0) return CC_OK;
+    if (cc_tens_any(c->in[0])) { /* Tensor.__hash__ asks for it as well: what is hashed is told apart by its identity */
+        PyObject *name = PyUnicode_InternFromString("__hash__");
+        PyObject *f = name != NULL ? cc_type_lookup(Py_TYPE(c->in[0]), name) : NULL;
+        Py_XDECREF(name);
+        return f != NULL && PyFunction_Check(f) && PyFunction_GET_CODE(f) == (PyObject *)act->co
+                   ? CC_OK
+                   : cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, "id of a tensor");
+    }
+    cc_value_which(rec, c->in[0]);
+    return CC_OK;
 }
 
 static CcGo row_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *callee) {
@@ -262,11 +288,7 @@ static CcGo row_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee
         return read_by(c) != NULL ? cc_attr_before(rec, act, c->in[1], read_by(c))
                                   : cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, callee->name);
     case CC_CALLEE_TYPE: return c->n == 1 ? CC_OK : cc_rec_break(rec, act, CC_R_CLASS, "type()");
-    case CC_CALLEE_LOOK:
-        for (int i = 0; i < c->n && (strcmp(callee->name, "id") == 0 || strncmp(callee->name, "_operator.", 10) == 0);
-             i++)
-            cc_number_which(rec, c->in[i], 0);
-        return CC_OK;
+    case CC_CALLEE_LOOK: return look_before(rec, act, c, callee);
     case CC_CALLEE_ABC:
     case CC_CALLEE_SUPER:
     case CC_CALLEE_CALLS:
@@ -287,12 +309,14 @@ static CcGo row_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee
         if (cc_value_symbolic(rec, c->in[1])) cc_value_pin(rec, c->in[1]);
         cc_sym_settle(rec, c->in[1], 3);
         if (d == CC_DIRTY_ALL) return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(c->in[0]));
+        if (cc_value_origin(rec, c->in[0]) == CC_O_FRESH && !cc_value_membership(rec, c->in[0], c->in[1]))
+            return cc_rec_break(rec, act, CC_R_TENSOR_ITER, callee->name);
         return looked_up(rec, c->in[1]) ? CC_OK : contents(rec, act, c, 0, 1);
     }
     case CC_CALLEE_WRITE:
         cc_value_will_write(rec, c->in[0]);
-        if (strcmp(callee->name, "set.add") == 0 && cc_call_positional(c) > 1 &&
-            !cc_value_membership(rec, c->in[0], c->in[1]))
+        if ((strcmp(callee->name, "set.add") == 0 || strstr(callee->name, "__setitem__") != NULL) &&
+            cc_call_positional(c) > 1 && !PyList_Check(c->in[0]) && !cc_value_membership(rec, c->in[0], c->in[1]))
             return cc_rec_break(rec, act, CC_R_TENSOR_ITER, callee->name);
         if (takes_items(callee) && cc_call_positional(c) > 1 && !cc_tens_any(c->in[1]))
             return contents(rec, act, c, 1, 1);
@@ -465,7 +489,7 @@ CcGo cc_row_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *cal
         cc_value_origin(rec, result) != CC_O_UNKNOWN)
         return go;
     if (callee->kind == CC_CALLEE_READ && c->n > 0) cc_value_pairs(rec, result, c->in[0]);
-    if (PyAnySet_Check(result) && !cc_value_membership(rec, result, NULL))
+    if ((PyAnySet_Check(result) || makes_set(callee)) && !cc_value_membership(rec, result, NULL))
         return cc_rec_poison(rec, act, CC_R_TENSOR_ITER, callee->name);
     if (Py_REFCNT(result) == 1 || callee->kind == CC_CALLEE_NEW || callee->kind == CC_CALLEE_ITER ||
         callee->kind == CC_CALLEE_READ || callee->kind == CC_CALLEE_SUPER) {

@@ -70,6 +70,27 @@ void cc_number_which(CcRec *rec, PyObject *o, int depth) {
     else if (depth > 0) (void)cc_number_any(o, which_visit, rec, depth - 1);
 }
 
+typedef struct Shows {
+    CcRec *rec;
+    bool text;
+} Shows;
+
+static bool address_visit(void *ctx, PyObject *o, int depth) {
+    const Shows *s = ctx;
+    cc_number_addresses(s->rec, o, depth, s->text);
+    return false;
+}
+
+void cc_number_addresses(CcRec *rec, PyObject *o, int depth, bool text) {
+    if (o != NULL && PyMethod_Check(o)) o = PyMethod_GET_SELF(o);
+    if (o == NULL || cc_tens_any(o)) return;
+    const PyTypeObject *t = Py_TYPE(o);
+    const bool shows = text ? t->tp_repr == PyBaseObject_Type.tp_repr : cc_value_compares_as(o, &PyBaseObject_Type);
+    if (PyFunction_Check(o) || (shows && !cc_value_ident(o))) cc_value_which(rec, o);
+    Shows s = {rec, text};
+    if (depth > 0) (void)cc_number_any(o, address_visit, &s, depth - 1);
+}
+
 void cc_number_hashed(CcRec *rec, PyObject *o) {
     if (o == NULL || rec->trace == NULL || rec->trace->symbol.n == 0 || cc_value_origin(rec, o) == CC_O_SOURCE) return;
     Py_ssize_t pos = 0;

@@ -158,8 +158,9 @@ CC_NEW PyObject *cc_value_ask(CcRec *rec, PyObject *function);
 void cc_value_ask_module(CcRec *rec, const char *module, const char *function);
 /* Two objects were compared by identity: when both came from outside and differ, they have to differ in a replay. */
 void cc_value_distinct(CcRec *rec, PyObject *a, PyObject *b);
-/* It matters which function this is: one that was known by its code (resume.c) is known by its identity from now on. */
-void cc_value_which(CcRec *rec, PyObject *function);
+/* It matters which object from outside this is: a function that was known by its code (resume.c) is known by its identity
+ * from now on, any other one by its address, as in what id() and repr() gave. */
+void cc_value_which(CcRec *rec, PyObject *o);
 void cc_value_function_written(CcRec *rec);
 /* Marks that source as written by this trace: later reads of it carry no guard. */
 void cc_value_written(CcRec *rec, CcSource source, int parent, PyObject *key, bool deleted);
@@ -186,6 +187,8 @@ void cc_value_pin(CcRec *rec, PyObject *o);
  * computes one. */
 bool cc_number_settle(CcRec *rec, PyObject *o, int depth);
 void cc_number_which(CcRec *rec, PyObject *o, int depth); /* cc_value_which of the functions in it */
+/* ... and of all whose text, or hash and equality, is that of their address */
+void cc_number_addresses(CcRec *rec, PyObject *o, int depth, bool text);
 /* Whether visit says so of anything that a container or one of C's iterators holds. */
 typedef bool (*CcNumberVisit)(void *ctx, PyObject *o, int depth);
 bool cc_number_any(PyObject *o, CcNumberVisit visit, void *ctx, int depth);

@@ -355,11 +355,22 @@ void cc_value_ask_module(CcRec *rec, const char *module, const char *function) {
     Py_XDECREF(m);
 }
 
-void cc_value_which(CcRec *rec, PyObject *function) {
-    const CcProv *p = cc_value_find(rec, function);
+void cc_value_which(CcRec *rec, PyObject *o) {
+    const CcProv *p = cc_value_find(rec, o);
     if (p == NULL || p->origin != CC_O_SOURCE || rec->trace == NULL) return;
-    if (rec->trace->guards.g.at[p->id].check == CC_CHK_TYPE)
-        cc_guard_check(&rec->trace->guards, p->id, CC_CHK_IDENT, function);
+    CcGuards *gs = &rec->trace->guards;
+    const CcGuard *g = &gs->g.at[p->id];
+    if (g->source == CC_SRC_CONST || g->check == CC_CHK_IDENT) return;
+    if (PyFunction_Check(o)) {
+        if (g->check == CC_CHK_TYPE) cc_guard_check(gs, p->id, CC_CHK_IDENT, o);
+        return;
+    }
+    const void *told = (const void *)(((uintptr_t)p->id << 32 | (uintptr_t)p->id) + 1);
+    PyObject *address = PyLong_FromVoidPtr(o);
+    if (address == NULL) abort();
+    if (cc_map_find(&rec->distinct, told) == NULL) cc_guard_also(gs, p->id, CC_CHK_ADDRESS, address, -1);
+    cc_map_put(&rec->distinct, told, 1);
+    Py_DECREF(address);
 }
 
 void cc_value_function_written(CcRec *rec) {
