@@ -1,7 +1,5 @@
 """Recorded code: each feature of the language and of tensors gives what eager gives, and replays."""
 
-import sys
-
 import ccompile
 import pytest
 import record_tensors  # noqa: F401  fills the second half of the table
@@ -29,9 +27,7 @@ def test_no_more_breaks_than_dynamo(name):
     f = FEATURES[name]
     args, kw = arguments(f)
     # A class that is made in each call is another one each time: no guard can hold for it, so making it is a break.
-    # ExitStack reads the exception's __traceback__ in 3.13.
-    bare = name == "class-in-forward" or (name == "context-managers" and sys.version_info >= (3, 13))
-    no_worse(build(name), *args, bare=bare, **kw)
+    no_worse(build(name), *args, bare=name == "class-in-forward", **kw)
 
 
 def test_inputs_change():

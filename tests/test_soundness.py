@@ -11,6 +11,7 @@ import math
 import operator
 import sys
 import time
+import traceback
 import types
 import warnings
 import weakref
@@ -1640,3 +1641,75 @@ def test_functions_of_each_call_share_what_follows():
     before = ccompile.counters()
     compiled(T(3))
     assert ccompile.counters()["recording"] == before["recording"]
+
+
+# ---- tracebacks that code asks for ---------------------------------------------------------------------------------------
+def traceback_handed_on(x):
+    def handler(kind, error, traceback):
+        return issubclass(kind, KeyError) and error.args
+
+    try:
+        {}["none"]
+    except KeyError as e:
+        details = type(e), e, e.__traceback__
+        return x + 1, handler(*details)
+
+
+def traceback_looked_at(x):
+    try:
+        {}["none"]
+    except KeyError as e:
+        return x + 1, e.__traceback__ is None, e.__traceback__.tb_lineno
+
+
+def traceback_given(x):
+    try:
+        raise ValueError("a")
+    except ValueError as e:
+        return x + 1, e.__traceback__
+
+
+def traceback_kept(x):
+    try:
+        raise ValueError("a")
+    except ValueError as e:
+        found = e.__traceback__
+    brk()
+    return x + 1, found
+
+
+def traceback_raised_again(x):
+    try:
+        try:
+            raise ValueError("a")
+        except ValueError as e:
+            details = type(e), e, e.__traceback__
+            raise details[1]
+    except ValueError as again:
+        return x + 1, again.__traceback__
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [traceback_handed_on, traceback_looked_at, traceback_given, traceback_kept, traceback_raised_again],
+    ids=lambda fn: fn.__name__,
+)
+def test_tracebacks(fn):
+    def shown(result):
+        x, *rest = result
+        return x.tolist(), [
+            [(frame.name, frame.lineno) for frame in traceback.extract_tb(v)]
+            if isinstance(v, types.TracebackType)
+            else v
+            for v in rest
+        ]
+
+    compiled = ccompile.compile(fn)
+    for i in range(4):
+        assert shown(compiled(T(2, seed=i))) == shown(fn(T(2, seed=i)))
+    before = ccompile.counters()
+    compiled(T(2))
+    assert ccompile.counters()["hits"] == before["hits"] + 1
+    if fn is traceback_handed_on:
+        assert ccompile.explain(fn)(T(2)).graph_break_count == 0
+        ccompile.compile(fn, fullgraph=True)(T(2))

@@ -120,8 +120,9 @@ CcGo cc_attr_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
                    : cc_rec_break(rec, act, CC_R_DATA_SCALAR, PyUnicode_AsUTF8(name));
     }
     const CcOrigin origin = cc_value_origin(rec, o);
+    /* its frames hold this call's objects; one of this call may be handed on, as to __exit__ (3.13's ExitStack) */
     if (PyExceptionInstance_Check(o) && PyUnicode_CompareWithASCIIString(name, "__traceback__") == 0)
-        return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, "__traceback__"); /* its frames hold this call's objects */
+        return origin == CC_O_SOURCE ? cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, "__traceback__") : CC_OK;
     if (origin == CC_O_UNKNOWN && !PyExceptionInstance_Check(o))
         return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, Py_TYPE(o)->tp_name);
     if (Py_IS_TYPE(o, &PySuper_Type)) return CC_OK;
@@ -297,6 +298,7 @@ CcGo cc_attr_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject
     else if (PyType_Check(o)) type_after(rec, o, name, v);
     else if (Py_IS_TYPE(o, &PySuper_Type)) super_after(rec, o, name, v);
     else instance_after(rec, o, name, v, false);
+    if (v != NULL && PyTraceBack_Check(v)) cc_value_fresh(rec, v); /* if it can't be made again, this is a break */
     if (v != NULL && !PyExceptionInstance_Check(v) && cc_value_origin(rec, v) == CC_O_UNKNOWN)
         return cc_rec_poison(rec, act, CC_R_UNKNOWN_ATTR, PyUnicode_AsUTF8(name));
     return CC_OK;
