@@ -122,7 +122,7 @@ test-frames: $(BUILT)
 	    $$e/bin/python -m pip install -q "setuptools>=77" \
 	      $$(sed -n 's/^ *"\(\(pytest\|hypothesis\)==[^"]*\)",$$/\1/p' pyproject.toml); touch $$e/.deps; fi; \
 	  inc="$$("$$p" -c 'import sysconfig as s; print(s.get_path("include"))')"; \
-	  for f in $(FRONT); do $(CC) -std=gnu11 -fsyntax-only -Wall -Wextra -Werror -DCC_DEBUG=0 -I"$$inc" $$f; done; \
+	  $(CC) -std=gnu11 -fsyntax-only -Wall -Wextra -Werror -DCC_DEBUG=0 -I"$$inc" $(FRONT); \
 	  CCOMPILE_TEST_EXT=frame $$e/bin/python setup.py -q build_ext --build-lib build/frames-$*; \
 	  echo "frame tests on CPython $*"; \
 	  PYTHONPATH=build/frames-$* $$e/bin/python -m pytest -q --noconftest -p no:cacheprovider $$tests; \
