@@ -392,3 +392,167 @@ def named_tuple_class(x):
     p = Pair(x)
     a, b = p
     return p, p.product(), p._replace(b=2), p._asdict(), a is p.a, p[1], Pair._fields
+
+
+# ---- attributes of classes that are written --------------------------------------------------------------------------
+@made
+def class_written_by_methods():
+    class Count:
+        n = 0
+        last = None
+
+        def f(self, x):
+            Count.n += 1
+            type(self).last = x * 2
+            return x * Count.n, self.n, self.last
+
+    count = Count()
+    return lambda x: (count.f(x), Count.n), [Count]
+
+
+@made
+def class_written_by_module():
+    class Net(torch.nn.Module):
+        calls = 0
+
+        def forward(self, x):
+            self.__class__.calls += 1
+            return x * 2 if Net.calls > 2 else x + Net.calls
+
+    return Net(), [Net]
+
+
+@made(over=1, hit=False)  # what another class inherits has no guard that would tell
+def class_written_and_inherited():
+    class Base:
+        n = 1
+
+    class Derived(Base):
+        pass
+
+    class Other(Base):
+        n = 5
+
+    def fn(x):
+        Base.n = Derived.n + 1
+        return x * Derived.n, Derived().n, Base.n, Other.n, Other().n
+
+    return fn, [Base, Derived, Other]
+
+
+@made
+def class_written_in_init():
+    class Numbered:
+        n = 0
+
+        def __init__(self):
+            Numbered.n += 1
+            self.k = Numbered.n
+
+    def fn(x):
+        a, b = Numbered(), Numbered()
+        return x * a.k + b.k, Numbered.n
+
+    return fn, [Numbered]
+
+
+@made
+def class_written_and_shadowed():
+    class Held:
+        n = 1
+
+    a, b = Held(), Held()
+    a.n = 7
+
+    def fn(x):
+        Held.n += 1
+        b.n = b.n + Held.n
+        return x * a.n, a.n, b.n, Held.n
+
+    return fn, [Held, a, b]
+
+
+@made(over=1, hit=False)
+def class_written_around_breaks():
+    class Held:
+        n = 1
+
+    def fn(x):
+        Held.n += 1
+        print("n", Held.n)
+        Held.n += 1
+        if x.sum() > 0:
+            Held.n += 10
+        return x * Held.n
+
+    return fn, [Held]
+
+
+@made(over=1, hit=False)
+def class_written_and_read_whole():
+    class Held:
+        n = 1
+
+    def fn(x):
+        setattr(Held, "n", Held.n + 1)
+        return x * getattr(Held, "n", 0), Held.__dict__["n"]
+
+    return fn, [Held]
+
+
+@made(hit=False)
+def class_written_by_others():
+    class Held:
+        n = 0
+
+    calls = []
+
+    def fn(x):
+        calls.append(1)
+        if len(calls) == 3:
+            Held.n = 100
+        Held.n += 1
+        return x * Held.n
+
+    return fn, [Held]
+
+
+@made(over=2, hit=False)
+def class_written_through_a_metaclass():
+    class Meta(type):
+        def __setattr__(cls, name, value):
+            super().__setattr__(name, value if name == "_total" else value + 1)
+
+        @property
+        def total(cls):
+            return cls._total
+
+        @total.setter
+        def total(cls, value):
+            cls._total = value
+
+    class Held(metaclass=Meta):
+        n, _total = 1, 0
+
+    def fn(x):
+        Held.n = 3
+        Held.total = 5
+        return x * Held.n, Held.total
+
+    return fn, [Held]
+
+
+@made(over=2, hit=False)
+def class_given_methods():
+    class Held:
+        n = 1
+
+    def fn(x):
+        Held.g = lambda self, y: y * 2
+        r = Held().g(x)
+        del Held.g
+        Held.n = 2
+        Held.n = 3
+        return r, hasattr(Held, "g"), Held.n
+
+    return fn, [Held]

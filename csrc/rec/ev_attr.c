@@ -109,9 +109,23 @@ static CcGo tensor_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
     return CC_OK;
 }
 
+/* A class attribute that this trace has written is read back through that class, or its instances: what another class
+ * inherits of it has no guard that would tell. */
+static bool written_elsewhere(const CcRec *rec, PyObject *o, PyObject *name) {
+    PyTypeObject *t = PyType_Check(o) ? (PyTypeObject *)o : Py_TYPE(o);
+    for (int i = 0; i < rec->of_class.n; i++) {
+        const struct CcOfClass *w = &rec->of_class.at[i];
+        if (Py_IS_TYPE(o, &PySuper_Type) || PyUnicode_Compare(name, str_dict) == 0) return true;
+        if (w->type != t && PyType_IsSubtype(t, w->type) && PyUnicode_Compare(name, w->name) == 0) return true;
+    }
+    return false;
+}
+
 CcGo cc_attr_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
     if (cc_tens_any(o)) return tensor_before(rec, act, o, name);
     if (!PyUnicode_Check(name)) return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, Py_TYPE(o)->tp_name);
+    if (rec->of_class.n > 0 && written_elsewhere(rec, o, name))
+        return cc_rec_break(rec, act, CC_R_DIRTY_READ, PyUnicode_AsUTF8(name));
     if (cc_value_symbolic(rec, o)) {
         /* a.real: depends on the number; a method is looked at when called */
         PyObject *part = cc_type_lookup(Py_TYPE(o), name);
@@ -312,8 +326,30 @@ CcGo cc_attr_generic_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, 
 
 /* ------------------------------------------------------------------ stores */
 
+static bool describes(const PyObject *o) {
+    return o != NULL && (Py_TYPE(o)->tp_descr_get != NULL || Py_TYPE(o)->tp_descr_set != NULL);
+}
+
+/* Cls.counter = v: plain data in the place of plain data; nothing that decides how attributes are looked up. */
+static bool plain_of_class(CcRec *rec, PyObject *o, PyObject *name, PyObject *v) {
+    const char *text = PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : NULL;
+    PyTypeObject *t = (PyTypeObject *)o;
+    return text != NULL && strncmp(text, "__", 2) != 0 && v != NULL && cc_python_class(t) &&
+           Py_TYPE(o)->tp_setattro == PyType_Type.tp_setattro && cc_value_source(rec, o) >= 0 &&
+           cc_type_lookup(Py_TYPE(o), name) == NULL && !describes(v) && !describes(cc_type_lookup(t, name));
+}
+
+/* The first read and the first write of it go by one guard. */
+static CcGo store_of_class(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v) {
+    cc_value_written(rec, CC_SRC_TLOOK, cc_value_source(rec, o), name, false);
+    cc_vec_push(&rec->keep, Py_NewRef(name));
+    cc_vec_push(&rec->of_class, ((struct CcOfClass){(PyTypeObject *)o, name}));
+    PyObject *const in[] = {o, v};
+    const CcCallSpec spec = {.form = CC_F_SETATTR, .target = name, .in = in, .n = 2, .name = PyUnicode_AsUTF8(name)};
+    return cc_node_effect(rec, act, &spec, NULL);
+}
+
 CcGo cc_attr_store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v) {
-    (void)v;
     if (cc_tens_any(o)) return cc_rec_break(rec, act, CC_R_TORCH_EFFECT, "setting an attribute of a tensor");
     if (PyFunction_Check(o)) cc_value_function_written(rec);
     const CcOrigin origin = cc_value_origin(rec, o);
@@ -326,7 +362,9 @@ CcGo cc_attr_store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, P
     if (f == slot_setattr) return CC_OK; /* Python code: recorded inside */
     if (f != PyObject_GenericSetAttr && !PyType_Check(o) && !PyModule_Check(o))
         return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, Py_TYPE(o)->tp_name);
-    if (PyType_Check(o)) return cc_rec_break(rec, act, CC_R_CLASS, ((PyTypeObject *)o)->tp_name);
+    if (PyType_Check(o))
+        return plain_of_class(rec, o, name, v) ? CC_OK
+                                               : cc_rec_break(rec, act, CC_R_CLASS, ((PyTypeObject *)o)->tp_name);
     PyObject *d = cc_type_lookup(Py_TYPE(o), name);
     if (d != NULL && Py_TYPE(d)->tp_descr_set != NULL && Py_TYPE(d) != &PyProperty_Type &&
         Py_TYPE(d) != &PyMemberDescr_Type && !cc_python_class(Py_TYPE(d)) && origin != CC_O_FRESH)
@@ -336,6 +374,7 @@ CcGo cc_attr_store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, P
 
 /* The store itself was made: a generic store into the instance (not a property, not Python's __setattr__). */
 CcGo cc_attr_generic_store(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v) {
+    if (PyType_Check(o)) return store_of_class(rec, act, o, name, v);
     PyObject *d = cc_type_lookup(Py_TYPE(o), name);
     if (cc_python_class(Py_TYPE(o)) && !PyModule_Check(o)) guard_type_attr(rec, Py_TYPE(o), name, d);
     if (d != NULL &&

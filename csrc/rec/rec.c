@@ -151,6 +151,7 @@ static void abort_recording(CcRec *rec) {
     rec->trace = NULL;
     rec->frame.n = 0;
     rec->written.n = 0;
+    rec->of_class.n = 0;
     rec->await_root = false;
 }
 
@@ -164,6 +165,7 @@ void cc_rec_free(CcRec *rec) {
     cc_vec_free(&rec->keep);
     cc_vec_free(&rec->effect);
     cc_vec_free(&rec->written);
+    cc_vec_free(&rec->of_class);
     cc_vec_free(&rec->before);
     cc_vec_free(&rec->pending);
     cc_vec_free(&rec->own);

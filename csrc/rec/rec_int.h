@@ -77,7 +77,11 @@ struct CcRec {
         int slot;
         PyObject *object;
     }) own;
-    CC_VEC(int) written;     /* guards of containers that effects write */
+    CC_VEC(int) written;      /* guards of containers that effects write */
+    CC_VEC(struct CcOfClass { /* attributes of classes that effects write: both lie in the trace's guards */
+                              PyTypeObject *type;
+                              PyObject *name;
+    }) of_class;
     CC_VEC(PyObject *) keep; /* constants and temporaries alive while recording */
     /* strong: exception being handled when the call, the trace began; NULL: none */
     PyObject *handled_outer, *handled_start;
