@@ -211,3 +211,64 @@ def profiler_ranges_around_breaks(x):
 def loop_over_a_loader(x):
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, torch.arange(2)), batch_size=1)
     return [rows * 2 + k for rows, k in loader]
+
+
+# ---- gradients that are dropped --------------------------------------------------------------------------------------
+@made
+def gradients_dropped():
+    net = seeded()
+
+    def f(x):
+        for p in net.parameters():
+            p.grad = None
+        with torch.enable_grad():
+            net(x).pow(2).sum().backward()
+        return [p.grad * 1 for p in net.parameters()]
+
+    return f, list(net.parameters())
+
+
+@made
+def gradients_dropped_by_module():
+    net = seeded()
+
+    def f(x):
+        net.zero_grad()
+        gone = [p.grad is None for p in net.parameters()]
+        with torch.enable_grad():
+            net(x).pow(2).sum().backward()
+        return gone
+
+    return f, list(net.parameters())
+
+
+@made(hit=False)
+def gradient_read_and_dropped():
+    p, calls = torch.nn.Parameter(torch.ones(2, 3)), []
+
+    def f(x):
+        calls.append(1)
+        g = p.grad
+        y = x * 2 if g is None else x * g.sum()
+        p.grad = None
+        gone = p.grad is None
+        if len(calls) % 2:
+            with torch.enable_grad():
+                (p * x).sum().backward()
+        return y, g, gone, p.grad is None
+
+    return f, [p, calls]
+
+
+@case(inputs=lambda i: (t(2, 3, seed=i).requires_grad_(i % 2 == 1),))
+def gradient_of_an_argument_dropped(x):
+    before = x.grad
+    x.grad = None
+    return before, x.grad, (x * 2).detach()
+
+
+@case(over=1)  # a tensor that a node made
+def gradient_of_no_leaf_dropped(x):
+    y = x * 2
+    y.grad = None
+    return y + 1

@@ -326,6 +326,22 @@ CcGo cc_attr_generic_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, 
 
 /* ------------------------------------------------------------------ stores */
 
+/* p.grad = None: no node looks at it, and what was read of it before is kept. */
+static bool drops_gradient(CcRec *rec, PyObject *o, PyObject *name, PyObject *v) {
+    return v == Py_None && cc_tens_any(o) && cc_tens_plain(o) && PyUnicode_Check(name) &&
+           PyUnicode_CompareWithASCIIString(name, "grad") == 0 && cc_value_source(rec, o) >= 0 && held_known(rec, o);
+}
+
+static CcGo drop_gradient(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
+    PyObject *d = cc_type_lookup(Py_TYPE(o), name);
+    rec->read_grad = true; /* no leaf would warn */
+    guard_type_attr(rec, Py_TYPE(o), name, d);
+    cc_value_written(rec, CC_SRC_MEMBER, cc_value_source(rec, o), d, false);
+    PyObject *const in[] = {o, Py_None};
+    return cc_node_effect(rec, act,
+                          &(CcCallSpec){.form = CC_F_SETATTR, .target = name, .in = in, .n = 2, .name = "grad"}, NULL);
+}
+
 static bool describes(const PyObject *o) {
     return o != NULL && (Py_TYPE(o)->tp_descr_get != NULL || Py_TYPE(o)->tp_descr_set != NULL);
 }
@@ -350,6 +366,7 @@ static CcGo store_of_class(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, 
 }
 
 CcGo cc_attr_store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v) {
+    if (drops_gradient(rec, o, name, v)) return CC_OK;
     if (cc_tens_any(o)) return cc_rec_break(rec, act, CC_R_TORCH_EFFECT, "setting an attribute of a tensor");
     if (PyFunction_Check(o)) cc_value_function_written(rec);
     const CcOrigin origin = cc_value_origin(rec, o);
@@ -375,6 +392,7 @@ CcGo cc_attr_store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, P
 /* The store itself was made: a generic store into the instance (not a property, not Python's __setattr__). */
 CcGo cc_attr_generic_store(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v) {
     if (PyType_Check(o)) return store_of_class(rec, act, o, name, v);
+    if (cc_tens_any(o)) return drop_gradient(rec, act, o, name);
     PyObject *d = cc_type_lookup(Py_TYPE(o), name);
     if (cc_python_class(Py_TYPE(o)) && !PyModule_Check(o)) guard_type_attr(rec, Py_TYPE(o), name, d);
     if (d != NULL &&
