@@ -82,7 +82,7 @@ def gradient_appears():
     return f, net
 
 
-@case(over=1)  # requires_grad_ of a tensor that a node made
+@case
 def gradient_penalty(x):
     with torch.enable_grad():
         z = (x * 0.5).requires_grad_()
@@ -272,3 +272,76 @@ def gradient_of_no_leaf_dropped(x):
     y = x * 2
     y.grad = None
     return y + 1
+
+
+# ---- requires_grad ---------------------------------------------------------------------------------------------------
+@case
+def requires_grad_of_results(x):
+    y = (x * 2 + 1).relu()
+    twin = (x * 2 + 1).relu()
+    y.requires_grad_()
+    z, w = y.sin() * 3, torch.zeros(3).requires_grad_()
+    with torch.enable_grad():
+        v = y * w
+    return y, twin, z, v, z.requires_grad, v.requires_grad, twin.requires_grad
+
+
+@case(inputs=lambda i: (t(2, 3, seed=i).requires_grad_(i % 2 == 0),))
+def requires_grad_toggled(x):
+    before = x.requires_grad
+    x.requires_grad_(not before)
+    return before, x.requires_grad, (x * 2).requires_grad, x
+
+
+@case
+def requires_grad_attribute(x):
+    y = x.clone()
+    y.requires_grad = True
+    with torch.enable_grad():
+        z = (y * 2).sum()
+        z.backward()
+    setattr(y, "requires_grad", False)
+    return y, z.requires_grad, y.grad
+
+
+@case(hit=False)
+def requires_grad_refused(x):
+    texts = []
+    with torch.enable_grad():
+        y = x.clone().requires_grad_() * 2
+        for refused in (lambda: y.requires_grad_(False), lambda: torch.arange(3).requires_grad_()):
+            try:
+                refused()
+            except RuntimeError as error:
+                texts.append(str(error))
+        try:
+            y.requires_grad = False
+        except RuntimeError as error:
+            texts.append(str(error))
+    return texts
+
+
+@made
+def requires_grad_of_modules():
+    net, calls = seeded(), []
+
+    def f(x):
+        calls.append(1)
+        net.requires_grad_(False)
+        with torch.enable_grad():
+            y = net(x)
+            for p in net.parameters():
+                p.requires_grad = True
+            z = net(x)
+        return y.requires_grad, z.requires_grad, y
+
+    return f, list(net.parameters())
+
+
+@case
+def adversarial_step(x):
+    w = torch.ones(3, 2)
+    with torch.enable_grad():
+        a = x.clone().detach().requires_grad_(True)
+        torch.nn.functional.cross_entropy(a @ w, torch.tensor([0, 1])).backward()
+    return (x + 0.1 * a.grad.sign()).clamp(-1, 1)

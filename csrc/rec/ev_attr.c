@@ -342,6 +342,20 @@ static CcGo drop_gradient(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
                           &(CcCallSpec){.form = CC_F_SETATTR, .target = name, .in = in, .n = 2, .name = "grad"}, NULL);
 }
 
+/* x.requires_grad = True, as x.requires_grad_() */
+static bool asks_gradient(CcRec *rec, PyObject *o, PyObject *name, PyObject *v) {
+    return v != NULL && PyBool_Check(v) && cc_tens_any(o) && cc_tens_plain(o) && PyUnicode_Check(name) &&
+           PyUnicode_Compare(name, str_requires_grad) == 0 && cc_node_nameable(rec, o, 1);
+}
+
+static CcGo ask_gradient(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v) {
+    PyObject *const in[] = {o, v};
+    guard_type_attr(rec, Py_TYPE(o), name, cc_type_lookup(Py_TYPE(o), name));
+    const CcCallSpec spec = {
+        .form = CC_F_SETATTR, .target = name, .in = in, .n = 2, .name = "requires_grad", .flags = CC_N_WRITES};
+    return cc_node_add(rec, act, &spec, NULL);
+}
+
 static bool describes(const PyObject *o) {
     return o != NULL && (Py_TYPE(o)->tp_descr_get != NULL || Py_TYPE(o)->tp_descr_set != NULL);
 }
@@ -366,7 +380,7 @@ static CcGo store_of_class(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, 
 }
 
 CcGo cc_attr_store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v) {
-    if (drops_gradient(rec, o, name, v)) return CC_OK;
+    if (drops_gradient(rec, o, name, v) || asks_gradient(rec, o, name, v)) return CC_OK;
     if (cc_tens_any(o)) return cc_rec_break(rec, act, CC_R_TORCH_EFFECT, "setting an attribute of a tensor");
     if (PyFunction_Check(o)) cc_value_function_written(rec);
     const CcOrigin origin = cc_value_origin(rec, o);
@@ -392,7 +406,7 @@ CcGo cc_attr_store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, P
 /* The store itself was made: a generic store into the instance (not a property, not Python's __setattr__). */
 CcGo cc_attr_generic_store(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v) {
     if (PyType_Check(o)) return store_of_class(rec, act, o, name, v);
-    if (cc_tens_any(o)) return drop_gradient(rec, act, o, name);
+    if (cc_tens_any(o)) return v == Py_None ? drop_gradient(rec, act, o, name) : ask_gradient(rec, act, o, name, v);
     PyObject *d = cc_type_lookup(Py_TYPE(o), name);
     if (cc_python_class(Py_TYPE(o)) && !PyModule_Check(o)) guard_type_attr(rec, Py_TYPE(o), name, d);
     if (d != NULL &&

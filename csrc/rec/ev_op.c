@@ -755,6 +755,7 @@ CcGo cc_op_after(CcRec *rec, CcAct *act, CcEvent *ev) {
     case CC_EV_ATTR: return cc_attr_after(rec, act, ev->in[0], ev->name, ev->result);
     case CC_EV_STORE_ATTR:
         if (!rec->raised) return cc_attr_store(rec, act, ev->in[0], ev->name, ev->in[1]);
+        if (cc_tens_any(ev->in[0])) return cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "an operation that raises");
         return ev->in[1] == NULL ? cc_attr_after(rec, act, ev->in[0], ev->name, NULL) : CC_OK;
     case CC_EV_SUBSCR: return subscr_after(rec, act, ev);
     case CC_EV_STORE_SUBSCR: return store_subscr_after(rec, act, ev);

@@ -29,8 +29,10 @@ static bool memory_of(PyObject *o, uintptr_t *from, uintptr_t *to) {
     return true;
 }
 
-/* Whether a node writes its first operand and nothing else: add_, and not batch_norm or out=. */
+/* Whether a node writes its first operand and nothing else: add_, and not batch_norm or out=; nor requires_grad_, which
+ * writes no memory that could be put back. */
 static bool writes_first(const CcCallSpec *spec) {
+    if (spec->name != NULL && strstr(spec->name, "requires_grad") != NULL) return false;
     if (spec->flags != CC_N_WRITES || spec->n == 0 || !cc_tens_plain(spec->in[0])) return false;
     if (spec->form != CC_F_CALL) return true;
     const size_t len = spec->name != NULL ? strlen(spec->name) : 0;
