@@ -8,7 +8,7 @@ import ccompile
 import pytest
 import torch
 from ccompile.api import compiled_of
-from conftest import alike, replaying
+from conftest import EAGER, alike, replaying, resident
 from torch import nn
 
 
@@ -149,6 +149,50 @@ def test_tied_and_transposed_weights():
                 x = torch.randn(16, 40)
                 alike(model(x), compiled(x), path="call")
             model.w.add_(0.1)
+
+
+class Twice(nn.Module):
+    """Layers that are called more than once, by each of the libraries and loops that pack weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.product = nn.Conv1d(16, 16, 3, padding=1), nn.Linear(16, 16)
+        self.image, self.gru = nn.Conv2d(16, 16, 3, padding=1), nn.GRU(16, 16, batch_first=True)
+
+    def forward(self, x):
+        for _ in range(2):
+            x = self.image(x[:, :, None])[:, :, 0].relu()
+            x = self.conv(x).relu()
+            x = self.gru(self.product(x.mT).relu())[0].mT
+        return x
+
+
+@pytest.mark.parametrize("mutate", MUTATIONS[:1] + MUTATIONS[4:5], ids=lambda f: f.__name__)
+def test_copies_that_are_shared(mutate):
+    """By layers that are called twice, by the plans of other sizes and by another compiled function."""
+    model = Twice().eval()
+    compiled, other = (ccompile.compile(model, mode="max-autotune") for _ in range(2))
+    with torch.no_grad():
+        for round in range(3):
+            for n in (20, 24, 40, 24):
+                x = torch.randn(4, 16, n)
+                for _ in range(2):
+                    alike(model(x), compiled(x), path=f"round {round} of {n}")
+                alike(model(x), other(x), path=f"round {round} of {n}, the other")
+            mutate(model)
+
+
+@pytest.mark.skipif(EAGER, reason="nothing is packed")
+def test_sizes_share_what_is_packed():
+    """One copy for all lengths."""
+    model = nn.Sequential(nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1024)).eval()  # 8 MiB
+    before = resident()
+    compiled = ccompile.compile(model, mode="max-autotune")
+    with torch.no_grad():
+        for n in range(33, 49):
+            for _ in range(2):
+                compiled(torch.randn(n, 1024))
+    assert resident() - before < 64 << 20  # 16 copies would be 128
 
 
 def test_inference_mode_has_no_versions():

@@ -81,7 +81,8 @@ void cc_scratch_thread_trim(void); /* large ones are given back */
 
 /* ---- packed.c ---- */
 /* Weights in the form that a primitive wants, kept from call to call for as long as they are the same tensor of the
- * same version. Any thread may use it, also at the same time. */
+ * same version. Any thread may use it, also at the same time. Copies of one form are shared by all who keep one (a
+ * layer that is called twice, the plans of other sizes), where the version is unique (CC_VERSION_UNIQUE). */
 typedef struct CcPacked CcPacked;
 CcPacked *cc_packed_new(void);
 void cc_packed_free(CcPacked *packed);

@@ -7,19 +7,27 @@
 #include "dev.h"
 
 typedef struct CcPackChunk CcPackChunk;
+/* What a copy is made by, beside the weights: equal ones make equal copies. */
+typedef enum CcPackKind { CC_PACK_DNNL, CC_PACK_GEMM, CC_PACK_IMAGE, CC_PACK_RECUR } CcPackKind;
+typedef struct CcPackForm {
+    int64_t kind, n[8];
+} CcPackForm;
 typedef struct CcPack {
     CcPackChunk *chunk; /* it lies in, NULL: in none */
     const void *from;
     uint64_t version;
-    atomic_int readers; /* and one for the CcPacked that keeps it */
+    CcPackForm form;
+    struct CcPack *next; /* on its shelf */
+    bool shelved;
+    atomic_int readers; /* and one for each CcPacked that keeps it */
     _Alignas(64) char at[];
 } CcPack;
 
 /* The copy of these weights, with a reader more; NULL: there is none. */
-CcPack *cc_packed_find(CcPacked *packed, const void *from, uint64_t version);
+CcPack *cc_packed_find(CcPacked *packed, const void *from, uint64_t version, const CcPackForm *form);
 /* with one reader; NULL: out of memory */
-CcPack *cc_packed_make(size_t bytes, const void *from, uint64_t version);
-void cc_packed_keep(CcPacked *packed, CcPack *pack); /* for the calls to come */
+CcPack *cc_packed_make(size_t bytes, const void *from, uint64_t version, const CcPackForm *form);
+void cc_packed_keep(CcPacked *packed, CcPack *pack); /* for the calls to come; it is filled */
 void cc_packed_done(CcPack *pack);                   /* a reader less; NULL is fine */
 
 /* ---- few.c: what cc_image_can and cc_image_run are for CC_IMAGE_FEW ---- */

@@ -178,6 +178,7 @@ struct CcPrim {
     uint64_t hash;
     Handle primitive, pd;
     Convert convert[ROLES];
+    int weights_form;         /* the first primitive that has them so, from weights that lie so */
     size_t scratchpad, bytes; /* offset in the block, whole block */
     _Atomic(State *) spare;
 };
@@ -478,6 +479,18 @@ static bool is_small(const CcPrimDesc *d) {
     return work <= SMALL;
 }
 
+static int find_weights_form(const CcPrim *p) {
+    const Borrowed inside = dnnl.desc_query_md(p->pd, ROLE[WEIGHTS].md, ROLE[WEIGHTS].index);
+    int i = 0;
+    for (; i < lib.made.n; i++) {
+        const CcPrim *q = lib.made.at[i];
+        if (memcmp(&q->desc.weights, &p->desc.weights, sizeof p->desc.weights) == 0 &&
+            dnnl.md_equal(inside, dnnl.desc_query_md(q->pd, ROLE[WEIGHTS].md, ROLE[WEIGHTS].index)))
+            break;
+    }
+    return i;
+}
+
 static CcPrim *make(const CcPrimDesc *desc, uint64_t hash, CcErr *err) {
     const uint64_t start = cc_log_now_ns();
     CcPrim *p = calloc(1, sizeof *p);
@@ -496,6 +509,7 @@ static CcPrim *make(const CcPrimDesc *desc, uint64_t hash, CcErr *err) {
         free(p);
         return NULL;
     }
+    p->weights_form = find_weights_form(p);
     cc_vec_push(&lib.made, p);
     cc_log_add(CC_LOG_PRIMITIVE, "%s, %d post-ops, %.2f ms", KIND[desc->kind], desc->n_post,
                (double)(cc_log_now_ns() - start) * 1e-6);
@@ -607,9 +621,10 @@ static void *convert_half(const CcPrim *p, const CcPrimCall *call, int role, voi
 static CcPack *find_pack(const CcPrim *p, State *s, const CcPrimCall *call, int *status) {
     const Convert *convert = &p->convert[WEIGHTS];
     if (!call->packed || !convert->primitive) return NULL;
-    CcPack *pack = cc_packed_find(call->packed, call->weights, call->version);
+    const CcPackForm form = {CC_PACK_DNNL, {p->weights_form, (int64_t)convert->bytes}};
+    CcPack *pack = cc_packed_find(call->packed, call->weights, call->version, &form);
     if (pack) return pack;
-    pack = cc_packed_make(convert->bytes, call->weights, call->version);
+    pack = cc_packed_make(convert->bytes, call->weights, call->version, &form);
     if (!pack) return NULL;
     dnnl.memory_set(s->outside[WEIGHTS], convert_half(p, call, WEIGHTS, (void *)call->weights, false));
     dnnl.memory_set(s->memory[s->at[WEIGHTS]], pack->at);

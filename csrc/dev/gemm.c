@@ -103,10 +103,16 @@ static void multiply_kept(void *ctx, int64_t begin, int64_t end) { /* units: [pa
     for (int64_t u = begin; u < end; u++) job->kernels->rows_of_x(job, u % tiles * tile, u / tiles);
 }
 
+static CcPackForm form_of(const Job *job) {
+    const CcGemm *g = job->g;
+    return (CcPackForm){CC_PACK_GEMM, {g->n, g->k, g->w_row, g->w_col, job->kernels->lanes}};
+}
+
 static CcPack *pack_weights(const Job *job, const CcGemmCall *call) {
     const CcGemm *g = job->g;
+    const CcPackForm form = form_of(job);
     CcPack *pack =
-        cc_packed_make(sizeof(float) * (size_t)packed_size(job->kernels, g->n, g->k), call->w, call->version);
+        cc_packed_make(sizeof(float) * (size_t)packed_size(job->kernels, g->n, g->k), call->w, call->version, &form);
     if (!pack) return NULL;
     pack_rows(&(Packing){.m = job->w, .n = g->n, .k = g->k, .kernels = job->kernels, .to = (float *)pack->at});
     if (call->packed) cc_packed_keep(call->packed, pack);
@@ -116,7 +122,8 @@ static CcPack *pack_weights(const Job *job, const CcGemmCall *call) {
 static int run_kept(Job *job, const CcGemmCall *call) {
     const CcGemm *g = job->g;
     const int64_t lanes = job->kernels->lanes;
-    CcPack *pack = call->packed ? cc_packed_find(call->packed, call->w, call->version) : NULL;
+    const CcPackForm form = form_of(job);
+    CcPack *pack = call->packed ? cc_packed_find(call->packed, call->w, call->version, &form) : NULL;
     if (!pack) pack = pack_weights(job, call);
     if (!pack) return -1;
     job->panels = (const float *)pack->at;

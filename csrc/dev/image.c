@@ -220,9 +220,14 @@ static int find_weights(Job *j, float *room, CcPack **pack) {
         j->w = call->weights;
         return 0;
     }
-    *pack = call->packed ? cc_packed_find(call->packed, call->weights, call->version) : NULL;
+    const CcImage *im = j->im;
+    const CcPackForm form = {CC_PACK_IMAGE,
+                             {im->way, im->in, im->out, im->kernel[0], im->kernel[1], im->w_out,
+                              im->way == CC_IMAGE_WINO ? im->tile : 0, im->w_taps_first}};
+    *pack = call->packed ? cc_packed_find(call->packed, call->weights, call->version, &form) : NULL;
     const bool found = *pack != NULL;
-    if (call->packed && !found) *pack = cc_packed_make((size_t)floats * sizeof(float), call->weights, call->version);
+    if (call->packed && !found)
+        *pack = cc_packed_make((size_t)floats * sizeof(float), call->weights, call->version, &form);
     if (call->packed && !*pack) return -1;
     j->w = *pack ? (const float *)(*pack)->at : room;
     if (found) return 0;

@@ -123,12 +123,13 @@ static void pack_blocks(void *ctx, int64_t begin, int64_t end) {
 /* Finds or makes the panels; *scratch is where they go that are not kept. */
 static int find_panels(const Layer *l, Matrix *m, CcPacked *packed, uint64_t version, bool direct, float **scratch) {
     const int64_t floats = l->blocks * l->width * m->n;
-    m->kept = packed ? cc_packed_find(packed, m->at, version) : NULL;
+    const CcPackForm form = {CC_PACK_RECUR, {m->row, m->n, l->gates, l->r->hidden, l->k->lanes}};
+    m->kept = packed ? cc_packed_find(packed, m->at, version, &form) : NULL;
     if (m->kept) m->panels = (const float *)m->kept->at;
     if (m->kept || (direct && !packed)) return 0;
     float *to = *scratch;
     if (packed) {
-        m->kept = cc_packed_make((size_t)floats * sizeof *to, m->at, version);
+        m->kept = cc_packed_make((size_t)floats * sizeof *to, m->at, version, &form);
         if (!m->kept) return -1;
         to = (float *)m->kept->at;
     } else {

@@ -15,9 +15,18 @@ typedef struct CcStamp {
     uint64_t version, stamp;
 } CcStamp;
 
+/* Stamps of all plans: each tensor has one for each `_version`, so that what plans keep of it may be one copy. */
+typedef struct Known {
+    PyObject *weak;
+    uint64_t version, stamp;
+} Known;
+static CC_VEC(Known) known;
+static CcMap known_at; /* tensor, by address -> where in `known` */
+static uint64_t last_stamp = CC_VERSION_UNIQUE;
+static int enough = 1024; /* then the dead are looked for */
+
 struct CcFreeze {
     CC_VEC(CcStamp) of;
-    uint64_t last;
     uint64_t clears; /* of autocast's cache, before the last run */
     bool in_block;   /* none since then */
 };
@@ -57,9 +66,42 @@ void cc_freeze_begin(CcFreeze *f) {
     f->clears = clears;
 }
 
+static void forget_dead(void) {
+    int n = 0;
+    cc_map_free(&known_at);
+    for (int i = 0; i < known.n; i++) {
+        PyObject *tensor = cc_weak_target(known.at[i].weak);
+        if (tensor == NULL) {
+            Py_DECREF(known.at[i].weak);
+            continue;
+        }
+        cc_map_put(&known_at, tensor, n);
+        known.at[n++] = known.at[i];
+    }
+    known.n = n;
+    enough = CC_MAX(enough, 2 * n);
+}
+
+/* weak: of the tensor */
+static uint64_t stamp_of(PyObject *tensor, PyObject *weak, uint64_t version) {
+    const int64_t *at = cc_map_find(&known_at, tensor);
+    if (at == NULL) {
+        if (known.n >= enough) forget_dead();
+        cc_map_put(&known_at, tensor, known.n);
+        cc_vec_push(&known, (Known){.weak = Py_NewRef(weak), .version = version, .stamp = ++last_stamp});
+        return last_stamp;
+    }
+    Known *k = &known.at[*at];
+    if (cc_weak_target(k->weak) == tensor && k->version == version) return k->stamp;
+    Py_XSETREF(k->weak, Py_NewRef(weak));
+    k->version = version;
+    return k->stamp = ++last_stamp;
+}
+
 uint64_t cc_freeze_stamp(CcFreeze *f, int value, PyObject *tensor) {
     CcStamp *s = f != NULL && tensor != NULL ? find(f, value) : NULL;
     const uint64_t version = s != NULL ? cc_tens_version(tensor) : CC_TENS_NO_VERSION;
+    if (s != NULL && s->cast && !f->in_block) s->version = CC_TENS_NO_VERSION; /* its stamp ends with the block */
     if (version == CC_TENS_NO_VERSION || (s->cast && !f->in_block)) return CC_NO_VERSION;
     const bool same = s->weak != NULL && cc_weak_target(s->weak) == tensor;
     if (same && s->version == version) return s->stamp;
@@ -72,5 +114,5 @@ uint64_t cc_freeze_stamp(CcFreeze *f, int value, PyObject *tensor) {
         Py_XSETREF(s->weak, weak);
     }
     s->version = version;
-    return s->stamp = ++f->last;
+    return s->stamp = s->cast ? ++last_stamp : stamp_of(tensor, s->weak, version);
 }

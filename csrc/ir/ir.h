@@ -205,6 +205,8 @@ typedef struct CcNode {
     uint8_t rewritten;
 } CcNode;
 
+/* Versions of frozen memory from here on are of one tensor alone, in the whole process. */
+#define CC_VERSION_UNIQUE (UINT64_C(1) << 62)
 /* CC_FROZEN_CAST: only what it is cast to (autocast, which casts a parameter once a block). */
 typedef enum CcFrozen { CC_FROZEN_NOT, CC_FROZEN, CC_FROZEN_CAST } CcFrozen;
 

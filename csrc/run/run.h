@@ -39,7 +39,8 @@ typedef struct CcHost {
     /* As `call`, of a convolution; its result lies as cc_run_type says. It does so by itself if what it reads lies so,
      * which is copied if it does not. */
     int (*convolve)(void *ctx, int node);
-    /* Changes with every write to an input's memory that torch counts; CC_NO_VERSION: not known. */
+    /* Changes with every write to an input's memory that torch counts; CC_NO_VERSION: not known. From CC_VERSION_UNIQUE
+     * on no other tensor in the process has it. */
     uint64_t (*version)(void *ctx, int value);
     /* A step is about to write memory that was there before, as this node says. The value has a tensor, or is -1: only
      * the plan knows that memory. counted: by torch, in `_version`. 0 or -1; NULL in hosts that keep no versions. */
