@@ -396,6 +396,26 @@ def test_one_thread_and_many(lib):
     torch.testing.assert_close(results[0], results[2], rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("shape", [(1, 1, 1, 4100, 64, 48), (1, 3, 2, 1100, 20, 23), (1, 1, 5, 1500, 40, 40), (1, 5, 3, 1030, 8, 1)], ids=str)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_few_rows_of_many_keys(lib, shape, threads):
+    """Keys are read as they lie, whichever way, and divided among threads; what a part of them holds reaches all."""
+    b, h, tq, tk, d, dv = shape
+    q, k, v = tensors(b, h, tq, tk, d, dv)
+    lib.t_threads(threads)
+    turned = k.transpose(-2, -1).contiguous().transpose(-2, -1)
+    beside = (k.transpose(1, 2).contiguous().transpose(1, 2), v.transpose(1, 2).contiguous().transpose(1, 2))
+    late, mask = torch.arange(tk)[None] > tk - 5, torch.randn(tq, tk)
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        for keys, values in ((k, v), (turned, v), beside):
+            part = [t.to(dtype) for t in (q, keys, values)]
+            sdpa(lib, *part)
+            sdpa(lib, *part, mask=late)
+            sdpa(lib, *part, mask=torch.zeros(tq, tk, dtype=torch.bool))
+            sdpa(lib, *part, mask=mask.to(dtype), scale=-0.3)
+            sdpa(lib, *part, mask=mask.masked_fill(late, INF).to(dtype))
+
+
 # ------------------------------------------------------------------------------------------------ whole blocks
 class Block(nn.Module):
     """Projections, heads, attention and the way back, as models of transformers write them."""

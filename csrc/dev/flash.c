@@ -6,7 +6,11 @@
  *     for blocks of keys:                  packed once for all rows of the unit
  *       for tiles of rows:                 scores, weights (s), o = o * alpha + weights @ values
  *
- * Operands in bf16 or f16 are widened as they are packed, a block at a time, and results are rounded once.
+ * Where these are too few for the threads, keys are divided as well: such a unit leaves its rows as they are before the
+ * division by their sums, and merge() makes one of them (as FlashDecoding, Dao 2023).
+ *
+ * Operands in bf16 or f16 are widened as they are packed, a block at a time, or as they are loaded; results are rounded
+ * once.
  *
  * A NaN or +inf among the scores that a row sees makes the row NaN, as eager's softmax does. (torch's own fused kernel
  * loses NaN in rows with fewer keys than a vector has lanes, and lets one of a masked value through only inside its
@@ -27,6 +31,7 @@ enum {
     MAX_ROWS = 12,
     MAX_PANEL = 32,
     DIRECT_ROWS = 3, /* so few are done one by one */
+    PART_KEYS = 512, /* so many are worth a unit of their own */
     SMALL = 1 << 20  /* multiplications that a second thread is not worth its barrier for */
 };
 
@@ -37,15 +42,17 @@ typedef struct Scratch { /* of a thread */
 } Scratch;
 
 typedef struct Block { /* keys or values that are packed, or read as they lie */
-    const float *at;
+    const void *at;
     int64_t row, col;
+    CcDtype dtype; /* F32, or what load_half takes */
 } Block;
 
 typedef struct Unit {
     const char *q, *k, *v, *mask;
     char *out;
-    int64_t row0, row1, block_keys;
-    /* the scale can't be part of the exponent's factor: it may turn the order of scores round */
+    float *partial; /* NULL: the unit sees all keys; else for each row its largest score, its sum, and `width` floats */
+    int64_t partial_row; /* from row to row of it */
+    int64_t row0, row1, key0, key1, block_keys;
     bool scale_first;
     bool direct; /* keys and values are not packed */
     float c;     /* weights are 2^((score - most) * c) */
@@ -66,15 +73,25 @@ exp2_avx512(__m512 x) {
 
 static int64_t size_of(const CcStrided *s) { return cc_dtype_info(s->dtype)->size; }
 
-/* The rows [first, first + n) of keys or values, `width` wide. */
-static Block block_of(const CcStrided *s, const char *at, int64_t first, int64_t n, int64_t width, float *room) {
+/* Columns lie side by side. */
+static bool is_turned(const CcStrided *s) { return s->row == 1 && s->col != 1; }
+
+/* The rows [first, first + n) of keys or values, `width` wide; `lanes`: of vectors that halves are loaded to as they
+ * are, 0 if they have to be widened. */
+static Block block_of(const CcStrided *s, const char *at, int64_t first, int64_t n, int64_t width, float *room,
+                      int lanes) {
     at += first * s->row * size_of(s);
-    if (s->dtype == CC_DT_F32) return (Block){(const float *)at, s->row, s->col};
-    const bool turned = s->row == 1 && s->col != 1; /* columns lie side by side */
+    if (s->dtype == CC_DT_F32 || (lanes && s->col == 1 && width % lanes == 0))
+        return (Block){at, s->row, s->col, s->dtype};
+    const bool turned = is_turned(s);
+    if (s->col == 1 && s->row == width) {
+        cc_halves_widen(s->dtype, at, room, n * width);
+        return (Block){room, width, 1, CC_DT_F32};
+    }
     for (int64_t i = 0; i < (turned ? width : n); i++)
         cc_halves_gather(s->dtype, at + i * (turned ? s->col : s->row) * size_of(s), turned ? 1 : s->col,
                          room + i * (turned ? n : width), turned ? n : width);
-    return turned ? (Block){room, 1, n} : (Block){room, width, 1};
+    return turned ? (Block){room, 1, n, CC_DT_F32} : (Block){room, width, 1, CC_DT_F32};
 }
 
 #define LANES 16
@@ -99,7 +116,8 @@ static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; 
 typedef struct Job {
     const CcFlash *flash;
     const CcFlashCall *call;
-    int64_t unit_rows, per_head, n, block_keys;
+    int64_t unit_rows, per_head, unit_keys, per_rows, n, block_keys;
+    CcScratch *partial; /* of all rows, [heads][rows][per_rows]; NULL where per_rows is 1 */
     void (*unit)(const CcFlash *, const Unit *);
     atomic_llong next;
     atomic_bool failed;
@@ -129,14 +147,13 @@ static bool make_scratch(const Job *job, Scratch *w) {
     return memory != NULL;
 }
 
-static void place(const Job *job, int64_t number, Unit *u) {
+/* What a unit leaves of a row of all rows. */
+static float *partial_of(const Job *job, int64_t row, int64_t part) {
+    return (float *)job->partial->at + (row * job->per_rows + part) * (job->flash->width + 2);
+}
+
+static void place_head(const Job *job, int64_t head, Unit *u) {
     const CcFlash *f = job->flash;
-    int64_t head = number / job->per_head;
-    u->row0 = number % job->per_head * job->unit_rows;
-    u->row1 = CC_MIN(f->rows, u->row0 + job->unit_rows);
-    const bool beside = (f->k.col == 1 || f->k.dtype != CC_DT_F32) && (f->v.col == 1 || f->v.dtype != CC_DT_F32);
-    u->direct = u->row1 - u->row0 <= DIRECT_ROWS && beside && !(f->k.row == 1 && f->k.col != 1) &&
-                !(f->v.row == 1 && f->v.col != 1);
     u->q = job->call->q;
     u->k = job->call->k;
     u->v = job->call->v;
@@ -153,6 +170,26 @@ static void place(const Job *job, int64_t number, Unit *u) {
     }
 }
 
+static void place(const Job *job, int64_t number, Unit *u) {
+    const CcFlash *f = job->flash;
+    const int64_t part = number % job->per_rows, rows = number / job->per_rows;
+    int64_t head = rows / job->per_head;
+    u->row0 = rows % job->per_head * job->unit_rows;
+    u->row1 = CC_MIN(f->rows, u->row0 + job->unit_rows);
+    u->key0 = part * job->unit_keys;
+    u->key1 = CC_MIN(f->keys, u->key0 + job->unit_keys);
+    u->partial = job->partial ? partial_of(job, head * f->rows + u->row0, part) : NULL;
+    u->partial_row = job->per_rows * (f->width + 2);
+    u->direct = u->row1 - u->row0 <= DIRECT_ROWS && (f->k.col == 1 || f->k.row == 1 || f->k.dtype != CC_DT_F32) &&
+                (f->v.col == 1 || f->v.dtype != CC_DT_F32) && !is_turned(&f->v);
+    place_head(job, head, u);
+}
+
+/* The scale can't be part of the exponent's factor: it may turn the order of scores round. */
+static bool scales_first(const CcFlash *f) { return f->mask_kind || !(f->scale > 0 && f->scale < 1e30f); }
+
+static float exponent(const CcFlash *f) { return (scales_first(f) ? 1 : f->scale) * 1.44269504088896340736f; }
+
 static void work(void *ctx, int64_t begin, int64_t end) {
     (void)begin, (void)end;
     Job *job = ctx;
@@ -163,8 +200,8 @@ static void work(void *ctx, int64_t begin, int64_t end) {
         return;
     }
     Unit u = {.block_keys = job->block_keys, .scratch = &scratch};
-    u.scale_first = f->mask_kind || !(f->scale > 0 && f->scale < 1e30f);
-    u.c = (u.scale_first ? 1 : f->scale) * 1.44269504088896340736f;
+    u.scale_first = scales_first(f);
+    u.c = exponent(f);
     for (int64_t i; (i = atomic_fetch_add(&job->next, 1)) < job->n;) {
         place(job, i, &u);
         job->unit(f, &u);
@@ -180,9 +217,35 @@ static void divide(Job *job, int64_t heads, int threads) {
     job->unit_rows = round_up((f->rows + parts - 1) / parts, MAX_ROWS);
     job->per_head = (f->rows + job->unit_rows - 1) / job->unit_rows;
     job->n = heads * job->per_head;
+    const bool uneven = job->n % threads && job->n < 4 * threads && !f->causal;
+    job->per_rows = uneven ? CC_MIN((4 * threads + job->n - 1) / job->n, f->keys / PART_KEYS) : 1;
+    job->unit_keys = round_up(f->keys / CC_MAX(1, job->per_rows), MAX_PANEL);
+    job->per_rows = (f->keys + job->unit_keys - 1) / job->unit_keys;
+    job->n *= job->per_rows;
     const int64_t most = CC_MIN(BLOCK_KEYS, CC_MAX(MAX_PANEL, BLOCK_FLOATS / (f->depth + f->width)));
-    const int64_t blocks = (f->keys + most - 1) / most;
-    job->block_keys = round_up((f->keys + blocks - 1) / blocks, MAX_PANEL);
+    const int64_t keys = CC_MIN(f->keys, job->unit_keys), blocks = (keys + most - 1) / most;
+    job->block_keys = round_up((keys + blocks - 1) / blocks, MAX_PANEL);
+}
+
+/* Rows of all rows, of what the units left of them. */
+static void merge(void *ctx, int64_t begin, int64_t end) {
+    const Job *job = ctx;
+    const CcFlash *f = job->flash;
+    for (int64_t row = begin; row < end; row++) {
+        float *sum = partial_of(job, row, 0), most = -INFINITY, total = 0;
+        for (int64_t p = 0; p < job->per_rows; p++) most = CC_MAX(most, partial_of(job, row, p)[0]);
+        const float finite = most == -INFINITY ? 0 : most, c = exponent(f);
+        for (int64_t p = 0; p < job->per_rows; p++) {
+            const float *from = partial_of(job, row, p), factor = exp2f((from[0] - finite) * c);
+            total += from[1] * factor;
+            for (int64_t i = 2; i < f->width + 2; i++) sum[i] = (p ? sum[i] : 0) + from[i] * factor;
+        }
+        const float inverse = total == 0 ? f->masked_row : 1 / total;
+        for (int64_t i = 2; i < f->width + 2; i++) sum[i] *= inverse;
+        Unit u;
+        place_head(job, row / f->rows, &u);
+        cc_halves_narrow(f->out.dtype, sum + 2, u.out + row % f->rows * f->out.row * size_of(&f->out), f->width);
+    }
 }
 
 int cc_flash_run(const CcFlash *f, const CcFlashCall *call, CcErr *err) {
@@ -192,6 +255,14 @@ int cc_flash_run(const CcFlash *f, const CcFlashCall *call, CcErr *err) {
     const int threads = cost < SMALL ? 1 : cc_omp_width();
     Job job = {.flash = f, .call = call, .unit = unit_of_cpu()};
     divide(&job, heads, threads);
-    cc_omp_run(work, &job, threads, threads);
+    const int64_t left = heads * f->rows * job.per_rows * (f->width + 2); /* floats, by all units */
+    if (job.per_rows > 1) {
+        job.partial = cc_scratch_take(sizeof(float) * (size_t)left);
+        if (!job.partial) return cc_err_set(err, CC_E_MEMORY, "no memory for attention");
+    }
+    const int parts = (int)CC_MIN(threads, job.n);
+    cc_omp_run(work, &job, parts, parts);
+    if (job.partial && !atomic_load(&job.failed)) cc_omp_run(merge, &job, heads * f->rows, left < SMALL ? 1 : threads);
+    cc_scratch_give(job.partial);
     return atomic_load(&job.failed) ? cc_err_set(err, CC_E_MEMORY, "no memory for attention") : 0;
 }
