@@ -20,7 +20,7 @@ FORMS = {
     "part of the weights": lambda x, w, b: F.linear(x[:, 1:], w[:, 1:], b),
     "a row of many": lambda x, w, b: F.linear(x.expand(3, -1)[1:2], w, b).exp(),
 }
-SIZES = [(1, 1), (1, 40), (5, 3), (16, 16), (17, 31), (63, 33), (64, 64), (65, 100), (130, 513), (1000, 257)]
+SIZES = [(1, 1), (1, 40), (5, 3), (16, 16), (17, 31), (63, 33), (64, 64), (65, 100), (130, 513), (1000, 257), (4500, 19)]
 
 
 @pytest.mark.parametrize("n,k", SIZES)

@@ -1,7 +1,7 @@
 /* gemv: y = W x + bias for one x, bound by reading W once. Two forms, by what of W lies side by side in memory:
  *
  *   rows      y[j] = dot(W[j], x)            4 rows at a time, 2 sums each
- *   columns   y[j..] += W[.., k] * x[k]      4 vectors of outputs at a time, all k
+ *   columns   y[j..] += W[.., k] * x[k]      DEEP k at a time, which are read from one end to the other; y stays in L1
  *
  * Weights in bf16 or f16, rows only, are widened as they are loaded, and without avx512 row by row into memory that
  * stays in the caches.
@@ -16,6 +16,8 @@
 enum {
     UNIT = 64, /* outputs */
     ROWS = 4,
+    DEEP = 8,
+    WIDE = 2048,      /* outputs: 8 KB of an L1 */
     MOST_K = 1 << 15, /* columns of half-precision weights: rows of them fit the L2 */
     GRAIN = 1 << 15   /* multiplications that are worth a thread */
 };
@@ -93,22 +95,20 @@ static AVX512 void half_avx512(const uint16_t *const *w, const float *x, int64_t
     halves_avx512(w, x, k, false, y);
 }
 
-static AVX512 void columns_avx512(const Job *job, int64_t j, int64_t n) {
-    const CcGemv *g = job->g;
-    __mmask16 m[4];
-    __m512 sum[4];
-    for (int c = 0; c < 4; c++) {
-        m[c] = n > 16 * c ? first16(n - 16 * c) : 0;
-        sum[c] = _mm512_setzero_ps();
-    }
-    for (int64_t k = 0; k < g->k; k++) {
-        const __m512 x = _mm512_set1_ps(job->x[k]);
-        const float *w = job->w + k * g->col + j;
-        for (int c = 0; c < 4; c++) sum[c] = _mm512_fmadd_ps(_mm512_maskz_loadu_ps(m[c], w + 16 * c), x, sum[c]);
-    }
-    for (int c = 0; c < 4; c++) {
-        if (job->bias) sum[c] = _mm512_add_ps(sum[c], _mm512_maskz_loadu_ps(m[c], job->bias + j + 16 * c));
-        _mm512_mask_storeu_ps(job->y + j + 16 * c, m[c], sum[c]);
+/* y (+)= the sums of DEEP elements of x from k on */
+static AVX512 void columns_avx512(const Job *job, int64_t j, int64_t n, int64_t k) {
+    const int64_t col = job->g->col;
+    const float *w = job->w + k * col + j;
+    __m512 x[DEEP];
+    for (int d = 0; d < DEEP; d++) x[d] = _mm512_set1_ps(job->x[k + d]);
+    for (int64_t c = 0; c < n; c += 16, w += 16) {
+        const __mmask16 m = first16(n - c);
+        __m512 a = k ? _mm512_maskz_loadu_ps(m, job->y + j + c) : _mm512_setzero_ps(), b = _mm512_setzero_ps();
+        for (int d = 0; d < DEEP; d += 2) {
+            a = _mm512_fmadd_ps(_mm512_maskz_loadu_ps(m, w + d * col), x[d], a);
+            b = _mm512_fmadd_ps(_mm512_maskz_loadu_ps(m, w + (d + 1) * col), x[d + 1], b);
+        }
+        _mm512_mask_storeu_ps(job->y + j + c, m, _mm512_add_ps(a, b));
     }
 }
 
@@ -131,24 +131,23 @@ static AVX2 void rows_avx2(const Job *job, int64_t j, int64_t n) {
     }
 }
 
-static void columns_base(const Job *job, int64_t j, int64_t n);
+static void columns_base(const Job *job, int64_t j, int64_t n, int64_t k);
 
-static AVX2 void columns_avx2(const Job *job, int64_t j, int64_t n) {
-    const CcGemv *g = job->g;
+static AVX2 void columns_avx2(const Job *job, int64_t j, int64_t n, int64_t k) {
+    const int64_t col = job->g->col;
+    const float *w = job->w + k * col + j;
+    __m256 x[DEEP];
     int64_t c = 0;
-    for (; c + 32 <= n; c += 32) {
-        __m256 sum[4] = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps()};
-        for (int64_t k = 0; k < g->k; k++) {
-            const __m256 x = _mm256_set1_ps(job->x[k]);
-            const float *w = job->w + k * g->col + j + c;
-            for (int u = 0; u < 4; u++) sum[u] = _mm256_fmadd_ps(_mm256_loadu_ps(w + 8 * u), x, sum[u]);
+    for (int d = 0; d < DEEP; d++) x[d] = _mm256_set1_ps(job->x[k + d]);
+    for (; c + 8 <= n; c += 8, w += 8) {
+        __m256 a = k ? _mm256_loadu_ps(job->y + j + c) : _mm256_setzero_ps(), b = _mm256_setzero_ps();
+        for (int d = 0; d < DEEP; d += 2) {
+            a = _mm256_fmadd_ps(_mm256_loadu_ps(w + d * col), x[d], a);
+            b = _mm256_fmadd_ps(_mm256_loadu_ps(w + (d + 1) * col), x[d + 1], b);
         }
-        for (int u = 0; u < 4; u++) {
-            const int64_t at = j + c + 8 * u;
-            _mm256_storeu_ps(job->y + at, job->bias ? _mm256_add_ps(sum[u], _mm256_loadu_ps(job->bias + at)) : sum[u]);
-        }
+        _mm256_storeu_ps(job->y + j + c, _mm256_add_ps(a, b));
     }
-    if (c < n) columns_base(job, j + c, n - c);
+    if (c < n) columns_base(job, j + c, n - c, k);
 }
 
 /* ------------------------------------------------------------------ any CPU */
@@ -167,20 +166,33 @@ static void rows_base(const Job *job, int64_t j, int64_t n) {
     }
 }
 
-static void columns_base(const Job *job, int64_t j, int64_t n) {
-    float sum[UNIT] = {0};
-    for (int64_t k = 0; k < job->g->k; k++)
-        for (int64_t c = 0; c < n; c++) sum[c] += job->w[k * job->g->col + j + c] * job->x[k];
-    for (int64_t c = 0; c < n; c++) job->y[j + c] = sum[c] + (job->bias ? job->bias[j + c] : 0);
+static void columns_base(const Job *job, int64_t j, int64_t n, int64_t k) {
+    const int64_t col = job->g->col;
+    const float *w = job->w + k * col + j, *x = job->x + k;
+    for (int64_t c = 0; c < n; c++) {
+        float sum = k ? job->y[j + c] : 0;
+        for (int d = 0; d < DEEP; d++) sum += w[d * col + c] * x[d];
+        job->y[j + c] = sum;
+    }
 }
 
 /* ------------------------------------------------------------------ units of outputs */
 
+static void by_columns(const Job *job, int64_t j, int64_t n) {
+    const CcGemv *g = job->g;
+    int64_t k = 0;
+    for (; k + DEEP <= g->k; k += DEEP) CC_CPU_WIDEST(columns)(job, j, n, k);
+    if (k == 0) memset(job->y + j, 0, sizeof *job->y * (size_t)n);
+    for (; k < g->k; k++)
+        for (int64_t c = j; c < j + n; c++) job->y[c] += job->w[k * g->col + c] * job->x[k];
+    for (int64_t c = j; job->bias && c < j + n; c++) job->y[c] += job->bias[c];
+}
+
 static void work(void *ctx, int64_t begin, int64_t end) {
     const Job *job = ctx;
     const bool columns = job->g->row == 1;
-    void (*const part)(const Job *, int64_t, int64_t) = columns ? CC_CPU_WIDEST(columns) : CC_CPU_WIDEST(rows);
-    const int64_t last = CC_MIN(end * UNIT, job->g->n), step = columns ? UNIT : 4;
+    void (*const part)(const Job *, int64_t, int64_t) = columns ? by_columns : CC_CPU_WIDEST(rows);
+    const int64_t last = CC_MIN(end * UNIT, job->g->n), step = columns ? WIDE : 4;
     for (int64_t j = begin * UNIT; j < last; j += step) part(job, j, CC_MIN(step, last - j));
 }
 
