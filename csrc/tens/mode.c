@@ -124,7 +124,6 @@ const char *cc_mode_refuse(const CcMode *m) {
     return NULL;
 }
 
-
 bool cc_mode_ordered(const CcMode *m) { return m->v[M_DETERMINISTIC] != 0; }
 
 bool cc_mode_fills(const CcMode *m) { return m->v[M_DETERMINISTIC] != 0 && m->v[M_FILL_UNINITIALIZED] != 0; }
