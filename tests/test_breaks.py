@@ -452,3 +452,34 @@ def test_a_break_with_too_many_variants_says_so():
             assert compiled(torch.ones(2), n)[0] == n
     assert counters()["eager"] > before
     assert "limit" in [found["reason"] for found in compiled_of(compiled).report()["give_ups"]]
+
+
+@pytest.mark.skipif(EAGER, reason="needs the product")
+def test_one_call_that_raises_leaves_no_break():
+    """Nor does it where it was the first."""
+
+    def f(x):
+        y = x * 2
+        with torch.no_grad():
+            z = y @ torch.ones(3, 2)
+        return z.relu() + 1
+
+    good, bad = torch.ones(2, 3), torch.ones(2, 4)
+    for first in (bad, good):
+        compiled = ccompile.compile(f)
+        for x in (first, good, bad, good, torch.ones(5, 3)):
+            assert outcome(f, (x,)).text == outcome(compiled, (x,)).text
+        assert not [s for e in compiled_of(compiled).report()["entries"] for s in e["segments"] if s["break"]]
+
+
+@pytest.mark.skipif(EAGER, reason="needs the product")
+def test_what_raises_in_each_call_is_recorded_up_to_there():
+    def f(x):
+        return (x * 2).view(7)
+
+    compiled, x = ccompile.compile(f), torch.ones(2, 3)
+    for _ in range(3):
+        assert outcome(f, (x,)).text == outcome(compiled, (x,)).text
+    with replaying(2):
+        for _ in range(2):
+            assert outcome(f, (x,)).text == outcome(compiled, (x,)).text

@@ -93,6 +93,7 @@ typedef struct CcRoot {
     int give_ups;                     /* in a row */
     int running, next_id;
     bool eager_only, warned, reset_pending;
+    bool forgave; /* the last recording ended in an exception that reached the caller */
 } CcRoot;
 
 /* callable: Python function, bound method, or an object with a Python __call__. -1 with TypeError set when it is

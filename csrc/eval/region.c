@@ -42,8 +42,11 @@ typedef struct Region {
     bool has_result, failed;
     PyObject *error[3]; /* raised at the root when `failed` */
     CcBreakInfo unsupported;
-    PyObject *raised; /* fullgraph: the exception that an op raised, at which the recording gave up */
-    int n_sites;      /* of the root, when the region began */
+    /* The exception that an op raised, at which the recording gave up: its address, as holding it would hold its frames;
+     * under fullgraph itself as well. */
+    const void *raised_at;
+    PyObject *raised;
+    int n_sites; /* of the root, when the region began */
 } Region;
 
 static _Thread_local Region *current;
@@ -306,25 +309,27 @@ static CcGo on_before(CcObserver *obs, CcAct *act, CcEvent *ev) {
     return CC_BREAK;
 }
 
-/* An op that raises ends the recording, but under fullgraph what reaches the caller is what eager raises: unless code
- * of the region catches it, that is all that the call does, and no later recording has to break there. */
+/* An op that raises ends the recording, but what reaches the caller is what eager raises: unless code of the region
+ * catches it, that is all that the call does, and no later recording has to break there. */
 static void keep_raised(Region *g, const CcEvent *ev) {
-    if (!g->root->fullgraph || ev->result != NULL || !PyErr_Occurred()) return;
+    if (ev->result != NULL || !PyErr_Occurred()) return;
     PyObject *type, *value, *tb;
     PyErr_Fetch(&type, &value, &tb);
     PyErr_NormalizeException(&type, &value, &tb);
-    Py_XSETREF(g->raised, Py_XNewRef(value));
+    g->raised_at = value;
+    if (g->root->fullgraph) Py_XSETREF(g->raised, Py_XNewRef(value));
     PyErr_Restore(type, value, tb);
 }
 
 /* Did that exception leave the region? */
 static bool raises_kept(Region *g) {
-    if (g->raised == NULL) return false;
     PyObject *type, *value, *tb;
     PyErr_Fetch(&type, &value, &tb);
-    const bool same = value == g->raised;
+    const bool same = g->raised_at != NULL && value == g->raised_at;
     PyErr_Restore(type, value, tb);
-    if (same) cc_sites_cut(&g->root->sites, g->n_sites);
+    /* of two such calls in a row the second one marks its site: code that always raises is not recorded for ever */
+    if (same && (g->root->fullgraph || !g->root->forgave)) cc_sites_cut(&g->root->sites, g->n_sites);
+    g->root->forgave = same;
     return same;
 }
 
@@ -605,7 +610,8 @@ static PyObject *close_region(Region *g, PyObject *r) {
     Py_CLEAR(g->outer_handled);
     Py_CLEAR(g->result);
     cc_rec_free(g->rec);
-    if (g->unsupported.text != NULL && !raises_kept(g)) { /* also when the user's code caught it on its way */
+    const bool kept = raises_kept(g);
+    if (g->unsupported.text != NULL && !kept) { /* also when the user's code caught it on its way */
         Py_CLEAR(r);
         PyErr_Clear();
         raise_unsupported(&g->unsupported);
