@@ -542,7 +542,8 @@ row("O:getitem", *(lambda m, i=i: A(m.t(4, 6), i) for i in INDEX), lambda m: A(m
 
 # ---- layout ----------------------------------------------------------------------------------------------------------------
 JOINED = (lambda m: A([m.t(2, 3), m.t(2, 3)]), lambda m: A((m.t(2, 3), m.t(2, 3), m.t(2, 3)), 1), lambda m: A([m.t(3, 2).t(), m.t(2, 3)], -1), lambda m: A([m.t(2, 3), m.t(2, 3, dtype=m.other())], 1),
-          lambda m: A([m.t(0, 3), m.t(2, 3)]), lambda m: A([cl(m.t(2, 4, 3, 3)), cl(m.t(2, 4, 3, 3))], 1), lambda m: A([m.t(2, 3)], dim=0), lambda m: A([m.t(2, 3), m.t(3, 2)]), lambda m: A([m.t(0), m.t(2, 3)]), lambda m: A([]))
+          lambda m: A([m.t(0, 3), m.t(2, 3)]), lambda m: A([cl(m.t(2, 4, 3, 3)), cl(m.t(2, 4, 3, 3))], 1), lambda m: A([m.t(2, 3)], dim=0), lambda m: A([m.t(2, 3), m.t(3, 2)]), lambda m: A([m.t(0), m.t(2, 3)]), lambda m: A([]),
+          lambda m: A([m.t(5, 2100), m.t(5, 2199)[:, 99:], m.t(5, 2100)], 1))
 row("F:cat F:concat F:concatenate", *JOINED)
 row("F:stack", *JOINED)
 row("F:hstack F:column_stack F:vstack F:row_stack F:dstack", *JOINED[:1], lambda m: A([m.t(2, 3), m.t(2, 1)]), lambda m: A([m.t(2, 3, 4), m.t(2, 2, 4)]), kernels=3)

@@ -16,14 +16,20 @@ enum { MAX_PIECES = 64, NARROW = 16, MANY_ROWS = 2048 };
  * so is circular, which torch copies piece by piece too (42 to 75 and 35 to 80, 34 and 49; Zen 4). */
 enum { OWN_ROWS = 256 };
 
+/* Bytes: of a row that memcpy is better at than a kernel (images of 64x56x56, 20 and 20: 1.19 ms, by kernels 1.50, Zen 5);
+ * that are worth a thread. */
+enum { LONG_ROW = 1 << 11, GRAIN = 1 << 17 };
+
 typedef struct Piece {
     CcLaunch launch;
-    int value;        /* read; what it is a window of; -1: none */
-    int64_t from, to; /* bytes: where the piece lies in its value, and in the result */
+    int value;                       /* read; what it is a window of; -1: none */
+    int64_t from, to;                /* bytes: where the piece lies in its value, and in the result */
+    int64_t width, from_row, to_row; /* bytes of a row, and from row to row */
 } Piece;
 
 typedef struct Concat {
     int dst, n;
+    int64_t rows; /* > 1: each piece is so many long rows, and the result is written from one end to the other */
     Piece *piece;
 } Concat;
 
@@ -258,6 +264,21 @@ static int add_piece(Piece *p, const Part *part, const CcOperand *fill, const Cc
     return status;
 }
 
+static int64_t rows_of(const Concat *c) {
+    const int64_t rows = c->n > 1 ? c->piece[0].launch.rows : 1;
+    for (int i = 0; i < c->n; i++) {
+        Piece *p = &c->piece[i];
+        const CcLoop *loop = p->launch.loop;
+        if (p->value < 0 || loop->n_access != 2 || loop->lane != 1 || p->launch.rows != rows) return 1;
+        const int store = loop->access[1].is_store, size = cc_dtype_info(loop->access[store].dtype)->size;
+        p->width = loop->size[1] * size;
+        p->from_row = loop->stride[!store][0];
+        p->to_row = loop->stride[store][0];
+        if (loop->stride[0][1] != size || loop->stride[1][1] != size || p->width < LONG_ROW) return 1;
+    }
+    return rows;
+}
+
 static void *build(const CcGraph *g, const int *chain, int n_chain, CcArena *arena, CcErr *err) {
     (void)n_chain; /* no post-ops */
     const CcNode *n = &g->node.at[chain[0]];
@@ -286,20 +307,47 @@ static void *build(const CcGraph *g, const int *chain, int n_chain, CcArena *are
         if (add_piece(p, &part[i], &parts.fill, &parts.out, arena, err) < 0) return NULL;
         c->n++;
     }
+    c->rows = rows_of(c);
     return c;
+}
+
+typedef struct Job {
+    const Concat *c;
+    char *const (*at)[2];
+} Job;
+
+static void copy_rows(void *ctx, int64_t begin, int64_t end) {
+    const Job *job = ctx;
+    for (int64_t r = begin; r < end; r++)
+        for (int i = 0; i < job->c->n; i++) {
+            const Piece *p = &job->c->piece[i];
+            memcpy(job->at[i][1] + r * p->to_row, job->at[i][0] + r * p->from_row, (size_t)p->width);
+        }
+}
+
+/* Threads that copy rows; 0: there are too few rows for them, the kernels divide them. */
+static int parts_of(const Concat *c) {
+    int64_t bytes = 0;
+    for (int i = 0; i < c->n; i++) bytes += c->piece[i].width * c->rows;
+    const int parts = (int)CC_MAX(1, CC_MIN(cc_omp_width(), bytes / GRAIN));
+    return c->rows > 1 && (parts == 1 || c->rows >= 4 * parts) ? parts : 0;
 }
 
 static int run(const void *work, const CcHost *host, CcErr *err) {
     const Concat *c = work;
     char *dst = host->make(host->ctx, c->dst);
     if (!dst && c->n) return cc_err_set(err, CC_E_HOST, "no memory for value %d", c->dst);
+    char *at[MAX_PIECES][2];
     for (int i = 0; i < c->n; i++) {
         const Piece *p = &c->piece[i];
         char *src = p->value < 0 ? NULL : host->data(host->ctx, p->value);
         if (!src && p->value >= 0) return cc_err_set(err, CC_E_HOST, "no data of value %d", p->value);
-        if (src) cc_launch_at(&p->launch, (char *const[]){src + p->from, dst + p->to});
-        else cc_launch_at(&p->launch, (char *const[]){dst + p->to});
+        at[i][0] = src ? src + p->from : dst + p->to;
+        at[i][1] = dst + p->to;
     }
+    const int parts = parts_of(c);
+    if (parts) cc_omp_run(copy_rows, &(Job){c, (char *const(*)[2])at}, c->rows, parts);
+    for (int i = 0; i < c->n && !parts; i++) cc_launch_at(&c->piece[i].launch, at[i]);
     return 0;
 }
 
