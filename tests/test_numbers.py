@@ -340,3 +340,55 @@ def test_numbers_that_a_break_gave_become_symbolic(name):
         x = torch.rand(32, 32, generator=torch.Generator().manual_seed(seed))
         torch.testing.assert_close(compiled(x), READ[name](x))
     assert ccompile.counters()["recording"] - before <= 5
+
+
+def through(x, sizes):
+    for v in sizes:
+        x = x * v
+    return x
+
+
+def unpacked(x, sizes):
+    h, w = sizes
+    return x * h + w
+
+
+def nested(x, sizes):
+    (a, b), c = sizes
+    return x * a + b * c
+
+
+def some_and_rest(x, sizes):
+    first, *rest, last = sizes
+    return x * first - last, rest
+
+
+TUPLES = {
+    "unpack": (unpacked, lambda i: (i * 0.5, i)),
+    "equal": (unpacked, lambda i: (i + 3, i + 3)),
+    "one-differs": (unpacked, lambda i: (2.5, i * 0.5)),
+    "list": (unpacked, lambda i: [i * 0.5, i]),
+    "nested": (nested, lambda i: ((i * 0.5, i), i + 0.25)),
+    "starred": (some_and_rest, lambda i: (i * 0.5, 3, 4, i * 0.25)),
+    "index": (lambda x, t: x * t[0] + t[-1], lambda i: (i * 0.5, i * 0.25)),
+    "loop": (through, lambda i: (i * 0.5, 2.0)),
+    "comprehension": (lambda x, t: [x * v for v in t], lambda i: (i * 0.5, i * 0.25)),
+    "zip": (lambda x, t: [x * v for v, _ in zip(t, "ab")], lambda i: (i * 0.5, i * 0.25)),
+    "star": (lambda x, t: x.expand(*t) * 2, lambda i: (2 + i, 4)),
+    "size": (lambda x, t: F.interpolate(x[None, None, None], size=t[1:]), lambda i: (2, 3 + i)),
+    "with-a-tensor": (lambda x, t: t[0] * t[1] + x, lambda i: (torch.ones(4), i * 0.5)),
+}
+
+
+@pytest.mark.skipif(EAGER, reason="counts recordings")
+@pytest.mark.parametrize("name", TUPLES)
+@torch.no_grad()
+def test_numbers_in_tuples_become_symbolic(name):
+    fn, make = TUPLES[name]
+    compiled = ccompile.compile(fn)
+    before = ccompile.counters()["recording"] + ccompile.counters()["recompile"]
+    for i in range(8):
+        x = torch.randn(4, generator=torch.Generator().manual_seed(i))
+        want, got = fn(x, make(i)), compiled(x, make(i))
+        torch.testing.assert_close(got, want)
+    assert ccompile.counters()["recording"] + ccompile.counters()["recompile"] - before <= 4

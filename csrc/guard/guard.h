@@ -98,6 +98,8 @@ typedef struct CcHints {
 } CcHints;
 /* How a source is reached, as a number that is the same in each recording. `salt`: where programs begin (a point). */
 uint64_t cc_guard_path(const CcGuards *gs, int id, uint64_t salt);
+/* The same of an item of a sequence, which need not be a source yet. */
+uint64_t cc_guard_item_path(const CcGuards *gs, int parent, int index, uint64_t salt);
 const CcHint *cc_hint_find(const CcHints *hints, uint64_t path); /* NULL: none */
 /* Runs a program that failed and notes the sizes above 1 and the numbers that differ, as long as nothing else does. */
 void cc_hint_learn(CcHints *hints, const CcGuards *gs, const CcGuardState *state, uint64_t salt);

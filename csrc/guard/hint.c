@@ -18,6 +18,11 @@ uint64_t cc_guard_path(const CcGuards *gs, int id, uint64_t salt) {
     return hash;
 }
 
+uint64_t cc_guard_item_path(const CcGuards *gs, int parent, int index, uint64_t salt) {
+    const uint64_t words[] = {CC_SRC_ITEM, 0, 0, (uint32_t)index};
+    return cc_guard_path(gs, parent, cc_map_hash(words, sizeof words, salt));
+}
+
 const CcHint *cc_hint_find(const CcHints *hints, uint64_t path) {
     for (int i = 0; i < hints->at.n; i++)
         if (hints->at.at[i].path == path) return &hints->at.at[i];

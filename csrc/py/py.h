@@ -89,7 +89,7 @@ typedef struct CcEvent {
     /* after(): borrowed; NULL when it raised (the error is set) or there is none. before() may answer CC_DONE after
      * putting a NEW reference here. */
     PyObject *result;
-    PyObject *const *out; /* UNPACK: the values, in order of the targets */
+    PyObject **out; /* UNPACK: the values, in order of the targets; after() may put other new references there */
     int n_out;
 } CcEvent;
 

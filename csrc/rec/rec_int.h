@@ -303,8 +303,8 @@ void cc_sym_unseen(CcRec *rec, PyObject *const *in, int n);
 void cc_sym_after(CcRec *rec, CcEvent *ev, int first);
 /* the same for what a guard found in a slot */
 void cc_sym_slot(CcRec *rec, CcAct *act, int slot, int guard);
-/* a torch.Size in a slot: where some of its numbers differed from call to call, one with symbols in their place */
-void cc_sym_shape(CcRec *rec, CcAct *act, int slot, int guard, PyObject *v);
+/* a tuple or torch.Size in a slot: where some of its numbers differed from call to call, one with symbols in their place */
+void cc_sym_tuple(CcRec *rec, CcAct *act, int slot, int guard, PyObject *v);
 /* the same for the call's arguments, which lie in the root's locals */
 void cc_sym_arguments(CcRec *rec, CcAct *act);
 void cc_sym_finish(CcRec *rec);

@@ -279,7 +279,7 @@ static void read_slot(CcRec *rec, CcAct *act, int level, int slot, bool symbolic
     }
     const int id = cc_value_read(rec, CC_SRC_SLOT, -1, NULL, level, slot, v);
     cc_sym_slot(rec, act, slot, id);
-    if (v != NULL && Py_TYPE(v) == cc_tens_size_type()) cc_sym_shape(rec, act, slot, id, v);
+    if (v != NULL) cc_sym_tuple(rec, act, slot, id, v);
     if (v != NULL && known_iterator(v) && gs->g.at[id].check == CC_CHK_TYPE &&
         Py_REFCNT(v) <= 1 + slots_holding(rec, v))
         (void)adopt_iterator(rec, v, id);

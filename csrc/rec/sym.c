@@ -222,13 +222,27 @@ void cc_sym_slot(CcRec *rec, CcAct *act, int slot, int guard) {
         }
 }
 
-void cc_sym_shape(CcRec *rec, CcAct *act, int slot, int guard, PyObject *v) {
+/* Items of a tuple (dims of a torch.Size) that were other numbers in an earlier call, a bit each. */
+static unsigned items_that_differ(const CcRec *rec, int guard, PyObject *v) {
     const CcHints *hints = rec->hints;
+    const CcGuards *gs = &rec->trace->guards;
+    unsigned differ = 0;
+    if (hints == NULL || hints->none || hints->at.n == 0) return 0;
+    if (Py_TYPE(v) == cc_tens_size_type()) {
+        const CcHint *hint = cc_hint_find(hints, cc_guard_path(gs, guard, rec->salt));
+        return hint != NULL ? hint->dims : 0;
+    }
+    for (int i = 0; PyTuple_CheckExact(v) && i < PyTuple_GET_SIZE(v) && i < MAX_ITEMS; i++) {
+        const CcHint *hint = cc_hint_find(hints, cc_guard_item_path(gs, guard, i, rec->salt));
+        if (hint != NULL && hint->number && is_number(PyTuple_GET_ITEM(v, i))) differ |= 1u << i;
+    }
+    return differ;
+}
+
+void cc_sym_tuple(CcRec *rec, CcAct *act, int slot, int guard, PyObject *v) {
     CcGuards *gs = &rec->trace->guards;
-    const CcHint *hint = hints != NULL && !hints->none && hints->at.n > 0
-                             ? cc_hint_find(hints, cc_guard_path(gs, guard, rec->salt))
-                             : NULL;
-    if (hint == NULL || hint->dims == 0) return;
+    const unsigned differ = PyTuple_Check(v) ? items_that_differ(rec, guard, v) : 0;
+    if (differ == 0) return;
     bool is_new;
     const Py_ssize_t n = PyTuple_GET_SIZE(v);
     PyObject *items = PyTuple_New(n);
@@ -237,12 +251,16 @@ void cc_sym_shape(CcRec *rec, CcAct *act, int slot, int guard, PyObject *v) {
     cc_guard_check(gs, cc_guard_source(gs, CC_SRC_SIZE, guard, NULL, 0, (int)n, &is_new), CC_CHK_SIZE, NULL);
     for (Py_ssize_t i = 0; i < n; i++) {
         PyObject *item = PyTuple_GET_ITEM(v, i);
-        const bool differs = hint->dims >> i & 1;
+        if (!(i < MAX_ITEMS && differ >> i & 1)) {
+            cc_value_read(rec, CC_SRC_ITEM, guard, NULL, 0, (int)i, item);
+            PyTuple_SET_ITEM(items, i, Py_NewRef(item));
+            continue;
+        }
         const int id = cc_guard_source(gs, CC_SRC_ITEM, guard, NULL, 0, (int)i, &is_new);
-        cc_guard_check(gs, id, differs ? CC_CHK_TYPE : CC_CHK_VALUE, differs ? (PyObject *)Py_TYPE(item) : item);
-        PyTuple_SET_ITEM(items, i, differs ? from_source(rec, id, item) : Py_NewRef(item));
+        cc_guard_check(gs, id, CC_CHK_TYPE, (PyObject *)Py_TYPE(item));
+        PyTuple_SET_ITEM(items, i, from_source(rec, id, item));
     }
-    PyObject *given = PyObject_CallOneArg((PyObject *)Py_TYPE(v), items);
+    PyObject *given = PyTuple_CheckExact(v) ? Py_NewRef(items) : PyObject_CallOneArg((PyObject *)Py_TYPE(v), items);
     Py_DECREF(items);
     if (given == NULL) abort();
     cc_value_set(rec, given, CC_O_FRESH, -1);
@@ -269,6 +287,23 @@ void cc_sym_arguments(CcRec *rec, CcAct *act) {
         else i++;
     }
     drop_pending(rec);
+    for (int id = 0, n = gs->g.n; id < n; id++) {
+        const int slot = gs->g.at[id].source == CC_SRC_ARG ? slot_of_argument(rec, gs->g.at[id].index) : -1;
+        PyObject *v = slot >= 0 ? cc_act_get(act, slot) : NULL;
+        if (v != NULL) cc_sym_tuple(rec, act, slot, id, v);
+    }
+}
+
+/* The targets get numbers of a tuple or list that is unpacked as it lies. */
+static void take_items(CcRec *rec, const CcEvent *ev) {
+    const int source = cc_value_source(rec, ev->in[0]);
+    for (int i = 0; source >= 0 && i < rec->pending.n;) {
+        const struct CcPending p = rec->pending.at[i];
+        const CcGuard *g = &rec->trace->guards.g.at[p.guard];
+        if (g->source == CC_SRC_ITEM && g->parent == source && g->index < ev->n_out && ev->out[g->index] == p.object)
+            Py_SETREF(ev->out[g->index], take_pending(rec, i));
+        else i++;
+    }
 }
 
 /* first: numbers that were read since, the last one among them being what the event gave; those before it were content
@@ -278,6 +313,7 @@ void cc_sym_after(CcRec *rec, CcEvent *ev, int first) {
     const int last = rec->pending.n - 1;
     if (last >= first && ev->result != NULL && rec->pending.at[last].object == ev->result)
         Py_SETREF(ev->result, take_pending(rec, last));
+    if (ev->kind == CC_EV_UNPACK) take_items(rec, ev);
     drop_pending(rec);
     /* shape[1:], shape + (4,): a size is no constant when symbols are in it */
     if (ev->result != NULL && Py_TYPE(ev->result) == cc_tens_size_type() && cc_sym_within(rec, ev->result, 1) &&
