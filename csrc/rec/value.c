@@ -374,9 +374,10 @@ void cc_value_which(CcRec *rec, PyObject *o) {
 }
 
 void cc_value_function_written(CcRec *rec) {
-    for (int i = 0; i < rec->prov.n; i++)
-        if (rec->prov.at[i].object != NULL && PyFunction_Check(rec->prov.at[i].object))
-            cc_value_which(rec, rec->prov.at[i].object);
+    for (int i = 0; i < rec->prov.n; i++) {
+        PyObject *o = rec->prov.at[i].weak == NULL ? rec->prov.at[i].object : NULL; /* a weak one may be gone */
+        if (o != NULL && PyFunction_Check(o)) cc_value_which(rec, o);
+    }
     rec->no_more = true;
 }
 
