@@ -375,7 +375,7 @@ TUPLES = {
     "comprehension": (lambda x, t: [x * v for v in t], lambda i: (i * 0.5, i * 0.25)),
     "zip": (lambda x, t: [x * v for v, _ in zip(t, "ab")], lambda i: (i * 0.5, i * 0.25)),
     "star": (lambda x, t: x.expand(*t) * 2, lambda i: (2 + i, 4)),
-    "size": (lambda x, t: F.interpolate(x[None, None, None], size=t[1:]), lambda i: (2, 3 + i)),
+    "size": (lambda x, t: F.interpolate(x.view(1, 1, 2, 2), size=t), lambda i: (2, 3 + i)),
     "with-a-tensor": (lambda x, t: t[0] * t[1] + x, lambda i: (torch.ones(4), i * 0.5)),
 }
 

@@ -1,4 +1,4 @@
-"""Torch's convolutions between kernels of a GPU, on the emulated driver: channels innermost where they follow what they read, the recorded
+"""Torch's convolutions and products between kernels of a GPU, on the emulated driver: channels innermost where they follow what they read, the recorded
 strides for whoever sees a result. tests/test_cuda_suites.py runs this in a process of its own."""
 
 import ccompile
@@ -106,3 +106,15 @@ def test_functional_with_names():
         return x
 
     assert lasts(same(net, T(2, 3, 16, 16), host=5)).count("host") == 4
+
+
+def test_a_view_of_a_product_is_no_step():
+    """GPT-2's Conv1D. And no pass gave up: each product is torch's, and asked for once."""
+    w, b = T(24, 36), T(36)
+
+    def net(x):
+        return F.gelu(torch.addmm(b, x.view(-1, 24), w).view(2, 5, 36)) * 2
+
+    ccompile.reset()
+    assert same(net, T(2, 5, 24), host=2).count(" kernel ") == 1
+    assert not [e.text for e in ccompile.events() if e.kind == "fallback"]
