@@ -338,12 +338,16 @@ static int run(const void *work, const CcHost *host, CcErr *err) {
     char *dst = host->make(host->ctx, c->dst);
     if (!dst && c->n) return cc_err_set(err, CC_E_HOST, "no memory for value %d", c->dst);
     char *at[MAX_PIECES][2];
+    double fill[MAX_PIECES];
     for (int i = 0; i < c->n; i++) {
         const Piece *p = &c->piece[i];
+        const CcLoop *loop = p->launch.loop;
         char *src = p->value < 0 ? NULL : host->data(host->ctx, p->value);
         if (!src && p->value >= 0) return cc_err_set(err, CC_E_HOST, "no data of value %d", p->value);
-        at[i][0] = src ? src + p->from : dst + p->to;
-        at[i][1] = dst + p->to;
+        for (int k = 0; k < loop->n_access; k++)
+            at[i][k] = loop->access[k].is_store ? dst + p->to
+                       : src                    ? src + p->from
+                                                : cc_launch_number(&loop->access[k], host, &fill[i]);
     }
     const int parts = parts_of(c);
     if (parts) cc_omp_run(copy_rows, &(Job){c, (char *const(*)[2])at}, c->rows, parts);

@@ -253,7 +253,7 @@ static int check_indices(const CcLoop *loop, const CcHost *host, CcErr *err) {
 }
 
 /* Kernels read the host's numbers from memory: f32 is rounded from the double as torch rounds a Python number. */
-static char *hold_number(const CcLoopAccess *access, const CcHost *host, double *room) {
+char *cc_launch_number(const CcLoopAccess *access, const CcHost *host, double *room) {
     double v;
     if (access->fixed) memcpy(&v, &access->bits, sizeof v);
     else v = host->number(host->ctx, access->number - 1);
@@ -265,7 +265,7 @@ static char *hold_number(const CcLoopAccess *access, const CcHost *host, double 
 
 /* A number is given to a kernel of a GPU as it is, one of the CPU finds it in memory. NULL: the host failed. */
 static char *take_number(const CcLaunch *launch, const CcLoopAccess *access, const CcHost *host, double *room) {
-    if (!launch->cuda) return hold_number(access, host, room);
+    if (!launch->cuda) return cc_launch_number(access, host, room);
     if (access->fixed) {
         if (access->dtype == CC_DT_I64) *room = (double)access->bits;
         else memcpy(room, &access->bits, sizeof *room);
