@@ -35,7 +35,7 @@ import pytest
 import torch
 from ccompile.api import compiled_of
 from conftest import EAGER, Counts, alike, dynamo_breaks, explained, same, together
-from language_cases import CASES, COUNTS, t
+from language_cases import CASES, COUNTS, SINCE_313, t
 
 
 def build(name):
@@ -118,7 +118,8 @@ STEADY = steady()
 @pytest.mark.parametrize("name", [name for name in CASES if DYNAMO.get(name) and DYNAMO[name].graphs])
 @pytest.mark.skipif(EAGER, reason="needs the product")
 def test_no_more_breaks_in_later_calls(name):
-    assert breaks_of_fourth_call(name) <= max(DYNAMO[name].breaks, STEADY.get(name, 0))
+    more = name == "frames_locals" and SINCE_313  # f_locals is an object of a kind of its own there
+    assert breaks_of_fourth_call(name) <= max(DYNAMO[name].breaks, STEADY.get(name, 0)) + more
 
 
 def test_steady_rows_are_needed():
@@ -160,7 +161,8 @@ ALL_VERSIONS = {
 @pytest.mark.parametrize("name", ALL_VERSIONS)
 @pytest.mark.skipif(EAGER, reason="needs the product")
 def test_as_many_breaks_on_all_versions(name):
-    callable_of(name)
+    with contextlib.suppress(RuntimeError):  # what abc and typing keep: 3.12's protocols look at their caller until then
+        callable_of(name)(*arguments(name))
     before, compiled = ccompile.counters(), ccompile.compile(callable_of(name))
     with torch.no_grad():
         for i in range(5):
