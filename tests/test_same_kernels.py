@@ -97,6 +97,12 @@ CASES = {
     "far-bias": far_bias,
     "rotated": rotated,
     "sinusoids": sinusoids,
+    "rows-at": lambda x: x.transpose(1, 2)[:, torch.tensor([3, 0, 5])] * 2,
+    "selected": lambda x: x.transpose(1, 2).contiguous().index_select(1, torch.tensor([3, 0, 5])) + 1,
+    "gathered-columns": lambda x: x.mT.contiguous().gather(1, x.mT.argmax(1, keepdim=True)),
+    "from-the-end": lambda x: x[:, torch.tensor([0, -1])] * 2,
+    "two-indices": lambda x: x.mT.contiguous()[torch.tensor([0, 1, 1]), torch.tensor([3, 2, 1])] * 2,
+    "classes": lambda x: F.cross_entropy(x.mT.contiguous(), x.mT.argmax(1)),
     "halves": lambda x: x[:, : x.shape[1] // 2].sum(1) - x[:, x.shape[1] // 2 :].mean(1),
     "last": lambda x: x[:, x.shape[1] - 1] * 2,
     "strided": lambda x: x[:, ::2] * 2,
@@ -160,8 +166,11 @@ def test_sizes_that_go_round_find_plans():
 
 @pytest.mark.skipif(EAGER, reason="counts plans")
 @torch.no_grad()
-def test_sizes_that_come_once_get_no_dear_plans():
-    """A library generates code for each size of such a convolution, which takes much longer than to run it once."""
+def test_sizes_that_come_once_get_no_dear_plans(request):
+    """A library generates code for each size of such a convolution, which takes much longer than to run it once (on one
+    thread: others' barriers take as long as the machine likes)."""
+    request.addfinalizer(lambda threads=torch.get_num_threads(): torch.set_num_threads(threads))
+    torch.set_num_threads(1)
     weight = torch.randn(16, 8, 3, 3)
     compiled = ccompile.compile(lambda x: F.conv2d(x, weight, stride=2).relu(), dynamic=True)
 

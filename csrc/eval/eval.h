@@ -50,8 +50,9 @@ typedef struct CcSegment {
     CcRunOptions options;
     CC_VEC(int) made; /* the graph's outputs that nodes make; cc_eval_idle */
     int shape_limit;
-    uint64_t lot; /* state of the generator that says which shape is dropped */
-    int credit;   /* dear plans that are made before their sizes come a second time (shape.c) */
+    uint64_t lot;    /* state of the generator that says which shape is dropped */
+    uint64_t run_ns; /* what torch's ops took at best, in a first call of some sizes */
+    int credit;      /* dear plans that are made before their sizes come a second time (shape.c) */
     bool verify, reuse_results, cuda_graphs;
     int id;
     uint64_t hits;

@@ -10,7 +10,7 @@
 enum {
     FIRST_CREDIT = 4, /* plans */
     MOST_CREDIT = 8,
-    DEAR = 4, /* a plan that takes a fourth of the run's time */
+    DEAR = 4, /* a plan that takes a fourth of a run's time */
 };
 
 /* ------------------------------------------------------------------ keys */
@@ -142,6 +142,7 @@ void cc_shape_first(CcRoot *root, CcSegment *s) {
                                 .convolves = true};
     s->shape_limit = root->knobs.shape_limit;
     s->credit = FIRST_CREDIT;
+    s->run_ns = UINT64_MAX;
     s->verify = root->knobs.verify != 0;
     s->reuse_results = root->knobs.reuse_results != 0;
     s->cuda_graphs = root->knobs.cuda_graphs != 0;
@@ -461,6 +462,7 @@ CcRan cc_shape_explore(CcSegment *s, CcSegmentHost *host, CcScratch *x) {
     find_last(&e);
     const bool ok = explore(&e);
     const uint64_t ran = cc_log_now_ns();
+    if (ok) s->run_ns = CC_MIN(s->run_ns, ran - start);
     free(e.last);
     if (!ok && s->trace->retry) {
         host->undone = cc_unrun_all(&e.undo) == 0;
@@ -488,7 +490,7 @@ CcRan cc_shape_explore(CcSegment *s, CcSegmentHost *host, CcScratch *x) {
         !odd_numbers(s->trace, x)) { /* another thread may have made it */
         shape->graph = e.graph;
         compile(s, shape, s->verify ? x->value : NULL, x->symbol);
-        if (!again && DEAR * (cc_log_now_ns() - ran) > ran - start) s->credit--;
+        if (!again && DEAR * (cc_log_now_ns() - ran) > s->run_ns) s->credit--;
     } else {
         cc_graph_free(e.graph);
     }

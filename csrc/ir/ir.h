@@ -176,11 +176,13 @@ typedef enum CcKeyPart {
 typedef struct CcOperand {
     enum { CC_IN_VALUE, CC_IN_INT, CC_IN_FLOAT, CC_IN_BOOL, CC_IN_NONE, CC_IN_NUMBER } kind;
     /* CC_IN_VALUE: index into CcGraph.val; NUMBER: the host's number; INT, FLOAT: 1 + the host's number that gave it,
-     * 0: none */
+     * CC_OF_SIZES: a stride, which a pass put there, 0: none of these */
     int32_t value;
     int64_t i; /* CC_IN_INT, CC_IN_BOOL */
     double f;  /* CC_IN_FLOAT */
 } CcOperand;
+
+enum { CC_OF_SIZES = 1 << 24 }; /* CcOperand.value */
 
 /* CcNode.flags */
 enum {

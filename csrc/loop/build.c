@@ -279,6 +279,12 @@ static unsigned counted_dims(const CcBuild *b, CcExprLit lit) {
     return 0;
 }
 
+/* A size or stride, which is another one for other sizes: no part of the kernel. */
+static int extent(CcBuild *b, int64_t v) {
+    /* no two of them are one access: they may differ then */
+    return cc_build_param(b, CC_OF_SIZES + b->n_access, v);
+}
+
 /* index(c): operand c, checked before the loop runs. The two behind it say which indices there are. */
 int cc_build_index(CcBuild *b, const CcNode *n, int operand) {
     const CcOperand *o = &b->g->operand.at[n->in0 + operand], *size = o + 1, *how = o + 2;
@@ -294,7 +300,7 @@ int cc_build_index(CcBuild *b, const CcNode *n, int operand) {
     if (other)
         return cc_build_op(b, CC_S_select, cc_build_op(b, CC_S_eq, index, cc_build_int(b, CC_DT_I64, how->i), -1), zero,
                            index);
-    const int from_end = cc_build_op(b, CC_S_add, index, cc_build_int(b, CC_DT_I64, size->i), -1);
+    const int from_end = cc_build_op(b, CC_S_add, index, extent(b, size->i), -1);
     return cc_build_op(b, CC_S_select, cc_build_op(b, CC_S_lt, index, zero, -1), from_end, index);
 }
 
@@ -315,9 +321,11 @@ static int at_node(CcBuild *b, const CcNode *n, int operand, int index) {
         b->n_access == CC_LOOP_MAX_ACCESS)
         return cc_build_refuse(b, "not to be read at an index");
     const CcDtype dt = (CcDtype)b->g->val.at[o->value].type.dtype;
-    b->access[b->n_access] =
+    const int access = b->n_access++;
+    b->access[access] =
         (CcLoopAccess){.dtype = dt, .taken = CC_TAKEN_LANES, .node = -1, .value = o->value, .dropped = b->dropped};
-    return add_node(b, CC_S_take, dt, index, b->n_access++, -1, step->i * cc_dtype_info(dt)->size);
+    const int at = step->i == 1 ? index : cc_build_op(b, CC_S_mul, index, extent(b, step->i), -1);
+    return at < 0 ? -1 : add_node(b, CC_S_take, dt, at, access, -1, cc_dtype_info(dt)->size);
 }
 
 static bool fits(CcDtype dt, int64_t v) {

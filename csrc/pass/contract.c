@@ -676,10 +676,13 @@ static bool is_product(const CcNode *n) {
     return n->op == CC_OP_linear || n->op == CC_OP_matmul || n->op == CC_OP_mm || n->op == CC_OP_bmm;
 }
 
-/* oneDNN has only a slow product for one, and the loop of a dot joins what stands around it. */
+/* oneDNN has only a slow product for one, and the loop of a dot joins what stands around it. Behind a softmax it may be
+ * attention, which is found later. */
 static bool has_one_column(const CcGraph *g, const CcNode *n) {
     const CcOperand *a = cc_graph_operand(g, n, 0), *b = cc_graph_operand(g, n, 1);
     if (a->kind != CC_IN_VALUE || b->kind != CC_IN_VALUE) return false;
+    const int def = g->val.at[a->value].def;
+    if (def >= 0 && g->node.at[def].op == CC_OP_softmax) return false;
     const CcType *x = &g->val.at[a->value].type, *w = &g->val.at[b->value].type;
     const int column = n->op == CC_OP_linear ? w->ndim - 2 : w->ndim - 1;
     return x->ndim > 1 && x->size[x->ndim - 2] > 1 && (w->ndim == 1 || (w->ndim > 1 && w->size[column] == 1));

@@ -50,7 +50,8 @@ static void rewrite(CcGraph *g, int node, const CcReach *r) {
     cc_vec_push(&g->operand, (CcOperand){.kind = CC_IN_INT, .i = r->n == 1 ? r->index[0].by : 1});
     for (int k = 0; k < r->n; k++) {
         push_index(g, r, k);
-        if (r->n > 1) cc_vec_push(&g->operand, (CcOperand){.kind = CC_IN_INT, .i = r->index[k].by});
+        if (r->n > 1)
+            cc_vec_push(&g->operand, (CcOperand){.kind = CC_IN_INT, .value = CC_OF_SIZES, .i = r->index[k].by});
     }
     CcNode *to = &g->node.at[node];
     to->in0 = in0;

@@ -39,7 +39,8 @@ class Operand(c.Structure):
 
 class Options(c.Structure):
     _fields_ = [("host_only", c.c_bool), ("no_llvm", c.c_bool), ("no_dnnl", c.c_bool), ("default_dtype", c.c_uint8),
-                ("autotune", c.c_bool), ("ordered", c.c_bool), ("fills", c.c_bool)]  # fmt: skip
+                ("autotune", c.c_bool), ("ordered", c.c_bool), ("fills", c.c_bool),
+                ("convolves", c.c_bool)]  # fmt: skip
 
 
 class Stats(c.Structure):
@@ -87,7 +88,7 @@ DROP = c.CFUNCTYPE(None, c.c_void_p, c.c_int)
 
 
 class Host(c.Structure):
-    _fields_ = [("ctx", c.c_void_p), ("data", DATA), ("make", DATA), ("call", CALL), ("version", VERSION), ("writing", WRITING), ("number", NUMBER_OF),
+    _fields_ = [("ctx", c.c_void_p), ("data", DATA), ("make", DATA), ("call", CALL), ("convolve", CALL), ("version", VERSION), ("writing", WRITING), ("number", NUMBER_OF),
                 ("stream", STREAM), ("block", BLOCK), ("unblock", UNBLOCK), ("drop", DROP)]  # fmt: skip
 
 
@@ -375,7 +376,7 @@ class Graph:
         def number(_, i):
             return self.numbers[i]
 
-        host = Host(None, DATA(data), DATA(make), CALL(call), VERSION(version), WRITING(writing), NUMBER_OF(number),
+        host = Host(None, DATA(data), DATA(make), CALL(call), CALL(), VERSION(version), WRITING(writing), NUMBER_OF(number),
                     STREAM(stream), BLOCK(block), UNBLOCK(unblock), DROP(drop))  # fmt: skip
         text = c.create_string_buffer(300)
         step = c.c_int(-1)
