@@ -746,13 +746,13 @@ def test_product_used_twice_is_not_folded(lib):
 
 
 @needs_dnnl
-def test_refused_product_keeps_its_post_ops_as_a_kernel(lib):
+def test_a_product_of_one_column_is_a_kernel(lib):
     g = Graph(lib)
     x, w = g.input(torch.randn(4, 16)), g.input(torch.randn(1, 16))   # one column: oneDNN only has its reference code
     z = g.op("tanh", torch.tanh, g.op("linear", F.linear, x, w, None))
     g.out(z)
     g.compile()
-    assert (g.stats().host_steps, g.stats().kernels) in ((1, 1), (0, 0))
+    assert g.stats().host_steps == 0   # a dot, and what follows it
     torch.testing.assert_close(g.run()[0], g.eager[z.v], rtol=1e-5, atol=1e-5)
 
 

@@ -144,6 +144,7 @@ static void abort_recording(CcRec *rec) {
     cc_map_free(&rec->unsized);
     cc_map_free(&rec->handed);
     cc_map_free(&rec->distinct);
+    rec->copied.n = 0;
     cc_map_free(&rec->sized);
     rec->pending.n = 0;
     rec->before.n = 0;
@@ -168,6 +169,7 @@ void cc_rec_free(CcRec *rec) {
     cc_vec_free(&rec->of_class);
     cc_vec_free(&rec->before);
     cc_vec_free(&rec->pending);
+    cc_vec_free(&rec->copied);
     cc_vec_free(&rec->own);
     Py_CLEAR(rec->handled_outer);
     Py_CLEAR(rec->handled_start);

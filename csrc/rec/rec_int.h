@@ -67,7 +67,8 @@ struct CcRec {
         PyObject *object;
         PyObject *copy;
     }) before;
-    CcMap distinct; /* pairs of guards that are checked to be two objects */
+    CC_VEC(int) copied; /* guards of objects by whose id() the copy module looks for their copies */
+    CcMap distinct;     /* pairs of guards that are checked to be two objects */
     /* tensor -> guard that reaches one which no guard can tell from others: it may be handed on, not used */
     CcMap handed;
     CcMap unsized; /* graph value + 1: its shape depends on data, and so is not known to the trace */
@@ -162,6 +163,8 @@ CC_NEW PyObject *cc_value_ask(CcRec *rec, PyObject *function);
 void cc_value_ask_module(CcRec *rec, const char *module, const char *function);
 /* Two objects were compared by identity: when both came from outside and differ, they have to differ in a replay. */
 void cc_value_distinct(CcRec *rec, PyObject *a, PyObject *b);
+/* it is none of those that were copied before it */
+void cc_value_copied(CcRec *rec, PyObject *o);
 /* It matters which object from outside this is: a function that was known by its code (resume.c) is known by its identity
  * from now on, any other one by its address, as in what id() and repr() gave. */
 void cc_value_which(CcRec *rec, PyObject *o);

@@ -391,6 +391,22 @@ void cc_value_distinct(CcRec *rec, PyObject *a, PyObject *b) {
     cc_guard_also(&rec->trace->guards, CC_MAX(p->id, q->id), CC_CHK_DISTINCT, NULL, CC_MIN(p->id, q->id));
 }
 
+void cc_value_copied(CcRec *rec, PyObject *o) {
+    enum { FEW = 16 };
+    const CcProv *p = cc_value_find(rec, o);
+    if (p == NULL || p->origin != CC_O_SOURCE) return;
+    if (rec->copied.n == FEW) {
+        cc_value_which(rec, o);
+        return;
+    }
+    for (int i = 0; i < rec->copied.n; i++) {
+        const int id = rec->copied.at[i];
+        if (id == p->id) return;
+        cc_guard_also(&rec->trace->guards, CC_MAX(p->id, id), CC_CHK_DISTINCT, NULL, CC_MIN(p->id, id));
+    }
+    cc_vec_push(&rec->copied, p->id);
+}
+
 void cc_value_written(CcRec *rec, CcSource source, int parent, PyObject *key, bool deleted) {
     bool is_new;
     const int id = cc_guard_source(&rec->trace->guards, source, parent, key, 0, 0, &is_new);
