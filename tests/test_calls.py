@@ -258,7 +258,7 @@ def test_write_behind_a_read_is_not_repeated():
     same(build, make_args=lambda i: (torch.tensor(at[i]), t(2, 8, seed=i)), calls=4, build=True, raises=True, hit=False)
 
 
-class Pair:
+class Two:
     def __init__(self, a, b):
         self.a, self.b = a, b
 
@@ -275,7 +275,7 @@ def test_deepcopy_of_shared_parts():
     before = ccompile.counters()["recompile"] if not EAGER else 0
     for shared in (False, True, False, False, True, True):
         a = Config()
-        pair = Pair(a, a if shared else Config())
+        pair = Two(a, a if shared else Config())
         got, want = compiled(torch.ones(2), pair), f(torch.ones(2), pair)
         assert torch.equal(got[0], want[0]) and got[1] is want[1] is shared
     assert EAGER or ccompile.counters()["recompile"] - before <= 2
