@@ -752,7 +752,7 @@ def test_a_product_of_one_column_is_a_kernel(lib):
     z = g.op("tanh", torch.tanh, g.op("linear", F.linear, x, w, None))
     g.out(z)
     g.compile()
-    assert g.stats().host_steps == 0   # a dot, and what follows it
+    assert (g.stats().host_steps, g.stats().kernels) == (0, 2)   # a dot, and what follows it
     torch.testing.assert_close(g.run()[0], g.eager[z.v], rtol=1e-5, atol=1e-5)
 
 

@@ -200,3 +200,21 @@ def test_failure_behind_a_write():
             torch.testing.assert_close(got, want)
         for a, b in zip(net.buffers(), twin.buffers(), strict=True):
             torch.testing.assert_close(a, b)
+
+
+def test_statistics_that_share_memory():
+    """Five running means in one element: torch writes it five times. Its threads would race for it, so there is one."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        compiled = ccompile.compile(F.batch_norm)
+        x, start = T(3, 5, 2), (T(1), T(5).abs())
+        for _ in range(3):
+            sides = []
+            for fn in (F.batch_norm, compiled):
+                mean, var = (t.clone() for t in start)
+                sides.append((fn(x, mean.expand(5), var, training=True), mean, var))
+            torch.testing.assert_close(*sides)
+        assert EAGER or "host" in plans(compiled)
+    finally:
+        torch.set_num_threads(threads)

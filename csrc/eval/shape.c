@@ -486,8 +486,10 @@ CcRan cc_shape_explore(CcSegment *s, CcSegmentHost *host, CcScratch *x) {
     }
     shape->running++;
     if (!again) keep_symbols(s->trace, shape, x->symbol);
-    if (shape->plan == NULL && (again || !waits(s)) &&
-        !odd_numbers(s->trace, x)) { /* another thread may have made it */
+    const char *later = !again && waits(s)         ? ", planned when these sizes come again"
+                        : odd_numbers(s->trace, x) ? ", not planned: a number that no kernel is given"
+                                                   : NULL;
+    if (shape->plan == NULL && later == NULL) { /* another thread may have made it */
         shape->graph = e.graph;
         compile(s, shape, s->verify ? x->value : NULL, x->symbol);
         if (!again && DEAR * (cc_log_now_ns() - ran) > s->run_ns) s->credit--;
@@ -495,8 +497,8 @@ CcRan cc_shape_explore(CcSegment *s, CcSegmentHost *host, CcScratch *x) {
         cc_graph_free(e.graph);
     }
     shape->running--;
+    cc_log_add(CC_LOG_SHAPE, "segment %d: shape %d, %.2f ms%s", s->id, s->shape.n,
+               (double)(cc_log_now_ns() - start) * 1e-6, shape->plan == NULL && later != NULL ? later : "");
     drop_any(s);
-    cc_log_add(CC_LOG_SHAPE, "segment %d: shape %d, %.2f ms", s->id, s->shape.n,
-               (double)(cc_log_now_ns() - start) * 1e-6);
     return CC_RAN;
 }

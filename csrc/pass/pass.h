@@ -24,8 +24,8 @@ typedef struct CcGroupRules {
     bool scatters; /* writes at indices are kernels (pass/writes.c) */
     bool ordered;  /* and so that the same is left there each time */
     bool asserts;  /* an index that is wrong stops the kernel, as it stops eager's: eager is not asked again */
-    bool
-        follows; /* torch's convolutions leave their results with channels innermost if what they read lies so (cuDNN) */
+    /* torch's convolutions leave their results with channels innermost if what they read lies so (cuDNN) */
+    bool follows;
     bool (*gains_turned)(const CcGraph *g, int node); /* is this product faster with its result turned? */
 } CcGroupRules;
 /* Will this node be a kernel or a library call, or part of one? */

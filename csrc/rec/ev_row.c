@@ -270,8 +270,7 @@ static CcGo look_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCalle
                    ? CC_OK
                    : cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, "id of a tensor");
     }
-    PyObject *module = PyDict_GetItemString(act->func->func_globals, "__name__");
-    if (module != NULL && PyUnicode_Check(module) && PyUnicode_CompareWithASCIIString(module, "copy") == 0)
+    if (cc_rec_in_module(act, "copy"))
         cc_value_copied(rec, c->in[0]); /* a key of deepcopy()'s memo: which one it is tells it from the others alone */
     else cc_value_which(rec, c->in[0]);
     return CC_OK;

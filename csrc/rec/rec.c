@@ -289,10 +289,9 @@ static void learn_parameters(CcRec *rec, CcAct *act, bool by_c) {
     }
 }
 
-/* A warning that an op's C code gives is shown by Python code. */
-static bool shows_warning(const CcAct *act) {
+bool cc_rec_in_module(const CcAct *act, const char *name) {
     PyObject *module = PyDict_GetItemString(act->func->func_globals, "__name__");
-    return module != NULL && PyUnicode_Check(module) && PyUnicode_CompareWithASCIIString(module, "warnings") == 0;
+    return module != NULL && PyUnicode_Check(module) && PyUnicode_CompareWithASCIIString(module, name) == 0;
 }
 
 /* 3.13: a module that lacks an attribute asks its __spec__ for what the error says (_Py_module_getattro_impl), also
@@ -318,7 +317,8 @@ static bool uncalled(CcRec *rec, const CcAct *act) {
     for (Py_ssize_t i = 0; callbacks != NULL && PyList_Check(callbacks) && i < PyList_GET_SIZE(callbacks); i++)
         if (cc_call_function(PyList_GET_ITEM(callbacks, i)) == act->func) return true;
     const CcEvent *ev = act->prev != NULL ? act->prev->event : NULL;
-    if (shows_warning(act) && ev != NULL && ev->n > 0 && cc_call_function(ev->in[0]) == NULL) return true;
+    const bool called = ev != NULL && ev->n > 0 && cc_call_function(ev->in[0]) == NULL;
+    if (called && cc_rec_in_module(act, "warnings")) return true; /* shows one that an op's C code gives */
     /* What the trace made is finalised where its own code drops it: that is recorded. Anybody else's is garbage. */
     PyObject *first = act->co->co_argcount > 0 ? cc_act_get(act, 0) : NULL;
     if (words_error(act, ev, first)) return true;

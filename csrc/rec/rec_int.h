@@ -78,10 +78,11 @@ struct CcRec {
         int slot;
         PyObject *object;
     }) own;
-    CC_VEC(int) written;      /* guards of containers that effects write */
-    CC_VEC(struct CcOfClass { /* attributes of classes that effects write: both lie in the trace's guards */
-                              PyTypeObject *type;
-                              PyObject *name;
+    CC_VEC(int) written; /* guards of containers that effects write */
+    /* attributes of classes that effects write: both lie in the trace's guards */
+    CC_VEC(struct CcOfClass {
+        PyTypeObject *type;
+        PyObject *name;
     }) of_class;
     CC_VEC(PyObject *) keep; /* constants and temporaries alive while recording */
     /* strong: exception being handled when the call, the trace began; NULL: none */
@@ -321,6 +322,7 @@ CcGo cc_rec_break(CcRec *rec, CcAct *act, CcReason reason, const char *what);
  * there. */
 CcGo cc_rec_poison(CcRec *rec, CcAct *act, CcReason reason, const char *what);
 CcRecFrame *cc_rec_frame(CcRec *rec, CcAct *act);
+bool cc_rec_in_module(const CcAct *act, const char *name);        /* the act's function is of that module */
 void cc_rec_begin(CcRec *rec, const CcMode *mode, uint64_t salt); /* a trace without inputs */
 int cc_rec_waiting_depth(const CcAct *act);
 void cc_rec_guard_function(CcRec *rec, PyFunctionObject *func); /* by code and defaults */

@@ -381,6 +381,10 @@ void cc_value_function_written(CcRec *rec) {
     rec->no_more = true;
 }
 
+static void guard_apart(CcRec *rec, int i, int j) {
+    cc_guard_also(&rec->trace->guards, CC_MAX(i, j), CC_CHK_DISTINCT, NULL, CC_MIN(i, j));
+}
+
 void cc_value_distinct(CcRec *rec, PyObject *a, PyObject *b) {
     if (PyFunction_Check(a) && PyFunction_Check(b)) {
         cc_value_which(rec, a);
@@ -388,22 +392,20 @@ void cc_value_distinct(CcRec *rec, PyObject *a, PyObject *b) {
     }
     const CcProv *p = cc_value_find(rec, a), *q = cc_value_find(rec, b);
     if (a == b || p == NULL || q == NULL || p->origin != CC_O_SOURCE || q->origin != CC_O_SOURCE) return;
-    cc_guard_also(&rec->trace->guards, CC_MAX(p->id, q->id), CC_CHK_DISTINCT, NULL, CC_MIN(p->id, q->id));
+    guard_apart(rec, p->id, q->id);
 }
 
 void cc_value_copied(CcRec *rec, PyObject *o) {
     enum { FEW = 16 };
     const CcProv *p = cc_value_find(rec, o);
     if (p == NULL || p->origin != CC_O_SOURCE) return;
+    for (int i = 0; i < rec->copied.n; i++)
+        if (rec->copied.at[i] == p->id) return;
     if (rec->copied.n == FEW) {
         cc_value_which(rec, o);
         return;
     }
-    for (int i = 0; i < rec->copied.n; i++) {
-        const int id = rec->copied.at[i];
-        if (id == p->id) return;
-        cc_guard_also(&rec->trace->guards, CC_MAX(p->id, id), CC_CHK_DISTINCT, NULL, CC_MIN(p->id, id));
-    }
+    for (int i = 0; i < rec->copied.n; i++) guard_apart(rec, p->id, rec->copied.at[i]);
     cc_vec_push(&rec->copied, p->id);
 }
 

@@ -253,12 +253,16 @@ static int check_indices(const CcLoop *loop, const CcHost *host, CcErr *err) {
 }
 
 /* Kernels read the host's numbers from memory: f32 is rounded from the double as torch rounds a Python number. */
+static double number(const CcLoopAccess *access, const CcHost *host) {
+    if (!access->fixed) return host->number(host->ctx, access->number - 1);
+    return access->dtype == CC_DT_I64 ? (double)access->bits : cc_loop_number(access->bits);
+}
+
 char *cc_launch_number(const CcLoopAccess *access, const CcHost *host, double *room) {
-    double v;
-    if (access->fixed) memcpy(&v, &access->bits, sizeof v);
-    else v = host->number(host->ctx, access->number - 1);
+    const double v = number(access, host);
     const float narrow = (float)v;
-    if (access->dtype == CC_DT_F32) memcpy(room, &narrow, sizeof narrow);
+    if (access->dtype == CC_DT_I64) memcpy(room, &access->bits, sizeof *room); /* fixed: others are floats */
+    else if (access->dtype == CC_DT_F32) memcpy(room, &narrow, sizeof narrow);
     else *room = v;
     return (char *)room;
 }
@@ -266,13 +270,8 @@ char *cc_launch_number(const CcLoopAccess *access, const CcHost *host, double *r
 /* A number is given to a kernel of a GPU as it is, one of the CPU finds it in memory. NULL: the host failed. */
 static char *take_number(const CcLaunch *launch, const CcLoopAccess *access, const CcHost *host, double *room) {
     if (!launch->cuda) return cc_launch_number(access, host, room);
-    if (access->fixed) {
-        if (access->dtype == CC_DT_I64) *room = (double)access->bits;
-        else memcpy(room, &access->bits, sizeof *room);
-        return (char *)room;
-    }
-    if (access->number > 0) {
-        *room = host->number(host->ctx, access->number - 1);
+    if (access->fixed || access->number > 0) {
+        *room = number(access, host);
         return (char *)room;
     }
     const char *at = host->data(host->ctx, access->value);
