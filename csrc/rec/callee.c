@@ -4,16 +4,19 @@
 #include "rec_int.h"
 
 static const struct {
-    CcCalleeKind kind;
+    CcCalleeKind kind; /* UNKNOWN: the row says the traits of what has a kind */
+    uint32_t traits;
     const char *paths;
 } rows[] = {
-#define CC_CALLEE(kind, paths) {CC_CALLEE_##kind, paths},
+#define CC_CALLEE(kind, paths) {CC_CALLEE_##kind, 0, paths},
+#define CC_CALLEE_TRAIT(trait, paths) {CC_CALLEE_UNKNOWN, 1u << CC_TRAIT_##trait, paths},
 #include "callee.def"
 #undef CC_CALLEE
+#undef CC_CALLEE_TRAIT
 };
 
-static CcMap kinds; /* identity -> kind | name index << 8 */
-static CC_VEC(char *) names;
+static CcMap places; /* identity -> place among the callees */
+static CC_VEC(CcCallee) callees;
 
 /* types.MethodWrapperType has no public struct; its layout (descrobject.c, wrapperobject) is the same in 3.11-3.14. */
 typedef struct {
@@ -93,8 +96,25 @@ static PyObject *resolve(const char *path) {
     return o; /* kept for the life of the process: its address is the key */
 }
 
+static void add_kind(const void *identity, CcCalleeKind kind, const char *path) {
+    char *name = strdup(strncmp(path, "builtins.", 9) == 0 ? path + 9 : path);
+    if (name == NULL) abort();
+    cc_map_put(&places, identity, callees.n);
+    cc_vec_push(&callees, ((CcCallee){.kind = kind, .name = name}));
+}
+
+static int add_traits(const void *identity, uint32_t traits, const char *path) {
+    const int64_t *place = cc_map_find(&places, identity);
+    if (place == NULL) {
+        PyErr_Format(PyExc_SystemError, "callee.def: %s has a trait, but no kind", path);
+        return -1;
+    }
+    callees.at[*place].traits |= traits;
+    return 0;
+}
+
 int cc_callee_init(void) {
-    if (kinds.n > 0) return 0;
+    if (callees.n > 0) return 0;
     for (int r = 0; r < CC_COUNT(rows); r++) {
         for (const char *p = rows[r].paths; *p != '\0';) {
             char path[160];
@@ -103,20 +123,19 @@ int cc_callee_init(void) {
             p += n + (p[n] == ' ');
             PyObject *o = resolve(path);
             if (o == NULL) continue;
-            char *name = strdup(strncmp(path, "builtins.", 9) == 0 ? path + 9 : path);
-            cc_vec_push(&names, name);
-            cc_map_put(&kinds, identity(o), rows[r].kind | (int64_t)(names.n - 1) << 8);
+            if (rows[r].kind != CC_CALLEE_UNKNOWN) add_kind(identity(o), rows[r].kind, path);
+            else if (add_traits(identity(o), rows[r].traits, path) < 0) return -1;
         }
     }
     return 0;
 }
 
 CcCallee cc_callee_find(PyObject *callable) {
-    const int64_t *v = cc_map_find(&kinds, identity(callable));
-    if (v == NULL && strcmp(Py_TYPE(callable)->tp_name, "numpy.ufunc") == 0)
-        return (CcCallee){CC_CALLEE_PURE, "a ufunc of numpy"};
-    if (v == NULL) return (CcCallee){CC_CALLEE_UNKNOWN, NULL};
-    return (CcCallee){(CcCalleeKind)(*v & 0xFF), names.at[*v >> 8]};
+    const int64_t *place = cc_map_find(&places, identity(callable));
+    if (place != NULL) return callees.at[*place];
+    if (strcmp(Py_TYPE(callable)->tp_name, "numpy.ufunc") == 0)
+        return (CcCallee){.kind = CC_CALLEE_PURE, .name = "a ufunc of numpy"};
+    return (CcCallee){.kind = CC_CALLEE_UNKNOWN};
 }
 
 /* ------------------------------------------------------------------ intrinsics: Python functions known by identity */

@@ -4,6 +4,8 @@
 
 static const char *type_name(PyObject *o) { return Py_TYPE(o)->tp_name; }
 
+static bool has(const CcCallee *callee, CcTrait trait) { return callee->traits >> trait & 1; }
+
 /* ------------------------------------------------------------------ before */
 
 static PyObject *dict_name(void) {
@@ -12,23 +14,7 @@ static PyObject *dict_name(void) {
     return name;
 }
 
-static bool takes_items(const CcCallee *callee) {
-    return strstr(callee->name, "extend") != NULL || strstr(callee->name, "update") != NULL;
-}
-
 static bool looks_inside(CcCalleeKind k) { return k == CC_CALLEE_PURE || k == CC_CALLEE_ARITH || k == CC_CALLEE_VALUE; }
-
-/* Compares the elements with one another. */
-static bool orders(const CcCallee *callee) {
-    return strcmp(callee->name, "sorted") == 0 || strcmp(callee->name, "list.sort") == 0 ||
-           strncmp(callee->name, "_heapq.", 7) == 0 || strncmp(callee->name, "_bisect.insort", 14) == 0;
-}
-
-/* Hashes the elements. */
-static bool makes_set(const CcCallee *callee) {
-    return strcmp(callee->name, "set") == 0 || strstr(callee->name, "frozenset") != NULL ||
-           strstr(callee->name, "fromkeys") != NULL;
-}
 
 CcLooks cc_row_looks(PyObject *callable) {
     PyTypeObject *made = PyType_Check(callable) ? (PyTypeObject *)callable : NULL;
@@ -39,7 +25,8 @@ CcLooks cc_row_looks(PyObject *callable) {
     const CcCallee callee = cc_callee_find(unbound != NULL ? unbound : callable);
     if (looks_inside(callee.kind) || callee.kind == CC_CALLEE_READ_WRITE) return CC_LOOKS_ALL;
     if (callee.name == NULL) return CC_LOOKS_NOT;
-    if (orders(&callee) || makes_set(&callee) || strncmp(callee.name, "set.", 4) == 0) return CC_LOOKS_ALL;
+    if (has(&callee, CC_TRAIT_ORDERS) || has(&callee, CC_TRAIT_MAKES_SET) || strncmp(callee.name, "set.", 4) == 0)
+        return CC_LOOKS_ALL;
     return strncmp(callee.name, "dict.", 5) == 0 || strstr(callee.name, "OrderedDict.") != NULL ? CC_LOOKS_KEYS
                                                                                                 : CC_LOOKS_NOT;
 }
@@ -78,18 +65,14 @@ enum { MAX_CALLBACKS = 4 };
 
 /* What C code is given to call: sorted(key=...), map(f, ...). Their places among the arguments. */
 static int callbacks(const CcCalled *c, const CcCallee *callee, int *at) {
-    static const char *const first[] = {
-        "map", "filter", "itertools.starmap", "itertools.takewhile", "itertools.dropwhile", "itertools.filterfalse"};
     int n = 0;
-    for (int i = 0; i < CC_COUNT(first); i++)
-        if (strcmp(callee->name, first[i]) == 0 && cc_call_positional(c) > 0) at[n++] = 0;
-    if (strcmp(callee->name, "itertools.accumulate") == 0 && cc_call_positional(c) > 1) at[n++] = 1;
-    if (strcmp(callee->name, "itertools.groupby") == 0 && cc_call_positional(c) > 1) at[n++] = 1;
+    if (has(callee, CC_TRAIT_CALLS_FIRST) && cc_call_positional(c) > 0) at[n++] = 0;
+    if (has(callee, CC_TRAIT_CALLS_SECOND) && cc_call_positional(c) > 1) at[n++] = 1;
     for (int i = cc_call_positional(c); i < c->n && n < MAX_CALLBACKS; i++) {
         PyObject *name = PyTuple_GET_ITEM(c->kwnames, i - cc_call_positional(c));
         if ((PyUnicode_CompareWithASCIIString(name, "key") == 0 ||
              PyUnicode_CompareWithASCIIString(name, "func") == 0) &&
-            (callee->kind == CC_CALLEE_PURE || callee->kind == CC_CALLEE_ITER || orders(callee)))
+            (callee->kind == CC_CALLEE_PURE || callee->kind == CC_CALLEE_ITER || has(callee, CC_TRAIT_ORDERS)))
             at[n++] = i;
     }
     return n;
@@ -100,23 +83,18 @@ static bool callbacks_known(CcRec *rec, const CcCalled *c, const CcCallee *calle
     const int n = callbacks(c, callee, at);
     for (int i = 0; i < n; i++)
         if (cc_backcall_kind(rec, c->in[at[i]]) == CC_BACK_NOT) return false;
-    if (strcmp(callee->name, "collections.defaultdict") != 0 || cc_call_positional(c) == 0 || PyType_Check(c->in[0]))
-        return true;
+    if (!has(callee, CC_TRAIT_CALLS_LATER) || cc_call_positional(c) == 0 || PyType_Check(c->in[0])) return true;
     return cc_backcall_kind(rec, c->in[0]) == CC_BACK_SEEN;
 }
 
 /* A dict that C code iterates over gives its keys: tensors among its values are not looked at. */
 static bool keys_only(const CcCalled *c, const CcCallee *callee) {
-    static const char *const names[] = {"min", "max", "any", "all"};
-    for (int i = 0; c->n == 1 && PyDict_CheckExact(c->in[0]) && i < CC_COUNT(names); i++)
-        if (strcmp(callee->name, names[i]) == 0) {
-            Py_ssize_t pos = 0;
-            PyObject *key;
-            while (PyDict_Next(c->in[0], &pos, &key, NULL))
-                if (!cc_value_const(key)) return false;
-            return true;
-        }
-    return false;
+    if (!has(callee, CC_TRAIT_ITERATES) || c->n != 1 || !PyDict_CheckExact(c->in[0])) return false;
+    Py_ssize_t pos = 0;
+    PyObject *key;
+    while (PyDict_Next(c->in[0], &pos, &key, NULL))
+        if (!cc_value_const(key)) return false;
+    return true;
 }
 
 /* list.index(o) stops at the first element that is o or equals it: tensors behind that are not looked at. */
@@ -131,22 +109,6 @@ static bool found_before_tensor(PyObject *list, PyObject *o) {
     return false;
 }
 
-static bool hashes(const CcCallee *callee) {
-    static const char *const names[] = {"set.", "dict.__", "dict.setdefault", "dict.pop", "OrderedDict.", ".remove"};
-    if (callee->kind == CC_CALLEE_GETATTR || callee->kind == CC_CALLEE_SETATTR || callee->kind == CC_CALLEE_DICT_GET)
-        return true;
-    if (callee->kind != CC_CALLEE_WRITE && callee->kind != CC_CALLEE_READ_WRITE) return false;
-    for (int i = 0; i < CC_COUNT(names); i++)
-        if (strstr(callee->name, names[i]) != NULL) return true;
-    return false;
-}
-
-/* Takes an item out and looks at none: what a container of this trace holds are symbols still. */
-static bool takes_out(const CcCallee *callee) {
-    const char *dot = strrchr(callee->name, '.');
-    return dot != NULL && (strcmp(dot, ".pop") == 0 || strcmp(dot, ".popleft") == 0 || strcmp(dot, ".popitem") == 0);
-}
-
 /* C code that is called with symbols, or with tensors of symbolic sizes: CC_DONE when it is a step; what looks at
  * symbols in any other way makes constants of them. */
 static CcGo symbols_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c, const CcCallee *callee) {
@@ -154,9 +116,7 @@ static CcGo symbols_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *
     bool within = false;
     for (int i = 0; i < c->n; i++) within = within || cc_sym_within(rec, c->in[i], 4);
     switch (callee->kind) {
-    case CC_CALLEE_GETATTR:
-        return c->n == 2 && strcmp(callee->name, "getattr") == 0 ? cc_sym_attr(rec, act, ev, c->in[0], c->in[1])
-                                                                 : CC_OK;
+    case CC_CALLEE_GETATTR: return c->n == 2 ? cc_sym_attr(rec, act, ev, c->in[0], c->in[1]) : CC_OK;
     case CC_CALLEE_PURE:
     case CC_CALLEE_ARITH:
     case CC_CALLEE_VALUE:
@@ -164,7 +124,7 @@ static CcGo symbols_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *
         cc_sym_unseen(rec, c->in, c->n);
         break;
     case CC_CALLEE_READ:
-        if (c->n == 1 && strcmp(callee->name, "len") == 0 && cc_sym_sized(rec, c->in[0])) {
+        if (c->n == 1 && has(callee, CC_TRAIT_ASKS_LEN) && cc_sym_sized(rec, c->in[0])) {
             cc_attr_dunder(rec, c->in[0], "__len__");
             return cc_sym_call(rec, act, ev, &spec);
         }
@@ -172,12 +132,13 @@ static CcGo symbols_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *
         break;
     case CC_CALLEE_READ_WRITE:
         if (c->kwnames != NULL) cc_sym_unseen(rec, c->in, c->n);
-        for (int i = c->n > 0 && takes_out(callee) && cc_value_origin(rec, c->in[0]) == CC_O_FRESH; within && i < c->n;
-             i++)
+        /* what a container of this trace holds are symbols still */
+        for (int i = c->n > 0 && has(callee, CC_TRAIT_TAKES_OUT) && cc_value_origin(rec, c->in[0]) == CC_O_FRESH;
+             within && i < c->n; i++)
             cc_sym_settle(rec, c->in[i], 4);
         break;
     case CC_CALLEE_WRITE:
-        if (within && c->n > 1 && strstr(callee->name, "__setitem__") != NULL) cc_sym_settle(rec, c->in[1], 3);
+        if (within && c->n > 1 && has(callee, CC_TRAIT_SETS_ITEM)) cc_sym_settle(rec, c->in[1], 3);
         break;
     case CC_CALLEE_ITER: cc_sym_unseen(rec, c->in, c->n); break;
     default: break;
@@ -211,37 +172,34 @@ static CcGo operands_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcC
         if (!PyExceptionInstance_Check(c->in[i]) && !PyTraceBack_Check(c->in[i]) &&
             cc_value_origin(rec, c->in[i]) == CC_O_UNKNOWN)
             return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(c->in[i]));
-    if (c->n > 1 && hashes(callee))
-        for (int i = 1; i < (strncmp(callee->name, "set.", 4) == 0 ? c->n : 2); i++)
-            if (!cc_number_settle(rec, c->in[i], 2)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, callee->name);
+    const int hashed = has(callee, CC_TRAIT_HASHES_ALL) ? c->n : has(callee, CC_TRAIT_HASHES) ? 2 : 0;
+    for (int i = 1; i < CC_MIN(hashed, c->n); i++)
+        if (!cc_number_settle(rec, c->in[i], 2)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, callee->name);
     return CC_OK;
 }
 
 /* C code that compares or hashes objects, or gives their text: of some that is where they lie. */
 static void addresses(CcRec *rec, const CcCalled *c, const CcCallee *callee) {
-    static const char *const texts[] = {"repr", "str", "ascii", "format", "object.__repr__", "object.__str__"};
-    const bool hash = strcmp(callee->name, "hash") == 0 || strstr(callee->name, ".__hash__") != NULL ||
-                      strstr(callee->name, ".__eq__") != NULL || strcmp(callee->name, "object.__ne__") == 0;
-    bool text = strncmp(callee->name, "str.format", 10) == 0 || strcmp(callee->name, "str.__mod__") == 0;
-    for (int i = 0; i < CC_COUNT(texts); i++) text = text || strcmp(callee->name, texts[i]) == 0;
-    for (int i = 0; (hash || text) && i < c->n; i++) cc_number_addresses(rec, c->in[i], 4, text);
+    const bool text = has(callee, CC_TRAIT_AS_TEXT);
+    for (int i = 0; (text || has(callee, CC_TRAIT_BY_ADDRESS)) && i < c->n; i++)
+        cc_number_addresses(rec, c->in[i], 4, text);
 }
 
 /* C code that may read whatever its operands hold. */
 static CcGo contents_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *callee) {
     const CcCalleeKind k = callee->kind;
-    const bool looks = looks_inside(k) || orders(callee);
+    const bool orders = has(callee, CC_TRAIT_ORDERS), looks = looks_inside(k) || orders;
     if (looks_inside(k) && cc_call_any_tensor(c, 3) && !keys_only(c, callee)) {
         if (k == CC_CALLEE_ARITH) return CC_OK;
-        if (c->n == 2 && strstr(callee->name, ".index") != NULL && found_before_tensor(c->in[0], c->in[1]))
+        if (c->n == 2 && has(callee, CC_TRAIT_FINDS) && found_before_tensor(c->in[0], c->in[1]))
             return contents(rec, act, c, 0, 2);
         return cc_rec_break(rec, act, CC_R_TENSOR_VALUE, callee->name);
     }
-    if (orders(callee) && c->n > 0 && !PyDict_Check(c->in[0]) && cc_call_any_tensor(c, 2))
+    if (orders && c->n > 0 && !PyDict_Check(c->in[0]) && cc_call_any_tensor(c, 2))
         return cc_rec_break(rec, act, CC_R_TENSOR_VALUE, callee->name);
     if (looks && any_computed(rec, c)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, callee->name);
-    if (strcmp(callee->name, "functools.partial") != 0 && strcmp(callee->name, "slice") != 0) pin_all(rec, c);
-    for (int i = 0; (looks || makes_set(callee)) && i < c->n; i++)
+    if (!has(callee, CC_TRAIT_HOLDS)) pin_all(rec, c);
+    for (int i = 0; (looks || has(callee, CC_TRAIT_MAKES_SET)) && i < c->n; i++)
         if (!cc_number_settle(rec, c->in[i], 4)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, callee->name);
     addresses(rec, c, callee);
     return contents(rec, act, c, 0, looks ? 4 : 1);
@@ -259,9 +217,8 @@ static bool looked_up(CcRec *rec, PyObject *key) {
     return cc_value_const(key) || cc_value_ident(key) || cc_number_dict_key(rec, key);
 }
 
-static CcGo look_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *callee) {
-    if (strncmp(callee->name, "_operator.", 10) == 0 && c->n == 2) cc_value_distinct(rec, c->in[0], c->in[1]);
-    if (strcmp(callee->name, "id") != 0 || c->n == 0) return CC_OK;
+static CcGo id_before(CcRec *rec, CcAct *act, const CcCalled *c) {
+    if (c->n == 0) return CC_OK;
     if (cc_tens_any(c->in[0])) { /* Tensor.__hash__ asks for it as well: what is hashed is told apart by its identity */
         PyObject *name = PyUnicode_InternFromString("__hash__");
         PyObject *f = name != NULL ? cc_type_lookup(Py_TYPE(c->in[0]), name) : NULL;
@@ -290,7 +247,11 @@ static CcGo row_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee
         return read_by(c) != NULL ? cc_attr_before(rec, act, c->in[1], read_by(c))
                                   : cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, callee->name);
     case CC_CALLEE_TYPE: return c->n == 1 ? CC_OK : cc_rec_break(rec, act, CC_R_CLASS, "type()");
-    case CC_CALLEE_LOOK: return look_before(rec, act, c, callee);
+    case CC_CALLEE_ID: return id_before(rec, act, c);
+    case CC_CALLEE_IS:
+        if (c->n == 2) cc_value_distinct(rec, c->in[0], c->in[1]);
+        return CC_OK;
+    case CC_CALLEE_LOOK:
     case CC_CALLEE_ABC:
     case CC_CALLEE_SUPER:
     case CC_CALLEE_CALLS:
@@ -299,6 +260,7 @@ static CcGo row_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee
     case CC_CALLEE_PICKLE:
     case CC_CALLEE_NONE: return CC_OK;
     case CC_CALLEE_GETATTR:
+    case CC_CALLEE_HASATTR:
     case CC_CALLEE_OBJ_GETATTR: return c->n >= 2 ? cc_attr_before(rec, act, c->in[0], c->in[1]) : CC_OK;
     case CC_CALLEE_SETATTR:
         return c->n >= 2 ? cc_attr_store_before(rec, act, c->in[0], c->in[1], c->n > 2 ? c->in[2] : NULL) : CC_OK;
@@ -317,17 +279,13 @@ static CcGo row_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee
     }
     case CC_CALLEE_WRITE:
         cc_value_will_write(rec, c->in[0]);
-        if ((strcmp(callee->name, "set.add") == 0 || strstr(callee->name, "__setitem__") != NULL) &&
-            cc_call_positional(c) > 1 && !PyList_Check(c->in[0]) && !cc_value_membership(rec, c->in[0], c->in[1]))
+        if (has(callee, CC_TRAIT_HASHES) && cc_call_positional(c) > 1 && !cc_value_membership(rec, c->in[0], c->in[1]))
             return cc_rec_break(rec, act, CC_R_TENSOR_ITER, callee->name);
-        if (takes_items(callee) && cc_call_positional(c) > 1 && !cc_tens_any(c->in[1]))
-            return contents(rec, act, c, 1, 1);
-        return cc_call_positional(c) > 1 && cc_tens_any(c->in[1]) && strstr(callee->name, "append") == NULL &&
-                       strstr(callee->name, "add") == NULL && strstr(callee->name, "set") == NULL
-                   ? cc_rec_break(rec, act, CC_R_TENSOR_ITER, callee->name)
-                   : CC_OK;
+        if (!has(callee, CC_TRAIT_TAKES_ITEMS) || cc_call_positional(c) < 2) return CC_OK;
+        return cc_tens_any(c->in[1]) ? cc_rec_break(rec, act, CC_R_TENSOR_ITER, callee->name)
+                                     : contents(rec, act, c, 1, 1);
     case CC_CALLEE_READ_WRITE:
-        if (!orders(callee)) return contents(rec, act, c, 0, strcmp(callee->name, "list.remove") == 0 ? 4 : 1);
+        if (!has(callee, CC_TRAIT_ORDERS)) return contents(rec, act, c, 0, has(callee, CC_TRAIT_EQUALS) ? 4 : 1);
         break;
     case CC_CALLEE_SUM:
     case CC_CALLEE_REDUCE:
@@ -357,13 +315,14 @@ static CcGo write_effect(CcRec *rec, CcAct *act, const CcCalled *c, const CcCall
     PyObject *self = c->in[0];
     const int source = cc_value_source(rec, self);
     if (source < 0) {
-        if (takes_items(callee) && c->n > 1) cc_value_pairs(rec, self, c->in[1]);
+        if (has(callee, CC_TRAIT_TAKES_ITEMS) && c->n > 1) cc_value_pairs(rec, self, c->in[1]);
         return CC_OK;
     }
     PyObject *in[CC_CALL_ARGS];
     memcpy(in, c->in, sizeof *in * (size_t)c->n);
     const int n_pos = c->n - (c->kwnames != NULL ? (int)PyTuple_GET_SIZE(c->kwnames) : 0);
-    for (int i = 1; takes_items(callee) && i < n_pos; i++) { /* what it took is what the argument held then */
+    for (int i = 1; has(callee, CC_TRAIT_TAKES_ITEMS) && i < n_pos; i++) {
+        /* what it took is what the argument held then */
         if (PyIter_Check(in[i])) return cc_rec_poison(rec, act, CC_R_OUTSIDE_ITER, callee->name);
         PyObject *copy = PyDict_Check(in[i]) ? PyDict_Copy(in[i]) : PySequence_Tuple(in[i]);
         if (copy == NULL) {
@@ -417,8 +376,8 @@ static CcGo arith_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcCalle
 }
 
 static CcGo size_guard(CcRec *rec, const CcCalled *c, const CcCallee *callee) {
-    if (strcmp(callee->name, "len") == 0 && c->n == 1) cc_attr_dunder(rec, c->in[0], "__len__");
-    if (strcmp(callee->name, "iter") == 0 && c->n == 1) cc_attr_dunder(rec, c->in[0], "__iter__");
+    if (has(callee, CC_TRAIT_ASKS_LEN) && c->n == 1) cc_attr_dunder(rec, c->in[0], "__len__");
+    if (has(callee, CC_TRAIT_ASKS_ITER) && c->n == 1) cc_attr_dunder(rec, c->in[0], "__iter__");
     return CC_OK;
 }
 
@@ -443,9 +402,10 @@ CcGo cc_row_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *cal
     CcGo go = CC_OK;
     switch (callee->kind) {
     case CC_CALLEE_GETATTR:
+    case CC_CALLEE_HASATTR:
         if (c->n < 2) return CC_OK;
         go = cc_attr_after(rec, act, c->in[0], c->in[1],
-                           strcmp(callee->name, "hasattr") == 0 || is_default(c, result) ? NULL : result);
+                           callee->kind == CC_CALLEE_HASATTR || is_default(c, result) ? NULL : result);
         break;
     case CC_CALLEE_VARS: go = cc_attr_after(rec, act, c->in[0], dict_name(), result); break;
     case CC_CALLEE_DESCR_GET: go = cc_attr_after(rec, act, c->in[1], read_by(c), result); break;
@@ -467,7 +427,8 @@ CcGo cc_row_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *cal
     case CC_CALLEE_WRITE:
     case CC_CALLEE_READ_WRITE:
         if (result != NULL) go = write_effect(rec, act, c, callee, result);
-        else if ((takes_items(callee) || orders(callee)) && c->n > 0 && cc_value_source(rec, c->in[0]) >= 0)
+        else if ((has(callee, CC_TRAIT_TAKES_ITEMS) || has(callee, CC_TRAIT_ORDERS)) && c->n > 0 &&
+                 cc_value_source(rec, c->in[0]) >= 0)
             /* it may have written before it raised */
             go = cc_rec_poison(rec, act, CC_R_OUTSIDE_ITER, callee->name);
         break;
@@ -491,7 +452,7 @@ CcGo cc_row_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *cal
         cc_value_origin(rec, result) != CC_O_UNKNOWN)
         return go;
     if (callee->kind == CC_CALLEE_READ && c->n > 0) cc_value_pairs(rec, result, c->in[0]);
-    if ((PyAnySet_Check(result) || makes_set(callee)) && !cc_value_membership(rec, result, NULL))
+    if ((PyAnySet_Check(result) || has(callee, CC_TRAIT_MAKES_SET)) && !cc_value_membership(rec, result, NULL))
         return cc_rec_poison(rec, act, CC_R_TENSOR_ITER, callee->name);
     if (Py_REFCNT(result) == 1 || callee->kind == CC_CALLEE_NEW || callee->kind == CC_CALLEE_ITER ||
         callee->kind == CC_CALLEE_READ || callee->kind == CC_CALLEE_SUPER) {
@@ -507,7 +468,7 @@ static CcGo call_back(CcRec *rec, CcAct *act, CcEvent *ev, CcCalled *c, const Cc
     int at[MAX_CALLBACKS], wraps = 0;
     const int n = callbacks(c, callee, at);
     for (int i = 0; i < n; i++) wraps += cc_backcall_kind(rec, c->in[at[i]]) == CC_BACK_WRAP;
-    const bool adds = strcmp(callee->name, "itertools.accumulate") == 0 && n == 0 && c->n == 1; /* it adds, unseen */
+    const bool adds = has(callee, CC_TRAIT_ADDS) && n == 0 && c->n == 1; /* it adds, unseen */
     if (wraps == 0 && !adds) return CC_OK;
     for (int i = 0; i < n; i++)
         if (cc_backcall_kind(rec, c->in[at[i]]) == CC_BACK_WRAP &&
@@ -532,7 +493,7 @@ CcGo cc_row_before(CcRec *rec, CcAct *act, CcEvent *ev, CcCalled *c, const CcCal
     if (go == CC_OK) go = row_before(rec, act, c, callee);
     if (go != CC_OK) return go;
     if (callee->kind == CC_CALLEE_PICKLE) return cc_opaque_reduce(rec, act, ev, c->in, c->n);
-    if (strcmp(callee->name, "list.remove") == 0) return cc_backcall_remove(rec, act, ev, c->in, c->n);
+    if (has(callee, CC_TRAIT_EQUALS)) return cc_backcall_remove(rec, act, ev, c->in, c->n);
     return callee->kind == CC_CALLEE_SUM      ? cc_backcall_sum(rec, act, ev, c->in, c->n)
            : callee->kind == CC_CALLEE_REDUCE ? cc_backcall_reduce(rec, act, ev, c->in, c->n)
                                               : CC_OK;

@@ -416,11 +416,21 @@ CcGo cc_opaque_reduce(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, 
 /* ---- callee.def, callee.c ---- */
 typedef enum CcCalleeKind {
 #define CC_CALLEE_KIND(id, doc) CC_CALLEE_##id,
+#define CC_TRAIT(id, doc)
 #include "callee_kind.def"
 #undef CC_CALLEE_KIND
+#undef CC_TRAIT
 } CcCalleeKind;
+typedef enum CcTrait {
+#define CC_CALLEE_KIND(id, doc)
+#define CC_TRAIT(id, doc) CC_TRAIT_##id,
+#include "callee_kind.def"
+#undef CC_CALLEE_KIND
+#undef CC_TRAIT
+} CcTrait;
 typedef struct CcCallee {
     CcCalleeKind kind;
+    uint32_t traits; /* a bit each */
     const char *name;
 } CcCallee;
 
