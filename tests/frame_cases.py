@@ -1155,6 +1155,48 @@ exec(
 )
 
 
+# Syntax that 3.11 can't read.
+SINCE_312 = """
+def c_generic(a):
+    def first[T, *Ts, **P](xs: list[T], k: T = where("default")) -> T:
+        return xs[0], k, T.__name__, first.__type_params__
+    class Box[T: (int, str)]:
+        held = [where("in class") for _ in (1, 2)]
+        def get(self, v: T) -> T:
+            return v, where("get"), __class__.__name__
+    return first([a]), Box().get(a), Box[int] == Box[int], Box.held, where()
+
+def c_alias(a):
+    type Pair[T] = tuple[T, lost, a]
+    try:
+        Pair.__value__
+    except NameError as e:
+        where(str(e))
+    lost = 3
+    return Pair[int].__args__, Pair.__value__, where()
+
+def c_nested_formats(a):
+    return f"{f"{a!r:>{4 + a}}"}{"\\n".join(f"{k}" for k in (a, where()))}{a + 1 = }"
+"""
+SINCE_313 = """
+def c_generic_default(a):
+    class Box[T = int, *Ts = *tuple[int, ...], **P = [where("default")]]:
+        pass
+    f = lambda: a
+    return Box[str].__args__, [p.__default__ for p in Box.__type_params__], f(), where()
+
+def c_proxy_of_locals(a):
+    b = c = 1
+    d, e = locals(), sys._getframe().f_locals
+    e["b"], d["c"], e["z"] = a + 5, 7, 9
+    return b, c, d is locals(), sorted(e), [sorted(locals()) for q in (1, 2)], where()
+"""
+if sys.version_info >= (3, 12):
+    exec(SINCE_312)
+if sys.version_info >= (3, 13):
+    exec(SINCE_313)
+
+
 def leaf(a, b):
     t = a + b
     if t > 3:
@@ -1311,3 +1353,5 @@ CASES = [
     (c_annotated, lambda: (1,)),
     (c_extended, lambda: (1,)),  # noqa: F821
 ]
+NEWER = ("c_generic", "c_alias", "c_nested_formats", "c_generic_default", "c_proxy_of_locals")
+CASES += [(globals()[name], lambda: (1,)) for name in NEWER if name in globals()]
