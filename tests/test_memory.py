@@ -64,6 +64,31 @@ def test_pages_go_while_another_thread_compiles():
     """, CCOMPILE_WORKER="0", CCOMPILE_CACHE_DIR="")
 
 
+def test_pages_stay_where_no_code_is_made():
+    """A plan of what is compiled already, as for each new size, gives nothing back."""
+    out = alone("""
+        import ctypes
+        def touch(library):
+            for line in open("/proc/self/maps"):
+                begin, end = (int(n, 16) for n in line.split()[0].split("-"))
+                if library in line and line.split()[1] == "r-xp":
+                    ctypes.string_at(begin, end - begin)
+        def layers(n, calls=2):
+            fn = lambda x, w: torch.relu(torch.relu(x) @ w)
+            c, x, w = ccompile.compile(fn), torch.randn(n, 64), torch.randn(64, 48)
+            for _ in range(calls):
+                torch.testing.assert_close(c(x, w), fn(x, w))
+        layers(32)
+        for n in (32, 33):
+            touch("libdnnl")
+            before = resident("libdnnl")
+            layers(n)
+            print(resident("libdnnl") / before)
+    """)
+    same, new = (float(line) for line in out.split())
+    assert same > 0.9 and new < 0.6
+
+
 class Wide(nn.Module):
     """Convolutions whose weights are converted in each call, with values alive across them."""
 

@@ -66,6 +66,11 @@ int cc_omp_limit(int n);
 void cc_omp_run(void (*work)(void *ctx, int64_t begin, int64_t end), void *ctx, int64_t n, int parts);
 const char *cc_omp_describe(void);
 
+/* ---- settle.c: the memory of compilers; any thread ---- */
+void cc_settle_begin(void);   /* code is about to be made */
+bool cc_settle_pending(void); /* was some made since the last run? */
+void cc_settle_end(void);     /* before a run */
+
 /* ---- scratch.c ---- */
 typedef struct CcScratch {
     size_t bytes;

@@ -368,6 +368,7 @@ static int make_convert(CcPrim *p, int role) {
 /* The primitive with p->inner. */
 static int find_code(CcPrim *p, CcErr *err) {
     const CcPrimDesc *d = &p->desc;
+    cc_settle_begin();
     Handle md[ROLES], attr = make_attr(d);
     for (int i = 0; i < ROLES; i++) {
         const CcTensorDesc t = outside_of(p, i);

@@ -71,6 +71,7 @@ static void *compile(const char *ir, const char *name, CcBlob *object, CcErr *er
 void *cc_jit_compile(const char *ir, const char *name, CcErr *err) {
     CcSbuf key = {0};
     CcBlob object = {0};
+    cc_settle_begin();
     pthread_mutex_lock(&lock);
     void *address = make_key(ir, &key) ? load_kept(&key, name) : NULL;
     if (!address) {

@@ -130,6 +130,7 @@ static int take_image(ProgramRef program, bool ptx, CcCubin *out, CcErr *err) {
 int cc_nvrtc_compile(const char *source, const char *options, CcCubin *out, CcErr *err) {
     const char *option[MAX_OPTIONS];
     int n = 0;
+    cc_settle_begin();
     char *copy = ready(err) < 0 ? NULL : strdup(options), *rest = NULL;
     if (!copy) return -1;
     for (char *o = strtok_r(copy, "\n", &rest); o && n < CC_COUNT(option); o = strtok_r(NULL, "\n", &rest))

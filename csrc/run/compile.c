@@ -16,8 +16,8 @@ typedef struct Compile {
     CcDtype deflt;
     CcOnDevice on;
     bool host_only, no_llvm, no_dnnl, ref_always, autotune, ordered, fills, convolves;
-    bool first; /* compile since a plan was run */
     bool *live, *made;
+    CcLaunch **launch; /* [group] */
     int *step_of;
     bool *banned; /* [CcNode.origin]: a back-end has refused it */
     /* a host step would have to do what only kernels and products can: once more, with these nodes banned */
@@ -135,22 +135,30 @@ static CcLaunch *make_launch(const Compile *c, const CcGroup *group, CcErr *err)
     return NULL;
 }
 
-static void lower(Compile *c, const CcGroup *group) {
+/* NULL: not a kernel, or no back-end's, which is said. */
+static CcLaunch *try_launch(const Compile *c, const CcGroup *group) {
     CcErr why = {0};
-    void *work = NULL;
+    CcLaunch *launch = group->kind == CC_G_LOOP ? make_launch(c, group, &why) : NULL;
+    if (group->kind == CC_G_LOOP && !launch) say_once(CC_LOG_FALLBACK, &why);
+    return launch;
+}
+
+static void lower(Compile *c, const CcGroup *group, CcLaunch *launch) {
+    CcErr why = {0};
+    void *work = launch;
     const CcPrimFamily *family = group->kind == CC_G_PRIM ? cc_prim_family(c->g, group->node[0]) : NULL;
-    if (group->kind == CC_G_LOOP) work = make_launch(c, group, &why);
-    else if (family && family->llvm && c->no_llvm) (void)cc_err_set(&why, CC_E_UNSUPPORTED, "LLVM is switched off");
+    if (family && family->llvm && c->no_llvm) (void)cc_err_set(&why, CC_E_UNSUPPORTED, "LLVM is switched off");
     else if (family) work = family->build(c->g, group->node, group->n, c->plan->arena, &why);
     if (work) {
         add_step(c, family ? CC_STEP_PRIMITIVE : CC_STEP_KERNEL, group->node, group->n, work);
         cc_vec_last(&c->plan->step).family = family;
         return;
     }
-    if (group->kind != CC_G_HOST) say_once(CC_LOG_FALLBACK, &why);
+    if (family) say_once(CC_LOG_FALLBACK, &why);
     if (group->kind == CC_G_PRIM && group->n > 1) { /* its post-ops can still be a kernel */
         add_host_steps(c, &(CcGroup){CC_G_HOST, group->node, 1});
-        lower(c, &(CcGroup){CC_G_LOOP, group->node + 1, group->n - 1});
+        const CcGroup rest = {CC_G_LOOP, group->node + 1, group->n - 1};
+        lower(c, &rest, try_launch(c, &rest));
         return;
     }
     add_host_steps(c, group);
@@ -174,16 +182,13 @@ static void compile_program(const Compile *c, const CcGroups *groups) {
 }
 
 /* All kernels first, then LLVM's pages can go before oneDNN needs its own: the peak of ResNet-50's first call was 18
- * MiB higher when the two took turns. The launches are made again where they belong, from the cache. Of several
- * compiles that follow one another only the first does this, since reading LLVM's pages again takes 4 ms (Zen 4). */
-static void compile_kernels(Compile *c, const CcGroups *groups) {
-    CcErr ignored;
+ * MiB higher when the two took turns. Of several compiles that follow one another they go behind the first, since
+ * reading them again takes 4 ms (Zen 4). */
+static void make_launches(Compile *c, const CcGroups *groups) {
+    const bool first = !cc_settle_pending();
     if (c->on.cuda) compile_program(c, groups);
-    if (c->on.cuda) return;
-    if (!c->first || c->no_llvm || c->ref_always) return;
-    for (int i = 0; i < groups->n; i++)
-        if (groups->at[i].kind == CC_G_LOOP) (void)make_launch(c, &groups->at[i], &ignored);
-    cc_jit_forget();
+    for (int i = 0; i < groups->n; i++) c->launch[i] = try_launch(c, &groups->at[i]);
+    if (first) cc_jit_forget();
 }
 
 static int prepare(Compile *c, CcErr *err) {
@@ -203,8 +208,10 @@ static int prepare_round(Compile *c, CcErr *err) {
     c->live = cc_arena_alloc(plan->arena, nodes);
     c->step_of = cc_arena_alloc(plan->arena, sizeof *c->step_of * nodes);
     c->made = cc_arena_alloc(plan->arena, (size_t)g->val.n + 1);
+    c->launch = cc_arena_alloc(plan->arena, sizeof *c->launch * nodes);
     plan->node = cc_arena_alloc(plan->arena, sizeof *plan->node * nodes);
-    if (!c->live || !c->step_of || !c->made || !plan->node) return cc_err_set(err, CC_E_MEMORY, "no memory for a plan");
+    if (!c->live || !c->step_of || !c->made || !c->launch || !plan->node)
+        return cc_err_set(err, CC_E_MEMORY, "no memory for a plan");
     for (int i = 0; i < g->node.n; i++) {
         plan->node[i].op = g->node.at[i].op;
         plan->node[i].origin = g->node.at[i].origin;
@@ -229,8 +236,8 @@ static int build(Compile *c, CcErr *err) {
     }
     cc_plan_made(plan, g, c->live, c->made, c->step_of);
     plan->step.n = 0;
-    compile_kernels(c, &groups);
-    for (int i = 0; i < groups.n; i++) lower(c, &groups.at[i]);
+    make_launches(c, &groups);
+    for (int i = 0; i < groups.n; i++) lower(c, &groups.at[i], c->launch[i]);
     for (int s = 0; s < plan->step.n; s++) {
         const CcNode *n = &g->node.at[plan->step.at[s].node[0]];
         plan->step.at[s].turned = n->n_out > 0 && cc_turned(&g->val.at[n->out0]);
@@ -329,7 +336,6 @@ CcPlan *cc_run_compile(const CcGraph *g, const CcRunOptions *options, CcErr *err
         c.on = (CcOnDevice){0};
     }
     plan->on = c.on;
-    c.first = cc_memory_unsettle();
     CcGraph *own = cc_device_graph(g, &c.on);
     if (own) c.g = own;
     const int status = cc_graph_check_structure(c.g, err) < 0 ? -1 : build_best(&c, err);

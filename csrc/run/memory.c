@@ -5,9 +5,6 @@
  * over an input that dies there takes the input's place; what a scatter changes lies in its result from the start. Of
  * the free spans that are large enough the last one that was freed is taken: it is still in the caches (greedy by size
  * packs tighter, but a copy of 2 MB took 0.33 ms instead of 0.11 in MiniTransformer, Zen 4). */
-#include <malloc.h>
-#include <stdatomic.h>
-
 #include "run_int.h"
 
 /* Buffers whose addresses agree in their last 12 bits get into each other's way when one is read and the other written
@@ -280,23 +277,4 @@ int cc_memory_plan(CcPlan *plan, const CcGraph *g, CcErr *err) {
     return 0;
 }
 
-/* ------------------------------------------------------------------ between calls */
-
 void cc_memory_trim(void) { cc_scratch_trim(); }
-
-/* Set by compiles, cleared by runs: so a call that compiles many graphs does this once (3 ms after ResNet-50, Zen
- * 4). */
-static atomic_bool unsettled;
-
-bool cc_memory_unsettle(void) {
-    const bool first = !atomic_exchange(&unsettled, true);
-    if (first) malloc_trim(0);
-    return first;
-}
-
-void cc_memory_settle(void) {
-    if (!atomic_load_explicit(&unsettled, memory_order_relaxed) || !atomic_exchange(&unsettled, false)) return;
-    cc_jit_forget();
-    cc_dnnl_forget();
-    malloc_trim(0);
-}

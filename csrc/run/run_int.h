@@ -194,9 +194,5 @@ CC_MUST int cc_plan_lifetimes(CcPlan *plan, const CcGraph *g, const bool *made, 
 /* memory.c */
 /* Places for the values that only kernels and library calls touch; after lifetimes, whose drop lists it shortens. */
 CC_MUST int cc_memory_plan(CcPlan *plan, const CcGraph *g, CcErr *err);
-/* Before a compile: its peak is not to be on top of what recording needed. Is it the first since the last run? */
-bool cc_memory_unsettle(void);
-/* Before a run: what only compilers need is given back, if there was a compile since the last one. */
-void cc_memory_settle(void);
 
 #endif

@@ -127,7 +127,7 @@ static int exec_on_gpu(const CcPlan *plan, const CcHost *host, int *step_out, Cc
 }
 
 int cc_run_exec(const CcPlan *plan, const CcHost *host, int *step_out, CcErr *err) {
-    cc_memory_settle();
+    cc_settle_end();
     if (step_out) *step_out = 0;
     if (check_apart(plan, host, err) < 0) return -1;
     if (plan->on.cuda && host->block) return exec_on_gpu(plan, host, step_out, err);
