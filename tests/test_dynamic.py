@@ -42,6 +42,35 @@ def test_sizes(name, dynamic):
         assert recorded <= row.most, f"{recorded} recordings"
 
 
+# ---- arguments that are one tensor where a size is new ---------------------------------------------------------------
+ONE_OR_TWO = {
+    "add": lambda x, y: y + x,
+    "alpha": lambda x, y: torch.sub(x, y, alpha=3) - y * 0.5,
+    "cat": lambda x, y: torch.cat([y, x, y], 1) * 2,
+    "where": lambda x, y: torch.where(x > y, x * 2, y - 1),
+    "addcmul": lambda x, y: torch.addcmul(y, x, y),
+    "product": lambda x, y: x @ y.t(),
+    "write": lambda x, y: x.mul_(2).add_(y),
+    "reshape": lambda x, y: x.contiguous() - y.expand_as(x) * 2,
+    "other_op": lambda x, y: x * y if x.shape[0] % 2 else x * y.sum(),
+}
+
+
+@pytest.mark.parametrize("first", [False, True], ids=["two", "one"])
+@pytest.mark.parametrize("name", ONE_OR_TWO)
+def test_one_tensor_for_two_arguments(name, first):
+    """A size is new where both arguments are one tensor (or two); the plan that is made then serves the other case, too."""
+    calls = [(5, False), (4, False), (6, not first), (6, first), (7, first), (7, not first), (6, not first), (6, first)]
+
+    def arguments(i):
+        n, one = calls[i]
+        x = torch.randn(n, 3, generator=torch.Generator().manual_seed(i))
+        return (x, x) if one else (x, x.flip(0) + 1)
+
+    # eager does a call in which what is written is read under another name
+    same(ONE_OR_TWO[name], make_args=arguments, calls=len(calls), hit=name != "write")
+
+
 # ---- what runs ahead of a guard that fails ---------------------------------------------------------------------------
 def writes_ahead(x, p):
     p.add_(1)

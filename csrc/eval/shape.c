@@ -272,12 +272,25 @@ static bool run_early(Explorer *e) {
     return true;
 }
 
+static bool operand_is(const Explorer *e, const CcNode *n, int i, PyObject *tensor) {
+    const CcOperand *o = cc_graph_operand(e->t->graph, n, i);
+    return o->kind == CC_IN_VALUE && e->x->value[o->value] == tensor;
+}
+
 static int value_of(const Explorer *e, const CcNode *n, PyObject *tensor) {
-    for (int i = 0; i < n->n_in; i++) {
-        const CcOperand *o = cc_graph_operand(e->t->graph, n, i);
-        if (o->kind == CC_IN_VALUE && e->x->value[o->value] == tensor) return o->value;
-    }
+    for (int i = 0; i < n->n_in; i++)
+        if (operand_is(e, n, i, tensor)) return cc_graph_operand(e->t->graph, n, i)->value;
     return -1;
+}
+
+/* Operand i of a node that binds as recorded is that one's, as two arguments may be one tensor in this call alone. -1: it may
+ * be one value as well as another. */
+static int operand_value(const Explorer *e, const CcNode *n, int i, PyObject *tensor, bool same) {
+    if (same && operand_is(e, n, i, tensor)) return cc_graph_operand(e->t->graph, n, i)->value;
+    const int value = value_of(e, n, tensor);
+    for (int k = 0; k < n->n_in; k++)
+        if (operand_is(e, n, k, tensor) && cc_graph_operand(e->t->graph, n, k)->value != value) return -1;
+    return value;
 }
 
 static bool takes_numbers(const Explorer *e, const CcNode *n) {
@@ -304,7 +317,7 @@ static void bind_node(Explorer *e, int node, PyObject *const *in) {
         else if (same && o.kind == cc_graph_operand(e->t->graph, recorded, i)->kind)
             o.value = cc_graph_operand(e->t->graph, recorded, i)->value; /* the symbol that gave it */
         if (bound.in[i].tensor != NULL)
-            o = (CcOperand){.kind = CC_IN_VALUE, .value = value_of(e, recorded, bound.in[i].tensor)};
+            o = (CcOperand){.kind = CC_IN_VALUE, .value = operand_value(e, recorded, i, bound.in[i].tensor, same)};
         ok = o.kind != CC_IN_VALUE || o.value >= 0;
         cc_vec_push(&e->graph->operand, o);
     }
