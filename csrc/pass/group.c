@@ -28,14 +28,16 @@ typedef struct Region {
     const CcGraph *g;
     const bool *live;
     const CcGroupRules *rules;
-    const bool *alone;   /* node: cc_into_alone */
-    int first, m, words; /* nodes [first, first + m) */
-    uint64_t *dep;       /* m rows of `words`: the closure of a unit's dependencies */
+    const bool *alone; /* node: cc_into_alone */
+    int first, end;    /* nodes [first, end) */
+    int *node;         /* unit -> the live node that it began with, in program order */
+    int m, begun, words;
+    uint64_t *dep; /* m rows of `words`: the closure of a unit's dependencies */
     Unit *unit;
-    int *owner;  /* node - first -> unit */
-    int *uses;   /* value -> number of live operands that read it (of the whole graph) */
-    int *reader; /* value -> last loop unit that reads it, -1 */
-    bool *done;
+    int *owner;     /* node - first -> unit; -1: not live */
+    int *uses;      /* value -> number of live operands that read it (of the whole graph) */
+    int *reader;    /* value -> last loop unit that reads it, -1 */
+    uint64_t *done; /* `words`: units that were emitted, or merged into another */
 } Region;
 
 static uint64_t *dep_row(const Region *r, int u) { return r->dep + (size_t)u * (size_t)r->words; }
@@ -48,9 +50,10 @@ static int maker(const Region *r, int value) {
     return def < r->first ? -1 : r->owner[def - r->first];
 }
 
+/* A row is a closure: `to` stands in it if any path leads there. */
 static bool path_through_third(const Region *r, int from, int to) {
     const uint64_t *row = dep_row(r, from);
-    for (int w = 0; w < r->words; w++)
+    for (int w = 0; w < r->words && has(row, to); w++)
         for (uint64_t bits = row[w]; bits; bits &= bits - 1) {
             const int x = w * 64 + __builtin_ctzll(bits);
             if (x != to && x != from && r->unit[x].kind >= 0 && has(dep_row(r, x), to)) return true;
@@ -76,12 +79,13 @@ static void merge(Region *r, int into, int from) {
     if (b->reduces && !a->reduces) a->space = b->space;
     a->reduces = a->reduces || b->reduces;
     b->kind = -1;
+    set(r->done, from);
     cc_vec_free(&b->node);
     uint64_t *da = dep_row(r, into), *db = dep_row(r, from);
     for (int w = 0; w < r->words; w++) da[w] |= db[w];
     da[into / 64] &= ~(UINT64_C(1) << (into % 64));
     da[from / 64] &= ~(UINT64_C(1) << (from % 64));
-    for (int x = 0; x < r->m; x++) {
+    for (int x = 0; x < r->begun; x++) {
         uint64_t *dx = dep_row(r, x);
         if (x == into || r->unit[x].kind < 0 || (!has(dx, into) && !has(dx, from))) continue;
         for (int w = 0; w < r->words; w++) dx[w] |= da[w];
@@ -210,22 +214,26 @@ static int kind_of(const CcGraph *g, int node, const CcGroupRules *rules) {
     return rules->prim && rules->prim(g, node) ? CC_G_PRIM : CC_G_HOST;
 }
 
+static bool reads_once(const CcGraph *g, int value) {
+    int uses = 0;
+    for (int i = g->val.at[value].def + 1; i < g->node.n && uses < 2; i++)
+        for (int k = 0; k < g->node.at[i].n_in; k++) {
+            const CcOperand *o = &g->operand.at[g->node.at[i].in0 + k];
+            uses += o->kind == CC_IN_VALUE && cc_graph_base(g, o->value) == value;
+        }
+    return uses == 1;
+}
+
 /* Is this node the only reader of what a primitive makes, and may be its first post-op? */
 static bool is_post(const CcGraph *g, int node, const CcGroupRules *rules) {
     const CcNode *n = &g->node.at[node];
     const CcOperand *x = n->n_in ? &g->operand.at[n->in0] : NULL;
     if (!rules->post || !is_pure(g, node, rules) || !x || x->kind != CC_IN_VALUE) return false;
     const CcVal *v = &g->val.at[x->value];
-    int uses = 0;
     if (v->def < 0 || g->node.at[v->def].out0 != x->value || v->is_output || v->window_of ||
         kind_of(g, v->def, rules) != CC_G_PRIM)
         return false;
-    for (int i = v->def + 1; i < g->node.n; i++)
-        for (int k = 0; k < g->node.at[i].n_in; k++) {
-            const CcOperand *o = &g->operand.at[g->node.at[i].in0 + k];
-            uses += o->kind == CC_IN_VALUE && cc_graph_base(g, o->value) == x->value;
-        }
-    return uses == 1 && rules->post(g, &v->def, 1, node);
+    return rules->post(g, &v->def, 1, node) && reads_once(g, x->value);
 }
 
 bool cc_group_takes(const CcGraph *g, int node, const CcGroupRules *rules) {
@@ -234,6 +242,7 @@ bool cc_group_takes(const CcGraph *g, int node, const CcGroupRules *rules) {
 
 static void keep_order(const Region *r, int u) {
     const Unit *unit = &r->unit[u];
+    if (!unit->writes && unit->kind != CC_G_HOST) return;
     for (int x = 0; x < u; x++)
         if (r->unit[x].kind >= 0 && (unit->writes || (unit->kind == CC_G_HOST && r->unit[x].writes))) {
             for (int w = 0; w < r->words; w++) dep_row(r, u)[w] |= dep_row(r, x)[w];
@@ -241,12 +250,14 @@ static void keep_order(const Region *r, int u) {
         }
 }
 
-/* A unit of its own for node first + u, with its dependencies. */
+/* A unit of its own for its node, with its dependencies. */
 static void begin_unit(Region *r, int u, int *last_random) {
-    const CcNode *n = &r->g->node.at[r->first + u];
+    const int node = r->node[u];
+    const CcNode *n = &r->g->node.at[node];
     Unit *unit = &r->unit[u];
-    r->owner[u] = u;
-    cc_vec_push(&unit->node, r->first + u);
+    r->owner[node - r->first] = u;
+    r->begun = u + 1;
+    cc_vec_push(&unit->node, node);
     unit->n = 1;
     uint64_t *row = dep_row(r, u);
     for (int i = 0; i <= n->n_in; i++) {
@@ -258,14 +269,14 @@ static void begin_unit(Region *r, int u, int *last_random) {
             p = maker(r, o->value);
         } else if (n->flags & CC_N_RANDOM) {
             p = *last_random < 0 ? -1 : r->owner[*last_random];
-            *last_random = u;
+            *last_random = node - r->first;
         }
         if (p < 0) continue;
         for (int w = 0; w < r->words; w++) row[w] |= dep_row(r, p)[w];
         set(row, p);
     }
-    unit->kind = kind_of(r->g, r->first + u, r->rules);
-    unit->writes = r->alone[r->first + u];
+    unit->kind = kind_of(r->g, node, r->rules);
+    unit->writes = r->alone[node];
     keep_order(r, u);
     if (unit->kind != CC_G_LOOP) return;
     const CcOpKind kind = cc_op_info((CcOpId)n->op)->kind;
@@ -276,14 +287,12 @@ static void begin_unit(Region *r, int u, int *last_random) {
 }
 
 static int emit(Region *r, int u, CcArena *arena, CcGroups *out) {
-    if (r->done[u]) return 0;
-    r->done[u] = true;
+    if (has(r->done, u)) return 0;
+    set(r->done, u);
     const uint64_t *row = dep_row(r, u);
     for (int w = 0; w < r->words; w++)
-        for (uint64_t bits = row[w]; bits; bits &= bits - 1) {
-            const int x = w * 64 + __builtin_ctzll(bits);
-            if (r->unit[x].kind >= 0 && emit(r, x, arena, out) < 0) return -1;
-        }
+        for (uint64_t bits = row[w] & ~r->done[w]; bits; bits &= bits - 1)
+            if (emit(r, w * 64 + __builtin_ctzll(bits), arena, out) < 0) return -1;
     const Unit *unit = &r->unit[u];
     CcGroup *group = &out->at[out->n++];
     group->kind = unit->kind;
@@ -294,29 +303,37 @@ static int emit(Region *r, int u, CcArena *arena, CcGroups *out) {
     return 0;
 }
 
+static void add_unit(Region *r, int u, int *last_random) {
+    const int node = r->node[u];
+    begin_unit(r, u, last_random);
+    const bool folded = is_pure(r->g, node, r->rules) && fold_post(r, u);
+    if (r->unit[u].kind == CC_G_LOOP && !folded) fuse_loops(r, u);
+    const CcNode *n = &r->g->node.at[node];
+    if (r->unit[r->owner[node - r->first]].kind != CC_G_LOOP || r->unit[u].writes) return;
+    for (int i = 0; i < n->n_in; i++)
+        if (r->g->operand.at[n->in0 + i].kind == CC_IN_VALUE) r->reader[r->g->operand.at[n->in0 + i].value] = node;
+}
+
 static int do_region(Region *r, CcArena *arena, CcGroups *out) {
+    const size_t span = (size_t)(r->end - r->first);
+    r->node = calloc(span, sizeof *r->node);
+    r->owner = calloc(span, sizeof *r->owner);
+    r->m = r->begun = 0;
+    for (int i = r->first; r->node && r->owner && i < r->end; i++) {
+        r->owner[i - r->first] = -1;
+        if (r->live[i]) r->node[r->m++] = i;
+    }
     const size_t m = (size_t)r->m;
     r->words = (r->m + 63) / 64;
-    r->dep = calloc(m * (size_t)r->words, sizeof *r->dep);
-    r->unit = calloc(m, sizeof *r->unit);
-    r->owner = calloc(m, sizeof *r->owner);
-    r->done = calloc(m, sizeof *r->done);
-    int status = r->dep && r->unit && r->owner && r->done ? 0 : -1;
+    r->dep = calloc(m * (size_t)r->words + 1, sizeof *r->dep);
+    r->unit = calloc(m + 1, sizeof *r->unit);
+    r->done = calloc((size_t)r->words + 1, sizeof *r->done);
+    int status = r->node && r->dep && r->unit && r->owner && r->done ? 0 : -1;
     int last_random = -1;
-    for (int u = 0; u < r->m && status == 0; u++) {
-        r->unit[u].kind = r->owner[u] = -1;
-        if (!r->live[r->first + u]) continue;
-        begin_unit(r, u, &last_random);
-        const bool folded = is_pure(r->g, r->first + u, r->rules) && fold_post(r, u);
-        if (r->unit[u].kind == CC_G_LOOP && !folded) fuse_loops(r, u);
-        const CcNode *n = &r->g->node.at[r->first + u];
-        for (int i = 0; i < n->n_in && r->unit[r->owner[u]].kind == CC_G_LOOP && !r->unit[u].writes; i++)
-            if (r->g->operand.at[n->in0 + i].kind == CC_IN_VALUE)
-                r->reader[r->g->operand.at[n->in0 + i].value] = r->first + u;
-    }
-    for (int u = 0; u < r->m && status == 0; u++)
-        if (r->unit[u].kind >= 0) status = emit(r, u, arena, out);
+    for (int u = 0; u < r->m && status == 0; u++) add_unit(r, u, &last_random);
+    for (int u = 0; u < r->m && status == 0; u++) status = emit(r, u, arena, out);
     for (int u = 0; r->unit && u < r->m; u++) cc_vec_free(&r->unit[u].node);
+    free(r->node);
     free(r->dep);
     free(r->unit);
     free(r->owner);
@@ -340,13 +357,12 @@ int cc_group_build(const CcGraph *g, const bool *live, const CcGroupRules *rules
     r.alone = alone;
     for (int i = 0; i < g->node.n;) {
         const unsigned barrier = CC_N_WRITES | CC_N_EFFECT;
-        int end = i + 1;
-        if (!(g->node.at[i].flags & barrier) || alone[i])
-            while (end < g->node.n && (!(g->node.at[end].flags & barrier) || alone[end])) end++;
         r.first = i;
-        r.m = end - i;
+        r.end = i + 1;
+        if (!(g->node.at[i].flags & barrier) || alone[i])
+            while (r.end < g->node.n && (!(g->node.at[r.end].flags & barrier) || alone[r.end])) r.end++;
         if (do_region(&r, arena, out) < 0) return cc_err_set(err, CC_E_MEMORY, "no memory for groups");
-        i = end;
+        i = r.end;
     }
     return 0;
 }

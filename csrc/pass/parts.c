@@ -53,12 +53,16 @@ static bool has_form(const CcGraph *g, const CcNode *n, const CcGroupRules *rule
     return n->n_out >= 1 && n->n_out <= PARTS_RESULTS && (!n->flags || (own->writes && own->writes(n, rules)));
 }
 
+static bool may_be(const CcGraph *g, int i, const CcGroupRules *rules, const PartsRules *own) {
+    const CcNode *n = &g->node.at[i];
+    return own->may_be(g, n, rules) && !cc_group_banned(g, i, rules) && has_form(g, n, rules, own);
+}
+
 /* -> the number of nodes that node i of *out (of `g`, before there is one) is now */
 static int try_node(CcGraph **out, const CcGraph *g, int i, const CcGroupRules *rules, const PartsRules *own,
                     const int *uses) {
     const CcGraph *at = *out ? *out : g;
     const CcNode *n = &at->node.at[i];
-    if (!own->may_be(at, n, rules) || cc_group_banned(at, i, rules) || !has_form(at, n, rules, own)) return 1;
     bool needed[PARTS_RESULTS], good = false;
     for (int k = 0; k < n->n_out; k++) needed[k] = uses[n->out0 + k] > 0 || at->val.at[n->out0 + k].is_output;
     Parts p = {.whole = *n, .first = i};
@@ -73,12 +77,21 @@ static int try_node(CcGraph **out, const CcGraph *g, int i, const CcGroupRules *
 
 CcGraph *cc_parts_graph(const CcGraph *g, const CcGroupRules *rules, const PartsRules *own) {
     CcGraph *out = NULL;
-    bool *live = malloc((size_t)g->node.n + 1);
-    int *uses = calloc((size_t)g->val.n + 1, sizeof *uses);
-    if (live && uses) {
-        cc_dce_mark(g, live);
-        cc_dce_uses(g, live, uses);
-        for (int i = 0, at = 0; i < g->node.n; i++) at += live[i] ? try_node(&out, g, at, rules, own, uses) : 1;
+    bool *live = NULL;
+    int *uses = NULL;
+    for (int i = 0, at = 0; i < g->node.n; i++) {
+        int parts = 1;
+        if (may_be(out ? out : g, at, rules, own)) {
+            if (!live) { /* most graphs have no such node */
+                live = malloc((size_t)g->node.n + 1);
+                uses = calloc((size_t)g->val.n + 1, sizeof *uses);
+                if (!live || !uses) break;
+                cc_dce_mark(g, live);
+                cc_dce_uses(g, live, uses);
+            }
+            if (live[i]) parts = try_node(&out, g, at, rules, own, uses);
+        }
+        at += parts;
     }
     free(live);
     free(uses);

@@ -117,14 +117,23 @@ static bool copies(const CcGraph *g, const CcNode *n) {
     return plain(x) && plain(to) && !reshapes(x, to) && cc_type_contiguous(to);
 }
 
-/* by_host[value]: a host node reads it, or the front does; then it has to be a tensor. Backwards, since a view that
- * stays a step is read by the host, too. */
+static bool reads_view(const CcGraph *g, const CcNode *n) {
+    for (int k = 0; k < n->n_in; k++) {
+        const CcOperand *o = cc_graph_operand(g, n, k);
+        if (o->kind == CC_IN_VALUE && g->val.at[o->value].def >= 0 && is_view(g, &g->node.at[g->val.at[o->value].def]))
+            return true;
+    }
+    return false;
+}
+
+/* by_host[value]: of a view's results, does a host node read it, or the front? Then it has to be a tensor. Backwards,
+ * since a view that stays a step is read by the host, too. */
 static void mark_by_host(const CcGraph *g, const bool *live, const CcGroupRules *rules, bool *by_host) {
     for (int v = 0; v < g->val.n; v++) by_host[v] = g->val.at[v].is_output;
     for (int i = g->node.n - 1; i >= 0; i--) {
         const CcNode *n = &g->node.at[i];
         if (!live[i]) continue;
-        bool host = !cc_group_takes(g, i, rules);
+        bool host;
         if (is_view(g, n) && known_view(g, n) && !cc_group_banned(g, i, rules)) {
             host = false;
             for (int k = 0; k < n->n_out; k++) host = host || by_host[n->out0 + k];
@@ -133,7 +142,10 @@ static void mark_by_host(const CcGraph *g, const bool *live, const CcGroupRules 
         } else if (copies(g, n) && !cc_group_banned(g, i, rules)) {
             host = by_host[n->out0];
         } else if (is_view(g, n)) {
+            host = !cc_group_takes(g, i, rules);
             for (int k = 0; k < n->n_out; k++) by_host[n->out0 + k] = true;
+        } else {
+            host = reads_view(g, n) && !cc_group_takes(g, i, rules);
         }
         for (int k = 0; k < n->n_in && host; k++)
             if (cc_graph_operand(g, n, k)->kind == CC_IN_VALUE) by_host[cc_graph_operand(g, n, k)->value] = true;
