@@ -72,6 +72,10 @@ void *cc_vec_grow(void *at, int *cap, int need, size_t item);
 #define cc_vec_reserve(v, need)                                                                                        \
     ((void)((need) > (v)->cap ? ((v)->at = cc_vec_grow((v)->at, &(v)->cap, (need), sizeof *(v)->at)) : NULL))
 #define cc_vec_push(v, ...) (cc_vec_reserve(v, (v)->n + 1), (void)((v)->at[(v)->n++] = (__VA_ARGS__)))
+#define cc_vec_copy(to, from) /* to: empty */                                                                          \
+    (cc_vec_reserve(to, (from)->n),                                                                                    \
+     (void)((from)->n ? memcpy((to)->at, (from)->at, sizeof *(to)->at * (size_t)(from)->n) : NULL),                    \
+     (void)((to)->n = (from)->n))
 #define cc_vec_last(v) ((v)->at[(v)->n - 1])
 #define cc_vec_free(v) (free((v)->at), (v)->at = NULL, (v)->n = (v)->cap = 0)
 
@@ -89,7 +93,7 @@ void cc_map_put(CcMap *map, const void *key, int64_t value); /* inserts or repla
 bool cc_map_remove(CcMap *map, const void *key);
 void cc_map_free(CcMap *map);
 
-uint64_t cc_map_hash(const void *bytes, size_t n, uint64_t seed); /* FNV-1a folded: for structural caches */
+uint64_t cc_map_hash(const void *bytes, size_t n, uint64_t seed); /* by words, FNV-1a's way: for structural caches */
 
 /* ---- sbuf.c: a growing string ---- */
 typedef struct CcSbuf {

@@ -57,9 +57,21 @@ void cc_map_free(CcMap *map) {
     *map = (CcMap){0};
 }
 
+static uint64_t mix(uint64_t h, uint64_t word) {
+    h = (h ^ word) * UINT64_C(0x9E3779B97F4A7C15);
+    return h ^ (h >> 32);
+}
+
 uint64_t cc_map_hash(const void *bytes, size_t n, uint64_t seed) {
     const unsigned char *p = bytes;
-    uint64_t h = seed ^ UINT64_C(0xCBF29CE484222325);
-    for (size_t i = 0; i < n; i++) h = (h ^ p[i]) * UINT64_C(0x100000001B3);
+    uint64_t h = (seed ^ UINT64_C(0xCBF29CE484222325)) + n;
+    uint64_t word = 0;
+    for (; n >= sizeof word; n -= sizeof word, p += sizeof word) {
+        memcpy(&word, p, sizeof word);
+        h = mix(h, word);
+    }
+    word = 0;
+    memcpy(&word, p, n);
+    h = mix(h, word);
     return h ^ (h >> 29);
 }

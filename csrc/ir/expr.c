@@ -43,6 +43,7 @@ static const Case CASES[] = {
 static struct {
     CcExpr row[CC_OP_ROWS];
     CcExpr special[CC_COUNT(CASES)];
+    bool has_case[CC_OP_ROWS];
     CcErr err;
     int status;
 } parsed;
@@ -240,8 +241,10 @@ static void parse_all(void) {
         const CcOpInfo *info = cc_op_info((CcOpId)i);
         if (*info->expr && parse(info->expr, &parsed.row[i], &parsed.err) < 0) parsed.status = -1;
     }
-    for (int i = 0; i < CC_COUNT(CASES); i++)
+    for (int i = 0; i < CC_COUNT(CASES); i++) {
         if (parse(CASES[i].text, &parsed.special[i], &parsed.err) < 0) parsed.status = -1;
+        parsed.has_case[CASES[i].op] = true;
+    }
 }
 
 int cc_op_init(CcErr *err) {
@@ -259,7 +262,7 @@ bool cc_expr_counts(const CcExpr *e) {
 
 const CcExpr *cc_op_expr(const CcGraph *g, const CcNode *node) {
     if (!*cc_op_info((CcOpId)node->op)->expr || cc_op_init(NULL) < 0) return NULL;
-    for (int i = 0; i < CC_COUNT(CASES); i++) {
+    for (int i = 0; i < CC_COUNT(CASES) && parsed.has_case[node->op]; i++) {
         if (CASES[i].op != node->op || CASES[i].operand >= node->n_in) continue;
         if (CASES[i].operand < 0) {
             if (node->n_out && cc_dtype_info((CcDtype)g->val.at[node->out0].type.dtype)->kind != 'f')

@@ -17,9 +17,9 @@ void cc_graph_free(CcGraph *g) {
 
 CcGraph *cc_graph_copy(const CcGraph *g) {
     CcGraph *out = cc_graph_new();
-    for (int i = 0; i < g->node.n; i++) cc_vec_push(&out->node, g->node.at[i]);
-    for (int i = 0; i < g->operand.n; i++) cc_vec_push(&out->operand, g->operand.at[i]);
-    for (int i = 0; i < g->val.n; i++) cc_vec_push(&out->val, g->val.at[i]);
+    cc_vec_copy(&out->node, &g->node);
+    cc_vec_copy(&out->operand, &g->operand);
+    cc_vec_copy(&out->val, &g->val);
     return out;
 }
 

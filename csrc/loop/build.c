@@ -17,11 +17,9 @@ CcDtype cc_build_compute(CcDtype dt) { return is_half(dt) ? CC_DT_F32 : dt; }
 
 static int add_node(CcBuild *b, CcScalarId op, CcDtype dt, int a0, int a1, int a2, int64_t bits) {
     const CcLoopNode n = {(uint8_t)op, (uint8_t)dt, {(int16_t)a0, (int16_t)a1, (int16_t)a2}, bits};
-    for (int i = b->n_node - 1; i >= 0; i--) {
-        const CcLoopNode *m = &b->node[i];
-        if (m->op == n.op && m->dtype == n.dtype && m->bits == bits && m->a[0] == a0 && m->a[1] == a1 && m->a[2] == a2)
-            return i;
-    }
+    _Static_assert(sizeof n == 16, "it has no padding, so equal ones are equal bytes");
+    for (int i = b->n_node - 1; i >= 0; i--)
+        if (memcmp(&b->node[i], &n, sizeof n) == 0) return i;
     if (b->n_node == CC_LOOP_MAX_NODES) return cc_build_refuse(b, "the expression is too large");
     b->node[b->n_node] = n;
     return b->n_node++;
@@ -446,10 +444,11 @@ static int expr_node(CcBuild *b, const CcNode *n, const CcExprNode *x, CcDtype d
     const char *rule = cc_op_info((CcOpId)n->op)->promote;
     const bool statistics =
         n->op == CC_OP_layer_norm || n->op == CC_OP_norm_by || n->op == CC_OP_norm_eval || n->op == CC_OP_running;
-    const bool round_first = strchr(rule, '~') != NULL, wide = x->arg == 1 && strchr(rule, '^') != NULL;
     switch (x->kind) {
     case CC_X_ARG:
-        if (o && o->kind != CC_IN_NONE) return operand_node(b, o, dt, round_first, wide, x->arg > 0 && statistics);
+        if (o && o->kind != CC_IN_NONE)
+            return operand_node(b, o, dt, strchr(rule, '~') != NULL, x->arg == 1 && strchr(rule, '^') != NULL,
+                                x->arg > 0 && statistics);
         return x->dflt >= 0 ? at[x->dflt] : cc_build_refuse(b, "an operand is missing");
     case CC_X_BOOL_ARG:
         if (!o || o->kind == CC_IN_NONE) return cc_build_refuse(b, "an operand is missing");
@@ -563,6 +562,17 @@ static bool good_reduction(const CcGraph *g, const CcNode *n) {
     return cc_space_node(&f, g, n) != CC_LEVEL_NONE;
 }
 
+/* The arrays, 40 KiB, are filled as they are needed. */
+static void begin(CcBuild *b, const CcGraph *g, CcSpace space, CcDtype deflt, CcErr *err) {
+    b->g = g;
+    b->space = space;
+    b->deflt = deflt;
+    b->err = err;
+    b->n_node = b->n_access = b->n_value = b->n_check = 0;
+    b->where = -1;
+    b->how = 0;
+}
+
 bool cc_build_can(const CcGraph *g, int node, CcDtype deflt, bool maps) {
     const CcNode *n = &g->node.at[node];
     const bool put = maps && cc_put_has((CcOpId)n->op), map = put || (maps && cc_tap_has((CcOpId)n->op));
@@ -579,17 +589,9 @@ bool cc_build_can(const CcGraph *g, int node, CcDtype deflt, bool maps) {
     }
     if (reduces && !good_reduction(g, n)) return false;
     CcErr err;
-    CcBuild *b = malloc(sizeof *b);
-    if (!b) return false;
-    b->g = g;
-    b->space = cc_space_of(g, n);
-    b->deflt = deflt;
-    b->err = &err;
-    b->n_node = b->n_access = b->n_value = b->n_check = 0;
-    b->where = -1;
-    const bool can = lower_node(b, node) == 0;
-    free(b);
-    return can;
+    CcBuild b;
+    begin(&b, g, cc_space_of(g, n), deflt, &err);
+    return lower_node(&b, node) == 0;
 }
 
 static float cost_of(const CcLoop *loop) {
@@ -665,26 +667,18 @@ static int add_store(CcBuild *b, const CcNode *n) {
 
 CcLoop *cc_build_group(const CcGraph *g, const int *nodes, int n, const bool *made, CcDtype deflt, CcArena *arena,
                        CcErr *err) {
-    CcBuild *b = calloc(1, sizeof *b);
-    if (!b) {
-        cc_err_set(err, CC_E_MEMORY, "no memory for a loop");
-        return NULL;
-    }
-    b->g = g;
-    b->space = cc_space_of(g, &g->node.at[nodes[0]]);
-    for (int i = 1; i < n && !b->space.reduced; i++)
-        if (cc_space_reduces(g, &g->node.at[nodes[i]])) b->space = cc_space_of(g, &g->node.at[nodes[i]]);
-    b->deflt = deflt;
-    b->err = err;
-    b->where = -1;
+    CcBuild b;
+    CcSpace space = cc_space_of(g, &g->node.at[nodes[0]]);
+    for (int i = 1; i < n && !space.reduced; i++)
+        if (cc_space_reduces(g, &g->node.at[nodes[i]])) space = cc_space_of(g, &g->node.at[nodes[i]]);
+    begin(&b, g, space, deflt, err);
     int status = 0;
-    for (int i = 0; i < n && status == 0; i++) status = lower_node(b, nodes[i]);
+    for (int i = 0; i < n && status == 0; i++) status = lower_node(&b, nodes[i]);
     for (int i = 0; i < n && status == 0; i++)
-        if (made[cc_graph_base(g, g->node.at[nodes[i]].out0)]) status = add_store(b, &g->node.at[nodes[i]]);
-    CcLoop *loop = status == 0 ? finish(b, arena) : NULL;
+        if (made[cc_graph_base(g, g->node.at[nodes[i]].out0)]) status = add_store(&b, &g->node.at[nodes[i]]);
+    CcLoop *loop = status == 0 ? finish(&b, arena) : NULL;
     if (!loop && status == 0) status = cc_err_set(err, CC_E_MEMORY, "no memory for a loop");
-    if (loop && cc_nest_build(loop, g, &b->space, arena, err) < 0) loop = NULL;
-    free(b);
+    if (loop && cc_nest_build(loop, g, &space, arena, err) < 0) loop = NULL;
     for (int a = 0; loop && a < loop->n_access; a++) { /* from here on values of the host */
         if (loop->access[a].value < 0) continue;
         loop->access[a].offset = g->val.at[loop->access[a].value].offset;
