@@ -72,6 +72,39 @@ def test_one_tensor_for_two_arguments(name, first):
 
 
 # ---- what runs ahead of a guard that fails ---------------------------------------------------------------------------
+def loop_of_a_result(p):
+    x = p * 1
+    ccompile.graph_break()
+    half = x * 0.5
+    x[0] = 1.5
+    y = half * x
+    for _ in range(half.shape[0]):
+        y = y + 1
+    return y
+
+
+def caught_behind_a_sum(p):
+    x, total = p * 1, torch.zeros(3)
+    ccompile.graph_break()
+    total += x.sum(0)
+    try:
+        x = x @ p[:3]
+    except RuntimeError:
+        x = x * 2
+    return x * total
+
+
+@pytest.mark.parametrize("fn", [loop_of_a_result, caught_behind_a_sum])
+def test_what_autograd_has_seen_is_not_done_again(fn):
+    """Bytes of a small tensor could be put back, its history not: gradients would miss the first row, or count the sum twice."""
+    sizes = [3, 4, 2, 5, 6, 5, 2, 6]
+
+    def arguments(i):
+        return torch.randn(sizes[i], 3, generator=torch.Generator().manual_seed(i)).requires_grad_()
+
+    same(fn, make_args=arguments, calls=len(sizes), no_grad=False, backward=True, hit=False)
+
+
 def writes_ahead(x, p):
     p.add_(1)
     y = x.repeat(2, 1)

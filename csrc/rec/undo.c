@@ -3,7 +3,9 @@
  *
  *   local     only memory that the graph itself made:        a second run makes it anew
  *   saved     a small tensor from outside (a counter):        its bytes are put back
- *   repeats   what overwrites without having been read:       a second run writes the same again (the rows of a static cache) */
+ *   repeats   what overwrites without having been read:       a second run writes the same again (the rows of a static cache)
+ *
+ * The last two only where autograd does not see the write. */
 #include "rec_int.h"
 
 enum { SAVED_BYTES = 256, CPU = 1 };
@@ -63,13 +65,21 @@ static bool overwrites(const CcCallSpec *spec) {
     return false;
 }
 
+/* Bytes can be put back; what autograd has noted of the write cannot, and would be noted twice. */
+static bool autograd_sees(const CcCallSpec *spec) {
+    bool sees = false;
+    for (int i = 0; cc_node_grad_mode() && i < spec->n; i++)
+        sees = sees || (cc_tens_any(spec->in[i]) && cc_tens_requires_grad(spec->in[i]));
+    return sees;
+}
+
 CcUndo cc_undo_of(CcRec *rec, const CcCallSpec *spec) {
     uintptr_t from, to;
     if (!writes_first(spec) || !memory_of(spec->in[0], &from, &to)) return CC_UNDO_NOT;
     const CcProv *p = cc_value_find(rec, spec->in[0]);
     if (p == NULL) return CC_UNDO_NOT;
     if (p->origin == CC_O_VALUE) return shared(rec, NULL, from, to, false) ? CC_UNDO_NOT : CC_UNDO_LOCAL;
-    if (p->origin != CC_O_SOURCE) return CC_UNDO_NOT;
+    if (p->origin != CC_O_SOURCE || autograd_sees(spec)) return CC_UNDO_NOT;
     CcTensor t;
     cc_tens_read(spec->in[0], false, &t);
     if (t.type.device == CPU && to - from < SAVED_BYTES) return CC_UNDO_SAVED;
