@@ -259,6 +259,11 @@ bool cc_expr_counts(const CcExpr *e);
 /* May this operand be a number that is another one in each call? Then neither the result's type nor what eager does
  * depends on it, as long as it is finite and fits the dtype. */
 bool cc_op_number(const CcGraph *g, const CcNode *node, int operand);
+/* Types of a node's results by those of its operands (infer.def), as torch would give them; `recorded`: the graph in
+ * which the same node was recorded, whose dtypes and numbers of dims hold here as well. False: not known. */
+bool cc_infer_node(const CcGraph *g, int node, const CcGraph *recorded, CcType *out);
+bool cc_infer_asks(CcOpId op);                           /* torch itself can be asked: it would read no element */
+bool cc_infer_views(const CcType *t, const CcType *out); /* reshape to these sizes is a view, without any size of 0 */
 /* The dims that a node's row reduces over, a bit each, bit 0 is the last dim of operand 0; -1: it does not reduce. */
 int cc_op_dims(const CcGraph *g, const CcNode *node);
 /* torch's common dtype of operands; `deflt` is torch's default dtype, CC_DT_OTHER when unknown. CC_DT_OTHER when it

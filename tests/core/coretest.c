@@ -13,6 +13,7 @@ T_API void t_output(CcGraph *g, int value);
 T_API CcVal *t_val(CcGraph *g, int value);
 T_API CcNode *t_node_at(CcGraph *g, int node);
 T_API CcOperand *t_operand_at(CcGraph *g, int operand);
+T_API bool t_infer(const CcGraph *g, int node, const CcGraph *recorded, CcType *out);
 T_API int t_check(const CcGraph *g, char *text, int n);
 T_API CcPlan *t_compile(const CcGraph *g, const CcRunOptions *options, char *text, int n);
 T_API int t_exec(const CcPlan *plan, const CcHost *host, int *step, char *text, int n);
@@ -81,6 +82,10 @@ void t_output(CcGraph *g, int value) { g->val.at[value].is_output = 1; }
 CcVal *t_val(CcGraph *g, int value) { return &g->val.at[value]; }
 CcNode *t_node_at(CcGraph *g, int node) { return &g->node.at[node]; }
 CcOperand *t_operand_at(CcGraph *g, int operand) { return &g->operand.at[operand]; }
+
+bool t_infer(const CcGraph *g, int node, const CcGraph *recorded, CcType *out) {
+    return cc_infer_node(g, node, recorded, out);
+}
 
 int t_check(const CcGraph *g, char *text, int n) {
     CcErr err = {0};

@@ -143,6 +143,7 @@ def load(path: Path) -> c.CDLL:
         ("t_output", None, [p, c.c_int]),
         ("t_val", c.POINTER(Val), [p, c.c_int]),
         ("t_operand_at", c.POINTER(Operand), [p, c.c_int]),
+        ("t_infer", c.c_bool, [p, c.c_int, p, c.POINTER(Type)]),
         ("t_check", c.c_int, [p, c.c_char_p, c.c_int]),
         ("t_compile", p, [p, p, c.c_char_p, c.c_int]),
         ("t_exec", c.c_int, [p, p, p, c.c_char_p, c.c_int]),

@@ -1,0 +1,540 @@
+/* infer: sizes and strides of a node's results by those of its operands, as torch gives them (infer.def). A rule says
+ * "unknown" for what torch would refuse, and where it is not sure. dtypes, devices and the number of dims are as
+ * recorded. Names of functions are torch's (2.13). */
+#include "ir.h"
+
+enum { MOST = 8 }; /* tensors of a pointwise op */
+
+/* A node, and the same one where it was recorded: what no operand says (a memory format, keepdim) can be seen there. */
+typedef struct Ask {
+    const CcGraph *g, *was;
+    const CcNode *n, *old;
+    CcType *out; /* as recorded */
+} Ask;
+
+typedef bool Rule(const Ask *a);
+
+static const CcType *type_of(const CcGraph *g, const CcNode *n, int i) {
+    const CcOperand *o = i < n->n_in ? cc_graph_operand(g, n, i) : NULL;
+    return o && o->kind == CC_IN_VALUE ? &g->val.at[o->value].type : NULL;
+}
+
+static const CcType *in(const Ask *a, int i) { return type_of(a->g, a->n, i); }
+
+static const CcType *was(const Ask *a, int i) { return type_of(a->was, a->old, i); }
+
+static const CcOperand *operand(const Ask *a, int i) { return cc_graph_operand(a->g, a->n, i); }
+
+static bool none(const Ask *a, int i) { return i >= a->n->n_in || operand(a, i)->kind == CC_IN_NONE; }
+
+static bool lays(CcType *t, const CcType *as) {
+    if (t->ndim != as->ndim) return false;
+    memcpy(t->size, as->size, sizeof t->size);
+    memcpy(t->stride, as->stride, sizeof t->stride);
+    return true;
+}
+
+/* ------------------------------------------------------------------ strides of pointwise ops */
+
+/* TensorIteratorBase::compute_shape, infer_size. */
+static bool broadcast(CcType *out, const CcType *const *t, int n) {
+    int ndim = 0;
+    for (int i = 0; i < n; i++) ndim = CC_MAX(ndim, t[i]->ndim);
+    if (ndim != out->ndim) return false;
+    for (int d = 0; d < ndim; d++) {
+        out->size[d] = 1;
+        for (int i = 0; i < n; i++) {
+            const int own = d - (ndim - t[i]->ndim);
+            const int64_t size = own < 0 ? 1 : t[i]->size[own];
+            if (size == 1) continue;
+            if (out->size[d] != 1 && out->size[d] != size) return false;
+            out->size[d] = size;
+        }
+    }
+    return true;
+}
+
+/* TensorIteratorBase::reorder_dimensions, should_swap: 1, -1, or 0: can't be told. */
+static int after(const CcType *shape, int64_t stride[][CC_MAX_DIMS], int n, int d, int e) {
+    for (int i = 0; i < n; i++) {
+        const int64_t s = stride[i][d], t = stride[i][e];
+        if (s == 0 || t == 0) continue;
+        if (s != t) return s < t ? -1 : 1;
+        if (shape->size[d] > shape->size[e]) return 1;
+    }
+    return 0;
+}
+
+/* The same, and compatible_stride: out has its sizes, and none is 0. */
+static void lay_ordered(CcType *out, int64_t stride[][CC_MAX_DIMS], int n) {
+    int perm[CC_MAX_DIMS];
+    for (int i = 0; i < out->ndim; i++) perm[i] = out->ndim - 1 - i;
+    for (int i = 1; i < out->ndim; i++)
+        for (int to = i, at = i - 1; at >= 0; at--) {
+            const int order = after(out, stride, n, perm[at], perm[to]);
+            if (order < 0) break;
+            if (order == 0) continue;
+            const int d = perm[at];
+            perm[at] = perm[to];
+            perm[to] = d;
+            to = at;
+        }
+    int64_t next = 1;
+    for (int i = 0; i < out->ndim; next *= out->size[perm[i++]]) out->stride[perm[i]] = next;
+}
+
+static void lay_slow(CcType *out, const CcType *const *t, int n) {
+    int64_t stride[MOST][CC_MAX_DIMS] = {{0}};
+    for (int i = 0; i < n; i++)
+        for (int d = 0; d < t[i]->ndim; d++) {
+            const int at = d + out->ndim - t[i]->ndim;
+            stride[i][at] = t[i]->size[d] == 1 && out->size[at] != 1 ? 0 : t[i]->stride[d];
+        }
+    lay_ordered(out, stride, n);
+}
+
+/* is_contiguous(MemoryFormat::ChannelsLast) */
+static bool channels_last(const CcType *t) {
+    static const int order[] = {1, 3, 2, 0};
+    int64_t expect = 1;
+    for (int i = 0; t->ndim == 4 && i < 4; i++) {
+        const int d = order[i];
+        if (t->size[d] == 1) continue;
+        if (t->stride[d] != expect) return false;
+        expect *= t->size[d];
+    }
+    return t->ndim == 4;
+}
+
+/* TensorIteratorBase::compute_fast_setup_type. False: it is none. */
+static bool lay_fast(CcType *out, const CcType *const *t, int n) {
+    bool contiguous = true, last = true, dense = true;
+    for (int i = 0; i < n; i++) {
+        if (!cc_type_same_shape(t[i], out)) return false;
+        contiguous = contiguous && cc_type_contiguous(t[i]);
+        last = last && channels_last(t[i]);
+        dense = dense && cc_type_dense(t[i]) && cc_type_same_layout(t[i], t[0]);
+    }
+    if (contiguous) cc_type_make_contiguous(out);
+    else if (last) cc_type_make_last(out);
+    else if (dense) return lays(out, t[0]);
+    return contiguous || last || dense;
+}
+
+/* Whether the tensors' order does not matter, nor whether there are more without dims beside them. */
+static bool lay_surely(CcType *out, const CcType *const *t, int n) {
+    lay_slow(out, t, n);
+    CcType other = *out;
+    if (lay_fast(&other, t, n) && !cc_type_same_layout(&other, out)) return false;
+    for (int turn = 0; n > 1 && turn < 2 * n; turn++) {
+        const CcType *turned[MOST];
+        for (int i = 0; i < n; i++) turned[turn < n ? i : n - 1 - i] = t[(i + turn) % n];
+        lay_slow(&other, turned, n);
+        if (!cc_type_same_layout(&other, out)) return false;
+    }
+    return n < 4;
+}
+
+static bool is_number(const Ask *a, int i) { return i < a->n->n_in && !in(a, i) && !none(a, i); }
+
+/* What a value is a view of. */
+static int root(const CcGraph *g, int value) {
+    for (int def; (def = g->val.at[value].def) >= 0;) {
+        const CcNode *n = &g->node.at[def];
+        const bool view = cc_op_info((CcOpId)n->op)->kind == CC_K_VIEW && type_of(g, n, 0);
+        if (!view) return value;
+        value = cc_graph_operand(g, n, 0)->value;
+    }
+    return value;
+}
+
+/* torch refuses to write a tensor whose elements share memory, with one another (assert_no_internal_overlap) or with
+ * some of what is read (assert_no_partial_overlap). */
+static bool may_write(const Ask *a) {
+    const CcType *t = in(a, 0);
+    if (!t) return false;
+    for (int d = 0; d < t->ndim; d++)
+        if (t->stride[d] == 0 && t->size[d] > 1) return false;
+    const int written = operand(a, 0)->value, own = root(a->g, written);
+    for (int i = 1; i < a->n->n_in; i++)
+        if (in(a, i) && operand(a, i)->value != written && root(a->g, operand(a, i)->value) == own) return false;
+    return true;
+}
+
+/* Its tensors, and the sizes of the result. 0: they are none of a pointwise op that torch takes. */
+static int take_tensors(const Ask *a, const CcType **t, CcType *out) {
+    int n = 0;
+    for (int i = 0; i < a->n->n_in; i++) {
+        if (!in(a, i)) continue;
+        if (n == MOST) return 0;
+        t[n++] = in(a, i);
+    }
+    const bool writes = a->n->flags & CC_N_WRITES;
+    if (n == 0 || a->n->n_out != !writes || (writes && !may_write(a))) return 0;
+    *out = writes ? *in(a, 0) : a->out[0];
+    return broadcast(out, t, n) && (!writes || cc_type_same_shape(out, in(a, 0))) ? n : 0;
+}
+
+static bool pointwise(const Ask *a, bool wraps) {
+    const CcType *t[MOST];
+    CcType out;
+    const int n = take_tensors(a, t, &out);
+    if (n == 0) return false;
+    if (a->n->n_out == 0) return true;
+    if (wraps || !lay_fast(&out, t, n)) lay_slow(&out, t, n);
+    a->out[0] = out;
+    return true;
+}
+
+static bool rule_binary(const Ask *a) { return pointwise(a, is_number(a, 0) || is_number(a, 1)); }
+
+static bool rule_unary(const Ask *a) { return in(a, 0) && pointwise(a, false); }
+
+static bool rule_mixed(const Ask *a) {
+    const CcType *t[MOST];
+    CcType out;
+    const int n = take_tensors(a, t, &out);
+    if (n == 0) return false;
+    if (a->n->n_out == 0) return true;
+    a->out[0] = out;
+    return lay_surely(&a->out[0], t, n);
+}
+
+/* Tensor.to, clone with MemoryFormat::Preserve; infer_dense_strides. */
+static void lay_preserved(CcType *out, const CcType *t) {
+    int64_t stride[1][CC_MAX_DIMS];
+    memcpy(stride[0], t->stride, sizeof stride[0]);
+    if (cc_type_dense(t)) memcpy(out->stride, t->stride, sizeof out->stride);
+    else lay_ordered(out, stride, 1);
+}
+
+static bool rule_plain(const Ask *a) {
+    if (!rule_mixed(a)) return false;
+    CcType copy = a->out[0], plain = a->out[0];
+    if (a->n->n_out == 0) return true;
+    if (!in(a, 0) || !cc_type_same_shape(in(a, 0), &copy)) return false;
+    lay_preserved(&copy, in(a, 0));
+    cc_type_make_contiguous(&plain);
+    return cc_type_same_layout(&plain, &copy) && cc_type_same_layout(&plain, &a->out[0]);
+}
+
+/* ------------------------------------------------------------------ copies */
+
+static void lay_contiguous(CcType *out, const CcType *t) {
+    (void)t;
+    cc_type_make_contiguous(out);
+}
+
+static void lay_last(CcType *out, const CcType *t) {
+    (void)t;
+    if (out->ndim == 4) cc_type_make_last(out);
+    else cc_type_make_contiguous(out);
+}
+
+/* Which memory format was asked for is seen where it was recorded; where several give what was seen there, they have to
+ * agree now. A tensor that lies so already may be given back itself, which the recording has to have seen. */
+static bool rule_copy(const Ask *a) {
+    static void (*const lay[])(CcType *, const CcType *) = {lay_preserved, lay_contiguous, lay_last};
+    const CcType *t = in(a, 0), *old = was(a, 0), *gave = &a->was->val.at[a->old->out0].type;
+    if (!t || !old || a->n->n_out != 1 || a->n->flags & CC_N_WRITES || t->ndim != a->out->ndim) return false;
+    CcType first = a->out[0], now = first, then = *gave;
+    memcpy(first.size, t->size, sizeof first.size);
+    int found = 0;
+    for (int i = 0; i < CC_COUNT(lay); i++) {
+        lay[i](&then, old);
+        if (memcmp(then.stride, gave->stride, sizeof *then.stride * (size_t)then.ndim) != 0) continue;
+        memcpy(now.size, t->size, sizeof now.size);
+        lay[i](&now, t);
+        if (found++ == 0) first = now;
+        else if (!cc_type_same_layout(&first, &now)) return false;
+    }
+    const bool may_be_itself = t->dtype == first.dtype, was_itself = cc_type_contiguous(old) || channels_last(old);
+    if (found == 0 || (may_be_itself && !was_itself && (cc_type_contiguous(t) || channels_last(t)))) return false;
+    a->out[0] = first;
+    return true;
+}
+
+/* ------------------------------------------------------------------ contiguous results */
+
+static bool give(CcType *out, const int64_t *size, int ndim) {
+    if (ndim != out->ndim) return false;
+    if (ndim > 0) memcpy(out->size, size, sizeof *size * (size_t)ndim);
+    cc_type_make_contiguous(out);
+    return true;
+}
+
+static bool rule_like(const Ask *a) {
+    const CcType *t = in(a, 0);
+    return t && a->n->n_out == 1 && give(a->out, t->size, t->ndim);
+}
+
+static bool rule_norm(const Ask *a) {
+    const CcType *t = in(a, 0), *old = was(a, 0);
+    const CcOperand *dims = operand(a, 1);
+    if (!t || !old || t->ndim != old->ndim || dims->kind != CC_IN_INT) return false;
+    for (int d = 0; d < t->ndim; d++)
+        if (dims->i >> (t->ndim - 1 - d) & 1 && t->size[d] != old->size[d]) return false;
+    for (int i = 2; i < a->n->n_in; i++)
+        if (in(a, i) && (!was(a, i) || !cc_type_same_layout(in(a, i), was(a, i)))) return false;
+    if (!rule_like(a)) return false;
+    CcType steps = a->out[0]; /* where it is done in steps, which are pointwise */
+    return a->n->op != CC_OP_rms_norm || (lay_surely(&steps, &t, 1) && cc_type_same_layout(&steps, &a->out[0]));
+}
+
+static bool rule_reduce(const Ask *a) {
+    const CcType *t = in(a, 0);
+    int dims = cc_op_dims(a->g, a->n);
+    if (dims < 0 && a->n->n_in > 1 && operand(a, 1)->kind == CC_IN_INT) dims = (int)operand(a, 1)->i;
+    if (!t || dims < 0) return false;
+    for (int k = 0; k < a->n->n_out; k++) {
+        int64_t size[CC_MAX_DIMS];
+        int n = 0;
+        const bool keeps = a->out[k].ndim == t->ndim;
+        for (int d = 0; d < t->ndim; d++) {
+            const bool goes = dims >> (t->ndim - 1 - d) & 1;
+            if (!goes || keeps) size[n++] = goes ? 1 : t->size[d];
+        }
+        if (!give(&a->out[k], size, n)) return false;
+    }
+    return a->n->n_out > 0;
+}
+
+static bool rule_embedding(const Ask *a) {
+    const CcType *weight = in(a, 0), *index = in(a, 1);
+    if (!weight || !index || weight->ndim != 2 || index->ndim >= CC_MAX_DIMS) return false;
+    int64_t size[CC_MAX_DIMS];
+    memcpy(size, index->size, sizeof size);
+    size[index->ndim] = weight->size[1];
+    return give(a->out, size, index->ndim + 1);
+}
+
+static bool rule_index_select(const Ask *a) {
+    const CcType *t = in(a, 0), *index = in(a, 2);
+    const int dim = t ? cc_graph_dim(t, operand(a, 1)) : -1;
+    if (dim < 0 || !index || index->ndim != 1) return false;
+    int64_t size[CC_MAX_DIMS];
+    memcpy(size, t->size, sizeof size);
+    size[dim] = index->size[0];
+    return give(a->out, size, t->ndim);
+}
+
+static bool rule_repeat(const Ask *a) {
+    const CcType *t = in(a, 0);
+    const int n = a->n->n_in - 1;
+    if (!t || n < t->ndim || n > CC_MAX_DIMS) return false;
+    int64_t size[CC_MAX_DIMS];
+    for (int d = 0; d < n; d++) {
+        if (operand(a, d + 1)->kind != CC_IN_INT || operand(a, d + 1)->i < 0) return false;
+        size[d] = operand(a, d + 1)->i * (d < n - t->ndim ? 1 : t->size[d - (n - t->ndim)]);
+    }
+    return give(a->out, size, n);
+}
+
+/* ------------------------------------------------------------------ products */
+
+static bool rule_linear(const Ask *a) {
+    const CcType *x = in(a, 0), *w = in(a, 1), *b = in(a, 2);
+    if (!x || !w || x->ndim < 1 || w->ndim != 2 || x->size[x->ndim - 1] != w->size[1]) return false;
+    if (b ? b->ndim != 1 || b->size[0] != w->size[0] : !none(a, 2)) return false;
+    int64_t size[CC_MAX_DIMS];
+    memcpy(size, x->size, sizeof size);
+    size[x->ndim - 1] = w->size[0];
+    return give(a->out, size, x->ndim);
+}
+
+static bool rule_matmul(const Ask *a) {
+    const CcType *x = in(a, 0), *y = in(a, 1);
+    if (!x || !y || x->ndim < 2 || y->ndim < 2 || x->size[x->ndim - 1] != y->size[y->ndim - 2]) return false;
+    CcType rows = *x, columns = *y;
+    rows.size[rows.ndim - 1] = columns.size[columns.ndim - 2] = 1; /* they broadcast to the result */
+    const CcType *const both[] = {&rows, &columns};
+    CcType out = a->out[0];
+    if (!broadcast(&out, both, 2)) return false;
+    if (a->n->op == CC_OP_bmm && (x->ndim != 3 || y->ndim != 3 || x->size[0] != y->size[0])) return false;
+    return give(a->out, out.size, out.ndim);
+}
+
+static bool rule_mm(const Ask *a) {
+    return in(a, 0) && in(a, 1) && in(a, 0)->ndim == 2 && in(a, 1)->ndim == 2 && rule_matmul(a);
+}
+
+static bool rule_addmm(const Ask *a) {
+    const CcType *b = in(a, 0), *x = in(a, 1), *y = in(a, 2);
+    if (!b || !x || !y || x->ndim != 2 || y->ndim != 2 || x->size[1] != y->size[0] || b->ndim > 2) return false;
+    const int64_t size[] = {x->size[0], y->size[1]};
+    for (int d = 0; d < b->ndim; d++)
+        if (b->size[d] != 1 && b->size[d] != size[d + 2 - b->ndim]) return false;
+    return give(a->out, size, 2);
+}
+
+/* What decides which of its ways F.scaled_dot_product_attention takes (use_flash_attention_cpp), as bits. */
+static unsigned features(const CcType *const *t) {
+    unsigned bits = 0, n = 0;
+    for (int i = 0; i < 4; i++) bits |= (unsigned)(t[i] && t[i]->stride[t[i]->ndim - 1] == 1) << n++;
+    for (int d = 0; d < t[0]->ndim; d++) {
+        bits |= (unsigned)(t[1]->size[d] == t[2]->size[d]) << n++;
+        bits |= (unsigned)(d == t[0]->ndim - 2 || t[0]->size[d] == t[1]->size[d]) << n++;
+        const int at = t[3] ? d - (t[0]->ndim - t[3]->ndim) : -1;
+        bits |= (unsigned)(at >= 0 && t[3]->size[at] == 1) << n++;
+    }
+    return bits;
+}
+
+/* The flash kernel's result has its heads behind its rows. */
+static void lay_heads(CcType *out) {
+    cc_type_make_contiguous(out);
+    out->stride[1] = out->size[3];
+    out->stride[2] = out->size[1] * out->size[3];
+}
+
+static bool rule_attention(const Ask *a) {
+    const CcType *t[4], *old[4];
+    for (int i = 0; i < 4; i++) {
+        t[i] = in(a, i);
+        old[i] = was(a, i);
+        if ((!t[i] || !old[i]) && (i < 3 || !none(a, i))) return false;
+        if (t[i] && (t[i]->ndim != old[i]->ndim || t[i]->ndim < 2 || t[i]->ndim > t[0]->ndim)) return false;
+        if (i < 3 && t[i]->ndim != t[0]->ndim) return false;
+    }
+    const int ndim = t[0]->ndim, row = ndim - 2, col = ndim - 1;
+    CcType *out = a->out, scores = *t[0], then = a->was->val.at[a->old->out0].type;
+    if (ndim > 4 || features(t) != features(old) || t[1]->size[row] != t[2]->size[row]) return false;
+    if (t[0]->size[col] != t[1]->size[col]) return false;
+    for (int d = 0; d < row; d++)
+        if (t[1]->size[d] != t[2]->size[d] || t[0]->size[d] != t[1]->size[d]) return false;
+    scores.size[col] = t[1]->size[row];
+    const CcType *const masked[] = {&scores, t[3]};
+    CcType all = scores;
+    if (t[3] && (!broadcast(&all, masked, 2) || !cc_type_same_shape(&all, &scores))) return false;
+    CcType heads = then, plain = then;
+    cc_type_make_contiguous(&plain);
+    if (ndim == 4) lay_heads(&heads);
+    const bool was_plain = cc_type_same_layout(&plain, &then), was_heads = cc_type_same_layout(&heads, &then);
+    int64_t size[CC_MAX_DIMS];
+    memcpy(size, t[0]->size, sizeof size);
+    size[col] = t[2]->size[col];
+    if (!give(out, size, ndim) || (!was_plain && (!was_heads || ndim != 4))) return false;
+    plain = *out;
+    if (was_heads && ndim == 4) lay_heads(out);
+    return was_plain != was_heads || ndim != 4 || cc_type_same_layout(&plain, out);
+}
+
+/* ------------------------------------------------------------------ joins */
+
+/* TensorImpl's is_channels_last_strides_2d, 3d: what suggest_memory_format looks at. */
+static bool suggests_last(const CcType *t) {
+    static const int order[2][5] = {{1, 3, 2, 0, -1}, {1, 4, 3, 2, 0}};
+    int64_t least = 0;
+    if ((t->ndim != 4 && t->ndim != 5) || t->stride[1] == 0) return false;
+    for (int i = 0; i < t->ndim; i++) {
+        const int d = order[t->ndim - 4][i];
+        if (t->size[d] == 0 || t->stride[d] < least || (d == 0 && least == t->stride[1])) return false;
+        least = t->stride[d] * CC_MAX(1, t->size[d]);
+    }
+    return true;
+}
+
+static bool rule_cat(const Ask *a) {
+    const int n = a->n->n_in - 1;
+    const CcType *first = in(a, 0);
+    const int dim = first ? cc_graph_dim(first, operand(a, n)) : -1;
+    if (dim < 0) return false;
+    int64_t size[CC_MAX_DIMS];
+    memcpy(size, first->size, sizeof size);
+    bool last = true;
+    for (int i = 0; i < n; i++) {
+        const CcType *t = in(a, i);
+        if (!t || t->ndim != first->ndim || t->dtype != first->dtype) return false;
+        for (int d = 0; d < t->ndim; d++)
+            if (d != dim && t->size[d] != first->size[d]) return false;
+        if (i > 0) size[dim] += t->size[dim];
+        last = last && suggests_last(t);
+    }
+    if (!give(a->out, size, first->ndim)) return false;
+    if (last) cc_type_make_last(a->out);
+    return true;
+}
+
+static bool rule_stack(const Ask *a) {
+    const int n = a->n->n_in - 1;
+    const CcType *first = in(a, 0);
+    if (!first || first->ndim >= CC_MAX_DIMS || operand(a, n)->kind != CC_IN_INT) return false;
+    const int64_t given = operand(a, n)->i, dim = given < 0 ? given + first->ndim + 1 : given;
+    if (dim < 0 || dim > first->ndim) return false;
+    for (int i = 0; i < n; i++) {
+        const CcType *t = in(a, i);
+        if (!t || !cc_type_same_shape(t, first) || t->dtype != first->dtype) return false;
+        if (t->ndim > 2 && !cc_type_contiguous(t)) return false; /* cat may take them for images */
+    }
+    int64_t size[CC_MAX_DIMS];
+    for (int d = 0; d <= first->ndim; d++) size[d] = d == dim ? n : first->size[d - (d > dim)];
+    return give(a->out, size, first->ndim + 1);
+}
+
+/* constant_pad_nd */
+static bool rule_pad(const Ask *a) {
+    const CcType *t = in(a, 0);
+    const int n = a->n->n_in - 2;
+    if (!t || n < 2 || n % 2 != 0 || n / 2 > t->ndim) return false;
+    int64_t size[CC_MAX_DIMS], added = 0;
+    memcpy(size, t->size, sizeof size);
+    for (int i = 0; i < n; i++) {
+        const CcOperand *o = operand(a, i + 1);
+        if (o->kind != CC_IN_INT || o->i < 0) return false;
+        size[t->ndim - 1 - i / 2] += o->i;
+        added += o->i;
+    }
+    if (added == 0 || !give(a->out, size, t->ndim)) return false;
+    if (suggests_last(t)) cc_type_make_last(a->out);
+    return true;
+}
+
+/* ------------------------------------------------------------------ table */
+
+static bool rule_asked(const Ask *a) {
+    (void)a;
+    return false;
+}
+
+static Rule *const RULE[CC_OP_ROWS] = {
+#define CC_INFER(op, rule) [CC_OP_##op] = rule_##rule,
+#include "infer.def"
+#undef CC_INFER
+};
+
+/* at::detail::computeStride: each part of `t` whose dims lie one behind the other has to be some dims of `out`. */
+bool cc_infer_views(const CcType *t, const CcType *out) {
+    int to = out->ndim - 1;
+    int64_t step = t->ndim > 0 ? t->stride[t->ndim - 1] : 1, part = 1, seen = 1;
+    for (int d = t->ndim - 1; d >= 0; d--) {
+        part *= t->size[d];
+        if (d > 0 && (t->size[d - 1] == 1 || t->stride[d - 1] == part * step)) continue;
+        for (; to >= 0 && (seen < part || out->size[to] == 1); to--) seen *= out->size[to];
+        if (seen != part) return false;
+        if (d > 0) step = t->stride[d - 1];
+        part = seen = 1;
+    }
+    return t->ndim == 0 || to < 0;
+}
+
+bool cc_infer_asks(CcOpId op) { return RULE[op] == rule_asked; }
+
+/* Sizes of 0 have rules of their own almost everywhere. */
+static bool usual(const CcType *t) {
+    bool is = t->ndim >= 0;
+    for (int d = 0; is && d < t->ndim; d++) is = t->size[d] > 0;
+    return is;
+}
+
+bool cc_infer_node(const CcGraph *g, int node, const CcGraph *recorded, CcType *out) {
+    const Ask a = {g, recorded, &g->node.at[node], &recorded->node.at[node], out};
+    if (!RULE[a.n->op] || a.n->n_out != a.old->n_out || a.n->op != a.old->op) return false;
+    if (a.n->flags & (CC_N_RANDOM | CC_N_EFFECT)) return false;
+    for (int i = 0; i < a.n->n_in; i++)
+        if (in(&a, i) && !usual(in(&a, i))) return false;
+    for (int k = 0; k < a.n->n_out; k++) out[k] = recorded->val.at[a.old->out0 + k].type;
+    if (!RULE[a.n->op](&a)) return false;
+    for (int k = 0; k < a.n->n_out; k++)
+        if (!usual(&out[k])) return false;
+    return true;
+}
