@@ -1,10 +1,13 @@
-"""Rules for sizes and strides (csrc/ir/infer.def): what one says is what torch gives, for tensors that lie in any way."""
+"""Rules for sizes and strides (csrc/ir/infer.def): what one says is what torch gives, for tensors that lie in any way; and a segment
+whose rules hold is given types, not runs, for new sizes."""
 
 import os
 
+import ccompile
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import EAGER, alike
 from core.harness import Graph, Type, build, load
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -350,3 +353,147 @@ def test_each_rule_is_tested():
     asked = {op for op, rule in rules().items() if rule == "asked"}
     later = {"max_dim", "min_dim", "var_mean"}  # two results: what the suite explores under CCOMPILE_VERIFY
     assert set(rules()) - asked - later == set(ROWS) | set(DIMMED)
+
+
+# ---- segments ---------------------------------------------------------------------------------------------------------
+class Block(torch.nn.Module):
+    def __init__(self, width=16, heads=2):
+        super().__init__()
+        self.norm, self.heads = torch.nn.LayerNorm(width), heads
+        self.qkv, self.out = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
+        self.up, self.down = torch.nn.Linear(width, 4 * width), torch.nn.Linear(4 * width, width)
+
+    def attend(self, x, mask=None):
+        b, n, width = x.shape
+        q, k, v = (t.view(b, n, self.heads, -1).transpose(1, 2) for t in self.qkv(self.norm(x)).chunk(3, -1))
+        return self.out(F.scaled_dot_product_attention(q, k, v, mask).transpose(1, 2).reshape(b, n, width))
+
+    def forward(self, x):
+        x = x + self.attend(x)
+        return x + self.down(F.gelu(self.up(self.norm(x))))
+
+
+class Decoder(Block):
+    """One row more to attend to in each call."""
+
+    def forward(self, x, past):
+        b, n, width = x.shape
+        q, k, v = self.qkv(x).view(b, n, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        k, v = torch.cat([past[0], k], -2), torch.cat([past[1], v], -2)
+        return self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(b, n, width)), (k, v)
+
+
+def masked(x):
+    n = x.shape[-1]
+    place = torch.arange(n)
+    mask = place[None, :] <= place[:, None]
+    return (x[:, None, :] + x[:, :, None]).masked_fill(~mask, float("-inf")).softmax(-1)
+
+
+def sliced(x):
+    half = x.shape[1] // 2
+    first, second = x[:, :half], x[:, half:]
+    return torch.cat([second.sin(), first.cos()], 1).flatten(), x[-1:, ::2] * 2, x.unsqueeze(0).expand(3, -1, -1) + first.sum()
+
+
+def written(x, p):
+    y = x * 2
+    y += 1
+    y.clamp_(-1, 1)
+    p.add_(1)
+    return y.transpose(0, 1).contiguous(), y.mean(0, keepdim=True), p + y.amax()
+
+
+def by_number(x, k):
+    return x.narrow(1, 1, k).relu() @ x[:, :k].t(), torch.stack([x[0], x[1] * k]), F.pad(x, (k, 1))
+
+
+def rms(x, w):
+    return w * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)), torch.zeros(x.shape[1], 3) + x.sum()
+
+
+X = torch.randn
+SEGMENTS = {
+    "block": (Block, lambda n: (X(2, n, 16),)),
+    "one-row-more": (Decoder, lambda n: (X(2, 1, 16), (X(2, 2, n, 8), X(2, 2, n, 8)))),
+    "mask": (lambda: masked, lambda n: (X(3, n),)),
+    "slices": (lambda: sliced, lambda n: (X(4, n),)),
+    "writes": (lambda: written, lambda n: (X(n, 4), torch.zeros(3))),
+    "by-number": (lambda: by_number, lambda n: (X(4, 12), n)),
+    "rms": (lambda: rms, lambda n: (X(2, n, 8), X(8))),
+    "channels-last": (lambda: lambda x: (x + 1, x.float().sigmoid(), x.double()),
+                      lambda n: (X(2, 3, n, 4).to(memory_format=torch.channels_last),)),
+    "transposed": (lambda: lambda x: (x.t() + 1, x.t().exp(), (x.t() * 2).contiguous()), lambda n: (X(n, 4),)),
+}  # fmt: skip
+
+
+def shape_events(before):
+    return [e.text for e in ccompile.events(before) if e.kind == "new_shape"]
+
+
+def serial():
+    return max((e.serial for e in ccompile.events()), default=0) if not EAGER else 0
+
+
+@pytest.mark.parametrize("verify", [False, True], ids=["rules", "torch"])
+@pytest.mark.parametrize("name", SEGMENTS)
+def test_later_sizes_need_no_run(name, verify):
+    build_fn, make = SEGMENTS[name]
+    fn, before = build_fn(), serial()
+    compiled = ccompile.compile(fn, options={"verify": verify})
+    with torch.no_grad():
+        for n in (5, 6, 7, 8, 9, 10, 8, 9, 7):
+            args = make(n)
+            ours = [a.clone() if isinstance(a, torch.Tensor) else a for a in args]
+            alike(fn(*args), compiled(*ours), path=f"{name} of {n}")
+            alike(args, tuple(ours), path=f"{name}'s arguments")
+    if not EAGER:
+        texts = shape_events(before)
+        assert any("sizes by rules" in text for text in texts) != verify, texts
+        assert not [e.text for e in ccompile.events(before) if e.kind == "verify"]
+
+
+def raised(fn, *args):
+    with torch.no_grad(), pytest.raises((RuntimeError, IndexError, ValueError)) as caught:
+        fn(*args)
+    return type(caught.value), str(caught.value)
+
+
+def overlapping(x, y):
+    n, both = y.shape[0], x + 1
+    return both[:n].add_(both[-n:])
+
+
+@pytest.mark.parametrize(
+    "fn, good, bad",
+    [
+        (lambda x, y: x * 2 + y, lambda n: (X(n, 4), X(n, 4)), (X(8, 4), X(9, 4))),
+        (lambda x, y: x.relu() @ y, lambda n: (X(3, n), X(n, 4)), (X(3, 8), X(9, 4))),
+        (lambda x, y: (x + 1).view(6, -1) * y, lambda n: (X(n, 6), X(1)), (X(7, 5), X(1))),
+        (lambda x, k: x.exp().narrow(0, k, 2), lambda n: (X(9, n), n - 3), (X(9, 8), 8)),
+        (lambda x, y: (x + 1).T.add_(y), lambda n: (X(n, 3), X(n)), (X(8, 3), X(9))),
+        (overlapping, lambda n: (X(2 * n, 4), X(n)), (X(16, 4), X(10))),
+        (lambda x, y: torch.cat([x + 1, y]), lambda n: (X(3, n), X(2, n)), (X(3, 8), X(2, 9))),
+    ],
+)  # fmt: skip
+def test_what_torch_refuses_is_torchs_error(fn, good, bad):
+    compiled = ccompile.compile(fn, options={"verify": False})
+    with torch.no_grad():
+        for n in (5, 6, 7, 8):
+            args = good(n)
+            alike(fn(*args), compiled(*args), path=str(n))
+    assert raised(compiled, *bad) == raised(fn, *bad)
+
+
+def test_a_write_is_done_once():
+    total = torch.zeros(1)
+
+    def fn(x, total):
+        total.add_(x.sum())
+        return x * 2
+
+    compiled = ccompile.compile(fn, options={"verify": False})
+    with torch.no_grad():
+        for n in range(5, 10):
+            compiled(torch.ones(n, 2), total)
+    assert total.item() == 2 * sum(range(5, 10)) and total._version == 5

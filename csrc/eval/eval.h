@@ -44,16 +44,22 @@ typedef struct CcShape {
     int running;
 } CcShape;
 
+/* Whether types of new keys are found by rules: not before they gave what torch gave for one. */
+typedef enum CcRules { CC_RULES_NEW, CC_RULES_HOLD, CC_RULES_WRONG } CcRules;
+
 typedef struct CcSegment {
     CcTrace *trace;
     CC_VEC(CcShape *) shape; /* most recently used first */
     CcRunOptions options;
     CC_VEC(int) made; /* the graph's outputs that nodes make; cc_eval_idle */
     int shape_limit;
-    uint64_t lot;    /* state of the generator that says which shape is dropped */
-    uint64_t run_ns; /* what torch's ops took at best, in a first call of some sizes */
-    int credit;      /* dear plans that are made before their sizes come a second time (shape.c) */
+    uint64_t lot;        /* state of the generator that says which shape is dropped */
+    uint64_t run_ns;     /* what torch's ops took at best, in a first call of some sizes */
+    uint64_t planned_ns; /* what rules, a plan and its run took at best instead */
+    int credit;          /* dear plans that are made before their sizes come a second time (shape.c) */
     bool verify, reuse_results, cuda_graphs;
+    uint8_t rules;    /* CcRules */
+    uint16_t unknown; /* CcOpId for which there was no rule, or CC_OP_host */
     int id;
     uint64_t hits;
     bool broken; /* its plan failed: not used any more */

@@ -97,7 +97,25 @@ void cc_shape_first(CcRoot *root, CcSegment *s); /* the recorded one */
 int cc_shape_find(CcSegment *s, CcScratch *x);
 /* Runs the nodes by torch for a new key and makes its shape. The host's `at` tells how far it came. */
 CC_MUST CcRan cc_shape_explore(CcSegment *s, CcSegmentHost *host, CcScratch *x);
+/* The same without a run, where rules hold: 0; -1: not known, or a plan is not worth it, and nothing happened. */
+int cc_shape_derive(CcSegment *s, CcSegmentHost *host, CcScratch *x);
+void cc_shape_paid(CcSegment *s, uint64_t ns); /* and what that took, with the run */
 void cc_shape_free(const CcTrace *t, CcShape *shape);
+/* True: done, or its guard holds. False without an error: it does not hold. */
+bool cc_shape_step(const CcTrace *t, const CcMaker *m, const CcSymStep *step, CcScratch *x);
+bool cc_shape_odd(const CcTrace *t, const CcScratch *x); /* a number is none that kernels take */
+/* The node's op and operands as its arguments are now; a node that does not bind any more is the host's. */
+void cc_shape_bind(const CcTrace *t, const CcScratch *x, CcGraph *g, int node, PyObject *const *in);
+/* contiguous() and its kind, when there is nothing to do: one object where there were two, or two where there was
+ * one. */
+bool cc_shape_others(const CcTrace *t, const CcScratch *x, const CcNode *n);
+bool cc_shape_length(const CcNode *n, PyObject *r); /* a sequence of as many results */
+/* Results as torch gave them. False: other kinds of results than in the recording. */
+bool cc_shape_take(const CcTrace *t, const CcScratch *x, CcGraph *g, int node);
+
+/* derive.c: the graph of a new key by rules. NULL: not known. Symbols are evaluated; no error is set. */
+CcGraph *cc_derive_graph(CcSegment *s, CcSegmentHost *host, CcScratch *x);
+bool cc_derive_same(const CcGraph *a, const CcGraph *b, int *node); /* and where they differ */
 /* Takes over the trace. NULL with MemoryError. */
 CcSegment *cc_segment_new(CcRoot *root, CcTrace *trace);
 

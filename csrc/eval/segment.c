@@ -385,7 +385,9 @@ static CcRan run_nodes(CcSegment *s, CcScratch *x) {
     const CcHost h = cc_segment_host(&host, s->trace, x->shape, x);
     CcErr err = {0};
     if (cc_eval_idle && !cc_trace_symbolic(s->trace) && x->shape->plan != NULL) return make_results(s, &host);
-    if (x->shape == NULL || x->shape->plan == NULL || x->odd) {
+    const bool planned = x->shape != NULL && x->shape->plan != NULL && !x->odd;
+    const uint64_t start = planned ? 0 : cc_log_now_ns();
+    if (!planned && cc_shape_derive(s, &host, x) < 0) {
         const CcRan ran = cc_shape_explore(s, &host, x);
         if (ran == CC_RAN_FAILED) return fail(&host);
         if (ran == CC_RAN_MISFIT) cc_segment_restore(&host);
@@ -400,6 +402,7 @@ static CcRan run_nodes(CcSegment *s, CcScratch *x) {
     int status = x->shape->captures != NULL ? cc_capture_run(s, &host, &h) : CC_CAPTURE_NOT;
     if (status == CC_CAPTURE_NOT) status = cc_run_exec(x->shape->plan, &h, NULL, &err);
     x->shape->running--;
+    if (status == 0 && !planned) cc_shape_paid(s, cc_log_now_ns() - start);
     if (status == 0) return CC_RAN;
     if (!PyErr_Occurred()) PyErr_Format(PyExc_RuntimeError, "ccompile: %s", err.text);
     return fail(&host);

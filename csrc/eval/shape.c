@@ -1,7 +1,8 @@
 /* Shapes: what holds for one key of a trace with symbols. The recording gives the first. For a new key the symbolic
  * guards are evaluated and the nodes are run by torch, step by step as recorded: what it returns are this call's
  * results, and its types are what a plan is compiled for (kernels know no sizes, so none is compiled). So no op needs a
- * rule for the shape of its result. Keys whose guards don't hold are remembered, too. Beyond a limit shapes are
+ * rule for the shape of its result. Where rules know all of them and gave what torch gave for the first such key, later
+ * ones need no such run (derive.c). Keys whose guards don't hold are remembered, too. Beyond a limit shapes are
  * dropped. */
 #include "eval_int.h"
 
@@ -142,7 +143,7 @@ void cc_shape_first(CcRoot *root, CcSegment *s) {
                                 .convolves = true};
     s->shape_limit = root->knobs.shape_limit;
     s->credit = FIRST_CREDIT;
-    s->run_ns = UINT64_MAX;
+    s->run_ns = s->planned_ns = UINT64_MAX;
     s->verify = root->knobs.verify != 0;
     s->reuse_results = root->knobs.reuse_results != 0;
     s->cuda_graphs = root->knobs.cuda_graphs != 0;
@@ -160,8 +161,7 @@ void cc_shape_first(CcRoot *root, CcSegment *s) {
 
 /* ------------------------------------------------------------------ symbolic steps */
 
-/* True: done, or its guard holds. False without an error: it does not hold. */
-static bool run_step(const CcTrace *t, const CcMaker *m, const CcSymStep *step, CcScratch *x) {
+bool cc_shape_step(const CcTrace *t, const CcMaker *m, const CcSymStep *step, CcScratch *x) {
     PyObject *in[CC_CALL_MAX];
     if (cc_segment_operands(t, m, &step->action, in) < 0) return false;
     PyObject *r = cc_action_run(&step->action, in);
@@ -188,7 +188,7 @@ static bool run_step(const CcTrace *t, const CcMaker *m, const CcSymStep *step, 
 static int run_loose(const CcTrace *t, CcScratch *x) {
     const CcMaker m = cc_segment_maker(t, x, false);
     for (int i = 0; i < t->step.n; i++) {
-        if (t->step.at[i].keyed || run_step(t, &m, &t->step.at[i], x)) continue;
+        if (t->step.at[i].keyed || cc_shape_step(t, &m, &t->step.at[i], x)) continue;
         PyErr_Clear(); /* an exception: it is raised where this call is recorded */
         return i;
     }
@@ -197,7 +197,7 @@ static int run_loose(const CcTrace *t, CcScratch *x) {
 
 /* Numbers that kernels take must be ordinary ones: eager may refuse those that do not fit a dtype, and it looks at
  * bounds that are no numbers. 2^53: up to there an int is a double. */
-static bool odd_numbers(const CcTrace *t, const CcScratch *x) {
+bool cc_shape_odd(const CcTrace *t, const CcScratch *x) {
     for (int i = 0; i < t->symbol.n; i++) {
         if (t->symbol.at[i].kernel == CC_SYM_NOT) continue;
         const double v =
@@ -233,7 +233,7 @@ int cc_shape_find(CcSegment *s, CcScratch *x) {
         s->credit = CC_MIN(s->credit + 1, MOST_CREDIT);
     }
     const int failed = run_loose(t, x);
-    x->odd = failed < 0 && odd_numbers(t, x);
+    x->odd = failed < 0 && cc_shape_odd(t, x);
     return failed;
 }
 
@@ -256,7 +256,7 @@ typedef struct Explorer {
 static bool run_late(Explorer *e, int node) {
     for (; e->step < e->t->step.n && e->t->step.at[e->step].action.after <= node; e->step++) {
         const CcSymStep *step = &e->t->step.at[e->step];
-        if (!step->late || run_step(e->t, &e->host->maker, step, e->x)) continue;
+        if (!step->late || cc_shape_step(e->t, &e->host->maker, step, e->x)) continue;
         e->misfit = e->step;
         return false;
     }
@@ -265,61 +265,60 @@ static bool run_late(Explorer *e, int node) {
 
 static bool run_early(Explorer *e) {
     for (int i = 0; i < e->t->step.n; i++) {
-        if (e->t->step.at[i].late || run_step(e->t, &e->host->maker, &e->t->step.at[i], e->x)) continue;
+        if (e->t->step.at[i].late || cc_shape_step(e->t, &e->host->maker, &e->t->step.at[i], e->x)) continue;
         e->misfit = i;
         return false;
     }
     return true;
 }
 
-static bool operand_is(const Explorer *e, const CcNode *n, int i, PyObject *tensor) {
-    const CcOperand *o = cc_graph_operand(e->t->graph, n, i);
-    return o->kind == CC_IN_VALUE && e->x->value[o->value] == tensor;
+static bool operand_is(const CcTrace *t, const CcScratch *x, const CcNode *n, int i, PyObject *tensor) {
+    const CcOperand *o = cc_graph_operand(t->graph, n, i);
+    return o->kind == CC_IN_VALUE && x->value[o->value] == tensor;
 }
 
-static int value_of(const Explorer *e, const CcNode *n, PyObject *tensor) {
+static int value_of(const CcTrace *t, const CcScratch *x, const CcNode *n, PyObject *tensor) {
     for (int i = 0; i < n->n_in; i++)
-        if (operand_is(e, n, i, tensor)) return cc_graph_operand(e->t->graph, n, i)->value;
+        if (operand_is(t, x, n, i, tensor)) return cc_graph_operand(t->graph, n, i)->value;
     return -1;
 }
 
-/* Operand i of a node that binds as recorded is that one's, as two arguments may be one tensor in this call alone. -1: it may
- * be one value as well as another. */
-static int operand_value(const Explorer *e, const CcNode *n, int i, PyObject *tensor, bool same) {
-    if (same && operand_is(e, n, i, tensor)) return cc_graph_operand(e->t->graph, n, i)->value;
-    const int value = value_of(e, n, tensor);
+/* Operand i of a node that binds as recorded is that one's, as two arguments may be one tensor in this call alone. -1:
+ * it may be one value as well as another. */
+static int operand_value(const CcTrace *t, const CcScratch *x, const CcNode *n, int i, PyObject *tensor, bool same) {
+    if (same && operand_is(t, x, n, i, tensor)) return cc_graph_operand(t->graph, n, i)->value;
+    const int value = value_of(t, x, n, tensor);
     for (int k = 0; k < n->n_in; k++)
-        if (operand_is(e, n, k, tensor) && cc_graph_operand(e->t->graph, n, k)->value != value) return -1;
+        if (operand_is(t, x, n, k, tensor) && cc_graph_operand(t->graph, n, k)->value != value) return -1;
     return value;
 }
 
-static bool takes_numbers(const Explorer *e, const CcNode *n) {
+static bool takes_numbers(const CcTrace *t, const CcNode *n) {
     for (int i = 0; i < n->n_in; i++)
-        if (cc_graph_operand(e->t->graph, n, i)->kind == CC_IN_NUMBER) return true;
+        if (cc_graph_operand(t->graph, n, i)->kind == CC_IN_NUMBER) return true;
     return false;
 }
 
-/* The node's op and operands as its arguments are now; a node that does not bind any more is the host's. */
-static void bind_node(Explorer *e, int node, PyObject *const *in) {
-    const CcNode *recorded = &e->t->graph->node.at[node];
-    CcNode *n = &e->graph->node.at[node];
+void cc_shape_bind(const CcTrace *t, const CcScratch *x, CcGraph *g, int node, PyObject *const *in) {
+    const CcNode *recorded = &t->graph->node.at[node];
+    CcNode *n = &g->node.at[node];
     if (recorded->op == CC_OP_host) return;
     CcBound bound;
-    bool ok = cc_action_bind(&e->t->node.at[recorded->host], in, &bound) == 0;
-    const int in0 = e->graph->operand.n;
+    bool ok = cc_action_bind(&t->node.at[recorded->host], in, &bound) == 0;
+    const int in0 = g->operand.n;
     const bool same = ok && bound.n == recorded->n_in && bound.op == recorded->op;
-    ok = ok && (same || !takes_numbers(e, recorded));
+    ok = ok && (same || !takes_numbers(t, recorded));
     for (int i = 0; ok && i < bound.n; i++) {
         CcOperand o = bound.in[i].constant;
         o.value = 0;
-        if (i < recorded->n_in && cc_graph_operand(e->t->graph, recorded, i)->kind == CC_IN_NUMBER)
-            o = *cc_graph_operand(e->t->graph, recorded, i);
-        else if (same && o.kind == cc_graph_operand(e->t->graph, recorded, i)->kind)
-            o.value = cc_graph_operand(e->t->graph, recorded, i)->value; /* the symbol that gave it */
+        if (i < recorded->n_in && cc_graph_operand(t->graph, recorded, i)->kind == CC_IN_NUMBER)
+            o = *cc_graph_operand(t->graph, recorded, i);
+        else if (same && o.kind == cc_graph_operand(t->graph, recorded, i)->kind)
+            o.value = cc_graph_operand(t->graph, recorded, i)->value; /* the symbol that gave it */
         if (bound.in[i].tensor != NULL)
-            o = (CcOperand){.kind = CC_IN_VALUE, .value = operand_value(e, recorded, i, bound.in[i].tensor, same)};
+            o = (CcOperand){.kind = CC_IN_VALUE, .value = operand_value(t, x, recorded, i, bound.in[i].tensor, same)};
         ok = o.kind != CC_IN_VALUE || o.value >= 0;
-        cc_vec_push(&e->graph->operand, o);
+        cc_vec_push(&g->operand, o);
     }
     n->op = (uint16_t)(ok ? bound.op : CC_OP_host);
     if (!ok) return;
@@ -333,14 +332,12 @@ static const struct CcGave *recorded_as_given(const CcTrace *t, int item) {
     return NULL;
 }
 
-/* contiguous() and its kind, when there is nothing to do: one object where there were two, or two where there was
- * one. */
-static bool gives_others(const Explorer *e, const CcNode *n) {
+bool cc_shape_others(const CcTrace *t, const CcScratch *x, const CcNode *n) {
     for (int k = 0; k < n->n_out; k++) {
-        PyObject *o = e->x->value[n->out0 + k];
+        PyObject *o = x->value[n->out0 + k];
         if (o == NULL || !cc_tens_any(o)) continue;
-        const struct CcGave *gave = recorded_as_given(e->t, n->out0 + k);
-        if (gave == NULL ? value_of(e, n, o) >= 0 : gave->value < 0 || e->x->value[gave->value] != o) return true;
+        const struct CcGave *gave = recorded_as_given(t, n->out0 + k);
+        if (gave == NULL ? value_of(t, x, n, o) >= 0 : gave->value < 0 || x->value[gave->value] != o) return true;
     }
     return false;
 }
@@ -352,22 +349,22 @@ static bool writes_input(const Explorer *e, const CcAction *a, PyObject *const *
     return false;
 }
 
-/* Results as torch gave them. False: other kinds of results than in the recording. */
-static bool take_types(Explorer *e, int node) {
-    const CcNode *n = &e->t->graph->node.at[node];
+bool cc_shape_take(const CcTrace *t, const CcScratch *x, CcGraph *g, int node) {
+    const CcNode *n = &t->graph->node.at[node];
     for (int k = 0; k < n->n_out; k++) {
-        CcType *type = &e->graph->val.at[n->out0 + k].type;
-        PyObject *o = e->x->value[n->out0 + k];
+        CcType *type = &g->val.at[n->out0 + k].type;
+        PyObject *o = x->value[n->out0 + k];
         if (type->ndim < 0 || o == NULL) continue; /* the host's alone */
-        CcTensor t;
-        cc_tens_read(o, true, &t);
-        if (t.type.ndim != type->ndim || t.type.dtype != type->dtype || t.type.device != type->device) return false;
-        *type = t.type;
+        CcTensor now;
+        cc_tens_read(o, true, &now);
+        if (now.type.ndim != type->ndim || now.type.dtype != type->dtype || now.type.device != type->device)
+            return false;
+        *type = now.type;
     }
     return true;
 }
 
-static bool right_length(const CcNode *n, PyObject *r) {
+bool cc_shape_length(const CcNode *n, PyObject *r) {
     const Py_ssize_t length = PyObject_Size(r);
     if (length < 0) PyErr_Clear();
     return length == n->n_out;
@@ -402,12 +399,12 @@ static bool run_node(Explorer *e, int node) {
     if (cc_segment_operands(e->t, &e->host->maker, a, in) < 0) return false;
     e->host->unsaved = e->t->retry && save(e, n) < 0;
     PyObject *r = e->host->unsaved || writes_input(e, a, in) ? NULL : cc_action_run(a, in);
-    bool ok = r != NULL && (a->gives == 0 || r == in[a->gives - 1]) && (!a->sequence || right_length(n, r)) &&
+    bool ok = r != NULL && (a->gives == 0 || r == in[a->gives - 1]) && (!a->sequence || cc_shape_length(n, r)) &&
               cc_segment_store(e->host, node, r) == 0;
-    if (ok) bind_node(e, node, in);
+    if (ok) cc_shape_bind(e->t, e->x, e->graph, node, in);
     for (int i = 0; i < a->n; i++) Py_DECREF(in[i]);
     Py_XDECREF(r);
-    return ok && !gives_others(e, n) && !resizes(e, n, a) && take_types(e, node);
+    return ok && !cc_shape_others(e->t, e->x, n) && !resizes(e, n, a) && cc_shape_take(e->t, e->x, e->graph, node);
 }
 
 static void note_reads(void *ctx, int value, int node) {
@@ -456,14 +453,74 @@ static void take_inputs(Explorer *e) {
 
 /* A number may be another one in every call (a time, a learning rate): its second use is waited for. Sizes that come
  * once are not worth a plan that takes as long as the run itself (libraries generate code for each size of a
- * convolution): such plans are made on credit, which those that run again pay back. */
+ * convolution): such plans are made on credit, which those that run again pay back. Where rules give the types, none is
+ * needed as long as plan and run together take no longer than torch does. */
 static bool waits(const CcSegment *s) {
     for (int i = 0; i < s->trace->number.n; i++)
         if (s->trace->number.at[i].keyed) return true;
-    return s->credit <= 0;
+    return s->credit <= 0 && (s->rules != CC_RULES_HOLD || s->planned_ns > s->run_ns);
+}
+
+void cc_shape_paid(CcSegment *s, uint64_t ns) {
+    s->planned_ns = CC_MIN(s->planned_ns, ns);
+    if (ns > s->run_ns && s->credit > 0) s->credit--;
+}
+
+/* Whether a graph that rules gave is what torch gave. */
+static void judge(CcSegment *s, const CcGraph *derived, const CcGraph *graph) {
+    int node;
+    if (derived == NULL) return;
+    if (cc_derive_same(derived, graph, &node)) {
+        if (s->rules == CC_RULES_NEW) s->rules = CC_RULES_HOLD;
+        return;
+    }
+    s->rules = CC_RULES_WRONG;
+    CcSbuf was = {0}, is = {0};
+    const CcNode *n = &graph->node.at[node];
+    if (n->n_out > 0) cc_tens_describe(&derived->val.at[n->out0].type, &was);
+    if (n->n_out > 0) cc_tens_describe(&graph->val.at[n->out0].type, &is);
+    cc_log_add(CC_LOG_VERIFY, "segment %d: rules gave %s for %s, torch %s", s->id, cc_sbuf_text(&was),
+               cc_op_info((CcOpId)n->op)->name, cc_sbuf_text(&is));
+    cc_sbuf_free(&was);
+    cc_sbuf_free(&is);
+}
+
+int cc_shape_derive(CcSegment *s, CcSegmentHost *host, CcScratch *x) {
+    const uint64_t start = cc_log_now_ns();
+    const bool again = x->shape != NULL;
+    if (s->rules != CC_RULES_HOLD || s->verify || s->broken || x->odd || (!again && waits(s))) return -1;
+    CcGraph *graph = cc_derive_graph(s, host, x);
+    if (graph == NULL) return -1;
+    if (cc_shape_odd(s->trace, x)) {
+        cc_graph_free(graph);
+        return -1;
+    }
+    CcShape *shape = again ? x->shape : add_shape(s, x->key, x->n_key);
+    if (!again) keep_symbols(s->trace, shape, x->symbol);
+    shape->running++;
+    const uint64_t known = cc_log_now_ns();
+    if (shape->plan == NULL) { /* another thread may have made it */
+        shape->graph = graph;
+        compile(s, shape, NULL, x->symbol);
+    } else {
+        cc_graph_free(graph);
+    }
+    shape->running--;
+    x->shape = shape;
+    host->shape = shape;
+    cc_log_add(CC_LOG_SHAPE, "segment %d: shape %d, %.2f ms, sizes by rules in %.2f ms", s->id, s->shape.n,
+               (double)(cc_log_now_ns() - start) * 1e-6, (double)(known - start) * 1e-6);
+    drop_any(s);
+    if (shape->plan != NULL) return 0;
+    cc_graph_free(shape->graph);
+    shape->graph = NULL;
+    return -1;
 }
 
 CcRan cc_shape_explore(CcSegment *s, CcSegmentHost *host, CcScratch *x) {
+    const bool tries = s->rules == CC_RULES_NEW || s->verify;
+    CcGraph *derived = tries ? cc_derive_graph(s, host, x) : NULL;
+    const char *unknown = tries && derived == NULL ? cc_op_info((CcOpId)s->unknown)->name : NULL;
     const uint64_t start = cc_log_now_ns();
     Explorer e = {.s = s,
                   .t = s->trace,
@@ -476,6 +533,8 @@ CcRan cc_shape_explore(CcSegment *s, CcSegmentHost *host, CcScratch *x) {
     const bool ok = explore(&e);
     const uint64_t ran = cc_log_now_ns();
     if (ok) s->run_ns = CC_MIN(s->run_ns, ran - start);
+    if (ok) judge(s, derived, e.graph);
+    if (derived != NULL) cc_graph_free(derived);
     free(e.last);
     if (!ok && s->trace->retry) {
         host->undone = cc_unrun_all(&e.undo) == 0;
@@ -499,9 +558,9 @@ CcRan cc_shape_explore(CcSegment *s, CcSegmentHost *host, CcScratch *x) {
     }
     shape->running++;
     if (!again) keep_symbols(s->trace, shape, x->symbol);
-    const char *later = !again && waits(s)         ? ", planned when these sizes come again"
-                        : odd_numbers(s->trace, x) ? ", not planned: a number that no kernel is given"
-                                                   : NULL;
+    const char *later = !again && waits(s)          ? ", planned when these sizes come again"
+                        : cc_shape_odd(s->trace, x) ? ", not planned: a number that no kernel is given"
+                                                    : NULL;
     if (shape->plan == NULL && later == NULL) { /* another thread may have made it */
         shape->graph = e.graph;
         compile(s, shape, s->verify ? x->value : NULL, x->symbol);
@@ -510,8 +569,9 @@ CcRan cc_shape_explore(CcSegment *s, CcSegmentHost *host, CcScratch *x) {
         cc_graph_free(e.graph);
     }
     shape->running--;
-    cc_log_add(CC_LOG_SHAPE, "segment %d: shape %d, %.2f ms%s", s->id, s->shape.n,
-               (double)(cc_log_now_ns() - start) * 1e-6, shape->plan == NULL && later != NULL ? later : "");
+    cc_log_add(CC_LOG_SHAPE, "segment %d: shape %d, %.2f ms%s%s%s", s->id, s->shape.n,
+               (double)(cc_log_now_ns() - start) * 1e-6, shape->plan == NULL && later != NULL ? later : "",
+               unknown != NULL ? ", no rule for its sizes: " : "", unknown != NULL ? unknown : "");
     drop_any(s);
     return CC_RAN;
 }

@@ -231,6 +231,8 @@ typedef struct CcTrace {
 /* What a symbolic guard says, for people: "x.size(0) > 32 is True". */
 void cc_symtext_step(const CcTrace *t, int step, CcSbuf *out);
 enum { CC_KEY_MAX = 192 }; /* words of a key; a trace that would need more has no symbols */
+/* Shows each recipe that an action's operands are made by. */
+void cc_sym_visit(const CcTrace *t, const CcAction *a, void (*visit)(void *ctx, const CcRecipe *r), void *ctx);
 /* Tells which values late steps read, and up to which node. */
 void cc_trace_late_reads(const CcTrace *t, void (*tell)(void *ctx, int value, int node), void *ctx);
 static inline bool cc_trace_symbolic(const CcTrace *t) { return t->resized.n + t->number.n > 0; }

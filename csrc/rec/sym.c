@@ -329,7 +329,7 @@ static void visit_recipe(const CcTrace *t, int recipe, void (*visit)(void *ctx, 
     for (int i = 0; i < r->n; i++) visit_recipe(t, t->recipes.kid.at[r->kid0 + i], visit, ctx);
 }
 
-static void visit_action(const CcTrace *t, const CcAction *a, void (*visit)(void *ctx, const CcRecipe *r), void *ctx) {
+void cc_sym_visit(const CcTrace *t, const CcAction *a, void (*visit)(void *ctx, const CcRecipe *r), void *ctx) {
     for (int i = 0; i < a->n; i++) visit_recipe(t, t->args.at[a->args0 + i], visit, ctx);
 }
 
@@ -392,7 +392,7 @@ static PyObject *record_step(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyO
     }
     CcSymStep step = {.action = cc_node_action(spec, act, args0), .symbol0 = t->symbol.n};
     Seen seen = {.t = t};
-    visit_action(t, &step.action, see, &seen);
+    cc_sym_visit(t, &step.action, see, &seen);
     step.late = seen.late;
     step.action.after = t->graph->node.n;
     step.action.sequence = items;
@@ -432,7 +432,7 @@ void cc_sym_same(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
     }
     CcSymStep step = {.action = cc_node_action(spec, act, args0), .symbol0 = t->symbol.n, .same = (int16_t)same};
     Seen seen = {.t = t};
-    visit_action(t, &step.action, see, &seen);
+    cc_sym_visit(t, &step.action, see, &seen);
     step.late = seen.late;
     step.action.after = t->graph->node.n;
     if (step.late && t->impure) t->retry = true;
@@ -678,13 +678,13 @@ static void find_keyed(CcTrace *t) {
         const CcSymStep *step = &t->step.at[i];
         bool needed = step->late;
         for (int k = 0; k < step->n; k++) needed = needed || t->symbol.at[step->symbol0 + k].keyed;
-        if (needed) visit_action(t, &step->action, see_keyed, t);
+        if (needed) cc_sym_visit(t, &step->action, see_keyed, t);
     }
     for (int i = 0; i < t->number.n; i++) t->number.at[i].keyed = t->symbol.at[t->number.at[i].symbol].keyed;
     for (int i = 0; i < t->step.n; i++) {
         CcSymStep *step = &t->step.at[i];
         Seen seen = {.t = t};
-        visit_action(t, &step->action, see, &seen);
+        cc_sym_visit(t, &step->action, see, &seen);
         step->keyed = !seen.loose;
         for (int k = 0; k < step->n; k++) t->symbol.at[step->symbol0 + k].keyed = step->keyed;
     }
@@ -786,6 +786,6 @@ static void tell_value(void *ctx, const CcRecipe *r) {
 void cc_trace_late_reads(const CcTrace *t, void (*tell)(void *ctx, int value, int node), void *ctx) {
     for (int i = 0; i < t->step.n; i++) {
         Teller teller = {tell, ctx, t->step.at[i].action.after};
-        visit_action(t, &t->step.at[i].action, tell_value, &teller);
+        cc_sym_visit(t, &t->step.at[i].action, tell_value, &teller);
     }
 }

@@ -1,0 +1,240 @@
+/* Types of a new key without a run: what hangs on nothing that changed is as recorded; views, and tensors made of sizes
+ * alone, are made by torch of memory that nobody reads (stand-ins); the rest follows by rules (ir/infer.def). What
+ * no rule knows, or torch would refuse, is "unknown": torch then runs the nodes (shape.c). */
+#include "eval_int.h"
+
+typedef struct Derive {
+    CcSegment *s;
+    const CcTrace *t;
+    CcScratch *x;
+    const CcMaker *maker;
+    CcGraph *graph;
+    int step;                  /* next late step */
+    bool *value, *symbol;      /* is it another one than recorded */
+    bool *source;              /* may it, or something in it */
+    bool moved, counted, lost; /* of what was looked at last: is something; a symbol among it; can't be told */
+    bool fails;                /* no stand-in could be made */
+} Derive;
+
+/* ------------------------------------------------------------------ what changed */
+
+static bool same_type(const CcType *a, const CcType *b) {
+    return a->dtype == b->dtype && a->device == b->device && a->device_index == b->device_index &&
+           cc_type_same_layout(a, b);
+}
+
+static void look_at(void *ctx, const CcRecipe *r) {
+    Derive *d = ctx;
+    const bool symbol =
+        (r->make == CC_MAKE_SYMBOL && d->symbol[r->id]) || (r->make == CC_MAKE_SOURCE && d->source[r->id]);
+    d->counted = d->counted || symbol;
+    d->moved = d->moved || symbol || (r->make == CC_MAKE_VALUE && d->value[r->id]);
+    d->lost = d->lost || r->make == CC_MAKE_EFFECT;
+}
+
+static bool moved(Derive *d, const CcAction *a) {
+    d->moved = d->counted = d->lost = false;
+    cc_sym_visit(d->t, a, look_at, d);
+    return d->moved || d->lost;
+}
+
+static void note_symbols(Derive *d, int first, int n) {
+    for (int i = first; i < first + n; i++) {
+        PyObject *now = d->x->symbol[i];
+        d->symbol[i] = now == NULL || !cc_guard_same_value(now, d->t->symbol.at[i].value);
+    }
+}
+
+/* ------------------------------------------------------------------ stand-ins */
+
+static void stand_in(void *ctx, const CcRecipe *r) {
+    Derive *d = ctx;
+    if (r->make != CC_MAKE_VALUE || d->x->value[r->id] != NULL) return;
+    const CcType *type = &d->graph->val.at[r->id].type;
+    if (type->ndim >= 0 && type->device == 1) d->x->value[r->id] = cc_tens_empty(type, NULL);
+    d->fails = d->fails || d->x->value[r->id] == NULL;
+}
+
+/* Operands of an action whose tensors have the types that were found so far. */
+static bool take_operands(Derive *d, const CcAction *a, PyObject **in) {
+    cc_sym_visit(d->t, a, stand_in, d);
+    return !d->fails && cc_segment_operands(d->t, d->maker, a, in) == 0;
+}
+
+static void drop_stand_ins(const Derive *d) {
+    for (int v = 0; v < d->graph->val.n; v++)
+        if (d->graph->val.at[v].def >= 0) Py_CLEAR(d->x->value[v]);
+}
+
+/* ------------------------------------------------------------------ steps */
+
+static bool derive_step(Derive *d, const CcSymStep *step) {
+    const bool gives = step->want == NULL && step->same == 0;
+    if (!moved(d, &step->action) && step->late && step->keyed) {
+        for (int i = step->symbol0; gives && i < step->symbol0 + step->n; i++)
+            Py_XSETREF(d->x->symbol[i], Py_NewRef(d->t->symbol.at[i].value));
+    } else {
+        cc_sym_visit(d->t, &step->action, stand_in, d);
+        if (d->lost || d->fails || !cc_shape_step(d->t, d->maker, step, d->x)) return false;
+    }
+    if (gives) note_symbols(d, step->symbol0, step->n);
+    return true;
+}
+
+static bool derive_late(Derive *d, int node) {
+    for (; d->step < d->t->step.n && d->t->step.at[d->step].action.after <= node; d->step++)
+        if (d->t->step.at[d->step].late && !derive_step(d, &d->t->step.at[d->step])) return false;
+    return true;
+}
+
+static bool derive_early(Derive *d) {
+    for (int i = 0; i < d->t->number.n; i++) note_symbols(d, d->t->number.at[i].symbol, 1);
+    for (int i = 0; i < d->t->step.n; i++)
+        if (!d->t->step.at[i].late && !derive_step(d, &d->t->step.at[i])) return false;
+    return true;
+}
+
+/* ------------------------------------------------------------------ nodes */
+
+/* reshape() may give a view or a copy, and what is written there would be seen or not. */
+static bool views_as_recorded(const Derive *d, int node) {
+    const CcNode *n = &d->t->graph->node.at[node];
+    const CcOperand *o = n->n_in > 0 ? cc_graph_operand(d->t->graph, n, 0) : NULL;
+    if (n->op != CC_OP_reshape || n->n_out != 1) return n->op != CC_OP_reshape;
+    if (o->kind != CC_IN_VALUE) return false;
+    const CcVal *was = d->t->graph->val.at, *is = d->graph->val.at;
+    return cc_infer_views(&was[o->value].type, &was[n->out0].type) ==
+           cc_infer_views(&is[o->value].type, &is[n->out0].type);
+}
+
+static bool takes_empty(const Derive *d, const CcNode *n) {
+    for (int k = 0; k < n->n_out; k++) {
+        const CcType *type = &d->graph->val.at[n->out0 + k].type;
+        for (int i = 0; i < type->ndim; i++)
+            if (type->size[i] == 0) return true;
+    }
+    return false;
+}
+
+/* torch's own result on stand-ins */
+static bool ask(Derive *d, int node, CcSegmentHost *host) {
+    const CcNode *n = &d->t->graph->node.at[node];
+    const CcAction *a = &d->t->node.at[n->host];
+    PyObject *in[CC_CALL_MAX];
+    if (n->flags != 0 || a->gives != 0 || !take_operands(d, a, in)) return false;
+    PyObject *r = cc_action_run(a, in);
+    bool ok = r != NULL && (!a->sequence || cc_shape_length(n, r)) && cc_segment_store(host, node, r) == 0;
+    if (ok) cc_shape_bind(d->t, d->x, d->graph, node, in);
+    for (int i = 0; i < a->n; i++) Py_DECREF(in[i]);
+    Py_XDECREF(r);
+    return ok && d->graph->node.at[node].op == n->op && !cc_shape_others(d->t, d->x, n) &&
+           cc_shape_take(d->t, d->x, d->graph, node) && !takes_empty(d, n) && views_as_recorded(d, node);
+}
+
+static bool bind(Derive *d, int node) {
+    const CcNode *n = &d->t->graph->node.at[node];
+    const CcAction *a = &d->t->node.at[n->host];
+    const bool by_size = a->form == CC_F_GETITEM || a->form == CC_F_SETITEM;
+    PyObject *in[CC_CALL_MAX];
+    if (!d->counted && !by_size) return true; /* what a call binds to does not hang on sizes */
+    if (!take_operands(d, a, in)) return false;
+    cc_shape_bind(d->t, d->x, d->graph, node, in);
+    for (int i = 0; i < a->n; i++) Py_DECREF(in[i]);
+    return true;
+}
+
+/* Before it is believed a rule has to give what was recorded, too. */
+static bool knows(const Derive *d, int node, CcType *out) {
+    const CcGraph *was = d->t->graph;
+    const CcNode *n = &was->node.at[node];
+    if (n->n_out > CC_BOUND_MAX) return false;
+    if (d->s->rules != CC_RULES_HOLD) {
+        if (!cc_infer_node(was, node, was, out)) return false;
+        for (int k = 0; k < n->n_out; k++)
+            if (!same_type(&out[k], &was->val.at[n->out0 + k].type)) return false;
+    }
+    return cc_infer_node(d->graph, node, was, out);
+}
+
+static bool derive_node(Derive *d, int node, CcSegmentHost *host) {
+    const CcNode *n = &d->t->graph->node.at[node];
+    bool ok = true;
+    if (moved(d, &d->t->node.at[n->host])) {
+        CcType out[CC_BOUND_MAX];
+        ok = n->op != CC_OP_host && !d->lost;
+        if (ok && cc_infer_asks((CcOpId)n->op)) {
+            ok = ask(d, node, host);
+        } else if (ok) {
+            ok = bind(d, node) && knows(d, node, out);
+            for (int k = 0; ok && k < n->n_out; k++) d->graph->val.at[n->out0 + k].type = out[k];
+        }
+    }
+    for (int v = n->out0; v < n->out0 + n->n_out; v++)
+        d->value[v] = !same_type(&d->graph->val.at[v].type, &d->t->graph->val.at[v].type);
+    return ok;
+}
+
+/* ------------------------------------------------------------------ keys */
+
+static void note_source(Derive *d, int guard) {
+    for (; guard >= 0 && !d->source[guard]; guard = d->t->guards.g.at[guard].parent) d->source[guard] = true;
+}
+
+/* Rules are those of torch's CPU code. */
+static bool elsewhere(const CcGraph *g) {
+    for (int v = 0; v < g->val.n; v++)
+        if (g->val.at[v].type.device > 1) return true;
+    return false;
+}
+
+static void note_inputs(Derive *d) {
+    for (int i = 0; i < d->t->resized.n; i++) note_source(d, d->t->resized.at[i]);
+    for (int i = 0; i < d->t->number.n; i++) note_source(d, d->t->number.at[i].guard);
+    for (int i = 0; i < d->t->input.n; i++) {
+        const int v = d->t->input_value.at[i];
+        CcTensor now;
+        cc_tens_read(d->x->value[v], true, &now);
+        d->graph->val.at[v].type = now.type;
+        d->value[v] = d->source[d->t->input.at[i]] && !same_type(&now.type, &d->t->graph->val.at[v].type);
+    }
+}
+
+CcGraph *cc_derive_graph(CcSegment *s, CcSegmentHost *host, CcScratch *x) {
+    const CcTrace *t = s->trace;
+    if (t->needs_grad || t->scoped || elsewhere(t->graph)) return NULL;
+    Derive d = {.s = s, .t = t, .x = x, .maker = &host->maker, .graph = cc_graph_copy(t->graph)};
+    const size_t n_value = (size_t)t->graph->val.n, n_symbol = (size_t)t->symbol.n;
+    d.value = calloc(n_value + n_symbol + (size_t)t->guards.g.n + 1, sizeof *d.value);
+    if (d.value == NULL) abort();
+    d.symbol = d.value + n_value;
+    d.source = d.symbol + n_symbol;
+    note_inputs(&d);
+    int node = 0;
+    bool ok = derive_early(&d);
+    for (; ok && node < t->graph->node.n; node += ok) ok = derive_late(&d, node) && derive_node(&d, node, host);
+    ok = ok && derive_late(&d, node);
+    s->unknown = (uint16_t)(!ok && node < t->graph->node.n ? t->graph->node.at[node].op : CC_OP_host);
+    drop_stand_ins(&d);
+    PyErr_Clear(); /* torch raises it once more */
+    free(d.value);
+    if (!ok) cc_graph_free(d.graph);
+    return ok ? d.graph : NULL;
+}
+
+/* Symbols' values that nodes' operands do not show are compared by what they lead to. */
+bool cc_derive_same(const CcGraph *a, const CcGraph *b, int *node) {
+    for (int i = 0; i < a->node.n; i++) {
+        const CcNode *n = &a->node.at[i], *m = &b->node.at[i];
+        bool same = n->op == m->op && n->n_in == m->n_in;
+        for (int k = 0; same && k < n->n_in; k++) {
+            const CcOperand *o = cc_graph_operand(a, n, k), *p = cc_graph_operand(b, m, k);
+            same = o->kind == p->kind && o->value == p->value && o->i == p->i && memcmp(&o->f, &p->f, sizeof o->f) == 0;
+        }
+        for (int v = n->out0; same && v < n->out0 + n->n_out; v++)
+            same = (a->val.at[v].type.ndim < 0 && b->val.at[v].type.ndim < 0) ||
+                   same_type(&a->val.at[v].type, &b->val.at[v].type);
+        *node = i;
+        if (!same) return false;
+    }
+    return true;
+}
