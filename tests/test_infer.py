@@ -157,6 +157,13 @@ def selected(draw):
 
 
 @st.composite
+def gathered(draw):
+    t = draw(any_one(1, 4))
+    index = draw(lain([draw(DIM) if draw(st.booleans()) else size for size in t.shape], torch.int64))
+    return [t, draw(st.integers(-t.dim(), t.dim() - 1)), index * 0]
+
+
+@st.composite
 def padded(draw):
     t = draw(any_one(1, 4))
     return [t, *[draw(st.integers(-1, 2)) for _ in range(2 * draw(st.integers(1, t.dim())))], None]
@@ -216,6 +223,7 @@ ROWS = {
     "triu": (one(1, low=2), torch.triu),
     "embedding": (looked_up(), lambda w, i: F.embedding(i, w)),
     "index_select": (selected(), torch.index_select),
+    "gather": (gathered(), torch.gather),
     "linear": (linear_operands(), F.linear),
     "matmul": (product(0, 2), torch.matmul),
     "mm": (product(0, 0), torch.mm),

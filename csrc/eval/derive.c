@@ -213,7 +213,7 @@ CcGraph *cc_derive_graph(CcSegment *s, CcSegmentHost *host, CcScratch *x) {
     bool ok = derive_early(&d);
     for (; ok && node < t->graph->node.n; node += ok) ok = derive_late(&d, node) && derive_node(&d, node, host);
     ok = ok && derive_late(&d, node);
-    s->unknown = (uint16_t)(!ok && node < t->graph->node.n ? t->graph->node.at[node].op : CC_OP_host);
+    s->unknown = !ok && node < t->graph->node.n ? t->node.at[t->graph->node.at[node].host].name : NULL;
     drop_stand_ins(&d);
     PyErr_Clear(); /* torch raises it once more */
     free(d.value);

@@ -58,8 +58,8 @@ typedef struct CcSegment {
     uint64_t planned_ns; /* what rules, a plan and its run took at best instead */
     int credit;          /* dear plans that are made before their sizes come a second time (shape.c) */
     bool verify, reuse_results, cuda_graphs;
-    uint8_t rules;    /* CcRules */
-    uint16_t unknown; /* CcOpId for which there was no rule, or CC_OP_host */
+    uint8_t rules;       /* CcRules */
+    const char *unknown; /* node for which there was no rule; NULL: none */
     int id;
     uint64_t hits;
     bool broken; /* its plan failed: not used any more */

@@ -520,7 +520,7 @@ int cc_shape_derive(CcSegment *s, CcSegmentHost *host, CcScratch *x) {
 CcRan cc_shape_explore(CcSegment *s, CcSegmentHost *host, CcScratch *x) {
     const bool tries = s->rules == CC_RULES_NEW || s->verify;
     CcGraph *derived = tries ? cc_derive_graph(s, host, x) : NULL;
-    const char *unknown = tries && derived == NULL ? cc_op_info((CcOpId)s->unknown)->name : NULL;
+    const char *unknown = tries && derived == NULL ? s->unknown : NULL;
     const uint64_t start = cc_log_now_ns();
     Explorer e = {.s = s,
                   .t = s->trace,

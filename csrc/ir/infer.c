@@ -318,6 +318,15 @@ static bool rule_index_select(const Ask *a) {
     return give(a->out, size, t->ndim);
 }
 
+static bool rule_gather(const Ask *a) {
+    const CcType *t = in(a, 0), *index = in(a, 2);
+    const int dim = t ? cc_graph_dim(t, operand(a, 1)) : -1;
+    if (dim < 0 || !index || index->ndim != t->ndim) return false;
+    for (int d = 0; d < t->ndim; d++)
+        if (d != dim && index->size[d] > t->size[d]) return false;
+    return give(a->out, index->size, index->ndim);
+}
+
 static bool rule_repeat(const Ask *a) {
     const CcType *t = in(a, 0);
     const int n = a->n->n_in - 1;
