@@ -354,6 +354,7 @@ static bool rule_linear(const Ask *a) {
 static bool rule_matmul(const Ask *a) {
     const CcType *x = in(a, 0), *y = in(a, 1);
     if (!x || !y || x->ndim < 2 || y->ndim < 2 || x->size[x->ndim - 1] != y->size[y->ndim - 2]) return false;
+    if (x->ndim == 2 && y->ndim > 2) return false; /* folded or not (should_fold): turned then, or contiguous */
     CcType rows = *x, columns = *y;
     rows.size[rows.ndim - 1] = columns.size[columns.ndim - 2] = 1; /* they broadcast to the result */
     const CcType *const both[] = {&rows, &columns};
