@@ -164,6 +164,13 @@ def gathered(draw):
 
 
 @st.composite
+def indexed(draw):
+    t = draw(any_one(1, 3))
+    indices = draw(several(t.dim(), dtypes=[torch.int64] * t.dim()))
+    return [t, *[operand for index in indices for operand in (KEY_TENSOR, index * 0 if draw(st.booleans()) else index.zero_())]]
+
+
+@st.composite
 def padded(draw):
     t = draw(any_one(1, 4))
     return [t, *[draw(st.integers(-1, 2)) for _ in range(2 * draw(st.integers(1, t.dim())))], None]
@@ -190,7 +197,7 @@ def reduction(name, **more):
     return reduced().map(rows)
 
 
-BOOL = [torch.bool]
+BOOL, KEY_TENSOR = [torch.bool], 4  # CcKeyPart
 ROWS = {
     **unary(*"neg abs sign sqrt rsqrt reciprocal square exp exp2 expm1 log log2 log10 log1p sin cos tan tanh erf sigmoid relu".split()),
     **unary(*"gelu silu softplus hardsigmoid hardswish elu leaky_relu hardtanh floor ceil round trunc isnan".split()),
@@ -223,6 +230,7 @@ ROWS = {
     "triu": (one(1, low=2), torch.triu),
     "embedding": (looked_up(), lambda w, i: F.embedding(i, w)),
     "index_select": (selected(), torch.index_select),
+    "index": (indexed(), lambda t, *key: t[key[1::2]]),
     "gather": (gathered(), torch.gather),
     "linear": (linear_operands(), F.linear),
     "matmul": (product(0, 2), torch.matmul),

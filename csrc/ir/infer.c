@@ -318,6 +318,28 @@ static bool rule_index_select(const Ask *a) {
     return give(a->out, size, t->ndim);
 }
 
+/* x[i, j] with an index for each dim: make_info, build_index_op. The indices alone say in which order dims lie; these
+ * are contiguous, and so is the result. */
+static bool rule_index(const Ask *a) {
+    const CcType *x = in(a, 0), *t[CC_MAX_DIMS];
+    if (!x || x->ndim < 1 || a->n->n_in != 1 + 2 * x->ndim || a->n->n_out != 1) return false;
+    for (int d = 0; d < x->ndim; d++) {
+        t[d] = in(a, 2 + 2 * d);
+        if (operand(a, 1 + 2 * d)->i != CC_KEY_TENSOR || !t[d] || t[d]->dtype != CC_DT_I64) return false;
+        CcType plain = *t[d];
+        cc_type_make_contiguous(&plain);
+        if (!cc_type_same_layout(&plain, t[d])) return false;
+    }
+    if (!broadcast(a->out, t, x->ndim) || cc_type_numel(a->out) < 2) return false;
+    for (int i = 0; i < x->ndim; i++) /* what expand() gives to a new dim of size 1 is not 0 */
+        for (int d = 0; d < a->out->ndim - t[i]->ndim; d++)
+            if (a->out->size[d] == 1) return false;
+    CcType ordered = *a->out;
+    lay_slow(&ordered, t, x->ndim);
+    cc_type_make_contiguous(a->out);
+    return cc_type_same_layout(&ordered, a->out);
+}
+
 static bool rule_gather(const Ask *a) {
     const CcType *t = in(a, 0), *index = in(a, 2);
     const int dim = t ? cc_graph_dim(t, operand(a, 1)) : -1;
