@@ -1,11 +1,13 @@
 """Writes at indices, to slices and under masks inside of functions: what becomes of x[..] = v, x[..] += v and the like on tensors
-that the function made itself, and on those that others see. The ops one by one are rows of op_table.py."""
+that the function made itself, and on those that others see; and reads at indices within reductions. The ops one by one are rows of
+op_table.py."""
 
 import copy
 
 import ccompile
 import pytest
 import torch
+import torch.nn.functional as F
 from ccompile.api import compiled_of
 from conftest import EAGER, counters
 
@@ -259,3 +261,38 @@ def test_what_is_read_stays_until_it_is_read():
     a, b = torch.arange(3, -1, -1)[:, None, None], torch.arange(63, -1, -1)[:, None]
     compare(lambda x, a, b: (x @ x.mT)[a, b, b.mT], torch.randn(4, 64, 64), a, b)
     compare(lambda x, i: (x @ x.mT)[i], torch.randn(64, 64), turned[0, 0])
+
+
+def row_beyond(x, i):
+    """The index is known behind a reduction only."""
+    best = x.sum(1, keepdim=True).gt(0).long()
+    return (x.gather(1, best.expand(x.shape)) + x).sum(1)
+
+
+READS = {
+    "norm": lambda x, i: F.layer_norm(F.embedding(i, x) + x[0], x.shape[1:], x[1]),
+    "softmax of two": lambda x, i: (x[i] - x[i.flip(0)]).softmax(-1),
+    "from the end": lambda x, i: x[i - 4].std(-1),
+    "several dims": lambda x, i: x.view(8, -1, 5).mT[i].square().sum((1, 2)),
+    "dims apart": lambda x, i: x.view(8, 5, -1)[i].exp().sum(1),
+    "of a slice": lambda x, i: x[:, 3:][i].amax(1),
+    "of columns": lambda x, i: x.t()[i].mean(1),
+    "by each": lambda x, i: x.gather(1, i[:8, None].expand(8, 5)).prod(1),
+    "columns": lambda x, i: x[i].amin(0),
+    "scan": lambda x, i: x[i].cumsum(-1),
+    "all": lambda x, i: (x[i] * x[i[:1]]).sum(),
+    "index of a sum": row_beyond,
+    "long": lambda x, i: x.repeat(1, 500)[i[:2]].sum(1),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", READS)
+def test_reads_at_indices_within_reductions(name, dtype):
+    near = 2.0**-5 if dtype.itemsize == 2 else 1e-4
+    for width in (5, 35, 320):
+        x, i = T(8, width).to(dtype), R(5, 30)
+        compiled, want = ccompile.compile(READS[name]), READS[name](x, i)
+        for _ in range(2):
+            torch.testing.assert_close(compiled(x, i), want, rtol=near, atol=near * float(want.abs().max()))
+        assert EAGER or "host" not in plans(compiled)

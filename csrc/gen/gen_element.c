@@ -203,7 +203,7 @@ void cc_element_fetch(CcSweep *s, int node, int copy) {
     const CcLoopNode *n = &s->loop->node[node];
     const int access = cc_loop_access(n);
     if (n->op == CC_S_place) place(s, node, access, copy);
-    else if (n->op == CC_S_take) take(s, node, access, copy);
+    else if (n->op == CC_S_take && s->loop->access[access].taken != CC_TAKEN_ROW) take(s, node, access, copy);
     else load(s, node, access, copy);
 }
 

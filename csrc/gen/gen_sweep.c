@@ -547,8 +547,21 @@ static void store_rows(CcSweep *s) {
     }
 }
 
+/* Rows that are read at an index begin where that says. */
+static void take_rows(CcSweep *s) {
+    for (int i = 0; i < s->loop->n_node; i++) {
+        const CcLoopNode *n = &s->loop->node[i];
+        if (n->op != CC_S_take || s->loop->access[n->a[1]].taken != CC_TAKEN_ROW) continue;
+        CcRef index, *at = &s->at[n->a[1]];
+        cc_emit_op(s->e, index, "extractelement <%d x i64> %s, i32 0", s->e->lanes, s->ref[0][n->a[0]]);
+        cc_emit_op(s->e, index, "mul i64 %s, %lld", index, (long long)n->bits);
+        cc_emit_op(s->e, *at, "getelementptr i8, ptr %s, i64 %s", *at, index);
+    }
+}
+
 static int sweeps(CcSweep *s) {
     if (of_rows(s, 0) < 0) return -1;
+    take_rows(s);
     for (int i = 0; i < s->plan.n; i++)
         if (do_sweep(s, i) < 0 || of_rows(s, i + 1) < 0) return -1;
     store_rows(s);

@@ -157,14 +157,16 @@ static void choose_lane(Nest *nest) {
     for (int d = loop->ndim - 1; !loop->columns && d > kept; d--) swap_dims(loop, d, d - 1);
 }
 
-/* Does the node differ along the vector loop, or is it made as if it did (a loop of one step)? Accesses are classified,
- * but for what they are taken at. */
-static bool along_lane(const CcLoop *loop, int node) {
+/* Does the node differ along a row, or is it made as if it did (a loop of one step), or known behind a sweep only?
+ * Accesses are classified, but for what they are taken at. */
+static bool along_row(const CcLoop *loop, int node) {
     const CcLoopNode *n = &loop->node[node];
+    const CcScalarInfo *info = cc_scalar_info((CcScalarId)n->op);
     const int access = cc_loop_access(n);
-    if (access >= 0 && loop->access[access].step != CC_STEP_ZERO) return true;
-    for (int k = 0; k < cc_scalar_info((CcScalarId)n->op)->arity; k++)
-        if (along_lane(loop, n->a[k])) return true;
+    if (access >= 0 && (loop->access[access].step != CC_STEP_ZERO || loop->access[access].line)) return true;
+    if (info->kind == 'R' || cc_sweep_scans(n)) return true;
+    for (int k = 0; k < info->arity; k++)
+        if (along_row(loop, n->a[k])) return true;
     return false;
 }
 
@@ -181,7 +183,7 @@ static void classify_taken(CcLoop *loop) {
         const CcLoopNode *n = &loop->node[i];
         if (n->op != CC_S_take) continue;
         CcLoopAccess *access = &loop->access[n->a[1]];
-        if (access->step == CC_STEP_ONE && !loop->reduces && !along_lane(loop, n->a[0]) && !shared(loop, i))
+        if (access->step == CC_STEP_ONE && !loop->columns && !along_row(loop, n->a[0]) && !shared(loop, i))
             access->taken = CC_TAKEN_ROW;
         else if (access->step == CC_STEP_ONE) access->step = CC_STEP_ANY;
     }
