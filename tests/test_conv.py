@@ -144,7 +144,7 @@ def test_special_values(value):
     for y in (x, last(x)):
         for fn in (lambda a: F.max_pool2d(a, 3, 2, 1), lambda a: F.avg_pool2d(a, 2)):
             assert kinds(fn, y) == ["pool"]
-        assert kinds(lambda a: F.adaptive_avg_pool2d(a, 1), y) == ["pool" if y is x else "kernel"]
+        assert kinds(lambda a: F.adaptive_avg_pool2d(a, 1), y) == ["kernel"]
 
 
 def test_weights_change():
@@ -213,7 +213,7 @@ def test_pool(name, layout):
     x = randn(2, 37, 15, 18)
     x = {"contiguous": x, "channels_last": last(x), "transposed": x.transpose(2, 3)}[layout]
     x[1, 3, 4, 5] = float("nan")
-    reduced = name == "adaptive" and layout == "channels_last"  # one window of the whole plane
+    reduced = name == "adaptive"  # one window of the whole plane
     assert kinds(POOLS[name], x).count("kernel" if reduced else "pool") == 1
 
 
@@ -223,7 +223,7 @@ def test_pool_wide_rows(name, columns):
     """Many windows that are alike, by vectors: with every stride, what is left over, and the last element of memory."""
     x = randn(1, 3, 6, columns)
     x[0, 1, 4, 40] = float("nan")
-    assert kinds(POOLS[name], x).count("pool") == 1
+    assert kinds(POOLS[name], x).count("kernel" if name == "adaptive" else "pool") == 1
     assert kinds(lambda x: F.max_pool2d(x, (2, 4), (1, 3)), x).count("pool") == 1
 
 
@@ -378,9 +378,10 @@ def test_residual_blocks(channels, inplace):
     blocks = [Block(channels, inplace), Block(channels, inplace)]
     found = steps(nn.Sequential(nn.Conv2d(3, channels, 3), *blocks, nn.AdaptiveAvgPool2d(1)).eval(), randn(2, 3, 12, 12))
     block = ["conv"] if channels == 16 else ["conv", "kernel"]
-    assert [words[0] for words in found] == ["conv", *block * 4, "pool"]
+    mean = ["kernel"] * (channels == 16)  # else the last relu's
+    assert [words[0] for words in found] == ["conv", *block * 4, *mean]
     assert sum("add" in words[1] for words in found if words[0] == "conv") == 2
-    assert sum(" last" in words[1] for words in found) == 1 + 4 * len(block)
+    assert sum(" last" in words[1] for words in found) == len(found) - 1
 
 
 def test_layout_ends_at_the_host_and_the_output():
@@ -416,7 +417,7 @@ def test_broadcast_between_layouts():
         y = conv(x)
         return conv(y * torch.sigmoid(up(F.relu(down(F.adaptive_avg_pool2d(y, 1))))))
 
-    assert kinds(fn, randn(2, 32, 9, 9)) == ["conv", "pool", "conv", "conv", "kernel", "conv"]
+    assert kinds(fn, randn(2, 32, 9, 9)) == ["conv", "kernel", "conv", "conv", "kernel", "conv"]
 
 
 def test_padding_before_is_part_of_the_convolution():

@@ -140,7 +140,7 @@ def test_short_rows_with_nan():
 @pytest.mark.parametrize("shape", [(1, 16, 7, 9), (2, 3, 1, 5), (3, 5, 4, 3, 2), (2, 8, 30)])
 @pytest.mark.parametrize("dtype", FLOATS[:3], ids=str)
 def test_one_window(shape, dtype):
-    """Channels innermost: pooling of a whole plane is a reduction."""
+    """Pooling of a whole plane is a reduction."""
     dims = len(shape) - 2
     x = make(dtype, *shape).movedim(1, -1).contiguous().movedim(-1, 1)
     mean, most = getattr(F, f"adaptive_avg_pool{dims}d"), getattr(F, f"adaptive_max_pool{dims}d")

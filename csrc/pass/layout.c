@@ -40,11 +40,14 @@ bool cc_layout_follows(const CcGraph *g, int node, const CcGroupRules *rules) {
            g->val.at[x->value].type.ndim == 4 && out->ndim == 4 && out->dtype != CC_DT_F64;
 }
 
-/* A global pooling, say. On the CPU its kernel would go down columns. */
+/* A global pooling, say. On the CPU a kernel goes down columns where channels are innermost, which is as good if it is
+ * whole planes that are reduced. */
 static bool shrinks(const Layout *w, const CcNode *n) {
-    const CcOperand *x = cc_graph_operand(w->g, n, 0);
-    return w->rules->gathers && n->n_out == 1 && x->kind == CC_IN_VALUE &&
-           !cc_type_same_shape(&w->g->val.at[x->value].type, &w->g->val.at[n->out0].type);
+    const CcOperand *x = cc_graph_operand(w->g, n, 0), *dims = x + 1;
+    if (n->n_out != 1 || n->n_in < 2 || x->kind != CC_IN_VALUE) return false;
+    const CcType *t = &w->g->val.at[x->value].type;
+    const bool planes = t->ndim > 2 && dims->kind == CC_IN_INT && dims->i == (1 << (t->ndim - 2)) - 1;
+    return (w->rules->gathers || planes) && !cc_type_same_shape(t, &w->g->val.at[n->out0].type);
 }
 
 /* Does this node take its k-th operand, and with k -1 make its result, with any strides? */
