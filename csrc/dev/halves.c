@@ -4,8 +4,8 @@
 
 #include "dev.h"
 
-typedef struct Halves { /* n elements side by side, brain: of bf16; -> elements done */
-    int64_t (*widen)(const uint16_t *from, float *to, int64_t n, bool brain),
+typedef struct Halves { /* n elements side by side, brain: of bf16 */
+    void (*widen)(const uint16_t *from, float *to, int64_t n, bool brain),
         (*narrow)(const float *from, uint16_t *to, int64_t n, bool brain);
 } Halves;
 
@@ -27,8 +27,8 @@ void cc_halves_widen(CcDtype dtype, const void *from, float *to, int64_t n) {
         memcpy(to, from, sizeof *to * (size_t)n);
         return;
     }
-    int64_t i = by ? by->widen(half, to, n, dtype == CC_DT_BF16) : 0;
-    for (; i < n; i++) to[i] = cc_dtype_widen(dtype, half[i]);
+    if (by) by->widen(half, to, n, dtype == CC_DT_BF16);
+    for (int64_t i = 0; i < n && !by; i++) to[i] = cc_dtype_widen(dtype, half[i]);
 }
 
 void cc_halves_narrow(CcDtype dtype, const float *from, void *to, int64_t n) {
@@ -38,8 +38,8 @@ void cc_halves_narrow(CcDtype dtype, const float *from, void *to, int64_t n) {
         memcpy(to, from, sizeof *from * (size_t)n);
         return;
     }
-    int64_t i = by ? by->narrow(from, half, n, dtype == CC_DT_BF16) : 0;
-    for (; i < n; i++) half[i] = cc_dtype_narrow(dtype, from[i]);
+    if (by) by->narrow(from, half, n, dtype == CC_DT_BF16);
+    for (int64_t i = 0; i < n && !by; i++) half[i] = cc_dtype_narrow(dtype, from[i]);
 }
 
 void cc_halves_gather(CcDtype dtype, const void *from, int64_t step, float *to, int64_t n) {

@@ -1,7 +1,8 @@
 /* pool: max, average and adaptive pooling over any strides. Windows are tables, one entry an
  * output index of a dim, so all kinds share the loops:
  *
- *   channels innermost   for each spot of the result: its channels op= those of each spot of the window
+ *   channels innermost   for each spot of the result: its channels op= those of each spot of the window;
+ *                        half precision and few channels as what follows, a column being a spot's channels
  *   else                 the rows of a window are put together first, into one row; then its columns
  *   max with indices     the same, and beside each element where it stands
  *
@@ -19,7 +20,9 @@ enum {
     ALL = 256,      /* windows that are made at a time */
     FAR = 8,        /* elements from window to window that so many are made for nothing */
     FEW_ROWS = 64,  /* rows of spots from which a unit of work has all channels of a spot */
-    CHUNK = 64,     /* channels of a unit elsewhere */
+    CHUNK = 64,     /* channels of a unit elsewhere, */
+    SPOTS = 8192,   /* or as many as rows of so many elements have, where rows are put together */
+    ROW = 64,       /* elements that a row of the result takes as long as, whatever its length */
     GRAIN = 1 << 16 /* elements read that a second thread is not worth its barrier for */
 };
 typedef enum Kind { MAX, AVG } Kind;
@@ -41,7 +44,8 @@ typedef struct CcPool {
     Side side[SIDES];
     int64_t from[2 + SIDES], to[2 + SIDES]; /* strides of src and dst: n, c, sides */
     int64_t index_to[2 + SIDES];
-    bool last;             /* channels innermost in both */
+    bool last;             /* channels innermost in both; */
+    bool joins;            /* rows of spots are put together */
     bool across;           /* goes_across */
     CcDtype dtype;         /* of both */
     int64_t chunks, width; /* a spot's channels are that many units, of so many */
@@ -97,7 +101,9 @@ static ALWAYS float fold(Kind kind, const float *at, int64_t n) {
     int64_t i = LANES;
     memcpy(lane, at, sizeof lane);
     for (; i + LANES <= n; i += LANES) combine(kind, lane, at + i, LANES);
-    for (int k = 1; k < LANES; k++) lane[0] = kind == AVG ? lane[0] + lane[k] : larger(lane[0], lane[k]);
+    for (int half = LANES / 2; half > 0; half /= 2)
+        for (int k = 0; k < half; k++)
+            lane[k] = kind == AVG ? lane[k] + lane[k + half] : larger(lane[k], lane[k + half]);
     for (; i < n; i++) lane[0] = kind == AVG ? lane[0] + at[i] : larger(lane[0], at[i]);
     return lane[0];
 }
@@ -115,52 +121,20 @@ static float divisor_of(const CcPool *p, const Spot *s) {
 /* What a window without elements gives. */
 static float nothing(Kind kind) { return kind == AVG ? 0 : -__builtin_inff(); }
 
-/* The n channels of a spot that lie `at` elements behind src. room: for them in f32. */
-static ALWAYS const float *channels(const CcPool *p, const char *src, int64_t at, int64_t n, float *room) {
-    if (p->dtype == CC_DT_F32) return (const float *)src + at;
-    cc_halves_widen(p->dtype, src + 2 * at, room, n);
-    return room;
-}
-
 /* n channels of one spot. */
-static ALWAYS void pool_spot(const CcPool *p, Kind kind, const char *src, float *dst, const Spot *s, int64_t n,
-                             float *room) {
+static ALWAYS void pool_spot(const CcPool *p, Kind kind, const float *src, float *dst, const Spot *s, int64_t n) {
     const Side *a = &p->side[0], *b = &p->side[1], *c = &p->side[2];
     bool first = true;
     for (int64_t i = a->from[s->at[0]]; i < a->to[s->at[0]]; i += a->step)
         for (int64_t j = b->from[s->at[1]]; j < b->to[s->at[1]]; j += b->step)
             for (int64_t k = c->from[s->at[2]]; k < c->to[s->at[2]]; k += c->step) {
-                const float *at = channels(p, src, i * p->from[2] + j * p->from[3] + k * p->from[4], n, room);
+                const float *at = src + i * p->from[2] + j * p->from[3] + k * p->from[4];
                 if (first) memcpy(dst, at, sizeof *dst * (size_t)n);
                 else combine(kind, dst, at, n);
                 first = false;
             }
     for (int64_t i = 0; first && i < n; i++) dst[i] = nothing(kind);
     if (kind == AVG && !first) divide(dst, divisor_of(p, s), n);
-}
-
-/* Units: [n][side 0][side 1][chunk of channels]; a unit is a row of spots. */
-static ALWAYS void pool_last(Job *job, Kind kind, int64_t begin, int64_t end) {
-    const CcPool *p = job->p;
-    const bool half = p->dtype != CC_DT_F32;
-    const int64_t size = half ? 2 : 4;
-    float *room = half ? cc_scratch_thread(sizeof *room * 2 * (size_t)p->width) : NULL;
-    if (half && !room) {
-        atomic_store(&job->failed, true);
-        return;
-    }
-    for (int64_t u = begin; u < end; u++) {
-        const int64_t c = u % p->chunks * p->width, row = u / p->chunks;
-        Spot s = {{row / p->side[1].out % p->side[0].out, row % p->side[1].out, 0}};
-        const int64_t n = row / p->side[1].out / p->side[0].out;
-        const char *src = job->src + (n * p->from[0] + c) * size;
-        char *dst = job->dst + (n * p->to[0] + s.at[0] * p->to[2] + s.at[1] * p->to[3] + c) * size;
-        const int64_t few = CC_MIN(p->width, p->c - c);
-        for (s.at[2] = 0; s.at[2] < p->side[2].out; s.at[2]++, dst += p->to[4] * size) {
-            pool_spot(p, kind, src, half ? room + p->width : (float *)dst, &s, few, room);
-            if (half) cc_halves_narrow(p->dtype, room + p->width, dst, few);
-        }
-    }
 }
 
 /* Puts the rows of a window together; where it is one row of elements side by side, that is it.
@@ -188,7 +162,15 @@ static ALWAYS const float *join_rows(const CcPool *p, Kind kind, const float *sr
     return rows == 0 ? NULL : only ? only : row;
 }
 
-/* One window of a row. */
+/* One window of a row of spots. */
+static ALWAYS void pool_wide(Kind kind, const Side *side, int64_t out, int64_t wide, const float *row, float *dst) {
+    const int64_t from = side->from[out], to = side->to[out];
+    for (int64_t i = 0; from >= to && i < wide; i++) dst[i] = nothing(kind);
+    if (from < to) memcpy(dst, row + from * wide, sizeof *dst * (size_t)wide);
+    for (int64_t i = from + side->step; i < to; i += side->step) combine(kind, dst, row + i * wide, wide);
+}
+
+/* The same of single columns. */
 static ALWAYS float pool_window(Kind kind, const Side *side, int64_t out, const float *row) {
     const int64_t from = side->from[out], to = side->to[out];
     float x = nothing(kind);
@@ -213,47 +195,99 @@ static ALWAYS void pool_close(Kind kind, const float *at, int64_t many, int64_t 
     }
 }
 
-/* The same, each `stride` behind the one before: those between them are made as well, by vectors, and left out. */
-static ALWAYS void pool_alike(Kind kind, const float *at, int64_t many, int64_t step, int64_t stride, float *dst,
-                              int64_t n) {
+/* The same of spots of `wide` elements, each `stride` spots behind the one before: those between them are made as well,
+ * by vectors, and left out. */
+static ALWAYS void pool_alike(Kind kind, const float *at, int64_t many, int64_t step, int64_t stride, int64_t wide,
+                              float *dst, int64_t n) {
     if (stride == 1) {
-        pool_close(kind, at, many, step, dst, n);
+        pool_close(kind, at, many, step * wide, dst, n * wide);
         return;
     }
     for (int64_t x = 0, m; x < n; x += m) { /* the stride is 0 where windows are the same */
         float all[ALL];
-        m = stride <= FAR ? CC_MIN(n - x, (ALL - 1) / CC_MAX(1, stride) + 1) : 1;
-        pool_close(kind, at + x * stride, many, step, all, (m - 1) * stride + 1);
-        for (int64_t k = 0; k < m; k++) dst[x + k] = all[k * stride];
+        m = stride <= FAR ? CC_MIN(n - x, (ALL / wide - 1) / CC_MAX(1, stride) + 1) : 1;
+        pool_close(kind, at + x * stride * wide, many, step * wide, all, ((m - 1) * stride + 1) * wide);
+        for (int64_t k = 0; k < m; k++)
+            for (int64_t i = 0; i < wide; i++) dst[(x + k) * wide + i] = all[k * stride * wide + i];
     }
 }
 
-/* The windows of a row, summed up or their largest elements. */
-static ALWAYS void pool_columns(Kind kind, const Side *side, const float *row, float *dst) {
+/* The windows of a row of spots, summed up or their largest elements. */
+static ALWAYS void pool_columns(Kind kind, const Side *side, int64_t wide, const float *row, float *dst) {
     const int64_t step = side->step, from = side->from[side->alike],
                   many = (side->to[side->alike] - from + step - 1) / step;
-    const bool narrow = many > 0 && many < LANES;
+    const bool narrow = many > 0 && many < LANES && wide < LANES;
     for (int64_t x = 0; x < side->out; x++) {
-        if (!narrow || x != side->alike) {
-            dst[x] = pool_window(kind, side, x, row);
-            continue;
-        }
-        float *to = dst + x;
-        const float *at = row + from;
-        const int64_t n = side->alike_end - x;
-        pool_alike(kind, at, many, step, side->stride, to, n);
-        x = side->alike_end - 1;
+        if (narrow && x == side->alike) {
+            const int64_t n = side->alike_end - x;
+            pool_alike(kind, row + from * wide, many, step, side->stride, wide, dst + x * wide, n);
+            x = side->alike_end - 1;
+        } else if (wide > 1) pool_wide(kind, side, x, wide, row, dst + x * wide);
+        else dst[x] = pool_window(kind, side, x, row);
     }
 }
 
-/* Sums of a row become means, where windows have elements. s: any spot of the row. */
-static ALWAYS void divide_row(const CcPool *p, Spot *s, float *dst) {
+/* Sums of a row of spots become means, where windows have elements. s: any spot of the row. */
+static ALWAYS void divide_row(const CcPool *p, Spot *s, int64_t wide, float *dst) {
     const Side *side = &p->side[2];
     for (int64_t x = 0; x < side->out; x++) {
         const int64_t n = x == side->alike ? side->alike_end - x : 1;
         s->at[2] = x;
-        if (side->from[x] < side->to[x]) divide(dst + x, divisor_of(p, s), n);
+        if (side->from[x] < side->to[x]) divide(dst + x * wide, divisor_of(p, s), n * wide);
         x += n - 1;
+    }
+}
+
+/* n channels of each spot of a row, `step` elements apart in memory, as f32. */
+static ALWAYS void take_spots(const CcPool *p, const char *src, int64_t n, float *to) {
+    const int64_t spots = p->side[2].in, step = p->from[4], size = p->dtype == CC_DT_F32 ? 4 : 2;
+    if (step == n) cc_halves_widen(p->dtype, src, to, spots * n);
+    for (int64_t i = 0; step != n && i < spots; i++) cc_halves_widen(p->dtype, src + i * step * size, to + i * n, n);
+}
+
+static ALWAYS void give_spots(const CcPool *p, const float *from, int64_t n, char *dst) {
+    const int64_t spots = p->side[2].out, step = p->to[4], size = p->dtype == CC_DT_F32 ? 4 : 2;
+    if (step == n) cc_halves_narrow(p->dtype, from, dst, spots * n);
+    for (int64_t i = 0; step != n && i < spots; i++) cc_halves_narrow(p->dtype, from + i * n, dst + i * step * size, n);
+}
+
+/* A row of spots of the result, n channels of each. room: for two rows of the source and one of the result. */
+static ALWAYS void pool_spots(const CcPool *p, Kind kind, const char *src, char *dst, Spot *s, int64_t n, float *room) {
+    const Side *a = &p->side[0], *b = &p->side[1];
+    const int64_t whole = p->side[2].in * n, size = p->dtype == CC_DT_F32 ? 4 : 2;
+    float *next = room + whole, *out = next + whole;
+    bool any = false;
+    for (int64_t i = a->from[s->at[0]]; i < a->to[s->at[0]]; i += a->step)
+        for (int64_t j = b->from[s->at[1]]; j < b->to[s->at[1]]; j += b->step) {
+            take_spots(p, src + (i * p->from[2] + j * p->from[3]) * size, n, any ? next : room);
+            if (any) combine(kind, room, next, whole);
+            any = true;
+        }
+    if (any) pool_columns(kind, &p->side[2], n, room, out);
+    for (int64_t i = 0; !any && i < p->side[2].out * n; i++) out[i] = nothing(kind);
+    if (any && kind == AVG) divide_row(p, s, n, out);
+    give_spots(p, out, n, dst);
+}
+
+/* Units: [n][side 0][side 1][chunk of channels]; a unit is a row of spots. */
+static ALWAYS void pool_last(Job *job, Kind kind, int64_t begin, int64_t end) {
+    const CcPool *p = job->p;
+    const int64_t size = p->dtype == CC_DT_F32 ? 4 : 2, floats = (2 * p->side[2].in + p->side[2].out) * p->width;
+    float *room = p->joins ? cc_scratch_thread(sizeof *room * (size_t)floats) : NULL;
+    if (p->joins && !room) {
+        atomic_store(&job->failed, true);
+        return;
+    }
+    for (int64_t u = begin; u < end; u++) {
+        const int64_t c = u % p->chunks * p->width, row = u / p->chunks;
+        Spot s = {{row / p->side[1].out % p->side[0].out, row % p->side[1].out, 0}};
+        const int64_t n = row / p->side[1].out / p->side[0].out;
+        const char *src = job->src + (n * p->from[0] + c) * size;
+        char *dst = job->dst + (n * p->to[0] + s.at[0] * p->to[2] + s.at[1] * p->to[3] + c) * size;
+        const int64_t few = CC_MIN(p->width, p->c - c);
+        if (p->joins) pool_spots(p, kind, src, dst, &s, few, room);
+        for (; !p->joins && s.at[2] < p->side[2].out; s.at[2]++, dst += p->to[4] * size)
+            pool_spot(p, kind, (const float *)src, (float *)dst, &s, few);
     }
 }
 
@@ -288,9 +322,9 @@ static ALWAYS void pool_rows(Job *job, Kind kind, int64_t begin, int64_t end) {
         const float *joined = join_rows(p, kind, half ? room : (const float *)job->src + from_at, &s, row);
         const int64_t to_at = n * p->to[0] + c * p->to[1] + s.at[0] * p->to[2] + s.at[1] * p->to[3];
         float *out = straight ? (float *)job->dst + to_at : room + p->span;
-        if (joined) pool_columns(kind, side, joined, out);
+        if (joined) pool_columns(kind, side, 1, joined, out);
         for (int64_t x = 0; !joined && x < side->out; x++) out[x] = nothing(kind);
-        if (joined && kind == AVG) divide_row(p, &s, out);
+        if (joined && kind == AVG) divide_row(p, &s, 1, out);
         if (!straight) store_row(p, out, job->dst, to_at);
         if (++s.at[1] < p->side[1].out) continue;
         s.at[1] = 0;
@@ -697,9 +731,11 @@ static void *build(const CcGraph *g, const int *nodes, int n, CcArena *arena, Cc
     merge_sides(p);
     find_alike(&p->side[SIDES - 1]);
     p->across = goes_across(p);
+    p->joins = p->last && (p->dtype != CC_DT_F32 || p->c < LANES);
     p->width = rows >= FEW_ROWS ? p->c : CHUNK;
+    if (p->joins) p->width = CC_MIN(p->width, CC_MAX(CHUNK, SPOTS / CC_MAX(1, p->side[SIDES - 1].in) / CHUNK * CHUNK));
     p->chunks = (p->c + p->width - 1) / p->width;
-    p->parts = work < GRAIN ? 1 : INT32_MAX;
+    p->parts = work + ROW * rows * (p->last ? p->chunks : p->c) < GRAIN ? 1 : INT32_MAX;
     return p;
 }
 
