@@ -42,6 +42,34 @@ def test_sizes(name, dynamic):
         assert recorded <= row.most, f"{recorded} recordings"
 
 
+# ---- floats that a break gave, beside sizes --------------------------------------------------------------------------
+BESIDE = {
+    "sum": lambda x, k: x * (x.shape[0] + k),
+    "of_the_float": lambda x, k: x * (x.shape[0] - k * 2),
+    "of_a_tensor": lambda x, k: x * (x.mean().item() + x.shape[0]),
+    "twice": lambda x, k: x * (k * x.shape[0] + k / x.shape[0]),
+    "larger": lambda x, k: x * max(x.shape[0], k),
+    "compared": lambda x, k: x * 2 if x.shape[0] > k + 3 else x - 1,
+    "in_a_tuple": lambda x, k: x * sum((x.shape[0], k)),
+    "of_a_result": lambda x, k: x * (torch.cat([x, x]).shape[0] + k),
+}
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_float_of_a_break_beside_a_size(name):
+    sizes = [2, 4, 4, 5, 5, 2, 4, 6, 6, 5, 5, 6]
+
+    def fn(x, first):
+        return BESIDE[name](x, float(first))
+
+    def arguments(i):
+        x = torch.randn(sizes[i], 3, generator=torch.Generator().manual_seed(i))
+        return x, x.abs().amax()
+
+    # sum is C code, which looks at what is in the tuple
+    same(fn, make_args=arguments, calls=len(sizes), hit=name != "in_a_tuple")
+
+
 # ---- arguments that are one tensor where a size is new ---------------------------------------------------------------
 ONE_OR_TWO = {
     "add": lambda x, y: y + x,
