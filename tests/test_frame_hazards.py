@@ -5,6 +5,7 @@ As tests/test_frames.py, this needs ccompile._frametest (CCOMPILE_TEST_EXT=frame
 
 import gc
 import opcode
+import resource
 import signal
 import sys
 import threading
@@ -227,6 +228,23 @@ def test_h10_deep_recursion():
         F.run(deep, (limit * 3,))
     assert F.levels() == levels
     balanced()
+
+
+def test_h10_the_stack_is_asked_for_once():
+    """For the main thread glibc reads /proc/self/maps, which can't be opened here. Without its size 3.12 allows 1500 nested C calls."""
+
+    def deep(n):
+        return 0 if n == 0 else deep(n - 1) + 1
+
+    assert F.run(deep, (1,)) == 1
+    limit, (soft, hard) = sys.getrecursionlimit(), resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    sys.setrecursionlimit(4000)
+    try:
+        assert F.run(deep, (2000,)) == 2000
+    finally:
+        sys.setrecursionlimit(limit)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_h10_no_c_stack_is_an_exception():

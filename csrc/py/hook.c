@@ -18,8 +18,9 @@ typedef struct Region {
 
 static _Thread_local Region *innermost;
 static _Thread_local PyFunctionObject *expected; /* cc_act_call_rebuilt waits for its frame */
-/* lowest usable address of this thread's C stack; 0 unknown */
+/* lowest usable address of this thread's C stack; 0 not asked for yet, 1 unknown */
 static _Thread_local uintptr_t stack_low;
+static _Thread_local size_t stack_size; /* 0 unknown */
 static int n_armed, n_listening;
 static CcHookIdle guest_idle; /* cc_hook_set_guest */
 static const char *guest_module;
@@ -33,7 +34,9 @@ enum {
 
 /* ------------------------------------------------------------------ C stack */
 
-static size_t find_stack(void) {
+/* Asked for once: for the main thread glibc reads all of /proc/self/maps, a millisecond in a process with torch. */
+static void find_stack(void) {
+    if (stack_low) return;
     pthread_attr_t attr;
     void *low = NULL;
     size_t size = 0;
@@ -42,18 +45,19 @@ static size_t find_stack(void) {
         pthread_attr_destroy(&attr);
     }
     stack_low = size ? (uintptr_t)low : 1;
-    return size;
+    stack_size = size;
 }
 
 /* Whether the C stack has room for another frame and what it calls. */
 static bool has_room(void) {
-    if (!stack_low) find_stack();
+    find_stack();
     return (uintptr_t)__builtin_frame_address(0) > stack_low + STACK_RESERVE;
 }
 
 static int grant_for_stack(void) {
     int wanted = cc_frame_grant_wanted();
-    size_t fits = wanted ? find_stack() / STACK_PER_GRANT : 0;
+    if (wanted) find_stack();
+    size_t fits = stack_size / STACK_PER_GRANT;
     return fits < (size_t)wanted ? (int)fits : wanted;
 }
 
