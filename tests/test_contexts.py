@@ -125,3 +125,57 @@ def test_after_torch_compile():
             same(f, make_args=lambda i: (t(2, 3, seed=i),), raises=True, hit=False)
     finally:
         torch._dynamo.reset()
+
+
+BLOCKS = {
+    "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+    "autocast_off": lambda: torch.autocast("cpu", enabled=False),
+    "no_grad": torch.no_grad,
+    "enable_grad": torch.enable_grad,
+    "inference": torch.inference_mode,
+    "sdpa": lambda: nn.attention.sdpa_kernel(nn.attention.SDPBackend.MATH),
+}
+
+
+def open_at_a_break(block, x, w):
+    """A new size may fail a guard behind the block's start, and then a break comes before its end."""
+    with block():
+        y = x.expand(2, *x.shape) * 2
+        if torch.cat([x, x]).shape[0] > 8:
+            y = y + 1
+        if (y > 0.3).sum() > 2:
+            y = y - 1
+    return y, x @ w, torch.is_autocast_enabled("cpu"), torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+
+
+def raising_behind_a_break(block, x, w):
+    """What fails is done again from the break, inside of the block."""
+    with block():
+        if (x > 0.3).sum() > 2:
+            x = x + 1
+        y = x @ w
+        try:
+            y = y + x[:3, :2]
+        except RuntimeError:
+            y = y @ w.t()
+    return y, x @ w, torch.is_autocast_enabled("cpu"), torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+
+
+@pytest.mark.parametrize("fn", [open_at_a_break, raising_behind_a_break])
+@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize("around", ["none", "autocast"])
+def test_a_call_done_in_another_way_begins_in_its_modes(fn, block, around):
+    """Blocks that are open where a graph ends or begins: it fails half-way, and another one does the call."""
+    sizes, w = [3, 4, 3, 5, 6, 7, 3, 8, 2, 5], t(4, 4)
+    compiled = ccompile.compile(fn)
+    for i, n in enumerate(sizes):
+        x = t(n, 4, seed=i)
+        with torch.no_grad(), BLOCKS[around]() if around in BLOCKS else contextlib.nullcontext():
+            before = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+            depth = torch.autocast_increment_nesting()
+            eager, ours = outcome(fn, (BLOCKS[block], x, w)), outcome(compiled, (BLOCKS[block], x, w))
+            assert depth == torch.autocast_increment_nesting() - 1
+            torch.autocast_decrement_nesting()
+            torch.autocast_decrement_nesting()
+            alike(seen(eager), seen(ours), path=f"call {i}, {n} rows")
+            assert before == (torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"))

@@ -49,7 +49,7 @@ typedef struct CcSegmentHost {
 } CcSegmentHost;
 CcHost cc_segment_host(CcSegmentHost *h, const CcTrace *t, const CcShape *shape, CcScratch *x);
 CC_MUST int cc_segment_set_states(CcSegmentHost *h); /* what nodes set of torch's own state, once more */
-/* a node failed: what blocks around it would set at their end */
+/* The call is done in another way: what this graph has set is as it was where it began. */
 void cc_segment_restore(CcSegmentHost *h);
 CcMaker cc_segment_maker(const CcTrace *t, CcScratch *x, bool shared);
 /* Operands of an action as new references in `in`, which has room for CC_CALL_MAX. -1 with the error set. */

@@ -306,8 +306,18 @@ static void reverse_scopes(CcSegmentHost *h) {
     PyErr_Clear();
 }
 
-/* A node failed inside of `with torch.no_grad()` or its kind: what the blocks' ends set is set now. */
 void cc_segment_restore(CcSegmentHost *h) {
+    PyObject *type, *value, *tb;
+    PyErr_Fetch(&type, &value, &tb);
+    if (h->trace->scoped) reverse_scopes(h);
+    for (int n = h->at; n >= 0; n--)
+        if (state_of(h->trace, n) != NULL) cc_mode_unnest(state_of(h->trace, n)->target);
+    cc_mode_restore(&h->trace->mode);
+    PyErr_Restore(type, value, tb);
+}
+
+/* A node failed for good inside of `with torch.no_grad()` or its kind: what the blocks' ends set is set now. */
+static void leave_blocks(Host *h) {
     PyObject *type, *value, *tb;
     PyErr_Fetch(&type, &value, &tb);
     for (int n = h->at + 1; n < h->trace->graph->node.n; n++) {
@@ -362,8 +372,11 @@ static bool raised_by_python(void) {
 /* A node failed. */
 static CcRan fail(Host *h) {
     const bool python = !h->unsaved && raised_by_python();
-    cc_segment_restore(h);
-    if (!h->lost && !python && !done_for_good(h)) return CC_RAN_NOTHING;
+    if (!h->lost && !python && !done_for_good(h)) {
+        cc_segment_restore(h);
+        return CC_RAN_NOTHING;
+    }
+    leave_blocks(h);
     strand(h);
     return CC_RAN_FAILED;
 }

@@ -116,6 +116,7 @@ bool cc_verify_shape(const CcSegment *s, CcShape *shape, PyObject *const *kept, 
         ok = cc_run_exec(shape->plan, &h, NULL, &err) == 0;
         if (!ok) cc_log_add(CC_LOG_VERIFY, "segment %d: its plan failed: %s", s->id, err.text);
         PyErr_Clear();
+        cc_segment_restore(&host);
         bool *coarse = find_coarse(shape->graph);
         for (int v = 0; ok && v < t->graph->val.n; v++)
             if (kept[v] != NULL && t->graph->val.at[v].is_output && t->graph->val.at[v].def >= 0 && x.value[v] != NULL)

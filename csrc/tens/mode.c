@@ -12,8 +12,10 @@ typedef enum How { BOOL, SMALL, DEPTH, DEVB, DEVS, CTXB, CTXS, VAR, KEYS, KEY, A
 
 enum {
 #define CC_MODE(id, ...) M_##id,
+#define CC_MODE_SET(id, path)
 #include "mode.def"
 #undef CC_MODE
+#undef CC_MODE_SET
     M_COUNT
 };
 _Static_assert((int)M_COUNT <= (int)CC_MODE_MAX, "raise CC_MODE_MAX in tens.h");
@@ -28,8 +30,18 @@ typedef struct Row {
 
 static const Row ROW[M_COUNT] = {
 #define CC_MODE(id, how, symbol, arg, path, path_arg, refuse, doc) {#id, how, symbol, arg, path, path_arg, refuse, doc},
+#define CC_MODE_SET(id, path)
 #include "mode.def"
 #undef CC_MODE
+#undef CC_MODE_SET
+};
+
+static const char *const SETTER[M_COUNT] = {
+#define CC_MODE(id, ...)
+#define CC_MODE_SET(id, path) [M_##id] = path,
+#include "mode.def"
+#undef CC_MODE
+#undef CC_MODE_SET
 };
 
 typedef struct Reader {
@@ -47,6 +59,7 @@ static struct {
     uint64_t included_ok, excluded_ok, autograd;
     int (*threads)(void);
     PyObject *py_threads;
+    PyObject *nest[2], *clear; /* autocast's depth, one more and one less, and its cache */
 } M;
 
 /* ------------------------------------------------------------------ reading */
@@ -140,15 +153,47 @@ bool cc_mode_inference(const CcMode *m) { return m->v[M_INFERENCE] != 0; }
 
 bool cc_mode_grad(const CcMode *m) { return m->v[M_GRAD] != 0; }
 
+/* What a row's setter is given for this word. */
+static PyObject *value_of(int i, intptr_t word) {
+    if (i != M_AUTOCAST_CPU_DTYPE && i != M_AUTOCAST_CUDA_DTYPE) return Py_NewRef(word ? Py_True : Py_False);
+    if (M.row[i].how == PYTHON) return Py_NewRef((PyObject *)word);
+    PyObject *torch = PyImport_ImportModule("torch");
+    PyObject *dtype =
+        torch ? PyObject_GetAttrString(torch, cc_dtype_info(cc_tens_dtype_of((int)word))->torch_name) : NULL;
+    Py_XDECREF(torch);
+    return dtype;
+}
+
+static void set_row(int i, intptr_t word) {
+    PyObject *set = cc_tsym_path(SETTER[i]), *value = value_of(i, word);
+    PyObject *r = !set || !value            ? NULL
+                  : ROW[i].path_arg != NULL ? PyObject_CallFunction(set, "sO", ROW[i].path_arg, value)
+                                            : PyObject_CallOneArg(set, value);
+    if (!r) PyErr_Clear();
+    Py_XDECREF(r);
+    Py_XDECREF(value);
+    Py_XDECREF(set);
+}
+
+void cc_mode_restore(const CcMode *m) {
+    CcMode now;
+    cc_mode_read(&now);
+    for (int i = 0; i < M_COUNT; i++)
+        if (SETTER[i] && now.v[i] != m->v[i]) set_row(i, m->v[i]);
+}
+
+void cc_mode_unnest(PyObject *f) {
+    const int which = f == M.nest[0] ? 0 : f == M.nest[1] ? 1 : -1;
+    PyObject *depth = which >= 0 ? PyObject_CallNoArgs(M.nest[1 - which]) : NULL;
+    if (depth && which == 0 && M.clear && PyLong_AsLong(depth) == 0) Py_XSETREF(depth, PyObject_CallNoArgs(M.clear));
+    if (!depth) PyErr_Clear();
+    Py_XDECREF(depth);
+}
+
 void cc_mode_restore_grad(const CcMode *m) {
     CcMode now;
     cc_mode_read(&now);
-    if (now.v[M_GRAD] == m->v[M_GRAD]) return;
-    PyObject *c = PyImport_ImportModule("torch._C");
-    PyObject *r = c ? PyObject_CallMethod(c, "_set_grad_enabled", "O", m->v[M_GRAD] ? Py_True : Py_False) : NULL;
-    if (!r) PyErr_Clear();
-    Py_XDECREF(r);
-    Py_XDECREF(c);
+    if (now.v[M_GRAD] != m->v[M_GRAD]) set_row(M_GRAD, m->v[M_GRAD]);
 }
 
 CcDtype cc_mode_default_dtype(void) {
@@ -268,6 +313,9 @@ int cc_mode_init(void) {
     M.excluded_ok = autocast | M.autograd | cc_tsym_key("ADInplaceOrView");
     M.threads = cc_tsym_find("_ZN2at15get_num_threadsEv");
     Py_XSETREF(M.py_threads, cc_tsym_path("torch.get_num_threads"));
+    Py_XSETREF(M.nest[0], cc_tsym_path("torch._C.autocast_increment_nesting"));
+    Py_XSETREF(M.nest[1], cc_tsym_path("torch._C.autocast_decrement_nesting"));
+    Py_XSETREF(M.clear, cc_tsym_path("torch._C.clear_autocast_cache"));
     PyErr_Clear();
     return 0;
 }

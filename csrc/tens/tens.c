@@ -191,6 +191,10 @@ static int view_by_dlpack(PyObject *o, View *v, DlTensor *d) {
 /* The at::Tensor inside a tensor object is what the stable shim calls a handle. */
 static inline void *handle_of(PyObject *o) { return (char *)o + T.impl_at; }
 
+CcDtype cc_tens_dtype_of(int scalar_type) {
+    return (unsigned)scalar_type < SCALAR_TYPES ? (CcDtype)T.dtype_of[scalar_type] : CC_DT_OTHER;
+}
+
 static int view_by_shim(PyObject *o, View *v) {
     void *h = handle_of(o);
     int32_t dtype, device, index = 0;
@@ -202,7 +206,7 @@ static int view_by_shim(PyObject *o, View *v) {
     else return -1;
     v->index = index;
     v->raw_dtype = dtype;
-    v->dtype = (unsigned)dtype < SCALAR_TYPES ? (CcDtype)T.dtype_of[dtype] : CC_DT_OTHER;
+    v->dtype = cc_tens_dtype_of(dtype);
     return 0;
 }
 

@@ -94,6 +94,8 @@ bool cc_mode_autocast_cpu(void);               /* autocast is enabled for the CP
 bool cc_mode_inference(const CcMode *mode);    /* inference mode is enabled */
 bool cc_mode_grad(const CcMode *mode);         /* grad mode is enabled */
 void cc_mode_restore_grad(const CcMode *mode); /* sets grad mode to what it is there */
+void cc_mode_restore(const CcMode *mode);      /* and all else that graphs set, but for autocast's depth */
+void cc_mode_unnest(PyObject *function);       /* undoes its call, if that has changed autocast's depth */
 /* torch.get_default_dtype(); CC_DT_OTHER: unknown */
 CcDtype cc_mode_default_dtype(void);
 int cc_mode_threads(void);            /* torch.get_num_threads() */

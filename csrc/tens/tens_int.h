@@ -32,7 +32,8 @@ PyTypeObject *cc_tens_base_type(void); /* torch._C.TensorBase */
 
 /* tens.c: at::Tensors as the stable shim has them. A new one of this type; NULL where there is no
  * shim, or it failed. The others only for what that gave. */
-enum { CC_TENS_CPU = 1 }; /* CcType.device */
+enum { CC_TENS_CPU = 1 };                  /* CcType.device */
+CcDtype cc_tens_dtype_of(int scalar_type); /* by torch's number (c10::ScalarType) */
 void *cc_tens_handle(const CcType *type);
 CC_NEW PyObject *cc_tens_wrap(void *handle); /* its torch.Tensor; the handle stays */
 int cc_tens_data(void *handle, void **data); /* 0, or not */
