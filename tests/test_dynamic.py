@@ -70,6 +70,57 @@ def test_float_of_a_break_beside_a_size(name):
     same(fn, make_args=arguments, calls=len(sizes), hit=name != "in_a_tuple")
 
 
+def write_row(y, k):
+    y[0] = k
+
+
+def write_all(y, k):
+    y[:] = k
+
+
+def write_column(y, k):
+    y[..., 0] = k
+
+
+def write_mask(y, k):
+    y[y > 0] = k
+
+
+def write_through_a_view(y, k):
+    y.unsqueeze(-1)[0] = k
+
+
+def write_twice(y, k):
+    y[0] = k * 2
+    y[..., -1] = k
+
+
+def write_by_call(y, k):
+    y.masked_fill_(y > 0, k)
+    y[0].fill_(k)
+
+
+@pytest.mark.parametrize("of_break", [False, True])
+@pytest.mark.parametrize(
+    "write", [write_row, write_all, write_column, write_mask, write_through_a_view, write_twice, write_by_call]
+)
+def test_float_behind_a_break_is_written(write, of_break):
+    """A float that was there before a break, or that one gave, is another one in each call of one recording."""
+    sizes, floats = [(2, 3), (4, 3), (2, 1), (3, 7), (2, 3), (1, 3)], [1.5, 2.5, 3.5]
+
+    def fn(y, k, w):
+        item = w.item()
+        write(y, item if of_break else k)
+        return y * 2
+
+    compiled, chosen = ccompile.compile(fn), random.Random(0)
+    with torch.no_grad():
+        for _ in range(30):
+            y, k = torch.randn(chosen.choice(sizes)), chosen.choice(floats)
+            args = [k, torch.tensor(chosen.choice(floats))]
+            torch.testing.assert_close(compiled(y.clone(), *args), fn(y.clone(), *args), rtol=0, atol=0)
+
+
 # ---- arguments that are one tensor where a size is new ---------------------------------------------------------------
 ONE_OR_TWO = {
     "add": lambda x, y: y + x,

@@ -37,13 +37,16 @@ CcGo cc_item_read(CcRec *rec, CcAct *act, const CcEvent *ev) {
 
 CcGo cc_item_write(CcRec *rec, CcAct *act, const CcEvent *ev) {
     if (rec->raised) return cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "an operation that raises");
+    /* another number in each call: no constant of a kernel */
+    const bool symbolic = ev->in[2] != NULL && cc_value_symbolic(rec, ev->in[2]);
     CcBound bound;
+    const int status = symbolic ? -1 : cc_bind_setitem(ev->in[0], ev->in[1], ev->in[2], &bound);
     const CcCallSpec spec = {.form = ev->in[2] != NULL ? CC_F_SETITEM : CC_F_DELITEM,
                              .in = ev->in,
                              .n = ev->in[2] != NULL ? 3 : 2,
                              .name = "setitem",
                              .flags = CC_N_WRITES,
                              .safe = !cc_value_has_tensor(ev->in[1], 2),
-                             .bound = cc_bind_setitem(ev->in[0], ev->in[1], ev->in[2], &bound) == 0 ? &bound : NULL};
+                             .bound = status == 0 ? &bound : NULL};
     return cc_node_add(rec, act, &spec, NULL);
 }
