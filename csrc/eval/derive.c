@@ -103,16 +103,13 @@ static bool views_as_recorded(const Derive *d, int node) {
     if (n->op != CC_OP_reshape || n->n_out != 1) return n->op != CC_OP_reshape;
     if (o->kind != CC_IN_VALUE) return false;
     const CcVal *was = d->t->graph->val.at, *is = d->graph->val.at;
-    return cc_infer_views(&was[o->value].type, &was[n->out0].type) ==
-           cc_infer_views(&is[o->value].type, &is[n->out0].type);
+    return cc_type_reshapes(&was[o->value].type, &was[n->out0].type) ==
+           cc_type_reshapes(&is[o->value].type, &is[n->out0].type);
 }
 
-static bool takes_empty(const Derive *d, const CcNode *n) {
-    for (int k = 0; k < n->n_out; k++) {
-        const CcType *type = &d->graph->val.at[n->out0 + k].type;
-        for (int i = 0; i < type->ndim; i++)
-            if (type->size[i] == 0) return true;
-    }
+static bool gives_empty(const Derive *d, const CcNode *n) {
+    for (int k = 0; k < n->n_out; k++)
+        if (cc_type_numel(&d->graph->val.at[n->out0 + k].type) == 0) return true;
     return false;
 }
 
@@ -128,7 +125,7 @@ static bool ask(Derive *d, int node, CcSegmentHost *host) {
     for (int i = 0; i < a->n; i++) Py_DECREF(in[i]);
     Py_XDECREF(r);
     return ok && d->graph->node.at[node].op == n->op && !cc_shape_others(d->t, d->x, n) &&
-           cc_shape_take(d->t, d->x, d->graph, node) && !takes_empty(d, n) && views_as_recorded(d, node);
+           cc_shape_take(d->t, d->x, d->graph, node) && !gives_empty(d, n) && views_as_recorded(d, node);
 }
 
 static bool bind(Derive *d, int node) {

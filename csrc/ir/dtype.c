@@ -116,3 +116,22 @@ uint16_t cc_dtype_narrow(CcDtype half, float f) {
     if (size < 0x38800000) return (uint16_t)(sign | (bits_of(float_of(size) + 0.5f) - bits_of(0.5f)));
     return (uint16_t)(sign | ((size + 0xfff + (size >> 13 & 1)) - (112u << 23)) >> 13);
 }
+
+bool cc_type_reshapes(const CcType *from, const CcType *to) {
+    int64_t chunk = 1, taken = 1;
+    int v = to->ndim - 1;
+    if (cc_type_numel(from) == 0 || from->ndim == 0) return true; /* no element is anywhere else */
+    int64_t base = from->stride[from->ndim - 1];
+    for (int d = from->ndim - 1; d >= 0; d--) {
+        chunk *= from->size[d];
+        if (d > 0 && (from->size[d - 1] == 1 || from->stride[d - 1] == chunk * base)) continue;
+        for (; v >= 0 && (taken < chunk || to->size[v] == 1); v--) {
+            if (to->stride[v] != taken * base && to->size[v] != 1) return false;
+            taken *= to->size[v];
+        }
+        if (taken != chunk) return false;
+        if (d > 0) base = from->stride[d - 1];
+        chunk = taken = 1;
+    }
+    return v == -1;
+}

@@ -534,29 +534,10 @@ static Rule *const RULE[CC_OP_ROWS] = {
 #undef CC_INFER
 };
 
-/* at::detail::computeStride: each part of `t` whose dims lie one behind the other has to be some dims of `out`. */
-bool cc_infer_views(const CcType *t, const CcType *out) {
-    int to = out->ndim - 1;
-    int64_t step = t->ndim > 0 ? t->stride[t->ndim - 1] : 1, part = 1, seen = 1;
-    for (int d = t->ndim - 1; d >= 0; d--) {
-        part *= t->size[d];
-        if (d > 0 && (t->size[d - 1] == 1 || t->stride[d - 1] == part * step)) continue;
-        for (; to >= 0 && (seen < part || out->size[to] == 1); to--) seen *= out->size[to];
-        if (seen != part) return false;
-        if (d > 0) step = t->stride[d - 1];
-        part = seen = 1;
-    }
-    return t->ndim == 0 || to < 0;
-}
-
 bool cc_infer_asks(CcOpId op) { return RULE[op] == rule_asked; }
 
 /* Sizes of 0 have rules of their own almost everywhere. */
-static bool usual(const CcType *t) {
-    bool is = t->ndim >= 0;
-    for (int d = 0; is && d < t->ndim; d++) is = t->size[d] > 0;
-    return is;
-}
+static bool usual(const CcType *t) { return t->ndim >= 0 && cc_type_numel(t) > 0; }
 
 bool cc_infer_node(const CcGraph *g, int node, const CcGraph *recorded, CcType *out) {
     const Ask a = {g, recorded, &g->node.at[node], &recorded->node.at[node], out};

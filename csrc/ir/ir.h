@@ -53,6 +53,9 @@ void cc_type_make_last(CcType *t); /* dim 1, the channels, innermost; of at leas
 int64_t cc_type_extent(const CcType *t);
 /* each element of one block of memory exactly once, in any order of dims */
 bool cc_type_dense(const CcType *t);
+/* Can elements of `from` be counted in the shape of `to` by strides alone, and are they to's? The rule of torch's
+ * reshape (at::detail::computeStride): dims that lie in memory as one may be cut anew. */
+bool cc_type_reshapes(const CcType *from, const CcType *to);
 
 /* ------------------------------------------------------------------ op table: ops.def, one row an op */
 
@@ -262,8 +265,7 @@ bool cc_op_number(const CcGraph *g, const CcNode *node, int operand);
 /* Types of a node's results by those of its operands (infer.def), as torch would give them; `recorded`: the graph in
  * which the same node was recorded, whose dtypes and numbers of dims hold here as well. False: not known. */
 bool cc_infer_node(const CcGraph *g, int node, const CcGraph *recorded, CcType *out);
-bool cc_infer_asks(CcOpId op);                           /* torch itself can be asked: it would read no element */
-bool cc_infer_views(const CcType *t, const CcType *out); /* reshape to these sizes is a view, without any size of 0 */
+bool cc_infer_asks(CcOpId op); /* torch itself can be asked: it would read no element */
 /* The dims that a node's row reduces over, a bit each, bit 0 is the last dim of operand 0; -1: it does not reduce. */
 int cc_op_dims(const CcGraph *g, const CcNode *node);
 /* torch's common dtype of operands; `deflt` is torch's default dtype, CC_DT_OTHER when unknown. CC_DT_OTHER when it

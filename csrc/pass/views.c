@@ -50,27 +50,6 @@ static bool diagonal_offset(const CcGraph *g, const CcNode *n, const CcType *x, 
     return true;
 }
 
-/* Can elements of `from` be counted in the shape of `to` by strides alone, and are they to's? The rule of torch's
- * reshape (at::detail::computeStride): dims that lie in memory as one may be cut anew. */
-static bool reshapes(const CcType *from, const CcType *to) {
-    int64_t chunk = 1, taken = 1;
-    int v = to->ndim - 1;
-    if (cc_type_numel(from) == 0 || from->ndim == 0) return true; /* no element is anywhere else */
-    int64_t base = from->stride[from->ndim - 1];
-    for (int d = from->ndim - 1; d >= 0; d--) {
-        chunk *= from->size[d];
-        if (d > 0 && (from->size[d - 1] == 1 || from->stride[d - 1] == chunk * base)) continue;
-        for (; v >= 0 && (taken < chunk || to->size[v] == 1); v--) {
-            if (to->stride[v] != taken * base && to->size[v] != 1) return false;
-            taken *= to->size[v];
-        }
-        if (taken != chunk) return false;
-        if (d > 0) base = from->stride[d - 1];
-        chunk = taken = 1;
-    }
-    return v == -1;
-}
-
 /* Elements from the first one of its operand to the first one of result k. False: not known. */
 static bool offset_of(const CcGraph *g, const CcNode *n, int k, int64_t *offset) {
     const CcType *x = &g->val.at[cc_graph_operand(g, n, 0)->value].type;
@@ -81,7 +60,7 @@ static bool offset_of(const CcGraph *g, const CcNode *n, int k, int64_t *offset)
     case CC_OP_split:
     case CC_OP_unbind: return split_offset(g, n, x, k, offset);
     case CC_OP_diagonal: return diagonal_offset(g, n, x, offset);
-    case CC_OP_reshape: return reshapes(x, &g->val.at[n->out0].type);
+    case CC_OP_reshape: return cc_type_reshapes(x, &g->val.at[n->out0].type);
     case CC_OP_einsum_one: return cc_contract_is_view(g, n);
     case CC_OP_as_strided: return false;
     default: return true;
@@ -114,7 +93,7 @@ static bool known_view(const CcGraph *g, const CcNode *n) {
 static bool copies(const CcGraph *g, const CcNode *n) {
     if (n->op != CC_OP_reshape || !is_view(g, n) || n->n_out != 1 || g->val.at[n->out0].is_output) return false;
     const CcType *x = &g->val.at[cc_graph_operand(g, n, 0)->value].type, *to = &g->val.at[n->out0].type;
-    return plain(x) && plain(to) && !reshapes(x, to) && cc_type_contiguous(to);
+    return plain(x) && plain(to) && !cc_type_reshapes(x, to) && cc_type_contiguous(to);
 }
 
 static bool reads_view(const CcGraph *g, const CcNode *n) {
