@@ -403,8 +403,12 @@ static CcRan run_nodes(CcSegment *s, CcScratch *x) {
     if (!planned && cc_shape_derive(s, &host, x) < 0) {
         const CcRan ran = cc_shape_explore(s, &host, x);
         if (ran == CC_RAN_FAILED) return fail(&host);
-        if (ran == CC_RAN_MISFIT) cc_segment_restore(&host);
-        if (ran != CC_RAN_MISFIT || !done_for_good(&host)) return ran;
+        if (ran != CC_RAN_MISFIT) return ran;
+        if (!done_for_good(&host)) {
+            cc_segment_restore(&host);
+            return ran;
+        }
+        leave_blocks(&host);
         PyErr_SetString(PyExc_RuntimeError,
                         "ccompile: an op behind a write gave a result of another dtype or number of dims than "
                         "when it was recorded; compile this function with dynamic=False");
