@@ -134,7 +134,13 @@ BLOCKS = {
     "enable_grad": torch.enable_grad,
     "inference": torch.inference_mode,
     "sdpa": lambda: nn.attention.sdpa_kernel(nn.attention.SDPBackend.MATH),
+    "cudnn": lambda: torch.backends.cudnn.flags(enabled=False),
 }
+
+
+def ambient():
+    return (torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"), torch.is_grad_enabled(),
+            torch.is_inference_mode_enabled(), torch.backends.cuda.flash_sdp_enabled(), torch.backends.cudnn.enabled)
 
 
 def open_at_a_break(block, x, w):
@@ -171,11 +177,11 @@ def test_a_call_done_in_another_way_begins_in_its_modes(fn, block, around):
     for i, n in enumerate(sizes):
         x = t(n, 4, seed=i)
         with torch.no_grad(), BLOCKS[around]() if around in BLOCKS else contextlib.nullcontext():
-            before = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+            before = ambient()
             depth = torch.autocast_increment_nesting()
             eager, ours = outcome(fn, (BLOCKS[block], x, w)), outcome(compiled, (BLOCKS[block], x, w))
             assert depth == torch.autocast_increment_nesting() - 1
             torch.autocast_decrement_nesting()
             torch.autocast_decrement_nesting()
             alike(seen(eager), seen(ours), path=f"call {i}, {n} rows")
-            assert before == (torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"))
+            assert before == ambient()

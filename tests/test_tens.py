@@ -8,6 +8,7 @@ import itertools
 import math
 import operator
 import pathlib
+import re
 import subprocess
 import sys
 import sysconfig
@@ -461,6 +462,36 @@ def test_mode_rows(both, name, request):
     assert diff[0] == 0 and diff[1]
     assert bool(refuse) == refused
     assert both.mode() == before and both.mode_refuse() is None
+
+
+# what a setter that graphs may hold (SETS in torch.def) is called with; all others take a bool
+SETTER_ARGS = {
+    "set_autocast_enabled": [("cpu", True), ("cpu", False), ("cuda", True), ("cuda", False)],
+    "set_autocast_dtype": [(d, dt) for d in ("cpu", "cuda") for dt in (torch.bfloat16, torch.float16)],
+    "set_autocast_cpu_dtype": [(torch.float16,)],
+    "set_autocast_gpu_dtype": [(torch.bfloat16,)],
+}
+SET_NO_ROW = {"autocast_increment_nesting", "autocast_decrement_nesting", "clear_autocast_cache"}
+
+
+def setters():
+    rows = re.findall(r"^SETS.*$", (ROOT / "csrc/tens/torch.def").read_text(), re.M)
+    return sorted(set(re.findall(r'SETS\("(\w+)"\)', " ".join(rows))) - SET_NO_ROW)
+
+
+@pytest.mark.parametrize("name", setters())
+def test_what_graphs_set_is_put_back(both, name):
+    before = both.mode()
+    both.mode_save()
+    changed = set()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        for args in SETTER_ARGS.get(name, [(True,), (False,)]):
+            getattr(C, name)(*args)
+            changed |= {k for k, v in both.mode().items() if v != before[k]}
+            both.mode_restore()
+            assert both.mode() == before
+    assert changed
 
 
 def test_modes_by_call(both):

@@ -97,6 +97,12 @@ static PyObject *t_mode_save(PyObject *m, PyObject *unused) {
     Py_RETURN_NONE;
 }
 
+static PyObject *t_mode_restore(PyObject *m, PyObject *unused) {
+    (void)m, (void)unused;
+    cc_mode_restore(&saved);
+    Py_RETURN_NONE;
+}
+
 /* (same as the saved state, name of the first row that differs, grad mode, threads) */
 static PyObject *t_mode_diff(PyObject *m, PyObject *unused) {
     (void)m, (void)unused;
@@ -266,6 +272,7 @@ static PyMethodDef METHODS[] = {
     {"mode", t_mode, METH_NOARGS, NULL},
     {"mode_refuse", t_mode_refuse, METH_NOARGS, NULL},
     {"mode_save", t_mode_save, METH_NOARGS, NULL},
+    {"mode_restore", t_mode_restore, METH_NOARGS, NULL},
     {"mode_diff", t_mode_diff, METH_NOARGS, NULL},
     {"call", t_call, METH_VARARGS, NULL},
     {"attr", t_attr, METH_VARARGS, NULL},

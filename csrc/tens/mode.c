@@ -164,12 +164,18 @@ static PyObject *value_of(int i, intptr_t word) {
     return dtype;
 }
 
+/* Nobody can be given the error: the caller goes on with another way to do the call. */
+static void not_put_back(const char *what) {
+    PyErr_Clear();
+    cc_log_add(CC_LOG_FALLBACK, "%s could not be put back to what it was when the call began", what);
+}
+
 static void set_row(int i, intptr_t word) {
     PyObject *set = cc_tsym_path(SETTER[i]), *value = value_of(i, word);
     PyObject *r = !set || !value            ? NULL
                   : ROW[i].path_arg != NULL ? PyObject_CallFunction(set, "sO", ROW[i].path_arg, value)
                                             : PyObject_CallOneArg(set, value);
-    if (!r) PyErr_Clear();
+    if (!r) not_put_back(ROW[i].doc);
     Py_XDECREF(r);
     Py_XDECREF(value);
     Py_XDECREF(set);
@@ -184,9 +190,10 @@ void cc_mode_restore(const CcMode *m) {
 
 void cc_mode_unnest(PyObject *f) {
     const int which = f == M.nest[0] ? 0 : f == M.nest[1] ? 1 : -1;
-    PyObject *depth = which >= 0 ? PyObject_CallNoArgs(M.nest[1 - which]) : NULL;
+    if (which < 0) return;
+    PyObject *depth = PyObject_CallNoArgs(M.nest[1 - which]);
     if (depth && which == 0 && M.clear && PyLong_AsLong(depth) == 0) Py_XSETREF(depth, PyObject_CallNoArgs(M.clear));
-    if (!depth) PyErr_Clear();
+    if (!depth) not_put_back("the depth of autocast");
     Py_XDECREF(depth);
 }
 
