@@ -16,19 +16,25 @@ static PyObject *dict_name(void) {
 
 static bool looks_inside(CcCalleeKind k) { return k == CC_CALLEE_PURE || k == CC_CALLEE_ARITH || k == CC_CALLEE_VALUE; }
 
+/* The class that a call makes, or whose method is called; NULL: neither. */
+static PyTypeObject *class_of(PyObject *callable) {
+    if (PyType_Check(callable)) return (PyTypeObject *)callable;
+    if (Py_IS_TYPE(callable, &PyMethodDescr_Type) || Py_IS_TYPE(callable, &PyWrapperDescr_Type))
+        return PyDescr_TYPE(callable);
+    PyObject *self = PyCFunction_Check(callable) ? PyCFunction_GET_SELF(callable) : NULL; /* dict.__new__ */
+    return self != NULL && PyType_Check(self) ? (PyTypeObject *)self : NULL;
+}
+
 CcLooks cc_row_looks(PyObject *callable) {
-    PyTypeObject *made = PyType_Check(callable) ? (PyTypeObject *)callable : NULL;
-    if (made != NULL && (PyType_IsSubtype(made, &PySet_Type) || PyType_IsSubtype(made, &PyFrozenSet_Type)))
-        return CC_LOOKS_ALL;
-    if (made != NULL && PyType_IsSubtype(made, &PyDict_Type)) return CC_LOOKS_KEYS;
     PyObject *unbound = cc_callee_self(callable) != NULL ? cc_callee_unbound(callable) : NULL;
-    const CcCallee callee = cc_callee_find(unbound != NULL ? unbound : callable);
+    if (unbound != NULL) callable = unbound;
+    const CcCallee callee = cc_callee_find(callable);
     if (looks_inside(callee.kind) || callee.kind == CC_CALLEE_READ_WRITE) return CC_LOOKS_ALL;
-    if (callee.name == NULL) return CC_LOOKS_NOT;
-    if (has(&callee, CC_TRAIT_ORDERS) || has(&callee, CC_TRAIT_MAKES_SET) || strncmp(callee.name, "set.", 4) == 0)
-        return CC_LOOKS_ALL;
-    return strncmp(callee.name, "dict.", 5) == 0 || strstr(callee.name, "OrderedDict.") != NULL ? CC_LOOKS_KEYS
-                                                                                                : CC_LOOKS_NOT;
+    if (has(&callee, CC_TRAIT_ORDERS) || has(&callee, CC_TRAIT_MAKES_SET)) return CC_LOOKS_ALL;
+    PyTypeObject *of = class_of(callable);
+    if (of == NULL) return CC_LOOKS_NOT;
+    if (PyType_IsSubtype(of, &PySet_Type) || PyType_IsSubtype(of, &PyFrozenSet_Type)) return CC_LOOKS_ALL;
+    return PyType_IsSubtype(of, &PyDict_Type) ? CC_LOOKS_KEYS : CC_LOOKS_NOT;
 }
 
 static CcGo contents(CcRec *rec, CcAct *act, const CcCalled *c, int from, int depth) {
