@@ -14,7 +14,7 @@
 
 static const struct {
     CcOpId op, result[2];
-    int n_in[2]; /* operands of the whole that each takes */
+    int n_in[2]; /* the most operands of the whole that each takes */
 } PAIRS[] = {
     {CC_OP_max_dim, {CC_OP_amax, CC_OP_argmax}, {2, 2}},
     {CC_OP_min_dim, {CC_OP_amin, CC_OP_argmin}, {2, 2}},
@@ -25,45 +25,43 @@ static const struct {
     {CC_OP_cummin, {CC_OP_so_far_min, CC_OP_so_far_argmin}, {2, 2}},
 };
 
+/* A part that gives result k by the whole's first operands, at most so many. */
+static void same_part(Parts *p, CcOpId op, int k, int most) {
+    cc_parts_add(p, op, p->whole.out0 + k, NULL, 0);
+    CcNode *n = &p->g->node.at[p->first + p->n - 1];
+    n->in0 = p->whole.in0;
+    n->n_in = CC_MIN(p->whole.n_in, most);
+}
+
 static bool pair(Parts *p, const bool *needed) {
     for (int i = 0; i < CC_COUNT(PAIRS); i++) {
         if (PAIRS[i].op != p->whole.op || p->whole.n_out != 2) continue;
-        for (int k = 0; k < 2; k++) {
-            if (!needed[k]) continue;
-            if (PAIRS[i].n_in[k] == 2)
-                cc_parts_add(p, PAIRS[i].result[k], p->whole.out0 + k, NULL, 2, operand(p, 0), operand(p, 1));
-            else
-                cc_parts_add(p, PAIRS[i].result[k], p->whole.out0 + k, NULL, 3, operand(p, 0), operand(p, 1),
-                             operand(p, 2));
-        }
+        for (int k = 0; k < 2; k++)
+            if (needed[k]) same_part(p, PAIRS[i].result[k], k, PAIRS[i].n_in[k]);
         return p->n > 0;
     }
     return false;
 }
 
-/* A part with all operands of the whole. */
-static void same_part(Parts *p, CcOpId op, int result) {
-    cc_parts_add(p, op, result, NULL, 0);
-    CcNode *n = &p->g->node.at[p->first + p->n - 1];
-    n->in0 = p->whole.in0;
-    n->n_in = p->whole.n_in;
-}
-
 /* Windows' greatest, and where they stand. */
 static bool pool(Parts *p, const bool *needed) {
     const bool adaptive = p->whole.op == CC_OP_adaptive_max_pool;
-    if (needed[0]) same_part(p, adaptive ? CC_OP_adaptive_max_pool : CC_OP_max_pool, p->whole.out0);
-    if (needed[1]) same_part(p, adaptive ? CC_OP_adaptive_max_pool_at : CC_OP_max_pool_at, p->whole.out0 + 1);
+    if (needed[0]) same_part(p, adaptive ? CC_OP_adaptive_max_pool : CC_OP_max_pool, 0, p->whole.n_in);
+    if (needed[1]) same_part(p, adaptive ? CC_OP_adaptive_max_pool_at : CC_OP_max_pool_at, 1, p->whole.n_in);
     return p->n > 0;
 }
+
+/* Operands of an adaptive pool: x, and a size for each dim of the plane, which are x's last ones. */
+static int plane_dims(const CcNode *n) { return n->n_in - 1; }
 
 /* One window of the whole plane: a reduction, as in eager. (The pool family takes it row by row: 512 channels of 7x7
  * took 13.5 us and 3.2 so, 16 of 79x79 with channels innermost 27 and 5, Zen 5 and 4, one thread.) */
 static bool whole_plane(const CcGraph *g, const CcNode *n) {
     if (n->n_out != 1 || cc_graph_operand(g, n, 0)->kind != CC_IN_VALUE) return false;
     const CcType *x = &g->val.at[cc_graph_operand(g, n, 0)->value].type, *y = &g->val.at[n->out0].type;
-    if (x->ndim < 3 || x->ndim != y->ndim || x->dtype != y->dtype || cc_type_numel(x) == 0) return false;
-    for (int d = 2; d < x->ndim; d++)
+    const int dims = plane_dims(n);
+    if (x->ndim <= dims || x->ndim != y->ndim || x->dtype != y->dtype || cc_type_numel(x) == 0) return false;
+    for (int d = x->ndim - dims; d < x->ndim; d++)
         if (y->size[d] != 1) return false;
     return true;
 }
@@ -74,7 +72,7 @@ static bool long_plane(const CcGraph *g, const CcNode *n, const CcGroupRules *ru
 }
 
 static bool reduced_plane(Parts *p) {
-    const int dims = type_of(p, operand(p, 0)).ndim - 2;
+    const int dims = plane_dims(&p->whole);
     const CcOpId op = p->whole.op == CC_OP_adaptive_avg_pool ? CC_OP_mean : CC_OP_amax;
     cc_parts_add(p, op, p->whole.out0, NULL, 2, operand(p, 0), int_of((1 << dims) - 1));
     return true;

@@ -100,7 +100,7 @@ typedef struct CcReach {
 /* False: not known of this node. `x`: the type of what is read at indices, or written. */
 bool cc_reach_read(const CcGraph *g, const CcNode *n, const CcType *x, CcReach *out);
 
-/* window.c: of a pool, for each of its dims, which are the last ones. */
+/* window.c: of a pool, for each dim that it has windows in: the last ones. */
 enum { CC_WINDOW_DIMS = 3 };
 typedef struct CcWindow {
     int64_t kernel, stride, padding, dilation;

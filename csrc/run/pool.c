@@ -549,20 +549,7 @@ static int run(const void *work, const CcHost *host, CcErr *err) {
 
 /* ---- building ---- */
 
-/* What the operands say of one dim. */
-typedef struct Window {
-    int64_t kernel, stride, padding, dilation;
-    bool adaptive, ceil, count_padding;
-} Window;
-
-static int64_t size_of(const Window *w, int64_t in) {
-    const int64_t reach = w->dilation * (w->kernel - 1) + 1;
-    int64_t out = (in + 2 * w->padding - reach + (w->ceil ? w->stride - 1 : 0)) / w->stride + 1;
-    if (w->ceil && (out - 1) * w->stride >= in + w->padding) out--;
-    return out;
-}
-
-static int make_side(const Window *w, Side *side, CcArena *arena) {
+static int make_side(const CcWindow *w, Side *side, CcArena *arena) {
     int32_t *table = cc_arena_alloc(arena, sizeof *table * 3 * (size_t)side->out);
     if (!table) return -1;
     side->step = w->dilation;
@@ -584,45 +571,6 @@ static int make_side(const Window *w, Side *side, CcArena *arena) {
     side->to = table + side->out;
     side->all = table + 2 * side->out;
     return 0;
-}
-
-static bool flag(const CcGraph *g, const CcNode *n, int at, bool *out) {
-    const CcOperand *o = cc_prim_operand(g, n, at);
-    if (!o || (o->kind != CC_IN_BOOL && o->kind != CC_IN_INT)) return false;
-    *out = o->i != 0;
-    return true;
-}
-
-/* Fills window[0..dims) and *divisor. */
-static bool read_windows(const CcGraph *g, const CcNode *n, int dims, Window *window, int64_t *divisor) {
-    int64_t kernel[SIDES], stride[SIDES], padding[SIDES], dilation[SIDES] = {1, 1, 1};
-    bool ceil = false, count = false;
-    int at = 1 + 3 * dims;
-    if (n->op == CC_OP_adaptive_avg_pool || n->op == CC_OP_adaptive_max_pool) {
-        for (int i = 0; i < dims; i++) window[i] = (Window){.adaptive = true, .dilation = 1};
-        return cc_prim_ints(g, n, 1, dims, kernel);
-    }
-    if (!cc_prim_ints(g, n, 1, dims, kernel) || !cc_prim_ints(g, n, 1 + dims, dims, stride) ||
-        !cc_prim_ints(g, n, 1 + 2 * dims, dims, padding))
-        return false;
-    if (n->op == CC_OP_max_pool) {
-        if (!cc_prim_ints(g, n, at, dims, dilation)) return false;
-        at += dims;
-    }
-    if (!flag(g, n, at, &ceil)) return false;
-    if (n->op == CC_OP_avg_pool) {
-        const CcOperand *by = cc_prim_operand(g, n, at + 2);
-        if (!flag(g, n, at + 1, &count) || !by) return false;
-        if (by->kind != CC_IN_NONE && !(by->kind == CC_IN_INT && by->i >= 0)) return false;
-        if (by->kind == CC_IN_INT) *divisor = by->i;
-    }
-    for (int i = 0; i < dims; i++) {
-        window[i] = (Window){kernel[i],    stride[i] ? stride[i] : kernel[i],
-                             padding[i],   dilation[i],
-                             .ceil = ceil, .count_padding = count};
-        if (kernel[i] < 1 || window[i].stride < 1 || padding[i] < 0 || dilation[i] < 1) return false;
-    }
-    return true;
 }
 
 /* A plane that one window covers is one row. */
@@ -658,16 +606,18 @@ static void find_alike(Side *side) {
         side->alike_end = x + 1;
 }
 
-/* -1: not for this family. */
-static int describe(const CcGraph *g, const CcNode *n, CcPool *p, Window *window) {
+/* -1: not for this family. An image without a batch is a batch of one. */
+static int describe(const CcGraph *g, const CcNode *n, CcPool *p, CcWindow window[SIDES]) {
     const CcOperand *x = cc_prim_operand(g, n, 0);
     if (!x || x->kind != CC_IN_VALUE) return -1;
     const CcType *s = &g->val.at[x->value].type, *o = &g->val.at[n->out0].type;
-    const int dims = s->ndim - 2, skip = SIDES - dims;
-    if (!cc_prim_float(s) || !cc_prim_float(o) || s->dtype != o->dtype || !cc_type_dense(o) || dims < 1 ||
-        dims > SIDES || o->ndim != s->ndim || o->size[0] != s->size[0] || o->size[1] != s->size[1])
+    CcWindow read[CC_WINDOW_DIMS];
+    int64_t divisor;
+    const int dims = cc_window_read(g, n, read, &divisor), lead = s->ndim - dims, skip = SIDES - dims;
+    if (!cc_prim_float(s) || !cc_prim_float(o) || s->dtype != o->dtype || !cc_type_dense(o) || dims < 1 || lead < 1 ||
+        lead > 2 || o->ndim != s->ndim || o->size[0] != s->size[0] || o->size[lead - 1] != s->size[lead - 1])
         return -1;
-    const bool max = n->op == CC_OP_max_pool || n->op == CC_OP_adaptive_max_pool, places = n->n_out == 2;
+    const bool max = cc_window_greatest(n), places = n->n_out == 2;
     const CcType *index = places && max ? &g->val.at[n->out0 + 1].type : NULL;
     if (n->n_out != 1 + (index != NULL) || (index && s->dtype != CC_DT_F32)) return -1;
     if (index && cc_type_numel(s) > INT32_MAX) return -1;
@@ -678,26 +628,27 @@ static int describe(const CcGraph *g, const CcNode *n, CcPool *p, Window *window
                   .src = x->value,
                   .dst = n->out0,
                   .index = index ? n->out0 + 1 : -1,
-                  .n = s->size[0],
-                  .c = s->size[1],
+                  .n = lead == 2 ? s->size[0] : 1,
+                  .c = s->size[lead - 1],
                   .dtype = (CcDtype)o->dtype,
+                  .divisor = divisor,
                   .span = 1};
     for (int i = 0; i < skip; i++) {
-        window[i] = (Window){.adaptive = true, .dilation = 1};
+        window[i] = (CcWindow){.adaptive = true, .dilation = 1};
         p->side[i].in = p->side[i].out = 1;
     }
-    if (!read_windows(g, n, dims, window + skip, &p->divisor)) return -1;
     for (int d = 0; d < s->ndim; d++) {
-        const int to = d < 2 ? d : d + skip;
+        const int to = d < lead ? d + 2 - lead : d - lead + 2 + skip;
         p->from[to] = s->stride[d];
         p->to[to] = o->stride[d];
         if (index) p->index_to[to] = index->stride[d];
-        if (d < 2) continue;
+        if (d < lead) continue;
+        const CcWindow *w = &window[to - 2];
+        window[to - 2] = read[d - lead];
         p->span += (s->size[d] - 1) * s->stride[d];
         p->side[to - 2].in = s->size[d];
         p->side[to - 2].out = o->size[d];
-        if (s->size[d] > INT32_MAX / 2 ||
-            (!window[to - 2].adaptive && size_of(&window[to - 2], s->size[d]) != o->size[d]))
+        if (s->size[d] > INT32_MAX / 2 || (!w->adaptive && (o->size[d] - 1) * w->stride >= s->size[d] + w->padding))
             return -1;
     }
     p->last = p->from[1] == 1 && p->to[1] == 1 && (!index || p->index_to[1] == 1) && p->c > 1;
@@ -706,13 +657,13 @@ static int describe(const CcGraph *g, const CcNode *n, CcPool *p, Window *window
 
 static bool can(const CcGraph *g, int node) {
     CcPool p;
-    Window window[SIDES];
+    CcWindow window[SIDES];
     return describe(g, &g->node.at[node], &p, window) == 0 &&
            (p.last || (p.side[2].in <= MAX_ROW && (p.dtype == CC_DT_F32 || p.span <= MAX_PLANE)));
 }
 
 static void *build(const CcGraph *g, const int *nodes, int n, CcArena *arena, CcErr *err) {
-    Window window[SIDES];
+    CcWindow window[SIDES];
     CcPool *p = cc_arena_alloc(arena, sizeof *p);
     if (!p || n != 1 || describe(g, &g->node.at[nodes[0]], p, window) < 0) {
         cc_err_set(err, CC_E_UNSUPPORTED, "a pooling of this kind");
