@@ -7,6 +7,7 @@ import warnings
 import ccompile
 import pytest
 import torch
+import torch.nn.functional as F
 from conftest import EAGER, same
 from dynamic_cases import CASES, SIZES
 
@@ -68,6 +69,57 @@ def test_float_of_a_break_beside_a_size(name):
 
     # sum is C code, which looks at what is in the tuple
     same(fn, make_args=arguments, calls=len(sizes), hit=name != "in_a_tuple")
+
+
+# ---- probabilities: at 0 dropout gives back its operand, at 1 it draws nothing ----------------------------------------
+DRAWS = {
+    "dropout": lambda x, p: torch.dropout(x, p, True),
+    "F.dropout": lambda x, p: F.dropout(x, p),
+    "alpha_dropout": lambda x, p: F.alpha_dropout(x, p, True),
+    "feature_dropout": lambda x, p: F.dropout1d(x[None], p),
+    "feature_alpha_dropout": lambda x, p: F.feature_alpha_dropout(x[None], p, True),
+    "attention": lambda x, p: F.scaled_dot_product_attention(x, x, x, dropout_p=p / 2),
+    "not_training": lambda x, p: F.dropout(x, p, False),
+}
+
+
+def by_argument(draw, x, p):
+    return draw(x, p)
+
+
+def by_keyword_behind_a_break(draw, x, **kwargs):
+    ccompile.graph_break()
+    return draw(x, kwargs["p"])
+
+
+def by_argument_behind_a_break(draw, x, p):
+    ccompile.graph_break()
+    return draw(x, p)
+
+
+def by_item(draw, x, p):
+    return draw(x, torch.tensor(p).item())
+
+
+@pytest.mark.parametrize("name", DRAWS)
+@pytest.mark.parametrize("way", [by_argument, by_keyword_behind_a_break, by_argument_behind_a_break, by_item])
+@pytest.mark.parametrize("dynamic", [None, True], ids=["none", "true"])
+def test_probabilities(name, way, dynamic):
+    def fn(x, p):
+        z = x * 2
+        y = way(DRAWS[name], z, p=p)
+        y.add_(1)  # z is seen to change where y is z
+        return y, z, y is z
+
+    for order in ([0.5, 0.0, 0.25], [0.0, 0.5, 0.25, 0.0], [1.0, 0.5, 0.0, 0.25, 1.0]):
+        same(
+            fn,
+            make_args=lambda i, order=order: (torch.randn(3, 4, generator=torch.Generator().manual_seed(i)), order[i // 2]),
+            calls=2 * len(order),
+            no_grad=True,
+            hit=False,
+            options={"dynamic": dynamic},
+        )
 
 
 def write_row(y, k):

@@ -254,6 +254,8 @@ static CcGo torch_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c,
     default: break;
     }
     if (resizes_out(c)) return cc_rec_break(rec, act, CC_R_TORCH_EFFECT, t->name);
+    for (int i = 0; t->draws && i < c->n; i++)
+        if (!cc_sym_probability(rec, act, c->in[i])) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, t->name);
     if (c->n > 0 && cc_node_unsized(rec, c->in[0]) && splits(t->name))
         return cc_rec_break(rec, act, CC_R_DATA_SHAPE, t->name);
     return torch_operands(rec, act, c, takes_data(t));

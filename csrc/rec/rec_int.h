@@ -277,6 +277,9 @@ int cc_sym_of(CcRec *rec, PyObject *o); /* its number; -1: none */
 bool cc_sym_is(CcRec *rec, PyObject *o);
 /* `a is b`, as it would be without symbols being objects of their own: guards what that depends on. */
 bool cc_sym_identical(CcRec *rec, CcAct *act, PyObject *const *in);
+/* Guards whether a number is 0, and whether it is 1: dropout gives back its operand at the one and draws nothing at the
+ * other. False: it is a node's, so nobody knows. */
+bool cc_sym_probability(CcRec *rec, CcAct *act, PyObject *o);
 bool cc_sym_within(CcRec *rec, PyObject *o, int depth); /* o or something that it holds is one */
 bool cc_sym_sized(CcRec *rec, PyObject *tensor);        /* its sizes follow from symbols */
 bool cc_sym_value(CcRec *rec, int value);               /* the same of a graph value */

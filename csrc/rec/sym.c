@@ -431,7 +431,7 @@ void cc_sym_same(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
         if (spec->in[i] == result) same = i + 1;
     }
     for (int i = 0; i < spec->n; i++) /* a probability, which is checked */
-        if (PyFloat_CheckExact(spec->in[i])) cc_sym_pin(rec, spec->in[i]);
+        if (PyFloat_CheckExact(spec->in[i])) (void)cc_number_settle(rec, spec->in[i], 0);
     if (!sized || !cc_sym_by_layout(spec)) return;
     const int args0 = same > 0 ? cc_node_args(rec, spec) : -1;
     if (args0 < 0) {
@@ -525,6 +525,27 @@ bool cc_sym_identical(CcRec *rec, CcAct *act, PyObject *const *in) {
     if (given == NULL) settle_all(rec, in, 2);
     Py_XDECREF(given);
     return same;
+}
+
+bool cc_sym_probability(CcRec *rec, CcAct *act, PyObject *o) {
+    if (!is_number(o) || !(cc_sym_is(rec, o) || cc_value_symbolic(rec, o))) return true;
+    for (int edge = 0; edge < 2; edge++) {
+        PyObject *const in[] = {o, PyFloat_FromDouble(edge)};
+        cc_vec_push(&rec->keep, in[1]);
+        const CcCallSpec spec = {.form = CC_F_COMPARE, .arg = Py_EQ, .in = in, .n = 2, .name = "comparison"};
+        PyObject *equal = PyObject_RichCompare(o, in[1], Py_EQ);
+        if (equal == NULL) abort();
+        if (!cc_sym_is(rec, o)) {
+            Py_DECREF(equal);
+            if (!cc_value_compare(rec, Py_EQ, o, in[1], equal == Py_True)) return false;
+            continue;
+        }
+        cc_value_const_source(rec, in[1]);
+        PyObject *given = record_step(rec, act, &spec, equal, 0);
+        if (given == NULL && !cc_number_settle(rec, o, 0)) return false;
+        Py_XDECREF(given);
+    }
+    return true;
 }
 
 static bool plain_operand(PyObject *o, int depth) {

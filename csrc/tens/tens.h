@@ -131,6 +131,7 @@ typedef struct CcTorch {
     const char *why;     /* VALUE, BREAK: reason for people */
     bool raises;         /* whether it raises may depend on data (raises.def) */
     bool dynamic_shape;  /* OP: the result's shape may depend on data (nonzero, x[mask], zeros(t), ...) */
+    bool draws;          /* OP: random numbers, if its arguments say so (node_flags); what it gives may hang on them */
 } CcTorch;
 /* callable: builtin function or method, method descriptor, ... (bound methods unwrapped by the caller).
  * attr form: CcTorch of reading attribute `name` of a tensor. */

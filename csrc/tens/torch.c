@@ -232,6 +232,7 @@ static void judge(const Fact *f, int bound, PyObject *const *args, Py_ssize_t n,
             }
     out->node_flags = (flags & W ? CC_N_WRITES : 0) | (flags & R ? CC_N_RANDOM : 0);
     out->dynamic_shape = (flags & D) != 0;
+    out->draws = (f->flags & R) != 0;
 }
 
 static const Entry *find(PyObject *callable, PyObject **self) {
@@ -240,7 +241,7 @@ static const Entry *find(PyObject *callable, PyObject **self) {
 }
 
 CcTorch cc_torch_call(PyObject *callable, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
-    CcTorch out = {CC_T_NOT, 0, NULL, NULL, false, false};
+    CcTorch out = {.cls = CC_T_NOT};
     n = PyVectorcall_NARGS((size_t)n);
     PyObject *self;
     const Entry *e = find(callable, &self);
@@ -285,7 +286,7 @@ static CcTorchClass class_attribute(PyObject *tensor, PyObject *name) {
 }
 
 CcTorch cc_torch_attr(PyObject *tensor, PyObject *name) {
-    CcTorch out = {CC_T_UNKNOWN, 0, NULL, NULL, false, false};
+    CcTorch out = {.cls = CC_T_UNKNOWN};
     if (!PyUnicode_CheckExact(name) || !cc_tens_plain(tensor)) return out;
     PyObject *type, *value, *tb;
     PyErr_Fetch(&type, &value, &tb);
