@@ -314,7 +314,9 @@ void cc_sym_slot(CcRec *rec, CcAct *act, int slot, int guard);
 void cc_sym_tuple(CcRec *rec, CcAct *act, int slot, int guard, PyObject *v);
 /* the same for the call's arguments, which lie in the root's locals */
 void cc_sym_arguments(CcRec *rec, CcAct *act);
-void cc_sym_finish(CcRec *rec);
+void cc_sym_drop_pending(CcRec *rec); /* numbers that nobody took are constants */
+void cc_sym_visit_recipe(const CcTrace *t, int recipe, void (*visit)(void *ctx, const CcRecipe *r), void *ctx);
+void cc_sym_finish(CcRec *rec); /* symkey.c */
 void cc_sym_free(CcTrace *t);
 
 /* ---- rec.c ---- */

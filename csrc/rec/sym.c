@@ -193,7 +193,7 @@ static PyObject *from_source(CcRec *rec, int guard, PyObject *value) {
 }
 
 /* Those that nobody took are constants. */
-static void drop_pending(CcRec *rec) {
+void cc_sym_drop_pending(CcRec *rec) {
     for (int i = 0; rec->trace != NULL && i < rec->pending.n; i++) {
         const struct CcPending p = rec->pending.at[i];
         if (number_of(rec->trace, p.guard) == NULL) {
@@ -286,7 +286,7 @@ void cc_sym_arguments(CcRec *rec, CcAct *act) {
         if (slot >= 0 && cc_act_get(act, slot) == p.object) cc_act_put(act, slot, take_pending(rec, i));
         else i++;
     }
-    drop_pending(rec);
+    cc_sym_drop_pending(rec);
     for (int id = 0, n = gs->g.n; id < n; id++) {
         const int slot = gs->g.at[id].source == CC_SRC_ARG ? slot_of_argument(rec, gs->g.at[id].index) : -1;
         PyObject *v = slot >= 0 ? cc_act_get(act, slot) : NULL;
@@ -314,7 +314,7 @@ void cc_sym_after(CcRec *rec, CcEvent *ev, int first) {
     if (last >= first && ev->result != NULL && rec->pending.at[last].object == ev->result)
         Py_SETREF(ev->result, take_pending(rec, last));
     if (ev->kind == CC_EV_UNPACK) take_items(rec, ev);
-    drop_pending(rec);
+    cc_sym_drop_pending(rec);
     /* shape[1:], shape + (4,): a size is no constant when symbols are in it */
     if (ev->result != NULL && Py_TYPE(ev->result) == cc_tens_size_type() && cc_sym_within(rec, ev->result, 1) &&
         cc_value_find(rec, ev->result) == NULL)
@@ -323,26 +323,25 @@ void cc_sym_after(CcRec *rec, CcEvent *ev, int first) {
 
 /* ------------------------------------------------------------------ steps */
 
-static void visit_recipe(const CcTrace *t, int recipe, void (*visit)(void *ctx, const CcRecipe *r), void *ctx) {
+void cc_sym_visit_recipe(const CcTrace *t, int recipe, void (*visit)(void *ctx, const CcRecipe *r), void *ctx) {
     const CcRecipe *r = &t->recipes.r.at[recipe];
     visit(ctx, r);
-    for (int i = 0; i < r->n; i++) visit_recipe(t, t->recipes.kid.at[r->kid0 + i], visit, ctx);
+    for (int i = 0; i < r->n; i++) cc_sym_visit_recipe(t, t->recipes.kid.at[r->kid0 + i], visit, ctx);
 }
 
 void cc_sym_visit(const CcTrace *t, const CcAction *a, void (*visit)(void *ctx, const CcRecipe *r), void *ctx) {
-    for (int i = 0; i < a->n; i++) visit_recipe(t, t->args.at[a->args0 + i], visit, ctx);
+    for (int i = 0; i < a->n; i++) cc_sym_visit_recipe(t, t->args.at[a->args0 + i], visit, ctx);
 }
 
 typedef struct Seen {
-    CcTrace *t;
-    bool late, loose;
+    const CcTrace *t;
+    bool late;
 } Seen;
 
 static void see(void *ctx, const CcRecipe *r) {
     Seen *seen = ctx;
     seen->late =
         seen->late || r->make == CC_MAKE_VALUE || (r->make == CC_MAKE_SYMBOL && seen->t->symbol.at[r->id].late);
-    seen->loose = seen->loose || (r->make == CC_MAKE_SYMBOL && !seen->t->symbol.at[r->id].keyed);
 }
 
 static bool numbers_only(PyObject *o) {
@@ -644,146 +643,6 @@ CcGo cc_sym_pure(CcRec *rec, CcAct *act, CcEvent *ev, const CcCallSpec *spec) {
     for (int i = 0; i < spec->n; i++) within = within || cc_sym_within(rec, spec->in[i], 4);
     return within && spec->kwnames == NULL && plain_operands(rec, spec->in, spec->n) ? cc_sym_call(rec, act, ev, spec)
                                                                                      : CC_OK;
-}
-
-/* ------------------------------------------------------------------ the end of a recording */
-
-static void see_keyed(void *ctx, const CcRecipe *r) {
-    CcTrace *t = ctx;
-    if (r->make == CC_MAKE_SYMBOL) t->symbol.at[r->id].keyed = true;
-}
-
-static bool from_symbol(const CcOperand *o, int symbol) {
-    return (o->kind == CC_IN_FLOAT || o->kind == CC_IN_INT) && o->value == 1 + symbol;
-}
-
-/* Whether a node takes a symbol as nothing but numbers that kernels read in each call. */
-static bool takes_number(CcTrace *t, const CcNode *n, int symbol) {
-    const CcAction *a = &t->node.at[n->host];
-    bool half = false;
-    int given = 0, taken = 0;
-    for (int i = 0; i < a->n; i++) {
-        const CcRecipe *r = &t->recipes.r.at[t->args.at[a->args0 + i]];
-        given += r->make == CC_MAKE_SYMBOL && r->id == symbol;
-    }
-    for (int i = 0; i < n->n_in; i++) {
-        const CcOperand *o = cc_graph_operand(t->graph, n, i);
-        taken += from_symbol(o, symbol) && cc_op_number(t->graph, n, i);
-        half =
-            half || (o->kind == CC_IN_VALUE && cc_dtype_info((CcDtype)t->graph->val.at[o->value].type.dtype)->size < 4);
-    }
-    half = half || (n->n_out > 0 && cc_dtype_info((CcDtype)t->graph->val.at[n->out0].type.dtype)->size < 4);
-    if (given != taken || t->symbol.at[symbol].late) return false;
-    t->symbol.at[symbol].kernel = CC_MAX(t->symbol.at[symbol].kernel, half ? CC_SYM_HALF : CC_SYM_WIDE);
-    return true;
-}
-
-static void key_node(CcTrace *t, const CcNode *n) {
-    const CcAction *a = &t->node.at[n->host];
-    for (int i = 0; i < a->n; i++) {
-        const int recipe = t->args.at[a->args0 + i];
-        const CcRecipe *r = &t->recipes.r.at[recipe];
-        if (r->make != CC_MAKE_SYMBOL || !takes_number(t, n, r->id)) visit_recipe(t, recipe, see_keyed, t);
-    }
-}
-
-/* The operands of numbers that are no part of the key: other ones in each call. */
-static void give_numbers(CcTrace *t) {
-    for (int i = 0; i < t->symbol.n; i++)
-        if (t->symbol.at[i].keyed) t->symbol.at[i].kernel = CC_SYM_NOT;
-    for (int i = 0; i < t->graph->operand.n; i++) {
-        CcOperand *o = &t->graph->operand.at[i];
-        if ((o->kind != CC_IN_FLOAT && o->kind != CC_IN_INT) || o->value == 0 || !t->symbol.at[o->value - 1].kernel)
-            continue;
-        *o = (CcOperand){.kind = CC_IN_NUMBER, .value = o->value - 1};
-    }
-}
-
-/* Symbols that nodes, or what is read from nodes' results, depend on belong to the key; and so does what they are
- * computed from. */
-static void find_keyed(CcTrace *t) {
-    for (int i = 0; i < t->graph->node.n; i++) key_node(t, &t->graph->node.at[i]);
-    for (int i = t->step.n - 1; i >= 0; i--) {
-        const CcSymStep *step = &t->step.at[i];
-        bool needed = step->late;
-        for (int k = 0; k < step->n; k++) needed = needed || t->symbol.at[step->symbol0 + k].keyed;
-        if (needed) cc_sym_visit(t, &step->action, see_keyed, t);
-    }
-    for (int i = 0; i < t->number.n; i++) t->number.at[i].keyed = t->symbol.at[t->number.at[i].symbol].keyed;
-    for (int i = 0; i < t->step.n; i++) {
-        CcSymStep *step = &t->step.at[i];
-        Seen seen = {.t = t};
-        cc_sym_visit(t, &step->action, see, &seen);
-        step->keyed = !seen.loose;
-        for (int k = 0; k < step->n; k++) t->symbol.at[step->symbol0 + k].keyed = step->keyed;
-    }
-}
-
-/* All symbols become constants, under guards: other sizes and numbers have recordings of their own. */
-static void make_rigid(CcRec *rec, const char *why) {
-    CcTrace *t = rec->trace;
-    cc_log_add(CC_LOG_RIGID, "%s: sizes and numbers are constants: %s",
-               rec->root != NULL ? PyUnicode_AsUTF8(rec->root->func_qualname) : "behind a break", why);
-    for (int i = 0; i < t->resized.n; i++) t->guards.g.at[t->resized.at[i]].dynamic = 0;
-    for (int i = 0; i < t->number.n; i++)
-        cc_guard_check(&t->guards, t->number.at[i].guard, CC_CHK_VALUE, t->symbol.at[t->number.at[i].symbol].value);
-    for (int i = 0; i < t->recipes.r.n; i++) {
-        CcRecipe *r = &t->recipes.r.at[i];
-        if (r->make != CC_MAKE_SYMBOL) continue;
-        r->make = CC_MAKE_CONST;
-        r->object = Py_NewRef(t->symbol.at[r->id].value);
-    }
-    t->resized.n = t->range.n = t->number.n = 0;
-    while (t->step.n > 0) {
-        CcSymStep *step = &t->step.at[--t->step.n];
-        cc_action_free(&step->action);
-        Py_XDECREF(step->want);
-    }
-}
-
-/* Whether all that nodes do can be undone: writes that autograd does not see, and CPU's random numbers. */
-static bool undoable(const CcTrace *t) {
-    for (int i = 0; i < t->graph->node.n; i++) {
-        const CcNode *n = &t->graph->node.at[i];
-        const CcAction *a = &t->node.at[n->host];
-        if (a->state || a->form == CC_F_ASSERT) continue;
-        if (n->flags & CC_N_EFFECT || (n->flags & CC_N_WRITES && t->needs_grad && a->undo != CC_UNDO_LOCAL))
-            return false;
-        if (n->flags & CC_N_RANDOM && (n->n_out == 0 || t->graph->val.at[n->out0].type.device != 1)) return false;
-    }
-    return true;
-}
-
-/* Numbers that nodes depend on stand in the key as words. */
-static bool fits_key(const CcTrace *t) {
-    for (int i = 0; i < t->number.n; i++) {
-        int overflow = 0;
-        PyObject *v = t->symbol.at[t->number.at[i].symbol].value;
-        if (t->number.at[i].keyed && PyLong_Check(v)) (void)PyLong_AsLongLongAndOverflow(v, &overflow);
-        if (overflow != 0) return false;
-    }
-    return true;
-}
-
-static int key_words(const CcTrace *t) {
-    int n = t->number.n;
-    for (int i = 0; i < t->resized.n; i++) n += 2 * t->guards.g.at[t->resized.at[i]].type->ndim;
-    return n;
-}
-
-void cc_sym_finish(CcRec *rec) {
-    drop_pending(rec);
-    CcTrace *t = rec->trace;
-    if (!cc_trace_symbolic(t)) return;
-    const char *why = rec->rigid;
-    if (why == NULL && key_words(t) > CC_KEY_MAX) why = "there are too many of them";
-    if (why == NULL && t->retry && !undoable(t)) why = "a guard on one stands behind what can't be undone";
-    if (why == NULL) find_keyed(t);
-    if (why == NULL && !fits_key(t)) why = "an int needs more than 64 bits";
-    if (why != NULL) make_rigid(rec, why);
-    else give_numbers(t);
-    /* a run reads their sizes */
-    for (int i = 0; i < t->resized.n; i++) t->guards.g.at[t->resized.at[i]].used = true;
 }
 
 void cc_sym_free(CcTrace *t) {
