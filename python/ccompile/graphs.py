@@ -30,6 +30,7 @@ class TorchCapture:
 
     host_steps = True
     _side: dict[int, torch.cuda.Stream] = {}  # by device; the allocator hands out a pool's memory by stream
+    _invalid: list[torch.cuda.CUDAGraph] = []  # kept: the allocator of pinned memory goes on asking them
 
     def __init__(self, device: int) -> None:
         self.device = device
@@ -58,7 +59,7 @@ class TorchCapture:
         try:
             self.outer.close()
         except BaseException:
-            self._leave_pool()
+            self._leave_capture()
             raise
         return self.graph.replay
 
@@ -66,15 +67,26 @@ class TorchCapture:
         try:
             self.outer.close()
         except Exception:  # the capture had become invalid: the first error is the one that tells
-            self._leave_pool()
+            self._leave_capture()
 
-    def _leave_pool(self) -> None:
-        """CUDAGraph.capture_end does not come to this when the capture is invalid; the allocator would go on."""
-        try:
+    def _leave_capture(self) -> None:
+        """What CUDAGraph.capture_end does not come to when the capture is invalid."""
+        self._invalid.append(self.graph)
+        with contextlib.suppress(RuntimeError):  # it came to it
             torch._C._cuda_endAllocateToPool(self.device, self.pool)
-        except RuntimeError:  # it came to it
-            return
-        torch._C._cuda_releasePool(self.device, self.pool)
+            torch._C._cuda_releasePool(self.device, self.pool)
+        with contextlib.suppress(RuntimeError):  # CUDA is gone, or somebody else captures: nothing of ours is left to do
+            self._free_generator()
+
+    def _free_generator(self) -> None:
+        """Before torch 2.12 a device's generator knows of one capture at a time, and counts as captured until one has come to
+        its end: each random number would be an error ("Offset increment outside graph capture")."""
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.device(self.device), torch.cuda.stream(self._side[self.device]):
+            number = torch.empty(1, device=f"cuda:{self.device}")
+            graph.capture_begin(capture_error_mode="thread_local")
+            number.zero_()
+            graph.capture_end()
 
 
 def open(device: int, forced: bool) -> Capture | None:

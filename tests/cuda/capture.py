@@ -682,6 +682,16 @@ def told(monkeypatch):
         def replay(self):
             order.append("replay")
 
+        def capture_begin(self, capture_error_mode):
+            order.append(f"capture {capture_error_mode} begins")
+
+        def capture_end(self):
+            order.append("capture ends")
+
+    class Number:
+        def zero_(self):
+            order.append("zero")
+
     def note(name, status=None):
         def f(*args):
             order.append(name)
@@ -690,12 +700,14 @@ def told(monkeypatch):
 
         return f
 
+    monkeypatch.setattr(torch, "empty", lambda n, device: Number())
     for name in ("device", "stream", "graph"):
         monkeypatch.setattr(torch.cuda, name, lambda *args, name=name, **kwargs: Asked(name, *args, **kwargs))
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: f"side{device}")
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
     monkeypatch.setattr(graphs.TorchCapture, "_side", {})
+    monkeypatch.setattr(graphs.TorchCapture, "_invalid", [])
     for name in ("_cuda_clearCublasWorkspaces", "_cuda_endAllocateToPool", "_cuda_releasePool"):
         monkeypatch.setattr(torch._C, name, note(name[6:]), raising=False)
     return order
@@ -703,6 +715,9 @@ def told(monkeypatch):
 
 BEGIN = ["device 3 begins", "clearCublasWorkspaces", "stream side3 begins", "graph thread_local begins"]
 END = ["graph thread_local ends", "stream side3 ends", "clearCublasWorkspaces", "device 3 ends"]
+# The allocator leaves the graph's pool; a capture that comes to its end frees the generator.
+INVALID = ["endAllocateToPool", "releasePool", "device 3 begins", "stream side3 begins", "capture thread_local begins", "zero", "capture ends",
+           "stream side3 ends", "device 3 ends"]  # fmt: skip
 
 
 def test_the_order_of_a_capture(told):
@@ -716,12 +731,27 @@ def test_the_order_of_a_capture(told):
 
 
 def test_the_order_of_a_capture_that_fails(told):
-    """The stream is the one it was, and the allocator leaves the graph's pool."""
+    """The stream is the one it was, and so are the allocator and the generator. The graph is kept, as torch still asks it."""
     capture = graphs.TorchCapture(3)
     capture.begin()
     told.append("fails")
     capture.abort()
-    assert told == [*BEGIN, "fails", *END, "endAllocateToPool", "releasePool"]
+    assert told == [*BEGIN, "fails", *END, *INVALID] and graphs.TorchCapture._invalid == [capture.graph]
+
+
+def test_a_capture_that_fails_because_the_gpu_is_gone(told, monkeypatch):
+    """No later error takes the place of the first one."""
+
+    def gone(*_, **__):
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+    capture = graphs.TorchCapture(3)
+    capture.begin()
+    told.append("fails")
+    monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", gone)
+    monkeypatch.setattr(torch, "empty", gone)
+    with pytest.raises(RuntimeError, match="previous error"):
+        capture.end()
 
 
 def test_a_capture_that_fails_at_its_end(told):
@@ -730,11 +760,11 @@ def test_a_capture_that_fails_at_its_end(told):
     told.append("fails")
     with pytest.raises(RuntimeError, match="previous error"):
         capture.end()
-    assert told[-2:] == ["endAllocateToPool", "releasePool"]
+    assert told[-len(INVALID):] == INVALID
 
 
 def test_a_step_that_fails_in_a_capture_that_is_valid(told):
     capture = graphs.TorchCapture(3)
     capture.begin()
     capture.abort()
-    assert told == BEGIN + END
+    assert told == BEGIN + END and not graphs.TorchCapture._invalid
