@@ -250,6 +250,22 @@ def test_a_graph_of_a_step_that_waits():
 
 
 @torch.no_grad()
+def test_graphs_draw_eagers_random_numbers():
+    model = torch.nn.Sequential(graph_model(), torch.nn.Dropout(), torch.nn.Linear(8, 8), torch.nn.Dropout(0.25)).cuda()
+    fn = ccompile.compile(model, mode="reduce-overhead")
+    for i in range(8):
+        x = torch.randn(16, 64, device="cuda")
+        if i % 2:
+            torch.manual_seed(i)
+        before = torch.cuda.get_rng_state()
+        got, after = fn(x), torch.cuda.get_rng_state()
+        torch.cuda.set_rng_state(before)
+        torch.testing.assert_close(got, model(x), rtol=1e-3, atol=1e-4)
+        assert torch.equal(after, torch.cuda.get_rng_state())
+    assert of_graphs(fn).startswith("1 CUDA graph, "), of_graphs(fn)
+
+
+@torch.no_grad()
 def test_graphs_give_their_memory_back():
     model, x = graph_model(), torch.randn(1024, 64, device="cuda")
     model(x)

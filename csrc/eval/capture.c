@@ -92,9 +92,10 @@ static bool repeatable(const CcTrace *t, int recipe, bool values) {
     return true;
 }
 
+/* Random numbers may: torch has the device's generator take part in each capture, and moves it on in each replay. What
+ * seeds it is an effect. */
 static const char *refuse_node(const CcTrace *t, const CcGraph *g, const CcNode *n) {
     const CcAction *a = &t->node.at[n->host];
-    if (n->flags & CC_N_RANDOM) return "it draws random numbers";
     if (n->flags & CC_N_EFFECT && !a->state) return "it has an effect beside its results";
     if (a->checked) return "the size of its result is known only when it was made";
     for (int i = 0; i < n->n_in; i++)

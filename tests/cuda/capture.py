@@ -91,11 +91,13 @@ class Everything(Kernels):
 
     def begin(self):
         super().begin()
+        self.random = torch.get_rng_state()   # a capture draws nothing
         self.mode = Written(self.driver.emulated_captured)
         self.mode.__enter__()
 
     def end(self):
         self.mode.__exit__(None, None, None)
+        torch.set_rng_state(self.random)
         graph, n, done = self.driver.emulated_end(), self.driver.emulated_captured(), self.mode.done
 
         def replay():
@@ -110,6 +112,7 @@ class Everything(Kernels):
 
     def abort(self):
         self.mode.__exit__(None, None, None)
+        torch.set_rng_state(self.random)
         super().abort()
 
 
@@ -508,9 +511,49 @@ def test_a_kernel_that_writes_an_input_that_moves(gpu):
 
 # ------------------------------------------------------------------------------------------------ what is not captured
 def test_random_numbers(whole):
-    fn = ccompile.compile(lambda x, w: softmaxes(torch.dropout(x, 0.5, True), w), mode="reduce-overhead")
-    outs = [fn(torch.ones(5, 7), torch.ones(7)) for _ in range(5)]
-    assert "random" in reason(fn) and not torch.equal(outs[-1], outs[-2])
+    """Each replay draws eager's, from the seed and the place that the generator is at."""
+
+    def noisy(x, w):
+        y = softmaxes(torch.dropout(x, 0.5, True), w) + torch.rand_like(x)
+        return y, torch.rand_like(y) < torch.sigmoid(y), torch.empty_like(x).normal_()
+
+    fn, w = ccompile.compile(noisy, mode="reduce-overhead"), torch.randn(7)
+    for i in range(8):
+        x, ends = torch.randn(5, 7), []
+        if i % 2:
+            torch.manual_seed(i)
+        before = torch.get_rng_state()
+        for f in (fn, noisy):
+            torch.set_rng_state(before)
+            ends.append((f(x, w), torch.get_rng_state()))
+        torch.testing.assert_close(*ends)
+    assert count(fn)[0] == 1 and count(fn)[1] >= 5
+
+
+def test_random_numbers_of_another_generator(whole):
+    """Which torch does not know of in a capture."""
+    generator = torch.Generator()
+    fn = ccompile.compile(lambda x, w: softmaxes(x + torch.rand(5, 7, generator=generator), w), mode="reduce-overhead")
+    for i in range(5):
+        generator.manual_seed(i)
+        got, x = fn(torch.ones(5, 7), torch.ones(7)), torch.ones(5, 7)
+        generator.manual_seed(i)
+        torch.testing.assert_close(got, softmaxes(x + torch.rand(5, 7, generator=generator), torch.ones(7)))
+    assert all("no CUDA graph" in s["cuda_graphs"] for s in segments(fn))
+
+
+def test_a_seed(whole):
+    """It is set when torch is asked to, not when a graph is replayed."""
+
+    def seeded(x, w):
+        torch.manual_seed(3)
+        return softmaxes(x + torch.rand_like(x), w)
+
+    fn, w = ccompile.compile(seeded, mode="reduce-overhead"), torch.randn(7)
+    for _ in range(5):
+        x = torch.randn(5, 7)
+        torch.testing.assert_close(fn(x, w), seeded(x, w))
+    assert all("no CUDA graph" in s["cuda_graphs"] for s in segments(fn))
 
 
 def test_sizes_that_depend_on_data(whole):
