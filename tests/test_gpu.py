@@ -289,12 +289,17 @@ def test_autotune_gives_what_eager_gives():
     assert any("CUDA kernel of" in e.text for e in ccompile.events() if e.kind == "choice")
 
 
+@pytest.mark.parametrize("mode", [None, "reduce-overhead"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_autocast(dtype):
-    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU(), torch.nn.LayerNorm(64)).cuda().eval()
-    fn, x = ccompile.compile(model), torch.randn(8, 64, device="cuda")
-    with torch.no_grad(), torch.autocast("cuda", dtype):
-        for _ in range(3):
-            got, want = fn(x), model(x)
-            assert got.dtype == want.dtype
-            torch.testing.assert_close(got, want, rtol=2e-2, atol=2e-2)
+@torch.no_grad()
+def test_autocast(dtype, mode):
+    model, x = graph_model(), torch.randn(8, 64, device="cuda")
+    fn = ccompile.compile(model, mode=mode)
+    for _ in range(3):   # blocks, each with casts of its own
+        with torch.autocast("cuda", dtype):
+            for _ in range(3):
+                got, want = fn(x), model(x)
+                assert got.dtype == want.dtype
+                torch.testing.assert_close(got, want, rtol=2e-2, atol=2e-2)
+        model[0].weight.mul_(-0.5)
+    assert mode is None or of_graphs(fn).startswith("1 CUDA graph, "), of_graphs(fn)

@@ -151,8 +151,7 @@ CcCaptures *cc_capture_new(const CcSegment *s, const CcShape *shape) {
     *c = (CcCaptures){.device = device, .forced = forced, .segment = s->id, .n_input = s->trace->input.n};
     if (device >= 0) look_at_plan(c, s->trace, shape);
     else
-        refuse(c, "",
-               s->trace->needs_grad ? "autograd records it" : "it has no plan for a GPU, or runs under autocast");
+        refuse(c, "", s->trace->needs_grad ? "autograd records it" : "it has no plan for a GPU");
     return c;
 }
 
@@ -539,6 +538,14 @@ static void take_error(CcSbuf *out) {
     Py_XDECREF(tb);
 }
 
+/* -> whether autocast kept its casts of parameters until now; -1: an error is set. */
+static int keep_casts(bool keep) {
+    PyObject *before = PyObject_CallMethod(door, "keep_casts", "O", keep ? Py_True : Py_False);
+    const int status = before != NULL ? before == Py_True : -1;
+    Py_XDECREF(before);
+    return status;
+}
+
 /* Runs the plan while everything that is given to the stream is captured. -1: an error is set, or *err. */
 static int run_captured(CcCapturing *c, CcSegmentHost *h, const CcHost *host, PyObject *capture, CcErr *err) {
     PyObject *r = PyObject_CallMethod(capture, "begin", NULL);
@@ -555,6 +562,19 @@ static int run_captured(CcCapturing *c, CcSegmentHost *h, const CcHost *host, Py
     PyErr_Clear();
     PyErr_Restore(type, value, tb);
     return -1;
+}
+
+/* A cast that autocast has kept is no part of what is captured, and ends with its block; so each replay makes its own. */
+static int run_with_casts(CcCapturing *c, CcSegmentHost *h, const CcHost *host, PyObject *capture, CcErr *err) {
+    const int kept = keep_casts(false);
+    if (kept < 0) return -1;
+    const int status = run_captured(c, h, host, capture, err);
+    PyObject *type, *value, *tb;
+    PyErr_Fetch(&type, &value, &tb);
+    const bool restored = keep_casts(kept) >= 0;
+    if (!restored) PyErr_Clear();
+    PyErr_Restore(type, value, tb);
+    return restored ? status : -1;
 }
 
 /* A new capture object. NULL: *why, or an error is set. */
@@ -586,7 +606,7 @@ static const char *make_graph(CcCaptures *c, const CcShape *shape, CcSegmentHost
     for (int i = 0; i < t->input.n; i++) own[i] = Py_NewRef(input_of(t, h->x, i));
     give_inputs(t, h->x, g, NULL);
     CcCapturing capturing_now = {.trace = t, .x = h->x, .graph = g, .own = own};
-    const int status = run_captured(&capturing_now, h, host, capture, err);
+    const int status = run_with_casts(&capturing_now, h, host, capture, err);
     if (status < 0) why = "";
     for (int i = 0; i < t->input.n; i++) /* those that died in the run */
         Py_XSETREF(h->x->value[t->input_value.at[i]], Py_NewRef(own[i]));

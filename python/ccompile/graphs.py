@@ -104,6 +104,13 @@ def is_capturing(device: int) -> bool:
         return torch._C._cuda_isCurrentStreamCapturing()
 
 
+def keep_casts(keep: bool) -> bool:
+    """Whether autocast keeps what it casts parameters to until its block ends. -> whether it did."""
+    kept = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(keep)
+    return kept
+
+
 def copy(to: list[torch.Tensor], source: list[torch.Tensor]) -> None:
     """Of one tensor as torch copies it: a memcpy, which takes the host less than a kernel that knows of lists."""
     if len(to) == 1:

@@ -410,6 +410,21 @@ def test_state_that_a_segment_leaves_set(whole):
     assert "1 CUDA graph," in reason(fn)
 
 
+def test_casts_of_autocast(whole):
+    """What autocast has cast a parameter to before is no part of the graph: it ends with the block, and the parameter may change."""
+    model, x = mlp(), torch.randn(3, 7)
+    fn, calls = ccompile.compile(model, mode="reduce-overhead"), 0
+    for _ in range(3):
+        with torch.autocast("cpu", torch.bfloat16):
+            for _ in range(3):
+                torch.testing.assert_close(fn(x), model(x), rtol=2e-2, atol=2e-2)
+                calls += 1
+            assert torch.is_autocast_cache_enabled()
+        model[0].weight.mul_(-1.5)
+        model[5].weight.add_(1)
+    assert count(fn) == (1, calls - 2)
+
+
 class Cache(nn.Module):
     """Writes a buffer at a place that is an input."""
 
