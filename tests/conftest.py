@@ -76,6 +76,8 @@ import torch  # noqa: E402
 if os.environ.get("CCOMPILE_TEST_DEVICE") == "cuda":
     # What the tests make lies on the GPU. No torch-function mode as torch.set_default_device: with those nothing is compiled.
     torch.set_default_tensor_type(torch.cuda.FloatTensor)
+    # cuDNN's default is TF32, where it has a kernel for it: with channels innermost it has others than without.
+    torch.backends.cudnn.allow_tf32 = False
 
     @pytest.fixture(autouse=True)
     def _sound():

@@ -722,7 +722,7 @@ WRITTEN = {
     "quantiser": (VectorQuantiser, call(lambda i: (t(3, 5, 4, seed=i),))),
     "tagger": (Tagger, call(lambda i: (ids(2, 7, seed=i, top=50),))),
     "tagger-state": (Tagger, call(lambda i: (ids(2, 7, seed=i, top=50), (t(4, 2, 12, seed=i), t(4, 2, 12, seed=i + 9))))),
-    "packed-gru": (PackedGRU, call(lambda i: (ids(3, 6, seed=i, top=50), torch.tensor([6, 3, 4])))),
+    "packed-gru": (PackedGRU, call(lambda i: (ids(3, 6, seed=i, top=50), torch.tensor([6, 3, 4], device="cpu")))),
     "seq2seq": (Seq2Seq, call(lambda i: (ids(2, 6, seed=i, top=30), ids(2, 4, seed=i + 5, top=30)))),
     "seq2seq-mask": (Seq2Seq, call(lambda i: (ids(2, 6, seed=i, top=30), ids(2, 4, seed=i + 5, top=30), torch.arange(6).expand(2, 6) < 5))),
     "nn-transformer": (PositionalTransformer, call(lambda i: (ids(2, 6, seed=i, top=30).clamp(1), ids(2, 5, seed=i, top=30)))),

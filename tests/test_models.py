@@ -90,7 +90,8 @@ def test_train_mode(name):
 
 @pytest.mark.parametrize("name", ["mlp", "simple-net", "simple-model", "mini-transformer", "trajectory-gru", "bert"])
 def test_gradients(name):
-    same(build(name), make_args=ALL[name][1], calls=3, no_grad=False, backward=True, rtol=1e-3, atol=1e-4)
+    train = name == "trajectory-gru"   # in eval mode cuDNN differentiates no recurrent layer; this one drops nothing
+    same(build(name, train), make_args=ALL[name][1], calls=3, no_grad=False, backward=True, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["mlp", "simple-net", "mini-transformer"])
