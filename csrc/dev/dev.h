@@ -10,6 +10,8 @@
 void *cc_dl_open(const char *path, bool global, CcErr *err); /* NULL with *err set */
 /* handle of a loaded library whose file name contains `part`, promoted to global; NULL: none */
 void *cc_dl_loaded(const char *part);
+/* The library of this name in the folder of the one that holds `inside`; NULL: there is none. */
+void *cc_dl_beside(const void *inside, const char *name);
 void *cc_dl_symbol(void *handle, const char *name); /* handle NULL: anywhere in the process */
 typedef struct CcDlRow {                            /* one function to find */
     const char *name;

@@ -33,6 +33,16 @@ void *cc_dl_loaded(const char *part) {
     return dlopen(s.path, RTLD_NOW | RTLD_NOLOAD | RTLD_GLOBAL);
 }
 
+void *cc_dl_beside(const void *inside, const char *name) {
+    Dl_info info;
+    char path[1024];
+    if (!dladdr(inside, &info) || !info.dli_fname) return NULL;
+    const char *slash = strrchr(info.dli_fname, '/');
+    const int n = slash ? (int)(slash - info.dli_fname) : 0;
+    if (!slash || snprintf(path, sizeof path, "%.*s/%s", n, info.dli_fname, name) >= (int)sizeof path) return NULL;
+    return dlopen(path, RTLD_NOW | RTLD_LOCAL);
+}
+
 void *cc_dl_symbol(void *handle, const char *name) { return dlsym(handle ? handle : RTLD_DEFAULT, name); }
 
 int cc_dl_bind(void *handle, const CcDlRow *rows, int n, CcErr *err) {

@@ -38,6 +38,14 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 void cc_nvrtc_library(const char *path) { lib.path = path; }
 
+/* NVRTC asks the loader for its other half by its name alone; NVIDIA's wheels of CUDA 13 do not say that it lies in the
+ * same folder. Once it is loaded it is found. */
+static void open_builtins(int major, int minor) {
+    char name[64];
+    snprintf(name, sizeof name, "libnvrtc-builtins.so.%d.%d", major, minor);
+    (void)cc_dl_beside((const void *)(uintptr_t)nvrtc.version, name);
+}
+
 static int load(CcErr *err) {
     const CcDlRow rows[] = {
         {"nvrtcVersion", (void **)&nvrtc.version},
@@ -62,6 +70,7 @@ static int load(CcErr *err) {
         return cc_err_set(err, CC_E_BACKEND, "NVRTC does not say which GPUs it knows");
     if (major < 12)
         return cc_err_set(err, CC_E_MISSING, "NVRTC %d.%d is too old: 12.0 or later is needed", major, minor);
+    open_builtins(major, minor);
     lib.n_arch = n;
     snprintf(lib.text, sizeof lib.text, "NVRTC %d.%d", major, minor);
     return 0;

@@ -1,5 +1,5 @@
 // driver: NVRTC and the CUDA driver without a GPU, for tests. One shared object, which tests/cuda/emulated.py builds under
-// the names libnvrtc.so.12 and libcuda.so.1 into a folder that CCOMPILE_CUDA_PATH names.
+// the names libnvrtc.so.12 and libcuda.so.1, and an empty libnvrtc-builtins.so.12.99, into a folder that CCOMPILE_CUDA_PATH names.
 //
 //   nvrtcCompileProgram   the same text that NVRTC would get, by the system's C++ compiler with emulation.h before it
 //   a "cubin"             a header and the bytes of that shared object
@@ -113,7 +113,15 @@ API int nvrtcDestroyProgram(Program **program) {
     return 0;
 }
 
+// As NVRTC: the loader knows this name only if somebody has loaded it.
+static bool has_builtins(Program *p) {
+    if (dlopen("libnvrtc-builtins.so.12.99", RTLD_NOW | RTLD_LOCAL)) return true;
+    p->log = "nvrtc: error: failed to open libnvrtc-builtins.so.12.99.";
+    return false;
+}
+
 API int nvrtcCompileProgram(Program *p, int, const char *const *) {
+    if (!has_builtins(p)) return 7; // NVRTC_ERROR_BUILTIN_OPERATION_FAILURE
     char base[] = "/tmp/ccompile-cuda-XXXXXX";
     if (!mkdtemp(base)) return 1;
     const std::string at = base;

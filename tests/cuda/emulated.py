@@ -21,6 +21,8 @@ def build(folder):
     subprocess.run([compiler(), "-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-fvisibility=hidden",
                     "-o", str(library), str(HERE / "driver.cc"), "-ldl"], check=True)  # fmt: skip
     shutil.copy(library, folder / "libnvrtc.so.12")
+    builtins = "libnvrtc-builtins.so.12.99"
+    subprocess.run([compiler(), "-shared", f"-Wl,-soname,{builtins}", "-x", "c++", "/dev/null", "-o", str(folder / builtins)], check=True)
     shutil.copy(HERE / "emulation.h", folder)
     header = folder / "emulation.h"
     subprocess.run([compiler(), *FLAGS, "-x", "c++-header", str(header), "-o", f"{header}.gch"], check=True)
