@@ -116,6 +116,10 @@ int cc_gen_cuda_scalar(CcScalarId op, CcDtype dt, const char *const *x, CcSbuf *
     const bool is_float = cc_dtype_info(dt)->kind == 'f';
     if (info->kind == 'X' || info->kind == 'R' || !*info->lower[is_float ? 0 : 1])
         return cc_err_set(err, CC_E_UNSUPPORTED, "%s of %s", info->name, cc_dtype_info(dt)->name);
+    if (is_float && (op == CC_S_max || op == CC_S_min)) { /* one instruction, of the prelude */
+        cc_sbuf_add(out, "cc_%s(%s, %s)", info->name, x[0], x[1]);
+        return 0;
+    }
     const bool narrowed = !is_float && info->kind != 'C', is_bool = narrowed && dt == CC_DT_BOOL;
     if (is_bool) cc_sbuf_add(out, "((");
     else if (narrowed) cc_sbuf_add(out, "(%s)(", cc_gen_cuda_type(dt));

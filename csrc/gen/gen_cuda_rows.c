@@ -123,14 +123,9 @@ static bool declare_carry(CcText *t, const CcTextChunk *c) {
     return any;
 }
 
-/* The chunks of a row that are this thread's, in a sweep. */
-static int elements(CcText *t, CcTextChunk *c, int sweep) {
+/* A loop over the chunks of a row that are this thread's. */
+static int chunks(CcText *t, const CcTextChunk *c) {
     const CcCudaPlan *p = t->plan;
-    c->sweep = sweep;
-    c->stores = sweep == p->sweeps.n - 1;
-    cc_sweep_need(t->loop, &p->sweeps, sweep, c->need);
-    begin_results(t, sweep);
-    c->all = declare_carry(t, c) && p->group > 1;
     if (c->all) {
         cc_text_line(t, "for (%s turn = 0; turn < arg.chunks; turn += %d) {", cc_text_count(t), p->group);
         cc_text_line(t, "    const bool here = turn + lane < end;");
@@ -152,6 +147,24 @@ static int elements(CcText *t, CcTextChunk *c, int sweep) {
     cc_text_close(t);
     if (p->held) cc_text_close(t);
     return 0;
+}
+
+/* What a sweep does with the elements of a row. */
+static int elements(CcText *t, CcTextChunk *c, int sweep) {
+    const CcCudaPlan *p = t->plan;
+    bool ahead = false;
+    c->sweep = sweep;
+    c->stores = sweep == p->sweeps.n - 1;
+    cc_sweep_need(t->loop, &p->sweeps, sweep, c->need);
+    begin_results(t, sweep);
+    c->all = declare_carry(t, c) && p->group > 1;
+    for (int i = 0; i < t->loop->n_node; i++) ahead = ahead || cc_text_ahead(t, c, i);
+    if (ahead) {
+        c->loads = CC_LOADS_ONLY;
+        if (chunks(t, c) < 0) return -1;
+    }
+    c->loads = ahead ? CC_LOADS_DONE : CC_LOADS_HERE;
+    return chunks(t, c);
 }
 
 /* What is the same for a whole row, and known after so many sweeps. */

@@ -268,6 +268,11 @@ static bool in_packs(const CcText *t, const CcTextChunk *c, int i) {
     return n->op == CC_S_load || (n->op == CC_S_take && cc_gen_cuda_packed(t->loop, t->plan, n->a[1]));
 }
 
+bool cc_text_ahead(const CcText *t, const CcTextChunk *c, int i) {
+    return t->plan->held && t->plan->vector > 1 && t->plan->sweeps.kept[i] && c->need[i] && c->varies[i] &&
+           t->plan->sweeps.first[i] == c->sweep && t->loop->node[i].op == CC_S_load;
+}
+
 static void kept_element(CcText *t, int i) {
     begin_node(t, i);
     value_of(t, cc_text_dtype(t, i), t->plan->vector > 1 ? "h%d[h].v[k]" : "h%d[h]", i);
@@ -399,9 +404,15 @@ static int accumulate(CcText *t, const CcTextChunk *c) {
     return 0;
 }
 
+/* Is the node read in this pass over the chunk? */
+static bool in_pass(const CcText *t, const CcTextChunk *c, int i) {
+    if (!c->need[i] || later(t, c, i)) return false;
+    return c->loads == CC_LOADS_HERE || cc_text_ahead(t, c, i) == (c->loads == CC_LOADS_ONLY);
+}
+
 static bool reads(const CcText *t, const CcTextChunk *c, int a) {
     for (int i = 0; i < t->loop->n_node; i++)
-        if (c->need[i] && !later(t, c, i) && cc_loop_access(&t->loop->node[i]) == a) return true;
+        if (in_pass(t, c, i) && cc_loop_access(&t->loop->node[i]) == a) return true;
     return false;
 }
 
@@ -410,7 +421,7 @@ static int packs(CcText *t, const CcTextChunk *c) {
     const int v = t->plan->vector;
     t->later = c->varies;
     for (int i = 0; i < loop->n_node; i++) {
-        if (!c->need[i] || later(t, c, i)) continue;
+        if (!in_pass(t, c, i)) continue;
         if (in_packs(t, c, i)) load_pack(t, i);
         else if (!c->varies[i] && cc_text_node(t, i, false) < 0) return -1;
     }
@@ -443,10 +454,14 @@ int cc_text_chunk(CcText *t, const CcTextChunk *c) {
     else cc_text_line(t, "const %s at = i%d;", index_type(t), last);
     if (v > 1) cc_text_line(t, "const int there = arg.inner - at < %d ? arg.inner - at : %d;", v, v);
     for (int a = 0; a < loop->n_access; a++) {
-        if (loop->access[a].number || !(stored_here(t, c, a) || reads(t, c, a))) continue;
+        if (loop->access[a].number || !((stored_here(t, c, a) && c->loads != CC_LOADS_ONLY) || reads(t, c, a)))
+            continue;
         if (point) cc_text_place(t, 'p', "arg.a", a, 0, last);
         else if (cc_text_along(t, a)) cc_text_place(t, 'q', "p", a, t->plan->n_kept, last);
     }
+    for (int i = 0; c->loads == CC_LOADS_ONLY && i < loop->n_node; i++)
+        if (in_pass(t, c, i)) load_pack(t, i);
+    if (c->loads == CC_LOADS_ONLY) return 0;
     if (v > 1) return packs(t, c);
     if (element(t, c) < 0 || accumulate(t, c) < 0) return -1;
     for (int a = 0; a < loop->n_access; a++)

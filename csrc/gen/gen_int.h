@@ -180,6 +180,8 @@ typedef struct CcTextChunk {
     int sweep;                      /* its number; POINT: 0 */
     bool stores;
     bool all; /* threads behind the end of the row go along, for a scan: `here` says which are not */
+    /* of what stays in registers: all loads of a sweep are begun, then the first one is waited for */
+    enum { CC_LOADS_HERE, CC_LOADS_ONLY, CC_LOADS_DONE } loads;
 } CcTextChunk;
 static inline CcDtype cc_text_dtype(const CcText *t, int node) { return (CcDtype)t->loop->node[node].dtype; }
 static inline int cc_text_inner(const CcText *t) { return t->plan->n_dim - 1; }
@@ -196,9 +198,10 @@ void cc_text_place(CcText *t, char letter, const char *from, int a, int first, i
 CC_MUST int cc_text_node(CcText *t, int i, bool in_pack);
 /* t7 = t7 combined with x */
 CC_MUST int cc_text_combine(CcText *t, int i, const char *x, const char *condition);
-void cc_text_varying(const CcText *t, bool *varies);        /* nodes that differ along the inner dim */
-CC_MUST int cc_text_chunk(CcText *t, const CcTextChunk *c); /* whose indices are known */
-void cc_text_begin(CcText *t, const char *name, int part);  /* a kernel */
+void cc_text_varying(const CcText *t, bool *varies);                 /* nodes that differ along the inner dim */
+CC_MUST int cc_text_chunk(CcText *t, const CcTextChunk *c);          /* whose indices are known */
+bool cc_text_ahead(const CcText *t, const CcTextChunk *c, int node); /* is it a load that is begun ahead? */
+void cc_text_begin(CcText *t, const char *name, int part);           /* a kernel */
 /* gen_cuda_rows.c: a kernel of a loop that reduces */
 CC_MUST int cc_text_rows(CcText *t, const char *name, int part);
 /* gen_cuda_expr.c: C types and expressions. The texts live in a ring: use them at once. */
