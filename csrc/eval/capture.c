@@ -20,7 +20,7 @@
 #include "eval_int.h"
 
 enum {
-    LEAST_STEPS = 4, /* a replay is up to three launches: copies in, the graph, copies out */
+    LEAST_LAUNCHES = 4, /* a replay is up to three: copies in, the graph, copies out */
     STREAMS = 4,
     CAPTURES = 8 /* of one stream: parameters that are other ones all the time */
 };
@@ -132,7 +132,7 @@ static void look_at_plan(CcCaptures *c, const CcTrace *t, const CcShape *shape) 
         else if (!on_device(c, &g->val.at[v].type)) refuse(c, "", "its tensors are on several devices");
     }
     if (c->refused == NULL && t->scoped) refuse(c, "", "a block of torch.inference_mode begins or ends in it");
-    if (c->refused == NULL && stats.steps < LEAST_STEPS)
+    if (c->refused == NULL && stats.launches < LEAST_LAUNCHES)
         refuse(c, "", "it has few steps, and a replay takes three launches");
 }
 
@@ -150,8 +150,7 @@ CcCaptures *cc_capture_new(const CcSegment *s, const CcShape *shape) {
     if (c == NULL) return NULL;
     *c = (CcCaptures){.device = device, .forced = forced, .segment = s->id, .n_input = s->trace->input.n};
     if (device >= 0) look_at_plan(c, s->trace, shape);
-    else
-        refuse(c, "", s->trace->needs_grad ? "autograd records it" : "it has no plan for a GPU");
+    else refuse(c, "", s->trace->needs_grad ? "autograd records it" : "it has no plan for a GPU");
     return c;
 }
 

@@ -126,6 +126,10 @@ const CcType *cc_run_type(const CcPlan *plan, const CcGraph *g, int value) {
     return &g->val.at[value].type;
 }
 
+static bool is_view(const CcPlan *plan, const CcStep *step) {
+    return step->n_node > 0 && cc_op_info((CcOpId)plan->node[step->node[0]].op)->kind == CC_K_VIEW;
+}
+
 void cc_run_stats(const CcPlan *plan, CcPlanStats *out) {
     *out = (CcPlanStats){.steps = plan->step.n, .compile_ms = plan->compile_ms};
     for (int s = 0; s < plan->step.n; s++) {
@@ -134,6 +138,8 @@ void cc_run_stats(const CcPlan *plan, CcPlanStats *out) {
         else out->fused_nodes += step->n_node;
         out->kernels += step->kind == CC_STEP_KERNEL;
         out->primitives += step->kind == CC_STEP_PRIMITIVE;
+        if (step->kind != CC_STEP_HOST) out->launches++;
+        else if (!is_view(plan, step)) out->launches += 2;
     }
 }
 

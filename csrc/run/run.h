@@ -74,6 +74,7 @@ void cc_memory_trim(void); /* gives back the memory that waits for the next call
 
 typedef struct CcPlanStats {
     int steps, host_steps, kernels, primitives, fused_nodes;
+    int launches; /* what a run costs the host, as so many launches of a kernel: torch's own calls take it about two */
     double compile_ms;
 } CcPlanStats;
 void cc_run_stats(const CcPlan *plan, CcPlanStats *out);

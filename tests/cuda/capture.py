@@ -593,6 +593,16 @@ def test_few_steps(gpu):
     assert "few steps" in reason(fn)
 
 
+def test_steps_of_torch_are_worth_more(whole):
+    """Two products and what is between them; a view is nothing."""
+    model, x = nn.Sequential(nn.Linear(7, 7), nn.ReLU(), nn.Linear(7, 7)), torch.randn(3, 7)
+    fn, flat = ccompile.compile(model, mode="reduce-overhead"), ccompile.compile(lambda x: model[0](x).view(-1)[1:].unsqueeze(1), mode="reduce-overhead")
+    for _ in range(4):
+        torch.testing.assert_close(fn(x), model(x))
+        flat(x)
+    assert count(fn) == (1, 2) and "few steps" in reason(flat)
+
+
 def test_too_much_to_copy(gpu):
     fn = ccompile.compile(softmaxes, mode="reduce-overhead")
     x, w = torch.randn(2049, 1 << 10), torch.randn(1 << 10)
