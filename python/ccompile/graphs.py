@@ -75,12 +75,12 @@ class TorchCapture:
         with contextlib.suppress(RuntimeError):  # it came to it
             torch._C._cuda_endAllocateToPool(self.device, self.pool)
             torch._C._cuda_releasePool(self.device, self.pool)
-        with contextlib.suppress(RuntimeError):  # CUDA is gone, or somebody else captures: nothing of ours is left to do
+        with contextlib.suppress(RuntimeError):  # CUDA is gone, or somebody else captures
             self._free_generator()
 
     def _free_generator(self) -> None:
-        """Before torch 2.12 a device's generator knows of one capture at a time, and counts as captured until one has come to
-        its end: each random number would be an error ("Offset increment outside graph capture")."""
+        """Before torch 2.12 a device's generator knows of one capture at a time, and counts as captured until one has
+        come to its end: each random number would be an error ("Offset increment outside graph capture")."""
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.device(self.device), torch.cuda.stream(self._side[self.device]):
             number = torch.empty(1, device=f"cuda:{self.device}")
