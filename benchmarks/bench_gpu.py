@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -201,8 +202,8 @@ def measure_mode(family: str, mode: str, fn: Callable, eager: Callable, given: t
             "memory": memory[1] / max(1, memory[0]), **steps}  # fmt: skip
 
 
-def measure(family: str, name: str, options: argparse.Namespace) -> None:
-    """In a process of its own: a line of JSON for each mode."""
+def measure(family: str, name: str, options: argparse.Namespace) -> int:
+    """In a process of its own: a line of JSON for each mode. One that fails spares the next. -> the process' status."""
     import torch
 
     with modes(options):
@@ -214,11 +215,19 @@ def measure(family: str, name: str, options: argparse.Namespace) -> None:
         for _ in range(3):
             eager()
         gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+        failed = 0
         for mode in FAMILIES[family]:
-            row = measure_mode(family, mode, fn, eager, (args, kwargs), options.seconds)
+            try:
+                row = measure_mode(family, mode, fn, eager, (args, kwargs), options.seconds)
+            except Exception as error:
+                traceback.print_exc()
+                print(f"{mode}: {type(error).__name__}: {str(error).splitlines()[:1]}", file=sys.stderr)
+                failed = 1
+                continue
             row |= {"workload": name, "gpu": gpu, "torch": torch.__version__}
             row |= {key: getattr(options, key) for key in ("dtype", "batch", "autocast", "tf32")}
             print(json.dumps(row), flush=True)
+    return failed
 
 
 def run(family: str, name: str, options: argparse.Namespace, seconds: float) -> list[dict[str, Any]]:
@@ -326,7 +335,7 @@ def main() -> None:
     if options.device == "cuda" and not torch.cuda.is_available():
         sys.exit("bench_gpu: torch sees no GPU")
     if options.child:
-        measure(options.child, options.workloads[0], options)
+        sys.exit(measure(options.child, options.workloads[0], options))
     else:
         show(options)
 

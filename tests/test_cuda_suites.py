@@ -84,6 +84,26 @@ def test_the_benchmark(cuda, tmp_path):
     assert all(r["error"] < 1e-5 and r["ms"] > 0 for r in found) and "| geomean |  | " in done.stdout
 
 
+def test_a_mode_of_the_benchmark_that_fails(monkeypatch, capsys):
+    """The others are measured, and its error is told."""
+    monkeypatch.syspath_prepend(str(HERE.parent / "benchmarks"))
+    import argparse
+
+    import bench_gpu
+
+    def measured(family, mode, *_):
+        if mode == "default":
+            raise RuntimeError("out of memory\nand more")
+        return {"mode": mode}
+
+    monkeypatch.setattr(bench_gpu, "measure_mode", measured)
+    options = argparse.Namespace(device="cpu", dtype="float32", batch=32, seconds=0, autocast=None, tf32=False)
+    assert bench_gpu.measure("ccompile", "softmax 64x512", options) == 1
+    out, errors = capsys.readouterr()
+    assert [json.loads(line)["mode"] for line in out.splitlines()] == ["reduce-overhead"]
+    assert errors.splitlines()[-1] == "default: RuntimeError: ['out of memory']"
+
+
 def test_captures():
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/cuda/capture.py"]
     done = subprocess.run(command, cwd=HERE.parent, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
