@@ -159,8 +159,9 @@ def test_writes_to_what_others_see(mode):
 
 @torch.no_grad()
 def test_a_first_call_inside_of_a_capture():
-    """Loading a program does not end somebody else's capture."""
-    fn, x = ccompile.compile(lambda x: torch.softmax(x * 2.375, 0)), torch.randn(64, 64, device="cuda")
+    """Loading a program does not end somebody else's capture. (Looking whether results are eager's would.)"""
+    fn = ccompile.compile(lambda x: torch.softmax(x * 2.375, 0), options={"verify": False})
+    x = torch.randn(64, 64, device="cuda")
     graph = torch.cuda.CUDAGraph()
     torch.softmax(x, 0)
     with torch.cuda.graph(graph):
