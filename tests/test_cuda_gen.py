@@ -413,6 +413,23 @@ def test_patterns(batch):
     batch.run(archs=ARCHS)
 
 
+def test_inverse_roots(batch):
+    """1 / sqrt(x) is one instruction in f32; not where the root is what stays in registers, and x is gone."""
+    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+        for tuning in (None, (64, 4)):
+            g = Graph(batch.lib)
+            g.out(g.op("mul", torch.mul, g.op("rsqrt", torch.rsqrt, g.input(torch.rand(70, 40).to(dtype) + 0.1)), 3))
+            (kernel,) = batch.add(f"point {dtype}", g, near(10), tuning)
+            assert ("rsqrtf(" in kernel.text) == (dtype is not torch.float64)
+            g = Graph(batch.lib)
+            root = g.op("sqrt", torch.sqrt, g.input(torch.rand(70, 40).to(dtype) + 0.1))
+            total = reduce.add(g, "sum", root, 1, True)
+            g.out(g.op("mul", torch.mul, total, g.op("div", torch.div, 1.0, root)))
+            (kernel,) = batch.add(f"rows {dtype}", g, near(10), tuning)
+            assert "rsqrtf(" not in kernel.text or dtype is not torch.float64
+    batch.run()
+
+
 @pytest.mark.parametrize("name", ["sum", "amax", "amin", "var", "logsumexp", "softmax", "any"])
 def test_special_values(batch, name):
     inf, nan = float("inf"), float("nan")

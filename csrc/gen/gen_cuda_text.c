@@ -182,6 +182,14 @@ static void take(CcText *t, int i, bool in_pack) {
              cc_gen_cuda_memory((CcDtype)n->dtype));
 }
 
+/* 1 / sqrt(x): one instruction, as eager has it. -1, or x. What stays in registers is the root alone. */
+static int inverse_root(const CcText *t, const CcLoopNode *n) {
+    if (n->op != CC_S_div || n->dtype != CC_DT_F32) return -1;
+    const CcLoopNode *one = &t->loop->node[n->a[0]], *root = &t->loop->node[n->a[1]];
+    const bool is = one->op == CC_S_konst && cc_loop_number(one->bits) == 1 && root->op == CC_S_sqrt;
+    return is && !t->plan->sweeps.kept[n->a[1]] ? root->a[0] : -1;
+}
+
 static int compute(CcText *t, int i) {
     const CcLoopNode *n = &t->loop->node[i];
     const CcScalarInfo *info = cc_scalar_info((CcScalarId)n->op);
@@ -190,8 +198,10 @@ static int compute(CcText *t, int i) {
     if (n->op == CC_S_konst) return 0;
     begin_node(t, i);
     const CcDtype dt = (CcDtype)n->dtype, from = info->arity ? cc_text_dtype(t, n->a[0]) : dt;
+    const int squared = inverse_root(t, n);
     int status = 0;
-    if (n->op == CC_S_count) cc_sbuf_add(t->out, "(%s)arg.count", cc_gen_cuda_type(dt));
+    if (squared >= 0) cc_sbuf_add(t->out, "rsqrtf(%s)", cc_gen_cuda_ref(t->loop, squared));
+    else if (n->op == CC_S_count) cc_sbuf_add(t->out, "(%s)arg.count", cc_gen_cuda_type(dt));
     else if (n->op == CC_S_cast) cc_sbuf_add(t->out, "%s", cc_gen_cuda_cast(from, dt, x[0]));
     else if (n->op == CC_S_select) cc_sbuf_add(t->out, "%s ? %s : %s", x[0], x[1], x[2]);
     else status = cc_gen_cuda_scalar((CcScalarId)n->op, info->kind == 'C' ? from : dt, x, t->out, t->err);

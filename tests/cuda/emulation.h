@@ -260,6 +260,8 @@ static inline T __ldg(const T *p) { return *p; }
 }
 [[noreturn]] static inline void __trap() { cc_emulation_stop(cc_emulation::ERROR_LAUNCH, "trap"); }
 
+static inline float cc_emulation_rsqrtf(float x) { return 1.0f / sqrtf(x); }
+#define rsqrtf cc_emulation_rsqrtf /* some math.h have one */
 static inline float __uint_as_float(unsigned u) { float f; memcpy(&f, &u, sizeof f); return f; }
 static inline unsigned __float_as_uint(float f) { unsigned u; memcpy(&u, &f, sizeof u); return u; }
 static inline float __int_as_float(int u) { return __uint_as_float((unsigned)u); }
