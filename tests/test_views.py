@@ -253,3 +253,26 @@ def test_reset_gives_memory_back():
     done = subprocess.run([sys.executable, "-c", RESET], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 20 << 20
+
+
+# Whole tiles are vectors squared, 8 to 32 elements: sizes around them, less than one, batches, and what is left of rows.
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16", "int64", "int16", "uint8", "bool"])
+@pytest.mark.parametrize("shape", [(16, 16), (15, 40), (31, 70), (64, 33), (3, 40, 65), (2, 130, 17), (2, 3, 33, 48)])
+def test_transposed_operands(dtype, shape):
+    dtype = getattr(torch, dtype)
+    x, y = (torch.randint(0, 100, s).to(dtype) for s in (shape, (*shape[:-2], shape[-1], shape[-2])))
+    row, column = y[..., :1, :].clone(), y[..., :1].clone()
+    check(lambda x: x.mT.contiguous(), x)
+    check(lambda x, y: x.mT + y, x, y)
+    check(lambda x, y, r, c: (x.mT * r + y.flip(-1)) * c, x, y, row, column)
+    check(lambda x, y: x.mT.double() * y[..., :1], x, y)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_layouts_of_images(dtype):
+    x = torch.randn(2, 20, 9, 11).to(dtype)
+    last = x.contiguous(memory_format=torch.channels_last)
+    check(lambda x: x.contiguous(memory_format=torch.channels_last), x)
+    check(lambda x: x.contiguous(), last)
+    check(lambda x, y: (x + y, y + x), x, last)
+    check(lambda x: x.permute(3, 2, 1, 0).contiguous(), x)

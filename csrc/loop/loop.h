@@ -54,6 +54,9 @@ typedef struct CcLoopAccess {
     uint8_t how;   /* of such a store: CcPutHow */
     uint8_t place; /* has no memory: points at a number, CC_PLACE_ZERO is 0 */
     uint8_t taken; /* CcTaken */
+    /* load: steps by a stride along the vector loop, and by one element from row to row, with enough of both to be turned
+     * in tiles */
+    uint8_t across;
     /* place: dims that are counted, a bit each, bit 0 the last one; no part of the structure */
     uint8_t dims;
     uint8_t dropped; /* how its dims stand in the space; no part of the structure */

@@ -189,6 +189,15 @@ static void classify_taken(CcLoop *loop) {
     }
 }
 
+/* Does it lie along the rows, as a transposed operand does? */
+static bool lies_across(const CcLoop *loop, int a) {
+    const CcLoopAccess *access = &loop->access[a];
+    const int lane = loop->lane;
+    return !loop->reduces && access->step == CC_STEP_ANY && !access->is_store && !access->place && !access->taken &&
+           lane > 0 && loop->stride[a][lane - 1] == cc_dtype_info((CcDtype)access->dtype)->size &&
+           loop->size[lane] >= LONG && loop->size[lane - 1] >= LONG;
+}
+
 static void classify(CcLoop *loop) {
     for (int a = 0; a < loop->n_access; a++) {
         CcLoopAccess *access = &loop->access[a];
@@ -198,6 +207,7 @@ static void classify(CcLoop *loop) {
         access->step = one ? CC_STEP_ONE : step == 0 ? CC_STEP_ZERO : CC_STEP_ANY;
         if (step == -size && !access->is_store && !access->taken && !one) access->step = CC_STEP_BACK;
         if (access->place) access->step = step == 0 ? CC_STEP_ZERO : CC_STEP_ANY;
+        access->across = lies_across(loop, a);
         for (int d = loop->lane + 1; d < loop->ndim; d++) access->line = access->line || loop->stride[a][d];
     }
     classify_taken(loop);

@@ -24,7 +24,8 @@ static void *make_key(const CcLoop *loop, int *n_bytes) {
     for (int a = 0; a < loop->n_access; a++) {
         const CcLoopAccess *x = &loop->access[a];
         const int16_t row[3] = {(int16_t)(x->dtype | x->step << 8),
-                                (int16_t)(x->is_store | x->place << 1 | x->taken << 2 | x->line << 8), x->node};
+                                (int16_t)(x->is_store | x->place << 1 | x->taken << 2 | x->across << 4 | x->line << 8),
+                                x->node};
         memcpy(key + nodes + 6 * (size_t)a, row, sizeof row);
     }
     key[nodes + access] = loop->reduces;
