@@ -276,3 +276,15 @@ def test_layouts_of_images(dtype):
     check(lambda x: x.contiguous(), last)
     check(lambda x, y: (x + y, y + x), x, last)
     check(lambda x: x.permute(3, 2, 1, 0).contiguous(), x)
+
+
+# Rows of less than a vector, enough of them that they are made in pieces.
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64, torch.bool])
+@pytest.mark.parametrize("width", [1, 2, 3, 4, 5, 7])
+def test_short_rows(width, dtype):
+    x = torch.randint(0, 100, (5001, width)).to(dtype)
+    row, column = x[7].clone(), x[:, :1].clone()
+    check(lambda x, r, c: (x + r) * c, x, row, column)
+    check(lambda x: (x.flip(0), x.flip(1), x[:, 1:].contiguous()), x)
+    check(lambda x, c: (torch.cat((x, c, x), 1), torch.stack((x, x), 1), torch.nn.functional.pad(x, (2, 1))), x, column)
+    check(lambda x, i: torch.nn.functional.embedding(i, x), x, torch.arange(5000, -1, -1))

@@ -10,15 +10,20 @@ enum {
     GRAIN = 40000, /* additions that are worth a thread */
     LOOK = 16384,  /* indices that are */
     PIECE = 512,   /* rows are cut at multiples of this many elements, */
-    COLUMNS = 64   /* blocks of columns at this many */
+    COLUMNS = 64,  /* blocks of columns at this many */
+    /* few long rows next to one another in memory (nest.c, swap_short) are made together, so many elements of each: they
+     * are in the L1 then */
+    FEW = 8,
+    TOGETHER = 1024
 };
 
 typedef struct Job {
     const CcLaunch *launch;
     /* units = rows * pieces; a piece of a row has `piece` steps of the dim that is cut */
     int64_t rows, pieces, piece;
-    bool partial; /* pieces leave partial results */
-    int cut;      /* dim that pieces are cut from */
+    bool partial;  /* pieces leave partial results */
+    bool together; /* a unit is a piece of all rows */
+    int cut;       /* dim that pieces are cut from */
     char *state;
     int64_t state_bytes;
     char *at[CC_LOOP_MAX_ACCESS];
@@ -75,7 +80,8 @@ static void run_units(void *ctx, int64_t begin, int64_t end) {
     CcKernelArg arg;
     begin_argument(job, &arg);
     while (begin < end) {
-        locate(job, begin / job->pieces, job->pieces == 1 ? end - begin : 1, &arg);
+        const int64_t most = job->together ? job->launch->rows : job->pieces == 1 ? end - begin : 1;
+        locate(job, begin / job->pieces, most, &arg);
         if (job->pieces == 1) begin += arg.rows * arg.blocks;
         else {
             const int64_t from = begin % job->pieces * job->piece;
@@ -138,6 +144,22 @@ static void cut_lanes(Job *job, int parts) {
     cut(job, loop->lane, multiple((inner + wanted - 1) / wanted, least));
 }
 
+/* Are there few long rows, whose elements lie between one another? */
+static bool few_rows(const CcLoop *loop) {
+    if (loop->reduces || loop->lane != 1 || loop->size[0] >= FEW || loop->size[1] < 2 * TOGETHER) return false;
+    for (int a = 0; a < loop->n_access; a++)
+        if (loop->stride[a][0] && llabs(loop->stride[a][0]) < llabs(loop->stride[a][1])) return true;
+    return false;
+}
+
+/* Pieces of all rows. */
+static void cut_together(Job *job, int parts) {
+    const int64_t inner = job->launch->loop->size[1];
+    cut(job, 1, multiple(CC_MIN(TOGETHER, inner / (4 * parts)), COLUMNS));
+    job->together = true;
+    job->rows = 1;
+}
+
 /* Several may meet in one place. */
 static bool meet(const CcLoop *loop) {
     for (int a = 0; a < loop->n_access; a++)
@@ -153,12 +175,19 @@ void cc_launch_at(const CcLaunch *launch, char *const *at) {
     const float work = (float)launch->numel * loop->cost;
     if (work >= 2 * GRAIN && !meet(loop)) parts = (int)CC_MIN((float)cc_omp_width(), work / GRAIN);
     if (loop->reduces) cut_reduction(&job, parts);
-    if (!job.partial && (!loop->reduces || loop->columns)) cut_lanes(&job, parts);
+    if (few_rows(loop)) cut_together(&job, parts);
+    else if (!job.partial && (!loop->reduces || loop->columns)) cut_lanes(&job, parts);
     if (parts > 1) cc_omp_run(run_units, &job, job.rows * job.pieces, parts);
     else run_units(&job, 0, job.rows * job.pieces);
     if (!job.partial) return;
     finish_rows(&job);
     cc_scratch_thread_trim();
+}
+
+void cc_launch_rows(const CcLaunch *launch, char *const *at, int64_t begin, int64_t end) {
+    Job job = {.launch = launch, .rows = launch->rows, .pieces = 1};
+    memcpy(job.at, at, sizeof *at * (size_t)launch->loop->n_access);
+    run_units(&job, begin, end);
 }
 
 /* Of n elements, four at a time: v - low and high - 1 - v both have no sign, or v is the one besides. (A vector of the

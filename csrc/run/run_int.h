@@ -111,6 +111,8 @@ void cc_launch_init(CcLaunch *launch, const CcLoop *loop); /* without its machin
 /* Takes the loop (NULL: *err is set already) and finds its machine code, or leaves it to the reference executor. */
 CC_MUST int cc_launch_make(CcLaunch *launch, const CcLoop *loop, CcErr *err);
 void cc_launch_at(const CcLaunch *launch, char *const *at); /* [access]: its first element */
+/* The same of some rows, by this thread: of a loop that does not reduce. */
+void cc_launch_rows(const CcLaunch *launch, char *const *at, int64_t begin, int64_t end);
 /* Where a kernel of the CPU finds an access that is a number: in `room`. */
 char *cc_launch_number(const CcLoopAccess *access, const CcHost *host, double *room);
 CC_MUST int cc_launch_run(const CcLaunch *launch, const CcHost *host, CcErr *err);
