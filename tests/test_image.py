@@ -175,6 +175,44 @@ def test_one_output_not_finite(where, value):
     assert "one-output" in ways(ccompile.compile(model), model, x)[0]
 
 
+# Depthwise convolutions whose columns are innermost: of many images of one channel, each with weights of its own.
+LINES = {
+    "causal": ((2, 6, 40), {"kernel_size": 4, "padding": 3}, None),
+    "short": ((1, 3, 17), {"kernel_size": 2, "bias": False}, None),
+    "behind": ((3, 5, 70), {"kernel_size": 5, "padding": 4, "dilation": 2}, nn.ReLU()),
+    "image": ((2, 4, 19, 37), {"kernel_size": 3, "padding": 1, "bias": False}, norm(4)),
+    "rows": ((1, 7, 33, 20), {"kernel_size": (3, 1), "padding": (1, 0), "stride": (2, 1)}, nn.ReLU6()),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", LINES)
+def test_depthwise_columns(name, dtype):
+    size, kw, behind = LINES[name]
+    conv = (nn.Conv1d if len(size) == 3 else nn.Conv2d)(size[1], size[1], groups=size[1], **kw)
+    model = nn.Sequential(conv, behind or nn.Identity()).eval().to(dtype)
+    window = randn(size[0], size[1], *size[2:-1], size[-1] + 3)[..., 2:-1].to(dtype)
+    spread = 4e-6 if dtype == torch.float32 else 2**-7
+    for x in (randn(*size).to(dtype), window):
+        for compiled in (frozen(model), ccompile.compile(model)):
+            before = max((e.serial for e in ccompile.events()), default=0)
+            with torch.no_grad():
+                agree(compiled(x), model(x), rtol=max(1e-4, spread), spread=spread)
+            assert any("one-output" in e.text for e in ccompile.events(before))
+
+
+@pytest.mark.parametrize("value", [INF, -INF, NAN], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_depthwise_columns_not_finite(value, dtype):
+    model = nn.Conv1d(3, 3, 4, padding=3, groups=3).to(dtype)
+    compiled = ccompile.compile(model)
+    for where in range(2):
+        x = randn(2, 3, 21).to(dtype)
+        with torch.no_grad():
+            (x[1], model.weight[1])[where].view(-1)[2] = value
+            agree(compiled(x), model(x), rtol=2**-7, spread=2**-7)
+
+
 DEPTH = {
     "three": (32, {"kernel_size": 3, "padding": 1}),
     "step": (48, {"kernel_size": 3, "padding": 1, "stride": 2}),

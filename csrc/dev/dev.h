@@ -169,19 +169,23 @@ CC_MUST int cc_recur_run(const CcRecur *r, const CcRecurCall *call, CcErr *err);
 typedef enum CcImageWay { CC_IMAGE_DIRECT, CC_IMAGE_DEPTH, CC_IMAGE_WINO, CC_IMAGE_FEW } CcImageWay;
 /* [2]: rows, columns. Strides in elements, of [n, channel, row, column]; dst and `more` are dense, channels innermost,
  * or with channels_first (WINO only) columns, and there is no `more`. Weights of one output lie dense, [in][tap], or
- * [tap][in] where taps come first. DEPTH: in == 1. FEW: out == 1, and columns of src are innermost. */
+ * [tap][in] where taps come first. DEPTH: in == 1. FEW: out == 1, and columns of src are innermost, as they are in dst; a
+ * depthwise convolution is one of batch * channels images with weights of their own. */
 typedef struct CcImage {
     CcImageWay way;
     int64_t batch, in, out;
     int64_t size[2], out_size[2], kernel[2], step[2], dilation[2], before[2];
     int64_t src_stride[4], w_out;
     bool w_taps_first, channels_first;
+    int64_t each;    /* FEW: image n has weights, scale and shift number n % each */
+    CcDtype dtype;   /* of src, weights and dst; FEW only: other than F32 */
     int tile;        /* WINO: outputs in a row of a tile, 2 or 4 */
     float low, high; /* bounds of the result; NaN stays */
 } CcImage;
 /* dst = bounded(conv(src) * scale + shift + more). Both vectors have cc_image_channels elements. */
 typedef struct CcImageCall {
-    const float *src, *weights, *scale, *shift, *more; /* more: NULL, or as dst */
+    const float *src, *weights, *scale, *shift,
+        *more; /* more: NULL, or as dst. src, weights, dst: of the image's dtype */
     float *dst;
     CcPacked *packed; /* NULL: weights are packed in each call */
     uint64_t version; /* of the weights */

@@ -38,6 +38,7 @@ typedef struct CcConv {
     struct CcConv *wide; /* own code: the convolution before it, done row by row; NULL: none */
     int more;            /* own code: what is added */
     int64_t more_at;
+    CcDtype bias_dtype;
     int src, weights, bias, dst, post[CC_DNNL_MAX_POST];            /* values; -1: none */
     int64_t src_at, weights_at, bias_at, post_at[CC_DNNL_MAX_POST]; /* bytes: they may be windows */
     Norm norm;
@@ -173,8 +174,8 @@ static int describe(const CcGraph *g, const CcNode *n, CcPrimDesc *d, CcConv *co
     if (!given(bias)) return 0;
     conv->bias = vector_of(g, bias, o->size[1]);
     if (conv->bias < 0) return -1;
-    d->bias = (CcTensorDesc){
-        .ndim = 1, .dtype = (CcDtype)g->val.at[conv->bias].type.dtype, .size = {o->size[1]}, .stride = {1}};
+    conv->bias_dtype = (CcDtype)g->val.at[conv->bias].type.dtype;
+    d->bias = (CcTensorDesc){.ndim = 1, .dtype = conv->bias_dtype, .size = {o->size[1]}, .stride = {1}};
     return 0;
 }
 
@@ -276,19 +277,36 @@ static bool find_order(const CcTensorDesc *w, int extra, CcImage *im) {
     return dense || first;
 }
 
+/* A depthwise convolution with columns innermost: of batch * channels images. */
+static bool find_each(const CcPrimDesc *d, CcImage *im) {
+    CcImage few = *im;
+    few.way = CC_IMAGE_FEW;
+    few.each = im->out;
+    few.batch = im->batch * im->out;
+    few.in = few.out = 1;
+    few.src_stride[0] = im->src_stride[1];
+    few.dtype = d->dst.dtype;
+    if ((im->batch > 1 && im->src_stride[0] != im->out * im->src_stride[1]) || d->src.dtype != few.dtype ||
+        d->weights.dtype != few.dtype || !cc_image_can(&few))
+        return false;
+    *im = few;
+    return true;
+}
+
 /* The same as d, without what follows; `frozen`: weights are packed once. false: not for own code. */
 static bool describe_image_call(const CcPrimDesc *d, bool frozen, CcImage *im) {
     const int dims = d->src.ndim - 2, extra = d->weights.ndim - d->src.ndim;
     const CcTensorDesc *w = &d->weights;
-    if (d->src.dtype != CC_DT_F32 || w->dtype != CC_DT_F32 || d->dst.dtype != CC_DT_F32 ||
-        (d->bias.ndim && d->bias.dtype != CC_DT_F32))
-        return false;
+    const bool plain = d->src.dtype == CC_DT_F32 && w->dtype == CC_DT_F32 && d->dst.dtype == CC_DT_F32 &&
+                       (!d->bias.ndim || d->bias.dtype == CC_DT_F32);
     if (d->kind != CC_PRIM_CONV || dims > 2 || d->dst.size[1] > MAX_NORM) return false;
     *im = (CcImage){.batch = d->src.size[0],
                     .in = d->src.size[1],
                     .out = d->dst.size[1],
                     .src_stride = {d->src.stride[0], d->src.stride[1]},
                     .w_out = w->stride[0],
+                    .each = 1,
+                    .dtype = CC_DT_F32,
                     .channels_first = !is_last(&d->dst),
                     .low = -INFINITY,
                     .high = INFINITY};
@@ -306,7 +324,8 @@ static bool describe_image_call(const CcPrimDesc *d, bool frozen, CcImage *im) {
     }
     if (!find_order(w, extra, im) || (im->channels_first && !is_first(&d->dst))) return false;
     const bool depth = extra && w->size[1] == 1 && w->size[2] == 1;
-    if (extra && !depth) return false;
+    if (depth && im->channels_first && find_each(d, im)) return true;
+    if (!plain || (extra && !depth)) return false;
     im->way = depth ? CC_IMAGE_DEPTH : CC_IMAGE_DIRECT;
     if (depth) im->in = 1;
     CcImage few = *im;
@@ -470,15 +489,17 @@ static int fill_norm(const Norm *norm, const CcHost *host, float *scale, float *
 
 /* scale and shift of own code: those of the norm, if there is one, around a bias. */
 static int fill_finish(const CcConv *conv, const CcHost *host, float *scale, float *shift) {
-    const float *bias = cc_prim_data(host, conv->bias, conv->bias_at);
-    const int64_t out = conv->image.out, whole = cc_image_channels(out);
+    const void *bias = cc_prim_data(host, conv->bias, conv->bias_at);
+    const int64_t out = conv->image.out * conv->image.each, whole = cc_image_channels(out);
+    float more[MAX_NORM];
     const bool norm = conv->norm.post >= 0;
     if (norm && fill_norm(&conv->norm, host, scale, shift) < 0) return -1;
     for (int64_t c = norm ? out : 0; c < whole; c++) {
         scale[c] = 1;
         shift[c] = 0;
     }
-    for (int64_t c = 0; bias && c < out; c++) shift[c] += bias[c] * scale[c];
+    if (bias) cc_halves_widen(conv->bias_dtype, bias, more, out);
+    for (int64_t c = 0; bias && c < out; c++) shift[c] += more[c] * scale[c];
     return 0;
 }
 
