@@ -6,6 +6,9 @@
  * Weights in bf16 or f16, rows only, are widened as they are loaded, and without avx512 row by row into memory that
  * stays in the caches.
  *
+ * While some rows are read the next ones are fetched to the L2: what the CPU fetches by itself ends with a page.
+ * 1x4096x4096 in half precision took 2.4 ms without that and 0.9 so, 1x4096x4096 of floats 3.5 and 2.5 (Zen 5, one thread).
+ *
  * The outputs are divided among threads. oneDNN packs plain weights before it multiplies, which costs more than one
  * row's product: 1x512x512 took 34 us there, 24 by MKL's gemv (Zen 4, one thread). */
 #include <immintrin.h>
@@ -55,6 +58,8 @@ static AVX512 void rows_avx512(const Job *job, int64_t j, int64_t n) {
     for (; k + 32 <= g->k; k += 32) {
         const __m512 a = _mm512_loadu_ps(job->x + k), b = _mm512_loadu_ps(job->x + k + 16);
         for (int r = 0; r < 4; r++) {
+            _mm_prefetch((const char *)(w[r] + 4 * g->row + k), _MM_HINT_T1);
+            _mm_prefetch((const char *)(w[r] + 4 * g->row + k + 16), _MM_HINT_T1);
             sum[r][0] = _mm512_fmadd_ps(_mm512_loadu_ps(w[r] + k), a, sum[r][0]);
             sum[r][1] = _mm512_fmadd_ps(_mm512_loadu_ps(w[r] + k + 16), b, sum[r][1]);
         }
@@ -77,10 +82,12 @@ static inline __attribute__((always_inline)) AVX512 __m512 widen16(const uint16_
 static inline __attribute__((always_inline)) AVX512 void halves_avx512(const uint16_t *const *w, const float *x,
                                                                        int64_t k, bool brain, float *y) {
     __m512 sum[ROWS][2];
+    const int64_t next = ROWS * (w[1] - w[0]); /* rows, which are fetched meanwhile */
     for (int r = 0; r < ROWS; r++) sum[r][0] = sum[r][1] = _mm512_setzero_ps();
     for (int64_t i = 0; i < k; i += 32) {
         const __m512 a = _mm512_loadu_ps(x + i), b = _mm512_loadu_ps(x + i + 16);
         for (int r = 0; r < ROWS; r++) {
+            _mm_prefetch((const char *)(w[r] + next + i), _MM_HINT_T1);
             sum[r][0] = _mm512_fmadd_ps(widen16(w[r] + i, brain), a, sum[r][0]);
             sum[r][1] = _mm512_fmadd_ps(widen16(w[r] + i + 16, brain), b, sum[r][1]);
         }
