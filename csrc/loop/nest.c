@@ -3,8 +3,9 @@
  * vector loop is the innermost kept dim when nothing is reduced, or when it is the leading tensor's fastest one. */
 #include "loop.h"
 
-enum { MIN_COLUMNS = 4 };                /* fewer are not worth a vector of columns */
-enum { SHORT = 8, TINY = 4, LONG = 16 }; /* SHORT: rows of reductions, TINY: of others */
+enum { MIN_COLUMNS = 4 }; /* fewer are not worth a vector of columns */
+/* Elements of short rows: of reductions, of those that take DEAR additions for each element, of other loops; of long ones. */
+enum { SHORT = 12, SHORT_DEAR = 33, TINY = 4, LONG = 16, DEAR = 8 };
 
 typedef struct Nest {
     CcLoop *loop;
@@ -127,11 +128,12 @@ static void swap_short(CcLoop *loop) {
 }
 
 /* Are there many rows, of a few elements that only reductions see? A vector then has an element of each of many rows:
- * 33333 rows of 3 floats took 177 us one by one and 32 so (Zen 4). */
+ * 33333 rows of 3 floats took 177 us one by one and 32 so (Zen 4). Of 4000 rows the sums took 9.4 us one by one and 8.5 so
+ * of 8 elements, 9.5 and 16.6 of 16; logsumexp, which has much to do for each row, 91 and 33 of 16 (Zen 5). */
 static bool short_rows(const Nest *nest) {
     const CcLoop *loop = nest->loop;
-    const int kept = nest->merged_kept, last = loop->ndim - 1;
-    if (loop->scans || kept == 0 || last != kept || loop->size[last] >= SHORT || loop->size[kept - 1] < LONG)
+    const int kept = nest->merged_kept, last = loop->ndim - 1, most = loop->cost >= DEAR ? SHORT_DEAR : SHORT;
+    if (loop->scans || kept == 0 || last != kept || loop->size[last] >= most || loop->size[kept - 1] < LONG)
         return false;
     for (int a = 0; a < loop->n_access; a++)
         if (loop->access[a].is_store && loop->stride[a][last]) return false;
