@@ -173,6 +173,31 @@ class BadBool:
         raise ValueError("no truth")
 
 
+class Verdict:
+    """What Ranked's comparisons give: its truth is Python code, and may raise."""
+
+    def __init__(self, held):
+        self.held = held
+
+    def __bool__(self):
+        where(("truth", self.held))
+        if self.held is None:
+            raise ArithmeticError("no verdict")
+        return self.held
+
+
+class Ranked:
+    def __init__(self, rank):
+        self.rank = rank
+
+    def __lt__(self, o):
+        where(("less", self.rank))
+        return Verdict(None if o is None else self.rank < o)
+
+    def __gt__(self, o):
+        return 0 if o is None else Verdict(self.rank > o)
+
+
 class Counter:
     """A Python iterator."""
 
@@ -1224,6 +1249,26 @@ def dividing(a, b, *, k=1):
         return "zero"
 
 
+def c_verdicts(a, b):
+    n, r = 0, Ranked(a)
+    out = [r < b, not r < b, r > None]
+    if r < b:
+        out.append("if")
+    while r > n:
+        n += 1
+    out.append("chain" if 0 < r < b else n)
+    assert r < b or r > b, "never"
+    with contextlib.suppress(ArithmeticError):
+        if r < None:
+            out.append("not here")
+    try:
+        if r < None and out:
+            out.append("nor here")
+    except ArithmeticError as e:
+        out.append(e.__traceback__.tb_lineno)
+    return [o.held if isinstance(o, Verdict) else o for o in out], where()
+
+
 def c_calls(a, b):
     x = looping(a) + 1
     y = leaf(x, b)
@@ -1241,6 +1286,8 @@ CASES = [
     (c_with_unpack, lambda: (1,)),
     (c_with_unpack2, lambda: (1,)),
     (c_calls, lambda: (3, 4)),
+    (c_verdicts, lambda: (2, 5)),
+    (c_verdicts, lambda: (3, 1)),
     (c_locals, lambda: (1, 2)),
     (c_locals, lambda: ("a", "b")),
     (c_branch, lambda: (5,)),

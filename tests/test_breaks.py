@@ -92,6 +92,22 @@ def test_explain_counts_ops():
     assert list(report.break_reasons) == []
 
 
+@pytest.mark.skipif(EAGER, reason="needs the product")
+def test_comparison_before_a_branch_is_recorded():
+    """Only the branch is the break, also where one instruction compares and asks for the truth."""
+
+    def branches(x):
+        y = -x if x.sum() < 3 else x
+        if 0 < x.mean():
+            y = y * 2
+        return y
+
+    report = explained(branches, torch.ones(2))
+    names = [op.name for graph in report.graphs for op in graph.ops]
+    assert report.graph_break_count == 2
+    assert names.count("__lt__") == 2, names
+
+
 # ---- exceptions around breaks ------------------------------------------------------------------------------------------
 def index_error_caught(x):
     y = x * 2

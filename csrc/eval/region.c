@@ -472,7 +472,7 @@ static bool in_arrays(Region *g, const CcAct *act) {
 }
 
 /* A bool that a break left and that is only jumped by: the jump belongs to the break, so that the two ways are two
- * points and the bool is guarded at none. (3.13 compares or asks for the truth in one instruction and jumps in the
+ * points and the bool is guarded at none. (3.13 asks for the truth in one instruction and jumps in the
  * next; 3.11 does both in one.) */
 static bool at_jump(const CcAct *act) {
     const CcInsn *in = &act->code->insn[act->pc];

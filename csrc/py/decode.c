@@ -75,10 +75,7 @@ static void split(CcInsn *in, const CcOpRow *row, int oparg) {
         in->arg = oparg >> 1;
         if (oparg & 1) in->flags |= CC_IF_NULL;
         break;
-    case CC_SPLIT_COMPARE_BOOL: /* COMPARE_OP of 3.13: bit 4 asks for an exact bool */
-        in->arg = oparg >> 5;
-        if (oparg & 16) in->flags |= CC_IF_BOOL;
-        break;
+    case CC_SPLIT_COMPARE_BOOL: in->arg = oparg >> 5; break;
     case CC_SPLIT_FLAG: in->flags |= row->k; break;
     case CC_SPLIT_FLAG_ONLY:
         in->arg = 0;
@@ -141,6 +138,16 @@ static int fetch(const Decoder *d, int *unit, int *oparg, int *real) {
     return op;
 }
 
+/* COMPARE_OP of 3.13 may ask for an exact bool: an instruction of its own here, as what compares may be recorded where
+ * what asks for the truth is a break. */
+static void push_truth(Decoder *d, const CcInsn *compare) {
+    CcInsn in = *compare;
+    in.op = CC_OP_TO_BOOL;
+    in.flags = cc_optab_flags(in.op) | CC_IF_INNER;
+    cc_vec_push(&d->insns, in);
+    cc_vec_push(&d->raws, (Raw){.target_unit = -1});
+}
+
 static void decode_one(Decoder *d, int *unit) {
     CcInsn in = {.aux = -1, .target = -1, .at = *unit, .depth = -1};
     Raw raw = {.target_unit = -1};
@@ -162,6 +169,7 @@ static void decode_one(Decoder *d, int *unit) {
     d->code->pub.by_unit[in.at] = d->insns.n;
     cc_vec_push(&d->insns, in);
     cc_vec_push(&d->raws, raw);
+    if (row->split == CC_SPLIT_COMPARE_BOOL && (oparg & 16)) push_truth(d, &in);
 }
 
 static void resolve_targets(Decoder *d) {

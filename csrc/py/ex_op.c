@@ -78,14 +78,9 @@ CcDo cc_ex_TO_BOOL(CcRun *r, const CcInsn *in) {
 
 CcDo cc_ex_COMPARE(CcRun *r, const CcInsn *in) {
     PyObject **ops = cc_peek(r, 2);
-    CcEvent ev = {
-        .kind = CC_EV_COMPARE, .arg = in->arg, .in = ops, .n = 2, .flags = in->flags & CC_IF_BOOL ? CC_EV_BOOLED : 0};
+    CcEvent ev = {.kind = CC_EV_COMPARE, .arg = in->arg, .in = ops, .n = 2};
     CC_STEP(r, &ev, PyObject_RichCompare(ops[0], ops[1], in->arg));
-    if (!(in->flags & CC_IF_BOOL) || PyBool_Check(ev.result)) return cc_replace(r, 2, ev.result);
-    int truth;
-    CcDo done = cc_ex_truth(r, ev.result, CC_EV_JUMP | CC_EV_INNER, &truth);
-    Py_DECREF(ev.result);
-    return done == CC_DO_NEXT ? cc_replace(r, 2, as_bool(truth)) : done;
+    return cc_replace(r, 2, ev.result);
 }
 CcDo cc_ex_IS(CcRun *r, const CcInsn *in) {
     PyObject *ops[] = {cc_top(r, 2), cc_top(r, 1)};

@@ -75,8 +75,6 @@ enum {
     CC_EV_METHOD = 2,
     CC_EV_INPLACE = 4, /* BINOP: a += b */
     CC_EV_JUMP = 8,    /* TRUTH: decides a jump (not `not x`) */
-    /* COMPARE: the same instruction makes a bool of the result (3.13), as an INNER TRUTH */
-    CC_EV_BOOLED = 16,
 };
 
 typedef struct CcEvent {

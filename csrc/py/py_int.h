@@ -16,7 +16,7 @@ enum {
     CC_IF_NULL = 32,    /* GLOBAL, ATTR, SUPER_ATTR: a second value is pushed for the CALL that follows */
     CC_IF_INPLACE = 32, /* BINOP */
     CC_IF_SPEC = 32,    /* FORMAT */
-    CC_IF_BOOL = 32,    /* COMPARE */
+    CC_IF_INNER = 32,   /* TO_BOOL: the end of the instruction before it, at which CPython can't begin */
     CC_IF_KW = 64,      /* CALL, CALL_EX */
 };
 

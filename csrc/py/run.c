@@ -225,6 +225,15 @@ static Out settle_end(CcRun *r, CcDo done, bool alone, CcGo *go) {
     return OUT_NOT;
 }
 
+/* The frame is to be handed over, but CPython can't begin at an instruction that is the end of another one. */
+static Out finish_inner(CcRun *r) {
+    if (!(insn(r)->op == CC_OP_TO_BOOL && insn(r)->flags & CC_IF_INNER)) return OUT_HAND;
+    const CcDo done = perform_alone(r);
+    if (done == CC_DO_NEXT) return OUT_HAND;
+    if (cc_frame_traced(r->act.ts, r->act.co)) return OUT_THROW;
+    return caught(r, done) ? OUT_HAND : OUT_RAISE;
+}
+
 /* Runs the frame from the observer's answer `go` to its end. */
 static Out drive(CcRun *r, CcGo go) {
     Out out = OUT_NOT;
@@ -239,7 +248,7 @@ static Out drive(CcRun *r, CcGo go) {
             r->act.retval = NULL;
             return OUT_VALUE;
         case CC_UNWIND: return OUT_UNWIND;
-        case CC_GIVE_UP: return OUT_HAND;
+        case CC_GIVE_UP: return finish_inner(r);
         default:
             alone = false;
             r->act.observed = true;
@@ -248,7 +257,7 @@ static Out drive(CcRun *r, CcGo go) {
         }
         out = settle_end(r, done, alone, &go);
     }
-    return out;
+    return out == OUT_HAND ? finish_inner(r) : out;
 }
 
 /* ------------------------------------------------------------------ the end of a frame */

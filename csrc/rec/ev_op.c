@@ -117,8 +117,8 @@ static bool any_symbolic(CcRec *rec, const CcEvent *ev) {
  * again. */
 static bool asserts(const CcAct *act, const CcEvent *ev) {
     const CcInsn *insn = act->code->insn;
-    int jump = act->pc; /* 3.12: the jump itself; 3.13: a comparison or TO_BOOL before it makes the bool */
-    if (insn[jump].op == CC_OP_COMPARE || insn[jump].op == CC_OP_TO_BOOL) jump++;
+    int jump = act->pc; /* 3.12: the jump itself; 3.13: TO_BOOL before it makes the bool */
+    if (insn[jump].op == CC_OP_TO_BOOL) jump++;
     return jump + 1 < act->code->n && insn[jump].op == CC_OP_JUMP_IF && insn[jump].arg == 1 &&
            insn[jump + 1].op == CC_OP_ASSERTION && cc_tens_plain(ev->in[0]);
 }
@@ -147,7 +147,6 @@ static CcGo operator_before(CcRec *rec, CcAct *act, CcEvent *ev) {
                                           : plain_before(rec, act, ev, 1);
     if (any_tensor(ev, 1)) {
         if (python_operand(rec, ev)) return CC_OK;
-        if (ev->flags & CC_EV_BOOLED && !asserts(act, ev)) return cc_rec_break(rec, act, CC_R_TENSOR_BRANCH, NULL);
         for (int i = 0; i < ev->n; i++) {
             if (!plain_tensors(ev->in[i], 2)) return cc_rec_break(rec, act, CC_R_TENSOR_SUBCLASS, type_name(ev->in[i]));
             if (!cc_node_nameable(rec, ev->in[i], 3))

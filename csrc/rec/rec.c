@@ -649,7 +649,7 @@ CcGo cc_rec_before(CcRec *rec, CcAct *act, CcEvent *ev) {
 CcGo cc_rec_after(CcRec *rec, CcAct *act, CcEvent *ev) {
     if (cc_rec_frame(rec, act) == NULL) return CC_OK;
     /* `assert tensor` */
-    const bool asserted = ev->flags & CC_EV_BOOLED || (ev->kind == CC_EV_TRUTH && cc_tens_any(ev->in[0]));
+    const bool asserted = ev->kind == CC_EV_TRUTH && cc_tens_any(ev->in[0]);
     if (cc_look_take() && !asserted) return cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "C code");
     if (ev->result == NULL &&
         PyErr_Occurred()) { /* what was read on the way to the exception still has to be guarded */
