@@ -108,6 +108,20 @@ def test_comparison_before_a_branch_is_recorded():
     assert names.count("__lt__") == 2, names
 
 
+@pytest.mark.skipif(EAGER, reason="needs the product")
+def test_arrays_end_at_a_tensor():
+    """What is done with arrays is one break; indexing a tensor behind it is recorded, also where it is loaded with its index."""
+
+    def indexed(x):
+        a = (x * 2).numpy()
+        n, m = a.shape
+        k = int(a.argmax()) % n
+        return x[k] * m
+
+    report = explained(indexed, torch.ones(2, 3))
+    assert [[op.name for op in graph.ops] for graph in report.graphs] == [["mul"], ["getitem", "mul"]]
+
+
 # ---- exceptions around breaks ------------------------------------------------------------------------------------------
 def index_error_caught(x):
     y = x * 2

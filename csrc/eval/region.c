@@ -455,17 +455,23 @@ static CcGo record_from(Region *g, CcPoint *p, CcAct *const *acts, int n, const 
     return cc_rec_begin_resume(g->rec, acts, n, mode, varies, &v, (uintptr_t)p) == CC_OK ? CC_OK : die(g);
 }
 
+/* The n-th value from the top of the stack; NULL: there are not so many, or it is a NULL. */
+static PyObject *from_top(const CcAct *act, int n) {
+    return act->depth >= n ? cc_act_get(act, act->code->n_locals + act->depth - n) : NULL;
+}
+
 /* What a break gave is an array of numpy: nothing can be recorded of it, and one break for each operation would cost
  * more than the operations. What follows in this frame belongs to the same break, until a tensor is on top of the
- * stack, or for WITHOUT instructions no array was. */
+ * stack (or came with what is: 3.13 loads two locals at once), or for WITHOUT instructions no array was. */
 static bool in_arrays(Region *g, const CcAct *act) {
     enum { WITHOUT = 16 };
     const int op = act->code->insn[act->pc].op;
-    PyObject *top = act->depth > 0 ? cc_act_get(act, act->code->n_locals + act->depth - 1) : NULL;
+    const bool two = act->pc > 0 && act->code->insn[act->pc - 1].op == CC_OP_LOAD_FAST_2;
+    PyObject *top = from_top(act, 1), *below = two ? from_top(act, 2) : NULL;
     if (act != g->arrays_in) g->arrays = 0;
     g->arrays_in = act;
     if (top != NULL && strcmp(Py_TYPE(top)->tp_name, "numpy.ndarray") == 0) g->arrays = WITHOUT;
-    else if (top != NULL && cc_tens_any(top)) g->arrays = 0;
+    else if ((top != NULL && cc_tens_any(top)) || (below != NULL && cc_tens_any(below))) g->arrays = 0;
     else if (g->arrays > 0) g->arrays--;
     const bool leaves = op == CC_OP_RETURN || op == CC_OP_RETURN_CONST || op == CC_OP_SUSPEND;
     return g->arrays > 0 && !leaves && op != CC_OP_HAND && op != CC_OP_HAND_STOP;
@@ -476,7 +482,7 @@ static bool in_arrays(Region *g, const CcAct *act) {
  * next; 3.11 does both in one.) */
 static bool at_jump(const CcAct *act) {
     const CcInsn *in = &act->code->insn[act->pc];
-    PyObject *top = act->depth > 0 ? cc_act_get(act, act->code->n_locals + act->depth - 1) : NULL;
+    PyObject *top = from_top(act, 1);
     if (top == NULL || !PyBool_Check(top)) return false;
     if (in->op == CC_OP_COPY && in->arg == 1) in++; /* `a and b`: the bool is the result as well */
     return in->op == CC_OP_JUMP_IF || in->op == CC_OP_JUMP_OR_POP || in->op == CC_OP_TO_BOOL;
