@@ -158,3 +158,38 @@ def test_is_compiling_in_recorded_code():
         for _ in range(3):
             alike(t(3) * 2, fn(t(3)))
     assert not ccompile.is_compiling() and not torch.compiler.is_compiling()
+
+
+def asks():
+    return torch.compiler.is_compiling()
+
+
+class Printing:
+    def __init__(self):
+        print(end="")
+
+
+@pytest.mark.skipif(EAGER, reason="needs the product")
+def test_is_compiling_has_one_answer_in_a_call():
+    """Libraries keep state in one place or another by the answer (transformers' CompileableContextVar): a recording that gives up
+    half-way must not change it."""
+
+    def gives_up(x):
+        first = asks()
+        Printing()
+        return x * 2, first, asks(), torch.compiler.is_compiling(), torch._dynamo.is_compiling(), ccompile.is_compiling()
+
+    def variants(x):
+        first = asks()
+        for _ in range(int(x.sum())):
+            x = x + 1
+        return x, first, asks()
+
+    for fn, kind in ((gives_up, "give_up"), (variants, "eager")):
+        compiled, before = ccompile.compile(fn, options={"loop_limit": 2}), ccompile.counters()
+        for i in range(5):
+            with torch.no_grad():
+                _, first, *others = compiled(torch.ones(3) * i)
+            assert first and all(others)
+        assert ccompile.counters[kind] == before[kind] + 1
+    assert not asks() and not ccompile.is_compiling()

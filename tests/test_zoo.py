@@ -42,6 +42,17 @@ def test_zoo(name):
     assert dynamo is None or breaks <= dynamo[1] + MORE.get(name, 0), f"{breaks} breaks, Dynamo has {dynamo[1]}: see explain()"
 
 
+@pytest.mark.parametrize("name", ["xglm", "speech-to-text", "llama", "vit", "t5"])
+def test_captured_outputs(name):
+    """transformers installs the hooks that capture them in the first call that asks for them."""
+    pytest.importorskip("transformers")
+    inputs, eager = zoo.ZOO[name].inputs, zoo.build(name)
+    compiled = ccompile.compile(copy.deepcopy(eager))
+    with torch.no_grad():
+        for i in range(3):
+            alike(eager(**inputs(i), output_hidden_states=True), compiled(**inputs(i), output_hidden_states=True), path=f"call {i}")
+
+
 def test_zoo_covers():
     """At least 40 architectures, of every family."""
     families = {row.family for row in zoo.ZOO.values()}

@@ -101,6 +101,7 @@ typedef struct CcRoot {
     int running, next_id;
     bool eager_only, warned, reset_pending;
     bool forgave; /* the last recording ended in an exception that reached the caller */
+    bool told;    /* some of its code asked whether it is compiled, and was told so */
 } CcRoot;
 
 /* callable: Python function, bound method, or an object with a Python __call__. -1 with TypeError set when it is

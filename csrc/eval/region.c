@@ -53,7 +53,15 @@ static _Thread_local Region *current;
 static PyObject *unsupported_class;
 
 bool cc_eval_recording(void) { return current != NULL; }
-bool cc_eval_compiling(void) { return current != NULL && cc_rec_active(current->rec) && cc_eval_disabled == 0; }
+
+/* What code of a call has been told holds to the end of that call, also where CPython goes on with it: libraries keep
+ * state in one place or another by the answer. */
+static bool told(const Region *g) { return g->root->told || cc_rec_told(g->rec); }
+
+bool cc_eval_compiling(void) {
+    if (current == NULL || cc_eval_disabled > 0) return false;
+    return cc_rec_active(current->rec) || (current->obs.dead && told(current));
+}
 
 int cc_eval_init(PyObject *unsupported) {
     unsupported_class = Py_NewRef(unsupported);
@@ -572,6 +580,10 @@ static CcGo on_rewind(CcObserver *obs, CcAct *act) {
     return CC_PERFORM;
 }
 
+static PyObject *on_answer(CcObserver *obs, PyObject *func) {
+    return cc_eval_disabled == 0 && told((const Region *)obs) ? cc_intrin_answer(func) : NULL;
+}
+
 static PyObject *on_descend(CcObserver *obs, CcAct *act) {
     (void)act;
     Region *g = (Region *)obs;
@@ -587,7 +599,8 @@ static int open_region(Region *g, CcRoot *root) {
                           .resume = on_resume,
                           .leave = on_leave,
                           .rewind = on_rewind,
-                          .descend = on_descend},
+                          .descend = on_descend,
+                          .answer = on_answer},
                   .root = root};
     g->n_sites = root->sites.at.n;
     g->rec = cc_rec_new(&root->sites, root->knobs.verify != 0, root->knobs.freezing != 0, &root->hints);
@@ -615,6 +628,7 @@ static PyObject *close_region(Region *g, PyObject *r) {
     Py_XDECREF(handled);
     Py_CLEAR(g->outer_handled);
     Py_CLEAR(g->result);
+    g->root->told = told(g);
     cc_rec_free(g->rec);
     const bool kept = raises_kept(g);
     if (g->unsupported.text != NULL && !kept) { /* also when the user's code caught it on its way */

@@ -90,10 +90,21 @@ static bool listens(Region *region, PyThreadState *ts, void *frame, bool throwin
     return (!throwing || cc_frame_in_generator(frame)) && ours(ts, frame, cc_frame_code(frame));
 }
 
+/* What a dead observer answers in place of the frame; NULL: nothing. */
+static PyObject *answered(Region *region, PyThreadState *ts, void *frame, bool throwing) {
+    const CcObserver *obs = region->obs;
+    if (throwing || region->paused || !obs->dead || !obs->answer || cc_frame_in_generator(frame)) return NULL;
+    PyObject *result = obs->answer(region->obs, (PyObject *)cc_frame_func(frame));
+    if (result) cc_frame_finish(ts, frame);
+    return result;
+}
+
 static PyObject *evaluate(PyThreadState *ts, struct _PyInterpreterFrame *frame, int throwing) {
     Region *region = innermost;
     if (!region) return _PyEval_EvalFrameDefault(ts, frame, throwing);
     if (!throwing && !has_room()) return no_room(ts, frame);
+    PyObject *answer = answered(region, ts, frame, throwing);
+    if (answer) return answer;
     if (!listens(region, ts, frame, throwing)) return _PyEval_EvalFrameDefault(ts, frame, throwing);
     const CcCode *code = cc_code_get(cc_frame_code(frame));
     if (code) return cc_run_frame(region->obs, &region->top, frame, code, throwing);

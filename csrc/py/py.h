@@ -181,6 +181,9 @@ struct CcObserver {
     /* CC_DESCEND: makes the callee's frame (cc_act_call_rebuilt) and gives its result; NULL with the error set, or
      * with obs->unwinding. */
     CC_NEW PyObject *(*descend)(CcObserver *obs, CcAct *act);
+    /* A function is called while `dead`: a new reference is the call's result; NULL (no error): CPython runs it. NULL
+     * here: nothing is answered. */
+    CC_NEW PyObject *(*answer)(CcObserver *obs, PyObject *func);
     bool unwinding; /* set by resume()/rewind() together with CC_UNWIND */
     /* the observer is done: every act hands its frame over at the next instruction */
     bool dead;

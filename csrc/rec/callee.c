@@ -193,14 +193,17 @@ static bool higher_order(PyObject *o) {
 /* Code that asks and has such an operator at hand, in a local or a global, takes it when it is told that it is
  * compiled, and does the same with plain ops otherwise. Only Dynamo can do the former. The question may come through a
  * function of its own. */
+static bool names_higher_order(const PyCodeObject *co, PyObject *globals) {
+    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(co->co_names); k++)
+        if (higher_order(PyDict_GetItemWithError(globals, PyTuple_GET_ITEM(co->co_names, k)))) return true;
+    return false;
+}
+
 static bool would_trace(const CcAct *caller) {
     for (int depth = 0; caller != NULL && depth < 2; depth++, caller = caller->prev) {
-        const PyCodeObject *co = caller->co;
         for (int slot = 0; slot < caller->code->n_locals; slot++)
             if (higher_order(cc_act_get(caller, slot))) return true;
-        for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(co->co_names); k++)
-            if (higher_order(PyDict_GetItemWithError(caller->func->func_globals, PyTuple_GET_ITEM(co->co_names, k))))
-                return true;
+        if (names_higher_order(caller->co, caller->func->func_globals)) return true;
     }
     return false;
 }
@@ -244,5 +247,40 @@ PyObject *cc_intrin_call(CcRec *rec, PyObject *callable, PyObject *const *in, in
     for (int i = 0; i < CC_COUNT(told_eager_code); i++)
         answer = answer && (const PyObject *)caller->co != told_eager_code[i];
     answer = answer && !would_trace(caller);
+    rec->told = rec->told || answer;
     return Py_NewRef(answer ? Py_True : Py_False);
+}
+
+/* torch keeps nothing of what it is told, and would take ways that are for recorded code alone; but it has functions
+ * that only ask (torch._dynamo.is_compiling). */
+static bool is_torchs(const PyCodeObject *co, PyObject *globals) {
+    PyObject *name = PyDict_GetItemString(globals, "__name__");
+    const char *text = name != NULL && PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : NULL;
+    return text != NULL && strncmp(text, "torch", 5) == 0 && (text[5] == '\0' || text[5] == '.') &&
+           PyUnicode_CompareWithASCIIString(co->co_name, "is_compiling") != 0;
+}
+
+/* The same questions as in would_trace, about a frame that CPython runs; first: it asks itself. */
+static bool told_eagers(PyFrameObject *frame, bool first) {
+    PyCodeObject *co = PyFrame_GetCode(frame);
+    PyObject *globals = PyFrame_GetGlobals(frame), *locals = PyFrame_GetLocals(frame), *name, *value;
+    bool found = names_higher_order(co, globals) || (first && is_torchs(co, globals));
+    Py_ssize_t at = 0;
+    while (!found && locals != NULL && PyDict_Check(locals) && PyDict_Next(locals, &at, &name, &value))
+        found = higher_order(value);
+    PyErr_Clear();
+    Py_XDECREF(locals);
+    Py_DECREF(globals);
+    Py_DECREF(co);
+    return found;
+}
+
+PyObject *cc_intrin_answer(PyObject *func) {
+    const int64_t *v = cc_map_find(&intrinsic_answers, func);
+    PyFrameObject *caller = v != NULL && *v ? PyEval_GetFrame() : NULL;
+    if (caller == NULL) return NULL;
+    PyFrameObject *outer = PyFrame_GetBack(caller);
+    const bool eagers = told_eagers(caller, true) || (outer != NULL && told_eagers(outer, false));
+    Py_XDECREF(outer);
+    return eagers ? NULL : Py_NewRef(Py_True);
 }

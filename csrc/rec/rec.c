@@ -180,6 +180,7 @@ void cc_rec_free(CcRec *rec) {
 bool cc_rec_active(const CcRec *rec) { return rec->trace != NULL; }
 const CcBreakInfo *cc_rec_why(const CcRec *rec) { return rec->why.text != NULL ? &rec->why : NULL; }
 
+bool cc_rec_told(const CcRec *rec) { return rec->told; }
 bool cc_rec_done(const CcRec *rec) { return rec->done != NULL; }
 
 CcTrace *cc_rec_take(CcRec *rec) {

@@ -279,7 +279,12 @@ void cc_rec_leave(CcRec *rec, CcAct *act, int how, PyObject *value);
 bool cc_rec_done(const CcRec *rec); /* a finished trace waits to be taken */
 /* The finished trace, owned by the caller; NULL when there is none. */
 CcTrace *cc_rec_take(CcRec *rec);
+bool cc_rec_told(const CcRec *rec);              /* code asked whether it is compiled, and was told so */
 const CcBreakInfo *cc_rec_why(const CcRec *rec); /* reason of the last break or give-up; NULL: none */
+/* torch.compiler.is_compiling and its kin, called by the code that CPython runs now, after a recording of the same call
+ * has told other code that it is compiled: new reference to the answer. NULL (no error): another function, or code to
+ * which eager's answer is given. */
+CC_NEW PyObject *cc_intrin_answer(PyObject *func);
 /* Sets what cc_rec_why says: why nothing is recorded at act's instruction. */
 void cc_rec_tell(CcRec *rec, const CcAct *act, CcReason reason, const char *what);
 /* Callables, or types of callables, at which every recording breaks (ccompile.disable, ccompile.graph_break). */

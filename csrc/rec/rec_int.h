@@ -103,6 +103,7 @@ struct CcRec {
     const char *rigid; /* why all symbols become constants; NULL: they don't */
     bool read_grad;    /* requires_grad was read: every tensor guard checks it */
     bool raised;       /* the event that after() is told of raised */
+    bool told;         /* code asked whether it is compiled, and was told so */
     bool by_code;      /* functions are known by their code (resume.c) */
     bool no_more;      /* no further ones will be: attributes of a function were written */
     CcBreakInfo why;
