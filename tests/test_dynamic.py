@@ -122,6 +122,73 @@ def test_probabilities(name, way, dynamic):
         )
 
 
+# ---- floats of a break that decide sizes ------------------------------------------------------------------------------
+SIZED = {
+    "arange": lambda x, k: torch.arange(0, 10, k) + x.sum(),
+    "interpolate": lambda x, k: F.interpolate(x[None], scale_factor=k) + 1,
+    "interpolate_two": lambda x, k: F.interpolate(x[None, None], scale_factor=(k, 2.0), mode="bilinear") + 1,
+    "linspace": lambda x, k: torch.linspace(0, k, 5) * x.sum(),
+    "full": lambda x, k: torch.full((3,), k) * x,
+    "quantile": lambda x, k: x.quantile(k / 8) * x,
+    "pointwise": lambda x, k: torch.add(x, x, alpha=k) * F.leaky_relu(x, k),
+    "tensor": lambda x, k: torch.tensor([k, k * 2, 1.0]) * x,
+}
+
+
+@pytest.mark.parametrize("name", SIZED)
+@pytest.mark.parametrize("way", [by_argument, by_keyword_behind_a_break, by_argument_behind_a_break, by_item])
+def test_floats_that_decide_sizes(name, way):
+    for order in ([1.5, 2.0, 1.0, 3.5, 0.5], [2.0, 3.0, 4.0, 2.0]):
+        same(
+            lambda x, k: way(SIZED[name], x * 2, p=k),
+            make_args=lambda i, order=order: (torch.randn(4, 3, generator=torch.Generator().manual_seed(i)), order[i // 2]),
+            calls=2 * len(order),
+            hit=False,
+        )
+
+
+# ---- a float of a break that is the same object as another ------------------------------------------------------------
+def waiting(k):
+    for i in range(3):
+        yield k * i + 2.0
+
+
+def beside_a_constant(x, k, d=2.0):
+    held = [k]
+    ccompile.graph_break()
+    return x * held[0], x * 2.0 + held[0], x * d, torch.mul(x, 2.0)
+
+
+def in_a_dict(x, k, d=2.0):
+    held = {"k": k}
+    ccompile.graph_break()
+    both = (2.0, 1.0)
+    return x * held["k"], x * both[0], x * d + held["k"]
+
+
+def in_keywords(x, k, d=2.0):
+    def inner(x, **kwargs):
+        ccompile.graph_break()
+        return x * kwargs["k"], x * 2.0 + kwargs["k"], x * d
+
+    return inner(x, k=k)
+
+
+def in_a_generator(x, k, d=2.0):
+    made = waiting(k)
+    next(made)
+    ccompile.graph_break()
+    return x * next(made), x * 2.0, x * d
+
+
+@pytest.mark.parametrize("fn", [beside_a_constant, in_a_dict, in_keywords, in_a_generator])
+def test_float_that_is_one_object_with_another(fn):
+    """CPython has one object for equal constants of a file, and the default is what a call hands over."""
+    default = fn.__defaults__[0]
+    for order in ([default, 3.0, default, 5.0], [3.0, default, 5.0]):
+        same(fn, make_args=lambda i, order=order: (torch.randn(3), order[i // 2]), calls=2 * len(order), hit=False)
+
+
 def write_row(y, k):
     y[0] = k
 

@@ -221,6 +221,37 @@ static bool splits(const char *name) {
     return false;
 }
 
+/* Do the floats of a call leave the sizes of what it gives alone? Not those of arange, nor the factors of an
+ * interpolation; of ops without a row nobody knows. */
+static bool sized_without_floats(const CcCalled *c, const CcTorch *t) {
+    if (t->dynamic_shape || t->draws || t->node_flags & CC_N_WRITES || takes_data(t)) return true;
+    CcBound bound;
+    const Py_ssize_t n_kw = c->kwnames != NULL ? PyTuple_GET_SIZE(c->kwnames) : 0;
+    if (cc_bind_call(c->func, c->in, c->n - n_kw, c->kwnames, &bound) != 0) return false;
+    bool tensor = bound.op == CC_OP_fill;
+    for (int i = 0; i < bound.n; i++) tensor = tensor || bound.in[i].tensor != NULL;
+    return tensor && cc_op_info(bound.op)->kind != CC_K_RESAMPLE;
+}
+
+static bool read_float(void *ctx, PyObject *o, int depth) {
+    return cc_value_symbolic(ctx, o) || (depth > 0 && cc_number_any(o, read_float, ctx, depth - 1));
+}
+
+static bool stays_unknown(void *ctx, PyObject *o, int depth) {
+    if (cc_value_symbolic(ctx, o)) return !cc_number_settle(ctx, o, 0);
+    return depth > 0 && cc_number_any(o, stays_unknown, ctx, depth - 1);
+}
+
+/* Guards what a call's numbers decide beside the elements. False: they are a node's, so nobody knows. */
+static bool floats_settled(CcRec *rec, CcAct *act, const CcCalled *c, const CcTorch *t) {
+    bool any = false, known = true;
+    for (int i = 0; t->draws && known && i < c->n; i++) known = cc_sym_probability(rec, act, c->in[i]);
+    for (int i = 0; i < c->n; i++) any = any || read_float(rec, c->in[i], 3);
+    if (!any || sized_without_floats(c, t)) return known;
+    for (int i = 0; known && i < c->n; i++) known = !stays_unknown(rec, c->in[i], 3);
+    return known;
+}
+
 /* Guards tell inference tensors from others outside of inference mode only. */
 static bool asks_inference(const CcTorch *t) {
     const char *dot = t->name != NULL ? strrchr(t->name, '.') : NULL;
@@ -254,8 +285,7 @@ static CcGo torch_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c,
     default: break;
     }
     if (resizes_out(c)) return cc_rec_break(rec, act, CC_R_TORCH_EFFECT, t->name);
-    for (int i = 0; t->draws && i < c->n; i++)
-        if (!cc_sym_probability(rec, act, c->in[i])) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, t->name);
+    if (t->cls == CC_T_OP && !floats_settled(rec, act, c, t)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, t->name);
     if (c->n > 0 && cc_node_unsized(rec, c->in[0]) && splits(t->name))
         return cc_rec_break(rec, act, CC_R_DATA_SHAPE, t->name);
     return torch_operands(rec, act, c, takes_data(t));

@@ -39,11 +39,9 @@ static bool adopt_iterator(CcRec *rec, PyObject *it, int source) {
     return whole;
 }
 
-/* A float that differs between calls, found in a second place. Places that held one object when this was recorded may
- * hold two in a replay (best = v in a loop), so that each gets an object of its own. NULL: v is known in no other
- * place. */
-static PyObject *second_float(CcRec *rec, PyObject *v) {
-    if (cc_value_find(rec, v) == NULL) return NULL;
+/* A float that differs between calls is an object of its own: what was one object when this was recorded (best = v in a
+ * loop, a constant of the code that a caller gave as well) may be two in a replay. */
+static PyObject *own_float(PyObject *v) {
     PyObject *copy = cc_obj_number(v);
     if (copy == NULL) abort();
     return copy;
@@ -69,10 +67,9 @@ static void adopt_container(CcRec *rec, PyObject *o, int source) {
                 cc_value_read(rec, CC_SRC_ITEM, source, NULL, 0, (int)i, item);
                 continue;
             }
-            PyObject *own = second_float(rec, item);
-            if (own != NULL) PyList_SetItem(o, i, own);
-            learn_float(rec, own != NULL ? own : item,
-                        cc_guard_source(gs, CC_SRC_ITEM, source, NULL, 0, (int)i, &is_new));
+            PyObject *own = own_float(item);
+            PyList_SetItem(o, i, own);
+            learn_float(rec, own, cc_guard_source(gs, CC_SRC_ITEM, source, NULL, 0, (int)i, &is_new));
         }
     } else {
         Py_ssize_t pos = 0;
@@ -80,11 +77,11 @@ static void adopt_container(CcRec *rec, PyObject *o, int source) {
         while (PyDict_Next(o, &pos, &key, &value)) {
             bool is_new;
             if (!PyFloat_CheckExact(value) || !cc_value_const(key)) continue;
-            PyObject *own = second_float(rec, value);
+            PyObject *own = own_float(value);
             /* of a key that is there: the walk goes on */
-            if (own != NULL && PyDict_SetItem(o, key, own) < 0) abort();
-            learn_float(rec, own != NULL ? own : value, cc_guard_source(gs, CC_SRC_KEY, source, key, 0, 0, &is_new));
-            Py_XDECREF(own);
+            if (PyDict_SetItem(o, key, own) < 0) abort();
+            learn_float(rec, own, cc_guard_source(gs, CC_SRC_KEY, source, key, 0, 0, &is_new));
+            Py_DECREF(own);
         }
         if (!cc_value_content(rec, o, 1)) return;
     }
@@ -172,7 +169,7 @@ static int holding(const CcGen *g, int slot, int *first) {
 }
 
 /* What lies in a slot of a generator that is adopted. */
-static void read_held(CcRec *rec, const CcGen *g, int parent, int slot) {
+static void read_held(CcRec *rec, PyObject *generator, const CcGen *g, int parent, int slot) {
     CcGuards *gs = &rec->trace->guards;
     PyObject *v = g->slot[slot];
     bool is_new;
@@ -183,8 +180,10 @@ static void read_held(CcRec *rec, const CcGen *g, int parent, int slot) {
         cc_guard_alias(gs, id, CC_CHK_ALIAS, cc_guard_source(gs, CC_SRC_GENSLOT, parent, NULL, 0, first, &is_new));
         return;
     }
-    if (v != NULL && PyFloat_CheckExact(v) && cc_value_find(rec, v) == NULL) {
-        learn_float(rec, v, cc_guard_source(gs, CC_SRC_GENSLOT, parent, NULL, 0, slot, &is_new));
+    if (v != NULL && PyFloat_CheckExact(v) && slot < g->code->n_locals) {
+        PyObject *own = own_float(v);
+        cc_generator_put(generator, slot, own);
+        learn_float(rec, own, cc_guard_source(gs, CC_SRC_GENSLOT, parent, NULL, 0, slot, &is_new));
         return;
     }
     const bool alone = v != NULL && Py_REFCNT(v) == n && cc_value_find(rec, v) == NULL;
@@ -233,7 +232,7 @@ static void adopt_generator(CcRec *rec, PyObject *o, int source) {
     cc_vec_push(&rec->trace->adopted, source);
     read_function(rec, (PyObject *)g.func, id);
     for (int i = 0; i < g.code->n_locals + g.depth; i++)
-        if (kept_slot(&g, i)) read_held(rec, &g, id, i);
+        if (kept_slot(&g, i)) read_held(rec, o, &g, id, i);
     cc_value_set(rec, o, CC_O_FRESH, -1);
 }
 
@@ -272,9 +271,9 @@ static void read_slot(CcRec *rec, CcAct *act, int level, int slot, bool symbolic
             cc_sym_slot(rec, act, slot, id);
             return;
         }
-        PyObject *own = second_float(rec, v);
-        if (own != NULL) cc_act_put(act, slot, own);
-        learn_float(rec, own != NULL ? own : v, id);
+        PyObject *own = own_float(v);
+        cc_act_put(act, slot, own);
+        learn_float(rec, own, id);
         return;
     }
     const int id = cc_value_read(rec, CC_SRC_SLOT, -1, NULL, level, slot, v);

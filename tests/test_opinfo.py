@@ -1,0 +1,67 @@
+"""torch's own samples: each row of torch.testing's op_db (700 ops and variants of them) gives arguments for each dtype; the compiled
+op does with them, and in a chain with others, what eager does. The samples are torch's, so they try what our own tables forgot."""
+
+import random
+import warnings
+
+import pytest
+import torch
+from conftest import same
+
+pytest.importorskip("expecttest", reason="torch.testing's op_db needs it")
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from torch.testing._internal.common_methods_invocations import op_db
+
+SAMPLES = 6  # of each dtype, drawn from all
+UNSET = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}  # memory as it was
+OPS = {f"{op.name}.{op.variant_test_name}".rstrip("."): op for op in op_db if op.name not in UNSET}
+# halves: a result is rounded once here, and after each step in eager; sums are added in another order
+LOOSE = {torch.bfloat16: (3e-2, 3e-2), torch.float32: (1e-4, 1e-4), torch.complex64: (1e-4, 1e-4)}
+
+
+def chained(op):
+    """The op between others, with which kernels may join it."""
+
+    def fn(*args, **kwargs):
+        more = [a * 2 if isinstance(a, torch.Tensor) and a.is_floating_point() and a.layout is torch.strided else a for a in args]
+        result = op(*more, **kwargs)
+        if isinstance(result, torch.Tensor) and result.is_floating_point() and result.layout is torch.strided:
+            return result, result * 0.5 + 1
+        return result
+
+    return fn
+
+
+def alone(op):
+    return lambda *args, **kwargs: op(*args, **kwargs)
+
+
+WAYS = ((alone, torch.float32), (alone, torch.int64), (alone, torch.bool), (alone, torch.complex64), (chained, torch.float32),
+        (chained, torch.bfloat16))
+
+
+def drawn(op, dtype):
+    torch.manual_seed(0)
+    samples = list(op.sample_inputs("cpu", dtype))
+    return random.Random(op.full_name).sample(samples, min(SAMPLES, len(samples)))
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_samples(name):
+    op = OPS[name]
+    for build, dtype in WAYS:
+        if dtype not in op.supported_dtypes("cpu"):
+            continue
+        samples = drawn(op, dtype)
+        rtol, atol = LOOSE.get(dtype, (None, None))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            same(
+                build(op.op),
+                make_args=lambda i, samples=samples: ((samples[i // 2].input, *samples[i // 2].args), samples[i // 2].kwargs),
+                calls=2 * len(samples),
+                hit=False,
+                rtol=rtol,
+                atol=atol,
+            )
