@@ -38,12 +38,14 @@ test-main: $(BUILT)
 build: $(BUILT)
 
 # On a machine with an NVIDIA GPU: the suites that compare with eager, with all tensors on it. The torch in $(VENV) has to be
-# a CUDA build. Breaks are the same as on the CPU, and which steps are torch's is not.
+# a CUDA build. Breaks are the same as on the CPU, and which steps are torch's is not. A process that loses its GPU ends there:
+# where pytest-xdist is installed another one goes on.
 GPU_TESTS ?= tests/test_gpu.py tests/test_ops.py tests/test_models.py tests/test_written.py
 test-gpu: $(BUILT)
 	@$(PY) -c "import sys, torch; sys.exit(not torch.cuda.is_available())" \
 	  || { echo "ccompile: torch sees no GPU (torch.cuda.is_available() is false)" >&2; exit 1; }
-	CCOMPILE_TEST_DEVICE=cuda $(PY) -m pytest -q $(GPU_TESTS) -k "not dynamo" --deselect=tests/test_ops.py::test_kernels $(PYTEST_ARGS)
+	CCOMPILE_TEST_DEVICE=cuda $(PY) -m pytest -q $(GPU_TESTS) -k "not dynamo" --deselect=tests/test_ops.py::test_kernels \
+	  $$($(PY) -c "import xdist" 2>/dev/null && echo "-n 8 --max-worker-restart=99") $(PYTEST_ARGS)
 
 bench-gpu: $(BUILT)
 	$(PY) benchmarks/bench_gpu.py $(BENCH_ARGS)

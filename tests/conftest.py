@@ -82,7 +82,7 @@ if os.environ.get("CCOMPILE_TEST_DEVICE") == "cuda":
     @pytest.fixture(autouse=True)
     def _sound():
         """After an assert of a kernel, or a wrong access, all later calls of CUDA fail: the process ends where that happened. pytest-xdist
-        makes a new one (make test-gpu PYTEST_ARGS="-n 8 --max-worker-restart=99")."""
+        makes a new one (make test-gpu)."""
         yield
         try:
             torch.cuda.synchronize()
