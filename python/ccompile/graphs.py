@@ -96,7 +96,7 @@ def open(device: int, forced: bool) -> Capture | None:
 
 def is_capturing(device: int) -> bool:
     """Whether somebody captures the current stream of this GPU, which may be another one than the current GPU."""
-    if not torch.backends.cuda.is_built():
+    if not torch.cuda.is_initialized():  # and a CUDA build of torch may be on a machine without a GPU
         return False
     if torch._C._cuda_getDevice() == device:
         return torch._C._cuda_isCurrentStreamCapturing()

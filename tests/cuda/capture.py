@@ -781,6 +781,17 @@ def told(monkeypatch):
     return order
 
 
+def test_nobody_captures_where_cuda_has_not_begun(monkeypatch):
+    """A CUDA build of torch asks for a driver even to say which GPU is current."""
+
+    def driver():
+        raise RuntimeError("CUDA driver version is insufficient for CUDA runtime version")
+
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", driver, raising=False)
+    assert graphs.is_capturing(0) is False
+
+
 BEGIN = ["device 3 begins", "clearCublasWorkspaces", "stream side3 begins", "graph thread_local begins"]
 END = ["graph thread_local ends", "stream side3 ends", "clearCublasWorkspaces", "device 3 ends"]
 # The allocator leaves the graph's pool; a capture that comes to its end frees the generator.
