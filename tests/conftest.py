@@ -244,6 +244,8 @@ class Walk:
                     getattr(a, what) == getattr(b, what), f"{path}.{what}", what, getattr(a, what), getattr(b, what)
                 )
             self.want(a.is_inference() == b.is_inference(), path, "is_inference", a.is_inference(), b.is_inference())
+            if not a.is_inference():  # what is undone and done again is counted twice
+                self.want(a._version <= b._version, f"{path}._version", "_version", a._version, b._version)
             if a.is_meta:
                 return
             if a.layout == torch.strided:

@@ -778,3 +778,52 @@ def test_operators_that_write_what_existed_before(name):
                 theirs, ours = copy.copy(before), copy.copy(before)
                 alike(fn(t(3, seed=i), theirs), compiled(t(3, seed=i), ours))
                 assert theirs == ours
+
+
+# ---- what torch counts -----------------------------------------------------------------------------------------------
+def written_result(x):
+    y = x.clone()
+    y.add_(1)
+    y[0] = 2.0
+    return y, y.relu_()
+
+
+def written_through_views(x):
+    y = x * 2
+    y.view(-1)[3] = 7
+    y.t()[0].add_(1)
+    return y, y[1:], y.view(-1)
+
+
+def written_argument(x):
+    x.mul_(2)
+    y = torch.zeros_like(x)
+    y.copy_(x)
+    return x, x[0], y
+
+
+def written_around_a_break(x):
+    y = x + 1
+    y.mul_(2)
+    before = y._version
+    y.sub_(1)
+    return y, before, y._version
+
+
+@pytest.mark.parametrize("fn", [written_result, written_through_views, written_argument, written_around_a_break])
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_writes_are_counted(fn, mode):
+    """A tensor's _version is eager's, also where kernels do without the writes."""
+
+    def versions(results):
+        return [r._version if isinstance(r, torch.Tensor) else r for r in results]
+
+    compiled = ccompile.compile(fn, mode=mode)
+    with torch.no_grad():
+        for i in range(4):
+            x = t(3, 4, seed=i)
+            expected = fn(x.clone())
+            with replaying(1) if i == 3 else contextlib.nullcontext():
+                got = compiled(x.clone())
+            alike(expected, got)
+            assert versions(got) == versions(expected)

@@ -425,6 +425,16 @@ static CcRan run_nodes(CcSegment *s, CcScratch *x) {
     return fail(&host);
 }
 
+static int count_writes(const CcTrace *t, const CcScratch *x) {
+    for (int i = 0; i < t->written.n; i++) {
+        PyObject *o = x->value[t->written.at[i].value];
+        if (o == NULL) continue;
+        for (uint64_t n = cc_tens_version(o); n < t->written.at[i].version; n++)
+            if (cc_tens_wrote(o) < 0) return -1;
+    }
+    return 0;
+}
+
 CcRan cc_segment_exec(CcSegment *s, CcScratch *x) {
     const CcTrace *t = s->trace;
     for (int i = 0; i < t->input.n; i++) x->value[t->input_value.at[i]] = Py_NewRef(x->gv[t->input.at[i]]);
@@ -434,6 +444,7 @@ CcRan cc_segment_exec(CcSegment *s, CcScratch *x) {
     if ((ran == CC_RAN_NOTHING || ran == CC_RAN_MISFIT) && cc_unrun_all(&undo) < 0) ran = CC_RAN_FAILED;
     cc_unrun_free(&undo);
     if (ran != CC_RAN) return ran;
+    if (count_writes(t, x) < 0) return CC_RAN_FAILED;
     s->hits++;
     const CcMaker m = cc_segment_maker(t, x, true);
     return run_effects(t, &m, x) < 0 ? CC_RAN_FAILED : CC_RAN;

@@ -572,6 +572,7 @@ void cc_trace_free(CcTrace *t) {
     cc_vec_free(&t->saved);
     cc_vec_free(&t->gave);
     cc_vec_free(&t->adopted);
+    cc_vec_free(&t->written);
     free_actions(t->node.at, t->node.n);
     cc_vec_free(&t->node);
     free_actions(t->effect.at, t->effect.n);

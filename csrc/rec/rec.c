@@ -491,6 +491,20 @@ static void keep_waiting(CcTrace *t) {
     t->adopted.n = n;
 }
 
+static void note_versions(CcRec *rec) {
+    CcTrace *t = rec->trace;
+    for (int i = 0; i < rec->prov.n && !t->needs_grad; i++) {
+        const CcProv *p = &rec->prov.at[i];
+        if (p->object == NULL || p->origin != CC_O_VALUE || !t->graph->val.at[p->id].is_output ||
+            (p->weak != NULL && cc_weak_target(p->weak) == NULL))
+            continue;
+        const uint64_t version = cc_tens_version(p->object);
+        if (version == 0 || version == CC_TENS_NO_VERSION || cc_undo_outside(rec, p->object)) continue;
+        const struct CcWritten w = {.value = p->id, .version = version};
+        cc_vec_push(&t->written, w);
+    }
+}
+
 static void finish(CcRec *rec, CcEnd end) {
     CcTrace *t = rec->trace;
     keep_waiting(t);
@@ -498,6 +512,7 @@ static void finish(CcRec *rec, CcEnd end) {
     t->instructions = rec->instructions;
     cc_sym_finish(rec);
     mark_all_outputs(t);
+    note_versions(rec);
     if (rec->keep_tensors) keep_tensors(rec);
     guard_distinct(rec);
     if (rec->read_grad)

@@ -211,6 +211,11 @@ typedef struct CcTrace {
     CcMode mode; /* ambient state at its start */
     /* and at the call's: what the end of a block of inference mode goes back to */
     CcMode outer;
+    /* Results that nodes wrote in place, in memory that the graph itself made: kernels do without the writes, which count */
+    CC_VEC(struct CcWritten {
+        int value;
+        uint64_t version;
+    }) written;
     bool needs_grad; /* autograd has to see its ops */
     bool scoped;     /* a block of torch.inference_mode begins or ends in it */
     /* a guard behind such nodes may fail, or an exception be caught: explored with undo */

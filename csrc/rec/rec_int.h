@@ -407,6 +407,7 @@ CcGo cc_backcall_pure(CcRec *rec, CcAct *act, CcEvent *ev, CcPure pure, PyObject
 
 /* ---- undo.c ---- */
 CcUndo cc_undo_of(CcRec *rec, const CcCallSpec *spec);
+bool cc_undo_outside(CcRec *rec, PyObject *tensor); /* whether it may lie in memory of a tensor from outside */
 
 /* ---- opaque.c ---- */
 CC_MUST int cc_opaque_init(PyObject *torch);

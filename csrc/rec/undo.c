@@ -87,6 +87,11 @@ CcUndo cc_undo_of(CcRec *rec, const CcCallSpec *spec) {
     return overwrites(spec) && !known && !shared(rec, spec->in[0], from, to, true) ? CC_UNDO_REPEATS : CC_UNDO_NOT;
 }
 
+bool cc_undo_outside(CcRec *rec, PyObject *tensor) {
+    uintptr_t from, to;
+    return !memory_of(tensor, &from, &to) || shared(rec, NULL, from, to, false);
+}
+
 bool cc_undo_overlap(PyObject *a, PyObject *b) {
     uintptr_t from, to, low, high;
     return !memory_of(a, &from, &to) || !memory_of(b, &low, &high) || (low <= to && from <= high);
