@@ -193,3 +193,25 @@ def test_is_compiling_has_one_answer_in_a_call():
             assert first and all(others)
         assert ccompile.counters[kind] == before[kind] + 1
     assert not asks() and not ccompile.is_compiling()
+
+
+@pytest.mark.skipif(EAGER, reason="needs the product")
+def test_code_with_an_operator_of_dynamos_hears_that_it_is_not_compiled():
+    """Also where the recording has given up: what it would take then only Dynamo can trace."""
+    from torch._higher_order_ops.associative_scan import associative_scan
+
+    def scans(x):
+        scan = associative_scan
+        return x + 1 if torch.compiler.is_compiling() else (scan is associative_scan) * x
+
+    def gives_up(x):
+        first, before = asks(), scans(x)
+        Printing()
+        return first, before, scans(x), asks()
+
+    compiled = ccompile.compile(gives_up)
+    for _ in range(3):
+        with torch.no_grad():
+            first, before, behind, again = compiled(t(3))
+        assert first and again
+        alike((t(3), t(3)), (before, behind))

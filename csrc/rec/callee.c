@@ -263,12 +263,13 @@ static bool is_torchs(const PyCodeObject *co, PyObject *globals) {
 /* The same questions as in would_trace, about a frame that CPython runs; first: it asks itself. */
 static bool told_eagers(PyFrameObject *frame, bool first) {
     PyCodeObject *co = PyFrame_GetCode(frame);
-    PyObject *globals = PyFrame_GetGlobals(frame), *locals = PyFrame_GetLocals(frame), *name, *value;
+    PyObject *globals = PyFrame_GetGlobals(frame), *locals = PyFrame_GetLocals(frame);
+    PyObject *values = locals != NULL ? PyMapping_Values(locals) : NULL; /* locals: a dict, or from 3.13 on a proxy */
     bool found = names_higher_order(co, globals) || (first && is_torchs(co, globals));
-    Py_ssize_t at = 0;
-    while (!found && locals != NULL && PyDict_Check(locals) && PyDict_Next(locals, &at, &name, &value))
-        found = higher_order(value);
+    for (Py_ssize_t i = 0; values != NULL && i < PyList_GET_SIZE(values); i++)
+        found = found || higher_order(PyList_GET_ITEM(values, i));
     PyErr_Clear();
+    Py_XDECREF(values);
     Py_XDECREF(locals);
     Py_DECREF(globals);
     Py_DECREF(co);
