@@ -1020,6 +1020,42 @@ def c_generator_throw(n):
     return r
 
 
+def c_generator_throw_through(n):
+    def inner():
+        try:
+            where(("sent", (yield n)))
+            yield n + 1
+        except ValueError as e:
+            where("caught")
+            return e.args
+        finally:
+            where("over")
+
+    def outer(catches):
+        try:
+            got = yield from inner()
+            where(got)
+            yield got
+        except catches as e:
+            yield type(e).__name__, e.__traceback__.tb_next.tb_lineno
+        finally:
+            where("outer over")
+
+    def thrown(error, catches, *sent):
+        g = outer(catches)
+        r = [next(g), *(g.send(v) for v in sent)]
+        try:
+            r.append(g.throw(error))
+        except Exception as e:
+            r.append((repr(e), e.__traceback__.tb_lineno))
+        g.close()
+        return r
+
+    r = [thrown(ValueError(1), KeyError), thrown(ValueError(2), KeyError, 5), thrown(KeyError(3), KeyError)]
+    r += [thrown(TypeError(4), KeyError), thrown(StopIteration(5), KeyError), thrown(KeyError(6), (KeyError, 7))]
+    return r, where()
+
+
 def c_coroutine(n):
     async def inner(x):
         return x + 1
@@ -1377,6 +1413,7 @@ CASES = [
     (c_assert, lambda: (1,)),
     (c_generators, lambda: (3,)),
     (c_generator_throw, lambda: (3,)),
+    (c_generator_throw_through, lambda: (2,)),
     (c_coroutine, lambda: (3,)),
     (c_match, lambda: ([1, 2],)),
     (c_match, lambda: ((1, 2, 3),)),

@@ -104,6 +104,43 @@ def generator_throw(x):
 
 
 @case
+def generator_throw_through(x):
+    """Into a generator that delegates to one that returns then."""
+    log = []
+
+    def inner():
+        try:
+            yield x
+        except ValueError as e:
+            log.append(str(e))
+            return x * 3
+
+    def outer():
+        got = yield from inner()
+        yield got + 1
+
+    g = outer()
+    return next(g), g.throw(ValueError("thrown")), log
+
+
+@case
+def generator_throw_past(x):
+    """The one that it delegates to lets the exception through."""
+
+    def inner():
+        yield x
+
+    def outer():
+        try:
+            yield from inner()
+        except KeyError:
+            yield x - 1
+
+    g = outer()
+    return next(g), g.throw(KeyError())
+
+
+@case
 def generator_close(x):
     log = []
 

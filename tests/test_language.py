@@ -91,6 +91,13 @@ def test_no_more_breaks_than_dynamo(name):
         assert ours.graph_break_count <= theirs.breaks + CASES[name].over, text
 
 
+@pytest.mark.parametrize("name", ["generator_throw", "generator_throw_through"])
+@pytest.mark.skipif(EAGER, reason="needs the product")
+def test_nothing_is_given_up(name):
+    report = explained(callable_of(name), *arguments(name))
+    assert (report.graph_count, report.graph_break_count, report.give_ups) == (1, 0, []), str(report)
+
+
 def breaks_of_fourth_call(name):
     """Places at which it breaks, in segments that it runs or records; one in a loop counts once, as explain counts."""
     fn = ccompile.compile(callable_of(name))

@@ -93,6 +93,23 @@ CcDo cc_ex_END_SEND(CcRun *r, const CcInsn *in) {
     return cc_replace(r, 1, value);
 }
 
+/* 3.12: what throw() and close() do to a generator that delegates. The frame's own handler is here; StopIteration tells
+ * that the iterator returned. */
+CcDo cc_ex_SEND_RAISED(CcRun *r, const CcInsn *in) {
+    (void)in;
+    PyObject *came = cc_top(r, 1), *ops[] = {cc_top(r, 3), came};
+    if (!PyErr_GivenExceptionMatches(came, PyExc_StopIteration)) {
+        PyErr_Restore(Py_NewRef(Py_TYPE(came)), Py_NewRef(came), PyException_GetTraceback(came));
+        return CC_DO_RERAISED;
+    }
+    CcEvent ev = {.kind = CC_EV_SEND, .in = ops, .n = 2};
+    CC_STEP(r, &ev, Py_NewRef(((PyStopIterationObject *)came)->value));
+    cc_drop(r, 3);
+    cc_push(r, Py_NewRef(Py_None));
+    cc_push(r, ev.result);
+    return CC_DO_NEXT;
+}
+
 /* ------------------------------------------------------------------ unpacking */
 
 static void not_enough(int before, int after, Py_ssize_t got) {
