@@ -252,18 +252,11 @@ static bool can(const CcGraph *g, int node) {
     return understand(g, &g->node.at[node], &(Parts){.part = part});
 }
 
-/* The kernel that copies or fills one piece: of a graph of one node. */
+/* The kernel that copies or fills one piece. */
 static int add_piece(Piece *p, const Part *part, const CcOperand *fill, const CcType *out, CcArena *arena, CcErr *err) {
-    CcGraph *g = cc_graph_new();
     CcType dst = part->type;
-    const CcOperand in =
-        part->value < 0 ? *fill : (CcOperand){.kind = CC_IN_VALUE, .value = cc_graph_input(g, &part->type)};
     memcpy(dst.stride, out->stride, sizeof dst.stride);
-    const int node = cc_graph_node(g, part->value < 0 ? CC_OP_fill : CC_OP_copy, 0, -1, &in, 1, &dst, 1);
-    const bool made[2] = {part->value < 0, true};
-    const int status = cc_launch_make(&p->launch, cc_build_group(g, &node, 1, made, CC_DT_OTHER, arena, err), err);
-    cc_graph_free(g);
-    return status;
+    return cc_launch_copy(&p->launch, part->value < 0 ? NULL : &part->type, fill, &dst, arena, err);
 }
 
 /* Have all pieces the same rows? */

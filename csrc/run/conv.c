@@ -31,7 +31,15 @@ typedef struct Norm {            /* values */
     int post; /* its scale; the shift is the next one; -1: no batch norm */
 } Norm;
 
+/* A copy with channels innermost, in the step's scratch memory. */
+typedef struct Turned {
+    bool is;
+    CcLaunch launch;
+    int64_t at, bytes;
+} Turned;
+
 typedef struct CcConv {
+    Turned turned[2]; /* of src, which is copied before; of dst, which is copied after */
     CcPacked *packed; /* of frozen weights, else NULL */
     CcPrim *prim;     /* NULL: own code */
     CcImage image;
@@ -366,11 +374,28 @@ static bool find_bounds(const CcGraph *g, const CcNode *n, CcImage *im) {
     }
 }
 
+/* Has a tensor to be turned? Then it is described as it is then. */
+static bool turn(CcTensorDesc *t) {
+    if (is_last(t)) return false;
+    last_strides(t, t->stride);
+    return true;
+}
+
+/* The convolution by own code: as the tensors lie, or where `turns` with src turned, or both. */
+static bool find_image(CcPrimDesc *d, bool frozen, bool turns, CcConv *conv) {
+    if (describe_image_call(d, frozen, &conv->image)) return true;
+    if (!turns) return false;
+    conv->turned[0].is = turn(&d->src);
+    if (conv->turned[0].is && describe_image_call(d, frozen, &conv->image)) return true;
+    conv->turned[1].is = turn(&d->dst);
+    return conv->turned[1].is && describe_image_call(d, frozen, &conv->image);
+}
+
 /* A whole chain; d and conv are spoilt where it is false. */
-static bool describe_own(const CcGraph *g, const int *nodes, int n, CcPrimDesc *d, CcConv *conv) {
+static bool describe_own(const CcGraph *g, const int *nodes, int n, bool turns, CcPrimDesc *d, CcConv *conv) {
     enum { CONV, NORM, SUM, BOUNDS } done = CONV;
     if (describe(g, &g->node.at[nodes[0]], d, conv) < 0 ||
-        !describe_image_call(d, cc_prim_frozen(g, conv->weights), &conv->image))
+        !find_image(d, cc_prim_frozen(g, conv->weights), turns, conv))
         return false;
     conv->more = -1;
     for (int i = 1; i < n; i++) {
@@ -399,9 +424,9 @@ static bool describe_own(const CcGraph *g, const int *nodes, int n, CcPrimDesc *
 static bool describe_pair(const CcGraph *g, const int *nodes, int n, CcPrimDesc *d, CcConv *wide, CcConv *deep) {
     int first = 1;
     while (first < n && g->node.at[nodes[first]].op != CC_OP_conv) first++;
-    return first < n && describe_own(g, nodes, first, d, wide) && wide->more < 0 &&
-           describe_own(g, nodes + first, n - first, d, deep) && deep->src == wide->dst && deep->more != wide->dst &&
-           cc_image_can_pair(&wide->image, &deep->image);
+    return first < n && describe_own(g, nodes, first, false, d, wide) && wide->more < 0 &&
+           describe_own(g, nodes + first, n - first, false, d, deep) && deep->src == wide->dst &&
+           deep->more != wide->dst && cc_image_can_pair(&wide->image, &deep->image);
 }
 
 /* ------------------------------------------------------------------ the family */
@@ -419,11 +444,11 @@ static bool can_post(const CcGraph *g, const int *chain, int n, int node) {
     if (n < CC_COUNT(longer)) {
         memcpy(longer, chain, sizeof *chain * (size_t)n);
         longer[n] = node;
-        if (describe_own(g, longer, n + 1, &d, &conv) || describe_pair(g, longer, n + 1, &d, &other, &conv))
+        if (describe_own(g, longer, n + 1, true, &d, &conv) || describe_pair(g, longer, n + 1, &d, &other, &conv))
             return true;
     }
     /* own code for one output is so much faster that what it can't do had better stand alone */
-    if (describe_own(g, chain, n, &d, &conv) && conv.image.way == CC_IMAGE_FEW) return false;
+    if (describe_own(g, chain, n, true, &d, &conv) && conv.image.way == CC_IMAGE_FEW) return false;
     return describe_chain(g, chain, n, &d, &conv) == 0 &&
            add_post(g, &g->node.at[chain[n - 1]], &g->node.at[node], &d, &conv) == 0;
 }
@@ -445,16 +470,47 @@ static void find_bases(const CcGraph *g, CcConv *conv, bool own) {
         conv->packed = cc_packed_new();
 }
 
+/* Before values become what they are windows of. */
+static int make_turned(const CcGraph *g, CcConv *conv, const CcPrimDesc *d, CcArena *arena, CcErr *err) {
+    int64_t at = 0;
+    for (int i = 0; i < 2; i++) {
+        Turned *t = &conv->turned[i];
+        const CcTensorDesc *as = i ? &d->dst : &d->src;
+        CcType lies = g->val.at[i ? conv->dst : conv->src].type, last = lies;
+        if (!t->is) continue;
+        memcpy(last.stride, as->stride, sizeof *last.stride * (size_t)last.ndim);
+        if (cc_launch_copy(&t->launch, i ? &last : &lies, NULL, i ? &lies : &last, arena, err) < 0) return -1;
+        t->at = at;
+        t->bytes = (cc_type_numel(&last) * cc_dtype_info((CcDtype)last.dtype)->size + 63) / 64 * 64;
+        at += t->bytes;
+    }
+    return 0;
+}
+
+/* A chain by oneDNN. */
+static int build_library(const CcGraph *g, CcPrimDesc *d, CcConv *conv, CcArena *arena, CcErr *err) {
+    const CcPrimDesc given = *d;
+    CcErr ignored;
+    conv->turned[0].is = turn(&d->src);
+    conv->turned[1].is = turn(&d->dst);
+    conv->prim = cc_dnnl_get(d, err);
+    if (conv->prim && make_turned(g, conv, d, arena, &ignored) == 0) return 0;
+    conv->turned[0].is = conv->turned[1].is = false;
+    conv->prim = cc_dnnl_get(&given, err);
+    return conv->prim ? 0 : -1;
+}
+
 static void *build(const CcGraph *g, const int *nodes, int n, CcArena *arena, CcErr *err) {
     CcPrimDesc d;
     CcConv *conv = cc_arena_alloc(arena, sizeof *conv), *wide = cc_arena_alloc(arena, sizeof *wide);
     const bool pair = conv && wide && describe_pair(g, nodes, n, &d, wide, conv);
-    const bool own = pair || (conv && describe_own(g, nodes, n, &d, conv));
+    bool own = pair || (conv && describe_own(g, nodes, n, true, &d, conv));
+    if (own && make_turned(g, conv, &d, arena, err) < 0) own = describe_own(g, nodes, n, false, &d, conv);
     if (!conv || (!own && describe_chain(g, nodes, n, &d, conv) < 0)) {
         cc_err_set(err, CC_E_UNSUPPORTED, "a convolution that oneDNN can't do");
         return NULL;
     }
-    if (!own && !(conv->prim = cc_dnnl_get(&d, err))) return NULL;
+    if (!own && build_library(g, &d, conv, arena, err) < 0) return NULL;
     find_bases(g, conv, own);
     if (pair) {
         find_bases(g, wide, true);
@@ -520,12 +576,37 @@ static int fill_call(const CcConv *conv, const CcHost *host, float *scale, float
     return 0;
 }
 
+static int64_t turned_bytes(const CcConv *conv) { return conv->turned[0].bytes + conv->turned[1].bytes; }
+
 /* Where parameters are kept packed, a call that can't (of unknown version) finds memory itself. */
-static size_t scratch(const void *work) {
-    const CcConv *conv = work, *wide = conv->wide;
+static size_t inner_scratch(const CcConv *conv) {
+    const CcConv *wide = conv->wide;
     if (conv->prim) return cc_dnnl_bytes(conv->prim);
     if (conv->packed || (wide && wide->packed)) return 0;
     return cc_image_bytes(&conv->image, wide) + (wide ? cc_image_bytes(&wide->image, true) : 0);
+}
+
+/* Copies come first. */
+static size_t scratch(const void *work) {
+    const CcConv *conv = work;
+    return (size_t)turned_bytes(conv) + inner_scratch(conv);
+}
+
+static const void *turn_src(const CcConv *conv, const CcHost *host, const void *src) {
+    const Turned *t = &conv->turned[0];
+    char *const to = host->scratch + t->at;
+    if (!t->is || !src) return src;
+    cc_launch_at(&t->launch, (char *[]){(char *)src, to});
+    return to;
+}
+
+/* Where the result is made, and then taken from. */
+static void *place_dst(const CcConv *conv, const CcHost *host, void *dst) {
+    return conv->turned[1].is && dst ? host->scratch + conv->turned[1].at : dst;
+}
+static void turn_dst(const CcConv *conv, const CcHost *host, void *dst) {
+    const Turned *t = &conv->turned[1];
+    if (t->is) cc_launch_at(&t->launch, (char *[]){host->scratch + t->at, dst});
 }
 
 static int run_own(const CcConv *conv, const CcHost *host, CcErr *err) {
@@ -535,23 +616,26 @@ static int run_own(const CcConv *conv, const CcHost *host, CcErr *err) {
     if (fill_call(conv, host, scale[0], shift[0], &call, err) < 0 ||
         (conv->wide && fill_call(conv->wide, host, scale[1], shift[1], &wide, err) < 0))
         return -1;
-    const float *src = cc_prim_data(host, first->src, first->src_at);
-    call.dst = host->make(host->ctx, conv->dst);
-    if (!src || !call.dst) return cc_err_set(err, CC_E_HOST, "no memory for value %d", conv->dst);
+    const void *src = turn_src(conv, host, cc_prim_data(host, first->src, first->src_at));
+    void *dst = host->make(host->ctx, conv->dst);
+    if (!src || !dst) return cc_err_set(err, CC_E_HOST, "no memory for value %d", conv->dst);
     call.src = wide.src = src;
-    call.scratch = wide.scratch = scratch(conv) ? host->scratch : NULL;
-    return conv->wide ? cc_image_run_pair(&conv->wide->image, &wide, &conv->image, &call, err)
-                      : cc_image_run(&conv->image, &call, err);
+    call.dst = place_dst(conv, host, dst);
+    call.scratch = wide.scratch = inner_scratch(conv) ? (float *)(host->scratch + turned_bytes(conv)) : NULL;
+    const int status = conv->wide ? cc_image_run_pair(&conv->wide->image, &wide, &conv->image, &call, err)
+                                  : cc_image_run(&conv->image, &call, err);
+    if (status == 0) turn_dst(conv, host, dst);
+    return status;
 }
 
 static int run(const void *work, const CcHost *host, CcErr *err) {
     const CcConv *conv = work;
     if (!conv->prim) return run_own(conv, host, err);
     float scale[MAX_NORM], shift[MAX_NORM];
-    CcPrimCall call = {.src = cc_prim_data(host, conv->src, conv->src_at),
+    CcPrimCall call = {.src = turn_src(conv, host, cc_prim_data(host, conv->src, conv->src_at)),
                        .weights = cc_prim_data(host, conv->weights, conv->weights_at),
                        .bias = cc_prim_data(host, conv->bias, conv->bias_at),
-                       .scratch = host->scratch};
+                       .scratch = host->scratch ? host->scratch + turned_bytes(conv) : NULL};
     for (int i = 0; i < CC_DNNL_MAX_POST; i++) call.post[i] = cc_prim_data(host, conv->post[i], conv->post_at[i]);
     if (conv->norm.post >= 0) {
         if (fill_norm(&conv->norm, host, scale, shift) < 0)
@@ -559,10 +643,13 @@ static int run(const void *work, const CcHost *host, CcErr *err) {
         call.post[conv->norm.post] = scale;
         call.post[conv->norm.post + 1] = shift;
     }
-    call.dst = host->make(host->ctx, conv->dst);
+    void *dst = host->make(host->ctx, conv->dst);
+    call.dst = place_dst(conv, host, dst);
     if (!call.src || !call.weights || !call.dst) return cc_err_set(err, CC_E_HOST, "no memory for value %d", conv->dst);
     cc_prim_version(&call, conv->packed, host, conv->weights);
-    return cc_dnnl_run(conv->prim, &call, err);
+    if (cc_dnnl_run(conv->prim, &call, err) < 0) return -1;
+    turn_dst(conv, host, dst);
+    return 0;
 }
 
 static void free_conv(void *work) {

@@ -352,3 +352,14 @@ int cc_launch_make(CcLaunch *launch, const CcLoop *loop, CcErr *err) {
     launch->fn = launch->numel ? cc_kcache_get(loop, err) : NULL;
     return launch->fn || !launch->numel ? 0 : -1;
 }
+
+int cc_launch_copy(CcLaunch *launch, const CcType *from, const CcOperand *fill, const CcType *to, CcArena *arena,
+                   CcErr *err) {
+    CcGraph *g = cc_graph_new();
+    const CcOperand in = from ? (CcOperand){.kind = CC_IN_VALUE, .value = cc_graph_input(g, from)} : *fill;
+    const int node = cc_graph_node(g, from ? CC_OP_copy : CC_OP_fill, 0, -1, &in, 1, to, 1);
+    const bool made[2] = {!from, true};
+    const int status = cc_launch_make(launch, cc_build_group(g, &node, 1, made, CC_DT_OTHER, arena, err), err);
+    cc_graph_free(g);
+    return status;
+}

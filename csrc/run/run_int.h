@@ -110,6 +110,10 @@ typedef struct CcLaunch {
 void cc_launch_init(CcLaunch *launch, const CcLoop *loop); /* without its machine code */
 /* Takes the loop (NULL: *err is set already) and finds its machine code, or leaves it to the reference executor. */
 CC_MUST int cc_launch_make(CcLaunch *launch, const CcLoop *loop, CcErr *err);
+/* A kernel that copies what lies as `from` says to where `to` says, or (NULL) fills it with a number. What is copied is
+ * access 0, the result the last one. */
+CC_MUST int cc_launch_copy(CcLaunch *launch, const CcType *from, const CcOperand *fill, const CcType *to,
+                           CcArena *arena, CcErr *err);
 void cc_launch_at(const CcLaunch *launch, char *const *at); /* [access]: its first element */
 /* The same of some rows, by this thread: of a loop that does not reduce. */
 void cc_launch_rows(const CcLaunch *launch, char *const *at, int64_t begin, int64_t end);
