@@ -2,7 +2,8 @@
  * output index of a dim, so all kinds share the loops:
  *
  *   channels innermost   for each spot of the result: its channels op= those of each spot of the window;
- *                        half precision and few channels as what follows, a column being a spot's channels
+ *                        half precision, few channels, and windows one behind the other as what follows, a column being
+ *                        a spot's channels (112x112x64, 5x5: 1.68 ms spot by spot, 0.63 so, Zen 5)
  *   else                 the rows of a window are put together first, into one row; then its columns
  *   max with indices     the same, and beside each element where it stands
  *
@@ -682,7 +683,7 @@ static void *build(const CcGraph *g, const int *nodes, int n, CcArena *arena, Cc
     merge_sides(p);
     find_alike(&p->side[SIDES - 1]);
     p->across = goes_across(p);
-    p->joins = p->last && (p->dtype != CC_DT_F32 || p->c < LANES);
+    p->joins = p->last && (p->dtype != CC_DT_F32 || p->c < LANES || p->side[SIDES - 1].stride == 1);
     p->width = rows >= FEW_ROWS ? p->c : CHUNK;
     if (p->joins) p->width = CC_MIN(p->width, CC_MAX(CHUNK, SPOTS / CC_MAX(1, p->side[SIDES - 1].in) / CHUNK * CHUNK));
     p->chunks = (p->c + p->width - 1) / p->width;
