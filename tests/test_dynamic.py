@@ -396,3 +396,18 @@ def test_is_of_small_ints(n):
     compiled = ccompile.compile(fn)
     for m in (3, 4, n, 5, 6, n, 5):
         assert torch.equal(compiled(torch.ones(3), m), fn(torch.ones(3), m)), m
+
+
+def test_integers_are_divided_by_sizes():
+    """Of a vector of the processor some lanes lie behind the end: they divide by no 0 there."""
+    at = torch.tensor([1])
+
+    def fn(x):
+        y = x + 1
+        return y[at % y.shape[0]], y * y.shape[0], at // y.shape[0], (at + y.shape[1]) % (y.shape[0] + 1)
+
+    compiled = ccompile.compile(fn)
+    for shape in ((3, 5), (3, 7), (4, 7), (5, 5), (5, 5), (3, 7), (4, 7)):
+        x = torch.randn(shape)
+        for got, want in zip(compiled(x), fn(x)):
+            assert torch.equal(got, want), shape

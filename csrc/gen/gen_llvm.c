@@ -202,6 +202,16 @@ static int cast(CcEmit *e, CcDtype from, CcDtype to, const CcRef x, CcRef out) {
     return 0;
 }
 
+/* Lanes behind a row's end have loaded 0, by which the processor's division traps. */
+static void emit_divisor(CcEmit *e, CcDtype dt, CcRef by) {
+    if (strncmp(by, "splat", 5) == 0) return;
+    const char *type = cc_emit_type(e, dt);
+    CcRef nothing;
+    cc_emit_op(e, nothing, "icmp eq %s %s, zeroinitializer", type, by);
+    cc_emit_op(e, by, "select %s %s, %s splat (%s 1), %s %s", cc_emit_vector(e, "i1"), nothing, type, element_type(dt),
+               type, by);
+}
+
 int cc_emit_scalar(CcEmit *e, CcScalarId op, CcDtype dt, const CcRef *x, CcRef out) {
     const CcScalarInfo *info = cc_scalar_info(op);
     const char kind = cc_dtype_info(dt)->kind;
@@ -248,6 +258,7 @@ int cc_emit_node(CcEmit *e, int i) {
     const CcScalarInfo *info = cc_scalar_info((CcScalarId)n->op);
     CcRef x[3] = {"", "", ""};
     for (int k = 0; k < info->arity; k++) strcpy(x[k], e->ref[n->a[k]]);
+    if ((n->op == CC_S_div || n->op == CC_S_rem) && cc_dtype_info(dt)->kind != 'f') emit_divisor(e, dt, x[1]);
     return cc_emit_scalar(e, (CcScalarId)n->op, info->kind == 'C' ? (CcDtype)e->loop->node[n->a[0]].dtype : dt,
                           (const CcRef *)x, out);
 }
