@@ -411,3 +411,18 @@ def test_integers_are_divided_by_sizes():
         x = torch.randn(shape)
         for got, want in zip(compiled(x), fn(x)):
             assert torch.equal(got, want), shape
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_lengths_that_follow_from_data_are_read_in_each_call(dynamic):
+    fns = [
+        lambda x: (len((x > 0.1).nonzero()), x + 1),
+        lambda x: x * len(x[x > 0.1]),
+        lambda x: (len(torch.masked_select(x, x > 0)[1:] * 2), x * 2),
+        lambda x: (x.masked_select(x > 0).__len__() + 1, x.shape[0], (x > 0).nonzero().shape[0]),
+    ]
+    for fn in fns:
+        compiled = ccompile.compile(fn, dynamic=dynamic)
+        for i, n in enumerate((5, 5, 7, 5, 9, 5)):
+            x = torch.randn(n, generator=torch.Generator().manual_seed(i))
+            assert str(compiled(x)) == str(fn(x)), (n, i)

@@ -405,7 +405,7 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
     const int node = cc_graph_node(g, unsized ? CC_OP_host : op, spec->flags, rec->trace->node.n - 1, operands.at,
                                    operands.n, types, n_out);
     if (takes_symbols(rec, spec, &operands)) {
-        for (int i = 0; i < n_out; i++) cc_sym_mark(rec, g->node.at[node].out0 + i);
+        for (int i = 0; !unsized && i < n_out; i++) cc_sym_mark(rec, g->node.at[node].out0 + i);
         note_sizes(rec, spec, &action, out);
     }
     cc_vec_free(&operands);
