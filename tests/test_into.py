@@ -409,3 +409,35 @@ def test_threads_write_different_tensors():
 
     with ThreadPoolExecutor(3) as pool:
         assert all(pool.map(work, range(3)))
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_writes_of_an_undone_run_are_not_counted(dynamic):
+    """squeeze() gives another number of dims for two rows: what ran before is undone, and the call recorded again."""
+
+    def make():
+        mean, var, weight, count, rows, large = torch.zeros(3), torch.ones(3), torch.ones(3), torch.tensor(0), torch.zeros(3), torch.zeros(100)
+
+        def batch(x):
+            return torch.nn.functional.batch_norm(x, mean, var, weight, training=True), x[1:].squeeze(0) * 2
+
+        def counted(x):
+            count.add_(1)
+            rows.mul_(2).add_(x[0])
+            return x[1:].squeeze(0) * 2
+
+        def rewritten(x):
+            large.fill_(2)
+            return x[1:].squeeze(0) * 2
+
+        return (batch, counted, rewritten), (mean, var, weight, count, rows, large)
+
+    for k in range(3):
+        (fns, want), (ours, got) = make(), make()
+        compiled = ccompile.compile(ours[k], dynamic=dynamic)
+        with torch.no_grad():
+            for n in (4, 5, 6, 2, 5, 2, 7, 2, 3):
+                x = torch.randn(n, 3)
+                torch.testing.assert_close(compiled(x), fns[k](x))
+                torch.testing.assert_close(got, want)
+                assert [t._version for t in got] == [t._version for t in want], (fns[k].__name__, n)

@@ -74,7 +74,8 @@ CC_MUST int cc_capture_call(CcCapturing *c, const CcNode *node, const CcAction *
 
 /* unrun.c: what a run wrote, and the random numbers that it drew */
 struct CcUnrunWrite {
-    PyObject *tensor, *saved; /* strong; NULL: the bytes below */
+    PyObject *tensor, *saved; /* strong; saved NULL: the bytes below, if any */
+    uint64_t version;
     void *at;
     int64_t n;
     char *copy;
@@ -86,6 +87,7 @@ typedef struct CcUnrun {
 CC_MUST int cc_unrun_random(CcUnrun *u);
 CC_MUST int cc_unrun_write(CcUnrun *u, PyObject *tensor); /* it will be written */
 void cc_unrun_bytes(CcUnrun *u, PyObject *tensor);        /* the same, for a small one on the CPU */
+void cc_unrun_count(CcUnrun *u, PyObject *tensor);        /* what is written again needs no more */
 /* 0: all is as before, and an error that is set stays so. -1: something is not, with an error of its own. */
 CC_MUST int cc_unrun_all(CcUnrun *u);
 void cc_unrun_free(CcUnrun *u);
@@ -123,6 +125,7 @@ CcSegment *cc_segment_new(CcRoot *root, CcTrace *trace);
 CcFreeze *cc_freeze_new(const CcGraph *g);
 void cc_freeze_free(CcFreeze *f);
 void cc_freeze_begin(CcFreeze *f); /* a run; NULL: nothing */
+void cc_freeze_undone(void);       /* a `_version` met before may say another content from now on */
 /* CcHost.version of a frozen value. */
 uint64_t cc_freeze_stamp(CcFreeze *f, int value, PyObject *tensor);
 

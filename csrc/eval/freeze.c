@@ -24,11 +24,13 @@ static CC_VEC(Known) known;
 static CcMap known_at; /* tensor, by address -> where in `known` */
 static uint64_t last_stamp = CC_VERSION_UNIQUE;
 static int enough = 1024; /* then the dead are looked for */
+static uint64_t undone;   /* how often a run was undone */
 
 struct CcFreeze {
     CC_VEC(CcStamp) of;
     uint64_t clears; /* of autocast's cache, before the last run */
-    bool in_block;   /* none since then */
+    uint64_t undone;
+    bool in_block; /* none since then */
 };
 
 CcFreeze *cc_freeze_new(const CcGraph *g) {
@@ -59,8 +61,15 @@ static CcStamp *find(CcFreeze *f, int value) /* they are in order */
     return low < f->of.n && f->of.at[low].value == value ? &f->of.at[low] : NULL;
 }
 
+void cc_freeze_undone(void) {
+    undone++;
+    for (int i = 0; i < known.n; i++) known.at[i].version = CC_TENS_NO_VERSION;
+}
+
 void cc_freeze_begin(CcFreeze *f) {
     if (f == NULL) return;
+    for (int i = 0; f->undone != undone && i < f->of.n; i++) f->of.at[i].version = CC_TENS_NO_VERSION;
+    f->undone = undone;
     const uint64_t clears = cc_look_clears();
     f->in_block = clears != 0 && f->clears == clears;
     f->clears = clears;

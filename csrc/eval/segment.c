@@ -440,6 +440,7 @@ CcRan cc_segment_exec(CcSegment *s, CcScratch *x) {
     for (int i = 0; i < t->input.n; i++) x->value[t->input_value.at[i]] = Py_NewRef(x->gv[t->input.at[i]]);
     CcUnrun undo = {0};
     for (int i = 0; i < t->saved.n; i++) cc_unrun_bytes(&undo, x->value[t->saved.at[i]]);
+    for (int i = 0; i < t->rewritten.n; i++) cc_unrun_count(&undo, x->value[t->rewritten.at[i]]);
     CcRan ran = run_nodes(s, x);
     if ((ran == CC_RAN_NOTHING || ran == CC_RAN_MISFIT) && cc_unrun_all(&undo) < 0) ran = CC_RAN_FAILED;
     cc_unrun_free(&undo);

@@ -2,16 +2,21 @@
  * random numbers turns out not to hold. Then everything is as it was before, and the call is done in another way.
  *
  * What was written is put back byte by byte where that is cheap (cc_unrun_bytes: in every replay of a trace that writes
- * small tensors), and from a clone otherwise. */
+ * small tensors), and from a clone otherwise; and its `_version`, or the writes would be counted twice. */
 #include "eval_int.h"
 
 void cc_unrun_bytes(CcUnrun *u, PyObject *tensor) {
-    struct CcUnrunWrite w = {0};
+    struct CcUnrunWrite w = {.version = cc_tens_version(tensor)};
     w.n = cc_undo_bytes(tensor, &w.at);
-    if (w.n <= 0) return;
-    if ((w.copy = malloc((size_t)w.n)) == NULL) abort();
+    if (w.n < 0) return;
+    if ((w.copy = malloc((size_t)w.n + 1)) == NULL) abort();
     memcpy(w.copy, w.at, (size_t)w.n);
+    w.tensor = Py_NewRef(tensor);
     cc_vec_push(&u->write, w);
+}
+
+void cc_unrun_count(CcUnrun *u, PyObject *tensor) {
+    cc_vec_push(&u->write, (struct CcUnrunWrite){.tensor = Py_NewRef(tensor), .version = cc_tens_version(tensor)});
 }
 
 /* torch's generators: the CPU's state, and those of all GPUs or None, where torch has not begun to use them. */
@@ -45,18 +50,16 @@ int cc_unrun_write(CcUnrun *u, PyObject *tensor) {
         Py_XDECREF(detached);
         return -1;
     }
-    cc_vec_push(&u->write, (struct CcUnrunWrite){.tensor = detached, .saved = saved});
+    cc_vec_push(&u->write,
+                (struct CcUnrunWrite){.tensor = detached, .saved = saved, .version = cc_tens_version(tensor)});
     return 0;
 }
 
 static int put_back(const struct CcUnrunWrite *w) {
-    if (w->copy != NULL) {
-        memcpy(w->at, w->copy, (size_t)w->n);
-        return 0;
-    }
-    PyObject *r = PyObject_CallMethod(w->tensor, "copy_", "O", w->saved);
+    if (w->copy != NULL) memcpy(w->at, w->copy, (size_t)w->n);
+    PyObject *r = w->saved != NULL ? PyObject_CallMethod(w->tensor, "copy_", "O", w->saved) : Py_NewRef(Py_None);
     Py_XDECREF(r);
-    return r != NULL ? 0 : -1;
+    return r != NULL ? cc_tens_set_version(w->tensor, w->version) : -1;
 }
 
 static int put_back_random(PyObject *state) {
@@ -79,6 +82,7 @@ int cc_unrun_all(CcUnrun *u) {
     PyObject *type, *value, *tb, *failure[3] = {NULL};
     bool failed = false;
     PyErr_Fetch(&type, &value, &tb);
+    if (u->write.n > 0) cc_freeze_undone();
     for (int i = u->write.n; i >= 0; i--) {
         const int status = i < u->write.n      ? put_back(&u->write.at[i])
                            : u->random != NULL ? put_back_random(u->random)

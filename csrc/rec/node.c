@@ -413,6 +413,7 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
     if (spec->flags & (CC_N_WRITES | CC_N_RANDOM | CC_N_EFFECT) && !spec->state && undo == CC_UNDO_NOT)
         rec->trace->impure = true;
     if (undo == CC_UNDO_SAVED) cc_vec_push(&rec->trace->saved, graph_value(rec, spec->in[0]));
+    if (undo == CC_UNDO_REPEATS) cc_vec_push(&rec->trace->rewritten, graph_value(rec, spec->in[0]));
     if (undo == CC_UNDO_SAVED || undo == CC_UNDO_REPEATS) rec->trace->writes = true;
     rec->trace->ops++;
     for (int i = 0; unsized && i < n_out; i++)
@@ -570,6 +571,7 @@ void cc_trace_free(CcTrace *t) {
     cc_vec_free(&t->input);
     cc_vec_free(&t->input_value);
     cc_vec_free(&t->saved);
+    cc_vec_free(&t->rewritten);
     cc_vec_free(&t->gave);
     cc_vec_free(&t->adopted);
     cc_vec_free(&t->written);

@@ -178,6 +178,7 @@ typedef struct CcTrace {
     CC_VEC(int) input;       /* source of each graph input, in order of the inputs */
     CC_VEC(int) input_value; /* its value number */
     CC_VEC(int) saved;       /* graph inputs whose bytes are put back when a replay fails */
+    CC_VEC(int) rewritten;   /* those that are written again: only their versions are */
     /* items of sequences that were known before (torch._foreach_add_ gives what it wrote) */
     CC_VEC(struct CcGave {
         int item;  /* the node's result */

@@ -52,7 +52,7 @@ static struct {
     uint64_t keys_soft;  /* bits of tensors that the host may replay: neg, conj */
     int mark_at, mark_n; /* words of a TensorImpl from its sizes up to its key set; 0: not found */
     uint64_t key_dense, key_autograd;
-    PyObject *dispatch_keys, *raw_repr, *requires_grad_name, *version_name, *increment_version;
+    PyObject *dispatch_keys, *raw_repr, *requires_grad_name, *version_name, *increment_version, *set_version;
     PyObject *inference_enabled;
     bool (*c_inference)(void);
     bool (*c_requires_grad)(const Impl *);
@@ -102,6 +102,13 @@ uint64_t cc_tens_version(PyObject *o) {
     if (!version) PyErr_Clear(); /* inference tensors count none */
     Py_XDECREF(version);
     return n;
+}
+
+int cc_tens_set_version(PyObject *o, uint64_t version) {
+    if (version == CC_TENS_NO_VERSION || T.set_version == NULL) return 0;
+    PyObject *r = PyObject_CallFunction(T.set_version, "(O)(K)", o, (unsigned long long)version);
+    Py_XDECREF(r);
+    return r ? 0 : -1;
 }
 
 /* ------------------------------------------------------------------ reading */
@@ -598,6 +605,7 @@ static int find_python(void) {
     Py_XSETREF(T.requires_grad_name, PyUnicode_InternFromString("requires_grad"));
     Py_XSETREF(T.version_name, PyUnicode_InternFromString("_version"));
     Py_XSETREF(T.increment_version, cc_tsym_path("torch._C._increment_version"));
+    Py_XSETREF(T.set_version, cc_tsym_path("torch._C._autograd._unsafe_set_version_counter"));
     if (!T.py_empty_names || !T.raw_repr || !T.requires_grad_name || !T.version_name) return -1;
     if (!T.increment_version) return missing("torch._C._increment_version");
     for (int i = 1; i < CC_DT_COUNT; i++) {

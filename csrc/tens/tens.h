@@ -24,6 +24,8 @@ bool cc_tens_parameter(PyObject *o); /* torch.nn.Parameter itself */
 /* Its `_version`: goes up with each write that torch counts. */
 #define CC_TENS_NO_VERSION UINT64_MAX
 uint64_t cc_tens_version(PyObject *o);
+/* Only where its content is what it was then. */
+CC_MUST int cc_tens_set_version(PyObject *o, uint64_t version);
 /* Counts a write that torch does not know of. -1 with the error set. */
 CC_MUST int cc_tens_wrote(PyObject *o);
 /* Reads metadata and pointer. `grad` also fills type.requires_grad (else 0). Never fails: what kernels can't work on
