@@ -426,3 +426,18 @@ def test_lengths_that_follow_from_data_are_read_in_each_call(dynamic):
         for i, n in enumerate((5, 5, 7, 5, 9, 5)):
             x = torch.randn(n, generator=torch.Generator().manual_seed(i))
             assert str(compiled(x)) == str(fn(x)), (n, i)
+
+
+def test_an_index_into_what_follows_from_data_raises_where_nobody_reads_it():
+    def fn(x):
+        (x > 0.1).nonzero().reshape(-1)[x.shape[0] - 1]
+        return x * 2
+
+    compiled = ccompile.compile(fn)
+    for n in (3, 3, 4, 5, 4):
+        for x in (torch.ones(n), torch.zeros(n), torch.ones(n)):
+            if x.any():
+                assert torch.equal(compiled(x), fn(x))
+            else:
+                with pytest.raises(IndexError, match="out of bounds for dimension 0 with size 0"):
+                    compiled(x)

@@ -11,7 +11,8 @@ static bool divides(const CcGraph *g, const CcNode *n) {
     return by->kind == CC_IN_VALUE && (kind == 'i' || kind == 'u');
 }
 
-/* Whether it raises depends on data: its row says so, or it takes integers, by which torch mostly indexes. */
+/* Whether it raises depends on data: its row says so, or it takes integers, by which torch mostly indexes, or a tensor
+ * whose sizes follow from data. */
 static bool may_raise(const CcGraph *g, const CcNode *n) {
     const CcOpInfo *info = cc_op_info((CcOpId)n->op);
     const CcOpKind kind = info->kind;
@@ -20,8 +21,8 @@ static bool may_raise(const CcGraph *g, const CcNode *n) {
     for (int k = 0; k < n->n_in; k++) {
         const CcOperand *o = &g->operand.at[n->in0 + k];
         if (o->kind != CC_IN_VALUE) continue;
-        const int dtype = g->val.at[o->value].type.dtype;
-        if (dtype == CC_DT_I64 || dtype == CC_DT_I32) return true;
+        const CcType *t = &g->val.at[o->value].type;
+        if (t->dtype == CC_DT_I64 || t->dtype == CC_DT_I32 || t->ndim < 0) return true;
     }
     return false;
 }
