@@ -136,14 +136,23 @@ def listed(o):
         return None
 
 
+def told(t, what):
+    """An attribute of a tensor; of a view that may not be written, and was, its error."""
+    try:
+        return getattr(t, what)
+    except RuntimeError as error:
+        return str(error)
+
+
 class Walk:
     """Compares two object graphs side by side, identities included.
 
     A mutable object met on one side must always meet the same partner on the other, so `f(x) is x`, two names of one
-    list, a result cached on self and a view of an input are all part of the comparison.
+    list, a result cached on self and a view of an input are all part of the comparison. `versions`, a dict that several
+    walks share: how often a tensor was written since the walk before (`_version`; where it began, a kernel may say).
     """
 
-    def __init__(self, rtol=None, atol=None, versions=False):
+    def __init__(self, rtol=None, atol=None, versions=None):
         self.rtol, self.atol, self.versions = rtol, atol, versions
         self.partner, self.owner, self.stores, self.alive = {}, {}, {}, []
 
@@ -240,12 +249,10 @@ class Walk:
     def tensor(self, a, b, path):
         with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
             for what in ("dtype", "shape", "device", "layout", "requires_grad", "is_leaf"):
-                self.want(
-                    getattr(a, what) == getattr(b, what), f"{path}.{what}", what, getattr(a, what), getattr(b, what)
-                )
-            self.want(a.is_inference() == b.is_inference(), path, "is_inference", a.is_inference(), b.is_inference())
-            if self.versions and not a.is_inference():  # what is undone and done again is counted twice
-                self.want(a._version <= b._version, f"{path}._version", "_version", a._version, b._version)
+                left, right = told(a, what), told(b, what)
+                self.want(left == right, f"{path}.{what}", what, left, right)
+            for what in ("is_inference", "is_conj", "is_neg"):
+                self.want(getattr(a, what)() == getattr(b, what)(), path, what, getattr(a, what)(), getattr(b, what)())
             if a.is_meta:
                 return
             if a.layout == torch.strided:
@@ -254,13 +261,15 @@ class Walk:
                 self.want(left == right, path, "strides", a.stride(), b.stride())
                 self.storage(a, b, path)
             self.values(a, b, path)
-            if a.is_leaf:
+            if self.versions is not None and not a.is_inference():
+                self.version(a, b, path)
+            if told(a, "is_leaf") is True:
                 self.go(a.grad, b.grad, path + ".grad")
 
     def values(self, a, b, path):
         rtol, atol = TOLERANCE.get(a.dtype, (0, 0))
         if a.dtype in TOLERANCE:
-            rtol, atol = self.rtol or rtol, self.atol or atol
+            rtol, atol = max(self.rtol or 0, rtol), max(self.atol or 0, atol)
         if a.layout != torch.strided:
             a, b = a.to_dense(), b.to_dense()
         with torch.inference_mode():
@@ -270,6 +279,11 @@ class Walk:
                 )
             except AssertionError as error:
                 self.fail(path, str(error).replace("\n", " "))
+
+    def version(self, a, b, path):
+        first = self.versions.setdefault(id(a), (a._version, b._version, a))
+        self.want(a._version - first[0] == b._version - first[1], path, "writes", a._version - first[0], b._version - first[1])
+        self.versions[id(a)] = a._version, b._version, a
 
     def storage(self, a, b, path):
         left, right = a.untyped_storage(), b.untyped_storage()
@@ -287,8 +301,7 @@ class Walk:
             self.want(shift[0] == shift[1], path, "offset into shared memory", *shift)
 
 
-def alike(eager, compiled, rtol=None, atol=None, path="result", versions=False):
-    """versions: both sides were made in the same way, so that tensors' _version can be compared."""
+def alike(eager, compiled, rtol=None, atol=None, path="result", versions=None):
     Walk(rtol, atol, versions).go(eager, compiled, path)
 
 
@@ -351,7 +364,8 @@ def outcome(fn, args=(), kwargs=None, state=None, backward=False, trace=False):
         try:
             out.value = fn(*args, **(kwargs or {}))
             if backward:
-                sum(t.float().sum() for t in tensors(out.value) if t.requires_grad).backward()
+                loss = sum(t.float().sum() for t in tensors(out.value) if t.requires_grad)
+                loss.backward(retain_graph=backward == "again")
         except Exception as error:
             out.error, out.text, out.chain = type(error), str(error), _chain(error)
             out.lines = _user_lines(error) if trace else ()
@@ -420,9 +434,11 @@ def same(
     rtol=None,
     atol=None,
     make_args=None,
+    own=False,
     build=False,
     hit=True,
     backward=False,
+    versions=False,
     trace=False,
     raises=False,
     options=None,
@@ -434,27 +450,30 @@ def same(
                returns the callable or (callable, state), where state is compared after each call as well
     make_args  call number -> argument, tuple of arguments or (args, kwargs); without it `args` and `kw` are used, and float
                tensors get other values in each call, since equal data would hide a baked-in result
+    own        make_args(i, side) makes the arguments of each side, of its state and of what it gave before; nothing is copied
     hit        the last call must replay compiled code without recording
-    backward   also runs backward() from all outputs and so compares gradients
+    backward   also runs backward() from all outputs and so compares gradients; "again": outputs may share graphs between calls
+    versions   also compares how often each tensor was written (`_version`)
     trace      also compares the traceback's lines in test files
     raises     some of the calls raise; without it an exception in eager is a mistake in the test
     options    keyword arguments of compile()
     """
     ccompile.reset()
     eager, compiled = Side(fn, build, False, {}), Side(fn, build, True, options or {})
+    written = {} if versions else None
     for i in range(calls):
-        given = copy.deepcopy(_given(make_args(i)) if make_args else (args, kw))
+        given = None if own else copy.deepcopy(_given(make_args(i)) if make_args else (args, kw))
         if make_args is None and i:
             with torch.no_grad():
                 for t in tensors(given):
                     if t.is_floating_point() and t._is_view() is False:
                         t.mul_(1 + i / 8).add_(i / 16)
         with torch.no_grad() if no_grad else contextlib.nullcontext():
-            one = eager.run(copy.deepcopy(given), backward=backward, trace=trace)
+            one = eager.run(make_args(i, eager) if own else copy.deepcopy(given), backward=backward, trace=trace)
             assert raises or one.error is None, f"eager raises {one.error}: {one.text}"
             with replaying(1) if hit and i == calls - 1 else contextlib.nullcontext():
-                two = compiled.run(copy.deepcopy(given), backward=backward, trace=trace)
-        alike(one, two, rtol, atol, f"call {i}", versions=True)
+                two = compiled.run(make_args(i, compiled) if own else copy.deepcopy(given), backward=backward, trace=trace)
+        alike(one, two, rtol, atol, f"call {i}", written)
     # Once more over all calls: results of earlier calls must not change, and what is shared between calls stays shared.
     alike(eager.past, compiled.past, rtol, atol, "all calls")
     return eager.past
