@@ -394,7 +394,7 @@ def giving(program, calls):
 
 def check(program, calls, dynamic=None, limit=64):
     """Raises AssertionError where compiled calls differ from eager ones."""
-    wrong = verify_failures()
+    wrong, half = verify_failures(), program.dtype is torch.bfloat16  # what is computed of halves is only as near as they are
     with quiet():
         same(
             build(program),
@@ -407,8 +407,8 @@ def check(program, calls, dynamic=None, limit=64):
             no_grad=not program.grad,
             backward="again" if program.grad else False,
             versions=True,
-            rtol=2e-3,
-            atol=2e-4,
+            rtol=3e-2 if half else 2e-3,
+            atol=3e-2 if half else 2e-4,
             options={"dynamic": dynamic, "options": {"recompile_limit": limit}},
         )
     assert verify_failures() == wrong, "verify: " + next(e.text for e in reversed(ccompile.events()) if e.kind == "verify")

@@ -500,7 +500,7 @@ k = max(<a>.flatten().tolist()[:2], default=0.5)
 n = int(<a>.argmax()) + 1
 S.v = <a>.tolist()[:1] if <a>.dim() else 0
 print((<a> > 0.2).sum() > 1)
-print(f"{<a>.sum().item():.2f}")
+print(f"{<a>.sum().item() + 0.003:.1f}")
 ccompile.graph_break()
 k = asked(<s>)
 <v> = asked(<a>)
