@@ -16,15 +16,14 @@ with warnings.catch_warnings():
 SAMPLES = 6  # of each dtype, drawn from all
 UNSET = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}  # memory as it was
 OPS = {f"{op.name}.{op.variant_test_name}".rstrip("."): op for op in op_db if op.name not in UNSET}
-# halves: a result is rounded once here, and after each step in eager; sums are added in another order
-LOOSE = {torch.bfloat16: (3e-2, 3e-2), torch.float32: (1e-4, 1e-4), torch.complex64: (1e-4, 1e-4)}
+LOOSE = {torch.float32: (1e-4, 1e-4), torch.complex64: (1e-4, 1e-4)}  # sums are added in another order
 
 
 def chained(op):
     """The op between others, with which kernels may join it."""
 
     def fn(*args, **kwargs):
-        more = [a * 2 if isinstance(a, torch.Tensor) and a.is_floating_point() and a.layout is torch.strided else a for a in args]
+        more = [a * 0.5 if isinstance(a, torch.Tensor) and a.is_floating_point() and a.layout is torch.strided else a for a in args]
         result = op(*more, **kwargs)
         if isinstance(result, torch.Tensor) and result.is_floating_point() and result.layout is torch.strided:
             return result, result * 0.5 + 1
@@ -37,8 +36,7 @@ def alone(op):
     return lambda *args, **kwargs: op(*args, **kwargs)
 
 
-WAYS = ((alone, torch.float32), (alone, torch.int64), (alone, torch.bool), (alone, torch.complex64), (chained, torch.float32),
-        (chained, torch.bfloat16))
+WAYS = ((alone, torch.float32), (alone, torch.int64), (alone, torch.bool), (alone, torch.complex64), (chained, torch.float32))
 
 
 def drawn(op, dtype):
@@ -62,6 +60,7 @@ def test_samples(name):
                 make_args=lambda i, samples=samples: ((samples[i // 2].input, *samples[i // 2].args), samples[i // 2].kwargs),
                 calls=2 * len(samples),
                 hit=False,
+                raises=build is chained,  # as_strided of what has other strides now
                 rtol=rtol,
                 atol=atol,
             )

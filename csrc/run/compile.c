@@ -338,7 +338,9 @@ CcPlan *cc_run_compile(const CcGraph *g, const CcRunOptions *options, CcErr *err
     plan->on = c.on;
     CcGraph *own = cc_device_graph(g, &c.on);
     if (own) c.g = own;
+    cc_kcache_switch(!c.no_llvm);
     const int status = cc_graph_check_structure(c.g, err) < 0 ? -1 : build_best(&c, err);
+    cc_kcache_switch(true);
     if (own) cc_graph_free(own);
     if (status < 0) {
         cc_run_free(plan);

@@ -66,8 +66,16 @@ static CcKernelFn compile(const CcLoop *loop, uint64_t hash, CcErr *err) {
     return fn;
 }
 
+static _Thread_local bool off;
+
+void cc_kcache_switch(bool on) { off = !on; }
+
 CcKernelFn cc_kcache_get(const CcLoop *loop, CcErr *err) {
     Entry mine = {0};
+    if (off) {
+        cc_err_set(err, CC_E_UNSUPPORTED, "LLVM is switched off");
+        return NULL;
+    }
     mine.bytes = make_key(loop, &mine.n_bytes);
     if (!mine.bytes) {
         cc_err_set(err, CC_E_MEMORY, "no memory for a kernel");
