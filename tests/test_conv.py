@@ -447,7 +447,7 @@ def test_padding_that_others_read():
 
 def test_views_and_concatenation_between():
     """Views are windows; pieces with channels innermost are copied into a result that has them so, too."""
-    w, v = randn(8, 16, 3, 3), randn(16, 16, 3, 3)
+    w, v = randn(8, 16, 3, 3) / 12, randn(16, 16, 3, 3) / 12  # values stay near 1, and so do eager's own errors
 
     def branches(x):
         y = F.conv2d(x, v, padding=1)
