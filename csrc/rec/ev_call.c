@@ -237,18 +237,13 @@ static bool read_float(void *ctx, PyObject *o, int depth) {
     return cc_value_symbolic(ctx, o) || (depth > 0 && cc_number_any(o, read_float, ctx, depth - 1));
 }
 
-static bool stays_unknown(void *ctx, PyObject *o, int depth) {
-    if (cc_value_symbolic(ctx, o)) return !cc_number_settle(ctx, o, 0);
-    return depth > 0 && cc_number_any(o, stays_unknown, ctx, depth - 1);
-}
-
 /* Guards what a call's numbers decide beside the elements. False: they are a node's, so nobody knows. */
 static bool floats_settled(CcRec *rec, CcAct *act, const CcCalled *c, const CcTorch *t) {
     bool any = false, known = true;
     for (int i = 0; t->draws && known && i < c->n; i++) known = cc_sym_probability(rec, act, c->in[i]);
     for (int i = 0; i < c->n; i++) any = any || read_float(rec, c->in[i], 3);
     if (!any || sized_without_floats(c, t)) return known;
-    for (int i = 0; known && i < c->n; i++) known = !stays_unknown(rec, c->in[i], 3);
+    for (int i = 0; known && i < c->n; i++) known = cc_number_read(rec, c->in[i], 3);
     return known;
 }
 

@@ -59,6 +59,13 @@ bool cc_number_settle(CcRec *rec, PyObject *o, int depth) {
     return depth == 0 || !cc_number_any(o, settle_visit, rec, depth - 1);
 }
 
+static bool read_visit(void *ctx, PyObject *o, int depth) { return !cc_number_read(ctx, o, depth); }
+
+bool cc_number_read(CcRec *rec, PyObject *o, int depth) {
+    if (cc_value_symbolic(rec, o)) return settle_number(rec, o);
+    return depth == 0 || !cc_number_any(o, read_visit, rec, depth - 1);
+}
+
 static bool which_visit(void *ctx, PyObject *o, int depth) {
     cc_number_which(ctx, o, depth);
     return false;

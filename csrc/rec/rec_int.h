@@ -195,6 +195,8 @@ void cc_value_pin(CcRec *rec, PyObject *o);
 /* Makes constants, under guards, of the symbolic numbers in o, `depth` levels of containers deep. False: a node
  * computes one. */
 bool cc_number_settle(CcRec *rec, PyObject *o, int depth);
+/* The same of those that a break gave alone: symbols stay symbols. */
+bool cc_number_read(CcRec *rec, PyObject *o, int depth);
 void cc_number_which(CcRec *rec, PyObject *o, int depth); /* cc_value_which of the functions in it */
 /* ... and of all whose text, or hash and equality, is that of their address */
 void cc_number_addresses(CcRec *rec, PyObject *o, int depth, bool text);

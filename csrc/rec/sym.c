@@ -378,12 +378,6 @@ static bool may_fail(CcRec *rec, const CcCallSpec *spec, bool guard) {
     return spec->arg == CC_NB_POWER || cc_sym_is(rec, spec->in[1]); /* by zero */
 }
 
-/* A number that a break gave differs in each call: a step's guard on it, once failed, makes it a symbol. True: a node's. */
-static bool unsettled(void *ctx, PyObject *o, int depth) {
-    if (is_number(o)) return !cc_sym_is(ctx, o) && cc_value_symbolic(ctx, o) && !cc_number_settle(ctx, o, 0);
-    return depth > 0 && cc_number_any(o, unsettled, ctx, depth - 1);
-}
-
 /* Something was computed or read from symbols: a step. Takes the reference to result and gives what Python code is to
  * get in its place. fixed: items of the result that are no symbols (sizes that are guarded), a bit each. NULL: it can't
  * be written down, and the reference is dropped. */
@@ -391,7 +385,8 @@ static PyObject *record_step(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyO
     CcTrace *t = rec->trace;
     const bool items = numbers_only(result);
     bool known = items || cc_value_const(result);
-    for (int i = 0; known && i < spec->n; i++) known = !unsettled(rec, spec->in[i], 3);
+    /* a number that a break gave differs in each call: a step's guard on it, once failed, makes it a symbol */
+    for (int i = 0; known && i < spec->n; i++) known = cc_number_read(rec, spec->in[i], 3);
     const int args0 = known ? cc_node_args(rec, spec) : -1;
     if (args0 < 0) {
         Py_DECREF(result);
