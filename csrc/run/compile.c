@@ -15,7 +15,7 @@ typedef struct Compile {
     CcPlan *plan;
     CcDtype deflt;
     CcOnDevice on;
-    bool host_only, no_llvm, no_dnnl, ref_always, autotune, ordered, fills, convolves;
+    bool host_only, no_dnnl, ref_always, autotune, ordered, fills, convolves;
     bool *live, *made;
     CcLaunch **launch; /* [group] */
     int *step_of;
@@ -126,7 +126,7 @@ static CcLaunch *make_launch(const Compile *c, const CcGroup *group, CcErr *err)
         return launch->cuda ? launch : NULL;
     }
     CcErr why = {0};
-    if (!c->no_llvm && !c->ref_always && launch->numel) launch->fn = cc_kcache_get(loop, &why);
+    if (cc_kcache_on() && !c->ref_always && launch->numel) launch->fn = cc_kcache_get(loop, &why);
     if (launch->fn || launch->numel <= REF_MAX || c->ref_always) {
         if (why.status) say_once(CC_LOG_FALLBACK, &why);
         return launch;
@@ -147,7 +147,7 @@ static void lower(Compile *c, const CcGroup *group, CcLaunch *launch) {
     CcErr why = {0};
     void *work = launch;
     const CcPrimFamily *family = group->kind == CC_G_PRIM ? cc_prim_family(c->g, group->node[0]) : NULL;
-    if (family && family->llvm && c->no_llvm) (void)cc_err_set(&why, CC_E_UNSUPPORTED, "LLVM is switched off");
+    if (family && family->llvm && !cc_kcache_on()) (void)cc_err_set(&why, CC_E_UNSUPPORTED, "LLVM is switched off");
     else if (family) work = family->build(c->g, group->node, group->n, c->plan->arena, &why);
     if (work) {
         add_step(c, family ? CC_STEP_PRIMITIVE : CC_STEP_KERNEL, group->node, group->n, work);
@@ -318,7 +318,6 @@ CcPlan *cc_run_compile(const CcGraph *g, const CcRunOptions *options, CcErr *err
                  .plan = plan,
                  .deflt = (CcDtype)options->default_dtype,
                  .host_only = options->host_only,
-                 .no_llvm = options->no_llvm,
                  .no_dnnl = options->no_dnnl,
                  .autotune = options->autotune,
                  .ordered = options->ordered,
@@ -338,7 +337,7 @@ CcPlan *cc_run_compile(const CcGraph *g, const CcRunOptions *options, CcErr *err
     plan->on = c.on;
     CcGraph *own = cc_device_graph(g, &c.on);
     if (own) c.g = own;
-    cc_kcache_switch(!c.no_llvm);
+    cc_kcache_switch(!options->no_llvm);
     const int status = cc_graph_check_structure(c.g, err) < 0 ? -1 : build_best(&c, err);
     cc_kcache_switch(true);
     if (own) cc_graph_free(own);

@@ -374,9 +374,9 @@ static bool find_bounds(const CcGraph *g, const CcNode *n, CcImage *im) {
     }
 }
 
-/* Has a tensor to be turned? Then it is described as it is then. */
+/* Has a tensor to be turned, which is a kernel? Then it is described as it is then. */
 static bool turn(CcTensorDesc *t) {
-    if (is_last(t)) return false;
+    if (is_last(t) || !cc_kcache_on()) return false;
     last_strides(t, t->stride);
     return true;
 }
@@ -490,11 +490,12 @@ static int make_turned(const CcGraph *g, CcConv *conv, const CcPrimDesc *d, CcAr
 /* A chain by oneDNN. */
 static int build_library(const CcGraph *g, CcPrimDesc *d, CcConv *conv, CcArena *arena, CcErr *err) {
     const CcPrimDesc given = *d;
-    CcErr ignored;
+    CcErr why;
     conv->turned[0].is = turn(&d->src);
     conv->turned[1].is = turn(&d->dst);
     conv->prim = cc_dnnl_get(d, err);
-    if (conv->prim && make_turned(g, conv, d, arena, &ignored) == 0) return 0;
+    if (conv->prim && make_turned(g, conv, d, arena, &why) == 0) return 0;
+    if (conv->prim) cc_log_add(CC_LOG_FALLBACK, "a convolution's tensors are turned by oneDNN: %s", why.text);
     conv->turned[0].is = conv->turned[1].is = false;
     conv->prim = cc_dnnl_get(&given, err);
     return conv->prim ? 0 : -1;
@@ -505,7 +506,10 @@ static void *build(const CcGraph *g, const int *nodes, int n, CcArena *arena, Cc
     CcConv *conv = cc_arena_alloc(arena, sizeof *conv), *wide = cc_arena_alloc(arena, sizeof *wide);
     const bool pair = conv && wide && describe_pair(g, nodes, n, &d, wide, conv);
     bool own = pair || (conv && describe_own(g, nodes, n, true, &d, conv));
-    if (own && make_turned(g, conv, &d, arena, err) < 0) own = describe_own(g, nodes, n, false, &d, conv);
+    if (own && make_turned(g, conv, &d, arena, err) < 0) {
+        cc_log_add(CC_LOG_FALLBACK, "a convolution's tensors can't be turned for own code: %s", err->text);
+        own = describe_own(g, nodes, n, false, &d, conv);
+    }
     if (!conv || (!own && describe_chain(g, nodes, n, &d, conv) < 0)) {
         cc_err_set(err, CC_E_UNSUPPORTED, "a convolution that oneDNN can't do");
         return NULL;

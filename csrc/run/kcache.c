@@ -69,6 +69,7 @@ static CcKernelFn compile(const CcLoop *loop, uint64_t hash, CcErr *err) {
 static _Thread_local bool off;
 
 void cc_kcache_switch(bool on) { off = !on; }
+bool cc_kcache_on(void) { return !off; }
 
 CcKernelFn cc_kcache_get(const CcLoop *loop, CcErr *err) {
     Entry mine = {0};

@@ -77,7 +77,9 @@ struct CcPlan {
 /* kcache.c: the machine code of a loop's body, from the cache of the process or compiled. NULL with
  * *err set. */
 CcKernelFn cc_kcache_get(const CcLoop *loop, CcErr *err);
-void cc_kcache_switch(bool on); /* whether plans that this thread makes may have kernels by LLVM */
+/* Whether plans that this thread makes may have kernels by LLVM. */
+void cc_kcache_switch(bool on);
+bool cc_kcache_on(void);
 void cc_kcache_text(const CcLoop *loop, CcSbuf *out); /* its LLVM IR */
 
 /* cudakernel.c: kernels of GPUs. */
