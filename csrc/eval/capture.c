@@ -571,8 +571,7 @@ static int run_with_casts(CcCapturing *c, CcSegmentHost *h, const CcHost *host, 
     PyObject *type, *value, *tb;
     PyErr_Fetch(&type, &value, &tb);
     const bool restored = keep_casts(kept) >= 0;
-    if (!restored) PyErr_Clear();
-    PyErr_Restore(type, value, tb);
+    if (type != NULL) PyErr_Restore(type, value, tb); /* the first error is the one that tells */
     return restored ? status : -1;
 }
 
