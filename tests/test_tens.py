@@ -382,6 +382,18 @@ def autocast_dtype(device, dtype):
     return setting(lambda: torch.get_autocast_dtype(device), lambda v: torch.set_autocast_dtype(device, v), dtype)
 
 
+def fp32_precision(backend, op, value):
+    return setting(lambda: C._get_fp32_precision_getter(backend, op),
+                   lambda v: C._set_fp32_precision_setter(backend, op, v), value)
+
+
+@contextlib.contextmanager
+def medium_precision():
+    with fp32_precision("cuda", "matmul", "none"), fp32_precision("mkldnn", "matmul", "none"):
+        with setting(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "medium"):
+            yield
+
+
 class DispatchMode(torch.utils._python_dispatch.TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         return func(*args, **(kwargs or {}))
@@ -419,8 +431,14 @@ MODES = {
     "deterministic": (lambda: deterministic(True, False), {"DETERMINISTIC"}, False),
     "deterministic warn": (lambda: deterministic(True, True), {"DETERMINISTIC", "DETERMINISTIC_WARN"}, False),
     "fill": (lambda: flag("deterministic_fill_uninitialized_memory"), {"FILL_UNINITIALIZED"}, False),
-    "precision": (lambda: setting(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "medium"),
-                  {"MATMUL_PRECISION"}, False),
+    "precision": (lambda: medium_precision(), {"FP32_CUDA_MATMUL", "FP32_MKLDNN_MATMUL"}, False),
+    **{f"fp32 {backend} {op}": (lambda b=backend, o=op, p=p: fp32_precision(b, o, p),
+                                {f"FP32_{backend.upper()}_{op.upper()}"}, False)
+       for backend, op, p in (("cuda", "conv", "ieee"), ("cuda", "rnn", "ieee"), ("cuda", "matmul", "tf32"),
+                              ("mkldnn", "conv", "bf16"), ("mkldnn", "rnn", "bf16"), ("mkldnn", "matmul", "bf16"))},
+    # what contradicts the old name: torch.get_float32_matmul_precision() raises
+    "fp32 generic": (lambda: fp32_precision("generic", "all", "tf32"),
+                     {"FP32_CUDA_MATMUL", "FP32_MKLDNN_CONV", "FP32_MKLDNN_RNN", "FP32_MKLDNN_MATMUL"}, False),
     "cudnn": (lambda: flag("cudnn_enabled"), {"CUDNN"}, False),
     "cudnn benchmark": (lambda: flag("cudnn_benchmark"), {"CUDNN_BENCHMARK"}, False),
     "cudnn deterministic": (lambda: flag("cudnn_deterministic"), {"CUDNN_DETERMINISTIC"}, False),

@@ -230,6 +230,8 @@ static unsigned items_that_differ(const CcRec *rec, int guard, PyObject *v) {
     if (hints == NULL || hints->none || hints->at.n == 0) return 0;
     if (Py_TYPE(v) == cc_tens_size_type()) {
         const CcHint *hint = cc_hint_find(hints, cc_guard_path(gs, guard, rec->salt));
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(v); i++) /* torch.SymInt, of nested tensors: no Size can be made */
+            if (!is_number(PyTuple_GET_ITEM(v, i))) return 0;
         return hint != NULL ? hint->dims : 0;
     }
     for (int i = 0; PyTuple_CheckExact(v) && i < PyTuple_GET_SIZE(v) && i < MAX_ITEMS; i++) {

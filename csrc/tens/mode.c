@@ -8,7 +8,7 @@
 #include "tens_int.h"
 
 /* mode.def; PYTHON and ABSENT are what a row falls back to */
-typedef enum How { BOOL, SMALL, DEPTH, DEVB, DEVS, CTXB, CTXS, VAR, KEYS, KEY, ATTR, PYTHON, ABSENT } How;
+typedef enum How { BOOL, SMALL, DEPTH, DEVB, DEVS, CTXB, CTXP, VAR, KEYS, KEY, ATTR, PYTHON, ABSENT } How;
 
 enum {
 #define CC_MODE(id, ...) M_##id,
@@ -18,6 +18,7 @@ enum {
 #undef CC_MODE_SET
     M_COUNT
 };
+#define PRECISION "_ZNK2at7Context16float32PrecisionENS_14Float32BackendENS_9Float32OpE"
 _Static_assert((int)M_COUNT <= (int)CC_MODE_MAX, "raise CC_MODE_MAX in tens.h");
 
 typedef struct Row {
@@ -77,7 +78,9 @@ static intptr_t word_of(PyObject *value) {
 static intptr_t read_python(const Reader *r) {
     PyObject *type, *error, *tb;
     PyErr_Fetch(&type, &error, &tb);
-    PyObject *value = r->arg ? PyObject_CallOneArg(r->call, r->arg) : PyObject_CallNoArgs(r->call);
+    PyObject *value = r->arg == NULL            ? PyObject_CallNoArgs(r->call)
+                      : PyTuple_Check(r->arg) ? PyObject_CallObject(r->call, r->arg)
+                                              : PyObject_CallOneArg(r->call, r->arg);
     intptr_t word = value ? word_of(value) : -1;
     Py_XDECREF(value);
     PyErr_Restore(type, error, tb);
@@ -98,7 +101,7 @@ static inline intptr_t read_row(int i, const uint64_t *keys) {
     case DEVB: return ((bool (*)(int8_t))r->at)(r->device);
     case DEVS: return (uint8_t)((int (*)(int8_t))r->at)(r->device);
     case CTXB: return ((bool (*)(const void *))r->at)(M.context);
-    case CTXS: return (uint8_t)((int (*)(const void *))r->at)(M.context);
+    case CTXP: return (uint8_t)((int (*)(const void *, int, int))r->at)(M.context, ROW[i].arg >> 4, ROW[i].arg & 15);
     case VAR: return *(const bool *)r->at;
     case KEYS: return (intptr_t)keys[ROW[i].arg];
     case KEY: return (keys[0] & r->key) != 0;
@@ -234,13 +237,21 @@ const char *cc_mode_name(int row) { return row >= 0 && row < M_COUNT ? ROW[row].
 
 /* ------------------------------------------------------------------ init */
 
+/* "cuda matmul" as two arguments */
+static PyObject *words_of(PyObject *text) {
+    PyObject *list = PyUnicode_Split(text, NULL, -1), *words = list ? PyList_AsTuple(list) : NULL;
+    Py_XDECREF(list);
+    return words;
+}
+
 static void use_python(int i, Reader *r) {
     const Row *row = &ROW[i];
     r->how = ABSENT;
     if (!row->path) return;
     r->call = cc_tsym_path(row->path);
     r->arg = row->path_arg ? PyUnicode_FromString(row->path_arg) : NULL;
-    if (r->call && PyCallable_Check(r->call)) r->how = PYTHON;
+    if (r->arg && row->how == CTXP) Py_SETREF(r->arg, words_of(r->arg));
+    if (r->call && PyCallable_Check(r->call) && (r->arg || !row->path_arg)) r->how = PYTHON;
 }
 
 static void use_attr(int i, Reader *r) {
@@ -261,7 +272,7 @@ static void use_attr(int i, Reader *r) {
 /* Whether C and Python tell the same; dtype and enum rows speak differently in the two and are not
  * compared. */
 static bool agrees(int i, const Reader *r, const uint64_t *keys) {
-    if (r->how == DEVS || r->how == SMALL || r->how == CTXS || !ROW[i].path) return true;
+    if (r->how == DEVS || r->how == SMALL || r->how == CTXP || !ROW[i].path) return true;
     Reader python = {0};
     use_python(i, &python);
     bool same = python.how != PYTHON || (read_python(&python) != 0) == (read_row(i, keys) != 0);
@@ -288,7 +299,7 @@ static void init_row(int i, const int8_t device[2], bool fallback) {
         found = keys && r->key;
     } else {
         r->at = cc_tsym_find(row->symbol);
-        found = r->at && (M.context || (row->how != CTXB && row->how != CTXS));
+        found = r->at && (M.context || (row->how != CTXB && row->how != CTXP));
         if (row->how == DEVB || row->how == DEVS) {
             r->device = device[row->arg];
             found = found && r->device >= 0;

@@ -383,7 +383,40 @@ void *cc_tens_handle(const CcType *t) {
     return handle;
 }
 
-PyObject *cc_tens_wrap(void *handle) { return T.wrap(handle); }
+/* torch::THPVariable_Wrap throws where there is no memory for the tensor's object, and can fail in no other way: so the
+ * object is made here, and handed out to it as the one that it allocates. */
+static PyObject *spare;
+
+static PyObject *give_spare(PyTypeObject *type, Py_ssize_t n) {
+    (void)type, (void)n;
+    PyObject *o = spare;
+    spare = NULL;
+    return o;
+}
+
+static PyObject *wrap(void *handle, bool *asked) {
+    const allocfunc alloc = T.tensor->tp_alloc;
+    PyObject *o = alloc(T.tensor, 0); /* may run the collector: nothing is changed yet */
+    *asked = false;
+    if (o == NULL) return NULL;
+    spare = o;
+    T.tensor->tp_alloc = give_spare;
+    PyObject *made = T.wrap(handle);
+    T.tensor->tp_alloc = alloc;
+    *asked = spare == NULL;
+    if (spare != NULL) { /* there is an object for this handle already */
+        spare = NULL;
+        PyObject_GC_UnTrack(o);
+        T.tensor->tp_free(o);
+        Py_DECREF(T.tensor);
+    }
+    return made;
+}
+
+PyObject *cc_tens_wrap(void *handle) {
+    bool asked;
+    return wrap(handle, &asked);
+}
 
 int cc_tens_data(void *handle, void **data) { return T.shim.data ? T.shim.data(handle, data) : -1; }
 
@@ -522,6 +555,20 @@ static void find_keys(void) {
     T.key_autograd = cc_tsym_key("AutogradFunctionality");
 }
 
+/* Whether this torch asks for a tensor's object in the way that wrap() knows. */
+static bool wraps_spare(void) {
+    const CcType like = {.ndim = 1, .dtype = CC_DT_F32, .device = DL_CPU, .size = {3}, .stride = {1}};
+    void *handle = cc_tens_handle(&like);
+    bool asked = false, again = true;
+    PyObject *o = handle ? wrap(handle, &asked) : NULL, *same = asked ? wrap(handle, &again) : NULL;
+    const bool ok = asked && !again && o == same;
+    Py_XDECREF(o);
+    Py_XDECREF(same);
+    PyErr_Clear();
+    if (handle) cc_tens_forget(handle);
+    return ok;
+}
+
 /* The stable shim; any missing part leaves it unused, and DLPack and torch.empty_strided do the
  * work. */
 static void find_shim(void) {
@@ -552,6 +599,7 @@ static void find_shim(void) {
     T.delete_tensor = cc_tsym_find("aoti_torch_delete_tensor_object");
     T.wrap = cc_tsym_find("_Z16THPVariable_WrapRKN2at10TensorBaseE");
     if (T.delete_tensor && T.wrap && T.shim.data) T.empty_strided = cc_tsym_find("aoti_torch_empty_strided");
+    if (T.empty_strided && !wraps_spare()) T.empty_strided = NULL;
 }
 
 /* A tensor's fingerprint tells dtype, number of dims, sizes and strides: tried on some. */

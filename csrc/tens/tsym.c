@@ -2,7 +2,23 @@
  * its Python modules.
  *
  * Nothing is linked and no library is loaded: dlopen is asked only for what `import torch` has
- * mapped. Every user of a symbol has a way to do without it. */
+ * mapped. Every user of a symbol has a way to do without it.
+ *
+ * A C++ exception that meets a frame of C ends the process. So what is called here directly can't throw:
+ *
+ *   aoti_torch_*                       give an error code: torch catches
+ *   DLPack's exchange API              the same, with a Python error
+ *   Python's callables of torch        the same
+ *   rows of mode.def                   read words of the thread or the process
+ *   at::Context::float32Precision      throws for a pair (back-end, op) that does not exist: mode.def has those only
+ *   c10::InferenceMode::is_enabled,    read a word
+ *   c10::TensorImpl::requires_grad,
+ *   at::get_num_threads,
+ *   at::globalContext
+ *   c10::impl::raw_local_dispatch_key_set   is a variable
+ *   THPVariable_Wrap                   throws without memory for the object, which tens.c allocates before
+ *
+ * tests/test_process.py looks for each mangled name here. */
 #define _GNU_SOURCE
 #include "tens_int.h"
 
