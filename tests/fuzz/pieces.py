@@ -1,0 +1,309 @@
+"""What a program of worlds.py can be made of: PIECES of a world (objects, classes, functions, a module) and PHRASES that read them.
+
+A piece is a line or a block of source; it needs the pieces that it names. So a program's world holds what its phrases reach, and
+little else: a mutation that is drawn from all of it mostly hits something that was read. A phrase appends to `r` what it read.
+`x` is a tensor, and `brk()` a graph break.
+"""
+
+PIECES = {
+    "brk": "brk = ccompile.disable(lambda *a: None)",
+    "K": "K = 3",
+    "FK": "FK = 0.5",
+    "NAME": "NAME = 'v'",
+    "items": "items = [1, 2.5, 'a', 0]",
+    "nested": "nested = [[1, 2], {'a': (1, 2)}, items]",
+    "pair": "pair = (1, 2.0, items)",
+    "table": "table = {'a': 1, 'b': 2.5, 'c': 'v', 3: 'three'}",
+    "bag": "bag = {1, 2, 'a', 2.5}",
+    "frozen": "frozen = frozenset([1, 'a', 0.0])",
+    "queue": "queue = collections.deque([1, 2, 3])",
+    "counts": "counts = collections.Counter('aab')",
+    "order": "order = collections.OrderedDict(a=1, b=2)",
+    "chain": "chain = collections.ChainMap({'a': 1}, table)",
+    "lazy": "lazy = collections.defaultdict(lambda: [K])",
+    "nan": "nan = float('nan')",
+    "zero": "zero = 0.0",
+    "com": "com = complex(0.0, -0.0)",
+    "np_zero": "np_zero = numpy.float32(0.0)",
+    "arr": "arr = numpy.arange(4.0)",
+    "Base": """
+        class Base:
+            kind, shared = 'base', [1]
+            def __init__(self, v=1): self.v, self.w, self.items = v, 2.5, [v]
+            def get(self): return self.v
+            def scaled(self, by=2): return self.v * by + len(self.kind)
+            @property
+            def twice(self): return self.v * 2
+            @classmethod
+            def made(cls): return cls.kind
+            @staticmethod
+            def fixed(): return 4""",
+    "Sub": """
+        class Sub(Base):
+            kind = 'sub'
+            def get(self): return super().get() + 1""",
+    "Other": """
+        class Other(Base):
+            kind = 'other'
+            def scaled(self, by=3): return by""",
+    "o": "o = Sub(5)",
+    "p": "p = Base(2)",
+    "same": "same = p",
+    "Slots": """
+        class Slots:
+            __slots__ = ('a', 'b')
+            def __init__(self): self.a = 1""",
+    "s": "s = Slots()",
+    "Bare": """
+        class Bare: pass""",
+    "bare": "bare = Bare()",
+    "Full": """
+        class Full:
+            n = 2
+            def __len__(self): return self.n
+            def __iter__(self): return iter([1, self.n])
+            def __getitem__(self, k): return (k, self.n) if not isinstance(k, int) or k < self.n else [][0]
+            def __contains__(self, k): return k == self.n
+            def __call__(self, a=1): return a + self.n
+            def __eq__(self, other): return isinstance(other, Full) and self.n == other.n
+            def __hash__(self): return hash(self.n)
+            def __lt__(self, other): return self.n < getattr(other, 'n', 0)
+            def __add__(self, b): return self.n + 1
+            def __radd__(self, b): return self.n + 2
+            def __neg__(self): return -self.n
+            def __int__(self): return self.n
+            def __index__(self): return self.n
+            def __float__(self): return self.n + 0.5
+            def __str__(self): return f's{self.n}'
+            def __repr__(self): return f'r{self.n}'
+            def __format__(self, spec): return f'f{self.n}{spec}'
+            def __enter__(self): return self.n
+            def __exit__(self, *what): return False
+            def __getattr__(self, name): return name if name[0] != '_' else object.__getattribute__(self, name)""",
+    "full": "full = Full()",
+    "Desc": """
+        class Desc:
+            def __get__(self, of, cls=None): return ('desc', getattr(of, 'v', 0))""",
+    "Has": """
+        class Has:
+            d, v = Desc(), 1""",
+    "has": "has = Has()",
+    "Caching": """
+        class Caching:
+            def __init__(self, f): self.f = f
+            def __get__(self, of, cls=None):
+                if of is None: return self
+                made = of.__dict__[self.f.__name__] = self.f(of)
+                return made""",
+    "Cached": """
+        class Cached:
+            v = 2
+            @Caching
+            def big(self): return [self.v]
+            @functools.cached_property
+            def own(self): return (self.v,)
+            def __getattr__(self, name):
+                if name != 'late': raise AttributeError(name)
+                self.late = self.v + 1
+                return self.late""",
+    "cached": "cached = Cached()",
+    "Missing": """
+        class Missing(dict):
+            def __missing__(self, k): return ('missing', k)""",
+    "missing": "missing = Missing(a=1)",
+    "Meta": """
+        class Meta(type):
+            level = property(lambda cls: len(cls.__name__))
+            def __iter__(cls): return iter([cls.__name__])
+            def __instancecheck__(cls, o): return hasattr(o, 'v')""",
+    "Made": """
+        class Made(metaclass=Meta):
+            k = 1""",
+    "Point": "Point = collections.namedtuple('Point', 'x y', defaults=(2,))",
+    "point": "point = Point(1)",
+    "Data": """
+        @dataclasses.dataclass
+        class Data:
+            a: int = 1
+            b: list = dataclasses.field(default_factory=lambda: [1])""",
+    "data": "data = Data(2)",
+    "Color": """
+        class Color(enum.Enum):
+            RED, BLUE = 1, 2""",
+    "color": "color = Color.RED",
+    "E1": """
+        class E1(Exception): pass""",
+    "E2": """
+        class E2(E1): pass""",
+    "CATCH": "CATCH = (E1, KeyError)",
+    "plain": """
+        def plain(a=1, *rest, b=2, **more): return (a, rest, b, K, sorted(more))""",
+    "other_plain": """
+        def other_plain(a=1, *rest, b=2, **more): return (b, K)""",
+    "closed": """
+        def make_closed():
+            n, held = 1, [2]
+            def closed(a): return a + n + len(held)
+            return closed
+        closed = make_closed()""",
+    "part": "part = functools.partial(plain, 7, b=8)",
+    "bound": "bound = o.scaled",
+    "rows": """
+        def rows(n=2):
+            for i in range(n): yield (i, K)""",
+    "memo": """
+        @functools.lru_cache(maxsize=2)
+        def memo(k): return [k, K]""",
+    "mod": "mod = module(one=1, two=[2], fn=lambda: 3)",
+    "var": "var = contextvars.ContextVar('var', default=1)",
+    "w": "w = torch.arange(1.0, 4.0)",
+    "weights": "weights = [torch.ones(3), torch.full((3,), 2.0)]",
+    "Net": """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.lin, self.act, self.scale, self.flag = nn.Linear(3, 3), nn.ReLU(), 2.0, True
+                self.register_buffer('mean', torch.ones(3))
+                with torch.no_grad(): self.lin.weight.copy_(torch.arange(9.0).view(3, 3) / 9); self.lin.bias.fill_(0.5)
+            def forward(self, x):
+                x = self.act(self.lin(x)) * self.scale + self.mean
+                return x if self.flag else x * K""",
+    "net": "net = Net()",
+    "seq": "seq = nn.Sequential(nn.Identity(), nn.Tanh())",
+}
+
+PHRASES = """
+r.append(K)
+r.append(K is same if 'same' in globals() else K)
+r.append(x * FK)
+r.append(x + K)
+r.append((nan in [nan], nan == nan))
+r.append(math.copysign(1.0, zero))
+r.append((com, com.imag))
+r.append(str(np_zero))
+r.append(float(arr.sum()))
+r.append(len(items)); r.append(items[0])
+r.append(items[-1:])
+r.append(list(items))
+r.append([i for i in items if i])
+r.append('a' in items)
+r.append(items == [1, 2.5, 'a', 0])
+r.append(items.index('a'))
+r.append(nested[0][1]); r.append(nested[2] is items)
+r.append(nested[1]['a'][0])
+r.append(pair[1] * x); r.append(pair[2] is items)
+r.append(table['a']); r.append(table.get('zz', 1))
+r.append(table.get('b'))
+r.append(list(table)); r.append(list(table.items()))
+r.append('zz' in table); r.append(len(table))
+r.append({**table})
+r.append(table.setdefault('new', 1))
+r.append(sorted(map(str, table.values())))
+r.append(list(bag)); r.append(1 in bag)
+r.append(len(bag)); r.append(sorted(map(str, bag)))
+r.append(1.0 in frozen); r.append([type(i).__name__ for i in frozen])
+r.append(queue[0]); r.append(list(queue)); r.append(len(queue))
+queue.append(queue[0]); r.append(queue.popleft())
+r.append(counts['a']); r.append(counts['zz']); r.append(counts.most_common(1))
+r.append(list(order)); r.append(order['a'])
+order.move_to_end('a'); r.append(list(order))
+r.append(chain['a']); r.append(chain.get('zz'))
+r.append(lazy['k']); r.append(len(lazy))
+lazy['k'].append(1); r.append(list(lazy['k']))
+r.append(o.v); r.append(o.kind)
+r.append(o.get()); r.append(o.twice)
+r.append(o.scaled()); r.append(o.scaled(3))
+r.append(getattr(o, 'zz', 1)); r.append(hasattr(o, 'late'))
+r.append(getattr(o, NAME))
+r.append(o.made()); r.append(o.fixed())
+o.v = o.v + 1; r.append(o.v)
+o.items.append(o.v); r.append(len(o.items))
+o.new = K; r.append(o.new)
+r.append(isinstance(o, Base)); r.append(isinstance(o, Other))
+r.append(type(o).__name__); r.append(type(o) is Sub)
+r.append(o.__class__.__qualname__); r.append([c.__name__ for c in type(o).__mro__])
+r.append(issubclass(Sub, Base)); r.append(Sub.__bases__[0].__name__)
+r.append(sorted(k for k in vars(o)))
+r.append([k for k in vars(Sub) if k[0] != '_'])
+r.append(o.shared is Base.shared); r.append(len(Base.shared))
+r.append(p.v * x); r.append(p.w)
+r.append(p is same); r.append(p == same)
+r.append(p.get() if p else 0)
+r.append(s.a); r.append(getattr(s, 'b', 'unset'))
+r.append(hasattr(bare, 'v')); r.append(bool(bare))
+r.append(callable(bare)); r.append(bare == bare)
+r.append(getattr(bare, 'items', None))
+r.append(len(full)); r.append(list(full))
+a, *b = full; r.append((a, b))
+r.append(full[0]); r.append(full['k']); r.append(full[1:2])
+r.append(2 in full); r.append(full())
+r.append(full == Full()); r.append({full: 1}.get(Full()))
+r.append(full + 1); r.append(1 + full)
+r.append(-full); r.append(int(full)); r.append(float(full)); r.append(x[full:])
+r.append(str(full)); r.append(repr(full)); r.append(f'{full:x}'); r.append('%s' % full)
+r.append(bool(full)); r.append(not full)
+r.append(sum(full)); r.append(max(full)); r.append(sorted([full, Full()])[0] is full)
+r.append(full.attr); r.append(getattr(full, 'n'))
+r.append(list(range(full))); r.append([1, 2, 3, 4][full])
+r.append(list(map(lambda i: i, full))); r.append(list(zip(full, full))); r.append(tuple(full)); r.append(any(full))
+r.append(math.floor(full) if hasattr(full, '__floor__') else math.sqrt(full))
+r.append(operator.index(full)); r.append(operator.add(full, 1)); r.append(divmod(7, int(full)))
+r.append(dict.fromkeys(full)); r.append(set(full)); r.append(enumerate(full).__next__())
+with full as v: r.append(v)
+for v in full: r.append(v)
+r.append(has.d); r.append(has.v)
+r.append(Has.d)
+r.append(cached.big[0])
+r.append(cached.own); r.append(cached.late)
+r.append(missing['a']); r.append(missing['k']); r.append(missing.get('k'))
+r.append(Made.level); r.append(list(Made)); r.append(Made.k)
+r.append(isinstance(bare, Made))
+r.append(point.x); r.append(point._replace(y=3)); r.append(point._fields)
+r.append(data.a); r.append(data == Data(2)); r.append(dataclasses.asdict(data))
+r.append(repr(data)); r.append(dataclasses.replace(data, a=5))
+r.append(color is Color.RED); r.append(color.value); r.append([c.name for c in Color]); r.append(Color(2))
+try: raise E2(K)
+except E1 as e: r.append(type(e).__name__)
+except Exception: r.append('else')
+try: raise E2
+except CATCH: r.append('caught')
+except Exception: r.append('not caught')
+try: r.append(table['zz'])
+except KeyError: r.append('no key')
+try: r.append(o.zz)
+except AttributeError: r.append('no attribute')
+r.append(plain()); r.append(plain(1, 2, c=3))
+r.append(plain.__defaults__); r.append(plain.__name__); r.append(getattr(plain, 'mark', None))
+r.append((plain if K else other_plain)())
+r.append(closed(1)); r.append(closed.__closure__[0].cell_contents)
+r.append(part()); r.append(part.args); r.append(part.keywords['b'])
+r.append(bound()); r.append(bound.__name__); r.append(bound.__self__ is o)
+r.append(list(rows())); r.append(next(rows(1)))
+r.append(memo(1)[0])
+r.append(mod.one); r.append(mod.fn()); r.append(getattr(mod, 'zz', 0)); r.append(len(mod.two))
+import mutated_module; r.append(mutated_module.one)
+from mutated_module import two; r.append(two[0])
+r.append(var.get())
+r.append(x * w); r.append(w.shape[0]); r.append(w.dtype)
+r.append(w.requires_grad); r.append(w.is_contiguous())
+r.append(sum(weights)); r.append(weights[0] is weights[1])
+w.add_(1); r.append(w.sum())
+r.append(net(x))
+r.append(net.training); r.append(net.lin.weight.shape[0]); r.append([n for n, _ in net.named_parameters()])
+r.append(list(net.state_dict())); r.append(len(list(net.children())))
+r.append(seq(x)); r.append(len(seq))
+for m in seq: x = m(x)
+r.append(x.sum().item() * K)
+r.append(torch.get_default_dtype()); r.append(torch.is_grad_enabled()); r.append(torch.tensor(1.5))
+r.append(torch.ones(2, 2).sum()); r.append(torch.is_autocast_enabled('cpu')); r.append(x @ x)
+r.append(os.environ.get('MUTATED')); r.append(sys.getrecursionlimit()); r.append(os.getcwd() == '/')
+r.append(threading.get_ident() == threading.main_thread().ident); r.append(warnings.filters[0][0] if warnings.filters else None)
+r.append(K if len(items) > 2 else FK)
+r.append([f() for f in (closed and plain, rows and plain)][0])
+brk()
+brk(); r.append(K); brk()
+q = [1]; brk(); q.append(K); r.append(q)
+q = items; brk(); r.append(len(q)); q.append(1)
+it = iter(items); next(it, 0); brk(); r.append(list(it))
+it = rows(3); next(it, 0); brk(); r.append(list(it))
+"""
