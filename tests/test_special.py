@@ -159,3 +159,98 @@ def test_eps_is_of_the_tensors_dtype(name, dtype):
             assert torch.equal(got.isnan(), want.isnan())
             assert torch.equal(got.isinf(), want.isinf())
             torch.testing.assert_close(got, want, equal_nan=True)
+
+
+# ---- powers and shifts --------------------------------------------------------------------------------------------
+TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.float32: 1e-5, torch.float64: 1e-12}
+POWERS = (0, 0.0, 1, 2, 2.0, 3, -1, -1.0, -2, -3, 4, -4, 5, 0.5, -0.5, 1.5, -1.5, 0.25, 2.5, 1 / 3, 257, INF, -INF, NAN, True)
+
+
+def exactly(got, want, about):
+    """Signs of zeros, inf and NaN as well."""
+    assert got.dtype == want.dtype, about
+    if not want.is_floating_point():
+        assert torch.equal(got, want), (about, got.tolist(), want.tolist())
+        return
+    same = torch.isclose(got, want, rtol=TOLERANCE[want.dtype], atol=0, equal_nan=True)
+    same &= (torch.signbit(got) == torch.signbit(want)) | want.isnan()
+    assert same.all(), (about, got[~same].tolist(), want[~same].tolist())
+
+
+def each(fn, about, *args):
+    def copies():
+        return [a.clone() if isinstance(a, torch.Tensor) else a for a in args]
+
+    compiled, want = ccompile.compile(fn), fn(*copies())
+    for _ in range(2):
+        exactly(compiled(*copies()), want, about)
+    return compiled
+
+
+def power_in_place(x, e):
+    x **= e
+    return x
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=lambda d: str(d).split(".")[1])
+def test_powers(dtype):
+    """Eager has roots for some exponents, which differ from C's pow for -inf and -0.0, and not for all dtypes."""
+    most, least = torch.finfo(dtype).max, torch.finfo(dtype).tiny
+    values = [INF, -INF, NAN, 0.0, -0.0, 1, -1, 2, -2, 0.5, -0.5, 3, -3, 1.5, 100, -100]
+    x = torch.tensor(values + [most, -most, least, -least, least / 4, -least / 4], dtype=dtype)
+    forms = {
+        "x ** number": lambda x, e: x**e,
+        "number ** x": lambda x, e: e**x,
+        "x **= number": power_in_place,
+        "float_power": lambda x, e: torch.float_power(x, e),
+        "x ** 0-dim tensor": lambda x, e: x ** torch.tensor(e),
+        "x ** tensor": lambda x, e: x ** torch.full_like(x, e),
+    }
+    for e in POWERS:
+        for name, form in forms.items():
+            each(lambda x, form=form, e=e: form(x, e), f"{name}, {e}", x)
+    for fn in (torch.sqrt, torch.rsqrt, torch.reciprocal, torch.square):
+        each(lambda x, fn=fn: fn(x), fn.__name__, x)
+
+
+@pytest.mark.parametrize("e", [0.5, -0.5])
+def test_roots_of_halves_are_no_host_step(e):
+    compiled = each(lambda x: x**e, "pow", torch.rand(40).half())
+    assert "host" not in compiled_of(compiled).report()["entries"][0]["segments"][0]["plan_text"]
+
+
+def shift_left_in_place(x, n):
+    x <<= n
+    return x
+
+
+def shift_right_in_place(x, n):
+    x >>= n
+    return x
+
+
+SHIFTS = {
+    "<<": lambda x, n: x << n,
+    ">>": lambda x, n: x >> n,
+    "<<=": shift_left_in_place,
+    ">>=": shift_right_in_place,
+    "number <<": lambda x, n: n << x,
+    "number >>": lambda x, n: n >> x,
+}
+
+
+@pytest.mark.parametrize("name", SHIFTS)
+@pytest.mark.parametrize("dtype", (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64), ids=lambda d: str(d).split(".")[1])
+def test_shifts(dtype, name):
+    """By negative counts and by more than there are bits."""
+    fn, low, high = SHIFTS[name], torch.iinfo(dtype).min, torch.iinfo(dtype).max
+    values = [low, high, 0, 1, 3, high // 2 + 1, 7, 8, 9, 100, *(() if low == 0 else (-1, -2, low + 1))]
+    x = torch.tensor(values * 3, dtype=dtype)  # vectors, and a rest
+    for n in (-1, 0, 1, 6, 7, 8, 9, 15, 16, 31, 32, 33, 63, 64, 65, 127, 128, 200):
+        each(lambda x, n=n: fn(x, n), f"by {n}", x)
+        if low <= n <= high and name[0] != "n":
+            each(fn, f"by tensors of {n}", x, torch.full_like(x, n))
+            each(fn, f"by a 0-dim tensor of {n}", x, torch.tensor(n, dtype=dtype))
+    if name in ("<<", ">>"):
+        compiled = each(fn, "by each other", x, x.flip(0))
+        assert "host" not in compiled_of(compiled).report()["entries"][0]["segments"][0]["plan_text"]

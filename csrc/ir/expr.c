@@ -30,14 +30,17 @@ typedef struct Case {
     int operand;
     double value;
     const char *text;
+    bool half; /* only of float16 on the CPU */
 } Case;
 #define SINGLE NAN
 static const Case CASES[] = {
 #define CC_OPROW(...)
-#define CC_OPCASE(id, operand, value, text) {CC_OP_##id, operand, value, text},
+#define CC_OPCASE(id, operand, value, text) {CC_OP_##id, operand, value, text, false},
+#define CC_OPCASE_HALF(id, operand, value, text) {CC_OP_##id, operand, value, text, true},
 #include "ops.def"
 #undef CC_OPROW
 #undef CC_OPCASE
+#undef CC_OPCASE_HALF
 };
 
 static struct {
@@ -264,6 +267,7 @@ const CcExpr *cc_op_expr(const CcGraph *g, const CcNode *node) {
     if (!*cc_op_info((CcOpId)node->op)->expr || cc_op_init(NULL) < 0) return NULL;
     for (int i = 0; i < CC_COUNT(CASES) && parsed.has_case[node->op]; i++) {
         if (CASES[i].op != node->op || CASES[i].operand >= node->n_in) continue;
+        if (CASES[i].half && (g->gpu || !node->n_out || g->val.at[node->out0].type.dtype != CC_DT_F16)) continue;
         if (CASES[i].operand < 0) {
             if (node->n_out && cc_dtype_info((CcDtype)g->val.at[node->out0].type.dtype)->kind != 'f')
                 return &parsed.special[i];

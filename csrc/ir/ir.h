@@ -84,9 +84,11 @@ typedef enum CcOpId {
     CC_OP_host = 0,
 #define CC_OPROW(id, ...) CC_OP_##id,
 #define CC_OPCASE(...)
+#define CC_OPCASE_HALF(...)
 #include "ops.def"
 #undef CC_OPROW
 #undef CC_OPCASE
+#undef CC_OPCASE_HALF
     CC_OP_ROWS
 } CcOpId;
 
@@ -239,6 +241,7 @@ typedef struct CcGraph {
     CC_VEC(CcNode) node;
     CC_VEC(CcVal) val;
     CC_VEC(CcOperand) operand;
+    bool gpu; /* only inside the pipeline: its device 1 is a GPU (run/device.c) */
 } CcGraph;
 
 CcGraph *cc_graph_new(void);

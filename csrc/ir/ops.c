@@ -5,9 +5,11 @@ static const CcOpInfo TABLE[] = {
     {"host", CC_K_HOST, -1, "", "", "no row: replayed by the host"},
 #define CC_OPROW(id, kind, arity, promote, expr, doc) {#id, kind, arity, promote, expr, doc},
 #define CC_OPCASE(...)
+#define CC_OPCASE_HALF(...)
 #include "ops.def"
 #undef CC_OPROW
 #undef CC_OPCASE
+#undef CC_OPCASE_HALF
 };
 
 const CcOpInfo *cc_op_info(CcOpId op) { return &TABLE[(unsigned)op < CC_OP_ROWS ? op : CC_OP_host]; }

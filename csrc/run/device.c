@@ -56,6 +56,7 @@ bool cc_device_can_cuda(const CcGraph *g, int node, CcDtype deflt) {
 CcGraph *cc_device_graph(const CcGraph *g, const CcOnDevice *on) {
     if (!on->cuda || on->waits) return NULL;
     CcGraph *out = cc_graph_copy(g);
+    out->gpu = true;
     for (int v = 0; v < out->val.n; v++) {
         CcType *t = &out->val.at[v].type;
         out->val.at[v].scalar = t->device == CPU && t->ndim == 0 && (t->dtype == CC_DT_F32 || t->dtype == CC_DT_F64);
