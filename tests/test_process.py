@@ -112,3 +112,57 @@ for sizes, d in (((2, 3, 4), 5), ((3, 4, 5), 4), ((1, 2), 4), ((3, 4, 5), 7), ((
         y, *facts = behind(a)
         print(y.values().tolist(), facts)
 """)
+
+
+# ------------------------------------------------------------------ small stacks
+
+
+def test_threads_with_small_stacks():
+    survives("""
+import threading
+@ccompile.disable
+def brk():
+    pass
+def plain(x):
+    return (x * 2 + 1).tolist()
+def broken(x):
+    y = x * 2
+    brk()
+    return (y + 1).tolist()
+def deep(x, n=150):
+    return x + 1 if n == 0 else deep(x, n - 1) * 1.5
+def inner(x, n):
+    if n == 0:
+        brk()
+        return x + 1
+    return inner(x, n - 1) + 1
+def broken_below(x):
+    return inner(x, 12).tolist()
+def raises(x):
+    try:
+        return raises(x + 1)
+    except RecursionError:
+        return 1
+def keyed(x):
+    return [t.tolist() for t in sorted([x, x - 1, x + 1], key=lambda t: deep(t, 40).sum().item())]
+functions = [compile(f) for f in (plain, broken, deep, broken_below, keyed)]
+x = torch.arange(3.)
+for size in (160, 192, 256, 320, 384, 512, 1024):
+    threading.stack_size(size << 10)
+    def work():
+        for f in functions:
+            for _ in range(3):
+                try:
+                    print(size, f.__name__, f(x), flush=True)
+                except BaseException as e:
+                    print(size, f.__name__, repr(e), flush=True)
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+for f in functions:
+    print(f(x))
+if not EAGER:  # where there is room, calls are compiled
+    n = ccompile.counters["hits"]
+    functions[0](x)
+    assert ccompile.counters["hits"] == n + 1
+""")

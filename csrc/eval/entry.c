@@ -345,7 +345,9 @@ PyObject *cc_root_call(CcRoot *root, PyObject *const *args, size_t nargsf, PyObj
     cc_eval_counts.calls++;
     CcMode mode;
     cc_mode_read(&mode);
-    const char *why = cc_hook_occupied() ? "inside torch.compile" : cc_mode_refuse(&mode);
+    const char *why = cc_hook_occupied()    ? "inside torch.compile"
+                      : !cc_hook_has_room() ? "too little of the thread's C stack is left"
+                                            : cc_mode_refuse(&mode);
     if (why != NULL || root->eager_only) {
         if (why != NULL) cc_log_add(CC_LOG_EAGER, "%s", why);
         return call_eagerly(root, args, nargsf, kwnames);

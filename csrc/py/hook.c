@@ -29,6 +29,8 @@ static PyObject *idle;                 /* lambda: None */
 
 enum {
     STACK_RESERVE = 256 << 10, /* bytes that must be left for what a frame calls */
+    STACK_CALL = 64 << 10,     /* and more, where a compiled call begins: frames that are rebuilt */
+    STACK_LEAST = 48 << 10,    /* CPython alone needs them */
     STACK_PER_GRANT = 1600,    /* bytes of C stack behind each C call that is granted */
 };
 
@@ -48,11 +50,14 @@ static void find_stack(void) {
     stack_size = size;
 }
 
-/* Whether the C stack has room for another frame and what it calls. */
-static bool has_room(void) {
+/* Whether the C stack has so many bytes left. A stack that is not the thread's own (of a coroutine of C) is believed to. */
+static bool has_room(size_t bytes) {
     find_stack();
-    return (uintptr_t)__builtin_frame_address(0) > stack_low + STACK_RESERVE;
+    const uintptr_t left = (uintptr_t)__builtin_frame_address(0) - stack_low;
+    return left >= stack_size || left > bytes;
 }
+
+bool cc_hook_has_room(void) { return has_room(STACK_RESERVE + STACK_CALL); }
 
 static int grant_for_stack(void) {
     int wanted = cc_frame_grant_wanted();
@@ -67,6 +72,17 @@ static PyObject *no_room(PyThreadState *ts, void *frame) {
     PyErr_SetString(PyExc_RecursionError, "maximum recursion depth exceeded (no C stack left)");
     cc_frame_finish(ts, frame);
     return NULL;
+}
+
+/* A frame that we have no room for is CPython's, which needs less: its calls of Python functions take no C stack while
+ * no hook is installed. */
+static PyObject *run_small(Region *region, PyThreadState *ts, void *frame) {
+    if (!has_room(STACK_LEAST)) return no_room(ts, frame);
+    if (!region->paused) region->obs->dead = true;
+    const bool paused = cc_hook_pause(region->obs, true);
+    PyObject *value = _PyEval_EvalFrameDefault(ts, frame, 0);
+    cc_hook_pause(region->obs, paused);
+    return value;
 }
 
 /* Frames that we run: a function's body with fast locals and dict globals, or a plain generator's. */
@@ -102,7 +118,8 @@ static PyObject *answered(Region *region, PyThreadState *ts, void *frame, bool t
 static PyObject *evaluate(PyThreadState *ts, struct _PyInterpreterFrame *frame, int throwing) {
     Region *region = innermost;
     if (!region) return _PyEval_EvalFrameDefault(ts, frame, throwing);
-    if (!throwing && !has_room()) return no_room(ts, frame);
+    if (!throwing && !has_room(cc_frame_func(frame) == expected ? STACK_LEAST : STACK_RESERVE))
+        return run_small(region, ts, frame);
     PyObject *answer = answered(region, ts, frame, throwing);
     if (answer) return answer;
     if (!listens(region, ts, frame, throwing)) return _PyEval_EvalFrameDefault(ts, frame, throwing);

@@ -240,6 +240,9 @@ int cc_hook_armed(void);
 /* Levels of recursion that this thread has left: Python calls, and C calls where CPython counts them, else 0 (for
  * tests). */
 void cc_hook_levels(int *python, int *c);
+/* The C stack has room for what a compiled call needs more of it than CPython: frames that are run here take some for
+ * each. */
+bool cc_hook_has_room(void);
 
 /* Once per process: opcode numbers by name, co_extra index, symbols. -1 with ImportError on an interpreter that is not
  * supported (a clear sentence: which versions are). */
