@@ -64,6 +64,15 @@ void cc_guard_alias(CcGuards *gs, int id, CcCheck check, int other) {
     gs->g.at[id].other = other;
 }
 
+void cc_guard_alone(CcGuards *gs, int id, int n) {
+    const CcGuard of = gs->g.at[id];
+    const bool held = of.source == CC_SRC_GENSLOT;
+    bool is_new;
+    const int refs = held ? cc_guard_source(gs, CC_SRC_GENREFS, of.parent, NULL, n, of.index, &is_new)
+                          : cc_guard_source(gs, CC_SRC_REFS, id, NULL, 0, n, &is_new);
+    cc_guard_alias(gs, refs, CC_CHK_ALONE, id);
+}
+
 void cc_guard_tensor(CcGuards *gs, int id, PyTypeObject *cls, const CcType *type, bool grad, unsigned dynamic) {
     CcGuard *g = &gs->g.at[id];
     g->check = CC_CHK_TENSOR;
@@ -95,8 +104,11 @@ static void free_index(CcGuards *gs) {
 }
 
 void cc_guard_seal(CcGuards *gs) {
-    for (int i = 0; i < gs->g.n; i++)
-        if (gs->g.at[i].owned || gs->g.at[i].used) cc_vec_push(&gs->held, i);
+    for (int i = 0; i < gs->g.n; i++) {
+        CcGuard *g = &gs->g.at[i];
+        if (g->owned || g->used) cc_vec_push(&gs->held, i);
+        if (g->check == CC_CHK_ALONE) g->other = gs->g.at[g->other].used;
+    }
     free_index(gs);
 }
 

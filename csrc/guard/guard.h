@@ -31,11 +31,12 @@ typedef struct CcGuard {
     bool grad;  /* TENSOR: requires_grad counts */
     /* TENSOR: dims whose sizes may differ, a bit each; then strides may differ as well */
     uint8_t dynamic;
-    bool used;      /* a plan or recipe reads the value: a run holds a reference to it */
-    int16_t level;  /* SLOT: which act of the chain */
+    bool used; /* a plan or recipe reads the value: a run holds a reference to it */
+    /* SLOT: which act of the chain; GENREFS: how many slots of the generator that will be read hold the object */
+    int16_t level;
     int32_t parent; /* -1: none */
-    int32_t index;  /* ARG, SLOT, ITEM: index; SIZE: expected size; ALIAS, DISTINCT: the other source */
-    int32_t other;
+    int32_t index;  /* ARG, SLOT, ITEM: index; SIZE: expected size; REFS: how many places that will be read hold it */
+    int32_t other;  /* ALIAS, DISTINCT: the other source; ALONE: how many references the run itself has */
     PyObject *key;  /* strong: dict key, attribute name, descriptor, constant */
     PyObject *want; /* strong: expected object, value, type, key tuple */
     CcType *type;   /* TENSOR, owned */
@@ -66,6 +67,8 @@ int cc_guard_source(CcGuards *gs, CcSource source, int parent, PyObject *key, in
 void cc_guard_check(CcGuards *gs, int id, CcCheck check, PyObject *want);
 void cc_guard_alias(CcGuards *gs, int id, CcCheck check, int other);
 void cc_guard_tensor(CcGuards *gs, int id, PyTypeObject *cls, const CcType *type, bool grad, unsigned dynamic);
+/* Nothing but the frames' slots, and `n` places that will be read, holds what the source gives. */
+void cc_guard_alone(CcGuards *gs, int id, int n);
 /* An additional check of a source that gives a number: (number `op` want) or, swapped, (want `op` number) is
  * `outcome`. */
 void cc_guard_compare(CcGuards *gs, int id, int op, bool swapped, PyObject *want, bool outcome);

@@ -26,6 +26,28 @@ static PyObject *read_generator(PyObject *generator, int slot) {
     return slot < 0 ? (PyObject *)g.func : g.slot[slot];
 }
 
+/* The object, if nothing holds it but `known` places, the run, and slots of the frames that nobody reads any more. */
+static PyObject *held_alone(const CcGuard *g, const CcGuardState *state, PyObject *o) {
+    Py_ssize_t others = Py_REFCNT(o) - g->index - g->other;
+    for (int i = 0; i < state->n_acts && others > 0; i++)
+        others -= cc_act_idle(state->acts[i], i + 1 < state->n_acts, o);
+    return others == 0 ? o : NULL;
+}
+
+/* The same of what a slot of a generator holds. */
+static PyObject *generator_alone(const CcGuard *g, PyObject *generator) {
+    CcGen gen;
+    if (!cc_generator_read(generator, &gen)) return NULL;
+    PyObject *o = gen.slot[g->index];
+    int live = 0, idle = 0;
+    for (int i = 0; i < gen.code->n_locals + gen.depth; i++) {
+        if (gen.slot[i] != o) continue;
+        if (cc_code_live(gen.code, gen.pc, i)) live++;
+        else idle++;
+    }
+    return o != NULL && live == g->level && Py_REFCNT(o) == live + idle + g->other ? o : NULL;
+}
+
 /* want: code, unit, state */
 static bool waits(PyObject *generator, PyObject *want) {
     CcGen g;
@@ -39,6 +61,7 @@ static PyObject *read_source(const CcGuard *g, const CcGuardState *state, PyObje
     switch ((CcSource)g->source) {
     case CC_SRC_ARG: return state->args[g->index];
     case CC_SRC_SLOT: return cc_act_get(state->acts[g->level], g->index);
+    case CC_SRC_FRAME: return (PyObject *)state->acts[g->index]->func;
     case CC_SRC_CONST: return g->key;
     case CC_SRC_DICTOF: return cc_obj_dict(parent);
     case CC_SRC_PROXIED: return cc_obj_proxied(parent);
@@ -77,6 +100,8 @@ static PyObject *read_source(const CcGuard *g, const CcGuardState *state, PyObje
     case CC_SRC_MRO: return ((PyTypeObject *)parent)->tp_mro;
     case CC_SRC_GENFUNC: return read_generator(parent, -1);
     case CC_SRC_GENSLOT: return read_generator(parent, g->index);
+    case CC_SRC_REFS: return held_alone(g, state, parent);
+    case CC_SRC_GENREFS: return generator_alone(g, parent);
     case CC_SRC_GEN:
     case CC_SRC_SIZE:
     case CC_SRC_KEYS:
@@ -150,6 +175,12 @@ static bool same_function(PyObject *o, PyObject *want) {
            (f->func_kwdefaults ? f->func_kwdefaults : Py_None) == PyTuple_GET_ITEM(want, 2);
 }
 
+/* want: globals, builtins */
+static bool same_scope(PyObject *o, PyObject *want) {
+    const PyFunctionObject *f = (PyFunctionObject *)o;
+    return f->func_globals == PyTuple_GET_ITEM(want, 0) && f->func_builtins == PyTuple_GET_ITEM(want, 1);
+}
+
 static bool equal_set(PyObject *o, PyObject *want) {
     const int eq = PyObject_RichCompareBool(o, want, Py_EQ);
     if (eq < 0) PyErr_Clear();
@@ -173,7 +204,8 @@ static bool same_tensor(const CcGuard *g, PyObject *v) {
 
 bool cc_guard_holds(const CcGuard *g, PyObject *v, PyObject *const *gv) {
     switch ((CcCheck)g->check) {
-    case CC_CHK_NONE: return v != NULL;
+    case CC_CHK_NONE:
+    case CC_CHK_ALONE: return v != NULL;
     case CC_CHK_IDENT: return v == g->want;
     case CC_CHK_ADDRESS: return v != NULL && PyLong_AsVoidPtr(g->want) == v;
     case CC_CHK_ALIAS: return v == gv[g->other];
@@ -193,6 +225,7 @@ bool cc_guard_holds(const CcGuard *g, PyObject *v, PyObject *const *gv) {
     case CC_CHK_METHOD:
         return v != NULL && PyCFunction_Check(v) &&
                ((PyCFunctionObject *)v)->m_ml == ((PyMethodDescrObject *)g->want)->d_method;
+    case CC_CHK_SCOPE: return same_scope(v, g->want);
     case CC_CHK_WAITS: return waits(v, g->want);
     case CC_CHK_COUNT: break;
     }
@@ -258,7 +291,9 @@ static bool lone(const CcGuards *gs, int id) {
     int n = 0;
     for (; id >= 0; id = gs->g.at[id].parent) {
         const CcGuard *g = &gs->g.at[id];
-        if (g->owned || g->check == CC_CHK_ALIAS || g->check == CC_CHK_DISTINCT || ++n > PATH) return false;
+        if (g->owned || g->check == CC_CHK_ALIAS || g->check == CC_CHK_DISTINCT || g->check == CC_CHK_ALONE ||
+            ++n > PATH)
+            return false;
     }
     return true;
 }

@@ -157,6 +157,9 @@ struct CcAct {
 CC_BORROW PyObject *cc_act_get(const CcAct *act, int slot); /* NULL: unset */
 /* drops what was there; value may be NULL */
 void cc_act_put(CcAct *act, int slot, CC_STEAL(1) PyObject *value);
+/* How many slots hold o that nothing reads any more: dead locals and, where it waits in a call, that call's operands. */
+int cc_act_idle(const CcAct *act, bool waits, PyObject *o);
+int cc_act_waiting_depth(const CcAct *act); /* stack slots that are still needed when that call has ended */
 /* Sets pc and depth at once (observer callbacks resume, enter, rewind only). Stack slots at and above the new depth are
  * dropped; those below must have been put before the next instruction runs. */
 void cc_act_move(CcAct *act, int pc, int depth);

@@ -28,6 +28,21 @@ static inline const CcInsn *insn(const CcRun *r) { return &r->act.code->insn[r->
 
 PyObject *cc_act_get(const CcAct *act, int slot) { return ((const CcRun *)act)->slot[slot]; }
 
+int cc_act_waiting_depth(const CcAct *act) {
+    const int after = act->pc + 1 < act->code->n ? act->code->insn[act->pc + 1].depth : -1;
+    return after > 0 ? after - 1 : 0;
+}
+
+int cc_act_idle(const CcAct *act, bool waits, PyObject *o) {
+    const int n_locals = act->code->n_locals;
+    int n = 0;
+    for (int slot = 0; slot < n_locals; slot++)
+        n += cc_act_get(act, slot) == o && !cc_code_live(act->code, act->pc, slot);
+    for (int i = waits ? cc_act_waiting_depth(act) : act->depth; i < act->depth; i++)
+        n += cc_act_get(act, n_locals + i) == o;
+    return n;
+}
+
 void cc_act_put(CcAct *act, int slot, PyObject *value) { cc_set_local((CcRun *)act, slot, value); }
 
 void cc_act_move(CcAct *act, int pc, int depth) {

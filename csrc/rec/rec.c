@@ -217,12 +217,6 @@ void cc_rec_begin_call(CcRec *rec, PyObject *const *args, int n, PyObject *kwnam
 
 /* ------------------------------------------------------------------ frames */
 
-/* Stack slots of an act that waits inside a call: the operands of that call are not needed any more. */
-int cc_rec_waiting_depth(const CcAct *act) {
-    const int after = act->pc + 1 < act->code->n ? act->code->insn[act->pc + 1].depth : -1;
-    return after > 0 ? after - 1 : 0;
-}
-
 CcRecFrame *cc_rec_frame(CcRec *rec, CcAct *act) {
     for (int i = rec->frame.n - 1; i >= 0; i--)
         if (rec->frame.at[i].act == act) return &rec->frame.at[i];
@@ -548,7 +542,7 @@ static bool snapshot_level(CcRec *rec, const CcRecFrame *f, bool innermost, CcMa
     const int n_locals = act->code->n_locals, n = n_locals + act->depth;
     const int func = cc_recipe_of(rec, (PyObject *)act->func, memo);
     if (func < 0) return false;
-    const int keep_to = innermost ? n : n_locals + cc_rec_waiting_depth(act);
+    const int keep_to = innermost ? n : n_locals + cc_act_waiting_depth(act);
     CcLevel level = {.func = func,
                      .co = (PyCodeObject *)Py_NewRef((PyObject *)act->co),
                      .pc = act->pc,

@@ -332,7 +332,6 @@ CcGo cc_rec_poison(CcRec *rec, CcAct *act, CcReason reason, const char *what);
 CcRecFrame *cc_rec_frame(CcRec *rec, CcAct *act);
 bool cc_rec_in_module(const CcAct *act, const char *name);        /* the act's function is of that module */
 void cc_rec_begin(CcRec *rec, const CcMode *mode, uint64_t salt); /* a trace without inputs */
-int cc_rec_waiting_depth(const CcAct *act);
 void cc_rec_guard_function(CcRec *rec, PyFunctionObject *func); /* by code and defaults */
 
 /* ---- resume.c: cc_rec_begin_resume ---- */

@@ -1,6 +1,7 @@
 /* Beginning behind a break: the slots of the chain's frames are the inputs of what follows. What only they hold was
  * made by this call: iterators, generators, lists and dicts are adopted (their state is guarded, and they may be
- * changed freely), and so are functions, of which each call makes another. */
+ * changed freely), and so are functions, of which each call makes another. That nobody else holds them, and which slots
+ * hold one object, are facts of one recording: both are guarded (cc_guard_alone, aliases). */
 #include "rec_int.h"
 
 static bool known_iterator(PyObject *o) {
@@ -10,10 +11,42 @@ static bool known_iterator(PyObject *o) {
            t == &PyDictIterValue_Type || t == &PyDictIterItem_Type;
 }
 
-/* An iterator that only this slot holds: its position becomes guarded, and the object may be advanced freely, because a
+/* A second way to what was adopted: it has to be the same object again. */
+static bool adopted_before(CcRec *rec, PyObject *v, CcSource source, int parent, int level, int slot) {
+    const CcProv *p = v != NULL ? cc_value_find(rec, v) : NULL;
+    if (p == NULL || p->origin != CC_O_FRESH) return false;
+    bool is_new;
+    const int id = cc_guard_source(&rec->trace->guards, source, parent, NULL, level, slot, &is_new);
+    cc_guard_alias(&rec->trace->guards, id, CC_CHK_ALIAS, p->id);
+    return true;
+}
+
+/* How many slots hold o that nothing reads any more. */
+static int idle_slots(const CcRec *rec, PyObject *o) {
+    int n = 0;
+    for (const CcAct *act = rec->innermost; act != NULL; act = act->prev) {
+        n += cc_act_idle(act, act != rec->innermost, o);
+        if (act == rec->frame.at[0].act) break;
+    }
+    return n;
+}
+
+static bool adopt_iterator(CcRec *rec, PyObject *it, int source, int holders);
+
+/* What enumerate, zip or reversed takes its items from: the iterator holds it, as often as it says, and so does the
+ * tuple of __reduce__, if that is another one. */
+static bool adopt_inner(CcRec *rec, PyObject *arg, PyObject *args, bool zip, int source) {
+    int holders = 0;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); i++) holders += PyTuple_GET_ITEM(args, i) == arg;
+    if (!zip) holders *= 2;
+    if (Py_REFCNT(arg) - 1 - idle_slots(rec, arg) != holders) return false; /* 1: of the recorder's map */
+    return adopt_iterator(rec, arg, source, holders);
+}
+
+/* An iterator that only slots hold: its position becomes guarded, and the object may be advanced freely, because a
  * later snapshot puts a new one into the slot. False: what it gives can't be guarded (it goes over an array, a map
  * ...). */
-static bool adopt_iterator(CcRec *rec, PyObject *it, int source) {
+static bool adopt_iterator(CcRec *rec, PyObject *it, int source, int holders) {
     PyObject *reduced = PyObject_CallMethod(it, "__reduce__", NULL);
     if (reduced == NULL || !PyTuple_Check(reduced) || PyTuple_GET_SIZE(reduced) < 2) {
         PyErr_Clear();
@@ -23,19 +56,22 @@ static bool adopt_iterator(CcRec *rec, PyObject *it, int source) {
     cc_vec_push(&rec->keep, reduced);
     bool whole = true;
     CcGuards *gs = &rec->trace->guards;
+    cc_guard_alone(gs, source, holders);
     const int top = cc_value_read(rec, CC_SRC_REDUCE, source, NULL, 0, 0, reduced);
     PyObject *args = PyTuple_GET_ITEM(reduced, 1);
     const int list = cc_value_read(rec, CC_SRC_ITEM, top, NULL, 0, 1, args);
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); i++) {
         PyObject *arg = PyTuple_GET_ITEM(args, i);
+        if (adopted_before(rec, arg, CC_SRC_ITEM, list, 0, (int)i)) continue;
         const int id = cc_value_read(rec, CC_SRC_ITEM, list, NULL, 0, (int)i, arg);
-        if (known_iterator(arg) && gs->g.at[id].check == CC_CHK_TYPE) whole = adopt_iterator(rec, arg, id) && whole;
+        if (known_iterator(arg) && gs->g.at[id].check == CC_CHK_TYPE)
+            whole = adopt_inner(rec, arg, args, Py_IS_TYPE(it, &PyZip_Type), id) && whole;
         else if (PyList_Check(arg) || PyTuple_Check(arg)) cc_value_content(rec, arg, 2);
         else whole = whole && cc_value_const(arg);
     }
     for (Py_ssize_t i = 2; i < PyTuple_GET_SIZE(reduced); i++)
         cc_value_read(rec, CC_SRC_ITEM, top, NULL, 0, (int)i, PyTuple_GET_ITEM(reduced, i));
-    if (whole) cc_value_set(rec, it, CC_O_FRESH, -1);
+    if (whole) cc_value_set(rec, it, CC_O_FRESH, source);
     return whole;
 }
 
@@ -55,8 +91,9 @@ static void learn_float(CcRec *rec, PyObject *v, int source) {
 
 /* A list or dict that only the frames' slots hold was made by this call: its content becomes guarded (numbers in it
  * stay symbolic), and it may be changed freely, because a later snapshot puts a new one into the slots. */
-static void adopt_container(CcRec *rec, PyObject *o, int source) {
+static void adopt_container(CcRec *rec, PyObject *o, int source, int holders) {
     CcGuards *gs = &rec->trace->guards;
+    cc_guard_alone(gs, source, holders);
     if (PyList_Check(o)) {
         bool is_new;
         const int size = cc_guard_source(gs, CC_SRC_SIZE, source, NULL, 0, (int)PyList_GET_SIZE(o), &is_new);
@@ -85,22 +122,25 @@ static void adopt_container(CcRec *rec, PyObject *o, int source) {
         }
         if (!cc_value_content(rec, o, 1)) return;
     }
-    cc_value_set(rec, o, CC_O_FRESH, -1);
+    cc_value_set(rec, o, CC_O_FRESH, source);
 }
 
-/* How many slots of the chain refer to o (a comprehension's iterator is in a local and on two stacks). None when two
- * frames will look at it again: one may change it while the other waits, and only slots of frames that ran get the new
- * object. */
-static int slots_holding(const CcRec *rec, PyObject *o) {
+/* How many slots of the chain refer to o (a comprehension's iterator is in a local and on two stacks), and how many of
+ * them will be read. None when two frames will look at it again: one may change it while the other waits, and only
+ * slots of frames that ran get the new object. */
+static int slots_holding(const CcRec *rec, PyObject *o, int *read) {
     int n = 0, frames = 0;
+    *read = 0;
     for (const CcAct *act = rec->innermost; act != NULL; act = act->prev) {
         const int n_locals = act->code->n_locals,
-                  depth = act == rec->innermost ? act->depth : cc_rec_waiting_depth(act);
+                  depth = act == rec->innermost ? act->depth : cc_act_waiting_depth(act);
         bool looks = false;
         for (int slot = 0; slot < n_locals + act->depth; slot++) {
             if (cc_act_get(act, slot) != o) continue;
             n++;
-            looks = looks || (slot < n_locals ? cc_code_live(act->code, act->pc, slot) : slot < n_locals + depth);
+            if (!(slot < n_locals ? cc_code_live(act->code, act->pc, slot) : slot < n_locals + depth)) continue;
+            looks = true;
+            ++*read;
         }
         frames += looks;
         if (act == rec->frame.at[0].act) break;
@@ -116,7 +156,9 @@ static bool nested(PyObject *v) {
 /* A generator that the chain's slots alone hold. */
 static bool own_generator(const CcRec *rec, PyObject *v) {
     CcGen g;
-    return cc_generator_read(v, &g) && Py_REFCNT(v) == slots_holding(rec, v) && cc_rec_may_adopt(rec, g.code->co);
+    int read;
+    return cc_generator_read(v, &g) && Py_REFCNT(v) == slots_holding(rec, v, &read) &&
+           cc_rec_may_adopt(rec, g.code->co);
 }
 
 /* So it is known by its code, defaults and cells. After all other slots, which hold its cells. */
@@ -149,21 +191,24 @@ bool cc_resume_cell(CcRec *rec, int cell, PyObject *v) {
     return true;
 }
 
-static void adopt_generator(CcRec *rec, PyObject *o, int source);
+static void adopt_generator(CcRec *rec, PyObject *o, int source, int holders);
 
 static bool kept_slot(const CcGen *g, int slot) {
     return slot >= g->code->n_locals || cc_code_live(g->code, g->pc, slot);
 }
 
-/* Which slots of the generator hold what this one holds: how many, and the first of them. (Its iterator lies in a
- * generator expression's argument and on its stack.) */
-static int holding(const CcGen *g, int slot, int *first) {
+/* Which slots of the generator hold what this one holds: how many, how many that will be read, and the first of those.
+ * (Its iterator lies in a generator expression's argument and on its stack.) */
+static int holding(const CcGen *g, int slot, int *first, int *read) {
     int n = 0;
     *first = slot;
+    *read = 0;
     for (int i = g->code->n_locals + g->depth - 1; i >= 0; i--) {
         if (g->slot[i] != g->slot[slot]) continue;
         n++;
-        if (kept_slot(g, i)) *first = i;
+        if (!kept_slot(g, i)) continue;
+        *first = i;
+        ++*read;
     }
     return n;
 }
@@ -173,8 +218,8 @@ static void read_held(CcRec *rec, PyObject *generator, const CcGen *g, int paren
     CcGuards *gs = &rec->trace->guards;
     PyObject *v = g->slot[slot];
     bool is_new;
-    int first = slot;
-    const int n = v != NULL && !cc_value_const(v) ? holding(g, slot, &first) : 0;
+    int first = slot, read = 0;
+    const int n = v != NULL && !cc_value_const(v) ? holding(g, slot, &first, &read) : 0;
     if (first < slot) {
         const int id = cc_guard_source(gs, CC_SRC_GENSLOT, parent, NULL, 0, slot, &is_new);
         cc_guard_alias(gs, id, CC_CHK_ALIAS, cc_guard_source(gs, CC_SRC_GENSLOT, parent, NULL, 0, first, &is_new));
@@ -186,10 +231,11 @@ static void read_held(CcRec *rec, PyObject *generator, const CcGen *g, int paren
         learn_float(rec, own, cc_guard_source(gs, CC_SRC_GENSLOT, parent, NULL, 0, slot, &is_new));
         return;
     }
+    if (adopted_before(rec, v, CC_SRC_GENSLOT, parent, 0, slot)) return;
     const bool alone = v != NULL && Py_REFCNT(v) == n && cc_value_find(rec, v) == NULL;
     CcGen inner;
     if (alone && cc_generator_read(v, &inner) && cc_rec_may_adopt(rec, inner.code->co)) {
-        adopt_generator(rec, v, cc_guard_source(gs, CC_SRC_GENSLOT, parent, NULL, 0, slot, &is_new));
+        adopt_generator(rec, v, cc_guard_source(gs, CC_SRC_GENSLOT, parent, NULL, 0, slot, &is_new), read);
         return;
     }
     if (v != NULL && cc_value_const(v)) { /* nothing puts a symbol in its place: no hint makes it one */
@@ -199,8 +245,8 @@ static void read_held(CcRec *rec, PyObject *generator, const CcGen *g, int paren
     }
     const int id = cc_value_read(rec, CC_SRC_GENSLOT, parent, NULL, 0, slot, v);
     if (!alone || gs->g.at[id].check != CC_CHK_TYPE) return;
-    if (known_iterator(v)) (void)adopt_iterator(rec, v, id);
-    else if (PyList_CheckExact(v) || PyDict_CheckExact(v)) adopt_container(rec, v, id);
+    if (known_iterator(v)) (void)adopt_iterator(rec, v, id, read);
+    else if (PyList_CheckExact(v) || PyDict_CheckExact(v)) adopt_container(rec, v, id, read);
 }
 
 /* Its code is known, and its cells lie in the frame: all else about it matters to nobody but who makes the next one. */
@@ -217,7 +263,7 @@ static void read_function(CcRec *rec, PyObject *func, int generator) {
 
 /* Where it waits becomes guarded, and what its frame holds. It may be resumed freely: the next snapshot puts another
  * one into the slot, and a replay ends this one without a word (CcTrace.adopted). */
-static void adopt_generator(CcRec *rec, PyObject *o, int source) {
+static void adopt_generator(CcRec *rec, PyObject *o, int source, int holders) {
     CcGuards *gs = &rec->trace->guards;
     CcGen g;
     if (!cc_generator_read(o, &g)) abort();
@@ -229,11 +275,12 @@ static void adopt_generator(CcRec *rec, PyObject *o, int source) {
     cc_guard_check(gs, id, CC_CHK_WAITS, want);
     Py_DECREF(want);
     gs->g.at[source].used = true;
+    cc_guard_alone(gs, source, holders);
     cc_vec_push(&rec->trace->adopted, source);
     read_function(rec, (PyObject *)g.func, id);
     for (int i = 0; i < g.code->n_locals + g.depth; i++)
         if (kept_slot(&g, i)) read_held(rec, o, &g, id, i);
-    cc_value_set(rec, o, CC_O_FRESH, -1);
+    cc_value_set(rec, o, CC_O_FRESH, source);
 }
 
 /* In one of the slots that hold it; the others are its aliases. */
@@ -243,17 +290,10 @@ static void adopt_owned(CcRec *rec, PyObject *v, int level, int slot) {
         adopt_function(rec, v, CC_SRC_SLOT, -1, level, slot);
         return;
     }
-    const CcProv *p = cc_value_find(rec, v);
-    const int id = cc_guard_source(&rec->trace->guards, CC_SRC_SLOT, -1, NULL, level, slot, &is_new);
-    if (p == NULL) {
-        adopt_generator(rec, v, id);
-        return;
-    }
-    for (int i = 0; i < rec->trace->adopted.n; i++) {
-        const CcGuard *first = &rec->trace->guards.g.at[rec->trace->adopted.at[i]];
-        if (first->source == CC_SRC_SLOT && cc_act_get(rec->frame.at[first->level].act, first->index) == v)
-            cc_guard_alias(&rec->trace->guards, id, CC_CHK_ALIAS, rec->trace->adopted.at[i]);
-    }
+    if (adopted_before(rec, v, CC_SRC_SLOT, -1, level, slot)) return;
+    int read;
+    (void)slots_holding(rec, v, &read);
+    adopt_generator(rec, v, cc_guard_source(&rec->trace->guards, CC_SRC_SLOT, -1, NULL, level, slot, &is_new), read);
 }
 
 /* symbolic: a number that differs from call to call; it becomes an input unless Python code looks at it. */
@@ -261,6 +301,7 @@ static void read_slot(CcRec *rec, CcAct *act, int level, int slot, bool symbolic
     PyObject *v = cc_act_get(act, slot);
     CcGuards *gs = &rec->trace->guards;
     bool is_new;
+    if (adopted_before(rec, v, CC_SRC_SLOT, -1, level, slot)) return;
     if (v != NULL && (nested(v) || own_generator(rec, v))) {
         cc_vec_push(&rec->own, (struct CcOwn){level, slot, v});
         return;
@@ -279,12 +320,23 @@ static void read_slot(CcRec *rec, CcAct *act, int level, int slot, bool symbolic
     const int id = cc_value_read(rec, CC_SRC_SLOT, -1, NULL, level, slot, v);
     cc_sym_slot(rec, act, slot, id);
     if (v != NULL) cc_sym_tuple(rec, act, slot, id, v);
-    if (v != NULL && known_iterator(v) && gs->g.at[id].check == CC_CHK_TYPE &&
-        Py_REFCNT(v) <= 1 + slots_holding(rec, v))
-        (void)adopt_iterator(rec, v, id);
-    if (v != NULL && (PyList_CheckExact(v) || PyDict_CheckExact(v)) && gs->g.at[id].check == CC_CHK_TYPE &&
-        Py_REFCNT(v) <= 1 + slots_holding(rec, v))
-        adopt_container(rec, v, id);
+    const bool container = v != NULL && (PyList_CheckExact(v) || PyDict_CheckExact(v));
+    int read;
+    if (v == NULL || !(container || known_iterator(v)) || gs->g.at[id].check != CC_CHK_TYPE ||
+        Py_REFCNT(v) > 1 + slots_holding(rec, v, &read)) /* 1: of the recorder's map */
+        return;
+    if (container) adopt_container(rec, v, id, read);
+    else (void)adopt_iterator(rec, v, id, read);
+}
+
+/* Points are found by code, of which there may be several functions: a frame reads its own one's globals. */
+static void guard_scope(CcRec *rec, const CcAct *act, int level) {
+    bool is_new;
+    PyObject *want = PyTuple_Pack(2, act->func->func_globals, act->func->func_builtins);
+    if (want == NULL) abort();
+    const int id = cc_guard_source(&rec->trace->guards, CC_SRC_FRAME, -1, NULL, 0, level, &is_new);
+    cc_guard_check(&rec->trace->guards, id, CC_CHK_SCOPE, want);
+    Py_DECREF(want);
 }
 
 CcGo cc_rec_begin_resume(CcRec *rec, CcAct *const *acts, int n, const CcMode *mode, CcVaries varies, void *ctx,
@@ -295,8 +347,9 @@ CcGo cc_rec_begin_resume(CcRec *rec, CcAct *const *acts, int n, const CcMode *mo
         CcAct *act = acts[level];
         const bool innermost = level == n - 1;
         cc_vec_push(&rec->frame, (CcRecFrame){.act = act, .transparent = true, .kept = true, .touched = innermost});
+        if (level > 0) guard_scope(rec, act, level); /* the root's function is always the same */
         const int n_locals = act->code->n_locals;
-        const int depth = innermost ? act->depth : cc_rec_waiting_depth(act);
+        const int depth = innermost ? act->depth : cc_act_waiting_depth(act);
         for (int slot = 0; slot < n_locals + depth; slot++)
             if (cc_final_slot(act, slot)) read_slot(rec, act, level, slot, varies(ctx, level, slot));
         act->observed = true;
