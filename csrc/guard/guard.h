@@ -49,6 +49,7 @@ typedef struct CcGuards {
     CC_VEC(int) held;     /* guards whose values a run holds; sealed programs */
     struct CcMemo *memo;  /* memo.c; NULL: none (yet) */
     int passes, patience; /* passes until one is made; what that begins with next time */
+    bool classes;         /* it looks at all special methods of a class, which a memo knows by one word */
     bool *moving;         /* [guard] roots that are other objects from call to call; NULL: none is known */
     /* 1 + the guard that failed last, which is asked first; runs that passed since */
     int suspect, cleared;
@@ -111,6 +112,11 @@ bool cc_guard_same_value(PyObject *a, PyObject *b);
 /* Whether the guard's check holds of v; gv as in a run. */
 bool cc_guard_holds(const CcGuard *g, PyObject *v, PyObject *const *gv);
 CC_BORROW PyObject *cc_guard_read(const CcGuard *g, const CcGuardState *state, PyObject *const *gv);
+
+/* special.c: what C code finds on a class, in the order of special.def; a new tuple. */
+CC_NEW PyObject *cc_special_of(PyTypeObject *type);
+bool cc_special_same(PyTypeObject *type, PyObject *want);
+bool cc_special_is(PyObject *name); /* an interned name of special.def */
 
 /* Text of one guard, as "self.layers[0].weight is f32[8, 64] cpu". */
 void cc_guard_text(const CcGuards *gs, int id, CcSbuf *out);

@@ -106,6 +106,7 @@ static PyObject *read_source(const CcGuard *g, const CcGuardState *state, PyObje
     case CC_SRC_SIZE:
     case CC_SRC_KEYS:
     case CC_SRC_FUNCTION:
+    case CC_SRC_CLASS:
     case CC_SRC_COUNT: return parent;
     }
     return NULL;
@@ -221,6 +222,7 @@ bool cc_guard_holds(const CcGuard *g, PyObject *v, PyObject *const *gv) {
     case CC_CHK_FUNCTION: return same_function(v, g->want);
     case CC_CHK_EQUALSET: return equal_set(v, g->want);
     case CC_CHK_MRO: return v == g->want;
+    case CC_CHK_SPECIALS: return cc_special_same((PyTypeObject *)v, g->want);
     case CC_CHK_COMPARE: return same_comparison(g, v);
     case CC_CHK_METHOD:
         return v != NULL && PyCFunction_Check(v) &&
@@ -234,7 +236,7 @@ bool cc_guard_holds(const CcGuard *g, PyObject *v, PyObject *const *gv) {
 
 /* ------------------------------------------------------------------ runs */
 
-/* A program is looked at as a whole when it has few guards. After a memo that lasted for fewer runs than MEMO_PAYS the
+/* A program is looked at as a whole when it has few guards, and none of them looks a class over. After a memo that lasted for fewer runs than MEMO_PAYS the
  * next one is made twice as late, up to LATEST. (Making one costs as much as about ten runs without.) */
 enum { FEW = 8, MEMO_PAYS = 32, LATEST = 4096, FORGIVEN = 8, PATH = 40 };
 
@@ -269,7 +271,7 @@ static void forget_memo(CcGuards *gs, int moved) {
 }
 
 static int run_program(CcGuards *gs, const CcGuardState *state, PyObject **gv) {
-    if (gs->g.n < FEW) return run_whole(gs, state, gv);
+    if (gs->g.n < FEW && !gs->classes) return run_whole(gs, state, gv);
     /* a finaliser calls us from a run */
     if (gs->memo != NULL && cc_memo_running(gs->memo)) return run_whole(gs, state, gv);
     if (gs->memo != NULL) {

@@ -164,6 +164,7 @@ static bool free_source(Build *b, int i, int stage) {
     case CC_SRC_KEY: return PyDict_Check(parent) && add_version(b, parent, i, stage);
     case CC_SRC_TLOOK:
         return (type = held_type(&b->gs->g.at[g->parent])) != NULL && steady && add_tag(b, type, i, stage);
+    case CC_SRC_CLASS: return (type = held_type(&b->gs->g.at[g->parent])) != NULL && add_tag(b, type, i, stage);
     case CC_SRC_MRO:
         if ((type = held_type(&b->gs->g.at[g->parent])) == NULL) return false;
         add_word(b, &type->tp_mro, stage);
@@ -216,6 +217,7 @@ static bool free_check(Build *b, int i, int stage) {
     case CC_CHK_ANY:
     case CC_CHK_ABSENT:
     case CC_CHK_MRO:
+    case CC_CHK_SPECIALS:
     case CC_CHK_COMPARE:
     case CC_CHK_METHOD: return true;
     case CC_CHK_ALIAS:

@@ -35,7 +35,9 @@ CcDo cc_ex_EXC_MATCH(CcRun *r, const CcInsn *in) {
     PyObject *type = cc_top(r, 1);
     if (!catchable(type)) return CC_DO_HAND; /* TypeError: CPython raises it */
     bool matches = PyErr_GivenExceptionMatches(cc_top(r, 2), type);
-    return cc_replace(r, 1, Py_NewRef(matches ? Py_True : Py_False));
+    CcEvent ev = {.kind = CC_EV_EXC_MATCH, .in = cc_peek(r, 2), .n = 2, .result = matches ? Py_True : Py_False};
+    cc_run_made(r, &ev);
+    return cc_replace(r, 1, Py_NewRef(ev.result));
 }
 
 /* stopiteration_error() of CPython 3.12, for plain generators: the only ones that are run here. */

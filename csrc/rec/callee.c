@@ -15,6 +15,14 @@ static const struct {
 #undef CC_CALLEE_TRAIT
 };
 
+static const CcReads reads[] = {
+#define CC_CALLEE_KIND(id, reads, doc) CC_READS_##reads,
+#define CC_TRAIT(id, doc)
+#include "callee_kind.def"
+#undef CC_CALLEE_KIND
+#undef CC_TRAIT
+};
+
 static CcMap places; /* identity -> place among the callees */
 static CC_VEC(CcCallee) callees;
 
@@ -100,7 +108,7 @@ static void add_kind(const void *identity, CcCalleeKind kind, const char *path) 
     char *name = strdup(strncmp(path, "builtins.", 9) == 0 ? path + 9 : path);
     if (name == NULL) abort();
     cc_map_put(&places, identity, callees.n);
-    cc_vec_push(&callees, ((CcCallee){.kind = kind, .name = name}));
+    cc_vec_push(&callees, ((CcCallee){.kind = kind, .reads = reads[kind], .name = name}));
 }
 
 static int add_traits(const void *identity, uint32_t traits, const char *path) {
@@ -134,7 +142,7 @@ CcCallee cc_callee_find(PyObject *callable) {
     const int64_t *place = cc_map_find(&places, identity(callable));
     if (place != NULL) return callees.at[*place];
     if (strcmp(Py_TYPE(callable)->tp_name, "numpy.ufunc") == 0)
-        return (CcCallee){.kind = CC_CALLEE_PURE, .name = "a ufunc of numpy"};
+        return (CcCallee){.kind = CC_CALLEE_PURE, .reads = CC_READS_ALL, .name = "a ufunc of numpy"};
     return (CcCallee){.kind = CC_CALLEE_UNKNOWN};
 }
 

@@ -204,14 +204,23 @@ static CcGo tensor_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, Py
     return CC_OK;
 }
 
+/* __name__, __bases__, __mro__, __abstractmethods__ ...: C code that reads the class itself. Its __dict__ is a new proxy
+ * each time. */
+static bool fact_of_class(PyObject *meta, PyObject *name) {
+    return meta != NULL && (Py_IS_TYPE(meta, &PyGetSetDescr_Type) || Py_IS_TYPE(meta, &PyMemberDescr_Type)) &&
+           PyDescr_TYPE(meta) == &PyType_Type && PyUnicode_Compare(name, str_dict) != 0;
+}
+
 static void type_after(CcRec *rec, PyObject *o, PyObject *name, PyObject *v) {
     PyTypeObject *t = (PyTypeObject *)o;
     PyObject *meta = cc_type_lookup(Py_TYPE(o), name);
     if (Py_TYPE(o) != &PyType_Type) guard_type_attr(rec, Py_TYPE(o), name, meta);
     guard_type_attr(rec, t, name, cc_type_lookup(t, name));
+    if (cc_python_class(t) && fact_of_class(meta, name))
+        cc_value_read(rec, CC_SRC_MEMBER, cc_value_const_source(rec, o), meta, 0, 0, v);
     if (v != NULL && cc_value_origin(rec, v) == CC_O_UNKNOWN) {
         learn_result(rec, v);
-        /* __mro__, __bases__, __dict__ ...: owned by the class, as constant as it is */
+        /* of C's classes: owned by the class, as constant as it is */
         if (cc_value_origin(rec, v) == CC_O_UNKNOWN && meta != NULL) cc_value_const_source(rec, v);
     }
 }

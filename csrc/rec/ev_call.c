@@ -517,6 +517,7 @@ CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, in
                    : cc_rec_break(rec, act, CC_R_LIBRARY, callable_name(c.func, name, sizeof name));
     const CcCallee callee = cc_callee_find(c.func);
     if (callee.kind != CC_CALLEE_UNKNOWN) return cc_row_before(rec, act, ev, &c, &callee);
+    cc_given_arguments(rec, &c);
     const CcTorch t = cc_torch_call(c.func, c.in, c.n - (c.kwnames ? PyTuple_GET_SIZE(c.kwnames) : 0), c.kwnames);
     if (t.cls != CC_T_NOT) return torch_before(rec, act, ev, &c, &t);
     if (PyType_Check(c.func)) return class_before(rec, act, &c);

@@ -1,4 +1,4 @@
-/* match statements: what a pattern asks of its subject. */
+/* match statements: what a pattern asks of its subject; except clauses: what an exception is asked. */
 #include "rec_int.h"
 
 static const char *type_name(PyObject *o) { return Py_TYPE(o)->tp_name; }
@@ -28,6 +28,8 @@ static bool python_lookup(PyObject *o, PyObject *name) {
 static CcGo class_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
     PyObject *o = ev->in[0], *names = pattern_names(ev);
     CcGo go = CC_OK;
+    (void)cc_given_class(rec, o, 0);
+    (void)cc_given_class(rec, ev->in[1], 0);
     if (PyObject_IsInstance(o, ev->in[1]) == 1 && Py_TYPE(ev->in[1]) == &PyType_Type)
         for (Py_ssize_t i = 0; go == CC_OK && names != NULL && i < PyList_GET_SIZE(names); i++)
             go = cc_attr_before(rec, act, o, PyList_GET_ITEM(names, i));
@@ -74,4 +76,11 @@ CcGo cc_match_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
     const CcGo go = ev->arg == CC_OP_MATCH_CLASS ? class_after(rec, act, ev) : CC_OK;
     if (go == CC_OK) cc_value_fresh(rec, ev->result);
     return go;
+}
+
+CcGo cc_match_exception(CcRec *rec, CcAct *act, const CcEvent *ev) {
+    for (int i = 0; i < 2; i++)
+        if (!cc_given_class(rec, ev->in[i], 1))
+            return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, "classes of exceptions");
+    return CC_OK;
 }

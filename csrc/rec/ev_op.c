@@ -536,7 +536,8 @@ static CcGo iter_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
     if (unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
     if (PyIter_Check(o) && cc_value_origin(rec, o) != CC_O_FRESH)
         return cc_rec_break(rec, act, CC_R_OUTSIDE_ITER, type_name(o));
-    if (bare(o) || python_method(o, "__iter__") || cc_value_const(o) || cc_value_origin(rec, o) == CC_O_FRESH)
+    if (bare(o) || python_method(o, "__iter__") || cc_value_const(o) ||
+        (cc_value_origin(rec, o) == CC_O_FRESH && !Py_IS_TYPE(o, &PyDictProxy_Type)))
         return CC_OK;
     return plain_before(rec, act, ev, 1);
 }
@@ -782,6 +783,7 @@ CcGo cc_op_after(CcRec *rec, CcAct *act, CcEvent *ev) {
     case CC_EV_FUNCTION:
     case CC_EV_CELL: cc_value_fresh(rec, ev->result); return CC_OK;
     case CC_EV_MATCH: return cc_match_after(rec, act, ev);
+    case CC_EV_EXC_MATCH: return cc_match_exception(rec, act, ev);
     case CC_EV_BUILD: return build_after(rec, act, ev);
     case CC_EV_CLOSURE: return cc_name_closure(rec, ev);
     case CC_EV_SPECIAL:

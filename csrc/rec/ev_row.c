@@ -239,6 +239,14 @@ static CcGo id_before(CcRec *rec, CcAct *act, const CcCalled *c) {
     return CC_OK;
 }
 
+static CcGo classes_before(CcRec *rec, CcAct *act, const CcCalled *c) {
+    PyObject *self = PyCFunction_Check(c->func) ? PyCFunction_GET_SELF(c->func) : NULL; /* C.mro */
+    if (self != NULL && PyType_Check(self)) (void)cc_given_class(rec, self, 0);
+    for (int i = 0; i < c->n; i++)
+        if (!cc_given_class(rec, c->in[i], 4)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(c->in[i]));
+    return CC_OK;
+}
+
 static CcGo row_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *callee) {
     const CcCalleeKind k = callee->kind;
     const CcGo go = operands_before(rec, act, c, callee);
@@ -258,7 +266,8 @@ static CcGo row_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee
         if (c->n == 2) cc_value_distinct(rec, c->in[0], c->in[1]);
         return CC_OK;
     case CC_CALLEE_LOOK:
-    case CC_CALLEE_ABC:
+    case CC_CALLEE_ABC: return classes_before(rec, act, c);
+    case CC_CALLEE_ASK:
     case CC_CALLEE_SUPER:
     case CC_CALLEE_CALLS:
     case CC_CALLEE_CTX_GET:
@@ -494,6 +503,7 @@ static CcGo call_back(CcRec *rec, CcAct *act, CcEvent *ev, CcCalled *c, const Cc
 }
 
 CcGo cc_row_before(CcRec *rec, CcAct *act, CcEvent *ev, CcCalled *c, const CcCallee *callee) {
+    cc_given_call(rec, c, callee);
     CcGo go = call_back(rec, act, ev, c, callee);
     if (go == CC_OK) go = symbols_before(rec, act, ev, c, callee);
     if (go == CC_OK) go = row_before(rec, act, c, callee);

@@ -347,6 +347,7 @@ CcGo cc_rec_enter(CcRec *rec, CcAct *act) {
         cc_rec_guard_function(rec, act->func);
         guard_kwdefaults(rec, act->func);
         learn_parameters(rec, act, !f.transparent);
+        if (!f.transparent) cc_given_entered(rec, act);
     }
     return CC_OK;
 }
@@ -370,6 +371,7 @@ static CcLooks looked_at(const CcRecFrame *f, const CcAct *parent) {
 /* Pins what C code looked at of a value that a frame gave it; false: it can't be pinned. */
 static bool settle_looked(CcRec *rec, const CcRecFrame *f, const CcAct *parent, PyObject *value) {
     const CcLooks looks = looked_at(f, parent);
+    if (looks != CC_LOOKS_NOT) cc_given(rec, value, 3);
     const bool pair = looks == CC_LOOKS_KEYS && PyTuple_Check(value) && PyTuple_GET_SIZE(value) == 2;
     return looks == CC_LOOKS_NOT || cc_number_settle(rec, pair ? PyTuple_GET_ITEM(value, 0) : value, 3);
 }
@@ -650,6 +652,7 @@ CcGo cc_rec_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     }
     if (rec->trace->graph->node.n > MAX_NODES || rec->trace->guards.g.n > MAX_GUARDS)
         return cc_rec_break(rec, act, CC_R_LIMIT, "nodes");
+    cc_given_event(rec, ev);
     const CcGo go = cc_op_before(rec, act, ev);
     if (go == CC_DONE && rec->trace != NULL && cc_look_take())
         (void)cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "C code");

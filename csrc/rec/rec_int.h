@@ -370,6 +370,7 @@ CcGo cc_name_closure(CcRec *rec, const CcEvent *ev);
 CcGo cc_name_import(CcRec *rec, CcAct *act, CcEvent *ev);
 CcGo cc_match_before(CcRec *rec, CcAct *act, const CcEvent *ev); /* ev_match.c */
 CcGo cc_match_after(CcRec *rec, CcAct *act, const CcEvent *ev);
+CcGo cc_match_exception(CcRec *rec, CcAct *act, const CcEvent *ev);
 
 /* ---- backcall.c: C code that calls back ---- */
 typedef enum CcBack {
@@ -423,21 +424,23 @@ CcGo cc_opaque_reduce(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, 
 
 /* ---- callee.def, callee.c ---- */
 typedef enum CcCalleeKind {
-#define CC_CALLEE_KIND(id, doc) CC_CALLEE_##id,
+#define CC_CALLEE_KIND(id, reads, doc) CC_CALLEE_##id,
 #define CC_TRAIT(id, doc)
 #include "callee_kind.def"
 #undef CC_CALLEE_KIND
 #undef CC_TRAIT
 } CcCalleeKind;
 typedef enum CcTrait {
-#define CC_CALLEE_KIND(id, doc)
+#define CC_CALLEE_KIND(id, reads, doc)
 #define CC_TRAIT(id, doc) CC_TRAIT_##id,
 #include "callee_kind.def"
 #undef CC_CALLEE_KIND
 #undef CC_TRAIT
 } CcTrait;
+typedef enum CcReads { CC_READS_NOTHING, CC_READS_BASES, CC_READS_ALL } CcReads;
 typedef struct CcCallee {
     CcCalleeKind kind;
+    CcReads reads;   /* of its operands' classes */
     uint32_t traits; /* a bit each */
     const char *name;
 } CcCallee;
@@ -459,6 +462,16 @@ typedef enum CcLooks { CC_LOOKS_NOT, CC_LOOKS_KEYS, CC_LOOKS_ALL } CcLooks;
 CcLooks cc_row_looks(PyObject *callable);
 CcGo cc_row_before(CcRec *rec, CcAct *act, CcEvent *ev, CcCalled *c, const CcCallee *callee);
 CcGo cc_row_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *callee, PyObject *result);
+
+/* ---- given.c: what C code asks of the classes of what it is given ---- */
+/* o, and what it holds `depth` levels deep: guards all special methods of classes that Python code made. */
+void cc_given(CcRec *rec, PyObject *o, int depth);
+void cc_given_event(CcRec *rec, const CcEvent *ev);
+void cc_given_call(CcRec *rec, const CcCalled *c, const CcCallee *callee);
+void cc_given_arguments(CcRec *rec, const CcCalled *c); /* of a callable without a row */
+void cc_given_entered(CcRec *rec, const CcAct *act);    /* C code called this frame's function, as a special method */
+/* It is asked which class o is of, or what classes o holds: guards the bases. False: they can't be guarded. */
+bool cc_given_class(CcRec *rec, PyObject *o, int depth);
 
 CcCallee cc_callee_find(PyObject *callable);
 /* bound builtin method or slot wrapper: its self; else NULL */
