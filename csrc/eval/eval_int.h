@@ -46,6 +46,7 @@ typedef struct CcSegmentHost {
     bool unsaved;           /* what a node would write could not be saved: it did not run */
     bool undone;            /* what nodes did was undone */
     bool lost;              /* that was tried and failed */
+    bool unlike;            /* a node gave a tensor of another shape than when it was recorded */
 } CcSegmentHost;
 CcHost cc_segment_host(CcSegmentHost *h, const CcTrace *t, const CcShape *shape, CcScratch *x);
 CC_MUST int cc_segment_set_states(CcSegmentHost *h); /* what nodes set of torch's own state, once more */

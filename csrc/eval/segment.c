@@ -179,10 +179,11 @@ int cc_segment_store(CcSegmentHost *h, int n, PyObject *r) {
 }
 
 /* What was recorded behind this node holds for tensors like these only. */
-static int check_results(const Host *h, const CcNode *node, const CcAction *a) {
+static int check_results(Host *h, const CcNode *node, const CcAction *a) {
     for (int i = node->out0; i < node->out0 + node->n_out; i++) {
         PyObject *o = h->x->value[i];
         if (o != NULL && cc_tens_match(o, Py_TYPE(o), &h->shape->graph->val.at[i].type, false)) continue;
+        h->unlike = true;
         PyErr_Format(PyExc_RuntimeError,
                      "ccompile: %s gave a tensor of another shape or dtype than when it was recorded", a->name);
         return -1;
@@ -369,10 +370,20 @@ static bool raised_by_python(void) {
     return python;
 }
 
+/* A node up to the one that failed has run Python code, which may have done anything. One that gave a tensor of another
+ * shape than ever is made again all the same: what is behind it was recorded for the shape that it had. */
+static bool ran_python(const Host *h) {
+    for (int n = 0; h->trace->python && !h->unlike && n <= h->at; n++) {
+        const int action = h->trace->graph->node.at[n].host;
+        if (action >= 0 && h->trace->node.at[action].python) return true;
+    }
+    return false;
+}
+
 /* A node failed. */
 static CcRan fail(Host *h) {
     const bool python = !h->unsaved && raised_by_python();
-    if (!h->lost && !python && !done_for_good(h)) {
+    if (!h->lost && !python && !ran_python(h) && !done_for_good(h)) {
         cc_segment_restore(h);
         return CC_RAN_NOTHING;
     }

@@ -119,7 +119,7 @@ static void compile(CcSegment *s, CcShape *shape, PyObject *const *kept, PyObjec
     shape->freeze = cc_freeze_new(shape->graph);
     if (s->reuse_results) shape->ring = cc_ring_new(shape->graph->val.n);
     shape->plan = cc_run_compile(shape->graph, &s->options, &err);
-    if (shape->plan != NULL && kept != NULL && !s->options.host_only && !t->impure && !t->writes &&
+    if (shape->plan != NULL && kept != NULL && !s->options.host_only && !t->impure && !t->python && !t->writes &&
         !cc_verify_shape(s, shape, kept, symbol)) {
         cc_run_free(shape->plan);
         shape->plan = cc_run_compile(shape->graph, &(CcRunOptions){.host_only = true}, &err);

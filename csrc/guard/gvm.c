@@ -98,6 +98,7 @@ static PyObject *read_source(const CcGuard *g, const CcGuardState *state, PyObje
     }
     case CC_SRC_REF: return PyWeakref_CheckRef(parent) ? cc_weak_target(parent) : NULL;
     case CC_SRC_MRO: return ((PyTypeObject *)parent)->tp_mro;
+    case CC_SRC_CACHED: return *cc_cache_result_at(parent);
     case CC_SRC_GENFUNC: return read_generator(parent, -1);
     case CC_SRC_GENSLOT: return read_generator(parent, g->index);
     case CC_SRC_REFS: return held_alone(g, state, parent);

@@ -169,6 +169,9 @@ static bool free_source(Build *b, int i, int stage) {
         if ((type = held_type(&b->gs->g.at[g->parent])) == NULL) return false;
         add_word(b, &type->tp_mro, stage);
         return true;
+    case CC_SRC_CACHED:
+        if (steady) add_word(b, cc_cache_result_at(parent), stage);
+        return steady;
     case CC_SRC_ITEM:
         if (!steady || !PyTuple_Check(parent)) return false;
         break;

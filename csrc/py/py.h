@@ -251,6 +251,14 @@ bool cc_hook_has_room(void);
  * supported (a clear sentence: which versions are). */
 CC_MUST int cc_py_init(void);
 
+/* ---- cache.c: functools.lru_cache ---- */
+bool cc_cache_is(PyObject *o);                      /* what lru_cache makes of a function */
+CC_BORROW PyObject *cc_cache_dict(PyObject *cache); /* what it keeps; the same dict for ever */
+/* The key for the result of a call; NULL: no memory, with the error set. */
+CC_MUST CC_NEW PyObject *cc_cache_key(PyObject *cache, PyObject *const *in, int n, PyObject *kwnames);
+/* Where the result is, if the dict of a cache with a limit gave o; NULL: o is a result itself. */
+PyObject *const *cc_cache_result_at(PyObject *o);
+
 /* ------------------------------------------------------------------ object internals that guards read */
 
 /* Borrowed instance dict or NULL (never creates one... 3.11/3.12: materialises it when values are inline, because

@@ -153,6 +153,8 @@ static PyObject *number_sum(CcRec *rec, CcAct *act, PyObject *numbers, PyObject 
     if (!symbols || !cc_number_whole(numbers) || (start != NULL && !PyLong_CheckExact(start))) {
         if (rec->trace != NULL && (!cc_number_settle(rec, numbers, 1) || !cc_number_settle(rec, start, 0)))
             (void)cc_rec_poison(rec, act, CC_R_DATA_SCALAR, "sum");
+        if (rec->trace != NULL && !cc_state_read(rec, &numbers, 1, false))
+            (void)cc_rec_poison(rec, act, CC_R_UNKNOWN_TYPE, "sum");
         return plain_sum(numbers, start);
     }
     PyObject *total = start != NULL ? Py_NewRef(start) : PyLong_FromLong(0);
@@ -161,7 +163,8 @@ static PyObject *number_sum(CcRec *rec, CcAct *act, PyObject *numbers, PyObject 
     return total;
 }
 
-static bool plain(PyObject *o) { return cc_value_const(o) || (!cc_tens_any(o) && !cc_python_class(Py_TYPE(o))); }
+/* What C code adds by nothing but the operands; a Decimal's sum follows from its context. */
+static bool plain(PyObject *o) { return cc_value_const(o) || PyList_CheckExact(o) || PyTuple_CheckExact(o); }
 
 static PyObject *sum_seen(CcRec *rec, CcAct *act, PyObject *iterable, PyObject *start) {
     PyObject *it = PyObject_GetIter(iterable), *numbers = PyList_New(0), *total = NULL, *item = NULL;
@@ -282,8 +285,6 @@ CcGo cc_backcall_listed(CcRec *rec, CcAct *act, CcEvent *ev) {
 
 /* ------------------------------------------------------------------ functools.lru_cache */
 
-bool cc_backcall_is_cache(PyObject *f) { return strcmp(Py_TYPE(f)->tp_name, "functools._lru_cache_wrapper") == 0; }
-
 /* May this argument look up what a recording keeps? Content of tuples is guarded, and that objects which are compared
  * by identity are the same ones. */
 static bool cache_key(CcRec *rec, PyObject *o, int depth) {
@@ -306,9 +307,27 @@ static bool has_tensor(PyObject *o) {
     return cc_value_has_tensor(o, 4) || (dict != NULL && cc_value_has_tensor(dict, 4));
 }
 
-/* The function runs once for each set of arguments, whatever is compiled: it is called unseen, and what it gives for
- * constants is a constant, or an object that is read under guards. A tensor from the cache is one object for ever: no
- * recording holds on to it. */
+/* The place of a call's result: a guard reads it where the cache keeps it, so an entry that was dropped or replaced is seen.
+ * -1: the cache does not keep it. */
+static int kept(CcRec *rec, PyObject *f, PyObject *const *in, int n, PyObject *kwnames, PyObject *result) {
+    PyObject *key = cc_cache_key(f, in, n, kwnames), *dict = cc_cache_dict(f);
+    if (key == NULL) abort();
+    cc_vec_push(&rec->keep, key);
+    PyObject *found = PyDict_GetItemWithError(dict, key);
+    PyObject *const *at = found != NULL ? cc_cache_result_at(found) : NULL;
+    PyErr_Clear();
+    if (found == NULL || (at != NULL ? *at : found) != result) return -1;
+    CcGuards *gs = &rec->trace->guards;
+    bool is_new;
+    int id = cc_guard_source(gs, CC_SRC_KEY, cc_value_const_source(rec, dict), key, 0, 0, &is_new);
+    if (at == NULL) return id;
+    if (is_new) cc_guard_check(gs, id, CC_CHK_IDENT, found);
+    return cc_guard_source(gs, CC_SRC_CACHED, id, NULL, 0, 0, &is_new);
+}
+
+/* The function runs once for each set of arguments, whatever is compiled, and as long as the cache keeps what it gave: it is
+ * called unseen. A replay looks whether the cache has the same still, and then calls it as well: that counts, and is the
+ * last use. A tensor from the cache is one object for ever: no recording holds on to it. */
 CcGo cc_backcall_cache(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *const *in, int n,
                        PyObject *kwnames) {
     for (int i = 0; i < n; i++) cc_sym_settle(rec, in[i], 3);
@@ -320,11 +339,30 @@ CcGo cc_backcall_cache(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObjec
     ev->result = PyObject_Vectorcall(f, in, (size_t)n - n_kw, kwnames);
     cc_hook_pause(act->obs, paused);
     (void)cc_look_take();
-    if (ev->result == NULL || cc_value_const(ev->result) || cc_value_origin(rec, ev->result) != CC_O_UNKNOWN)
+    if (ev->result == NULL || has_tensor(ev->result)) {
+        PyObject *type, *value, *tb;
+        PyErr_Fetch(&type, &value, &tb);
+        (void)cc_rec_poison(rec, act, CC_R_UNKNOWN_CALL,
+                            ev->result == NULL ? "a cached function that raises"
+                                               : "a cached function that gives a tensor");
+        PyErr_Restore(type, value, tb);
         return CC_DONE;
-    if (has_tensor(ev->result))
-        (void)cc_rec_poison(rec, act, CC_R_UNKNOWN_CALL, "a cached function that gives a tensor");
-    else cc_value_const_source(rec, ev->result);
+    }
+    const int id = kept(rec, f, in, n, kwnames, ev->result);
+    if (id < 0) {
+        (void)cc_rec_poison(rec, act, CC_R_UNKNOWN_CALL, "a function whose result is not cached");
+        return CC_DONE;
+    }
+    CcGuards *gs = &rec->trace->guards;
+    if (cc_value_const(ev->result)) {
+        cc_guard_check(gs, id, CC_CHK_VALUE, ev->result);
+    } else {
+        cc_guard_check(gs, id, CC_CHK_IDENT, ev->result);
+        if (cc_value_origin(rec, ev->result) == CC_O_UNKNOWN) cc_value_const_source(rec, ev->result);
+    }
+    const CcCallSpec spec = {
+        .form = CC_F_CALL, .target = f, .kwnames = kwnames, .in = in, .n = n, .name = "a cached function"};
+    (void)cc_node_effect(rec, act, &spec, NULL);
     return CC_DONE;
 }
 
@@ -378,6 +416,7 @@ CcGo cc_backcall_pure(CcRec *rec, CcAct *act, CcEvent *ev, CcPure pure, PyObject
         if (!plain_data(in[i], 6) || !cc_number_settle(rec, in[i], 6)) return CC_OK;
         if (cc_value_dirty(rec, in[i]) != CC_DIRTY_NO || !cc_value_content(rec, in[i], 6)) return CC_OK;
     }
+    if (!cc_state_read(rec, in, n, true)) return CC_OK;
     const size_t n_kw = kwnames != NULL ? (size_t)PyTuple_GET_SIZE(kwnames) : 0;
     const bool paused = cc_hook_pause(act->obs, true);
     ev->result = PyObject_Vectorcall(f, in, (size_t)n - n_kw, kwnames);

@@ -74,7 +74,7 @@ static bool opaque_descriptor(PyObject *d) {
     return !(t == &PyFunction_Type || t == &PyProperty_Type || t == &PyMemberDescr_Type || t == &PyMethodDescr_Type ||
              t == &PyWrapperDescr_Type || t == &PyClassMethod_Type || t == &PyStaticMethod_Type ||
              t == &PyMethod_Type || t == &PyClassMethodDescr_Type || t == &PyInstanceMethod_Type || tuple_field(t) ||
-             cc_backcall_is_cache(d) || PyType_Check(d) || PyCFunction_Check(d) || cc_value_const(d));
+             cc_cache_is(d) || PyType_Check(d) || PyCFunction_Check(d) || cc_value_const(d));
 }
 
 /* Guards that the type's attribute is what it was; static types don't change. */

@@ -253,9 +253,18 @@ static bool asks_inference(const CcTorch *t) {
     return dot != NULL && strcmp(dot, ".is_inference") == 0;
 }
 
+/* Rows of ambient state are about these devices. */
+static bool other_device(const CcCalled *c) {
+    for (int i = 0; i < c->n; i++)
+        if (PyUnicode_Check(c->in[i]) && PyUnicode_CompareWithASCIIString(c->in[i], "cpu") != 0 &&
+            PyUnicode_CompareWithASCIIString(c->in[i], "cuda") != 0)
+            return true;
+    return false;
+}
+
 static CcGo torch_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c, const CcTorch *t) {
     switch (t->cls) {
-    case CC_T_STATE:
+    case CC_T_STATE: return other_device(c) ? cc_rec_break(rec, act, CC_R_TORCH_EFFECT, t->name) : CC_OK;
     case CC_T_DROP: return CC_OK;
     case CC_T_SCOPE: return cc_scope_before(rec, act, c, t);
     case CC_T_META:
@@ -529,7 +538,7 @@ CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, in
         Py_DECREF(gets);
         return CC_DONE;
     }
-    if (cc_backcall_is_cache(c.func)) return cc_backcall_cache(rec, act, ev, c.func, c.in, c.n, c.kwnames);
+    if (cc_cache_is(c.func)) return cc_backcall_cache(rec, act, ev, c.func, c.in, c.n, c.kwnames);
     return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, callable_name(c.func, name, sizeof name));
 }
 

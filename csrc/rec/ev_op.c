@@ -698,6 +698,7 @@ CcGo cc_op_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     /* BINARY_SLICE and STORE_SLICE (3.12) make their slice themselves */
     if ((ev->kind == CC_EV_SUBSCR || ev->kind == CC_EV_STORE_SUBSCR) && PySlice_Check(ev->in[1]))
         cc_value_fresh(rec, ev->in[1]);
+    if (!cc_state_event(rec, ev)) return cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, type_name(ev->in[0]));
     switch (ev->kind) {
     case CC_EV_ATTR: {
         const CcGo go = cc_attr_before(rec, act, ev->in[0], ev->name);

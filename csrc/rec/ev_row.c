@@ -191,6 +191,17 @@ static void addresses(CcRec *rec, const CcCalled *c, const CcCallee *callee) {
         cc_number_addresses(rec, c->in[i], 4, text);
 }
 
+/* What C code reads beside its operands. False: no guard can tell that. */
+static bool state_known(CcRec *rec, const CcCalled *c, const CcCallee *callee) {
+    for (int i = 1; has(callee, CC_TRAIT_CODEC) && i < c->n; i++)
+        if (!cc_state_codec(c->in[i])) return false;
+    if (!looks_inside(callee->kind)) return true;
+    const bool numpy = PyType_Check(c->func) ? strncmp(((PyTypeObject *)c->func)->tp_name, "numpy.", 6) == 0
+                                             : strcmp(type_name(c->func), "numpy.ufunc") == 0;
+    return (!numpy || cc_state_numpy(rec)) &&
+           cc_state_read(rec, c->in, c->n, has(callee, CC_TRAIT_AS_TEXT) || callee->kind == CC_CALLEE_VALUE);
+}
+
 /* C code that may read whatever its operands hold. */
 static CcGo contents_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *callee) {
     const CcCalleeKind k = callee->kind;
@@ -223,6 +234,18 @@ static bool looked_up(CcRec *rec, PyObject *key) {
     return cc_value_const(key) || cc_value_ident(key) || cc_number_dict_key(rec, key);
 }
 
+/* Whether copy.deepcopy made the memo itself: its caller may read one that was given. */
+static bool own_memo(CcRec *rec, const CcAct *act) {
+    for (Py_ssize_t i = 0; i < act->co->co_nlocalsplus; i++) {
+        PyObject *memo = cc_act_get(act, (int)i), *name = PyTuple_GET_ITEM(act->co->co_localsplusnames, i);
+        if (memo == NULL || PyUnicode_CompareWithASCIIString(name, "memo") != 0) continue;
+        const CcProv *p = cc_value_find(rec, memo);
+        return p != NULL && p->origin == CC_O_FRESH && p->site_co != NULL &&
+               PyUnicode_Compare(p->site_co->co_filename, act->co->co_filename) == 0;
+    }
+    return true; /* id(x) comes before there is one */
+}
+
 static CcGo id_before(CcRec *rec, CcAct *act, const CcCalled *c) {
     if (c->n == 0) return CC_OK;
     if (cc_tens_any(c->in[0])) { /* Tensor.__hash__ asks for it as well: what is hashed is told apart by its identity */
@@ -233,7 +256,7 @@ static CcGo id_before(CcRec *rec, CcAct *act, const CcCalled *c) {
                    ? CC_OK
                    : cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, "id of a tensor");
     }
-    if (cc_rec_in_module(act, "copy"))
+    if (cc_rec_in_module(act, "copy") && own_memo(rec, act))
         cc_value_copied(rec, c->in[0]); /* a key of deepcopy()'s memo: which one it is tells it from the others alone */
     else cc_value_which(rec, c->in[0]);
     return CC_OK;
@@ -262,6 +285,7 @@ static CcGo row_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee
                                   : cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, callee->name);
     case CC_CALLEE_TYPE: return c->n == 1 ? CC_OK : cc_rec_break(rec, act, CC_R_CLASS, "type()");
     case CC_CALLEE_ID: return id_before(rec, act, c);
+    case CC_CALLEE_STATE: return c->n == 0 ? CC_OK : cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, callee->name);
     case CC_CALLEE_IS:
         if (c->n == 2) cc_value_distinct(rec, c->in[0], c->in[1]);
         return CC_OK;
@@ -435,6 +459,7 @@ CcGo cc_row_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *cal
         if (result != NULL) go = cc_attr_generic_store(rec, act, c->in[0], c->in[1], c->n > 2 ? c->in[2] : NULL);
         break;
     case CC_CALLEE_ABC: guard_registrations(rec); break;
+    case CC_CALLEE_STATE: cc_value_read(rec, CC_SRC_ASK, -1, c->func, 0, 0, result); break;
     case CC_CALLEE_GROUP:
         if (result != NULL) cc_backcall_made(rec, result);
         break;
@@ -504,6 +529,7 @@ static CcGo call_back(CcRec *rec, CcAct *act, CcEvent *ev, CcCalled *c, const Cc
 
 CcGo cc_row_before(CcRec *rec, CcAct *act, CcEvent *ev, CcCalled *c, const CcCallee *callee) {
     cc_given_call(rec, c, callee);
+    if (!state_known(rec, c, callee)) return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, callee->name);
     CcGo go = call_back(rec, act, ev, c, callee);
     if (go == CC_OK) go = symbols_before(rec, act, ev, c, callee);
     if (go == CC_OK) go = row_before(rec, act, c, callee);

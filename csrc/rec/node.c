@@ -273,10 +273,28 @@ static bool catches(CcRec *rec) {
     return false;
 }
 
+bool cc_node_catches(CcRec *rec) { return catches(rec); }
+
+/* Effects that Python code would see: calling a function whose result a cache has is none. */
+bool cc_node_pending(CcRec *rec) {
+    for (int e = 0; e < rec->trace->effect.n; e++) {
+        const CcAction *a = &rec->trace->effect.at[e];
+        if (a->form != CC_F_CALL || !cc_cache_is(a->target)) return true;
+    }
+    return false;
+}
+
+/* Where autograd saves operands, hooks (torch.autograd.graph.saved_tensors_hooks) may run Python code in a node. */
+static bool hooked(CcRec *rec, const CcType *types, int n) {
+    bool grad = false;
+    for (int i = 0; i < n; i++) grad = grad || types[i].requires_grad;
+    return grad && cc_node_grad_mode() && cc_node_pending(rec) && cc_state_hooks(rec);
+}
+
 /* A node that may raise, behind one that can't be undone, in code that catches: a replay could not go to the
  * handler. */
 static bool may_strand(CcRec *rec, const CcCallSpec *spec) {
-    return rec->trace->impure && may_raise(spec) && catches(rec);
+    return (rec->trace->impure || rec->trace->python) && may_raise(spec) && catches(rec);
 }
 
 /* Where the value of `out=` stands among the operands; -1: nowhere. */
@@ -374,6 +392,7 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
         cc_sym_same(rec, act, spec, result);
         return CC_OK;
     }
+    if (hooked(rec, types, n_out)) return cc_rec_poison(rec, act, CC_R_ORDER, "hooks of saved tensors");
     if (may_strand(rec, spec)) return cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, spec->name);
     const int out = out_argument(spec);
     if (out >= 0 && resized(rec, spec->in[out])) return cc_rec_poison(rec, act, CC_R_TORCH_EFFECT, spec->name);
@@ -395,6 +414,8 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
     action.sequence = sequence;
     action.state = spec->state;
     action.checked = spec->checked;
+    action.python = spec->python;
+    rec->trace->python = rec->trace->python || spec->python;
     if (spec->checked) rec->rigid = "the size of a result is known only when it is made";
     action.undo = (uint8_t)undo;
     for (int i = 0; n_out == 0 && result != NULL && cc_tens_any(result) && i < spec->n; i++)

@@ -600,8 +600,20 @@ static void mark_before(CcRec *rec, int level) {
         if (mark_site(rec, rec->frame.at[i].act->co, rec->frame.at[i].act->pc)) return;
 }
 
+/* copy.deepcopy's memo is keyed by where this call's objects lie, so no frame of it can be rebuilt for others: its call is
+ * the break. */
+static bool mark_copy(CcRec *rec) {
+    for (int i = 1; i < rec->frame.n; i++) {
+        const CcAct *act = rec->frame.at[i].act, *caller = rec->frame.at[i - 1].act;
+        if (cc_rec_in_module(act, "copy") && PyUnicode_CompareWithASCIIString(act->co->co_name, "deepcopy") == 0)
+            return mark_site(rec, caller->co, caller->pc);
+    }
+    return false;
+}
+
 CcGo cc_rec_break(CcRec *rec, CcAct *act, CcReason reason, const char *what) {
     set_why(rec, act, reason, what);
+    if (mark_copy(rec)) return give_up(rec);
     for (int i = 1; i < rec->frame.n; i++)
         if (!rec->frame.at[i].transparent) {
             mark_site(rec, rec->frame.at[i - 1].act->co, rec->frame.at[i - 1].act->pc);

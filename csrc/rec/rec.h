@@ -110,6 +110,7 @@ typedef struct CcAction {
     uint8_t arg;       /* operator number */
     bool state;        /* sets ambient state: done again, it restores what a failed run leaves behind */
     bool sequence;     /* the result is a sequence whose items are the node's values */
+    bool python;       /* Python code is the op's kernel: not run a second time, if that can be helped */
     bool checked;      /* its results' metadata are compared with the recorded ones */
     uint8_t undo;      /* CcUndo */
     int16_t gives;     /* 1 + the operand that it gave back; 0: none, or its results are values */
@@ -223,7 +224,8 @@ typedef struct CcTrace {
     bool retry;
     /* its graph writes tensors from outside or draws random numbers: can't be run twice */
     bool impure;
-    int ops; /* nodes that are tensor ops */
+    bool python; /* a node is (CcAction.python) */
+    int ops;     /* nodes that are tensor ops */
     /* guards of generators that others, or nothing, take the place of: cc_generator_retire */
     CC_VEC(int) adopted;
     CC_VEC(struct CcKept {

@@ -126,6 +126,7 @@ CC_MUST int cc_value_init(void);
 CcProv *cc_value_find(CcRec *rec, PyObject *o); /* live entry or NULL */
 CcOrigin cc_value_origin(CcRec *rec, PyObject *o);
 bool cc_value_const(PyObject *o);     /* immutable, compared by value */
+bool cc_value_numpy(PyObject *o);     /* a number of numpy's */
 bool cc_value_structseq(PyObject *o); /* torch.return_types.max and its kind */
 bool cc_value_deque(PyObject *o);     /* exactly collections.deque */
 /* Which view of a dict or an OrderedDict: PyDictKeys_Type, PyDictValues_Type or PyDictItems_Type; NULL: none. */
@@ -252,6 +253,7 @@ typedef struct CcCallSpec {
     bool dynamic;         /* the shape of its results depends on data */
     bool state;           /* sets ambient state */
     bool safe;            /* whether it raises does not depend on data */
+    bool python;          /* CcAction.python */
     bool checked;         /* a replay compares its results' metadata with the recorded ones */
 } CcCallSpec;
 /* CC_OK, or CC_GIVE_UP when an operand can't be named (the site is marked). */
@@ -263,7 +265,9 @@ CcGo cc_node_effect(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *re
 int cc_node_args(CcRec *rec, const CcCallSpec *spec);
 CcAction cc_node_action(const CcCallSpec *spec, CcAct *act, int args0);
 void cc_action_free(CcAction *a);
-bool cc_node_grad_mode(void); /* now, and not at the entry: the region may have switched it */
+bool cc_node_grad_mode(void);     /* now, and not at the entry: the region may have switched it */
+bool cc_node_catches(CcRec *rec); /* code of the region would handle an exception here */
+bool cc_node_pending(CcRec *rec); /* writes of Python state wait for the graph's end */
 /* Can every operand of a node be named? Otherwise *bad is the first that can't. */
 bool cc_node_nameable(CcRec *rec, PyObject *o, int depth);
 
@@ -397,7 +401,7 @@ CcGo cc_backcall_remove(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in
 /* A call that made a generator which was alive at a break, and could not be rebuilt. CC_OK: it can't be listed. */
 CcGo cc_backcall_listed(CcRec *rec, CcAct *act, CcEvent *ev);
 
-bool cc_backcall_is_cache(PyObject *f); /* made by functools.lru_cache */
+/* of what functools.lru_cache made */
 CcGo cc_backcall_cache(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *const *in, int n, PyObject *kwnames);
 /* C code has just made it, of constants and of what is known */
 void cc_backcall_made(CcRec *rec, PyObject *o);
@@ -406,6 +410,16 @@ typedef enum CcPure { CC_PURE_NOT, CC_PURE_DATA, CC_PURE_CLASS } CcPure;
 /* Calls such a function once; CC_OK: its arguments are more than that. */
 CcGo cc_backcall_pure(CcRec *rec, CcAct *act, CcEvent *ev, CcPure pure, PyObject *f, PyObject *const *in, int n,
                       PyObject *kwnames);
+
+/* ---- state.c: state of the interpreter and of numpy that C code reads unseen ---- */
+/* Guards the state that an operation on these operands reads; text: it makes text of numbers, or numbers of text. False:
+ * there is such state, and no guard can ask for it. */
+bool cc_state_read(CcRec *rec, PyObject *const *in, int n, bool text);
+bool cc_state_event(CcRec *rec, const CcEvent *ev);
+bool cc_state_numpy(CcRec *rec); /* the same of a function of numpy's, whatever it is given */
+/* Whether hooks of saved tensors are set; if not, a guard says so. */
+bool cc_state_hooks(CcRec *rec);
+bool cc_state_codec(PyObject *name); /* an encoding, or a way to handle errors, that nobody can replace */
 
 /* ---- undo.c ---- */
 CcUndo cc_undo_of(CcRec *rec, const CcCallSpec *spec);

@@ -9,7 +9,8 @@
 #include "rec_int.h"
 
 /* What numpy's functions give for numbers. */
-static bool numpy_number(const PyTypeObject *t) {
+bool cc_value_numpy(PyObject *o) {
+    const PyTypeObject *t = Py_TYPE(o);
     static const char *const names[] = {"numpy.float64", "numpy.float32", "numpy.float16", "numpy.int64",
                                         "numpy.int32",   "numpy.int16",   "numpy.int8",    "numpy.uint8",
                                         "numpy.bool",    "numpy.bool_"};
@@ -24,7 +25,7 @@ bool cc_value_const(PyObject *o) {
     if (o == Py_None || t == &PyBool_Type || t == &PyLong_Type || t == &PyFloat_Type || t == &PyUnicode_Type ||
         t == &PyBytes_Type || t == &PyComplex_Type || o == Py_Ellipsis || o == Py_NotImplemented || t == &PyRange_Type)
         return true;
-    if (t == cc_tens_size_type() || cc_tens_constant(o) || numpy_number(t)) return true;
+    if (t == cc_tens_size_type() || cc_tens_constant(o) || cc_value_numpy(o)) return true;
     /* Other tuples have an identity, and may hold what is no constant. */
     return t == &PyTuple_Type && PyTuple_GET_SIZE(o) == 0;
 }
@@ -71,7 +72,7 @@ bool cc_value_ident(PyObject *o) {
         PyObject *self = PyCFunction_GET_SELF(o);
         return self == NULL || PyModule_Check(self) || PyType_Check(self);
     }
-    return PyContextVar_CheckExact(o) || cc_value_annotation(o) ||
+    return PyContextVar_CheckExact(o) || cc_value_annotation(o) || cc_cache_is(o) ||
            (form_base != NULL && PyType_IsSubtype(t, form_base));
 }
 

@@ -1,0 +1,156 @@
+/* State of the interpreter and of numpy that C code reads without being told of it: how many digits of an int may be text,
+ * what numpy does about errors, the locale's separators. What decides whether it is read are the operands, so these are
+ * looked at, and a guard asks for the state again. */
+#include "rec_int.h"
+
+typedef enum State { DIGITS, NUMPY_ERRORS, LOCALE } State;
+
+/* Where a C function without arguments tells a state; numpy has moved its own. */
+static const struct {
+    State state;
+    const char *module, *function;
+} rows[] = {
+    {DIGITS, "sys", "get_int_max_str_digits"},
+    {NUMPY_ERRORS, "numpy._core._multiarray_umath", "_get_extobj_dict"},
+    {NUMPY_ERRORS, "numpy.core._multiarray_umath", "geterrobj"},
+    {LOCALE, "_locale", "localeconv"},
+};
+
+static PyObject *attribute(const char *module, const char *name) {
+    PyObject *m = PyImport_ImportModule(module), *o = m != NULL ? PyObject_GetAttrString(m, name) : NULL;
+    Py_XDECREF(m);
+    if (o == NULL) PyErr_Clear();
+    return o;
+}
+
+/* A guard of its own: what is read is no value of the trace. */
+static void guard(CcRec *rec, CcSource source, int parent, PyObject *key, CcCheck check, PyObject *want) {
+    bool is_new;
+    CcGuards *gs = &rec->trace->guards;
+    const int id = cc_guard_source(gs, source, parent, key, 0, 0, &is_new);
+    gs->g.at[id].owned = true;
+    if (is_new) cc_guard_check(gs, id, check, want);
+    else cc_guard_also(gs, id, check, want, -1);
+}
+
+/* False: this interpreter, or this numpy, has no such function. */
+static bool ask(CcRec *rec, State state) {
+    for (int i = 0; i < CC_COUNT(rows); i++) {
+        PyObject *f = rows[i].state == state ? attribute(rows[i].module, rows[i].function) : NULL;
+        PyObject *answer = f != NULL ? PyObject_CallNoArgs(f) : NULL;
+        if (answer != NULL)
+            guard(rec, CC_SRC_ASK, -1, f, cc_value_const(answer) ? CC_CHK_VALUE : CC_CHK_EQUALSET, answer);
+        else PyErr_Clear();
+        Py_XDECREF(f);
+        Py_XDECREF(answer);
+        if (answer != NULL) return true;
+    }
+    return false;
+}
+
+/* numpy.set_printoptions puts another dict into a context variable, and never changes one. */
+static bool ask_numpy_text(CcRec *rec) {
+    PyObject *var = attribute("numpy._core.printoptions", "format_options"), *now = NULL;
+    const bool known = var != NULL && PyContextVar_CheckExact(var) && PyContextVar_Get(var, NULL, &now) == 0;
+    if (known && now != NULL) guard(rec, CC_SRC_CTXVAR, cc_value_const_source(rec, var), NULL, CC_CHK_IDENT, now);
+    const bool ok = now != NULL;
+    Py_XDECREF(now);
+    Py_XDECREF(var);
+    PyErr_Clear();
+    return ok;
+}
+
+/* ------------------------------------------------------------------ what operands ask for */
+
+typedef struct Found {
+    bool digits, numpy, locale;
+} Found;
+
+/* CPython looks at the limit beyond these many digits (sys.int_info.str_digits_check_threshold). */
+enum { FREE_DIGITS = 640, FREE_BITS = 2100 };
+
+static bool long_int(PyObject *o) { return PyLong_Check(o) && _PyLong_NumBits(o) > FREE_BITS; }
+
+/* "{:n}".format and format(x, "n"): numbers as the locale writes them. */
+static bool by_locale(PyObject *text) {
+    Py_ssize_t n;
+    const char *s = PyUnicode_AsUTF8AndSize(text, &n);
+    if (s == NULL) PyErr_Clear();
+    return s != NULL && n > 0 && (s[n - 1] == 'n' || strstr(s, "n}") != NULL);
+}
+
+static bool look(void *ctx, PyObject *o, int depth) {
+    Found *found = ctx;
+    if (o == NULL) return false;
+    if (cc_value_numpy(o)) found->numpy = true;
+    else if (PyLong_Check(o)) found->digits = found->digits || long_int(o);
+    else if (PyUnicode_Check(o)) {
+        found->digits = found->digits || PyUnicode_GET_LENGTH(o) > FREE_DIGITS;
+        found->locale = found->locale || by_locale(o);
+    } else if (PyBytes_Check(o)) found->digits = found->digits || PyBytes_GET_SIZE(o) > FREE_DIGITS;
+    else if (PyExceptionInstance_Check(o)) o = ((PyBaseExceptionObject *)o)->args;
+    if (depth > 0 && o != NULL) (void)cc_number_any(o, look, ctx, depth - 1);
+    return false;
+}
+
+/* text: numbers become text, or text numbers. */
+static bool ask_for(CcRec *rec, const Found *found, bool text) {
+    return (!found->numpy || (ask(rec, NUMPY_ERRORS) && (!text || ask_numpy_text(rec)))) &&
+           (!text || !found->digits || ask(rec, DIGITS)) && (!text || !found->locale || ask(rec, LOCALE));
+}
+
+bool cc_state_read(CcRec *rec, PyObject *const *in, int n, bool text) {
+    Found found = {0};
+    for (int i = 0; i < n; i++) (void)look(&found, in[i], 4);
+    return ask_for(rec, &found, text);
+}
+
+bool cc_state_event(CcRec *rec, const CcEvent *ev) {
+    const bool modulo = ev->kind == CC_EV_BINOP && ev->arg == CC_NB_REMAINDER && PyUnicode_Check(ev->in[0]);
+    if (ev->kind == CC_EV_FORMAT || modulo) return cc_state_read(rec, ev->in, ev->n, true);
+    if (ev->kind != CC_EV_BINOP && ev->kind != CC_EV_UNARY && ev->kind != CC_EV_COMPARE) return true;
+    bool numpy = false;
+    for (int i = 0; i < ev->n; i++) numpy = numpy || (ev->in[i] != NULL && cc_value_numpy(ev->in[i]));
+    return !numpy || ask(rec, NUMPY_ERRORS);
+}
+
+bool cc_state_numpy(CcRec *rec) { return ask(rec, NUMPY_ERRORS); }
+
+bool cc_state_hooks(CcRec *rec) {
+    static PyObject *top;
+    PyObject *f = top == NULL ? attribute("torch._C._autograd", "_top_saved_tensors_default_hooks") : NULL;
+    PyObject *partial = f != NULL ? attribute("functools", "partial") : NULL;
+    if (partial != NULL) top = PyObject_CallFunctionObjArgs(partial, f, Py_True, NULL);
+    Py_XDECREF(partial);
+    Py_XDECREF(f);
+    PyObject *now = top != NULL ? PyObject_CallNoArgs(top) : NULL;
+    if (now == Py_None) guard(rec, CC_SRC_ASK, -1, top, CC_CHK_IDENT, Py_None);
+    PyErr_Clear();
+    Py_XDECREF(now); /* None lives on */
+    return now != Py_None;
+}
+
+/* ------------------------------------------------------------------ codecs */
+
+/* Names that C code knows itself; others are looked up among what was registered. */
+bool cc_state_codec(PyObject *name) {
+    static const char *const own[] = {"utf-8",
+                                      "utf8",
+                                      "ascii",
+                                      "us-ascii",
+                                      "latin-1",
+                                      "latin1",
+                                      "utf-16",
+                                      "utf-32",
+                                      "iso-8859-1",
+                                      "strict",
+                                      "ignore",
+                                      "replace",
+                                      "backslashreplace",
+                                      "surrogateescape",
+                                      "surrogatepass",
+                                      "xmlcharrefreplace"};
+    for (int i = 0; PyUnicode_Check(name) && i < CC_COUNT(own); i++)
+        if (PyUnicode_CompareWithASCIIString(name, own[i]) == 0) return true;
+    return false;
+}
