@@ -105,14 +105,10 @@ static void free_index(CcGuards *gs) {
 
 void cc_guard_seal(CcGuards *gs) {
     for (int i = 0; i < gs->g.n; i++) {
-<<<<<<< HEAD
         CcGuard *g = &gs->g.at[i];
         if (g->owned || g->used) cc_vec_push(&gs->held, i);
         if (g->check == CC_CHK_ALONE) g->other = gs->g.at[g->other].used;
-=======
-        if (gs->g.at[i].owned || gs->g.at[i].used) cc_vec_push(&gs->held, i);
-        gs->classes = gs->classes || gs->g.at[i].check == CC_CHK_SPECIALS;
->>>>>>> 3aa22fd (C code that is given objects of Python classes guards their special methods, present or absent, and the bases that isinstance and except ask; what classes say of themselves is read by guards)
+        gs->classes = gs->classes || g->check == CC_CHK_SPECIALS;
     }
     free_index(gs);
 }
