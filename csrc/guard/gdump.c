@@ -43,6 +43,15 @@ void cc_guard_source_text(const CcGuards *gs, int id, CcSbuf *out) {
             add_object(((PyDescrObject *)g->key)->d_name, out);
         else if (*p == 'k') add_object(g->key, out);
         else if (*p == 'i') cc_sbuf_add(out, "%d", g->index);
+        else if (*p == 'v') cc_guard_source_text(gs, g->index, out);
+    }
+}
+
+/* Marks what is read on the way to a guard. */
+static void mark_way(const CcGuards *gs, int id, bool *on_way) {
+    for (; id >= 0; id = gs->g.at[id].parent) {
+        on_way[id] = true;
+        mark_way(gs, cc_guard_keyed(&gs->g.at[id]), on_way);
     }
 }
 
@@ -51,15 +60,14 @@ void cc_guard_now(const CcGuards *gs, int id, const CcGuardState *state, CcSbuf 
     if (gv == NULL) abort();
     bool *on_way = calloc((size_t)id + 1, sizeof *on_way);
     if (on_way == NULL) abort();
-    for (int k = id; k >= 0; k = gs->g.at[k].parent) on_way[k] = true;
+    mark_way(gs, id, on_way);
     int n = 0;
     for (; n <= id; n++) {
         const CcGuard *g = &gs->g.at[n];
         if (!on_way[n]) continue;
         gv[n] = cc_guard_read(g, state, gv);
         if (g->used && !g->owned) Py_XINCREF(gv[n]);
-        const bool compares = g->check == CC_CHK_ALIAS || g->check == CC_CHK_DISTINCT;
-        if (n < id && !compares && !cc_guard_holds(g, gv[n], gv)) break;
+        if (n < id && cc_guard_compared(g) < 0 && !cc_guard_holds(g, gv[n], gv)) break;
     }
     free(on_way);
     if (n > id) {

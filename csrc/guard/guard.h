@@ -35,7 +35,9 @@ typedef struct CcGuard {
     /* SLOT: which act of the chain; GENREFS: how many slots of the generator that will be read hold the object */
     int16_t level;
     int32_t parent; /* -1: none */
-    int32_t index;  /* ARG, SLOT, ITEM: index; SIZE: expected size; REFS: how many places that will be read hold it */
+    /* ARG, SLOT, ITEM: index; SIZE: expected size; REFS: how many places that will be read hold it; BY: the source of the key, a
+     * tensor */
+    int32_t index;
     int32_t other;  /* ALIAS, DISTINCT: the other source; ALONE: how many references the run itself has */
     PyObject *key;  /* strong: dict key, attribute name, descriptor, constant */
     PyObject *want; /* strong: expected object, value, type, key tuple */

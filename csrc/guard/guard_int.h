@@ -6,6 +6,13 @@
 
 void cc_guard_release_to(const CcGuards *gs, PyObject **gv, int upto); /* of guards below upto */
 
+/* What a guard needs beside its parent's value: that of the guard which it is compared with, and of the one which is its key.
+ * -1: none. */
+static inline int cc_guard_compared(const CcGuard *g) {
+    return g->check == CC_CHK_ALIAS || g->check == CC_CHK_DISTINCT ? g->other : -1;
+}
+static inline int cc_guard_keyed(const CcGuard *g) { return g->source == CC_SRC_BY ? g->index : -1; }
+
 /* memo.c: a program that has passed, as the few words of memory that have to be unchanged for it to pass again. */
 typedef struct CcMemo CcMemo;
 enum { CC_MEMO_MISS = -2 };

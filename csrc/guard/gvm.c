@@ -19,6 +19,14 @@ static PyObject *read_key(PyObject *dict, PyObject *key) {
     return v;
 }
 
+/* What a dict has for a tensor. Its hash is that of id(tensor) (Tensor.__hash__ is Python code, which guards don't run), and
+ * an int below 2**61 - 1 is its own hash. */
+static PyObject *read_by(PyObject *dict, PyObject *tensor) {
+    PyObject *v = _PyDict_GetItem_KnownHash(dict, tensor, (Py_hash_t)(uintptr_t)tensor);
+    if (v == NULL) PyErr_Clear();
+    return v;
+}
+
 /* What a generator's frame holds; the guard of its parent tells that there is such a slot. */
 static PyObject *read_generator(PyObject *generator, int slot) {
     CcGen g;
@@ -103,6 +111,7 @@ static PyObject *read_source(const CcGuard *g, const CcGuardState *state, PyObje
     case CC_SRC_GENSLOT: return read_generator(parent, g->index);
     case CC_SRC_REFS: return held_alone(g, state, parent);
     case CC_SRC_GENREFS: return generator_alone(g, parent);
+    case CC_SRC_BY: /* cc_guard_read */
     case CC_SRC_GEN:
     case CC_SRC_SIZE:
     case CC_SRC_KEYS:
@@ -114,6 +123,7 @@ static PyObject *read_source(const CcGuard *g, const CcGuardState *state, PyObje
 }
 
 PyObject *cc_guard_read(const CcGuard *g, const CcGuardState *state, PyObject *const *gv) {
+    if (g->source == CC_SRC_BY) return read_by(gv[g->parent], gv[g->index]);
     return read_source(g, state, g->parent >= 0 ? gv[g->parent] : NULL);
 }
 
@@ -294,8 +304,7 @@ static bool lone(const CcGuards *gs, int id) {
     int n = 0;
     for (; id >= 0; id = gs->g.at[id].parent) {
         const CcGuard *g = &gs->g.at[id];
-        if (g->owned || g->check == CC_CHK_ALIAS || g->check == CC_CHK_DISTINCT || g->check == CC_CHK_ALONE ||
-            ++n > PATH)
+        if (g->owned || cc_guard_compared(g) >= 0 || cc_guard_keyed(g) >= 0 || g->check == CC_CHK_ALONE || ++n > PATH)
             return false;
     }
     return true;

@@ -12,7 +12,9 @@ uint64_t cc_guard_path(const CcGuards *gs, int id, uint64_t salt) {
         const uint64_t key = g->key == NULL                 ? 0
                              : PyUnicode_CheckExact(g->key) ? (uint64_t)PyObject_Hash(g->key)
                                                             : (uintptr_t)g->key;
-        const uint64_t words[] = {g->source, key, (uint64_t)g->level, (uint32_t)g->index};
+        const uint64_t index =
+            cc_guard_keyed(g) >= 0 ? cc_guard_path(gs, g->index, salt) : (uint64_t)(uint32_t)g->index;
+        const uint64_t words[] = {g->source, key, (uint64_t)g->level, index};
         hash = cc_map_hash(words, sizeof words, hash);
     }
     return hash;

@@ -162,6 +162,7 @@ static bool free_source(Build *b, int i, int stage) {
         return add_version(b, dict, -1, stage);
     case CC_SRC_OWN: return add_place(b, g->parent, stage, &dict) && dict == NULL;
     case CC_SRC_KEY: return PyDict_Check(parent) && add_version(b, parent, i, stage);
+    case CC_SRC_BY: return PyDict_Check(parent) && b->m->pinned[g->index] && add_version(b, parent, i, stage);
     case CC_SRC_TLOOK:
         return (type = held_type(&b->gs->g.at[g->parent])) != NULL && steady && add_tag(b, type, i, stage);
     case CC_SRC_CLASS: return (type = held_type(&b->gs->g.at[g->parent])) != NULL && add_tag(b, type, i, stage);
@@ -255,12 +256,16 @@ static bool instance(PyObject *o) {
            !PyList_Check(o) && !PyDict_Check(o) && !PyAnySet_Check(o);
 }
 
-/* It is compared with a value that a run does not have yet when guards of this mode are asked. LIVE: with one that need
- * not be what it was. */
+/* A run does not have the value of `other` (-1: none) yet when guards of this mode are asked. LIVE: it need not be what it
+ * was. */
+static bool later(const Build *b, int other, int mode) {
+    if (other < 0) return false;
+    return mode == LIVE ? !b->m->pinned[other] && b->mode[other] != ROOT
+                        : b->mode[other] == LIVE || b->mode[other] == PROBE;
+}
+
 static bool compared(const Build *b, const CcGuard *g, int mode) {
-    if (g->check != CC_CHK_ALIAS && g->check != CC_CHK_DISTINCT) return false;
-    const int other = b->mode[g->other];
-    return mode == LIVE ? !b->m->pinned[g->other] && other != ROOT : other == LIVE || other == PROBE;
+    return later(b, cc_guard_compared(g), mode) || later(b, cc_guard_keyed(g), mode);
 }
 
 /* Sets mode, stage, pinned and steady of a guard. */
@@ -284,7 +289,7 @@ static void place_guard(Build *b, int i) {
     }
     b->mode[i] = LIVE;
     if (g->parent < 0 || !m->pinned[g->parent] || g->owned) return;
-    const int stage = b->stage[g->parent];
+    const int key = cc_guard_keyed(g), stage = CC_MAX(b->stage[g->parent], key < 0 ? 0 : b->stage[key]);
     if (compared(b, g, LIVE)) return;
     const bool follows = free_source(b, i, stage);
     b->stage[i] = (uint8_t)stage;
@@ -311,8 +316,8 @@ static void list_early(Build *b) {
     for (int i = 0; i < gs->g.n; i++) {
         if (b->mode[i] == FREE) continue;
         const CcGuard *g = &gs->g.at[i];
-        const int from[] = {g->parent, g->check == CC_CHK_ALIAS || g->check == CC_CHK_DISTINCT ? g->other : -1};
-        for (int k = 0; k < 2; k++) {
+        const int from[] = {g->parent, cc_guard_compared(g), cc_guard_keyed(g)};
+        for (int k = 0; k < CC_COUNT(from); k++) {
             if (from[k] < 0 || listed[from[k]] || b->mode[from[k]] != FREE) continue;
             listed[from[k]] = true;
             cc_vec_push(&b->m->early, from[k]);
@@ -390,7 +395,8 @@ CcMemo *cc_memo_new(const CcGuards *gs, PyObject *const *gv, const bool *moving)
     for (int i = 0; i < gs->g.n; i++) {
         const CcGuard *g = &gs->g.at[i];
         if (g->parent >= 0) m->child[g->parent] = true;
-        if (g->check == CC_CHK_ALIAS || g->check == CC_CHK_DISTINCT) m->child[g->other] = true;
+        if (cc_guard_compared(g) >= 0) m->child[g->other] = true;
+        if (cc_guard_keyed(g) >= 0) m->child[g->index] = true;
     }
     for (int i = 0; i < gs->g.n; i++) place_guard(&b, i);
     list_guards(&b);

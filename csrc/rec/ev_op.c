@@ -273,7 +273,10 @@ static CcGo subscr_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     if (cc_tens_any(key) && PyDict_CheckExact(o) && cc_value_origin(rec, o) == CC_O_FRESH &&
         cc_value_membership(rec, o, key))
         return CC_OK; /* found by identity */
-    if (cc_tens_any(key)) return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "a tensor as an index");
+    if (cc_value_by_tensor(rec, o, key) && PyDict_Contains(o, key) == 1) return CC_OK;
+    if (cc_tens_any(key))
+        return PyDict_Check(o) ? cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "a dict's item for a tensor")
+                               : cc_rec_break(rec, act, CC_R_TENSOR_ITER, "a tensor as an index");
     if (unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
     if (!key_readable(rec, o, key)) return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(o));
     if (!cc_number_settle(rec, key, 1)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, "key");
@@ -302,11 +305,8 @@ static CcGo subscr_before(CcRec *rec, CcAct *act, CcEvent *ev) {
 static void read_item(CcRec *rec, PyObject *o, PyObject *key, PyObject *v) {
     const int source = cc_value_known(rec, o) ? -1 : cc_value_source(rec, o);
     if (source < 0) return;
-    if (PyDict_Check(o)) {
-        cc_value_read(rec, CC_SRC_KEY, source, key, 0, 0, v);
-        return;
-    }
-    if (!PyLong_Check(key) && !PyIndex_Check(key)) return;
+    if (PyDict_Check(o)) cc_value_read_key(rec, source, key, v);
+    if (PyDict_Check(o) || (!PyLong_Check(key) && !PyIndex_Check(key))) return;
     Py_ssize_t i = PyNumber_AsSsize_t(key, NULL);
     const Py_ssize_t n = PySequence_Fast_GET_SIZE(o);
     if (i < 0 || v == NULL) { /* counted from the end, or out of range: the length decides */
@@ -443,6 +443,7 @@ static CcGo contains_before(CcRec *rec, CcAct *act, CcEvent *ev) {
         ev->result = cc_backcall_contains(rec, o, item);
         return CC_DONE;
     }
+    if (cc_value_by_tensor(rec, o, item)) return CC_OK;
     cc_sym_settle(rec, item, 3);
     const bool by_hash = PyDict_Check(o) || PyAnySet_Check(o) || cc_value_view(o) == &PyDictKeys_Type;
     if (by_hash && !cc_value_const(item) && !cc_value_ident(item) && !dirty(rec, o) && cc_value_content(rec, o, 1) &&
@@ -468,8 +469,8 @@ static CcGo contains_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
         }
     if (cc_value_deque(o)) (void)cc_value_membership(rec, o, ev->in[1]);
     const int source = PyDict_Check(o) && !cc_value_known(rec, o) ? cc_value_source(rec, o) : -1;
-    if (source >= 0 && cc_number_dict_key(rec, ev->in[1]))
-        cc_value_read(rec, CC_SRC_KEY, source, ev->in[1], 0, 0, PyDict_GetItemWithError(o, ev->in[1]));
+    if (source >= 0 && (cc_number_dict_key(rec, ev->in[1]) || cc_value_by_tensor(rec, o, ev->in[1])))
+        cc_value_read_key(rec, source, ev->in[1], PyDict_GetItemWithError(o, ev->in[1]));
     return CC_OK;
 }
 

@@ -306,7 +306,7 @@ static CcGo row_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee
     case CC_CALLEE_OBJ_SETATTR:
         return cc_tens_any(c->in[0]) ? cc_rec_break(rec, act, CC_R_TORCH_EFFECT, "setattr") : CC_OK;
     case CC_CALLEE_DICT_GET: {
-        if (c->n < 2) return CC_OK;
+        if (c->n < 2 || cc_value_by_tensor(rec, c->in[0], c->in[1])) return CC_OK;
         const CcDirty d =
             cc_value_dirty_key(rec, c->in[0]) == CC_DIRTY_ALL ? cc_value_dirty(rec, c->in[0]) : CC_DIRTY_NO;
         if (cc_value_symbolic(rec, c->in[1])) cc_value_pin(rec, c->in[1]);
@@ -390,8 +390,8 @@ static CcGo context_effect(CcRec *rec, CcAct *act, const CcCalled *c, const CcCa
 static CcGo dict_get_after(CcRec *rec, const CcCalled *c) {
     const int source =
         c->n > 1 && PyDict_Check(c->in[0]) && !cc_value_known(rec, c->in[0]) ? cc_value_source(rec, c->in[0]) : -1;
-    if (source >= 0 && looked_up(rec, c->in[1]))
-        cc_value_read(rec, CC_SRC_KEY, source, c->in[1], 0, 0, PyDict_GetItemWithError(c->in[0], c->in[1]));
+    if (source >= 0 && (looked_up(rec, c->in[1]) || cc_value_by_tensor(rec, c->in[0], c->in[1])))
+        cc_value_read_key(rec, source, c->in[1], PyDict_GetItemWithError(c->in[0], c->in[1]));
     return CC_OK;
 }
 

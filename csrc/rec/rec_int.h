@@ -159,6 +159,11 @@ int cc_value_source(CcRec *rec, PyObject *o);
 int cc_value_const_source(CcRec *rec, PyObject *o);
 /* Records that `source` of parent gave v (NULL: absent): adds the guard when it is new and learns v. Guard id. */
 int cc_value_read(CcRec *rec, CcSource source, int parent, PyObject *key, int level, int index, PyObject *v);
+/* Whether a guard can ask a dict from outside for a tensor from outside: it is found by address, no data is read
+ * (optimizer.state[p]). */
+bool cc_value_by_tensor(CcRec *rec, PyObject *dict, PyObject *key);
+/* What a dict from outside has for a key; v NULL: nothing. */
+void cc_value_read_key(CcRec *rec, int parent, PyObject *key, PyObject *v);
 /* What a function without arguments says of the process, which is guarded to stay so. NULL without an error: it
  * raised. */
 CC_NEW PyObject *cc_value_ask(CcRec *rec, PyObject *function);

@@ -343,6 +343,16 @@ int cc_value_read(CcRec *rec, CcSource source, int parent, PyObject *key, int le
     return id;
 }
 
+bool cc_value_by_tensor(CcRec *rec, PyObject *dict, PyObject *key) {
+    if (!cc_tens_plain(key) || !PyDict_Check(dict) || cc_python_class(Py_TYPE(dict))) return false;
+    return cc_value_source(rec, key) >= 0 && cc_value_source(rec, dict) >= 0 && !cc_value_dirty(rec, dict);
+}
+
+void cc_value_read_key(CcRec *rec, int parent, PyObject *key, PyObject *v) {
+    if (cc_tens_any(key)) cc_value_read(rec, CC_SRC_BY, parent, NULL, 0, cc_value_source(rec, key), v);
+    else cc_value_read(rec, CC_SRC_KEY, parent, key, 0, 0, v);
+}
+
 PyObject *cc_value_ask(CcRec *rec, PyObject *function) {
     PyObject *answer = PyObject_CallNoArgs(function);
     if (answer != NULL) cc_value_read(rec, CC_SRC_ASK, -1, function, 0, 0, answer);
