@@ -4,11 +4,7 @@
 
 static const char *type_name(PyObject *o) { return Py_TYPE(o)->tp_name; }
 
-static bool unknown(CcRec *rec, PyObject *o) {
-    return o != NULL && !PyExceptionInstance_Check(o) && cc_value_origin(rec, o) == CC_O_UNKNOWN;
-}
-
-static bool any_tensor(const CcEvent *ev, int depth) {
+bool cc_op_tensors(const CcEvent *ev, int depth) {
     for (int i = 0; i < ev->n; i++)
         if (ev->in[i] != NULL && cc_value_has_tensor(ev->in[i], depth)) return true;
     return false;
@@ -88,11 +84,11 @@ static bool done_in_python(const CcEvent *ev, int i) {
 }
 
 /* Operands that only C code of builtin types sees; their content decides the result. */
-static CcGo plain_before(CcRec *rec, CcAct *act, const CcEvent *ev, int depth) {
+CcGo cc_op_plain(CcRec *rec, CcAct *act, const CcEvent *ev, int depth) {
     for (int i = 0; i < ev->n; i++) {
         PyObject *o = ev->in[i];
         if (o == NULL) continue;
-        if (unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
+        if (cc_value_unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
         if (dirty(rec, o)) return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(o));
         if (looks_inside(ev) && !cc_number_settle(rec, o, depth))
             return cc_rec_break(rec, act, CC_R_DATA_SCALAR, type_name(o));
@@ -107,7 +103,7 @@ static CcGo plain_before(CcRec *rec, CcAct *act, const CcEvent *ev, int depth) {
     return CC_OK;
 }
 
-static bool any_symbolic(CcRec *rec, const CcEvent *ev) {
+bool cc_op_symbolic(CcRec *rec, const CcEvent *ev) {
     for (int i = 0; i < ev->n; i++)
         if (ev->in[i] != NULL && cc_value_symbolic(rec, ev->in[i])) return true;
     return false;
@@ -142,10 +138,10 @@ static bool python_operand(CcRec *rec, const CcEvent *ev) {
 static CcGo operator_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     const CcGo go = cc_sym_operator(rec, act, ev);
     if (go != CC_OK) return go;
-    if (ev->kind == CC_EV_BINOP && any_tensor(ev, 1) && !operand_tensor(ev))
+    if (ev->kind == CC_EV_BINOP && cc_op_tensors(ev, 1) && !operand_tensor(ev))
         return ev->arg == CC_NB_REMAINDER ? cc_rec_break(rec, act, CC_R_TENSOR_VALUE, "formatting a tensor")
-                                          : plain_before(rec, act, ev, 1);
-    if (any_tensor(ev, 1)) {
+                                          : cc_op_plain(rec, act, ev, 1);
+    if (cc_op_tensors(ev, 1)) {
         if (python_operand(rec, ev)) return CC_OK;
         for (int i = 0; i < ev->n; i++) {
             if (!plain_tensors(ev->in[i], 2)) return cc_rec_break(rec, act, CC_R_TENSOR_SUBCLASS, type_name(ev->in[i]));
@@ -157,7 +153,7 @@ static CcGo operator_before(CcRec *rec, CcAct *act, CcEvent *ev) {
         }
         return CC_OK;
     }
-    if (any_symbolic(rec, ev)) {
+    if (cc_op_symbolic(rec, ev)) {
         if (ev->kind != CC_EV_COMPARE) return CC_OK;
         const int outcome = PyObject_RichCompareBool(ev->in[0], ev->in[1], ev->arg);
         if (outcome < 0) PyErr_Clear();
@@ -165,7 +161,7 @@ static CcGo operator_before(CcRec *rec, CcAct *act, CcEvent *ev) {
                    ? CC_OK
                    : cc_rec_break(rec, act, CC_R_DATA_SCALAR, "comparison");
     }
-    return plain_before(rec, act, ev, 4);
+    return cc_op_plain(rec, act, ev, 4);
 }
 
 /* By zero, or an integer to a negative power: raises by data. */
@@ -178,7 +174,7 @@ static CcGo operator_node(CcRec *rec, CcAct *act, const CcEvent *ev, CcForm form
                           const CcBound *bound) {
     const CcRecFrame *f = cc_rec_frame(rec, act);
     if (rec->trace->graph->node.n != f->call_nodes) return CC_OK; /* Python code in between recorded them */
-    const bool symbolic = any_symbolic(rec, ev);
+    const bool symbolic = cc_op_symbolic(rec, ev);
     const CcCallSpec spec = {.form = form,
                              .arg = ev->arg,
                              .in = ev->in,
@@ -213,13 +209,13 @@ static void guard_operators(CcRec *rec, const CcEvent *ev) {
 
 static CcGo operator_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
     if (ev->result == NULL) /* whether it raises may depend on data */
-        return operand_tensor(ev) || any_symbolic(rec, ev)
+        return operand_tensor(ev) || cc_op_symbolic(rec, ev)
                    ? cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "an operation that raises")
                    : CC_OK;
     guard_operators(rec, ev);
     if (python_operand(rec, ev) && cc_value_origin(rec, ev->result) != CC_O_UNKNOWN) return CC_OK;
     CcBound bound;
-    if (operand_tensor(ev) || (any_symbolic(rec, ev) && ev->kind != CC_EV_COMPARE)) {
+    if (operand_tensor(ev) || (cc_op_symbolic(rec, ev) && ev->kind != CC_EV_COMPARE)) {
         switch (ev->kind) {
         case CC_EV_BINOP: {
             const bool inplace = ev->flags & CC_EV_INPLACE;
@@ -277,7 +273,7 @@ static CcGo subscr_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     if (cc_tens_any(key))
         return PyDict_Check(o) ? cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "a dict's item for a tensor")
                                : cc_rec_break(rec, act, CC_R_TENSOR_ITER, "a tensor as an index");
-    if (unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
+    if (cc_value_unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
     if (!key_readable(rec, o, key)) return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(o));
     if (!cc_number_settle(rec, key, 1)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, "key");
     if (PySlice_Check(key) && !cc_value_content(rec, key, 1))
@@ -350,7 +346,7 @@ static CcGo store_subscr_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
     PyObject *o = ev->in[0];
     if (!cc_tens_any(o)) cc_sym_settle(rec, ev->in[1], 3);
     for (int i = 0; i < 3; i++)
-        if (unknown(rec, ev->in[i])) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(ev->in[i]));
+        if (cc_value_unknown(rec, ev->in[i])) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(ev->in[i]));
     if (cc_item_sliced(ev->in[1])) return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "a tensor as a bound of a slice");
     if (cc_tens_any(o)) {
         if (!cc_tens_plain(o)) return cc_rec_break(rec, act, CC_R_TENSOR_SUBCLASS, type_name(o));
@@ -439,7 +435,7 @@ static CcGo store_subscr_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
 
 static CcGo contains_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     PyObject *o = ev->in[0], *item = ev->in[1];
-    if (PyIter_Check(o) && !is_heap(o) && cc_value_origin(rec, o) == CC_O_FRESH && !unknown(rec, item)) {
+    if (PyIter_Check(o) && !is_heap(o) && cc_value_origin(rec, o) == CC_O_FRESH && !cc_value_unknown(rec, item)) {
         ev->result = cc_backcall_contains(rec, o, item);
         return CC_DONE;
     }
@@ -451,10 +447,10 @@ static CcGo contains_before(CcRec *rec, CcAct *act, CcEvent *ev) {
         return CC_OK;
     if (cc_tens_any(item) || (!by_hash && cc_value_has_tensor(o, 2)))
         return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "in");
-    if (any_symbolic(rec, ev)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, "in");
-    if (PyDict_Check(o) && !unknown(rec, o) && key_readable(rec, o, item) && cc_number_dict_key(rec, item))
+    if (cc_op_symbolic(rec, ev)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, "in");
+    if (PyDict_Check(o) && !cc_value_unknown(rec, o) && key_readable(rec, o, item) && cc_number_dict_key(rec, item))
         return CC_OK;
-    return plain_before(rec, act, ev, 3);
+    return cc_op_plain(rec, act, ev, 3);
 }
 
 static CcGo contains_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
@@ -493,7 +489,7 @@ static CcGo truth_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     if (cc_value_const(o) || cc_value_ident(o) || bare(o) || python_method(o, "__bool__") ||
         python_method(o, "__len__"))
         return CC_OK;
-    if (unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
+    if (cc_value_unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
     if (dirty(rec, o)) return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(o));
     if (is_heap(o) &&
         (PyTuple_Check(o) || PyList_Check(o) || PyDict_Check(o) || PyAnySet_Check(o) || cc_value_content(rec, o, 1)))
@@ -531,16 +527,16 @@ static CcGo tensor_iter_before(CcRec *rec, CcAct *act, PyObject *o) {
     return cc_node_unsized(rec, o) ? cc_rec_break(rec, act, CC_R_DATA_SHAPE, "iteration") : CC_OK;
 }
 
-static CcGo iter_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
+CcGo cc_op_iter(CcRec *rec, CcAct *act, const CcEvent *ev) {
     PyObject *o = ev->in[0];
     if (cc_tens_any(o)) return tensor_iter_before(rec, act, o);
-    if (unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
+    if (cc_value_unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
     if (PyIter_Check(o) && cc_value_origin(rec, o) != CC_O_FRESH)
         return cc_rec_break(rec, act, CC_R_OUTSIDE_ITER, type_name(o));
     if (bare(o) || python_method(o, "__iter__") || cc_value_const(o) ||
         (cc_value_origin(rec, o) == CC_O_FRESH && !Py_IS_TYPE(o, &PyDictProxy_Type)))
         return CC_OK;
-    return plain_before(rec, act, ev, 1);
+    return cc_op_plain(rec, act, ev, 1);
 }
 
 static CcGo iter_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
@@ -555,7 +551,7 @@ static CcGo iter_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
 
 static CcGo next_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
     PyObject *it = ev->in[0];
-    if (unknown(rec, it)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(it));
+    if (cc_value_unknown(rec, it)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(it));
     if (cc_value_origin(rec, it) != CC_O_FRESH && !(is_heap(it) && !PyGen_Check(it)))
         return cc_rec_break(rec, act, PyGen_Check(it) ? CC_R_GENERATOR : CC_R_OUTSIDE_ITER, type_name(it));
     return CC_OK;
@@ -575,10 +571,10 @@ static CcGo next_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
 static CcGo unpack_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
     PyObject *o = ev->in[0];
     if (cc_tens_any(o)) return tensor_iter_before(rec, act, o);
-    if (unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
+    if (cc_value_unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
     if (PyIter_Check(o)) return next_before(rec, act, ev);
     if (python_method(o, "__iter__")) return CC_OK;
-    return plain_before(rec, act, ev, 1);
+    return cc_op_plain(rec, act, ev, 1);
 }
 
 static CcGo unpack_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
@@ -589,107 +585,6 @@ static CcGo unpack_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
         if (PyList_CheckExact(v) || PyTuple_CheckExact(v)) cc_value_fresh(rec, v);
         else return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, type_name(v));
     }
-    return CC_OK;
-}
-
-/* ------------------------------------------------------------------ containers that grow */
-
-static CcGo update_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
-    /* the container is on the stack, made by this trace or by the same expression before a break */
-    PyObject *v = ev->in[ev->n - 1];
-    if (unknown(rec, v)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(v));
-    const int keys = ev->arg == CC_OP_SET_ADD || ev->arg == CC_OP_MAP_ADD ? 1 : ev->arg == CC_OP_SET_UPDATE ? 2 : 0;
-    if (keys > 0 && !cc_number_settle(rec, ev->in[1], keys)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, "key");
-    if (ev->arg == CC_OP_MAP_ADD && !cc_value_membership(rec, ev->in[0], ev->in[1]))
-        return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "a tensor as a key");
-    if (cc_value_source(rec, ev->in[0]) >= 0) return CC_OK;
-    if (ev->arg == CC_OP_LIST_EXTEND || ev->arg == CC_OP_SET_UPDATE || ev->arg == CC_OP_DICT_UPDATE ||
-        ev->arg == CC_OP_DICT_MERGE) {
-        const CcEvent one = {.kind = CC_EV_ITER, .in = &v, .n = 1};
-        return iter_before(rec, act, &one);
-    }
-    return CC_OK;
-}
-
-static CcGo update_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
-    PyObject *o = ev->in[0];
-    const int source = cc_value_source(rec, o);
-    if (ev->arg == CC_OP_LIST_EXTEND) cc_value_pairs(rec, o, ev->in[ev->n - 1]);
-    if (source < 0 || rec->raised) return CC_OK;
-    /* a comprehension or display that a break cut in two: its container came through a slot */
-    cc_value_wrote(rec, o, CC_DIRTY_ALL);
-    const char *method = ev->arg == CC_OP_LIST_APPEND   ? "append"
-                         : ev->arg == CC_OP_SET_ADD     ? "add"
-                         : ev->arg == CC_OP_LIST_EXTEND ? "extend"
-                                                        : "update";
-    if (ev->arg == CC_OP_MAP_ADD) {
-        const CcCallSpec spec = {.form = CC_F_SETITEM, .in = ev->in, .n = 3, .name = "setitem"};
-        return cc_node_effect(rec, act, &spec, NULL);
-    }
-    PyObject *descr = PyObject_GetAttrString((PyObject *)Py_TYPE(o), method);
-    if (descr == NULL) {
-        PyErr_Clear();
-        return cc_rec_poison(rec, act, CC_R_UNKNOWN_TYPE, type_name(o));
-    }
-    cc_vec_push(&rec->keep, descr);
-    const CcCallSpec spec = {.form = CC_F_CALL, .target = descr, .in = ev->in, .n = 2, .name = method};
-    return cc_node_effect(rec, act, &spec, NULL);
-}
-
-/* ------------------------------------------------------------------ text */
-
-static CcGo format_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
-    if (ev->result == NULL) return CC_OK;
-    if (!any_symbolic(rec, ev)) {
-        cc_attr_dunder(rec, ev->in[0], "__format__");
-        return CC_OK;
-    }
-    if (Py_REFCNT(ev->result) != 1) return cc_rec_poison(rec, act, CC_R_DATA_SCALAR, "format");
-    const CcCallSpec spec = {
-        .form = CC_F_FORMAT, .arg = ev->arg, .in = ev->in, .n = ev->n > 1 && ev->in[1] ? 2 : 1, .name = "format"};
-    return cc_node_add(rec, act, &spec, ev->result);
-}
-
-/* Text that is wide enough for its format is given back itself: what is written down has to be an object of its own.
- * 3.13 formats the text of f"{a!r:>8}" in an instruction of its own, others the number. */
-static CcGo format_symbolic(CcRec *rec, CcAct *act, CcEvent *ev) {
-    PyObject *text = ev->in[0];
-    if (!PyUnicode_CheckExact(text) || ev->arg > 1) return CC_OK; /* repr and ascii make another one */
-    PyObject *made = PyObject_Format(text, ev->in[1]);
-    if (made == text) {
-        Py_SETREF(made, PyUnicode_New(PyUnicode_GET_LENGTH(text), PyUnicode_MAX_CHAR_VALUE(text)));
-        if (made != NULL)
-            memcpy(PyUnicode_DATA(made), PyUnicode_DATA(text),
-                   (size_t)(PyUnicode_GET_LENGTH(text) * PyUnicode_KIND(text)));
-    }
-    ev->result = made;
-    if (made != NULL) (void)format_after(rec, act, ev);
-    return CC_DONE;
-}
-
-static CcGo format_before(CcRec *rec, CcAct *act, CcEvent *ev) {
-    if (cc_tens_any(ev->in[0])) return cc_rec_break(rec, act, CC_R_TENSOR_VALUE, "formatting a tensor");
-    if (any_symbolic(rec, ev)) return format_symbolic(rec, act, ev);
-    if (any_tensor(ev, 3)) return cc_rec_break(rec, act, CC_R_TENSOR_VALUE, "formatting a tensor");
-    return plain_before(rec, act, ev, 4);
-}
-
-static CcGo build_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
-    if (ev->result == NULL) return CC_OK;
-    const bool hashes = ev->arg == CC_OP_BUILD_MAP || PyAnySet_Check(ev->result);
-    for (int i = 0; i < ev->n; i += ev->arg == CC_OP_BUILD_MAP ? 2 : 1)
-        if (hashes || PyUnicode_Check(ev->result)) cc_sym_settle(rec, ev->in[i], 3);
-    if (PyUnicode_Check(ev->result) && any_symbolic(rec, ev)) {
-        if (Py_REFCNT(ev->result) != 1) return cc_rec_poison(rec, act, CC_R_DATA_SCALAR, "str");
-        const CcCallSpec spec = {.form = CC_F_JOIN, .in = ev->in, .n = ev->n, .name = "join"};
-        return cc_node_add(rec, act, &spec, ev->result);
-    }
-    const int step = ev->arg == CC_OP_BUILD_MAP ? 2 : PyAnySet_Check(ev->result) ? 1 : 0;
-    if (step > 0 && cc_number_in(rec, ev->in, ev->n, step)) /* keys that are equal in a replay would be one */
-        return cc_rec_poison(rec, act, CC_R_DATA_SCALAR, "key");
-    cc_value_fresh(rec, ev->result);
-    const bool keys = PyAnySet_Check(ev->result) || (ev->arg == CC_OP_BUILD_MAP && ev->n > 2);
-    if (keys && !cc_value_membership(rec, ev->result, NULL)) return cc_rec_poison(rec, act, CC_R_TENSOR_ITER, "set");
     return CC_OK;
 }
 
@@ -719,14 +614,14 @@ CcGo cc_op_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     case CC_EV_CONTAINS: return contains_before(rec, act, ev);
     case CC_EV_TRUTH: return truth_before(rec, act, ev);
     case CC_EV_ITER:
-    case CC_EV_TUPLE: return iter_before(rec, act, ev);
+    case CC_EV_TUPLE: return cc_op_iter(rec, act, ev);
     case CC_EV_SEND:
     case CC_EV_NEXT: return next_before(rec, act, ev);
     case CC_EV_UNPACK: return unpack_before(rec, act, ev);
-    case CC_EV_UPDATE: return update_before(rec, act, ev);
+    case CC_EV_UPDATE: return cc_display_update_before(rec, act, ev);
     case CC_EV_CALL: return cc_call_before(rec, act, ev, ev->in, ev->n, ev->name);
     case CC_EV_CALL_EX: return cc_call_before(rec, act, ev, ev->in, ev->n, NULL);
-    case CC_EV_FORMAT: return format_before(rec, act, ev);
+    case CC_EV_FORMAT: return cc_display_format_before(rec, act, ev);
     case CC_EV_RAISE: /* raising it writes its traceback and context */
         return cc_value_origin(rec, ev->in[0]) == CC_O_SOURCE && !PyType_Check(ev->in[0])
                    ? cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(ev->in[0]))
@@ -777,7 +672,7 @@ CcGo cc_op_after(CcRec *rec, CcAct *act, CcEvent *ev) {
     case CC_EV_SEND:
     case CC_EV_NEXT: return next_after(rec, act, ev);
     case CC_EV_UNPACK: return unpack_after(rec, act, ev);
-    case CC_EV_UPDATE: return update_after(rec, act, ev);
+    case CC_EV_UPDATE: return cc_display_update_after(rec, act, ev);
     case CC_EV_TUPLE:
         if (ev->result != NULL) cc_value_pairs(rec, ev->result, ev->in[0]);
         cc_value_fresh(rec, ev->result);
@@ -786,13 +681,13 @@ CcGo cc_op_after(CcRec *rec, CcAct *act, CcEvent *ev) {
     case CC_EV_CELL: cc_value_fresh(rec, ev->result); return CC_OK;
     case CC_EV_MATCH: return cc_match_after(rec, act, ev);
     case CC_EV_EXC_MATCH: return cc_match_exception(rec, act, ev);
-    case CC_EV_BUILD: return build_after(rec, act, ev);
+    case CC_EV_BUILD: return cc_display_after(rec, act, ev);
     case CC_EV_CLOSURE: return cc_name_closure(rec, ev);
     case CC_EV_SPECIAL:
         cc_attr_dunder(rec, ev->in[0], PyUnicode_AsUTF8(ev->name));
         cc_value_fresh(rec, ev->result);
         return CC_OK;
-    case CC_EV_FORMAT: return format_after(rec, act, ev);
+    case CC_EV_FORMAT: return cc_display_format_after(rec, act, ev);
     case CC_EV_CALL: return cc_call_after(rec, act, ev->in, ev->n, ev->name, ev->result);
     case CC_EV_CALL_EX: return cc_call_after(rec, act, ev->in, ev->n, NULL, ev->result);
     default: return CC_OK;

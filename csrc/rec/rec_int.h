@@ -125,6 +125,10 @@ static inline bool cc_python_class(const PyTypeObject *type) {
 CC_MUST int cc_value_init(void);
 CcProv *cc_value_find(CcRec *rec, PyObject *o); /* live entry or NULL */
 CcOrigin cc_value_origin(CcRec *rec, PyObject *o);
+/* Nothing is known of it: using it is a break. NULL and exceptions are known. */
+static inline bool cc_value_unknown(CcRec *rec, PyObject *o) {
+    return o != NULL && !PyExceptionInstance_Check(o) && cc_value_origin(rec, o) == CC_O_UNKNOWN;
+}
 bool cc_value_const(PyObject *o);     /* immutable, compared by value */
 bool cc_value_numpy(PyObject *o);     /* a number of numpy's */
 bool cc_value_structseq(PyObject *o); /* torch.return_types.max and its kind */
@@ -341,7 +345,7 @@ CcGo cc_rec_poison(CcRec *rec, CcAct *act, CcReason reason, const char *what);
 CcRecFrame *cc_rec_frame(CcRec *rec, CcAct *act);
 bool cc_rec_in_module(const CcAct *act, const char *name);        /* the act's function is of that module */
 void cc_rec_begin(CcRec *rec, const CcMode *mode, uint64_t salt); /* a trace without inputs */
-void cc_rec_guard_function(CcRec *rec, PyFunctionObject *func); /* by code and defaults */
+void cc_rec_guard_function(CcRec *rec, PyFunctionObject *func);   /* by code and defaults */
 
 /* ---- resume.c: cc_rec_begin_resume ---- */
 
@@ -362,6 +366,18 @@ CcGo cc_call_after(CcRec *rec, CcAct *act, PyObject *const *in, int n, PyObject 
 CcGo cc_call_with_before(CcRec *rec, CcAct *act, PyObject *manager);
 CcGo cc_op_before(CcRec *rec, CcAct *act, CcEvent *ev);
 CcGo cc_op_after(CcRec *rec, CcAct *act, CcEvent *ev);
+bool cc_op_symbolic(CcRec *rec, const CcEvent *ev); /* an operand is a number that differs from call to call */
+bool cc_op_tensors(const CcEvent *ev, int depth);   /* an operand is or holds a tensor */
+/* Operands that only C code of builtin types sees; their content decides the result. */
+CcGo cc_op_plain(CcRec *rec, CcAct *act, const CcEvent *ev, int depth);
+CcGo cc_op_iter(CcRec *rec, CcAct *act, const CcEvent *ev); /* before an iterator of ev->in[0] is made */
+
+/* ---- ev_display.c: what is built on the stack ---- */
+CcGo cc_display_update_before(CcRec *rec, CcAct *act, const CcEvent *ev);
+CcGo cc_display_update_after(CcRec *rec, CcAct *act, const CcEvent *ev);
+CcGo cc_display_format_before(CcRec *rec, CcAct *act, CcEvent *ev);
+CcGo cc_display_format_after(CcRec *rec, CcAct *act, const CcEvent *ev);
+CcGo cc_display_after(CcRec *rec, CcAct *act, const CcEvent *ev);
 /* The Python function that a call of o runs first; NULL: none (C code, or a class). Unwraps methods and __call__. */
 CC_BORROW PyFunctionObject *cc_call_function(PyObject *callable);
 CC_MUST int cc_call_init(void);
