@@ -44,7 +44,7 @@ typedef struct CcBlob { /* the reader's to free */
     char *at;
     size_t n;
 } CcBlob;
-typedef enum CcDiskKind { CC_DISK_KERNEL, CC_DISK_CUBIN, CC_DISK_TUNING } CcDiskKind;
+typedef enum CcDiskKind { CC_DISK_KERNEL, CC_DISK_CUBIN, CC_DISK_TUNING, CC_DISK_VERDICT } CcDiskKind;
 bool cc_disk_get(CcDiskKind kind, const char *key, size_t n, CcBlob *out); /* false: it is not there */
 void cc_disk_put(CcDiskKind kind, const char *key, size_t n, const CcBlob *blob);
 /* ---- object.c: a relocatable object into memory, for good; -> the function. NULL: not this one ---- */
@@ -262,8 +262,9 @@ typedef struct CcPrimCall {
     char *scratch;    /* cc_dnnl_bytes of them, at a multiple of 64 */
 } CcPrimCall;
 void cc_dnnl_library(const char *path);
-/* Primitives are cached by description and never freed: equal descriptions give the same one. NULL
- * with *err set. */
+/* Primitives are cached by description and never freed: equal descriptions give the same one. Each has been run on
+ * numbers whose result is known (vet.c), on this machine or with this folder of verdicts; one that was wrong is not
+ * used: another dtype is tried where it has no post-ops, so who has some asks again without. NULL with *err set. */
 CcPrim *cc_dnnl_get(const CcPrimDesc *desc, CcErr *err);
 size_t cc_dnnl_bytes(const CcPrim *p);
 CC_MUST int cc_dnnl_run(CcPrim *p, const CcPrimCall *call, CcErr *err); /* any thread, also at the same time */

@@ -34,6 +34,16 @@ void cc_packed_done(CcPack *pack);                   /* a reader less; NULL is f
 bool cc_few_can(const CcImage *im);
 CC_MUST int cc_few_run(const CcImage *im, const CcImageCall *call);
 
+/* ---- vet.c: is a primitive right? Under dnnl.c's lock ---- */
+int64_t cc_vet_work(const CcPrimDesc *d); /* multiplications */
+/* A smaller one that is run in its place, where that pays. false: it is the same */
+bool cc_vet_smaller(const CcPrimDesc *d, CcPrimDesc *out);
+/* By key: 1 right; -1 wrong, *err says how; 0 not known */
+CC_MUST int cc_vet_known(const char *key, size_t n, CcErr *err);
+void cc_vet_keep(const char *key, size_t n, const CcErr *wrong); /* NULL: it is right */
+/* -1: it can't be run; CC_E_VERIFY: it is wrong */
+CC_MUST int cc_vet_run(CcPrim *p, const CcPrimDesc *d, CcErr *err);
+
 /* ---- llvm.c; one thread at a time ---- */
 CC_MUST int cc_llvm_ready(const char *path, CcErr *err); /* loads it, once */
 /* Address of the function, never freed, and the object it came from (the caller's to free). */

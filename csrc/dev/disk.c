@@ -1,4 +1,4 @@
-/* disk: machine code that compilers made, kept from process to process.
+/* disk: machine code that compilers made, and what was found out about it, kept from process to process.
  *
  * A file is named by a hash of its key (compiler, options, source) and holds
  *
@@ -25,7 +25,7 @@ typedef struct Header {
 } Header;
 
 static const char *const FOLDER[] = {
-    [CC_DISK_KERNEL] = "kernel", [CC_DISK_CUBIN] = "cubin", [CC_DISK_TUNING] = "tuning"};
+    [CC_DISK_KERNEL] = "kernel", [CC_DISK_CUBIN] = "cubin", [CC_DISK_TUNING] = "tuning", [CC_DISK_VERDICT] = "verdict"};
 
 /* CCOMPILE_CACHE_DIR (empty: nothing is kept), XDG_CACHE_HOME/ccompile, ~/.cache/ccompile. */
 static bool find_folder(CcDiskKind kind, char *out) {

@@ -9,7 +9,9 @@
  *   call.weights -> [..] -> [reorder -> buffer] --------------^      in brackets: where the form or the dtype differs
  *
  * widen and narrow are halves.c: oneDNN's reorders of f16 are slow (589824 elements: 18 ms, 0.1 by halves.c; 3.2, Zen
- * 4). */
+ * 4).
+ *
+ * No primitive serves that has not given right results once (vet.c). */
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -55,11 +57,13 @@ static const struct {
 
 typedef struct Version {
     int major, minor, patch;
+    const char *hash; /* of its source */
 } Version;
 
 static struct {
     const Version *(*version)(void);
     int (*set_isa)(int isa);
+    int (*math_mode)(int *mode);
     int (*engine_create)(Handle *engine, int kind, size_t index);
     int (*stream_create)(Handle *stream, Handle engine, unsigned flags);
     int (*stream_destroy)(Handle stream);
@@ -101,6 +105,7 @@ static const CcDlRow ROWS[] = {
 #define ROW(name, slot) {"dnnl_" name, (void **)&dnnl.slot}
     ROW("version", version),
     ROW("set_max_cpu_isa", set_isa),
+    ROW("get_default_fpmath_mode", math_mode),
     ROW("engine_create", engine_create),
     ROW("stream_create", stream_create),
     ROW("stream_destroy", stream_destroy),
@@ -174,7 +179,8 @@ struct CcPrim {
     CcPrimDesc desc;
     Wide wide[ROLES];
     bool small;
-    CcDtype inner; /* of src, weights and dst as the primitive has them */
+    const char *code; /* oneDNN's name of it */
+    CcDtype inner;    /* of src, weights and dst as the primitive has them */
     uint64_t hash;
     Handle primitive, pd;
     Convert convert[ROLES];
@@ -193,6 +199,7 @@ static struct {
     /* DNNL_ARG_ATTR_MULTIPLE_POST_OP_BASE: it moved within 3.x, so it is found by trying; 0: not yet */
     int post_base;
     char text[48];
+    CcSbuf where; /* which library on which CPU, for verdicts */
     CC_VEC(CcPrim *) made;
 } lib;
 
@@ -214,6 +221,8 @@ static int load(CcErr *err) {
     if (v->major != 3)
         return cc_err_set(err, CC_E_MISSING, "oneDNN %d.%d is not supported, 3.x is", v->major, v->minor);
     snprintf(lib.text, sizeof lib.text, "oneDNN %d.%d.%d", v->major, v->minor, v->patch);
+    cc_sbuf_add(&lib.where, "%s %s %s\n", lib.text, v->hash, lib.path);
+    cc_cpu_describe(&lib.where);
     if (cc_cpu_info()->narrowed) dnnl.set_isa(DNNL_ISA_AVX2);
     return dnnl.engine_create(&lib.engine, DNNL_CPU, 0) ? cc_err_set(err, CC_E_BACKEND, "oneDNN has no CPU engine") : 0;
 }
@@ -384,29 +393,20 @@ static int find_code(CcPrim *p, CcErr *err) {
         md[WEIGHTS] = make_form(&t, WEIGHTS, CC_FORM_ANY, p->inner);
         status = md[WEIGHTS] ? describe(d, md, attr, &p->pd) : -1;
     }
-    const char *info = "";
-    if (!status) status = dnnl.desc_query(p->pd, QUERY_IMPL, 0, &info);
+    p->code = "";
+    if (!status) status = dnnl.desc_query(p->pd, QUERY_IMPL, 0, &p->code);
     free_mds(md, ROLES);
     if (attr) dnnl.attr_destroy(attr);
     if (status) return cc_err_set(err, CC_E_BACKEND, "oneDNN refuses a %s (status %d)", KIND[d->kind], status);
-    if (strncmp(info, "ref", 3) == 0)
+    if (strncmp(p->code, "ref", 3) == 0)
         return cc_err_set(err, CC_E_UNSUPPORTED, "oneDNN only has a slow %s for these strides", KIND[d->kind]);
     return 0;
 }
 
-/* In the dtype of the result where the CPU has code for that, else in f32. Here and with CCOMPILE_CPU=avx2 f16 has
- * none, bf16 has with avx512. */
-static int create(CcPrim *p, CcErr *err) {
+static int create(CcPrim *p, CcDtype inner, CcErr *err) {
     const CcPrimDesc *d = &p->desc;
-    p->inner = d->dst.dtype;
-    int status = find_code(p, err);
-    if (status < 0 && p->inner != CC_DT_F32) {
-        if (p->pd) dnnl.desc_destroy(p->pd);
-        p->pd = NULL;
-        p->inner = CC_DT_F32;
-        status = find_code(p, err);
-    }
-    if (status < 0) return -1;
+    p->inner = inner;
+    if (find_code(p, err) < 0) return -1;
     if (place_wide(p) < 0)
         return cc_err_set(err, CC_E_UNSUPPORTED, "a %s of half-precision elements that are too far apart",
                           KIND[d->kind]);
@@ -423,12 +423,14 @@ static int create(CcPrim *p, CcErr *err) {
 
 static void free_state(State *s);
 
+/* What `create` has made of it. */
 static void destroy(CcPrim *p) {
     for (int i = 0; i < ROLES; i++)
         if (p->convert[i].primitive) dnnl.destroy(p->convert[i].primitive);
     if (p->primitive) dnnl.destroy(p->primitive);
     if (p->pd) dnnl.desc_destroy(p->pd);
     free_state(atomic_exchange(&p->spare, NULL));
+    *p = (CcPrim){.desc = p->desc, .hash = p->hash, .small = p->small};
 }
 
 /* 2 * 3 + 4 with each base; a wrong one is refused. */
@@ -438,7 +440,7 @@ static int find_post_base(CcErr *err) {
     CcPrim probe = {.desc = {.src = one, .weights = one, .dst = one, .n_post = 1, .post = {{CC_POST_ADD, 0, one}}}};
     float x = 2, y = 3, z = 4, out = 0;
     if (lib.post_base) return 0;
-    if (create(&probe, err) < 0) return -1;
+    if (create(&probe, CC_DT_F32, err) < 0) return -1;
     void *scratch = aligned_alloc(64, probe.bytes + 64);
     for (int i = 0; i < CC_COUNT(BASE) && out != 10; i++) {
         lib.post_base = BASE[i];
@@ -470,16 +472,6 @@ bool cc_dnnl_native(CcDtype dtype) {
     return is;
 }
 
-static bool is_small(const CcPrimDesc *d) {
-    int64_t work = 1;
-    if (d->kind == CC_PRIM_MATMUL) work = d->src.size[d->src.ndim - 1];
-    const CcTensorDesc *each = d->kind == CC_PRIM_DECONV ? &d->src : &d->dst;
-    for (int i = 0; i < each->ndim; i++) work *= each->size[i];
-    for (int i = 1; d->kind >= CC_PRIM_CONV && i < d->weights.ndim; i++)
-        if (d->weights.ndim == d->dst.ndim || i != 1) work *= d->weights.size[i];
-    return work <= SMALL;
-}
-
 static int find_weights_form(const CcPrim *p) {
     const Borrowed inside = dnnl.desc_query_md(p->pd, ROLE[WEIGHTS].md, ROLE[WEIGHTS].index);
     int i = 0;
@@ -492,6 +484,68 @@ static int find_weights_form(const CcPrim *p) {
     return i;
 }
 
+/* What a verdict holds for: this code of this library on this CPU, for these tensors. */
+static void write_key(const CcPrim *p, const CcPrimDesc *d, CcSbuf *out) {
+    int math = 0; /* may f32 be less? */
+    dnnl.math_mode(&math);
+    cc_sbuf_add(out, "%s\n%s as %s, %d threads, math %d\n", cc_sbuf_text(&lib.where), p->code,
+                cc_dtype_info(p->inner)->name, p->small ? 1 : cc_omp_width(), math);
+    const unsigned char *bytes = (const unsigned char *)d;
+    for (size_t i = 0; i < sizeof *d; i++) {
+        size_t zeros = 0;
+        while (i + zeros < sizeof *d && bytes[i + zeros] == 0) zeros++;
+        if (zeros > 2) cc_sbuf_add(out, ".");
+        if (zeros > 2) i += zeros - 1;
+        else cc_sbuf_add(out, "%02x", bytes[i]);
+    }
+}
+
+/* A large one is run smaller, if that is the same code. */
+static int run_once(CcPrim *p, const CcPrimDesc *less, CcErr *err) {
+    CcPrim smaller = {.desc = *less, .small = p->small};
+    CcErr ignored;
+    const bool other = memcmp(less, &p->desc, sizeof *less) != 0;
+    const bool same = other && create(&smaller, p->inner, &ignored) == 0 && strcmp(smaller.code, p->code) == 0;
+    const int status = same ? cc_vet_run(&smaller, less, err) : cc_vet_run(p, &p->desc, err);
+    destroy(&smaller);
+    return status;
+}
+
+/* -1: it is wrong, or can't be run. */
+static int vet(CcPrim *p, CcErr *err) {
+    CcPrimDesc less;
+    CcSbuf key = {0};
+    CcErr why = {0};
+    (void)cc_vet_smaller(&p->desc, &less);
+    write_key(p, &less, &key);
+    int verdict = cc_vet_known(cc_sbuf_text(&key), key.n, &why);
+    if (verdict == 0) {
+        verdict = run_once(p, &less, &why) < 0 ? -1 : 1;
+        if (verdict > 0 || why.status == CC_E_VERIFY) cc_vet_keep(cc_sbuf_text(&key), key.n, verdict > 0 ? NULL : &why);
+    }
+    cc_sbuf_free(&key);
+    if (verdict > 0) return 0;
+    const CcDtype dtype = p->desc.dst.dtype;
+    cc_log_add(CC_LOG_BAN, "%s: a %s of %s with %d post-ops by %s in %s is not used: %s", lib.text, KIND[p->desc.kind],
+               cc_dtype_info(dtype)->name, p->desc.n_post, p->code, cc_dtype_info(p->inner)->name, why.text);
+    return cc_err_set(err, CC_E_UNSUPPORTED, "a %s of %s by %s is banned: %s", KIND[p->desc.kind],
+                      cc_dtype_info(dtype)->name, lib.text, why.text);
+}
+
+/* In the dtype of the result where the CPU has code for that which is right, else in f32; but what is wrong with
+ * post-ops may be right without, and faster than in f32. Here and with CCOMPILE_CPU=avx2 f16 has none, bf16 has with
+ * avx512. */
+static int create_right(CcPrim *p, CcErr *err) {
+    const CcDtype way[] = {p->desc.dst.dtype, CC_DT_F32};
+    for (int i = way[0] == CC_DT_F32; i < CC_COUNT(way); i++) {
+        const bool is = create(p, way[i], err) == 0;
+        if (is && vet(p, err) == 0) return 0;
+        destroy(p);
+        if (is && p->desc.n_post) break;
+    }
+    return -1;
+}
+
 static CcPrim *make(const CcPrimDesc *desc, uint64_t hash, CcErr *err) {
     const uint64_t start = cc_log_now_ns();
     CcPrim *p = calloc(1, sizeof *p);
@@ -501,12 +555,11 @@ static CcPrim *make(const CcPrimDesc *desc, uint64_t hash, CcErr *err) {
     }
     p->desc = *desc;
     p->hash = hash;
-    p->small = is_small(desc);
+    p->small = cc_vet_work(desc) <= SMALL;
     const int threads = p->small ? cc_omp_limit(1) : 0; /* oneDNN plans for them here */
-    const int status = create(p, err);
+    const int status = create_right(p, err);
     if (p->small) cc_omp_limit(threads);
     if (status < 0) {
-        destroy(p);
         free(p);
         return NULL;
     }

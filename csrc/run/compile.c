@@ -156,7 +156,7 @@ static void lower(Compile *c, const CcGroup *group, CcLaunch *launch) {
     }
     if (family) say_once(CC_LOG_FALLBACK, &why);
     if (group->kind == CC_G_PRIM && group->n > 1) { /* its post-ops can still be a kernel */
-        add_host_steps(c, &(CcGroup){CC_G_HOST, group->node, 1});
+        lower(c, &(CcGroup){CC_G_PRIM, group->node, 1}, NULL);
         const CcGroup rest = {CC_G_LOOP, group->node + 1, group->n - 1};
         lower(c, &rest, try_launch(c, &rest));
         return;
