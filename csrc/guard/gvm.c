@@ -80,6 +80,7 @@ static PyObject *read_source(const CcGuard *g, const CcGuardState *state, PyObje
     }
     case CC_SRC_ITEM: return read_item(parent, g->index);
     case CC_SRC_CELL: return PyCell_GET(parent);
+    case CC_SRC_TYPE: return (PyObject *)Py_TYPE(parent);
     case CC_SRC_TLOOK: return cc_type_lookup((PyTypeObject *)parent, g->key);
     case CC_SRC_MEMBER: return read_member(g->key, parent);
     case CC_SRC_MSELF: return PyMethod_Check(parent) ? PyMethod_GET_SELF(parent) : PyCFunction_GET_SELF(parent);

@@ -17,6 +17,11 @@ static const char templates[] =
     "                return True\n"
     "        return False\n"
     "    return find\n"
+    "def keeper():\n"
+    "    def keep(made, key, factory):\n"
+    "        item = made[key] = factory()\n"
+    "        return item\n"
+    "    return keep\n"
     "def itemgetter(*keys):\n"
     "    return (lambda o: o[keys[0]]) if len(keys) == 1 else lambda o: tuple([o[k] for k in keys])\n"
     "def attrgetter(*names):\n"
@@ -90,6 +95,14 @@ PyObject *cc_backcall_contains(CcRec *rec, PyObject *iterator, PyObject *o) {
     return r;
 }
 
+CcGo cc_backcall_missing(CcRec *rec, CcEvent *ev, PyObject *factory) {
+    PyObject *f = Py_XNewRef(from_template(rec, "keeper", NULL));
+    if (f == NULL) abort();
+    ev->result = PyObject_CallFunctionObjArgs(f, ev->in[0], ev->in[1], factory, NULL);
+    Py_DECREF(f);
+    return CC_DONE;
+}
+
 PyObject *cc_backcall_getter(CcRec *rec, CcAct *act, PyObject *f) {
     static const char *const types[] = {"operator.itemgetter", "operator.attrgetter", "operator.methodcaller"};
     int kind = 0;
@@ -121,7 +134,9 @@ static PyObject *step(CcRec *rec, CcAct *act, CcEvent *ev) {
     ev->flags |= CC_EV_INNER;
     act->event = ev;
     if (rec->trace != NULL) {
-        cc_rec_frame(rec, act)->call_nodes = rec->trace->graph->node.n;
+        CcRecFrame *f = cc_rec_frame(rec, act);
+        f->call_nodes = rec->trace->graph->node.n;
+        f->gives = -1;
         go = cc_op_before(rec, act, ev);
     }
     if (go != CC_DONE)

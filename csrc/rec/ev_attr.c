@@ -1,6 +1,7 @@
-/* Attribute access. The object's generic lookup (type, then instance dict, then __getattr__) is followed after the
- * fact, and each step that decided the outcome gets its guard. Python code that the lookup runs (properties,
- * __getattr__) arrives as frames of its own. */
+/* Attribute access. The object's generic lookup (type, then instance dict, then __getattr__) is followed before it is
+ * made, and each step that will decide the outcome gets its guard, also where nothing is found: Python code that the
+ * lookup runs (properties, __get__, __getattr__) arrives as frames of its own, and may store what it makes. What the
+ * lookup gave is learnt after the fact. */
 #include "rec_int.h"
 
 /* what CPython gives to classes with the Python-level hooks */
@@ -77,10 +78,10 @@ static bool opaque_descriptor(PyObject *d) {
              cc_cache_is(d) || PyType_Check(d) || PyCFunction_Check(d) || cc_value_const(d));
 }
 
-/* Guards that the type's attribute is what it was; static types don't change. */
-static void guard_type_attr(CcRec *rec, PyTypeObject *type, PyObject *name, PyObject *d) {
-    if (!cc_python_class(type)) return;
-    cc_value_read(rec, CC_SRC_TLOOK, cc_value_const_source(rec, (PyObject *)type), name, 0, 0, d);
+/* Guards that the type's attribute is what it was; static types don't change: -1. */
+static int guard_type_attr(CcRec *rec, PyTypeObject *type, PyObject *name, PyObject *d) {
+    if (!cc_python_class(type)) return -1;
+    return cc_value_read(rec, CC_SRC_TLOOK, cc_value_const_source(rec, (PyObject *)type), name, 0, 0, d);
 }
 
 /* x.grad: autograd alone writes it, and a store of it is a break. One that autograd computed x from would warn when it
@@ -91,22 +92,6 @@ static bool held_known(CcRec *rec, PyObject *o) {
     Py_XDECREF(leaf);
     PyErr_Clear();
     return leaf == Py_True && cc_value_source(rec, o) >= 0;
-}
-
-static CcGo tensor_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
-    if (!cc_tens_plain(o)) return cc_rec_break(rec, act, CC_R_TENSOR_SUBCLASS, Py_TYPE(o)->tp_name);
-    if (cc_value_origin(rec, o) == CC_O_UNKNOWN) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "tensor");
-    PyObject *d = cc_type_lookup(Py_TYPE(o), name);
-    if (d == NULL || !(Py_TYPE(d) == &PyGetSetDescr_Type || Py_TYPE(d) == &PyProperty_Type)) return CC_OK;
-    const CcTorch torch = cc_torch_attr(o, name);
-    if (torch.cls == CC_T_META && cc_node_unsized(rec, o) && cc_node_tells_size(PyUnicode_AsUTF8(name)))
-        return cc_rec_break(rec, act, CC_R_DATA_SHAPE, PyUnicode_AsUTF8(name));
-    if (torch.cls == CC_T_VALUE || torch.cls == CC_T_BREAK || (torch.cls == CC_T_HELD && !held_known(rec, o))) {
-        return cc_rec_break(rec, act, torch.cls == CC_T_VALUE ? CC_R_TENSOR_VALUE : CC_R_TORCH_EFFECT,
-                            torch.name != NULL ? torch.name : PyUnicode_AsUTF8(name));
-    }
-    if (PyUnicode_Compare(name, str_requires_grad) == 0) rec->read_grad = true;
-    return CC_OK;
 }
 
 /* A class attribute that this trace has written is read back through that class, or its instances: what another class
@@ -121,7 +106,207 @@ static bool written_elsewhere(const CcRec *rec, PyObject *o, PyObject *name) {
     return false;
 }
 
-CcGo cc_attr_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
+/* ------------------------------------------------------------------ before: what decides */
+
+/* What class o is of. An object that is known by its identity, or held by the program, can be given another one. */
+static void guard_class_of(CcRec *rec, PyObject *o) {
+    if (!cc_python_class(Py_TYPE(o)) && !PyModule_Check(o)) return;
+    const int source = cc_value_source(rec, o);
+    CcGuards *gs = &rec->trace->guards;
+    if (source < 0 || gs->g.at[source].check == CC_CHK_TYPE || gs->g.at[source].check == CC_CHK_TENSOR) return;
+    bool is_new;
+    const int id = cc_guard_source(gs, CC_SRC_TYPE, source, NULL, 0, 0, &is_new);
+    if (is_new) cc_guard_check(gs, id, CC_CHK_IDENT, (PyObject *)Py_TYPE(o));
+}
+
+static void guard_special(CcRec *rec, PyTypeObject *type, PyObject *name) {
+    if (cc_python_class(type)) guard_type_attr(rec, type, name, cc_type_lookup(type, name));
+}
+
+void cc_attr_dunder(CcRec *rec, PyObject *o, const char *name) {
+    if (!cc_python_class(Py_TYPE(o))) return;
+    PyObject *s = PyUnicode_InternFromString(name);
+    if (s == NULL) abort();
+    guard_class_of(rec, o);
+    guard_special(rec, Py_TYPE(o), s);
+    Py_DECREF(s);
+}
+
+/* What is found in a class is a descriptor where its own class says so. */
+static void guard_descriptor(CcRec *rec, PyObject *d) {
+    static const char *const names[] = {"__get__", "__set__", "__delete__"};
+    for (int i = 0; d != NULL && i < CC_COUNT(names); i++) cc_attr_dunder(rec, d, names[i]);
+}
+
+/* Type(o).name as the lookup finds it, and whether it is a descriptor. */
+static PyObject *look_in_class(CcRec *rec, CcAct *act, PyTypeObject *type, PyObject *name) {
+    PyObject *d = cc_type_lookup(type, name);
+    const int guard = guard_type_attr(rec, type, name, d);
+    if (guard < 0 || d == NULL) return d;
+    guard_descriptor(rec, d);
+    if (Py_TYPE(d)->tp_descr_get == NULL) cc_rec_gives(rec, act, guard);
+    return d;
+}
+
+/* Whether Python code answers for all attributes of the class. */
+static bool answers_in_python(PyTypeObject *type) {
+    if (!cc_python_class(type)) return false;
+    PyObject *hook = cc_type_lookup(type, str_getattribute);
+    return hook != NULL && PyFunction_Check(hook);
+}
+
+static bool look_at_hook(CcRec *rec, PyTypeObject *type) {
+    guard_special(rec, type, str_getattribute);
+    if (!answers_in_python(type)) return false;
+    guard_special(rec, type, str_getattr); /* asked when that raises */
+    return true;
+}
+
+/* A descriptor whose code is Python: what it reads is recorded, and it may raise an AttributeError. */
+static bool runs_python(PyObject *d) { return cc_python_class(Py_TYPE(d)) || Py_IS_TYPE(d, &PyProperty_Type); }
+
+static PyObject *look_in_dict(CcRec *rec, CcAct *act, PyObject *o, int source, PyObject *name) {
+    PyObject *dict = cc_obj_dict(o), *own = dict != NULL ? PyDict_GetItemWithError(dict, name) : NULL;
+    if (source >= 0 && dict != NULL) {
+        const int ds = cc_value_read(rec, CC_SRC_DICTOF, source, NULL, 0, 0, dict);
+        const int guard = cc_value_read(rec, CC_SRC_KEY, ds, name, 0, 0, own);
+        if (own != NULL) cc_rec_gives(rec, act, guard);
+    } else if (source >= 0 && cc_obj_dict_at(o) != NULL) { /* of a function: made when the first attribute is set */
+        cc_value_read(rec, CC_SRC_OWN, source, name, 0, 0, NULL);
+    }
+    return own;
+}
+
+/* A slot holds it, or nothing: NULL. */
+static PyObject *look_in_slot(CcRec *rec, CcAct *act, PyObject *o, int source, PyObject *d) {
+    PyObject *v = Py_TYPE(d)->tp_descr_get(d, o, (PyObject *)Py_TYPE(o));
+    if (v == NULL) PyErr_Clear();
+    if (source >= 0) cc_rec_gives(rec, act, cc_value_read(rec, CC_SRC_MEMBER, source, d, 0, 0, v));
+    if (v != NULL && cc_value_const(v)) cc_vec_push(&rec->keep, v); /* a number that the slot's C type made */
+    else Py_XDECREF(v);                                             /* the slot holds it */
+    return v;
+}
+
+static CcGo look_instance(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, bool generic) {
+    PyTypeObject *t = Py_TYPE(o);
+    guard_class_of(rec, o);
+    if (!generic && look_at_hook(rec, t)) return CC_OK; /* it was recorded */
+    PyObject *d = cc_type_lookup(t, name);
+    if (d != NULL && opaque_descriptor(d)) return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, Py_TYPE(d)->tp_name);
+    const CcProv *p = cc_value_find(rec, o);
+    const bool slot = d != NULL && Py_IS_TYPE(d, &PyMemberDescr_Type);
+    if (p != NULL && p->dirty && slot) return cc_rec_break(rec, act, CC_R_DIRTY_READ, t->tp_name);
+    (void)look_in_class(rec, act, t, name); /* its __get__ may be Python, and gets it as its self */
+    const int source = cc_value_source(rec, o);
+    bool found = true; /* else __getattr__ is asked; what Python code gives may be nothing */
+    if (slot) found = look_in_slot(rec, act, o, source, d) != NULL;
+    else if (d != NULL && Py_TYPE(d)->tp_descr_set != NULL) found = !runs_python(d);
+    else if (look_in_dict(rec, act, o, source, name) == NULL) found = d != NULL && !runs_python(d);
+    if (!found && !generic) guard_special(rec, t, str_getattr);
+    return CC_OK;
+}
+
+/* What a bound method lacks its function is asked for. */
+static CcGo look_method(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
+    if (cc_type_lookup(&PyMethod_Type, name) != NULL) return look_instance(rec, act, o, name, false);
+    PyObject *function = PyMethod_GET_FUNCTION(o);
+    const int source = cc_value_source(rec, o);
+    if (source >= 0) cc_value_read(rec, CC_SRC_MFUNC, source, NULL, 0, 0, function);
+    return look_instance(rec, act, function, name, false);
+}
+
+static void look_type(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
+    PyTypeObject *t = (PyTypeObject *)o, *meta = Py_TYPE(o);
+    guard_class_of(rec, o);
+    if (look_at_hook(rec, meta)) return;
+    PyObject *m = look_in_class(rec, act, meta, name), *d = look_in_class(rec, act, t, name);
+    if ((m == NULL && d == NULL) || (m != NULL && runs_python(m)) || (d != NULL && runs_python(d)))
+        guard_special(rec, meta, str_getattr);
+}
+
+static void look_module(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
+    PyTypeObject *t = Py_TYPE(o);
+    guard_class_of(rec, o);
+    if (look_at_hook(rec, t)) return;
+    PyObject *d = look_in_class(rec, act, t, name), *dict = PyModule_GetDict(o);
+    const bool python = d != NULL && runs_python(d), data = d != NULL && Py_TYPE(d)->tp_descr_set != NULL;
+    const int ds = cc_value_const_source(rec, dict);
+    PyObject *own = python && data ? NULL : PyDict_GetItemWithError(dict, name);
+    const int guard = python && data ? -1 : cc_value_read(rec, CC_SRC_KEY, ds, name, 0, 0, own);
+    if (own != NULL) cc_rec_gives(rec, act, guard);
+    if (own != NULL || (d != NULL && !python)) return;
+    cc_value_read(rec, CC_SRC_KEY, ds, str_getattr, 0, 0, PyDict_GetItemWithError(dict, str_getattr));
+    guard_special(rec, t, str_getattr);
+}
+
+/* A part of a tensor that C code or a property of torch's gives. */
+static CcGo part_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
+    const CcTorch torch = cc_torch_attr(o, name);
+    if (torch.cls == CC_T_META && cc_node_unsized(rec, o) && cc_node_tells_size(PyUnicode_AsUTF8(name)))
+        return cc_rec_break(rec, act, CC_R_DATA_SHAPE, PyUnicode_AsUTF8(name));
+    if (torch.cls == CC_T_VALUE || torch.cls == CC_T_BREAK || (torch.cls == CC_T_HELD && !held_known(rec, o))) {
+        return cc_rec_break(rec, act, torch.cls == CC_T_VALUE ? CC_R_TENSOR_VALUE : CC_R_TORCH_EFFECT,
+                            torch.name != NULL ? torch.name : PyUnicode_AsUTF8(name));
+    }
+    if (PyUnicode_Compare(name, str_requires_grad) == 0) rec->read_grad = true;
+    return CC_OK;
+}
+
+static bool part_of_tensor(const PyObject *d) {
+    return d != NULL && (Py_IS_TYPE(d, &PyGetSetDescr_Type) || Py_IS_TYPE(d, &PyProperty_Type));
+}
+
+static CcGo tensor_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
+    if (!cc_tens_plain(o)) return cc_rec_break(rec, act, CC_R_TENSOR_SUBCLASS, Py_TYPE(o)->tp_name);
+    if (cc_value_origin(rec, o) == CC_O_UNKNOWN) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "tensor");
+    PyObject *d = cc_type_lookup(Py_TYPE(o), name);
+    const CcGo go = part_of_tensor(d) ? part_before(rec, act, o, name) : CC_OK;
+    if (go != CC_OK) return go;
+    /* torch.Tensor is a Python class: its methods can be patched */
+    (void)look_at_hook(rec, Py_TYPE(o));
+    (void)look_in_class(rec, act, Py_TYPE(o), name);
+    const int source = cc_value_source(rec, o);
+    PyObject *dict = cc_obj_dict(o); /* made when the first attribute is set */
+    PyObject *own = dict != NULL ? PyDict_GetItemWithError(dict, name) : NULL;
+    if (!part_of_tensor(d) && source >= 0) {
+        const int guard = cc_value_read(rec, CC_SRC_OWN, source, name, 0, 0, own);
+        if (own != NULL) cc_rec_gives(rec, act, guard);
+    }
+    if ((d == NULL && own == NULL) || (d != NULL && runs_python(d))) guard_special(rec, Py_TYPE(o), str_getattr);
+    return CC_OK;
+}
+
+void cc_attr_mro(CcRec *rec, PyObject *type) {
+    CcGuards *gs = &rec->trace->guards;
+    bool is_new;
+    const int id = cc_guard_source(gs, CC_SRC_MRO, cc_value_const_source(rec, type), NULL, 0, 0, &is_new);
+    if (is_new) cc_guard_check(gs, id, CC_CHK_MRO, ((PyTypeObject *)type)->tp_mro);
+}
+
+/* super().name: decided by the types along the MRO behind the class. */
+static void look_super(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
+    PyObject *obj_type = PyObject_GetAttrString(o, "__self_class__"),
+             *thisclass = PyObject_GetAttrString(o, "__thisclass__");
+    if (obj_type != NULL && thisclass != NULL && PyType_Check(obj_type)) {
+        PyObject *mro = ((PyTypeObject *)obj_type)->tp_mro;
+        bool behind = false;
+        cc_attr_mro(rec, obj_type);
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(mro); i++) {
+            PyTypeObject *t = (PyTypeObject *)PyTuple_GET_ITEM(mro, i);
+            if (!behind) {
+                behind = (PyObject *)t == thisclass;
+                continue;
+            }
+            (void)look_in_class(rec, act, t, name);
+            if (PyDict_GetItemWithError(cc_type_dict(t), name) != NULL) break;
+        }
+    }
+    PyErr_Clear();
+    Py_XDECREF(obj_type);
+    Py_XDECREF(thisclass);
+}
+
+static CcGo attr_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, bool generic) {
     if (cc_tens_any(o)) return tensor_before(rec, act, o, name);
     if (!PyUnicode_Check(name)) return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, Py_TYPE(o)->tp_name);
     if (rec->of_class.n > 0 && written_elsewhere(rec, o, name))
@@ -139,29 +324,29 @@ CcGo cc_attr_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
         return origin == CC_O_SOURCE ? cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, "__traceback__") : CC_OK;
     if (origin == CC_O_UNKNOWN && !PyExceptionInstance_Check(o))
         return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, Py_TYPE(o)->tp_name);
-    if (Py_IS_TYPE(o, &PySuper_Type)) return CC_OK;
+    if (Py_IS_TYPE(o, &PySuper_Type)) {
+        look_super(rec, act, o, name);
+        return CC_OK;
+    }
     if (!known_getattro(Py_TYPE(o)) && !cc_value_const(o) && !cc_value_annotation(o) && Py_TYPE(o)->tp_getattro != NULL)
         return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, Py_TYPE(o)->tp_name);
-    if (PyType_Check(o) || (cc_value_const(o) && !cc_python_class(Py_TYPE(o)))) return CC_OK;
-    PyObject *d = cc_type_lookup(Py_TYPE(o), name);
-    if (d != NULL && opaque_descriptor(d)) return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, Py_TYPE(d)->tp_name);
-    /* its __get__ may be Python, and gets it as its self */
-    if (d != NULL) guard_type_attr(rec, Py_TYPE(o), name, d);
-    const CcProv *p = cc_value_find(rec, o);
-    if (p != NULL && p->dirty && d != NULL && Py_TYPE(d) == &PyMemberDescr_Type)
-        return cc_rec_break(rec, act, CC_R_DIRTY_READ, Py_TYPE(o)->tp_name);
+    if (cc_value_const(o) && !cc_python_class(Py_TYPE(o))) return CC_OK;
+    if (PyMethod_Check(o)) return look_method(rec, act, o, name);
+    if (PyType_Check(o)) look_type(rec, act, o, name);
+    else if (!PyModule_Check(o)) return look_instance(rec, act, o, name, generic);
+    else look_module(rec, act, o, name);
     return CC_OK;
 }
 
-/* ------------------------------------------------------------------ after the fact */
-
-void cc_attr_dunder(CcRec *rec, PyObject *o, const char *name) {
-    if (!cc_python_class(Py_TYPE(o))) return;
-    PyObject *s = PyUnicode_InternFromString(name);
-    if (s == NULL) abort();
-    guard_type_attr(rec, Py_TYPE(o), s, cc_type_lookup(Py_TYPE(o), s));
-    Py_DECREF(s);
+CcGo cc_attr_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
+    return attr_before(rec, act, o, name, false);
 }
+
+CcGo cc_attr_generic_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
+    return attr_before(rec, act, o, name, true);
+}
+
+/* ------------------------------------------------------------------ after: what was given */
 
 static void learn_result(CcRec *rec, PyObject *v) {
     if (v == NULL || cc_value_origin(rec, v) != CC_O_UNKNOWN) return;
@@ -171,9 +356,7 @@ static void learn_result(CcRec *rec, PyObject *v) {
 
 static CcGo tensor_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v) {
     PyObject *d = cc_type_lookup(Py_TYPE(o), name);
-    /* torch.Tensor is a Python class: its methods can be patched */
-    guard_type_attr(rec, Py_TYPE(o), name, d);
-    if (d != NULL && (Py_TYPE(d) == &PyGetSetDescr_Type || Py_TYPE(d) == &PyProperty_Type)) {
+    if (part_of_tensor(d)) {
         if (v != NULL && cc_torch_attr(o, name).cls == CC_T_HELD) {
             cc_value_read(rec, CC_SRC_MEMBER, cc_value_source(rec, o), d, 0, 0, v);
             return CC_OK;
@@ -196,10 +379,6 @@ static CcGo tensor_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, Py
                                  .safe = true};
         return cc_node_add(rec, act, &spec, v);
     }
-    const int source = cc_value_source(rec, o);
-    PyObject *dict = cc_obj_dict(o); /* made when the first attribute is set */
-    if (source >= 0)
-        cc_value_read(rec, CC_SRC_OWN, source, name, 0, 0, dict != NULL ? PyDict_GetItemWithError(dict, name) : NULL);
     learn_result(rec, v);
     return CC_OK;
 }
@@ -212,48 +391,13 @@ static bool fact_of_class(PyObject *meta, PyObject *name) {
 }
 
 static void type_after(CcRec *rec, PyObject *o, PyObject *name, PyObject *v) {
-    PyTypeObject *t = (PyTypeObject *)o;
     PyObject *meta = cc_type_lookup(Py_TYPE(o), name);
-    if (Py_TYPE(o) != &PyType_Type) guard_type_attr(rec, Py_TYPE(o), name, meta);
-    guard_type_attr(rec, t, name, cc_type_lookup(t, name));
-    if (cc_python_class(t) && fact_of_class(meta, name))
+    if (cc_python_class((PyTypeObject *)o) && fact_of_class(meta, name) && !answers_in_python(Py_TYPE(o)))
         cc_value_read(rec, CC_SRC_MEMBER, cc_value_const_source(rec, o), meta, 0, 0, v);
-    if (v != NULL && cc_value_origin(rec, v) == CC_O_UNKNOWN) {
-        learn_result(rec, v);
-        /* of C's classes: owned by the class, as constant as it is */
-        if (cc_value_origin(rec, v) == CC_O_UNKNOWN && meta != NULL) cc_value_const_source(rec, v);
-    }
-}
-
-void cc_attr_mro(CcRec *rec, PyObject *type) {
-    CcGuards *gs = &rec->trace->guards;
-    bool is_new;
-    const int id = cc_guard_source(gs, CC_SRC_MRO, cc_value_const_source(rec, type), NULL, 0, 0, &is_new);
-    if (is_new) cc_guard_check(gs, id, CC_CHK_MRO, ((PyTypeObject *)type)->tp_mro);
-}
-
-/* super().name: decided by the types along the MRO behind the class. */
-static void super_after(CcRec *rec, PyObject *o, PyObject *name, PyObject *v) {
-    PyObject *obj_type = PyObject_GetAttrString(o, "__self_class__"),
-             *thisclass = PyObject_GetAttrString(o, "__thisclass__");
-    if (obj_type != NULL && thisclass != NULL && PyType_Check(obj_type)) {
-        PyObject *mro = ((PyTypeObject *)obj_type)->tp_mro;
-        bool behind = false;
-        cc_attr_mro(rec, obj_type);
-        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(mro); i++) {
-            PyTypeObject *t = (PyTypeObject *)PyTuple_GET_ITEM(mro, i);
-            if (!behind) {
-                behind = (PyObject *)t == thisclass;
-                continue;
-            }
-            guard_type_attr(rec, t, name, cc_type_lookup(t, name));
-            if (PyDict_GetItemWithError(cc_type_dict(t), name) != NULL) break;
-        }
-    }
-    PyErr_Clear();
-    Py_XDECREF(obj_type);
-    Py_XDECREF(thisclass);
+    if (v == NULL || cc_value_origin(rec, v) != CC_O_UNKNOWN) return;
     learn_result(rec, v);
+    /* of C's classes: owned by the class, as constant as it is */
+    if (cc_value_origin(rec, v) == CC_O_UNKNOWN && meta != NULL) cc_value_const_source(rec, v);
 }
 
 /* Parts of functions, partials and exceptions that this trace made, which CPython makes with them or when they are
@@ -266,71 +410,56 @@ static void learn_part(CcRec *rec, PyObject *o, PyObject *v) {
     else if (PyDict_CheckExact(v) || PyTuple_CheckExact(v)) cc_value_fresh(rec, v);
 }
 
-static void instance_after(CcRec *rec, PyObject *o, PyObject *name, PyObject *v, bool generic) {
-    PyTypeObject *t = Py_TYPE(o);
-    PyObject *d = cc_type_lookup(t, name);
-    if (!generic && (t->tp_getattro == slot_getattr || t->tp_getattro == slot_getattribute)) {
-        PyObject *hook = cc_type_lookup(t, str_getattribute);
-        if (hook != NULL && Py_TYPE(hook) == &PyFunction_Type) { /* Python code decided: it was recorded */
-            guard_type_attr(rec, t, str_getattribute, hook);
-            learn_result(rec, v);
-            return;
-        }
-    }
-    guard_type_attr(rec, t, name, d);
+/* What C code reads of an object: it ran no Python code. */
+static void part_after(CcRec *rec, PyObject *o, PyObject *name, PyObject *d, PyObject *v) {
     const int source = cc_value_source(rec, o);
-    if (d != NULL && Py_TYPE(d)->tp_descr_set != NULL) { /* data descriptor: wins over the instance */
-        if (Py_TYPE(d) == &PyProperty_Type || cc_python_class(Py_TYPE(d))) return learn_result(rec, v);
-        if (PyUnicode_Compare(name, str_dict) == 0) {
-            if (v == NULL) return;
-            if (source >= 0) cc_value_read(rec, CC_SRC_DICTOF, source, NULL, 0, 0, v);
-            else cc_value_fresh(rec, v);
-            return;
-        }
-        if (PyUnicode_Compare(name, str_class) == 0) return;
-        if (source >= 0) cc_value_read(rec, CC_SRC_MEMBER, source, d, 0, 0, v);
-        else learn_part(rec, o, v);
-        return learn_result(rec, v);
+    if (PyUnicode_Compare(name, str_class) == 0) return;
+    if (PyUnicode_Compare(name, str_dict) == 0) {
+        if (v != NULL && source >= 0) cc_value_read(rec, CC_SRC_DICTOF, source, NULL, 0, 0, v);
+        else cc_value_fresh(rec, v);
+        return;
     }
-    PyObject *dict = cc_obj_dict(o), *own = dict != NULL ? PyDict_GetItemWithError(dict, name) : NULL;
-    if (source >= 0 && dict != NULL) {
-        const int ds = cc_value_read(rec, CC_SRC_DICTOF, source, NULL, 0, 0, dict);
-        cc_value_read(rec, CC_SRC_KEY, ds, name, 0, 0, own);
-    } else if (source >= 0 && cc_obj_dict_at(o) != NULL) { /* of a function: made when the first attribute is set */
-        cc_value_read(rec, CC_SRC_OWN, source, name, 0, 0, NULL);
+    if (source < 0) learn_part(rec, o, v);
+    if (source < 0 || Py_IS_TYPE(d, &PyMemberDescr_Type)) return; /* which was looked at before */
+    PyObject *now = v != NULL ? Py_NewRef(v) : Py_TYPE(d)->tp_descr_get(d, o, (PyObject *)Py_TYPE(o)); /* hasattr */
+    if (now == NULL) PyErr_Clear();
+    else cc_vec_push(&rec->keep, now);
+    cc_value_read(rec, CC_SRC_MEMBER, source, d, 0, 0, now);
+}
+
+static void instance_after(CcRec *rec, PyObject *o, PyObject *name, PyObject *v, bool generic) {
+    PyObject *d = cc_type_lookup(Py_TYPE(o), name);
+    if (PyMethod_Check(o) && d == NULL) {
+        instance_after(rec, PyMethod_GET_FUNCTION(o), name, v, generic);
+        return;
     }
-    if (own == NULL && d == NULL && !generic) {
-        PyObject *hook = cc_type_lookup(t, str_getattr);
-        if (hook != NULL || t->tp_getattro == slot_getattr) guard_type_attr(rec, t, str_getattr, hook);
-    }
-    if (v != NULL && v == d && cc_value_origin(rec, v) == CC_O_UNKNOWN) cc_value_const_source(rec, v);
+    const bool part =
+        d != NULL && Py_TYPE(d)->tp_descr_set != NULL && !runs_python(d) && (generic || !answers_in_python(Py_TYPE(o)));
+    if (part) part_after(rec, o, name, d, v);
+    else if (v != NULL && v == d && cc_value_origin(rec, v) == CC_O_UNKNOWN) cc_value_const_source(rec, v);
     learn_result(rec, v);
 }
 
-static void module_after(CcRec *rec, PyObject *o, PyObject *name, PyObject *v) {
-    PyObject *dict = PyModule_GetDict(o);
-    PyObject *own = PyDict_GetItemWithError(dict, name);
-    cc_value_read(rec, CC_SRC_KEY, cc_value_const_source(rec, dict), name, 0, 0, own);
-    if (own == NULL) learn_result(rec, v);
-}
-
-CcGo cc_attr_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v) {
+static CcGo attr_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v, bool generic) {
     if (cc_tens_any(o)) return tensor_after(rec, act, o, name, v);
     if (cc_value_symbolic(rec, o)) cc_value_pin(rec, o);
-    if (PyModule_Check(o)) module_after(rec, o, name, v);
-    else if (PyType_Check(o)) type_after(rec, o, name, v);
-    else if (Py_IS_TYPE(o, &PySuper_Type)) super_after(rec, o, name, v);
-    else instance_after(rec, o, name, v, false);
+    if (PyModule_Check(o) || Py_IS_TYPE(o, &PySuper_Type)) learn_result(rec, v);
+    if (PyModule_Check(o) && v != NULL && PyModule_Check(v) && !PyDict_Contains(PyModule_GetDict(o), name))
+        cc_name_submodule(rec, o, name);
+    if (PyType_Check(o)) type_after(rec, o, name, v);
+    else if (!PyModule_Check(o) && !Py_IS_TYPE(o, &PySuper_Type)) instance_after(rec, o, name, v, generic);
     if (v != NULL && PyTraceBack_Check(v)) cc_value_fresh(rec, v); /* if it can't be made again, this is a break */
     if (v != NULL && !PyExceptionInstance_Check(v) && cc_value_origin(rec, v) == CC_O_UNKNOWN)
         return cc_rec_poison(rec, act, CC_R_UNKNOWN_ATTR, PyUnicode_AsUTF8(name));
     return CC_OK;
 }
 
+CcGo cc_attr_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v) {
+    return attr_after(rec, act, o, name, v, false);
+}
+
 CcGo cc_attr_generic_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v) {
-    if (cc_tens_any(o) || PyModule_Check(o) || PyType_Check(o)) return cc_attr_after(rec, act, o, name, v);
-    instance_after(rec, o, name, v, true);
-    return CC_OK;
+    return attr_after(rec, act, o, name, v, true);
 }
 
 /* ------------------------------------------------------------------ stores */
@@ -388,7 +517,15 @@ static CcGo store_of_class(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, 
     return cc_node_effect(rec, act, &spec, NULL);
 }
 
-CcGo cc_attr_store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v) {
+/* What a store asks of the class of o: whether Python code does it, and what stands there by that name. */
+static void look_at_store(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v, bool generic) {
+    PyTypeObject *t = Py_TYPE(o);
+    guard_class_of(rec, o);
+    if (!generic) guard_special(rec, t, v != NULL ? str_setattr : str_delattr);
+    if (PyUnicode_Check(name) && (generic || t->tp_setattro != slot_setattr)) (void)look_in_class(rec, act, t, name);
+}
+
+static CcGo store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v) {
     if (drops_gradient(rec, o, name, v) || asks_gradient(rec, o, name, v)) return CC_OK;
     if (cc_tens_any(o)) return cc_rec_break(rec, act, CC_R_TORCH_EFFECT, "setting an attribute of a tensor");
     if (PyFunction_Check(o)) cc_value_function_written(rec);
@@ -412,12 +549,23 @@ CcGo cc_attr_store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, P
     return CC_OK;
 }
 
+CcGo cc_attr_store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v) {
+    const CcGo go = store_before(rec, act, o, name, v);
+    if (go == CC_OK) look_at_store(rec, act, o, name, v, false);
+    return go;
+}
+
+CcGo cc_attr_generic_store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v) {
+    if (cc_tens_any(o)) return cc_rec_break(rec, act, CC_R_TORCH_EFFECT, "setattr");
+    look_at_store(rec, act, o, name, v, true);
+    return CC_OK;
+}
+
 /* The store itself was made: a generic store into the instance (not a property, not Python's __setattr__). */
 CcGo cc_attr_generic_store(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v) {
     if (PyType_Check(o)) return store_of_class(rec, act, o, name, v);
     if (cc_tens_any(o)) return v == Py_None ? drop_gradient(rec, act, o, name) : ask_gradient(rec, act, o, name, v);
     PyObject *d = cc_type_lookup(Py_TYPE(o), name);
-    if (cc_python_class(Py_TYPE(o)) && !PyModule_Check(o)) guard_type_attr(rec, Py_TYPE(o), name, d);
     if (d != NULL &&
         (Py_TYPE(d) == &PyProperty_Type || (Py_TYPE(d)->tp_descr_set != NULL && cc_python_class(Py_TYPE(d)))))
         return CC_OK; /* its setter was recorded */
@@ -426,7 +574,8 @@ CcGo cc_attr_generic_store(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, 
     PyObject *dict = PyModule_Check(o) ? PyModule_GetDict(o) : cc_obj_dict(o);
     if (d != NULL && Py_TYPE(d) == &PyMemberDescr_Type) {
         CcProv *p = cc_value_find(rec, o);
-        if (p != NULL) p->dirty = CC_DIRTY_ALL;
+        if (v == NULL && !p->dirty) cc_value_written(rec, CC_SRC_MEMBER, source, d, true);
+        p->dirty = CC_DIRTY_ALL;
     } else if (dict != NULL) {
         const int ds = PyModule_Check(o) ? cc_value_const_source(rec, dict)
                                          : cc_value_read(rec, CC_SRC_DICTOF, source, NULL, 0, 0, dict);
@@ -444,10 +593,19 @@ CcGo cc_attr_generic_store(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, 
     return cc_node_effect(rec, act, &spec, NULL);
 }
 
+/* C code was to delete what is not there. */
+void cc_attr_not_there(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
+    const CcProv *p = cc_value_find(rec, o);
+    const int source = cc_value_source(rec, o);
+    if (source < 0 || Py_TYPE(o)->tp_setattro == slot_setattr || cc_tens_any(o)) return;
+    PyObject *d = cc_type_lookup(Py_TYPE(o), name);
+    if (d == NULL || !Py_IS_TYPE(d, &PyMemberDescr_Type)) (void)look_in_dict(rec, act, o, source, name);
+    else if (p == NULL || !p->dirty) (void)look_in_slot(rec, act, o, source, d);
+}
+
 CcGo cc_attr_store(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v) {
     if (Py_TYPE(o)->tp_setattro == slot_setattr) {
         PyObject *hook = v != NULL ? str_setattr : str_delattr;
-        guard_type_attr(rec, Py_TYPE(o), hook, cc_type_lookup(Py_TYPE(o), hook));
         PyObject *f = cc_type_lookup(Py_TYPE(o), hook);
         if (f != NULL && Py_TYPE(f) == &PyFunction_Type) return CC_OK;
     }

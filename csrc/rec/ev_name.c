@@ -59,20 +59,56 @@ static PyObject *absolute_name(const CcAct *act, const CcEvent *ev) {
     return name;
 }
 
-CcGo cc_name_import(CcRec *rec, CcAct *act, CcEvent *ev) {
-    PyObject *name = absolute_name(act, ev), *found = name != NULL ? PyImport_GetModule(name) : NULL;
+/* What sys.modules has by this name, under a guard. NULL: nothing. */
+static PyObject *imported(CcRec *rec, PyObject *name) {
+    PyObject *modules = PyImport_GetModuleDict(), *module = PyDict_GetItemWithError(modules, name);
+    PyErr_Clear();
+    if (module != NULL && !PyModule_Check(module)) return NULL;
+    cc_value_read(rec, CC_SRC_KEY, cc_value_const_source(rec, modules), name, 0, 0, module);
+    return module;
+}
+
+/* Whether the import finds what it found now: `import a.b` gives a. */
+static bool look_at_modules(CcRec *rec, const CcAct *act, const CcEvent *ev) {
+    static PyObject *package;
+    if (package == NULL && (package = PyUnicode_InternFromString("__package__")) == NULL) abort();
+    PyObject *globals = act->func->func_globals, *name = absolute_name(act, ev);
+    bool found = name != NULL && imported(rec, name) != NULL;
+    if (ev->in[0] != NULL && PyLong_Check(ev->in[0]) && PyLong_AsLong(ev->in[0]) > 0)
+        cc_value_read(rec, CC_SRC_KEY, cc_value_const_source(rec, globals), package, 0, 0,
+                      PyDict_GetItemWithError(globals, package));
+    const Py_ssize_t dot = found ? PyUnicode_FindChar(name, '.', 0, PyUnicode_GET_LENGTH(name), 1) : -1;
+    PyObject *front = dot > 0 ? PyUnicode_Substring(name, 0, dot) : NULL;
+    if (front != NULL) found = imported(rec, front) != NULL;
+    Py_XDECREF(front);
     Py_XDECREF(name);
-    if (found == NULL) {
-        PyErr_Clear();
-        return cc_rec_break(rec, act, CC_R_IMPORT, PyUnicode_AsUTF8(ev->name));
-    }
-    Py_DECREF(found);
-    PyObject *importer = PyDict_GetItemString(PyEval_GetBuiltins(), "__import__");
+    return found;
+}
+
+CcGo cc_name_import(CcRec *rec, CcAct *act, CcEvent *ev) {
+    static PyObject *name;
+    if (name == NULL && (name = PyUnicode_InternFromString("__import__")) == NULL) abort();
+    PyObject *builtins = PyEval_GetBuiltins(), *importer = PyDict_GetItemWithError(builtins, name);
     if (importer == NULL) return CC_OK;
+    if (!PyCFunction_Check(importer) || !look_at_modules(rec, act, ev))
+        return cc_rec_break(rec, act, CC_R_IMPORT, PyUnicode_AsUTF8(ev->name));
+    cc_value_read(rec, CC_SRC_KEY, cc_value_const_source(rec, builtins), name, 0, 0, importer);
     PyObject *const args[] = {ev->name, act->func->func_globals, Py_None, ev->in[1], ev->in[0]};
     /* importlib's Python code is none of the program's */
     const bool paused = cc_hook_pause(act->obs, true);
     ev->result = PyObject_Vectorcall(importer, args, CC_COUNT(args), NULL);
     cc_hook_pause(act->obs, paused);
     return CC_DONE;
+}
+
+void cc_name_submodule(CcRec *rec, PyObject *package, PyObject *name) {
+    PyObject *dict = PyModule_GetDict(package), *key = PyUnicode_InternFromString("__name__");
+    if (key == NULL) abort();
+    PyObject *own = PyDict_GetItemWithError(dict, key);
+    cc_value_read(rec, CC_SRC_KEY, cc_value_const_source(rec, dict), key, 0, 0, own);
+    PyObject *full = own != NULL && PyUnicode_Check(own) ? PyUnicode_FromFormat("%U.%U", own, name) : NULL;
+    if (full != NULL) (void)imported(rec, full);
+    PyErr_Clear();
+    Py_XDECREF(full);
+    Py_DECREF(key);
 }

@@ -20,7 +20,7 @@ static bool plain_tensors(PyObject *o, int depth) {
 
 static bool is_heap(PyObject *o) { return cc_python_class(Py_TYPE(o)); }
 
-static bool builtin_container(PyObject *o) {
+bool cc_op_container(PyObject *o) {
     PyTypeObject *t = Py_TYPE(o);
     return t == &PyList_Type || t == &PyTuple_Type || t == &PyDict_Type || t == &PySet_Type || t == &PyFrozenSet_Type ||
            t == &PyODict_Type || t == &PyDictProxy_Type || cc_value_view(o) != NULL || cc_value_structseq(o) ||
@@ -29,13 +29,6 @@ static bool builtin_container(PyObject *o) {
 }
 
 static bool dirty(CcRec *rec, PyObject *o) { return cc_value_dirty(rec, o) != CC_DIRTY_NO; }
-
-/* One key of a dict can be read although others were written. */
-static bool key_readable(CcRec *rec, PyObject *o, PyObject *key) {
-    CcDirty d = cc_value_dirty_key(rec, o);
-    if (d == CC_DIRTY_ALL) d = cc_value_dirty(rec, o);
-    return d == CC_DIRTY_NO || (d == CC_DIRTY_KEYS && PyDict_Check(o) && cc_number_dict_key(rec, key));
-}
 
 /* ------------------------------------------------------------------ operators */
 
@@ -55,16 +48,14 @@ static bool looks_inside(const CcEvent *ev) {
            (ev->kind == CC_EV_BINOP && ev->arg == CC_NB_REMAINDER);
 }
 
-/* Its class has a method of that name in Python: what that does is recorded. */
-static bool python_method(PyObject *o, const char *name) {
+bool cc_op_python_method(PyObject *o, const char *name) {
     if (!is_heap(o)) return false;
     PyObject *s = PyUnicode_InternFromString(name), *f = s != NULL ? cc_type_lookup(Py_TYPE(o), s) : NULL;
     Py_XDECREF(s);
     return f != NULL && Py_IS_TYPE(f, &PyFunction_Type);
 }
 
-/* An object of a Python class with nothing that C code could look at: what happens to it is said by its methods. */
-static bool bare(PyObject *o) { return is_heap(o) && cc_value_base(o) == &PyBaseObject_Type; }
+bool cc_op_bare(PyObject *o) { return is_heap(o) && cc_value_base(o) == &PyBaseObject_Type; }
 
 /* Python code does what is asked of operand i (at first: it may leave it to the C code of what its class derives
  * from). */
@@ -74,11 +65,11 @@ static bool done_in_python(const CcEvent *ev, int i) {
     switch (ev->kind) {
     case CC_EV_BINOP:
         snprintf(name, sizeof name, "__i%s", binop_dunder[ev->arg] + 2);
-        if (i == 0 && ev->flags & CC_EV_INPLACE && python_method(o, name)) return true;
+        if (i == 0 && ev->flags & CC_EV_INPLACE && cc_op_python_method(o, name)) return true;
         snprintf(name, sizeof name, i == 0 ? "__%s" : "__r%s", binop_dunder[ev->arg] + 2);
-        return python_method(o, name);
-    case CC_EV_COMPARE: return python_method(o, compare_dunder[i == 0 ? ev->arg : mirrored[ev->arg]]);
-    case CC_EV_CONTAINS: return i == 0 && python_method(o, "__contains__");
+        return cc_op_python_method(o, name);
+    case CC_EV_COMPARE: return cc_op_python_method(o, compare_dunder[i == 0 ? ev->arg : mirrored[ev->arg]]);
+    case CC_EV_CONTAINS: return i == 0 && cc_op_python_method(o, "__contains__");
     default: return false;
     }
 }
@@ -92,10 +83,10 @@ CcGo cc_op_plain(CcRec *rec, CcAct *act, const CcEvent *ev, int depth) {
         if (dirty(rec, o)) return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(o));
         if (looks_inside(ev) && !cc_number_settle(rec, o, depth))
             return cc_rec_break(rec, act, CC_R_DATA_SCALAR, type_name(o));
-        if (looks_inside(ev) && (ev->kind != CC_EV_COMPARE || builtin_container(o)) && ev->kind != CC_EV_CONTAINS)
+        if (looks_inside(ev) && (ev->kind != CC_EV_COMPARE || cc_op_container(o)) && ev->kind != CC_EV_CONTAINS)
             cc_number_addresses(rec, o, depth, ev->kind != CC_EV_COMPARE);
-        if (cc_value_const(o) || cc_value_ident(o) || bare(o)) continue;
-        if (!is_heap(o) && !builtin_container(o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, type_name(o));
+        if (cc_value_const(o) || cc_value_ident(o) || cc_op_bare(o)) continue;
+        if (!is_heap(o) && !cc_op_container(o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, type_name(o));
         const bool known =
             is_heap(o) && PyExceptionInstance_Check(o) ? cc_value_exception(rec, o) : cc_value_content(rec, o, depth);
         if (!known && !done_in_python(ev, i)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
@@ -135,7 +126,7 @@ static bool python_operand(CcRec *rec, const CcEvent *ev) {
     return false;
 }
 
-static CcGo operator_before(CcRec *rec, CcAct *act, CcEvent *ev) {
+CcGo cc_op_operator(CcRec *rec, CcAct *act, CcEvent *ev) {
     const CcGo go = cc_sym_operator(rec, act, ev);
     if (go != CC_OK) return go;
     if (ev->kind == CC_EV_BINOP && cc_op_tensors(ev, 1) && !operand_tensor(ev))
@@ -148,7 +139,7 @@ static CcGo operator_before(CcRec *rec, CcAct *act, CcEvent *ev) {
             if (!cc_node_nameable(rec, ev->in[i], 3))
                 return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(ev->in[i]));
             if (!cc_tens_any(ev->in[i]) && !cc_value_const(ev->in[i]) && ev->kind != CC_EV_SUBSCR &&
-                (ev->kind != CC_EV_BINOP || !builtin_container(ev->in[i])))
+                (ev->kind != CC_EV_BINOP || !cc_op_container(ev->in[i])))
                 return is_heap(ev->in[i]) ? CC_OK : cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, type_name(ev->in[i]));
         }
         return CC_OK;
@@ -186,13 +177,12 @@ static CcGo operator_node(CcRec *rec, CcAct *act, const CcEvent *ev, CcForm form
     return cc_node_add(rec, act, &spec, ev->result);
 }
 
-/* The methods that Python's operators ask, on classes that can change. */
-static void guard_operators(CcRec *rec, const CcEvent *ev) {
+/* The methods that operators ask the classes of tensors for, which can change as well (given.c: those of other objects). */
+static void look_at_operators(CcRec *rec, const CcEvent *ev) {
     char name[24];
     if (ev->kind == CC_EV_COMPARE) {
         cc_attr_dunder(rec, ev->in[0], compare_dunder[ev->arg]);
         cc_attr_dunder(rec, ev->in[1], compare_dunder[mirrored[ev->arg]]);
-        cc_value_distinct(rec, ev->in[0], ev->in[1]); /* objects without __eq__ compare by identity */
     } else if (ev->kind == CC_EV_BINOP) {
         const char *dunder = binop_dunder[ev->arg];
         if (ev->flags & CC_EV_INPLACE) {
@@ -212,7 +202,8 @@ static CcGo operator_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
         return operand_tensor(ev) || cc_op_symbolic(rec, ev)
                    ? cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "an operation that raises")
                    : CC_OK;
-    guard_operators(rec, ev);
+    /* objects without __eq__ compare by identity */
+    if (ev->kind == CC_EV_COMPARE) cc_value_distinct(rec, ev->in[0], ev->in[1]);
     if (python_operand(rec, ev) && cc_value_origin(rec, ev->result) != CC_O_UNKNOWN) return CC_OK;
     CcBound bound;
     if (operand_tensor(ev) || (cc_op_symbolic(rec, ev) && ev->kind != CC_EV_COMPARE)) {
@@ -260,216 +251,6 @@ static CcGo inplace_container(CcRec *rec, CcAct *act, const CcEvent *ev) {
     return cc_node_effect(rec, act, &spec, NULL);
 }
 
-/* ------------------------------------------------------------------ items */
-
-static CcGo subscr_before(CcRec *rec, CcAct *act, CcEvent *ev) {
-    PyObject *o = ev->in[0], *key = ev->in[1];
-    if (cc_item_sliced(key)) return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "a tensor as a bound of a slice");
-    if (cc_tens_any(o)) return operator_before(rec, act, ev);
-    if (cc_tens_any(key) && PyDict_CheckExact(o) && cc_value_origin(rec, o) == CC_O_FRESH &&
-        cc_value_membership(rec, o, key))
-        return CC_OK; /* found by identity */
-    if (cc_value_by_tensor(rec, o, key) && PyDict_Contains(o, key) == 1) return CC_OK;
-    if (cc_tens_any(key))
-        return PyDict_Check(o) ? cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "a dict's item for a tensor")
-                               : cc_rec_break(rec, act, CC_R_TENSOR_ITER, "a tensor as an index");
-    if (cc_value_unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
-    if (!key_readable(rec, o, key)) return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(o));
-    if (!cc_number_settle(rec, key, 1)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, "key");
-    if (PySlice_Check(key) && !cc_value_content(rec, key, 1))
-        return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "slice");
-    if (PyDict_Check(o) && cc_value_source(rec, o) >= 0 && !python_method(o, "__getitem__") && !cc_number_key(rec, key))
-        return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "key");
-    if (cc_value_defaultdict(o) && cc_value_known(rec, o) &&
-        PyDict_Contains(o, key) != 1) { /* it would be written, too */
-        PyErr_Clear();
-        return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(o));
-    }
-    if (PyDict_Check(o) && cc_value_origin(rec, o) == CC_O_FRESH && !cc_value_membership(rec, o, key))
-        return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "key");
-    if (PyType_Check(o) || cc_value_const(o) || bare(o) || python_method(o, "__getitem__")) return CC_OK;
-    if (PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o)) {
-        if (PySlice_Check(key) && !cc_value_content(rec, o, 1))
-            return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
-        return CC_OK;
-    }
-    if ((is_heap(o) || builtin_container(o)) && cc_value_content(rec, o, 1)) return CC_OK;
-    return cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, type_name(o));
-}
-
-/* The guard behind reading one item of a builtin container that came from outside. */
-static void read_item(CcRec *rec, PyObject *o, PyObject *key, PyObject *v) {
-    const int source = cc_value_known(rec, o) ? -1 : cc_value_source(rec, o);
-    if (source < 0) return;
-    if (PyDict_Check(o)) cc_value_read_key(rec, source, key, v);
-    if (PyDict_Check(o) || (!PyLong_Check(key) && !PyIndex_Check(key))) return;
-    Py_ssize_t i = PyNumber_AsSsize_t(key, NULL);
-    const Py_ssize_t n = PySequence_Fast_GET_SIZE(o);
-    if (i < 0 || v == NULL) { /* counted from the end, or out of range: the length decides */
-        bool is_new;
-        const int id = cc_guard_source(&rec->trace->guards, CC_SRC_SIZE, source, NULL, 0, (int)n, &is_new);
-        if (is_new) cc_guard_check(&rec->trace->guards, id, CC_CHK_SIZE, NULL);
-        i += n;
-    }
-    if (i >= 0 && i < n && v != NULL) cc_value_read(rec, CC_SRC_ITEM, source, NULL, 0, (int)i, v);
-}
-
-/* An item that a defaultdict of this trace has just made by calling list, dict or set. */
-static bool made_by_default(CcRec *rec, PyObject *o) {
-    if (!cc_value_defaultdict(o) || cc_value_origin(rec, o) != CC_O_FRESH) return false;
-    PyObject *factory = PyObject_GetAttrString(o, "default_factory");
-    Py_XDECREF(factory); /* the dict holds it */
-    return factory == (PyObject *)&PyList_Type || factory == (PyObject *)&PyDict_Type ||
-           factory == (PyObject *)&PySet_Type;
-}
-
-static CcGo subscr_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
-    PyObject *o = ev->in[0], *key = ev->in[1], *v = ev->result;
-    if (cc_tens_any(o)) return cc_item_read(rec, act, ev);
-    if (is_heap(o)) cc_attr_dunder(rec, o, "__getitem__");
-    if (PyType_Check(o)) {
-        if (v != NULL && cc_value_origin(rec, v) == CC_O_UNKNOWN) cc_value_fresh(rec, v);
-        return CC_OK;
-    }
-    if ((PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o)) && !PySlice_Check(key) &&
-        !python_method(o, "__getitem__"))
-        read_item(rec, o, key, v);
-    if (v != NULL && !PyExceptionInstance_Check(v) && cc_value_origin(rec, v) == CC_O_UNKNOWN) {
-        if (!PySlice_Check(key) && Py_REFCNT(v) > 1 && !made_by_default(rec, o))
-            return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
-        cc_value_fresh(rec, v);
-    }
-    return CC_OK;
-}
-
-static CcGo store_subscr_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
-    PyObject *o = ev->in[0];
-    if (!cc_tens_any(o)) cc_sym_settle(rec, ev->in[1], 3);
-    for (int i = 0; i < 3; i++)
-        if (cc_value_unknown(rec, ev->in[i])) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(ev->in[i]));
-    if (cc_item_sliced(ev->in[1])) return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "a tensor as a bound of a slice");
-    if (cc_tens_any(o)) {
-        if (!cc_tens_plain(o)) return cc_rec_break(rec, act, CC_R_TENSOR_SUBCLASS, type_name(o));
-        if (!cc_node_nameable(rec, ev->in[1], 3) || (ev->in[2] != NULL && !cc_node_nameable(rec, ev->in[2], 3)))
-            return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "index");
-        return CC_OK;
-    }
-    if (PySlice_Check(ev->in[1]) && !cc_value_content(rec, ev->in[1], 1))
-        return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "slice");
-    if (is_heap(o) && !PyODict_Check(o)) {
-        PyObject *s = PyUnicode_InternFromString("__setitem__"), *f = cc_type_lookup(Py_TYPE(o), s);
-        Py_XDECREF(s);
-        if (f != NULL && Py_TYPE(f) == &PyFunction_Type) return CC_OK;
-    }
-    if (!PyList_Check(o) && !PyDict_Check(o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, type_name(o));
-    if (PyDict_Check(o) && !cc_value_membership(rec, o, ev->in[1]))
-        return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "a tensor as a key");
-    if (PySlice_Check(ev->in[1]) && PyList_CheckExact(o) && cc_value_source(rec, o) >= 0) {
-        const bool reads = ev->in[2] == NULL || ((PyList_CheckExact(ev->in[2]) || PyTuple_CheckExact(ev->in[2])) &&
-                                                 !dirty(rec, ev->in[2]) && cc_value_content(rec, ev->in[2], 1));
-        if (dirty(rec, o) || !reads || !cc_number_settle(rec, ev->in[1], 1) || !cc_value_content(rec, o, 1))
-            return cc_rec_break(rec, act, CC_R_DIRTY_READ, "a slice of a list that existed before");
-        cc_value_will_write(rec, o);
-        return CC_OK;
-    }
-    if (cc_value_source(rec, o) >= 0 && !cc_number_dict_key(rec, ev->in[1]))
-        return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "key");
-    if (cc_value_symbolic(rec, ev->in[1])) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, "key");
-    if (PyList_Check(o) && dirty(rec, o)) return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(o));
-    if (PyDict_Check(o) && ev->in[2] == NULL &&
-        cc_value_source(rec, o) >= 0 && /* the key must be there in a replay, too */
-        (!PyDict_CheckExact(o) || dirty(rec, o) || !cc_value_content(rec, o, 1)))
-        return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(o));
-    cc_value_will_write(rec, o);
-    return CC_OK;
-}
-
-/* l[a:b] = items, del l[a:b] on a list that existed before, and that was guarded whole. */
-static CcGo store_slice(CcRec *rec, CcAct *act, const CcEvent *ev, int source) {
-    PyObject *items = ev->in[2] != NULL ? PySequence_Tuple(ev->in[2]) : NULL; /* as it is now */
-    if (items != NULL) {
-        cc_vec_push(&rec->keep, items);
-        cc_value_fresh(rec, items);
-    }
-    PyErr_Clear();
-    cc_value_wrote(rec, ev->in[0], CC_DIRTY_KNOWN);
-    cc_vec_push(&rec->written, source);
-    PyObject *const in[] = {ev->in[0], ev->in[1], items};
-    return cc_node_effect(
-        rec, act,
-        &(CcCallSpec){.form = items ? CC_F_SETITEM : CC_F_DELITEM, .in = in, .n = items ? 3 : 2, .name = "setitem"},
-        NULL);
-}
-
-static CcGo store_subscr_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
-    PyObject *o = ev->in[0];
-    if (cc_tens_any(o)) return cc_item_write(rec, act, ev);
-    const int source = cc_value_source(rec, o);
-    if (is_heap(o)) cc_attr_dunder(rec, o, "__setitem__");
-    if (source < 0 || (!PyList_Check(o) && !PyDict_Check(o))) return CC_OK;
-    if (rec->raised) {
-        /* nothing was written: an index that is out of range, a key that is not there */
-        cc_value_content(rec, o, 1);
-        return CC_OK;
-    }
-    if (PyList_CheckExact(o) && PySlice_Check(ev->in[1])) return store_slice(rec, act, ev, source);
-    if (PyList_Check(o) && !cc_value_known(rec, o)) { /* the item must exist in a replay, too */
-        bool is_new;
-        const int id = cc_guard_source(&rec->trace->guards, CC_SRC_SIZE, source, NULL, 0,
-                                       (int)(PyList_GET_SIZE(o) + (ev->in[2] == NULL)), &is_new);
-        if (is_new) cc_guard_check(&rec->trace->guards, id, CC_CHK_SIZE, NULL);
-    }
-    if (PyDict_Check(o)) {
-        cc_value_written(rec, CC_SRC_KEY, source, ev->in[1], ev->in[2] == NULL);
-        cc_value_wrote(rec, o, ev->in[2] != NULL ? CC_DIRTY_KEYS : CC_DIRTY_KNOWN);
-    } else {
-        cc_value_wrote(rec, o, CC_DIRTY_ALL);
-    }
-    cc_vec_push(&rec->written, source);
-    const CcCallSpec spec = {.form = ev->in[2] != NULL ? CC_F_SETITEM : CC_F_DELITEM,
-                             .in = ev->in,
-                             .n = ev->in[2] != NULL ? 3 : 2,
-                             .name = "setitem"};
-    return cc_node_effect(rec, act, &spec, NULL);
-}
-
-static CcGo contains_before(CcRec *rec, CcAct *act, CcEvent *ev) {
-    PyObject *o = ev->in[0], *item = ev->in[1];
-    if (PyIter_Check(o) && !is_heap(o) && cc_value_origin(rec, o) == CC_O_FRESH && !cc_value_unknown(rec, item)) {
-        ev->result = cc_backcall_contains(rec, o, item);
-        return CC_DONE;
-    }
-    if (cc_value_by_tensor(rec, o, item)) return CC_OK;
-    cc_sym_settle(rec, item, 3);
-    const bool by_hash = PyDict_Check(o) || PyAnySet_Check(o) || cc_value_view(o) == &PyDictKeys_Type;
-    if (by_hash && !cc_value_const(item) && !cc_value_ident(item) && !dirty(rec, o) && cc_value_content(rec, o, 1) &&
-        cc_value_membership(rec, o, item) && cc_tens_any(item))
-        return CC_OK;
-    if (cc_tens_any(item) || (!by_hash && cc_value_has_tensor(o, 2)))
-        return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "in");
-    if (cc_op_symbolic(rec, ev)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, "in");
-    if (PyDict_Check(o) && !cc_value_unknown(rec, o) && key_readable(rec, o, item) && cc_number_dict_key(rec, item))
-        return CC_OK;
-    return cc_op_plain(rec, act, ev, 3);
-}
-
-static CcGo contains_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
-    (void)act;
-    PyObject *o = ev->in[0];
-    if (is_heap(o)) cc_attr_dunder(rec, o, "__contains__");
-    if (PyList_Check(o) || PyTuple_Check(o))
-        for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++) {
-            cc_attr_dunder(rec, PySequence_Fast_GET_ITEM(o, i), "__eq__");
-            cc_attr_dunder(rec, ev->in[1], "__eq__");
-            cc_value_distinct(rec, ev->in[1], PySequence_Fast_GET_ITEM(o, i));
-        }
-    if (cc_value_deque(o)) (void)cc_value_membership(rec, o, ev->in[1]);
-    const int source = PyDict_Check(o) && !cc_value_known(rec, o) ? cc_value_source(rec, o) : -1;
-    if (source >= 0 && (cc_number_dict_key(rec, ev->in[1]) || cc_value_by_tensor(rec, o, ev->in[1])))
-        cc_value_read_key(rec, source, ev->in[1], PyDict_GetItemWithError(o, ev->in[1]));
-    return CC_OK;
-}
-
 /* ------------------------------------------------------------------ truth, iteration */
 
 static CcGo truth_before(CcRec *rec, CcAct *act, CcEvent *ev) {
@@ -486,16 +267,15 @@ static CcGo truth_before(CcRec *rec, CcAct *act, CcEvent *ev) {
                    ? CC_OK
                    : cc_rec_break(rec, act, CC_R_DATA_SCALAR, "truth of a number");
     }
-    if (cc_value_const(o) || cc_value_ident(o) || bare(o) || python_method(o, "__bool__") ||
-        python_method(o, "__len__"))
+    if (cc_value_const(o) || cc_value_ident(o) || cc_op_bare(o) || cc_op_python_method(o, "__bool__") ||
+        cc_op_python_method(o, "__len__"))
         return CC_OK;
     if (cc_value_unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
     if (dirty(rec, o)) return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(o));
     if (is_heap(o) &&
         (PyTuple_Check(o) || PyList_Check(o) || PyDict_Check(o) || PyAnySet_Check(o) || cc_value_content(rec, o, 1)))
         return CC_OK;
-    if (builtin_container(o) || PyExceptionInstance_Check(o) || cc_value_origin(rec, o) == CC_O_FRESH ||
-        PyCell_Check(o))
+    if (cc_op_container(o) || PyExceptionInstance_Check(o) || cc_value_origin(rec, o) == CC_O_FRESH || PyCell_Check(o))
         return CC_OK;
     return Py_TYPE(o)->tp_as_number == NULL && Py_TYPE(o)->tp_as_sequence == NULL && Py_TYPE(o)->tp_as_mapping == NULL
                ? CC_OK
@@ -509,8 +289,6 @@ static CcGo truth_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
         const CcCallSpec spec = {.form = CC_F_ASSERT, .in = &o, .n = 1, .name = "assert", .flags = CC_N_EFFECT};
         return cc_node_check(rec, act, &spec);
     }
-    cc_attr_dunder(rec, o, "__bool__");
-    cc_attr_dunder(rec, o, "__len__");
     const int source = cc_value_known(rec, o) ? -1 : cc_value_source(rec, o);
     if (source >= 0 && (PyList_Check(o) || PyDict_Check(o) || PyAnySet_Check(o) || PyTuple_Check(o))) {
         bool is_new;
@@ -533,7 +311,7 @@ CcGo cc_op_iter(CcRec *rec, CcAct *act, const CcEvent *ev) {
     if (cc_value_unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
     if (PyIter_Check(o) && cc_value_origin(rec, o) != CC_O_FRESH)
         return cc_rec_break(rec, act, CC_R_OUTSIDE_ITER, type_name(o));
-    if (bare(o) || python_method(o, "__iter__") || cc_value_const(o) ||
+    if (cc_op_bare(o) || cc_op_python_method(o, "__iter__") || cc_value_const(o) ||
         (cc_value_origin(rec, o) == CC_O_FRESH && !Py_IS_TYPE(o, &PyDictProxy_Type)))
         return CC_OK;
     return cc_op_plain(rec, act, ev, 1);
@@ -541,7 +319,6 @@ CcGo cc_op_iter(CcRec *rec, CcAct *act, const CcEvent *ev) {
 
 static CcGo iter_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
     if (ev->result == NULL) return CC_OK;
-    cc_attr_dunder(rec, ev->in[0], "__iter__");
     if (is_heap(ev->in[0]) && !cc_value_content(rec, ev->in[0], 1) && Py_TYPE(ev->result)->tp_iternext != NULL &&
         !is_heap(ev->result) && !PyGen_Check(ev->result) && cc_value_origin(rec, ev->result) == CC_O_UNKNOWN)
         return cc_rec_poison(rec, act, CC_R_UNKNOWN_TYPE, type_name(ev->in[0]));
@@ -558,7 +335,6 @@ static CcGo next_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
 }
 
 static CcGo next_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
-    cc_attr_dunder(rec, ev->in[0], "__next__");
     PyObject *v = ev->result;
     if (v == NULL || cc_value_origin(rec, v) != CC_O_UNKNOWN) return CC_OK;
     if (PyTuple_CheckExact(v) || Py_REFCNT(v) == 1) { /* enumerate, zip, items(): the pair is made by the iterator */
@@ -573,7 +349,7 @@ static CcGo unpack_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
     if (cc_tens_any(o)) return tensor_iter_before(rec, act, o);
     if (cc_value_unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
     if (PyIter_Check(o)) return next_before(rec, act, ev);
-    if (python_method(o, "__iter__")) return CC_OK;
+    if (cc_op_python_method(o, "__iter__")) return CC_OK;
     return cc_op_plain(rec, act, ev, 1);
 }
 
@@ -591,6 +367,8 @@ static CcGo unpack_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
 /* ------------------------------------------------------------------ dispatch */
 
 CcGo cc_op_before(CcRec *rec, CcAct *act, CcEvent *ev) {
+    if (ev->kind == CC_EV_BINOP || ev->kind == CC_EV_UNARY || ev->kind == CC_EV_COMPARE) look_at_operators(rec, ev);
+    if (ev->kind == CC_EV_SPECIAL) cc_attr_dunder(rec, ev->in[0], PyUnicode_AsUTF8(ev->name));
     /* BINARY_SLICE and STORE_SLICE (3.12) make their slice themselves */
     if ((ev->kind == CC_EV_SUBSCR || ev->kind == CC_EV_STORE_SUBSCR) && PySlice_Check(ev->in[1]))
         cc_value_fresh(rec, ev->in[1]);
@@ -601,17 +379,17 @@ CcGo cc_op_before(CcRec *rec, CcAct *act, CcEvent *ev) {
         return go == CC_OK && cc_sym_sized(rec, ev->in[0]) ? cc_sym_attr(rec, act, ev, ev->in[0], ev->name) : go;
     }
     case CC_EV_STORE_ATTR: return cc_attr_store_before(rec, act, ev->in[0], ev->name, ev->in[1]);
-    case CC_EV_SUBSCR: return subscr_before(rec, act, ev);
-    case CC_EV_STORE_SUBSCR: return store_subscr_before(rec, act, ev);
+    case CC_EV_SUBSCR: return cc_item_before(rec, act, ev);
+    case CC_EV_STORE_SUBSCR: return cc_item_store_before(rec, act, ev);
     case CC_EV_BINOP:
-        if (ev->flags & CC_EV_INPLACE && builtin_container(ev->in[0])) {
+        if (ev->flags & CC_EV_INPLACE && cc_op_container(ev->in[0])) {
             cc_value_will_write(rec, ev->in[0]);
             if (PyList_CheckExact(ev->in[0]) && cc_value_dirty_key(rec, ev->in[0])) return CC_OK;
         }
-        return operator_before(rec, act, ev);
+        return cc_op_operator(rec, act, ev);
     case CC_EV_UNARY:
-    case CC_EV_COMPARE: return operator_before(rec, act, ev);
-    case CC_EV_CONTAINS: return contains_before(rec, act, ev);
+    case CC_EV_COMPARE: return cc_op_operator(rec, act, ev);
+    case CC_EV_CONTAINS: return cc_item_contains_before(rec, act, ev);
     case CC_EV_TRUTH: return truth_before(rec, act, ev);
     case CC_EV_ITER:
     case CC_EV_TUPLE: return cc_op_iter(rec, act, ev);
@@ -653,11 +431,12 @@ CcGo cc_op_after(CcRec *rec, CcAct *act, CcEvent *ev) {
     case CC_EV_STORE_ATTR:
         if (!rec->raised) return cc_attr_store(rec, act, ev->in[0], ev->name, ev->in[1]);
         if (cc_tens_any(ev->in[0])) return cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "an operation that raises");
-        return ev->in[1] == NULL ? cc_attr_after(rec, act, ev->in[0], ev->name, NULL) : CC_OK;
-    case CC_EV_SUBSCR: return subscr_after(rec, act, ev);
-    case CC_EV_STORE_SUBSCR: return store_subscr_after(rec, act, ev);
+        if (ev->in[1] == NULL) cc_attr_not_there(rec, act, ev->in[0], ev->name);
+        return CC_OK;
+    case CC_EV_SUBSCR: return cc_item_after(rec, act, ev);
+    case CC_EV_STORE_SUBSCR: return cc_item_store_after(rec, act, ev);
     case CC_EV_BINOP:
-        if (ev->flags & CC_EV_INPLACE && builtin_container(ev->in[0]) && ev->result == ev->in[0])
+        if (ev->flags & CC_EV_INPLACE && cc_op_container(ev->in[0]) && ev->result == ev->in[0])
             return inplace_container(rec, act, ev);
         return operator_after(rec, act, ev);
     case CC_EV_UNARY:
@@ -666,7 +445,6 @@ CcGo cc_op_after(CcRec *rec, CcAct *act, CcEvent *ev) {
         cc_value_distinct(rec, ev->in[0], ev->in[1]);
         ev->result = cc_sym_identical(rec, act, ev->in) ? Py_True : Py_False;
         return CC_OK;
-    case CC_EV_CONTAINS: return contains_after(rec, act, ev);
     case CC_EV_TRUTH: return truth_after(rec, act, ev);
     case CC_EV_ITER: return iter_after(rec, act, ev);
     case CC_EV_SEND:
@@ -683,10 +461,7 @@ CcGo cc_op_after(CcRec *rec, CcAct *act, CcEvent *ev) {
     case CC_EV_EXC_MATCH: return cc_match_exception(rec, act, ev);
     case CC_EV_BUILD: return cc_display_after(rec, act, ev);
     case CC_EV_CLOSURE: return cc_name_closure(rec, ev);
-    case CC_EV_SPECIAL:
-        cc_attr_dunder(rec, ev->in[0], PyUnicode_AsUTF8(ev->name));
-        cc_value_fresh(rec, ev->result);
-        return CC_OK;
+    case CC_EV_SPECIAL: cc_value_fresh(rec, ev->result); return CC_OK;
     case CC_EV_FORMAT: return cc_display_format_after(rec, act, ev);
     case CC_EV_CALL: return cc_call_after(rec, act, ev->in, ev->n, ev->name, ev->result);
     case CC_EV_CALL_EX: return cc_call_after(rec, act, ev->in, ev->n, NULL, ev->result);

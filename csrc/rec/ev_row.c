@@ -246,6 +246,15 @@ static bool own_memo(CcRec *rec, const CcAct *act) {
     return true; /* id(x) comes before there is one */
 }
 
+/* dict.get, __contains__ and __getitem__, which asks for __missing__. */
+static CcGo key_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *callee) {
+    if (!PyDict_Check(c->in[0])) return CC_OK;
+    if (strcmp(callee->name, "dict.__getitem__") == 0 && cc_item_stores(act, c->in[0], c->in[1]))
+        return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(c->in[0]));
+    cc_item_look(rec, act, c->in[0], c->in[1]);
+    return CC_OK;
+}
+
 static CcGo id_before(CcRec *rec, CcAct *act, const CcCalled *c) {
     if (c->n == 0) return CC_OK;
     if (cc_tens_any(c->in[0])) { /* Tensor.__hash__ asks for it as well: what is hashed is told apart by its identity */
@@ -299,14 +308,16 @@ static CcGo row_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee
     case CC_CALLEE_PICKLE:
     case CC_CALLEE_NONE: return CC_OK;
     case CC_CALLEE_GETATTR:
-    case CC_CALLEE_HASATTR:
-    case CC_CALLEE_OBJ_GETATTR: return c->n >= 2 ? cc_attr_before(rec, act, c->in[0], c->in[1]) : CC_OK;
+    case CC_CALLEE_HASATTR: return c->n >= 2 ? cc_attr_before(rec, act, c->in[0], c->in[1]) : CC_OK;
+    case CC_CALLEE_OBJ_GETATTR: return c->n >= 2 ? cc_attr_generic_before(rec, act, c->in[0], c->in[1]) : CC_OK;
     case CC_CALLEE_SETATTR:
         return c->n >= 2 ? cc_attr_store_before(rec, act, c->in[0], c->in[1], c->n > 2 ? c->in[2] : NULL) : CC_OK;
     case CC_CALLEE_OBJ_SETATTR:
-        return cc_tens_any(c->in[0]) ? cc_rec_break(rec, act, CC_R_TORCH_EFFECT, "setattr") : CC_OK;
+        return c->n >= 2 ? cc_attr_generic_store_before(rec, act, c->in[0], c->in[1], c->n > 2 ? c->in[2] : NULL)
+                         : CC_OK;
     case CC_CALLEE_DICT_GET: {
-        if (c->n < 2 || cc_value_by_tensor(rec, c->in[0], c->in[1])) return CC_OK;
+        if (c->n < 2) return CC_OK;
+        if (cc_value_by_tensor(rec, c->in[0], c->in[1])) return key_before(rec, act, c, callee);
         const CcDirty d =
             cc_value_dirty_key(rec, c->in[0]) == CC_DIRTY_ALL ? cc_value_dirty(rec, c->in[0]) : CC_DIRTY_NO;
         if (cc_value_symbolic(rec, c->in[1])) cc_value_pin(rec, c->in[1]);
@@ -314,7 +325,7 @@ static CcGo row_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee
         if (d == CC_DIRTY_ALL) return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(c->in[0]));
         if (cc_value_origin(rec, c->in[0]) == CC_O_FRESH && !cc_value_membership(rec, c->in[0], c->in[1]))
             return cc_rec_break(rec, act, CC_R_TENSOR_ITER, callee->name);
-        return looked_up(rec, c->in[1]) ? CC_OK : contents(rec, act, c, 0, 1);
+        return looked_up(rec, c->in[1]) ? key_before(rec, act, c, callee) : contents(rec, act, c, 0, 1);
     }
     case CC_CALLEE_WRITE:
         cc_value_will_write(rec, c->in[0]);
@@ -342,6 +353,8 @@ static CcGo row_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee
         return item_before(rec, act, c);
     case CC_CALLEE_GETITEM:
         if (c->n == 2 && cc_tens_any(c->in[0])) return item_before(rec, act, c);
+        if (c->n == 2 && cc_item_stores(act, c->in[0], c->in[1]))
+            return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(c->in[0]));
         break;
     default: break;
     }
@@ -385,14 +398,6 @@ static CcGo context_effect(CcRec *rec, CcAct *act, const CcCalled *c, const CcCa
     cc_value_written(rec, CC_SRC_CTXVAR, cc_value_const_source(rec, c->in[0]), NULL, false);
     const CcCallSpec spec = {.form = CC_F_CALL, .target = c->func, .in = c->in, .n = c->n, .name = callee->name};
     return cc_node_effect(rec, act, &spec, result);
-}
-
-static CcGo dict_get_after(CcRec *rec, const CcCalled *c) {
-    const int source =
-        c->n > 1 && PyDict_Check(c->in[0]) && !cc_value_known(rec, c->in[0]) ? cc_value_source(rec, c->in[0]) : -1;
-    if (source >= 0 && (looked_up(rec, c->in[1]) || cc_value_by_tensor(rec, c->in[0], c->in[1])))
-        cc_value_read_key(rec, source, c->in[1], PyDict_GetItemWithError(c->in[0], c->in[1]));
-    return CC_OK;
 }
 
 static CcGo arith_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *callee, PyObject *result) {
@@ -463,7 +468,6 @@ CcGo cc_row_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *cal
     case CC_CALLEE_GROUP:
         if (result != NULL) cc_backcall_made(rec, result);
         break;
-    case CC_CALLEE_DICT_GET: go = dict_get_after(rec, c); break;
     case CC_CALLEE_WRITE:
     case CC_CALLEE_READ_WRITE:
         if (result != NULL) go = write_effect(rec, act, c, callee, result);

@@ -217,6 +217,11 @@ void cc_rec_begin_call(CcRec *rec, PyObject *const *args, int n, PyObject *kwnam
 
 /* ------------------------------------------------------------------ frames */
 
+void cc_rec_gives(CcRec *rec, CcAct *act, int guard) {
+    CcRecFrame *f = cc_rec_frame(rec, act);
+    if (f != NULL) f->gives = guard;
+}
+
 CcRecFrame *cc_rec_frame(CcRec *rec, CcAct *act) {
     for (int i = rec->frame.n - 1; i >= 0; i--)
         if (rec->frame.at[i].act == act) return &rec->frame.at[i];
@@ -652,6 +657,7 @@ CcGo cc_rec_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     f->touched = true;
     if (cc_look_take()) return cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "C code in between");
     f->call_nodes = rec->trace->graph->node.n;
+    f->gives = -1;
     if (rec->sites->at.n > 0) {
         const struct CcSite *site = find_site(rec->sites, act);
         if (site != NULL && !(ev->flags & CC_EV_INNER)) {
@@ -671,24 +677,30 @@ CcGo cc_rec_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     return go;
 }
 
+/* Where, among the numbers that wait to be symbols, those begin of which the last one is what the event gives. */
+static int first_given(const CcRec *rec, const CcRecFrame *f) {
+    const int n = rec->pending.n;
+    return n > 0 && f->gives >= 0 && cc_vec_last(&rec->pending).guard == f->gives ? n - 1 : n;
+}
+
 CcGo cc_rec_after(CcRec *rec, CcAct *act, CcEvent *ev) {
-    if (cc_rec_frame(rec, act) == NULL) return CC_OK;
+    const CcRecFrame *f = cc_rec_frame(rec, act);
+    if (f == NULL) return CC_OK;
     /* `assert tensor` */
     const bool asserted = ev->kind == CC_EV_TRUTH && cc_tens_any(ev->in[0]);
     if (cc_look_take() && !asserted) return cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "C code");
+    const int first = first_given(rec, f);
     if (ev->result == NULL &&
         PyErr_Occurred()) { /* what was read on the way to the exception still has to be guarded */
         PyObject *type, *value, *tb;
         PyErr_Fetch(&type, &value, &tb);
         rec->raised = true;
-        const int first = rec->pending.n;
         const CcGo go = cc_op_after(rec, act, ev);
         rec->raised = false;
         if (go == CC_OK) cc_sym_after(rec, ev, first);
         PyErr_Restore(type, value, tb);
         return go;
     }
-    const int first = rec->pending.n;
     const CcGo go = cc_op_after(rec, act, ev);
     if (go == CC_OK) cc_sym_after(rec, ev, first);
     return go;

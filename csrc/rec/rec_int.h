@@ -41,6 +41,7 @@ typedef struct CcRecFrame {
     bool touched;
     int first_fresh; /* provenance entries before it entered: swept when it leaves */
     int call_nodes;  /* graph nodes before the event that it performs */
+    int gives;       /* guard that reads what the event gives, looked at before it; -1: none */
 } CcRecFrame;
 
 struct CcRec {
@@ -167,7 +168,7 @@ int cc_value_read(CcRec *rec, CcSource source, int parent, PyObject *key, int le
  * (optimizer.state[p]). */
 bool cc_value_by_tensor(CcRec *rec, PyObject *dict, PyObject *key);
 /* What a dict from outside has for a key; v NULL: nothing. */
-void cc_value_read_key(CcRec *rec, int parent, PyObject *key, PyObject *v);
+int cc_value_read_key(CcRec *rec, int parent, PyObject *key, PyObject *v);
 /* What a function without arguments says of the process, which is guarded to stay so. NULL without an error: it
  * raised. */
 CC_NEW PyObject *cc_value_ask(CcRec *rec, PyObject *function);
@@ -342,6 +343,7 @@ CcGo cc_rec_break(CcRec *rec, CcAct *act, CcReason reason, const char *what);
 /* Something could not be recorded after it was performed: marks the instruction, so that the next recording breaks
  * there. */
 CcGo cc_rec_poison(CcRec *rec, CcAct *act, CcReason reason, const char *what);
+void cc_rec_gives(CcRec *rec, CcAct *act, int guard); /* what this guard reads is what the event will give */
 CcRecFrame *cc_rec_frame(CcRec *rec, CcAct *act);
 bool cc_rec_in_module(const CcAct *act, const char *name);        /* the act's function is of that module */
 void cc_rec_begin(CcRec *rec, const CcMode *mode, uint64_t salt); /* a trace without inputs */
@@ -354,12 +356,15 @@ CcGo cc_attr_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name);
 CcGo cc_attr_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v);
 CcGo cc_attr_store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v);
 CcGo cc_attr_store(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v);
+void cc_attr_not_there(CcRec *rec, CcAct *act, PyObject *o, PyObject *name); /* del o.name raised */
 /* The same for object.__setattr__: past any Python-level __setattr__. */
+CcGo cc_attr_generic_store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v);
 CcGo cc_attr_generic_store(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v);
 /* object.__getattribute__ */
+CcGo cc_attr_generic_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name);
 CcGo cc_attr_generic_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v);
 CC_MUST int cc_attr_init(void);
-void cc_attr_dunder(CcRec *rec, PyObject *o, const char *name); /* guards type(o).name */
+void cc_attr_dunder(CcRec *rec, PyObject *o, const char *name); /* guards type(o).name, be it there or not */
 void cc_attr_mro(CcRec *rec, PyObject *type);                   /* guards type.__mro__ */
 CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n, PyObject *kwnames);
 CcGo cc_call_after(CcRec *rec, CcAct *act, PyObject *const *in, int n, PyObject *kwnames, PyObject *result);
@@ -382,10 +387,23 @@ CcGo cc_display_after(CcRec *rec, CcAct *act, const CcEvent *ev);
 CC_BORROW PyFunctionObject *cc_call_function(PyObject *callable);
 CC_MUST int cc_call_init(void);
 
-/* ev_item.c: items of tensors */
-bool cc_item_sliced(PyObject *key); /* x[:n], x[0, n:] where n is a tensor: C code reads it */
-CcGo cc_item_read(CcRec *rec, CcAct *act, const CcEvent *ev);
-CcGo cc_item_write(CcRec *rec, CcAct *act, const CcEvent *ev);
+/* Shared by ev_op.c's parts. */
+bool cc_op_container(PyObject *o); /* of C's own types */
+/* Its class has a method of that name in Python: what that does is recorded. */
+bool cc_op_python_method(PyObject *o, const char *name);
+/* An object of a Python class with nothing that C code could look at: what happens to it is said by its methods. */
+bool cc_op_bare(PyObject *o);
+CcGo cc_op_operator(CcRec *rec, CcAct *act, CcEvent *ev); /* before */
+
+/* ev_item.c: items of tensors and containers */
+CcGo cc_item_before(CcRec *rec, CcAct *act, CcEvent *ev);
+CcGo cc_item_after(CcRec *rec, CcAct *act, const CcEvent *ev);
+CcGo cc_item_store_before(CcRec *rec, CcAct *act, const CcEvent *ev);
+CcGo cc_item_store_after(CcRec *rec, CcAct *act, const CcEvent *ev);
+CcGo cc_item_contains_before(CcRec *rec, CcAct *act, CcEvent *ev);
+/* Guards what a dict from outside holds by this key, or that it holds nothing: the event's result, if it gives it. */
+void cc_item_look(CcRec *rec, CcAct *act, PyObject *dict, PyObject *key);
+bool cc_item_stores(const CcAct *act, PyObject *dict, PyObject *key); /* reading it makes C code store it (defaultdict) */
 
 /* ev_name.c: globals, cells, closures, imports */
 CcGo cc_name_store_cell(CcRec *rec, CcAct *act, const CcEvent *ev);
@@ -393,6 +411,8 @@ CcGo cc_name_store_global(CcRec *rec, CcAct *act, const CcEvent *ev);
 CcGo cc_name_global(CcRec *rec, const CcEvent *ev);
 CcGo cc_name_closure(CcRec *rec, const CcEvent *ev);
 CcGo cc_name_import(CcRec *rec, CcAct *act, CcEvent *ev);
+/* `from package import name` gave a module that the package does not hold (yet): guards sys.modules. */
+void cc_name_submodule(CcRec *rec, PyObject *package, PyObject *name);
 CcGo cc_match_before(CcRec *rec, CcAct *act, const CcEvent *ev); /* ev_match.c */
 CcGo cc_match_after(CcRec *rec, CcAct *act, const CcEvent *ev);
 CcGo cc_match_exception(CcRec *rec, CcAct *act, const CcEvent *ev);
@@ -412,6 +432,8 @@ CC_NEW PyObject *cc_backcall_contains(CcRec *rec, PyObject *iterator, PyObject *
 /* A Python function that does what an itemgetter, attrgetter or methodcaller does; NULL (no error): f is none of them,
  * or holds what is no constant. */
 CC_BORROW PyObject *cc_backcall_getter(CcRec *rec, CcAct *act, PyObject *f);
+/* defaultdict[key] where there is no such key, performed */
+CcGo cc_backcall_missing(CcRec *rec, CcEvent *ev, PyObject *factory);
 /* sum() and functools.reduce(), performed: CC_DONE, or CC_OK when C code is to do it. */
 CcGo cc_backcall_sum(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n);
 CcGo cc_backcall_reduce(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n);

@@ -329,13 +329,17 @@ static void learn(CcRec *rec, int id, PyObject *v) {
     if (p == NULL) cc_value_set(rec, v, CC_O_SOURCE, id);
 }
 
+/* Reading it gives a new reference. */
+static bool owned(CcSource source) {
+    return source == CC_SRC_MEMBER || source == CC_SRC_AT || source == CC_SRC_ASK || source == CC_SRC_CTXVAR ||
+           source == CC_SRC_REDUCE;
+}
+
 int cc_value_read(CcRec *rec, CcSource source, int parent, PyObject *key, int level, int index, PyObject *v) {
     bool is_new;
     const int id = cc_guard_source(&rec->trace->guards, source, parent, key, level, index, &is_new);
     if (is_new) {
-        CcGuard *g = &rec->trace->guards.g.at[id];
-        g->owned = source == CC_SRC_MEMBER || source == CC_SRC_AT || source == CC_SRC_ASK || source == CC_SRC_CTXVAR ||
-                   source == CC_SRC_REDUCE;
+        rec->trace->guards.g.at[id].owned = owned(source);
         learn(rec, id, v);
     } else if (v != NULL) {
         (void)cc_sym_wanted(rec, id, v);
@@ -348,9 +352,9 @@ bool cc_value_by_tensor(CcRec *rec, PyObject *dict, PyObject *key) {
     return cc_value_source(rec, key) >= 0 && cc_value_source(rec, dict) >= 0 && !cc_value_dirty(rec, dict);
 }
 
-void cc_value_read_key(CcRec *rec, int parent, PyObject *key, PyObject *v) {
-    if (cc_tens_any(key)) cc_value_read(rec, CC_SRC_BY, parent, NULL, 0, cc_value_source(rec, key), v);
-    else cc_value_read(rec, CC_SRC_KEY, parent, key, 0, 0, v);
+int cc_value_read_key(CcRec *rec, int parent, PyObject *key, PyObject *v) {
+    return cc_tens_any(key) ? cc_value_read(rec, CC_SRC_BY, parent, NULL, 0, cc_value_source(rec, key), v)
+                            : cc_value_read(rec, CC_SRC_KEY, parent, key, 0, 0, v);
 }
 
 PyObject *cc_value_ask(CcRec *rec, PyObject *function) {
@@ -426,7 +430,10 @@ void cc_value_written(CcRec *rec, CcSource source, int parent, PyObject *key, bo
     bool is_new;
     const int id = cc_guard_source(&rec->trace->guards, source, parent, key, 0, 0, &is_new);
     /* Not read before it is written: any value, present or not, will do; what is deleted has to be there. */
-    if (is_new) cc_guard_check(&rec->trace->guards, id, deleted ? CC_CHK_NONE : CC_CHK_ANY, NULL);
+    if (is_new) {
+        cc_guard_check(&rec->trace->guards, id, deleted ? CC_CHK_NONE : CC_CHK_ANY, NULL);
+        rec->trace->guards.g.at[id].owned = owned(source);
+    }
     cc_sym_written(rec, id);
 }
 
