@@ -349,8 +349,9 @@ class Change:
                 o.clear()
                 o.update(before) if isinstance(o, set) else o.extend(before)
             elif isinstance(o, dict) and o is not self.world.names:
-                dict.clear(o)
-                dict.update(o, before)
+                own = dict if made_here(type(o)) else type(o)  # an OrderedDict has its order beside the dict
+                own.clear(o)
+                own.update(o, before)
             else:
                 put, drop = setter(o)
                 for name in now:
