@@ -336,11 +336,12 @@ static void leave_blocks(Host *h) {
 /* Whether something ran before the node that failed that can't be done again. */
 static bool done_for_good(const Host *h) {
     const CcGraph *g = h->trace->graph;
+    const int lasting = CC_N_EFFECT | (h->trace->redraws ? 0 : CC_N_RANDOM);
     if (!h->trace->impure || h->at < 0 || h->undone) return false;
     for (int n = 0; n <= h->at; n++) {
         const CcNode *node = &g->node.at[n];
         if (node->host >= 0 && (h->trace->node.at[node->host].state || h->trace->node.at[node->host].undo)) continue;
-        if (node->flags & (CC_N_WRITES | (n < h->at ? CC_N_RANDOM | CC_N_EFFECT : 0))) return true;
+        if (node->flags & (CC_N_WRITES | (n < h->at ? lasting : 0))) return true;
     }
     return false;
 }
@@ -452,7 +453,7 @@ CcRan cc_segment_exec(CcSegment *s, CcScratch *x) {
     CcUnrun undo = {0};
     for (int i = 0; i < t->saved.n; i++) cc_unrun_bytes(&undo, x->value[t->saved.at[i]]);
     for (int i = 0; i < t->rewritten.n; i++) cc_unrun_count(&undo, x->value[t->rewritten.at[i]]);
-    CcRan ran = run_nodes(s, x);
+    CcRan ran = t->redraws && cc_unrun_random(&undo) < 0 ? CC_RAN_FAILED : run_nodes(s, x);
     if ((ran == CC_RAN_NOTHING || ran == CC_RAN_MISFIT) && cc_unrun_all(&undo) < 0) ran = CC_RAN_FAILED;
     cc_unrun_free(&undo);
     if (ran != CC_RAN) return ran;

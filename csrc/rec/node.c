@@ -294,17 +294,28 @@ static bool hooked(CcRec *rec, const CcType *types, int n) {
 /* A node that may raise, behind one that can't be undone, in code that catches: a replay could not go to the
  * handler. */
 static bool may_strand(CcRec *rec, const CcCallSpec *spec) {
-    return (rec->trace->impure || rec->trace->python) && may_raise(spec) && catches(rec);
+    CcTrace *t = rec->trace;
+    if (!(t->impure || t->python) || !may_raise(spec) || !catches(rec)) return false;
+    if (t->lasting || t->python) return true;
+    t->redraws = true;
+    return false;
 }
 
-/* Where the value of `out=` stands among the operands; -1: nowhere. */
-static int out_argument(const CcCallSpec *spec) {
+/* Where the value of a keyword stands among the operands; -1: nowhere, or it is None. */
+static int keyword(const CcCallSpec *spec, const char *name) {
     const Py_ssize_t n_kw = spec->kwnames != NULL ? PyTuple_GET_SIZE(spec->kwnames) : 0;
     for (Py_ssize_t k = 0; k < n_kw; k++)
-        if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(spec->kwnames, k), "out") == 0 &&
+        if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(spec->kwnames, k), name) == 0 &&
             spec->in[spec->n - n_kw + k] != Py_None)
             return spec->n - (int)(n_kw - k);
     return -1;
+}
+
+/* All that a node leaves behind is the state of the CPU's own generator. */
+static bool only_draws(const CcCallSpec *spec, const CcType *types, int n_out) {
+    enum { CPU = 1 };
+    return !(spec->flags & (CC_N_WRITES | CC_N_EFFECT)) && n_out > 0 && types[0].device == CPU &&
+           keyword(spec, "generator") < 0;
 }
 
 /* torch resizes an `out=` that does not fit; the graph's values keep their sizes. */
@@ -393,8 +404,8 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
         return CC_OK;
     }
     if (hooked(rec, types, n_out)) return cc_rec_poison(rec, act, CC_R_ORDER, "hooks of saved tensors");
-    if (may_strand(rec, spec)) return cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, spec->name);
-    const int out = out_argument(spec);
+    if (may_strand(rec, spec)) return cc_rec_poison(rec, act, CC_R_STRANDS, spec->name);
+    const int out = keyword(spec, "out");
     if (out >= 0 && resized(rec, spec->in[out])) return cc_rec_poison(rec, act, CC_R_TORCH_EFFECT, spec->name);
     const CcUndo undo = cc_undo_of(rec, spec); /* before its operands become inputs of the graph */
     const int args0 = cc_node_args(rec, spec);
@@ -409,6 +420,7 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
         cc_vec_free(&operands);
         return cc_rec_poison(rec, act, CC_R_DATA_SHAPE, spec->name);
     }
+    const bool draws = only_draws(spec, types, n_out);
     for (int i = 0; unsized && i < n_out; i++) types[i] = foreign();
     CcAction action = cc_node_action(spec, act, args0);
     action.sequence = sequence;
@@ -431,8 +443,10 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
     }
     cc_vec_free(&operands);
     g->node.at[node].again = undo != CC_UNDO_NOT;
-    if (spec->flags & (CC_N_WRITES | CC_N_RANDOM | CC_N_EFFECT) && !spec->state && undo == CC_UNDO_NOT)
+    if (spec->flags & (CC_N_WRITES | CC_N_RANDOM | CC_N_EFFECT) && !spec->state && undo == CC_UNDO_NOT) {
         rec->trace->impure = true;
+        if (!draws) rec->trace->lasting = true;
+    }
     if (undo == CC_UNDO_SAVED) cc_vec_push(&rec->trace->saved, graph_value(rec, spec->in[0]));
     if (undo == CC_UNDO_REPEATS) cc_vec_push(&rec->trace->rewritten, graph_value(rec, spec->in[0]));
     if (undo == CC_UNDO_SAVED || undo == CC_UNDO_REPEATS) rec->trace->writes = true;
@@ -445,10 +459,11 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
 }
 
 CcGo cc_node_check(CcRec *rec, CcAct *act, const CcCallSpec *spec) {
-    const bool impure = rec->trace->impure;
+    const bool impure = rec->trace->impure, lasting = rec->trace->lasting;
     const CcGo go = cc_node_add(rec, act, spec, NULL);
     if (go == CC_OK) {
         rec->trace->impure = impure;
+        rec->trace->lasting = lasting;
         rec->trace->ops--;
     }
     return go;

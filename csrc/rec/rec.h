@@ -224,6 +224,9 @@ typedef struct CcTrace {
     bool retry;
     /* its graph writes tensors from outside or draws random numbers: can't be run twice */
     bool impure;
+    bool lasting; /* ... and not only numbers from the CPU's own generator, whose state can be put back */
+    /* a node behind such numbers may raise where code catches: each run keeps that state, so that it can be done again */
+    bool redraws;
     bool python; /* a node is (CcAction.python) */
     int ops;     /* nodes that are tensor ops */
     /* guards of generators that others, or nothing, take the place of: cc_generator_retire */
