@@ -206,6 +206,179 @@ def test_ops_in_python_break_nothing_where_nothing_is_written():
     assert EAGER or breaks(f, X).breaks == 0
 
 
+# ---- kernels that keep to their operands -----------------------------------------------------------------------------
+def doubled(x):
+    return torch.cat([x[i : i + 1] * 2 for i, _ in enumerate(x.tolist())])
+
+
+@torch.library.custom_op("ccompile_order::grouped", mutates_args=())
+def grouped(x: torch.Tensor) -> torch.Tensor:
+    out = torch.zeros(x.size(0), dtype=x.dtype)
+    for i, v in enumerate(x.tolist()):
+        if v < 0:
+            raise ValueError(f"{v}")
+        torch.mul(x[i : i + 1], 3.0, out=out[i : i + 1])
+    return out + doubled(x)
+
+
+def behind_writes(x):
+    STATE.n += 1
+    with context(STATE.n):
+        y = grouped(x)
+        STATE.scale += 1
+    return grouped(y) * CONTEXT["scale"]
+
+
+def grouped_caught(x):
+    STATE.n += 1
+    try:
+        return grouped(x - 2)
+    except ValueError as e:
+        return str(e)
+
+
+@pytest.mark.parametrize("fn", (behind_writes, grouped_caught), ids=lambda f: f.__name__)
+def test_kernels_that_keep_to_their_operands_are_nodes_anywhere(fn):
+    with torch.no_grad():
+        assert seen(ccompile.compile(fn), 8) == seen(fn, 8)
+        forget()
+        assert EAGER or breaks(fn, X + 2).breaks == 0
+
+
+FACTOR, TABLE = 2.0, [2.0]
+HOLDER = torch.nn.Module()
+HOLDER.factor = 2.0
+
+
+def factor():
+    return FACTOR
+
+
+def counting():
+    counting.n = getattr(counting, "n", 0)
+    return counting.n
+
+
+def closed():
+    table = [2.0]
+
+    def kernel(x: torch.Tensor) -> torch.Tensor:
+        return x * table[0]
+
+    return kernel, lambda v: table.__setitem__(0, v)
+
+
+def by_default(x: torch.Tensor, table: list[float] | None = None) -> torch.Tensor:
+    return x * by_default.table[0]
+
+
+by_default.table = [2.0]
+
+
+def set_factor(v):
+    globals()["FACTOR"] = v
+
+
+def outer_of_cells():
+    value = 2.0
+
+    def kernel(x: torch.Tensor) -> torch.Tensor:
+        return x * value
+
+    def change(v):
+        nonlocal value
+        value = v
+
+    return kernel, change
+
+
+def reads_global(x: torch.Tensor) -> torch.Tensor:
+    return x * FACTOR
+
+
+def reads_list(x: torch.Tensor) -> torch.Tensor:
+    return x * TABLE[0]
+
+
+def reads_helper(x: torch.Tensor) -> torch.Tensor:
+    return x * factor()
+
+
+def reads_attribute(x: torch.Tensor) -> torch.Tensor:
+    return x * HOLDER.factor
+
+
+def reads_function(x: torch.Tensor) -> torch.Tensor:
+    return x * counting()
+
+
+def reads_inside(x: torch.Tensor) -> torch.Tensor:
+    return torch.stack([(lambda v: v * FACTOR)(v) for v in x])
+
+
+def reads_module(x: torch.Tensor) -> torch.Tensor:
+    return x * float(sys.ps9)
+
+
+def reads_environment(x: torch.Tensor) -> torch.Tensor:
+    import os
+
+    return x * float(os.environ.get("order_factor", "2"))
+
+
+def reads_by_another_op(x: torch.Tensor) -> torch.Tensor:
+    return torch.ops.ccompile_order.kernel_reads_list(x)
+
+
+def set_environment(v):
+    import os
+
+    os.environ["order_factor"] = str(v)
+
+
+KERNELS = {
+    "reads_list": (reads_list, lambda v: TABLE.__setitem__(0, v)),
+    "reads_global": (reads_global, set_factor),
+    "reads_helper": (reads_helper, set_factor),
+    "reads_inside": (reads_inside, set_factor),
+    "reads_attribute": (reads_attribute, lambda v: setattr(HOLDER, "factor", v)),
+    "reads_function": (reads_function, lambda v: setattr(counting, "n", v)),
+    "reads_module": (reads_module, lambda v: setattr(sys, "ps9", v)),
+    "reads_environment": (reads_environment, set_environment),
+    "by_default": (by_default, lambda v: by_default.table.__setitem__(0, v)),
+    "closed": closed(),
+    "cells": outer_of_cells(),
+    "reads_by_another_op": (reads_by_another_op, lambda v: TABLE.__setitem__(0, v)),
+}
+OPS = {}
+for name, (kernel, _) in KERNELS.items():
+    schema = "(Tensor x, float[]? table=None) -> Tensor" if name == "by_default" else "(Tensor x) -> Tensor"
+    OPS[name] = torch.library.custom_op(f"ccompile_order::kernel_{name}", kernel, mutates_args=(), schema=schema)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_kernel_that_reads_what_is_written_before_it(name):
+    op, change = OPS[name], KERNELS[name][1]
+
+    def f(x):
+        STATE.n += 1
+        change(float(STATE.n))
+        y = op(x)
+        change(100.0)
+        return y
+
+    def run(fn):
+        forget()
+        out = []
+        for i in range(7):
+            change(50.0)
+            out.append(fn(torch.full((2,), float(i))).tolist())
+        return out
+
+    with torch.no_grad():
+        assert run(ccompile.compile(f)) == run(f)
+
+
 # ---- hooks of saved tensors ------------------------------------------------------------------------------------------
 def pack(t):
     LOG.append(STATE.n)

@@ -363,10 +363,12 @@ static void strand(Host *h) {
 /* Whether the exception comes out of Python code that the node ran: a hook of saved tensors (torch.utils.checkpoint
  * stops its second run so), a custom op, a signal's handler. What that did before is not known, and it may not raise a
  * second time. */
-static bool raised_by_python(void) {
+static bool raised_by_python(const Host *h) {
     PyObject *type, *value, *tb;
     PyErr_Fetch(&type, &value, &tb);
-    const bool python = tb != NULL || !PyErr_GivenExceptionMatches(type, PyExc_Exception);
+    const int action = h->at >= 0 ? h->trace->graph->node.at[h->at].host : -1;
+    const bool keeps = action >= 0 && h->trace->node.at[action].kernel == CC_KERNEL_KEEPS;
+    const bool python = (tb != NULL && !keeps) || !PyErr_GivenExceptionMatches(type, PyExc_Exception);
     PyErr_Restore(type, value, tb);
     return python;
 }
@@ -376,14 +378,14 @@ static bool raised_by_python(void) {
 static bool ran_python(const Host *h) {
     for (int n = 0; h->trace->python && !h->unlike && n <= h->at; n++) {
         const int action = h->trace->graph->node.at[n].host;
-        if (action >= 0 && h->trace->node.at[action].python) return true;
+        if (action >= 0 && h->trace->node.at[action].kernel == CC_KERNEL_PYTHON) return true;
     }
     return false;
 }
 
 /* A node failed. */
 static CcRan fail(Host *h) {
-    const bool python = !h->unsaved && raised_by_python();
+    const bool python = !h->unsaved && raised_by_python(h);
     if (!h->lost && !python && !ran_python(h) && !done_for_good(h)) {
         cc_segment_restore(h);
         return CC_RAN_NOTHING;

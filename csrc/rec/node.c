@@ -426,8 +426,8 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
     action.sequence = sequence;
     action.state = spec->state;
     action.checked = spec->checked;
-    action.python = spec->python;
-    rec->trace->python = rec->trace->python || spec->python;
+    action.kernel = (uint8_t)spec->kernel;
+    rec->trace->python = rec->trace->python || spec->kernel == CC_KERNEL_PYTHON;
     if (spec->checked) rec->rigid = "the size of a result is known only when it is made";
     action.undo = (uint8_t)undo;
     for (int i = 0; n_out == 0 && result != NULL && cc_tens_any(result) && i < spec->n; i++)

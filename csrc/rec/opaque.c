@@ -74,33 +74,6 @@ static bool checkable(PyObject *result) {
     return true;
 }
 
-/* Whether Python code is registered for an op: torch.library notes "namespace/name/dispatch key". Meta kernels run for
- * tensors without data alone, and torch's own reference ops read nothing. */
-static bool runs_python(const char *name) {
-    const char *colons = strstr(name, "::"), *dot = strchr(name, '.');
-    char prefix[256];
-    if (colons != NULL) snprintf(prefix, sizeof prefix, "%.*s/%s", (int)(colons - name), name, colons + 2);
-    else if (dot != NULL) snprintf(prefix, sizeof prefix, "%.*s/%s", (int)(dot - name), name, dot + 1);
-    else return true;
-    if (strncmp(prefix, "prims/", 6) == 0) return false;
-    const size_t n = strcspn(prefix, ".");
-    PyObject *library = PyImport_ImportModule("torch.library");
-    PyObject *set = library != NULL ? PyObject_GetAttrString(library, "_impls") : NULL;
-    PyObject *it = set != NULL ? PyObject_GetIter(set) : NULL, *item;
-    bool found = it == NULL; /* another torch: nobody knows */
-    while (it != NULL && !found && (item = PyIter_Next(it)) != NULL) {
-        const char *s = PyUnicode_Check(item) ? PyUnicode_AsUTF8(item) : NULL;
-        const char *key = s != NULL ? strrchr(s, '/') : NULL;
-        found = key != NULL && strncmp(s, prefix, n) == 0 && (s[n] == '/' || s[n] == '.') && strcmp(key, "/Meta") != 0;
-        Py_DECREF(item);
-    }
-    Py_XDECREF(it);
-    Py_XDECREF(set);
-    Py_XDECREF(library);
-    PyErr_Clear();
-    return found;
-}
-
 CcGo cc_opaque_op(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *const *in, int n, PyObject *kwnames) {
     const int source = cc_value_source(rec, f);
     if (source < 0) return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, "an op made in this function");
@@ -112,9 +85,11 @@ CcGo cc_opaque_op(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *co
     if (text == NULL) PyErr_Clear();
     cc_hook_pause(act->obs, paused);
     const char *name = text != NULL ? PyUnicode_AsUTF8(text) : "torch.ops";
-    const bool python = runs_python(name);
+    const bool paused_again = cc_hook_pause(act->obs, true);
+    const CcKernel kernel = cc_kernel_of(rec, name);
+    cc_hook_pause(act->obs, paused_again);
     /* Effects come behind the graph, and a handler of this function is no part of it. */
-    if (python && (cc_node_pending(rec) || cc_node_catches(rec))) {
+    if (kernel == CC_KERNEL_PYTHON && (cc_node_pending(rec) || cc_node_catches(rec))) {
         const CcGo go = cc_rec_break(rec, act, CC_R_ORDER, name);
         Py_XDECREF(text);
         return go;
@@ -138,7 +113,7 @@ CcGo cc_opaque_op(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *co
                                  .name = name,
                                  .flags = writes ? CC_N_WRITES | CC_N_EFFECT : 0,
                                  .dynamic = !checked,
-                                 .python = python,
+                                 .kernel = kernel,
                                  .checked = checked};
         (void)cc_node_add(rec, act, &spec, ev->result);
     }

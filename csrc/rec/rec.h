@@ -105,12 +105,15 @@ typedef enum CcUndo { CC_UNDO_NOT, CC_UNDO_LOCAL, CC_UNDO_SAVED, CC_UNDO_REPEATS
 int64_t cc_undo_bytes(PyObject *tensor, void **begin);
 bool cc_undo_overlap(PyObject *a, PyObject *b); /* whether two tensors may share memory */
 
+/* What a node's kernel is: of C; Python code that keeps to its operands; or any Python code. */
+typedef enum CcKernel { CC_KERNEL_C, CC_KERNEL_KEEPS, CC_KERNEL_PYTHON } CcKernel;
+
 typedef struct CcAction {
     uint8_t form;
     uint8_t arg;       /* operator number */
     bool state;        /* sets ambient state: done again, it restores what a failed run leaves behind */
     bool sequence;     /* the result is a sequence whose items are the node's values */
-    bool python;       /* Python code is the op's kernel: not run a second time, if that can be helped */
+    uint8_t kernel;    /* CcKernel; PYTHON: not run a second time, if that can be helped */
     bool checked;      /* its results' metadata are compared with the recorded ones */
     uint8_t undo;      /* CcUndo */
     int16_t gives;     /* 1 + the operand that it gave back; 0: none, or its results are values */
@@ -227,7 +230,7 @@ typedef struct CcTrace {
     bool lasting; /* ... and not only numbers from the CPU's own generator, whose state can be put back */
     /* a node behind such numbers may raise where code catches: each run keeps that state, so that it can be done again */
     bool redraws;
-    bool python; /* a node is (CcAction.python) */
+    bool python; /* a node's kernel is (CC_KERNEL_PYTHON) */
     int ops;     /* nodes that are tensor ops */
     /* guards of generators that others, or nothing, take the place of: cc_generator_retire */
     CC_VEC(int) adopted;

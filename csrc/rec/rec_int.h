@@ -263,8 +263,8 @@ typedef struct CcCallSpec {
     bool dynamic;         /* the shape of its results depends on data */
     bool state;           /* sets ambient state */
     bool safe;            /* whether it raises does not depend on data */
-    bool python;          /* CcAction.python */
-    bool checked;         /* a replay compares its results' metadata with the recorded ones */
+    CcKernel kernel;
+    bool checked; /* a replay compares its results' metadata with the recorded ones */
 } CcCallSpec;
 /* CC_OK, or CC_GIVE_UP when an operand can't be named (the site is marked). */
 CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *result);
@@ -453,6 +453,9 @@ typedef enum CcPure { CC_PURE_NOT, CC_PURE_DATA, CC_PURE_CLASS } CcPure;
 /* Calls such a function once; CC_OK: its arguments are more than that. */
 CcGo cc_backcall_pure(CcRec *rec, CcAct *act, CcEvent *ev, CcPure pure, PyObject *f, PyObject *const *in, int n,
                       PyObject *kwnames);
+
+/* ---- kernel.c: kernels in Python ---- */
+CcKernel cc_kernel_of(CcRec *rec, const char *name); /* of torch.ops, by the name that it gives itself */
 
 /* ---- state.c: state of the interpreter and of numpy that C code reads unseen ---- */
 /* Guards the state that an operation on these operands reads; text: it makes text of numbers, or numbers of text. False:

@@ -1,0 +1,177 @@
+/* Kernels in Python of ops that torch.library knows: which ops have one, and which of these keep to their operands. Effects
+ * come behind the graph, so code that may read what the region writes has to be performed, and is no node. Code keeps to its
+ * operands when all that it names is torch, functions that do so as well, and builtins that read nothing else: the
+ * kernels of grouped matrix products in transformers are such. */
+#include "rec_int.h"
+
+enum { DEPTH = 6 };
+
+static PyObject *of_module(const char *module, const char *name) {
+    PyObject *m = PyImport_ImportModule(module), *o = m != NULL ? PyObject_GetAttrString(m, name) : NULL;
+    Py_XDECREF(m);
+    if (o == NULL) PyErr_Clear();
+    return o;
+}
+
+/* ------------------------------------------------------------------ which have one */
+
+/* Keys under which torch.library.custom_op registers what it wraps around the kernel. */
+static bool of_custom_op(const char *key) {
+    static const char *const keys[] = {"CompositeExplicitAutograd", "Autograd", "ADInplaceOrView", "Meta"};
+    for (int i = 0; i < CC_COUNT(keys); i++)
+        if (strcmp(key, keys[i]) == 0) return true;
+    return false;
+}
+
+/* torch.library notes "namespace/name/dispatch key". Meta kernels run for tensors without data alone. *other: there are
+ * some that custom_op has not made. */
+static bool registered(const char *prefix, size_t n, bool *other) {
+    PyObject *set = of_module("torch.library", "_impls"), *it = set != NULL ? PyObject_GetIter(set) : NULL, *item;
+    bool found = it == NULL; /* another torch: nobody knows */
+    *other = found;
+    while (it != NULL && (item = PyIter_Next(it)) != NULL) {
+        const char *s = PyUnicode_Check(item) ? PyUnicode_AsUTF8(item) : NULL,
+                   *key = s != NULL ? strrchr(s, '/') : NULL;
+        if (key != NULL && strncmp(s, prefix, n) == 0 && (s[n] == '/' || s[n] == '.') && strcmp(key, "/Meta") != 0) {
+            found = true;
+            *other = *other || !of_custom_op(key + 1);
+        }
+        Py_DECREF(item);
+    }
+    PyErr_Clear();
+    Py_XDECREF(it);
+    Py_XDECREF(set);
+    return found;
+}
+
+/* ------------------------------------------------------------------ which keep to their operands */
+
+static bool plain_builtin(PyObject *o) {
+    static const char *const names[] = {
+        "abs", "all", "any",   "bool",     "dict",  "enumerate", "float", "int",    "isinstance", "len",   "list",
+        "max", "min", "range", "reversed", "round", "set",       "slice", "sorted", "sum",        "tuple", "zip"};
+    for (int i = 0; i < CC_COUNT(names); i++)
+        if (PyDict_GetItemString(PyEval_GetBuiltins(), names[i]) == o) return true;
+    return PyExceptionClass_Check(o) && !cc_python_class((PyTypeObject *)o);
+}
+
+static bool torch_module(PyObject *o) {
+    const char *name = PyModule_Check(o) ? PyModule_GetName(o) : NULL;
+    PyErr_Clear();
+    return name != NULL && (strcmp(name, "math") == 0 || strcmp(name, "torch") == 0 || strncmp(name, "torch.", 6) == 0);
+}
+
+static bool keeps(PyObject *o, int depth);
+
+/* What it names is a global that keeps as well, or an attribute of an operand or of torch; torch.ops has other kernels. */
+static bool keeps_insn(const PyCodeObject *co, const CcInsn *insn, PyObject *globals, int depth) {
+    switch (insn->op) {
+    case CC_OP_GLOBAL: {
+        PyObject *name = PyTuple_GET_ITEM(co->co_names, insn->arg), *o = PyDict_GetItemWithError(globals, name);
+        if (o == NULL) o = PyDict_GetItemWithError(PyEval_GetBuiltins(), name);
+        return o != NULL && keeps(o, depth);
+    }
+    case CC_OP_ATTR: return PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(co->co_names, insn->arg), "ops") != 0;
+    case CC_OP_STORE_GLOBAL:
+    case CC_OP_DELETE_GLOBAL:
+    case CC_OP_IMPORT_NAME: return false;
+    default: return true;
+    }
+}
+
+static bool keeps_code(PyCodeObject *co, PyObject *globals, int depth) {
+    const CcCode *code = cc_code_get(co);
+    if (code == NULL) PyErr_Clear();
+    for (int i = 0; code != NULL && i < code->n; i++)
+        if (!keeps_insn(co, &code->insn[i], globals, depth)) return false;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(co->co_consts); i++) {
+        PyObject *inner = PyTuple_GET_ITEM(co->co_consts, i);
+        if (PyCode_Check(inner) && !keeps_code((PyCodeObject *)inner, globals, depth)) return false;
+    }
+    return code != NULL;
+}
+
+static bool keeps_function(PyFunctionObject *f, int depth) {
+    if (depth == 0 || (f->func_dict != NULL && PyDict_GET_SIZE(f->func_dict) > 0)) return false;
+    for (Py_ssize_t i = 0; f->func_defaults != NULL && i < PyTuple_GET_SIZE(f->func_defaults); i++)
+        if (!cc_value_const(PyTuple_GET_ITEM(f->func_defaults, i))) return false;
+    if (f->func_kwdefaults != NULL) return false;
+    for (Py_ssize_t i = 0; f->func_closure != NULL && i < PyTuple_GET_SIZE(f->func_closure); i++) {
+        PyObject *o = PyCell_GET(PyTuple_GET_ITEM(f->func_closure, i));
+        if (o == NULL || !keeps(o, depth - 1)) return false;
+    }
+    return keeps_code((PyCodeObject *)f->func_code, f->func_globals, depth - 1);
+}
+
+static bool keeps(PyObject *o, int depth) {
+    return torch_module(o) || plain_builtin(o) || (PyFunction_Check(o) && keeps_function((PyFunctionObject *)o, depth));
+}
+
+/* What custom_op was given: a closure's `fn`, below what _disable_dynamo has put around that. */
+static PyObject *given(PyObject *wrapper) {
+    PyObject *f = PyObject_GetAttrString(wrapper, "__wrapped__");
+    if (f == NULL) PyErr_Clear();
+    else Py_DECREF(f); /* the wrapper holds it */
+    if (f == NULL) f = wrapper;
+    if (!PyFunction_Check(f) || ((PyFunctionObject *)f)->func_closure == NULL) return NULL;
+    PyObject *names = PyCode_GetFreevars((PyCodeObject *)((PyFunctionObject *)f)->func_code), *fn = NULL;
+    for (Py_ssize_t i = 0; names != NULL && i < PyTuple_GET_SIZE(names); i++)
+        if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, i), "fn") == 0)
+            fn = PyCell_GET(PyTuple_GET_ITEM(((PyFunctionObject *)f)->func_closure, i));
+    Py_XDECREF(names);
+    return fn;
+}
+
+/* `part` of a torch.library.CustomOpDef: nothing, a function, or a dict of what custom_op has wrapped. */
+static bool keeps_part(PyObject *def, const char *part) {
+    PyObject *o = PyObject_GetAttrString(def, part), *key, *value;
+    bool is = o != NULL && (o == Py_None || PyDict_Check(o) || keeps(o, DEPTH));
+    Py_ssize_t pos = 0;
+    while (is && PyDict_Check(o) && PyDict_Next(o, &pos, &key, &value)) {
+        PyObject *fn = given(value);
+        is = fn != NULL && keeps(fn, DEPTH);
+    }
+    PyErr_Clear();
+    Py_XDECREF(o);
+    return is;
+}
+
+static bool keeps_op(const char *prefix, size_t n) {
+    PyObject *defs = of_module("torch._library.custom_ops", "OPDEFS");
+    const int space = (int)(strchr(prefix, '/') - prefix);
+    char qualified[264];
+    snprintf(qualified, sizeof qualified, "%.*s::%.*s", space, prefix, (int)n - space - 1, prefix + space + 1);
+    PyObject *name = PyUnicode_FromString(qualified);
+    PyObject *def = defs != NULL && name != NULL ? PyObject_GetItem(defs, name) : NULL;
+    const bool is = def != NULL && keeps_part(def, "_init_fn") && keeps_part(def, "_backend_fns") &&
+                    (!cc_node_grad_mode() || keeps_part(def, "_setup_context_fn"));
+    PyErr_Clear();
+    Py_XDECREF(def);
+    Py_XDECREF(name);
+    Py_XDECREF(defs);
+    return is;
+}
+
+/* Globals of kernels are named in modules, and a function has attributes. */
+static bool globals_written(const CcRec *rec) {
+    for (int e = 0; e < rec->effect.n; e++) {
+        PyObject *o = rec->effect.at[e].n > 0 ? rec->effect.at[e].in[0] : NULL;
+        if (o == NULL) continue;
+        if (PyModule_Check(o) || PyFunction_Check(o)) return true;
+        if (PyDict_Check(o) && PyDict_GetItemString(o, "__builtins__") != NULL) return true; /* STORE_GLOBAL */
+    }
+    return false;
+}
+
+CcKernel cc_kernel_of(CcRec *rec, const char *name) {
+    const char *colons = strstr(name, "::"), *dot = strchr(name, '.');
+    char prefix[256];
+    if (colons == NULL && dot == NULL) return CC_KERNEL_PYTHON;
+    const char *rest = colons != NULL ? colons + 2 : dot + 1;
+    snprintf(prefix, sizeof prefix, "%.*s/%s", (int)((colons != NULL ? colons : dot) - name), name, rest);
+    if (strncmp(prefix, "prims/", 6) == 0) return CC_KERNEL_C; /* torch's references, which read nothing */
+    const size_t n = strcspn(prefix, ".");
+    bool other;
+    if (!registered(prefix, n, &other)) return CC_KERNEL_C;
+    return !other && !globals_written(rec) && keeps_op(prefix, n) ? CC_KERNEL_KEEPS : CC_KERNEL_PYTHON;
+}
