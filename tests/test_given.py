@@ -8,7 +8,10 @@ difference is eager's affair: what matters is that the compiled function makes t
 import abc
 import bisect
 import collections
+import collections.abc
 import contextlib
+import dataclasses
+import enum
 import functools
 import heapq
 import itertools
@@ -609,6 +612,10 @@ FACTS = {
     "isinstance": (lambda w: isinstance(w.b, P), rebase),
     "isinstance-tuple": (lambda w: isinstance(w.b, (int, P)), rebase),
     "isinstance-union": (lambda w: isinstance(w.b, int | P), rebase),
+    "isinstance-union-meta": (
+        lambda w: isinstance(3, str | w.L),
+        lambda w: setattr(Plain, "__instancecheck__", lambda c, o: True),
+    ),
     "isinstance-tuple-read": (lambda w: isinstance(w.a, w.classes), lambda w: setattr(w, "classes", (Q,))),
     "isinstance-tuple-nested": (
         lambda w: isinstance(w.a, w.nested),
@@ -809,3 +816,419 @@ def test_layers_with_a_length():
     assert torch.equal(c(X), X)
     del Block.__len__
     assert torch.equal(c(X), X + 1)
+
+
+# ---- objects that C code gets from generators, iterators and callbacks ------------------------------------------------------
+GENERATED = {
+    "filter": (lambda g: len(list(filter(None, g))), "__bool__"),
+    "filterfalse": (lambda g: len(list(itertools.filterfalse(None, g))), "__bool__"),
+    "any": (any, "__bool__"),
+    "all": (all, "__bool__"),
+    "takewhile": (lambda g: len(list(itertools.takewhile(bool, g))), "__bool__"),
+    "compress": (lambda g: list(itertools.compress([1, 2], g)), "__bool__"),
+    "map-not": (lambda g: list(map(operator.not_, g)), "__bool__"),
+    "for-filter": (lambda g: [1 for v in filter(None, g)], "__bool__"),
+    "set": (lambda g: len(set(g)), "__eq__"),
+    "star-set": (lambda g: len({*g}), "__eq__"),
+    "set-comp": (lambda g: len({v for v in g}), "__eq__"),
+    "fromkeys": (lambda g: len(dict.fromkeys(g)), "__eq__"),
+    "counter": (lambda g: len(collections.Counter(g)), "__eq__"),
+    "dict-of-pairs": (lambda g: len(dict((v, 1) for v in g)), "__eq__"),
+    "groupby": (lambda g: len(list(itertools.groupby(g))), "__eq__"),
+    "in": (lambda g: 3 in g, "__eq__"),
+    "contains": (lambda g: operator.contains(g, 3), "__eq__"),
+    "list-index": (lambda g: [5, *g].index(5), "__eq__"),
+    "sorted": (lambda g: [v.n for v in sorted(g)], "__lt__"),
+    "sorted-by": (lambda g: [v.n for v in sorted(g, key=lambda v: (1, v))], "__lt__"),
+    "max": (lambda g: max(g).n, "__gt__"),
+    "min-by": (lambda g: min(g, key=lambda v: [v]).n, "__lt__"),
+    "map-float": (lambda g: list(map(float, g)), "__float__"),
+    "map-sqrt": (lambda g: list(map(math.sqrt, g)), "__float__"),
+    "fsum": (math.fsum, "__float__"),
+    "join": (lambda g: ",".join(map(str, g)), "__str__"),
+    "join-f": (lambda g: ",".join(f"{v}" for v in g), "__str__"),
+    "percent": (lambda g: "%s%s" % tuple(g), "__str__"),
+    "accumulate": (lambda g: list(itertools.accumulate(g, initial=1)), "__radd__"),
+    "sum": (sum, "__radd__"),
+    "map-neg": (lambda g: list(map(operator.neg, g)), "__neg__"),
+    "range": (lambda g: [list(range(v)) for v in g], "__index__"),
+    "star-call": (lambda g: spread(*(len(v) for v in g)), "__len__"),
+    "chain": (lambda g: list(itertools.chain.from_iterable(g)), "__iter__"),
+    "map-list": (lambda g: list(map(list, g)), "__iter__"),
+    "zip-star": (lambda g: list(zip(*g)), "__iter__"),
+}
+
+
+@pytest.mark.parametrize("how", ["replace", "delete", "add", "below"])
+@pytest.mark.parametrize("caller", GENERATED)
+def test_generated_objects(caller, how):
+    f, method = GENERATED[caller]
+    ccompile.reset()
+    change = Change(how, sorted({method, "__hash__"}), method)
+    o, p = change.objects()
+
+    def g(o, p):
+        return f(v for v in (o, p))
+
+    c = ccompile.compile(g)
+    for when in ("before", "changed", "put back"):
+        if when == "changed":
+            change.make(o)
+        elif when == "put back":
+            change.back(o)
+        for _ in range(2):
+            assert same_outcome(outcome(c, o, p), outcome(g, o, p)), when
+
+
+# ---- what the table above has no place for --------------------------------------------------------------------------------
+NEIGHBOURS = {}
+
+
+def neighbour(make):
+    NEIGHBOURS[make.__name__.replace("_", "-")] = make
+    return make
+
+
+def cls(bases=(object,), **body):
+    return type("A", bases, body)
+
+
+@neighbour
+def finaliser_added():
+    log, A = [], cls()
+
+    def f(x):
+        o = A()
+        del o
+        n = len(log)
+        log.clear()
+        return n
+
+    return f, lambda: setattr(A, "__del__", lambda s: log.append(1))
+
+
+@neighbour
+def setattr_added():
+    A = cls()
+    o = A()
+
+    def f(x):
+        o.x = 1
+        return dict(o.__dict__)
+
+    return f, lambda: setattr(A, "__setattr__", lambda s, n, v: object.__setattr__(s, n, v + 1))
+
+
+@neighbour
+def delattr_added():
+    A = cls()
+    o = A()
+
+    def f(x):
+        o.z = 1
+        del o.z
+        return sorted(o.__dict__)
+
+    return f, lambda: setattr(A, "__delattr__", lambda s, n: None)
+
+
+@neighbour
+def set_added_to_a_class_attribute():
+    D = cls()
+    o = cls(d=D())()
+
+    def f(x):
+        o.d = 1
+        return len(o.__dict__)
+
+    def change():
+        o.__dict__.clear()
+        D.__set__ = lambda s, o, v: None
+
+    return f, change
+
+
+@neighbour
+def new_added():
+    A = cls()
+    return lambda x: type(A()).__name__, lambda: setattr(A, "__new__", staticmethod(lambda c: 3))
+
+
+@neighbour
+def init_added():
+    A = cls()
+    return lambda x: A().__dict__, lambda: setattr(A, "__init__", lambda s: setattr(s, "q", 1))
+
+
+@neighbour
+def call_of_a_metaclass_added():
+    M = type("M", (type,), {})
+    A = M("A", (), {})
+    return lambda x: type(A()).__name__, lambda: setattr(M, "__call__", lambda c: 3)
+
+
+@neighbour
+def text_of_a_class():
+    A = cls()
+    return lambda x: str(A), lambda: setattr(A, "__qualname__", "New")
+
+
+@neighbour
+def text_of_a_class_by_module():
+    A = cls()
+    return lambda x: f"{A}", lambda: setattr(A, "__module__", "new")
+
+
+@neighbour
+def text_of_an_exception():
+    E = cls((Exception,))
+    return lambda x: repr(E("a")), lambda: setattr(E, "__name__", "New")
+
+
+@neighbour
+def text_of_an_object():
+    A = cls()
+    o = A()
+    return lambda x: repr(o), lambda: setattr(A, "__qualname__", "New")
+
+
+@neighbour
+def text_of_a_list_of_classes():
+    A = cls()
+    return lambda x: f"{[A]}", lambda: setattr(A, "__qualname__", "New")
+
+
+@neighbour
+def text_with_attributes():
+    A = cls(n=1)
+    o = A()
+    return lambda x: "{0.n:>{1}} {o.n}".format(o, 3, o=o), lambda: setattr(o, "n", 2)
+
+
+@neighbour
+def text_with_items():
+    d = {"k": [1]}
+    return lambda x: "{0[k][0]}".format(d), lambda: d["k"].insert(0, 2)
+
+
+@neighbour
+def text_of_a_function():
+    def g():
+        pass
+
+    return lambda x: repr(g), lambda: setattr(g, "__qualname__", "new")
+
+
+@neighbour
+def match_of_a_sequence_registered():
+    A = cls(__len__=lambda s: 2, __getitem__=lambda s, i: [1, 2][i])
+    o = A()
+    return lambda x: matched(o), lambda: collections.abc.Sequence.register(A)
+
+
+def matched_map(o):
+    match o:
+        case {"a": v}:
+            return v
+        case _:
+            return None
+
+
+def mapping():
+    return cls(get=lambda s, k, d=None: 5, keys=lambda s: ["a"], __getitem__=lambda s, k: 6, __len__=lambda s: 1)
+
+
+@neighbour
+def match_of_a_mapping_registered():
+    A = mapping()
+    o = A()
+    return lambda x: matched_map(o), lambda: collections.abc.Mapping.register(A)
+
+
+@neighbour
+def match_of_a_mapping_by_get():
+    A = mapping()
+    o = A()
+    collections.abc.Mapping.register(A)
+    return lambda x: matched_map(o), lambda: setattr(A, "get", lambda s, k, d=None: 8)
+
+
+@neighbour
+def torch_function_added():
+    A = cls()
+    o = A()
+
+    def f(x):
+        try:
+            return torch.add(x, o)
+        except TypeError:
+            return "no operand"
+
+    return f, lambda: setattr(A, "__torch_function__", classmethod(lambda c, f, t, a=(), k=None: 7))
+
+
+@neighbour
+def size_of_an_object():
+    A = cls(__index__=lambda s: 1)
+    o = A()
+    return lambda x: torch.zeros(o).shape, lambda: setattr(A, "__index__", lambda s: 2)
+
+
+@neighbour
+def tensor_and_an_object():
+    A = cls(__radd__=lambda s, o: 1)
+    o = A()
+    return lambda x: x + o, lambda: setattr(A, "__radd__", lambda s, o: 2)
+
+
+@neighbour
+def partial_of_an_object():
+    A = cls(__call__=lambda s, *a: 1)
+    f = functools.partial(A(), 3)
+    return lambda x: f(), lambda: setattr(A, "__call__", lambda s, *a: 2)
+
+
+@neighbour
+def iterated_calls():
+    class A:
+        def __init__(self):
+            self.n = 0
+
+        def __call__(self):
+            self.n += 1
+            return self.n % 4
+
+    return lambda x: list(iter(A(), 3)), lambda: setattr(A, "__call__", lambda s: 3)
+
+
+@neighbour
+def sentinel_of_iterated_calls():
+    A = cls(__eq__=lambda s, o: o == 2)
+
+    def f(x):
+        n = [0]
+
+        def g():
+            n[0] += 1
+            return n[0] % 5
+
+        return list(iter(g, A()))
+
+    return f, lambda: setattr(A, "__eq__", lambda s, o: o == 3)
+
+
+@neighbour
+def words_of_a_class_of_their_own():
+    S = cls((str,))
+    s = S("a")
+    return lambda x: [f"{s}", {"a": 1}.get(s), s in {"a"}], lambda: setattr(S, "__hash__", lambda s: 5)
+
+
+@neighbour
+def lists_of_a_class_of_their_own():
+    L = cls((list,))
+    o = L([1, 2])
+    return lambda x: [list(o), len(o), [*o]], lambda: setattr(L, "__iter__", lambda s: iter([5]))
+
+
+@neighbour
+def dicts_of_a_class_of_their_own():
+    D = cls((dict,))
+    o = D(a=1)
+
+    def change():
+        D.__iter__ = lambda s: iter(["b"])  # C code copies a dict without a word unless it says how it is gone through
+        D.keys, D.__getitem__ = lambda s: ["b"], lambda s, k: 5
+
+    return lambda x: [dict(o), {**o}], change
+
+
+@neighbour
+def ordered_dicts_of_a_class_of_their_own():
+    D = cls((collections.OrderedDict,))
+    o = D(a=1)
+    return lambda x: [list(o), list(o.items())], lambda: setattr(D, "items", lambda s: [(1, 2)])
+
+
+@neighbour
+def members_of_an_enumeration():
+    E = enum.IntEnum("E", ["R"])
+    return lambda x: E.R + 1, lambda: setattr(E, "__add__", lambda s, o: 9)
+
+
+@neighbour
+def tuples_with_names():
+    T = collections.namedtuple("T", "a b")
+    o = T(1, 2)
+    return lambda x: spread(*o), lambda: setattr(T, "__iter__", lambda s: iter([3]))
+
+
+@neighbour
+def records_that_compare():
+    D = dataclasses.make_dataclass("D", ["a"])
+    o = D(1)
+    return lambda x: [o == D(1), o in [D(1)]], lambda: setattr(D, "__eq__", lambda s, o: False)
+
+
+@neighbour
+def a_class_of_super():
+    class A:
+        def v(self):
+            return 1
+
+    class B(A):
+        def v(self):
+            return super().v()
+
+    class Other(A):
+        def v(self):
+            return 5
+
+    class C(B, Other):
+        pass
+
+    o = C()
+    cell = B.v.__closure__[0]
+    return lambda x: o.v(), lambda: setattr(cell, "cell_contents", Other)
+
+
+@neighbour
+def an_iterator_inside_of_iterators():
+    class A:
+        def __init__(self):
+            self.n = 3
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            self.n -= 1
+            if self.n < 0:
+                raise StopIteration
+            return self.n
+
+    def change():
+        A.__next__ = lambda s: (_ for _ in ()).throw(StopIteration)
+
+    return lambda x: list(enumerate(zip(A(), itertools.chain(A(), [1])))), change
+
+
+@pytest.mark.parametrize("name", NEIGHBOURS)
+def test_neighbours(name):
+    ccompile.reset()
+    f, change = NEIGHBOURS[name]()
+
+    def ran(f):
+        try:
+            return "gave", f(X)
+        except Exception as error:
+            return "raised", type(error), str(error)
+
+    c = ccompile.compile(f)
+    for when in ("before", "changed"):
+        if when == "changed":
+            before = ran(f)
+            change()
+            assert not same_outcome(ran(f), before), "the change changes nothing"
+        for _ in range(2):
+            assert same_outcome(ran(c), ran(f)), when

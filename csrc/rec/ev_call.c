@@ -384,7 +384,8 @@ static CcGo class_before(CcRec *rec, CcAct *act, const CcCalled *c) {
 }
 
 static void guard_class(CcRec *rec, PyTypeObject *t) {
-    static const char *const names[] = {"__new__", "__init__"};
+    static const char *const names[] = {"__new__", "__init__", "__del__"};
+    cc_attr_dunder(rec, (PyObject *)t, "__call__"); /* its metaclass may make the object */
     if (!cc_python_class(t)) return;
     for (int i = 0; i < CC_COUNT(names); i++) {
         PyObject *s = PyUnicode_InternFromString(names[i]);

@@ -61,8 +61,11 @@ CcGo cc_match_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
     PyObject *o = ev->in[0];
     if (!PyExceptionInstance_Check(o) && cc_value_origin(rec, o) == CC_O_UNKNOWN)
         return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
-    /* flags of its type */
-    if (ev->arg == CC_OP_MATCH_SEQUENCE || ev->arg == CC_OP_MATCH_MAPPING) return CC_OK;
+    if (ev->arg == CC_OP_MATCH_SEQUENCE || ev->arg == CC_OP_MATCH_MAPPING) {
+        /* flags of its type, which a registration with an abstract base class sets */
+        if (cc_python_class(Py_TYPE(o)) && !cc_tens_any(o)) cc_value_ask_module(rec, "_abc", "get_cache_token");
+        return CC_OK;
+    }
     if (ev->arg == CC_OP_MATCH_CLASS) return class_before(rec, act, ev);
     if (cc_tens_any(o)) return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "match");
     if (cc_value_dirty(rec, o) != CC_DIRTY_NO) return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(o));

@@ -202,6 +202,19 @@ static bool state_known(CcRec *rec, const CcCalled *c, const CcCallee *callee) {
            cc_state_read(rec, c->in, c->n, has(callee, CC_TRAIT_AS_TEXT) || callee->kind == CC_CALLEE_VALUE);
 }
 
+/* A format that has attributes read: a point inside of braces, in front of the format of the field itself. */
+static bool names_attributes(PyObject *format) {
+    const char *p = PyUnicode_Check(format) ? PyUnicode_AsUTF8(format) : NULL;
+    bool field = false;
+    for (; p != NULL && *p != '\0'; p++) {
+        if (*p == '{') field = true;
+        else if (*p == '}' || *p == ':' || *p == '!') field = false;
+        else if (*p == '.' && field) return true;
+    }
+    if (p == NULL) PyErr_Clear();
+    return p == NULL;
+}
+
 /* C code that may read whatever its operands hold. */
 static CcGo contents_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *callee) {
     const CcCalleeKind k = callee->kind;
@@ -215,6 +228,8 @@ static CcGo contents_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcC
     if (orders && c->n > 0 && !PyDict_Check(c->in[0]) && cc_call_any_tensor(c, 2))
         return cc_rec_break(rec, act, CC_R_TENSOR_VALUE, callee->name);
     if (looks && any_computed(rec, c)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, callee->name);
+    if (has(callee, CC_TRAIT_FIELDS) && names_attributes(c->in[0]))
+        return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, "a format that names attributes");
     if (!has(callee, CC_TRAIT_HOLDS)) pin_all(rec, c);
     for (int i = 0; (looks || has(callee, CC_TRAIT_MAKES_SET)) && i < c->n; i++)
         if (!cc_number_settle(rec, c->in[i], 4)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, callee->name);
@@ -271,6 +286,20 @@ static CcGo id_before(CcRec *rec, CcAct *act, const CcCalled *c) {
     return CC_OK;
 }
 
+/* super() without arguments takes the class out of the running function's cell. */
+static CcGo super_before(CcRec *rec, CcAct *act, const CcCalled *c) {
+    PyObject *closure = act->func->func_closure, *names = PyCode_GetFreevars(act->co);
+    for (Py_ssize_t i = 0; c->n == 0 && closure != NULL && names != NULL && i < PyTuple_GET_SIZE(names); i++) {
+        PyObject *cell = PyTuple_GET_ITEM(closure, i);
+        const int source = cc_value_source(rec, cell);
+        if (source >= 0 && PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, i), "__class__") == 0)
+            cc_value_read(rec, CC_SRC_CELL, source, NULL, 0, 0, PyCell_GET(cell));
+    }
+    PyErr_Clear();
+    Py_XDECREF(names);
+    return CC_OK;
+}
+
 static CcGo classes_before(CcRec *rec, CcAct *act, const CcCalled *c) {
     PyObject *self = PyCFunction_Check(c->func) ? PyCFunction_GET_SELF(c->func) : NULL; /* C.mro */
     if (self != NULL && PyType_Check(self)) (void)cc_given_class(rec, self, 0);
@@ -300,8 +329,8 @@ static CcGo row_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee
         return CC_OK;
     case CC_CALLEE_LOOK:
     case CC_CALLEE_ABC: return classes_before(rec, act, c);
+    case CC_CALLEE_SUPER: return super_before(rec, act, c);
     case CC_CALLEE_ASK:
-    case CC_CALLEE_SUPER:
     case CC_CALLEE_CALLS:
     case CC_CALLEE_CTX_GET:
     case CC_CALLEE_CTX_SET:

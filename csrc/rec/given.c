@@ -47,26 +47,45 @@ static bool holds_unseen(PyObject *o) {
 void cc_given(CcRec *rec, PyObject *o, int depth) {
     if (o == NULL || cc_tens_any(o)) return;
     guard_class(rec, Py_TYPE(o));
-    if (PyMethod_Check(o)) o = PyMethod_GET_SELF(o);
     if (depth == 0) return;
     Inside in = {rec, depth - 1};
     if (holds_unseen(o) && Py_TYPE(o)->tp_traverse != NULL) (void)Py_TYPE(o)->tp_traverse(o, visit_inside, &in);
     else (void)cc_number_any(o, given_visit, rec, depth - 1);
 }
 
-/* ------------------------------------------------------------------ steps of the interpreter */
+/* ------------------------------------------------------------------ text */
 
-/* A key is hashed, and compared with others of the same hash where it may be equal to one that is no constant. */
-static void given_key(CcRec *rec, PyObject *container, PyObject *key) {
-    cc_given(rec, key, DEEP);
-    cc_given(rec, container, key == NULL || cc_value_const(key) ? 0 : 1);
-    if (PyType_Check(container)) guard_class(rec, (PyTypeObject *)container); /* __class_getitem__ */
+static void read_fact(CcRec *rec, PyObject *o, PyTypeObject *described, const char *text) {
+    PyObject *name = PyUnicode_InternFromString(text), *v = name != NULL ? PyObject_GetAttr(o, name) : NULL;
+    const int source = cc_value_source(rec, o);
+    if (name == NULL) abort();
+    PyErr_Clear();
+    if (v != NULL) cc_vec_push(&rec->keep, v);
+    if (source >= 0) cc_value_read(rec, CC_SRC_MEMBER, source, cc_type_lookup(described, name), 0, 0, v);
+    Py_DECREF(name);
 }
 
-static void given_update(CcRec *rec, const CcEvent *ev) {
-    const bool hashes = ev->arg == CC_OP_SET_ADD || ev->arg == CC_OP_MAP_ADD || ev->arg == CC_OP_SET_UPDATE;
-    cc_given(rec, ev->in[1], hashes ? DEEP : 0);
-    if (hashes && !cc_value_const(ev->in[1])) cc_given(rec, ev->in[0], 1);
+/* C's text of a class, of its objects and of functions has their names in it. */
+static bool text_visit(void *ctx, PyObject *o, int depth) {
+    static const char *const names[] = {"__name__", "__qualname__", "__module__"};
+    CcRec *rec = ctx;
+    if (o == NULL || cc_tens_any(o)) return false;
+    PyObject *type = PyType_Check(o) ? o : (PyObject *)Py_TYPE(o);
+    const reprfunc repr = Py_TYPE(o)->tp_repr;
+    const bool named = repr == PyBaseObject_Type.tp_repr || repr == PyType_Type.tp_repr || PyExceptionInstance_Check(o);
+    for (int i = 0; named && cc_python_class((PyTypeObject *)type) && i < CC_COUNT(names); i++)
+        read_fact(rec, type, &PyType_Type, names[i]);
+    if (PyFunction_Check(o)) read_fact(rec, o, &PyFunction_Type, "__qualname__");
+    return depth > 0 && cc_number_any(o, text_visit, rec, depth - 1);
+}
+
+/* ------------------------------------------------------------------ steps of the interpreter */
+
+/* What a container holds was given when it was put there, or no guard can tell it. */
+static void given_key(CcRec *rec, PyObject *container, PyObject *key) {
+    cc_given(rec, key, DEEP);
+    cc_given(rec, container, 0);
+    if (PyType_Check(container)) guard_class(rec, (PyTypeObject *)container); /* __class_getitem__ */
 }
 
 void cc_given_event(CcRec *rec, const CcEvent *ev) {
@@ -82,7 +101,9 @@ void cc_given_event(CcRec *rec, const CcEvent *ev) {
     case CC_EV_COMPARE:
     case CC_EV_FORMAT:
     case CC_EV_BUILD: depth = DEEP; break;
-    case CC_EV_UPDATE: given_update(rec, ev); return;
+    case CC_EV_UPDATE: /* an item is hashed, or a mapping taken apart; where it is only appended nothing is asked */
+        if (ev->arg != CC_OP_LIST_APPEND) cc_given(rec, ev->in[1], DEEP);
+        return;
     case CC_EV_UNARY:
     case CC_EV_TRUTH:
     case CC_EV_ITER:
@@ -93,24 +114,47 @@ void cc_given_event(CcRec *rec, const CcEvent *ev) {
     case CC_EV_MATCH: break;
     default: return;
     }
+    const bool text = ev->kind == CC_EV_FORMAT || (ev->kind == CC_EV_BINOP && depth > 0);
     for (int i = 0; i < ev->n; i++) cc_given(rec, ev->in[i], depth);
+    for (int i = 0; text && i < ev->n; i++) (void)text_visit(rec, ev->in[i], DEEP);
+}
+
+void cc_given_back(CcRec *rec, const CcEvent *ev, PyObject *value) {
+    switch (ev->kind) {
+    case CC_EV_CALL:
+    case CC_EV_CALL_EX:
+    case CC_EV_UPDATE:
+    case CC_EV_CONTAINS: break;
+    case CC_EV_ITER:
+    case CC_EV_NEXT:
+    case CC_EV_SEND:
+        if (PyGen_Check(ev->in[0])) return;
+        break;
+    default: return;
+    }
+    cc_given(rec, value, DEEP);
 }
 
 /* ------------------------------------------------------------------ calls of C code */
 
 static bool has(const CcCallee *callee, CcTrait trait) { return callee->traits >> trait & 1; }
 
-/* How far into its operands such a callable looks for objects that it asks. */
-static int looks(const CcCallee *callee, const CcCalled *c) {
+/* How far into an operand such a callable looks for objects that it asks; -1: it does not look at it. */
+static int looks(const CcCallee *callee, int operand) {
     if (callee->kind == CC_CALLEE_ASK || has(callee, CC_TRAIT_ASKS_LEN) || has(callee, CC_TRAIT_ASKS_ITER)) return 0;
+    if (has(callee, CC_TRAIT_ORDERS) || has(callee, CC_TRAIT_EQUALS)) return DEEP;
     const bool by_key = has(callee, CC_TRAIT_HASHES) || callee->kind == CC_CALLEE_DICT_GET;
-    return by_key && c->n > 1 && cc_value_const(c->in[1]) ? 0 : DEEP;
+    if (callee->kind == CC_CALLEE_WRITE && !by_key && !has(callee, CC_TRAIT_TAKES_ITEMS)) return -1;
+    const bool of_self = by_key || callee->kind == CC_CALLEE_WRITE || callee->kind == CC_CALLEE_READ_WRITE;
+    return of_self && operand == 0 ? 0 : DEEP;
 }
 
 void cc_given_call(CcRec *rec, const CcCalled *c, const CcCallee *callee) {
-    if (callee->reads != CC_READS_ALL) return;
-    const int depth = looks(callee, c);
-    for (int i = 0; i < c->n; i++) cc_given(rec, c->in[i], depth);
+    for (int i = 0; callee->reads == CC_READS_ALL && i < c->n; i++) {
+        const int depth = looks(callee, i);
+        if (depth >= 0) cc_given(rec, c->in[i], depth);
+        if (has(callee, CC_TRAIT_AS_TEXT)) (void)text_visit(rec, c->in[i], DEEP);
+    }
 }
 
 void cc_given_arguments(CcRec *rec, const CcCalled *c) {
@@ -133,6 +177,14 @@ bool cc_given_class(CcRec *rec, PyObject *o, int depth) {
         for (Py_ssize_t i = 0; known && depth > 0 && i < PyTuple_GET_SIZE(o); i++)
             known = cc_given_class(rec, PyTuple_GET_ITEM(o, i), depth - 1);
         return known;
+    }
+    if (cc_value_annotation(o)) { /* int | C */
+        PyObject *args = PyObject_GetAttrString(o, "__args__");
+        for (Py_ssize_t i = 0; args != NULL && depth > 0 && i < PyTuple_GET_SIZE(args); i++)
+            (void)cc_given_class(rec, PyTuple_GET_ITEM(args, i), depth - 1);
+        PyErr_Clear();
+        Py_XDECREF(args);
+        return true;
     }
     PyTypeObject *type = PyType_Check(o) ? (PyTypeObject *)o : Py_TYPE(o);
     if (cc_python_class(type)) cc_attr_mro(rec, (PyObject *)type);

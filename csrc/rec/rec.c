@@ -376,7 +376,7 @@ static CcLooks looked_at(const CcRecFrame *f, const CcAct *parent) {
 /* Pins what C code looked at of a value that a frame gave it; false: it can't be pinned. */
 static bool settle_looked(CcRec *rec, const CcRecFrame *f, const CcAct *parent, PyObject *value) {
     const CcLooks looks = looked_at(f, parent);
-    if (looks != CC_LOOKS_NOT) cc_given(rec, value, 3);
+    if (!f->transparent && parent->event != NULL) cc_given_back(rec, parent->event, value);
     const bool pair = looks == CC_LOOKS_KEYS && PyTuple_Check(value) && PyTuple_GET_SIZE(value) == 2;
     return looks == CC_LOOKS_NOT || cc_number_settle(rec, pair ? PyTuple_GET_ITEM(value, 0) : value, 3);
 }

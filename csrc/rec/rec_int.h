@@ -530,6 +530,8 @@ void cc_given_event(CcRec *rec, const CcEvent *ev);
 void cc_given_call(CcRec *rec, const CcCalled *c, const CcCallee *callee);
 void cc_given_arguments(CcRec *rec, const CcCalled *c); /* of a callable without a row */
 void cc_given_entered(CcRec *rec, const CcAct *act);    /* C code called this frame's function, as a special method */
+/* A frame that C code called during the event gives it this. */
+void cc_given_back(CcRec *rec, const CcEvent *ev, PyObject *value);
 /* It is asked which class o is of, or what classes o holds: guards the bases. False: they can't be guarded. */
 bool cc_given_class(CcRec *rec, PyObject *o, int depth);
 
