@@ -86,9 +86,16 @@ void cc_scratch_trim(void);             /* gives back what waits for the next ca
 void *cc_scratch_thread(size_t bytes);
 void cc_scratch_thread_trim(void); /* large ones are given back */
 
+/* ---- content.c ---- */
+/* A fingerprint of these bytes; reads as little of them as it can. Any thread. */
+uint64_t cc_content_of(const void *at, size_t bytes);
+bool cc_content_told(void); /* it reads again only what was written */
+/* Bytes that are read in 2 us: nothing beside what a product of them takes. */
+#define CC_CONTENT_CHEAP (1 << 16)
+
 /* ---- packed.c ---- */
-/* Weights in the form that a primitive wants, kept from call to call for as long as they are the same tensor of the
- * same version. Any thread may use it, also at the same time. Copies of one form are shared by all who keep one (a
+/* Weights in the form that a primitive wants, kept from call to call for as long as they stand at one place and have one
+ * version. Any thread may use it, also at the same time. Copies of one form are shared by all who keep one (a
  * layer that is called twice, the plans of other sizes), where the version is unique (CC_VERSION_UNIQUE). */
 typedef struct CcPacked CcPacked;
 CcPacked *cc_packed_new(void);

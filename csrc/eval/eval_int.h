@@ -126,7 +126,6 @@ CcSegment *cc_segment_new(CcRoot *root, CcTrace *trace);
 CcFreeze *cc_freeze_new(const CcGraph *g);
 void cc_freeze_free(CcFreeze *f);
 void cc_freeze_begin(CcFreeze *f); /* a run; NULL: nothing */
-void cc_freeze_undone(void);       /* a `_version` met before may say another content from now on */
 /* CcHost.version of a frozen value. */
 uint64_t cc_freeze_stamp(CcFreeze *f, int value, PyObject *tensor);
 

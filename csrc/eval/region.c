@@ -603,7 +603,8 @@ static int open_region(Region *g, CcRoot *root) {
                           .answer = on_answer},
                   .root = root};
     g->n_sites = root->sites.at.n;
-    g->rec = cc_rec_new(&root->sites, root->knobs.verify != 0, root->knobs.freezing != 0, &root->hints);
+    g->rec = cc_rec_new(&root->sites, root->knobs.verify != 0, root->knobs.freezing != 0 ? cc_run_freezes() : 0,
+                        &root->hints);
     if (g->rec == NULL) {
         PyErr_NoMemory();
         return -1;

@@ -82,7 +82,6 @@ int cc_unrun_all(CcUnrun *u) {
     PyObject *type, *value, *tb, *failure[3] = {NULL};
     bool failed = false;
     PyErr_Fetch(&type, &value, &tb);
-    if (u->write.n > 0) cc_freeze_undone();
     for (int i = u->write.n; i >= 0; i--) {
         const int status = i < u->write.n      ? put_back(&u->write.at[i])
                            : u->random != NULL ? put_back_random(u->random)

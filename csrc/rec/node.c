@@ -38,6 +38,10 @@ bool cc_node_nameable(CcRec *rec, PyObject *o, int depth) {
     return PySlice_Check(o) || PyFunction_Check(o) || PyAnySet_Check(o);
 }
 
+static bool may_freeze(const CcRec *rec, const CcType *t) {
+    return rec->freezing > 0 && cc_type_numel(t) * cc_dtype_info((CcDtype)t->dtype)->size <= rec->freezing;
+}
+
 /* Graph value of a tensor or computed number; -1 when o is neither. */
 static int graph_value(CcRec *rec, PyObject *o) {
     const CcProv *p = cc_value_find(rec, o);
@@ -51,7 +55,7 @@ static int graph_value(CcRec *rec, PyObject *o) {
     cc_tens_read(o, true, &t);
     const int id = p->id, value = cc_graph_input(rec->trace->graph, &t.type);
     if (cc_tens_parameter(o))
-        rec->trace->graph->val.at[value].frozen = rec->freezing ? CC_FROZEN
+        rec->trace->graph->val.at[value].frozen = may_freeze(rec, &t.type) ? CC_FROZEN
                                                   : t.type.requires_grad && cc_mode_keeps_casts(&rec->mode)
                                                       ? CC_FROZEN_CAST
                                                       : CC_FROZEN_NOT;

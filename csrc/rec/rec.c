@@ -125,7 +125,7 @@ bool cc_rec_may_adopt(const CcRec *rec, const PyCodeObject *generator) {
 
 /* ------------------------------------------------------------------ life */
 
-CcRec *cc_rec_new(CcSites *sites, bool keep_tensors, bool freezing, const CcHints *hints) {
+CcRec *cc_rec_new(CcSites *sites, bool keep_tensors, int64_t freezing, const CcHints *hints) {
     CcRec *rec = calloc(1, sizeof *rec);
     if (rec == NULL) return NULL;
     rec->sites = sites;

@@ -45,8 +45,8 @@ typedef struct CcRecFrame {
 } CcRecFrame;
 
 struct CcRec {
-    bool freezing;  /* parameters are marked as frozen */
-    CcTrace *trace; /* being recorded; NULL when inactive */
+    int64_t freezing; /* parameters of up to so many bytes are marked as frozen */
+    CcTrace *trace;   /* being recorded; NULL when inactive */
     CcTrace *done;
     CcSites *sites;
     CcMode mode;

@@ -359,9 +359,16 @@ void cc_run_libraries(const char *llvmlite, const char *compiler, const char *on
 
 void cc_run_threads(int n) { cc_omp_threads(n); }
 
+uint64_t cc_run_content(const void *at, int64_t bytes) {
+    return CC_VERSION_UNIQUE | cc_content_of(at, (size_t)bytes) >> 2;
+}
+
+int64_t cc_run_freezes(void) { return cc_content_told() ? INT64_MAX : CC_CONTENT_CHEAP; }
+
 void cc_run_describe(CcSbuf *out) {
     const char *llvm = cc_jit_describe(), *dnnl = cc_dnnl_describe(), *nvrtc = cc_nvrtc_describe();
-    cc_sbuf_add(out, "%s, %s, %s%s%d thread%s of %s, %s", llvm ? llvm : "no LLVM", dnnl ? dnnl : "no oneDNN",
+    cc_sbuf_add(out, "%s, %s, %s%s%d thread%s of %s, %s, %s", llvm ? llvm : "no LLVM", dnnl ? dnnl : "no oneDNN",
                 nvrtc ? nvrtc : "", nvrtc ? ", " : "", cc_omp_width(), cc_omp_width() == 1 ? "" : "s",
-                cc_omp_describe(), cc_cpu_info()->name);
+                cc_omp_describe(), cc_cpu_info()->name,
+                cc_content_told() ? "writes to memory are told" : "writes to memory are not told");
 }

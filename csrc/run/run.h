@@ -86,6 +86,10 @@ void cc_run_print(const CcPlan *plan, CcSbuf *out);
 void cc_run_libraries(const char *llvmlite, const char *compiler, const char *onednn, const char *nvrtc);
 /* Threads for kernels: as torch.set_num_threads says; the front keeps it up to date. */
 void cc_run_threads(int n);
+/* What stands in memory of the CPU, as a CcHost.version of the kind that is unique. */
+uint64_t cc_run_content(const void *at, int64_t bytes);
+/* Parameters of up to so many bytes are worth to be frozen: others would be read as a whole in each call. */
+int64_t cc_run_freezes(void);
 /* "LLVM 20.1 (llvmlite), oneDNN 3.2.0 (gomp), 2 threads, avx512": for `doctor` and reports. Loads what is not loaded
  * yet. */
 void cc_run_describe(CcSbuf *out);

@@ -31,13 +31,18 @@ static const struct {
 
 static PyCFunction original_clear;
 static uint64_t clears; /* under the GIL */
+static void (*cleared)(void);
 
 static PyObject *count_clear(PyObject *self, PyObject *a) {
     clears++;
+    if (cleared != NULL) cleared();
     return original_clear(self, a);
 }
 
-uint64_t cc_look_clears(void) { return original_clear != NULL ? 1 + clears : 0; }
+uint64_t cc_look_clears(void (*each)(void)) {
+    cleared = each;
+    return original_clear != NULL ? 1 + clears : 0;
+}
 
 bool cc_look_take(void) {
     const bool was = looked;

@@ -142,8 +142,9 @@ CcTorch cc_torch_attr(PyObject *tensor, PyObject *name);
 
 /* ---- look.c: whether anything on this thread has read a tensor's data into Python since this was last asked ---- */
 bool cc_look_take(void);
-/* 1 + how often torch.clear_autocast_cache() was called; 0: this torch does not let it be known. */
-uint64_t cc_look_clears(void);
+/* 1 + how often torch.clear_autocast_cache() was called, and from now on `each` with it; 0: this torch does not let it
+ * be known. */
+uint64_t cc_look_clears(void (*each)(void));
 
 /* ---- binds.def, bind.c: from callables and arguments to an op and its operands ---- */
 enum { CC_BOUND_MAX = 64 };
