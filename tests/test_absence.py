@@ -12,6 +12,7 @@ import types
 import ccompile
 import pytest
 import torch
+from conftest import hits
 from torch.distributions.utils import lazy_property
 
 CASES = {}
@@ -549,6 +550,24 @@ def method_of_this_call():
     return lambda x: x * getattr(o.m, "k", 1), *put(A.m, k=2), *cut(A.m, "k")
 
 
+@case
+def parts_of_code_that_are_made_anew():
+    def g(a, b, *, c):
+        pass
+
+    def f(x):
+        n = 0
+        for name in ("a", "c", "z"):
+            if name in g.__code__.co_varnames:
+                n += g.__code__.co_varnames.index(name)
+        return x * n if hasattr(g, "__name__") else x
+
+    def other(z, y):
+        pass
+
+    return f, *put(g, __code__=other.__code__)
+
+
 # ---- modules -----------------------------------------------------------------------------------------------------
 @case
 def module_attribute():
@@ -832,3 +851,15 @@ def list_too_short():
 def test_a_change_is_seen(name):
     eager = walk(CASES[name], lambda f: f)
     assert walk(CASES[name], ccompile.compile) == eager
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["parts_of_code_that_are_made_anew", "caching_descriptor", "module_replaced", "missing_that_gives"],
+)
+def test_what_stays_is_replayed(name):
+    fn, before = ccompile.compile(CASES[name]()[0]), ccompile.counters()["graph_break"]
+    with torch.no_grad():
+        fn(torch.ones(3)), fn(torch.ones(3))
+        hits(lambda: fn(torch.ones(3)))
+    assert ccompile.counters()["graph_break"] == before

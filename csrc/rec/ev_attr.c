@@ -421,10 +421,12 @@ static void part_after(CcRec *rec, PyObject *o, PyObject *name, PyObject *d, PyO
     }
     if (source < 0) learn_part(rec, o, v);
     if (source < 0 || Py_IS_TYPE(d, &PyMemberDescr_Type)) return; /* which was looked at before */
-    PyObject *now = v != NULL ? Py_NewRef(v) : Py_TYPE(d)->tp_descr_get(d, o, (PyObject *)Py_TYPE(o)); /* hasattr */
-    if (now == NULL) PyErr_Clear();
-    else cc_vec_push(&rec->keep, now);
-    cc_value_read(rec, CC_SRC_MEMBER, source, d, 0, 0, now);
+    if (v == NULL) { /* hasattr did not tell */
+        v = Py_TYPE(d)->tp_descr_get(d, o, (PyObject *)Py_TYPE(o));
+        if (v == NULL) PyErr_Clear();
+        else cc_vec_push(&rec->keep, v);
+    }
+    cc_value_read(rec, CC_SRC_MEMBER, source, d, 0, 0, v);
 }
 
 static void instance_after(CcRec *rec, PyObject *o, PyObject *name, PyObject *v, bool generic) {
