@@ -14,6 +14,7 @@ enum { MAX_CHAIN = 64 };
 typedef struct Level {      /* values of one frame of a snapshot, waiting to be put into slots */
     PyFunctionObject *func; /* strong; NULL for kept levels */
     PyObject **slot;        /* strong, n; NULL entries are unset */
+    bool *stays;            /* n: what lies in the slot is left there */
     int n, pc, depth;
     bool touched;
 } Level;
@@ -81,6 +82,7 @@ static void raise_unsupported(const CcBreakInfo *why) {
 static void clear_level(Level *l) {
     for (int i = 0; i < l->n; i++) Py_XDECREF(l->slot[i]);
     free(l->slot);
+    free(l->stays);
     Py_CLEAR(l->func);
     *l = (Level){0};
 }
@@ -110,8 +112,11 @@ static int make_level(const CcSegment *s, CcScratch *x, const CcLevel *from, Lev
     }
     if (!to->touched) return 0;
     to->slot = calloc((size_t)from->n + 1, sizeof *to->slot);
-    if (to->slot == NULL) abort();
+    to->stays = calloc((size_t)from->n + 1, sizeof *to->stays);
+    if (to->slot == NULL || to->stays == NULL) abort();
     for (int i = 0; i < from->n; i++) {
+        to->stays[i] = t->slots.at[from->slot0 + i] == CC_SLOT_STAYS;
+        if (to->stays[i]) continue;
         to->slot[i] = cc_segment_make(s, x, t->slots.at[from->slot0 + i]);
         to->n = i + 1;
         if (to->slot[i] == NULL && PyErr_Occurred()) return -1;
@@ -147,6 +152,7 @@ static void fill(Level *l, CcAct *act) {
     cc_act_move(act, l->pc, 0);
     const int n_locals = act->code->n_locals;
     for (int i = 0; i < n_locals; i++) {
+        if (l->stays[i]) continue;
         cc_act_put(act, i, l->slot[i]);
         l->slot[i] = NULL;
     }

@@ -56,6 +56,17 @@ static PyObject *generator_alone(const CcGuard *g, PyObject *generator) {
     return o != NULL && live == g->level && Py_REFCNT(o) == live + idle + g->other ? o : NULL;
 }
 
+/* The frame's function, if none of these variables holds what is finalised. */
+static PyObject *quiet(const CcAct *act, PyObject *slots) {
+    const char *bits = PyBytes_AS_STRING(slots);
+    const int n = CC_MIN(8 * (int)PyBytes_GET_SIZE(slots), act->code->n_locals);
+    for (int slot = 0; slot < n; slot++) {
+        PyObject *v = bits[slot >> 3] >> (slot & 7) & 1 ? cc_act_get(act, slot) : NULL;
+        if (v != NULL && cc_act_idle_final(act, v)) return NULL;
+    }
+    return (PyObject *)act->func;
+}
+
 /* want: code, unit, state */
 static bool waits(PyObject *generator, PyObject *want) {
     CcGen g;
@@ -70,6 +81,7 @@ static PyObject *read_source(const CcGuard *g, const CcGuardState *state, PyObje
     case CC_SRC_ARG: return state->args[g->index];
     case CC_SRC_SLOT: return cc_act_get(state->acts[g->level], g->index);
     case CC_SRC_FRAME: return (PyObject *)state->acts[g->index]->func;
+    case CC_SRC_IDLE: return quiet(state->acts[g->index], g->key);
     case CC_SRC_CONST: return g->key;
     case CC_SRC_DICTOF: return cc_obj_dict(parent);
     case CC_SRC_PROXIED: return cc_obj_proxied(parent);
@@ -218,7 +230,8 @@ static bool same_tensor(const CcGuard *g, PyObject *v) {
 bool cc_guard_holds(const CcGuard *g, PyObject *v, PyObject *const *gv) {
     switch ((CcCheck)g->check) {
     case CC_CHK_NONE:
-    case CC_CHK_ALONE: return v != NULL;
+    case CC_CHK_ALONE:
+    case CC_CHK_QUIET: return v != NULL;
     case CC_CHK_IDENT: return v == g->want;
     case CC_CHK_ADDRESS: return v != NULL && PyLong_AsVoidPtr(g->want) == v;
     case CC_CHK_ALIAS: return v == gv[g->other];

@@ -245,6 +245,7 @@ static bool free_check(Build *b, int i, int stage) {
     case CC_CHK_HOLDS: /* another object of that class may get its address */
     case CC_CHK_EQUALSET:
     case CC_CHK_SCOPE:
+    case CC_CHK_QUIET:
     case CC_CHK_WAITS:
     case CC_CHK_ALONE:
     case CC_CHK_COUNT: break;

@@ -56,6 +56,7 @@ CcDo cc_ex_LOAD_FAST_2(CcRun *r, const CcInsn *in) {
 CcDo cc_ex_LOAD_FAST_CLEAR(CcRun *r, const CcInsn *in) {
     cc_push(r, r->slot[in->arg]);
     r->slot[in->arg] = NULL;
+    cc_note_store(r, in->arg);
     return CC_DO_NEXT;
 }
 CcDo cc_ex_STORE_FAST(CcRun *r, const CcInsn *in) {

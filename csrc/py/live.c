@@ -2,10 +2,11 @@
  * Cells and free variables are always live. So is everything in a function that may look at its own frame. */
 #include "py_int.h"
 
-/* Names whose mere use in a function means that it, or what it calls, may read its locals through the frame. */
-static const char *const frame_readers[] = {"locals",    "vars",         "dir",      "eval",   "exec",
-                                            "_getframe", "currentframe", "f_locals", "f_back", "breakpoint",
-                                            "set_trace", "stack",        "tb_frame"};
+/* Names whose mere use in a function means that it, or what it calls, may read its locals through the frame. Those of
+ * the second list tell that it may read those of others. */
+static const char *const frame_readers[] = {"locals", "vars",       "dir",       "eval",
+                                            "exec",   "breakpoint", "set_trace", "stack"};
+static const char *const frame_lookers[] = {"_getframe", "currentframe", "f_locals", "f_back", "tb_frame"};
 
 static bool uses_name(PyCodeObject *co, const char *name) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(co->co_names); i++) {
@@ -17,6 +18,13 @@ static bool uses_name(PyCodeObject *co, const char *name) {
 static bool reads_frame(PyCodeObject *co) {
     for (int i = 0; i < CC_COUNT(frame_readers); i++) {
         if (uses_name(co, frame_readers[i])) return true;
+    }
+    return cc_code_looks(co);
+}
+
+bool cc_code_looks(PyCodeObject *co) {
+    for (int i = 0; i < CC_COUNT(frame_lookers); i++) {
+        if (uses_name(co, frame_lookers[i])) return true;
     }
     return false;
 }

@@ -94,3 +94,37 @@ PyObject *cc_obj_number(PyObject *number) {
     set_small(o, v);
     return o;
 }
+
+/* The end of a generator runs code where an `except`, `finally` or `with` may stand around it. */
+static bool catches(PyObject *generator) {
+    CcGen g;
+    int exits[1];
+    if (!cc_generator_read(generator, &g)) {
+        PyObject *frame = PyObject_GetAttrString(generator, "gi_frame");
+        Py_XDECREF(frame);
+        return frame != Py_None; /* else it is over */
+    }
+    for (int pc = 0; pc < g.code->n; pc++)
+        if (cc_code_catches(g.code, pc, exits, 1) != 0) return true;
+    return false;
+}
+
+static bool final_item(PyObject *o, int depth) { return o != NULL && Py_REFCNT(o) == 1 && cc_obj_final(o, depth - 1); }
+
+bool cc_obj_final(PyObject *o, int depth) {
+    enum { ITEMS = 64 };
+    if (PyGen_CheckExact(o)) return catches(o);
+    if (Py_TYPE(o)->tp_finalize != NULL) return true;
+    if (depth == 0 || !PyType_IS_GC(Py_TYPE(o))) return false;
+    if (PyList_Check(o) || PyTuple_Check(o)) {
+        const Py_ssize_t n = CC_MIN(PySequence_Fast_GET_SIZE(o), ITEMS);
+        for (Py_ssize_t i = 0; i < n; i++)
+            if (final_item(PySequence_Fast_GET_ITEM(o, i), depth)) return true;
+    }
+    PyObject *dict = PyDict_Check(o) ? o : Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE ? cc_obj_dict(o) : NULL;
+    Py_ssize_t pos = 0;
+    PyObject *value;
+    while (dict != NULL && pos < ITEMS && PyDict_Next(dict, &pos, NULL, &value))
+        if (final_item(value, depth)) return true;
+    return false;
+}

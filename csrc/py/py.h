@@ -53,6 +53,8 @@ CC_MUST const CcCode *cc_code_get(PyCodeObject *co);
 /* Whether local `slot` may be read by instruction `pc` or a later one (handlers included). Cells and free variables
  * are always live; a function that may look at its own frame (locals(), eval, exec, ...) has every local live. */
 bool cc_code_live(const CcCode *code, int pc, int slot);
+/* Whether it uses names by which code looks at other functions' frames (_getframe, f_back, tb_frame ...). */
+bool cc_code_looks(PyCodeObject *co);
 /* Where an exception at instruction `pc` would go in this code: -1 to an `except` or `finally`, else how many `with`
  * blocks it leaves; exits: the depth at which each one's __exit__ lies on the stack. */
 int cc_code_catches(const CcCode *code, int pc, int *exits, int max);
@@ -151,15 +153,21 @@ struct CcAct {
     const CcEvent *event; /* the event this act is performing; NULL between events */
     PyObject *retval;     /* CC_RETURN */
     void *data;           /* the observer's own */
+    uint64_t stored[4];   /* cc_act_stored */
 };
 
 /* Slots: 0 .. n_locals-1 are locals, cells, free variables; then the value stack, bottom first. */
 CC_BORROW PyObject *cc_act_get(const CcAct *act, int slot); /* NULL: unset */
 /* drops what was there; value may be NULL */
 void cc_act_put(CcAct *act, int slot, CC_STEAL(1) PyObject *value);
+/* Whether code has stored to this local, or deleted it, since cc_act_clear_stored (or it has too high a number). */
+bool cc_act_stored(const CcAct *act, int slot);
+void cc_act_clear_stored(CcAct *act);
 /* How many slots hold o that nothing reads any more: dead locals and, where it waits in a call, that call's operands. */
 int cc_act_idle(const CcAct *act, bool waits, PyObject *o);
 int cc_act_waiting_depth(const CcAct *act); /* stack slots that are still needed when that call has ended */
+/* Whether code runs when such slots let go of o. */
+bool cc_act_idle_final(const CcAct *act, PyObject *o);
 /* Sets pc and depth at once (observer callbacks resume, enter, rewind only). Stack slots at and above the new depth are
  * dropped; those below must have been put before the next instruction runs. */
 void cc_act_move(CcAct *act, int pc, int depth);
@@ -272,6 +280,8 @@ PyObject *const *cc_obj_dict_at(PyObject *o);
  * can't be watched. */
 const uint64_t *cc_watch_begin(PyObject *dict);
 void cc_watch_end(const uint64_t *version);
+/* Whether code runs when o goes: it is finalised, or holds, up to `depth` containers deep, what is and nobody else has. */
+bool cc_obj_final(PyObject *o, int depth);
 /* tp_version_tag of a type, assigned if needed; 0 = not available. */
 unsigned cc_type_version(PyTypeObject *type);
 /* A type's own dict (3.12 keeps those of static types elsewhere than in tp_dict); never NULL for a ready type. */

@@ -224,9 +224,13 @@ static inline CcDo cc_replace(CcRun *r, int n, CC_STEAL(1) PyObject *result) {
     cc_push(r, result);
     return CC_DO_NEXT;
 }
+static inline void cc_note_store(CcRun *r, int i) {
+    if (i < 64 * CC_COUNT(r->act.stored)) r->act.stored[i >> 6] |= (uint64_t)1 << (i & 63);
+}
 static inline void cc_set_local(CcRun *r, int i, CC_STEAL(1) PyObject *value) {
     PyObject *old = r->slot[i];
     r->slot[i] = value;
+    cc_note_store(r, i);
     Py_XDECREF(old);
 }
 static inline PyObject *cc_name(const CcRun *r, int i) { return PyTuple_GET_ITEM(r->names, i); }

@@ -28,6 +28,12 @@ static inline const CcInsn *insn(const CcRun *r) { return &r->act.code->insn[r->
 
 PyObject *cc_act_get(const CcAct *act, int slot) { return ((const CcRun *)act)->slot[slot]; }
 
+bool cc_act_stored(const CcAct *act, int slot) {
+    return slot >= 64 * CC_COUNT(act->stored) || (act->stored[slot >> 6] >> (slot & 63) & 1);
+}
+
+void cc_act_clear_stored(CcAct *act) { memset(act->stored, 0, sizeof act->stored); }
+
 int cc_act_waiting_depth(const CcAct *act) {
     const int after = act->pc + 1 < act->code->n ? act->code->insn[act->pc + 1].depth : -1;
     return after > 0 ? after - 1 : 0;
@@ -41,6 +47,12 @@ int cc_act_idle(const CcAct *act, bool waits, PyObject *o) {
     for (int i = waits ? cc_act_waiting_depth(act) : act->depth; i < act->depth; i++)
         n += cc_act_get(act, n_locals + i) == o;
     return n;
+}
+
+bool cc_act_idle_final(const CcAct *act, PyObject *o) {
+    enum { DEEP = 4 };
+    if (!PyType_IS_GC(Py_TYPE(o)) || Py_REFCNT(o) > act->code->n_locals) return false;
+    return Py_REFCNT(o) <= cc_act_idle(act, false, o) && cc_obj_final(o, DEEP);
 }
 
 void cc_act_put(CcAct *act, int slot, PyObject *value) { cc_set_local((CcRun *)act, slot, value); }

@@ -55,6 +55,15 @@ bool cc_final_slot(const CcAct *act, int slot) {
     return o != NULL && runs_code(o, EVER);
 }
 
+bool cc_final_died(CcRec *rec) {
+    cc_value_sweep(rec, 0); /* what held it may be held by the map alone */
+    for (int i = 0; i < rec->prov.n && !rec->died; i++) {
+        const CcProv *p = &rec->prov.at[i];
+        rec->died = p->weak != NULL && p->origin == CC_O_SOURCE && cc_weak_target(p->weak) == NULL;
+    }
+    return rec->died;
+}
+
 bool cc_final_left(CcRec *rec, CcMap *memo) {
     for (int i = 0; i < rec->prov.n; i++) {
         const CcProv *p = &rec->prov.at[i];

@@ -86,6 +86,7 @@ void cc_sites_cut(CcSites *sites, int n) {
 
 void cc_sites_free(CcSites *sites) {
     cc_sites_cut(sites, 0);
+    sites->tracebacks = false;
     cc_vec_free(&sites->at);
 }
 
@@ -152,6 +153,7 @@ static void abort_recording(CcRec *rec) {
     rec->trace = NULL;
     rec->frame.n = 0;
     rec->written.n = 0;
+    rec->idle.n = 0;
     rec->of_class.n = 0;
     rec->await_root = false;
 }
@@ -171,6 +173,7 @@ void cc_rec_free(CcRec *rec) {
     cc_vec_free(&rec->pending);
     cc_vec_free(&rec->copied);
     cc_vec_free(&rec->own);
+    cc_vec_free(&rec->idle);
     Py_CLEAR(rec->handled_outer);
     Py_CLEAR(rec->handled_start);
     cc_break_clear(&rec->why);
@@ -193,7 +196,7 @@ void cc_rec_begin(CcRec *rec, const CcMode *mode, uint64_t salt) {
     abort_recording(rec);
     rec->salt = salt;
     rec->rigid = NULL;
-    rec->by_code = rec->no_more = false;
+    rec->by_code = rec->no_more = rec->died = false;
     rec->trace = calloc(1, sizeof *rec->trace);
     if (rec->trace == NULL) abort();
     rec->trace->graph = cc_graph_new();
@@ -407,6 +410,11 @@ void cc_rec_leave(CcRec *rec, CcAct *act, int how, PyObject *value) {
         abort_recording(rec);
         return;
     }
+    if (cc_final_died(rec) || !cc_idle_end(rec, act)) {
+        set_why(rec, act, CC_R_FINALISED, NULL);
+        abort_recording(rec);
+        return;
+    }
     CcMap memo = {0};
     const bool paused = cc_hook_pause(act->obs, true); /* hashes of keys may be Python code */
     rec->trace->result = cc_recipe_of(rec, value, &memo);
@@ -543,7 +551,21 @@ static int null_recipe(CcRec *rec) {
     return rec->trace->recipes.r.n - 1;
 }
 
-static bool snapshot_level(CcRec *rec, const CcRecFrame *f, bool innermost, CcMap *memo) {
+/* Recipe of a slot, or CC_SLOT_STAYS; < CC_SLOT_STAYS: rec->unbuildable. */
+static int snapshot_slot(CcRec *rec, const CcRecFrame *f, int slot, int keep_to, bool looked, CcMap *memo) {
+    PyObject *v = cc_act_get(f->act, slot);
+    if (slot >= f->act->code->n_locals || cc_final_slot(f->act, slot)) {
+        const int r = v == NULL         ? null_recipe(rec)
+                      : slot >= keep_to ? operand_recipe(rec, v)
+                                        : cc_recipe_of(rec, v, memo);
+        return r >= 0 ? r : CC_SLOT_STAYS - 1;
+    }
+    if (cc_idle_stays(rec, f, slot)) return CC_SLOT_STAYS;
+    const int r = v != NULL ? cc_idle_recipe(rec, f->act, slot, looked, memo) : -1;
+    return r >= 0 ? r : null_recipe(rec);
+}
+
+static bool snapshot_level(CcRec *rec, const CcRecFrame *f, bool innermost, bool looked, CcMap *memo) {
     CcTrace *t = rec->trace;
     CcAct *act = f->act;
     const int n_locals = act->code->n_locals, n = n_locals + act->depth;
@@ -561,11 +583,8 @@ static bool snapshot_level(CcRec *rec, const CcRecFrame *f, bool innermost, CcMa
     cc_vec_push(&t->level, level);
     for (int slot = 0; slot < n; slot++) cc_vec_push(&t->slots, -1);
     for (int slot = 0; slot < n; slot++) {
-        PyObject *v = cc_act_get(act, slot);
-        const int r = v == NULL || !cc_final_slot(act, slot) ? null_recipe(rec)
-                      : slot >= keep_to                      ? operand_recipe(rec, v)
-                                                             : cc_recipe_of(rec, v, memo);
-        if (r < 0) return false;
+        const int r = snapshot_slot(rec, f, slot, keep_to, looked, memo);
+        if (r < CC_SLOT_STAYS) return false;
         t->slots.at[level.slot0 + slot] = r;
     }
     return true;
@@ -629,18 +648,27 @@ CcGo cc_rec_break(CcRec *rec, CcAct *act, CcReason reason, const char *what) {
         mark_site(rec, act->co, act->pc);
         return give_up(rec);
     }
+    if (cc_final_died(rec)) {
+        set_why(rec, act, CC_R_FINALISED, NULL);
+        return give_up(rec);
+    }
     CcMap memo = {0};
     bool ok = true;
+    const bool looked = cc_idle_looked(rec);
     int level = 0;
     const bool paused = cc_hook_pause(act->obs, true);
     for (; ok && level < rec->frame.n; level++)
-        ok = snapshot_level(rec, &rec->frame.at[level], level == rec->frame.n - 1, &memo);
+        ok = snapshot_level(rec, &rec->frame.at[level], level == rec->frame.n - 1, looked, &memo);
     ok = ok && snapshot_handled(rec, &memo) && cc_node_finish_effects(rec, &memo) && !cc_final_left(rec, &memo);
     cc_hook_pause(act->obs, paused);
     cc_map_free(&memo);
     if (!ok) {
         set_why(rec, act, CC_R_UNBUILDABLE, Py_TYPE(rec->unbuildable)->tp_name);
         mark_before(rec, level - 1);
+        return give_up(rec);
+    }
+    if (!cc_idle_end(rec, NULL)) {
+        set_why(rec, act, CC_R_FINALISED, NULL);
         return give_up(rec);
     }
     cc_break_copy(&rec->trace->brk, &rec->why);

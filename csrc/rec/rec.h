@@ -171,6 +171,7 @@ typedef struct CcLevel { /* one frame of a snapshot */
     bool touched;     /* it ran instructions since: its slots are to be written */
     int32_t slot0, n; /* recipes of its slots: CcTrace.slots[slot0 .. slot0+n), n = n_locals + depth */
 } CcLevel;
+enum { CC_SLOT_STAYS = -1 }; /* in place of a recipe, of a kept frame: what lies there */
 
 enum { CC_HANDLED_SAME = -1, CC_HANDLED_OUTER = -2 }; /* as when the trace began; as when the call began */
 
@@ -261,6 +262,7 @@ typedef struct CcSites {
         int pc;
         CcBreakInfo why;
     }) at;
+    bool tracebacks; /* its code looks at frames of tracebacks: exceptions that have one are not rebuilt */
 } CcSites;
 void cc_sites_free(CcSites *sites);
 void cc_sites_cut(CcSites *sites, int n); /* only the first n stay */

@@ -79,6 +79,12 @@ struct CcRec {
         int slot;
         PyObject *object;
     }) own;
+    /* cc_idle_begin: variables that nobody read when the trace began */
+    CC_VEC(struct CcIdle {
+        int level;
+        int slot;
+        bool quiet; /* it held nothing that is finalised */
+    }) idle;
     CC_VEC(int) written; /* guards of containers that effects write */
     /* attributes of classes that effects write: both lie in the trace's guards */
     CC_VEC(struct CcOfClass {
@@ -103,6 +109,7 @@ struct CcRec {
     }) pending;
     const char *rigid; /* why all symbols become constants; NULL: they don't */
     bool read_grad;    /* requires_grad was read: every tensor guard checks it */
+    bool died;         /* what is finalised, and was there before, went away in the middle */
     bool raised;       /* the event that after() is told of raised */
     bool told;         /* code asked whether it is compiled, and was told so */
     bool by_code;      /* functions are known by their code (resume.c) */
@@ -242,11 +249,26 @@ bool cc_resume_cell(CcRec *rec, int cell, PyObject *v);
 bool cc_final_has(PyObject *o); /* its type has a finaliser: generators, classes with __del__ */
 /* Whether a break has to keep what this slot holds: it is live, or the frame's end finalises it. */
 bool cc_final_slot(const CcAct *act, int slot);
+/* Something from outside that is finalised has gone: a replay would let go of it behind all that the trace does. */
+bool cc_final_died(CcRec *rec);
 /* Something that the trace made is finalised behind its end, and is not among the objects with recipes:
  * rec->unbuildable. */
 bool cc_final_left(CcRec *rec, CcMap *memo);
 
+/* ---- idle.c: variables that nobody reads any more ---- */
+void cc_idle_begin(CcRec *rec);
+/* Guards what the trace relied on of them; root: its act, where it has returned. False: one held what is finalised, and
+ * was let go of. */
+bool cc_idle_end(CcRec *rec, const CcAct *root);
+/* The slot is to be left as it is. */
+bool cc_idle_stays(CcRec *rec, const CcRecFrame *f, int slot);
+bool cc_idle_looked(const CcRec *rec); /* code of the chain looks at frames */
+/* -1: it is to be absent */
+int cc_idle_recipe(CcRec *rec, const CcAct *act, int slot, bool looked, CcMap *memo);
+
 /* ---- traceback.c ---- */
+/* It has a traceback, and code of the chain may look at the frames in it. */
+bool cc_traceback_read(CcRec *rec, PyObject *exception);
 /* None: it has no traceback; NULL (no error): it can't be made */
 CC_NEW PyObject *cc_traceback_copy(PyObject *exception);
 

@@ -431,7 +431,8 @@ static bool known_base(PyTypeObject *base) {
 
 static int build_object(Builder *b, PyObject *o) {
     PyTypeObject *type = Py_TYPE(o);
-    if (!known_base(static_base(type))) return fail(b, o);
+    if (!known_base(static_base(type)) || (PyExceptionInstance_Check(o) && cc_traceback_read(b->rec, o)))
+        return fail(b, o);
     Objects kids = {0};
     if (plain_value(static_base(type))) {
         PyObject *value = cc_value_held(o);

@@ -359,6 +359,7 @@ CcGo cc_rec_begin_resume(CcRec *rec, CcAct *const *acts, int n, const CcMode *mo
             if (PyGen_CheckExact(rec->own.at[i].object) == generators)
                 adopt_owned(rec, rec->own.at[i].object, rec->own.at[i].level, rec->own.at[i].slot);
     rec->own.n = 0;
+    cc_idle_begin(rec);
     const CcAct *last = acts[n - 1];
     rec->trace->start_file = Py_NewRef(last->co->co_filename);
     rec->trace->start_line = cc_code_line(last->code, last->pc);

@@ -1,6 +1,7 @@
 /* Tracebacks of exceptions that a recording raised and caught, and that are still alive when it ends. A replay raises
  * nothing, so its exceptions get a copy of what the recording saw: the same functions and lines, in frames that are
- * empty, since the real ones hold the tensors of the recorded call. */
+ * empty, since the real ones hold the tensors of the recorded call. Where code of the chain looks at frames, it is to
+ * raise for real. */
 #include "rec_int.h"
 
 #include <frameobject.h>
@@ -20,6 +21,13 @@ static PyObject *copy_entry(PyTracebackObject *tb, PyObject *next) {
     Py_XDECREF(globals);
     Py_DECREF((PyObject *)co);
     return copy;
+}
+
+bool cc_traceback_read(CcRec *rec, PyObject *exception) {
+    PyObject *first = PyException_GetTraceback(exception);
+    Py_XDECREF(first);
+    if (first != NULL && cc_idle_looked(rec)) rec->sites->tracebacks = true;
+    return first != NULL && rec->sites->tracebacks;
 }
 
 PyObject *cc_traceback_copy(PyObject *exception) {

@@ -100,6 +100,7 @@ PyObject *cc_value_held(PyObject *o) {
 }
 
 static void drop_entry(CcRec *rec, CcProv *p) {
+    rec->died = rec->died || (p->weak != NULL && p->origin == CC_O_SOURCE);
     cc_map_remove(&rec->by_object, p->object);
     PyObject *held = p->weak != NULL ? p->weak : p->object;
     p->object = p->weak = NULL;
@@ -180,7 +181,8 @@ CcProv *cc_value_set(CcRec *rec, PyObject *o, CcOrigin origin, int id) {
         PyObject *weak = NULL;
         /* What has a finaliser (a generator, a class with __del__) must be finalised where eager does it. */
         const bool finalised = origin == CC_O_FRESH && cc_final_has(o);
-        if (finalised || (origin == CC_O_VALUE && cc_tens_any(o) && !rec->keep_tensors)) {
+        if (finalised || (origin == CC_O_SOURCE && cc_final_has(o)) ||
+            (origin == CC_O_VALUE && cc_tens_any(o) && !rec->keep_tensors)) {
             weak = PyWeakref_NewRef(o, NULL);
             if (weak == NULL) PyErr_Clear();
         }

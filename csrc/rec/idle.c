@@ -1,0 +1,109 @@
+/* Variables that nobody reads any more. A rebuilt frame has them as far as that costs next to nothing, for whoever looks
+ * at frames: a callee (sys._getframe), the break itself, a traceback.
+ *
+ *   of a frame that was there when the trace began, and not stored to since      stays as it is
+ *   numbers, text, what came from outside, small things made of these            rebuilt
+ *   tensors, and what holds them                                                 absent, unless Python code of the chain
+ *                                                                                looks at frames: a graph need not give
+ *                                                                                what nobody reads, nor memory keep it
+ *
+ * What is finalised stays where it is as well, or is read as if it were alive (final.c): an idle variable that the trace
+ * overwrites, or whose frame it leaves, must hold nothing of that kind. */
+#include "rec_int.h"
+
+void cc_idle_begin(CcRec *rec) {
+    rec->idle.n = 0;
+    for (int level = 0; level < rec->frame.n; level++) {
+        CcAct *act = rec->frame.at[level].act;
+        cc_act_clear_stored(act);
+        for (int slot = 0; slot < act->code->n_locals; slot++) {
+            if (cc_final_slot(act, slot)) continue;
+            PyObject *v = cc_act_get(act, slot);
+            const bool quiet = v == NULL || !cc_act_idle_final(act, v);
+            cc_vec_push(&rec->idle, (struct CcIdle){level, slot, quiet});
+        }
+    }
+}
+
+static bool idle_at_begin(const CcRec *rec, int level, int slot) {
+    for (int i = 0; i < rec->idle.n; i++)
+        if (rec->idle.at[i].level == level && rec->idle.at[i].slot == slot) return true;
+    return false;
+}
+
+/* What has to be as quiet as it was: slots of one frame, a bit each. False: one was not. */
+static bool guard_level(CcRec *rec, const CcAct *act, int level) {
+    enum { SLOTS = 4096 };
+    char bits[SLOTS / 8] = {0};
+    int n = 0;
+    for (int i = 0; i < rec->idle.n; i++) {
+        const struct CcIdle *idle = &rec->idle.at[i];
+        if (idle->level != level || (act != NULL && !cc_act_stored(act, idle->slot))) continue;
+        if (!idle->quiet || idle->slot >= SLOTS) return false;
+        bits[idle->slot >> 3] |= (char)(1 << (idle->slot & 7));
+        n = CC_MAX(n, idle->slot / 8 + 1);
+    }
+    if (n == 0) return true;
+    PyObject *slots = PyBytes_FromStringAndSize(bits, n);
+    if (slots == NULL) abort();
+    bool is_new;
+    const int id = cc_guard_source(&rec->trace->guards, CC_SRC_IDLE, -1, slots, 0, level, &is_new);
+    cc_guard_check(&rec->trace->guards, id, CC_CHK_QUIET, NULL);
+    Py_DECREF(slots);
+    return true;
+}
+
+bool cc_idle_end(CcRec *rec, const CcAct *root) {
+    bool quiet = true;
+    for (int i = 0; i < rec->idle.n && quiet; i++) {
+        const int level = rec->idle.at[i].level;
+        if (i > 0 && rec->idle.at[i - 1].level == level) continue;
+        const bool kept = level < rec->frame.n && rec->frame.at[level].kept;
+        quiet = guard_level(rec, kept ? rec->frame.at[level].act : level == 0 ? root : NULL, level);
+    }
+    return quiet;
+}
+
+static bool parameter(const CcAct *act, int slot) {
+    const PyCodeObject *co = act->co;
+    return slot <
+           co->co_argcount + co->co_kwonlyargcount + !!(co->co_flags & CO_VARARGS) + !!(co->co_flags & CO_VARKEYWORDS);
+}
+
+bool cc_idle_stays(CcRec *rec, const CcRecFrame *f, int slot) {
+    const CcAct *act = f->act;
+    if (!f->kept || cc_act_stored(act, slot)) return false;
+    if (idle_at_begin(rec, (int)(f - rec->frame.at), slot)) return true;
+    PyObject *v = cc_act_get(act, slot);
+    if (v == NULL || (cc_tens_any(v) && !parameter(act, slot))) return false;
+    const CcProv *p = cc_value_find(rec, v);
+    return p != NULL ? p->origin == CC_O_SOURCE || p->origin == CC_O_SYMBOL : cc_value_const(v) || cc_value_ident(v);
+}
+
+bool cc_idle_looked(const CcRec *rec) {
+    for (int i = 0; i < rec->frame.n; i++)
+        if (cc_code_looks(rec->frame.at[i].act->co)) return true;
+    return false;
+}
+
+int cc_idle_recipe(CcRec *rec, const CcAct *act, int slot, bool looked, CcMap *memo) {
+    enum { FEW = 16 };
+    CcRecipes *rs = &rec->trace->recipes;
+    PyObject *v = cc_act_get(act, slot);
+    const int begin = rs->r.n, kids = rs->kid.n;
+    CcMap scratch = {0};
+    const int made = cc_recipe_of(rec, v, &scratch);
+    cc_map_free(&scratch);
+    bool ok = made >= 0 && (looked || rs->r.n - begin <= FEW);
+    const bool number = PyFloat_CheckExact(v) || PyLong_CheckExact(v);
+    for (int i = begin; i < rs->r.n; i++) {
+        CcRecipe *r = &rs->r.at[i];
+        const bool tensor = r->make == CC_MAKE_SOURCE && r->aux && !(i == made && parameter(act, slot));
+        const bool computed = (r->make == CC_MAKE_VALUE && !number) || r->make == CC_MAKE_EFFECT;
+        ok = ok && (looked || !(tensor || computed));
+        Py_CLEAR(r->object);
+    }
+    rs->r.n = begin;
+    rs->kid.n = kids;
+    return ok ? cc_recipe_of(rec, v, memo) : -1;
+}
