@@ -33,6 +33,23 @@ CcGo cc_name_global(CcRec *rec, const CcEvent *ev) {
     return CC_OK;
 }
 
+void cc_name_cell(CcRec *rec, PyObject *cell, PyObject *v) {
+    const int source = cc_value_source(rec, cell);
+    if (source >= 0 && !cc_resume_cell(rec, source, v)) cc_value_read(rec, CC_SRC_CELL, source, NULL, 0, 0, v);
+}
+
+void cc_name_super(CcRec *rec, const CcAct *act) {
+    PyObject *names = PyCode_GetFreevars(act->co);
+    const Py_ssize_t n = names != NULL ? PyTuple_GET_SIZE(names) : 0;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, i), "__class__") != 0) continue;
+        PyObject *cell = cc_act_get(act, act->code->n_locals - (int)(n - i));
+        if (cell != NULL && PyCell_Check(cell)) cc_name_cell(rec, cell, PyCell_GET(cell));
+    }
+    Py_XDECREF(names);
+    PyErr_Clear();
+}
+
 CcGo cc_name_closure(CcRec *rec, const CcEvent *ev) {
     /* A closure tuple can't be exchanged: the cell is as constant as the function. */
     const CcProv *f = cc_value_find(rec, ev->in[0]);

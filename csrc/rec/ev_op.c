@@ -420,12 +420,7 @@ CcGo cc_op_after(CcRec *rec, CcAct *act, CcEvent *ev) {
         return CC_OK;
     case CC_EV_GLOBAL: return cc_name_global(rec, ev);
     case CC_EV_STORE_GLOBAL: return cc_name_store_global(rec, act, ev);
-    case CC_EV_DEREF: {
-        const int source = cc_value_source(rec, ev->in[0]);
-        if (source >= 0 && !cc_resume_cell(rec, source, ev->result))
-            cc_value_read(rec, CC_SRC_CELL, source, NULL, 0, 0, ev->result);
-        return CC_OK;
-    }
+    case CC_EV_DEREF: cc_name_cell(rec, ev->in[0], ev->result); return CC_OK;
     case CC_EV_STORE_DEREF: return cc_name_store_cell(rec, act, ev);
     case CC_EV_ATTR: return cc_attr_after(rec, act, ev->in[0], ev->name, ev->result);
     case CC_EV_STORE_ATTR:

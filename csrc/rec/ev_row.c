@@ -493,6 +493,9 @@ CcGo cc_row_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *cal
         if (result != NULL) go = cc_attr_generic_store(rec, act, c->in[0], c->in[1], c->n > 2 ? c->in[2] : NULL);
         break;
     case CC_CALLEE_ABC: guard_registrations(rec); break;
+    case CC_CALLEE_SUPER:
+        if (c->n == 0) cc_name_super(rec, act);
+        break;
     case CC_CALLEE_STATE: cc_value_read(rec, CC_SRC_ASK, -1, c->func, 0, 0, result); break;
     case CC_CALLEE_GROUP:
         if (result != NULL) cc_backcall_made(rec, result);

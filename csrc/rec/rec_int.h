@@ -432,6 +432,8 @@ CcGo cc_name_store_cell(CcRec *rec, CcAct *act, const CcEvent *ev);
 CcGo cc_name_store_global(CcRec *rec, CcAct *act, const CcEvent *ev);
 CcGo cc_name_global(CcRec *rec, const CcEvent *ev);
 CcGo cc_name_closure(CcRec *rec, const CcEvent *ev);
+void cc_name_cell(CcRec *rec, PyObject *cell, PyObject *v); /* a cell was read, and gave v */
+void cc_name_super(CcRec *rec, const CcAct *act);           /* super() reads its frame's cell __class__ */
 CcGo cc_name_import(CcRec *rec, CcAct *act, CcEvent *ev);
 /* `from package import name` gave a module that the package does not hold (yet): guards sys.modules. */
 void cc_name_submodule(CcRec *rec, PyObject *package, PyObject *name);
