@@ -9,11 +9,10 @@ import collections
 import itertools
 import types
 
+import ccompile
 import pytest
 import torch
 from conftest import EAGER
-
-import ccompile
 
 ORDERS = [order for n in (2, 3) for order in itertools.product((0, 1), repeat=n) if len(set(order)) == 2]
 ORDERS += [(0, 1, 0, 1, 1, 0), (1, 0, 1, 0, 0, 1)]

@@ -169,6 +169,86 @@ PIECES = {
                 x = self.act(self.lin(x)) * self.scale + self.mean
                 return x if self.flag else x * K""",
     "net": "net = Net()",
+    "lib": "lib = module(relu=torch.relu, scale=lambda x: x * 2, Linear=nn.Linear, inner=module(tanh=torch.tanh))",
+    "Mine": """
+        class Mine(int):
+            def twice(self): return self * 2""",
+    "mine": "mine = Mine(3)",
+    "Text": """
+        class Text(str):
+            def __len__(self): return 2""",
+    "text": "text = Text('abc')",
+    "Match": """
+        class Match:
+            __match_args__ = ('a', 'b')
+            def __init__(self, a, b): self.a, self.b = a, b""",
+    "match_me": "match_me = Match(1, [2])",
+    "shown": """
+        @functools.singledispatch
+        def shown(v): return 'any'
+        @shown.register
+        def _(v: int): return 'int'""",
+    "decorated": """
+        def around(f):
+            @functools.wraps(f)
+            def inner(*a, **k): return f(*a, **k), K
+            return inner
+        @around
+        def decorated(a=1): return a""",
+    "manager": """
+        @contextlib.contextmanager
+        def manager(v=1):
+            yield v + K""",
+    "Abstract": """
+        class Abstract(abc.ABC):
+            pass""",
+    "WithSet": """
+        class WithSet:
+            _v = 1
+            @property
+            def v(self): return self._v
+            @v.setter
+            def v(self, v): self._v = v + 1
+            def __setitem__(self, k, v): self.last = (k, v)
+            def __delitem__(self, k): self.last = k
+            def __iadd__(self, b): self._v += b; return self
+            def __matmul__(self, b): return self._v
+            def __or__(self, b): return NotImplemented
+            def __ror__(self, b): return 'ror'
+            def __round__(self, n=0): return self._v
+            def __abs__(self): return self._v
+            def __reversed__(self): return iter([self._v])
+            def __dir__(self): return ['v']
+            def __bytes__(self): return b'b'
+            def __complex__(self): return 1j
+            def __length_hint__(self): return 3
+            def __next__(self): return self._v""",
+    "ws": "ws = WithSet()",
+    "attr_of": "attr_of = operator.attrgetter('v', 'w')",
+    "item_of": "item_of = operator.itemgetter('a', 'b')",
+    "ref": "ref = weakref.ref(o)",
+    "getters": "getters = [lambda o: o.v, lambda o: o.w]",
+    "log": "log = logging.getLogger('ccompile.fuzz')",
+    "Frozen": """
+        @dataclasses.dataclass(frozen=True, eq=True)
+        class Frozen:
+            a: int = 1
+            b: float = 2.0""",
+    "key": "key = Frozen()",
+    "by_key": "by_key = {key: 1, (1, 2): 2, None: 3, 2.5: 4}",
+    "deep": "deep = Base(Base(Base(7)))",
+    "Tree": """
+        class Tree(nn.Module):
+            def __init__(self, depth=2):
+                super().__init__()
+                self.w = nn.Parameter(torch.full((3,), float(depth)))
+                if depth: self.left, self.right = Tree(depth - 1), Tree(depth - 1)
+            def forward(self, x):
+                x = x * self.w
+                return self.right(self.left(x)) if hasattr(self, 'left') else x""",
+    "tree": "tree = Tree()",
+    "by_name": "by_name = nn.ModuleDict({'a': nn.Tanh(), 'b': nn.Identity()})",
+    "plist": "plist = nn.ParameterList([torch.ones(3), torch.zeros(3)])",
     "seq": "seq = nn.Sequential(nn.Identity(), nn.Tanh())",
 }
 
@@ -300,8 +380,71 @@ r.append(os.environ.get('MUTATED')); r.append(sys.getrecursionlimit()); r.append
 r.append(threading.get_ident() == threading.main_thread().ident); r.append(warnings.filters[0][0] if warnings.filters else None)
 r.append(K if len(items) > 2 else FK)
 r.append([f() for f in (closed and plain, rows and plain)][0])
+r.append(lib.relu(x)); r.append(lib.scale(x)); r.append(lib.inner.tanh(x))
+r.append(mine + 1); r.append(mine.twice()); r.append(x * mine); r.append(isinstance(mine, int))
+r.append(len(text)); r.append(text.upper()); r.append(f'{text}')
+match match_me: case Match(1, [b]): r.append(b)
+match table: case {'a': v, **rest}: r.append((v, len(rest)))
+match items: case [1, *more]: r.append(more)
+r.append(shown(1)); r.append(shown('a')); r.append(shown(o))
+r.append(decorated()); r.append(decorated.__wrapped__(2)); r.append(decorated.__name__)
+with manager() as v: r.append(v)
+with contextlib.suppress(*CATCH): r.append(table['zz'])
+r.append(isinstance(o, Abstract)); r.append(issubclass(Sub, Abstract))
+ws.v = 3; r.append(ws.v); r.append(ws._v)
+ws['a'] = 1; r.append(ws.last)
+global ws; ws += 2; r.append(ws.v)
+r.append(ws @ 1); r.append(1 | ws); r.append(round(ws)); r.append(abs(ws)); r.append(list(reversed(ws)))
+r.append(next(ws)); r.append(dir(ws)); r.append(bytes(ws)); r.append(complex(ws)); r.append(operator.length_hint(ws))
+r.append(attr_of(o)); r.append(item_of(table))
+r.append(ref() is o); r.append(ref().v)
+r.append([g(o) for g in getters]); r.append([f(p) for f in (getters[0], getters[-1])])
+r.append(log.isEnabledFor(10)); r.append(log.level); r.append(log.name)
+r.append(key.a); r.append(by_key[key]); r.append(by_key.get((1, 2))); r.append(hash(key) == hash(Frozen())); r.append(key == Frozen())
+r.append(deep.v.v.v); r.append(deep.v.v.kind)
+r.append(tree(x)); r.append(len(list(tree.parameters()))); r.append([n for n, _ in tree.named_modules()])
+r.append(tree.left.w is tree.right.w); r.append(tree.left.left.w * x)
+r.append(by_name['a'](x)); r.append(list(by_name)); r.append([m(x) for m in by_name.values()])
+r.append(sum(plist)); r.append(len(plist)); r.append(plist[0] * x)
+r.append(plain(**{k: v for k, v in table.items() if isinstance(k, str)})); r.append(plain(*items))
+r.append(functools.reduce(lambda a, b: (a, b), items)); r.append(list(itertools.chain(items, queue)))
+r.append(sorted(table, key=str)); r.append(min(items, key=str)); r.append([*map(str, items)]); r.append(list(filter(None, items)))
+r.append(list(zip(items, table))); r.append(list(enumerate(items, K if isinstance(K, int) else 0))); r.append(list(reversed(items)))
+r.append(items.count(1)); r.append(items.copy()); r.append(items + [1]); r.append(items * 2); r.append(items > [0])
+r.append(table | {'q': 1}); r.append(table.copy()); r.append(dict(table)); r.append(table == {}); r.append(list(table.keys() & {'a', 'b'}))
+r.append(table.pop('a', 0)); table['a'] = 1
+r.append(sorted(map(str, bag | {7}))); r.append(sorted(map(str, bag & frozen))); r.append(bag == frozen); r.append(bag.isdisjoint([1]))
+bag.add(9); r.append(9 in bag)
+items.append(K); r.append(len(items)); items.pop()
+items.sort(key=str); r.append(items[0])
+del items[0]; r.append(len(items)); items.insert(0, 1)
+r.append(copy.copy(o).v); r.append(copy.deepcopy(o).items); r.append(copy.deepcopy(nested))
+r.append(str(inspect.signature(plain))); r.append(inspect.isfunction(plain)); r.append(callable(o))
+r.append(json.dumps([1, K if isinstance(K, int) else 0])); r.append(re.match('a', text) is None)
+r.append(hash(point)); r.append(repr(point)); r.append(point == (1, 2)); r.append(Point(*point)); r.append([f for f in point])
+r.append(Color['RED']); r.append(color == Color.BLUE); r.append(str(color)); r.append(color in Color)
+r.append([f.name for f in dataclasses.fields(data)]); data.b.append(1); r.append(len(data.b))
+r.append((lambda a=K: a)()); r.append([i * FK for i in range(2)]); r.append({k: FK for k in 'ab'}); r.append(next((i for i in items), None))
+global K; K = K; r.append(K)
+global counted; counted = globals().get('counted', 0) + 1; r.append(counted)
+r.append(type(x) is torch.Tensor); r.append(torch.is_tensor(w)); r.append(isinstance(w, nn.Parameter)); r.append(w.grad is None)
+r.append(w.data_ptr() == w.data_ptr()); r.append(w.tolist())
+r.append(torch.cat([w, x])); r.append(torch.stack(weights)); r.append((w > 0).any().item()); r.append(x[w > 0] if w.shape == x.shape else 0)
+r.append(net.lin(x)); r.append(net.act); r.append(net.mean * x); r.append(dict(net.named_buffers()).keys())
+net.scale = K; r.append(net.scale)
+net.mean += 1; r.append(net.mean)
+r.append(getattr(net, 'extra', 1)); r.append(hasattr(net, 'lin')); r.append(net.__class__.__name__); r.append(len(net._forward_hooks))
+r.append(F.linear(x, net.lin.weight, net.lin.bias)); r.append(nn.functional.relu(x))
 brk()
 brk(); r.append(K); brk()
+brk(); r.append(o.v); o.v = 1; brk(); r.append(o.scaled())
+q = {'k': items}; brk(); r.append(q['k'] is items); q['k'].append(1)
+q = o; brk(); r.append(q.get()); q.w = K; brk(); r.append(o.w)
+try: brk(); r.append(table['zz'])
+except KeyError: brk(); r.append('no key behind a break')
+for i in items: brk(); r.append(i)
+if x.sum() > 0: r.append(K)
+r.append(x.max().item() + (K if isinstance(K, int) else 0))
 q = [1]; brk(); q.append(K); r.append(q)
 q = items; brk(); r.append(len(q)); q.append(1)
 it = iter(items); next(it, 0); brk(); r.append(list(it))

@@ -1,6 +1,19 @@
-"""The fuzzer of mutations (worlds.py) finds what it is made to find."""
+"""What is changed between two calls, anywhere in what a program can reach, is seen (worlds.py). CCOMPILE_FUZZ_WORLDS=N is the
+number of mutations; long runs are worlds.py's command."""
 
+import os
+
+import pytest
 from fuzz import worlds
+
+TRIALS = int(os.environ.get("CCOMPILE_FUZZ_WORLDS", "1200")) // worlds.MUTATIONS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(3))
+def test_worlds(part):
+    wrong = {seed: worlds.failure(worlds.drawn(seed)) for seed in range(part, TRIALS, 3)}
+    assert not {seed: text for seed, text in wrong.items() if text}
 
 
 def test_control_a_mutation_of_one_side_is_found(monkeypatch):

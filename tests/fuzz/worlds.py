@@ -10,13 +10,19 @@ Long runs, in tests/ (trials run in processes that end after some time; a failur
     python -m fuzz.worlds SEED --reduce       the shortest program and the fewest mutations that fail in the same way
 """
 
+import abc
 import argparse
 import collections
 import contextlib
 import contextvars
+import copy
 import dataclasses
 import enum
 import functools
+import inspect
+import itertools
+import json
+import logging
 import math
 import operator
 import os
@@ -29,6 +35,7 @@ import time
 import types
 import typing
 import warnings
+import weakref
 
 import ccompile
 import numpy
@@ -42,16 +49,21 @@ MUTATIONS = 4  # of a trial
 IMPORTED = "mutated_module"
 LIBRARIES = {
     m.__name__: m
-    for m in (ccompile, collections, contextvars, dataclasses, enum, functools, math, numpy, operator, os, sys, threading, torch, warnings)
+    for m in (
+        *(abc, ccompile, collections, contextlib, contextvars, copy, dataclasses, enum, functools, inspect, itertools, json),
+        *(logging, math, numpy, operator, os, re, sys, threading, torch, warnings, weakref),
+    )
 }
 
 
 def _phrases():
-    """Statements; what begins with `except` belongs to the line before."""
+    """Statements; what begins with `except` belongs to the line before, and a case stands in the line of its match."""
     out = []
     for line in PHRASES.strip().splitlines():
         if line.startswith("except "):
             out[-1] += "\n" + line
+        elif line.startswith("match "):
+            out.append(line.replace(": case", ":\n    case", 1))
         else:
             out.append(line)
     return out
@@ -100,7 +112,10 @@ def source(body):
     """The world, and f(x), which reads it."""
     made = [textwrap.dedent(PIECES[name]).strip() for name in pieces(body)]
     lines = [line for statement in body for line in statement.splitlines()]
-    return "\n".join([*made, "def f(x):", "    r = []", *(f"    {line}" for line in lines), "    return r, x"])
+    named = [line.split(";")[0] for line in lines if line.startswith("global ")]
+    lines = [line[line.index(";") + 2 :] if line.startswith("global ") else line for line in lines]
+    body = [*dict.fromkeys(named), "r = []", *lines, "return r, x"]
+    return "\n".join([*made, "def f(x):", *(f"    {line}" for line in body)])
 
 
 def module(**names):
@@ -113,7 +128,7 @@ class World:
     """One side's: its names, and f, compiled or not."""
 
     def __init__(self, body, compiled):
-        self.names = {**LIBRARIES, "nn": nn, "module": module, "__name__": "<world>"}
+        self.names = {**LIBRARIES, "nn": nn, "F": nn.functional, "module": module, "__name__": "<world>"}
         before = set(self.names)
         exec(_code(source(body)), self.names)
         f = self.names["f"]
