@@ -125,6 +125,17 @@ def default_object_of_another_class():
 
 
 @case
+def instance_updated_through_its_dict():
+    o = types.SimpleNamespace(n=1)
+
+    def f(x):
+        vars(o).update(a=x * o.n)
+        return o.a + hasattr(o, "b") + o.n
+
+    return f, *put(o, b=1, n=2), *cut(o, "a"), *cut(o, "b")
+
+
+@case
 def slots_unset():
     class A:
         __slots__ = ("a",)
@@ -855,7 +866,7 @@ def test_a_change_is_seen(name):
 
 @pytest.mark.parametrize(
     "name",
-    ["parts_of_code_that_are_made_anew", "caching_descriptor", "module_replaced", "missing_that_gives"],
+    ["instance_updated_through_its_dict", "parts_of_code_that_are_made_anew", "caching_descriptor", "module_replaced", "missing_that_gives"],
 )
 def test_what_stays_is_replayed(name):
     fn, before = ccompile.compile(CASES[name]()[0]), ccompile.counters()["graph_break"]

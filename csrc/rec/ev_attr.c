@@ -169,6 +169,9 @@ static PyObject *look_in_dict(CcRec *rec, CcAct *act, PyObject *o, int source, P
     PyObject *dict = cc_obj_dict(o), *own = dict != NULL ? PyDict_GetItemWithError(dict, name) : NULL;
     if (source >= 0 && dict != NULL) {
         const int ds = cc_value_read(rec, CC_SRC_DICTOF, source, NULL, 0, 0, dict);
+        /* vars(o).update(...): guarded whole, as it was before */
+        if (cc_value_dirty_key(rec, dict) == CC_DIRTY_ALL) (void)cc_value_dirty(rec, dict);
+        if (cc_value_known(rec, dict)) return own;
         const int guard = cc_value_read(rec, CC_SRC_KEY, ds, name, 0, 0, own);
         if (own != NULL) cc_rec_gives(rec, act, guard);
     } else if (source >= 0 && cc_obj_dict_at(o) != NULL) { /* of a function: made when the first attribute is set */

@@ -204,7 +204,7 @@ void cc_rec_begin(CcRec *rec, const CcMode *mode, uint64_t salt) {
     rec->trace->result = -1;
     rec->trace->handled = CC_HANDLED_SAME;
     Py_XSETREF(rec->handled_start, PyErr_GetHandledException());
-    rec->read_grad = false;
+    rec->read_grad = rec->unseen = false;
     (void)cc_look_take();
 }
 
@@ -700,6 +700,10 @@ CcGo cc_rec_before(CcRec *rec, CcAct *act, CcEvent *ev) {
         return cc_rec_break(rec, act, CC_R_LIMIT, "nodes");
     cc_given_event(rec, ev);
     const CcGo go = cc_op_before(rec, act, ev);
+    if (rec->unseen && rec->trace != NULL) {
+        const CcGo lost = cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, "what C code stored");
+        return go == CC_DONE ? CC_DONE : lost;
+    }
     if (go == CC_DONE && rec->trace != NULL && cc_look_take())
         (void)cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "C code");
     return go;
@@ -730,6 +734,7 @@ CcGo cc_rec_after(CcRec *rec, CcAct *act, CcEvent *ev) {
         return go;
     }
     const CcGo go = cc_op_after(rec, act, ev);
+    if (go == CC_OK && rec->unseen) return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, "what C code stored");
     if (go == CC_OK) cc_sym_after(rec, ev, first);
     return go;
 }

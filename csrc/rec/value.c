@@ -285,7 +285,7 @@ static void learn(CcRec *rec, int id, PyObject *v) {
     CcProv *p = cc_value_find(rec, v);
     if (p != NULL &&
         (p->origin == CC_O_FRESH || p->origin == CC_O_VALUE || p->origin == CC_O_EFFECT || p->origin == CC_O_SYMBOL)) {
-        cc_guard_check(gs, id, CC_CHK_NONE, NULL); /* this trace wrote it there */
+        rec->unseen = true; /* C code put it there: whether it does so again no guard can tell */
         return;
     }
     if (p != NULL && p->origin == CC_O_SOURCE && gs->g.at[p->id].source != CC_SRC_CONST) {
