@@ -286,20 +286,6 @@ static CcGo id_before(CcRec *rec, CcAct *act, const CcCalled *c) {
     return CC_OK;
 }
 
-/* super() without arguments takes the class out of the running function's cell. */
-static CcGo super_before(CcRec *rec, CcAct *act, const CcCalled *c) {
-    PyObject *closure = act->func->func_closure, *names = PyCode_GetFreevars(act->co);
-    for (Py_ssize_t i = 0; c->n == 0 && closure != NULL && names != NULL && i < PyTuple_GET_SIZE(names); i++) {
-        PyObject *cell = PyTuple_GET_ITEM(closure, i);
-        const int source = cc_value_source(rec, cell);
-        if (source >= 0 && PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, i), "__class__") == 0)
-            cc_value_read(rec, CC_SRC_CELL, source, NULL, 0, 0, PyCell_GET(cell));
-    }
-    PyErr_Clear();
-    Py_XDECREF(names);
-    return CC_OK;
-}
-
 static CcGo classes_before(CcRec *rec, CcAct *act, const CcCalled *c) {
     PyObject *self = PyCFunction_Check(c->func) ? PyCFunction_GET_SELF(c->func) : NULL; /* C.mro */
     if (self != NULL && PyType_Check(self)) (void)cc_given_class(rec, self, 0);
@@ -329,8 +315,8 @@ static CcGo row_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee
         return CC_OK;
     case CC_CALLEE_LOOK:
     case CC_CALLEE_ABC: return classes_before(rec, act, c);
-    case CC_CALLEE_SUPER: return super_before(rec, act, c);
     case CC_CALLEE_ASK:
+    case CC_CALLEE_SUPER:
     case CC_CALLEE_CALLS:
     case CC_CALLEE_CTX_GET:
     case CC_CALLEE_CTX_SET:
