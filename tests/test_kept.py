@@ -109,3 +109,19 @@ def test_the_oldest_files_go_when_there_are_too_many(tmp_path):
 def test_a_limit_that_is_no_number_is_the_default(tmp_path):
     assert run(tmp_path, CCOMPILE_CACHE_LIMIT="1x")
     assert not run(tmp_path, CCOMPILE_CACHE_LIMIT="1x")
+
+
+def test_the_first_call_of_mkls_vector_maths_is_one_threads():
+    """Else a thread may read what another one is about to correct: its half of a tanh then has errors of 1e-4, in one process of many."""
+    program = """
+import ccompile, os, torch
+x = torch.randn(33, 65)
+for _ in range(20):
+    if os.fork() == 0:
+        torch.set_num_threads(2)
+        torch.ones(200000) + 1  # the threads are there
+        os._exit(bool((x.tanh() - x.double().tanh()).abs().max() > 1e-6))
+print([os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(20)])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == str([0] * 20), done.stdout + done.stderr

@@ -37,6 +37,16 @@ def load() -> None:
         nvrtc=find_nvrtc(torch.version.cuda),
         compiler=os.path.join(os.path.dirname(os.path.abspath(_core.__file__)), "_compiler"),
     )
+    ask_mkl(torch)
+
+
+def ask_mkl(torch) -> None:
+    """MKL's vector maths finds out in its first call which CPU this is, and its note of that is wrong for a moment:
+    mkl_vml_serv_cpu_detect stores the CPU's type before it looks up what stands for it. If two threads make that call
+    at once, as torch.tanh of 2145 elements does, one may take the number as it is, and has code of low accuracy for
+    once: on Intel's CPUs with AVX-512 that of VML_EP, with errors of 1e-4. So one thread asks before there are two."""
+    with torch.no_grad():
+        torch.zeros(1, dtype=torch.float32, device="cpu").tanh()
 
 
 def refusal(implementation: str, version: tuple, gil: bool = True) -> str | None:
