@@ -518,6 +518,106 @@ def special_methods():
     return f, *there, *cut(A, *changes)
 
 
+@case
+def type_of_module():
+    class M(types.ModuleType):
+        pass
+
+    m = types.ModuleType("m")
+
+    def f(x):
+        return x * (2 + (type(m) is M)) + isinstance(m, M) * 5 - (m.__class__ is M)
+
+    return f, *put(m, __class__=M), *put(m, __class__=types.ModuleType)
+
+
+@case
+def type_of_class():
+    class M(type):
+        pass
+
+    class N(M):
+        pass
+
+    class A(metaclass=M):
+        pass
+
+    return lambda x: x * (2 + (type(A) is N)) + isinstance(A, N) * 5, *put(A, __class__=N), *put(A, __class__=M)
+
+
+@case
+def metaclass_call():
+    class M(type):
+        pass
+
+    class A(metaclass=M):
+        def __init__(self):
+            self.k = 1
+
+    return lambda x: x * A().k, *put(M, __call__=lambda c: types.SimpleNamespace(k=5)), *cut(M, "__call__")
+
+
+@case
+def init_added():
+    class A:
+        k = 1
+
+    return lambda x: x * A().k, *put(A, __init__=lambda s: setattr(s, "k", 3)), *cut(A, "__init__")
+
+
+@case
+def pattern_of_attributes():
+    class P:
+        pass
+
+    p = P()
+
+    def f(x):
+        match p:
+            case P(k=1):
+                return x * 5
+            case P(k=2):
+                return x * 6
+        return x
+
+    return f, *put(p, k=1), *put(p, k=2), *cut(p, "k"), *put(P, k=1)
+
+
+@case
+def pattern_of_match_args():
+    class P:
+        a = 1
+
+    p = P()
+
+    def f(x):
+        try:
+            match p:
+                case P(1):
+                    return x * 5
+        except TypeError:
+            return x * 9
+        return x
+
+    return f, *put(P, __match_args__=("a",)), *put(p, a=2), *cut(P, "__match_args__")
+
+
+@case
+def module_gets_a_buffer():
+    m = torch.nn.Module()
+
+    def f(x):
+        return x * 2 if getattr(m, "b", None) is None else x + m.b
+
+    return f, lambda: m.register_buffer("b", torch.ones(3)), *cut(m, "b"), lambda: m.register_buffer("b", None)
+
+
+@case
+def module_gets_a_hook():
+    m, hook = torch.nn.ReLU(), []
+    return m, lambda: hook.append(m.register_forward_hook(lambda m, i, o: o * 2)), lambda: hook[0].remove()
+
+
 # ---- functions and methods ---------------------------------------------------------------------------------------
 @case
 def function_attribute():
@@ -866,7 +966,13 @@ def test_a_change_is_seen(name):
 
 @pytest.mark.parametrize(
     "name",
-    ["instance_updated_through_its_dict", "parts_of_code_that_are_made_anew", "caching_descriptor", "module_replaced", "missing_that_gives"],
+    [
+        "instance_updated_through_its_dict",
+        "parts_of_code_that_are_made_anew",
+        "caching_descriptor",
+        "module_replaced",
+        "missing_that_gives",
+    ],
 )
 def test_what_stays_is_replayed(name):
     fn, before = ccompile.compile(CASES[name]()[0]), ccompile.counters()["graph_break"]

@@ -109,7 +109,7 @@ static bool written_elsewhere(const CcRec *rec, PyObject *o, PyObject *name) {
 /* ------------------------------------------------------------------ before: what decides */
 
 /* What class o is of. An object that is known by its identity, or held by the program, can be given another one. */
-static void guard_class_of(CcRec *rec, PyObject *o) {
+void cc_attr_class_of(CcRec *rec, PyObject *o) {
     if (!cc_python_class(Py_TYPE(o)) && !PyModule_Check(o)) return;
     const int source = cc_value_source(rec, o);
     CcGuards *gs = &rec->trace->guards;
@@ -127,7 +127,7 @@ void cc_attr_dunder(CcRec *rec, PyObject *o, const char *name) {
     if (!cc_python_class(Py_TYPE(o))) return;
     PyObject *s = PyUnicode_InternFromString(name);
     if (s == NULL) abort();
-    guard_class_of(rec, o);
+    cc_attr_class_of(rec, o);
     guard_special(rec, Py_TYPE(o), s);
     Py_DECREF(s);
 }
@@ -192,7 +192,7 @@ static PyObject *look_in_slot(CcRec *rec, CcAct *act, PyObject *o, int source, P
 
 static CcGo look_instance(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, bool generic) {
     PyTypeObject *t = Py_TYPE(o);
-    guard_class_of(rec, o);
+    cc_attr_class_of(rec, o);
     if (!generic && look_at_hook(rec, t)) return CC_OK; /* it was recorded */
     PyObject *d = cc_type_lookup(t, name);
     if (d != NULL && opaque_descriptor(d)) return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, Py_TYPE(d)->tp_name);
@@ -220,7 +220,7 @@ static CcGo look_method(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
 
 static void look_type(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
     PyTypeObject *t = (PyTypeObject *)o, *meta = Py_TYPE(o);
-    guard_class_of(rec, o);
+    cc_attr_class_of(rec, o);
     if (look_at_hook(rec, meta)) return;
     PyObject *m = look_in_class(rec, act, meta, name), *d = look_in_class(rec, act, t, name);
     if ((m == NULL && d == NULL) || (m != NULL && runs_python(m)) || (d != NULL && runs_python(d)))
@@ -229,7 +229,7 @@ static void look_type(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
 
 static void look_module(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
     PyTypeObject *t = Py_TYPE(o);
-    guard_class_of(rec, o);
+    cc_attr_class_of(rec, o);
     if (look_at_hook(rec, t)) return;
     PyObject *d = look_in_class(rec, act, t, name), *dict = PyModule_GetDict(o);
     const bool python = d != NULL && runs_python(d), data = d != NULL && Py_TYPE(d)->tp_descr_set != NULL;
@@ -424,7 +424,7 @@ static void part_after(CcRec *rec, PyObject *o, PyObject *name, PyObject *d, PyO
     }
     if (source < 0) learn_part(rec, o, v);
     if (source < 0 || Py_IS_TYPE(d, &PyMemberDescr_Type)) return; /* which was looked at before */
-    if (v == NULL) { /* hasattr did not tell */
+    if (v == NULL) {                                              /* hasattr did not tell */
         v = Py_TYPE(d)->tp_descr_get(d, o, (PyObject *)Py_TYPE(o));
         if (v == NULL) PyErr_Clear();
         else cc_vec_push(&rec->keep, v);
@@ -525,7 +525,7 @@ static CcGo store_of_class(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, 
 /* What a store asks of the class of o: whether Python code does it, and what stands there by that name. */
 static void look_at_store(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v, bool generic) {
     PyTypeObject *t = Py_TYPE(o);
-    guard_class_of(rec, o);
+    cc_attr_class_of(rec, o);
     if (!generic) guard_special(rec, t, v != NULL ? str_setattr : str_delattr);
     if (PyUnicode_Check(name) && (generic || t->tp_setattro != slot_setattr)) (void)look_in_class(rec, act, t, name);
 }

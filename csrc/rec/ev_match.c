@@ -27,9 +27,12 @@ static bool python_lookup(PyObject *o, PyObject *name) {
 
 static CcGo class_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
     PyObject *o = ev->in[0], *names = pattern_names(ev);
-    CcGo go = CC_OK;
     (void)cc_given_class(rec, o, 0);
     (void)cc_given_class(rec, ev->in[1], 0);
+    PyObject *match_args = PyUnicode_InternFromString("__match_args__");
+    if (match_args == NULL) abort();
+    CcGo go = PyType_Check(ev->in[1]) ? cc_attr_before(rec, act, ev->in[1], match_args) : CC_OK;
+    Py_DECREF(match_args);
     if (PyObject_IsInstance(o, ev->in[1]) == 1 && Py_TYPE(ev->in[1]) == &PyType_Type)
         for (Py_ssize_t i = 0; go == CC_OK && names != NULL && i < PyList_GET_SIZE(names); i++)
             go = cc_attr_before(rec, act, o, PyList_GET_ITEM(names, i));

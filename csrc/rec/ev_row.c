@@ -307,7 +307,10 @@ static CcGo row_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee
     case CC_CALLEE_DESCR_GET:
         return read_by(c) != NULL ? cc_attr_before(rec, act, c->in[1], read_by(c))
                                   : cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, callee->name);
-    case CC_CALLEE_TYPE: return c->n == 1 ? CC_OK : cc_rec_break(rec, act, CC_R_CLASS, "type()");
+    case CC_CALLEE_TYPE:
+        if (c->n != 1) return cc_rec_break(rec, act, CC_R_CLASS, "type()");
+        cc_attr_class_of(rec, c->in[0]);
+        return CC_OK;
     case CC_CALLEE_ID: return id_before(rec, act, c);
     case CC_CALLEE_STATE: return c->n == 0 ? CC_OK : cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, callee->name);
     case CC_CALLEE_IS:

@@ -187,6 +187,7 @@ bool cc_given_class(CcRec *rec, PyObject *o, int depth) {
         return true;
     }
     PyTypeObject *type = PyType_Check(o) ? (PyTypeObject *)o : Py_TYPE(o);
+    cc_attr_class_of(rec, o);
     if (cc_python_class(type)) cc_attr_mro(rec, (PyObject *)type);
     if (!PyType_Check(o) || !cc_python_class(Py_TYPE(o))) return true;
     guard_class(rec, Py_TYPE(o));

@@ -388,6 +388,7 @@ CcGo cc_attr_generic_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name)
 CcGo cc_attr_generic_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v);
 CC_MUST int cc_attr_init(void);
 void cc_attr_dunder(CcRec *rec, PyObject *o, const char *name); /* guards type(o).name, be it there or not */
+void cc_attr_class_of(CcRec *rec, PyObject *o);                 /* guards type(o), where o's own guard does not */
 void cc_attr_mro(CcRec *rec, PyObject *type);                   /* guards type.__mro__ */
 CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n, PyObject *kwnames);
 CcGo cc_call_after(CcRec *rec, CcAct *act, PyObject *const *in, int n, PyObject *kwnames, PyObject *result);
@@ -426,7 +427,8 @@ CcGo cc_item_store_after(CcRec *rec, CcAct *act, const CcEvent *ev);
 CcGo cc_item_contains_before(CcRec *rec, CcAct *act, CcEvent *ev);
 /* Guards what a dict from outside holds by this key, or that it holds nothing: the event's result, if it gives it. */
 void cc_item_look(CcRec *rec, CcAct *act, PyObject *dict, PyObject *key);
-bool cc_item_stores(const CcAct *act, PyObject *dict, PyObject *key); /* reading it makes C code store it (defaultdict) */
+/* Reading it makes C code store it (defaultdict). */
+bool cc_item_stores(const CcAct *act, PyObject *dict, PyObject *key);
 
 /* ev_name.c: globals, cells, closures, imports */
 CcGo cc_name_store_cell(CcRec *rec, CcAct *act, const CcEvent *ev);
