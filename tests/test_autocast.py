@@ -275,6 +275,96 @@ def test_block_in_each_call():
         model.weight.data.mul_(-1.5)
 
 
+def held(model, compile):
+    fn, results = compile(model), []
+    for _ in range(3):
+        with torch.autocast("cpu", dtype=BF16):
+            for _ in range(4):
+                results.append(fn(randn(5, 64)))
+                model.weight.mul_(1.5)
+    return results
+
+
+def nested_in_one(model, compile):
+    fn, results = compile(model), []
+    for _ in range(2):
+        with torch.autocast("cpu", dtype=BF16):
+            for _ in range(4):
+                with torch.autocast("cpu", dtype=BF16):
+                    results.append(fn(randn(5, 64)))
+                    model.weight.add_(1)
+    return results
+
+
+def cleared(model, compile):
+    fn, results = compile(model), []
+    with torch.autocast("cpu", dtype=BF16):
+        for step in range(9):
+            results.append(fn(randn(5, 64)))
+            model.weight.mul_(-1.5)
+            if step % 3 == 2:
+                torch.clear_autocast_cache()
+    return results
+
+
+def data_set(model, compile):
+    fn, results = compile(model), []
+    for _ in range(3):
+        with torch.autocast("cpu", dtype=BF16):
+            for _ in range(3):
+                results.append(fn(randn(5, 64)))
+                model.weight.data = model.weight.data * 1.5
+    return results
+
+
+def another_parameter(model, compile):
+    fn, results = compile(model), []
+    for _ in range(2):
+        with torch.autocast("cpu", dtype=BF16):
+            for _ in range(4):
+                results.append(fn(randn(5, 64)))
+                model.weight = nn.Parameter(model.weight * 1.5)
+    return results
+
+
+def without_gradients(model, compile):
+    return held(model.requires_grad_(False), compile)
+
+
+def without_a_cache(model, compile):
+    fn, results = compile(model), []
+    with torch.autocast("cpu", dtype=BF16, cache_enabled=False):
+        for _ in range(4):
+            results.append(fn(randn(5, 64)))
+            model.weight.mul_(1.5)
+    return results
+
+
+def two_functions(model, compile):
+    first, second, results = compile(model), compile(lambda x: model(x).relu()), []
+    for _ in range(3):
+        with torch.autocast("cpu", dtype=BF16):
+            for fn in (first, second, first):
+                results.append(fn(randn(5, 64)))
+                model.weight.mul_(1.5)
+    return results
+
+
+@pytest.mark.parametrize("mode", ["default", "max-autotune"])
+@pytest.mark.parametrize(
+    "run", [held, nested_in_one, cleared, data_set, another_parameter, without_gradients, without_a_cache, two_functions],
+    ids=lambda f: f.__name__,
+)  # fmt: skip
+def test_writes_in_an_open_block(run, mode):
+    """Eager keeps what it has cast, however old that is, until the block ends."""
+    kinds = []
+    for compile in (lambda f: f, lambda f: ccompile.compile(f, mode=mode)):
+        torch.manual_seed(0)
+        kinds.append(run(nn.Linear(64, 64), compile))
+    for want, got in zip(*kinds):
+        assert (got - want).abs().max() <= 2e-2 * want.abs().max()
+
+
 def test_training_stays_with_torch():
     """With gradients nothing is compiled, and they are eager's."""
     model, x = nn.Sequential(nn.Linear(16, 16), nn.GELU(), nn.Linear(16, 4)), randn(5, 16)

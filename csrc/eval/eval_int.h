@@ -125,7 +125,9 @@ CcSegment *cc_segment_new(CcRoot *root, CcTrace *trace);
 /* freeze.c: NULL when the graph has no frozen input */
 CcFreeze *cc_freeze_new(const CcGraph *g);
 void cc_freeze_free(CcFreeze *f);
-void cc_freeze_begin(CcFreeze *f); /* a run; NULL: nothing */
+/* A run with these values; NULL: nothing. false: eager uses casts that autocast has made of parameters before they were
+ * written. */
+bool cc_freeze_begin(CcFreeze *f, PyObject *const *value);
 /* CcHost.version of a frozen value. */
 uint64_t cc_freeze_stamp(CcFreeze *f, int value, PyObject *tensor);
 

@@ -15,6 +15,7 @@ enum { DEVICE_CPU = 1 }; /* CcType.device */
 typedef struct CcStamp {
     int value;
     bool cast;      /* CC_FROZEN_CAST */
+    bool kept;      /* or CC_FROZEN_KEPT */
     PyObject *weak; /* of a cast tensor; NULL: none was met in this block */
     uint64_t stamp;
 } CcStamp;
@@ -34,7 +35,8 @@ CcFreeze *cc_freeze_new(const CcGraph *g) {
     for (int v = 0; v < g->val.n; v++) {
         if (!g->val.at[v].frozen) continue;
         if (f == NULL && (f = calloc(1, sizeof *f)) == NULL) return NULL;
-        cc_vec_push(&f->of, (CcStamp){.value = v, .cast = g->val.at[v].frozen == CC_FROZEN_CAST});
+        const bool cast = g->val.at[v].frozen == CC_FROZEN_CAST;
+        cc_vec_push(&f->of, (CcStamp){.value = v, .cast = cast, .kept = cast || g->val.at[v].frozen == CC_FROZEN_KEPT});
     }
     return f;
 }
@@ -70,11 +72,17 @@ static CcStamp *find(CcFreeze *f, int value) /* they are in order */
     return low < f->of.n && f->of.at[low].value == value ? &f->of.at[low] : NULL;
 }
 
-void cc_freeze_begin(CcFreeze *f) {
-    if (f == NULL) return;
+bool cc_freeze_begin(CcFreeze *f, PyObject *const *value) {
+    bool fits = true;
+    if (f == NULL) return true;
     const uint64_t clears = cc_look_clears(let_all_go);
     f->in_block = clears != 0 && f->clears == clears;
     f->clears = clears;
+    for (int i = 0; clears != 0 && i < f->of.n; i++) {
+        PyObject *tensor = f->of.at[i].kept ? value[f->of.at[i].value] : NULL;
+        if (tensor != NULL && cc_cast_see(tensor, true) == CC_CAST_CHANGED) fits = false;
+    }
+    return fits;
 }
 
 static uint64_t stamp_of_cast(CcFreeze *f, CcStamp *s, PyObject *tensor) {

@@ -428,7 +428,10 @@ static CcRan run_nodes(CcSegment *s, CcScratch *x) {
                         "when it was recorded; compile this function with dynamic=False");
         return CC_RAN_FAILED;
     }
-    cc_freeze_begin(x->shape->freeze);
+    if (!cc_freeze_begin(x->shape->freeze, x->value)) {
+        cc_log_add(CC_LOG_EAGER, "segment %d: a parameter was written since autocast cast it in this block", s->id);
+        return CC_RAN_NOTHING;
+    }
     x->shape->running++;
     int status = x->shape->captures != NULL ? cc_capture_run(s, &host, &h) : CC_CAPTURE_NOT;
     if (status == CC_CAPTURE_NOT) status = cc_run_exec(x->shape->plan, &h, NULL, &err);

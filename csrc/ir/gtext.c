@@ -33,7 +33,7 @@ static void print_operand(const CcOperand *o, CcSbuf *out) {
 static void print_value(const CcGraph *g, int v, CcSbuf *out) {
     cc_sbuf_add(out, "%%%d : ", v);
     print_type(&g->val.at[v].type, out);
-    static const char *const FROZEN[] = {"", " frozen", " cast once"};
+    static const char *const FROZEN[] = {"", " frozen", " cast once", " frozen, cast once"};
     cc_sbuf_add(out, "%s", FROZEN[g->val.at[v].frozen]);
     if (g->val.at[v].is_output) cc_sbuf_add(out, " out");
 }

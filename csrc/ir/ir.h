@@ -214,8 +214,9 @@ typedef struct CcNode {
 
 /* Versions of frozen memory from here on are of one tensor alone, in the whole process. */
 #define CC_VERSION_UNIQUE (UINT64_C(1) << 62)
-/* CC_FROZEN_CAST: only what it is cast to (autocast, which casts a parameter once a block). */
-typedef enum CcFrozen { CC_FROZEN_NOT, CC_FROZEN, CC_FROZEN_CAST } CcFrozen;
+/* CC_FROZEN_CAST: only what it is cast to (autocast, which casts a parameter once a block). CC_FROZEN_KEPT: frozen, where
+ * autocast casts it once a block. */
+typedef enum CcFrozen { CC_FROZEN_NOT, CC_FROZEN, CC_FROZEN_CAST, CC_FROZEN_KEPT } CcFrozen;
 
 typedef struct CcVal {
     CcType type;

@@ -54,11 +54,11 @@ static int graph_value(CcRec *rec, PyObject *o) {
     CcTensor t;
     cc_tens_read(o, true, &t);
     const int id = p->id, value = cc_graph_input(rec->trace->graph, &t.type);
-    if (cc_tens_parameter(o))
-        rec->trace->graph->val.at[value].frozen = may_freeze(rec, &t.type) ? CC_FROZEN
-                                                  : t.type.requires_grad && cc_mode_keeps_casts(&rec->mode)
-                                                      ? CC_FROZEN_CAST
-                                                      : CC_FROZEN_NOT;
+    const bool keeps = cc_tens_parameter(o) && t.type.requires_grad && cc_mode_keeps_casts(&rec->mode);
+    if (cc_tens_parameter(o) && may_freeze(rec, &t.type))
+        rec->trace->graph->val.at[value].frozen = keeps ? CC_FROZEN_KEPT : CC_FROZEN;
+    else if (keeps) rec->trace->graph->val.at[value].frozen = CC_FROZEN_CAST;
+    if (keeps) (void)cc_cast_see(o, false);
     cc_map_put(&rec->input_of, key, value);
     cc_vec_push(&rec->trace->input, id);
     cc_vec_push(&rec->trace->input_value, value);

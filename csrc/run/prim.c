@@ -60,7 +60,8 @@ int64_t cc_prim_base(const CcGraph *g, int *value) {
 }
 
 bool cc_prim_frozen(const CcGraph *g, int value) {
-    return value >= 0 && g->val.at[cc_graph_base(g, value)].frozen == CC_FROZEN;
+    const int frozen = value >= 0 ? g->val.at[cc_graph_base(g, value)].frozen : CC_FROZEN_NOT;
+    return frozen == CC_FROZEN || frozen == CC_FROZEN_KEPT;
 }
 
 bool cc_prim_cast_once(const CcGraph *g, int value, CcDtype to) {

@@ -35,6 +35,7 @@ static void (*cleared)(void);
 
 static PyObject *count_clear(PyObject *self, PyObject *a) {
     clears++;
+    cc_cast_cleared();
     if (cleared != NULL) cleared();
     return original_clear(self, a);
 }

@@ -140,6 +140,15 @@ typedef struct CcTorch {
 CcTorch cc_torch_call(PyObject *callable, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 CcTorch cc_torch_attr(PyObject *tensor, PyObject *name);
 
+/* ---- cast.c: what autocast has cast in this block ---- */
+typedef enum CcCastSeen {
+    CC_CAST_NEW,
+    CC_CAST_SAME,
+    CC_CAST_CHANGED
+} CcCastSeen; /* CHANGED: it is another tensor, or was written */
+/* It is cast now, by a replay or by torch. */
+CcCastSeen cc_cast_see(PyObject *tensor, bool replays);
+
 /* ---- look.c: whether anything on this thread has read a tensor's data into Python since this was last asked ---- */
 bool cc_look_take(void);
 /* 1 + how often torch.clear_autocast_cache() was called, and from now on `each` with it; 0: this torch does not let it

@@ -41,4 +41,6 @@ void cc_tens_forget(void *handle);
 
 void cc_ring_init(void); /* once tens.c is ready, and when it has changed its ways */
 
+void cc_cast_cleared(void); /* cast.c: the block has ended */
+
 #endif
