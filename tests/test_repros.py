@@ -15,7 +15,7 @@ HERE = pathlib.Path(__file__).parent / "repro"
 NAMES = sorted(p.stem for p in HERE.glob("*.py") if p.stem != "run")
 OPEN = {
     *"bug_15 bug_16".split(),
-    *"bug_17 bug_23 bug_28".split(),
+    *"bug_17 bug_23".split(),
     "bug_32",
 }
 MODES = ("default", "reduce-overhead", "max-autotune")

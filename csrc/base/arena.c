@@ -46,11 +46,7 @@ void *cc_arena_alloc(CcArena *arena, size_t n) {
 void *cc_vec_grow(void *at, int *cap, int need, size_t item) {
     int n = *cap > 0 ? *cap : 8;
     while (n < need) n *= 2;
-    void *p = realloc(at, (size_t)n * item);
-    if (p == NULL) {
-        fprintf(stderr, "ccompile: out of memory (array of %zu bytes)\n", (size_t)n * item);
-        abort();
-    }
+    at = cc_mem_grow(at, (size_t)n * item);
     *cap = n;
-    return p;
+    return at;
 }

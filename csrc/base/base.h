@@ -54,6 +54,15 @@ typedef struct CcErr {
 /* Sets *err (which may be NULL) and returns -1, so that `return cc_err_set(...)` reads well. */
 int cc_err_set(CcErr *err, CcStatus status, const char *fmt, ...) CC_PRINTF(3, 4);
 
+/* ---- mem.c: small memory, bounded by limits of traces, which the caller can't do without ---- */
+void *cc_mem_get(size_t n);            /* zeroed; never NULL */
+void *cc_mem_grow(void *at, size_t n); /* as realloc; never NULL */
+/* An allocation failed: true when there is memory now that was kept for that, and it may be tried again. */
+bool cc_mem_relieve(void);
+bool cc_mem_low(void);  /* that has happened since the last cc_mem_keep */
+bool cc_mem_keep(void); /* once at start-up, and when memory was low; false: there is none */
+_Noreturn void cc_mem_lost(const char *what);
+
 /* ---- arena.c: all memory of one compile; freed at once ---- */
 typedef struct CcArena CcArena;
 CcArena *cc_arena_new(void);                    /* NULL when out of memory */
@@ -66,8 +75,7 @@ void *cc_arena_alloc(CcArena *arena, size_t n); /* zeroed, 16-byte aligned; NULL
         T *at;                                                                                                         \
         int n, cap;                                                                                                    \
     }
-/* Grows by doubling. Out of memory aborts the process with a message: the arrays are small and bounded by
- * trace limits, so a failure here means that the process is lost anyway. */
+/* Grows by doubling (cc_mem_grow). */
 void *cc_vec_grow(void *at, int *cap, int need, size_t item);
 #define cc_vec_reserve(v, need)                                                                                        \
     ((void)((need) > (v)->cap ? ((v)->at = cc_vec_grow((v)->at, &(v)->cap, (need), sizeof *(v)->at)) : NULL))

@@ -20,11 +20,7 @@ int64_t *cc_map_find(const CcMap *map, const void *key) {
 
 static void rehash(CcMap *map, int cap) {
     const CcMap old = *map;
-    map->slot = calloc((size_t)cap, sizeof *map->slot);
-    if (map->slot == NULL) {
-        fprintf(stderr, "ccompile: out of memory (map of %d slots)\n", cap);
-        abort();
-    }
+    map->slot = cc_mem_get((size_t)cap * sizeof *map->slot);
     map->cap = cap;
     map->used = map->n;
     for (int i = 0; i < old.cap; i++)

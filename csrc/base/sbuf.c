@@ -8,9 +8,7 @@ void cc_sbuf_vadd(CcSbuf *sb, const char *fmt, va_list args) {
     if (need >= 0) {
         if (sb->n + (size_t)need + 1 > sb->cap) {
             sb->cap = CC_MAX((size_t)256, (sb->n + (size_t)need + 1) * 2);
-            char *p = realloc(sb->text, sb->cap);
-            if (p == NULL) abort();
-            sb->text = p;
+            sb->text = cc_mem_grow(sb->text, sb->cap);
         }
         vsnprintf(sb->text + sb->n, (size_t)need + 1, fmt, again);
         sb->n += (size_t)need;

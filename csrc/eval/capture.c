@@ -204,8 +204,7 @@ static Graph *find_graph(CcCaptures *c, void *stream) {
     Graph *g = c->graph.n < STREAMS ? calloc(1, sizeof *g) : NULL;
     if (g == NULL) return NULL;
     g->stream = stream;
-    g->in = calloc((size_t)c->n_input + 1, sizeof *g->in);
-    if (g->in == NULL) abort();
+    g->in = cc_mem_get(((size_t)c->n_input + 1) * sizeof *g->in);
     cc_vec_push(&c->graph, g);
     return g;
 }
@@ -599,8 +598,7 @@ static const char *make_graph(CcCaptures *c, const CcShape *shape, CcSegmentHost
     g->blocks = why == NULL && copy_inputs(t, h->x, g) == 0 ? PyList_New(0) : NULL;
     PyObject *capture = g->blocks != NULL ? open_capture(c, shape, &why) : NULL;
     if (capture == NULL) return why != NULL ? why : "";
-    PyObject **own = calloc((size_t)t->input.n + 1, sizeof *own);
-    if (own == NULL) abort();
+    PyObject **own = cc_mem_get(((size_t)t->input.n + 1) * sizeof *own);
     for (int i = 0; i < t->input.n; i++) own[i] = Py_NewRef(input_of(t, h->x, i));
     give_inputs(t, h->x, g, NULL);
     CcCapturing capturing_now = {.trace = t, .x = h->x, .graph = g, .own = own};

@@ -201,8 +201,7 @@ CcGraph *cc_derive_graph(CcSegment *s, CcSegmentHost *host, CcScratch *x) {
     if (t->needs_grad || t->scoped || elsewhere(t->graph)) return NULL;
     Derive d = {.s = s, .t = t, .x = x, .maker = &host->maker, .graph = cc_graph_copy(t->graph)};
     const size_t n_value = (size_t)t->graph->val.n, n_symbol = (size_t)t->symbol.n;
-    d.value = calloc(n_value + n_symbol + (size_t)t->guards.g.n + 1, sizeof *d.value);
-    if (d.value == NULL) abort();
+    d.value = cc_mem_get((n_value + n_symbol + (size_t)t->guards.g.n + 1) * sizeof *d.value);
     d.symbol = d.value + n_value;
     d.source = d.symbol + n_symbol;
     note_inputs(&d);

@@ -26,7 +26,7 @@ static PyFunctionObject *function_of(PyObject *callable) {
     if (PyFunction_Check(callable)) return (PyFunctionObject *)callable;
     if (PyMethod_Check(callable) && PyFunction_Check(PyMethod_GET_FUNCTION(callable)))
         return (PyFunctionObject *)PyMethod_GET_FUNCTION(callable);
-    PyObject *name = PyUnicode_InternFromString("__call__");
+    PyObject *name = cc_obj_name("__call__");
     PyObject *f = name != NULL ? cc_type_lookup(Py_TYPE(callable), name) : NULL;
     Py_XDECREF(name);
     return f != NULL && PyFunction_Check(f) ? (PyFunctionObject *)f : NULL;
@@ -134,8 +134,7 @@ static bool same_names(PyObject *a, PyObject *b) {
 }
 
 void cc_root_publish_entry(CcRoot *root, CcTrace *trace, int n_args, PyObject *kwnames) {
-    CcEntry *e = calloc(1, sizeof *e);
-    if (e == NULL) abort();
+    CcEntry *e = cc_mem_get(sizeof *e);
     e->segment = cc_segment_new(root, trace);
     e->n_args = n_args;
     e->kwnames = Py_XNewRef(kwnames);
@@ -163,8 +162,8 @@ CcPoint *cc_root_point(CcRoot *root, CcAct *const *acts, int n, bool create) {
         if (same) return p;
     }
     if (!create) return NULL;
-    CcPoint *p = calloc(1, sizeof *p);
-    if (p == NULL || (p->level = calloc((size_t)n, sizeof *p->level)) == NULL) abort();
+    CcPoint *p = cc_mem_get(sizeof *p);
+    p->level = cc_mem_get((size_t)n * sizeof *p->level);
     p->n = n;
     for (int k = 0; k < n; k++) {
         p->level[k].co = (PyCodeObject *)Py_NewRef((PyObject *)acts[k]->co);
@@ -347,6 +346,7 @@ PyObject *cc_root_call(CcRoot *root, PyObject *const *args, size_t nargsf, PyObj
     cc_mode_read(&mode);
     const char *why = cc_hook_occupied()    ? "inside torch.compile"
                       : !cc_hook_has_room() ? "too little of the thread's C stack is left"
+                      : cc_mem_low() && !cc_mem_keep() ? "memory is short"
                                             : cc_mode_refuse(&mode);
     if (why != NULL || root->eager_only) {
         if (why != NULL) cc_log_add(CC_LOG_EAGER, "%s", why);

@@ -66,6 +66,7 @@ bool cc_eval_compiling(void) {
 
 int cc_eval_init(PyObject *unsupported) {
     unsupported_class = Py_NewRef(unsupported);
+    (void)cc_mem_keep();
     return 0;
 }
 
@@ -111,9 +112,8 @@ static int make_level(const CcSegment *s, CcScratch *x, const CcLevel *from, Lev
         to->func = (PyFunctionObject *)f;
     }
     if (!to->touched) return 0;
-    to->slot = calloc((size_t)from->n + 1, sizeof *to->slot);
-    to->stays = calloc((size_t)from->n + 1, sizeof *to->stays);
-    if (to->slot == NULL || to->stays == NULL) abort();
+    to->slot = cc_mem_get(((size_t)from->n + 1) * sizeof *to->slot);
+    to->stays = cc_mem_get(((size_t)from->n + 1) * sizeof *to->stays);
     for (int i = 0; i < from->n; i++) {
         to->stays[i] = t->slots.at[from->slot0 + i] == CC_SLOT_STAYS;
         if (to->stays[i]) continue;
@@ -379,12 +379,25 @@ static void retire(const CcSegment *s, const CcScratch *x) {
     for (int i = 0; i < t->adopted.n; i++) cc_generator_retire(x->gv[t->adopted.at[i]]);
 }
 
+/* The exception that is set ends the call: what the segment wrote can't be done again. */
+static CcGo raise_at_root(Region *g, CcAct *act, int n) {
+    if (n == 1) { /* nobody below is asked how to go on */
+        act->retval = NULL;
+        return CC_RETURN;
+    }
+    PyErr_Fetch(&g->error[0], &g->error[1], &g->error[2]);
+    g->failed = true;
+    g->n_kept = 1;
+    g->obs.unwinding = true;
+    return CC_UNWIND;
+}
+
 /* A segment ran to its end: where does the call go on? */
 static CcGo after_segment(Region *g, CcSegment *s, CcScratch *x, CcAct *const *acts, int n) {
     CcAct *act = acts[n - 1];
     if (s->trace->end == CC_END_RETURN) {
         PyObject *r = cc_segment_make(s, x, s->trace->result);
-        if (r == NULL) return die(g);
+        if (r == NULL) return raise_at_root(g, act, n);
         retire(s, x);
         if (n == 1) {
             act->retval = r;
@@ -396,7 +409,7 @@ static CcGo after_segment(Region *g, CcSegment *s, CcScratch *x, CcAct *const *a
         g->obs.unwinding = true;
         return CC_UNWIND;
     }
-    if (make_levels(g, s, x) < 0) return die(g);
+    if (make_levels(g, s, x) < 0) return raise_at_root(g, act, n);
     retire(s, x);
     if (g->n_kept < n) {
         g->obs.unwinding = true;
@@ -414,15 +427,7 @@ static CcGo fail_segment(Region *g, CcSegment *s, bool pure, CcAct *act, int n) 
         cc_log_add(CC_LOG_EAGER, "segment %d failed; CPython goes on", s->id);
         return die(g);
     }
-    if (n == 1) { /* nobody below is asked how to go on */
-        act->retval = NULL;
-        return CC_RETURN;
-    }
-    PyErr_Fetch(&g->error[0], &g->error[1], &g->error[2]);
-    g->failed = true;
-    g->n_kept = 1;
-    g->obs.unwinding = true;
-    return CC_UNWIND;
+    return raise_at_root(g, act, n);
 }
 
 typedef struct Varying {

@@ -21,8 +21,7 @@ void cc_segment_open(const CcSegment *s, CcScratch *x) {
     x->heap = NULL;
     PyObject **at = x->small;
     if (total > CC_COUNT(x->small)) {
-        at = x->heap = malloc(sizeof *at * total);
-        if (at == NULL) abort();
+        at = x->heap = cc_mem_grow(NULL, sizeof *at * total);
     }
     x->gv = at;
     x->value = at + n_gv;
@@ -476,8 +475,7 @@ PyObject *cc_segment_make(const CcSegment *s, CcScratch *x, int recipe) {
 /* ------------------------------------------------------------------ life */
 
 CcSegment *cc_segment_new(CcRoot *root, CcTrace *trace) {
-    CcSegment *s = calloc(1, sizeof *s);
-    if (s == NULL) abort();
+    CcSegment *s = cc_mem_get(sizeof *s);
     s->trace = trace;
     s->id = root->next_id++;
     cc_shape_first(root, s);

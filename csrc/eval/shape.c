@@ -66,8 +66,8 @@ static bool current_key(const CcTrace *t, CcScratch *x) {
 /* ------------------------------------------------------------------ life */
 
 static CcShape *add_shape(CcSegment *s, const int64_t *key, int n) {
-    CcShape *shape = calloc(1, sizeof *shape);
-    if (shape == NULL || (shape->key = malloc(sizeof *key * (size_t)(n + 1))) == NULL) abort();
+    CcShape *shape = cc_mem_get(sizeof *shape);
+    shape->key = cc_mem_get(sizeof *key * (size_t)(n + 1));
     memcpy(shape->key, key, sizeof *key * (size_t)n);
     shape->n_key = n;
     cc_vec_push(&s->shape, shape);
@@ -102,8 +102,7 @@ static void drop_any(CcSegment *s) {
 
 static void keep_symbols(const CcTrace *t, CcShape *shape, PyObject *const *value) {
     if (t->symbol.n == 0) return;
-    shape->symbol = calloc((size_t)t->symbol.n, sizeof *shape->symbol);
-    if (shape->symbol == NULL) abort();
+    shape->symbol = cc_mem_get((size_t)t->symbol.n * sizeof *shape->symbol);
     for (int i = 0; i < t->symbol.n; i++)
         shape->symbol[i] = Py_XNewRef(value != NULL ? value[i] : t->symbol.at[i].value);
     /* those that are no part of the key are evaluated in every call */
@@ -415,8 +414,7 @@ static void note_reads(void *ctx, int value, int node) {
 /* Results that nobody reads any more are dropped as in eager, unless the self-check wants them. */
 static void find_last(Explorer *e) {
     const CcGraph *g = e->t->graph;
-    e->last = calloc((size_t)g->val.n + 1, sizeof *e->last);
-    if (e->last == NULL) abort();
+    e->last = cc_mem_get(((size_t)g->val.n + 1) * sizeof *e->last);
     for (int n = 0; n < g->node.n; n++)
         for (int i = 0; i < g->node.at[n].n_in; i++) {
             const CcOperand *o = cc_graph_operand(g, &g->node.at[n], i);

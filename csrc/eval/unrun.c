@@ -9,7 +9,7 @@ void cc_unrun_bytes(CcUnrun *u, PyObject *tensor) {
     struct CcUnrunWrite w = {.version = cc_tens_version(tensor)};
     w.n = cc_undo_bytes(tensor, &w.at);
     if (w.n < 0) return;
-    if (w.n > 0 && (w.copy = malloc((size_t)w.n)) == NULL) abort();
+    if (w.n > 0) w.copy = cc_mem_get((size_t)w.n);
     if (w.n > 0) memcpy(w.copy, w.at, (size_t)w.n);
     w.tensor = Py_NewRef(tensor);
     cc_vec_push(&u->write, w);

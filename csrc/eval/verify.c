@@ -23,8 +23,7 @@ static bool is_half(CcDtype dtype) { return dtype == CC_DT_BF16 || dtype == CC_D
 /* By value: is it computed from results in half precision? It is then no more exact than they are, whatever its
  * dtype. */
 static bool *find_coarse(const CcGraph *g) {
-    bool *coarse = calloc((size_t)g->val.n + 1, sizeof *coarse);
-    if (coarse == NULL) abort();
+    bool *coarse = cc_mem_get(((size_t)g->val.n + 1) * sizeof *coarse);
     for (int i = 0; i < g->node.n; i++) {
         const CcNode *n = &g->node.at[i];
         bool is = false;

@@ -79,8 +79,7 @@ void cc_guard_tensor(CcGuards *gs, int id, PyTypeObject *cls, const CcType *type
     g->grad = grad;
     g->dynamic = (uint8_t)dynamic;
     Py_XSETREF(g->want, Py_NewRef((PyObject *)cls));
-    if (g->type == NULL) g->type = malloc(sizeof *g->type);
-    if (g->type == NULL) abort();
+    if (g->type == NULL) g->type = cc_mem_get(sizeof *g->type);
     *g->type = *type;
 }
 

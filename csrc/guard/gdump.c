@@ -56,10 +56,8 @@ static void mark_way(const CcGuards *gs, int id, bool *on_way) {
 }
 
 void cc_guard_now(const CcGuards *gs, int id, const CcGuardState *state, CcSbuf *out) {
-    PyObject **gv = calloc((size_t)gs->g.n + 1, sizeof *gv);
-    if (gv == NULL) abort();
-    bool *on_way = calloc((size_t)id + 1, sizeof *on_way);
-    if (on_way == NULL) abort();
+    PyObject **gv = cc_mem_get(((size_t)gs->g.n + 1) * sizeof *gv);
+    bool *on_way = cc_mem_get(((size_t)id + 1) * sizeof *on_way);
     mark_way(gs, id, on_way);
     int n = 0;
     for (; n <= id; n++) {

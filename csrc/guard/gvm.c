@@ -287,7 +287,7 @@ static int run_whole(const CcGuards *gs, const CcGuardState *state, PyObject **g
 }
 
 static void forget_memo(CcGuards *gs, int moved) {
-    if (moved >= 0 && gs->moving == NULL && (gs->moving = calloc((size_t)gs->g.n, sizeof *gs->moving)) == NULL) abort();
+    if (moved >= 0 && gs->moving == NULL) gs->moving = cc_mem_get((size_t)gs->g.n * sizeof *gs->moving);
     if (moved >= 0) gs->moving[moved] = true;
     gs->patience = cc_memo_hits(gs->memo) >= MEMO_PAYS || moved >= 0 ? 1 : CC_MIN(2 * gs->patience, LATEST);
     gs->passes = gs->patience;

@@ -80,8 +80,7 @@ static bool learn(CcHints *hints, const CcGuards *gs, int id, PyObject *v, uint6
 }
 
 void cc_hint_learn(CcHints *hints, const CcGuards *gs, const CcGuardState *state, uint64_t salt) {
-    PyObject **gv = calloc((size_t)gs->g.n + 1, sizeof *gv);
-    if (gv == NULL) abort();
+    PyObject **gv = cc_mem_get(((size_t)gs->g.n + 1) * sizeof *gv);
     int n = 0;
     for (bool ok = true; ok && n < gs->g.n; n++) {
         const CcGuard *g = &gs->g.at[n];

@@ -313,8 +313,7 @@ static void place_guard(Build *b, int i) {
 /* Values that LIVE guards and probes read from or compare with, and that only the memo has. */
 static void list_early(Build *b) {
     const CcGuards *gs = b->gs;
-    bool *listed = calloc((size_t)gs->g.n + 1, sizeof *listed);
-    if (listed == NULL) abort();
+    bool *listed = cc_mem_get(((size_t)gs->g.n + 1) * sizeof *listed);
     for (int i = 0; i < gs->g.n; i++) {
         if (b->mode[i] == FREE) continue;
         const CcGuard *g = &gs->g.at[i];
@@ -355,8 +354,7 @@ static void list_guards(Build *b) {
 
 /* Sorts one kind by stage, keeping the order otherwise; to[s]: behind the last one of stage s. */
 static void order(void *at, size_t size, int n, const uint8_t *stage, int stages, int *to) {
-    char *from = malloc(size * (size_t)n + 1), *out = at;
-    if (from == NULL) abort();
+    char *from = cc_mem_get(size * (size_t)n), *out = at;
     if (n > 0) memcpy(from, at, size * (size_t)n);
     int done = 0;
     for (int s = 0; s < stages; s++) {
@@ -378,22 +376,16 @@ static void order_all(Build *b) {
     order(m->probe.at, sizeof *m->probe.at, m->probe.n, b->probe_stage.at, m->stages, m->probe_to);
 }
 
-static void *zeros(size_t n) {
-    void *p = calloc(n + 1, 1);
-    if (p == NULL) abort();
-    return p;
-}
-
 CcMemo *cc_memo_new(const CcGuards *gs, PyObject *const *gv, const bool *moving) {
     const size_t n = (size_t)gs->g.n;
-    CcMemo *m = zeros(sizeof *m);
-    m->gv = zeros(sizeof *m->gv * n);
+    CcMemo *m = cc_mem_get(sizeof *m);
+    m->gv = cc_mem_get(sizeof *m->gv * n);
     memcpy(m->gv, gv, sizeof *gv * n);
-    m->child = zeros(n);
-    m->relies = zeros(n);
-    m->pinned = zeros(n);
+    m->child = cc_mem_get(n);
+    m->relies = cc_mem_get(n);
+    m->pinned = cc_mem_get(n);
     Build b = {
-        .m = m, .gs = gs, .gv = m->gv, .moving = moving, .mode = zeros(n), .stage = zeros(n), .steady = zeros(n)};
+        .m = m, .gs = gs, .gv = m->gv, .moving = moving, .mode = cc_mem_get(n), .stage = cc_mem_get(n), .steady = cc_mem_get(n)};
     for (int i = 0; i < gs->g.n; i++) {
         const CcGuard *g = &gs->g.at[i];
         if (g->parent >= 0) m->child[g->parent] = true;

@@ -16,8 +16,9 @@ static void read_names(void) {
     for (int r = 0; r < CC_COUNT(rows); r++) {
         for (const char *p = rows[r]; *p != '\0';) {
             const size_t n = strcspn(p, " ");
-            PyObject *name = PyUnicode_FromStringAndSize(p, (Py_ssize_t)n);
-            if (name == NULL || n_names == MOST) abort();
+            PyObject *name;
+            CC_SURE(name, PyUnicode_FromStringAndSize(p, (Py_ssize_t)n));
+            CC_ASSERT(n_names < MOST);
             PyUnicode_InternInPlace(&name);
             names[n_names++] = name;
             p += n + (p[n] == ' ');

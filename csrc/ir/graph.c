@@ -1,11 +1,7 @@
 /* graph: makes graphs. Values and nodes are only ever appended, so indices stay valid. */
 #include "ir.h"
 
-CcGraph *cc_graph_new(void) {
-    CcGraph *g = calloc(1, sizeof *g);
-    if (!g) abort(); /* as cc_vec_grow: a process that can't get 50 bytes is lost */
-    return g;
-}
+CcGraph *cc_graph_new(void) { return cc_mem_get(sizeof(CcGraph)); }
 
 void cc_graph_free(CcGraph *g) {
     if (!g) return;

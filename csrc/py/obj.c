@@ -1,6 +1,26 @@
 /* Object internals that guards read: instance dicts, versions of types. */
 #include "py_int.h"
 
+bool cc_obj_again(void) {
+    if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_MemoryError)) {
+        PyErr_Print();
+        Py_FatalError("ccompile: what can't fail has failed; please report this");
+    }
+    if (!cc_mem_relieve()) cc_mem_lost("an object of Python's");
+    PyErr_Clear();
+    return true;
+}
+
+PyObject *cc_obj_name(const char *text) {
+    PyObject *name;
+    CC_SURE(name, PyUnicode_InternFromString(text));
+    return name;
+}
+
+void cc_obj_put(PyObject *dict, PyObject *key, PyObject *value) {
+    while (PyDict_SetItem(dict, key, value) < 0) (void)cc_obj_again();
+}
+
 PyObject *cc_obj_dict(PyObject *o) {
     PyObject **at = cc_frame_instance_dict(o);
     return at != NULL ? *at : NULL;

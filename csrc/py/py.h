@@ -269,6 +269,16 @@ PyObject *const *cc_cache_result_at(PyObject *o);
 
 /* ------------------------------------------------------------------ object internals that guards read */
 
+/* Small objects that nobody can do without: where there is no memory for one it is made again with what is kept for that
+ * (cc_mem_relieve). */
+#define CC_SURE(o, make)                                                                                               \
+    do {                                                                                                               \
+        (o) = (make);                                                                                                  \
+    } while ((o) == NULL && cc_obj_again())
+bool cc_obj_again(void); /* true: memory was what was missing, and there is some; else it ends the process */
+CC_NEW PyObject *cc_obj_name(const char *text);                /* interned; never NULL */
+void cc_obj_put(PyObject *dict, PyObject *key, PyObject *value); /* never fails */
+
 /* Borrowed instance dict or NULL (never creates one... 3.11/3.12: materialises it when values are inline, because
  * guards need the dict object). Error never set. */
 CC_BORROW PyObject *cc_obj_dict(PyObject *o);

@@ -212,6 +212,7 @@ static PyObject *take_exception(void) {
 static bool caught(CcRun *r, CcDo done) {
     int unit = r->raise_unit >= 0 ? r->raise_unit : insn(r)->real;
     if (done == CC_DO_RAISED) add_traceback(r);
+    if (!PyErr_Occurred()) PyErr_NoMemory(); /* there was none for the exception, or for its traceback's frame */
     const CcHandler *handler = cc_extable_find(r->act.code, r->act.pc);
     if (!handler) return false;
     r->raise_unit = -1;

@@ -76,7 +76,7 @@ const uint64_t *cc_watch_begin(PyObject *dict) {
             PyErr_Clear();
             return NULL;
         }
-        if ((w = calloc(1, sizeof *w)) == NULL) abort();
+        w = cc_mem_get(sizeof *w);
         w->dict = dict;
         cc_map_put(&watched, dict, (int64_t)(intptr_t)w);
     }

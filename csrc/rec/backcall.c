@@ -82,22 +82,23 @@ PyObject *cc_backcall_wrap(CcRec *rec, PyObject *f) {
 }
 
 PyObject *cc_backcall_add(CcRec *rec) {
-    PyObject *f = from_template(rec, "adder", NULL);
-    if (f == NULL) abort();
+    PyObject *f;
+    CC_SURE(f, from_template(rec, "adder", NULL));
     return f;
 }
 
 PyObject *cc_backcall_contains(CcRec *rec, PyObject *iterator, PyObject *o) {
-    PyObject *f = Py_XNewRef(from_template(rec, "finder", NULL)); /* a recording that is given up drops what it keeps */
-    if (f == NULL) abort();
+    PyObject *f;
+    CC_SURE(f, from_template(rec, "finder", NULL));
+    Py_INCREF(f); /* a recording that is given up drops what it keeps */
     PyObject *r = PyObject_CallFunctionObjArgs(f, iterator, o, NULL);
     Py_DECREF(f);
     return r;
 }
 
 CcGo cc_backcall_missing(CcRec *rec, CcEvent *ev, PyObject *factory) {
-    PyObject *f = Py_XNewRef(from_template(rec, "keeper", NULL));
-    if (f == NULL) abort();
+    PyObject *f;
+    CC_SURE(f, Py_XNewRef(from_template(rec, "keeper", NULL)));
     ev->result = PyObject_CallFunctionObjArgs(f, ev->in[0], ev->in[1], factory, NULL);
     Py_DECREF(f);
     return CC_DONE;
@@ -251,8 +252,9 @@ CcGo cc_backcall_reduce(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in
 }
 
 static void removed(CcRec *rec, CcAct *act, PyObject *list, int source, Py_ssize_t at) {
-    PyObject *index = PyLong_FromSsize_t(at), *const in[] = {list, index};
-    if (index == NULL) abort();
+    PyObject *index;
+    CC_SURE(index, PyLong_FromSsize_t(at));
+    PyObject *const in[] = {list, index};
     cc_vec_push(&rec->keep, index);
     cc_value_wrote(rec, list, CC_DIRTY_KNOWN);
     cc_vec_push(&rec->written, source);
@@ -325,8 +327,8 @@ static bool has_tensor(PyObject *o) {
 /* The place of a call's result: a guard reads it where the cache keeps it, so an entry that was dropped or replaced is seen.
  * -1: the cache does not keep it. */
 static int kept(CcRec *rec, PyObject *f, PyObject *const *in, int n, PyObject *kwnames, PyObject *result) {
-    PyObject *key = cc_cache_key(f, in, n, kwnames), *dict = cc_cache_dict(f);
-    if (key == NULL) abort();
+    PyObject *key, *dict = cc_cache_dict(f);
+    CC_SURE(key, cc_cache_key(f, in, n, kwnames));
     cc_vec_push(&rec->keep, key);
     PyObject *found = PyDict_GetItemWithError(dict, key);
     PyObject *const *at = found != NULL ? cc_cache_result_at(found) : NULL;

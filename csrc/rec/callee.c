@@ -62,7 +62,7 @@ PyObject *cc_callee_self(PyObject *o) {
 
 PyObject *cc_callee_unbound(PyObject *o) {
     if (Py_IS_TYPE(o, cc_type_method_wrapper())) return (PyObject *)((MethodWrapper *)o)->descr;
-    PyObject *name = PyUnicode_InternFromString(((PyCFunctionObject *)o)->m_ml->ml_name), *found = NULL;
+    PyObject *name = cc_obj_name(((PyCFunctionObject *)o)->m_ml->ml_name), *found = NULL;
     PyObject *mro = Py_TYPE(PyCFunction_GET_SELF(o))->tp_mro;
     for (Py_ssize_t i = 0; name != NULL && found == NULL && i < PyTuple_GET_SIZE(mro);
          i++) { /* a subclass may shadow it */
@@ -87,7 +87,7 @@ static PyObject *resolve(const char *path) {
         snprintf(name, sizeof name, "%.*s", dot != NULL ? (int)(dot - p) : (int)strlen(p), p);
         PyObject *next = NULL;
         if (PyType_Check(o)) { /* the descriptor itself, not what it binds to */
-            PyObject *s = PyUnicode_InternFromString(name);
+            PyObject *s = cc_obj_name(name);
             next = s != NULL ? Py_XNewRef(cc_type_lookup((PyTypeObject *)o, s)) : NULL;
             Py_XDECREF(s);
         }
@@ -105,8 +105,8 @@ static PyObject *resolve(const char *path) {
 }
 
 static void add_kind(const void *identity, CcCalleeKind kind, const char *path) {
-    char *name = strdup(strncmp(path, "builtins.", 9) == 0 ? path + 9 : path);
-    if (name == NULL) abort();
+    const char *shown = strncmp(path, "builtins.", 9) == 0 ? path + 9 : path;
+    char *name = strcpy(cc_mem_get(strlen(shown) + 1), shown);
     cc_map_put(&places, identity, callees.n);
     cc_vec_push(&callees, ((CcCallee){.kind = kind, .reads = reads[kind], .name = name}));
 }

@@ -29,13 +29,13 @@ int cc_attr_init(void) {
     Py_DECREF(r);
     slot_getattribute = b->tp_getattro;
     Py_DECREF(ns);
-    str_getattr = PyUnicode_InternFromString("__getattr__");
-    str_getattribute = PyUnicode_InternFromString("__getattribute__");
-    str_dict = PyUnicode_InternFromString("__dict__");
-    str_class = PyUnicode_InternFromString("__class__");
-    str_requires_grad = PyUnicode_InternFromString("requires_grad");
-    str_setattr = PyUnicode_InternFromString("__setattr__");
-    str_delattr = PyUnicode_InternFromString("__delattr__");
+    str_getattr = cc_obj_name("__getattr__");
+    str_getattribute = cc_obj_name("__getattribute__");
+    str_dict = cc_obj_name("__dict__");
+    str_class = cc_obj_name("__class__");
+    str_requires_grad = cc_obj_name("requires_grad");
+    str_setattr = cc_obj_name("__setattr__");
+    str_delattr = cc_obj_name("__delattr__");
     return str_delattr != NULL ? 0 : -1;
 }
 

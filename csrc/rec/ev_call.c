@@ -25,7 +25,7 @@ static const struct Special *find_special(PyObject *callable) {
 
 static PyObject *dunder_call(PyObject *o) {
     static PyObject *name;
-    if (name == NULL) name = PyUnicode_InternFromString("__call__");
+    if (name == NULL) name = cc_obj_name("__call__");
     if (!cc_python_class(Py_TYPE(o)) || PyType_Check(o)) return NULL;
     return cc_type_lookup(Py_TYPE(o), name);
 }
@@ -64,8 +64,8 @@ static bool flatten(CcRec *rec, CcCalled *c, PyObject *args, PyObject *kwargs) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); i++)
         if (!put(c, PyTuple_GET_ITEM(args, i))) return false;
     if (kwargs == NULL || PyDict_GET_SIZE(kwargs) == 0) return true;
-    PyObject *names = PyTuple_New(PyDict_GET_SIZE(kwargs)), *key, *value;
-    if (names == NULL) abort();
+    PyObject *names, *key, *value;
+    CC_SURE(names, PyTuple_New(PyDict_GET_SIZE(kwargs)));
     cc_vec_push(&rec->keep, names);
     Py_ssize_t pos = 0, i = 0;
     while (PyDict_Next(kwargs, &pos, &key, &value)) {
@@ -83,8 +83,7 @@ static void partial_parts(PyObject *o, PyObject **func, PyObject **args, PyObjec
     PyObject **part[] = {func, args, keywords};
     static const char *const names[] = {"func", "args", "keywords"};
     for (int i = 0; i < CC_COUNT(part); i++) {
-        *part[i] = PyObject_GetAttrString(o, names[i]);
-        if (*part[i] == NULL) abort();
+        CC_SURE(*part[i], PyObject_GetAttrString(o, names[i]));
         Py_DECREF(*part[i]);
     }
 }
@@ -94,13 +93,12 @@ static void partial_parts(PyObject *o, PyObject **func, PyObject **args, PyObjec
 static bool join_keywords(CcRec *rec, CcCalled *c, PyObject *keywords) {
     if (PyDict_GET_SIZE(keywords) == 0) return true;
     const int n_kw = c->kwnames != NULL ? (int)PyTuple_GET_SIZE(c->kwnames) : 0, first = c->n - n_kw;
-    PyObject *all = PyDict_Copy(keywords);
-    if (all == NULL) abort();
-    for (int i = 0; i < n_kw; i++)
-        if (PyDict_SetItem(all, PyTuple_GET_ITEM(c->kwnames, i), c->in[first + i]) < 0) abort();
+    PyObject *all;
+    CC_SURE(all, PyDict_Copy(keywords));
+    for (int i = 0; i < n_kw; i++) cc_obj_put(all, PyTuple_GET_ITEM(c->kwnames, i), c->in[first + i]);
     cc_vec_push(&rec->keep, all);
-    PyObject *names = PyTuple_New(PyDict_GET_SIZE(all)), *key, *value;
-    if (names == NULL) abort();
+    PyObject *names, *key, *value;
+    CC_SURE(names, PyTuple_New(PyDict_GET_SIZE(all)));
     cc_vec_push(&rec->keep, names);
     c->n = first;
     c->kwnames = names;
@@ -388,8 +386,7 @@ static void guard_class(CcRec *rec, PyTypeObject *t) {
     cc_attr_dunder(rec, (PyObject *)t, "__call__"); /* its metaclass may make the object */
     if (!cc_python_class(t)) return;
     for (int i = 0; i < CC_COUNT(names); i++) {
-        PyObject *s = PyUnicode_InternFromString(names[i]);
-        if (s == NULL) abort();
+        PyObject *s = cc_obj_name(names[i]);
         cc_value_read(rec, CC_SRC_TLOOK, cc_value_const_source(rec, (PyObject *)t), s, 0, 0, cc_type_lookup(t, s));
         Py_DECREF(s);
     }
@@ -435,7 +432,7 @@ static void partial_guards(CcRec *rec, PyObject *o) {
     static const char *const names[] = {"func", "args", "keywords"};
     const int source = cc_value_source(rec, o);
     for (int i = 0; source >= 0 && i < CC_COUNT(names); i++) {
-        PyObject *s = PyUnicode_InternFromString(names[i]), *d = cc_type_lookup(Py_TYPE(o), s);
+        PyObject *s = cc_obj_name(names[i]), *d = cc_type_lookup(Py_TYPE(o), s);
         PyObject *v = d != NULL ? PyObject_GetAttr(o, s) : NULL;
         Py_XDECREF(s);
         if (v == NULL) {
@@ -458,7 +455,7 @@ static PyObject *unwrap_guarded(CcRec *rec, PyObject *o) {
         if (source >= 0) cc_value_read(rec, CC_SRC_MEMBER, source, dunder_call(o), 0, 0, held);
         o = held;
     }
-    PyObject *inner = unwrap(o), *name = inner != NULL ? PyUnicode_InternFromString("_orig_fn") : NULL;
+    PyObject *inner = unwrap(o), *name = inner != NULL ? cc_obj_name("_orig_fn") : NULL;
     if (name == NULL) return inner;
     /* functions are known by what they are */
     const int source = PyFunction_Check(inner) ? -1 : cc_value_source(rec, o);
@@ -570,7 +567,7 @@ CcGo cc_call_after(CcRec *rec, CcAct *act, PyObject *const *in, int n, PyObject 
 /* The steps of a `with` come when it is too late to break in front of it. */
 CcGo cc_call_with_before(CcRec *rec, CcAct *act, PyObject *o) {
     static PyObject *enter;
-    if (enter == NULL && (enter = PyUnicode_InternFromString("__enter__")) == NULL) abort();
+    if (enter == NULL) enter = cc_obj_name("__enter__");
     if (find_special(o) != NULL) return cc_rec_break(rec, act, CC_R_DISABLED, "what follows");
     if (cc_value_origin(rec, o) == CC_O_UNKNOWN) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
     PyObject *d = cc_type_lookup(Py_TYPE(o), enter);

@@ -138,7 +138,7 @@ static bool look_in_sequence(CcRec *rec, CcAct *act, PyObject *o, PyObject *key)
 /* What a class of dicts has for keys that are missing: NULL for none. */
 static PyObject *missing_of(PyObject *o) {
     static PyObject *name;
-    if (name == NULL && (name = PyUnicode_InternFromString("__missing__")) == NULL) abort();
+    if (name == NULL) name = cc_obj_name("__missing__");
     return PyDict_CheckExact(o) ? NULL : cc_type_lookup(Py_TYPE(o), name);
 }
 
@@ -149,14 +149,14 @@ bool cc_item_stores(const CcAct *act, PyObject *dict, PyObject *key) {
 
 /* A defaultdict from outside makes an item, and keeps it: the making is recorded, and the keeping is an effect. */
 static CcGo make_item(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *missing) {
-    PyObject *o = ev->in[0], *name = PyUnicode_InternFromString("default_factory");
+    PyObject *o = ev->in[0], *name = cc_obj_name("default_factory");
     PyObject *d =
         name != NULL && Py_IS_TYPE(missing, &PyMethodDescr_Type) ? cc_type_lookup(PyDescr_TYPE(missing), name) : NULL;
     Py_XDECREF(name);
     if (d == NULL || !Py_IS_TYPE(d, &PyMemberDescr_Type))
         return cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, type_name(o));
-    PyObject *factory = Py_TYPE(d)->tp_descr_get(d, o, (PyObject *)Py_TYPE(o));
-    if (factory == NULL) abort();
+    PyObject *factory;
+    CC_SURE(factory, Py_TYPE(d)->tp_descr_get(d, o, (PyObject *)Py_TYPE(o)));
     Py_DECREF(factory); /* the dict holds it */
     cc_value_read(rec, CC_SRC_MEMBER, cc_value_source(rec, o), d, 0, 0, factory);
     return factory == Py_None ? CC_OK : cc_backcall_missing(rec, ev, factory);
@@ -218,7 +218,7 @@ CcGo cc_item_store_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
     if (PySlice_Check(ev->in[1]) && !cc_value_content(rec, ev->in[1], 1))
         return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "slice");
     if (is_heap(o) && !PyODict_Check(o)) {
-        PyObject *s = PyUnicode_InternFromString("__setitem__"), *f = cc_type_lookup(Py_TYPE(o), s);
+        PyObject *s = cc_obj_name("__setitem__"), *f = cc_type_lookup(Py_TYPE(o), s);
         Py_XDECREF(s);
         if (f != NULL && Py_TYPE(f) == &PyFunction_Type) return CC_OK;
     }

@@ -44,7 +44,7 @@ static CcGo class_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
 static CcGo class_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
     PyObject *o = ev->in[0], *names = ev->result != NULL && ev->result != Py_None ? pattern_names(ev) : NULL;
     CcGo go = CC_OK;
-    PyObject *match_args = PyUnicode_InternFromString("__match_args__");
+    PyObject *match_args = cc_obj_name("__match_args__");
     if (names != NULL && match_args != NULL && cc_type_lookup((PyTypeObject *)ev->in[1], match_args) != NULL)
         go = cc_attr_after(rec, act, ev->in[1], match_args, cc_type_lookup((PyTypeObject *)ev->in[1], match_args));
     Py_XDECREF(match_args);

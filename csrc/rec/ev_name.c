@@ -88,7 +88,7 @@ static PyObject *imported(CcRec *rec, PyObject *name) {
 /* Whether the import finds what it found now: `import a.b` gives a. */
 static bool look_at_modules(CcRec *rec, const CcAct *act, const CcEvent *ev) {
     static PyObject *package;
-    if (package == NULL && (package = PyUnicode_InternFromString("__package__")) == NULL) abort();
+    if (package == NULL) package = cc_obj_name("__package__");
     PyObject *globals = act->func->func_globals, *name = absolute_name(act, ev);
     bool found = name != NULL && imported(rec, name) != NULL;
     if (ev->in[0] != NULL && PyLong_Check(ev->in[0]) && PyLong_AsLong(ev->in[0]) > 0)
@@ -104,7 +104,7 @@ static bool look_at_modules(CcRec *rec, const CcAct *act, const CcEvent *ev) {
 
 CcGo cc_name_import(CcRec *rec, CcAct *act, CcEvent *ev) {
     static PyObject *name;
-    if (name == NULL && (name = PyUnicode_InternFromString("__import__")) == NULL) abort();
+    if (name == NULL) name = cc_obj_name("__import__");
     PyObject *builtins = PyEval_GetBuiltins(), *importer = PyDict_GetItemWithError(builtins, name);
     if (importer == NULL) return CC_OK;
     if (!PyCFunction_Check(importer) || !look_at_modules(rec, act, ev))
@@ -119,8 +119,7 @@ CcGo cc_name_import(CcRec *rec, CcAct *act, CcEvent *ev) {
 }
 
 void cc_name_submodule(CcRec *rec, PyObject *package, PyObject *name) {
-    PyObject *dict = PyModule_GetDict(package), *key = PyUnicode_InternFromString("__name__");
-    if (key == NULL) abort();
+    PyObject *dict = PyModule_GetDict(package), *key = cc_obj_name("__name__");
     PyObject *own = PyDict_GetItemWithError(dict, key);
     cc_value_read(rec, CC_SRC_KEY, cc_value_const_source(rec, dict), key, 0, 0, own);
     PyObject *full = own != NULL && PyUnicode_Check(own) ? PyUnicode_FromFormat("%U.%U", own, name) : NULL;

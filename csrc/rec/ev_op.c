@@ -50,7 +50,7 @@ static bool looks_inside(const CcEvent *ev) {
 
 bool cc_op_python_method(PyObject *o, const char *name) {
     if (!is_heap(o)) return false;
-    PyObject *s = PyUnicode_InternFromString(name), *f = s != NULL ? cc_type_lookup(Py_TYPE(o), s) : NULL;
+    PyObject *s = cc_obj_name(name), *f = s != NULL ? cc_type_lookup(Py_TYPE(o), s) : NULL;
     Py_XDECREF(s);
     return f != NULL && Py_IS_TYPE(f, &PyFunction_Type);
 }

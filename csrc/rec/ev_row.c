@@ -10,7 +10,7 @@ static bool has(const CcCallee *callee, CcTrait trait) { return callee->traits >
 
 static PyObject *dict_name(void) {
     static PyObject *name;
-    if (name == NULL) name = PyUnicode_InternFromString("__dict__");
+    if (name == NULL) name = cc_obj_name("__dict__");
     return name;
 }
 
@@ -273,7 +273,7 @@ static CcGo key_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee
 static CcGo id_before(CcRec *rec, CcAct *act, const CcCalled *c) {
     if (c->n == 0) return CC_OK;
     if (cc_tens_any(c->in[0])) { /* Tensor.__hash__ asks for it as well: what is hashed is told apart by its identity */
-        PyObject *name = PyUnicode_InternFromString("__hash__");
+        PyObject *name = cc_obj_name("__hash__");
         PyObject *f = name != NULL ? cc_type_lookup(Py_TYPE(c->in[0]), name) : NULL;
         Py_XDECREF(name);
         return f != NULL && PyFunction_Check(f) && PyFunction_GET_CODE(f) == (PyObject *)act->co

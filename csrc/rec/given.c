@@ -16,8 +16,8 @@ static void guard_class(CcRec *rec, PyTypeObject *type) {
     const int parent = cc_value_const_source(rec, (PyObject *)type);
     const int id = cc_guard_source(gs, CC_SRC_CLASS, parent, NULL, 0, 0, &is_new);
     if (!is_new) return;
-    PyObject *all = cc_special_of(type);
-    if (all == NULL) abort();
+    PyObject *all;
+    CC_SURE(all, cc_special_of(type));
     cc_guard_check(gs, id, CC_CHK_SPECIALS, all);
     Py_DECREF(all);
 }
@@ -56,9 +56,8 @@ void cc_given(CcRec *rec, PyObject *o, int depth) {
 /* ------------------------------------------------------------------ text */
 
 static void read_fact(CcRec *rec, PyObject *o, PyTypeObject *described, const char *text) {
-    PyObject *name = PyUnicode_InternFromString(text), *v = name != NULL ? PyObject_GetAttr(o, name) : NULL;
+    PyObject *name = cc_obj_name(text), *v = name != NULL ? PyObject_GetAttr(o, name) : NULL;
     const int source = cc_value_source(rec, o);
-    if (name == NULL) abort();
     PyErr_Clear();
     if (v != NULL) cc_vec_push(&rec->keep, v);
     if (source >= 0) cc_value_read(rec, CC_SRC_MEMBER, source, cc_type_lookup(described, name), 0, 0, v);

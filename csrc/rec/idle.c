@@ -44,8 +44,8 @@ static bool guard_level(CcRec *rec, const CcAct *act, int level) {
         n = CC_MAX(n, idle->slot / 8 + 1);
     }
     if (n == 0) return true;
-    PyObject *slots = PyBytes_FromStringAndSize(bits, n);
-    if (slots == NULL) abort();
+    PyObject *slots;
+    CC_SURE(slots, PyBytes_FromStringAndSize(bits, n));
     bool is_new;
     const int id = cc_guard_source(&rec->trace->guards, CC_SRC_IDLE, -1, slots, 0, level, &is_new);
     cc_guard_check(&rec->trace->guards, id, CC_CHK_QUIET, NULL);

@@ -480,8 +480,7 @@ CcGo cc_node_effect(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *re
     CcAction action = cc_node_action(spec, act, 0);
     action.after = rec->trace->graph->node.n;
     cc_vec_push(&rec->trace->effect, action);
-    PyObject **in = malloc(sizeof *in * (size_t)(spec->n + 1));
-    if (in == NULL) abort();
+    PyObject **in = cc_mem_get(sizeof *in * (size_t)(spec->n + 1));
     for (int i = 0; i < spec->n; i++) in[i] = Py_XNewRef(spec->in[i]);
     cc_vec_push(&rec->effect, (struct CcRecEffect){in, spec->n});
     if (result != NULL && !cc_value_const(result) && cc_value_origin(rec, result) == CC_O_UNKNOWN)

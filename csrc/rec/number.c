@@ -110,8 +110,8 @@ void cc_number_hashed(CcRec *rec, PyObject *o) {
 
 bool cc_number_whole(PyObject *o) {
     if (cc_value_view(o) == &PyDictValues_Type) {
-        PyObject *items = PySequence_List(o);
-        if (items == NULL) abort();
+        PyObject *items;
+        CC_SURE(items, PySequence_List(o));
         const bool whole = cc_number_whole(items);
         Py_DECREF(items);
         return whole;

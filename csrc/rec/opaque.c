@@ -163,8 +163,7 @@ CcGo cc_opaque_apply_after(CcRec *rec, CcAct *act, PyObject *bound, PyObject *re
     PyObject *cls = PyCFunction_Check(bound) ? PyCFunction_GET_SELF(bound) : NULL;
     if (cls == NULL || !PyType_Check(cls)) return cc_rec_poison(rec, act, CC_R_TORCH_EFFECT, "Function.apply");
     for (int i = 0; i < CC_COUNT(names); i++) {
-        PyObject *s = PyUnicode_InternFromString(names[i]);
-        if (s == NULL) abort();
+        PyObject *s = cc_obj_name(names[i]);
         cc_value_read(rec, CC_SRC_TLOOK, cc_value_const_source(rec, cls), s, 0, 0,
                       cc_type_lookup((PyTypeObject *)cls, s));
         Py_DECREF(s);
@@ -184,8 +183,7 @@ static bool plain_object(PyObject *o) {
     while (cc_python_class(base)) base = base->tp_base;
     if (base == t || base != &PyBaseObject_Type || cc_obj_dict(o) == NULL) return false;
     for (int i = 0; i < CC_COUNT(hooks); i++) {
-        PyObject *s = PyUnicode_InternFromString(hooks[i]);
-        if (s == NULL) abort();
+        PyObject *s = cc_obj_name(hooks[i]);
         const bool own = cc_type_lookup(t, s) != cc_type_lookup(&PyBaseObject_Type, s);
         Py_DECREF(s);
         if (own) return false;

@@ -197,8 +197,7 @@ void cc_rec_begin(CcRec *rec, const CcMode *mode, uint64_t salt) {
     rec->salt = salt;
     rec->rigid = NULL;
     rec->by_code = rec->no_more = rec->died = false;
-    rec->trace = calloc(1, sizeof *rec->trace);
-    if (rec->trace == NULL) abort();
+    rec->trace = cc_mem_get(sizeof *rec->trace);
     rec->trace->graph = cc_graph_new();
     rec->trace->mode = rec->mode = *mode;
     rec->trace->result = -1;
@@ -234,9 +233,9 @@ CcRecFrame *cc_rec_frame(CcRec *rec, CcAct *act) {
 void cc_rec_guard_function(CcRec *rec, PyFunctionObject *func) {
     const int parent = cc_value_source(rec, (PyObject *)func);
     if (parent < 0) return; /* made in this trace */
-    PyObject *want = PyTuple_Pack(3, func->func_code, func->func_defaults ? func->func_defaults : Py_None,
-                                  func->func_kwdefaults ? func->func_kwdefaults : Py_None);
-    if (want == NULL) abort();
+    PyObject *want;
+    CC_SURE(want, PyTuple_Pack(3, func->func_code, func->func_defaults ? func->func_defaults : Py_None,
+                                  func->func_kwdefaults ? func->func_kwdefaults : Py_None));
     bool is_new;
     CcGuards *gs = &rec->trace->guards;
     const int id = cc_guard_source(gs, CC_SRC_FUNCTION, parent, NULL, 0, 0, &is_new);
@@ -684,6 +683,10 @@ CcGo cc_rec_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     if (f == NULL) return CC_OK;
     f->touched = true;
     if (cc_look_take()) return cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "C code in between");
+    if (cc_mem_low()) { /* no place is to blame */
+        set_why(rec, act, CC_R_LIMIT, "memory");
+        return give_up(rec);
+    }
     f->call_nodes = rec->trace->graph->node.n;
     f->gives = -1;
     if (rec->sites->at.n > 0) {

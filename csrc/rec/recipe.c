@@ -560,8 +560,8 @@ static int build_bound_builtin(Builder *b, PyObject *o) {
 }
 
 static int build_frozenset(Builder *b, PyObject *o) {
-    PyObject *items = PySequence_List(o);
-    if (items == NULL) abort();
+    PyObject *items;
+    CC_SURE(items, PySequence_List(o));
     bool constant = true;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items); i++) {
         PyObject *item = PyList_GET_ITEM(items, i);

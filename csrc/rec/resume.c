@@ -78,8 +78,8 @@ static bool adopt_iterator(CcRec *rec, PyObject *it, int source, int holders) {
 /* A float that differs between calls is an object of its own: what was one object when this was recorded (best = v in a
  * loop, a constant of the code that a caller gave as well) may be two in a replay. */
 static PyObject *own_float(PyObject *v) {
-    PyObject *copy = cc_obj_number(v);
-    if (copy == NULL) abort();
+    PyObject *copy;
+    CC_SURE(copy, cc_obj_number(v));
     return copy;
 }
 
@@ -116,7 +116,7 @@ static void adopt_container(CcRec *rec, PyObject *o, int source, int holders) {
             if (!PyFloat_CheckExact(value) || !cc_value_const(key)) continue;
             PyObject *own = own_float(value);
             /* of a key that is there: the walk goes on */
-            if (PyDict_SetItem(o, key, own) < 0) abort();
+            cc_obj_put(o, key, own);
             learn_float(rec, own, cc_guard_source(gs, CC_SRC_KEY, source, key, 0, 0, &is_new));
             Py_DECREF(own);
         }
@@ -174,8 +174,7 @@ static void adopt_function(CcRec *rec, PyObject *v, CcSource source, int parent,
     cc_value_set(rec, v, CC_O_SOURCE, id);
     rec->by_code = true;
     cc_rec_guard_function(rec, (PyFunctionObject *)v);
-    PyObject *closure = ((PyFunctionObject *)v)->func_closure, *name = PyUnicode_InternFromString("__closure__");
-    if (name == NULL) abort();
+    PyObject *closure = ((PyFunctionObject *)v)->func_closure, *name = cc_obj_name("__closure__");
     if (closure != NULL) {
         const int cells = cc_value_read(rec, CC_SRC_MEMBER, id, cc_type_lookup(&PyFunction_Type, name), 0, 0, closure);
         for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(closure); i++)
@@ -266,10 +265,10 @@ static void read_function(CcRec *rec, PyObject *func, int generator) {
 static void adopt_generator(CcRec *rec, PyObject *o, int source, int holders) {
     CcGuards *gs = &rec->trace->guards;
     CcGen g;
-    if (!cc_generator_read(o, &g)) abort();
+    if (!cc_generator_read(o, &g)) abort(); /* the caller has read it */
     bool is_new;
-    PyObject *want = Py_BuildValue("(Oii)", g.code->co, g.unit, g.state);
-    if (want == NULL) abort();
+    PyObject *want;
+    CC_SURE(want, Py_BuildValue("(Oii)", g.code->co, g.unit, g.state));
     cc_guard_check(gs, source, CC_CHK_TYPE, (PyObject *)&PyGen_Type);
     const int id = cc_guard_source(gs, CC_SRC_GEN, source, NULL, 0, 0, &is_new);
     cc_guard_check(gs, id, CC_CHK_WAITS, want);
@@ -332,8 +331,8 @@ static void read_slot(CcRec *rec, CcAct *act, int level, int slot, bool symbolic
 /* Points are found by code, of which there may be several functions: a frame reads its own one's globals. */
 static void guard_scope(CcRec *rec, const CcAct *act, int level) {
     bool is_new;
-    PyObject *want = PyTuple_Pack(2, act->func->func_globals, act->func->func_builtins);
-    if (want == NULL) abort();
+    PyObject *want;
+    CC_SURE(want, PyTuple_Pack(2, act->func->func_globals, act->func->func_builtins));
     const int id = cc_guard_source(&rec->trace->guards, CC_SRC_FRAME, -1, NULL, 0, level, &is_new);
     cc_guard_check(&rec->trace->guards, id, CC_CHK_SCOPE, want);
     Py_DECREF(want);

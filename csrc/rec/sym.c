@@ -171,8 +171,8 @@ void cc_sym_written(CcRec *rec, int guard) {
 }
 
 static PyObject *symbol_object(CcRec *rec, PyObject *value, int id) {
-    PyObject *o = cc_obj_number(value);
-    if (o == NULL) abort();
+    PyObject *o;
+    CC_SURE(o, cc_obj_number(value));
     cc_value_set(rec, o, CC_O_SYMBOL, id);
     return o;
 }
@@ -247,8 +247,8 @@ void cc_sym_tuple(CcRec *rec, CcAct *act, int slot, int guard, PyObject *v) {
     if (differ == 0) return;
     bool is_new;
     const Py_ssize_t n = PyTuple_GET_SIZE(v);
-    PyObject *items = PyTuple_New(n);
-    if (items == NULL) abort();
+    PyObject *items;
+    CC_SURE(items, PyTuple_New(n));
     cc_guard_check(gs, guard, CC_CHK_TYPE, (PyObject *)Py_TYPE(v));
     cc_guard_check(gs, cc_guard_source(gs, CC_SRC_SIZE, guard, NULL, 0, (int)n, &is_new), CC_CHK_SIZE, NULL);
     for (Py_ssize_t i = 0; i < n; i++) {
@@ -262,9 +262,11 @@ void cc_sym_tuple(CcRec *rec, CcAct *act, int slot, int guard, PyObject *v) {
         cc_guard_check(gs, id, CC_CHK_TYPE, (PyObject *)Py_TYPE(item));
         PyTuple_SET_ITEM(items, i, from_source(rec, id, item));
     }
-    PyObject *given = PyTuple_CheckExact(v) ? Py_NewRef(items) : PyObject_CallOneArg((PyObject *)Py_TYPE(v), items);
-    Py_DECREF(items);
-    if (given == NULL) abort();
+    PyObject *given = items;
+    if (!PyTuple_CheckExact(v)) { /* torch.Size */
+        CC_SURE(given, PyObject_CallOneArg((PyObject *)Py_TYPE(v), items));
+        Py_DECREF(items);
+    }
     cc_value_set(rec, given, CC_O_FRESH, -1);
     cc_act_put(act, slot, given);
 }
@@ -354,17 +356,17 @@ static bool numbers_only(PyObject *o) {
 }
 
 static PyObject *symbols_of(CcRec *rec, PyObject *items, unsigned fixed, bool late) {
-    PyObject *tuple = PyTuple_New(PyTuple_GET_SIZE(items)), *given = tuple;
-    if (tuple == NULL) abort();
+    PyObject *tuple, *given;
+    CC_SURE(tuple, PyTuple_New(PyTuple_GET_SIZE(items)));
+    given = tuple;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items); i++) {
         PyObject *o = new_symbol(rec, PyTuple_GET_ITEM(items, i), late);
         if (fixed >> i & 1) Py_SETREF(o, Py_NewRef(PyTuple_GET_ITEM(items, i)));
         PyTuple_SET_ITEM(tuple, i, o);
     }
     if (!PyTuple_CheckExact(items)) { /* torch.Size */
-        given = PyObject_CallOneArg((PyObject *)Py_TYPE(items), tuple);
+        CC_SURE(given, PyObject_CallOneArg((PyObject *)Py_TYPE(items), tuple));
         Py_DECREF(tuple);
-        if (given == NULL) abort();
     }
     cc_value_set(rec, given, CC_O_FRESH, -1);
     return given;
@@ -514,8 +516,8 @@ bool cc_sym_identical(CcRec *rec, CcAct *act, PyObject *const *in) {
         if (!symbols[i] && !small_int(in[i])) return false;
     if (symbols[0] && symbols[1]) settle_all(rec, in, 2); /* whether they are small counts as well */
     const CcCallSpec spec = {.form = CC_F_COMPARE, .arg = Py_EQ, .in = in, .n = 2, .name = "comparison"};
-    PyObject *equal = PyObject_RichCompare(in[0], in[1], Py_EQ);
-    if (equal == NULL) abort();
+    PyObject *equal;
+    CC_SURE(equal, PyObject_RichCompare(in[0], in[1], Py_EQ));
     const bool same = equal == Py_True && small_int(in[0]);
     PyObject *given = record_step(rec, act, &spec, equal, 0);
     if (given == NULL) settle_all(rec, in, 2);
@@ -529,8 +531,8 @@ bool cc_sym_probability(CcRec *rec, CcAct *act, PyObject *o) {
         PyObject *const in[] = {o, PyFloat_FromDouble(edge)};
         cc_vec_push(&rec->keep, in[1]);
         const CcCallSpec spec = {.form = CC_F_COMPARE, .arg = Py_EQ, .in = in, .n = 2, .name = "comparison"};
-        PyObject *equal = PyObject_RichCompare(o, in[1], Py_EQ);
-        if (equal == NULL) abort();
+        PyObject *equal;
+        CC_SURE(equal, PyObject_RichCompare(o, in[1], Py_EQ));
         if (!cc_sym_is(rec, o)) {
             Py_DECREF(equal);
             if (!cc_value_compare(rec, Py_EQ, o, in[1], equal == Py_True)) return false;

@@ -56,7 +56,7 @@ static bool pybind_class(const PyTypeObject *t) { return strcmp(Py_TYPE(t)->tp_n
 
 bool cc_value_pybind_enum(PyObject *o) {
     static PyObject *entries;
-    if (entries == NULL && (entries = PyUnicode_InternFromString("__entries")) == NULL) abort();
+    if (entries == NULL) entries = cc_obj_name("__entries");
     return pybind_class(Py_TYPE(o)) && cc_type_lookup(Py_TYPE(o), entries) != NULL;
 }
 
@@ -385,8 +385,8 @@ void cc_value_which(CcRec *rec, PyObject *o) {
         return;
     }
     const void *told = (const void *)(((uintptr_t)p->id << 32 | (uintptr_t)p->id) + 1);
-    PyObject *address = PyLong_FromVoidPtr(o);
-    if (address == NULL) abort();
+    PyObject *address;
+    CC_SURE(address, PyLong_FromVoidPtr(o));
     if (cc_map_find(&rec->distinct, told) == NULL) cc_guard_also(gs, p->id, CC_CHK_ADDRESS, address, -1);
     cc_map_put(&rec->distinct, told, 1);
     Py_DECREF(address);
@@ -568,8 +568,8 @@ static bool proxy_content(CcRec *rec, PyObject *o, int depth) {
 
 static bool deque_content(CcRec *rec, PyObject *items, PyObject *deque, int parent, int depth) {
     if (parent >= 0) { /* its limit decides what an append drops */
-        PyObject *name = PyUnicode_InternFromString("maxlen"), *limit = PyObject_GetAttr(deque, name);
-        if (limit == NULL) abort();
+        PyObject *name = cc_obj_name("maxlen"), *limit;
+        CC_SURE(limit, PyObject_GetAttr(deque, name));
         cc_value_read(rec, CC_SRC_MEMBER, parent, cc_type_lookup(Py_TYPE(deque), name), 0, 0, limit);
         Py_DECREF(limit);
         Py_DECREF(name);
@@ -588,8 +588,7 @@ static bool slice_content(CcRec *rec, PyObject *o, int parent) {
     const PySliceObject *s = (PySliceObject *)o;
     PyObject *const parts[] = {s->start, s->stop, s->step};
     for (int i = 0; i < CC_COUNT(names); i++) {
-        PyObject *name = PyUnicode_InternFromString(names[i]);
-        if (name == NULL) abort();
+        PyObject *name = cc_obj_name(names[i]);
         cc_value_read(rec, CC_SRC_MEMBER, parent, cc_type_lookup(&PySlice_Type, name), 0, 0, parts[i]);
         Py_DECREF(name);
         if (!cc_value_const(parts[i])) return false;
@@ -630,7 +629,7 @@ bool cc_value_exception(CcRec *rec, PyObject *o) {
     const int source = cc_value_source(rec, o);
     cc_sym_settle(rec, args, 3);
     if (source < 0 || args == NULL) return true;
-    PyObject *name = PyUnicode_InternFromString("args");
+    PyObject *name = cc_obj_name("args");
     PyObject *descr = name != NULL ? cc_type_lookup((PyTypeObject *)PyExc_BaseException, name) : NULL;
     Py_XDECREF(name);
     if (descr == NULL) return false;
