@@ -91,6 +91,7 @@ void cc_root_clear(CcRoot *root) {
     root->last_failure = NULL;
     root->hints.at.n = 0;
     root->give_ups = 0;
+    root->waited = root->patience = 0;
     root->eager_only = root->warned = false;
 }
 
@@ -238,7 +239,8 @@ static void to_front(CcRoot *root, CcEntry *e) {
 enum { NOT_ASKED = -2, MODE_DIFFERS = -3 }; /* beside numbers of guards */
 
 /* No entry fitted: says why the first one did not. */
-static void tell_failure(CcRoot *root, const CcMode *mode, int failed) {
+static void tell_failure(CcRoot *root, const CcMode *mode, const CcGuardState *state, int failed) {
+    if (failed == NOT_ASKED) return;
     const CcSegment *s = root->entry.at[0]->segment;
     if (failed >= 0) {
         cc_root_failure(root, s, failed);
@@ -247,6 +249,7 @@ static void tell_failure(CcRoot *root, const CcMode *mode, int failed) {
         root->last_failure = strdup(cc_mode_diff(&s->trace->mode, mode));
         root->failed_guard = -1;
     }
+    tell_now(root, state);
 }
 
 /* Runs an entry if its guards hold; *failed is the guard that does not. */
@@ -266,11 +269,10 @@ static PyObject *try_entry(CcRoot *root, CcEntry *e, const CcGuardState *state, 
     return r;
 }
 
-/* Result of a hit; NULL without an error: no entry fits, or *again. */
+/* Result of a hit; NULL without an error: no entry fits, *first is what failed of the first one, or *again. */
 static PyObject *try_entries(CcRoot *root, PyObject *const *args, int n, PyObject *kwnames, const CcMode *mode,
-                             bool *again) {
+                             bool *again, int *first) {
     const CcGuardState state = {.args = args, .n_args = n};
-    int first = NOT_ASKED;
     for (int i = 0; i < root->entry.n; i++) {
         CcEntry *e = root->entry.at[i];
         if (e->n_args != n || e->segment->broken || !same_names(e->kwnames, kwnames)) continue;
@@ -286,26 +288,42 @@ static PyObject *try_entries(CcRoot *root, PyObject *const *args, int n, PyObjec
                 return r;
             }
         }
-        if (i == 0) first = failed;
+        if (i == 0) *first = failed;
     }
-    if (first != NOT_ASKED) tell_failure(root, mode, first);
     return NULL;
 }
 
+static bool warn_of_limit(CcRoot *root) {
+    root->warned = true;
+    PyErr_WarnFormat(PyExc_RuntimeWarning, 1,
+                     "ccompile: %U has reached recompile_limit (%d); further variants run eagerly, and one takes the "
+                     "place of the entry used least now and then. What differed last: %s. More entries: "
+                     "ccompile.compile(..., options={\"recompile_limit\": %d})",
+                     root->func->func_qualname, root->knobs.recompile_limit,
+                     root->last_failure != NULL ? root->last_failure : "-", 8 * CC_MAX(root->knobs.recompile_limit, 1));
+    return PyErr_Occurred() == NULL; /* warnings are errors: the caller sees it */
+}
+
+/* Past the limit variants that recur are to have the entries: the one that is met after so many calls takes the place of
+ * the entry that was used longest ago. Where the last such was hardly used, the next one waits for twice as many. */
+static bool makes_room(CcRoot *root) {
+    enum { FIRST = 32, MOST = 8192, PAYS = 8 };
+    if (root->patience == 0) root->patience = FIRST;
+    if (++root->waited < root->patience || root->running > 1 || root->entry.n == 0) return false;
+    root->waited = 0;
+    const CcEntry *newest = NULL;
+    for (int i = 0; i < root->entry.n; i++)
+        if (newest == NULL || root->entry.at[i]->segment->id > newest->segment->id) newest = root->entry.at[i];
+    root->patience = newest->segment->hits >= PAYS ? CC_MAX(root->patience / 2, (int)FIRST)
+                                                   : CC_MIN(root->patience * 2, (int)MOST);
+    return true;
+}
+
+/* While another thread records this call runs eagerly: threads that begin at once would use up the entries before a size
+ * is known to differ. */
 static bool may_record(CcRoot *root) {
-    if (root->eager_only) return false;
-    if (root->entry.n < root->knobs.recompile_limit) return true;
-    if (!root->warned) {
-        root->warned = true;
-        PyErr_WarnFormat(
-            PyExc_RuntimeWarning, 1,
-            "ccompile: %U has reached recompile_limit (%d); further variants run eagerly. The guard that failed "
-            "last: %s",
-            root->func->func_qualname, root->knobs.recompile_limit,
-            root->last_failure != NULL ? root->last_failure : "-");
-        if (PyErr_Occurred()) return false; /* warnings are errors: the caller sees it */
-    }
-    return false;
+    if (root->recorder != NULL) return false;
+    return root->entry.n < root->knobs.recompile_limit || !root->warned || makes_room(root);
 }
 
 /* What differs from the entries that there are is symbolic from now on. */
@@ -320,8 +338,10 @@ static void learn_hints(CcRoot *root, PyObject *const *args, int n, PyObject *kw
 
 static PyObject *call_compiled(CcRoot *root, PyObject *const *args, int n, PyObject *kwnames, const CcMode *mode,
                                PyObject *const *own, size_t own_nargsf) {
+    const CcGuardState state = {.args = args, .n_args = n};
     bool again = false;
-    PyObject *r = try_entries(root, args, n, kwnames, mode, &again);
+    int first = NOT_ASKED;
+    PyObject *r = try_entries(root, args, n, kwnames, mode, &again, &first);
     if (r != NULL) return r;
     if (again) { /* what failed raises in eager as well, with the user's lines in its traceback */
         PyErr_Clear();
@@ -330,10 +350,13 @@ static PyObject *call_compiled(CcRoot *root, PyObject *const *args, int n, PyObj
     }
     if (PyErr_Occurred()) return NULL;
     cc_eval_counts.misses++;
-    if (!root->eager_only && root->entry.n < root->knobs.recompile_limit)
-        tell_now(root, &(CcGuardState){.args = args, .n_args = n});
+    if (!may_record(root)) return call_eagerly(root, own, own_nargsf, kwnames);
+    tell_failure(root, mode, &state, first);
     learn_hints(root, args, n, kwnames, mode);
-    if (!may_record(root)) return PyErr_Occurred() ? NULL : call_eagerly(root, own, own_nargsf, kwnames);
+    if (root->entry.n >= root->knobs.recompile_limit) {
+        if (!root->warned) return warn_of_limit(root) ? call_eagerly(root, own, own_nargsf, kwnames) : NULL;
+        free_entry(root->entry.at[--root->entry.n]);
+    }
     return cc_region_record(root, args, n, kwnames, mode);
 }
 
@@ -342,14 +365,15 @@ PyObject *cc_root_call(CcRoot *root, PyObject *const *args, size_t nargsf, PyObj
         return PyObject_Vectorcall(root->callable, args, nargsf, kwnames);
     root->calls++;
     cc_eval_counts.calls++;
+    if (root->eager_only) return call_eagerly(root, args, nargsf, kwnames);
     CcMode mode;
     cc_mode_read(&mode);
     const char *why = cc_hook_occupied()    ? "inside torch.compile"
                       : !cc_hook_has_room() ? "too little of the thread's C stack is left"
                       : cc_mem_low() && !cc_mem_keep() ? "memory is short"
                                             : cc_mode_refuse(&mode);
-    if (why != NULL || root->eager_only) {
-        if (why != NULL) cc_log_add(CC_LOG_EAGER, "%s", why);
+    if (why != NULL) {
+        cc_log_add(CC_LOG_EAGER, "%s", why);
         return call_eagerly(root, args, nargsf, kwnames);
     }
     cc_run_threads(cc_mode_threads());

@@ -50,9 +50,12 @@ typedef enum CcRules { CC_RULES_NEW, CC_RULES_HOLD, CC_RULES_WRONG } CcRules;
 typedef struct CcSegment {
     CcTrace *trace;
     CC_VEC(CcShape *) shape; /* most recently used first */
+    CC_VEC(uint64_t) hash;   /* of their keys */
+    CcMap dropped;           /* hashes of keys whose plans were dropped */
+    int returned;            /* of those, since the limit was raised */
     CcRunOptions options;
     CC_VEC(int) made; /* the graph's outputs that nodes make; cc_eval_idle */
-    int shape_limit;
+    int shape_limit, most_shapes;
     uint64_t lot;        /* state of the generator that says which shape is dropped */
     uint64_t run_ns;     /* what torch's ops took at best, in a first call of some sizes */
     uint64_t planned_ns; /* what rules, a plan and its run took at best instead */
@@ -98,7 +101,10 @@ typedef struct CcRoot {
     char *last_failure;               /* text of the guard that failed last */
     int failed_segment, failed_guard; /* the same by numbers (symbolic guards count on); -1: none */
     int give_ups;                     /* in a row */
+    int waited, patience;             /* calls past recompile_limit: so far, and until an entry makes room */
     int running, next_id;
+    /* the region that records, one at a time: what is symbolic shows in what was recorded before; NULL: none */
+    const void *recorder;
     bool eager_only, warned, reset_pending;
     bool forgave; /* the last recording ended in an exception that reached the caller */
     bool told;    /* some of its code asked whether it is compiled, and was told so */

@@ -462,6 +462,8 @@ static CcGo record_from(Region *g, CcPoint *p, CcAct *const *acts, int n, const 
         fill_up(g, p, cc_rec_why(g->rec), "there are loop_limit variants already");
         return die(g);
     }
+    if (g->root->recorder != NULL && g->root->recorder != g) return die(g); /* another thread's call: see may_record */
+    g->root->recorder = g;
     if (!g->counted) g->root->recordings++;
     g->counted = true;
     cc_log_add(CC_LOG_RECORD, "%s: behind a break, line %d", PyUnicode_AsUTF8(g->root->func->func_qualname),
@@ -632,6 +634,7 @@ static int open_region(Region *g, CcRoot *root) {
 
 static PyObject *close_region(Region *g, PyObject *r) {
     current = g->outer;
+    if (g->root->recorder == g) g->root->recorder = NULL;
     cc_hook_disarm(&g->obs);
     clear_levels(g);
     PyObject *handled = PyErr_GetHandledException();
@@ -657,6 +660,7 @@ PyObject *cc_region_record(CcRoot *root, PyObject *const *args, int n, PyObject 
     Region g;
     if (open_region(&g, root) < 0) return NULL;
     root->recordings++;
+    root->recorder = &g;
     g.counted = true;
     while (root->seen.n > 0) cc_break_clear(&root->seen.at[--root->seen.n]);
     const uint64_t start = cc_log_now_ns();

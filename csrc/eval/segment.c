@@ -485,6 +485,8 @@ CcSegment *cc_segment_new(CcRoot *root, CcTrace *trace) {
 void cc_segment_free(CcSegment *s) {
     if (s == NULL) return;
     for (int i = 0; i < s->shape.n; i++) cc_shape_free(s->trace, s->shape.at[i]);
+    cc_vec_free(&s->hash);
+    cc_map_free(&s->dropped);
     cc_vec_free(&s->shape);
     cc_vec_free(&s->made);
     cc_trace_free(s->trace);

@@ -6,12 +6,14 @@
  * dropped. */
 #include "eval_int.h"
 
+#include <limits.h>
 #include <math.h>
 
 enum {
     FIRST_CREDIT = 4, /* plans */
     MOST_CREDIT = 8,
-    DEAR = 4, /* a plan that takes a fourth of a run's time */
+    DEAR = 4,     /* a plan that takes a fourth of a run's time */
+    RAISED = 4,   /* the limit may grow to so many times what it was */
 };
 
 /* ------------------------------------------------------------------ keys */
@@ -65,14 +67,39 @@ static bool current_key(const CcTrace *t, CcScratch *x) {
 
 /* ------------------------------------------------------------------ life */
 
+static uint64_t hash_of(const int64_t *key, int n) { return cc_map_hash(key, sizeof *key * (size_t)n, 0) | 1; }
+
+/* The hash is where its shape is. */
+static void to_front(CcSegment *s, int i) {
+    CcShape *shape = s->shape.at[i];
+    const uint64_t hash = s->hash.at[i];
+    memmove(s->shape.at + 1, s->shape.at, sizeof shape * (size_t)i);
+    memmove(s->hash.at + 1, s->hash.at, sizeof hash * (size_t)i);
+    s->shape.at[0] = shape;
+    s->hash.at[0] = hash;
+}
+
+/* A key that was dropped is here again: where that is the rule and no exception there is to be room for more. */
+static void note_return(CcSegment *s, uint64_t hash) {
+    if (!cc_map_remove(&s->dropped, (const void *)(uintptr_t)hash)) return;
+    if (++s->returned <= s->shape_limit || s->shape_limit >= s->most_shapes) return;
+    s->returned = 0;
+    s->shape_limit = CC_MIN(2 * s->shape_limit, s->most_shapes);
+    cc_log_add(CC_LOG_SHAPE, "segment %d: sizes come again whose plans were dropped: %d are kept from now on", s->id,
+               s->shape_limit);
+}
+
 static CcShape *add_shape(CcSegment *s, const int64_t *key, int n) {
+    const uint64_t hash = hash_of(key, n);
+    note_return(s, hash);
     CcShape *shape = cc_mem_get(sizeof *shape);
     shape->key = cc_mem_get(sizeof *key * (size_t)(n + 1));
     memcpy(shape->key, key, sizeof *key * (size_t)n);
     shape->n_key = n;
     cc_vec_push(&s->shape, shape);
-    memmove(s->shape.at + 1, s->shape.at, sizeof shape * (size_t)(s->shape.n - 1));
-    return s->shape.at[0] = shape;
+    cc_vec_push(&s->hash, hash);
+    to_front(s, s->shape.n - 1);
+    return shape;
 }
 
 void cc_shape_free(const CcTrace *t, CcShape *shape) {
@@ -94,9 +121,12 @@ static void drop_any(CcSegment *s) {
         s->lot = s->lot * 6364136223846793005u + 1442695040888963407u; /* Knuth's MMIX generator */
         const int i = 1 + (int)((s->lot >> 33) % (uint64_t)(s->shape.n - 1));
         if (s->shape.at[i]->running > 0) continue;
+        if (s->dropped.n >= 2 * s->most_shapes) cc_map_free(&s->dropped);
+        if (s->shape_limit < s->most_shapes) cc_map_put(&s->dropped, (const void *)(uintptr_t)s->hash.at[i], 1);
         cc_shape_free(s->trace, s->shape.at[i]);
-        memmove(s->shape.at + i, s->shape.at + i + 1, sizeof *s->shape.at * (size_t)(s->shape.n - i - 1));
-        s->shape.n--;
+        s->shape.at[i] = cc_vec_last(&s->shape);
+        s->hash.at[i] = cc_vec_last(&s->hash);
+        s->shape.n = --s->hash.n;
     }
 }
 
@@ -141,6 +171,7 @@ void cc_shape_first(CcRoot *root, CcSegment *s) {
                                 .fills = cc_mode_fills(&t->mode),
                                 .convolves = true};
     s->shape_limit = root->knobs.shape_limit;
+    s->most_shapes = CC_MIN(s->shape_limit, INT_MAX / RAISED) * RAISED;
     s->credit = FIRST_CREDIT;
     s->run_ns = s->planned_ns = UINT64_MAX;
     s->verify = root->knobs.verify != 0;
@@ -212,13 +243,13 @@ bool cc_shape_odd(const CcTrace *t, const CcScratch *x) {
 int cc_shape_find(CcSegment *s, CcScratch *x) {
     const CcTrace *t = s->trace;
     if (!current_key(t, x)) return t->step.n;
+    const uint64_t hash = hash_of(x->key, x->n_key);
     for (int i = 0; i < s->shape.n; i++) {
         CcShape *shape = s->shape.at[i];
-        if (shape->n_key != x->n_key || memcmp(shape->key, x->key, sizeof *x->key * (size_t)x->n_key) != 0) continue;
-        if (i > 0) {
-            memmove(s->shape.at + 1, s->shape.at, sizeof shape * (size_t)i);
-            s->shape.at[0] = shape;
-        }
+        if (s->hash.at[i] != hash || shape->n_key != x->n_key ||
+            memcmp(shape->key, x->key, sizeof *x->key * (size_t)x->n_key) != 0)
+            continue;
+        if (i > 0) to_front(s, i);
         if (shape->misfit > 0) return shape->misfit - 1;
         x->shape = shape;
         break;

@@ -1,0 +1,115 @@
+"""What happens at limits: entries beyond recompile_limit, plans beyond shape_limit, threads that make first calls at once."""
+
+import threading
+import warnings
+
+import ccompile
+import pytest
+import torch
+from ccompile.api import compiled_of
+from conftest import EAGER
+
+pytestmark = pytest.mark.skipif(EAGER, reason="needs the product")
+
+
+def scaled(x, k):
+    return x * 2 if k == "a" else x * len(k) + ord(k[0])
+
+
+def run(compiled, fn, kinds, x):
+    for kind in kinds:
+        assert torch.equal(compiled(x, kind), fn(x, kind))
+    return compiled_of(compiled).report()
+
+
+def quiet(**options):
+    warnings.simplefilter("ignore", RuntimeWarning)
+    return ccompile.compile(scaled, dynamic=False, options=options)
+
+
+def test_a_variant_that_recurs_takes_the_place_of_one_that_does_not():
+    compiled, x = quiet(recompile_limit=2), torch.ones(3)
+    run(compiled, scaled, ["a", "bb"], x)
+    before = run(compiled, scaled, ["ccc"] * 60, x)
+    after = run(compiled, scaled, ["ccc"] * 20, x)
+    assert after["hits"] == before["hits"] + 20 and len(after["entries"]) == 2
+    assert run(compiled, scaled, ["bb"], x)["hits"] == after["hits"] + 1  # the entry used longest ago went
+
+
+def test_variants_that_all_come_by_turns_are_not_recorded_again_and_again():
+    compiled, x = quiet(recompile_limit=3), torch.ones(3)
+    names = [chr(97 + i) * (i + 1) for i in range(12)]
+    report = run(compiled, scaled, names * 50, x)
+    assert len(report["entries"]) == 3 and report["recordings"] <= 3 + 8
+
+
+def test_the_warning_names_what_differed_and_the_knob():
+    compiled = ccompile.compile(lambda x: x + 1, dynamic=False, options={"recompile_limit": 2})
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for n in range(2, 9):
+            compiled(torch.ones(n, 3))
+    (text,) = [str(w.message) for w in seen if "recompile_limit" in str(w.message)]
+    assert "argument 0 is f32[3, 3] cpu; now f32[4, 3] cpu" in text and 'options={"recompile_limit": 16}' in text, text
+
+
+def test_an_error_made_of_the_warning_reaches_the_caller():
+    compiled = ccompile.compile(lambda x: x + 1, dynamic=False, options={"recompile_limit": 1})
+    compiled(torch.ones(2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(RuntimeWarning):
+            compiled(torch.ones(3))
+    assert torch.equal(compiled(torch.ones(3)), torch.ones(3) + 1)
+
+
+def test_one_thread_records_and_the_others_run_eagerly():
+    inside, go_on = threading.Event(), threading.Event()
+    recorder = []
+
+    def fn(x):
+        if threading.get_ident() in recorder:
+            inside.set()
+            go_on.wait(60)
+        return x * 2 + 1
+
+    compiled, results = ccompile.compile(fn), {}
+
+    def first():
+        recorder.append(threading.get_ident())
+        results[0] = compiled(torch.ones(2))
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    assert inside.wait(60)
+    for n in range(3, 12):  # other sizes, while the first call is being recorded
+        results[n] = compiled(torch.ones(n))
+    report = compiled_of(compiled).report()
+    go_on.set()
+    thread.join()
+    assert report["recordings"] == 1 and report["eager_calls"] == 9
+    assert all(torch.equal(r, torch.ones(n or 2) * 2 + 1) for n, r in results.items())
+    recorder.clear()
+    for n in range(3, 12):
+        compiled(torch.ones(n))
+    assert compiled_of(compiled).report()["recordings"] <= 4  # symbols serve the rest
+    assert compiled_of(compiled).report()["eager_calls"] == 9
+
+
+def test_plans_that_are_wanted_again_raise_the_limit():
+    compiled = ccompile.compile(lambda x: (x * 2).sum(0), dynamic=True, options={"shape_limit": 8})
+    sizes = list(range(2, 26))
+    for n in sizes * 12:
+        assert torch.equal(compiled(torch.ones(n, 2)), (torch.ones(n, 2) * 2).sum(0))
+    before = ccompile.counters["new_shape"]
+    for n in sizes * 2:
+        compiled(torch.ones(n, 2))
+    assert ccompile.counters["new_shape"] == before
+    assert compiled_of(compiled).report()["entries"][0]["segments"][0]["shapes"] <= 32
+
+
+def test_plans_that_are_not_wanted_again_do_not():
+    compiled = ccompile.compile(lambda x: (x * 2).sum(0), dynamic=True, options={"shape_limit": 8})
+    for n in range(2, 200):
+        compiled(torch.ones(n, 2))
+    assert compiled_of(compiled).report()["entries"][0]["segments"][0]["shapes"] == 8
