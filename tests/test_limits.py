@@ -113,3 +113,15 @@ def test_plans_that_are_not_wanted_again_do_not():
     for n in range(2, 200):
         compiled(torch.ones(n, 2))
     assert compiled_of(compiled).report()["entries"][0]["segments"][0]["shapes"] == 8
+
+
+def test_dynamos_graph_break_is_called_what_it_is():
+    def fn(x):
+        y = x * 2
+        torch._dynamo.graph_break()
+        return y + 1
+
+    compiled = ccompile.compile(fn)
+    assert torch.equal(compiled(torch.ones(3)), fn(torch.ones(3)))
+    (broken,) = ccompile.explain(fn)(torch.ones(3)).break_reasons
+    assert broken.reason == "user" and "graph_break() was called" in broken.text

@@ -310,7 +310,9 @@ def test_describe(tens):
     assert tens.describe(torch.randn(8, 64).t()) == "f32[64, 8] strides (1, 64) cpu"
     assert tens.describe(torch.tensor(1)) == "i64[] cpu"
     assert tens.describe(torch.randn(1, requires_grad=True)) == "f32[1] cpu requires_grad"
-    assert tens.describe(torch.randn(1, dtype=torch.complex64)) == "foreign tensor"
+    assert tens.describe(torch.randn(2, 1, dtype=torch.complex64)) == \
+        "tensor[2, 1] of a dtype that kernels don't know (complex, for one)"
+    assert "subclass" in tens.describe(torch.randn(2, 1).to_sparse())
 
 
 def test_no_leaks(both):

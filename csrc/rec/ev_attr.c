@@ -125,8 +125,7 @@ static void guard_special(CcRec *rec, PyTypeObject *type, PyObject *name) {
 
 void cc_attr_dunder(CcRec *rec, PyObject *o, const char *name) {
     if (!cc_python_class(Py_TYPE(o))) return;
-    PyObject *s = PyUnicode_InternFromString(name);
-    if (s == NULL) abort();
+    PyObject *s = cc_obj_name(name);
     cc_attr_class_of(rec, o);
     guard_special(rec, Py_TYPE(o), s);
     Py_DECREF(s);

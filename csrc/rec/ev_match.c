@@ -29,8 +29,7 @@ static CcGo class_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
     PyObject *o = ev->in[0], *names = pattern_names(ev);
     (void)cc_given_class(rec, o, 0);
     (void)cc_given_class(rec, ev->in[1], 0);
-    PyObject *match_args = PyUnicode_InternFromString("__match_args__");
-    if (match_args == NULL) abort();
+    PyObject *match_args = cc_obj_name("__match_args__");
     CcGo go = PyType_Check(ev->in[1]) ? cc_attr_before(rec, act, ev->in[1], match_args) : CC_OK;
     Py_DECREF(match_args);
     if (PyObject_IsInstance(o, ev->in[1]) == 1 && Py_TYPE(ev->in[1]) == &PyType_Type)
