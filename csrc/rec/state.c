@@ -23,14 +23,16 @@ static PyObject *attribute(const char *module, const char *name) {
     return o;
 }
 
-/* A guard of its own: what is read is no value of the trace. */
+/* A guard of its own: what is read is no value of the trace. What changes these states is a break, so one of a kind is enough. */
 static void guard(CcRec *rec, CcSource source, int parent, PyObject *key, CcCheck check, PyObject *want) {
     bool is_new;
     CcGuards *gs = &rec->trace->guards;
     const int id = cc_guard_source(gs, source, parent, key, 0, 0, &is_new);
     gs->g.at[id].owned = true;
+    const CcGuard *g = &gs->g.at[id];
     if (is_new) cc_guard_check(gs, id, check, want);
-    else cc_guard_also(gs, id, check, want, -1);
+    else if (g->check != check || PyObject_RichCompareBool(g->want, want, Py_EQ) != 1)
+        cc_guard_also(gs, id, check, want, -1);
 }
 
 /* False: this interpreter, or this numpy, has no such function. */
@@ -71,12 +73,15 @@ enum { FREE_DIGITS = 640, FREE_BITS = 2100 };
 
 static bool long_int(PyObject *o) { return PyLong_Check(o) && _PyLong_NumBits(o) > FREE_BITS; }
 
-/* "{:n}".format and format(x, "n"): numbers as the locale writes them. */
-static bool by_locale(PyObject *text) {
-    Py_ssize_t n;
-    const char *s = PyUnicode_AsUTF8AndSize(text, &n);
+/* Numbers as the locale writes them: format(x, "n"), "{:n}".format(x), "{:{}}".format(x, "n"). */
+static bool by_locale(PyObject *const *in, int n) {
+    const bool spec = n > 1 && in[0] != NULL && !PyUnicode_Check(in[0]);
+    PyObject *text = n > 0 ? in[spec] : NULL;
+    Py_ssize_t size;
+    const char *s = text != NULL && PyUnicode_Check(text) ? PyUnicode_AsUTF8AndSize(text, &size) : NULL;
     if (s == NULL) PyErr_Clear();
-    return s != NULL && n > 0 && (s[n - 1] == 'n' || strstr(s, "n}") != NULL);
+    if (s == NULL || size == 0) return false;
+    return spec ? s[size - 1] == 'n' : strstr(s, "n}") != NULL || strstr(s, ":{") != NULL;
 }
 
 static bool look(void *ctx, PyObject *o, int depth) {
@@ -86,7 +91,6 @@ static bool look(void *ctx, PyObject *o, int depth) {
     else if (PyLong_Check(o)) found->digits = found->digits || long_int(o);
     else if (PyUnicode_Check(o)) {
         found->digits = found->digits || PyUnicode_GET_LENGTH(o) > FREE_DIGITS;
-        found->locale = found->locale || by_locale(o);
     } else if (PyBytes_Check(o)) found->digits = found->digits || PyBytes_GET_SIZE(o) > FREE_DIGITS;
     else if (PyExceptionInstance_Check(o)) o = ((PyBaseExceptionObject *)o)->args;
     if (depth > 0 && o != NULL) (void)cc_number_any(o, look, ctx, depth - 1);
@@ -100,7 +104,7 @@ static bool ask_for(CcRec *rec, const Found *found, bool text) {
 }
 
 bool cc_state_read(CcRec *rec, PyObject *const *in, int n, bool text) {
-    Found found = {0};
+    Found found = {.locale = text && by_locale(in, n)};
     for (int i = 0; i < n; i++) (void)look(&found, in[i], 4);
     return ask_for(rec, &found, text);
 }
