@@ -467,6 +467,10 @@ def test_every_mode_row_is_tested(tens):
 @pytest.mark.parametrize("name", MODES)
 def test_mode_rows(both, name, request):
     context, rows, refused = MODES[name]
+    if not torch.backends.cuda.is_built():  # and has nothing that would read them
+        rows = {row for row in rows if not row.startswith("FP32_CUDA")}
+        if not rows:
+            pytest.skip("this torch is built without CUDA")
     fallback = "fallback" in request.node.name
     if fallback and rows & TLS_ROWS:
         pytest.skip("only the thread's dispatch keys tell this one")

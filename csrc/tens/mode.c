@@ -78,7 +78,7 @@ static intptr_t word_of(PyObject *value) {
 static intptr_t read_python(const Reader *r) {
     PyObject *type, *error, *tb;
     PyErr_Fetch(&type, &error, &tb);
-    PyObject *value = r->arg == NULL            ? PyObject_CallNoArgs(r->call)
+    PyObject *value = r->arg == NULL          ? PyObject_CallNoArgs(r->call)
                       : PyTuple_Check(r->arg) ? PyObject_CallObject(r->call, r->arg)
                                               : PyObject_CallOneArg(r->call, r->arg);
     intptr_t word = value ? word_of(value) : -1;
@@ -281,6 +281,15 @@ static bool agrees(int i, const Reader *r, const uint64_t *keys) {
     return same;
 }
 
+/* A row of CUDA's libraries, in a torch that was built without them. */
+static bool of_absent_library(const Row *row) {
+    enum { CUDA = 1 };
+    if (row->how != CTXP || row->arg >> 4 != CUDA) return false;
+    PyObject *has = cc_tsym_path("torch._C._has_cuda");
+    Py_XDECREF(has); /* True and False live on */
+    return has == Py_False;
+}
+
 static void init_row(int i, const int8_t device[2], bool fallback) {
     const Row *row = &ROW[i];
     Reader *r = &M.row[i];
@@ -306,7 +315,8 @@ static void init_row(int i, const int8_t device[2], bool fallback) {
         }
     }
     r->how = row->how;
-    if (fallback || !found || !agrees(i, r, keys)) use_python(i, r);
+    if (of_absent_library(row)) r->how = ABSENT;
+    else if (fallback || !found || !agrees(i, r, keys)) use_python(i, r);
 }
 
 static void init_rows(bool fallback) {
