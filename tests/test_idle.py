@@ -5,10 +5,9 @@ import inspect
 import itertools
 import sys
 
+import ccompile
 import pytest
 import torch
-
-import ccompile
 
 LOG = []
 

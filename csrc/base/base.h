@@ -126,8 +126,9 @@ void cc_pages_trim(void); /* what malloc holds and nobody uses goes back */
 bool cc_written_told(void); /* does this kernel tell? Else nothing below is ever sure */
 /* From now on writes are noted, for all who ask: what was noted before is forgotten. -1: they can't be. */
 CC_MUST int cc_written_begin(const void *at, size_t bytes);
-bool cc_written_since(const void *at, size_t bytes);   /* or it isn't known */
-bool cc_written_private(const void *at, size_t bytes); /* no other mapping shows it; of pages that were read or written */
+bool cc_written_since(const void *at, size_t bytes); /* or it isn't known */
+bool cc_written_private(const void *at,
+                        size_t bytes); /* no other mapping shows it; of pages that were read or written */
 void cc_written_end(const void *at, size_t bytes);
 
 /* ---- log.c: ring of the last events; reports read it, CCOMPILE_LOG=1 also prints each to stderr ---- */

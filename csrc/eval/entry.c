@@ -314,8 +314,8 @@ static bool makes_room(CcRoot *root) {
     const CcEntry *newest = NULL;
     for (int i = 0; i < root->entry.n; i++)
         if (newest == NULL || root->entry.at[i]->segment->id > newest->segment->id) newest = root->entry.at[i];
-    root->patience = newest->segment->hits >= PAYS ? CC_MAX(root->patience / 2, (int)FIRST)
-                                                   : CC_MIN(root->patience * 2, (int)MOST);
+    root->patience =
+        newest->segment->hits >= PAYS ? CC_MAX(root->patience / 2, (int)FIRST) : CC_MIN(root->patience * 2, (int)MOST);
     return true;
 }
 
@@ -368,10 +368,10 @@ PyObject *cc_root_call(CcRoot *root, PyObject *const *args, size_t nargsf, PyObj
     if (root->eager_only) return call_eagerly(root, args, nargsf, kwnames);
     CcMode mode;
     cc_mode_read(&mode);
-    const char *why = cc_hook_occupied()    ? "inside torch.compile"
-                      : !cc_hook_has_room() ? "too little of the thread's C stack is left"
+    const char *why = cc_hook_occupied()               ? "inside torch.compile"
+                      : !cc_hook_has_room()            ? "too little of the thread's C stack is left"
                       : cc_mem_low() && !cc_mem_keep() ? "memory is short"
-                                            : cc_mode_refuse(&mode);
+                                                       : cc_mode_refuse(&mode);
     if (why != NULL) {
         cc_log_add(CC_LOG_EAGER, "%s", why);
         return call_eagerly(root, args, nargsf, kwnames);

@@ -12,8 +12,8 @@
 enum {
     FIRST_CREDIT = 4, /* plans */
     MOST_CREDIT = 8,
-    DEAR = 4,     /* a plan that takes a fourth of a run's time */
-    RAISED = 4,   /* the limit may grow to so many times what it was */
+    DEAR = 4,   /* a plan that takes a fourth of a run's time */
+    RAISED = 4, /* the limit may grow to so many times what it was */
 };
 
 /* ------------------------------------------------------------------ keys */

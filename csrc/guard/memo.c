@@ -384,8 +384,13 @@ CcMemo *cc_memo_new(const CcGuards *gs, PyObject *const *gv, const bool *moving)
     m->child = cc_mem_get(n);
     m->relies = cc_mem_get(n);
     m->pinned = cc_mem_get(n);
-    Build b = {
-        .m = m, .gs = gs, .gv = m->gv, .moving = moving, .mode = cc_mem_get(n), .stage = cc_mem_get(n), .steady = cc_mem_get(n)};
+    Build b = {.m = m,
+               .gs = gs,
+               .gv = m->gv,
+               .moving = moving,
+               .mode = cc_mem_get(n),
+               .stage = cc_mem_get(n),
+               .steady = cc_mem_get(n)};
     for (int i = 0; i < gs->g.n; i++) {
         const CcGuard *g = &gs->g.at[i];
         if (g->parent >= 0) m->child[g->parent] = true;

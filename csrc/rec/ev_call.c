@@ -481,7 +481,8 @@ static CcGo special_break(CcRec *rec, CcAct *act, CcReason reason, PyObject *con
 /* torch._dynamo.graph_break() asks for one. */
 static CcGo break_at_library(CcRec *rec, CcAct *act, PyFunctionObject *f) {
     char name[128];
-    if (PyUnicode_CompareWithASCIIString(f->func_qualname, "graph_break") == 0) return cc_rec_break(rec, act, CC_R_USER, "");
+    if (PyUnicode_CompareWithASCIIString(f->func_qualname, "graph_break") == 0)
+        return cc_rec_break(rec, act, CC_R_USER, "");
     return cc_rec_break(rec, act, CC_R_LIBRARY, callable_name((PyObject *)f, name, sizeof name));
 }
 
@@ -526,9 +527,8 @@ CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, in
         if (go != CC_OK) return go;
     }
     if (PyFunction_Check(c.func))
-        return cc_library_recorded((PyFunctionObject *)c.func)
-                   ? CC_OK
-                   : break_at_library(rec, act, (PyFunctionObject *)c.func);
+        return cc_library_recorded((PyFunctionObject *)c.func) ? CC_OK
+                                                               : break_at_library(rec, act, (PyFunctionObject *)c.func);
     const CcCallee callee = cc_callee_find(c.func);
     if (callee.kind != CC_CALLEE_UNKNOWN) return cc_row_before(rec, act, ev, &c, &callee);
     cc_given_arguments(rec, &c);

@@ -235,7 +235,7 @@ void cc_rec_guard_function(CcRec *rec, PyFunctionObject *func) {
     if (parent < 0) return; /* made in this trace */
     PyObject *want;
     CC_SURE(want, PyTuple_Pack(3, func->func_code, func->func_defaults ? func->func_defaults : Py_None,
-                                  func->func_kwdefaults ? func->func_kwdefaults : Py_None));
+                               func->func_kwdefaults ? func->func_kwdefaults : Py_None));
     bool is_new;
     CcGuards *gs = &rec->trace->guards;
     const int id = cc_guard_source(gs, CC_SRC_FUNCTION, parent, NULL, 0, 0, &is_new);
