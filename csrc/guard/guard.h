@@ -38,7 +38,9 @@ typedef struct CcGuard {
     /* ARG, SLOT, ITEM: index; SIZE: expected size; REFS: how many places that will be read hold it; BY: the source of the key, a
      * tensor */
     int32_t index;
-    int32_t other;  /* ALIAS, DISTINCT: the other source; ALONE: how many references the run itself has */
+    /* ALIAS, DISTINCT: the other source; ALONE: how many references the run itself has; KEYS, LAYOUT: 1, the keys are to
+     * be the same objects */
+    int32_t other;
     PyObject *key;  /* strong: dict key, attribute name, descriptor, constant */
     PyObject *want; /* strong: expected object, value, type, key tuple */
     CcType *type;   /* TENSOR, owned */
@@ -109,7 +111,11 @@ uint64_t cc_guard_item_path(const CcGuards *gs, int parent, int index, uint64_t 
 const CcHint *cc_hint_find(const CcHints *hints, uint64_t path); /* NULL: none */
 /* Runs a program that failed and notes the sizes above 1 and the numbers that differ, as long as nothing else does. */
 void cc_hint_learn(CcHints *hints, const CcGuards *gs, const CcGuardState *state, uint64_t salt);
-/* Equal numbers, strings ...: values of one exact built-in type; floats by bits. */
+/* What LAYOUT compares a set with: its table, as a tuple (size, finger, place, member, place, member ...), Ellipsis where a
+ * member was taken out. NULL: no memory. */
+CC_NEW PyObject *cc_guard_layout(PyObject *set);
+enum { CC_LAYOUT_HEAD = 2 };
+/* Equal numbers, strings ...: values of one exact built-in type; floats, real and complex ones by bits. */
 bool cc_guard_same_value(PyObject *a, PyObject *b);
 /* Whether the guard's check holds of v; gv as in a run. */
 bool cc_guard_holds(const CcGuard *g, PyObject *v, PyObject *const *gv);

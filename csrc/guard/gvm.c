@@ -140,14 +140,44 @@ PyObject *cc_guard_read(const CcGuard *g, const CcGuardState *state, PyObject *c
     return read_source(g, state, g->parent >= 0 ? gv[g->parent] : NULL);
 }
 
+static bool same_bits(double a, double b) { return memcmp(&a, &b, sizeof a) == 0; }
+
+static bool same_attribute(PyObject *a, PyObject *b, const char *name) {
+    PyObject *x = PyObject_GetAttrString(a, name), *y = PyObject_GetAttrString(b, name);
+    const bool same = x != NULL && y != NULL && cc_guard_same_value(x, y);
+    if (x == NULL || y == NULL) PyErr_Clear();
+    Py_XDECREF(x);
+    Py_XDECREF(y);
+    return same;
+}
+
+/* Equal ones may differ in what they say of themselves: range(0, 3, 2) and range(0, 4, 2). */
+static bool same_range(PyObject *a, PyObject *b) {
+    return same_attribute(a, b, "start") && same_attribute(a, b, "stop") && same_attribute(a, b, "step");
+}
+
+/* numpy's float32 and float16: zeros have signs. */
+static bool same_as_float(PyObject *a, PyObject *b) {
+    PyObject *x = PyNumber_Float(a), *y = PyNumber_Float(b);
+    const bool same = x != NULL && y != NULL && same_bits(PyFloat_AS_DOUBLE(x), PyFloat_AS_DOUBLE(y));
+    if (x == NULL || y == NULL) PyErr_Clear();
+    Py_XDECREF(x);
+    Py_XDECREF(y);
+    return same;
+}
+
 /* Equal values of one exact built-in type; floats by bits, so that nan is itself and -0.0 is not 0.0. */
 bool cc_guard_same_value(PyObject *a, PyObject *b) {
     if (a == b) return true;
     if (a == NULL || Py_TYPE(a) != Py_TYPE(b)) return false;
-    if (PyFloat_Check(a)) { /* numpy.float64, too */
-        const double x = PyFloat_AS_DOUBLE(a), y = PyFloat_AS_DOUBLE(b);
-        return memcmp(&x, &y, sizeof x) == 0;
+    if (PyFloat_Check(a)) /* numpy.float64, too */
+        return same_bits(PyFloat_AS_DOUBLE(a), PyFloat_AS_DOUBLE(b));
+    if (PyComplex_Check(a)) {
+        const Py_complex x = ((PyComplexObject *)a)->cval, y = ((PyComplexObject *)b)->cval;
+        return same_bits(x.real, y.real) && same_bits(x.imag, y.imag);
     }
+    if (PyRange_Check(a)) return same_range(a, b);
+    if (strncmp(Py_TYPE(a)->tp_name, "numpy.float", 11) == 0) return same_as_float(a, b);
     const int eq = PyObject_RichCompareBool(a, b, Py_EQ);
     if (eq < 0) PyErr_Clear();
     return eq > 0;
@@ -174,23 +204,64 @@ static Py_ssize_t size_of(PyObject *o) {
     return n;
 }
 
-static bool same_order(PyObject *ordered, PyObject *keys) {
+static bool same_key(PyObject *key, PyObject *want, bool identical) {
+    return key == want || (!identical && cc_guard_same_value(key, want));
+}
+
+static bool same_order(PyObject *ordered, PyObject *keys, bool identical) {
     PyObject *list = cc_dict_keys(ordered);
     bool same = list != NULL && PyList_GET_SIZE(list) == PyTuple_GET_SIZE(keys);
     for (Py_ssize_t i = 0; same && i < PyTuple_GET_SIZE(keys); i++)
-        same = cc_guard_same_value(PyList_GET_ITEM(list, i), PyTuple_GET_ITEM(keys, i));
+        same = same_key(PyList_GET_ITEM(list, i), PyTuple_GET_ITEM(keys, i), identical);
     Py_XDECREF(list);
     return same;
 }
 
-static bool same_keys(PyObject *dict, PyObject *keys) {
+static bool same_keys(PyObject *dict, PyObject *keys, bool identical) {
     if (PyDict_GET_SIZE(dict) != PyTuple_GET_SIZE(keys)) return false;
-    if (PyODict_Check(dict)) return same_order(dict, keys);
+    if (PyODict_Check(dict)) return same_order(dict, keys, identical);
     Py_ssize_t pos = 0, i = 0;
     PyObject *key;
     while (PyDict_Next(dict, &pos, &key, NULL))
-        if (!cc_guard_same_value(key, PyTuple_GET_ITEM(keys, i++))) return false;
+        if (!same_key(key, PyTuple_GET_ITEM(keys, i++), identical)) return false;
     return true;
+}
+
+PyObject *cc_guard_layout(PyObject *set) {
+    Py_ssize_t size, finger, place = 0;
+    PyObject *member, *list = PyList_New(0);
+    cc_set_table(set, &size, &finger);
+    bool ok = list != NULL;
+    const Py_ssize_t head[] = {size, finger};
+    for (int i = 0; ok && i < CC_LAYOUT_HEAD; i++) {
+        PyObject *number = PyLong_FromSsize_t(head[i]);
+        ok = number != NULL && PyList_Append(list, number) == 0;
+        Py_XDECREF(number);
+    }
+    for (; ok && cc_set_next(set, &place, &member); place++) {
+        PyObject *number = PyLong_FromSsize_t(place);
+        ok = number != NULL && PyList_Append(list, number) == 0 &&
+             PyList_Append(list, member != NULL ? member : Py_Ellipsis) == 0;
+        Py_XDECREF(number);
+    }
+    PyObject *layout = ok ? PyList_AsTuple(list) : NULL;
+    Py_XDECREF(list);
+    return layout;
+}
+
+static bool lies_as(PyObject *set, PyObject *want, bool identical) {
+    if (set == NULL || !PyAnySet_Check(set)) return false;
+    const Py_ssize_t n = PyTuple_GET_SIZE(want);
+    Py_ssize_t size, finger, place = 0, i = CC_LAYOUT_HEAD;
+    PyObject *member;
+    cc_set_table(set, &size, &finger);
+    if (size != PyLong_AsSsize_t(PyTuple_GET_ITEM(want, 0)) || finger != PyLong_AsSsize_t(PyTuple_GET_ITEM(want, 1)))
+        return false;
+    for (; cc_set_next(set, &place, &member); place++, i += 2) {
+        if (i >= n || place != PyLong_AsSsize_t(PyTuple_GET_ITEM(want, i))) return false;
+        if (!same_key(member != NULL ? member : Py_Ellipsis, PyTuple_GET_ITEM(want, i + 1), identical)) return false;
+    }
+    return i == n;
 }
 
 static bool same_function(PyObject *o, PyObject *want) {
@@ -243,9 +314,11 @@ bool cc_guard_holds(const CcGuard *g, PyObject *v, PyObject *const *gv) {
     case CC_CHK_ANY: return true;
     case CC_CHK_ABSENT: return v == NULL;
     case CC_CHK_SIZE: return size_of(v) == g->index;
-    case CC_CHK_KEYS: return same_keys(v, g->want);
+    case CC_CHK_KEYS: return same_keys(v, g->want, g->other == 1);
     case CC_CHK_FUNCTION: return same_function(v, g->want);
     case CC_CHK_EQUALSET: return equal_set(v, g->want);
+    case CC_CHK_LAYOUT: return lies_as(v, g->want, g->other == 1);
+    case CC_CHK_OTHER: return v != g->want;
     case CC_CHK_MRO: return v == g->want;
     case CC_CHK_SPECIALS: return cc_special_same((PyTypeObject *)v, g->want);
     case CC_CHK_COMPARE: return same_comparison(g, v);

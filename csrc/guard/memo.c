@@ -218,6 +218,7 @@ static bool free_check(Build *b, int i, int stage) {
     switch ((CcCheck)g->check) {
     case CC_CHK_NONE:
     case CC_CHK_IDENT:
+    case CC_CHK_OTHER:
     case CC_CHK_VALUE:
     case CC_CHK_ANY:
     case CC_CHK_ABSENT:
@@ -246,6 +247,7 @@ static bool free_check(Build *b, int i, int stage) {
     case CC_CHK_EQUALSET:
     case CC_CHK_SCOPE:
     case CC_CHK_QUIET:
+    case CC_CHK_LAYOUT:
     case CC_CHK_WAITS:
     case CC_CHK_ALONE:
     case CC_CHK_COUNT: break;

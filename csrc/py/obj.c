@@ -91,6 +91,24 @@ PyObject *cc_dict_keys(PyObject *dict) {
     return keys;
 }
 
+/* Objects/setobject.c, 3.11 to 3.13: what was taken out leaves an entry whose hash is -1, which no object has. */
+bool cc_set_next(PyObject *set, Py_ssize_t *place, PyObject **member) {
+    const PySetObject *so = (PySetObject *)set;
+    for (; *place <= so->mask; ++*place) {
+        const setentry *e = &so->table[*place];
+        if (e->key == NULL) continue;
+        *member = e->hash == -1 ? NULL : e->key;
+        return true;
+    }
+    return false;
+}
+
+void cc_set_table(PyObject *set, Py_ssize_t *size, Py_ssize_t *finger) {
+    const PySetObject *so = (PySetObject *)set;
+    *size = so->mask + 1;
+    *finger = so->finger & so->mask;
+}
+
 #if PY_VERSION_HEX >= 0x030C0000
 #    define DIGIT(o) ((PyLongObject *)(o))->long_value.ob_digit[0]
 static void set_small(PyObject *o, long v) {

@@ -303,6 +303,11 @@ CC_BORROW PyObject *cc_weak_target(PyObject *weak);
 PyTypeObject *cc_type_method_wrapper(void); /* types.MethodWrapperType, which has no public name in C */
 /* Keys in order; an OrderedDict has an order of its own. New list; NULL: no memory (no error is left set). */
 CC_NEW PyObject *cc_dict_keys(PyObject *dict);
+/* A set's table, place after place, from *place = 0 on: a member and where it lies, or NULL where one was taken out. False:
+ * there is no more. Sets whose tables are equal do the same from now on: what they are asked, given or copied to. */
+bool cc_set_next(PyObject *set, Py_ssize_t *place, CC_BORROW PyObject **member);
+/* The size of its table, and where pop() goes on. */
+void cc_set_table(PyObject *set, Py_ssize_t *size, Py_ssize_t *finger);
 /* _PyType_Lookup; NULL: absent, no error */
 CC_BORROW PyObject *cc_type_lookup(PyTypeObject *type, PyObject *name);
 

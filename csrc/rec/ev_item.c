@@ -297,9 +297,11 @@ static CcGo findable(CcRec *rec, CcAct *act, CcEvent *ev) {
     PyObject *o = ev->in[0], *item = ev->in[1];
     if (cc_value_by_tensor(rec, o, item)) return CC_OK;
     cc_sym_settle(rec, item, 3);
+    cc_same_met(rec, item);
     const bool by_hash = PyDict_Check(o) || PyAnySet_Check(o) || cc_value_view(o) == &PyDictKeys_Type;
-    if (by_hash && !cc_value_const(item) && !cc_value_ident(item) && !dirty(rec, o) && cc_value_content(rec, o, 1) &&
-        cc_value_membership(rec, o, item) && cc_tens_any(item))
+    if (by_hash && !cc_value_const(item) && !cc_value_ident(item) && !dirty(rec, o) &&
+        (cc_value_members(rec, o) || cc_value_content(rec, o, 1)) && cc_value_membership(rec, o, item) &&
+        cc_tens_any(item))
         return CC_OK;
     if (cc_tens_any(item) || (!by_hash && cc_value_has_tensor(o, 2)))
         return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "in");
@@ -307,7 +309,8 @@ static CcGo findable(CcRec *rec, CcAct *act, CcEvent *ev) {
         return cc_rec_break(rec, act, CC_R_DATA_SCALAR, "in");
     if (PyDict_Check(o) && !cc_value_unknown(rec, o) && key_readable(rec, o, item) && cc_number_dict_key(rec, item))
         return CC_OK;
-    return cc_op_plain(rec, act, ev, 3);
+    const CcEvent one = {.kind = CC_EV_CONTAINS, .in = &item, .n = 1};
+    return cc_op_plain(rec, act, cc_value_members(rec, o) ? &one : ev, 3);
 }
 
 CcGo cc_item_contains_before(CcRec *rec, CcAct *act, CcEvent *ev) {

@@ -436,10 +436,7 @@ CcGo cc_op_after(CcRec *rec, CcAct *act, CcEvent *ev) {
         return operator_after(rec, act, ev);
     case CC_EV_UNARY:
     case CC_EV_COMPARE: return operator_after(rec, act, ev);
-    case CC_EV_IS:
-        cc_value_distinct(rec, ev->in[0], ev->in[1]);
-        ev->result = cc_sym_identical(rec, act, ev->in) ? Py_True : Py_False;
-        return CC_OK;
+    case CC_EV_IS: ev->result = cc_same_is(rec, act, ev->in) ? Py_True : Py_False; return CC_OK;
     case CC_EV_TRUTH: return truth_after(rec, act, ev);
     case CC_EV_ITER: return iter_after(rec, act, ev);
     case CC_EV_SEND:

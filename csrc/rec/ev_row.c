@@ -179,8 +179,10 @@ static CcGo operands_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcC
             cc_value_origin(rec, c->in[i]) == CC_O_UNKNOWN)
             return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(c->in[i]));
     const int hashed = has(callee, CC_TRAIT_HASHES_ALL) ? c->n : has(callee, CC_TRAIT_HASHES) ? 2 : 0;
-    for (int i = 1; i < CC_MIN(hashed, c->n); i++)
+    for (int i = 1; i < CC_MIN(hashed, c->n); i++) {
+        cc_same_met(rec, c->in[i]);
         if (!cc_number_settle(rec, c->in[i], 2)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, callee->name);
+    }
     return CC_OK;
 }
 
@@ -234,6 +236,7 @@ static CcGo contents_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcC
     for (int i = 0; (looks || has(callee, CC_TRAIT_MAKES_SET)) && i < c->n; i++)
         if (!cc_number_settle(rec, c->in[i], 4)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, callee->name);
     addresses(rec, c, callee);
+    if (k == CC_CALLEE_PURE && c->n > 1 && !cc_value_const(c->in[0])) cc_same_met(rec, c->in[1]); /* list.count */
     return contents(rec, act, c, 0, looks ? 4 : 1);
 }
 
@@ -294,10 +297,21 @@ static CcGo classes_before(CcRec *rec, CcAct *act, const CcCalled *c) {
     return CC_OK;
 }
 
+/* len(), discard() and their like do not ask in which order a set gives its members. */
+static bool asks_members(CcRec *rec, const CcCalled *c, const CcCallee *callee) {
+    if (c->n == 0 ||
+        !(has(callee, CC_TRAIT_ASKS_LEN) || (callee->kind == CC_CALLEE_READ_WRITE && !has(callee, CC_TRAIT_TAKES_OUT))))
+        return false;
+    if (!cc_value_members(rec, c->in[0])) return false;
+    if (callee->kind == CC_CALLEE_READ_WRITE) cc_value_will_write(rec, c->in[0]);
+    return true;
+}
+
 static CcGo row_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *callee) {
     const CcCalleeKind k = callee->kind;
     const CcGo go = operands_before(rec, act, c, callee);
     if (go != CC_OK) return go;
+    if (asks_members(rec, c, callee)) return contents(rec, act, c, 1, 1);
     switch (k) {
     case CC_CALLEE_PRINT: return cc_rec_break(rec, act, CC_R_PRINT, callee->name);
     case CC_CALLEE_CLASS: return cc_rec_break(rec, act, CC_R_CLASS, "class statement");
@@ -314,7 +328,7 @@ static CcGo row_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee
     case CC_CALLEE_ID: return id_before(rec, act, c);
     case CC_CALLEE_STATE: return c->n == 0 ? CC_OK : cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, callee->name);
     case CC_CALLEE_IS:
-        if (c->n == 2) cc_value_distinct(rec, c->in[0], c->in[1]);
+        if (c->n == 2) cc_same_compared(rec, c->in[0], c->in[1]);
         return CC_OK;
     case CC_CALLEE_LOOK:
     case CC_CALLEE_ABC: return classes_before(rec, act, c);
@@ -516,6 +530,7 @@ CcGo cc_row_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *cal
     if (go != CC_OK || result == NULL || PyExceptionInstance_Check(result) ||
         cc_value_origin(rec, result) != CC_O_UNKNOWN)
         return go;
+    cc_same_hashed(rec, result);
     if (callee->kind == CC_CALLEE_READ && c->n > 0) cc_value_pairs(rec, result, c->in[0]);
     if ((PyAnySet_Check(result) || has(callee, CC_TRAIT_MAKES_SET)) && !cc_value_membership(rec, result, NULL))
         return cc_rec_poison(rec, act, CC_R_TENSOR_ITER, callee->name);

@@ -50,7 +50,10 @@ bool cc_number_any(PyObject *o, CcNumberVisit visit, void *ctx, int depth) {
     return false;
 }
 
-static bool settle_visit(void *ctx, PyObject *o, int depth) { return !cc_number_settle(ctx, o, depth); }
+static bool settle_visit(void *ctx, PyObject *o, int depth) {
+    cc_same_met(ctx, o);
+    return !cc_number_settle(ctx, o, depth);
+}
 
 bool cc_number_settle(CcRec *rec, PyObject *o, int depth) {
     if (o == NULL || (cc_value_const(o) && !PyTuple_Check(o))) return o == NULL || settle_number(rec, o);
@@ -94,6 +97,7 @@ void cc_number_addresses(CcRec *rec, PyObject *o, int depth, bool text) {
     const PyTypeObject *t = Py_TYPE(o);
     const bool shows = text ? t->tp_repr == PyBaseObject_Type.tp_repr : cc_value_compares_as(o, &PyBaseObject_Type);
     if (PyFunction_Check(o) || (shows && !cc_value_ident(o))) cc_value_which(rec, o);
+    if (!text) cc_same_met(rec, o);
     Shows s = {rec, text};
     if (depth > 0) (void)cc_number_any(o, address_visit, &s, depth - 1);
 }

@@ -144,10 +144,11 @@ static void abort_recording(CcRec *rec) {
     cc_map_free(&rec->input_of);
     cc_map_free(&rec->unsized);
     cc_map_free(&rec->handed);
+    cc_map_free(&rec->asked);
     cc_map_free(&rec->distinct);
     rec->copied.n = 0;
     cc_map_free(&rec->sized);
-    rec->pending.n = 0;
+    rec->pending.n = rec->floats.n = 0;
     rec->before.n = 0;
     cc_trace_free(rec->trace);
     rec->trace = NULL;
@@ -171,6 +172,7 @@ void cc_rec_free(CcRec *rec) {
     cc_vec_free(&rec->of_class);
     cc_vec_free(&rec->before);
     cc_vec_free(&rec->pending);
+    cc_vec_free(&rec->floats);
     cc_vec_free(&rec->copied);
     cc_vec_free(&rec->own);
     cc_vec_free(&rec->idle);

@@ -72,6 +72,7 @@ struct CcRec {
     CcMap distinct;     /* pairs of guards that are checked to be two objects */
     /* tensor -> guard that reaches one which no guard can tell from others: it may be handed on, not used */
     CcMap handed;
+    CcMap asked;   /* constants of which it matters which object they are (same.c) */
     CcMap unsized; /* graph value + 1: its shape depends on data, and so is not known to the trace */
     /* cc_rec_begin_resume: slots with functions and generators of this call */
     CC_VEC(struct CcOwn {
@@ -107,6 +108,9 @@ struct CcRec {
         int guard;
         PyObject *object;
     }) pending;
+    /* floats that slots held, of which this recording made others (resume.c) */
+    CC_VEC(struct CcPending) floats;
+
     const char *rigid; /* why all symbols become constants; NULL: they don't */
     bool read_grad;    /* requires_grad was read: every tensor guard checks it */
     bool died;         /* what is finalised, and was there before, went away in the middle */
@@ -196,6 +200,8 @@ void cc_value_written(CcRec *rec, CcSource source, int parent, PyObject *key, bo
 bool cc_value_content(CcRec *rec, PyObject *o, int depth);
 /* guards an exception's arguments, which its text is made of */
 bool cc_value_exception(CcRec *rec, PyObject *o);
+/* Guards which members a set from outside has, and no more, for `in`. False: it can't. */
+bool cc_value_members(CcRec *rec, PyObject *set);
 /* Guards lengths and element types only: what torch.tensor(list) makes of a list depends on no more. */
 bool cc_value_structure(CcRec *rec, PyObject *o, int depth);
 /* Membership by identity (tensors, objects without __eq__ in sets and dict keys): guards that item, or with NULL every
@@ -233,6 +239,20 @@ bool cc_number_in(CcRec *rec, PyObject *const *in, int n, int step);
 bool cc_number_key(CcRec *rec, PyObject *key);
 /* the same, and one that is made again meets the one before */
 bool cc_number_dict_key(CcRec *rec, PyObject *key);
+
+/* ---- same.c: which one of equal numbers or strings it is ---- */
+bool cc_same_nan(PyObject *o); /* one is equal to nothing, and found by its identity alone */
+/* It matters which object this constant is: guards that reads gave this one. */
+void cc_same_which(CcRec *rec, PyObject *o);
+/* C code compares it with others, or hashes it, and looks at its identity first. */
+void cc_same_met(CcRec *rec, PyObject *o);
+void cc_same_hashed(CcRec *rec, PyObject *o); /* the same of the keys of a dict or set that C code has filled */
+/* cc_same_which() was told of it: what gives it later is to give this one */
+bool cc_same_asked(CcRec *rec, PyObject *o);
+bool cc_same_asked_any(CcRec *rec, PyObject *tuple);
+/* `a is b`: guards the outcome, where what is from outside decides it */
+void cc_same_compared(CcRec *rec, PyObject *a, PyObject *b);
+bool cc_same_is(CcRec *rec, CcAct *act, PyObject *const *in); /* the same, and what it is without symbols */
 
 /* ---- recipe.c ---- */
 int cc_recipe_of(CcRec *rec, PyObject *o, CcMap *memo); /* -1: can't be rebuilt; rec->why is set */

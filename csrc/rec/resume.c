@@ -75,18 +75,21 @@ static bool adopt_iterator(CcRec *rec, PyObject *it, int source, int holders) {
     return whole;
 }
 
-/* A float that differs between calls is an object of its own: what was one object when this was recorded (best = v in a
- * loop, a constant of the code that a caller gave as well) may be two in a replay. */
-static PyObject *own_float(PyObject *v) {
-    PyObject *copy;
-    CC_SURE(copy, cc_obj_number(v));
-    return copy;
-}
+/* Which NaN it is may matter: those are constants. */
+static bool varying_float(PyObject *v) { return PyFloat_CheckExact(v) && !cc_same_nan(v); }
 
-static void learn_float(CcRec *rec, PyObject *v, int source) {
+/* A float that differs between calls is an object of its own: what was one object when this was recorded (best = v in a
+ * loop, a constant of the code that a caller gave as well) may be two in a replay. Where code asks which one it is, the
+ * one that was given counts (cc_sym_identical). A new reference. */
+static PyObject *own_float(CcRec *rec, PyObject *v, int source) {
     CcGuards *gs = &rec->trace->guards;
+    PyObject *own;
+    CC_SURE(own, cc_obj_number(v));
     if (gs->g.at[source].check == CC_CHK_NONE) cc_guard_check(gs, source, CC_CHK_TYPE, (PyObject *)&PyFloat_Type);
-    cc_value_set(rec, v, CC_O_SOURCE, source);
+    cc_value_set(rec, own, CC_O_SOURCE, source);
+    cc_vec_push(&rec->keep, Py_NewRef(v));
+    cc_vec_push(&rec->floats, (struct CcPending){source, v});
+    return own;
 }
 
 /* A list or dict that only the frames' slots hold was made by this call: its content becomes guarded (numbers in it
@@ -100,24 +103,22 @@ static void adopt_container(CcRec *rec, PyObject *o, int source, int holders) {
         if (is_new) cc_guard_check(gs, size, CC_CHK_SIZE, NULL);
         for (Py_ssize_t i = 0; i < PyList_GET_SIZE(o); i++) {
             PyObject *item = PyList_GET_ITEM(o, i);
-            if (!PyFloat_CheckExact(item)) {
+            if (!varying_float(item)) {
                 cc_value_read(rec, CC_SRC_ITEM, source, NULL, 0, (int)i, item);
                 continue;
             }
-            PyObject *own = own_float(item);
-            PyList_SetItem(o, i, own);
-            learn_float(rec, own, cc_guard_source(gs, CC_SRC_ITEM, source, NULL, 0, (int)i, &is_new));
+            PyList_SetItem(o, i,
+                           own_float(rec, item, cc_guard_source(gs, CC_SRC_ITEM, source, NULL, 0, (int)i, &is_new)));
         }
     } else {
         Py_ssize_t pos = 0;
         PyObject *key, *value;
         while (PyDict_Next(o, &pos, &key, &value)) {
             bool is_new;
-            if (!PyFloat_CheckExact(value) || !cc_value_const(key)) continue;
-            PyObject *own = own_float(value);
+            if (!varying_float(value) || !cc_value_const(key)) continue;
+            PyObject *own = own_float(rec, value, cc_guard_source(gs, CC_SRC_KEY, source, key, 0, 0, &is_new));
             /* of a key that is there: the walk goes on */
             cc_obj_put(o, key, own);
-            learn_float(rec, own, cc_guard_source(gs, CC_SRC_KEY, source, key, 0, 0, &is_new));
             Py_DECREF(own);
         }
         if (!cc_value_content(rec, o, 1)) return;
@@ -224,10 +225,9 @@ static void read_held(CcRec *rec, PyObject *generator, const CcGen *g, int paren
         cc_guard_alias(gs, id, CC_CHK_ALIAS, cc_guard_source(gs, CC_SRC_GENSLOT, parent, NULL, 0, first, &is_new));
         return;
     }
-    if (v != NULL && PyFloat_CheckExact(v) && slot < g->code->n_locals) {
-        PyObject *own = own_float(v);
-        cc_generator_put(generator, slot, own);
-        learn_float(rec, own, cc_guard_source(gs, CC_SRC_GENSLOT, parent, NULL, 0, slot, &is_new));
+    if (v != NULL && varying_float(v) && slot < g->code->n_locals) {
+        const int id = cc_guard_source(gs, CC_SRC_GENSLOT, parent, NULL, 0, slot, &is_new);
+        cc_generator_put(generator, slot, own_float(rec, v, id));
         return;
     }
     if (adopted_before(rec, v, CC_SRC_GENSLOT, parent, 0, slot)) return;
@@ -305,15 +305,13 @@ static void read_slot(CcRec *rec, CcAct *act, int level, int slot, bool symbolic
         cc_vec_push(&rec->own, (struct CcOwn){level, slot, v});
         return;
     }
-    if (v != NULL && symbolic && PyFloat_CheckExact(v)) {
+    if (v != NULL && symbolic && varying_float(v)) {
         const int id = cc_guard_source(gs, CC_SRC_SLOT, -1, NULL, level, slot, &is_new);
         if (cc_sym_wanted(rec, id, v)) { /* Python code has looked at it */
             cc_sym_slot(rec, act, slot, id);
             return;
         }
-        PyObject *own = own_float(v);
-        cc_act_put(act, slot, own);
-        learn_float(rec, own, id);
+        cc_act_put(act, slot, own_float(rec, v, id));
         return;
     }
     const int id = cc_value_read(rec, CC_SRC_SLOT, -1, NULL, level, slot, v);

@@ -149,7 +149,7 @@ static const CcSymSource *number_of(const CcTrace *t, int guard) {
 }
 
 bool cc_sym_wanted(CcRec *rec, int guard, PyObject *number) {
-    if (!is_number(number) || cc_sym_is(rec, number)) return false;
+    if (!is_number(number) || cc_sym_is(rec, number) || cc_same_nan(number)) return false; /* which NaN may matter */
     CcGuards *gs = &rec->trace->guards;
     const CcSymSource *known = number_of(rec->trace, guard);
     if (known != NULL && known->written) return false;
@@ -508,13 +508,47 @@ static bool small_int(PyObject *o) {
     return overflow == 0 && v >= -5 && v <= 256;
 }
 
+/* The guard that gave this symbol, or this float behind a break, and what it gave; -1: a step did, or it is none. */
+static int given_by(CcRec *rec, PyObject *o, PyObject **given) {
+    const int symbol = cc_sym_of(rec, o);
+    *given = o;
+    for (int i = 0; symbol >= 0 && i < rec->trace->number.n; i++)
+        if (rec->trace->number.at[i].symbol == symbol) {
+            *given = rec->trace->symbol.at[symbol].value;
+            return rec->trace->number.at[i].guard;
+        }
+    const CcProv *p = rec->floats.n > 0 && PyFloat_CheckExact(o) ? cc_value_find(rec, o) : NULL;
+    for (int i = 0; p != NULL && p->origin == CC_O_SOURCE && i < rec->floats.n; i++)
+        if (rec->floats.at[i].guard == p->id) {
+            *given = rec->floats.at[i].object;
+            return p->id;
+        }
+    return -1;
+}
+
+/* Numbers that CPython has no single object for: which ones are given counts. */
+static bool identical_numbers(CcRec *rec, PyObject *const *in) {
+    PyObject *given[2];
+    const int guard[] = {given_by(rec, in[0], &given[0]), given_by(rec, in[1], &given[1])};
+    const bool same = given[0] == given[1];
+    CcGuards *gs = &rec->trace->guards;
+    if (guard[0] >= 0 && guard[1] >= 0 && guard[0] != guard[1])
+        cc_guard_also(gs, CC_MAX(guard[0], guard[1]), same ? CC_CHK_ALIAS : CC_CHK_DISTINCT, NULL,
+                      CC_MIN(guard[0], guard[1]));
+    for (int i = 0; i < 2; i++)
+        if (guard[i] >= 0 && guard[1 - i] < 0)
+            cc_guard_also(gs, guard[i], same ? CC_CHK_IDENT : CC_CHK_OTHER, given[1 - i], -1);
+    return same;
+}
+
 bool cc_sym_identical(CcRec *rec, CcAct *act, PyObject *const *in) {
     const bool symbols[] = {cc_sym_is(rec, in[0]), cc_sym_is(rec, in[1])};
-    if (in[0] == in[1] || (!symbols[0] && !symbols[1]) || !PyLong_CheckExact(in[0]) || !PyLong_CheckExact(in[1]))
-        return in[0] == in[1];
-    for (int i = 0; i < 2; i++)
-        if (!symbols[i] && !small_int(in[i])) return false;
+    if (in[0] == in[1] || Py_TYPE(in[0]) != Py_TYPE(in[1])) return in[0] == in[1];
+    if (PyFloat_CheckExact(in[0])) return identical_numbers(rec, in);
+    if (!symbols[0] && !symbols[1]) return false;
     if (symbols[0] && symbols[1]) settle_all(rec, in, 2); /* whether they are small counts as well */
+    for (int i = 0; i < 2; i++)
+        if ((!symbols[i] || symbols[1 - i]) && !small_int(in[i])) return identical_numbers(rec, in);
     const CcCallSpec spec = {.form = CC_F_COMPARE, .arg = Py_EQ, .in = in, .n = 2, .name = "comparison"};
     PyObject *equal;
     CC_SURE(equal, PyObject_RichCompare(in[0], in[1], Py_EQ));

@@ -149,7 +149,7 @@ void cc_value_will_write(CcRec *rec, PyObject *o) {
     if (p == NULL || p->origin != CC_O_SOURCE || p->dirty != CC_DIRTY_NO) return;
     PyObject *copy = PyList_CheckExact(o)                              ? PyList_GetSlice(o, 0, PyList_GET_SIZE(o))
                      : PyDict_CheckExact(o) || cc_value_defaultdict(o) ? PyDict_Copy(o)
-                     : PySet_CheckExact(o)                             ? PyFrozenSet_New(o)
+                     : PySet_CheckExact(o)                             ? cc_guard_layout(o)
                      : cc_value_deque(o)                               ? PySequence_List(o)
                                                                        : NULL;
     if (copy == NULL) {
@@ -298,7 +298,7 @@ static void learn(CcRec *rec, int id, PyObject *v) {
     }
     if (cc_value_const(v)) {
         if (cc_sym_wanted(rec, id, v)) return;
-        cc_guard_check(gs, id, CC_CHK_VALUE, v);
+        cc_guard_check(gs, id, cc_same_asked(rec, v) ? CC_CHK_IDENT : CC_CHK_VALUE, v);
         return;
     }
     if (cc_value_ident(v)) {
@@ -340,6 +340,7 @@ static bool owned(CcSource source) {
 int cc_value_read(CcRec *rec, CcSource source, int parent, PyObject *key, int level, int index, PyObject *v) {
     bool is_new;
     const int id = cc_guard_source(&rec->trace->guards, source, parent, key, level, index, &is_new);
+    if (source == CC_SRC_KEY) cc_same_met(rec, key);
     if (is_new) {
         rec->trace->guards.g.at[id].owned = owned(source);
         learn(rec, id, v);
@@ -376,6 +377,7 @@ void cc_value_ask_module(CcRec *rec, const char *module, const char *function) {
 
 void cc_value_which(CcRec *rec, PyObject *o) {
     const CcProv *p = cc_value_find(rec, o);
+    if (p == NULL) cc_same_which(rec, o);
     if (p == NULL || p->origin != CC_O_SOURCE || rec->trace == NULL) return;
     CcGuards *gs = &rec->trace->guards;
     const CcGuard *g = &gs->g.at[p->id];
@@ -472,6 +474,7 @@ static bool dict_content(CcRec *rec, PyObject *o, int parent, int depth) {
         bool is_new;
         const int id = cc_guard_source(&rec->trace->guards, CC_SRC_KEYS, parent, NULL, 0, 0, &is_new);
         if (is_new) cc_guard_check(&rec->trace->guards, id, CC_CHK_KEYS, keys);
+        if (cc_same_asked_any(rec, keys)) rec->trace->guards.g.at[id].other = 1;
         Py_DECREF(keys);
     }
     Py_ssize_t pos = 0;
@@ -483,23 +486,47 @@ static bool dict_content(CcRec *rec, PyObject *o, int parent, int depth) {
     return true;
 }
 
-static bool set_content(CcRec *rec, PyObject *o, int parent) {
+static bool simple_members(PyObject *layout) {
+    for (Py_ssize_t i = CC_LAYOUT_HEAD + 1; i < PyTuple_GET_SIZE(layout); i += 2)
+        if (PyTuple_GET_ITEM(layout, i) != Py_Ellipsis && !key_is_simple(PyTuple_GET_ITEM(layout, i))) return false;
+    return true;
+}
+
+/* As cc_guard_layout() gives it: what it holds, and in which order it gives that and what is done to it. */
+static bool set_content(CcRec *rec, PyObject *layout, int parent) {
     if (parent < 0) return true;
-    PyObject *copy = PyFrozenSet_New(o), *it = copy != NULL ? PyObject_GetIter(copy) : NULL, *item;
-    bool simple = it != NULL;
-    while (simple && (item = PyIter_Next(it)) != NULL) {
-        simple = key_is_simple(item);
-        Py_DECREF(item);
-    }
-    Py_XDECREF(it);
-    if (simple) {
-        bool is_new;
-        const int id = cc_guard_source(&rec->trace->guards, CC_SRC_KEYS, parent, NULL, 0, 1, &is_new);
-        if (is_new) cc_guard_check(&rec->trace->guards, id, CC_CHK_EQUALSET, copy);
-    }
-    Py_XDECREF(copy);
-    PyErr_Clear();
-    return simple;
+    if (layout == NULL || !simple_members(layout)) return false;
+    bool is_new;
+    const int id = cc_guard_source(&rec->trace->guards, CC_SRC_KEYS, parent, NULL, 0, 2, &is_new);
+    if (is_new) cc_guard_check(&rec->trace->guards, id, CC_CHK_LAYOUT, layout);
+    if (cc_same_asked_any(rec, layout)) rec->trace->guards.g.at[id].other = 1;
+    return true;
+}
+
+/* What it holds, and no more. */
+static bool set_members(CcRec *rec, PyObject *layout, int parent) {
+    if (layout == NULL || !simple_members(layout)) return false;
+    bool is_new;
+    const int id = cc_guard_source(&rec->trace->guards, CC_SRC_KEYS, parent, NULL, 0, 1, &is_new);
+    if (!is_new) return true;
+    PyObject *members = PySet_New(NULL);
+    for (Py_ssize_t i = CC_LAYOUT_HEAD + 1; i < PyTuple_GET_SIZE(layout); i += 2)
+        if (PyTuple_GET_ITEM(layout, i) != Py_Ellipsis &&
+            (members == NULL || PySet_Add(members, PyTuple_GET_ITEM(layout, i)) < 0))
+            abort();
+    cc_guard_check(&rec->trace->guards, id, CC_CHK_EQUALSET, members);
+    Py_XDECREF(members);
+    return true;
+}
+
+bool cc_value_members(CcRec *rec, PyObject *set) {
+    const int parent = PyAnySet_CheckExact(set) ? cc_value_source(rec, set) : -1;
+    if (parent < 0 || cc_value_dirty(rec, set) != CC_DIRTY_NO) return false;
+    if (cc_value_known(rec, set)) return true;
+    PyObject *layout = cc_guard_layout(set);
+    const bool ok = set_members(rec, layout, parent);
+    Py_XDECREF(layout);
+    return ok;
 }
 
 /* Guards a written container as it was before, if that was kept. */
@@ -511,7 +538,7 @@ static bool guard_before(CcRec *rec, const CcProv *p) {
         if (rec->before.at[i].object != p->object) continue;
         PyObject *copy = rec->before.at[i].copy;
         if (cc_value_deque(p->object)) return deque_content(rec, copy, p->object, id, 1);
-        if (PyAnySet_Check(copy)) return set_content(rec, copy, id);
+        if (PyAnySet_Check(p->object)) return set_members(rec, copy, id);
         return PyList_Check(copy) ? sequence_content(rec, copy, id, 1) : dict_content(rec, copy, id, 1);
     }
     return false;
@@ -604,7 +631,15 @@ bool cc_value_content(CcRec *rec, PyObject *o, int depth) {
     const int parent = p->origin == CC_O_SOURCE && !p->dirty ? p->id : -1;
     if (PyList_Check(o) || PyTuple_Check(o)) return sequence_content(rec, o, parent, depth);
     if (PyDict_Check(o)) return dict_content(rec, o, parent, depth);
-    if (PyAnySet_Check(o)) return set_content(rec, o, parent);
+    if (PyAnySet_Check(o)) {
+        PyObject *layout = parent >= 0 ? cc_guard_layout(o) : NULL;
+        /* written, and known by its members alone */
+        for (int i = 0; parent < 0 && p->origin == CC_O_SOURCE && i < rec->before.n; i++)
+            if (rec->before.at[i].object == o && !set_content(rec, rec->before.at[i].copy, p->id)) return false;
+        const bool ok = set_content(rec, layout, parent);
+        Py_XDECREF(layout);
+        return ok;
+    }
     if (PySlice_Check(o) && parent >= 0) return slice_content(rec, o, parent);
     if (cc_value_deque(o)) {
         PyObject *items = PySequence_List(o);
@@ -689,6 +724,8 @@ static bool distinct(CcRec *rec, PyObject *a, PyObject *b) {
 }
 
 bool cc_value_membership(CcRec *rec, PyObject *container, PyObject *item) {
+    if (item != NULL) cc_same_met(rec, item);
+    else cc_same_hashed(rec, container);
     if (item != NULL && !by_identity(item)) return true;
     PyObject *members = PySequence_List(container);
     if (members == NULL) PyErr_Clear();

@@ -1,0 +1,100 @@
+/* Which one of equal numbers or strings it is. They are guarded by value, for hardly any code asks which object one is:
+ * `is`, id(), and what finds a NaN, which equals nothing, by its identity. Then the guards of those reads that gave
+ * the object want that object. What code objects hold, and what the trace computes, needs no guard. */
+#include "rec_int.h"
+
+bool cc_same_asked(CcRec *rec, PyObject *o) { return rec->asked.n > 0 && cc_map_find(&rec->asked, o) != NULL; }
+
+bool cc_same_asked_any(CcRec *rec, PyObject *tuple) {
+    for (Py_ssize_t i = 0; rec->asked.n > 0 && i < PyTuple_GET_SIZE(tuple); i++)
+        if (cc_same_asked(rec, PyTuple_GET_ITEM(tuple, i))) return true;
+    return false;
+}
+
+bool cc_same_nan(PyObject *o) {
+    if (PyFloat_Check(o)) return PyFloat_AS_DOUBLE(o) != PyFloat_AS_DOUBLE(o);
+    if (PyComplex_CheckExact(o)) {
+        const Py_complex v = ((PyComplexObject *)o)->cval;
+        return v.real != v.real || v.imag != v.imag;
+    }
+    if (strncmp(Py_TYPE(o)->tp_name, "numpy.float", 11) != 0) return false;
+    PyObject *differs = PyObject_RichCompare(o, o, Py_NE);
+    const bool nan = differs != NULL && PyObject_IsTrue(differs) == 1;
+    if (differs == NULL) PyErr_Clear();
+    Py_XDECREF(differs);
+    return nan;
+}
+
+static bool among(PyObject *tuple, PyObject *o) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); i++)
+        if (PyTuple_GET_ITEM(tuple, i) == o) return true;
+    return false;
+}
+
+static bool gave(const CcGuard *g, PyObject *o) { return g->check == CC_CHK_VALUE && g->want == o; }
+
+/* Keys of dicts and members of sets. */
+static void guard_keys(CcGuards *gs, PyObject *o) {
+    for (int i = 0; i < gs->g.n; i++) {
+        CcGuard *g = &gs->g.at[i];
+        if ((g->check == CC_CHK_KEYS || g->check == CC_CHK_LAYOUT) && among(g->want, o)) g->other = 1;
+    }
+}
+
+void cc_same_which(CcRec *rec, PyObject *o) {
+    if (rec->trace == NULL || !cc_value_const(o)) return;
+    CcGuards *gs = &rec->trace->guards;
+    for (int i = 0; i < gs->g.n; i++)
+        if (gave(&gs->g.at[i], o)) cc_guard_check(gs, i, CC_CHK_IDENT, o);
+    guard_keys(gs, o);
+    if (cc_same_asked(rec, o)) return;
+    cc_map_put(&rec->asked, o, 1);
+    cc_vec_push(&rec->keep, Py_NewRef(o));
+}
+
+void cc_same_met(CcRec *rec, PyObject *o) {
+    if (o != NULL && cc_same_nan(o)) cc_value_which(rec, o);
+}
+
+void cc_same_hashed(CcRec *rec, PyObject *o) {
+    Py_ssize_t pos = 0;
+    PyObject *key;
+    if (PyDict_Check(o))
+        while (PyDict_Next(o, &pos, &key, NULL)) cc_same_met(rec, key);
+    else if (PyAnySet_Check(o))
+        for (; cc_set_next(o, &pos, &key); pos++) cc_same_met(rec, key);
+}
+
+static void guard_other(CcRec *rec, PyObject *a, PyObject *b) {
+    CcGuards *gs = &rec->trace->guards;
+    guard_keys(gs, a);
+    for (int i = 0, n = gs->g.n; i < n; i++) {
+        if (!gave(&gs->g.at[i], a)) continue;
+        cc_guard_also(gs, i, CC_CHK_OTHER, b, -1);
+        for (int k = 0; k < n; k++)
+            if (gave(&gs->g.at[k], b)) cc_guard_also(gs, CC_MAX(i, k), CC_CHK_DISTINCT, NULL, CC_MIN(i, k));
+    }
+}
+
+void cc_same_compared(CcRec *rec, PyObject *a, PyObject *b) {
+    if (rec->trace == NULL) return;
+    cc_value_distinct(rec, a, b);
+    const CcProv *p = cc_value_find(rec, a), *q = cc_value_find(rec, b);
+    const bool known = (p == NULL && cc_value_const(a)) && (q == NULL && cc_value_const(b));
+    if (known && a == b) {
+        cc_same_which(rec, a);
+    } else if (known && cc_guard_same_value(a, b)) {
+        guard_other(rec, a, b);
+        guard_other(rec, b, a);
+    } else if ((p == NULL) != (q == NULL) && PyUnicode_CheckExact(a) && PyUnicode_CheckExact(b)) { /* of a break */
+        const CcProv *given = p != NULL ? p : q;
+        CcGuards *gs = &rec->trace->guards;
+        if (given->origin == CC_O_SOURCE && gs->g.at[given->id].source != CC_SRC_CONST)
+            cc_guard_also(gs, given->id, CC_CHK_OTHER, p != NULL ? b : a, -1);
+    }
+}
+
+bool cc_same_is(CcRec *rec, CcAct *act, PyObject *const *in) {
+    cc_same_compared(rec, in[0], in[1]);
+    return cc_sym_identical(rec, act, in);
+}

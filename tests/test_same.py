@@ -1,0 +1,231 @@
+"""Which of equal objects it is: values that == takes for one another, and that a function tells apart by type, sign, text, order of
+iteration or identity. Each case is recorded with one value, and called with another and with the first again."""
+
+import collections
+import math
+import operator
+import types
+
+import ccompile
+import numpy as np
+import pytest
+import torch
+from conftest import hits
+
+S = types.SimpleNamespace(v=None)
+X = torch.ones(2)
+NAN, OTHER_NAN = float("nan"), float("nan")
+TEXT, OTHER_TEXT = "".join(["sen", "tinel"]), "".join(["sen", "tinel"])
+BIG, OTHER_BIG = int("123456789123"), int("123456789123")
+IN_LIST, IN_DICT, IN_SET = [NAN, 1.0], {NAN: 1}, {NAN}
+DEQUE = collections.deque([NAN])
+
+
+def taken_out(*members, out):
+    s = set(members)
+    for o in out:
+        s.discard(o)
+    return s
+
+
+VALUES = {
+    "complex": (
+        lambda v: (math.copysign(1, v.real), math.copysign(1, v.imag)),
+        0j,
+        complex(-0.0, 0.0),
+        complex(0.0, -0.0),
+    ),
+    "complex_nan": (lambda v: str(v), complex(NAN, 0.0), complex(NAN, -0.0)),
+    "range": (
+        lambda v: (v.start, v.stop, v.step, repr(v)),
+        range(0, 3, 2),
+        range(0, 4, 2),
+        range(0),
+        range(5, 5),
+        range(5, 5, 2),
+    ),
+    "range_of_bool": (lambda v: repr(v.start), range(1, 3), range(True, 3)),
+    "float32": (lambda v: (X * v).signbit().tolist(), np.float32(0.0), np.float32(-0.0)),
+    "float16": (lambda v: math.copysign(1, float(v)), np.float16(0.0), np.float16(-0.0)),
+    "float64": (lambda v: math.copysign(1, v), np.float64(0.0), np.float64(-0.0), 0.0),
+    "numpy_types": (lambda v: type(v).__name__, np.int64(1), np.int32(1), np.uint8(1), np.bool_(True), 1, True, 1.0),
+    "dict_keys": (lambda v: repr(v), {0: 1}, {False: 1}, {0.0: 1}, {-0.0: 1}),
+    "sorted": (lambda v: repr(sorted(v)), {1, 2}, {True, 2}, {1.0, 2}),
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_values(name):
+    fn, *values = VALUES[name]
+
+    def f(x, v):
+        return x + 1, fn(v)
+
+    c = ccompile.compile(f)
+    for v in values + values:
+        assert repr(c(X, v)) == repr(f(X, v))
+
+
+SETS = [
+    ("order", ({0, 8}, {8, 0}), lambda: [k for k in S.v]),
+    ("weights", ({0, 8}, {8, 0}), lambda: sum(v * 10**i for i, v in enumerate(S.v))),
+    ("list", ({0, 8, 16}, {16, 8, 0}, {8, 16, 0}), lambda: list(S.v)),
+    ("star", ({0, 8}, {8, 0}), lambda: (*S.v,)),
+    ("unpack", ({0, 8}, {8, 0}), lambda: (lambda a, b: (a, b))(*S.v)),
+    ("repr", ({0, 8}, {8, 0}), lambda: repr(S.v)),
+    ("join", ({"a"}, {"b"}, {"a"}), lambda: ",".join(S.v)),
+    ("types", ({1}, {True}, {1.0}), lambda: repr(S.v)),
+    ("signs", ({0.0}, {-0.0}, {0}), lambda: repr(list(S.v))),
+    ("frozen", (frozenset({0, 8}), frozenset([8, 0])), lambda: list(S.v)),
+    ("copy", ({0, 8}, {8, 0}), lambda: list(S.v.copy())),
+    ("union", ({0, 8}, {8, 0}), lambda: list(S.v | {1})),
+    ("of_a_table", ({7, 15}, taken_out(1, 7, 15, out=[1])), lambda: list(S.v.copy())),
+    (
+        "of_a_larger_table",
+        ({3, 35}, taken_out(*range(30), 35, out=[k for k in range(30) if k != 3])),
+        lambda: list(S.v | {67}),
+    ),
+    ("comprehension", ({0, 8}, {8, 0}), lambda: {k: i for i, k in enumerate(S.v)}),
+    ("in", ({1, 2}, {2, 1}, {True, 2}, {3}), lambda: (1 in S.v, 3 in S.v)),
+    ("len", ({1, 2}, {1}, {2, 3}), lambda: len(S.v)),
+    ("set_to_other", ({0, 8}, [0, 8], {8, 0}, (8, 0)), lambda: list(S.v)),
+]
+
+
+@pytest.mark.parametrize("name,values,fn", SETS, ids=[s[0] for s in SETS])
+def test_sets(name, values, fn):
+    def f(x):
+        return x + 1, fn()
+
+    c = ccompile.compile(f)
+    for S.v in values + values:
+        assert repr(c(X)) == repr(f(X))
+
+
+POPS = {
+    "pop": lambda v: [v.pop()],
+    "two": lambda v: [v.pop(), v.pop()],
+    "pop_and_add": lambda v: [v.pop(), v.add(24), list(v)],
+    "add": lambda v: [v.add(24), list(v)],
+    "discard": lambda v: [v.discard(8), list(v)],
+    "update": lambda v: [v.update([24, 1]), list(v), 24 in v],
+}
+
+
+@pytest.mark.parametrize("name", POPS)
+def test_sets_that_are_written(name):
+    def f(x):
+        return x + 1, POPS[name](S.v)
+
+    def turn(finger):
+        s = {64, 0, 8}
+        for _ in range(finger):
+            s.add(s.pop())
+        return s
+
+    c = ccompile.compile(f)
+    for make in (lambda: {0, 8}, lambda: {8, 0}, lambda: {0, 8}, lambda: turn(0), lambda: turn(1), lambda: turn(2)):
+        S.v = make()
+        got = repr((c(X), list(S.v)))
+        S.v = make()
+        assert got == repr((f(X), list(S.v)))
+
+
+def test_members_alone():
+    """What is only asked for its members may lie in any order."""
+    c = ccompile.compile(lambda x: x + 1 if 8 in S.v else x - 1)
+    S.v = {0, 8}
+    c(X)
+    S.v = {8, 0}
+    hits(lambda: c(X))
+
+
+IDENTITY = {
+    "str_is": (TEXT, OTHER_TEXT, lambda v: v is TEXT),
+    "str_is_not": (TEXT, OTHER_TEXT, lambda v: v is not TEXT),
+    "str_operator": (TEXT, OTHER_TEXT, lambda v: (operator.is_(v, TEXT), operator.is_not(v, TEXT))),
+    "str_of_two": (TEXT, OTHER_TEXT, lambda v: v is S.v),
+    "int_is": (BIG, OTHER_BIG, lambda v: v is BIG),
+    "float_is": (1e300, float("1e300"), lambda v: v is S.v),
+    "bytes_is": (b"sentinel", bytes([*b"sentinel"]), lambda v: v is S.v),
+    "nan_is": (NAN, OTHER_NAN, lambda v: v is NAN),
+    "id": (TEXT, OTHER_TEXT, lambda v: id(v) == id(TEXT)),
+    "id_of_two": (BIG, OTHER_BIG, lambda v: id(v) == id(S.v)),
+    "key_is": ({TEXT: 1}, {OTHER_TEXT: 1}, lambda v: [k is TEXT for k in v]),
+    "member_is": ({TEXT}, {OTHER_TEXT}, lambda v: [k is TEXT for k in v]),
+    "item_is": ([BIG], [OTHER_BIG], lambda v: v[0] is BIG),
+    "nan_in_list": (NAN, OTHER_NAN, lambda v: v in IN_LIST),
+    "nan_in_tuple": (NAN, OTHER_NAN, lambda v: v in (NAN, 1)),
+    "nan_in_set": (NAN, OTHER_NAN, lambda v: v in IN_SET),
+    "nan_in_deque": (NAN, OTHER_NAN, lambda v: v in DEQUE),
+    "nan_index": (NAN, OTHER_NAN, lambda v: IN_LIST.count(v)),
+    "nan_get": (NAN, OTHER_NAN, lambda v: IN_DICT.get(v, 5)),
+    "nan_in_dict": (NAN, OTHER_NAN, lambda v: v in IN_DICT),
+    "nan_in_keys": (NAN, OTHER_NAN, lambda v: v in IN_DICT.keys()),
+    "nan_in_values": (NAN, OTHER_NAN, lambda v: NAN in {1: v}.values()),
+    "nan_as_key": (NAN, OTHER_NAN, lambda v: len({v: 1, NAN: 2})),
+    "nan_as_member": (NAN, OTHER_NAN, lambda v: len({v, NAN})),
+    "nan_stored": (NAN, OTHER_NAN, lambda v: len(dict([(v, 1), (NAN, 2)]))),
+    "nan_lists": (NAN, OTHER_NAN, lambda v: [v] == [NAN]),
+    "nan_nested": (NAN, OTHER_NAN, lambda v: ((1, v),) == ((1, NAN),)),
+    "nan_of_two_lists": ([NAN], [OTHER_NAN], lambda v: v == [NAN]),
+    "nan_hash": (NAN, OTHER_NAN, lambda v: hash(v) == hash(NAN)),
+    "nan_complex": (complex(NAN, 1), complex(NAN, 1), lambda v: v in [S.v]),
+}
+
+
+@pytest.mark.parametrize("name", IDENTITY)
+def test_identity(name):
+    a, b, fn = IDENTITY[name]
+
+    def f(x, v):
+        return x + 1, fn(v)
+
+    c = ccompile.compile(f)
+    for v in (a, b, a, b):
+        S.v = a
+        assert repr(c(X, v)) == repr(f(X, v))
+    c = ccompile.compile(f)
+    for v, S.v in ((b, a), (a, a), (b, b), (a, b)):
+        assert repr(c(X, v)) == repr(f(X, v))
+
+
+def test_identity_costs_no_hits():
+    """Words that are compared with == alone, and numbers that nobody looks for, may be any objects of that value."""
+    c = ccompile.compile(lambda x, mode, p: x + p if mode == TEXT else x)
+    c(X, TEXT, 1e300)
+    hits(lambda: c(X, OTHER_TEXT, float("1e300")))
+
+
+def test_a_break_gives_a_sentinel_or_a_number():
+    @ccompile.disable
+    def give():
+        return S.v
+
+    def f(x):
+        x = x + 1
+        v = give()
+        return x * 2, v is NAN, v in IN_LIST
+
+    c = ccompile.compile(f)
+    for S.v in (NAN, OTHER_NAN, 1.0, NAN, float("nan"), NAN):
+        assert repr(c(X)) == repr(f(X))
+
+
+def test_a_set_that_is_written_and_left_as_it_was():
+    """Its table differs each time, and nobody asks for the order."""
+
+    def f(x, key):
+        if key in S.v:
+            return x
+        S.v.add(key)
+        n = len(S.v)
+        S.v.discard(key)
+        return x + n
+
+    S.v = {1, 2}
+    c = ccompile.compile(f)
+    c(X, 5)
+    for _ in range(4):
+        hits(lambda: c(X, 5))
+    assert S.v == {1, 2}
