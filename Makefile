@@ -23,7 +23,7 @@ export PYTHONPATH := python:$(PYTHONPATH)
 endif
 INPUTS := setup.py pyproject.toml $(wildcard csrc/*/*.c csrc/*/*.h csrc/*/*.def csrc/*/*.inc)
 
-.PHONY: demo test test-gpu bench-gpu test-frames test-main lint bench bench-overhead bench-guards build clean distclean
+.PHONY: demo test test-gpu bench-gpu test-frames test-cpython test-main lint bench bench-overhead bench-guards build clean distclean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -34,6 +34,10 @@ test: test-frames test-main
 
 test-main: $(BUILT)
 	$(PY) -m pytest tests -q $(PYTEST_ARGS)
+
+# CPython's own tests, each method compiled and called three times: tests/cpython/run.py says what is compared.
+test-cpython: $(BUILT)
+	$(PY) tests/cpython/run.py $(CPYTHON_ARGS)
 
 build: $(BUILT)
 

@@ -229,3 +229,87 @@ def test_a_set_that_is_written_and_left_as_it_was():
     for _ in range(4):
         hits(lambda: c(X, 5))
     assert S.v == {1, 2}
+
+
+def two_added(v):
+    s = set()
+    s.add(v[0])
+    s.add(v[1])
+    return len(s)
+
+
+def updated(d, v):
+    d.update(v)
+    return d
+
+
+HASHED = {
+    "dict": dict,
+    "dict_and_keyword": lambda v: dict(v, z=1),
+    "update": lambda v: updated({}, v),
+    "ordered": collections.OrderedDict,
+    "ordered_update": lambda v: updated(collections.OrderedDict(), v),
+    "defaultdict": lambda v: collections.defaultdict(list, v),
+    "comprehension": lambda v: {a: b for a, b in v},
+    "set": lambda v: len(set(v)),
+    "frozenset": lambda v: len(frozenset(v)),
+    "set_update": lambda v: len(updated(set(), v)),
+    "star": lambda v: len({*v}),
+    "display": lambda v: len({v[0], v[1]}),
+    "keys": lambda v: len({v[0]: 1, v[1]: 2}),
+    "set_comprehension": lambda v: len({k for k in v}),
+    "key_comprehension": lambda v: len({k: 1 for k in v}),
+    "fromkeys": lambda v: len(dict.fromkeys(v)),
+    "add": two_added,
+    "counter": lambda v: collections.Counter(v),
+    "difference": lambda v: len({(1, 2)} - set(v)),
+    "sum": lambda v: sum(v, ()),
+}
+
+
+@pytest.mark.parametrize("name", HASHED)
+def test_tuples_that_are_hashed(name):
+    """Where they are met by others, all that they hold counts."""
+
+    def f(v):
+        return HASHED[name](v)
+
+    c = ccompile.compile(f)
+    for make in (
+        lambda: [(1, 2), (1, 2)],
+        lambda: [(1, 2), (3, 4)],
+        lambda: [(5, 6), (7, 8)],
+        lambda: [((1, 2), 3), ((1, 3), 3)],
+        lambda: [((1, 2), 3), ((1, 2), 3)],
+        lambda: [(1, 2), (1, 2)],
+    ):
+        assert repr(c(make())) == repr(f(make()))
+
+
+def own(v):
+    return v is int(str(v))
+
+
+def test_small_ints_that_leave_a_recording():
+    """A number that differs from call to call is an object of its own while code is recorded; the world gets CPython's."""
+    told = []
+    kept = types.SimpleNamespace(n=0)
+    box = [None]
+
+    @ccompile.disable
+    def tell(v):
+        told.append(own(v))
+
+    def f(x, n):
+        made = [n, n + 1]
+        table = {1: n}
+        kept.n = n + 2
+        box[0] = n - 1
+        tell(n)
+        return made, table, (n, n * 2), n
+
+    c = ccompile.compile(f)
+    for n in (3, 4, 5, -2, 6, 7):
+        made, table, pair, same = c(X, n)
+        assert all(map(own, [*made, *table.values(), *pair, same, kept.n, box[0], n]))
+        assert told.pop()

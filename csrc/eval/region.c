@@ -644,6 +644,7 @@ static PyObject *close_region(Region *g, PyObject *r) {
     Py_CLEAR(g->outer_handled);
     Py_CLEAR(g->result);
     g->root->told = told(g);
+    r = cc_obj_cached(r);
     cc_rec_free(g->rec);
     const bool kept = raises_kept(g);
     if (g->unsupported.text != NULL && !kept) { /* also when the user's code caught it on its way */

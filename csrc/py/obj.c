@@ -166,3 +166,12 @@ bool cc_obj_final(PyObject *o, int depth) {
         if (final_item(value, depth)) return true;
     return false;
 }
+
+PyObject *cc_obj_cached(PyObject *o) {
+    if (o == NULL || !PyLong_CheckExact(o)) return o;
+    int overflow;
+    const long v = PyLong_AsLongAndOverflow(o, &overflow);
+    if (overflow != 0 || v < -5 || v > 256) return o;
+    Py_DECREF(o);
+    return PyLong_FromLong(v);
+}

@@ -298,6 +298,8 @@ unsigned cc_type_version(PyTypeObject *type);
 CC_BORROW PyObject *cc_type_dict(PyTypeObject *type);
 /* A new object equal to an exact int or float: one that has an identity, which CPython's cached small ints have not. */
 CC_NEW PyObject *cc_obj_number(PyObject *number);
+/* Takes an object and gives it back, or CPython's own int where it is a copy of one of those. */
+CC_NEW PyObject *cc_obj_cached(CC_STEAL(1) PyObject *o);
 /* What a weak reference refers to, or NULL: it is gone. */
 CC_BORROW PyObject *cc_weak_target(PyObject *weak);
 PyTypeObject *cc_type_method_wrapper(void); /* types.MethodWrapperType, which has no public name in C */

@@ -13,6 +13,7 @@ CcGo cc_display_update_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
     if (keys > 0 && !cc_number_settle(rec, ev->in[1], keys)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, "key");
     if (ev->arg == CC_OP_MAP_ADD && !cc_value_membership(rec, ev->in[0], ev->in[1]))
         return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "a tensor as a key");
+    if (ev->arg == CC_OP_SET_ADD) cc_same_met(rec, ev->in[1]);
     if (cc_value_source(rec, ev->in[0]) >= 0) return CC_OK;
     if (ev->arg == CC_OP_LIST_EXTEND || ev->arg == CC_OP_SET_UPDATE || ev->arg == CC_OP_DICT_UPDATE ||
         ev->arg == CC_OP_DICT_MERGE) {
@@ -26,6 +27,7 @@ CcGo cc_display_update_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
     PyObject *o = ev->in[0];
     const int source = cc_value_source(rec, o);
     if (ev->arg == CC_OP_LIST_EXTEND) cc_value_pairs(rec, o, ev->in[ev->n - 1]);
+    if (ev->arg == CC_OP_SET_UPDATE) cc_same_taken(rec, ev->in[1], false);
     if (source < 0 || rec->raised) return CC_OK;
     /* a comprehension or display that a break cut in two: its container came through a slot */
     cc_value_wrote(rec, o, CC_DIRTY_ALL);
@@ -88,8 +90,10 @@ CcGo cc_display_format_before(CcRec *rec, CcAct *act, CcEvent *ev) {
 CcGo cc_display_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
     if (ev->result == NULL) return CC_OK;
     const bool hashes = ev->arg == CC_OP_BUILD_MAP || PyAnySet_Check(ev->result);
-    for (int i = 0; i < ev->n; i += ev->arg == CC_OP_BUILD_MAP ? 2 : 1)
+    for (int i = 0; i < ev->n; i += ev->arg == CC_OP_BUILD_MAP ? 2 : 1) {
         if (hashes || PyUnicode_Check(ev->result)) cc_sym_settle(rec, ev->in[i], 3);
+        if (hashes && ev->n > 1) cc_same_met(rec, ev->in[i]);
+    }
     if (PyUnicode_Check(ev->result) && cc_op_symbolic(rec, ev)) {
         if (Py_REFCNT(ev->result) != 1) return cc_rec_poison(rec, act, CC_R_DATA_SCALAR, "str");
         const CcCallSpec spec = {.form = CC_F_JOIN, .in = ev->in, .n = ev->n, .name = "join"};

@@ -217,6 +217,17 @@ static bool names_attributes(PyObject *format) {
     return p == NULL;
 }
 
+/* What it puts into a set, or as keys into a dict, is compared with what is there. */
+static void hashed(CcRec *rec, const CcCalled *c, const CcCallee *callee) {
+    const PyTypeObject *of = class_of(c->func);
+    const bool dict = of != NULL && PyType_IsSubtype((PyTypeObject *)of, &PyDict_Type);
+    const bool set = of != NULL && (PyType_IsSubtype((PyTypeObject *)of, &PySet_Type) ||
+                                    PyType_IsSubtype((PyTypeObject *)of, &PyFrozenSet_Type));
+    const bool counts = has(callee, CC_TRAIT_COUNTS);
+    for (int i = 0; (dict || set || counts) && i < c->n; i++)
+        cc_same_taken(rec, c->in[i], dict && !has(callee, CC_TRAIT_MAKES_SET));
+}
+
 /* C code that may read whatever its operands hold. */
 static CcGo contents_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *callee) {
     const CcCalleeKind k = callee->kind;
@@ -307,10 +318,18 @@ static bool asks_members(CcRec *rec, const CcCalled *c, const CcCallee *callee) 
     return true;
 }
 
+/* dict.__delitem__ and its like leave the order of an OrderedDict as it was: none is made again like that. */
+static bool spoils_order(const CcCalled *c, const CcCallee *callee) {
+    const CcCalleeKind k = callee->kind;
+    return c->n > 0 && (k == CC_CALLEE_WRITE || k == CC_CALLEE_READ_WRITE) && PyODict_Check(c->in[0]) &&
+           class_of(c->func) == &PyDict_Type;
+}
+
 static CcGo row_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *callee) {
     const CcCalleeKind k = callee->kind;
     const CcGo go = operands_before(rec, act, c, callee);
     if (go != CC_OK) return go;
+    if (spoils_order(c, callee)) return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, callee->name);
     if (asks_members(rec, c, callee)) return contents(rec, act, c, 1, 1);
     switch (k) {
     case CC_CALLEE_PRINT: return cc_rec_break(rec, act, CC_R_PRINT, callee->name);
@@ -548,7 +567,8 @@ static CcGo call_back(CcRec *rec, CcAct *act, CcEvent *ev, CcCalled *c, const Cc
     int at[MAX_CALLBACKS], wraps = 0;
     const int n = callbacks(c, callee, at);
     for (int i = 0; i < n; i++) wraps += cc_backcall_kind(rec, c->in[at[i]]) == CC_BACK_WRAP;
-    const bool adds = has(callee, CC_TRAIT_ADDS) && n == 0 && c->n == 1; /* it adds, unseen */
+    /* it adds, unseen */
+    const bool adds = has(callee, CC_TRAIT_ADDS) && n == 0 && cc_call_positional(c) == 1 && c->kwnames == NULL;
     if (wraps == 0 && !adds) return CC_OK;
     for (int i = 0; i < n; i++)
         if (cc_backcall_kind(rec, c->in[at[i]]) == CC_BACK_WRAP &&
@@ -574,6 +594,7 @@ CcGo cc_row_before(CcRec *rec, CcAct *act, CcEvent *ev, CcCalled *c, const CcCal
     if (go == CC_OK) go = symbols_before(rec, act, ev, c, callee);
     if (go == CC_OK) go = row_before(rec, act, c, callee);
     if (go != CC_OK) return go;
+    hashed(rec, c, callee);
     if (callee->kind == CC_CALLEE_PICKLE) return cc_opaque_reduce(rec, act, ev, c->in, c->n);
     if (has(callee, CC_TRAIT_EQUALS)) return cc_backcall_remove(rec, act, ev, c->in, c->n);
     return callee->kind == CC_CALLEE_SUM      ? cc_backcall_sum(rec, act, ev, c->in, c->n)

@@ -139,6 +139,7 @@ CcRec *cc_rec_new(CcSites *sites, bool keep_tensors, int64_t freezing, const CcH
 
 /* Drops what was recorded. */
 static void abort_recording(CcRec *rec) {
+    cc_escape_restore(rec);
     cc_node_clear_effects(rec);
     cc_value_clear(rec);
     cc_map_free(&rec->input_of);
@@ -176,6 +177,8 @@ void cc_rec_free(CcRec *rec) {
     cc_vec_free(&rec->copied);
     cc_vec_free(&rec->own);
     cc_vec_free(&rec->idle);
+    while (rec->spent.n > 0) Py_DECREF(rec->spent.at[--rec->spent.n]);
+    cc_vec_free(&rec->spent);
     Py_CLEAR(rec->handled_outer);
     Py_CLEAR(rec->handled_start);
     cc_break_clear(&rec->why);
@@ -393,6 +396,7 @@ void cc_rec_leave(CcRec *rec, CcAct *act, int how, PyObject *value) {
         (void)cc_rec_poison(rec, rec->frame.at[at - 1].act, CC_R_DATA_SCALAR, "C code in between");
         return;
     }
+    if (how == CC_LEAVE_HANDOVER) cc_escape_restore(rec);
     rec->frame.n = at;
     if (how == CC_LEAVE_HANDOVER) { /* CPython goes on with a frame that we don't see */
         set_why(rec, act, CC_R_OPCODE, cc_op_name((CcOp)act->code->insn[act->pc].op));
@@ -531,6 +535,7 @@ static void finish(CcRec *rec, CcEnd end) {
     cc_guard_seal(&t->guards);
     cc_trace_free(rec->done);
     rec->done = t;
+    cc_escape_restore(rec);
     rec->trace = NULL;
     abort_recording(rec);
 }

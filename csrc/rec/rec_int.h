@@ -92,6 +92,7 @@ struct CcRec {
         PyTypeObject *type;
         PyObject *name;
     }) of_class;
+    CC_VEC(PyObject *) spent; /* strong: until the region ends (escape.c) */
     CC_VEC(PyObject *) keep; /* constants and temporaries alive while recording */
     /* strong: exception being handled when the call, the trace began; NULL: none */
     PyObject *handled_outer, *handled_start;
@@ -244,8 +245,10 @@ bool cc_number_dict_key(CcRec *rec, PyObject *key);
 bool cc_same_nan(PyObject *o); /* one is equal to nothing, and found by its identity alone */
 /* It matters which object this constant is: guards that reads gave this one. */
 void cc_same_which(CcRec *rec, PyObject *o);
-/* C code compares it with others, or hashes it, and looks at its identity first. */
+/* It is compared with others, or hashed: a tuple with all that it holds, a NaN by its identity. */
 void cc_same_met(CcRec *rec, PyObject *o);
+/* the same of what C code takes from a list or tuple, and puts into a set, or as pairs into a dict */
+void cc_same_taken(CcRec *rec, PyObject *iterable, bool pairs);
 void cc_same_hashed(CcRec *rec, PyObject *o); /* the same of the keys of a dict or set that C code has filled */
 /* cc_same_which() was told of it: what gives it later is to give this one */
 bool cc_same_asked(CcRec *rec, PyObject *o);
@@ -253,6 +256,10 @@ bool cc_same_asked_any(CcRec *rec, PyObject *tuple);
 /* `a is b`: guards the outcome, where what is from outside decides it */
 void cc_same_compared(CcRec *rec, PyObject *a, PyObject *b);
 bool cc_same_is(CcRec *rec, CcAct *act, PyObject *const *in); /* the same, and what it is without symbols */
+
+/* ---- escape.c ---- */
+/* What is left of a recording that ends holds CPython's own small ints in place of symbols. */
+void cc_escape_restore(CcRec *rec);
 
 /* ---- recipe.c ---- */
 int cc_recipe_of(CcRec *rec, PyObject *o, CcMap *memo); /* -1: can't be rebuilt; rec->why is set */
@@ -335,6 +342,7 @@ void cc_node_clear_effects(CcRec *rec);
 /* ---- sym.c: symbols ---- */
 int cc_sym_of(CcRec *rec, PyObject *o); /* its number; -1: none */
 bool cc_sym_is(CcRec *rec, PyObject *o);
+bool cc_sym_small(PyObject *number); /* an int that CPython has a single object for */
 /* `a is b`, as it would be without symbols being objects of their own: guards what that depends on. */
 bool cc_sym_identical(CcRec *rec, CcAct *act, PyObject *const *in);
 /* Guards whether a number is 0, and whether it is 1: dropout gives back its operand at the one and draws nothing at the

@@ -15,6 +15,14 @@ int cc_sym_of(CcRec *rec, PyObject *o) {
     return p != NULL && p->origin == CC_O_SYMBOL ? p->id : -1;
 }
 
+/* CPython has one object for each of them (_PY_NSMALLNEGINTS, _PY_NSMALLPOSINTS). */
+bool cc_sym_small(PyObject *o) {
+    if (!PyLong_CheckExact(o)) return false;
+    int overflow;
+    const long v = PyLong_AsLongAndOverflow(o, &overflow);
+    return overflow == 0 && v >= -5 && v <= 256;
+}
+
 bool cc_sym_is(CcRec *rec, PyObject *o) { return cc_sym_of(rec, o) >= 0; }
 
 static bool symbol_visit(void *ctx, PyObject *o, int depth) { return cc_sym_within(ctx, o, depth); }
@@ -501,13 +509,6 @@ static CcGo record(CcRec *rec, CcAct *act, CcEvent *ev, const CcCallSpec *spec, 
 
 /* ------------------------------------------------------------------ events */
 
-/* CPython has one object for each of them (_PY_NSMALLNEGINTS, _PY_NSMALLPOSINTS). */
-static bool small_int(PyObject *o) {
-    int overflow;
-    const long v = PyLong_AsLongAndOverflow(o, &overflow);
-    return overflow == 0 && v >= -5 && v <= 256;
-}
-
 /* The guard that gave this symbol, or this float behind a break, and what it gave; -1: a step did, or it is none. */
 static int given_by(CcRec *rec, PyObject *o, PyObject **given) {
     const int symbol = cc_sym_of(rec, o);
@@ -548,11 +549,11 @@ bool cc_sym_identical(CcRec *rec, CcAct *act, PyObject *const *in) {
     if (!symbols[0] && !symbols[1]) return false;
     if (symbols[0] && symbols[1]) settle_all(rec, in, 2); /* whether they are small counts as well */
     for (int i = 0; i < 2; i++)
-        if ((!symbols[i] || symbols[1 - i]) && !small_int(in[i])) return identical_numbers(rec, in);
+        if ((!symbols[i] || symbols[1 - i]) && !cc_sym_small(in[i])) return identical_numbers(rec, in);
     const CcCallSpec spec = {.form = CC_F_COMPARE, .arg = Py_EQ, .in = in, .n = 2, .name = "comparison"};
     PyObject *equal;
     CC_SURE(equal, PyObject_RichCompare(in[0], in[1], Py_EQ));
-    const bool same = equal == Py_True && small_int(in[0]);
+    const bool same = equal == Py_True && cc_sym_small(in[0]);
     PyObject *given = record_step(rec, act, &spec, equal, 0);
     if (given == NULL) settle_all(rec, in, 2);
     Py_XDECREF(given);

@@ -509,11 +509,11 @@ static bool set_members(CcRec *rec, PyObject *layout, int parent) {
     bool is_new;
     const int id = cc_guard_source(&rec->trace->guards, CC_SRC_KEYS, parent, NULL, 0, 1, &is_new);
     if (!is_new) return true;
-    PyObject *members = PySet_New(NULL);
+    PyObject *members, *none = Py_None;
+    CC_SURE(members, PySet_New(NULL));
     for (Py_ssize_t i = CC_LAYOUT_HEAD + 1; i < PyTuple_GET_SIZE(layout); i += 2)
-        if (PyTuple_GET_ITEM(layout, i) != Py_Ellipsis &&
-            (members == NULL || PySet_Add(members, PyTuple_GET_ITEM(layout, i)) < 0))
-            abort();
+        if (PyTuple_GET_ITEM(layout, i) != Py_Ellipsis)
+            CC_SURE(none, PySet_Add(members, PyTuple_GET_ITEM(layout, i)) == 0 ? Py_None : NULL);
     cc_guard_check(&rec->trace->guards, id, CC_CHK_EQUALSET, members);
     Py_XDECREF(members);
     return true;

@@ -1,0 +1,75 @@
+/* Small ints that leave a recording. A symbol is an object of its own (sym.c), which the code that runs on must not see:
+ * `is` tells it from the int that CPython keeps for each of -5 .. 256. So whenever a recording ends, what it leaves behind
+ * gets CPython's: slots of its frames, what it made, and what it wrote to. */
+#include "rec_int.h"
+
+/* A new reference to CPython's own int; NULL: o is none of ours. */
+static PyObject *cached(CcRec *rec, PyObject *o) {
+    return o != NULL && cc_sym_is(rec, o) && cc_sym_small(o) ? PyLong_FromLong(PyLong_AsLong(o)) : NULL;
+}
+
+static void restore_items(CcRec *rec, PyObject *sequence) {
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(sequence); i++) {
+        PyObject *own = cached(rec, PySequence_Fast_ITEMS(sequence)[i]);
+        if (own != NULL) Py_SETREF(PySequence_Fast_ITEMS(sequence)[i], own); /* equal, so a hash stays what it is */
+    }
+}
+
+static void restore_dict(CcRec *rec, PyObject *dict) {
+    Py_ssize_t pos = 0;
+    PyObject *key, *value;
+    while (PyDict_Next(dict, &pos, &key, &value)) {
+        PyObject *own = cached(rec, value);
+        if (own == NULL) continue;
+        Py_INCREF(key);
+        if (PyDict_SetItem(dict, key, own) < 0) PyErr_Clear(); /* of a key that is there: the walk goes on */
+        Py_DECREF(key);
+        Py_DECREF(own);
+    }
+}
+
+static void restore_inside(CcRec *rec, PyObject *o) {
+    if (PyList_CheckExact(o) || PyTuple_Check(o)) restore_items(rec, o);
+    else if (PyDict_CheckExact(o)) restore_dict(rec, o);
+    else if (PyCell_Check(o)) {
+        PyObject *own = cached(rec, PyCell_GET(o));
+        if (own != NULL && PyCell_Set(o, own) < 0) PyErr_Clear();
+        Py_XDECREF(own);
+    } else if (cc_python_class(Py_TYPE(o)) && !PyType_Check(o)) {
+        PyObject *dict = cc_obj_dict(o);
+        if (dict != NULL) restore_dict(rec, dict);
+    }
+}
+
+/* Somebody but this recording holds one. */
+static bool any_left(const CcRec *rec) {
+    for (int i = 0; i < rec->prov.n; i++) {
+        const CcProv *p = &rec->prov.at[i];
+        if (p->object != NULL && p->origin == CC_O_SYMBOL && Py_REFCNT(p->object) > 1 && cc_sym_small(p->object))
+            return true;
+    }
+    return false;
+}
+
+void cc_escape_restore(CcRec *rec) {
+    if (rec->trace == NULL || rec->trace->symbol.n == 0 || !any_left(rec)) return;
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    for (int i = 0; i < rec->frame.n; i++) {
+        CcAct *act = rec->frame.at[i].act;
+        for (int slot = 0; slot < act->code->n_locals + act->depth; slot++) {
+            PyObject *o = cc_act_get(act, slot), *own = cached(rec, o);
+            if (own == NULL) continue;
+            cc_vec_push(&rec->spent, Py_NewRef(o)); /* C code that this frame has called may look at it */
+            cc_act_put(act, slot, own);
+        }
+    }
+    for (int i = 0, n = rec->prov.n; i < n; i++) {
+        const CcProv p = rec->prov.at[i];
+        PyObject *o = p.weak != NULL ? cc_weak_target(p.weak) : p.object;
+        if (o != NULL && (p.origin == CC_O_FRESH || p.dirty)) restore_inside(rec, o);
+    }
+    for (int i = 0; i < rec->effect.n; i++)
+        if (rec->effect.at[i].n > 0 && rec->effect.at[i].in[0] != NULL) restore_inside(rec, rec->effect.at[i].in[0]);
+    PyErr_Restore(type, value, traceback);
+}

@@ -1,0 +1,241 @@
+"""CPython's own tests, each method compiled: what passes plainly has to pass compiled.
+
+    python tests/cpython/run.py [-j JOBS] [--calls N] [module[.Class[.method]] ...]
+
+Each module of MODULES runs twice, in processes of its own: plainly, and with every test method compiled by ccompile. A method is
+called --calls times (3), setUp and tearDown around each; what fails plainly in its i-th call need not pass in it compiled. A process
+that is lost, or that is over its time, is begun again behind the method that it was in. differs.txt names methods that differ by
+design, each with the reason. Ends with 1 where there is any other, or where one of those passes.
+"""
+
+import argparse
+import concurrent.futures
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+HERE = pathlib.Path(__file__).resolve().parent
+MODULES = """
+test_abc test_augassign test_baseexception test_binop test_bisect test_bool test_builtin test_bytes test_call test_class test_cmath
+test_collections test_compare test_complex test_comprehensions test_contains test_context test_contextlib test_copy test_coroutines
+test_dataclasses test_decorators test_defaultdict test_deque test_descr test_descrtut test_dict test_dictcomps test_dictviews
+test_dynamic test_dynamicclassattribute test_enum test_enumerate test_except_star test_exception_group test_exception_hierarchy
+test_exception_variations test_exceptions test_extcall test_float test_fnmatch test_format test_fractions test_fstring test_funcattrs
+test_functools test_generator_stop test_generators test_genericalias test_genericclass test_genexps test_global test_grammar
+test_graphlib test_hash test_heapq test_index test_int test_isinstance test_iter test_iterlen test_itertools test_keyword
+test_keywordonlyarg test_lambda test_list test_listcomps test_long test_math test_memoryview test_metaclass test_named_expressions
+test_numeric_tower test_opcodes test_operator test_ordered_dict test_patma test_pep646_syntax test_positional_only_arg test_pow
+test_property test_raise test_range test_reprlib test_richcmp test_scope test_set test_setcomps test_slice test_sort test_statistics
+test_str test_string test_subclassinit test_super test_syntax test_textwrap test_tuple test_types test_typechecks test_unary test_unicode
+test_unpack test_unpack_ex test_userdict test_userlist test_userstring test_weakref test_weakset test_with test_yield_from
+""".split()
+TIME = 400  # seconds of a process
+
+
+# ---- a process of one module -------------------------------------------------------------------------------------
+class Told(unittest.TestResult):
+    """Writes down what a test does as soon as it does it."""
+
+    def __init__(self, out):
+        super().__init__()
+        self.out = out
+
+    def tell(self, test, what, text=""):
+        self.out.write(json.dumps([getattr(test, "told_as", None) or str(test), what, text[-1500:]]) + "\n")
+        self.out.flush()
+
+    def startTest(self, test):
+        self.tell(test, "begins")
+
+    def addSuccess(self, test):
+        self.tell(test, "ok")
+
+    def addSkip(self, test, reason):
+        self.tell(test, "skip")
+
+    def addExpectedFailure(self, test, err):
+        self.tell(test, "ok")
+
+    def addUnexpectedSuccess(self, test):
+        self.tell(test, "fail", "unexpected success")
+
+    def addFailure(self, test, err):
+        self.tell(test, "fail", self._exc_info_to_string(err, test))
+
+    addError = addFailure
+
+    def addSubTest(self, test, subtest, err):
+        if err is not None:
+            self.addFailure(test, err)
+
+
+def cases(suite):
+    for test in suite:
+        if isinstance(test, unittest.TestSuite):
+            yield from cases(test)
+        elif type(test).__module__ != "doctest" and not isinstance(test, unittest.IsolatedAsyncioTestCase):
+            yield test
+
+
+def child(name, how, calls, passed_over, path):
+    import ccompile
+
+    compiled = {}
+
+    def compile_method(case):
+        method = case._testMethodName
+        fn = getattr(type(case), method, None)
+        if fn is None or getattr(fn, "__unittest_skip__", False):
+            return
+        key = type(case), method
+        if key not in compiled:
+            compiled[key] = ccompile.compile(fn)
+        call = compiled[key]
+        setattr(case, method, lambda: call(case))
+
+    suite, first = unittest.TestSuite(), unittest.defaultTestLoader.loadTestsFromName(f"test.{name}")
+    for case in cases(first):
+        method = case.id().split(".", 1)[1]
+        if method in passed_over or not hasattr(case, "_testMethodName"):
+            continue
+        for i in range(calls):
+            again = type(case)(case._testMethodName) if type(case).__module__ != "unittest.loader" else case
+            again.told_as = f"{method} {i}"
+            if how == "compiled":
+                compile_method(again)
+            suite.addTest(again)
+    with open(path, "a") as out:
+        suite.run(Told(out))
+        out.write(json.dumps(["", "end", json.dumps(ccompile.counters())]) + "\n")
+
+
+# ---- all modules -------------------------------------------------------------------------------------------------
+def read(path, seen, counted):
+    """What the process wrote; the test that it was in when it was lost, or None."""
+    at = None
+    for line in path.read_text().splitlines():
+        name, what, text = json.loads(line)
+        if what == "end":
+            counted.update(json.loads(text))
+            return None
+        at = name
+        if what == "begins":
+            seen.setdefault(name, ("ok", ""))
+        elif what != "ok":
+            seen[name] = (what, text)
+    return at
+
+
+def run_module(name, how, calls):
+    """{"Class.method i": (status, text)} and our counters."""
+    seen, counted, passed_over = {}, {}, set()
+    paths = [
+        str(HERE.parent.parent / "python"),
+        *filter(None, [os.environ.get("PYTHONPATH")]),
+    ]  # it runs in another folder
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    while True:
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "told"
+            path.touch()
+            command = [
+                sys.executable,
+                "-X",
+                "faulthandler",
+                __file__,
+                "--child",
+                name,
+                how,
+                str(calls),
+                str(path),
+                *passed_over,
+            ]
+            try:
+                done = subprocess.run(
+                    command,
+                    env=env,
+                    cwd=folder,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    timeout=TIME,
+                )
+                lost = "lost", f"exit status {done.returncode}\n" + done.stdout.decode(errors="replace")[-1500:]
+            except subprocess.TimeoutExpired:
+                lost = "time", f"more than {TIME} s"
+            found = {}
+            at = read(path, found, counted)
+        seen.update(found)
+        if counted or at is None:
+            if not counted:
+                seen[name] = lost
+            return seen, counted
+        seen[at] = lost
+        passed_over.update(key.rsplit(" ", 1)[0].split(".", 1)[1] for key in seen if "." in key)
+
+
+def differences(name, calls, wanted):
+    """(what passes plainly and not compiled, methods that pass plainly, hits)"""
+    plain, _ = run_module(wanted or name, "plain", calls)
+    compiled, counted = run_module(wanted or name, "compiled", calls)
+    bad, methods = {}, set()
+    for key, (status, _) in plain.items():
+        if status != "ok":
+            continue
+        method = key.rsplit(" ", 1)[0]
+        methods.add(method)
+        got = compiled.get(key, ("missing", ""))
+        if got[0] not in ("ok", "skip") and method not in bad:
+            bad[method] = (key, *got)
+    return bad, methods, counted.get("hits", 0)
+
+
+def allowed():
+    """method -> reason; the lines of differs.txt."""
+    rows = [line.split(None, 1) for line in (HERE / "differs.txt").read_text().splitlines() if line and line[0] != "#"]
+    return {row[0]: row[1] for row in rows}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-j", type=int, default=os.cpu_count(), metavar="JOBS")
+    parser.add_argument("--calls", type=int, default=3)
+    parser.add_argument("-v", action="store_true", help="show how each one fails")
+    parser.add_argument("names", nargs="*")
+    args = parser.parse_args()
+    folder = pathlib.Path(unittest.__file__).parent.parent / "test"
+    jobs = {name: name.split(".")[0] for name in args.names or MODULES}
+    jobs = {name: module for name, module in jobs.items() if list(folder.glob(module + "*"))}
+    known, failed, total, hits = allowed(), [], 0, 0
+    with concurrent.futures.ThreadPoolExecutor(args.j) as pool:
+        running = {pool.submit(differences, module, args.calls, name): name for name, module in jobs.items()}
+        for done in concurrent.futures.as_completed(running):
+            bad, methods, n = done.result()
+            total += len(methods)
+            hits += n
+            failed += [m for m in bad if m not in known]
+            failed += [f"{m} (passes: delete it from differs.txt)" for m in methods & known.keys() if m not in bad]
+            print(
+                f"{running[done]}: {len(methods)} methods, {n} hits" + "".join(f"\n  FAILS {m}" for m in bad),
+                flush=True,
+            )
+            if args.v:
+                for key, status, text in bad.values():
+                    print(f"---- {key}: {status}\n{text}", flush=True)
+    print(f"{len(jobs)} modules, {total} methods pass plainly, {hits} replays; {len(failed)} differ compiled")
+    for method in sorted(failed):
+        print(" ", re.sub(r"\s+", " ", method))
+    return 1 if failed or not total else 0
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--child"]:
+        name, how, calls, path, *passed_over = sys.argv[2:]
+        child(name, how, int(calls), set(passed_over), path)
+    else:
+        sys.exit(main())
