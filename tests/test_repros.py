@@ -13,14 +13,9 @@ import pytest
 
 HERE = pathlib.Path(__file__).parent / "repro"
 NAMES = sorted(p.stem for p in HERE.glob("*.py") if p.stem != "run")
-OPEN = {
-    *"bug_15 bug_16".split(),
-    *"bug_17 bug_23".split(),
-    "bug_32",
-}
+OPEN = {"bug_23", "bug_32", "bug_35"}
 MODES = ("default", "reduce-overhead", "max-autotune")
 
-OPEN -= {"bug_15", "bug_16", "bug_17"}
 
 
 def results(mode, how, names, cache):

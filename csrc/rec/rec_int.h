@@ -93,7 +93,7 @@ struct CcRec {
         PyObject *name;
     }) of_class;
     CC_VEC(PyObject *) spent; /* strong: until the region ends (escape.c) */
-    CC_VEC(PyObject *) keep; /* constants and temporaries alive while recording */
+    CC_VEC(PyObject *) keep;  /* constants and temporaries alive while recording */
     /* strong: exception being handled when the call, the trace began; NULL: none */
     PyObject *handled_outer, *handled_start;
     PyFunctionObject *root;
