@@ -290,3 +290,25 @@ def test_finalised_when_eager_finalises(fn):
                 f(x, flag)
                 seen.append([*LOG, "returned"])
             assert seen[0] == seen[1], order[: i + 1]
+
+
+def test_a_finaliser_that_runs_at_the_end_of_a_recording_is_no_part_of_it():
+    """Its frame was taken for the root's, which stopped the process."""
+    log = []
+
+    class Noted:
+        def __del__(self):
+            log.append("gone")
+
+    def fn(x):
+        log.clear()
+        held = [Noted()]
+        ccompile.graph_break()
+        del held
+        log.append("end")
+        return x + 1
+
+    compiled = ccompile.compile(fn)
+    for i in range(6):
+        assert torch.equal(compiled(torch.full((2,), float(i))), torch.full((2,), i + 1.0))
+        assert sorted(log) == ["end", "gone"]

@@ -55,8 +55,10 @@ bool cc_final_slot(const CcAct *act, int slot) {
     return o != NULL && runs_code(o, EVER);
 }
 
-bool cc_final_died(CcRec *rec) {
+bool cc_final_died(CcRec *rec, const CcAct *act) {
+    const bool paused = cc_hook_pause(act->obs, true);
     cc_value_sweep(rec, 0); /* what held it may be held by the map alone */
+    cc_hook_pause(act->obs, paused);
     for (int i = 0; i < rec->prov.n && !rec->died; i++) {
         const CcProv *p = &rec->prov.at[i];
         rec->died = p->weak != NULL && p->origin == CC_O_SOURCE && cc_weak_target(p->weak) == NULL;

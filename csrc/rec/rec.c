@@ -415,7 +415,7 @@ void cc_rec_leave(CcRec *rec, CcAct *act, int how, PyObject *value) {
         abort_recording(rec);
         return;
     }
-    if (cc_final_died(rec) || !cc_idle_end(rec, act)) {
+    if (cc_final_died(rec, act) || !cc_idle_end(rec, act)) {
         set_why(rec, act, CC_R_FINALISED, NULL);
         abort_recording(rec);
         return;
@@ -654,7 +654,7 @@ CcGo cc_rec_break(CcRec *rec, CcAct *act, CcReason reason, const char *what) {
         mark_site(rec, act->co, act->pc);
         return give_up(rec);
     }
-    if (cc_final_died(rec)) {
+    if (cc_final_died(rec, act)) {
         set_why(rec, act, CC_R_FINALISED, NULL);
         return give_up(rec);
     }

@@ -277,8 +277,9 @@ bool cc_resume_cell(CcRec *rec, int cell, PyObject *v);
 bool cc_final_has(PyObject *o); /* its type has a finaliser: generators, classes with __del__ */
 /* Whether a break has to keep what this slot holds: it is live, or the frame's end finalises it. */
 bool cc_final_slot(const CcAct *act, int slot);
-/* Something from outside that is finalised has gone: a replay would let go of it behind all that the trace does. */
-bool cc_final_died(CcRec *rec);
+/* Something from outside that is finalised has gone: a replay would let go of it behind all that the trace does. Finalisers that
+ * run meanwhile, at the end of the trace, are no part of it. */
+bool cc_final_died(CcRec *rec, const CcAct *act);
 /* Something that the trace made is finalised behind its end, and is not among the objects with recipes:
  * rec->unbuildable. */
 bool cc_final_left(CcRec *rec, CcMap *memo);
