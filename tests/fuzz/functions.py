@@ -466,7 +466,8 @@ def failure(program, calls, options):
     return ""
 
 
-def search(first, last, options, seconds, timeout):
+def search(first, last, wrong, seconds, timeout):
+    """Prints what wrong(seed) tells of each, run in processes that end after some time, and gives how many failed."""
     end, seed, failed = time.time() + seconds, first, 0
 
     def work(say):
@@ -474,10 +475,9 @@ def search(first, last, options, seconds, timeout):
             if time.time() > end:
                 break
             say(f"@{at}")
-            say(failure(*drawn(at), options))
+            say(wrong(at))
 
     while seed < last and time.time() < end:
-        wrong = ""
         try:
             for text in elsewhere(work, timeout):
                 if text.startswith("@"):
@@ -491,6 +491,7 @@ def search(first, last, options, seconds, timeout):
             print(f"seed {seed}: {error}", flush=True)
         seed += 1
     print(f"{failed} of the programs {first} to {seed} fail; --reduce shortens one")
+    return failed
 
 
 def failure_elsewhere(program, calls, options, timeout):
@@ -560,7 +561,8 @@ def main():
     if args.reduce:
         reduce(*drawn(args.first), options, args.timeout)
     else:
-        search(args.first, args.last or args.first + 1, options, args.seconds, args.timeout)
+        last = args.last or args.first + 1
+        search(args.first, last, lambda seed: failure(*drawn(seed), options), args.seconds, args.timeout)
 
 
 if __name__ == "__main__":

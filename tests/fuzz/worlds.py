@@ -31,7 +31,6 @@ import re
 import sys
 import textwrap
 import threading
-import time
 import types
 import typing
 import warnings
@@ -41,7 +40,7 @@ import ccompile
 import numpy
 import torch
 from conftest import Walk, outcome
-from fuzz.functions import Lost, elsewhere, least
+from fuzz.functions import Lost, elsewhere, least, search
 from fuzz.pieces import PHRASES, PIECES
 from torch import nn
 
@@ -655,33 +654,6 @@ def failure(trial):
     return ""
 
 
-def search(first, last, seconds, timeout):
-    end, seed, failed = time.time() + seconds, first, 0
-
-    def work(say):
-        for at in range(seed, last):
-            if time.time() > end:
-                break
-            say(f"@{at}")
-            say(failure(drawn(at)))
-
-    while seed < last and time.time() < end:
-        try:
-            for text in elsewhere(work, timeout):
-                if text.startswith("@"):
-                    seed = int(text[1:])
-                elif text:
-                    failed += 1
-                    print(f"seed {seed}: {text[:400]}", flush=True)
-            break
-        except Lost as error:
-            failed += 1
-            print(f"seed {seed}: {error}", flush=True)
-        seed += 1
-    print(f"{failed} of the trials {first} to {seed} fail ({MUTATIONS} mutations each); --reduce shortens one")
-    return failed
-
-
 def reduce(trial, timeout):
     def told(trial):
         try:
@@ -689,10 +661,7 @@ def reduce(trial, timeout):
         except Lost as error:
             return str(error)
 
-    def kind(text):
-        return re.sub(r"behind .*: call|call \d+|\[\d+\]|\d+", "", text)[-30:]
-
-    if kind(told(trial)):
+    if told(trial):
         trial = Trial(trial.body, least(trial.seeds, lambda seeds: told(Trial(trial.body, seeds)) != ""))
         trial = Trial(least(trial.body, lambda body: told(Trial(body, trial.seeds)) != ""), trial.seeds)
     print(trial, told(trial), sep="\n")
@@ -710,7 +679,8 @@ def main():
     if args.reduce:
         reduce(drawn(args.first), args.timeout)
     else:
-        sys.exit(search(args.first, args.last or args.first + 1, args.seconds, args.timeout) > 0)
+        last = args.last or args.first + 1
+        sys.exit(search(args.first, last, lambda seed: failure(drawn(seed)), args.seconds, args.timeout) > 0)
 
 
 if __name__ == "__main__":
