@@ -230,23 +230,31 @@ static CcGo operator_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
     return CC_OK;
 }
 
+/* C code writes its left operand: lst += items, dict |= other, set |= other, also where a class derives from those. */
+static bool in_place(const CcEvent *ev) {
+    if (!(ev->flags & CC_EV_INPLACE) || cc_value_const(ev->in[0]) || cc_tens_any(ev->in[0])) return false;
+    char text[24];
+    snprintf(text, sizeof text, "__i%s", binop_dunder[ev->arg] + 2);
+    PyObject *name = cc_obj_name(text), *f = cc_type_lookup(Py_TYPE(ev->in[0]), name);
+    Py_DECREF(name);
+    return f != NULL && Py_IS_TYPE(f, &PyWrapperDescr_Type);
+}
+
 static CcGo inplace_container(CcRec *rec, CcAct *act, const CcEvent *ev) {
-    /* lst += items, dict |= other, set |= other on something that existed before */
     const int source = cc_value_source(rec, ev->in[0]);
     if (source < 0) return CC_OK;
+    PyObject *with = ev->result != NULL ? ev->in[1] : NULL; /* it may have written before it raised */
+    if (with != NULL && PyAnySet_Check(ev->in[0]) && with != ev->in[0]) {
+        CC_SURE(with, PyFrozenSet_New(with));
+        cc_vec_push(&rec->keep, with);
+        cc_value_fresh(rec, with);
+    } else if (with != NULL && (PyDict_Check(ev->in[0]) || ev->arg == CC_NB_ADD)) {
+        with = cc_row_taken(rec, act, ev->in[0], with);
+    }
+    if (with == NULL || cc_row_stored(rec, act)) return cc_rec_poison(rec, act, CC_R_DIRTY_READ, type_name(ev->in[0]));
     cc_value_wrote(rec, ev->in[0], CC_DIRTY_ALL);
     cc_vec_push(&rec->written, source);
-    PyObject *with = ev->in[1];
-    PyObject *items = PyDict_Check(with)          ? PyDict_Copy(with)
-                      : PyAnySet_Check(ev->in[0]) ? PyFrozenSet_New(with)
-                                                  : PySequence_Tuple(with);
-    if (items == NULL) {
-        PyErr_Clear();
-        items = Py_NewRef(with);
-    }
-    cc_vec_push(&rec->keep, items);
-    cc_value_fresh(rec, items);
-    PyObject *const in[] = {ev->in[0], items};
+    PyObject *const in[] = {ev->in[0], with};
     const CcCallSpec spec = {.form = CC_F_INPLACE, .arg = ev->arg, .in = in, .n = 2, .name = "extend"};
     return cc_node_effect(rec, act, &spec, NULL);
 }
@@ -382,8 +390,9 @@ CcGo cc_op_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     case CC_EV_SUBSCR: return cc_item_before(rec, act, ev);
     case CC_EV_STORE_SUBSCR: return cc_item_store_before(rec, act, ev);
     case CC_EV_BINOP:
-        if (ev->flags & CC_EV_INPLACE && cc_op_container(ev->in[0])) {
+        if (in_place(ev)) {
             cc_value_will_write(rec, ev->in[0]);
+            cc_row_will_take(rec, act, ev->in[0]);
             if (PyList_CheckExact(ev->in[0]) && cc_value_dirty_key(rec, ev->in[0])) return CC_OK;
         }
         return cc_op_operator(rec, act, ev);
@@ -411,7 +420,13 @@ CcGo cc_op_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     }
 }
 
-CcGo cc_op_after(CcRec *rec, CcAct *act, CcEvent *ev) {
+/* What writes counts, also where it writes what is fresh. */
+static bool stores(const CcEvent *ev) {
+    return ev->kind == CC_EV_STORE_ATTR || ev->kind == CC_EV_STORE_SUBSCR || ev->kind == CC_EV_STORE_GLOBAL ||
+           ev->kind == CC_EV_STORE_DEREF || (ev->kind == CC_EV_BINOP && in_place(ev));
+}
+
+static CcGo event_after(CcRec *rec, CcAct *act, CcEvent *ev) {
     switch (ev->kind) {
     case CC_EV_BUILD_CLASS:
     case CC_EV_CONST:
@@ -431,8 +446,7 @@ CcGo cc_op_after(CcRec *rec, CcAct *act, CcEvent *ev) {
     case CC_EV_SUBSCR: return cc_item_after(rec, act, ev);
     case CC_EV_STORE_SUBSCR: return cc_item_store_after(rec, act, ev);
     case CC_EV_BINOP:
-        if (ev->flags & CC_EV_INPLACE && cc_op_container(ev->in[0]) && ev->result == ev->in[0])
-            return inplace_container(rec, act, ev);
+        if (in_place(ev) && (ev->result == ev->in[0] || ev->result == NULL)) return inplace_container(rec, act, ev);
         return operator_after(rec, act, ev);
     case CC_EV_UNARY:
     case CC_EV_COMPARE: return operator_after(rec, act, ev);
@@ -459,4 +473,10 @@ CcGo cc_op_after(CcRec *rec, CcAct *act, CcEvent *ev) {
     case CC_EV_CALL_EX: return cc_call_after(rec, act, ev->in, ev->n, NULL, ev->result);
     default: return CC_OK;
     }
+}
+
+CcGo cc_op_after(CcRec *rec, CcAct *act, CcEvent *ev) {
+    const CcGo go = event_after(rec, act, ev);
+    rec->stores += stores(ev);
+    return go;
 }

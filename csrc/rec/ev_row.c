@@ -378,6 +378,10 @@ static CcGo row_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee
             return cc_rec_break(rec, act, CC_R_TENSOR_ITER, callee->name);
         return looked_up(rec, c->in[1]) ? key_before(rec, act, c, callee) : contents(rec, act, c, 0, 1);
     }
+    case CC_CALLEE_INIT:
+        if (has(callee, CC_TRAIT_FILLS) && c->n > 0 && cc_value_source(rec, c->in[0]) >= 0)
+            return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, callee->name);
+        break;
     case CC_CALLEE_WRITE:
         cc_value_will_write(rec, c->in[0]);
         if (has(callee, CC_TRAIT_HASHES) && cc_call_positional(c) > 1 && !cc_value_membership(rec, c->in[0], c->in[1]))
@@ -414,6 +418,43 @@ static CcGo row_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee
 
 /* ------------------------------------------------------------------ after */
 
+bool cc_row_stored(CcRec *rec, CcAct *act) { return rec->stores != cc_rec_frame(rec, act)->call_stores; }
+
+void cc_row_will_take(CcRec *rec, CcAct *act, PyObject *self) {
+    CcRecFrame *f = cc_rec_frame(rec, act);
+    if (f != NULL && PyList_Check(self)) f->call_size = PyList_GET_SIZE(self);
+}
+
+/* In its own order. */
+static PyObject *copy_dict(PyObject *dict) {
+    PyObject *keys = PyODict_Check(dict) ? cc_dict_keys(dict) : NULL,
+             *copy = keys != NULL ? PyDict_New() : PyDict_Copy(dict);
+    for (Py_ssize_t i = 0; copy != NULL && keys != NULL && i < PyList_GET_SIZE(keys); i++) {
+        PyObject *key = PyList_GET_ITEM(keys, i), *value = PyDict_GetItemWithError(dict, key);
+        if (value == NULL || PyDict_SetItem(copy, key, value) < 0) Py_CLEAR(copy);
+    }
+    Py_XDECREF(keys);
+    return copy;
+}
+
+PyObject *cc_row_taken(CcRec *rec, CcAct *act, PyObject *self, PyObject *with) {
+    if (with == self) return self; /* a replay has it as it was then */
+    PyObject *items = NULL;
+    if (PyList_Check(self)) { /* what lies behind what it held */
+        PyObject *tail = PyList_GetSlice(self, cc_rec_frame(rec, act)->call_size, PyList_GET_SIZE(self));
+        items = tail != NULL ? PyList_AsTuple(tail) : NULL;
+        Py_XDECREF(tail);
+    } else if (!PyIter_Check(with) && !cc_op_python_method(with, "__iter__") && !cc_op_python_method(with, "keys")) {
+        items = PyDict_Check(with) && PyDict_Check(self) ? copy_dict(with) : PySequence_Tuple(with);
+    }
+    PyErr_Clear();
+    if (items == NULL) return NULL;
+    cc_vec_push(&rec->keep, items);
+    cc_value_pairs(rec, items, with);
+    cc_value_fresh(rec, items);
+    return items;
+}
+
 static CcGo write_effect(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *callee, PyObject *result) {
     PyObject *self = c->in[0];
     const int source = cc_value_source(rec, self);
@@ -426,16 +467,10 @@ static CcGo write_effect(CcRec *rec, CcAct *act, const CcCalled *c, const CcCall
     const int n_pos = c->n - (c->kwnames != NULL ? (int)PyTuple_GET_SIZE(c->kwnames) : 0);
     for (int i = 1; has(callee, CC_TRAIT_TAKES_ITEMS) && i < n_pos; i++) {
         /* what it took is what the argument held then */
-        if (PyIter_Check(in[i])) return cc_rec_poison(rec, act, CC_R_OUTSIDE_ITER, callee->name);
-        PyObject *copy = PyDict_Check(in[i]) ? PyDict_Copy(in[i]) : PySequence_Tuple(in[i]);
-        if (copy == NULL) {
-            PyErr_Clear();
-            continue;
-        }
-        cc_vec_push(&rec->keep, copy);
-        cc_value_fresh(rec, copy);
-        in[i] = copy;
+        in[i] = cc_row_taken(rec, act, self, in[i]);
+        if (in[i] == NULL) return cc_rec_poison(rec, act, CC_R_OUTSIDE_ITER, callee->name);
     }
+    if (cc_row_stored(rec, act)) return cc_rec_poison(rec, act, CC_R_DIRTY_READ, type_name(self));
     /* what is read and written was guarded whole before */
     cc_value_wrote(rec, self,
                    callee->kind == CC_CALLEE_READ_WRITE && cc_value_tracked(self) ? CC_DIRTY_KNOWN : CC_DIRTY_ALL);
@@ -491,7 +526,7 @@ static bool is_default(const CcCalled *c, PyObject *result) {
     return v == NULL;
 }
 
-CcGo cc_row_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *callee, PyObject *result) {
+static CcGo call_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *callee, PyObject *result) {
     cc_number_hashed(rec, result);
     if (c->n > 0) cc_number_hashed(rec, c->in[0]);
     CcGo go = CC_OK;
@@ -561,6 +596,17 @@ CcGo cc_row_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *cal
     return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, callee->name);
 }
 
+static bool writes(CcCalleeKind k) {
+    return k == CC_CALLEE_WRITE || k == CC_CALLEE_READ_WRITE || k == CC_CALLEE_SETATTR || k == CC_CALLEE_OBJ_SETATTR ||
+           k == CC_CALLEE_CTX_SET || k == CC_CALLEE_INIT;
+}
+
+CcGo cc_row_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *callee, PyObject *result) {
+    const CcGo go = call_after(rec, act, c, callee, result);
+    rec->stores += writes(callee->kind);
+    return go;
+}
+
 /* Calls that give C code other C code to call: map(torch.sin, xs), sorted(rows, key=len). It gets Python functions
  * instead, whose calls are seen. CC_OK: there is nothing of the kind. */
 static CcGo call_back(CcRec *rec, CcAct *act, CcEvent *ev, CcCalled *c, const CcCallee *callee) {
@@ -588,6 +634,7 @@ static CcGo call_back(CcRec *rec, CcAct *act, CcEvent *ev, CcCalled *c, const Cc
 }
 
 CcGo cc_row_before(CcRec *rec, CcAct *act, CcEvent *ev, CcCalled *c, const CcCallee *callee) {
+    if (has(callee, CC_TRAIT_TAKES_ITEMS) && c->n > 0) cc_row_will_take(rec, act, c->in[0]);
     cc_given_call(rec, c, callee);
     if (!state_known(rec, c, callee)) return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, callee->name);
     CcGo go = call_back(rec, act, ev, c, callee);

@@ -146,6 +146,8 @@ static void abort_recording(CcRec *rec) {
     cc_map_free(&rec->unsized);
     cc_map_free(&rec->handed);
     cc_map_free(&rec->asked);
+    cc_map_free(&rec->loud);
+    rec->stores = 0;
     cc_map_free(&rec->distinct);
     rec->copied.n = 0;
     cc_map_free(&rec->sized);
@@ -334,6 +336,15 @@ static bool uncalled(CcRec *rec, const CcAct *act) {
     return rec->frame.n > 0 && act->prev == cc_vec_last(&rec->frame).act && act->prev->event == NULL;
 }
 
+/* Of a function that C code calls: the class of its self, where it is its hash or its equality. */
+static const PyTypeObject *hashed_by(const CcAct *act) {
+    static PyObject *hash, *eq;
+    if (hash == NULL) hash = cc_obj_name("__hash__");
+    if (eq == NULL) eq = cc_obj_name("__eq__");
+    PyObject *self = act->co->co_argcount > 0 ? cc_act_get(act, 0) : NULL;
+    return self != NULL && (act->co->co_name == hash || act->co->co_name == eq) ? Py_TYPE(self) : NULL;
+}
+
 CcGo cc_rec_enter(CcRec *rec, CcAct *act) {
     if (act->started && !act->generator && uncalled(rec, act)) return CC_PASS_ALL;
     const bool is_root = rec->await_root;
@@ -354,6 +365,8 @@ CcGo cc_rec_enter(CcRec *rec, CcAct *act) {
                         cc_call_function(ev->in[0]) == act->func && rec->frame.n < MAX_LEVELS;
         if (rec->frame.n >= 4 * MAX_LEVELS) return cc_rec_poison(rec, act, CC_R_LIMIT, "frames deep");
     }
+    f.first_stores = rec->stores;
+    if (!f.transparent) f.hashed = hashed_by(act);
     cc_vec_push(&rec->frame, f);
     if (act->started) {
         cc_rec_guard_function(rec, act->func);
@@ -396,6 +409,7 @@ void cc_rec_leave(CcRec *rec, CcAct *act, int how, PyObject *value) {
         (void)cc_rec_poison(rec, rec->frame.at[at - 1].act, CC_R_DATA_SCALAR, "C code in between");
         return;
     }
+    if (f->hashed != NULL && rec->stores != f->first_stores) cc_map_put(&rec->loud, f->hashed, 1);
     if (how == CC_LEAVE_HANDOVER) cc_escape_restore(rec);
     rec->frame.n = at;
     if (how == CC_LEAVE_HANDOVER) { /* CPython goes on with a frame that we don't see */
@@ -695,6 +709,7 @@ CcGo cc_rec_before(CcRec *rec, CcAct *act, CcEvent *ev) {
         return give_up(rec);
     }
     f->call_nodes = rec->trace->graph->node.n;
+    f->call_stores = rec->stores;
     f->gives = -1;
     if (rec->sites->at.n > 0) {
         const struct CcSite *site = find_site(rec->sites, act);

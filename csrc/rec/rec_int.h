@@ -39,9 +39,13 @@ typedef struct CcRecFrame {
     bool transparent;
     bool kept; /* was at this level when the trace began */
     bool touched;
-    int first_fresh; /* provenance entries before it entered: swept when it leaves */
-    int call_nodes;  /* graph nodes before the event that it performs */
-    int gives;       /* guard that reads what the event gives, looked at before it; -1: none */
+    int first_fresh;            /* provenance entries before it entered: swept when it leaves */
+    int call_nodes;             /* graph nodes before the event that it performs */
+    int call_stores;            /* CcRec.stores before it */
+    Py_ssize_t call_size;       /* of the list that it extends, before it */
+    const PyTypeObject *hashed; /* C code asks an object of this class for its hash, or whether it is equal */
+    int first_stores;
+    int gives; /* guard that reads what the event gives, looked at before it; -1: none */
 } CcRecFrame;
 
 struct CcRec {
@@ -73,6 +77,8 @@ struct CcRec {
     /* tensor -> guard that reaches one which no guard can tell from others: it may be handed on, not used */
     CcMap handed;
     CcMap asked;   /* constants of which it matters which object they are (same.c) */
+    CcMap loud;    /* classes whose hash or equality writes: a replay must not ask for it once more */
+    int stores;    /* writes so far, to what is fresh as well */
     CcMap unsized; /* graph value + 1: its shape depends on data, and so is not known to the trace */
     /* cc_rec_begin_resume: slots with functions and generators of this call */
     CC_VEC(struct CcOwn {
@@ -577,6 +583,12 @@ CcCallSpec cc_call_spec(const CcCalled *c, const char *name);
 typedef enum CcLooks { CC_LOOKS_NOT, CC_LOOKS_KEYS, CC_LOOKS_ALL } CcLooks;
 CcLooks cc_row_looks(PyObject *callable);
 CcGo cc_row_before(CcRec *rec, CcAct *act, CcEvent *ev, CcCalled *c, const CcCallee *callee);
+/* What C code takes out of an operand and puts into `self`, which existed before: to be given to an effect. NULL: it can't be
+ * told any more. The list's size was noted before (cc_row_will_take). */
+CC_BORROW PyObject *cc_row_taken(CcRec *rec, CcAct *act, PyObject *self, PyObject *with);
+void cc_row_will_take(CcRec *rec, CcAct *act, PyObject *self);
+/* Python code that C code called since the event began has written: a replay would write twice. */
+bool cc_row_stored(CcRec *rec, CcAct *act);
 CcGo cc_row_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *callee, PyObject *result);
 
 /* ---- given.c: what C code asks of the classes of what it is given ---- */

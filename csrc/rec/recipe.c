@@ -429,6 +429,25 @@ static bool known_base(PyTypeObject *base) {
            PyType_IsSubtype(base, (PyTypeObject *)PyExc_BaseException);
 }
 
+/* Its hash or equality writes, which making its container again would ask for once more. */
+static bool loud(const CcRec *rec, PyObject *key, int depth) {
+    if (cc_map_find(&rec->loud, Py_TYPE(key)) != NULL) return true;
+    for (Py_ssize_t i = 0; depth > 0 && PyTuple_Check(key) && i < PyTuple_GET_SIZE(key); i++)
+        if (loud(rec, PyTuple_GET_ITEM(key, i), depth - 1)) return true;
+    return false;
+}
+
+static bool loud_keys(const CcRec *rec, PyObject *o) {
+    Py_ssize_t pos = 0;
+    PyObject *key;
+    if (rec->loud.n == 0) return false;
+    while (PyDict_Check(o) && PyDict_Next(o, &pos, &key, NULL))
+        if (loud(rec, key, 4)) return true;
+    for (; PyAnySet_Check(o) && cc_set_next(o, &pos, &key); pos++)
+        if (key != NULL && loud(rec, key, 4)) return true;
+    return false;
+}
+
 static int build_object(Builder *b, PyObject *o) {
     PyTypeObject *type = Py_TYPE(o);
     if (!known_base(static_base(type)) || (PyExceptionInstance_Check(o) && cc_traceback_read(b->rec, o)))
@@ -588,6 +607,7 @@ static int build_view(Builder *b, PyObject *o, const char *method) {
 
 static int build_fresh(Builder *b, PyObject *o) {
     PyTypeObject *t = Py_TYPE(o);
+    if (loud_keys(b->rec, o)) return fail(b, o);
     if (t == &PyTuple_Type || t == &PyList_Type || t == &PyDict_Type || t == &PySet_Type) {
         Objects kids = {0};
         add_base_items(&kids, o);

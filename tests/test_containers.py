@@ -1,0 +1,170 @@
+"""Containers that existed before and are written by C code: in place, by their own items, by __init__; and hashes that write."""
+
+import collections
+import heapq  # noqa: F401 (the table's code uses it)
+
+import ccompile
+import pytest
+import torch
+
+
+class S(set):
+    pass
+
+
+class L(list):
+    pass
+
+
+class D(dict):
+    pass
+
+
+class Counted(int):
+    """Its hash and its order write."""
+
+    asked = 0
+
+    def __hash__(self):
+        Counted.asked += 1
+        return int(self) + 1
+
+    def __lt__(self, other):
+        Counted.asked += 1
+        return int(self) < int(other)
+
+
+class Marked(int):
+    """The same, into itself."""
+
+    def __init__(self, value=0):
+        self.asked = 0
+
+    def __hash__(self):
+        self.asked += 1
+        return int(self)
+
+
+KEY = Counted(5)
+SETS, LISTS, DICTS = (set, S), (list, L, collections.deque), (dict, D, collections.OrderedDict)
+FIRST = {list: [3, 1, 2], L: [3, 1, 2], collections.deque: [3, 1, 2]}
+RAISES = "def g():\n yield {}\n raise ValueError\ntry: {}\nexcept ValueError: pass"
+WRITES = [
+    (SETS, "s -= s"),
+    (SETS, "s ^= s"),
+    (SETS, "s &= s"),
+    (SETS, "s |= s"),
+    (SETS, "s ^= s\nn = len(s)\ns.add(7)\nreturn n, sorted(s), x + 1"),
+    (SETS, "s -= {1}"),
+    (SETS, "s ^= {1, 7}"),
+    (SETS, "s &= {1}"),
+    (SETS, "s |= {7}"),
+    (SETS, "s -= {1: 2}.keys()"),
+    (SETS, "s.update(s)"),
+    (SETS, "s.__init__([7])"),
+    (SETS, "s.__init__(s)"),
+    (SETS, RAISES.format(7, "s.update(g())")),
+    (LISTS, "s += s"),
+    (LISTS, "s *= 2"),
+    (LISTS, "s += b'ab'"),
+    (LISTS, "s += (v for v in (7, 8))"),
+    (LISTS, "s += [7]"),
+    (LISTS, "s += collections.UserList([7])"),
+    (LISTS, "s += {7: 8}.items()"),
+    (LISTS, "s += map(str, [7])"),
+    (LISTS, "s.extend(s)"),
+    (LISTS, "s.extend(map(str, [7]))"),
+    (LISTS, "s.__init__([7])"),
+    (LISTS, "m = [7]\ns.__iadd__(m)\nm.clear()"),
+    (LISTS, RAISES.format(7, "s += g()")),
+    (LISTS, RAISES.format(7, "s.extend(g())")),
+    (DICTS, "s |= s"),
+    (DICTS, "s |= {1: 7, 8: 9}"),
+    (DICTS, "s |= s.items()"),
+    (DICTS, "s |= [(7, 8)]"),
+    (DICTS, "o = collections.OrderedDict([(7, 8), (9, 0)])\no.move_to_end(7)\ns |= o"),
+    (DICTS, "o = collections.OrderedDict([(7, 8), (9, 0)])\no.move_to_end(7)\ns.update(o)"),
+    (DICTS, "s.update(collections.UserDict({7: 8}))"),
+    (DICTS, "s |= collections.UserDict({7: 8})"),
+    (DICTS, "s.update(s)"),
+    (DICTS, "s.__init__([(7, 8)])"),
+    (DICTS, "s.__init__(a=7)"),
+    (DICTS, RAISES.format("(7, 8)", "s |= g()")),
+    (DICTS, RAISES.format("(7, 8)", "s.update(g())")),
+    ((Exception, KeyError, StopIteration), "s.__init__(7, 8)"),
+    (SETS, "s.add(KEY)"),
+    (SETS, "s.discard(KEY)"),
+    (SETS, "s.update([KEY])"),
+    (DICTS, "s[KEY] = 7"),
+    (DICTS, "s.update({KEY: 7})"),
+    (DICTS, "s.setdefault(KEY, 7)"),
+    (DICTS, "s.pop(KEY, 7)"),
+    (SETS, "return {KEY: 7}, x + 1"),
+    (SETS, "return {KEY}, frozenset([KEY]), x + 1"),
+    (SETS, "return {(KEY, 1)}, collections.OrderedDict([(KEY, 1)]), collections.defaultdict(int, {KEY: 1}), x + 1"),
+    (SETS, "d = dict.fromkeys(map(Marked, range(4)))\nt = set(d)\nreturn [k.asked for k in d], t, x + 1"),
+    (SETS, "d = dict.fromkeys(map(Marked, range(4)))\nreturn d, dict(d), S(d), D(d), frozenset(d), x + 1"),
+    ((list,), "def key(v):\n s2[0] += 1\n return -v\ns2 = [0]\ns.sort(key=key)\nreturn s2, x + 1"),
+    ((list,), "s[:] = map(Counted, (3, 1, 2))\ns.sort()"),
+    ((list,), "for v in (3, 1, 2): heapq.heappush(s, Counted(v))"),
+]
+
+
+def shown(o):
+    """What can be told of a value: order and all."""
+    if isinstance(o, Marked):
+        return "Marked", int(o), o.asked
+    if isinstance(o, BaseException):
+        return type(o).__name__, o.args
+    if isinstance(o, dict):
+        return type(o).__name__, [(shown(k), shown(v)) for k, v in o.items()]
+    if isinstance(o, (list, tuple, set, frozenset, collections.deque)):
+        return type(o).__name__, [shown(v) for v in o]
+    return repr(o)
+
+
+def cases():
+    for kinds, code in WRITES:
+        for kind in kinds:
+            if kind is not collections.deque or "__iadd__" not in code:
+                yield pytest.param(kind, code, id=f"{kind.__name__}: {code}".replace("\n", "; "))
+
+
+@pytest.mark.parametrize("kind, code", list(cases()))
+def test_writes(kind, code):
+    """What a replay leaves in a container that was there before, and how often it asks for hashes."""
+    scope = dict(globals())
+    body = code if "return" in code else code + "\nreturn x + 1"
+    exec("def f(x, s):\n " + body.replace("\n", "\n "), scope)
+    compiled = ccompile.compile(scope["f"])
+
+    def told(fn):
+        s = kind(1, 2) if issubclass(kind, Exception) else kind(FIRST.get(kind, {1: 2, 3: 4}))
+        Counted.asked = 0
+        try:
+            result = fn(torch.ones(2), s)
+        except Exception as error:
+            result = error
+        asked = Counted.asked
+        return shown(result), shown(s), asked
+
+    for _ in range(4):
+        assert told(compiled) == told(scope["f"])
+
+
+def test_in_place_is_replayed():
+    """Writing in place of what was there before needs no break."""
+
+    def f(x, items, seen, table):
+        items += items
+        seen |= {3}
+        table |= {4: 5}
+        return x + 1
+
+    compiled = ccompile.compile(f, fullgraph=True)
+    before = ccompile.counters()["hits"]
+    for _ in range(4):
+        items, seen, table = L([0]), S({1}), D({6: 7})
+        compiled(torch.ones(2), items, seen, table)
+        assert (items, seen, table) == ([0, 0], {1, 3}, {4: 5, 6: 7})
+    assert ccompile.counters()["hits"] == before + 3
