@@ -1,5 +1,6 @@
 """Exceptions, warnings, assertions (see language_cases.py)."""
 
+import functools
 import sys
 import traceback
 import warnings
@@ -28,6 +29,18 @@ def try_else_finally(x):
         finally:
             log.append("finally")
     return x, log
+
+
+@case
+def messages_of_what_calls_back(x):
+    out = []
+    for f in (sum, sorted, max, functools.partial(functools.reduce, lambda a, b: a + b)):
+        for of in (3, property(), [], [1, "a"]):
+            try:
+                out.append(f(of))
+            except (TypeError, ValueError) as e:
+                out.append(str(e))
+    return x + len(out), out
 
 
 @case

@@ -57,6 +57,16 @@ def instance_hasattr():
     return lambda x: x * 2 if hasattr(o, "k") else x, *put(o, k=1), *cut(o, "k"), *put(o, k=2)
 
 
+def shadowed(base, *args):
+    """An instance, of a fixed size or not, gets an attribute of its method's name."""
+    o = type("Of", (base,), {"twice": lambda self: 2})(*args)
+    return lambda x: x + o.twice(), *put(o, twice=lambda: 5), *cut(o, "twice")
+
+
+BASES = [(object,), (int, 3), (float, 3.0), (complex, 1j), (str, "a"), (bytes, b"a"), (tuple, (1,)), (list,), (dict,), (set,), (Exception,)]
+CASES |= {f"shadowed_{base[0].__name__}": functools.partial(shadowed, *base) for base in BASES}
+
+
 @case
 def instance_default():
     o = types.SimpleNamespace()

@@ -6,6 +6,7 @@ and met by the segments of the others.
 """
 
 import collections
+import copy
 import itertools
 import types
 
@@ -21,6 +22,10 @@ CASES = {}
 
 @ccompile.disable
 def brk(*_):
+    pass
+
+
+class Thing:
     pass
 
 
@@ -335,6 +340,50 @@ def argument_or_own():
         brk()
         a.append(len(given))
         return list(a), list(given), a is given
+
+    return f
+
+
+@case
+def an_object_and_its_dict():
+    class Bag:
+        pass
+
+    def f(x, flag):
+        o = Bag()
+        o.n = 1
+        held, update = vars(o), vars(o).update
+        if flag:
+            del held
+        brk()
+        update(m=2)
+        brk()
+        o.k = 3
+        return vars(o), flag or held is vars(o), x + 1
+
+    return f
+
+
+@case
+def a_copy_of_what_was_written():
+    def f(x, flag):
+        o = types.SimpleNamespace() if flag else Thing()
+        o.n = 5
+        brk()
+        other = copy.copy(o)
+        other.m = 6
+        return vars(o), vars(other), copy.deepcopy(other).n, x + 1
+
+    return f
+
+
+@case
+def written_then_copied():
+    kept = Thing()
+
+    def f(x, flag):
+        kept.n = 5 + flag
+        return vars(copy.copy(kept)), vars(kept), x + 1
 
     return f
 

@@ -26,6 +26,8 @@ PyObject *cc_obj_dict(PyObject *o) {
     return at != NULL ? *at : NULL;
 }
 
+bool cc_obj_may_hold(PyObject *o) { return !PyType_Check(o) && cc_frame_instance_dict(o) != NULL; }
+
 PyObject *const *cc_obj_dict_at(PyObject *o) {
     return PyType_Check(o) || Py_TYPE(o)->tp_itemsize != 0 ? NULL : cc_frame_instance_dict(o);
 }

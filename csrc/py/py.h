@@ -283,6 +283,7 @@ void cc_obj_put(PyObject *dict, PyObject *key, PyObject *value); /* never fails 
  * guards need the dict object). Error never set. */
 CC_BORROW PyObject *cc_obj_dict(PyObject *o);
 CC_BORROW PyObject *cc_obj_proxied(PyObject *proxy); /* what a types.MappingProxyType stands for */
+bool cc_obj_may_hold(PyObject *o);                   /* whether it has such a dict, or would when an attribute is set */
 /* Where that dict hangs in the object; NULL: it has none, or the place depends on the object's size. */
 PyObject *const *cc_obj_dict_at(PyObject *o);
 /* A word that differs once anything in the dict has changed: a key, a value, the length; or once it is gone, with

@@ -212,6 +212,8 @@ fail:
 
 static PyObject *reduce_seen(CcRec *rec, CcAct *act, PyObject *f, PyObject *iterable, PyObject *start) {
     PyObject *it = PyObject_GetIter(iterable), *total = Py_XNewRef(start), *item;
+    if (it == NULL && PyErr_ExceptionMatches(PyExc_TypeError)) /* as functools says it */
+        PyErr_SetString(PyExc_TypeError, "reduce() arg 2 must support iteration");
     if (it == NULL) goto fail;
     while ((item = PyIter_Next(it)) != NULL) {
         if (total == NULL) {

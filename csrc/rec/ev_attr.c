@@ -173,7 +173,7 @@ static PyObject *look_in_dict(CcRec *rec, CcAct *act, PyObject *o, int source, P
         if (cc_value_known(rec, dict)) return own;
         const int guard = cc_value_read(rec, CC_SRC_KEY, ds, name, 0, 0, own);
         if (own != NULL) cc_rec_gives(rec, act, guard);
-    } else if (source >= 0 && cc_obj_dict_at(o) != NULL) { /* of a function: made when the first attribute is set */
+    } else if (source >= 0 && cc_obj_may_hold(o)) { /* of a function: made when the first attribute is set */
         cc_value_read(rec, CC_SRC_OWN, source, name, 0, 0, NULL);
     }
     return own;

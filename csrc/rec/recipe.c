@@ -2,10 +2,10 @@
  * the plans' executor. Shared and cyclic objects are made once: containers are put into `built` before they are filled.
  *
  * OBJECT kids: `aux` base items (list items, dict key/value pairs, tuple items, exception arguments), then `id` items
- * of the instance dict (key, value), then slots (member descriptor, value). */
+ * of the instance dict (key, value) or, where `id` is OWN_DICT, the dict itself, then slots (member descriptor, value). */
 #include "rec_int.h"
 
-enum { MAX_DEPTH = 64 };
+enum { MAX_DEPTH = 64, OWN_DICT = -1 };
 
 /* ------------------------------------------------------------------ making */
 
@@ -89,20 +89,24 @@ static int fill_base(const CcMaker *m, const CcRecipe *r, PyObject *o) {
     return 0;
 }
 
+static int fill_dict(const CcMaker *m, const CcRecipe *r, PyObject *o) {
+    if (r->id == 0) return 0;
+    PyObject *dict =
+        r->id == OWN_DICT ? cc_recipe_make(m, m->recipes->kid.at[r->kid0 + r->aux]) : PyObject_GenericGetDict(o, NULL);
+    const int status = dict == NULL        ? -1
+                       : r->id == OWN_DICT ? PyObject_GenericSetDict(o, dict, NULL)
+                                           : fill_pairs(m, r, r->aux, r->aux + r->id, dict, PyDict_SetItem);
+    Py_XDECREF(dict);
+    return status;
+}
+
 static PyObject *make_object(const CcMaker *m, const CcRecipe *r, int index) {
     PyObject *o = bare_instance(m, r);
     if (o == NULL) return NULL;
     if (r->shared && m->built != NULL) m->built[index] = Py_NewRef(o);
-    if (fill_base(m, r, o) < 0) goto fail;
-    if (r->id > 0) {
-        PyObject *dict = PyObject_GenericGetDict(o, NULL);
-        const int status = dict != NULL ? fill_pairs(m, r, r->aux, r->aux + r->id, dict, PyDict_SetItem) : -1;
-        Py_XDECREF(dict);
-        if (status < 0) goto fail;
-    }
-    if (fill_pairs(m, r, r->aux + r->id, r->n, o, put_slot) < 0) goto fail;
-    return o;
-fail:
+    const int n_dict = r->id == OWN_DICT ? 1 : r->id;
+    if (fill_base(m, r, o) == 0 && fill_dict(m, r, o) == 0 && fill_pairs(m, r, r->aux + n_dict, r->n, o, put_slot) == 0)
+        return o;
     Py_DECREF(o);
     return NULL;
 }
@@ -448,6 +452,12 @@ static bool loud_keys(const CcRec *rec, PyObject *o) {
     return false;
 }
 
+/* Whether something besides its object and the recorder's map holds an instance's dict: vars(o) and its bound methods. */
+static bool dict_held(const Builder *b, PyObject *dict) {
+    const CcProv *p = cc_value_find(b->rec, dict);
+    return b->memo != NULL && p != NULL && Py_REFCNT(dict) > 1 + (p->weak == NULL);
+}
+
 static int build_object(Builder *b, PyObject *o) {
     PyTypeObject *type = Py_TYPE(o);
     if (!known_base(static_base(type)) || (PyExceptionInstance_Check(o) && cc_traceback_read(b->rec, o)))
@@ -462,8 +472,10 @@ static int build_object(Builder *b, PyObject *o) {
     add_base_items(&kids, o);
     const int n_base = kids.n;
     PyObject *dict = cc_obj_dict(o);
-    if (dict != NULL) add_dict_items(&kids, dict);
-    const int n_dict = kids.n - n_base;
+    const bool own_dict = dict != NULL && dict_held(b, dict);
+    if (own_dict) cc_vec_push(&kids, dict);
+    else if (dict != NULL) add_dict_items(&kids, dict);
+    const int n_dict = own_dict ? OWN_DICT : kids.n - n_base;
     int me = -1;
     add_chain(b->rec, &kids, o);
     if (add_slots(b->rec, &kids, o)) me = node(b, CC_MAKE_OBJECT, o, (PyObject *)type, kids.at, kids.n, n_dict, n_base);

@@ -148,8 +148,8 @@ class World:
 
 
 def bare(text):
-    """Without addresses."""
-    return re.sub(r"0x[0-9a-f]+", "0x", text)
+    """Without addresses, and without what was running when the stack overflowed: compiled code has other frames."""
+    return re.sub(r"(maximum recursion depth exceeded).*", r"\1", re.sub(r"0x[0-9a-f]+", "0x", text))
 
 
 class Exact(Walk):
@@ -183,6 +183,8 @@ class Exact(Walk):
 
 
 # ---- mutations -------------------------------------------------------------------------------------------------------
+# What C code keeps in a class for itself: copyreg's and abc's caches hold what they please.
+OWN_OF_C = ("__dict__", "__weakref__", "__doc__", "__slotnames__", "_abc_impl")
 FIXED = (tuple, frozenset, types.MethodType, functools.partial, property, classmethod, staticmethod)
 
 
@@ -227,7 +229,7 @@ def held(o):
 def inside(o):
     """What it holds; None: nothing in it is changed."""
     if isinstance(o, type):
-        return [v for k, v in vars(o).items() if k not in ("__dict__", "__weakref__", "__doc__")] if made_here(o) else None
+        return [v for k, v in vars(o).items() if k not in OWN_OF_C] if made_here(o) else None
     if isinstance(o, types.FunctionType):
         return [*(o.__defaults__ or ()), *(o.__closure__ or ())] if o.__module__ == "<world>" else None
     if isinstance(o, types.MethodType):
@@ -302,7 +304,7 @@ def state_of(o, world):
     if isinstance(o, (list, set, dict, collections.deque)):
         return dict(dict.items(o)) if isinstance(o, dict) else list(o)
     if isinstance(o, type):
-        return {k: v for k, v in vars(o).items() if k not in ("__dict__", "__weakref__", "__doc__")}
+        return {k: v for k, v in vars(o).items() if k not in OWN_OF_C}
     if isinstance(o, types.FunctionType):
         return {k: getattr(o, k) for k in ("__defaults__", "__kwdefaults__", "__code__", "__name__", "__doc__")}
     if isinstance(o, types.CellType):
@@ -378,7 +380,7 @@ class Change:
 
     # ---- names and attributes: each is a key of a dict, or said by setattr and delattr
     def key(self, keys):
-        keys = [k for k in keys if not (isinstance(k, str) and k[:2] == "__")]
+        keys = [k for k in keys if not (isinstance(k, str) and (k[:2] == "__" or k in OWN_OF_C))]
         return self.rng.choice(keys + [self.rng.choice(self.words)] if self.rng.randrange(4) == 0 or not keys else keys)
 
     def _set(self, o):
@@ -387,7 +389,8 @@ class Change:
             o[name] = self.value()
         else:
             name = self.key(list(vars(o)) if isinstance(o, type) else [k for k, _ in held(o)])
-            value = self.value()
+            # the hash of a frozen dataclass is that of its fields: an object's is its address, which differs between the sides
+            value = self.rng.choice(CONSTANTS) if hasattr(type(o), "__dataclass_params__") else self.value()
             type.__setattr__(o, name, value) if isinstance(o, type) else object.__setattr__(o, name, value)
         return name
 
@@ -533,7 +536,8 @@ class Change:
         return o.training
 
     def _hook(self, o):
-        o.register_forward_hook(lambda m, a, out: out + 1 if isinstance(out, torch.Tensor) else out)
+        made = o.register_forward_hook(lambda m, a, out: out + 1 if isinstance(out, torch.Tensor) else out)
+        o._forward_hooks[len(o._forward_hooks)] = o._forward_hooks.pop(made.id)  # the process counts ids, for both sides
         return ""
 
     def _half(self, o):
