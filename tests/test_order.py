@@ -206,6 +206,109 @@ def test_ops_in_python_break_nothing_where_nothing_is_written():
     assert EAGER or breaks(f, X).breaks == 0
 
 
+# ---- what a kernel changes ---------------------------------------------------------------------------------------------
+CHANGED = {"n": 0}
+CHANGES = []
+COUNT = 0
+
+
+class Changed:
+    n = 0
+
+
+class Holder:
+    def __init__(self):
+        self.n, self.tensor = 0, X
+        self.linear = nn.Linear(2, 2)
+
+
+HELD = Holder()
+
+
+@torch.library.custom_op("ccompile_order::changes", mutates_args=())
+def changes(x: torch.Tensor) -> torch.Tensor:
+    global COUNT
+    for o in (Changed, HELD):
+        o.n += 1
+    COUNT += 1
+    CHANGED["n"] += 1
+    if "key" in CHANGED:
+        del CHANGED["key"]
+    else:
+        CHANGED["key"] = COUNT
+    CHANGES.append(COUNT)
+    HELD.tensor = HELD.tensor + 1
+    HELD.linear.weight.requires_grad_(COUNT % 2 == 0)
+    return x + 1
+
+
+def change_nothing():
+    global COUNT
+    COUNT = Changed.n = HELD.n = 0
+    CHANGED.clear()
+    CHANGED["n"] = 0
+    CHANGES.clear()
+    HELD.tensor = X
+    HELD.linear.weight.requires_grad_(True)
+
+
+def read_before_and_behind(x):
+    n, held = HELD.n, HELD
+    return changes(x) * (held.n - n) + held.n
+
+
+def read_in_a_callee(x):
+    def op(x):
+        return changes(x)
+
+    return op(x) * HELD.n
+
+
+def read_twice(x):
+    for _ in range(3):
+        x = changes(x) * COUNT
+    return x
+
+
+READ_BEHIND = {
+    "dict": lambda x: changes(x) * CHANGED["n"],
+    "key": lambda x: changes(x) * (2 if "key" in CHANGED else 3),
+    "get": lambda x: changes(x) * CHANGED.get("key", 7),
+    "length": lambda x: changes(x) * len(CHANGES),
+    "items": lambda x: changes(x) * sum(CHANGES),
+    "global": lambda x: changes(x) * COUNT,
+    "class": lambda x: changes(x) * Changed.n,
+    "object": lambda x: changes(x) * HELD.n,
+    "getattr": lambda x: changes(x) * getattr(HELD, "n", 0),
+    "tensor": lambda x: changes(x) * HELD.tensor,
+    "requires_grad": lambda x: changes(x) * (2 if HELD.linear.weight.requires_grad else 3),
+    "before_and_behind": read_before_and_behind,
+    "callee": read_in_a_callee,
+    "twice": read_twice,
+}
+
+
+@pytest.mark.parametrize("dynamic", (None, True))
+@pytest.mark.parametrize("name", READ_BEHIND)
+def test_what_a_kernel_changes_is_read_behind_it(name, dynamic):
+    def run(fn):
+        change_nothing()
+        return [(fn(X * i).tolist(), COUNT) for i in range(8)]
+
+    with torch.no_grad():
+        assert run(ccompile.compile(READ_BEHIND[name], dynamic=dynamic)) == run(READ_BEHIND[name])
+
+
+@pytest.mark.skipif(EAGER, reason="nothing is compiled")
+def test_what_a_kernel_may_change_is_said():
+    compiled = ccompile.compile(lambda x: changes(x) * HELD.n)
+    with torch.no_grad():
+        for _ in range(3):
+            compiled(X)
+    found = ccompile.report.report(compiled)
+    assert [b.reason for b in found.break_reasons] == ["changed"], found
+
+
 # ---- kernels that keep to their operands -----------------------------------------------------------------------------
 def doubled(x):
     return torch.cat([x[i : i + 1] * 2 for i, _ in enumerate(x.tolist())])

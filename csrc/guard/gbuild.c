@@ -29,7 +29,18 @@ static int append(CcGuards *gs, const CcGuard *guard, int next_in_chain) {
     return gs->g.n - 1;
 }
 
+static bool reads_state(CcSource source) {
+    enum { FIXED, STATE };
+    static const uint8_t reads[] = {
+#define CC_SOURCE(id, reads, text) reads,
+#include "guard.def"
+#undef CC_SOURCE
+    };
+    return reads[source] == STATE;
+}
+
 int cc_guard_source(CcGuards *gs, CcSource source, int parent, PyObject *key, int level, int index, bool *is_new) {
+    gs->asked += reads_state(source);
     const uint64_t hash = source_hash(source, parent, key, level, index);
     const void *slot = (const void *)(uintptr_t)hash;
     int64_t *head = cc_map_find(&gs->index, slot);

@@ -2,7 +2,7 @@
 #include "guard_int.h"
 
 static const char *const source_text[] = {
-#define CC_SOURCE(id, text) text,
+#define CC_SOURCE(id, reads, text) text,
 #include "guard.def"
 #undef CC_SOURCE
 };

@@ -12,7 +12,7 @@
 #include "../tens/tens.h"
 
 typedef enum CcSource {
-#define CC_SOURCE(id, text) CC_SRC_##id,
+#define CC_SOURCE(id, reads, text) CC_SRC_##id,
 #include "guard.def"
 #undef CC_SOURCE
     CC_SRC_COUNT
@@ -53,6 +53,7 @@ typedef struct CcGuards {
     CC_VEC(int) held;     /* guards whose values a run holds; sealed programs */
     struct CcMemo *memo;  /* memo.c; NULL: none (yet) */
     int passes, patience; /* passes until one is made; what that begins with next time */
+    int asked;            /* while building: times that a source of STATE was asked for, new or not */
     bool classes;         /* it looks at all special methods of a class, which a memo knows by one word */
     bool *moving;         /* [guard] roots that are other objects from call to call; NULL: none is known */
     /* 1 + the guard that failed last, which is asked first; runs that passed since */

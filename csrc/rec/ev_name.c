@@ -27,9 +27,11 @@ CcGo cc_name_store_global(CcRec *rec, CcAct *act, const CcEvent *ev) {
 CcGo cc_name_global(CcRec *rec, const CcEvent *ev) {
     if (ev->result == NULL) return CC_OK;
     const int globals = cc_value_const_source(rec, ev->in[0]);
+    const int asked = rec->trace->guards.asked;
     PyObject *own = PyDict_GetItemWithError(ev->in[0], ev->name);
     cc_value_read(rec, CC_SRC_KEY, globals, ev->name, 0, 0, own);
     if (own == NULL) cc_value_read(rec, CC_SRC_KEY, cc_value_const_source(rec, ev->in[1]), ev->name, 0, 0, ev->result);
+    if (cc_kernel_leaves(CC_SRC_KEY, ev->result)) rec->trace->guards.asked = asked; /* a builtin */
     return CC_OK;
 }
 

@@ -1,7 +1,8 @@
 /* Kernels in Python of ops that torch.library knows: which ops have one, and which of these keep to their operands. Effects
  * come behind the graph, so code that may read what the region writes has to be performed, and is no node. Code keeps to its
- * operands when all that it names is torch, functions that do so as well, and builtins that read nothing else: the
- * kernels of grouped matrix products in transformers are such. */
+ * operands when all that it names is torch, constants, functions that do so as well, and builtins that read nothing else:
+ * the kernels of grouped matrix products in transformers are such. Behind other Python code nothing is read: guards, which
+ * run before the graph, can't know what it changes. */
 #include "rec_int.h"
 
 enum { DEPTH = 6 };
@@ -69,7 +70,7 @@ static bool keeps_insn(const PyCodeObject *co, const CcInsn *insn, PyObject *glo
     case CC_OP_GLOBAL: {
         PyObject *name = PyTuple_GET_ITEM(co->co_names, insn->arg), *o = PyDict_GetItemWithError(globals, name);
         if (o == NULL) o = PyDict_GetItemWithError(PyEval_GetBuiltins(), name);
-        return o != NULL && keeps(o, depth);
+        return o != NULL && (cc_value_const(o) || keeps(o, depth)); /* globals_written() looks at those */
     }
     case CC_OP_ATTR: return PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(co->co_names, insn->arg), "ops") != 0;
     case CC_OP_STORE_GLOBAL:
@@ -161,6 +162,31 @@ static bool globals_written(const CcRec *rec) {
         if (PyDict_Check(o) && PyDict_GetItemString(o, "__builtins__") != NULL) return true; /* STORE_GLOBAL */
     }
     return false;
+}
+
+/* ------------------------------------------------------------------ what is read behind them */
+
+void cc_kernel_ran(CcRec *rec, const char *name) {
+    if (rec->trace == NULL || rec->ran.co != NULL) return;
+    const CcAct *at = cc_rec_outer(rec)->act;
+    rec->ran = (struct CcRan){(PyCodeObject *)Py_NewRef((PyObject *)at->co), at->pc, strdup(name)};
+    rec->trace->guards.asked = 0;
+}
+
+bool cc_kernel_leaves(CcSource source, PyObject *v) {
+    return v == NULL ? source == CC_SRC_TLOOK : cc_value_ident(v) || cc_opaque_is_op(v);
+}
+
+bool cc_kernel_lost(CcRec *rec, CcAct *act) {
+    if (rec->trace == NULL || rec->ran.co == NULL || rec->trace->guards.asked == 0) return false;
+    (void)cc_rec_retry(rec, act, rec->ran.co, rec->ran.pc, CC_R_CHANGED, rec->ran.name);
+    return true;
+}
+
+void cc_kernel_forget(CcRec *rec) {
+    Py_CLEAR(rec->ran.co);
+    free(rec->ran.name);
+    rec->ran = (struct CcRan){0};
 }
 
 CcKernel cc_kernel_of(CcRec *rec, const char *name) {

@@ -116,6 +116,7 @@ CcGo cc_opaque_op(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *co
                                  .kernel = kernel,
                                  .checked = checked};
         (void)cc_node_add(rec, act, &spec, ev->result);
+        if (kernel == CC_KERNEL_PYTHON) cc_kernel_ran(rec, name);
     }
     Py_XDECREF(text);
     return CC_DONE;

@@ -159,6 +159,7 @@ static void abort_recording(CcRec *rec) {
     rec->written.n = 0;
     rec->idle.n = 0;
     rec->of_class.n = 0;
+    cc_kernel_forget(rec);
     rec->await_root = false;
 }
 
@@ -627,13 +628,22 @@ static CcGo give_up(CcRec *rec) {
     return CC_GIVE_UP;
 }
 
-CcGo cc_rec_poison(CcRec *rec, CcAct *act, CcReason reason, const char *what) {
-    set_why(rec, act, reason, what);
+CcRecFrame *cc_rec_outer(CcRec *rec) {
     int at = 0;
     while (at + 1 < rec->frame.n && rec->frame.at[at + 1].transparent) at++;
-    const CcAct *outer = rec->frame.n > 0 ? rec->frame.at[at].act : act;
-    mark_site(rec, outer->co, outer->pc);
+    return rec->frame.n > 0 ? &rec->frame.at[at] : NULL;
+}
+
+CcGo cc_rec_retry(CcRec *rec, const CcAct *act, PyCodeObject *co, int pc, CcReason reason, const char *what) {
+    set_why(rec, act, reason, what);
+    mark_site(rec, co, pc);
     return give_up(rec);
+}
+
+CcGo cc_rec_poison(CcRec *rec, CcAct *act, CcReason reason, const char *what) {
+    const CcRecFrame *outer = cc_rec_outer(rec);
+    const CcAct *at = outer != NULL ? outer->act : act;
+    return cc_rec_retry(rec, act, at->co, at->pc, reason, what);
 }
 
 /* An object of the frame `level` can't be rebuilt at a break: the next time the break is before it is made. Where that
@@ -729,6 +739,7 @@ CcGo cc_rec_before(CcRec *rec, CcAct *act, CcEvent *ev) {
         const CcGo lost = cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, "what C code stored");
         return go == CC_DONE ? CC_DONE : lost;
     }
+    if (cc_kernel_lost(rec, act)) return go == CC_DONE ? CC_DONE : CC_GIVE_UP;
     if (go == CC_DONE && rec->trace != NULL && cc_look_take())
         (void)cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "C code");
     return go;
@@ -754,11 +765,13 @@ CcGo cc_rec_after(CcRec *rec, CcAct *act, CcEvent *ev) {
         rec->raised = true;
         const CcGo go = cc_op_after(rec, act, ev);
         rec->raised = false;
-        if (go == CC_OK) cc_sym_after(rec, ev, first);
+        const bool lost = cc_kernel_lost(rec, act);
+        if (go == CC_OK && !lost) cc_sym_after(rec, ev, first);
         PyErr_Restore(type, value, tb);
-        return go;
+        return lost ? CC_GIVE_UP : go;
     }
     const CcGo go = cc_op_after(rec, act, ev);
+    if (cc_kernel_lost(rec, act)) return CC_GIVE_UP;
     if (go == CC_OK && rec->unseen) return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, "what C code stored");
     if (go == CC_OK) cc_sym_after(rec, ev, first);
     return go;

@@ -119,6 +119,12 @@ struct CcRec {
     CC_VEC(struct CcPending) floats;
 
     const char *rigid; /* why all symbols become constants; NULL: they don't */
+    /* the first node that ran any Python code: where it was called, by what name; co NULL: none */
+    struct CcRan {
+        PyCodeObject *co; /* strong */
+        int pc;
+        char *name;
+    } ran;
     bool read_grad;    /* requires_grad was read: every tensor guard checks it */
     bool died;         /* what is finalised, and was there before, went away in the middle */
     bool raised;       /* the event that after() is told of raised */
@@ -401,6 +407,11 @@ CcGo cc_rec_break(CcRec *rec, CcAct *act, CcReason reason, const char *what);
 /* Something could not be recorded after it was performed: marks the instruction, so that the next recording breaks
  * there. */
 CcGo cc_rec_poison(CcRec *rec, CcAct *act, CcReason reason, const char *what);
+/* The same, and the next recording breaks at this instruction. */
+CcGo cc_rec_retry(CcRec *rec, const CcAct *act, PyCodeObject *co, int pc, CcReason reason, const char *what);
+/* The innermost frame of which all callers can be rebuilt: its instruction is one at which a recording can break. NULL:
+ * there is no frame. */
+CcRecFrame *cc_rec_outer(CcRec *rec);
 void cc_rec_gives(CcRec *rec, CcAct *act, int guard); /* what this guard reads is what the event will give */
 CcRecFrame *cc_rec_frame(CcRec *rec, CcAct *act);
 bool cc_rec_in_module(const CcAct *act, const char *name);        /* the act's function is of that module */
@@ -518,6 +529,14 @@ CcGo cc_backcall_pure(CcRec *rec, CcAct *act, CcEvent *ev, CcPure pure, PyObject
 
 /* ---- kernel.c: kernels in Python ---- */
 CcKernel cc_kernel_of(CcRec *rec, const char *name); /* of torch.ops, by the name that it gives itself */
+/* A node of the trace has just run any Python code: what this changes and is read behind it no guard knows, as guards
+ * run before the graph. */
+void cc_kernel_ran(CcRec *rec, const char *name);
+/* That code is taken to leave as it is what this source gave: functions, classes and modules. */
+bool cc_kernel_leaves(CcSource source, PyObject *v);
+/* Something else was read behind it: the recording gives up, and the next one breaks at the call. */
+bool cc_kernel_lost(CcRec *rec, CcAct *act);
+void cc_kernel_forget(CcRec *rec);
 
 /* ---- state.c: state of the interpreter and of numpy that C code reads unseen ---- */
 /* Guards the state that an operation on these operands reads; text: it makes text of numbers, or numbers of text. False:

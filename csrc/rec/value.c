@@ -339,8 +339,10 @@ static bool owned(CcSource source) {
 
 int cc_value_read(CcRec *rec, CcSource source, int parent, PyObject *key, int level, int index, PyObject *v) {
     bool is_new;
+    const int asked = rec->trace->guards.asked;
     const int id = cc_guard_source(&rec->trace->guards, source, parent, key, level, index, &is_new);
     if (source == CC_SRC_KEY) cc_same_met(rec, key);
+    if (cc_kernel_leaves(source, v)) rec->trace->guards.asked = asked;
     if (is_new) {
         rec->trace->guards.g.at[id].owned = owned(source);
         learn(rec, id, v);
