@@ -125,13 +125,13 @@ struct CcRec {
         int pc;
         char *name;
     } ran;
-    bool read_grad;    /* requires_grad was read: every tensor guard checks it */
-    bool died;         /* what is finalised, and was there before, went away in the middle */
-    bool raised;       /* the event that after() is told of raised */
-    bool unseen;       /* something that this trace made was read from outside, where no effect has put it */
-    bool told;         /* code asked whether it is compiled, and was told so */
-    bool by_code;      /* functions are known by their code (resume.c) */
-    bool no_more;      /* no further ones will be: attributes of a function were written */
+    bool read_grad; /* requires_grad was read: every tensor guard checks it */
+    bool died;      /* what is finalised, and was there before, went away in the middle */
+    bool raised;    /* the event that after() is told of raised */
+    bool unseen;    /* something that this trace made was read from outside, where no effect has put it */
+    bool told;      /* code asked whether it is compiled, and was told so */
+    bool by_code;   /* functions are known by their code (resume.c) */
+    bool no_more;   /* no further ones will be: attributes of a function were written */
     CcBreakInfo why;
     int instructions;
 };
