@@ -266,6 +266,24 @@ def test_equal_kernels_are_compiled_once_and_a_graphs_in_one_program(emulation, 
     assert len(asked(tmp_path, "compile")) <= 2   # of one element, and of many
 
 
+def test_constants_that_differ_are_numbers_of_one_kernel(emulation, tmp_path):
+    """Of graphs, and of a graph, that is one program still."""
+    lib, w = emulation(), torch.eye(6)
+    for values in ((0.3, 0.7, 1.9, 2.7), (1.3, 5.1, 3.3)):
+        g = Gpu(lib)
+        y, by = g.input(torch.randn(4, 6)), g.input(w)
+        for value in values:
+            y = g.op("add", torch.add, g.op("sigmoid", torch.sigmoid, g.op("matmul", torch.matmul, y, by)), value)
+            y = g.op("mul", torch.mul, y, 5 - value)
+        g.out(y).compile()
+        assert g.stats().kernels == len(values)
+        g.right()
+    kept = list((tmp_path / "kept" / "cubin").iterdir())
+    assert len(asked(tmp_path, "compile")) == len(kept) == 1
+    # the first one's own, and the one of the others
+    assert kept[0].read_bytes().count(b"__global__") == 2
+
+
 def test_an_index_out_of_range_is_the_kernels_to_find(emulation):
     g = Gpu(emulation())
     table, index = g.input(torch.randn(10, 4)), g.input(torch.tensor([1, 9, 3]))

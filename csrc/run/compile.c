@@ -107,9 +107,15 @@ static bool is_own(const CcGraph *g, const CcNode *n, int value) {
     return def >= 0 && g->node.at[def].origin == n->origin;
 }
 
+static CcLoop *build_loop(const Compile *c, const CcGroup *group, CcErr *err) {
+    CcLoop *loop = cc_build_group(c->g, group->node, group->n, c->made, c->deflt, c->plan->arena, err);
+    const bool compiled = c->on.cuda || (cc_kcache_on() && !c->ref_always);
+    return loop && compiled && cc_nest_numel(loop) ? cc_vary_constants(loop, c->plan->arena) : loop;
+}
+
 static CcLaunch *make_launch(const Compile *c, const CcGroup *group, CcErr *err) {
     CcArena *arena = c->plan->arena;
-    CcLoop *loop = cc_build_group(c->g, group->node, group->n, c->made, c->deflt, arena, err);
+    CcLoop *loop = build_loop(c, group, err);
     CcLaunch *launch = loop ? cc_arena_alloc(arena, sizeof *launch) : NULL;
     if (!launch) return NULL;
     cc_launch_init(launch, loop);
@@ -168,11 +174,12 @@ static void lower(Compile *c, const CcGroup *group, CcLaunch *launch) {
 static void compile_program(const Compile *c, const CcGroups *groups) {
     CC_VEC(CcLoop *) loops = {0};
     CcErr ignored;
-    for (int i = 0; i < groups->n; i++) {
-        const CcGroup *group = &groups->at[i];
+    /* twice: the first time tells which constants vary */
+    for (int i = 0; i < 2 * groups->n; i++) {
+        const CcGroup *group = &groups->at[i % groups->n];
         if (group->kind != CC_G_LOOP) continue;
-        CcLoop *loop = cc_build_group(c->g, group->node, group->n, c->made, c->deflt, c->plan->arena, &ignored);
-        if (loop && cc_nest_numel(loop)) cc_vec_push(&loops, loop);
+        CcLoop *loop = build_loop(c, group, &ignored);
+        if (loop && cc_nest_numel(loop) && i >= groups->n) cc_vec_push(&loops, loop);
     }
     CcCudaTuning *tunings = calloc((size_t)loops.n + 1, sizeof *tunings);
     if (tunings && c->autotune) cc_cudatune_choose(&c->on, loops.at, tunings, loops.n);

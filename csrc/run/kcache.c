@@ -16,7 +16,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static CC_VEC(Entry) entries;
 
 /* Accesses without the graph's value numbers. */
-static void *make_key(const CcLoop *loop, int *n_bytes) {
+void *cc_kcache_key(const CcLoop *loop, int *n_bytes) {
     const size_t nodes = sizeof *loop->node * (size_t)loop->n_node, access = 6 * (size_t)loop->n_access;
     unsigned char *key = calloc(1, nodes + access + 3);
     if (!key) return NULL;
@@ -77,7 +77,7 @@ CcKernelFn cc_kcache_get(const CcLoop *loop, CcErr *err) {
         cc_err_set(err, CC_E_UNSUPPORTED, "LLVM is switched off");
         return NULL;
     }
-    mine.bytes = make_key(loop, &mine.n_bytes);
+    mine.bytes = cc_kcache_key(loop, &mine.n_bytes);
     if (!mine.bytes) {
         cc_err_set(err, CC_E_MEMORY, "no memory for a kernel");
         return NULL;

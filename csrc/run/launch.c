@@ -284,13 +284,15 @@ static int check_indices(const CcLoop *loop, const CcHost *host, CcErr *err) {
 /* Kernels read the host's numbers from memory: f32 is rounded from the double as torch rounds a Python number. */
 static double number(const CcLoopAccess *access, const CcHost *host) {
     if (!access->fixed) return host->number(host->ctx, access->number - 1);
-    return access->dtype == CC_DT_I64 ? (double)access->bits : cc_loop_number(access->bits);
+    const bool is_float = cc_dtype_info((CcDtype)access->dtype)->kind == 'f';
+    return is_float ? cc_loop_number(access->bits) : (double)access->bits;
 }
 
 char *cc_launch_number(const CcLoopAccess *access, const CcHost *host, double *room) {
     const double v = number(access, host);
     const float narrow = (float)v;
-    if (access->dtype == CC_DT_I64) memcpy(room, &access->bits, sizeof *room); /* fixed: others are floats */
+    if (cc_dtype_info((CcDtype)access->dtype)->kind != 'f') /* fixed: others are floats. The low bytes stand first */
+        memcpy(room, &access->bits, sizeof *room);
     else if (access->dtype == CC_DT_F32) memcpy(room, &narrow, sizeof narrow);
     else *room = v;
     return (char *)room;

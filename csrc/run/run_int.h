@@ -81,6 +81,11 @@ CcKernelFn cc_kcache_get(const CcLoop *loop, CcErr *err);
 void cc_kcache_switch(bool on);
 bool cc_kcache_on(void);
 void cc_kcache_text(const CcLoop *loop, CcSbuf *out); /* its LLVM IR */
+/* What it is compiled from, of the heap; NULL: there is no memory. */
+void *cc_kcache_key(const CcLoop *loop, int *n_bytes);
+
+/* vary.c: the loop, or the same one that reads those constants from memory in which it differs from others. */
+CcLoop *cc_vary_constants(CcLoop *loop, CcArena *arena);
 
 /* cudakernel.c: kernels of GPUs. */
 typedef struct CcCudaKernel CcCudaKernel;
