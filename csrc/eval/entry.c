@@ -51,6 +51,7 @@ int cc_root_init(CcRoot *root, PyObject *callable) {
     root->callable = callable;
     root->func = (PyFunctionObject *)Py_NewRef((PyObject *)f);
     root->knobs = cc_policy;
+    cc_pace_start(root);
     return 0;
 }
 
@@ -93,6 +94,7 @@ void cc_root_clear(CcRoot *root) {
     root->give_ups = 0;
     root->waited = root->patience = 0;
     root->eager_only = root->warned = false;
+    cc_pace_start(root);
 }
 
 void cc_root_free(CcRoot *root) {
@@ -360,12 +362,8 @@ static PyObject *call_compiled(CcRoot *root, PyObject *const *args, int n, PyObj
     return cc_region_record(root, args, n, kwnames, mode);
 }
 
-PyObject *cc_root_call(CcRoot *root, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
-    if (cc_eval_disabled > 0 || cc_eval_recording() || cc_hook_traced())
-        return PyObject_Vectorcall(root->callable, args, nargsf, kwnames);
-    root->calls++;
-    cc_eval_counts.calls++;
-    if (root->eager_only) return call_eagerly(root, args, nargsf, kwnames);
+/* A call that is not known to run eagerly. */
+static PyObject *call_here(CcRoot *root, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
     CcMode mode;
     cc_mode_read(&mode);
     const char *why = cc_hook_occupied()               ? "inside torch.compile"
@@ -393,4 +391,22 @@ PyObject *cc_root_call(CcRoot *root, PyObject *const *args, size_t nargsf, PyObj
     if (--root->running == 0 && root->reset_pending) cc_root_clear(root);
     if (all != small) PyMem_Free(all);
     return r;
+}
+
+static PyObject *call_timed(CcRoot *root, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
+    CcLap lap;
+    PyObject *r =
+        cc_pace_begin(root, &lap) ? call_eagerly(root, args, nargsf, kwnames) : call_here(root, args, nargsf, kwnames);
+    cc_pace_end(root, &lap, r != NULL);
+    return r;
+}
+
+PyObject *cc_root_call(CcRoot *root, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
+    if (cc_eval_disabled > 0 || cc_eval_recording() || cc_hook_traced())
+        return PyObject_Vectorcall(root->callable, args, nargsf, kwnames);
+    root->calls++;
+    cc_eval_counts.calls++;
+    if (root->eager_only) return call_eagerly(root, args, nargsf, kwnames);
+    if (root->calls >= root->pace.from) return call_timed(root, args, nargsf, kwnames);
+    return root->pace.slow ? call_eagerly(root, args, nargsf, kwnames) : call_here(root, args, nargsf, kwnames);
 }

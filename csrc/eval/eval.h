@@ -86,6 +86,24 @@ typedef struct CcEntry {
     PyObject *kwnames; /* strong tuple or NULL */
 } CcEntry;
 
+/* pace.c: compiled calls and eager ones, timed in pairs */
+enum { CC_PACE_PAIRS = 16 };
+typedef struct CcPace {
+    uint64_t from; /* CcRoot.calls at which the next pairs begin */
+    uint64_t rest; /* calls between them */
+    uint64_t ns[2][CC_PACE_PAIRS];
+    int n[2], tries; /* laps of each kind, calls for them */
+    uint32_t lot;
+    bool slow;                /* it runs eagerly */
+    bool doubted;             /* these pairs have to tell once more what others have told */
+    bool open, disturbed;     /* a lap is being timed; and another call of the function fell into it */
+    double ours_us, eager_us; /* of the last pairs that were judged; 0: none */
+} CcPace;
+typedef struct CcLap {
+    uint64_t start, firsts;
+    bool timed, eager;
+} CcLap;
+
 typedef struct CcRoot {
     PyObject *callable;     /* borrowed from the owner */
     PyFunctionObject *func; /* strong */
@@ -101,7 +119,8 @@ typedef struct CcRoot {
     char *last_failure;               /* text of the guard that failed last */
     int failed_segment, failed_guard; /* the same by numbers (symbolic guards count on); -1: none */
     int give_ups;                     /* in a row */
-    int waited, patience;             /* calls past recompile_limit: so far, and until an entry makes room */
+    CcPace pace;
+    int waited, patience; /* calls past recompile_limit: so far, and until an entry makes room */
     int running, next_id;
     /* the region that records, one at a time: what is symbolic shows in what was recorded before; NULL: none */
     const void *recorder;
@@ -118,6 +137,9 @@ void cc_root_free(CcRoot *root);
 int cc_root_visit(const CcRoot *root, visitproc visit, void *arg);
 CC_MUST CC_NEW PyObject *cc_root_call(CcRoot *root, PyObject *const *args, size_t nargsf, PyObject *kwnames);
 CC_MUST CC_NEW PyObject *cc_root_report(const CcRoot *root);
+
+/* For tests: a call that is to tell how long a lap took, in ns, given whether it was eager; None: the clock. */
+void cc_pace_set_clock(PyObject *clock);
 
 extern struct CcEvalCounts {
     uint64_t calls, hits, misses;

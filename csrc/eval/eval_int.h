@@ -138,6 +138,11 @@ CC_MUST CC_NEW PyObject *cc_region_record(CcRoot *root, PyObject *const *args, i
                                           const CcMode *mode);
 CC_MUST CC_NEW PyObject *cc_region_continue(CcRoot *root, CcSegment *s, CcScratch *x);
 
+/* pace.c: a call from CcPace.from on. True: it is to be made eagerly; and its end is told. */
+void cc_pace_start(CcRoot *root);
+CC_MUST bool cc_pace_begin(CcRoot *root, CcLap *lap);
+void cc_pace_end(CcRoot *root, const CcLap *lap, bool ok);
+
 void cc_root_publish_entry(CcRoot *root, CcTrace *trace, int n_args, PyObject *kwnames);
 CcPoint *cc_root_point(CcRoot *root, CcAct *const *acts, int n, bool create);
 void cc_root_failure(CcRoot *root, const CcSegment *s, int guard);

@@ -170,6 +170,8 @@ PyObject *cc_root_report(const CcRoot *root) {
         put(d, "hits", PyLong_FromUnsignedLongLong(root->hits)) < 0 ||
         put(d, "recordings", PyLong_FromUnsignedLongLong(root->recordings)) < 0 ||
         put(d, "eager_calls", PyLong_FromUnsignedLongLong(root->eager_calls)) < 0 ||
+        put(d, "slower_than_eager",
+            root->pace.slow ? Py_BuildValue("dd", root->pace.ours_us, root->pace.eager_us) : Py_NewRef(Py_None)) < 0 ||
         put(d, "last_guard_failure",
             root->last_failure != NULL ? PyUnicode_FromString(root->last_failure) : Py_NewRef(Py_None)) < 0)
         Py_CLEAR(d);

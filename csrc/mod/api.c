@@ -86,6 +86,12 @@ static PyObject *api_idle(PyObject *m, PyObject *on) {
     Py_RETURN_NONE;
 }
 
+static PyObject *api_set_lap_clock(PyObject *m, PyObject *clock) {
+    (void)m;
+    cc_pace_set_clock(clock);
+    Py_RETURN_NONE;
+}
+
 static int count(PyObject *d, const char *name, uint64_t n) {
     PyObject *v = PyLong_FromUnsignedLongLong(n);
     const int status = v != NULL ? PyDict_SetItemString(d, name, v) : -1;
@@ -193,6 +199,8 @@ PyMethodDef cc_api_methods[] = {
     {"idle", api_idle, METH_O,
      "idle(on)\n--\n\nFor measurements: while on, compiled calls check guards and make their results, but run no kernel (results "
      "are whatever memory holds)."},
+    {"set_lap_clock", api_set_lap_clock, METH_O,
+     "set_lap_clock(clock)\n--\n\nFor tests: clock(eager) tells how many ns a timed call took; None: the clock does."},
     {"counters", api_counters, METH_NOARGS, "counters() -> dict: events by kind, calls, hits, misses"},
     {"reset", api_reset, METH_NOARGS, "reset()\n--\n\nForgets everything that was compiled; counters start at 0."},
     {"events", api_events, METH_VARARGS, "events(after=0) -> list of (serial, kind, time_ns, text)"},

@@ -88,6 +88,7 @@ class Explanation:
     break_reasons: list[BreakReason] = field(default_factory=list)
     give_ups: list[BreakReason] = field(default_factory=list)
     last_guard_failure: str | None = None
+    slower_than_eager: tuple[float, float] | None = None  # us a call, compiled and eager: it runs eagerly
     result: Any = field(default=None, repr=False)  # of the call that was explained
 
     @classmethod
@@ -116,7 +117,7 @@ class Explanation:
         ]
         breaks = [BreakReason.of(found) for found in report["breaks_seen"]]
         give_ups = [BreakReason.of(found) for found in report["give_ups"]]
-        return cls(name, graphs, breaks, give_ups, report["last_guard_failure"], result)
+        return cls(name, graphs, breaks, give_ups, report["last_guard_failure"], report["slower_than_eager"], result)
 
     @property
     def graph_count(self) -> int:
@@ -147,6 +148,9 @@ class Explanation:
         if self.give_ups:
             counts.append(_many(len(self.give_ups), "give-up"))
         parts = [f"{self.name}: {', '.join(counts)}"]
+        if self.slower_than_eager is not None:
+            ours, eager = self.slower_than_eager
+            parts.append(f"Slower than eager ({ours:.0f} us a call, eager {eager:.0f} us): runs eagerly")
         given_up = "Given up (CPython ran the rest; the next call breaks there instead, where it can)"
         for title, found in (("Graph breaks", self.break_reasons), (given_up, self.give_ups)):
             if found:
