@@ -4,14 +4,17 @@ what could slip through: objects that come and go at one address, changes that n
 import collections
 import ctypes
 import gc
+import os
 import random
+import subprocess
+import sys
 import types
 
 import ccompile
 import pytest
 import torch
 from ccompile.api import compiled_of
-from conftest import alike, outcome, replaying
+from conftest import EAGER, alike, outcome, replaying
 from guard_cases import linear, t
 from torch import nn
 
@@ -377,3 +380,28 @@ def test_control_an_unseen_change_fails():
         ctypes.c_double.from_address(id(m.extra) + object.__basicsize__).value = 3.0
     with pytest.raises(AssertionError):
         pair.check()
+
+
+BEHIND_THE_BACK = """
+import ctypes, types, torch, ccompile
+o = types.SimpleNamespace(**{f"a{i}": i for i in range(12)})
+fn = ccompile.compile(lambda x: x * o.a5 + o.a1 + o.a2 + o.a3 + o.a4 + o.a6 + o.a7 + o.a8 + o.a9)
+for _ in range(4):
+    fn(torch.ones(2))
+keys, values = (ctypes.c_size_t.from_address(id(vars(o)) + at).value for at in (32, 40))  # PyDictObject
+words = (ctypes.c_size_t.from_address(start + 8 * i) for start in (values, keys) if start for i in range(96))
+word = next(word for word in words if word.value == id(5))
+word.value = id(7)
+print(fn(torch.ones(2)).tolist(), *(e.text for e in ccompile.events() if e.kind == "verify"))
+word.value = id(5)
+"""
+
+
+@pytest.mark.skipif(EAGER, reason="asserts replays")
+@pytest.mark.parametrize("verify", ["0", "1"])
+def test_a_memo_that_is_wrong_is_found_out(verify):
+    """Under `verify` passed guards are asked again: a dict that changes behind the interpreter's back has no new version."""
+    env = {**os.environ, "CCOMPILE_VERIFY": verify}
+    told = subprocess.run([sys.executable, "-c", BEHIND_THE_BACK], env=env, capture_output=True, text=True, check=True).stdout
+    assert told.startswith("[47.0, 47.0] a memo passed what fails: " if verify == "1" else "[45.0, 45.0]\n"), told
+    assert "'a5'" in told or verify == "0"

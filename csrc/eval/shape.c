@@ -174,7 +174,7 @@ void cc_shape_first(CcRoot *root, CcSegment *s) {
     s->most_shapes = CC_MIN(s->shape_limit, INT_MAX / RAISED) * RAISED;
     s->credit = FIRST_CREDIT;
     s->run_ns = s->planned_ns = UINT64_MAX;
-    s->verify = root->knobs.verify != 0;
+    s->verify = s->trace->guards.verify = root->knobs.verify != 0;
     s->reuse_results = root->knobs.reuse_results != 0;
     s->cuda_graphs = root->knobs.cuda_graphs != 0;
     CcShape *shape = add_shape(s, key, recorded_key(t, key));

@@ -54,6 +54,7 @@ typedef struct CcGuards {
     struct CcMemo *memo;  /* memo.c; NULL: none (yet) */
     int passes, patience; /* passes until one is made; what that begins with next time */
     int asked;            /* while building: times that a source of STATE was asked for, new or not */
+    bool verify;          /* what a memo passes is asked of the program itself now and then */
     bool classes;         /* it looks at all special methods of a class, which a memo knows by one word */
     bool *moving;         /* [guard] roots that are other objects from call to call; NULL: none is known */
     /* 1 + the guard that failed last, which is asked first; runs that passed since */

@@ -368,6 +368,23 @@ static void forget_memo(CcGuards *gs, int moved) {
     gs->memo = NULL;
 }
 
+/* Under `verify` a memo's passes are asked of the program itself: the first ones, then a sample. */
+enum { VERIFIED = 16, VERIFIED_EACH = 32 };
+
+static int ask_again(CcGuards *gs, const CcGuardState *state, PyObject **gv) {
+    const uint64_t hits = cc_memo_hits(gs->memo);
+    if (!gs->verify || (hits > VERIFIED && hits % VERIFIED_EACH != 0)) return -1;
+    cc_guard_release(gs, gv);
+    const int failed = run_whole(gs, state, gv);
+    if (failed < 0) return -1;
+    CcSbuf text = {0};
+    cc_guard_text(gs, failed, &text);
+    cc_log_add(CC_LOG_VERIFY, "a memo passed what fails: %s", cc_sbuf_text(&text));
+    cc_sbuf_free(&text);
+    forget_memo(gs, -1);
+    return failed;
+}
+
 static int run_program(CcGuards *gs, const CcGuardState *state, PyObject **gv) {
     if (gs->g.n < FEW && !gs->classes) return run_whole(gs, state, gv);
     /* a finaliser calls us from a run */
@@ -375,7 +392,7 @@ static int run_program(CcGuards *gs, const CcGuardState *state, PyObject **gv) {
     if (gs->memo != NULL) {
         int moved;
         const int r = cc_memo_run(gs->memo, gs, state, gv, &moved);
-        if (r != CC_MEMO_MISS) return r;
+        if (r != CC_MEMO_MISS) return r < 0 ? ask_again(gs, state, gv) : r;
         forget_memo(gs, moved);
     }
     const int failed = run_whole(gs, state, gv);
