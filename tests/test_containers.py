@@ -1,7 +1,10 @@
-"""Containers that existed before and are written by C code: in place, by their own items, by __init__; and hashes that write."""
+"""Containers: those that existed before and are written by C code (in place, by their own items, by __init__), hashes that
+write, and iterators that wait at breaks."""
 
 import collections
 import heapq  # noqa: F401 (the table's code uses it)
+import itertools  # noqa: F401
+import random
 
 import ccompile
 import pytest
@@ -168,3 +171,92 @@ def test_in_place_is_replayed():
         compiled(torch.ones(2), items, seen, table)
         assert (items, seen, table) == ([0, 0], {1, 3}, {4: 5, 6: 7})
     assert ccompile.counters()["hits"] == before + 3
+
+
+# ---- iterators that wait at breaks ---------------------------------------------------------------------------------
+WALKS = (
+    "iter(d)|iter(d.values())|iter(d.items())|reversed(d)|reversed(d.values())|reversed(d.items())|enumerate(d)|zip(d, d.values())"
+    "|zip(d.items(), 'abcdef')|iter(set(d))|iter(frozenset(d))|(k for k in d)|enumerate(d.items())|map(str, d)|zip('abc', d)"
+    "|zip(b'abc', d)|itertools.chain(d, d.values())|enumerate('abcd')|zip(reversed('abc'), d)|itertools.islice(d, 2)"
+    "|iter(collections.deque(d))|zip('aéü', d)|itertools.zip_longest('ab', d)|zip(itertools.repeat(5), d)"
+).split("|")
+STEPS = (
+    ["brk()"] * 2
+    + ["r.append(next(it, None))"] * 3
+    + ["d[7] = 8", "d.pop(2, None)", "d[3] = 5", "d.clear()", "d[1] = brk(9)", "d.update({20: 1, 21: 2, 22: 3})", "x = x + 1"]
+)
+ENDS = [
+    "return r + list(itertools.islice(it, 9)), d, x",
+    "return r, d, x, type(it).__name__",
+    "for v in itertools.islice(it, 4): brk(); r.append(v)\nreturn r, d, x",
+    "for v in it:\n d[3] = len(r); brk(); r.append(v); x = x + 1\n if len(r) > 6: break\nreturn r, d, x",
+]
+
+
+@ccompile.disable
+def brk(value=None):
+    return value
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_walks(seed):
+    """An iterator stands at breaks, its dict is written between them (also in size, with gaps, emptied and filled again)."""
+    draw = random.Random(seed)
+    walk = draw.choice(WALKS)
+    kind = draw.choice(["dict", "dict", "D", "collections.OrderedDict"]) if "d" in walk[:11] else "dict"
+    given = draw.random() < 0.4
+    lines = ["r = []"] + ([] if given else [f"d = {kind}({{1: 2, 2: 3, 3: 4}})"]) + [f"it = {walk}"]
+    lines += draw.choices(STEPS, k=draw.randint(2, 7)) + draw.choice(ENDS).split("\n")
+    scope = dict(globals())
+    exec("def f(x, d):\n " + "\n ".join(lines), scope)
+    compiled = ccompile.compile(scope["f"])
+
+    def told(fn, i):
+        d = eval(kind)({1: 2, 2: 3, 3: 4})
+        if i % 2 and given:  # the same, with a gap
+            d = eval(kind)([(9, 9), (1, 2), (2, 3), (3, 4)])
+            del d[9]
+        if i == 4 and given:
+            d[1] = 77
+        try:
+            return shown(fn(torch.ones(2), d)), shown(d)
+        except Exception as error:
+            return shown(error), shown(d)
+
+    for i in range(5):
+        assert told(compiled, i) == told(scope["f"], i), "\n".join(lines)
+
+
+@pytest.mark.parametrize("walk", [w for w in WALKS if "itertools" not in w and "deque" not in w])
+def test_walks_are_replayed(walk):
+    """What stands at a break has a recipe: the third call records nothing."""
+    scope = dict(globals())
+    exec(f"def f(x, d):\n r = []\n for v in {walk}:\n  brk(); x = x + 1; r.append(v)\n return r, x", scope)
+    compiled = ccompile.compile(scope["f"])
+    for i in range(4):
+        before = ccompile.counters()
+        assert shown(compiled(torch.ones(1), {1: 2, 2: 3, 3: 4})) == shown(scope["f"](torch.ones(1), {1: 2, 2: 3, 3: 4}))
+        after = ccompile.counters()
+        if i > 1:
+            assert after.get("recording", 0) == before.get("recording", 0)
+            assert after["hits"] > before["hits"]
+
+
+def test_an_iterator_is_of_its_dict():
+    """What a function gives is an iterator over the dict that it was given."""
+
+    def f(x, d):
+        it = iter(d.items())
+        next(it)
+        return it, x + 1
+
+    compiled = ccompile.compile(f)
+    for _ in range(3):
+        d = {1: 2, 3: 4}
+        it, _ = compiled(torch.ones(1), d)
+        assert type(it) is type(iter(d.items())) and it.__length_hint__() == 1
+        d[3] = 5
+        assert next(it) == (3, 5)
+        d[4] = 5
+        with pytest.raises(RuntimeError, match="changed size"):
+            next(it)

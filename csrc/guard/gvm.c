@@ -75,6 +75,14 @@ static bool waits(PyObject *generator, PyObject *want) {
            g.state == PyLong_AsLong(PyTuple_GET_ITEM(want, 2));
 }
 
+/* want: given, used, left */
+static bool stands(PyObject *iterator, PyObject *want) {
+    CcIterator it;
+    return cc_iterator_read(iterator, &it) && it.behind && it.given == PyLong_AsSsize_t(PyTuple_GET_ITEM(want, 0)) &&
+           it.used == PyLong_AsSsize_t(PyTuple_GET_ITEM(want, 1)) &&
+           it.left == PyLong_AsSsize_t(PyTuple_GET_ITEM(want, 2));
+}
+
 /* Value of one source; a new reference when g->owned. */
 static PyObject *read_source(const CcGuard *g, const CcGuardState *state, PyObject *parent) {
     switch ((CcSource)g->source) {
@@ -117,6 +125,7 @@ static PyObject *read_source(const CcGuard *g, const CcGuardState *state, PyObje
         if (v == NULL) PyErr_Clear();
         return v;
     }
+    case CC_SRC_OVER: return cc_iterator_over(parent);
     case CC_SRC_REF: return PyWeakref_CheckRef(parent) ? cc_weak_target(parent) : NULL;
     case CC_SRC_MRO: return ((PyTypeObject *)parent)->tp_mro;
     case CC_SRC_CACHED: return *cc_cache_result_at(parent);
@@ -327,6 +336,7 @@ bool cc_guard_holds(const CcGuard *g, PyObject *v, PyObject *const *gv) {
                ((PyCFunctionObject *)v)->m_ml == ((PyMethodDescrObject *)g->want)->d_method;
     case CC_CHK_SCOPE: return same_scope(v, g->want);
     case CC_CHK_WAITS: return waits(v, g->want);
+    case CC_CHK_STANDS: return stands(v, g->want);
     case CC_CHK_COUNT: break;
     }
     return false;

@@ -249,6 +249,7 @@ static bool free_check(Build *b, int i, int stage) {
     case CC_CHK_QUIET:
     case CC_CHK_LAYOUT:
     case CC_CHK_WAITS:
+    case CC_CHK_STANDS:
     case CC_CHK_ALONE:
     case CC_CHK_COUNT: break;
     }

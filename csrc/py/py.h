@@ -226,6 +226,26 @@ void cc_generator_wait(PyObject *generator, int state, int unit, int depth);
 /* One that waits has been replaced by another: its end runs no code of its own any more. */
 void cc_generator_retire(PyObject *generator);
 
+/* ------------------------------------------------------------------ iterators that wait (iterator.c) */
+
+/* Of a dict (keys, values, items, reversed or not) or a set. */
+typedef struct CcIterator {
+    PyObject *over;         /* borrowed; NULL: it is exhausted */
+    Py_ssize_t used;        /* what the size has to be; -1: it was another one */
+    Py_ssize_t given, left; /* entries before it that are there still; items that it says it has left */
+    Py_ssize_t at;          /* its place */
+    bool back, values;      /* reversed; it gives values */
+    bool behind;            /* it stands right behind what it gave last, which is there still */
+} CcIterator;
+bool cc_iterator_is(PyObject *o);
+bool cc_iterator_read(PyObject *o, CcIterator *out); /* false: another object */
+CC_BORROW PyObject *cc_iterator_over(PyObject *o);
+/* What it has not given, from *place = 0 on, in the dict's own order. A set's values are NULL. */
+bool cc_iterator_next(const CcIterator *it, Py_ssize_t *place, CC_BORROW PyObject **key, CC_BORROW PyObject **value);
+/* over NULL: an exhausted one */
+CC_MUST CC_NEW PyObject *cc_iterator_new(PyTypeObject *type, PyObject *over, Py_ssize_t given, Py_ssize_t used,
+                                         Py_ssize_t left);
+
 /* ------------------------------------------------------------------ the hook */
 
 /* Arms the hook on this thread for one region: frames that arrive on this thread are told to obs->enter. The

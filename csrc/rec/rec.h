@@ -51,6 +51,7 @@ typedef enum CcMake {
     CC_MAKE_METHOD,
     CC_MAKE_FUNCTION,
     CC_MAKE_GENERATOR, /* kids: function, slots; id = unit, aux = state: CcGen */
+    CC_MAKE_ITERATOR,  /* object = type, given, used, left: CcIterator; kid: the dict or set, or NULL */
     CC_MAKE_OBJECT,    /* object = type; kids: kind of base, base items, dict items, slots: recipe.c */
     /* object = callable, kids = arguments: constructors that are pure (range iterator, super, partial) */
     CC_MAKE_CALL,

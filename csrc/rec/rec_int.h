@@ -209,7 +209,7 @@ void cc_value_which(CcRec *rec, PyObject *o);
 void cc_value_function_written(CcRec *rec);
 /* Marks that source as written by this trace: later reads of it carry no guard. */
 void cc_value_written(CcRec *rec, CcSource source, int parent, PyObject *key, bool deleted);
-/* Guards the content of a container that came from outside, `depth` levels deep. False: it can't be guarded. */
+/* Guards the content of a container that came from outside, `depth` levels deep (0: of a dict, its keys). False: it can't be guarded. */
 bool cc_value_content(CcRec *rec, PyObject *o, int depth);
 /* guards an exception's arguments, which its text is made of */
 bool cc_value_exception(CcRec *rec, PyObject *o);
@@ -274,6 +274,7 @@ bool cc_same_is(CcRec *rec, CcAct *act, PyObject *const *in); /* the same, and w
 void cc_escape_restore(CcRec *rec);
 
 /* ---- recipe.c ---- */
+bool cc_recipe_text_iterator(const PyTypeObject *t);    /* over str or bytes */
 int cc_recipe_of(CcRec *rec, PyObject *o, CcMap *memo); /* -1: can't be rebuilt; rec->why is set */
 
 /* in place of a site's instruction: generators of this code are not adopted */

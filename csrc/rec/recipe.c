@@ -223,6 +223,16 @@ static PyObject *make_generator(const CcMaker *m, const CcRecipe *r, int index) 
     return o;
 }
 
+static PyObject *make_iterator(const CcMaker *m, const CcRecipe *r) {
+    PyObject *over = cc_recipe_make(m, m->recipes->kid.at[r->kid0]), *type;
+    Py_ssize_t given, used, left;
+    if ((over == NULL && PyErr_Occurred()) || !PyArg_ParseTuple(r->object, "Onnn", &type, &given, &used, &left))
+        return NULL;
+    PyObject *o = cc_iterator_new((PyTypeObject *)type, over, given, used, left);
+    Py_XDECREF(over);
+    return o;
+}
+
 static PyObject *make_new(const CcMaker *m, const CcRecipe *r, int index) {
     const bool shared = r->shared && m->built != NULL;
     switch ((CcMake)r->make) {
@@ -233,6 +243,7 @@ static PyObject *make_new(const CcMaker *m, const CcRecipe *r, int index) {
     case CC_MAKE_METHOD: return make_pair(m, r, PyMethod_New);
     case CC_MAKE_FUNCTION: return make_function(m, r);
     case CC_MAKE_GENERATOR: return make_generator(m, r, index);
+    case CC_MAKE_ITERATOR: return make_iterator(m, r);
     case CC_MAKE_CALL: return make_call(m, r);
     case CC_MAKE_OBJECT: return make_object(m, r, index);
     case CC_MAKE_SET:
@@ -516,13 +527,51 @@ static int build_generator(Builder *b, PyObject *o) {
     return me >= 0 ? me : fail(b, o);
 }
 
+bool cc_recipe_text_iterator(const PyTypeObject *t) {
+    return t == &PyUnicodeIter_Type || t == &PyBytesIter_Type || strcmp(t->tp_name, "str_ascii_iterator") == 0;
+}
+
 static bool reducible(PyTypeObject *t) {
     return t == &PyListIter_Type || t == &PyTupleIter_Type || t == &PyRangeIter_Type || t == &PyEnum_Type ||
            t == &PyZip_Type || t == &PyMap_Type || t == &PyFilter_Type || t == &PyReversed_Type ||
-           t == &PyDictIterKey_Type || t == &PyDictIterValue_Type || t == &PyDictIterItem_Type ||
-           t == &PySeqIter_Type || t == &PyUnicodeIter_Type || t == &PyListRevIter_Type || t == &PyLongRangeIter_Type ||
+           t == &PySeqIter_Type || cc_recipe_text_iterator(t) || t == &PyListRevIter_Type ||
+           t == &PyLongRangeIter_Type ||
            strncmp(t->tp_name, "operator.", 9) == 0 || /* itemgetter, attrgetter, methodcaller */
            strcmp(t->tp_name, "functools.partial") == 0;
+}
+
+/* Members that are put into a new set in the order in which this one gives them are given in that order again. */
+static bool same_order_again(PyObject *set) {
+    PyObject *again = PySet_New(NULL), *key, *other;
+    Py_ssize_t place = 0, at = 0;
+    bool same = again != NULL;
+    for (; same && cc_set_next(set, &place, &key); place++)
+        same = key == NULL || (cc_value_const(key) && PySet_Add(again, key) == 0);
+    for (place = 0; same && cc_set_next(set, &place, &key); place++) {
+        if (key == NULL) continue;
+        same = cc_set_next(again, &at, &other) && other == key;
+        at++;
+    }
+    PyErr_Clear();
+    Py_XDECREF(again);
+    return same;
+}
+
+/* An iterator over the dict or set itself, as many items on. */
+static int build_iterator(Builder *b, PyObject *o) {
+    CcIterator it;
+    if (!cc_iterator_read(o, &it)) return fail(b, o);
+    if (!it.behind || (it.over != NULL && PyODict_Check(it.over))) return fail(b, o);
+    /* a dict that is made again has no gaps */
+    if (it.over != NULL && cc_value_origin(b->rec, it.over) == CC_O_FRESH &&
+        (PyAnySet_Check(it.over) ? !same_order_again(it.over)
+                                 : it.at != (it.back ? PyDict_GET_SIZE(it.over) - it.given - 1 : it.given)))
+        return fail(b, o);
+    PyObject *what;
+    CC_SURE(what, Py_BuildValue("(Onnn)", Py_TYPE(o), it.given, it.used, it.left));
+    const int me = node(b, CC_MAKE_ITERATOR, o, what, &it.over, 1, 0, 0);
+    Py_DECREF(what);
+    return me;
 }
 
 /* Iterators and views of builtin types know how to say what they are: __reduce__. Nothing is consumed. */
@@ -544,11 +593,14 @@ static int build_reduced(Builder *b, PyObject *o) {
         PyObject *part = PyTuple_GET_ITEM(kids.at[kids.n - 1], i); /* partial's own arguments */
         if (PyTuple_CheckExact(part) || PyDict_CheckExact(part)) cc_value_fresh(b->rec, part);
     }
-    /* lists that __reduce__ made for us (dict iterators) are fresh */
+    /* lists that __reduce__ made for us are fresh */
     for (int i = 0; i < kids.n; i++) /* and so are the iterators inside of enumerate, zip, map */
-        if (PyList_CheckExact(kids.at[i]) || PyTuple_CheckExact(kids.at[i]) || reducible(Py_TYPE(kids.at[i])))
+        if (PyList_CheckExact(kids.at[i]) || PyTuple_CheckExact(kids.at[i]) || cc_iterator_is(kids.at[i]) ||
+            reducible(Py_TYPE(kids.at[i])))
             cc_value_fresh(b->rec, kids.at[i]);
     const int me = node(b, CC_MAKE_CALL, o, PyTuple_GET_ITEM(r, 0), kids.at, kids.n, 0, state);
+    const CcProv *p = me < 0 ? cc_value_find(b->rec, b->rec->unbuildable) : NULL;
+    if (me < 0 && (p == NULL || p->site_co == NULL)) b->rec->unbuildable = o; /* zip() made the iterators in it */
     cc_vec_free(&kids);
     return me;
 }
@@ -649,6 +701,7 @@ static int build_fresh(Builder *b, PyObject *o) {
     if (PyCFunction_Check(o)) return build_bound_builtin(b, o);
     if (cc_value_structseq(o) || t == cc_tens_size_type()) return build_structseq(b, o);
     if (cc_value_deque(o) || cc_value_defaultdict(o)) return build_collection(b, o);
+    if (cc_iterator_is(o)) return build_iterator(b, o);
     if (reducible(t)) return build_reduced(b, o);
     if (cc_value_view(o) == &PyDictItems_Type) return build_view(b, o, "items");
     if (cc_value_view(o) == &PyDictKeys_Type) return build_view(b, o, "keys");

@@ -7,8 +7,8 @@
 static bool known_iterator(PyObject *o) {
     PyTypeObject *t = Py_TYPE(o);
     return t == &PyListIter_Type || t == &PyTupleIter_Type || t == &PyRangeIter_Type || t == &PyEnum_Type ||
-           t == &PyZip_Type || t == &PyReversed_Type || t == &PyListRevIter_Type || t == &PyDictIterKey_Type ||
-           t == &PyDictIterValue_Type || t == &PyDictIterItem_Type;
+           t == &PyZip_Type || t == &PyReversed_Type || t == &PyListRevIter_Type || cc_iterator_is(o) ||
+           cc_recipe_text_iterator(t);
 }
 
 /* A second way to what was adopted: it has to be the same object again. */
@@ -43,10 +43,34 @@ static bool adopt_inner(CcRec *rec, PyObject *arg, PyObject *args, bool zip, int
     return adopt_iterator(rec, arg, source, holders);
 }
 
+/* Which dict or set it goes over, where it stands there, the keys, and the values that it has not given yet. */
+static bool adopt_walk(CcRec *rec, PyObject *o, int source, int holders) {
+    CcGuards *gs = &rec->trace->guards;
+    CcIterator it;
+    if (!cc_iterator_read(o, &it) || !it.behind || (it.over != NULL && PyODict_Check(it.over))) return false;
+    PyObject *want;
+    CC_SURE(want, Py_BuildValue("(nnn)", it.given, it.used, it.left));
+    cc_guard_alone(gs, source, holders);
+    cc_guard_also(gs, source, CC_CHK_STANDS, want, -1);
+    Py_DECREF(want);
+    if (!adopted_before(rec, it.over, CC_SRC_OVER, source, 0, 0)) {
+        (void)cc_value_read(rec, CC_SRC_OVER, source, NULL, 0, 0, it.over);
+        if (it.over != NULL && !cc_value_content(rec, it.over, PyDict_Check(it.over) ? 0 : 1)) return false;
+        const int over = it.over != NULL ? cc_value_source(rec, it.over) : -1;
+        Py_ssize_t place = 0;
+        PyObject *key, *value;
+        while (over >= 0 && it.values && cc_iterator_next(&it, &place, &key, &value))
+            cc_value_read(rec, CC_SRC_KEY, over, key, 0, 0, value);
+    }
+    cc_value_set(rec, o, CC_O_FRESH, source);
+    return true;
+}
+
 /* An iterator that only slots hold: its position becomes guarded, and the object may be advanced freely, because a
  * later snapshot puts a new one into the slot. False: what it gives can't be guarded (it goes over an array, a map
  * ...). */
 static bool adopt_iterator(CcRec *rec, PyObject *it, int source, int holders) {
+    if (cc_iterator_is(it)) return adopt_walk(rec, it, source, holders);
     PyObject *reduced = PyObject_CallMethod(it, "__reduce__", NULL);
     if (reduced == NULL || !PyTuple_Check(reduced) || PyTuple_GET_SIZE(reduced) < 2) {
         PyErr_Clear();

@@ -481,7 +481,7 @@ static bool dict_content(CcRec *rec, PyObject *o, int parent, int depth) {
     }
     Py_ssize_t pos = 0;
     PyObject *key, *value;
-    while (PyDict_Next(o, &pos, &key, &value)) {
+    while (depth > 0 && PyDict_Next(o, &pos, &key, &value)) {
         if (parent >= 0) cc_value_read(rec, CC_SRC_KEY, parent, key, 0, 0, value);
         if (depth > 1 && !cc_value_content(rec, value, depth - 1)) return false;
     }

@@ -1,5 +1,5 @@
-# behind a break an iterator over a dict (keys, values, items) that waits there is made again as one over a list of what was left
-# (rec/recipe.c build_reduced, __reduce__): changes of the dict's values, and of its size, don't reach it in replays
+# behind a break an iterator over a dict (keys, values, items) that waits there was made again as one over a list of what was left:
+# changes of the dict's values, and of its size, did not reach it in replays
 import torch, ccompile, sys
 @ccompile.disable
 def brk(*_): pass
