@@ -260,3 +260,62 @@ def test_an_iterator_is_of_its_dict():
         d[4] = 5
         with pytest.raises(RuntimeError, match="changed size"):
             next(it)
+
+
+# ---- objects of classes that derive from builtin ones ---------------------------------------------------------------
+class T(tuple):
+    pass
+
+
+class Named(tuple):
+    def __init__(self, v):
+        self.v = 1
+
+
+class Filled(list):
+    def __init__(self, v):
+        super().__init__(v)
+        self.v = 1
+
+
+class F(frozenset):
+    pass
+
+
+class Ordered(collections.OrderedDict):
+    pass
+
+
+class Whole(int):
+    def __init__(self, v):
+        self.v = 1
+
+
+class Real(float):
+    pass
+
+
+class Text(str):
+    pass
+
+
+MADE = [
+    *[(kind, ([1, 2], [3, 4], [2, 1], [1, 2, 3])) for kind in (L, S, T, F, Named, Filled)],
+    *[(kind, ([(1, 2)], [(3, 4)], {1: 2}, {3: 4}, [(1, 2), (3, 4)], [(3, 4), (1, 2)])) for kind in (D, Ordered)],
+    (Whole, (1, 2, "3", "4")),
+    (Real, (1.5, 2.5, "3", "4")),
+    (Text, ([1], [2], "a", "b")),
+]
+
+
+@pytest.mark.parametrize("kind, values", MADE, ids=[kind.__name__ for kind, _ in MADE])
+def test_made(kind, values):
+    """What C code of the builtin class takes out of the arguments is guarded."""
+
+    def f(x, v):
+        return kind(v), x + 1
+
+    compiled = ccompile.compile(f)
+    for v in values * 2:
+        assert shown(compiled(torch.ones(1), v)) == shown(f(torch.ones(1), v))
+        assert type(compiled(torch.ones(1), v)[0]) is kind

@@ -368,6 +368,17 @@ static bool known_class(PyTypeObject *t) {
     return make && init;
 }
 
+/* The builtin class whose C code takes an object of this Python class out of the arguments; NULL: they are Python code's. */
+static PyTypeObject *made_by(PyTypeObject *t) {
+    PyTypeObject *const by_new[] = {&PyTuple_Type, &PyLong_Type, &PyFloat_Type, &PyUnicode_Type, &PyFrozenSet_Type};
+    PyTypeObject *const by_init[] = {&PyList_Type, &PyODict_Type, &PyDict_Type, &PySet_Type};
+    for (int i = 0; t->tp_new != slot_new && i < CC_COUNT(by_new); i++)
+        if (PyType_IsSubtype(t, by_new[i])) return by_new[i];
+    for (int i = 0; t->tp_init != slot_init && i < CC_COUNT(by_init); i++)
+        if (PyType_IsSubtype(t, by_init[i])) return by_init[i];
+    return NULL;
+}
+
 static CcGo class_before(CcRec *rec, CcAct *act, const CcCalled *c) {
     PyTypeObject *t = (PyTypeObject *)c->func;
     if (PyExceptionClass_Check(c->func) && !cc_python_class(t)) return CC_OK;
@@ -378,7 +389,9 @@ static CcGo class_before(CcRec *rec, CcAct *act, const CcCalled *c) {
     for (int i = 0; i < c->n; i++)
         if (cc_value_origin(rec, c->in[i]) == CC_O_UNKNOWN)
             return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(c->in[i]));
-    return CC_OK;
+    CcCalled made = *c;
+    made.func = (PyObject *)made_by(t);
+    return made.func != NULL ? cc_row_reads(rec, act, &made) : CC_OK;
 }
 
 static void guard_class(CcRec *rec, PyTypeObject *t) {
@@ -563,6 +576,12 @@ CcGo cc_call_after(CcRec *rec, CcAct *act, PyObject *const *in, int n, PyObject 
     }
     if (result == NULL || PyExceptionInstance_Check(result) || cc_value_origin(rec, result) != CC_O_UNKNOWN)
         return CC_OK;
+    if (PyType_Check(c.func)) {
+        cc_number_hashed(rec, result);
+        cc_same_hashed(rec, result);
+        if (PyAnySet_Check(result) && !cc_value_membership(rec, result, NULL))
+            return cc_rec_poison(rec, act, CC_R_TENSOR_ITER, type_name(result));
+    }
     if (PyGen_Check(result) || PyType_Check(c.func) || Py_REFCNT(result) == 1) {
         cc_value_fresh(rec, result);
         return CC_OK;

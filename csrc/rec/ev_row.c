@@ -633,6 +633,16 @@ static CcGo call_back(CcRec *rec, CcAct *act, CcEvent *ev, CcCalled *c, const Cc
     return CC_DONE;
 }
 
+CcGo cc_row_reads(CcRec *rec, CcAct *act, const CcCalled *c) {
+    const CcCallee callee = cc_callee_find(c->func);
+    cc_given_call(rec, c, &callee);
+    if (!state_known(rec, c, &callee)) return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, callee.name);
+    CcGo go = operands_before(rec, act, c, &callee);
+    if (go == CC_OK) go = contents_before(rec, act, c, &callee);
+    if (go == CC_OK) hashed(rec, c, &callee);
+    return go;
+}
+
 CcGo cc_row_before(CcRec *rec, CcAct *act, CcEvent *ev, CcCalled *c, const CcCallee *callee) {
     if (has(callee, CC_TRAIT_TAKES_ITEMS) && c->n > 0) cc_row_will_take(rec, act, c->in[0]);
     cc_given_call(rec, c, callee);

@@ -609,6 +609,8 @@ CC_BORROW PyObject *cc_row_taken(CcRec *rec, CcAct *act, PyObject *self, PyObjec
 void cc_row_will_take(CcRec *rec, CcAct *act, PyObject *self);
 /* Python code that C code called since the event began has written: a replay would write twice. */
 bool cc_row_stored(CcRec *rec, CcAct *act);
+/* What the C callable c->func reads of its arguments, where it is not what is called. */
+CcGo cc_row_reads(CcRec *rec, CcAct *act, const CcCalled *c);
 CcGo cc_row_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *callee, PyObject *result);
 
 /* ---- given.c: what C code asks of the classes of what it is given ---- */
