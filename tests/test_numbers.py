@@ -1,10 +1,12 @@
 """Numbers that differ in every call (a learning rate, a temperature): kernels take them as arguments, so that a new value
 costs nothing; what eager tells apart by its value does not."""
 
+import collections
 import functools
 import itertools
 import math
 import operator
+import types
 
 import ccompile
 import pytest
@@ -92,7 +94,9 @@ OPS = {
     "twice": lambda x, y, t: (x * t) ** t,
     "dropout": lambda x, y, t: F.dropout(x, min(abs(t), 0.5), training=False),
     "product": lambda x, y, t: (x @ y.transpose(0, 1)) * t,
-    "attention": lambda x, y, t: F.softmax((x @ y.transpose(0, 1)).masked_fill(x @ x.transpose(0, 1) > 0, t) * t, -1) @ y,
+    "attention": lambda x, y, t: (
+        F.softmax((x @ y.transpose(0, 1)).masked_fill(x @ x.transpose(0, 1) > 0, t) * t, -1) @ y
+    ),
     "returned": lambda x, y, t: (x * t, t * 2),
     "row": lambda x, y, t: (x * t).sum(-1) + t,
     "column": lambda x, y, t: (x - t).amax(0) * t,
@@ -132,7 +136,9 @@ def test_values(name):
                 check(compiled, OPS[name], (x, y, t), close)
 
 
-FREE = "mul rmul add sub alpha div clamp where masked_fill lt lerp addcmul softmax learn steps by_size product row".split()
+FREE = (
+    "mul rmul add sub alpha div clamp where masked_fill lt lerp addcmul softmax learn steps by_size product row".split()
+)
 
 
 @pytest.mark.parametrize("name", FREE)
@@ -340,6 +346,75 @@ def test_numbers_that_a_break_gave_become_symbolic(name):
         x = torch.rand(32, 32, generator=torch.Generator().manual_seed(seed))
         torch.testing.assert_close(compiled(x), READ[name](x))
     assert ccompile.counters()["recording"] - before <= 5
+
+
+def by_keyword(value):
+    return value
+
+
+KEEPERS = {
+    "dict": lambda v: dict(a=v)["a"],
+    "dict and None": lambda v: dict(a=v, n=None)["a"],
+    "dict and a function": lambda v: dict(a=v, n=len)["a"],
+    "dict of a dict": lambda v: dict({"b": 1}, a=v)["a"],
+    "dict of pairs": lambda v: dict([("a", v)])["a"],
+    "OrderedDict": lambda v: collections.OrderedDict(a=v, n=None)["a"],
+    "defaultdict": lambda v: collections.defaultdict(list, a=v)["a"],
+    "SimpleNamespace": lambda v: types.SimpleNamespace(a=v, n=None).a,
+    "keyword arguments": lambda v: by_keyword(**dict(value=v)),
+    "partial": lambda v: functools.partial(by_keyword, value=v)(),
+}
+
+
+@pytest.mark.skipif(EAGER, reason="counts recordings")
+@pytest.mark.parametrize("use", ["operand", "size"])
+@pytest.mark.parametrize("name", KEEPERS)
+@torch.no_grad()
+def test_numbers_stay_symbolic_in_what_only_keeps_them(name, use):
+    """Random augmentations give their parameters to the next function as a dict: no recording for each of them."""
+    keep = KEEPERS[name]
+
+    def fn(x, t):
+        v = keep(t.item())
+        return x * v if use == "operand" else x[v:] * 2
+
+    compiled = ccompile.compile(fn)
+    before = ccompile.counters()["recording"]
+    for i in range(12):
+        x, t = torch.arange(40.0), torch.tensor(1.5 + i if use == "operand" else 3 + i)
+        assert torch.equal(compiled(x, t), fn(x, t))
+    assert ccompile.counters()["recording"] - before <= 4
+
+
+KEYED = {
+    "a key": lambda v: dict([(v, "a")]),
+    "a key that is there": lambda v: dict({4: "a", 5.5: "b"}, n=v).get(v),
+    "equal keys": lambda v: dict([(v, "a"), (4, "b"), (5.5, "c")]),
+    "equal keys of tuples": lambda v: dict(((v, "a"), (5.5, "b"))),
+    "equal computed keys": lambda v: dict([(v * 2, "a"), (v + 4, "b"), (8, "c")]),
+    "equal keys of a zip": lambda v: dict(zip([v, 5.5], "ab")),
+    "equal keys of keys": lambda v: dict.fromkeys([v, 5.5]),
+    "equal dicts": lambda v: dict(a=v) == dict(a=4),
+    "equal namespaces": lambda v: types.SimpleNamespace(a=v) == types.SimpleNamespace(a=5.5),
+    "text": lambda v: str(dict(a=v)) + repr(types.SimpleNamespace(a=v)) + str(collections.OrderedDict(a=v)),
+    "hash": lambda v: {tuple(dict(a=v).items()): 1},
+    "type": lambda v: type(dict(a=v)["a"]).__name__,
+}
+
+
+@pytest.mark.parametrize("name", KEYED)
+@torch.no_grad()
+def test_what_looks_at_kept_numbers_sees_them(name):
+    look = KEYED[name]
+
+    def fn(x, t):
+        return look(t.item()), x + 1
+
+    compiled = ccompile.compile(fn)
+    for value in [4, 5.5, 4, 7, -0.0, 0, 0.0, 5.5, 4.0, 1]:
+        x, t = torch.arange(3.0), torch.tensor(value)
+        (got, y), (want, z) = compiled(x, t), fn(x, t)
+        assert repr(got) == repr(want) and torch.equal(y, z)
 
 
 def through(x, sizes):

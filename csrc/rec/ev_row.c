@@ -134,7 +134,7 @@ static CcGo symbols_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *
             cc_attr_dunder(rec, c->in[0], "__len__");
             return cc_sym_call(rec, act, ev, &spec);
         }
-        if (c->kwnames != NULL) cc_sym_unseen(rec, c->in, c->n);
+        if (c->kwnames != NULL && !has(callee, CC_TRAIT_HOLDS)) cc_sym_unseen(rec, c->in, c->n);
         break;
     case CC_CALLEE_READ_WRITE:
         if (c->kwnames != NULL) cc_sym_unseen(rec, c->in, c->n);
@@ -228,6 +228,18 @@ static void hashed(CcRec *rec, const CcCalled *c, const CcCallee *callee) {
         cc_same_taken(rec, c->in[i], dict && !has(callee, CC_TRAIT_MAKES_SET));
 }
 
+/* dict(pairs): keys are compared with one another, and what is equal is there once. */
+static bool keys_known(CcRec *rec, const CcCalled *c) {
+    PyObject *pairs = cc_call_positional(c) > 0 && PyType_Check(c->func) ? c->in[cc_call_positional(c) - 1] : NULL;
+    if (pairs == NULL || !(PyList_CheckExact(pairs) || PyTuple_CheckExact(pairs))) return true;
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(pairs); i++) {
+        PyObject *pair = PySequence_Fast_GET_ITEM(pairs, i);
+        const bool items = (PyList_Check(pair) || PyTuple_Check(pair)) && PySequence_Fast_GET_SIZE(pair) > 0;
+        if (items && !cc_number_settle(rec, PySequence_Fast_GET_ITEM(pair, 0), 3)) return false;
+    }
+    return true;
+}
+
 /* C code that may read whatever its operands hold. */
 static CcGo contents_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *callee) {
     const CcCalleeKind k = callee->kind;
@@ -244,6 +256,7 @@ static CcGo contents_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcC
     if (has(callee, CC_TRAIT_FIELDS) && names_attributes(c->in[0]))
         return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, "a format that names attributes");
     if (!has(callee, CC_TRAIT_HOLDS)) pin_all(rec, c);
+    else if (!keys_known(rec, c)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, "key");
     for (int i = 0; (looks || has(callee, CC_TRAIT_MAKES_SET)) && i < c->n; i++)
         if (!cc_number_settle(rec, c->in[i], 4)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, callee->name);
     addresses(rec, c, callee);

@@ -103,10 +103,11 @@ void cc_number_addresses(CcRec *rec, PyObject *o, int depth, bool text) {
 }
 
 void cc_number_hashed(CcRec *rec, PyObject *o) {
-    if (o == NULL || rec->trace == NULL || rec->trace->symbol.n == 0 || cc_value_origin(rec, o) == CC_O_SOURCE) return;
+    if (o == NULL || rec->trace == NULL || (rec->trace->symbol.n == 0 && rec->innermost == NULL)) return;
+    if (cc_value_origin(rec, o) == CC_O_SOURCE) return;
     Py_ssize_t pos = 0;
     PyObject *key;
-    while (PyDict_Check(o) && PyDict_Next(o, &pos, &key, NULL)) cc_sym_settle(rec, key, 3);
+    while (PyDict_Check(o) && PyDict_Next(o, &pos, &key, NULL)) (void)cc_number_settle(rec, key, 3);
     PyObject *items = PyAnySet_Check(o) ? PySequence_List(o) : NULL;
     if (items != NULL) cc_sym_settle(rec, items, 4);
     Py_XDECREF(items);
