@@ -6,6 +6,7 @@ held against torch._dynamo.explain's, which it may never exceed.
 
 import break_patterns
 import ccompile
+import numpy as np
 import pytest
 import torch
 from break_patterns import (
@@ -26,6 +27,7 @@ from break_patterns import (
 from ccompile.api import compiled_of
 from conftest import EAGER, alike, counters, dynamo_breaks, explained, hits, no_worse, outcome, replaying, same
 from torch import nn
+from torch._higher_order_ops.while_loop import while_loop
 
 
 def build(p):
@@ -83,6 +85,67 @@ def test_reasons_name_cause_and_place(name, words, source):
         assert source in file.read().splitlines()[reason.line - 1]
     assert any(word in (reason.text + reason.reason).lower() for word in words)
     assert str(reason.line) in str(report)
+
+
+ARRAY = np.ones(4)
+SAID = {
+    "makes a tensor subclass": lambda x: x.as_subclass(nn.Parameter),
+    "shares a numpy array's memory": lambda x: torch.from_numpy(ARRAY) + x,
+    "hands out a memory address": lambda x: x.data_ptr(),
+    "reads a tensor's version": lambda x: x._version,
+    "hands out a tensor's storage": lambda x: x.untyped_storage().nbytes(),
+    "reads a tensor's data": lambda x: x.sum().item(),
+    "graph_break() was called": lambda x: torch._dynamo.graph_break(),
+}
+
+
+@pytest.mark.skipif(EAGER, reason="nothing is compiled")
+@pytest.mark.parametrize("words", SAID)
+def test_reasons_say_what_is_done(words):
+    torch._dynamo.config  # imported lazily, which is a break of its own
+    found = ccompile.explain(SAID[words])(torch.ones(4))
+    assert words in found.break_reasons[0].text, found
+    assert "changes torch's state" not in found.break_reasons[0].text
+
+
+# ---- calls that are one break ----------------------------------------------------------------------------------------
+def pulls_back(x):
+    y, pull = torch.func.vjp(lambda v: (v.sin() * 2).sum(), x)
+    return pull(torch.ones_like(y))[0] + y
+
+
+def in_a_list(x):
+    fs = [torch.func.vjp(lambda v: v * k, x)[1] for k in (1.0, 2.0)]
+    return fs[0](x)[0] + fs[1](x)[0]
+
+
+def conditions(x):
+    def small(v):
+        return torch.cond(v.max() > 3, lambda u: u * factor, lambda u: u - 1, (v,))
+
+    factor = x * 0 + 2
+    return torch.cond(x.sum() > 4, lambda v: v.sin() + factor, small, (x + 0,)) * 2
+
+
+def turns(x):
+    y = while_loop(lambda i, v: i < 4, lambda i, v: (i + 1, v * 1.5), (torch.tensor(0), x + 0))[1]
+    return y + 1
+
+
+@pytest.mark.skipif(EAGER, reason="nothing is compiled")
+@pytest.mark.parametrize("fn", (pulls_back, in_a_list, conditions, turns), ids=lambda f: f.__name__)
+def test_calls_of_transforms_are_recorded_for_a_while_only(fn):
+    """Each call makes other functions; both ways of each predicate come in turn."""
+    inputs = [torch.full((4,), v) for v in (0.5, 2.0, -3.0, 3.5)]
+    compiled = ccompile.compile(fn)
+    with torch.no_grad():
+        for _ in range(3):
+            for x in inputs:
+                assert torch.equal(compiled(x), fn(x))
+        before = counters()["recording"]
+        for x in inputs:
+            assert torch.equal(compiled(x), fn(x))
+        assert counters()["recording"] == before
 
 
 @pytest.mark.skipif(EAGER, reason="needs the product")

@@ -116,7 +116,9 @@ static PyObject *read_source(const CcGuard *g, const CcGuardState *state, PyObje
         return v;
     }
     case CC_SRC_REDUCE: {
-        PyObject *v = PyObject_CallMethod(parent, "__reduce__", NULL); /* of builtin iterators only: C code */
+        static PyObject *reduce;
+        if (reduce == NULL) reduce = cc_obj_name("__reduce__");
+        PyObject *v = PyObject_CallMethodNoArgs(parent, reduce); /* of builtin iterators only: C code */
         if (v == NULL) PyErr_Clear();
         return v;
     }
@@ -151,18 +153,10 @@ PyObject *cc_guard_read(const CcGuard *g, const CcGuardState *state, PyObject *c
 
 static bool same_bits(double a, double b) { return memcmp(&a, &b, sizeof a) == 0; }
 
-static bool same_attribute(PyObject *a, PyObject *b, const char *name) {
-    PyObject *x = PyObject_GetAttrString(a, name), *y = PyObject_GetAttrString(b, name);
-    const bool same = x != NULL && y != NULL && cc_guard_same_value(x, y);
-    if (x == NULL || y == NULL) PyErr_Clear();
-    Py_XDECREF(x);
-    Py_XDECREF(y);
-    return same;
-}
-
 /* Equal ones may differ in what they say of themselves: range(0, 3, 2) and range(0, 4, 2). */
 static bool same_range(PyObject *a, PyObject *b) {
-    return same_attribute(a, b, "start") && same_attribute(a, b, "stop") && same_attribute(a, b, "step");
+    PyObject *const *x = cc_obj_range(a), *const *y = cc_obj_range(b);
+    return cc_guard_same_value(x[0], y[0]) && cc_guard_same_value(x[1], y[1]) && cc_guard_same_value(x[2], y[2]);
 }
 
 /* numpy's float32 and float16: zeros have signs. */

@@ -1,6 +1,8 @@
 /* Object internals that guards read: instance dicts, versions of types. */
 #include "py_int.h"
 
+#include <structmember.h>
+
 bool cc_obj_again(void) {
     if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_MemoryError)) {
         PyErr_Print();
@@ -30,6 +32,10 @@ bool cc_obj_may_hold(PyObject *o) { return !PyType_Check(o) && cc_frame_instance
 
 PyObject *const *cc_obj_dict_at(PyObject *o) {
     return PyType_Check(o) || Py_TYPE(o)->tp_itemsize != 0 ? NULL : cc_frame_instance_dict(o);
+}
+
+PyObject *const *cc_obj_range(PyObject *range) {
+    return (PyObject *const *)((char *)range + PyRange_Type.tp_members[0].offset); /* rangeobject.start, 3.11-3.14 */
 }
 
 PyObject *cc_obj_proxied(PyObject *proxy) {

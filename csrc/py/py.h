@@ -302,6 +302,8 @@ void cc_obj_put(PyObject *dict, PyObject *key, PyObject *value); /* never fails 
 /* Borrowed instance dict or NULL (never creates one... 3.11/3.12: materialises it when values are inline, because
  * guards need the dict object). Error never set. */
 CC_BORROW PyObject *cc_obj_dict(PyObject *o);
+/* a range's start, stop and step, which it holds */
+PyObject *const *cc_obj_range(PyObject *range);
 CC_BORROW PyObject *cc_obj_proxied(PyObject *proxy); /* what a types.MappingProxyType stands for */
 bool cc_obj_may_hold(PyObject *o);                   /* whether it has such a dict, or would when an attribute is set */
 /* Where that dict hangs in the object; NULL: it has none, or the place depends on the object's size. */

@@ -246,10 +246,10 @@ static CcGo part_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
     const CcTorch torch = cc_torch_attr(o, name);
     if (torch.cls == CC_T_META && cc_node_unsized(rec, o) && cc_node_tells_size(PyUnicode_AsUTF8(name)))
         return cc_rec_break(rec, act, CC_R_DATA_SHAPE, PyUnicode_AsUTF8(name));
-    if (torch.cls == CC_T_VALUE || torch.cls == CC_T_BREAK || (torch.cls == CC_T_HELD && !held_known(rec, o))) {
-        return cc_rec_break(rec, act, torch.cls == CC_T_VALUE ? CC_R_TENSOR_VALUE : CC_R_TORCH_EFFECT,
-                            torch.name != NULL ? torch.name : PyUnicode_AsUTF8(name));
-    }
+    const char *said = torch.name != NULL ? torch.name : PyUnicode_AsUTF8(name);
+    if (torch.cls == CC_T_VALUE) return cc_rec_break(rec, act, CC_R_TENSOR_VALUE, said);
+    if (torch.cls == CC_T_BREAK || (torch.cls == CC_T_HELD && !held_known(rec, o)))
+        return cc_call_torch(rec, act, said, torch.why);
     if (PyUnicode_Compare(name, str_requires_grad) == 0) rec->read_grad = true;
     return CC_OK;
 }
@@ -531,7 +531,7 @@ static void look_at_store(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, P
 
 static CcGo store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v) {
     if (drops_gradient(rec, o, name, v) || asks_gradient(rec, o, name, v)) return CC_OK;
-    if (cc_tens_any(o)) return cc_rec_break(rec, act, CC_R_TORCH_EFFECT, "setting an attribute of a tensor");
+    if (cc_tens_any(o)) return cc_rec_break(rec, act, CC_R_TORCH_EFFECT, "an attribute of a tensor is set");
     if (PyFunction_Check(o)) cc_value_function_written(rec);
     const CcOrigin origin = cc_value_origin(rec, o);
     if (PyExceptionInstance_Check(o) && origin != CC_O_SOURCE &&
@@ -560,7 +560,7 @@ CcGo cc_attr_store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, P
 }
 
 CcGo cc_attr_generic_store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v) {
-    if (cc_tens_any(o)) return cc_rec_break(rec, act, CC_R_TORCH_EFFECT, "setattr");
+    if (cc_tens_any(o)) return cc_rec_break(rec, act, CC_R_TORCH_EFFECT, "setattr changes a tensor");
     look_at_store(rec, act, o, name, v, true);
     return CC_OK;
 }

@@ -260,14 +260,20 @@ static bool other_device(const CcCalled *c) {
     return false;
 }
 
+CcGo cc_call_torch(CcRec *rec, CcAct *act, const char *name, const char *why) {
+    char text[200];
+    snprintf(text, sizeof text, "%s %s", name, why != NULL ? why : "changes torch's state or a tensor's metadata");
+    return cc_rec_break(rec, act, CC_R_TORCH_EFFECT, text);
+}
+
 static CcGo torch_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c, const CcTorch *t) {
     switch (t->cls) {
-    case CC_T_STATE: return other_device(c) ? cc_rec_break(rec, act, CC_R_TORCH_EFFECT, t->name) : CC_OK;
+    case CC_T_STATE: return other_device(c) ? cc_call_torch(rec, act, t->name, NULL) : CC_OK;
     case CC_T_DROP: return CC_OK;
     case CC_T_SCOPE: return cc_scope_before(rec, act, c, t);
     case CC_T_META:
         if (cc_mode_inference(&rec->mode) && asks_inference(t))
-            return cc_rec_break(rec, act, CC_R_TORCH_EFFECT, t->name);
+            return cc_call_torch(rec, act, t->name, "asks for inference mode");
         for (int i = 0; i < c->n; i++)
             if (cc_node_unsized(rec, c->in[i]) && cc_node_tells_size(t->name))
                 return cc_rec_break(rec, act, CC_R_DATA_SHAPE, t->name);
@@ -275,9 +281,10 @@ static CcGo torch_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c,
         const CcCallSpec spec = cc_call_spec(c, t->name != NULL ? t->name : "metadata");
         return cc_sym_call(rec, act, ev, &spec);
     case CC_T_VALUE: return cc_rec_break(rec, act, CC_R_TENSOR_VALUE, t->name);
-    case CC_T_BREAK: return cc_rec_break(rec, act, CC_R_TORCH_EFFECT, t->name);
+    case CC_T_BREAK: return cc_call_torch(rec, act, t->name, t->why);
     case CC_T_APPLY:
-    case CC_T_CONTEXT: return cc_node_grad_mode() ? cc_rec_break(rec, act, CC_R_TORCH_EFFECT, t->name) : CC_OK;
+    case CC_T_CONTEXT:
+        return cc_node_grad_mode() ? cc_call_torch(rec, act, t->name, "is a function of autograd, which is on") : CC_OK;
     case CC_T_UNKNOWN:
         if (!cc_call_any_tensor(c, 2)) {
             char name[96];
@@ -286,7 +293,7 @@ static CcGo torch_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c,
         break;
     default: break;
     }
-    if (resizes_out(c)) return cc_rec_break(rec, act, CC_R_TORCH_EFFECT, t->name);
+    if (resizes_out(c)) return cc_call_torch(rec, act, t->name, "resizes its out=");
     if (t->cls == CC_T_OP && !floats_settled(rec, act, c, t)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, t->name);
     if (c->n > 0 && cc_node_unsized(rec, c->in[0]) && splits(t->name))
         return cc_rec_break(rec, act, CC_R_DATA_SHAPE, t->name);

@@ -410,7 +410,8 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
     if (hooked(rec, types, n_out)) return cc_rec_poison(rec, act, CC_R_ORDER, "hooks of saved tensors");
     if (may_strand(rec, spec)) return cc_rec_poison(rec, act, CC_R_STRANDS, spec->name);
     const int out = keyword(spec, "out");
-    if (out >= 0 && resized(rec, spec->in[out])) return cc_rec_poison(rec, act, CC_R_TORCH_EFFECT, spec->name);
+    if (out >= 0 && resized(rec, spec->in[out]))
+        return cc_rec_poison(rec, act, CC_R_TORCH_EFFECT, "a tensor given as out= is resized");
     const CcUndo undo = cc_undo_of(rec, spec); /* before its operands become inputs of the graph */
     const int args0 = cc_node_args(rec, spec);
     if (args0 < 0) return cc_rec_poison(rec, act, CC_R_UNBUILDABLE, Py_TYPE(rec->unbuildable)->tp_name);

@@ -162,14 +162,16 @@ static bool known_result(CcRec *rec, PyObject *o) {
 CcGo cc_opaque_apply_after(CcRec *rec, CcAct *act, PyObject *bound, PyObject *result) {
     static const char *const names[] = {"forward", "setup_context", "_backward_cls"};
     PyObject *cls = PyCFunction_Check(bound) ? PyCFunction_GET_SELF(bound) : NULL;
-    if (cls == NULL || !PyType_Check(cls)) return cc_rec_poison(rec, act, CC_R_TORCH_EFFECT, "Function.apply");
+    if (cls == NULL || !PyType_Check(cls))
+        return cc_rec_poison(rec, act, CC_R_TORCH_EFFECT, "Function.apply gives what its forward does not show");
     for (int i = 0; i < CC_COUNT(names); i++) {
         PyObject *s = cc_obj_name(names[i]);
         cc_value_read(rec, CC_SRC_TLOOK, cc_value_const_source(rec, cls), s, 0, 0,
                       cc_type_lookup((PyTypeObject *)cls, s));
         Py_DECREF(s);
     }
-    if (!known_result(rec, result)) return cc_rec_poison(rec, act, CC_R_TORCH_EFFECT, "Function.apply");
+    if (!known_result(rec, result))
+        return cc_rec_poison(rec, act, CC_R_TORCH_EFFECT, "Function.apply gives what its forward does not show");
     if (PyTuple_CheckExact(result)) cc_value_fresh(rec, result);
     return CC_OK;
 }

@@ -285,6 +285,8 @@ bool cc_rec_may_adopt(const CcRec *rec, const PyCodeObject *generator);
 /* A cell was read behind a break that holds a function of a function: each call makes another, so it is known by its
  * code, defaults and cells. False: it is to be read like anything else. */
 bool cc_resume_cell(CcRec *rec, int cell, PyObject *v);
+/* The same of an item of a tuple or list that a slot holds: `out, pull = torch.func.vjp(f, x)`. */
+bool cc_resume_item(CcRec *rec, int item, PyObject *v);
 
 /* ---- final.c ---- */
 bool cc_final_has(PyObject *o); /* its type has a finaliser: generators, classes with __del__ */
@@ -438,6 +440,8 @@ void cc_attr_dunder(CcRec *rec, PyObject *o, const char *name); /* guards type(o
 void cc_attr_class_of(CcRec *rec, PyObject *o);                 /* guards type(o), where o's own guard does not */
 void cc_attr_mro(CcRec *rec, PyObject *type);                   /* guards type.__mro__ */
 CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n, PyObject *kwnames);
+/* Breaks at something of torch's; why: CcTorch.why, NULL is "changes torch's state". */
+CcGo cc_call_torch(CcRec *rec, CcAct *act, const char *name, const char *why);
 CcGo cc_call_after(CcRec *rec, CcAct *act, PyObject *const *in, int n, PyObject *kwnames, PyObject *result);
 CcGo cc_call_with_before(CcRec *rec, CcAct *act, PyObject *manager);
 CcGo cc_op_before(CcRec *rec, CcAct *act, CcEvent *ev);

@@ -161,7 +161,9 @@ static PyObject *make_call(const CcMaker *m, const CcRecipe *r) {
     Py_XDECREF(tuple);
     if (o == NULL || r->aux == 0) return o;
     PyObject *state = cc_recipe_make(m, m->recipes->kid.at[r->kid0 + r->n - 1]);
-    PyObject *done = state != NULL ? PyObject_CallMethod(o, "__setstate__", "(O)", state) : NULL;
+    static PyObject *name;
+    if (name == NULL) name = cc_obj_name("__setstate__");
+    PyObject *done = state != NULL ? PyObject_CallMethodOneArg(o, name, state) : NULL;
     Py_XDECREF(state);
     if (done == NULL) Py_CLEAR(o);
     Py_XDECREF(done);

@@ -208,9 +208,22 @@ static void adopt_function(CcRec *rec, PyObject *v, CcSource source, int parent,
     Py_DECREF(name);
 }
 
+/* Nothing else is known of it yet. */
+static bool adoptable(CcRec *rec, PyObject *v) {
+    return rec->frame.n > 0 && rec->frame.at[0].kept && v != NULL && nested(v) && cc_value_find(rec, v) == NULL &&
+           !rec->no_more;
+}
+
+bool cc_resume_item(CcRec *rec, int item, PyObject *v) {
+    const CcGuard g = rec->trace->guards.g.at[item];
+    if (g.source != CC_SRC_ITEM || rec->trace->guards.g.at[g.parent].source != CC_SRC_SLOT || !adoptable(rec, v))
+        return false;
+    adopt_function(rec, v, CC_SRC_ITEM, g.parent, g.level, g.index);
+    return true;
+}
+
 bool cc_resume_cell(CcRec *rec, int cell, PyObject *v) {
-    if (rec->frame.n == 0 || !rec->frame.at[0].kept || v == NULL || !PyFunction_Check(v)) return false;
-    if (!nested(v) || cc_value_find(rec, v) != NULL || rec->no_more) return false;
+    if (!adoptable(rec, v)) return false;
     adopt_function(rec, v, CC_SRC_CELL, cell, 0, 0);
     return true;
 }

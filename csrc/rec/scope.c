@@ -43,7 +43,9 @@ CcGo cc_scope_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcTorch *t
     /* What a block that was entered before the call goes back to is not known. */
     if (which(t) == 1 && cc_value_origin(rec, c->in[0]) == CC_O_SOURCE)
         known = known && rec->frame.n > 0 && rec->frame.at[0].kept;
-    return known ? CC_OK : cc_rec_break(rec, act, CC_R_TORCH_EFFECT, "torch.inference_mode");
+    return known ? CC_OK
+                 : cc_rec_break(rec, act, CC_R_TORCH_EFFECT,
+                                "torch.inference_mode leaves a block that was entered before");
 }
 
 CcGo cc_scope_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcTorch *t, PyObject *result) {

@@ -453,7 +453,7 @@ static void describe_other(const CcType *t, CcSbuf *out) {
     for (int i = 0; cc_tens_matchable(t) && i < t->size[SOFT_NDIM]; i++)
         cc_sbuf_add(out, "%s%lld%s", i ? ", " : "[", (long long)t->size[i], i + 1 < t->size[SOFT_NDIM] ? "" : "]");
     cc_sbuf_add(out, "%s",
-                !cc_tens_matchable(t)     ? " of a subclass, layout or device that is not compiled"
+                !cc_tens_matchable(t)     ? " of a subclass, layout or device that is not compiled, or a number"
                 : t->dtype == CC_DT_OTHER ? " of a dtype that kernels don't know (complex, for one)"
                                           : " with a neg or conj bit, or made in inference mode");
 }
