@@ -319,3 +319,34 @@ def test_made(kind, values):
     for v in values * 2:
         assert shown(compiled(torch.ones(1), v)) == shown(f(torch.ones(1), v))
         assert type(compiled(torch.ones(1), v)[0]) is kind
+
+
+def test_a_tuple_that_holds_itself():
+    def f(x):
+        t = ([],)
+        t[0].append(t)
+        brk()
+        return t, x + 1
+
+    compiled = ccompile.compile(f)
+    for _ in range(3):
+        t, _ = compiled(torch.ones(1))
+        assert t[0][0] is t and len(t[0]) == 1
+
+
+def test_a_generator_that_was_renamed():
+    def f(x):
+        def made():
+            yield 1
+            yield 2
+
+        g = made()
+        g.__name__ = g.__qualname__ = "another"
+        next(g)
+        brk()
+        return g, x + 1
+
+    compiled = ccompile.compile(f)
+    for _ in range(4):
+        g, _ = compiled(torch.ones(1))
+        assert (g.__name__, g.__qualname__, next(g)) == ("another", "another", 2)

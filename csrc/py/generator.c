@@ -5,6 +5,9 @@ bool cc_generator_read(PyObject *generator, CcGen *out) {
     void *frame = PyGen_CheckExact(generator) ? cc_frame_of_generator(generator, &out->state) : NULL;
     if (frame == NULL) return false;
     out->func = cc_frame_func(frame);
+    /* another one would be called as its function is */
+    const PyGenObject *named = (PyGenObject *)generator;
+    if (named->gi_name != out->func->func_name || named->gi_qualname != out->func->func_qualname) return false;
     out->code = cc_code_get(cc_frame_code(frame));
     if (out->code == NULL) {
         PyErr_Clear();

@@ -215,7 +215,7 @@ typedef struct CcGen {
     int unit, state;       /* where it goes on, in numbers of CPython's */
     int pc, depth;
 } CcGen;
-/* False: not a plain generator, or it runs, is over, or is suspended in a handler of an exception, or somebody holds
+/* False: not a plain generator, one that was renamed, or it runs, is over, or is suspended in a handler of an exception, or somebody holds
  * its frame. */
 bool cc_generator_read(PyObject *generator, CcGen *out);
 /* A generator of func that has not begun, with a placeholder in each parameter's slot. To be filled: */

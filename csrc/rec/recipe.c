@@ -12,11 +12,11 @@ enum { MAX_DEPTH = 64, OWN_DICT = -1 };
 static PyObject *make_items(const CcMaker *m, const CcRecipe *r, bool list, bool shared, int index) {
     PyObject *o = list ? PyList_New(r->n) : PyTuple_New(r->n);
     if (o == NULL) return NULL;
-    if (shared && list) m->built[index] = Py_NewRef(o);
+    if (shared) m->built[index] = Py_NewRef(o); /* a tuple may hold a list that holds it */
     for (int i = 0; i < r->n; i++) {
         PyObject *item = cc_recipe_make(m, m->recipes->kid.at[r->kid0 + i]);
         if (item == NULL) {
-            /* a list that is visible already must not hold NULLs when it is dropped: CPython allows them */
+            /* one that is visible already holds NULLs when it is dropped: CPython allows them */
             Py_DECREF(o);
             return NULL;
         }
