@@ -87,6 +87,29 @@ def test_growing_cache_is_symbolic():
 
 
 @pytest.mark.skipif(EAGER, reason="needs the product")
+@pytest.mark.parametrize("kind", ["mixtral", "qwen3_moe"])
+def test_experts_are_symbolic(kind):
+    """What an op of torch.ops gives is symbolic with its operands: there are as many recordings as without experts."""
+    transformers = pytest.importorskip("transformers")
+    sizes = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, vocab_size=90)
+    experts = dict(num_local_experts=4) if kind == "mixtral" else dict(num_experts=4, moe_intermediate_size=32, head_dim=8)
+    config = transformers.AutoConfig.for_model(kind, **sizes, **experts, pad_token_id=0, bos_token_id=1, eos_token_id=None)
+    torch.manual_seed(0)
+    eager = transformers.AutoModelForCausalLM.from_config(config).eval()
+    model = copy.deepcopy(eager)
+    model.forward = ccompile.compile(model.forward)
+    before = counters()
+    for rows in (6, 6, 9, 7):
+        prompt = torch.randint(5, 90, (2, rows))
+        kw = {"do_sample": False, "max_new_tokens": NEW, "attention_mask": torch.ones_like(prompt)}
+        assert torch.equal(eager.generate(prompt, **kw), model.generate(prompt, **kw)), rows
+    after = counters()
+    assert after["no_symbols"] == before["no_symbols"] and after["give_up"] == before["give_up"]
+    report = ccompile.api.compiled_of(model.forward).report()
+    assert report["eager_calls"] == 0 and report["recordings"] <= 5
+
+
+@pytest.mark.skipif(EAGER, reason="needs the product")
 def test_growing_cache_without_symbols_ends_in_eager_with_one_warning():
     """dynamic=False: recompile_limit entries, one warning, eager calls."""
     pytest.importorskip("transformers")

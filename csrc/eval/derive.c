@@ -153,16 +153,73 @@ static bool knows(const Derive *d, int node, CcType *out) {
     return cc_infer_node(d->graph, node, was, out);
 }
 
+static bool is_contiguous(const CcType *t) {
+    CcType plain = *t;
+    cc_type_make_contiguous(&plain);
+    return cc_type_same_layout(t, &plain);
+}
+
+/* The size that is another one where an operand's is, or stays. False: which operand's can't be told. */
+static bool follow(const Derive *d, const CcNode *n, int64_t was, int64_t then, int64_t *now) {
+    bool found = was == then;
+    *now = was;
+    for (int i = 0; i < n->n_in; i++) {
+        const CcOperand *o = cc_graph_operand(d->t->graph, n, i);
+        if (o->kind != CC_IN_VALUE) continue;
+        const CcType *a = &d->t->graph->val.at[o->value].type, *b = &d->s->example->val.at[o->value].type;
+        for (int k = 0; k < a->ndim; k++) {
+            const int64_t size = d->graph->val.at[o->value].type.size[k];
+            if (a->size[k] != was || b->size[k] != then) continue;
+            if (found && size != *now) return false;
+            found = true;
+            *now = size;
+        }
+    }
+    return found;
+}
+
+/* An op that torch alone knows has no rule: its results' sizes are believed to follow its operands' as they did for an
+ * earlier key. Each run compares (check_results). */
+static bool guess(const Derive *d, const CcNode *n, CcType *out) {
+    if (!d->t->node.at[n->host].follows || d->s->example == NULL || n->n_out > CC_BOUND_MAX) return false;
+    for (int k = 0; k < n->n_out; k++) {
+        const CcType *was = &d->t->graph->val.at[n->out0 + k].type, *then = &d->s->example->val.at[n->out0 + k].type;
+        if (!is_contiguous(was) || !is_contiguous(then)) return false;
+        out[k] = *was;
+        for (int i = 0; i < was->ndim; i++)
+            if (!follow(d, n, was->size[i], then->size[i], &out[k].size[i])) return false;
+        cc_type_make_contiguous(&out[k]);
+    }
+    return true;
+}
+
+static const CcType *type_now(const Derive *d, const CcNode *n, int i) {
+    const CcOperand *o = cc_graph_operand(d->graph, n, i);
+    return o->kind == CC_IN_VALUE ? &d->graph->val.at[o->value].type : NULL;
+}
+
+/* x[i] = v, which gives nothing: will torch do it? Where there is one v for each i. */
+static bool puts_rows(const Derive *d, int node) {
+    const CcNode *n = &d->graph->node.at[node];
+    if (n->op != CC_OP_put || n->n_out != 0 || n->n_in != 4 || cc_graph_operand(d->graph, n, 2)->i != CC_KEY_TENSOR)
+        return false;
+    const CcType *x = type_now(d, n, 0), *v = type_now(d, n, 1), *i = type_now(d, n, 3);
+    if (!x || !v || !i || x->ndim < 1 || i->ndim != 1 || i->dtype != CC_DT_I64 || v->ndim != x->ndim) return false;
+    for (int k = 1; k < x->ndim; k++)
+        if (x->size[k] != v->size[k]) return false;
+    return v->size[0] == i->size[0] && cc_type_numel(x) > 0;
+}
+
 static bool derive_node(Derive *d, int node, CcSegmentHost *host) {
     const CcNode *n = &d->t->graph->node.at[node];
     bool ok = true;
     if (moved(d, &d->t->node.at[n->host])) {
         CcType out[CC_BOUND_MAX];
-        ok = n->op != CC_OP_host && !d->lost;
-        if (ok && cc_infer_asks((CcOpId)n->op)) {
+        ok = !d->lost;
+        if (ok && n->op != CC_OP_host && cc_infer_asks((CcOpId)n->op)) {
             ok = ask(d, node, host);
         } else if (ok) {
-            ok = bind(d, node) && knows(d, node, out);
+            ok = n->op == CC_OP_host ? guess(d, n, out) : bind(d, node) && (puts_rows(d, node) || knows(d, node, out));
             for (int k = 0; ok && k < n->n_out; k++) d->graph->val.at[n->out0 + k].type = out[k];
         }
     }

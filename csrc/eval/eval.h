@@ -41,6 +41,7 @@ typedef struct CcShape {
     CcCaptures *captures; /* NULL: plans are not captured as CUDA graphs */
     PyObject **symbol;    /* [symbol] strong; NULL: evaluated in every call */
     bool used;            /* its plan has run */
+    bool derived;         /* its types were found by rules */
     int running;
 } CcShape;
 
@@ -62,6 +63,7 @@ typedef struct CcSegment {
     int credit;          /* dear plans that are made before their sizes come a second time (shape.c) */
     bool verify, reuse_results, cuda_graphs;
     uint8_t rules;       /* CcRules */
+    CcGraph *example;    /* of the first key that torch ran, for ops that have no rule; NULL: there are none */
     const char *unknown; /* node for which there was no rule; NULL: none */
     int id;
     uint64_t hits;

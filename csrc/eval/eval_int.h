@@ -104,6 +104,8 @@ CC_MUST CcRan cc_shape_explore(CcSegment *s, CcSegmentHost *host, CcScratch *x);
 int cc_shape_derive(CcSegment *s, CcSegmentHost *host, CcScratch *x);
 void cc_shape_paid(CcSegment *s, uint64_t ns); /* and what that took, with the run */
 void cc_shape_free(const CcTrace *t, CcShape *shape);
+/* A node gave something else than its types say: where rules gave them, torch runs the nodes from now on. */
+void cc_shape_unlike(CcSegment *s, CcShape *shape);
 /* True: done, or its guard holds. False without an error: it does not hold. */
 bool cc_shape_step(const CcTrace *t, const CcMaker *m, const CcSymStep *step, CcScratch *x);
 bool cc_shape_odd(const CcTrace *t, const CcScratch *x); /* a number is none that kernels take */

@@ -159,6 +159,7 @@ static int store_sequence(Host *h, const CcNode *node, PyObject *r) {
     PyObject *items = PySequence_Fast(r, "ccompile: a node gave no sequence");
     if (items == NULL) return -1;
     if (PySequence_Fast_GET_SIZE(items) != node->n_out) {
+        h->unlike = true;
         PyErr_Format(PyExc_RuntimeError, "ccompile: a node gave %zd results instead of %d",
                      PySequence_Fast_GET_SIZE(items), node->n_out);
         Py_DECREF(items);
@@ -235,7 +236,8 @@ static int call_node(Host *h, int n, bool convolves) {
     if (r == NULL) return -1;
     const int status = cc_segment_store(h, n, r);
     Py_DECREF(r);
-    return status == 0 && a->checked ? check_results(h, node, a) : status;
+    const bool guessed = a->follows && h->shape != NULL && h->shape->derived;
+    return status == 0 && (a->checked || guessed) ? check_results(h, node, a) : status;
 }
 
 static int host_call(void *ctx, int n) { return call_node(ctx, n, false); }
@@ -437,6 +439,7 @@ static CcRan run_nodes(CcSegment *s, CcScratch *x) {
     x->shape->running--;
     if (status == 0 && !planned) cc_shape_paid(s, cc_log_now_ns() - start);
     if (status == 0) return CC_RAN;
+    if (host.unlike) cc_shape_unlike(s, x->shape);
     if (!PyErr_Occurred()) PyErr_Format(PyExc_RuntimeError, "ccompile: %s", err.text);
     return fail(&host);
 }
@@ -488,6 +491,7 @@ void cc_segment_free(CcSegment *s) {
     cc_vec_free(&s->hash);
     cc_map_free(&s->dropped);
     cc_vec_free(&s->shape);
+    if (s->example != NULL) cc_graph_free(s->example);
     cc_vec_free(&s->made);
     cc_trace_free(s->trace);
     free(s);

@@ -102,12 +102,21 @@ static CcShape *add_shape(CcSegment *s, const int64_t *key, int n) {
     return shape;
 }
 
-void cc_shape_free(const CcTrace *t, CcShape *shape) {
+static void drop_plan(const CcTrace *t, CcShape *shape) {
     if (shape->plan != NULL) cc_run_free(shape->plan);
     cc_capture_free(shape->captures);
     cc_freeze_free(shape->freeze);
     cc_ring_free(shape->ring);
     if (shape->graph != t->graph && shape->graph != NULL) cc_graph_free(shape->graph);
+    shape->plan = NULL;
+    shape->captures = NULL;
+    shape->freeze = NULL;
+    shape->ring = NULL;
+    shape->graph = NULL;
+}
+
+void cc_shape_free(const CcTrace *t, CcShape *shape) {
+    drop_plan(t, shape);
     for (int i = 0; shape->symbol != NULL && i < t->symbol.n; i++) Py_CLEAR(shape->symbol[i]);
     free(shape->symbol);
     free(shape->key);
@@ -387,7 +396,8 @@ bool cc_shape_take(const CcTrace *t, const CcScratch *x, CcGraph *g, int node) {
         if (type->ndim < 0 || o == NULL) continue; /* the host's alone */
         CcTensor now;
         cc_tens_read(o, true, &now);
-        if (now.type.ndim != type->ndim || now.type.dtype != type->dtype || now.type.device != type->device)
+        if (now.type.ndim != type->ndim || now.type.dtype != type->dtype || now.type.device != type->device ||
+            (n->host >= 0 && t->node.at[n->host].fixed && !cc_type_same_layout(&now.type, type)))
             return false;
         *type = now.type;
     }
@@ -530,6 +540,7 @@ int cc_shape_derive(CcSegment *s, CcSegmentHost *host, CcScratch *x) {
     const uint64_t known = cc_log_now_ns();
     if (shape->plan == NULL) { /* another thread may have made it */
         shape->graph = graph;
+        shape->derived = true;
         compile(s, shape, NULL, x->symbol);
     } else {
         cc_graph_free(graph);
@@ -544,6 +555,18 @@ int cc_shape_derive(CcSegment *s, CcSegmentHost *host, CcScratch *x) {
     cc_graph_free(shape->graph);
     shape->graph = NULL;
     return -1;
+}
+
+static bool has_guesses(const CcTrace *t) {
+    for (int i = 0; i < t->node.n; i++)
+        if (t->node.at[i].follows) return true;
+    return false;
+}
+
+void cc_shape_unlike(CcSegment *s, CcShape *shape) {
+    if (!shape->derived || shape->running > 0) return;
+    s->rules = CC_RULES_WRONG;
+    drop_plan(s->trace, shape);
 }
 
 CcRan cc_shape_explore(CcSegment *s, CcSegmentHost *host, CcScratch *x) {
@@ -563,6 +586,7 @@ CcRan cc_shape_explore(CcSegment *s, CcSegmentHost *host, CcScratch *x) {
     const uint64_t ran = cc_log_now_ns();
     if (ok) s->run_ns = CC_MIN(s->run_ns, ran - start);
     if (ok) judge(s, derived, e.graph);
+    if (ok && s->example == NULL && has_guesses(s->trace)) s->example = cc_graph_copy(e.graph);
     if (derived != NULL) cc_graph_free(derived);
     free(e.last);
     if (!ok && s->trace->retry) {
@@ -592,6 +616,7 @@ CcRan cc_shape_explore(CcSegment *s, CcSegmentHost *host, CcScratch *x) {
                                                     : NULL;
     if (shape->plan == NULL && later == NULL) { /* another thread may have made it */
         shape->graph = e.graph;
+        shape->derived = false;
         compile(s, shape, s->verify ? x->value : NULL, x->symbol);
         if (!again && DEAR * (cc_log_now_ns() - ran) > s->run_ns) s->credit--;
     } else {

@@ -318,24 +318,41 @@ static bool rule_index_select(const Ask *a) {
     return give(a->out, size, t->ndim);
 }
 
-/* x[i, j] with an index for each dim: make_info, build_index_op. The indices alone say in which order dims lie; these
- * are contiguous, and so is the result. */
+/* x[i, j]: make_info, build_index_op. The indices are contiguous, and so is the result. Where they are for the first
+ * dims alone, x says in which order the others lie. */
 static bool rule_index(const Ask *a) {
-    const CcType *x = in(a, 0), *t[CC_MAX_DIMS];
-    if (!x || x->ndim < 1 || a->n->n_in != 1 + 2 * x->ndim || a->n->n_out != 1) return false;
-    for (int d = 0; d < x->ndim; d++) {
-        t[d] = in(a, 2 + 2 * d);
-        if (operand(a, 1 + 2 * d)->i != CC_KEY_TENSOR || !t[d] || t[d]->dtype != CC_DT_I64) return false;
-        CcType plain = *t[d];
+    const CcType *x = in(a, 0), *t[CC_MAX_DIMS + 1];
+    const int n = (a->n->n_in - 1) / 2, rest = x ? x->ndim - n : -1, head = a->out->ndim - rest;
+    if (n < 1 || rest < 0 || head < 0 || a->n->n_in != 1 + 2 * n || a->n->n_out != 1) return false;
+    CcType all = *a->out, spread[CC_MAX_DIMS + 1];
+    for (int i = 0; i < n; i++) {
+        t[i] = in(a, 2 + 2 * i);
+        if (operand(a, 1 + 2 * i)->i != CC_KEY_TENSOR || !t[i] || t[i]->dtype != CC_DT_I64) return false;
+        CcType plain = *t[i];
         cc_type_make_contiguous(&plain);
-        if (!cc_type_same_layout(&plain, t[d])) return false;
+        if (!cc_type_same_layout(&plain, t[i])) return false;
     }
-    if (!broadcast(a->out, t, x->ndim) || cc_type_numel(a->out) < 2) return false;
-    for (int i = 0; i < x->ndim; i++) /* what expand() gives to a new dim of size 1 is not 0 */
-        for (int d = 0; d < a->out->ndim - t[i]->ndim; d++)
+    all.ndim = (uint8_t)head;
+    if (!broadcast(&all, t, n)) return false;
+    memcpy(a->out->size, all.size, sizeof all.size);
+    for (int d = 0; d < rest; d++) a->out->size[head + d] = x->size[n + d];
+    if (cc_type_numel(a->out) < 2) return false;
+    for (int i = 0; i < n; i++) /* what expand() gives to a new dim of size 1 is not 0 */
+        for (int d = 0; d < head - t[i]->ndim; d++)
             if (a->out->size[d] == 1) return false;
+    for (int i = 0; rest > 0 && i <= n;
+         i++) { /* x with strides of 0 for the first dims; the indices with dims of size 1 */
+        spread[i] = *a->out;
+        for (int d = 0; d < a->out->ndim; d++) {
+            const bool own = i > 0 && d < head, other = i == 0 && d >= head;
+            if (a->out->size[d] < 2 || (own && t[i - 1]->ndim != head)) return false;
+            spread[i].size[d] = own ? t[i - 1]->size[d] : i > 0 ? 1 : a->out->size[d];
+            spread[i].stride[d] = own ? t[i - 1]->stride[d] : other ? x->stride[n + d - head] : 0;
+        }
+    }
+    for (int i = 0; rest > 0 && i <= n; i++) t[i] = &spread[i];
     CcType ordered = *a->out;
-    lay_slow(&ordered, t, x->ndim);
+    lay_slow(&ordered, t, rest > 0 ? n + 1 : n);
     cc_type_make_contiguous(a->out);
     return cc_type_same_layout(&ordered, a->out);
 }
@@ -419,6 +436,11 @@ static void lay_heads(CcType *out) {
     out->stride[2] = out->size[1] * out->size[3];
 }
 
+/* enable_gqa: several heads of queries have one of keys and values. */
+static bool groups_heads(const Ask *a) {
+    return a->n->n_in > 6 && operand(a, 6)->kind == CC_IN_BOOL && operand(a, 6)->i;
+}
+
 static bool rule_attention(const Ask *a) {
     const CcType *t[4], *old[4];
     for (int i = 0; i < 4; i++) {
@@ -432,8 +454,10 @@ static bool rule_attention(const Ask *a) {
     CcType *out = a->out, scores = *t[0], then = a->was->val.at[a->old->out0].type;
     if (ndim > 4 || features(t) != features(old) || t[1]->size[row] != t[2]->size[row]) return false;
     if (t[0]->size[col] != t[1]->size[col]) return false;
-    for (int d = 0; d < row; d++)
-        if (t[1]->size[d] != t[2]->size[d] || t[0]->size[d] != t[1]->size[d]) return false;
+    for (int d = 0; d < row; d++) {
+        const bool shared = d == row - 1 && groups_heads(a) && t[0]->size[d] % t[1]->size[d] == 0;
+        if (t[1]->size[d] != t[2]->size[d] || (t[0]->size[d] != t[1]->size[d] && !shared)) return false;
+    }
     scores.size[col] = t[1]->size[row];
     const CcType *const masked[] = {&scores, t[3]};
     CcType all = scores;
@@ -466,21 +490,28 @@ static bool suggests_last(const CcType *t) {
     return true;
 }
 
+/* cat_should_skip_tensor: what caches begin with */
+static bool skips(const CcType *t) { return t && t->ndim == 1 && t->size[0] == 0; }
+
 static bool rule_cat(const Ask *a) {
     const int n = a->n->n_in - 1;
-    const CcType *first = in(a, 0);
+    int begin = 0;
+    while (begin < n && skips(in(a, begin))) begin++;
+    const CcType *first = begin < n ? in(a, begin) : NULL;
     const int dim = first ? cc_graph_dim(first, operand(a, n)) : -1;
     if (dim < 0) return false;
     int64_t size[CC_MAX_DIMS];
     memcpy(size, first->size, sizeof size);
+    size[dim] = 0;
     bool last = true;
     for (int i = 0; i < n; i++) {
         const CcType *t = in(a, i);
-        if (!t || t->ndim != first->ndim || t->dtype != first->dtype) return false;
-        for (int d = 0; d < t->ndim; d++)
-            if (d != dim && t->size[d] != first->size[d]) return false;
-        if (i > 0) size[dim] += t->size[dim];
+        if (!t || t->dtype != first->dtype) return false;
         last = last && suggests_last(t);
+        if (skips(t)) continue;
+        for (int d = 0; d < first->ndim; d++)
+            if (t->ndim != first->ndim || (d != dim && t->size[d] != first->size[d])) return false;
+        size[dim] += t->size[dim];
     }
     if (!give(a->out, size, first->ndim)) return false;
     if (last) cc_type_make_last(a->out);
@@ -544,7 +575,7 @@ bool cc_infer_node(const CcGraph *g, int node, const CcGraph *recorded, CcType *
     if (!RULE[a.n->op] || a.n->n_out != a.old->n_out || a.n->op != a.old->op) return false;
     if (a.n->flags & (CC_N_RANDOM | CC_N_EFFECT)) return false;
     for (int i = 0; i < a.n->n_in; i++)
-        if (in(&a, i) && !usual(in(&a, i))) return false;
+        if (in(&a, i) && !usual(in(&a, i)) && !(a.n->op == CC_OP_cat && skips(in(&a, i)))) return false;
     for (int k = 0; k < a.n->n_out; k++) out[k] = recorded->val.at[a.old->out0 + k].type;
     if (!RULE[a.n->op](&a)) return false;
     for (int k = 0; k < a.n->n_out; k++)

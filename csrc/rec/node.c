@@ -396,6 +396,13 @@ static void note_grad(CcRec *rec, const CcCallSpec *spec) {
         if (cc_tens_any(spec->in[i]) && cc_tens_requires_grad(spec->in[i])) rec->trace->needs_grad = true;
 }
 
+/* Whether a replay can compare metadata of results with those of its key, and be made again where they differ. */
+static bool comparable(const CcRec *rec, const CcCallSpec *spec, const CcType *types, int n_out) {
+    bool plain = spec->flags == 0 && !spec->state && !rec->trace->impure && n_out > 0;
+    for (int i = 0; i < n_out; i++) plain = plain && types[i].ndim >= 0 && cc_tens_matchable(&types[i]);
+    return plain;
+}
+
 CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *result) {
     CcType types[MAX_RESULTS];
     bool sequence = false;
@@ -433,7 +440,10 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
     action.checked = spec->checked;
     action.kernel = (uint8_t)spec->kernel;
     rec->trace->python = rec->trace->python || spec->kernel == CC_KERNEL_PYTHON;
-    if (spec->checked) rec->rigid = "the size of a result is known only when it is made";
+    const bool symbols = takes_symbols(rec, spec, &operands);
+    action.fixed = spec->checked && !symbols;
+    action.follows =
+        symbols && !unsized && (spec->checked || (op == CC_OP_host && comparable(rec, spec, types, n_out)));
     action.undo = (uint8_t)undo;
     for (int i = 0; n_out == 0 && result != NULL && cc_tens_any(result) && i < spec->n; i++)
         if (spec->in[i] == result) action.gives = (int16_t)(i + 1);
@@ -442,7 +452,7 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
     CcGraph *g = rec->trace->graph;
     const int node = cc_graph_node(g, unsized ? CC_OP_host : op, spec->flags, rec->trace->node.n - 1, operands.at,
                                    operands.n, types, n_out);
-    if (takes_symbols(rec, spec, &operands)) {
+    if (symbols) {
         for (int i = 0; !unsized && i < n_out; i++) cc_sym_mark(rec, g->node.at[node].out0 + i);
         note_sizes(rec, spec, &action, out);
     }

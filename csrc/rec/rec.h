@@ -116,6 +116,8 @@ typedef struct CcAction {
     bool sequence;     /* the result is a sequence whose items are the node's values */
     uint8_t kernel;    /* CcKernel; PYTHON: not run a second time, if that can be helped */
     bool checked;      /* its results' metadata are compared with the recorded ones */
+    bool fixed;        /* and their sizes are no symbols: they are the recorded ones for each key */
+    bool follows;      /* torch's alone: sizes of its results are guessed for new keys, and compared where they were */
     uint8_t undo;      /* CcUndo */
     int16_t gives;     /* 1 + the operand that it gave back; 0: none, or its results are values */
     PyObject *target;  /* strong: CALL: callable; GETATTR..: name; SETCELL: unused */
