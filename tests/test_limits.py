@@ -38,9 +38,46 @@ def test_a_variant_that_recurs_takes_the_place_of_one_that_does_not():
 
 def test_variants_that_all_come_by_turns_are_not_recorded_again_and_again():
     compiled, x = quiet(recompile_limit=3), torch.ones(3)
-    names = [chr(97 + i) * (i + 1) for i in range(12)]
+    names = [chr(97 + i) * (i + 1) for i in range(20)]
     report = run(compiled, scaled, names * 50, x)
-    assert len(report["entries"]) == 3 and report["recordings"] <= 3 + 8
+    assert len(report["entries"]) <= 4 * 3 and report["recordings"] <= 4 * 3 + 8
+
+
+def test_entries_that_are_used_do_not_count():
+    """Up to four times as many as recompile_limit."""
+    compiled, x = ccompile.compile(scaled, dynamic=False, options={"recompile_limit": 3}), torch.ones(3)
+    names = [chr(97 + i) * (i + 1) for i in range(13)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        report = run(compiled, scaled, [name for name in names[:12] for _ in range(9)], x)
+    assert len(report["entries"]) == 12 and report["eager_calls"] == 0
+    with pytest.warns(RuntimeWarning, match="recompile_limit"):
+        run(compiled, scaled, names[12:], x)
+    assert run(compiled, scaled, names, x)["hits"] == report["hits"] + 12
+
+
+def test_entries_that_a_later_one_serves_do_not_count():
+    """Each kind is recorded with its first size, then with a symbol in its place."""
+
+    def fn(x, kind):
+        return x * len(kind) + 1
+
+    compiled = ccompile.compile(fn, options={"recompile_limit": 3})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for rows in (4, 5, 6, 7, 8, 9, 10, 11, 12, 13):
+            for kind in ("a", "bb"):
+                assert torch.equal(compiled(torch.ones(rows, 2), kind), fn(torch.ones(rows, 2), kind))
+    report = compiled_of(compiled).report()
+    assert report["eager_calls"] == 0 and report["recordings"] == len(report["entries"]) <= 4
+
+
+def test_the_warning_tells_of_other_arguments():
+    compiled = ccompile.compile(lambda x, *more: x + len(more), dynamic=False, options={"recompile_limit": 2})
+    x = torch.ones(3)
+    with pytest.warns(RuntimeWarning, match="What differed last: the number of arguments, or their names"):
+        for n in range(3):
+            assert torch.equal(compiled(x, *[1] * n), x + n)
 
 
 def test_the_warning_names_what_differed_and_the_knob():

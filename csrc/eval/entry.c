@@ -71,6 +71,12 @@ static void free_entry(CcEntry *e) {
     free(e);
 }
 
+static void drop_entry(CcRoot *root, int i) {
+    free_entry(root->entry.at[i]);
+    root->entry.n--;
+    memmove(root->entry.at + i, root->entry.at + i + 1, sizeof *root->entry.at * (size_t)(root->entry.n - i));
+}
+
 static void clear_breaks(CcRoot *root) {
     while (root->seen.n > 0) cc_break_clear(&root->seen.at[--root->seen.n]);
     while (root->gave_up.n > 0) cc_break_clear(&root->gave_up.at[--root->gave_up.n]);
@@ -137,6 +143,11 @@ static bool same_names(PyObject *a, PyObject *b) {
 }
 
 void cc_root_publish_entry(CcRoot *root, CcTrace *trace, int n_args, PyObject *kwnames) {
+    for (int i = 0; i < root->entry.n; i++) {
+        CcEntry *old = root->entry.at[i];
+        old->covered = old->covered || (old->hinted && cc_trace_symbolic(trace));
+        old->hinted = false;
+    }
     CcEntry *e = cc_mem_get(sizeof *e);
     e->segment = cc_segment_new(root, trace);
     e->n_args = n_args;
@@ -242,7 +253,13 @@ enum { NOT_ASKED = -2, MODE_DIFFERS = -3 }; /* beside numbers of guards */
 
 /* No entry fitted: says why the first one did not. */
 static void tell_failure(CcRoot *root, const CcMode *mode, const CcGuardState *state, int failed) {
-    if (failed == NOT_ASKED) return;
+    if (failed == NOT_ASKED && root->entry.n > 0 && root->entry.at[0]->segment->broken) return;
+    if (failed == NOT_ASKED) {
+        free(root->last_failure);
+        root->last_failure = root->entry.n > 0 ? strdup("the number of arguments, or their names") : NULL;
+        root->failed_guard = -1;
+        return;
+    }
     const CcSegment *s = root->entry.at[0]->segment;
     if (failed >= 0) {
         cc_root_failure(root, s, failed);
@@ -306,10 +323,33 @@ static bool warn_of_limit(CcRoot *root) {
     return PyErr_Occurred() == NULL; /* warnings are errors: the caller sees it */
 }
 
+enum {
+    PAYS = 8,     /* calls after which an entry does not count any more */
+    PROVED_X = 4, /* all entries, over the limit */
+};
+
+/* Entries that were hardly used, but for those that later ones serve, since sizes became symbols. */
+static int unproved(const CcRoot *root, int *last) {
+    int n = 0;
+    for (int i = 0; i < root->entry.n; i++) {
+        if (root->entry.at[i]->covered || root->entry.at[i]->segment->hits >= PAYS) continue;
+        n++;
+        *last = i;
+    }
+    return n;
+}
+
+/* Is there no room? Then *victim is the entry used longest ago of those that count. */
+static bool is_full(const CcRoot *root, int *victim) {
+    const int limit = root->knobs.recompile_limit;
+    *victim = root->entry.n - 1;
+    return root->entry.n >= limit && (unproved(root, victim) >= limit || root->entry.n / PROVED_X >= limit);
+}
+
 /* Past the limit variants that recur are to have the entries: the one that is met after so many calls takes the place of
  * the entry that was used longest ago. Where the last such was hardly used, the next one waits for twice as many. */
 static bool makes_room(CcRoot *root) {
-    enum { FIRST = 32, MOST = 8192, PAYS = 8 };
+    enum { FIRST = 32, MOST = 8192 };
     if (root->patience == 0) root->patience = FIRST;
     if (++root->waited < root->patience || root->running > 1 || root->entry.n == 0) return false;
     root->waited = 0;
@@ -323,18 +363,18 @@ static bool makes_room(CcRoot *root) {
 
 /* While another thread records this call runs eagerly: threads that begin at once would use up the entries before a size
  * is known to differ. */
-static bool may_record(CcRoot *root) {
+static bool may_record(CcRoot *root, bool full) {
     if (root->recorder != NULL) return false;
-    return root->entry.n < root->knobs.recompile_limit || !root->warned || makes_room(root);
+    return !full || !root->warned || makes_room(root);
 }
 
 /* What differs from the entries that there are is symbolic from now on. */
 static void learn_hints(CcRoot *root, PyObject *const *args, int n, PyObject *kwnames, const CcMode *mode) {
     const CcGuardState state = {.args = args, .n_args = n};
     for (int i = 0; i < root->entry.n && !root->hints.none; i++) {
-        const CcEntry *e = root->entry.at[i];
+        CcEntry *e = root->entry.at[i];
         if (e->n_args == n && same_names(e->kwnames, kwnames) && cc_mode_same(&e->segment->trace->mode, mode))
-            cc_hint_learn(&root->hints, &e->segment->trace->guards, &state, 0);
+            e->hinted = cc_hint_learn(&root->hints, &e->segment->trace->guards, &state, 0);
     }
 }
 
@@ -352,12 +392,14 @@ static PyObject *call_compiled(CcRoot *root, PyObject *const *args, int n, PyObj
     }
     if (PyErr_Occurred()) return NULL;
     cc_eval_counts.misses++;
-    if (!may_record(root)) return call_eagerly(root, own, own_nargsf, kwnames);
+    int victim;
+    const bool full = is_full(root, &victim);
+    if (!may_record(root, full)) return call_eagerly(root, own, own_nargsf, kwnames);
     tell_failure(root, mode, &state, first);
     learn_hints(root, args, n, kwnames, mode);
-    if (root->entry.n >= root->knobs.recompile_limit) {
+    if (full) {
         if (!root->warned) return warn_of_limit(root) ? call_eagerly(root, own, own_nargsf, kwnames) : NULL;
-        free_entry(root->entry.at[--root->entry.n]);
+        drop_entry(root, victim);
     }
     return cc_region_record(root, args, n, kwnames, mode);
 }

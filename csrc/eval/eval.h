@@ -86,6 +86,8 @@ typedef struct CcEntry {
     CcSegment *segment;
     int n_args;
     PyObject *kwnames; /* strong tuple or NULL */
+    bool hinted;       /* the recording at hand has a symbol for all that differs from this one */
+    bool covered;      /* so a later entry serves its calls as well */
 } CcEntry;
 
 /* pace.c: compiled calls and eager ones, timed in pairs */

@@ -112,7 +112,7 @@ uint64_t cc_guard_path(const CcGuards *gs, int id, uint64_t salt);
 uint64_t cc_guard_item_path(const CcGuards *gs, int parent, int index, uint64_t salt);
 const CcHint *cc_hint_find(const CcHints *hints, uint64_t path); /* NULL: none */
 /* Runs a program that failed and notes the sizes above 1 and the numbers that differ, as long as nothing else does. */
-void cc_hint_learn(CcHints *hints, const CcGuards *gs, const CcGuardState *state, uint64_t salt);
+bool cc_hint_learn(CcHints *hints, const CcGuards *gs, const CcGuardState *state, uint64_t salt);
 /* What LAYOUT compares a set with: its table, as a tuple (size, finger, place, member, place, member ...), Ellipsis where a
  * member was taken out. NULL: no memory. */
 CC_NEW PyObject *cc_guard_layout(PyObject *set);

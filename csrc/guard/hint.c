@@ -79,15 +79,19 @@ static bool learn(CcHints *hints, const CcGuards *gs, int id, PyObject *v, uint6
     return true;
 }
 
-void cc_hint_learn(CcHints *hints, const CcGuards *gs, const CcGuardState *state, uint64_t salt) {
+bool cc_hint_learn(CcHints *hints, const CcGuards *gs, const CcGuardState *state, uint64_t salt) {
     PyObject **gv = cc_mem_get(((size_t)gs->g.n + 1) * sizeof *gv);
     int n = 0;
-    for (bool ok = true; ok && n < gs->g.n; n++) {
+    bool ok = true, learnt = false;
+    for (; ok && n < gs->g.n; n++) {
         const CcGuard *g = &gs->g.at[n];
         gv[n] = cc_guard_read(g, state, gv);
         if (g->used && !g->owned) Py_XINCREF(gv[n]);
-        ok = cc_guard_holds(g, gv[n], gv) || learn(hints, gs, n, gv[n], salt);
+        if (cc_guard_holds(g, gv[n], gv)) continue;
+        ok = learn(hints, gs, n, gv[n], salt);
+        learnt = learnt || ok;
     }
     cc_guard_release_to(gs, gv, n);
     free(gv);
+    return ok && learnt;
 }
