@@ -92,7 +92,7 @@ def test_experts_are_symbolic(kind):
     """What an op of torch.ops gives is symbolic with its operands: there are as many recordings as without experts."""
     transformers = pytest.importorskip("transformers")
     sizes = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, vocab_size=90)
-    experts = dict(num_local_experts=4) if kind == "mixtral" else dict(num_experts=4, moe_intermediate_size=32, head_dim=8)
+    experts = dict(num_local_experts=4) if kind == "mixtral" else dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, head_dim=8)
     config = transformers.AutoConfig.for_model(kind, **sizes, **experts, pad_token_id=0, bos_token_id=1, eos_token_id=None)
     torch.manual_seed(0)
     eager = transformers.AutoModelForCausalLM.from_config(config).eval()
