@@ -150,6 +150,13 @@ def test_what_it_refuses_to_add_is_added_by_a_kernel(shim):
         assert t["steps"][0] in ("product", "conv") and "host" not in t["steps"] and not t["banned"], (name, dtype, t)
 
 
+@pytest.mark.parametrize("spoil", ["operand", "refuse"])
+def test_a_batch_norm_that_is_no_post_op_is_a_kernel(shim, spoil):
+    """Its vectors are operands that are forgotten, or refused: the convolution stays the library's."""
+    for name, dtype, t in run(shim, spoil, "block"):
+        assert t["steps"] == ["conv", "kernel"] and t["made"] == 1, (name, dtype, t)
+
+
 def test_halves_that_are_wrong_are_done_in_f32(shim):
     for name, dtype, t in run(shim, "half 2d 4d", "linear,conv", "bfloat16,float16"):
         assert t["made"] and "host" not in t["steps"], (name, dtype, t)

@@ -145,11 +145,15 @@ static bool can_fuse(const Region *r, int u, int v) {
            !path_through_third(r, u, v) && !path_through_third(r, v, u) && !looks_into(r, a, v) && !looks_into(r, b, u);
 }
 
+static bool may_follow(const CcGraph *g, const int *chain, int n, int node, const CcGroupRules *rules) {
+    return rules->post && !cc_group_apart(g, node, rules) && rules->post(g, chain, n, node);
+}
+
 /* Folds the node of unit u into the product whose result it alone reads. */
 static bool fold_post(Region *r, int u) {
     const int node = r->unit[u].node.at[0];
     const CcNode *n = &r->g->node.at[node];
-    for (int i = 0; i < n->n_in && r->rules->post; i++) {
+    for (int i = 0; i < n->n_in; i++) {
         const CcOperand *o = &r->g->operand.at[n->in0 + i];
         if (o->kind != CC_IN_VALUE) continue;
         const int p = maker(r, o->value);
@@ -159,7 +163,7 @@ static bool fold_post(Region *r, int u) {
         if (v->def != cc_vec_last(&product->node) || r->g->node.at[v->def].out0 != o->value || v->window_of ||
             v->is_output || r->uses[o->value] != 1)
             continue;
-        if (path_through_third(r, u, p) || !r->rules->post(r->g, product->node.at, product->n, node)) continue;
+        if (path_through_third(r, u, p) || !may_follow(r->g, product->node.at, product->n, node, r->rules)) continue;
         merge(r, p, u);
         return true;
     }
@@ -196,6 +200,10 @@ bool cc_group_banned(const CcGraph *g, int node, const CcGroupRules *rules) {
     return rules->banned && rules->banned[g->node.at[node].origin];
 }
 
+bool cc_group_apart(const CcGraph *g, int node, const CcGroupRules *rules) {
+    return rules->apart && rules->apart[g->node.at[node].origin];
+}
+
 static bool is_free(const CcGraph *g, int node, const CcGroupRules *rules) {
     return !g->node.at[node].flags && !cc_group_banned(g, node, rules);
 }
@@ -228,12 +236,12 @@ static bool reads_once(const CcGraph *g, int value) {
 static bool is_post(const CcGraph *g, int node, const CcGroupRules *rules) {
     const CcNode *n = &g->node.at[node];
     const CcOperand *x = n->n_in ? &g->operand.at[n->in0] : NULL;
-    if (!rules->post || !is_pure(g, node, rules) || !x || x->kind != CC_IN_VALUE) return false;
+    if (!is_pure(g, node, rules) || !x || x->kind != CC_IN_VALUE) return false;
     const CcVal *v = &g->val.at[x->value];
     if (v->def < 0 || g->node.at[v->def].out0 != x->value || v->is_output || v->window_of ||
         kind_of(g, v->def, rules) != CC_G_PRIM)
         return false;
-    return rules->post(g, &v->def, 1, node) && reads_once(g, x->value);
+    return may_follow(g, &v->def, 1, node, rules) && reads_once(g, x->value);
 }
 
 bool cc_group_takes(const CcGraph *g, int node, const CcGroupRules *rules) {

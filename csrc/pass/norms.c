@@ -32,6 +32,7 @@ static bool good(const CcGraph *g, const CcNode *n) {
 /* Will it be a post-op of the convolution that makes its input for it alone? */
 static bool behind_conv(const CcGraph *g, const CcNode *n, const CcGroupRules *rules) {
     const int x = cc_graph_operand(g, n, X)->value, def = g->val.at[x].def;
+    if (cc_group_apart(g, (int)(n - g->node.at), rules)) return false;
     if (def < 0 || cc_op_info((CcOpId)g->node.at[def].op)->kind != CC_K_CONV || !cc_group_takes(g, def, rules) ||
         g->val.at[x].is_output)
         return false;

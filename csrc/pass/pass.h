@@ -15,6 +15,7 @@ void cc_dce_uses(const CcGraph *g, const bool *live, int *uses);
 typedef struct CcGroupRules {
     CcDtype deflt;      /* torch's default dtype, CC_DT_OTHER when unknown */
     const bool *banned; /* [CcNode.origin]: only the host may take it; may be NULL */
+    const bool *apart;  /* [CcNode.origin]: it is no post-op; may be NULL */
     bool (*loop)(const CcGraph *g, int node, CcDtype deflt);
     bool (*prim)(const CcGraph *g, int node);
     /* May `node` become the next post-op of the library's op and post-ops chain[0..n)? */
@@ -30,6 +31,7 @@ typedef struct CcGroupRules {
 } CcGroupRules;
 /* Will this node be a kernel or a library call, or part of one? */
 bool cc_group_takes(const CcGraph *g, int node, const CcGroupRules *rules);
+bool cc_group_apart(const CcGraph *g, int node, const CcGroupRules *rules);
 bool cc_group_banned(const CcGraph *g, int node, const CcGroupRules *rules);
 
 /* Rewriting passes: a copy of the graph, NULL when there is nothing to do. cc_graph_check does not know what they make

@@ -20,7 +20,8 @@ typedef struct Compile {
     CcLaunch **launch; /* [group] */
     int *step_of;
     bool *banned; /* [CcNode.origin]: a back-end has refused it */
-    /* a host step would have to do what only kernels and products can: once more, with these nodes banned */
+    bool *apart;  /* [CcNode.origin]: a library has refused it as a post-op, and it is no kernel as it stands */
+    /* a host step would have to do what only kernels and products can: once more, with these nodes banned or apart */
     bool stuck;
 } Compile;
 
@@ -55,6 +56,7 @@ static bool reads_window(const CcGraph *g, int node) {
 static CcGroupRules rules_of(const Compile *c) {
     CcGroupRules rules = {.deflt = c->deflt,
                           .banned = c->banned,
+                          .apart = c->apart,
                           .gathers = c->on.cuda || c->ref_always,
                           .into = !c->host_only,
                           .ordered = c->ordered,
@@ -149,6 +151,19 @@ static CcLaunch *try_launch(const Compile *c, const CcGroup *group) {
     return launch;
 }
 
+/* Post-ops that a library refuses and that are no pointwise ops yet (batch norm): the passes make them such where they
+ * are known to be none. */
+static bool set_apart(Compile *c, const CcGroup *group) {
+    const CcGroupRules rules = rules_of(c);
+    bool any = false;
+    for (int i = 0; i < group->n; i++) {
+        if (rules.loop && rules.loop(c->g, group->node[i], c->deflt)) continue;
+        any = c->apart[c->g->node.at[group->node[i]].origin] = true;
+    }
+    c->stuck = c->stuck || any;
+    return any;
+}
+
 static void lower(Compile *c, const CcGroup *group, CcLaunch *launch) {
     CcErr why = {0};
     void *work = launch;
@@ -164,7 +179,7 @@ static void lower(Compile *c, const CcGroup *group, CcLaunch *launch) {
     if (group->kind == CC_G_PRIM && group->n > 1) { /* its post-ops can still be a kernel */
         lower(c, &(CcGroup){CC_G_PRIM, group->node, 1}, NULL);
         const CcGroup rest = {CC_G_LOOP, group->node + 1, group->n - 1};
-        lower(c, &rest, try_launch(c, &rest));
+        lower(c, &rest, set_apart(c, &rest) ? NULL : try_launch(c, &rest));
         return;
     }
     add_host_steps(c, group);
@@ -201,7 +216,8 @@ static void make_launches(Compile *c, const CcGroups *groups) {
 static int prepare(Compile *c, CcErr *err) {
     const CcGraph *g = c->g;
     c->banned = cc_arena_alloc(c->plan->arena, (size_t)g->node.n + 1);
-    if (!c->banned) return cc_err_set(err, CC_E_MEMORY, "no memory for a plan");
+    c->apart = cc_arena_alloc(c->plan->arena, (size_t)g->node.n + 1);
+    if (!c->banned || !c->apart) return cc_err_set(err, CC_E_MEMORY, "no memory for a plan");
     memset(c->banned, 0, (size_t)g->node.n + 1);
     for (int i = 0; c->fills && i < g->node.n; i++) c->banned[i] = g->node.at[i].op == CC_OP_empty;
     return 0;
