@@ -2,11 +2,22 @@
  * machines run; CCOMPILE_LIBMVEC=0 does without glibc's vector functions. */
 #include <cpuid.h>
 #include <pthread.h>
+#include <strings.h>
 
 #include "dev.h"
 
 static CcCpu cpu;
 static void *mvec;
+
+/* As oneDNN reads it (getenv_string_user, init_max_cpu_isa): is it held to what came before AVX-512? */
+static bool library_is_held(void) {
+    static const char *const ISA[] = {"sse41", "avx", "avx2", "avx2_vnni", "avx2_vnni_2"};
+    const char *wish = getenv("ONEDNN_MAX_CPU_ISA");
+    if (!wish || !*wish) wish = getenv("DNNL_MAX_CPU_ISA");
+    for (int i = 0; wish && i < CC_COUNT(ISA); i++)
+        if (strcasecmp(wish, ISA[i]) == 0) return true;
+    return false;
+}
 
 static void detect(void) {
     int level = 0; /* 0 base, 1 avx2, 2 avx512 */
@@ -17,6 +28,7 @@ static void detect(void) {
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
         level = 2;
 #endif
+    cpu.wide_torch = level == 2 && !library_is_held();
     static const char *const NAME[] = {"base", "avx2", "avx512"};
     const char *wish = getenv("CCOMPILE_CPU");
     for (int i = 0; wish && i < level; i++)

@@ -29,6 +29,8 @@ typedef struct CcCpu {
     int vector_bytes; /* 64, 32, 16 */
     bool f16;         /* float16 conversions */
     bool narrowed;    /* by CCOMPILE_CPU */
+    /* torch's oneDNN, which CCOMPILE_CPU does not narrow, has its code for AVX-512 */
+    bool wide_torch;
 } CcCpu;
 const CcCpu *cc_cpu_info(void); /* CCOMPILE_CPU=avx2 or base narrows it, read once */
 /* What is compiled once for each width of vectors (dev/lanes.inc), by the widest this machine has: name_avx512,

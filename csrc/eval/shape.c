@@ -178,7 +178,8 @@ void cc_shape_first(CcRoot *root, CcSegment *s) {
                                 .autotune = root->knobs.autotune != 0,
                                 .ordered = cc_mode_ordered(&t->mode),
                                 .fills = cc_mode_fills(&t->mode),
-                                .convolves = true};
+                                .convolves = true,
+                                .no_library = !cc_mode_library(&t->mode)};
     s->shape_limit = root->knobs.shape_limit;
     s->most_shapes = CC_MIN(s->shape_limit, INT_MAX / RAISED) * RAISED;
     s->credit = FIRST_CREDIT;

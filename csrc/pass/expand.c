@@ -121,8 +121,7 @@ static void arg(Parts *p) {
 
 /* ------------------------------------------------------------------ gelu */
 
-/* Where eager calls oneDNN (use_mkldnn in ATen/native/cpu/Activation.cpp; of bfloat16 it depends on the CPU), gelu(inf)
- * is NaN. */
+/* Where eager calls oneDNN (use_mkldnn in ATen/native/cpu/Activation.cpp; of bfloat16 it depends on the CPU). */
 static bool gelu_of_library(const CcGraph *g, const CcNode *n) {
     const CcType *t = &g->val.at[cc_graph_operand(g, n, 0)->value].type;
     return n->n_in == 1 && t->dtype == CC_DT_F32 && t->device == 1 && cc_type_numel(t) > 1 && cc_type_contiguous(t);
@@ -219,7 +218,9 @@ static bool expand(Parts *p, const bool *needed) {
     case CC_OP_adaptive_avg_pool: return reduced_plane(p);
     case CC_OP_max_pool: return pool(p, needed);
     case CC_OP_adaptive_max_pool: return p->whole.n_out == 1 ? reduced_plane(p) : pool(p, needed);
-    case CC_OP_gelu: cc_parts_add(p, CC_OP_gelu, p->whole.out0, NULL, 2, operand(p, 0), int_of(1)); return true;
+    case CC_OP_gelu:
+        cc_parts_add(p, CC_OP_gelu, p->whole.out0, NULL, 2, operand(p, 0), int_of(p->rules->gelu));
+        return true;
     default: return pair(p, needed);
     }
 }
@@ -252,7 +253,7 @@ static bool may_be(const CcGraph *g, const CcNode *n, const CcGroupRules *rules)
     case CC_OP_linear: return scattered(g, n);
     case CC_OP_meshgrid: return true;
     case CC_OP_im2col: return n->n_in == 9 && (cc_graph_operand(g, n, 5)->i > 0 || cc_graph_operand(g, n, 6)->i > 0);
-    case CC_OP_gelu: return cc_graph_operand(g, n, 0)->kind == CC_IN_VALUE && gelu_of_library(g, n);
+    case CC_OP_gelu: return rules->gelu && cc_graph_operand(g, n, 0)->kind == CC_IN_VALUE && gelu_of_library(g, n);
     default: break;
     }
     for (int i = 0; i < CC_COUNT(PAIRS); i++)

@@ -65,7 +65,7 @@ static int try_node(CcGraph **out, const CcGraph *g, int i, const CcGroupRules *
     const CcNode *n = &at->node.at[i];
     bool needed[PARTS_RESULTS], good = false;
     for (int k = 0; k < n->n_out; k++) needed[k] = uses[n->out0 + k] > 0 || at->val.at[n->out0 + k].is_output;
-    Parts p = {.whole = *n, .first = i};
+    Parts p = {.whole = *n, .first = i, .rules = rules};
     p.g = cc_graph_copy(at);
     good = own->make(&p, needed);
     for (int k = 0; good && k < p.n; k++)

@@ -27,6 +27,7 @@ typedef struct CcGroupRules {
     bool asserts;  /* an index that is wrong stops the kernel, as it stops eager's: eager is not asked again */
     /* torch's convolutions leave their results with channels innermost if what they read lies so (cuDNN) */
     bool follows;
+    int gelu; /* which gelu of f32 torch's library has (ops.def); 0: torch does not ask it */
     bool (*gains_turned)(const CcGraph *g, int node); /* is this product faster with its result turned? */
 } CcGroupRules;
 /* Will this node be a kernel or a library call, or part of one? */

@@ -10,6 +10,7 @@ typedef struct Parts {
     CcGraph *g;
     CcNode whole; /* what they stand for */
     int first, n;
+    const CcGroupRules *rules;
 } Parts;
 
 static inline CcOperand value_of(int v) { return (CcOperand){.kind = CC_IN_VALUE, .value = v}; }

@@ -15,7 +15,7 @@ typedef struct Compile {
     CcPlan *plan;
     CcDtype deflt;
     CcOnDevice on;
-    bool host_only, no_dnnl, ref_always, autotune, ordered, fills, convolves;
+    bool host_only, no_dnnl, ref_always, autotune, ordered, fills, convolves, no_library;
     bool *live, *made;
     CcLaunch **launch; /* [group] */
     int *step_of;
@@ -62,6 +62,7 @@ static CcGroupRules rules_of(const Compile *c) {
                           .ordered = c->ordered,
                           .asserts = c->on.cuda && !c->on.waits};
     rules.follows = c->on.cuda && !c->host_only && c->convolves;
+    if ((!c->on.cuda || c->on.waits) && !c->no_library) rules.gelu = cc_cpu_info()->wide_torch ? 1 : 2;
     rules.scatters = rules.gathers && !c->host_only;
     if (!c->host_only) rules.loop = c->on.cuda ? cc_device_can_cuda : rules.gathers ? cc_device_can_map : cc_device_can;
     if (!c->host_only && !c->no_dnnl && !c->on.cuda) {
@@ -346,6 +347,7 @@ CcPlan *cc_run_compile(const CcGraph *g, const CcRunOptions *options, CcErr *err
                  .ordered = options->ordered,
                  .fills = options->fills,
                  .convolves = options->convolves,
+                 .no_library = options->no_library,
                  .ref_always = backend && strcmp(backend, "ref") == 0};
     CcErr why = {0};
     if (!c.host_only && (cc_op_init(&why) < 0 || cc_graph_check(g, &why) < 0)) {

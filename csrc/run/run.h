@@ -21,8 +21,9 @@ typedef struct CcRunOptions {
     /* torch.use_deterministic_algorithms: writes at indices are torch's where kernels would leave open which of several
      * stays, or in which order sums are made */
     bool ordered;
-    bool fills;     /* and what torch.empty gives is torch's, which fills it */
-    bool convolves; /* the host has `convolve` */
+    bool fills;      /* and what torch.empty gives is torch's, which fills it */
+    bool convolves;  /* the host has `convolve` */
+    bool no_library; /* torch's own oneDNN is switched off */
 } CcRunOptions;
 
 #define CC_NO_VERSION UINT64_MAX

@@ -144,6 +144,8 @@ bool cc_mode_ordered(const CcMode *m) { return m->v[M_DETERMINISTIC] != 0; }
 
 bool cc_mode_fills(const CcMode *m) { return m->v[M_DETERMINISTIC] != 0 && m->v[M_FILL_UNINITIALIZED] != 0; }
 
+bool cc_mode_library(const CcMode *m) { return m->v[M_MKLDNN] != 0; }
+
 bool cc_mode_keeps_casts(const CcMode *m) { return m->v[M_AUTOCAST_CPU] != 0 && m->v[M_AUTOCAST_CACHE] != 0; }
 
 bool cc_mode_autocast_cpu(void) {

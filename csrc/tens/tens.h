@@ -88,6 +88,7 @@ const char *cc_mode_diff(const CcMode *a, const CcMode *b);
 /* NULL when a region may be compiled under this state; else why not (a torch-function or dispatch mode is active,
  * inside vmap/functorch, inside torch.jit.trace or torch.compile, ...): the call then runs eagerly. */
 const char *cc_mode_refuse(const CcMode *mode);
+bool cc_mode_library(const CcMode *mode); /* torch may call its oneDNN */
 bool cc_mode_ordered(const CcMode *mode); /* torch.use_deterministic_algorithms */
 bool cc_mode_fills(const CcMode *mode);   /* and new memory is filled, torch.utils.deterministic */
 /* autocast on the CPU, with its cache of parameters */
