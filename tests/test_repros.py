@@ -13,7 +13,7 @@ import pytest
 
 HERE = pathlib.Path(__file__).parent / "repro"
 NAMES = sorted(p.stem for p in HERE.glob("*.py") if p.stem != "run")
-OPEN = {"bug_23"}
+OPEN = set()
 MODES = ("default", "reduce-overhead", "max-autotune")
 
 

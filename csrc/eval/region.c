@@ -374,6 +374,11 @@ static void on_leave(CcObserver *obs, CcAct *act, int how, PyObject *value) {
     g->obs.dead = true;
 }
 
+static void on_let_go(CcObserver *obs, PyObject *o) {
+    Region *g = (Region *)obs;
+    if (cc_rec_active(g->rec)) cc_rec_let_go(g->rec, o);
+}
+
 static void retire(const CcSegment *s, const CcScratch *x) {
     const CcTrace *t = s->trace;
     for (int i = 0; i < t->adopted.n; i++) cc_generator_retire(x->gv[t->adopted.at[i]]);
@@ -611,6 +616,7 @@ static int open_region(Region *g, CcRoot *root) {
                           .after = on_after,
                           .resume = on_resume,
                           .leave = on_leave,
+                          .let_go = on_let_go,
                           .rewind = on_rewind,
                           .descend = on_descend,
                           .answer = on_answer},

@@ -38,7 +38,7 @@ typedef struct CcGuard {
     /* ARG, SLOT, ITEM: index; SIZE: expected size; REFS: how many places that will be read hold it; BY: the source of the key, a
      * tensor */
     int32_t index;
-    /* ALIAS, DISTINCT: the other source; ALONE: how many references the run itself has; KEYS, LAYOUT: 1, the keys are to
+    /* ALIAS, DISTINCT: the other source; ALONE: how many references the run itself has; FALLS: its own number; KEYS, LAYOUT: 1, the keys are to
      * be the same objects */
     int32_t other;
     PyObject *key;  /* strong: dict key, attribute name, descriptor, constant */

@@ -67,6 +67,39 @@ static PyObject *quiet(const CcAct *act, PyObject *slots) {
     return (PyObject *)act->func;
 }
 
+static PyObject *read_source(const CcGuard *g, const CcGuardState *state, PyObject *parent);
+
+/* What lies at the place of source `id` now; no check of it, or of what leads there, need have passed. */
+static PyObject *place(const CcGuard *guards, int id, const CcGuardState *state) {
+    const CcGuard *g = &guards[id];
+    PyObject *parent = g->parent >= 0 ? place(guards, g->parent, state) : NULL;
+    if (g->parent >= 0 && parent == NULL) return NULL;
+    switch ((CcSource)g->source) {
+    case CC_SRC_KEY:
+    case CC_SRC_PROXIED:
+        return PyDict_Check(parent) == (g->source == CC_SRC_KEY) ? read_source(g, state, parent) : NULL;
+    case CC_SRC_ITEM:
+        return PyList_Check(parent) && g->index < PyList_GET_SIZE(parent) ? PyList_GET_ITEM(parent, g->index) : NULL;
+    case CC_SRC_CELL: return PyCell_Check(parent) ? PyCell_GET(parent) : NULL;
+    case CC_SRC_TLOOK: return PyType_Check(parent) ? read_source(g, state, parent) : NULL;
+    default: return read_source(g, state, parent);
+    }
+}
+
+/* A constant, if nobody would notice were these dropped: slots (level, number) and what lies where the trace writes
+ * (-1, source). */
+static PyObject *falls(const CcGuard *g, const CcGuardState *state) {
+    enum { MANY = 256 };
+    const int *at = (const int *)PyBytes_AS_STRING(g->key);
+    const int n = (int)(PyBytes_GET_SIZE(g->key) / (Py_ssize_t)(2 * sizeof *at));
+    PyObject *dropped[MANY];
+    if (n > MANY) return NULL;
+    for (int i = 0; i < n; i++)
+        dropped[i] = at[2 * i] < 0 ? place(g - g->other, at[2 * i + 1], state)
+                                   : cc_act_get(state->acts[at[2 * i]], at[2 * i + 1]);
+    return cc_obj_fall(dropped, n, g->index) ? NULL : Py_None;
+}
+
 /* want: code, unit, state */
 static bool waits(PyObject *generator, PyObject *want) {
     CcGen g;
@@ -90,6 +123,7 @@ static PyObject *read_source(const CcGuard *g, const CcGuardState *state, PyObje
     case CC_SRC_SLOT: return cc_act_get(state->acts[g->level], g->index);
     case CC_SRC_FRAME: return (PyObject *)state->acts[g->index]->func;
     case CC_SRC_IDLE: return quiet(state->acts[g->index], g->key);
+    case CC_SRC_FALLS: return falls(g, state);
     case CC_SRC_CONST: return g->key;
     case CC_SRC_DICTOF: return cc_obj_dict(parent);
     case CC_SRC_PROXIED: return cc_obj_proxied(parent);

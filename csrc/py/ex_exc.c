@@ -17,7 +17,7 @@ CcDo cc_ex_POP_EXC(CcRun *r, const CcInsn *in) {
     PyObject *previous = cc_pop(r), *old = handled->exc_value;
     if (previous == Py_None) Py_CLEAR(previous); /* NULL and None both mean "none" in 3.11 to 3.13 */
     handled->exc_value = previous;
-    Py_XDECREF(old);
+    cc_release(r, old);
     return CC_DO_NEXT;
 }
 

@@ -106,6 +106,11 @@ PyObject *cc_frame_throw(PyThreadState *ts, void *frame) {
     return _PyEval_EvalFrameDefault(ts, frame, 1); /* the handler is looked up for prev_instr: exact */
 }
 
+bool cc_frame_own(void *frame) {
+    PyFrameObject *object = ((Frame *)frame)->frame_obj;
+    return object == NULL || Py_REFCNT(object) == 1;
+}
+
 void cc_frame_finish(PyThreadState *ts, void *frame) {
     (void)ts;
     (void)frame; /* the caller clears it */

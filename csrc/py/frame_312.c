@@ -172,6 +172,11 @@ static void finish_generator(PyThreadState *ts, Frame *frame) {
     frame->previous = NULL; /* gen_dealloc still reads f_code: it is dropped there */
 }
 
+bool cc_frame_own(void *frame) {
+    PyFrameObject *object = ((Frame *)frame)->frame_obj;
+    return object == NULL || Py_REFCNT(object) == 1;
+}
+
 void cc_frame_finish(PyThreadState *ts, void *frame) {
     Frame *f = frame;
     if (f->owner == FRAME_OWNED_BY_GENERATOR) {

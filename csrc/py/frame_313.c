@@ -112,6 +112,11 @@ void cc_frame_wait(PyObject *generator, int state, int unit, int depth) {
 
 PyObject *cc_frame_throw(PyThreadState *ts, void *frame) { return _PyEval_EvalFrameDefault(ts, frame, 1); }
 
+bool cc_frame_own(void *frame) {
+    PyFrameObject *object = ((Frame *)frame)->frame_obj;
+    return object == NULL || Py_REFCNT(object) == 1;
+}
+
 /* Generator frames too: it looks at the owner. */
 void cc_frame_finish(PyThreadState *ts, void *frame) { _PyEval_FrameClearAndPop(ts, frame); }
 

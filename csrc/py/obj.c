@@ -175,6 +175,54 @@ bool cc_obj_final(PyObject *o, int depth) {
     return false;
 }
 
+bool cc_obj_watched(PyObject *o) {
+    const Py_ssize_t at = Py_TYPE(o)->tp_weaklistoffset; /* 3.12: below 0, in front of the object */
+    if (at == 0 || PyType_Check(o)) return false;
+    for (PyWeakReference *w = *(PyWeakReference **)((char *)o + at); w != NULL; w = w->wr_next)
+        if (w->wr_callback != NULL) return true;
+    return false;
+}
+
+typedef struct Fall {
+    CC_VEC(struct Fallen {
+        PyObject *o;
+        Py_ssize_t n;
+    }) of;
+    int deep;
+    bool weak, told;
+} Fall;
+
+bool cc_obj_weakly_held(PyObject *o) {
+    const Py_ssize_t at = Py_TYPE(o)->tp_weaklistoffset;
+    return at != 0 && !PyType_Check(o) && *(PyObject **)((char *)o + at) != NULL;
+}
+
+/* One reference to o goes. */
+static int fall(PyObject *o, void *ctx) {
+    enum { MANY = 256, DEEP = 32 };
+    Fall *f = ctx;
+    if (f->told || PyType_Check(o) || !(PyObject_IS_GC(o) || Py_TYPE(o)->tp_weaklistoffset != 0)) return 0;
+    int i = 0;
+    while (i < f->of.n && f->of.at[i].o != o) i++;
+    if (i == f->of.n) cc_vec_push(&f->of, (struct Fallen){o, 0});
+    if (++f->of.at[i].n < Py_REFCNT(o)) return 0;
+    f->told = f->of.n > MANY || f->deep >= DEEP || cc_obj_final(o, 0) || cc_obj_watched(o) ||
+              (f->weak && cc_obj_weakly_held(o));
+    if (f->told || !PyObject_IS_GC(o)) return 0;
+    f->deep++;
+    (void)Py_TYPE(o)->tp_traverse(o, fall, f);
+    f->deep--;
+    return 0;
+}
+
+bool cc_obj_fall(PyObject *const *dropped, int n, bool weak) {
+    Fall f = {.weak = weak};
+    for (int i = 0; i < n; i++)
+        if (dropped[i] != NULL) (void)fall(dropped[i], &f);
+    cc_vec_free(&f.of);
+    return f.told;
+}
+
 PyObject *cc_obj_cached(PyObject *o) {
     if (o == NULL || !PyLong_CheckExact(o)) return o;
     int overflow;

@@ -187,6 +187,9 @@ struct CcObserver {
     /* The frame ends: with a value (borrowed), or NULL: an exception leaves it (error set) or it was
      * handed over. `how` says which (YIELD: also when a generator is made). */
     void (*leave)(CcObserver *obs, CcAct *act, int how, PyObject *value);
+    /* A frame let go of o, which is held once more: by whom? (An address: the object may be gone.) NULL: of frames, with
+     * all their locals. Only while the frame is observed; NULL here: nobody asks. */
+    void (*let_go)(CcObserver *obs, PyObject *o);
     /* The call that act is performing returned while obs->unwinding: the act is asked how to go on. */
     CcGo (*rewind)(CcObserver *obs, CcAct *act);
     /* CC_DESCEND: makes the callee's frame (cc_act_call_rebuilt) and gives its result; NULL with the error set, or
@@ -315,6 +318,12 @@ const uint64_t *cc_watch_begin(PyObject *dict);
 void cc_watch_end(const uint64_t *version);
 /* Whether code runs when o goes: it is finalised, or holds, up to `depth` containers deep, what is and nobody else has. */
 bool cc_obj_final(PyObject *o, int depth);
+/* Somebody is told when o goes: the callback of a weak reference. */
+bool cc_obj_watched(PyObject *o);
+bool cc_obj_weakly_held(PyObject *o); /* there is a weak reference to it */
+/* Were these references dropped, one each (NULL: none): whether somebody would be told of what goes then: a finaliser, the
+ * callback of a weak reference; weak: or whether there is a weak reference at all. True when that is too long to tell. */
+bool cc_obj_fall(PyObject *const *dropped, int n, bool weak);
 /* tp_version_tag of a type, assigned if needed; 0 = not available. */
 unsigned cc_type_version(PyTypeObject *type);
 /* A type's own dict (3.12 keeps those of static types elsewhere than in tp_dict); never NULL for a ready type. */

@@ -111,6 +111,7 @@ void cc_frame_levels(PyThreadState *ts, int *python, int *c);
 PyObject *cc_frame_resume(PyThreadState *ts, void *frame, int unit, int depth);
 /* The same at the place where the set exception was raised (cc_frame_at tells where). */
 PyObject *cc_frame_throw(PyThreadState *ts, void *frame);
+bool cc_frame_own(void *frame); /* its locals go with it: nobody holds a frame object of it */
 /* The unlinked frame is over (its stack is empty): clears it as far as its caller does not do it. */
 void cc_frame_finish(PyThreadState *ts, void *frame);
 
@@ -208,16 +209,26 @@ static inline PyObject **cc_peek(const CcRun *r, int n) { return r->stack + r->a
 static inline PyObject *cc_top(const CcRun *r, int n) { return r->stack[r->act.depth - n]; }
 static inline void cc_push(CcRun *r, CC_STEAL(1) PyObject *value) { r->stack[r->act.depth++] = value; }
 static inline CC_NEW PyObject *cc_pop(CcRun *r) { return r->stack[--r->act.depth]; }
+/* A reference of the frame's goes. The object whose last one that would be in CPython must not live on in what the
+ * observer remembers. */
+static inline void cc_release(CcRun *r, CC_STEAL(1) PyObject *o) {
+    if (o == NULL) return;
+    const CcObserver *obs = r->act.obs;
+    const Py_ssize_t n = r->act.observed && obs->let_go != NULL ? Py_REFCNT(o) : 0;
+    const bool ends = n == 1 && PyExceptionInstance_Check(o); /* and the frames of its traceback */
+    Py_DECREF(o);
+    if (n == 2 || ends) obs->let_go(r->act.obs, ends ? NULL : o);
+}
 /* Drops the n topmost values, last pushed first as CPython does. */
 static inline void cc_drop(CcRun *r, int n) {
-    while (n-- > 0) Py_XDECREF(r->stack[--r->act.depth]);
+    while (n-- > 0) cc_release(r, r->stack[--r->act.depth]);
 }
 /* The n topmost operands make way for one result. */
 static inline CcDo cc_replace(CcRun *r, int n, CC_STEAL(1) PyObject *result) {
     if (n == 1) {
         PyObject *old = cc_top(r, 1);
         *cc_peek(r, 1) = result;
-        Py_DECREF(old);
+        cc_release(r, old);
         return CC_DO_NEXT;
     }
     cc_drop(r, n);
@@ -231,7 +242,7 @@ static inline void cc_set_local(CcRun *r, int i, CC_STEAL(1) PyObject *value) {
     PyObject *old = r->slot[i];
     r->slot[i] = value;
     cc_note_store(r, i);
-    Py_XDECREF(old);
+    cc_release(r, old);
 }
 static inline PyObject *cc_name(const CcRun *r, int i) { return PyTuple_GET_ITEM(r->names, i); }
 

@@ -295,6 +295,14 @@ static void detach(CcRun *r) {
     cc_frame_leave_level(r->act.ts);
 }
 
+/* As CPython does it when the frame is over, but the observer hears of it. */
+static void clear_locals(CcRun *r) {
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    for (int i = 0; i < r->act.code->n_locals; i++) cc_set_local(r, i, NULL);
+    PyErr_Restore(type, value, traceback);
+}
+
 /* The frame is over; value NULL with the error set: by an exception. */
 static PyObject *finish(CcRun *r, int how, PyObject *value) {
     if (how == CC_LEAVE_UNWIND && !PyErr_Occurred())
@@ -303,6 +311,7 @@ static PyObject *finish(CcRun *r, int how, PyObject *value) {
     cc_frame_at(r->act.frame, r->raise_unit >= 0 ? r->raise_unit : insn(r)->real, 0);
     tell_leave(r, how, value);
     detach(r);
+    if (r->act.observed && !r->act.generator && cc_frame_own(r->act.frame)) clear_locals(r);
     cc_frame_finish(r->act.ts, r->act.frame);
     return value;
 }

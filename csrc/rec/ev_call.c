@@ -555,6 +555,8 @@ CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, in
     const CcTorch t = cc_torch_call(c.func, c.in, c.n - (c.kwnames ? PyTuple_GET_SIZE(c.kwnames) : 0), c.kwnames);
     if (t.cls != CC_T_NOT) return torch_before(rec, act, ev, &c, &t);
     if (PyType_Check(c.func)) return class_before(rec, act, &c);
+    if (plain_weakref(c.func) && cc_final_shed(rec, c.func))
+        return rec->trace != NULL ? cc_rec_break(rec, act, CC_R_WEAK, NULL) : CC_GIVE_UP;
     if (plain_weakref(c.func) || (dunder_call(c.func) != NULL && PyFunction_Check(dunder_call(c.func)))) return CC_OK;
     PyObject *gets = cc_backcall_getter(rec, act, c.func);
     if (gets != NULL) {

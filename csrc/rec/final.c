@@ -55,13 +55,231 @@ bool cc_final_slot(const CcAct *act, int slot) {
     return o != NULL && runs_code(o, EVER);
 }
 
+static bool fresh_and_held(const CcProv *p) { return p->object != NULL && p->weak == NULL && p->origin == CC_O_FRESH; }
+
+enum { LOOSE_A_LEAVE = 64 };
+
+/* What the frames still running made, and only the map holds. Were they to wait for their frame's end, a loop over
+ * layers would keep each one's arguments alive, and so an activation a layer: BERT-Base's first call peaked 7 MiB above
+ * eager's. A trace that makes many objects goes over them so seldom that a leave costs LOOSE_A_LEAVE of them. */
+static void sweep_loose(CcRec *rec) {
+    if (++rec->leaves < rec->loose.n / LOOSE_A_LEAVE) return;
+    rec->leaves = 0;
+    const int begin = rec->frame.at[0].first_fresh;
+    int n = 0;
+    for (int k = rec->loose.n - 1; k >= 0; k--) { /* what was made last may hold what was made before */
+        CcProv *p = rec->loose.at[k] < rec->prov.n ? &rec->prov.at[rec->loose.at[k]] : NULL;
+        if (p == NULL || !fresh_and_held(p) || rec->loose.at[k] < begin || Py_REFCNT(p->object) > 1) continue;
+        cc_value_drop(rec, p);
+    }
+    for (int k = 0; k < rec->loose.n; k++) {
+        const int i = rec->loose.at[k];
+        if (i >= begin && i < rec->prov.n && fresh_and_held(&rec->prov.at[i])) rec->loose.at[n++] = i;
+    }
+    rec->loose.n = n;
+}
+
+void cc_final_sweep(CcRec *rec, int first) {
+    for (int i = rec->prov.n - 1; i >= first; i--) {
+        CcProv *p = &rec->prov.at[i];
+        if (p->object == NULL) continue;
+        if (p->weak != NULL ? cc_weak_target(p->weak) == NULL : p->origin == CC_O_FRESH && Py_REFCNT(p->object) == 1)
+            cc_value_drop(rec, p);
+    }
+    while (rec->prov.n > first && cc_vec_last(&rec->prov).object == NULL) rec->prov.n--;
+    sweep_loose(rec);
+}
+
+/* ------------------------------------------------------------------ what dies in the middle */
+
+typedef struct Falling {
+    CcRec *rec;
+    CC_VEC(PyObject *) known; /* that provenance knows, and what falls holds */
+    int deep, seen;
+} Falling;
+
+static bool told(PyObject *o) { return cc_obj_watched(o) || runs_code(o, EVER); }
+
+/* What an object that is going holds. Provenance may know what is held by something that it does not know. */
+static int visit_held(PyObject *o, void *ctx) {
+    enum { DEEP = 32, MANY = 10000 };
+    Falling *f = ctx;
+    if (cc_map_find(&f->rec->by_object, o) != NULL) {
+        cc_vec_push(&f->known, o);
+        return 0;
+    }
+    if (Py_REFCNT(o) > 1) return 0;
+    f->rec->died = f->rec->died || told(o);
+    f->rec->parted = f->rec->parted || cc_obj_weakly_held(o);
+    if (!PyObject_IS_GC(o) || f->deep >= DEEP || ++f->seen > MANY) return 0;
+    f->deep++;
+    (void)Py_TYPE(o)->tp_traverse(o, visit_held, f);
+    f->deep--;
+    return 0;
+}
+
+/* Provenance alone holds it. */
+static bool alone(CcRec *rec, PyObject *o) {
+    const CcProv *p = cc_value_find(rec, o);
+    return p != NULL && p->weak == NULL && Py_REFCNT(o) == 1 && (p->origin == CC_O_SOURCE || p->origin == CC_O_FRESH);
+}
+
+static void forget(CcRec *rec, PyObject *o) {
+    for (int i = 0; i < rec->before.n; i++)
+        if (rec->before.at[i].object == o) rec->before.at[i].object = NULL;
+    cc_value_drop(rec, cc_value_find(rec, o)); /* Python code may run, and the recording end */
+}
+
+void cc_rec_let_go(CcRec *rec, PyObject *o) {
+    Falling f = {.rec = rec};
+    for (int i = 0; o == NULL && i < rec->prov.n; i++)
+        if (rec->prov.at[i].object != NULL) cc_vec_push(&f.known, rec->prov.at[i].object);
+    if (o != NULL && alone(rec, o)) cc_vec_push(&f.known, o);
+    if (f.known.n == 0) return;
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    while (f.known.n > 0 && rec->trace != NULL) {
+        PyObject *falls = f.known.at[--f.known.n];
+        if (!alone(rec, falls)) continue; /* compared by address: it may be gone */
+        if (PyObject_IS_GC(falls)) (void)Py_TYPE(falls)->tp_traverse(falls, visit_held, &f);
+        rec->died = rec->died || told(falls);
+        rec->parted = rec->parted || cc_obj_weakly_held(falls);
+        forget(rec, falls);
+    }
+    cc_vec_free(&f.known);
+    PyErr_Restore(type, value, traceback);
+}
+
+/* The frame no longer holds what it held here when the trace began. */
+static bool slot_shed(const CcRec *rec, const struct CcHeld *h) {
+    if (h->level >= rec->frame.n || !rec->frame.at[h->level].kept) return true;
+    if (h->waits) return h->level + 1 >= rec->frame.n || !rec->frame.at[h->level + 1].kept;
+    const CcAct *act = rec->frame.at[h->level].act;
+    if (h->slot < act->code->n_locals) return cc_act_stored(act, h->slot);
+    return h->slot >= act->code->n_locals + act->depth || cc_act_get(act, h->slot) != h->object;
+}
+
+static bool guard_shed(const CcRec *rec, int level, int slot) {
+    for (int i = 0; i < rec->held.n; i++)
+        if (rec->held.at[i].level == level && rec->held.at[i].slot == slot) return slot_shed(rec, &rec->held.at[i]);
+    return false;
+}
+
+/* It is changed, and nobody is told of what it lets go of. */
+static bool adopted(CcRec *rec, const void *o) {
+    const CcProv *p = cc_value_find(rec, (PyObject *)o);
+    return p != NULL && p->origin == CC_O_FRESH;
+}
+
+/* What the frames let go of is to be nothing that anybody notices. */
+static void guard_falls(CcRec *rec, bool weak) {
+    CC_VEC(int) at = {0};
+    for (int i = 0; i < rec->held.n; i++) {
+        const struct CcHeld *h = &rec->held.at[i];
+        if (!slot_shed(rec, h) && !(weak && adopted(rec, h->object))) continue;
+        cc_vec_push(&at, h->level);
+        cc_vec_push(&at, h->slot);
+    }
+    for (int id = 0; id < rec->trace->guards.g.n && weak && rec->lost.n > 0; id++) {
+        if (cc_map_find(&rec->lost, (const void *)(intptr_t)(id + 1)) == NULL) continue;
+        cc_vec_push(&at, -1);
+        cc_vec_push(&at, id);
+    }
+    if (at.n > 0) {
+        PyObject *slots;
+        CC_SURE(slots, PyBytes_FromStringAndSize((const char *)at.at, (Py_ssize_t)sizeof *at.at * at.n));
+        bool is_new;
+        const int id = cc_guard_source(&rec->trace->guards, CC_SRC_FALLS, -1, slots, 0, weak, &is_new);
+        if (is_new) cc_guard_alias(&rec->trace->guards, id, CC_CHK_QUIET, id);
+        Py_DECREF(slots);
+    }
+    cc_vec_free(&at);
+}
+
+/* A replay can look what is there. */
+static bool visible(const CcGuards *gs, int id) {
+    for (; id >= 0; id = gs->g.at[id].parent) switch ((CcSource)gs->g.at[id].source) {
+        case CC_SRC_ARG:
+        case CC_SRC_SLOT:
+        case CC_SRC_CONST:
+        case CC_SRC_DICTOF:
+        case CC_SRC_PROXIED:
+        case CC_SRC_KEY:
+        case CC_SRC_OWN:
+        case CC_SRC_ITEM:
+        case CC_SRC_CELL:
+        case CC_SRC_TYPE:
+        case CC_SRC_TLOOK: break;
+        default: return false;
+        }
+    return true;
+}
+
+void cc_final_written(CcRec *rec, int guard) {
+    cc_map_put(&rec->lost, (const void *)(intptr_t)(guard + 1), 1);
+    rec->tells = visible(&rec->trace->guards, guard);
+}
+
+void cc_final_effect(CcRec *rec, const CcAction *a) {
+    const bool stores = a->form == CC_F_SETATTR || a->form == CC_F_DELATTR || a->form == CC_F_SETITEM ||
+                        a->form == CC_F_DELITEM || a->form == CC_F_SETCELL;
+    rec->blind = rec->blind || (!(a->form == CC_F_CALL && cc_cache_is(a->target)) && !(stores && rec->tells));
+    rec->tells = false;
+}
+
+static bool written(const CcRec *rec, int id) {
+    if (cc_map_find(&rec->lost, (const void *)(intptr_t)(id + 1)) != NULL) return true;
+    for (int i = 0; i < rec->prov.n; i++) {
+        const CcProv *p = &rec->prov.at[i];
+        if (p->object != NULL && p->origin == CC_O_SOURCE && p->id == id && p->dirty != CC_DIRTY_NO) return true;
+    }
+    return false;
+}
+
+/* It hangs where it hung when the trace began, by references all the way. */
+static bool hangs(CcRec *rec, PyObject *o) {
+    const CcProv *p = cc_value_find(rec, o);
+    if (p == NULL || p->origin != CC_O_SOURCE) return false;
+    const CcGuards *gs = &rec->trace->guards;
+    for (int id = p->id; id >= 0; id = gs->g.at[id].parent) {
+        const CcGuard *g = &gs->g.at[id];
+        if (id != p->id && written(rec, id)) return false;
+        switch ((CcSource)g->source) {
+        case CC_SRC_ARG:
+        case CC_SRC_CONST: return true;
+        case CC_SRC_SLOT: return !guard_shed(rec, g->level, g->index);
+        case CC_SRC_KEY:
+        case CC_SRC_OWN:
+            if (cc_map_find(&rec->lost, (const void *)(intptr_t)(id + 1)) != NULL) return false;
+            break;
+        case CC_SRC_ITEM:
+        case CC_SRC_DICTOF:
+        case CC_SRC_PROXIED: break;
+        default: return false;
+        }
+    }
+    return false;
+}
+
+bool cc_final_shed(CcRec *rec, PyObject *ref) {
+    cc_rec_let_go(rec, NULL); /* C code let go of things, too */
+    if (rec->trace == NULL) return true;
+    PyObject *o = cc_weak_target(ref);
+    if (o != NULL && hangs(rec, o)) return false;
+    if (rec->parted || rec->blind) return true;
+    guard_falls(rec, true);
+    return false;
+}
+
 bool cc_final_died(CcRec *rec, const CcAct *act) {
     const bool paused = cc_hook_pause(act->obs, true);
-    cc_value_sweep(rec, 0); /* what held it may be held by the map alone */
+    cc_final_sweep(rec, 0); /* what held it may be held by the map alone */
     cc_hook_pause(act->obs, paused);
     for (int i = 0; i < rec->prov.n && !rec->died; i++) {
         const CcProv *p = &rec->prov.at[i];
-        rec->died = p->weak != NULL && p->origin == CC_O_SOURCE && cc_weak_target(p->weak) == NULL;
+        if (p->weak == NULL || p->origin != CC_O_SOURCE) continue;
+        PyObject *o = cc_weak_target(p->weak);
+        rec->died = o == NULL || PyObject_GC_IsFinalized(o) != p->finalised;
     }
     return rec->died;
 }

@@ -11,8 +11,24 @@
  * overwrites, or whose frame it leaves, must hold nothing of that kind. */
 #include "rec_int.h"
 
+static void note_held(CcRec *rec) {
+    rec->held.n = 0;
+    for (int level = 0; level < rec->frame.n; level++) {
+        const CcAct *act = rec->frame.at[level].act;
+        const int n_locals = act->code->n_locals, n = n_locals + act->depth;
+        const int waits = level + 1 < rec->frame.n ? n_locals + cc_act_waiting_depth(act) : n;
+        for (int slot = 0; slot < n; slot++) {
+            PyObject *o = cc_act_get(act, slot);
+            const bool live = slot < waits && cc_final_slot(act, slot);
+            if (o != NULL && (!live || !cc_value_const(o)))
+                cc_vec_push(&rec->held, (struct CcHeld){level, slot, o, slot >= waits});
+        }
+    }
+}
+
 void cc_idle_begin(CcRec *rec) {
     rec->idle.n = 0;
+    note_held(rec);
     for (int level = 0; level < rec->frame.n; level++) {
         CcAct *act = rec->frame.at[level].act;
         cc_act_clear_stored(act);

@@ -490,6 +490,7 @@ CcGo cc_node_effect(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *re
             return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, Py_TYPE(spec->in[i])->tp_name);
     CcAction action = cc_node_action(spec, act, 0);
     action.after = rec->trace->graph->node.n;
+    cc_final_effect(rec, &action);
     cc_vec_push(&rec->trace->effect, action);
     PyObject **in = cc_mem_get(sizeof *in * (size_t)(spec->n + 1));
     for (int i = 0; i < spec->n; i++) in[i] = Py_XNewRef(spec->in[i]);

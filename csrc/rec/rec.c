@@ -145,6 +145,7 @@ static void abort_recording(CcRec *rec) {
     cc_map_free(&rec->input_of);
     cc_map_free(&rec->unsized);
     cc_map_free(&rec->handed);
+    cc_map_free(&rec->lost);
     cc_map_free(&rec->asked);
     cc_map_free(&rec->loud);
     rec->stores = 0;
@@ -157,7 +158,7 @@ static void abort_recording(CcRec *rec) {
     rec->trace = NULL;
     rec->frame.n = 0;
     rec->written.n = 0;
-    rec->idle.n = 0;
+    rec->idle.n = rec->held.n = 0;
     rec->of_class.n = 0;
     cc_kernel_forget(rec);
     rec->await_root = false;
@@ -180,6 +181,7 @@ void cc_rec_free(CcRec *rec) {
     cc_vec_free(&rec->copied);
     cc_vec_free(&rec->own);
     cc_vec_free(&rec->idle);
+    cc_vec_free(&rec->held);
     while (rec->spent.n > 0) Py_DECREF(rec->spent.at[--rec->spent.n]);
     cc_vec_free(&rec->spent);
     Py_CLEAR(rec->handled_outer);
@@ -205,6 +207,7 @@ void cc_rec_begin(CcRec *rec, const CcMode *mode, uint64_t salt) {
     rec->salt = salt;
     rec->rigid = NULL;
     rec->by_code = rec->no_more = rec->died = false;
+    rec->parted = rec->blind = rec->tells = false;
     rec->trace = cc_mem_get(sizeof *rec->trace);
     rec->trace->graph = cc_graph_new();
     rec->trace->mode = rec->mode = *mode;
@@ -422,7 +425,7 @@ void cc_rec_leave(CcRec *rec, CcAct *act, int how, PyObject *value) {
     if (at > 0) {
         rec->frame.at[at - 1].act->observed = true;
         rec->frame.at[at - 1].touched = true;
-        cc_value_sweep(rec, first);
+        cc_final_sweep(rec, first);
         return;
     }
     if (how != CC_LEAVE_RETURN) {

@@ -295,6 +295,7 @@ bool cc_rec_active(const CcRec *rec);
 CcGo cc_rec_enter(CcRec *rec, CcAct *act);
 CcGo cc_rec_before(CcRec *rec, CcAct *act, CcEvent *ev);
 CcGo cc_rec_after(CcRec *rec, CcAct *act, CcEvent *ev);
+void cc_rec_let_go(CcRec *rec, PyObject *o);
 void cc_rec_leave(CcRec *rec, CcAct *act, int how, PyObject *value);
 bool cc_rec_done(const CcRec *rec); /* a finished trace waits to be taken */
 /* The finished trace, owned by the caller; NULL when there is none. */

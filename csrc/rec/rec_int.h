@@ -27,6 +27,7 @@ typedef struct CcProv {
     PyObject *weak;
     uint8_t origin;
     uint8_t dirty;         /* SOURCE: written in this trace; CcDirty */
+    bool finalised;        /* it was when it was met: that happens once, also to what lived on */
     int32_t id;            /* guard, graph value or effect */
     PyCodeObject *site_co; /* FRESH: where it was made (borrowed from a running frame's code) */
     int32_t site_pc;
@@ -76,6 +77,7 @@ struct CcRec {
     CcMap distinct;     /* pairs of guards that are checked to be two objects */
     /* tensor -> guard that reaches one which no guard can tell from others: it may be handed on, not used */
     CcMap handed;
+    CcMap lost;    /* guard id + 1 of places that were written */
     CcMap asked;   /* constants of which it matters which object they are (same.c) */
     CcMap loud;    /* classes whose hash or equality writes: a replay must not ask for it once more */
     int stores;    /* writes so far, to what is fresh as well */
@@ -92,6 +94,13 @@ struct CcRec {
         int slot;
         bool quiet; /* it held nothing that is finalised */
     }) idle;
+    /* cc_idle_begin: what slots held that hangs on more than itself; as addresses */
+    CC_VEC(struct CcHeld {
+        int level;
+        int slot;
+        const void *object;
+        bool waits; /* an operand of a call that the frame waits in */
+    }) held;
     CC_VEC(int) written; /* guards of containers that effects write */
     /* attributes of classes that effects write: both lie in the trace's guards */
     CC_VEC(struct CcOfClass {
@@ -126,6 +135,9 @@ struct CcRec {
         char *name;
     } ran;
     bool read_grad; /* requires_grad was read: every tensor guard checks it */
+    bool blind;     /* an effect lets go of nobody knows what */
+    bool tells;     /* the next effect writes to a place that `lost` has */
+    bool parted;    /* something with weak references went */
     bool died;      /* what is finalised, and was there before, went away in the middle */
     bool raised;    /* the event that after() is told of raised */
     bool unseen;    /* something that this trace made was read from outside, where no effect has put it */
@@ -182,7 +194,8 @@ void cc_value_wrote(CcRec *rec, PyObject *o, CcDirty how);
 bool cc_value_known(CcRec *rec, PyObject *o); /* CC_DIRTY_KNOWN */
 CcProv *cc_value_set(CcRec *rec, PyObject *o, CcOrigin origin, int id);
 void cc_value_fresh(CcRec *rec, PyObject *o); /* unless it is a constant or known */
-void cc_value_sweep(CcRec *rec, int first);   /* drops fresh objects that only the map holds */
+void cc_final_sweep(CcRec *rec, int first);   /* drops fresh objects that only the map holds */
+void cc_value_drop(CcRec *rec, CcProv *p);
 void cc_value_clear(CcRec *rec);
 /* Guard id of what o is: its source, or a CONST source for objects compared by identity. -1: neither. */
 int cc_value_source(CcRec *rec, PyObject *o);
@@ -295,6 +308,11 @@ bool cc_final_slot(const CcAct *act, int slot);
 /* Something from outside that is finalised has gone: a replay would let go of it behind all that the trace does. Finalisers that
  * run meanwhile, at the end of the trace, are no part of it. */
 bool cc_final_died(CcRec *rec, const CcAct *act);
+void cc_final_written(CcRec *rec, int guard); /* its place was written */
+void cc_final_effect(CcRec *rec, const CcAction *a);
+/* A weak reference is about to be read, and its object may hang on what the trace has let go of: what it writes, or did finish.
+ * What its frames let go of is guarded to be nothing that matters. */
+bool cc_final_shed(CcRec *rec, PyObject *ref);
 /* Something that the trace made is finalised behind its end, and is not among the objects with recipes:
  * rec->unbuildable. */
 bool cc_final_left(CcRec *rec, CcMap *memo);

@@ -473,6 +473,7 @@ static bool dict_held(const Builder *b, PyObject *dict) {
 
 static int build_object(Builder *b, PyObject *o) {
     PyTypeObject *type = Py_TYPE(o);
+    if (PyObject_GC_IsFinalized(o)) return fail(b, o); /* one made anew would be finalised once more */
     if (!known_base(static_base(type)) || (PyExceptionInstance_Check(o) && cc_traceback_read(b->rec, o)))
         return fail(b, o);
     Objects kids = {0};

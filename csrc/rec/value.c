@@ -99,7 +99,7 @@ PyObject *cc_value_held(PyObject *o) {
     return NULL;
 }
 
-static void drop_entry(CcRec *rec, CcProv *p) {
+void cc_value_drop(CcRec *rec, CcProv *p) {
     rec->died = rec->died || (p->weak != NULL && p->origin == CC_O_SOURCE);
     cc_map_remove(&rec->by_object, p->object);
     PyObject *held = p->weak != NULL ? p->weak : p->object;
@@ -112,7 +112,7 @@ CcProv *cc_value_find(CcRec *rec, PyObject *o) {
     if (at == NULL) return NULL;
     CcProv *p = &rec->prov.at[*at];
     if (p->weak != NULL && cc_weak_target(p->weak) != o) { /* the tensor died, its address lives on */
-        drop_entry(rec, p);
+        cc_value_drop(rec, p);
         return NULL;
     }
     return p;
@@ -189,7 +189,7 @@ CcProv *cc_value_set(CcRec *rec, PyObject *o, CcOrigin origin, int id) {
         if (weak == NULL) Py_INCREF(o);
         /* so that cc_final_left() finds it */
         if (weak == NULL && finalised) cc_vec_push(&rec->keep, Py_NewRef(o));
-        cc_vec_push(&rec->prov, (CcProv){.object = o, .weak = weak});
+        cc_vec_push(&rec->prov, (CcProv){.object = o, .weak = weak, .finalised = PyObject_GC_IsFinalized(o)});
         p = &cc_vec_last(&rec->prov);
         cc_map_put(&rec->by_object, o, rec->prov.n - 1);
     }
@@ -209,41 +209,6 @@ void cc_value_fresh(CcRec *rec, PyObject *o) {
         p->site_co = act->co;
         p->site_pc = act->pc;
     }
-}
-
-static bool fresh_and_held(const CcProv *p) { return p->object != NULL && p->weak == NULL && p->origin == CC_O_FRESH; }
-
-enum { LOOSE_A_LEAVE = 64 };
-
-/* What the frames still running made, and only the map holds. Were they to wait for their frame's end, a loop over
- * layers would keep each one's arguments alive, and so an activation a layer: BERT-Base's first call peaked 7 MiB above
- * eager's. A trace that makes many objects goes over them so seldom that a leave costs LOOSE_A_LEAVE of them. */
-static void sweep_loose(CcRec *rec) {
-    if (++rec->leaves < rec->loose.n / LOOSE_A_LEAVE) return;
-    rec->leaves = 0;
-    const int begin = rec->frame.at[0].first_fresh;
-    int n = 0;
-    for (int k = rec->loose.n - 1; k >= 0; k--) { /* what was made last may hold what was made before */
-        CcProv *p = rec->loose.at[k] < rec->prov.n ? &rec->prov.at[rec->loose.at[k]] : NULL;
-        if (p == NULL || !fresh_and_held(p) || rec->loose.at[k] < begin || Py_REFCNT(p->object) > 1) continue;
-        drop_entry(rec, p);
-    }
-    for (int k = 0; k < rec->loose.n; k++) {
-        const int i = rec->loose.at[k];
-        if (i >= begin && i < rec->prov.n && fresh_and_held(&rec->prov.at[i])) rec->loose.at[n++] = i;
-    }
-    rec->loose.n = n;
-}
-
-void cc_value_sweep(CcRec *rec, int first) {
-    for (int i = rec->prov.n - 1; i >= first; i--) {
-        CcProv *p = &rec->prov.at[i];
-        if (p->object == NULL) continue;
-        if (p->weak != NULL ? cc_weak_target(p->weak) == NULL : p->origin == CC_O_FRESH && Py_REFCNT(p->object) == 1)
-            drop_entry(rec, p);
-    }
-    while (rec->prov.n > first && cc_vec_last(&rec->prov).object == NULL) rec->prov.n--;
-    sweep_loose(rec);
 }
 
 void cc_value_clear(CcRec *rec) {
@@ -441,6 +406,7 @@ void cc_value_written(CcRec *rec, CcSource source, int parent, PyObject *key, bo
         cc_guard_check(&rec->trace->guards, id, deleted ? CC_CHK_NONE : CC_CHK_ANY, NULL);
         rec->trace->guards.g.at[id].owned = owned(source);
     }
+    cc_final_written(rec, id);
     cc_sym_written(rec, id);
 }
 

@@ -1,0 +1,490 @@
+"""Objects die where eager lets them die: what weak references, their callbacks and finalisers show, in recordings and replays."""
+
+import gc
+import itertools
+import weakref
+
+import ccompile
+import pytest
+import torch
+
+LOG = []
+
+
+@ccompile.disable
+def brk():
+    pass
+
+
+@ccompile.disable
+def ref_of(o, callback=None):
+    return weakref.ref(o, callback) if callback else weakref.ref(o)
+
+
+class Plain:
+    held = None
+
+    def method(self):
+        return self.held
+
+
+class Final:
+    def __init__(self, name, held=None):
+        self.name, self.held = name, held
+
+    def __del__(self):
+        LOG.append(self.name)
+
+
+class Risen:
+    kept = []
+
+    def __del__(self):
+        LOG.append("end of one")
+        self.kept.append(self)
+
+
+class Holder:
+    pass
+
+
+def gone(o):
+    LOG.append("gone")
+
+
+# ---- weak references -------------------------------------------------------------------------------------------------
+def deleted(x):
+    o = Plain()
+    r = weakref.ref(o)
+    before = r() is o
+    del o
+    return before, r() is None, x + 1
+
+
+def overwritten(x):
+    o = Plain()
+    r = weakref.ref(o)
+    o = Plain()
+    return r() is None, x * 2
+
+
+def in_a_list(x):
+    c = [Plain()]
+    r = weakref.ref(c[0])
+    y = x + 1
+    del c
+    return r() is None, y
+
+
+def in_a_list_cleared(x):
+    c = [Plain()]
+    r = ref_of(c[0])
+    c.clear()
+    return r() is None, x + 1
+
+
+def in_a_dict_popped(x):
+    c = {"a": Plain()}
+    r = ref_of(c["a"])
+    c.pop("a")
+    return r() is None, x + 1
+
+
+def deep(x):
+    c = {"a": [(Plain(), 1)]}
+    r = ref_of(c["a"][0][0])
+    alive = r() is not None
+    c = None
+    return alive, r() is None, x + 1
+
+
+def in_an_object(x):
+    h = Holder()
+    h.o = Plain()
+    r = ref_of(h.o)
+    h.o = None
+    return r() is None, x + 1
+
+
+def by_a_method(x):
+    o = Plain()
+    r = ref_of(o)
+    m = o.method
+    del o
+    alive = r() is not None
+    del m
+    return alive, r() is None, x - 1
+
+
+def by_a_closure(x):
+    o = Plain()
+    r = ref_of(o)
+
+    def inner():
+        return o  # noqa: F821  as a closure has it
+
+    del o, inner
+    return r() is None, x - 1
+
+
+def cell_emptied(x):
+    o = Plain()
+    r = ref_of(o)
+
+    def inner():
+        return o
+
+    o = None
+    return r() is None, inner() is None, x - 1
+
+
+def in_a_callee(x):
+    def make():
+        o = Plain()
+        r = weakref.ref(o)
+        return r, r() is o
+
+    r, alive = make()
+    return alive, r() is None, x + 2
+
+
+def loop_variable(x):
+    refs = []
+    for i in range(3):
+        o = Plain()
+        refs.append(ref_of(o))
+        x = x + i
+    return [r() is None for r in refs], x
+
+
+def of_a_loop(x):
+    seen = []
+    things = [Plain(), Plain()]
+    refs = [ref_of(t) for t in things]
+    while things:
+        things.pop()
+        brk()
+        seen.append([r() is None for r in refs])
+    return seen, x + 1
+
+
+def of_a_tensor(x):
+    y = x + 1
+    r = ref_of(y)
+    z = y * 2
+    alive = r() is y
+    del y
+    return alive, r() is None, z
+
+
+def cycle(x):
+    o = Plain()
+    o.held = o
+    r = ref_of(o)
+    del o
+    alive = r() is not None
+    gc.collect()
+    return alive, r() is None, x + 1
+
+
+def unpacked(x):
+    a, b = Plain(), Plain()
+    ra, rb = ref_of(a), ref_of(b)
+    a, b = b, a
+    del a
+    return ra() is None, rb() is None, x + 1
+
+
+def proxied(x):
+    o = Plain()
+    p = weakref.proxy(o)
+    o.held = 3
+    before = p.held
+    del o
+    try:
+        return before, p.held
+    except ReferenceError:
+        return before, "dead", x + 1
+
+
+def counted(x):
+    o = Plain()
+    a = weakref.getweakrefcount(o)
+    r = weakref.ref(o)
+    return a, weakref.getweakrefcount(o), r() is o, x + 1
+
+
+# ---- callbacks -------------------------------------------------------------------------------------------------------
+def callback(x):
+    o = Plain()
+    r = weakref.ref(o, gone)
+    LOG.append("begin")
+    del o
+    LOG.append("end")
+    return r() is None, x + 1
+
+
+def callback_of_an_item(x):
+    c = [Plain(), 1]
+    r = ref_of(c[0], gone)
+    LOG.append("begin")
+    del c
+    LOG.append("end")
+    return r() is None, x + 1
+
+
+def finalize(x):
+    o = Plain()
+    weakref.finalize(o, LOG.append, "finalised")
+    brk()
+    del o
+    LOG.append("end")
+    return x + 1
+
+
+def value_dict(x):
+    o = Plain()
+    d = weakref.WeakValueDictionary(a=o)
+    n = len(d)
+    del o
+    return n, len(d), "a" in d, x + 1
+
+
+def value_dict_get(x):
+    d = weakref.WeakValueDictionary()
+    o = d["a"] = Plain()
+    n = d.get("a") is o
+    o = None
+    return n, d.get("a"), list(d), x + 1
+
+
+def key_dict(x):
+    o = Plain()
+    d = weakref.WeakKeyDictionary()
+    d[o] = 1
+    n = d[o]
+    o = None
+    return n, len(d), x + 1
+
+
+def weak_set(x):
+    a, b = Plain(), Plain()
+    s = weakref.WeakSet([a, b])
+    n = len(s)
+    del a
+    return n, len(s), b in s, x + 1
+
+
+# ---- finalisers ------------------------------------------------------------------------------------------------------
+def list_of_final(x):
+    c = [Final("a")]
+    brk()
+    del c
+    LOG.append("end")
+    return x + 1
+
+
+def list_of_final_at_once(x):
+    c = [Final("a"), Final("b")]
+    del c
+    LOG.append("end")
+    return x + 1
+
+
+def list_replaced(x):
+    c = [Final("a")]
+    c = [Final("b")]
+    LOG.append("end")
+    return x + 1, len(c)
+
+
+def nested_final(x):
+    c = {"k": [Final("outer", [Final("inner")])]}
+    brk()
+    c = None
+    LOG.append("end")
+    return x + 1
+
+
+def item_taken(x):
+    c = [Final("a"), Final("b")]
+    brk()
+    kept = c[1]
+    del c
+    LOG.append("middle")
+    y = x + 1
+    del kept
+    LOG.append("end")
+    return y
+
+
+def popped(x):
+    c = [Final("a"), Final("b")]
+    brk()
+    c.pop()
+    LOG.append("middle")
+    c.pop()
+    LOG.append("end")
+    return x + 1
+
+
+def made_and_dropped(x):
+    Final("a")
+    LOG.append("end")
+    [Final("b")]
+    LOG.append("end")
+    return x + 1
+
+
+def in_a_tuple(x):
+    t = (Final("a"), x)
+    y = t[1] + 1
+    t = None
+    LOG.append("end")
+    return y
+
+
+def held_by_a_callee(x):
+    def callee():
+        c = [Final("a")]
+        return len(c)
+
+    n = callee()
+    LOG.append("end")
+    return n, x + 1
+
+
+def argument_replaced(x):
+    def callee(o):
+        o = None
+        LOG.append("inside")
+
+    c = [Final("a")]
+    callee(c)
+    LOG.append("behind")
+    c = None
+    LOG.append("end")
+    return x + 1
+
+
+def attribute_replaced(x):
+    h = Holder()
+    h.o = [Final("a")]
+    brk()
+    h.o = None
+    LOG.append("end")
+    return x + 1
+
+
+def risen(x):
+    Risen.kept.clear()
+    o = Risen()
+    del o
+    LOG.append("behind")
+    brk()
+    Risen.kept.clear()
+    LOG.append("end")
+    return x + 1
+
+
+def risen_in_a_local(x):
+    Risen.kept.clear()
+    o = Risen()
+    o = None
+    o = Risen.kept.pop()
+    brk()
+    o = None
+    LOG.append("end")
+    return x + 1
+
+
+def raised_through(x):
+    def callee():
+        c = [Final("a")]
+        raise ValueError(len(c))
+
+    try:
+        callee()
+    except ValueError as e:
+        n = e.args[0]
+    LOG.append("end")
+    return n, x + 1
+
+
+PROGRAMS = [v for v in list(globals().values()) if callable(v) and getattr(v, "__code__", None) and v.__code__.co_varnames[:1] == ("x",)]
+
+
+@pytest.mark.parametrize("fn", PROGRAMS, ids=lambda f: f.__name__)
+def test_as_in_eager(fn):
+    compiled = ccompile.compile(fn)
+    for i in range(8):
+        x, seen = torch.full((2,), float(i)), []
+        for call in (fn, compiled):
+            LOG.clear()
+            value = call(x)
+            seen.append((repr(value), list(LOG)))
+            del value
+        assert seen[0] == seen[1], f"call {i}"
+
+
+# ---- what somebody else holds in one call, and nobody in another -------------------------------------------------------
+KEPT = []
+
+
+@ccompile.disable
+def made(keep, wrap=lambda o: o):
+    o = Plain()
+    if keep:
+        KEPT.append(o)
+    return wrap(o)
+
+
+def let_go(x, keep):
+    o = made(keep)
+    r = ref_of(o)
+    del o
+    return r() is None, x + 1
+
+
+def let_go_in_a_list(x, keep):
+    c = made(keep, lambda o: [o])
+    r = ref_of(c[0])
+    c = None
+    return r() is None, x + 1
+
+
+def let_go_by_a_write(x, keep, holder=Holder()):
+    holder.o = made(keep)
+    r = ref_of(holder.o)
+    holder.o = None
+    return r() is None, x + 1
+
+
+def looked_up(x, keep):
+    o = made(keep)
+    d = weakref.WeakValueDictionary(a=o)
+    brk()
+    o = None
+    return d.get("a") is None, x + 1
+
+
+def held_on(x, keep):
+    o = made(keep)
+    r = ref_of(o)
+    first = r() is o
+    y = x + 1
+    return first, r() is o, y
+
+
+@pytest.mark.parametrize("fn", [let_go, let_go_in_a_list, let_go_by_a_write, looked_up, held_on], ids=lambda f: f.__name__)
+def test_others_hold_it_or_not(fn):
+    x = torch.ones(2)
+    for order in itertools.product((0, 1), repeat=3):
+        compiled = ccompile.compile(fn)
+        for i, keep in enumerate(order):
+            seen = []
+            for call in (fn, compiled):
+                KEPT.clear()
+                seen.append(repr(call(x, keep)))
+            assert seen[0] == seen[1], order[: i + 1]
+    KEPT.clear()
