@@ -389,6 +389,39 @@ def written_then_copied():
 
 
 @case
+def what_exceptions_keep():
+    made = [
+        lambda: StopIteration((2,)),
+        lambda: OSError(2, "no", "file"),
+        lambda: OSError("odd"),
+        lambda: SystemExit(3),
+        lambda: UnicodeDecodeError("utf8", b"a", 0, 1, "reason"),
+        lambda: ImportError("text", name="n", path="p"),
+        lambda: AttributeError("text", name="n", obj=3),
+        lambda: SyntaxError("text", ("file", 1, 2, "line")),
+        lambda: KeyError("k"),
+    ]
+
+    def f(x, flag):
+        errors = [make() for make in made]
+        errors[1].errno = 5 + flag
+        try:
+            try:
+                raise errors[8]
+            except KeyError as error:
+                raise errors[7] from None if flag else error
+        except SyntaxError:
+            pass
+        brk()
+        own = [
+            {k: v for k in dir(e) if k[:2] != "__" and not callable(v := getattr(e, k, None))} | {"text": str(e)} for e in errors
+        ]
+        return own, [e.__suppress_context__ for e in errors], x + 1
+
+    return f
+
+
+@case
 def cells_of_one_or_two():
     def make():
         n = 0

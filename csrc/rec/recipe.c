@@ -5,6 +5,8 @@
  * of the instance dict (key, value) or, where `id` is OWN_DICT, the dict itself, then slots (member descriptor, value). */
 #include "rec_int.h"
 
+#include <structmember.h>
+
 enum { MAX_DEPTH = 64, OWN_DICT = -1 };
 
 /* ------------------------------------------------------------------ making */
@@ -390,12 +392,18 @@ static void add_base_items(Objects *out, PyObject *o) {
     }
 }
 
-/* Member descriptors of __slots__ along the MRO, with the values that are set; values are kept alive by rec->keep. */
+/* What an exception's C type keeps beside its arguments (StopIteration.value, OSError.filename): unset is None there, and stays unset. */
+static bool kept_by_c(PyTypeObject *type, PyObject *descr, PyObject *v) {
+    return PyType_IsSubtype(type, (PyTypeObject *)PyExc_BaseException) && v != Py_None &&
+           !(((PyMemberDescrObject *)descr)->d_member->flags & READONLY);
+}
+
+/* Member descriptors along the MRO, of __slots__ and of exceptions, with the values that are set; values are kept alive by rec->keep. */
 static bool add_slots(CcRec *rec, Objects *out, PyObject *o) {
     PyObject *mro = Py_TYPE(o)->tp_mro;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(mro); i++) {
         PyTypeObject *t = (PyTypeObject *)PyTuple_GET_ITEM(mro, i);
-        if (!cc_python_class(t)) continue;
+        if (!cc_python_class(t) && !PyExceptionInstance_Check(o)) continue;
         Py_ssize_t pos = 0;
         PyObject *name, *descr;
         PyObject *dict = cc_type_dict(t);
@@ -406,9 +414,10 @@ static bool add_slots(CcRec *rec, Objects *out, PyObject *o) {
                 PyErr_Clear();
                 continue;
             }
+            cc_vec_push(&rec->keep, v);
+            if (!cc_python_class(t) && !kept_by_c(t, descr, v)) continue;
             cc_vec_push(out, descr);
             cc_vec_push(out, v);
-            cc_vec_push(&rec->keep, v);
         }
     }
     return true;
