@@ -359,7 +359,7 @@ def test_rules_know_what_is_contiguous(lib, name):
     """A rule that never knows would pass above."""
     known = []
 
-    @settings(max_examples=10, deadline=None)
+    @settings(max_examples=30, deadline=None)
     @given(ROWS[name][0])
     def run(operands):
         plain = [o.contiguous() if isinstance(o, torch.Tensor) else o for o in operands]

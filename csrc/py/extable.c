@@ -60,3 +60,27 @@ int cc_code_catches(const CcCode *code, int pc, int *exits, int max) {
     }
     return n;
 }
+
+/* An `except` of a builtin exception that GeneratorExit is none of: where the handler goes on; -1: of another one. */
+static int passes_by(const CcCode *code, int pc, PyObject *globals) {
+    const CcInsn *in = &code->insn[pc];
+    if (pc + 2 >= code->n || in->op != CC_OP_GLOBAL || in[1].op != CC_OP_EXC_MATCH || in[2].op != CC_OP_JUMP_IF ||
+        in[2].arg)
+        return -1;
+    PyObject *name = PyTuple_GET_ITEM(code->co->co_names, in->arg), *builtins = PyEval_GetBuiltins();
+    PyObject *type = PyDict_Contains(globals, name) == 0 ? PyDict_GetItemWithError(builtins, name) : NULL;
+    const bool other = type != NULL && PyExceptionClass_Check(type) &&
+                       !PyType_IsSubtype((PyTypeObject *)PyExc_GeneratorExit, (PyTypeObject *)type);
+    PyErr_Clear();
+    return other ? in[2].target : -1;
+}
+
+bool cc_code_closes_quietly(const CcCode *code, int pc, PyObject *globals) {
+    for (const CcHandler *h = cc_extable_find(code, pc); h != NULL; h = cc_extable_find(code, h->target)) {
+        if (code->insn[h->target].op != CC_OP_PUSH_EXC) continue; /* the end of another handler */
+        int at = h->target + 1;
+        while (at >= 0 && at < code->n && code->insn[at].op != CC_OP_RERAISE) at = passes_by(code, at, globals);
+        if (at < 0) return false;
+    }
+    return true;
+}

@@ -144,14 +144,13 @@ PyObject *cc_obj_number(PyObject *number) {
 /* The end of a generator runs code where an `except`, `finally` or `with` may stand around it. */
 static bool catches(PyObject *generator) {
     CcGen g;
-    int exits[1];
     if (!cc_generator_read(generator, &g)) {
         PyObject *frame = PyObject_GetAttrString(generator, "gi_frame");
         Py_XDECREF(frame);
         return frame != Py_None; /* else it is over */
     }
     for (int pc = 0; pc < g.code->n; pc++)
-        if (cc_code_catches(g.code, pc, exits, 1) != 0) return true;
+        if (!cc_code_closes_quietly(g.code, pc, g.func->func_globals)) return true;
     return false;
 }
 

@@ -58,6 +58,9 @@ bool cc_code_looks(PyCodeObject *co);
 /* Where an exception at instruction `pc` would go in this code: -1 to an `except` or `finally`, else how many `with`
  * blocks it leaves; exits: the depth at which each one's __exit__ lies on the stack. */
 int cc_code_catches(const CcCode *code, int pc, int *exits, int max);
+/* Whether close(), of a generator that waits at `pc`, runs none of its `except`, `finally` and `with`: each names builtin
+ * exceptions that GeneratorExit is none of. */
+bool cc_code_closes_quietly(const CcCode *code, int pc, PyObject *globals);
 int cc_code_line(const CcCode *code, int pc); /* source line; -1 unknown */
 const char *cc_op_name(CcOp op);
 

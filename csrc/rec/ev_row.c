@@ -468,6 +468,12 @@ PyObject *cc_row_taken(CcRec *rec, CcAct *act, PyObject *self, PyObject *with) {
     return items;
 }
 
+/* max(zip(a, b)) gives one of the tuples that zip made, which may hold the last one to use it again. */
+static bool a_pair(const CcCalled *c, PyObject *result) {
+    return c->n == 1 && PyTuple_CheckExact(result) &&
+           (Py_IS_TYPE(c->in[0], &PyZip_Type) || Py_IS_TYPE(c->in[0], &PyEnum_Type));
+}
+
 static CcGo write_effect(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *callee, PyObject *result) {
     PyObject *self = c->in[0];
     const int source = cc_value_source(rec, self);
@@ -601,8 +607,8 @@ static CcGo call_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee
     if (callee->kind == CC_CALLEE_READ && c->n > 0) cc_value_pairs(rec, result, c->in[0]);
     if ((PyAnySet_Check(result) || has(callee, CC_TRAIT_MAKES_SET)) && !cc_value_membership(rec, result, NULL))
         return cc_rec_poison(rec, act, CC_R_TENSOR_ITER, callee->name);
-    if (Py_REFCNT(result) == 1 || callee->kind == CC_CALLEE_NEW || callee->kind == CC_CALLEE_ITER ||
-        callee->kind == CC_CALLEE_READ || callee->kind == CC_CALLEE_SUPER) {
+    if (Py_REFCNT(result) == 1 || a_pair(c, result) || callee->kind == CC_CALLEE_NEW ||
+        callee->kind == CC_CALLEE_ITER || callee->kind == CC_CALLEE_READ || callee->kind == CC_CALLEE_SUPER) {
         cc_value_fresh(rec, result);
         return CC_OK;
     }

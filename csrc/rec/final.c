@@ -3,14 +3,9 @@
  * end, unless the result, an effect or the snapshot of a break needs it. */
 #include "rec_int.h"
 
-static bool catches(const CcCode *code, int pc) {
-    int exits[1];
-    return cc_code_catches(code, pc, exits, 1) != 0;
-}
-
-static bool catches_anywhere(const CcCode *code) {
+static bool catches_anywhere(const CcCode *code, PyObject *globals) {
     for (int pc = 0; pc < code->n; pc++)
-        if (catches(code, pc)) return true;
+        if (!cc_code_closes_quietly(code, pc, globals)) return true;
     return false;
 }
 
@@ -23,14 +18,18 @@ static bool close_runs_code(PyObject *generator, CcWhen when) {
              *inner = PyObject_GetAttrString(generator, "gi_yieldfrom");
     PyObject *suspended = PyObject_GetAttrString(generator, "gi_suspended"),
              *co = PyObject_GetAttrString(generator, "gi_code");
-    PyObject *last = frame != NULL && frame != Py_None ? PyObject_GetAttrString(frame, "f_lasti") : NULL;
+    const bool there = frame != NULL && frame != Py_None;
+    PyObject *last = there ? PyObject_GetAttrString(frame, "f_lasti") : NULL,
+             *globals = there ? PyObject_GetAttrString(frame, "f_globals") : NULL;
     const CcCode *code = co != NULL ? cc_code_get((PyCodeObject *)co) : NULL;
     const long unit = last != NULL ? PyLong_AsLong(last) / (long)sizeof(uint16_t) : -1;
     bool runs = true;
     if (frame == Py_None) runs = false; /* it has ended */
-    else if (code != NULL && suspended == Py_False) runs = when == EVER && catches_anywhere(code);
-    else if (code != NULL && inner != NULL && unit >= 0 && unit < code->n_units && code->by_unit[unit] >= 0) {
-        runs = catches(code, code->by_unit[unit]);
+    else if (code != NULL && globals != NULL && suspended == Py_False)
+        runs = when == EVER && catches_anywhere(code, globals);
+    else if (code != NULL && globals != NULL && inner != NULL && unit >= 0 && unit < code->n_units &&
+             code->by_unit[unit] >= 0) {
+        runs = !cc_code_closes_quietly(code, code->by_unit[unit], globals);
         if (!runs && inner != Py_None)
             runs = PyGen_CheckExact(inner) ? close_runs_code(inner, when) : PyObject_HasAttrString(inner, "close");
     }
@@ -40,6 +39,7 @@ static bool close_runs_code(PyObject *generator, CcWhen when) {
     Py_XDECREF(suspended);
     Py_XDECREF(co);
     Py_XDECREF(last);
+    Py_XDECREF(globals);
     return runs;
 }
 
