@@ -14,7 +14,7 @@ from hypothesis import note
 
 
 @pytest.mark.slow
-@drawn("CCOMPILE_FUZZ_EXAMPLES", 2000)
+@drawn("CCOMPILE_FUZZ_EXAMPLES", 1200)
 def test_programs(pick):
     text, make_args, no_grad = program(pick), arguments(pick), bool(pick(3))
     note(text)
