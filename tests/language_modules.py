@@ -171,7 +171,7 @@ class HookAddedInside(nn.Module):
         return y, self.fc(x)
 
 
-@case(hit=False)  # a garbage collection in the middle of a recording finalises modules of its own making: it gives up, and the next records
+@case(hit=False)  # behind hundreds of other tests one of its recordings was given up, which the next call makes good; not yet explained
 class ModuleMadeInside(nn.Module):
     def forward(self, x):
         layer = nn.Linear(3, 2, bias=False)
