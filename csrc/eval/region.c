@@ -463,7 +463,7 @@ static bool varies(void *ctx, int level, int slot) {
 
 static CcGo record_from(Region *g, CcPoint *p, CcAct *const *acts, int n, const CcMode *mode) {
     if (p->segment.n >= g->root->knobs.loop_limit) {
-        cc_rec_tell(g->rec, acts[n - 1], CC_R_LIMIT, "loop_limit variants behind one break");
+        cc_site_why(g->rec, acts[n - 1], CC_R_LIMIT, "loop_limit variants behind one break");
         fill_up(g, p, cc_rec_why(g->rec), "there are loop_limit variants already");
         return die(g);
     }

@@ -138,7 +138,7 @@ int cc_segment_operands(const CcTrace *t, const CcMaker *m, const CcAction *a, P
         return -1;
     }
     for (int i = 0; i < a->n; i++) {
-        in[i] = cc_recipe_make(m, t->args.at[a->args0 + i]);
+        in[i] = cc_maker_make(m, t->args.at[a->args0 + i]);
         if (in[i] == NULL) {
             drop(in, i);
             return -1;
@@ -472,7 +472,7 @@ CcRan cc_segment_exec(CcSegment *s, CcScratch *x) {
 
 PyObject *cc_segment_make(const CcSegment *s, CcScratch *x, int recipe) {
     const CcMaker m = cc_segment_maker(s->trace, x, true);
-    return cc_recipe_make(&m, recipe);
+    return cc_maker_make(&m, recipe);
 }
 
 /* ------------------------------------------------------------------ life */

@@ -310,7 +310,7 @@ static bool cache_key(CcRec *rec, PyObject *o, int depth) {
     if (cc_value_const(o) || cc_value_ident(o)) return !cc_value_symbolic(rec, o);
     if (depth == 0 || cc_tens_any(o)) return false;
     if (PyTuple_Check(o) && cc_value_compares_as(o, &PyTuple_Type)) {
-        bool ok = cc_value_content(rec, o, depth);
+        bool ok = cc_inside_guard(rec, o, depth);
         for (Py_ssize_t i = 0; ok && i < PyTuple_GET_SIZE(o); i++)
             ok = cache_key(rec, PyTuple_GET_ITEM(o, i), depth - 1);
         return ok;
@@ -427,13 +427,13 @@ void cc_backcall_made(CcRec *rec, PyObject *o) {
 CcGo cc_backcall_pure(CcRec *rec, CcAct *act, CcEvent *ev, CcPure pure, PyObject *f, PyObject *const *in, int n,
                       PyObject *kwnames) {
     for (int i = 0; i < n; i++) {
-        if (pattern(in[i]) && cc_value_content(rec, in[i], 1)) continue;
+        if (pattern(in[i]) && cc_inside_guard(rec, in[i], 1)) continue;
         if (pure == CC_PURE_CLASS && PyType_Check(in[i]) && cc_value_origin(rec, in[i]) != CC_O_UNKNOWN) {
             cc_attr_mro(rec, in[i]);
             continue;
         }
         if (!plain_data(in[i], 6) || !cc_number_settle(rec, in[i], 6)) return CC_OK;
-        if (cc_value_dirty(rec, in[i]) != CC_DIRTY_NO || !cc_value_content(rec, in[i], 6)) return CC_OK;
+        if (cc_value_dirty(rec, in[i]) != CC_DIRTY_NO || !cc_inside_guard(rec, in[i], 6)) return CC_OK;
     }
     if (!cc_state_read(rec, in, n, true)) return CC_OK;
     const size_t n_kw = kwnames != NULL ? (size_t)PyTuple_GET_SIZE(kwnames) : 0;

@@ -179,9 +179,9 @@ static CcGo torch_operands(CcRec *rec, CcAct *act, const CcCalled *c, bool data_
         const CcDirty d = cc_value_dirty(rec, c->in[i]);
         if (d != CC_DIRTY_NO) return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(c->in[i]));
         if (!cc_node_nameable(rec, c->in[i], 4)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(c->in[i]));
-        if (i == 0 && data_first && cc_value_structure(rec, c->in[i], 4)) continue;
+        if (i == 0 && data_first && cc_inside_structure(rec, c->in[i], 4)) continue;
         const bool container = PyList_Check(c->in[i]) || PyTuple_Check(c->in[i]) || PyDict_Check(c->in[i]);
-        if (container && !cc_value_content(rec, c->in[i], 4))
+        if (container && !cc_inside_guard(rec, c->in[i], 4))
             return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(c->in[i]));
     }
     return CC_OK;
@@ -461,7 +461,7 @@ static void partial_guards(CcRec *rec, PyObject *o) {
         }
         cc_vec_push(&rec->keep, v);
         cc_value_read(rec, CC_SRC_MEMBER, source, d, 0, 0, v);
-        cc_value_content(rec, v, 1);
+        cc_inside_guard(rec, v, 1);
     }
 }
 
@@ -511,7 +511,7 @@ CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, in
     const bool ex = ev->kind == CC_EV_CALL_EX;
     if (ex) {
         if (cc_value_dirty(rec, in[1]) || (n > 2 && in[2] != NULL && cc_value_dirty(rec, in[2])) ||
-            !cc_value_content(rec, in[1], 1) || (n > 2 && in[2] != NULL && !cc_value_content(rec, in[2], 1)))
+            !cc_inside_guard(rec, in[1], 1) || (n > 2 && in[2] != NULL && !cc_inside_guard(rec, in[2], 1)))
             return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "arguments");
     }
     if (cc_value_origin(rec, in[0]) == CC_O_UNKNOWN)

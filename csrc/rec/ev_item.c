@@ -91,8 +91,7 @@ static CcGo readable(CcRec *rec, CcAct *act, const CcEvent *ev) {
     if (cc_value_unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
     if (!key_readable(rec, o, key)) return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(o));
     if (!cc_number_settle(rec, key, 1)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, "key");
-    if (PySlice_Check(key) && !cc_value_content(rec, key, 1))
-        return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "slice");
+    if (PySlice_Check(key) && !cc_inside_guard(rec, key, 1)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "slice");
     if (PyDict_Check(o) && cc_value_source(rec, o) >= 0 && !cc_op_python_method(o, "__getitem__") &&
         !cc_number_key(rec, key))
         return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "key");
@@ -103,11 +102,11 @@ static CcGo readable(CcRec *rec, CcAct *act, const CcEvent *ev) {
         return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "key");
     if (PyType_Check(o) || cc_value_const(o) || cc_op_bare(o) || cc_op_python_method(o, "__getitem__")) return CC_OK;
     if (PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o)) {
-        if (PySlice_Check(key) && !cc_value_content(rec, o, 1))
+        if (PySlice_Check(key) && !cc_inside_guard(rec, o, 1))
             return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
         return CC_OK;
     }
-    if ((is_heap(o) || cc_op_container(o)) && cc_value_content(rec, o, 1)) return CC_OK;
+    if ((is_heap(o) || cc_op_container(o)) && cc_inside_guard(rec, o, 1)) return CC_OK;
     return cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, type_name(o));
 }
 
@@ -120,7 +119,7 @@ void cc_item_look(CcRec *rec, CcAct *act, PyObject *dict, PyObject *key) {
 static bool look_in_sequence(CcRec *rec, CcAct *act, PyObject *o, PyObject *key) {
     const int source = cc_value_known(rec, o) ? -1 : cc_value_source(rec, o);
     if (source < 0) return true;
-    if (!PyLong_Check(key)) return !PyIndex_Check(key) || cc_value_content(rec, o, 1);
+    if (!PyLong_Check(key)) return !PyIndex_Check(key) || cc_inside_guard(rec, o, 1);
     Py_ssize_t i = PyNumber_AsSsize_t(key, NULL);
     const Py_ssize_t n = PySequence_Fast_GET_SIZE(o);
     if (i < 0 || i >= n) { /* counted from the end, or out of range: the length decides */
@@ -215,7 +214,7 @@ CcGo cc_item_store_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
             return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "index");
         return CC_OK;
     }
-    if (PySlice_Check(ev->in[1]) && !cc_value_content(rec, ev->in[1], 1))
+    if (PySlice_Check(ev->in[1]) && !cc_inside_guard(rec, ev->in[1], 1))
         return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "slice");
     if (is_heap(o) && !PyODict_Check(o)) {
         PyObject *s = cc_obj_name("__setitem__"), *f = cc_type_lookup(Py_TYPE(o), s);
@@ -227,8 +226,8 @@ CcGo cc_item_store_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
         return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "a tensor as a key");
     if (PySlice_Check(ev->in[1]) && PyList_CheckExact(o) && cc_value_source(rec, o) >= 0) {
         const bool reads = ev->in[2] == NULL || ((PyList_CheckExact(ev->in[2]) || PyTuple_CheckExact(ev->in[2])) &&
-                                                 !dirty(rec, ev->in[2]) && cc_value_content(rec, ev->in[2], 1));
-        if (dirty(rec, o) || !reads || !cc_number_settle(rec, ev->in[1], 1) || !cc_value_content(rec, o, 1))
+                                                 !dirty(rec, ev->in[2]) && cc_inside_guard(rec, ev->in[2], 1));
+        if (dirty(rec, o) || !reads || !cc_number_settle(rec, ev->in[1], 1) || !cc_inside_guard(rec, o, 1))
             return cc_rec_break(rec, act, CC_R_DIRTY_READ, "a slice of a list that existed before");
         cc_value_will_write(rec, o);
         return CC_OK;
@@ -239,7 +238,7 @@ CcGo cc_item_store_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
     if (PyList_Check(o) && dirty(rec, o)) return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(o));
     if (PyDict_Check(o) && ev->in[2] == NULL &&
         cc_value_source(rec, o) >= 0 && /* the key must be there in a replay, too */
-        (!PyDict_CheckExact(o) || dirty(rec, o) || !cc_value_content(rec, o, 1)))
+        (!PyDict_CheckExact(o) || dirty(rec, o) || !cc_inside_guard(rec, o, 1)))
         return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(o));
     cc_value_will_write(rec, o);
     return CC_OK;
@@ -269,7 +268,7 @@ CcGo cc_item_store_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
     if (source < 0 || (!PyList_Check(o) && !PyDict_Check(o))) return CC_OK;
     if (rec->raised) {
         /* nothing was written: an index that is out of range, a key that is not there */
-        cc_value_content(rec, o, 1);
+        cc_inside_guard(rec, o, 1);
         return CC_OK;
     }
     if (PyList_CheckExact(o) && PySlice_Check(ev->in[1])) return store_slice(rec, act, ev, source);
@@ -300,7 +299,7 @@ static CcGo findable(CcRec *rec, CcAct *act, CcEvent *ev) {
     cc_same_met(rec, item);
     const bool by_hash = PyDict_Check(o) || PyAnySet_Check(o) || cc_value_view(o) == &PyDictKeys_Type;
     if (by_hash && !cc_value_const(item) && !cc_value_ident(item) && !dirty(rec, o) &&
-        (cc_value_members(rec, o) || cc_value_content(rec, o, 1)) && cc_value_membership(rec, o, item) &&
+        (cc_inside_members(rec, o) || cc_inside_guard(rec, o, 1)) && cc_value_membership(rec, o, item) &&
         cc_tens_any(item))
         return CC_OK;
     if (cc_tens_any(item) || (!by_hash && cc_value_has_tensor(o, 2)))
@@ -310,7 +309,7 @@ static CcGo findable(CcRec *rec, CcAct *act, CcEvent *ev) {
     if (PyDict_Check(o) && !cc_value_unknown(rec, o) && key_readable(rec, o, item) && cc_number_dict_key(rec, item))
         return CC_OK;
     const CcEvent one = {.kind = CC_EV_CONTAINS, .in = &item, .n = 1};
-    return cc_op_plain(rec, act, cc_value_members(rec, o) ? &one : ev, 3);
+    return cc_op_plain(rec, act, cc_inside_members(rec, o) ? &one : ev, 3);
 }
 
 CcGo cc_item_contains_before(CcRec *rec, CcAct *act, CcEvent *ev) {

@@ -88,7 +88,7 @@ CcGo cc_op_plain(CcRec *rec, CcAct *act, const CcEvent *ev, int depth) {
         if (cc_value_const(o) || cc_value_ident(o) || cc_op_bare(o)) continue;
         if (!is_heap(o) && !cc_op_container(o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, type_name(o));
         const bool known =
-            is_heap(o) && PyExceptionInstance_Check(o) ? cc_value_exception(rec, o) : cc_value_content(rec, o, depth);
+            is_heap(o) && PyExceptionInstance_Check(o) ? cc_inside_exception(rec, o) : cc_inside_guard(rec, o, depth);
         if (!known && !done_in_python(ev, i)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
     }
     return CC_OK;
@@ -281,7 +281,7 @@ static CcGo truth_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     if (cc_value_unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
     if (dirty(rec, o)) return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(o));
     if (is_heap(o) &&
-        (PyTuple_Check(o) || PyList_Check(o) || PyDict_Check(o) || PyAnySet_Check(o) || cc_value_content(rec, o, 1)))
+        (PyTuple_Check(o) || PyList_Check(o) || PyDict_Check(o) || PyAnySet_Check(o) || cc_inside_guard(rec, o, 1)))
         return CC_OK;
     if (cc_op_container(o) || PyExceptionInstance_Check(o) || cc_value_origin(rec, o) == CC_O_FRESH || PyCell_Check(o))
         return CC_OK;
@@ -327,7 +327,7 @@ CcGo cc_op_iter(CcRec *rec, CcAct *act, const CcEvent *ev) {
 
 static CcGo iter_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
     if (ev->result == NULL) return CC_OK;
-    if (is_heap(ev->in[0]) && !cc_value_content(rec, ev->in[0], 1) && Py_TYPE(ev->result)->tp_iternext != NULL &&
+    if (is_heap(ev->in[0]) && !cc_inside_guard(rec, ev->in[0], 1) && Py_TYPE(ev->result)->tp_iternext != NULL &&
         !is_heap(ev->result) && !PyGen_Check(ev->result) && cc_value_origin(rec, ev->result) == CC_O_UNKNOWN)
         return cc_rec_poison(rec, act, CC_R_UNKNOWN_TYPE, type_name(ev->in[0]));
     cc_value_fresh(rec, ev->result);

@@ -43,13 +43,13 @@ static CcGo contents(CcRec *rec, CcAct *act, const CcCalled *c, int from, int de
         if (depth > 1) cc_number_which(rec, o, depth);
         if (cc_value_const(o) || cc_value_ident(o)) continue;
         if (PyExceptionInstance_Check(o)) {
-            if (!cc_value_exception(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
+            if (!cc_inside_exception(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
             continue;
         }
         if (cc_value_dirty(rec, o) != CC_DIRTY_NO) return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(o));
         if (PyIter_Check(o) && cc_value_origin(rec, o) != CC_O_FRESH && !cc_python_class(Py_TYPE(o)))
             return cc_rec_break(rec, act, CC_R_OUTSIDE_ITER, type_name(o));
-        if (!cc_value_content(rec, o, depth)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
+        if (!cc_inside_guard(rec, o, depth)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
     }
     return CC_OK;
 }
@@ -171,7 +171,7 @@ static CcGo item_after(CcRec *rec, CcAct *act, const CcCalled *c, PyObject *resu
 
 /* What it is given is known, and what it hashes is a constant. */
 static CcGo operands_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *callee) {
-    if (c->n > 1 && PySlice_Check(c->in[1]) && !cc_tens_any(c->in[0]) && !cc_value_content(rec, c->in[1], 1))
+    if (c->n > 1 && PySlice_Check(c->in[1]) && !cc_tens_any(c->in[0]) && !cc_inside_guard(rec, c->in[1], 1))
         return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "slice");
     if (!callbacks_known(rec, c, callee)) return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, callee->name);
     for (int i = 0; i < c->n; i++)
@@ -326,7 +326,7 @@ static bool asks_members(CcRec *rec, const CcCalled *c, const CcCallee *callee) 
     if (c->n == 0 ||
         !(has(callee, CC_TRAIT_ASKS_LEN) || (callee->kind == CC_CALLEE_READ_WRITE && !has(callee, CC_TRAIT_TAKES_OUT))))
         return false;
-    if (!cc_value_members(rec, c->in[0])) return false;
+    if (!cc_inside_members(rec, c->in[0])) return false;
     if (callee->kind == CC_CALLEE_READ_WRITE) cc_value_will_write(rec, c->in[0]);
     return true;
 }

@@ -172,7 +172,7 @@ void cc_given_entered(CcRec *rec, const CcAct *act) {
 bool cc_given_class(CcRec *rec, PyObject *o, int depth) {
     if (cc_tens_any(o)) return true;
     if (PyTuple_Check(o)) {
-        bool known = cc_value_content(rec, o, 1);
+        bool known = cc_inside_guard(rec, o, 1);
         for (Py_ssize_t i = 0; known && depth > 0 && i < PyTuple_GET_SIZE(o); i++)
             known = cc_given_class(rec, PyTuple_GET_ITEM(o, i), depth - 1);
         return known;

@@ -143,7 +143,7 @@ static bool plain_key(PyObject *key, int depth) {
 
 bool cc_number_key(CcRec *rec, PyObject *key) {
     if (!plain_key(key, 3) || !cc_number_settle(rec, key, 3)) return false;
-    return !PyTuple_CheckExact(key) || cc_value_content(rec, key, 4);
+    return !PyTuple_CheckExact(key) || cc_inside_guard(rec, key, 4);
 }
 
 /* Equal whenever it is made again (a NaN is not). */

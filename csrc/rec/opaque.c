@@ -222,7 +222,7 @@ CcGo cc_opaque_reduce(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, 
     const int source = cc_value_source(rec, self);
     if (source >= 0) {
         cc_value_read(rec, CC_SRC_DICTOF, source, NULL, 0, 0, dict);
-        if (PyDict_GET_SIZE(dict) == 0 && !cc_value_content(rec, dict, 1))
+        if (PyDict_GET_SIZE(dict) == 0 && !cc_inside_guard(rec, dict, 1))
             (void)cc_rec_poison(rec, act, CC_R_UNKNOWN_CALL, "object.__reduce_ex__");
     } else {
         cc_value_fresh(rec, dict);

@@ -1,128 +1,10 @@
-/* The recorder's life: beginning a trace, frames that come and go, breaks with their snapshots, and the end.
+/* The recorder's life: beginning a trace, frames that come and go, breaks, and the end.
  *
  *   frames of the region:   root --direct call--> forward --direct call--> layer --C code--> property getter
  *                           '------------ transparent: can be rebuilt ---------'            '- not: marks a site -' */
 #include "rec_int.h"
 
 enum { MAX_NODES = 20000, MAX_GUARDS = 200000, MAX_LEVELS = 64 };
-
-/* ------------------------------------------------------------------ reasons */
-
-static const struct {
-    const char *name, *why, *advice;
-} reasons[] = {
-#define CC_REASON(id, name, why, advice) {name, why, advice},
-#include "breaks.def"
-#undef CC_REASON
-};
-
-const char *cc_reason_name(CcReason r) { return reasons[r].name; }
-const char *cc_reason_advice(CcReason r) { return reasons[r].advice; }
-
-void cc_break_clear(CcBreakInfo *info) {
-    free(info->text);
-    for (int i = 0; i < info->n_stack; i++) {
-        Py_CLEAR(info->stack[i].file);
-        Py_CLEAR(info->stack[i].function);
-    }
-    free(info->stack);
-    *info = (CcBreakInfo){0};
-}
-
-void cc_break_copy(CcBreakInfo *to, const CcBreakInfo *from) {
-    if (to == from) return;
-    cc_break_clear(to);
-    *to = *from;
-    to->text = from->text != NULL ? strdup(from->text) : NULL;
-    to->stack = calloc((size_t)from->n_stack + 1, sizeof *to->stack);
-    for (int i = 0; i < from->n_stack; i++) {
-        to->stack[i] = from->stack[i];
-        Py_INCREF(to->stack[i].file);
-        Py_INCREF(to->stack[i].function);
-    }
-}
-
-/* Source positions, not instructions: CPython 3.12 compiles a loop's condition twice. */
-static uint64_t site_of(const CcAct *act) {
-    int line = 0, column = 0, end_line = 0, end_column = 0;
-    if (act == NULL) return 0;
-    if (!PyCode_Addr2Location(act->co, act->code->insn[act->pc].real * 2, &line, &column, &end_line, &end_column))
-        line = act->pc;
-    const uint64_t words[] = {(uintptr_t)act->co, (uint64_t)line, (uint64_t)column, (uint64_t)end_line,
-                              (uint64_t)end_column};
-    return cc_map_hash(words, sizeof words, 0);
-}
-
-static void set_why(CcRec *rec, const CcAct *act, CcReason reason, const char *what) {
-    cc_break_clear(&rec->why);
-    rec->why.reason = reason;
-    char text[400];
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wformat-nonliteral"
-    snprintf(text, sizeof text, reasons[reason].why, what != NULL ? what : "");
-#pragma GCC diagnostic pop
-    rec->why.text = strdup(text);
-    int n = 0;
-    for (const CcAct *a = act; a != NULL; a = a->prev) n++;
-    rec->why.stack = calloc((size_t)n + 1, sizeof *rec->why.stack);
-    rec->why.n_stack = n;
-    rec->why.site = site_of(act);
-    for (const CcAct *a = act; a != NULL; a = a->prev)
-        rec->why.stack[--n] = (struct CcPlace){Py_NewRef(a->co->co_filename), Py_NewRef(a->co->co_qualname),
-                                               cc_code_line(a->code, a->pc)};
-}
-
-void cc_rec_tell(CcRec *rec, const CcAct *act, CcReason reason, const char *what) { set_why(rec, act, reason, what); }
-
-/* ------------------------------------------------------------------ sites */
-
-void cc_sites_cut(CcSites *sites, int n) {
-    while (sites->at.n > n) {
-        struct CcSite *last = &sites->at.at[--sites->at.n];
-        Py_CLEAR(last->co);
-        cc_break_clear(&last->why);
-    }
-}
-
-void cc_sites_free(CcSites *sites) {
-    cc_sites_cut(sites, 0);
-    sites->tracebacks = false;
-    cc_vec_free(&sites->at);
-}
-
-static const struct CcSite *find_site(const CcSites *sites, const CcAct *act) {
-    for (int i = 0; i < sites->at.n; i++)
-        if (sites->at.at[i].co == act->co && sites->at.at[i].pc == act->pc) return &sites->at.at[i];
-    return NULL;
-}
-
-/* Marks an instruction; false when it is marked already (marking it again can't help). */
-static bool mark_site(CcRec *rec, PyCodeObject *co, int pc) {
-    for (int i = 0; i < rec->sites->at.n; i++)
-        if (rec->sites->at.at[i].co == co && rec->sites->at.at[i].pc == pc) return false;
-    struct CcSite site = {.co = (PyCodeObject *)Py_NewRef((PyObject *)co), .pc = pc};
-    cc_break_copy(&site.why, &rec->why);
-    cc_vec_push(&rec->sites->at, site);
-    return true;
-}
-
-/* The next time an object that can't be rebuilt is made behind a break; a generator that was adopted stays what it
- * is. */
-static bool mark_made(CcRec *rec) {
-    const CcProv *p = cc_value_find(rec, rec->unbuildable);
-    if (p != NULL && p->site_co != NULL) return mark_site(rec, p->site_co, p->site_pc);
-    PyObject *co =
-        p != NULL && PyGen_CheckExact(rec->unbuildable) ? PyObject_GetAttrString(rec->unbuildable, "gi_code") : NULL;
-    const bool marked = co != NULL && mark_site(rec, (PyCodeObject *)co, CC_SITE_ADOPTION);
-    Py_XDECREF(co);
-    return marked;
-}
-
-bool cc_rec_may_adopt(const CcRec *rec, const PyCodeObject *generator) {
-    for (int i = 0; i < rec->sites->at.n; i++)
-        if (rec->sites->at.at[i].co == generator && rec->sites->at.at[i].pc == CC_SITE_ADOPTION) return false;
-    return true;
-}
 
 /* ------------------------------------------------------------------ life */
 
@@ -268,7 +150,7 @@ static bool is_default(const PyFunctionObject *func, PyObject *v) {
 static void guard_kwdefaults(CcRec *rec, PyFunctionObject *func) {
     if (func->func_kwdefaults == NULL || cc_value_source(rec, (PyObject *)func) < 0) return;
     cc_value_const_source(rec, func->func_kwdefaults);
-    cc_value_content(rec, func->func_kwdefaults, 1);
+    cc_inside_guard(rec, func->func_kwdefaults, 1);
 }
 
 /* A class makes an object, and then calls __init__. */
@@ -417,8 +299,8 @@ void cc_rec_leave(CcRec *rec, CcAct *act, int how, PyObject *value) {
     if (how == CC_LEAVE_HANDOVER) cc_escape_restore(rec);
     rec->frame.n = at;
     if (how == CC_LEAVE_HANDOVER) { /* CPython goes on with a frame that we don't see */
-        set_why(rec, act, CC_R_OPCODE, cc_op_name((CcOp)act->code->insn[act->pc].op));
-        if (at > 0) mark_site(rec, rec->frame.at[at - 1].act->co, rec->frame.at[at - 1].act->pc);
+        cc_site_why(rec, act, CC_R_OPCODE, cc_op_name((CcOp)act->code->insn[act->pc].op));
+        if (at > 0) cc_site_mark(rec, rec->frame.at[at - 1].act->co, rec->frame.at[at - 1].act->pc);
         abort_recording(rec);
         return;
     }
@@ -429,12 +311,12 @@ void cc_rec_leave(CcRec *rec, CcAct *act, int how, PyObject *value) {
         return;
     }
     if (how != CC_LEAVE_RETURN) {
-        set_why(rec, act, CC_R_RAISED, NULL);
+        cc_site_why(rec, act, CC_R_RAISED, NULL);
         abort_recording(rec);
         return;
     }
     if (cc_final_died(rec, act) || !cc_idle_end(rec, act)) {
-        set_why(rec, act, CC_R_FINALISED, NULL);
+        cc_site_why(rec, act, CC_R_FINALISED, NULL);
         abort_recording(rec);
         return;
     }
@@ -445,8 +327,8 @@ void cc_rec_leave(CcRec *rec, CcAct *act, int how, PyObject *value) {
     cc_hook_pause(act->obs, paused);
     cc_map_free(&memo);
     if (!ok) {
-        set_why(rec, act, CC_R_UNBUILDABLE, Py_TYPE(rec->unbuildable)->tp_name);
-        (void)mark_made(rec);
+        cc_site_why(rec, act, CC_R_UNBUILDABLE, Py_TYPE(rec->unbuildable)->tp_name);
+        (void)cc_site_made(rec);
         abort_recording(rec);
         return;
     }
@@ -558,74 +440,6 @@ static void finish(CcRec *rec, CcEnd end) {
     abort_recording(rec);
 }
 
-/* Stands for an operand of a call that a frame waits in: it is only popped, but has to look like what the instruction
- * takes: f(*tuple, **dict). */
-static int operand_recipe(CcRec *rec, PyObject *operand) {
-    static PyObject *empty_dict;
-    if (empty_dict == NULL) empty_dict = PyDict_New();
-    PyObject *like = PyTuple_Check(operand)  ? PyTuple_New(0)
-                     : PyDict_Check(operand) ? Py_NewRef(empty_dict)
-                                             : Py_NewRef(Py_None);
-    cc_vec_push(&rec->trace->recipes.r, (CcRecipe){.make = CC_MAKE_CONST, .object = like});
-    return rec->trace->recipes.r.n - 1;
-}
-
-static int null_recipe(CcRec *rec) {
-    cc_vec_push(&rec->trace->recipes.r, (CcRecipe){.make = CC_MAKE_NULL});
-    return rec->trace->recipes.r.n - 1;
-}
-
-/* Recipe of a slot, or CC_SLOT_STAYS; < CC_SLOT_STAYS: rec->unbuildable. */
-static int snapshot_slot(CcRec *rec, const CcRecFrame *f, int slot, int keep_to, bool looked, CcMap *memo) {
-    PyObject *v = cc_act_get(f->act, slot);
-    if (slot >= f->act->code->n_locals || cc_final_slot(f->act, slot)) {
-        const int r = v == NULL         ? null_recipe(rec)
-                      : slot >= keep_to ? operand_recipe(rec, v)
-                                        : cc_recipe_of(rec, v, memo);
-        return r >= 0 ? r : CC_SLOT_STAYS - 1;
-    }
-    if (cc_idle_stays(rec, f, slot)) return CC_SLOT_STAYS;
-    const int r = v != NULL ? cc_idle_recipe(rec, f->act, slot, looked, memo) : -1;
-    return r >= 0 ? r : null_recipe(rec);
-}
-
-static bool snapshot_level(CcRec *rec, const CcRecFrame *f, bool innermost, bool looked, CcMap *memo) {
-    CcTrace *t = rec->trace;
-    CcAct *act = f->act;
-    const int n_locals = act->code->n_locals, n = n_locals + act->depth;
-    const int func = cc_recipe_of(rec, (PyObject *)act->func, memo);
-    if (func < 0) return false;
-    const int keep_to = innermost ? n : n_locals + cc_act_waiting_depth(act);
-    CcLevel level = {.func = func,
-                     .co = (PyCodeObject *)Py_NewRef((PyObject *)act->co),
-                     .pc = act->pc,
-                     .depth = act->depth,
-                     .kept = f->kept,
-                     .touched = f->touched,
-                     .slot0 = t->slots.n,
-                     .n = n};
-    cc_vec_push(&t->level, level);
-    for (int slot = 0; slot < n; slot++) cc_vec_push(&t->slots, -1);
-    for (int slot = 0; slot < n; slot++) {
-        const int r = snapshot_slot(rec, f, slot, keep_to, looked, memo);
-        if (r < CC_SLOT_STAYS) return false;
-        t->slots.at[level.slot0 + slot] = r;
-    }
-    return true;
-}
-
-/* The exception that an `except` or `finally` is handling is the thread's state, and no slot of a frame. */
-static bool snapshot_handled(CcRec *rec, CcMap *memo) {
-    PyObject *handled = PyErr_GetHandledException();
-    bool ok = true;
-    if (handled != rec->handled_start) {
-        rec->trace->handled = handled == rec->handled_outer ? CC_HANDLED_OUTER : cc_recipe_of(rec, handled, memo);
-        ok = rec->trace->handled >= 0 || handled == rec->handled_outer;
-    }
-    Py_XDECREF(handled);
-    return ok;
-}
-
 static CcGo give_up(CcRec *rec) {
     abort_recording(rec);
     return CC_GIVE_UP;
@@ -638,8 +452,8 @@ CcRecFrame *cc_rec_outer(CcRec *rec) {
 }
 
 CcGo cc_rec_retry(CcRec *rec, const CcAct *act, PyCodeObject *co, int pc, CcReason reason, const char *what) {
-    set_why(rec, act, reason, what);
-    mark_site(rec, co, pc);
+    cc_site_why(rec, act, reason, what);
+    cc_site_mark(rec, co, pc);
     return give_up(rec);
 }
 
@@ -649,59 +463,37 @@ CcGo cc_rec_poison(CcRec *rec, CcAct *act, CcReason reason, const char *what) {
     return cc_rec_retry(rec, act, at->co, at->pc, reason, what);
 }
 
-/* An object of the frame `level` can't be rebuilt at a break: the next time the break is before it is made. Where that
- * is not known, or did not help, it is before the call of that frame, or of one around it. */
-static void mark_before(CcRec *rec, int level) {
-    if (mark_made(rec)) return;
-    for (int i = level - 1; i >= 0; i--)
-        if (mark_site(rec, rec->frame.at[i].act->co, rec->frame.at[i].act->pc)) return;
-}
-
-/* copy.deepcopy's memo is keyed by where this call's objects lie, so no frame of it can be rebuilt for others: its call is
- * the break. */
-static bool mark_copy(CcRec *rec) {
-    for (int i = 1; i < rec->frame.n; i++) {
-        const CcAct *act = rec->frame.at[i].act, *caller = rec->frame.at[i - 1].act;
-        if (cc_rec_in_module(act, "copy") && PyUnicode_CompareWithASCIIString(act->co->co_name, "deepcopy") == 0)
-            return mark_site(rec, caller->co, caller->pc);
-    }
-    return false;
-}
-
 CcGo cc_rec_break(CcRec *rec, CcAct *act, CcReason reason, const char *what) {
-    set_why(rec, act, reason, what);
-    if (mark_copy(rec)) return give_up(rec);
+    cc_site_why(rec, act, reason, what);
+    if (cc_site_copy(rec)) return give_up(rec);
     for (int i = 1; i < rec->frame.n; i++)
         if (!rec->frame.at[i].transparent) {
-            mark_site(rec, rec->frame.at[i - 1].act->co, rec->frame.at[i - 1].act->pc);
+            cc_site_mark(rec, rec->frame.at[i - 1].act->co, rec->frame.at[i - 1].act->pc);
             return give_up(rec);
         }
     if (rec->frame.n == 0 || cc_vec_last(&rec->frame).act != act ||
         (act->event != NULL && act->event->flags & CC_EV_INNER)) {
-        mark_site(rec, act->co, act->pc);
+        cc_site_mark(rec, act->co, act->pc);
         return give_up(rec);
     }
     if (cc_final_died(rec, act)) {
-        set_why(rec, act, CC_R_FINALISED, NULL);
+        cc_site_why(rec, act, CC_R_FINALISED, NULL);
         return give_up(rec);
     }
     CcMap memo = {0};
-    bool ok = true;
-    const bool looked = cc_idle_looked(rec);
     int level = 0;
     const bool paused = cc_hook_pause(act->obs, true);
-    for (; ok && level < rec->frame.n; level++)
-        ok = snapshot_level(rec, &rec->frame.at[level], level == rec->frame.n - 1, looked, &memo);
-    ok = ok && snapshot_handled(rec, &memo) && cc_node_finish_effects(rec, &memo) && !cc_final_left(rec, &memo);
+    const bool ok =
+        cc_snapshot_take(rec, &memo, &level) && cc_node_finish_effects(rec, &memo) && !cc_final_left(rec, &memo);
     cc_hook_pause(act->obs, paused);
     cc_map_free(&memo);
     if (!ok) {
-        set_why(rec, act, CC_R_UNBUILDABLE, Py_TYPE(rec->unbuildable)->tp_name);
-        mark_before(rec, level - 1);
+        cc_site_why(rec, act, CC_R_UNBUILDABLE, Py_TYPE(rec->unbuildable)->tp_name);
+        cc_site_before(rec, level);
         return give_up(rec);
     }
     if (!cc_idle_end(rec, NULL)) {
-        set_why(rec, act, CC_R_FINALISED, NULL);
+        cc_site_why(rec, act, CC_R_FINALISED, NULL);
         return give_up(rec);
     }
     cc_break_copy(&rec->trace->brk, &rec->why);
@@ -718,14 +510,14 @@ CcGo cc_rec_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     f->touched = true;
     if (cc_look_take()) return cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "C code in between");
     if (cc_mem_low()) { /* no place is to blame */
-        set_why(rec, act, CC_R_LIMIT, "memory");
+        cc_site_why(rec, act, CC_R_LIMIT, "memory");
         return give_up(rec);
     }
     f->call_nodes = rec->trace->graph->node.n;
     f->call_stores = rec->stores;
     f->gives = -1;
     if (rec->sites->at.n > 0) {
-        const struct CcSite *site = find_site(rec->sites, act);
+        const struct CcSite *site = cc_site_find(rec->sites, act);
         if (site != NULL && !(ev->flags & CC_EV_INNER)) {
             const CcGo listed = site->why.reason == CC_R_UNBUILDABLE ? cc_backcall_listed(rec, act, ev) : CC_OK;
             if (listed != CC_OK) return listed;

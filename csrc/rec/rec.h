@@ -52,7 +52,7 @@ typedef enum CcMake {
     CC_MAKE_FUNCTION,
     CC_MAKE_GENERATOR, /* kids: function, slots; id = unit, aux = state: CcGen */
     CC_MAKE_ITERATOR,  /* object = type, given, used, left: CcIterator; kid: the dict or set, or NULL */
-    CC_MAKE_OBJECT,    /* object = type; kids: kind of base, base items, dict items, slots: recipe.c */
+    CC_MAKE_OBJECT,    /* object = type; kids: kind of base, base items, dict items, slots: CC_OWN_DICT */
     /* object = callable, kids = arguments: constructors that are pure (range iterator, super, partial) */
     CC_MAKE_CALL,
 } CcMake;
@@ -76,7 +76,7 @@ typedef struct CcMaker {
     PyObject **gv, **value, **effect, **built, **symbol;
 } CcMaker;
 /* NULL: error set, or CC_MAKE_NULL */
-CC_MUST CC_NEW PyObject *cc_recipe_make(const CcMaker *m, int recipe);
+CC_MUST CC_NEW PyObject *cc_maker_make(const CcMaker *m, int recipe);
 void cc_recipe_free(CcRecipes *rs);
 /* Whether it needs nothing but constants, graph values and tensors that are graph inputs. */
 bool cc_recipe_self_contained(const CcRecipes *rs, int recipe);
@@ -307,7 +307,7 @@ const CcBreakInfo *cc_rec_why(const CcRec *rec); /* reason of the last break or 
  * which eager's answer is given. */
 CC_NEW PyObject *cc_intrin_answer(PyObject *func);
 /* Sets what cc_rec_why says: why nothing is recorded at act's instruction. */
-void cc_rec_tell(CcRec *rec, const CcAct *act, CcReason reason, const char *what);
+void cc_site_why(CcRec *rec, const CcAct *act, CcReason reason, const char *what);
 /* Callables, or types of callables, at which every recording breaks (ccompile.disable, ccompile.graph_break). */
 void cc_call_special(PyObject *callable_or_type, CcReason reason);
 /* What a compiled function wraps: inside a recording it is as if that were called. NULL: not one of ours. */

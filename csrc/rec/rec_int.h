@@ -222,14 +222,6 @@ void cc_value_which(CcRec *rec, PyObject *o);
 void cc_value_function_written(CcRec *rec);
 /* Marks that source as written by this trace: later reads of it carry no guard. */
 void cc_value_written(CcRec *rec, CcSource source, int parent, PyObject *key, bool deleted);
-/* Guards the content of a container that came from outside, `depth` levels deep (0: of a dict, its keys). False: it can't be guarded. */
-bool cc_value_content(CcRec *rec, PyObject *o, int depth);
-/* guards an exception's arguments, which its text is made of */
-bool cc_value_exception(CcRec *rec, PyObject *o);
-/* Guards which members a set from outside has, and no more, for `in`. False: it can't. */
-bool cc_value_members(CcRec *rec, PyObject *set);
-/* Guards lengths and element types only: what torch.tensor(list) makes of a list depends on no more. */
-bool cc_value_structure(CcRec *rec, PyObject *o, int depth);
 /* Membership by identity (tensors, objects without __eq__ in sets and dict keys): guards that item, or with NULL every
  * member, is another object than the members that it is not. False: it can't be told, or there are too many. */
 bool cc_value_membership(CcRec *rec, PyObject *container, PyObject *item);
@@ -241,6 +233,18 @@ bool cc_value_symbolic(CcRec *rec, PyObject *o); /* a number that is not constan
 bool cc_value_compare(CcRec *rec, int op, PyObject *a, PyObject *b, bool outcome);
 /* a symbolic number becomes a constant: value guard */
 void cc_value_pin(CcRec *rec, PyObject *o);
+
+/* ---- inside.c: what containers from outside hold ---- */
+/* Guards all of it, `depth` levels deep (0: of a dict, its keys). False: it can't be guarded. */
+bool cc_inside_guard(CcRec *rec, PyObject *o, int depth);
+/* Guards a written container as it was before, if that was kept. */
+bool cc_inside_before(CcRec *rec, const CcProv *p);
+/* guards an exception's arguments, which its text is made of */
+bool cc_inside_exception(CcRec *rec, PyObject *o);
+/* Guards which members a set has, and no more, for `in`. False: it can't. */
+bool cc_inside_members(CcRec *rec, PyObject *set);
+/* Guards lengths and element types only: what torch.tensor(list) makes of a list depends on no more. */
+bool cc_inside_structure(CcRec *rec, PyObject *o, int depth);
 
 /* ---- number.c ---- */
 /* Makes constants, under guards, of the symbolic numbers in o, `depth` levels of containers deep. False: a node
@@ -289,10 +293,48 @@ void cc_escape_restore(CcRec *rec);
 /* ---- recipe.c ---- */
 bool cc_recipe_text_iterator(const PyTypeObject *t);    /* over str or bytes */
 int cc_recipe_of(CcRec *rec, PyObject *o, CcMap *memo); /* -1: can't be rebuilt; rec->why is set */
+/* What a function holds besides its code, in the order of a recipe's kids (NULL recipes where absent). */
+enum {
+    CC_FN_GLOBALS,
+    CC_FN_DEFAULTS,
+    CC_FN_KWDEFAULTS,
+    CC_FN_CLOSURE,
+    CC_FN_NAME,
+    CC_FN_QUALNAME,
+    CC_FN_DICT,
+    CC_FN_ANNOTATIONS,
+    CC_FN_DOC,
+    CC_FN_MODULE,
+    CC_FN_COUNT
+};
+/* OBJECT kids: `aux` base items (list items, dict key/value pairs, tuple items, exception arguments), then `id` items of the
+ * instance dict (key, value) or, where `id` is CC_OWN_DICT, the dict itself, then slots (member descriptor, value). */
+enum { CC_OWN_DICT = -1 };
 
+/* ---- maker.c: cc_maker_make ---- */
+PyTypeObject *cc_maker_base(PyTypeObject *type); /* what C code made that it derives from */
+/* A base whose instances are one immutable value, which is its constructor's argument. */
+bool cc_maker_plain(const PyTypeObject *base);
+
+/* ---- snapshot.c ---- */
+/* Recipes for all frames of the region. False: rec->unbuildable, of the frame *level. */
+bool cc_snapshot_take(CcRec *rec, CcMap *memo, int *level);
+
+/* ---- site.c: instructions at which the next recording is to break ---- */
+const struct CcSite *cc_site_find(const CcSites *sites, const CcAct *act);
+/* False: it is marked already, so marking it can't help. */
+bool cc_site_mark(CcRec *rec, PyCodeObject *co, int pc);
+/* Marks where rec->unbuildable was made; of a generator that was adopted, that it is not to be. */
+bool cc_site_made(CcRec *rec);
+/* rec->unbuildable is of the frame `level`: marks where it was made. Where that is not known, or did not help, the call of
+ * that frame, or of one around it. */
+void cc_site_before(CcRec *rec, int level);
+/* Marks the outermost call of copy.deepcopy, if there is one: its memo is keyed by where this call's objects lie, so no frame
+ * of it can be rebuilt for others. */
+bool cc_site_copy(CcRec *rec);
 /* in place of a site's instruction: generators of this code are not adopted */
 enum { CC_SITE_ADOPTION = -1 };
-bool cc_rec_may_adopt(const CcRec *rec, const PyCodeObject *generator);
+bool cc_site_may_adopt(const CcRec *rec, const PyCodeObject *generator);
 
 /* ---- resume.c ---- */
 /* A cell was read behind a break that holds a function of a function: each call makes another, so it is known by its

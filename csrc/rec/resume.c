@@ -55,7 +55,7 @@ static bool adopt_walk(CcRec *rec, PyObject *o, int source, int holders) {
     Py_DECREF(want);
     if (!adopted_before(rec, it.over, CC_SRC_OVER, source, 0, 0)) {
         (void)cc_value_read(rec, CC_SRC_OVER, source, NULL, 0, 0, it.over);
-        if (it.over != NULL && !cc_value_content(rec, it.over, PyDict_Check(it.over) ? 0 : 1)) return false;
+        if (it.over != NULL && !cc_inside_guard(rec, it.over, PyDict_Check(it.over) ? 0 : 1)) return false;
         const int over = it.over != NULL ? cc_value_source(rec, it.over) : -1;
         Py_ssize_t place = 0;
         PyObject *key, *value;
@@ -90,7 +90,7 @@ static bool adopt_iterator(CcRec *rec, PyObject *it, int source, int holders) {
         const int id = cc_value_read(rec, CC_SRC_ITEM, list, NULL, 0, (int)i, arg);
         if (known_iterator(arg) && gs->g.at[id].check == CC_CHK_TYPE)
             whole = adopt_inner(rec, arg, args, Py_IS_TYPE(it, &PyZip_Type), id) && whole;
-        else if (PyList_Check(arg) || PyTuple_Check(arg)) cc_value_content(rec, arg, 2);
+        else if (PyList_Check(arg) || PyTuple_Check(arg)) cc_inside_guard(rec, arg, 2);
         else whole = whole && cc_value_const(arg);
     }
     for (Py_ssize_t i = 2; i < PyTuple_GET_SIZE(reduced); i++)
@@ -145,7 +145,7 @@ static void adopt_container(CcRec *rec, PyObject *o, int source, int holders) {
             cc_obj_put(o, key, own);
             Py_DECREF(own);
         }
-        if (!cc_value_content(rec, o, 1)) return;
+        if (!cc_inside_guard(rec, o, 1)) return;
     }
     cc_value_set(rec, o, CC_O_FRESH, source);
 }
@@ -183,7 +183,7 @@ static bool own_generator(const CcRec *rec, PyObject *v) {
     CcGen g;
     int read;
     return cc_generator_read(v, &g) && Py_REFCNT(v) == slots_holding(rec, v, &read) &&
-           cc_rec_may_adopt(rec, g.code->co);
+           cc_site_may_adopt(rec, g.code->co);
 }
 
 /* So it is known by its code, defaults and cells. After all other slots, which hold its cells. */
@@ -270,7 +270,7 @@ static void read_held(CcRec *rec, PyObject *generator, const CcGen *g, int paren
     if (adopted_before(rec, v, CC_SRC_GENSLOT, parent, 0, slot)) return;
     const bool alone = v != NULL && Py_REFCNT(v) == n && cc_value_find(rec, v) == NULL;
     CcGen inner;
-    if (alone && cc_generator_read(v, &inner) && cc_rec_may_adopt(rec, inner.code->co)) {
+    if (alone && cc_generator_read(v, &inner) && cc_site_may_adopt(rec, inner.code->co)) {
         adopt_generator(rec, v, cc_guard_source(gs, CC_SRC_GENSLOT, parent, NULL, 0, slot, &is_new), read);
         return;
     }

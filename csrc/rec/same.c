@@ -55,7 +55,7 @@ void cc_same_which(CcRec *rec, PyObject *o) {
 void cc_same_met(CcRec *rec, PyObject *o) {
     if (o == NULL) return;
     if (PyTuple_Check(o))
-        (void)cc_value_content(rec, o, 4); /* what can't be guarded is no constant, and has an identity */
+        (void)cc_inside_guard(rec, o, 4); /* what can't be guarded is no constant, and has an identity */
     else if (cc_same_nan(o)) cc_value_which(rec, o);
 }
 
@@ -64,7 +64,7 @@ void cc_same_taken(CcRec *rec, PyObject *iterable, bool pairs) {
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(iterable); i++) {
         PyObject *item = PySequence_Fast_GET_ITEM(iterable, i);
         const bool pair = pairs && (PyList_CheckExact(item) || PyTuple_Check(item));
-        if (pair) (void)cc_value_content(rec, item, 1);
+        if (pair) (void)cc_inside_guard(rec, item, 1);
         if (!pair) cc_same_met(rec, item);
         else if (PySequence_Fast_GET_SIZE(item) > 0) cc_same_met(rec, PySequence_Fast_GET_ITEM(item, 0));
     }

@@ -595,7 +595,7 @@ static bool plain_operands(CcRec *rec, PyObject *const *in, int n) {
     for (int i = 0; i < n; i++) {
         if (!plain_operand(in[i], 3)) return false;
         if (PyTuple_Check(in[i]) || PyList_Check(in[i]))
-            if (cc_value_dirty(rec, in[i]) != CC_DIRTY_NO || !cc_value_content(rec, in[i], 4)) return false;
+            if (cc_value_dirty(rec, in[i]) != CC_DIRTY_NO || !cc_inside_guard(rec, in[i], 4)) return false;
     }
     return true;
 }

@@ -99,6 +99,20 @@ PyObject *cc_value_held(PyObject *o) {
     return NULL;
 }
 
+bool cc_value_structseq(PyObject *o) {
+    if (!PyTuple_Check(o) || PyTuple_CheckExact(o)) return false;
+    return PyDict_GetItemString(cc_type_dict(Py_TYPE(o)), "n_sequence_fields") != NULL;
+}
+
+bool cc_value_deque(PyObject *o) {
+    return !cc_python_class(Py_TYPE(o)) && strcmp(Py_TYPE(o)->tp_name, "collections.deque") == 0;
+}
+
+bool cc_value_defaultdict(PyObject *o) {
+    return PyDict_Check(o) && !cc_python_class(Py_TYPE(o)) &&
+           strcmp(Py_TYPE(o)->tp_name, "collections.defaultdict") == 0;
+}
+
 void cc_value_drop(CcRec *rec, CcProv *p) {
     rec->died = rec->died || (p->weak != NULL && p->origin == CC_O_SOURCE);
     cc_map_remove(&rec->by_object, p->object);
@@ -135,11 +149,9 @@ bool cc_value_known(CcRec *rec, PyObject *o) {
     return p != NULL && p->origin == CC_O_SOURCE && p->dirty == CC_DIRTY_KNOWN;
 }
 
-static bool guard_before(CcRec *rec, const CcProv *p);
-
 CcDirty cc_value_dirty(CcRec *rec, PyObject *o) {
     const CcDirty d = cc_value_dirty_key(rec, o);
-    if (d == CC_DIRTY_NO || !guard_before(rec, cc_value_find(rec, o))) return d;
+    if (d == CC_DIRTY_NO || !cc_inside_before(rec, cc_value_find(rec, o))) return d;
     cc_value_find(rec, o)->dirty = CC_DIRTY_KNOWN;
     return CC_DIRTY_NO;
 }
@@ -408,258 +420,6 @@ void cc_value_written(CcRec *rec, CcSource source, int parent, PyObject *key, bo
     }
     cc_final_written(rec, id);
     cc_sym_written(rec, id);
-}
-
-static bool guard_size(CcRec *rec, int parent, Py_ssize_t n) {
-    bool is_new;
-    const int id = cc_guard_source(&rec->trace->guards, CC_SRC_SIZE, parent, NULL, 0, (int)n, &is_new);
-    if (is_new) cc_guard_check(&rec->trace->guards, id, CC_CHK_SIZE, NULL);
-    return true;
-}
-
-static bool sequence_content(CcRec *rec, PyObject *o, int parent, int depth) {
-    PyObject *const *items = PySequence_Fast_ITEMS(o);
-    const Py_ssize_t n = PySequence_Fast_GET_SIZE(o);
-    if (parent >= 0) guard_size(rec, parent, n);
-    for (Py_ssize_t i = 0; i < n; i++) {
-        if (parent >= 0) cc_value_read(rec, CC_SRC_ITEM, parent, NULL, 0, (int)i, items[i]);
-        if (depth > 1 && !cc_value_content(rec, items[i], depth - 1)) return false;
-    }
-    return true;
-}
-
-static bool key_is_simple(PyObject *key) {
-    return PyUnicode_CheckExact(key) || PyLong_CheckExact(key) || PyBool_Check(key) || key == Py_None ||
-           cc_value_ident(key) || PyFloat_CheckExact(key) || cc_tens_constant(key);
-}
-
-static bool dict_content(CcRec *rec, PyObject *o, int parent, int depth) {
-    if (parent >= 0) {
-        PyObject *list = cc_dict_keys(o), *keys = list != NULL ? PyList_AsTuple(list) : NULL;
-        Py_XDECREF(list);
-        for (Py_ssize_t i = 0; keys != NULL && i < PyTuple_GET_SIZE(keys); i++)
-            if (!key_is_simple(PyTuple_GET_ITEM(keys, i))) Py_CLEAR(keys);
-        if (keys == NULL) return false;
-        bool is_new;
-        const int id = cc_guard_source(&rec->trace->guards, CC_SRC_KEYS, parent, NULL, 0, 0, &is_new);
-        if (is_new) cc_guard_check(&rec->trace->guards, id, CC_CHK_KEYS, keys);
-        if (cc_same_asked_any(rec, keys)) rec->trace->guards.g.at[id].other = 1;
-        Py_DECREF(keys);
-    }
-    Py_ssize_t pos = 0;
-    PyObject *key, *value;
-    while (depth > 0 && PyDict_Next(o, &pos, &key, &value)) {
-        if (parent >= 0) cc_value_read(rec, CC_SRC_KEY, parent, key, 0, 0, value);
-        if (depth > 1 && !cc_value_content(rec, value, depth - 1)) return false;
-    }
-    return true;
-}
-
-static bool simple_members(PyObject *layout) {
-    for (Py_ssize_t i = CC_LAYOUT_HEAD + 1; i < PyTuple_GET_SIZE(layout); i += 2)
-        if (PyTuple_GET_ITEM(layout, i) != Py_Ellipsis && !key_is_simple(PyTuple_GET_ITEM(layout, i))) return false;
-    return true;
-}
-
-/* As cc_guard_layout() gives it: what it holds, and in which order it gives that and what is done to it. */
-static bool set_content(CcRec *rec, PyObject *layout, int parent) {
-    if (parent < 0) return true;
-    if (layout == NULL || !simple_members(layout)) return false;
-    bool is_new;
-    const int id = cc_guard_source(&rec->trace->guards, CC_SRC_KEYS, parent, NULL, 0, 2, &is_new);
-    if (is_new) cc_guard_check(&rec->trace->guards, id, CC_CHK_LAYOUT, layout);
-    if (cc_same_asked_any(rec, layout)) rec->trace->guards.g.at[id].other = 1;
-    return true;
-}
-
-/* What it holds, and no more. */
-static bool set_members(CcRec *rec, PyObject *layout, int parent) {
-    if (layout == NULL || !simple_members(layout)) return false;
-    bool is_new;
-    const int id = cc_guard_source(&rec->trace->guards, CC_SRC_KEYS, parent, NULL, 0, 1, &is_new);
-    if (!is_new) return true;
-    PyObject *members, *none = Py_None;
-    CC_SURE(members, PySet_New(NULL));
-    for (Py_ssize_t i = CC_LAYOUT_HEAD + 1; i < PyTuple_GET_SIZE(layout); i += 2)
-        if (PyTuple_GET_ITEM(layout, i) != Py_Ellipsis)
-            CC_SURE(none, PySet_Add(members, PyTuple_GET_ITEM(layout, i)) == 0 ? Py_None : NULL);
-    cc_guard_check(&rec->trace->guards, id, CC_CHK_EQUALSET, members);
-    Py_XDECREF(members);
-    return true;
-}
-
-bool cc_value_members(CcRec *rec, PyObject *set) {
-    const int parent = PyAnySet_CheckExact(set) ? cc_value_source(rec, set) : -1;
-    if (parent < 0 || cc_value_dirty(rec, set) != CC_DIRTY_NO) return false;
-    if (cc_value_known(rec, set)) return true;
-    PyObject *layout = cc_guard_layout(set);
-    const bool ok = set_members(rec, layout, parent);
-    Py_XDECREF(layout);
-    return ok;
-}
-
-/* Guards a written container as it was before, if that was kept. */
-static bool deque_content(CcRec *rec, PyObject *items, PyObject *deque, int parent, int depth);
-
-static bool guard_before(CcRec *rec, const CcProv *p) {
-    const int id = p->id;
-    for (int i = 0; i < rec->before.n; i++) {
-        if (rec->before.at[i].object != p->object) continue;
-        PyObject *copy = rec->before.at[i].copy;
-        if (cc_value_deque(p->object)) return deque_content(rec, copy, p->object, id, 1);
-        if (PyAnySet_Check(p->object)) return set_members(rec, copy, id);
-        return PyList_Check(copy) ? sequence_content(rec, copy, id, 1) : dict_content(rec, copy, id, 1);
-    }
-    return false;
-}
-
-bool cc_value_structseq(PyObject *o) {
-    if (!PyTuple_Check(o) || PyTuple_CheckExact(o)) return false;
-    return PyDict_GetItemString(cc_type_dict(Py_TYPE(o)), "n_sequence_fields") != NULL;
-}
-
-bool cc_value_deque(PyObject *o) {
-    return !cc_python_class(Py_TYPE(o)) && strcmp(Py_TYPE(o)->tp_name, "collections.deque") == 0;
-}
-
-bool cc_value_defaultdict(PyObject *o) {
-    return PyDict_Check(o) && !cc_python_class(Py_TYPE(o)) &&
-           strcmp(Py_TYPE(o)->tp_name, "collections.defaultdict") == 0;
-}
-
-/* C types with text and an order of their own that say nothing but which object it is, or what is guarded elsewhere. */
-static bool same_by_address(const PyTypeObject *t) {
-    return t == &PyMethod_Type || t == &PyCell_Type || t == &PyFrame_Type || t == &PyGen_Type ||
-           PyType_IsSubtype((PyTypeObject *)t, (PyTypeObject *)PyExc_BaseException);
-}
-
-/* An object from outside with a length, items, truth, text or an order that C code gives and no guard can read (array,
- * date ...). */
-static bool opaque_content(const PyTypeObject *t) {
-    if (same_by_address(t)) return false;
-    /* cc_value_held */
-    if (t == &PyLong_Type || t == &PyFloat_Type || t == &PyComplex_Type || t == &PyUnicode_Type || t == &PyBytes_Type)
-        return false;
-    if (t->tp_repr != PyBaseObject_Type.tp_repr || t->tp_str != PyBaseObject_Type.tp_str ||
-        t->tp_hash != PyBaseObject_Type.tp_hash || t->tp_richcompare != PyBaseObject_Type.tp_richcompare)
-        return true;
-    return t->tp_iter != NULL || (t->tp_as_sequence != NULL && t->tp_as_sequence->sq_length != NULL) ||
-           (t->tp_as_mapping != NULL && t->tp_as_mapping->mp_length != NULL) ||
-           (t->tp_as_number != NULL && t->tp_as_number->nb_bool != NULL);
-}
-
-/* A view of a dict, from outside or one that this trace made of a class's __dict__, or of a dict that it knows: what is
- * behind it counts. */
-static bool proxy_content(CcRec *rec, PyObject *o, int depth) {
-    PyObject *behind = cc_obj_proxied(o);
-    const int source = cc_value_source(rec, o);
-    if (source >= 0) {
-        if (!PyDict_CheckExact(behind) && !PyODict_CheckExact(behind)) return false;
-        cc_value_read(rec, CC_SRC_PROXIED, source, NULL, 0, 0, behind);
-        return cc_value_content(rec, behind, depth);
-    }
-    if (cc_value_origin(rec, behind) != CC_O_UNKNOWN) return cc_value_content(rec, behind, depth);
-    return PyDict_Check(behind) && dict_content(rec, behind, cc_value_const_source(rec, behind), depth);
-}
-
-static bool deque_content(CcRec *rec, PyObject *items, PyObject *deque, int parent, int depth) {
-    if (parent >= 0) { /* its limit decides what an append drops */
-        PyObject *name = cc_obj_name("maxlen"), *limit;
-        CC_SURE(limit, PyObject_GetAttr(deque, name));
-        cc_value_read(rec, CC_SRC_MEMBER, parent, cc_type_lookup(Py_TYPE(deque), name), 0, 0, limit);
-        Py_DECREF(limit);
-        Py_DECREF(name);
-        guard_size(rec, parent, PyList_GET_SIZE(items));
-    }
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items); i++) {
-        PyObject *item = PyList_GET_ITEM(items, i);
-        if (parent >= 0) cc_value_read(rec, CC_SRC_AT, parent, NULL, 0, (int)i, item);
-        if (depth > 1 && !cc_value_content(rec, item, depth - 1)) return false;
-    }
-    return true;
-}
-
-static bool slice_content(CcRec *rec, PyObject *o, int parent) {
-    static const char *const names[] = {"start", "stop", "step"};
-    const PySliceObject *s = (PySliceObject *)o;
-    PyObject *const parts[] = {s->start, s->stop, s->step};
-    for (int i = 0; i < CC_COUNT(names); i++) {
-        PyObject *name = cc_obj_name(names[i]);
-        cc_value_read(rec, CC_SRC_MEMBER, parent, cc_type_lookup(&PySlice_Type, name), 0, 0, parts[i]);
-        Py_DECREF(name);
-        if (!cc_value_const(parts[i])) return false;
-    }
-    return true;
-}
-
-bool cc_value_content(CcRec *rec, PyObject *o, int depth) {
-    if (cc_value_const(o) || cc_value_ident(o)) return true;
-    const CcProv *p = cc_value_find(rec, o);
-    if (p == NULL) return false;
-    if (p->origin == CC_O_SOURCE && p->dirty && p->dirty != CC_DIRTY_KNOWN) return false;
-    const int parent = p->origin == CC_O_SOURCE && !p->dirty ? p->id : -1;
-    if (PyList_Check(o) || PyTuple_Check(o)) return sequence_content(rec, o, parent, depth);
-    if (PyDict_Check(o)) return dict_content(rec, o, parent, depth);
-    if (PyAnySet_Check(o)) {
-        PyObject *layout = parent >= 0 ? cc_guard_layout(o) : NULL;
-        /* written, and known by its members alone */
-        for (int i = 0; parent < 0 && p->origin == CC_O_SOURCE && i < rec->before.n; i++)
-            if (rec->before.at[i].object == o && !set_content(rec, rec->before.at[i].copy, p->id)) return false;
-        const bool ok = set_content(rec, layout, parent);
-        Py_XDECREF(layout);
-        return ok;
-    }
-    if (PySlice_Check(o) && parent >= 0) return slice_content(rec, o, parent);
-    if (cc_value_deque(o)) {
-        PyObject *items = PySequence_List(o);
-        const bool ok = items != NULL && deque_content(rec, items, o, parent, depth);
-        Py_XDECREF(items);
-        return ok;
-    }
-    if (strncmp(Py_TYPE(o)->tp_name, "re.", 3) == 0 && p->origin == CC_O_SOURCE) {
-        const bool constant = rec->trace->guards.g.at[p->id].source == CC_SRC_CONST;
-        if (!constant && strcmp(Py_TYPE(o)->tp_name, "re.Pattern") == 0)
-            cc_guard_also(&rec->trace->guards, p->id, CC_CHK_IDENT, o, -1);
-        else if (!constant) return false; /* a match is made anew for each text */
-        return true;
-    }
-    if (Py_IS_TYPE(o, &PyDictProxy_Type) && (p->origin == CC_O_FRESH || parent >= 0))
-        return proxy_content(rec, o, depth);
-    return p->origin == CC_O_FRESH || cc_tens_any(o) || (parent >= 0 && !opaque_content(cc_value_base(o)));
-}
-
-bool cc_value_exception(CcRec *rec, PyObject *o) {
-    PyObject *args = ((PyBaseExceptionObject *)o)->args;
-    const int source = cc_value_source(rec, o);
-    cc_sym_settle(rec, args, 3);
-    if (source < 0 || args == NULL) return true;
-    PyObject *name = cc_obj_name("args");
-    PyObject *descr = name != NULL ? cc_type_lookup((PyTypeObject *)PyExc_BaseException, name) : NULL;
-    Py_XDECREF(name);
-    if (descr == NULL) return false;
-    cc_value_read(rec, CC_SRC_MEMBER, source, descr, 0, 0, args);
-    return cc_value_content(rec, args, 2);
-}
-
-bool cc_value_structure(CcRec *rec, PyObject *o, int depth) {
-    const int source = cc_value_source(rec, o);
-    if (source < 0 || depth == 0 || cc_value_dirty(rec, o) || cc_value_known(rec, o) ||
-        !(PyList_CheckExact(o) || PyTuple_CheckExact(o)))
-        return false;
-    CcGuards *gs = &rec->trace->guards;
-    guard_size(rec, source, PySequence_Fast_GET_SIZE(o));
-    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++) {
-        PyObject *item = PySequence_Fast_GET_ITEM(o, i);
-        if (PyFloat_CheckExact(item) || PyLong_CheckExact(item) || PyBool_Check(item)) {
-            bool is_new;
-            const int id = cc_guard_source(gs, CC_SRC_ITEM, source, NULL, 0, (int)i, &is_new);
-            if (is_new) cc_guard_check(gs, id, CC_CHK_TYPE, (PyObject *)Py_TYPE(item));
-        } else {
-            cc_value_read(rec, CC_SRC_ITEM, source, NULL, 0, (int)i, item);
-            if (!cc_value_structure(rec, item, depth - 1)) return false;
-        }
-    }
-    return true;
 }
 
 /* ------------------------------------------------------------------ membership */
