@@ -8,6 +8,8 @@ void cc_graph_free(CcGraph *g) {
     cc_vec_free(&g->node);
     cc_vec_free(&g->val);
     cc_vec_free(&g->operand);
+    cc_vec_free(&g->undo);
+    cc_vec_free(&g->moved);
     free(g);
 }
 
@@ -50,11 +52,4 @@ int cc_graph_node(CcGraph *g, CcOpId op, unsigned flags, int host, const CcOpera
     for (int i = 0; i < n_in; i++) cc_vec_push(&g->operand, operands[i]);
     for (int i = 0; i < n_out; i++) cc_vec_push(&g->val, (CcVal){.type = types[i], .def = g->node.n - 1});
     return g->node.n - 1;
-}
-
-void cc_graph_make_room(CcGraph *g, int at) {
-    cc_vec_push(&g->node, g->node.at[at]);
-    memmove(&g->node.at[at + 1], &g->node.at[at], sizeof *g->node.at * (size_t)(g->node.n - 1 - at));
-    for (int v = 0; v < g->val.n; v++)
-        if (g->val.at[v].def >= at) g->val.at[v].def++;
 }

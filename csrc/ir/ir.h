@@ -238,11 +238,28 @@ typedef struct CcVal {
     int64_t offset;
 } CcVal;
 
+typedef struct CcEdit {
+    enum { CC_EDIT_NODE, CC_EDIT_VAL, CC_EDIT_OPERAND } what;
+    int at;
+    union {
+        CcNode node;
+        CcVal val;
+        CcOperand operand;
+    } was;
+} CcEdit;
+typedef struct CcEditPlace {
+    int node, before;
+} CcEditPlace;
+
 typedef struct CcGraph {
     CC_VEC(CcNode) node;
     CC_VEC(CcVal) val;
     CC_VEC(CcOperand) operand;
     bool gpu; /* only inside the pipeline: its device 1 is a GPU (run/device.c) */
+    /* edit.c, while a pass runs: what it overwrote, oldest first; nodes at the end of `node` that belong before another
+     * one, and those that go (before: -1) */
+    CC_VEC(CcEdit) undo;
+    CC_VEC(CcEditPlace) moved;
 } CcGraph;
 
 CcGraph *cc_graph_new(void);
@@ -257,8 +274,27 @@ int cc_graph_input(CcGraph *g, const CcType *type); /* -> value */
 /* Appends a node; its n_out values are made from `types`; -> node. `operands` is copied. */
 int cc_graph_node(CcGraph *g, CcOpId op, unsigned flags, int host, const CcOperand *operands, int n_in,
                   const CcType *types, int n_out);
-/* Node `at` and those behind it move up by one; the place that is free holds a copy. */
-void cc_graph_make_room(CcGraph *g, int at);
+
+/* ------------------------------------------------------------------ edit.c: a graph is rewritten in place */
+
+/* A pass changes what there is through these doors only, so that it can be undone; what it appends (values, operands)
+ * goes with it. Numbers of values and nodes stay until cc_edit_settle(). */
+typedef struct CcEditMark {
+    int undo, node, val, operand, moved;
+} CcEditMark;
+CcEditMark cc_edit_mark(const CcGraph *g);
+void cc_edit_undo(CcGraph *g, CcEditMark mark); /* all that was done since the mark */
+CcNode *cc_edit_node(CcGraph *g, int node);
+CcVal *cc_edit_val(CcGraph *g, int value);
+CcOperand *cc_edit_operand(CcGraph *g, int node, int i);
+/* The node is this op of these operands now, which the host does not know. in: no memory of the graph's */
+void cc_edit_rewrite(CcGraph *g, int node, CcOpId op, const CcOperand *in, int n_in);
+/* A node before `before`, which is a number that was there when the pass began. -> its number until things settle */
+int cc_edit_insert(CcGraph *g, int before, const CcNode *n);
+/* The node makes and reads nothing any more; other nodes stand in its place. */
+void cc_edit_drop(CcGraph *g, int node);
+/* The end of a pass: nodes stand in program order. Nothing before can be undone. */
+void cc_edit_settle(CcGraph *g);
 /* The expression of a node (by a CC_OPCASE where one fits); NULL when its row has none. */
 const CcExpr *cc_op_expr(const CcGraph *g, const CcNode *node);
 /* Does it ask where an element stands (place, row, col)? Then it can't be computed in part. */

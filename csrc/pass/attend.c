@@ -10,14 +10,13 @@
  *
  * The attention stands where the last of them stood; the others are dead. Value and node numbers stay; a k that is not
  * transposed by a node of its own is read through a window, a value behind those of the given graph. */
-#include "pass.h"
+#include "pass_int.h"
 
 typedef struct Attend {
-    const CcGraph *g;
-    CcGraph *out; /* NULL until something is found */
-    bool *live;   /* by node */
-    int *uses;    /* by value: live operands that read it */
-    int *reader;  /* by value: one of the nodes */
+    CcGraph *g;
+    bool *live;  /* by node */
+    int *uses;   /* by value: live operands that read it */
+    int *reader; /* by value: one of the nodes */
 } Attend;
 
 typedef struct Found {
@@ -199,8 +198,8 @@ static bool find(const Attend *a, int node, Found *f) {
 }
 
 /* k [.., keys, depth] as a window into what it was turned to. */
-static int turn_back(CcGraph *out, int kt) {
-    CcVal v = out->val.at[kt];
+static int turn_back(CcGraph *g, int kt) {
+    CcVal v = g->val.at[kt];
     CcType *t = &v.type;
     const int r = t->ndim - 2, c = t->ndim - 1;
     const int64_t size = t->size[r], stride = t->stride[r];
@@ -211,66 +210,51 @@ static int turn_back(CcGraph *out, int kt) {
     t->stride[c] = stride;
     if (!v.window_of) v.window_of = kt + 1;
     v.is_output = false;
-    cc_vec_push(&out->val, v);
-    return out->val.n - 1;
+    cc_vec_push(&g->val, v);
+    return g->val.n - 1;
 }
 
-static bool rewrite(Attend *a, const Found *f, const CcGroupRules *rules) {
-    if (!a->out) a->out = cc_graph_copy(a->g);
-    CcGraph *out = a->out;
-    const CcNode before = out->node.at[f->last];
-    const int values = out->val.n, operands = out->operand.n, k = f->k >= 0 ? f->k : turn_back(out, f->kt);
+static void rewrite(CcGraph *g, const Found *f, const CcGroupRules *rules) {
+    const CcEditMark mark = cc_edit_mark(g);
+    const int k = f->k >= 0 ? f->k : turn_back(g, f->kt);
+    if (k < 0) return;
     const CcOperand in[] = {
-        {.kind = CC_IN_VALUE, .value = f->q},
-        {.kind = CC_IN_VALUE, .value = k},
-        {.kind = CC_IN_VALUE, .value = f->v},
-        f->mask < 0 ? (CcOperand){.kind = CC_IN_NONE} : (CcOperand){.kind = CC_IN_VALUE, .value = f->mask},
-        f->fill,
-        {.kind = CC_IN_FLOAT, .f = f->scale},
-        {.kind = CC_IN_INT, .i = f->merged},
+        value_of(f->q), value_of(k),        value_of(f->v),    f->mask < 0 ? none() : value_of(f->mask),
+        f->fill,        float_of(f->scale), int_of(f->merged),
     };
-    CcNode *n = &out->node.at[f->last];
-    n->op = CC_OP_attend;
-    n->in0 = operands;
-    n->n_in = CC_COUNT(in);
-    for (int i = 0; i < n->n_in; i++) cc_vec_push(&out->operand, in[i]);
-    if (k >= 0 && cc_group_takes(out, f->last, rules)) return true;
-    *n = before;
-    out->operand.n = operands;
-    out->val.n = values;
-    return false;
+    cc_edit_rewrite(g, f->last, CC_OP_attend, in, CC_COUNT(in));
+    if (!cc_group_takes(g, f->last, rules)) cc_edit_undo(g, mark);
 }
 
-CcGraph *cc_attend_graph(const CcGraph *g, const CcGroupRules *rules) {
+static void count_readers(Attend *a) {
+    const CcGraph *g = a->g;
+    cc_dce_mark(g, a->live);
+    for (int i = 0; i < g->node.n; i++)
+        for (int k = 0; a->live[i] && k < g->node.at[i].n_in; k++) {
+            const CcOperand *o = cc_graph_operand(g, &g->node.at[i], k);
+            if (o->kind != CC_IN_VALUE) continue;
+            a->uses[o->value]++;
+            if (g->val.at[o->value].window_of) a->uses[cc_graph_base(g, o->value)]++;
+            a->reader[o->value] = i;
+        }
+}
+
+void cc_attend_rewrite(CcGraph *g, const CcGroupRules *rules) {
     const size_t nodes = (size_t)g->node.n, values = (size_t)g->val.n;
-    bool any = false, found = false;
+    bool any = false;
     for (int i = 0; i < g->node.n; i++) any = any || g->node.at[i].op == CC_OP_softmax;
-    Attend a = {.g = g};
-    if (any) {
-        a.live = calloc(nodes, 1);
-        a.uses = calloc(values, sizeof *a.uses);
-        a.reader = calloc(values, sizeof *a.reader);
-    }
+    if (!any) return;
+    Attend a = {.g = g,
+                .live = calloc(nodes, 1),
+                .uses = calloc(values, sizeof *a.uses),
+                .reader = calloc(values, sizeof *a.reader)};
     if (a.live && a.uses && a.reader) {
-        cc_dce_mark(g, a.live);
-        for (int i = 0; i < g->node.n; i++)
-            for (int k = 0; a.live[i] && k < g->node.at[i].n_in; k++) {
-                const CcOperand *o = cc_graph_operand(g, &g->node.at[i], k);
-                if (o->kind != CC_IN_VALUE) continue;
-                a.uses[o->value]++;
-                if (g->val.at[o->value].window_of) a.uses[cc_graph_base(g, o->value)]++;
-                a.reader[o->value] = i;
-            }
         Found f;
+        count_readers(&a);
         for (int i = 0; i < g->node.n; i++)
-            if (find(&a, i, &f) && rewrite(&a, &f, rules)) found = true;
-    }
-    if (a.out && !found) {
-        cc_graph_free(a.out);
-        a.out = NULL;
+            if (find(&a, i, &f)) rewrite(g, &f, rules);
     }
     free(a.live);
     free(a.uses);
     free(a.reader);
-    return a.out;
 }

@@ -12,7 +12,6 @@
 typedef struct Casts {
     CcGraph *g;
     int *made; /* by value of the given graph: its cast since memory changed last, 0: none */
-    int values;
 } Casts;
 
 static bool is_half(int dtype) { return dtype == CC_DT_BF16 || dtype == CC_DT_F16; }
@@ -74,12 +73,11 @@ static CcDtype wanted(const CcGraph *g, const CcNode *n, int i) {
 /* In front of node `at`, which it is a part of; -> its result. */
 static int add_cast(Casts *c, int at, int value, CcDtype to) {
     CcGraph *g = c->g;
-    if (value < c->values && c->made[value] && g->val.at[c->made[value]].type.dtype == to) return c->made[value];
-    CcVal v = {.type = g->val.at[value].type, .def = at, .narrowed = true, .hidden = true};
+    if (c->made[value] && g->val.at[c->made[value]].type.dtype == to) return c->made[value];
+    CcVal v = {.type = g->val.at[value].type, .narrowed = true, .hidden = true};
     v.type.dtype = (uint8_t)to;
     v.type.requires_grad = 0;
     if (!cc_type_dense(&v.type)) cc_type_make_contiguous(&v.type);
-    const CcOperand from = {.kind = CC_IN_VALUE, .value = value};
     CcNode cast = g->node.at[at];
     cast.op = CC_OP_cast;
     cast.in0 = g->operand.n;
@@ -87,56 +85,52 @@ static int add_cast(Casts *c, int at, int value, CcDtype to) {
     cast.out0 = g->val.n;
     cast.n_out = 1;
     cast.rewritten = true;
-    cc_graph_make_room(g, at);
-    cc_vec_push(&g->operand, from);
+    cc_vec_push(&g->operand, (CcOperand){.kind = CC_IN_VALUE, .value = value});
+    v.def = cc_edit_insert(g, at, &cast);
     cc_vec_push(&g->val, v);
-    g->node.at[at] = cast;
-    if (value < c->values) c->made[value] = cast.out0;
-    return cast.out0;
+    return c->made[value] = cast.out0;
 }
 
-/* -> nodes that stand in front of it now */
-static int cast_operands(Casts *c, int at) {
-    const int before = c->g->node.n, n_in = c->g->node.at[at].n_in;
+static void cast_operands(Casts *c, int at) {
+    CcGraph *g = c->g;
+    const CcNode n = g->node.at[at];
     bool any = false;
-    for (int i = 0; i < n_in; i++) any = any || wanted(c->g, &c->g->node.at[at], i) != CC_DT_OTHER;
-    if (!any) return 0;
-    const int in0 = c->g->operand.n;
-    for (int i = 0; i < n_in; i++) {
-        const CcOperand o = *cc_graph_operand(c->g, &c->g->node.at[at], i);
-        cc_vec_push(&c->g->operand, o);
+    for (int i = 0; i < n.n_in; i++) any = any || wanted(g, &n, i) != CC_DT_OTHER;
+    if (!any) return;
+    const int in0 = g->operand.n;
+    for (int i = 0; i < n.n_in; i++) {
+        const CcOperand o = *cc_graph_operand(g, &n, i);
+        cc_vec_push(&g->operand, o);
     }
-    for (int i = 0; i < n_in; i++) {
-        const int now = at + c->g->node.n - before;
-        const CcDtype to = wanted(c->g, &c->g->node.at[now], i);
+    for (int i = 0; i < n.n_in; i++) {
+        const CcDtype to = wanted(g, &n, i); /* by the operands as they were */
         if (to == CC_DT_OTHER) continue;
-        const int cast = add_cast(c, now, c->g->operand.at[in0 + i].value, to);
-        c->g->operand.at[in0 + i].value = cast;
+        const int cast = add_cast(c, at, g->operand.at[in0 + i].value, to);
+        g->operand.at[in0 + i].value = cast;
     }
-    CcNode *n = &c->g->node.at[at + c->g->node.n - before];
-    n->in0 = in0;
-    n->rewritten = true;
-    return c->g->node.n - before;
+    CcNode *now = cc_edit_node(g, at);
+    now->in0 = in0;
+    now->rewritten = true;
 }
 
-CcGraph *cc_autocast_graph(const CcGraph *g, const CcGroupRules *rules) {
+void cc_autocast_rewrite(CcGraph *g, const CcGroupRules *rules) {
+    const int nodes = g->node.n;
+    const size_t values = (size_t)g->val.n;
     bool any = false;
-    for (int i = 0; i < g->node.n && !any; i++)
+    for (int i = 0; i < nodes && !any; i++)
         for (int k = 0; k < g->node.at[i].n_in && g->node.at[i].n_out == 1; k++)
             any = any || wanted(g, &g->node.at[i], k) != CC_DT_OTHER;
-    Casts c = {.values = g->val.n};
-    bool *live = any ? malloc((size_t)g->node.n + 1) : NULL;
-    if (live) c.made = calloc((size_t)g->val.n + 1, sizeof *c.made);
+    Casts c = {.g = g};
+    bool *live = any ? malloc((size_t)nodes + 1) : NULL;
+    if (live) c.made = calloc(values + 1, sizeof *c.made);
     if (c.made) {
-        c.g = cc_graph_copy(g);
         cc_dce_mark(g, live);
-        for (int i = 0, at = 0; i < g->node.n; i++, at++) {
-            const CcNode *n = &c.g->node.at[at];
-            if (n->flags & (CC_N_WRITES | CC_N_EFFECT)) memset(c.made, 0, sizeof *c.made * (size_t)c.values);
-            if (live[i] && !n->flags && n->n_out == 1 && !cc_group_banned(c.g, at, rules)) at += cast_operands(&c, at);
+        for (int i = 0; i < nodes; i++) {
+            const CcNode *n = &g->node.at[i];
+            if (n->flags & (CC_N_WRITES | CC_N_EFFECT)) memset(c.made, 0, sizeof *c.made * values);
+            if (live[i] && !n->flags && n->n_out == 1 && !cc_group_banned(g, i, rules)) cast_operands(&c, i);
         }
     }
     free(live);
     free(c.made);
-    return c.g;
 }

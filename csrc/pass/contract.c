@@ -761,6 +761,6 @@ static bool may_be(const CcGraph *g, const CcNode *n, const CcGroupRules *rules)
     }
 }
 
-CcGraph *cc_contract_graph(const CcGraph *g, const CcGroupRules *rules) {
-    return cc_parts_graph(g, rules, &(PartsRules){may_be, make, NULL, NULL});
+void cc_contract_rewrite(CcGraph *g, const CcGroupRules *rules) {
+    cc_parts_rewrite(g, rules, &(PartsRules){may_be, make, NULL, NULL});
 }

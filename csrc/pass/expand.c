@@ -225,7 +225,7 @@ static bool expand(Parts *p, const bool *needed) {
     }
 }
 
-/* Is it worth a copy of the graph? */
+/* Is it worth a try? */
 static bool may_be(const CcGraph *g, const CcNode *n, const CcGroupRules *rules) {
     switch (n->op) {
     case CC_OP_max_pool: return rules->gathers && n->n_out == 2;
@@ -274,6 +274,6 @@ static bool trains(const CcNode *n, const CcGroupRules *rules) {
            rules->into;
 }
 
-CcGraph *cc_expand_graph(const CcGraph *g, const CcGroupRules *rules) {
-    return cc_parts_graph(g, rules, &(PartsRules){may_be, expand, later, trains});
+void cc_expand_rewrite(CcGraph *g, const CcGroupRules *rules) {
+    cc_parts_rewrite(g, rules, &(PartsRules){may_be, expand, later, trains});
 }

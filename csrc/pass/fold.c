@@ -5,7 +5,7 @@
  * Value and node numbers stay. */
 #include "pass.h"
 
-enum { MAX_SPATIAL = 3, X = 0, STRIDE = 3 }; /* operands of conv: ops.def */
+enum { MAX_SPATIAL = 3, X = 0, STRIDE = 3, MAX_OPERANDS = STRIDE + 4 * MAX_SPATIAL + 1 }; /* of conv: ops.def */
 
 /* Is x between the two still what was padded? */
 static bool undisturbed(const CcGraph *g, int pad, int conv) {
@@ -44,12 +44,10 @@ static int spatial_dims(const CcGraph *g, const CcNode *conv) {
 
 /* Padding of torch's list goes from the last dim to the first: before, behind, before, behind. */
 static void fold_pad(CcGraph *g, int node, const CcNode *pad, int dims) {
-    CcNode *conv = &g->node.at[node];
-    const int in0 = g->operand.n, n = conv->n_in;
-    cc_vec_reserve(&g->operand, in0 + n + dims);
-    for (int i = 0; i < n + dims; i++)
-        cc_vec_push(&g->operand, *cc_graph_operand(g, conv, i < n ? i : STRIDE + dims + i - n));
-    CcOperand *in = &g->operand.at[in0];
+    CcOperand in[MAX_OPERANDS];
+    const CcNode *conv = &g->node.at[node];
+    const int n = conv->n_in;
+    for (int i = 0; i < n + dims; i++) in[i] = *cc_graph_operand(g, conv, i < n ? i : STRIDE + dims + i - n);
     for (int d = 0; d < dims; d++) {
         const int at = 1 + 2 * (dims - 1 - d);
         if (at + 1 >= pad->n_in - 1) continue;
@@ -57,19 +55,13 @@ static void fold_pad(CcGraph *g, int node, const CcNode *pad, int dims) {
         in[n + d].i += cc_graph_operand(g, pad, at + 1)->i;
     }
     in[X].value = cc_graph_operand(g, pad, 0)->value;
-    conv->in0 = in0;
-    conv->n_in = n + dims;
-    conv->rewritten = true;
+    cc_edit_rewrite(g, node, CC_OP_conv, in, n + dims);
 }
 
-CcGraph *cc_fold_graph(const CcGraph *g, const CcGroupRules *rules) {
-    CcGraph *out = NULL;
+void cc_fold_rewrite(CcGraph *g, const CcGroupRules *rules) {
     for (int i = 0; i < g->node.n; i++) {
-        const CcGraph *now = out ? out : g;
-        const int dims = spatial_dims(now, &now->node.at[i]);
-        if (!dims || !pad_before(now, &now->node.at[i], dims) || !cc_group_takes(now, i, rules)) continue;
-        if (!out) out = cc_graph_copy(g);
-        fold_pad(out, i, pad_before(out, &out->node.at[i], dims), dims);
+        const int dims = spatial_dims(g, &g->node.at[i]);
+        const CcNode *pad = dims ? pad_before(g, &g->node.at[i], dims) : NULL;
+        if (pad && cc_group_takes(g, i, rules)) fold_pad(g, i, pad, dims);
     }
-    return out;
 }

@@ -126,7 +126,7 @@ static bool puts_back(const CcGraph *g, int node) {
 }
 
 static void rewrite(CcGraph *g, int node) {
-    CcNode *n = &g->node.at[node];
+    CcNode *n = cc_edit_node(g, node);
     const int x = cc_graph_operand(g, n, 0)->value;
     CcVal v = {.type = g->val.at[x].type, .def = node, .hidden = true, .scalar = g->val.at[x].scalar};
     v.window_of = cc_graph_base(g, x) + 1;
@@ -144,26 +144,17 @@ static void write_nothing(CcGraph *g, int node) {
     CcType none = {.dtype = g->val.at[x].type.dtype, .device = g->val.at[x].type.device, .ndim = 1, .stride = {1}};
     none.device_index = g->val.at[x].type.device_index;
     const int window = cc_views_window(g, x, &none);
-    cc_vec_push(&g->operand, ((CcOperand){.kind = CC_IN_VALUE, .value = window}));
-    cc_vec_push(&g->operand, ((CcOperand){.kind = CC_IN_INT}));
-    g->node.at[node].in0 = g->operand.n - 2;
-    g->node.at[node].n_in = 2;
+    cc_edit_rewrite(g, node, CC_OP_put, (const CcOperand[]){value_of(window), int_of(0)}, 2);
     rewrite(g, node);
 }
 
-CcGraph *cc_into_graph(const CcGraph *g, const CcGroupRules *rules) {
-    CcGraph *out = NULL;
+void cc_into_rewrite(CcGraph *g, const CcGroupRules *rules) {
     for (int i = 0; i < g->node.n && rules->into; i++) {
-        const CcGraph *now = out ? out : g;
-        const bool nothing = puts_back(now, i);
-        if (cc_group_banned(now, i, rules) || (!nothing && !understand(now, &now->node.at[i]))) continue;
-        CcGraph *next = cc_graph_copy(now);
-        if (nothing) write_nothing(next, i);
-        else if (is_fill(next, &next->node.at[i]) || !cc_writes_into(next, i, rules)) rewrite(next, i);
-        const bool good = cc_group_takes(next, i, rules);
-        if (good && out) cc_graph_free(out);
-        if (good) out = next;
-        else cc_graph_free(next);
+        const bool nothing = puts_back(g, i);
+        if (cc_group_banned(g, i, rules) || (!nothing && !understand(g, &g->node.at[i]))) continue;
+        const CcEditMark mark = cc_edit_mark(g);
+        if (nothing) write_nothing(g, i);
+        else if (is_fill(g, &g->node.at[i]) || !cc_writes_into(g, i, rules)) rewrite(g, i);
+        if (!cc_group_takes(g, i, rules)) cc_edit_undo(g, mark);
     }
-    return out;
 }

@@ -204,39 +204,31 @@ static int count_led(const Layout *w) {
     return n;
 }
 
-static CcGraph *apply(Layout *w, bool *gains) {
+static void find_all(Layout *w, bool *gains) {
     const CcGraph *g = w->g;
-    CcGraph *out = NULL;
     cc_dce_mark(g, w->live);
     for (int v = 0; v < g->val.n; v++)
         if (g->val.at[v].window_of) w->whole[cc_graph_base(g, v)] = true;
     for (int i = 0; i < g->node.n; i++) w->led[i] = w->live[i] && cc_layout_follows(g, i, w->rules);
     choose(w, gains);
     const int led = count_led(w);
-    if (led > 0 && (led < MANY || all_small(w))) {
-        for (int i = 0; i < g->node.n; i++) w->led[i] = false;
-        choose(w, gains);
-    }
-    for (int v = 0; v < g->val.n; v++) {
-        if (!w->last[v]) continue;
-        if (!out) out = cc_graph_copy(g);
-        move(&out->val.at[v]);
-    }
-    return out;
+    if (led == 0 || (led >= MANY && !all_small(w))) return;
+    for (int i = 0; i < g->node.n; i++) w->led[i] = false;
+    choose(w, gains);
 }
 
-CcGraph *cc_layout_graph(const CcGraph *g, const CcGroupRules *rules) {
+void cc_layout_rewrite(CcGraph *g, const CcGroupRules *rules) {
     const size_t nodes = (size_t)g->node.n, values = (size_t)g->val.n;
     bool any = false;
     for (int i = 0; i < g->node.n; i++) any = any || kind_of(&g->node.at[i]) == CC_K_CONV;
-    if (!any) return NULL;
-    bool *flags = calloc(1, 3 * nodes + 3 * values);
-    if (!flags) return NULL;
+    bool *flags = any ? calloc(1, 3 * nodes + 3 * values) : NULL;
+    if (!flags) return;
     Layout w = {.g = g, .rules = rules, .live = flags, .ours = flags + nodes};
     w.led = w.ours + nodes;
     w.last = w.led + nodes;
     w.whole = w.last + values;
-    CcGraph *out = apply(&w, w.whole + values);
+    find_all(&w, w.whole + values);
+    for (int v = 0; v < g->val.n; v++)
+        if (w.last[v]) move(cc_edit_val(g, v));
     free(flags);
-    return out;
 }

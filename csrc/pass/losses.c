@@ -263,7 +263,7 @@ bool cc_losses_make(Parts *p) {
     case CC_OP_triplet_margin: return triplet_margin(p);
     default: break;
     }
-    if (!cc_index_may(p->g, p->first)) return false;
+    if (!cc_index_may(p->g, p->at)) return false;
     switch (p->whole.op) {
     case CC_OP_nll_loss: return nll_loss(p);
     case CC_OP_cross_entropy: return cross_entropy(p);

@@ -12,7 +12,7 @@
 enum { WHOLE = 1, PART = 2 }; /* what is wanted of a value, bits */
 
 typedef struct Narrow {
-    const CcGraph *g;
+    CcGraph *g;
     int select;          /* node */
     int right;           /* its dim, counted from the last one: the same for all values in part */
     int64_t size, index; /* of the dim */
@@ -147,8 +147,8 @@ static bool begin(Narrow *w, int node) {
 }
 
 /* A window into a value that stays whole; a dim that is broadcast is only dropped. */
-static int add_window(const Narrow *w, CcGraph *out, int value) {
-    CcVal v = out->val.at[value];
+static int add_window(const Narrow *w, int value) {
+    CcVal v = w->g->val.at[value];
     const int d = v.type.ndim - 1 - w->right;
     const int64_t index = v.type.size[d] == 1 ? 0 : w->index;
     /* of memory itself: the value may be a window (queries beside keys and values) */
@@ -156,8 +156,8 @@ static int add_window(const Narrow *w, CcGraph *out, int value) {
     v.offset += index * v.type.stride[d] * cc_dtype_info((CcDtype)v.type.dtype)->size;
     v.is_output = false;
     drop_dim(&v.type, w->right);
-    cc_vec_push(&out->val, v);
-    return out->val.n - 1;
+    cc_vec_push(&w->g->val, v);
+    return w->g->val.n - 1;
 }
 
 static void narrow_value(const Narrow *w, CcVal *v) {
@@ -166,32 +166,31 @@ static void narrow_value(const Narrow *w, CcVal *v) {
     v->narrowed = true;
 }
 
-static CcGraph *rewrite(const Narrow *w) {
-    const CcGraph *g = w->g;
-    CcGraph *out = cc_graph_copy(g);
-    for (int i = 0; i < w->select; i++) {
-        const CcNode *n = &g->node.at[i];
-        if (!w->part[i]) continue;
-        narrow_value(w, &out->val.at[n->out0]);
-        for (int k = 0; k < n->n_in; k++) {
-            CcOperand *o = &out->operand.at[n->in0 + k];
-            if (sliced(w, n, k) && !in_part(w, o->value)) o->value = add_window(w, out, o->value);
+/* Windows first, as long as the types of values tell which operands need them. */
+static void rewrite(const Narrow *w) {
+    CcGraph *g = w->g;
+    for (int i = 0; i < w->select; i++)
+        for (int k = 0; w->part[i] && k < g->node.at[i].n_in; k++) {
+            const CcOperand *o = cc_graph_operand(g, &g->node.at[i], k);
+            if (!sliced(w, &g->node.at[i], k) || in_part(w, o->value)) continue;
+            const int window = add_window(w, o->value);
+            cc_edit_operand(g, i, k)->value = window;
         }
-        if (n->op == CC_OP_attend) out->operand.at[n->in0 + ATTEND_FORM].i = 1;
+    for (int i = 0; i < w->select; i++) {
+        if (!w->part[i]) continue;
+        narrow_value(w, cc_edit_val(g, g->node.at[i].out0));
+        if (g->node.at[i].op == CC_OP_attend) cc_edit_operand(g, i, ATTEND_FORM)->i = 1;
     }
-    CcNode *select = &out->node.at[w->select];
-    select->op = CC_OP_copy;
-    select->rewritten = true;
-    select->n_in = 1;
-    cc_type_make_contiguous(&out->val.at[select->out0].type);
-    out->val.at[select->out0].narrowed = true;
-    return out;
+    const CcOperand x = *cc_graph_operand(g, &g->node.at[w->select], 0);
+    cc_edit_rewrite(g, w->select, CC_OP_copy, &x, 1);
+    CcVal *made = cc_edit_val(g, g->node.at[w->select].out0);
+    cc_type_make_contiguous(&made->type);
+    made->narrowed = true;
 }
 
-CcGraph *cc_narrow_graph(const CcGraph *g, const CcGroupRules *rules) {
+void cc_narrow_rewrite(CcGraph *g, const CcGroupRules *rules) {
     const size_t nodes = (size_t)g->node.n;
-    CcGraph *out = NULL;
-    bool any = false;
+    bool any = false, done = false;
     for (int i = 0; i < g->node.n; i++) any = any || g->node.at[i].op == CC_OP_select;
     bool *flags = any ? calloc(2, nodes) : NULL;
     uint8_t *want = any ? malloc((size_t)g->val.n) : NULL;
@@ -199,13 +198,13 @@ CcGraph *cc_narrow_graph(const CcGraph *g, const CcGroupRules *rules) {
     if (flags && want) {
         w.part = flags + nodes;
         cc_dce_mark(g, w.live);
-        for (int i = g->node.n - 1; i >= 0 && !out; i--) {
+        for (int i = g->node.n - 1; i >= 0 && !done; i--) {
             if (cc_group_banned(g, i, rules) || !begin(&w, i)) continue;
             mark(&w);
-            if (worthwhile(&w)) out = rewrite(&w);
+            done = worthwhile(&w);
+            if (done) rewrite(&w);
         }
     }
     free(flags);
     free(want);
-    return out;
 }

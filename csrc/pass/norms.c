@@ -53,16 +53,14 @@ static int add_window(CcGraph *g, int vector, int ndim) {
 }
 
 static void rewrite(CcGraph *g, int node) {
-    CcNode *n = &g->node.at[node];
-    const int in0 = g->operand.n, ndim = g->val.at[cc_graph_operand(g, n, X)->value].type.ndim;
-    for (int i = 0; i < n->n_in; i++) {
-        CcOperand o = *cc_graph_operand(g, n, i);
-        if (ndim > 2 && i >= WEIGHT && o.kind == CC_IN_VALUE) o.value = add_window(g, o.value, ndim);
-        cc_vec_push(&g->operand, o);
+    const CcNode *n = &g->node.at[node];
+    const int ndim = g->val.at[cc_graph_operand(g, n, X)->value].type.ndim;
+    CcOperand in[VAR + 2];
+    for (int i = 0; i < CC_COUNT(in); i++) {
+        in[i] = *cc_graph_operand(g, n, i);
+        if (ndim > 2 && i >= WEIGHT && in[i].kind == CC_IN_VALUE) in[i].value = add_window(g, in[i].value, ndim);
     }
-    n->in0 = in0;
-    n->op = CC_OP_norm_eval;
-    n->rewritten = true;
+    cc_edit_rewrite(g, node, CC_OP_norm_eval, in, CC_COUNT(in));
 }
 
 /* ------------------------------------------------------------------ group and instance norm */
@@ -124,13 +122,14 @@ static void see_result(CcGraph *g, int node, int64_t groups) {
     const bool is_output = g->val.at[result].is_output;
     const int window = cc_views_window(g, result, &t);
     g->val.at[window].is_output = is_output;
-    g->node.at[node].out0 = window;
-    g->node.at[node].rewritten = true;
+    CcNode *n = cc_edit_node(g, node);
+    n->out0 = window;
+    n->rewritten = true;
 }
 
 static void rewrite_groups(CcGraph *g, int node, int64_t groups) {
     const CcNode n = g->node.at[node];
-    const int first = n.op == CC_OP_group_norm, in0 = g->operand.n;
+    const int first = n.op == CC_OP_group_norm;
     CcOperand x = *cc_graph_operand(g, &n, 0), weight = *cc_graph_operand(g, &n, 1 + first),
               bias = *cc_graph_operand(g, &n, 2 + first);
     const CcType t = groups ? split(&g->val.at[x.value].type, groups) : g->val.at[x.value].type;
@@ -139,11 +138,7 @@ static void rewrite_groups(CcGraph *g, int node, int64_t groups) {
     weight = see_vector(g, weight, t.ndim, groups);
     bias = see_vector(g, bias, t.ndim, groups);
     const CcOperand in[] = {x, dims, weight, bias, *cc_graph_operand(g, &n, 3 + first)};
-    for (int i = 0; i < CC_COUNT(in); i++) cc_vec_push(&g->operand, in[i]);
-    g->node.at[node].in0 = in0;
-    g->node.at[node].n_in = CC_COUNT(in);
-    g->node.at[node].op = CC_OP_layer_norm;
-    g->node.at[node].rewritten = true;
+    cc_edit_rewrite(g, node, CC_OP_layer_norm, in, CC_COUNT(in));
     if (groups) see_result(g, node, groups);
 }
 
@@ -170,65 +165,55 @@ static bool goes_on(const CcGraph *g, const CcNode *n, const int *seen, int n_se
 
 static void rewrite_reader(CcGraph *g, int node, const int *seen, int n_seen, int64_t groups) {
     const CcNode n = g->node.at[node];
-    const int in0 = g->operand.n;
-    for (int i = 0; i < n.n_in; i++) cc_vec_push(&g->operand, *cc_graph_operand(g, &n, i));
+    CcNode *now = cc_edit_node(g, node);
+    now->in0 = g->operand.n;
     for (int i = 0; i < n.n_in; i++) {
-        const CcOperand o = g->operand.at[in0 + i];
-        if (o.kind != CC_IN_VALUE || g->val.at[o.value].type.ndim == 0) continue;
-        const CcType t = split(&g->val.at[o.value].type, groups);
-        const bool is_seen = o.value < n_seen && seen[o.value];
-        const int window = is_seen ? seen[o.value] : cc_views_window(g, o.value, &t);
-        g->operand.at[in0 + i].value = window;
+        CcOperand o = *cc_graph_operand(g, &n, i);
+        if (o.kind == CC_IN_VALUE && g->val.at[o.value].type.ndim > 0) {
+            const CcType t = split(&g->val.at[o.value].type, groups);
+            const bool is_seen = o.value < n_seen && seen[o.value];
+            o.value = is_seen ? seen[o.value] : cc_views_window(g, o.value, &t);
+        }
+        cc_vec_push(&g->operand, o);
     }
-    g->node.at[node].in0 = in0;
     see_result(g, node, groups);
 }
 
-/* -> does the graph take node i so; seen[value] is set where its result is another one */
-static bool try_node(CcGraph **out, const CcGraph *g, int i, const CcGroupRules *rules, int *seen) {
+/* Does a back-end take node i so? Then seen[value] is set where its result is another one; else it is as it was. */
+static bool try_node(CcGraph *g, int i, const CcGroupRules *rules, int *seen, int n_seen) {
     int64_t groups = 0;
-    const CcGraph *at = *out ? *out : g;
-    const int result = at->node.at[i].out0;
-    const bool reader = *out && goes_on(at, &at->node.at[i], seen, g->val.n, &groups);
-    if (!reader && !good_groups(at, &at->node.at[i], &groups)) return false;
-    CcGraph *next = cc_graph_copy(at);
-    if (reader) rewrite_reader(next, i, seen, g->val.n, groups);
-    else rewrite_groups(next, i, groups);
-    if (!cc_group_takes(next, i, rules)) {
-        cc_graph_free(next);
-        return false;
-    }
-    if (groups) seen[result] = next->node.at[i].out0;
-    if (*out) cc_graph_free(*out);
-    *out = next;
-    return true;
+    const int result = g->node.at[i].out0;
+    const bool reader = seen && goes_on(g, &g->node.at[i], seen, n_seen, &groups);
+    if (!reader && !good_groups(g, &g->node.at[i], &groups)) return false;
+    const CcEditMark mark = cc_edit_mark(g);
+    if (reader) rewrite_reader(g, i, seen, n_seen, groups);
+    else rewrite_groups(g, i, groups);
+    const bool good = cc_group_takes(g, i, rules);
+    if (!good) cc_edit_undo(g, mark);
+    else if (groups && seen) seen[result] = g->node.at[i].out0;
+    return good;
 }
 
-bool cc_norms_takes(const CcGraph *g, int node, const CcGroupRules *rules) {
+bool cc_norms_takes(CcGraph *g, int node, const CcGroupRules *rules) {
     const CcNode *n = &g->node.at[node];
     if (cc_group_banned(g, node, rules)) return false;
     if (good(g, n)) return !behind_conv(g, n, rules);
-    int64_t groups;
-    if (!good_groups(g, n, &groups)) return false;
-    CcGraph *next = cc_graph_copy(g);
-    rewrite_groups(next, node, groups);
-    const bool taken = cc_group_takes(next, node, rules);
-    cc_graph_free(next);
+    const CcEditMark mark = cc_edit_mark(g);
+    const bool taken = try_node(g, node, rules, NULL, 0);
+    cc_edit_undo(g, mark);
     return taken;
 }
 
-CcGraph *cc_norms_graph(const CcGraph *g, const CcGroupRules *rules) {
-    CcGraph *out = NULL;
+void cc_norms_rewrite(CcGraph *g, const CcGroupRules *rules) {
+    const int values = g->val.n;
     bool any = false;
     for (int i = 0; i < g->node.n; i++) {
         any = any || g->node.at[i].op == CC_OP_group_norm || g->node.at[i].op == CC_OP_instance_norm;
         if (cc_group_banned(g, i, rules) || !good(g, &g->node.at[i]) || behind_conv(g, &g->node.at[i], rules)) continue;
-        if (!out) out = cc_graph_copy(g);
-        rewrite(out, i);
+        rewrite(g, i);
     }
-    int *seen = any ? calloc((size_t)g->val.n + 1, sizeof *seen) : NULL;
+    int *seen = any ? calloc((size_t)values + 1, sizeof *seen) : NULL;
     for (int i = 0; seen && i < g->node.n; i++)
-        if (!cc_group_banned(g, i, rules)) (void)try_node(&out, g, i, rules, seen);
+        if (!cc_group_banned(g, i, rules)) (void)try_node(g, i, rules, seen, values);
     free(seen);
-    return out;
 }

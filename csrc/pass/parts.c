@@ -3,25 +3,25 @@
 
 CcOperand cc_parts_add(Parts *p, CcOpId op, int result, const CcType *type, int n_in, ...) {
     CcGraph *g = p->g;
-    const int node = p->first + p->n++;
-    if (p->n > 1) cc_graph_make_room(g, node);
     if (result < 0) {
         cc_vec_push(&g->val, (CcVal){.type = *type, .narrowed = true, .hidden = true});
         result = g->val.n - 1;
     }
-    CcNode *n = &g->node.at[node];
-    *n = p->whole;
-    n->op = (uint16_t)op;
-    n->in0 = g->operand.n;
-    n->n_in = n_in;
-    n->out0 = result;
-    n->n_out = 1;
-    n->rewritten = true;
+    CcNode n = p->whole;
+    n.op = (uint16_t)op;
+    n.in0 = g->operand.n;
+    n.n_in = n_in;
+    n.out0 = result;
+    n.n_out = 1;
+    n.rewritten = true;
     va_list in;
     va_start(in, n_in);
     for (int i = 0; i < n_in; i++) cc_vec_push(&g->operand, va_arg(in, CcOperand));
     va_end(in);
-    g->val.at[result].def = g->val.at[cc_graph_base(g, result)].def = node;
+    const int node = cc_edit_insert(g, p->at, &n);
+    cc_edit_val(g, result)->def = node;
+    cc_edit_val(g, cc_graph_base(g, result))->def = node;
+    p->n++;
     return value_of(result);
 }
 
@@ -58,42 +58,35 @@ static bool may_be(const CcGraph *g, int i, const CcGroupRules *rules, const Par
     return own->may_be(g, n, rules) && !cc_group_banned(g, i, rules) && has_form(g, n, rules, own);
 }
 
-/* -> the number of nodes that node i of *out (of `g`, before there is one) is now */
-static int try_node(CcGraph **out, const CcGraph *g, int i, const CcGroupRules *rules, const PartsRules *own,
-                    const int *uses) {
-    const CcGraph *at = *out ? *out : g;
-    const CcNode *n = &at->node.at[i];
-    bool needed[PARTS_RESULTS], good = false;
-    for (int k = 0; k < n->n_out; k++) needed[k] = uses[n->out0 + k] > 0 || at->val.at[n->out0 + k].is_output;
-    Parts p = {.whole = *n, .first = i, .rules = rules};
-    p.g = cc_graph_copy(at);
-    good = own->make(&p, needed);
-    for (int k = 0; good && k < p.n; k++)
-        good = (own->later && own->later(&p.g->node.at[i + k])) || cc_group_takes(p.g, i + k, rules);
-    cc_graph_free(good ? *out : p.g);
-    if (good) *out = p.g;
-    return good ? p.n : 1;
+/* Node i is several, where back-ends take them all. */
+static void try_node(CcGraph *g, int i, const CcGroupRules *rules, const PartsRules *own, const int *uses) {
+    const CcEditMark mark = cc_edit_mark(g);
+    Parts p = {.g = g, .whole = g->node.at[i], .at = i, .first = g->node.n, .rules = rules};
+    bool needed[PARTS_RESULTS];
+    for (int k = 0; k < p.whole.n_out; k++)
+        needed[k] = uses[p.whole.out0 + k] > 0 || g->val.at[p.whole.out0 + k].is_output;
+    cc_edit_drop(g, i);
+    bool good = own->make(&p, needed);
+    for (int k = p.first; good && k < p.first + p.n; k++)
+        good = (own->later && own->later(&g->node.at[k])) || cc_group_takes(g, k, rules);
+    if (!good) cc_edit_undo(g, mark);
 }
 
-CcGraph *cc_parts_graph(const CcGraph *g, const CcGroupRules *rules, const PartsRules *own) {
-    CcGraph *out = NULL;
+void cc_parts_rewrite(CcGraph *g, const CcGroupRules *rules, const PartsRules *own) {
+    const int n = g->node.n, values = g->val.n;
     bool *live = NULL;
     int *uses = NULL;
-    for (int i = 0, at = 0; i < g->node.n; i++) {
-        int parts = 1;
-        if (may_be(out ? out : g, at, rules, own)) {
-            if (!live) { /* most graphs have no such node */
-                live = malloc((size_t)g->node.n + 1);
-                uses = calloc((size_t)g->val.n + 1, sizeof *uses);
-                if (!live || !uses) break;
-                cc_dce_mark(g, live);
-                cc_dce_uses(g, live, uses);
-            }
-            if (live[i]) parts = try_node(&out, g, at, rules, own, uses);
+    for (int i = 0; i < n; i++) {
+        if (!may_be(g, i, rules, own)) continue;
+        if (!live) { /* most graphs have no such node */
+            live = malloc((size_t)n + 1);
+            uses = calloc((size_t)values + 1, sizeof *uses);
+            if (!live || !uses) break;
+            cc_dce_mark(g, live);
+            cc_dce_uses(g, live, uses);
         }
-        at += parts;
+        if (live[i]) try_node(g, i, rules, own, uses);
     }
     free(live);
     free(uses);
-    return out;
 }

@@ -35,11 +35,10 @@ bool cc_group_takes(const CcGraph *g, int node, const CcGroupRules *rules);
 bool cc_group_apart(const CcGraph *g, int node, const CcGroupRules *rules);
 bool cc_group_banned(const CcGraph *g, int node, const CcGroupRules *rules);
 
-/* Rewriting passes: a copy of the graph, NULL when there is nothing to do. cc_graph_check does not know what they make
- * (windows, other strides). In this order: */
-CcGraph *cc_autocast_graph(const CcGraph *g, const CcGroupRules *rules); /* autocast's casts are nodes */
-/* in-place ops on the graph's own are pure */
-CcGraph *cc_pure_graph(const CcGraph *g, const CcGroupRules *rules);
+/* Rewriting passes change the graph in place (ir/edit.c). cc_graph_check does not know what they make (windows, other
+ * strides). PASS in run/compile.c is their order. */
+void cc_autocast_rewrite(CcGraph *g, const CcGroupRules *rules); /* autocast's casts are nodes */
+void cc_pure_rewrite(CcGraph *g, const CcGroupRules *rules);     /* in-place ops on the graph's own are pure */
 /* Does this node write its first operand, and nothing else? Then: does the op with a result of its own give what it
  * leaves there? */
 bool cc_pure_is_write(const CcGraph *g, const CcNode *n);
@@ -47,33 +46,33 @@ bool cc_pure_writes_same(const CcGraph *g, const CcNode *n);
 /* Does this node put the view just where it comes from? */
 bool cc_pure_puts_back(const CcGraph *g, int node, int value, int view);
 /* einsum and its like are products */
-CcGraph *cc_contract_graph(const CcGraph *g, const CcGroupRules *rules);
+void cc_contract_rewrite(CcGraph *g, const CcGroupRules *rules);
 /* an einsum of one tensor that sums nothing up */
 bool cc_contract_is_view(const CcGraph *g, const CcNode *n);
 /* attention that is written out is one node */
-CcGraph *cc_attend_graph(const CcGraph *g, const CcGroupRules *rules);
+void cc_attend_rewrite(CcGraph *g, const CcGroupRules *rules);
 /* losses, max with indices: several nodes */
-CcGraph *cc_expand_graph(const CcGraph *g, const CcGroupRules *rules);
+void cc_expand_rewrite(CcGraph *g, const CcGroupRules *rules);
 /* only the part that a later select keeps */
-CcGraph *cc_narrow_graph(const CcGraph *g, const CcGroupRules *rules);
+void cc_narrow_rewrite(CcGraph *g, const CcGroupRules *rules);
 /* convolutions do the padding before them */
-CcGraph *cc_fold_graph(const CcGraph *g, const CcGroupRules *rules);
-CcGraph *cc_norms_graph(const CcGraph *g, const CcGroupRules *rules); /* batch norm is pointwise */
-/* Will this node be rewritten there, and be a kernel then? */
-bool cc_norms_takes(const CcGraph *g, int node, const CcGroupRules *rules);
-CcGraph *cc_index_graph(const CcGraph *g, const CcGroupRules *rules); /* reads at indices are pointwise */
+void cc_fold_rewrite(CcGraph *g, const CcGroupRules *rules);
+void cc_norms_rewrite(CcGraph *g, const CcGroupRules *rules); /* batch norm is pointwise */
+/* Will this node be rewritten there, and be a kernel then? (It is tried, and undone.) */
+bool cc_norms_takes(CcGraph *g, int node, const CcGroupRules *rules);
+void cc_index_rewrite(CcGraph *g, const CcGroupRules *rules); /* reads at indices are pointwise */
 /* what moves and repeats elements is a copy */
-CcGraph *cc_rearrange_graph(const CcGraph *g, const CcGroupRules *rules);
+void cc_rearrange_rewrite(CcGraph *g, const CcGroupRules *rules);
 /* writes to what is not the graph's own are kernels */
-CcGraph *cc_into_graph(const CcGraph *g, const CcGroupRules *rules);
+void cc_into_rewrite(CcGraph *g, const CcGroupRules *rules);
 bool cc_into_is(const CcGraph *g, const CcNode *n); /* such a node: its result is the memory that it writes */
 /* alone[node]: such a node, a kernel that always works, and no other node of the graph names the memory. */
 void cc_into_alone(const CcGraph *g, bool *alone);
-bool cc_into_apart(const CcType *t);                                  /* has each element memory of its own? */
-CcGraph *cc_views_graph(const CcGraph *g, const CcGroupRules *rules); /* views are windows */
-CcGraph *cc_turn_graph(const CcGraph *g, const CcGroupRules *rules);  /* products column by column */
+bool cc_into_apart(const CcType *t);                          /* has each element memory of its own? */
+void cc_views_rewrite(CcGraph *g, const CcGroupRules *rules); /* views are windows */
+void cc_turn_rewrite(CcGraph *g, const CcGroupRules *rules);  /* products column by column */
 /* channels innermost between convolutions */
-CcGraph *cc_layout_graph(const CcGraph *g, const CcGroupRules *rules);
+void cc_layout_rewrite(CcGraph *g, const CcGroupRules *rules);
 /* Is this a convolution of torch's whose operand and result may have channels innermost (rules->follows)? */
 bool cc_layout_follows(const CcGraph *g, int node, const CcGroupRules *rules);
 bool cc_turned(const CcVal *v);

@@ -9,7 +9,8 @@
 typedef struct Parts {
     CcGraph *g;
     CcNode whole; /* what they stand for */
-    int first, n;
+    int at;       /* where it stands */
+    int first, n; /* the parts' numbers begin here */
     const CcGroupRules *rules;
 } Parts;
 
@@ -57,7 +58,7 @@ int cc_equation_implicit(const char *text, int hidden, int *label);
 enum { PARTS_RESULTS = 8 }; /* of a whole, at most */
 
 typedef struct PartsRules {
-    /* is it worth a copy of the graph? */
+    /* is it worth a try? */
     bool (*may_be)(const CcGraph *g, const CcNode *n, const CcGroupRules *rules);
     /* needed: by result of the whole */
     bool (*make)(Parts *p, const bool *needed);
@@ -66,6 +67,6 @@ typedef struct PartsRules {
     /* may it have parts, though it writes? */
     bool (*writes)(const CcNode *n, const CcGroupRules *rules);
 } PartsRules;
-CcGraph *cc_parts_graph(const CcGraph *g, const CcGroupRules *rules, const PartsRules *own);
+void cc_parts_rewrite(CcGraph *g, const CcGroupRules *rules, const PartsRules *own);
 
 #endif

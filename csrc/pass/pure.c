@@ -19,8 +19,7 @@ typedef struct Part {
 } Part;
 
 typedef struct Pure {
-    const CcGraph *g; /* as given */
-    CcGraph *out;     /* rewritten; NULL: nothing so far */
+    CcGraph *g;
     const CcGroupRules *rules;
     int *write; /* nodes that write the value that is looked at */
     int n_write;
@@ -179,34 +178,31 @@ static void find_writes(Pure *p, int value) {
 static void rename_reads(CcGraph *g, int value, int version, int begin, int end) {
     for (int i = begin; i <= end; i++)
         for (int k = 0; k < g->node.at[i].n_in; k++) {
-            CcOperand *o = &g->operand.at[g->node.at[i].in0 + k];
-            if (o->kind == CC_IN_VALUE && o->value == value) o->value = version;
+            const CcOperand *o = cc_graph_operand(g, &g->node.at[i], k);
+            if (o->kind == CC_IN_VALUE && o->value == value) cc_edit_operand(g, i, k)->value = version;
         }
 }
 
 static void set_result(CcGraph *g, int node, int value) {
-    CcNode *n = &g->node.at[node];
+    CcNode *n = cc_edit_node(g, node);
     n->out0 = value;
     n->n_out = 1;
     n->flags = 0;
     n->rewritten = true;
-    g->val.at[value].def = node;
+    cc_edit_val(g, value)->def = node;
 }
 
 /* copy_ and fill_ leave nothing of what there was. */
 static void forget_target(CcGraph *g, int node) {
-    CcNode *n = &g->node.at[node];
-    const CcOperand *from = n->n_in == 2 ? &g->operand.at[n->in0 + 1] : NULL;
-    if (n->op != CC_OP_put || !from ||
-        (from->kind == CC_IN_VALUE && g->val.at[from->value].type.ndim > g->val.at[n->out0].type.ndim))
-        return;
-    n->op = from->kind == CC_IN_VALUE ? CC_OP_cast : CC_OP_fill;
-    n->in0++;
-    n->n_in = 1;
+    const CcNode *n = &g->node.at[node];
+    if (n->op != CC_OP_put || n->n_in != 2) return;
+    const CcOperand from = *cc_graph_operand(g, n, 1);
+    if (from.kind == CC_IN_VALUE && g->val.at[from.value].type.ndim > g->val.at[n->out0].type.ndim) return;
+    cc_edit_rewrite(g, node, from.kind == CC_IN_VALUE ? CC_OP_cast : CC_OP_fill, &from, 1);
 }
 
-static void rewrite(const Pure *p, CcGraph *g, int value, const int *write, int n_write) {
-    int maker = p->g->val.at[value].def;
+static void rewrite(CcGraph *g, int value, const int *write, int n_write) {
+    int maker = g->val.at[value].def;
     for (int w = 0; w < n_write; w++) {
         CcVal version = g->val.at[value];
         version.is_output = false;
@@ -221,66 +217,66 @@ static void rewrite(const Pure *p, CcGraph *g, int value, const int *write, int 
 }
 
 /* What is written of a part is no view any more. */
-static void rewrite_part(const Pure *p, CcGraph *g, const Part *part) {
-    rewrite(p, g, part->view, part->write, part->n);
+static void rewrite_part(CcGraph *g, const Part *part) {
+    rewrite(g, part->view, part->write, part->n);
     for (int w = 0; w < part->n; w++) {
-        CcVal *v = &g->val.at[g->node.at[part->write[w]].out0];
+        CcVal *v = cc_edit_val(g, g->node.at[part->write[w]].out0);
         cc_type_make_contiguous(&v->type);
         v->narrowed = v->hidden = true;
     }
 }
 
-static bool takes_all(const Pure *p, const CcGraph *g, const int *node, int n) {
+static bool takes_all(const Pure *p, const int *node, int n) {
     for (int i = 0; i < n; i++)
-        if (!cc_group_takes(g, node[i], p->rules)) return false;
+        if (!cc_group_takes(p->g, node[i], p->rules)) return false;
     return true;
 }
 
 /* Norms are pointwise ops and reductions later on. Where that fails after all the node is banned, and all begins anew. */
-static bool will_take(const CcGraph *g, int node, const CcGroupRules *rules) {
+static bool will_take(CcGraph *g, int node, const CcGroupRules *rules) {
     return cc_group_takes(g, node, rules) || cc_norms_takes(g, node, rules);
 }
 
 static bool try_value(Pure *p, int value) {
-    const CcGraph *before = p->out ? p->out : p->g;
-    const CcVal *v = &p->g->val.at[value];
-    if (v->def < 0 || v->type.ndim < 0 || !cc_type_dense(&v->type) || before->node.at[v->def].n_out != 1 ||
-        before->node.at[v->def].out0 != value || !keeps_apart(&p->g->node.at[v->def]))
+    CcGraph *g = p->g;
+    const CcVal *v = &g->val.at[value];
+    const int maker = v->def;
+    if (maker < 0 || v->type.ndim < 0 || !cc_type_dense(&v->type) || g->node.at[maker].n_out != 1 ||
+        g->node.at[maker].out0 != value || !keeps_apart(&g->node.at[maker]))
         return false;
     find_writes(p, value);
-    if (p->n_write == 0 || !will_take(before, before->val.at[value].def, p->rules)) return false;
-    CcGraph *g = cc_graph_copy(before);
-    rewrite(p, g, value, p->write, p->n_write);
+    if (p->n_write == 0 || !will_take(g, maker, p->rules)) return false;
+    const CcEditMark mark = cc_edit_mark(g);
+    const int last = p->write[p->n_write - 1];
+    rewrite(g, value, p->write, p->n_write);
     for (int i = 0; i < p->part.n; i++)
-        if (p->part.at[i].put <= p->write[p->n_write - 1]) rewrite_part(p, g, &p->part.at[i]);
-    bool good = will_take(g, p->g->val.at[value].def, p->rules) && takes_all(p, g, p->write, p->n_write);
+        if (p->part.at[i].put <= last) rewrite_part(g, &p->part.at[i]);
+    bool good = will_take(g, maker, p->rules) && takes_all(p, p->write, p->n_write);
     for (int i = 0; i < p->part.n; i++)
-        good = good &&
-               (p->part.at[i].put > p->write[p->n_write - 1] || takes_all(p, g, p->part.at[i].write, p->part.at[i].n));
-    cc_graph_free(!good ? g : p->out);
-    if (good) p->out = g;
+        good = good && (p->part.at[i].put > last || takes_all(p, p->part.at[i].write, p->part.at[i].n));
+    if (!good) cc_edit_undo(g, mark);
     return good;
 }
 
 /* Writes that are left may keep an index behind them from being checked: so once more, as long as that helps. */
-static bool try_all(Pure *p, bool *done) {
+static bool try_all(Pure *p, bool *done, int values) {
     bool any = false;
-    for (int v = 0; v < p->g->val.n; v++) {
+    for (int v = 0; v < values; v++) {
         if (done[v] || !try_value(p, v)) continue;
         any = done[v] = true;
     }
     return any;
 }
 
-CcGraph *cc_pure_graph(const CcGraph *g, const CcGroupRules *rules) {
+void cc_pure_rewrite(CcGraph *g, const CcGroupRules *rules) {
+    const int values = g->val.n;
     bool any = false;
     for (int i = 0; i < g->node.n; i++) any = any || cc_pure_is_write(g, &g->node.at[i]);
-    if (!any) return NULL;
+    if (!any) return;
     Pure p = {.g = g, .rules = rules, .write = malloc(sizeof *p.write * (size_t)g->node.n)};
-    bool *done = calloc(1, (size_t)g->val.n + 1);
-    while (p.write && done && try_all(&p, done)) {}
+    bool *done = calloc(1, (size_t)values + 1);
+    while (p.write && done && try_all(&p, done, values)) {}
     free(done);
     free(p.write);
     cc_vec_free(&p.part);
-    return p.out;
 }

@@ -171,16 +171,6 @@ static CcOperand window_at(CcGraph *g, int value, const CcType *type, int64_t of
     return (CcOperand){.kind = CC_IN_VALUE, .value = window};
 }
 
-static void set_operands(CcGraph *g, int node, CcOpId op, const CcOperand *in, int n) {
-    const int in0 = g->operand.n;
-    for (int i = 0; i < n; i++) cc_vec_push(&g->operand, in[i]);
-    CcNode *to = &g->node.at[node];
-    to->in0 = in0;
-    to->n_in = n;
-    to->op = (uint16_t)op;
-    to->rewritten = true;
-}
-
 static void rewrite_copy(CcGraph *g, int node, const Axes *a) {
     const CcNode n = g->node.at[node];
     const int x = cc_graph_operand(g, &n, 0)->value, result = n.out0;
@@ -192,11 +182,11 @@ static void rewrite_copy(CcGraph *g, int node, const Axes *a) {
         to.stride[i] = a->to[i];
     }
     const CcOperand in = window_at(g, x, &from, a->offset);
-    set_operands(g, node, CC_OP_copy, &in, 1);
+    cc_edit_rewrite(g, node, CC_OP_copy, &in, 1);
     const bool is_output = g->val.at[result].is_output;
     const int window = cc_views_window(g, result, &to);
     g->val.at[window].is_output = is_output;
-    g->node.at[node].out0 = window;
+    cc_edit_node(g, node)->out0 = window;
 }
 
 /* ------------------------------------------------------------------ expressions over windows */
@@ -209,7 +199,7 @@ static bool glu(CcGraph *g, int node) {
     if (d < 0 || half.size[d] % 2) return false;
     half.size[d] /= 2;
     const CcOperand a = window_at(g, x, &half, 0), b = window_at(g, x, &half, half.size[d] * half.stride[d]);
-    set_operands(g, node, CC_OP_gated, (const CcOperand[]){a, b}, 2);
+    cc_edit_rewrite(g, node, CC_OP_gated, (const CcOperand[]){a, b}, 2);
     return true;
 }
 
@@ -221,7 +211,7 @@ static bool diff(CcGraph *g, int node) {
     if (d < 0 || t.size[d] < 2 || t.dtype == CC_DT_BOOL) return false; /* which torch compares */
     t.size[d]--;
     const CcOperand from = window_at(g, x, &t, 0), next = window_at(g, x, &t, t.stride[d]);
-    set_operands(g, node, CC_OP_sub, (const CcOperand[]){next, from}, 2);
+    cc_edit_rewrite(g, node, CC_OP_sub, (const CcOperand[]){next, from}, 2);
     return true;
 }
 
@@ -241,7 +231,7 @@ static bool prelu(CcGraph *g, int node) {
         t.size[d] = d == 0 ? size : 1;
         t.stride[d] = d == 0 ? step : 0;
     }
-    set_operands(g, node, CC_OP_leaky_by, (const CcOperand[]){x, window_at(g, w.value, &t, 0)}, 2);
+    cc_edit_rewrite(g, node, CC_OP_leaky_by, (const CcOperand[]){x, window_at(g, w.value, &t, 0)}, 2);
     return true;
 }
 
@@ -254,7 +244,7 @@ static bool outer(CcGraph *g, int node) {
     t.ndim = 2;
     t.size[1] = 1;
     t.stride[1] = 0;
-    set_operands(g, node, CC_OP_mul, (const CcOperand[]){window_at(g, x.value, &t, 0), y}, 2);
+    cc_edit_rewrite(g, node, CC_OP_mul, (const CcOperand[]){window_at(g, x.value, &t, 0), y}, 2);
     return true;
 }
 
@@ -280,8 +270,8 @@ static bool pool(CcGraph *g, int node) {
         t.stride[d + dims] = from.stride[d] * of->dilation;
     }
     const CcOperand all = {.kind = CC_IN_INT, .i = (1 << dims) - 1};
-    set_operands(g, node, cc_window_greatest(&n) ? CC_OP_amax : CC_OP_mean,
-                 (const CcOperand[]){window_at(g, x, &t, 0), all}, 2);
+    cc_edit_rewrite(g, node, cc_window_greatest(&n) ? CC_OP_amax : CC_OP_mean,
+                    (const CcOperand[]){window_at(g, x, &t, 0), all}, 2);
     return true;
 }
 
@@ -317,15 +307,10 @@ static bool may_be(const CcGraph *g, int node, const CcGroupRules *rules) {
     return from->ndim >= 0 && to->ndim >= 0 && from->dtype == to->dtype && cc_type_numel(to) > 0;
 }
 
-CcGraph *cc_rearrange_graph(const CcGraph *g, const CcGroupRules *rules) {
-    CcGraph *out = NULL;
+void cc_rearrange_rewrite(CcGraph *g, const CcGroupRules *rules) {
     for (int i = 0; i < g->node.n; i++) {
         if (cc_group_banned(g, i, rules) || !may_be(g, i, rules)) continue;
-        CcGraph *next = cc_graph_copy(out ? out : g);
-        const bool good = rewrite(next, i) && cc_group_takes(next, i, rules);
-        if (good && out) cc_graph_free(out);
-        if (good) out = next;
-        else cc_graph_free(next);
+        const CcEditMark mark = cc_edit_mark(g);
+        if (!rewrite(g, i) || !cc_group_takes(g, i, rules)) cc_edit_undo(g, mark);
     }
-    return out;
 }

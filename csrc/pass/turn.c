@@ -12,6 +12,7 @@ typedef struct Turn {
     const CcGroupRules *rules;
     bool *live;  /* by node */
     bool *now;   /* by value: turned with the product that is looked at */
+    bool *turns; /* by value: turned */
     bool *whole; /* by value: a window looks into it */
 } Turn;
 
@@ -74,27 +75,29 @@ static void turn_type(CcVal *v) {
     v->narrowed = true;
 }
 
-CcGraph *cc_turn_graph(const CcGraph *g, const CcGroupRules *rules) {
-    const size_t nodes = (size_t)g->node.n, values = (size_t)g->val.n;
-    CcGraph *out = NULL;
-    bool *flags = NULL;
-    Turn t = {.g = g, .rules = rules};
+/* Nothing is turned before all is known: a turned operand is no reason for or against turning. */
+static void find_all(Turn *t) {
+    const CcGraph *g = t->g;
+    cc_dce_mark(g, t->live);
+    for (int v = 0; v < g->val.n; v++)
+        if (g->val.at[v].window_of) t->whole[cc_graph_base(g, v)] = true;
     for (int i = 0; i < g->node.n; i++) {
-        if (!rules->gains_turned || !rules->gains_turned(g, i)) continue;
-        if (!flags) { /* most graphs have no such product */
-            if (!(flags = calloc(1, nodes + 2 * values))) break;
-            t.live = flags;
-            t.now = flags + nodes;
-            t.whole = t.now + values;
-            cc_dce_mark(g, t.live);
-            for (int v = 0; v < g->val.n; v++)
-                if (g->val.at[v].window_of) t.whole[cc_graph_base(g, v)] = true;
-        }
-        if (!t.live[i] || !can_turn(&t, &g->node.at[i]) || !flood(&t, i)) continue;
-        if (!out) out = cc_graph_copy(g);
-        for (int v = 0; v < g->val.n; v++)
-            if (t.now[v]) turn_type(&out->val.at[v]);
+        if (!t->live[i] || !t->rules->gains_turned(g, i) || !can_turn(t, &g->node.at[i]) || !flood(t, i)) continue;
+        for (int v = 0; v < g->val.n; v++) t->turns[v] = t->turns[v] || t->now[v];
     }
+}
+
+void cc_turn_rewrite(CcGraph *g, const CcGroupRules *rules) {
+    const size_t nodes = (size_t)g->node.n, values = (size_t)g->val.n;
+    bool any = false;
+    for (int i = 0; i < g->node.n && rules->gains_turned && !any; i++) any = rules->gains_turned(g, i);
+    bool *flags = any ? calloc(1, nodes + 3 * values) : NULL;
+    if (!flags) return; /* most graphs have no such product */
+    Turn t = {.g = g, .rules = rules, .live = flags, .now = flags + nodes};
+    t.whole = t.now + values;
+    t.turns = t.whole + values;
+    find_all(&t);
+    for (int v = 0; v < g->val.n; v++)
+        if (t.turns[v]) turn_type(cc_edit_val(g, v));
     free(flags);
-    return out;
 }

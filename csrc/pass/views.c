@@ -132,18 +132,20 @@ static void mark_by_host(const CcGraph *g, const bool *live, const CcGroupRules 
 }
 
 /* Makes the results of a view windows; of itself a view (detach, a reshape to the same shape) is its operand. */
-static void fold(CcGraph *out, const CcNode *n, int *same) {
-    const int x = same[cc_graph_operand(out, n, 0)->value];
-    const CcVal from = out->val.at[x];
+static void fold(CcGraph *g, const CcNode *n, int *same) {
+    const int x = same[cc_graph_operand(g, n, 0)->value];
+    const CcVal from = g->val.at[x];
     for (int k = 0; k < n->n_out; k++) {
-        CcVal *v = &out->val.at[n->out0 + k];
         int64_t offset;
-        if (!offset_of(out, n, k, &offset)) abort(); /* known_view() said otherwise */
-        if (offset == 0 && cc_type_same_layout(&v->type, &from.type)) {
+        const bool known = offset_of(g, n, k, &offset);
+        CC_ASSERT(known); /* known_view() has asked */
+        if (!known) continue;
+        if (offset == 0 && cc_type_same_layout(&g->val.at[n->out0 + k].type, &from.type)) {
             same[n->out0 + k] = x;
             continue;
         }
-        v->window_of = cc_graph_base(out, x) + 1;
+        CcVal *v = cc_edit_val(g, n->out0 + k);
+        v->window_of = cc_graph_base(g, x) + 1;
         v->offset = from.offset + offset * cc_dtype_info((CcDtype)v->type.dtype)->size;
     }
 }
@@ -160,66 +162,66 @@ static bool only_shape(const CcGraph *g, const CcNode *n, const int *uses) {
 }
 
 /* The product makes the view's result, and the view nothing, where a back-end makes the product in that shape. */
-static bool absorb(CcGraph *out, CcNode *view, const CcGroupRules *rules) {
-    const int product = out->val.at[cc_graph_operand(out, view, 0)->value].def;
-    CcNode *n = &out->node.at[product];
-    const CcNode before = *n;
-    n->out0 = view->out0;
+static bool absorb(CcGraph *g, int view, const CcGroupRules *rules) {
+    const int result = g->node.at[view].out0, product = g->val.at[cc_graph_operand(g, &g->node.at[view], 0)->value].def;
+    const CcEditMark mark = cc_edit_mark(g);
+    CcNode *n = cc_edit_node(g, product);
+    n->out0 = result;
     n->rewritten = true; /* the host would make the other shape */
-    if (!cc_group_takes(out, product, rules)) {
-        *n = before;
+    if (!cc_group_takes(g, product, rules)) {
+        cc_edit_undo(g, mark);
         return false;
     }
-    out->val.at[view->out0].def = product;
-    view->n_out = 0;
+    cc_edit_val(g, result)->def = product;
+    cc_edit_node(g, view)->n_out = 0;
     return true;
 }
 
 /* Everything that names a value which is now another one, or a window. Windows of before (pass/narrow.c) may look into
  * a new one. n: the values that `same` knows. */
-static void follow(CcGraph *out, const int *same, int n) {
-    for (int i = 0; i < out->node.n; i++)
-        for (int k = 0; k < out->node.at[i].n_in; k++) {
-            CcOperand *o = &out->operand.at[out->node.at[i].in0 + k];
+static void follow(CcGraph *g, const int *same, int n) {
+    for (int i = 0; i < g->node.n; i++)
+        for (int k = 0; k < g->node.at[i].n_in; k++) {
+            const CcOperand *o = cc_graph_operand(g, &g->node.at[i], k);
             if (o->kind != CC_IN_VALUE || o->value >= n || same[o->value] == o->value) continue;
-            o->value = same[o->value];
-            out->node.at[i].rewritten = true; /* the host would look for the view */
+            cc_edit_operand(g, i, k)->value = same[o->value];
+            cc_edit_node(g, i)->rewritten = true; /* the host would look for the view */
         }
-    for (int v = 0; v < out->val.n; v++) {
-        CcVal *window = &out->val.at[v];
-        if (!window->window_of || window->window_of > n) continue;
-        const int base = same[window->window_of - 1];
-        const CcVal *into = &out->val.at[base];
+    for (int v = 0; v < g->val.n; v++) {
+        const int32_t of = g->val.at[v].window_of;
+        if (!of || of > n) continue;
+        const int base = same[of - 1];
+        const CcVal *into = &g->val.at[base];
+        CcVal *window = cc_edit_val(g, v);
         window->window_of = into->window_of ? into->window_of : base + 1;
         window->offset += into->offset;
     }
 }
 
 /* The node becomes a copy into a new value, which its result looks into. */
-static void fold_copy(CcGraph *out, int node) {
-    CcNode *n = &out->node.at[node];
-    const int result = n->out0;
-    CcVal copy = {.type = out->val.at[cc_graph_operand(out, n, 0)->value].type, .def = node, .narrowed = true};
+static void fold_copy(CcGraph *g, int node) {
+    CcNode *n = cc_edit_node(g, node);
+    CcVal copy = {.type = g->val.at[cc_graph_operand(g, n, 0)->value].type, .def = node, .narrowed = true};
     cc_type_make_contiguous(&copy.type);
+    cc_edit_val(g, n->out0)->window_of = g->val.n + 1;
     n->op = CC_OP_copy;
     n->n_in = 1;
-    n->out0 = out->val.n;
-    out->val.at[result].window_of = out->val.n + 1;
-    cc_vec_push(&out->val, copy);
+    n->out0 = g->val.n;
+    cc_vec_push(&g->val, copy);
 }
 
-static CcGraph *fold_all(const CcGraph *g, const CcGroupRules *rules, const bool *live, const bool *by_host,
-                         const int *uses, int *same) {
-    CcGraph *out = NULL;
+static void fold_all(CcGraph *g, const CcGroupRules *rules, const bool *live, const bool *by_host, const int *uses,
+                     int *same) {
+    const int values = g->val.n;
+    bool any = false;
     for (int i = 0; i < g->node.n; i++) {
         const CcNode *n = &g->node.at[i];
         if (!live[i] || !is_view(g, n) || n->n_out == 0 || by_host[n->out0]) continue;
-        if (!out) out = cc_graph_copy(g);
-        if (copies(g, n)) fold_copy(out, i);
-        else if (!only_shape(out, &out->node.at[i], uses) || !absorb(out, &out->node.at[i], rules)) fold(out, n, same);
+        any = true;
+        if (copies(g, n)) fold_copy(g, i);
+        else if (!only_shape(g, n, uses) || !absorb(g, i, rules)) fold(g, &g->node.at[i], same);
     }
-    if (out) follow(out, same, g->val.n);
-    return out;
+    if (any) follow(g, same, values);
 }
 
 int cc_views_window(CcGraph *g, int value, const CcType *type) {
@@ -231,11 +233,10 @@ int cc_views_window(CcGraph *g, int value, const CcType *type) {
     return g->val.n - 1;
 }
 
-CcGraph *cc_views_graph(const CcGraph *g, const CcGroupRules *rules) {
+void cc_views_rewrite(CcGraph *g, const CcGroupRules *rules) {
     const size_t nodes = (size_t)g->node.n, values = (size_t)g->val.n;
     bool *flags = calloc(1, nodes + values + 1);
     int *numbers = calloc(2 * values + 1, sizeof *numbers);
-    CcGraph *out = NULL;
     if (flags && numbers) {
         bool *live = flags, *by_host = flags + nodes;
         int *uses = numbers, *same = numbers + values;
@@ -243,9 +244,8 @@ CcGraph *cc_views_graph(const CcGraph *g, const CcGroupRules *rules) {
         cc_dce_mark(g, live);
         mark_by_host(g, live, rules, by_host);
         cc_dce_uses(g, live, uses);
-        out = fold_all(g, rules, live, by_host, uses, same);
+        fold_all(g, rules, live, by_host, uses, same);
     }
     free(flags);
     free(numbers);
-    return out;
 }

@@ -140,7 +140,7 @@ static void set_result(CcGraph *g, int node, int x, const Write *w) {
     v.hidden = true;
     v.window_of = cc_graph_base(g, x) + 1;
     v.offset += w->r.offset * cc_dtype_info((CcDtype)v.type.dtype)->size;
-    CcNode *n = &g->node.at[node];
+    CcNode *n = cc_edit_node(g, node);
     n->out0 = g->val.n;
     n->n_out = 1;
     n->flags = CC_N_WRITES;
@@ -162,7 +162,7 @@ static void set_write(CcGraph *g, int node, int x, const Write *w, CcOperand sou
         cc_vec_push(&g->operand, (CcOperand){.kind = CC_IN_BOOL, .i = w->r.index[k].ends});
         cc_vec_push(&g->operand, int_of(w->r.index[k].by));
     }
-    CcNode *n = &g->node.at[node];
+    CcNode *n = cc_edit_node(g, node);
     n->op = w->r.n ? CC_OP_put_at : CC_OP_fill_like;
     n->in0 = in0;
     n->n_in = g->operand.n - in0;

@@ -288,20 +288,27 @@ static void keep_types(CcPlan *plan, const CcGraph *g) {
     }
 }
 
-/* All rewriting passes one after the other; NULL: they change nothing. */
+typedef struct Pass {
+    const char *name;
+    void (*rewrite)(CcGraph *g, const CcGroupRules *rules);
+} Pass;
+
+/* In this order (csrc/README.md says what each leaves to the next ones). */
+static const Pass PASS[] = {
+    {"autocast", cc_autocast_rewrite},   {"pure", cc_pure_rewrite},     {"contract", cc_contract_rewrite},
+    {"attend", cc_attend_rewrite},       {"expand", cc_expand_rewrite}, {"narrow", cc_narrow_rewrite},
+    {"fold", cc_fold_rewrite},           {"norms", cc_norms_rewrite},   {"index", cc_index_rewrite},
+    {"rearrange", cc_rearrange_rewrite}, {"into", cc_into_rewrite},     {"views", cc_views_rewrite},
+    {"turn", cc_turn_rewrite},           {"layout", cc_layout_rewrite},
+};
+
 static CcGraph *rewrite(const CcGraph *g, const CcGroupRules *rules) {
-    static CcGraph *(*const PASS[])(const CcGraph *, const CcGroupRules *) = {
-        cc_autocast_graph, cc_pure_graph,  cc_contract_graph, cc_attend_graph, cc_expand_graph,
-        cc_narrow_graph,   cc_fold_graph,  cc_norms_graph,    cc_index_graph,  cc_rearrange_graph,
-        cc_into_graph,     cc_views_graph, cc_turn_graph,     cc_layout_graph};
-    CcGraph *at = NULL;
+    CcGraph *own = cc_graph_copy(g);
     for (int i = 0; i < CC_COUNT(PASS); i++) {
-        CcGraph *next = PASS[i](at ? at : g, rules);
-        if (!next) continue;
-        if (at) cc_graph_free(at);
-        at = next;
+        PASS[i].rewrite(own, rules);
+        cc_edit_settle(own);
     }
-    return at;
+    return own;
 }
 
 /* Rewritten where that works out. A back-end may still refuse a node late, that a rewritten graph can't leave to the
