@@ -124,9 +124,10 @@ ATOMS = (
 
 # ---- comparing ---------------------------------------------------------------------------------------------------
 def same_type(a, b):
-    """A build=True factory makes its local classes once for each side, and so is a world of fuzz/worlds.py made."""
+    """A build=True factory makes its local classes once for each side; so is a world of fuzz/worlds.py made, and the class of a module
+    with a parametrization."""
     return a is b or (a.__module__, a.__qualname__) == (b.__module__, b.__qualname__) and (
-        "<locals>" in a.__qualname__ or a.__module__ == "<world>"
+        "<locals>" in a.__qualname__ or a.__module__ in ("<world>", "torch.nn.utils.parametrize")
     )
 
 

@@ -613,6 +613,23 @@ def pattern_of_match_args():
 
 
 @case
+def pattern_of_other_match_args():
+    class P:
+        __match_args__ = ("a", "b")
+        a, b = 1, 2
+
+    p = P()
+
+    def f(x):
+        match p:
+            case P(1, k):
+                return x * k
+        return x
+
+    return f, *put(P, __match_args__=("b", "a")), *put(P, __match_args__=("a",)), *put(P, __match_args__=["a", "b"])
+
+
+@case
 def module_gets_a_buffer():
     m = torch.nn.Module()
 
@@ -629,6 +646,46 @@ def module_gets_a_hook():
 
 
 # ---- functions and methods ---------------------------------------------------------------------------------------
+def tensors_of(data):
+    """In place: the object stays, and all that is known of it changes."""
+    return [
+        functools.partial(setattr, data, "data", torch.ones(3, dtype=torch.float64)),
+        functools.partial(setattr, data, "data", torch.full((1,), 2.0)),
+        functools.partial(setattr, data, "data", torch.ones(2, 3)),
+        lambda: data.requires_grad_(),
+    ]
+
+
+@case
+def default_tensor():
+    w = torch.ones(3)
+
+    def f(x, w=w):
+        return x * w * 2
+
+    return f, *tensors_of(w)
+
+
+@case
+def default_tensor_by_keyword():
+    w = torch.ones(3)
+
+    def f(x, *, w=w):
+        return x * w * 2
+
+    return f, *tensors_of(w)
+
+
+@case
+def default_tensor_of_what_is_called():
+    w = torch.ones(3)
+
+    def g(x, w=w, *, v=w):
+        return x * w + v
+
+    return lambda x: g(x) * 2, *tensors_of(w)
+
+
 @case
 def function_attribute():
     def g():

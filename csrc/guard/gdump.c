@@ -41,6 +41,8 @@ void cc_guard_source_text(const CcGuards *gs, int id, CcSbuf *out) {
         if (*p == 'p' && g->parent >= 0) cc_guard_source_text(gs, g->parent, out);
         else if (*p == 'k' && g->key != NULL && Py_TYPE(g->key)->tp_descr_get != NULL && g->source == CC_SRC_MEMBER)
             add_object(((PyDescrObject *)g->key)->d_name, out);
+        else if (*p == 'k' && g->key != NULL && PyTuple_CheckExact(g->key))
+            cc_sbuf_add(out, "<tuple>"); /* of anything: a function's defaults */
         else if (*p == 'k') add_object(g->key, out);
         else if (*p == 'i') cc_sbuf_add(out, "%d", g->index);
         else if (*p == 'v') cc_guard_source_text(gs, g->index, out);

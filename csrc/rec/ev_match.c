@@ -31,7 +31,10 @@ static CcGo class_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
     (void)cc_given_class(rec, ev->in[1], 0);
     PyObject *match_args = cc_obj_name("__match_args__");
     CcGo go = PyType_Check(ev->in[1]) ? cc_attr_before(rec, act, ev->in[1], match_args) : CC_OK;
+    PyObject *args = PyType_Check(ev->in[1]) ? cc_type_lookup((PyTypeObject *)ev->in[1], match_args) : NULL;
     Py_DECREF(match_args);
+    if (go == CC_OK && args != NULL && !cc_inside_guard(rec, args, 1)) /* which names, and in which order */
+        go = cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "__match_args__");
     if (PyObject_IsInstance(o, ev->in[1]) == 1 && Py_TYPE(ev->in[1]) == &PyType_Type)
         for (Py_ssize_t i = 0; go == CC_OK && names != NULL && i < PyList_GET_SIZE(names); i++)
             go = cc_attr_before(rec, act, o, PyList_GET_ITEM(names, i));

@@ -136,54 +136,6 @@ void cc_rec_guard_function(CcRec *rec, PyFunctionObject *func) {
     Py_DECREF(want);
 }
 
-static bool is_default(const PyFunctionObject *func, PyObject *v) {
-    for (Py_ssize_t i = 0; func->func_defaults != NULL && i < PyTuple_GET_SIZE(func->func_defaults); i++)
-        if (PyTuple_GET_ITEM(func->func_defaults, i) == v) return true;
-    Py_ssize_t pos = 0;
-    PyObject *value;
-    while (func->func_kwdefaults != NULL && PyDict_Next(func->func_kwdefaults, &pos, NULL, &value))
-        if (value == v) return true;
-    return false;
-}
-
-/* Keyword defaults live in a dict that can be changed in place: its content is guarded, not only its identity. */
-static void guard_kwdefaults(CcRec *rec, PyFunctionObject *func) {
-    if (func->func_kwdefaults == NULL || cc_value_source(rec, (PyObject *)func) < 0) return;
-    cc_value_const_source(rec, func->func_kwdefaults);
-    cc_inside_guard(rec, func->func_kwdefaults, 1);
-}
-
-/* A class makes an object, and then calls __init__. */
-static void made_by_caller(CcRec *rec, PyObject *self) {
-    cc_value_fresh(rec, self);
-    CcProv *p = cc_value_find(rec, self);
-    if (p == NULL || p->origin != CC_O_FRESH || rec->frame.n < 2) return;
-    const CcAct *caller = rec->frame.at[rec->frame.n - 2].act;
-    p->site_co = caller->co;
-    p->site_pc = caller->pc;
-}
-
-/* by_c: C code called it, with what it took from iterators that are known. */
-static void learn_parameters(CcRec *rec, CcAct *act, bool by_c) {
-    const PyCodeObject *co = act->co;
-    const int named = co->co_argcount + co->co_kwonlyargcount;
-    const int n = named + !!(co->co_flags & CO_VARARGS) + !!(co->co_flags & CO_VARKEYWORDS);
-    for (int i = 0; i < n; i++) {
-        PyObject *v = cc_act_get(act, i);
-        const CcProv *p = v != NULL ? cc_value_find(rec, v) : NULL;
-        if (p != NULL && p->origin == CC_O_SOURCE && is_default(act->func, v) &&
-            rec->trace->guards.g.at[p->id].source !=
-                CC_SRC_CONST) /* the caller's object is also our default: it has to stay so */
-            cc_guard_also(&rec->trace->guards, p->id, CC_CHK_IDENT, v, -1);
-        if (v == NULL || cc_value_origin(rec, v) != CC_O_UNKNOWN) continue;
-        /* enumerate, zip make their tuples */
-        if (i >= named || (by_c && PyTuple_CheckExact(v))) cc_value_fresh(rec, v);
-        else if (is_default(act->func, v)) cc_value_const_source(rec, v);
-        else if (i == 0 && PyUnicode_CompareWithASCIIString(co->co_name, "__init__") == 0) made_by_caller(rec, v);
-        else if (by_c && i == 0 && cc_opaque_context(v)) cc_value_fresh(rec, v);
-    }
-}
-
 bool cc_rec_in_module(const CcAct *act, const char *name) {
     PyObject *module = PyDict_GetItemString(act->func->func_globals, "__name__");
     return module != NULL && PyUnicode_Check(module) && PyUnicode_CompareWithASCIIString(module, name) == 0;
@@ -256,8 +208,7 @@ CcGo cc_rec_enter(CcRec *rec, CcAct *act) {
     cc_vec_push(&rec->frame, f);
     if (act->started) {
         cc_rec_guard_function(rec, act->func);
-        guard_kwdefaults(rec, act->func);
-        learn_parameters(rec, act, !f.transparent);
+        cc_param_learn(rec, act, !f.transparent);
         if (!f.transparent) cc_given_entered(rec, act);
     }
     return CC_OK;

@@ -551,6 +551,9 @@ void cc_name_super(CcRec *rec, const CcAct *act);           /* super() reads its
 CcGo cc_name_import(CcRec *rec, CcAct *act, CcEvent *ev);
 /* `from package import name` gave a module that the package does not hold (yet): guards sys.modules. */
 void cc_name_submodule(CcRec *rec, PyObject *package, PyObject *name);
+/* Provenance of the parameters of a frame that begins. by_c: C code called it, with what it took from iterators that are
+ * known. */
+void cc_param_learn(CcRec *rec, CcAct *act, bool by_c);          /* param.c */
 CcGo cc_match_before(CcRec *rec, CcAct *act, const CcEvent *ev); /* ev_match.c */
 CcGo cc_match_after(CcRec *rec, CcAct *act, const CcEvent *ev);
 CcGo cc_match_exception(CcRec *rec, CcAct *act, const CcEvent *ev);

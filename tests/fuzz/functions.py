@@ -467,7 +467,7 @@ def failure(program, calls, options):
 
 
 def search(first, last, wrong, seconds, timeout):
-    """Prints what wrong(seed) tells of each, run in processes that end after some time, and gives how many failed."""
+    """Prints what wrong(seed) tells of each, run in processes that end after some time, and gives how many failed, and the seed behind the last one."""
     end, seed, failed = time.time() + seconds, first, 0
 
     def work(say):
@@ -485,13 +485,14 @@ def search(first, last, wrong, seconds, timeout):
                 elif text:
                     failed += 1
                     print(f"seed {seed}: {text[:400]}", flush=True)
+            seed += 1
             break
         except Lost as error:
             failed += 1
             print(f"seed {seed}: {error}", flush=True)
-        seed += 1
-    print(f"{failed} of the programs {first} to {seed} fail; --reduce shortens one")
-    return failed
+            seed += 1
+    print(f"{failed} of the programs {first} to {seed - 1} fail; --reduce shortens one")
+    return failed, seed
 
 
 def failure_elsewhere(program, calls, options, timeout):

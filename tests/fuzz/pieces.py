@@ -6,7 +6,7 @@ little else: a mutation that is drawn from all of it mostly hits something that 
 """
 
 PIECES = {
-    "brk": "brk = ccompile.disable(lambda *a: None)",
+    "brk": "brk = ccompile.disable(lambda *a: at_break())",
     "K": "K = 3",
     "FK": "FK = 0.5",
     "NAME": "NAME = 'v'",
@@ -228,7 +228,7 @@ PIECES = {
     "item_of": "item_of = operator.itemgetter('a', 'b')",
     "ref": "ref = weakref.ref(o)",
     "getters": "getters = [lambda o: o.v, lambda o: o.w]",
-    "log": "log = logging.getLogger('ccompile.fuzz')",
+    "log": "log = logging.Logger('ccompile.fuzz')",
     "Frozen": """
         @dataclasses.dataclass(frozen=True, eq=True)
         class Frozen:
@@ -250,6 +250,65 @@ PIECES = {
     "by_name": "by_name = nn.ModuleDict({'a': nn.Tanh(), 'b': nn.Identity()})",
     "plist": "plist = nn.ParameterList([torch.ones(3), torch.zeros(3)])",
     "seq": "seq = nn.Sequential(nn.Identity(), nn.Tanh())",
+    "view": "view = w[1:]",
+    "opt": "opt = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)",
+    "ticks": "ticks = iter([1, 2, 3, 4, 5, 6, 7, 8, 9])",
+    "of_table": "of_table = iter(table.items())",
+    "coming": "coming = rows(20)",
+    "pairs": "pairs = zip(items, itertools.count())",
+    "count_up": "count_up = itertools.count(K if isinstance(K, int) else 0)",
+    "bn": "bn = nn.BatchNorm1d(3)",
+    "drop": "drop = nn.Dropout(0.5)",
+    "emb": "emb = nn.Embedding.from_pretrained(torch.arange(12.0).view(4, 3))",
+    "ids": "ids = torch.tensor([1, 2])",
+    "Meta2": """
+        class Meta2(type):
+            def __call__(cls, *a): return (cls.__name__, super().__call__(*a))
+            def __getattr__(cls, name):
+                if name != 'dynamic': raise AttributeError(name)
+                return len(name)
+            def __contains__(cls, k): return k == 1""",
+    "Made2": """
+        class Made2(metaclass=Meta2):
+            def __init__(self, v=1): self.v = v""",
+    "SetDesc": """
+        class SetDesc:
+            def __set_name__(self, of, name): self.name = '_' + name
+            def __get__(self, of, cls=None): return self if of is None else of.__dict__.get(self.name, 'unset')
+            def __set__(self, of, v): of.__dict__[self.name] = (v, K)
+            def __delete__(self, of): of.__dict__.pop(self.name, None)""",
+    "Held": """
+        class Held:
+            d = SetDesc()""",
+    "held_d": "held_d = Held()",
+    "Sq": """
+        class Sq(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                ctx.save_for_backward(x)
+                return x * x * FK
+            @staticmethod
+            def backward(ctx, g): return g * 2 * ctx.saved_tensors[0]""",
+    "Tens": """
+        class Tens(torch.Tensor):
+            scale = 2
+            def scaled(self): return self * self.scale""",
+    "tens": "tens = torch.ones(3).as_subclass(Tens)",
+    "weak_by": "weak_by = weakref.WeakKeyDictionary({o: 1, p: 2})",
+    "stack_of": "stack_of = contextlib.ExitStack()",
+    "types_of": "types_of = type(sys.implementation)",
+    "space": "space = types_of(a=1, b=[2], c=w)",
+    "by_tensor": "by_tensor = {w: 1, 'x': 2}",
+    "shape_of": "shape_of = torch.Size([3, 1])",
+    "hooked": """
+        class Hooked(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.seen, self.inner = [], nn.Identity()
+                made = self.inner.register_forward_hook(lambda m, a, out: self.seen.append(len(self.seen)))
+                self.inner._forward_hooks[0] = self.inner._forward_hooks.pop(made.id)
+            def forward(self, x): return self.inner(x) * len(self.seen)
+        hooked = Hooked()""",
 }
 
 PHRASES = """
@@ -449,4 +508,76 @@ q = [1]; brk(); q.append(K); r.append(q)
 q = items; brk(); r.append(len(q)); q.append(1)
 it = iter(items); next(it, 0); brk(); r.append(list(it))
 it = rows(3); next(it, 0); brk(); r.append(list(it))
+view.add_(1); r.append(w * view.sum())
+r.append(view._base is w); r.append(view.storage_offset()); r.append(w.stride())
+y = w[:2] if w.dim() else w; y.mul_(2); r.append(w)
+loss = net(x).sum(); loss.backward(); r.append([q.grad for q in net.parameters()])
+opt.zero_grad(); net(x).sum().backward(); opt.step(); r.append(net.lin.weight)
+r.append(opt.param_groups[0]['lr']); r.append(len(opt.state)); opt.param_groups[0]['lr'] *= 0.5
+r.append(torch.autograd.grad(net(x).sum(), [q for q in net.parameters() if q.requires_grad], allow_unused=True))
+y = Sq.apply(x); r.append(y); r.append(y.requires_grad)
+with torch.no_grad(): r.append(net(x)); r.append(w.requires_grad)
+with torch.enable_grad(): r.append((w * K).requires_grad)
+r.append(next(ticks, None)); r.append(next(ticks, None))
+r.append(next(of_table, None)); r.append(next(coming, None)); r.append(next(pairs, None)); r.append(next(count_up))
+for t in ticks: r.append(t); break
+for t in coming: brk(); r.append(t); break
+r.append(list(itertools.islice(coming, 2))); r.append(operator.length_hint(ticks))
+r.append(bn(x.view(1, -1).expand(2, -1))); r.append(bn.running_mean); r.append(bn.num_batches_tracked)
+r.append(drop(x)); r.append(F.dropout(x, 0.5, net.training)); r.append(torch.rand(2)); r.append(random.random())
+r.append(emb(ids)); r.append(emb.weight[0] * x)
+r.append(Made2(3)); r.append(Made2.dynamic); r.append(1 in Made2); r.append(hasattr(Made2, 'zz'))
+r.append(held_d.d); held_d.d = K; r.append(held_d.d); r.append(sorted(vars(held_d)))
+del held_d.d; r.append(held_d.d)
+r.append(tens.scaled()); r.append(type(tens * 2).__name__); r.append(tens + x); r.append(tens.scale)
+r.append(len(weak_by)); r.append(weak_by.get(o)); r.append(o in weak_by)
+r.append(space.a); r.append(space.b is space.b); r.append(space.c * x); space.d = K; r.append(vars(space).keys())
+r.append(by_tensor[w]); r.append(w in by_tensor); r.append(len(by_tensor))
+r.append(x.reshape(shape_of) if x.numel() == 3 else 0); r.append(shape_of.numel()); r.append(x.shape == shape_of)
+r.append(hooked(x)); r.append(hooked.seen)
+r.append(x.shape); r.append(x.dtype); r.append(x.is_contiguous()); r.append(x.requires_grad); r.append(x is w)
+r.append(x + 1); r.append(x.sum()); r.append(x.clone()); r.append(-x if x.dtype is not torch.bool else x)
+x.add_(K) if x.is_floating_point() and not x.requires_grad else None; r.append(x); r.append(w)
+r.append([x for x in (x, w) if x.dim()]); r.append(x.tolist()); r.append(len(x))
+r.append(str(w)); r.append(repr(x)); r.append(f'{x.sum().item():.2f}')
+r.append(torch.get_num_threads()); r.append(torch.are_deterministic_algorithms_enabled()); r.append(torch.get_float32_matmul_precision())
+r.append(torch.zeros(2).device); r.append(torch.empty(1).dtype); r.append(torch.full((2,), K if isinstance(K, int) else 1).dtype); r.append(torch.arange(3) * w)
+r.append(torch.is_inference_mode_enabled()); r.append(torch.is_anomaly_enabled()); r.append(torch.get_autocast_dtype('cpu'))
+r.append(decimal.Decimal(1) / 3); r.append(str(numpy.float64(1) / 3)); r.append(str(arr)); r.append(arr[0] + arr[-1])
+r.append(torch.from_numpy(arr) * 2); r.append(arr.shape); r.append(arr.mean())
+r.append(items is pair[2]); r.append(items is nested[2]); r.append(o is p); r.append(w is weights[0])
+r.append(len(items) + len(table)); r.append(K + 1); r.append(FK * 2); r.append(NAME + 'x')
+r.append(o.v if o else p.v); r.append([i.v for i in (o, p)]); r.append({o: 1, p: 2}.get(same))
+items[0], items[-1] = items[-1], items[0]; r.append(items)
+table['k2'] = items; r.append(table['k2'] is items); del table['k2']
+o.items = [K]; p.items = o.items; o.items.append(2); r.append(p.items)
+setattr(o, NAME, 7); r.append(o.v); delattr(o, 'w') if hasattr(o, 'w') else None; r.append(getattr(o, 'w', 'none'))
+o.__dict__['v'] = 9; r.append(o.v); o.__dict__.update(v=8); r.append(o.get())
+g = lambda a=K: (a, o.v); r.append(g()); r.append(g(2))
+g = (lambda a: lambda: (a, K))(1); r.append(g()); r.append(g.__closure__[0].cell_contents)
+r.append([f() for f in [lambda i=i: (i, K) for i in range(2)]])
+Local = type('Local', (Base,), {'kind': 'local'}); r.append(Local(2).scaled())
+r.append(super(Sub, o).get()); r.append(type(o).get(o)); r.append(Base.get(o))
+r.append(o.get.__func__ is Sub.get); r.append(o.get.__self__ is o)
+r.append([*rows()] + [*coming][:1]); r.append(sum(i for i, _ in rows(3)))
+with contextlib.ExitStack() as es: r.append(es.enter_context(manager(2)))
+try: r.append(table['a'] / zero)
+except (ZeroDivisionError, TypeError) as e: r.append(str(e))
+try: r.append(x @ w.view(-1, 1).expand(5, 5))
+except RuntimeError: r.append('sizes'); brk(); r.append(K)
+try: brk(); raise E2(o.v)
+except E1 as e: r.append(e.args); brk(); r.append(o.kind)
+for k, v in table.items(): brk(); r.append((k, v))
+for i, (a, b) in enumerate(zip(items, queue)): brk(); r.append((i, a, b))
+q = [o, p]; brk(); r.append([i.v for i in q]); brk(); r.append(q[0] is o)
+q = (w, x); brk(); r.append(q[0] is w); r.append(q[0] * q[1])
+y = x * w; brk(); r.append(y + K); brk(); r.append(net(y) if y.shape == x.shape else y)
+y = net(x); brk(); net.scale = 3.0; r.append(net(x) + y)
+g = lambda: o.v + K; brk(); r.append(g())
+with torch.no_grad(): brk(); r.append(net(x).requires_grad)
+with manager() as v: brk(); r.append(v + K)
+r.append([brk() or i for i in items]); r.append({k: brk() for k in table})
+r.append(getattr(brk(), 'zz', K)); r.append(len(items)); brk(); r.append(len(items))
+r.append((brk(), o.v, brk(), o.v)); r.append(brk() is None and K)
+s_ = 0.0; s_ += x.sum().item() if x.dim() else 0; r.append(s_ > FK if isinstance(FK, float) else s_ > 0)
 """
