@@ -163,13 +163,23 @@ static PyObject *plain_sum(PyObject *items, PyObject *start) {
     return f != NULL ? PyObject_CallFunctionObjArgs(f, items, start, NULL) : NULL;
 }
 
+/* Of lists and tuples it is what they hold. */
+static bool joined_known(CcRec *rec, PyObject *items) {
+    bool known = true;
+    for (Py_ssize_t i = 0; known && i < PyList_GET_SIZE(items); i++) {
+        PyObject *item = PyList_GET_ITEM(items, i);
+        known = cc_value_const(item) || (cc_value_dirty(rec, item) == CC_DIRTY_NO && cc_inside_guard(rec, item, 1));
+    }
+    return known;
+}
+
 /* Symbols are added step by step, as long as there are only ints. */
 static PyObject *number_sum(CcRec *rec, CcAct *act, PyObject *numbers, PyObject *start) {
     const bool symbols = rec->trace != NULL && (cc_sym_within(rec, numbers, 1) || cc_sym_is(rec, start));
     if (!symbols || !cc_number_whole(numbers) || (start != NULL && !PyLong_CheckExact(start))) {
         if (rec->trace != NULL && (!cc_number_settle(rec, numbers, 1) || !cc_number_settle(rec, start, 0)))
             (void)cc_rec_poison(rec, act, CC_R_DATA_SCALAR, "sum");
-        if (rec->trace != NULL && !cc_state_read(rec, &numbers, 1, false))
+        if (rec->trace != NULL && (!cc_state_read(rec, &numbers, 1, false) || !joined_known(rec, numbers)))
             (void)cc_rec_poison(rec, act, CC_R_UNKNOWN_TYPE, "sum");
         return plain_sum(numbers, start);
     }

@@ -261,6 +261,11 @@ static CcGo inplace_container(CcRec *rec, CcAct *act, const CcEvent *ev) {
 
 /* ------------------------------------------------------------------ truth, iteration */
 
+/* Its length says whether it is true, and a guard can read that. */
+static bool counted(PyObject *o) {
+    return PyList_Check(o) || PyDict_Check(o) || PyAnySet_Check(o) || PyTuple_Check(o) || cc_value_deque(o);
+}
+
 static CcGo truth_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     PyObject *o = ev->in[0];
     if (cc_sym_is(rec, o)) return cc_sym_operator(rec, act, ev);
@@ -268,13 +273,8 @@ static CcGo truth_before(CcRec *rec, CcAct *act, CcEvent *ev) {
         return asserts(act, ev) && PyObject_IsTrue(o) == 1 && cc_look_take()
                    ? CC_OK
                    : cc_rec_break(rec, act, CC_R_TENSOR_BRANCH, NULL);
-    if (cc_value_symbolic(rec, o)) {
-        PyObject *zero = PyFloat_FromDouble(0.0);
-        cc_vec_push(&rec->keep, zero);
-        return PyFloat_CheckExact(o) && cc_value_compare(rec, Py_NE, o, zero, PyFloat_AS_DOUBLE(o) != 0.0)
-                   ? CC_OK
-                   : cc_rec_break(rec, act, CC_R_DATA_SCALAR, "truth of a number");
-    }
+    if (cc_value_symbolic(rec, o))
+        return cc_number_truth(rec, o) ? CC_OK : cc_rec_break(rec, act, CC_R_DATA_SCALAR, "truth of a number");
     if (cc_value_const(o) || cc_value_ident(o) || cc_op_bare(o) || cc_op_python_method(o, "__bool__") ||
         cc_op_python_method(o, "__len__"))
         return CC_OK;
@@ -283,8 +283,10 @@ static CcGo truth_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     if (is_heap(o) &&
         (PyTuple_Check(o) || PyList_Check(o) || PyDict_Check(o) || PyAnySet_Check(o) || cc_inside_guard(rec, o, 1)))
         return CC_OK;
-    if (cc_op_container(o) || PyExceptionInstance_Check(o) || cc_value_origin(rec, o) == CC_O_FRESH || PyCell_Check(o))
+    if (counted(o) || PyExceptionInstance_Check(o) || cc_value_origin(rec, o) == CC_O_FRESH || PyCell_Check(o))
         return CC_OK;
+    if (cc_op_container(o))
+        return cc_inside_guard(rec, o, 1) ? CC_OK : cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
     return Py_TYPE(o)->tp_as_number == NULL && Py_TYPE(o)->tp_as_sequence == NULL && Py_TYPE(o)->tp_as_mapping == NULL
                ? CC_OK
                : cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, type_name(o));
@@ -298,7 +300,7 @@ static CcGo truth_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
         return cc_node_check(rec, act, &spec);
     }
     const int source = cc_value_known(rec, o) ? -1 : cc_value_source(rec, o);
-    if (source >= 0 && (PyList_Check(o) || PyDict_Check(o) || PyAnySet_Check(o) || PyTuple_Check(o))) {
+    if (source >= 0 && counted(o)) {
         bool is_new;
         const int id =
             cc_guard_source(&rec->trace->guards, CC_SRC_SIZE, source, NULL, 0, (int)PyObject_Size(o), &is_new);

@@ -29,8 +29,11 @@ CcLooks cc_row_looks(PyObject *callable) {
     PyObject *unbound = cc_callee_self(callable) != NULL ? cc_callee_unbound(callable) : NULL;
     if (unbound != NULL) callable = unbound;
     const CcCallee callee = cc_callee_find(callable);
+    if (has(&callee, CC_TRAIT_CHAINS)) return CC_LOOKS_ITEMS;
+    if (has(&callee, CC_TRAIT_TESTS) || has(&callee, CC_TRAIT_ASKS_LEN)) return CC_LOOKS_TRUTH;
     if (looks_inside(callee.kind) || callee.kind == CC_CALLEE_READ_WRITE) return CC_LOOKS_ALL;
-    if (has(&callee, CC_TRAIT_ORDERS) || has(&callee, CC_TRAIT_MAKES_SET)) return CC_LOOKS_ALL;
+    if (has(&callee, CC_TRAIT_ORDERS) || has(&callee, CC_TRAIT_MAKES_SET) || has(&callee, CC_TRAIT_COMPARES))
+        return CC_LOOKS_ALL;
     PyTypeObject *of = class_of(callable);
     if (of == NULL) return CC_LOOKS_NOT;
     if (PyType_IsSubtype(of, &PySet_Type) || PyType_IsSubtype(of, &PyFrozenSet_Type)) return CC_LOOKS_ALL;
@@ -243,7 +246,8 @@ static bool keys_known(CcRec *rec, const CcCalled *c) {
 /* C code that may read whatever its operands hold. */
 static CcGo contents_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee *callee) {
     const CcCalleeKind k = callee->kind;
-    const bool orders = has(callee, CC_TRAIT_ORDERS), looks = looks_inside(k) || orders;
+    const bool orders = has(callee, CC_TRAIT_ORDERS), tests = has(callee, CC_TRAIT_TESTS);
+    const bool looks = looks_inside(k) || orders || has(callee, CC_TRAIT_COMPARES);
     if (looks_inside(k) && cc_call_any_tensor(c, 3) && !keys_only(c, callee)) {
         if (k == CC_CALLEE_ARITH) return CC_OK;
         if (c->n == 2 && has(callee, CC_TRAIT_FINDS) && found_before_tensor(c->in[0], c->in[1]))
@@ -259,9 +263,11 @@ static CcGo contents_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcC
     else if (!keys_known(rec, c)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, "key");
     for (int i = 0; (looks || has(callee, CC_TRAIT_MAKES_SET)) && i < c->n; i++)
         if (!cc_number_settle(rec, c->in[i], 4)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, callee->name);
+    for (int i = 0; tests && !looks && i < c->n; i++)
+        if (!cc_number_truths(rec, c->in[i])) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, callee->name);
     addresses(rec, c, callee);
     if (k == CC_CALLEE_PURE && c->n > 1 && !cc_value_const(c->in[0])) cc_same_met(rec, c->in[1]); /* list.count */
-    return contents(rec, act, c, 0, looks ? 4 : 1);
+    return contents(rec, act, c, 0, looks ? 4 : tests || has(callee, CC_TRAIT_CHAINS) ? 2 : 1);
 }
 
 /* descriptor.__get__(o): the name by which o's own lookup finds the descriptor; NULL: it does not, or o is a tensor. */

@@ -118,7 +118,54 @@ void cc_given_event(CcRec *rec, const CcEvent *ev) {
     for (int i = 0; text && i < ev->n; i++) (void)text_visit(rec, ev->in[i], DEEP);
 }
 
-void cc_given_back(CcRec *rec, const CcEvent *ev, PyObject *value) {
+/* ------------------------------------------------------------------ what Python code gives back to C code */
+
+typedef struct Looks {
+    CcLooks most;
+    int levels;
+} Looks;
+
+/* filter(), groupby() and their kin look at what they pass on. */
+static int looks_on_the_way(PyObject *o, void *arg) {
+    Looks *l = arg;
+    if (!PyTuple_Check(o) && !cc_inside_passes_on(o)) return 0;
+    const CcLooks own = Py_IS_TYPE(o, &PyCallIter_Type) ? CC_LOOKS_ALL : cc_row_looks((PyObject *)Py_TYPE(o));
+    if (!PyTuple_Check(o)) l->most = CC_MAX(l->most, own);
+    if (--l->levels >= 0 && Py_TYPE(o)->tp_traverse != NULL) (void)Py_TYPE(o)->tp_traverse(o, looks_on_the_way, l);
+    l->levels++;
+    return 0;
+}
+
+/* C code called this frame, and looks at what it gives: __len__, a key function of sorted(), a generator that max()
+ * reads. */
+static CcLooks looked_at(const CcAct *act, const CcEvent *ev) {
+    static const char *const converted[] = {"__len__",   "__bool__",        "__hash__",     "__index__", "__int__",
+                                            "__float__", "__length_hint__", "__contains__", "__eq__"};
+    for (int i = 0; i < CC_COUNT(converted); i++)
+        if (PyUnicode_CompareWithASCIIString(act->co->co_name, converted[i]) == 0) return CC_LOOKS_TRUTH;
+    Looks looks = {CC_LOOKS_NOT, 8};
+    switch (ev->kind) {
+    case CC_EV_CALL:
+    case CC_EV_CALL_EX:
+        if (cc_call_function(ev->in[0]) != NULL) return CC_LOOKS_NOT;
+        looks.most = cc_row_looks(ev->in[0]);
+        break;
+    case CC_EV_UPDATE:
+        if (ev->arg == CC_OP_SET_UPDATE) return CC_LOOKS_ALL; /* {*generator} */
+        break;
+    case CC_EV_CONTAINS:
+    case CC_EV_TRUTH: return CC_LOOKS_TRUTH;
+    case CC_EV_TUPLE:
+    case CC_EV_UNPACK:
+    case CC_EV_NEXT: break;
+    default: return CC_LOOKS_NOT;
+    }
+    for (int i = 0; i < ev->n; i++)
+        if (ev->in[i] != NULL) (void)looks_on_the_way(ev->in[i], &looks);
+    return looks.most;
+}
+
+static void given_to(CcRec *rec, const CcEvent *ev, PyObject *value) {
     switch (ev->kind) {
     case CC_EV_CALL:
     case CC_EV_CALL_EX:
@@ -132,6 +179,23 @@ void cc_given_back(CcRec *rec, const CcEvent *ev, PyObject *value) {
     default: return;
     }
     cc_given(rec, value, DEEP);
+}
+
+/* How deep it looks into the value. */
+static int depth_of(CcLooks looks) { return looks == CC_LOOKS_ALL ? 4 : looks >= CC_LOOKS_ITEMS ? 1 : 0; }
+
+CcGo cc_given_back(CcRec *rec, CcAct *to, const CcAct *act, PyObject *value) {
+    const CcLooks looks = looked_at(act, to->event);
+    given_to(rec, to->event, value);
+    const bool pair = looks == CC_LOOKS_KEYS && PyTuple_Check(value) && PyTuple_GET_SIZE(value) == 2;
+    const bool decided = looks == CC_LOOKS_TRUTH ? cc_number_truth(rec, value)
+                         : looks == CC_LOOKS_NOT || looks == CC_LOOKS_ITEMS
+                             ? true
+                             : cc_number_settle(rec, pair ? PyTuple_GET_ITEM(value, 0) : value, 3);
+    if (!decided) return cc_rec_poison(rec, to, CC_R_DATA_SCALAR, "C code in between");
+    if (depth_of(looks) == 0 || cc_value_const(value) || cc_value_ident(value)) return CC_OK;
+    if (cc_value_dirty(rec, value) == CC_DIRTY_NO && cc_inside_guard(rec, value, depth_of(looks))) return CC_OK;
+    return cc_rec_poison(rec, to, CC_R_UNKNOWN_VALUE, Py_TYPE(value)->tp_name);
 }
 
 /* ------------------------------------------------------------------ calls of C code */

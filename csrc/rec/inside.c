@@ -166,6 +166,32 @@ static bool slice_content(CcRec *rec, PyObject *o, int parent) {
     return true;
 }
 
+typedef struct Through {
+    CcRec *rec;
+    int depth, levels;
+    bool known;
+} Through;
+
+bool cc_inside_passes_on(PyObject *o) {
+    return cc_value_view(o) != NULL || (PyIter_Check(o) && !PyGen_Check(o) && !cc_python_class(Py_TYPE(o)));
+}
+
+/* Iterators and tuples that C code made in between are nobody's. */
+static int content_through(PyObject *o, void *arg) {
+    Through *t = arg;
+    const bool holds = PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o) || PyAnySet_Check(o) || cc_value_deque(o);
+    if (cc_inside_passes_on(o) || (holds && cc_value_find(t->rec, o) == NULL)) {
+        const int deeper = cc_row_looks((PyObject *)Py_TYPE(o)) == CC_LOOKS_ITEMS; /* chain() */
+        t->depth += deeper;
+        if (--t->levels >= 0 && Py_TYPE(o)->tp_traverse != NULL) (void)Py_TYPE(o)->tp_traverse(o, content_through, t);
+        t->levels++;
+        t->depth -= deeper;
+    } else if (holds) {
+        t->known = t->known && cc_inside_guard(t->rec, o, t->depth);
+    }
+    return 0;
+}
+
 bool cc_inside_guard(CcRec *rec, PyObject *o, int depth) {
     if (cc_value_const(o) || cc_value_ident(o)) return true;
     const CcProv *p = cc_value_find(rec, o);
@@ -199,6 +225,12 @@ bool cc_inside_guard(CcRec *rec, PyObject *o, int depth) {
     }
     if (Py_IS_TYPE(o, &PyDictProxy_Type) && (p->origin == CC_O_FRESH || parent >= 0))
         return proxy_content(rec, o, depth);
+    if (p->origin == CC_O_FRESH && depth > 1 &&
+        cc_inside_passes_on(o)) { /* the first level was read when it was made */
+        Through t = {rec, depth, 8, true};
+        (void)content_through(o, &t);
+        return t.known;
+    }
     return p->origin == CC_O_FRESH || cc_tens_any(o) || (parent >= 0 && !opaque_content(cc_value_base(o)));
 }
 

@@ -62,6 +62,20 @@ bool cc_number_settle(CcRec *rec, PyObject *o, int depth) {
     return depth == 0 || !cc_number_any(o, settle_visit, rec, depth - 1);
 }
 
+bool cc_number_truth(CcRec *rec, PyObject *o) {
+    if (!cc_value_symbolic(rec, o) || !PyFloat_CheckExact(o)) return cc_number_settle(rec, o, 0);
+    PyObject *zero = PyFloat_FromDouble(0.0);
+    cc_vec_push(&rec->keep, zero);
+    return cc_value_compare(rec, Py_NE, o, zero, PyFloat_AS_DOUBLE(o) != 0.0);
+}
+
+static bool truth_visit(void *ctx, PyObject *o, int depth) {
+    (void)depth;
+    return !cc_number_truth(ctx, o);
+}
+
+bool cc_number_truths(CcRec *rec, PyObject *items) { return !cc_number_any(items, truth_visit, rec, 0); }
+
 static bool read_visit(void *ctx, PyObject *o, int depth) { return !cc_number_read(ctx, o, depth); }
 
 bool cc_number_read(CcRec *rec, PyObject *o, int depth) {

@@ -216,36 +216,13 @@ CcGo cc_rec_enter(CcRec *rec, CcAct *act) {
 
 static void finish(CcRec *rec, CcEnd end);
 
-/* C code called this frame, and looks at what it gives: __len__, a key function of sorted(), a generator that max()
- * reads. */
-static CcLooks looked_at(const CcRecFrame *f, const CcAct *parent) {
-    static const char *const converted[] = {"__len__",   "__bool__",        "__hash__",     "__index__", "__int__",
-                                            "__float__", "__length_hint__", "__contains__", "__eq__"};
-    if (f->transparent || parent->event == NULL) return CC_LOOKS_NOT;
-    for (int i = 0; i < CC_COUNT(converted); i++)
-        if (PyUnicode_CompareWithASCIIString(f->act->co->co_name, converted[i]) == 0) return CC_LOOKS_ALL;
-    const int kind = parent->event->kind;
-    /* {*generator} */
-    if (kind == CC_EV_UPDATE && parent->event->arg == CC_OP_SET_UPDATE) return CC_LOOKS_ALL;
-    return kind == CC_EV_CALL || kind == CC_EV_CALL_EX ? cc_row_looks(parent->event->in[0]) : CC_LOOKS_NOT;
-}
-
-/* Pins what C code looked at of a value that a frame gave it; false: it can't be pinned. */
-static bool settle_looked(CcRec *rec, const CcRecFrame *f, const CcAct *parent, PyObject *value) {
-    const CcLooks looks = looked_at(f, parent);
-    if (!f->transparent && parent->event != NULL) cc_given_back(rec, parent->event, value);
-    const bool pair = looks == CC_LOOKS_KEYS && PyTuple_Check(value) && PyTuple_GET_SIZE(value) == 2;
-    return looks == CC_LOOKS_NOT || cc_number_settle(rec, pair ? PyTuple_GET_ITEM(value, 0) : value, 3);
-}
-
 void cc_rec_leave(CcRec *rec, CcAct *act, int how, PyObject *value) {
     CcRecFrame *f = cc_rec_frame(rec, act);
     if (f == NULL) return;
     const int at = (int)(f - rec->frame.at), first = f->first_fresh;
-    if (at > 0 && value != NULL && !settle_looked(rec, f, rec->frame.at[at - 1].act, value)) {
-        (void)cc_rec_poison(rec, rec->frame.at[at - 1].act, CC_R_DATA_SCALAR, "C code in between");
+    if (at > 0 && value != NULL && !f->transparent && rec->frame.at[at - 1].act->event != NULL &&
+        cc_given_back(rec, rec->frame.at[at - 1].act, act, value) != CC_OK)
         return;
-    }
     if (f->hashed != NULL && rec->stores != f->first_stores) cc_map_put(&rec->loud, f->hashed, 1);
     if (how == CC_LEAVE_HANDOVER) cc_escape_restore(rec);
     rec->frame.n = at;

@@ -245,12 +245,16 @@ bool cc_inside_exception(CcRec *rec, PyObject *o);
 bool cc_inside_members(CcRec *rec, PyObject *set);
 /* Guards lengths and element types only: what torch.tensor(list) makes of a list depends on no more. */
 bool cc_inside_structure(CcRec *rec, PyObject *o, int depth);
+/* One of C's own iterators and views: it takes its items from what the garbage collector finds in it. */
+bool cc_inside_passes_on(PyObject *o);
 
 /* ---- number.c ---- */
 /* Makes constants, under guards, of the symbolic numbers in o, `depth` levels of containers deep. False: a node
  * computes one. */
 bool cc_number_settle(CcRec *rec, PyObject *o, int depth);
-/* The same of those that a break gave alone: symbols stay symbols. */
+bool cc_number_truth(CcRec *rec, PyObject *o); /* guards whether a symbolic number is 0; false: a node computes it */
+bool cc_number_truths(CcRec *rec, PyObject *items); /* the same of all that these hold */
+/* As cc_number_settle, of those that a break gave alone: symbols stay symbols. */
 bool cc_number_read(CcRec *rec, PyObject *o, int depth);
 void cc_number_which(CcRec *rec, PyObject *o, int depth); /* cc_value_which of the functions in it */
 /* ... and of all whose text, or hash and equality, is that of their address */
@@ -666,8 +670,9 @@ int cc_call_positional(const CcCalled *c);
 bool cc_call_any_tensor(const CcCalled *c, int depth);
 CcCallSpec cc_call_spec(const CcCalled *c, const char *name);
 /* ev_row.c: of callables that have a row */
-/* C code that compares, hashes or converts what it is given, or what it iterates over; KEYS: only those of pairs. */
-typedef enum CcLooks { CC_LOOKS_NOT, CC_LOOKS_KEYS, CC_LOOKS_ALL } CcLooks;
+/* C code that compares, hashes or converts what it is given, or what it iterates over; KEYS: only those of pairs;
+ * ITEMS: it takes what that holds; TRUTH: it asks whether that is true. */
+typedef enum CcLooks { CC_LOOKS_NOT, CC_LOOKS_KEYS, CC_LOOKS_ITEMS, CC_LOOKS_TRUTH, CC_LOOKS_ALL } CcLooks;
 CcLooks cc_row_looks(PyObject *callable);
 CcGo cc_row_before(CcRec *rec, CcAct *act, CcEvent *ev, CcCalled *c, const CcCallee *callee);
 /* What C code takes out of an operand and puts into `self`, which existed before: to be given to an effect. NULL: it can't be
@@ -687,8 +692,8 @@ void cc_given_event(CcRec *rec, const CcEvent *ev);
 void cc_given_call(CcRec *rec, const CcCalled *c, const CcCallee *callee);
 void cc_given_arguments(CcRec *rec, const CcCalled *c); /* of a callable without a row */
 void cc_given_entered(CcRec *rec, const CcAct *act);    /* C code called this frame's function, as a special method */
-/* A frame that C code called during the event gives it this. */
-void cc_given_back(CcRec *rec, const CcEvent *ev, PyObject *value);
+/* The frame `act` gives this to an event of `to`: what C code in between looks at is guarded. */
+CcGo cc_given_back(CcRec *rec, CcAct *to, const CcAct *act, PyObject *value);
 /* It is asked which class o is of, or what classes o holds: guards the bases. False: they can't be guarded. */
 bool cc_given_class(CcRec *rec, PyObject *o, int depth);
 

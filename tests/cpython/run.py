@@ -1,11 +1,16 @@
 """CPython's own tests, each method compiled: what passes plainly has to pass compiled.
 
-    python tests/cpython/run.py [-j JOBS] [--calls N] [module[.Class[.method]] ...]
+    python tests/cpython/run.py [-j JOBS] [--calls N] [-v] [module[.Class[.method]] ...]
 
-Each module of MODULES runs twice, in processes of its own: plainly, and with every test method compiled by ccompile. A method is
-called --calls times (3), setUp and tearDown around each; what fails plainly in its i-th call need not pass in it compiled. A process
-that is lost, or that is over its time, is begun again behind the method that it was in. differs.txt names methods that differ by
-design, each with the reason. Ends with 1 where there is any other, or where one of those passes.
+Each module of MODULES runs three times, in processes of its own: plainly, and twice with every test method compiled by ccompile.
+All of them import the tests, and the library modules of USERS, by links outside of the standard library's folder: calls into that
+folder are mostly breaks, and helpers of tests stand for a user's code. unittest is a library the first time ("broken": each
+assertion is a break), and a user's code the second ("whole").
+
+A method is called --calls times (4), setUp and tearDown around each; what fails plainly in its i-th call need not pass in it
+compiled. A process that is lost, or that is over its time, is begun again behind the method that it was in. differs.txt names
+methods that differ by design, each with the reason. Ends with 1 where there is any other, where one of those passes, and where a
+method is skipped that is not skipped plainly. "never replayed" counts the methods none of whose calls was a replay.
 """
 
 import argparse
@@ -34,6 +39,7 @@ test_property test_raise test_range test_reprlib test_richcmp test_scope test_se
 test_str test_string test_subclassinit test_super test_syntax test_textwrap test_tuple test_types test_typechecks test_unary test_unicode
 test_unpack test_unpack_ex test_userdict test_userlist test_userstring test_weakref test_weakset test_with test_yield_from
 """.split()
+USERS = "fnmatch fractions graphlib statistics string textwrap".split()
 TIME = 400  # seconds of a process
 
 
@@ -41,9 +47,9 @@ TIME = 400  # seconds of a process
 class Told(unittest.TestResult):
     """Writes down what a test does as soon as it does it."""
 
-    def __init__(self, out):
+    def __init__(self, out, hits):
         super().__init__()
-        self.out = out
+        self.out, self.hits, self.before = out, hits, 0
 
     def tell(self, test, what, text=""):
         self.out.write(json.dumps([getattr(test, "told_as", None) or str(test), what, text[-1500:]]) + "\n")
@@ -51,6 +57,10 @@ class Told(unittest.TestResult):
 
     def startTest(self, test):
         self.tell(test, "begins")
+        self.before = self.hits()
+
+    def stopTest(self, test):
+        self.tell(test, "hits", str(self.hits() - self.before))
 
     def addSuccess(self, test):
         self.tell(test, "ok")
@@ -106,16 +116,25 @@ def child(name, how, calls, passed_over, path):
         for i in range(calls):
             again = type(case)(case._testMethodName) if type(case).__module__ != "unittest.loader" else case
             again.told_as = f"{method} {i}"
-            if how == "compiled":
+            if how != "plain":
                 compile_method(again)
             suite.addTest(again)
     with open(path, "a") as out:
-        suite.run(Told(out))
+        suite.run(Told(out, lambda: ccompile.counters()["hits"]))
         out.write(json.dumps(["", "end", json.dumps(ccompile.counters())]) + "\n")
 
 
 # ---- all modules -------------------------------------------------------------------------------------------------
-def read(path, seen, counted):
+def link(folder, how):
+    """Puts links to the tests, and to what is to be a user's code, below the folder."""
+    library = pathlib.Path(unittest.__file__).parent.parent
+    names = [f"{name}.py" for name in USERS] + ["unittest"] * (how != "broken")
+    (folder / "test").mkdir()
+    for path in [*(library / name for name in names), *(library / "test").iterdir()]:
+        (folder / path.relative_to(library)).symlink_to(path)
+
+
+def read(path, seen, counted, replays):
     """What the process wrote; the test that it was in when it was lost, or None."""
     at = None
     for line in path.read_text().splitlines():
@@ -126,23 +145,24 @@ def read(path, seen, counted):
         at = name
         if what == "begins":
             seen.setdefault(name, ("ok", ""))
+        elif what == "hits":
+            replays[name] = int(text)
         elif what != "ok":
             seen[name] = (what, text)
     return at
 
 
 def run_module(name, how, calls):
-    """{"Class.method i": (status, text)} and our counters."""
-    seen, counted, passed_over = {}, {}, set()
-    paths = [
-        str(HERE.parent.parent / "python"),
-        *filter(None, [os.environ.get("PYTHONPATH")]),
-    ]  # it runs in another folder
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    """{"Class.method i": (status, text)} and {"Class.method i": replays}."""
+    seen, counted, replays, passed_over = {}, {}, {}, set()
     while True:
         with tempfile.TemporaryDirectory() as folder:
-            path = pathlib.Path(folder) / "told"
+            path, links = pathlib.Path(folder) / "told", pathlib.Path(folder) / "links"
             path.touch()
+            links.mkdir()
+            link(links, how)
+            paths = [str(links), str(HERE.parent.parent / "python"), *filter(None, [os.environ.get("PYTHONPATH")])]
+            env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
             command = [
                 sys.executable,
                 "-X",
@@ -169,30 +189,31 @@ def run_module(name, how, calls):
             except subprocess.TimeoutExpired:
                 lost = "time", f"more than {TIME} s"
             found = {}
-            at = read(path, found, counted)
+            at = read(path, found, counted, replays)
         seen.update(found)
         if counted or at is None:
             if not counted:
                 seen[name] = lost
-            return seen, counted
+            return seen, replays
         seen[at] = lost
         passed_over.update(key.rsplit(" ", 1)[0].split(".", 1)[1] for key in seen if "." in key)
 
 
 def differences(name, calls, wanted):
-    """(what passes plainly and not compiled, methods that pass plainly, hits)"""
+    """(what passes plainly and not compiled, methods that pass plainly, replays, those of them that were never replayed)"""
     plain, _ = run_module(wanted or name, "plain", calls)
-    compiled, counted = run_module(wanted or name, "compiled", calls)
-    bad, methods = {}, set()
-    for key, (status, _) in plain.items():
-        if status != "ok":
-            continue
-        method = key.rsplit(" ", 1)[0]
-        methods.add(method)
-        got = compiled.get(key, ("missing", ""))
-        if got[0] not in ("ok", "skip") and method not in bad:
-            bad[method] = (key, *got)
-    return bad, methods, counted.get("hits", 0)
+    passed = {key: key.rsplit(" ", 1)[0] for key, (status, _) in plain.items() if status == "ok"}
+    bad, total, never = {}, 0, set(passed.values())
+    for how in ("broken", "whole"):
+        compiled, replays = run_module(wanted or name, how, calls)
+        total += sum(replays.values())
+        for key, method in passed.items():
+            got = compiled.get(key, ("missing", ""))
+            if got[0] != "ok":
+                bad.setdefault(method, (f"{key} ({how})", *got))
+            if replays.get(key):
+                never.discard(method)
+    return bad, set(passed.values()), total, never
 
 
 def allowed():
@@ -204,30 +225,36 @@ def allowed():
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-j", type=int, default=os.cpu_count(), metavar="JOBS")
-    parser.add_argument("--calls", type=int, default=3)
+    parser.add_argument("--calls", type=int, default=4)
     parser.add_argument("-v", action="store_true", help="show how each one fails")
     parser.add_argument("names", nargs="*")
     args = parser.parse_args()
     folder = pathlib.Path(unittest.__file__).parent.parent / "test"
     jobs = {name: name.split(".")[0] for name in args.names or MODULES}
     jobs = {name: module for name, module in jobs.items() if list(folder.glob(module + "*"))}
-    known, failed, total, hits = allowed(), [], 0, 0
+    known, failed, total, hits, unseen = allowed(), [], 0, 0, 0
     with concurrent.futures.ThreadPoolExecutor(args.j) as pool:
         running = {pool.submit(differences, module, args.calls, name): name for name, module in jobs.items()}
         for done in concurrent.futures.as_completed(running):
-            bad, methods, n = done.result()
+            bad, methods, n, never = done.result()
             total += len(methods)
             hits += n
+            unseen += len(never)
             failed += [m for m in bad if m not in known]
             failed += [f"{m} (passes: delete it from differs.txt)" for m in methods & known.keys() if m not in bad]
             print(
-                f"{running[done]}: {len(methods)} methods, {n} hits" + "".join(f"\n  FAILS {m}" for m in bad),
+                f"{running[done]}: {len(methods)} methods, {n} replays"
+                + "".join(f"\n  never replayed: {m}" for m in sorted(never))
+                + "".join(f"\n  FAILS {m}" for m in bad),
                 flush=True,
             )
             if args.v:
                 for key, status, text in bad.values():
                     print(f"---- {key}: {status}\n{text}", flush=True)
-    print(f"{len(jobs)} modules, {total} methods pass plainly, {hits} replays; {len(failed)} differ compiled")
+    print(
+        f"{len(jobs)} modules, {total} methods pass plainly, {hits} replays, {unseen} never replayed; "
+        f"{len(failed)} differ compiled"
+    )
     for method in sorted(failed):
         print(" ", re.sub(r"\s+", " ", method))
     return 1 if failed or not total else 0
