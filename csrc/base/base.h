@@ -37,6 +37,8 @@
 #    define CC_ASSERT(cond) ((void)0)
 #endif
 void cc_base_assert_failed(const char *cond, const char *file, int line);
+/* A verifier of debug builds met something wrong: what, and of what. */
+void cc_base_verify_failed(const char *where, const char *what, const char *text);
 
 /* ---- err.def, err.c: errors of the core half are values, never exceptions ---- */
 typedef enum CcStatus {

@@ -15,3 +15,8 @@ void cc_base_assert_failed(const char *cond, const char *file, int line) {
     fprintf(stderr, "ccompile: assertion failed: %s (%s:%d); please report this\n", cond, file, line);
     abort();
 }
+
+void cc_base_verify_failed(const char *where, const char *what, const char *text) {
+    fprintf(stderr, "ccompile: %s: %s; please report this\n%s", where, what, text);
+    abort();
+}

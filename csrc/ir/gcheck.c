@@ -1,5 +1,5 @@
-/* gcheck: what a valid graph is. Run by the compile pipeline before anything reads the graph, so
- * the passes may assume it. */
+/* gcheck: what a valid graph is. Run by the compile pipeline before anything reads the graph, so the passes may assume it;
+ * in debug builds what passes have made is checked as well, behind each rewrite and each pass. */
 #include "ir.h"
 
 static int check_operands(const CcGraph *g, int id, const CcNode *n, CcErr *err) {
@@ -32,8 +32,8 @@ static bool reads(const CcGraph *g, const CcNode *n, int operand) {
     return found;
 }
 
-/* The result's shape is the broadcast of the tensor operands. A fill has none, and takes its shape
- * from the record. */
+/* The result's shape is the broadcast of the tensor operands. A fill has none, and takes its shape from the record; what
+ * an expression computes of places may be larger. */
 static int check_broadcast(const CcGraph *g, int id, const CcNode *n, CcErr *err) {
     const CcType *out = &g->val.at[n->out0].type;
     bool any = false;
@@ -57,8 +57,13 @@ static int check_broadcast(const CcGraph *g, int id, const CcNode *n, CcErr *err
             *s = mine;
         }
     }
+    const CcExpr *e = cc_op_expr(g, n);
+    const bool places = e && cc_expr_counts(e);
     bool equal = !any || ndim == out->ndim;
-    for (int d = 0; any && equal && d < ndim; d++) equal = out->size[out->ndim - 1 - d] == size[CC_MAX_DIMS - 1 - d];
+    for (int d = 0; any && equal && d < ndim; d++) {
+        const int64_t wanted = size[CC_MAX_DIMS - 1 - d];
+        equal = out->size[out->ndim - 1 - d] == wanted || (places && wanted == 1);
+    }
     return equal ? 0
                  : cc_err_set(err, CC_E_VERIFY, "node %d (%s): the result's shape is not the operands' broadcast", id,
                               cc_op_info((CcOpId)n->op)->name);
@@ -100,11 +105,92 @@ static int check_rules(const CcGraph *g, int id, CcErr *err) {
     return check_broadcast(g, id, n, err) < 0 ? -1 : check_dtype(g, id, n, err);
 }
 
+/* Bytes from a value's first element to its first and behind its last one, in memory. */
+static void reach(const CcType *t, int64_t *from, int64_t *to) {
+    const int64_t each = cc_dtype_info((CcDtype)t->dtype)->size;
+    int64_t least = 0, most = 0;
+    for (int d = 0; d < t->ndim; d++) {
+        const int64_t step = (t->size[d] - 1) * t->stride[d];
+        if (step < 0) least += step;
+        else most += step;
+    }
+    *from = least * each;
+    *to = (most + 1) * each;
+}
+
+/* A window has memory to look into, and looks at nothing else. */
+static int check_window(const CcGraph *g, int v, CcErr *err) {
+    const int base = cc_graph_base(g, v);
+    if (base < 0 || base >= g->val.n || (base != v && g->val.at[base].window_of))
+        return cc_err_set(err, CC_E_VERIFY, "value %%%d: a window of value %d, which has no memory", v, base);
+    const CcType *t = &g->val.at[v].type, *whole = &g->val.at[base].type;
+    if (base == v || t->ndim < 0 || whole->ndim < 0 || !cc_type_numel(t) || !cc_type_numel(whole)) return 0;
+    int64_t from, to, begin, end;
+    reach(t, &from, &to);
+    reach(whole, &begin, &end);
+    if (from + g->val.at[v].offset >= begin && to + g->val.at[v].offset <= end) return 0;
+    return cc_err_set(err, CC_E_VERIFY, "value %%%d: bytes %lld to %lld of %%%d, which has %lld to %lld", v,
+                      (long long)(from + g->val.at[v].offset), (long long)(to + g->val.at[v].offset), base,
+                      (long long)begin, (long long)end);
+}
+
 int cc_graph_check_windows(const CcGraph *g, CcErr *err) {
-    for (int v = 0; v < g->val.n; v++) {
-        const int base = cc_graph_base(g, v);
-        if (base < 0 || base >= g->val.n || (base != v && g->val.at[base].window_of))
-            return cc_err_set(err, CC_E_VERIFY, "value %d: a window of value %d, which has no memory", v, base);
+    for (int v = 0; v < g->val.n; v++)
+        if (check_window(g, v, err) < 0) return -1;
+    return 0;
+}
+
+/* The sizes of the result, as far as they follow from the operands'. A product may make them in another shape
+ * (pass/views.c). */
+static int check_sizes(const CcGraph *g, int id, const CcNode *n, CcErr *err) {
+    CcType out;
+    if (n->n_out != 1 || !cc_infer_node(g, id, g, &out)) return 0;
+    const CcType *t = &g->val.at[n->out0].type;
+    const bool product = cc_op_info((CcOpId)n->op)->kind == CC_K_MATMUL;
+    if (product ? cc_type_numel(t) == cc_type_numel(&out) : cc_type_same_shape(t, &out)) return 0;
+    return cc_err_set(err, CC_E_VERIFY, "node %d (%s): the result's sizes do not follow from the operands", id,
+                      cc_op_info((CcOpId)n->op)->name);
+}
+
+int cc_graph_check_node(const CcGraph *g, int id, CcErr *err) {
+    const CcNode *n = &g->node.at[id];
+    if (n->in0 < 0 || n->n_in < 0 || n->in0 + n->n_in > g->operand.n || n->out0 < 0 || n->n_out < 0 ||
+        n->out0 + n->n_out > g->val.n)
+        return cc_err_set(err, CC_E_VERIFY, "node %d: operands or results out of range", id);
+    for (int i = 0; i < n->n_in; i++) {
+        const CcOperand *o = cc_graph_operand(g, n, i);
+        if (o->kind != CC_IN_VALUE) continue;
+        if (o->value < 0 || o->value >= g->val.n)
+            return cc_err_set(err, CC_E_VERIFY, "node %d: operand %d names value %d", id, i, o->value);
+        if (check_window(g, o->value, err) < 0) return -1;
+    }
+    for (int i = 0; i < n->n_out; i++)
+        if (check_window(g, n->out0 + i, err) < 0) return -1;
+    return check_rules(g, id, err) < 0 ? -1 : check_sizes(g, id, n, err);
+}
+
+/* Is this value a result of the node that it says makes it, or (part of) memory that this node makes or writes? */
+static bool is_made(const CcGraph *g, int value, int node) {
+    const CcNode *n = &g->node.at[node];
+    for (int i = 0; i < n->n_out; i++)
+        if (n->out0 + i == value || cc_graph_base(g, n->out0 + i) == cc_graph_base(g, value)) return true;
+    return false;
+}
+
+int cc_graph_check_rewritten(const CcGraph *g, const bool *live, CcErr *err) {
+    if (cc_graph_check_windows(g, err) < 0) return -1;
+    for (int id = 0; id < g->node.n; id++) {
+        const CcNode *n = &g->node.at[id];
+        if (!live[id]) continue;
+        if (cc_graph_check_node(g, id, err) < 0) return -1;
+        for (int i = 0; i < n->n_in; i++) {
+            const CcOperand *o = cc_graph_operand(g, n, i);
+            const int def = o->kind == CC_IN_VALUE ? g->val.at[cc_graph_base(g, o->value)].def : -1;
+            if (def >= id)
+                return cc_err_set(err, CC_E_VERIFY, "node %d: operand %%%d is made by node %d", id, o->value, def);
+            if (def >= 0 && !is_made(g, o->value, def))
+                return cc_err_set(err, CC_E_VERIFY, "node %d: operand %%%d is no result of node %d", id, o->value, def);
+        }
     }
     return 0;
 }

@@ -1,44 +1,66 @@
 /* gtext: graphs as text, one line a value or node.
  *
- *   %0 : f32[2,3]
+ *   %0 : f32[2,3] frozen
  *   %1 : f32[2,3] = add(%0, 1) #0
+ *   %2 : f32[3,2]{1,3} hidden of %1+0
  *
- * Strides are shown when they are not the contiguous ones; after '#' stands the host's number. */
+ * A line without '=' is an input or, behind a node, other memory that the node makes or writes: a window says of what,
+ * and how many bytes on. Strides are shown when they are not the contiguous ones; after '#' stands the host's number.
+ * `5=s2` is a number that the host's number 2 gave, `5=size` a stride. gread.c reads it. */
+#include <math.h>
+
 #include "ir.h"
 
 static void print_type(const CcType *t, CcSbuf *out) {
     cc_sbuf_add(out, "%s", cc_dtype_info((CcDtype)t->dtype)->name);
-    if (t->ndim < 0) {
-        cc_sbuf_add(out, "[?]");
-        return;
-    }
+    if (t->ndim < 0) cc_sbuf_add(out, "[?]");
     for (int i = 0; i < t->ndim; i++) cc_sbuf_add(out, "%s%lld", i ? "," : "[", (long long)t->size[i]);
-    cc_sbuf_add(out, t->ndim ? "]" : "[]");
-    if (!cc_type_contiguous(t)) {
+    if (t->ndim >= 0) cc_sbuf_add(out, t->ndim ? "]" : "[]");
+    if (t->ndim >= 0 && !cc_type_contiguous(t)) {
         for (int i = 0; i < t->ndim; i++) cc_sbuf_add(out, "%s%lld", i ? "," : "{", (long long)t->stride[i]);
         cc_sbuf_add(out, "}");
     }
     if (t->device != 1) cc_sbuf_add(out, "@%d:%d", t->device, t->device_index);
 }
 
+/* The shortest of two forms that is read as the same number, and as a float. */
+static void print_float(double f, CcSbuf *out) {
+    char text[40];
+    snprintf(text, sizeof text, "%.9g", f);
+    if (strtod(text, NULL) != f) snprintf(text, sizeof text, "%.17g", f);
+    cc_sbuf_add(out, "%s%s", text, strpbrk(text, ".en") ? "" : ".0");
+}
+
 static void print_operand(const CcOperand *o, CcSbuf *out) {
-    if (o->kind == CC_IN_VALUE) cc_sbuf_add(out, "%%%d", o->value);
-    else if (o->kind == CC_IN_INT) cc_sbuf_add(out, "%lld", (long long)o->i);
-    else if (o->kind == CC_IN_BOOL) cc_sbuf_add(out, o->i ? "true" : "false");
-    else if (o->kind == CC_IN_FLOAT) cc_sbuf_add(out, "%.9g%s", o->f, o->f == (double)(int64_t)o->f ? ".0" : "");
-    else if (o->kind == CC_IN_NUMBER) cc_sbuf_add(out, "s%d", o->value);
-    else cc_sbuf_add(out, "none");
+    switch (o->kind) {
+    case CC_IN_VALUE: cc_sbuf_add(out, "%%%d", o->value); return;
+    case CC_IN_BOOL: cc_sbuf_add(out, o->i ? "true" : "false"); return;
+    case CC_IN_NUMBER: cc_sbuf_add(out, "s%d", o->value); return;
+    case CC_IN_NONE: cc_sbuf_add(out, "none"); return;
+    case CC_IN_INT: cc_sbuf_add(out, "%lld", (long long)o->i); break;
+    case CC_IN_FLOAT: print_float(o->f, out); break;
+    }
+    if (o->value == CC_OF_SIZES) cc_sbuf_add(out, "=size");
+    else if (o->value) cc_sbuf_add(out, "=s%d", o->value - 1);
 }
 
-static void print_value(const CcGraph *g, int v, CcSbuf *out) {
-    cc_sbuf_add(out, "%%%d : ", v);
-    print_type(&g->val.at[v].type, out);
+static void print_value(const CcGraph *g, int value, CcSbuf *out) {
+    const CcVal *v = &g->val.at[value];
+    cc_sbuf_add(out, "%%%d : ", value);
+    print_type(&v->type, out);
     static const char *const FROZEN[] = {"", " frozen", " cast once", " frozen, cast once"};
-    cc_sbuf_add(out, "%s", FROZEN[g->val.at[v].frozen]);
-    if (g->val.at[v].is_output) cc_sbuf_add(out, " out");
+    cc_sbuf_add(out, "%s", FROZEN[v->frozen]);
+    if (v->type.requires_grad) cc_sbuf_add(out, " grad");
+    if (v->is_output) cc_sbuf_add(out, " out");
+    if (v->narrowed) cc_sbuf_add(out, " narrowed");
+    if (v->last) cc_sbuf_add(out, " last");
+    if (v->hidden) cc_sbuf_add(out, " hidden");
+    if (v->scalar) cc_sbuf_add(out, " scalar");
+    if (v->window_of) cc_sbuf_add(out, " of %%%d%+lld", v->window_of - 1, (long long)v->offset);
 }
 
-static void print_node(const CcGraph *g, const CcNode *n, CcSbuf *out) {
+static void print_node(const CcGraph *g, int node, CcSbuf *out) {
+    const CcNode *n = &g->node.at[node];
     for (int i = 0; i < n->n_out; i++) {
         if (i) cc_sbuf_add(out, ", ");
         print_value(g, n->out0 + i, out);
@@ -52,14 +74,41 @@ static void print_node(const CcGraph *g, const CcNode *n, CcSbuf *out) {
     if (n->flags & CC_N_WRITES) cc_sbuf_add(out, " writes");
     if (n->flags & CC_N_RANDOM) cc_sbuf_add(out, " random");
     if (n->flags & CC_N_EFFECT) cc_sbuf_add(out, " effect");
+    if (n->again) cc_sbuf_add(out, " again");
+    if (n->uncounted) cc_sbuf_add(out, " uncounted");
+    if (n->rewritten) cc_sbuf_add(out, " rewritten");
+    if (n->origin != node) cc_sbuf_add(out, " from %d", n->origin);
     cc_sbuf_add(out, "\n");
 }
 
+/* Lines of their own: what is no result in the line of its node. */
+static void print_others(const CcGraph *g, const bool *printed, int def, const int *first, const int *next,
+                         CcSbuf *out) {
+    for (int v = first[def + 1]; v; v = next[v]) {
+        if (printed[v - 1]) continue;
+        print_value(g, v - 1, out);
+        cc_sbuf_add(out, "\n");
+    }
+}
+
 void cc_graph_print(const CcGraph *g, CcSbuf *out) {
-    for (int i = 0; i < g->val.n; i++)
-        if (g->val.at[i].def < 0) {
-            print_value(g, i, out);
-            cc_sbuf_add(out, "\n");
-        }
-    for (int i = 0; i < g->node.n; i++) print_node(g, &g->node.at[i], out);
+    /* values by the node that makes them, in lists of numbers + 1 */
+    int *first = cc_mem_get(sizeof *first * ((size_t)g->node.n + 1));
+    int *next = cc_mem_get(sizeof *next * ((size_t)g->val.n + 1));
+    bool *printed = cc_mem_get((size_t)g->val.n + 1);
+    for (int v = g->val.n; v > 0; v--) {
+        int *list = &first[g->val.at[v - 1].def + 1];
+        next[v] = *list;
+        *list = v;
+    }
+    for (int i = 0; i < g->node.n; i++)
+        for (int k = 0; k < g->node.at[i].n_out; k++) printed[g->node.at[i].out0 + k] = true;
+    print_others(g, printed, -1, first, next, out);
+    for (int i = 0; i < g->node.n; i++) {
+        print_node(g, i, out);
+        print_others(g, printed, i, first, next, out);
+    }
+    free(first);
+    free(next);
+    free(printed);
 }

@@ -313,14 +313,20 @@ int cc_op_dims(const CcGraph *g, const CcNode *node);
 CcDtype cc_op_common(const CcGraph *g, const CcNode *node, CcDtype deflt);
 /* Parses all rows; -1 with *err set when one is wrong (a test calls it). Thread-safe, done once. */
 CC_MUST int cc_op_init(CcErr *err);
-/* Text form, one line a value or node; for golden files, logs and reports. */
+/* Text form, one line a value or node (gtext.c); for golden files, logs and reports. */
 void cc_graph_print(const CcGraph *g, CcSbuf *out);
+/* What cc_graph_print has written; NULL with *err set: which line is wrong. */
+CcGraph *cc_graph_read(const char *text, CcErr *err);
 /* Verifier: topological order, indices in range, arity, pointwise types equal to the rules. -1 with *err set. */
 CC_MUST int cc_graph_check(const CcGraph *g, CcErr *err);
 /* Its first part: without it nothing may read the graph. A graph that only breaks the rules of its ops can still run
  * by the host. */
 CC_MUST int cc_graph_check_structure(const CcGraph *g, CcErr *err);
-/* Of a graph that passes have rewritten: windows are into values that have memory. */
+/* Of a graph that passes have rewritten. Windows: they lie in values that have memory, inside of it. */
 CC_MUST int cc_graph_check_windows(const CcGraph *g, CcErr *err);
+/* A node that was just rewritten: its operands and results, by the rules of its op. */
+CC_MUST int cc_graph_check_node(const CcGraph *g, int node, CcErr *err);
+/* All of it; live[node]: what no output or effect needs may be in any state (cc_dce_mark). */
+CC_MUST int cc_graph_check_rewritten(const CcGraph *g, const bool *live, CcErr *err);
 
 #endif

@@ -223,7 +223,7 @@ static void rewrite(CcGraph *g, const Found *f, const CcGroupRules *rules) {
         f->fill,        float_of(f->scale), int_of(f->merged),
     };
     cc_edit_rewrite(g, f->last, CC_OP_attend, in, CC_COUNT(in));
-    if (!cc_group_takes(g, f->last, rules)) cc_edit_undo(g, mark);
+    (void)cc_group_keeps(g, f->last, mark, rules);
 }
 
 static void count_readers(Attend *a) {

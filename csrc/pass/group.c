@@ -248,6 +248,15 @@ bool cc_group_takes(const CcGraph *g, int node, const CcGroupRules *rules) {
     return kind_of(g, node, rules) != CC_G_HOST || is_post(g, node, rules);
 }
 
+bool cc_group_keeps(CcGraph *g, int node, CcEditMark mark, const CcGroupRules *rules) {
+    const bool good = cc_group_takes(g, node, rules);
+    CcErr err = {0};
+    if (CC_DEBUG >= 2 && good && cc_graph_check_node(g, node, &err) < 0)
+        cc_base_verify_failed("a rewritten node", err.text, "");
+    if (!good) cc_edit_undo(g, mark);
+    return good;
+}
+
 static void keep_order(const Region *r, int u) {
     const Unit *unit = &r->unit[u];
     if (!unit->writes && unit->kind != CC_G_HOST) return;

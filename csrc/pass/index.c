@@ -117,7 +117,8 @@ void cc_index_rewrite(CcGraph *g, const CcGroupRules *rules) {
             cc_group_banned(g, i, rules) || !needed(g, n->out0, uses))
             continue;
         const CcEditMark mark = cc_edit_mark(g);
-        if (!try_rewrite(g, i, rules->gathers) || !cc_group_takes(g, i, rules)) cc_edit_undo(g, mark);
+        if (try_rewrite(g, i, rules->gathers)) (void)cc_group_keeps(g, i, mark, rules);
+        else cc_edit_undo(g, mark);
     }
     free(live);
     free(uses);

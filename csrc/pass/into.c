@@ -155,6 +155,6 @@ void cc_into_rewrite(CcGraph *g, const CcGroupRules *rules) {
         const CcEditMark mark = cc_edit_mark(g);
         if (nothing) write_nothing(g, i);
         else if (is_fill(g, &g->node.at[i]) || !cc_writes_into(g, i, rules)) rewrite(g, i);
-        if (!cc_group_takes(g, i, rules)) cc_edit_undo(g, mark);
+        (void)cc_group_keeps(g, i, mark, rules);
     }
 }

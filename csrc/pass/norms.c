@@ -188,9 +188,8 @@ static bool try_node(CcGraph *g, int i, const CcGroupRules *rules, int *seen, in
     const CcEditMark mark = cc_edit_mark(g);
     if (reader) rewrite_reader(g, i, seen, n_seen, groups);
     else rewrite_groups(g, i, groups);
-    const bool good = cc_group_takes(g, i, rules);
-    if (!good) cc_edit_undo(g, mark);
-    else if (groups && seen) seen[result] = g->node.at[i].out0;
+    const bool good = cc_group_keeps(g, i, mark, rules);
+    if (good && groups && seen) seen[result] = g->node.at[i].out0;
     return good;
 }
 

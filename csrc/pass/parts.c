@@ -68,7 +68,7 @@ static void try_node(CcGraph *g, int i, const CcGroupRules *rules, const PartsRu
     cc_edit_drop(g, i);
     bool good = own->make(&p, needed);
     for (int k = p.first; good && k < p.first + p.n; k++)
-        good = (own->later && own->later(&g->node.at[k])) || cc_group_takes(g, k, rules);
+        good = (own->later && own->later(&g->node.at[k])) || cc_group_keeps(g, k, mark, rules);
     if (!good) cc_edit_undo(g, mark);
 }
 

@@ -27,16 +27,22 @@ typedef struct CcGroupRules {
     bool asserts;  /* an index that is wrong stops the kernel, as it stops eager's: eager is not asked again */
     /* torch's convolutions leave their results with channels innermost if what they read lies so (cuDNN) */
     bool follows;
-    int gelu; /* which gelu of f32 torch's library has (ops.def); 0: torch does not ask it */
+    unsigned skipped; /* passes that are left out, a bit each (order.c) */
+    int gelu;         /* which gelu of f32 torch's library has (ops.def); 0: torch does not ask it */
     bool (*gains_turned)(const CcGraph *g, int node); /* is this product faster with its result turned? */
 } CcGroupRules;
 /* Will this node be a kernel or a library call, or part of one? */
 bool cc_group_takes(const CcGraph *g, int node, const CcGroupRules *rules);
+/* Of a node that was just rewritten: if not, all since the mark is undone. */
+bool cc_group_keeps(CcGraph *g, int node, CcEditMark mark, const CcGroupRules *rules);
 bool cc_group_apart(const CcGraph *g, int node, const CcGroupRules *rules);
 bool cc_group_banned(const CcGraph *g, int node, const CcGroupRules *rules);
 
-/* Rewriting passes change the graph in place (ir/edit.c). cc_graph_check does not know what they make (windows, other
- * strides). PASS in run/compile.c is their order. */
+/* order.c: rewriting passes change the graph in place (ir/edit.c). cc_graph_check does not know what they make (windows,
+ * other strides); cc_graph_check_rewritten does. */
+void cc_order_rewrite(CcGraph *g, const CcGroupRules *rules);
+/* For CcGroupRules.skipped, of names with ',' between them (CCOMPILE_SKIP_PASSES). *err is set where there is none such. */
+unsigned cc_order_skipped(const char *names, CcErr *err);
 void cc_autocast_rewrite(CcGraph *g, const CcGroupRules *rules); /* autocast's casts are nodes */
 void cc_pure_rewrite(CcGraph *g, const CcGroupRules *rules);     /* in-place ops on the graph's own are pure */
 /* Does this node write its first operand, and nothing else? Then: does the op with a result of its own give what it

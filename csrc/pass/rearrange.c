@@ -311,6 +311,7 @@ void cc_rearrange_rewrite(CcGraph *g, const CcGroupRules *rules) {
     for (int i = 0; i < g->node.n; i++) {
         if (cc_group_banned(g, i, rules) || !may_be(g, i, rules)) continue;
         const CcEditMark mark = cc_edit_mark(g);
-        if (!rewrite(g, i) || !cc_group_takes(g, i, rules)) cc_edit_undo(g, mark);
+        if (rewrite(g, i)) (void)cc_group_keeps(g, i, mark, rules);
+        else cc_edit_undo(g, mark);
     }
 }

@@ -168,10 +168,7 @@ static bool absorb(CcGraph *g, int view, const CcGroupRules *rules) {
     CcNode *n = cc_edit_node(g, product);
     n->out0 = result;
     n->rewritten = true; /* the host would make the other shape */
-    if (!cc_group_takes(g, product, rules)) {
-        cc_edit_undo(g, mark);
-        return false;
-    }
+    if (!cc_group_keeps(g, product, mark, rules)) return false;
     cc_edit_val(g, result)->def = product;
     cc_edit_node(g, view)->n_out = 0;
     return true;

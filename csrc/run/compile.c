@@ -23,6 +23,7 @@ typedef struct Compile {
     bool *apart;  /* [CcNode.origin]: a library has refused it as a post-op, and it is no kernel as it stands */
     /* a host step would have to do what only kernels and products can: once more, with these nodes banned or apart */
     bool stuck;
+    unsigned skipped; /* passes (CcGroupRules) */
 } Compile;
 
 /* An event whose text was not given before in this process: one missing library or refused op is
@@ -60,6 +61,7 @@ static CcGroupRules rules_of(const Compile *c) {
                           .gathers = c->on.cuda || c->ref_always,
                           .into = !c->host_only,
                           .ordered = c->ordered,
+                          .skipped = c->skipped,
                           .asserts = c->on.cuda && !c->on.waits};
     rules.follows = c->on.cuda && !c->host_only && c->convolves;
     if ((!c->on.cuda || c->on.waits) && !c->no_library) rules.gelu = cc_cpu_info()->wide_torch ? 1 : 2;
@@ -288,27 +290,25 @@ static void keep_types(CcPlan *plan, const CcGraph *g) {
     }
 }
 
-typedef struct Pass {
-    const char *name;
-    void (*rewrite)(CcGraph *g, const CcGroupRules *rules);
-} Pass;
-
-/* In this order (csrc/README.md says what each leaves to the next ones). */
-static const Pass PASS[] = {
-    {"autocast", cc_autocast_rewrite},   {"pure", cc_pure_rewrite},     {"contract", cc_contract_rewrite},
-    {"attend", cc_attend_rewrite},       {"expand", cc_expand_rewrite}, {"narrow", cc_narrow_rewrite},
-    {"fold", cc_fold_rewrite},           {"norms", cc_norms_rewrite},   {"index", cc_index_rewrite},
-    {"rearrange", cc_rearrange_rewrite}, {"into", cc_into_rewrite},     {"views", cc_views_rewrite},
-    {"turn", cc_turn_rewrite},           {"layout", cc_layout_rewrite},
-};
-
 static CcGraph *rewrite(const CcGraph *g, const CcGroupRules *rules) {
     CcGraph *own = cc_graph_copy(g);
-    for (int i = 0; i < CC_COUNT(PASS); i++) {
-        PASS[i].rewrite(own, rules);
-        cc_edit_settle(own);
-    }
-    return own;
+    CcErr err = {0};
+    cc_order_rewrite(own, rules);
+    if (cc_graph_check_windows(own, &err) == 0) return own;
+    CC_ASSERT(false);
+    cc_log_add(CC_LOG_VERIFY, "compiled without passes: %s", err.text);
+    cc_graph_free(own);
+    return NULL;
+}
+
+/* With CCOMPILE_DUMP=graph: for reports. */
+static void keep_text(CcPlan *plan, const CcGraph *g) {
+    const char *dump = getenv("CCOMPILE_DUMP");
+    CcSbuf text = {0};
+    if (!dump || strcmp(dump, "graph") != 0) return;
+    cc_graph_print(g, &text);
+    free(plan->rewritten);
+    plan->rewritten = text.text;
 }
 
 /* Rewritten where that works out. A back-end may still refuse a node late, that a rewritten graph can't leave to the
@@ -325,8 +325,11 @@ static int build_best(Compile *c, CcErr *err) {
                        MAX_ROUNDS);
         CcGraph *own = c->host_only || round == MAX_ROUNDS ? NULL : rewrite(g, &rules);
         c->g = own ? own : g;
-        status = cc_graph_check_windows(c->g, err) < 0 ? -1 : build(c, err);
-        if (status == 0 && !c->stuck) keep_types(c->plan, c->g);
+        status = build(c, err);
+        if (status == 0 && !c->stuck) {
+            keep_types(c->plan, c->g);
+            keep_text(c->plan, c->g);
+        }
         if (own) cc_graph_free(own);
     }
     c->g = g;
@@ -338,6 +341,9 @@ CcPlan *cc_run_compile(const CcGraph *g, const CcRunOptions *options, CcErr *err
     const uint64_t start = cc_log_now_ns();
     const char *backend = getenv("CCOMPILE_BACKEND");
     if (!options) options = &NONE;
+    CcErr why = {0};
+    const unsigned skipped = cc_order_skipped(getenv("CCOMPILE_SKIP_PASSES"), &why);
+    if (why.status) say_once(CC_LOG_FALLBACK, &why);
     CcPlan *plan = calloc(1, sizeof *plan);
     if (plan) plan->arena = cc_arena_new();
     if (!plan || !plan->arena) {
@@ -355,8 +361,8 @@ CcPlan *cc_run_compile(const CcGraph *g, const CcRunOptions *options, CcErr *err
                  .fills = options->fills,
                  .convolves = options->convolves,
                  .no_library = options->no_library,
+                 .skipped = skipped,
                  .ref_always = backend && strcmp(backend, "ref") == 0};
-    CcErr why = {0};
     if (!c.host_only && (cc_op_init(&why) < 0 || cc_graph_check(g, &why) < 0)) {
         cc_log_add(CC_LOG_VERIFY, "%s", why.text);
         c.host_only = true;

@@ -111,6 +111,7 @@ void cc_run_free(CcPlan *plan) {
     cc_vec_free(&plan->early);
     cc_vec_free(&plan->apart);
     free(plan->spent_ns);
+    free(plan->rewritten);
     cc_arena_free(plan->arena);
     free(plan);
 }
@@ -146,6 +147,7 @@ void cc_run_stats(const CcPlan *plan, CcPlanStats *out) {
 void cc_run_print(const CcPlan *plan, CcSbuf *out) {
     static const char *const KIND[] = {"host", "kernel", ""};
     const char *dump = getenv("CCOMPILE_DUMP");
+    if (plan->rewritten) cc_sbuf_add(out, "%s", plan->rewritten);
     if (plan->block_bytes) cc_sbuf_add(out, "memory: %lld bytes\n", (long long)plan->block_bytes);
     for (int s = 0; s < plan->step.n; s++) {
         const CcStep *step = &plan->step.at[s];
@@ -160,7 +162,7 @@ void cc_run_print(const CcPlan *plan, CcSbuf *out) {
             cc_sbuf_add(out, "%s%%%d", i ? " " : " drop ", plan->drop.at[step->drop0 + i]);
         if (plan->runs) cc_sbuf_add(out, " %.3f ms", (double)plan->spent_ns[s] * 1e-6 / (double)plan->runs);
         cc_sbuf_add(out, "\n");
-        if (step->kind != CC_STEP_KERNEL || !dump) continue;
+        if (step->kind != CC_STEP_KERNEL || !dump || strcmp(dump, "graph") == 0) continue;
         const CcLaunch *launch = step->work;
         cc_ltext_print(launch->loop, out);
         if (strcmp(dump, "kernels") != 0) continue;

@@ -71,6 +71,7 @@ struct CcPlan {
     } *node; /* of the rewritten graph, for cc_run_print */
     double compile_ms;
     uint64_t *spent_ns; /* [step], with CCOMPILE_PROFILE=1, else NULL */
+    char *rewritten;    /* the graph behind all passes, with CCOMPILE_DUMP=graph, else NULL */
     uint64_t runs;
 };
 

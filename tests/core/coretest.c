@@ -20,6 +20,7 @@ T_API int t_exec(const CcPlan *plan, const CcHost *host, int *step, char *text, 
 T_API void t_free(CcPlan *plan);
 T_API void t_stats(const CcPlan *plan, CcPlanStats *out);
 T_API char *t_graph_text(const CcGraph *g);
+T_API CcGraph *t_graph_read(const char *text, char *why, int n);
 T_API char *t_plan_text(const CcPlan *plan);
 T_API char *t_describe(void);
 T_API void t_release(char *text);
@@ -111,6 +112,13 @@ static char *text_of(CcSbuf *sb) {
     char *text = strdup(cc_sbuf_text(sb));
     cc_sbuf_free(sb);
     return text;
+}
+
+CcGraph *t_graph_read(const char *text, char *why, int n) {
+    CcErr err = {0};
+    CcGraph *g = cc_graph_read(text, &err);
+    report(g ? 0 : -1, &err, why, n);
+    return g;
 }
 
 char *t_graph_text(const CcGraph *g) {

@@ -150,6 +150,7 @@ def load(path: Path) -> c.CDLL:
         ("t_free", None, [p]),
         ("t_stats", None, [p, p]),
         ("t_graph_text", p, [p]),
+        ("t_graph_read", p, [c.c_char_p, c.c_char_p, c.c_int]),
         ("t_plan_text", p, [p]),
         ("t_describe", p, []),
         ("t_release", None, [p]),

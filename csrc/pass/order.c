@@ -1,0 +1,51 @@
+/* order: all passes, one after the other. In debug builds what each rewrite and each pass leaves is checked. */
+#include "pass.h"
+
+typedef struct Pass {
+    const char *name;
+    void (*rewrite)(CcGraph *g, const CcGroupRules *rules);
+} Pass;
+
+/* csrc/README.md says what each does, and leaves to those behind it. */
+static const Pass PASS[] = {
+    {"autocast", cc_autocast_rewrite},   {"pure", cc_pure_rewrite},     {"contract", cc_contract_rewrite},
+    {"attend", cc_attend_rewrite},       {"expand", cc_expand_rewrite}, {"narrow", cc_narrow_rewrite},
+    {"fold", cc_fold_rewrite},           {"norms", cc_norms_rewrite},   {"index", cc_index_rewrite},
+    {"rearrange", cc_rearrange_rewrite}, {"into", cc_into_rewrite},     {"views", cc_views_rewrite},
+    {"turn", cc_turn_rewrite},           {"layout", cc_layout_rewrite},
+};
+unsigned cc_order_skipped(const char *names, CcErr *err) {
+    unsigned skipped = 0;
+    for (const char *at = names; at && *at;) {
+        const size_t n = strcspn(at, ", ");
+        int pass = 0;
+        while (pass < CC_COUNT(PASS) && (strlen(PASS[pass].name) != n || memcmp(PASS[pass].name, at, n) != 0)) pass++;
+        if (pass < CC_COUNT(PASS)) skipped |= 1U << pass;
+        else if (n)
+            (void)cc_err_set(err, CC_E_UNSUPPORTED, "there is no pass '%.*s'; the first is %s, the last %s", (int)n, at,
+                             PASS[0].name, PASS[CC_COUNT(PASS) - 1].name);
+        at += n + (at[n] != 0);
+    }
+    return skipped;
+}
+
+static void verify(const CcGraph *g, const char *pass) {
+    CcErr err = {0};
+    CcSbuf text = {0};
+    bool *live = cc_mem_get((size_t)g->node.n + 1);
+    cc_dce_mark(g, live);
+    if (cc_graph_check_rewritten(g, live, &err) < 0) {
+        cc_graph_print(g, &text);
+        cc_base_verify_failed(pass, err.text, cc_sbuf_text(&text));
+    }
+    free(live);
+}
+
+void cc_order_rewrite(CcGraph *g, const CcGroupRules *rules) {
+    for (int i = 0; i < CC_COUNT(PASS); i++) {
+        if (rules->skipped >> i & 1) continue;
+        PASS[i].rewrite(g, rules);
+        cc_edit_settle(g);
+        if (CC_DEBUG >= 2) verify(g, PASS[i].name);
+    }
+}
