@@ -313,3 +313,63 @@ def test_small_ints_that_leave_a_recording():
         made, table, pair, same = c(X, n)
         assert all(map(own, [*made, *table.values(), *pair, same, kept.n, box[0], n]))
         assert told.pop()
+
+
+# ---- wrappers that a function makes --------------------------------------------------------------------------------------------
+@ccompile.disable
+def told(x):
+    return None
+
+
+def wraps_static(x, k):
+    def scale(v):
+        return v * k
+
+    wrapper = staticmethod(scale)
+    told(x)
+    return wrapper(x), wrapper.__func__ is scale, wrapper.__wrapped__ is scale
+
+
+def wraps_class(x, k):
+    log = []
+    wrapper = classmethod(lambda cls, v: (log.append(k), v * k)[1])
+    told(x)
+    return wrapper.__get__(None, int)(x), log
+
+
+def wraps_noted(x, k):
+    wrapper = staticmethod(lambda v: v * k)
+    wrapper.note = [k]
+    told(x)
+    wrapper.note.append(1)
+    return wrapper(x), wrapper.note
+
+
+def wraps_property(x, k):
+    held = [k]
+    get = property(lambda self: held[0], lambda self, v: held.append(v))
+    both = get.deleter(lambda self: held.clear())
+    told(x)
+    get.__set__(x, k + 1)
+    return get.__get__(x, None), held, both.fget is get.fget, x + k
+
+
+def wraps_nothing_read(x, k):
+    wrapper = staticmethod([k])
+    x = x + 1
+    wrapper.__func__.append(x.shape[0])
+    return wrapper.__func__, x
+
+
+@pytest.mark.parametrize("f", [wraps_static, wraps_class, wraps_noted, wraps_property, wraps_nothing_read])
+def test_wrappers(f):
+    """A property, staticmethod or classmethod of one call is none of the next one's."""
+    compiled = ccompile.compile(f)
+    for k in (1, 1, 2, 3, 1):
+        assert repr(compiled(X, k)) == repr(f(X, k))
+
+
+def test_wrappers_are_made_anew():
+    compiled = ccompile.compile(lambda x: (staticmethod(told), property(told), x + 1))
+    made = [compiled(X) for _ in range(4)]
+    assert len({id(m[0]) for m in made}) == len({id(m[1]) for m in made}) == 4

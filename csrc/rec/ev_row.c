@@ -606,6 +606,7 @@ static CcGo call_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee
     }
     default: go = size_guard(rec, c, callee); break;
     }
+    if (go == CC_OK && result != NULL && cc_value_wraps(result)) cc_value_fresh(rec, result);
     if (go != CC_OK || result == NULL || PyExceptionInstance_Check(result) ||
         cc_value_origin(rec, result) != CC_O_UNKNOWN)
         return go;

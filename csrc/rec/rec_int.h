@@ -171,6 +171,7 @@ bool cc_value_const(PyObject *o);     /* immutable, compared by value */
 bool cc_value_numpy(PyObject *o);     /* a number of numpy's */
 bool cc_value_structseq(PyObject *o); /* torch.return_types.max and its kind */
 bool cc_value_deque(PyObject *o);     /* exactly collections.deque */
+bool cc_value_wraps(PyObject *o);     /* a property, classmethod or staticmethod */
 /* Which view of a dict or an OrderedDict: PyDictKeys_Type, PyDictValues_Type or PyDictItems_Type; NULL: none. */
 const PyTypeObject *cc_value_view(PyObject *o);
 bool cc_value_defaultdict(PyObject *o);

@@ -403,6 +403,30 @@ static int build_view(Builder *b, PyObject *o, const char *method) {
     return node(b, CC_MAKE_CALL, o, descr, &dict, 1, 0, 0);
 }
 
+/* property(get, set, delete), staticmethod(f): as long as it is what its class makes of these, its text and dict included. */
+static int build_wrapper(Builder *b, PyObject *o) {
+    static const char *const parts[] = {"fget", "fset", "fdel"}, *const wrapped[] = {"__func__"};
+    static const char *const facts[] = {"__doc__", "__dict__"};
+    const bool property = Py_IS_TYPE(o, &PyProperty_Type);
+    PyObject *kids[3] = {NULL}, *args;
+    const int n = property ? CC_COUNT(parts) : CC_COUNT(wrapped);
+    CC_SURE(args, PyTuple_New(n));
+    cc_vec_push(&b->rec->keep, args);
+    for (int i = 0; i < n; i++) {
+        CC_SURE(kids[i], PyObject_GetAttrString(o, property ? parts[i] : wrapped[i]));
+        PyTuple_SET_ITEM(args, i, kids[i]);
+    }
+    PyObject *again = PyObject_CallObject((PyObject *)Py_TYPE(o), args);
+    PyObject *const had = PyObject_GetAttrString(o, facts[!property]);
+    PyObject *const has = again != NULL ? PyObject_GetAttrString(again, facts[!property]) : NULL;
+    const bool same = had != NULL && has != NULL && PyObject_RichCompareBool(had, has, Py_EQ) == 1;
+    PyErr_Clear();
+    Py_XDECREF(again);
+    Py_XDECREF(had);
+    Py_XDECREF(has);
+    return same ? node(b, CC_MAKE_CALL, o, (PyObject *)Py_TYPE(o), kids, n, 0, 0) : fail(b, o);
+}
+
 static int build_fresh(Builder *b, PyObject *o) {
     PyTypeObject *t = Py_TYPE(o);
     if (loud_keys(b->rec, o)) return fail(b, o);
@@ -431,6 +455,7 @@ static int build_fresh(Builder *b, PyObject *o) {
         return node(b, CC_MAKE_METHOD, o, NULL, kids, 2, 0, 0);
     }
     if (PyFunction_Check(o)) return build_function(b, o);
+    if (cc_value_wraps(o)) return build_wrapper(b, o);
     if (PyGen_CheckExact(o)) return build_generator(b, o);
     if (PyCFunction_Check(o)) return build_bound_builtin(b, o);
     if (cc_value_structseq(o) || t == cc_tens_size_type()) return build_structseq(b, o);

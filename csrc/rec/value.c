@@ -60,13 +60,17 @@ bool cc_value_pybind_enum(PyObject *o) {
     return pybind_class(Py_TYPE(o)) && cc_type_lookup(Py_TYPE(o), entries) != NULL;
 }
 
+bool cc_value_wraps(PyObject *o) {
+    return Py_IS_TYPE(o, &PyProperty_Type) || Py_IS_TYPE(o, &PyClassMethod_Type) || Py_IS_TYPE(o, &PyStaticMethod_Type);
+}
+
 bool cc_value_ident(PyObject *o) {
     PyTypeObject *t = Py_TYPE(o);
     /* members live as long as their class */
     if ((PyObject *)Py_TYPE(t) == enum_meta || cc_value_pybind_enum(o)) return true;
     if (PyType_Check(o) || PyModule_Check(o) || t == &PyFunction_Type || t == &PyMethodDescr_Type ||
         t == &PyWrapperDescr_Type || t == &PyGetSetDescr_Type || t == &PyMemberDescr_Type || t == &PyCode_Type ||
-        t == &PyProperty_Type || t == &PyClassMethod_Type || t == &PyStaticMethod_Type || t == &PyClassMethodDescr_Type)
+        cc_value_wraps(o) || t == &PyClassMethodDescr_Type)
         return true;
     if (PyCFunction_Check(o)) {
         PyObject *self = PyCFunction_GET_SELF(o);
@@ -214,7 +218,8 @@ CcProv *cc_value_set(CcRec *rec, PyObject *o, CcOrigin origin, int id) {
 
 void cc_value_fresh(CcRec *rec, PyObject *o) {
     if (o == NULL || cc_value_const(o) || cc_value_find(rec, o) != NULL) return;
-    if (cc_value_ident(o) && !PyFunction_Check(o)) return;
+    const bool made = PyFunction_Check(o) || (cc_value_wraps(o) && Py_REFCNT(o) == 1);
+    if (cc_value_ident(o) && !made) return;
     CcProv *p = cc_value_set(rec, o, CC_O_FRESH, -1);
     if (rec->frame.n > 0) {
         const CcAct *act = cc_vec_last(&rec->frame).act;
