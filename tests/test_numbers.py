@@ -352,6 +352,21 @@ def by_keyword(value):
     return value
 
 
+def united(a, b):
+    a |= b
+    return a
+
+
+def move_last(o, last):
+    o.move_to_end("a", last=last)
+    return o
+
+
+def changed(o, how, *args):
+    getattr(o, how)(*args)
+    return o
+
+
 KEEPERS = {
     "dict": lambda v: dict(a=v)["a"],
     "dict and None": lambda v: dict(a=v, n=None)["a"],
@@ -363,6 +378,19 @@ KEEPERS = {
     "SimpleNamespace": lambda v: types.SimpleNamespace(a=v, n=None).a,
     "keyword arguments": lambda v: by_keyword(**dict(value=v)),
     "partial": lambda v: functools.partial(by_keyword, value=v)(),
+    "union": lambda v: ({"b": 1} | {"a": v, "c": v})["a"],
+    "union in place": lambda v: united({"b": v}, {"a": v})["a"],
+    "setdefault": lambda v: {"b": v}.setdefault("a", v),
+    "setdefault of what is there": lambda v: {"a": v}.setdefault("a", 1),
+    "setdefault of an OrderedDict": lambda v: collections.OrderedDict(b=v).setdefault("a", v),
+    "fromkeys": lambda v: dict.fromkeys("ab", v)["a"],
+    "move_to_end": lambda v: changed(collections.OrderedDict(a=v, b=1), "move_to_end", "a")["a"],
+    "insert": lambda v: changed([1, 2], "insert", 1, v)[1],
+    "reverse": lambda v: changed([1, v], "reverse")[0],
+    "repeated": lambda v: ([1, v] * 2)[3] + (2 * (v, 1))[0],
+    "insert in a deque": lambda v: changed(collections.deque([v]), "insert", 0, v)[0],
+    "rotate": lambda v: changed(collections.deque([1, v, 2]), "rotate", 1)[2],
+    "reverse of a deque": lambda v: changed(collections.deque([1, v]), "reverse")[0],
 }
 
 
@@ -387,6 +415,15 @@ def test_numbers_stay_symbolic_in_what_only_keeps_them(name, use):
 
 
 KEYED = {
+    "place of insert": lambda v: changed([1, 2, 3], "insert", int(v), v),
+    "place in a deque": lambda v: list(changed(collections.deque([1, 2, 3]), "insert", int(v), v)),
+    "turns": lambda v: list(changed(collections.deque([1, 2, v]), "rotate", int(v))),
+    "times": lambda v: [1, v] * int(v),
+    "key of setdefault": lambda v: changed({5.5: 1}, "setdefault", v, v),
+    "which end": lambda v: list(changed(collections.OrderedDict(a=v, b=1), "move_to_end", "a", v - 4)),
+    "which end by keyword": lambda v: list(move_last(collections.OrderedDict(a=v, b=1), v - 4)),
+    "united keys": lambda v: {v: 1} | {5.5: 2, 4: v},
+    "keys of keys": lambda v: dict.fromkeys((v, 4), v),
     "a key": lambda v: dict([(v, "a")]),
     "a key that is there": lambda v: dict({4: "a", 5.5: "b"}, n=v).get(v),
     "equal keys": lambda v: dict([(v, "a"), (4, "b"), (5.5, "c")]),
@@ -467,3 +504,39 @@ def test_numbers_in_tuples_become_symbolic(name):
         want, got = fn(x, make(i)), compiled(x, make(i))
         torch.testing.assert_close(got, want)
     assert ccompile.counters()["recording"] + ccompile.counters()["recompile"] - before <= 4
+
+
+# A float that a break gave meets one that the call before left: (the state, what becomes of it with a number v).
+RUNNING = {
+    "average": (0.0, lambda s, v: 0.9 * s + 0.1 * v),
+    "other way round": (0.0, lambda s, v: 0.1 * v + 0.9 * s),
+    "sum": (1.0, lambda s, v: s + v * v),
+    "largest": (0.0, lambda s, v: max(s, v * 2)),
+    "two of them": (1.0, lambda s, v: (s + v * 0.5) / (1.0 + v * 0.25)),
+    "power": (1.0, lambda s, v: (v * 0.5) ** 2 + s),
+}
+
+
+@pytest.mark.skipif(EAGER, reason="counts recordings")
+@pytest.mark.parametrize("name", RUNNING)
+@torch.no_grad()
+def test_running_numbers_become_symbolic(name):
+    first, step = RUNNING[name]
+
+    def make():
+        state = {"s": first}
+
+        def fn(x, t):
+            state["s"] = step(state["s"], t.item())
+            return x * state["s"]
+
+        return fn, state
+
+    (eager, wanted), (fn, state) = make(), make()
+    compiled = ccompile.compile(fn)
+    before = ccompile.counters()["recording"] + ccompile.counters()["recompile"]
+    for i in range(16):
+        args = torch.arange(4.0) + i, torch.tensor(0.5 + i)
+        torch.testing.assert_close(compiled(*args), eager(*args))
+        assert state == wanted
+    assert ccompile.counters()["recording"] + ccompile.counters()["recompile"] - before <= 6

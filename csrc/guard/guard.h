@@ -111,6 +111,7 @@ uint64_t cc_guard_path(const CcGuards *gs, int id, uint64_t salt);
 /* The same of an item of a sequence, which need not be a source yet. */
 uint64_t cc_guard_item_path(const CcGuards *gs, int parent, int index, uint64_t salt);
 const CcHint *cc_hint_find(const CcHints *hints, uint64_t path); /* NULL: none */
+void cc_hint_number(CcHints *hints, uint64_t path); /* the number there is to be a symbol in the next recording */
 /* Runs a program that failed and notes the sizes above 1 and the numbers that differ, as long as nothing else does. */
 bool cc_hint_learn(CcHints *hints, const CcGuards *gs, const CcGuardState *state, uint64_t salt);
 /* What LAYOUT compares a set with: its table, as a tuple (size, finger, place, member, place, member ...), Ellipsis where a

@@ -67,6 +67,8 @@ static int other_items(const CcGuard *g, PyObject *v) {
     return dims;
 }
 
+void cc_hint_number(CcHints *hints, uint64_t path) { find_or_add(hints, path)->number = true; }
+
 /* False: what differs is no size and no number. */
 static bool learn(CcHints *hints, const CcGuards *gs, int id, PyObject *v, uint64_t salt) {
     const CcGuard *g = &gs->g.at[id];

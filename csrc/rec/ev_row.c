@@ -118,6 +118,19 @@ static bool found_before_tensor(PyObject *list, PyObject *o) {
     return false;
 }
 
+/* What a container of this trace holds are symbols still, and so is what is put into one. False: a node computes what C
+ * code looks at. */
+static bool settle_moved(CcRec *rec, const CcCalled *c, const CcCallee *callee) {
+    bool known = true;
+    const bool moves = has(callee, CC_TRAIT_TAKES_OUT) || has(callee, CC_TRAIT_MOVES);
+    const int last = has(callee, CC_TRAIT_HOLDS) && c->kwnames == NULL ? CC_MIN(c->n, 2) : c->n;
+    for (int i = c->n > 0 && moves && cc_value_origin(rec, c->in[0]) == CC_O_FRESH; i < last; i++) {
+        cc_sym_settle(rec, c->in[i], 4);
+        known = known && (!cc_value_symbolic(rec, c->in[i]) || cc_number_settle(rec, c->in[i], 0));
+    }
+    return known;
+}
+
 /* C code that is called with symbols, or with tensors of symbolic sizes: CC_DONE when it is a step; what looks at
  * symbols in any other way makes constants of them. */
 static CcGo symbols_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c, const CcCallee *callee) {
@@ -141,10 +154,7 @@ static CcGo symbols_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *
         break;
     case CC_CALLEE_READ_WRITE:
         if (c->kwnames != NULL) cc_sym_unseen(rec, c->in, c->n);
-        /* what a container of this trace holds are symbols still */
-        for (int i = c->n > 0 && has(callee, CC_TRAIT_TAKES_OUT) && cc_value_origin(rec, c->in[0]) == CC_O_FRESH;
-             within && i < c->n; i++)
-            cc_sym_settle(rec, c->in[i], 4);
+        if (!settle_moved(rec, c, callee)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, callee->name);
         break;
     case CC_CALLEE_WRITE:
         if (within && c->n > 1 && has(callee, CC_TRAIT_SETS_ITEM)) cc_sym_settle(rec, c->in[1], 3);
@@ -261,7 +271,7 @@ static CcGo contents_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcC
         return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, "a format that names attributes");
     if (!has(callee, CC_TRAIT_HOLDS)) pin_all(rec, c);
     else if (!keys_known(rec, c)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, "key");
-    for (int i = 0; (looks || has(callee, CC_TRAIT_MAKES_SET)) && i < c->n; i++)
+    for (int i = 0; i < (looks ? c->n : CC_MIN(c->n, has(callee, CC_TRAIT_MAKES_SET))); i++)
         if (!cc_number_settle(rec, c->in[i], 4)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, callee->name);
     for (int i = 0; tests && !looks && i < c->n; i++)
         if (!cc_number_truths(rec, c->in[i])) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, callee->name);

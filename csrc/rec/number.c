@@ -83,6 +83,35 @@ bool cc_number_read(CcRec *rec, PyObject *o, int depth) {
     return depth == 0 || !cc_number_any(o, read_visit, rec, depth - 1);
 }
 
+typedef struct Behind {
+    CcRec *rec;
+    int depth;
+} Behind;
+
+static void ask_behind(CcRec *rec, int value, int depth);
+
+static void ask_visit(void *ctx, const CcRecipe *r) {
+    const Behind *b = ctx;
+    const CcGuards *gs = &b->rec->trace->guards;
+    if (r->make == CC_MAKE_VALUE) ask_behind(b->rec, r->id, b->depth - 1);
+    else if (r->make == CC_MAKE_SOURCE && gs->g.at[r->id].check == CC_CHK_TYPE &&
+             gs->g.at[r->id].want == (PyObject *)&PyFloat_Type)
+        cc_hint_number(b->rec->hints, cc_guard_path(gs, r->id, b->rec->salt));
+}
+
+static void ask_behind(CcRec *rec, int value, int depth) {
+    const CcTrace *t = rec->trace;
+    const int def = t->graph->val.at[value].def;
+    Behind b = {rec, depth};
+    if (def >= 0 && depth > 0) cc_sym_visit(t, &t->node.at[t->graph->node.at[def].host], ask_visit, &b);
+}
+
+void cc_number_ask(CcRec *rec, PyObject *o) {
+    enum { DEEP = 8 };
+    const CcProv *p = cc_value_symbolic(rec, o) ? cc_value_find(rec, o) : NULL;
+    if (p != NULL && p->origin == CC_O_VALUE && rec->hints != NULL && !rec->hints->none) ask_behind(rec, p->id, DEEP);
+}
+
 static bool which_visit(void *ctx, PyObject *o, int depth) {
     cc_number_which(ctx, o, depth);
     return false;

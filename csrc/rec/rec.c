@@ -8,7 +8,7 @@ enum { MAX_NODES = 20000, MAX_GUARDS = 200000, MAX_LEVELS = 64 };
 
 /* ------------------------------------------------------------------ life */
 
-CcRec *cc_rec_new(CcSites *sites, bool keep_tensors, int64_t freezing, const CcHints *hints) {
+CcRec *cc_rec_new(CcSites *sites, bool keep_tensors, int64_t freezing, CcHints *hints) {
     CcRec *rec = calloc(1, sizeof *rec);
     if (rec == NULL) return NULL;
     rec->sites = sites;

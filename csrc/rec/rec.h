@@ -274,7 +274,7 @@ void cc_sites_cut(CcSites *sites, int n); /* only the first n stay */
 typedef struct CcRec CcRec;
 /* keep_tensors: the trace keeps its recorded inputs and outputs (CcTrace.kept), for the self-check.
  * freezing: parameters of up to so many bytes are marked as frozen. */
-CcRec *cc_rec_new(CcSites *sites, bool keep_tensors, int64_t freezing, const CcHints *hints);
+CcRec *cc_rec_new(CcSites *sites, bool keep_tensors, int64_t freezing, CcHints *hints);
 void cc_rec_free(CcRec *rec);
 
 /* Begins the first trace of a call: the next frame that enters is the root's. args: the call's values (positional, then

@@ -114,11 +114,11 @@ struct CcRec {
     PyFunctionObject *root;
     PyObject *kwnames; /* borrowed: of the call's last arguments; NULL: none */
     int n_args;
-    bool await_root;      /* the next frame is the root's */
-    bool keep_tensors;    /* results of nodes are held strongly, and go into CcTrace.kept */
-    const CcHints *hints; /* borrowed */
-    uint64_t salt;        /* of guard paths */
-    CcMap sized;          /* graph value + 1: its sizes follow from symbols */
+    bool await_root;   /* the next frame is the root's */
+    bool keep_tensors; /* results of nodes are held strongly, and go into CcTrace.kept */
+    CcHints *hints;    /* borrowed */
+    uint64_t salt;     /* of guard paths */
+    CcMap sized;       /* graph value + 1: its sizes follow from symbols */
     /* numbers just read that are to be symbols */
     CC_VEC(struct CcPending {
         int guard;
@@ -257,6 +257,8 @@ bool cc_number_truth(CcRec *rec, PyObject *o); /* guards whether a symbolic numb
 bool cc_number_truths(CcRec *rec, PyObject *items); /* the same of all that these hold */
 /* As cc_number_settle, of those that a break gave alone: symbols stay symbols. */
 bool cc_number_read(CcRec *rec, PyObject *o, int depth);
+/* The numbers that a computed one hangs on are symbols in the next recording: steps go on with those. */
+void cc_number_ask(CcRec *rec, PyObject *o);
 void cc_number_which(CcRec *rec, PyObject *o, int depth); /* cc_value_which of the functions in it */
 /* ... and of all whose text, or hash and equality, is that of their address */
 void cc_number_addresses(CcRec *rec, PyObject *o, int depth, bool text);

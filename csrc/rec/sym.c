@@ -398,7 +398,10 @@ static PyObject *record_step(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyO
     const bool items = numbers_only(result);
     bool known = items || cc_value_const(result);
     /* a number that a break gave differs in each call: a step's guard on it, once failed, makes it a symbol */
-    for (int i = 0; known && i < spec->n; i++) known = cc_number_read(rec, spec->in[i], 3);
+    for (int i = 0; known && i < spec->n; i++) {
+        known = cc_number_read(rec, spec->in[i], 3);
+        if (!known) cc_number_ask(rec, spec->in[i]);
+    }
     const int args0 = known ? cc_node_args(rec, spec) : -1;
     if (args0 < 0) {
         Py_DECREF(result);
@@ -600,6 +603,14 @@ static bool plain_operands(CcRec *rec, PyObject *const *in, int n) {
     return true;
 }
 
+/* shape + (4,), [n] * 2, {**sizes} | other: what containers hold is in another one as it is. */
+static bool only_moved(const CcEvent *ev) {
+    if (ev->arg == CC_NB_ADD) return !PyUnicode_Check(ev->in[0]);
+    if (ev->arg == CC_NB_OR) return PyDict_Check(ev->in[0]) && PyDict_Check(ev->in[1]);
+    if (ev->arg != CC_NB_MULTIPLY) return false;
+    return PyList_Check(ev->in[0]) || PyTuple_Check(ev->in[0]) || PyList_Check(ev->in[1]) || PyTuple_Check(ev->in[1]);
+}
+
 CcGo cc_sym_operator(CcRec *rec, CcAct *act, CcEvent *ev) {
     bool within = false, numbers = true;
     for (int i = 0; i < ev->n; i++) {
@@ -636,8 +647,7 @@ CcGo cc_sym_operator(CcRec *rec, CcAct *act, CcEvent *ev) {
         return record(rec, act, ev, &spec, PyObject_CallOneArg(spec.target, in[0]), 0);
     }
     const bool inside = ev->n == 2 && !cc_sym_is(rec, in[0]) && !cc_sym_is(rec, in[1]);
-    /* shape + (4,) */
-    if (ev->kind == CC_EV_BINOP && ev->arg == CC_NB_ADD && inside && !PyUnicode_Check(in[0])) return CC_OK;
+    if (ev->kind == CC_EV_BINOP && inside && only_moved(ev)) return CC_OK;
     settle_all(rec, ev->in, ev->n);
     return CC_OK;
 }

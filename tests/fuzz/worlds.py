@@ -254,7 +254,8 @@ class Exact(Walk):
                 own.__repr__(a),
                 own.__repr__(b),
             )
-            self.raw(a, b, path)
+            if not self.paired(a, b, path):
+                self.raw(a, b, path)
         elif isinstance(a, types.ModuleType) and a is not b and a.__name__ == IMPORTED == b.__name__:
             if not self.paired(a, b, path):
                 self.mutable(vars(a), vars(b), path)
