@@ -51,8 +51,7 @@ static bool apart(PyObject *dict) {
         PyErr_Clear();
         return false;
     }
-    /* see above: it has room */
-    if (PyDict_SetItem(dict, PyTuple_GET_ITEM(item, 0), PyTuple_GET_ITEM(item, 1)) < 0) abort();
+    cc_obj_put(dict, PyTuple_GET_ITEM(item, 0), PyTuple_GET_ITEM(item, 1));
     Py_DECREF(item);
     return ((PyDictObject *)dict)->ma_values == NULL;
 }

@@ -228,7 +228,7 @@ bool cc_resume_cell(CcRec *rec, int cell, PyObject *v) {
     return true;
 }
 
-static void adopt_generator(CcRec *rec, PyObject *o, int source, int holders);
+static void adopt_generator(CcRec *rec, PyObject *o, const CcGen *g, int source, int holders);
 
 static bool kept_slot(const CcGen *g, int slot) {
     return slot >= g->code->n_locals || cc_code_live(g->code, g->pc, slot);
@@ -271,7 +271,8 @@ static void read_held(CcRec *rec, PyObject *generator, const CcGen *g, int paren
     const bool alone = v != NULL && Py_REFCNT(v) == n && cc_value_find(rec, v) == NULL;
     CcGen inner;
     if (alone && cc_generator_read(v, &inner) && cc_site_may_adopt(rec, inner.code->co)) {
-        adopt_generator(rec, v, cc_guard_source(gs, CC_SRC_GENSLOT, parent, NULL, 0, slot, &is_new), read);
+        const int id = cc_guard_source(gs, CC_SRC_GENSLOT, parent, NULL, 0, slot, &is_new);
+        adopt_generator(rec, v, &inner, id, read);
         return;
     }
     if (v != NULL && cc_value_const(v)) { /* nothing puts a symbol in its place: no hint makes it one */
@@ -299,13 +300,11 @@ static void read_function(CcRec *rec, PyObject *func, int generator) {
 
 /* Where it waits becomes guarded, and what its frame holds. It may be resumed freely: the next snapshot puts another
  * one into the slot, and a replay ends this one without a word (CcTrace.adopted). */
-static void adopt_generator(CcRec *rec, PyObject *o, int source, int holders) {
+static void adopt_generator(CcRec *rec, PyObject *o, const CcGen *g, int source, int holders) {
     CcGuards *gs = &rec->trace->guards;
-    CcGen g;
-    if (!cc_generator_read(o, &g)) abort(); /* the caller has read it */
     bool is_new;
     PyObject *want;
-    CC_SURE(want, Py_BuildValue("(Oii)", g.code->co, g.unit, g.state));
+    CC_SURE(want, Py_BuildValue("(Oii)", g->code->co, g->unit, g->state));
     cc_guard_check(gs, source, CC_CHK_TYPE, (PyObject *)&PyGen_Type);
     const int id = cc_guard_source(gs, CC_SRC_GEN, source, NULL, 0, 0, &is_new);
     cc_guard_check(gs, id, CC_CHK_WAITS, want);
@@ -313,23 +312,25 @@ static void adopt_generator(CcRec *rec, PyObject *o, int source, int holders) {
     gs->g.at[source].used = true;
     cc_guard_alone(gs, source, holders);
     cc_vec_push(&rec->trace->adopted, source);
-    read_function(rec, (PyObject *)g.func, id);
-    for (int i = 0; i < g.code->n_locals + g.depth; i++)
-        if (kept_slot(&g, i)) read_held(rec, o, &g, id, i);
+    read_function(rec, (PyObject *)g->func, id);
+    for (int i = 0; i < g->code->n_locals + g->depth; i++)
+        if (kept_slot(g, i)) read_held(rec, o, g, id, i);
     cc_value_set(rec, o, CC_O_FRESH, source);
 }
 
 /* In one of the slots that hold it; the others are its aliases. */
 static void adopt_owned(CcRec *rec, PyObject *v, int level, int slot) {
+    CcGen g;
     bool is_new;
-    if (!PyGen_CheckExact(v)) {
+    if (!cc_generator_read(v, &g)) {
         adopt_function(rec, v, CC_SRC_SLOT, -1, level, slot);
         return;
     }
     if (adopted_before(rec, v, CC_SRC_SLOT, -1, level, slot)) return;
     int read;
     (void)slots_holding(rec, v, &read);
-    adopt_generator(rec, v, cc_guard_source(&rec->trace->guards, CC_SRC_SLOT, -1, NULL, level, slot, &is_new), read);
+    const int id = cc_guard_source(&rec->trace->guards, CC_SRC_SLOT, -1, NULL, level, slot, &is_new);
+    adopt_generator(rec, v, &g, id, read);
 }
 
 /* symbolic: a number that differs from call to call; it becomes an input unless Python code looks at it. */

@@ -299,7 +299,7 @@ static void divide(CcMoveType type, void *at, const void *counts, int64_t n) {
 }
 
 /* Counts what met in each place; the counts lie as the result does. */
-static void take_mean(const Scatter *s, char *dst, const char *const *index, char *counts) {
+static int take_mean(const Scatter *s, char *dst, const char *const *index, char *counts) {
     _Alignas(8) char one[8];
     char *first = counts;
     neutral_element(HOW_PROD,
@@ -310,17 +310,16 @@ static void take_mean(const Scatter *s, char *dst, const char *const *index, cha
                     one);
     for (int64_t i = 0; i < s->numel; i++, first += s->move.bytes)
         memcpy(first, s->fresh ? "\0\0\0\0\0\0\0" : one, (size_t)s->move.bytes);
-    /* its indices were good before */
-    if (cc_move_run(&s->counting, counts + s->dst_at, one, index) < 0) abort();
+    if (cc_move_run(&s->counting, counts + s->dst_at, one, index) < 0) return -1;
     divide(s->move.type, dst, counts, s->numel);
+    return 0;
 }
 
 static int missing(CcErr *err, int value) { return cc_err_set(err, CC_E_HOST, "no data of value %d", value); }
 
 /* What a write leaves as it is. */
-static void copy(const Scatter *s, char *dst, const char *x) {
-    /* without indices it can't fail */
-    if (dst != x && !s->move.reads && cc_move_run(&s->copy, dst, x, NULL) < 0) abort();
+static int copy(const Scatter *s, char *dst, const char *x) {
+    return dst != x && !s->move.reads ? cc_move_run(&s->copy, dst, x, NULL) : 0;
 }
 
 static int writing(const Scatter *s, const CcHost *host, CcErr *err) {
@@ -336,13 +335,13 @@ static int move(const Scatter *s, char *dst, const char *x, const CcHost *host, 
     if (!src && s->packed != 0) return missing(err, s->src);
     if (s->packed >= 0 && cc_move_count(&s->move, index[0]) > s->packed)
         return cc_err_set(err, CC_E_HOST, "the mask takes more elements than there are");
-    if (s->into < 0) copy(s, dst, x);
-    else if (!cc_move_good(&s->move, index)) return cc_err_set(err, CC_E_HOST, "an index is out of range");
-    else if (writing(s, host, err) < 0) return -1;
-    if ((s->fresh && cc_move_run(&s->reset, dst + s->dst_at, s->neutral, index) < 0) ||
-        cc_move_run(&s->move, dst + s->dst_at, s->move.reads ? x : src, index) < 0)
+    if (s->into >= 0 && !cc_move_good(&s->move, index)) return cc_err_set(err, CC_E_HOST, "an index is out of range");
+    if (s->into >= 0 && writing(s, host, err) < 0) return -1;
+    if ((s->into < 0 && copy(s, dst, x) < 0) ||
+        (s->fresh && cc_move_run(&s->reset, dst + s->dst_at, s->neutral, index) < 0) ||
+        cc_move_run(&s->move, dst + s->dst_at, s->move.reads ? x : src, index) < 0 ||
+        (s->mean && take_mean(s, dst, index, host->scratch) < 0))
         return cc_err_set(err, CC_E_HOST, "an index is out of range"); /* eager is asked */
-    if (s->mean) take_mean(s, dst, index, host->scratch);
     return 0;
 }
 
@@ -354,8 +353,7 @@ static int run(const void *work, const CcHost *host, CcErr *err) {
     if (!dst || !x) return missing(err, dst ? s->x : s->dst);
     if (s->moved) return move(s, dst, x, host, err);
     if (s->into >= 0) return writing(s, host, err);
-    copy(s, dst, x);
-    return 0;
+    return copy(s, dst, x) < 0 ? cc_err_set(err, CC_E_HOST, "an index is out of range") : 0;
 }
 
 /* What is read at indices is read after others are written. */
