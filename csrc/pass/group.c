@@ -2,7 +2,7 @@
  *
  *   nodes   a0  b1  c2 | W3 | d4 ...       '|' = barrier: nodes that write memory or have effects
  * stand alone, and units   {a0 c2} {b1} | {W3} | {d4}          nothing is moved across them (a
- * region is what lies between two)
+ * region is what lies between two, REGION_NODES at most: the closures are quadratic in it)
  *
  * A write to memory that no other node names (running statistics, counters) is no barrier: it comes behind all units
  * before it and stays on its side of host steps, which may fail. Kernels behind it may be done earlier; what they read
@@ -14,7 +14,7 @@
 #include "pass.h"
 
 /* MOVED: nodes that an unrolled window counts for */
-enum { MAX_UNIT_NODES = 40, MAX_UNIT_INPUTS = 40, MOVED = 12 };
+enum { MAX_UNIT_NODES = 40, MAX_UNIT_INPUTS = 40, MOVED = 12, REGION_NODES = 2048 };
 
 typedef struct Unit {
     int kind;             /* CC_G_*; -1: merged into another */
@@ -358,6 +358,17 @@ static int do_region(Region *r, CcArena *arena, CcGroups *out) {
     return status;
 }
 
+static bool is_barrier(const Region *r, int node) {
+    return r->g->node.at[node].flags & (CC_N_WRITES | CC_N_EFFECT) && !r->alone[node];
+}
+
+static int end_of_region(const Region *r) {
+    int end = r->first + 1, n = 1;
+    if (is_barrier(r, r->first)) return end;
+    for (; end < r->g->node.n && n < REGION_NODES && !is_barrier(r, end); end++) n += r->live[end];
+    return end;
+}
+
 int cc_group_build(const CcGraph *g, const bool *live, const CcGroupRules *rules, CcArena *arena, CcGroups *out,
                    CcErr *err) {
     Region r = {.g = g, .live = live, .rules = rules};
@@ -372,14 +383,9 @@ int cc_group_build(const CcGraph *g, const bool *live, const CcGroupRules *rules
     cc_into_alone(g, alone);
     for (int i = 0; i < g->node.n; i++) alone[i] = alone[i] && kind_of(g, i, rules) == CC_G_LOOP;
     r.alone = alone;
-    for (int i = 0; i < g->node.n;) {
-        const unsigned barrier = CC_N_WRITES | CC_N_EFFECT;
-        r.first = i;
-        r.end = i + 1;
-        if (!(g->node.at[i].flags & barrier) || alone[i])
-            while (r.end < g->node.n && (!(g->node.at[r.end].flags & barrier) || alone[r.end])) r.end++;
+    for (r.first = 0; r.first < g->node.n; r.first = r.end) {
+        r.end = end_of_region(&r);
         if (do_region(&r, arena, out) < 0) return cc_err_set(err, CC_E_MEMORY, "no memory for groups");
-        i = r.end;
     }
     return 0;
 }
