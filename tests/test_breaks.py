@@ -4,6 +4,9 @@ Each pattern runs eagerly and compiled on several inputs (both sides of its bran
 held against torch._dynamo.explain's, which it may never exceed.
 """
 
+import collections
+import operator
+
 import break_patterns
 import ccompile
 import numpy as np
@@ -576,3 +579,53 @@ def test_what_raises_in_each_call_is_recorded_up_to_there():
     with replaying(2):
         for _ in range(2):
             assert outcome(f, (x,)).text == outcome(compiled, (x,)).text
+
+
+class Pair:
+    def __init__(self, a, b):
+        self.a, self.b = a, b
+
+    def scaled(self, by):
+        return self.a * by + self.b
+
+
+# What is made of operator's getters in front of a break is made anew in each call: a getter, and two of another content.
+GETTERS = {
+    "itemgetter": (operator.itemgetter, [(1, 5), (3, 2)], (0,), (1,), (-1,)),
+    "attrgetter": (operator.attrgetter, [Pair(1, 5), Pair(3, 2)], ("a",), ("b",), ("a", "b")),
+    "methodcaller": (operator.methodcaller, [Pair(1, 5), Pair(3, 2)], ("scaled", 2), ("scaled", -2), ("scaled", 0)),
+}
+
+
+@pytest.mark.skipif(EAGER, reason="needs the product")
+@pytest.mark.parametrize("name", GETTERS)
+def test_getters_behind_a_break_are_known_by_what_they_get(name):
+    make, items, *contents = GETTERS[name]
+
+    def f(x, content):
+        getter = make(*content)
+        ccompile.graph_break()
+        return x * 2, items.index(max(items, key=getter)), getter(items[0])
+
+    compiled, x = ccompile.compile(f), torch.ones(3)
+    for content in [*contents, *contents]:
+        alike(f(x, content), compiled(x, content))
+    with replaying(6):
+        for content in [*contents, *contents]:
+            alike(f(x, content), compiled(x, content))
+
+
+@pytest.mark.skipif(EAGER, reason="needs the product")
+def test_counter_of_what_breaks_gave_is_recorded_once():
+    def f(x):
+        counts = collections.Counter()
+        for row in x:
+            counts[int(row.argmax().item())] += 1
+        return x * counts.most_common(1)[0][1]
+
+    compiled, x = ccompile.compile(f), torch.eye(4)[[0, 1, 0, 2]]
+    for _ in range(3):
+        alike(f(x), compiled(x))
+    with replaying(4):
+        for i in range(4):
+            alike(f(x + i), compiled(x + i))

@@ -152,7 +152,7 @@ static PyObject *read_source(const CcGuard *g, const CcGuardState *state, PyObje
     case CC_SRC_REDUCE: {
         static PyObject *reduce;
         if (reduce == NULL) reduce = cc_obj_name("__reduce__");
-        PyObject *v = PyObject_CallMethodNoArgs(parent, reduce); /* of builtin iterators only: C code */
+        PyObject *v = PyObject_CallMethodNoArgs(parent, reduce); /* of builtin iterators and getters only: C code */
         if (v == NULL) PyErr_Clear();
         return v;
     }

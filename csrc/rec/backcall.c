@@ -104,6 +104,25 @@ CcGo cc_backcall_missing(CcRec *rec, CcEvent *ev, PyObject *factory) {
     return CC_DONE;
 }
 
+static bool from_slot(const CcGuards *gs, int id) {
+    while (gs->g.at[id].parent >= 0) id = gs->g.at[id].parent;
+    return gs->g.at[id].source == CC_SRC_SLOT;
+}
+
+/* It stays the same object; but what a frame behind a break holds is made again in each call, of what it is made of. */
+static void guard_getter(CcRec *rec, PyObject *f, int source, PyObject *reduced) {
+    CcGuards *gs = &rec->trace->guards;
+    if (!from_slot(gs, source)) {
+        cc_guard_also(gs, source, CC_CHK_IDENT, f, -1);
+        return;
+    }
+    PyObject *args = PyTuple_GET_ITEM(reduced, 1);
+    cc_vec_push(&rec->keep, Py_NewRef(reduced));
+    const int top = cc_value_read(rec, CC_SRC_REDUCE, source, NULL, 0, 0, reduced);
+    cc_value_read(rec, CC_SRC_ITEM, top, NULL, 0, 1, args);
+    cc_inside_guard(rec, args, 1);
+}
+
 PyObject *cc_backcall_getter(CcRec *rec, CcAct *act, PyObject *f) {
     static const char *const types[] = {"operator.itemgetter", "operator.attrgetter", "operator.methodcaller"};
     int kind = 0;
@@ -119,7 +138,7 @@ PyObject *cc_backcall_getter(CcRec *rec, CcAct *act, PyObject *f) {
         constant = cc_value_const(PyTuple_GET_ITEM(args, i));
     if (constant) made = from_template(rec, strchr(types[kind], '.') + 1, args);
     const int source = cc_value_source(rec, f);
-    if (made != NULL && source >= 0) cc_guard_also(&rec->trace->guards, source, CC_CHK_IDENT, f, -1);
+    if (made != NULL && source >= 0) guard_getter(rec, f, source, reduced);
     Py_XDECREF(reduced);
     PyErr_Clear();
     cc_hook_pause(act->obs, paused);
