@@ -388,6 +388,12 @@ def written_then_copied():
     return f
 
 
+class Failed(OSError):
+    def __init__(self, text, number=None):
+        self.number = number
+        super().__init__(*([] if number is None else [number]), text)
+
+
 @case
 def what_exceptions_keep():
     made = [
@@ -400,6 +406,8 @@ def what_exceptions_keep():
         lambda: AttributeError("text", name="n", obj=3),
         lambda: SyntaxError("text", ("file", 1, 2, "line")),
         lambda: KeyError("k"),
+        lambda: Failed("text"),
+        lambda: Failed("text", 2),
     ]
 
     def f(x, flag):

@@ -198,7 +198,9 @@ bool cc_inside_guard(CcRec *rec, PyObject *o, int depth) {
     if (p == NULL) return false;
     if (p->origin == CC_O_SOURCE && p->dirty && p->dirty != CC_DIRTY_KNOWN) return false;
     const int parent = p->origin == CC_O_SOURCE && !p->dirty ? p->id : -1;
-    if (PyList_Check(o) || PyTuple_Check(o)) return sequence_content(rec, o, parent, depth);
+    const bool sequence = PyList_Check(o) || PyTuple_Check(o);
+    if (parent < 0 && depth <= 1 && (sequence || PyDict_Check(o) || cc_value_deque(o))) return true;
+    if (sequence) return sequence_content(rec, o, parent, depth);
     if (PyDict_Check(o)) return dict_content(rec, o, parent, depth);
     if (PyAnySet_Check(o)) {
         PyObject *layout = parent >= 0 ? cc_guard_layout(o) : NULL;

@@ -63,6 +63,8 @@ static PyObject *bare_instance(const CcMaker *m, const CcRecipe *r) {
         args = PyTuple_New(0);
     }
     PyObject *o = args != NULL ? base->tp_new(type, args, NULL) : NULL;
+    /* OSError's leaves them to __init__ where a class has its own (3.11-3.13, oserror_use_init) */
+    if (o != NULL && PyExceptionInstance_Check(o)) Py_XSETREF(((PyBaseExceptionObject *)o)->args, Py_NewRef(args));
     Py_XDECREF(args);
     return o;
 }

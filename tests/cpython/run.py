@@ -15,6 +15,7 @@ method is skipped that is not skipped plainly. "never replayed" counts the metho
 
 import argparse
 import concurrent.futures
+import functools
 import json
 import os
 import pathlib
@@ -106,7 +107,7 @@ def child(name, how, calls, passed_over, path):
         if key not in compiled:
             compiled[key] = ccompile.compile(fn)
         call = compiled[key]
-        setattr(case, method, lambda: call(case))
+        setattr(case, method, functools.wraps(fn)(lambda: call(case)))  # unittest's marks, expectedFailure among them
 
     suite, first = unittest.TestSuite(), unittest.defaultTestLoader.loadTestsFromName(f"test.{name}")
     for case in cases(first):
