@@ -2,6 +2,9 @@
 
 import copy
 import functools
+import importlib
+import pathlib
+import re
 import types
 import typing
 from collections import namedtuple
@@ -279,3 +282,61 @@ def test_deepcopy_of_shared_parts():
         got, want = compiled(torch.ones(2), pair), f(torch.ones(2), pair)
         assert torch.equal(got[0], want[0]) and got[1] is want[1] is shared
     assert EAGER or ccompile.counters()["recompile"] - before <= 2
+
+
+# ---- any number of operands, of any kind --------------------------------------------------------------------------------------
+def rows():
+    """What callee.def names, as far as this interpreter has it."""
+    text = (pathlib.Path(__file__).parent.parent / "csrc" / "rec" / "callee.def").read_text()
+    paths = " ".join(re.findall(r'CC_CALLEE\(\w+, "([^"]+)"\)', text)).split()
+    apart = ("input", "print", "globals", "vars", "hash", "id")  # they tell of the process, or of the one object that they are given
+    return [path for path in paths if path.rpartition(".")[2] not in apart and not path.endswith("object.__hash__")]
+
+
+def named(path):
+    at, *names = path.split(".")
+    o = importlib.import_module(at)
+    for name in names:
+        if not hasattr(o, name):
+            return None
+        o = getattr(o, name)
+    return o if callable(o) else None
+
+
+OPERANDS = {
+    "number": lambda: 1,
+    "text": lambda: "a",
+    "none": lambda: None,
+    "list": lambda: [3, 1, 2],
+    "dict": lambda: {"a": 1},
+    "set": lambda: {1, 2},
+    "function": lambda: len,
+    "class": lambda: int,
+    "iterator": lambda: iter([1, 2]),
+}
+GIVEN = ["", "number", "text", "list", "class", "dict text", "list number", "number number", "none text", "function list"]
+GIVEN += ["list number number", "dict text number", "text number number", "function list list", "set number", "iterator list"]
+
+
+def shown(o):
+    return re.sub("0x[0-9a-f]+", "0x", repr(o))
+
+
+def outcome_of(f, *operands):
+    try:
+        return shown(f(*operands))
+    except Exception as e:
+        return shown(e)
+
+
+@pytest.mark.parametrize("module", sorted({path.rpartition(".")[0] for path in rows()}))
+def test_rows_with_any_operands(module):
+    """Calls that C code refuses raise what eager raises, whatever a row of callee.def says of those that it takes."""
+    for path in rows():
+        f = named(path) if path.rpartition(".")[0] == module else None
+        for given in GIVEN if f is not None else ():
+            compiled = ccompile.compile(lambda x, *operands, f=f: (f(*operands), x + 1)[0])
+            for _ in range(2):
+                eagers, ours = ([OPERANDS[name]() for name in given.split()] for _ in range(2))
+                want, got = outcome_of(f, *eagers), outcome_of(compiled, torch.ones(1), *ours)
+                assert got == want and shown(ours) == shown(eagers), f"{path}({given})"

@@ -282,7 +282,8 @@ static CcGo contents_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcC
 
 /* descriptor.__get__(o): the name by which o's own lookup finds the descriptor; NULL: it does not, or o is a tensor. */
 static PyObject *read_by(const CcCalled *c) {
-    if (c->n < 2 || c->kwnames != NULL || cc_tens_any(c->in[1])) return NULL;
+    if (c->kwnames != NULL || cc_tens_any(c->in[1])) return NULL;
+    if (!Py_IS_TYPE(c->in[0], &PyGetSetDescr_Type) && !Py_IS_TYPE(c->in[0], &PyMemberDescr_Type)) return NULL;
     PyObject *name = ((PyDescrObject *)c->in[0])->d_name;
     return cc_type_lookup(Py_TYPE(c->in[1]), name) == c->in[0] ? name : NULL;
 }
@@ -396,7 +397,6 @@ static CcGo row_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee
         return c->n >= 2 ? cc_attr_generic_store_before(rec, act, c->in[0], c->in[1], c->n > 2 ? c->in[2] : NULL)
                          : CC_OK;
     case CC_CALLEE_DICT_GET: {
-        if (c->n < 2) return CC_OK;
         if (cc_value_by_tensor(rec, c->in[0], c->in[1])) return key_before(rec, act, c, callee);
         const CcDirty d =
             cc_value_dirty_key(rec, c->in[0]) == CC_DIRTY_ALL ? cc_value_dirty(rec, c->in[0]) : CC_DIRTY_NO;
@@ -679,7 +679,26 @@ CcGo cc_row_reads(CcRec *rec, CcAct *act, const CcCalled *c) {
     return go;
 }
 
+/* Called with fewer operands than it takes: C code raises. */
+static bool too_few(const CcCalled *c, const CcCallee *callee) {
+    switch (callee->kind) {
+    case CC_CALLEE_SETITEM: return c->n < 3;
+    case CC_CALLEE_DESCR_GET:
+    case CC_CALLEE_DICT_GET:
+    case CC_CALLEE_GETITEM:
+    case CC_CALLEE_REDUCE: return c->n < 2;
+    case CC_CALLEE_CTX_GET:
+    case CC_CALLEE_CTX_SET:
+    case CC_CALLEE_NEXT:
+    case CC_CALLEE_READ_WRITE:
+    case CC_CALLEE_SUM:
+    case CC_CALLEE_WRITE: return c->n < 1;
+    default: return has(callee, CC_TRAIT_FIELDS) && c->n < 1;
+    }
+}
+
 CcGo cc_row_before(CcRec *rec, CcAct *act, CcEvent *ev, CcCalled *c, const CcCallee *callee) {
+    if (too_few(c, callee)) return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, callee->name);
     if (has(callee, CC_TRAIT_TAKES_ITEMS) && c->n > 0) cc_row_will_take(rec, act, c->in[0]);
     cc_given_call(rec, c, callee);
     if (!state_known(rec, c, callee)) return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, callee->name);
