@@ -994,3 +994,19 @@ print(g.text(lib.t_describe()), lib.t_events(11))
     )
     assert done.returncode == 0, done.stderr
     assert "no LLVM, no oneDNN" in done.stdout and done.stdout.split()[-1] == "1"
+
+
+# ------------------------------------------------------------------------------------------------ the pointer map
+@pytest.mark.parametrize("seed", range(20))
+def test_map_is_a_dict(lib, seed):
+    """Few keys, which come and go again and again at places that collide: what is removed moves what lies behind it."""
+    rng = np.random.default_rng(seed)
+    keys = rng.integers(1, 1 << 40, size=rng.integers(2, 90)) * 16
+    steps = np.stack([rng.integers(0, 3, 6000), rng.choice(keys, 6000), rng.integers(0, 1 << 60, 6000)], axis=1)
+    found, want, twin = np.empty(6000, np.int64), [], {}
+    left = lib.t_map(steps.ctypes.data, len(steps), found.ctypes.data)
+    for what, key, value in steps.tolist():
+        want.append(-1 if what == 0 else twin.get(key, -1) if what == 1 else int(twin.pop(key, None) is not None))
+        if what == 0:
+            twin[key] = value
+    assert found.tolist() == want and left == len(twin)

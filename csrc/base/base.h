@@ -95,9 +95,9 @@ typedef struct CcMap {
         const void *key;
         int64_t value;
     } *slot;
-    int n, used, cap; /* live entries, live + deleted, power of two */
+    int n, cap; /* entries, power of two */
 } CcMap;
-/* NULL when absent; valid until the next put */
+/* NULL when absent; valid until the next put or removal */
 int64_t *cc_map_find(const CcMap *map, const void *key);
 void cc_map_put(CcMap *map, const void *key, int64_t value); /* inserts or replaces */
 bool cc_map_remove(CcMap *map, const void *key);

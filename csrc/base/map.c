@@ -1,49 +1,54 @@
-/* Pointer map: linear probing, power-of-two capacity, tombstones, at most half full. */
+/* Pointer map: linear probing, power-of-two capacity, at most half full. What is removed leaves no mark behind: addresses come
+ * and go again and again, and each look-up would walk over the marks. */
 #include "base.h"
 
-static const char TOMBSTONE; /* its address marks a removed slot */
-
-static unsigned hash_pointer(const void *key) {
-    return (unsigned)(((uintptr_t)key >> 4) * UINT64_C(0x9E3779B97F4A7C15) >> 32);
+static unsigned home(const CcMap *map, const void *key) {
+    return (unsigned)(((uintptr_t)key >> 4) * UINT64_C(0x9E3779B97F4A7C15) >> 32) & (unsigned)(map->cap - 1);
 }
 
-static struct CcMapSlot *probe(const CcMap *map, const void *key) {
-    for (unsigned i = hash_pointer(key) & (unsigned)(map->cap - 1);; i = (i + 1) & (unsigned)(map->cap - 1))
-        if (map->slot[i].key == key || map->slot[i].key == NULL) return &map->slot[i];
+static unsigned next(const CcMap *map, unsigned i) { return (i + 1) & (unsigned)(map->cap - 1); }
+
+/* where it is, or would be put */
+static unsigned probe(const CcMap *map, const void *key) {
+    unsigned i = home(map, key);
+    while (map->slot[i].key != key && map->slot[i].key != NULL) i = next(map, i);
+    return i;
 }
 
 int64_t *cc_map_find(const CcMap *map, const void *key) {
-    if (map->cap == 0) return NULL;
-    struct CcMapSlot *s = probe(map, key);
+    if (map->n == 0) return NULL;
+    struct CcMapSlot *s = &map->slot[probe(map, key)];
     return s->key != NULL ? &s->value : NULL;
 }
 
-static void rehash(CcMap *map, int cap) {
+static void grow(CcMap *map) {
     const CcMap old = *map;
-    map->slot = cc_mem_get((size_t)cap * sizeof *map->slot);
-    map->cap = cap;
-    map->used = map->n;
+    map->cap = CC_MAX(32, 2 * old.cap);
+    map->slot = cc_mem_get((size_t)map->cap * sizeof *map->slot);
     for (int i = 0; i < old.cap; i++)
-        if (old.slot[i].key != NULL && old.slot[i].key != &TOMBSTONE) *probe(map, old.slot[i].key) = old.slot[i];
+        if (old.slot[i].key != NULL) map->slot[probe(map, old.slot[i].key)] = old.slot[i];
     free(old.slot);
 }
 
 void cc_map_put(CcMap *map, const void *key, int64_t value) {
-    if ((map->used + 1) * 2 > map->cap) rehash(map, CC_MAX(32, map->n * 4 > map->cap ? map->cap * 2 : map->cap));
-    struct CcMapSlot *s = probe(map, key);
-    if (s->key == NULL) {
-        s->key = key;
-        map->n++;
-        map->used++;
-    }
-    s->value = value;
+    if ((map->n + 1) * 2 > map->cap) grow(map);
+    struct CcMapSlot *s = &map->slot[probe(map, key)];
+    if (s->key == NULL) map->n++;
+    *s = (struct CcMapSlot){key, value};
 }
 
 bool cc_map_remove(CcMap *map, const void *key) {
-    if (map->cap == 0) return false;
-    struct CcMapSlot *s = probe(map, key);
-    if (s->key == NULL) return false;
-    s->key = &TOMBSTONE;
+    if (map->n == 0) return false;
+    unsigned gap = probe(map, key);
+    if (map->slot[gap].key == NULL) return false;
+    /* what lies behind it moves up, unless that were before its home */
+    for (unsigned i = next(map, gap); map->slot[i].key != NULL; i = next(map, i)) {
+        const unsigned mask = (unsigned)(map->cap - 1), from_home = (i - home(map, map->slot[i].key)) & mask;
+        if (from_home < ((i - gap) & mask)) continue;
+        map->slot[gap] = map->slot[i];
+        gap = i;
+    }
+    map->slot[gap].key = NULL;
     map->n--;
     return true;
 }

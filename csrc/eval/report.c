@@ -51,10 +51,10 @@ static PyObject *node_list(const CcTrace *t) {
             if (s == NULL || PyList_Append(out, s) < 0) Py_CLEAR(out);
             Py_XDECREF(s);
         }
-        PyObject *d = out != NULL
-                          ? Py_BuildValue("{s:s,s:s,s:i,s:N}", "op", cc_op_info((CcOpId)node->op)->name, "name",
-                                          t->node.at[node->host].name, "line", t->node.at[node->host].line, "out", out)
-                          : NULL;
+        PyObject *d = out != NULL ? Py_BuildValue("{s:s,s:s,s:i,s:N}", "op", cc_op_info((CcOpId)node->op)->name, "name",
+                                                  t->node.at[node->host].name, "line",
+                                                  cc_action_line(&t->node.at[node->host]), "out", out)
+                                  : NULL;
         if (d == NULL || PyList_Append(list, d) < 0) Py_CLEAR(list);
         Py_XDECREF(d);
     }

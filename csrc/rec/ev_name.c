@@ -31,7 +31,7 @@ CcGo cc_name_global(CcRec *rec, const CcEvent *ev) {
     PyObject *own = PyDict_GetItemWithError(ev->in[0], ev->name);
     cc_value_read(rec, CC_SRC_KEY, globals, ev->name, 0, 0, own);
     if (own == NULL) cc_value_read(rec, CC_SRC_KEY, cc_value_const_source(rec, ev->in[1]), ev->name, 0, 0, ev->result);
-    if (cc_kernel_leaves(CC_SRC_KEY, ev->result)) rec->trace->guards.asked = asked; /* a builtin */
+    cc_kernel_read(rec, asked, CC_SRC_KEY, ev->result); /* a builtin */
     return CC_OK;
 }
 

@@ -55,46 +55,51 @@ bool cc_final_slot(const CcAct *act, int slot) {
     return o != NULL && runs_code(o, EVER);
 }
 
-static bool fresh_and_held(const CcProv *p) { return p->object != NULL && p->weak == NULL && p->origin == CC_O_FRESH; }
+/* Only the map holds it, or it is gone. */
+static bool gone(const CcProv *p) {
+    return p->weak != NULL ? cc_weak_target(p->weak) == NULL : p->origin == CC_O_FRESH && Py_REFCNT(p->object) == 1;
+}
+
+/* Of CcRec.loose, from `from` on: drops what is gone and was met as the `first` or later, and forgets what has gone. */
+static void sweep_loose(CcRec *rec, int from, int first) {
+    for (int k = rec->loose.n - 1; k >= from; k--) { /* what was made last may hold what was made before */
+        const int i = k < rec->loose.n ? rec->loose.at[k] : -1;
+        if (i < first || i >= rec->prov.n || rec->prov.at[i].object == NULL || !gone(&rec->prov.at[i])) continue;
+        cc_value_drop(rec, &rec->prov.at[i]); /* Python code may run, and the recording end */
+    }
+    int n = CC_MIN(from, rec->loose.n);
+    for (int k = n; k < rec->loose.n; k++) {
+        const int i = rec->loose.at[k];
+        if (i < rec->prov.n && rec->prov.at[i].object != NULL && cc_value_loose(&rec->prov.at[i]))
+            rec->loose.at[n++] = i;
+    }
+    rec->loose.n = n;
+}
 
 enum { LOOSE_A_LEAVE = 64 };
 
 /* What the frames still running made, and only the map holds. Were they to wait for their frame's end, a loop over
  * layers would keep each one's arguments alive, and so an activation a layer: BERT-Base's first call peaked 7 MiB above
  * eager's. A trace that makes many objects goes over them so seldom that a leave costs LOOSE_A_LEAVE of them. */
-static void sweep_loose(CcRec *rec) {
+static void sweep_all(CcRec *rec) {
     if (++rec->leaves < rec->loose.n / LOOSE_A_LEAVE) return;
     rec->leaves = 0;
-    const int begin = rec->frame.at[0].first_fresh;
-    int n = 0;
-    for (int k = rec->loose.n - 1; k >= 0; k--) { /* what was made last may hold what was made before */
-        CcProv *p = rec->loose.at[k] < rec->prov.n ? &rec->prov.at[rec->loose.at[k]] : NULL;
-        if (p == NULL || !fresh_and_held(p) || rec->loose.at[k] < begin || Py_REFCNT(p->object) > 1) continue;
-        cc_value_drop(rec, p);
-    }
-    for (int k = 0; k < rec->loose.n; k++) {
-        const int i = rec->loose.at[k];
-        if (i >= begin && i < rec->prov.n && fresh_and_held(&rec->prov.at[i])) rec->loose.at[n++] = i;
-    }
-    rec->loose.n = n;
+    sweep_loose(rec, 0, rec->frame.at[0].first_fresh);
 }
 
 void cc_final_sweep(CcRec *rec, int first) {
-    for (int i = rec->prov.n - 1; i >= first; i--) {
-        CcProv *p = &rec->prov.at[i];
-        if (p->object == NULL) continue;
-        if (p->weak != NULL ? cc_weak_target(p->weak) == NULL : p->origin == CC_O_FRESH && Py_REFCNT(p->object) == 1)
-            cc_value_drop(rec, p);
-    }
+    int from = rec->loose.n;
+    while (from > 0 && rec->loose.at[from - 1] >= first) from--;
+    sweep_loose(rec, from, first);
     while (rec->prov.n > first && cc_vec_last(&rec->prov).object == NULL) rec->prov.n--;
-    sweep_loose(rec);
+    if (rec->frame.n > 0) sweep_all(rec);
 }
 
 /* ------------------------------------------------------------------ what dies in the middle */
 
 typedef struct Falling {
     CcRec *rec;
-    CC_VEC(PyObject *) known; /* that provenance knows, and what falls holds */
+    CC_VEC(int) known; /* provenance of what falls holds */
     int deep, seen;
 } Falling;
 
@@ -104,8 +109,9 @@ static bool told(PyObject *o) { return cc_obj_watched(o) || runs_code(o, EVER); 
 static int visit_held(PyObject *o, void *ctx) {
     enum { DEEP = 32, MANY = 10000 };
     Falling *f = ctx;
-    if (cc_map_find(&f->rec->by_object, o) != NULL) {
-        cc_vec_push(&f->known, o);
+    const int64_t *known = cc_map_find(&f->rec->by_object, o);
+    if (known != NULL) {
+        cc_vec_push(&f->known, (int)*known);
         return 0;
     }
     if (Py_REFCNT(o) > 1) return 0;
@@ -119,34 +125,41 @@ static int visit_held(PyObject *o, void *ctx) {
 }
 
 /* Provenance alone holds it. */
-static bool alone(CcRec *rec, PyObject *o) {
-    const CcProv *p = cc_value_find(rec, o);
-    return p != NULL && p->weak == NULL && Py_REFCNT(o) == 1 && (p->origin == CC_O_SOURCE || p->origin == CC_O_FRESH);
+static bool alone(const CcProv *p) {
+    return p->object != NULL && p->weak == NULL && Py_REFCNT(p->object) == 1 &&
+           (p->origin == CC_O_SOURCE || p->origin == CC_O_FRESH);
 }
 
-static void forget(CcRec *rec, PyObject *o) {
+static void forget(CcRec *rec, CcProv *p) {
     for (int i = 0; i < rec->before.n; i++)
-        if (rec->before.at[i].object == o) rec->before.at[i].object = NULL;
-    cc_value_drop(rec, cc_value_find(rec, o)); /* Python code may run, and the recording end */
+        if (rec->before.at[i].object == p->object) rec->before.at[i].object = NULL;
+    cc_value_drop(rec, p); /* Python code may run, and the recording end */
 }
 
-void cc_rec_let_go(CcRec *rec, PyObject *o) {
+/* What falls, with what hangs on it alone. */
+static void fall(CcRec *rec, int at) {
     Falling f = {.rec = rec};
-    for (int i = 0; o == NULL && i < rec->prov.n; i++)
-        if (rec->prov.at[i].object != NULL) cc_vec_push(&f.known, rec->prov.at[i].object);
-    if (o != NULL && alone(rec, o)) cc_vec_push(&f.known, o);
-    if (f.known.n == 0) return;
-    PyObject *type, *value, *traceback;
-    PyErr_Fetch(&type, &value, &traceback);
+    cc_vec_push(&f.known, at);
     while (f.known.n > 0 && rec->trace != NULL) {
-        PyObject *falls = f.known.at[--f.known.n];
-        if (!alone(rec, falls)) continue; /* compared by address: it may be gone */
+        const int i = f.known.at[--f.known.n];
+        if (i >= rec->prov.n || !alone(&rec->prov.at[i])) continue;
+        PyObject *falls = rec->prov.at[i].object;
         if (PyObject_IS_GC(falls)) (void)Py_TYPE(falls)->tp_traverse(falls, visit_held, &f);
         rec->died = rec->died || told(falls);
         rec->parted = rec->parted || cc_obj_weakly_held(falls);
-        forget(rec, falls);
+        forget(rec, &rec->prov.at[i]);
     }
     cc_vec_free(&f.known);
+}
+
+void cc_rec_let_go(CcRec *rec, PyObject *o) {
+    const CcProv *p = o != NULL ? cc_value_find(rec, o) : NULL;
+    if (o != NULL && (p == NULL || !alone(p))) return;
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    if (o != NULL) fall(rec, (int)(p - rec->prov.at));
+    for (int i = rec->prov.n - 1; o == NULL && i >= 0; i--)
+        if (i < rec->prov.n && alone(&rec->prov.at[i])) fall(rec, i);
     PyErr_Restore(type, value, traceback);
 }
 

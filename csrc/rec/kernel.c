@@ -173,8 +173,9 @@ void cc_kernel_ran(CcRec *rec, const char *name) {
     rec->trace->guards.asked = 0;
 }
 
-bool cc_kernel_leaves(CcSource source, PyObject *v) {
-    return v == NULL ? source == CC_SRC_TLOOK : cc_value_ident(v) || cc_opaque_is_op(v);
+void cc_kernel_read(CcRec *rec, int asked, CcSource source, PyObject *v) {
+    if (rec->ran.co == NULL || rec->trace->guards.asked == asked) return;
+    if (v == NULL ? source == CC_SRC_TLOOK : cc_value_ident(v) || cc_opaque_is_op(v)) rec->trace->guards.asked = asked;
 }
 
 bool cc_kernel_lost(CcRec *rec, CcAct *act) {

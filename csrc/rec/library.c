@@ -6,9 +6,10 @@ enum { RECORDED, PURE, OF_CLASS, NODE, WHOLE, LISTED };
 
 static const struct {
     int kind;
+    size_t n; /* of the file's name */
     const char *file, *function;
 } rows[] = {
-#define CC_LIBRARY(kind, file, function) {kind, file, function},
+#define CC_LIBRARY(kind, file, function) {kind, sizeof file - 1, file, function},
 #include "library.def"
 #undef CC_LIBRARY
 };
@@ -36,7 +37,7 @@ int cc_library_init(void) {
 static bool listed(int kind, const PyCodeObject *co, const char *path, size_t skip) {
     const size_t n = strlen(path);
     for (int i = 0; i < CC_COUNT(rows); i++) {
-        const size_t k = strlen(rows[i].file);
+        const size_t k = rows[i].n;
         if (rows[i].kind != kind || n < k + 3 || (rows[i].file[0] != '/' && n != skip + k + 3)) continue;
         if (strncmp(path + n - k - 3, rows[i].file, k) != 0 || strcmp(path + n - 3, ".py") != 0) continue;
         if (*rows[i].function == '\0' || PyUnicode_CompareWithASCIIString(co->co_qualname, rows[i].function) == 0)

@@ -4,7 +4,14 @@
 void cc_action_free(CcAction *a) {
     Py_CLEAR(a->target);
     Py_CLEAR(a->kwnames);
+    Py_CLEAR(a->co);
     free((char *)a->name);
+}
+
+int cc_action_line(const CcAction *a) {
+    const CcCode *code = a->co != NULL ? cc_code_get(a->co) : NULL;
+    PyErr_Clear();
+    return code != NULL ? cc_code_line(code, a->pc) : 0;
 }
 
 CcAction cc_node_action(const CcCallSpec *spec, CcAct *act, int args0) {
@@ -15,7 +22,8 @@ CcAction cc_node_action(const CcCallSpec *spec, CcAct *act, int args0) {
                       .args0 = args0,
                       .n = spec->n,
                       .name = strdup(spec->name != NULL ? spec->name : "call"),
-                      .line = act != NULL ? cc_code_line(act->code, act->pc) : 0};
+                      .co = act != NULL ? (PyCodeObject *)Py_NewRef((PyObject *)act->co) : NULL,
+                      .pc = act != NULL ? act->pc : 0};
 }
 
 bool cc_node_nameable(CcRec *rec, PyObject *o, int depth) {

@@ -124,9 +124,11 @@ typedef struct CcAction {
     PyObject *kwnames; /* strong or NULL */
     int32_t args0, n;  /* recipes: CcTrace.args[args0 .. args0+n) */
     const char *name;  /* for reports; static or arena of the trace (strdup'ed: owned) */
-    int32_t line;      /* user line, 0 unknown */
+    PyCodeObject *co;  /* strong: where the user's code asks for it; NULL: unknown */
+    int32_t pc;        /* of co */
     int32_t after;     /* effects, symbolic steps: graph nodes before it */
 } CcAction;
+int cc_action_line(const CcAction *a); /* user line, 0 unknown */
 /* What enters a block of torch.inference_mode that `a` left, or leaves one that it entered, given the block's object;
  * NULL: `a` is neither. */
 CC_BORROW PyObject *cc_scope_opposite(const CcAction *a);

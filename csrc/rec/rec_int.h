@@ -58,7 +58,7 @@ struct CcRec {
     CC_VEC(CcRecFrame) frame;
     CC_VEC(CcProv) prov;
     CcMap by_object;       /* object -> index into prov */
-    CC_VEC(int) loose;     /* of prov: FRESH ones that it holds; some have gone, and a few stand twice */
+    CC_VEC(int) loose;     /* of prov: cc_value_loose; some have gone, and a few stand twice */
     int leaves;            /* of frames since they were looked at */
     CcMap input_of;        /* guard id + 1 -> graph value + 1 */
     CcAct *innermost;      /* cc_rec_begin_resume: last act of the chain */
@@ -147,6 +147,9 @@ struct CcRec {
     CcBreakInfo why;
     int instructions;
 };
+
+/* It may go before the recording ends: tensors that nodes made, what has a finaliser, and what the trace made. */
+static inline bool cc_value_loose(const CcProv *p) { return p->weak != NULL || p->origin == CC_O_FRESH; }
 
 /* Is it hashed and compared for equality by the code of this type? PyBaseObject_Type's: by identity. */
 static inline bool cc_value_compares_as(PyObject *o, const PyTypeObject *t) {
@@ -607,8 +610,9 @@ CcKernel cc_kernel_of(CcRec *rec, const char *name); /* of torch.ops, by the nam
 /* A node of the trace has just run any Python code: what this changes and is read behind it no guard knows, as guards
  * run before the graph. */
 void cc_kernel_ran(CcRec *rec, const char *name);
-/* That code is taken to leave as it is what this source gave: functions, classes and modules. */
-bool cc_kernel_leaves(CcSource source, PyObject *v);
+/* This source gave v, and CcGuards.asked was `asked` before: functions, classes and modules are taken to be left as they
+ * are by that code. */
+void cc_kernel_read(CcRec *rec, int asked, CcSource source, PyObject *v);
 /* Something else was read behind it: the recording gives up, and the next one breaks at the call. */
 bool cc_kernel_lost(CcRec *rec, CcAct *act);
 void cc_kernel_forget(CcRec *rec);

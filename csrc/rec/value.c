@@ -193,6 +193,7 @@ void cc_value_wrote(CcRec *rec, PyObject *o, CcDirty how) {
 
 CcProv *cc_value_set(CcRec *rec, PyObject *o, CcOrigin origin, int id) {
     CcProv *p = cc_value_find(rec, o);
+    const bool was_loose = p != NULL && cc_value_loose(p);
     if (p == NULL) {
         PyObject *weak = NULL;
         /* What has a finaliser (a generator, a class with __del__) must be finalised where eager does it. */
@@ -209,9 +210,8 @@ CcProv *cc_value_set(CcRec *rec, PyObject *o, CcOrigin origin, int id) {
         p = &cc_vec_last(&rec->prov);
         cc_map_put(&rec->by_object, o, rec->prov.n - 1);
     }
-    if (origin == CC_O_FRESH && p->origin != CC_O_FRESH && p->weak == NULL)
-        cc_vec_push(&rec->loose, (int)(p - rec->prov.at));
     p->origin = (uint8_t)origin;
+    if (cc_value_loose(p) && !was_loose) cc_vec_push(&rec->loose, (int)(p - rec->prov.at));
     p->id = id;
     return p;
 }
@@ -325,7 +325,7 @@ int cc_value_read(CcRec *rec, CcSource source, int parent, PyObject *key, int le
     const int asked = rec->trace->guards.asked;
     const int id = cc_guard_source(&rec->trace->guards, source, parent, key, level, index, &is_new);
     if (source == CC_SRC_KEY) cc_same_met(rec, key);
-    if (cc_kernel_leaves(source, v)) rec->trace->guards.asked = asked;
+    cc_kernel_read(rec, asked, source, v);
     if (is_new) {
         rec->trace->guards.g.at[id].owned = owned(source);
         learn(rec, id, v);

@@ -44,6 +44,8 @@ T_API char *t_cuda_prelude(void);
 T_API char *t_cuda_text(const CcPlan *plan, int step, const CcCudaTuning *tuning, const char *name);
 T_API void t_cuda_launch(const CcPlan *plan, int step, const CcCudaTuning *tuning, int processors, CcCudaLaunch *out);
 
+T_API int64_t t_map(const int64_t *step, int n, int64_t *found);
+
 /* How the emulation of tests/cuda runs a kernel. */
 typedef int (*EmulatedFn)(void *kernel, long long grid, int threads, int shared, const void *argument, int bytes,
                           int order);
@@ -325,4 +327,20 @@ void t_cuda_bind(CcPlan *plan, int step, const CcCudaTuning *tuning, int process
     s->kind = CC_STEP_PRIMITIVE;
     s->family = &EMULATED;
     s->work = e;
+}
+
+/* Steps of three words each: what is done, the key, the value of a put. found: what each look-up and removal said. Gives how
+ * many entries are left. */
+int64_t t_map(const int64_t *step, int n, int64_t *found) {
+    enum { PUT, FIND, REMOVE };
+    CcMap map = {0};
+    for (int i = 0; i < n; i++, step += 3) {
+        const void *key = (const void *)(intptr_t)step[1];
+        if (step[0] == PUT) cc_map_put(&map, key, step[2]);
+        const int64_t *at = step[0] == FIND ? cc_map_find(&map, key) : NULL;
+        found[i] = step[0] == REMOVE ? cc_map_remove(&map, key) : at != NULL ? *at : -1;
+    }
+    const int64_t left = map.n;
+    cc_map_free(&map);
+    return left;
 }

@@ -148,6 +148,7 @@ def load(path: Path) -> c.CDLL:
         ("t_compile", p, [p, p, c.c_char_p, c.c_int]),
         ("t_exec", c.c_int, [p, p, p, c.c_char_p, c.c_int]),
         ("t_free", None, [p]),
+        ("t_map", c.c_int64, [p, c.c_int, p]),
         ("t_stats", None, [p, p]),
         ("t_graph_text", p, [p]),
         ("t_graph_read", p, [c.c_char_p, c.c_char_p, c.c_int]),
