@@ -95,7 +95,7 @@ typedef struct CcMap {
         const void *key;
         int64_t value;
     } *slot;
-    int n, cap; /* entries, power of two */
+    int n, cap, shift; /* entries, power of two, 64 - its logarithm */
 } CcMap;
 /* NULL when absent; valid until the next put or removal */
 int64_t *cc_map_find(const CcMap *map, const void *key);

@@ -3,7 +3,7 @@
 #include "base.h"
 
 static unsigned home(const CcMap *map, const void *key) {
-    return (unsigned)(((uintptr_t)key >> 4) * UINT64_C(0x9E3779B97F4A7C15) >> 32) & (unsigned)(map->cap - 1);
+    return (unsigned)((uintptr_t)key * UINT64_C(0x9E3779B97F4A7C15) >> map->shift);
 }
 
 static unsigned next(const CcMap *map, unsigned i) { return (i + 1) & (unsigned)(map->cap - 1); }
@@ -24,6 +24,7 @@ int64_t *cc_map_find(const CcMap *map, const void *key) {
 static void grow(CcMap *map) {
     const CcMap old = *map;
     map->cap = CC_MAX(32, 2 * old.cap);
+    map->shift = 64 - __builtin_ctz((unsigned)map->cap);
     map->slot = cc_mem_get((size_t)map->cap * sizeof *map->slot);
     for (int i = 0; i < old.cap; i++)
         if (old.slot[i].key != NULL) map->slot[probe(map, old.slot[i].key)] = old.slot[i];

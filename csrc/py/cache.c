@@ -22,13 +22,12 @@ typedef struct Cache {
     PyObject *info_type, *attributes, *weak;
 } Cache;
 
-bool cc_cache_is(PyObject *o) {
-    static PyTypeObject *type;
-    if (Py_TYPE(o) == type) return true;
-    if (strcmp(Py_TYPE(o)->tp_name, "functools._lru_cache_wrapper") != 0 ||
-        Py_TYPE(o)->tp_basicsize != (Py_ssize_t)sizeof(Cache))
+bool cc_cache_type(const PyTypeObject *t) {
+    static const PyTypeObject *type;
+    if (t == type) return true;
+    if (strcmp(t->tp_name, "functools._lru_cache_wrapper") != 0 || t->tp_basicsize != (Py_ssize_t)sizeof(Cache))
         return false;
-    type = Py_TYPE(o);
+    type = t;
     return true;
 }
 

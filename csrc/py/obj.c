@@ -52,6 +52,12 @@ unsigned cc_type_version(PyTypeObject *type) {
     return type->tp_version_tag;
 }
 
+unsigned cc_type_ask(CcFacts *f, PyTypeObject *type) {
+    const unsigned version = cc_type_version(type), facts = f->ask(type);
+    if (version != 0 && version == type->tp_version_tag) f->of[version % CC_FACTS] = (struct CcFact){version, facts};
+    return facts;
+}
+
 PyObject *cc_type_lookup(PyTypeObject *type, PyObject *name) { return _PyType_Lookup(type, name); }
 
 PyObject *cc_weak_target(PyObject *weak) {

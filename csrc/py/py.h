@@ -286,7 +286,8 @@ bool cc_hook_has_room(void);
 CC_MUST int cc_py_init(void);
 
 /* ---- cache.c: functools.lru_cache ---- */
-bool cc_cache_is(PyObject *o);                      /* what lru_cache makes of a function */
+bool cc_cache_type(const PyTypeObject *t); /* of what lru_cache makes of a function */
+static inline bool cc_cache_is(PyObject *o) { return cc_cache_type(Py_TYPE(o)); }
 CC_BORROW PyObject *cc_cache_dict(PyObject *cache); /* what it keeps; the same dict for ever */
 /* The key for the result of a call; NULL: no memory, with the error set. */
 CC_MUST CC_NEW PyObject *cc_cache_key(PyObject *cache, PyObject *const *in, int n, PyObject *kwnames);
@@ -329,6 +330,19 @@ bool cc_obj_weakly_held(PyObject *o); /* there is a weak reference to it */
 bool cc_obj_fall(PyObject *const *dropped, int n, bool weak);
 /* tp_version_tag of a type, assigned if needed; 0 = not available. */
 unsigned cc_type_version(PyTypeObject *type);
+/* What a type says of all its objects, as bits: asked once for each version of the type. */
+enum { CC_FACTS = 512 };
+typedef struct CcFacts {
+    unsigned (*ask)(PyTypeObject *type);
+    struct CcFact {
+        unsigned version, facts;
+    } of[CC_FACTS];
+} CcFacts;
+unsigned cc_type_ask(CcFacts *f, PyTypeObject *type);
+static inline unsigned cc_type_facts(CcFacts *f, PyTypeObject *type) {
+    const struct CcFact *of = &f->of[type->tp_version_tag % CC_FACTS];
+    return type->tp_version_tag != 0 && of->version == type->tp_version_tag ? of->facts : cc_type_ask(f, type);
+}
 /* A type's own dict (3.12 keeps those of static types elsewhere than in tp_dict); never NULL for a ready type. */
 CC_BORROW PyObject *cc_type_dict(PyTypeObject *type);
 /* A new object equal to an exact int or float: one that has an identity, which CPython's cached small ints have not. */

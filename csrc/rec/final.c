@@ -76,11 +76,11 @@ static void sweep_loose(CcRec *rec, int from, int first) {
     rec->loose.n = n;
 }
 
-enum { LOOSE_A_LEAVE = 64 };
+enum { LOOSE_A_LEAVE = 8 };
 
-/* What the frames still running made, and only the map holds. Were they to wait for their frame's end, a loop over
- * layers would keep each one's arguments alive, and so an activation a layer: BERT-Base's first call peaked 7 MiB above
- * eager's. A trace that makes many objects goes over them so seldom that a leave costs LOOSE_A_LEAVE of them. */
+/* What the frames still running made, and only the map holds, though no frame has let go of it (C code has). Were it to wait
+ * for its frame's end, a loop over layers could keep an activation a layer. A trace that makes many objects goes over them so
+ * seldom that a leave costs LOOSE_A_LEAVE of them. */
 static void sweep_all(CcRec *rec) {
     if (++rec->leaves < rec->loose.n / LOOSE_A_LEAVE) return;
     rec->leaves = 0;

@@ -183,8 +183,6 @@ const PyTypeObject *cc_value_base(PyObject *o);
 /* a number or text of a derived class, as a plain one; else NULL without an error */
 CC_NEW PyObject *cc_value_held(PyObject *o);
 bool cc_value_annotation(PyObject *o); /* int | None, list[int] */
-/* a member of an enumeration of torch's: SDPBackend.MATH */
-bool cc_value_pybind_enum(PyObject *o);
 /* compared by identity: types, functions, modules ... */
 bool cc_value_ident(PyObject *o);
 /* Whether o was written and can't be read. A list or dict whose content before its first write was kept (will_write)

@@ -8,28 +8,6 @@
  * eager's memory. */
 #include "rec_int.h"
 
-/* What numpy's functions give for numbers. */
-bool cc_value_numpy(PyObject *o) {
-    const PyTypeObject *t = Py_TYPE(o);
-    static const char *const names[] = {"numpy.float64", "numpy.float32", "numpy.float16", "numpy.int64",
-                                        "numpy.int32",   "numpy.int16",   "numpy.int8",    "numpy.uint8",
-                                        "numpy.bool",    "numpy.bool_"};
-    if (strncmp(t->tp_name, "numpy.", 6) != 0 || (t->tp_flags & Py_TPFLAGS_HEAPTYPE)) return false;
-    for (int i = 0; i < CC_COUNT(names); i++)
-        if (strcmp(t->tp_name, names[i]) == 0) return true;
-    return false;
-}
-
-bool cc_value_const(PyObject *o) {
-    PyTypeObject *t = Py_TYPE(o);
-    if (o == Py_None || t == &PyBool_Type || t == &PyLong_Type || t == &PyFloat_Type || t == &PyUnicode_Type ||
-        t == &PyBytes_Type || t == &PyComplex_Type || o == Py_Ellipsis || o == Py_NotImplemented || t == &PyRange_Type)
-        return true;
-    if (t == cc_tens_size_type() || cc_tens_constant(o) || cc_value_numpy(o)) return true;
-    /* Other tuples have an identity, and may hold what is no constant. */
-    return t == &PyTuple_Type && PyTuple_GET_SIZE(o) == 0;
-}
-
 static PyObject *enum_meta;
 static PyTypeObject *union_type; /* of int | None */
 /* typing._Final: what typing's own objects derive from (Optional, List[int], a TypeVar) */
@@ -50,14 +28,77 @@ int cc_value_init(void) {
     return enum_meta != NULL && union_type != NULL ? 0 : -1;
 }
 
-bool cc_value_annotation(PyObject *o) { return Py_TYPE(o) == union_type || Py_IS_TYPE(o, &Py_GenericAliasType); }
+static bool annotation_type(const PyTypeObject *t) { return t == union_type || t == &Py_GenericAliasType; }
 
-static bool pybind_class(const PyTypeObject *t) { return strcmp(Py_TYPE(t)->tp_name, "pybind11_type") == 0; }
+bool cc_value_annotation(PyObject *o) { return annotation_type(Py_TYPE(o)); }
 
-bool cc_value_pybind_enum(PyObject *o) {
+/* an enumeration of torch's: SDPBackend */
+static bool pybind_enum(PyTypeObject *t) {
     static PyObject *entries;
     if (entries == NULL) entries = cc_obj_name("__entries");
-    return pybind_class(Py_TYPE(o)) && cc_type_lookup(Py_TYPE(o), entries) != NULL;
+    return strcmp(Py_TYPE(t)->tp_name, "pybind11_type") == 0 && cc_type_lookup(t, entries) != NULL;
+}
+
+/* What numpy's functions give for numbers. */
+static bool numpy_number(const PyTypeObject *t) {
+    static const char *const names[] = {"numpy.float64", "numpy.float32", "numpy.float16", "numpy.int64",
+                                        "numpy.int32",   "numpy.int16",   "numpy.int8",    "numpy.uint8",
+                                        "numpy.bool",    "numpy.bool_"};
+    if (t->tp_flags & Py_TPFLAGS_HEAPTYPE) return false;
+    for (int i = 0; i < CC_COUNT(names); i++)
+        if (strcmp(t->tp_name, names[i]) == 0) return true;
+    return false;
+}
+
+/* Tuples have an identity, and may hold what is no constant. */
+static bool constant_type(const PyTypeObject *t) {
+    return t == Py_TYPE(Py_None) || t == &PyBool_Type || t == &PyLong_Type || t == &PyFloat_Type ||
+           t == &PyUnicode_Type || t == &PyBytes_Type || t == &PyComplex_Type || t == &PyEllipsis_Type ||
+           t == Py_TYPE(Py_NotImplemented) || t == &PyRange_Type || t == cc_tens_size_type() ||
+           cc_tens_constant_type(t) || numpy_number(t);
+}
+
+/* Members of enumerations live as long as their class, whose metaclass is asked each time: it may become another. */
+static bool identity_type(PyTypeObject *t) {
+    return PyType_FastSubclass(t, Py_TPFLAGS_TYPE_SUBCLASS) || PyType_IsSubtype(t, &PyModule_Type) ||
+           t == &PyFunction_Type || t == &PyMethodDescr_Type || t == &PyWrapperDescr_Type || t == &PyGetSetDescr_Type ||
+           t == &PyMemberDescr_Type || t == &PyCode_Type || t == &PyProperty_Type || t == &PyClassMethod_Type ||
+           t == &PyStaticMethod_Type || t == &PyClassMethodDescr_Type || t == &PyContextVar_Type ||
+           annotation_type(t) || cc_cache_type(t) || (form_base != NULL && PyType_IsSubtype(t, form_base)) ||
+           pybind_enum(t);
+}
+
+enum {
+    CONSTANT = 1,
+    IDENTITY = 2,
+    BUILTIN = 4,
+    NUMPY = 8,
+    DEQUE = 16,
+    DEFAULTDICT = 32,
+    KEYS = 64,
+    VALUES = 128,
+    ITEMS = 256
+};
+
+static unsigned ask(PyTypeObject *t) {
+    const bool c_made = !cc_python_class(t);
+    return (constant_type(t) ? CONSTANT : 0) | (identity_type(t) ? IDENTITY : 0) |
+           (PyType_IsSubtype(t, &PyCFunction_Type) ? BUILTIN : 0) | (numpy_number(t) ? NUMPY : 0) |
+           (c_made && strcmp(t->tp_name, "collections.deque") == 0 ? DEQUE : 0) |
+           (c_made && strcmp(t->tp_name, "collections.defaultdict") == 0 ? DEFAULTDICT : 0) |
+           (PyType_IsSubtype(t, &PyDictKeys_Type) ? KEYS : 0) | (PyType_IsSubtype(t, &PyDictValues_Type) ? VALUES : 0) |
+           (PyType_IsSubtype(t, &PyDictItems_Type) ? ITEMS : 0);
+}
+
+static unsigned facts_of(PyObject *o) {
+    static CcFacts facts = {.ask = ask};
+    return cc_type_facts(&facts, Py_TYPE(o));
+}
+
+bool cc_value_numpy(PyObject *o) { return facts_of(o) & NUMPY; }
+
+bool cc_value_const(PyObject *o) {
+    return facts_of(o) & CONSTANT || (PyTuple_CheckExact(o) && PyTuple_GET_SIZE(o) == 0);
 }
 
 bool cc_value_wraps(PyObject *o) {
@@ -65,26 +106,23 @@ bool cc_value_wraps(PyObject *o) {
 }
 
 bool cc_value_ident(PyObject *o) {
-    PyTypeObject *t = Py_TYPE(o);
-    /* members live as long as their class */
-    if ((PyObject *)Py_TYPE(t) == enum_meta || cc_value_pybind_enum(o)) return true;
-    if (PyType_Check(o) || PyModule_Check(o) || t == &PyFunction_Type || t == &PyMethodDescr_Type ||
-        t == &PyWrapperDescr_Type || t == &PyGetSetDescr_Type || t == &PyMemberDescr_Type || t == &PyCode_Type ||
-        cc_value_wraps(o) || t == &PyClassMethodDescr_Type)
-        return true;
-    if (PyCFunction_Check(o)) {
-        PyObject *self = PyCFunction_GET_SELF(o);
-        return self == NULL || PyModule_Check(self) || PyType_Check(self);
-    }
-    return PyContextVar_CheckExact(o) || cc_value_annotation(o) || cc_cache_is(o) ||
-           (form_base != NULL && PyType_IsSubtype(t, form_base));
+    const unsigned facts = facts_of(o);
+    if (facts & IDENTITY || (PyObject *)Py_TYPE(Py_TYPE(o)) == enum_meta) return true;
+    if (!(facts & BUILTIN)) return false;
+    PyObject *self = PyCFunction_GET_SELF(o);
+    return self == NULL || PyModule_Check(self) || PyType_Check(self);
 }
 
+bool cc_value_deque(PyObject *o) { return facts_of(o) & DEQUE; }
+
+bool cc_value_defaultdict(PyObject *o) { return facts_of(o) & DEFAULTDICT; }
+
 const PyTypeObject *cc_value_view(PyObject *o) {
-    return PyDictKeys_Check(o)     ? &PyDictKeys_Type
-           : PyDictValues_Check(o) ? &PyDictValues_Type
-           : PyDictItems_Check(o)  ? &PyDictItems_Type
-                                   : NULL;
+    const unsigned facts = facts_of(o);
+    return facts & KEYS     ? &PyDictKeys_Type
+           : facts & VALUES ? &PyDictValues_Type
+           : facts & ITEMS  ? &PyDictItems_Type
+                            : NULL;
 }
 
 const PyTypeObject *cc_value_base(PyObject *o) {
@@ -106,15 +144,6 @@ PyObject *cc_value_held(PyObject *o) {
 bool cc_value_structseq(PyObject *o) {
     if (!PyTuple_Check(o) || PyTuple_CheckExact(o)) return false;
     return PyDict_GetItemString(cc_type_dict(Py_TYPE(o)), "n_sequence_fields") != NULL;
-}
-
-bool cc_value_deque(PyObject *o) {
-    return !cc_python_class(Py_TYPE(o)) && strcmp(Py_TYPE(o)->tp_name, "collections.deque") == 0;
-}
-
-bool cc_value_defaultdict(PyObject *o) {
-    return PyDict_Check(o) && !cc_python_class(Py_TYPE(o)) &&
-           strcmp(Py_TYPE(o)->tp_name, "collections.defaultdict") == 0;
 }
 
 void cc_value_drop(CcRec *rec, CcProv *p) {

@@ -77,15 +77,20 @@ bool cc_tens_plain(PyObject *o) { return Py_TYPE(o) == T.tensor || Py_TYPE(o) ==
 
 bool cc_tens_parameter(PyObject *o) { return Py_TYPE(o) == T.parameter; }
 
-bool cc_tens_any(PyObject *o) { return Py_TYPE(o) == T.tensor || PyObject_TypeCheck(o, T.base); }
+static unsigned is_tensor(PyTypeObject *type) { return (unsigned)PyType_IsSubtype(type, T.base); }
+
+bool cc_tens_any(PyObject *o) {
+    static CcFacts facts = {.ask = is_tensor};
+    return Py_TYPE(o) == T.tensor || cc_type_facts(&facts, Py_TYPE(o)) != 0;
+}
 
 PyTypeObject *cc_tens_size_type(void) { return T.size; }
 
 PyTypeObject *cc_tens_base_type(void) { return T.base; }
 
-bool cc_tens_constant(PyObject *o) {
+bool cc_tens_constant_type(const PyTypeObject *t) {
     for (int i = 0; i < CC_COUNT(T.constant); i++)
-        if (Py_TYPE(o) == T.constant[i]) return true;
+        if (t == T.constant[i]) return true;
     return false;
 }
 

@@ -62,7 +62,8 @@ CC_MUST int cc_tens_stream(int device, void **out);
 void cc_tens_describe(const CcType *type, CcSbuf *out);
 PyTypeObject *cc_tens_size_type(void); /* torch.Size */
 /* dtype, device, layout, memory_format, finfo, iinfo objects: immutable constants */
-bool cc_tens_constant(PyObject *o);
+bool cc_tens_constant_type(const PyTypeObject *t);
+static inline bool cc_tens_constant(PyObject *o) { return cc_tens_constant_type(Py_TYPE(o)); }
 
 /* tests: read by DLPack and Python only, as under a torch without the shim */
 void cc_tens_force_fallback(bool on);
