@@ -12,9 +12,9 @@ static bool by_value(PyObject *key) {
 
 static uint64_t source_hash(CcSource source, int parent, PyObject *key, int level, int index) {
     const uint64_t k = key == NULL ? 0 : by_value(key) ? (uint64_t)PyObject_Hash(key) : (uint64_t)(uintptr_t)key;
-    const uint64_t words[] = {(uint64_t)source, (uint64_t)(uint32_t)parent, k, (uint64_t)(uint32_t)level,
-                              (uint64_t)(uint32_t)index};
-    return cc_map_hash(words, sizeof words, 0) | 1;
+    const uint64_t place = (uint64_t)source << 48 | (uint64_t)(uint16_t)level << 32 | (uint32_t)index;
+    const uint64_t h = (k ^ place * UINT64_C(0x9E3779B97F4A7C15)) * UINT64_C(0xD6E8FEB86659FD93);
+    return (h ^ h >> 32 ^ (uint64_t)(uint32_t)parent << 1) | 1;
 }
 
 static bool same_key(PyObject *a, PyObject *b) {

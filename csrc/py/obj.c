@@ -38,6 +38,12 @@ PyObject *const *cc_obj_range(PyObject *range) {
     return (PyObject *const *)((char *)range + PyRange_Type.tp_members[0].offset); /* rangeobject.start, 3.11-3.14 */
 }
 
+PyTypeObject *cc_obj_super(PyObject *super, PyTypeObject **behind) {
+    PyTypeObject *const *parts = (PyTypeObject *const *)((char *)super + PySuper_Type.tp_members[0].offset);
+    *behind = parts[0]; /* superobject.type, obj, obj_type: 3.11-3.14 */
+    return parts[2];
+}
+
 PyObject *cc_obj_proxied(PyObject *proxy) {
     return *(PyObject **)((char *)proxy + sizeof(PyObject)); /* mappingproxyobject.mapping, 3.11-3.14 */
 }

@@ -312,7 +312,9 @@ CC_BORROW PyObject *cc_obj_dict(PyObject *o);
 /* a range's start, stop and step, which it holds */
 PyObject *const *cc_obj_range(PyObject *range);
 CC_BORROW PyObject *cc_obj_proxied(PyObject *proxy); /* what a types.MappingProxyType stands for */
-bool cc_obj_may_hold(PyObject *o);                   /* whether it has such a dict, or would when an attribute is set */
+/* What a super object searches the bases of, and the class behind which it begins; NULL: it is not bound. */
+CC_BORROW PyTypeObject *cc_obj_super(PyObject *super, PyTypeObject **behind);
+bool cc_obj_may_hold(PyObject *o); /* whether it has such a dict, or would when an attribute is set */
 /* Where that dict hangs in the object; NULL: it has none, or the place depends on the object's size. */
 PyObject *const *cc_obj_dict_at(PyObject *o);
 /* A word that differs once anything in the dict has changed: a key, a value, the length; or once it is gone, with

@@ -287,25 +287,21 @@ void cc_attr_mro(CcRec *rec, PyObject *type) {
 
 /* super().name: decided by the types along the MRO behind the class. */
 static void look_super(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
-    PyObject *obj_type = PyObject_GetAttrString(o, "__self_class__"),
-             *thisclass = PyObject_GetAttrString(o, "__thisclass__");
-    if (obj_type != NULL && thisclass != NULL && PyType_Check(obj_type)) {
-        PyObject *mro = ((PyTypeObject *)obj_type)->tp_mro;
-        bool behind = false;
-        cc_attr_mro(rec, obj_type);
-        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(mro); i++) {
-            PyTypeObject *t = (PyTypeObject *)PyTuple_GET_ITEM(mro, i);
-            if (!behind) {
-                behind = (PyObject *)t == thisclass;
-                continue;
-            }
-            (void)look_in_class(rec, act, t, name);
-            if (PyDict_GetItemWithError(cc_type_dict(t), name) != NULL) break;
+    PyTypeObject *first, *type = cc_obj_super(o, &first);
+    if (type == NULL) return;
+    PyObject *mro = type->tp_mro;
+    bool behind = false;
+    cc_attr_mro(rec, (PyObject *)type);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(mro); i++) {
+        PyTypeObject *t = (PyTypeObject *)PyTuple_GET_ITEM(mro, i);
+        if (!behind) {
+            behind = t == first;
+            continue;
         }
+        (void)look_in_class(rec, act, t, name);
+        if (PyDict_GetItemWithError(cc_type_dict(t), name) != NULL) break;
     }
     PyErr_Clear();
-    Py_XDECREF(obj_type);
-    Py_XDECREF(thisclass);
 }
 
 static CcGo attr_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, bool generic) {
@@ -447,11 +443,12 @@ static void instance_after(CcRec *rec, PyObject *o, PyObject *name, PyObject *v,
 static CcGo attr_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v, bool generic) {
     if (cc_tens_any(o)) return tensor_after(rec, act, o, name, v);
     if (cc_value_symbolic(rec, o)) cc_value_pin(rec, o);
-    if (PyModule_Check(o) || Py_IS_TYPE(o, &PySuper_Type)) learn_result(rec, v);
-    if (PyModule_Check(o) && v != NULL && PyModule_Check(v) && !PyDict_Contains(PyModule_GetDict(o), name))
+    const bool module = PyModule_Check(o);
+    if (module && v != NULL && PyModule_Check(v) && !PyDict_Contains(PyModule_GetDict(o), name))
         cc_name_submodule(rec, o, name);
     if (PyType_Check(o)) type_after(rec, o, name, v);
-    else if (!PyModule_Check(o) && !Py_IS_TYPE(o, &PySuper_Type)) instance_after(rec, o, name, v, generic);
+    else if (module || Py_IS_TYPE(o, &PySuper_Type)) learn_result(rec, v);
+    else instance_after(rec, o, name, v, generic);
     if (v != NULL && PyTraceBack_Check(v)) cc_value_fresh(rec, v); /* if it can't be made again, this is a break */
     if (v != NULL && !PyExceptionInstance_Check(v) && cc_value_origin(rec, v) == CC_O_UNKNOWN)
         return cc_rec_poison(rec, act, CC_R_UNKNOWN_ATTR, PyUnicode_AsUTF8(name));

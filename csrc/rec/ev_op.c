@@ -377,12 +377,14 @@ static CcGo unpack_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
 /* ------------------------------------------------------------------ dispatch */
 
 CcGo cc_op_before(CcRec *rec, CcAct *act, CcEvent *ev) {
-    if (ev->kind == CC_EV_BINOP || ev->kind == CC_EV_UNARY || ev->kind == CC_EV_COMPARE) look_at_operators(rec, ev);
+    const bool operates = ev->kind == CC_EV_BINOP || ev->kind == CC_EV_UNARY || ev->kind == CC_EV_COMPARE;
+    if (operates) look_at_operators(rec, ev);
     if (ev->kind == CC_EV_SPECIAL) cc_attr_dunder(rec, ev->in[0], PyUnicode_AsUTF8(ev->name));
     /* BINARY_SLICE and STORE_SLICE (3.12) make their slice themselves */
     if ((ev->kind == CC_EV_SUBSCR || ev->kind == CC_EV_STORE_SUBSCR) && PySlice_Check(ev->in[1]))
         cc_value_fresh(rec, ev->in[1]);
-    if (!cc_state_event(rec, ev)) return cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, type_name(ev->in[0]));
+    if ((operates || ev->kind == CC_EV_FORMAT) && !cc_state_event(rec, ev))
+        return cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, type_name(ev->in[0]));
     switch (ev->kind) {
     case CC_EV_ATTR: {
         const CcGo go = cc_attr_before(rec, act, ev->in[0], ev->name);

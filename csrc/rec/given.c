@@ -45,7 +45,7 @@ static bool holds_unseen(PyObject *o) {
 }
 
 void cc_given(CcRec *rec, PyObject *o, int depth) {
-    if (o == NULL || cc_tens_any(o)) return;
+    if (o == NULL || cc_value_const(o) || cc_tens_any(o)) return;
     guard_class(rec, Py_TYPE(o));
     if (depth == 0) return;
     Inside in = {rec, depth - 1};

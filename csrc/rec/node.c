@@ -362,14 +362,19 @@ static void guard_device(CcRec *rec, const Operands *operands, const CcType *typ
     if (made) cc_value_ask_module(rec, "torch._C", "_cuda_getDevice");
 }
 
-enum { MAX_RESULTS = 256, TRIM_NODES = 16 };
+enum { MAX_RESULTS = 256, TRIM_NODES = 16, TRIM_BYTES = 1 << 20 };
 
 /* The recorder's own memory (1.6 MB for ResNet-50) lies between torch's buffers and keeps holes from being joined. What
  * is free goes back now and then, so that a first call does not peak above eager's. ResNet-50's first call, over
- * eager's: 2 to 3 MiB with every 64 nodes, -1 to -2 with every 16, which takes 25 ms more (Zen 4, 2 threads). */
-static void trim(const CcRec *rec) {
+ * eager's: 2 to 3 MiB with every 64 nodes, -1 to -2 with every 16, which takes 25 ms more (Zen 4, 2 threads). Of small
+ * tensors there is nothing to give back. */
+static void trim(CcRec *rec, const CcType *types, int n_out) {
     const int n = rec->trace->graph->node.n;
-    if (n > 0 && n % TRIM_NODES == 0) cc_pages_trim();
+    for (int i = 0; i < n_out; i++)
+        rec->made += types[i].ndim >= 0 ? (int64_t)sizeof(float) * cc_type_extent(&types[i]) : 0;
+    if (n == 0 || n % TRIM_NODES != 0 || rec->made < TRIM_BYTES) return;
+    rec->made = 0;
+    cc_pages_trim();
 }
 
 /* -> its row, operands bound by it; or host, and the operands are all graph values that it is given */
@@ -456,7 +461,7 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
     for (int i = 0; n_out == 0 && result != NULL && cc_tens_any(result) && i < spec->n; i++)
         if (spec->in[i] == result) action.gives = (int16_t)(i + 1);
     cc_vec_push(&rec->trace->node, action);
-    trim(rec);
+    trim(rec, types, n_out);
     CcGraph *g = rec->trace->graph;
     const int node = cc_graph_node(g, unsized ? CC_OP_host : op, spec->flags, rec->trace->node.n - 1, operands.at,
                                    operands.n, types, n_out);

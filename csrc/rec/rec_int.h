@@ -49,6 +49,8 @@ typedef struct CcRecFrame {
     int gives; /* guard that reads what the event gives, looked at before it; -1: none */
 } CcRecFrame;
 
+enum { CC_FOUND = 16 };
+
 struct CcRec {
     int64_t freezing; /* parameters of up to so many bytes are marked as frozen */
     CcTrace *trace;   /* being recorded; NULL when inactive */
@@ -57,9 +59,15 @@ struct CcRec {
     CcMode mode;
     CC_VEC(CcRecFrame) frame;
     CC_VEC(CcProv) prov;
-    CcMap by_object;       /* object -> index into prov */
+    CcMap by_object; /* object -> index into prov */
+    /* what by_object said last: an event asks for the same few objects again and again */
+    struct CcFound {
+        const PyObject *object;
+        int place; /* 1 + its index; 0: it has none */
+    } found[CC_FOUND];
     CC_VEC(int) loose;     /* of prov: cc_value_loose; some have gone, and a few stand twice */
     int leaves;            /* of frames since they were looked at */
+    int64_t made;          /* bytes of what nodes gave, about, since memory was given back */
     CcMap input_of;        /* guard id + 1 -> graph value + 1 */
     CcAct *innermost;      /* cc_rec_begin_resume: last act of the chain */
     PyObject *unbuildable; /* borrowed: what the last recipe failed on */
@@ -619,8 +627,8 @@ void cc_kernel_forget(CcRec *rec);
 /* Guards the state that an operation on these operands reads; text: it makes text of numbers, or numbers of text. False:
  * there is such state, and no guard can ask for it. */
 bool cc_state_read(CcRec *rec, PyObject *const *in, int n, bool text);
-bool cc_state_event(CcRec *rec, const CcEvent *ev);
-bool cc_state_numpy(CcRec *rec); /* the same of a function of numpy's, whatever it is given */
+bool cc_state_event(CcRec *rec, const CcEvent *ev); /* of operators, and of what makes text */
+bool cc_state_numpy(CcRec *rec);                    /* the same of a function of numpy's, whatever it is given */
 /* Whether hooks of saved tensors are set; if not, a guard says so. */
 bool cc_state_hooks(CcRec *rec);
 bool cc_state_codec(PyObject *name); /* an encoding, or a way to handle errors, that nobody can replace */

@@ -53,7 +53,7 @@ void cc_same_which(CcRec *rec, PyObject *o) {
 }
 
 void cc_same_met(CcRec *rec, PyObject *o) {
-    if (o == NULL) return;
+    if (o == NULL || PyUnicode_CheckExact(o)) return;
     if (PyTuple_Check(o))
         (void)cc_inside_guard(rec, o, 4); /* what can't be guarded is no constant, and has an identity */
     else if (cc_same_nan(o)) cc_value_which(rec, o);

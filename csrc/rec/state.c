@@ -112,7 +112,6 @@ bool cc_state_read(CcRec *rec, PyObject *const *in, int n, bool text) {
 bool cc_state_event(CcRec *rec, const CcEvent *ev) {
     const bool modulo = ev->kind == CC_EV_BINOP && ev->arg == CC_NB_REMAINDER && PyUnicode_Check(ev->in[0]);
     if (ev->kind == CC_EV_FORMAT || modulo) return cc_state_read(rec, ev->in, ev->n, true);
-    if (ev->kind != CC_EV_BINOP && ev->kind != CC_EV_UNARY && ev->kind != CC_EV_COMPARE) return true;
     bool numpy = false;
     for (int i = 0; i < ev->n; i++) numpy = numpy || (ev->in[i] != NULL && cc_value_numpy(ev->in[i]));
     return !numpy || ask(rec, NUMPY_ERRORS);

@@ -202,6 +202,7 @@ static PyObject *from_source(CcRec *rec, int guard, PyObject *value) {
 
 /* Those that nobody took are constants. */
 void cc_sym_drop_pending(CcRec *rec) {
+    if (rec->pending.n == 0) return;
     for (int i = 0; rec->trace != NULL && i < rec->pending.n; i++) {
         const struct CcPending p = rec->pending.at[i];
         if (number_of(rec->trace, p.guard) == NULL) {

@@ -146,7 +146,10 @@ bool cc_value_structseq(PyObject *o) {
     return PyDict_GetItemString(cc_type_dict(Py_TYPE(o)), "n_sequence_fields") != NULL;
 }
 
+static struct CcFound *found(CcRec *rec, const PyObject *o) { return &rec->found[(uintptr_t)o / 16 % CC_FOUND]; }
+
 void cc_value_drop(CcRec *rec, CcProv *p) {
+    *found(rec, p->object) = (struct CcFound){0};
     rec->died = rec->died || (p->weak != NULL && p->origin == CC_O_SOURCE);
     cc_map_remove(&rec->by_object, p->object);
     PyObject *held = p->weak != NULL ? p->weak : p->object;
@@ -155,9 +158,13 @@ void cc_value_drop(CcRec *rec, CcProv *p) {
 }
 
 CcProv *cc_value_find(CcRec *rec, PyObject *o) {
-    const int64_t *at = cc_map_find(&rec->by_object, o);
-    if (at == NULL) return NULL;
-    CcProv *p = &rec->prov.at[*at];
+    struct CcFound *f = found(rec, o);
+    if (f->object != o) {
+        const int64_t *at = cc_map_find(&rec->by_object, o);
+        *f = (struct CcFound){o, at != NULL ? (int)*at + 1 : 0};
+    }
+    if (f->place == 0) return NULL;
+    CcProv *p = &rec->prov.at[f->place - 1];
     if (p->weak != NULL && cc_weak_target(p->weak) != o) { /* the tensor died, its address lives on */
         cc_value_drop(rec, p);
         return NULL;
@@ -238,6 +245,7 @@ CcProv *cc_value_set(CcRec *rec, PyObject *o, CcOrigin origin, int id) {
         cc_vec_push(&rec->prov, (CcProv){.object = o, .weak = weak, .finalised = PyObject_GC_IsFinalized(o)});
         p = &cc_vec_last(&rec->prov);
         cc_map_put(&rec->by_object, o, rec->prov.n - 1);
+        *found(rec, o) = (struct CcFound){o, rec->prov.n};
     }
     p->origin = (uint8_t)origin;
     if (cc_value_loose(p) && !was_loose) cc_vec_push(&rec->loose, (int)(p - rec->prov.at));
@@ -259,6 +267,7 @@ void cc_value_fresh(CcRec *rec, PyObject *o) {
 
 void cc_value_clear(CcRec *rec) {
     cc_map_free(&rec->by_object);
+    memset(rec->found, 0, sizeof rec->found);
     while (rec->prov.n > 0) {
         CcProv p = rec->prov.at[--rec->prov.n];
         if (p.object != NULL) Py_DECREF(p.weak != NULL ? p.weak : p.object);
