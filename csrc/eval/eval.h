@@ -78,6 +78,7 @@ typedef struct CcPoint {
         int pc;
     } *level;
     CC_VEC(CcSegment *) segment;
+    int last;   /* the one that followed last: asked first */
     bool full;  /* the limit was reached: CPython goes on from here */
     int raised; /* recordings from here that an exception ended */
 } CcPoint;

@@ -259,6 +259,7 @@ static void publish(Region *g) {
         /* runs torch: other threads may look at the point meanwhile */
         CcSegment *s = cc_segment_new(g->root, t);
         cc_vec_push(&g->point->segment, s);
+        g->point->last = g->point->segment.n - 1;
     } else {
         cc_trace_free(t);
     }
@@ -546,7 +547,9 @@ static CcGo on_resume(CcObserver *obs, CcAct *act) {
     }
     CcPoint *p = cc_root_point(g->root, acts, n, true);
     const CcGuardState state = {.acts = acts, .n_acts = n};
-    for (int i = p->segment.n - 1; i >= 0; i--) {
+    const int n_segments = p->segment.n, last = p->last;
+    for (int k = 0; k < n_segments; k++) { /* the one that followed last, then the others, newest first */
+        const int i = k == 0 ? last : n_segments - k - (n_segments - k <= last);
         CcSegment *s = p->segment.at[i];
         if (s->broken || !cc_mode_same(&s->trace->mode, &mode)) continue;
         if (s->trace->scoped && !cc_mode_same(&s->trace->outer, &g->mode)) continue;
@@ -565,6 +568,7 @@ static CcGo on_resume(CcObserver *obs, CcAct *act) {
             cc_segment_close(&x);
             continue;
         }
+        p->last = i;
         const CcGo go =
             ran == CC_RAN ? after_segment(g, s, &x, acts, n) : fail_segment(g, s, ran == CC_RAN_NOTHING, act, n);
         cc_guard_release(&s->trace->guards, x.gv);
