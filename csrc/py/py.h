@@ -303,7 +303,10 @@ PyObject *const *cc_cache_result_at(PyObject *o);
         (o) = (make);                                                                                                  \
     } while ((o) == NULL && cc_obj_again())
 bool cc_obj_again(void); /* true: memory was what was missing, and there is some; else it ends the process */
-CC_NEW PyObject *cc_obj_name(const char *text);                  /* interned; never NULL */
+CC_NEW PyObject *cc_obj_name(const char *text); /* interned; never NULL */
+static inline bool cc_text_is(PyObject *s, const char *ascii) {
+    return PyUnicode_GET_LENGTH(s) == (Py_ssize_t)strlen(ascii) && PyUnicode_CompareWithASCIIString(s, ascii) == 0;
+}
 void cc_obj_put(PyObject *dict, PyObject *key, PyObject *value); /* never fails */
 
 /* Borrowed instance dict or NULL (never creates one... 3.11/3.12: materialises it when values are inline, because

@@ -221,7 +221,7 @@ static bool would_trace(const CcAct *caller) {
 static bool is_dynamos_note(PyObject *callable) {
     if (!PyFunction_Check(callable)) return false;
     const PyFunctionObject *f = (PyFunctionObject *)callable;
-    return PyUnicode_CompareWithASCIIString(f->func_qualname, "GenerationTracker.tag") == 0 && f->func_module != NULL &&
+    return cc_text_is(f->func_qualname, "GenerationTracker.tag") && f->func_module != NULL &&
            PyUnicode_Check(f->func_module) &&
            PyUnicode_CompareWithASCIIString(f->func_module, "torch._dynamo.mutation_guard") == 0;
 }
@@ -265,7 +265,7 @@ static bool is_torchs(const PyCodeObject *co, PyObject *globals) {
     PyObject *name = PyDict_GetItemString(globals, "__name__");
     const char *text = name != NULL && PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : NULL;
     return text != NULL && strncmp(text, "torch", 5) == 0 && (text[5] == '\0' || text[5] == '.') &&
-           PyUnicode_CompareWithASCIIString(co->co_name, "is_compiling") != 0;
+           !cc_text_is(co->co_name, "is_compiling");
 }
 
 /* The same questions as in would_trace, about a frame that CPython runs; first: it asks itself. */

@@ -81,7 +81,12 @@ static bool opaque_descriptor(PyObject *d) {
 /* Guards that the type's attribute is what it was; static types don't change: -1. */
 static int guard_type_attr(CcRec *rec, PyTypeObject *type, PyObject *name, PyObject *d) {
     if (!cc_python_class(type)) return -1;
-    return cc_value_read(rec, CC_SRC_TLOOK, cc_value_const_source(rec, (PyObject *)type), name, 0, 0, d);
+    struct CcLooked *l = &rec->looked[((uintptr_t)type >> 6 ^ (uintptr_t)name >> 4) % CC_FOUND];
+    if (l->type == type && l->name == name && l->found == d && rec->ran.co == NULL) return l->guard;
+    const int guard = cc_value_read(rec, CC_SRC_TLOOK, cc_value_const_source(rec, (PyObject *)type), name, 0, 0, d);
+    /* each read of a constant counts: it may be a symbol */
+    if (d == NULL || !cc_value_const(d)) *l = (struct CcLooked){type, name, d, guard};
+    return guard;
 }
 
 /* x.grad: autograd alone writes it, and a store of it is a break. One that autograd computed x from would warn when it

@@ -284,7 +284,7 @@ static CcGo torch_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c,
     case CC_T_BREAK: return cc_call_torch(rec, act, t->name, t->why);
     case CC_T_APPLY:
     case CC_T_CONTEXT:
-        return cc_node_grad_mode() ? cc_call_torch(rec, act, t->name, "is a function of autograd, which is on") : CC_OK;
+        return cc_mode_grad_now() ? cc_call_torch(rec, act, t->name, "is a function of autograd, which is on") : CC_OK;
     case CC_T_UNKNOWN:
         if (!cc_call_any_tensor(c, 2)) {
             char name[96];

@@ -63,10 +63,11 @@ static CcGo tensor_write(CcRec *rec, CcAct *act, const CcEvent *ev) {
 
 /* What a dict holds by a key whose hash may be Python code (an enumeration's), which is not recorded for this. */
 static PyObject *lookup(const CcAct *act, PyObject *dict, PyObject *key) {
-    const bool paused = cc_hook_pause(act->obs, true);
+    const bool plain = PyUnicode_CheckExact(key); /* no Python code hashes it */
+    const bool paused = !plain && cc_hook_pause(act->obs, true);
     PyObject *v = PyDict_GetItemWithError(dict, key);
     if (v == NULL) PyErr_Clear();
-    cc_hook_pause(act->obs, paused);
+    if (!plain) cc_hook_pause(act->obs, paused);
     return v;
 }
 

@@ -44,7 +44,7 @@ void cc_name_super(CcRec *rec, const CcAct *act) {
     PyObject *names = PyCode_GetFreevars(act->co);
     const Py_ssize_t n = names != NULL ? PyTuple_GET_SIZE(names) : 0;
     for (Py_ssize_t i = 0; i < n; i++) {
-        if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, i), "__class__") != 0) continue;
+        if (!cc_text_is(PyTuple_GET_ITEM(names, i), "__class__")) continue;
         PyObject *cell = cc_act_get(act, act->code->n_locals - (int)(n - i));
         if (cell != NULL && PyCell_Check(cell)) cc_name_cell(rec, cell, PyCell_GET(cell));
     }

@@ -62,11 +62,15 @@ static bool gone(const CcProv *p) {
 
 /* Of CcRec.loose, from `from` on: drops what is gone and was met as the `first` or later, and forgets what has gone. */
 static void sweep_loose(CcRec *rec, int from, int first) {
+    bool all = true;                                 /* are there still */
     for (int k = rec->loose.n - 1; k >= from; k--) { /* what was made last may hold what was made before */
         const int i = k < rec->loose.n ? rec->loose.at[k] : -1;
-        if (i < first || i >= rec->prov.n || rec->prov.at[i].object == NULL || !gone(&rec->prov.at[i])) continue;
-        cc_value_drop(rec, &rec->prov.at[i]); /* Python code may run, and the recording end */
+        CcProv *p = i >= 0 && i < rec->prov.n && rec->prov.at[i].object != NULL ? &rec->prov.at[i] : NULL;
+        const bool goes = p != NULL && i >= first && gone(p);
+        all = all && p != NULL && !goes;
+        if (goes) cc_value_drop(rec, p); /* Python code may run, and the recording end */
     }
+    if (all) return;
     int n = CC_MIN(from, rec->loose.n);
     for (int k = n; k < rec->loose.n; k++) {
         const int i = rec->loose.at[k];

@@ -142,7 +142,7 @@ static CcLooks looked_at(const CcAct *act, const CcEvent *ev) {
     static const char *const converted[] = {"__len__",   "__bool__",        "__hash__",     "__index__", "__int__",
                                             "__float__", "__length_hint__", "__contains__", "__eq__"};
     for (int i = 0; i < CC_COUNT(converted); i++)
-        if (PyUnicode_CompareWithASCIIString(act->co->co_name, converted[i]) == 0) return CC_LOOKS_TRUTH;
+        if (cc_text_is(act->co->co_name, converted[i])) return CC_LOOKS_TRUTH;
     Looks looks = {CC_LOOKS_NOT, 8};
     switch (ev->kind) {
     case CC_EV_CALL:

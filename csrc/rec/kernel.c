@@ -27,20 +27,18 @@ static bool of_custom_op(const char *key) {
 /* torch.library notes "namespace/name/dispatch key". Meta kernels run for tensors without data alone. *other: there are
  * some that custom_op has not made. */
 static bool registered(const char *prefix, size_t n, bool *other) {
-    PyObject *set = of_module("torch.library", "_impls"), *it = set != NULL ? PyObject_GetIter(set) : NULL, *item;
-    bool found = it == NULL; /* another torch: nobody knows */
+    PyObject *set = of_module("torch.library", "_impls"), *item;
+    bool found = set == NULL || !PyAnySet_Check(set); /* another torch: nobody knows */
     *other = found;
-    while (it != NULL && (item = PyIter_Next(it)) != NULL) {
-        const char *s = PyUnicode_Check(item) ? PyUnicode_AsUTF8(item) : NULL,
-                   *key = s != NULL ? strrchr(s, '/') : NULL;
-        if (key != NULL && strncmp(s, prefix, n) == 0 && (s[n] == '/' || s[n] == '.') && strcmp(key, "/Meta") != 0) {
-            found = true;
-            *other = *other || !of_custom_op(key + 1);
-        }
-        Py_DECREF(item);
+    for (Py_ssize_t place = 0; !*other && cc_set_next(set, &place, &item); place++) {
+        const char *s = item != NULL && PyUnicode_Check(item) ? PyUnicode_AsUTF8(item) : NULL;
+        if (s == NULL || strncmp(s, prefix, n) != 0 || (s[n] != '/' && s[n] != '.')) continue;
+        const char *key = strrchr(s, '/');
+        if (key == NULL || strcmp(key, "/Meta") == 0) continue;
+        found = true;
+        *other = *other || !of_custom_op(key + 1);
     }
     PyErr_Clear();
-    Py_XDECREF(it);
     Py_XDECREF(set);
     return found;
 }
@@ -145,7 +143,7 @@ static bool keeps_op(const char *prefix, size_t n) {
     PyObject *name = PyUnicode_FromString(qualified);
     PyObject *def = defs != NULL && name != NULL ? PyObject_GetItem(defs, name) : NULL;
     const bool is = def != NULL && keeps_part(def, "_init_fn") && keeps_part(def, "_backend_fns") &&
-                    (!cc_node_grad_mode() || keeps_part(def, "_setup_context_fn"));
+                    (!cc_mode_grad_now() || keeps_part(def, "_setup_context_fn"));
     PyErr_Clear();
     Py_XDECREF(def);
     Py_XDECREF(name);

@@ -14,10 +14,18 @@ static const struct {
 #undef CC_LIBRARY
 };
 
+static struct {
+    int begin, end; /* rows */
+} of_kind[LISTED + 1];
+
 static char folder[4096]; /* of the standard library, with a final slash */
 static size_t folder_n;
 
 int cc_library_init(void) {
+    for (int i = 0; i < CC_COUNT(rows); i++) {
+        if (of_kind[rows[i].kind].end == 0) of_kind[rows[i].kind].begin = i;
+        of_kind[rows[i].kind].end = i + 1;
+    }
     PyObject *os = PyImport_ImportModule("os");
     PyObject *file = os != NULL ? PyObject_GetAttrString(os, "__file__") : NULL;
     const char *path = file != NULL ? PyUnicode_AsUTF8(file) : NULL;
@@ -36,9 +44,10 @@ int cc_library_init(void) {
  * characters. */
 static bool listed(int kind, const PyCodeObject *co, const char *path, size_t skip) {
     const size_t n = strlen(path);
-    for (int i = 0; i < CC_COUNT(rows); i++) {
+    for (int i = of_kind[kind].begin; i < of_kind[kind].end; i++) {
         const size_t k = rows[i].n;
-        if (rows[i].kind != kind || n < k + 3 || (rows[i].file[0] != '/' && n != skip + k + 3)) continue;
+        if (n < k + 3 || path[n - 4] != rows[i].file[k - 1]) continue;
+        if (rows[i].kind != kind || (rows[i].file[0] != '/' && n != skip + k + 3)) continue;
         if (strncmp(path + n - k - 3, rows[i].file, k) != 0 || strcmp(path + n - 3, ".py") != 0) continue;
         if (*rows[i].function == '\0' || PyUnicode_CompareWithASCIIString(co->co_qualname, rows[i].function) == 0)
             return true;

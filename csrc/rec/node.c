@@ -133,18 +133,12 @@ static bool hides_tensor(CcRec *rec, const CcCallSpec *spec, const Operands *bou
 
 static CcType foreign(void) { return (CcType){.dtype = CC_DT_OTHER, .ndim = -1}; }
 
-bool cc_node_grad_mode(void) {
-    CcMode mode;
-    cc_mode_read(&mode);
-    return cc_mode_grad(&mode);
-}
-
 static CcType type_of(CcRec *rec, PyObject *o) {
     if (!cc_tens_plain(o)) return foreign();
     CcTensor t;
     cc_tens_read(o, true, &t);
     /* Under no_grad a view of a parameter still says that it requires grad. */
-    if (t.type.requires_grad && !rec->trace->needs_grad && cc_node_grad_mode()) rec->trace->needs_grad = true;
+    if (t.type.requires_grad && !rec->trace->needs_grad && cc_mode_grad_now()) rec->trace->needs_grad = true;
     return t.type;
 }
 
@@ -300,7 +294,7 @@ bool cc_node_pending(CcRec *rec) {
 static bool hooked(CcRec *rec, const CcType *types, int n) {
     bool grad = false;
     for (int i = 0; i < n; i++) grad = grad || types[i].requires_grad;
-    return grad && cc_node_grad_mode() && cc_node_pending(rec) && cc_state_hooks(rec);
+    return grad && cc_mode_grad_now() && cc_node_pending(rec) && cc_state_hooks(rec);
 }
 
 /* A node that may raise, behind one that can't be undone, in code that catches: a replay could not go to the
@@ -403,7 +397,7 @@ static void note_sizes(CcRec *rec, const CcCallSpec *spec, const CcAction *actio
 /* Where grad mode is on, which inputs require grad decides whether autograd has to see the ops, and a write in place
  * makes its target require grad. Results: type_of. */
 static void note_grad(CcRec *rec, const CcCallSpec *spec) {
-    if (!cc_node_grad_mode()) return;
+    if (!cc_mode_grad_now()) return;
     if (!cc_mode_grad(&rec->mode)) rec->read_grad = true; /* else guards look at it anyway */
     for (int i = 0; i < spec->n && spec->flags & CC_N_WRITES; i++)
         if (cc_tens_any(spec->in[i]) && cc_tens_requires_grad(spec->in[i])) rec->trace->needs_grad = true;

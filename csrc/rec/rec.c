@@ -24,6 +24,7 @@ static void abort_recording(CcRec *rec) {
     cc_escape_restore(rec);
     cc_node_clear_effects(rec);
     cc_value_clear(rec);
+    memset(rec->looked, 0, sizeof rec->looked);
     cc_map_free(&rec->input_of);
     cc_map_free(&rec->unsized);
     cc_map_free(&rec->handed);
@@ -138,14 +139,13 @@ void cc_rec_guard_function(CcRec *rec, PyFunctionObject *func) {
 
 bool cc_rec_in_module(const CcAct *act, const char *name) {
     PyObject *module = PyDict_GetItemString(act->func->func_globals, "__name__");
-    return module != NULL && PyUnicode_Check(module) && PyUnicode_CompareWithASCIIString(module, name) == 0;
+    return module != NULL && PyUnicode_Check(module) && cc_text_is(module, name);
 }
 
 /* 3.13: a module that lacks an attribute asks its __spec__ for what the error says (_Py_module_getattro_impl), also
  * where the module's class has a __getattr__, so that there is no error. */
 static bool words_error(const CcAct *act, const CcEvent *ev, const PyObject *self) {
-    if (ev == NULL || PyUnicode_CompareWithASCIIString(act->co->co_qualname, "ModuleSpec.has_location") != 0)
-        return false;
+    if (ev == NULL || !cc_text_is(act->co->co_qualname, "ModuleSpec.has_location")) return false;
     for (int i = 0; i < ev->n; i++)
         if (ev->in[i] == self) return false; /* the user's code asks it */
     return true;
@@ -169,7 +169,7 @@ static bool uncalled(CcRec *rec, const CcAct *act) {
     /* What the trace made is finalised where its own code drops it: that is recorded. Anybody else's is garbage. */
     PyObject *first = act->co->co_argcount > 0 ? cc_act_get(act, 0) : NULL;
     if (words_error(act, ev, first)) return true;
-    if (first != NULL && (PyWeakref_Check(first) || PyUnicode_CompareWithASCIIString(act->co->co_name, "__del__") == 0))
+    if (first != NULL && (PyWeakref_Check(first) || cc_text_is(act->co->co_name, "__del__")))
         return cc_value_find(rec, first) == NULL;
     return rec->frame.n > 0 && act->prev == cc_vec_last(&rec->frame).act && act->prev->event == NULL;
 }

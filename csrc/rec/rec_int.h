@@ -49,7 +49,7 @@ typedef struct CcRecFrame {
     int gives; /* guard that reads what the event gives, looked at before it; -1: none */
 } CcRecFrame;
 
-enum { CC_FOUND = 16 };
+enum { CC_FOUND = 64 };
 
 struct CcRec {
     int64_t freezing; /* parameters of up to so many bytes are marked as frozen */
@@ -59,6 +59,12 @@ struct CcRec {
     CcMode mode;
     CC_VEC(CcRecFrame) frame;
     CC_VEC(CcProv) prov;
+    /* attributes of classes that guards know already */
+    struct CcLooked {
+        PyTypeObject *type;
+        PyObject *name, *found;
+        int guard;
+    } looked[CC_FOUND];
     CcMap by_object; /* object -> index into prov */
     /* what by_object said last: an event asks for the same few objects again and again */
     struct CcFound {
@@ -417,7 +423,6 @@ CcGo cc_node_effect(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *re
 int cc_node_args(CcRec *rec, const CcCallSpec *spec);
 CcAction cc_node_action(const CcCallSpec *spec, CcAct *act, int args0);
 void cc_action_free(CcAction *a);
-bool cc_node_grad_mode(void);     /* now, and not at the entry: the region may have switched it */
 bool cc_node_catches(CcRec *rec); /* code of the region would handle an exception here */
 bool cc_node_pending(CcRec *rec); /* writes of Python state wait for the graph's end */
 /* Can every operand of a node be named? Otherwise *bad is the first that can't. */

@@ -68,7 +68,7 @@ static bool overwrites(const CcCallSpec *spec) {
 /* Bytes can be put back; what autograd has noted of the write cannot, and would be noted twice. */
 static bool autograd_sees(const CcCallSpec *spec) {
     bool sees = false;
-    for (int i = 0; cc_node_grad_mode() && i < spec->n; i++)
+    for (int i = 0; cc_mode_grad_now() && i < spec->n; i++)
         sees = sees || (cc_tens_any(spec->in[i]) && cc_tens_requires_grad(spec->in[i]));
     return sees;
 }

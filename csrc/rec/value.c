@@ -146,7 +146,9 @@ bool cc_value_structseq(PyObject *o) {
     return PyDict_GetItemString(cc_type_dict(Py_TYPE(o)), "n_sequence_fields") != NULL;
 }
 
-static struct CcFound *found(CcRec *rec, const PyObject *o) { return &rec->found[(uintptr_t)o / 16 % CC_FOUND]; }
+static struct CcFound *found(CcRec *rec, const PyObject *o) {
+    return &rec->found[((uintptr_t)o >> 4 ^ (uintptr_t)o >> 10) % CC_FOUND];
+}
 
 void cc_value_drop(CcRec *rec, CcProv *p) {
     *found(rec, p->object) = (struct CcFound){0};

@@ -148,11 +148,15 @@ bool cc_mode_library(const CcMode *m) { return m->v[M_MKLDNN] != 0; }
 
 bool cc_mode_keeps_casts(const CcMode *m) { return m->v[M_AUTOCAST_CPU] != 0 && m->v[M_AUTOCAST_CACHE] != 0; }
 
-bool cc_mode_autocast_cpu(void) {
-    CcMode now;
-    cc_mode_read(&now);
-    return now.v[M_AUTOCAST_CPU] != 0;
+static intptr_t read_one(int i) {
+    static const uint64_t none[2];
+    const uint64_t *keys = cc_tsym_tls_keys();
+    return read_row(i, keys ? keys : none);
 }
+
+bool cc_mode_autocast_cpu(void) { return read_one(M_AUTOCAST_CPU) != 0; }
+
+bool cc_mode_grad_now(void) { return read_one(M_GRAD) != 0; }
 
 bool cc_mode_inference(const CcMode *m) { return m->v[M_INFERENCE] != 0; }
 
@@ -203,9 +207,7 @@ void cc_mode_unnest(PyObject *f) {
 }
 
 void cc_mode_restore_grad(const CcMode *m) {
-    CcMode now;
-    cc_mode_read(&now);
-    if (now.v[M_GRAD] != m->v[M_GRAD]) set_row(M_GRAD, m->v[M_GRAD]);
+    if (read_one(M_GRAD) != m->v[M_GRAD]) set_row(M_GRAD, m->v[M_GRAD]);
 }
 
 CcDtype cc_mode_default_dtype(void) {

@@ -97,6 +97,7 @@ bool cc_mode_keeps_casts(const CcMode *mode);
 bool cc_mode_autocast_cpu(void);               /* autocast is enabled for the CPU now */
 bool cc_mode_inference(const CcMode *mode);    /* inference mode is enabled */
 bool cc_mode_grad(const CcMode *mode);         /* grad mode is enabled */
+bool cc_mode_grad_now(void);                   /* ... now, and not at the entry: the region may have switched it */
 void cc_mode_restore_grad(const CcMode *mode); /* sets grad mode to what it is there */
 void cc_mode_restore(const CcMode *mode);      /* and all else that graphs set, but for autocast's depth */
 void cc_mode_unnest(PyObject *function);       /* undoes its call, if that has changed autocast's depth */
