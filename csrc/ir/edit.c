@@ -7,18 +7,74 @@
  * places is done once. */
 #include "ir.h"
 
+/* ------------------------------------------------------------------ who reads what */
+
+static void count_operand(CcGraph *g, const CcOperand *o, int by) {
+    if (o->kind != CC_IN_VALUE) return;
+    const int value = cc_graph_base(g, o->value);
+    if (value < g->n_reads) g->reads[value] += by;
+}
+
+static void count_node(CcGraph *g, const CcNode *n, int by) {
+    for (int i = 0; i < n->n_in; i++) count_operand(g, cc_graph_operand(g, n, i), by);
+}
+
+/* What the pass itself has made is new to the count: it is looked for. */
+int cc_edit_reads(const CcGraph *g, int value) {
+    if (value < g->n_reads) return g->reads[value];
+    int reads = 0;
+    for (int i = 0; i < g->node.n; i++)
+        for (int k = 0; k < g->node.at[i].n_in; k++) {
+            const CcOperand *o = cc_graph_operand(g, &g->node.at[i], k);
+            reads += o->kind == CC_IN_VALUE && cc_graph_base(g, o->value) == value;
+        }
+    return reads;
+}
+
+static void count_all(CcGraph *g) {
+    g->n_reads = g->val.n;
+    g->reads = cc_mem_grow(g->reads, sizeof *g->reads * ((size_t)g->n_reads + 1));
+    memset(g->reads, 0, sizeof *g->reads * (size_t)g->n_reads);
+    for (int i = 0; i < g->node.n; i++) count_node(g, &g->node.at[i], 1);
+}
+
+/* Did the pass keep count? (Where it made values windows, operands count for other ones.) */
+static void check_counts(CcGraph *g) {
+    for (int i = 0; i < g->undo.n; i++) {
+        const CcEdit *e = &g->undo.at[i];
+        if (e->what == CC_EDIT_VAL && e->was.val.window_of != g->val.at[e->at].window_of) return;
+    }
+    int *counted = cc_mem_get(sizeof *counted * ((size_t)g->n_reads + 1));
+    const int n = g->n_reads;
+    memcpy(counted, g->reads, sizeof *counted * (size_t)n);
+    count_all(g);
+    CC_ASSERT(memcmp(counted, g->reads, sizeof *counted * (size_t)n) == 0);
+    free(counted);
+}
+
+/* ------------------------------------------------------------------ changes */
+
 CcEditMark cc_edit_mark(const CcGraph *g) {
     return (CcEditMark){g->undo.n, g->node.n, g->val.n, g->operand.n, g->moved.n};
 }
 
+/* Nodes that were appended go first: what they read may be a window that goes with them. */
 void cc_edit_undo(CcGraph *g, CcEditMark mark) {
+    while (g->node.n > mark.node) count_node(g, &g->node.at[--g->node.n], -1);
     while (g->undo.n > mark.undo) {
         const CcEdit *e = &g->undo.at[--g->undo.n];
-        if (e->what == CC_EDIT_NODE) g->node.at[e->at] = e->was.node;
-        else if (e->what == CC_EDIT_VAL) g->val.at[e->at] = e->was.val;
-        else g->operand.at[e->at] = e->was.operand;
+        if (e->what == CC_EDIT_NODE) {
+            count_node(g, &g->node.at[e->at], -1);
+            g->node.at[e->at] = e->was.node;
+            count_node(g, &e->was.node, 1);
+        } else if (e->what == CC_EDIT_VAL) {
+            g->val.at[e->at] = e->was.val;
+        } else {
+            count_operand(g, &g->operand.at[e->at], -1);
+            g->operand.at[e->at] = e->was.operand;
+            count_operand(g, &e->was.operand, 1);
+        }
     }
-    g->node.n = mark.node;
     g->val.n = mark.val;
     g->operand.n = mark.operand;
     g->moved.n = mark.moved;
@@ -34,34 +90,51 @@ CcVal *cc_edit_val(CcGraph *g, int value) {
     return &g->val.at[value];
 }
 
-CcOperand *cc_edit_operand(CcGraph *g, int node, int i) {
+void cc_edit_operand(CcGraph *g, int node, int i, CcOperand o) {
     const int at = g->node.at[node].in0 + i;
     cc_vec_push(&g->undo, (CcEdit){CC_EDIT_OPERAND, at, {.operand = g->operand.at[at]}});
-    return &g->operand.at[at];
+    count_operand(g, &g->operand.at[at], -1);
+    g->operand.at[at] = o;
+    count_operand(g, &o, 1);
+}
+
+void cc_edit_slots(CcGraph *g, int node, int in0, int n_in) {
+    CcNode *n = cc_edit_node(g, node);
+    count_node(g, n, -1);
+    n->in0 = in0;
+    n->n_in = n_in;
+    count_node(g, n, 1);
+}
+
+void cc_edit_operands(CcGraph *g, int node, const CcOperand *in, int n_in) {
+    const int in0 = g->operand.n;
+    for (int i = 0; i < n_in; i++) cc_vec_push(&g->operand, in[i]);
+    cc_edit_slots(g, node, in0, n_in);
 }
 
 void cc_edit_rewrite(CcGraph *g, int node, CcOpId op, const CcOperand *in, int n_in) {
-    CcNode *n = cc_edit_node(g, node);
-    n->op = (uint16_t)op;
-    n->in0 = g->operand.n;
-    n->n_in = n_in;
-    n->rewritten = true;
-    for (int i = 0; i < n_in; i++) cc_vec_push(&g->operand, in[i]);
+    cc_edit_operands(g, node, in, n_in);
+    g->node.at[node].op = (uint16_t)op;
+    g->node.at[node].rewritten = true;
 }
 
 int cc_edit_insert(CcGraph *g, int before, const CcNode *n) {
     cc_vec_push(&g->node, *n);
     cc_vec_push(&g->moved, (CcEditPlace){g->node.n - 1, before});
+    count_node(g, n, 1);
     return g->node.n - 1;
 }
 
 void cc_edit_drop(CcGraph *g, int node) {
-    CcNode *n = cc_edit_node(g, node);
+    cc_edit_operands(g, node, NULL, 0);
+    CcNode *n = &g->node.at[node];
     n->op = CC_OP_host;
     n->flags = 0;
-    n->n_in = n->n_out = 0;
+    n->n_out = 0;
     cc_vec_push(&g->moved, (CcEditPlace){node, -1});
 }
+
+/* ------------------------------------------------------------------ the end of a pass */
 
 /* Nodes in program order; to[node]: where it stands now. What named a dropped node names the first one in its place. */
 static void put_in_order(CcGraph *g, int *to) {
@@ -99,6 +172,7 @@ static void put_in_order(CcGraph *g, int *to) {
 }
 
 void cc_edit_settle(CcGraph *g) {
+    if (CC_DEBUG >= 2 && g->reads) check_counts(g);
     if (g->moved.n) {
         int *to = cc_mem_get(sizeof *to * (size_t)g->node.n);
         put_in_order(g, to);
@@ -107,4 +181,5 @@ void cc_edit_settle(CcGraph *g) {
         free(to);
     }
     g->moved.n = g->undo.n = 0;
+    count_all(g);
 }

@@ -10,6 +10,7 @@ void cc_graph_free(CcGraph *g) {
     cc_vec_free(&g->operand);
     cc_vec_free(&g->undo);
     cc_vec_free(&g->moved);
+    free(g->reads);
     free(g);
 }
 

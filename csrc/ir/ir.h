@@ -260,6 +260,8 @@ typedef struct CcGraph {
      * one, and those that go (before: -1) */
     CC_VEC(CcEdit) undo;
     CC_VEC(CcEditPlace) moved;
+    int *reads; /* by value: operands of nodes that read it, or a window of it (as windows were when the pass began) */
+    int n_reads;
 } CcGraph;
 
 CcGraph *cc_graph_new(void);
@@ -284,16 +286,20 @@ typedef struct CcEditMark {
 } CcEditMark;
 CcEditMark cc_edit_mark(const CcGraph *g);
 void cc_edit_undo(CcGraph *g, CcEditMark mark); /* all that was done since the mark */
-CcNode *cc_edit_node(CcGraph *g, int node);
+CcNode *cc_edit_node(CcGraph *g, int node);     /* for all but its operands */
 CcVal *cc_edit_val(CcGraph *g, int value);
-CcOperand *cc_edit_operand(CcGraph *g, int node, int i);
-/* The node is this op of these operands now, which the host does not know. in: no memory of the graph's */
+void cc_edit_operand(CcGraph *g, int node, int i, CcOperand o);
+void cc_edit_operands(CcGraph *g, int node, const CcOperand *in, int n_in); /* in: no memory of the graph's */
+void cc_edit_slots(CcGraph *g, int node, int in0, int n_in);                /* those that CcGraph.operand has there */
+/* The node is this op of these operands now, which the host does not know. */
 void cc_edit_rewrite(CcGraph *g, int node, CcOpId op, const CcOperand *in, int n_in);
 /* A node before `before`, which is a number that was there when the pass began. -> its number until things settle */
 int cc_edit_insert(CcGraph *g, int before, const CcNode *n);
 /* The node makes and reads nothing any more; other nodes stand in its place. */
 void cc_edit_drop(CcGraph *g, int node);
-/* The end of a pass: nodes stand in program order. Nothing before can be undone. */
+/* How many operands of nodes, needed or not, read this value or a window of it. */
+int cc_edit_reads(const CcGraph *g, int value);
+/* Between passes, and before the first one: nodes stand in program order. Nothing before can be undone. */
 void cc_edit_settle(CcGraph *g);
 /* The expression of a node (by a CC_OPCASE where one fits); NULL when its row has none. */
 const CcExpr *cc_op_expr(const CcGraph *g, const CcNode *node);

@@ -108,9 +108,8 @@ static void cast_operands(Casts *c, int at) {
         const int cast = add_cast(c, at, g->operand.at[in0 + i].value, to);
         g->operand.at[in0 + i].value = cast;
     }
-    CcNode *now = cc_edit_node(g, at);
-    now->in0 = in0;
-    now->rewritten = true;
+    cc_edit_slots(g, at, in0, n.n_in);
+    g->node.at[at].rewritten = true;
 }
 
 void cc_autocast_rewrite(CcGraph *g, const CcGroupRules *rules) {

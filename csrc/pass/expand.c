@@ -28,9 +28,7 @@ static const struct {
 /* A part that gives result k by the whole's first operands, at most so many. */
 static void same_part(Parts *p, CcOpId op, int k, int most) {
     cc_parts_add(p, op, p->whole.out0 + k, NULL, 0);
-    CcNode *n = &p->g->node.at[p->first + p->n - 1];
-    n->in0 = p->whole.in0;
-    n->n_in = CC_MIN(p->whole.n_in, most);
+    cc_edit_slots(p->g, p->first + p->n - 1, p->whole.in0, CC_MIN(p->whole.n_in, most));
 }
 
 static bool pair(Parts *p, const bool *needed) {

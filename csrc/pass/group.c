@@ -222,16 +222,6 @@ static int kind_of(const CcGraph *g, int node, const CcGroupRules *rules) {
     return rules->prim && rules->prim(g, node) ? CC_G_PRIM : CC_G_HOST;
 }
 
-static bool reads_once(const CcGraph *g, int value) {
-    int uses = 0;
-    for (int i = g->val.at[value].def + 1; i < g->node.n && uses < 2; i++)
-        for (int k = 0; k < g->node.at[i].n_in; k++) {
-            const CcOperand *o = &g->operand.at[g->node.at[i].in0 + k];
-            uses += o->kind == CC_IN_VALUE && cc_graph_base(g, o->value) == value;
-        }
-    return uses == 1;
-}
-
 /* Is this node the only reader of what a primitive makes, and may be its first post-op? */
 static bool is_post(const CcGraph *g, int node, const CcGroupRules *rules) {
     const CcNode *n = &g->node.at[node];
@@ -241,7 +231,7 @@ static bool is_post(const CcGraph *g, int node, const CcGroupRules *rules) {
     if (v->def < 0 || g->node.at[v->def].out0 != x->value || v->is_output || v->window_of ||
         kind_of(g, v->def, rules) != CC_G_PRIM)
         return false;
-    return may_follow(g, &v->def, 1, node, rules) && reads_once(g, x->value);
+    return may_follow(g, &v->def, 1, node, rules) && cc_edit_reads(g, x->value) == 1;
 }
 
 bool cc_group_takes(const CcGraph *g, int node, const CcGroupRules *rules) {

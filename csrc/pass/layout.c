@@ -17,6 +17,7 @@ typedef struct Layout {
     bool *led;         /* by node: it is one that follows */
     bool *last;        /* by value: gets channels innermost */
     bool *whole;       /* by value: a window looks into it */
+    CcReaders readers;
 } Layout;
 
 static CcOpKind kind_of(const CcNode *n) { return cc_op_info((CcOpId)n->op)->kind; }
@@ -137,14 +138,13 @@ static bool drop_losers(Layout *w) {
     for (int v = 0; v < g->val.n; v++) {
         bool good = false, bad = false;
         if (!w->last[v]) continue;
-        for (int i = g->val.at[v].def + 1; i < g->node.n; i++) {
+        for (int r = w->readers.begin[v]; r < w->readers.begin[v + 1]; r++) {
+            const int i = w->readers.node[r];
             const CcNode *n = &g->node.at[i];
-            for (int k = 0; w->live[i] && k < n->n_in; k++) {
-                if (cc_graph_operand(g, n, k)->kind != CC_IN_VALUE || cc_graph_operand(g, n, k)->value != v) continue;
-                if (w->last[n->out0] || has_one_spot(&g->val.at[n->out0].type)) good = true;
-                else if (!w->led[i] && (kind_of(n) == CC_K_CONV || !same_shape(w, v, n->out0))) good = true;
-                else bad = true;
-            }
+            if (!w->live[i]) continue;
+            if (w->last[n->out0] || has_one_spot(&g->val.at[n->out0].type)) good = true;
+            else if (!w->led[i] && (kind_of(n) == CC_K_CONV || !same_shape(w, v, n->out0))) good = true;
+            else bad = true;
         }
         if (!bad || good || is_led(w, v)) continue;
         w->last[v] = false;
@@ -227,8 +227,11 @@ void cc_layout_rewrite(CcGraph *g, const CcGroupRules *rules) {
     w.led = w.ours + nodes;
     w.last = w.led + nodes;
     w.whole = w.last + values;
-    find_all(&w, w.whole + values);
-    for (int v = 0; v < g->val.n; v++)
-        if (w.last[v]) move(cc_edit_val(g, v));
+    if (cc_readers_find(g, &w.readers)) {
+        find_all(&w, w.whole + values);
+        for (int v = 0; v < g->val.n; v++)
+            if (w.last[v]) move(cc_edit_val(g, v));
+    }
+    cc_readers_free(&w.readers);
     free(flags);
 }

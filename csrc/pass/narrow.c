@@ -7,7 +7,7 @@
  * need whole (x, r) is read through a window: its memory at the index.
  *
  * Value and node numbers stay; windows are values behind those of the given graph. */
-#include "pass.h"
+#include "pass_int.h"
 
 enum { WHOLE = 1, PART = 2 }; /* what is wanted of a value, bits */
 
@@ -21,7 +21,7 @@ typedef struct Narrow {
     uint8_t *want;     /* by value */
 } Narrow;
 
-static const CcType *type_of(const Narrow *w, int value) { return &w->g->val.at[value].type; }
+static const CcType *type_at(const Narrow *w, int value) { return &w->g->val.at[value].type; }
 
 static bool has_dim(const Narrow *w, const CcType *t) { return t->ndim > w->right; }
 
@@ -46,29 +46,29 @@ enum { ATTEND_MASK = 3, ATTEND_FORM = 6 }; /* operands of attend (ops.def) */
 /* Rows of attention, which are the last dim but one of q, of the mask and of the merged result. */
 static bool attends_by_row(const Narrow *w, const CcNode *n) {
     return n->op == CC_OP_attend && w->right == 1 && cc_graph_operand(w->g, n, ATTEND_FORM)->i == 2 &&
-           size_there(w, type_of(w, cc_graph_operand(w->g, n, 0)->value)) == w->size;
+           size_there(w, type_at(w, cc_graph_operand(w->g, n, 0)->value)) == w->size;
 }
 
 /* Does this node work on each index of the dim by itself? */
 static bool by_index(const Narrow *w, const CcNode *n) {
     const CcOpKind kind = cc_op_info((CcOpId)n->op)->kind;
-    const CcType *out = type_of(w, n->out0);
+    const CcType *out = type_at(w, n->out0);
     const CcExpr *e = cc_op_expr(w->g, n);
     if (!plain_node(w->g, n) || !has_dim(w, out) || size_there(w, out) != w->size || (e && cc_expr_counts(e)))
         return false;
     for (int i = 0; i < n->n_in; i++)
         if (cc_graph_operand(w->g, n, i)->kind == CC_IN_VALUE &&
-            type_of(w, cc_graph_operand(w->g, n, i)->value)->ndim < 0)
+            type_at(w, cc_graph_operand(w->g, n, i)->value)->ndim < 0)
             return false;
     if (kind == CC_K_POINTWISE) return n->op != CC_OP_fill && n->op != CC_OP_fill_like && n->op != CC_OP_cast_like;
     if (kind == CC_K_ATTENTION) return attends_by_row(w, n);
     const CcOperand *x = cc_graph_operand(w->g, n, 0);
-    if (x->kind != CC_IN_VALUE || type_of(w, x->value)->ndim != out->ndim) return false;
+    if (x->kind != CC_IN_VALUE || type_at(w, x->value)->ndim != out->ndim) return false;
     if (n->op == CC_OP_linear) return w->right >= 1;
     if (kind != CC_K_NORM && kind != CC_K_SOFTMAX) return false;
     for (int i = 1; i < n->n_in; i++) /* weights are left as they are */
         if (cc_graph_operand(w->g, n, i)->kind == CC_IN_VALUE &&
-            has_dim(w, type_of(w, cc_graph_operand(w->g, n, i)->value)))
+            has_dim(w, type_at(w, cc_graph_operand(w->g, n, i)->value)))
             return false;
     const int dims = cc_op_dims(w->g, n);
     return dims >= 0 && dims < 1 << w->right;
@@ -77,7 +77,7 @@ static bool by_index(const Narrow *w, const CcNode *n) {
 /* Does a node in part need this operand in part (or, where it is broadcast, without the dim)? */
 static bool sliced(const Narrow *w, const CcNode *n, int i) {
     const CcOperand *o = cc_graph_operand(w->g, n, i);
-    if (o->kind != CC_IN_VALUE || !has_dim(w, type_of(w, o->value))) return false;
+    if (o->kind != CC_IN_VALUE || !has_dim(w, type_at(w, o->value))) return false;
     return i == 0 || cc_op_info((CcOpId)n->op)->kind == CC_K_POINTWISE || (n->op == CC_OP_attend && i == ATTEND_MASK);
 }
 
@@ -96,7 +96,7 @@ static void mark(Narrow *w) {
             const CcOperand *o = cc_graph_operand(g, n, k);
             if (o->kind != CC_IN_VALUE) continue;
             const bool some =
-                (w->part[i] && sliced(w, n, k) && size_there(w, type_of(w, o->value)) == w->size) || i == w->select;
+                (w->part[i] && sliced(w, n, k) && size_there(w, type_at(w, o->value)) == w->size) || i == w->select;
             w->want[o->value] |= some ? PART : WHOLE;
             if (g->val.at[o->value].window_of) w->want[cc_graph_base(g, o->value)] |= WHOLE;
         }
@@ -126,7 +126,7 @@ static bool begin(Narrow *w, int node) {
     const CcOperand *x = cc_graph_operand(g, n, 0), *dim = cc_graph_operand(g, n, 1),
                     *index = cc_graph_operand(g, n, 2);
     if (x->kind != CC_IN_VALUE || dim->kind != CC_IN_INT || index->kind != CC_IN_INT) return false;
-    const CcType *t = type_of(w, x->value);
+    const CcType *t = type_at(w, x->value);
     if (t->ndim < 2 || g->val.at[x->value].def < 0) return false;
     for (int i = node + 1; i < g->node.n; i++)
         for (int k = 0; w->live[i] && k < g->node.at[i].n_in; k++) {
@@ -171,15 +171,14 @@ static void rewrite(const Narrow *w) {
     CcGraph *g = w->g;
     for (int i = 0; i < w->select; i++)
         for (int k = 0; w->part[i] && k < g->node.at[i].n_in; k++) {
-            const CcOperand *o = cc_graph_operand(g, &g->node.at[i], k);
-            if (!sliced(w, &g->node.at[i], k) || in_part(w, o->value)) continue;
-            const int window = add_window(w, o->value);
-            cc_edit_operand(g, i, k)->value = window;
+            const int value = cc_graph_operand(g, &g->node.at[i], k)->value;
+            if (!sliced(w, &g->node.at[i], k) || in_part(w, value)) continue;
+            cc_edit_operand(g, i, k, value_of(add_window(w, value)));
         }
     for (int i = 0; i < w->select; i++) {
         if (!w->part[i]) continue;
         narrow_value(w, cc_edit_val(g, g->node.at[i].out0));
-        if (g->node.at[i].op == CC_OP_attend) cc_edit_operand(g, i, ATTEND_FORM)->i = 1;
+        if (g->node.at[i].op == CC_OP_attend) cc_edit_operand(g, i, ATTEND_FORM, int_of(1));
     }
     const CcOperand x = *cc_graph_operand(g, &g->node.at[w->select], 0);
     cc_edit_rewrite(g, w->select, CC_OP_copy, &x, 1);

@@ -36,9 +36,7 @@ static bool behind_conv(const CcGraph *g, const CcNode *n, const CcGroupRules *r
     if (def < 0 || cc_op_info((CcOpId)g->node.at[def].op)->kind != CC_K_CONV || !cc_group_takes(g, def, rules) ||
         g->val.at[x].is_output)
         return false;
-    int uses = 0;
-    for (int i = 0; i < g->operand.n; i++) uses += g->operand.at[i].kind == CC_IN_VALUE && g->operand.at[i].value == x;
-    return uses == 1;
+    return cc_edit_reads(g, x) == 1;
 }
 
 /* The vector as the image sees it. */
@@ -165,8 +163,7 @@ static bool goes_on(const CcGraph *g, const CcNode *n, const int *seen, int n_se
 
 static void rewrite_reader(CcGraph *g, int node, const int *seen, int n_seen, int64_t groups) {
     const CcNode n = g->node.at[node];
-    CcNode *now = cc_edit_node(g, node);
-    now->in0 = g->operand.n;
+    const int in0 = g->operand.n;
     for (int i = 0; i < n.n_in; i++) {
         CcOperand o = *cc_graph_operand(g, &n, i);
         if (o.kind == CC_IN_VALUE && g->val.at[o.value].type.ndim > 0) {
@@ -176,6 +173,7 @@ static void rewrite_reader(CcGraph *g, int node, const int *seen, int n_seen, in
         }
         cc_vec_push(&g->operand, o);
     }
+    cc_edit_slots(g, node, in0, n.n_in);
     see_result(g, node, groups);
 }
 

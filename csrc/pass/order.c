@@ -42,6 +42,7 @@ static void verify(const CcGraph *g, const char *pass) {
 }
 
 void cc_order_rewrite(CcGraph *g, const CcGroupRules *rules) {
+    cc_edit_settle(g);
     for (int i = 0; i < CC_COUNT(PASS); i++) {
         if (rules->skipped >> i & 1) continue;
         PASS[i].rewrite(g, rules);

@@ -11,6 +11,13 @@ void cc_dce_mark(const CcGraph *g, bool *live);
 /* uses[value], 0 before: operands of live nodes that read it, or a window of it. */
 void cc_dce_uses(const CcGraph *g, const bool *live, int *uses);
 
+/* readers.c: node[begin[v]] .. node[begin[v + 1] - 1] read value v, in program order; one that does so twice, twice. */
+typedef struct CcReaders {
+    int *begin, *node;
+} CcReaders;
+bool cc_readers_find(const CcGraph *g, CcReaders *out); /* false: no memory; nothing is held */
+void cc_readers_free(CcReaders *r);
+
 /* Questions to the back-ends; NULL = never. */
 typedef struct CcGroupRules {
     CcDtype deflt;      /* torch's default dtype, CC_DT_OTHER when unknown */

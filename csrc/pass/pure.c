@@ -8,7 +8,7 @@
  * before it is written again, and x[a:b] += y is an addition whose result is put into x. */
 #include <limits.h>
 
-#include "pass.h"
+#include "pass_int.h"
 
 enum { MAX_STEPS = 8 };
 
@@ -24,6 +24,9 @@ typedef struct Pure {
     int *write; /* nodes that write the value that is looked at */
     int n_write;
     CC_VEC(Part) part; /* views of it that are written */
+    /* of the graph as given, which has so many values: what reads one that was not rewritten yet is what it was */
+    CcReaders readers;
+    int values;
 } Pure;
 
 bool cc_pure_is_write(const CcGraph *g, const CcNode *n) {
@@ -86,16 +89,19 @@ static bool is_view(const CcGraph *g, const CcNode *n) {
 
 /* The last node that reads this view, or a view of it; INT_MAX: somebody else may. Nodes that write it are noted in
  * `part`. */
-static int last_read(const CcGraph *g, int view, Part *part) {
-    int last = g->val.at[view].def;
+static int last_read(const Pure *p, int view, Part *part) {
+    const CcGraph *g = p->g;
+    int last = g->val.at[view].def, before = -1;
     bool viewed = false;
-    if (g->val.at[view].is_output) return INT_MAX;
-    for (int i = last + 1; i < g->node.n && last < INT_MAX; i++) {
+    if (view >= p->values || g->val.at[view].is_output) return INT_MAX;
+    for (int r = p->readers.begin[view]; r < p->readers.begin[view + 1] && last < INT_MAX; r++) {
+        const int i = p->readers.node[r];
         const CcNode *n = &g->node.at[i];
-        if (!names(g, n, view)) continue;
+        if (i == before || !names(g, n, view)) continue;
+        before = i;
         last = CC_MAX(last, i);
         if (is_view(g, n)) {
-            last = CC_MAX(last, last_read(g, n->out0, NULL));
+            last = CC_MAX(last, last_read(p, n->out0, NULL));
             viewed = true;
         } else if (n->flags == CC_N_WRITES && n->n_out == 0 && g->operand.at[n->in0].value != view) {
             continue; /* told by what it writes */
@@ -146,11 +152,13 @@ static bool view_passes(Pure *p, int node, int value) {
     const CcGraph *g = p->g;
     Part part = {.view = g->node.at[node].out0, .put = g->node.n};
     if (!is_view(g, &g->node.at[node])) return false;
-    for (int i = g->node.n - 1; i > node; i--)
-        if (g->node.at[i].flags & CC_N_WRITES && g->node.at[i].n_in > 0 && names(g, &g->node.at[i], value) &&
+    for (int r = p->readers.begin[value + 1] - 1; r >= p->readers.begin[value] && p->readers.node[r] > node; r--) {
+        const int i = p->readers.node[r];
+        if (g->node.at[i].flags & CC_N_WRITES && names(g, &g->node.at[i], value) &&
             g->operand.at[g->node.at[i].in0].value == value)
             part.put = i;
-    const int last = last_read(g, part.view, &part);
+    }
+    const int last = last_read(p, part.view, &part);
     if (last > part.put || last == INT_MAX) return false;
     if (part.n == 0) return true;
     if (last != part.put || !cc_pure_puts_back(g, part.put, value, part.view) ||
@@ -163,10 +171,14 @@ static bool view_passes(Pure *p, int node, int value) {
 /* The writes to a value before anything else than ours learns of its memory. */
 static void find_writes(Pure *p, int value) {
     const CcGraph *g = p->g;
+    int before = -1;
     p->n_write = p->part.n = 0;
-    for (int i = g->val.at[value].def + 1; i < g->node.n; i++) {
+    for (int r = p->readers.begin[value]; r < p->readers.begin[value + 1]; r++) {
+        const int i = p->readers.node[r];
         const CcNode *n = &g->node.at[i];
-        if (!names(g, n, value) || keeps_apart(n) || view_passes(p, i, value)) continue;
+        if (i == before || !names(g, n, value)) continue;
+        before = i;
+        if (keeps_apart(n) || view_passes(p, i, value)) continue;
         if (!cc_pure_is_write(g, n)) return;
         if (g->operand.at[n->in0].value != value) continue; /* reads it only */
         if (!cc_pure_writes_same(g, n)) return;
@@ -179,7 +191,7 @@ static void rename_reads(CcGraph *g, int value, int version, int begin, int end)
     for (int i = begin; i <= end; i++)
         for (int k = 0; k < g->node.at[i].n_in; k++) {
             const CcOperand *o = cc_graph_operand(g, &g->node.at[i], k);
-            if (o->kind == CC_IN_VALUE && o->value == value) cc_edit_operand(g, i, k)->value = version;
+            if (o->kind == CC_IN_VALUE && o->value == value) cc_edit_operand(g, i, k, value_of(version));
         }
 }
 
@@ -259,9 +271,9 @@ static bool try_value(Pure *p, int value) {
 }
 
 /* Writes that are left may keep an index behind them from being checked: so once more, as long as that helps. */
-static bool try_all(Pure *p, bool *done, int values) {
+static bool try_all(Pure *p, bool *done) {
     bool any = false;
-    for (int v = 0; v < values; v++) {
+    for (int v = 0; v < p->values; v++) {
         if (done[v] || !try_value(p, v)) continue;
         any = done[v] = true;
     }
@@ -269,13 +281,14 @@ static bool try_all(Pure *p, bool *done, int values) {
 }
 
 void cc_pure_rewrite(CcGraph *g, const CcGroupRules *rules) {
-    const int values = g->val.n;
     bool any = false;
     for (int i = 0; i < g->node.n; i++) any = any || cc_pure_is_write(g, &g->node.at[i]);
     if (!any) return;
-    Pure p = {.g = g, .rules = rules, .write = malloc(sizeof *p.write * (size_t)g->node.n)};
-    bool *done = calloc(1, (size_t)values + 1);
-    while (p.write && done && try_all(&p, done, values)) {}
+    Pure p = {.g = g, .rules = rules, .values = g->val.n, .write = malloc(sizeof *p.write * (size_t)g->node.n)};
+    bool *done = calloc(1, (size_t)p.values + 1);
+    if (cc_readers_find(g, &p.readers))
+        while (p.write && done && try_all(&p, done)) {}
+    cc_readers_free(&p.readers);
     free(done);
     free(p.write);
     cc_vec_free(&p.part);

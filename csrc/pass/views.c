@@ -10,7 +10,7 @@
  *
  * What the host reads has to be a tensor, so a view in front of a host node stays, and so does what that view looks
  * into. */
-#include "pass.h"
+#include "pass_int.h"
 
 /* slice: x, then pairs of a dim and its first index, in elements. */
 static bool slice_offset(const CcGraph *g, const CcNode *n, const CcType *x, int64_t *offset) {
@@ -181,7 +181,7 @@ static void follow(CcGraph *g, const int *same, int n) {
         for (int k = 0; k < g->node.at[i].n_in; k++) {
             const CcOperand *o = cc_graph_operand(g, &g->node.at[i], k);
             if (o->kind != CC_IN_VALUE || o->value >= n || same[o->value] == o->value) continue;
-            cc_edit_operand(g, i, k)->value = same[o->value];
+            cc_edit_operand(g, i, k, value_of(same[o->value]));
             cc_edit_node(g, i)->rewritten = true; /* the host would look for the view */
         }
     for (int v = 0; v < g->val.n; v++) {
@@ -197,12 +197,12 @@ static void follow(CcGraph *g, const int *same, int n) {
 
 /* The node becomes a copy into a new value, which its result looks into. */
 static void fold_copy(CcGraph *g, int node) {
-    CcNode *n = cc_edit_node(g, node);
+    cc_edit_slots(g, node, g->node.at[node].in0, 1);
+    CcNode *n = &g->node.at[node];
     CcVal copy = {.type = g->val.at[cc_graph_operand(g, n, 0)->value].type, .def = node, .narrowed = true};
     cc_type_make_contiguous(&copy.type);
     cc_edit_val(g, n->out0)->window_of = g->val.n + 1;
     n->op = CC_OP_copy;
-    n->n_in = 1;
     n->out0 = g->val.n;
     cc_vec_push(&g->val, copy);
 }

@@ -162,10 +162,8 @@ static void set_write(CcGraph *g, int node, int x, const Write *w, CcOperand sou
         cc_vec_push(&g->operand, (CcOperand){.kind = CC_IN_BOOL, .i = w->r.index[k].ends});
         cc_vec_push(&g->operand, int_of(w->r.index[k].by));
     }
-    CcNode *n = cc_edit_node(g, node);
-    n->op = w->r.n ? CC_OP_put_at : CC_OP_fill_like;
-    n->in0 = in0;
-    n->n_in = g->operand.n - in0;
+    cc_edit_slots(g, node, in0, g->operand.n - in0);
+    g->node.at[node].op = w->r.n ? CC_OP_put_at : CC_OP_fill_like;
     set_result(g, node, x, w);
 }
 

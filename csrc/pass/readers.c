@@ -1,0 +1,34 @@
+/* readers: the nodes that read each value, as lists. Of a graph as it is when a pass begins. */
+#include "pass.h"
+
+bool cc_readers_find(const CcGraph *g, CcReaders *out) {
+    out->begin = calloc((size_t)g->val.n + 2, sizeof *out->begin);
+    out->node = malloc(sizeof *out->node * ((size_t)g->operand.n + 1));
+    if (!out->begin || !out->node) {
+        cc_readers_free(out);
+        return false;
+    }
+    int *begin = out->begin + 1; /* begin[v]: first how many, then where the next one of v goes */
+    for (int i = 0; i < g->node.n; i++)
+        for (int k = 0; k < g->node.at[i].n_in; k++) {
+            const CcOperand *o = cc_graph_operand(g, &g->node.at[i], k);
+            if (o->kind == CC_IN_VALUE) begin[o->value]++;
+        }
+    for (int v = 0, end = 0; v < g->val.n; v++) {
+        const int n = begin[v];
+        begin[v] = end;
+        end += n;
+    }
+    for (int i = 0; i < g->node.n; i++)
+        for (int k = 0; k < g->node.at[i].n_in; k++) {
+            const CcOperand *o = cc_graph_operand(g, &g->node.at[i], k);
+            if (o->kind == CC_IN_VALUE) out->node[begin[o->value]++] = i;
+        }
+    return true; /* begin[v] is where v's list ends now: begin of v + 1 in out->begin */
+}
+
+void cc_readers_free(CcReaders *r) {
+    free(r->begin);
+    free(r->node);
+    *r = (CcReaders){0};
+}
