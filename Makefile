@@ -35,9 +35,10 @@ test: test-frames test-main
 test-main: $(BUILT)
 	$(PY) -m pytest tests -q $(PYTEST_ARGS)
 
-# CPython's own tests, each method compiled and called three times: tests/cpython/run.py says what is compared.
+# CPython's own tests, each method compiled and called four times: tests/cpython/run.py says what is compared. A part of them:
+# make test-cpython MODULES="test_set test_dict.DictTest"
 test-cpython: $(BUILT)
-	$(PY) tests/cpython/run.py $(CPYTHON_ARGS)
+	$(PY) tests/cpython/run.py $(CPYTHON_ARGS) $(MODULES)
 
 build: $(BUILT)
 

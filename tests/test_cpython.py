@@ -15,6 +15,10 @@ NAMES = [
     "test_ordered_dict.CPythonOrderedDictTests.test_popitem",
     "test_range.RangeTest.test_range",
     "test_tuple.TupleTest.test_constructors",
+    "test_operator.COperatorTestCase.test_getitem",
+    "test_functools.TestPartialC.test_repr",
+    "test_iterlen.TestListReversed.test_mutation",
+    "test_exception_hierarchy.ExplicitSubclassingTest",
 ]
 
 

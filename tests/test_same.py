@@ -373,3 +373,56 @@ def test_wrappers_are_made_anew():
     compiled = ccompile.compile(lambda x: (staticmethod(told), property(told), x + 1))
     made = [compiled(X) for _ in range(4)]
     assert len({id(m[0]) for m in made}) == len({id(m[1]) for m in made}) == 4
+
+
+# ---- where an object lies that the function makes -------------------------------------------------------------------------------
+class Plain:
+    pass
+
+
+TOLD_BY = {
+    "id": id,
+    "hash": hash,
+    "hash of a tuple": lambda o: hash((o, 1)),
+    "repr": repr,
+    "str": str,
+    "format": lambda o: f"{o}",
+    "format_map": lambda o: "{o!r}".format_map({"o": o}),
+    "percent": lambda o: "%r" % (o,),
+    "text of a list": lambda o: str([o]),
+    "map": lambda o: list(map(repr, [o])),
+    "generator": lambda o: ", ".join(repr(v) for v in (o, o)),
+}
+
+
+@pytest.mark.parametrize("made", [object, Plain, lambda: lambda: 1], ids=["object", "instance", "function"])
+@pytest.mark.parametrize("by", TOLD_BY)
+def test_addresses(by, made):
+    """What a function is told before a break holds behind it, and for its caller."""
+
+    def f(x):
+        o = made()
+        before = TOLD_BY[by](o)
+        told(x)
+        return before == TOLD_BY[by](o), before, o
+
+    compiled = ccompile.compile(f)
+    for _ in range(4):
+        same, before, o = compiled(X)
+        assert same and before == TOLD_BY[by](o)
+
+
+def test_reversed_list_that_became_shorter():
+    def f(x):
+        items = list(range(5))
+        back = reversed(items)
+        next(back)
+        told(x)
+        items[1:] = []
+        told(x)
+        left = operator.length_hint(back), list(back)
+        items.extend(range(9))
+        return left, operator.length_hint(back)
+
+    compiled = ccompile.compile(f)
+    assert [compiled(X) for _ in range(4)] == [f(X)] * 4

@@ -78,13 +78,15 @@ static bool done_in_python(const CcEvent *ev, int i) {
 CcGo cc_op_plain(CcRec *rec, CcAct *act, const CcEvent *ev, int depth) {
     for (int i = 0; i < ev->n; i++) {
         PyObject *o = ev->in[i];
+        bool told = true;
         if (o == NULL) continue;
         if (cc_value_unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
         if (dirty(rec, o)) return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(o));
         if (looks_inside(ev) && !cc_number_settle(rec, o, depth))
             return cc_rec_break(rec, act, CC_R_DATA_SCALAR, type_name(o));
         if (looks_inside(ev) && (ev->kind != CC_EV_COMPARE || cc_op_container(o)) && ev->kind != CC_EV_CONTAINS)
-            cc_number_addresses(rec, o, depth, ev->kind != CC_EV_COMPARE);
+            told = cc_number_addresses(rec, o, depth, ev->kind != CC_EV_COMPARE) || ev->kind == CC_EV_COMPARE;
+        if (!told) return cc_rec_break(rec, act, CC_R_ADDRESS, "its text");
         if (cc_value_const(o) || cc_value_ident(o) || cc_op_bare(o)) continue;
         if (!is_heap(o) && !cc_op_container(o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, type_name(o));
         const bool known =

@@ -199,11 +199,14 @@ static CcGo operands_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcC
     return CC_OK;
 }
 
-/* C code that compares or hashes objects, or gives their text: of some that is where they lie. */
-static void addresses(CcRec *rec, const CcCalled *c, const CcCallee *callee) {
+/* C code that compares or hashes objects, or gives their text: of some that is where they lie. False: it tells that of one
+ * that was made here. */
+static bool addresses(CcRec *rec, const CcCalled *c, const CcCallee *callee) {
     const bool text = has(callee, CC_TRAIT_AS_TEXT);
+    bool known = true;
     for (int i = 0; (text || has(callee, CC_TRAIT_BY_ADDRESS)) && i < c->n; i++)
-        cc_number_addresses(rec, c->in[i], 4, text);
+        known &= cc_number_addresses(rec, c->in[i], 4, text);
+    return known || !(text || has(callee, CC_TRAIT_TELLS));
 }
 
 /* What C code reads beside its operands. False: no guard can tell that. */
@@ -275,7 +278,7 @@ static CcGo contents_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcC
         if (!cc_number_settle(rec, c->in[i], 4)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, callee->name);
     for (int i = 0; tests && !looks && i < c->n; i++)
         if (!cc_number_truths(rec, c->in[i])) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, callee->name);
-    addresses(rec, c, callee);
+    if (!addresses(rec, c, callee)) return cc_rec_break(rec, act, CC_R_ADDRESS, callee->name);
     if (k == CC_CALLEE_PURE && c->n > 1 && !cc_value_const(c->in[0])) cc_same_met(rec, c->in[1]); /* list.count */
     return contents(rec, act, c, 0, looks ? 4 : tests || has(callee, CC_TRAIT_CHAINS) ? 2 : 1);
 }
@@ -314,6 +317,11 @@ static CcGo key_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee
     return CC_OK;
 }
 
+/* Modules that keep ids only while they look for an object that holds itself. */
+static bool looks_for_cycles(const CcAct *act) {
+    return cc_rec_in_module(act, "dataclasses") || cc_rec_in_module(act, "inspect") || cc_rec_in_module(act, "reprlib");
+}
+
 static CcGo id_before(CcRec *rec, CcAct *act, const CcCalled *c) {
     if (c->n == 0) return CC_OK;
     if (cc_tens_any(c->in[0])) { /* Tensor.__hash__ asks for it as well: what is hashed is told apart by its identity */
@@ -326,6 +334,8 @@ static CcGo id_before(CcRec *rec, CcAct *act, const CcCalled *c) {
     }
     if (cc_rec_in_module(act, "copy") && own_memo(rec, act))
         cc_value_copied(rec, c->in[0]); /* a key of deepcopy()'s memo: which one it is tells it from the others alone */
+    else if (cc_value_origin(rec, c->in[0]) == CC_O_FRESH && !looks_for_cycles(act))
+        return cc_rec_break(rec, act, CC_R_ADDRESS, "id");
     else cc_value_which(rec, c->in[0]);
     return CC_OK;
 }

@@ -125,24 +125,26 @@ void cc_number_which(CcRec *rec, PyObject *o, int depth) {
 
 typedef struct Shows {
     CcRec *rec;
-    bool text;
+    bool text, made;
 } Shows;
 
 static bool address_visit(void *ctx, PyObject *o, int depth) {
-    const Shows *s = ctx;
-    cc_number_addresses(s->rec, o, depth, s->text);
+    Shows *s = ctx;
+    s->made |= !cc_number_addresses(s->rec, o, depth, s->text);
     return false;
 }
 
-void cc_number_addresses(CcRec *rec, PyObject *o, int depth, bool text) {
+bool cc_number_addresses(CcRec *rec, PyObject *o, int depth, bool text) {
     if (o != NULL && PyMethod_Check(o)) o = PyMethod_GET_SELF(o);
-    if (o == NULL || cc_tens_any(o)) return;
+    if (o == NULL || cc_tens_any(o)) return true;
     const PyTypeObject *t = Py_TYPE(o);
     const bool shows = text ? t->tp_repr == PyBaseObject_Type.tp_repr : cc_value_compares_as(o, &PyBaseObject_Type);
-    if (PyFunction_Check(o) || (shows && !cc_value_ident(o))) cc_value_which(rec, o);
+    const bool tells = PyFunction_Check(o) || (shows && !cc_value_ident(o));
+    if (tells) cc_value_which(rec, o);
     if (!text) cc_same_met(rec, o);
-    Shows s = {rec, text};
+    Shows s = {rec, text, tells && cc_value_origin(rec, o) == CC_O_FRESH};
     if (depth > 0) (void)cc_number_any(o, address_visit, &s, depth - 1);
+    return !s.made;
 }
 
 void cc_number_hashed(CcRec *rec, PyObject *o) {

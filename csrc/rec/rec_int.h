@@ -275,8 +275,8 @@ bool cc_number_read(CcRec *rec, PyObject *o, int depth);
 /* The numbers that a computed one hangs on are symbols in the next recording: steps go on with those. */
 void cc_number_ask(CcRec *rec, PyObject *o);
 void cc_number_which(CcRec *rec, PyObject *o, int depth); /* cc_value_which of the functions in it */
-/* ... and of all whose text, or hash and equality, is that of their address */
-void cc_number_addresses(CcRec *rec, PyObject *o, int depth, bool text);
+/* ... and of all whose text, or hash and equality, is that of their address. False: one was made here, and lies elsewhere in each call */
+bool cc_number_addresses(CcRec *rec, PyObject *o, int depth, bool text);
 /* Whether visit says so of anything that a container or one of C's iterators holds. */
 typedef bool (*CcNumberVisit)(void *ctx, PyObject *o, int depth);
 bool cc_number_any(PyObject *o, CcNumberVisit visit, void *ctx, int depth);

@@ -308,6 +308,14 @@ static int build_iterator(Builder *b, PyObject *o) {
     return me;
 }
 
+/* reversed(list) whose list has become shorter: __setstate__ would put it at the list's end. */
+static bool beyond(PyObject *reduced) {
+    PyObject *args = PyTuple_GET_ITEM(reduced, 1),
+             *list = PyTuple_GET_SIZE(args) == 1 ? PyTuple_GET_ITEM(args, 0) : NULL;
+    return PyTuple_GET_SIZE(reduced) > 2 && list != NULL && PyList_Check(list) &&
+           PyLong_AsSsize_t(PyTuple_GET_ITEM(reduced, 2)) >= PyList_GET_SIZE(list);
+}
+
 /* Iterators and views of builtin types know how to say what they are: __reduce__. Nothing is consumed. */
 static int build_reduced(Builder *b, PyObject *o) {
     PyObject *r = PyObject_CallMethod(o, "__reduce__", NULL);
@@ -319,6 +327,7 @@ static int build_reduced(Builder *b, PyObject *o) {
     cc_vec_push(&b->rec->keep, r);
     Objects kids = {0};
     PyObject *args = PyTuple_GET_ITEM(r, 1);
+    if (Py_IS_TYPE(o, &PyListRevIter_Type) && beyond(r)) return fail(b, o);
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); i++) cc_vec_push(&kids, PyTuple_GET_ITEM(args, i));
     const bool state = PyTuple_GET_SIZE(r) > 2 && PyTuple_GET_ITEM(r, 2) != Py_None;
     if (state) cc_vec_push(&kids, PyTuple_GET_ITEM(r, 2));
