@@ -171,7 +171,7 @@ class HookAddedInside(nn.Module):
         return y, self.fc(x)
 
 
-@case(hit=False)  # behind hundreds of other tests one of its recordings was given up, which the next call makes good; not yet explained
+@case
 class ModuleMadeInside(nn.Module):
     def forward(self, x):
         layer = nn.Linear(3, 2, bias=False)

@@ -1,12 +1,16 @@
 """Objects die where eager lets them die: what weak references, their callbacks and finalisers show, in recordings and replays."""
 
+import contextlib
+import functools
 import gc
+import io
 import itertools
 import weakref
 
 import ccompile
 import pytest
 import torch
+from conftest import replaying
 
 LOG = []
 
@@ -411,7 +415,11 @@ def raised_through(x):
     return n, x + 1
 
 
-PROGRAMS = [v for v in list(globals().values()) if callable(v) and getattr(v, "__code__", None) and v.__code__.co_varnames[:1] == ("x",)]
+PROGRAMS = [
+    v
+    for v in list(globals().values())
+    if callable(v) and getattr(v, "__code__", None) and v.__code__.co_varnames[:1] == ("x",)
+]
 
 
 @pytest.mark.parametrize("fn", PROGRAMS, ids=lambda f: f.__name__)
@@ -476,7 +484,9 @@ def held_on(x, keep):
     return first, r() is o, y
 
 
-@pytest.mark.parametrize("fn", [let_go, let_go_in_a_list, let_go_by_a_write, looked_up, held_on], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "fn", [let_go, let_go_in_a_list, let_go_by_a_write, looked_up, held_on], ids=lambda f: f.__name__
+)
 def test_others_hold_it_or_not(fn):
     x = torch.ones(2)
     for order in itertools.product((0, 1), repeat=3):
@@ -488,3 +498,215 @@ def test_others_hold_it_or_not(fn):
                 seen.append(repr(call(x, keep)))
             assert seen[0] == seen[1], order[: i + 1]
     KEPT.clear()
+
+
+# ---- garbage of others -------------------------------------------------------------------------------------------------
+def told(*args):
+    LOG.append("told")
+
+
+class Told:
+    def method(self, ref):
+        LOG.append("told")
+
+    def close(self):
+        LOG.append("told")
+
+
+class Closed(Told):
+    __del__ = Told.close
+
+
+class Stream(io.RawIOBase):
+    def close(self):
+        LOG.append("told")
+        super().close()
+
+
+def waits():
+    try:
+        yield
+    finally:
+        told()
+
+
+async def never():
+    try:
+        await Awaited()
+    finally:
+        told()
+
+
+class Awaited:
+    def __await__(self):
+        yield
+
+
+def generator():
+    o = waits()
+    next(o)
+    return o
+
+
+def coroutine():
+    o = never()
+    o.send(None)
+    return o
+
+
+def watched(callback):
+    o = Plain()
+    KEPT.append(weakref.ref(o, callback))
+    return o
+
+
+def finalized():
+    o = Plain()
+    weakref.finalize(o, told)
+    return o
+
+
+GARBAGE = {
+    "del": lambda: Final("told"),
+    "del_by_another_name": Closed,
+    "callback": lambda: watched(told),
+    "method": lambda: watched(Told().method),
+    "partial": lambda: watched(functools.partial(told, 1)),
+    "finalize": finalized,
+    "generator": generator,
+    "coroutine": coroutine,
+    "finalised_by_c": Stream,
+}
+
+
+def allocates(x):
+    values = []
+    for i in range(1000):
+        values.append([i])
+    return x + 1, len(values)
+
+
+def maps(x):
+    return [r is None for r in map(lambda ref: ref(), REFS)], x + 1
+
+
+@contextlib.contextmanager
+def collection(kind):
+    """A thousand allocations in the block collect the garbage that was made before."""
+    before = gc.get_threshold()
+    gc.collect()
+    gc.disable()
+    try:
+        cycle = [GARBAGE[kind]()]
+        cycle.append(cycle)
+        del cycle
+        LOG.clear()
+        gc.set_threshold(gc.get_count()[0] + 500, *before[1:])
+        gc.enable()
+        yield
+    finally:
+        gc.enable()
+        gc.set_threshold(*before)
+
+
+@pytest.mark.parametrize("kind", GARBAGE)
+def test_garbage_of_others(kind):
+    """A collection in the middle of a recording runs what belongs to others: it is no part of what is recorded."""
+    compiled, x = ccompile.compile(allocates), torch.ones(2)
+    for fn in (allocates, compiled):
+        with collection(kind):
+            fn(x)
+        assert LOG == ["told"]
+    if kind in ("coroutine", "finalised_by_c"):  # nobody can tell whose code it is: the next call records
+        compiled(x)
+    with replaying(2):
+        LOG.clear()
+        compiled(x)
+        assert LOG == []
+        with collection(kind):
+            compiled(x)
+        assert LOG == []  # it allocates nothing
+    gc.collect()
+    KEPT.clear()
+
+
+REFS = []
+
+
+def test_dead_references_that_c_code_hands_on():
+    """A function that C code calls with a weak reference to what has gone is not its callback."""
+    compiled, x = ccompile.compile(maps), torch.ones(2)
+    for alive in ([0, 0], [1, 0], [0, 0]):
+        objects = [Plain() for _ in alive]
+        REFS[:] = [weakref.ref(o) for o in objects]
+        objects = [o for o, lives in zip(objects, alive) if lives]
+        for _ in range(2):
+            assert compiled(x)[0] == maps(x)[0] == [not lives for lives in alive]
+
+
+def drops(x):
+    HELD.clear()
+    LOG.append("behind")
+    return x + 1
+
+
+def pops(x):
+    HELD.pop()
+    LOG.append("behind")
+    return x + len(HELD)
+
+
+def replaces(x):
+    BY_NAME["a"] = 1
+    LOG.append("behind")
+    return x + 1
+
+
+def reads_and_replaces(x):
+    before = BY_NAME["a"] is None
+    BY_NAME["a"] = 1
+    LOG.append("behind")
+    return x + before
+
+
+def sets(x):
+    before = HOLDER.a is None
+    HOLDER.a = None
+    LOG.append("behind")
+    return x + before
+
+
+def deletes(x):
+    before = len(HOLDER.listed)
+    del HOLDER.listed
+    LOG.append("behind")
+    return x + before
+
+
+def reads_and_clears(x):
+    before = HELD[0] is None
+    HELD.clear()
+    LOG.append("behind")
+    return x + before
+
+
+HELD, BY_NAME, HOLDER = [], {}, Holder()
+
+
+@pytest.mark.parametrize("kind", [k for k in GARBAGE if k not in ("coroutine", "finalised_by_c")])
+@pytest.mark.parametrize(
+    "fn", [drops, pops, replaces, reads_and_replaces, sets, deletes, reads_and_clears], ids=lambda f: f.__name__
+)
+def test_what_existed_is_dropped(fn, kind):
+    compiled, x = ccompile.compile(fn), torch.ones(2)
+    for i in range(4):
+        seen = []
+        for call in (fn, compiled):
+            HELD[:], BY_NAME["a"] = [GARBAGE[kind]()], GARBAGE[kind]()
+            HOLDER.a, HOLDER.listed = GARBAGE[kind](), [GARBAGE[kind]()]
+            LOG.clear()
+            call(x)
+            seen.append(list(LOG))
+        assert seen[0] == seen[1] and "told" in seen[0], i
+    for held in (HELD, BY_NAME, HOLDER.__dict__, KEPT):
+        held.clear()

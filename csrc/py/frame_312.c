@@ -50,6 +50,10 @@ bool cc_frame_in_generator(void *frame) { return ((Frame *)frame)->owner == FRAM
 
 bool cc_frame_in_thread(void *frame) { return ((Frame *)frame)->owner == FRAME_OWNED_BY_THREAD; }
 
+PyObject *cc_frame_generator(void *frame) { return (PyObject *)((char *)frame - offsetof(PyGenObject, gi_iframe)); }
+
+bool cc_frame_collecting(const PyThreadState *ts) { return ts->interp->gc.collecting != 0; }
+
 int cc_frame_next_unit(void *frame) {
     return (int)(((Frame *)frame)->prev_instr - _PyCode_CODE(((Frame *)frame)->f_code)) + 1;
 }

@@ -153,11 +153,16 @@ struct CcAct {
     bool observed;        /* events are being told; set by the evaluator with each answer */
     bool generator;       /* a generator's frame (resumed or fresh) */
     bool started;         /* the frame came at its first instruction */
+    bool thrown;          /* it came to be resumed by an exception, which enter() finds on top of the stack */
     const CcEvent *event; /* the event this act is performing; NULL between events */
     PyObject *retval;     /* CC_RETURN */
     void *data;           /* the observer's own */
     uint64_t stored[4];   /* cc_act_stored */
 };
+
+CC_BORROW PyObject *
+cc_act_generator(const CcAct *act);       /* whose frame it is; NULL: a function's, or it is to be made yet */
+bool cc_act_collecting(const CcAct *act); /* the garbage collector is at work, maybe in another thread */
 
 /* Slots: 0 .. n_locals-1 are locals, cells, free variables; then the value stack, bottom first. */
 CC_BORROW PyObject *cc_act_get(const CcAct *act, int slot); /* NULL: unset */

@@ -98,6 +98,8 @@ int cc_frame_next_unit(void *frame); /* code unit that would run next; 0 at its 
 int cc_frame_lasti(void *frame);     /* code unit that a traceback of a suspended frame names */
 bool cc_frame_in_generator(void *frame);
 bool cc_frame_in_thread(void *frame);
+PyObject *cc_frame_generator(void *frame);         /* of cc_frame_in_generator */
+bool cc_frame_collecting(const PyThreadState *ts); /* the interpreter's collector is at work */
 
 /* "Instruction at `unit` is being executed with `depth` values": what f_lineno, tb_lasti and clearing see. */
 void cc_frame_at(void *frame, int unit, int depth);

@@ -32,6 +32,12 @@ bool cc_act_stored(const CcAct *act, int slot) {
     return slot >= 64 * CC_COUNT(act->stored) || (act->stored[slot >> 6] >> (slot & 63) & 1);
 }
 
+PyObject *cc_act_generator(const CcAct *act) {
+    return cc_frame_in_generator(act->frame) ? cc_frame_generator(act->frame) : NULL;
+}
+
+bool cc_act_collecting(const CcAct *act) { return cc_frame_collecting(act->ts); }
+
 void cc_act_clear_stored(CcAct *act) { memset(act->stored, 0, sizeof act->stored); }
 
 int cc_act_waiting_depth(const CcAct *act) {
@@ -366,6 +372,22 @@ static int first_pc(const CcCode *code, int unit, bool throwing) {
     return handler && !(code->insn[handler->target].flags & CC_IF_HAND) ? pc - 1 : -1;
 }
 
+/* CPython runs the frame. */
+static PyObject *pass(CcRun *r, bool throwing) {
+    if (throwing) return hand_over(r); /* its handler has the exception already */
+    *r->top = r->act.prev;
+    detach(r);
+    return _PyEval_EvalFrameDefault(r->act.ts, r->act.frame, 0);
+}
+
+static PyObject *pass_all(CcRun *r, bool throwing) {
+    CcObserver *obs = r->act.obs;
+    const bool paused = cc_hook_pause(obs, true);
+    PyObject *value = pass(r, throwing);
+    cc_hook_pause(obs, paused);
+    return value;
+}
+
 PyObject *cc_run_frame(CcObserver *obs, CcAct **top, void *frame, const CcCode *code, bool throwing) {
     PyThreadState *ts = PyThreadState_Get();
     PyCodeObject *co = code->co;
@@ -398,17 +420,10 @@ PyObject *cc_run_frame(CcObserver *obs, CcAct **top, void *frame, const CcCode *
     *top = &r.act;
     if (throwing) {
         r.raise_unit = cc_frame_lasti(frame);
-        (void)caught(&r, CC_DO_RAISED);
+        r.act.thrown = caught(&r, CC_DO_RAISED);
     }
     CcGo go = ask(&r, obs->enter);
     if (go != CC_PASS && go != CC_PASS_ALL) return end(&r, drive(&r, go));
     r.told = false;
-    if (throwing) return hand_over(&r);
-    *top = r.act.prev;
-    detach(&r);
-    if (go == CC_PASS) return _PyEval_EvalFrameDefault(ts, frame, 0);
-    const bool paused = cc_hook_pause(obs, true);
-    PyObject *value = _PyEval_EvalFrameDefault(ts, frame, 0);
-    cc_hook_pause(obs, paused);
-    return value;
+    return go == CC_PASS ? pass(&r, throwing) : pass_all(&r, throwing);
 }

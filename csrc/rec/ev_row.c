@@ -428,9 +428,12 @@ static CcGo row_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcCallee
         if (!has(callee, CC_TRAIT_TAKES_ITEMS) || cc_call_positional(c) < 2) return CC_OK;
         return cc_tens_any(c->in[1]) ? cc_rec_break(rec, act, CC_R_TENSOR_ITER, callee->name)
                                      : contents(rec, act, c, 1, 1);
-    case CC_CALLEE_READ_WRITE:
-        if (!has(callee, CC_TRAIT_ORDERS)) return contents(rec, act, c, 0, has(callee, CC_TRAIT_EQUALS) ? 4 : 1);
-        break;
+    case CC_CALLEE_READ_WRITE: {
+        if (has(callee, CC_TRAIT_ORDERS)) break;
+        const CcGo read = contents(rec, act, c, 0, has(callee, CC_TRAIT_EQUALS) ? 4 : 1);
+        if (read == CC_OK && c->n > 0) (void)cc_final_holds(rec, c->in[0]);
+        return read;
+    }
     case CC_CALLEE_SUM:
     case CC_CALLEE_REDUCE:
         if (!(c->n > 0 && cc_number_whole(c->in[c->n - 1]) && cc_number_whole(c->in[k == CC_CALLEE_REDUCE])) &&

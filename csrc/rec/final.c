@@ -128,6 +128,37 @@ static int visit_held(PyObject *o, void *ctx) {
     return 0;
 }
 
+typedef struct Tree {
+    CcRec *rec;
+    CC_VEC(PyObject *) known; /* that provenance holds */
+    int deep, seen;
+    bool noticed;
+} Tree;
+
+/* What hangs on a container, besides what provenance holds of it, by one reference. */
+static int visit_alone(PyObject *o, void *ctx) {
+    enum { DEEP = 8, MANY = 10000 };
+    Tree *t = ctx;
+    const CcProv *p = Py_REFCNT(o) <= 2 ? cc_value_find(t->rec, o) : NULL;
+    const bool held = p != NULL && p->weak == NULL, weakly = p != NULL && p->weak != NULL;
+    if (Py_REFCNT(o) > 1 + held) return 0;
+    if (held) cc_vec_push(&t->known, o);
+    t->noticed = t->noticed || told(o) || (cc_obj_weakly_held(o) && !weakly) || ++t->seen > MANY;
+    if (!PyObject_IS_GC(o) || t->deep >= DEEP || t->seen > MANY) return 0;
+    t->deep++;
+    (void)Py_TYPE(o)->tp_traverse(o, visit_alone, t);
+    t->deep--;
+    return 0;
+}
+
+bool cc_final_holds(CcRec *rec, PyObject *container) {
+    Tree t = {.rec = rec};
+    if (PyObject_IS_GC(container)) (void)Py_TYPE(container)->tp_traverse(container, visit_alone, &t);
+    for (int i = 0; t.noticed && i < t.known.n; i++) cc_vec_push(&rec->loosed, t.known.at[i]);
+    cc_vec_free(&t.known);
+    return t.noticed;
+}
+
 /* Provenance alone holds it. */
 static bool alone(const CcProv *p) {
     return p->object != NULL && p->weak == NULL && Py_REFCNT(p->object) == 1 &&
@@ -232,7 +263,25 @@ static bool visible(const CcGuards *gs, int id) {
     return true;
 }
 
+/* What provenance knows of this place. */
+static void loosen(CcRec *rec, int guard) {
+    for (int i = 0; i < rec->prov.n; i++) {
+        const CcProv *p = &rec->prov.at[i];
+        if (p->object != NULL && p->weak == NULL && p->origin == CC_O_SOURCE && p->id == guard)
+            cc_vec_push(&rec->loosed, p->object);
+    }
+}
+
+void cc_final_loosed(CcRec *rec) {
+    while (rec->loosed.n > 0 && rec->trace != NULL) {
+        PyObject *o = rec->loosed.at[--rec->loosed.n];
+        if (cc_map_find(&rec->by_object, o) != NULL) cc_rec_let_go(rec, o);
+    }
+    rec->loosed.n = 0;
+}
+
 void cc_final_written(CcRec *rec, int guard) {
+    loosen(rec, guard);
     cc_map_put(&rec->lost, (const void *)(intptr_t)(guard + 1), 1);
     rec->tells = visible(&rec->trace->guards, guard);
 }

@@ -1,7 +1,7 @@
 /* What a frame's parameters hold when it begins: arguments that are known, defaults, what C code or a class made for the call. */
 #include "rec_int.h"
 
-static bool is_default(const PyFunctionObject *func, PyObject *v) {
+bool cc_param_is_default(const PyFunctionObject *func, PyObject *v) {
     for (Py_ssize_t i = 0; func->func_defaults != NULL && i < PyTuple_GET_SIZE(func->func_defaults); i++)
         if (PyTuple_GET_ITEM(func->func_defaults, i) == v) return true;
     Py_ssize_t pos = 0;
@@ -53,14 +53,14 @@ void cc_param_learn(CcRec *rec, CcAct *act, bool by_c) {
     for (int i = 0; i < n; i++) {
         PyObject *v = cc_act_get(act, i);
         const CcProv *p = v != NULL ? cc_value_find(rec, v) : NULL;
-        if (p != NULL && p->origin == CC_O_SOURCE && is_default(act->func, v) &&
+        if (p != NULL && p->origin == CC_O_SOURCE && cc_param_is_default(act->func, v) &&
             rec->trace->guards.g.at[p->id].source !=
                 CC_SRC_CONST) /* the caller's object is also our default: it has to stay so */
             cc_guard_also(&rec->trace->guards, p->id, CC_CHK_IDENT, v, -1);
         if (v == NULL || cc_value_origin(rec, v) != CC_O_UNKNOWN) continue;
         /* enumerate, zip make their tuples */
         if (i >= named || (by_c && PyTuple_CheckExact(v))) cc_value_fresh(rec, v);
-        else if (is_default(act->func, v)) read_default(rec, act->func, v);
+        else if (cc_param_is_default(act->func, v)) read_default(rec, act->func, v);
         else if (i == 0 && cc_text_is(co->co_name, "__init__")) made_by_caller(rec, v);
         else if (by_c && i == 0 && cc_opaque_context(v)) cc_value_fresh(rec, v);
     }

@@ -41,7 +41,7 @@ static void abort_recording(CcRec *rec) {
     rec->trace = NULL;
     rec->frame.n = 0;
     rec->written.n = 0;
-    rec->idle.n = rec->held.n = 0;
+    rec->idle.n = rec->held.n = rec->loosed.n = 0;
     rec->of_class.n = 0;
     cc_kernel_forget(rec);
     rec->await_root = false;
@@ -65,6 +65,7 @@ void cc_rec_free(CcRec *rec) {
     cc_vec_free(&rec->own);
     cc_vec_free(&rec->idle);
     cc_vec_free(&rec->held);
+    cc_vec_free(&rec->loosed);
     while (rec->spent.n > 0) Py_DECREF(rec->spent.at[--rec->spent.n]);
     cc_vec_free(&rec->spent);
     Py_CLEAR(rec->handled_outer);
@@ -142,38 +143,6 @@ bool cc_rec_in_module(const CcAct *act, const char *name) {
     return module != NULL && PyUnicode_Check(module) && cc_text_is(module, name);
 }
 
-/* 3.13: a module that lacks an attribute asks its __spec__ for what the error says (_Py_module_getattro_impl), also
- * where the module's class has a __getattr__, so that there is no error. */
-static bool words_error(const CcAct *act, const CcEvent *ev, const PyObject *self) {
-    if (ev == NULL || !cc_text_is(act->co->co_qualname, "ModuleSpec.has_location")) return false;
-    for (int i = 0; i < ev->n; i++)
-        if (ev->in[i] == self) return false; /* the user's code asks it */
-    return true;
-}
-
-/* Whether the interpreter called this function of its own accord, in the middle of anything: a callback of the garbage
- * collector, a finaliser, a weak reference's callback, a signal handler. It is no part of what is recorded. */
-static bool uncalled(CcRec *rec, const CcAct *act) {
-    static PyObject *callbacks; /* the list gc.callbacks, which stays the same object */
-    if (callbacks == NULL) {
-        PyObject *gc = PyImport_ImportModule("gc");
-        callbacks = gc != NULL ? PyObject_GetAttrString(gc, "callbacks") : NULL;
-        Py_XDECREF(gc);
-        PyErr_Clear();
-    }
-    for (Py_ssize_t i = 0; callbacks != NULL && PyList_Check(callbacks) && i < PyList_GET_SIZE(callbacks); i++)
-        if (cc_call_function(PyList_GET_ITEM(callbacks, i)) == act->func) return true;
-    const CcEvent *ev = act->prev != NULL ? act->prev->event : NULL;
-    const bool called = ev != NULL && ev->n > 0 && cc_call_function(ev->in[0]) == NULL;
-    if (called && cc_rec_in_module(act, "warnings")) return true; /* shows one that an op's C code gives */
-    /* What the trace made is finalised where its own code drops it: that is recorded. Anybody else's is garbage. */
-    PyObject *first = act->co->co_argcount > 0 ? cc_act_get(act, 0) : NULL;
-    if (words_error(act, ev, first)) return true;
-    if (first != NULL && (PyWeakref_Check(first) || cc_text_is(act->co->co_name, "__del__")))
-        return cc_value_find(rec, first) == NULL;
-    return rec->frame.n > 0 && act->prev == cc_vec_last(&rec->frame).act && act->prev->event == NULL;
-}
-
 /* Of a function that C code calls: the class of its self, where it is its hash or its equality. */
 static const PyTypeObject *hashed_by(const CcAct *act) {
     static PyObject *hash, *eq;
@@ -183,8 +152,14 @@ static const PyTypeObject *hashed_by(const CcAct *act) {
     return self != NULL && (act->co->co_name == hash || act->co->co_name == eq) ? Py_TYPE(self) : NULL;
 }
 
+bool cc_rec_calls(const CcEvent *ev, const CcAct *act) {
+    return ev != NULL && !act->generator && (ev->kind == CC_EV_CALL || ev->kind == CC_EV_CALL_EX) &&
+           !(ev->flags & CC_EV_INNER) && cc_call_function(ev->in[0]) == act->func;
+}
+
 CcGo cc_rec_enter(CcRec *rec, CcAct *act) {
-    if (act->started && !act->generator && uncalled(rec, act)) return CC_PASS_ALL;
+    const CcGo uncalled = cc_uncalled_enter(rec, act);
+    if (uncalled != CC_OK) return uncalled;
     const bool is_root = rec->await_root;
     CcRecFrame f = {.act = act, .touched = true, .first_fresh = rec->prov.n};
     if (is_root) {
@@ -197,10 +172,8 @@ CcGo cc_rec_enter(CcRec *rec, CcAct *act) {
         cc_sym_arguments(rec, act);
     } else {
         const CcRecFrame *parent = rec->frame.n > 0 ? &cc_vec_last(&rec->frame) : NULL;
-        const CcEvent *ev = parent != NULL ? parent->act->event : NULL;
-        f.transparent = parent != NULL && act->prev == parent->act && !act->generator && ev != NULL &&
-                        (ev->kind == CC_EV_CALL || ev->kind == CC_EV_CALL_EX) && !(ev->flags & CC_EV_INNER) &&
-                        cc_call_function(ev->in[0]) == act->func && rec->frame.n < MAX_LEVELS;
+        f.transparent = parent != NULL && act->prev == parent->act && cc_rec_calls(parent->act->event, act) &&
+                        rec->frame.n < MAX_LEVELS;
         if (rec->frame.n >= 4 * MAX_LEVELS) return cc_rec_poison(rec, act, CC_R_LIMIT, "frames deep");
     }
     f.first_stores = rec->stores;
@@ -368,7 +341,7 @@ static void finish(CcRec *rec, CcEnd end) {
     abort_recording(rec);
 }
 
-static CcGo give_up(CcRec *rec) {
+CcGo cc_rec_give_up(CcRec *rec) {
     abort_recording(rec);
     return CC_GIVE_UP;
 }
@@ -382,7 +355,7 @@ CcRecFrame *cc_rec_outer(CcRec *rec) {
 CcGo cc_rec_retry(CcRec *rec, const CcAct *act, PyCodeObject *co, int pc, CcReason reason, const char *what) {
     cc_site_why(rec, act, reason, what);
     cc_site_mark(rec, co, pc);
-    return give_up(rec);
+    return cc_rec_give_up(rec);
 }
 
 CcGo cc_rec_poison(CcRec *rec, CcAct *act, CcReason reason, const char *what) {
@@ -393,20 +366,20 @@ CcGo cc_rec_poison(CcRec *rec, CcAct *act, CcReason reason, const char *what) {
 
 CcGo cc_rec_break(CcRec *rec, CcAct *act, CcReason reason, const char *what) {
     cc_site_why(rec, act, reason, what);
-    if (cc_site_copy(rec)) return give_up(rec);
+    if (cc_site_copy(rec)) return cc_rec_give_up(rec);
     for (int i = 1; i < rec->frame.n; i++)
         if (!rec->frame.at[i].transparent) {
             cc_site_mark(rec, rec->frame.at[i - 1].act->co, rec->frame.at[i - 1].act->pc);
-            return give_up(rec);
+            return cc_rec_give_up(rec);
         }
     if (rec->frame.n == 0 || cc_vec_last(&rec->frame).act != act ||
         (act->event != NULL && act->event->flags & CC_EV_INNER)) {
         cc_site_mark(rec, act->co, act->pc);
-        return give_up(rec);
+        return cc_rec_give_up(rec);
     }
     if (cc_final_died(rec, act)) {
         cc_site_why(rec, act, CC_R_FINALISED, NULL);
-        return give_up(rec);
+        return cc_rec_give_up(rec);
     }
     CcMap memo = {0};
     int level = 0;
@@ -418,11 +391,11 @@ CcGo cc_rec_break(CcRec *rec, CcAct *act, CcReason reason, const char *what) {
     if (!ok) {
         cc_site_why(rec, act, CC_R_UNBUILDABLE, Py_TYPE(rec->unbuildable)->tp_name);
         cc_site_before(rec, level);
-        return give_up(rec);
+        return cc_rec_give_up(rec);
     }
     if (!cc_idle_end(rec, NULL)) {
         cc_site_why(rec, act, CC_R_FINALISED, NULL);
-        return give_up(rec);
+        return cc_rec_give_up(rec);
     }
     cc_break_copy(&rec->trace->brk, &rec->why);
     finish(rec, CC_END_BREAK);
@@ -433,13 +406,14 @@ CcGo cc_rec_break(CcRec *rec, CcAct *act, CcReason reason, const char *what) {
 
 CcGo cc_rec_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     rec->instructions++;
+    if (rec->loosed.n > 0) cc_final_loosed(rec);
     CcRecFrame *f = cc_rec_frame(rec, act);
     if (f == NULL) return CC_OK;
     f->touched = true;
     if (cc_look_take()) return cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "C code in between");
     if (cc_mem_low()) { /* no place is to blame */
         cc_site_why(rec, act, CC_R_LIMIT, "memory");
-        return give_up(rec);
+        return cc_rec_give_up(rec);
     }
     f->call_nodes = rec->trace->graph->node.n;
     f->call_stores = rec->stores;

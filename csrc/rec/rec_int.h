@@ -115,6 +115,8 @@ struct CcRec {
         const void *object;
         bool waits; /* an operand of a call that the frame waits in */
     }) held;
+    /* that provenance holds, and what was written held before: as addresses */
+    CC_VEC(PyObject *) loosed;
     CC_VEC(int) written; /* guards of containers that effects write */
     /* attributes of classes that effects write: both lie in the trace's guards */
     CC_VEC(struct CcOfClass {
@@ -372,6 +374,10 @@ bool cc_final_slot(const CcAct *act, int slot);
 /* Something from outside that is finalised has gone: a replay would let go of it behind all that the trace does. Finalisers that
  * run meanwhile, at the end of the trace, are no part of it. */
 bool cc_final_died(CcRec *rec, const CcAct *act);
+/* A container is about to be written. Something that hangs on it alone is finalised, or there is a weak reference to it: whoever
+ * keeps that alive is seen, so what provenance has of it is looked at behind the write (CcRec.loosed). */
+bool cc_final_holds(CcRec *rec, PyObject *container);
+void cc_final_loosed(CcRec *rec);             /* a write that was performed may have let go of what CcRec.loosed has */
 void cc_final_written(CcRec *rec, int guard); /* its place was written */
 void cc_final_effect(CcRec *rec, const CcAction *a);
 /* A weak reference is about to be read, and its object may hang on what the trace has let go of: what it writes, or did finish.
@@ -380,6 +386,10 @@ bool cc_final_shed(CcRec *rec, PyObject *ref);
 /* Something that the trace made is finalised behind its end, and is not among the objects with recipes:
  * rec->unbuildable. */
 bool cc_final_left(CcRec *rec, CcMap *memo);
+
+/* ---- uncalled.c ---- */
+/* A frame has arrived. CC_PASS_ALL: no code of the recording has called it; CC_GIVE_UP: nobody can tell. */
+CcGo cc_uncalled_enter(CcRec *rec, CcAct *act);
 
 /* ---- idle.c: variables that nobody reads any more ---- */
 void cc_idle_begin(CcRec *rec);
@@ -492,12 +502,15 @@ CcGo cc_rec_break(CcRec *rec, CcAct *act, CcReason reason, const char *what);
  * there. */
 CcGo cc_rec_poison(CcRec *rec, CcAct *act, CcReason reason, const char *what);
 /* The same, and the next recording breaks at this instruction. */
+CcGo cc_rec_give_up(CcRec *rec); /* without a site */
 CcGo cc_rec_retry(CcRec *rec, const CcAct *act, PyCodeObject *co, int pc, CcReason reason, const char *what);
 /* The innermost frame of which all callers can be rebuilt: its instruction is one at which a recording can break. NULL:
  * there is no frame. */
 CcRecFrame *cc_rec_outer(CcRec *rec);
 void cc_rec_gives(CcRec *rec, CcAct *act, int guard); /* what this guard reads is what the event will give */
 CcRecFrame *cc_rec_frame(CcRec *rec, CcAct *act);
+bool cc_rec_calls(const CcEvent *ev,
+                  const CcAct *act); /* the act is what this event calls, without C code in between */
 bool cc_rec_in_module(const CcAct *act, const char *name);        /* the act's function is of that module */
 void cc_rec_begin(CcRec *rec, const CcMode *mode, uint64_t salt); /* a trace without inputs */
 void cc_rec_guard_function(CcRec *rec, PyFunctionObject *func);   /* by code and defaults */
@@ -574,8 +587,9 @@ CcGo cc_name_import(CcRec *rec, CcAct *act, CcEvent *ev);
 void cc_name_submodule(CcRec *rec, PyObject *package, PyObject *name);
 /* Provenance of the parameters of a frame that begins. by_c: C code called it, with what it took from iterators that are
  * known. */
-void cc_param_learn(CcRec *rec, CcAct *act, bool by_c);          /* param.c */
-CcGo cc_match_before(CcRec *rec, CcAct *act, const CcEvent *ev); /* ev_match.c */
+void cc_param_learn(CcRec *rec, CcAct *act, bool by_c);              /* param.c */
+bool cc_param_is_default(const PyFunctionObject *func, PyObject *v); /* it is the default of some parameter */
+CcGo cc_match_before(CcRec *rec, CcAct *act, const CcEvent *ev);     /* ev_match.c */
 CcGo cc_match_after(CcRec *rec, CcAct *act, const CcEvent *ev);
 CcGo cc_match_exception(CcRec *rec, CcAct *act, const CcEvent *ev);
 

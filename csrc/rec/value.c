@@ -201,6 +201,7 @@ CcDirty cc_value_dirty(CcRec *rec, PyObject *o) {
 void cc_value_will_write(CcRec *rec, PyObject *o) {
     const CcProv *p = cc_value_find(rec, o);
     if (p == NULL || p->origin != CC_O_SOURCE || p->dirty != CC_DIRTY_NO) return;
+    if (cc_value_tracked(o) && cc_final_holds(rec, o)) return; /* the copy would keep alive what the write lets go of */
     PyObject *copy = PyList_CheckExact(o)                              ? PyList_GetSlice(o, 0, PyList_GET_SIZE(o))
                      : PyDict_CheckExact(o) || cc_value_defaultdict(o) ? PyDict_Copy(o)
                      : PySet_CheckExact(o)                             ? cc_guard_layout(o)

@@ -1,0 +1,77 @@
+/* Frames that arrive while a recording runs and that none of its code has called: what the interpreter runs in the middle of
+ * anything. They are no part of the recording, with all that they call.
+ *
+ *   callbacks of the collector, of signals; warnings that C code gives
+ *   __del__, callbacks of weak references, the ends of generators      of what the recording knows nothing of; else they
+ *                                                                      belong to the code that let go of it
+ *   anything else that C code calls while the collector is at work     may be its (C code that is finalised, a coroutine) or
+ *                                                                      that of another thread: nobody can tell */
+#include "rec_int.h"
+
+/* 3.13: a module that lacks an attribute asks its __spec__ for what the error says (_Py_module_getattro_impl), also
+ * where the module's class has a __getattr__, so that there is no error. */
+static bool words_error(const CcAct *act, const CcEvent *ev) {
+    if (ev == NULL || !cc_text_is(act->co->co_qualname, "ModuleSpec.has_location")) return false;
+    for (int i = 0; i < ev->n; i++)
+        if (ev->in[i] == cc_act_get(act, 0)) return false; /* the user's code asks it */
+    return true;
+}
+
+static bool collector_calls(const CcAct *act) {
+    static PyObject *callbacks; /* the list gc.callbacks, which stays the same object */
+    if (callbacks == NULL) {
+        PyObject *gc = PyImport_ImportModule("gc");
+        callbacks = gc != NULL ? PyObject_GetAttrString(gc, "callbacks") : NULL;
+        Py_XDECREF(gc);
+        PyErr_Clear();
+    }
+    for (Py_ssize_t i = 0; callbacks != NULL && PyList_Check(callbacks) && i < PyList_GET_SIZE(callbacks); i++)
+        if (cc_call_function(PyList_GET_ITEM(callbacks, i)) == act->func) return true;
+    return false;
+}
+
+/* What a function was given last, by position. */
+static PyObject *last_given(const CcAct *act) {
+    const PyCodeObject *co = act->co;
+    const int at = co->co_argcount + co->co_kwonlyargcount;
+    PyObject *more = co->co_flags & CO_VARARGS ? cc_act_get(act, at) : NULL;
+    if (more != NULL && PyTuple_Check(more) && PyTuple_GET_SIZE(more) > 0)
+        return PyTuple_GET_ITEM(more, PyTuple_GET_SIZE(more) - 1);
+    int i = co->co_argcount - 1;
+    while (i >= 0 && cc_param_is_default(act->func, cc_act_get(act, i))) i--;
+    return i >= 0 ? cc_act_get(act, i) : NULL;
+}
+
+/* Of a frame that C code has called: the object whose end it is, or the weak reference to one that has gone; NULL: neither.
+ * A generator that is closed by name is held by who does it, and one that is finalised by nobody or, being garbage, is marked. */
+static PyObject *ends(const CcAct *act) {
+    static PyObject *del;
+    if (del == NULL) del = cc_obj_name("__del__");
+    if (act->generator) {
+        PyObject *generator = act->thrown ? cc_act_generator(act) : NULL;
+        if (generator == NULL || !(Py_REFCNT(generator) == 1 || PyObject_GC_IsFinalized(generator))) return NULL;
+        PyObject *thrown = cc_act_get(act, act->code->n_locals + act->depth - 1);
+        return PyErr_GivenExceptionMatches(thrown, PyExc_GeneratorExit) ? generator : NULL;
+    }
+    PyObject *self = act->co->co_argcount > 0 ? cc_act_get(act, 0) : NULL;
+    if (self != NULL && cc_type_lookup(Py_TYPE(self), del) == (PyObject *)act->func) return self;
+    PyObject *ref = last_given(act);
+    return ref != NULL && PyWeakref_Check(ref) && cc_weak_target(ref) == NULL ? ref : NULL;
+}
+
+CcGo cc_uncalled_enter(CcRec *rec, CcAct *act) {
+    const CcAct *caller = act->prev;
+    const CcEvent *ev = caller != NULL ? caller->event : NULL;
+    if (cc_rec_calls(ev, act)) return CC_OK;
+    PyObject *ending = act->started || act->thrown ? ends(act) : NULL;
+    if (ending != NULL) return cc_value_find(rec, ending) == NULL ? CC_PASS_ALL : CC_OK;
+    if (act->started && !act->generator) {
+        const bool by_c = ev != NULL && ev->n > 0 && cc_call_function(ev->in[0]) == NULL;
+        if (collector_calls(act) || (by_c && cc_rec_in_module(act, "warnings")) || words_error(act, ev) ||
+            (rec->frame.n > 0 && caller == cc_vec_last(&rec->frame).act && ev == NULL))
+            return CC_PASS_ALL;
+    }
+    if (rec->frame.n == 0 || !cc_act_collecting(act)) return CC_OK;
+    cc_site_why(rec, act, CC_R_FINALISED, NULL); /* no place is to blame */
+    return cc_rec_give_up(rec);
+}
