@@ -10,7 +10,7 @@ import weakref
 import ccompile
 import pytest
 import torch
-from conftest import replaying
+from conftest import EAGER, replaying
 
 LOG = []
 
@@ -498,6 +498,140 @@ def test_others_hold_it_or_not(fn):
                 seen.append(repr(call(x, keep)))
             assert seen[0] == seen[1], order[: i + 1]
     KEPT.clear()
+
+
+# ---- the last to hold what is finalised ------------------------------------------------------------------------------
+@ccompile.disable
+def final(keep, kind, wrap=lambda o: o):
+    """Something whose end is told; `keep`: somebody else holds it as well."""
+    o = GARBAGE[kind]()
+    if keep:
+        KEPT.append(o)
+    return wrap(o)
+
+
+def last_deleted(x, *how):
+    o = final(*how)
+    LOG.append("begin")
+    del o
+    LOG.append("end")
+    return x + 1
+
+
+def last_overwritten(x, *how):
+    o = final(*how)
+    y = x + 1
+    o = y
+    LOG.append("end")
+    return o * 2
+
+
+def last_in_a_list(x, *how):
+    c = final(*how, lambda o: {"a": [o]})
+    n = len(c["a"])
+    c = None
+    LOG.append("end")
+    return x + n
+
+
+def last_of_an_argument(x, *how):
+    def callee(o):
+        LOG.append("inside")
+        return x + 1
+
+    y = callee(final(*how))
+    LOG.append("behind")
+    return y
+
+
+def last_of_a_callee(x, *how):
+    def callee():
+        o = final(*how)
+        LOG.append("inside")
+        return x * (o is not None)
+
+    y = callee()
+    LOG.append("behind")
+    return y
+
+
+def last_at_the_end(x, *how):
+    o = final(*how)
+    LOG.append("begin")
+    y = x + 1
+    return y
+
+
+def last_of_two(x, *how):
+    a, b = final(*how), final(*how)
+    LOG.append("begin")
+    del b
+    LOG.append("between")
+    a = None
+    LOG.append("end")
+    return x + 1
+
+
+def last_of_two_at_once(x, *how):
+    a, b = Final("a"), Final("b")
+    brk()
+    del b, a
+    LOG.append("end")
+    return x + 1
+
+
+def last_in_a_loop(x, *how):
+    for i in range(3):
+        o = final(*how)
+        LOG.append(i)
+        x = x + i
+    o = None
+    LOG.append("end")
+    return x
+
+
+def last_of_what_is_used(x, *how):
+    c = final(*how, lambda o: [o, [torch.ones(2)]])
+    y = x + c[1][0]
+    del c
+    LOG.append("end")
+    return y * 2
+
+
+LAST = [v for k, v in list(globals().items()) if k.startswith("last_")]
+
+
+@pytest.mark.parametrize("kind", ["del", "callback", "finalize", "generator", "coroutine", "finalised_by_c"])
+@pytest.mark.parametrize("fn", LAST, ids=lambda f: f.__name__)
+def test_finalised_where_eager_does(fn, kind):
+    x = torch.ones(2)
+    for order in ((0, 0, 0), (1, 0, 0, 1), (1, 1, 0, 0), (0, 1, 0)):
+        compiled = ccompile.compile(fn)
+        for i, keep in enumerate(order):
+            seen = []
+            for call in (fn, compiled):
+                KEPT.clear()
+                LOG.clear()
+                value = call(x, keep, kind)
+                seen.append((repr(value), list(LOG)))
+            assert seen[0] == seen[1], order[: i + 1]
+    KEPT.clear()
+
+
+@pytest.mark.parametrize(
+    "fn", [last_deleted, last_overwritten, last_in_a_list, last_in_a_loop], ids=lambda f: f.__name__
+)
+@pytest.mark.parametrize("kind", ["del", "callback", "generator"])
+@pytest.mark.skipif(EAGER, reason="needs the product")
+def test_what_is_finalised_ends_a_segment(fn, kind):
+    compiled, x = ccompile.compile(fn), torch.ones(2)
+    for _ in range(4):
+        KEPT.clear()
+        compiled(x, False, kind)
+    with replaying(2):
+        for _ in range(2):
+            KEPT.clear()
+            compiled(x, False, kind)
 
 
 # ---- garbage of others -------------------------------------------------------------------------------------------------

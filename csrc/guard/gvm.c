@@ -56,17 +56,6 @@ static PyObject *generator_alone(const CcGuard *g, PyObject *generator) {
     return o != NULL && live == g->level && Py_REFCNT(o) == live + idle + g->other ? o : NULL;
 }
 
-/* The frame's function, if none of these variables holds what is finalised. */
-static PyObject *quiet(const CcAct *act, PyObject *slots) {
-    const char *bits = PyBytes_AS_STRING(slots);
-    const int n = CC_MIN(8 * (int)PyBytes_GET_SIZE(slots), act->code->n_locals);
-    for (int slot = 0; slot < n; slot++) {
-        PyObject *v = bits[slot >> 3] >> (slot & 7) & 1 ? cc_act_get(act, slot) : NULL;
-        if (v != NULL && cc_act_idle_final(act, v)) return NULL;
-    }
-    return (PyObject *)act->func;
-}
-
 static PyObject *read_source(const CcGuard *g, const CcGuardState *state, PyObject *parent);
 
 /* What lies at the place of source `id` now; no check of it, or of what leads there, need have passed. */
@@ -89,15 +78,15 @@ static PyObject *place(const CcGuard *guards, int id, const CcGuardState *state)
 /* A constant, if nobody would notice were these dropped: slots (level, number) and what lies where the trace writes
  * (-1, source). */
 static PyObject *falls(const CcGuard *g, const CcGuardState *state) {
-    enum { MANY = 256 };
     const int *at = (const int *)PyBytes_AS_STRING(g->key);
     const int n = (int)(PyBytes_GET_SIZE(g->key) / (Py_ssize_t)(2 * sizeof *at));
-    PyObject *dropped[MANY];
-    if (n > MANY) return NULL;
+    PyObject **dropped = cc_mem_get(sizeof *dropped * (size_t)n);
     for (int i = 0; i < n; i++)
         dropped[i] = at[2 * i] < 0 ? place(g - g->other, at[2 * i + 1], state)
                                    : cc_act_get(state->acts[at[2 * i]], at[2 * i + 1]);
-    return cc_obj_fall(dropped, n, g->index) ? NULL : Py_None;
+    const bool noticed = cc_obj_fall(dropped, n, g->index);
+    free(dropped);
+    return noticed ? NULL : Py_None;
 }
 
 /* want: code, unit, state */
@@ -122,7 +111,6 @@ static PyObject *read_source(const CcGuard *g, const CcGuardState *state, PyObje
     case CC_SRC_ARG: return state->args[g->index];
     case CC_SRC_SLOT: return cc_act_get(state->acts[g->level], g->index);
     case CC_SRC_FRAME: return (PyObject *)state->acts[g->index]->func;
-    case CC_SRC_IDLE: return quiet(state->acts[g->index], g->key);
     case CC_SRC_FALLS: return falls(g, state);
     case CC_SRC_CONST: return g->key;
     case CC_SRC_DICTOF: return cc_obj_dict(parent);

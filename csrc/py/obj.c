@@ -166,25 +166,7 @@ static bool catches(PyObject *generator) {
     return false;
 }
 
-static bool final_item(PyObject *o, int depth) { return o != NULL && Py_REFCNT(o) == 1 && cc_obj_final(o, depth - 1); }
-
-bool cc_obj_final(PyObject *o, int depth) {
-    enum { ITEMS = 64 };
-    if (PyGen_CheckExact(o)) return catches(o);
-    if (Py_TYPE(o)->tp_finalize != NULL) return true;
-    if (depth == 0 || !PyType_IS_GC(Py_TYPE(o))) return false;
-    if (PyList_Check(o) || PyTuple_Check(o)) {
-        const Py_ssize_t n = CC_MIN(PySequence_Fast_GET_SIZE(o), ITEMS);
-        for (Py_ssize_t i = 0; i < n; i++)
-            if (final_item(PySequence_Fast_GET_ITEM(o, i), depth)) return true;
-    }
-    PyObject *dict = PyDict_Check(o) ? o : Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE ? cc_obj_dict(o) : NULL;
-    Py_ssize_t pos = 0;
-    PyObject *value;
-    while (dict != NULL && pos < ITEMS && PyDict_Next(dict, &pos, NULL, &value))
-        if (final_item(value, depth)) return true;
-    return false;
-}
+bool cc_obj_final(PyObject *o) { return PyGen_CheckExact(o) ? catches(o) : Py_TYPE(o)->tp_finalize != NULL; }
 
 bool cc_obj_watched(PyObject *o) {
     const Py_ssize_t at = Py_TYPE(o)->tp_weaklistoffset; /* 3.12: below 0, in front of the object */
@@ -194,14 +176,28 @@ bool cc_obj_watched(PyObject *o) {
     return false;
 }
 
+/* References that go: few are looked through, of many there is a map. */
 typedef struct Fall {
     CC_VEC(struct Fallen {
         PyObject *o;
         Py_ssize_t n;
     }) of;
+    CcMap at; /* object -> index into of */
     int deep;
     bool weak, told;
 } Fall;
+
+static struct Fallen *fallen(Fall *f, PyObject *o) {
+    enum { FEW = 16 };
+    const int64_t *at = f->of.n > FEW ? cc_map_find(&f->at, o) : NULL;
+    if (at != NULL) return &f->of.at[*at];
+    for (int i = 0; i < f->of.n && f->of.n <= FEW; i++)
+        if (f->of.at[i].o == o) return &f->of.at[i];
+    cc_vec_push(&f->of, (struct Fallen){o, 0});
+    for (int i = f->of.n == FEW + 1 ? 0 : f->of.n - 1; i < f->of.n && f->of.n > FEW; i++)
+        cc_map_put(&f->at, f->of.at[i].o, i);
+    return &cc_vec_last(&f->of);
+}
 
 bool cc_obj_weakly_held(PyObject *o) {
     const Py_ssize_t at = Py_TYPE(o)->tp_weaklistoffset;
@@ -210,15 +206,12 @@ bool cc_obj_weakly_held(PyObject *o) {
 
 /* One reference to o goes. */
 static int fall(PyObject *o, void *ctx) {
-    enum { MANY = 256, DEEP = 32 };
+    enum { MANY = 10000, DEEP = 32 };
     Fall *f = ctx;
     if (f->told || PyType_Check(o) || !(PyObject_IS_GC(o) || Py_TYPE(o)->tp_weaklistoffset != 0)) return 0;
-    int i = 0;
-    while (i < f->of.n && f->of.at[i].o != o) i++;
-    if (i == f->of.n) cc_vec_push(&f->of, (struct Fallen){o, 0});
-    if (++f->of.at[i].n < Py_REFCNT(o)) return 0;
-    f->told = f->of.n > MANY || f->deep >= DEEP || cc_obj_final(o, 0) || cc_obj_watched(o) ||
-              (f->weak && cc_obj_weakly_held(o));
+    if (++fallen(f, o)->n < Py_REFCNT(o)) return 0;
+    f->told =
+        f->of.n > MANY || f->deep >= DEEP || cc_obj_final(o) || cc_obj_watched(o) || (f->weak && cc_obj_weakly_held(o));
     if (f->told || !PyObject_IS_GC(o)) return 0;
     f->deep++;
     (void)Py_TYPE(o)->tp_traverse(o, fall, f);
@@ -231,6 +224,7 @@ bool cc_obj_fall(PyObject *const *dropped, int n, bool weak) {
     for (int i = 0; i < n; i++)
         if (dropped[i] != NULL) (void)fall(dropped[i], &f);
     cc_vec_free(&f.of);
+    cc_map_free(&f.at);
     return f.told;
 }
 

@@ -174,8 +174,6 @@ void cc_act_clear_stored(CcAct *act);
 /* How many slots hold o that nothing reads any more: dead locals and, where it waits in a call, that call's operands. */
 int cc_act_idle(const CcAct *act, bool waits, PyObject *o);
 int cc_act_waiting_depth(const CcAct *act); /* stack slots that are still needed when that call has ended */
-/* Whether code runs when such slots let go of o. */
-bool cc_act_idle_final(const CcAct *act, PyObject *o);
 /* Sets pc and depth at once (observer callbacks resume, enter, rewind only). Stack slots at and above the new depth are
  * dropped; those below must have been put before the next instruction runs. */
 void cc_act_move(CcAct *act, int pc, int depth);
@@ -330,8 +328,7 @@ PyObject *const *cc_obj_dict_at(PyObject *o);
  * can't be watched. */
 const uint64_t *cc_watch_begin(PyObject *dict);
 void cc_watch_end(const uint64_t *version);
-/* Whether code runs when o goes: it is finalised, or holds, up to `depth` containers deep, what is and nobody else has. */
-bool cc_obj_final(PyObject *o, int depth);
+bool cc_obj_final(PyObject *o); /* code may run when o itself goes: it is finalised */
 /* Somebody is told when o goes: the callback of a weak reference. */
 bool cc_obj_watched(PyObject *o);
 bool cc_obj_weakly_held(PyObject *o); /* there is a weak reference to it */

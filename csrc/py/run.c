@@ -55,12 +55,6 @@ int cc_act_idle(const CcAct *act, bool waits, PyObject *o) {
     return n;
 }
 
-bool cc_act_idle_final(const CcAct *act, PyObject *o) {
-    enum { DEEP = 4 };
-    if (!PyType_IS_GC(Py_TYPE(o)) || Py_REFCNT(o) > act->code->n_locals) return false;
-    return Py_REFCNT(o) <= cc_act_idle(act, false, o) && cc_obj_final(o, DEEP);
-}
-
 void cc_act_put(CcAct *act, int slot, PyObject *value) { cc_set_local((CcRun *)act, slot, value); }
 
 void cc_act_move(CcAct *act, int pc, int depth) {

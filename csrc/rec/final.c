@@ -105,6 +105,7 @@ typedef struct Falling {
     CcRec *rec;
     CC_VEC(int) known; /* provenance of what falls holds */
     int deep, seen;
+    bool told;
 } Falling;
 
 static bool told(PyObject *o) { return cc_obj_watched(o) || runs_code(o, EVER); }
@@ -119,7 +120,7 @@ static int visit_held(PyObject *o, void *ctx) {
         return 0;
     }
     if (Py_REFCNT(o) > 1) return 0;
-    f->rec->died = f->rec->died || told(o);
+    f->told = f->told || told(o);
     f->rec->parted = f->rec->parted || cc_obj_weakly_held(o);
     if (!PyObject_IS_GC(o) || f->deep >= DEEP || ++f->seen > MANY) return 0;
     f->deep++;
@@ -171,6 +172,34 @@ static void forget(CcRec *rec, CcProv *p) {
     cc_value_drop(rec, p); /* Python code may run, and the recording end */
 }
 
+/* Somebody is told of its end. What the trace made, or changes freely, a replay need not have: it is to be made behind a break,
+ * or not to be changed. */
+static void noticed(CcRec *rec, PyObject *o) {
+    const int64_t *at = cc_map_find(&rec->by_object, o);
+    if (at != NULL && rec->prov.at[*at].origin == CC_O_SOURCE) {
+        rec->fallen = true;
+    } else {
+        rec->died = true;
+        rec->unbuildable = o;
+        cc_site_why(rec, rec->frame.n > 0 ? cc_vec_last(&rec->frame).act : NULL, CC_R_FINALISED, NULL);
+        (void)cc_site_made(rec);
+    }
+    for (int i = 0; i < rec->held.n; i++) rec->held.at[i].fell = rec->held.at[i].fell || rec->held.at[i].object == o;
+}
+
+/* A generator's weak references are cleared before it is finalised, and so are all of garbage: the entry is looked at as it is. */
+bool cc_final_ends(CcRec *rec, PyObject *o) {
+    const int64_t *at = cc_map_find(&rec->by_object, o);
+    if (at == NULL) return false;
+    CcProv *p = &rec->prov.at[*at];
+    if (p->origin != CC_O_SOURCE) return true;
+    noticed(rec, o);
+    const bool died = rec->died;
+    cc_value_drop(rec, p);
+    rec->died = died;
+    return false;
+}
+
 /* What falls, with what hangs on it alone. */
 static void fall(CcRec *rec, int at) {
     Falling f = {.rec = rec};
@@ -179,8 +208,9 @@ static void fall(CcRec *rec, int at) {
         const int i = f.known.at[--f.known.n];
         if (i >= rec->prov.n || !alone(&rec->prov.at[i])) continue;
         PyObject *falls = rec->prov.at[i].object;
+        f.told = told(falls);
         if (PyObject_IS_GC(falls)) (void)Py_TYPE(falls)->tp_traverse(falls, visit_held, &f);
-        rec->died = rec->died || told(falls);
+        if (f.told) noticed(rec, falls);
         rec->parted = rec->parted || cc_obj_weakly_held(falls);
         forget(rec, &rec->prov.at[i]);
     }
@@ -198,13 +228,22 @@ void cc_rec_let_go(CcRec *rec, PyObject *o) {
     PyErr_Restore(type, value, traceback);
 }
 
+/* A value on the stack moves on, into a variable or up: followed from event to event, between which nothing is made that
+ * could get the address of what went. */
+static void follow(const CcRec *rec, struct CcHeld *h) {
+    if (h->shed || h->waits || h->level >= rec->frame.n || !rec->frame.at[h->level].kept) return;
+    const CcAct *act = rec->frame.at[h->level].act;
+    const int n = act->code->n_locals + act->depth;
+    if (h->now < n && cc_act_get(act, h->now) == h->object) return;
+    for (h->now = 0; h->now < n && cc_act_get(act, h->now) != h->object;) h->now++;
+    h->shed = h->now == n;
+}
+
 /* The frame no longer holds what it held here when the trace began. */
 static bool slot_shed(const CcRec *rec, const struct CcHeld *h) {
-    if (h->level >= rec->frame.n || !rec->frame.at[h->level].kept) return true;
+    if (h->shed || h->level >= rec->frame.n || !rec->frame.at[h->level].kept) return true;
     if (h->waits) return h->level + 1 >= rec->frame.n || !rec->frame.at[h->level + 1].kept;
-    const CcAct *act = rec->frame.at[h->level].act;
-    if (h->slot < act->code->n_locals) return cc_act_stored(act, h->slot);
-    return h->slot >= act->code->n_locals + act->depth || cc_act_get(act, h->slot) != h->object;
+    return !h->moves && cc_act_stored(rec->frame.at[h->level].act, h->slot);
 }
 
 static bool guard_shed(const CcRec *rec, int level, int slot) {
@@ -219,28 +258,119 @@ static bool adopted(CcRec *rec, const void *o) {
     return p != NULL && p->origin == CC_O_FRESH;
 }
 
-/* What the frames let go of is to be nothing that anybody notices. */
-static void guard_falls(CcRec *rec, bool weak) {
+void cc_final_begin(CcRec *rec) {
+    rec->held.n = 0;
+    for (int level = 0; level < rec->frame.n; level++) {
+        const CcAct *act = rec->frame.at[level].act;
+        const int n_locals = act->code->n_locals, n = n_locals + act->depth;
+        const int waits = level + 1 < rec->frame.n ? n_locals + cc_act_waiting_depth(act) : n;
+        for (int slot = 0; slot < n; slot++) {
+            PyObject *o = cc_act_get(act, slot);
+            if (o == NULL || cc_value_const(o)) continue;
+            const bool loud = cc_obj_fall(&o, 1, false);
+            cc_vec_push(&rec->held, (struct CcHeld){.level = level,
+                                                    .slot = slot,
+                                                    .now = slot,
+                                                    .object = o,
+                                                    .waits = slot >= waits,
+                                                    .loud = loud,
+                                                    .moves = loud || slot >= n_locals});
+        }
+    }
+}
+
+void cc_final_adopted(CcRec *rec) {
+    int n = 0;
+    for (int i = 0; i < rec->held.n; i++)
+        if (!(PyGen_CheckExact((PyObject *)rec->held.at[i].object) && adopted(rec, rec->held.at[i].object)))
+            rec->held.at[n++] = rec->held.at[i];
+    rec->held.n = n;
+}
+
+bool cc_final_loud(const CcRec *rec, const PyObject *o) {
+    for (int i = 0; i < rec->held.n; i++)
+        if (rec->held.at[i].object == o) return rec->held.at[i].loud;
+    return false;
+}
+
+bool cc_final_fallen(CcRec *rec) {
+    for (int i = 0; i < rec->held.n; i++) {
+        struct CcHeld *h = &rec->held.at[i];
+        if (h->moves) follow(rec, h);
+        if (!h->loud || h->fell || !slot_shed(rec, h)) continue;
+        h->fell = rec->fallen = true;
+    }
+    return rec->fallen;
+}
+
+/* A replay lets go of what slots held in an order of its own. root: so it does with what they hold yet. */
+static bool several_fell(const CcRec *rec, bool root) {
+    const void *fell = NULL;
+    bool several = false;
+    for (int i = 0; i < rec->held.n; i++) {
+        const struct CcHeld *h = &rec->held.at[i];
+        if (!h->fell && !(root && h->loud)) continue;
+        several = several || (fell != NULL && fell != h->object);
+        fell = h->object;
+    }
+    return several;
+}
+
+/* The slot that a value is reached from; -1: none. */
+static int root_slot(const CcGuards *gs, int id) {
+    while (gs->g.at[id].parent >= 0) id = gs->g.at[id].parent;
+    return gs->g.at[id].source == CC_SRC_SLOT ? id : -1;
+}
+
+/* A guard: nobody would notice were these slots let go of, and what lies at those places (-1, source). */
+static void guard_falls(CcRec *rec, const int *at, int n, bool weak) {
+    if (n == 0) return;
+    PyObject *slots;
+    CC_SURE(slots, PyBytes_FromStringAndSize((const char *)at, (Py_ssize_t)sizeof *at * n));
+    bool is_new;
+    const int id = cc_guard_source(&rec->trace->guards, CC_SRC_FALLS, -1, slots, 0, weak, &is_new);
+    if (is_new) cc_guard_alias(&rec->trace->guards, id, CC_CHK_QUIET, id);
+    Py_DECREF(slots);
+}
+
+static void guard_weak(CcRec *rec) {
     CC_VEC(int) at = {0};
     for (int i = 0; i < rec->held.n; i++) {
         const struct CcHeld *h = &rec->held.at[i];
-        if (!slot_shed(rec, h) && !(weak && adopted(rec, h->object))) continue;
+        if (!slot_shed(rec, h) && !adopted(rec, h->object)) continue;
         cc_vec_push(&at, h->level);
         cc_vec_push(&at, h->slot);
     }
-    for (int id = 0; id < rec->trace->guards.g.n && weak && rec->lost.n > 0; id++) {
+    for (int id = 0; id < rec->trace->guards.g.n && rec->lost.n > 0; id++) {
         if (cc_map_find(&rec->lost, (const void *)(intptr_t)(id + 1)) == NULL) continue;
         cc_vec_push(&at, -1);
         cc_vec_push(&at, id);
     }
-    if (at.n > 0) {
-        PyObject *slots;
-        CC_SURE(slots, PyBytes_FromStringAndSize((const char *)at.at, (Py_ssize_t)sizeof *at.at * at.n));
-        bool is_new;
-        const int id = cc_guard_source(&rec->trace->guards, CC_SRC_FALLS, -1, slots, 0, weak, &is_new);
-        if (is_new) cc_guard_alias(&rec->trace->guards, id, CC_CHK_QUIET, id);
-        Py_DECREF(slots);
+    guard_falls(rec, at.at, at.n, true);
+    cc_vec_free(&at);
+}
+
+void cc_final_settle(CcRec *rec) {
+    (void)cc_final_fallen(rec);
+    for (int i = 0; i < rec->held.n; i++) rec->held.at[i].shed = slot_shed(rec, &rec->held.at[i]);
+}
+
+void cc_final_end(CcRec *rec) {
+    const CcGuards *gs = &rec->trace->guards;
+    CC_VEC(int) at = {0};
+    for (int i = 0; i < rec->held.n; i++) {
+        const struct CcHeld *h = &rec->held.at[i];
+        if (h->loud || h->fell || !h->shed) continue;
+        cc_vec_push(&at, h->level);
+        cc_vec_push(&at, h->slot);
+        for (int id = 0; id < gs->g.n; id++) { /* a run holds it once more */
+            const int slot = gs->g.at[id].used ? root_slot(gs, id) : -1;
+            if (slot < 0 || gs->g.at[slot].level != h->level || gs->g.at[slot].index != h->slot) continue;
+            cc_vec_push(&at, -1);
+            cc_vec_push(&at, id);
+        }
     }
+    guard_falls(rec, at.at, at.n, false);
     cc_vec_free(&at);
 }
 
@@ -333,11 +463,12 @@ bool cc_final_shed(CcRec *rec, PyObject *ref) {
     PyObject *o = cc_weak_target(ref);
     if (o != NULL && hangs(rec, o)) return false;
     if (rec->parted || rec->blind) return true;
-    guard_falls(rec, true);
+    guard_weak(rec);
     return false;
 }
 
 bool cc_final_died(CcRec *rec, const CcAct *act) {
+    const bool died = rec->died;
     const bool paused = cc_hook_pause(act->obs, true);
     cc_final_sweep(rec, 0); /* what held it may be held by the map alone */
     cc_hook_pause(act->obs, paused);
@@ -347,6 +478,7 @@ bool cc_final_died(CcRec *rec, const CcAct *act) {
         PyObject *o = cc_weak_target(p->weak);
         rec->died = o == NULL || PyObject_GC_IsFinalized(o) != p->finalised;
     }
+    if (rec->fallen) rec->died = died || several_fell(rec, rec->frame.n == 0); /* what else went, went with it */
     return rec->died;
 }
 

@@ -7,37 +7,16 @@
  *                                                                                looks at frames: a graph need not give
  *                                                                                what nobody reads, nor memory keep it
  *
- * What is finalised stays where it is as well, or is read as if it were alive (final.c): an idle variable that the trace
- * overwrites, or whose frame it leaves, must hold nothing of that kind. */
+ * What is finalised stays where it is as well, or is read as if it were alive (final.c). */
 #include "rec_int.h"
-
-static void note_held(CcRec *rec) {
-    rec->held.n = 0;
-    for (int level = 0; level < rec->frame.n; level++) {
-        const CcAct *act = rec->frame.at[level].act;
-        const int n_locals = act->code->n_locals, n = n_locals + act->depth;
-        const int waits = level + 1 < rec->frame.n ? n_locals + cc_act_waiting_depth(act) : n;
-        for (int slot = 0; slot < n; slot++) {
-            PyObject *o = cc_act_get(act, slot);
-            const bool live = slot < waits && cc_final_slot(act, slot);
-            if (o != NULL && (!live || !cc_value_const(o)))
-                cc_vec_push(&rec->held, (struct CcHeld){level, slot, o, slot >= waits});
-        }
-    }
-}
 
 void cc_idle_begin(CcRec *rec) {
     rec->idle.n = 0;
-    note_held(rec);
     for (int level = 0; level < rec->frame.n; level++) {
         CcAct *act = rec->frame.at[level].act;
         cc_act_clear_stored(act);
-        for (int slot = 0; slot < act->code->n_locals; slot++) {
-            if (cc_final_slot(act, slot)) continue;
-            PyObject *v = cc_act_get(act, slot);
-            const bool quiet = v == NULL || !cc_act_idle_final(act, v);
-            cc_vec_push(&rec->idle, (struct CcIdle){level, slot, quiet});
-        }
+        for (int slot = 0; slot < act->code->n_locals; slot++)
+            if (!cc_final_slot(act, slot)) cc_vec_push(&rec->idle, (struct CcIdle){level, slot});
     }
 }
 
@@ -45,39 +24,6 @@ static bool idle_at_begin(const CcRec *rec, int level, int slot) {
     for (int i = 0; i < rec->idle.n; i++)
         if (rec->idle.at[i].level == level && rec->idle.at[i].slot == slot) return true;
     return false;
-}
-
-/* What has to be as quiet as it was: slots of one frame, a bit each. False: one was not. */
-static bool guard_level(CcRec *rec, const CcAct *act, int level) {
-    enum { SLOTS = 4096 };
-    char bits[SLOTS / 8] = {0};
-    int n = 0;
-    for (int i = 0; i < rec->idle.n; i++) {
-        const struct CcIdle *idle = &rec->idle.at[i];
-        if (idle->level != level || (act != NULL && !cc_act_stored(act, idle->slot))) continue;
-        if (!idle->quiet || idle->slot >= SLOTS) return false;
-        bits[idle->slot >> 3] |= (char)(1 << (idle->slot & 7));
-        n = CC_MAX(n, idle->slot / 8 + 1);
-    }
-    if (n == 0) return true;
-    PyObject *slots;
-    CC_SURE(slots, PyBytes_FromStringAndSize(bits, n));
-    bool is_new;
-    const int id = cc_guard_source(&rec->trace->guards, CC_SRC_IDLE, -1, slots, 0, level, &is_new);
-    cc_guard_check(&rec->trace->guards, id, CC_CHK_QUIET, NULL);
-    Py_DECREF(slots);
-    return true;
-}
-
-bool cc_idle_end(CcRec *rec, const CcAct *root) {
-    bool quiet = true;
-    for (int i = 0; i < rec->idle.n && quiet; i++) {
-        const int level = rec->idle.at[i].level;
-        if (i > 0 && rec->idle.at[i - 1].level == level) continue;
-        const bool kept = level < rec->frame.n && rec->frame.at[level].kept;
-        quiet = guard_level(rec, kept ? rec->frame.at[level].act : level == 0 ? root : NULL, level);
-    }
-    return quiet;
 }
 
 static bool parameter(const CcAct *act, int slot) {

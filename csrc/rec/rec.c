@@ -90,7 +90,7 @@ void cc_rec_begin(CcRec *rec, const CcMode *mode, uint64_t salt) {
     abort_recording(rec);
     rec->salt = salt;
     rec->rigid = NULL;
-    rec->by_code = rec->no_more = rec->died = false;
+    rec->by_code = rec->no_more = rec->died = rec->fallen = false;
     rec->parted = rec->blind = rec->tells = false;
     rec->trace = cc_mem_get(sizeof *rec->trace);
     rec->trace->graph = cc_graph_new();
@@ -198,6 +198,7 @@ void cc_rec_leave(CcRec *rec, CcAct *act, int how, PyObject *value) {
         return;
     if (f->hashed != NULL && rec->stores != f->first_stores) cc_map_put(&rec->loud, f->hashed, 1);
     if (how == CC_LEAVE_HANDOVER) cc_escape_restore(rec);
+    if (at == 0) cc_final_settle(rec);
     rec->frame.n = at;
     if (how == CC_LEAVE_HANDOVER) { /* CPython goes on with a frame that we don't see */
         cc_site_why(rec, act, CC_R_OPCODE, cc_op_name((CcOp)act->code->insn[act->pc].op));
@@ -216,7 +217,7 @@ void cc_rec_leave(CcRec *rec, CcAct *act, int how, PyObject *value) {
         abort_recording(rec);
         return;
     }
-    if (cc_final_died(rec, act) || !cc_idle_end(rec, act)) {
+    if (cc_final_died(rec, act)) {
         cc_site_why(rec, act, CC_R_FINALISED, NULL);
         abort_recording(rec);
         return;
@@ -227,6 +228,7 @@ void cc_rec_leave(CcRec *rec, CcAct *act, int how, PyObject *value) {
     const bool ok = rec->trace->result >= 0 && cc_node_finish_effects(rec, &memo) && !cc_final_left(rec, &memo);
     cc_hook_pause(act->obs, paused);
     cc_map_free(&memo);
+    if (ok) cc_final_end(rec);
     if (!ok) {
         cc_site_why(rec, act, CC_R_UNBUILDABLE, Py_TYPE(rec->unbuildable)->tp_name);
         (void)cc_site_made(rec);
@@ -377,6 +379,7 @@ CcGo cc_rec_break(CcRec *rec, CcAct *act, CcReason reason, const char *what) {
         cc_site_mark(rec, act->co, act->pc);
         return cc_rec_give_up(rec);
     }
+    cc_final_settle(rec);
     if (cc_final_died(rec, act)) {
         cc_site_why(rec, act, CC_R_FINALISED, NULL);
         return cc_rec_give_up(rec);
@@ -393,10 +396,7 @@ CcGo cc_rec_break(CcRec *rec, CcAct *act, CcReason reason, const char *what) {
         cc_site_before(rec, level);
         return cc_rec_give_up(rec);
     }
-    if (!cc_idle_end(rec, NULL)) {
-        cc_site_why(rec, act, CC_R_FINALISED, NULL);
-        return cc_rec_give_up(rec);
-    }
+    cc_final_end(rec);
     cc_break_copy(&rec->trace->brk, &rec->why);
     finish(rec, CC_END_BREAK);
     return CC_BREAK;
@@ -410,6 +410,7 @@ CcGo cc_rec_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     CcRecFrame *f = cc_rec_frame(rec, act);
     if (f == NULL) return CC_OK;
     f->touched = true;
+    if (cc_final_fallen(rec)) return cc_rec_break(rec, act, CC_R_FINALISED, NULL);
     if (cc_look_take()) return cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "C code in between");
     if (cc_mem_low()) { /* no place is to blame */
         cc_site_why(rec, act, CC_R_LIMIT, "memory");
@@ -451,6 +452,7 @@ static int first_given(const CcRec *rec, const CcRecFrame *f) {
 CcGo cc_rec_after(CcRec *rec, CcAct *act, CcEvent *ev) {
     const CcRecFrame *f = cc_rec_frame(rec, act);
     if (f == NULL) return CC_OK;
+    (void)cc_final_fallen(rec);
     /* `assert tensor` */
     const bool asserted = ev->kind == CC_EV_TRUTH && cc_tens_any(ev->in[0]);
     if (cc_look_take() && !asserted) return cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "C code");

@@ -106,14 +106,18 @@ struct CcRec {
     CC_VEC(struct CcIdle {
         int level;
         int slot;
-        bool quiet; /* it held nothing that is finalised */
     }) idle;
-    /* cc_idle_begin: what slots held that hangs on more than itself; as addresses */
+    /* cc_final_begin: what slots held that hangs on more than itself; as addresses */
     CC_VEC(struct CcHeld {
         int level;
         int slot;
         const void *object;
         bool waits; /* an operand of a call that the frame waits in */
+        bool moves; /* it is looked for at each event: */
+        int now;    /* in this slot */
+        bool shed;  /* in none */
+        bool loud;  /* letting go of it alone is noticed */
+        bool fell;  /* it was let go of, and that was noticed */
     }) held;
     /* that provenance holds, and what was written held before: as addresses */
     CC_VEC(PyObject *) loosed;
@@ -154,12 +158,14 @@ struct CcRec {
     bool blind;     /* an effect lets go of nobody knows what */
     bool tells;     /* the next effect writes to a place that `lost` has */
     bool parted;    /* something with weak references went */
-    bool died;      /* what is finalised, and was there before, went away in the middle */
-    bool raised;    /* the event that after() is told of raised */
-    bool unseen;    /* something that this trace made was read from outside, where no effect has put it */
-    bool told;      /* code asked whether it is compiled, and was told so */
-    bool by_code;   /* functions are known by their code (resume.c) */
-    bool no_more;   /* no further ones will be: attributes of a function were written */
+    bool
+        fallen; /* since the last event frames let go of what existed before, and that is noticed: a replay does so where it ends */
+    bool died;    /* the same, and nobody knows where */
+    bool raised;  /* the event that after() is told of raised */
+    bool unseen;  /* something that this trace made was read from outside, where no effect has put it */
+    bool told;    /* code asked whether it is compiled, and was told so */
+    bool by_code; /* functions are known by their code (resume.c) */
+    bool no_more; /* no further ones will be: attributes of a function were written */
     CcBreakInfo why;
     int instructions;
 };
@@ -377,6 +383,17 @@ bool cc_final_died(CcRec *rec, const CcAct *act);
 /* A container is about to be written. Something that hangs on it alone is finalised, or there is a weak reference to it: whoever
  * keeps that alive is seen, so what provenance has of it is looked at behind the write (CcRec.loosed). */
 bool cc_final_holds(CcRec *rec, PyObject *container);
+/* Code runs because this object, or that of this weak reference, ends. False: it is no part of the recording, which did not make
+ * it. */
+bool cc_final_ends(CcRec *rec, PyObject *o);
+bool cc_final_loud(const CcRec *rec, const PyObject *o); /* a slot held it, and somebody is told when it lets go */
+void cc_final_begin(CcRec *rec);                         /* a trace that begins behind a break */
+void cc_final_adopted(CcRec *rec);                       /* generators have been: their ends are recorded */
+/* Before an event, and behind it: something went meanwhile of which somebody is told. The trace has to end here. */
+bool cc_final_fallen(CcRec *rec);
+void cc_final_settle(CcRec *rec); /* the trace ends here: what its frames hold yet goes with them */
+/* The same, once it has its recipes: what its frames have let go of is to be nothing that anybody is told of. */
+void cc_final_end(CcRec *rec);
 void cc_final_loosed(CcRec *rec);             /* a write that was performed may have let go of what CcRec.loosed has */
 void cc_final_written(CcRec *rec, int guard); /* its place was written */
 void cc_final_effect(CcRec *rec, const CcAction *a);
@@ -393,9 +410,6 @@ CcGo cc_uncalled_enter(CcRec *rec, CcAct *act);
 
 /* ---- idle.c: variables that nobody reads any more ---- */
 void cc_idle_begin(CcRec *rec);
-/* Guards what the trace relied on of them; root: its act, where it has returned. False: one held what is finalised, and
- * was let go of. */
-bool cc_idle_end(CcRec *rec, const CcAct *root);
 /* The slot is to be left as it is. */
 bool cc_idle_stays(CcRec *rec, const CcRecFrame *f, int slot);
 bool cc_idle_looked(const CcRec *rec); /* code of the chain looks at frames */

@@ -357,7 +357,7 @@ static void read_slot(CcRec *rec, CcAct *act, int level, int slot, bool symbolic
     if (v != NULL) cc_sym_tuple(rec, act, slot, id, v);
     const bool container = v != NULL && (PyList_CheckExact(v) || PyDict_CheckExact(v));
     int read;
-    if (v == NULL || !(container || known_iterator(v)) || gs->g.at[id].check != CC_CHK_TYPE ||
+    if (v == NULL || !(container || known_iterator(v)) || cc_final_loud(rec, v) || gs->g.at[id].check != CC_CHK_TYPE ||
         Py_REFCNT(v) > 1 + slots_holding(rec, v, &read)) /* 1: of the recorder's map */
         return;
     if (container) adopt_container(rec, v, id, read);
@@ -378,10 +378,13 @@ CcGo cc_rec_begin_resume(CcRec *rec, CcAct *const *acts, int n, const CcMode *mo
                          uint64_t salt) {
     cc_rec_begin(rec, mode, salt);
     rec->innermost = acts[n - 1];
+    for (int level = 0; level < n; level++)
+        cc_vec_push(&rec->frame,
+                    (CcRecFrame){.act = acts[level], .transparent = true, .kept = true, .touched = level == n - 1});
+    cc_final_begin(rec);
     for (int level = 0; level < n; level++) {
         CcAct *act = acts[level];
         const bool innermost = level == n - 1;
-        cc_vec_push(&rec->frame, (CcRecFrame){.act = act, .transparent = true, .kept = true, .touched = innermost});
         if (level > 0) guard_scope(rec, act, level); /* the root's function is always the same */
         const int n_locals = act->code->n_locals;
         const int depth = innermost ? act->depth : cc_act_waiting_depth(act);
@@ -394,6 +397,7 @@ CcGo cc_rec_begin_resume(CcRec *rec, CcAct *const *acts, int n, const CcMode *mo
             if (PyGen_CheckExact(rec->own.at[i].object) == generators)
                 adopt_owned(rec, rec->own.at[i].object, rec->own.at[i].level, rec->own.at[i].slot);
     rec->own.n = 0;
+    cc_final_adopted(rec);
     cc_idle_begin(rec);
     const CcAct *last = acts[n - 1];
     rec->trace->start_file = Py_NewRef(last->co->co_filename);

@@ -2,7 +2,7 @@
  * anything. They are no part of the recording, with all that they call.
  *
  *   callbacks of the collector, of signals; warnings that C code gives
- *   __del__, callbacks of weak references, the ends of generators      of what the recording knows nothing of; else they
+ *   __del__, callbacks of weak references, the ends of generators      of what the recording has not made; else they
  *                                                                      belong to the code that let go of it
  *   anything else that C code calls while the collector is at work     may be its (C code that is finalised, a coroutine) or
  *                                                                      that of another thread: nobody can tell */
@@ -64,7 +64,10 @@ CcGo cc_uncalled_enter(CcRec *rec, CcAct *act) {
     const CcEvent *ev = caller != NULL ? caller->event : NULL;
     if (cc_rec_calls(ev, act)) return CC_OK;
     PyObject *ending = act->started || act->thrown ? ends(act) : NULL;
-    if (ending != NULL) return cc_value_find(rec, ending) == NULL ? CC_PASS_ALL : CC_OK;
+    if (ending != NULL && PyWeakref_Check(ending) && cc_value_origin(rec, ending) == CC_O_SOURCE)
+        return cc_rec_poison(rec, act, CC_R_WEAK,
+                             NULL); /* its callback, or map() hands it on: the call will be a break */
+    if (ending != NULL) return cc_final_ends(rec, ending) ? CC_OK : CC_PASS_ALL;
     if (act->started && !act->generator) {
         const bool by_c = ev != NULL && ev->n > 0 && cc_call_function(ev->in[0]) == NULL;
         if (collector_calls(act) || (by_c && cc_rec_in_module(act, "warnings")) || words_error(act, ev) ||
