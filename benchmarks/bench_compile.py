@@ -1,7 +1,7 @@
-"""How compiling grows with the graph: CPU time of a first call, recording included, per node of graphs of 1,000 and of 20,000.
+"""How compiling grows: CPU time of a first call, recording included, per node of graphs of 1,000 and of 20,000 nodes.
 
-Kernels of both come from the cache in memory: each graph is compiled once before, at the small size. Times are of this process
-alone (CLOCK_PROCESS_CPUTIME_ID), so other load matters little; the ratio is what counts.
+Kernels of both come from the cache in memory: each graph is compiled once before, at the small size. Times are of this
+process alone (CLOCK_PROCESS_CPUTIME_ID), so other load matters little; the ratio is what counts.
 """
 
 from __future__ import annotations
