@@ -23,7 +23,7 @@ export PYTHONPATH := python:$(PYTHONPATH)
 endif
 INPUTS := setup.py pyproject.toml $(wildcard csrc/*/*.c csrc/*/*.h csrc/*/*.def csrc/*/*.inc)
 
-.PHONY: demo test test-gpu bench-gpu test-frames test-cpython test-main lint bench bench-overhead bench-guards build clean distclean
+.PHONY: demo test test-gpu bench-gpu test-frames test-cpython test-faults test-main lint bench bench-overhead bench-guards bench-compile build clean distclean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -39,6 +39,10 @@ test-main: $(BUILT)
 # make test-cpython MODULES="test_set test_dict.DictTest"
 test-cpython: $(BUILT)
 	$(PY) tests/cpython/run.py $(CPYTHON_ARGS) $(MODULES)
+
+# Faults put into passes, one after the other: the goldens or the verifier have to notice each.
+test-faults: $(BUILT)
+	$(PY) tests/pass_faults.py $(FAULTS_ARGS)
 
 build: $(BUILT)
 
@@ -64,6 +68,9 @@ bench-overhead: $(BUILT)
 
 bench-guards: $(BUILT)
 	$(PY) benchmarks/bench_guards.py $(BENCH_ARGS)
+
+bench-compile: $(BUILT)
+	$(PY) benchmarks/bench_compile.py $(BENCH_ARGS)
 
 # ---- set-up
 

@@ -140,6 +140,18 @@ int cc_graph_check_windows(const CcGraph *g, CcErr *err) {
     return 0;
 }
 
+/* The dim that a product sums over has one size. */
+static int check_inner(const CcGraph *g, int id, const CcNode *n, CcErr *err) {
+    const bool linear = n->op == CC_OP_linear, plain = n->op == CC_OP_matmul || n->op == CC_OP_mm || n->op == CC_OP_bmm;
+    const CcOperand *a = n->n_in > 1 ? cc_graph_operand(g, n, 0) : NULL, *b = a ? cc_graph_operand(g, n, 1) : NULL;
+    if ((!linear && !plain) || !b || a->kind != CC_IN_VALUE || b->kind != CC_IN_VALUE) return 0;
+    const CcType *x = &g->val.at[a->value].type, *w = &g->val.at[b->value].type;
+    const int row = linear || w->ndim == 1 ? w->ndim - 1 : w->ndim - 2;
+    if (x->ndim < 1 || w->ndim < 1 || x->size[x->ndim - 1] == w->size[row]) return 0;
+    return cc_err_set(err, CC_E_VERIFY, "node %d (%s): sums over %lld and %lld elements", id,
+                      cc_op_info((CcOpId)n->op)->name, (long long)x->size[x->ndim - 1], (long long)w->size[row]);
+}
+
 /* The sizes of the result, as far as they follow from the operands'. A product may make them in another shape
  * (pass/views.c). */
 static int check_sizes(const CcGraph *g, int id, const CcNode *n, CcErr *err) {
@@ -166,7 +178,8 @@ int cc_graph_check_node(const CcGraph *g, int id, CcErr *err) {
     }
     for (int i = 0; i < n->n_out; i++)
         if (check_window(g, n->out0 + i, err) < 0) return -1;
-    return check_rules(g, id, err) < 0 ? -1 : check_sizes(g, id, n, err);
+    if (check_rules(g, id, err) < 0 || check_inner(g, id, n, err) < 0) return -1;
+    return check_sizes(g, id, n, err);
 }
 
 /* Is this value a result of the node that it says makes it, or (part of) memory that this node makes or writes? */

@@ -1,0 +1,189 @@
+"""Do the goldens and the verifier notice faults in passes? Each fault is one edit of one file of csrc/pass: the core is built with
+it, and the graphs of tests/core/passes are compiled. `make test-faults` runs this; a fault that nothing notices is an error.
+
+Run with --keep-going to see all of those; names given as arguments choose files (fold views ...).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PASS = ROOT / "csrc/pass"
+sys.path[:0] = [str(ROOT / "tests/core"), str(ROOT / "python")]
+
+# file -> (text that stands there once, what it is replaced by)
+FAULTS: dict[str, list[tuple[str, str]]] = {
+    "fold": [
+        ("const int at = 1 + 2 * (dims - 1 - d);", "const int at = 1 + 2 * d;"),
+        ("in[n + d].i += cc_graph_operand(g, pad, at + 1)->i;", "in[n + d].i += cc_graph_operand(g, pad, at)->i;"),
+        ("in[X].value = cc_graph_operand(g, pad, 0)->value;", ""),
+        ("if (g->node.at[i].flags & (CC_N_WRITES | CC_N_EFFECT)) return false;", ""),
+    ],
+    "pure": [
+        ("rename_reads(g, value, g->val.n - 1, maker + 1, write[w]);", "rename_reads(g, value, g->val.n - 1, maker + 1, write[w] - 1);"),
+        ("        version.hidden = true;\n", ""),
+        ("offset != r.offset || ", ""),
+        ("    n->flags = 0;\n", ""),
+    ],
+    "autocast": [
+        ("    v.type.dtype = (uint8_t)to;\n", ""),
+        ("if (n->flags & (CC_N_WRITES | CC_N_EFFECT)) memset(c.made, 0, sizeof *c.made * values);", ""),
+        ("        g->operand.at[in0 + i].value = cast;\n", "        (void)cast;\n"),
+    ],
+    "contract": [
+        ("beta = plain ? int_of(1) : operand(p, 3), alpha = plain ? int_of(1) : operand(p, 4);",
+         "beta = plain ? int_of(1) : operand(p, 4), alpha = plain ? int_of(1) : operand(p, 3);"),
+        ("if (same) same->stride += type->stride[d];", "if (same) same->stride = type->stride[d];"),
+        ("type.stride[i] = d ? d->stride : 0;", "type.stride[i] = d ? 1 : 0;"),
+        ("type.size[i] = d ? s->size[o->label[i]] : 1;", "type.size[i] = s->size[o->label[i]];"),
+    ],
+    "attend": [
+        ("*scale = n->op == CC_OP_mul ? number : 1 / number;", "*scale = number;"),
+        ("        f->q = unscaled;\n", ""),
+        ("    t->stride[r] = t->stride[c];\n", ""),
+        ("value_of(f->q),", "value_of(f->v),"),
+        ("    f->merged = 2;\n", ""),
+    ],
+    "expand": [
+        ("{CC_OP_max_dim, {CC_OP_amax, CC_OP_argmax}, {2, 2}},", "{CC_OP_max_dim, {CC_OP_amin, CC_OP_argmax}, {2, 2}},"),
+        ("cc_parts_add(p, CC_OP_sub, -1, &whole, 2, x, greatest),", "cc_parts_add(p, CC_OP_sub, -1, &whole, 2, greatest, x),"),
+        ("if (cc_space_reduced(f, d)) t.size[d] = 1;", ""),
+    ],
+    "layers": [
+        ("p->whole.op == CC_OP_rnn_tanh_cell ? CC_OP_tanh : CC_OP_relu", "CC_OP_relu"),
+        ("linear(p, h, operand(p, first + 1), operand(p, first + 3), -1);", "linear(p, x, operand(p, first + 1), operand(p, first + 3), -1);"),
+    ],
+    "moments": [
+        ("(double)count / (double)(count - 1)", "(double)(count - 1) / (double)count"),
+        ("move(p, &t, k, k ?", "move(p, &t, 0, k ?"),
+    ],
+    "narrow": [
+        ("v.offset += index * v.type.stride[d] *", "v.offset += index *"),
+        ("if (n->op == CC_OP_linear) return w->right >= 1;", "if (n->op == CC_OP_linear) return true;"),
+        ("narrow_value(w, cc_edit_val(g, g->node.at[i].out0));", ""),
+    ],
+    "norms": [
+        ("s.stride[1] = t->stride[1] * s.size[2];", "s.stride[1] = t->stride[1] * s.size[1];"),
+        ("if (groups) t.size[1] = size / groups, t.stride[1] = step;", "if (groups) t.size[1] = size / groups, t.stride[1] = 0;"),
+        ("    see_result(g, node, groups);\n}\n\n/* Does", "}\n\n/* Does"),
+    ],
+    "index": [
+        ("in[n++] = int_of(index->count);", "in[n++] = int_of(index->by);"),
+        ("in[n++] = int_of(r->n == 1 ? r->index[0].by : 1);", "in[n++] = int_of(1);"),
+        ("if (n->flags & CC_N_WRITES && !n->again) first = CC_MIN(first, n->origin);", ""),
+    ],
+    "rearrange": [
+        ("axis(a, times, 0, out->stride[d]);", "axis(a, times, x->stride[d], out->stride[d]);"),
+        ("b = window_at(g, x, &half, half.size[d] * half.stride[d]);", "b = window_at(g, x, &half, half.stride[d]);"),
+        ("shuffle ? in_large[i] : in_many[i]);", "shuffle ? in_many[i] : in_large[i]);"),
+    ],
+    "into": [
+        ("return a != b && is_known(g, a) && is_known(g, b);", "return is_known(g, a) && is_known(g, b);"),
+        ("v.window_of = cc_graph_base(g, x) + 1;", "v.window_of = g->val.n + 1;"),
+        ("if (is_fill(g, n)) n->op = CC_OP_fill_like;", ""),
+    ],
+    "views": [
+        ("*offset += index * x->stride[d];", "*offset += index;"),
+        ("*offset += x->stride[d] * (n->op == CC_OP_unbind ? 1 : before->size[d]);", "*offset += x->stride[d];"),
+        ("right > 0 ? right * x->stride[col] : -right * x->stride[row];", "right * x->stride[col];"),
+        ("v->offset = from.offset + offset *", "v->offset = offset *"),
+        ("window->offset += into->offset;", ""),
+        ("by_host[v] = g->val.at[v].is_output;", "by_host[v] = false;"),
+    ],
+    "turn": [
+        ("    v->narrowed = true;\n}", "}"),
+        ("cc_type_contiguous(&v->type) && !v->is_output &&", "cc_type_contiguous(&v->type) &&"),
+    ],
+    "layout": [
+        ("    v->last = true;\n", ""),
+        ("v->is_output || v->window_of ||", "v->window_of ||"),
+    ],
+}  # fmt: skip
+
+CHECK = """
+import ctypes, os, sys
+from pathlib import Path
+import harness
+os.environ["CCOMPILE_DUMP"] = "graph"
+order = "autocast pure contract attend expand narrow fold norms index rearrange into views turn layout".split()
+lib = harness.load(Path(sys.argv[1]))
+why = ctypes.create_string_buffer(300)
+for file in sorted(Path(sys.argv[2]).glob("*.txt")):
+    head, _, expected = file.read_text().partition("---\\n")
+    chosen = file.stem.split("-")[0].split("+")
+    os.environ["CCOMPILE_SKIP_PASSES"] = ",".join(p for p in order if p not in chosen)
+    g = lib.t_graph_read(head.partition("\\n")[2].encode(), why, 300)
+    plan = lib.t_compile(g, None, why, 300)
+    if not plan:
+        sys.exit(f"{file.stem}: {why.value.decode()}")
+    lines = ctypes.string_at(lib.t_plan_text(plan)).decode().splitlines(keepends=True)
+    if "".join(line for line in lines if line.startswith("%") or ") #" in line) != expected:
+        sys.exit(f"{file.stem} differs")
+"""
+
+
+def compile_one(cc: str, flags: list[str], source: Path, out: Path, text: str | None = None) -> None:
+    """text: in place of the file, beside which its headers are found."""
+    where = ["-x", "c", "-"] if text is not None else [str(source)]
+    subprocess.run([cc, *flags, "-c", *where, "-o", str(out)], input=text, text=True, check=True, cwd=source.parent)
+
+
+def notice(lib: Path) -> str:
+    """What noticed a fault, '' for nothing."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path[:2])}
+    done = subprocess.run(
+        [sys.executable, "-c", CHECK, str(lib), str(ROOT / "tests/core/passes")], env=environment, capture_output=True, text=True
+    )
+    return "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["it ended"])[0]
+
+
+def main(arguments: list[str]) -> int:
+    import harness
+
+    cc, flags = os.environ.get("CC", "cc"), [*harness.FLAGS, "-fPIC"]
+    chosen = [a for a in arguments if not a.startswith("-")] or list(FAULTS)
+    with tempfile.TemporaryDirectory() as folder:
+        sources = [p for d in harness.DIRS for p in sorted((ROOT / "csrc" / d).glob("*.c")) if p.name != "compiler.c"]
+        sources.append(ROOT / "tests/core/coretest.c")
+        objects = {p: Path(folder) / f"{p.parent.name}-{p.stem}.o" for p in sources}
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(lambda p: compile_one(cc, flags, p, objects[p]), sources))
+
+        def build(name: str, replaced: dict[Path, Path]) -> Path:
+            out = Path(folder) / f"{name}.so"
+            parts = [str(replaced.get(p, o)) for p, o in objects.items()]
+            subprocess.run([cc, "-shared", "-o", str(out), *parts, "-lm", "-ldl", "-lpthread"], check=True)
+            return out
+
+        wrong = notice(build("sound", {}))
+        if wrong:
+            print(f"without a fault: {wrong}")
+            return 1
+        missed = total = 0
+        for stem in chosen:
+            path = PASS / f"{stem}.c"
+            for i, (old, new) in enumerate(FAULTS[stem]):
+                text = path.read_text()
+                if text.count(old) != 1:
+                    print(f"{stem}.c has this text {text.count(old)} times, not once; mend the fault: {old}")
+                    return 1
+                faulty = Path(folder) / "faulty.o"
+                compile_one(cc, [*flags, "-w"], path, faulty, text.replace(old, new))
+                by = notice(build(f"{stem}-{i}", {path: faulty}))
+                print(f"{stem:<10} {by[:90] or 'NOT NOTICED: ' + old}", flush=True)
+                total += 1
+                missed += not by
+                if missed and "--keep-going" not in arguments:
+                    return 1
+        print(f"{total - missed} of {total} faults noticed")
+    return missed > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
