@@ -430,6 +430,23 @@ def what_exceptions_keep():
 
 
 @case
+def texts_of_exceptions():
+    """C fields that a text is made of, set before and behind a break."""
+    kept = [OSError(2, "no", "file"), SyntaxError("text", ("file", 1, 2, "line")), ImportError("text", name="n")]
+    kept += [UnicodeDecodeError("utf8", b"ab", 0, 1, "reason")]
+
+    def f(x, flag):
+        kept[0].errno, kept[1].lineno, kept[2].msg, kept[3].reason = 5 + flag, 7 + flag, "m" * (flag + 1), "r" * (flag + 1)
+        here = [str(e) for e in kept]
+        brk()
+        behind = [str(e) for e in kept]
+        kept[0].filename, kept[1].msg, kept[3].start = "f" * (flag + 1), "s" * (flag + 1), flag
+        return here, behind, [f"{e}" for e in kept], x + 1
+
+    return f
+
+
+@case
 def cells_of_one_or_two():
     def make():
         n = 0

@@ -236,10 +236,36 @@ bool cc_inside_guard(CcRec *rec, PyObject *o, int depth) {
     return p->origin == CC_O_FRESH || cc_tens_any(o) || (parent >= 0 && !opaque_content(cc_value_base(o)));
 }
 
+/* What a C type's text is made of beside the arguments (OSError.errno, SyntaxError.lineno). */
+static bool text_fields(CcRec *rec, PyObject *o, int source) {
+    const reprfunc plain = ((PyTypeObject *)PyExc_BaseException)->tp_str;
+    PyObject *mro = Py_TYPE(o)->tp_mro, *name, *descr;
+    bool known = true;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(mro) && known; i++) {
+        PyTypeObject *t = (PyTypeObject *)PyTuple_GET_ITEM(mro, i);
+        if (cc_python_class(t) || t->tp_str == plain) continue;
+        Py_ssize_t pos = 0;
+        while (known && PyDict_Next(cc_type_dict(t), &pos, &name, &descr)) {
+            PyObject *v = Py_IS_TYPE(descr, &PyMemberDescr_Type)
+                              ? Py_TYPE(descr)->tp_descr_get(descr, o, (PyObject *)Py_TYPE(o))
+                              : NULL;
+            PyErr_Clear();
+            if (v == NULL) continue;
+            cc_vec_push(&rec->keep, v);
+            cc_sym_settle(rec, v, 3);
+            if (source < 0) continue;
+            cc_value_read(rec, CC_SRC_MEMBER, source, descr, 0, 0, v);
+            known = cc_inside_guard(rec, v, 2);
+        }
+    }
+    return known;
+}
+
 bool cc_inside_exception(CcRec *rec, PyObject *o) {
     PyObject *args = ((PyBaseExceptionObject *)o)->args;
     const int source = cc_value_source(rec, o);
     cc_sym_settle(rec, args, 3);
+    if (!text_fields(rec, o, source)) return false;
     if (source < 0 || args == NULL) return true;
     PyObject *name = cc_obj_name("args");
     PyObject *descr = name != NULL ? cc_type_lookup((PyTypeObject *)PyExc_BaseException, name) : NULL;
