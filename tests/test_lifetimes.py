@@ -435,6 +435,55 @@ def test_as_in_eager(fn):
         assert seen[0] == seen[1], f"call {i}"
 
 
+# ---- what is made, put into something outside, and taken out again ----------------------------------------------------
+OUTSIDE = {}
+
+
+def put_in_a_dict(wrap):
+    OUTSIDE["k"] = wrap(Final("a"))
+    LOG.append("between")
+    OUTSIDE.clear()
+
+
+def put_in_an_object(wrap, holder=Holder()):
+    holder.v = wrap(Final("a"))
+    LOG.append("between")
+    del holder.v
+
+
+def put_in_a_list(wrap, kept=[]):
+    kept.append(wrap(Final("a")))
+    LOG.append("between")
+    kept.pop()
+
+
+def put_and_replaced(wrap):
+    OUTSIDE["k"] = wrap(Final("a"))
+    LOG.append("between")
+    OUTSIDE["k"] = None
+
+
+@pytest.mark.parametrize("broken", [False, True])
+@pytest.mark.parametrize("wrap", [lambda o: o, lambda o: [o], lambda o: {"v": (o,)}], ids=["bare", "list", "dict"])
+@pytest.mark.parametrize("put", [put_in_a_dict, put_in_an_object, put_in_a_list, put_and_replaced])
+def test_taken_out_again(put, wrap, broken):
+    """In the call that records it goes late (docs/limits.md)."""
+
+    def f(x):
+        if broken:
+            brk()
+        put(wrap)
+        LOG.append("end")
+        return x + 1
+
+    compiled = ccompile.compile(f)
+    for i in range(6):
+        LOG.clear()
+        compiled(torch.full((2,), float(i)))
+        late = ["between", "end", "a"]
+        assert LOG == ["between", "a", "end"] or (i < 1 + broken and LOG == late), f"call {i}"
+
+
 # ---- what somebody else holds in one call, and nobody in another -------------------------------------------------------
 KEPT = []
 

@@ -482,7 +482,75 @@ bool cc_final_died(CcRec *rec, const CcAct *act) {
     return rec->died;
 }
 
+/* ------------------------------------------------------------------ what the trace has made and left */
+
+static bool is_made(const CcProv *p) {
+    return p->object != NULL && p->origin == CC_O_FRESH && (p->weak == NULL || cc_weak_target(p->weak) != NULL);
+}
+
+/* Does nobody but the recorder hold it any more? As CPython's collector tells garbage: references that come from here are
+ * taken off the counts, and what has any left is in use, with all that hangs on it. */
+typedef struct Left {
+    CcMap count; /* of what the trace made: references by the recorder, or by what it made; -1: it is in use */
+    CC_VEC(PyObject *) used;
+} Left;
+
+static int count_one(PyObject *o, void *ctx) {
+    int64_t *n = o != NULL ? cc_map_find(&((Left *)ctx)->count, o) : NULL;
+    if (n != NULL) ++*n;
+    return 0;
+}
+
+static int use(PyObject *o, void *ctx) {
+    Left *l = ctx;
+    int64_t *n = cc_map_find(&l->count, o);
+    if (n == NULL || *n < 0) return 0;
+    *n = -1;
+    cc_vec_push(&l->used, o);
+    return 0;
+}
+
+static void traverse(PyObject *o, visitproc visit, Left *l) {
+    if (PyObject_IS_GC(o)) (void)Py_TYPE(o)->tp_traverse(o, visit, l);
+}
+
+static void find_used(const CcRec *rec, Left *l) {
+    for (int i = 0; i < rec->prov.n; i++)
+        if (is_made(&rec->prov.at[i])) cc_map_put(&l->count, rec->prov.at[i].object, rec->prov.at[i].weak == NULL);
+    for (int i = 0; i < rec->keep.n; i++) (void)count_one(rec->keep.at[i], l);
+    for (int e = 0; e < rec->effect.n; e++)
+        for (int i = 0; i < rec->effect.at[e].n; i++) (void)count_one(rec->effect.at[e].in[i], l);
+    for (int i = 0; i < rec->prov.n; i++)
+        if (is_made(&rec->prov.at[i])) traverse(rec->prov.at[i].object, count_one, l);
+    for (int i = 0; i < rec->prov.n; i++) {
+        PyObject *o = rec->prov.at[i].object;
+        if (is_made(&rec->prov.at[i]) && *cc_map_find(&l->count, o) < Py_REFCNT(o)) (void)use(o, l);
+    }
+    while (l->used.n > 0) traverse(l->used.at[--l->used.n], use, l);
+}
+
+/* Something that is finalised was made, put into what existed before, and taken out again: it is finalised there, and a
+ * replay, which writes when all else is done, would do it later. */
+static bool taken_out(CcRec *rec) {
+    bool any = false;
+    for (int i = 0; i < rec->prov.n && rec->trace->effect.n > 1; i++)
+        any = any || (is_made(&rec->prov.at[i]) && runs_code(rec->prov.at[i].object, NOW));
+    if (!any) return false;
+    Left l = {0};
+    find_used(rec, &l);
+    for (int i = 0; i < rec->prov.n && any; i++) {
+        const CcProv *p = &rec->prov.at[i];
+        if (!is_made(p) || !runs_code(p->object, NOW) || *cc_map_find(&l.count, p->object) < 0) continue;
+        rec->unbuildable = p->object;
+        any = false;
+    }
+    cc_map_free(&l.count);
+    cc_vec_free(&l.used);
+    return !any;
+}
+
 bool cc_final_left(CcRec *rec, CcMap *memo) {
+    if (taken_out(rec)) return true;
     for (int i = 0; i < rec->prov.n; i++) {
         const CcProv *p = &rec->prov.at[i];
         if (p->object == NULL || p->origin != CC_O_FRESH || (p->weak != NULL && cc_weak_target(p->weak) == NULL))

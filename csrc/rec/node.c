@@ -523,11 +523,11 @@ bool cc_node_finish_effects(CcRec *rec, CcMap *memo) {
 }
 
 void cc_node_clear_effects(CcRec *rec) {
-    for (int e = 0; e < rec->effect.n; e++) {
-        for (int i = 0; i < rec->effect.at[e].n; i++) Py_XDECREF(rec->effect.at[e].in[i]);
-        free(rec->effect.at[e].in);
+    while (rec->effect.n > 0) { /* what goes may be finalised, by code that ends the recording once more */
+        const struct CcRecEffect e = rec->effect.at[--rec->effect.n];
+        for (int i = 0; i < e.n; i++) Py_XDECREF(e.in[i]);
+        free(e.in);
     }
-    rec->effect.n = 0;
 }
 
 /* ------------------------------------------------------------------ running an action */
