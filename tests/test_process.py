@@ -239,7 +239,7 @@ def test_no_memory_for_a_small_object(name, warm, last, step):
     assert status == 0, (status, out[-2000:], err[-2000:])
 
 
-ABORTS = {"base/err.c": 1, "base/mem.c": 1, "pass/views.c": 1, "py/watch.c": 1, "rec/resume.c": 1, "run/scatter.c": 2}
+ABORTS = {"base/err.c": 2, "base/mem.c": 1}   # assertions and verifiers of debug builds; no memory, and no reserve left
 
 
 def test_the_process_is_ended_only_where_the_impossible_has_happened():

@@ -34,6 +34,20 @@ def _turned(turn, on, off):
 
 
 @contextlib.contextmanager
+def _precision():
+    """The old name of a setting that back-ends have their own names for, too: turning it back does not unset those."""
+    names = [b.matmul for b in (torch.backends.mkldnn, torch.backends.cuda)]
+    own = [b.fp32_precision for b in names]
+    torch.set_float32_matmul_precision("medium")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision("highest")
+        for b, precision in zip(names, own, strict=True):
+            b.fp32_precision = precision
+
+
+@contextlib.contextmanager
 def _patched(owner, name, value):
     """As a library that patches another: what was no attribute of its own is none again."""
     own = vars(owner).get(name, owner)
@@ -122,7 +136,7 @@ STATES = {
     "threads": lambda: _turned(torch.set_num_threads, torch.get_num_threads() % 2 + 1, torch.get_num_threads()),
     "anomaly": lambda: torch.autograd.set_detect_anomaly(True),
     "backward on one thread": lambda: torch.autograd.set_multithreading_enabled(False),
-    "matmul precision": lambda: _turned(torch.set_float32_matmul_precision, "medium", "highest"),
+    "matmul precision": _precision,
     "denormals": lambda: _turned(torch.set_flush_denormal, True, False),
     "saved tensors": lambda: torch.autograd.graph.saved_tensors_hooks(lambda t: t * 1, lambda t: t * 2),
     "no saved tensors": lambda: torch.autograd.graph.disable_saved_tensors_hooks("not here"),
