@@ -147,6 +147,14 @@ def told(t, what):
         return str(error)
 
 
+def shown(o):
+    """Its text; where that raises (an object that holds itself), its type."""
+    try:
+        return repr(o)
+    except Exception as error:
+        return f"<{type(o).__name__}, {type(error).__name__}>"
+
+
 class Walk:
     """Compares two object graphs side by side, identities included.
 
@@ -164,7 +172,7 @@ class Walk:
 
     def want(self, ok, path, what, a, b):
         if not ok:
-            self.fail(path, f"{what}: eager {a!r}, compiled {b!r}")
+            self.fail(path, f"{what}: eager {shown(a)}, compiled {shown(b)}")
 
     def paired(self, a, b, path):
         """True when this pair was walked before."""
@@ -206,7 +214,7 @@ class Walk:
         elif isinstance(a, ATOMS):
             self.want(a is b or a == b, path, "value", a, b)
         elif isinstance(a, (tuple, frozenset)):
-            self.items(*((a, b) if isinstance(a, tuple) else (sorted(v, key=repr) for v in (a, b))), path)
+            self.items(*((a, b) if isinstance(a, tuple) else (sorted(v, key=shown) for v in (a, b))), path)
         elif not self.paired(a, b, path):
             self.mutable(a, b, path)
 
@@ -214,9 +222,9 @@ class Walk:
         if isinstance(a, dict):
             self.items(list(a), list(b), path + ".keys()")
             for (key, left), right in zip(a.items(), b.values()):
-                self.go(left, right, f"{path}[{key!r}]")
+                self.go(left, right, f"{path}[{shown(key)}]")
         elif isinstance(a, set):
-            self.items(sorted(a, key=repr), sorted(b, key=repr), path)
+            self.items(sorted(a, key=shown), sorted(b, key=shown), path)
         elif isinstance(a, numpy.ndarray):
             numpy.testing.assert_allclose(b, a, rtol=1e-4, atol=2e-5, err_msg=path)
             self.want(a.dtype == b.dtype, path, "dtype", a.dtype, b.dtype)
