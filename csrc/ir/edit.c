@@ -1,7 +1,7 @@
 /* edit: rewrites a graph in place. What a change overwrites is kept, so a pass tries a rewrite and takes it back where no
  * back-end wants the result; both cost what the rewrite touches, not what the graph has.
  *
- *   mark = cc_edit_mark(g); rewrite(g, node); if (!cc_group_takes(g, node, rules)) cc_edit_undo(g, mark);
+ *   mark = cc_edit_mark(g); rewrite(g, node); cc_group_keeps(g, node, mark, rules);      or cc_edit_undo(g, mark)
  *
  * New nodes stand at the end of the graph's until the pass is over: so numbers of nodes stay, and putting them in their
  * places is done once. */

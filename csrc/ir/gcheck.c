@@ -190,8 +190,22 @@ static bool is_made(const CcGraph *g, int value, int node) {
     return false;
 }
 
+/* A slot of CcGraph.operand is one node's: cc_edit_operand() changes it for all that have it. */
+static int check_slots(const CcGraph *g, CcErr *err) {
+    bool *taken = cc_mem_get((size_t)g->operand.n + 1);
+    int shared = -1;
+    for (int id = 0; id < g->node.n; id++)
+        for (int i = 0; i < g->node.at[id].n_in; i++) {
+            bool *slot = &taken[g->node.at[id].in0 + i];
+            if (*slot) shared = id;
+            *slot = true;
+        }
+    free(taken);
+    return shared < 0 ? 0 : cc_err_set(err, CC_E_VERIFY, "node %d: its operands are another node's, too", shared);
+}
+
 int cc_graph_check_rewritten(const CcGraph *g, const bool *live, CcErr *err) {
-    if (cc_graph_check_windows(g, err) < 0) return -1;
+    if (cc_graph_check_windows(g, err) < 0 || check_slots(g, err) < 0) return -1;
     for (int id = 0; id < g->node.n; id++) {
         const CcNode *n = &g->node.at[id];
         if (!live[id]) continue;

@@ -28,7 +28,12 @@ static const struct {
 /* A part that gives result k by the whole's first operands, at most so many. */
 static void same_part(Parts *p, CcOpId op, int k, int most) {
     cc_parts_add(p, op, p->whole.out0 + k, NULL, 0);
-    cc_edit_slots(p->g, p->first + p->n - 1, p->whole.in0, CC_MIN(p->whole.n_in, most));
+    const int in0 = p->g->operand.n, n = CC_MIN(p->whole.n_in, most);
+    for (int i = 0; i < n; i++) {
+        const CcOperand o = operand(p, i);
+        cc_vec_push(&p->g->operand, o);
+    }
+    cc_edit_slots(p->g, p->first + p->n - 1, in0, n);
 }
 
 static bool pair(Parts *p, const bool *needed) {

@@ -2,8 +2,10 @@
 #include "pass.h"
 
 bool cc_readers_find(const CcGraph *g, CcReaders *out) {
+    size_t all = 0;
+    for (int i = 0; i < g->node.n; i++) all += (size_t)g->node.at[i].n_in;
     out->begin = calloc((size_t)g->val.n + 2, sizeof *out->begin);
-    out->node = malloc(sizeof *out->node * ((size_t)g->operand.n + 1));
+    out->node = malloc(sizeof *out->node * (all + 1));
     if (!out->begin || !out->node) {
         cc_readers_free(out);
         return false;
