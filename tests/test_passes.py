@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent / "core"))
 import harness  # noqa: E402
 
 FILES = sorted((Path(__file__).parent / "core/passes").glob("*.txt"))
-ORDER = "autocast pure contract attend expand narrow fold norms index rearrange into views turn layout".split()
+ORDER = harness.PASSES
 
 
 @pytest.fixture(scope="session")
@@ -120,6 +120,7 @@ def test_a_pass_that_does_not_exist_is_named(lib, monkeypatch):
     lib.t_graph_free(g)
     lib.t_last_event(why, 300)
     assert b"there is no pass 'out'" in why.value or b"there is no pass 'lay'" in why.value
+    assert " ".join(ORDER).encode() in why.value
 
 
 MODELS = {**ZOO, **TRANSFORMERS}

@@ -14,6 +14,15 @@ static const Pass PASS[] = {
     {"rearrange", cc_rearrange_rewrite}, {"into", cc_into_rewrite},     {"views", cc_views_rewrite},
     {"turn", cc_turn_rewrite},           {"layout", cc_layout_rewrite},
 };
+
+static int refuse(const char *name, int n, CcErr *err) {
+    CcSbuf all = {0};
+    for (int i = 0; i < CC_COUNT(PASS); i++) cc_sbuf_add(&all, " %s", PASS[i].name);
+    const int status = cc_err_set(err, CC_E_UNSUPPORTED, "there is no pass '%.*s'; there are%s", n, name, all.text);
+    cc_sbuf_free(&all);
+    return status;
+}
+
 unsigned cc_order_skipped(const char *names, CcErr *err) {
     unsigned skipped = 0;
     for (const char *at = names; at && *at;) {
@@ -21,9 +30,7 @@ unsigned cc_order_skipped(const char *names, CcErr *err) {
         int pass = 0;
         while (pass < CC_COUNT(PASS) && (strlen(PASS[pass].name) != n || memcmp(PASS[pass].name, at, n) != 0)) pass++;
         if (pass < CC_COUNT(PASS)) skipped |= 1U << pass;
-        else if (n)
-            (void)cc_err_set(err, CC_E_UNSUPPORTED, "there is no pass '%.*s'; the first is %s, the last %s", (int)n, at,
-                             PASS[0].name, PASS[CC_COUNT(PASS) - 1].name);
+        else if (n) (void)refuse(at, (int)n, err);
         at += n + (at[n] != 0);
     }
     return skipped;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -18,6 +19,7 @@ FLAGS = (
     "-Wmissing-prototypes -Wvla -Werror -DCC_DEBUG=2"
 ).split()
 DIRS = ("base", "ir", "pass", "loop", "gen", "dev", "run")
+PASSES = re.findall(r'\{"(\w+)", cc_\w+_rewrite\}', (ROOT / "csrc/pass/order.c").read_text())
 WRITES, RANDOM, EFFECT = 1, 2, 4
 VALUE, INT, FLOAT, BOOL, NONE, NUMBER = range(6)
 # Ways in which a tensor of three dims (5 and 37 or more in the last two) may lie in memory.
