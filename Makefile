@@ -1,11 +1,14 @@
-# make demo | test | test-gpu | lint | bench | bench-overhead | bench-guards | build | clean. Each target does its own set-up, in $(VENV); repeated runs reuse it.
-# PYTHON: the CPython that $(VENV) is made with. PYTEST_ARGS: further arguments of pytest.
+# make demo | test | test-gpu | lint | bench | bench-training | bench-overhead | bench-guards | bench-compile | build | clean
+# Each target sets up what it needs in $(VENV); later runs reuse it.
+# PYTHON: the CPython that creates $(VENV). PYTEST_ARGS: additional pytest arguments.
 
 VENV ?= .venv
 PY := $(VENV)/bin/python
 TORCH ?= 2.13.0
 PYTEST_ARGS ?=
-# A frame-test environment per further CPython: FRAME_VERSIONS="" skips them.
+# The processes that share the files of tests (pytest-xdist), and about 1 GiB each. 1: all in one process, in the order of names.
+TEST_JOBS ?= $(shell test "$$(nproc 2>/dev/null || echo 1)" -ge 2 && echo 2 || echo 1)
+# The other CPythons that test-frames tests, each in its own environment. FRAME_VERSIONS="" skips them.
 FRAME_VERSIONS ?= 3.12 3.13
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export CCOMPILE_TEST_EXT ?= 1
@@ -13,8 +16,8 @@ export CCOMPILE_TEST_EXT ?= 1
 DEPS := $(VENV)/.ccompile-deps
 LINT := $(VENV)/.ccompile-lint
 BUILT := $(VENV)/.ccompile-built
-# INSTALL=0: nothing is installed; $(PY) is a python that has torch (2.10 or later), setuptools and pytest. For machines without
-# a registry: make test-gpu INSTALL=0 PY=python3
+# INSTALL=0 installs nothing: $(PY) must be a python with torch (2.10 or later), setuptools and pytest. For machines without
+# access to a package registry: make test-gpu INSTALL=0 PY=python3
 INSTALL ?= 1
 ifeq ($(INSTALL),0)
 DEPS :=
@@ -23,7 +26,7 @@ export PYTHONPATH := python:$(PYTHONPATH)
 endif
 INPUTS := setup.py pyproject.toml $(wildcard csrc/*/*.c csrc/*/*.h csrc/*/*.def csrc/*/*.inc)
 
-.PHONY: demo test test-gpu bench-gpu test-frames test-cpython test-faults test-main lint bench bench-overhead bench-guards bench-compile build clean distclean
+.PHONY: demo test test-gpu bench-gpu test-frames test-cpython test-faults test-no-memory test-main lint bench bench-training bench-overhead bench-guards bench-compile build clean distclean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -32,23 +35,34 @@ demo: $(BUILT)
 
 test: test-frames test-main
 
+# A file's tests run in one process, in their order (loadfile); tests/conftest.py says which files come first. OpenMP's threads
+# spin while they wait, by default: with more threads than cores that keeps the thread that they wait for from running. A test that
+# ends its process ends the run, as without workers: pytest-xdist may wait forever for the one that takes over.
 test-main: $(BUILT)
+ifneq ($(filter-out 0 1,$(TEST_JOBS)),)
+	OMP_WAIT_POLICY=passive $(PY) -m pytest tests -q -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart=0 $(PYTEST_ARGS)
+else
 	$(PY) -m pytest tests -q $(PYTEST_ARGS)
+endif
 
-# CPython's own tests, each method compiled and called four times: tests/cpython/run.py says what is compared. A part of them:
-# make test-cpython MODULES="test_set test_dict.DictTest"
+# CPython's own tests, with each test method compiled and called four times; tests/cpython/run.py describes the comparison.
+# To run only some of them: make test-cpython MODULES="test_set test_dict.DictTest"
 test-cpython: $(BUILT)
 	$(PY) tests/cpython/run.py $(CPYTHON_ARGS) $(MODULES)
 
-# Faults put into passes, one after the other: the goldens or the verifier have to notice each.
+# Mutation tests: seeds one fault at a time into a pass; the golden files or the verifier must catch each.
 test-faults: $(BUILT)
 	$(PY) tests/pass_faults.py $(FAULTS_ARGS)
 
+# Each allocation of some calls fails once: tests/no_memory.py says whose. `make test` makes a sample of these trials.
+test-no-memory: $(BUILT)
+	$(PY) tests/no_memory.py $(NO_MEMORY_ARGS)
+
 build: $(BUILT)
 
-# On a machine with an NVIDIA GPU: the suites that compare with eager, with all tensors on it. The torch in $(VENV) has to be
-# a CUDA build. Breaks are the same as on the CPU, and which steps are torch's is not. A process that loses its GPU ends there:
-# where pytest-xdist is installed another one goes on.
+# For a machine with an NVIDIA GPU and a CUDA build of torch in $(VENV): runs the suites that compare with eager, with all
+# tensors on the GPU. Graph breaks are the same as on the CPU; the steps that torch performs differ, so tests of those are
+# deselected. A process that loses its GPU exits; with pytest-xdist another one takes over.
 GPU_TESTS ?= tests/test_gpu.py tests/test_ops.py tests/test_models.py tests/test_written.py
 test-gpu: $(BUILT)
 	@$(PY) -c "import sys, torch; sys.exit(not torch.cuda.is_available())" \
@@ -59,9 +73,12 @@ test-gpu: $(BUILT)
 bench-gpu: $(BUILT)
 	$(PY) benchmarks/bench_gpu.py $(BENCH_ARGS)
 
-# Peers are measured when they are there: $(VENV)/bin/python -m pip install -e '.[bench]' --no-build-isolation
+# Also measures other compilers if they are installed: $(VENV)/bin/python -m pip install -e '.[bench]' --no-build-isolation
 bench: $(BUILT)
 	$(PY) benchmarks/bench_models.py $(BENCH_ARGS)
+
+bench-training: $(BUILT)
+	$(PY) benchmarks/bench_training.py $(BENCH_ARGS)
 
 bench-overhead: $(BUILT)
 	$(PY) benchmarks/bench_overhead.py $(BENCH_ARGS)
@@ -74,7 +91,7 @@ bench-compile: $(BUILT)
 
 # ---- set-up
 
-# The first python with headers, venv and pip: $(PYTHON), else CPython 3.11 under its usual names.
+# The first python that has headers, venv and pip: $(PYTHON), else CPython 3.11 under its usual names.
 define FIND_PYTHON
 for p in $(PYTHON) python3.11 python3 $${PYENV_ROOT:-$$HOME/.pyenv}/versions/3.11.*/bin/python /usr/bin/python3.11; do \
   "$$p" -c 'import sys, os, venv, ensurepip, sysconfig as s; \
@@ -86,20 +103,20 @@ endef
 ifneq ($(INSTALL),0)
 $(PY):
 	@p="$$($(FIND_PYTHON))"; test -n "$$p" || { \
-	  echo "ccompile: no CPython 3.11 with headers, venv and pip was found; name one: make PYTHON=..." >&2; exit 1; }; \
+	  echo "ccompile: found no CPython 3.11 with headers, venv and pip; specify one: make PYTHON=..." >&2; exit 1; }; \
 	echo "creating $(VENV) with $$p"; "$$p" -m venv $(VENV)
 
-# What is there already is kept: pip only looks whether the pins hold.
+# Keeps what is installed; pip only checks that the pins are met.
 $(DEPS): pyproject.toml | $(PY)
 	$(PY) -m pip install -q "setuptools>=77" wheel
 	@$(PY) -c "import torch, sys; sys.exit(torch.__version__.split('+')[0] != '$(TORCH)')" 2>/dev/null \
 	  || { echo "installing torch $(TORCH)"; $(PY) -m pip install -q "torch==$(TORCH)"; }
-	@echo "installing what pyproject.toml names, and ccompile itself"
+	@echo "installing the dependencies in pyproject.toml, and ccompile itself"
 	$(PY) -m pip install -q -e '.[dev]' --no-build-isolation
 	@touch $@
 endif
 
-# Only what has changed is compiled (setup.py).
+# setup.py compiles only files that have changed.
 $(BUILT): $(INPUTS) $(DEPS)
 	$(PY) setup.py -q build_ext --inplace
 	@mkdir -p $(@D) && touch $@
@@ -117,8 +134,8 @@ lint: $(LINT)
 	$(PY) -m mypy
 	$(PY) -m codespell_lib csrc python tests benchmarks notebooks README.md Makefile setup.py
 
-# The evaluator's own tests on the other supported CPythons: a light environment each, without torch. All that knows Python.h
-# has to compile there, too.
+# The evaluator's tests on the other supported CPythons, each in a small environment without torch. All files that include
+# Python.h must compile there, too.
 FRONT := $(wildcard csrc/tens/*.c csrc/guard/*.c csrc/rec/*.c csrc/eval/*.c csrc/mod/*.c)
 test-frames: $(BUILT)
 	@for v in $(FRAME_VERSIONS); do $(MAKE) --no-print-directory .frames-$$v || exit 1; done
@@ -128,9 +145,9 @@ test-frames: $(BUILT)
 	  "$$c" -c 'import sys, os, sysconfig as s; sys.exit(not os.path.exists(os.path.join(s.get_path("include"), "Python.h")))' \
 	    2>/dev/null && { p="$$c"; break; }; done; \
 	tests="$$(ls tests/test_frame*.py 2>/dev/null)"; \
-	if [ -z "$$p" ]; then echo "frame tests on CPython $*: skipped, no such interpreter with headers was found"; \
+	if [ -z "$$p" ]; then echo "frame tests on CPython $*: skipped, found no such interpreter with headers"; \
 	elif [ -z "$$tests" ] || [ ! -e csrc/mod/frametest.c ] || [ ! -e csrc/py/frame_$(subst .,,$*).c ]; then \
-	  echo "frame tests on CPython $*: skipped, they are not there yet"; \
+	  echo "frame tests on CPython $*: skipped, this version is not supported yet"; \
 	else set -e; e=.venv-$*; test -x $$e/bin/python || "$$p" -m venv $$e; \
 	  if [ ! -e $$e/.deps ] || [ pyproject.toml -nt $$e/.deps ]; then \
 	    $$e/bin/python -m pip install -q "setuptools>=77" \

@@ -1,12 +1,12 @@
-"""Builds ccompile._core from csrc/*/*.c, and beside it the program _compiler (csrc/dev/compiler.c), which it starts.
+"""Builds ccompile._core from csrc/*/*.c, and the program _compiler (csrc/dev/compiler.c), which _core starts.
 
 Environment:
-  CCOMPILE_WERROR=1      warnings are errors
-  CCOMPILE_DEBUG=N       1 asserts and poisoned memory, 2 also LLVM IR is verified
-  CCOMPILE_TEST_EXT=1    also ccompile._frametest and ccompile._tenstest (what the tests of the C layers import)
-  CCOMPILE_TEST_EXT=frame  only ccompile._frametest: needs no torch at run time
-  CCOMPILE_JOBS=N        parallel compilations (default: 2, or 1 on a single processor)
-CC, CFLAGS and LDFLAGS are honoured as by any setuptools build.
+  CCOMPILE_WERROR=1        treat warnings as errors
+  CCOMPILE_DEBUG=N         1: asserts and poisoned memory; 2: also verifiers of graphs and LLVM IR
+  CCOMPILE_TEST_EXT=1      also build ccompile._frametest and ccompile._tenstest, for the tests of the C layers
+  CCOMPILE_TEST_EXT=frame  build only ccompile._frametest, which needs no torch at run time
+  CCOMPILE_JOBS=N          number of parallel compilations (default: 2, or 1 on a single processor)
+CC, CFLAGS and LDFLAGS work as in any setuptools build.
 """
 
 import glob
@@ -21,7 +21,7 @@ SUPPORTED = ((3, 11), (3, 12), (3, 13))
 
 
 def refuse_unsupported():
-    """Raises SystemExit with one sentence when this interpreter or machine can't be served."""
+    """Raises SystemExit with one sentence if this interpreter or machine is not supported."""
     found = f"{platform.python_implementation()} {platform.python_version()}"
     if sys.implementation.name != "cpython":
         raise SystemExit(f"ccompile needs CPython 3.11, 3.12 or 3.13: it owns CPython's frames. This is {found}.")
@@ -41,17 +41,17 @@ from setuptools.command.build_ext import build_ext  # noqa: E402
 ROOT = os.path.dirname(os.path.abspath(__file__))
 TEST_EXT = os.environ.get("CCOMPILE_TEST_EXT", "0")
 FRAME = f"csrc/py/frame_{sys.version_info[0]}{sys.version_info[1]}.c"
-# Test modules: name -> the directories that each one links beside its own file in csrc/mod.
+# Test modules: name -> the directories that it links in addition to its own file in csrc/mod.
 TESTS = {
     "frametest": ("base", "py"),
     "tenstest": ("base", "py", "ir", "tens"),
 }
-# The program's own file, and what it shares with _core.
+# The program's own file, and the files that it shares with _core.
 PROGRAM = "csrc/dev/compiler.c"
 PROGRAM_SHARES = ("csrc/dev/cpu.c", "csrc/dev/dl.c", "csrc/dev/llvm.c")
 FLAGS = [
     *("-std=gnu11", "-O2", "-g1", "-fvisibility=hidden", "-fno-semantic-interposition"),
-    "-fno-math-errno",  # sqrtf in a loop is vector code then
+    "-fno-math-errno",  # lets gcc vectorise sqrtf in loops
     *("-Wall", "-Wextra", "-Wshadow", "-Wstrict-prototypes", "-Wmissing-prototypes", "-Wvla"),
 ]
 if os.environ.get("CCOMPILE_WERROR") == "1":
@@ -60,7 +60,7 @@ DEBUG = int(os.environ.get("CCOMPILE_DEBUG", "0"))
 
 
 def sources(*directories):
-    """C files of these directories of csrc (all without arguments), with the one frame file of this version."""
+    """The C files of these directories of csrc (default: all), with only this version's frame file."""
     found = []
     for directory in directories or ("*",):
         found += glob.glob(f"csrc/{directory}/*.c", root_dir=ROOT)
@@ -91,11 +91,11 @@ def extensions():
 
 
 class BuildExt(build_ext):
-    """Compiles in parallel, and only the files whose source, headers or flags have changed."""
+    """Compiles in parallel, and only files whose source, headers or flags have changed."""
 
     def finalize_options(self):
         super().finalize_options()
-        # A fixed place, so that `pip install -e` (which builds in a fresh directory) finds what was compiled before.
+        # A fixed path, so that `pip install -e`, which builds in a new directory, finds existing objects.
         self.build_temp = os.path.join("build", f"obj-{sys.implementation.cache_tag}")
 
     def build_extensions(self):
@@ -132,13 +132,13 @@ class BuildExt(build_ext):
             return objects
 
         compiler.compile = compile_all
-        self.force = True  # compile_all decides file by file; linking is quick
+        self.force = True  # compile_all decides for each file; linking is fast
         super().build_extensions()
         if TEST_EXT != "frame":
             self.build_program(self.extensions[0])
 
     def build_program(self, core):
-        """With the flags of _core, whose objects it shares."""
+        """Builds _compiler with the flags of _core, whose objects it shares."""
         objects = self.compiler.compile(
             [*sources("base"), *PROGRAM_SHARES, PROGRAM],
             output_dir=self.build_temp,
@@ -162,7 +162,7 @@ class BuildExt(build_ext):
             self.copy_file(built, source)
 
     def programs(self):
-        """Where an editable install has it -> where it was built."""
+        """Path in an editable install -> path where it was built."""
         if TEST_EXT == "frame":
             return {}
         core = self.extensions[0]
@@ -180,7 +180,7 @@ class BuildExt(build_ext):
 
 
 def fresh(obj, stamp):
-    """Whether an object file is newer than all that it was made from, and made with these flags."""
+    """Whether an object file is newer than all its sources and was built with these flags."""
     try:
         with open(obj + ".cmd") as f:
             if f.read() != stamp:

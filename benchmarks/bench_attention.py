@@ -1,9 +1,9 @@
-"""Attention: the fused kernel against torch's own (eager F.scaled_dot_product_attention) and what is written out.
+"""Attention: the fused kernel against torch's own (eager F.scaled_dot_product_attention) and against written-out ops.
 
     python benchmarks/bench_attention.py [--seconds 1] [--threads 2] [--json]
 
-Each row is one call of a compiled function beside the eager one, in alternating blocks in one process; a time is the
-least of its samples. "written" is softmax(q @ k^T * scale, masked) @ v with heads put back."""
+Each row times a compiled function and the eager one in alternating blocks in one process; a time is the minimum of its
+samples. "written" is softmax(mask(q @ k^T * scale)) @ v with the heads transposed back."""
 
 import argparse
 import json

@@ -1,7 +1,7 @@
-"""How compiling grows: CPU time of a first call, recording included, per node of graphs of 1,000 and of 20,000 nodes.
+"""How compile time grows: CPU time of a first call, recording included, per node, in graphs of 1,000 and 20,000 nodes.
 
-Kernels of both come from the cache in memory: each graph is compiled once before, at the small size. Times are of this
-process alone (CLOCK_PROCESS_CPUTIME_ID), so other load matters little; the ratio is what counts.
+Both sizes find their kernels in the in-memory cache, as each function is compiled once before at the small size. Times
+are CPU times of this process (CLOCK_PROCESS_CPUTIME_ID), so other load matters little; the ratio is the result.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def pointwise(x: Tensor, n: int, p: dict[str, Tensor]) -> Tensor:
 
 
 def attention(x: Tensor, n: int, p: dict[str, Tensor]) -> Tensor:
-    """17 nodes a layer."""
+    """17 nodes per layer."""
     for _ in range(n // 17):
         h = F.layer_norm(x, (D,), p["scale"], p["shift"])
         q, k, v = (F.linear(h, p["weight"]).view(8, 4, D // 4).transpose(0, 1) for _ in range(3))
@@ -35,7 +35,7 @@ def attention(x: Tensor, n: int, p: dict[str, Tensor]) -> Tensor:
 
 
 def rewritten(x: Tensor, n: int, p: dict[str, Tensor]) -> Tensor:
-    """What passes make several nodes of, move or read at indices: 14 nodes a turn."""
+    """Ops that passes expand, move or turn into gathers: 14 nodes per iteration."""
     for _ in range(n // 14):
         h = x + p["table"][p["index"]]
         h = torch.cat([h[:, : D // 2], h[:, D // 2 :]], 1)
@@ -46,7 +46,7 @@ def rewritten(x: Tensor, n: int, p: dict[str, Tensor]) -> Tensor:
 
 
 def in_place(x: Tensor, n: int, p: dict[str, Tensor]) -> Tensor:
-    """Six nodes a turn: writes to what the graph made, whole and in part."""
+    """Writes to the graph's own values, whole and in part: six nodes per iteration."""
     for _ in range(n // 6):
         x = x * 0.5
         x.add_(1.0)
@@ -56,7 +56,7 @@ def in_place(x: Tensor, n: int, p: dict[str, Tensor]) -> Tensor:
 
 
 def images(x: Tensor, n: int, p: dict[str, Tensor]) -> Tensor:
-    """Four nodes a turn."""
+    """Four nodes per iteration."""
     y = x.view(8, 1, 8, 8).expand(8, 8, 8, 8)
     for _ in range(n // 4):
         y = F.relu(F.batch_norm(F.conv2d(y, p["kernel"], padding=1), p["mean"], p["var"])) + y
@@ -67,7 +67,7 @@ KINDS: list[Callable[[Tensor, int, dict[str, Tensor]], Tensor]] = [pointwise, at
 
 
 def first_call(fn: Callable[..., Tensor], n: int, x: Tensor, p: dict[str, Tensor]) -> tuple[float, int]:
-    """us of CPU time a node, and how many nodes were recorded."""
+    """(us of CPU time per node, number of recorded nodes)."""
     ccompile.reset()
     compiled = ccompile.compile(fn)
     begin = time.process_time()

@@ -1,11 +1,11 @@
-"""Sizes that change: recordings, compile time and calls of a MiniTransformer, and seed 004's batch of 32, then 64.
+"""Changing sizes: recordings, compile time and call times of a MiniTransformer, and seed 004's batch of 32, then 64.
 
     python benchmarks/bench_dynamic.py [--lengths 64] [--inductor 0] [--threads 2] [--json]
 
-For each of dynamic=None, True, False: every size once (its first call), then every size again; "compile ms": what first
-calls took longer than eager ones. "of static": one size against an entry that was recorded for it alone
-(dynamic=False), in alternating calls. `--inductor N` adds torch.compile: the two batches, and N lengths under
-dynamic=None and True (each of its recordings takes about 10 s; it needs a C++ compiler)."""
+For each of dynamic=None, True, False: every size once (its first call), then every size again. "compile ms" is the time
+of first calls above eager's. "of static" is one size's time relative to an entry recorded for it alone (dynamic=False),
+in alternating calls. `--inductor N` adds torch.compile: the two batches, and N lengths under dynamic=None and True
+(each of its recordings takes about 10 s; it needs a C++ compiler)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def counts(compiled: Any) -> dict[str, int]:
 
 
 def fresh(compiler: str) -> tuple[Callable, Callable[[Any], dict[str, int]]]:
-    """Its compile function, with nothing compiled or cached yet, and what it counts."""
+    """The compiler's compile function, with empty caches, and a function that counts its recordings."""
     if compiler == "ccompile":
         return ccompile.compile, counts
     torch._dynamo.reset()
@@ -54,7 +54,7 @@ def fresh(compiler: str) -> tuple[Callable, Callable[[Any], dict[str, int]]]:
 
 
 def measure(experiment: str, compiler: str, dynamic: bool | None, model: Any, inputs: list[torch.Tensor]) -> dict:
-    """One row of the table; lists have a time for each input."""
+    """One row of the table; lists hold a time for each input."""
     compiling, counted = fresh(compiler)
     compiled, alone = compiling(model, dynamic=dynamic), ccompile.compile(model, dynamic=False)
     eager = best([lambda x=x: model(x) for x in inputs], 2)
@@ -78,7 +78,7 @@ def measure(experiment: str, compiler: str, dynamic: bool | None, model: Any, in
 
 
 def sequences(dynamic: bool | None, lengths: int, compiler: str = "ccompile") -> dict:
-    """A MiniTransformer over so many lengths, one after the other."""
+    """A MiniTransformer over `lengths` successive sequence lengths."""
     inputs = [torch.randint(0, VOCABULARY, (BATCH, SHORTEST + i)) for i in range(lengths)]
     return measure(f"{lengths} lengths", compiler, dynamic, MiniTransformer(VOCABULARY).eval(), inputs)
 
@@ -98,7 +98,7 @@ def main() -> int:
     if args.lengths < 1:
         parser.error("--lengths must be at least 1")
     torch.set_num_threads(args.threads)
-    warnings.simplefilter("ignore", RuntimeWarning)  # dynamic=False reaches recompile_limit: that is what is shown
+    warnings.simplefilter("ignore", RuntimeWarning)  # dynamic=False is meant to reach recompile_limit
     with torch.no_grad():
         rows = [batches(d) for d in (None, True, False)]
         rows += [sequences(d, args.lengths) for d in (None, True, False)]

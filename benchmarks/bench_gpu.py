@@ -3,15 +3,15 @@
     python benchmarks/bench_gpu.py [--batch 32] [--dtype float32|float16|bfloat16] [--autocast float16|bfloat16]
                                    [--tf32] [--minutes 9] [--json FILE] [WORKLOAD ...]
 
-Whole models (the registry's, at --batch where their inputs have a batch) and single kernels; a WORKLOAD is one of them
-by name, or "models" or "kernels". ccompile's modes have a process for each workload, and so has torch.compile; in it
-blocks of eager and compiled calls alternate, each between CUDA events, and a time is the least of its blocks.
-`first` is what the first call takes longer than an eager one, with an empty cubin cache of ours and without Inductor's
-caches; a mode that follows another one in its process has kernels that are there already, so only the first mode's is
-of interest. Memory is the peak of torch's allocator in a later call, over that of eager.
+Whole models (the registry's, with --batch where inputs have a batch dim) and single kernels; a WORKLOAD is the name of
+one, or "models" or "kernels". For each workload, ccompile's modes share a process, and torch.compile's share another;
+in it blocks of eager and compiled calls alternate, each between CUDA events, and a time is the minimum of its blocks.
+`first` is the first call's time above an eager call's, with our cubin cache empty and Inductor's caches off; later
+modes of a process reuse the first mode's kernels, so only the first mode's value is meaningful. Memory is the peak of
+torch's allocator in a later call, relative to eager's.
 
-Each row is printed, and added to FILE, as soon as it is known. After --minutes nothing more is begun. --device cpu is
-for tests."""
+Each row is printed, and appended to FILE, as soon as it is measured. After --minutes no new measurement starts.
+--device cpu is for tests."""
 
 import argparse
 import contextlib
@@ -29,9 +29,9 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 FAMILIES = {"ccompile": ("default", "reduce-overhead"), "torch": ("default", "reduce-overhead")}
 MODELS = ("SimpleNet", "ResNet-50", "BERT-Base", "GPT-2", "ViT-Base", "small Llama", "ComplexModel", "MiniTransformer",
           "MobileNetV2", "ConvNeXt-T")  # fmt: skip
-ONE_INPUT = MODELS[1:6] + MODELS[8:]  # theirs has a batch of 1 in the registry
+ONE_INPUT = MODELS[1:6] + MODELS[8:]  # batch 1 in the registry
 SIZES = ((4096, 4096), (64, 512), (63, 500), (1, 100001))
-CALLS_MS = 50  # of a block
+CALLS_MS = 50  # duration of a block
 
 
 def kernels() -> dict[str, tuple[Callable, Callable]]:
@@ -64,7 +64,7 @@ def kernels() -> dict[str, tuple[Callable, Callable]]:
 
 
 def workload(name: str, options: argparse.Namespace) -> tuple[Callable, tuple, dict]:
-    """On the device: the callable, its arguments."""
+    """The callable and its arguments, on the device."""
     import torch
     from registry import WORKLOADS, build
 
@@ -103,7 +103,7 @@ def wait() -> None:
 
 
 def clocked(call: Callable, n: int) -> float:
-    """Milliseconds a call of n of them."""
+    """Mean milliseconds of n calls, by CUDA events where there is a GPU."""
     import torch
 
     if not torch.cuda.is_available():
@@ -121,7 +121,7 @@ def clocked(call: Callable, n: int) -> float:
 
 
 def host_ms(call: Callable, n: int) -> float:
-    """Milliseconds until a call of n of them returns: what it costs Python and the launches, if the GPU keeps up."""
+    """Mean milliseconds until a call returns: the cost of Python and of launches, if the GPU keeps up."""
     wait()
     start = time.perf_counter()
     for _ in range(n):
@@ -173,7 +173,7 @@ def modes(options: argparse.Namespace) -> contextlib.ExitStack:
 
 
 def plan_steps(fn: Callable) -> dict[str, int]:
-    """How many steps of the plans are kernels of ours, and how many are torch's."""
+    """The numbers of our kernels and of torch's host steps in the plans."""
     from ccompile.api import compiled_of
 
     text = "".join(s["plan_text"] for e in compiled_of(fn).report()["entries"] for s in e["segments"])
@@ -203,7 +203,7 @@ def measure_mode(family: str, mode: str, fn: Callable, eager: Callable, given: t
 
 
 def measure(family: str, name: str, options: argparse.Namespace) -> int:
-    """In a process of its own: a line of JSON for each mode. One that fails spares the next. -> the process' status."""
+    """In a process of its own: a line of JSON for each mode; a failing mode does not stop the next. -> exit status."""
     import torch
 
     with modes(options):
@@ -231,7 +231,7 @@ def measure(family: str, name: str, options: argparse.Namespace) -> int:
 
 
 def run(family: str, name: str, options: argparse.Namespace, seconds: float) -> list[dict[str, Any]]:
-    """The rows of a family; fewer where its process fails or takes longer than that."""
+    """The rows of a family; fewer if its process fails or exceeds `seconds`."""
     command = [
         sys.executable,
         os.path.abspath(__file__),
@@ -320,13 +320,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD")
     parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--seconds", type=float, default=2, help="of each mode")
-    parser.add_argument("--minutes", type=float, default=9, help="of all")
+    parser.add_argument("--seconds", type=float, default=2, help="measuring time of each mode")
+    parser.add_argument("--minutes", type=float, default=9, help="time budget of the whole run")
     parser.add_argument("--dtype", default="float32", choices=("float32", "float16", "bfloat16"))
     parser.add_argument("--autocast", choices=("float16", "bfloat16"))
-    parser.add_argument("--tf32", action="store_true", help="products of f32 may use it")
+    parser.add_argument("--tf32", action="store_true", help="f32 products may use TF32")
     parser.add_argument("--families", default=",".join(FAMILIES))
-    parser.add_argument("--json", metavar="FILE", help="rows are added to it")
+    parser.add_argument("--json", metavar="FILE", help="appends rows to FILE")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"), help=argparse.SUPPRESS)
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -1,14 +1,14 @@
-"""What a call costs beside its work: guards and dispatch, in microseconds.
+"""The overhead of a call: guards and dispatch, in microseconds.
 
     python benchmarks/bench_guards.py [--seconds 1] [--rounds 3] [--inductor] [--json] [WORKLOAD ...]
 
-ccompile's calls check their guards, find the entry and make their results, but run no kernel (ccompile._core.idle).
-With --inductor torch.compile's stand beside them, with a back-end that gives the tensors of its first call again: all
-that is left is Dynamo's guards and dispatch. "over eager" is a whole call with its kernels less an eager one, for the
-workload that is small enough to tell (x + 1).
+ccompile's calls check their guards, find the entry and allocate their results, but run no kernel
+(ccompile._core.skip_kernels). --inductor adds torch.compile with a back-end that returns the tensors of its first call,
+which leaves Dynamo's guards and dispatch. "over eager" is the time of a whole call, kernels included, minus that of an
+eager call, for the workload that is small enough to show it (x + 1).
 
-"8 variants" is SimpleNet behind a string argument with eight values, which every call changes; "8 states" the same
-behind an attribute of the model."""
+"8 variants" is SimpleNet with a string argument of eight values, which changes in every call; "8 states" is the same
+with an attribute of the model."""
 
 import argparse
 import json
@@ -35,7 +35,7 @@ KINDS = ("a", "b", "c", "d", "e", "f", "g", "h")
 
 
 class Kinds(torch.nn.Module):
-    """A model with as many variants as KINDS, which are told apart behind everything else."""
+    """A model with one variant per entry of KINDS, which it distinguishes after all other work."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,8 +50,8 @@ class Kinds(torch.nn.Module):
         return y
 
 
-def turning(fn: Callable, model: Kinds, x: torch.Tensor, by_argument: bool) -> Callable[[], Any]:
-    """A call of fn with the next kind each time."""
+def cycling(fn: Callable, model: Kinds, x: torch.Tensor, by_argument: bool) -> Callable[[], Any]:
+    """A callable that calls fn with the next kind each time."""
     at = [0]
 
     def call() -> Any:
@@ -65,11 +65,11 @@ def turning(fn: Callable, model: Kinds, x: torch.Tensor, by_argument: bool) -> C
 
 
 def calls(name: str, compilers: list[Callable]) -> tuple[list[Callable[[], Any]], Callable]:
-    """A call for each compiler, and ccompile's function."""
+    """A callable for each compiler, and ccompile's compiled function."""
     if name in VARIANTS:
         made = [(compile(model), model) for compile in compilers for model in (Kinds().eval(),)]
         x = torch.randn(32, 512)
-        return [turning(fn, model, x, name == VARIANTS[0]) for fn, model in made], made[0][0]
+        return [cycling(fn, model, x, name == VARIANTS[0]) for fn, model in made], made[0][0]
     workload = registry.WORKLOADS[name]
     model = registry.build(workload)
     args, kwargs = workload.inputs()
@@ -78,7 +78,7 @@ def calls(name: str, compilers: list[Callable]) -> tuple[list[Callable[[], Any]]
 
 
 def first_again(graph: torch.fx.GraphModule, inputs: list) -> Callable:
-    """torch.compile's back-end that does no work: every call gives what the first one gave."""
+    """A back-end for torch.compile that does no work: every call returns the first one's results."""
     found: list[Any] = []
 
     def call(*args: Any) -> Any:
@@ -112,11 +112,11 @@ def measure(name: str, seconds: float, rounds: int, inductor: bool) -> dict[str,
             plain = registry.build(registry.WORKLOADS[name])
             eager, whole = alternate([lambda: plain(x), lambda: compiled(x)], seconds, most=2000)
             row["over_eager_us"] = (whole - eager) * 1e3
-        _core.idle(True)
+        _core.skip_kernels(True)
         try:
             times = [alternate(made, seconds / rounds, most=100_000) for _ in range(rounds)]
         finally:
-            _core.idle(False)
+            _core.skip_kernels(False)
         after = compiled_of(compiled).report()
     assert after["recordings"] == before["recordings"], f"{name}: {after['last_guard_failure']}"
     row["ccompile_us"] = min(t[0] for t in times) * 1e3
@@ -130,12 +130,12 @@ def main() -> int:
     parser.add_argument("workloads", nargs="*", default=WORKLOADS + VARIANTS)
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--inductor", action="store_true", help="torch.compile beside it")
+    parser.add_argument("--inductor", action="store_true", help="also measures torch.compile")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     for name in args.workloads:
         if name not in registry.WORKLOADS and name not in VARIANTS:
-            parser.error(f"unknown workload {name!r}; there are: {', '.join((*registry.WORKLOADS, *VARIANTS))}")
+            parser.error(f"unknown workload {name!r}; choose from: {', '.join((*registry.WORKLOADS, *VARIANTS))}")
     torch.set_num_threads(1)
     rows = []
     for name in args.workloads:

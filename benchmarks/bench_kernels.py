@@ -1,9 +1,9 @@
-"""Single kernels against eager: reductions, norms, gelu and what is fused around them.
+"""Single kernels against eager: reductions, norms, gelu and ops fused around them.
 
     python benchmarks/bench_kernels.py [--threads 1] [--inductor] [--seconds 0.3] [--sizes 64x512,...] [NAME ...]
 
-Best time of a call, in blocks that alternate; `--inductor` adds torch.compile (it needs a C++ compiler). All sides
-make their result anew in each call. A ratio above 1 means that ours is faster. The table is valid Markdown."""
+Best time of a call, in alternating blocks; `--inductor` adds torch.compile (it needs a C++ compiler). All sides
+allocate a new result in each call. A ratio above 1 means that ours is faster. The table is valid Markdown."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ KERNELS: dict[str, Callable] = {
 
 
 def block(call: Callable, seconds: float) -> float:
-    """Best time of a call within a block of that many seconds, at least two calls."""
+    """Best time of a call in a block of `seconds`, of at least two calls."""
     best, end, calls = float("inf"), time.perf_counter() + seconds, 0
     while calls < 2 or time.perf_counter() < end:
         start = time.perf_counter()
@@ -95,9 +95,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(KERNELS))
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=0.3, help="for each side of each row")
-    parser.add_argument("--sizes", help="separated by commas")
-    parser.add_argument("--inductor", action="store_true", help="torch.compile, too")
+    parser.add_argument("--seconds", type=float, default=0.3, help="measuring time per side and row")
+    parser.add_argument("--sizes", help="comma-separated")
+    parser.add_argument("--inductor", action="store_true", help="also measures torch.compile")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.set_grad_enabled(False)

@@ -2,22 +2,22 @@
 
     python benchmarks/bench_models.py [--compilers NAMES] [--dtype DTYPE] [--seconds 4] [--json] [WORKLOAD ...]
 
-Each compiler has a process of its own for each workload, where eager and compiled calls alternate in blocks: two
-runtimes' spinning threads must not share the cores. A time is the least of its blocks.
+Each pair of compiler and workload has a process of its own, so that the spinning threads of two runtimes never share
+the cores; in it eager and compiled calls alternate in blocks. A time is the minimum of its blocks.
 
-With --dtype all is done in that dtype, also by eager: the model and its floating-point inputs are converted, or with
-`autocast` left as they are and called in torch.autocast of bfloat16, each call in a block of its own; with
-`autocast-held`, all in one block. Peers that take NumPy arrays can't do that.
+With --dtype everything runs in that dtype, eager included: converts the model and its floating-point inputs. `autocast`
+leaves them as they are and wraps each call in torch.autocast of bfloat16, `autocast-held` all calls in one such block.
+Peers that take NumPy arrays do not support this.
 
-Memory is measured in further processes that make a few calls and nothing else: the peak of their resident set (VmHWM,
-which Linux lets a process reset) during the first call, and during a later one, over those of the same process without
-a compiler; the medians of --processes. Pages of shared libraries count like all others. ccompile keeps kernels on disk,
-so its first call is measured twice: "first" compiles them all, "kept" finds them (as each process but the first of all
-does). Times are of calls that compile.
+Further processes, which only make a few calls, measure memory: the peak of the resident set (VmHWM, which Linux lets a
+process reset) during the first call and during a later one, above those of the same process without a compiler; medians
+of --processes. Pages of shared libraries count like all others. ccompile caches kernels on disk, so its first call is
+measured twice: "first" compiles all kernels, "kept" loads them (as every process but the very first does). Times of
+first calls include compiling.
 
-Peers are optional (`pip install ccompile[bench]`; Inductor also needs a C++ compiler): what is missing is a '-' and
-said once, and a peer that fails on a workload is one, too (--verbose: with the reason). --json prints one line for
-each pair of workload and compiler instead of the tables."""
+Peers are optional (`pip install ccompile[bench]`; Inductor also needs a C++ compiler): a missing one is a '-' and is
+reported once, and so is a peer that fails on a workload (--verbose gives the reason). --json prints one line for each
+pair of workload and compiler instead of the tables."""
 
 import argparse
 import contextlib
@@ -41,19 +41,20 @@ from typing import Any
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 COMPILERS = ("ccompile", "ccompile-max", "inductor", "openvino", "onnxruntime")
 PEERS = COMPILERS[2:]
-AUTOCAST = ("autocast", "autocast-held")  # a block in each call; one around all calls
+AUTOCAST = ("autocast", "autocast-held")  # a block per call; one block around all calls
 DTYPES = ("float32", "bfloat16", "float16", "float64", *AUTOCAST)
-BY_TORCH = COMPILERS[:3]  # those that take other dtypes than float32
+BY_TORCH = COMPILERS[:3]  # support dtypes other than float32
 NEEDS = {"openvino": ("openvino",), "onnxruntime": ("onnxruntime", "onnx", "onnxscript")}
-# Seconds after which no runtime's threads spin any longer. ONNX Runtime's still did after 20 ms: SimpleNet's eager
-# calls took 0.25 ms 5 ms after its last call, 0.22 after 20 ms, 0.147 after 50 and 100, as without it (Zen 4).
+# Seconds after which all runtimes' threads have stopped spinning. ONNX Runtime's still spin after 20 ms: SimpleNet's
+# eager call takes 0.25 ms when made 5 ms after its last call, 0.22 after 20 ms, 0.147 after 50 and 100 (Zen 4), as
+# without ONNX Runtime.
 ASLEEP = 0.06
 PEAKS = {"first ": "first_peak_mib", "": "peak_mib", "kept first ": "kept_peak_mib", "kept ": "kept_later_peak_mib"}
-WARM_CALLS = 2  # between the first and the one whose memory is measured
+WARM_CALLS = 2  # between the first call and the later one that is measured
 
 
 def missing(compiler: str) -> str | None:
-    """What has to be installed before this compiler can run, or None."""
+    """Why this compiler can't run, or None."""
     absent = [name for name in NEEDS.get(compiler, ()) if find_spec(name) is None]
     if absent:
         return f"not installed: {', '.join(absent)}"
@@ -62,7 +63,7 @@ def missing(compiler: str) -> str | None:
     return None
 
 
-# ---- compilers: (model, args, kwargs) -> what is called as the model is ----------------------------------------------
+# ---- compilers: (model, args, kwargs) -> a callable with the model's signature ---------------------------------------
 def compile_eager(model: Any, args: tuple, kwargs: dict) -> Callable:
     return model
 
@@ -82,12 +83,12 @@ def compile_ccompile_max(model: Any, args: tuple, kwargs: dict) -> Callable:
 def compile_inductor(model: Any, args: tuple, kwargs: dict) -> Callable:
     import torch
 
-    torch._inductor.config.force_disable_caches = True  # the first call is the first
+    torch._inductor.config.force_disable_caches = True  # so that the first call compiles
     return torch.compile(model)
 
 
 def as_module(model: Any, kwargs: dict) -> Any:
-    """For exporters: tensors in, a tuple of the result's tensors out."""
+    """A module for exporters: takes tensors, returns a tuple of the result's tensors."""
     import torch
     from ccompile.demo import tensors
 
@@ -109,7 +110,7 @@ def compile_openvino(model: Any, args: tuple, kwargs: dict) -> Callable:
     plain = as_module(model, kwargs)
     try:
         converted = openvino.convert_model(plain, example_input=args, input=[list(a.shape) for a in args])
-    except Exception:  # what can't be traced may be exported
+    except Exception:  # a model that can't be traced may still export
         converted = openvino.convert_model(torch.export.export(plain, args))
     hints = {"INFERENCE_NUM_THREADS": torch.get_num_threads(), "PERFORMANCE_HINT": "LATENCY",
              "INFERENCE_PRECISION_HINT": "f32"}  # fmt: skip
@@ -154,8 +155,8 @@ COMPILE: dict[str, Callable] = {
 
 # ---- in a worker's process -------------------------------------------------------------------------------------------
 def blocks(calls: list[Callable[[], Any]], seconds: float, block: float = 0.05) -> list[list[float]]:
-    """Milliseconds of a call, one value for each block of each callable; blocks alternate. The first call of a block is
-    not counted, and before it the other runtime's threads get time to fall asleep (ASLEEP)."""
+    """Milliseconds per call, one value for each block of each callable; blocks alternate. Each block starts with a
+    pause in which the other runtime's threads fall asleep (ASLEEP), and an untimed call."""
     loops = []
     for call in calls:
         call()
@@ -176,8 +177,8 @@ def blocks(calls: list[Callable[[], Any]], seconds: float, block: float = 0.05) 
 
 
 def peak_mib(call: Callable[[], Any]) -> float:
-    """Peak of the resident set of this process during a call."""
-    Path("/proc/self/clear_refs").write_text("5")  # VmHWM becomes what is resident now
+    """Peak resident set of this process during a call."""
+    Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM to the current resident set
     call()
     found = re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())
     return int(found[1]) / 1024 if found else math.nan
@@ -216,7 +217,7 @@ def inputs_in(inputs: tuple[tuple, dict], dtype: str) -> tuple[tuple, dict]:
 
 
 def worker(compiler: str, name: str, seconds: float, threads: int, memory: bool, dtype: str) -> dict[str, Any]:
-    """What one process measures: the peak of its memory, or the times."""
+    """Measures one process' memory peaks, or its times."""
     import registry
     import torch
     from ccompile.demo import largest_error, tensors
@@ -252,14 +253,14 @@ def worker(compiler: str, name: str, seconds: float, threads: int, memory: bool,
         "median_ms": median(compiled),
         "speedup": min(eager) / min(compiled),
         "first_extra_ms": (first - warm) * 1e3,
-        "error": error,  # over the largest element
+        "error": error,  # relative to the largest element
         "blocks": len(eager),
         "torch": torch.__version__,
     }
 
 
 def work(text: str) -> int:
-    """A worker's main: its arguments as JSON, its result as the last line of stdout."""
+    """A worker's main: takes arguments as JSON, prints its result as the last line of stdout."""
     try:
         with contextlib.redirect_stdout(sys.stderr):
             row = worker(**json.loads(text))
@@ -267,12 +268,12 @@ def work(text: str) -> int:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         row = {"failed": f"{type(error).__name__}: {' '.join(lines)[:300]}"}
     print(json.dumps(row), flush=True)
-    os._exit(0)  # some runtimes' threads don't end
+    os._exit(0)  # some runtimes' threads never end
 
 
 # ---- in the parent ---------------------------------------------------------------------------------------------------
 def start(timeout: float, kept: str = "", **task: Any) -> dict[str, Any]:
-    """Runs a worker, and gives its result or {"failed": reason}. kept: the folder of ccompile's kernels."""
+    """Runs a worker -> its result, or {"failed": reason}. kept: ccompile's cache folder."""
     environment = {**os.environ, "OMP_NUM_THREADS": str(task["threads"]), "TOKENIZERS_PARALLELISM": "false",
                    "CCOMPILE_CACHE_DIR": kept}  # fmt: skip
     command = [sys.executable, os.path.abspath(__file__), "--worker", json.dumps(task)]
@@ -287,7 +288,7 @@ def start(timeout: float, kept: str = "", **task: Any) -> dict[str, Any]:
 
 
 def memory_of(compiler: str, args: argparse.Namespace, **task: Any) -> dict[str, float]:
-    """Peaks: medians over processes."""
+    """Memory peaks: medians over processes."""
 
     def some(n: int, kept: str) -> list[dict[str, Any]]:
         return [start(args.timeout, kept=kept, compiler=compiler, memory=True, **task) for _ in range(n)]
@@ -330,7 +331,7 @@ def measure(name: str, what: str, compilers: list[str], args: argparse.Namespace
 
 
 def table(head: list[str], body: list[list[str]]) -> str:
-    """Aligned, and valid Markdown; the first column is text."""
+    """An aligned Markdown table whose first column is text."""
     widths = [max(len(line[i]) for line in [head, *body]) for i in range(len(head))]
 
     def line(cells: list[str]) -> str:
@@ -349,7 +350,7 @@ def geomean(values: list[float]) -> float:
 
 
 def over(row: dict[str, Any], key: str) -> float | None:
-    """Peak memory over eager's, MiB."""
+    """Peak memory above eager's, MiB."""
     peak, eager = row.get(key), row.get(f"eager_{key}")
     return None if peak is None or eager is None else peak - eager
 
@@ -375,7 +376,7 @@ def speed_table(names: list[str], compilers: list[str], at: dict[tuple[str, str]
 
 
 def cost_table(names: list[str], compilers: list[str], at: dict[tuple[str, str], dict[str, Any]]) -> str:
-    """Times of first calls, then memory in first and later calls; the last two lines are over all workloads."""
+    """Times of first calls, then memory of first and later calls; the last two lines summarise all workloads."""
     columns = [[at[name, c].get("first_extra_ms") for name in names] for c in compilers]
     shown = [(c, word) for c in compilers for word in PEAKS if c.startswith("ccompile") or "kept" not in word]
     peaks = [[over(at[name, c], PEAKS[word]) for name in names] for c, word in shown]
@@ -395,18 +396,20 @@ def against_peers(compiler: str, names: list[str], at: dict[tuple[str, str], dic
         if best and "speedup" in at[name, compiler]:
             ratios.append(at[name, compiler]["speedup"] / best)
     wins = sum(ratio >= 1 for ratio in ratios)
-    found = f"{wins} of {len(ratios)} workloads, geomean {geomean(ratios):.2f}" if ratios else "nothing to compare"
+    found = (
+        f"ahead on {wins} of {len(ratios)} workloads, geomean {geomean(ratios):.2f}" if ratios else "nothing to compare"
+    )
     return f"{compiler} against the best peer: {found}"
 
 
 def told(rows: list[dict[str, Any]], compilers: list[str]) -> str:
-    """The tables and the sentences under them."""
+    """The tables and their summaries."""
     at = {(row["workload"], row["compiler"]): row for row in rows}
     names = list(dict.fromkeys(row["workload"] for row in rows))
     parts = [
-        "Speed-up over eager; largest error of ccompile, over the largest element:",
+        "Speed-up over eager; largest error of ccompile, relative to the largest element:",
         speed_table(names, compilers, at),
-        "Extra time of the first call, ms; peak memory of the first call and of a later one over eager's, MiB:",
+        "Extra time of the first call, ms; peak memory of the first call and of a later one above eager's, MiB:",
         cost_table(names, compilers, at),
         *(against_peers(c, names, at) for c in compilers if c not in PEERS),
     ]
@@ -414,32 +417,34 @@ def told(rows: list[dict[str, Any]], compilers: list[str]) -> str:
 
 
 def notes(rows: list[dict[str, Any]], verbose: bool) -> list[str]:
-    """Each missing compiler once; failures, with reasons when verbose."""
+    """Missing compilers, once each; failures, with reasons if verbose."""
     found = list(dict.fromkeys(f"{row['compiler']}: {row['missing']}" for row in rows if "missing" in row))
     failed = [row for row in rows if "failed" in row]
     if verbose:
         found += [f"{row['compiler']} failed on {row['workload']}: {row['failed']}" for row in failed]
     elif failed:
         found.append(
-            f"{len(failed)} failed ({', '.join(sorted({row['compiler'] for row in failed}))}): --verbose tells why"
+            f"{len(failed)} failed ({', '.join(sorted({row['compiler'] for row in failed}))}): --verbose says why"
         )
     return found
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("workloads", nargs="*", help="names; the 16 of the comparison by default")
-    parser.add_argument("--compilers", help=f"of {', '.join(COMPILERS)} (default: all that take the dtype)")
-    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of models and inputs (default float32)")
-    parser.add_argument("--seconds", type=float, default=4.0, help="of alternating blocks for each pair (default 4)")
+    parser.add_argument("workloads", nargs="*", help="names (default: the 16 of the comparison)")
+    parser.add_argument("--compilers", help=f"some of {', '.join(COMPILERS)} (default: all that support the dtype)")
+    parser.add_argument(
+        "--dtype", choices=DTYPES, default="float32", help="dtype of models and inputs (default float32)"
+    )
+    parser.add_argument("--seconds", type=float, default=4.0, help="measuring time per pair (default 4)")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--timeout", type=float, default=900.0, help="seconds for each process (default 900)")
     parser.add_argument(
-        "--no-memory", dest="memory", action="store_false", help="leave out the processes that measure memory"
+        "--no-memory", dest="memory", action="store_false", help="skip the processes that measure memory"
     )
-    parser.add_argument("--processes", type=int, default=5, help="that memory is measured in (default 5)")
+    parser.add_argument("--processes", type=int, default=5, help="number of processes that measure memory (default 5)")
     parser.add_argument("--json", action="store_true", help="JSON lines instead of the tables")
-    parser.add_argument("--verbose", action="store_true", help="why a compiler failed")
+    parser.add_argument("--verbose", action="store_true", help="print why compilers failed")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:

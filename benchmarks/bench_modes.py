@@ -1,11 +1,12 @@
-"""Seed 004's experiments with modes and with what is compiled: notebooks/004_mode_dynamic.ipynb draws them.
+"""Seed 004's experiments with modes and with compiling parts of a model; notebooks/004_mode_dynamic.ipynb plots them.
 
     python benchmarks/bench_modes.py [--small] [--inductor] [--calls 20] [--threads 2] [--json]
 
-modes: ComplexModel in three modes. functions: two functions of a network against all of it. halves: features and
-classifier against all of it. branches: a classifier chosen by numpy's random numbers in forward(), which failed under
-torch.compile there. Models are in eval mode under no_grad; their sizes are the seed's, but for a batch that suits a
-CPU. `--small`: few and small, as the tests run it. "steady ms": the least of calls that alternate with eager's."""
+modes: ComplexModel in three modes. functions: compiling two functions of a network, and all of it. halves: compiling
+features and classifier separately, and together. branches: forward() picks a classifier by numpy's random numbers,
+which failed under torch.compile in the seed. Models are in eval mode under no_grad, with the seed's sizes except for a
+batch that suits a CPU. `--small`: small sizes, as in the tests. "steady ms": the minimum of calls that alternate with
+eager's."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ def with_seed(call: Callable, i: int) -> Callable[[], Any]:
 
 
 def measure(experiment: str, compiler: str, what: str, eager: Callable, compiled: Callable, x: Any, calls: int) -> dict:
-    """A row: the i-th calls of both sides see the same random numbers."""
+    """A row. Call i of both sides sees the same random numbers."""
     ours, theirs = [], []
     error = 0.0
     for i in range(calls + 1):
@@ -107,7 +108,7 @@ def halves(small: bool, inductor: bool, calls: int) -> list[dict]:
 
 
 def branches(small: bool, inductor: bool, calls: int) -> list[dict]:
-    """A row without times is a compiler that could not do it: "failed" says why."""
+    """A row without times is a compiler that failed; "failed" says why."""
     width, side, batch = (2, 16, 2) if small else (32, 64, 32)
     x = torch.randn(batch, 3, side, side)
     features, classifiers = mix_features(width), [mix_classifier(width, side) for _ in range(5)]
@@ -121,7 +122,7 @@ def branches(small: bool, inductor: bool, calls: int) -> list[dict]:
         for what, way in ways.items():
             try:
                 rows.append(measure("branches", name, what, model, way, x, calls))
-            except Exception as error:  # what the seed saw
+            except Exception as error:  # as in the seed
                 rows.append({"experiment": "branches", "compiler": name, "what": what, "failed": str(error)[:200]})
     return rows
 
@@ -147,14 +148,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="EXPERIMENT", help=", ".join(EXPERIMENTS))
     parser.add_argument("--small", action="store_true")
-    parser.add_argument("--inductor", action="store_true", help="torch.compile, too (it needs a C++ compiler)")
+    parser.add_argument("--inductor", action="store_true", help="also measures torch.compile (needs a C++ compiler)")
     parser.add_argument("--calls", type=int, default=20)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     for name in args.names:
         if name not in EXPERIMENTS:
-            parser.error(f"unknown experiment {name!r}; there are: {', '.join(EXPERIMENTS)}")
+            parser.error(f"unknown experiment {name!r}; choose from: {', '.join(EXPERIMENTS)}")
     torch.set_num_threads(args.threads)
     with torch.no_grad():
         rows = [

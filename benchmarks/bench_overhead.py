@@ -1,10 +1,10 @@
-"""What a call costs beside eager: JSON lines, one a workload.
+"""The time of a call beside eager's: JSON lines, one per workload.
 
     python benchmarks/bench_overhead.py [--seconds 2] [--threads 1] [--inductor] [WORKLOAD ...]
 
 Eager, ccompile, ccompile with mode="reduce-overhead" and (with --inductor) torch.compile alternate in one process; a
-time is the least of its samples. One thread by default: OpenMP's barriers say more about the machine's other work than
-about a call."""
+time is the minimum of its samples. One thread by default, as OpenMP's barriers measure the machine's other load rather
+than the call."""
 
 import argparse
 import json
@@ -51,12 +51,12 @@ def main() -> int:
     parser.add_argument("workloads", nargs="*", default=DEFAULT)
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--inductor", action="store_true", help="torch.compile beside it (needs a C++ compiler)")
+    parser.add_argument("--inductor", action="store_true", help="also measures torch.compile (needs a C++ compiler)")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     for name in args.workloads:
         if name not in registry.WORKLOADS:
-            parser.error(f"unknown workload {name!r}; there are: {', '.join(registry.WORKLOADS)}")
+            parser.error(f"unknown workload {name!r}; choose from: {', '.join(registry.WORKLOADS)}")
         print(json.dumps(measure(name, args.seconds, args.inductor)), flush=True)
     return 0
 

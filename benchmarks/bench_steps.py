@@ -1,8 +1,8 @@
-"""Where a compiled call's time goes: each workload's plan by kind of step, and what still runs through torch, by op.
+"""Where a compiled call spends its time: by kind of step, and by op for steps that run through torch.
 
     python benchmarks/bench_steps.py [--calls 20] [--threads 2] [--mode MODE] [--json] [WORKLOAD ...]
 
-Mean milliseconds a call as CCOMPILE_PROFILE=1 measures them; `share` is of all steps of the workload."""
+Mean milliseconds per call, measured by CCOMPILE_PROFILE=1; `share` is relative to all steps of the workload."""
 
 import argparse
 import collections
@@ -24,7 +24,7 @@ NODE = re.compile(r"(\w+)#(\d+)")
 
 
 def steps(report: dict[str, Any]) -> collections.Counter:
-    """(kind, ops of a step) -> milliseconds a call; a host step's ops go by torch's name."""
+    """(kind, ops of a step) -> milliseconds per call; host steps use torch's op names."""
     found: collections.Counter = collections.Counter()
     for segment in (s for entry in report["entries"] for s in entry["segments"]):
         for line in segment["plan_text"].splitlines():
@@ -55,13 +55,13 @@ def main() -> int:
     )
     parser.add_argument("--calls", type=int, default=20)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--mode", help="as for ccompile.compile")
-    parser.add_argument("--json", action="store_true", help="JSON lines, one a workload")
+    parser.add_argument("--mode", help="ccompile.compile's mode")
+    parser.add_argument("--json", action="store_true", help="JSON lines, one per workload")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     for name in args.workloads:
         if name not in registry.WORKLOADS:
-            parser.error(f"unknown workload {name!r}; there are: {', '.join(registry.WORKLOADS)}")
+            parser.error(f"unknown workload {name!r}; choose from: {', '.join(registry.WORKLOADS)}")
         found = measure(name, args.calls, args.mode)
         total = sum(found.values()) or 1.0
         kinds: collections.Counter = collections.Counter()

@@ -2,12 +2,12 @@
 
     python benchmarks/bench_zoo.py                    the table
     python benchmarks/bench_zoo.py bert llama --json  some rows, as JSON lines
-    python benchmarks/bench_zoo.py --rows FILE        the table of JSON lines that were measured before, in pieces
-    python benchmarks/bench_zoo.py --dynamo           counts Dynamo's graphs and breaks anew: zoo_dynamo.txt (minutes)
+    python benchmarks/bench_zoo.py --rows FILE        the table of previously measured JSON lines
+    python benchmarks/bench_zoo.py --dynamo           recounts Dynamo's graphs and breaks: zoo_dynamo.txt (minutes)
 
-Models are small (2 layers, hidden size 32), so the speed-up is mostly that of Python and dispatch; bench_models.py has
-models of real sizes. Breaks are those that a replay meets after three calls; "yes" means that the whole output, caches
-included, is eager's in three calls with different inputs.
+Models are small (2 layers, hidden size 32), so the speed-up comes mostly from less Python and dispatch overhead;
+bench_models.py has models of real sizes. Breaks are those of a replay after three calls; "yes" means that the whole
+output, caches included, equals eager's in three calls with different inputs.
 """
 
 import argparse
@@ -25,7 +25,7 @@ import zoo
 
 
 def outputs(value: Any, seen: set[int] | None = None) -> list[Any]:
-    """All tensors in a model's output, whatever objects they are in, in a fixed order."""
+    """All tensors in a model's output, nested in any objects, in a fixed order."""
     import torch
 
     seen = set() if seen is None else seen
@@ -93,7 +93,7 @@ def measure(name: str, seconds: float) -> dict[str, Any]:
 
 
 def count_dynamo(name: str) -> tuple[int, int] | None:
-    """Dynamo's (graphs, breaks) for the first call; None: it fails."""
+    """Dynamo's (graphs, breaks) for the first call; None: Dynamo fails."""
     import torch
     import torch._dynamo as dynamo
 
@@ -105,12 +105,12 @@ def count_dynamo(name: str) -> tuple[int, int] | None:
             report = dynamo.explain(model)(**zoo.ZOO[name].inputs(0))
     except dynamo.exc.TorchDynamoException:
         return None
-    # Its graph_break_count is graphs - 1; a break behind the last graph is only in its list of reasons.
+    # graph_break_count is graphs - 1; only the list of reasons includes a break behind the last graph.
     return report.graph_count, max(report.graph_break_count, len(report.break_reasons))
 
 
 def write_dynamo(names: list[str]) -> None:
-    """Counts anew for `names`, and keeps the other rows of zoo_dynamo.txt."""
+    """Recounts `names`, and keeps the other rows of zoo_dynamo.txt."""
     import platform
 
     import torch
@@ -155,11 +155,11 @@ def told(rows: list[dict[str, Any]]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", help="rows of zoo.py; all by default")
-    parser.add_argument("--seconds", type=float, default=0.3, help="of alternating blocks for each row; 0: no timing")
-    parser.add_argument("--dynamo", action="store_true", help="count Dynamo's graphs and breaks anew")
+    parser.add_argument("names", nargs="*", help="rows of zoo.py (default: all)")
+    parser.add_argument("--seconds", type=float, default=0.3, help="measuring time per row; 0: no timing")
+    parser.add_argument("--dynamo", action="store_true", help="recount Dynamo's graphs and breaks")
     parser.add_argument("--json", action="store_true", help="JSON lines instead of the table")
-    parser.add_argument("--rows", help="tells the rows of this file of JSON lines, and measures nothing")
+    parser.add_argument("--rows", help="print the rows of this JSON lines file, and measure nothing")
     args = parser.parse_args()
     if args.rows:
         with open(args.rows) as file:

@@ -1,4 +1,4 @@
-"""The benchmarks' workloads: the package's one registry (ccompile/demo_models.py), which the demo uses as well."""
+"""The benchmarks' workloads, from the package's registry (ccompile/demo_models.py), which the demo uses, too."""
 
 from ccompile.demo_models import WORKLOADS, Workload, build
 

@@ -1,7 +1,7 @@
-"""The transformers zoo: architectures by small random configs (nothing is downloaded), for bench_zoo.py and tests.
+"""The transformers zoo: architectures with small random configs (no downloads), for bench_zoo.py and tests.
 
 A row: name -> Row(family, model class, config class, settings, inputs). Weights come from a fixed seed; `inputs` maps a
-call's number to keyword arguments of equal shapes and other values.
+call's number to keyword arguments: equal shapes, different values.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 import zoo_base
-import zoo_media  # noqa: F401  these two fill the table
+import zoo_media  # noqa: F401  these two modules fill the table
 import zoo_text  # noqa: F401
 
 FAMILIES = ["encoder", "decoder", "seq2seq", "vision", "audio", "multimodal", "moe", "state space"]
@@ -18,7 +18,7 @@ ZOO = dict(sorted(zoo_base.ZOO.items(), key=lambda row: FAMILIES.index(row[1].fa
 
 
 def build(name: str) -> torch.nn.Module:
-    """The model of a row, in eval mode; the same weights each time."""
+    """The model of a row in eval mode, always with the same weights."""
     import transformers
 
     found = ZOO[name]
@@ -42,7 +42,7 @@ def dynamo_counts() -> dict[str, tuple[int, int] | None]:
 
 
 def met(compiled: Any, call: Callable[[], Any]) -> tuple[int, int]:
-    """(graphs, breaks) that `call` of `compiled` meets in a replay; a break in a loop counts once, as in explain."""
+    """(graphs, breaks) of a replay of `compiled` by `call`; a break in a loop counts once, as in explain."""
     from ccompile.api import compiled_of
 
     def segments() -> dict[int, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What the rows of the zoo are made of; zoo_text.py and zoo_media.py have the rows, zoo.py is the whole."""
+"""Building blocks of the zoo's rows; zoo_text.py and zoo_media.py define the rows, zoo.py collects them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-# Sizes under the names that most configs use; a row says what is different.
+# Sizes under the names that most configs use; rows override them.
 TEXT: dict[str, Any] = {
     "vocab_size": 99,
     "hidden_size": 32,
@@ -67,7 +67,7 @@ def floats(i: int, *shape: int) -> torch.Tensor:
 
 
 def tokens(**more: Any) -> Callable[[int], dict[str, Any]]:
-    """2 sentences of 12 tokens, the second one padded in all calls at the same places."""
+    """2 sentences of 12 tokens; the second one is padded at the same positions in all calls."""
     mask = torch.ones(2, 12, dtype=torch.long)
     mask[1, 9:] = 0
     return lambda i: {"input_ids": ids(i, 2, 12), "attention_mask": mask.clone(), **more}

@@ -1,4 +1,4 @@
-"""Rows of the zoo that see and hear (see zoo.py)."""
+"""The zoo's vision, audio and multimodal rows (see zoo.py)."""
 
 from zoo_base import (
     GROUPED,

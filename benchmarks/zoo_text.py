@@ -1,4 +1,4 @@
-"""Rows of the zoo that read text (see zoo.py)."""
+"""The zoo's text rows (see zoo.py)."""
 
 import torch
 from zoo_base import CACHE, GROUPED, NO_CACHE, SEQ2SEQ, TEXT, ZOO, Row, bare, pairs, row, tokens, without
@@ -135,7 +135,7 @@ row(
     v_channels=32,
 )
 
-# ---- decoders, with the cache they make by default and without -------------------------------------------------------
+# ---- decoders, with their default cache and without ------------------------------------------------------------------
 row(
     "gpt2",
     "decoder",

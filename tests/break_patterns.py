@@ -1,4 +1,4 @@
-"""The break patterns of seeds 000 and 002, as a table that test_breaks.py runs.
+"""The break patterns of seeds 000 and 002, as a table for test_breaks.py.
 
 User code lives here rather than in a test file because pytest rewrites the asserts of those.
 """

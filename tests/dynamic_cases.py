@@ -1,7 +1,7 @@
-"""Functions whose sizes and numbers change between calls (test_dynamic.py), in every way that models use them.
+"""Functions whose sizes and numbers change between calls (test_dynamic.py), in all the ways that models use them.
 
-A row is a function (or, with build=True, a factory of a fresh one with its state), what makes its arguments from a size, and
-how many recordings dynamic=None may need for all of SIZES.
+A row is a function (or, with build=True, a factory that makes a fresh one with its state), a function from a size to
+arguments, and the number of recordings that dynamic=None may need for all of SIZES.
 """
 
 import collections

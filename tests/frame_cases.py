@@ -1,7 +1,7 @@
 """Functions whose behaviour tests/test_frames.py compares with plain CPython, with their arguments.
 
-Each one logs what its callees see of it (lines, columns, locals), so that a frame that was handed over, broken or
-rebuilt at the wrong place shows. CASES: (function, maker of its arguments).
+Each one logs what its callees see of it (lines, columns, locals), which reveals a frame that was handed over, broken or
+rebuilt at the wrong place. CASES: (function, maker of its arguments).
 """
 
 import contextlib

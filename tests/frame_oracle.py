@@ -1,8 +1,9 @@
-"""What a call does as seen from outside, to compare the frame layer (csrc/py) with CPython: result, exception (type, text, context,
+"""The visible behaviour of a call, for comparing the frame layer (csrc/py) with CPython: result, exception (type, text, context,
 traceback with lines and columns), what callees see of their callers, the log of side effects, frames that outlive the call.
 """
 
 import re
+import sys
 import sysconfig
 import types
 
@@ -10,6 +11,17 @@ import frame_cases as cases
 import pytest
 
 F = pytest.importorskip("ccompile._frametest")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_foreign_hook():
+    """F.run refuses to run under Dynamo's hook, which torch._dynamo.explain leaves installed where it raises (tests of other files)."""
+    dynamo = sys.modules.get("torch._C._dynamo.eval_frame")
+    callback = dynamo.set_eval_frame(None) if dynamo else None
+    F.foreign(False)  # Dynamo installs it again when it needs it
+    yield
+    if dynamo:
+        dynamo.set_eval_frame(callback)
 
 
 def normal(value):

@@ -1,4 +1,4 @@
-"""Cases of test_guards.py about modules and arguments: a function, what it is called with, and one mutation."""
+"""Cases of test_guards.py about modules and arguments: a function, its arguments, and one mutation."""
 
 import collections
 import dataclasses

@@ -1,4 +1,4 @@
-"""numpy in the middle of a model: a stretch of work on arrays is one break. Dynamo traces it, so these rows allow that one."""
+"""numpy inside a model: consecutive work on arrays is one break. Dynamo traces numpy, so these rows may have that one break more."""
 
 import numpy as np
 import torch
@@ -91,3 +91,26 @@ def array_and_scalars(x):
     n, m = a.shape
     k = int(a.argmax()) % n
     return x[k] * m + float(a.dtype.itemsize), torch.from_numpy(a.copy())
+
+
+@case(over=1)  # however much lies in between
+def array_far_on(x):
+    a = (x * 2).numpy()
+    n = 1
+    m = n + 2
+    n, m = m, n
+    words = ["a", "bc"]
+    k = len(words) * n + m
+    k = k - 1 if k > 3 else k + 1
+    text = "-".join(words) + str(k)
+    a = a + len(text)
+    return torch.from_numpy(a) * k, text
+
+
+@case(over=1)  # an array that stays is in nobody's way
+def array_kept(x):
+    a = (x * 2).numpy()
+    b = a.copy()
+    y = x.relu() + 1
+    z = (y * y).sum()
+    return z, y, a, b

@@ -1,8 +1,8 @@
-"""The Python of real models, feature by feature: a table that test_language.py runs.
+"""Python features as real models use them: a table for test_language.py.
 
-A row is a function of tensors, or with @made a factory that returns (function, state that is compared after each call).
-User code, so pytest does not rewrite its asserts. language_dynamo.txt holds torch._dynamo.explain's counts for each row:
-`python tests/language_cases.py` writes it anew.
+A row is a function of tensors or, with @made, a factory that returns (function, state to compare after each call).
+User code, so pytest does not rewrite its asserts. language_dynamo.txt holds torch._dynamo.explain's counts for each row;
+`python tests/language_cases.py` rewrites it.
 """
 
 import os

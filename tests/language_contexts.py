@@ -1,4 +1,4 @@
-"""Blocks that change how torch computes: inference mode in all its forms, mixed with the other modes and with breaks."""
+"""Context managers that change how torch computes: inference mode in all its forms, combined with other modes and with breaks."""
 
 import contextlib
 

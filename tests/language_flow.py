@@ -1,4 +1,4 @@
-"""with, match, loops, branches, async, frames that look at themselves (see language_cases.py)."""
+"""with, match, loops, branches, async, and code that inspects its own frame (see language_cases.py)."""
 
 import asyncio
 import contextlib

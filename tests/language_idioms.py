@@ -1,4 +1,4 @@
-"""What models are written with: configs, hooks, parametrisations, caches, modes, outputs of all kinds (see language_cases.py)."""
+"""Common idioms of model code: configs, hooks, parametrisations, caches, modes, outputs of all kinds (see language_cases.py)."""
 
 import collections
 import copy

@@ -1,4 +1,4 @@
-"""C code that looks at tensors on its own: any(), filter(), max(), sorted keys, conversions (see language_cases.py)."""
+"""C code that inspects tensors by itself: any(), filter(), max(), sorted keys, conversions (see language_cases.py)."""
 
 import bisect
 import functools

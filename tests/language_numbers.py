@@ -1,4 +1,4 @@
-"""Numbers that were read from tensors, in the hands of C code: sorted, max, sum, any, keys, text (see language_cases.py)."""
+"""Numbers read from tensors and then used by C code: sorted, max, sum, any, keys, text (see language_cases.py)."""
 
 import bisect
 import collections

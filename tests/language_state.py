@@ -1,4 +1,4 @@
-"""What existed before the call: mutation in order, aliasing, globals, counters, and objects that a call returns (see language_cases.py)."""
+"""State that existed before the call: ordered mutation, aliasing, globals, counters, and objects that a call returns (see language_cases.py)."""
 
 import collections
 import threading

@@ -1,4 +1,4 @@
-"""Steps of training inside compiled functions, and what they are written with (see language_cases.py)."""
+"""Training steps inside compiled functions, and the idioms around them (see language_cases.py)."""
 
 import copy
 import functools

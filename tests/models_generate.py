@@ -1,7 +1,7 @@
-"""Models that generate, as people write them: decoding with and without caches, beams, diffusion; small, for tests.
+"""Generative models as people write them: decoding with and without caches, beam search, diffusion; small, for tests.
 
-GENERATED: name -> (make, call number -> (args, kwargs)), as in models_zoo; what `make` gives is built once a side and may
-keep state between calls.
+GENERATED: name -> (make, call number -> (args, kwargs)), as in models_zoo. `make` runs once for each of the two sides; its
+result may keep state between calls.
 """
 
 import dataclasses

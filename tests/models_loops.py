@@ -1,7 +1,7 @@
-"""Models with loops around them as people write them: detection, agents, solvers, recurrences, buffers; small, for tests.
+"""Models with the loops around them as people write them: detection, agents, solvers, recurrences, buffers; small, for tests.
 
-LOOPS, with those of models_generate.py: name -> (make, call number -> (args, kwargs)), as in models_zoo; what `make` gives
-is built once a side and may keep state between calls.
+LOOPS, with those of models_generate.py: name -> (make, call number -> (args, kwargs)), as in models_zoo. `make` runs once
+for each of the two sides; its result may keep state between calls.
 """
 
 import collections

@@ -1,6 +1,6 @@
-"""Models of the source documents, at sizes where a test takes milliseconds, and small transformers models by config.
+"""Models of the source documents, at sizes where a test takes milliseconds, and small transformers models from configs.
 
-ZOO: name -> (make model, call number -> (args, kwargs)). Batches alternate between two inputs of equal shape.
+ZOO: name -> (make model, call number -> (args, kwargs)). Calls alternate between two inputs of equal shape.
 """
 
 import torch

@@ -1,5 +1,5 @@
-"""More rows of the op table: what the host replays. Nothing here has a row in csrc/ir/ops.def, so what is tested is that calls are
-recorded and replayed as they were made: factories, scans, linear algebra, special functions, windows, odd signatures."""
+"""More rows of the op table: ops that torch runs. They have no row in csrc/ir/ops.def; the tests check that calls are
+recorded and replayed faithfully: factories, scans, linear algebra, special functions, windows, unusual signatures."""
 
 import torch
 from op_table import (

@@ -1,7 +1,7 @@
-"""Do the goldens and the verifier notice faults in passes? Each fault is one edit of one file of csrc/pass: the core is built with
-it, and the graphs of tests/core/passes are compiled. `make test-faults` runs this; a fault that nothing notices is an error.
+"""Do the goldens and the verifier catch faults in passes? Each fault is one edit of one file of csrc/pass: builds the core with
+it and compiles the graphs of tests/core/passes. `make test-faults` runs this; an uncaught fault is an error.
 
-Run with --keep-going to see all of those; names given as arguments choose files (fold views ...).
+--keep-going lists all uncaught faults; arguments select files (fold views ...).
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -20,9 +19,10 @@ sys.path[:0] = [str(ROOT / "tests/core"), str(ROOT / "python")]
 # file -> (text that stands there once, what it is replaced by)
 FAULTS: dict[str, list[tuple[str, str]]] = {
     "fold": [
-        ("const int at = 1 + 2 * (dims - 1 - d);", "const int at = 1 + 2 * d;"),
-        ("in[n + d].i += cc_graph_operand(g, pad, at + 1)->i;", "in[n + d].i += cc_graph_operand(g, pad, at)->i;"),
-        ("in[X].value = cc_graph_operand(g, pad, 0)->value;", ""),
+        ("const int at = 2 * (dims - 1 - d);", "const int at = 2 * d;"),
+        ("in->padding_after[d].i += cc_graph_operand(g, pad, by->widths.first + at + 1)->i;",
+         "in->padding_after[d].i += cc_graph_operand(g, pad, by->widths.first + at)->i;"),
+        ("    in->x = by->x;\n", ""),
         ("if (g->node.at[i].flags & (CC_N_WRITES | CC_N_EFFECT)) return false;", ""),
     ],
     "pure": [
@@ -37,8 +37,7 @@ FAULTS: dict[str, list[tuple[str, str]]] = {
         ("        g->operand.at[in0 + i].value = cast;\n", "        (void)cast;\n"),
     ],
     "contract": [
-        ("beta = plain ? int_of(1) : operand(p, 3), alpha = plain ? int_of(1) : operand(p, 4);",
-         "beta = plain ? int_of(1) : operand(p, 4), alpha = plain ? int_of(1) : operand(p, 3);"),
+        ("NULL, y, in.x, in.beta);", "NULL, y, in.x, in.alpha);"),
         ("if (same) same->stride += type->stride[d];", "if (same) same->stride = type->stride[d];"),
         ("type.stride[i] = d ? d->stride : 0;", "type.stride[i] = d ? 1 : 0;"),
         ("type.size[i] = d ? s->size[o->label[i]] : 1;", "type.size[i] = s->size[o->label[i]];"),
@@ -52,12 +51,12 @@ FAULTS: dict[str, list[tuple[str, str]]] = {
     ],
     "expand": [
         ("{CC_OP_max_dim, {CC_OP_amax, CC_OP_argmax}, {2, 2}},", "{CC_OP_max_dim, {CC_OP_amin, CC_OP_argmax}, {2, 2}},"),
-        ("cc_parts_add(p, CC_OP_sub, -1, &whole, 2, x, greatest),", "cc_parts_add(p, CC_OP_sub, -1, &whole, 2, greatest, x),"),
+        ("cc_parts_add(p, CC_OP_sub, -1, &whole, in.x, max),", "cc_parts_add(p, CC_OP_sub, -1, &whole, max, in.x),"),
         ("if (cc_space_reduced(f, d)) t.size[d] = 1;", ""),
     ],
     "layers": [
         ("p->whole.op == CC_OP_rnn_tanh_cell ? CC_OP_tanh : CC_OP_relu", "CC_OP_relu"),
-        ("linear(p, h, operand(p, first + 1), operand(p, first + 3), -1);", "linear(p, x, operand(p, first + 1), operand(p, first + 3), -1);"),
+        ("linear(p, in.h, in.w_h, in.b_h, -1);", "linear(p, in.x, in.w_h, in.b_h, -1);"),
     ],
     "moments": [
         ("(double)count / (double)(count - 1)", "(double)(count - 1) / (double)count"),
@@ -74,9 +73,9 @@ FAULTS: dict[str, list[tuple[str, str]]] = {
         ("    see_result(g, node, groups);\n}\n\n/* Does", "}\n\n/* Does"),
     ],
     "index": [
-        ("in[n++] = int_of(index->count);", "in[n++] = int_of(index->by);"),
-        ("in[n++] = int_of(r->n == 1 ? r->index[0].by : 1);", "in[n++] = int_of(1);"),
-        ("if (n->flags & CC_N_WRITES && !n->again) first = CC_MIN(first, n->origin);", ""),
+        (".step = int_of(a->by), .index = index, .count = int_of(a->count),", ".step = int_of(a->by), .index = index, .count = int_of(a->by),"),
+        (".x = x, .step = int_of(a->by), .index", ".x = x, .step = int_of(1), .index"),
+        ("if (n->flags & CC_N_WRITES && !n->repeatable) first = CC_MIN(first, n->origin);", ""),
     ],
     "rearrange": [
         ("axis(a, times, 0, out->stride[d]);", "axis(a, times, x->stride[d], out->stride[d]);"),
@@ -96,12 +95,12 @@ FAULTS: dict[str, list[tuple[str, str]]] = {
         ("window->offset += into->offset;", ""),
         ("by_host[v] = g->val.at[v].is_output;", "by_host[v] = false;"),
     ],
-    "turn": [
+    "transpose": [
         ("    v->narrowed = true;\n}", "}"),
         ("cc_type_contiguous(&v->type) && !v->is_output &&", "cc_type_contiguous(&v->type) &&"),
     ],
     "layout": [
-        ("    v->last = true;\n", ""),
+        ("    v->channels_last = true;\n", ""),
         ("v->is_output || v->window_of ||", "v->window_of ||"),
     ],
 }  # fmt: skip
@@ -127,12 +126,6 @@ for file in sorted(Path(sys.argv[2]).glob("*.txt")):
 """
 
 
-def compile_one(cc: str, flags: list[str], source: Path, out: Path, text: str | None = None) -> None:
-    """text: in place of the file, beside which its headers are found."""
-    where = ["-x", "c", "-"] if text is not None else [str(source)]
-    subprocess.run([cc, *flags, "-c", *where, "-o", str(out)], input=text, text=True, check=True, cwd=source.parent)
-
-
 def notice(lib: Path) -> str:
     """What noticed a fault, '' for nothing."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path[:2])}
@@ -145,20 +138,12 @@ def notice(lib: Path) -> str:
 def main(arguments: list[str]) -> int:
     import harness
 
-    cc, flags = os.environ.get("CC", "cc"), [*harness.FLAGS, "-fPIC"]
     chosen = [a for a in arguments if not a.startswith("-")] or list(FAULTS)
     with tempfile.TemporaryDirectory() as folder:
-        sources = [p for d in harness.DIRS for p in sorted((ROOT / "csrc" / d).glob("*.c")) if p.name != "compiler.c"]
-        sources.append(ROOT / "tests/core/coretest.c")
-        objects = {p: Path(folder) / f"{p.parent.name}-{p.stem}.o" for p in sources}
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(lambda p: compile_one(cc, flags, p, objects[p]), sources))
+        objects = harness.compile_all(Path(folder))
 
         def build(name: str, replaced: dict[Path, Path]) -> Path:
-            out = Path(folder) / f"{name}.so"
-            parts = [str(replaced.get(p, o)) for p, o in objects.items()]
-            subprocess.run([cc, "-shared", "-o", str(out), *parts, "-lm", "-ldl", "-lpthread"], check=True)
-            return out
+            return harness.link({**objects, **replaced}.values(), Path(folder) / f"{name}.so")
 
         wrong = notice(build("sound", {}))
         if wrong:
@@ -173,7 +158,7 @@ def main(arguments: list[str]) -> int:
                     print(f"{stem}.c has this text {text.count(old)} times, not once; mend the fault: {old}")
                     return 1
                 faulty = Path(folder) / "faulty.o"
-                compile_one(cc, [*flags, "-w"], path, faulty, text.replace(old, new))
+                harness.compile_one(path, faulty, text.replace(old, new))
                 by = notice(build(f"{stem}-{i}", {path: faulty}))
                 print(f"{stem:<10} {by[:90] or 'NOT NOTICED: ' + old}", flush=True)
                 total += 1

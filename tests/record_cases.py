@@ -1,4 +1,4 @@
-"""Language features in recorded code: a table that test_record.py runs. User code, so pytest does not rewrite its asserts."""
+"""Language features in recorded code: a table for test_record.py. User code, so pytest does not rewrite its asserts."""
 
 import collections
 import contextlib

@@ -1,4 +1,4 @@
-"""Tensor features of test_record.py's table: shapes, views, in-place writes, random numbers, state of modules."""
+"""Tensor features for test_record.py's table: shapes, views, in-place writes, random numbers, state of modules."""
 
 import torch
 import torch.nn.functional as F

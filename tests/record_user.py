@@ -1,4 +1,4 @@
-"""Functions and modules of the kind that users of torch write: a table that test_user.py runs."""
+"""Functions and modules as torch users write them: a table for test_user.py."""
 
 import collections
 import dataclasses

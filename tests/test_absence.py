@@ -1,7 +1,7 @@
-"""What is absent when a call is recorded may be there later, and be gone again: a call after each change gives what eager gives.
+"""Something absent while recording may exist later, and disappear again: after each change a call gives what eager gives.
 
-A case makes a function of one tensor and the changes that are made to what it reads. Both sides make their own. Before the first
-change, and behind each one, the function is called a few times: it may itself store what it found missing.
+A case makes a function of one tensor and a list of changes to what it reads, separately for each side. The function runs a few
+times before the first change and after each one: it may itself store what it found missing.
 """
 
 import collections

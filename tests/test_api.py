@@ -1,5 +1,5 @@
-"""The Python API: what compile takes and refuses, that a compiled module is a module, explain, disable, counters,
-config, refusal of interpreters, and the command line. What the compiler does inside is tested elsewhere."""
+"""The Python API: what compile accepts and refuses, that a compiled module is a module, explain, disable, counters,
+config, refused interpreters, and the command line. Other files test what the compiler does inside."""
 
 import abc
 import ast
@@ -366,7 +366,7 @@ def test_state_is_shared_in_both_directions():
     c.load_state_dict({k: torch.zeros_like(v) for k, v in c.state_dict().items()})
     assert not m.linear.weight.any()
     twice_equal(c, m, x)
-    assert not {"_orig_mod", "_ccompile_again", "__call__"} & set(m.__dict__)
+    assert not {"_orig_mod", "_ccompile_copy", "__call__"} & set(m.__dict__)
 
 
 def test_train_eval_to_and_chained_calls():
@@ -701,7 +701,7 @@ def test_module_whose_state_is_elsewhere_is_refused():
     class Both(nn.Module, dict):
         pass
 
-    with pytest.raises(TypeError, match="keeps state outside its __dict__"):
+    with pytest.raises(TypeError, match="has state outside its __dict__"):
         ccompile.compile(Both())
 
 
@@ -1089,7 +1089,7 @@ def test_command_line(capsys, tmp_path, monkeypatch):
         (["explain", f"{tmp_path}/none.py:f"], "no such file"),
         (["explain", "nothing.at.all:f"], "no such module: nothing"),
         (["explain", "math:nothing"], "math has no 'nothing'"),
-        (["explain", "torch.nn:ReLU", "--input", "3xy"], "'3xy' is not sizes"),
+        (["explain", "torch.nn:ReLU", "--input", "3xy"], "'3xy' must be sizes"),
         (["demo", "nothing"], None),
     ):
         with pytest.raises(SystemExit, match=text):

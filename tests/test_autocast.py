@@ -1,5 +1,5 @@
-"""torch.autocast on the CPU, around and inside compiled functions: eager's dtypes, its values within the rounding of the low
-precision, and library calls and kernels instead of torch's."""
+"""torch.autocast on the CPU, around and inside compiled functions: eager's dtypes, values within the rounding error of the low
+precision, and library calls and kernels instead of torch's ops."""
 
 import ccompile
 import pytest

@@ -1,7 +1,7 @@
-"""Graph breaks: every pattern of seeds 000 and 002, and the ways a break can sit in Python's control flow.
+"""Graph breaks: every pattern of seeds 000 and 002, and all places where a break can sit in Python's control flow.
 
-Each pattern runs eagerly and compiled on several inputs (both sides of its branches among them), and its break count is
-held against torch._dynamo.explain's, which it may never exceed.
+Each pattern runs eagerly and compiled on several inputs, which cover both sides of its branches. Its break count may not
+exceed torch._dynamo.explain's.
 """
 
 import collections

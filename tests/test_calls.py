@@ -1,4 +1,4 @@
-"""Calls of C code and library code that models make: recorded without a break, and right when something changes."""
+"""Calls of C and library code that models make: recorded without a break, and still right after something changes."""
 
 import copy
 import functools

@@ -1,9 +1,10 @@
 """Random chains of two to six ops over random shapes, dtypes and layouts, compiled against eager: fusion, views, in-place writes.
 
-What only exact ops have made (one rounding each, comparisons, integers, copies) has to be equal bit for bit, so that a
-contracted or reordered pair of ops is seen (but the sign of a zero, which eager's maximum takes from either operand). The rest may differ as far as eager itself is from f64, and some roundings of the
-coarsest dtype in the chain. Ops that jump (floor, comparisons) only get exact operands. CCOMPILE_CHAINS=N runs N chains,
-other ones in each run; 100 that are always the same are the default."""
+Results of exact ops only (one rounding each, comparisons, integers, copies) must be equal bit for bit, which reveals a
+contracted or reordered pair of ops (except the sign of a zero, which eager's maximum takes from either operand). Others may
+differ as much as eager itself differs from f64, plus some roundings of the coarsest dtype in the chain. Discontinuous ops
+(floor, comparisons) only get exact operands. CCOMPILE_CHAINS=N runs N chains, different ones in each run; the default is a
+fixed set of 100."""
 
 import collections
 import contextlib

@@ -1,6 +1,6 @@
-"""The compiler's process (csrc/dev/worker.c, compiler.c): LLVM is not in the user's, and no child, descriptor or signal of it is
-seen there. Where it is missing, dead or something else, LLVM is loaded into the process itself. Each test in a process of its
-own, with nothing on disk."""
+"""The compiler process (csrc/dev/worker.c, compiler.c): LLVM is not in the user's process, which sees no child, descriptor or
+signal of it. If it is missing, dead or a foreign program, LLVM is loaded into the process itself. Each test runs in a process of
+its own, with an empty cache."""
 
 from __future__ import annotations
 
@@ -241,8 +241,8 @@ def test_a_text_that_kills_it_is_a_fallback(tmp_path):
         "import os, struct\n"
         "if os.fork(): os._exit(0)\n"
         f"open({str(tmp_path / 'starts')!r}, 'a').write('x')\n"
-        "os.write(0, struct.pack('<QQQ', 0x324b524f57434343, 0, 0))\n"
-        "os.read(0, 72)\n"
+        "os.write(0, struct.pack('<QQQQ', 0x334b524f57434343, 0, 0, 0))\n"
+        "os.read(0, 24)\n"
         "os._exit(1)\n",
     )
     alone(

@@ -1,5 +1,5 @@
-"""Constants that differ between loops of one structure are read by one kernel: values as in eager's, of whichever dtype and
-loop, and kernels counted."""
+"""Loops of one structure that differ in constants share one kernel: values as in eager, for any dtype and
+loop, and the number of kernels."""
 
 import ccompile
 import pytest

@@ -1,5 +1,5 @@
-"""Containers: those that existed before and are written by C code (in place, by their own items, by __init__), hashes that
-write, and iterators that wait at breaks."""
+"""Containers: existing ones that C code writes (in place, through their items, by __init__), hashes that
+write, and iterators that are suspended at breaks."""
 
 import collections
 import heapq  # noqa: F401 (the table's code uses it)

@@ -1,4 +1,4 @@
-"""Modes of torch inside of compiled code and around it, beyond language_contexts.py."""
+"""torch's modes inside and around compiled code, beyond language_contexts.py."""
 
 import contextlib
 

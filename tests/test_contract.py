@@ -1,5 +1,5 @@
-"""einsum, factors of products (csrc/pass/contract.c) and what is made of a tensor's dtype among other ops: what becomes one step with
-them, memory that is shared or written, sizes that change. Values by equation are in op_table.py."""
+"""einsum, factors of products (csrc/pass/contract.c), and dtype queries among other ops: what fuses into one step with
+them, shared or written memory, changing sizes. op_table.py covers values by equation."""
 
 import ccompile
 import pytest

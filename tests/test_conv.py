@@ -1,4 +1,4 @@
-"""Convolutions, pooling and eval batch norm: against eager, and how many steps their plans have."""
+"""Convolutions, pooling and batch norm in eval: compared with eager, and the number of steps in their plans."""
 
 import copy
 
@@ -381,7 +381,7 @@ def test_residual_blocks(channels, inplace):
     mean = ["kernel"] * (channels == 16)  # else the last relu's
     assert [words[0] for words in found] == ["conv", *block * 4, *mean]
     assert sum("add" in words[1] for words in found if words[0] == "conv") == 2
-    assert sum(" last" in words[1] for words in found) == len(found) - 1
+    assert sum(" channels_last" in words[1] for words in found) == len(found) - 1
 
 
 def test_layout_ends_at_the_host_and_the_output():
@@ -428,9 +428,9 @@ def test_padding_before_is_part_of_the_convolution():
     assert kinds(lambda x: F.conv1d(F.pad(x, (1, 2)), a), randn(2, 4, 9)) == ["conv"]
     assert kinds(lambda x: F.conv3d(F.pad(x, (1, 0, 2, 1, 0, 3)), b), randn(1, 4, 5, 5, 5)) == ["conv"]
     for first, fn in (
-        ("concat", lambda x: F.conv2d(F.pad(x, (1, 1), value=1.0), w)),
-        ("concat", lambda x: F.conv2d(F.pad(x, (1, 1, 1, 1), mode="reflect"), w)),
-        ("concat", lambda x: F.conv2d(F.pad(x, (1, 1)), w, padding="same")),
+        ("kernel", lambda x: F.conv2d(F.pad(x, (1, 1), value=1.0), w)),
+        ("kernel", lambda x: F.conv2d(F.pad(x, (1, 1, 1, 1), mode="reflect"), w)),
+        ("kernel", lambda x: F.conv2d(F.pad(x, (1, 1)), w, padding="same")),
     ):
         assert kinds(fn, randn(2, 4, 9, 12)) == [first, "conv"]
 
@@ -456,7 +456,7 @@ def test_views_and_concatenation_between():
 
     found = steps(branches, randn(2, 16, 9, 9))
     assert [words[0] for words in found].count("conv") == 4 and "host" not in [words[0] for words in found]
-    assert sum(" last" in words[1] for words in found) == 4
+    assert sum(" channels_last" in words[1] for words in found) == 4
 
     def halves(x):
         a, b = F.conv2d(x, v).chunk(2, 1)

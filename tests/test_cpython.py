@@ -1,4 +1,4 @@
-"""`make test-cpython` at work: a few of CPython's own test methods, compiled."""
+"""A few of CPython's own test methods, compiled by `make test-cpython`."""
 
 import importlib.util
 import pathlib
@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
 RUN = pathlib.Path(__file__).parent / "cpython" / "run.py"
 NAMES = [
     "test_long.LongTest.test_small_ints",

@@ -1,10 +1,9 @@
-"""Kernels printed as CUDA C: run on the CPU by tests/cuda/emulation.h against eager, and compiled by NVRTC where there is one.
+"""Kernels printed as CUDA C: run on the CPU by tests/cuda/emulation.h, compared with eager, and compiled by NVRTC if it is installed.
 
-A test records all of its graphs first, so that one program holds their kernels: equal texts are one kernel."""
+A test first records all of its graphs, so that one program holds their kernels; equal texts are one kernel."""
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -14,9 +13,11 @@ import torch.nn.functional as F
 
 sys.path.insert(0, str(Path(__file__).parent / "core"))
 sys.path.insert(0, str(Path(__file__).parent / "cuda"))
+import core_library  # noqa: E402
 import harness  # noqa: E402
 import kernels as cuda  # noqa: E402
 import test_core as core  # noqa: E402
+import test_grad_rows as grads  # noqa: E402
 import test_reduce as reduce  # noqa: E402
 import test_scan as scans  # noqa: E402
 from harness import Graph  # noqa: E402
@@ -28,8 +29,7 @@ DTYPES = {str(d).split(".")[1]: d for d in core.FLOATS + core.INTS}
 
 @pytest.fixture(scope="session")
 def lib(tmp_path_factory):
-    ready = os.environ.get("CCOMPILE_CORE_LIB")
-    return harness.load(ready or harness.build(tmp_path_factory.mktemp("core")))
+    return harness.load(core_library.built(tmp_path_factory))
 
 
 @pytest.fixture
@@ -119,6 +119,22 @@ def test_rows(batch, dtype):
     assert tried > 150
     # f64 functions of libdevice are calls, around which values are spilled.
     batch.run(archs=ARCHS if dtype is torch.float32 else ("sm_90",), spills=dtype is not torch.float64)
+
+
+def test_derivatives(batch):
+    tried = 0
+    for op, fn, kinds, operand in (p.values for p in grads.rows()):
+        try:
+            args, result, grad, want = grads.eager(op, fn, kinds, operand, torch.float32)
+        except (RuntimeError, TypeError):
+            continue
+        g = None if want is None else grads.graph(batch.lib, op, fn, args, operand, result, grad, want)
+        if g is None or (want.shape, want.dtype) != ((made := g.eager[g.outputs[0]]).shape, made.dtype):  # a sum or a cast follows
+            continue
+        batch.add(f"{op} {operand}", g, lambda got, want, _, op=op: grads.same(op, got, want))
+        tried += 1
+    assert tried > 300
+    batch.run()
 
 
 def test_casts(batch):

@@ -1,4 +1,4 @@
-"""CUDA without a GPU: NVRTC when it is installed, else and for running tests/cuda's emulated driver."""
+"""CUDA without a GPU: compiles with NVRTC if it is installed, else, and for running, with tests/cuda's emulated driver."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import torch
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE / "core"), str(HERE / "cuda")]
+import core_library  # noqa: E402
 import emulated  # noqa: E402
 import harness  # noqa: E402
 from harness import Graph  # noqa: E402
@@ -35,8 +36,7 @@ class Arg(ctypes.Structure):
 
 @pytest.fixture(scope="session")
 def core(tmp_path_factory):
-    ready = os.environ.get("CCOMPILE_CORE_LIB")
-    return Path(ready) if ready else harness.build(tmp_path_factory.mktemp("core"))
+    return core_library.built(tmp_path_factory)
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,6 @@
-"""The suites that compare with eager, with CUDA kernels in the place of the CPU's: CCOMPILE_BACKEND=cuda on the emulated driver
-(tests/cuda). Everything from the recorder to the launch is what runs on a GPU but the driver, the kernels' threads and
-where memory comes from. In processes of their own, as a back-end is chosen once."""
+"""The suites that compare with eager, on CUDA kernels: CCOMPILE_BACKEND=cuda on the emulated driver (tests/cuda). Everything from
+the recorder to the launch is what runs on a GPU; only the driver, the kernels' threads and the origin of memory differ. In
+processes of their own, as a process chooses its back-end once."""
 
 import json
 import os
@@ -16,7 +16,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE / "cuda"))
 import emulated  # noqa: E402
 
-pytestmark = pytest.mark.skipif(EAGER, reason="nothing is compiled")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(EAGER, reason="nothing is compiled")]
 SHARDS = 2
 
 

@@ -1,7 +1,7 @@
 """Writes at indices as CUDA kernels (pass/writes.c, loop/put.c): the reference executor and tests/cuda/emulation.h against eager, and NVRTC.
 
-Whatever several threads leave in one place is exact here (small whole numbers, powers of two), so it may not depend on their order.
-tests/cuda/writes.py is about functions that write what others see."""
+Values that collide in one element combine exactly here (small whole numbers, powers of two), so the order of threads must not matter.
+tests/cuda/writes.py is about functions whose writes are visible outside."""
 
 from __future__ import annotations
 

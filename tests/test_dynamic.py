@@ -1,5 +1,5 @@
 """Sizes and numbers that change between calls: each row of dynamic_cases.py runs over its sizes in several orders, under
-dynamic=None, True and False, and does what eager does; under None with no more recordings than its row says."""
+dynamic=None, True and False, and must match eager; None may need no more recordings than the row says."""
 
 import random
 import warnings

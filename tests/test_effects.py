@@ -1,4 +1,4 @@
-"""Side effects: writes to what existed before the call happen in program order, between breaks, prints and exceptions."""
+"""Side effects: writes to state that existed before the call happen in program order, between breaks, prints and exceptions."""
 
 import collections
 import contextlib

@@ -1,5 +1,5 @@
-"""nn.MultiheadAttention and nn.TransformerEncoderLayer in eval, where torch calls one op of its own, and linear of what such modules
-turn round before."""
+"""nn.MultiheadAttention and nn.TransformerEncoderLayer in eval, where torch calls one fused op of its own, and linear layers on
+their transposed inputs."""
 
 import ccompile
 import pytest

@@ -1,5 +1,5 @@
-"""First calls: a break in a helper method, in a slice or a `with` block is recorded at once, without giving up; and what
-stands around breaks (functions made in the call, torch.inference_mode) does not keep later calls from replaying."""
+"""First calls: a break in a helper method, in a slice or a `with` block is recorded at once, without giving up; code
+around breaks (functions made in the call, torch.inference_mode) does not prevent later calls from replaying."""
 
 import threading
 

@@ -1,6 +1,6 @@
-"""The hazards of owning a frame, H1..H17, that the comments of csrc/py refer to; how regions nest; references.
+"""The hazards of owning a frame, H1..H17, that the comments of csrc/py refer to; nested regions; references.
 
-As tests/test_frames.py, this needs ccompile._frametest (CCOMPILE_TEST_EXT=frame) and no torch.
+Like tests/test_frames.py, this needs ccompile._frametest (CCOMPILE_TEST_EXT=frame) and no torch.
 """
 
 import gc
@@ -13,7 +13,19 @@ import types
 
 import frame_cases as cases
 import pytest
-from frame_oracle import F, assert_same, balanced, check, code_objects, hooked, ident, outcome, plainly, trace_of
+from frame_oracle import (  # noqa: F401
+    F,
+    assert_same,
+    balanced,
+    check,
+    code_objects,
+    hooked,
+    ident,
+    no_foreign_hook,
+    outcome,
+    plainly,
+    trace_of,
+)
 
 # ---------------------------------------------------------------- hazards
 

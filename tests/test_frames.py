@@ -1,6 +1,6 @@
 """The frame layer (csrc/py): a frame that is stepped, broken, handed over or rebuilt at any instruction behaves as in CPython.
 
-Needs ccompile._frametest (CCOMPILE_TEST_EXT=frame) and no torch. "Behaves": frame_oracle.outcome, and recursion counters.
+Needs ccompile._frametest (CCOMPILE_TEST_EXT=frame) and no torch. Compares frame_oracle.outcome and recursion counters.
 """
 
 import dis
@@ -9,7 +9,19 @@ import sys
 
 import frame_cases as cases
 import pytest
-from frame_oracle import F, assert_same, balanced, code_objects, cool, hooked, ident, outcome, plainly, trace_of
+from frame_oracle import (  # noqa: F401
+    F,
+    assert_same,
+    balanced,
+    code_objects,
+    cool,
+    hooked,
+    ident,
+    no_foreign_hook,
+    outcome,
+    plainly,
+    trace_of,
+)
 
 LIMIT = 4000  # instructions of the target per case; none comes near
 IDS = [f"{i}-{fn.__name__}" for i, (fn, _) in enumerate(cases.CASES)]

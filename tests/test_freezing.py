@@ -1,4 +1,4 @@
-"""mode="max-autotune": weights are packed once, and again whenever their content is another one."""
+"""mode="max-autotune": packs weights once, and again whenever their content changes."""
 
 import copy
 import ctypes

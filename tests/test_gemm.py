@@ -1,4 +1,4 @@
-"""Products by own loops (csrc/dev/gemm.c): weights that are kept packed, and plain ones; against eager in double precision."""
+"""Products by our own loops (csrc/dev/gemm.c), with kept packed weights and plain ones, against eager in double precision."""
 
 import copy
 import os

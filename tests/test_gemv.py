@@ -1,4 +1,4 @@
-"""Products of one row: by our own loops, whatever way the weights lie; all vector widths."""
+"""Products with one row by our own loops, for any layout of the weights and all vector widths."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""generate() of transformers with a compiled forward, or of a compiled model: the tokens are eager's, decoding steps replay."""
+"""transformers' generate() with a compiled forward, or of a compiled model: eager's tokens; decoding steps replay."""
 
 import copy
 import sys

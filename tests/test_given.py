@@ -1,8 +1,8 @@
-"""What C code asks of the class of what it is given: special methods, present or absent, and the bases.
+"""What C code asks of the classes of its arguments: special methods, present or absent, and the bases.
 
-A caller is a function of two objects; the methods beside it are those that it may look for. Each pair of caller and method is
-recorded, then the class is changed in one way, then it is put back; eager is asked the same each time. Whether a change makes a
-difference is eager's affair: what matters is that the compiled function makes the same.
+A caller is a function of two objects; the methods listed with it are those that it may look up. Each pair of caller and method is
+recorded, the class is changed in one way, then restored; eager goes through the same steps. Whether a change makes a
+difference is up to eager; the compiled function must make the same one.
 """
 
 import abc

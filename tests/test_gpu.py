@@ -1,5 +1,5 @@
-"""What only a real GPU can show: streams, devices, memory, errors. `make test-gpu` runs this and the suites that compare with
-eager on it; tests/test_cuda_*.py say what is known without one."""
+"""Behaviour that needs a real GPU: streams, devices, memory, errors. `make test-gpu` runs this and, on the GPU, the suites that
+compare with eager; tests/test_cuda_*.py cover what can be tested without one."""
 
 import ccompile
 import pytest

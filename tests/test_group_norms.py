@@ -1,4 +1,4 @@
-"""Group norms where channels lie innermost: by the statistics of channels (csrc/pass/moments.c), beside eager's."""
+"""Group norms with channels innermost, computed from per-channel statistics (csrc/pass/moments.c), against eager."""
 
 import ccompile
 import pytest

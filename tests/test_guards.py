@@ -1,7 +1,7 @@
-"""Guards: whatever a call read may change before the next one, and then the next call must do what eager does.
+"""Guards: anything a call reads may change before the next one, which must then do what eager does.
 
-One case is a function, its arguments and one mutation. It runs three times, is mutated, runs twice, is put back and runs twice
-more; a second copy of the case runs eagerly through the same steps. A case whose mutation eager cannot tell from no mutation is
+A case is a function, its arguments and one mutation. It runs three times, is mutated, runs twice, is restored and runs twice
+more; a second copy of the case runs eagerly through the same steps. A case whose mutation makes no difference to eager is
 an error in the case itself, unless it says `silent`.
 """
 

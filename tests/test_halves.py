@@ -1,5 +1,5 @@
-"""Products, convolutions, pooling and attention in bfloat16 and float16: as near to the exact result as eager is, over dtypes,
-shapes and layouts, and by library calls and own code, not by torch."""
+"""Products, convolutions, pooling and attention in bfloat16 and float16, over dtypes, shapes and layouts: as close to the exact
+result as eager, and computed by library calls and our own kernels, not by torch."""
 
 import copy
 import os

@@ -1,5 +1,5 @@
-"""Variables that nobody reads any more (csrc/rec/idle.c): what frames show that a replay has made again, to callees, to breaks and in
-tracebacks; and when what they hold is finalised."""
+"""Variables that nothing reads any more (csrc/rec/idle.c): what rebuilt frames show to callees, at breaks and in tracebacks
+after a replay, and when the variables' contents are finalised."""
 
 import inspect
 import itertools

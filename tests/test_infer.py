@@ -1,14 +1,15 @@
-"""Rules for sizes and strides (csrc/ir/infer.def): what one says is what torch gives, for tensors that lie in any way; and a segment
-whose rules hold is given types, not runs, for new sizes."""
+"""Rules for sizes and strides (csrc/ir/infer.def): a rule predicts what torch gives, for tensors of any layout; a segment
+whose ops have rules gets its types from them for new sizes, without running."""
 
 import os
 
 import ccompile
+import core_library
 import pytest
 import torch
 import torch.nn.functional as F
 from conftest import EAGER, alike
-from core.harness import Graph, Type, build, load
+from core.harness import Graph, Type, load
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,8 +18,7 @@ INFER = os.path.join(os.path.dirname(__file__), "..", "csrc", "ir", "infer.def")
 
 @pytest.fixture(scope="module")
 def lib(tmp_path_factory):
-    ready = os.environ.get("CCOMPILE_CORE_LIB")
-    return load(ready or build(tmp_path_factory.mktemp("core")))
+    return load(core_library.built(tmp_path_factory))
 
 
 # ---- tensors that lie in any way --------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Compiled code inside of other code: compiled modules in compiled models, ccompile's own functions, and torch's tracers."""
+"""Compiled code inside other code: compiled modules in compiled models, ccompile's own functions, and torch's tracers."""
 
 import copy
 import pickle

@@ -1,5 +1,5 @@
-"""Writes to what was there before the call (KV caches, counters, arguments, buffers): kernels do them, and everybody who knows
-that memory sees it: views, other arguments that share it, `_version`, frozen weights, autograd."""
+"""Writes to memory that existed before the call (KV caches, counters, arguments, buffers): kernels do them, and everything that
+shares the memory sees them: views, other arguments, `_version`, frozen weights, autograd."""
 
 import operator
 

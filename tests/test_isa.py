@@ -1,5 +1,5 @@
-"""What torch's oneDNN gives differs between CPUs: so does what is compiled. Each process is held to instructions that another
-machine has (DNNL_MAX_CPU_ISA), or narrows ours (CCOMPILE_CPU)."""
+"""torch's oneDNN gives results that differ between CPUs, and so does compiled code. Each process here is restricted to another
+machine's instructions (DNNL_MAX_CPU_ISA), or restricts our code (CCOMPILE_CPU)."""
 
 import os
 import subprocess
@@ -8,6 +8,7 @@ import sys
 import pytest
 from conftest import EAGER, TESTS
 
+pytestmark = pytest.mark.slow
 PROGRAM = """
 import torch, torch.nn.functional as F, ccompile
 big = [0.0, -0.0, 1.0, -1.0, float("inf"), float("-inf"), float("nan"), 1e-42, 88.0, -88.0, 5.5, -5.5, 1.8e38, -1.8e38]

@@ -1,5 +1,5 @@
-"""Kernels kept on disk (csrc/dev/disk.c, object.c, jit.c): the next process loads them, and LLVM is not even loaded; what is
-damaged, or might be somebody else's, is compiled again."""
+"""Kernels cached on disk (csrc/dev/disk.c, object.c, jit.c): the next process loads them without loading LLVM; files that are
+damaged, or may be forged, are compiled again."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import EAGER
 
-pytestmark = pytest.mark.skipif(EAGER, reason="nothing is compiled")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(EAGER, reason="nothing is compiled")]
 
 PROGRAM = """
 import torch, ccompile

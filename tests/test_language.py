@@ -1,8 +1,8 @@
-"""The Python of real models (language_cases.py and its sisters): what eager gives, on the first calls and on later ones.
+"""Python features as real models use them (language_cases.py and its siblings): eager's behaviour, on first and later calls.
 
-Each function is called four times beside eager: values, exceptions with text, chain and the traceback's lines in user code,
-prints, arguments and state afterwards. torch._dynamo.explain's break counts, kept in language_dynamo.txt, are the ceiling:
-of the first call, which explain makes, and of the fourth, where nothing is given up any more. Rows of language_steady.txt
+Each function runs four times beside eager: values, exceptions with text, chain and the traceback's lines in user code,
+prints, arguments and state afterwards. torch._dynamo.explain's break counts, kept in language_dynamo.txt, are the ceiling
+for the first call, which explain makes, and for the fourth, where no recording gives up any more. Rows of language_steady.txt
 have more breaks in their fourth call; its numbers may only fall.
 """
 

@@ -1,4 +1,4 @@
-"""Nothing is left behind: references, Python blocks, resident memory, modules and tensors, intermediates of a first call.
+"""Nothing stays behind: references, Python blocks, resident memory, modules and tensors, intermediates of a first call.
 
 CCOMPILE_TEST_LEAK_CALLS is the number of calls of the long test (1,000,000 by default).
 """

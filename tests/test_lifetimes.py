@@ -1,4 +1,4 @@
-"""Objects die where eager lets them die: what weak references, their callbacks and finalisers show, in recordings and replays."""
+"""Objects die when eager lets them die: weak references, their callbacks and finalisers, in recordings and replays."""
 
 import contextlib
 import functools

@@ -1,4 +1,4 @@
-"""What happens at limits: entries beyond recompile_limit, plans beyond shape_limit, threads that make first calls at once."""
+"""Behaviour at limits: entries beyond recompile_limit, plans beyond shape_limit, threads that make first calls at once."""
 
 import threading
 import warnings

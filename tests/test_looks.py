@@ -1,7 +1,7 @@
-"""What C code looks at inside of what it is given, or is given back: truth, order and content of items that it gets through
-iterators, views, generators and functions that it calls.
+"""What C code inspects in its arguments and in results of its callbacks: truth, order and content of items that it gets through
+iterators, views, generators and functions.
 
-Each caller is recorded, then what the objects hold is changed in place, call by call; eager is asked the same each time.
+Each caller is recorded, then the objects' contents change in place, call by call; eager goes through the same steps.
 """
 
 import array

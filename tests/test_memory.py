@@ -1,5 +1,5 @@
-"""Memory of a call: pages of compilers go before the next run, library calls have their scratch in the call's block, large
-results have large pages. Resident sizes are read in processes of their own."""
+"""Memory of a call: compilers' pages are released before the next run, library calls take scratch from the call's block, large
+results use huge pages. Processes of their own measure resident sizes."""
 
 from __future__ import annotations
 

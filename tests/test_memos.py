@@ -1,5 +1,6 @@
-"""Memos of guards (csrc/guard/memo.c): once a call has passed, only the words of memory are looked at that would differ. Here is
-what could slip through: objects that come and go at one address, changes that no version counts, and what must not end a memo."""
+"""Memos of guards (csrc/guard/memo.c): after a call has passed, only the memory words that would differ are compared. These tests
+cover what could slip through: objects that are replaced at the same address, changes that no version counts, and events that must
+not invalidate a memo."""
 
 import collections
 import ctypes
@@ -403,5 +404,5 @@ def test_a_memo_that_is_wrong_is_found_out(verify):
     """Under `verify` passed guards are asked again: a dict that changes behind the interpreter's back has no new version."""
     env = {**os.environ, "CCOMPILE_VERIFY": verify}
     told = subprocess.run([sys.executable, "-c", BEHIND_THE_BACK], env=env, capture_output=True, text=True, check=True).stdout
-    assert told.startswith("[47.0, 47.0] a memo passed what fails: " if verify == "1" else "[45.0, 45.0]\n"), told
+    assert told.startswith("[47.0, 47.0] a memo passed although this guard fails: " if verify == "1" else "[45.0, 45.0]\n"), told
     assert "'a5'" in told or verify == "0"

@@ -1,4 +1,4 @@
-"""Whole models: equal to eager, still equal when weights change, replayed, and with no more breaks than dynamo."""
+"""Whole models: equal to eager, also after weights change, replayed, and with no more breaks than Dynamo."""
 
 import copy
 
@@ -101,7 +101,8 @@ def test_training_steps(name):
     for compiled in (False, True):
         model = build(name)
         call = ccompile.compile(model) if compiled else model
-        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        # With the default eps, Adam turns the rounding of a gradient that is mathematically 0 (keys' biases) into whole steps.
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01, eps=1e-4)
         for i in range(3):
             optimizer.zero_grad()
             args, kw = inputs(i)

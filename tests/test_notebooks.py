@@ -1,4 +1,4 @@
-"""Each notebook of notebooks/ runs from its first cell to its last at small size, and lies in git without outputs."""
+"""Each notebook in notebooks/ runs from first to last cell at small size, and is stored in git without outputs."""
 
 import pathlib
 
@@ -7,6 +7,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+pytestmark = pytest.mark.slow
 NOTEBOOKS = sorted((pathlib.Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
 
 

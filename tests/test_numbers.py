@@ -1,5 +1,5 @@
-"""Numbers that differ in every call (a learning rate, a temperature): kernels take them as arguments, so that a new value
-costs nothing; what eager tells apart by its value does not."""
+"""Numbers that change in every call (a learning rate, a temperature): kernels take them as arguments, so that a new value
+costs nothing, unless eager distinguishes the value."""
 
 import collections
 import functools

@@ -1,5 +1,5 @@
-"""torch's own samples: each row of torch.testing's op_db (700 ops and variants of them) gives arguments for each dtype; the compiled
-op does with them, and in a chain with others, what eager does. The samples are torch's, so they try what our own tables forgot."""
+"""torch's own samples: each row of torch.testing's op_db (700 ops and variants) supplies arguments for each dtype; the compiled
+op must match eager on them, alone and in a chain with other ops. torch's samples cover what our own tables miss."""
 
 import random
 import warnings

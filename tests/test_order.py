@@ -1,7 +1,7 @@
-"""Python code that runs inside of ops, and state that C code reads unseen: in a replay both meet what eager meets.
+"""Python code that runs inside ops, and state that C code reads invisibly: a replay gives both what eager gives.
 
 Kernels of custom ops and hooks of saved tensors see the writes that precede them in the program, and none that follow; the
-result of a cached function is read where its cache keeps it; flags of the interpreter and of numpy are asked again."""
+result of a cached function comes from its cache; flags of the interpreter and of numpy are read again."""
 
 import contextlib
 import copy

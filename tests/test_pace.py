@@ -1,5 +1,5 @@
-"""csrc/eval/pace.c: functions with breaks, or without kernels, are compared with eager by time, and run eagerly if they
-are slower. The clock is the test's: `laps` tells how long a timed call took, given whether it was an eager one."""
+"""csrc/eval/pace.c: functions with breaks, or without kernels, are timed against eager, and run eagerly if they
+are slower. The test supplies the clock: `laps` gives the duration of a timed call, eager or not."""
 
 import random
 
@@ -65,8 +65,8 @@ def test_what_is_slower_runs_eagerly(fn, laps):
     assert report["slower_than_eager"] == (150.0, 100.0)
     assert report["eager_calls"] > SETTLED - 100 and report["recordings"] <= 4
     (event,) = [e.text for e in ccompile.events() if e.kind == "eager"]
-    assert event == f"{fn.__name__}: slower than eager (150 us a call, eager 100 us): runs eagerly"
-    assert "Slower than eager (150 us a call, eager 100 us): runs eagerly" in str(report_of(compiled))
+    assert event == f"{fn.__name__}: slower than eager (150 us per call, eager 100 us): runs eagerly"
+    assert "Slower than eager (150 us per call, eager 100 us): runs eagerly" in str(report_of(compiled))
 
 
 @pytest.mark.parametrize("fn", [breaks, no_kernels])

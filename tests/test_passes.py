@@ -1,9 +1,9 @@
-"""Each pass alone: graphs as text, and what it makes of them.
+"""Each pass alone: graphs as text, and what the pass turns them into.
 
-A golden file of tests/core/passes is named by its pass, or by several ('pure+views': what a view of a rewritten value is, the
-host does not know). Its first line says what it shows; then a graph, '---', and the graph
-behind the pass, by its names for values. CCOMPILE_GOLDEN=write writes the second half anew: read what changed before you
-commit it.
+A golden file in tests/core/passes is named after its pass, or several ('pure+views': the host does not know what a view of
+a rewritten value is). Its first line says what it shows; then come a graph, '---', and the graph
+after the pass, by its names for values. CCOMPILE_GOLDEN=write rewrites the second half: review the changes before you
+commit them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 import ccompile
+import core_library
 import pytest
 import torch
 from conftest import same
@@ -21,6 +22,7 @@ from models_zoo import TRANSFORMERS, ZOO
 
 sys.path.insert(0, str(Path(__file__).parent / "core"))
 import harness  # noqa: E402
+from pass_faults import FAULTS  # noqa: E402
 
 FILES = sorted((Path(__file__).parent / "core/passes").glob("*.txt"))
 ORDER = harness.PASSES
@@ -28,7 +30,7 @@ ORDER = harness.PASSES
 
 @pytest.fixture(scope="session")
 def lib(tmp_path_factory):
-    return harness.load(os.environ.get("CCOMPILE_CORE_LIB") or harness.build(tmp_path_factory.mktemp("core")))
+    return harness.load(core_library.built(tmp_path_factory))
 
 
 def read(lib, text):
@@ -76,11 +78,13 @@ def passes_of(file):
 @pytest.mark.parametrize("file", FILES, ids=[f.stem for f in FILES])
 def test_golden(lib, monkeypatch, file):
     what, before, expected = parts(file)
-    if file.stem.startswith("turn") and "avx512" not in taken(lib, lib.t_describe()):
-        pytest.skip("products are turned for vectors of 64 bytes")
+    if file.stem.startswith("transpose") and "avx512" not in taken(lib, lib.t_describe()):
+        pytest.skip("products are transposed for vectors of 64 bytes")
     got = behind(lib, monkeypatch, before, passes_of(file))
     if os.environ.get("CCOMPILE_GOLDEN") == "write":
-        file.write_text(f"{what}\n{before}---\n{got}")
+        g = read(lib, before)
+        file.write_text(f"{what}\n{printed(lib, g)}---\n{got}")
+        lib.t_graph_free(g)
     else:
         assert got == expected, what
 
@@ -95,6 +99,13 @@ def test_text_is_read_as_it_is_printed(lib, file):
 
 def test_each_pass_has_a_golden():
     assert {p for f in FILES for p in passes_of(f)} == set(ORDER)
+
+
+@pytest.mark.parametrize("stem", FAULTS)
+def test_faults_are_put_where_they_were(stem):
+    """`make test-faults` takes minutes, so here just this: each text that it spoils is there, once."""
+    text = (harness.ROOT / "csrc/pass" / f"{stem}.c").read_text()
+    assert {old: text.count(old) for old, _ in FAULTS[stem]} == {old: 1 for old, _ in FAULTS[stem]}
 
 
 @pytest.mark.parametrize(
@@ -113,13 +124,13 @@ def test_what_is_wrong_with_a_text_is_said(lib, text, where):
 
 
 def test_a_pass_that_does_not_exist_is_named(lib, monkeypatch):
-    monkeypatch.setenv("CCOMPILE_SKIP_PASSES", "turn,lay out")
+    monkeypatch.setenv("CCOMPILE_SKIP_PASSES", "transpose,lay out")
     why = ctypes.create_string_buffer(300)
     g = read(lib, "%0 : f32[2]\n%1 : f32[2] out = exp(%0) #0\n")
     lib.t_free(lib.t_compile(g, None, why, 300))
     lib.t_graph_free(g)
     lib.t_last_event(why, 300)
-    assert b"there is no pass 'out'" in why.value or b"there is no pass 'lay'" in why.value
+    assert b"unknown pass 'out'" in why.value or b"unknown pass 'lay'" in why.value
     assert " ".join(ORDER).encode() in why.value
 
 

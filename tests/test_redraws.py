@@ -1,5 +1,7 @@
-"""An op that may raise where code catches, behind ops that draw random numbers: the replay that fails is done again with the generator
-as it was, so the handler runs, the numbers are eager's and there is no break."""
+"""An op that may raise inside a try block, after ops that draw random numbers: the failing replay is repeated with the generator
+restored, so the handler runs, the numbers are eager's and there is no break."""
+
+import re
 
 import ccompile
 import pytest
@@ -116,7 +118,8 @@ def test_a_failing_replay_draws_what_eager_draws(shape, draw, no_grad):
             for i in range(7):
                 torch.manual_seed(i)
                 try:
-                    fn.out.append(repr(fn(*make_args(i))))
+                    # a stage is one node of autograd's graph: its name differs
+                    fn.out.append(re.sub(r"grad_fn=<\w+>", "grad_fn", repr(fn(*make_args(i)))))
                 except IndexError as error:
                     fn.out.append(repr(error))
         assert eager.out == compiled.out

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 sys.path.insert(0, str(Path(__file__).parent / "core"))
+import core_library  # noqa: E402
 import harness  # noqa: E402
 from harness import Graph, run_child  # noqa: E402
 
@@ -22,8 +22,7 @@ EPS = {torch.float32: 2e-6, torch.float64: 1e-14, torch.bfloat16: 2**-7, torch.f
 
 @pytest.fixture(scope="session")
 def lib(tmp_path_factory):
-    ready = os.environ.get("CCOMPILE_CORE_LIB")  # a child run of test_narrowed takes its parent's
-    return harness.load(ready or harness.build(tmp_path_factory.mktemp("core")))
+    return harness.load(core_library.built(tmp_path_factory))
 
 
 def bits(ndim, dims):

@@ -1,6 +1,6 @@
-"""Programs that once gave wrong results or lost the process (tests/repro) do what eager does: alone, together, in all modes.
+"""Programs that once gave wrong results or crashed the process (tests/repro) do what eager does: alone, together, in all modes.
 
-Each ends with 0 where compiled code does what eager does. OPEN are those that are not mended yet: who mends one deletes its name.
+Each exits with 0 if compiled code does what eager does. OPEN lists those that are not fixed yet; the fix deletes the name.
 """
 
 import os
@@ -11,6 +11,7 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
 HERE = pathlib.Path(__file__).parent / "repro"
 NAMES = sorted(p.stem for p in HERE.glob("*.py") if p.stem != "run")
 OPEN = set()

@@ -1,4 +1,4 @@
-"""mode="reduce-overhead": memory of results is used again, but never while anybody can see it."""
+"""mode="reduce-overhead": reuses the memory of results, but never while anything can still see it."""
 
 import ctypes
 import gc

@@ -1,5 +1,5 @@
-"""nn.LSTM, nn.GRU, nn.RNN as one step of a plan, against eager: values (errors held against float64), strides, states, results
-that nobody reads, and what has to stay with torch."""
+"""nn.LSTM, nn.GRU, nn.RNN as one step of a plan, against eager: values (errors measured against float64), strides, states, unused
+results, and cases that must stay with torch."""
 
 from __future__ import annotations
 

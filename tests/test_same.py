@@ -1,5 +1,5 @@
-"""Which of equal objects it is: values that == takes for one another, and that a function tells apart by type, sign, text, order of
-iteration or identity. Each case is recorded with one value, and called with another and with the first again."""
+"""Distinguishing equal objects: values that compare equal but that a function tells apart by type, sign, text, order of
+iteration or identity. Each case is recorded with one value, then called with another and with the first again."""
 
 import collections
 import math

@@ -1,5 +1,5 @@
-"""Kernels know no sizes, nor what Python computes of them: the first sizes of a function compile all that it needs, later
-ones give what eager gives with the same kernels. When plans for sizes are made and kept."""
+"""Kernels contain no sizes, nor numbers that Python derives from them: a function's first sizes compile all kernels that it needs,
+and later sizes give what eager gives with the same kernels. Also when plans for sizes are made and kept."""
 
 import math
 

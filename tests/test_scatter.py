@@ -1,6 +1,5 @@
-"""Writes at indices, to slices and under masks inside of functions: what becomes of x[..] = v, x[..] += v and the like on tensors
-that the function made itself, and on those that others see; and reads at indices within reductions. The ops one by one are rows of
-op_table.py."""
+"""Writes at indices, to slices and under masks inside functions: x[..] = v, x[..] += v and the like on tensors
+that the function made itself and on visible ones; and reads at indices within reductions. op_table.py has the single ops."""
 
 import copy
 

@@ -174,11 +174,11 @@ def test_bucketed_precompile_and_sizes_past_the_last():
 
 BAD = [
     (lambda: ccompile.mark_dynamic(3, 0), TypeError, "expected a tensor, not int"),
-    (lambda: ccompile.mark_dynamic(torch.ones(2), 1), IndexError, "dim must lie in -1..0"),
+    (lambda: ccompile.mark_dynamic(torch.ones(2), 1), IndexError, "dim must be in -1..0"),
     (lambda: ccompile.mark_dynamic(torch.ones(2), True), TypeError, "dim must be an int"),
-    (lambda: ccompile.mark_dynamic(torch.ones(2), 0, min=5, max=4), ValueError, "no size lies in"),
-    (lambda: ccompile.mark_dynamic(torch.ones(2), 0, max=1), ValueError, "sizes below 2 are never symbolic"),
-    (lambda: ccompile.mark_static(torch.ones(2), 2), IndexError, "dim must lie in"),
+    (lambda: ccompile.mark_dynamic(torch.ones(2), 0, min=5, max=4), ValueError, "contains no size"),
+    (lambda: ccompile.mark_dynamic(torch.ones(2), 0, max=1), ValueError, "sizes below 2 never are"),
+    (lambda: ccompile.mark_static(torch.ones(2), 2), IndexError, "dim must be in"),
     (lambda: ccompile.Dim(min=1.5), TypeError, "min must be an int or None"),
     (lambda: ccompile.Dim(min=-1), ValueError, "min must be 0 or more"),
     (lambda: ccompile.Dim(2, 5), TypeError, "name must be a str, not int: 2; bounds are min= and max="),
@@ -188,9 +188,9 @@ BAD = [
     (lambda: ccompile.compile(scaled, dynamic={"x": {0: 5}}), TypeError, "must be a ccompile.Dim or None"),
     (lambda: ccompile.precompile(scaled, []), TypeError, "not something that ccompile.compile returned"),
     (lambda: ccompile.precompile(ccompile.compile(scaled), [3]), TypeError, "expected arguments, a tensor or a shape"),
-    (lambda: ccompile.precompile(ccompile.compile(scaled), 3), TypeError, "inputs must be several"),
-    (lambda: ccompile.bucketed(scaled, 0), ValueError, "give one of width="),
-    (lambda: ccompile.bucketed(scaled, -1, width=2), ValueError, "not negative"),
+    (lambda: ccompile.precompile(ccompile.compile(scaled), 3), TypeError, "inputs must be an iterable"),
+    (lambda: ccompile.bucketed(scaled, 0), ValueError, "pass either width="),
+    (lambda: ccompile.bucketed(scaled, -1, width=2), ValueError, "non-negative"),
     (lambda: ccompile.bucketed(scaled, 0, width=0), ValueError, "above 0"),
     (lambda: ccompile.bucketed(scaled, 0, width=4)(1), ValueError, "no argument is a tensor with that dim"),
 ]

@@ -1,7 +1,7 @@
-"""What the frames' slots hold behind a break: which of them hold one object, who else holds it, and whose functions the frames
-are of are facts of one recording, and guarded (csrc/rec/resume.c, cc_guard_alone).
+"""The contents of frames' slots behind a break: which slots share an object, who else holds it, and whose functions the frames
+belong to are facts of one recording, and guarded (csrc/rec/resume.c, cc_guard_alone).
 
-A case makes a function of (x, flag); it is called with flags in several orders, so that each state is recorded first once
+A case makes a function of (x, flag) and calls it with flags in several orders, so that each state is recorded first once
 and met by the segments of the others.
 """
 

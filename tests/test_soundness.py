@@ -1,6 +1,6 @@
-"""Soundness: small functions that once were, or could be, replayed wrongly. Each is eager against compiled over several calls.
+"""Soundness: small functions that once were, or could be, replayed wrongly. Each compares eager with compiled over several calls.
 
-What changes between calls is changed by code that is not compiled (`then`), so that only guards can notice it.
+Code that is not compiled (`then`) makes the changes between calls, so that only guards can notice them.
 """
 
 import collections

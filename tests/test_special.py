@@ -1,5 +1,5 @@
-"""inf, NaN, denormals and what overflows, through what stands behind products and convolutions (own code and oneDNN's post-ops),
-through kernels, and through attention: where eager gives inf or NaN, so does the compiled function, and nowhere else."""
+"""inf, NaN, denormals and overflow, through epilogues of products and convolutions (our kernels' and oneDNN's post-ops),
+through fused kernels, and through attention: the compiled function gives inf or NaN exactly where eager does."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""How loops step through memory: on, back, by strides; whole vectors, tails, short rows, few columns, several dims."""
+"""How loops step through memory: forwards, backwards, by strides; whole vectors, tails, short rows, few columns, several dims."""
 
 import os
 import subprocess

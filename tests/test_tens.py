@@ -311,7 +311,7 @@ def test_describe(tens):
     assert tens.describe(torch.tensor(1)) == "i64[] cpu"
     assert tens.describe(torch.randn(1, requires_grad=True)) == "f32[1] cpu requires_grad"
     assert tens.describe(torch.randn(2, 1, dtype=torch.complex64)) == \
-        "tensor[2, 1] of a dtype that kernels don't know (complex, for one)"
+        "tensor[2, 1] of a dtype that kernels don't support (such as complex)"
     assert "subclass" in tens.describe(torch.randn(2, 1).to_sparse())
 
 
@@ -720,7 +720,7 @@ UNKNOWN = {"_batch_norm_impl_index", "_scaled_dot_product_cudnn_attention", "_sc
 
 
 def test_every_name_has_a_class(tens):
-    missing = [f"{s}.{n}" for s, n, f in spaces() if tens.call(f, ())["cls"] in ("UNKNOWN", "NOT") and n not in UNKNOWN]
+    missing = [f"{s}.{n}" for s, n, f in spaces() if tens.call(f, ())["cls"] in ("UNKNOWN", "NONE") and n not in UNKNOWN]
     assert not missing
     assert sum(1 for _ in spaces()) > 1500
 
@@ -815,7 +815,7 @@ def test_conditional_classes(tens):
     assert call(x.__setitem__, 0, 1.0)[:2] == ("OP", WRITES)
     assert call(x.__getitem__, x > 0) == ("OP", 0, True)
     assert call(x.__getitem__, 0) == ("OP", 0, False)
-    assert call([1].__getitem__, 0)[0] == call("a".__add__, "b")[0] == "NOT"
+    assert call([1].__getitem__, 0)[0] == call("a".__add__, "b")[0] == "NONE"
     assert call(F.zeros, (2, 3)) == ("OP", 0, False)
     assert call(F.zeros, (2, n)) == ("OP", 0, True)
     assert call(F.zeros, size=(n,)) == ("OP", 0, True)
@@ -857,7 +857,7 @@ def test_state_and_other_callables(tens):
         assert c["cls"] == "BREAK" and c["why"], f
     assert cls(torch.Size([1, 2]).numel) == "META"
     for f in (len, abs, "x".join, dict.get, torch.nn.functional.relu, torch.Tensor, torch.Tensor.split, lambda: 0, 3):
-        assert cls(f, x) == "NOT", f
+        assert cls(f, x) == "NONE", f
     c = tens.call(torch.ops.aten.add.Tensor._op, (x, x))
     assert c["cls"] == "UNKNOWN" and c["flags"] == WRITES | RANDOM | EFFECT
     assert tens.call(C._VariableFunctions.relu, (x,))["name"] == "torch.relu"
@@ -895,7 +895,7 @@ def test_attributes(tens):
     assert tens.attr(x, "foo")["cls"] == tens.attr(x, "relu")["cls"] == "UNKNOWN"
     assert tens.attr(x, "shape")["cls"] == "META"
     assert tens.attr(x, "".join(["sha", "pe"]))["cls"] == "META"   # not interned
-    assert tens.attr(x, "__cuda_array_interface__")["cls"] == "NOT"
+    assert tens.attr(x, "__cuda_array_interface__")["cls"] == "NONE"
     assert tens.attr(torch.randn(1).as_subclass(Sub), "shape")["cls"] == "UNKNOWN"
 
 
@@ -1177,7 +1177,7 @@ def test_every_row_is_bound(tens):
                 continue   # operands that this dtype does not have
             got = tens.bind(op_table.resolve(name), args, kwargs)
             seen |= {got[0]} if got else set()
-    assert seen == {r[0] for r in tens.bind_rows()}
+    assert seen == {r[0] for r in tens.bind_rows()} - {"attention_dropout"}  # that: test_training.py
 
 
 def test_what_recurrent_rows_leave(tens):

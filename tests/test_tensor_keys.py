@@ -1,5 +1,5 @@
-"""Dicts whose keys are tensors (optimizer.state[p]): a tensor is found by its address, which is no read of its data, so there is no
-break; what the dict has for it is guarded, and so is that it has nothing."""
+"""Dicts with tensors as keys (optimizer.state[p]): a lookup hashes the tensor's address, which reads no data, so there is no
+break; a guard covers the value found, or its absence."""
 
 import collections
 import copy

@@ -1,5 +1,5 @@
-"""Batch norms in training, and instance norms with running statistics, where no gradient is asked for: statistics, running ones and
-counters are kernels, what follows is fused, and everybody sees the same memory as in eager."""
+"""Batch norms in training, and instance norms with running statistics, without gradients: statistics, running averages and
+counters are kernels, ops behind them fuse, and their memory is shared as in eager."""
 
 import copy
 
@@ -106,16 +106,17 @@ def test_one_value_for_each_channel():
 
 
 def test_gradients_are_eagers():
-    net = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU())
+    """In f64: the gradient of the bias before a norm is mathematically 0, and rounding of either kind is as good."""
+    net = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU()).double()
     twin = copy.deepcopy(net)
     compiled = ccompile.compile(net)
     with torch.enable_grad():
         for _ in range(3):
-            x = T(5, 4)
+            x = T(5, 4).double()
             compiled(x).square().sum().backward()
             twin(x).square().sum().backward()
     for a, b in zip([*net.buffers(), *(p.grad for p in net.parameters())], [*twin.buffers(), *(p.grad for p in twin.parameters())], strict=True):
-        torch.testing.assert_close(a, b)
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
 
 
 class Residual(nn.Module):

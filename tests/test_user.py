@@ -1,4 +1,4 @@
-"""Code of the kind that users write gives what eager gives, and replays; state that it keeps follows."""
+"""Code as users write it gives what eager gives, and replays; the state that it keeps follows."""
 
 import array
 import collections

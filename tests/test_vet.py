@@ -1,5 +1,5 @@
-"""A library is not believed, it is checked: primitives of oneDNN that give wrong results do not serve. The library under test
-is the real one behind a few functions that spoil it, in the way that some of its code does on some CPUs."""
+"""oneDNN's primitives are verified before use: those that give wrong results are banned. The library under test
+is the real one behind a few functions that corrupt its results as some of its code does on some CPUs."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Generators that wait while a break is performed: they are rebuilt in front of what follows, and adopted behind it."""
+"""Generators that are suspended across a break: they are rebuilt before the code that follows, and adopted behind the break."""
 
 import gc
 import itertools

@@ -1,4 +1,4 @@
-"""Models as people write them (models_written.py, models_loops.py and models_generate.py with the loops around them): equal to eager, replayed, with no more breaks than Dynamo; in train mode too."""
+"""Models as people write them (models_written.py, models_loops.py and models_generate.py with the loops around them): equal to eager, replayed, with no more breaks than Dynamo; in train mode, too."""
 
 import pytest
 import torch

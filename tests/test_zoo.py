@@ -1,6 +1,6 @@
 """The transformers zoo (benchmarks/zoo.py): equal to eager, replayed, and with no more breaks than Dynamo.
 
-Dynamo's counts are those of benchmarks/zoo_dynamo.txt; `python benchmarks/bench_zoo.py --dynamo` counts them anew."""
+Dynamo's counts come from benchmarks/zoo_dynamo.txt; `python benchmarks/bench_zoo.py --dynamo` recounts them."""
 
 import copy
 import sys

@@ -1,7 +1,8 @@
-/* Bump allocator: chunks in a list, freed together. Memory is zeroed. */
+/* Bump allocator: a list of chunks that are freed together. Memory is zeroed. In debug builds each allocation is a chunk
+ * of its own: sanitizers see where it ends, and each can be made to fail. */
 #include "base.h"
 
-enum { CHUNK_BYTES = 64 * 1024, ALIGN = 16 };
+enum { CHUNK_BYTES = CC_DEBUG >= 1 ? 16 : 64 * 1024, ALIGN = 16 };
 
 typedef struct Chunk {
     struct Chunk *next;

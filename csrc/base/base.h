@@ -1,6 +1,6 @@
-/* base: what both halves stand on. Arena, growable array, pointer map, string buffer, error value, event ring.
- * Assumes nothing of Python or torch. All functions are safe to call without the GIL; no object here is shared
- * between threads except the event ring, which takes its own lock. */
+/* base: what both halves build on: arena, growable array, pointer map, string buffer, error value, event ring. Knows
+ * nothing of Python or torch. Every function may be called without the GIL. Threads share no object defined here except
+ * the event ring and the table of tracked pages, which take their own locks. */
 #ifndef CC_BASE_H
 #define CC_BASE_H
 
@@ -14,7 +14,7 @@
 
 #define CC_MUST __attribute__((warn_unused_result))
 #define CC_PRINTF(fmt, first) __attribute__((format(printf, fmt, first)))
-/* Ownership marks, read by people and by the lint test: the result is a new / borrowed reference, argument i is
+/* Ownership marks, read by people and by the lint test: the result is a new or a borrowed reference; argument i is
  * stolen. */
 #define CC_NEW
 #define CC_BORROW
@@ -24,7 +24,7 @@
 #define CC_MIN(a, b) ((a) < (b) ? (a) : (b))
 #define CC_MAX(a, b) ((a) > (b) ? (a) : (b))
 
-/* Debug level: 0 release, 1 asserts, 2 verifiers between stages, 3 shadow runs. */
+/* Debug level: 0 release, 1 asserts and poisoned memory, 2 also verifiers between stages. */
 #ifndef CC_DEBUG
 #    define CC_DEBUG 0
 #endif
@@ -37,7 +37,8 @@
 #    define CC_ASSERT(cond) ((void)0)
 #endif
 void cc_base_assert_failed(const char *cond, const char *file, int line);
-/* A verifier of debug builds met something wrong: what, and of what. */
+/* Reports that a debug build's verifier found a broken invariant, then aborts: `where` names the stage, `what` the
+ * violation, `text` the graph or nest. */
 void cc_base_verify_failed(const char *where, const char *what, const char *text);
 
 /* ---- err.def, err.c: errors of the core half are values, never exceptions ---- */
@@ -50,28 +51,30 @@ typedef enum CcStatus {
 
 typedef struct CcErr {
     CcStatus status; /* CC_E_OK when no error is set */
-    char text[232];  /* what was wrong, where, what to do; empty when OK */
+    char text[232];  /* what failed, where, and what to do about it; empty when OK */
 } CcErr;
 
 /* Sets *err (which may be NULL) and returns -1, so that `return cc_err_set(...)` reads well. */
 int cc_err_set(CcErr *err, CcStatus status, const char *fmt, ...) CC_PRINTF(3, 4);
 
-/* ---- mem.c: small memory, bounded by limits of traces, which the caller can't do without ---- */
+/* ---- mem.c: small allocations that callers have no way to do without; limits on traces bound their size ---- */
 void *cc_mem_get(size_t n);            /* zeroed; never NULL */
 void *cc_mem_grow(void *at, size_t n); /* as realloc; never NULL */
-/* An allocation failed: true when there is memory now that was kept for that, and it may be tried again. */
-bool cc_mem_relieve(void);
-bool cc_mem_low(void);  /* that has happened since the last cc_mem_keep */
-bool cc_mem_keep(void); /* once at start-up, and when memory was low; false: there is none */
-_Noreturn void cc_mem_lost(const char *what);
+char *cc_mem_text(const char *text);   /* a copy; never NULL */
+/* To be called when an allocation failed. Releases the reserve; true: memory is available again, so the caller
+ * retries. */
+bool cc_mem_release_reserve(void);
+bool cc_mem_low(void);     /* the reserve was needed since the last cc_mem_reserve */
+bool cc_mem_reserve(void); /* sets the reserve aside: at start-up, and after memory was low; false: out of memory */
+_Noreturn void cc_mem_exhausted(const char *what);
 
-/* ---- arena.c: all memory of one compile; freed at once ---- */
+/* ---- arena.c: all memory of one compilation, freed at once ---- */
 typedef struct CcArena CcArena;
 CcArena *cc_arena_new(void);                    /* NULL when out of memory */
 void cc_arena_free(CcArena *arena);             /* NULL is allowed; contents are poisoned in debug builds */
 void *cc_arena_alloc(CcArena *arena, size_t n); /* zeroed, 16-byte aligned; NULL when out of memory */
 
-/* ---- vec.h part: a typed growable array. CC_VEC(int) v = {0}; cc_vec_push(&v, 3); cc_vec_free(&v); ---- */
+/* ---- a typed growable array: CC_VEC(int) v = {0}; cc_vec_push(&v, 3); cc_vec_free(&v); ---- */
 #define CC_VEC(T)                                                                                                      \
     struct {                                                                                                           \
         T *at;                                                                                                         \
@@ -82,20 +85,20 @@ void *cc_vec_grow(void *at, int *cap, int need, size_t item);
 #define cc_vec_reserve(v, need)                                                                                        \
     ((void)((need) > (v)->cap ? ((v)->at = cc_vec_grow((v)->at, &(v)->cap, (need), sizeof *(v)->at)) : NULL))
 #define cc_vec_push(v, ...) (cc_vec_reserve(v, (v)->n + 1), (void)((v)->at[(v)->n++] = (__VA_ARGS__)))
-#define cc_vec_copy(to, from) /* to: empty */                                                                          \
+#define cc_vec_copy(to, from) /* `to` must be empty */                                                                 \
     (cc_vec_reserve(to, (from)->n),                                                                                    \
      (void)((from)->n ? memcpy((to)->at, (from)->at, sizeof *(to)->at * (size_t)(from)->n) : NULL),                    \
      (void)((to)->n = (from)->n))
 #define cc_vec_last(v) ((v)->at[(v)->n - 1])
 #define cc_vec_free(v) (free((v)->at), (v)->at = NULL, (v)->n = (v)->cap = 0)
 
-/* ---- map.c: open addressing from a non-NULL pointer (or any non-zero word) to a 64-bit value ---- */
+/* ---- map.c: hash table with open addressing: non-NULL pointer (or any non-zero word) -> 64-bit value ---- */
 typedef struct CcMap {
     struct CcMapSlot {
         const void *key;
         int64_t value;
     } *slot;
-    int n, cap, shift; /* entries, power of two, 64 - its logarithm */
+    int n, cap, shift; /* entries; capacity, a power of two; 64 - log2(capacity) */
 } CcMap;
 /* NULL when absent; valid until the next put or removal */
 int64_t *cc_map_find(const CcMap *map, const void *key);
@@ -103,7 +106,7 @@ void cc_map_put(CcMap *map, const void *key, int64_t value); /* inserts or repla
 bool cc_map_remove(CcMap *map, const void *key);
 void cc_map_free(CcMap *map);
 
-uint64_t cc_map_hash(const void *bytes, size_t n, uint64_t seed); /* by words, FNV-1a's way: for structural caches */
+uint64_t cc_map_hash(const void *bytes, size_t n, uint64_t seed); /* FNV-1a over 64-bit words; keys structural caches */
 
 /* ---- sbuf.c: a growing string ---- */
 typedef struct CcSbuf {
@@ -115,25 +118,26 @@ void cc_sbuf_vadd(CcSbuf *sb, const char *fmt, va_list args);
 const char *cc_sbuf_text(const CcSbuf *sb); /* "" when empty */
 void cc_sbuf_free(CcSbuf *sb);
 
-/* ---- io.c: false: it ended before, or failed ---- */
+/* ---- io.c: transfers all n bytes; false: end of file, or an error ---- */
 bool cc_io_read(int fd, void *at, size_t n);
 bool cc_io_write(int fd, const void *at, size_t n);
 
-/* ---- pages.c: what the kernel is told about memory ---- */
-/* a wish: pages stay small where the kernel has no large ones */
-void cc_pages_wish_huge(void *at, size_t bytes);
-void cc_pages_trim(void); /* what malloc holds and nobody uses goes back */
+/* ---- pages.c: advice to the kernel about memory ---- */
+/* asks for huge pages; only a hint, the kernel may not have any */
+void cc_pages_advise_huge(void *at, size_t bytes);
+void cc_pages_trim(void); /* returns malloc's unused memory to the kernel */
 
-/* ---- written.c: was memory written? Ranges are whole pages; any thread ---- */
-bool cc_written_told(void); /* does this kernel tell? Else nothing below is ever sure */
-/* From now on writes are noted, for all who ask: what was noted before is forgotten. -1: they can't be. */
+/* ---- written.c: has memory been written to? Ranges consist of whole pages; any thread may ask ---- */
+bool cc_written_supported(void); /* whether this kernel can track writes; if not, every range counts as written */
+/* Starts tracking writes to the range, for all callers at once, and forgets earlier ones. -1: the range can't be
+ * tracked. */
 CC_MUST int cc_written_begin(const void *at, size_t bytes);
-bool cc_written_since(const void *at, size_t bytes); /* or it isn't known */
-bool cc_written_private(const void *at,
-                        size_t bytes); /* no other mapping shows it; of pages that were read or written */
+bool cc_written_since(const void *at, size_t bytes); /* true: written since cc_written_begin, or unknown */
+/* No other mapping shares these pages; valid only for pages that have been touched. */
+bool cc_written_private(const void *at, size_t bytes);
 void cc_written_end(const void *at, size_t bytes);
 
-/* ---- log.c: ring of the last events; reports read it, CCOMPILE_LOG=1 also prints each to stderr ---- */
+/* ---- log.c: ring of recent events; reports read it, CCOMPILE_LOG=1 also prints each event to stderr ---- */
 typedef enum CcEventKind {
 #define CC_EVENT(id, name) CC_LOG_##id,
 #include "event.def"
@@ -143,13 +147,13 @@ typedef enum CcEventKind {
 
 typedef struct CcLogEvent {
     CcEventKind kind;
-    uint64_t serial;  /* 1, 2, ...: order in which events happened */
+    uint64_t serial;  /* 1, 2, ...: in the order of events */
     uint64_t time_ns; /* CLOCK_MONOTONIC */
     char text[240];
 } CcLogEvent;
 
 void cc_log_add(CcEventKind kind, const char *fmt, ...) CC_PRINTF(2, 3);
-uint64_t cc_log_count(CcEventKind kind);                   /* since the process began or cc_log_reset */
+uint64_t cc_log_count(CcEventKind kind);                   /* since process start or cc_log_reset */
 int cc_log_copy(CcLogEvent *out, int max, uint64_t after); /* events with serial > after, oldest first */
 const char *cc_log_name(CcEventKind kind);
 void cc_log_reset(void);

@@ -1,4 +1,4 @@
-/* Files and sockets, all of it or nothing; signals that come meanwhile end nothing. */
+/* Reads and writes on files and sockets that transfer everything or fail; a signal does not interrupt them. */
 #include <errno.h>
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-/* The event ring: the last RING events and a counter a kind. Reports, counters and CCOMPILE_LOG=1 read the same
+/* The event ring: the last RING events, and one counter per kind. Reports, counters and CCOMPILE_LOG=1 share its
  * rows. */
 #include "base.h"
 
@@ -11,7 +11,7 @@ static struct {
     pthread_mutex_t lock;
     CcLogEvent ring[RING];
     uint64_t serial, count[CC_LOG_COUNT];
-    int echo; /* -1: the environment was not read yet */
+    int echo; /* -1: the environment has not been read yet */
 } state = {.lock = PTHREAD_MUTEX_INITIALIZER, .echo = -1};
 
 uint64_t cc_log_now_ns(void) {

@@ -1,4 +1,4 @@
-/* What the kernel is told about memory. */
+/* Advice to the kernel about memory. */
 #include <malloc.h>
 #include <sys/mman.h>
 
@@ -6,8 +6,8 @@
 
 enum { HUGE_PAGE = 1 << 21 };
 
-/* Only pages that lie in the block as a whole: nothing else gets larger. */
-void cc_pages_wish_huge(void *at, size_t bytes) {
+/* Only huge pages that lie entirely within the block, so that its neighbours do not grow. */
+void cc_pages_advise_huge(void *at, size_t bytes) {
     const uintptr_t mask = HUGE_PAGE - 1, begin = ((uintptr_t)at + mask) & ~mask, end = ((uintptr_t)at + bytes) & ~mask;
     if (begin < end) madvise((void *)begin, end - begin, MADV_HUGEPAGE);
 }

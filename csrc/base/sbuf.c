@@ -2,18 +2,18 @@
 #include "base.h"
 
 void cc_sbuf_vadd(CcSbuf *sb, const char *fmt, va_list args) {
-    va_list again;
-    va_copy(again, args);
+    va_list copy;
+    va_copy(copy, args);
     const int need = vsnprintf(NULL, 0, fmt, args);
     if (need >= 0) {
         if (sb->n + (size_t)need + 1 > sb->cap) {
             sb->cap = CC_MAX((size_t)256, (sb->n + (size_t)need + 1) * 2);
             sb->text = cc_mem_grow(sb->text, sb->cap);
         }
-        vsnprintf(sb->text + sb->n, (size_t)need + 1, fmt, again);
+        vsnprintf(sb->text + sb->n, (size_t)need + 1, fmt, copy);
         sb->n += (size_t)need;
     }
-    va_end(again);
+    va_end(copy);
 }
 
 void cc_sbuf_add(CcSbuf *sb, const char *fmt, ...) {

@@ -1,10 +1,10 @@
-/* content: the fingerprint of what stands in memory. It hangs on every byte and its place, in 64 bits; for equal content
- * it is the same in one process. What was made of the content (packed weights) is known by it, so nobody has to say when
- * a weight was written: not torch's `_version`, which fused optimizers, `.data`, numpy and DLPack pass by.
+/* content: 64-bit fingerprints of memory. A fingerprint depends on every byte and its position; equal contents have
+ * equal fingerprints within one process. Data derived from a weight (its packed copy) is keyed by the fingerprint, so
+ * it never goes stale: torch's `_version` misses writes by fused optimizers, `.data`, numpy and DLPack.
  *
- * Where the kernel tells which pages were written (base/written.c), what was read twice and was the same is only read
- * again where it was; the ends of a range, which share their pages with others, are read each time. Elsewhere all is
- * read each time, at the speed of memory. */
+ * If the kernel reports written pages (base/written.c), a range that was read twice with equal contents is tracked, and
+ * re-read only after a write to it. The ends of a range share their pages with other data and are read every time.
+ * Without that report every call reads the whole range at memory bandwidth. */
 #include <immintrin.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -15,26 +15,26 @@ enum {
     PAGE = 4096,
     LANES = 8,
     STRIPE = LANES * 8,
-    STIR = 16, /* stripes after which lanes are stirred */
+    STIR = 16, /* stripes between two rounds of mixing the lanes */
     CHUNK = 1 << 16,
-    FOLLOWED = 1 << 15, /* bytes from which on the kernel is asked: it takes 0.3 us */
-    PARALLEL = 16,      /* chunks from which on all threads read */
-    ENOUGH = 1024
+    TRACKED = 1 << 15, /* least bytes worth tracking: asking the kernel takes 0.3 us */
+    PARALLEL = 16,     /* least chunks to read with all threads */
+    MIN_KNOWN = 1024   /* ranges kept before the first sweep */
 };
 
 typedef struct Known {
     const char *at;
     size_t bytes;
-    uint64_t inner; /* fingerprint of the whole pages */
-    bool noted;     /* writes to them since then are */
-    bool shared;    /* the kernel can't tell */
-    bool used;      /* since the last sweep */
+    uint64_t inner; /* fingerprint of the range's whole pages */
+    bool tracked;   /* the kernel tracks writes to these pages since `inner` was taken */
+    bool shared;    /* shared or otherwise untrackable pages */
+    bool used;      /* read since the last sweep */
 } Known;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static CC_VEC(Known) known;
-static CcMap known_at; /* address -> where in `known`: one range each */
-static int enough = ENOUGH;
+static CcMap known_at; /* address -> index in `known`; one range per address */
+static int max_known = MIN_KNOWN;
 
 /* ------------------------------------------------------------------ fingerprints */
 
@@ -49,8 +49,8 @@ static uint64_t mix(uint64_t x) {
 
 static uint64_t rotate(uint64_t x) { return x << 32 | x >> 32; }
 
-/* Each lane adds a product of its halves, with a key of its place (the way of NH and XXH3), and itself. */
-static uint64_t stripes_base(const char *at, size_t stripes, uint64_t acc[LANES], uint64_t key) {
+/* Each lane accumulates the product of its halves, keyed by position (as in NH and XXH3), plus its own value. */
+static uint64_t add_stripes_base(const char *at, size_t stripes, uint64_t acc[LANES], uint64_t key) {
     for (size_t i = 0; i < stripes; i++, at += STRIPE, key += STEP) {
         for (int l = 0; l < LANES; l++) {
             uint64_t x, d;
@@ -64,8 +64,8 @@ static uint64_t stripes_base(const char *at, size_t stripes, uint64_t acc[LANES]
     return key;
 }
 
-__attribute__((target("avx2"))) static uint64_t stripes_avx2(const char *at, size_t stripes, uint64_t acc[LANES],
-                                                             uint64_t key) {
+__attribute__((target("avx2"))) static uint64_t add_stripes_avx2(const char *at, size_t stripes, uint64_t acc[LANES],
+                                                                 uint64_t key) {
     const __m256i step = _mm256_set1_epi64x((long long)STEP), prime = _mm256_set1_epi64x(PRIME & UINT32_MAX);
     __m256i a[2], k[2];
     for (int h = 0; h < 2; h++) {
@@ -93,15 +93,15 @@ __attribute__((target("avx2"))) static uint64_t stripes_avx2(const char *at, siz
     return key;
 }
 
-/* place: of the chunk in what it is a part of. */
-static uint64_t of_chunk(const char *at, size_t bytes, uint64_t place) {
+/* place: index of the chunk within its range. */
+static uint64_t hash_chunk(const char *at, size_t bytes, uint64_t place) {
     uint64_t acc[LANES], key = mix(place + 1);
     char rest[STRIPE] = {0};
     for (int l = 0; l < LANES; l++) acc[l] = PRIME * (uint64_t)(l + 1);
     const size_t stripes = bytes / STRIPE;
-    key = (cc_cpu_info()->vector_bytes >= 32 ? stripes_avx2 : stripes_base)(at, stripes, acc, key);
+    key = (cc_cpu_info()->vector_bytes >= 32 ? add_stripes_avx2 : add_stripes_base)(at, stripes, acc, key);
     if (bytes % STRIPE) memcpy(rest, at + stripes * STRIPE, bytes % STRIPE);
-    if (bytes % STRIPE) (void)stripes_base(rest, 1, acc, key);
+    if (bytes % STRIPE) (void)add_stripes_base(rest, 1, acc, key);
     uint64_t sum = mix(bytes ^ key);
     for (int l = 0; l < LANES; l++) sum = mix(sum ^ acc[l]) + PRIME * (uint64_t)l;
     return mix(sum + place);
@@ -117,7 +117,7 @@ static void read_chunks(void *ctx, int64_t begin, int64_t end) {
     Job *job = ctx;
     uint64_t sum = 0;
     for (size_t i = (size_t)begin; i < (size_t)end; i++)
-        sum += of_chunk(job->at + i * CHUNK, CC_MIN(CHUNK, job->bytes - i * CHUNK), i);
+        sum += hash_chunk(job->at + i * CHUNK, CC_MIN(CHUNK, job->bytes - i * CHUNK), i);
     atomic_fetch_add(&job->sum, sum);
 }
 
@@ -128,7 +128,7 @@ static uint64_t fingerprint(const char *at, size_t bytes) {
     return mix(atomic_load(&job.sum) ^ bytes);
 }
 
-/* ------------------------------------------------------------------ what is known */
+/* ------------------------------------------------------------------ tracked ranges */
 
 static const char *first_page(const char *at) { return (const char *)(((uintptr_t)at + PAGE - 1) / PAGE * PAGE); }
 static const char *last_page(const char *at, size_t bytes) {
@@ -136,11 +136,11 @@ static const char *last_page(const char *at, size_t bytes) {
 }
 
 static void forget(Known *k) {
-    if (k->noted) cc_written_end(first_page(k->at), (size_t)(last_page(k->at, k->bytes) - first_page(k->at)));
-    k->noted = false;
+    if (k->tracked) cc_written_end(first_page(k->at), (size_t)(last_page(k->at, k->bytes) - first_page(k->at)));
+    k->tracked = false;
 }
 
-/* Those that nobody asked for since the last time. */
+/* Forgets ranges that were not read since the last sweep. */
 static void sweep(void) {
     int n = 0;
     cc_map_free(&known_at);
@@ -155,12 +155,12 @@ static void sweep(void) {
         known.at[n++] = *k;
     }
     known.n = n;
-    enough = CC_MAX(ENOUGH, 2 * n);
+    max_known = CC_MAX(MIN_KNOWN, 2 * n);
 }
 
-/* *met: with an `inner` of this range */
+/* The record of this range; *met: it existed, so `inner` is valid. */
 static Known *find(const char *at, size_t bytes, bool *met) {
-    if (known.n >= enough) sweep();
+    if (known.n >= max_known) sweep();
     const int64_t *where = cc_map_find(&known_at, at);
     *met = where && known.at[*where].bytes == bytes;
     if (*met) return &known.at[*where];
@@ -175,27 +175,27 @@ static Known *find(const char *at, size_t bytes, bool *met) {
     return &known.at[known.n - 1];
 }
 
-/* What is noted is one for all: notes of pages that are also another range's are forgotten for it, too. */
-static void begin_notes(Known *k, const char *begin, size_t bytes) {
+/* Starts tracking. Tracking state is per page, so restarting it invalidates that of overlapping ranges. */
+static void start_tracking(Known *k, const char *begin, size_t bytes) {
     for (int i = 0; i < known.n; i++) {
         Known *other = &known.at[i];
-        if (other->noted && other->at < begin + bytes && begin < other->at + other->bytes) other->noted = false;
+        if (other->tracked && other->at < begin + bytes && begin < other->at + other->bytes) other->tracked = false;
     }
-    k->noted = cc_written_begin(begin, bytes) == 0;
-    k->shared = !k->noted;
+    k->tracked = cc_written_begin(begin, bytes) == 0;
+    k->shared = !k->tracked;
 }
 
-/* Notes are begun when the content is what it was before: a weight that changes with each call would only pay for them,
- * with a fault of each page. */
+/* Starts tracking only when two reads agree: for a weight that every call changes, tracking would just cost a page
+ * fault per page. */
 static uint64_t inner_of(Known *k, bool met, const char *begin, size_t bytes) {
-    if (k->noted && !cc_written_since(begin, bytes)) return k->inner;
+    if (k->tracked && !cc_written_since(begin, bytes)) return k->inner;
     uint64_t now = fingerprint(begin, bytes);
     const bool same = met && now == k->inner;
-    k->noted = false;
+    k->tracked = false;
     if (same && !k->shared) {
-        begin_notes(k, begin, bytes);
-        now = fingerprint(begin, bytes); /* what was written in between is not noted */
-        if (k->noted && !cc_written_private(begin, bytes)) {
+        start_tracking(k, begin, bytes);
+        now = fingerprint(begin, bytes); /* catches writes made before tracking began */
+        if (k->tracked && !cc_written_private(begin, bytes)) {
             forget(k);
             k->shared = true;
         }
@@ -205,15 +205,16 @@ static uint64_t inner_of(Known *k, bool met, const char *begin, size_t bytes) {
 
 uint64_t cc_content_of(const void *memory, size_t bytes) {
     const char *at = memory, *begin = first_page(at), *end = last_page(at, bytes);
-    if (bytes < FOLLOWED || !cc_written_told()) return fingerprint(at, bytes);
+    if (bytes < TRACKED || !cc_written_supported()) return fingerprint(at, bytes);
     pthread_mutex_lock(&lock);
     bool met;
     Known *k = find(at, bytes, &met);
     k->used = true;
     const uint64_t inner = inner_of(k, met, begin, (size_t)(end - begin));
     pthread_mutex_unlock(&lock);
-    const uint64_t head = of_chunk(at, (size_t)(begin - at), 1), tail = of_chunk(end, (size_t)(at + bytes - end), 2);
+    const uint64_t head = hash_chunk(at, (size_t)(begin - at), 1),
+                   tail = hash_chunk(end, (size_t)(at + bytes - end), 2);
     return mix(mix(inner + head) ^ tail);
 }
 
-bool cc_content_told(void) { return cc_written_told(); }
+bool cc_content_tracks_writes(void) { return cc_written_supported(); }

@@ -1,5 +1,5 @@
-/* cpu: which vectors this machine has. CCOMPILE_CPU=avx2 (or base) narrows it, to test what other
- * machines run; CCOMPILE_LIBMVEC=0 does without glibc's vector functions. */
+/* cpu: detects the vector width of this machine. CCOMPILE_CPU=avx2 (or base) restricts it, to test what other machines
+ * run; CCOMPILE_LIBMVEC=0 disables glibc's vector math functions. */
 #include <cpuid.h>
 #include <pthread.h>
 #include <strings.h>
@@ -9,8 +9,8 @@
 static CcCpu cpu;
 static void *mvec;
 
-/* As oneDNN reads it (getenv_string_user, init_max_cpu_isa): is it held to what came before AVX-512? */
-static bool library_is_held(void) {
+/* Does the environment restrict oneDNN to an ISA below AVX-512? As in oneDNN (getenv_string_user, init_max_cpu_isa). */
+static bool onednn_is_restricted(void) {
     static const char *const ISA[] = {"sse41", "avx", "avx2", "avx2_vnni", "avx2_vnni_2"};
     const char *wish = getenv("ONEDNN_MAX_CPU_ISA");
     if (!wish || !*wish) wish = getenv("DNNL_MAX_CPU_ISA");
@@ -28,7 +28,7 @@ static void detect(void) {
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
         level = 2;
 #endif
-    cpu.wide_torch = level == 2 && !library_is_held();
+    cpu.wide_torch = level == 2 && !onednn_is_restricted();
     static const char *const NAME[] = {"base", "avx2", "avx512"};
     const char *wish = getenv("CCOMPILE_CPU");
     for (int i = 0; wish && i < level; i++)
@@ -44,7 +44,7 @@ static void detect(void) {
 }
 
 #if defined(__x86_64__)
-/* All that LLVM looks at: vendor, model, and which instructions there are (and the kernel lets programs use). */
+/* All that LLVM reads: vendor, model, and the instruction sets that the CPU has and the OS enables. */
 void cc_cpu_describe(CcSbuf *out) {
     static const unsigned LEAF[][2] = {{0, 0},    {1, 0},    {7, 0},    {7, 1},          {0xd, 0},       {0xd, 1},
                                        {0x14, 0}, {0x19, 0}, {0x24, 0}, {0x80000001, 0}, {0x80000008, 0}};
@@ -52,9 +52,9 @@ void cc_cpu_describe(CcSbuf *out) {
     for (int i = 0; i < CC_COUNT(LEAF); i++) {
         unsigned a = 0, b = 0, c = 0, d = 0;
         __get_cpuid_count(LEAF[i][0], LEAF[i][1], &a, &b, &c, &d);
-        if (LEAF[i][0] == 1) b = 0;                  /* which processor this is */
-        if (LEAF[i][0] == 0xd) b = 0;                /* bytes of state in use now */
-        if (LEAF[i][0] == 0x80000008) a = c = d = 0; /* only instructions */
+        if (LEAF[i][0] == 1) b = 0;                  /* holds the APIC id, which differs between cores */
+        if (LEAF[i][0] == 0xd) b = 0;                /* bytes of state currently enabled */
+        if (LEAF[i][0] == 0x80000008) a = c = d = 0; /* keeps only the feature bits */
         cc_sbuf_add(out, " %x.%x.%x.%x", a, b, c, d);
     }
     unsigned low = 0, high = 0, a, b, c, d;

@@ -1,16 +1,14 @@
-/* cubin: machine code of CUDA programs, kept on disk. The key is NVRTC's version, the options and the source. */
+/* cubin: compiled CUDA programs, cached on disk. The key is NVRTC's version, the options and the source. */
 #include "dev.h"
 
 int cc_cubin_get(const char *source, int arch, CcCubin *out, CcErr *err) {
     CcSbuf key = {0};
     const uint64_t start = cc_log_now_ns();
     if (cc_nvrtc_options(arch, &key, err) < 0) return -1;
-    char *options = strdup(cc_sbuf_text(&key));
+    char *options = cc_mem_text(cc_sbuf_text(&key));
     cc_sbuf_add(&key, "// %s\n%s", cc_nvrtc_describe(), source);
     const bool found = cc_disk_get(CC_DISK_CUBIN, key.text, key.n, out);
-    int status = found     ? 0
-                 : options ? cc_nvrtc_compile(source, options, out, err)
-                           : cc_err_set(err, CC_E_MEMORY, "no memory for a program");
+    int status = found ? 0 : cc_nvrtc_compile(source, options, out, err);
     if (status == 0) {
         if (!found) cc_disk_put(CC_DISK_CUBIN, key.text, key.n, out);
         cc_log_add(CC_LOG_KERNEL, "CUDA program of %zu bytes for sm_%d: %zu bytes %s, %.2f ms", strlen(source), arch,

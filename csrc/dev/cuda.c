@@ -1,9 +1,8 @@
-/* cuda: devices, programs and launches by the driver (libcuda.so.1), in the primary contexts that torch uses as well.
- * The CUDA Runtime is not needed: its streams are the driver's, and so there is no version of it to agree with torch's.
+/* cuda: devices, programs and launches through the driver API (libcuda.so.1), in the primary contexts that torch uses,
+ * too. The CUDA Runtime is not needed: its streams are the driver's, so no Runtime version has to agree with torch's.
  *
- * Nothing here runs before a plan for a GPU is made: a process that forks before that has no CUDA state. A device's
- * context is the thread's current one only within a function, so what torch calls the current device stays what it
- * is. */
+ * Nothing here runs before the first plan for a GPU: a process that forks earlier has no CUDA state. A function makes
+ * the device's context current only while it runs, so torch's current device stays unchanged. */
 #include <pthread.h>
 
 #include "dev.h"
@@ -43,12 +42,12 @@ static struct {
 typedef struct Device {
     CcCudaDevice seen;
     void *context;
-    int state; /* 0: not looked at yet, 1: usable, -1: not */
+    int state; /* 0: not initialised, 1: usable, -1: failed */
     CcErr err;
 } Device;
 
 static struct {
-    int state; /* as a device's */
+    int state; /* as Device.state */
     int n;
     Device device[MAX_DEVICES];
     CcErr err;
@@ -77,11 +76,11 @@ void *cc_cuda_open(const char *const *names, int n, const char *found, CcErr *er
     if (!handle) handle = open_in(getenv("CUDA_HOME"), names, n);
     if (!handle) handle = open_in(getenv("CUDA_PATH"), names, n);
     if (!handle) handle = open_in("/usr/local/cuda", names, n);
-    if (!handle) cc_err_set(err, CC_E_MISSING, "%s was not found: CCOMPILE_CUDA_PATH may name its folder", names[0]);
+    if (!handle) cc_err_set(err, CC_E_MISSING, "%s was not found: set CCOMPILE_CUDA_PATH to its folder", names[0]);
     return handle;
 }
 
-/* -1, and *err says what CUDA calls it. */
+/* Sets *err with CUDA's name and text of the error; returns -1. */
 static int fail(int status, const char *what, CcErr *err) {
     const char *name = NULL, *text = NULL;
     if (cu.error_name(status, &name) || !name) name = "an unknown error";
@@ -121,7 +120,7 @@ static int load(CcErr *err) {
     void *handle = cc_cuda_open(NAME, CC_COUNT(NAME), NULL, err);
     if (!handle || cc_dl_bind(handle, rows, CC_COUNT(rows), err) < 0) return -1;
     int version = 0, status = cu.init(0);
-    if (status) return fail(status, "the driver does not start", err);
+    if (status) return fail(status, "the driver fails to initialise", err);
     if ((status = cu.version(&version)) || (status = cu.count(&lib.n))) return fail(status, "no devices", err);
     if (version < OLDEST_DRIVER)
         return cc_err_set(err, CC_E_MISSING, "the CUDA driver is for CUDA %d.%d: 12.0 or later is needed",
@@ -152,7 +151,7 @@ static Device *find_device(int index, CcErr *err) {
         return NULL;
     }
     if (index < 0 || index >= CC_MIN(lib.n, MAX_DEVICES)) {
-        cc_err_set(err, CC_E_BACKEND, "CUDA: there is no device %d, but %d of them", index, lib.n);
+        cc_err_set(err, CC_E_BACKEND, "CUDA: there is no device %d; the driver has %d", index, lib.n);
         return NULL;
     }
     Device *d = &lib.device[index];
@@ -182,8 +181,8 @@ static void leave(void) {
 
 enum { RELAXED = 2 }; /* CU_STREAM_CAPTURE_MODE_RELAXED */
 
-/* Somebody may be capturing a stream, in this thread or another one: in this mode memory can be allocated and programs
- * be loaded all the same, and the capture goes on. */
+/* This or another thread may be capturing a stream. In relaxed mode this thread may still allocate memory and load
+ * programs without invalidating the capture. */
 static int enter_relaxed(const CcCudaDevice *device, int *mode, CcErr *err) {
     *mode = RELAXED;
     if (enter(device, err) < 0) return -1;
@@ -210,7 +209,7 @@ void *cc_cuda_load(const CcCudaDevice *device, const CcCubin *image, CcErr *err)
 void *cc_cuda_function(const CcCudaDevice *device, void *program, const char *name, CcErr *err) {
     void *function = NULL;
     int mode;
-    if (enter_relaxed(device, &mode, err) < 0) return NULL; /* with CUDA_MODULE_LOADING=LAZY this loads */
+    if (enter_relaxed(device, &mode, err) < 0) return NULL; /* CUDA_MODULE_LOADING=LAZY defers loading to here */
     const int status = cu.function(&function, program, name);
     leave_relaxed(mode);
     if (status) fail(status, name, err);
@@ -233,7 +232,7 @@ int cc_cuda_wait(const CcCudaDevice *device, void *stream, CcErr *err) {
     return status ? fail(status, "a stream", err) : 0;
 }
 
-/* ------------------------------------------------------------------ measuring */
+/* ------------------------------------------------------------------ timing */
 
 enum { NON_BLOCKING = 1 }; /* CU_STREAM_NON_BLOCKING */
 enum { ROUNDS = 5, CALLS = 4 };
@@ -267,7 +266,7 @@ CcCudaBench *cc_cuda_bench(const CcCudaDevice *device, int64_t bytes, CcErr *err
     if (!status) status = cu.fill(b->memory, 0, (size_t)bytes, b->stream);
     if (status) {
         free_bench(b);
-        fail(status, "memory to measure with", err);
+        fail(status, "memory for timing kernels", err);
     }
     leave_relaxed(mode);
     return status ? NULL : b;
@@ -293,8 +292,8 @@ static int launch_all(const CcCudaBench *b, const CcCudaCall *calls, int n) {
     return status;
 }
 
-/* The best of some rounds, each of some calls, so that what a launch costs the host is not what is measured. The first
- * one loads. */
+/* The best of several rounds. Each round enqueues several passes, to hide the host's launch overhead. A warm-up pass
+ * loads the kernels. */
 int cc_cuda_bench_time(const CcCudaBench *b, const CcCudaCall *calls, int n, float *ms, CcErr *err) {
     int mode;
     if (enter_relaxed(b->device, &mode, err) < 0) return -1;

@@ -1,6 +1,6 @@
-/* dev: what touches the machine. Shared libraries, CPU features, LLVM, oneDNN, the OpenMP pool.
- * Everything is loaded when first used, and what is missing or fails is an error value: the caller
- * falls back. */
+/* dev: everything that depends on the machine: shared libraries, CPU features, LLVM, oneDNN, the OpenMP pool, CUDA, and
+ * the hand-written kernels. Libraries load on first use. A missing or failing library yields an error value; the caller
+ * falls back to another path. */
 #ifndef CC_DEV_H
 #define CC_DEV_H
 
@@ -8,109 +8,111 @@
 
 /* ---- dl.c: the only user of dlopen ---- */
 void *cc_dl_open(const char *path, bool global, CcErr *err); /* NULL with *err set */
-/* handle of a loaded library whose file name contains `part`, promoted to global; NULL: none */
+/* Handle of an already loaded library whose file name contains `part`; makes its symbols global. NULL: none. */
 void *cc_dl_loaded(const char *part);
-/* The library of this name in the folder of the one that holds `inside`; NULL: there is none. */
+/* Loads `name` from the folder of the library that contains the address `inside`; NULL: not there. */
 void *cc_dl_beside(const void *inside, const char *name);
 void *cc_dl_symbol(void *handle, const char *name); /* handle NULL: anywhere in the process */
-typedef struct CcDlRow {                            /* one function to find */
+typedef struct CcDlRow {                            /* one function to resolve */
     const char *name;
     void **slot;
 } CcDlRow;
-CC_MUST int cc_dl_bind(void *handle, const CcDlRow *rows, int n, CcErr *err); /* -1: one is missing */
+CC_MUST int cc_dl_bind(void *handle, const CcDlRow *rows, int n, CcErr *err); /* -1: a function is missing */
 
-/* Gives back the pages of the library that has this function, as far as they are only read: who needs them next finds
- * them in the page cache. At any time, on any thread. */
+/* Drops the resident read-only pages of the library that contains this function; the next access reloads them from the
+ * page cache. Callable at any time from any thread. */
 void cc_dl_forget(void (*inside)(void));
 
 /* ---- cpu.c ---- */
 typedef struct CcCpu {
     const char *name; /* "avx512", "avx2", "base" */
     int vector_bytes; /* 64, 32, 16 */
-    bool f16;         /* float16 conversions */
-    bool narrowed;    /* by CCOMPILE_CPU */
-    /* torch's oneDNN, which CCOMPILE_CPU does not narrow, has its code for AVX-512 */
+    bool f16;         /* has float16 conversions (F16C) */
+    bool narrowed;    /* CCOMPILE_CPU restricts the instruction set */
+    /* torch's oneDNN runs its AVX-512 code; CCOMPILE_CPU does not restrict it */
     bool wide_torch;
 } CcCpu;
-const CcCpu *cc_cpu_info(void); /* CCOMPILE_CPU=avx2 or base narrows it, read once */
-/* What is compiled once for each width of vectors (dev/lanes.inc), by the widest this machine has: name_avx512,
- * name_avx2 or name_base. */
+const CcCpu *cc_cpu_info(void); /* reads CCOMPILE_CPU (avx2, base) once */
+/* Selects name_avx512, name_avx2 or name_base: the widest variant this machine runs (see dev/lanes.inc). */
 #define CC_CPU_WIDEST(name)                                                                                            \
     (cc_cpu_info()->vector_bytes == 64 ? name##_avx512 : cc_cpu_info()->vector_bytes == 32 ? name##_avx2 : name##_base)
-void cc_cpu_describe(CcSbuf *out);              /* for keys of what is compiled for it */
-void *cc_cpu_vector_function(const char *name); /* in libmvec.so.1; NULL: none */
+void cc_cpu_describe(CcSbuf *out);              /* part of the cache key of code compiled for this CPU */
+void *cc_cpu_vector_function(const char *name); /* address in libmvec.so.1; NULL: none */
 bool cc_cpu_has_vector_function(const char *name);
 
-/* ---- disk.c: machine code kept from process to process; any thread ---- */
-typedef struct CcBlob { /* the reader's to free */
+/* ---- disk.c: the on-disk cache of machine code and verdicts; any thread ---- */
+typedef struct CcBlob { /* the reader frees `at` */
     char *at;
     size_t n;
 } CcBlob;
 typedef enum CcDiskKind { CC_DISK_KERNEL, CC_DISK_CUBIN, CC_DISK_TUNING, CC_DISK_VERDICT } CcDiskKind;
-bool cc_disk_get(CcDiskKind kind, const char *key, size_t n, CcBlob *out); /* false: it is not there */
+bool cc_disk_get(CcDiskKind kind, const char *key, size_t n, CcBlob *out); /* false: not cached */
 void cc_disk_put(CcDiskKind kind, const char *key, size_t n, const CcBlob *blob);
-/* ---- object.c: a relocatable object into memory, for good; -> the function. NULL: not this one ---- */
+/* ---- object.c: loads a relocatable object for the life of the process -> the function; NULL: unusable ---- */
 void *cc_object_load(const CcBlob *blob, const char *name);
 
-/* ---- jit.c: machine code of LLVM's, which a process of its own makes (compiler.c) ---- */
-/* Path of libllvmlite.so, NULL: not installed; of the compiler's program, NULL: LLVM is loaded into this process. */
+/* ---- jit.c: LLVM IR to machine code, compiled in a separate process (compiler.c) ---- */
+/* path: libllvmlite.so (NULL: not installed). compiler: the worker program (NULL: load LLVM into this process). */
 void cc_jit_library(const char *path, const char *compiler);
-/* Address of the function, compiled or from disk; never freed. */
-void *cc_jit_compile(const char *ir, const char *name, CcErr *err);
-void cc_jit_forget(void);          /* LLVM's pages in this process, until it is needed again */
-const char *cc_jit_describe(void); /* "LLVM 20.1.8"; NULL when there is none */
+/* Loads a cached object, or sends the IR to the worker process without waiting for it. Where LLVM is loaded into this
+ * process it compiles at once. NULL: out of memory. */
+typedef struct CcJitJob CcJitJob;
+CcJitJob *cc_jit_begin(const char *ir, const char *name);
+/* Waits for the job and frees it -> the function, which is never freed. */
+void *cc_jit_end(CcJitJob *job, CcErr *err);
+void cc_jit_forget(void);          /* drops LLVM's resident pages; the next compilation reloads them */
+const char *cc_jit_describe(void); /* "LLVM 20.1.8"; NULL: not installed */
 
 /* ---- omp.c: torch's OpenMP pool ---- */
 void cc_omp_threads(int n);
-int cc_omp_width(void); /* threads a kernel may use; 1 without an OpenMP library */
-/* Threads that libraries may use in what this thread calls next; what was set before. */
+int cc_omp_width(void); /* number of threads a kernel may use; 1 without an OpenMP library */
+/* Sets how many threads libraries called from this thread may use -> the previous limit. */
 int cc_omp_limit(int n);
-/* Calls work(ctx, begin, end) over a partition of [0, n) into at most `parts` ranges, on the pool.
- */
+/* Partitions [0, n) into at most `parts` ranges and calls work(ctx, begin, end) for each, on the pool. */
 void cc_omp_run(void (*work)(void *ctx, int64_t begin, int64_t end), void *ctx, int64_t n, int parts);
 const char *cc_omp_describe(void);
 
-/* ---- settle.c: the memory of compilers; any thread ---- */
-void cc_settle_begin(void);   /* code is about to be made */
-bool cc_settle_pending(void); /* was some made since the last run? */
-void cc_settle_end(void);     /* before a run */
+/* ---- reclaim.c: returns the compilers' memory; any thread ---- */
+void cc_reclaim_begin(void);   /* call before compiling */
+bool cc_reclaim_pending(void); /* has anything compiled since the last cc_reclaim_end? */
+void cc_reclaim_end(void);     /* call before running a plan */
 
 /* ---- scratch.c ---- */
 typedef struct CcScratch {
     size_t bytes;
     _Alignas(64) char at[];
 } CcScratch;
-/* At least so many bytes, contents undefined; NULL: out of memory. */
+/* A block of at least `bytes` bytes, uninitialised; NULL: out of memory. */
 CcScratch *cc_scratch_take(size_t bytes);
 void cc_scratch_give(CcScratch *block); /* NULL is fine */
-void cc_scratch_trim(void);             /* gives back what waits for the next call */
-/* Memory of the calling thread, at a multiple of 64, until it calls this again; NULL: out of memory. */
+void cc_scratch_trim(void);             /* frees the spare block */
+/* 64-byte aligned memory of the calling thread, valid until its next call of this function; NULL: out of memory. */
 void *cc_scratch_thread(size_t bytes);
-void cc_scratch_thread_trim(void); /* large ones are given back */
+void cc_scratch_thread_trim(void); /* frees the calling thread's memory if it is large */
 
 /* ---- content.c ---- */
-/* A fingerprint of these bytes; reads as little of them as it can. Any thread. */
+/* A 64-bit fingerprint of these bytes; skips pages known to be unwritten. Any thread. */
 uint64_t cc_content_of(const void *at, size_t bytes);
-bool cc_content_told(void); /* it reads again only what was written */
-/* Bytes that are read in 2 us: nothing beside what a product of them takes. */
+bool cc_content_tracks_writes(void); /* true: fingerprints re-read written pages only */
+/* Fingerprinting this many bytes takes about 2 us, negligible beside a product with them. */
 #define CC_CONTENT_CHEAP (1 << 16)
 
 /* ---- packed.c ---- */
-/* Weights in the form that a primitive wants, kept from call to call for as long as they stand at one place and have one
- * version. Any thread may use it, also at the same time. Copies of one form are shared by all who keep one (a
- * layer that is called twice, the plans of other sizes), where the version is unique (CC_VERSION_UNIQUE). */
+/* Keeps weights packed in a primitive's layout between calls, as long as their address and version stay the same.
+ * Thread-safe. Owners that need the same layout (a layer called twice, plans of other sizes) share one copy if the
+ * version is unique (CC_VERSION_UNIQUE). */
 typedef struct CcPacked CcPacked;
 CcPacked *cc_packed_new(void);
 void cc_packed_free(CcPacked *packed);
-void cc_packed_drop(CcPacked *packed); /* what is kept now (NULL: nothing) */
+void cc_packed_drop(CcPacked *packed); /* releases the kept copy; NULL is fine */
 
-/* ---- halves.c: n elements side by side of dtype F32, BF16 or F16, as f32 and back ---- */
+/* ---- halves.c: converts n contiguous elements of dtype F32, BF16 or F16 to f32 and back ---- */
 void cc_halves_widen(CcDtype dtype, const void *from, float *to, int64_t n);
 void cc_halves_narrow(CcDtype dtype, const float *from, void *to, int64_t n);
-/* `step` apart in `from` */
+/* widens elements that are `step` elements apart in `from` */
 void cc_halves_gather(CcDtype dtype, const void *from, int64_t step, float *to, int64_t n);
 
-/* ---- flash.c: softmax(q @ k^T * scale, masked) @ v, fused; in f32, and rounded once ---- */
+/* ---- flash.c: fused softmax(mask(q @ k^T * scale)) @ v; computes in f32, rounds once ---- */
 enum { CC_FLASH_MAX_LEAD = 8, CC_FLASH_MAX_DEPTH = 512 };
 typedef enum CcFlashMask {
     CC_FLASH_NO_MASK,
@@ -118,9 +120,9 @@ typedef enum CcFlashMask {
     CC_FLASH_KEEP, /* bools: -inf is added where false */
     CC_FLASH_FILL  /* bools: the scaled score becomes `fill` where true */
 } CcFlashMask;
-typedef struct CcStrided { /* in elements; 0 where it is broadcast */
+typedef struct CcStrided { /* strides in elements; 0: broadcast */
     int64_t lead[CC_FLASH_MAX_LEAD], row, col;
-    CcDtype dtype; /* F32, BF16, F16; of a mask also BOOL */
+    CcDtype dtype; /* F32, BF16, F16; masks also BOOL */
 } CcStrided;
 typedef struct CcFlash {
     int n_lead;
@@ -129,9 +131,9 @@ typedef struct CcFlash {
     int64_t rows, keys, depth, width;
     CcStrided q, k, v, mask, out; /* out.col is 1 */
     CcFlashMask mask_kind;
-    bool causal; /* row i sees keys 0..i */
+    bool causal; /* row i attends to keys 0..i */
     float scale, fill;
-    float masked_row; /* 0 or NaN: what a row gives whose scores are all -inf */
+    float masked_row; /* 0 or NaN: the result of a row whose scores are all -inf */
 } CcFlash;
 typedef struct CcFlashCall {
     const void *q, *k, *v, *mask;
@@ -140,19 +142,19 @@ typedef struct CcFlashCall {
 /* any thread; -1: no memory */
 CC_MUST int cc_flash_run(const CcFlash *flash, const CcFlashCall *call, CcErr *err);
 
-/* ---- gemv.c: weights times one vector ---- */
+/* ---- gemv.c: matrix-vector products, y = W x + bias ---- */
 typedef struct CcGemv {
-    int64_t n, k;     /* outputs; elements of x, which lie side by side, as do y's and the bias' */
-    int64_t row, col; /* strides of the weights [n, k]; one of them is 1, col where they are BF16 or F16 */
+    int64_t n, k;     /* outputs; elements of x. x, y and bias are contiguous */
+    int64_t row, col; /* strides of the weights [n, k]; one is 1: col for BF16 and F16 */
     CcDtype dtype;    /* of weights, x, y and bias */
 } CcGemv;
 bool cc_gemv_can(const CcGemv *g);
 /* bias may be NULL; -1: no memory */
 CC_MUST int cc_gemv_run(const CcGemv *g, const void *w, const void *x, const void *bias, void *y);
 
-/* ---- recur.c: one recurrent layer in one direction, over all its steps; f32 ---- */
+/* ---- recur.c: one recurrent layer in one direction, over all time steps; f32 ---- */
 typedef enum CcCell { CC_CELL_LSTM, CC_CELL_GRU, CC_CELL_TANH, CC_CELL_RELU } CcCell;
-/* Distances in elements from step to step and from row to row of the batch; columns lie side by side. All sizes > 0. */
+/* Strides in elements between time steps and between batch rows; columns are contiguous. All sizes > 0. */
 typedef struct CcRecur {
     CcCell cell;
     bool backward; /* from the last step to the first */
@@ -162,66 +164,67 @@ typedef struct CcRecur {
     int64_t wi_row, wh_row;
 } CcRecur;
 typedef struct CcRecurCall {
-    const float *x, *h, *c;          /* c: LSTM only, as last_c */
+    const float *x, *h, *c;          /* c: LSTM only */
     const float *wi, *wh, *bi, *bh;  /* biases: both or none */
     CcPacked *packed_wi, *packed_wh; /* NULL: packed in each call */
     uint64_t version_wi, version_wh;
-    float *y, *last_h, *last_c; /* last: contiguous, NULL where it is not wanted */
-    void *scratch;              /* cc_recur_bytes of them, at a multiple of 64 */
+    float *y, *last_h, *last_c; /* last_*: contiguous; NULL: not needed; last_c: LSTM only */
+    void *scratch;              /* cc_recur_bytes bytes, 64-byte aligned */
 } CcRecurCall;
 int cc_recur_gates(CcCell cell);
 size_t cc_recur_bytes(const CcRecur *r);
 /* any thread; -1: no memory */
 CC_MUST int cc_recur_run(const CcRecur *r, const CcRecurCall *call, CcErr *err);
 
-/* ---- image.c: convolutions of images, channels innermost; f32 ---- */
-typedef enum CcImageWay { CC_IMAGE_DIRECT, CC_IMAGE_DEPTH, CC_IMAGE_WINO, CC_IMAGE_FEW } CcImageWay;
-/* [2]: rows, columns. Strides in elements, of [n, channel, row, column]; dst and `more` are dense, channels innermost,
- * or with channels_first (WINO only) columns, and there is no `more`. Weights of one output lie dense, [in][tap], or
- * [tap][in] where taps come first. DEPTH: in == 1. FEW: out == 1, and columns of src are innermost, as they are in dst; a
- * depthwise convolution is one of batch * channels images with weights of their own. */
-typedef struct CcImage {
-    CcImageWay way;
+/* ---- conv.c: 2-d convolutions, channels innermost; f32 ---- */
+typedef enum CcConvWay { CC_CONV_DIRECT, CC_CONV_DEPTHWISE, CC_CONV_WINOGRAD, CC_CONV_ONE } CcConvWay;
+/* Arrays of 2: rows, columns. src_stride: elements, [n, channel, row, column]. dst and the residual are dense with
+ * channels innermost; with channels_first (WINOGRAD only) columns are innermost and there is no residual. The weights
+ * of one output channel are dense, [in][tap], or [tap][in] if w_taps_first. DEPTHWISE: in == 1. ONE: out == 1, and
+ * columns are innermost in src and dst; a depthwise convolution then counts as batch * channels inputs with `each`
+ * weights. */
+typedef struct CcConvShape {
+    CcConvWay way;
     int64_t batch, in, out;
-    int64_t size[2], out_size[2], kernel[2], step[2], dilation[2], before[2];
-    int64_t src_stride[4], w_out;
+    int64_t size[2], out_size[2], kernel[2], stride[2], dilation[2], pad[2]; /* pad: before the first row, column */
+    int64_t src_stride[4], w_out; /* w_out: floats between the weights of two output channels */
     bool w_taps_first, channels_first;
-    int64_t each;    /* FEW: image n has weights, scale and shift number n % each */
-    CcDtype dtype;   /* of src, weights and dst; FEW only: other than F32 */
-    int tile;        /* WINO: outputs in a row of a tile, 2 or 4 */
-    float low, high; /* bounds of the result; NaN stays */
-} CcImage;
-/* dst = bounded(conv(src) * scale + shift + more). Both vectors have cc_image_channels elements. */
-typedef struct CcImageCall {
-    const float *src, *weights, *scale, *shift,
-        *more; /* more: NULL, or as dst. src, weights, dst: of the image's dtype */
+    int64_t each;    /* ONE: input n uses weights, scale and shift number n % each */
+    CcDtype dtype;   /* of src, weights and dst; only ONE takes other dtypes than F32 */
+    int tile;        /* WINOGRAD: output rows and columns of a tile, 2 or 4 */
+    float low, high; /* clamps the result; NaN stays NaN */
+} CcConvShape;
+/* dst = clamp(conv(src) * scale + shift + residual). scale and shift have cc_conv_channels elements. */
+typedef struct CcConvCall {
+    const float *src, *weights; /* these two and dst point to elements of CcConvShape.dtype */
+    const float *scale, *shift;
+    const float *residual; /* laid out as dst; NULL: none */
     float *dst;
-    CcPacked *packed; /* NULL: weights are packed in each call */
+    CcPacked *packed; /* NULL: each call packs the weights */
     uint64_t version; /* of the weights */
-    float *scratch;   /* cc_image_bytes of them, at a multiple of 64; NULL: it finds memory itself */
-} CcImageCall;
-/* For the packed weights of a call; pair: of two convolutions. */
-size_t cc_image_bytes(const CcImage *im, bool pair);
-bool cc_image_can(const CcImage *im);
-bool cc_image_pays(const CcImage *im, bool packed); /* is it faster than oneDNN's? packed: weights are kept */
-int64_t cc_image_channels(int64_t out);             /* rounded up */
+    float *scratch;   /* cc_conv_bytes bytes, 64-byte aligned; NULL: the call allocates them */
+} CcConvCall;
+/* Scratch for the packed weights of one call, or (pair) of both convolutions' share of it. */
+size_t cc_conv_bytes(const CcConvShape *shape, bool pair);
+bool cc_conv_can(const CcConvShape *shape);
+bool cc_conv_pays(const CcConvShape *shape, bool packed); /* faster than oneDNN? packed: weights stay packed */
+int64_t cc_conv_channels(int64_t out);                    /* rounded up to whole vectors */
 /* any thread; -1: no memory */
-CC_MUST int cc_image_run(const CcImage *im, const CcImageCall *call, CcErr *err);
-/* `deep` of what `wide` makes, which is large and exists nowhere as a whole: first->dst and second->src are not used,
- * first->scratch is for both. */
-bool cc_image_can_pair(const CcImage *wide, const CcImage *deep);
-CC_MUST int cc_image_run_pair(const CcImage *wide, const CcImageCall *first, const CcImage *deep,
-                              const CcImageCall *second, CcErr *err);
+CC_MUST int cc_conv_run(const CcConvShape *shape, const CcConvCall *call, CcErr *err);
+/* Fuses the depthwise convolution `deep` onto `wide`, whose large result is never materialised: first->dst and
+ * second->src are unused, first->scratch serves both. */
+bool cc_conv_can_pair(const CcConvShape *wide, const CcConvShape *deep);
+CC_MUST int cc_conv_run_pair(const CcConvShape *wide, const CcConvCall *first, const CcConvShape *deep,
+                             const CcConvCall *second, CcErr *err);
 
-/* ---- dnnl.c: oneDNN. Tensors are f32, bf16 or f16, also mixed; sums are made in f32 and rounded once, into dst. What
- * the CPU has no code for in its own dtype is converted to f32 and back by each call (weights that are kept: once).
- * ---- */
+/* ---- dnnl.c: oneDNN. Tensors are f32, bf16 or f16, also mixed; accumulation is in f32, rounded once into dst. If the
+ * CPU has no code for a dtype, each call converts its tensors to f32 and back (kept weights: once). ---- */
 enum { CC_DNNL_MAX_POST = 6, CC_DNNL_MAX_NDIM = 6, CC_DNNL_SPATIAL = 3 };
 typedef enum CcPrimKind {
     CC_PRIM_MATMUL, /* dst = src @ weights + bias */
     /* src and dst [N, C, ...]; weights [O, I, ...], with groups [G, O / G, I / G, ...]; bias [O] */
     CC_PRIM_CONV,
-    CC_PRIM_DECONV /* transposed; weights described in the same order of dims */
+    CC_PRIM_DECONV /* transposed convolution; weights use the same order of dims */
 } CcPrimKind;
 typedef enum CcPostKind {
     CC_POST_GELU_ERF,
@@ -229,127 +232,126 @@ typedef enum CcPostKind {
     CC_POST_SILU,
     CC_POST_SIGMOID,
     CC_POST_TANH,
-    CC_POST_RELU,  /* NaN stays; only cc_gemm_run's: oneDNN's gives 0 */
-    CC_POST_SCALE, /* times a number */
-    CC_POST_SUM,   /* plus what dst held before */
+    CC_POST_RELU,  /* NaN stays NaN; cc_gemm_run only, as oneDNN's relu maps NaN to 0 */
+    CC_POST_SCALE, /* multiplies by a constant */
+    CC_POST_SUM,   /* adds the previous contents of dst */
     CC_POST_ADD,
     CC_POST_MUL
 } CcPostKind;
-/* How the library is to see a tensor. Where that is not how it lies in memory, each call copies it
- * into a buffer of that form, or out of it. */
-typedef enum CcForm {
-    CC_FORM_GIVEN,  /* by its strides */
-    CC_FORM_LAST,   /* channels innermost */
-    CC_FORM_ANY,    /* as the primitive likes best (weights) */
-    CC_FORM_BLOCKED /* weights in blocks of a vector's width of inputs and outputs, where it can */
-} CcForm;
+/* The memory layout that the primitive uses for a tensor. If memory has another one, each call reorders the tensor into
+ * or out of a buffer. */
+typedef enum CcFormat {
+    CC_FORMAT_GIVEN,  /* the tensor's own strides */
+    CC_FORMAT_LAST,   /* channels innermost */
+    CC_FORMAT_ANY,    /* the primitive's preferred layout (weights) */
+    CC_FORMAT_BLOCKED /* weights in blocks of one vector of inputs by one of outputs; falls back to ANY */
+} CcFormat;
 typedef struct CcTensorDesc {
-    int ndim; /* 0: there is none */
-    CcForm form;
+    int ndim; /* 0: absent */
+    CcFormat form;
     CcDtype dtype; /* F32, BF16, F16 */
     int64_t size[CC_DNNL_MAX_NDIM], stride[CC_DNNL_MAX_NDIM];
 } CcTensorDesc;
-/* Descriptions are compared as bytes: what is not used is 0. */
+/* Descriptions are compared bytewise: unused members are 0. */
 typedef struct CcPrimDesc {
     CcPrimKind kind;
     CcTensorDesc src, weights, bias, dst;
-    int64_t step[CC_DNNL_SPATIAL], dilation[CC_DNNL_SPATIAL]; /* CONV, DECONV; dilation as torch counts it */
-    int64_t before[CC_DNNL_SPATIAL], after[CC_DNNL_SPATIAL];  /* padding */
+    int64_t stride[CC_DNNL_SPATIAL], dilation[CC_DNNL_SPATIAL]; /* CONV, DECONV; no dilation is 1, as in torch */
+    int64_t pad_before[CC_DNNL_SPATIAL], pad_after[CC_DNNL_SPATIAL];
     int n_post;
     struct {
         CcPostKind kind;
         float scale;          /* SCALE */
-        CcTensorDesc operand; /* ADD, MUL: with dst's ndim; its sizes are dst's or 1 */
+        CcTensorDesc operand; /* ADD, MUL: has dst's ndim; each size is dst's or 1 */
     } post[CC_DNNL_MAX_POST];
 } CcPrimDesc;
 typedef struct CcPrim CcPrim;
 typedef struct CcPrimCall {
     const void *src, *weights, *bias, *post[CC_DNNL_MAX_POST];
     void *dst;
-    CcPacked *packed; /* NULL: weights are converted in each call that has to */
+    CcPacked *packed; /* NULL: each call reorders the weights if it has to */
     uint64_t version; /* of the weights */
-    char *scratch;    /* cc_dnnl_bytes of them, at a multiple of 64 */
+    char *scratch;    /* cc_dnnl_bytes bytes, 64-byte aligned */
 } CcPrimCall;
 void cc_dnnl_library(const char *path);
-/* Primitives are cached by description and never freed: equal descriptions give the same one. Each has been run on
- * numbers whose result is known (vet.c), on this machine or with this folder of verdicts; one that was wrong is not
- * used: another dtype is tried where it has no post-ops, so who has some asks again without. NULL with *err set. */
+/* Primitives are cached by description and never freed. Each one was checked against known results (vet.c), on this
+ * machine or according to a cached verdict. A wrong one is banned: without post-ops another dtype is tried, with
+ * post-ops the call fails, and the caller retries without them. NULL with *err set. */
 CcPrim *cc_dnnl_get(const CcPrimDesc *desc, CcErr *err);
 size_t cc_dnnl_bytes(const CcPrim *p);
-CC_MUST int cc_dnnl_run(CcPrim *p, const CcPrimCall *call, CcErr *err); /* any thread, also at the same time */
-/* has this CPU code for products of bf16 or f16, and for operands of it? */
+CC_MUST int cc_dnnl_run(CcPrim *p, const CcPrimCall *call, CcErr *err); /* thread-safe */
+/* Does this CPU have oneDNN code for products of bf16 or f16 with a post-op operand of that dtype? */
 bool cc_dnnl_native(CcDtype dtype);
-void cc_dnnl_forget(void); /* the library's pages, until they are needed again */
+void cc_dnnl_forget(void); /* drops the library's resident pages */
 const char *cc_dnnl_describe(void);
 
 /* ---- nvrtc.c: CUDA C to machine code; needs no GPU ---- */
 typedef CcBlob CcCubin;                  /* or PTX */
-void cc_nvrtc_library(const char *path); /* that the package found; NULL: none */
-/* What a program for devices of this architecture (90: sm_90) is compiled with, a line each. */
+void cc_nvrtc_library(const char *path); /* the one that the Python package found; NULL: none */
+/* Compiler options for this architecture (90: sm_90), one a line. */
 CC_MUST int cc_nvrtc_options(int arch, CcSbuf *out, CcErr *err);
 /* any thread */
 CC_MUST int cc_nvrtc_compile(const char *source, const char *options, CcCubin *out, CcErr *err);
-const char *cc_nvrtc_describe(void); /* "NVRTC 12.9"; NULL when there is none */
+const char *cc_nvrtc_describe(void); /* "NVRTC 12.9"; NULL: not installed */
 
-/* ---- cubin.c: the same, kept on disk ---- */
+/* ---- cubin.c: NVRTC behind the on-disk cache ---- */
 CC_MUST int cc_cubin_get(const char *source, int arch, CcCubin *out, CcErr *err); /* any thread */
 
-/* ---- cuda.c: the driver. Any thread; the current device stays what it is ---- */
+/* ---- cuda.c: the CUDA driver. Any thread; leaves the current device unchanged ---- */
 typedef struct CcCudaDevice {
     int arch; /* 90: sm_90 */
     int processors;
-    bool pageable; /* kernels may touch memory of the CPU */
+    bool pageable; /* kernels may access pageable host memory */
 } CcCudaDevice;
 typedef struct CcCudaCall {
     void *function;
     const char *name; /* for errors */
     int64_t grid;
-    int threads, shared; /* a block's; bytes */
-    void *argument;      /* copied */
+    int threads, shared; /* per block; shared memory in bytes */
+    void *argument;      /* the kernel's only parameter; the driver copies it */
 } CcCudaCall;
-/* A library of NVIDIA's, by any of these file names: from CCOMPILE_CUDA_PATH, at `found` (may be NULL), from where the
- * loader looks, from a toolkit. NULL with *err set. */
+/* Opens an NVIDIA library under any of these file names. Searches CCOMPILE_CUDA_PATH, `found` (may be NULL), the
+ * loader's path, then the toolkit's folders. NULL with *err set. */
 void *cc_cuda_open(const char *const *names, int n, const char *found, CcErr *err);
-const CcCudaDevice *cc_cuda_device(int index, CcErr *err); /* lives on; NULL with *err set */
-/* a program, never unloaded */
+const CcCudaDevice *cc_cuda_device(int index, CcErr *err); /* lives as long as the process; NULL with *err set */
+/* Loads a program; it is never unloaded. */
 void *cc_cuda_load(const CcCudaDevice *device, const CcCubin *image, CcErr *err);
 void *cc_cuda_function(const CcCudaDevice *device, void *program, const char *name, CcErr *err);
-/* After what was given to the stream before; returns at once. stream NULL: the default one. */
+/* Enqueues the kernel on the stream (NULL: the default stream) and returns. */
 CC_MUST int cc_cuda_launch(const CcCudaDevice *device, const CcCudaCall *call, void *stream, CcErr *err);
 CC_MUST int cc_cuda_wait(const CcCudaDevice *device, void *stream, CcErr *err);
-/* To measure: memory, all of it 0, and a stream that waits for no other. NULL with *err set. */
+/* For timing kernels: zeroed device memory and a non-blocking stream. NULL with *err set. */
 typedef struct CcCudaBench CcCudaBench;
 CcCudaBench *cc_cuda_bench(const CcCudaDevice *device, int64_t bytes, CcErr *err);
 char *cc_cuda_bench_memory(const CcCudaBench *b);
-/* of all, at best */
+/* *ms: the shortest time of one pass over all n calls */
 CC_MUST int cc_cuda_bench_time(const CcCudaBench *b, const CcCudaCall *calls, int n, float *ms, CcErr *err);
 void cc_cuda_bench_close(CcCudaBench *b); /* NULL is fine */
 
-/* ---- gemm.c: y = x @ w^T + bias, then post-ops in turn. All f32; columns of x, y and operands lie side by side
- * ---- */
+/* ---- gemm.c: y = x @ w^T + bias, then the post-ops in order. f32; columns of x, y and operands are contiguous ---- */
 typedef struct CcGemmPost {
     CcPostKind kind; /* not SUM */
     float scale;
-    int64_t row; /* ADD, MUL: of the operand */
+    int64_t row; /* ADD, MUL: row stride of the operand */
 } CcGemmPost;
 typedef struct CcGemm {
     int64_t m, n, k;                    /* x [m, k], w [n, k], y [m, n]; > 0 */
-    int64_t x_row, y_row, w_row, w_col; /* one of w's is 1 */
+    int64_t x_row, y_row, w_row, w_col; /* strides in elements; one of w's is 1 */
     int n_post;
     CcGemmPost post[CC_DNNL_MAX_POST];
 } CcGemm;
 typedef struct CcGemmCall {
     const float *x, *w, *bias, *post[CC_DNNL_MAX_POST]; /* bias may be NULL */
     float *y;
-    CcPacked *packed; /* NULL: the weights are read as they lie, where w_col is 1, else packed in each call */
+    CcPacked *packed; /* NULL: reads w in place if w_col is 1, else packs it in each call */
     uint64_t version; /* of the weights */
-    float *scratch;   /* cc_gemm_bytes of them, at a multiple of 64 */
+    float *scratch;   /* cc_gemm_bytes bytes, 64-byte aligned */
 } CcGemmCall;
 size_t cc_gemm_bytes(const CcGemm *g);
-int cc_gemm_lanes(void); /* plain: rows of x are taken in so many at a time */
+int cc_gemm_lanes(void); /* floats in a vector; with w in place, x is packed in groups of as many rows */
 CC_MUST int cc_gemm_run(const CcGemm *g, const CcGemmCall *call, CcErr *err); /* any thread; -1: no memory */
 
-/* ---- move.c: elements from one place to another, by indices ---- */
+/* ---- move.c: gathers, scatters and strided copies ---- */
 enum { CC_MOVE_DIMS = 8 };
 typedef enum CcMoveHow {
     CC_MOVE_SET,
@@ -362,31 +364,35 @@ typedef enum CcMoveHow {
 } CcMoveHow;
 typedef enum CcMoveType { CC_MOVE_F32, CC_MOVE_F64, CC_MOVE_I32, CC_MOVE_I64, CC_MOVE_OTHER } CcMoveType;
 typedef struct CcMoveIndex {
-    int64_t step[CC_MOVE_DIMS]; /* bytes of its own */
-    int64_t low, count;         /* indices have to lie in [low, count); a negative one counts from the end */
-    int64_t by;                 /* bytes from index to index */
-    bool wide;                  /* int64, else int32 */
-    bool mask;                  /* bools: elements where it is false stay away */
+    int64_t step[CC_MOVE_DIMS]; /* strides of the index tensor itself, in bytes */
+    int64_t low, count;         /* valid indices are [low, count); negative ones count from the end */
+    int64_t by;                 /* bytes that an index of 1 moves in the indexed tensor */
+    bool wide;                  /* true: int64, false: int32 */
+    bool mask;                  /* a bool mask: skips elements where it is false */
 } CcMoveIndex;
 typedef struct CcMove {
     int ndim;
-    int64_t size[CC_MOVE_DIMS], dst[CC_MOVE_DIMS], src[CC_MOVE_DIMS]; /* steps in bytes */
+    int64_t size[CC_MOVE_DIMS], dst[CC_MOVE_DIMS], src[CC_MOVE_DIMS]; /* dst, src: strides in bytes */
     int n_index;
     CcMoveIndex index[CC_MOVE_DIMS];
-    bool reads;     /* indices say where elements come from, else where they go */
-    int64_t packed; /* not 0: what a mask takes lies side by side in src; after cc_move_plan: bytes of each */
-    int bytes;      /* of an element */
+    bool reads; /* true: gather, indices address src; false: scatter, they address dst */
+    int64_t
+        packed; /* nonzero: src holds only the masked elements, contiguous; cc_move_plan sets bytes per mask entry */
+    int bytes;  /* of an element */
     CcMoveHow how;
     CcMoveType type;
-    double scale; /* SCALED: of what comes */
-    int rows;     /* cc_move_plan: dims from here on may be gone through in any order */
+    double scale; /* SCALED: factor of the source elements */
+    int rows;     /* set by cc_move_plan: dims from here on may run in any order */
 } CcMove;
 bool cc_move_can(CcMoveHow how, CcMoveType type);
-void cc_move_plan(CcMove *m); /* before its first run */
-/* On any thread. -1: an index is out of range; then only a part of dst is what it has to be. */
+void cc_move_plan(CcMove *m); /* normalises the nest; call once before cc_move_run */
+/* Any thread. -1: an index is out of range, and dst is partly written. */
 CC_MUST int cc_move_run(const CcMove *m, char *dst, const char *src, const char *const *index);
-/* are all indices in range? Of a nest that has elements. */
+/* Are all indices in range? The nest must have elements. */
 bool cc_move_good(const CcMove *m, const char *const *index);
-int64_t cc_move_count(const CcMove *m, const char *mask); /* true elements of a mask that is its only index */
+int64_t cc_move_count(const CcMove *m, const char *mask); /* counts the true elements of m's only index, a mask */
+
+/* ---- mersenne.c: as cc_run_bernoulli (run.h) ---- */
+int cc_mersenne_bernoulli(uint32_t *state, int left, double p, uint8_t *out, int64_t n);
 
 #endif

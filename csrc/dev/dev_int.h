@@ -1,4 +1,4 @@
-/* dev, private: what packed.c does for dnnl.c; LLVM, and the process that has it, for jit.c. */
+/* dev, private: packed weights, single-output convolutions, oneDNN's verifier, LLVM and its worker process. */
 #ifndef CC_DEV_INT_H
 #define CC_DEV_INT_H
 
@@ -7,67 +7,74 @@
 #include "dev.h"
 
 typedef struct CcPackChunk CcPackChunk;
-/* What a copy is made by, beside the weights: equal ones make equal copies. */
-typedef enum CcPackKind { CC_PACK_DNNL, CC_PACK_GEMM, CC_PACK_IMAGE, CC_PACK_RECUR } CcPackKind;
+/* The layout of a packed copy. Equal forms of equal weights give equal copies. */
+typedef enum CcPackKind { CC_PACK_DNNL, CC_PACK_GEMM, CC_PACK_CONV, CC_PACK_RECUR } CcPackKind;
 typedef struct CcPackForm {
     int64_t kind, n[8];
 } CcPackForm;
 typedef struct CcPack {
-    CcPackChunk *chunk; /* it lies in, NULL: in none */
+    CcPackChunk *chunk; /* owner of the memory; NULL: malloc'ed alone */
     const void *from;
     uint64_t version;
     CcPackForm form;
-    struct CcPack *next; /* on its shelf */
-    bool shelved;
-    atomic_int readers; /* and one for each CcPacked that keeps it */
+    struct CcPack *next; /* in its bucket of shared copies */
+    bool published;      /* other owners may find it */
+    atomic_int readers;  /* running calls, and the CcPacked that keep it */
     _Alignas(64) char at[];
 } CcPack;
 
-/* The copy of these weights, with a reader more; NULL: there is none. */
+/* The packed copy of these weights, with a reference for the caller; NULL: none. */
 CcPack *cc_packed_find(CcPacked *packed, const void *from, uint64_t version, const CcPackForm *form);
-/* with one reader; NULL: out of memory */
+/* An unfilled copy with one reference; NULL: out of memory. */
 CcPack *cc_packed_make(size_t bytes, const void *from, uint64_t version, const CcPackForm *form);
-void cc_packed_keep(CcPacked *packed, CcPack *pack); /* for the calls to come; it is filled */
-void cc_packed_done(CcPack *pack);                   /* a reader less; NULL is fine */
+void cc_packed_keep(CcPacked *packed, CcPack *pack); /* keeps a filled copy for later calls */
+void cc_packed_done(CcPack *pack);                   /* drops a reference; NULL is fine */
 
-/* ---- few.c: what cc_image_can and cc_image_run are for CC_IMAGE_FEW ---- */
-bool cc_few_can(const CcImage *im);
-CC_MUST int cc_few_run(const CcImage *im, const CcImageCall *call);
+/* ---- conv_one.c: cc_conv_can and cc_conv_run for CC_CONV_ONE ---- */
+bool cc_conv_one_can(const CcConvShape *shape);
+CC_MUST int cc_conv_one_run(const CcConvShape *shape, const CcConvCall *call);
 
-/* ---- vet.c: is a primitive right? Under dnnl.c's lock ---- */
-int64_t cc_vet_work(const CcPrimDesc *d); /* multiplications */
-/* A smaller one that is run in its place, where that pays. false: it is the same */
+/* ---- vet.c: checks that a primitive computes right results. Caller holds dnnl.c's lock ---- */
+int64_t cc_vet_work(const CcPrimDesc *d); /* number of multiply-adds */
+/* A smaller problem to check in place of a large one. false: *out equals *d. */
 bool cc_vet_smaller(const CcPrimDesc *d, CcPrimDesc *out);
-/* By key: 1 right; -1 wrong, *err says how; 0 not known */
+/* Looks a verdict up: 1 right; -1 wrong, *err says how; 0 unknown. */
 CC_MUST int cc_vet_known(const char *key, size_t n, CcErr *err);
-void cc_vet_keep(const char *key, size_t n, const CcErr *wrong); /* NULL: it is right */
-/* -1: it can't be run; CC_E_VERIFY: it is wrong */
+void cc_vet_keep(const char *key, size_t n, const CcErr *wrong); /* stores a verdict; wrong NULL: right */
+/* -1: it fails to run, or (err->status CC_E_VERIFY) gives wrong results. */
 CC_MUST int cc_vet_run(CcPrim *p, const CcPrimDesc *d, CcErr *err);
 
-/* ---- llvm.c; one thread at a time ---- */
-CC_MUST int cc_llvm_ready(const char *path, CcErr *err); /* loads it, once */
-/* Address of the function, never freed, and the object it came from (the caller's to free). */
-void *cc_llvm_compile(const char *ir, const char *name, CcBlob *object, CcErr *err);
+/* ---- llvm.c ---- */
+typedef struct CcLlvm CcLlvm;                      /* a context of LLVM, for one thread at a time; never freed */
+CcLlvm *cc_llvm_new(const char *path, CcErr *err); /* loads the library on the first call */
+/* The caller frees the object. */
+CC_MUST int cc_llvm_compile(const CcLlvm *own, const char *ir, CcBlob *object, CcErr *err);
 void cc_llvm_forget(void);
-const char *cc_llvm_describe(void);
+const char *cc_llvm_describe(void); /* once cc_llvm_new has succeeded */
 
-/* ---- worker.c: the other end of compiler.c; one thread at a time ---- */
-/* What is written to the compiler's process, and what it answers; text or object follow. In memory of one machine. */
-typedef struct CcWorkerAsk {
-    uint64_t magic, bytes; /* of the text; 0: which LLVM is it? */
-    char name[64];         /* of the function */
-} CcWorkerAsk;
-typedef struct CcWorkerAnswer {
+/* ---- worker.c: the client of compiler.c; one thread at a time ---- */
+/* Headers of the protocol; the IR text, or the object or error message, follows. Replies come in any order. Both ends
+ * run on one machine. */
+typedef struct CcWorkerRequest {
+    uint64_t magic, bytes; /* of the IR; 0: asks for LLVM's version */
+    uint64_t serial;
+} CcWorkerRequest;
+typedef struct CcWorkerReply {
     uint64_t magic, bytes;
-    uint64_t failed; /* then it is a message */
-} CcWorkerAnswer;
-#define CC_WORKER_MAGIC UINT64_C(0x324b524f57434343)
-typedef enum CcWorkerEnd {
+    uint64_t serial; /* of the request; 0: the greeting */
+    uint64_t failed; /* 1: the payload is an error message */
+} CcWorkerReply;
+#define CC_WORKER_MAGIC UINT64_C(0x334b524f57434343)
+typedef enum CcWorkerOutcome {
     CC_WORKER_DONE,
-    CC_WORKER_REFUSED, /* LLVM says no, or dies of this text: *err is why */
-    CC_WORKER_ABSENT   /* there is no process: *err is why, or unset where none is wanted */
-} CcWorkerEnd;
+    CC_WORKER_REFUSED, /* LLVM rejects this IR or crashes on it; *err says why */
+    CC_WORKER_ABSENT   /* no worker process; *err says why, unset if the worker is disabled */
+} CcWorkerOutcome;
 void cc_worker_program(const char *path); /* NULL: none */
-CcWorkerEnd cc_worker_compile(const char *library, const char *ir, const char *name, CcBlob *object, CcErr *err);
+/* Sends a request without waiting for its reply -> its serial; 0: not sent, and cc_worker_compile says why. */
+uint64_t cc_worker_send(const char *library, const char *ir);
+/* serial: of the request already sent for this IR, or 0. */
+CcWorkerOutcome cc_worker_compile(const char *library, const char *ir, const char *name, uint64_t serial,
+                                  CcBlob *object, CcErr *err);
 
 #endif

@@ -1,14 +1,14 @@
-/* disk: machine code that compilers made, and what was found out about it, kept from process to process.
+/* disk: the on-disk cache of machine code, tuning results and verdicts.
  *
- * A file is named by a hash of its key (compiler, options, source) and holds
+ * A file's name is a hash of its key (compiler, options, source). The file holds
  *
- *     header | key | machine code          the key is compared, so a hash that two programs share costs a compilation, and
- *                                          who looks for a program's source finds it there
+ *     header | key | machine code          readers compare the key, so a hash collision costs one compilation; the key
+ *                                          also contains the program's source, for inspection
  *
- * It is written beside and renamed, so readers see all of it or nothing; a checksum tells a damaged one, which is
- * compiled again. What others may write is not read, since it is to be run. A folder that can't be made, read or
- * written is no error: then nothing is kept. Each kind has a limit (CCOMPILE_CACHE_LIMIT): beyond it the files that
- * were written first go. */
+ * Files are written under a temporary name and renamed, so readers never see half a file. A checksum detects damage;
+ * damaged entries are compiled again. As entries are executed, files that others may write are ignored. A folder that
+ * can't be created, read or written is no error: nothing is cached. Each kind has a size limit (CCOMPILE_CACHE_LIMIT),
+ * beyond which the oldest files are deleted. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -21,13 +21,13 @@ enum { PATH_BYTES = 1024, DIGITS = 32, NAME_BYTES = 64, LIMIT_MIB = 256 };
 #define MAGIC UINT64_C(0x314e494255434343)
 
 typedef struct Header {
-    uint64_t magic, key_bytes, image_bytes, sum; /* sum: of key and image */
+    uint64_t magic, key_bytes, image_bytes, sum; /* sum: checksum of key and image */
 } Header;
 
 static const char *const FOLDER[] = {
     [CC_DISK_KERNEL] = "kernel", [CC_DISK_CUBIN] = "cubin", [CC_DISK_TUNING] = "tuning", [CC_DISK_VERDICT] = "verdict"};
 
-/* CCOMPILE_CACHE_DIR (empty: nothing is kept), XDG_CACHE_HOME/ccompile, ~/.cache/ccompile. */
+/* CCOMPILE_CACHE_DIR (empty: no cache), XDG_CACHE_HOME/ccompile, ~/.cache/ccompile. */
 static bool find_folder(CcDiskKind kind, char *out) {
     const char *own = getenv("CCOMPILE_CACHE_DIR"), *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     int n = -1;
@@ -88,7 +88,7 @@ static void write_file(const char *path, const char *key, size_t n, const CcBlob
 typedef struct Kept {
     char name[NAME_BYTES];
     int64_t written; /* ns */
-    int64_t bytes;   /* that the disk gives for it */
+    int64_t bytes;   /* allocated on disk */
 } Kept;
 
 typedef CC_VEC(Kept) KeptList;
@@ -98,7 +98,7 @@ static int by_age(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Our own files, those half-written by a process that died included; the folder may hold what is somebody else's. */
+/* Lists our own files, including temporary files of dead processes. Ignores foreign files in the folder. */
 static int64_t list_files(DIR *dir, KeptList *out) {
     int64_t total = 0;
     for (const struct dirent *e; (e = readdir(dir));) {
@@ -114,7 +114,7 @@ static int64_t list_files(DIR *dir, KeptList *out) {
     return total;
 }
 
-/* Down to 3/4 of the limit, so that not each new file makes room for itself alone. */
+/* Deletes the oldest files down to 3/4 of the limit, so that not every new file triggers a sweep. */
 static void sweep(const char *folder, int64_t limit) {
     DIR *dir = opendir(folder);
     if (!dir) return;
@@ -130,8 +130,7 @@ static void sweep(const char *folder, int64_t limit) {
     closedir(dir);
 }
 
-/* Looks at the folder when the process first writes there, and again after each 1/16 of the limit that it has
- * written. */
+/* Sweeps at the process's first write to the folder, then after every 1/16 of the limit written. */
 static void keep_limit(CcDiskKind kind, const char *folder, size_t written) {
     static atomic_llong left[CC_COUNT(FOLDER)];
     const char *text = getenv("CCOMPILE_CACHE_LIMIT");
@@ -144,7 +143,7 @@ static void keep_limit(CcDiskKind kind, const char *folder, size_t written) {
     sweep(folder, limit);
 }
 
-/* ------------------------------------------------------------------ the two ways */
+/* ------------------------------------------------------------------ get and put */
 
 static bool find_path(CcDiskKind kind, const char *key, size_t n, char *path) {
     if (!find_folder(kind, path)) return false;

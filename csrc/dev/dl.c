@@ -53,7 +53,7 @@ int cc_dl_bind(void *handle, const CcDlRow *rows, int n, CcErr *err) {
     return 0;
 }
 
-/* ------------------------------------------------------------------ pages that are read again when needed */
+/* ------------------------------------------------------------------ dropping resident pages */
 
 typedef struct Library {
     const struct dl_phdr_info *info;
@@ -71,7 +71,7 @@ static bool contains(const Library *lib) {
     return false;
 }
 
-/* The loader wrote into its code. */
+/* Did the loader patch the code? Then its pages differ from the file. */
 static bool has_text_relocations(const Library *lib) {
     for (int i = 0; i < lib->info->dlpi_phnum; i++) {
         if (lib->info->dlpi_phdr[i].p_type != PT_DYNAMIC) continue;
@@ -81,8 +81,7 @@ static bool has_text_relocations(const Library *lib) {
     return false;
 }
 
-/* Segments that the file maps without the right to write, and of them only whole pages: the rest of the last one may
- * belong to a segment that is written. */
+/* Drops read-only segments, whole pages only: the rest of a page may belong to a writable segment. */
 static int forget(struct dl_phdr_info *info, size_t size, void *ctx) {
     Library *lib = ctx;
     (void)size;
@@ -92,7 +91,7 @@ static int forget(struct dl_phdr_info *info, size_t size, void *ctx) {
     for (int i = 0; i < info->dlpi_phnum && !has_text_relocations(lib); i++) {
         if (info->dlpi_phdr[i].p_type != PT_LOAD || info->dlpi_phdr[i].p_flags & PF_W) continue;
         const uintptr_t begin = (begin_of(lib, i) + page - 1) / page * page, end = end_of(lib, i) / page * page;
-        /* fails where it is locked: then it stays */
+        /* fails for locked pages, which then stay resident */
         if (begin < end) madvise((void *)begin, end - begin, MADV_DONTNEED);
     }
     return 1;

@@ -1,17 +1,15 @@
-/* dnnl: oneDNN 3.x through its C API, declared here (no header of it is needed to build).
- * Primitives are cached by description. A primitive is shared by threads; what a call needs for
- * itself (memory objects, stream) is a State: each primitive keeps one spare, and a second thread
- * at the same time makes its own. Buffers (the scratchpad, tensors in the form that the primitive
- * wants them in) lie in one block of memory that all primitives share: what a reorder has just
- * written is still in the cache when the primitive reads it, and weights are not held twice.
+/* dnnl: oneDNN 3.x through its C API, declared here (its headers are not needed to build). Primitives are cached by
+ * description and shared by threads. The per-call objects (memory objects, stream) form a State: each primitive keeps
+ * one spare State, and a concurrent call makes its own. Buffers (scratchpad, reordered tensors) are in one scratch
+ * block, common to all primitives: a primitive then finds what a reorder has just written in the cache, and weights are
+ * not held twice.
  *
  *   call.src -> [widen -> buffer] -> [reorder -> buffer] -> primitive -> [buffer -> reorder] -> [buffer -> narrow] -> call.dst
- *   call.weights -> [..] -> [reorder -> buffer] --------------^      in brackets: where the form or the dtype differs
+ *   call.weights -> [..] -> [reorder -> buffer] --------------^      in brackets: if the layout or the dtype differs
  *
- * widen and narrow are halves.c: oneDNN's reorders of f16 are slow (589824 elements: 18 ms, 0.1 by halves.c; 3.2, Zen
- * 4).
+ * halves.c widens and narrows, as oneDNN's reorders of f16 are slow (589824 elements: 18 ms against 0.1; 3.2, Zen 4).
  *
- * No primitive serves that has not given right results once (vet.c). */
+ * vet.c checks every primitive before its first use. */
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -24,7 +22,7 @@ typedef struct ExecArg {
     Handle memory;
 } ExecArg;
 
-/* values of dnnl_types.h, the same in all of 3.x unless said */
+/* Values of dnnl_types.h; the same in all of 3.x unless noted. */
 enum {
     DNNL_CPU = 1,
     DNNL_F16 = 1,
@@ -52,12 +50,12 @@ enum {
     MAX_ARGS = ROLES + 1 + CC_DNNL_MAX_POST,
 };
 static const struct {
-    int arg, md, index; /* of an execution, of a query */
+    int arg, md, index; /* DNNL_ARG_* of an execution; what and index of a memory descriptor query */
 } ROLE[ROLES] = {{1, 129, 0}, {33, QUERY_WEIGHTS_MD, 0}, {41, QUERY_WEIGHTS_MD, 1}, {17, 133, 0}};
 
 typedef struct Version {
     int major, minor, patch;
-    const char *hash; /* of its source */
+    const char *hash; /* git commit */
 } Version;
 
 static struct {
@@ -141,7 +139,7 @@ static const CcDlRow ROWS[] = {
 
 static const char *const KIND[] = {"product", "convolution", "transposed convolution"};
 
-/* [CcPostKind]: dnnl_alg_kind_t and its alpha; 0 is none */
+/* [CcPostKind]: dnnl_alg_kind_t (0: none) and its alpha. */
 static const struct {
     int alg;
     float alpha;
@@ -153,39 +151,39 @@ static const struct {
 };
 
 typedef struct State {
-    Handle stream, memory[MAX_ARGS], outside[ROLES]; /* outside: the caller's, of a role that is converted */
+    Handle stream, memory[MAX_ARGS], outside[ROLES]; /* outside: the caller's tensor, of a role that is reordered */
     ExecArg arg[MAX_ARGS];
     int n, at[ROLES], post[CC_DNNL_MAX_POST], scratchpad; /* indices of memory; -1: none */
 } State;
 
 enum {
-    SPAN_UNIT = 4096, /* elements */
-    MOST_APART = 8,   /* q, k and v of one product are 3 times as far apart as their elements need */
-    SMALL = 1 << 19   /* multiplications that a second thread is not worth its barrier for: about 10 us */
+    SPAN_UNIT = 4096, /* elements that a thread converts at a time */
+    MOST_APART = 8,   /* largest ratio of a strided tensor's extent to its elements; q, k, v of one product have 3 */
+    SMALL = 1 << 19   /* multiply-adds (about 10 us) below which a second thread is not worth its barrier */
 };
 
 typedef struct Convert {
-    Handle primitive; /* NULL: this role is used as it lies in memory */
-    size_t offset;    /* of its buffer in the block */
+    Handle primitive; /* the reorder; NULL: the primitive uses the tensor in place */
+    size_t offset;    /* of its buffer in the scratch block */
     size_t bytes;
 } Convert;
 
-typedef struct Wide { /* a copy in f32 of what lies in memory as bf16 or f16 */
-    size_t offset;    /* of it in the block */
-    int64_t n;        /* elements of memory, 0: this role is used as it is */
+typedef struct Wide { /* the f32 copy of a bf16 or f16 tensor */
+    size_t offset;    /* in the scratch block */
+    int64_t n;        /* elements, gaps included; 0: not widened */
 } Wide;
 
 struct CcPrim {
     CcPrimDesc desc;
     Wide wide[ROLES];
-    bool small;
-    const char *code; /* oneDNN's name of it */
-    CcDtype inner;    /* of src, weights and dst as the primitive has them */
+    bool small;       /* runs on one thread */
+    const char *code; /* name of oneDNN's implementation */
+    CcDtype inner;    /* dtype of src, weights and dst inside the primitive */
     uint64_t hash;
     Handle primitive, pd;
     Convert convert[ROLES];
-    int weights_form;         /* the first primitive that has them so, from weights that lie so */
-    size_t scratchpad, bytes; /* offset in the block, whole block */
+    int weights_form;         /* index of the first primitive with the same weight layouts outside and inside */
+    size_t scratchpad, bytes; /* scratch block: offset of the scratchpad, total size */
     _Atomic(State *) spare;
 };
 
@@ -196,30 +194,30 @@ static struct {
     CcErr err;
     Handle engine;
     int native[CC_DT_COUNT]; /* 0 not tried, 1 yes, -1 no */
-    /* DNNL_ARG_ATTR_MULTIPLE_POST_OP_BASE: it moved within 3.x, so it is found by trying; 0: not yet */
+    /* DNNL_ARG_ATTR_MULTIPLE_POST_OP_BASE: its value changed within 3.x, so it is found by trial; 0: not yet */
     int post_base;
     char text[48];
-    CcSbuf where; /* which library on which CPU, for verdicts */
+    CcSbuf where; /* library and CPU, part of a verdict's key */
     CC_VEC(CcPrim *) made;
 } lib;
 
 void cc_dnnl_library(const char *path) {
     pthread_mutex_lock(&lock);
     free(lib.path);
-    lib.path = path ? strdup(path) : NULL;
+    lib.path = path ? cc_mem_text(path) : NULL;
     if (lib.state < 0) lib.state = 0;
     pthread_mutex_unlock(&lock);
 }
 
 static int load(CcErr *err) {
-    cc_omp_describe(); /* promotes torch's libgomp, so that oneDNN's OpenMP calls end there */
+    cc_omp_describe(); /* makes torch's libgomp global, so that oneDNN binds to it */
     void *handle = cc_dl_open(lib.path, false, err);
     if (!handle || cc_dl_bind(handle, ROWS, CC_COUNT(ROWS), err) < 0) return -1;
-    /* what was read to relocate it: the first call of ResNet-50 peaks in here */
+    /* drop the pages that relocation touched: otherwise ResNet-50's first call has its memory peak here */
     cc_dl_forget((void (*)(void))dnnl.version);
     const Version *v = dnnl.version();
     if (v->major != 3)
-        return cc_err_set(err, CC_E_MISSING, "oneDNN %d.%d is not supported, 3.x is", v->major, v->minor);
+        return cc_err_set(err, CC_E_MISSING, "oneDNN %d.%d is not supported: 3.x is needed", v->major, v->minor);
     snprintf(lib.text, sizeof lib.text, "oneDNN %d.%d.%d", v->major, v->minor, v->patch);
     cc_sbuf_add(&lib.where, "%s %s %s\n", lib.text, v->hash, lib.path);
     cc_cpu_describe(&lib.where);
@@ -245,21 +243,21 @@ static Handle make_md(const CcTensorDesc *t) {
     return t->ndim && dnnl.md_create(&md, t->ndim, t->size, code_of(t->dtype), t->stride) == 0 ? md : NULL;
 }
 
-/* dnnl_ABc16b16a and its like: blocks of a vector's width of inputs and outputs; of bf16 ABc8b16a2b. */
+/* dnnl_ABc16b16a and similar tags: blocks of one vector of inputs by one of outputs; for bf16 ABc8b16a2b. */
 static int blocked_tag(int ndim, CcDtype inner) {
     static const int TAG[3][3] = {{72, 107, 147}, {57, 79, 122}, {70, 104, 143}};
     const int bytes = cc_cpu_info()->vector_bytes;
     return ndim < 3 || ndim > 5 || bytes < 32 ? DNNL_FORMAT_ANY : TAG[(bytes == 64) + (inner == CC_DT_BF16)][ndim - 3];
 }
 
-/* Its memory, or the copy in f32 of that, strides and all. */
+/* A role's tensor before any reorder: the caller's, or its f32 copy, which has the same strides. */
 static CcTensorDesc outside_of(const CcPrim *p, int role) {
     CcTensorDesc t = *tensor_of(&p->desc, role);
     if (p->inner == CC_DT_F32) t.dtype = CC_DT_F32;
     return t;
 }
 
-/* Places for those copies. -1: too much lies between the elements. */
+/* Reserves scratch for the f32 copies. -1: a tensor's elements are too far apart. */
 static int place_wide(CcPrim *p) {
     for (int i = 0; i < ROLES; i++) {
         const CcTensorDesc *t = tensor_of(&p->desc, i);
@@ -276,7 +274,7 @@ static int place_wide(CcPrim *p) {
     return 0;
 }
 
-/* A copy by rows, or with channels innermost. */
+/* A dense layout: row-major, or with channels innermost. */
 static Handle make_dense(const CcTensorDesc *t, bool last, CcDtype dtype) {
     CcTensorDesc dense = *t;
     int64_t stride = last ? t->size[1] : 1;
@@ -290,20 +288,19 @@ static Handle make_dense(const CcTensorDesc *t, bool last, CcDtype dtype) {
     return make_md(&dense);
 }
 
-/* Does the primitive have another dtype here than memory? A bias and dst may be more precise than what is
- * multiplied. */
+/* Does the primitive use another dtype than the tensor has? Bias and dst may be f32 beside lower-precision operands. */
 static bool converts(const CcTensorDesc *t, int role, CcDtype inner) {
     return t->dtype != inner && !((role == BIAS || role == DST) && t->dtype == CC_DT_F32);
 }
 
-/* As the primitive is to see it. */
-static Handle make_form(const CcTensorDesc *t, int role, CcForm form, CcDtype inner) {
+/* The layout and dtype to request from oneDNN. */
+static Handle make_form(const CcTensorDesc *t, int role, CcFormat form, CcDtype inner) {
     Handle md = NULL;
     const bool other = converts(t, role, inner);
-    if (!t->ndim || (form == CC_FORM_GIVEN && !other)) return make_md(t);
-    if (form == CC_FORM_LAST || (form == CC_FORM_GIVEN && role != WEIGHTS))
-        return make_dense(t, form == CC_FORM_LAST, other ? inner : t->dtype);
-    const int tag = form == CC_FORM_BLOCKED ? blocked_tag(t->ndim, inner) : DNNL_FORMAT_ANY;
+    if (!t->ndim || (form == CC_FORMAT_GIVEN && !other)) return make_md(t);
+    if (form == CC_FORMAT_LAST || (form == CC_FORMAT_GIVEN && role != WEIGHTS))
+        return make_dense(t, form == CC_FORMAT_LAST, other ? inner : t->dtype);
+    const int tag = form == CC_FORMAT_BLOCKED ? blocked_tag(t->ndim, inner) : DNNL_FORMAT_ANY;
     return dnnl.md_create_tag(&md, t->ndim, t->size, code_of(inner), tag) ? NULL : md;
 }
 
@@ -345,19 +342,18 @@ static int describe(const CcPrimDesc *d, Handle *md, Borrowed attr, Handle *pd) 
     case CC_PRIM_MATMUL: return dnnl.matmul_desc(pd, lib.engine, md[SRC], md[WEIGHTS], md[BIAS], md[DST], attr);
     case CC_PRIM_CONV:
         return dnnl.conv_desc(pd, lib.engine, DNNL_FORWARD_INFERENCE, DNNL_CONVOLUTION_DIRECT, md[SRC], md[WEIGHTS],
-                              md[BIAS], md[DST], d->step, dilation, d->before, d->after, attr);
+                              md[BIAS], md[DST], d->stride, dilation, d->pad_before, d->pad_after, attr);
     case CC_PRIM_DECONV:
         return dnnl.deconv_desc(pd, lib.engine, DNNL_FORWARD_INFERENCE, DNNL_DECONVOLUTION_DIRECT, md[SRC], md[WEIGHTS],
-                                md[BIAS], md[DST], d->step, dilation, d->before, d->after, attr);
+                                md[BIAS], md[DST], d->stride, dilation, d->pad_before, d->pad_after, attr);
     }
     return -1;
 }
 
-/* A reorder between how a role lies in memory and how the primitive has it; none where that is the
- * same. */
+/* Creates the reorder between a role's tensor and the primitive's layout, unless the two are equal. */
 static int make_convert(CcPrim *p, int role) {
     const CcTensorDesc t = outside_of(p, role);
-    if (!t.ndim || (t.form == CC_FORM_GIVEN && !converts(&t, role, p->inner))) return 0;
+    if (!t.ndim || (t.form == CC_FORMAT_GIVEN && !converts(&t, role, p->inner))) return 0;
     const Borrowed inside = dnnl.desc_query_md(p->pd, ROLE[role].md, ROLE[role].index);
     Handle outside = make_md(&t), pd = NULL;
     int status = inside && outside ? 0 : -1;
@@ -374,10 +370,10 @@ static int make_convert(CcPrim *p, int role) {
     return status;
 }
 
-/* The primitive with p->inner. */
+/* Creates the primitive descriptor for dtype p->inner. */
 static int find_code(CcPrim *p, CcErr *err) {
     const CcPrimDesc *d = &p->desc;
-    cc_settle_begin();
+    cc_reclaim_begin();
     Handle md[ROLES], attr = make_attr(d);
     for (int i = 0; i < ROLES; i++) {
         const CcTensorDesc t = outside_of(p, i);
@@ -387,10 +383,10 @@ static int find_code(CcPrim *p, CcErr *err) {
     for (int i = 0; i < ROLES; i++)
         if (tensor_of(d, i)->ndim && !md[i]) status = -1;
     if (!status) status = describe(d, md, attr, &p->pd);
-    if (status && attr && d->weights.form == CC_FORM_BLOCKED) { /* no code for this form here */
+    if (status && attr && d->weights.form == CC_FORMAT_BLOCKED) { /* no implementation takes this layout */
         if (md[WEIGHTS]) dnnl.md_destroy(md[WEIGHTS]);
         const CcTensorDesc t = outside_of(p, WEIGHTS);
-        md[WEIGHTS] = make_form(&t, WEIGHTS, CC_FORM_ANY, p->inner);
+        md[WEIGHTS] = make_form(&t, WEIGHTS, CC_FORMAT_ANY, p->inner);
         status = md[WEIGHTS] ? describe(d, md, attr, &p->pd) : -1;
     }
     p->code = "";
@@ -399,7 +395,8 @@ static int find_code(CcPrim *p, CcErr *err) {
     if (attr) dnnl.attr_destroy(attr);
     if (status) return cc_err_set(err, CC_E_BACKEND, "oneDNN refuses a %s (status %d)", KIND[d->kind], status);
     if (strncmp(p->code, "ref", 3) == 0)
-        return cc_err_set(err, CC_E_UNSUPPORTED, "oneDNN only has a slow %s for these strides", KIND[d->kind]);
+        return cc_err_set(err, CC_E_UNSUPPORTED, "oneDNN has only its slow reference code for a %s with these strides",
+                          KIND[d->kind]);
     return 0;
 }
 
@@ -408,11 +405,11 @@ static int create(CcPrim *p, CcDtype inner, CcErr *err) {
     p->inner = inner;
     if (find_code(p, err) < 0) return -1;
     if (place_wide(p) < 0)
-        return cc_err_set(err, CC_E_UNSUPPORTED, "a %s of half-precision elements that are too far apart",
+        return cc_err_set(err, CC_E_UNSUPPORTED, "a %s of half-precision tensors whose elements are too far apart",
                           KIND[d->kind]);
     for (int i = 0; i < ROLES; i++)
         if (make_convert(p, i))
-            return cc_err_set(err, CC_E_BACKEND, "oneDNN can't copy a tensor of a %s", KIND[d->kind]);
+            return cc_err_set(err, CC_E_BACKEND, "oneDNN can't reorder a tensor of a %s", KIND[d->kind]);
     const Borrowed scratch = dnnl.desc_query_md(p->pd, QUERY_SCRATCHPAD_MD, 0);
     p->scratchpad = p->bytes;
     p->bytes += scratch ? (dnnl.md_size(scratch) + 63) / 64 * 64 : 0;
@@ -423,7 +420,7 @@ static int create(CcPrim *p, CcDtype inner, CcErr *err) {
 
 static void free_state(State *s);
 
-/* What `create` has made of it. */
+/* Undoes `create`. */
 static void destroy(CcPrim *p) {
     for (int i = 0; i < ROLES; i++)
         if (p->convert[i].primitive) dnnl.destroy(p->convert[i].primitive);
@@ -433,7 +430,7 @@ static void destroy(CcPrim *p) {
     *p = (CcPrim){.desc = p->desc, .hash = p->hash, .small = p->small};
 }
 
-/* 2 * 3 + 4 with each base; a wrong one is refused. */
+/* Computes 2 * 3 + 4 with each candidate; oneDNN refuses a wrong one. */
 static int find_post_base(CcErr *err) {
     static const int BASE[] = {16384, 32768};
     const CcTensorDesc one = {.ndim = 2, .dtype = CC_DT_F32, .size = {1, 1}, .stride = {1, 1}};
@@ -450,7 +447,7 @@ static int find_post_base(CcErr *err) {
     }
     destroy(&probe);
     free(scratch);
-    return out == 10 ? 0 : cc_err_set(err, CC_E_UNSUPPORTED, "oneDNN takes no operands of post-ops");
+    return out == 10 ? 0 : cc_err_set(err, CC_E_UNSUPPORTED, "oneDNN does not accept operands of post-ops");
 }
 
 static bool probe_native(CcDtype dtype) {
@@ -484,9 +481,9 @@ static int find_weights_form(const CcPrim *p) {
     return i;
 }
 
-/* What a verdict holds for: this code of this library on this CPU, for these tensors. */
+/* The scope of a verdict: this implementation in this library on this CPU, for these tensors. */
 static void write_key(const CcPrim *p, const CcPrimDesc *d, CcSbuf *out) {
-    int math = 0; /* may f32 be less? */
+    int math = 0; /* fpmath mode: may f32 be computed in lower precision? */
     dnnl.math_mode(&math);
     cc_sbuf_add(out, "%s\n%s as %s, %d threads, math %d\n", cc_sbuf_text(&lib.where), p->code,
                 cc_dtype_info(p->inner)->name, p->small ? 1 : cc_omp_width(), math);
@@ -500,8 +497,8 @@ static void write_key(const CcPrim *p, const CcPrimDesc *d, CcSbuf *out) {
     }
 }
 
-/* A large one is run smaller, if that is the same code. */
-static int run_once(CcPrim *p, const CcPrimDesc *less, CcErr *err) {
+/* Checks a large primitive by a smaller one if oneDNN uses the same implementation for both. */
+static int run_check(CcPrim *p, const CcPrimDesc *less, CcErr *err) {
     CcPrim smaller = {.desc = *less, .small = p->small};
     CcErr ignored;
     const bool other = memcmp(less, &p->desc, sizeof *less) != 0;
@@ -511,7 +508,7 @@ static int run_once(CcPrim *p, const CcPrimDesc *less, CcErr *err) {
     return status;
 }
 
-/* -1: it is wrong, or can't be run. */
+/* -1: the primitive is wrong or fails to run. */
 static int vet(CcPrim *p, CcErr *err) {
     CcPrimDesc less;
     CcSbuf key = {0};
@@ -520,21 +517,21 @@ static int vet(CcPrim *p, CcErr *err) {
     write_key(p, &less, &key);
     int verdict = cc_vet_known(cc_sbuf_text(&key), key.n, &why);
     if (verdict == 0) {
-        verdict = run_once(p, &less, &why) < 0 ? -1 : 1;
+        verdict = run_check(p, &less, &why) < 0 ? -1 : 1;
         if (verdict > 0 || why.status == CC_E_VERIFY) cc_vet_keep(cc_sbuf_text(&key), key.n, verdict > 0 ? NULL : &why);
     }
     cc_sbuf_free(&key);
     if (verdict > 0) return 0;
     const CcDtype dtype = p->desc.dst.dtype;
-    cc_log_add(CC_LOG_BAN, "%s: a %s of %s with %d post-ops by %s in %s is not used: %s", lib.text, KIND[p->desc.kind],
+    cc_log_add(CC_LOG_BAN, "%s: banned a %s of %s with %d post-ops by %s in %s: %s", lib.text, KIND[p->desc.kind],
                cc_dtype_info(dtype)->name, p->desc.n_post, p->code, cc_dtype_info(p->inner)->name, why.text);
     return cc_err_set(err, CC_E_UNSUPPORTED, "a %s of %s by %s is banned: %s", KIND[p->desc.kind],
                       cc_dtype_info(dtype)->name, lib.text, why.text);
 }
 
-/* In the dtype of the result where the CPU has code for that which is right, else in f32; but what is wrong with
- * post-ops may be right without, and faster than in f32. Here and with CCOMPILE_CPU=avx2 f16 has none, bf16 has with
- * avx512. */
+/* Creates a primitive in dst's dtype if the CPU has correct code for it, else in f32. A primitive that is wrong only
+ * with post-ops fails: it may be right without them, and then is faster than f32. Without AVX512-FP16 or AMX-FP16, or
+ * with CCOMPILE_CPU=avx2, f16 has no code; bf16 needs avx512. */
 static int create_right(CcPrim *p, CcErr *err) {
     const CcDtype way[] = {p->desc.dst.dtype, CC_DT_F32};
     for (int i = way[0] == CC_DT_F32; i < CC_COUNT(way); i++) {
@@ -556,7 +553,7 @@ static CcPrim *make(const CcPrimDesc *desc, uint64_t hash, CcErr *err) {
     p->desc = *desc;
     p->hash = hash;
     p->small = cc_vet_work(desc) <= SMALL;
-    const int threads = p->small ? cc_omp_limit(1) : 0; /* oneDNN plans for them here */
+    const int threads = p->small ? cc_omp_limit(1) : 0; /* oneDNN fixes its thread count at creation */
     const int status = create_right(p, err);
     if (p->small) cc_omp_limit(threads);
     if (status < 0) {
@@ -593,7 +590,7 @@ static void free_state(State *s) {
     free(s);
 }
 
-/* -> index of the memory object; -1 on failure. */
+/* -> index of the new memory object; -1 on failure. */
 static int add_arg(State *s, int arg, Borrowed md) {
     if (!md || dnnl.memory_create(&s->memory[s->n], md, lib.engine, NULL)) return -1;
     s->arg[s->n] = (ExecArg){arg, s->memory[s->n]};
@@ -644,7 +641,7 @@ static int reorder(const CcPrim *p, State *s, int role) {
     return dnnl.execute(p->convert[role].primitive, s->stream, 2, arg);
 }
 
-typedef struct Span { /* of elements to widen or narrow */
+typedef struct Span { /* elements to widen or, if back, to narrow */
     CcDtype dtype;
     char *half;
     float *wide;
@@ -658,7 +655,7 @@ static void convert_span(void *ctx, int64_t begin, int64_t end) {
     else cc_halves_widen(s->dtype, s->half + 2 * from, s->wide + from, n);
 }
 
-/* Between a role's memory and its copy. -> the copy, or the memory where there is none */
+/* Converts between a role's tensor and its f32 copy. -> the copy; the tensor itself if it has none. */
 static void *convert_half(const CcPrim *p, const CcPrimCall *call, int role, void *given, bool back) {
     const Wide *wide = &p->wide[role];
     if (!wide->n) return given;
@@ -671,7 +668,7 @@ static void *convert_half(const CcPrim *p, const CcPrimCall *call, int role, voi
     return s.wide;
 }
 
-/* The weights of a call from those that are kept; *status: it failed. NULL: they are used as they are, or converted. */
+/* The kept weights of a call, packed now if need be; *status nonzero: packing failed. NULL: the call keeps none. */
 static CcPack *find_pack(const CcPrim *p, State *s, const CcPrimCall *call, int *status) {
     const Convert *convert = &p->convert[WEIGHTS];
     if (!call->packed || !convert->primitive) return NULL;
@@ -726,7 +723,7 @@ int cc_dnnl_run(CcPrim *p, const CcPrimCall *call, CcErr *err) {
         status = execute(p, s, call);
         if (p->small) cc_omp_limit(threads);
     }
-    free_state(atomic_exchange(&p->spare, s)); /* two threads at once: one spare is enough */
+    free_state(atomic_exchange(&p->spare, s)); /* after concurrent calls one spare is enough */
     return status ? cc_err_set(err, CC_E_BACKEND, "oneDNN: a %s failed (status %d)", KIND[p->desc.kind], status) : 0;
 }
 

@@ -1,20 +1,19 @@
-/* flash: attention as one kernel. For each head and range of rows: blocks of keys and values are packed into panels; a
- * tile of rows takes its scores (registers -> L1), softmax of them on line (running maximum and sum, Milakov and
- * Gimelshein 2018; tiles as in FlashAttention-2, Dao 2023), and adds weights @ values to its rows.
+/* flash: fused attention. For each head and range of query rows, blocks of keys and values are packed into panels. Each
+ * tile of rows computes its scores (registers -> L1), applies an online softmax (running maximum and sum, Milakov and
+ * Gimelshein 2018; tiling as in FlashAttention-2, Dao 2023), and accumulates weights @ values.
  *
- *   unit = (head, rows [row0, row1))       taken by the threads one by one from a counter
+ *   unit = (head, rows [row0, row1))       threads take units from a shared counter
  *     for blocks of keys:                  packed once for all rows of the unit
  *       for tiles of rows:                 scores, weights (s), o = o * alpha + weights @ values
  *
- * Where these are too few for the threads, keys are divided as well: such a unit leaves its rows as they are before the
- * division by their sums, and merge() makes one of them (as FlashDecoding, Dao 2023).
+ * If there are too few units for the threads, the keys are divided, too: such a unit stores its rows before the
+ * division by their sums, and merge() combines them (as in FlashDecoding, Dao 2023).
  *
- * Operands in bf16 or f16 are widened as they are packed, a block at a time, or as they are loaded; results are rounded
- * once.
+ * bf16 and f16 operands are widened while a block is packed, or as they are loaded; results are rounded once.
  *
- * A NaN or +inf among the scores that a row sees makes the row NaN, as eager's softmax does. (torch's own fused kernel
- * loses NaN in rows with fewer keys than a vector has lanes, and lets one of a masked value through only inside its
- * block; this one lets it through inside its own tile.) */
+ * A NaN or +inf among the scores of a row makes the row NaN, as in eager's softmax. (torch's own fused kernel loses NaN
+ * in rows with fewer keys than vector lanes. A NaN in a masked value reaches the row only if the kernel multiplies it:
+ * torch's within its block of keys, this one within its tile.) */
 #include <immintrin.h>
 #include <math.h>
 #include <stdatomic.h>
@@ -22,40 +21,40 @@
 #include "dev.h"
 
 enum {
-    /* floats from row to row of q and s: 33 cache lines, so that the rows fall into different sets */
+    /* leading dimension of q and s in floats: an odd number of cache lines (33), so that rows map to different sets */
     LD = 528,
-    BLOCK_KEYS = 256,       /* scores of 12 rows: 12 KB of an L1 */
-    BLOCK_FLOATS = 1 << 16, /* of a block's keys and values: 256 KB, they are to stay in L2 */
-    UNIT_ROWS = 192,
-    UNIT_LEAST = 24,
+    BLOCK_KEYS = 256,       /* most keys of a block: the scores of 12 rows take 12 KB of L1 */
+    BLOCK_FLOATS = 1 << 16, /* most floats of a block's keys and values: 256 KB, which stay in L2 */
+    UNIT_ROWS = 192,        /* most rows of a unit */
+    UNIT_LEAST = 24,        /* least rows of a unit */
     MAX_ROWS = 12,
     MAX_PANEL = 32,
-    DIRECT_ROWS = 3, /* so few are done one by one */
-    PART_KEYS = 512, /* so many are worth a unit of their own */
-    SMALL = 1 << 20  /* multiplications that a second thread is not worth its barrier for */
+    DIRECT_ROWS = 3, /* most rows that read keys and values in place, without packing */
+    PART_KEYS = 512, /* least keys of a unit that sees only part of them */
+    SMALL = 1 << 20  /* multiply-adds below which a second thread is not worth its barrier */
 };
 
-typedef struct Scratch { /* of a thread */
+typedef struct Scratch { /* per thread */
     float *q, *s, *k, *v, *o, *alpha;
-    float *most, *total;    /* a vector for each tile of rows */
-    float *wide_k, *wide_v; /* a block of keys and values in f32, where memory has another dtype */
+    float *top, *total;     /* running maximum and sum: one vector per tile of rows */
+    float *wide_k, *wide_v; /* f32 copies of a block's keys and values if these are bf16 or f16 */
 } Scratch;
 
-typedef struct Block { /* keys or values that are packed, or read as they lie */
+typedef struct Block { /* keys or values of a block, before packing */
     const void *at;
     int64_t row, col;
-    CcDtype dtype; /* F32, or what load_half takes */
+    CcDtype dtype; /* F32, or a dtype of load_half */
 } Block;
 
 typedef struct Unit {
     const char *q, *k, *v, *mask;
     char *out;
-    float *partial; /* NULL: the unit sees all keys; else for each row its largest score, its sum, and `width` floats */
-    int64_t partial_row; /* from row to row of it */
+    float *partial; /* NULL: the unit sees all keys; else, per row, its largest score, its sum, and `width` floats */
+    int64_t partial_row; /* row stride of `partial` */
     int64_t row0, row1, key0, key1, block_keys;
     bool scale_first;
-    bool direct; /* keys and values are not packed */
-    float c;     /* weights are 2^((score - most) * c) */
+    bool direct; /* reads keys and values in place */
+    float c;     /* weight = 2^((score - top) * c) */
     const Scratch *scratch;
 } Unit;
 
@@ -73,25 +72,25 @@ exp2_avx512(__m512 x) {
 
 static int64_t size_of(const CcStrided *s) { return cc_dtype_info(s->dtype)->size; }
 
-/* Columns lie side by side. */
-static bool is_turned(const CcStrided *s) { return s->row == 1 && s->col != 1; }
+/* Are the columns contiguous? */
+static bool is_transposed(const CcStrided *s) { return s->row == 1 && s->col != 1; }
 
-/* The rows [first, first + n) of keys or values, `width` wide; `lanes`: of vectors that halves are loaded to as they
- * are, 0 if they have to be widened. */
+/* Rows [first, first + n) of keys or values, `width` columns, widened into `room` if need be. lanes: vector width of
+ * kernels that load bf16 and f16 directly; 0: always widen. */
 static Block block_of(const CcStrided *s, const char *at, int64_t first, int64_t n, int64_t width, float *room,
                       int lanes) {
     at += first * s->row * size_of(s);
     if (s->dtype == CC_DT_F32 || (lanes && s->col == 1 && width % lanes == 0))
         return (Block){at, s->row, s->col, s->dtype};
-    const bool turned = is_turned(s);
+    const bool transposed = is_transposed(s);
     if (s->col == 1 && s->row == width) {
         cc_halves_widen(s->dtype, at, room, n * width);
         return (Block){room, width, 1, CC_DT_F32};
     }
-    for (int64_t i = 0; i < (turned ? width : n); i++)
-        cc_halves_gather(s->dtype, at + i * (turned ? s->col : s->row) * size_of(s), turned ? 1 : s->col,
-                         room + i * (turned ? n : width), turned ? n : width);
-    return turned ? (Block){room, 1, n, CC_DT_F32} : (Block){room, width, 1, CC_DT_F32};
+    for (int64_t i = 0; i < (transposed ? width : n); i++)
+        cc_halves_gather(s->dtype, at + i * (transposed ? s->col : s->row) * size_of(s), transposed ? 1 : s->col,
+                         room + i * (transposed ? n : width), transposed ? n : width);
+    return transposed ? (Block){room, 1, n, CC_DT_F32} : (Block){room, width, 1, CC_DT_F32};
 }
 
 #define LANES 16
@@ -117,7 +116,7 @@ typedef struct Job {
     const CcFlash *flash;
     const CcFlashCall *call;
     int64_t unit_rows, per_head, unit_keys, per_rows, n, block_keys;
-    CcScratch *partial; /* of all rows, [heads][rows][per_rows]; NULL where per_rows is 1 */
+    CcScratch *partial; /* [heads][rows][per_rows][width + 2]; NULL if per_rows is 1 */
     void (*unit)(const CcFlash *, const Unit *);
     atomic_llong next;
     atomic_bool failed;
@@ -136,7 +135,7 @@ static bool make_scratch(const Job *job, Scratch *w) {
                             16,
                             f->k.dtype == CC_DT_F32 ? 0 : job->block_keys * f->depth,
                             f->v.dtype == CC_DT_F32 ? 0 : job->block_keys * f->width};
-    float **at[] = {&w->q, &w->s, &w->k, &w->v, &w->o, &w->most, &w->total, &w->alpha, &w->wide_k, &w->wide_v};
+    float **at[] = {&w->q, &w->s, &w->k, &w->v, &w->o, &w->top, &w->total, &w->alpha, &w->wide_k, &w->wide_v};
     int64_t total = 0;
     for (int i = 0; i < CC_COUNT(part); i++) total += round_up(part[i], 16);
     float *memory = cc_scratch_thread((size_t)total * sizeof *memory);
@@ -147,7 +146,7 @@ static bool make_scratch(const Job *job, Scratch *w) {
     return memory != NULL;
 }
 
-/* What a unit leaves of a row of all rows. */
+/* The partial result of a row (counted over all heads) for a range of keys. */
 static float *partial_of(const Job *job, int64_t row, int64_t part) {
     return (float *)job->partial->at + (row * job->per_rows + part) * (job->flash->width + 2);
 }
@@ -181,11 +180,11 @@ static void place(const Job *job, int64_t number, Unit *u) {
     u->partial = job->partial ? partial_of(job, head * f->rows + u->row0, part) : NULL;
     u->partial_row = job->per_rows * (f->width + 2);
     u->direct = u->row1 - u->row0 <= DIRECT_ROWS && (f->k.col == 1 || f->k.row == 1 || f->k.dtype != CC_DT_F32) &&
-                (f->v.col == 1 || f->v.dtype != CC_DT_F32) && !is_turned(&f->v);
+                (f->v.col == 1 || f->v.dtype != CC_DT_F32) && !is_transposed(&f->v);
     place_head(job, head, u);
 }
 
-/* The scale can't be part of the exponent's factor: it may turn the order of scores round. */
+/* Must the scale be applied before the maximum is taken? A scale <= 0 reverses the order of scores; masks follow it. */
 static bool scales_first(const CcFlash *f) { return f->mask_kind || !(f->scale > 0 && f->scale < 1e30f); }
 
 static float exponent(const CcFlash *f) { return (scales_first(f) ? 1 : f->scale) * 1.44269504088896340736f; }
@@ -208,7 +207,7 @@ static void work(void *ctx, int64_t begin, int64_t end) {
     }
 }
 
-/* Heads are the units, in parts where they are long, or too few for the threads. */
+/* Units are heads, divided by rows if these are many or heads too few, then by keys. */
 static void divide(Job *job, int64_t heads, int threads) {
     const CcFlash *f = job->flash;
     int64_t parts = (f->rows + UNIT_ROWS - 1) / UNIT_ROWS;
@@ -222,19 +221,19 @@ static void divide(Job *job, int64_t heads, int threads) {
     job->unit_keys = round_up(f->keys / CC_MAX(1, job->per_rows), MAX_PANEL);
     job->per_rows = (f->keys + job->unit_keys - 1) / job->unit_keys;
     job->n *= job->per_rows;
-    const int64_t most = CC_MIN(BLOCK_KEYS, CC_MAX(MAX_PANEL, BLOCK_FLOATS / (f->depth + f->width)));
-    const int64_t keys = CC_MIN(f->keys, job->unit_keys), blocks = (keys + most - 1) / most;
+    const int64_t most_keys = CC_MIN(BLOCK_KEYS, CC_MAX(MAX_PANEL, BLOCK_FLOATS / (f->depth + f->width)));
+    const int64_t keys = CC_MIN(f->keys, job->unit_keys), blocks = (keys + most_keys - 1) / most_keys;
     job->block_keys = round_up((keys + blocks - 1) / blocks, MAX_PANEL);
 }
 
-/* Rows of all rows, of what the units left of them. */
+/* Combines the partial results of rows [begin, end), counted over all heads. */
 static void merge(void *ctx, int64_t begin, int64_t end) {
     const Job *job = ctx;
     const CcFlash *f = job->flash;
     for (int64_t row = begin; row < end; row++) {
-        float *sum = partial_of(job, row, 0), most = -INFINITY, total = 0;
-        for (int64_t p = 0; p < job->per_rows; p++) most = CC_MAX(most, partial_of(job, row, p)[0]);
-        const float finite = most == -INFINITY ? 0 : most, c = exponent(f);
+        float *sum = partial_of(job, row, 0), top = -INFINITY, total = 0;
+        for (int64_t p = 0; p < job->per_rows; p++) top = CC_MAX(top, partial_of(job, row, p)[0]);
+        const float finite = top == -INFINITY ? 0 : top, c = exponent(f);
         for (int64_t p = 0; p < job->per_rows; p++) {
             const float *from = partial_of(job, row, p), factor = exp2f((from[0] - finite) * c);
             total += from[1] * factor;
@@ -255,14 +254,15 @@ int cc_flash_run(const CcFlash *f, const CcFlashCall *call, CcErr *err) {
     const int threads = cost < SMALL ? 1 : cc_omp_width();
     Job job = {.flash = f, .call = call, .unit = unit_of_cpu()};
     divide(&job, heads, threads);
-    const int64_t left = heads * f->rows * job.per_rows * (f->width + 2); /* floats, by all units */
+    const int64_t partial_floats = heads * f->rows * job.per_rows * (f->width + 2); /* floats of partial results */
     if (job.per_rows > 1) {
-        job.partial = cc_scratch_take(sizeof(float) * (size_t)left);
+        job.partial = cc_scratch_take(sizeof(float) * (size_t)partial_floats);
         if (!job.partial) return cc_err_set(err, CC_E_MEMORY, "no memory for attention");
     }
     const int parts = (int)CC_MIN(threads, job.n);
     cc_omp_run(work, &job, parts, parts);
-    if (job.partial && !atomic_load(&job.failed)) cc_omp_run(merge, &job, heads * f->rows, left < SMALL ? 1 : threads);
+    if (job.partial && !atomic_load(&job.failed))
+        cc_omp_run(merge, &job, heads * f->rows, partial_floats < SMALL ? 1 : threads);
     cc_scratch_give(job.partial);
     return atomic_load(&job.failed) ? cc_err_set(err, CC_E_MEMORY, "no memory for attention") : 0;
 }

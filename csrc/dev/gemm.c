@@ -1,22 +1,24 @@
-/* gemm: y = x @ w^T + bias and what follows, for the weights of a linear layer. One tile serves two ways (gemm.inc):
+/* gemm: y = x @ w^T + bias with post-ops, for the weights of a linear layer. One register tile (gemm.inc) serves two
+ * ways:
  *
- *   kept     w was packed before, for all calls: panels [k][2 vectors of outputs]; the rows of x are read as they lie
- *   plain    w is read as it lies, one row an output; x, which is small, is packed for the call: panels [k][2 vectors of
- *            rows], in groups that fit L2; tiles come out turned, and are turned back on their way to y
+ *   packed    w stays packed between calls: panels [k][2 vectors of outputs]; the rows of x are read in place
+ *   plain     w is read in place, one row per output; x, which is small, is packed by the call: panels [k][2 vectors of
+ *             rows], in groups that fit L2; tiles come out transposed, and are transposed again on the way to y
  *
- * Libraries pack w in each call. Zen 4 (avx512, 2 threads; its multipliers' peak is 237 GFLOP/s): 64x512x512 took 149
- * us kept, 158 plain; 64x1376x512 389 and 412; 128x3072x768 2.70 and 2.78 ms. */
+ * Libraries pack w in each call. Zen 4 (avx512, 2 threads, peak 237 GFLOP/s), packed and plain: 64x512x512 149 us, 158;
+ * 64x1376x512 389, 412; 128x3072x768 2.70 ms, 2.78. */
 #include <immintrin.h>
 
 #include "dev_int.h"
 
 enum {
     GROUP = 1 << 17,      /* floats of panels: 512 KB */
-    PACK_GRAIN = 1 << 13, /* floats worth a thread for packing */
-    PACK_STEP = 64,       /* columns that are packed together: a multiple of all widths */
-    GRAIN = 1 << 16,      /* multiplications worth a thread */
-    FETCH_FROM = 8,
-    FETCH_TO = 16 /* tiles that read a panel of weights, where the next one is fetched meanwhile (gemm.inc) */
+    PACK_GRAIN = 1 << 13, /* least floats per packing thread */
+    PACK_STEP = 64,       /* columns of a packing unit: a multiple of all vector widths */
+    GRAIN = 1 << 16,      /* least multiply-adds per thread */
+    /* a panel read by at least PREFETCH_FROM and fewer than PREFETCH_TO tiles is prefetched (gemm.inc) */
+    PREFETCH_FROM = 8,
+    PREFETCH_TO = 16
 };
 
 typedef struct Matrix {
@@ -24,10 +26,10 @@ typedef struct Matrix {
     int64_t row, col; /* strides */
 } Matrix;
 
-typedef struct Panel { /* of one tile */
+typedef struct Panel { /* the operand of one tile */
     const float *at, *first;
     int64_t k;
-    const char *ahead; /* what is fetched into L2 meanwhile: so many lines in each turn of the loop */
+    const char *ahead; /* prefetched into L2, `lines` cache lines per iteration of the unrolled loop */
     int lines;
 } Panel;
 
@@ -35,8 +37,8 @@ typedef struct Job Job;
 typedef struct Kernels {
     int lanes;
     void (*pack)(const Matrix *m, int64_t first, int64_t n, int64_t vectors, int64_t begin, int64_t end, float *to);
-    void (*rows_of_x)(const Job *job, int64_t row, int64_t panel);
-    void (*rows_of_w)(const Job *job, int64_t col);
+    void (*broadcast_x)(const Job *job, int64_t row, int64_t panel);
+    void (*broadcast_w)(const Job *job, int64_t col);
 } Kernels;
 
 struct Job {
@@ -45,7 +47,7 @@ struct Job {
     const float *bias, *post[CC_DNNL_MAX_POST], *panels;
     float *y;
     const Kernels *kernels;
-    int64_t first, rows; /* of the group */
+    int64_t first, rows; /* plain: rows of x in the current group */
 };
 
 #define LANES 16
@@ -90,17 +92,17 @@ static void pack_rows(Packing *p) {
     cc_omp_run(pack_part, p, units, parts_for(p->n * p->k, PACK_GRAIN));
 }
 
-/* Floats of so many rows, packed. */
+/* Floats of n packed rows. */
 static int64_t packed_size(const Kernels *kernels, int64_t n, int64_t k) {
     return ceil_div(n, kernels->lanes) * kernels->lanes * k;
 }
 
 /* ------------------------------------------------------------------ the two ways */
 
-static void multiply_kept(void *ctx, int64_t begin, int64_t end) { /* units: [panel][rows of a tile] */
+static void multiply_packed(void *ctx, int64_t begin, int64_t end) { /* units: [panel][rows of a tile] */
     const Job *job = ctx;
     const int64_t tile = job->kernels->lanes / 2, tiles = ceil_div(job->g->m, tile);
-    for (int64_t u = begin; u < end; u++) job->kernels->rows_of_x(job, u % tiles * tile, u / tiles);
+    for (int64_t u = begin; u < end; u++) job->kernels->broadcast_x(job, u % tiles * tile, u / tiles);
 }
 
 static CcPackForm form_of(const Job *job) {
@@ -119,7 +121,7 @@ static CcPack *pack_weights(const Job *job, const CcGemmCall *call) {
     return pack;
 }
 
-static int run_kept(Job *job, const CcGemmCall *call) {
+static int run_packed(Job *job, const CcGemmCall *call) {
     const CcGemm *g = job->g;
     const int64_t lanes = job->kernels->lanes;
     const CcPackForm form = form_of(job);
@@ -127,7 +129,7 @@ static int run_kept(Job *job, const CcGemmCall *call) {
     if (!pack) pack = pack_weights(job, call);
     if (!pack) return -1;
     job->panels = (const float *)pack->at;
-    cc_omp_run(multiply_kept, job, ceil_div(g->n, 2 * lanes) * ceil_div(g->m, lanes / 2),
+    cc_omp_run(multiply_packed, job, ceil_div(g->n, 2 * lanes) * ceil_div(g->m, lanes / 2),
                parts_for(g->m * g->k * g->n, GRAIN));
     cc_packed_done(pack);
     return 0;
@@ -135,10 +137,10 @@ static int run_kept(Job *job, const CcGemmCall *call) {
 
 static void multiply_plain(void *ctx, int64_t begin, int64_t end) {
     const Job *job = ctx;
-    for (int64_t b = begin; b < end; b++) job->kernels->rows_of_w(job, b * job->kernels->lanes);
+    for (int64_t b = begin; b < end; b++) job->kernels->broadcast_w(job, b * job->kernels->lanes);
 }
 
-/* Rows of x that are packed together. */
+/* Rows of x in a group. */
 static int64_t group_of(const CcGemm *g, const Kernels *kernels) {
     const int64_t panel = 2 * kernels->lanes;
     return CC_MAX(1, CC_MIN(GROUP / (panel * g->k), ceil_div(g->m, panel))) * panel;
@@ -169,6 +171,6 @@ int cc_gemm_run(const CcGemm *g, const CcGemmCall *call, CcErr *err) {
         run_plain(&job, call->scratch);
         return 0;
     }
-    if (run_kept(&job, call) == 0) return 0;
-    return cc_err_set(err, CC_E_MEMORY, "no memory for an operand of a product");
+    if (run_packed(&job, call) == 0) return 0;
+    return cc_err_set(err, CC_E_MEMORY, "no memory for packed operands of a product");
 }

@@ -1,28 +1,28 @@
-/* gemv: y = W x + bias for one x, bound by reading W once. Two forms, by what of W lies side by side in memory:
+/* gemv: y = W x + bias for one x, bound by the memory bandwidth of reading W once. Two forms, by W's contiguous dim:
  *
- *   rows      y[j] = dot(W[j], x)            4 rows at a time, 2 sums each
- *   columns   y[j..] += W[.., k] * x[k]      DEEP k at a time, which are read from one end to the other; y stays in L1
+ *   rows      y[j] = dot(W[j], x)            4 rows at a time, 2 accumulators each
+ *   columns   y[j..] += W[.., k] * x[k]      DEEP values of k at a time, each a sequential stream; y stays in L1
  *
- * Weights in bf16 or f16, rows only, are widened as they are loaded, and without avx512 row by row into memory that
- * stays in the caches.
+ * bf16 and f16 weights (rows only) are widened as they are loaded; without avx512 row by row into a buffer that stays
+ * in the cache.
  *
- * While some rows are read the next ones are fetched to the L2: what the CPU fetches by itself ends with a page.
- * 1x4096x4096 in half precision took 2.4 ms without that and 0.9 so, 1x4096x4096 of floats 3.5 and 2.5 (Zen 5, one thread).
+ * The kernels prefetch the next rows into L2, as the hardware prefetcher stops at page ends. Without and with it (Zen
+ * 5, one thread): 1x4096x4096 in half precision 2.4 ms, 0.9; in f32 3.5, 2.5.
  *
- * The outputs are divided among threads. oneDNN packs plain weights before it multiplies, which costs more than one
- * row's product: 1x512x512 took 34 us there, 24 by MKL's gemv (Zen 4, one thread). */
+ * Threads divide the outputs. oneDNN packs plain weights before it multiplies, which costs more than the product with
+ * one row: 1x512x512 takes 34 us there, 24 in MKL's gemv (Zen 4, one thread). */
 #include <immintrin.h>
 #include <stdatomic.h>
 
 #include "dev.h"
 
 enum {
-    UNIT = 64, /* outputs */
+    UNIT = 64, /* outputs in a unit of work */
     ROWS = 4,
     DEEP = 8,
-    WIDE = 2048,      /* outputs: 8 KB of an L1 */
-    MOST_K = 1 << 15, /* columns of half-precision weights: rows of them fit the L2 */
-    GRAIN = 1 << 15   /* multiplications that are worth a thread */
+    WIDE = 2048,      /* outputs per pass of the columns form: 8 KB of L1 */
+    MOST_K = 1 << 15, /* most columns of half-precision weights: ROWS widened rows fit L2 */
+    GRAIN = 1 << 15   /* least multiply-adds per thread */
 };
 
 typedef struct Job {
@@ -78,11 +78,11 @@ static inline __attribute__((always_inline)) AVX512 __m512 widen16(const uint16_
     return brain ? _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16)) : _mm512_cvtph_ps(h);
 }
 
-/* y[ROWS] of the rows of w, whose k is a multiple of 32. */
+/* y[ROWS] = dots of the rows of w with x; k is a multiple of 32. */
 static inline __attribute__((always_inline)) AVX512 void halves_avx512(const uint16_t *const *w, const float *x,
                                                                        int64_t k, bool brain, float *y) {
     __m512 sum[ROWS][2];
-    const int64_t next = ROWS * (w[1] - w[0]); /* rows, which are fetched meanwhile */
+    const int64_t next = ROWS * (w[1] - w[0]); /* distance of the next rows, to prefetch */
     for (int r = 0; r < ROWS; r++) sum[r][0] = sum[r][1] = _mm512_setzero_ps();
     for (int64_t i = 0; i < k; i += 32) {
         const __m512 a = _mm512_loadu_ps(x + i), b = _mm512_loadu_ps(x + i + 16);
@@ -102,7 +102,7 @@ static AVX512 void half_avx512(const uint16_t *const *w, const float *x, int64_t
     halves_avx512(w, x, k, false, y);
 }
 
-/* y (+)= the sums of DEEP elements of x from k on */
+/* y[j, j + n) += sum of W[.., k + d] * x[k + d] over d < DEEP; k = 0 overwrites y. */
 static AVX512 void columns_avx512(const Job *job, int64_t j, int64_t n, int64_t k) {
     const int64_t col = job->g->col;
     const float *w = job->w + k * col + j;
@@ -119,7 +119,7 @@ static AVX512 void columns_avx512(const Job *job, int64_t j, int64_t n, int64_t 
     }
 }
 
-/* ------------------------------------------------------------------ avx2: whole vectors, what is left one by one */
+/* ------------------------------------------------------------------ avx2: whole vectors, then a scalar tail */
 
 static AVX2 void rows_avx2(const Job *job, int64_t j, int64_t n) {
     const CcGemv *g = job->g;
@@ -203,7 +203,7 @@ static void work(void *ctx, int64_t begin, int64_t end) {
     for (int64_t j = begin * UNIT; j < last; j += step) part(job, j, CC_MIN(step, last - j));
 }
 
-/* The sums of n rows from j on; `room` is for ROWS of them in f32. */
+/* The dots of n <= ROWS rows from j on; `room` holds ROWS rows in f32. */
 static void sums_of(const HalfJob *job, int64_t j, int64_t n, float *room, float *y) {
     const CcGemv *g = job->g;
     const uint16_t *w[ROWS];

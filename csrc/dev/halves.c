@@ -1,10 +1,10 @@
-/* halves: bfloat16 and float16 from and to f32, for code that computes in f32. Rounds as ir/dtype.c does.
- * The CPU's own instruction for bf16 is not used: it drops denormals. */
+/* halves: converts bf16 and f16 to f32 and back, for kernels that compute in f32. Rounds as ir/dtype.c does; does not
+ * use the CPU's bf16 instruction, which flushes denormals. */
 #include <immintrin.h>
 
 #include "dev.h"
 
-typedef struct Halves { /* n elements side by side, brain: of bf16 */
+typedef struct Halves { /* convert n contiguous elements; brain: bf16, else f16 */
     void (*widen)(const uint16_t *from, float *to, int64_t n, bool brain),
         (*narrow)(const float *from, uint16_t *to, int64_t n, bool brain);
 } Halves;

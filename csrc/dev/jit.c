@@ -1,9 +1,9 @@
-/* jit: text to machine code. What is on disk is loaded; else a process of its own compiles it (compiler.c), so that
- * neither LLVM's memory (46 MB of a process' resident set when a first kernel is compiled, llvmlite 0.50) nor its
- * globals and crashes are this process'; where that can't be started LLVM is loaded here. One mutex guards all of it.
- * Code is never freed: kernels are cached for the life of the process.
+/* jit: LLVM IR to machine code. A kernel is loaded from disk if it is cached. Otherwise a worker process compiles it
+ * (compiler.c), which keeps LLVM's memory (46 MB of resident set at the first kernel, llvmlite 0.50), globals and
+ * crashes out of this process; if no worker can be started, LLVM is loaded here. One mutex guards all state. Code is
+ * never freed: kernels stay cached for the life of the process.
  *
- * Objects are kept on disk, by CPU, library and text, and later processes load them without LLVM. */
+ * Objects are cached on disk by CPU, library and IR; later processes load them without LLVM. */
 #include <pthread.h>
 #include <sys/stat.h>
 
@@ -12,75 +12,111 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
     char *path;
-    bool here; /* LLVM is loaded here */
-    bool used; /* since the last cc_jit_forget */
+    CcLlvm *here; /* LLVM is loaded into this process */
+    bool used;    /* LLVM has run since the last cc_jit_forget */
     char text[48];
 } jit;
 
 void cc_jit_library(const char *path, const char *compiler) {
     pthread_mutex_lock(&lock);
     free(jit.path);
-    jit.path = path ? strdup(path) : NULL;
+    jit.path = path ? cc_mem_text(path) : NULL;
     cc_worker_program(compiler);
     pthread_mutex_unlock(&lock);
 }
 
-/* What an object is kept under; false: LLVM is not installed. */
-static bool make_key(const char *ir, CcSbuf *key) {
+struct CcJitJob {
+    CcSbuf key; /* the object's cache key, which ends with the IR */
+    size_t n_head;
+    bool cached; /* LLVM is installed, so objects are cached */
+    char name[64];
+    void *address;
+    uint64_t serial; /* of the request that the worker has not answered yet, or 0 */
+    CcErr err;       /* why there is no address */
+};
+
+static bool make_key(const char *ir, CcJitJob *job) {
     struct stat st;
-    if (!jit.path || stat(jit.path, &st) < 0) return false;
-    cc_sbuf_add(key, "; %lld bytes of LLVM, %lld.%09ld\n; ", (long long)st.st_size, (long long)st.st_mtim.tv_sec,
-                st.st_mtim.tv_nsec);
-    cc_cpu_describe(key);
-    cc_sbuf_add(key, "\n%s", ir);
-    return true;
+    job->cached = jit.path && stat(jit.path, &st) == 0;
+    if (job->cached) {
+        cc_sbuf_add(&job->key, "; %lld bytes of LLVM, %lld.%09ld\n; ", (long long)st.st_size,
+                    (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec);
+        cc_cpu_describe(&job->key);
+        cc_sbuf_add(&job->key, "\n");
+    }
+    job->n_head = job->key.n;
+    cc_sbuf_add(&job->key, "%s", ir);
+    return job->cached;
 }
 
-static void *load_kept(const CcSbuf *key, const char *name) {
+static const char *text_of(const CcJitJob *job) { return cc_sbuf_text(&job->key) + job->n_head; }
+
+static void *load_cached(const CcSbuf *key, const char *name) {
     CcBlob object;
     if (!cc_disk_get(CC_DISK_KERNEL, key->text, key->n, &object)) return NULL;
     void *address = cc_object_load(&object, name);
-    if (!address) cc_log_add(CC_LOG_FALLBACK, "%s: its object on disk can't be loaded; compiled again", name);
+    if (!address) cc_log_add(CC_LOG_FALLBACK, "%s: the cached object can't be loaded; compiling it again", name);
     free(object.at);
     return address;
 }
 
-static void *compile_here(const char *ir, const char *name, CcBlob *object, CcErr *err) {
-    if (cc_llvm_ready(jit.path, err) < 0) return NULL;
-    jit.here = jit.used = true;
-    return cc_llvm_compile(ir, name, object, err);
+static void *load_object(const CcBlob *object, const char *name, CcErr *err) {
+    void *address = cc_object_load(object, name);
+    if (!address) cc_err_set(err, CC_E_BACKEND, "%s: its object can't be loaded", name);
+    return address;
 }
 
-static void *compile(const char *ir, const char *name, CcBlob *object, CcErr *err) {
-    if (jit.here) return compile_here(ir, name, object, err);
+static void *compile_here(const CcJitJob *job, CcBlob *object, CcErr *err) {
+    if (!jit.here && !(jit.here = cc_llvm_new(jit.path, err))) return NULL;
+    jit.used = true;
+    return cc_llvm_compile(jit.here, text_of(job), object, err) < 0 ? NULL : load_object(object, job->name, err);
+}
+
+static void *compile(const CcJitJob *job, CcBlob *object, CcErr *err) {
+    if (jit.here) return compile_here(job, object, err);
     CcErr why = {0};
-    const CcWorkerEnd end = cc_worker_compile(jit.path, ir, name, object, &why);
-    void *address = end == CC_WORKER_DONE ? cc_object_load(object, name) : NULL;
+    const CcWorkerOutcome outcome = cc_worker_compile(jit.path, text_of(job), job->name, job->serial, object, &why);
+    void *address = outcome == CC_WORKER_DONE ? load_object(object, job->name, &why) : NULL;
     if (address) return address;
-    if (end == CC_WORKER_REFUSED) {
+    if (outcome == CC_WORKER_REFUSED) {
         if (err) *err = why;
         return NULL;
     }
-    if (end == CC_WORKER_DONE) cc_err_set(&why, CC_E_BACKEND, "%s: its object can't be loaded", name);
     if (why.status) cc_log_add(CC_LOG_FALLBACK, "%s; LLVM is loaded into this process", why.text);
     free(object->at);
     *object = (CcBlob){0};
-    return compile_here(ir, name, object, err);
+    return compile_here(job, object, err);
 }
 
-void *cc_jit_compile(const char *ir, const char *name, CcErr *err) {
-    CcSbuf key = {0};
+static void finish(CcJitJob *job) {
     CcBlob object = {0};
-    cc_settle_begin();
-    pthread_mutex_lock(&lock);
-    void *address = make_key(ir, &key) ? load_kept(&key, name) : NULL;
-    if (!address) {
-        address = compile(ir, name, &object, err);
-        if (address && key.n && object.at) cc_disk_put(CC_DISK_KERNEL, key.text, key.n, &object);
-    }
-    pthread_mutex_unlock(&lock);
+    job->address = compile(job, &object, &job->err);
+    job->serial = 0;
+    if (job->address && job->cached && object.at) cc_disk_put(CC_DISK_KERNEL, job->key.text, job->key.n, &object);
     free(object.at);
-    cc_sbuf_free(&key);
+}
+
+CcJitJob *cc_jit_begin(const char *ir, const char *name) {
+    CcJitJob *job = calloc(1, sizeof *job);
+    if (!job) return NULL;
+    cc_reclaim_begin();
+    pthread_mutex_lock(&lock);
+    snprintf(job->name, sizeof job->name, "%s", name);
+    if (make_key(ir, job)) job->address = load_cached(&job->key, name);
+    if (!job->address && !jit.here) job->serial = cc_worker_send(jit.path, text_of(job));
+    if (!job->address && !job->serial) finish(job);
+    pthread_mutex_unlock(&lock);
+    return job;
+}
+
+void *cc_jit_end(CcJitJob *job, CcErr *err) {
+    pthread_mutex_lock(&lock);
+    if (job->serial) finish(job);
+    pthread_mutex_unlock(&lock);
+    void *address = job->address;
+    if (!address && err) *err = job->err;
+    cc_sbuf_free(&job->key);
+    free(job);
     return address;
 }
 
@@ -95,12 +131,11 @@ const char *cc_jit_describe(void) {
     CcErr ignored;
     CcBlob said = {0};
     pthread_mutex_lock(&lock);
-    if (!jit.text[0] && !jit.here && jit.path && cc_worker_compile(jit.path, "", "", &said, &ignored) == CC_WORKER_DONE)
+    if (!jit.text[0] && !jit.here && jit.path &&
+        cc_worker_compile(jit.path, "", "", 0, &said, &ignored) == CC_WORKER_DONE)
         snprintf(jit.text, sizeof jit.text, "%.*s", (int)said.n, said.at);
-    if (!jit.text[0] && cc_llvm_ready(jit.path, &ignored) == 0) {
+    if (!jit.text[0] && (jit.here || (jit.here = cc_llvm_new(jit.path, &ignored))))
         snprintf(jit.text, sizeof jit.text, "%s", cc_llvm_describe());
-        jit.here = true;
-    }
     pthread_mutex_unlock(&lock);
     free(said.at);
     return jit.text[0] ? jit.text : NULL;

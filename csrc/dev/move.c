@@ -1,31 +1,31 @@
-/* move: elements from one place to another, where indices say one of the two: writes at indices (scatter, index_add,
- * index_put), reads at several of them, and copies of regions. A nest of dims, each with a step in both:
+/* move: gathers and scatters: writes at indices (scatter, index_add, index_put), reads at several indices, and copies
+ * of regions. A nest of dims, each with a stride in both tensors; an index addresses one of the two:
  *
  *     for d0 ..: for d1 ..:  dst[d0 * dst[0] + d1 * dst[1] + index(d0, d1) * by]  <-  src[d0 * src[0] + d1 * src[1]]
  *
- * Dims in which an index moves, or in which elements may meet in one place, are gone through in their order, by one
- * thread: so the last one stays, and sums are made in eager's order. The others are `rows`; threads share one of
- * these. */
+ * Dims along which an index changes, or along which several elements share a destination, are ordered: one thread runs
+ * them in sequence, so the last write wins and sums add up in eager's order. The remaining dims are `rows`; threads
+ * divide one of them. */
 #include <stdatomic.h>
 
 #include "dev.h"
 
 enum {
-    GRAIN = 16384,  /* elements that are worth a thread */
-    BLOCK = 256,    /* places that are computed at a time */
-    CHECKED = 1024, /* indices that are looked at before they are used, while they stay in the cache */
-    LINE = 128      /* bytes of a row that are worth a thread of its own */
+    GRAIN = 16384,  /* least elements per thread */
+    BLOCK = 256,    /* addresses computed at a time */
+    CHECKED = 1024, /* indices range-checked before use, while they stay in the cache */
+    LINE = 128      /* least bytes of a row per thread */
 };
 
-/* What a block of rows is moved with. */
+/* Arguments of a kernel for a block of rows. */
 typedef struct Rows {
     char *dst;
     const char *src;
-    int64_t to[BLOCK], from[BLOCK]; /* bytes */
+    int64_t to[BLOCK], from[BLOCK]; /* byte offsets of the rows */
     int64_t m, n;                   /* rows; elements of each */
-    int64_t dst_step, src_step;     /* from element to element */
-    int64_t taken;                  /* packed: rows before this block */
-    /* an index for each of m elements, which are a step from one another, and no `to`, `from` */
+    int64_t dst_step, src_step;     /* byte strides within a row */
+    int64_t taken;                  /* packed: rows consumed by earlier blocks */
+    /* the *_each kernels: one index per element, in place of `to` and `from` */
     const int64_t *index;
     int64_t by;
     bool reads;
@@ -36,12 +36,10 @@ typedef void (*RowsFn)(const Rows *r);
 #if defined(__clang__)
 #    define FAST
 #else
-#    define FAST                                                                                                       \
-        __attribute__((                                                                                                \
-            optimize("O3"))) /* vectors: -O2 of gcc 12 makes none where it does not know how long a loop is */
+#    define FAST __attribute__((optimize("O3"))) /* gcc 12 vectorises loops of unknown length only with -O3 */
 #endif
-/* In `value` d is the element there is, s the one that comes. Elements one by one, rows that are contiguous or of one
- * number, and other rows; then elements with an index of their own each. */
+/* Defines `name` for rows (contiguous, from one repeated element, or strided) and `name_each` for one index per
+ * element. `value` computes the new element from d, the old one, and s, the source. */
 #define MOVER(name, T, value)                                                                                          \
     FAST static void name(const Rows *r) {                                                                             \
         const T scale = (T)r->scale;                                                                                   \
@@ -92,7 +90,7 @@ MOVER(set1, uint8_t, s)
 MOVER(set2, uint16_t, s)
 MOVER(set4, uint32_t, s)
 MOVER(set8, uint64_t, s)
-/* NaN stays, as in eager. */
+/* NaN wins max and min, as in eager. */
 #define FLOATS(T, id)                                                                                                  \
     MOVER(sum_##id, T, d + s)                                                                                          \
     MOVER(scaled_##id, T, d + s * scale)                                                                               \
@@ -116,7 +114,7 @@ typedef struct Mover {
 } Mover;
 #define BOTH(name) {name, name##_each}
 
-/* NULLs: none. */
+/* The kernels of a reduction; NULLs: none. */
 static Mover mover(CcMoveHow how, CcMoveType type, int bytes) {
     static const Mover SET[] = {BOTH(set1), BOTH(set2), BOTH(set4), BOTH(set8)};
 #define ALL(how)                                                                                                       \
@@ -135,7 +133,7 @@ bool cc_move_can(CcMoveHow how, CcMoveType type) { return how == CC_MOVE_SET || 
 
 /* ------------------------------------------------------------------ the nest */
 
-/* One after the other: its index moves, or several of its elements have one place. */
+/* Must this dim run in sequence? Its index changes, or several of its elements share a destination. */
 static bool ordered(const CcMove *m, int d) {
     for (int k = 0; k < m->n_index; k++)
         if (m->index[k].step[d]) return true;
@@ -166,11 +164,12 @@ static void drop_dim(CcMove *m, int d) {
     for (m->ndim--; d < m->ndim; d++) swap_dims(m, d, d + 1);
 }
 
-/* Dims of one element go, ordered ones come first in their order, rows behind them by where they are written; what is
- * one in memory becomes one. */
+/* Drops dims of size 1, moves ordered dims to the front in their order, sorts the rows behind them by dst stride, and
+ * merges dims that are contiguous in memory. */
 void cc_move_plan(CcMove *m) {
     int64_t row = m->bytes;
-    for (int d = m->ndim - 1; m->packed && d >= 0 && m->index[0].step[d] == 0; d--) { /* the mask takes whole rows */
+    /* each mask entry selects a whole row */
+    for (int d = m->ndim - 1; m->packed && d >= 0 && m->index[0].step[d] == 0; d--) {
         m->src[d] = row;
         row *= m->size[d];
     }
@@ -197,17 +196,17 @@ void cc_move_plan(CcMove *m) {
 typedef struct Job {
     const CcMove *m;
     Mover fn;
-    bool each; /* the only index moves by one along the block, and a row is one element */
+    bool each; /* rows are single elements, and the only index is contiguous along the block */
     char *dst;
     const char *src;
     const char *const *index;
     atomic_bool *wrong; /* an index is out of range */
-    int cut;            /* the dim that threads share; -1: none */
-    int row, block;     /* dims; -1: none */
+    int cut;            /* the dim that threads divide; -1: none */
+    int row, block;     /* dims that the kernels run over; -1: none */
 } Job;
 
-/* Are all these indices in range? (v - low and high - v have no sign then.) 65536 of them: 15 us, with AVX2 8 (Zen
- * 4). */
+/* Are all indices in range? Then neither v - low nor high - v has the sign bit set. 65536 indices take 15 us, 8 with
+ * AVX2 (Zen 4). */
 #define GOOD(name, TARGET)                                                                                             \
     FAST TARGET static bool name(const CcMoveIndex *x, const int64_t *v, int64_t n) {                                  \
         const uint64_t low = (uint64_t)x->low, high = (uint64_t)x->count - 1;                                          \
@@ -222,8 +221,8 @@ static bool good_indices(const CcMoveIndex *x, const int64_t *v, int64_t n) {
     return (cc_cpu_info()->vector_bytes >= 32 ? good_avx2 : good_base)(x, v, n);
 }
 
-/* From the beginning: as they are, or in `own`. */
-static const int64_t *from_zero(const CcMoveIndex *x, const int64_t *v, int64_t n, int64_t *own) {
+/* The indices with negative ones resolved, in `own` if there may be any. */
+static const int64_t *resolve_negative(const CcMoveIndex *x, const int64_t *v, int64_t n, int64_t *own) {
     if (x->low == 0) return v;
     for (int64_t i = 0; i < n; i++) own[i] = v[i] + (v[i] >> 63 & x->count);
     return own;
@@ -238,9 +237,9 @@ static bool all_good(const CcMove *m, const CcMoveIndex *x, const char *at, int 
         else memcpy(&narrow, at, sizeof narrow), v = narrow;
         return good_indices(x, &v, 1);
     }
-    bool lies = x->wide && x->step[d] == 8;
-    for (int e = d + 1; e < m->ndim; e++) lies = lies && x->step[e] == 0;
-    if (lies) return good_indices(x, (const int64_t *)at, m->size[d]);
+    bool contiguous = x->wide && x->step[d] == 8;
+    for (int e = d + 1; e < m->ndim; e++) contiguous = contiguous && x->step[e] == 0;
+    if (contiguous) return good_indices(x, (const int64_t *)at, m->size[d]);
     for (int64_t i = 0; i < m->size[d]; i++)
         if (!all_good(m, x, at + i * x->step[d], d + 1)) return false;
     return true;
@@ -252,18 +251,18 @@ bool cc_move_good(const CcMove *m, const char *const *index) {
     return true;
 }
 
-/* Adds to each place of a block what an index says. False: one is out of range. */
+/* Adds an index's byte offsets to the addresses of a block. false: an index is out of range. */
 static bool add_index(const CcMoveIndex *x, const char *at, int64_t step, int64_t *place, int64_t n) {
     int64_t own[BLOCK];
-    const bool lies = x->wide && step == 8;
-    const int64_t *v = lies ? (const int64_t *)at : own, different = step ? n : 1;
-    for (int64_t i = 0; !lies && i < different; i++) {
+    const bool contiguous = x->wide && step == 8;
+    const int64_t *v = contiguous ? (const int64_t *)at : own, different = step ? n : 1;
+    for (int64_t i = 0; !contiguous && i < different; i++) {
         int32_t narrow;
         if (x->wide) memcpy(&own[i], at + i * step, sizeof *own);
         else memcpy(&narrow, at + i * step, sizeof narrow), own[i] = narrow;
     }
     if (!good_indices(x, v, different)) return false;
-    v = from_zero(x, v, different, own);
+    v = resolve_negative(x, v, different, own);
     if (different == n)
         for (int64_t i = 0; i < n; i++) place[i] += v[i] * x->by;
     else
@@ -271,8 +270,8 @@ static bool add_index(const CcMoveIndex *x, const char *at, int64_t step, int64_
     return true;
 }
 
-/* Keeps the places where the mask is true. */
-static int64_t sift(const char *mask, int64_t step, int64_t *to, int64_t *from, int64_t n) {
+/* Keeps the addresses where the mask is true -> their number. */
+static int64_t compact(const char *mask, int64_t step, int64_t *to, int64_t *from, int64_t n) {
     int64_t kept = 0;
     for (int64_t i = 0; i < n; i++) {
         to[kept] = to[i];
@@ -294,7 +293,7 @@ static bool fill_places(const Job *j, Rows *r, int64_t first, int64_t n, const c
     for (int k = 0; k < m->n_index; k++) {
         const CcMoveIndex *x = &m->index[k];
         const int64_t step = b < 0 ? 0 : x->step[b];
-        if (x->mask) r->m = sift(at[k] + first * step, step, r->to, r->from, r->m);
+        if (x->mask) r->m = compact(at[k] + first * step, step, r->to, r->from, r->m);
         else if (!add_index(x, at[k] + first * step, step, m->reads ? r->from : r->to, n)) return false;
     }
     for (int64_t i = 0; m->packed && i < r->m; i++) r->from[i] = r->taken++ * m->packed;
@@ -314,7 +313,7 @@ static bool move_each(const Job *j, Rows *r, int64_t from, int64_t to, const cha
     for (int64_t i = from; i < to; i += r->m) {
         r->m = CC_MIN(CHECKED, to - i);
         if (!good_indices(&m->index[0], at + i, r->m)) return false;
-        r->index = from_zero(&m->index[0], at + i, r->m, own);
+        r->index = resolve_negative(&m->index[0], at + i, r->m, own);
         j->fn.each(r);
         r->dst += r->m * r->dst_step;
         r->src += r->m * r->src_step;
@@ -367,7 +366,7 @@ static void run_range(void *ctx, int64_t begin, int64_t end) {
     }
 }
 
-/* The first dim that threads may share and that is long enough. */
+/* The first dim that threads may divide and that is long enough. */
 static int find_cut(const Job *j, int parts) {
     const CcMove *m = j->m;
     for (int d = 0; d < m->ndim; d++) {

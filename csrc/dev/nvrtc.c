@@ -1,8 +1,8 @@
-/* nvrtc: CUDA C -> machine code of one architecture, by NVIDIA's runtime compiler. Needs neither a driver nor a GPU.
- * Nothing is included from CUDA: what is used of NVRTC 12 and 13 is declared here.
+/* nvrtc: compiles CUDA C for one architecture with NVIDIA's runtime compiler. Needs neither a driver nor a GPU, nor
+ * CUDA's headers: the used part of NVRTC 12's and 13's API is declared here.
  *
- * Where the library knows the device's architecture the result is a cubin, elsewhere (a GPU that is newer than the
- * library) PTX for the nearest one before it, which the driver compiles. */
+ * If the library supports the device's architecture, the result is a cubin; if the GPU is newer than the library, it is
+ * PTX for the nearest older architecture, which the driver compiles. */
 #include <pthread.h>
 
 #include "dev.h"
@@ -28,7 +28,7 @@ static struct {
 } nvrtc;
 
 static struct {
-    const char *path; /* that the package found */
+    const char *path; /* the one that the Python package found */
     int state;        /* 0: not loaded yet, 1: loaded, -1: missing */
     int arch[MAX_ARCHS], n_arch;
     char text[32];
@@ -38,8 +38,8 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 void cc_nvrtc_library(const char *path) { lib.path = path; }
 
-/* NVRTC asks the loader for its other half by its name alone; NVIDIA's wheels of CUDA 13 do not say that it lies in the
- * same folder. Once it is loaded it is found. */
+/* NVRTC opens its builtins library by bare name, and the libraries of NVIDIA's CUDA 13 wheels have no RPATH to their
+ * own folder. Loading it here first makes that lookup succeed. */
 static void open_builtins(int major, int minor) {
     char name[64];
     snprintf(name, sizeof name, "libnvrtc-builtins.so.%d.%d", major, minor);
@@ -67,7 +67,7 @@ static int load(CcErr *err) {
     if (!handle || cc_dl_bind(handle, rows, CC_COUNT(rows), err) < 0) return -1;
     int major = 0, minor = 0, n = 0;
     if (nvrtc.version(&major, &minor) || nvrtc.count_archs(&n) || n > MAX_ARCHS || nvrtc.archs(lib.arch))
-        return cc_err_set(err, CC_E_BACKEND, "NVRTC does not say which GPUs it knows");
+        return cc_err_set(err, CC_E_BACKEND, "NVRTC does not report its architectures");
     if (major < 12)
         return cc_err_set(err, CC_E_MISSING, "NVRTC %d.%d is too old: 12.0 or later is needed", major, minor);
     open_builtins(major, minor);
@@ -97,12 +97,12 @@ static int nearest(int arch) {
 int cc_nvrtc_options(int arch, CcSbuf *out, CcErr *err) {
     if (ready(err) < 0) return -1;
     const int known = nearest(arch);
-    if (!known) return cc_err_set(err, CC_E_UNSUPPORTED, "%s compiles nothing for sm_%d", lib.text, arch);
+    if (!known) return cc_err_set(err, CC_E_UNSUPPORTED, "%s does not support sm_%d", lib.text, arch);
     cc_sbuf_add(out, "--gpu-architecture=%s_%d\n--std=c++17\n--fmad=false\n", known == arch ? "sm" : "compute", known);
     return 0;
 }
 
-/* All of the compiler's complaints as events; the first error is the reason. */
+/* Logs the first lines of the compiler's log as events; *err gets the first error. */
 static void explain(ProgramRef program, int status, CcErr *err) {
     size_t n = 0;
     char *text = nvrtc.log_size(program, &n) || n == 0 ? NULL : malloc(n + 1);
@@ -139,9 +139,9 @@ static int take_image(ProgramRef program, bool ptx, CcCubin *out, CcErr *err) {
 int cc_nvrtc_compile(const char *source, const char *options, CcCubin *out, CcErr *err) {
     const char *option[MAX_OPTIONS];
     int n = 0;
-    cc_settle_begin();
-    char *copy = ready(err) < 0 ? NULL : strdup(options), *rest = NULL;
-    if (!copy) return -1;
+    cc_reclaim_begin();
+    if (ready(err) < 0) return -1;
+    char *copy = cc_mem_text(options), *rest = NULL;
     for (char *o = strtok_r(copy, "\n", &rest); o && n < CC_COUNT(option); o = strtok_r(NULL, "\n", &rest))
         option[n++] = o;
     ProgramRef program = NULL;

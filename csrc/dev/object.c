@@ -1,6 +1,6 @@
-/* object: puts a relocatable ELF object into memory that can be run. Only what LLVM makes of a kernel for the large
- * code model: sections, and absolute addresses of sections and of functions elsewhere (R_X86_64_64). Anything else is
- * refused; sizes and offsets are checked, as the object may come from disk. Code stays for good. */
+/* object: loads a relocatable ELF object into executable memory, for the life of the process. Supports what LLVM emits
+ * for a kernel in the large code model: sections, and absolute addresses of sections and external functions
+ * (R_X86_64_64). Refuses anything else, and checks all sizes and offsets, as the object may come from disk. */
 #include <elf.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -16,9 +16,9 @@ typedef struct Object {
     int n_sections;
     const Elf64_Sym *symbol;
     size_t n_symbols;
-    const char *names; /* of symbols; ends with 0 */
+    const char *names; /* the symbols' string table; ends with 0 */
     size_t n_names;
-    size_t place[MAX_SECTIONS]; /* in memory; of those that are loaded */
+    size_t place[MAX_SECTIONS]; /* offsets of the loaded sections in `memory` */
     char *memory;
     size_t bytes;
 } Object;
@@ -75,7 +75,7 @@ static const char *name_of(const Object *o, const Elf64_Sym *s) {
     return s->st_name < o->n_names ? o->names + s->st_name : "";
 }
 
-/* 0: there is none. */
+/* The symbol's address; 0: unresolved. */
 static uint64_t address_of(const Object *o, uint64_t symbol) {
     if (symbol >= o->n_symbols) return 0;
     const Elf64_Sym *s = &o->symbol[symbol];

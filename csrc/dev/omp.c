@@ -1,6 +1,5 @@
-/* omp: the OpenMP pool that torch has already started. libgomp keeps one pool per calling thread of
- * the program, so calling its entry point (GOMP_parallel, the one that compilers use) runs our
- * loops on torch's threads. Without it: one thread. */
+/* omp: runs our loops on torch's OpenMP threads. libgomp keeps one pool per calling thread, so calling its entry point
+ * (GOMP_parallel, which compilers emit) reuses the threads that torch has started. Without libgomp: one thread. */
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -14,8 +13,7 @@ static struct {
 static atomic_int threads = 1;
 
 static void find(void) {
-    /* torch's copy may be renamed (libgomp-a34b3233.so.1) and local: make its symbols global, so
-     * that oneDNN binds to it. */
+    /* torch's copy may be renamed (libgomp-a34b3233.so.1) and local; global symbols let oneDNN bind to it. */
     void *handle = cc_dl_loaded("libgomp");
     const CcDlRow rows[] = {
         {"omp_get_thread_num", (void **)&omp.thread_num},   {"omp_get_num_threads", (void **)&omp.num_threads},

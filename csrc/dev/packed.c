@@ -1,11 +1,11 @@
-/* packed: weights that were copied into the form a primitive wants, kept from call to call.
+/* packed: weights packed into the layout of a primitive, kept between calls.
  *
- * A copy is never changed: other weights, or another version of them, make a new one, and the old one goes with its
- * last reader. Those that others may share stand on shelves until then.
+ * A packed copy is immutable: other weights, or another version of them, get a new copy, and the old one is freed with
+ * its last reference. Copies that others may share are published in a hash table until then.
  *
- * Large ones lie side by side in chunks of huge pages, and a chunk goes with its last one: most weights are smaller
- * than such a page (64x512x512 with weights in DRAM: 160 us on small pages, 154 on huge ones; Zen 4, 2 threads), and
- * one alone in it would waste the rest. What a chunk has not handed out is not touched. */
+ * Large copies are carved from chunks of huge pages, since most weights are smaller than a huge page and one alone in
+ * it would waste the rest (64x512x512 with weights in DRAM: 160 us on small pages, 154 on huge ones; Zen 4, 2 threads).
+ * A chunk is freed with its last copy. The unused rest of a chunk is never touched, so it costs no memory. */
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -15,24 +15,24 @@ enum {
     ALIGN = 64,
     HUGE_PAGE = 1 << 21,
     CHUNK = 1 << 24,
-    LARGE = 1 << 16,
-    FIRST = 64, /* bytes of a chunk that it needs itself */
-    SHELVES = 1024
+    LARGE = 1 << 16, /* least bytes of a copy in a chunk */
+    FIRST = 64,      /* offset of a chunk's first copy, behind its header */
+    BUCKETS = 1024
 };
 
 struct CcPackChunk {
     size_t bytes, used;
-    int packs; /* that lie in it and are alive; under `lock` */
+    int packs; /* live copies in it; under `lock` */
 };
-_Static_assert(sizeof(CcPackChunk) <= FIRST, "a chunk's first pack lies behind it");
+_Static_assert(sizeof(CcPackChunk) <= FIRST, "the first copy starts behind the chunk's header");
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static CcPackChunk *current;   /* the one that has room, or NULL; under `lock` */
-static CcPack *shelf[SHELVES]; /* by what they are made from; under `lock` */
+static CcPackChunk *current;    /* the chunk to carve from, or NULL; under `lock` */
+static CcPack *bucket[BUCKETS]; /* published copies by weights and version; under `lock` */
 
 static size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
-static void leave(CcPackChunk *chunk) {
+static void release_chunk(CcPackChunk *chunk) {
     pthread_mutex_lock(&lock);
     const bool last = --chunk->packs == 0;
     if (last && chunk == current) current = NULL;
@@ -67,17 +67,17 @@ void cc_packed_drop(CcPacked *packed) {
     cc_packed_done(before);
 }
 
-/* ------------------------------------------------------------------ shelves */
+/* ------------------------------------------------------------------ shared copies */
 
-static CcPack **shelf_of(const void *from, uint64_t version) {
+static CcPack **bucket_of(const void *from, uint64_t version) {
     const uint64_t at[] = {(uint64_t)(uintptr_t)from, version};
-    return &shelf[cc_map_hash(at, sizeof at, 0) % SHELVES];
+    return &bucket[cc_map_hash(at, sizeof at, 0) % BUCKETS];
 }
 
 static bool may_share(uint64_t version) { return version >= CC_VERSION_UNIQUE && version != UINT64_MAX; }
 
-/* One more reader, unless the last one has just gone. */
-static bool read_too(CcPack *pack) {
+/* Takes a reference, unless the last one has just been dropped. */
+static bool add_reader(CcPack *pack) {
     int n = atomic_load(&pack->readers);
     while (n > 0 && !atomic_compare_exchange_weak(&pack->readers, &n, n + 1)) {}
     return n > 0;
@@ -85,44 +85,45 @@ static bool read_too(CcPack *pack) {
 
 static CcPack *find_shared(const void *from, uint64_t version, const CcPackForm *form) {
     pthread_mutex_lock(&lock);
-    CcPack *pack = *shelf_of(from, version);
+    CcPack *pack = *bucket_of(from, version);
     while (pack && (pack->from != from || pack->version != version || memcmp(&pack->form, form, sizeof *form) != 0 ||
-                    !read_too(pack)))
+                    !add_reader(pack)))
         pack = pack->next;
     pthread_mutex_unlock(&lock);
     return pack;
 }
 
-static void put_on_shelf(CcPack *pack) {
-    CcPack **at = shelf_of(pack->from, pack->version);
+static void publish(CcPack *pack) {
+    CcPack **at = bucket_of(pack->from, pack->version);
     pthread_mutex_lock(&lock);
-    if (!pack->shelved) {
+    if (!pack->published) {
         pack->next = *at;
         *at = pack;
-        pack->shelved = true;
+        pack->published = true;
     }
     pthread_mutex_unlock(&lock);
 }
 
-static void take_from_shelf(CcPack *pack) {
-    CcPack **at = shelf_of(pack->from, pack->version);
+static void unpublish(CcPack *pack) {
+    CcPack **at = bucket_of(pack->from, pack->version);
     pthread_mutex_lock(&lock);
-    if (pack->shelved) {
+    if (pack->published) {
         while (*at != pack) at = &(*at)->next;
         *at = pack->next;
-        pack->shelved = false;
+        pack->published = false;
     }
     pthread_mutex_unlock(&lock);
 }
 
-/* With a reader more. Where memory was exchanged under the same tensor (`.data`), nobody new finds the copy before. */
+/* Keeps the copy, with a reference. If the same version now has another address (`.data` was replaced), the previous
+ * copy is stale: no new owner may find it. */
 static void hold(CcPacked *packed, CcPack *pack) {
     atomic_fetch_add(&pack->readers, 1);
     pthread_mutex_lock(&packed->lock);
     CcPack *before = packed->now;
     packed->now = pack;
     pthread_mutex_unlock(&packed->lock);
-    if (before && before->version == pack->version && before->from != pack->from) take_from_shelf(before);
+    if (before && before->version == pack->version && before->from != pack->from) unpublish(before);
     cc_packed_done(before);
 }
 
@@ -140,15 +141,15 @@ CcPack *cc_packed_find(CcPacked *packed, const void *from, uint64_t version, con
 
 /* ------------------------------------------------------------------ memory */
 
-/* From the chunk that has room, or a new one. NULL: out of memory. */
+/* Carves a copy from the current chunk or a new one. NULL: out of memory. */
 static CcPack *carve(size_t bytes) {
     CcPack *pack = NULL;
     pthread_mutex_lock(&lock);
     if (!current || current->bytes - current->used < bytes) {
         const size_t whole = CC_MAX(CHUNK, round_up(FIRST + bytes, HUGE_PAGE));
-        current = aligned_alloc(HUGE_PAGE, whole); /* the one before lives by its packs */
+        current = aligned_alloc(HUGE_PAGE, whole); /* the copies in the previous chunk keep it alive */
         if (current) {
-            cc_pages_wish_huge(current, whole);
+            cc_pages_advise_huge(current, whole);
             *current = (CcPackChunk){.bytes = whole, .used = FIRST};
         }
     }
@@ -170,19 +171,19 @@ CcPack *cc_packed_make(size_t bytes, const void *from, uint64_t version, const C
     pack->from = from;
     pack->version = version;
     pack->form = *form;
-    pack->shelved = false;
+    pack->published = false;
     atomic_init(&pack->readers, 1);
     return pack;
 }
 
 void cc_packed_keep(CcPacked *packed, CcPack *pack) {
-    if (may_share(pack->version)) put_on_shelf(pack);
+    if (may_share(pack->version)) publish(pack);
     hold(packed, pack);
 }
 
 void cc_packed_done(CcPack *pack) {
     if (!pack || atomic_fetch_sub(&pack->readers, 1) != 1) return;
-    if (may_share(pack->version)) take_from_shelf(pack);
-    if (pack->chunk) leave(pack->chunk);
+    if (may_share(pack->version)) unpublish(pack);
+    if (pack->chunk) release_chunk(pack->chunk);
     else free(pack);
 }

@@ -1,12 +1,12 @@
-/* recur: a recurrent layer. Hidden units are taken in blocks of a vector's lanes; all gates of a block lie together,
- * so that a step's product and its cell meet in L1.
+/* recur: recurrent layers (LSTM, GRU, RNN). Hidden units are processed in blocks of one vector. All gates of a block
+ * are stored together, so that a step's product and its cell function meet in L1.
  *
- *   for chunks of steps:                          as many as have their gates in L2
+ *   for chunks of steps:                          as many as fit their gates in L2
  *     gates[step][row][block][gate][lane]         = bi + x @ wi^T, all rows at once
  *     for each step, blocks x tiles of rows:      sum = bh + h @ wh^T; h, c = cell(gates, sum)
  *
- * Threads take rows of the batch, and never wait for each other, where the weights fit each core's L2; else blocks.
- * Weights are first packed into panels [block][k][gate][lane]; with a single row they are read where they lie. */
+ * If the weights fit each core's L2, threads divide the batch and never wait for each other; else they divide the
+ * blocks. Weights are packed into panels [block][k][gate][lane]; with a single row they are read in place. */
 #include <immintrin.h>
 
 #include "dev_int.h"
@@ -15,15 +15,15 @@ enum {
     MAX_GATES = 4,
     MAX_ROWS = 6,
     MAX_LANES = 16,
-    CHUNK = 1 << 17, /* floats of gates: 512 KB */
-    DIRECT_ROWS = 2, /* so few rows in all are not worth packing for */
-    /* nor so many, one by one: they are read as fast (LSTM of 256: 8 steps 0.155 ms, packed 0.174; 64 steps 1.04 and
-     * 0.96; Zen 4) */
+    CHUNK = 1 << 17, /* most floats of a chunk's gates: 512 KB */
+    DIRECT_ROWS = 2, /* most rows over all steps for which packing does not pay */
+    /* the same for steps of batch 1 (LSTM of 256: 8 steps in place 0.155 ms, packed 0.174; 64 steps 1.04, 0.96; Zen 4) */
     DIRECT_STEPS = 16,
-    SMALL = 1 << 19, /* multiplications that a second thread is not worth its barrier for */
-    NEAR = 1 << 17   /* floats of recurrent weights that stay in each core's L2 (512 KB of 1 MB). 16 steps of an LSTM,
-                          by blocks and by rows, ms: 32 units, batch 8 0.032, 0.023; 64, 8 0.081, 0.056; 128, 4 0.141,
-                          0.109; 128, 64 1.395, 1.362; 192, 4 0.223, 0.249; 256, 4 0.375, 0.446; Zen 4, 2 threads */
+    SMALL = 1 << 19, /* multiply-adds below which a second thread is not worth its barrier */
+    /* Most floats of recurrent weights that stay in each core's L2 (512 KB of 1 MB). 16 steps of an LSTM, divided by
+     * blocks and by rows, ms: 32 units, batch 8 0.032, 0.023; 64, 8 0.081, 0.056; 128, 4 0.141, 0.109; 128, 64 1.395,
+     * 1.362; 192, 4 0.223, 0.249; 256, 4 0.375, 0.446; Zen 4, 2 threads. */
+    WEIGHTS_L2 = 1 << 17
 };
 
 typedef struct Product {
@@ -34,7 +34,7 @@ typedef struct Product {
 
 typedef struct Cell {
     int rows;
-    int64_t units; /* of the block */
+    int64_t units; /* hidden units in the block */
     const float *gates, *sum, *h;
     float *c, *y;
     int64_t gates_row, h_row, c_row, y_row;
@@ -62,9 +62,9 @@ typedef struct Kernels {
 
 static const Kernels *kernels_of_cpu(void) { return CC_CPU_WIDEST(&KERNELS); }
 
-/* Weights of one product. */
+/* The weights of one product. */
 typedef struct Matrix {
-    const float *at, *panels; /* panels NULL: read where they lie */
+    const float *at, *panels; /* panels NULL: read in place */
     int64_t row, n;
     CcPack *kept;
     const float *bias; /* [block][gate][lane] */
@@ -75,12 +75,12 @@ typedef struct Layer {
     const CcRecurCall *call;
     const Kernels *k;
     int gates;
-    int64_t blocks, width; /* width: of a block's gates */
+    int64_t blocks, width; /* width: floats of a block's gates */
     Matrix wi, wh;
     float *at, *c;           /* gates, [chunk][batch][blocks * width]; c [batch][blocks * lanes] */
-    int64_t row0, rows;      /* of the batch, that this thread or all of them do */
-    int64_t t0, chunk;       /* steps of the chunk, first one in memory */
-    int64_t t, tiles, h_row; /* the step */
+    int64_t row0, rows;      /* batch rows of this thread, or of all threads */
+    int64_t t0, chunk;       /* first step of the chunk in memory, and its number of steps */
+    int64_t t, tiles, h_row; /* the current step */
     const float *h;
 } Layer;
 
@@ -120,7 +120,7 @@ static void pack_blocks(void *ctx, int64_t begin, int64_t end) {
                    p->to + b * l->width * p->m->n);
 }
 
-/* Finds or makes the panels; *scratch is where they go that are not kept. */
+/* Finds or packs the panels. Panels that are not kept go to *scratch. */
 static int find_panels(const Layer *l, Matrix *m, CcPacked *packed, uint64_t version, bool direct, float **scratch) {
     const int64_t floats = l->blocks * l->width * m->n;
     const CcPackForm form = {CC_PACK_RECUR, {m->row, m->n, l->gates, l->r->hidden, l->k->lanes}};
@@ -141,7 +141,7 @@ static int find_panels(const Layer *l, Matrix *m, CcPacked *packed, uint64_t ver
     return 0;
 }
 
-static const float *lay_bias(const Layer *l, const float *bias, float **scratch) {
+static const float *pack_bias(const Layer *l, const float *bias, float **scratch) {
     float *to = *scratch, *at = to;
     for (int64_t b = 0; b < l->blocks; b++)
         for (int g = 0; g < l->gates; g++)
@@ -151,9 +151,9 @@ static const float *lay_bias(const Layer *l, const float *bias, float **scratch)
     return to;
 }
 
-/* ------------------------------------------------------------------ work, divided by blocks of units */
+/* ------------------------------------------------------------------ work units: blocks of hidden units */
 
-/* One block's gates for n rows. */
+/* The gates of one block for n rows. */
 static void multiply(const Layer *l, const Matrix *m, int64_t block, Product p, int64_t n) {
     p.first = m->bias + block * l->width;
     p.n = m->n;
@@ -172,7 +172,7 @@ static void multiply(const Layer *l, const Matrix *m, int64_t block, Product p, 
     }
 }
 
-/* Units: [block][the fewer ones of steps and rows of the batch]. */
+/* Units: [block][steps or batch rows, whichever are fewer]. */
 static void project(void *ctx, int64_t begin, int64_t end) {
     const Layer *l = ctx;
     const CcRecur *r = l->r;
@@ -239,15 +239,15 @@ static void run_steps(Layer *l) {
     }
 }
 
-/* Is each thread to do all steps of its rows, so that no step waits for another thread? */
+/* Should threads divide the batch, so that no step waits for another thread? */
 static bool by_rows(const Layer *l) {
     const CcRecur *r = l->r;
     const int64_t parts = cc_omp_width(), weights = l->blocks * l->width * r->hidden;
-    return parts > 1 && (r->batch % parts == 0 || r->batch >= 2 * parts) && weights <= NEAR &&
+    return parts > 1 && (r->batch % parts == 0 || r->batch >= 2 * parts) && weights <= WEIGHTS_L2 &&
            weights * r->batch * r->steps >= SMALL / 8;
 }
 
-/* All steps of some rows of the batch, on one thread (cc_omp_run doesn't nest). */
+/* All steps of batch rows [begin, end), on one thread (cc_omp_run does not nest). */
 static void run_rows(void *ctx, int64_t begin, int64_t end) {
     Layer l = *(const Layer *)ctx;
     const int64_t weights = l.blocks * l.width;
@@ -268,8 +268,8 @@ int cc_recur_run(const CcRecur *r, const CcRecurCall *call, CcErr *err) {
     l.blocks = (r->hidden + l.k->lanes - 1) / l.k->lanes;
     l.width = l.gates * l.k->lanes;
     const int64_t c_row = l.blocks * l.k->lanes, rows = r->steps * r->batch;
-    l.wi = (Matrix){.at = call->wi, .row = r->wi_row, .n = r->in, .bias = lay_bias(&l, call->bi, &scratch)};
-    l.wh = (Matrix){.at = call->wh, .row = r->wh_row, .n = r->hidden, .bias = lay_bias(&l, call->bh, &scratch)};
+    l.wi = (Matrix){.at = call->wi, .row = r->wi_row, .n = r->in, .bias = pack_bias(&l, call->bi, &scratch)};
+    l.wh = (Matrix){.at = call->wh, .row = r->wh_row, .n = r->hidden, .bias = pack_bias(&l, call->bh, &scratch)};
     l.c = scratch;
     scratch += c_row * r->batch;
     int status = find_panels(&l, &l.wi, call->packed_wi, call->version_wi, rows <= DIRECT_ROWS, &scratch);

@@ -1,8 +1,8 @@
-/* scratch: memory for what a call needs only while it runs.
+/* scratch: temporary memory of a call.
  *
- *   blocks       of a call, which any thread may use. One waits for the next call: its pages are there, what was written
- *                last is still in the caches, and memory is not held twice.
- *   thread       of one thread, until it asks again. */
+ *   blocks       belong to a call; any thread may use them. One spare block waits for the next call: its pages are mapped
+ *                and its latest contents may still be cached.
+ *   thread       belongs to one thread, until its next request. */
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -16,12 +16,12 @@ CcScratch *cc_scratch_take(size_t bytes) {
     CcScratch *block = atomic_exchange(&spare, NULL);
     if (block && block->bytes >= bytes) return block;
     free(block);
-    /* what is left over beyond whole huge pages has small ones: rounding up would keep up to 2 MiB that nobody uses */
+    /* rounds to small pages: rounding to huge pages would hold up to 2 MiB unused */
     const size_t rounded = (sizeof *block + bytes + PAGE - 1) / PAGE * PAGE;
     void *at = NULL;
     if (posix_memalign(&at, bytes >= HUGE_PAGE ? HUGE_PAGE : PAGE, rounded)) return NULL;
     block = at;
-    cc_pages_wish_huge(block, rounded);
+    cc_pages_advise_huge(block, rounded);
     block->bytes = rounded - sizeof *block;
     return block;
 }
@@ -33,7 +33,7 @@ void cc_scratch_give(CcScratch *block) {
 
 void cc_scratch_trim(void) { free(atomic_exchange(&spare, NULL)); }
 
-/* ------------------------------------------------------------------ of one thread, freed when it ends */
+/* ------------------------------------------------------------------ per thread, freed when it exits */
 
 static _Thread_local struct {
     void *at;
@@ -56,7 +56,7 @@ void *cc_scratch_thread(size_t bytes) {
     if (bytes <= mine.bytes) return mine.at;
     pthread_once(&once, make_key);
     if (!has_key) return NULL;
-    set_mine(NULL, 0); /* never both */
+    set_mine(NULL, 0); /* frees the old memory first: never holds both */
     set_mine(aligned_alloc(ALIGN, (bytes + ALIGN - 1) / ALIGN * ALIGN), bytes);
     return mine.at;
 }

@@ -1,22 +1,22 @@
-/* vet: a library is not believed, it is checked. Before a primitive of oneDNN serves it is run once, with its bias and
- * post-ops, on numbers that this file makes, and results all over dst (corners and edges, where kernels have their tails)
- * are compared with sums in double. A large one is run smaller: fewer rows, columns, images or lines by whole blocks, so
- * that what is left over at the ends stays, and only if oneDNN takes the same code for that (dnnl.c asks).
+/* vet: verifies oneDNN's primitives before their first use. Each runs once, with its bias and post-ops, on generated
+ * numbers; samples all over dst (corners and edges, where kernels have their tails) are compared with sums in double. A
+ * large problem is checked by a smaller one: fewer rows, columns, batches or lines by whole blocks, which keeps the
+ * remainders at the ends, and only if oneDNN uses the same implementation for it (dnnl.c checks).
  *
- * Numbers are small integers times a power of two, which halves hold exactly; their products are near 1, and no bias
- * and no operand is 0: what drops one of them is found. */
+ * Numbers are small integers times a power of two, which bf16 and f16 hold exactly. Sums of products are near 1, and no
+ * bias or operand is 0, so a primitive that drops one of them is caught. */
 #include <math.h>
 
 #include "dev_int.h"
 
 enum {
-    TILE = 8191, /* numbers that repeat; a prime, so that rows differ */
-    BLOCK = 64,  /* of rows and columns: what is left over is the same in a smaller one */
-    LINES = 8,   /* the same of lines of an image */
-    MOST_WORK = 1 << 25,
+    TILE = 8191,         /* period of the generated numbers; a prime, so that rows differ */
+    BLOCK = 64,          /* granularity of shrinking rows and columns: keeps their remainder */
+    LINES = 8,           /* the same for lines of a convolution */
+    MOST_WORK = 1 << 25, /* multiply-adds of a check */
     MOST_SAMPLES = 96,
     LEAST_SAMPLES = 12,
-    SAMPLED_WORK = 1 << 16, /* multiplications in double */
+    SAMPLED_WORK = 1 << 16, /* multiply-adds in double over all samples */
     CHUNK = 256,
     PAD = 64
 };
@@ -24,15 +24,15 @@ enum { SRC, WEIGHTS, BIAS, DST, POST, PARTS = POST + CC_DNNL_MAX_POST };
 
 typedef struct Vet {
     const CcPrimDesc *d;
-    const CcTensorDesc *part[PARTS]; /* NULL: there is none */
+    const CcTensorDesc *part[PARTS]; /* NULL: absent */
     char *at[PARTS];
     char *scratch;
-    bool sums;
-    int64_t depth;                   /* products that make one result */
-    int64_t index[CC_DNNL_MAX_NDIM]; /* in dst */
+    bool sums;                       /* a post-op adds dst's previous contents */
+    int64_t depth;                   /* products summed into one result */
+    int64_t index[CC_DNNL_MAX_NDIM]; /* the current sample in dst */
 } Vet;
 
-/* ------------------------------------------------------------------ what is run */
+/* ------------------------------------------------------------------ the problem to run */
 
 static int64_t product_of(const CcTensorDesc *t, int from) {
     int64_t n = 1;
@@ -49,13 +49,13 @@ int64_t cc_vet_work(const CcPrimDesc *d) {
     return product_of(d->kind == CC_PRIM_DECONV ? &d->src : &d->dst, 0) * depth_of(d);
 }
 
-static void set_size(CcPrimDesc *d, int dim, int64_t size) { /* of dst, and of operands */
+static void set_size(CcPrimDesc *d, int dim, int64_t size) { /* of dst and the post-ops' operands */
     d->dst.size[dim] = size;
     for (int i = 0; i < d->n_post; i++)
         if (d->post[i].operand.ndim && d->post[i].operand.size[dim] > 1) d->post[i].operand.size[dim] = size;
 }
 
-/* One or more blocks and what is left over. */
+/* `blocks` blocks and n's remainder; n itself if it has no more. */
 static int64_t fewer(int64_t n, int64_t block, int64_t blocks) {
     return n < (blocks + 1) * block ? n : blocks * block + n % block;
 }
@@ -76,16 +76,17 @@ static void shrink_product(CcPrimDesc *d) {
     set_size(d, c, columns);
 }
 
-/* The first image; of images and volumes fewer lines; fewer outputs. */
+/* Batch 1; fewer lines in 2 and 3 dims; fewer output channels. */
 static void shrink_conv(CcPrimDesc *d) {
     const bool groups = d->weights.ndim > d->dst.ndim;
     d->src.size[0] = 1;
     set_size(d, 0, 1);
     if (d->dst.ndim > 3) {
-        const int64_t reach = d->dilation[0] * (d->weights.size[2 + groups] - 1), edge = d->before[0] + d->after[0];
+        const int64_t reach = d->dilation[0] * (d->weights.size[2 + groups] - 1),
+                      edge = d->pad_before[0] + d->pad_after[0];
         int64_t few = d->kind == CC_PRIM_DECONV ? d->src.size[2] : d->dst.size[2];
         few = fewer(few, LINES, 1);
-        const int64_t wide = (few - 1) * d->step[0] + reach + 1 - edge;
+        const int64_t wide = (few - 1) * d->stride[0] + reach + 1 - edge;
         if (d->kind == CC_PRIM_CONV && wide > 0 && wide <= d->src.size[2]) {
             d->src.size[2] = wide;
             set_size(d, 2, few);
@@ -101,13 +102,13 @@ static void shrink_conv(CcPrimDesc *d) {
     set_size(d, 1, outputs);
 }
 
-static int64_t extent(const CcTensorDesc *t) { /* elements from the first to the last */
+static int64_t extent(const CcTensorDesc *t) { /* elements from the first to the last, gaps included */
     int64_t n = 1;
     for (int i = 0; i < t->ndim; i++) n += (t->size[i] - 1) * t->stride[i];
     return n;
 }
 
-/* What lay side by side does so again: oneDNN has other code for gaps. */
+/* Makes a shrunk tensor dense if the original was: oneDNN uses other code for gaps. */
 static void close_gaps(const CcTensorDesc *was, CcTensorDesc *now) {
     if (extent(was) != product_of(was, 0)) return;
     for (int i = 0; i < was->ndim; i++) {
@@ -131,7 +132,7 @@ bool cc_vet_smaller(const CcPrimDesc *d, CcPrimDesc *out) {
     return cc_vet_work(out) < cc_vet_work(d);
 }
 
-/* ------------------------------------------------------------------ what is known */
+/* ------------------------------------------------------------------ verdicts */
 
 enum { RIGHT = 1, WRONG };
 static CcMap known; /* hash of a key -> RIGHT or WRONG */
@@ -147,7 +148,7 @@ int cc_vet_known(const char *key, size_t n, CcErr *err) {
         free(blob.at);
         cc_map_put(&known, hash, verdict);
     } else if (verdict == WRONG) {
-        cc_err_set(err, CC_E_VERIFY, "it was wrong before");
+        cc_err_set(err, CC_E_VERIFY, "it failed an earlier check");
     }
     return verdict == RIGHT ? 1 : verdict == WRONG ? -1 : 0;
 }
@@ -161,11 +162,11 @@ void cc_vet_keep(const char *key, size_t n, const CcErr *wrong) {
     cc_disk_put(CC_DISK_VERDICT, key, n, &(CcBlob){text, 1 + more});
 }
 
-/* ------------------------------------------------------------------ its numbers */
+/* ------------------------------------------------------------------ generated numbers */
 
 static size_t bytes_of(const CcTensorDesc *t) { return (size_t)extent(t) * (size_t)cc_dtype_info(t->dtype)->size; }
 
-/* 1 to `most` with either sign, times 2^-shift. */
+/* Fills with +-(1 .. most) * 2^-shift. */
 static void fill(const CcTensorDesc *t, char *at, uint32_t seed, int most, int shift) {
     float tile[TILE];
     uint16_t half[TILE];
@@ -183,7 +184,7 @@ static void fill(const CcTensorDesc *t, char *at, uint32_t seed, int most, int s
     for (size_t i = 0; i < bytes; i += whole) memcpy(at + i, from, CC_MIN(whole, bytes - i));
 }
 
-/* -1: no memory */
+/* -1: out of memory */
 static int make_numbers(Vet *v, size_t scratch) {
     const CcPrimDesc *d = v->d;
     bool half = false;
@@ -196,12 +197,12 @@ static int make_numbers(Vet *v, size_t scratch) {
     }
     v->scratch = aligned_alloc(PAD, bytes + PAD);
     if (!v->scratch) return -1;
-    /* 15 / 8 or 2047 / 1024 is the largest; the sum of n products of such numbers is about as large as its root says */
+    /* The largest number is 15 / 8 or 2047 / 1024. A sum of n products grows as sqrt(n), which `less` compensates. */
     const int most = half ? 15 : 2047, shift = half ? 3 : 10, less = ilogb(sqrt((double)v->depth)) + 1;
     for (int i = 0; i < PARTS; i++) {
         if (!v->part[i]) continue;
         v->at[i] = v->scratch + place[i];
-        if (i == DST && !v->sums) memset(v->at[i], 0xff, bytes_of(&d->dst)); /* NaN: what is not written shows */
+        if (i == DST && !v->sums) memset(v->at[i], 0xff, bytes_of(&d->dst)); /* NaN: reveals unwritten results */
         else fill(v->part[i], v->at[i], (uint32_t)i * 7919 + 1, most, shift + (i == WEIGHTS ? less : 0));
     }
     return 0;
@@ -222,13 +223,13 @@ static double load(const Vet *v, int part, const int64_t *index) {
     return value;
 }
 
-/* ------------------------------------------------------------------ what the result is */
+/* ------------------------------------------------------------------ expected results */
 
 typedef struct Result {
-    double value, error; /* that sums in f32 may have */
+    double value, error; /* error: bound of rounding errors in f32 */
 } Result;
 
-/* Adds the products of n numbers, which lie along these dims from these indices on, and the same without signs. */
+/* Adds n products along these dims from these indices on to *sum, and their absolute values to *size. */
 static void add_products(const Vet *v, const int64_t *src, int src_dim, const int64_t *weights, int weights_dim,
                          int64_t n, double *sum, double *size) {
     float a[CHUNK], b[CHUNK];
@@ -255,14 +256,14 @@ static void multiply_rows(const Vet *v, double *sum, double *size) {
     add_products(v, src, c, weights, c - 1, v->depth, sum, size);
 }
 
-/* Where an output of the wide side and a tap of the kernel meet the other side; false: in the padding, or between
- * steps. */
-static bool meet(const Vet *v, int dim, int64_t out, int64_t tap, int64_t *in) {
+/* The input position *in that an output and a tap of the kernel read. false: padding, or between two strides of a
+ * transposed convolution. */
+static bool find_input(const Vet *v, int dim, int64_t out, int64_t tap, int64_t *in) {
     const CcPrimDesc *d = v->d;
-    const int64_t far = tap * d->dilation[dim] - d->before[dim];
-    *in = d->kind == CC_PRIM_CONV ? out * d->step[dim] + far : out - far;
-    if (d->kind == CC_PRIM_DECONV && *in % d->step[dim]) return false;
-    if (d->kind == CC_PRIM_DECONV) *in /= d->step[dim];
+    const int64_t far = tap * d->dilation[dim] - d->pad_before[dim];
+    *in = d->kind == CC_PRIM_CONV ? out * d->stride[dim] + far : out - far;
+    if (d->kind == CC_PRIM_DECONV && *in % d->stride[dim]) return false;
+    if (d->kind == CC_PRIM_DECONV) *in /= d->stride[dim];
     return *in >= 0 && *in < d->src.size[2 + dim];
 }
 
@@ -279,7 +280,7 @@ static void convolve(const Vet *v, double *sum, double *size) {
         for (int i = dims - 1; i >= 0; i--) {
             const int64_t n = d->weights.size[extra + 2 + i];
             weights[extra + 2 + i] = rest % n;
-            inside = meet(v, i, v->index[2 + i], rest % n, &src[2 + i]) && inside;
+            inside = find_input(v, i, v->index[2 + i], rest % n, &src[2 + i]) && inside;
             rest /= n;
         }
         src[1] = group * inputs;
@@ -297,7 +298,7 @@ static double apply(CcPostKind kind, double x) {
     }
 }
 
-/* before: what dst held there */
+/* before: dst's previous value */
 static Result expect(const Vet *v, double before) {
     const CcPrimDesc *d = v->d;
     const double unit = ldexp(1, -23);
@@ -316,7 +317,7 @@ static Result expect(const Vet *v, double before) {
         if (kind == CC_POST_MUL || kind == CC_POST_SCALE) {
             value *= other;
             error *= fabs(other);
-        } else { /* none is steeper than 1.2; they are approximations */
+        } else { /* activations: no slope exceeds 1.2; oneDNN approximates them */
             error = 1.2 * error + 1e-5 * (1 + fabs(value));
             value = apply(kind, value);
         }
@@ -324,7 +325,7 @@ static Result expect(const Vet *v, double before) {
     return (Result){value, error};
 }
 
-/* Corners first; then edges are as likely as all that lies between. */
+/* Picks a sample: two corners first; then each dim is at an edge with probability 1/2. */
 static void choose_index(Vet *v, int sample, uint32_t *seed) {
     for (int i = 0; i < v->d->dst.ndim; i++) {
         *seed = *seed * 1664525u + 1013904223u;
@@ -339,7 +340,7 @@ static bool is_right(const Vet *v, const Result *want, double *got) {
     const double unit = to == CC_DT_BF16 ? 0x1p-8 : to == CC_DT_F16 ? 0x1p-11 : 0x1p-24;
     const double most = to == CC_DT_F16 ? 65000 : 3e38;
     *got = load(v, DST, v->index);
-    if (!(fabs(want->value) < most)) return true; /* by a scale that leaves no number */
+    if (!(fabs(want->value) < most)) return true; /* out of dst's range */
     return fabs(*got - want->value) <= 4 * want->error + 4 * unit * fabs(want->value) + ldexp(unit, -12);
 }
 
@@ -347,7 +348,7 @@ static int compare(Vet *v, CcPrim *p, CcErr *err) {
     const int n = (int)CC_MAX(LEAST_SAMPLES, CC_MIN(MOST_SAMPLES, SAMPLED_WORK / v->depth));
     Result want[MOST_SAMPLES];
     uint32_t seed = 1;
-    for (int i = 0; i < n; i++) { /* before it runs: dst may be summed to */
+    for (int i = 0; i < n; i++) { /* before the run, which overwrites dst */
         choose_index(v, i, &seed);
         want[i] = expect(v, v->sums ? load(v, DST, v->index) : 0);
     }
@@ -360,7 +361,7 @@ static int compare(Vet *v, CcPrim *p, CcErr *err) {
         double got;
         choose_index(v, i, &seed);
         if (!is_right(v, &want[i], &got))
-            return cc_err_set(err, CC_E_VERIFY, "it gives %g where %g is right", got, want[i].value);
+            return cc_err_set(err, CC_E_VERIFY, "it gives %g instead of %g", got, want[i].value);
     }
     return 0;
 }
@@ -371,7 +372,7 @@ int cc_vet_run(CcPrim *p, const CcPrimDesc *d, CcErr *err) {
         v.part[POST + i] = d->post[i].operand.ndim ? &d->post[i].operand : NULL;
         v.sums = v.sums || d->post[i].kind == CC_POST_SUM;
     }
-    if (make_numbers(&v, cc_dnnl_bytes(p)) < 0) return cc_err_set(err, CC_E_MEMORY, "no memory to check it");
+    if (make_numbers(&v, cc_dnnl_bytes(p)) < 0) return cc_err_set(err, CC_E_MEMORY, "no memory to verify a primitive");
     const int status = compare(&v, p, err);
     free(v.scratch);
     return status;

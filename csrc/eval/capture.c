@@ -1,47 +1,47 @@
-/* capture: a shape's plan as a CUDA graph, which one launch replays (the knob cuda_graphs).
+/* capture: a shape's plan as a CUDA graph, which one launch replays (knob cuda_graphs).
  *
- *   call 1  recorded        2  the plan, as it is           3  captured, and replayed           4 ...  replayed
+ *   call 1  recorded     2  the plan runs without a graph     3  captured, and replayed     4 ...  replayed
  *
- * Everything of a plan is captured, torch's kernels as well, so the capture is torch's (ccompile/graphs.py): its
- * allocator keeps what was allocated meanwhile for the graph alone. Kernels find the same addresses in each replay:
+ * The capture includes torch's kernels, so torch performs it (ccompile/graphs.py): its allocator reserves memory
+ * allocated meanwhile for the graph. Kernels find the same addresses in each replay:
  *
- *   inputs that stay    parameters, buffers, and what lay at one address in both calls before: they are read and written in
- *                       place. Each call looks whether they are still there; one that has moved is copied from then on, or is a
- *                       parameter, and the plan is captured again
- *   other inputs        are copied into buffers of the graph's
- *   results             are copied into tensors of the call's own. So nothing that a caller ever sees lies in the graph's
- *                       memory, whatever is done with it: no replay can change what is referred to, on whatever stream it is
- *                       read, and it outlives the graph. One copy of the results is what that costs
+ *   inputs that stay    parameters, buffers, and inputs at the same address in calls 1 and 2: used in place. Each
+ *                       call checks the addresses. An input that has moved is copied from then on; if it is a
+ *                       parameter, the plan is captured again
+ *   other inputs        copied into buffers of the graph
+ *   results             copied into new tensors of the call. So nothing that a caller gets is in the graph's memory: no
+ *                       replay can change it, it can be read on any stream, and it outlives the graph, at the cost of
+ *                       one copy
  *
- * A graph is for one stream, where copies and replays follow one another; other streams have other graphs. What a plan
- * may hold that can't be captured is looked for before (refusal); what is found only then (a step that waits for the
- * GPU) ends the capture with an error, and the plan is run as it is from then on. Either way an event says why. GIL
- * held everywhere but inside of torch's calls. */
+ * A graph belongs to one stream, which orders copies and replays; other streams have separate graphs. A plan with parts
+ * known not to be capturable is refused in advance. If only the capture finds such a part (a step that waits for the
+ * GPU), it fails, and the plan runs without a graph from then on. Either way an event says why. The GIL is held
+ * everywhere except inside torch's calls. */
 #include "eval_int.h"
 
 enum {
-    LEAST_LAUNCHES = 4, /* a replay is up to three: copies in, the graph, copies out */
+    LEAST_LAUNCHES = 4, /* a replay takes up to three: copies in, the graph, copies out */
     STREAMS = 4,
-    CAPTURES = 8 /* of one stream: parameters that are other ones all the time */
+    CAPTURES = 8 /* most captures per stream: parameters may keep changing */
 };
-/* What is copied may take as long as the launches that are saved: a step's is about 5 us, in which a GPU copies so much
- * (2 TB/s read and written; neither was measured: there was no GPU). */
+/* Copies may take as long as the launches that are saved. A launch takes about 5 us, in which a GPU copies this many
+ * bytes (at 2 TB/s read and written; both figures are estimates, made without a GPU). */
 static const int64_t BYTES_PER_STEP = 4 << 20;
 
 enum { CPU = 1, CUDA = 2 }; /* CcType.device */
 
 typedef struct Input {
-    void *at;                     /* where it lay in the last call, or lies in the graph */
-    PyObject *buffer;             /* strong: what it is copied to; NULL: it is used in place */
-    bool moves, written, counted; /* counted: by torch */
+    void *at;                     /* its address in the last call, or in the graph */
+    PyObject *buffer;             /* strong: the buffer it is copied to; NULL: used in place */
+    bool moves, written, counted; /* counted: by `_version` */
 } Input;
 
-/* Results whose memory is one storage, or one of them: all of it is copied at once. */
+/* Results that share one storage, which is copied at once. */
 typedef struct Group {
     uintptr_t storage;
-    int n, value;      /* results; the first one's value */
-    int64_t low, high; /* elements of the storage */
-    CcType type;       /* of the copy: the result's, or [high - low] */
+    int n, value;      /* number of results; the value of the first one */
+    int64_t low, high; /* range of elements in the storage */
+    CcType type;       /* type of the copy: the result's, or [high - low] */
 } Group;
 
 typedef struct Result {
@@ -52,13 +52,13 @@ typedef struct Result {
 
 typedef struct Graph {
     void *stream;
-    unsigned long thread; /* that ran the plan before: libraries keep what they have prepared for it */
+    unsigned long thread; /* the thread that ran the plan before: libraries keep per-thread state */
     bool seen, busy, writes;
     int captures;
     Input *in;                /* by trace input */
     PyObject *replay;         /* strong, callable; NULL: not captured */
-    PyObject *blocks;         /* strong, list: memory that lives as long */
-    PyObject *buffers, *kept; /* strong, lists: what inputs are copied to, what results are copied from */
+    PyObject *blocks;         /* strong, list: memory that lives as long as the graph */
+    PyObject *buffers, *kept; /* strong, lists: destinations of inputs, sources of results */
     CC_VEC(Group) group;
     CC_VEC(Result) result;
     uint64_t replays;
@@ -67,19 +67,19 @@ typedef struct Graph {
 struct CcCaptures {
     int device, segment, n_input;
     bool forced;
-    char *refused; /* why there are no graphs */
+    char *refused; /* why there are no graphs; NULL: not refused */
     CC_VEC(Graph *) graph;
 };
 
 struct CcCapturing {
     const CcTrace *trace;
-    CcScratch *x;
+    CcCallState *x;
     Graph *graph;
-    PyObject **own; /* the call's inputs; those in x die where the plan needs them no more */
+    PyObject **own; /* the call's inputs; the plan drops those in x after their last use */
 };
 
 static PyObject *door; /* ccompile.graphs */
-static bool capturing; /* torch captures one graph at a time */
+static bool capturing; /* torch can capture only one graph at a time */
 
 /* ------------------------------------------------------------------ what can't be captured */
 
@@ -92,18 +92,17 @@ static bool repeatable(const CcTrace *t, int recipe, bool values) {
     return true;
 }
 
-/* Random numbers may: torch has the device's generator take part in each capture, and moves it on in each replay. What
- * seeds it is an effect. */
+/* Random numbers can be captured: torch registers the device's generator with each capture and advances it in each
+ * replay. Seeding the generator is an effect, which can't. */
 static const char *refuse_node(const CcTrace *t, const CcGraph *g, const CcNode *n) {
     const CcAction *a = &t->node.at[n->host];
-    if (n->flags & CC_N_EFFECT && !a->state) return "it has an effect beside its results";
-    if (a->checked) return "the size of its result is known only when it was made";
+    if (n->flags & CC_N_EFFECT && !a->state) return "it has an effect besides its results";
+    if (a->checked) return "the size of its result depends on data";
     for (int i = 0; i < n->n_in; i++)
-        if (cc_graph_operand(g, n, i)->kind == CC_IN_NUMBER)
-            return "it takes a number that is another one in each call";
+        if (cc_graph_operand(g, n, i)->kind == CC_IN_NUMBER) return "it takes a number that varies between calls";
     for (int i = 0; i < a->n; i++)
         if (!repeatable(t, t->args.at[a->args0 + i], !a->state))
-            return "it takes something that may be another in each call";
+            return "it takes an object that may vary between calls";
     return NULL;
 }
 
@@ -114,7 +113,7 @@ static bool on_device(const CcCaptures *c, const CcType *t) {
 static void refuse(CcCaptures *c, const char *what, const char *why) {
     CcSbuf sb = {0};
     cc_sbuf_add(&sb, "%s%s%s", what, *what ? ": " : "", why);
-    c->refused = strdup(cc_sbuf_text(&sb));
+    c->refused = cc_mem_text(cc_sbuf_text(&sb));
     cc_log_add(CC_LOG_CAPTURE, "segment %d: no CUDA graph: %s", c->segment, cc_sbuf_text(&sb));
     cc_sbuf_free(&sb);
 }
@@ -128,7 +127,7 @@ static void look_at_plan(CcCaptures *c, const CcTrace *t, const CcShape *shape) 
         if (why != NULL) refuse(c, t->node.at[g->node.at[i].host].name, why);
     }
     for (int v = 0; v < g->val.n && c->refused == NULL; v++) {
-        if (g->val.at[v].type.ndim < 0) refuse(c, "", "a value is no plain tensor");
+        if (g->val.at[v].type.ndim < 0) refuse(c, "", "a value is not a plain tensor");
         else if (!on_device(c, &g->val.at[v].type)) refuse(c, "", "its tensors are on several devices");
     }
     if (c->refused == NULL && t->scoped) refuse(c, "", "a block of torch.inference_mode begins or ends in it");
@@ -157,7 +156,7 @@ CcCaptures *cc_capture_new(const CcSegment *s, const CcShape *shape) {
 /* ------------------------------------------------------------------ life */
 
 static void drop_graph(Graph *g, int n_input) {
-    Py_CLEAR(g->replay); /* first: kernels before memory */
+    Py_CLEAR(g->replay); /* first: kernels must go before their memory */
     Py_CLEAR(g->blocks);
     Py_CLEAR(g->buffers);
     Py_CLEAR(g->kept);
@@ -197,7 +196,7 @@ void cc_capture_describe(const CcCaptures *c, CcSbuf *out) {
                     replays == 1 ? "" : "s");
 }
 
-/* The graph of this stream. NULL: there are too many. */
+/* The stream's graph. NULL: too many streams. */
 static Graph *find_graph(CcCaptures *c, void *stream) {
     for (int i = 0; i < c->graph.n; i++)
         if (c->graph.at[i]->stream == stream) return c->graph.at[i];
@@ -211,7 +210,7 @@ static Graph *find_graph(CcCaptures *c, void *stream) {
 
 /* ------------------------------------------------------------------ inputs */
 
-static PyObject *input_of(const CcTrace *t, const CcScratch *x, int i) { return x->value[t->input_value.at[i]]; }
+static PyObject *input_of(const CcTrace *t, const CcCallState *x, int i) { return x->value[t->input_value.at[i]]; }
 
 static void *address_of(PyObject *tensor) {
     CcTensor t;
@@ -219,8 +218,8 @@ static void *address_of(PyObject *tensor) {
     return t.data;
 }
 
-/* Notes which inputs are elsewhere than in the call before. Whether there are any that the graph has in place. */
-static bool note_inputs(const CcTrace *t, const CcScratch *x, Graph *g) {
+/* Notes which inputs have moved since the last call. Returns whether any of them is used in place by the graph. */
+static bool note_inputs(const CcTrace *t, const CcCallState *x, Graph *g) {
     bool moved = false;
     for (int i = 0; i < t->input.n; i++) {
         if (g->in[i].buffer != NULL) continue;
@@ -234,15 +233,15 @@ static bool note_inputs(const CcTrace *t, const CcScratch *x, Graph *g) {
     return moved;
 }
 
-/* A call's copies would read before the graph what it is to read behind a write of its own. */
-static bool copies_written(const CcTrace *t, const CcScratch *x, const Graph *g) {
+/* Whether an input that is copied overlaps one that the graph writes to: the copy would read it before the write. */
+static bool copies_written(const CcTrace *t, const CcCallState *x, const Graph *g) {
     for (int i = 0; g->writes && i < t->input.n; i++)
         for (int k = 0; g->in[i].buffer != NULL && k < t->input.n; k++)
             if (g->in[k].written && cc_undo_overlap(input_of(t, x, i), input_of(t, x, k))) return true;
     return false;
 }
 
-static const char *make_buffers(const CcTrace *t, const CcScratch *x, Graph *g, int64_t *bytes) {
+static const char *make_buffers(const CcTrace *t, const CcCallState *x, Graph *g, int64_t *bytes) {
     g->buffers = PyList_New(0);
     for (int i = 0; g->buffers != NULL && i < t->input.n; i++) {
         if (!g->in[i].moves) continue;
@@ -268,7 +267,7 @@ static int call_door(const char *name, PyObject *a, PyObject *b) {
     return r != NULL ? 0 : -1;
 }
 
-static int copy_inputs(const CcTrace *t, const CcScratch *x, const Graph *g) {
+static int copy_inputs(const CcTrace *t, const CcCallState *x, const Graph *g) {
     const Py_ssize_t n = PyList_GET_SIZE(g->buffers);
     if (n == 0) return 0;
     PyObject *from = PyList_New(n);
@@ -280,8 +279,8 @@ static int copy_inputs(const CcTrace *t, const CcScratch *x, const Graph *g) {
     return status;
 }
 
-/* Puts buffers where the call's own inputs stand, or back. */
-static void give_inputs(const CcTrace *t, CcScratch *x, const Graph *g, PyObject **own) {
+/* Replaces the call's inputs by buffers, or restores them. */
+static void give_inputs(const CcTrace *t, CcCallState *x, const Graph *g, PyObject **own) {
     for (int i = 0; i < t->input.n; i++) {
         PyObject *o = own != NULL ? own[i] : g->in[i].buffer;
         if (o == NULL) continue;
@@ -323,15 +322,15 @@ static const char *add_to_group(Graph *g, Result *r, uintptr_t storage) {
     return NULL;
 }
 
-/* x: as the graph sees it, with its buffers. */
-static const char *bind_result(const CcTrace *t, const CcScratch *x, Graph *g, int value) {
+/* x: the values that the graph sees, with its buffers. */
+static const char *bind_result(const CcTrace *t, const CcCallState *x, Graph *g, int value) {
     CcTensor v;
     uintptr_t storage, other;
     int64_t from;
     Result r = {.value = value, .group = -1};
-    if (x->value[value] == NULL || !cc_tens_any(x->value[value])) return "a result is no tensor";
+    if (x->value[value] == NULL || !cc_tens_is(x->value[value])) return "a result is not a tensor";
     cc_tens_read(x->value[value], false, &v);
-    if (v.type.ndim < 0 || !storage_of(x->value[value], &storage, &r.offset)) return "a result is no plain tensor";
+    if (v.type.ndim < 0 || !storage_of(x->value[value], &storage, &r.offset)) return "a result is not a plain tensor";
     v.type.requires_grad = false;
     r.type = v.type;
     for (int i = 0; i < t->input.n; i++) {
@@ -363,8 +362,8 @@ static PyObject *view_of(PyObject *tensor, const CcType *t, int64_t offset) {
     return o;
 }
 
-/* What copies are made from. A group of one dense result is that result. */
-static const char *bind_groups(const CcScratch *x, Graph *g, int64_t *bytes) {
+/* Makes the sources of copies. A group of one dense result is the result itself. */
+static const char *bind_groups(const CcCallState *x, Graph *g, int64_t *bytes) {
     g->kept = PyList_New(0);
     for (int i = 0; g->kept != NULL && i < g->group.n; i++) {
         Group *group = &g->group.at[i];
@@ -385,7 +384,7 @@ static const char *bind_groups(const CcScratch *x, Graph *g, int64_t *bytes) {
     return g->kept != NULL ? NULL : "no memory for its results";
 }
 
-static const char *bind_results(const CcTrace *t, const CcScratch *x, Graph *g, int64_t *bytes) {
+static const char *bind_results(const CcTrace *t, const CcCallState *x, Graph *g, int64_t *bytes) {
     const CcGraph *graph = t->graph;
     const char *why = NULL;
     for (int v = 0; why == NULL && v < graph->val.n; v++)
@@ -393,7 +392,7 @@ static const char *bind_results(const CcTrace *t, const CcScratch *x, Graph *g, 
     return why != NULL ? why : bind_groups(x, g, bytes);
 }
 
-static int give_results(const CcTrace *t, const CcShape *shape, CcScratch *x, const Graph *g) {
+static int give_results(const CcTrace *t, const CcShape *shape, CcCallState *x, const Graph *g) {
     PyObject *fresh = PyList_New(g->group.n);
     for (int i = 0; fresh != NULL && i < g->group.n; i++) {
         const Group *group = &g->group.at[i];
@@ -406,7 +405,7 @@ static int give_results(const CcTrace *t, const CcShape *shape, CcScratch *x, co
         Py_XDECREF(fresh);
         return -1;
     }
-    for (int i = 0; i < g->group.n; i++) { /* the same memory, of which torch counts no write yet */
+    for (int i = 0; i < g->group.n; i++) { /* the same memory, with a version that counts no writes yet */
         PyObject *o = PyObject_GetAttrString(PyList_GET_ITEM(fresh, i), "data");
         if (o == NULL || PyList_SetItem(fresh, i, o) < 0) {
             Py_DECREF(fresh);
@@ -419,7 +418,7 @@ static int give_results(const CcTrace *t, const CcShape *shape, CcScratch *x, co
         PyObject *base = r->group >= 0 ? PyList_GET_ITEM(fresh, r->group) : input_of(t, x, r->input), *o;
         uintptr_t storage;
         int64_t from = r->group >= 0 ? -g->group.at[r->group].low : 0;
-        if (r->group >= 0 && g->group.at[r->group].n == 1) o = Py_NewRef(base); /* its own tensor */
+        if (r->group >= 0 && g->group.at[r->group].n == 1) o = Py_NewRef(base); /* the copy itself */
         else o = r->group < 0 && !storage_of(base, &storage, &from) ? NULL : view_of(base, &r->type, r->offset + from);
         if (o == NULL) status = -1;
         else Py_XSETREF(x->value[r->value], o);
@@ -430,8 +429,8 @@ static int give_results(const CcTrace *t, const CcShape *shape, CcScratch *x, co
 
 /* ------------------------------------------------------------------ replays */
 
-/* torch counts writes; what is behind the graph may ask. */
-static int count_writes(const CcTrace *t, const CcScratch *x, const Graph *g) {
+/* Counts writes in `_version`, which code after the graph may read. */
+static int count_writes(const CcTrace *t, const CcCallState *x, const Graph *g) {
     if (!g->writes) return 0;
     PyObject *list = PyList_New(0);
     for (int i = 0; list != NULL && i < t->input.n; i++)
@@ -441,11 +440,11 @@ static int count_writes(const CcTrace *t, const CcScratch *x, const Graph *g) {
     return status;
 }
 
-/* first: behind the capture, which has copied the inputs, and set what the plan sets of torch's state. */
+/* first: right after the capture, which has copied the inputs and set the plan's torch state. */
 static int replay(const CcShape *shape, CcSegmentHost *h, Graph *g, bool first) {
     const CcTrace *t = h->trace;
     if (!first && copy_inputs(t, h->x, g) < 0) return -1;
-    h->at = t->graph->node.n - 1; /* behind all writes */
+    h->at = t->graph->node.n - 1; /* after all writes */
     PyObject *r = PyObject_CallNoArgs(g->replay);
     Py_XDECREF(r);
     if (r == NULL || (!first && cc_segment_set_states(h) < 0) || give_results(t, shape, h->x, g) < 0) return -1;
@@ -459,14 +458,14 @@ void cc_capture_keep(CcCapturing *c, PyObject *block) {
     if (PyList_Append(c->graph->blocks, block) < 0) PyErr_Clear();
 }
 
-/* Which operands a node writes: its first, as far as its name says so, else any. */
+/* Whether a node writes only to its first operand, judged by its name; otherwise it may write to any. */
 static bool writes_first(const CcAction *a) {
     const size_t n = strlen(a->name);
     return a->form != CC_F_CALL || a->undo != CC_UNDO_NOT ||
            (n >= 2 && a->name[n - 1] == '_' && a->name[n - 2] != '_' && a->kwnames == NULL);
 }
 
-/* Numbers, strings and their kind, which guards compare. What holds tensors would hold those of the call, not the
+/* Numbers, strings and the like, which guards compare. A container of tensors would hold those of the call, not the
  * graph's. */
 static bool plain(PyObject *o, int depth) {
     if (PyTuple_Check(o) || PyList_Check(o)) {
@@ -486,7 +485,7 @@ static bool plain_sources(const CcCapturing *c, int recipe) {
     return true;
 }
 
-/* The graph will write this tensor. counted: and torch counts it. */
+/* The graph will write to this tensor. counted: `_version` counts the write. */
 static int note_write(CcCapturing *c, PyObject *o, const char *name, bool counted) {
     for (int i = 0; i < c->trace->input.n; i++) {
         Input *input = &c->graph->in[i];
@@ -507,7 +506,7 @@ int cc_capture_call(CcCapturing *c, const CcNode *node, const CcAction *a, PyObj
     const CcTrace *t = c->trace;
     for (int i = 0; i < a->n && !a->state; i++)
         if (!plain_sources(c, t->args.at[a->args0 + i])) {
-            PyErr_Format(PyExc_RuntimeError, "%s takes an object that may be another one in each call", a->name);
+            PyErr_Format(PyExc_RuntimeError, "%s takes an object that may vary between calls", a->name);
             return -1;
         }
     if (!(node->flags & CC_N_WRITES) || a->state || a->undo == CC_UNDO_LOCAL) return 0;
@@ -515,12 +514,12 @@ int cc_capture_call(CcCapturing *c, const CcNode *node, const CcAction *a, PyObj
         PyObject *o = writes_first(a) ? in[0] : NULL;
         const CcOperand *operand = cc_graph_operand(t->graph, node, k);
         if (o == NULL && operand->kind == CC_IN_VALUE) o = c->x->value[operand->value];
-        if (o != NULL && cc_tens_any(o) && note_write(c, o, a->name, true) < 0) return -1;
+        if (o != NULL && cc_tens_is(o) && note_write(c, o, a->name, true) < 0) return -1;
     }
     return 0;
 }
 
-/* The error that is set, as text. */
+/* Adds the pending error's text, and clears it. */
 static void take_error(CcSbuf *out) {
     PyObject *type, *value, *tb;
     PyErr_Fetch(&type, &value, &tb);
@@ -536,7 +535,7 @@ static void take_error(CcSbuf *out) {
     Py_XDECREF(tb);
 }
 
-/* -> whether autocast kept its casts of parameters until now; -1: an error is set. */
+/* Returns whether autocast's cache was enabled before; -1: an error is set. */
 static int keep_casts(bool keep) {
     PyObject *before = PyObject_CallMethod(door, "keep_casts", "O", keep ? Py_True : Py_False);
     const int status = before != NULL ? before == Py_True : -1;
@@ -544,7 +543,7 @@ static int keep_casts(bool keep) {
     return status;
 }
 
-/* Runs the plan while everything that is given to the stream is captured. -1: an error is set, or *err. */
+/* Runs the plan while its work on the stream is captured. -1: an error is set, or *err. */
 static int run_captured(CcCapturing *c, CcSegmentHost *h, const CcHost *host, PyObject *capture, CcErr *err) {
     PyObject *r = PyObject_CallMethod(capture, "begin", NULL);
     if (r == NULL) return -1;
@@ -562,7 +561,8 @@ static int run_captured(CcCapturing *c, CcSegmentHost *h, const CcHost *host, Py
     return -1;
 }
 
-/* A cast that autocast has kept is no part of what is captured, and ends with its block; so each replay makes its own. */
+/* A cast from autocast's cache would not be captured, and is freed at the end of its block; so each replay casts
+ * again. */
 static int run_with_casts(CcCapturing *c, CcSegmentHost *h, const CcHost *host, PyObject *capture, CcErr *err) {
     const int kept = keep_casts(false);
     if (kept < 0) return -1;
@@ -570,24 +570,24 @@ static int run_with_casts(CcCapturing *c, CcSegmentHost *h, const CcHost *host, 
     PyObject *type, *value, *tb;
     PyErr_Fetch(&type, &value, &tb);
     const bool restored = keep_casts(kept) >= 0;
-    if (type != NULL) PyErr_Restore(type, value, tb); /* the first error is the one that tells */
+    if (type != NULL) PyErr_Restore(type, value, tb); /* keep the first error */
     return restored ? status : -1;
 }
 
 /* A new capture object. NULL: *why, or an error is set. */
 static PyObject *open_capture(const CcCaptures *c, const CcShape *shape, const char **why) {
     PyObject *capture = PyObject_CallMethod(door, "open", "iO", c->device, c->forced ? Py_True : Py_False);
-    if (capture == Py_None) *why = "nothing can capture here";
+    if (capture == Py_None) *why = "capturing is not available";
     PyObject *all = capture != NULL && *why == NULL ? PyObject_GetAttrString(capture, "host_steps") : NULL;
     CcPlanStats stats;
     cc_run_stats(shape->plan, &stats);
-    if (all == Py_False && stats.host_steps > 0) *why = "steps of torch's can't be captured here";
+    if (all == Py_False && stats.host_steps > 0) *why = "steps of torch can't be captured here";
     if (all == NULL || *why != NULL) Py_CLEAR(capture);
     Py_XDECREF(all);
     return capture;
 }
 
-/* Everything behind which the graph can be replayed. NULL, or why that is not so ("": an error is set, or *err). */
+/* Captures a graph and prepares its replays. NULL, or why that fails ("": an error is set, or *err). */
 static const char *make_graph(CcCaptures *c, const CcShape *shape, CcSegmentHost *h, const CcHost *host, Graph *g,
                               CcErr *err) {
     const CcTrace *t = h->trace;
@@ -604,11 +604,11 @@ static const char *make_graph(CcCaptures *c, const CcShape *shape, CcSegmentHost
     CcCapturing capturing_now = {.trace = t, .x = h->x, .graph = g, .own = own};
     const int status = run_with_casts(&capturing_now, h, host, capture, err);
     if (status < 0) why = "";
-    for (int i = 0; i < t->input.n; i++) /* those that died in the run */
+    for (int i = 0; i < t->input.n; i++) /* inputs that the run has dropped */
         Py_XSETREF(h->x->value[t->input_value.at[i]], Py_NewRef(own[i]));
     if (status == 0) why = bind_results(t, h->x, g, &bytes);
     if (status == 0 && why == NULL && bytes > stats.steps * BYTES_PER_STEP)
-        why = "what is copied takes longer than the launches that are saved";
+        why = "the copies take longer than the launches that are saved";
     for (int v = 0; v < t->graph->val.n; v++)
         if (t->graph->val.at[v].def >= 0) Py_CLEAR(h->x->value[v]);
     give_inputs(t, h->x, g, own);
@@ -618,13 +618,13 @@ static const char *make_graph(CcCaptures *c, const CcShape *shape, CcSegmentHost
     return why;
 }
 
-/* 0: it is captured; CC_CAPTURE_NOT: the plan will be run as it is for good. */
+/* 0: captured; CC_CAPTURE_NOT: the plan will always run without a graph. */
 static int capture_graph(CcCaptures *c, const CcShape *shape, CcSegmentHost *h, const CcHost *host, Graph *g) {
     CcErr err = {0};
     const uint64_t start = cc_log_now_ns();
     drop_graph(g, c->n_input);
     if (++g->captures > CAPTURES) {
-        refuse(c, "", "its parameters are other ones again and again");
+        refuse(c, "", "its parameters are replaced again and again");
         return CC_CAPTURE_NOT;
     }
     capturing = g->busy = true;
@@ -648,7 +648,7 @@ static int capture_graph(CcCaptures *c, const CcShape *shape, CcSegmentHost *h, 
     return CC_CAPTURE_NOT;
 }
 
-/* The graph for this call; NULL: the plan runs as it is. */
+/* The graph for this call; NULL: the plan runs without one. */
 static Graph *choose_graph(CcCaptures *c) {
     void *stream = NULL;
     if (door == NULL && (door = PyImport_ImportModule("ccompile.graphs")) == NULL) return NULL;
@@ -667,7 +667,7 @@ int cc_capture_run(CcSegment *s, CcSegmentHost *h, const CcHost *host) {
     if (g == NULL) return CC_CAPTURE_NOT;
     const bool moved = note_inputs(s->trace, h->x, g), captured = g->replay == NULL || moved;
     const unsigned long thread = PyThread_get_thread_ident();
-    if (captured && (!g->seen || g->thread != thread)) { /* libraries prepare themselves, which can't be captured */
+    if (captured && (!g->seen || g->thread != thread)) { /* libraries' initialisation can't be captured */
         g->seen = true;
         g->thread = thread;
         return CC_CAPTURE_NOT;

@@ -1,19 +1,20 @@
-/* Types of a new key without a run: what hangs on nothing that changed is as recorded; views, and tensors made of sizes
- * alone, are made by torch of memory that nobody reads (stand-ins); the rest follows by rules (ir/infer.def). What
- * no rule knows, or torch would refuse, is "unknown": torch then runs the nodes (shape.c). */
+/* Types of a new key without a run. A value that depends on nothing that changed keeps its recorded type. For views,
+ * and tensors made from sizes alone, torch computes the result on tensors whose data nobody reads (stand-ins). Rules
+ * give the rest (ir/infer.def). If no rule applies, or torch would refuse, the type is unknown, and torch runs the
+ * nodes (shape.c). */
 #include "eval_int.h"
 
 typedef struct Derive {
     CcSegment *s;
     const CcTrace *t;
-    CcScratch *x;
+    CcCallState *x;
     const CcMaker *maker;
     CcGraph *graph;
     int step;                  /* next late step */
-    bool *value, *symbol;      /* is it another one than recorded */
-    bool *source;              /* may it, or something in it */
-    bool moved, counted, lost; /* of what was looked at last: is something; a symbol among it; can't be told */
-    bool fails;                /* no stand-in could be made */
+    bool *value, *symbol;      /* whether it differs from the recorded one */
+    bool *source;              /* whether it, or something in it, may differ */
+    bool moved, counted, lost; /* about the last recipes visited: one differs; a symbol is among them; unknown */
+    bool fails;                /* a stand-in could not be made */
 } Derive;
 
 /* ------------------------------------------------------------------ what changed */
@@ -55,7 +56,7 @@ static void stand_in(void *ctx, const CcRecipe *r) {
     d->fails = d->fails || d->x->value[r->id] == NULL;
 }
 
-/* Operands of an action whose tensors have the types that were found so far. */
+/* Makes an action's operands, with stand-ins of the types found so far for tensors. */
 static bool take_operands(Derive *d, const CcAction *a, PyObject **in) {
     cc_sym_visit(d->t, a, stand_in, d);
     return !d->fails && cc_segment_operands(d->t, d->maker, a, in) == 0;
@@ -96,15 +97,15 @@ static bool derive_early(Derive *d) {
 
 /* ------------------------------------------------------------------ nodes */
 
-/* reshape() may give a view or a copy, and what is written there would be seen or not. */
+/* Whether reshape() again returns a view, or again a copy: this decides who sees a write to the result. */
 static bool views_as_recorded(const Derive *d, int node) {
     const CcNode *n = &d->t->graph->node.at[node];
-    const CcOperand *o = n->n_in > 0 ? cc_graph_operand(d->t->graph, n, 0) : NULL;
-    if (n->op != CC_OP_reshape || n->n_out != 1) return n->op != CC_OP_reshape;
-    if (o->kind != CC_IN_VALUE) return false;
+    if (n->op != CC_OP_reshape) return true;
+    CcIn_reshape in;
+    if (n->n_out != 1 || !cc_in_reshape(d->t->graph, n, &in)) return false;
     const CcVal *was = d->t->graph->val.at, *is = d->graph->val.at;
-    return cc_type_reshapes(&was[o->value].type, &was[n->out0].type) ==
-           cc_type_reshapes(&is[o->value].type, &is[n->out0].type);
+    return cc_type_reshapes(&was[in.x.value].type, &was[n->out0].type) ==
+           cc_type_reshapes(&is[in.x.value].type, &is[n->out0].type);
 }
 
 static bool gives_empty(const Derive *d, const CcNode *n) {
@@ -113,8 +114,8 @@ static bool gives_empty(const Derive *d, const CcNode *n) {
     return false;
 }
 
-/* torch's own result on stand-ins */
-static bool ask(Derive *d, int node, CcSegmentHost *host) {
+/* Runs the node on stand-ins, and takes the types of torch's results. */
+static bool run_on_stand_ins(Derive *d, int node, CcSegmentHost *host) {
     const CcNode *n = &d->t->graph->node.at[node];
     const CcAction *a = &d->t->node.at[n->host];
     PyObject *in[CC_CALL_MAX];
@@ -124,7 +125,7 @@ static bool ask(Derive *d, int node, CcSegmentHost *host) {
     if (ok) cc_shape_bind(d->t, d->x, d->graph, node, in);
     for (int i = 0; i < a->n; i++) Py_DECREF(in[i]);
     Py_XDECREF(r);
-    return ok && d->graph->node.at[node].op == n->op && !cc_shape_others(d->t, d->x, n) &&
+    return ok && d->graph->node.at[node].op == n->op && !cc_shape_identities_differ(d->t, d->x, n) &&
            cc_shape_take(d->t, d->x, d->graph, node) && !gives_empty(d, n) && views_as_recorded(d, node);
 }
 
@@ -133,14 +134,14 @@ static bool bind(Derive *d, int node) {
     const CcAction *a = &d->t->node.at[n->host];
     const bool by_size = a->form == CC_F_GETITEM || a->form == CC_F_SETITEM;
     PyObject *in[CC_CALL_MAX];
-    if (!d->counted && !by_size) return true; /* what a call binds to does not hang on sizes */
+    if (!d->counted && !by_size) return true; /* the binding of a call does not depend on sizes */
     if (!take_operands(d, a, in)) return false;
     cc_shape_bind(d->t, d->x, d->graph, node, in);
     for (int i = 0; i < a->n; i++) Py_DECREF(in[i]);
     return true;
 }
 
-/* Before it is believed a rule has to give what was recorded, too. */
+/* A rule must also reproduce the recorded type before its result counts. */
 static bool knows(const Derive *d, int node, CcType *out) {
     const CcGraph *was = d->t->graph;
     const CcNode *n = &was->node.at[node];
@@ -159,7 +160,7 @@ static bool is_contiguous(const CcType *t) {
     return cc_type_same_layout(t, &plain);
 }
 
-/* The size that is another one where an operand's is, or stays. False: which operand's can't be told. */
+/* A result's size that equals an operand's follows it; any other size stays. False: operands disagree. */
 static bool follow(const Derive *d, const CcNode *n, int64_t was, int64_t then, int64_t *now) {
     bool found = was == then;
     *now = was;
@@ -178,8 +179,8 @@ static bool follow(const Derive *d, const CcNode *n, int64_t was, int64_t then, 
     return found;
 }
 
-/* An op that torch alone knows has no rule: its results' sizes are believed to follow its operands' as they did for an
- * earlier key. Each run compares (check_results). */
+/* An op that only torch knows has no rule: assumes that its results' sizes follow its operands' as they did for an
+ * earlier key. Each run checks this (check_results). */
 static bool guess(const Derive *d, const CcNode *n, CcType *out) {
     if (!d->t->node.at[n->host].follows || d->s->example == NULL || n->n_out > CC_BOUND_MAX) return false;
     for (int k = 0; k < n->n_out; k++) {
@@ -193,17 +194,18 @@ static bool guess(const Derive *d, const CcNode *n, CcType *out) {
     return true;
 }
 
-static const CcType *type_now(const Derive *d, const CcNode *n, int i) {
-    const CcOperand *o = cc_graph_operand(d->graph, n, i);
+static const CcType *type_now(const Derive *d, const CcOperand *o) {
     return o->kind == CC_IN_VALUE ? &d->graph->val.at[o->value].type : NULL;
 }
 
-/* x[i] = v, which gives nothing: will torch do it? Where there is one v for each i. */
+/* Whether torch will accept x[i] = v, which has no result to check: v must have one row for each i. */
 static bool puts_rows(const Derive *d, int node) {
     const CcNode *n = &d->graph->node.at[node];
-    if (n->op != CC_OP_put || n->n_out != 0 || n->n_in != 4 || cc_graph_operand(d->graph, n, 2)->i != CC_KEY_TENSOR)
-        return false;
-    const CcType *x = type_now(d, n, 0), *v = type_now(d, n, 1), *i = type_now(d, n, 3);
+    CcIn_put in;
+    if (n->op != CC_OP_put || n->n_out != 0 || !cc_in_put(d->graph, n, &in) || in.key.n != 2) return false;
+    const CcOperand *key = cc_graph_operand(d->graph, n, in.key.first);
+    if (key->i != CC_KEY_TENSOR) return false;
+    const CcType *x = type_now(d, &in.x), *v = type_now(d, &in.value), *i = type_now(d, key + 1);
     if (!x || !v || !i || x->ndim < 1 || i->ndim != 1 || i->dtype != CC_DT_I64 || v->ndim != x->ndim) return false;
     for (int k = 1; k < x->ndim; k++)
         if (x->size[k] != v->size[k]) return false;
@@ -217,7 +219,7 @@ static bool derive_node(Derive *d, int node, CcSegmentHost *host) {
         CcType out[CC_BOUND_MAX];
         ok = !d->lost;
         if (ok && n->op != CC_OP_host && cc_infer_asks((CcOpId)n->op)) {
-            ok = ask(d, node, host);
+            ok = run_on_stand_ins(d, node, host);
         } else if (ok) {
             ok = n->op == CC_OP_host ? guess(d, n, out) : bind(d, node) && (puts_rows(d, node) || knows(d, node, out));
             for (int k = 0; ok && k < n->n_out; k++) d->graph->val.at[n->out0 + k].type = out[k];
@@ -234,8 +236,8 @@ static void note_source(Derive *d, int guard) {
     for (; guard >= 0 && !d->source[guard]; guard = d->t->guards.g.at[guard].parent) d->source[guard] = true;
 }
 
-/* Rules are those of torch's CPU code. */
-static bool elsewhere(const CcGraph *g) {
+/* The rules describe torch's CPU code. */
+static bool off_cpu(const CcGraph *g) {
     for (int v = 0; v < g->val.n; v++)
         if (g->val.at[v].type.device > 1) return true;
     return false;
@@ -253,9 +255,9 @@ static void note_inputs(Derive *d) {
     }
 }
 
-CcGraph *cc_derive_graph(CcSegment *s, CcSegmentHost *host, CcScratch *x) {
+CcGraph *cc_derive_graph(CcSegment *s, CcSegmentHost *host, CcCallState *x) {
     const CcTrace *t = s->trace;
-    if (t->needs_grad || t->scoped || elsewhere(t->graph)) return NULL;
+    if (t->needs_grad || t->scoped || off_cpu(t->graph)) return NULL;
     Derive d = {.s = s, .t = t, .x = x, .maker = &host->maker, .graph = cc_graph_copy(t->graph)};
     const size_t n_value = (size_t)t->graph->val.n, n_symbol = (size_t)t->symbol.n;
     d.value = cc_mem_get((n_value + n_symbol + (size_t)t->guards.g.n + 1) * sizeof *d.value);
@@ -268,13 +270,13 @@ CcGraph *cc_derive_graph(CcSegment *s, CcSegmentHost *host, CcScratch *x) {
     ok = ok && derive_late(&d, node);
     s->unknown = !ok && node < t->graph->node.n ? t->node.at[t->graph->node.at[node].host].name : NULL;
     drop_stand_ins(&d);
-    PyErr_Clear(); /* torch raises it once more */
+    PyErr_Clear(); /* torch raises it again */
     free(d.value);
     if (!ok) cc_graph_free(d.graph);
     return ok ? d.graph : NULL;
 }
 
-/* Symbols' values that nodes' operands do not show are compared by what they lead to. */
+/* Values of symbols that are not visible in nodes' operands are compared through the types that depend on them. */
 bool cc_derive_same(const CcGraph *a, const CcGraph *b, int *node) {
     for (int i = 0; i < a->node.n; i++) {
         const CcNode *n = &a->node.at[i], *m = &b->node.at[i];

@@ -1,4 +1,4 @@
-/* Roots: entries of a compiled callable, the call, and what is kept about it. */
+/* Roots: entries of a compiled callable, calls, and statistics. */
 #include "eval_int.h"
 
 CcKnobs cc_policy = {
@@ -17,22 +17,22 @@ const CcKnobInfo *cc_policy_knobs(int *n) {
 }
 
 struct CcEvalCounts cc_eval_counts;
-bool cc_eval_idle;
+bool cc_eval_skip_kernels;
 _Thread_local int cc_eval_disabled;
 
-/* ------------------------------------------------------------------ what is called */
+/* ------------------------------------------------------------------ the callable */
 
 static PyFunctionObject *function_of(PyObject *callable) {
     if (PyFunction_Check(callable)) return (PyFunctionObject *)callable;
     if (PyMethod_Check(callable) && PyFunction_Check(PyMethod_GET_FUNCTION(callable)))
         return (PyFunctionObject *)PyMethod_GET_FUNCTION(callable);
-    PyObject *name = cc_obj_name("__call__");
+    PyObject *name = cc_obj_intern("__call__");
     PyObject *f = name != NULL ? cc_type_lookup(Py_TYPE(callable), name) : NULL;
     Py_XDECREF(name);
     return f != NULL && PyFunction_Check(f) ? (PyFunctionObject *)f : NULL;
 }
 
-/* What stands before the call's own arguments: a method's or object's self. NULL: nothing. */
+/* The argument that precedes the call's own: the self of a method or object. NULL: none. */
 static PyObject *self_of(const CcRoot *root) {
     if (PyFunction_Check(root->callable)) return NULL;
     return PyMethod_Check(root->callable) ? PyMethod_GET_SELF(root->callable) : root->callable;
@@ -83,7 +83,7 @@ static void clear_breaks(CcRoot *root) {
 }
 
 void cc_root_clear(CcRoot *root) {
-    if (root->running > 0) { /* a call is running these very segments: its end clears them */
+    if (root->running > 0) { /* a running call uses these segments: the end of the call clears them */
         root->reset_pending = true;
         return;
     }
@@ -159,11 +159,12 @@ void cc_root_publish_entry(CcRoot *root, CcTrace *trace, int n_args, PyObject *k
                trace->ops);
 }
 
-/* Where a frame goes on: 3.12 and 3.13 end a `while` with a jump back to its body, at which its first turn begins. */
+/* The instruction at which a frame continues. Follows jumps: 3.12 and 3.13 end a `while` with a jump back to its body,
+ * where the first iteration begins. */
 static int place_of(const CcAct *act) {
     const CcCode *code = act->code;
     int pc = act->pc;
-    for (int i = 0; i < code->n && (code->insn[pc].op == CC_OP_JUMP || code->insn[pc].op == CC_OP_JUMP_BACK); i++)
+    for (int i = 0; i < code->n && (code->insn[pc].op == CC_INSN_JUMP || code->insn[pc].op == CC_INSN_JUMP_BACK); i++)
         pc = code->insn[pc].target;
     return pc;
 }
@@ -196,12 +197,12 @@ void cc_root_failure(CcRoot *root, const CcSegment *s, int guard) {
     else if (step < s->trace->step.n) cc_symtext_step(s->trace, step, &text);
     else cc_sbuf_add(&text, "symbolic sizes are within their bounds, and results of their recorded kind");
     free(root->last_failure);
-    root->last_failure = strdup(cc_sbuf_text(&text));
+    root->last_failure = cc_mem_text(cc_sbuf_text(&text));
     cc_sbuf_free(&text);
     cc_log_add(CC_LOG_GUARD_FAIL, "%s: %s", PyUnicode_AsUTF8(root->func->func_qualname), root->last_failure);
 }
 
-/* Adds to last_failure what is there now instead. */
+/* Adds the current value to last_failure. */
 static void tell_now(CcRoot *root, const CcGuardState *state) {
     const CcSegment *s = NULL;
     for (int i = 0; i < root->entry.n; i++)
@@ -210,17 +211,17 @@ static void tell_now(CcRoot *root, const CcGuardState *state) {
     const CcTrace *t = s->trace;
     CcSbuf text = {0};
     cc_sbuf_add(&text, "%s; now ", root->last_failure);
-    if (root->failed_guard < t->guards.g.n) cc_guard_now(&t->guards, root->failed_guard, state, &text);
+    if (root->failed_guard < t->guards.g.n) cc_guard_value_text(&t->guards, root->failed_guard, state, &text);
     for (int i = 0; root->failed_guard >= t->guards.g.n && i < t->resized.n + t->number.n;
-         i++) { /* what its symbols come from */
+         i++) { /* the sources of its symbols */
         const int id = i < t->resized.n ? t->resized.at[i] : t->number.at[i - t->resized.n].guard;
         if (i > 0) cc_sbuf_add(&text, ", ");
         cc_guard_source_text(&t->guards, id, &text);
         cc_sbuf_add(&text, " is ");
-        cc_guard_now(&t->guards, id, state, &text);
+        cc_guard_value_text(&t->guards, id, state, &text);
     }
     free(root->last_failure);
-    root->last_failure = strdup(cc_sbuf_text(&text));
+    root->last_failure = cc_mem_text(cc_sbuf_text(&text));
     cc_sbuf_free(&text);
     root->failed_guard = -1;
 }
@@ -232,8 +233,8 @@ static PyObject *call_eagerly(CcRoot *root, PyObject *const *args, size_t nargsf
     return PyObject_Vectorcall(root->callable, args, nargsf, kwnames);
 }
 
-/* Runs an entry whose guards have passed; *ran tells how far it came. */
-static PyObject *run_entry(CcRoot *root, CcEntry *e, CcScratch *x, CcRan *ran) {
+/* Runs an entry whose guards have passed; *ran tells how far it got. */
+static PyObject *run_entry(CcRoot *root, CcEntry *e, CcCallState *x, CcRan *ran) {
     CcSegment *s = e->segment;
     *ran = cc_segment_exec(s, x);
     if (*ran != CC_RAN) return NULL;
@@ -249,14 +250,14 @@ static void to_front(CcRoot *root, CcEntry *e) {
     root->entry.at[0] = e;
 }
 
-enum { NOT_ASKED = -2, MODE_DIFFERS = -3 }; /* beside numbers of guards */
+enum { NOT_ASKED = -2, MODE_DIFFERS = -3 }; /* besides numbers of guards */
 
-/* No entry fitted: says why the first one did not. */
+/* No entry matched: reports why the first one did not. */
 static void tell_failure(CcRoot *root, const CcMode *mode, const CcGuardState *state, int failed) {
     if (failed == NOT_ASKED && root->entry.n > 0 && root->entry.at[0]->segment->broken) return;
     if (failed == NOT_ASKED) {
         free(root->last_failure);
-        root->last_failure = root->entry.n > 0 ? strdup("the number of arguments, or their names") : NULL;
+        root->last_failure = root->entry.n > 0 ? cc_mem_text("the number of arguments, or their names") : NULL;
         root->failed_guard = -1;
         return;
     }
@@ -265,17 +266,17 @@ static void tell_failure(CcRoot *root, const CcMode *mode, const CcGuardState *s
         cc_root_failure(root, s, failed);
     } else if (failed == MODE_DIFFERS) {
         free(root->last_failure);
-        root->last_failure = strdup(cc_mode_diff(&s->trace->mode, mode));
+        root->last_failure = cc_mem_text(cc_mode_diff(&s->trace->mode, mode));
         root->failed_guard = -1;
     }
     tell_now(root, state);
 }
 
-/* Runs an entry if its guards hold; *failed is the guard that does not. */
+/* Runs an entry if its guards hold; otherwise *failed is the failing guard. */
 static PyObject *try_entry(CcRoot *root, CcEntry *e, const CcGuardState *state, CcRan *ran, int *failed) {
-    CcScratch x;
+    CcCallState x;
     CcGuards *gs = &e->segment->trace->guards;
-    if (root->entry.n > 1 && (*failed = cc_guard_refuse(gs, state)) >= 0) return NULL;
+    if (root->entry.n > 1 && (*failed = cc_guard_run_suspect(gs, state)) >= 0) return NULL;
     cc_segment_open(e->segment, &x);
     *failed = cc_segment_check(e->segment, &x, state);
     PyObject *r = NULL;
@@ -288,7 +289,8 @@ static PyObject *try_entry(CcRoot *root, CcEntry *e, const CcGuardState *state, 
     return r;
 }
 
-/* Result of a hit; NULL without an error: no entry fits, *first is what failed of the first one, or *again. */
+/* The result of a hit. NULL without an error: no entry matches, and *first is the guard that failed in the first one;
+ * or *again: run eagerly. */
 static PyObject *try_entries(CcRoot *root, PyObject *const *args, int n, PyObject *kwnames, const CcMode *mode,
                              bool *again, int *first) {
     const CcGuardState state = {.args = args, .n_args = n};
@@ -315,8 +317,8 @@ static PyObject *try_entries(CcRoot *root, PyObject *const *args, int n, PyObjec
 static bool warn_of_limit(CcRoot *root) {
     root->warned = true;
     PyErr_WarnFormat(PyExc_RuntimeWarning, 1,
-                     "ccompile: %U has reached recompile_limit (%d); further variants run eagerly, and one takes the "
-                     "place of the entry used least now and then. What differed last: %s. More entries: "
+                     "ccompile: %U has reached recompile_limit (%d); further variants run eagerly, and now and then "
+                     "one replaces the least recently used entry. What differed last: %s. More entries: "
                      "ccompile.compile(..., options={\"recompile_limit\": %d})",
                      root->func->func_qualname, root->knobs.recompile_limit,
                      root->last_failure != NULL ? root->last_failure : "-", 8 * CC_MAX(root->knobs.recompile_limit, 1));
@@ -324,11 +326,11 @@ static bool warn_of_limit(CcRoot *root) {
 }
 
 enum {
-    PAYS = 8,     /* calls after which an entry does not count any more */
-    PROVED_X = 4, /* all entries, over the limit */
+    PAYS = 8,     /* calls after which an entry no longer counts towards the limit */
+    PROVED_X = 4, /* limit on all entries, as a multiple of recompile_limit */
 };
 
-/* Entries that were hardly used, but for those that later ones serve, since sizes became symbols. */
+/* The number of entries with few calls, except those covered by a later entry in which sizes became symbols. */
 static int unproved(const CcRoot *root, int *last) {
     int n = 0;
     for (int i = 0; i < root->entry.n; i++) {
@@ -339,15 +341,15 @@ static int unproved(const CcRoot *root, int *last) {
     return n;
 }
 
-/* Is there no room? Then *victim is the entry used longest ago of those that count. */
+/* Whether the limit is reached; then *victim is the least recently used entry of those that count. */
 static bool is_full(const CcRoot *root, int *victim) {
     const int limit = root->knobs.recompile_limit;
     *victim = root->entry.n - 1;
     return root->entry.n >= limit && (unproved(root, victim) >= limit || root->entry.n / PROVED_X >= limit);
 }
 
-/* Past the limit variants that recur are to have the entries: the one that is met after so many calls takes the place of
- * the entry that was used longest ago. Where the last such was hardly used, the next one waits for twice as many. */
+/* Past the limit, variants that recur should get the entries: after `patience` eager calls, the current variant
+ * replaces the least recently used entry. If the previous replacement was hardly used, patience doubles. */
 static bool makes_room(CcRoot *root) {
     enum { FIRST = 32, MOST = 8192 };
     if (root->patience == 0) root->patience = FIRST;
@@ -361,14 +363,14 @@ static bool makes_room(CcRoot *root) {
     return true;
 }
 
-/* While another thread records this call runs eagerly: threads that begin at once would use up the entries before a size
- * is known to differ. */
+/* While another thread records, this call runs eagerly: threads that start together would use up the entries before a
+ * size is known to vary. */
 static bool may_record(CcRoot *root, bool full) {
     if (root->recorder != NULL) return false;
     return !full || !root->warned || makes_room(root);
 }
 
-/* What differs from the entries that there are is symbolic from now on. */
+/* Whatever differs from the existing entries becomes symbolic. */
 static void learn_hints(CcRoot *root, PyObject *const *args, int n, PyObject *kwnames, const CcMode *mode) {
     const CcGuardState state = {.args = args, .n_args = n};
     for (int i = 0; i < root->entry.n && !root->hints.none; i++) {
@@ -385,7 +387,7 @@ static PyObject *call_compiled(CcRoot *root, PyObject *const *args, int n, PyObj
     int first = NOT_ASKED;
     PyObject *r = try_entries(root, args, n, kwnames, mode, &again, &first);
     if (r != NULL) return r;
-    if (again) { /* what failed raises in eager as well, with the user's lines in its traceback */
+    if (again) { /* eager raises the same error, with the user's lines in its traceback */
         PyErr_Clear();
         cc_log_add(CC_LOG_EAGER, "%s: a compiled segment failed", PyUnicode_AsUTF8(root->func->func_qualname));
         return call_eagerly(root, own, own_nargsf, kwnames);
@@ -404,21 +406,21 @@ static PyObject *call_compiled(CcRoot *root, PyObject *const *args, int n, PyObj
     return cc_region_record(root, args, n, kwnames, mode);
 }
 
-/* A call that is not known to run eagerly. */
+/* A call of a function that does not run eagerly for good. */
 static PyObject *call_here(CcRoot *root, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
     CcMode mode;
     cc_mode_read(&mode);
-    const char *why = cc_hook_occupied()               ? "inside torch.compile"
-                      : !cc_hook_has_room()            ? "too little of the thread's C stack is left"
-                      : cc_mem_low() && !cc_mem_keep() ? "memory is short"
-                                                       : cc_mode_refuse(&mode);
+    const char *why = cc_hook_occupied()                  ? "inside torch.compile"
+                      : !cc_hook_has_room()               ? "too little of the thread's C stack is left"
+                      : cc_mem_low() && !cc_mem_reserve() ? "memory is low"
+                                                          : cc_mode_refusal(&mode);
     if (why != NULL) {
         cc_log_add(CC_LOG_EAGER, "%s", why);
         return call_eagerly(root, args, nargsf, kwnames);
     }
     cc_run_threads(cc_mode_threads());
     const Py_ssize_t n_pos = PyVectorcall_NARGS(nargsf);
-    const int n_own = (int)n_pos + (kwnames != NULL ? (int)PyTuple_GET_SIZE(kwnames) : 0);
+    const int n_own = (int)n_pos + cc_obj_count(kwnames);
     PyObject *self = self_of(root), *small[16], **all = small;
     PyObject *const *in = args;
     if (self != NULL) {

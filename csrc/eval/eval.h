@@ -1,14 +1,15 @@
-/* eval: compiled functions at run time. A root (one compiled callable) holds entries for its calls and segments for
- * what follows its breaks; a call checks guards, runs plans and effects, and makes the result; what has no segment yet
- * is recorded.
+/* eval: compiled functions at run time. A root (one compiled callable) has entries for its calls, and segments for the
+ * code after its breaks. A call checks guards, runs plans and effects, and makes the result; code without a segment is
+ * recorded.
  *
- *   call --> entry guards hit --> plan, effects --> RETURN: result, no frame was made
- *      |                                       '--> BREAK: frames are made from the snapshot, the instruction is performed
+ *   call --> entry guards hit --> plan, effects --> RETURN: the result, without a frame
+ *      |                                       '--> BREAK: makes frames from the snapshot, performs the instruction
  *      |                                                   --> resume: segments of that point, or record the next one
  *      '--> miss: call for real, recorded */
 #ifndef CC_EVAL_H
 #define CC_EVAL_H
 
+#include "../grad/grad.h"
 #include "../rec/rec.h"
 #include "../run/run.h"
 
@@ -17,7 +18,7 @@ typedef struct CcKnobs {
 #include "policy.def"
 #undef CC_KNOB
 } CcKnobs;
-extern CcKnobs cc_policy; /* the process's defaults */
+extern CcKnobs cc_policy; /* process-wide defaults */
 enum { CC_KNOB_BOOL, CC_KNOB_INT };
 typedef struct CcKnobInfo {
     const char *name, *doc;
@@ -28,49 +29,51 @@ const CcKnobInfo *cc_policy_knobs(int *n);
 
 typedef struct CcFreeze CcFreeze;
 typedef struct CcCaptures CcCaptures;
-/* What holds for one key of a trace (its sizes and numbers, rec.h): types, plan, values of symbols. A trace without
- * symbols has one. */
+typedef struct CcTraining CcTraining;
+/* The data of one key of a trace (its sizes and numbers, rec.h): types, plan, values of symbols. A trace without
+ * symbols has one shape. */
 typedef struct CcShape {
     int n_key;
     int64_t *key;
-    int misfit;           /* 1 + the symbolic guard that does not hold: then there is nothing below */
+    int misfit;           /* 1 + the symbolic guard that fails for this key: the fields below are unset */
     CcGraph *graph;       /* owned, or the trace's own */
-    CcPlan *plan;         /* NULL: the nodes are run by torch */
+    CcPlan *plan;         /* NULL: torch runs the nodes */
     CcFreeze *freeze;     /* NULL: no input is frozen */
     CcRing *ring;         /* NULL: results are allocated */
     CcCaptures *captures; /* NULL: plans are not captured as CUDA graphs */
+    CcTraining *training; /* stages with a backward, run instead of the plan; NULL: none */
     PyObject **symbol;    /* [symbol] strong; NULL: evaluated in every call */
     bool used;            /* its plan has run */
-    bool derived;         /* its types were found by rules */
+    bool derived;         /* its types come from rules */
     int running;
 } CcShape;
 
-/* Whether types of new keys are found by rules: not before they gave what torch gave for one. */
+/* Whether rules derive the types of new keys: only after they have agreed with torch for one key. */
 typedef enum CcRules { CC_RULES_NEW, CC_RULES_HOLD, CC_RULES_WRONG } CcRules;
 
 typedef struct CcSegment {
     CcTrace *trace;
     CC_VEC(CcShape *) shape; /* most recently used first */
-    CC_VEC(uint64_t) hash;   /* of their keys */
+    CC_VEC(uint64_t) hash;   /* hashes of their keys */
     CcMap dropped;           /* hashes of keys whose plans were dropped */
-    int returned;            /* of those, since the limit was raised */
+    int returned;            /* dropped keys that were needed again since the limit was raised */
     CcRunOptions options;
-    CC_VEC(int) made; /* the graph's outputs that nodes make; cc_eval_idle */
+    CC_VEC(int) made; /* graph outputs that nodes make; for cc_eval_skip_kernels */
     int shape_limit, most_shapes;
-    uint64_t lot;        /* state of the generator that says which shape is dropped */
-    uint64_t run_ns;     /* what torch's ops took at best, in a first call of some sizes */
-    uint64_t planned_ns; /* what rules, a plan and its run took at best instead */
-    int credit;          /* dear plans that are made before their sizes come a second time (shape.c) */
-    bool verify, reuse_results, cuda_graphs;
+    uint64_t random;     /* state of the random generator that selects the shape to drop */
+    uint64_t run_ns;     /* shortest run of the nodes by torch, for new sizes */
+    uint64_t planned_ns; /* shortest time of rules, planning and the plan's run instead */
+    int credit;          /* budget of expensive plans that may be made before their sizes recur (shape.c) */
+    bool verify, reuse_results, cuda_graphs, trains;
     uint8_t rules;       /* CcRules */
-    CcGraph *example;    /* of the first key that torch ran, for ops that have no rule; NULL: there are none */
-    const char *unknown; /* node for which there was no rule; NULL: none */
+    CcGraph *example;    /* graph of the first key that torch ran, for ops without a rule; NULL: no such ops */
+    const char *unknown; /* node without a rule; NULL: none */
     int id;
     uint64_t hits;
-    bool broken; /* its plan failed: not used any more */
+    bool broken; /* its plan failed: no longer used */
 } CcSegment;
 
-/* Where a break leaves off: the chain of frames and the instruction that comes next. */
+/* A resume point: the chain of frames, each with its next instruction. */
 typedef struct CcPoint {
     int n;
     struct CcPointLevel {
@@ -78,31 +81,31 @@ typedef struct CcPoint {
         int pc;
     } *level;
     CC_VEC(CcSegment *) segment;
-    int last;   /* the one that followed last: asked first */
-    bool full;  /* the limit was reached: CPython goes on from here */
-    int raised; /* recordings from here that an exception ended */
+    int last;   /* index of the last segment used here: tried first */
+    bool full;  /* the limit was reached: CPython continues from here */
+    int raised; /* recordings from here that ended in an exception */
 } CcPoint;
 
 typedef struct CcEntry {
     CcSegment *segment;
     int n_args;
     PyObject *kwnames; /* strong tuple or NULL */
-    bool hinted;       /* the recording at hand has a symbol for all that differs from this one */
-    bool covered;      /* so a later entry serves its calls as well */
+    bool hinted;       /* the current recording has symbols for everything that differs from this entry */
+    bool covered;      /* a later entry also serves its calls */
 } CcEntry;
 
-/* pace.c: compiled calls and eager ones, timed in pairs */
+/* pace.c: compiled and eager calls, timed in pairs */
 enum { CC_PACE_PAIRS = 16 };
 typedef struct CcPace {
-    uint64_t from; /* CcRoot.calls at which the next pairs begin */
-    uint64_t rest; /* calls between them */
+    uint64_t from; /* value of CcRoot.calls at which the next pairs begin */
+    uint64_t rest; /* calls between series of pairs */
     uint64_t ns[2][CC_PACE_PAIRS];
-    int n[2], tries; /* laps of each kind, calls for them */
-    uint32_t lot;
+    int n[2], tries; /* timed laps of each kind, calls spent on them */
+    uint32_t random;
     bool slow;                /* it runs eagerly */
-    bool doubted;             /* these pairs have to tell once more what others have told */
-    bool open, disturbed;     /* a lap is being timed; and another call of the function fell into it */
-    double ours_us, eager_us; /* of the last pairs that were judged; 0: none */
+    bool confirming;          /* these pairs must confirm the previous verdict */
+    bool open, disturbed;     /* a lap is being timed; another call of the function overlapped it */
+    double ours_us, eager_us; /* of the last judged pairs; 0: none */
 } CcPace;
 typedef struct CcLap {
     uint64_t start, firsts;
@@ -113,29 +116,30 @@ typedef struct CcRoot {
     PyObject *callable;     /* borrowed from the owner */
     PyFunctionObject *func; /* strong */
     CcKnobs knobs;
-    CcHints hints; /* what is symbolic in the next recording */
+    CcHints hints; /* what becomes symbolic in the next recording */
     bool fullgraph;
     CC_VEC(CcEntry *) entry; /* most recently used first */
     CC_VEC(CcPoint *) point;
     CcSites sites;
-    CC_VEC(CcBreakInfo) seen; /* breaks met in the last recorded call, in order */
+    CC_VEC(CcBreakInfo) seen; /* breaks of the last recorded call, in order */
     CC_VEC(CcBreakInfo) gave_up;
     uint64_t calls, hits, recordings, eager_calls;
-    char *last_failure;               /* text of the guard that failed last */
-    int failed_segment, failed_guard; /* the same by numbers (symbolic guards count on); -1: none */
-    int give_ups;                     /* in a row */
+    char *last_failure;               /* text of the last guard that failed */
+    int failed_segment, failed_guard; /* the same as numbers (symbolic guards follow the others); -1: none */
+    int give_ups;                     /* consecutive */
     CcPace pace;
-    int waited, patience; /* calls past recompile_limit: so far, and until an entry makes room */
+    int waited, patience; /* calls past recompile_limit: so far, and until an entry is replaced */
     int running, next_id;
-    /* the region that records, one at a time: what is symbolic shows in what was recorded before; NULL: none */
+    /* the region that is recording; only one at a time, because earlier recordings decide what is symbolic; NULL:
+     * none */
     const void *recorder;
     bool eager_only, warned, reset_pending;
-    bool forgave; /* the last recording ended in an exception that reached the caller */
-    bool told;    /* some of its code asked whether it is compiled, and was told so */
+    bool forgave; /* the last recording ended in an exception that reached the caller, and its sites were removed */
+    bool told;    /* its code asked whether it is being compiled, and the answer was yes */
 } CcRoot;
 
-/* callable: Python function, bound method, or an object with a Python __call__. -1 with TypeError set when it is
- * none. */
+/* callable: Python function, bound method, or an object with a Python __call__. -1 with TypeError set: anything
+ * else. */
 CC_MUST int cc_root_init(CcRoot *root, PyObject *callable);
 void cc_root_clear(CcRoot *root); /* entries, segments, sites */
 void cc_root_free(CcRoot *root);
@@ -143,18 +147,18 @@ int cc_root_visit(const CcRoot *root, visitproc visit, void *arg);
 CC_MUST CC_NEW PyObject *cc_root_call(CcRoot *root, PyObject *const *args, size_t nargsf, PyObject *kwnames);
 CC_MUST CC_NEW PyObject *cc_root_report(const CcRoot *root);
 
-/* For tests: a call that is to tell how long a lap took, in ns, given whether it was eager; None: the clock. */
+/* For tests: a callable that returns a lap's time in ns, given whether it was eager; None: the real clock. */
 void cc_pace_set_clock(PyObject *clock);
 
 extern struct CcEvalCounts {
     uint64_t calls, hits, misses;
 } cc_eval_counts;
-/* Measurements of what a call costs beside its work: plans are not run, and results are left as memory is. Traces with
- * symbols run as ever. */
-extern bool cc_eval_idle;
+/* For measuring the overhead of a call: plans don't run, and results are uninitialised memory. Traces with symbols run
+ * normally. */
+extern bool cc_eval_skip_kernels;
 extern _Thread_local int cc_eval_disabled;       /* depth of `with ccompile.disable()` */
 bool cc_eval_recording(void);                    /* this thread is inside a region */
-bool cc_eval_compiling(void);                    /* and what runs now is being recorded */
+bool cc_eval_compiling(void);                    /* ... and the current code is being recorded */
 CC_MUST int cc_eval_init(PyObject *unsupported); /* exception class for fullgraph */
 
 #endif

@@ -1,146 +1,198 @@
-/* eval_int: what eval's files share. */
+/* eval_int: declarations shared by eval's files. */
 #ifndef CC_EVAL_INT_H
 #define CC_EVAL_INT_H
 
 #include "eval.h"
 
 /* Scratch of one segment run: guard values, graph values, effect results, shared objects of recipes. */
-typedef struct CcScratch {
+typedef struct CcCallState {
     PyObject **gv, **value, **effect, **built, **symbol;
     int n_value, n_effect, n_built, n_symbol;
-    CcShape *shape; /* of this run's key; NULL: a new key */
+    CcShape *shape; /* the shape of this run's key; NULL: a new key */
     int misfit;     /* CC_RAN_MISFIT: the symbolic guard */
-    bool odd;       /* a number is none that kernels take (CcSymKernel) */
+    bool unfit;     /* a number is out of range for kernels (CcSymKernel) */
     int64_t key[CC_KEY_MAX];
     int n_key;
     PyObject **heap;
     PyObject *small[160];
-} CcScratch;
+} CcCallState;
 
-void cc_segment_open(const CcSegment *s, CcScratch *x); /* arrays, zeroed */
-void cc_segment_drop(CcScratch *x);                     /* drops what they hold */
-void cc_segment_close(CcScratch *x);                    /* the same, and frees them */
-/* Guards: -1 pass, else the failing guard; symbolic ones count on. gv is filled on a pass. */
-int cc_segment_check(CcSegment *s, CcScratch *x, const CcGuardState *state);
-/* Plan and effects; for a new key the nodes are run by torch, and a plan is made. */
+void cc_segment_open(const CcSegment *s, CcCallState *x); /* arrays, zeroed */
+void cc_segment_drop(CcCallState *x);                     /* drops the references in them */
+void cc_segment_close(CcCallState *x);                    /* the same, and frees them */
+/* Checks the guards: -1: all pass, and gv is filled; else the failing guard (symbolic guards follow the others). */
+int cc_segment_check(CcSegment *s, CcCallState *x, const CcGuardState *state);
+/* Runs the plan and effects; for a new key, torch runs the nodes, and a plan is made. */
 typedef enum CcRan {
     CC_RAN,
-    CC_RAN_MISFIT,  /* a symbolic guard does not hold for this key; nothing happened, no error is set */
+    CC_RAN_MISFIT,  /* a symbolic guard fails for this key; nothing has happened, no error is set */
     CC_RAN_FAILED,  /* the error is set */
-    CC_RAN_NOTHING, /* the same, but nothing was changed yet: it may be done again eagerly */
+    CC_RAN_NOTHING, /* the same, but nothing has changed yet: the call may run again eagerly */
 } CcRan;
-CC_MUST CcRan cc_segment_exec(CcSegment *s, CcScratch *x);
-CC_MUST CC_NEW PyObject *cc_segment_make(const CcSegment *s, CcScratch *x, int recipe);
-/* Runs a shape's plan on inputs that eager has run on, and compares with what it gave. False: they differ (an event
- * says how). kept: by graph value, NULL: unknown. symbol: all of the run's. */
+CC_MUST CcRan cc_segment_exec(CcSegment *s, CcCallState *x);
+CC_MUST CC_NEW PyObject *cc_segment_make(const CcSegment *s, CcCallState *x, int recipe);
+/* Runs a shape's plan on the inputs of an eager run and compares the results. False: they differ (an event says how).
+ * kept: the run's values by graph value, NULL: unknown. symbol: all its symbols. */
 bool cc_verify_shape(const CcSegment *s, CcShape *shape, PyObject *const *kept, PyObject *const *symbol);
+/* Whether a result is eager's, but for rounding; half: half precision has limited its accuracy. */
+bool cc_verify_close(PyObject *got, PyObject *want, CcDtype dtype, bool half);
 typedef struct CcCapturing CcCapturing;
 /* Host callbacks for one run. */
 typedef struct CcSegmentHost {
     const CcTrace *trace;
     const CcShape *shape;
-    CcScratch *x;
+    CcCallState *x;
     CcMaker maker;
-    int at;                 /* node that was run last by the host, or wrote what was there before */
-    CcCapturing *capturing; /* NULL, but while the run is captured */
-    bool unsaved;           /* what a node would write could not be saved: it did not run */
-    bool undone;            /* what nodes did was undone */
-    bool lost;              /* that was tried and failed */
-    bool unlike;            /* a node gave a tensor of another shape than when it was recorded */
+    int at;                 /* the last node that the host ran, or that wrote to existing memory */
+    CcCapturing *capturing; /* NULL unless the run is being captured */
+    bool unsaved;           /* the memory that a node writes could not be saved, so the node did not run */
+    bool undone;            /* the nodes' writes were rolled back */
+    bool lost;              /* the rollback failed */
+    bool mismatch;          /* a node returned a tensor of another shape than recorded */
 } CcSegmentHost;
-CcHost cc_segment_host(CcSegmentHost *h, const CcTrace *t, const CcShape *shape, CcScratch *x);
-CC_MUST int cc_segment_set_states(CcSegmentHost *h); /* what nodes set of torch's own state, once more */
-/* The call is done in another way: what this graph has set is as it was where it began. */
+CcHost cc_segment_host(CcSegmentHost *h, const CcTrace *t, const CcShape *shape, CcCallState *x);
+CC_MUST int cc_segment_set_states(CcSegmentHost *h); /* repeats what nodes have set of torch's own state */
+/* The call continues in another way: restores the state of torch that this graph has set. */
 void cc_segment_restore(CcSegmentHost *h);
-CcMaker cc_segment_maker(const CcTrace *t, CcScratch *x, bool shared);
-/* Operands of an action as new references in `in`, which has room for CC_CALL_MAX. -1 with the error set. */
+CcMaker cc_segment_maker(const CcTrace *t, CcCallState *x, bool shared);
+/* Makes an action's operands as new references in `in`, which has room for CC_CALL_MAX. -1 with an error set. */
 enum { CC_CALL_MAX = 256 };
 CC_MUST int cc_segment_operands(const CcTrace *t, const CcMaker *m, const CcAction *a, PyObject **in);
 /* Keeps a node's result in x->value. */
 CC_MUST int cc_segment_store(CcSegmentHost *h, int node, PyObject *result);
 
-/* capture.c: CUDA graphs of a shape's plan. NULL: it is none for a GPU */
+/* capture.c: CUDA graphs of a shape's plan. NULL: the plan is not for a GPU */
 CcCaptures *cc_capture_new(const CcSegment *s, const CcShape *shape);
 void cc_capture_free(CcCaptures *c);
-/* Runs the plan as a graph: 0; -1 with the error set; or it is to be run as it is, and nothing happened yet. */
+/* Runs the plan as a graph. 0; -1 with an error set; CC_CAPTURE_NOT: nothing has happened, run the plan itself. */
 enum { CC_CAPTURE_NOT = 1 };
 CC_MUST int cc_capture_run(CcSegment *s, CcSegmentHost *h, const CcHost *host);
-/* "2 CUDA graphs, 17 replays", or why there is none */
+/* "2 CUDA graphs, 17 replays", or why there are none */
 void cc_capture_describe(const CcCaptures *c, CcSbuf *out);
-void cc_capture_keep(CcCapturing *c, PyObject *block); /* it lives as long as the graph */
-/* A kernel that is captured will write this tensor. counted: and torch counts it. */
+void cc_capture_keep(CcCapturing *c, PyObject *block); /* keeps it alive as long as the graph */
+/* A captured kernel will write to this tensor. counted: `_version` counts the write. */
 CC_MUST int cc_capture_wrote(CcCapturing *c, PyObject *o, bool counted);
 /* before a host step */
 CC_MUST int cc_capture_call(CcCapturing *c, const CcNode *node, const CcAction *a, PyObject *const *in);
 
-/* unrun.c: what a run wrote, and the random numbers that it drew */
-struct CcUnrunWrite {
-    PyObject *tensor, *saved; /* strong; saved NULL: the bytes below, if any */
+/* rollback.c: undo log of a run: its writes and random numbers */
+struct CcRollbackWrite {
+    PyObject *tensor, *saved; /* strong; saved NULL: its bytes are below, if any */
     uint64_t version;
     void *at;
     int64_t n;
     char *copy;
 };
-typedef struct CcUnrun {
-    CC_VEC(struct CcUnrunWrite) write;
-    PyObject *random; /* strong; NULL: none were drawn */
-} CcUnrun;
-CC_MUST int cc_unrun_random(CcUnrun *u);
-CC_MUST int cc_unrun_write(CcUnrun *u, PyObject *tensor); /* it will be written */
-void cc_unrun_bytes(CcUnrun *u, PyObject *tensor);        /* the same, for a small one on the CPU */
-void cc_unrun_count(CcUnrun *u, PyObject *tensor);        /* what is written again needs no more */
-/* 0: all is as before, and an error that is set stays so. -1: something is not, with an error of its own. */
-CC_MUST int cc_unrun_all(CcUnrun *u);
-void cc_unrun_free(CcUnrun *u);
+typedef struct CcRollback {
+    CC_VEC(struct CcRollbackWrite) write;
+    PyObject *random; /* strong: the generators' state; NULL: nothing was drawn */
+} CcRollback;
+CC_MUST int cc_rollback_random(CcRollback *u);
+CC_MUST int cc_rollback_write(CcRollback *u, PyObject *tensor); /* it will be written to */
+void cc_rollback_bytes(CcRollback *u, PyObject *tensor);        /* the same, for a small tensor on the CPU */
+void cc_rollback_count(CcRollback *u, PyObject *tensor); /* saves only `_version`; the data will be overwritten */
+/* 0: everything is restored, and a pending error stays set. -1: something is not, and an error about it is set. */
+CC_MUST int cc_rollback_all(CcRollback *u);
+void cc_rollback_free(CcRollback *u);
 
 /* shape.c */
-void cc_shape_first(CcRoot *root, CcSegment *s); /* the recorded one */
-/* Finds the shape of this run's key and evaluates its symbols. -1; else the symbolic guard that does not hold (past the
- * last one: a size is below 2, or a result is of another kind). */
-int cc_shape_find(CcSegment *s, CcScratch *x);
-/* Runs the nodes by torch for a new key and makes its shape. The host's `at` tells how far it came. */
-CC_MUST CcRan cc_shape_explore(CcSegment *s, CcSegmentHost *host, CcScratch *x);
-/* The same without a run, where rules hold: 0; -1: not known, or a plan is not worth it, and nothing happened. */
-int cc_shape_derive(CcSegment *s, CcSegmentHost *host, CcScratch *x);
-void cc_shape_paid(CcSegment *s, uint64_t ns); /* and what that took, with the run */
+void cc_shape_first(CcRoot *root, CcSegment *s); /* makes the recorded shape */
+/* Finds the shape of this run's key and evaluates its symbols. -1: all hold; else the symbolic guard that fails (past
+ * the last one: a size is below 2, or a result is of another kind). */
+int cc_shape_find(CcSegment *s, CcCallState *x);
+/* Lets torch run the nodes for a new key, and makes its shape. The host's `at` tells how far it got. */
+CC_MUST CcRan cc_shape_explore(CcSegment *s, CcSegmentHost *host, CcCallState *x);
+/* The same by rules, without a run: 0; -1: types are unknown, or a plan is not worth it; nothing has happened. */
+int cc_shape_derive(CcSegment *s, CcSegmentHost *host, CcCallState *x);
+void cc_shape_charge(CcSegment *s, uint64_t ns); /* reports the time that this took, including the run */
 void cc_shape_free(const CcTrace *t, CcShape *shape);
-/* A node gave something else than its types say: where rules gave them, torch runs the nodes from now on. */
-void cc_shape_unlike(CcSegment *s, CcShape *shape);
-/* True: done, or its guard holds. False without an error: it does not hold. */
-bool cc_shape_step(const CcTrace *t, const CcMaker *m, const CcSymStep *step, CcScratch *x);
-bool cc_shape_odd(const CcTrace *t, const CcScratch *x); /* a number is none that kernels take */
-/* The node's op and operands as its arguments are now; a node that does not bind any more is the host's. */
-void cc_shape_bind(const CcTrace *t, const CcScratch *x, CcGraph *g, int node, PyObject *const *in);
-/* contiguous() and its kind, when there is nothing to do: one object where there were two, or two where there was
- * one. */
-bool cc_shape_others(const CcTrace *t, const CcScratch *x, const CcNode *n);
-bool cc_shape_length(const CcNode *n, PyObject *r); /* a sequence of as many results */
-/* Results as torch gave them. False: other kinds of results than in the recording. */
-bool cc_shape_take(const CcTrace *t, const CcScratch *x, CcGraph *g, int node);
+/* A node returned something that its types don't describe: if rules derived them, torch runs the nodes from now on. */
+void cc_shape_reject_derived(CcSegment *s, CcShape *shape);
+/* Runs a step. False without an error: its guard does not hold. */
+bool cc_shape_step(const CcTrace *t, const CcMaker *m, const CcSymStep *step, CcCallState *x);
+bool cc_shape_out_of_range(const CcTrace *t, const CcCallState *x); /* a number is out of range for kernels */
+/* Binds the node's op and operands to its current arguments; a node that no longer binds becomes a host node. */
+void cc_shape_bind(const CcTrace *t, const CcCallState *x, CcGraph *g, int node, PyObject *const *in);
+/* contiguous() and its kin return their operand or a new tensor depending on the layout: whether the node has other
+ * identities among its operands and results than recorded. */
+bool cc_shape_identities_differ(const CcTrace *t, const CcCallState *x, const CcNode *n);
+bool cc_shape_length(const CcNode *n, PyObject *r); /* r is a sequence with the recorded number of results */
+/* Takes the types of torch's results. False: the results are of other kinds than recorded. */
+bool cc_shape_take(const CcTrace *t, const CcCallState *x, CcGraph *g, int node);
 
-/* derive.c: the graph of a new key by rules. NULL: not known. Symbols are evaluated; no error is set. */
-CcGraph *cc_derive_graph(CcSegment *s, CcSegmentHost *host, CcScratch *x);
-bool cc_derive_same(const CcGraph *a, const CcGraph *b, int *node); /* and where they differ */
-/* Takes over the trace. NULL with MemoryError. */
+/* derive.c: the graph of a new key by rules. NULL: unknown. Evaluates symbols; sets no error. */
+CcGraph *cc_derive_graph(CcSegment *s, CcSegmentHost *host, CcCallState *x);
+bool cc_derive_same(const CcGraph *a, const CcGraph *b, int *node); /* node: where they differ */
+/* Takes ownership of the trace. NULL with MemoryError. */
 CcSegment *cc_segment_new(CcRoot *root, CcTrace *trace);
 
 /* freeze.c: NULL when the graph has no frozen input */
 CcFreeze *cc_freeze_new(const CcGraph *g);
 void cc_freeze_free(CcFreeze *f);
-/* A run with these values; NULL: nothing. false: eager uses casts that autocast has made of parameters before they were
- * written. */
+/* Begins a run with these values; f may be NULL. False: eager would use casts that autocast made of parameters before
+ * they were written to. */
 bool cc_freeze_begin(CcFreeze *f, PyObject *const *value);
 /* CcHost.version of a frozen value. */
 uint64_t cc_freeze_stamp(CcFreeze *f, int value, PyObject *tensor);
 
 void cc_segment_free(CcSegment *s);
 
-/* Records, or continues from an entry that ended in a break (x holds its values). */
+/* ---- autograd.c: nodes of autograd's graph that run C functions ---- */
+enum { CC_AUTOGRAD_MAX = 256 }; /* outputs, and saved tensors, of a node */
+typedef struct CcAutogradResults {
+    PyObject *out[CC_AUTOGRAD_MAX], *saved[CC_AUTOGRAD_MAX]; /* new references; inputs and outputs may be saved */
+    bool differentiable[CC_AUTOGRAD_MAX];                    /* [out] */
+    int n, n_saved;
+} CcAutogradResults;
+typedef struct CcAutogradKind {
+    /* Runs with grad mode off. 0, or -1 with an error set; what is in *r is released in any case. */
+    int (*forward)(void *run, CcAutogradResults *r);
+    /* given[i]: the gradient of output i, or None. Fills grad[i], a new reference, for each input that wants one; NULL:
+     * it has none. 0, or -1 with an error set. */
+    int (*backward)(void *run, PyObject *const *saved, PyObject *const *given, const bool *wanted, PyObject **grad);
+    void (*free)(void *run);
+} CcAutogradKind;
+bool cc_autograd_ready(void); /* false: this torch has no such nodes */
+/* Runs kind->forward as a node with these differentiable inputs, and owns `run` from now on. Fills out[0..n_out) with
+ * new references. 0, or -1 with an error set. */
+CC_MUST int cc_autograd_apply(const CcAutogradKind *kind, void *run, PyObject *const *in, int n_in, PyObject **out,
+                              int n_out);
+
+/* ---- draw.c ---- */
+/* torch.empty(type).bernoulli_(p) of bools on the CPU; the type is dense. */
+CC_MUST CC_NEW PyObject *cc_draw_bools(const CcType *type, double p);
+
+/* ---- repeat.c ---- */
+bool cc_repeat_takes(const CcNode *n); /* a node that draws.c or batch.c made, which has no recorded action */
+/* Sets value[n->out0], a new reference. -1 with an error set. */
+CC_MUST int cc_repeat_node(const CcGraph *g, const CcNode *n, PyObject **value);
+
+/* ---- aten.c ---- */
+bool cc_aten_takes(const CcNode *n); /* a derivative that torch's own kernels compute */
+/* The node's result. NULL with an error set. */
+CC_MUST CC_NEW PyObject *cc_aten_call(const CcGraph *g, const CcNode *n, PyObject *const *value);
+
+/* ---- training.c: plans of graphs that autograd must see ---- */
+/* NULL: no stage of the graph is worth it, or can be compiled; torch runs the nodes. */
+CcTraining *cc_training_new(const CcSegment *s, const CcGraph *g);
+void cc_training_free(CcTraining *t); /* nodes of autograd's graph that still use it keep it */
+/* Runs stages and host nodes. 0; -1 with an error set, and h->at says where; CC_TRAINING_NOT: nothing has happened,
+ * torch must run all nodes. */
+enum { CC_TRAINING_NOT = CC_CAPTURE_NOT };
+CC_MUST int cc_training_run(CcTraining *t, CcSegmentHost *h);
+void cc_training_print(const CcTraining *t, CcSbuf *out);
+
+/* Records a call, or continues from an entry that ended in a break (x has its values). */
 CC_MUST CC_NEW PyObject *cc_region_record(CcRoot *root, PyObject *const *args, int n, PyObject *kwnames,
                                           const CcMode *mode);
-CC_MUST CC_NEW PyObject *cc_region_continue(CcRoot *root, CcSegment *s, CcScratch *x);
+CC_MUST CC_NEW PyObject *cc_region_continue(CcRoot *root, CcSegment *s, CcCallState *x);
 
-/* pace.c: a call from CcPace.from on. True: it is to be made eagerly; and its end is told. */
+/* ---- stretch.c ---- */
+/* Whether the act's next instruction, which follows a break, still belongs to the break. *arrays: the act that works on
+ * numpy arrays. */
+bool cc_stretch_goes_on(const CcAct *act, const CcAct **arrays);
+
+/* pace.c: a call from CcPace.from on. True: it should run eagerly. Its end is reported. */
 void cc_pace_start(CcRoot *root);
 CC_MUST bool cc_pace_begin(CcRoot *root, CcLap *lap);
 void cc_pace_end(CcRoot *root, const CcLap *lap, bool ok);

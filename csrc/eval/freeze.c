@@ -1,30 +1,30 @@
-/* Stamps of frozen inputs: what a plan keeps of a parameter's memory (packed weights) is good for as long as the stamp
- * is the same. It is the fingerprint of what stands there (dev/content.c), looked at in each call: no write can pass it
- * by, whoever did it, and no tensor has to be held or watched.
+/* Stamps of frozen inputs: a plan's copy of a parameter's data (packed weights) is valid while the stamp stays the
+ * same. The stamp is a fingerprint of the data (dev/content.c), computed in each call: it notices every write, whoever
+ * made it, and needs neither a reference to the tensor nor a watcher.
  *
- * Eager's autocast casts a parameter once and keeps the cast until torch.clear_autocast_cache(), which the end of
- * the outermost block calls, whatever becomes of the parameter until then. Where nothing was cleared since the last run,
- * that block is still open, and what was made of the parameter is kept for this tensor, which a weak reference tells
- * until then; in any other run it has no stamp, so nothing outlives a block that each call enters anew. */
+ * Eager's autocast casts a parameter once and keeps the cast until torch.clear_autocast_cache(), which the end of the
+ * outermost block calls, even if the parameter is written to meanwhile. If the cache was not cleared since the last
+ * run, that block is still open, and data made from the parameter stays valid for this tensor, which a weak reference
+ * identifies. In any other run the parameter has no stamp, so nothing outlives a block that each call enters anew. */
 #include "eval_int.h"
 
-/* Apart from fingerprints. */
+/* Stamps that are no fingerprints. */
 enum { DEVICE_CPU = 1 }; /* CcType.device */
 #define CAST_STAMPS (UINT64_C(1) << 63)
 
 typedef struct CcStamp {
     int value;
     bool cast;      /* CC_FROZEN_CAST */
-    bool kept;      /* or CC_FROZEN_KEPT */
-    PyObject *weak; /* of a cast tensor; NULL: none was met in this block */
+    bool kept;      /* CC_FROZEN_KEPT */
+    PyObject *weak; /* weak reference to a cast tensor; NULL: none seen in this block */
     uint64_t stamp;
 } CcStamp;
 
 struct CcFreeze {
     CC_VEC(CcStamp) of;
-    uint64_t clears; /* of autocast's cache, before the last run */
-    bool in_block;   /* none since then */
-    CcFreeze *next;  /* of those that hold weak references */
+    uint64_t clears; /* clears of autocast's cache before the last run */
+    bool in_block;   /* no clears since then */
+    CcFreeze *next;  /* list of those with weak references */
     bool holds;
 };
 static CcFreeze *holding;
@@ -49,8 +49,8 @@ static void let_go(CcFreeze *f) {
     for (int i = 0; i < f->of.n; i++) Py_CLEAR(f->of.at[i].weak);
 }
 
-/* A block has ended. A tensor that has weak references can't be swapped with another (torch.utils.swap_tensors). */
-static void let_all_go(void) {
+/* A block has ended: drops the weak references, because torch.utils.swap_tensors refuses tensors that have any. */
+static void drop_weakrefs(void) {
     while (holding != NULL) let_go(holding);
 }
 
@@ -61,7 +61,7 @@ void cc_freeze_free(CcFreeze *f) {
     free(f);
 }
 
-static CcStamp *find(CcFreeze *f, int value) /* they are in order */
+static CcStamp *find(CcFreeze *f, int value) /* sorted by value */
 {
     int low = 0, high = f->of.n;
     while (low < high) {
@@ -75,12 +75,12 @@ static CcStamp *find(CcFreeze *f, int value) /* they are in order */
 bool cc_freeze_begin(CcFreeze *f, PyObject *const *value) {
     bool fits = true;
     if (f == NULL) return true;
-    const uint64_t clears = cc_look_clears(let_all_go);
+    const uint64_t clears = cc_look_count_clears(drop_weakrefs);
     f->in_block = clears != 0 && f->clears == clears;
     f->clears = clears;
     for (int i = 0; clears != 0 && i < f->of.n; i++) {
         PyObject *tensor = f->of.at[i].kept ? value[f->of.at[i].value] : NULL;
-        if (tensor != NULL && cc_cast_see(tensor, true) == CC_CAST_CHANGED) fits = false;
+        if (tensor != NULL && cc_cast_note(tensor, true) == CC_CAST_CHANGED) fits = false;
     }
     return fits;
 }
@@ -109,7 +109,7 @@ uint64_t cc_freeze_stamp(CcFreeze *f, int value, PyObject *tensor) {
     CcTensor t;
     cc_tens_read_as(tensor, false, true, &t);
     if (t.data == NULL || t.type.device != DEVICE_CPU) return CC_NO_VERSION;
-    int64_t last = 0; /* element */
+    int64_t last = 0; /* last element */
     for (int d = 0; d < t.type.ndim; d++) {
         if (t.type.size[d] < 1 || t.type.stride[d] < 0) return CC_NO_VERSION;
         last += (t.type.size[d] - 1) * t.type.stride[d];

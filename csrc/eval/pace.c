@@ -1,30 +1,31 @@
-/* Pace: is a compiled function slower than eager? Where breaks cut it into many small pieces, or no kernel has a part in it,
- * it may be, and only the clock tells. So a few of its calls are made eagerly, each beside a compiled one (in which order
- * is drawn: callers alternate as well), and the two are compared. What is slower runs eagerly, and is compared again ever
- * more seldom; so is what is not.
+/* Pace: is a compiled function slower than eager? It may be if breaks cut it into many small pieces, or if it has no
+ * kernels, and only timing can tell. So a few pairs of calls, one eager and one compiled, are timed and compared. The
+ * order within a pair is random, because callers may alternate, too. A slower function runs eagerly. In both cases the
+ * comparison is repeated, at growing intervals.
  *
  *   calls ... | pairs, at most PAIRS | rest, twice as long each time | pairs | ...
  *
- * No clock is read in between. Calls that record or compile, raise, or meet other calls of the function are no laps. */
+ * No clock is read outside pairs. Calls that record or compile, raise, or overlap other calls of the function don't
+ * count as laps. */
 #include "eval_int.h"
 
 enum {
     FIRST = 32,  /* calls before the first pairs */
-    REST = 256,  /* behind them */
-    LONG = 4096, /* where they were clear */
+    REST = 256,  /* calls between pairs */
+    LONG = 4096, /* ... after a clear verdict */
     LONGEST = 1 << 20,
-    CLEARLY_FASTER = 4, /* pairs that tell by themselves, if all differ by a fifth */
+    CLEARLY_FASTER = 4, /* so many pairs suffice if all differ by a fifth */
     CLEARLY_SLOWER = 6,
-    TRIES = 8, /* calls for each lap that is wanted */
+    TRIES = 8, /* most calls per lap */
 };
 
 static PyObject *clock_of_tests;
 
 void cc_pace_set_clock(PyObject *clock) { Py_XSETREF(clock_of_tests, clock == Py_None ? NULL : Py_NewRef(clock)); }
 
-void cc_pace_start(CcRoot *root) { root->pace = (CcPace){.from = root->calls + FIRST, .rest = REST, .lot = 1}; }
+void cc_pace_start(CcRoot *root) { root->pace = (CcPace){.from = root->calls + FIRST, .rest = REST, .random = 1}; }
 
-/* What costs a call once, and not again. */
+/* Counts one-time costs (recording, compiling). */
 static uint64_t firsts(void) {
     static const CcEventKind kind[] = {CC_LOG_RECORD,   CC_LOG_RECOMPILE, CC_LOG_GIVE_UP, CC_LOG_KERNEL,
                                        CC_LOG_FALLBACK, CC_LOG_PRIMITIVE, CC_LOG_SHAPE,   CC_LOG_CHOICE,
@@ -36,7 +37,7 @@ static uint64_t firsts(void) {
 
 /* ------------------------------------------------------------------ which functions */
 
-/* A GPU works on when the call has returned: the clock tells nothing. */
+/* A GPU is still working when the call returns, so its time means nothing. */
 static bool on_gpu(const CcSegment *s) {
     enum { CUDA = 2 };
     const CcGraph *g = s->trace->graph;
@@ -45,7 +46,7 @@ static bool on_gpu(const CcSegment *s) {
     return false;
 }
 
-/* Nothing of it is ours: all that it can save is Python's part. */
+/* The plan has no kernels of ours: it can only save Python's part. */
 static bool without_kernels(const CcSegment *s) {
     const CcPlan *plan = s->shape.n > 0 ? s->shape.at[0]->plan : NULL;
     if (plan == NULL) return true;
@@ -54,20 +55,26 @@ static bool without_kernels(const CcSegment *s) {
     return stats.kernels + stats.primitives == 0;
 }
 
+/* Its backward runs after the call has returned, so the call's time does not say whether it is faster. */
+static bool trains(const CcSegment *s) { return s->shape.n > 0 && s->shape.at[0]->training != NULL; }
+
+static bool cannot_time(const CcSegment *s) { return on_gpu(s) || trains(s); }
+
 static bool worth_asking(const CcRoot *root) {
     CcMode mode;
     cc_mode_read(&mode);
-    if (!root->knobs.eager_if_slower || root->knobs.verify || root->fullgraph || cc_eval_idle || cc_mode_ordered(&mode))
+    if (!root->knobs.eager_if_slower || root->knobs.verify || root->fullgraph || cc_eval_skip_kernels ||
+        cc_mode_deterministic(&mode))
         return false;
     bool wanted = root->warned;
     for (int i = 0; i < root->entry.n; i++) {
         const CcSegment *s = root->entry.at[i]->segment;
-        if (on_gpu(s)) return false;
+        if (cannot_time(s)) return false;
         wanted |= s->trace->end == CC_END_BREAK || without_kernels(s);
     }
     for (int i = 0; i < root->point.n; i++)
         for (int k = 0; k < root->point.at[i]->segment.n; k++)
-            if (on_gpu(root->point.at[i]->segment.at[k])) return false;
+            if (cannot_time(root->point.at[i]->segment.at[k])) return false;
     return wanted;
 }
 
@@ -75,7 +82,7 @@ static bool worth_asking(const CcRoot *root) {
 
 static void close_pairs(CcPace *p) {
     p->n[0] = p->n[1] = p->tries = 0;
-    p->doubted = false;
+    p->confirming = false;
 }
 
 static void rest(CcRoot *root, uint64_t least) {
@@ -86,11 +93,12 @@ static void rest(CcRoot *root, uint64_t least) {
     p->rest = CC_MIN(p->rest * 2, (uint64_t)LONGEST);
 }
 
-/* The first of a pair is drawn (the same ones in each process), the other one follows. */
+/* Whether the next lap is eager: random for the first lap of a pair (with the same seed in each process), the other
+ * kind for the second. */
 static bool next_is_eager(CcPace *p) {
     if (p->n[0] != p->n[1]) return p->n[0] > p->n[1];
-    p->lot = p->lot * UINT32_C(1664525) + UINT32_C(1013904223);
-    return p->lot >> 31;
+    p->random = p->random * UINT32_C(1664525) + UINT32_C(1013904223);
+    return p->random >> 31;
 }
 
 bool cc_pace_begin(CcRoot *root, CcLap *lap) {
@@ -112,13 +120,13 @@ bool cc_pace_begin(CcRoot *root, CcLap *lap) {
     return lap->eager;
 }
 
-/* What the tests' clock says of it. */
-static uint64_t told_by_tests(const CcLap *lap) {
-    PyObject *told = PyObject_CallFunction(clock_of_tests, "O", lap->eager ? Py_True : Py_False);
-    const uint64_t said = told != NULL ? PyLong_AsUnsignedLongLong(told) : 0;
-    Py_XDECREF(told);
+/* The lap's time according to the tests' clock. */
+static uint64_t time_by_tests(const CcLap *lap) {
+    PyObject *time = PyObject_CallFunction(clock_of_tests, "O", lap->eager ? Py_True : Py_False);
+    const uint64_t ns = time != NULL ? PyLong_AsUnsignedLongLong(time) : 0;
+    Py_XDECREF(time);
     PyErr_Clear();
-    return said;
+    return ns;
 }
 
 /* ------------------------------------------------------------------ the verdict */
@@ -128,7 +136,7 @@ static int by_size(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Of n laps the one that so many are shorter than. What others do on the machine only ever adds to a lap. */
+/* The lap with rank `shorter` among n. Low ranks, because other work on the machine can only lengthen a lap. */
 static uint64_t rank_of(const uint64_t *ns, int n, int shorter) {
     uint64_t at[CC_PACE_PAIRS];
     memcpy(at, ns, sizeof *at * (size_t)n);
@@ -136,8 +144,8 @@ static uint64_t rank_of(const uint64_t *ns, int n, int shorter) {
     return at[shorter];
 }
 
-/* Are laps of the one kind longer than those of the other, and by more than noise: the short ones, and those in the
- * middle? */
+/* Whether laps of one kind are longer than those of the other by more than noise, both at the lower quartile and at the
+ * median. */
 static bool longer(const CcPace *p, bool eager, int n) {
     const uint64_t *a = p->ns[eager], *b = p->ns[!eager];
     int won = 0;
@@ -148,8 +156,8 @@ static bool longer(const CcPace *p, bool eager, int n) {
     return true;
 }
 
-/* 1: slower, -1: faster, 0: not to be told (yet). */
-static int tell(const CcPace *p) {
+/* 1: slower, -1: faster, 0: undecided (so far). */
+static int compare(const CcPace *p) {
     const int n = p->n[0];
     int far_slower = 0, far_faster = 0;
     for (int i = 0; i < n; i++) {
@@ -163,34 +171,34 @@ static int tell(const CcPace *p) {
     return longer(p, false, n) ? 1 : longer(p, true, n) ? -1 : 0;
 }
 
-/* What would change is doubted: other pairs have to tell the same. */
+/* A verdict that would change the mode must be confirmed by a second series of pairs. */
 static void judge(CcRoot *root) {
     CcPace *p = &root->pace;
-    const int told = tell(p);
-    if (told == 0 && p->n[0] < CC_PACE_PAIRS) return;
-    const bool changes = told != 0 && (told > 0) != p->slow;
-    if (changes && !p->doubted) {
+    const int verdict = compare(p);
+    if (verdict == 0 && p->n[0] < CC_PACE_PAIRS) return;
+    const bool changes = verdict != 0 && (verdict > 0) != p->slow;
+    if (changes && !p->confirming) {
         close_pairs(p);
-        p->doubted = true;
+        p->confirming = true;
         return;
     }
     p->ours_us = (double)rank_of(p->ns[0], p->n[0], p->n[0] / 2) * 1e-3;
     p->eager_us = (double)rank_of(p->ns[1], p->n[1], p->n[1] / 2) * 1e-3;
     if (changes) {
-        p->slow = told > 0;
-        cc_log_add(CC_LOG_EAGER, "%s: %s than eager (%.0f us a call, eager %.0f us): runs %s",
+        p->slow = verdict > 0;
+        cc_log_add(CC_LOG_EAGER, "%s: %s than eager (%.0f us per call, eager %.0f us): runs %s",
                    PyUnicode_AsUTF8(root->func->func_qualname), p->slow ? "slower" : "no slower", p->ours_us,
                    p->eager_us, p->slow ? "eagerly" : "compiled again");
     }
-    rest(root, told != 0 ? LONG : 0);
+    rest(root, verdict != 0 ? LONG : 0);
 }
 
 void cc_pace_end(CcRoot *root, const CcLap *lap, bool ok) {
     CcPace *p = &root->pace;
-    if (!lap->timed || !p->open) return; /* or it was reset meanwhile */
+    if (!lap->timed || !p->open) return; /* also if the pairs were reset meanwhile */
     const uint64_t ns = cc_log_now_ns() - lap->start;
     p->open = false;
     if (!ok || p->disturbed || firsts() != lap->firsts) return;
-    p->ns[lap->eager][p->n[lap->eager]++] = clock_of_tests != NULL ? told_by_tests(lap) : ns;
+    p->ns[lap->eager][p->n[lap->eager]++] = clock_of_tests != NULL ? time_by_tests(lap) : ns;
     if (p->n[0] == p->n[1]) judge(root);
 }

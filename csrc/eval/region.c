@@ -1,12 +1,11 @@
-/* A region: one compiled call from the moment on when frames are needed. It is the evaluator's observer. While
- * recording it passes everything on to the recorder; behind a break it looks for a segment of that point and runs it,
- * or records one.
+/* A region: one compiled call, from the moment when frames are needed. It is the evaluator's observer. While recording,
+ * it forwards all events to the recorder; after a break, it looks for a segment of that resume point and runs it, or
+ * records one.
  *
  *   acts of the chain     root ---- callee ---- innermost
- *   a segment ends in a snapshot of m kept levels (the same acts) and new ones behind them:
+ *   a segment ends in a snapshot of m kept levels (the same acts), followed by new ones:
  *     m == chain, none new    fill slots, PERFORM            m < chain    UNWIND to level m-1, then as above
- *     new levels              fill, DESCEND: frames are made by calling their functions (enter() fills them)
- */
+ *     new levels              fill, DESCEND: frames are made by calling their functions (enter() fills the frames) */
 #include "eval_int.h"
 
 enum { MAX_CHAIN = 64 };
@@ -14,7 +13,7 @@ enum { MAX_CHAIN = 64 };
 typedef struct Level {      /* values of one frame of a snapshot, waiting to be put into slots */
     PyFunctionObject *func; /* strong; NULL for kept levels */
     PyObject **slot;        /* strong, n; NULL entries are unset */
-    bool *stays;            /* n: what lies in the slot is left there */
+    bool *stays;            /* n: the slot keeps its object */
     int n, pc, depth;
     bool touched;
 } Level;
@@ -27,27 +26,26 @@ typedef struct Region {
     CcAct *root_act; /* the act of level 0 */
     int n_args;
     PyObject *kwnames;
-    CcMode mode; /* ambient state when the call began */
-    int arrays;  /* see in_arrays */
-    const CcAct *arrays_in;
-    bool counted;   /* this call counts as a recording already */
-    bool first;     /* the trace being recorded is an entry's */
-    CcPoint *point; /* else: the point at which it began */
+    CcMode mode;            /* ambient state when the call began */
+    const CcAct *arrays_in; /* cc_stretch_goes_on */
+    bool counted;           /* this call has already been counted as a recording */
+    bool first;             /* the trace being recorded is an entry's */
+    CcPoint *point;         /* otherwise: the resume point at which it began */
     Level level[MAX_CHAIN];
     int n_level, n_kept, filled;
     PyObject *outer_handled; /* strong: exception being handled when the call began; NULL: none */
-    /* strong: the one for the frames in `level`; sets_handled tells that it is to be set */
+    /* strong: the exception handled by the frames in `level`; sets_handled: it must be set */
     PyObject *handled;
     bool sets_handled;
-    PyObject *result; /* a segment made the call's result below the root's frame */
+    PyObject *result; /* the call's result, which a segment made below the root's frame */
     bool has_result, failed;
     PyObject *error[3]; /* raised at the root when `failed` */
     CcBreakInfo unsupported;
-    /* The exception that an op raised, at which the recording gave up: its address, as holding it would hold its frames;
-     * under fullgraph itself as well. */
+    /* Address of the exception of an op at which the recording gave up; a reference would keep its frames alive. Under
+     * fullgraph, also a reference. */
     const void *raised_at;
     PyObject *raised;
-    int n_sites; /* of the root, when the region began */
+    int n_sites; /* the root's sites when the region began */
 } Region;
 
 static _Thread_local Region *current;
@@ -55,18 +53,18 @@ static PyObject *unsupported_class;
 
 bool cc_eval_recording(void) { return current != NULL; }
 
-/* What code of a call has been told holds to the end of that call, also where CPython goes on with it: libraries keep
- * state in one place or another by the answer. */
-static bool told(const Region *g) { return g->root->told || cc_rec_told(g->rec); }
+/* If is_compiling() has returned true in a call, it does so until the end of the call, even if CPython continues the
+ * call: depending on the answer, libraries keep state in different places. */
+static bool told_compiled(const Region *g) { return g->root->told || cc_rec_told(g->rec); }
 
 bool cc_eval_compiling(void) {
     if (current == NULL || cc_eval_disabled > 0) return false;
-    return cc_rec_active(current->rec) || (current->obs.dead && told(current));
+    return cc_rec_active(current->rec) || (current->obs.dead && told_compiled(current));
 }
 
 int cc_eval_init(PyObject *unsupported) {
     unsupported_class = Py_NewRef(unsupported);
-    (void)cc_mem_keep();
+    (void)cc_mem_reserve();
     return 0;
 }
 
@@ -95,13 +93,13 @@ static void clear_levels(Region *g) {
     g->sets_handled = false;
 }
 
-/* The frames are filled: what they were handling is handled again. */
+/* The frames are filled: restores the exception that they were handling. */
 static void levels_done(Region *g) {
     if (g->sets_handled) PyErr_SetHandledException(g->handled);
     clear_levels(g);
 }
 
-static int make_level(const CcSegment *s, CcScratch *x, const CcLevel *from, Level *to) {
+static int make_level(const CcSegment *s, CcCallState *x, const CcSnapshotFrame *from, Level *to) {
     const CcTrace *t = s->trace;
     to->pc = from->pc;
     to->depth = from->depth;
@@ -125,7 +123,7 @@ static int make_level(const CcSegment *s, CcScratch *x, const CcLevel *from, Lev
 }
 
 /* The values of a segment's last snapshot. */
-static int make_levels(Region *g, const CcSegment *s, CcScratch *x) {
+static int make_levels(Region *g, const CcSegment *s, CcCallState *x) {
     const CcTrace *t = s->trace;
     clear_levels(g);
     g->n_kept = 0;
@@ -163,6 +161,14 @@ static void fill(Level *l, CcAct *act) {
     }
 }
 
+/* The acts of the chain exist; further frames below them may have to be made. */
+static CcGo fill_chain(Region *g, CcAct *const *acts, int n) {
+    for (int i = 0; i < n; i++) fill(&g->level[i], acts[i]);
+    if (g->n_level > n) return CC_DESCEND;
+    levels_done(g);
+    return CC_PERFORM;
+}
+
 /* ------------------------------------------------------------------ chain */
 
 static int chain_of(const Region *g, CcAct *act, CcAct **acts) {
@@ -185,7 +191,7 @@ static CcGo die(Region *g) {
 
 static const char *name_of(const CcRoot *root) { return PyUnicode_AsUTF8(root->func->func_qualname); }
 
-/* For reports: the last 64. */
+/* Keeps the last 64 for reports. */
 static void keep_give_up(CcRoot *root, const CcBreakInfo *why) {
     CcBreakInfo copy = {0};
     cc_break_copy(&copy, why);
@@ -195,15 +201,15 @@ static void keep_give_up(CcRoot *root, const CcBreakInfo *why) {
     memmove(root->gave_up.at, root->gave_up.at + 1, sizeof copy * (size_t)(--root->gave_up.n));
 }
 
-/* What is behind one break runs eagerly from now on: an event says so, and the report why. */
+/* Code after one break runs eagerly from now on: an event says so, and the report says why. */
 static void fill_up(Region *g, CcPoint *p, const CcBreakInfo *why, const char *what) {
     if (p->full) return;
     p->full = true;
     if (why != NULL) keep_give_up(g->root, why);
-    cc_log_add(CC_LOG_EAGER, "%s: behind one break %s", name_of(g->root), what);
+    cc_log_add(CC_LOG_EAGER, "%s: after one break, %s", name_of(g->root), what);
 }
 
-/* Nothing is wrong with a recording that the user's own exception ended; but what always raises is not worth
+/* A recording that ends in the user's own exception is no failure; but code that always raises is not worth
  * recording. */
 static void note_raise(Region *g, const CcBreakInfo *why) {
     CcRoot *root = g->root;
@@ -216,9 +222,11 @@ static void note_raise(Region *g, const CcBreakInfo *why) {
     }
 }
 
+/* The recording gave up: CPython continues the call. */
 static void note_give_up(Region *g) {
     const CcBreakInfo *why = cc_rec_why(g->rec);
     CcRoot *root = g->root;
+    g->obs.dead = true;
     if (why == NULL) return;
     if (why->reason == CC_R_RAISED) {
         note_raise(g, why);
@@ -226,9 +234,9 @@ static void note_give_up(Region *g) {
     }
     keep_give_up(root, why);
     cc_log_add(CC_LOG_GIVE_UP, "%s: %s", name_of(root), why->text);
-    if (g->raised != NULL) root->give_ups--; /* nothing is wrong with what was recorded */
+    if (g->raised != NULL) root->give_ups--; /* not the recording's failure */
     if (++root->give_ups >= root->knobs.give_up_limit && !g->first &&
-        g->point != NULL) { /* what is before it goes on */
+        g->point != NULL) { /* segments before it stay in use */
         fill_up(g, g->point, NULL, "too many recordings in a row gave up");
         root->give_ups = 0;
     } else if (root->give_ups >= root->knobs.give_up_limit) {
@@ -238,9 +246,9 @@ static void note_give_up(Region *g) {
     if (root->fullgraph && g->unsupported.text == NULL) cc_break_copy(&g->unsupported, why);
 }
 
-/* A break in a loop is one break, however often it is met. */
+/* A break in a loop counts once, however often it occurs. */
 static void note_break(CcRoot *root, const CcBreakInfo *why) {
-    cc_log_add(CC_LOG_BREAK, "%s: %s", PyUnicode_AsUTF8(root->func->func_qualname), why->text);
+    cc_log_add(CC_LOG_BREAK, "%s: %s", name_of(root), why->text);
     for (int i = 0; i < root->seen.n; i++)
         if (root->seen.at[i].site == why->site) return;
     CcBreakInfo copy = {0};
@@ -256,7 +264,7 @@ static void publish(Region *g) {
     if (t->end == CC_END_BREAK) note_break(g->root, &t->brk);
     if (g->first) cc_root_publish_entry(g->root, t, g->n_args, g->kwnames);
     else if (g->point != NULL) {
-        /* runs torch: other threads may look at the point meanwhile */
+        /* runs torch: other threads may use the point meanwhile */
         CcSegment *s = cc_segment_new(g->root, t);
         cc_vec_push(&g->point->segment, s);
         g->point->last = g->point->segment.n - 1;
@@ -281,7 +289,6 @@ static CcGo on_enter(CcObserver *obs, CcAct *act) {
     const CcGo go = cc_rec_enter(g->rec, act);
     if (go == CC_GIVE_UP) {
         note_give_up(g);
-        g->obs.dead = true;
         return CC_PASS;
     }
     if (go == CC_OK && g->root_act == NULL) g->root_act = act;
@@ -299,9 +306,8 @@ static CcGo on_before(CcObserver *obs, CcAct *act, CcEvent *ev) {
     Region *g = (Region *)obs;
     if (!cc_rec_active(g->rec)) return die(g);
     const CcGo go = cc_rec_before(g->rec, act, ev);
-    if (go == CC_DONE && !cc_rec_active(g->rec) && !g->obs.dead) { /* given up in the middle of what it performed */
+    if (go == CC_DONE && !cc_rec_active(g->rec) && !g->obs.dead) { /* gave up while performing the event */
         note_give_up(g);
-        g->obs.dead = true;
         if (g->root->fullgraph) {
             Py_CLEAR(ev->result);
             PyErr_Clear();
@@ -311,7 +317,6 @@ static CcGo on_before(CcObserver *obs, CcAct *act, CcEvent *ev) {
     }
     if (go == CC_GIVE_UP) {
         note_give_up(g);
-        g->obs.dead = true;
         return g->root->fullgraph ? unsupported_now(g, ev) : CC_GIVE_UP;
     }
     if (go != CC_BREAK) return go;
@@ -324,8 +329,8 @@ static CcGo on_before(CcObserver *obs, CcAct *act, CcEvent *ev) {
     return CC_BREAK;
 }
 
-/* An op that raises ends the recording, but what reaches the caller is what eager raises: unless code of the region
- * catches it, that is all that the call does, and no later recording has to break there. */
+/* An op that raises ends the recording. If the exception leaves the region uncaught, the caller gets what eager raises,
+ * and later recordings need not break there. */
 static void keep_raised(Region *g, const CcEvent *ev) {
     if (ev->result != NULL || !PyErr_Occurred()) return;
     PyObject *type, *value, *tb;
@@ -336,13 +341,14 @@ static void keep_raised(Region *g, const CcEvent *ev) {
     PyErr_Restore(type, value, tb);
 }
 
-/* Did that exception leave the region? */
+/* Whether that exception left the region. */
 static bool raises_kept(Region *g) {
     PyObject *type, *value, *tb;
     PyErr_Fetch(&type, &value, &tb);
     const bool same = g->raised_at != NULL && value == g->raised_at;
     PyErr_Restore(type, value, tb);
-    /* of two such calls in a row the second one marks its site: code that always raises is not recorded for ever */
+    /* the second of two consecutive such calls keeps its site, so that code that always raises is not recorded
+     * forever */
     if (same && (g->root->fullgraph || !g->root->forgave)) cc_sites_cut(&g->root->sites, g->n_sites);
     g->root->forgave = same;
     return same;
@@ -355,7 +361,6 @@ static CcGo on_after(CcObserver *obs, CcAct *act, CcEvent *ev) {
     if (go == CC_GIVE_UP) {
         keep_raised(g, ev);
         note_give_up(g);
-        g->obs.dead = true;
     }
     return go;
 }
@@ -372,34 +377,37 @@ static void on_leave(CcObserver *obs, CcAct *act, int how, PyObject *value) {
         return;
     }
     note_give_up(g);
-    g->obs.dead = true;
 }
 
-static void on_let_go(CcObserver *obs, PyObject *o) {
+static void on_released(CcObserver *obs, PyObject *o) {
     Region *g = (Region *)obs;
-    if (cc_rec_active(g->rec)) cc_rec_let_go(g->rec, o);
+    if (cc_rec_active(g->rec)) cc_rec_released(g->rec, o);
 }
 
-static void retire(const CcSegment *s, const CcScratch *x) {
+static void retire(const CcSegment *s, const CcCallState *x) {
     const CcTrace *t = s->trace;
     for (int i = 0; i < t->adopted.n; i++) cc_generator_retire(x->gv[t->adopted.at[i]]);
 }
 
-/* The exception that is set ends the call: what the segment wrote can't be done again. */
+static CcGo unwind(Region *g, int n_kept) {
+    g->n_kept = n_kept;
+    g->obs.unwinding = true;
+    return CC_UNWIND;
+}
+
+/* The pending exception ends the call, because the segment's writes can't be repeated. */
 static CcGo raise_at_root(Region *g, CcAct *act, int n) {
-    if (n == 1) { /* nobody below is asked how to go on */
+    if (n == 1) { /* no frame below will ask how to continue */
         act->retval = NULL;
         return CC_RETURN;
     }
     PyErr_Fetch(&g->error[0], &g->error[1], &g->error[2]);
     g->failed = true;
-    g->n_kept = 1;
-    g->obs.unwinding = true;
-    return CC_UNWIND;
+    return unwind(g, 1);
 }
 
-/* A segment ran to its end: where does the call go on? */
-static CcGo after_segment(Region *g, CcSegment *s, CcScratch *x, CcAct *const *acts, int n) {
+/* A segment has run to its end: continues the call. */
+static CcGo after_segment(Region *g, CcSegment *s, CcCallState *x, CcAct *const *acts, int n) {
     CcAct *act = acts[n - 1];
     if (s->trace->end == CC_END_RETURN) {
         PyObject *r = cc_segment_make(s, x, s->trace->result);
@@ -411,26 +419,18 @@ static CcGo after_segment(Region *g, CcSegment *s, CcScratch *x, CcAct *const *a
         }
         g->result = r;
         g->has_result = true;
-        g->n_kept = 1;
-        g->obs.unwinding = true;
-        return CC_UNWIND;
+        return unwind(g, 1);
     }
     if (make_levels(g, s, x) < 0) return raise_at_root(g, act, n);
     retire(s, x);
-    if (g->n_kept < n) {
-        g->obs.unwinding = true;
-        return CC_UNWIND;
-    }
-    for (int i = 0; i < n; i++) fill(&g->level[i], acts[i]);
-    if (g->n_level > n) return CC_DESCEND;
-    levels_done(g);
-    return CC_PERFORM;
+    if (g->n_kept < n) return unwind(g, g->n_kept);
+    return fill_chain(g, acts, n);
 }
 
 static CcGo fail_segment(Region *g, CcSegment *s, bool pure, CcAct *act, int n) {
     if (pure) {
         PyErr_Clear();
-        cc_log_add(CC_LOG_EAGER, "segment %d failed; CPython goes on", s->id);
+        cc_log_add(CC_LOG_EAGER, "segment %d failed; CPython continues", s->id);
         return die(g);
     }
     return raise_at_root(g, act, n);
@@ -442,7 +442,7 @@ typedef struct Varying {
     int n;
 } Varying;
 
-/* The value that the break itself has just left on the stack, and slots whose value was another one before. */
+/* A float varies if the break has just left it on the stack, or if its slot had another value before. */
 static bool varies(void *ctx, int level, int slot) {
     const Varying *v = ctx;
     const CcAct *act = v->acts[level];
@@ -464,15 +464,15 @@ static bool varies(void *ctx, int level, int slot) {
 
 static CcGo record_from(Region *g, CcPoint *p, CcAct *const *acts, int n, const CcMode *mode) {
     if (p->segment.n >= g->root->knobs.loop_limit) {
-        cc_site_why(g->rec, acts[n - 1], CC_R_LIMIT, "loop_limit variants behind one break");
-        fill_up(g, p, cc_rec_why(g->rec), "there are loop_limit variants already");
+        cc_site_why(g->rec, acts[n - 1], CC_R_LIMIT, "loop_limit variants after one break");
+        fill_up(g, p, cc_rec_why(g->rec), "loop_limit is reached");
         return die(g);
     }
     if (g->root->recorder != NULL && g->root->recorder != g) return die(g); /* another thread's call: see may_record */
     g->root->recorder = g;
     if (!g->counted) g->root->recordings++;
     g->counted = true;
-    cc_log_add(CC_LOG_RECORD, "%s: behind a break, line %d", PyUnicode_AsUTF8(g->root->func->func_qualname),
+    cc_log_add(CC_LOG_RECORD, "%s: after a break, line %d", name_of(g->root),
                cc_code_line(acts[n - 1]->code, acts[n - 1]->pc));
     g->point = p;
     Varying v = {p, acts, n};
@@ -482,79 +482,34 @@ static CcGo record_from(Region *g, CcPoint *p, CcAct *const *acts, int n, const 
     return cc_rec_begin_resume(g->rec, acts, n, mode, varies, &v, (uintptr_t)p) == CC_OK ? CC_OK : die(g);
 }
 
-/* The n-th value from the top of the stack; NULL: there are not so many, or it is a NULL. */
-static PyObject *from_top(const CcAct *act, int n) {
-    return act->depth >= n ? cc_act_get(act, act->code->n_locals + act->depth - n) : NULL;
-}
-
-/* What a break gave is an array of numpy: nothing can be recorded of it, and one break for each operation would cost
- * more than the operations. What follows in this frame belongs to the same break, until a tensor is on top of the
- * stack (or came with what is: 3.13 loads two locals at once), or for WITHOUT instructions no array was. */
-static bool in_arrays(Region *g, const CcAct *act) {
-    enum { WITHOUT = 16 };
-    const int op = act->code->insn[act->pc].op;
-    const bool two = act->pc > 0 && act->code->insn[act->pc - 1].op == CC_OP_LOAD_FAST_2;
-    PyObject *top = from_top(act, 1), *below = two ? from_top(act, 2) : NULL;
-    if (act != g->arrays_in) g->arrays = 0;
-    g->arrays_in = act;
-    if (top != NULL && strcmp(Py_TYPE(top)->tp_name, "numpy.ndarray") == 0) g->arrays = WITHOUT;
-    else if ((top != NULL && cc_tens_any(top)) || (below != NULL && cc_tens_any(below))) g->arrays = 0;
-    else if (g->arrays > 0) g->arrays--;
-    const bool leaves = op == CC_OP_RETURN || op == CC_OP_RETURN_CONST || op == CC_OP_SUSPEND;
-    return g->arrays > 0 && !leaves && op != CC_OP_HAND && op != CC_OP_HAND_STOP;
-}
-
-/* A bool that a break left and that is only jumped by: the jump belongs to the break, so that the two ways are two
- * points and the bool is guarded at none. (3.13 asks for the truth in one instruction and jumps in the
- * next; 3.11 does both in one.) */
-static bool at_jump(const CcAct *act) {
-    const CcInsn *in = &act->code->insn[act->pc];
-    PyObject *top = from_top(act, 1);
-    if (top == NULL || !PyBool_Check(top)) return false;
-    if (in->op == CC_OP_COPY && in->arg == 1) in++; /* `a and b`: the bool is the result as well */
-    return in->op == CC_OP_JUMP_IF || in->op == CC_OP_JUMP_OR_POP || in->op == CC_OP_TO_BOOL;
-}
-
-/* An exception goes through the cleanup that inlined comprehensions have (3.12): it puts the loop's variable back and
- * raises again. */
-static bool at_cleanup(const CcAct *act) {
-    enum { FEW = 8 };
-    for (int pc = act->pc; pc < CC_MIN(act->pc + FEW, act->code->n); pc++) {
-        const int op = act->code->insn[pc].op;
-        if (op == CC_OP_RERAISE) return true;
-        if (op != CC_OP_SWAP && op != CC_OP_POP && op != CC_OP_STORE_FAST && op != CC_OP_STORE_FAST_2) return false;
-    }
-    return false;
-}
-
 static CcGo on_resume(CcObserver *obs, CcAct *act) {
     Region *g = (Region *)obs;
     if (cc_rec_active(g->rec)) return CC_OK;
     if (g->obs.dead) return CC_GIVE_UP;
     /* inside `with disable()`: instruction by instruction, unobserved */
     if (cc_eval_disabled > 0) return CC_PERFORM;
-    if (in_arrays(g, act) || at_jump(act) || at_cleanup(act)) return CC_PERFORM;
+    if (cc_stretch_goes_on(act, &g->arrays_in)) return CC_PERFORM;
     CcMode mode;
     cc_mode_read(&mode);
     CcAct *acts[MAX_CHAIN];
     const int n = chain_of(g, act, acts);
-    const char *refused = cc_mode_refuse(&mode);
+    const char *refused = cc_mode_refusal(&mode);
     if (refused == NULL && acts[0] != g->root_act) refused = "the frames are nested too deeply";
     if (refused == NULL && cc_hook_traced()) refused = "a tracer or profiler is active";
     if (refused != NULL) {
-        cc_log_add(CC_LOG_EAGER, "%s: behind a break: %s", name_of(g->root), refused);
+        cc_log_add(CC_LOG_EAGER, "%s: after a break: %s", name_of(g->root), refused);
         return die(g);
     }
     CcPoint *p = cc_root_point(g->root, acts, n, true);
     const CcGuardState state = {.acts = acts, .n_acts = n};
     const int n_segments = p->segment.n, last = p->last;
-    for (int k = 0; k < n_segments; k++) { /* the one that followed last, then the others, newest first */
+    for (int k = 0; k < n_segments; k++) { /* the last one used, then the others, newest first */
         const int i = k == 0 ? last : n_segments - k - (n_segments - k <= last);
         CcSegment *s = p->segment.at[i];
         if (s->broken || !cc_mode_same(&s->trace->mode, &mode)) continue;
         if (s->trace->scoped && !cc_mode_same(&s->trace->outer, &g->mode)) continue;
-        CcScratch x;
-        if (p->segment.n > 1 && cc_guard_refuse(&s->trace->guards, &state) >= 0) continue;
+        CcCallState x;
+        if (p->segment.n > 1 && cc_guard_run_suspect(&s->trace->guards, &state) >= 0) continue;
         cc_segment_open(s, &x);
         const int failed = cc_segment_check(s, &x, &state);
         if (failed >= 0) {
@@ -596,14 +551,11 @@ static CcGo on_rewind(CcObserver *obs, CcAct *act) {
         g->has_result = false;
         return CC_RETURN;
     }
-    for (int i = 0; i < n; i++) fill(&g->level[i], acts[i]);
-    if (g->n_level > n) return CC_DESCEND;
-    levels_done(g);
-    return CC_PERFORM;
+    return fill_chain(g, acts, n);
 }
 
 static PyObject *on_answer(CcObserver *obs, PyObject *func) {
-    return cc_eval_disabled == 0 && told((const Region *)obs) ? cc_intrin_answer(func) : NULL;
+    return cc_eval_disabled == 0 && told_compiled((const Region *)obs) ? cc_intrin_answer(func) : NULL;
 }
 
 static PyObject *on_descend(CcObserver *obs, CcAct *act) {
@@ -620,7 +572,7 @@ static int open_region(Region *g, CcRoot *root) {
                           .after = on_after,
                           .resume = on_resume,
                           .leave = on_leave,
-                          .let_go = on_let_go,
+                          .released = on_released,
                           .rewind = on_rewind,
                           .descend = on_descend,
                           .answer = on_answer},
@@ -648,16 +600,16 @@ static PyObject *close_region(Region *g, PyObject *r) {
     cc_hook_disarm(&g->obs);
     clear_levels(g);
     PyObject *handled = PyErr_GetHandledException();
-    /* a segment ended inside of a handler */
+    /* a segment ended inside a handler */
     if (handled != g->outer_handled) PyErr_SetHandledException(g->outer_handled);
     Py_XDECREF(handled);
     Py_CLEAR(g->outer_handled);
     Py_CLEAR(g->result);
-    g->root->told = told(g);
-    r = cc_obj_cached(r);
+    g->root->told = told_compiled(g);
+    r = cc_obj_canonical_int(r);
     cc_rec_free(g->rec);
     const bool kept = raises_kept(g);
-    if (g->unsupported.text != NULL && !kept) { /* also when the user's code caught it on its way */
+    if (g->unsupported.text != NULL && !kept) { /* even if the user's code caught it on the way */
         Py_CLEAR(r);
         PyErr_Clear();
         raise_unsupported(&g->unsupported);
@@ -675,28 +627,28 @@ PyObject *cc_region_record(CcRoot *root, PyObject *const *args, int n, PyObject 
     g.counted = true;
     while (root->seen.n > 0) cc_break_clear(&root->seen.at[--root->seen.n]);
     const uint64_t start = cc_log_now_ns();
-    char *why = root->entry.n > 0 && root->last_failure != NULL ? strdup(root->last_failure) : NULL;
+    char *why = root->entry.n > 0 && root->last_failure != NULL ? cc_mem_text(root->last_failure) : NULL;
     const CcEventKind kind = root->entry.n > 0 ? CC_LOG_RECOMPILE : CC_LOG_RECORD;
     g.first = true;
     g.mode = *mode;
     g.n_args = n;
     g.kwnames = kwnames;
-    const size_t n_kw = kwnames != NULL ? (size_t)PyTuple_GET_SIZE(kwnames) : 0;
+    const int n_kw = cc_obj_count(kwnames);
     cc_rec_begin_call(g.rec, args, n, kwnames, root->func, mode);
     PyObject *r = PyObject_Vectorcall((PyObject *)root->func, args, (size_t)n - n_kw, kwnames);
-    cc_log_add(kind, "%s: %s%s%.1f ms", PyUnicode_AsUTF8(root->func->func_qualname), why != NULL ? why : "",
-               why != NULL ? "; " : "", (double)(cc_log_now_ns() - start) * 1e-6);
+    cc_log_add(kind, "%s: %s%s%.1f ms", name_of(root), why != NULL ? why : "", why != NULL ? "; " : "",
+               (double)(cc_log_now_ns() - start) * 1e-6);
     free(why);
     return close_region(&g, r);
 }
 
-PyObject *cc_region_continue(CcRoot *root, CcSegment *s, CcScratch *x) {
+PyObject *cc_region_continue(CcRoot *root, CcSegment *s, CcCallState *x) {
     Region g;
     if (open_region(&g, root) < 0) return NULL;
     PyObject *r = NULL;
     g.mode = s->trace->mode;
     const bool made = make_levels(&g, s, x) == 0;
-    cc_segment_drop(x); /* what the frames don't hold is free now, as in eager */
+    cc_segment_drop(x); /* frees everything that the frames don't hold, as in eager */
     if (made) r = cc_act_call_rebuilt(g.level[0].func);
     return close_region(&g, r);
 }

@@ -1,4 +1,4 @@
-/* Reports: what a root holds, as plain Python data. */
+/* Reports: a root's state as plain Python data. */
 #include "eval_int.h"
 
 static int put(PyObject *dict, const char *key, PyObject *value) {
@@ -29,12 +29,16 @@ static PyObject *break_dict(const CcBreakInfo *b) {
                          (unsigned long long)b->site, "user_stack", stack);
 }
 
+/* Steals the reference; if the item is NULL, or memory is short, clears the list. */
+static void append(PyObject **list, PyObject *item) {
+    if (*list == NULL || item == NULL || PyList_Append(*list, item) < 0) Py_CLEAR(*list);
+    Py_XDECREF(item);
+}
+
 static PyObject *break_list(const CcBreakInfo *at, int n) {
     PyObject *list = PyList_New(0);
     for (int i = 0; list != NULL && i < n; i++) {
-        PyObject *d = break_dict(&at[i]);
-        if (d == NULL || PyList_Append(list, d) < 0) Py_CLEAR(list);
-        Py_XDECREF(d);
+        append(&list, break_dict(&at[i]));
     }
     return list;
 }
@@ -47,16 +51,12 @@ static PyObject *node_list(const CcTrace *t) {
         for (int k = 0; out != NULL && k < node->n_out; k++) {
             CcSbuf sb = {0};
             cc_tens_describe(&t->graph->val.at[node->out0 + k].type, &sb);
-            PyObject *s = text(&sb);
-            if (s == NULL || PyList_Append(out, s) < 0) Py_CLEAR(out);
-            Py_XDECREF(s);
+            append(&out, text(&sb));
         }
-        PyObject *d = out != NULL ? Py_BuildValue("{s:s,s:s,s:i,s:N}", "op", cc_op_info((CcOpId)node->op)->name, "name",
+        append(&list, out != NULL ? Py_BuildValue("{s:s,s:s,s:i,s:N}", "op", cc_op_info((CcOpId)node->op)->name, "name",
                                                   t->node.at[node->host].name, "line",
                                                   cc_action_line(&t->node.at[node->host]), "out", out)
-                                  : NULL;
-        if (d == NULL || PyList_Append(list, d) < 0) Py_CLEAR(list);
-        Py_XDECREF(d);
+                                  : NULL);
     }
     return list;
 }
@@ -67,9 +67,7 @@ static PyObject *guard_list(const CcTrace *t) {
         if (t->guards.g.at[i].check == CC_CHK_NONE || t->guards.g.at[i].check == CC_CHK_ANY) continue;
         CcSbuf sb = {0};
         cc_guard_text(&t->guards, i, &sb);
-        PyObject *s = text(&sb);
-        if (s == NULL || PyList_Append(list, s) < 0) Py_CLEAR(list);
-        Py_XDECREF(s);
+        append(&list, text(&sb));
     }
     return list;
 }
@@ -80,30 +78,27 @@ static PyObject *step_list(const CcTrace *t) {
         CcSbuf sb = {0};
         cc_sbuf_add(&sb, "s%d = ", t->number.at[i].symbol);
         cc_guard_source_text(&t->guards, t->number.at[i].guard, &sb);
-        PyObject *s = text(&sb);
-        if (s == NULL || PyList_Append(list, s) < 0) Py_CLEAR(list);
-        Py_XDECREF(s);
+        append(&list, text(&sb));
     }
     for (int i = 0; list != NULL && i < t->step.n; i++) {
         CcSbuf sb = {0};
         cc_symtext_step(t, i, &sb);
-        PyObject *s = text(&sb);
-        if (s == NULL || PyList_Append(list, s) < 0) Py_CLEAR(list);
-        Py_XDECREF(s);
+        append(&list, text(&sb));
     }
     return list;
 }
 
-/* point: 0 for what a call begins with, else a number that is the same for all that begins at one instruction */
+/* point: 0 for a call's first segment, else a number shared by all segments that begin at the same instruction */
 static PyObject *segment_dict(const CcSegment *s, int point) {
     const CcTrace *t = s->trace;
     PyObject *d = PyDict_New();
     if (d == NULL) return NULL;
     CcSbuf graph = {0}, plan = {0}, captures = {0};
     cc_graph_print(t->graph, &graph);
-    /* of the last call */
+    /* the last call's shape */
     const CcShape *shape = s->shape.n > 0 && s->shape.at[0]->plan != NULL ? s->shape.at[0] : NULL;
-    if (shape != NULL) cc_run_print(shape->plan, &plan);
+    if (shape != NULL && shape->training != NULL) cc_training_print(shape->training, &plan);
+    else if (shape != NULL) cc_run_print(shape->plan, &plan);
     if (shape != NULL && shape->captures != NULL) cc_capture_describe(shape->captures, &captures);
     uint64_t made, reused;
     cc_ring_counts(shape != NULL ? shape->ring : NULL, &made, &reused);
@@ -125,14 +120,7 @@ static PyObject *segment_dict(const CcSegment *s, int point) {
     return d;
 }
 
-static int append_segment(PyObject *list, const CcSegment *s, int point) {
-    PyObject *d = segment_dict(s, point);
-    const int status = d != NULL ? PyList_Append(list, d) : -1;
-    Py_XDECREF(d);
-    return status;
-}
-
-/* The first point of the root that is at the same instruction: equal layers break at the same one. */
+/* The root's first resume point at the same instruction, where equal layers break. */
 static int place_of(const CcRoot *root, int p) {
     const CcPoint *a = root->point.at[p];
     for (int i = 0; i < p; i++) {
@@ -143,20 +131,18 @@ static int place_of(const CcRoot *root, int p) {
     return p + 1;
 }
 
-/* Segments behind breaks belong to the root: entries share them. They are shown with the first entry. */
+/* Segments after breaks belong to the root, because entries share them. They are listed with the first entry. */
 static PyObject *entry_list(const CcRoot *root) {
     PyObject *list = PyList_New(0);
     for (int i = root->entry.n - 1; list != NULL && i >= 0; i--) {
         PyObject *segments = PyList_New(0);
-        int status = segments != NULL ? append_segment(segments, root->entry.at[i]->segment, 0) : -1;
-        for (int p = 0; status == 0 && i == root->entry.n - 1 && p < root->point.n; p++)
-            for (int k = 0; status == 0 && k < root->point.at[p]->segment.n; k++)
-                status = append_segment(segments, root->point.at[p]->segment.at[k], place_of(root, p));
-        PyObject *d =
-            status == 0 ? Py_BuildValue("{s:O,s:O}", "root", root->func->func_qualname, "segments", segments) : NULL;
-        Py_XDECREF(segments);
-        if (d == NULL || PyList_Append(list, d) < 0) Py_CLEAR(list);
-        Py_XDECREF(d);
+        append(&segments, segment_dict(root->entry.at[i]->segment, 0));
+        for (int p = 0; i == root->entry.n - 1 && p < root->point.n; p++)
+            for (int k = 0; k < root->point.at[p]->segment.n; k++)
+                append(&segments, segment_dict(root->point.at[p]->segment.at[k], place_of(root, p)));
+        append(&list, segments != NULL
+                          ? Py_BuildValue("{s:O,s:N}", "root", root->func->func_qualname, "segments", segments)
+                          : NULL);
     }
     return list;
 }

@@ -1,4 +1,4 @@
-/* One segment: its scratch, guards, plan and effects. The plan's host callbacks live here: they find, make and drop
+/* One segment: its scratch memory, guards, plan and effects; and the plan's host callbacks, which find, make and drop
  * tensors by graph value, and replay host nodes. */
 #include "eval_int.h"
 
@@ -8,7 +8,7 @@ enum { CPU = 1, CUDA = 2 }; /* CcType.device */
 
 /* ------------------------------------------------------------------ scratch */
 
-void cc_segment_open(const CcSegment *s, CcScratch *x) {
+void cc_segment_open(const CcSegment *s, CcCallState *x) {
     const CcTrace *t = s->trace;
     const int n_gv = t->guards.g.n;
     x->n_value = t->graph->val.n;
@@ -16,7 +16,7 @@ void cc_segment_open(const CcSegment *s, CcScratch *x) {
     x->n_built = t->recipes.r.n;
     x->n_symbol = t->symbol.n;
     x->shape = NULL;
-    x->odd = false;
+    x->unfit = false;
     const size_t total = (size_t)(n_gv + x->n_value + x->n_effect + x->n_built + x->n_symbol);
     x->heap = NULL;
     PyObject **at = x->small;
@@ -35,20 +35,20 @@ static void drop(PyObject **at, int n) {
     for (int i = 0; i < n; i++) Py_CLEAR(at[i]);
 }
 
-void cc_segment_drop(CcScratch *x) {
+void cc_segment_drop(CcCallState *x) {
     drop(x->value, x->n_value);
     drop(x->effect, x->n_effect);
     drop(x->built, x->n_built);
     drop(x->symbol, x->n_symbol);
 }
 
-void cc_segment_close(CcScratch *x) {
+void cc_segment_close(CcCallState *x) {
     cc_segment_drop(x);
     free(x->heap);
     x->heap = NULL;
 }
 
-int cc_segment_check(CcSegment *s, CcScratch *x, const CcGuardState *state) {
+int cc_segment_check(CcSegment *s, CcCallState *x, const CcGuardState *state) {
     CcGuards *gs = &s->trace->guards;
     int failed = cc_guard_run(gs, state, x->gv);
     if (failed >= 0) return failed;
@@ -68,14 +68,14 @@ int cc_segment_check(CcSegment *s, CcScratch *x, const CcGuardState *state) {
 static void *host_data(void *ctx, int value) {
     const Host *h = ctx;
     CcTensor t;
-    cc_tens_read_as(h->x->value[value], false, true, &t); /* kernels read inference tensors anywhere */
+    cc_tens_read_as(h->x->value[value], false, true, &t); /* kernels may read inference tensors in any mode */
     return t.data;
 }
 
 static void *host_make(void *ctx, int value) {
     const Host *h = ctx;
     void *data = NULL;
-    /* what is captured has memory of its own */
+    /* a captured run has its own memory */
     CcRing *ring = h->capturing != NULL ? NULL : h->shape->ring;
     PyObject *o = cc_ring_empty(ring, value, cc_run_type(h->shape->plan, h->shape->graph, value), &data);
     if (o == NULL) return NULL;
@@ -88,14 +88,13 @@ static uint64_t host_version(void *ctx, int value) {
     return cc_freeze_stamp(h->shape->freeze, value, h->x->value[value]);
 }
 
-/* As torch's own ops in place, a kernel counts the tensor's version; what is captured is done by replays, which
- * count. */
+/* Like torch's in-place ops, a kernel increments the tensor's version; for captured kernels, replays do. */
 static int host_writing(void *ctx, int value, int node, bool counted) {
     Host *h = ctx;
     h->at = node;
     if (value < 0) return 0;
     if (h->capturing != NULL) return cc_capture_wrote(h->capturing, h->x->value[value], counted);
-    return counted ? cc_tens_wrote(h->x->value[value]) : 0;
+    return counted ? cc_tens_bump_version(h->x->value[value]) : 0;
 }
 
 static double host_number(void *ctx, int number) {
@@ -156,11 +155,11 @@ static PyObject *run_action(const CcTrace *t, const CcMaker *m, const CcAction *
 }
 
 static int store_sequence(Host *h, const CcNode *node, PyObject *r) {
-    PyObject *items = PySequence_Fast(r, "ccompile: a node gave no sequence");
+    PyObject *items = PySequence_Fast(r, "ccompile: a node did not return a sequence");
     if (items == NULL) return -1;
     if (PySequence_Fast_GET_SIZE(items) != node->n_out) {
-        h->unlike = true;
-        PyErr_Format(PyExc_RuntimeError, "ccompile: a node gave %zd results instead of %d",
+        h->mismatch = true;
+        PyErr_Format(PyExc_RuntimeError, "ccompile: a node returned %zd results instead of %d",
                      PySequence_Fast_GET_SIZE(items), node->n_out);
         Py_DECREF(items);
         return -1;
@@ -178,21 +177,21 @@ int cc_segment_store(CcSegmentHost *h, int n, PyObject *r) {
     return 0;
 }
 
-/* What was recorded behind this node holds for tensors like these only. */
+/* The trace after this node is valid only for results of the recorded types. */
 static int check_results(Host *h, const CcNode *node, const CcAction *a) {
     for (int i = node->out0; i < node->out0 + node->n_out; i++) {
         PyObject *o = h->x->value[i];
         if (o != NULL && cc_tens_match(o, Py_TYPE(o), &h->shape->graph->val.at[i].type, false)) continue;
-        h->unlike = true;
-        PyErr_Format(PyExc_RuntimeError,
-                     "ccompile: %s gave a tensor of another shape or dtype than when it was recorded", a->name);
+        h->mismatch = true;
+        PyErr_Format(PyExc_RuntimeError, "ccompile: %s returned a tensor of another shape or dtype than recorded",
+                     a->name);
         return -1;
     }
     return 0;
 }
 
-/* -> the tensor, or a copy of it that lies as the type says. */
-static PyObject *lying(PyObject *o, const CcType *type) {
+/* Returns the tensor, or a copy with the type's strides. */
+static PyObject *laid_out(PyObject *o, const CcType *type) {
     CcTensor t;
     cc_tens_read(o, false, &t);
     bool same = true;
@@ -204,8 +203,8 @@ static PyObject *lying(PyObject *o, const CcType *type) {
     return made;
 }
 
-/* The operand x of a convolution, as its result is to lie. */
-static int turn_operand(const Host *h, const CcNode *node, PyObject **in, int n) {
+/* Gives operand x of a convolution the memory layout of its result. */
+static int match_layout(const Host *h, const CcNode *node, PyObject **in, int n) {
     const CcOperand *operand = cc_graph_operand(h->trace->graph, node, 0);
     const CcType *out = cc_run_type(h->shape->plan, h->shape->graph, node->out0);
     PyObject *x = operand->kind == CC_IN_VALUE ? h->x->value[operand->value] : NULL;
@@ -213,12 +212,12 @@ static int turn_operand(const Host *h, const CcNode *node, PyObject **in, int n)
     CcTensor t;
     cc_tens_read(x, false, &t);
     if (t.type.ndim != out->ndim) return 0;
-    cc_type_make_last(&t.type);
+    cc_type_make_channels_last(&t.type);
     for (int i = 0; i < n; i++) {
         if (in[i] != x) continue;
-        PyObject *turned = lying(x, &t.type);
-        if (turned == NULL) return -1;
-        Py_SETREF(in[i], turned);
+        PyObject *matched = laid_out(x, &t.type);
+        if (matched == NULL) return -1;
+        Py_SETREF(in[i], matched);
     }
     return 0;
 }
@@ -230,9 +229,9 @@ static int call_node(Host *h, int n, bool convolves) {
     PyObject *in[CC_CALL_MAX];
     if (cc_segment_operands(h->trace, &h->maker, a, in) < 0) return -1;
     const bool may = h->capturing == NULL || cc_capture_call(h->capturing, node, a, in) == 0;
-    PyObject *r = may && (!convolves || turn_operand(h, node, in, a->n) == 0) ? cc_action_run(a, in) : NULL;
+    PyObject *r = may && (!convolves || match_layout(h, node, in, a->n) == 0) ? cc_action_run(a, in) : NULL;
     drop(in, a->n);
-    if (r != NULL && convolves) Py_SETREF(r, lying(r, cc_run_type(h->shape->plan, h->shape->graph, node->out0)));
+    if (r != NULL && convolves) Py_SETREF(r, laid_out(r, cc_run_type(h->shape->plan, h->shape->graph, node->out0)));
     if (r == NULL) return -1;
     const int status = cc_segment_store(h, n, r);
     Py_DECREF(r);
@@ -246,7 +245,7 @@ static int host_convolve(void *ctx, int n) { return call_node(ctx, n, true); }
 
 /* ------------------------------------------------------------------ running */
 
-CcHost cc_segment_host(CcSegmentHost *h, const CcTrace *t, const CcShape *shape, CcScratch *x) {
+CcHost cc_segment_host(CcSegmentHost *h, const CcTrace *t, const CcShape *shape, CcCallState *x) {
     *h = (Host){.trace = t, .shape = shape, .x = x, .maker = cc_segment_maker(t, x, false), .at = -1};
     return (CcHost){.ctx = h,
                     .data = host_data,
@@ -262,7 +261,7 @@ CcHost cc_segment_host(CcSegmentHost *h, const CcTrace *t, const CcShape *shape,
                     .drop = host_drop};
 }
 
-static int run_effects(const CcTrace *t, const CcMaker *m, CcScratch *x) {
+static int run_effects(const CcTrace *t, const CcMaker *m, CcCallState *x) {
     for (int e = 0; e < t->effect.n; e++) {
         PyObject *r = run_action(t, m, &t->effect.at[e]);
         if (r == NULL) return -1;
@@ -271,7 +270,7 @@ static int run_effects(const CcTrace *t, const CcMaker *m, CcScratch *x) {
     return 0;
 }
 
-CcMaker cc_segment_maker(const CcTrace *t, CcScratch *x, bool shared) {
+CcMaker cc_segment_maker(const CcTrace *t, CcCallState *x, bool shared) {
     return (CcMaker){.recipes = &t->recipes,
                      .gv = x->gv,
                      .value = x->value,
@@ -294,8 +293,8 @@ static const CcAction *state_of(const CcTrace *t, int n) {
     return action >= 0 && t->node.at[action].state ? &t->node.at[action] : NULL;
 }
 
-/* Blocks of inference mode that were entered or left are left or entered again, last one first. The node at which it
- * failed may be a kernel behind h->at; what is done twice changes nothing. */
+/* Leaves blocks of inference mode that were entered, and enters those that were left, last one first. The failed node
+ * may be a kernel after h->at; repeating a step changes nothing. */
 static void reverse_scopes(CcSegmentHost *h) {
     for (int n = h->at; n >= 0; n--) {
         const CcAction *a = state_of(h->trace, n);
@@ -313,12 +312,13 @@ void cc_segment_restore(CcSegmentHost *h) {
     PyErr_Fetch(&type, &value, &tb);
     if (h->trace->scoped) reverse_scopes(h);
     for (int n = h->at; n >= 0; n--)
-        if (state_of(h->trace, n) != NULL) cc_mode_unnest(state_of(h->trace, n)->target);
+        if (state_of(h->trace, n) != NULL) cc_mode_undo_nesting(state_of(h->trace, n)->target);
     cc_mode_restore(&h->trace->mode);
     PyErr_Restore(type, value, tb);
 }
 
-/* A node failed for good inside of `with torch.no_grad()` or its kind: what the blocks' ends set is set now. */
+/* A node failed for good inside `with torch.no_grad()` or the like: sets the state that the ends of the blocks would
+ * set. */
 static void leave_blocks(Host *h) {
     PyObject *type, *value, *tb;
     PyErr_Fetch(&type, &value, &tb);
@@ -334,7 +334,7 @@ static void leave_blocks(Host *h) {
     PyErr_Restore(type, value, tb);
 }
 
-/* Whether something ran before the node that failed that can't be done again. */
+/* Whether something that can't be repeated ran before the failed node. */
 static bool done_for_good(const Host *h) {
     const CcGraph *g = h->trace->graph;
     const int lasting = CC_N_EFFECT | (h->trace->redraws ? 0 : CC_N_RANDOM);
@@ -347,7 +347,7 @@ static bool done_for_good(const Host *h) {
     return false;
 }
 
-/* The exception will leave the call: what came before the node that failed has to be seen outside. */
+/* The exception will leave the call: makes the results of nodes before the failed one visible outside. */
 static void strand(Host *h) {
     PyObject *type, *value, *tb;
     PyErr_Fetch(&type, &value, &tb);
@@ -361,9 +361,9 @@ static void strand(Host *h) {
     PyErr_Restore(type, value, tb);
 }
 
-/* Whether the exception comes out of Python code that the node ran: a hook of saved tensors (torch.utils.checkpoint
- * stops its second run so), a custom op, a signal's handler. What that did before is not known, and it may not raise a
- * second time. */
+/* Whether Python code that the node ran raised the exception: a saved-tensor hook (torch.utils.checkpoint stops its
+ * second run in this way), a custom op, a signal handler. Its earlier side effects are unknown, and it may not raise
+ * again. */
 static bool raised_by_python(const Host *h) {
     PyObject *type, *value, *tb;
     PyErr_Fetch(&type, &value, &tb);
@@ -374,10 +374,10 @@ static bool raised_by_python(const Host *h) {
     return python;
 }
 
-/* A node up to the one that failed has run Python code, which may have done anything. One that gave a tensor of another
- * shape than ever is made again all the same: what is behind it was recorded for the shape that it had. */
+/* Whether a node up to the failed one has run Python code with unknown effects. A node whose result has an unexpected
+ * shape is nevertheless repeated: the trace after it is only valid for the recorded shape. */
 static bool ran_python(const Host *h) {
-    for (int n = 0; h->trace->python && !h->unlike && n <= h->at; n++) {
+    for (int n = 0; h->trace->python && !h->mismatch && n <= h->at; n++) {
         const int action = h->trace->graph->node.at[n].host;
         if (action >= 0 && h->trace->node.at[action].kernel == CC_KERNEL_PYTHON) return true;
     }
@@ -396,7 +396,7 @@ static CcRan fail(Host *h) {
     return CC_RAN_FAILED;
 }
 
-/* cc_eval_idle: the results, as memory is. */
+/* cc_eval_skip_kernels: makes uninitialised results. */
 static CcRan make_results(CcSegment *s, Host *h) {
     const CcGraph *g = s->trace->graph;
     const bool known = s->made.n > 0;
@@ -407,13 +407,13 @@ static CcRan make_results(CcSegment *s, Host *h) {
     return CC_RAN;
 }
 
-static CcRan run_nodes(CcSegment *s, CcScratch *x) {
+static CcRan run_nodes(CcSegment *s, CcCallState *x) {
     if (x->shape != NULL && s->trace->graph->node.n == 0) return CC_RAN;
     Host host;
     const CcHost h = cc_segment_host(&host, s->trace, x->shape, x);
     CcErr err = {0};
-    if (cc_eval_idle && !cc_trace_symbolic(s->trace) && x->shape->plan != NULL) return make_results(s, &host);
-    const bool planned = x->shape != NULL && x->shape->plan != NULL && !x->odd;
+    if (cc_eval_skip_kernels && !cc_trace_symbolic(s->trace) && x->shape->plan != NULL) return make_results(s, &host);
+    const bool planned = x->shape != NULL && x->shape->plan != NULL && !x->unfit;
     const uint64_t start = planned ? 0 : cc_log_now_ns();
     if (!planned && cc_shape_derive(s, &host, x) < 0) {
         const CcRan ran = cc_shape_explore(s, &host, x);
@@ -425,44 +425,46 @@ static CcRan run_nodes(CcSegment *s, CcScratch *x) {
         }
         leave_blocks(&host);
         PyErr_SetString(PyExc_RuntimeError,
-                        "ccompile: an op behind a write gave a result of another dtype or number of dims than "
-                        "when it was recorded; compile this function with dynamic=False");
+                        "ccompile: an op after a write returned a result of another dtype or number of dims than "
+                        "recorded; compile this function with dynamic=False");
         return CC_RAN_FAILED;
     }
     if (!cc_freeze_begin(x->shape->freeze, x->value)) {
-        cc_log_add(CC_LOG_EAGER, "segment %d: a parameter was written since autocast cast it in this block", s->id);
+        cc_log_add(CC_LOG_EAGER, "segment %d: a parameter was written to after autocast cast it in this block", s->id);
         return CC_RAN_NOTHING;
     }
     x->shape->running++;
-    int status = x->shape->captures != NULL ? cc_capture_run(s, &host, &h) : CC_CAPTURE_NOT;
+    int status = x->shape->captures != NULL   ? cc_capture_run(s, &host, &h)
+                 : x->shape->training != NULL ? cc_training_run(x->shape->training, &host)
+                                              : CC_CAPTURE_NOT;
     if (status == CC_CAPTURE_NOT) status = cc_run_exec(x->shape->plan, &h, NULL, &err);
     x->shape->running--;
-    if (status == 0 && !planned) cc_shape_paid(s, cc_log_now_ns() - start);
+    if (status == 0 && !planned) cc_shape_charge(s, cc_log_now_ns() - start);
     if (status == 0) return CC_RAN;
-    if (host.unlike) cc_shape_unlike(s, x->shape);
+    if (host.mismatch) cc_shape_reject_derived(s, x->shape);
     if (!PyErr_Occurred()) PyErr_Format(PyExc_RuntimeError, "ccompile: %s", err.text);
     return fail(&host);
 }
 
-static int count_writes(const CcTrace *t, const CcScratch *x) {
+static int count_writes(const CcTrace *t, const CcCallState *x) {
     for (int i = 0; i < t->written.n; i++) {
         PyObject *o = x->value[t->written.at[i].value];
         if (o == NULL) continue;
         for (uint64_t n = cc_tens_version(o); n < t->written.at[i].version; n++)
-            if (cc_tens_wrote(o) < 0) return -1;
+            if (cc_tens_bump_version(o) < 0) return -1;
     }
     return 0;
 }
 
-CcRan cc_segment_exec(CcSegment *s, CcScratch *x) {
+CcRan cc_segment_exec(CcSegment *s, CcCallState *x) {
     const CcTrace *t = s->trace;
     for (int i = 0; i < t->input.n; i++) x->value[t->input_value.at[i]] = Py_NewRef(x->gv[t->input.at[i]]);
-    CcUnrun undo = {0};
-    for (int i = 0; i < t->saved.n; i++) cc_unrun_bytes(&undo, x->value[t->saved.at[i]]);
-    for (int i = 0; i < t->rewritten.n; i++) cc_unrun_count(&undo, x->value[t->rewritten.at[i]]);
-    CcRan ran = t->redraws && cc_unrun_random(&undo) < 0 ? CC_RAN_FAILED : run_nodes(s, x);
-    if ((ran == CC_RAN_NOTHING || ran == CC_RAN_MISFIT) && cc_unrun_all(&undo) < 0) ran = CC_RAN_FAILED;
-    cc_unrun_free(&undo);
+    CcRollback undo = {0};
+    for (int i = 0; i < t->saved.n; i++) cc_rollback_bytes(&undo, x->value[t->saved.at[i]]);
+    for (int i = 0; i < t->rewritten.n; i++) cc_rollback_count(&undo, x->value[t->rewritten.at[i]]);
+    CcRan ran = t->redraws && cc_rollback_random(&undo) < 0 ? CC_RAN_FAILED : run_nodes(s, x);
+    if ((ran == CC_RAN_NOTHING || ran == CC_RAN_MISFIT) && cc_rollback_all(&undo) < 0) ran = CC_RAN_FAILED;
+    cc_rollback_free(&undo);
     if (ran != CC_RAN) return ran;
     if (count_writes(t, x) < 0) return CC_RAN_FAILED;
     s->hits++;
@@ -470,7 +472,7 @@ CcRan cc_segment_exec(CcSegment *s, CcScratch *x) {
     return run_effects(t, &m, x) < 0 ? CC_RAN_FAILED : CC_RAN;
 }
 
-PyObject *cc_segment_make(const CcSegment *s, CcScratch *x, int recipe) {
+PyObject *cc_segment_make(const CcSegment *s, CcCallState *x, int recipe) {
     const CcMaker m = cc_segment_maker(s->trace, x, true);
     return cc_maker_make(&m, recipe);
 }

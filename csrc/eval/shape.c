@@ -1,9 +1,8 @@
-/* Shapes: what holds for one key of a trace with symbols. The recording gives the first. For a new key the symbolic
- * guards are evaluated and the nodes are run by torch, step by step as recorded: what it returns are this call's
- * results, and its types are what a plan is compiled for (kernels know no sizes, so none is compiled). So no op needs a
- * rule for the shape of its result. Where rules know all of them and gave what torch gave for the first such key, later
- * ones need no such run (derive.c). Keys whose guards don't hold are remembered, too. Beyond a limit shapes are
- * dropped. */
+/* Shapes: the data of one key of a trace with symbols. The recording makes the first one. For a new key, symbolic
+ * guards are evaluated and torch runs the recorded nodes step by step: this gives the call's results, and the types for
+ * which a plan is made (kernels take sizes as arguments, so none is compiled). So no op needs a rule for the shape of
+ * its result. If rules cover all ops and agreed with torch for the first new key, later keys need no such run
+ * (derive.c). Keys whose guards fail are remembered, too. Beyond a limit, shapes are dropped. */
 #include "eval_int.h"
 
 #include <limits.h>
@@ -12,8 +11,8 @@
 enum {
     FIRST_CREDIT = 4, /* plans */
     MOST_CREDIT = 8,
-    DEAR = 4,   /* a plan that takes a fourth of a run's time */
-    RAISED = 4, /* the limit may grow to so many times what it was */
+    DEAR = 4,   /* a plan is expensive if it takes a fourth of a run's time */
+    RAISED = 4, /* the limit may grow by this factor */
 };
 
 /* ------------------------------------------------------------------ keys */
@@ -36,7 +35,7 @@ static void add_type(const CcType *t, int64_t *key, int *n) {
     }
 }
 
-/* Its length. The recorder has seen to it that these numbers fit (fits_key). */
+/* Writes the recorded key and returns its length. The recorder has checked that its numbers fit (fits_key). */
 static int recorded_key(const CcTrace *t, int64_t *key) {
     int n = 0;
     for (int i = 0; i < t->resized.n; i++) add_type(t->guards.g.at[t->resized.at[i]].type, key, &n);
@@ -46,9 +45,9 @@ static int recorded_key(const CcTrace *t, int64_t *key) {
 }
 
 /* False: a size is out of bounds, or a number is too large for a key. */
-static bool current_key(const CcTrace *t, CcScratch *x) {
+static bool current_key(const CcTrace *t, CcCallState *x) {
     x->n_key = 0;
-    int range = 0; /* they stand in the order of the guards */
+    int range = 0; /* ranges are in the order of the guards */
     for (int i = 0; i < t->resized.n; i++) {
         const int id = t->resized.at[i];
         CcTensor tensor;
@@ -69,7 +68,7 @@ static bool current_key(const CcTrace *t, CcScratch *x) {
 
 static uint64_t hash_of(const int64_t *key, int n) { return cc_map_hash(key, sizeof *key * (size_t)n, 0) | 1; }
 
-/* The hash is where its shape is. */
+/* Hashes have the same order as shapes. */
 static void to_front(CcSegment *s, int i) {
     CcShape *shape = s->shape.at[i];
     const uint64_t hash = s->hash.at[i];
@@ -79,13 +78,13 @@ static void to_front(CcSegment *s, int i) {
     s->hash.at[0] = hash;
 }
 
-/* A key that was dropped is here again: where that is the rule and no exception there is to be room for more. */
+/* A dropped key has recurred: if this happens often, the limit grows. */
 static void note_return(CcSegment *s, uint64_t hash) {
     if (!cc_map_remove(&s->dropped, (const void *)(uintptr_t)hash)) return;
     if (++s->returned <= s->shape_limit || s->shape_limit >= s->most_shapes) return;
     s->returned = 0;
     s->shape_limit = CC_MIN(2 * s->shape_limit, s->most_shapes);
-    cc_log_add(CC_LOG_SHAPE, "segment %d: sizes come again whose plans were dropped: %d are kept from now on", s->id,
+    cc_log_add(CC_LOG_SHAPE, "segment %d: sizes recur whose plans were dropped: %d plans are kept from now on", s->id,
                s->shape_limit);
 }
 
@@ -105,11 +104,13 @@ static CcShape *add_shape(CcSegment *s, const int64_t *key, int n) {
 static void drop_plan(const CcTrace *t, CcShape *shape) {
     if (shape->plan != NULL) cc_run_free(shape->plan);
     cc_capture_free(shape->captures);
+    cc_training_free(shape->training);
     cc_freeze_free(shape->freeze);
     cc_ring_free(shape->ring);
     if (shape->graph != t->graph && shape->graph != NULL) cc_graph_free(shape->graph);
     shape->plan = NULL;
     shape->captures = NULL;
+    shape->training = NULL;
     shape->freeze = NULL;
     shape->ring = NULL;
     shape->graph = NULL;
@@ -123,12 +124,12 @@ void cc_shape_free(const CcTrace *t, CcShape *shape) {
     free(shape);
 }
 
-/* Any but the newest: of sizes that go round (a decoder's), the one that was used longest ago is the next one's, and
- * where they are more than the limit none would ever be found. */
+/* Drops a random shape, but not the newest. If sizes cycle (in a decoder), the least recently used one is needed next,
+ * so with more sizes than the limit LRU would never hit. */
 static void drop_any(CcSegment *s) {
     for (int tries = s->shape.n; s->shape.n > s->shape_limit && s->shape.n > 1 && tries > 0; tries--) {
-        s->lot = s->lot * 6364136223846793005u + 1442695040888963407u; /* Knuth's MMIX generator */
-        const int i = 1 + (int)((s->lot >> 33) % (uint64_t)(s->shape.n - 1));
+        s->random = s->random * 6364136223846793005u + 1442695040888963407u; /* Knuth's MMIX generator */
+        const int i = 1 + (int)((s->random >> 33) % (uint64_t)(s->shape.n - 1));
         if (s->shape.at[i]->running > 0) continue;
         if (s->dropped.n >= 2 * s->most_shapes) cc_map_free(&s->dropped);
         if (s->shape_limit < s->most_shapes) cc_map_put(&s->dropped, (const void *)(uintptr_t)s->hash.at[i], 1);
@@ -144,13 +145,13 @@ static void keep_symbols(const CcTrace *t, CcShape *shape, PyObject *const *valu
     shape->symbol = cc_mem_get((size_t)t->symbol.n * sizeof *shape->symbol);
     for (int i = 0; i < t->symbol.n; i++)
         shape->symbol[i] = Py_XNewRef(value != NULL ? value[i] : t->symbol.at[i].value);
-    /* those that are no part of the key are evaluated in every call */
+    /* symbols that are not part of the key are evaluated in every call */
     for (int i = 0; i < t->symbol.n; i++)
         if (!t->symbol.at[i].keyed && cc_trace_symbolic(t)) Py_CLEAR(shape->symbol[i]);
 }
 
-/* Compiles the shape's graph. kept: what eager gave, by graph value, for the self-check; NULL: none. symbol: of that
- * run. */
+/* Compiles the shape's graph. kept: eager's values by graph value, for the self-check; NULL: none. symbol: that run's
+ * symbols. */
 static void compile(CcSegment *s, CcShape *shape, PyObject *const *kept, PyObject *const *symbol) {
     const CcTrace *t = s->trace;
     CcErr err = {0};
@@ -162,6 +163,7 @@ static void compile(CcSegment *s, CcShape *shape, PyObject *const *kept, PyObjec
         cc_run_free(shape->plan);
         shape->plan = cc_run_compile(shape->graph, &(CcRunOptions){.host_only = true}, &err);
     }
+    if (shape->plan != NULL && s->trains) shape->training = cc_training_new(s, shape->graph);
     if (shape->plan != NULL && s->cuda_graphs) shape->captures = cc_capture_new(s, shape);
     if (shape->plan != NULL) return;
     cc_log_add(CC_LOG_FALLBACK, "segment %d: %s", s->id, err.text);
@@ -176,10 +178,10 @@ void cc_shape_first(CcRoot *root, CcSegment *s) {
                                 .no_dnnl = !root->knobs.backend_onednn,
                                 .default_dtype = cc_mode_default_dtype(),
                                 .autotune = root->knobs.autotune != 0,
-                                .ordered = cc_mode_ordered(&t->mode),
-                                .fills = cc_mode_fills(&t->mode),
+                                .ordered = cc_mode_deterministic(&t->mode),
+                                .fills = cc_mode_fills_memory(&t->mode),
                                 .convolves = true,
-                                .no_library = !cc_mode_library(&t->mode)};
+                                .no_library = !cc_mode_onednn(&t->mode)};
     s->shape_limit = root->knobs.shape_limit;
     s->most_shapes = CC_MIN(s->shape_limit, INT_MAX / RAISED) * RAISED;
     s->credit = FIRST_CREDIT;
@@ -187,6 +189,7 @@ void cc_shape_first(CcRoot *root, CcSegment *s) {
     s->verify = s->trace->guards.verify = root->knobs.verify != 0;
     s->reuse_results = root->knobs.reuse_results != 0;
     s->cuda_graphs = root->knobs.cuda_graphs != 0;
+    s->trains = root->knobs.training != 0;
     CcShape *shape = add_shape(s, key, recorded_key(t, key));
     shape->graph = t->graph;
     keep_symbols(t, shape, NULL);
@@ -201,7 +204,7 @@ void cc_shape_first(CcRoot *root, CcSegment *s) {
 
 /* ------------------------------------------------------------------ symbolic steps */
 
-bool cc_shape_step(const CcTrace *t, const CcMaker *m, const CcSymStep *step, CcScratch *x) {
+bool cc_shape_step(const CcTrace *t, const CcMaker *m, const CcSymStep *step, CcCallState *x) {
     PyObject *in[CC_CALL_MAX];
     if (cc_segment_operands(t, m, &step->action, in) < 0) return false;
     PyObject *r = cc_action_run(&step->action, in);
@@ -209,7 +212,7 @@ bool cc_shape_step(const CcTrace *t, const CcMaker *m, const CcSymStep *step, Cc
     if (r == NULL) return false;
     bool ok = true;
     if (step->same > 0) {
-        ok = r == in[step->same - 1]; /* the caller's tensor: it lives on */
+        ok = r == in[step->same - 1]; /* the caller keeps this tensor alive */
     } else if (step->want != NULL) {
         ok = cc_guard_same_value(r, step->want);
     } else if (step->action.sequence) {
@@ -224,33 +227,33 @@ bool cc_shape_step(const CcTrace *t, const CcMaker *m, const CcSymStep *step, Cc
     return ok;
 }
 
-/* Steps that run in every call: numbers that no node depends on. -1, or the step that failed; no error is left set. */
-static int run_loose(const CcTrace *t, CcScratch *x) {
+/* Runs the steps of every call: numbers that no node depends on. -1, or the step that failed, without an error set. */
+static int run_loose(const CcTrace *t, CcCallState *x) {
     const CcMaker m = cc_segment_maker(t, x, false);
     for (int i = 0; i < t->step.n; i++) {
         if (t->step.at[i].keyed || cc_shape_step(t, &m, &t->step.at[i], x)) continue;
-        PyErr_Clear(); /* an exception: it is raised where this call is recorded */
+        PyErr_Clear(); /* an exception: recording this call raises it */
         return i;
     }
     return -1;
 }
 
-/* Numbers that kernels take must be ordinary ones: eager may refuse those that do not fit a dtype, and it looks at
- * bounds that are no numbers. 2^53: up to there an int is a double. */
-bool cc_shape_odd(const CcTrace *t, const CcScratch *x) {
+/* Numbers for kernels must be finite and fit: eager may refuse numbers that do not fit a dtype, and treats NaN bounds
+ * specially. 2^53: a double represents all ints up to it. */
+bool cc_shape_out_of_range(const CcTrace *t, const CcCallState *x) {
     for (int i = 0; i < t->symbol.n; i++) {
         if (t->symbol.at[i].kernel == CC_SYM_NOT) continue;
         const double v =
             PyFloat_CheckExact(x->symbol[i]) ? PyFloat_AS_DOUBLE(x->symbol[i]) : PyLong_AsDouble(x->symbol[i]);
         if (v == -1.0 && PyErr_Occurred()) PyErr_Clear();
-        /* not for NaN */
+        /* false for NaN */
         else if (fabs(v) <= (t->symbol.at[i].kernel == CC_SYM_HALF ? 65504 : 0x1p53)) continue;
         return true;
     }
     return false;
 }
 
-int cc_shape_find(CcSegment *s, CcScratch *x) {
+int cc_shape_find(CcSegment *s, CcCallState *x) {
     const CcTrace *t = s->trace;
     if (!current_key(t, x)) return t->step.n;
     const uint64_t hash = hash_of(x->key, x->n_key);
@@ -273,7 +276,7 @@ int cc_shape_find(CcSegment *s, CcScratch *x) {
         s->credit = CC_MIN(s->credit + 1, MOST_CREDIT);
     }
     const int failed = run_loose(t, x);
-    x->odd = failed < 0 && cc_shape_odd(t, x);
+    x->unfit = failed < 0 && cc_shape_out_of_range(t, x);
     return failed;
 }
 
@@ -283,16 +286,16 @@ typedef struct Explorer {
     CcSegment *s;
     const CcTrace *t;
     CcSegmentHost *host;
-    CcScratch *x;
+    CcCallState *x;
     CcGraph *graph; /* being made */
     int step;       /* next late step */
-    int *last;      /* [value]: the last node or late step's node that reads it; outputs: never */
-    CcUnrun undo;
-    /* step that failed; past the last one: a node gave something else than recorded */
+    int *last;      /* [value]: the last node that reads it, or after which a late step does; outputs: never dropped */
+    CcRollback undo;
+    /* the step that failed; past the last one: a node returned something other than recorded */
     int misfit;
 } Explorer;
 
-/* Late steps that stand before this node. */
+/* Runs the late steps that precede this node. */
 static bool run_late(Explorer *e, int node) {
     for (; e->step < e->t->step.n && e->t->step.at[e->step].action.after <= node; e->step++) {
         const CcSymStep *step = &e->t->step.at[e->step];
@@ -312,20 +315,20 @@ static bool run_early(Explorer *e) {
     return true;
 }
 
-static bool operand_is(const CcTrace *t, const CcScratch *x, const CcNode *n, int i, PyObject *tensor) {
+static bool operand_is(const CcTrace *t, const CcCallState *x, const CcNode *n, int i, PyObject *tensor) {
     const CcOperand *o = cc_graph_operand(t->graph, n, i);
     return o->kind == CC_IN_VALUE && x->value[o->value] == tensor;
 }
 
-static int value_of(const CcTrace *t, const CcScratch *x, const CcNode *n, PyObject *tensor) {
+static int value_of(const CcTrace *t, const CcCallState *x, const CcNode *n, PyObject *tensor) {
     for (int i = 0; i < n->n_in; i++)
         if (operand_is(t, x, n, i, tensor)) return cc_graph_operand(t->graph, n, i)->value;
     return -1;
 }
 
-/* Operand i of a node that binds as recorded is that one's, as two arguments may be one tensor in this call alone. -1:
- * it may be one value as well as another. */
-static int operand_value(const CcTrace *t, const CcScratch *x, const CcNode *n, int i, PyObject *tensor, bool same) {
+/* The graph value of operand i. If the node binds as recorded, the recorded value, because two arguments may be the
+ * same tensor in this call only. -1: ambiguous. */
+static int operand_value(const CcTrace *t, const CcCallState *x, const CcNode *n, int i, PyObject *tensor, bool same) {
     if (same && operand_is(t, x, n, i, tensor)) return cc_graph_operand(t->graph, n, i)->value;
     const int value = value_of(t, x, n, tensor);
     for (int k = 0; k < n->n_in; k++)
@@ -339,7 +342,7 @@ static bool takes_numbers(const CcTrace *t, const CcNode *n) {
     return false;
 }
 
-void cc_shape_bind(const CcTrace *t, const CcScratch *x, CcGraph *g, int node, PyObject *const *in) {
+void cc_shape_bind(const CcTrace *t, const CcCallState *x, CcGraph *g, int node, PyObject *const *in) {
     const CcNode *recorded = &t->graph->node.at[node];
     CcNode *n = &g->node.at[node];
     if (recorded->op == CC_OP_host) return;
@@ -354,7 +357,7 @@ void cc_shape_bind(const CcTrace *t, const CcScratch *x, CcGraph *g, int node, P
         if (i < recorded->n_in && cc_graph_operand(t->graph, recorded, i)->kind == CC_IN_NUMBER)
             o = *cc_graph_operand(t->graph, recorded, i);
         else if (same && o.kind == cc_graph_operand(t->graph, recorded, i)->kind)
-            o.value = cc_graph_operand(t->graph, recorded, i)->value; /* the symbol that gave it */
+            o.value = cc_graph_operand(t->graph, recorded, i)->value; /* the symbol that computed it */
         if (bound.in[i].tensor != NULL)
             o = (CcOperand){.kind = CC_IN_VALUE, .value = operand_value(t, x, recorded, i, bound.in[i].tensor, same)};
         ok = o.kind != CC_IN_VALUE || o.value >= 0;
@@ -372,29 +375,30 @@ static const struct CcGave *recorded_as_given(const CcTrace *t, int item) {
     return NULL;
 }
 
-bool cc_shape_others(const CcTrace *t, const CcScratch *x, const CcNode *n) {
+bool cc_shape_identities_differ(const CcTrace *t, const CcCallState *x, const CcNode *n) {
     for (int k = 0; k < n->n_out; k++) {
         PyObject *o = x->value[n->out0 + k];
-        if (o == NULL || !cc_tens_any(o)) continue;
+        if (o == NULL || !cc_tens_is(o)) continue;
         const struct CcGave *gave = recorded_as_given(t, n->out0 + k);
         if (gave == NULL ? value_of(t, x, n, o) >= 0 : gave->value < 0 || x->value[gave->value] != o) return true;
     }
     return false;
 }
 
-/* It was recorded as a write to memory of the graph's own; now reshape() or its kind may have given a view. */
+/* The recorded write went to memory of the graph; now reshape() or the like may have returned a view of an input
+ * instead. */
 static bool writes_input(const Explorer *e, const CcAction *a, PyObject *const *in) {
     for (int i = 0; a->undo == CC_UNDO_LOCAL && i < e->t->input.n; i++)
         if (cc_undo_overlap(in[0], e->x->value[e->t->input_value.at[i]])) return true;
     return false;
 }
 
-bool cc_shape_take(const CcTrace *t, const CcScratch *x, CcGraph *g, int node) {
+bool cc_shape_take(const CcTrace *t, const CcCallState *x, CcGraph *g, int node) {
     const CcNode *n = &t->graph->node.at[node];
     for (int k = 0; k < n->n_out; k++) {
         CcType *type = &g->val.at[n->out0 + k].type;
         PyObject *o = x->value[n->out0 + k];
-        if (type->ndim < 0 || o == NULL) continue; /* the host's alone */
+        if (type->ndim < 0 || o == NULL) continue; /* opaque to the graph */
         CcTensor now;
         cc_tens_read(o, true, &now);
         if (now.type.ndim != type->ndim || now.type.dtype != type->dtype || now.type.device != type->device ||
@@ -412,22 +416,22 @@ bool cc_shape_length(const CcNode *n, PyObject *r) {
 }
 
 static int save(Explorer *e, const CcNode *n) {
-    int status = n->flags & CC_N_RANDOM ? cc_unrun_random(&e->undo) : 0;
+    int status = n->flags & CC_N_RANDOM ? cc_rollback_random(&e->undo) : 0;
     for (int i = 0; status == 0 && n->flags & CC_N_WRITES && i < n->n_in; i++) {
         const CcOperand *o = cc_graph_operand(e->t->graph, n, i);
         PyObject *v = o->kind == CC_IN_VALUE ? e->x->value[o->value] : NULL;
-        if (v != NULL && cc_tens_any(v)) status = cc_unrun_write(&e->undo, v);
+        if (v != NULL && cc_tens_is(v)) status = cc_rollback_write(&e->undo, v);
     }
     return status;
 }
 
-/* An `out=` was resized, which the recording has not seen. */
+/* An `out=` was resized, unlike in the recording. */
 static bool resizes(const Explorer *e, const CcNode *n, const CcAction *a) {
     for (int i = 0; a->kwnames != NULL && n->flags & CC_N_WRITES && i < n->n_in; i++) {
         const CcOperand *o = cc_graph_operand(e->t->graph, n, i);
         const CcType *type = o->kind == CC_IN_VALUE ? &e->graph->val.at[o->value].type : NULL;
         PyObject *v = type != NULL && type->ndim >= 0 ? e->x->value[o->value] : NULL;
-        if (v != NULL && cc_tens_any(v) && !cc_tens_match(v, Py_TYPE(v), type, false)) return true;
+        if (v != NULL && cc_tens_is(v) && !cc_tens_match(v, Py_TYPE(v), type, false)) return true;
     }
     return false;
 }
@@ -445,7 +449,8 @@ static bool run_node(Explorer *e, int node) {
     if (ok) cc_shape_bind(e->t, e->x, e->graph, node, in);
     for (int i = 0; i < a->n; i++) Py_DECREF(in[i]);
     Py_XDECREF(r);
-    return ok && !cc_shape_others(e->t, e->x, n) && !resizes(e, n, a) && cc_shape_take(e->t, e->x, e->graph, node);
+    return ok && !cc_shape_identities_differ(e->t, e->x, n) && !resizes(e, n, a) &&
+           cc_shape_take(e->t, e->x, e->graph, node);
 }
 
 static void note_reads(void *ctx, int value, int node) {
@@ -453,7 +458,7 @@ static void note_reads(void *ctx, int value, int node) {
     last[value] = CC_MAX(last[value], node);
 }
 
-/* Results that nobody reads any more are dropped as in eager, unless the self-check wants them. */
+/* Finds the last read of each value: like eager, a run drops values after it, unless the self-check needs them. */
 static void find_last(Explorer *e) {
     const CcGraph *g = e->t->graph;
     e->last = cc_mem_get(((size_t)g->val.n + 1) * sizeof *e->last);
@@ -491,22 +496,22 @@ static void take_inputs(Explorer *e) {
     }
 }
 
-/* A number may be another one in every call (a time, a learning rate): its second use is waited for. Sizes that come
- * once are not worth a plan that takes as long as the run itself (libraries generate code for each size of a
- * convolution): such plans are made on credit, which those that run again pay back. Where rules give the types, none is
- * needed as long as plan and run together take no longer than torch does. */
+/* Whether planning waits until the key recurs. A number may differ in every call (a time, a learning rate): the first
+ * call makes no plan. A size that occurs once is not worth a plan that takes as long as the run itself (libraries
+ * generate code for each size of a convolution): plans for new sizes spend a budget, and reuse refills it. If rules
+ * give the types, no budget is needed as long as plan and run together are no slower than torch. */
 static bool waits(const CcSegment *s) {
     for (int i = 0; i < s->trace->number.n; i++)
         if (s->trace->number.at[i].keyed) return true;
     return s->credit <= 0 && (s->rules != CC_RULES_HOLD || s->planned_ns > s->run_ns);
 }
 
-void cc_shape_paid(CcSegment *s, uint64_t ns) {
+void cc_shape_charge(CcSegment *s, uint64_t ns) {
     s->planned_ns = CC_MIN(s->planned_ns, ns);
     if (ns > s->run_ns && s->credit > 0) s->credit--;
 }
 
-/* Whether a graph that rules gave is what torch gave. */
+/* Compares a graph from rules with the graph from torch's run. */
 static void judge(CcSegment *s, const CcGraph *derived, const CcGraph *graph) {
     int node;
     if (derived == NULL) return;
@@ -525,13 +530,13 @@ static void judge(CcSegment *s, const CcGraph *derived, const CcGraph *graph) {
     cc_sbuf_free(&is);
 }
 
-int cc_shape_derive(CcSegment *s, CcSegmentHost *host, CcScratch *x) {
+int cc_shape_derive(CcSegment *s, CcSegmentHost *host, CcCallState *x) {
     const uint64_t start = cc_log_now_ns();
     const bool again = x->shape != NULL;
-    if (s->rules != CC_RULES_HOLD || s->verify || s->broken || x->odd || (!again && waits(s))) return -1;
+    if (s->rules != CC_RULES_HOLD || s->verify || s->broken || x->unfit || (!again && waits(s))) return -1;
     CcGraph *graph = cc_derive_graph(s, host, x);
     if (graph == NULL) return -1;
-    if (cc_shape_odd(s->trace, x)) {
+    if (cc_shape_out_of_range(s->trace, x)) {
         cc_graph_free(graph);
         return -1;
     }
@@ -564,13 +569,13 @@ static bool has_guesses(const CcTrace *t) {
     return false;
 }
 
-void cc_shape_unlike(CcSegment *s, CcShape *shape) {
+void cc_shape_reject_derived(CcSegment *s, CcShape *shape) {
     if (!shape->derived || shape->running > 0) return;
     s->rules = CC_RULES_WRONG;
     drop_plan(s->trace, shape);
 }
 
-CcRan cc_shape_explore(CcSegment *s, CcSegmentHost *host, CcScratch *x) {
+CcRan cc_shape_explore(CcSegment *s, CcSegmentHost *host, CcCallState *x) {
     const bool tries = s->rules == CC_RULES_NEW || s->verify;
     CcGraph *derived = tries ? cc_derive_graph(s, host, x) : NULL;
     const char *unknown = tries && derived == NULL ? s->unknown : NULL;
@@ -591,13 +596,13 @@ CcRan cc_shape_explore(CcSegment *s, CcSegmentHost *host, CcScratch *x) {
     if (derived != NULL) cc_graph_free(derived);
     free(e.last);
     if (!ok && s->trace->retry) {
-        host->undone = cc_unrun_all(&e.undo) == 0;
+        host->undone = cc_rollback_all(&e.undo) == 0;
         host->lost = !host->undone;
     }
-    cc_unrun_free(&e.undo);
-    /* an exception: it is raised where this call is recorded */
-    if (e.misfit < s->trace->step.n && !host->lost) PyErr_Clear();
-    if (!ok && PyErr_Occurred()) { /* eager raises it as well */
+    cc_rollback_free(&e.undo);
+    /* an exception: recording this call raises it */ if (e.misfit < s->trace->step.n && !host->lost)
+        PyErr_Clear();
+    if (!ok && PyErr_Occurred()) { /* eager raises it, too */
         cc_graph_free(e.graph);
         return CC_RAN_FAILED;
     }
@@ -612,9 +617,9 @@ CcRan cc_shape_explore(CcSegment *s, CcSegmentHost *host, CcScratch *x) {
     }
     shape->running++;
     if (!again) keep_symbols(s->trace, shape, x->symbol);
-    const char *later = !again && waits(s)          ? ", planned when these sizes come again"
-                        : cc_shape_odd(s->trace, x) ? ", not planned: a number that no kernel is given"
-                                                    : NULL;
+    const char *later = !again && waits(s)                   ? ", planned when these sizes come again"
+                        : cc_shape_out_of_range(s->trace, x) ? ", not planned: a number is out of range for kernels"
+                                                             : NULL;
     if (shape->plan == NULL && later == NULL) { /* another thread may have made it */
         shape->graph = e.graph;
         shape->derived = false;

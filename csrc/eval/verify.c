@@ -1,18 +1,18 @@
-/* The self-check (knob `verify`, CCOMPILE_VERIFY=1): a new plan is run once on the inputs that the recording saw, and
- * gives what eager gave; otherwise its nodes all go back to torch. Plans that write, draw random numbers or set state
- * are left out: they can't be run twice. */
+/* The self-check (knob `verify`, CCOMPILE_VERIFY=1): runs a new plan once on the recorded inputs and compares the
+ * results with eager's; if they differ, torch runs all its nodes. Skips plans that write, draw random numbers or set
+ * state, because these can't run twice. */
 #include "eval_int.h"
 
 #include <math.h>
 
-/* Kernels may round differently from eager, but not much; SPREAD: of the largest element, where sums cancel. */
+/* Kernels may round slightly differently from eager. SPREAD: relative to the largest element, where sums cancel. */
 static const double RTOL = 1e-3, ATOL = 1e-4, RTOL_HALF = 5e-2, ATOL_HALF = 1e-1, SPREAD = 4e-6;
 
 static double largest(PyObject *tensor) {
     PyObject *abs = PyObject_CallMethod(tensor, "abs", NULL),
              *max = abs != NULL ? PyObject_CallMethod(abs, "max", NULL) : NULL;
     const double v = max != NULL ? PyFloat_AsDouble(max) : 0;
-    PyErr_Clear(); /* it is empty */
+    PyErr_Clear(); /* the list is empty */
     Py_XDECREF(max);
     Py_XDECREF(abs);
     return isfinite(v) && v > 0 ? v : 0;
@@ -20,8 +20,7 @@ static double largest(PyObject *tensor) {
 
 static bool is_half(CcDtype dtype) { return dtype == CC_DT_BF16 || dtype == CC_DT_F16; }
 
-/* By value: is it computed from results in half precision? It is then no more exact than they are, whatever its
- * dtype. */
+/* For each value: whether it is computed from half-precision results, which limit its accuracy whatever its dtype. */
 static bool *find_coarse(const CcGraph *g) {
     bool *coarse = cc_mem_get(((size_t)g->val.n + 1) * sizeof *coarse);
     for (int i = 0; i < g->node.n; i++) {
@@ -37,13 +36,9 @@ static bool *find_coarse(const CcGraph *g) {
     return coarse;
 }
 
-static bool close_enough(PyObject *got, PyObject *want, CcDtype dtype, bool half) {
+bool cc_verify_close(PyObject *got, PyObject *want, CcDtype dtype, bool half) {
     static PyObject *allclose;
-    if (allclose == NULL) {
-        PyObject *torch = PyImport_ImportModule("torch");
-        allclose = torch != NULL ? PyObject_GetAttrString(torch, "allclose") : NULL;
-        Py_XDECREF(torch);
-    }
+    if (allclose == NULL) allclose = cc_obj_of_module("torch", "allclose");
     const bool exact = cc_dtype_info(dtype)->kind != 'f';
     const double atol = exact ? 0 : (half ? ATOL_HALF : ATOL) + SPREAD * largest(want);
     PyObject *args = allclose != NULL ? PyTuple_Pack(2, got, want) : NULL;
@@ -65,11 +60,11 @@ static bool close_enough(PyObject *got, PyObject *want, CcDtype dtype, bool half
 static bool same_output(const CcSegment *s, const CcShape *shape, PyObject *got, int value, PyObject *want,
                         bool coarse) {
     const CcType *type = &shape->graph->val.at[value].type;
-    if (type->ndim < 0) return true; /* made by torch itself */
+    if (type->ndim < 0) return true; /* opaque to the graph */
     CcTensor t;
     cc_tens_read(got, false, &t);
     const bool like = t.type.dtype == type->dtype && t.type.ndim == type->ndim && cc_type_same_shape(&t.type, type);
-    if (like && close_enough(got, want, (CcDtype)type->dtype, coarse)) return true;
+    if (like && cc_verify_close(got, want, (CcDtype)type->dtype, coarse)) return true;
     CcSbuf sb = {0};
     cc_tens_describe(type, &sb);
     cc_log_add(CC_LOG_VERIFY, "segment %d: value %%%d (%s) differs from eager's: its plan is not used", s->id, value,
@@ -78,7 +73,7 @@ static bool same_output(const CcSegment *s, const CcShape *shape, PyObject *got,
     return false;
 }
 
-/* Host nodes whose operands come from elsewhere than the graph can't be run here. */
+/* Host nodes with operands from outside the graph can't run here. */
 static bool self_contained(const CcTrace *t) {
     for (int i = 0; i < t->node.n; i++)
         for (int k = 0; k < t->node.at[i].n; k++)
@@ -86,8 +81,8 @@ static bool self_contained(const CcTrace *t) {
     return true;
 }
 
-/* False: an input is gone. */
-static bool give_inputs(const CcTrace *t, PyObject *const *symbol, PyObject *const *kept, CcScratch *x) {
+/* False: an input has been freed. */
+static bool give_inputs(const CcTrace *t, PyObject *const *symbol, PyObject *const *kept, CcCallState *x) {
     for (int i = 0; i < t->guards.g.n; i++) x->gv[i] = NULL;
     for (int i = 0; i < t->input.n; i++) {
         const int value = t->input_value.at[i];
@@ -103,9 +98,9 @@ bool cc_verify_shape(const CcSegment *s, CcShape *shape, PyObject *const *kept, 
     const CcTrace *t = s->trace;
     CcMode now;
     cc_mode_read(&now);
-    /* it ended inside of `with torch.no_grad()` */
+    /* the trace ended inside `with torch.no_grad()` */
     if (!cc_mode_same(&now, &t->mode) || !self_contained(t)) return true;
-    CcScratch x;
+    CcCallState x;
     cc_segment_open(s, &x);
     bool ok = true;
     if (give_inputs(t, symbol, kept, &x)) {

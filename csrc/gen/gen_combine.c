@@ -1,6 +1,6 @@
-/* gen_combine: what vectors of a reduction or a scan are combined with, in gen_sweep.c's loops. A scan by rows makes a
- * vector in log2(lanes) steps, each of which combines a lane with the one that many before it, and then takes in the
- * last lane of the vector before (as in Hillis and Steele, Data parallel algorithms, CACM 1986). */
+/* gen_combine: combines vectors of a reduction or a scan, for gen_sweep.c's loops. A scan along a row computes a vector
+ * in log2(lanes) steps (Hillis and Steele, Data parallel algorithms, CACM 1986): step i combines each lane with the one
+ * 2^i lanes before it. The last lane of the previous vector is then combined with all. */
 #include <math.h>
 
 #include "gen_int.h"
@@ -29,7 +29,7 @@ int cc_combine_two(CcEmit *e, CcScalarId fold, CcDtype dt, const char *x, const 
     return cc_emit_scalar(e, cc_scalar_combine(fold), dt, (const CcRef *)arg, out);
 }
 
-/* order[lane]: the lane of x, or `lanes` and more: of y. */
+/* order[lane]: a lane of x, or (from `lanes` on) of y. */
 static void shuffle(CcEmit *e, CcDtype dt, const char *x, const char *y, const int *order, CcRef out) {
     const char *t = cc_emit_type(e, dt);
     char list[CC_COMBINE_LANES * 9] = "";
@@ -50,7 +50,7 @@ int cc_combine_lanes(CcEmit *e, CcScalarId fold, CcDtype dt, CcRef x) {
     return 0;
 }
 
-/* What came earlier is the second operand: of two equal ones, 0 and -0, the later stays, as eager's `>=` has it. */
+/* The earlier value is the second operand: of 0 and -0, which compare equal, the later one wins, as by eager's `>=`. */
 int cc_combine_scan(CcEmit *e, const CcLoopNode *n, bool along, const char *x, CcRef carry, CcRef out) {
     const CcScalarId fold = (CcScalarId)n->op;
     const CcDtype dt = (CcDtype)n->dtype;

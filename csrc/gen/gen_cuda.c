@@ -1,43 +1,41 @@
-/* gen_cuda: how a loop is spread over the threads of a GPU, and what its kernels are launched with. gen_cuda_text.c
- * prints them.
+/* gen_cuda: maps a loop to the threads of a GPU and computes its launches. gen_cuda_text.c prints the kernels.
  *
- *   POINT    a thread takes a chunk of the inner dim, `vector` elements, by one 16-byte load where they lie side by side;
+ *   POINT    a thread processes a chunk of the inner dim: `vector` elements, by one 16-byte load if they are contiguous;
  *            chunks are numbered over all dims
- *   ROWS     a group of threads, a part of a warp or a whole block, takes a row: chunk c of it is thread c % group's. With
- *            several sweeps the elements stay in registers if they fit, or are read again (from the L2 cache, mostly)
- *            A scan goes through it a group's width of elements at a time: shuffles, then what came before
- *   COLUMNS  neighbouring threads take neighbouring columns, and go down them together; `group` threads share a column,
- *            a scan's has one
+ *   ROWS     a group of threads, part of a warp or a whole block, processes a row; thread c % group gets chunk c. Between
+ *            sweeps the elements stay in registers if they fit, else they are re-read (mostly from L2). A scan
+ *            processes one group's width of elements at a time: shuffles, then the carry of what came before
+ *   COLUMNS  adjacent threads process adjacent columns and walk down them together; `group` threads share a column (one
+ *            for a scan)
  *
- * A reduction of few rows or columns is cut into pieces. Kernel k makes the partial results of sweep k, and each of its
- * blocks begins by combining those of the sweeps before: always in the same order, so that a result is the same from
- * run to run. What is stored once a row is left to a kernel of its own, as it may lie over something that other blocks
- * read. */
+ * A reduction with few rows or columns is split into pieces. Kernel k computes the partial results of sweep k; each of
+ * its blocks first combines those of the earlier sweeps, always in the same order, so that results are reproducible. A
+ * separate last kernel stores per-row results, as their memory may overlap what other blocks still read. */
 #include "gen_int.h"
 
-/* None of these is measured yet: there was no GPU. They follow what Inductor and CUB choose on sm_80 and sm_90; tuning
- * can set the first two. */
+/* Not measured yet, for lack of a GPU: these follow Inductor's and CUB's choices on sm_80 and sm_90. Tuning can set the
+ * threads and vector width. */
 enum {
     THREADS = 256,
-    WIDE_LOAD = 16, /* bytes that a thread loads at once at best */
+    WIDE_LOAD = 16, /* bytes of the widest load */
     MAX_VECTOR = 8,
-    SMALL = 1 << 15, /* chunks: with fewer, smaller chunks keep more multiprocessors busy */
-    REGISTERS = 64,  /* elements of all accesses that a thread holds in chunks */
-    WAVES = 16,      /* blocks of all multiprocessors, one after the other; then threads loop */
-    BLOCKS = 8,      /* of THREADS threads that a multiprocessor holds */
+    SMALL = 1 << 15,     /* least chunks; below it smaller chunks keep more multiprocessors busy */
+    REGISTERS = 64,      /* most elements in a thread's chunks of all accesses */
+    WAVES = 16,          /* most waves of blocks; beyond that threads loop */
+    RESIDENT_BLOCKS = 8, /* resident blocks of THREADS threads per multiprocessor */
     MAX_THREADS = 1024,
-    ENOUGH = 1 << 16, /* threads that keep a GPU busy: with fewer rows, more threads share one */
-    /* words that a thread keeps in registers from sweep to sweep; half of them in a large block */
+    BUSY_THREADS = 1 << 16, /* threads that keep a GPU busy: with fewer rows, more threads share each */
+    /* most 4-byte words that a thread keeps in registers between sweeps; half of it in a large block */
     HELD = 32,
-    SIDE_BY_SIDE = 32, /* columns of a block */
-    FEW_BLOCKS = 256,  /* with fewer, rows are cut, */
-    /* if they are at least so long; columns from a quarter of it on; rows of several sweeps, which a block does from
-     * registers or the L2 cache, only if they are longer than */
+    ADJACENT = 32, /* most columns of a block */
+    /* Rows are split if there are fewer blocks than this, and rows have at least LONG elements, columns LONG / 4. Rows
+     * of several sweeps, which one block processes from registers or L2, need LONG_SWEEPS. */
+    FEW_BLOCKS = 256,
     LONG = 4096,
     LONG_SWEEPS = 1 << 16,
     MAX_SHARED = 48 << 10,
     MAX_PIECES = 512,
-    MIN_PIECE = 512 /* elements; columns: an eighth of it */
+    MIN_PIECE = 512 /* least elements of a piece; of columns an eighth of it */
 };
 
 static int64_t largest(int64_t a, int64_t b) { return CC_MAX(a, b); }
@@ -65,7 +63,7 @@ int64_t cc_gen_cuda_kept(const CcLoop *loop, const CcCudaPlan *p) {
     return n;
 }
 
-/* Does the node differ along the inner dim? */
+/* Does the node vary along the inner dim? */
 static bool moves(const CcLoop *loop, const CcCudaPlan *p, int node) {
     const CcLoopNode *n = &loop->node[node];
     const int access = cc_loop_access(n);
@@ -75,7 +73,7 @@ static bool moves(const CcLoop *loop, const CcCudaPlan *p, int node) {
     return false;
 }
 
-/* Elements that are taken at an index lie side by side if all of a chunk have one index. */
+/* Elements gathered at an index are contiguous if the whole chunk shares one index. */
 bool cc_gen_cuda_packed(const CcLoop *loop, const CcCudaPlan *p, int a) {
     if (cc_gen_cuda_step(loop, p, a) != CC_STEP_ONE) return false;
     if (p->kind == CC_CUDA_ROWS && !cc_sweep_along(loop, &loop->access[a])) return false;
@@ -89,7 +87,7 @@ bool cc_gen_cuda_packed(const CcLoop *loop, const CcCudaPlan *p, int a) {
 
 /* ------------------------------------------------------------------ the plan */
 
-/* The first store; one at indices lies where those say, so then what moves along most dims. */
+/* The access that decides the order of dims: the first store that is not at indices, else the one with most strides. */
 static int lead_of(const CcLoop *loop) {
     int best = 0, most = -1;
     for (int a = 0; a < loop->n_access; a++) {
@@ -101,7 +99,7 @@ static int lead_of(const CcLoop *loop) {
     return best;
 }
 
-/* As the first store lies in memory: the nest's own order has a short last dim elsewhere. */
+/* Orders dims by the strides of the first store: the nest's own order may end with a short dim. */
 static void order_points(const CcLoop *loop, CcCudaPlan *p) {
     const int lead = lead_of(loop);
     for (int d = 0; d < loop->ndim; d++) {
@@ -112,7 +110,7 @@ static void order_points(const CcLoop *loop, CcCudaPlan *p) {
     p->n_dim = p->n_kept = loop->ndim;
 }
 
-/* Kept dims, then reduced ones; by rows the inner one is the loop's vector dim. */
+/* Kept dims, then reduced ones; ROWS: the inner dim is the loop's vector dim. */
 static void order_reduction(const CcLoop *loop, CcCudaPlan *p) {
     const int kept = loop->lane + loop->columns;
     for (int d = 0; d < kept; d++) p->dim[p->n_dim++] = d;
@@ -121,8 +119,8 @@ static void order_reduction(const CcLoop *loop, CcCudaPlan *p) {
     p->n_kept = kept;
 }
 
-/* Is it so that chunks of n elements begin at multiples of n in memory, if the tensors do? */
-static bool lies_even(const CcLoop *loop, const CcCudaPlan *p, int n) {
+/* Do all chunks of n elements start at multiples of n if the tensors do? */
+static bool is_aligned(const CcLoop *loop, const CcCudaPlan *p, int n) {
     for (int a = 0; a < loop->n_access; a++) {
         if (!cc_gen_cuda_packed(loop, p, a)) continue;
         for (int d = 0; d + 1 < p->n_dim; d++)
@@ -146,13 +144,13 @@ static int choose_vector(const CcLoop *loop, const CcCudaPlan *p, int wanted) {
     const int64_t inner = loop->size[inner_of(p)], numel = cc_nest_numel(loop);
     int n = CC_MIN(MAX_VECTOR, WIDE_LOAD / widest);
     if (wanted) n = CC_MIN(wanted, MAX_VECTOR);
-    while (n > 1 && (!lies_even(loop, p, n) || (p->n_dim > 1 && inner < 2 * n) ||
+    while (n > 1 && (!is_aligned(loop, p, n) || (p->n_dim > 1 && inner < 2 * n) ||
                      (!wanted && (loop->n_access * n > REGISTERS || numel / n < SMALL))))
         n /= 2;
     return n;
 }
 
-/* Do all offsets, in elements, and numbers of elements and chunks fit in 32 bits? */
+/* Does an offset in elements, or a count of elements or chunks, need more than 32 bits? */
 static bool is_wide(const CcLoop *loop, const CcCudaPlan *p) {
     if (cc_nest_numel(loop) > INT64_C(1) << 30) return true;
     for (int a = 0; a < loop->n_access; a++) {
@@ -168,7 +166,7 @@ static int64_t across_of(const CcLoop *loop, const CcCudaPlan *p) {
     return divide_up(loop->size[inner_of(p)], p->vector);
 }
 
-/* Chunks of a row; POINT: of all. */
+/* Chunks of a row; POINT: of the whole loop. */
 static int64_t chunks_of(const CcLoop *loop, const CcCudaPlan *p) {
     int64_t n = across_of(loop, p);
     for (int d = p->kind == CC_CUDA_POINT ? 0 : p->n_kept; d + 1 < p->n_dim; d++) n *= loop->size[p->dim[d]];
@@ -181,7 +179,7 @@ static int64_t count_of(const CcLoop *loop, const CcCudaPlan *p) {
     return n;
 }
 
-static int power_from(int64_t n) { /* the least power of 2 that is not less */
+static int power_from(int64_t n) { /* the least power of 2 >= n */
     int p = 1;
     while (p < n) p *= 2;
     return p;
@@ -192,8 +190,8 @@ static void hold_nothing(CcCudaPlan *p) {
     p->sweeps.n_kept = 0;
 }
 
-/* What more than one sweep reads stays in registers, if there is room: loads, and what is dear. Where one takes the
- * other's place (softmax: exp(x), and x no more) both count half. */
+/* Keeps loads and expensive nodes that several sweeps use in registers, if there is room. Lifetimes rarely overlap
+ * fully (softmax: exp(x) replaces x), so each array counts half. */
 static void hold(const CcLoop *loop, CcCudaPlan *p, int64_t chunks) {
     CcSweeps *s = &p->sweeps;
     bool need[CC_LOOP_MAX_NODES];
@@ -214,13 +212,13 @@ static void hold(const CcLoop *loop, CcCudaPlan *p, int64_t chunks) {
     else hold_nothing(p);
 }
 
-/* Threads of a row: a part of a warp for short ones, a block for long or few ones. */
-static void spread_rows(const CcLoop *loop, CcCudaPlan *p, bool tuned) {
+/* Threads of a row: part of a warp for a short one, a block for long or few rows. */
+static void assign_rows(const CcLoop *loop, CcCudaPlan *p, bool tuned) {
     const int64_t rows = cc_gen_cuda_kept(loop, p), chunks = chunks_of(loop, p);
     const int held = CC_MAX(1, HELD / p->vector);
     p->group = CC_MIN(32, power_from(chunks));
-    if (chunks > 32 * held || (rows * p->group < ENOUGH && chunks >= 64)) {
-        const int64_t each = rows * THREADS < ENOUGH ? 1 : CC_MAX(1, held / 2); /* chunks of a thread */
+    if (chunks > 32 * held || (rows * p->group < BUSY_THREADS && chunks >= 64)) {
+        const int64_t each = rows * THREADS < BUSY_THREADS ? 1 : CC_MAX(1, held / 2); /* chunks per thread */
         const int wanted = power_from(divide_up(chunks, each));
         if (!tuned)
             p->threads =
@@ -231,21 +229,21 @@ static void spread_rows(const CcLoop *loop, CcCudaPlan *p, bool tuned) {
     else hold(loop, p, chunks);
 }
 
-static void spread_columns(const CcLoop *loop, CcCudaPlan *p) {
-    const int side = CC_MIN(SIDE_BY_SIDE, power_from(cc_gen_cuda_kept(loop, p)));
+static void assign_columns(const CcLoop *loop, CcCudaPlan *p) {
+    const int side = CC_MIN(ADJACENT, power_from(cc_gen_cuda_kept(loop, p)));
     p->group = loop->scans ? 1 : CC_MIN(p->threads / side, power_from(chunks_of(loop, p)));
     hold_nothing(p);
 }
 
-/* Would its rows keep few multiprocessors busy for long? */
+/* Should rows be split: few rows, each long? */
 static bool is_split(const CcLoop *loop, const CcCudaPlan *p) {
     const int64_t rows = cc_gen_cuda_kept(loop, p), count = count_of(loop, p);
     if (p->sweeps.n + 1 > CC_CUDA_MAX_PARTS || loop->scans) return false;
-    if (loop->columns) return divide_up(rows, SIDE_BY_SIDE) < FEW_BLOCKS && count >= LONG / 4;
+    if (loop->columns) return divide_up(rows, ADJACENT) < FEW_BLOCKS && count >= LONG / 4;
     return p->sweeps.n == 1 ? rows < FEW_BLOCKS && count >= LONG : rows < FEW_BLOCKS / 4 && count >= LONG_SWEEPS;
 }
 
-/* Is something stored once a row, or reduced in the last sweep? */
+/* Is a result stored once per row, or reduced in the last sweep? */
 static bool ends_with_rows(const CcLoop *loop, const CcCudaPlan *p) {
     for (int a = 0; a < loop->n_access; a++)
         if (loop->access[a].is_store && !cc_sweep_along(loop, &loop->access[a])) return true;
@@ -278,8 +276,8 @@ void cc_gen_cuda_plan(const CcLoop *loop, const CcCudaTuning *tuning, CcCudaPlan
     }
     p->split = is_split(loop, p);
     if (p->split) p->parts = p->sweeps.n + ends_with_rows(loop, p);
-    if (loop->columns) spread_columns(loop, p);
-    else spread_rows(loop, p, tuned);
+    if (loop->columns) assign_columns(loop, p);
+    else assign_rows(loop, p, tuned);
 }
 
 /* ------------------------------------------------------------------ the argument */
@@ -348,7 +346,7 @@ static int64_t value_of(const Values *v, const CcCudaField *f) {
     }
 }
 
-/* The pieces of a launch, as equal as can be. */
+/* Divides the chunks of a row evenly into the launch's pieces. */
 static void cut(const CcLoop *loop, const CcCudaPlan *p, const CcCudaLaunch *launch, Values *out) {
     out->pieces = launch->part[0].grid / blocks_of(loop, p);
     out->piece = divide_up(chunks_of(loop, p), out->pieces);
@@ -381,9 +379,9 @@ int cc_gen_cuda_argument(const CcLoop *loop, const CcCudaLaunch *launch, char *c
 
 /* ------------------------------------------------------------------ launches */
 
-/* How many pieces there are, at most, for a device of so many processors. */
+/* The number of pieces for a device with `processors` multiprocessors. */
 static int64_t pieces_for(const CcLoop *loop, const CcCudaPlan *p, int processors) {
-    const int64_t blocks = blocks_of(loop, p), wanted = divide_up((int64_t)processors * BLOCKS, blocks);
+    const int64_t blocks = blocks_of(loop, p), wanted = divide_up((int64_t)processors * RESIDENT_BLOCKS, blocks);
     const int64_t least = loop->columns ? MIN_PIECE / 8 : MIN_PIECE;
     return largest(1, CC_MIN(CC_MIN(wanted, MAX_PIECES), count_of(loop, p) / least));
 }
@@ -394,7 +392,7 @@ void cc_gen_cuda_launch(const CcLoop *loop, const CcCudaTuning *tuning, int proc
     if (tuning) out->tuning = *tuning;
     if (cc_nest_numel(loop) == 0) return;
     cc_gen_cuda_plan(loop, tuning, &plan);
-    const int64_t most = largest(1, (int64_t)processors * BLOCKS * WAVES * THREADS / plan.threads);
+    const int64_t most = largest(1, (int64_t)processors * RESIDENT_BLOCKS * WAVES * THREADS / plan.threads);
     const int64_t blocks = loop->reduces ? blocks_of(loop, &plan) : divide_up(chunks_of(loop, &plan), plan.threads);
     out->n = plan.parts;
     const int64_t pieces = plan.split ? pieces_for(loop, &plan, processors) : 1;
@@ -405,7 +403,7 @@ void cc_gen_cuda_launch(const CcLoop *loop, const CcCudaTuning *tuning, int proc
     if (plan.split) out->workspace = pieces * cc_gen_cuda_kept(loop, &plan) * plan.n_reduction * 8;
 }
 
-/* What is checked, an index or a share, is something that the loop loads. */
+/* Does every check apply to a value that the loop loads? */
 static bool has_checks(const CcLoop *loop) {
     for (int c = 0; c < loop->n_check; c++) {
         bool found = false;
@@ -433,7 +431,8 @@ int cc_gen_cuda(const CcLoop *loop, const CcCudaTuning *tuning, const char *name
         return cc_err_set(err, CC_E_UNSUPPORTED, "a kernel of %d tensors needs an argument of %d bytes", loop->n_access,
                           bytes);
     if (shared_bytes(loop, &plan) > MAX_SHARED)
-        return cc_err_set(err, CC_E_UNSUPPORTED, "%d reductions in one kernel", plan.n_reduction);
-    if (!has_checks(loop)) return cc_err_set(err, CC_E_UNSUPPORTED, "an index, or a share, that is computed");
+        return cc_err_set(err, CC_E_UNSUPPORTED, "%d reductions in one kernel exceed shared memory", plan.n_reduction);
+    if (!has_checks(loop))
+        return cc_err_set(err, CC_E_UNSUPPORTED, "a checked index or probability is computed, not loaded");
     return cc_gen_cuda_text(loop, &plan, name, out, err);
 }

@@ -1,5 +1,5 @@
-/* gen_cuda_expr: scalar primitives as CUDA C. The expressions are the reference columns of scalar.def, with the
- * operands' names in place of a, b and c, and F(exp) as expf or exp; WRAP and DIVIDE are macros of the prelude. */
+/* gen_cuda_expr: scalar primitives as CUDA C. Expressions come from the reference columns of scalar.def, with operands
+ * substituted for a, b and c, and F(exp) printed as expf or exp; WRAP and DIVIDE are macros of the prelude. */
 #include "gen_int.h"
 
 enum { RING = 8, ROOM = 160 };
@@ -64,7 +64,7 @@ const char *cc_gen_cuda_cast(CcDtype from, CcDtype to, const char *x) {
     else if (to == CC_DT_F16) snprintf(out, ROOM, "cc_to_half(%s)", x);
     else if (to == CC_DT_BF16) snprintf(out, ROOM, "cc_to_bfloat(%s)", x);
     else if (to == CC_DT_BOOL) snprintf(out, ROOM, "%s != 0", x);
-    else if (f->kind == 'f' && t->kind != 'f' && t->size < 4) /* through int, as eager's code */
+    else if (f->kind == 'f' && t->kind != 'f' && t->size < 4) /* via int, as eager converts */
         snprintf(out, ROOM, "(%s)(int)%s", cc_gen_cuda_type(to), x);
     else snprintf(out, ROOM, "(%s)%s", cc_gen_cuda_type(to), x);
     return out;
@@ -73,7 +73,7 @@ const char *cc_gen_cuda_cast(CcDtype from, CcDtype to, const char *x) {
 static bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 static bool is_word(char c) { return is_letter(c) || (c >= '0' && c <= '9'); }
 
-/* Words of the columns that mean something else in CUDA or in its programs. */
+/* Translates identifiers of the reference columns to those of CUDA and the prelude. */
 static const char *own_name(const char *word, int n, bool single) {
     static const struct {
         const char *from, *to;
@@ -87,13 +87,13 @@ static const char *own_name(const char *word, int n, bool single) {
     return out;
 }
 
-/* Puts operands in place of a, b, c, and functions in place of F(function). */
+/* Substitutes operands for a, b, c and functions for F(function). */
 static void substitute(const char *pattern, bool single, const char *const *x, CcSbuf *out) {
     for (const char *p = pattern; *p;) {
         int n = 0;
         while (is_word(p[n])) n++;
         if (n == 0 || !is_letter(*p)) {
-            /* "a *b" */
+            /* clang-format prints binary operators of macro arguments as "a *b" */
             const bool tight = (*p == '*' || *p == '&') && p > pattern && p[-1] == ' ' && is_word(p[1]);
             cc_sbuf_add(out, "%.*s%s", CC_MAX(n, 1), p, tight ? " " : "");
             p += CC_MAX(n, 1);
@@ -116,7 +116,7 @@ int cc_gen_cuda_scalar(CcScalarId op, CcDtype dt, const char *const *x, CcSbuf *
     const bool is_float = cc_dtype_info(dt)->kind == 'f';
     if (info->kind == 'X' || info->kind == 'R' || !*info->lower[is_float ? 0 : 1])
         return cc_err_set(err, CC_E_UNSUPPORTED, "%s of %s", info->name, cc_dtype_info(dt)->name);
-    if (is_float && (op == CC_S_max || op == CC_S_min)) { /* one instruction, of the prelude */
+    if (is_float && (op == CC_S_max || op == CC_S_min)) { /* one instruction each, wrapped by the prelude */
         cc_sbuf_add(out, "cc_%s(%s, %s)", info->name, x[0], x[1]);
         return 0;
     }

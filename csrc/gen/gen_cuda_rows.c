@@ -1,5 +1,4 @@
-/* gen_cuda_rows: the kernels of loops that reduce or scan, for gen_cuda_text.c, whose chunks of elements they go
- * through. */
+/* gen_cuda_rows: prints kernels of loops that reduce or scan, around the chunks that gen_cuda_text.c prints. */
 #include <math.h>
 
 #include "gen_int.h"
@@ -20,14 +19,14 @@ static void identity(const CcText *t, int i, char *out, size_t n) {
     snprintf(out, n, "%s", cc_gen_cuda_konst(&konst));
 }
 
-static bool of_sweep(const CcText *t, int i, int sweep) {
+static bool reduces_in(const CcText *t, int i, int sweep) {
     const CcLoopNode *n = &t->loop->node[i];
     return cc_text_reduces(n) && t->plan->sweeps.stage[n->a[0]] == sweep;
 }
 
 static int columns_of(const CcText *t) { return t->plan->threads / t->plan->group; } /* rows of a block */
 
-/* Each of `lanes` neighbours gets the result of all of them. */
+/* Reduces across `lanes` adjacent lanes; each gets the result. */
 static int across_lanes(CcText *t, int i, int lanes) {
     if (lanes == 1) return 0;
     cc_text_line(t, "#pragma unroll");
@@ -39,16 +38,16 @@ static int across_lanes(CcText *t, int i, int lanes) {
     return 0;
 }
 
-/* Warps leave their results in shared memory, and each combines all of them. */
+/* Warps store their results to shared memory; then each warp combines all of them. */
 static int across_warps(CcText *t, int sweep) {
     const int warps = t->plan->threads / 32;
     char none[48];
     for (int i = 0; i < t->loop->n_node; i++)
-        if (of_sweep(t, i, sweep))
+        if (reduces_in(t, i, sweep))
             cc_text_line(t, "if (threadIdx.x %% 32 == 0) shared%d[threadIdx.x / 32] = t%d;", i, i);
     cc_text_line(t, "__syncthreads();");
     for (int i = 0; i < t->loop->n_node; i++) {
-        if (!of_sweep(t, i, sweep)) continue;
+        if (!reduces_in(t, i, sweep)) continue;
         identity(t, i, none, sizeof none);
         if (warps == 32) cc_text_line(t, "t%d = shared%d[threadIdx.x %% 32];", i, i);
         else cc_text_line(t, "t%d = threadIdx.x %% 32 < %d ? shared%d[threadIdx.x %% 32] : %s;", i, warps, i, none);
@@ -58,14 +57,14 @@ static int across_warps(CcText *t, int sweep) {
     return 0;
 }
 
-/* Threads of a column lie in different warps. */
+/* Reduces down a column, whose threads are in different warps, through shared memory. */
 static int down_columns(CcText *t, int sweep) {
     const int columns = columns_of(t);
     for (int i = 0; i < t->loop->n_node; i++)
-        if (of_sweep(t, i, sweep)) cc_text_line(t, "shared%d[threadIdx.x] = t%d;", i, i);
+        if (reduces_in(t, i, sweep)) cc_text_line(t, "shared%d[threadIdx.x] = t%d;", i, i);
     cc_text_line(t, "__syncthreads();");
     for (int i = 0; i < t->loop->n_node; i++) {
-        if (!of_sweep(t, i, sweep)) continue;
+        if (!reduces_in(t, i, sweep)) continue;
         cc_text_line(t, "t%d = shared%d[own];", i, i);
         cc_text_line(t, "for (int k = 1; k < %d; k++) {", t->plan->group);
         t->depth++;
@@ -77,12 +76,12 @@ static int down_columns(CcText *t, int sweep) {
     return 0;
 }
 
-/* All threads of a row get the results of the sweep. */
+/* Combines the threads' results of a sweep; all threads of a row get them. */
 static int across_group(CcText *t, int sweep) {
     bool any = false;
     const bool rows = t->plan->kind == CC_CUDA_ROWS;
     for (int i = 0; i < t->loop->n_node; i++) {
-        if (!of_sweep(t, i, sweep)) continue;
+        if (!reduces_in(t, i, sweep)) continue;
         any = true;
         if (rows && across_lanes(t, i, CC_MIN(32, t->plan->group)) < 0) return -1;
     }
@@ -105,13 +104,13 @@ static void declare_shared(CcText *t) {
 static void begin_results(CcText *t, int sweep) {
     char none[48];
     for (int i = 0; i < t->loop->n_node; i++) {
-        if (!of_sweep(t, i, sweep)) continue;
+        if (!reduces_in(t, i, sweep)) continue;
         identity(t, i, none, sizeof none);
         cc_text_line(t, "%s t%d = %s;", cc_gen_cuda_type(cc_text_dtype(t, i)), i, none);
     }
 }
 
-/* What scans have come to, where it is in no shared memory. -> does the sweep scan? */
+/* Declares the scans' carries that are in registers, not in shared memory. -> does the sweep scan? */
 static bool declare_carry(CcText *t, const CcTextChunk *c) {
     bool any = false;
     for (int i = 0; i < t->loop->n_node; i++) {
@@ -123,13 +122,13 @@ static bool declare_carry(CcText *t, const CcTextChunk *c) {
     return any;
 }
 
-/* A loop over the chunks of a row that are this thread's. */
+/* Prints the loop over this thread's chunks of a row. */
 static int chunks(CcText *t, const CcTextChunk *c) {
     const CcCudaPlan *p = t->plan;
     if (c->all) {
-        cc_text_line(t, "for (%s turn = 0; turn < arg.chunks; turn += %d) {", cc_text_count(t), p->group);
-        cc_text_line(t, "    const bool here = turn + lane < end;");
-        cc_text_line(t, "    const %s c = here ? turn + lane : arg.chunks - 1;", cc_text_count(t));
+        cc_text_line(t, "for (%s base = 0; base < arg.chunks; base += %d) {", cc_text_count(t), p->group);
+        cc_text_line(t, "    const bool active = base + lane < end;");
+        cc_text_line(t, "    const %s c = active ? base + lane : arg.chunks - 1;", cc_text_count(t));
     } else if (p->held) {
         cc_text_line(t, "#pragma unroll");
         cc_text_line(t, "for (int h = 0; h < %d; h++) {", p->held);
@@ -149,7 +148,7 @@ static int chunks(CcText *t, const CcTextChunk *c) {
     return 0;
 }
 
-/* What a sweep does with the elements of a row. */
+/* Prints a sweep over the elements of a row. */
 static int elements(CcText *t, CcTextChunk *c, int sweep) {
     const CcCudaPlan *p = t->plan;
     bool ahead = false;
@@ -167,8 +166,8 @@ static int elements(CcText *t, CcTextChunk *c, int sweep) {
     return chunks(t, c);
 }
 
-/* What is the same for a whole row, and known after so many sweeps. */
-static int of_rows(CcText *t, int stage) {
+/* Prints the per-row nodes that are computable after `stage` sweeps. */
+static int row_nodes(CcText *t, int stage) {
     const CcSweeps *s = &t->plan->sweeps;
     t->later = s->element;
     for (int i = 0; i < t->loop->n_node; i++) {
@@ -192,7 +191,7 @@ static void store_rows(CcText *t) {
     cc_text_close(t);
 }
 
-/* Arrays for what stays in registers from sweep to sweep. */
+/* Declares arrays for nodes that stay in registers between sweeps. */
 static void declare_held(CcText *t) {
     const CcCudaPlan *p = t->plan;
     for (int i = 0; i < t->loop->n_node; i++) {
@@ -203,7 +202,7 @@ static void declare_held(CcText *t) {
     }
 }
 
-/* Where a partial result lies: neighbouring rows side by side. 8 bytes each, of any type. */
+/* The workspace slot of a partial result: [reduction][piece][row], 8 bytes each for any type. */
 static void slot(CcText *t, int number, int i, const char *piece, char *out, size_t n) {
     snprintf(out, n, "*(%s *)(arg.workspace + ((%dLL * arg.pieces + %s) * arg.n + row) * 8)",
              cc_gen_cuda_type(cc_text_dtype(t, i)), number, piece);
@@ -211,11 +210,11 @@ static void slot(CcText *t, int number, int i, const char *piece, char *out, siz
 
 static bool has_reductions(const CcText *t, int sweep) {
     for (int i = 0; i < t->loop->n_node; i++)
-        if (of_sweep(t, i, sweep)) return true;
+        if (reduces_in(t, i, sweep)) return true;
     return false;
 }
 
-static void leave_partial(CcText *t, int sweep) {
+static void store_partial(CcText *t, int sweep) {
     char at[160];
     int number = 0;
     cc_text_line(t, "if (lane == 0 && alive) {");
@@ -223,12 +222,12 @@ static void leave_partial(CcText *t, int sweep) {
     for (int i = 0; i < t->loop->n_node; i++) {
         if (!cc_text_reduces(&t->loop->node[i])) continue;
         slot(t, number++, i, "piece", at, sizeof at);
-        if (of_sweep(t, i, sweep)) cc_text_line(t, "%s = t%d;", at, i);
+        if (reduces_in(t, i, sweep)) cc_text_line(t, "%s = t%d;", at, i);
     }
     cc_text_close(t);
 }
 
-static int take_partial(CcText *t, int sweep) {
+static int combine_partials(CcText *t, int sweep) {
     char at[160], part[16];
     int number = 0;
     begin_results(t, sweep);
@@ -237,7 +236,7 @@ static int take_partial(CcText *t, int sweep) {
     for (int i = 0; i < t->loop->n_node; i++) {
         if (!cc_text_reduces(&t->loop->node[i])) continue;
         slot(t, number++, i, "other", at, sizeof at);
-        if (!of_sweep(t, i, sweep)) continue;
+        if (!reduces_in(t, i, sweep)) continue;
         cc_text_line(t, "const %s part%d = %s;", cc_gen_cuda_type(cc_text_dtype(t, i)), i, at);
         snprintf(part, sizeof part, "part%d", i);
         if (cc_text_combine(t, i, part, "") < 0) return -1;
@@ -246,8 +245,7 @@ static int take_partial(CcText *t, int sweep) {
     return 0;
 }
 
-/* Which rows are this thread's. Threads of a block stay together to its end, those without a row, too: barriers and
- * shuffles need them. */
+/* Prints the loop over the block's rows. Threads without a row stay in the loop, as barriers and shuffles need them. */
 static void begin_rows(CcText *t, int part) {
     const CcCudaPlan *p = t->plan;
     const int columns = columns_of(t);
@@ -283,16 +281,17 @@ static void begin_rows(CcText *t, int part) {
         if (!t->loop->access[a].number) cc_text_place(t, 'p', "arg.a", a, 0, p->n_kept - 1);
 }
 
-/* All sweeps; split: those before this part's are done already, and left their partial results. */
+/* Prints all sweeps. split: earlier parts did the sweeps before this one; combines their partial results. */
 static int sweeps(CcText *t, CcTextChunk *c, int part) {
     const CcCudaPlan *p = t->plan;
-    if (of_rows(t, 0) < 0) return -1;
+    if (row_nodes(t, 0) < 0) return -1;
     for (int s = 0; s < p->sweeps.n && (!p->split || s <= part); s++) {
-        if ((p->split && s < part ? take_partial(t, s) : elements(t, c, s)) < 0 || across_group(t, s) < 0) return -1;
+        if ((p->split && s < part ? combine_partials(t, s) : elements(t, c, s)) < 0 || across_group(t, s) < 0)
+            return -1;
         if (!p->split || s < part) {
-            if (of_rows(t, s + 1) < 0) return -1;
+            if (row_nodes(t, s + 1) < 0) return -1;
         } else if (has_reductions(t, s)) {
-            leave_partial(t, s);
+            store_partial(t, s);
         }
     }
     if (!p->split || part == p->sweeps.n) store_rows(t);

@@ -1,6 +1,6 @@
-/* gen_cuda_text: prints the kernels of a loop by a plan (gen_cuda.c). Names: arg.a3 is access 3, p3 where it stands for
- * the set of kept indices, q3 for the chunk, t7 the value of node 7, x7 a chunk of elements that it reads, y3 one that
- * is written, i1 the index of dim 1. */
+/* gen_cuda_text: prints the kernels of a loop according to its plan (gen_cuda.c). Names: arg.a3 is access 3, p3 its
+ * pointer at the kept indices, q3 its pointer at the chunk, t7 the value of node 7, x7 a chunk that it loads, y3 a
+ * chunk to store, i1 the index of dim 1. */
 #include "gen_int.h"
 
 void cc_text_line(CcText *t, const char *fmt, ...) {
@@ -62,7 +62,7 @@ static void argument(CcText *t, const char *name) {
     cc_vec_free(&fields);
 }
 
-/* ------------------------------------------------------------------ places */
+/* ------------------------------------------------------------------ addresses */
 
 void cc_text_decode(CcText *t, int first, int last, const char *of) {
     if (first == last) {
@@ -80,7 +80,7 @@ void cc_text_decode(CcText *t, int first, int last, const char *of) {
     cc_text_line(t, "const %s i%d = left%d;", index_type(t), first, last);
 }
 
-/* " + i0 * arg.s3_0 ..." for the dims [first, last] */
+/* Prints " + i0 * arg.s3_0 ..." for dims [first, last]. */
 static void offset(CcText *t, int a, int first, int last) {
     for (int d = first; d <= last; d++) {
         if (cc_gen_cuda_stride(t->loop, t->plan, a, d) == 0) continue;
@@ -108,7 +108,7 @@ static char letter_of(const CcText *t, int a) { return cc_text_along(t, a) ? 'q'
 
 /* ------------------------------------------------------------------ nodes */
 
-/* An element as a value: bool is a byte in memory. */
+/* Prints an element as a value: memory holds bools as bytes. */
 static void value_of(CcText *t, CcDtype dt, const char *fmt, ...) CC_PRINTF(3, 4);
 static void value_of(CcText *t, CcDtype dt, const char *fmt, ...) {
     va_list args;
@@ -122,20 +122,20 @@ static void begin_node(CcText *t, int i) {
     cc_sbuf_add(t->out, "%*sconst %s t%d = ", 4 * t->depth, "", cc_gen_cuda_type(cc_text_dtype(t, i)), i);
 }
 
-/* Indices and shares are checked where they are loaded. */
+/* Prints the range checks of a loaded index or probability. */
 static void checks(CcText *t, int i, bool in_pack) {
     const CcLoopAccess *a = &t->loop->access[t->loop->node[i].a[0]];
     for (int c = 0; c < t->loop->n_check; c++) {
         const CcLoopCheck *check = &t->loop->check[c];
         if (a->value != check->value || a->offset != check->offset) continue;
-        if (cc_gen_cuda_share(check)) cc_text_line(t, "%scc_share(t%d);", in_pack ? "if (k < there) " : "", i);
+        if (cc_gen_cuda_share(check)) cc_text_line(t, "%scc_share(t%d);", in_pack ? "if (k < valid) " : "", i);
         else
-            cc_text_line(t, "%scc_check(t%d, arg.low%d, arg.high%d, arg.also%d);", in_pack ? "if (k < there) " : "", i,
+            cc_text_line(t, "%scc_check(t%d, arg.low%d, arg.high%d, arg.also%d);", in_pack ? "if (k < valid) " : "", i,
                          c, c, c);
     }
 }
 
-/* The node that alone reads node i; -1: there is none, or there are several. */
+/* The only reader of node i; -1: none, or several. */
 static int only_reader(const CcLoop *loop, int i) {
     int reader = -1;
     for (int a = 0; a < loop->n_access; a++)
@@ -149,7 +149,7 @@ static int only_reader(const CcLoop *loop, int i) {
     return reader;
 }
 
-/* "t5 && !t3 && ": of an element that is only read to be selected. */
+/* The condition "t5 && !t3 && " under which selects use a gathered element; the gather is skipped otherwise. */
 static const char *guard(const CcText *t, int take, char *out, size_t n) {
     size_t used = 0;
     *out = 0;
@@ -164,7 +164,7 @@ static const char *guard(const CcText *t, int take, char *out, size_t n) {
     return out;
 }
 
-/* The element of a take. in_pack: element k of a chunk. */
+/* Prints a gather. in_pack: element k of a chunk. */
 static void take(CcText *t, int i, bool in_pack) {
     char when[256];
     const CcLoopNode *n = &t->loop->node[i];
@@ -172,7 +172,7 @@ static void take(CcText *t, int i, bool in_pack) {
     const CcStepClass step = cc_gen_cuda_step(t->loop, t->plan, a);
     begin_node(t, i);
     const bool guarded = *guard(t, i, when, sizeof when) != 0;
-    if (in_pack) cc_sbuf_add(t->out, "%sk < there ? ", when);
+    if (in_pack) cc_sbuf_add(t->out, "%sk < valid ? ", when);
     else if (guarded) cc_sbuf_add(t->out, "%.*s ? ", (int)strlen(when) - 4, when);
     cc_sbuf_add(t->out, "%c%d[%s * %lldLL", letter_of(t, a), a, cc_gen_cuda_ref(t->loop, n->a[0]),
                 (long long)n->bits / cc_dtype_info((CcDtype)n->dtype)->size);
@@ -182,7 +182,7 @@ static void take(CcText *t, int i, bool in_pack) {
              cc_gen_cuda_memory((CcDtype)n->dtype));
 }
 
-/* 1 / sqrt(x): one instruction, as eager has it. -1, or x. What stays in registers is the root alone. */
+/* Matches 1 / sqrt(x), which eager computes by rsqrt -> x, or -1. Not if registers hold sqrt(x) for later sweeps. */
 static int inverse_root(const CcText *t, const CcLoopNode *n) {
     if (n->op != CC_S_div || n->dtype != CC_DT_F32) return -1;
     const CcLoopNode *one = &t->loop->node[n->a[0]], *root = &t->loop->node[n->a[1]];
@@ -243,7 +243,7 @@ void cc_text_varying(const CcText *t, bool *varies) {
     }
 }
 
-/* Is it kept in registers since an earlier sweep? */
+/* Do registers hold the node since an earlier sweep? */
 static bool later(const CcText *t, const CcTextChunk *c, int i) {
     return t->plan->sweeps.kept[i] && t->plan->sweeps.first[i] < c->sweep;
 }
@@ -252,7 +252,7 @@ static bool stored_here(const CcText *t, const CcTextChunk *c, int a) {
     return t->loop->access[a].is_store && c->stores && (t->plan->kind == CC_CUDA_POINT || cc_text_along(t, a));
 }
 
-/* Several elements at once. */
+/* Prints a vector load of a chunk. */
 static void load_pack(CcText *t, int i) {
     char when[256] = "";
     const CcLoopNode *n = &t->loop->node[i];
@@ -266,12 +266,12 @@ static void load_pack(CcText *t, int i) {
     if (t->plan->sweeps.kept[i]) cc_sbuf_add(t->out, "%*sh%d[h] = ", 4 * t->depth, "", i);
     else cc_sbuf_add(t->out, "%*sconst cc_pack<%s, %d> x%d = ", 4 * t->depth, "", type, v, i);
     if (n->op == CC_S_take) guard(t, i, when, sizeof when);
-    if (*when) cc_sbuf_add(t->out, "cc_load<%d>(%s, %.*s ? there : 0, even);\n", v, at, (int)strlen(when) - 4, when);
-    else if (cc_gen_cuda_packed(t->loop, t->plan, a)) cc_sbuf_add(t->out, "cc_load<%d>(%s, there, even);\n", v, at);
-    else cc_sbuf_add(t->out, "cc_gather<%d>(%s, arg.s%d_%d, there);\n", v, at, a, cc_text_inner(t));
+    if (*when) cc_sbuf_add(t->out, "cc_load<%d>(%s, %.*s ? valid : 0, aligned);\n", v, at, (int)strlen(when) - 4, when);
+    else if (cc_gen_cuda_packed(t->loop, t->plan, a)) cc_sbuf_add(t->out, "cc_load<%d>(%s, valid, aligned);\n", v, at);
+    else cc_sbuf_add(t->out, "cc_gather<%d>(%s, arg.s%d_%d, valid);\n", v, at, a, cc_text_inner(t));
 }
 
-/* Is the node's chunk read as a whole, before its elements are gone through? */
+/* Is the node's chunk loaded as a vector, before the loop over its elements? */
 static bool in_packs(const CcText *t, const CcTextChunk *c, int i) {
     const CcLoopNode *n = &t->loop->node[i];
     if (!c->varies[i] || t->plan->vector == 1) return false;
@@ -297,7 +297,7 @@ static int pair(CcText *t, int i, const char *condition, const char *x, const ch
     return status;
 }
 
-/* Of a warp, or the part of one that a row has: each lane takes what the lanes before have come to. */
+/* Prints the scan across a warp, or across the part of a warp that shares a row. */
 static int scan_lanes(CcText *t, int i, int lanes) {
     char own[16];
     snprintf(own, sizeof own, "t%d", i);
@@ -311,8 +311,7 @@ static int scan_lanes(CcText *t, int i, int lanes) {
     return 0;
 }
 
-/* The scan's element of each thread, of a group's width of them: what comes before is in the lanes before, then in the
- * warps before, then in `carry`. */
+/* Prints the scan of one group's width of elements: across the lanes, then the earlier warps, then `carry`. */
 static int scan(CcText *t, const CcTextChunk *c, int i) {
     const int group = t->plan->group, warps = t->plan->threads / 32;
     const char *type = cc_gen_cuda_type(cc_text_dtype(t, i));
@@ -330,13 +329,13 @@ static int scan(CcText *t, const CcTextChunk *c, int i) {
         if (pair(t, i, "", "before", own) < 0) return -1;
         cc_text_close(t);
     }
-    cc_text_line(t, "if (%s > 0) {", group == 1 ? "c" : "turn");
+    cc_text_line(t, "if (%s > 0) {", group == 1 ? "c" : "base");
     t->depth++;
     cc_text_line(t, "const %s before = %s;", type, carry);
     if (pair(t, i, "", "before", own) < 0) return -1;
     cc_text_close(t);
     if (group > 32) {
-        cc_text_line(t, "__syncthreads();  // all have read it");
+        cc_text_line(t, "__syncthreads();  // all threads have read the carry");
         cc_text_line(t, "if (threadIdx.x == %d) %s = t%d;", t->plan->threads - 1, carry, i);
     } else if (group > 1) {
         cc_text_line(t, "%s = cc_from(t%d, threadIdx.x %% 32 | %d);", carry, i, group - 1);
@@ -346,12 +345,12 @@ static int scan(CcText *t, const CcTextChunk *c, int i) {
     return 0;
 }
 
-/* Is it written element by element, each where its own index says? */
+/* Is it a scatter, element by element? */
 static bool is_put(const CcText *t, int a) {
     return t->loop->access[a].where && !(t->plan->vector > 1 && cc_gen_cuda_packed(t->loop, t->plan, a));
 }
 
-/* What an element leaves where its index says. in_pack: element k of a chunk. */
+/* Prints the scatter of an element. in_pack: element k of a chunk. */
 static void put(CcText *t, int a, bool in_pack) {
     const CcLoopAccess *access = &t->loop->access[a];
     const CcStepClass step = cc_gen_cuda_step(t->loop, t->plan, a);
@@ -359,12 +358,12 @@ static void put(CcText *t, int a, bool in_pack) {
     if (in_pack && step == CC_STEP_ONE) snprintf(along, sizeof along, " + k");
     if (in_pack && step == CC_STEP_ANY) snprintf(along, sizeof along, " + k * arg.s%d_%d", a, cc_text_inner(t));
     snprintf(at, sizeof at, "p%d + %s%s", a, cc_gen_cuda_ref(t->loop, access->where - 1), along);
-    const char *x = cc_gen_cuda_ref(t->loop, access->node), *there = in_pack ? "if (k < there) " : "";
-    if (access->how == CC_PUT_SET) cc_text_line(t, "%s*(%s) = %s;", there, at, x);
-    else cc_text_line(t, "%scc_meet<%d>(%s, %s);", there, access->how, at, x);
+    const char *x = cc_gen_cuda_ref(t->loop, access->node), *condition = in_pack ? "if (k < valid) " : "";
+    if (access->how == CC_PUT_SET) cc_text_line(t, "%s*(%s) = %s;", condition, at, x);
+    else cc_text_line(t, "%scc_atomic<%d>(%s, %s);", condition, access->how, at, x);
 }
 
-/* One element of a chunk. */
+/* Prints the computation of one element of a chunk. */
 static int element(CcText *t, const CcTextChunk *c) {
     const CcLoop *loop = t->loop;
     const bool pack = t->plan->vector > 1;
@@ -403,18 +402,18 @@ int cc_text_combine(CcText *t, int i, const char *x, const char *condition) {
     return status;
 }
 
-/* Adds the element to the partial results of a sweep. */
+/* Combines the element into the reductions of a sweep. */
 static int accumulate(CcText *t, const CcTextChunk *c) {
     for (int i = 0; i < t->loop->n_node; i++) {
         const CcLoopNode *n = &t->loop->node[i];
         if (!cc_text_reduces(n) || t->plan->sweeps.stage[n->a[0]] != c->sweep) continue;
-        const char *condition = t->plan->vector > 1 ? "if (k < there) " : c->all ? "if (here) " : "";
+        const char *condition = t->plan->vector > 1 ? "if (k < valid) " : c->all ? "if (active) " : "";
         if (cc_text_combine(t, i, cc_gen_cuda_ref(t->loop, n->a[0]), condition) < 0) return -1;
     }
     return 0;
 }
 
-/* Is the node read in this pass over the chunk? */
+/* Does this pass over the chunk read the node? */
 static bool in_pass(const CcText *t, const CcTextChunk *c, int i) {
     if (!c->need[i] || later(t, c, i)) return false;
     return c->loads == CC_LOADS_HERE || cc_text_ahead(t, c, i) == (c->loads == CC_LOADS_ONLY);
@@ -448,10 +447,10 @@ static int packs(CcText *t, const CcTextChunk *c) {
         const char letter = letter_of(t, a),
                    *where = loop->access[a].where ? cc_gen_cuda_ref(loop, loop->access[a].where - 1) : NULL;
         if (where)
-            cc_text_line(t, "cc_store<%d>(p%d + %s, y%d, there, even && %s %% %d == 0);", v, a, where, a, where, v);
+            cc_text_line(t, "cc_store<%d>(p%d + %s, y%d, valid, aligned && %s %% %d == 0);", v, a, where, a, where, v);
         else if (cc_gen_cuda_packed(loop, t->plan, a))
-            cc_text_line(t, "cc_store<%d>(%c%d, y%d, there, even);", v, letter, a, a);
-        else cc_text_line(t, "cc_scatter<%d>(%c%d, y%d, arg.s%d_%d, there);", v, letter, a, a, a, cc_text_inner(t));
+            cc_text_line(t, "cc_store<%d>(%c%d, y%d, valid, aligned);", v, letter, a, a);
+        else cc_text_line(t, "cc_scatter<%d>(%c%d, y%d, arg.s%d_%d, valid);", v, letter, a, a, a, cc_text_inner(t));
     }
     return 0;
 }
@@ -462,7 +461,7 @@ int cc_text_chunk(CcText *t, const CcTextChunk *c) {
     const bool point = t->plan->kind == CC_CUDA_POINT;
     if (v > 1) cc_text_line(t, "const %s at = i%d * %d;", index_type(t), last, v);
     else cc_text_line(t, "const %s at = i%d;", index_type(t), last);
-    if (v > 1) cc_text_line(t, "const int there = arg.inner - at < %d ? arg.inner - at : %d;", v, v);
+    if (v > 1) cc_text_line(t, "const int valid = arg.inner - at < %d ? arg.inner - at : %d;", v, v);
     for (int a = 0; a < loop->n_access; a++) {
         if (loop->access[a].number || !((stored_here(t, c, a) && c->loads != CC_LOADS_ONLY) || reads(t, c, a)))
             continue;
@@ -477,7 +476,7 @@ int cc_text_chunk(CcText *t, const CcTextChunk *c) {
     for (int a = 0; a < loop->n_access; a++)
         if (stored_here(t, c, a) && loop->access[a].where) put(t, a, false);
         else if (stored_here(t, c, a))
-            cc_text_line(t, "%s*%c%d = %s;", c->all ? "if (here) " : "", letter_of(t, a), a,
+            cc_text_line(t, "%s*%c%d = %s;", c->all ? "if (active) " : "", letter_of(t, a), a,
                          cc_gen_cuda_ref(loop, loop->access[a].node));
     return 0;
 }
@@ -489,11 +488,11 @@ void cc_text_begin(CcText *t, const char *name, int part) {
                  name, part, name);
     t->depth++;
     if (t->plan->vector == 1) return;
-    cc_sbuf_add(t->out, "%*sconst bool even = ", 4 * t->depth, "");
+    cc_sbuf_add(t->out, "%*sconst bool aligned = ", 4 * t->depth, "");
     const char *and = "";
     for (int a = 0; a < t->loop->n_access; a++) {
         if (!cc_gen_cuda_packed(t->loop, t->plan, a)) continue;
-        cc_sbuf_add(t->out, "%scc_even<%d>(arg.a%d)", and, t->plan->vector, a);
+        cc_sbuf_add(t->out, "%scc_aligned<%d>(arg.a%d)", and, t->plan->vector, a);
         and = " && ";
     }
     cc_sbuf_add(t->out, ";\n");

@@ -1,5 +1,5 @@
-/* gen_element: prints what a sweep does with one vector of elements (gen_sweep.c prints the loops around it): loads,
- * the expression, scans, stores, and partial results of reductions. */
+/* gen_element: prints a sweep's work on one vector of elements: loads, the expression, scans, stores, and accumulation
+ * of reductions. gen_sweep.c prints the loops around it. */
 #include "gen_int.h"
 
 #define TEXT(...) cc_sbuf_add(s->e->body, __VA_ARGS__)
@@ -34,8 +34,8 @@ static int accumulate(CcSweep *s, int copy) {
     return 0;
 }
 
-/* What a scan has come to: in memory between turns of the loops, which may be cut in many; in a register from one copy
- * to the next of rows. Of columns each copy has its own. */
+/* A scan's carry: in memory between iterations, as the loops may be split in many; along rows in a register between the
+ * copies of an iteration. By columns each copy has its own. */
 static void carry_at(const CcSweep *s, int node, int copy, CcRef out) {
     snprintf(out, sizeof(CcRef), "%%car%d.%d", node, s->loop->columns ? copy : 0);
 }
@@ -74,7 +74,7 @@ static void index_of(CcSweep *s, int copy, CcRef out) {
     else strcpy(out, s->lane);
 }
 
-/* "v16f32", the suffix of an intrinsic */
+/* An intrinsic's type suffix, "v16f32". */
 static void suffix_of(const CcSweep *s, CcDtype dt, char *out, size_t n) {
     const char *m = cc_emit_memory(dt);
     snprintf(out, n, "v%d%c%d", s->e->lanes, *m == 'i' ? 'i' : 'f', cc_dtype_info(dt)->size * 8);
@@ -82,7 +82,7 @@ static void suffix_of(const CcSweep *s, CcDtype dt, char *out, size_t n) {
 
 static const char *mask_of(const CcSweep *s) { return *s->mask ? s->mask : "splat (i1 true)"; }
 
-/* Bytes from where the loops stand to each lane's element. */
+/* Byte offsets of the lanes' elements from the access's current pointer. */
 static void offsets(CcSweep *s, int access, int copy, CcRef out) {
     const int n = s->e->lanes;
     char step[16];
@@ -126,7 +126,7 @@ static void take(CcSweep *s, int node, int access, int copy) {
     cc_emit_gather(s->e, cc_element_dtype(s, node), at, mask_of(s), s->e->ref[node]);
 }
 
-/* Elements of whole vectors one by one: gathers take longer (Zen 4). */
+/* Loads a whole vector element by element, which is faster than a gather (Zen 4). */
 static void load_each(CcSweep *s, int node, int access, int copy) {
     const CcDtype dt = cc_element_dtype(s, node);
     const char *m = cc_emit_memory(dt), *v = cc_emit_vector(s->e, m);
@@ -198,7 +198,7 @@ void cc_element_store(CcSweep *s, int access, int copy) {
     else TEXT("  store %s %s, ptr %s, align %d\n", v, x, at, size);
 }
 
-/* What a node reads, which does no arithmetic. */
+/* Prints a node that reads memory or indices. */
 void cc_element_fetch(CcSweep *s, int node, int copy) {
     const CcLoopNode *n = &s->loop->node[node];
     const int access = cc_loop_access(n);
@@ -207,7 +207,7 @@ void cc_element_fetch(CcSweep *s, int node, int copy) {
     else load(s, node, access, copy);
 }
 
-/* Place of a kept node in its scratch line. */
+/* Address of a kept node's vector in its scratch line. */
 static void kept_at(CcSweep *s, int node, int copy, CcRef out) {
     CcRef index, offset, base;
     if (s->loop->columns) {
@@ -225,8 +225,8 @@ static void kept_at(CcSweep *s, int node, int copy, CcRef out) {
     cc_emit_op(s->e, out, "getelementptr %s, ptr %s, i64 %s", cc_emit_memory(cc_element_dtype(s, node)), base, index);
 }
 
-/* What the sweep needs of a vector of elements, and what it stores. */
-int cc_element_make(CcSweep *s, int copy) {
+/* Prints the sweep's nodes and stores for one vector of elements. */
+int cc_element_compute(CcSweep *s, int copy) {
     const CcLoop *loop = s->loop;
     CcRef at;
     s->e->ref = s->ref[copy];

@@ -1,10 +1,10 @@
-/* gen_llvm: prints a loop body as LLVM IR, with explicit vectors; no LLVM pass has to find anything. Here are
- * primitives, loads and stores of vectors; gen_point.c and gen_sweep.c print the loops around them. */
+/* gen_llvm: prints a loop body as LLVM IR with explicit vectors, so that nothing depends on LLVM's auto-vectoriser.
+ * This file prints primitives and vector loads and stores; gen_point.c and gen_sweep.c print the loops around them. */
 #include <math.h>
 
 #include "gen_int.h"
 
-static const char *element_type(CcDtype dt) { /* of values; of memory for all but bool */
+static const char *element_type(CcDtype dt) { /* of values; memory differs for bool */
     static const char *const NAME[CC_DT_COUNT] = {
         [CC_DT_BOOL] = "i1", [CC_DT_U8] = "i8",    [CC_DT_I8] = "i8",    [CC_DT_I16] = "i16",   [CC_DT_I32] = "i32",
         [CC_DT_I64] = "i64", [CC_DT_F16] = "half", [CC_DT_BF16] = "i16", [CC_DT_F32] = "float", [CC_DT_F64] = "double"};
@@ -25,7 +25,7 @@ const char *cc_emit_vector(const CcEmit *e, const char *element) {
 const char *cc_emit_type(const CcEmit *e, CcDtype dt) { return cc_emit_vector(e, element_type(dt)); }
 
 void cc_emit_op(CcEmit *e, CcRef out, const char *fmt, ...) {
-    /* The operands may live in `out`: print first. */
+    /* The operands may alias `out`: print them first. */
     const int id = e->next++;
     va_list args;
     va_start(args, fmt);
@@ -48,7 +48,7 @@ void cc_emit_number(CcDtype dt, double v, CcRef out) {
 void cc_emit_declare(CcEmit *e, const char *name, const char *fmt, ...) {
     for (int i = 0; i < e->declared.n; i++)
         if (strcmp(e->declared.at[i], name) == 0) return;
-    cc_vec_push(&e->declared, strdup(name));
+    cc_vec_push(&e->declared, cc_mem_text(name));
     va_list args;
     va_start(args, fmt);
     cc_sbuf_vadd(&e->decl, fmt, args);
@@ -72,7 +72,7 @@ void cc_emit_intrinsic(CcEmit *e, const char *name, CcDtype dt, int arity, const
     add_call(e, full, type, arity, x, out);
 }
 
-/* A function over vectors that calls libm's scalar one for each lane. */
+/* Defines a vector function that calls libm's scalar function for each lane. */
 static void define_by_lanes(CcEmit *e, const char *name, const char *scalar, CcDtype dt, int arity) {
     const char *type = cc_emit_type(e, dt), *element = element_type(dt);
     cc_emit_declare(e, scalar, "declare %s @%s(%s%s%s)\n", element, scalar, element, arity > 1 ? ", " : "",
@@ -95,8 +95,8 @@ static void define_by_lanes(CcEmit *e, const char *name, const char *scalar, CcD
     cc_sbuf_add(&e->decl, "  ret %s %%r%d\n}\n", type, e->lanes - 1);
 }
 
-/* Name of the vector function by the x86-64 vector ABI: _ZGV, instruction set, N = unmasked, lanes,
- * one v an operand. */
+/* A vector function's name in the x86-64 vector ABI: _ZGV, instruction set, N (unmasked), lanes, one v per operand. ->
+ * does libmvec have it? */
 static bool vector_name(const CcEmit *e, const char *function, CcDtype dt, int arity, char *name, size_t n) {
     const int bytes = e->lanes * cc_dtype_info(dt)->size;
     snprintf(name, n, "_ZGV%cN%d%s_%s%s",
@@ -150,7 +150,7 @@ static void cast_from_bfloat(CcEmit *e, const CcRef x, CcRef out) {
     cc_emit_op(e, out, "bitcast %s %s to %s", i, r, f);
 }
 
-/* Is this f32 a bfloat16, so that nothing has to be rounded? Chains are followed for so many nodes. */
+/* Is this f32 value exactly a bf16, so that a cast need not round? Follows at most `nodes` nodes. */
 static bool is_bfloat(const CcLoop *loop, int node, int nodes) {
     const CcLoopNode *n = &loop->node[node];
     uint32_t bits;
@@ -171,7 +171,7 @@ static bool is_bfloat(const CcLoop *loop, int node, int nodes) {
     }
 }
 
-static void cut_to_bfloat(CcEmit *e, const CcRef x, CcRef out) {
+static void truncate_to_bfloat(CcEmit *e, const CcRef x, CcRef out) {
     const char *f = cc_emit_type(e, CC_DT_F32), *i = cc_emit_type(e, CC_DT_I32);
     CcRef u;
     cc_emit_op(e, u, "bitcast %s %s to %s", f, x, i);
@@ -193,7 +193,7 @@ static int cast(CcEmit *e, CcDtype from, CcDtype to, const CcRef x, CcRef out) {
     else if (to == CC_DT_BOOL) cc_emit_op(e, out, "icmp ne %s %s, zeroinitializer", ft, x);
     else if (to_float) cc_emit_op(e, out, "%s %s %s to %s", f->kind == 'i' ? "sitofp" : "uitofp", ft, x, tt);
     else if (from_float && t->size >= 4) cc_emit_op(e, out, "fptosi %s %s to %s", ft, x, tt);
-    else if (from_float) { /* to small integers through i32, as eager's vector code */ CcRef wide;
+    else if (from_float) { /* to small integers via i32, as eager's vector code */ CcRef wide;
         cc_emit_op(e, wide, "fptosi %s %s to %s", ft, x, cc_emit_type(e, CC_DT_I32));
         cc_emit_op(e, out, "trunc %s %s to %s", cc_emit_type(e, CC_DT_I32), wide, tt);
     } else if (f->size == t->size && from != CC_DT_BOOL) memmove(out, x, sizeof(CcRef)); /* u8 and i8 */
@@ -202,7 +202,7 @@ static int cast(CcEmit *e, CcDtype from, CcDtype to, const CcRef x, CcRef out) {
     return 0;
 }
 
-/* Lanes behind a row's end have loaded 0, by which the processor's division traps. */
+/* Replaces zero divisors by 1: lanes past a row's end hold 0, and integer division by 0 traps. */
 static void emit_divisor(CcEmit *e, CcDtype dt, CcRef by) {
     if (strncmp(by, "splat", 5) == 0) return;
     const char *type = cc_emit_type(e, dt);
@@ -247,7 +247,7 @@ int cc_emit_node(CcEmit *e, int i) {
         return 0;
     }
     if (n->op == CC_S_cast && dt == CC_DT_BF16 && is_bfloat(e->loop, n->a[0], 6))
-        return cut_to_bfloat(e, e->ref[n->a[0]], out), 0;
+        return truncate_to_bfloat(e, e->ref[n->a[0]], out), 0;
     if (n->op == CC_S_cast) return cast(e, (CcDtype)e->loop->node[n->a[0]].dtype, dt, e->ref[n->a[0]], out);
     if (n->op == CC_S_select) {
         cc_emit_op(e, out, "select %s %s, %s %s, %s %s", cc_emit_vector(e, "i1"), e->ref[n->a[0]], cc_emit_type(e, dt),
@@ -330,8 +330,7 @@ void cc_emit_masked_store(CcEmit *e, const char *element, int size, const char *
                 mask);
 }
 
-/* A vector of the widest type that is computed with along a row fills a register; small types alone get more
- * lanes. */
+/* A vector of the widest type computed along a row fills a register; a loop of small types has more lanes. */
 static int choose_lanes(const CcLoop *loop, const CcTarget *target) {
     bool invariant[CC_LOOP_MAX_NODES] = {false};
     int widest = 1;

@@ -1,10 +1,9 @@
-/* gen_math: what has no instruction, as LLVM vector code. The functions that matter most have their
- * own single-precision code: exp, and erf with AVX-512, as it is faster than libmvec's; the others for machines whose
- * libmvec lacks them (it got tanh and erf in glibc 2.35; where it has them it is up to 1.7 times faster and compiles
- * sooner). Polynomials and reductions are Cephes' (log, tanh), N. Juffa's (erf) or fitted (exp, erf by table), within
- * 3 ulp. No fast-math flag is
- * used, so that NaN, infinities and signs come out as in libm: comparisons are ordered such that a
- * NaN passes through every clamp. */
+/* gen_math: expands functions without a machine instruction into LLVM vector code. exp, and erf with AVX-512, have
+ * their own single-precision code because it is faster than libmvec's. log and tanh serve machines whose libmvec lacks
+ * them (it got tanh and erf in glibc 2.35; where it has them it is up to 1.7 times faster and compiles sooner).
+ * Polynomials and range reductions are Cephes' (log, tanh), N. Juffa's (erf) or fitted (exp, erf by table), within 3
+ * ulp. No fast-math flags are used, so that NaN, infinities and signs come out as in libm; comparisons are ordered such
+ * that NaN passes through every clamp. */
 #include <math.h>
 
 #include "gen_int.h"
@@ -12,7 +11,7 @@
 #define T cc_emit_type(e, CC_DT_F32)
 #define I cc_emit_type(e, CC_DT_I32)
 
-/* sum = (...((c0 * x + c1) * x + c2)...) */
+/* Horner's scheme: out = (...((c0 * x + c1) * x + c2)...). */
 static void polynomial(CcEmit *e, const CcRef x, const double *c, int n, CcRef out) {
     CcRef arg[3];
     cc_emit_number(CC_DT_F32, c[0], arg[0]);
@@ -43,8 +42,7 @@ static void f32_select(CcEmit *e, const char *mask, const char *x, const char *y
 
 static void konst(double v, CcRef out) { cc_emit_number(CC_DT_F32, v, out); }
 
-/* 2^(n / 2) * 2^(n - n / 2) * y: two steps, so that overflow and denormals round once, at the end.
- */
+/* out = 2^(n / 2) * 2^(n - n / 2) * y. Two steps keep each factor in range, so that only the last product rounds. */
 static void scale(CcEmit *e, const CcRef y, const CcRef n, CcRef out) {
     CcRef half, rest, a, b;
     cc_emit_op(e, half, "ashr %s %s, splat (i32 1)", I, n);
@@ -59,7 +57,7 @@ static void scale(CcEmit *e, const CcRef y, const CcRef n, CcRef out) {
     f32_op(e, "fmul", a, rest, out);
 }
 
-/* y * 2^n in one instruction, rounded once. */
+/* out = y * 2^n by vscalefps, rounded once. */
 static void scale_by_instruction(CcEmit *e, const char *y, const char *n, CcRef out) {
     const bool wide = e->lanes == 16;
     char name[64];
@@ -83,8 +81,8 @@ static void expand_exp(CcEmit *e, const CcRef *x, CcRef out) {
     cc_emit_op(e, m, "fcmp olt %s %s, %s", T, c, v);
     f32_select(e, m, c, v, r);
     strcpy(v, r);
-    /* Adding 1.5 * 2^23 rounds to the nearest integer and leaves it in the low bits: no conversion,
-     * so no trap for NaN. */
+    /* Adding 1.5 * 2^23 rounds to the nearest integer and leaves it in the low bits, without a float-to-int conversion,
+     * which is undefined for NaN. */
     CcRef magic;
     konst(12582912, magic);
     konst(1.44269504088896341, c);
@@ -111,7 +109,7 @@ static void expand_log(CcEmit *e, const CcRef *x, CcRef out) {
     static const double P[] = {7.0376836292e-2,  -1.1514610310e-1, 1.1676998740e-1,  -1.2420140846e-1, 1.4249322787e-1,
                                -1.6668057665e-1, 2.0000714765e-1,  -2.4999993993e-1, 3.3333331174e-1};
     CcRef c, tiny, v, r, bits, n, f, z, p, q, m;
-    konst(0x1p-126, c); /* denormals are scaled up first */
+    konst(0x1p-126, c); /* scales denormals up first */
     cc_emit_op(e, tiny, "fcmp olt %s %s, %s", T, x[0], c);
     konst(0x1p23, c);
     f32_op(e, "fmul", x[0], c, r);
@@ -140,7 +138,7 @@ static void expand_log(CcEmit *e, const CcRef *x, CcRef out) {
     f32_op(e, "fadd", f, p, q);
     konst(0.693359375, c);
     fma3(e, n, c, q, r);
-    /* inf and NaN give themselves, 0 gives -inf, less gives NaN. */
+    /* log(inf) = inf, log(NaN) = NaN, log(0) = -inf, log(negative) = NaN. */
     CcRef zero, inf, special;
     konst(0, zero);
     konst(INFINITY, inf);
@@ -188,7 +186,7 @@ static void expand_tanh(CcEmit *e, const CcRef *x, CcRef out) {
     f32_select(e, m, small, p, out);
 }
 
-/* erf(x) / x around k / 8, by powers of the distance to it, the highest first: minimax fits of relative error 3e-9. */
+/* [power][k]: erf(x) / x around k / 8 as a polynomial, highest power first; minimax fits, relative error 3e-9. */
 static const float ERF[5][32] = {
     {0.112680621,   0.106458448,   0.0888992399,   0.0628347397,    0.0323289298,  0.00180507882, -0.0248047598,
      -0.0447114669, -0.0565943941, -0.0605790988,  -0.0579087734,   -0.0505159609, -0.0404984392, -0.0297433846,
@@ -230,7 +228,7 @@ static void load_table(CcEmit *e, int row, int half, CcRef out) {
     cc_emit_op(e, out, "load %s, ptr @%s, align 64", T, name);
 }
 
-/* Coefficients from tables of 32 entries, which one instruction looks up: 32768 values of gelu took half the time of
+/* erf with coefficients from 32-entry tables, which one vpermi2ps looks up: gelu of 32768 values takes half the time of
  * libmvec's erf (Zen 4). */
 static void erf_by_table(CcEmit *e, const CcRef *x, CcRef out) {
     CcRef t, c, d, s, k, index, low, high, p = "", q, far, one, m;
@@ -255,7 +253,7 @@ static void erf_by_table(CcEmit *e, const CcRef *x, CcRef out) {
     f32_op(e, "fmul", p, x[0], q);
     konst(1, one);
     with_sign(e, one, x[0], far);
-    konst(3.9375, c); /* from where erf is 1 */
+    konst(3.9375, c); /* erf rounds to 1 from here on */
     cc_emit_op(e, m, "fcmp oge %s %s, %s", T, t, c);
     f32_select(e, m, far, q, out);
 }
@@ -273,7 +271,7 @@ static void expand_erf(CcEmit *e, const CcRef *x, CcRef out) {
     f32_op(e, "fmul", x[0], x[0], s);
     polynomial(e, s, NEAR, CC_COUNT(NEAR), r);
     fma3(e, r, x[0], x[0], near);
-    konst(5, c); /* erf(5) is 1; the polynomial is not asked for more */
+    konst(5, c); /* erf(5) rounds to 1; the polynomial is valid up to here */
     cc_emit_op(e, m, "fcmp olt %s %s, %s", T, c, t);
     f32_select(e, m, c, t, u);
     strcpy(t, u);
@@ -303,14 +301,13 @@ static void expand_erf(CcEmit *e, const CcRef *x, CcRef out) {
     f32_select(e, m, u, near, out);
 }
 
-/* As vmaxps / vminps, whose second operand is the result when one is NaN; b's NaN is looked at
- * apart. */
+/* max or min by compare and select, which gives x[0] if either operand is NaN; so x[1]'s NaN is handled separately. */
 static void extreme(CcEmit *e, CcDtype dt, const char *compare, const CcRef *x, CcRef out) {
     CcRef m, y;
     const char *t = cc_emit_type(e, dt), *mask = cc_emit_vector(e, "i1");
     cc_emit_op(e, m, "fcmp %s %s %s, %s", compare, t, x[1], x[0]);
     cc_emit_op(e, y, "select %s %s, %s %s, %s %s", mask, m, t, x[1], t, x[0]);
-    if (x[1][0] == 's' && !strstr(x[1], "0x7FF8")) { /* a constant, and not NaN */
+    if (x[1][0] == 's' && !strstr(x[1], "0x7FF8")) { /* a constant other than NaN */
         strcpy(out, y);
         return;
     }
@@ -318,19 +315,19 @@ static void extreme(CcEmit *e, CcDtype dt, const char *compare, const CcRef *x, 
     cc_emit_op(e, out, "select %s %s, %s %s, %s %s", mask, m, t, x[1], t, y);
 }
 
-/* Is the own code faster than libmvec's? Measured on Zen 4: libmvec's exp is a call that saves registers, and takes
- * another way, several times slower, as soon as one lane is -inf or below -87, which masked softmax is full of. */
-static bool better(const CcEmit *e, const char *name) {
-    if (strcmp(name, "exp") == 0) return e->target->vector_bytes >= 32; /* less lacks fma */
+/* Is our code faster than libmvec's? On Zen 4, libmvec's exp is a call that saves registers, and a single lane of -inf
+ * or below -87, common in masked softmax, sends it to a path several times slower. */
+static bool is_faster(const CcEmit *e, const char *name) {
+    if (strcmp(name, "exp") == 0) return e->target->vector_bytes >= 32; /* narrower targets lack fma */
     return strcmp(name, "erf") == 0 && has_avx512(e) && e->lanes == 16;
 }
 
-/* log(e^a + e^b): the greater one and log1p(e^-|a - b|), but of two equal infinities that one. What would add nothing,
- * as -inf does, is not asked of libmvec's exp, which then is slow for all lanes: half the time of a scan by rows (Zen
- * 4). */
+/* log(e^a + e^b) = max(a, b) + log1p(e^-|a - b|); two equal infinities give themselves. Differences too large to
+ * matter, as with -inf, are clamped: libmvec's exp is slow for all lanes if one is out of range. This halves the time
+ * of a scan along rows (Zen 4). */
 static int log_sum(CcEmit *e, CcDtype dt, const CcRef *x, CcRef out) {
     CcRef d, f, number, great, size, same, far;
-    char t[24], mask[24]; /* what cc_emit_type gives does not outlive many more of its calls */
+    char t[24], mask[24]; /* copies, as cc_emit_type's ring buffer recycles its texts */
     snprintf(t, sizeof t, "%s", cc_emit_type(e, dt));
     snprintf(mask, sizeof mask, "%s", cc_emit_vector(e, "i1"));
     cc_emit_op(e, d, "fsub %s %s, %s", t, x[0], x[1]);
@@ -353,9 +350,9 @@ static int log_sum(CcEmit *e, CcDtype dt, const CcRef *x, CcRef out) {
     return 0;
 }
 
-/* fmod of f32, in f64, where each step is exact: q has 24 bits, so q * y has 48, and it is never above x / y but at
- * least half of it. So all steps but the last make x 2^22 times smaller; most often there is one. LLVM has calls of
- * libm's for each lane. */
+/* fmod of f32 by long division in f64, where each step is exact: q is truncated to 24 bits, so q * y has at most 48,
+ * and x / y / 2 <= q <= x / y. Every step but the last shrinks x by 2^22; mostly there is just one. LLVM's frem calls
+ * libm for each lane. */
 static const char FMOD[] = "define internal %1$s @%4$s(%1$s %%a, %1$s %%b) noinline nounwind {\n"
                            "  %%a64 = fpext %1$s %%a to %2$s\n"
                            "  %%b64 = fpext %1$s %%b to %2$s\n"
@@ -422,7 +419,7 @@ int cc_math_expand(CcEmit *e, const char *name, CcDtype dt, const CcRef *x, CcRe
     } F32[] = {{"exp", expand_exp}, {"log", expand_log}, {"tanh", expand_tanh}, {"erf", expand_erf}};
     for (int i = 0; i < CC_COUNT(F32); i++) {
         if (strcmp(F32[i].name, name) != 0) continue;
-        if (dt != CC_DT_F32 || (!better(e, name) && cc_emit_has_vector(e, name, dt)))
+        if (dt != CC_DT_F32 || (!is_faster(e, name) && cc_emit_has_vector(e, name, dt)))
             return cc_emit_libm(e, name, dt, 1, x, out);
         F32[i].expand(e, x, out);
         return 0;

@@ -1,27 +1,27 @@
 /* gen_point: prints the body of a loop that does not reduce.
  *
- *   entry:  loads sizes, pointers, strides from the argument
- *   block:  of rows
- *   tile:   with operands that lie along the rows (transposed ones): as many rows as a vector has lanes, turned together
- *   row:    pointers of this row; broadcast loads and what depends on them alone
- *   whole:  cheap bodies: several vectors at a time, while so many are left
- *   loop:   i = ..., i + N ...; a full vector is left?    -> direct, else tail
- *   direct, tail: loads what lies side by side; a tail by masks, or through scratch memory (%x) where the CPU has no masks for it
+ *   entry:  loads sizes, pointers and strides from the argument
+ *   block:  loop over blocks of rows
+ *   tile:   for operands that are contiguous across rows (transposed): transposes tiles of lanes x lanes elements
+ *   row:    this row's pointers; broadcast loads and nodes that depend on them alone
+ *   whole:  cheap bodies: several vectors per iteration while that many are left
+ *   loop:   one vector per iteration; branches to direct for a full vector, else to tail
+ *   direct, tail: contiguous loads; a tail uses masks, or scratch memory (%x) if the CPU has no masked loads
  *   body:   other loads, the expression
  *   put, tailout: stores
  *
- * It reads nothing outside of the tensors. An access with a stride is loaded element by element in whole vectors,
- * gathered at clamped places in others, and stored element by element. One that steps back is a vector that ends where
- * others begin, reversed. */
+ * It never reads outside the tensors. A strided access is loaded element by element in whole vectors, gathered at
+ * clamped addresses in partial ones, and stored element by element. An access with a negative unit step loads the
+ * vector that ends at its element and reverses it. */
 #include "gen_int.h"
 
 enum {
     OFFSET_ACCESS = (int)offsetof(CcKernelArg, a),
     SIZE_ACCESS = (int)sizeof(((CcKernelArg *)0)->a[0]),
     MAX_COPIES = 4,
-    MAX_TILE = 32, /* lanes */
-    /* tiles that are made below one another before the next lanes are: with 1 images of 64x56x56 took 440 us to get
-     * their channels innermost, with 2 and 4 200, a transposition of 512x512 in half precision 18, 18 and 29 (Zen 5) */
+    MAX_TILE = 32, /* most lanes of a tile */
+    /* vertically adjacent tiles processed before moving right. With 1, 2 and 4: 64x56x56 to channels innermost 440,
+     * 200, 200 us; transposing 512x512 in half precision 18, 18, 29 us (Zen 5) */
     DOWN = 2,
 };
 
@@ -29,10 +29,10 @@ typedef struct Point {
     CcEmit *e;
     const CcLoop *loop;
     bool invariant[CC_LOOP_MAX_NODES];
-    int copies; /* vectors in a turn of the loop over whole ones; 0: there is none */
-    bool whole; /* that loop is printed: no lane is beyond the row */
-    bool tiles; /* there are tiles; */
-    bool tile;  /* they are printed */
+    int copies; /* vectors per iteration of the `whole` loop; 0: no such loop */
+    bool whole; /* printing code for whole vectors: every lane is inside the row */
+    bool tiles; /* the kernel has tiles */
+    bool tile;  /* printing the tile loop */
     CcRef at;   /* index of the first lane */
 } Point;
 
@@ -42,16 +42,16 @@ static const CcLoopAccess *access_of(const Point *p, int k) { return &p->loop->a
 static const char *memory_of(const Point *p, int k) { return cc_emit_memory((CcDtype)access_of(p, k)->dtype); }
 static int size_of(const Point *p, int k) { return cc_dtype_info((CcDtype)access_of(p, k)->dtype)->size; }
 
-/* Do its elements lie side by side? */
+/* Are its elements contiguous, in either direction? */
 static bool dense(const CcLoopAccess *a) { return a->step == CC_STEP_ONE || a->step == CC_STEP_BACK; }
 static bool loaded(const CcLoopAccess *a) { return dense(a) && !a->is_store; }
 
-/* Where the row of an access begins. */
+/* The pointer to the row of an access. */
 static void row_of(const Point *p, int k, CcRef out) { snprintf(out, sizeof(CcRef), "%%%s%d", p->tile ? "h" : "p", k); }
-/* The lane from which on a row is made behind the tiles. */
+/* The first element of a row that the tiles have not covered. */
 static const char *first_lane(const Point *p) { return p->tiles ? "%from" : "0"; }
 
-/* Nodes that do not change along a row are computed before its loop. */
+/* Marks nodes that are constant along a row; they are computed before its loop. */
 void cc_gen_invariant(const CcLoop *loop, bool *invariant) {
     for (int i = 0; i < loop->n_node; i++) {
         const CcLoopNode *n = &loop->node[i];
@@ -63,7 +63,7 @@ void cc_gen_invariant(const CcLoop *loop, bool *invariant) {
     }
 }
 
-/* Several vectors at a time hide what the loop itself takes. */
+/* Unrolling hides the loop overhead of cheap bodies. */
 static int choose_copies(const Point *p) {
     float cost = 0;
     for (int i = 0; i < p->loop->n_node; i++)
@@ -73,7 +73,7 @@ static int choose_copies(const Point *p) {
 
 /* ------------------------------------------------------------------ elements */
 
-/* The access's row at the index that all lanes have: "%u<access>". */
+/* The access's row at an index that is the same in all lanes: "%u<access>". */
 static void take_row(Point *p, const CcLoopNode *n) {
     CcRef index;
     cc_emit_op(p->e, index, "extractelement <%d x i64> %s, i32 0", p->e->lanes, p->e->ref[n->a[0]]);
@@ -81,7 +81,7 @@ static void take_row(Point *p, const CcLoopNode *n) {
     TEXT("  %%u%d = getelementptr i8, ptr %%p%d, i64 %s\n", n->a[1], n->a[1], index);
 }
 
-/* What the whole row reads. */
+/* Prints a load that is constant along the row. */
 static void fetch_row(Point *p, int node) {
     const CcLoopNode *n = &p->loop->node[node];
     const int k = cc_loop_access(n);
@@ -99,7 +99,7 @@ static void fetch_row(Point *p, int node) {
     cc_emit_splat(p->e, (CcDtype)n->dtype, first, p->e->ref[node]);
 }
 
-/* Lanes times the step of the access, in all lanes of this integer type, from the first one on. */
+/* A vector of integer type dt: first + (index of each lane) * step of the access. */
 static void steps(Point *p, int k, CcDtype dt, const char *first, CcRef out) {
     CcRef at;
     cc_emit_op(p->e, at, "mul i64 %s, %%s%d", p->at, k);
@@ -118,16 +118,23 @@ static void take(Point *p, int node, int k) {
     const CcLoopNode *n = &p->loop->node[node];
     const int lanes = p->e->lanes;
     CcRef offset, along, at;
-    cc_emit_op(p->e, offset, "mul <%d x i64> %s, splat (i64 %lld)", lanes, p->e->ref[n->a[0]], (long long)n->bits);
+    /* the processor multiplies, and takes 32 bits of an index that was no wider */
+    const bool multiplies = n->bits <= 8 && (n->bits & (n->bits - 1)) == 0;
+    if (multiplies) {
+        cc_emit_op(p->e, at, "getelementptr i%d, ptr %%p%d, <%d x i64> %s", 8 * (int)n->bits, k, lanes,
+                   p->e->ref[n->a[0]]);
+    } else {
+        cc_emit_op(p->e, offset, "mul <%d x i64> %s, splat (i64 %lld)", lanes, p->e->ref[n->a[0]], (long long)n->bits);
+        cc_emit_op(p->e, at, "getelementptr i8, ptr %%p%d, <%d x i64> %s", k, lanes, offset);
+    }
     if (access_of(p, k)->step == CC_STEP_ANY) {
         steps(p, k, CC_DT_I64, "", along);
-        cc_emit_op(p->e, offset, "add <%d x i64> %s, %s", lanes, offset, along);
+        cc_emit_op(p->e, at, "getelementptr i8, <%d x ptr> %s, <%d x i64> %s", lanes, at, lanes, along);
     }
-    cc_emit_op(p->e, at, "getelementptr i8, ptr %%p%d, <%d x i64> %s", k, lanes, offset);
     cc_emit_gather(p->e, (CcDtype)n->dtype, at, p->whole ? "splat (i1 true)" : "%there", p->e->ref[node]);
 }
 
-/* Elements one by one. */
+/* Loads a strided vector element by element. */
 static void load_each(Point *p, int node, int k) {
     const char *m = memory_of(p, k), *v = cc_emit_vector(p->e, m);
     CcRef row, at, x, all = "poison";
@@ -143,7 +150,7 @@ static void load_each(Point *p, int node, int k) {
     cc_emit_loaded(p->e, (CcDtype)p->loop->node[node].dtype, p->e->ref[node]);
 }
 
-/* At places that end with the row's last element. */
+/* Gathers a strided vector at addresses clamped to the row's last element. */
 static void load_clamped(Point *p, int node, int k) {
     const int lanes = p->e->lanes;
     CcRef offset, last, at;
@@ -156,7 +163,7 @@ static void load_clamped(Point *p, int node, int k) {
     cc_emit_gather(p->e, (CcDtype)p->loop->node[node].dtype, at, "splat (i1 true)", p->e->ref[node]);
 }
 
-/* Where the vector of an access begins that lies side by side. */
+/* Address of a contiguous access's vector. */
 static void begins(Point *p, int k, CcRef out) {
     const CcLoopAccess *a = access_of(p, k);
     CcRef at, row;
@@ -206,7 +213,7 @@ static int expression(Point *p) {
     return 0;
 }
 
-/* As it is in memory. */
+/* The stored value in memory's type: bools become bytes. */
 static void stored(Point *p, int k, CcRef out) {
     const CcLoopAccess *a = access_of(p, k);
     strcpy(out, p->e->ref[a->node]);
@@ -228,7 +235,7 @@ static void store_each(Point *p, int k, const char *v) {
     }
 }
 
-/* What a row of lanes stores. */
+/* Stores whole vectors. */
 static void store_whole(Point *p) {
     CcRef v, at;
     for (int k = 0; k < p->loop->n_access; k++) {
@@ -263,9 +270,9 @@ static int whole_vectors(Point *p) {
     return 0;
 }
 
-/* ------------------------------------------------------------------ what is left, one vector at a time */
+/* ------------------------------------------------------------------ single vectors and the tail */
 
-/* Has the CPU masks for elements of this size? AVX2 for those of four bytes and more. */
+/* Does the CPU have masked loads and stores for this element size? AVX2: 4 and 8 bytes. */
 static bool has_masks(const Point *p, int k) {
     const int bytes = p->e->target->vector_bytes;
     return bytes == 64 || (bytes == 32 && size_of(p, k) >= 4);
@@ -276,7 +283,7 @@ static const char *bits_of(const Point *p, int k) {
     return BITS[size_of(p, k)];
 }
 
-/* The lanes of a row's last vector: %left, and %left.back for what steps back; the same for all rows. */
+/* Masks of a row's last vector, the same for all rows: %left, and %left.back for reversed accesses. */
 static void make_masks(Point *p) {
     const char *v = cc_emit_vector(p->e, "i32");
     const int lanes = p->e->lanes;
@@ -292,8 +299,8 @@ static void make_masks(Point *p) {
     }
 }
 
-/* What is left of an access, without masks: from its tensor (%v) to scratch, or back. The last lanes are left where it
- * steps back. */
+/* Without masked instructions: copies an access's tail from its tensor (%v) to scratch (%x), or back. A reversed access
+ * has its tail in the last lanes. */
 static void copy_left(Point *p, int k, bool in) {
     const int size = size_of(p, k);
     const char from = in ? 'v' : 'x', to = in ? 'x' : 'v';
@@ -305,8 +312,8 @@ static void copy_left(Point *p, int k, bool in) {
     TEXT("  call void @llvm.memcpy.p0.p0.i64(ptr %s, ptr %s, i64 %s, i1 false)\n", dst, src, bytes);
 }
 
-/* A masked instruction takes less time than memcpy, which is a call here, and than scratch memory: 1000 rows of 100
- * floats were taken at indices in 22 us, and in 17 since (Zen 4). */
+/* A masked load beats memcpy (a call here) through scratch memory: gathering 1000 rows of 100 floats takes 17 us
+ * instead of 22 (Zen 4). */
 static void load_left(Point *p, int k) {
     const char *m = memory_of(p, k), *v = cc_emit_vector(p->e, m), *b = cc_emit_vector(p->e, bits_of(p, k));
     char at[16];
@@ -335,7 +342,7 @@ static void store_left(Point *p, int k, const char *x) {
     copy_left(p, k, false);
 }
 
-/* The lanes in the row, and its last element, for what is gathered. */
+/* %there masks the lanes inside the row, %last is its last index, both for gathers. */
 static void clamp(Point *p) {
     bool needed = false;
     for (int k = 0; k < p->loop->n_access; k++) {
@@ -375,8 +382,8 @@ static void loop_head(Point *p) {
     clamp(p);
 }
 
-/* %x has the vector; its elements go to their places one by one. '#' stands for the access, '@' for
- * its type. */
+/* Stores the elements of the vector in %x one by one with the access's stride. '#' stands for the access, '@' for its
+ * type, '!' for the number of lanes. */
 static void scatter(Point *p, int k) {
     static const char LOOP[] = "  %sc#.count = select i1 %full, i64 !, i64 %rem\n"
                                "  br label %sc#.in\n"
@@ -425,7 +432,7 @@ static void loop_end(Point *p) {
 
 /* ------------------------------------------------------------------ tiles */
 
-/* Their rows are gone through as whole vectors are, from one place only. */
+/* Tiles support contiguous stores and plain strided loads only. */
 static bool can_tile(const Point *p) {
     bool across = false;
     for (int k = 0; k < p->loop->n_access; k++) {
@@ -436,7 +443,7 @@ static bool can_tile(const Point *p) {
     return across && p->e->lanes <= MAX_TILE;
 }
 
-/* Lanes with bit `by` of x change places with those without it of y. */
+/* Swaps the lanes of x that have bit `by` set with the lanes of y that have not. */
 static void exchange(Point *p, const char *v, int by, CcRef x, CcRef y) {
     const int lanes = p->e->lanes;
     CcSbuf order[2] = {{0}, {0}};
@@ -451,8 +458,8 @@ static void exchange(Point *p, const char *v, int by, CcRef x, CcRef y) {
     for (int i = 0; i < 2; i++) cc_sbuf_free(&order[i]);
 }
 
-/* %z<k>: a vector for each row of the tile, of vectors that each are a lane of all rows. */
-static void turn(Point *p, int k) {
+/* Transposes a tile of an access into %z<k>, one vector per row. */
+static void transpose(Point *p, int k) {
     const int lanes = p->e->lanes;
     const char *m = memory_of(p, k);
     char v[24];
@@ -473,7 +480,7 @@ static void turn(Point *p, int k) {
     }
 }
 
-/* Before the rows of a block: all that whole tiles cover. */
+/* Before a block's rows: processes the region that whole tiles cover. */
 static int tiles(Point *p) {
     const int n = p->loop->n_access, lanes = p->e->lanes;
     TEXT("  br i1 %%tile.some, label %%tile, label %%behind\ntile:\n"
@@ -486,7 +493,7 @@ static int tiles(Point *p) {
          DOWN * lanes);
     for (int k = 0; k < n; k++) TEXT("  %%o%d = phi ptr [%%j%d, %%tile.lane], [%%e%d, %%tile.end]\n", k, k, k);
     for (int k = 0; k < n; k++)
-        if (access_of(p, k)->across) turn(p, k);
+        if (access_of(p, k)->across) transpose(p, k);
     TEXT("  br label %%tile.row\ntile.row:\n  %%tile.j = phi i64 [0, %%tile.down], [%%tile.j.n, %%tile.row]\n");
     for (int k = 0; k < n; k++) TEXT("  %%h%d = phi ptr [%%o%d, %%tile.down], [%%e%d, %%tile.row]\n", k, k, k);
     p->tile = p->whole = true;
@@ -511,7 +518,7 @@ static int tiles(Point *p) {
     return 0;
 }
 
-/* Rows and lanes that whole tiles cover: none, or some of both. */
+/* Computes the rows and lanes that whole tiles cover; both are 0 if either is. */
 static void count_tiles(Point *p) {
     TEXT("  %%tile.n = and i64 %%n, %d\n  %%tile.all = and i64 %%rows, %d\n", -p->e->lanes, -p->e->lanes);
     TEXT("  %%tile.any = icmp sgt i64 %%tile.n, 0\n  %%tile.rows = select i1 %%tile.any, i64 %%tile.all, i64 0\n"
@@ -523,7 +530,7 @@ static void count_tiles(Point *p) {
 
 /* ------------------------------------------------------------------ rows */
 
-/* Bytes, or places, from the first lane to each; and memory for a vector. */
+/* %steps: offset of each lane, in bytes or place units; %x: memory for a vector. */
 static void lanes_of(Point *p, int k) {
     const CcLoopAccess *a = access_of(p, k);
     const CcDtype dt = a->place ? (CcDtype)a->dtype : CC_DT_I64;
@@ -557,7 +564,7 @@ static void entry(Point *p) {
     TEXT("  br label %%block\n");
 }
 
-/* A block of rows; what is the same along a row. */
+/* Opens the loops over blocks and rows; computes the row's invariant nodes. */
 static int row_head(Point *p) {
     const CcLoop *loop = p->loop;
     TEXT("block:\n  %%block.i = phi i64 [0, %%entry], [%%block.n, %%blockend]\n");

@@ -1,6 +1,5 @@
-/* gen_ref: executes loop IR, a block of elements at a time, one node after the other. The oracle of
- * the printers, and what serves when LLVM is absent. Every value of a block has a cell; floats are
- * computed in their own width by libm. */
+/* gen_ref: interprets loop IR node by node over blocks of elements: the printers' oracle, and the fallback without
+ * LLVM. Each node has a cell per element of a block; libm computes floats in their own precision. */
 #include <tgmath.h>
 
 #include "gen.h"
@@ -15,7 +14,7 @@ typedef union Cell {
 
 typedef void (*RefFn)(char type, const Cell *x, const Cell *y, const Cell *z, Cell *out, int n);
 
-/* A row's reference columns become one function: type 's' single, 'd' double, 'i' integer. F is
+/* Defines one function per row of scalar.def from its reference columns. type: 's' float, 'd' double, 'i' integer; F is
  * type-generic (tgmath.h). */
 #define F(name) name
 #define WRAP(p, op, q) ((int64_t)((uint64_t)(p)op(uint64_t)(q)))
@@ -58,7 +57,7 @@ static int64_t wrap(CcDtype dt, int64_t v) {
     return (int64_t)((uint64_t)v << (64 - size * 8)) >> (64 - size * 8);
 }
 
-/* Half-precision cells hold their value as f32. */
+/* Cells of bf16 and f16 hold f32. */
 static void read_one(CcDtype dt, const char *p, Cell *out) {
     int64_t v = 0;
     memcpy(&v, p, cc_dtype_info(dt)->size);
@@ -95,7 +94,7 @@ static void place(const CcKernelArg *arg, int access, const CcLoopAccess *info, 
     for (int k = 0; k < n; k++) out[k].i = first + k * step;
 }
 
-/* Each element by itself: a load that begins where the index says. */
+/* Gathers elements at their indices. */
 static void take(const CcLoop *loop, const CcLoopNode *node, const CcKernelArg *arg, int64_t row, int64_t at,
                  const Cell *index, Cell *out, int n) {
     const int access = node->a[1];
@@ -113,30 +112,30 @@ static void store(const CcKernelArg *arg, int access, const CcLoopAccess *info, 
     for (int k = 0; k < n; k++, p += step) write_one(dt, in[k], p);
 }
 
-/* What a store at an index leaves, with what stands there. */
-static Cell meet(const CcLoopAccess *info, const char *at, Cell x) {
-    static const CcScalarId MEET[] = {
+/* The new value of a scatter's destination: x combined with the old one. */
+static Cell combine(const CcLoopAccess *info, const char *at, Cell x) {
+    static const CcScalarId COMBINE[] = {
         [CC_PUT_SUM] = CC_S_add, [CC_PUT_PROD] = CC_S_mul, [CC_PUT_MAX] = CC_S_max, [CC_PUT_MIN] = CC_S_min};
     const CcDtype dt = (CcDtype)info->dtype;
     Cell before, made;
     if (info->how == CC_PUT_SET) return x;
     read_one(dt, at, &before);
-    TABLE[MEET[info->how]](type_of(dt), &before, &x, &x, &made, 1);
+    TABLE[COMBINE[info->how]](type_of(dt), &before, &x, &x, &made, 1);
     if (type_of(dt) == 'i') made.i = wrap(dt, made.i);
     return made;
 }
 
-/* One after the other, as several may meet in one place. */
+/* Scatters in order, as several elements may share a destination. */
 static void put(const CcKernelArg *arg, int access, const CcLoopAccess *info, int64_t row, int64_t at, const Cell *in,
                 const Cell *where, int n) {
     const int64_t size = cc_dtype_info((CcDtype)info->dtype)->size, step = step_of(arg, access, info);
     for (int k = 0; k < n; k++) {
         char *p = arg->a[access].at + row * arg->a[access].row + (at + k) * step + where[k].i * size;
-        write_one((CcDtype)info->dtype, meet(info, p, in[k]), p);
+        write_one((CcDtype)info->dtype, combine(info, p, in[k]), p);
     }
 }
 
-static int64_t truncated(double v) { /* as cvttsd2si: what does not fit becomes the least integer */
+static int64_t truncated(double v) { /* as cvttsd2si: out-of-range values become INT64_MIN */
     return v >= -0x1p63 && v < 0x1p63 ? (int64_t)v : INT64_MIN;
 }
 
@@ -201,16 +200,16 @@ static void run_block(const CcLoop *loop, const CcKernelArg *arg, int64_t row, i
 
 typedef struct Row {
     const CcLoop *loop;
-    CcKernelArg arg; /* where the loops stand */
+    CcKernelArg arg; /* with the current pointers */
     CcSweeps plan;
     int sweep;
     Cell cell[CC_LOOP_MAX_NODES][BLOCK];
-    Cell total[CC_LOOP_MAX_NODES]; /* of reductions and scans; floats are summed in double */
+    Cell total[CC_LOOP_MAX_NODES]; /* running values of reductions and scans; floats in double */
 } Row;
 
 static bool reduces(const CcLoopNode *n) { return cc_scalar_info((CcScalarId)n->op)->kind == 'R'; }
 
-/* Of reductions, once a row; of scans, in each sweep. */
+/* Initialises the totals of reductions (once a row) or of scans (in each sweep). */
 static void begin_totals(Row *r, bool (*which)(const CcLoopNode *)) {
     for (int i = 0; i < r->loop->n_node; i++) {
         const CcLoopNode *n = &r->loop->node[i];
@@ -235,7 +234,7 @@ static void reduce_block(Row *r, int i, int n) {
     for (int k = 0; k < n; k++) {
         Cell value = x[k];
         if (type == 's') value.d = (double)x[k].f;
-        const bool scan = cc_sweep_scans(node); /* what came earlier is its second operand */
+        const bool scan = cc_sweep_scans(node); /* the earlier value is the second operand */
         TABLE[op](type == 's' ? 'd' : type, scan ? &value : &r->total[i], scan ? &r->total[i] : &value, &value,
                   &r->total[i], 1);
         if (type == 'i') r->total[i].i = wrap((CcDtype)node->dtype, r->total[i].i);
@@ -244,7 +243,7 @@ static void reduce_block(Row *r, int i, int n) {
     }
 }
 
-/* n elements of a row from number `at` on, in sweep r->sweep. */
+/* Elements [at, at + n) of a row, in sweep r->sweep. */
 static void sweep_block(Row *r, int64_t at, int n) {
     const CcLoop *loop = r->loop;
     for (int i = 0; i < loop->n_node; i++)
@@ -299,10 +298,9 @@ static void run_row(Row *r) {
             store(&r->arg, a, &loop->access[a], 0, 0, r->cell[loop->access[a].node], 1);
 }
 
-/* Columns one by one: each is a row. */
+/* Treats each column as a row. */
 static void run_rows(const CcLoop *loop, const CcKernelArg *arg) {
-    Row *r = calloc(1, sizeof *r);
-    if (!r) cc_base_assert_failed("memory for the reference executor", __FILE__, __LINE__);
+    Row *r = cc_mem_get(sizeof *r); /* a kernel can't fail */
     r->loop = loop;
     cc_sweep_plan(loop, &r->plan);
     for (int64_t row = 0; row < arg->rows; row++)
@@ -320,7 +318,7 @@ void cc_gen_ref(const CcLoop *loop, const CcKernelArg *arg) {
         run_rows(loop, arg);
         return;
     }
-    Cell cell[CC_LOOP_MAX_NODES][BLOCK]; /* 128 KiB, of which only the nodes' part is touched */
+    Cell cell[CC_LOOP_MAX_NODES][BLOCK]; /* 128 KiB; touches only the loop's own nodes */
     for (int i = 0; i < loop->n_node; i++) memset(cell[i], 0, sizeof cell[i]);
     CcKernelArg block = *arg;
     for (int64_t b = 0; b < arg->blocks; b++) {

@@ -1,24 +1,24 @@
-/* gen_sweep: prints the body of a loop that reduces. A row is gone through in sweeps (loop/sweep.c):
+/* gen_sweep: prints the body of a loop that reduces. It processes a row in sweeps (loop/sweep.c):
  *
- *   by rows      row:  for each sweep: for each line: vectors of the line, several at a time, each copy with its own
- *                partial results; what is left of the line one vector at a time, under a mask; partial results of the
- *                copies, then of the lanes are combined; what depends on rows alone is computed in all lanes
- *   by columns   row:  for each vector of columns, several at a time: for each sweep: for each reduced index ...
- *                no lane knows of another; the last columns again one vector at a time, under a mask
+ *   by rows      row:  for each sweep: for each line: vectors of the line, unrolled, each copy with its own accumulators;
+ *                the line's tail one vector at a time, under a mask; then copies and lanes are combined; nodes that
+ *                depend on the row alone are computed in all lanes
+ *   by columns   row:  for each vector of columns, unrolled: for each sweep: for each reduced index ...
+ *                lanes are independent; the last columns again one vector at a time, under a mask
  *
- * Long sums stay as exact as eager's, which adds in cascades: they are made of chunks, whose own sums begin at zero and
- * are short for each of their partial results, and chunks are added by Kahan's method.
- * A loop of a single sweep can stop with its partial results, and begin from such (CcSplit), unless it scans: a scan's
- * vectors follow one another. */
+ * To be as accurate as eager, which uses cascade summation, long sums are divided into chunks: every chunk starts its
+ * accumulators at zero and adds few terms to each, and Kahan summation adds the chunks.
+ * A loop of a single sweep can stop with its partial results, or start from them (CcSplit). Scans cannot, as their
+ * vectors depend on one another. */
 #include <math.h>
 
 #include "gen_int.h"
 
 enum {
-    LINES = 4, /* at a time, where there is one vector of columns */
+    LINES = 4, /* unroll factor over lines if there is one vector of columns */
     SLOT = 8,
     MAX_LANES = CC_COMBINE_LANES,
-    CHUNK = 64, /* terms of a partial result */
+    CHUNK = 64, /* terms that a chunk adds to each accumulator */
 };
 
 #define TEXT(...) cc_sbuf_add(s->e->body, __VA_ARGS__)
@@ -29,7 +29,7 @@ int64_t cc_gen_state_bytes(const CcLoop *loop, int64_t n) {
     return ((loop->columns ? n : 0) + MAX_LANES) * SLOT * reductions;
 }
 
-/* By columns a line has a vector (of at most 64 bytes) for each element of a column, or as many as are made at once. */
+/* By columns a line holds, per element of a column, the vectors of one iteration, at most 64 bytes each. */
 int64_t cc_gen_scratch_bytes(const CcLoop *loop, int64_t n, int64_t elements) {
     if (!loop->columns) return elements * SLOT + MAX_LANES * SLOT;
     return elements * CC_MAX(64, CC_MIN(64 * CC_SWEEP_COPIES, n * SLOT));
@@ -46,7 +46,7 @@ static void make_mask(CcSweep *s, const char *left) {
 
 /* ------------------------------------------------------------------ loops */
 
-/* Phis of the partial results: `from` (or nothing) at label `pre`, "%<id>.b<j>.<copy>" at label `back`. */
+/* Phis of the accumulators: from `pre` the identity (fresh) or their current value, from `back` "%l<id>.b<j>.<copy>". */
 static void begin_partial(CcSweep *s, int id, const char *pre, const char *back, bool fresh) {
     for (int j = 0; j < s->n; j++)
         for (int u = 0; u < s->copies; u++) {
@@ -59,7 +59,7 @@ static void begin_partial(CcSweep *s, int id, const char *pre, const char *back,
         }
 }
 
-/* Gives the partial results the names that the phis wait for. */
+/* Binds the accumulators to the names that begin_partial's phis use. */
 static void end_partial(CcSweep *s, int id) {
     for (int j = 0; j < s->n; j++)
         for (int u = 0; u < s->copies; u++) {
@@ -77,7 +77,7 @@ static int combine_copies(CcSweep *s) {
     return 0;
 }
 
-/* The vectors of a line. */
+/* The unrolled loop over whole vectors of a line. */
 static int whole_vectors(CcSweep *s, int id) {
     char here[24], pre[24];
     snprintf(here, sizeof here, "l%d", id);
@@ -91,14 +91,14 @@ static int whole_vectors(CcSweep *s, int id) {
     snprintf(s->lane, sizeof s->lane, "%%l%d.i", id);
     *s->mask = 0;
     for (int u = 0; u < s->copies; u++)
-        if (cc_element_make(s, u) < 0) return -1;
+        if (cc_element_compute(s, u) < 0) return -1;
     end_partial(s, id);
     TEXT("  %%l%d.n = add i64 %%l%d.i, %d\n  %%l%d.c = icmp sle i64 %%l%d.n, %%l%d.last\n", id, id, step, id, id, id);
     TEXT("  br i1 %%l%d.c, label %%%s, label %%l%d.sum\nl%d.sum:\n", id, here, id, id);
     return combine_copies(s);
 }
 
-/* What is left of a line: one vector at a time. */
+/* The rest of a line, one vector at a time, under a mask. */
 static int rest_of_line(CcSweep *s, int id) {
     const int m = s->e->next++, copies = s->copies;
     char here[24], pre[24];
@@ -121,7 +121,7 @@ static int rest_of_line(CcSweep *s, int id) {
     snprintf(s->lane, sizeof s->lane, "%%l%d.i", m);
     cc_emit_op(s->e, left, "sub i64 %s, %%l%d.i", s->end, m);
     make_mask(s, left);
-    if (cc_element_make(s, 0) < 0) return -1;
+    if (cc_element_compute(s, 0) < 0) return -1;
     end_partial(s, m);
     TEXT("  %%l%d.n = add i64 %%l%d.i, %d\n  %%l%d.c = icmp slt i64 %%l%d.n, %s\n", m, m, s->e->lanes, m, m, s->end);
     TEXT("  br i1 %%l%d.c, label %%%s, label %%l%d.done\nl%d.done:\n", m, here, id, id);
@@ -140,7 +140,7 @@ static int one_line(CcSweep *s) {
     return whole_vectors(s, id) < 0 ? -1 : rest_of_line(s, id);
 }
 
-/* Opens the loop over reduced dim d, and moves all places along it. */
+/* Opens the loop over reduced dim d, which advances all pointers along it. */
 static void open_line(CcSweep *s, int id, int d, const char *begin, bool partial) {
     char pre[24], back[24];
     snprintf(pre, sizeof pre, "l%d.pre", id);
@@ -168,7 +168,7 @@ static void close_line(CcSweep *s, int id, int d, const char *end) {
          end, id, id, id, id);
 }
 
-/* Elements of so many lines one below the other. */
+/* Prints the elements of LINES successive lines. */
 static int next_lines(CcSweep *s, int d) {
     CcRef *first = malloc(sizeof s->at);
     if (!first) return cc_err_set(s->e->err, CC_E_MEMORY, "no memory for a kernel's text");
@@ -178,16 +178,16 @@ static int next_lines(CcSweep *s, int d) {
         for (int k = 0; k < s->loop->n_access && u; k++)
             if (s->loop->access[k].line)
                 cc_emit_op(s->e, s->at[k], "getelementptr i8, ptr %s, i64 %%g%d.l%d", s->at[k], k, d);
-        status = cc_element_make(s, u);
+        status = cc_element_compute(s, u);
     }
     memcpy(s->at, first, sizeof s->at);
     free(first);
     return status;
 }
 
-/* Several lines at a time, each with partial results of its own, while there are so many: one vector of columns alone
- * would wait for each sum. 6241 lines of 16 floats took 25 us and 5 so (Zen 4). What is left follows from places and
- * partial results at label "l<id>.rest". */
+/* Unrolls over LINES lines with accumulators of their own, as a single vector of columns would wait for the latency of
+ * each addition: 6241 lines of 16 floats take 5 us instead of 25 (Zen 4). The remaining lines continue at label
+ * "l<id>.rest" with the pointers and accumulators defined there. */
 static int several_lines(CcSweep *s, int id) {
     const int m = s->e->next++, d = s->n_line - 1;
     char pre[24], here[24], sum[24];
@@ -241,7 +241,7 @@ static int several_lines(CcSweep *s, int id) {
     return status;
 }
 
-/* Those that are left, one by one. The places behind them are "%l<id>.q<access>". */
+/* The remaining lines, one by one. "%l<id>.q<access>" are the pointers behind them. */
 static int other_lines(CcSweep *s, int id) {
     const int m = s->e->next++, d = s->n_line - 1;
     char rest[24], end[24];
@@ -256,7 +256,7 @@ static int other_lines(CcSweep *s, int id) {
         snprintf(s->at[k], sizeof(CcRef), "%%l%d.p%d", m, k);
     }
     begin_partial(s, m, rest, end, false);
-    if (cc_element_make(s, 0) < 0) return -1;
+    if (cc_element_compute(s, 0) < 0) return -1;
     end_partial(s, m);
     TEXT("  br label %%%s\n%s:\n  %%l%d.n = add i64 %%l%d.i, 1\n", end, end, m, m);
     for (int k = 0; k < s->loop->n_access; k++)
@@ -275,8 +275,8 @@ static int other_lines(CcSweep *s, int id) {
     return 0;
 }
 
-/* Are several lines gone down at a time? Not what waits for the line above, nor what is kept of each line. */
-static bool in_bundles(const CcSweep *s) {
+/* Can lines be unrolled? Not scans, which depend on the line above, nor lines kept in scratch. */
+static bool unrolls_lines(const CcSweep *s) {
     return s->loop->columns && s->copies == 1 && s->n && !s->plan.n_kept && !s->loop->scans;
 }
 
@@ -284,10 +284,10 @@ static bool in_bundles(const CcSweep *s) {
 static int down_columns(CcSweep *s) {
     const int id = s->e->next++, d = s->n_line - 1;
     strcpy(s->lane, "0");
-    if (in_bundles(s)) return several_lines(s, id) < 0 ? -1 : other_lines(s, id);
+    if (unrolls_lines(s)) return several_lines(s, id) < 0 ? -1 : other_lines(s, id);
     open_line(s, id, d, s->begin, true);
     for (int u = 0; u < s->copies; u++)
-        if (cc_element_make(s, u) < 0) return -1;
+        if (cc_element_compute(s, u) < 0) return -1;
     end_partial(s, id);
     close_line(s, id, d, s->end);
     return 0;
@@ -299,7 +299,7 @@ static bool by_kahan(const CcSweep *s, int j) {
     return n->op == CC_S_rsum && cc_dtype_info((CcDtype)n->dtype)->kind == 'f';
 }
 
-/* total += sum of the chunk; what rounding lost is taken from the next one. An infinite total has lost nothing. */
+/* Kahan: total += chunk; the rounding error is subtracted from the next chunk. An infinite total has no error. */
 static int add_chunk(CcSweep *s, int id, int j, int u) {
     const char *t = cc_element_type(s, j);
     CcRef y, sum, moved, lost, bad;
@@ -334,7 +334,7 @@ static void begin_totals(CcSweep *s, int id) {
         }
 }
 
-/* The vector loop of rows, or the innermost one of columns, in chunks. */
+/* The loop over chunks, around the vector loop of rows or the innermost loop of columns. */
 static int in_chunks(CcSweep *s) {
     const int id = s->e->next++;
     char size[24] = "%n";
@@ -344,7 +344,7 @@ static int in_chunks(CcSweep *s) {
     if (s->n == 0) return s->loop->columns ? down_columns(s) : one_line(s);
     TEXT("  br label %%l%d.pre\nl%d.pre:\n  br label %%l%d\nl%d:\n", id, id, id, id);
     TEXT("  %%l%d.i = phi i64 [0, %%l%d.pre], [%%l%d.n, %%l%d.end]\n", id, id, id, id);
-    const int next = s->e->next; /* of the loop down columns: its places are where the next chunk begins */
+    const int next = s->e->next; /* id of the loop down columns, whose end pointers start the next chunk */
     for (int k = 0; k < s->loop->n_access && s->loop->columns; k++) {
         if (!s->loop->access[k].line) continue;
         TEXT("  %%l%d.p%d = phi ptr [%s, %%l%d.pre], [%%l%d.q%d, %%l%d.end]\n", id, k, s->at[k], id, next, k, id);
@@ -352,7 +352,7 @@ static int in_chunks(CcSweep *s) {
     }
     begin_totals(s, id);
     TEXT("  %%l%d.f = add i64 %%l%d.i, %d\n  %%l%d.c = icmp slt i64 %%l%d.f, %s\n", id, id,
-         CHUNK * (in_bundles(s)      ? LINES
+         CHUNK * (unrolls_lines(s)   ? LINES
                   : s->loop->columns ? 1
                                      : s->copies * s->e->lanes),
          id, id, size);
@@ -368,7 +368,7 @@ static int in_chunks(CcSweep *s) {
     return 0;
 }
 
-/* The partial results of all lines lie in memory, those of one line in registers. */
+/* Adds a line's accumulators, in registers, to the totals of all lines, in memory. */
 static int add_to_totals(CcSweep *s) {
     for (int j = 0; j < s->n; j++)
         for (int u = 0; u < copies_of_total(s); u++) {
@@ -427,7 +427,7 @@ static int lines(CcSweep *s) {
 
 static int slot_of(const CcSweep *s, int j, int copy) { return (copy * s->n_reduction + j) * SLOT * s->e->lanes; }
 
-/* %state of the columns at hand */
+/* Address of the current columns' partial results in %state. */
 static void own_state(CcSweep *s, CcRef out) {
     CcRef offset;
     strcpy(out, "%state");
@@ -436,7 +436,7 @@ static void own_state(CcSweep *s, CcRef out) {
     cc_emit_op(s->e, out, "getelementptr i8, ptr %%state, i64 %s", offset);
 }
 
-/* PIECE: the partial results are stored, and nothing follows. FINISH: those of all pieces are combined. */
+/* PIECE: stores the partial results and skips the rest. FINISH: combines those of all pieces. */
 static int pieces(CcSweep *s, int id) {
     CcRef at, x, state;
     TEXT("  br i1 %%ispiece, label %%l%d.leave, label %%l%d.go\nl%d.leave:\n", id, id, id);
@@ -493,7 +493,7 @@ static void begin_sweep(CcSweep *s, int number) {
         const bool later = s->plan.kept[i] && s->plan.first[i] < number;
         if (s->need[i] && !later) cost += cc_sweep_cost(n);
     }
-    /* Copies hide the latency of the partial results; dear elements do that themselves. */
+    /* Unrolling hides the accumulators' latency; expensive elements hide it themselves. */
     if (!s->loop->columns) s->copies = cost <= 4 ? 4 : cost <= 9 ? 2 : 1;
 }
 
@@ -514,8 +514,8 @@ static int do_sweep(CcSweep *s, int number) {
     return 0;
 }
 
-/* What is the same for a whole row, and needs this number of sweeps. */
-static int of_rows(CcSweep *s, int stage) {
+/* Prints the per-row nodes that are computable after `stage` sweeps. */
+static int row_nodes(CcSweep *s, int stage) {
     const CcLoop *loop = s->loop;
     for (int i = 0; i < loop->n_node; i++) {
         const CcLoopNode *n = &loop->node[i];
@@ -547,7 +547,7 @@ static void store_rows(CcSweep *s) {
     }
 }
 
-/* Rows that are read at an index begin where that says. */
+/* Advances the pointers of rows that are gathered at an index. */
 static void take_rows(CcSweep *s) {
     for (int i = 0; i < s->loop->n_node; i++) {
         const CcLoopNode *n = &s->loop->node[i];
@@ -560,10 +560,10 @@ static void take_rows(CcSweep *s) {
 }
 
 static int sweeps(CcSweep *s) {
-    if (of_rows(s, 0) < 0) return -1;
+    if (row_nodes(s, 0) < 0) return -1;
     take_rows(s);
     for (int i = 0; i < s->plan.n; i++)
-        if (do_sweep(s, i) < 0 || of_rows(s, i + 1) < 0) return -1;
+        if (do_sweep(s, i) < 0 || row_nodes(s, i + 1) < 0) return -1;
     store_rows(s);
     TEXT("  br label %%%s\n", s->skip);
     return 0;

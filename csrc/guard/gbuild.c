@@ -1,8 +1,8 @@
-/* Building guard programs: a source is added once; a check is set when the value is learnt. */
+/* Builds guard programs: each source is added once; its check is set when the recorder learns about the value. */
 #include "guard_int.h"
 
-/* Strings, ints and tuples of these go by value: an attribute's name that is not interned has to meet its interned
- * twin, and a key that is made anew the one before it. Others go by identity. */
+/* Strings, ints and tuples of them compare by value, so that an attribute name that is not interned equals its interned
+ * twin, and a key that is created again equals the earlier one. Other keys compare by identity. */
 static bool by_value(PyObject *key) {
     if (!PyTuple_CheckExact(key)) return PyUnicode_CheckExact(key) || PyLong_CheckExact(key);
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(key); i++)
@@ -40,7 +40,7 @@ static bool reads_state(CcSource source) {
 }
 
 int cc_guard_source(CcGuards *gs, CcSource source, int parent, PyObject *key, int level, int index, bool *is_new) {
-    gs->asked += reads_state(source);
+    gs->state_reads += reads_state(source);
     const uint64_t hash = source_hash(source, parent, key, level, index);
     const void *slot = (const void *)(uintptr_t)hash;
     int64_t *head = cc_map_find(&gs->index, slot);
@@ -48,7 +48,7 @@ int cc_guard_source(CcGuards *gs, CcSource source, int parent, PyObject *key, in
         const CcGuard *g = &gs->g.at[id];
         if (g->source == source && g->parent == parent && g->level == level && g->index == index &&
             same_key(g->key, key)) {
-            *is_new = false;
+            if (is_new != NULL) *is_new = false;
             return id;
         }
     }
@@ -60,7 +60,14 @@ int cc_guard_source(CcGuards *gs, CcSource source, int parent, PyObject *key, in
                            .key = Py_XNewRef(key)};
     const int id = append(gs, &guard, head != NULL ? (int)*head : -1);
     cc_map_put(&gs->index, slot, id);
-    *is_new = true;
+    if (is_new != NULL) *is_new = true;
+    return id;
+}
+
+int cc_guard_once(CcGuards *gs, CcSource source, int parent, PyObject *key, int index, CcCheck check, PyObject *want) {
+    bool is_new;
+    const int id = cc_guard_source(gs, source, parent, key, 0, index, &is_new);
+    if (is_new) cc_guard_check(gs, id, check, want);
     return id;
 }
 
@@ -77,10 +84,9 @@ void cc_guard_alias(CcGuards *gs, int id, CcCheck check, int other) {
 
 void cc_guard_alone(CcGuards *gs, int id, int n) {
     const CcGuard of = gs->g.at[id];
-    const bool held = of.source == CC_SRC_GENSLOT;
-    bool is_new;
-    const int refs = held ? cc_guard_source(gs, CC_SRC_GENREFS, of.parent, NULL, n, of.index, &is_new)
-                          : cc_guard_source(gs, CC_SRC_REFS, id, NULL, 0, n, &is_new);
+    const bool in_generator = of.source == CC_SRC_GENSLOT;
+    const int refs = in_generator ? cc_guard_source(gs, CC_SRC_GENREFS, of.parent, NULL, n, of.index, NULL)
+                                  : cc_guard_source(gs, CC_SRC_REFS, id, NULL, 0, n, NULL);
     cc_guard_alias(gs, refs, CC_CHK_ALONE, id);
 }
 
@@ -94,7 +100,7 @@ void cc_guard_tensor(CcGuards *gs, int id, PyTypeObject *cls, const CcType *type
     *g->type = *type;
 }
 
-int cc_guard_also(CcGuards *gs, int id, CcCheck check, PyObject *want, int other) {
+int cc_guard_add_check(CcGuards *gs, int id, CcCheck check, PyObject *want, int other) {
     CcGuard guard = gs->g.at[id];
     guard.key = Py_XNewRef(guard.key);
     guard.want = Py_XNewRef(want);
@@ -105,7 +111,7 @@ int cc_guard_also(CcGuards *gs, int id, CcCheck check, PyObject *want, int other
 }
 
 void cc_guard_compare(CcGuards *gs, int id, int op, bool swapped, PyObject *want, bool outcome) {
-    cc_guard_also(gs, id, CC_CHK_COMPARE, want, op | swapped << 4 | outcome << 5);
+    cc_guard_add_check(gs, id, CC_CHK_COMPARE, want, op | swapped << 4 | outcome << 5);
 }
 
 static void free_index(CcGuards *gs) {
@@ -118,7 +124,7 @@ void cc_guard_seal(CcGuards *gs) {
         CcGuard *g = &gs->g.at[i];
         if (g->owned || g->used) cc_vec_push(&gs->held, i);
         if (g->check == CC_CHK_ALONE) g->other = gs->g.at[g->other].used;
-        gs->classes = gs->classes || g->check == CC_CHK_SPECIALS;
+        gs->specials = gs->specials || g->check == CC_CHK_SPECIALS;
     }
     free_index(gs);
 }
@@ -132,7 +138,7 @@ void cc_guard_free(CcGuards *gs) {
     cc_vec_free(&gs->g);
     cc_vec_free(&gs->held);
     cc_memo_free(gs->memo);
-    free(gs->moving);
+    free(gs->changing);
     free_index(gs);
 }
 

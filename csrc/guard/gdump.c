@@ -1,4 +1,4 @@
-/* Text of guards: for reports and for saying which guard failed. */
+/* Text of guards, for reports and for messages about a guard that failed. */
 #include "guard_int.h"
 
 static const char *const source_text[] = {
@@ -42,34 +42,34 @@ void cc_guard_source_text(const CcGuards *gs, int id, CcSbuf *out) {
         else if (*p == 'k' && g->key != NULL && Py_TYPE(g->key)->tp_descr_get != NULL && g->source == CC_SRC_MEMBER)
             add_object(((PyDescrObject *)g->key)->d_name, out);
         else if (*p == 'k' && g->key != NULL && PyTuple_CheckExact(g->key))
-            cc_sbuf_add(out, "<tuple>"); /* of anything: a function's defaults */
+            cc_sbuf_add(out, "<tuple>"); /* may contain anything, such as a function's defaults */
         else if (*p == 'k') add_object(g->key, out);
         else if (*p == 'i') cc_sbuf_add(out, "%d", g->index);
         else if (*p == 'v') cc_guard_source_text(gs, g->index, out);
     }
 }
 
-/* Marks what is read on the way to a guard. */
-static void mark_way(const CcGuards *gs, int id, bool *on_way) {
+/* Marks the guards on the path to a guard. */
+static void mark_path(const CcGuards *gs, int id, bool *on_path) {
     for (; id >= 0; id = gs->g.at[id].parent) {
-        on_way[id] = true;
-        mark_way(gs, cc_guard_keyed(&gs->g.at[id]), on_way);
+        on_path[id] = true;
+        mark_path(gs, cc_guard_keyed(&gs->g.at[id]), on_path);
     }
 }
 
-void cc_guard_now(const CcGuards *gs, int id, const CcGuardState *state, CcSbuf *out) {
+void cc_guard_value_text(const CcGuards *gs, int id, const CcGuardState *state, CcSbuf *out) {
     PyObject **gv = cc_mem_get(((size_t)gs->g.n + 1) * sizeof *gv);
-    bool *on_way = cc_mem_get(((size_t)id + 1) * sizeof *on_way);
-    mark_way(gs, id, on_way);
+    bool *on_path = cc_mem_get(((size_t)id + 1) * sizeof *on_path);
+    mark_path(gs, id, on_path);
     int n = 0;
     for (; n <= id; n++) {
         const CcGuard *g = &gs->g.at[n];
-        if (!on_way[n]) continue;
+        if (!on_path[n]) continue;
         gv[n] = cc_guard_read(g, state, gv);
         if (g->used && !g->owned) Py_XINCREF(gv[n]);
         if (n < id && cc_guard_compared(g) < 0 && !cc_guard_holds(g, gv[n], gv)) break;
     }
-    free(on_way);
+    free(on_path);
     if (n > id) {
         CcTensor t = {.type = {.ndim = -1}};
         if (gv[id] != NULL && cc_tens_plain(gv[id])) cc_tens_read(gv[id], false, &t);

@@ -1,11 +1,10 @@
-/* guard: guard programs. A program is a list of sources in the order in which the trace read them; each is reached from
- * an earlier one and has one check. Running it is a single pass that stops at the first failure: no Python code runs.
+/* guard: guard programs. A program is a list of sources in the order in which the trace read them. Each is reached from
+ * an earlier one and has one check. A run is a single pass that stops at the first failure and runs no Python code.
  *
  *   ARG 0 --TYPE Net--> DICTOF --KEY "weight"--> TENSOR f32[8, 64]
  *
- * Programs hold strong references to strings, functions, types and constants, never to modules' or users' instances or
- * tensors. The values that a run has reached stay in the caller's array: plans and recipes take their inputs from
- * it. */
+ * Programs hold strong references to strings, functions, types and constants, never to modules, user objects or
+ * tensors. The values that a run reaches stay in the caller's array, from which plans and recipes take their inputs. */
 #ifndef CC_GUARD_H
 #define CC_GUARD_H
 
@@ -27,19 +26,19 @@ typedef enum CcCheck {
 
 typedef struct CcGuard {
     uint8_t source, check;
-    bool owned; /* running it makes a new reference */
-    bool grad;  /* TENSOR: requires_grad counts */
-    /* TENSOR: dims whose sizes may differ, a bit each; then strides may differ as well */
+    bool owned; /* reading the source returns a new reference */
+    bool grad;  /* TENSOR: requires_grad must match, too */
+    /* TENSOR: bit per dim whose size may differ; if any is set, strides may differ, too */
     uint8_t dynamic;
-    bool used; /* a plan or recipe reads the value: a run holds a reference to it */
-    /* SLOT: which act of the chain; GENREFS: how many slots of the generator that will be read hold the object */
+    bool used; /* a plan or recipe reads the value, so a run keeps a reference to it */
+    /* SLOT: index of the act in the chain; GENREFS: how many live slots of the generator reference the object */
     int16_t level;
     int32_t parent; /* -1: none */
-    /* ARG, SLOT, ITEM: index; SIZE: expected size; REFS: how many places that will be read hold it; BY: the source of the key, a
-     * tensor */
+    /* ARG, SLOT, ITEM: index; SIZE: expected size; REFS: how many live places reference the object; TENSOR_KEY: the
+     * source of the key */
     int32_t index;
-    /* ALIAS, DISTINCT: the other source; ALONE: how many references the run itself has; FALLS: its own number; KEYS, LAYOUT: 1, the keys are to
-     * be the same objects */
+    /* ALIAS, DISTINCT: the other source; ALONE: the number of references that the run itself holds; DROPPED: its own
+     * id; KEYS, LAYOUT: 1: keys must be the same objects */
     int32_t other;
     PyObject *key;  /* strong: dict key, attribute name, descriptor, constant */
     PyObject *want; /* strong: expected object, value, type, key tuple */
@@ -48,20 +47,20 @@ typedef struct CcGuard {
 
 typedef struct CcGuards {
     CC_VEC(CcGuard) g;
-    CcMap index;          /* hash of (source, parent, key, index) -> first guard with it; while building */
-    CC_VEC(int) chain;    /* next guard of the same hash, -1 */
-    CC_VEC(int) held;     /* guards whose values a run holds; sealed programs */
-    struct CcMemo *memo;  /* memo.c; NULL: none (yet) */
-    int passes, patience; /* passes until one is made; what that begins with next time */
-    int asked;            /* while building: times that a source of STATE was asked for, new or not */
-    bool verify;          /* what a memo passes is asked of the program itself now and then */
-    bool classes;         /* it looks at all special methods of a class, which a memo knows by one word */
-    bool *moving;         /* [guard] roots that are other objects from call to call; NULL: none is known */
-    /* 1 + the guard that failed last, which is asked first; runs that passed since */
+    CcMap index;          /* while building: hash of (source, parent, key, index) -> first guard with that hash */
+    CC_VEC(int) chain;    /* next guard with the same hash; -1: none */
+    CC_VEC(int) held;     /* after sealing: guards whose values a run keeps references to */
+    struct CcMemo *memo;  /* memo.c; NULL: none yet */
+    int passes, patience; /* successful runs until a memo is made; the next initial value of `passes` */
+    int state_reads;      /* while building: number of requests for a STATE source, new or not */
+    bool verify;          /* runs the whole program on a sample of the calls that the memo passes */
+    bool specials;        /* it checks all special methods of a class, for which a memo needs a single word */
+    bool *changing;       /* [guard] roots that differ from call to call; NULL: none known */
+    /* 1 + the guard that failed last, which is checked first; runs that have passed since */
     int suspect, cleared;
 } CcGuards;
 
-/* Where a run starts from: arguments of the call, or the chain of acts after a break. */
+/* Where a run starts: the call's arguments, or the chain of acts behind a break. */
 typedef struct CcGuardState {
     PyObject *const *args;
     int n_args;
@@ -69,70 +68,70 @@ typedef struct CcGuardState {
     int n_acts;
 } CcGuardState;
 
-/* The source with these operands; *is_new tells that it was added (without a check). key is borrowed. */
+/* The source with these operands; *is_new, unless NULL: it was added just now and has no check yet. key is borrowed. */
 int cc_guard_source(CcGuards *gs, CcSource source, int parent, PyObject *key, int level, int index, bool *is_new);
+int cc_guard_once(CcGuards *gs, CcSource source, int parent, PyObject *key, int index, CcCheck check, PyObject *want);
 void cc_guard_check(CcGuards *gs, int id, CcCheck check, PyObject *want);
 void cc_guard_alias(CcGuards *gs, int id, CcCheck check, int other);
 void cc_guard_tensor(CcGuards *gs, int id, PyTypeObject *cls, const CcType *type, bool grad, unsigned dynamic);
-/* Nothing but the frames' slots, and `n` places that will be read, holds what the source gives. */
+/* Guards that no references to the source's value exist other than dead slots of the frames and `n` live places. */
 void cc_guard_alone(CcGuards *gs, int id, int n);
-/* An additional check of a source that gives a number: (number `op` want) or, swapped, (want `op` number) is
- * `outcome`. */
+/* Another check of a source that is a number: `number op want` (swapped: `want op number`) is `outcome`. */
 void cc_guard_compare(CcGuards *gs, int id, int op, bool swapped, PyObject *want, bool outcome);
-/* An additional check of an existing source that has one already. */
-int cc_guard_also(CcGuards *gs, int id, CcCheck check, PyObject *want, int other);
-/* Ends building: frees the index. */
+/* Another check of a source that already has one. */
+int cc_guard_add_check(CcGuards *gs, int id, CcCheck check, PyObject *want, int other);
+/* Ends building and frees the index. */
 void cc_guard_seal(CcGuards *gs);
 void cc_guard_free(CcGuards *gs);
 int cc_guard_visit(const CcGuards *gs, visitproc visit, void *arg);
 
-/* Returns -1 when all hold, else the index of one that failed, with everything released. gv[0 .. g.n) then has the
- * values of those that are `used`, held until cc_guard_release; the others may be unset. Leaves no error set. */
+/* -1: all guards pass; gv[0 .. g.n) then has references to the values of `used` guards until cc_guard_release; other
+ * entries may be unset. Else the index of a guard that failed, with all references dropped. Never sets an error. */
 int cc_guard_run(CcGuards *gs, const CcGuardState *state, PyObject **gv);
-/* Asks the guard that failed last, and those on the way to it: -1, or the one that fails. Variants of one function
- * differ in few guards, behind all that they have in common: so that is looked at once, by the one that fits. */
-int cc_guard_refuse(const CcGuards *gs, const CcGuardState *state);
+/* Runs only the guard that failed last and those on its path: -1, or the guard that fails. Variants of a function
+ * differ in a few guards behind many common ones; this way only the variant that fits checks the common ones. */
+int cc_guard_run_suspect(const CcGuards *gs, const CcGuardState *state);
 void cc_guard_release(const CcGuards *gs, PyObject **gv);
-int cc_guard_steps(const CcGuards *gs); /* what a run looks at: guards, or words of memory (memo.c) */
-/* ---- hint.c: what differs from call to call, and so is to be symbolic in the next recording ---- */
+int cc_guard_steps(const CcGuards *gs); /* how many guards, or words of memory (memo.c), a run looks at */
+/* ---- hint.c: sizes and numbers that differ between calls, to become symbols in the next recording ---- */
 typedef struct CcHint {
     uint64_t path; /* cc_guard_path */
-    uint8_t dims;  /* a tensor's, a bit each */
+    uint8_t dims;  /* bit per dim of a tensor */
     bool number;
 } CcHint;
 typedef struct CcHints {
     CC_VEC(CcHint) at;
-    bool all;           /* dynamic=True: all sizes above 1 of tensors that arguments hold */
+    bool all;           /* dynamic=True: all sizes above 1 of tensors reachable from arguments */
     bool none;          /* dynamic=False */
-    PyObject *declared; /* strong: dynamic={argument: marks}, or NULL; marks as in rec/sym.c */
+    PyObject *declared; /* strong: dynamic={argument: marks}, or NULL; rec/sym.c describes marks */
 } CcHints;
-/* How a source is reached, as a number that is the same in each recording. `salt`: where programs begin (a point). */
+/* A hash of the path to a source, the same in every recording. `salt` identifies the program's starting point. */
 uint64_t cc_guard_path(const CcGuards *gs, int id, uint64_t salt);
-/* The same of an item of a sequence, which need not be a source yet. */
+/* The same for an item of a sequence, which may not be a source yet. */
 uint64_t cc_guard_item_path(const CcGuards *gs, int parent, int index, uint64_t salt);
 const CcHint *cc_hint_find(const CcHints *hints, uint64_t path); /* NULL: none */
-void cc_hint_number(CcHints *hints, uint64_t path); /* the number there is to be a symbol in the next recording */
-/* Runs a program that failed and notes the sizes above 1 and the numbers that differ, as long as nothing else does. */
+void cc_hint_number(CcHints *hints, uint64_t path); /* makes the number at this path a symbol in the next recording */
+/* Reruns a failed program and notes the sizes above 1 and the numbers that differ. False if anything else differs. */
 bool cc_hint_learn(CcHints *hints, const CcGuards *gs, const CcGuardState *state, uint64_t salt);
-/* What LAYOUT compares a set with: its table, as a tuple (size, finger, place, member, place, member ...), Ellipsis where a
- * member was taken out. NULL: no memory. */
+/* A set's hash table for LAYOUT, as the tuple (size, finger, slot, member, slot, member ...), with Ellipsis for deleted
+ * entries. NULL: out of memory. */
 CC_NEW PyObject *cc_guard_layout(PyObject *set);
 enum { CC_LAYOUT_HEAD = 2 };
-/* Equal numbers, strings ...: values of one exact built-in type; floats, real and complex ones by bits. */
+/* Whether two numbers, strings ... of one exact built-in type are equal; floats and complex numbers compare by bits. */
 bool cc_guard_same_value(PyObject *a, PyObject *b);
-/* Whether the guard's check holds of v; gv as in a run. */
+/* Whether v passes the guard's check; gv as in a run. */
 bool cc_guard_holds(const CcGuard *g, PyObject *v, PyObject *const *gv);
 CC_BORROW PyObject *cc_guard_read(const CcGuard *g, const CcGuardState *state, PyObject *const *gv);
 
-/* special.c: what C code finds on a class, in the order of special.def; a new tuple. */
+/* special.c: the special methods that C code finds on a class, as a new tuple in the order of special.def. */
 CC_NEW PyObject *cc_special_of(PyTypeObject *type);
 bool cc_special_same(PyTypeObject *type, PyObject *want);
-bool cc_special_is(PyObject *name); /* an interned name of special.def */
+bool cc_special_listed(PyObject *name); /* whether special.def lists this interned name */
 
-/* Text of one guard, as "self.layers[0].weight is f32[8, 64] cpu". */
+/* Text of a guard, such as "self.layers[0].weight is f32[8, 64] cpu". */
 void cc_guard_text(const CcGuards *gs, int id, CcSbuf *out);
-/* what its source gives now */
-void cc_guard_now(const CcGuards *gs, int id, const CcGuardState *state, CcSbuf *out);
-void cc_guard_source_text(const CcGuards *gs, int id, CcSbuf *out); /* its source alone */
+/* Text of its source's current value. */
+void cc_guard_value_text(const CcGuards *gs, int id, const CcGuardState *state, CcSbuf *out);
+void cc_guard_source_text(const CcGuards *gs, int id, CcSbuf *out); /* text of its source */
 
 #endif

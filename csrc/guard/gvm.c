@@ -1,5 +1,5 @@
-/* Running guard programs. One pass, first failure ends it; runs no Python code: dict keys are strings or other objects
- * with C hash and equality, compared values are of exact built-in types. */
+/* Runs guard programs: one pass that the first failure ends. Runs no Python code: dict keys are strings or other
+ * objects whose hash and equality are C code, and compared values have exact built-in types. */
 #include "guard_int.h"
 
 static PyObject *read_member(PyObject *descr, PyObject *object) {
@@ -19,49 +19,49 @@ static PyObject *read_key(PyObject *dict, PyObject *key) {
     return v;
 }
 
-/* What a dict has for a tensor. Its hash is that of id(tensor) (Tensor.__hash__ is Python code, which guards don't run), and
- * an int below 2**61 - 1 is its own hash. */
-static PyObject *read_by(PyObject *dict, PyObject *tensor) {
+/* A dict's value for a tensor key. Tensor.__hash__ is Python code, which guards don't run; it returns the hash of
+ * id(tensor), which is the address itself, as for any int below 2**61 - 1. */
+static PyObject *read_tensor_key(PyObject *dict, PyObject *tensor) {
     PyObject *v = _PyDict_GetItem_KnownHash(dict, tensor, (Py_hash_t)(uintptr_t)tensor);
     if (v == NULL) PyErr_Clear();
     return v;
 }
 
-/* What a generator's frame holds; the guard of its parent tells that there is such a slot. */
+/* A slot of a generator's frame; the parent's guard ensures that the slot exists. */
 static PyObject *read_generator(PyObject *generator, int slot) {
     CcGen g;
     if (!cc_generator_read(generator, &g)) return NULL;
     return slot < 0 ? (PyObject *)g.func : g.slot[slot];
 }
 
-/* The object, if nothing holds it but `known` places, the run, and slots of the frames that nobody reads any more. */
-static PyObject *held_alone(const CcGuard *g, const CcGuardState *state, PyObject *o) {
+/* The object, if its only references are the g->index known places, those of the run, and dead slots of the frames. */
+static PyObject *unshared(const CcGuard *g, const CcGuardState *state, PyObject *o) {
     Py_ssize_t others = Py_REFCNT(o) - g->index - g->other;
     for (int i = 0; i < state->n_acts && others > 0; i++)
-        others -= cc_act_idle(state->acts[i], i + 1 < state->n_acts, o);
+        others -= cc_act_dead_refs(state->acts[i], i + 1 < state->n_acts, o);
     return others == 0 ? o : NULL;
 }
 
-/* The same of what a slot of a generator holds. */
-static PyObject *generator_alone(const CcGuard *g, PyObject *generator) {
+/* The same for the object in a slot of a generator. */
+static PyObject *generator_slot_unshared(const CcGuard *g, PyObject *generator) {
     CcGen gen;
     if (!cc_generator_read(generator, &gen)) return NULL;
     PyObject *o = gen.slot[g->index];
-    int live = 0, idle = 0;
+    int live = 0, dead = 0;
     for (int i = 0; i < gen.code->n_locals + gen.depth; i++) {
         if (gen.slot[i] != o) continue;
         if (cc_code_live(gen.code, gen.pc, i)) live++;
-        else idle++;
+        else dead++;
     }
-    return o != NULL && live == g->level && Py_REFCNT(o) == live + idle + g->other ? o : NULL;
+    return o != NULL && live == g->level && Py_REFCNT(o) == live + dead + g->other ? o : NULL;
 }
 
 static PyObject *read_source(const CcGuard *g, const CcGuardState *state, PyObject *parent);
 
-/* What lies at the place of source `id` now; no check of it, or of what leads there, need have passed. */
-static PyObject *place(const CcGuard *guards, int id, const CcGuardState *state) {
+/* The current value of source `id`, without assuming that any check on its path has passed. */
+static PyObject *current_value(const CcGuard *guards, int id, const CcGuardState *state) {
     const CcGuard *g = &guards[id];
-    PyObject *parent = g->parent >= 0 ? place(guards, g->parent, state) : NULL;
+    PyObject *parent = g->parent >= 0 ? current_value(guards, g->parent, state) : NULL;
     if (g->parent >= 0 && parent == NULL) return NULL;
     switch ((CcSource)g->source) {
     case CC_SRC_KEY:
@@ -75,48 +75,49 @@ static PyObject *place(const CcGuard *guards, int id, const CcGuardState *state)
     }
 }
 
-/* A constant, if nobody would notice were these dropped: slots (level, number) and what lies where the trace writes
- * (-1, source). */
-static PyObject *falls(const CcGuard *g, const CcGuardState *state) {
+/* Non-NULL if dropping the references listed in g->key would trigger no finalizer or weakref callback: slots (level,
+ * slot), and values that the trace overwrites (-1, source). */
+static PyObject *dropped_quietly(const CcGuard *g, const CcGuardState *state) {
     const int *at = (const int *)PyBytes_AS_STRING(g->key);
     const int n = (int)(PyBytes_GET_SIZE(g->key) / (Py_ssize_t)(2 * sizeof *at));
     PyObject **dropped = cc_mem_get(sizeof *dropped * (size_t)n);
     for (int i = 0; i < n; i++)
-        dropped[i] = at[2 * i] < 0 ? place(g - g->other, at[2 * i + 1], state)
+        dropped[i] = at[2 * i] < 0 ? current_value(g - g->other, at[2 * i + 1], state)
                                    : cc_act_get(state->acts[at[2 * i]], at[2 * i + 1]);
-    const bool noticed = cc_obj_fall(dropped, n, g->index);
+    const bool noticed = cc_obj_drop_notifies(dropped, n, g->index);
     free(dropped);
     return noticed ? NULL : Py_None;
 }
 
 /* want: code, unit, state */
-static bool waits(PyObject *generator, PyObject *want) {
+static bool suspended_at(PyObject *generator, PyObject *want) {
     CcGen g;
     return generator != NULL && cc_generator_read(generator, &g) &&
            (PyObject *)g.code->co == PyTuple_GET_ITEM(want, 0) && g.unit == PyLong_AsLong(PyTuple_GET_ITEM(want, 1)) &&
            g.state == PyLong_AsLong(PyTuple_GET_ITEM(want, 2));
 }
 
-/* want: given, used, left */
-static bool stands(PyObject *iterator, PyObject *want) {
+/* want: consumed, used, left */
+static bool positioned_at(PyObject *iterator, PyObject *want) {
     CcIterator it;
-    return cc_iterator_read(iterator, &it) && it.behind && it.given == PyLong_AsSsize_t(PyTuple_GET_ITEM(want, 0)) &&
+    return cc_iterator_read(iterator, &it) && it.adjacent &&
+           it.consumed == PyLong_AsSsize_t(PyTuple_GET_ITEM(want, 0)) &&
            it.used == PyLong_AsSsize_t(PyTuple_GET_ITEM(want, 1)) &&
            it.left == PyLong_AsSsize_t(PyTuple_GET_ITEM(want, 2));
 }
 
-/* Value of one source; a new reference when g->owned. */
+/* A source's value; a new reference if g->owned. */
 static PyObject *read_source(const CcGuard *g, const CcGuardState *state, PyObject *parent) {
     switch ((CcSource)g->source) {
     case CC_SRC_ARG: return state->args[g->index];
     case CC_SRC_SLOT: return cc_act_get(state->acts[g->level], g->index);
     case CC_SRC_FRAME: return (PyObject *)state->acts[g->index]->func;
-    case CC_SRC_FALLS: return falls(g, state);
+    case CC_SRC_DROPPED: return dropped_quietly(g, state);
     case CC_SRC_CONST: return g->key;
     case CC_SRC_DICTOF: return cc_obj_dict(parent);
-    case CC_SRC_PROXIED: return cc_obj_proxied(parent);
+    case CC_SRC_PROXIED: return cc_obj_proxy_target(parent);
     case CC_SRC_KEY: return read_key(parent, g->key);
-    case CC_SRC_OWN: { /* a tensor has a dict only once it needs one */
+    case CC_SRC_OWN: { /* a tensor gets a dict only when it needs one */
         PyObject *dict = cc_obj_dict(parent);
         return dict != NULL ? read_key(dict, g->key) : NULL;
     }
@@ -132,32 +133,33 @@ static PyObject *read_source(const CcGuard *g, const CcGuardState *state, PyObje
         if (PyContextVar_Get(parent, NULL, &v) < 0) PyErr_Clear();
         return v;
     }
-    case CC_SRC_ASK: {
-        PyObject *v = PyObject_CallNoArgs(g->key); /* a C function that reads state: abc.get_cache_token */
+    case CC_SRC_CALL: {
+        PyObject *v = PyObject_CallNoArgs(g->key); /* a C function that reads state, such as abc.get_cache_token */
         if (v == NULL) PyErr_Clear();
         return v;
     }
     case CC_SRC_REDUCE: {
         static PyObject *reduce;
-        if (reduce == NULL) reduce = cc_obj_name("__reduce__");
-        PyObject *v = PyObject_CallMethodNoArgs(parent, reduce); /* of builtin iterators and getters only: C code */
+        if (reduce == NULL) reduce = cc_obj_intern("__reduce__");
+        /* only for builtin iterators and getters, so it is C code */
+        PyObject *v = PyObject_CallMethodNoArgs(parent, reduce);
         if (v == NULL) PyErr_Clear();
         return v;
     }
     case CC_SRC_AT: {
-        PyObject *v = PySequence_GetItem(parent, g->index); /* of a deque: C code */
+        PyObject *v = PySequence_GetItem(parent, g->index); /* only for deques, so it is C code */
         if (v == NULL) PyErr_Clear();
         return v;
     }
-    case CC_SRC_OVER: return cc_iterator_over(parent);
+    case CC_SRC_CONTAINER: return cc_iterator_container(parent);
     case CC_SRC_REF: return PyWeakref_CheckRef(parent) ? cc_weak_target(parent) : NULL;
     case CC_SRC_MRO: return ((PyTypeObject *)parent)->tp_mro;
     case CC_SRC_CACHED: return *cc_cache_result_at(parent);
     case CC_SRC_GENFUNC: return read_generator(parent, -1);
     case CC_SRC_GENSLOT: return read_generator(parent, g->index);
-    case CC_SRC_REFS: return held_alone(g, state, parent);
-    case CC_SRC_GENREFS: return generator_alone(g, parent);
-    case CC_SRC_BY: /* cc_guard_read */
+    case CC_SRC_REFS: return unshared(g, state, parent);
+    case CC_SRC_GENREFS: return generator_slot_unshared(g, parent);
+    case CC_SRC_TENSOR_KEY: /* cc_guard_read handles it */
     case CC_SRC_GEN:
     case CC_SRC_SIZE:
     case CC_SRC_KEYS:
@@ -169,19 +171,19 @@ static PyObject *read_source(const CcGuard *g, const CcGuardState *state, PyObje
 }
 
 PyObject *cc_guard_read(const CcGuard *g, const CcGuardState *state, PyObject *const *gv) {
-    if (g->source == CC_SRC_BY) return read_by(gv[g->parent], gv[g->index]);
+    if (g->source == CC_SRC_TENSOR_KEY) return read_tensor_key(gv[g->parent], gv[g->index]);
     return read_source(g, state, g->parent >= 0 ? gv[g->parent] : NULL);
 }
 
 static bool same_bits(double a, double b) { return memcmp(&a, &b, sizeof a) == 0; }
 
-/* Equal ones may differ in what they say of themselves: range(0, 3, 2) and range(0, 4, 2). */
+/* Ranges that compare equal may have different attributes: range(0, 3, 2) and range(0, 4, 2). */
 static bool same_range(PyObject *a, PyObject *b) {
-    PyObject *const *x = cc_obj_range(a), *const *y = cc_obj_range(b);
+    PyObject *const *x = cc_obj_range_parts(a), *const *y = cc_obj_range_parts(b);
     return cc_guard_same_value(x[0], y[0]) && cc_guard_same_value(x[1], y[1]) && cc_guard_same_value(x[2], y[2]);
 }
 
-/* numpy's float32 and float16: zeros have signs. */
+/* numpy's float32 and float16 compare as doubles by bits, because zeros have signs. */
 static bool same_as_float(PyObject *a, PyObject *b) {
     PyObject *x = PyNumber_Float(a), *y = PyNumber_Float(b);
     const bool same = x != NULL && y != NULL && same_bits(PyFloat_AS_DOUBLE(x), PyFloat_AS_DOUBLE(y));
@@ -191,24 +193,24 @@ static bool same_as_float(PyObject *a, PyObject *b) {
     return same;
 }
 
-/* Equal values of one exact built-in type; floats by bits, so that nan is itself and -0.0 is not 0.0. */
+/* Floats compare by bits, so that NaN equals itself and -0.0 differs from 0.0. */
 bool cc_guard_same_value(PyObject *a, PyObject *b) {
     if (a == b) return true;
     if (a == NULL || Py_TYPE(a) != Py_TYPE(b)) return false;
-    if (PyFloat_Check(a)) /* numpy.float64, too */
+    if (PyFloat_Check(a)) /* includes numpy.float64 */
         return same_bits(PyFloat_AS_DOUBLE(a), PyFloat_AS_DOUBLE(b));
     if (PyComplex_Check(a)) {
         const Py_complex x = ((PyComplexObject *)a)->cval, y = ((PyComplexObject *)b)->cval;
         return same_bits(x.real, y.real) && same_bits(x.imag, y.imag);
     }
     if (PyRange_Check(a)) return same_range(a, b);
-    if (strncmp(Py_TYPE(a)->tp_name, "numpy.float", 11) == 0) return same_as_float(a, b);
+    if (cc_known_is(a, CC_KNOWN_FLOAT32) || cc_known_is(a, CC_KNOWN_FLOAT16)) return same_as_float(a, b);
     const int eq = PyObject_RichCompareBool(a, b, Py_EQ);
     if (eq < 0) PyErr_Clear();
     return eq > 0;
 }
 
-/* What an object of a class derived from int, float, str ... holds, whatever its class makes of ==. */
+/* Compares the built-in value of an instance of a subclass of int, float, str ..., bypassing an overridden __eq__. */
 static bool holds_value(PyObject *o, PyObject *want) {
     if (o == NULL || !PyObject_TypeCheck(o, Py_TYPE(want))) return false;
     if (PyFloat_Check(want))
@@ -216,7 +218,7 @@ static bool holds_value(PyObject *o, PyObject *want) {
     if (PyComplex_Check(want))
         return memcmp(&((PyComplexObject *)o)->cval, &((PyComplexObject *)want)->cval, sizeof(Py_complex)) == 0;
     PyObject *equal = Py_TYPE(want)->tp_richcompare(o, want, Py_EQ);
-    Py_XDECREF(equal); /* True lives on */
+    Py_XDECREF(equal); /* True is immortal */
     return equal == Py_True;
 }
 
@@ -274,7 +276,7 @@ PyObject *cc_guard_layout(PyObject *set) {
     return layout;
 }
 
-static bool lies_as(PyObject *set, PyObject *want, bool identical) {
+static bool same_layout(PyObject *set, PyObject *want, bool identical) {
     if (set == NULL || !PyAnySet_Check(set)) return false;
     const Py_ssize_t n = PyTuple_GET_SIZE(want);
     Py_ssize_t size, finger, place = 0, i = CC_LAYOUT_HEAD;
@@ -342,8 +344,8 @@ bool cc_guard_holds(const CcGuard *g, PyObject *v, PyObject *const *gv) {
     case CC_CHK_KEYS: return same_keys(v, g->want, g->other == 1);
     case CC_CHK_FUNCTION: return same_function(v, g->want);
     case CC_CHK_EQUALSET: return equal_set(v, g->want);
-    case CC_CHK_LAYOUT: return lies_as(v, g->want, g->other == 1);
-    case CC_CHK_OTHER: return v != g->want;
+    case CC_CHK_LAYOUT: return same_layout(v, g->want, g->other == 1);
+    case CC_CHK_IS_NOT: return v != g->want;
     case CC_CHK_MRO: return v == g->want;
     case CC_CHK_SPECIALS: return cc_special_same((PyTypeObject *)v, g->want);
     case CC_CHK_COMPARE: return same_comparison(g, v);
@@ -351,8 +353,8 @@ bool cc_guard_holds(const CcGuard *g, PyObject *v, PyObject *const *gv) {
         return v != NULL && PyCFunction_Check(v) &&
                ((PyCFunctionObject *)v)->m_ml == ((PyMethodDescrObject *)g->want)->d_method;
     case CC_CHK_SCOPE: return same_scope(v, g->want);
-    case CC_CHK_WAITS: return waits(v, g->want);
-    case CC_CHK_STANDS: return stands(v, g->want);
+    case CC_CHK_SUSPENDED: return suspended_at(v, g->want);
+    case CC_CHK_POSITION: return positioned_at(v, g->want);
     case CC_CHK_COUNT: break;
     }
     return false;
@@ -360,9 +362,10 @@ bool cc_guard_holds(const CcGuard *g, PyObject *v, PyObject *const *gv) {
 
 /* ------------------------------------------------------------------ runs */
 
-/* A program is looked at as a whole when it has few guards, and none of them looks a class over. After a memo that lasted for fewer runs than MEMO_PAYS the
- * next one is made twice as late, up to LATEST. (Making one costs as much as about ten runs without.) */
-enum { FEW = 8, MEMO_PAYS = 32, LATEST = 4096, FORGIVEN = 8, PATH = 40 };
+/* Programs with fewer than MEMO_MIN guards and without SPECIALS checks get no memo. After a memo that lasted fewer than
+ * MEMO_PAYS runs, the wait for the next one doubles, up to MAX_PATIENCE runs. (Making a memo costs about as much as ten
+ * runs without one.) A suspect is forgotten after FORGIVEN runs that passed. */
+enum { MEMO_MIN = 8, MEMO_PAYS = 32, MAX_PATIENCE = 4096, FORGIVEN = 8, MAX_PATH = 40 };
 
 void cc_guard_release_to(const CcGuards *gs, PyObject **gv, int upto) {
     for (int i = 0; i < gs->held.n && gs->held.at[i] < upto; i++) Py_CLEAR(gv[gs->held.at[i]]);
@@ -376,7 +379,7 @@ static int run_whole(const CcGuards *gs, const CcGuardState *state, PyObject **g
     for (int i = 0; i < gs->g.n; i++) {
         const CcGuard *g = &gs->g.at[i];
         gv[i] = cc_guard_read(g, state, gv);
-        if (g->used && !g->owned) Py_XINCREF(gv[i]); /* an effect may drop what a later recipe needs */
+        if (g->used && !g->owned) Py_XINCREF(gv[i]); /* an effect may drop a value that a later recipe needs */
         if (!cc_guard_holds(g, gv[i], gv)) {
             cc_guard_release_to(gs, gv, i + 1);
             return i;
@@ -385,19 +388,20 @@ static int run_whole(const CcGuards *gs, const CcGuardState *state, PyObject **g
     return -1;
 }
 
-static void forget_memo(CcGuards *gs, int moved) {
-    if (moved >= 0 && gs->moving == NULL) gs->moving = cc_mem_get((size_t)gs->g.n * sizeof *gs->moving);
-    if (moved >= 0) gs->moving[moved] = true;
-    gs->patience = cc_memo_hits(gs->memo) >= MEMO_PAYS || moved >= 0 ? 1 : CC_MIN(2 * gs->patience, LATEST);
+static void forget_memo(CcGuards *gs, int changed) {
+    if (changed >= 0 && gs->changing == NULL) gs->changing = cc_mem_get((size_t)gs->g.n * sizeof *gs->changing);
+    if (changed >= 0) gs->changing[changed] = true;
+    gs->patience = cc_memo_hits(gs->memo) >= MEMO_PAYS || changed >= 0 ? 1 : CC_MIN(2 * gs->patience, MAX_PATIENCE);
     gs->passes = gs->patience;
     cc_memo_free(gs->memo);
     gs->memo = NULL;
 }
 
-/* Under `verify` a memo's passes are asked of the program itself: the first ones, then a sample. */
+/* Under `verify`, the first VERIFIED runs that a memo passes, and then every VERIFIED_EACH-th, also run the whole
+ * program. */
 enum { VERIFIED = 16, VERIFIED_EACH = 32 };
 
-static int ask_again(CcGuards *gs, const CcGuardState *state, PyObject **gv) {
+static int verify_memo(CcGuards *gs, const CcGuardState *state, PyObject **gv) {
     const uint64_t hits = cc_memo_hits(gs->memo);
     if (!gs->verify || (hits > VERIFIED && hits % VERIFIED_EACH != 0)) return -1;
     cc_guard_release(gs, gv);
@@ -405,43 +409,44 @@ static int ask_again(CcGuards *gs, const CcGuardState *state, PyObject **gv) {
     if (failed < 0) return -1;
     CcSbuf text = {0};
     cc_guard_text(gs, failed, &text);
-    cc_log_add(CC_LOG_VERIFY, "a memo passed what fails: %s", cc_sbuf_text(&text));
+    cc_log_add(CC_LOG_VERIFY, "a memo passed although this guard fails: %s", cc_sbuf_text(&text));
     cc_sbuf_free(&text);
     forget_memo(gs, -1);
     return failed;
 }
 
 static int run_program(CcGuards *gs, const CcGuardState *state, PyObject **gv) {
-    if (gs->g.n < FEW && !gs->classes) return run_whole(gs, state, gv);
-    /* a finaliser calls us from a run */
+    if (gs->g.n < MEMO_MIN && !gs->specials) return run_whole(gs, state, gv);
+    /* a finalizer called us during a run */
     if (gs->memo != NULL && cc_memo_running(gs->memo)) return run_whole(gs, state, gv);
     if (gs->memo != NULL) {
-        int moved;
-        const int r = cc_memo_run(gs->memo, gs, state, gv, &moved);
-        if (r != CC_MEMO_MISS) return r < 0 ? ask_again(gs, state, gv) : r;
-        forget_memo(gs, moved);
+        int changed;
+        const int r = cc_memo_run(gs->memo, gs, state, gv, &changed);
+        if (r != CC_MEMO_MISS) return r < 0 ? verify_memo(gs, state, gv) : r;
+        forget_memo(gs, changed);
     }
     const int failed = run_whole(gs, state, gv);
     if (failed >= 0 || --gs->passes > 0) return failed;
     if (gs->patience == 0) gs->patience = 1;
-    gs->memo = cc_memo_new(gs, gv, gs->moving);
+    gs->memo = cc_memo_new(gs, gv, gs->changing);
     return -1;
 }
 
-/* Whether a guard can be asked without a run: what is on the way to it takes no references, and is compared with
- * nothing. */
-static bool lone(const CcGuards *gs, int id) {
+/* Whether a guard can be checked on its own: no guard on its path takes references or depends on another guard's
+ * value. */
+static bool independent(const CcGuards *gs, int id) {
     int n = 0;
     for (; id >= 0; id = gs->g.at[id].parent) {
         const CcGuard *g = &gs->g.at[id];
-        if (g->owned || cc_guard_compared(g) >= 0 || cc_guard_keyed(g) >= 0 || g->check == CC_CHK_ALONE || ++n > PATH)
+        if (g->owned || cc_guard_compared(g) >= 0 || cc_guard_keyed(g) >= 0 || g->check == CC_CHK_ALONE ||
+            ++n > MAX_PATH)
             return false;
     }
     return true;
 }
 
-int cc_guard_refuse(const CcGuards *gs, const CcGuardState *state) {
-    int path[PATH], n = 0;
+int cc_guard_run_suspect(const CcGuards *gs, const CcGuardState *state) {
+    int path[MAX_PATH], n = 0;
     for (int id = gs->suspect - 1; id >= 0; id = gs->g.at[id].parent) path[n++] = id;
     PyObject *v = NULL;
     while (n-- > 0) {
@@ -454,7 +459,7 @@ int cc_guard_refuse(const CcGuards *gs, const CcGuardState *state) {
 
 int cc_guard_run(CcGuards *gs, const CcGuardState *state, PyObject **gv) {
     const int failed = run_program(gs, state, gv);
-    if (failed >= 0 && lone(gs, failed)) {
+    if (failed >= 0 && independent(gs, failed)) {
         gs->suspect = failed + 1;
         gs->cleared = 0;
     } else if (failed < 0 && gs->suspect > 0 && ++gs->cleared > FORGIVEN) {

@@ -1,5 +1,5 @@
-/* Hints: a guard that failed because a size or a number is another one names what is to be symbolic in the next
- * recording ("automatic dynamic": static first). Sources are named by their path, since every recording numbers its
+/* Hints for automatic dynamic shapes: everything is static first; if a guard fails because a size or number differs,
+ * that one becomes symbolic in the next recording. Hints identify sources by path, since each recording numbers its
  * guards anew. */
 #include "guard_int.h"
 
@@ -7,8 +7,8 @@ uint64_t cc_guard_path(const CcGuards *gs, int id, uint64_t salt) {
     uint64_t hash = salt;
     for (; id >= 0; id = gs->g.at[id].parent) {
         const CcGuard *g = &gs->g.at[id];
-        /* Strings by value: names that are not interned must meet their twins. A hash is the same within the
-         * process. */
+        /* Strings by value, so that names that are not interned equal their interned twins; their hashes are constant
+         * within the process. */
         const uint64_t key = g->key == NULL                 ? 0
                              : PyUnicode_CheckExact(g->key) ? (uint64_t)PyObject_Hash(g->key)
                                                             : (uintptr_t)g->key;
@@ -38,8 +38,9 @@ static CcHint *find_or_add(CcHints *hints, uint64_t path) {
     return &cc_vec_last(&hints->at);
 }
 
-/* Dims whose sizes differ, if all of them are above 1 on both sides: broadcasting tells 0 and 1 from other sizes. */
-static int other_dims(const CcGuard *g, PyObject *v) {
+/* The dims whose sizes differ, provided that all of those are above 1 on both sides; 0 and 1 behave differently when
+ * broadcast. */
+static int changed_dims(const CcGuard *g, PyObject *v) {
     if (v == NULL) return 0;
     const int dims = cc_tens_resized(v, (PyTypeObject *)g->want, g->type, g->grad);
     if (dims <= 0) return 0;
@@ -50,12 +51,12 @@ static int other_dims(const CcGuard *g, PyObject *v) {
     return dims;
 }
 
-static bool other_number(const CcGuard *g, PyObject *v) {
+static bool changed_number(const CcGuard *g, PyObject *v) {
     return v != NULL && Py_TYPE(v) == Py_TYPE(g->want) && (PyLong_CheckExact(v) || PyFloat_CheckExact(v));
 }
 
-/* The same of a torch.Size, whose items are numbers. */
-static int other_items(const CcGuard *g, PyObject *v) {
+/* The same for a torch.Size, whose items are numbers. */
+static int changed_items(const CcGuard *g, PyObject *v) {
     const PyTypeObject *size = cc_tens_size_type();
     if (v == NULL || Py_TYPE(v) != size || Py_TYPE(g->want) != size) return 0;
     const Py_ssize_t n = PyTuple_GET_SIZE(v);
@@ -69,11 +70,13 @@ static int other_items(const CcGuard *g, PyObject *v) {
 
 void cc_hint_number(CcHints *hints, uint64_t path) { find_or_add(hints, path)->number = true; }
 
-/* False: what differs is no size and no number. */
+/* False: something other than a size or a number differs. */
 static bool learn(CcHints *hints, const CcGuards *gs, int id, PyObject *v, uint64_t salt) {
     const CcGuard *g = &gs->g.at[id];
-    const int dims = g->check == CC_CHK_TENSOR ? other_dims(g, v) : g->check == CC_CHK_VALUE ? other_items(g, v) : 0;
-    const bool number = g->check == CC_CHK_VALUE && other_number(g, v);
+    const int dims = g->check == CC_CHK_TENSOR  ? changed_dims(g, v)
+                     : g->check == CC_CHK_VALUE ? changed_items(g, v)
+                                                : 0;
+    const bool number = g->check == CC_CHK_VALUE && changed_number(g, v);
     if (dims == 0 && !number) return false;
     CcHint *hint = find_or_add(hints, cc_guard_path(gs, id, salt));
     hint->dims |= (uint8_t)dims;

@@ -1,29 +1,29 @@
-/* Memos: what a passed run of a guard program has to look at next time.
+/* Memos: the few words of memory that decide whether a guard program that has passed would pass again.
  *
- * Most of a program walks through dicts of modules. As long as a dict's version is what it was, all that was found in
- * it is there still; as long as a type's tag is, so are its attributes. So a guard is
+ * Most of a program walks through dicts of modules. While a dict's version is unchanged, so are the values found in it;
+ * while a type's version tag is unchanged, so are its attributes. Hence a guard is one of
  *
- *   FREE    implied by words that others look at: a dict's version, the place of an instance's dict, an object's type, a tag ...
- *   ROOT    an argument or a slot: read and checked in each run, first; what hangs from an instance is FREE or a probe only while it
- *           is the same object
- *   PROBE   read and checked in each run (a list's item, a cell); what hangs from it is FREE only while it is the same object
- *   LIVE    read and checked in each run, last
+ *   FREE   implied by words: a dict's version, an instance's dict pointer, an object's type, a type's tag ...
+ *   ROOT   an argument or a slot: read and checked first in each run; guards below it are FREE or PROBE only
+ *          while it is the same object
+ *   PROBE  read and checked in each run (a list item, a cell); guards below it are FREE only while it is the same object
+ *   LIVE   read and checked last in each run
  *
- * Words are looked at in the order in which guards reached them, so each lies in an object that those before it have
- * shown to be there. Nothing is kept alive: an object that died and another one at its address look alike only where
- * all words do. What has no words of its own (a tuple, a bound method) is trusted as long as the dict that holds it is
- * unchanged; when that dict has changed elsewhere (recheck), the value must be a tuple of constants, which the memo
- * holds, or the memo is given up.
+ * Words are compared in the order in which guards reached them, so the words before it prove that each one's object
+ * still exists. The memo keeps nothing alive: an object that died and another one at its address pass for the same only
+ * if all words agree. An object without words of its own (a tuple, a bound method) is trusted while the dict that
+ * references it is unchanged. If that dict has changed elsewhere (recheck), the value must be a tuple of constants,
+ * which the memo does keep alive, or the memo is dropped.
  *
- * A dict that changed does not end a memo: the guards that read it are asked again, and its new version is noted. */
+ * A dict that changed does not end a memo: the guards that read it are checked again, and its new version is stored. */
 #include "guard_int.h"
 
 typedef uint64_t __attribute__((may_alias)) Word;
 
 enum { LIVE, FREE, PROBE, ROOT };
-enum { STAGES = 12 }; /* probes on the way to a guard; those behind more are LIVE */
+enum { STAGES = 12 }; /* the most probes on the path to a guard; guards behind more are LIVE */
 
-typedef struct Dep { /* guards that are asked again when a version differs */
+typedef struct Dep { /* list of guards to check again when a version differs */
     int guard, next;
 } Dep;
 
@@ -36,26 +36,26 @@ typedef struct Tag {
     unsigned want;
     int dep;
 } Tag;
-typedef struct Seen { /* a tensor */
+typedef struct TensorFact {
     int guard;
-    CcTensMark mark;
-} Seen;
+    CcTensFingerprint mark;
+} TensorFact;
 
 struct CcMemo {
-    PyObject **gv;     /* [guard] borrowed */
-    bool *child;       /* [guard] other guards are read from it, or compared with it */
-    bool *relies;      /* [guard] ... and trust that it is the same object */
-    bool *pinned;      /* [guard] it has to be the object that it was, or was found to be since */
-    CC_VEC(int) early; /* guards whose values are put into a run's gv first, */
+    PyObject **gv;     /* [guard] borrowed values */
+    bool *child;       /* [guard] other guards are read from its value or compared with it */
+    bool *trusted;     /* [guard] ... and assume that it is the same object */
+    bool *pinned;      /* [guard] its value must be the same object as in gv */
+    CC_VEC(int) early; /* guards whose values a run copies to its gv first */
     CC_VEC(int) root, live;
-    CC_VEC(int) take; /* and those that it holds in the end */
+    CC_VEC(int) take; /* guards other than LIVE ones whose values a run keeps references to */
     CC_VEC(Dep) dep;
     CC_VEC(int) probe;
     CC_VEC(Fact) fact;
-    CC_VEC(int) fact_dep; /* head in dep; -1: none, the memo is over when it differs */
+    CC_VEC(int) fact_dep; /* first entry in dep; -1: a difference ends the memo */
     CC_VEC(Tag) tag;
-    CC_VEC(Seen) seen;
-    int probe_to[STAGES], fact_to[STAGES], tag_to[STAGES], seen_to[STAGES], stages;
+    CC_VEC(TensorFact) tensor;
+    int probe_to[STAGES], fact_to[STAGES], tag_to[STAGES], tensor_to[STAGES], stages;
     CC_VEC(const uint64_t *) watch;
     CC_VEC(PyObject *) keep; /* strong: tuples of constants */
     uint64_t hits;
@@ -68,13 +68,13 @@ typedef struct Build {
     CcMemo *m;
     const CcGuards *gs;
     PyObject *const *gv;
-    const bool *moving;
+    const bool *changing;
     uint8_t *mode, *stage;
-    bool *steady;  /* [guard] while all facts hold, it is the object that it was */
+    bool *steady;  /* [guard] the facts imply that it is the same object */
     CcMap fact_at; /* address -> fact */
     CcMap tag_at;
     CcMap version_at; /* dict -> fact */
-    CC_VEC(uint8_t) fact_stage, tag_stage, seen_stage, probe_stage;
+    CC_VEC(uint8_t) fact_stage, tag_stage, tensor_stage, probe_stage;
 } Build;
 
 static int add_fact(Build *b, const void *at, uint64_t want, int stage) {
@@ -94,7 +94,7 @@ static int add_dep(CcMemo *m, int guard, int next) {
     return m->dep.n - 1;
 }
 
-/* The dict's version, which `guard` follows from. */
+/* Adds the dict's version, which implies `guard` (-1: none). */
 static bool add_version(Build *b, PyObject *dict, int guard, int stage) {
     const int64_t *known = cc_map_find(&b->version_at, dict);
     int fact = known != NULL ? (int)*known : -1;
@@ -124,16 +124,16 @@ static bool add_tag(Build *b, PyTypeObject *type, int guard, int stage) {
     return true;
 }
 
-/* Its class can be set. */
-static bool fluid(PyObject *o) { return (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) || PyModule_Check(o); }
+/* Whether code can assign its __class__. */
+static bool class_assignable(PyObject *o) { return (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) || PyModule_Check(o); }
 
-/* The type has to be looked at before anything in the object is. */
+/* The type must be compared before any other word of the object. */
 static void add_type(Build *b, PyObject *o, bool steady, int stage) {
-    if (fluid(o) || !steady) add_word(b, &o->ob_type, stage);
+    if (class_assignable(o) || !steady) add_word(b, &o->ob_type, stage);
 }
 
-/* An instance's dict hangs where it did. *dict: NULL, there is none. */
-static bool add_place(Build *b, int parent, int stage, PyObject **dict) {
+/* Adds the instance's dict pointer. *dict NULL: it has no dict. */
+static bool add_dict_pointer(Build *b, int parent, int stage, PyObject **dict) {
     PyObject *o = b->gv[parent], *const *at = cc_obj_dict_at(o);
     if (at == NULL) return false;
     add_type(b, o, b->steady[parent], stage);
@@ -142,27 +142,27 @@ static bool add_place(Build *b, int parent, int stage, PyObject **dict) {
     return true;
 }
 
-/* The type that a guard gives, when the program itself holds it: a stage's tags are looked at before its facts have
- * shown that what leads to the type is unchanged, so nothing else would keep it from being freed memory by then. */
+/* A guard's value, if it is a type that the program keeps alive. Tags are compared before the facts of their stage have
+ * shown that the path to the type is unchanged, so any other type might be freed memory by then. */
 static PyTypeObject *held_type(const CcGuard *g) {
     PyObject *o = g->source == CC_SRC_CONST ? g->key : g->check == CC_CHK_IDENT ? g->want : NULL;
     return o != NULL && PyType_Check(o) ? (PyTypeObject *)o : NULL;
 }
 
-/* The source of a guard whose parent is pinned. False: it has to be read in each run. */
-static bool free_source(Build *b, int i, int stage) {
+/* Adds the words that imply the source of a guard whose parent is pinned. False: it must be read in each run. */
+static bool imply_source(Build *b, int i, int stage) {
     const CcGuard *g = &b->gs->g.at[i];
     PyObject *parent = b->gv[g->parent], *dict;
     const bool steady = b->steady[g->parent];
     PyTypeObject *type;
     switch ((CcSource)g->source) {
     case CC_SRC_DICTOF:
-        if (!add_place(b, g->parent, stage, &dict) || dict == NULL || dict != b->gv[i]) return false;
+        if (!add_dict_pointer(b, g->parent, stage, &dict) || dict == NULL || dict != b->gv[i]) return false;
         add_word(b, &dict->ob_type, stage);
         return add_version(b, dict, -1, stage);
-    case CC_SRC_OWN: return add_place(b, g->parent, stage, &dict) && dict == NULL;
+    case CC_SRC_OWN: return add_dict_pointer(b, g->parent, stage, &dict) && dict == NULL;
     case CC_SRC_KEY: return PyDict_Check(parent) && add_version(b, parent, i, stage);
-    case CC_SRC_BY: return PyDict_Check(parent) && b->m->pinned[g->index] && add_version(b, parent, i, stage);
+    case CC_SRC_TENSOR_KEY: return PyDict_Check(parent) && b->m->pinned[g->index] && add_version(b, parent, i, stage);
     case CC_SRC_TYPE: add_type(b, parent, steady, stage); return true;
     case CC_SRC_TLOOK:
         return (type = held_type(&b->gs->g.at[g->parent])) != NULL && steady && add_tag(b, type, i, stage);
@@ -190,20 +190,20 @@ static bool free_source(Build *b, int i, int stage) {
     case CC_SRC_FUNCTION: return true;
     default: return false;
     }
-    b->m->relies[g->parent] = true;
+    b->m->trusted[g->parent] = true;
     return true;
 }
 
-static bool add_seen(Build *b, int i, int stage) {
-    Seen seen = {.guard = i};
-    cc_tens_mark(b->gv[i], &seen.mark);
-    cc_vec_push(&b->m->seen, seen);
-    cc_vec_push(&b->seen_stage, (uint8_t)stage);
+static bool add_tensor(Build *b, int i, int stage) {
+    TensorFact fact = {.guard = i};
+    cc_tens_fingerprint(b->gv[i], &fact.mark);
+    cc_vec_push(&b->m->tensor, fact);
+    cc_vec_push(&b->tensor_stage, (uint8_t)stage);
     return true;
 }
 
-/* Only words that are safe to look at: the object was shown to be there, and of this type. */
-static bool free_size(Build *b, PyObject *v, int stage) {
+/* Adds the word with an object's length. Earlier words have shown that the object exists and has this type. */
+static bool imply_size(Build *b, PyObject *v, int stage) {
     if (PyTuple_Check(v)) return true;
     if (PyDict_Check(v)) add_word(b, &((PyDictObject *)v)->ma_used, stage);
     else if (PyList_Check(v)) add_word(b, &((PyVarObject *)v)->ob_size, stage);
@@ -211,14 +211,14 @@ static bool free_size(Build *b, PyObject *v, int stage) {
     return true;
 }
 
-/* The check of a guard whose value follows from facts. False: it has to be made in each run. */
-static bool free_check(Build *b, int i, int stage) {
+/* Adds the words that imply the check of a guard whose value is implied. False: it must be made in each run. */
+static bool imply_check(Build *b, int i, int stage) {
     const CcGuard *g = &b->gs->g.at[i];
     PyObject *v = b->gv[i];
     switch ((CcCheck)g->check) {
     case CC_CHK_NONE:
     case CC_CHK_IDENT:
-    case CC_CHK_OTHER:
+    case CC_CHK_IS_NOT:
     case CC_CHK_VALUE:
     case CC_CHK_ANY:
     case CC_CHK_ABSENT:
@@ -231,8 +231,8 @@ static bool free_check(Build *b, int i, int stage) {
     case CC_CHK_TYPE:
         if (v != NULL) add_type(b, v, true, stage);
         return v != NULL;
-    case CC_CHK_TENSOR: return g->dynamic == 0 && add_seen(b, i, stage);
-    case CC_CHK_SIZE: return free_size(b, v, stage);
+    case CC_CHK_TENSOR: return g->dynamic == 0 && add_tensor(b, i, stage);
+    case CC_CHK_SIZE: return imply_size(b, v, stage);
     case CC_CHK_KEYS: return PyDict_Check(v) && !PyODict_Check(v) && add_version(b, v, i, stage);
     case CC_CHK_FUNCTION: {
         PyFunctionObject *f = (PyFunctionObject *)v;
@@ -243,34 +243,34 @@ static bool free_check(Build *b, int i, int stage) {
         return true;
     }
     case CC_CHK_ADDRESS:
-    case CC_CHK_HOLDS: /* another object of that class may get its address */
+    case CC_CHK_HOLDS: /* another instance of that class may get its address */
     case CC_CHK_EQUALSET:
     case CC_CHK_SCOPE:
     case CC_CHK_QUIET:
     case CC_CHK_LAYOUT:
-    case CC_CHK_WAITS:
-    case CC_CHK_STANDS:
+    case CC_CHK_SUSPENDED:
+    case CC_CHK_POSITION:
     case CC_CHK_ALONE:
     case CC_CHK_COUNT: break;
     }
     return false;
 }
 
-static bool instance(PyObject *o) {
-    return o != NULL && (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) && !cc_tens_any(o) && !PyTuple_Check(o) &&
+static bool is_instance(PyObject *o) {
+    return o != NULL && (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) && !cc_tens_is(o) && !PyTuple_Check(o) &&
            !PyList_Check(o) && !PyDict_Check(o) && !PyAnySet_Check(o);
 }
 
-/* A run does not have the value of `other` (-1: none) yet when guards of this mode are asked. LIVE: it need not be what it
- * was. */
-static bool later(const Build *b, int other, int mode) {
+/* Whether a run has no value for `other` (-1: none) yet when it checks guards of this mode; for LIVE guards, whether
+ * the value may have changed since the memo was made. */
+static bool unavailable(const Build *b, int other, int mode) {
     if (other < 0) return false;
     return mode == LIVE ? !b->m->pinned[other] && b->mode[other] != ROOT
                         : b->mode[other] == LIVE || b->mode[other] == PROBE;
 }
 
-static bool compared(const Build *b, const CcGuard *g, int mode) {
-    return later(b, cc_guard_compared(g), mode) || later(b, cc_guard_keyed(g), mode);
+static bool needs_unavailable(const Build *b, const CcGuard *g, int mode) {
+    return unavailable(b, cc_guard_compared(g), mode) || unavailable(b, cc_guard_keyed(g), mode);
 }
 
 /* Sets mode, stage, pinned and steady of a guard. */
@@ -279,33 +279,33 @@ static void place_guard(Build *b, int i) {
     CcMemo *m = b->m;
     if (g->source == CC_SRC_CONST) {
         b->mode[i] = FREE;
-        m->pinned[i] = b->steady[i] = free_check(b, i, 0);
+        m->pinned[i] = b->steady[i] = imply_check(b, i, 0);
         if (!m->pinned[i]) b->mode[i] = LIVE;
         return;
     }
     if (g->source == CC_SRC_ARG || g->source == CC_SRC_SLOT) {
         b->mode[i] = ROOT;
-        const bool compares = compared(b, g, ROOT);
-        if (compares) b->mode[i] = LIVE;
-        m->pinned[i] = !compares && m->child[i] && (b->moving == NULL || !b->moving[i]) &&
-                       (instance(b->gv[i]) || g->check == CC_CHK_IDENT);
-        b->steady[i] = m->pinned[i] && g->check == CC_CHK_IDENT; /* the program holds it */
+        const bool deferred = needs_unavailable(b, g, ROOT);
+        if (deferred) b->mode[i] = LIVE;
+        m->pinned[i] = !deferred && m->child[i] && (b->changing == NULL || !b->changing[i]) &&
+                       (is_instance(b->gv[i]) || g->check == CC_CHK_IDENT);
+        b->steady[i] = m->pinned[i] && g->check == CC_CHK_IDENT; /* the program keeps it alive */
         return;
     }
     b->mode[i] = LIVE;
     if (g->parent < 0 || !m->pinned[g->parent] || g->owned) return;
     const int key = cc_guard_keyed(g), stage = CC_MAX(b->stage[g->parent], key < 0 ? 0 : b->stage[key]);
-    if (compared(b, g, LIVE)) return;
-    const bool follows = free_source(b, i, stage);
+    if (needs_unavailable(b, g, LIVE)) return;
+    const bool implied = imply_source(b, i, stage);
     b->stage[i] = (uint8_t)stage;
-    if (follows && free_check(b, i, stage)) {
+    if (implied && imply_check(b, i, stage)) {
         b->mode[i] = FREE;
         m->pinned[i] = true;
         const bool same = g->source == CC_SRC_SIZE || g->source == CC_SRC_KEYS || g->source == CC_SRC_FUNCTION;
         b->steady[i] = same ? b->steady[g->parent] : true;
         return;
     }
-    if (!m->child[i] || compared(b, g, PROBE) || stage + 1 >= STAGES) return;
+    if (!m->child[i] || needs_unavailable(b, g, PROBE) || stage + 1 >= STAGES) return;
     b->mode[i] = PROBE;
     b->stage[i] = (uint8_t)(stage + 1);
     m->pinned[i] = true;
@@ -313,7 +313,7 @@ static void place_guard(Build *b, int i) {
     cc_vec_push(&b->probe_stage, (uint8_t)(stage + 1));
 }
 
-/* Values that LIVE guards and probes read from or compare with, and that only the memo has. */
+/* Lists the FREE guards whose values other guards read from or compare with; only the memo has those values. */
 static void list_early(Build *b) {
     const CcGuards *gs = b->gs;
     bool *listed = cc_mem_get(((size_t)gs->g.n + 1) * sizeof *listed);
@@ -330,7 +330,7 @@ static void list_early(Build *b) {
     free(listed);
 }
 
-static bool constants(PyObject *tuple) {
+static bool all_constants(PyObject *tuple) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); i++) {
         PyObject *o = PyTuple_GET_ITEM(tuple, i);
         if (o != Py_None && !PyLong_CheckExact(o) && !PyFloat_CheckExact(o) && !PyBool_Check(o) &&
@@ -347,16 +347,16 @@ static void list_guards(Build *b) {
         if (b->mode[i] == ROOT) cc_vec_push(&m->root, i);
         else if (b->mode[i] == LIVE) cc_vec_push(&m->live, i);
         if (g->used && b->mode[i] != LIVE) cc_vec_push(&m->take, i);
-        if (m->relies[i] && PyTuple_CheckExact(b->gv[i]) && constants(b->gv[i])) {
+        if (m->trusted[i] && PyTuple_CheckExact(b->gv[i]) && all_constants(b->gv[i])) {
             cc_vec_push(&m->keep, Py_NewRef(b->gv[i]));
-            m->relies[i] = false;
+            m->trusted[i] = false;
         }
     }
     list_early(b);
 }
 
-/* Sorts one kind by stage, keeping the order otherwise; to[s]: behind the last one of stage s. */
-static void order(void *at, size_t size, int n, const uint8_t *stage, int stages, int *to) {
+/* Sorts an array by stage (stable); to[s]: one behind the last element of stage s. */
+static void sort_by_stage(void *at, size_t size, int n, const uint8_t *stage, int stages, int *to) {
     char *from = cc_mem_get(size * (size_t)n), *out = at;
     if (n > 0) memcpy(from, at, size * (size_t)n);
     int done = 0;
@@ -368,29 +368,29 @@ static void order(void *at, size_t size, int n, const uint8_t *stage, int stages
     free(from);
 }
 
-static void order_all(Build *b) {
+static void sort_all(Build *b) {
     CcMemo *m = b->m;
     m->stages = 1;
     for (int i = 0; i < b->gs->g.n; i++) m->stages = CC_MAX(m->stages, b->stage[i] + 1);
-    order(m->fact_dep.at, sizeof *m->fact_dep.at, m->fact_dep.n, b->fact_stage.at, m->stages, m->fact_to);
-    order(m->fact.at, sizeof *m->fact.at, m->fact.n, b->fact_stage.at, m->stages, m->fact_to);
-    order(m->tag.at, sizeof *m->tag.at, m->tag.n, b->tag_stage.at, m->stages, m->tag_to);
-    order(m->seen.at, sizeof *m->seen.at, m->seen.n, b->seen_stage.at, m->stages, m->seen_to);
-    order(m->probe.at, sizeof *m->probe.at, m->probe.n, b->probe_stage.at, m->stages, m->probe_to);
+    sort_by_stage(m->fact_dep.at, sizeof *m->fact_dep.at, m->fact_dep.n, b->fact_stage.at, m->stages, m->fact_to);
+    sort_by_stage(m->fact.at, sizeof *m->fact.at, m->fact.n, b->fact_stage.at, m->stages, m->fact_to);
+    sort_by_stage(m->tag.at, sizeof *m->tag.at, m->tag.n, b->tag_stage.at, m->stages, m->tag_to);
+    sort_by_stage(m->tensor.at, sizeof *m->tensor.at, m->tensor.n, b->tensor_stage.at, m->stages, m->tensor_to);
+    sort_by_stage(m->probe.at, sizeof *m->probe.at, m->probe.n, b->probe_stage.at, m->stages, m->probe_to);
 }
 
-CcMemo *cc_memo_new(const CcGuards *gs, PyObject *const *gv, const bool *moving) {
+CcMemo *cc_memo_new(const CcGuards *gs, PyObject *const *gv, const bool *changing) {
     const size_t n = (size_t)gs->g.n;
     CcMemo *m = cc_mem_get(sizeof *m);
     m->gv = cc_mem_get(sizeof *m->gv * n);
     memcpy(m->gv, gv, sizeof *gv * n);
     m->child = cc_mem_get(n);
-    m->relies = cc_mem_get(n);
+    m->trusted = cc_mem_get(n);
     m->pinned = cc_mem_get(n);
     Build b = {.m = m,
                .gs = gs,
                .gv = m->gv,
-               .moving = moving,
+               .changing = changing,
                .mode = cc_mem_get(n),
                .stage = cc_mem_get(n),
                .steady = cc_mem_get(n)};
@@ -402,13 +402,13 @@ CcMemo *cc_memo_new(const CcGuards *gs, PyObject *const *gv, const bool *moving)
     }
     for (int i = 0; i < gs->g.n; i++) place_guard(&b, i);
     list_guards(&b);
-    order_all(&b);
+    sort_all(&b);
     cc_map_free(&b.fact_at);
     cc_map_free(&b.tag_at);
     cc_map_free(&b.version_at);
     cc_vec_free(&b.fact_stage);
     cc_vec_free(&b.tag_stage);
-    cc_vec_free(&b.seen_stage);
+    cc_vec_free(&b.tensor_stage);
     cc_vec_free(&b.probe_stage);
     free(b.mode);
     free(b.stage);
@@ -429,19 +429,19 @@ void cc_memo_free(CcMemo *m) {
     cc_vec_free(&m->fact);
     cc_vec_free(&m->fact_dep);
     cc_vec_free(&m->tag);
-    cc_vec_free(&m->seen);
+    cc_vec_free(&m->tensor);
     cc_vec_free(&m->watch);
     cc_vec_free(&m->keep);
     free(m->gv);
     free(m->child);
-    free(m->relies);
+    free(m->trusted);
     free(m->pinned);
     free(m);
 }
 
 uint64_t cc_memo_hits(const CcMemo *m) { return m->hits; }
 
-int cc_memo_steps(const CcMemo *m) { return m->root.n + m->probe.n + m->fact.n + m->tag.n + m->seen.n + m->live.n; }
+int cc_memo_steps(const CcMemo *m) { return m->root.n + m->probe.n + m->fact.n + m->tag.n + m->tensor.n + m->live.n; }
 
 bool cc_memo_running(const CcMemo *m) { return m->running > 0; }
 
@@ -449,7 +449,7 @@ bool cc_memo_running(const CcMemo *m) { return m->running > 0; }
 
 enum { PASSED = -1 };
 
-/* Something in a dict or type is another thing: asks the guards that read it. */
+/* A dict or type has changed: checks the guards that read from it. */
 static int recheck(CcMemo *m, const CcGuards *gs, const CcGuardState *state, int dep) {
     if (dep < 0) return CC_MEMO_MISS;
     for (; dep >= 0; dep = m->dep.at[dep].next) {
@@ -457,7 +457,7 @@ static int recheck(CcMemo *m, const CcGuards *gs, const CcGuardState *state, int
         const CcGuard *g = &gs->g.at[id];
         PyObject *v = cc_guard_read(g, state, m->gv);
         if (!cc_guard_holds(g, v, m->gv)) return id;
-        if (m->relies[id] || (v != m->gv[id] && m->child[id])) return CC_MEMO_MISS;
+        if (m->trusted[id] || (v != m->gv[id] && m->child[id])) return CC_MEMO_MISS;
         m->gv[id] = v;
     }
     return PASSED;
@@ -488,21 +488,21 @@ static int run_tags(CcMemo *m, const CcGuards *gs, const CcGuardState *state, in
 
 static int run_tensors(CcMemo *m, const CcGuards *gs, int from, int to) {
     for (int i = from; i < to; i++) {
-        Seen *s = &m->seen.at[i];
+        TensorFact *s = &m->tensor.at[i];
         const CcGuard *g = &gs->g.at[s->guard];
         PyObject *o = m->gv[s->guard];
-        if (cc_tens_same(o, (PyTypeObject *)g->want, &s->mark)) {
+        if (cc_tens_same_fingerprint(o, (PyTypeObject *)g->want, &s->mark)) {
             if (!g->grad || cc_tens_requires_grad(o) == g->type->requires_grad) continue;
             return s->guard;
         }
         if (!cc_guard_holds(g, o, m->gv)) return s->guard;
-        if (s->mark.n > 0) cc_tens_mark(o, &s->mark);
+        if (s->mark.n > 0) cc_tens_fingerprint(o, &s->mark);
     }
     return PASSED;
 }
 
-/* Roots and probes: what is pinned has to be the object that it was. */
-static int ask(CcMemo *m, const CcGuards *gs, const CcGuardState *state, PyObject **gv, int id) {
+/* Reads and checks a root or probe; a pinned one must be the same object as before. */
+static int run_guard(CcMemo *m, const CcGuards *gs, const CcGuardState *state, PyObject **gv, int id) {
     const CcGuard *g = &gs->g.at[id];
     gv[id] = cc_guard_read(g, state, gv);
     if (!cc_guard_holds(g, gv[id], gv)) return id;
@@ -511,15 +511,15 @@ static int ask(CcMemo *m, const CcGuards *gs, const CcGuardState *state, PyObjec
 
 static int run_stages(CcMemo *m, const CcGuards *gs, const CcGuardState *state, PyObject **gv) {
     int r = PASSED;
-    for (int s = 0, probe = 0, fact = 0, tag = 0, seen = 0; s < m->stages; s++) {
+    for (int s = 0, probe = 0, fact = 0, tag = 0, tensor = 0; s < m->stages; s++) {
         for (; probe < m->probe_to[s]; probe++)
-            if ((r = ask(m, gs, state, gv, m->probe.at[probe])) != PASSED) return r;
+            if ((r = run_guard(m, gs, state, gv, m->probe.at[probe])) != PASSED) return r;
         if ((r = run_tags(m, gs, state, tag, m->tag_to[s])) != PASSED) return r;
         if ((r = run_facts(m, gs, state, fact, m->fact_to[s])) != PASSED) return r;
-        if ((r = run_tensors(m, gs, seen, m->seen_to[s])) != PASSED) return r;
+        if ((r = run_tensors(m, gs, tensor, m->tensor_to[s])) != PASSED) return r;
         fact = m->fact_to[s];
         tag = m->tag_to[s];
-        seen = m->seen_to[s];
+        tensor = m->tensor_to[s];
     }
     return PASSED;
 }
@@ -548,22 +548,22 @@ static int run_live(const CcMemo *m, const CcGuards *gs, const CcGuardState *sta
     return PASSED;
 }
 
-static int run_all(CcMemo *m, const CcGuards *gs, const CcGuardState *state, PyObject **gv, int *moved) {
+static int run_all(CcMemo *m, const CcGuards *gs, const CcGuardState *state, PyObject **gv, int *changed) {
     for (int i = 0; i < m->early.n; i++) gv[m->early.at[i]] = m->gv[m->early.at[i]];
     for (int i = 0; i < m->root.n; i++) {
-        const int r = ask(m, gs, state, gv, m->root.at[i]);
+        const int r = run_guard(m, gs, state, gv, m->root.at[i]);
         if (r == PASSED) continue;
-        if (r == CC_MEMO_MISS) *moved = m->root.at[i];
+        if (r == CC_MEMO_MISS) *changed = m->root.at[i];
         return r;
     }
     const int r = run_stages(m, gs, state, gv);
     return r == PASSED ? run_live(m, gs, state, gv) : r;
 }
 
-int cc_memo_run(CcMemo *m, const CcGuards *gs, const CcGuardState *state, PyObject **gv, int *moved) {
-    *moved = -1;
+int cc_memo_run(CcMemo *m, const CcGuards *gs, const CcGuardState *state, PyObject **gv, int *changed) {
+    *changed = -1;
     m->running++;
-    const int r = run_all(m, gs, state, gv, moved);
+    const int r = run_all(m, gs, state, gv, changed);
     m->running--;
     m->hits += r == PASSED;
     return r;

@@ -44,7 +44,7 @@ bool cc_type_same_layout(const CcType *a, const CcType *b) {
     return cc_type_same_shape(a, b) && memcmp(a->stride, b->stride, sizeof *a->stride * (size_t)a->ndim) == 0;
 }
 
-void cc_type_make_last(CcType *t) {
+void cc_type_make_channels_last(CcType *t) {
     int64_t stride = t->size[1];
     t->stride[1] = 1;
     for (int d = t->ndim - 1; d > 1; stride *= t->size[d--]) t->stride[d] = stride;
@@ -71,7 +71,7 @@ int64_t cc_type_extent(const CcType *t) {
 bool cc_type_dense(const CcType *t) {
     if (t->ndim < 0) return false;
     if (cc_type_numel(t) == 0) return true;
-    /* Walk the dims from the smallest stride up: each must begin where the ones below end. */
+    /* Walk the dims from the smallest stride up: each must start where the dims below end. */
     bool done[CC_MAX_DIMS] = {false};
     int64_t expect = 1;
     for (int k = 0; k < t->ndim; k++) {
@@ -112,7 +112,7 @@ uint16_t cc_dtype_narrow(CcDtype half, float f) {
     if (half == CC_DT_BF16) return f != f ? 0x7fc0 : (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
     if (size > 0x7f800000) return (uint16_t)(sign | 0x7e00);
     if (size >= 0x47800000) return (uint16_t)(sign | 0x7c00);
-    /* Below its normal numbers: the sum with 0.5 has the result in its last bits, rounded. */
+    /* Subnormal result: adding 0.5 leaves the rounded result in the lowest bits. */
     if (size < 0x38800000) return (uint16_t)(sign | (bits_of(float_of(size) + 0.5f) - bits_of(0.5f)));
     return (uint16_t)(sign | ((size + 0xfff + (size >> 13 & 1)) - (112u << 23)) >> 13);
 }
@@ -120,7 +120,7 @@ uint16_t cc_dtype_narrow(CcDtype half, float f) {
 bool cc_type_reshapes(const CcType *from, const CcType *to) {
     int64_t chunk = 1, taken = 1;
     int v = to->ndim - 1;
-    if (cc_type_numel(from) == 0 || from->ndim == 0) return true; /* no element is anywhere else */
+    if (cc_type_numel(from) == 0 || from->ndim == 0) return true; /* there is no other element to misplace */
     int64_t base = from->stride[from->ndim - 1];
     for (int d = from->ndim - 1; d >= 0; d--) {
         chunk *= from->size[d];

@@ -1,10 +1,10 @@
-/* edit: rewrites a graph in place. What a change overwrites is kept, so a pass tries a rewrite and takes it back where no
- * back-end wants the result; both cost what the rewrite touches, not what the graph has.
+/* edit: rewrites a graph in place. The undo log keeps what a change overwrites, so a pass can try a rewrite and undo
+ * it if no back-end takes the result. Both cost what the rewrite touches, not the size of the graph.
  *
  *   mark = cc_edit_mark(g); rewrite(g, node); cc_group_keeps(g, node, mark, rules);      or cc_edit_undo(g, mark)
  *
- * New nodes stand at the end of the graph's until the pass is over: so numbers of nodes stay, and putting them in their
- * places is done once. */
+ * New nodes are appended and stay at the end until the pass is over: node numbers stay valid, and cc_edit_settle()
+ * moves all new nodes into place at once. */
 #include "ir.h"
 
 /* ------------------------------------------------------------------ who reads what */
@@ -19,7 +19,7 @@ static void count_node(CcGraph *g, const CcNode *n, int by) {
     for (int i = 0; i < n->n_in; i++) count_operand(g, cc_graph_operand(g, n, i), by);
 }
 
-/* What the pass itself has made is new to the count: it is looked for. */
+/* `reads` does not count values that the pass itself made; their readers are searched. */
 int cc_edit_reads(const CcGraph *g, int value) {
     if (value < g->n_reads) return g->reads[value];
     int reads = 0;
@@ -38,7 +38,7 @@ static void count_all(CcGraph *g) {
     for (int i = 0; i < g->node.n; i++) count_node(g, &g->node.at[i], 1);
 }
 
-/* Did the pass keep count? (Where it made values windows, operands count for other ones.) */
+/* Does `reads` match the graph? (If the pass turned values into windows, the counts belong to other values.) */
 static void check_counts(CcGraph *g) {
     for (int i = 0; i < g->undo.n; i++) {
         const CcEdit *e = &g->undo.at[i];
@@ -58,7 +58,7 @@ CcEditMark cc_edit_mark(const CcGraph *g) {
     return (CcEditMark){g->undo.n, g->node.n, g->val.n, g->operand.n, g->moved.n};
 }
 
-/* Nodes that were appended go first: what they read may be a window that goes with them. */
+/* Undo nodes first: the values they read may be windows that this undo removes. */
 void cc_edit_undo(CcGraph *g, CcEditMark mark) {
     while (g->node.n > mark.node) count_node(g, &g->node.at[--g->node.n], -1);
     while (g->undo.n > mark.undo) {
@@ -118,6 +118,11 @@ void cc_edit_rewrite(CcGraph *g, int node, CcOpId op, const CcOperand *in, int n
     g->node.at[node].rewritten = true;
 }
 
+void cc_edit_make_in(CcGraph *g, int node, CcOpId op, const void *in) {
+    CcOperand out[CC_OPERANDS_MAX];
+    cc_edit_rewrite(g, node, op, out, cc_operands_write(op, in, out));
+}
+
 int cc_edit_insert(CcGraph *g, int before, const CcNode *n) {
     cc_vec_push(&g->node, *n);
     cc_vec_push(&g->moved, (CcEditPlace){g->node.n - 1, before});
@@ -136,7 +141,8 @@ void cc_edit_drop(CcGraph *g, int node) {
 
 /* ------------------------------------------------------------------ the end of a pass */
 
-/* Nodes in program order; to[node]: where it stands now. What named a dropped node names the first one in its place. */
+/* Puts nodes in program order; to[node] is the new position. References to a dropped node move to the first node
+ * that replaced it. */
 static void put_in_order(CcGraph *g, int *to) {
     const int n = g->node.n;
     CcNode *was = cc_mem_get(sizeof *was * (size_t)n);

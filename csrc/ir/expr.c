@@ -1,14 +1,13 @@
-/* expr: parses the expression column of ops.def, once. A row's grammar:
+/* expr: parses the expression column of ops.def, once. The grammar of a row:
  *
  *   row   = { name "=" sum ";" } sum
- *   sum   = prod { ("+" | "-" | "&" | "|" | "^") prod }      (one level: the rows put parentheses
- * where it matters) prod  = unary { ("*" | "/") unary } unary = "-" unary | number | literal | name
- * | operand ["=" number-or-literal] | "bool(" operand ")" | "int(" operand ")" | "index(" operand ")" | "share("
- * operand ")" | "rounded(" sum ")" | "number(" sum ")" | "at(" operand "," sum ")" | primitive "(" sum {"," sum} ")" |
- * "(" sum ")"
+ *   sum   = prod { ("+" | "-" | "&" | "|" | "^") prod }      (one level: rows use parentheses where precedence matters)
+ *   prod  = unary { ("*" | "/") unary }
+ *   unary = "-" unary | number | literal | "grad" | "result" | name | operand ["=" number-or-literal] | "(" sum ")"
+ *         | "bool(" operand ")" | "int(" operand ")" | "index(" operand ")" | "share(" operand ")"
+ *         | "rounded(" sum ")" | "number(" sum ")" | "at(" operand "," sum ")" | primitive "(" sum {"," sum} ")"
  *
- * Names and operands are single lower-case letters: a to j are operands, unless a part was given
- * that name before. */
+ * Names and operands are single lower-case letters: a to j are operands unless the row defined that name earlier. */
 #include <ctype.h>
 #include <math.h>
 #include <pthread.h>
@@ -19,6 +18,7 @@ typedef struct Parser {
     const char *row, *at;
     CcExpr *out;
     int named[26]; /* letter -> node + 1 */
+    int grad;      /* the operand "grad"; "result" follows it. -1: the row is no derivative */
     CcErr *err;
 } Parser;
 
@@ -30,7 +30,7 @@ typedef struct Case {
     int operand;
     double value;
     const char *text;
-    bool half; /* only of float16 on the CPU */
+    bool half; /* a CC_OPCASE_HALF: only for float16 on the CPU */
 } Case;
 #define SINGLE NAN
 static const Case CASES[] = {
@@ -97,6 +97,14 @@ static int literal(Parser *p, int n) {
     return fail(p, "unknown name");
 }
 
+/* grad, result: the last two operands of a derivative. -> node; -1: failed, -2: another word */
+static int after_operands(Parser *p, int n) {
+    const bool grad = n == 4 && memcmp(p->at, "grad", 4) == 0, result = n == 6 && memcmp(p->at, "result", 6) == 0;
+    if (p->grad < 0 || (!grad && !result)) return -2;
+    p->at += n;
+    return push(p, (CcExprNode){.kind = CC_X_ARG, .arg = (int8_t)(p->grad + result), .dflt = -1});
+}
+
 static int word_length(const char *s) {
     int n = 0;
     while (isalnum((unsigned char)s[n])) n++;
@@ -116,8 +124,8 @@ static int operand(Parser *p, int kind) {
     return push(p, (CcExprNode){.kind = kind, .arg = (int8_t)(letter - 'a'), .dflt = (int8_t)dflt});
 }
 
-/* bool(a), int(a), index(a): the operand in another type; share(a): checked; rounded(x), number(x): x in T; at(a, i):
- * element i of the operand. */
+/* bool(a), int(a), index(a): the operand in another type; share(a): range-checked; rounded(x), number(x): x in T;
+ * at(a, i): element i of the operand. */
 static int conversion(Parser *p, int kind) {
     int v = -1;
     int8_t arg = 0;
@@ -182,7 +190,10 @@ static int unary(Parser *p) {
     const int n = word_length(p->at);
     if (n == 0) return fail(p, "an operand is missing");
     if (p->at[n] == '(') return call(p, n);
-    if (n > 1) return literal(p, n);
+    if (n > 1) {
+        const int v = after_operands(p, n);
+        return v == -2 ? literal(p, n) : v;
+    }
     const int named = p->named[c - 'a'];
     if (named) {
         p->at++;
@@ -218,8 +229,9 @@ static int sum(Parser *p) {
     return v;
 }
 
-static int parse(const char *row, CcExpr *out, CcErr *err) {
+static int parse(CcOpId op, const char *row, CcExpr *out, CcErr *err) {
     Parser p = {.row = row, .at = row, .out = out, .err = err};
+    p.grad = cc_op_base(op) == op ? -1 : cc_op_grad_at(op);
     for (;;) {
         peek(&p);
         const char name = *p.at;
@@ -232,9 +244,8 @@ static int parse(const char *row, CcExpr *out, CcErr *err) {
             p.named[name - 'a'] = v + 1;
             continue;
         }
-        if (peek(&p)) return fail(&p, "something follows the expression");
-        /* The result must be the last node: a row may end in a named part or a bare operand seen
-         * before. */
+        if (peek(&p)) return fail(&p, "text follows the expression");
+        /* The result must be the last node, so a row may not end in an already parsed named part or bare operand. */
         return v == out->n - 1 ? 0 : fail(&p, "the result is not the last node");
     }
 }
@@ -242,10 +253,10 @@ static int parse(const char *row, CcExpr *out, CcErr *err) {
 static void parse_all(void) {
     for (int i = 0; i < CC_OP_ROWS; i++) {
         const CcOpInfo *info = cc_op_info((CcOpId)i);
-        if (*info->expr && parse(info->expr, &parsed.row[i], &parsed.err) < 0) parsed.status = -1;
+        if (*info->expr && parse((CcOpId)i, info->expr, &parsed.row[i], &parsed.err) < 0) parsed.status = -1;
     }
     for (int i = 0; i < CC_COUNT(CASES); i++) {
-        if (parse(CASES[i].text, &parsed.special[i], &parsed.err) < 0) parsed.status = -1;
+        if (parse(CASES[i].op, CASES[i].text, &parsed.special[i], &parsed.err) < 0) parsed.status = -1;
         parsed.has_case[CASES[i].op] = true;
     }
 }
@@ -263,10 +274,18 @@ bool cc_expr_counts(const CcExpr *e) {
     return false;
 }
 
-const CcExpr *cc_op_expr(const CcGraph *g, const CcNode *node) {
-    if (!*cc_op_info((CcOpId)node->op)->expr || cc_op_init(NULL) < 0) return NULL;
-    for (int i = 0; i < CC_COUNT(CASES) && parsed.has_case[node->op]; i++) {
-        if (CASES[i].op != node->op || CASES[i].operand >= node->n_in) continue;
+bool cc_expr_reads(const CcExpr *e, int operand) {
+    for (int i = 0; i < e->n; i++) {
+        const CcExprNode *x = &e->node[i];
+        if (x->arg == operand && (x->kind <= CC_X_SHARE_ARG || x->kind == CC_X_AT)) return true;
+    }
+    return false;
+}
+
+const CcExpr *cc_op_expr_as(const CcGraph *g, const CcNode *node, CcOpId op) {
+    if (!*cc_op_info(op)->expr || cc_op_init(NULL) < 0) return NULL;
+    for (int i = 0; i < CC_COUNT(CASES) && parsed.has_case[op]; i++) {
+        if (CASES[i].op != op || CASES[i].operand >= node->n_in) continue;
         if (CASES[i].half && (g->gpu || !node->n_out || g->val.at[node->out0].type.dtype != CC_DT_F16)) continue;
         if (CASES[i].operand < 0) {
             if (node->n_out && cc_dtype_info((CcDtype)g->val.at[node->out0].type.dtype)->kind != 'f')
@@ -282,5 +301,7 @@ const CcExpr *cc_op_expr(const CcGraph *g, const CcNode *node) {
             (o->kind == CC_IN_FLOAT && o->f == CASES[i].value))
             return &parsed.special[i];
     }
-    return &parsed.row[node->op];
+    return &parsed.row[op];
 }
+
+const CcExpr *cc_op_expr(const CcGraph *g, const CcNode *node) { return cc_op_expr_as(g, node, (CcOpId)node->op); }

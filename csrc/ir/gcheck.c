@@ -1,5 +1,5 @@
-/* gcheck: what a valid graph is. Run by the compile pipeline before anything reads the graph, so the passes may assume it;
- * in debug builds what passes have made is checked as well, behind each rewrite and each pass. */
+/* gcheck: the graph verifier. The compile pipeline runs it before anything reads the graph, so passes may assume a
+ * valid graph; debug builds also check the graph after each rewrite and each pass. */
 #include "ir.h"
 
 static int check_operands(const CcGraph *g, int id, const CcNode *n, CcErr *err) {
@@ -9,31 +9,29 @@ static int check_operands(const CcGraph *g, int id, const CcNode *n, CcErr *err)
         return cc_err_set(err, CC_E_VERIFY, "node %d: results out of range", id);
     for (int i = 0; i < n->n_in; i++) {
         const CcOperand *o = &g->operand.at[n->in0 + i];
-        if ((int)o->kind < CC_IN_VALUE || o->kind > CC_IN_NUMBER)
+        if ((int)o->kind < CC_IN_NONE || o->kind > CC_IN_NUMBER)
             return cc_err_set(err, CC_E_VERIFY, "node %d: operand %d has no kind", id, i);
         if (o->kind != CC_IN_VALUE) continue;
         if (o->value < 0 || o->value >= g->val.n)
             return cc_err_set(err, CC_E_VERIFY, "node %d: operand %d names value %d", id, i, o->value);
         if (g->val.at[o->value].def >= id)
-            return cc_err_set(err, CC_E_VERIFY, "node %d: operand %%%d is made later", id, o->value);
+            return cc_err_set(err, CC_E_VERIFY, "node %d: operand %%%d is made by a later node", id, o->value);
     }
     for (int i = 0; i < n->n_out; i++)
         if (g->val.at[n->out0 + i].def != id)
-            return cc_err_set(err, CC_E_VERIFY, "node %d: result %%%d says it is made by node %d", id, n->out0 + i,
+            return cc_err_set(err, CC_E_VERIFY, "node %d: result %%%d names node %d as its maker", id, n->out0 + i,
                               g->val.at[n->out0 + i].def);
     return 0;
 }
 
-/* Does the expression read this operand, or only hold on to it (fill_like)? */
+/* Does the expression read this operand, or only name it for the host (fill_like)? */
 static bool reads(const CcGraph *g, const CcNode *n, int operand) {
     const CcExpr *e = cc_op_expr(g, n);
-    bool found = !e;
-    for (int i = 0; e && i < e->n; i++) found = found || (e->node[i].kind != CC_X_OP && e->node[i].arg == operand);
-    return found;
+    return !e || cc_expr_reads(e, operand);
 }
 
-/* The result's shape is the broadcast of the tensor operands. A fill has none, and takes its shape from the record; what
- * an expression computes of places may be larger. */
+/* The result's shape is the broadcast of the tensor operands. A fill has no tensor operands and takes the recorded
+ * shape; an expression that computes positions may have a larger result. */
 static int check_broadcast(const CcGraph *g, int id, const CcNode *n, CcErr *err) {
     const CcType *out = &g->val.at[n->out0].type;
     bool any = false;
@@ -90,22 +88,22 @@ static int check_dtype(const CcGraph *g, int id, const CcNode *n, CcErr *err) {
 
 static int check_rules(const CcGraph *g, int id, CcErr *err) {
     const CcNode *n = &g->node.at[id];
-    if (n->op >= CC_OP_ROWS) return cc_err_set(err, CC_E_VERIFY, "node %d: there is no op %d", id, n->op);
+    if (n->op >= CC_OP_ROWS) return cc_err_set(err, CC_E_VERIFY, "node %d: no op %d exists", id, n->op);
     const CcOpInfo *info = cc_op_info((CcOpId)n->op);
-    if (info->arity >= 0 && n->n_in > info->arity)
-        return cc_err_set(err, CC_E_VERIFY, "node %d (%s): %d operands, at most %d expected", id, info->name, n->n_in,
-                          info->arity);
+    int ints, rest;
+    if (!cc_operands_count(n, &ints, &rest))
+        return cc_err_set(err, CC_E_VERIFY, "node %d (%s): the op has no form with %d operands", id, info->name,
+                          n->n_in);
     if (info->kind != CC_K_POINTWISE && info->kind != CC_K_MATMUL) return 0;
     const bool in_place = n->n_out == 0 && n->flags & CC_N_WRITES && info->kind == CC_K_POINTWISE;
     if (n->n_out != 1 && !in_place)
         return cc_err_set(err, CC_E_VERIFY, "node %d (%s): %d results, 1 expected", id, info->name, n->n_out);
-    /* In-place and out= forms convert to the written tensor's dtype and shape; they belong to the
-     * host. */
+    /* In-place and out= forms convert to the dtype and shape of the written tensor; the host runs them. */
     if (info->kind == CC_K_MATMUL || (n->flags & CC_N_WRITES) || g->val.at[n->out0].type.ndim < 0) return 0;
     return check_broadcast(g, id, n, err) < 0 ? -1 : check_dtype(g, id, n, err);
 }
 
-/* Bytes from a value's first element to its first and behind its last one, in memory. */
+/* Byte range of a value's elements in memory, relative to its first element. */
 static void reach(const CcType *t, int64_t *from, int64_t *to) {
     const int64_t each = cc_dtype_info((CcDtype)t->dtype)->size;
     int64_t least = 0, most = 0;
@@ -118,18 +116,19 @@ static void reach(const CcType *t, int64_t *from, int64_t *to) {
     *to = (most + 1) * each;
 }
 
-/* A window has memory to look into, and looks at nothing else. */
+/* A window needs a base with memory and stays inside it. */
 static int check_window(const CcGraph *g, int v, CcErr *err) {
     const int base = cc_graph_base(g, v);
     if (base < 0 || base >= g->val.n || (base != v && g->val.at[base].window_of))
-        return cc_err_set(err, CC_E_VERIFY, "value %%%d: a window of value %d, which has no memory", v, base);
+        return cc_err_set(err, CC_E_VERIFY, "value %%%d: window of value %d, which has no memory", v, base);
     const CcType *t = &g->val.at[v].type, *whole = &g->val.at[base].type;
     if (base == v || t->ndim < 0 || whole->ndim < 0 || !cc_type_numel(t) || !cc_type_numel(whole)) return 0;
     int64_t from, to, begin, end;
     reach(t, &from, &to);
     reach(whole, &begin, &end);
     if (from + g->val.at[v].offset >= begin && to + g->val.at[v].offset <= end) return 0;
-    return cc_err_set(err, CC_E_VERIFY, "value %%%d: bytes %lld to %lld of %%%d, which has %lld to %lld", v,
+    return cc_err_set(err, CC_E_VERIFY,
+                      "value %%%d: window of bytes %lld to %lld of %%%d, which has bytes %lld to %lld", v,
                       (long long)(from + g->val.at[v].offset), (long long)(to + g->val.at[v].offset), base,
                       (long long)begin, (long long)end);
 }
@@ -140,7 +139,7 @@ int cc_graph_check_windows(const CcGraph *g, CcErr *err) {
     return 0;
 }
 
-/* The dim that a product sums over has one size. */
+/* The operands of a product agree on the size of the summed dim. */
 static int check_inner(const CcGraph *g, int id, const CcNode *n, CcErr *err) {
     const bool linear = n->op == CC_OP_linear, plain = n->op == CC_OP_matmul || n->op == CC_OP_mm || n->op == CC_OP_bmm;
     const CcOperand *a = n->n_in > 1 ? cc_graph_operand(g, n, 0) : NULL, *b = a ? cc_graph_operand(g, n, 1) : NULL;
@@ -148,11 +147,11 @@ static int check_inner(const CcGraph *g, int id, const CcNode *n, CcErr *err) {
     const CcType *x = &g->val.at[a->value].type, *w = &g->val.at[b->value].type;
     const int row = linear || w->ndim == 1 ? w->ndim - 1 : w->ndim - 2;
     if (x->ndim < 1 || w->ndim < 1 || x->size[x->ndim - 1] == w->size[row]) return 0;
-    return cc_err_set(err, CC_E_VERIFY, "node %d (%s): sums over %lld and %lld elements", id,
+    return cc_err_set(err, CC_E_VERIFY, "node %d (%s): the operands' summed dims differ: %lld and %lld elements", id,
                       cc_op_info((CcOpId)n->op)->name, (long long)x->size[x->ndim - 1], (long long)w->size[row]);
 }
 
-/* The sizes of the result, as far as they follow from the operands'. A product may make them in another shape
+/* Checks the result's sizes as far as they follow from the operands. A product may store its result in another shape
  * (pass/views.c). */
 static int check_sizes(const CcGraph *g, int id, const CcNode *n, CcErr *err) {
     CcType out;
@@ -178,11 +177,16 @@ int cc_graph_check_node(const CcGraph *g, int id, CcErr *err) {
     }
     for (int i = 0; i < n->n_out; i++)
         if (check_window(g, n->out0 + i, err) < 0) return -1;
-    if (check_rules(g, id, err) < 0 || check_inner(g, id, n, err) < 0) return -1;
+    if (check_rules(g, id, err) < 0) return -1;
+    const CcOperandSpec *wrong = cc_operands_wrong(g, n);
+    if (wrong)
+        return cc_err_set(err, CC_E_VERIFY, "node %d (%s): operand '%s' is missing or has the wrong kind", id,
+                          cc_op_info((CcOpId)n->op)->name, wrong->name);
+    if (check_inner(g, id, n, err) < 0) return -1;
     return check_sizes(g, id, n, err);
 }
 
-/* Is this value a result of the node that it says makes it, or (part of) memory that this node makes or writes? */
+/* Is this value a result of its `def` node, or a window of memory that this node makes or writes? */
 static bool is_made(const CcGraph *g, int value, int node) {
     const CcNode *n = &g->node.at[node];
     for (int i = 0; i < n->n_out; i++)
@@ -190,7 +194,7 @@ static bool is_made(const CcGraph *g, int value, int node) {
     return false;
 }
 
-/* A slot of CcGraph.operand is one node's: cc_edit_operand() changes it for all that have it. */
+/* Each slot of CcGraph.operand belongs to one node: cc_edit_operand() would change a shared slot for all owners. */
 static int check_slots(const CcGraph *g, CcErr *err) {
     bool *taken = cc_mem_get((size_t)g->operand.n + 1);
     int shared = -1;
@@ -201,7 +205,7 @@ static int check_slots(const CcGraph *g, CcErr *err) {
             *slot = true;
         }
     free(taken);
-    return shared < 0 ? 0 : cc_err_set(err, CC_E_VERIFY, "node %d: its operands are another node's, too", shared);
+    return shared < 0 ? 0 : cc_err_set(err, CC_E_VERIFY, "node %d: shares its operand slots with another node", shared);
 }
 
 int cc_graph_check_rewritten(const CcGraph *g, const bool *live, CcErr *err) {
@@ -216,7 +220,8 @@ int cc_graph_check_rewritten(const CcGraph *g, const bool *live, CcErr *err) {
             if (def >= id)
                 return cc_err_set(err, CC_E_VERIFY, "node %d: operand %%%d is made by node %d", id, o->value, def);
             if (def >= 0 && !is_made(g, o->value, def))
-                return cc_err_set(err, CC_E_VERIFY, "node %d: operand %%%d is no result of node %d", id, o->value, def);
+                return cc_err_set(err, CC_E_VERIFY, "node %d: operand %%%d is not a result of node %d", id, o->value,
+                                  def);
         }
     }
     return 0;
@@ -231,7 +236,7 @@ int cc_graph_check_structure(const CcGraph *g, CcErr *err) {
         if (v->def < 0) continue;
         const CcNode *n = &g->node.at[v->def];
         if (i < n->out0 || i >= n->out0 + n->n_out)
-            return cc_err_set(err, CC_E_VERIFY, "value %%%d is no result of node %d", i, v->def);
+            return cc_err_set(err, CC_E_VERIFY, "value %%%d is not a result of node %d", i, v->def);
     }
     for (int i = 0; i < g->node.n; i++)
         if (check_operands(g, i, &g->node.at[i], err) < 0) return -1;

@@ -1,4 +1,4 @@
-/* graph: makes graphs. Values and nodes are only ever appended, so indices stay valid. */
+/* graph: makes graphs. Values and nodes are only ever appended, so their indices stay valid. */
 #include "ir.h"
 
 CcGraph *cc_graph_new(void) { return cc_mem_get(sizeof(CcGraph)); }

@@ -1,4 +1,4 @@
-/* gread: reads what gtext.c prints. For golden files of passes, and for graphs of reports. */
+/* gread: parses the text that gtext.c prints, for golden files of passes and graphs in reports. */
 #include <ctype.h>
 
 #include "ir.h"
@@ -12,7 +12,7 @@ static void spaces(Reader *r) {
     while (*r->at == ' ') r->at++;
 }
 
-/* What comes next, if it is just this. */
+/* Consumes `s` if it comes next. */
 static bool take(Reader *r, const char *text) {
     const size_t n = strlen(text);
     if (strncmp(r->at, text, n) != 0) return false;
@@ -20,7 +20,7 @@ static bool take(Reader *r, const char *text) {
     return true;
 }
 
-/* A word of its own behind a space. */
+/* Consumes a whole word after a space. */
 static bool word(Reader *r, const char *text) {
     const char *before = r->at;
     spaces(r);
@@ -99,7 +99,7 @@ static bool value(Reader *r, int def, int *made) {
         else if (word(r, "grad")) v.type.requires_grad = true;
         else if (word(r, "out")) v.is_output = true;
         else if (word(r, "narrowed")) v.narrowed = true;
-        else if (word(r, "last")) v.last = true;
+        else if (word(r, "channels_last")) v.channels_last = true;
         else if (word(r, "hidden")) v.hidden = true;
         else if (word(r, "scalar")) v.scalar = true;
         else if (word(r, "of")) {
@@ -113,7 +113,7 @@ static bool value(Reader *r, int def, int *made) {
     return true;
 }
 
-/* An int, or a float, which has a '.', an exponent, or is inf or nan. */
+/* An int, or a float: it has a '.' or an exponent, or is inf or nan. */
 static bool constant(Reader *r, CcOperand *o) {
     char *end;
     const double f = strtod(r->at, &end);
@@ -154,13 +154,35 @@ static bool operand(Reader *r, CcOperand *o) {
     return constant(r, o);
 }
 
+/* Skips an operand's `name=`, if any: position alone identifies operands. */
+static void operand_name(Reader *r) {
+    const char *before = r->at;
+    char text[48];
+    if (!isalpha((unsigned char)*r->at) || !name(r, text, sizeof text) || !take(r, "=")) r->at = before;
+}
+
+static bool operands(Reader *r, CcNode *n) {
+    CcOperand o;
+    n->in0 = r->g->operand.n;
+    while (!take(r, ")")) {
+        if (n->n_in && !take(r, ", ")) return false;
+        operand_name(r);
+        (void)take(r, "[");
+        if (!operand(r, &o)) return false;
+        (void)take(r, "]");
+        cc_vec_push(&r->g->operand, o);
+        n->n_in++;
+    }
+    return true;
+}
+
 static bool node_words(Reader *r, CcNode *n) {
     int64_t i;
     for (;;) {
         if (word(r, "writes")) n->flags |= CC_N_WRITES;
         else if (word(r, "random")) n->flags |= CC_N_RANDOM;
         else if (word(r, "effect")) n->flags |= CC_N_EFFECT;
-        else if (word(r, "again")) n->again = true;
+        else if (word(r, "repeatable")) n->repeatable = true;
         else if (word(r, "uncounted")) n->uncounted = true;
         else if (word(r, "rewritten")) n->rewritten = true;
         else if (word(r, "from")) {
@@ -174,25 +196,17 @@ static bool node_words(Reader *r, CcNode *n) {
 static bool node(Reader *r, CcNode n) {
     char op[48];
     int64_t host;
-    CcOperand o;
     if (!name(r, op, sizeof op) || !take(r, "(")) return false;
     n.op = (uint16_t)cc_op_find(op);
     if (n.op == CC_OP_host && strcmp(op, "host") != 0) return false;
-    n.in0 = r->g->operand.n;
-    while (!take(r, ")")) {
-        if (n.n_in && !take(r, ", ")) return false;
-        if (!operand(r, &o)) return false;
-        cc_vec_push(&r->g->operand, o);
-        n.n_in++;
-    }
-    if (!take(r, " #") || !number(r, &host)) return false;
+    if (!operands(r, &n) || !take(r, " #") || !number(r, &host)) return false;
     n.host = (int32_t)host;
     if (!node_words(r, &n)) return false;
     cc_vec_push(&r->g->node, n);
     return true;
 }
 
-/* A value, or a node with its results in front. */
+/* Reads a value line, or a node line with its results. */
 static bool line(Reader *r) {
     CcNode n = {.origin = r->g->node.n};
     int made;
@@ -204,7 +218,7 @@ static bool line(Reader *r) {
     do {
         if (!value(r, r->g->node.n, &made)) return false;
         if (!n.n_out) n.out0 = made;
-        if (made != n.out0 + n.n_out) return false; /* results have numbers in a row */
+        if (made != n.out0 + n.n_out) return false; /* results have consecutive numbers */
         n.n_out++;
     } while (take(r, ", "));
     return take(r, " = ") && node(r, n);
@@ -215,11 +229,11 @@ CcGraph *cc_graph_read(const char *text, CcErr *err) {
     int status = 0;
     for (int i = 1; *r.at && status == 0; i++)
         if (!line(&r) || !take(&r, "\n"))
-            status = cc_err_set(err, CC_E_VERIFY, "line %d: not understood from '%.40s' on", i, r.at);
+            status = cc_err_set(err, CC_E_VERIFY, "line %d: cannot parse '%.40s'", i, r.at);
     for (int i = 0; i < r.g->operand.n && status == 0; i++) {
         const CcOperand *o = &r.g->operand.at[i];
         if (o->kind == CC_IN_VALUE && o->value >= r.g->val.n)
-            status = cc_err_set(err, CC_E_VERIFY, "there is no value %%%d", o->value);
+            status = cc_err_set(err, CC_E_VERIFY, "no value %%%d exists", o->value);
     }
     if (status == 0 && cc_graph_check_windows(r.g, err) == 0) return r.g;
     cc_graph_free(r.g);

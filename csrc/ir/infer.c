@@ -1,11 +1,11 @@
-/* infer: sizes and strides of a node's results by those of its operands, as torch gives them (infer.def). A rule says
- * "unknown" for what torch would refuse, and where it is not sure. dtypes, devices and the number of dims are as
- * recorded. Names of functions are torch's (2.13). */
+/* infer: infers sizes and strides of a node's results from its operands, as torch does (infer.def). A rule answers
+ * "unknown" where torch would raise and where the rule is not certain. dtypes, devices and numbers of dims are as
+ * recorded. Functions carry the names of torch 2.13's. */
 #include "ir.h"
 
-enum { MOST = 8 }; /* tensors of a pointwise op */
+enum { MOST = 8 }; /* max number of tensors of a pointwise op */
 
-/* A node, and the same one where it was recorded: what no operand says (a memory format, keepdim) can be seen there. */
+/* A node, and the same node as recorded: the recording shows what no operand says (a memory format, keepdim). */
 typedef struct Ask {
     const CcGraph *g, *was;
     const CcNode *n, *old;
@@ -54,7 +54,7 @@ static bool broadcast(CcType *out, const CcType *const *t, int n) {
     return true;
 }
 
-/* TensorIteratorBase::reorder_dimensions, should_swap: 1, -1, or 0: can't be told. */
+/* TensorIteratorBase::reorder_dimensions, should_swap: 1, -1, or 0 for "ambiguous". */
 static int after(const CcType *shape, int64_t stride[][CC_MAX_DIMS], int n, int d, int e) {
     for (int i = 0; i < n; i++) {
         const int64_t s = stride[i][d], t = stride[i][e];
@@ -65,7 +65,7 @@ static int after(const CcType *shape, int64_t stride[][CC_MAX_DIMS], int n, int 
     return 0;
 }
 
-/* The same, and compatible_stride: out has its sizes, and none is 0. */
+/* Also compatible_stride. `out` has its sizes; none is 0. */
 static void lay_ordered(CcType *out, int64_t stride[][CC_MAX_DIMS], int n) {
     int perm[CC_MAX_DIMS];
     for (int i = 0; i < out->ndim; i++) perm[i] = out->ndim - 1 - i;
@@ -106,7 +106,7 @@ static bool channels_last(const CcType *t) {
     return t->ndim == 4;
 }
 
-/* TensorIteratorBase::compute_fast_setup_type. False: it is none. */
+/* TensorIteratorBase::compute_fast_setup_type. False: none applies. */
 static bool lay_fast(CcType *out, const CcType *const *t, int n) {
     bool contiguous = true, last = true, dense = true;
     for (int i = 0; i < n; i++) {
@@ -116,20 +116,20 @@ static bool lay_fast(CcType *out, const CcType *const *t, int n) {
         dense = dense && cc_type_dense(t[i]) && cc_type_same_layout(t[i], t[0]);
     }
     if (contiguous) cc_type_make_contiguous(out);
-    else if (last) cc_type_make_last(out);
+    else if (last) cc_type_make_channels_last(out);
     else if (dense) return lays(out, t[0]);
     return contiguous || last || dense;
 }
 
-/* Whether the tensors' order does not matter, nor whether there are more without dims beside them. */
+/* Lays out the result only if neither the order of the tensors nor further 0-dim tensors matter. */
 static bool lay_surely(CcType *out, const CcType *const *t, int n) {
     lay_slow(out, t, n);
     CcType other = *out;
     if (lay_fast(&other, t, n) && !cc_type_same_layout(&other, out)) return false;
-    for (int turn = 0; n > 1 && turn < 2 * n; turn++) {
-        const CcType *turned[MOST];
-        for (int i = 0; i < n; i++) turned[turn < n ? i : n - 1 - i] = t[(i + turn) % n];
-        lay_slow(&other, turned, n);
+    for (int shift = 0; n > 1 && shift < 2 * n; shift++) {
+        const CcType *rotated[MOST];
+        for (int i = 0; i < n; i++) rotated[shift < n ? i : n - 1 - i] = t[(i + shift) % n];
+        lay_slow(&other, rotated, n);
         if (!cc_type_same_layout(&other, out)) return false;
     }
     return n < 4;
@@ -137,7 +137,7 @@ static bool lay_surely(CcType *out, const CcType *const *t, int n) {
 
 static bool is_number(const Ask *a, int i) { return i < a->n->n_in && !in(a, i) && !none(a, i); }
 
-/* What a value is a view of. */
+/* The value at the root of a chain of views. */
 static int root(const CcGraph *g, int value) {
     for (int def; (def = g->val.at[value].def) >= 0;) {
         const CcNode *n = &g->node.at[def];
@@ -148,8 +148,8 @@ static int root(const CcGraph *g, int value) {
     return value;
 }
 
-/* torch refuses to write a tensor whose elements share memory, with one another (assert_no_internal_overlap) or with
- * some of what is read (assert_no_partial_overlap). */
+/* torch refuses to write a tensor whose elements share memory with one another (assert_no_internal_overlap) or
+ * partly with an input (assert_no_partial_overlap). */
 static bool may_write(const Ask *a) {
     const CcType *t = in(a, 0);
     if (!t) return false;
@@ -161,7 +161,7 @@ static bool may_write(const Ask *a) {
     return true;
 }
 
-/* Its tensors, and the sizes of the result. 0: they are none of a pointwise op that torch takes. */
+/* Collects the tensors and the sizes of the result. 0: torch would not run a pointwise op on these operands. */
 static int take_tensors(const Ask *a, const CcType **t, CcType *out) {
     int n = 0;
     for (int i = 0; i < a->n->n_in; i++) {
@@ -225,16 +225,17 @@ static void lay_contiguous(CcType *out, const CcType *t) {
     cc_type_make_contiguous(out);
 }
 
-static void lay_last(CcType *out, const CcType *t) {
+static void lay_channels_last(CcType *out, const CcType *t) {
     (void)t;
-    if (out->ndim == 4) cc_type_make_last(out);
+    if (out->ndim == 4) cc_type_make_channels_last(out);
     else cc_type_make_contiguous(out);
 }
 
-/* Which memory format was asked for is seen where it was recorded; where several give what was seen there, they have to
- * agree now. A tensor that lies so already may be given back itself, which the recording has to have seen. */
+/* The recorded result shows which memory format the call requested; if several formats explain it, they must agree
+ * for the new sizes. torch may return a tensor itself if it already has the format; then the recording must have
+ * seen that case. */
 static bool rule_copy(const Ask *a) {
-    static void (*const lay[])(CcType *, const CcType *) = {lay_preserved, lay_contiguous, lay_last};
+    static void (*const lay[])(CcType *, const CcType *) = {lay_preserved, lay_contiguous, lay_channels_last};
     const CcType *t = in(a, 0), *old = was(a, 0), *gave = &a->was->val.at[a->old->out0].type;
     if (!t || !old || a->n->n_out != 1 || a->n->flags & CC_N_WRITES || t->ndim != a->out->ndim) return false;
     CcType first = a->out[0], now = first, then = *gave;
@@ -270,21 +271,24 @@ static bool rule_like(const Ask *a) {
 
 static bool rule_norm(const Ask *a) {
     const CcType *t = in(a, 0), *old = was(a, 0);
-    const CcOperand *dims = operand(a, 1);
+    const CcOperand *dims = operand(a, CC_AT(layer_norm, dims));
     if (!t || !old || t->ndim != old->ndim || dims->kind != CC_IN_INT) return false;
     for (int d = 0; d < t->ndim; d++)
         if (dims->i >> (t->ndim - 1 - d) & 1 && t->size[d] != old->size[d]) return false;
-    for (int i = 2; i < a->n->n_in; i++)
+    for (int i = CC_AT(layer_norm, weight); i < a->n->n_in; i++)
         if (in(a, i) && (!was(a, i) || !cc_type_same_layout(in(a, i), was(a, i)))) return false;
     if (!rule_like(a)) return false;
-    CcType steps = a->out[0]; /* where it is done in steps, which are pointwise */
+    CcType steps = a->out[0]; /* strides if eager runs the op as several pointwise steps */
     return a->n->op != CC_OP_rms_norm || (lay_surely(&steps, &t, 1) && cc_type_same_layout(&steps, &a->out[0]));
 }
 
 static bool rule_reduce(const Ask *a) {
     const CcType *t = in(a, 0);
     int dims = cc_op_dims(a->g, a->n);
-    if (dims < 0 && a->n->n_in > 1 && operand(a, 1)->kind == CC_IN_INT) dims = (int)operand(a, 1)->i;
+    CcIn_max_dim pair; /* two results, so no expression says which operand holds the dims */
+    CcIn_var_mean moments;
+    if (dims < 0 && cc_in_max_dim(a->g, a->n, &pair)) dims = (int)pair.dims.i;
+    else if (dims < 0 && cc_in_var_mean(a->g, a->n, &moments)) dims = (int)moments.dims.i;
     if (!t || dims < 0) return false;
     for (int k = 0; k < a->n->n_out; k++) {
         int64_t size[CC_MAX_DIMS];
@@ -300,7 +304,7 @@ static bool rule_reduce(const Ask *a) {
 }
 
 static bool rule_embedding(const Ask *a) {
-    const CcType *weight = in(a, 0), *index = in(a, 1);
+    const CcType *weight = in(a, CC_AT(embedding, weight)), *index = in(a, CC_AT(embedding, index));
     if (!weight || !index || weight->ndim != 2 || index->ndim >= CC_MAX_DIMS) return false;
     int64_t size[CC_MAX_DIMS];
     memcpy(size, index->size, sizeof size);
@@ -309,8 +313,8 @@ static bool rule_embedding(const Ask *a) {
 }
 
 static bool rule_index_select(const Ask *a) {
-    const CcType *t = in(a, 0), *index = in(a, 2);
-    const int dim = t ? cc_graph_dim(t, operand(a, 1)) : -1;
+    const CcType *t = in(a, CC_AT(index_select, x)), *index = in(a, CC_AT(index_select, index));
+    const int dim = t ? cc_graph_dim(t, operand(a, CC_AT(index_select, dim))) : -1;
     if (dim < 0 || !index || index->ndim != 1) return false;
     int64_t size[CC_MAX_DIMS];
     memcpy(size, t->size, sizeof size);
@@ -318,16 +322,19 @@ static bool rule_index_select(const Ask *a) {
     return give(a->out, size, t->ndim);
 }
 
-/* x[i, j]: make_info, build_index_op. The indices are contiguous, and so is the result. Where they are for the first
- * dims alone, x says in which order the others lie. */
+/* x[i, j]: make_info, build_index_op. The indices are contiguous, and so is the result. If the indices cover only
+ * the leading dims, x determines the order of the others. */
 static bool rule_index(const Ask *a) {
-    const CcType *x = in(a, 0), *t[CC_MAX_DIMS + 1];
-    const int n = (a->n->n_in - 1) / 2, rest = x ? x->ndim - n : -1, head = a->out->ndim - rest;
-    if (n < 1 || rest < 0 || head < 0 || a->n->n_in != 1 + 2 * n || a->n->n_out != 1) return false;
+    CcIn_index op;
+    if (!cc_in_index(a->g, a->n, &op)) return false;
+    const CcType *x = in(a, CC_AT(index, x)), *t[CC_MAX_DIMS + 1];
+    const int key = op.key.first, n = op.key.n / 2, rest = x->ndim - n, head = a->out->ndim - rest;
+    if (n < 1 || rest < 0 || head < 0 || op.key.n % 2 || a->n->n_out != 1) return false;
     CcType all = *a->out, spread[CC_MAX_DIMS + 1];
     for (int i = 0; i < n; i++) {
-        t[i] = in(a, 2 + 2 * i);
-        if (operand(a, 1 + 2 * i)->i != CC_KEY_TENSOR || !t[i] || t[i]->dtype != CC_DT_I64) return false;
+        t[i] = in(a, key + 1 + 2 * i);
+        if (operand(a, key + 2 * i)->i != CC_KEY_TENSOR || !t[i] || t[i]->dtype != CC_DT_I64) return false;
+        if (t[i]->ndim == 0) return false; /* applySlicing selects: the result is a view */
         CcType plain = *t[i];
         cc_type_make_contiguous(&plain);
         if (!cc_type_same_layout(&plain, t[i])) return false;
@@ -337,11 +344,11 @@ static bool rule_index(const Ask *a) {
     memcpy(a->out->size, all.size, sizeof all.size);
     for (int d = 0; d < rest; d++) a->out->size[head + d] = x->size[n + d];
     if (cc_type_numel(a->out) < 2) return false;
-    for (int i = 0; i < n; i++) /* what expand() gives to a new dim of size 1 is not 0 */
+    for (int i = 0; i < n; i++) /* expand() gives a new dim of size 1 a stride other than 0 */
         for (int d = 0; d < head - t[i]->ndim; d++)
             if (a->out->size[d] == 1) return false;
-    for (int i = 0; rest > 0 && i <= n;
-         i++) { /* x with strides of 0 for the first dims; the indices with dims of size 1 */
+    /* x gets strides of 0 for the first dims, the indices dims of size 1. */
+    for (int i = 0; rest > 0 && i <= n; i++) {
         spread[i] = *a->out;
         for (int d = 0; d < a->out->ndim; d++) {
             const bool own = i > 0 && d < head, other = i == 0 && d >= head;
@@ -358,8 +365,8 @@ static bool rule_index(const Ask *a) {
 }
 
 static bool rule_gather(const Ask *a) {
-    const CcType *t = in(a, 0), *index = in(a, 2);
-    const int dim = t ? cc_graph_dim(t, operand(a, 1)) : -1;
+    const CcType *t = in(a, CC_AT(gather, x)), *index = in(a, CC_AT(gather, index));
+    const int dim = t ? cc_graph_dim(t, operand(a, CC_AT(gather, dim))) : -1;
     if (dim < 0 || !index || index->ndim != t->ndim) return false;
     for (int d = 0; d < t->ndim; d++)
         if (d != dim && index->size[d] > t->size[d]) return false;
@@ -367,13 +374,16 @@ static bool rule_gather(const Ask *a) {
 }
 
 static bool rule_repeat(const Ask *a) {
-    const CcType *t = in(a, 0);
-    const int n = a->n->n_in - 1;
-    if (!t || n < t->ndim || n > CC_MAX_DIMS) return false;
+    CcIn_repeat own;
+    if (!cc_in_repeat(a->g, a->n, &own)) return false;
+    const CcType *t = in(a, CC_AT(repeat, x));
+    const int n = own.times.n;
+    if (n < t->ndim || n > CC_MAX_DIMS) return false;
     int64_t size[CC_MAX_DIMS];
     for (int d = 0; d < n; d++) {
-        if (operand(a, d + 1)->kind != CC_IN_INT || operand(a, d + 1)->i < 0) return false;
-        size[d] = operand(a, d + 1)->i * (d < n - t->ndim ? 1 : t->size[d - (n - t->ndim)]);
+        const CcOperand *times = operand(a, own.times.first + d);
+        if (times->kind != CC_IN_INT || times->i < 0) return false;
+        size[d] = times->i * (d < n - t->ndim ? 1 : t->size[d - (n - t->ndim)]);
     }
     return give(a->out, size, n);
 }
@@ -381,9 +391,9 @@ static bool rule_repeat(const Ask *a) {
 /* ------------------------------------------------------------------ products */
 
 static bool rule_linear(const Ask *a) {
-    const CcType *x = in(a, 0), *w = in(a, 1), *b = in(a, 2);
+    const CcType *x = in(a, CC_AT(linear, x)), *w = in(a, CC_AT(linear, weight)), *b = in(a, CC_AT(linear, bias));
     if (!x || !w || x->ndim < 1 || w->ndim != 2 || x->size[x->ndim - 1] != w->size[1]) return false;
-    if (b ? b->ndim != 1 || b->size[0] != w->size[0] : !none(a, 2)) return false;
+    if (b ? b->ndim != 1 || b->size[0] != w->size[0] : !none(a, CC_AT(linear, bias))) return false;
     int64_t size[CC_MAX_DIMS];
     memcpy(size, x->size, sizeof size);
     size[x->ndim - 1] = w->size[0];
@@ -391,11 +401,12 @@ static bool rule_linear(const Ask *a) {
 }
 
 static bool rule_matmul(const Ask *a) {
-    const CcType *x = in(a, 0), *y = in(a, 1);
+    const CcType *x = in(a, CC_AT(matmul, a)), *y = in(a, CC_AT(matmul, b));
     if (!x || !y || x->ndim < 2 || y->ndim < 2 || x->size[x->ndim - 1] != y->size[y->ndim - 2]) return false;
-    if (x->ndim == 2 && y->ndim > 2) return false; /* folded or not (should_fold): turned then, or contiguous */
+    /* should_fold decides between a transposed and a contiguous result */
+    if (x->ndim == 2 && y->ndim > 2) return false;
     CcType rows = *x, columns = *y;
-    rows.size[rows.ndim - 1] = columns.size[columns.ndim - 2] = 1; /* they broadcast to the result */
+    rows.size[rows.ndim - 1] = columns.size[columns.ndim - 2] = 1; /* broadcast the batch dims only */
     const CcType *const both[] = {&rows, &columns};
     CcType out = a->out[0];
     if (!broadcast(&out, both, 2)) return false;
@@ -404,11 +415,12 @@ static bool rule_matmul(const Ask *a) {
 }
 
 static bool rule_mm(const Ask *a) {
-    return in(a, 0) && in(a, 1) && in(a, 0)->ndim == 2 && in(a, 1)->ndim == 2 && rule_matmul(a);
+    const CcType *x = in(a, CC_AT(mm, a)), *y = in(a, CC_AT(mm, b));
+    return x && y && x->ndim == 2 && y->ndim == 2 && rule_matmul(a);
 }
 
 static bool rule_addmm(const Ask *a) {
-    const CcType *b = in(a, 0), *x = in(a, 1), *y = in(a, 2);
+    const CcType *b = in(a, CC_AT(addmm, bias)), *x = in(a, CC_AT(addmm, a)), *y = in(a, CC_AT(addmm, b));
     if (!b || !x || !y || x->ndim != 2 || y->ndim != 2 || x->size[1] != y->size[0] || b->ndim > 2) return false;
     const int64_t size[] = {x->size[0], y->size[1]};
     for (int d = 0; d < b->ndim; d++)
@@ -416,7 +428,7 @@ static bool rule_addmm(const Ask *a) {
     return give(a->out, size, 2);
 }
 
-/* What decides which of its ways F.scaled_dot_product_attention takes (use_flash_attention_cpp), as bits. */
+/* The inputs to torch's choice of attention algorithm (use_flash_attention_cpp), as bits. */
 static unsigned features(const CcType *const *t) {
     unsigned bits = 0, n = 0;
     for (int i = 0; i < 4; i++) bits |= (unsigned)(t[i] && t[i]->stride[t[i]->ndim - 1] == 1) << n++;
@@ -429,16 +441,17 @@ static unsigned features(const CcType *const *t) {
     return bits;
 }
 
-/* The flash kernel's result has its heads behind its rows. */
+/* The flash kernel stores its result as [batch, rows, heads, width]. */
 static void lay_heads(CcType *out) {
     cc_type_make_contiguous(out);
     out->stride[1] = out->size[3];
     out->stride[2] = out->size[1] * out->size[3];
 }
 
-/* enable_gqa: several heads of queries have one of keys and values. */
+/* enable_gqa: several query heads share one key/value head. */
 static bool groups_heads(const Ask *a) {
-    return a->n->n_in > 6 && operand(a, 6)->kind == CC_IN_BOOL && operand(a, 6)->i;
+    CcIn_attention own;
+    return cc_in_attention(a->g, a->n, &own) && own.enable_gqa.kind == CC_IN_BOOL && own.enable_gqa.i;
 }
 
 static bool rule_attention(const Ask *a) {
@@ -477,7 +490,7 @@ static bool rule_attention(const Ask *a) {
 
 /* ------------------------------------------------------------------ joins */
 
-/* TensorImpl's is_channels_last_strides_2d, 3d: what suggest_memory_format looks at. */
+/* TensorImpl's is_channels_last_strides_2d, 3d, which suggest_memory_format reads. */
 static bool suggests_last(const CcType *t) {
     static const int order[2][5] = {{1, 3, 2, 0, -1}, {1, 4, 3, 2, 0}};
     int64_t least = 0;
@@ -490,15 +503,17 @@ static bool suggests_last(const CcType *t) {
     return true;
 }
 
-/* cat_should_skip_tensor: what caches begin with */
+/* cat_should_skip_tensor: empty vectors, such as the initial state of a cache */
 static bool skips(const CcType *t) { return t && t->ndim == 1 && t->size[0] == 0; }
 
 static bool rule_cat(const Ask *a) {
-    const int n = a->n->n_in - 1;
+    CcIn_cat own;
+    if (!cc_in_cat(a->g, a->n, &own)) return false;
+    const int n = own.tensors.n;
     int begin = 0;
     while (begin < n && skips(in(a, begin))) begin++;
     const CcType *first = begin < n ? in(a, begin) : NULL;
-    const int dim = first ? cc_graph_dim(first, operand(a, n)) : -1;
+    const int dim = first ? cc_graph_dim(first, &own.dim) : -1;
     if (dim < 0) return false;
     int64_t size[CC_MAX_DIMS];
     memcpy(size, first->size, sizeof size);
@@ -514,20 +529,21 @@ static bool rule_cat(const Ask *a) {
         size[dim] += t->size[dim];
     }
     if (!give(a->out, size, first->ndim)) return false;
-    if (last) cc_type_make_last(a->out);
+    if (last) cc_type_make_channels_last(a->out);
     return true;
 }
 
 static bool rule_stack(const Ask *a) {
-    const int n = a->n->n_in - 1;
+    CcIn_stack own;
     const CcType *first = in(a, 0);
-    if (!first || first->ndim >= CC_MAX_DIMS || operand(a, n)->kind != CC_IN_INT) return false;
-    const int64_t given = operand(a, n)->i, dim = given < 0 ? given + first->ndim + 1 : given;
+    if (!first || first->ndim >= CC_MAX_DIMS || !cc_in_stack(a->g, a->n, &own)) return false;
+    const int n = own.tensors.n;
+    const int64_t given = own.dim.i, dim = given < 0 ? given + first->ndim + 1 : given;
     if (dim < 0 || dim > first->ndim) return false;
     for (int i = 0; i < n; i++) {
         const CcType *t = in(a, i);
         if (!t || !cc_type_same_shape(t, first) || t->dtype != first->dtype) return false;
-        if (t->ndim > 2 && !cc_type_contiguous(t)) return false; /* cat may take them for images */
+        if (t->ndim > 2 && !cc_type_contiguous(t)) return false; /* cat may treat it as channels-last */
     }
     int64_t size[CC_MAX_DIMS];
     for (int d = 0; d <= first->ndim; d++) size[d] = d == dim ? n : first->size[d - (d > dim)];
@@ -536,19 +552,21 @@ static bool rule_stack(const Ask *a) {
 
 /* constant_pad_nd */
 static bool rule_pad(const Ask *a) {
-    const CcType *t = in(a, 0);
-    const int n = a->n->n_in - 2;
-    if (!t || n < 2 || n % 2 != 0 || n / 2 > t->ndim) return false;
+    CcIn_pad own;
+    if (!cc_in_pad(a->g, a->n, &own)) return false;
+    const CcType *t = in(a, CC_AT(pad, x));
+    const int n = own.widths.n;
+    if (n < 2 || n % 2 != 0 || n / 2 > t->ndim) return false;
     int64_t size[CC_MAX_DIMS], added = 0;
     memcpy(size, t->size, sizeof size);
     for (int i = 0; i < n; i++) {
-        const CcOperand *o = operand(a, i + 1);
+        const CcOperand *o = operand(a, own.widths.first + i);
         if (o->kind != CC_IN_INT || o->i < 0) return false;
         size[t->ndim - 1 - i / 2] += o->i;
         added += o->i;
     }
     if (added == 0 || !give(a->out, size, t->ndim)) return false;
-    if (suggests_last(t)) cc_type_make_last(a->out);
+    if (suggests_last(t)) cc_type_make_channels_last(a->out);
     return true;
 }
 
@@ -567,7 +585,7 @@ static Rule *const RULE[CC_OP_ROWS] = {
 
 bool cc_infer_asks(CcOpId op) { return RULE[op] == rule_asked; }
 
-/* Sizes of 0 have rules of their own almost everywhere. */
+/* Sizes of 0 have special rules almost everywhere. */
 static bool usual(const CcType *t) { return t->ndim >= 0 && cc_type_numel(t) > 0; }
 
 bool cc_infer_node(const CcGraph *g, int node, const CcGraph *recorded, CcType *out) {

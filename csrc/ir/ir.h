@@ -1,8 +1,8 @@
 /* ir: dtypes, tensor types, the op table and the graph. Plain data: no Python, no torch.
  *
- * A graph is what the recorder saw between two breaks: values (tensors with their recorded metadata) and nodes in
- * program order. Every node can be replayed by the host (`CcNode.host` is its number there), so an op without a row, or
- * a failure of any back-end, costs speed and never correctness. */
+ * A graph holds what the recorder saw between two breaks: values (tensors with their recorded metadata) and nodes in
+ * program order. The host can replay every node (`CcNode.host` is the host's number for it), so an op without a row
+ * or a back-end that fails costs speed, never correctness. */
 #ifndef CC_IR_H
 #define CC_IR_H
 
@@ -27,13 +27,14 @@ typedef struct CcDtypeInfo {
 } CcDtypeInfo;
 const CcDtypeInfo *cc_dtype_info(CcDtype dt);
 CcDtype cc_dtype_from_dl(int code, int bits); /* CC_DT_OTHER when there is none */
-/* Of bf16 or f16, as bits. To nearest even; a NaN stays one, as torch's conversions give it (c10/util/BFloat16.h,
- * Half.h). */
+/* Bits of a bf16 or f16 to float and back. Rounds to nearest even and keeps NaNs as torch's conversions do
+ * (c10/util/BFloat16.h, Half.h). */
 float cc_dtype_widen(CcDtype half, uint16_t bits);
 uint16_t cc_dtype_narrow(CcDtype half, float f);
 
-/* What is known of a tensor. `ndim` < 0: foreign (more than CC_MAX_DIMS dims, sparse, complex, subclass ...): only the
- * host may touch it. Strides in elements. device: DLPack's device type (1 CPU, 2 CUDA). */
+/* What is known about a tensor. `ndim` < 0 marks a foreign tensor (more than CC_MAX_DIMS dims, sparse, complex,
+ * subclass ...), which only the host may touch. Strides count elements. `device` is DLPack's device type (1 CPU, 2
+ * CUDA). */
 typedef struct CcType {
     uint8_t dtype;
     int8_t ndim;
@@ -48,22 +49,22 @@ bool cc_type_contiguous(const CcType *t);
 bool cc_type_same_shape(const CcType *a, const CcType *b);
 bool cc_type_same_layout(const CcType *a, const CcType *b); /* shape and strides */
 void cc_type_make_contiguous(CcType *t);
-void cc_type_make_last(CcType *t); /* dim 1, the channels, innermost; of at least three dims */
-/* elements of memory from its first to its last, both included; 0: it is empty */
+void cc_type_make_channels_last(CcType *t); /* makes dim 1, the channels, innermost; the type has at least three dims */
+/* elements of memory from the first to the last one, both included; 0: the tensor is empty */
 int64_t cc_type_extent(const CcType *t);
-/* each element of one block of memory exactly once, in any order of dims */
+/* the elements fill one block of memory, each exactly once, in any order of dims */
 bool cc_type_dense(const CcType *t);
-/* Can elements of `from` be counted in the shape of `to` by strides alone, and are they to's? The rule of torch's
- * reshape (at::detail::computeStride): dims that lie in memory as one may be cut anew. */
+/* Can strides alone give `from` the shape and strides of `to`, with the elements in the same order? Follows torch's
+ * reshape (at::detail::computeStride): dims that are contiguous with each other may be split and merged. */
 bool cc_type_reshapes(const CcType *from, const CcType *to);
 
 /* ------------------------------------------------------------------ op table: ops.def, one row an op */
 
 typedef enum CcOpKind {
-    CC_K_HOST,      /* no row: replayed by the host */
+    CC_K_HOST,      /* no row: the host replays it */
     CC_K_POINTWISE, /* expression over equal or broadcast shapes */
     CC_K_MATMUL,    /* linear, mm, matmul, addmm, bmm, ...: oneDNN */
-    CC_K_VIEW,      /* result shares its input's storage */
+    CC_K_VIEW,      /* result shares the storage of its input */
     CC_K_REDUCE,
     CC_K_SOFTMAX,
     CC_K_NORM,
@@ -76,9 +77,11 @@ typedef enum CcOpKind {
     CC_K_SCATTER,
     CC_K_REARRANGE,
     CC_K_CONCAT,
-    CC_K_CREATE,
+    /* CC_K_LIBRARY(family) in ops.def: the CcPrimFamily CC_<family> of run/ serves the op; otherwise the host does */
+    CC_K_LIBRARY_CALL,
     CC_K_RANDOM,
 } CcOpKind;
+#define CC_K_LIBRARY(family) CC_K_LIBRARY_CALL
 
 typedef enum CcOpId {
     CC_OP_host = 0,
@@ -92,16 +95,41 @@ typedef enum CcOpId {
     CC_OP_ROWS
 } CcOpId;
 
+typedef enum CcOperandKind {
+    CC_IS_TENSOR,
+    CC_IS_OPTIONAL,
+    CC_IS_INT,
+    CC_IS_BOOL,
+    CC_IS_NUMBER,
+    CC_IS_ANY,
+    CC_IS_INTS,
+    CC_IS_MORE_INTS,
+    CC_IS_REST,
+    CC_IS_IN
+} CcOperandKind;
+typedef struct CcOperandSpec {
+    const char *name; /* NULL ends the row's list */
+    CcOperandKind kind;
+    int room; /* max number of operands; REST: 0 */
+} CcOperandSpec;
+
 typedef struct CcOpInfo {
     const char *name;
     CcOpKind kind;
-    int8_t arity;        /* operands (tensors or scalars) of an expression; -1 variable */
+    const CcOperandSpec *operand;
     const char *promote; /* dtype rule, ops.def */
     const char *expr;    /* expression, ops.def; "": none */
     const char *doc;
 } CcOpInfo;
 const CcOpInfo *cc_op_info(CcOpId op);
 CcOpId cc_op_find(const char *name); /* CC_OP_host when there is no row of that name */
+/* The row of the derivative of `op` for an operand (CC_OPGRAD); CC_OP_host: there is none. */
+CcOpId cc_op_grad(CcOpId op, int operand);
+CcOpId cc_op_base(CcOpId op); /* of a derivative: the op that it derives; else `op` itself */
+/* The operand `grad` of the op's derivatives; `result` is the next one. It is the number of operands of the op. */
+int cc_op_grad_at(CcOpId op);
+/* Has the op's rule this mark (~ ^ ! # ?)? A derivative has those of its op. */
+bool cc_op_marks(CcOpId op, char mark);
 
 /* ------------------------------------------------------------------ scalar primitives: scalar.def */
 
@@ -119,11 +147,11 @@ typedef struct CcScalarInfo {
     char kind;
     const char *lower[3]; /* LLVM lowering for floats, signed and unsigned integers: scalar.def */
 } CcScalarInfo;
-CcScalarId cc_scalar_combine(CcScalarId fold); /* what combines two values of a reduction or a scan */
+CcScalarId cc_scalar_combine(CcScalarId fold); /* the primitive that combines two values of a reduction or a scan */
 const CcScalarInfo *cc_scalar_info(CcScalarId id);
 CcScalarId cc_scalar_find(const char *name, int n); /* CC_S_COUNT when there is none */
 
-/* The expression of a row, parsed: nodes in evaluation order, the last one is the result. */
+/* A row's parsed expression: nodes in evaluation order; the last one is the result. */
 typedef struct CcExprNode {
     enum {
         CC_X_ARG,
@@ -137,7 +165,7 @@ typedef struct CcExprNode {
         CC_X_NUMBER,
         CC_X_AT,
         CC_X_OP
-    } kind;
+    } kind : 8;
     uint8_t op;  /* CC_X_OP: CcScalarId */
     int8_t arg;  /* CC_X_ARG, CC_X_AT: operand; CC_X_LIT: CcExprLit */
     int8_t dflt; /* CC_X_ARG: node of the default, -1: none */
@@ -162,26 +190,26 @@ typedef enum CcExprLit {
     CC_LIT_COUNT
 } CcExprLit;
 typedef struct CcExpr {
-    CcExprNode node[48];
+    CcExprNode node[64];
     int n;
 } CcExpr;
 
 /* ------------------------------------------------------------------ graph */
 
-/* The parts of a key x[...], an int operand each, and what follows it (ops.def: index). */
+/* The parts of a key x[...]. An int operand names each part; its own operands follow (ops.def: index). */
 typedef enum CcKeyPart {
     CC_KEY_NEW,    /* None */
     CC_KEY_ALL,    /* : */
     CC_KEY_SLICE,  /* first, length, step */
-    CC_KEY_INT,    /* which, from the beginning */
+    CC_KEY_INT,    /* the index, counted from the start */
     CC_KEY_TENSOR, /* of integers or bools */
 } CcKeyPart;
 
-/* NUMBER: another one in each call, which the host is asked for (CcHost.number). */
+/* CC_IN_NUMBER: a number that may differ in each call; the host supplies it (CcHost.number). */
 typedef struct CcOperand {
-    enum { CC_IN_VALUE, CC_IN_INT, CC_IN_FLOAT, CC_IN_BOOL, CC_IN_NONE, CC_IN_NUMBER } kind;
-    /* CC_IN_VALUE: index into CcGraph.val; NUMBER: the host's number; INT, FLOAT: 1 + the host's number that gave it,
-     * CC_OF_SIZES: a stride, which a pass put there, 0: none of these */
+    enum { CC_IN_NONE, CC_IN_VALUE, CC_IN_INT, CC_IN_FLOAT, CC_IN_BOOL, CC_IN_NUMBER } kind;
+    /* CC_IN_VALUE: index into CcGraph.val. CC_IN_NUMBER: the host's number. CC_IN_INT, CC_IN_FLOAT: 1 + the host's
+     * number that the constant came from, CC_OF_SIZES for a stride that a pass computed, or 0 */
     int32_t value;
     int64_t i; /* CC_IN_INT, CC_IN_BOOL */
     double f;  /* CC_IN_FLOAT */
@@ -191,9 +219,9 @@ enum { CC_OF_SIZES = 1 << 24 }; /* CcOperand.value */
 
 /* CcNode.flags */
 enum {
-    CC_N_WRITES = 1, /* writes memory of one of its inputs (in place, out=, running statistics) */
-    CC_N_RANDOM = 2, /* draws from a generator: never removed, merged or moved past another one */
-    CC_N_EFFECT = 4, /* host state or unknown: never removed, and nothing is moved across it */
+    CC_N_WRITES = 1, /* writes memory of an input (in place, out=, running statistics) */
+    CC_N_RANDOM = 2, /* draws from a generator: never removed, merged or moved past another such node */
+    CC_N_EFFECT = 4, /* touches host state, or is unknown: never removed; no node moves across it */
 };
 
 typedef struct CcNode {
@@ -202,38 +230,39 @@ typedef struct CcNode {
     int32_t in0, n_in;   /* operands: CcGraph.operand[in0 .. in0+n_in) */
     int32_t out0, n_out; /* values: CcGraph.val[out0 .. out0+n_out) */
     int32_t host;        /* the host's number for replaying this node */
-    /* only inside the pipeline: the node of the given graph that it does, or does a part of */
+    /* only inside the pipeline: the node of the given graph that this node implements, wholly or in part */
     int32_t origin;
-    /* it writes, and a second run from the graph's begin on does the same again (rec/undo.c) */
-    uint8_t again;
-    /* only inside the pipeline: torch's own op leaves the `_version` of what it writes (running statistics) */
+    /* the node writes, but running the graph again from its start gives the same memory (rec/undo.c) */
+    uint8_t repeatable;
+    /* only inside the pipeline: torch's own op does not bump the `_version` of what it writes (running statistics) */
     uint8_t uncounted;
-    /* only inside the pipeline: its operands are not the host's, which can't replay it */
+    /* only inside the pipeline: the operands differ from the recorded ones, so the host can't replay the node */
     uint8_t rewritten;
 } CcNode;
 
-/* Versions of frozen memory from here on are of one tensor alone, in the whole process. */
+/* Versions of frozen memory from this number on belong to a single tensor of the whole process. */
 #define CC_VERSION_UNIQUE (UINT64_C(1) << 62)
-/* CC_FROZEN_CAST: only what it is cast to (autocast, which casts a parameter once a block). CC_FROZEN_KEPT: frozen, where
- * autocast casts it once a block. */
+/* Autocast casts a parameter once per block. CC_FROZEN_CAST: only the cast copy is frozen. CC_FROZEN_KEPT: the input
+ * is frozen and cast once per block. */
 typedef enum CcFrozen { CC_FROZEN_NOT, CC_FROZEN, CC_FROZEN_CAST, CC_FROZEN_KEPT } CcFrozen;
 
 typedef struct CcVal {
     CcType type;
-    int32_t def; /* node that makes it; -1: input of the graph */
-    /* CcFrozen: an input whose memory may be packed once for each version (CcHost.version) */
+    int32_t def; /* node that makes the value; -1: input of the graph */
+    /* CcFrozen: an input whose memory may be packed once per version (CcHost.version) */
     uint8_t frozen;
-    /* the front needs it after the graph ran (result, effect, or used by a later segment) */
+    /* the front end needs the value after the graph ran (result, effect, or used by a later segment) */
     uint8_t is_output;
-    /* Only inside the pipeline: the type is not the recorded one (smaller, pass/narrow.c, or with other strides,
-     * pass/turn.c). */
+    uint8_t grad_changed; /* type.requires_grad is as when it was made; a node changes that (requires_grad_, a write) */
+    /* Only inside the pipeline: the type differs from the recorded one, by size (pass/narrow.c) or strides
+     * (pass/transpose.c). */
     uint8_t narrowed;
-    uint8_t last;   /* channels innermost, which is not as recorded (pass/layout.c) */
-    uint8_t hidden; /* the host has no such value (pass/pure.c) */
-    /* without dims, on the CPU, for kernels of a GPU: they are given its number (run/device.c) */
+    uint8_t channels_last; /* stored channels-last, unlike the recorded value (pass/layout.c) */
+    uint8_t hidden;        /* the host does not have this value (pass/pure.c) */
+    /* 0-dim CPU tensor read by GPU kernels, which get its number as an argument (run/device.c) */
     uint8_t scalar;
-    /* Only inside the pipeline (pass/views.c, pass/narrow.c): the value is memory of another one (its number + 1; 0: it
-     * is not), from this byte on. */
+    /* Only inside the pipeline (pass/views.c, pass/narrow.c): this value is a window of value window_of - 1,
+     * `offset` bytes into it. 0: the value has its own memory. */
     int32_t window_of;
     int64_t offset;
 } CcVal;
@@ -255,12 +284,13 @@ typedef struct CcGraph {
     CC_VEC(CcNode) node;
     CC_VEC(CcVal) val;
     CC_VEC(CcOperand) operand;
-    bool gpu; /* only inside the pipeline: its device 1 is a GPU (run/device.c) */
-    /* edit.c, while a pass runs: what it overwrote, oldest first; nodes at the end of `node` that belong before another
-     * one, and those that go (before: -1) */
+    bool gpu; /* only inside the pipeline: device 1 is a GPU (run/device.c) */
+    /* edit.c, while a pass runs. `undo`: what the pass overwrote, oldest first. `moved`: nodes at the end of `node`
+     * that belong before another node, and dropped nodes (before: -1). */
     CC_VEC(CcEdit) undo;
     CC_VEC(CcEditPlace) moved;
-    int *reads; /* by value: operands of nodes that read it, or a window of it (as windows were when the pass began) */
+    /* per value: number of node operands that read it or a window of it (windows as of the start of the pass) */
+    int *reads;
     int n_reads;
 } CcGraph;
 
@@ -268,71 +298,142 @@ CcGraph *cc_graph_new(void);
 CcGraph *cc_graph_copy(const CcGraph *g);
 void cc_graph_free(CcGraph *g);
 const CcOperand *cc_graph_operand(const CcGraph *g, const CcNode *n, int i); /* i < n->n_in */
-/* The dim that an operand names, which may count from the end; -1: none of this type's. */
+/* The value of the first operand; -1: there is none, or it is not a tensor. */
+static inline int cc_graph_source(const CcGraph *g, const CcNode *n) {
+    return n->n_in && g->operand.at[n->in0].kind == CC_IN_VALUE ? g->operand.at[n->in0].value : -1;
+}
+/* The dim that an operand names; negative numbers count from the end. -1: the type has no such dim. */
 int cc_graph_dim(const CcType *t, const CcOperand *o);
-/* the value itself, or what it is a window of */
+/* the value itself, or the value that it is a window of */
 int cc_graph_base(const CcGraph *g, int value);
 int cc_graph_input(CcGraph *g, const CcType *type); /* -> value */
-/* Appends a node; its n_out values are made from `types`; -> node. `operands` is copied. */
+/* Appends a node and makes its n_out values from `types`; -> node. Copies `operands`. */
 int cc_graph_node(CcGraph *g, CcOpId op, unsigned flags, int host, const CcOperand *operands, int n_in,
                   const CcType *types, int n_out);
 
-/* ------------------------------------------------------------------ edit.c: a graph is rewritten in place */
+/* ------------------------------------------------------------------ operands.c: operands by the names of ops.def */
 
-/* A pass changes what there is through these doors only, so that it can be undone; what it appends (values, operands)
- * goes with it. Numbers of values and nodes stay until cc_edit_settle(). */
+enum { CC_SPATIAL = 3, CC_OPERANDS_MAX = 24 };
+typedef struct CcOperandRange {
+    int first, n; /* indices into the node's operands */
+} CcOperandRange;
+
+/* CcIn_<op>: the operands of an op by name. Operands that a node lacks are CC_IN_NONE, as are unused trailing INTS. */
+#define CC_OPERAND(kind, name) CC_FIELD_##kind(name)
+#define CC_FIELD_TENSOR(name) CcOperand name;
+#define CC_FIELD_OPTIONAL(name) CcOperand name;
+#define CC_FIELD_INT(name) CcOperand name;
+#define CC_FIELD_BOOL(name) CcOperand name;
+#define CC_FIELD_NUMBER(name) CcOperand name;
+#define CC_FIELD_ANY(name) CcOperand name;
+#define CC_FIELD_INTS(name) CcOperand name[CC_SPATIAL];
+#define CC_FIELD_MORE_INTS(name) CcOperand name[CC_SPATIAL];
+#define CC_FIELD_REST(name) CcOperandRange name;
+#define CC_FIELD_IN(n) CcOperand in[n];
+#define CC_OPROW(id, kind, operands, ...)                                                                              \
+    typedef struct CcIn_##id {                                                                                         \
+        operands                                                                                                       \
+    } CcIn_##id;
+#define CC_OPCASE(...)
+#define CC_OPCASE_HALF(...)
+#include "ops.def"
+#undef CC_OPROW
+#undef CC_OPERAND
+
+/* Fills a CcIn_<op>. False: the number or kinds of the node's operands do not match the op's row. The node's own op
+ * may be another one with the same operands. */
+bool cc_operands_read(const CcGraph *g, const CcNode *n, CcOpId op, void *in);
+/* Index of a named operand; no INTS or REST may precede it in the row. */
+#define CC_AT(op, name) ((int)(offsetof(CcIn_##op, name) / sizeof(CcOperand)))
+/* The inverse, for a row without REST; -> number of operands. */
+int cc_operands_write(CcOpId op, const void *in, CcOperand out[CC_OPERANDS_MAX]);
+/* The first operand that violates the node's row; NULL: none. */
+const CcOperandSpec *cc_operands_wrong(const CcGraph *g, const CcNode *n);
+/* How many operands each spec of the node's row has in this node; *ints: of each INTS, *rest: of REST. False: the
+ * number of operands fits no choice. */
+bool cc_operands_count(const CcNode *n, int *ints, int *rest);
+#define CC_OPROW(id, ...)                                                                                              \
+    static inline bool cc_in_##id(const CcGraph *g, const CcNode *n, CcIn_##id *in) {                                  \
+        return cc_operands_read(g, n, CC_OP_##id, in);                                                                 \
+    }
+#include "ops.def"
+#undef CC_OPROW
+#undef CC_OPCASE
+#undef CC_OPCASE_HALF
+
+/* ------------------------------------------------------------------ edit.c: rewrites a graph in place */
+
+/* A pass changes existing nodes, values and operands only through these functions, so that the changes can be
+ * undone; undoing also removes what the pass appended. Numbers of values and nodes stay valid until
+ * cc_edit_settle(). */
 typedef struct CcEditMark {
     int undo, node, val, operand, moved;
 } CcEditMark;
 CcEditMark cc_edit_mark(const CcGraph *g);
-void cc_edit_undo(CcGraph *g, CcEditMark mark); /* all that was done since the mark */
-CcNode *cc_edit_node(CcGraph *g, int node);     /* for all but its operands */
+void cc_edit_undo(CcGraph *g, CcEditMark mark); /* undoes everything since the mark */
+CcNode *cc_edit_node(CcGraph *g, int node);     /* to change anything but the operands */
 CcVal *cc_edit_val(CcGraph *g, int value);
 void cc_edit_operand(CcGraph *g, int node, int i, CcOperand o);
-void cc_edit_operands(CcGraph *g, int node, const CcOperand *in, int n_in); /* in: no memory of the graph's */
-void cc_edit_slots(CcGraph *g, int node, int in0, int n_in);                /* those that CcGraph.operand has there */
-/* The node is this op of these operands now, which the host does not know. */
+void cc_edit_operands(CcGraph *g, int node, const CcOperand *in, int n_in); /* `in` must not point into the graph */
+/* takes operands that CcGraph.operand already holds at in0 */
+void cc_edit_slots(CcGraph *g, int node, int in0, int n_in);
+/* Turns the node into this op with these operands, which the host can't replay. */
 void cc_edit_rewrite(CcGraph *g, int node, CcOpId op, const CcOperand *in, int n_in);
-/* A node before `before`, which is a number that was there when the pass began. -> its number until things settle */
+/* The same from a CcIn_<op>: cc_edit_make(g, node, attend, .q = q, .k = k ...). */
+#define cc_edit_make(g, node, op, ...) cc_edit_make_in(g, node, CC_OP_##op, &(const CcIn_##op){__VA_ARGS__})
+void cc_edit_make_in(CcGraph *g, int node, CcOpId op, const void *in);
+/* Inserts a node before `before`, a number from the start of the pass. -> its number until cc_edit_settle() */
 int cc_edit_insert(CcGraph *g, int before, const CcNode *n);
-/* The node makes and reads nothing any more; other nodes stand in its place. */
+/* The node no longer makes or reads anything; other nodes replace it. */
 void cc_edit_drop(CcGraph *g, int node);
-/* How many operands of nodes, needed or not, read this value or a window of it. */
+/* Number of operands, of live and dead nodes, that read this value or a window of it. */
 int cc_edit_reads(const CcGraph *g, int value);
-/* Between passes, and before the first one: nodes stand in program order. Nothing before can be undone. */
+/* Between passes, and before the first one: puts nodes in program order. Earlier changes can no longer be undone. */
 void cc_edit_settle(CcGraph *g);
-/* The expression of a node (by a CC_OPCASE where one fits); NULL when its row has none. */
+/* A node's expression (that of a matching CC_OPCASE, if any); NULL when its row has none. */
 const CcExpr *cc_op_expr(const CcGraph *g, const CcNode *node);
-/* Does it ask where an element stands (place, row, col)? Then it can't be computed in part. */
+/* The same for another op with these operands: the derivative of `node`. */
+const CcExpr *cc_op_expr_as(const CcGraph *g, const CcNode *node, CcOpId op);
+bool cc_expr_reads(const CcExpr *e, int operand);
+/* Does the derivative `grad` of the node `forward` read this operand (numbered as in the row of `grad`)? Of the others
+ * it takes none. */
+bool cc_op_grad_reads(const CcGraph *g, const CcNode *forward, CcOpId grad, int operand);
+/* Does the expression use the position of an element (place, row, col)? Then part of the result can't be computed
+ * alone. */
 bool cc_expr_counts(const CcExpr *e);
-/* May this operand be a number that is another one in each call? Then neither the result's type nor what eager does
- * depends on it, as long as it is finite and fits the dtype. */
+/* May this operand be a number that changes from call to call? Then neither the result's type nor eager's choice of
+ * algorithm depends on it, as long as it is finite and fits the dtype. */
 bool cc_op_number(const CcGraph *g, const CcNode *node, int operand);
-/* Types of a node's results by those of its operands (infer.def), as torch would give them; `recorded`: the graph in
- * which the same node was recorded, whose dtypes and numbers of dims hold here as well. False: not known. */
+/* Infers the types of a node's results from its operands (infer.def), as torch would. `recorded`: the graph in which
+ * the same node was recorded; its dtypes and numbers of dims hold here too. False: unknown. */
 bool cc_infer_node(const CcGraph *g, int node, const CcGraph *recorded, CcType *out);
-bool cc_infer_asks(CcOpId op); /* torch itself can be asked: it would read no element */
-/* The dims that a node's row reduces over, a bit each, bit 0 is the last dim of operand 0; -1: it does not reduce. */
+bool cc_infer_asks(CcOpId op); /* torch itself can be asked, because the op reads no element */
+/* The dims that a node's row reduces over, as bits; bit 0 is the last dim of operand 0. -1: the node does not
+ * reduce. */
 int cc_op_dims(const CcGraph *g, const CcNode *node);
-/* torch's common dtype of operands; `deflt` is torch's default dtype, CC_DT_OTHER when unknown. CC_DT_OTHER when it
- * can't be told. */
+/* For a pointwise derivative: how many of its elements the op reduces to one. */
+int64_t cc_op_count(const CcGraph *g, const CcNode *node);
+/* torch's common dtype of the operands; `deflt` is torch's default dtype, CC_DT_OTHER when unknown. CC_DT_OTHER when
+ * the result is unknown. */
 CcDtype cc_op_common(const CcGraph *g, const CcNode *node, CcDtype deflt);
-/* Parses all rows; -1 with *err set when one is wrong (a test calls it). Thread-safe, done once. */
+/* Parses all rows; -1 with *err set if a row is wrong (a test calls this). Thread-safe; runs once. */
 CC_MUST int cc_op_init(CcErr *err);
-/* Text form, one line a value or node (gtext.c); for golden files, logs and reports. */
+/* Text form, one line per value or node (gtext.c), for golden files, logs and reports. */
 void cc_graph_print(const CcGraph *g, CcSbuf *out);
-/* What cc_graph_print has written; NULL with *err set: which line is wrong. */
+/* Reads the output of cc_graph_print; NULL with *err naming the wrong line. */
 CcGraph *cc_graph_read(const char *text, CcErr *err);
-/* Verifier: topological order, indices in range, arity, pointwise types equal to the rules. -1 with *err set. */
+/* Verifier: topological order, indices in range, arity, pointwise types that follow from the rules. -1 with *err
+ * set. */
 CC_MUST int cc_graph_check(const CcGraph *g, CcErr *err);
-/* Its first part: without it nothing may read the graph. A graph that only breaks the rules of its ops can still run
- * by the host. */
+/* The first part of the verifier; nothing may read a graph that fails it. The host can still run a graph that only
+ * breaks rules of its ops. */
 CC_MUST int cc_graph_check_structure(const CcGraph *g, CcErr *err);
-/* Of a graph that passes have rewritten. Windows: they lie in values that have memory, inside of it. */
+/* For a graph that passes have rewritten: each window is a window of a value with memory, and stays inside it. */
 CC_MUST int cc_graph_check_windows(const CcGraph *g, CcErr *err);
-/* A node that was just rewritten: its operands and results, by the rules of its op. */
+/* For a node that was just rewritten: checks operands and results against the rules of its op. */
 CC_MUST int cc_graph_check_node(const CcGraph *g, int node, CcErr *err);
-/* All of it; live[node]: what no output or effect needs may be in any state (cc_dce_mark). */
+/* Checks the whole rewritten graph; live[node]: nodes that no output or effect needs may be in any state
+ * (cc_dce_mark). */
 CC_MUST int cc_graph_check_rewritten(const CcGraph *g, const bool *live, CcErr *err);
 
 #endif

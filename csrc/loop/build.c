@@ -1,13 +1,13 @@
-/* build: lowers a group of pointwise and reducing nodes of one space to a loop body. Expressions of the op table are
- * instantiated in the type T of their row's rule; equal nodes are shared, so the rows may repeat
- * themselves freely. A case that would not give exactly eager's result is refused, and the caller
- * leaves the node to the host.
+/* build: lowers a group of pointwise and reducing nodes with one space to a loop body. Instantiates the expressions
+ * of the op table in the type T of their row's rule and shares equal nodes, so rows may repeat subexpressions
+ * freely. Refuses whatever would not match eager exactly; the caller then leaves the node to the host.
  *
- * bf16 and f16 are computed in f32: each node's result is cast to its dtype and back, which rounds
- * as eager does. */
+ * bf16 and f16 compute in f32: each node's result is cast to its dtype and back, which rounds as eager does. */
 #include <math.h>
 
 #include "loop_int.h"
+
+enum { MAX_BOXES = CC_PIECES_MAX };
 
 int cc_build_refuse(CcBuild *b, const char *why) { return cc_err_set(b->err, CC_E_UNSUPPORTED, "%s", why); }
 
@@ -17,7 +17,7 @@ CcDtype cc_build_compute(CcDtype dt) { return is_half(dt) ? CC_DT_F32 : dt; }
 
 static int add_node(CcBuild *b, CcScalarId op, CcDtype dt, int a0, int a1, int a2, int64_t bits) {
     const CcLoopNode n = {(uint8_t)op, (uint8_t)dt, {(int16_t)a0, (int16_t)a1, (int16_t)a2}, bits};
-    _Static_assert(sizeof n == 16, "it has no padding, so equal ones are equal bytes");
+    _Static_assert(sizeof n == 16, "no padding: equal nodes have equal bytes");
     for (int i = b->n_node - 1; i >= 0; i--)
         if (memcmp(&b->node[i], &n, sizeof n) == 0) return i;
     if (b->n_node == CC_LOOP_MAX_NODES) return cc_build_refuse(b, "the expression is too large");
@@ -52,8 +52,7 @@ int cc_build_cast(CcBuild *b, int node, CcDtype to) {
     if (node < 0) return -1;
     const CcDtype from = (CcDtype)b->node[node].dtype;
     if (from == to) return node;
-    /* Half precision only converts from and to f32, as in torch (c10/util/BFloat16.h: through
-     * float). */
+    /* Half precision converts from and to f32 only, as in torch (c10/util/BFloat16.h: through float). */
     if ((is_half(to) || is_half(from)) && from != CC_DT_F32 && to != CC_DT_F32)
         node = cc_build_cast(b, node, CC_DT_F32);
     const CcLoopNode *n = &b->node[node];
@@ -75,7 +74,7 @@ static bool both_konst(const CcBuild *b, int x, int y) {
     return b->node[x].op == CC_S_konst && (y < 0 || b->node[y].op == CC_S_konst);
 }
 
-/* Arithmetic of two constants, as the kernel would do it; integers are left to LLVM. */
+/* Folds arithmetic of two constants as the kernel would compute it; LLVM folds integers. */
 static int fold(CcBuild *b, CcScalarId op, CcDtype dt, int x, int y) {
     const double p = cc_loop_number(b->node[x].bits), q = y < 0 ? 0 : cc_loop_number(b->node[y].bits);
     const bool f32 = dt == CC_DT_F32;
@@ -89,7 +88,7 @@ static int fold(CcBuild *b, CcScalarId op, CcDtype dt, int x, int y) {
     }
 }
 
-/* torch's arithmetic of bools: + is or, * is and. */
+/* torch's arithmetic on bools: + is or, * is and. */
 static CcScalarId bool_arith(CcScalarId op) {
     switch (op) {
     case CC_S_add:
@@ -113,13 +112,13 @@ static int compare(CcBuild *b, CcScalarId op, int x, int y) {
         x = cc_build_cast(b, x, CC_DT_U8);
         y = y < 0 ? -1 : cc_build_cast(b, y, CC_DT_U8);
     }
-    if (y >= 0 && b->node[x].dtype != b->node[y].dtype) return cc_build_refuse(b, "comparison of two types");
+    if (y >= 0 && b->node[x].dtype != b->node[y].dtype) return cc_build_refuse(b, "comparison of different types");
     if ((op == CC_S_isnan || op == CC_S_isinf) && kind_of((CcDtype)b->node[x].dtype) != 'f')
         return cc_build_int(b, CC_DT_BOOL, 0);
     return add_node(b, op, CC_DT_BOOL, x, y, -1, 0);
 }
 
-/* The integer that a node is for these sizes; 0: it differs. */
+/* The node's integer, if it is the same for all elements; 0: it varies. */
 static int64_t known_int(const CcBuild *b, int node) {
     const CcLoopNode *n = &b->node[node];
     if (n->op == CC_S_cast && b->node[n->a[0]].dtype == CC_DT_I64) n = &b->node[n->a[0]];
@@ -128,14 +127,13 @@ static int64_t known_int(const CcBuild *b, int node) {
 }
 
 static int integer_division(CcBuild *b, CcScalarId op, CcDtype dt, int x, int y) {
-    /* By zero eager raises, and INT_MIN / -1 traps: both are only excluded for a constant. */
+    /* Eager raises for division by zero, and INT_MIN / -1 traps: only a constant rules both out. */
     const int64_t by = known_int(b, y);
     if (by == 0 || by == -1) return cc_build_refuse(b, "integer division by a tensor, 0 or -1");
     return add_node(b, op, dt, x, y, -1, 0);
 }
 
-/* fma rounds once, as eager's vector code does for a + alpha * b; with alpha 1 or -1 it is a plain
- * sum. */
+/* fma rounds once, as eager's vector code does for a + alpha * b; with alpha 1 or -1 it is a plain sum. */
 static int fused(CcBuild *b, CcDtype dt, int x, int y, int z) {
     if (is_number(b, y, 1)) return cc_build_op(b, CC_S_add, x, z, -1);
     if (is_number(b, x, 1)) return cc_build_op(b, CC_S_add, y, z, -1);
@@ -145,12 +143,12 @@ static int fused(CcBuild *b, CcDtype dt, int x, int y, int z) {
     return product < 0 ? -1 : cc_build_op(b, CC_S_add, product, z, -1);
 }
 
-/* Sums and products of f32 are carried on in f64, as eager does (at::acc_type), bools as bytes. Of one element there is
- * nothing to carry on. */
+/* Scans accumulate sums and products of f32 in f64, as eager does (at::acc_type), bools as bytes. A scan of one
+ * element accumulates nothing. */
 static int scan(CcBuild *b, CcScalarId op, int x) {
     const CcDtype dt = (CcDtype)b->node[x].dtype;
     const bool extreme = op == CC_S_pmax || op == CC_S_pmin, alike = dt == CC_DT_BOOL;
-    if (alike && !extreme) return cc_build_refuse(b, "arithmetic of bools");
+    if (alike && !extreme) return cc_build_refuse(b, "arithmetic on bools");
     if (!*cc_scalar_info(op)->lower[kind_of(dt) == 'f' ? 0 : 1])
         return cc_build_refuse(b, "no such scan for this dtype");
     int64_t turns = 1;
@@ -173,11 +171,11 @@ int cc_build_op(CcBuild *b, CcScalarId op, int x, int y, int z) {
         return add_node(b, op, (CcDtype)b->node[y].dtype, x, y, z, 0);
     }
     const CcDtype dt = (CcDtype)b->node[x].dtype;
-    if (y >= 0 && b->node[y].dtype != dt) return cc_build_refuse(b, "operands of two types");
+    if (y >= 0 && b->node[y].dtype != dt) return cc_build_refuse(b, "operands of different types");
     if (dt == CC_DT_BOOL) {
         if (op == CC_S_fma) return fused(b, dt, x, y, z);
         op = bool_arith(op);
-        return op == CC_S_COUNT ? cc_build_refuse(b, "arithmetic of bools") : add_node(b, op, dt, x, y, z, 0);
+        return op == CC_S_COUNT ? cc_build_refuse(b, "arithmetic on bools") : add_node(b, op, dt, x, y, z, 0);
     }
     const char *lower = info->lower[kind_of(dt) == 'f' ? 0 : kind_of(dt) == 'i' ? 1 : 2];
     if (lower[0] == 0) return cc_build_refuse(b, "no such primitive for this dtype");
@@ -192,7 +190,7 @@ int cc_build_op(CcBuild *b, CcScalarId op, int x, int y, int z) {
     if (op == CC_S_mul && is_number(b, x, 1)) return y;
     if (kind_of(dt) == 'f' &&
         ((op == CC_S_min && is_number(b, y, INFINITY)) || (op == CC_S_max && is_number(b, y, -INFINITY))))
-        return x; /* a bound that clamp was not given */
+        return x; /* clamp without this bound */
     if ((op == CC_S_div || op == CC_S_rem) && kind_of(dt) != 'f') return integer_division(b, op, dt, x, y);
     if (op == CC_S_neg && kind_of(dt) != 'f') return add_node(b, CC_S_sub, dt, cc_build_int(b, dt, 0), x, -1, 0);
     return add_node(b, op, dt, x, y, z, 0);
@@ -219,7 +217,7 @@ int cc_build_value(CcBuild *b, int value) {
     return see(b, value, node, b->dropped) < 0 ? -1 : node;
 }
 
-/* Where an element stands, counted over some dims of the space. */
+/* The position of an element, counted over some dims of the space. */
 int cc_build_place(CcBuild *b, unsigned dims) {
     for (int i = 0; i < b->n_node; i++)
         if (b->node[i].op == CC_S_place && b->access[b->node[i].a[0]].dims == dims && !b->access[b->node[i].a[0]].param)
@@ -241,20 +239,38 @@ int cc_build_param(CcBuild *b, int what, int64_t v) {
     return add_node(b, CC_S_place, CC_DT_I64, b->n_access++, -1, -1, 0);
 }
 
-int cc_build_seen(CcBuild *b, int value, const CcType *seen) {
+static int add_seen(CcBuild *b, int value, const CcType *seen, int64_t offset, CcTaken taken) {
     for (int a = 0; a < b->n_access; a++) {
         const CcLoopAccess *x = &b->access[a];
-        if (x->seen && x->value == value && x->dropped == b->dropped && cc_type_same_layout(x->seen, seen)) return a;
+        if (x->seen && x->value == value && x->offset == offset && x->taken == taken && x->dropped == b->dropped &&
+            cc_type_same_layout(x->seen, seen))
+            return a;
     }
     if (b->n_access == CC_LOOP_MAX_ACCESS) return cc_build_refuse(b, "too many tensors");
     b->type[b->n_access] = *seen;
     b->access[b->n_access] = (CcLoopAccess){.dtype = seen->dtype,
-                                            .taken = CC_TAKEN_LANES,
+                                            .taken = (uint8_t)taken,
+                                            .offset = offset,
                                             .node = -1,
                                             .value = value,
                                             .dropped = b->dropped,
                                             .seen = &b->type[b->n_access]};
     return b->n_access++;
+}
+
+int cc_build_seen(CcBuild *b, int value, const CcType *seen) { return add_seen(b, value, seen, 0, CC_TAKEN_LANES); }
+
+int cc_build_apart(CcBuild *b, int access) {
+    if (access < 0) return -1;
+    if (b->n_access == CC_LOOP_MAX_ACCESS) return cc_build_refuse(b, "too many tensors");
+    b->access[b->n_access] = b->access[access];
+    return b->n_access++;
+}
+
+int cc_build_part(CcBuild *b, int value, const CcType *seen, int64_t shift) {
+    const CcDtype dt = (CcDtype)seen->dtype;
+    const int access = add_seen(b, value, seen, shift * cc_dtype_info(dt)->size, CC_TAKEN_NOT);
+    return access < 0 ? -1 : add_node(b, CC_S_load, dt, access, -1, -1, 0);
 }
 
 int cc_build_take(CcBuild *b, int access, int index, int64_t elements) {
@@ -264,12 +280,13 @@ int cc_build_take(CcBuild *b, int access, int index, int64_t elements) {
                     elements * cc_dtype_info(dt)->size);
 }
 
-/* Dims of the space that a node counts: all of its own, all that it reduces, or one, numbered from the right. */
+/* Dims of the space that a position counts: all of the node's own, all that it reduces, or one, numbered from the
+ * right. */
 static unsigned counted_dims(const CcBuild *b, CcExprLit lit) {
     const unsigned all = (1u << b->space.shape.ndim) - 1;
     const unsigned own = b->reduces ? b->space.reduced : b->level == CC_LEVEL_FULL ? all : all & ~b->space.reduced;
     if (lit == CC_LIT_place) return own;
-    int behind = lit == CC_LIT_row; /* own dims to the right of the one */
+    int behind = lit == CC_LIT_row; /* the node's dims to the right of this one */
     for (int d = 0; d < b->space.shape.ndim; d++) {
         if (b->dropped && b->space.reduced >> d & 1) continue;
         if (behind-- == 0) return 1u << d & own;
@@ -277,17 +294,17 @@ static unsigned counted_dims(const CcBuild *b, CcExprLit lit) {
     return 0;
 }
 
-/* A size or stride, which is another one for other sizes: no part of the kernel. */
+/* A size or stride: an argument of the kernel, since it changes with the sizes. */
 static int extent(CcBuild *b, int64_t v) {
-    /* no two of them are one access: they may differ then */
+    /* never shared between accesses: their values may differ for other sizes */
     return cc_build_param(b, CC_OF_SIZES + b->n_access, v);
 }
 
-/* index(c): operand c, checked before the loop runs. The two behind it say which indices there are. */
+/* index(c): operand c, checked before the loop runs. The two operands after it say which indices are valid. */
 int cc_build_index(CcBuild *b, const CcNode *n, int operand) {
     const CcOperand *o = &b->g->operand.at[n->in0 + operand], *size = o + 1, *how = o + 2;
     if (operand + 3 > n->n_in || o->kind != CC_IN_VALUE || b->n_check == CC_LOOP_MAX_CHECKS)
-        return cc_build_refuse(b, "not to be used as an index");
+        return cc_build_refuse(b, "an index that can't be checked here");
     const CcType *t = &b->g->val.at[o->value].type;
     const bool ends = how->kind == CC_IN_BOOL && how->i, other = how->kind == CC_IN_INT;
     if (t->dtype != CC_DT_I64 && t->dtype != CC_DT_I32) return cc_build_refuse(b, "indices of another dtype");
@@ -305,19 +322,20 @@ int cc_build_index(CcBuild *b, const CcNode *n, int operand) {
 /* share(a): operand a, checked before the loop runs. */
 static int share_node(CcBuild *b, const CcOperand *o, CcDtype dt) {
     if (!o || o->kind != CC_IN_VALUE || b->n_check == CC_LOOP_MAX_CHECKS)
-        return cc_build_refuse(b, "not to be checked");
+        return cc_build_refuse(b, "an operand that can't be range-checked");
     const CcType *t = &b->g->val.at[o->value].type;
-    if (t->dtype != dt || (dt != CC_DT_F32 && dt != CC_DT_F64)) return cc_build_refuse(b, "shares of another dtype");
+    if (t->dtype != dt || (dt != CC_DT_F32 && dt != CC_DT_F64))
+        return cc_build_refuse(b, "a range check of another dtype");
     b->check[b->n_check++] = (CcLoopCheck){.value = o->value, .type = *t};
     return cc_build_value(b, o->value);
 }
 
-/* at(a, i): operand a, read i times as many elements further on as the operand behind it says. */
+/* at(a, i): operand a, read i * s elements further on; operand a + 1 gives s. */
 static int at_node(CcBuild *b, const CcNode *n, int operand, int index) {
     const CcOperand *o = &b->g->operand.at[n->in0 + operand], *step = o + 1;
     if (operand + 2 > n->n_in || o->kind != CC_IN_VALUE || step->kind != CC_IN_INT || index < 0 ||
         b->n_access == CC_LOOP_MAX_ACCESS)
-        return cc_build_refuse(b, "not to be read at an index");
+        return cc_build_refuse(b, "an operand that can't be read at an index");
     const CcDtype dt = (CcDtype)b->g->val.at[o->value].type.dtype;
     const int access = b->n_access++;
     b->access[access] =
@@ -333,8 +351,8 @@ static bool fits(CcDtype dt, int64_t v) {
     return bits == 64 || (v >= -(INT64_C(1) << (bits - 1)) && v < INT64_C(1) << (bits - 1));
 }
 
-/* A number of the host's: read from memory as a tensor without dims is, so kernels know it only as that. `bits` NULL:
- * the host is asked in each call. */
+/* A number from the host, read from memory like a 0-dim tensor, so that the kernel does not depend on its value.
+ * `bits` NULL: the host supplies it in each call. */
 static int host_number(CcBuild *b, CcDtype dt, int number, const int64_t *bits) {
     for (int i = 0; i < b->n_node; i++) {
         if (b->node[i].op != CC_S_load || b->node[i].dtype != dt) continue;
@@ -351,7 +369,7 @@ static int host_number(CcBuild *b, CcDtype dt, int number, const int64_t *bits) 
     return add_node(b, CC_S_load, dt, b->n_access++, -1, -1, 0);
 }
 
-/* What Python computed of sizes is another number for other sizes: no part of the kernel. GPUs are given doubles. */
+/* A number that Python computed from sizes changes with them: an argument of the kernel. GPUs get doubles. */
 static bool computed(const CcOperand *o) {
     return (o->kind == CC_IN_INT && o->value > 0 && o->i < 1LL << 53 && o->i > -(1LL << 53)) ||
            (o->kind == CC_IN_FLOAT && o->value > 0);
@@ -370,11 +388,17 @@ static int float_number(CcBuild *b, CcDtype dt, const CcOperand *o) {
     return computed(o) ? host_number(b, dt, o->value - 1, &bits) : cc_build_float(b, dt, v);
 }
 
+int cc_build_fixed(CcBuild *b, CcDtype dt, double v) {
+    int64_t bits;
+    memcpy(&bits, &v, sizeof bits);
+    return host_number(b, dt, 0, &bits);
+}
+
 int cc_build_number(CcBuild *b, const CcOperand *o, CcDtype dt, bool round_first) {
     const CcDtype compute = cc_build_compute(dt);
     int node;
     if (kind_of(dt) != 'f' && o->kind == CC_IN_NUMBER)
-        return cc_build_refuse(b, "a number of the host's in integer arithmetic");
+        return cc_build_refuse(b, "a number from the host in integer arithmetic");
     if (kind_of(dt) == 'f') {
         node = float_number(b, compute, o);
         return round_first && compute != dt ? cc_build_cast(b, cc_build_cast(b, node, dt), compute) : node;
@@ -384,10 +408,10 @@ int cc_build_number(CcBuild *b, const CcOperand *o, CcDtype dt, bool round_first
             return cc_build_refuse(b, "a float in integer arithmetic");
         return int_number(b, dt, o, (int64_t)o->f);
     }
-    return fits(dt, o->i) ? int_number(b, dt, o, o->i) : cc_build_refuse(b, "a number outside of its dtype");
+    return fits(dt, o->i) ? int_number(b, dt, o, o->i) : cc_build_refuse(b, "a number out of the dtype's range");
 }
 
-/* `wide`: a tensor without dims is not rounded to half precision first; `exact`: nor is one in f32. */
+/* `wide`: a 0-dim tensor is not rounded to half precision first; `exact`: nor is one in f32. */
 static int operand_node(CcBuild *b, const CcOperand *o, CcDtype dt, bool round_first, bool wide, bool exact) {
     if (o->kind != CC_IN_VALUE) return cc_build_number(b, o, dt, round_first);
     const CcType *t = &b->g->val.at[o->value].type;
@@ -399,7 +423,7 @@ static int operand_node(CcBuild *b, const CcOperand *o, CcDtype dt, bool round_f
 
 int cc_build_operand(CcBuild *b, const CcOperand *o, CcDtype dt) { return operand_node(b, o, dt, false, false, false); }
 
-static int literal_node(CcBuild *b, CcExprLit lit, CcDtype dt) {
+static int literal_node(CcBuild *b, const CcNode *n, CcExprLit lit, CcDtype dt) {
     static const struct {
         double huge, epsilon;
     } MAX[CC_DT_COUNT] = {[CC_DT_F32] = {0x1.fffffep127, 0x1p-23},
@@ -411,6 +435,7 @@ static int literal_node(CcBuild *b, CcExprLit lit, CcDtype dt) {
     if (lit == CC_LIT_place || lit == CC_LIT_row || lit == CC_LIT_col) return cc_build_place(b, counted_dims(b, lit));
     if (lit == CC_LIT_most) return cc_build_int(b, CC_DT_I64, INT64_MAX);
     if (lit == CC_LIT_first) return cc_build_int(b, CC_DT_I64, 0);
+    if (lit == CC_LIT_count && !b->reduces) return cc_build_cast(b, extent(b, cc_op_count(b->g, n)), compute);
     if (lit == CC_LIT_count) return add_node(b, CC_S_count, compute, -1, -1, -1, 0);
     if (lit == CC_LIT_bits)
         return kind_of(dt) == 'f' ? cc_build_refuse(b, "bits of a float") : cc_build_int(b, dt, bits);
@@ -429,7 +454,7 @@ static int literal_node(CcBuild *b, CcExprLit lit, CcDtype dt) {
     return cc_build_refuse(b, "inf or nan in integer arithmetic");
 }
 
-/* The type T of a node's expression: the rule of its row. */
+/* The type T of a node's expression, by the rule of its row. */
 static CcDtype type_by_rule(CcBuild *b, const CcNode *n) {
     const char *rule = cc_op_info((CcOpId)n->op)->promote;
     if (strncmp(rule, "cmp", 3) == 0) return cc_op_common(b->g, n, b->deflt);
@@ -441,19 +466,19 @@ static CcDtype type_by_rule(CcBuild *b, const CcNode *n) {
 
 static int expr_node(CcBuild *b, const CcNode *n, const CcExprNode *x, CcDtype dt, const int *at) {
     const CcOperand *o = x->arg < n->n_in ? &b->g->operand.at[n->in0 + x->arg] : NULL;
-    const char *rule = cc_op_info((CcOpId)n->op)->promote;
+    const CcOpId base = cc_op_base((CcOpId)n->op);
     const bool statistics =
-        n->op == CC_OP_layer_norm || n->op == CC_OP_norm_by || n->op == CC_OP_norm_eval || n->op == CC_OP_running;
+        base == CC_OP_layer_norm || base == CC_OP_norm_by || base == CC_OP_norm_eval || base == CC_OP_running;
     switch (x->kind) {
     case CC_X_ARG:
         if (o && o->kind != CC_IN_NONE)
-            return operand_node(b, o, dt, strchr(rule, '~') != NULL, x->arg == 1 && strchr(rule, '^') != NULL,
+            return operand_node(b, o, dt, cc_op_marks((CcOpId)n->op, '~'), x->arg == 1 && cc_op_marks(base, '^'),
                                 x->arg > 0 && statistics);
         return x->dflt >= 0 ? at[x->dflt] : cc_build_refuse(b, "an operand is missing");
     case CC_X_BOOL_ARG:
         if (!o || o->kind == CC_IN_NONE) return cc_build_refuse(b, "an operand is missing");
         if (o->kind == CC_IN_VALUE) return cc_build_cast(b, cc_build_value(b, o->value), CC_DT_BOOL);
-        if (o->kind == CC_IN_NUMBER) return cc_build_refuse(b, "a number of the host's as a bool");
+        if (o->kind == CC_IN_NUMBER) return cc_build_refuse(b, "a number from the host as a bool");
         return cc_build_int(b, CC_DT_BOOL, o->kind == CC_IN_FLOAT ? o->f != 0 : o->i != 0);
     case CC_X_INT_ARG:
         if (!o || o->kind == CC_IN_NONE)
@@ -468,23 +493,24 @@ static int expr_node(CcBuild *b, const CcNode *n, const CcExprNode *x, CcDtype d
         return cc_build_cast(b, cc_build_cast(b, at_node(b, n, x->arg, at[x->kid[0]]), dt), cc_build_compute(dt));
     case CC_X_NUM: return konst(b, cc_build_compute(dt), x->num);
     case CC_X_ROUND: return cc_build_cast(b, cc_build_cast(b, at[x->kid[0]], dt), cc_build_compute(dt));
-    case CC_X_LIT: return literal_node(b, (CcExprLit)x->arg, dt);
+    case CC_X_LIT: return literal_node(b, n, (CcExprLit)x->arg, dt);
     default:
         return cc_build_op(b, (CcScalarId)x->op, at[x->kid[0]], x->kid[1] < 0 ? -1 : at[x->kid[1]],
                            x->kid[2] < 0 ? -1 : at[x->kid[2]]);
     }
 }
 
-/* What lies between a reduction and its result: parameters (weights) are of the result's dtype, unless they are
- * indices. */
+/* Parameters (weights) used after a reduction must have the result's dtype, unless they are indices. */
 static bool plain_operands(const CcBuild *b, const CcNode *n, const CcExpr *e, CcDtype out) {
     for (int i = 0; i < e->n; i++) {
         const CcExprNode *x = &e->node[i];
         if ((x->kind != CC_X_ARG && x->kind != CC_X_AT) || x->arg == 0 || x->arg >= n->n_in) continue;
         const CcOperand *o = &b->g->operand.at[n->in0 + x->arg];
         if (o->kind != CC_IN_VALUE || b->g->val.at[o->value].type.dtype == out) continue;
-        /* Eager's layer norm of half precision takes its weights in f32 as well. */
-        if (n->op != CC_OP_layer_norm || !is_half(out) || b->g->val.at[o->value].type.dtype != CC_DT_F32) return false;
+        /* In half precision eager's layer norm also accepts f32 weights. */
+        if (cc_op_base((CcOpId)n->op) != CC_OP_layer_norm || !is_half(out) ||
+            b->g->val.at[o->value].type.dtype != CC_DT_F32)
+            return false;
     }
     return true;
 }
@@ -502,7 +528,7 @@ static int lower_node(CcBuild *b, int node) {
     const CcExpr *e = cc_op_expr(b->g, n);
     const CcDtype dt = type_by_rule(b, n), out = (CcDtype)b->g->val.at[n->out0].type.dtype;
     const bool reduces = cc_space_reduces(b->g, n);
-    const CcLevel level = cc_space_node(&b->space, b->g, n);
+    const CcSpaceLevel level = cc_space_node(&b->space, b->g, n);
     b->dropped = !reduces && level == CC_LEVEL_DROPPED;
     b->level = level;
     b->reduces = reduces;
@@ -511,14 +537,14 @@ static int lower_node(CcBuild *b, int node) {
         const int put = cc_build_cast(b, cc_put_lower(b, n), out);
         return put < 0 ? -1 : see(b, n->out0, put, -1);
     }
-    if (cc_tap_has((CcOpId)n->op)) {
-        const int mapped =
-            out == CC_DT_OTHER ? cc_build_refuse(b, "no dtype") : cc_build_cast(b, cc_tap_lower(b, n), out);
+    const bool joins = cc_join_has((CcOpId)n->op);
+    if (joins || cc_tap_has((CcOpId)n->op)) {
+        const int mapped = out == CC_DT_OTHER ? cc_build_refuse(b, "no dtype")
+                                              : cc_build_cast(b, (joins ? cc_join_lower : cc_tap_lower)(b, n), out);
         return mapped < 0 ? -1 : see(b, n->out0, mapped, -1);
     }
     if (!e || dt == CC_DT_OTHER || out == CC_DT_OTHER) return cc_build_refuse(b, "no expression or no dtype");
-    if (strchr(cc_op_info((CcOpId)n->op)->promote, '!') && !all_of(b, n, out))
-        return cc_build_refuse(b, "operands of another dtype");
+    if (cc_op_marks((CcOpId)n->op, '!') && !all_of(b, n, out)) return cc_build_refuse(b, "operands of another dtype");
     if (reduces && !plain_operands(b, n, e, out)) return cc_build_refuse(b, "parameters of another dtype");
     if (strncmp(cc_op_info((CcOpId)n->op)->promote, "int", 3) == 0 && kind_of(dt) == 'f')
         return cc_build_refuse(b, "bits of a float");
@@ -527,7 +553,7 @@ static int lower_node(CcBuild *b, int node) {
         const bool is_default = i + 1 < e->n && e->node[i + 1].dflt == i;
         at[i] = expr_node(b, n, &e->node[i], dt, at);
         if (at[i] < 0 && !is_default) return -1;
-        if (at[i] < 0) { /* a default that this type lacks matters only where it is used */
+        if (at[i] < 0) { /* a default that this type lacks matters only if it is used */
             const CcExprNode *user = &e->node[i + 1];
             const bool given = user->arg < n->n_in && b->g->operand.at[n->in0 + user->arg].kind != CC_IN_NONE;
             if (!given) return -1;
@@ -537,7 +563,7 @@ static int lower_node(CcBuild *b, int node) {
     return result < 0 ? -1 : see(b, n->out0, result, -1);
 }
 
-/* `back`: may be read backwards. */
+/* `back`: negative strides are allowed. */
 static bool good_type(const CcType *t, bool back) {
     if (t->ndim < 0 || t->ndim > CC_MAX_DIMS || t->device != 1 || t->dtype == CC_DT_OTHER) return false;
     for (int d = 0; d < t->ndim; d++)
@@ -545,12 +571,12 @@ static bool good_type(const CcType *t, bool back) {
     return true;
 }
 
-/* The result has the recorded shape: pointwise rows were checked by cc_graph_check. */
+/* Does the result have the recorded shape? cc_graph_check has checked pointwise rows. */
 static bool good_reduction(const CcGraph *g, const CcNode *n) {
     const CcSpace f = cc_space_of(g, n);
-    /* nothing to reduce: the host knows best */
+    /* an empty reduction has special cases: left to the host */
     if (f.shape.ndim < 0 || !cc_type_numel(&f.shape)) return false;
-    for (int i = 1; i < n->n_in; i++) { /* weights are broadcast to it */
+    for (int i = 1; i < n->n_in; i++) { /* weights broadcast to the space */
         const CcOperand *o = &g->operand.at[n->in0 + i];
         if (o->kind != CC_IN_VALUE) continue;
         const CcType *t = &g->val.at[o->value].type;
@@ -562,10 +588,11 @@ static bool good_reduction(const CcGraph *g, const CcNode *n) {
     return cc_space_node(&f, g, n) != CC_LEVEL_NONE;
 }
 
-/* The arrays, 40 KiB, are filled as they are needed. */
+/* Initialises only the counters: the arrays, 40 KiB, are filled on demand. */
 static void begin(CcBuild *b, const CcGraph *g, CcSpace space, CcDtype deflt, CcErr *err) {
     b->g = g;
     b->space = space;
+    b->box = NULL;
     b->deflt = deflt;
     b->err = err;
     b->n_node = b->n_access = b->n_value = b->n_check = 0;
@@ -573,14 +600,26 @@ static void begin(CcBuild *b, const CcGraph *g, CcSpace space, CcDtype deflt, Cc
     b->how = 0;
 }
 
-bool cc_build_can(const CcGraph *g, int node, CcDtype deflt, bool maps) {
+/* An op without an expression that this back-end has loops for? Without gathers, half precision is not interpolated
+ * dim by dim (pass/resample.c). */
+static bool moves(const CcGraph *g, const CcNode *n, bool gathers) {
+    const CcOpId op = (CcOpId)n->op;
+    const bool near = op == CC_OP_upsample_nearest || op == CC_OP_upsample_exact;
+    if (cc_join_has(op)) return true;
+    if (gathers) return cc_put_has(op) || cc_tap_has(op);
+    return cc_op_info(op)->kind == CC_K_RESAMPLE && (near || !is_half((CcDtype)g->val.at[n->out0].type.dtype));
+}
+
+bool cc_build_can(const CcGraph *g, int node, CcDtype deflt, bool gathers) {
     const CcNode *n = &g->node.at[node];
-    const bool put = maps && cc_put_has((CcOpId)n->op), map = put || (maps && cc_tap_has((CcOpId)n->op));
-    if ((!*cc_op_info((CcOpId)n->op)->expr && !map) || n->n_out != 1) return false;
+    const bool moved = moves(g, n, gathers), put = moved && cc_put_has((CcOpId)n->op);
+    if ((!*cc_op_info((CcOpId)n->op)->expr && !moved) || n->n_out != 1) return false;
     const bool reduces = cc_space_reduces(g, n);
-    if (!reduces && !map && cc_op_info((CcOpId)n->op)->kind != CC_K_POINTWISE) return false;
+    if (!reduces && !moved && cc_op_info((CcOpId)n->op)->kind != CC_K_POINTWISE) return false;
     const CcType *out = &g->val.at[n->out0].type;
-    const bool lies = put ? cc_into_is(g, n) : cc_into_is(g, n) ? cc_into_apart(out) : cc_type_dense(out);
+    const bool lies = put                      ? cc_into_is_write(g, n)
+                      : cc_into_is_write(g, n) ? cc_into_non_overlapping(out)
+                                               : cc_type_dense(out);
     if (!good_type(out, false) || !lies || g->val.at[n->out0].scalar) return false;
     for (int i = 0; i < n->n_in; i++) {
         const CcOperand *o = &g->operand.at[n->in0 + i];
@@ -590,8 +629,48 @@ bool cc_build_can(const CcGraph *g, int node, CcDtype deflt, bool maps) {
     if (reduces && !good_reduction(g, n)) return false;
     CcErr err;
     CcBuild b;
+    CcBox whole = {.from = {0}};
+    CcPieces pieces;
     begin(&b, g, cc_space_of(g, n), deflt, &err);
+    if (moved && !gathers) {
+        b.box = &whole;
+        if (cc_join_has((CcOpId)n->op) && (!cc_pieces_read(g, n, &pieces) || cc_pieces_boxes(&pieces) > MAX_BOXES))
+            return false;
+    }
     return lower_node(&b, node) == 0;
+}
+
+static CcSpace space_of(const CcGraph *g, const int *nodes, int n) {
+    CcSpace space = cc_space_of(g, &g->node.at[nodes[0]]);
+    for (int i = 1; i < n && !space.reduced; i++)
+        if (cc_space_reduces(g, &g->node.at[nodes[i]])) space = cc_space_of(g, &g->node.at[nodes[i]]);
+    return space;
+}
+
+/* Splits each box into one box per piece of the cut. */
+static int cut_boxes(CcBox *box, int n, const CcCut *cut) {
+    for (int k = n - 1; k >= 0; k--)
+        for (int i = cut->n - 1; i >= 0; i--) {
+            CcBox part = box[k];
+            part.from[cut->dim] = cut->piece[i].begin;
+            part.size[cut->dim] = cut->piece[i].end - cut->piece[i].begin;
+            box[k * cut->n + i] = part;
+        }
+    return n * cut->n;
+}
+
+int cc_build_boxes(const CcGraph *g, const int *nodes, int n, CcArena *arena, CcBox **out) {
+    CcPieces pieces = {.n = 0};
+    for (int i = 0; i < n; i++) /* a group has at most one join (group.c) */
+        if (cc_join_has((CcOpId)g->node.at[nodes[i]].op) && cc_pieces_read(g, &g->node.at[nodes[i]], &pieces)) break;
+    CcBox *box = *out = cc_arena_alloc(arena, sizeof *box * (size_t)(cc_pieces_boxes(&pieces) + 1));
+    if (!box) return -1;
+    const CcSpace space = space_of(g, nodes, n);
+    *box = (CcBox){.from = {0}};
+    memcpy(box->size, space.shape.size, sizeof box->size);
+    int n_box = 1;
+    for (int k = 0; k < pieces.n && !pieces.flat; k++) n_box = cut_boxes(box, n_box, &pieces.cut[k]);
+    return n_box;
 }
 
 static float cost_of(const CcLoop *loop) {
@@ -600,7 +679,7 @@ static float cost_of(const CcLoop *loop) {
     return cost;
 }
 
-/* Copies what the stores need, renumbered: the structure of equal groups is equal byte by byte. */
+/* Copies the nodes that stores need and renumbers them, so that equal groups have equal structures byte by byte. */
 static CcLoop *finish(CcBuild *b, CcArena *arena) {
     CcLoop *loop = cc_arena_alloc(arena, sizeof *loop);
     int16_t *number = cc_arena_alloc(arena, sizeof *number * (size_t)(b->n_node + 1));
@@ -631,7 +710,7 @@ static CcLoop *finish(CcBuild *b, CcArena *arena) {
         loop->scans = loop->scans || cc_sweep_scans(n);
         loop->reduces = loop->reduces || loop->scans || cc_scalar_info((CcScalarId)n->op)->kind == 'R';
         int16_t *read = n->op == CC_S_take ? &n->a[1] : cc_loop_access(n) >= 0 ? &n->a[0] : NULL;
-        if (read) { /* several takes may have one access */
+        if (read) { /* several takes may share an access */
             if (!access[*read]) {
                 loop->access[loop->n_access] = b->access[*read];
                 access[*read] = (int16_t)++loop->n_access;
@@ -665,24 +744,23 @@ static int add_store(CcBuild *b, const CcNode *n) {
     return 0;
 }
 
-CcLoop *cc_build_group(const CcGraph *g, const int *nodes, int n, const bool *made, CcDtype deflt, CcArena *arena,
-                       CcErr *err) {
+CcLoop *cc_build_group(const CcGraph *g, const int *nodes, int n, const CcBox *box, const bool *made, CcDtype deflt,
+                       CcArena *arena, CcErr *err) {
     CcBuild b;
-    CcSpace space = cc_space_of(g, &g->node.at[nodes[0]]);
-    for (int i = 1; i < n && !space.reduced; i++)
-        if (cc_space_reduces(g, &g->node.at[nodes[i]])) space = cc_space_of(g, &g->node.at[nodes[i]]);
+    const CcSpace space = space_of(g, nodes, n);
     begin(&b, g, space, deflt, err);
+    b.box = box;
     int status = 0;
     for (int i = 0; i < n && status == 0; i++) status = lower_node(&b, nodes[i]);
     for (int i = 0; i < n && status == 0; i++)
         if (made[cc_graph_base(g, g->node.at[nodes[i]].out0)]) status = add_store(&b, &g->node.at[nodes[i]]);
     CcLoop *loop = status == 0 ? finish(&b, arena) : NULL;
     if (!loop && status == 0) status = cc_err_set(err, CC_E_MEMORY, "no memory for a loop");
-    if (loop && cc_nest_build(loop, g, &space, arena, err) < 0) loop = NULL;
-    for (int a = 0; loop && a < loop->n_access; a++) { /* from here on values of the host */
+    if (loop && cc_nest_build(loop, g, &space, box, arena, err) < 0) loop = NULL;
+    for (int a = 0; loop && a < loop->n_access; a++) { /* from here on the host's values */
         if (loop->access[a].value < 0) continue;
-        loop->access[a].offset = g->val.at[loop->access[a].value].offset;
-        loop->access[a].seen = NULL; /* b's */
+        loop->access[a].offset += g->val.at[loop->access[a].value].offset;
+        loop->access[a].seen = NULL; /* memory of b, which goes away */
         loop->access[a].value = cc_graph_base(g, loop->access[a].value);
     }
     return loop && cc_lcheck_run(loop, err) < 0 ? NULL : loop;

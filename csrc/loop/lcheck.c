@@ -1,4 +1,4 @@
-/* lcheck: what valid loop IR is. Each printer may rely on it. */
+/* lcheck: the verifier of loop IR. Every printer may rely on it. */
 #include "loop.h"
 
 static int bad(CcErr *err, int i, const char *what) {
@@ -39,7 +39,7 @@ static int check_node(const CcLoop *loop, int i, CcErr *err) {
         for (int k = 0; k < info->arity; k++) good = good && t[k] == n->dtype;
         good = good && (n->dtype != CC_DT_BOOL || info->kind == 'L' || info->kind == 'R');
     }
-    return good ? 0 : bad(err, i, "operand dtypes do not fit");
+    return good ? 0 : bad(err, i, "operand dtypes do not match");
 }
 
 int cc_lcheck_run(const CcLoop *loop, CcErr *err) {
@@ -50,20 +50,20 @@ int cc_lcheck_run(const CcLoop *loop, CcErr *err) {
     for (int i = 0; i < loop->n_node; i++)
         if (check_node(loop, i, err) < 0) return -1;
     if (loop->scans && (!loop->reduces || loop->ndim - loop->lane - loop->columns != 1))
-        return cc_err_set(err, CC_E_VERIFY, "a scan along %d dims", loop->ndim - loop->lane - loop->columns);
+        return cc_err_set(err, CC_E_VERIFY, "scan along %d dims", loop->ndim - loop->lane - loop->columns);
     for (int a = 0; a < loop->n_access; a++) {
         const CcLoopAccess *access = &loop->access[a];
         if (!access->is_store) continue;
         if (access->node < 0 || access->node >= loop->n_node || loop->node[access->node].dtype != access->dtype)
             return cc_err_set(err, CC_E_VERIFY, "access %d stores another dtype", a);
-        if (access->where) { /* several may meet */
+        if (access->where) { /* several iterations may store to one address */
             if (access->where > loop->n_node || loop->node[access->where - 1].dtype != CC_DT_I64 || loop->reduces ||
                 access->how > CC_PUT_MIN || access->how == CC_PUT_MEAN)
-                return cc_err_set(err, CC_E_VERIFY, "access %d stores at no index", a);
+                return cc_err_set(err, CC_E_VERIFY, "access %d has no valid index to store at", a);
             continue;
         }
-        /* A single store per element: no loop of more than one turn may stand still, but the reduced ones for what
-         * is stored once a row. */
+        /* One store per element: along every loop of more than one iteration the address must move, except reduced
+         * loops around a store of one value per row. */
         const bool row = loop->reduces && !cc_sweep_along(loop, access);
         const int kept = loop->lane + (loop->columns || !loop->reduces);
         for (int d = 0; d < (row ? kept : loop->ndim) && cc_nest_numel(loop) > 0; d++)

@@ -1,26 +1,27 @@
-/* loop: loop IR. One loop nest over the space of a group; in its middle loads, an expression DAG, stores.
+/* loop: loop IR. A loop nest over the space of a group; in its middle loads, an expression DAG and stores.
  *
- *     for d0 in size[0]: for d1 in size[1]: ... for i in size[lane]:         the nest: numbers, given to a kernel as
- *         %0 = load a0; %1 = konst 2.0; %2 = mul %0 %1; store a1, %2         arguments; the body: what it is compiled from
+ *     for d0 in size[0]: for d1 in size[1]: ... for i in size[lane]:         the nest: sizes and strides, which are
+ *         %0 = load a0; %1 = konst 2.0; %2 = mul %0 %1; store a1, %2         arguments; the body: what is compiled
  *
- * The body knows of an access its dtype and how the innermost loop steps through it (by one element, on or back, not at
- * all, by a stride), and nothing of sizes: a new shape reuses the kernel.
+ * The body knows an access's dtype and how the vector loop steps through it (by one element forward or back, not at
+ * all, by a stride), but no sizes: a new shape reuses the kernel.
  *
- * With reductions (rsum, rmax ... in scalar.def) the dims are kept or reduced ones. A row is what one set of kept
- * indices reduces; it is gone through in sweeps (sweep.c), as a reduction's result is known only at the end of one:
+ * With reductions (rsum, rmax ... in scalar.def), dims are either kept or reduced. A row is what one set of kept
+ * indices reduces. It takes several sweeps (sweep.c), because a reduction's result is known only at the end of a
+ * sweep:
  *
- *     for kept ...:  m = rmax(x)        sweep 0                 by rows: the last reduced dim is the vector loop
- *                    e = exp(x - m); s = rsum(e)   sweep 1      by columns: the last kept dim is, and all reduced dims
- *                    store e * (1 / s)  sweep 2                 are loops inside of it
+ *     for kept ...:  m = rmax(x)                   sweep 0      by rows: the last reduced dim is the vector loop
+ *                    e = exp(x - m); s = rsum(e)   sweep 1      by columns: the last kept dim is the vector loop, and all
+ *                    store e * (1 / s)             sweep 2      reduced dims are loops inside it
  *
- * A scan (psum, pmax ... in scalar.def) is an element that each sweep which needs it makes anew, from the first of the
- * row to the last; the row has one reduced dim then.
+ * A scan (psum, pmax ... in scalar.def) gives one value per element; each sweep that needs it recomputes it from the
+ * first to the last element of the row, which has one reduced dim.
  *
- * Where an element stands is known without counting: an access without memory ("place") is moved along as all others
- * are, and what it points at is the number. An access may be read at an index, which is checked before the loop runs
- * ("taken"), or written at one ("where", in loops that do not reduce, for the reference executor and GPUs).
+ * Positions need no counters: an access without memory ("place") moves like any other, and its address is the
+ * position. An access may be read at an index ("taken"), which is checked before the loop runs, or written at one
+ * ("where", in loops without reductions, for the reference executor and GPUs).
  *
- * All of it lies in the arena of the compile. */
+ * The compile's arena holds all of it. */
 #ifndef CC_LOOP_H
 #define CC_LOOP_H
 
@@ -28,13 +29,11 @@
 
 enum { CC_LOOP_MAX_ACCESS = 96, CC_LOOP_MAX_NODES = 1024, CC_LOOP_MAX_LINES = 3, CC_LOOP_MAX_CHECKS = 8 };
 
-/* Along the vector loop. BACK: by minus one element; no store does. */
+/* Step along the vector loop. BACK: minus one element; never a store's. */
 typedef enum CcStepClass { CC_STEP_ONE, CC_STEP_ZERO, CC_STEP_ANY, CC_STEP_BACK } CcStepClass;
 
-/* ROW: the vector loop has one index, step one */
+/* ROW: one index for the whole vector loop, step one */
 typedef enum CcTaken { CC_TAKEN_NOT, CC_TAKEN_LANES, CC_TAKEN_ROW } CcTaken;
-/* as ops.def: scatter */
-typedef enum CcPutHow { CC_PUT_SET, CC_PUT_SUM, CC_PUT_PROD, CC_PUT_MEAN, CC_PUT_MAX, CC_PUT_MIN } CcPutHow;
 #define CC_PLACE_ZERO ((char *)((uintptr_t)1 << 40))
 
 typedef struct CcLoopNode {
@@ -48,33 +47,33 @@ typedef struct CcLoopAccess {
     uint8_t dtype;
     uint8_t step; /* CcStepClass */
     uint8_t is_store;
-    uint8_t line;  /* moves along a reduced dim that is not the vector loop */
-    int16_t node;  /* store: what is stored */
-    int16_t where; /* store: 1 + the node that says how many elements behind its place; 0: just there */
-    uint8_t how;   /* of such a store: CcPutHow */
-    uint8_t place; /* has no memory: points at a number, CC_PLACE_ZERO is 0 */
+    uint8_t line; /* moves along a reduced dim other than the vector loop */
+    int16_t node; /* store: the stored node */
+    /* store: 1 + the node that says how many elements after its own address it stores; 0: at the address */
+    int16_t where;
+    uint8_t how;   /* how such a store combines with memory: CcPutHow */
+    uint8_t place; /* no memory: its address is a number; CC_PLACE_ZERO is 0 */
     uint8_t taken; /* CcTaken */
-    /* load: steps by a stride along the vector loop, and by one element from row to row, with enough of both to be turned
-     * in tiles */
+    /* load: strided along the vector loop but contiguous from row to row, with enough of both to transpose in tiles */
     uint8_t across;
-    /* place: dims that are counted, a bit each, bit 0 the last one; no part of the structure */
+    /* place: counted dims as bits, bit 0 the last; not part of the structure */
     uint8_t dims;
-    uint8_t dropped; /* how its dims stand in the space; no part of the structure */
-    int32_t value;   /* of the graph, -1: none; no part of the structure */
-    /* 1 + the host's number that is read, 0: memory, -1: the number that `value` holds, which is on the CPU and the
-     * kernel is not; no part of the structure */
+    uint8_t dropped; /* how its dims align with the space (DROPPED); not part of the structure */
+    int32_t value;   /* value of the graph; -1: none; not part of the structure */
+    /* 1 + the host's number that is read; 0: memory; -1: the number in `value`, which is on the CPU while the kernel
+     * is not. Not part of the structure */
     int32_t number;
-    /* the host's number is `bits` in all calls of this nest (of other sizes it is another one): an integer where dtype
-     * is one, else a double; no part of the structure */
+    /* `bits` is the host's number for all calls of this nest (other sizes have another): an integer if dtype is one,
+     * else a double. Not part of the structure */
     bool fixed;
     int64_t bits;
-    int32_t param;      /* place: not 0: no place, but the number that `offset` is; no part of the structure */
-    int64_t offset;     /* bytes from its first element: a window; no part of the structure */
-    const CcType *seen; /* while it is built: the type that its value is seen as; NULL: its own */
+    int32_t param;      /* place: nonzero for a parameter: `offset` is its number; not part of the structure */
+    int64_t offset;     /* bytes from the value's first element, for a window; not part of the structure */
+    const CcType *seen; /* while building: the type that the value is viewed as; NULL: its own */
 } CcLoopAccess;
 
-/* An index that has to be in [low, high), or to be `also`, for the loop to run: all elements of a tensor. Floats have
- * to be in [0, 1]. */
+/* A check before the loop runs: every element of a tensor must be an index in [low, high), or equal `also`. Floats
+ * must be in [0, 1]. */
 typedef struct CcLoopCheck {
     int32_t value;
     int64_t offset; /* bytes */
@@ -88,44 +87,53 @@ typedef struct CcLoop {
     int n_node, n_access;
     CcLoopNode *node;
     CcLoopAccess *access;
-    int ndim; /* >= 1 */
-    int lane; /* the dim of the vector loop; those behind it, at most CC_LOOP_MAX_LINES, are reduced ones */
-    bool reduces, columns; /* reduces: or scans */
-    /* has primitives of kind P, each a value that the next element along the row needs */
+    int ndim;              /* >= 1 */
+    int lane;              /* the dim of the vector loop; dims after it, at most CC_LOOP_MAX_LINES, are reduced */
+    bool reduces, columns; /* reduces: also set for scans */
+    /* has primitives of kind P, whose values carry over to the next element of the row */
     bool scans;
     int64_t size[CC_MAX_DIMS + 1];
     int64_t (*stride)[CC_MAX_DIMS + 1]; /* [access][dim], bytes */
-    float cost;                         /* of one element, in additions */
+    float cost;                         /* per element, in additions */
 } CcLoop;
 
-/* build.c: is this node of an op that loop IR can express, with these dtypes? `deflt`: torch's
- * default dtype or CC_DT_OTHER. maps: or of one whose elements come from elsewhere in its operands (tap.c), which is
- * for devices where a load at any place is as good as one at the next. */
-bool cc_build_can(const CcGraph *g, int node, CcDtype deflt, bool maps);
-/* The nest of a group of nodes of one space; made[value] says which results exist
- * outside. NULL with *err set. */
-CcLoop *cc_build_group(const CcGraph *g, const int *nodes, int n, const bool *made, CcDtype deflt, CcArena *arena,
-                       CcErr *err);
-/* nest.c: sizes, strides and step classes of loop->access over the space; sorts dims by the first
- * store, or by what is reduced, drops and merges. -1 with *err set. */
-CC_MUST int cc_nest_build(CcLoop *loop, const CcGraph *g, const CcSpace *space, CcArena *arena, CcErr *err);
+/* A part of a space: `size` elements of each dim, starting here. */
+typedef struct CcBox {
+    int64_t from[CC_MAX_DIMS], size[CC_MAX_DIMS];
+} CcBox;
 
-/* sweep.c: what is computed when. */
+/* build.c: can loop IR express this node's op with these dtypes? `deflt`: torch's default dtype or CC_DT_OTHER.
+ * gathers: also allow ops that read at any address (tap.c, put.c), for devices where gathers are as fast as
+ * consecutive loads; without it joins are read by boxes (join.c), and resampling is limited to one dim. */
+bool cc_build_can(const CcGraph *g, int node, CcDtype deflt, bool gathers);
+/* The boxes that a group's join cuts its space into, in the arena; without a join, the whole space. -1: out of
+ * memory. */
+int cc_build_boxes(const CcGraph *g, const int *nodes, int n, CcArena *arena, CcBox **out);
+/* The nest of a group of nodes of one space, or of a box of it (NULL: the whole space); made[value] says which
+ * results are needed outside. NULL with *err set. */
+CcLoop *cc_build_group(const CcGraph *g, const int *nodes, int n, const CcBox *box, const bool *made, CcDtype deflt,
+                       CcArena *arena, CcErr *err);
+/* nest.c: sets sizes, strides and step classes of loop->access over the space or a box of it (NULL: all); sorts dims
+ * by the first store, or by the reduced tensor; drops and merges dims. -1 with *err set. */
+CC_MUST int cc_nest_build(CcLoop *loop, const CcGraph *g, const CcSpace *space, const CcBox *box, CcArena *arena,
+                          CcErr *err);
+
+/* sweep.c: which sweep computes which node. */
 typedef struct CcSweeps {
     int n;                            /* >= 1 */
-    bool element[CC_LOOP_MAX_NODES];  /* differs along a row */
-    uint8_t stage[CC_LOOP_MAX_NODES]; /* sweeps that must be over before the node is known */
-    uint8_t first[CC_LOOP_MAX_NODES]; /* element: the sweep that computes it first */
-    /* 1 + number of the scratch line that holds it from then on; 0: none */
+    bool element[CC_LOOP_MAX_NODES];  /* varies along a row */
+    uint8_t stage[CC_LOOP_MAX_NODES]; /* number of sweeps that must finish before the node is known */
+    uint8_t first[CC_LOOP_MAX_NODES]; /* varying nodes: the first sweep that computes it */
+    /* 1 + the scratch line that holds it after that; 0: none */
     uint8_t kept[CC_LOOP_MAX_NODES];
     int n_kept;
 } CcSweeps;
 void cc_sweep_plan(const CcLoop *loop, CcSweeps *out);
-/* Elements' nodes that a sweep computes or reads from their scratch line. */
+/* Varying nodes that a sweep computes or reads from their scratch line. */
 void cc_sweep_need(const CcLoop *loop, const CcSweeps *plan, int sweep, bool *need);
 bool cc_sweep_scans(const CcLoopNode *n);                       /* is it of kind P? */
 bool cc_sweep_along(const CcLoop *loop, const CcLoopAccess *a); /* does the access move along a row? */
-float cc_sweep_cost(const CcLoopNode *n);                       /* of a primitive, in additions */
+float cc_sweep_cost(const CcLoopNode *n);                       /* cost of a primitive, in additions */
 
 int64_t cc_nest_numel(const CcLoop *loop);
 void cc_ltext_print(const CcLoop *loop, CcSbuf *out);

@@ -1,4 +1,4 @@
-/* loop, private: what a group's loop is built with (build.c), which tap.c lowers its ops with. */
+/* loop, private: the builder of a group's loop (build.c), with which join.c, put.c and tap.c lower their ops. */
 #ifndef CC_LOOP_INT_H
 #define CC_LOOP_INT_H
 
@@ -9,8 +9,9 @@ enum { CC_BUILD_VALUES = 256 };
 typedef struct CcBuild {
     const CcGraph *g;
     CcSpace space;
-    bool dropped;  /* how the node that is lowered reads its operands */
-    CcLevel level; /* where its result stands; FULL if it reduces */
+    const CcBox *box;   /* the part of the space that the loop covers; NULL: all */
+    bool dropped;       /* how the current node reads its operands */
+    CcSpaceLevel level; /* where its result fits into the space; FULL if it reduces */
     bool reduces;
     int n_check;
     CcLoopCheck check[CC_LOOP_MAX_CHECKS];
@@ -20,11 +21,11 @@ typedef struct CcBuild {
     CcLoopNode node[CC_LOOP_MAX_NODES];
     CcLoopAccess access[CC_LOOP_MAX_ACCESS];
     CcType type[CC_LOOP_MAX_ACCESS]; /* access.seen */
-    /* of the node that writes at indices (put.c), which stands alone; where -1: there is none */
+    /* set by the node that writes at indices (put.c), which stands alone; where -1: there is none */
     int where, how;
     struct {
         int value, node, dropped; /* dropped -1: made here, the same for all readers */
-    } seen[CC_BUILD_VALUES];      /* graph values that have a loop node */
+    } seen[CC_BUILD_VALUES];      /* loop nodes of graph values */
 } CcBuild;
 
 /* All return a loop node, or -1 with b->err set; an operand of -1 gives -1. */
@@ -33,26 +34,35 @@ int cc_build_op(CcBuild *b, CcScalarId op, int x, int y, int z);
 int cc_build_cast(CcBuild *b, int node, CcDtype to);
 int cc_build_int(CcBuild *b, CcDtype dt, int64_t v);
 int cc_build_float(CcBuild *b, CcDtype dt, double v);
-CcDtype cc_build_compute(CcDtype dt); /* what it is computed in: half precision in f32 */
-/* A number operand in the type that dt is computed in. */
+CcDtype cc_build_compute(CcDtype dt); /* the dtype to compute in: f32 for half precision */
+/* A number operand in the compute type of dt. */
 int cc_build_number(CcBuild *b, const CcOperand *o, CcDtype dt, bool round_first);
-/* where an element stands, counted over these dims of the space */
+/* A float that is an argument of the kernel. */
+int cc_build_fixed(CcBuild *b, CcDtype dt, double v);
+/* the position of an element, counted over these dims of the space */
 int cc_build_place(CcBuild *b, unsigned dims);
-/* An integer that is given to the kernel and no part of its text. `what`: equal ones of equal meaning are one. */
+/* An integer argument of the kernel. Arguments with equal values and equal `what` are shared. */
 int cc_build_param(CcBuild *b, int what, int64_t v);
-int cc_build_value(CcBuild *b, int value); /* its element, in its own dtype */
-/* -> an access of a value, seen as this type, that is read at indices */
+int cc_build_value(CcBuild *b, int value); /* the element of a value, in its own dtype */
+/* The element of a value, viewed as this type, `shift` elements further on. */
+int cc_build_part(CcBuild *b, int value, const CcType *seen, int64_t shift);
+/* -> an access of a value, viewed as this type, that is read at indices */
 int cc_build_seen(CcBuild *b, int value, const CcType *seen);
+int cc_build_apart(CcBuild *b, int access); /* -> a copy of the access */
 int cc_build_take(CcBuild *b, int access, int index, int64_t elements);
 
-/* checked; the operands behind it say which there are */
+/* an index operand, checked; the operands after it give the valid range */
 int cc_build_index(CcBuild *b, const CcNode *n, int operand);
-/* An operand as one of this dtype, in what that is computed in. */
+/* An operand converted to this dtype, in its compute type. */
 int cc_build_operand(CcBuild *b, const CcOperand *o, CcDtype dt);
+
+/* join.c */
+bool cc_join_has(CcOpId op);
+int cc_join_lower(CcBuild *b, const CcNode *n); /* -> the result */
 
 /* put.c */
 bool cc_put_has(CcOpId op);
-int cc_put_lower(CcBuild *b, const CcNode *n); /* -> what is written; b->where, b->how */
+int cc_put_lower(CcBuild *b, const CcNode *n); /* -> the stored node; sets b->where, b->how */
 
 /* tap.c */
 bool cc_tap_has(CcOpId op);

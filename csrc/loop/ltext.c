@@ -1,4 +1,4 @@
-/* ltext: loop IR as text, for reports and golden files. */
+/* ltext: prints loop IR as text, for reports and golden files. */
 #include "loop.h"
 
 int cc_loop_access(const CcLoopNode *n) {
@@ -13,7 +13,7 @@ double cc_loop_number(int64_t bits) {
 }
 
 static void print_store(const CcLoopAccess *access, int a, CcSbuf *out) {
-    static const char *const HOW[] = {"set", "sum", "product", "mean", "greatest", "least"};
+    static const char *const HOW[] = {"set", "sum", "product", "mean", "maximum", "minimum"};
     cc_sbuf_add(out, "  store a%d", a);
     if (access->where) cc_sbuf_add(out, " + %%%d (%s)", access->where - 1, HOW[access->how]);
     cc_sbuf_add(out, ", %%%d\n", access->node);

@@ -1,18 +1,20 @@
-/* nest: the loops around a body. Dims of size 1 go; the others are sorted so that the leading tensor is run through in
- * memory order, kept ones and reduced ones apart; neighbours that every access steps through as one are merged. The
- * vector loop is the innermost kept dim when nothing is reduced, or when it is the leading tensor's fastest one. */
+/* nest: the loops around a body. Drops dims of size 1, sorts the others so that the leading tensor is traversed in
+ * memory order, with kept and reduced dims apart, and merges neighbours that every access treats as one. The vector
+ * loop is the innermost kept dim if nothing is reduced, or if that is the leading tensor's fastest dim. */
 #include "loop.h"
 
-enum { MIN_COLUMNS = 4 }; /* fewer are not worth a vector of columns */
-/* Elements of short rows: of reductions, of those that take DEAR additions for each element, of other loops; of long ones. */
+enum { MIN_COLUMNS = 4 }; /* fewer do not fill a vector of columns */
+/* Numbers of elements. Short rows: of reductions, of reductions that take DEAR additions per element, of other
+ * loops; long rows. */
 enum { SHORT = 12, SHORT_DEAR = 33, TINY = 4, LONG = 16, DEAR = 8 };
 
 typedef struct Nest {
     CcLoop *loop;
     const CcGraph *g;
     const CcSpace *space;
+    const int64_t *size; /* the loop's sizes, in dims of the space */
     const CcLoopAccess *lead;
-    int order[CC_MAX_DIMS]; /* dims of the space: outermost first, kept ones before reduced ones */
+    int order[CC_MAX_DIMS]; /* dims of the space, outermost first; kept ones precede reduced ones */
     int n, n_kept, merged_kept;
 } Nest;
 
@@ -22,7 +24,7 @@ int64_t cc_nest_numel(const CcLoop *loop) {
     return n;
 }
 
-/* Elements of the counted dims from one index of dim d to the next. */
+/* Distance, within the counted dims, between indices of dim d. */
 static int64_t place_of(const Nest *nest, const CcLoopAccess *a, int d) {
     const CcType *t = &nest->space->shape;
     int64_t n = 1;
@@ -36,8 +38,7 @@ static const CcType *type_of(const Nest *nest, const CcLoopAccess *a) {
     return a->seen ? a->seen : &nest->g->val.at[a->value].type;
 }
 
-/* Bytes from one element to the next along dim d of the space; a dim that is broadcast does not
- * move. */
+/* Bytes between elements along dim d of the space; 0 for a broadcast dim. */
 static int64_t stride_of(const Nest *nest, const CcLoopAccess *a, int d) {
     if (a->place) return place_of(nest, a, d);
     if (a->number) return 0;
@@ -47,13 +48,13 @@ static int64_t stride_of(const Nest *nest, const CcLoopAccess *a, int d) {
     return t->stride[own] * cc_dtype_info((CcDtype)t->dtype)->size;
 }
 
-/* Is it of whole shape? What is written at an index lies where that says. */
+/* Does the access cover the whole space? The address of a store at an index depends on the index. */
 static bool leads(const Nest *nest, const CcLoopAccess *a, bool store) {
     if (a->value < 0 || a->is_store != store || a->where) return false;
     return cc_type_numel(type_of(nest, a)) == cc_type_numel(&nest->space->shape);
 }
 
-/* The first store of whole shape, or else the first tensor of whole shape that is read. */
+/* The first store that covers the space, or else the first tensor read that does. */
 static const CcLoopAccess *find_lead(const Nest *nest) {
     const CcLoop *loop = nest->loop;
     for (int pass = 0; pass < 2; pass++)
@@ -69,7 +70,7 @@ static void sort_dims(Nest *nest) {
     for (int reduced = 0; reduced < 2; reduced++) {
         const int begin = nest->n;
         for (int d = 0; d < shape->ndim; d++) {
-            if (shape->size[d] == 1 || cc_space_reduced(nest->space, d) != (bool)reduced) continue;
+            if (nest->size[d] == 1 || cc_space_reduced(nest->space, d) != (bool)reduced) continue;
             int at = nest->n++;
             for (; at > begin && stride_of(nest, nest->lead, nest->order[at - 1]) < stride_of(nest, nest->lead, d);
                  at--)
@@ -85,7 +86,7 @@ static void merge_dims(Nest *nest) {
     loop->ndim = 0;
     for (int k = 0; k < nest->n; k++) {
         const int d = nest->order[k];
-        const int64_t size = nest->space->shape.size[d];
+        const int64_t size = nest->size[d];
         bool joins = loop->ndim > 0 && k != nest->n_kept;
         for (int a = 0; joins && a < loop->n_access; a++)
             joins = loop->stride[a][loop->ndim - 1] == stride_of(nest, &loop->access[a], d) * size;
@@ -96,7 +97,7 @@ static void merge_dims(Nest *nest) {
     }
 }
 
-/* A dim of one step, where there is none to make the vector loop of. */
+/* Adds a dim of size 1 if there is none for the vector loop. */
 static void add_unit_dim(CcLoop *loop) {
     loop->size[loop->ndim] = 1;
     for (int a = 0; a < loop->n_access; a++) loop->stride[a][loop->ndim] = 0;
@@ -114,9 +115,9 @@ static void swap_dims(CcLoop *loop, int d, int e) {
     }
 }
 
-/* A last dim of a few elements would leave most of a vector empty; the next long one then is the vector loop, with
- * strides. [50000, 3] * [3] took 358 us so and 72 otherwise, an image of 3 channels innermost 101 and 21 (Zen 4). A row
- * of 4 to 15 floats takes 1.1 to 1.4 ns by a mask; so as many elements as it has, times 0.3 ns (Zen 5). */
+/* A last dim of a few elements would leave most of a vector empty; the next long dim then becomes the vector loop,
+ * with strides. [50000, 3] * [3] takes 72 us like this and 358 otherwise, a channels-last image of 3 channels 21 and
+ * 101 (Zen 4). A row of 4 to 15 floats takes 1.1 to 1.4 ns with a mask, or 0.3 ns per element (Zen 5). */
 static void swap_short(CcLoop *loop) {
     const int last = loop->ndim - 1;
     if (loop->size[last] >= TINY) return;
@@ -127,9 +128,10 @@ static void swap_short(CcLoop *loop) {
         }
 }
 
-/* Are there many rows, of a few elements that only reductions see? A vector then has an element of each of many rows:
- * 33333 rows of 3 floats took 177 us one by one and 32 so (Zen 4). Of 4000 rows the sums took 9.4 us one by one and 8.5 so
- * of 8 elements, 9.5 and 16.6 of 16; logsumexp, which has much to do for each row, 91 and 33 of 16 (Zen 5). */
+/* Are there many rows of a few elements that only reductions read? A vector then holds one element of each of many
+ * rows: 33333 rows of 3 floats took 177 us one by one and 32 like this (Zen 4). Sums of 4000 rows took 9.4 us one by
+ * one and 8.5 like this for 8 elements, 9.5 and 16.6 for 16; logsumexp, which does much per row, 91 and 33 for 16
+ * (Zen 5). */
 static bool short_rows(const Nest *nest) {
     const CcLoop *loop = nest->loop;
     const int kept = nest->merged_kept, last = loop->ndim - 1, most = loop->cost >= DEAR ? SHORT_DEAR : SHORT;
@@ -140,12 +142,12 @@ static bool short_rows(const Nest *nest) {
     return true;
 }
 
-/* Puts the vector loop behind the kept dims, and all other reduced ones behind it. */
+/* Puts the vector loop after the kept dims, and all other reduced dims after it. */
 static void choose_lane(Nest *nest) {
     CcLoop *loop = nest->loop;
     const int kept = nest->merged_kept, reduced = loop->ndim - kept;
     const int lead = (int)(nest->lead - loop->access);
-    if (!loop->reduces || reduced == 0) { /* what is reduced has size 1: columns of one element */
+    if (!loop->reduces || reduced == 0) { /* reduced dims have size 1: columns of one element */
         if (loop->ndim == 0) add_unit_dim(loop);
         if (!loop->reduces) swap_short(loop);
         loop->lane = loop->ndim - 1;
@@ -160,8 +162,8 @@ static void choose_lane(Nest *nest) {
     for (int d = loop->ndim - 1; !loop->columns && d > kept; d--) swap_dims(loop, d, d - 1);
 }
 
-/* Does the node differ along a row, or is it made as if it did (a loop of one step), or known behind a sweep only?
- * Accesses are classified, but for what they are taken at. */
+/* Does the node vary along a row, is it computed as if it did (a loop of one iteration), or is it known only after a
+ * sweep? Accesses are classified, but not yet for their indices. */
 static bool along_row(const CcLoop *loop, int node) {
     const CcLoopNode *n = &loop->node[node];
     const CcScalarInfo *info = cc_scalar_info((CcScalarId)n->op);
@@ -173,14 +175,14 @@ static bool along_row(const CcLoop *loop, int node) {
     return false;
 }
 
-/* Has the access of a take another one? */
+/* Does another take share the access of this take? */
 static bool shared(const CcLoop *loop, int take) {
     for (int i = 0; i < loop->n_node; i++)
         if (i != take && loop->node[i].op == CC_S_take && loop->node[i].a[1] == loop->node[take].a[1]) return true;
     return false;
 }
 
-/* Indices are mostly the same for whole rows (embedding): those are read as any other row. */
+/* An index is mostly the same for a whole row (embedding): such rows are read like any other. */
 static void classify_taken(CcLoop *loop) {
     for (int i = 0; i < loop->n_node; i++) {
         const CcLoopNode *n = &loop->node[i];
@@ -192,8 +194,8 @@ static void classify_taken(CcLoop *loop) {
     }
 }
 
-/* Does it lie along the rows, as a transposed operand does? */
-static bool lies_across(const CcLoop *loop, int a) {
+/* Is it contiguous across rows, like a transposed operand? */
+static bool contiguous_across(const CcLoop *loop, int a) {
     const CcLoopAccess *access = &loop->access[a];
     const int lane = loop->lane;
     return !loop->reduces && access->step == CC_STEP_ANY && !access->is_store && !access->place && !access->taken &&
@@ -210,14 +212,20 @@ static void classify(CcLoop *loop) {
         access->step = one ? CC_STEP_ONE : step == 0 ? CC_STEP_ZERO : CC_STEP_ANY;
         if (step == -size && !access->is_store && !access->taken && !one) access->step = CC_STEP_BACK;
         if (access->place) access->step = step == 0 ? CC_STEP_ZERO : CC_STEP_ANY;
-        access->across = lies_across(loop, a);
+        access->across = contiguous_across(loop, a);
         for (int d = loop->lane + 1; d < loop->ndim; d++) access->line = access->line || loop->stride[a][d];
     }
     classify_taken(loop);
 }
 
-int cc_nest_build(CcLoop *loop, const CcGraph *g, const CcSpace *space, CcArena *arena, CcErr *err) {
-    Nest nest = {.loop = loop, .g = g, .space = space};
+static void move_to(Nest *nest, const CcBox *box) {
+    for (int a = 0; a < nest->loop->n_access; a++)
+        for (int d = 0; d < nest->space->shape.ndim; d++)
+            nest->loop->access[a].offset += box->from[d] * stride_of(nest, &nest->loop->access[a], d);
+}
+
+int cc_nest_build(CcLoop *loop, const CcGraph *g, const CcSpace *space, const CcBox *box, CcArena *arena, CcErr *err) {
+    Nest nest = {.loop = loop, .g = g, .space = space, .size = box ? box->size : space->shape.size};
     loop->stride = cc_arena_alloc(arena, sizeof *loop->stride * (size_t)loop->n_access);
     if (!loop->stride) return cc_err_set(err, CC_E_MEMORY, "no memory for a loop");
     nest.lead = find_lead(&nest);
@@ -225,7 +233,8 @@ int cc_nest_build(CcLoop *loop, const CcGraph *g, const CcSpace *space, CcArena 
     merge_dims(&nest);
     choose_lane(&nest);
     if (loop->ndim - 1 - loop->lane > CC_LOOP_MAX_LINES)
-        return cc_err_set(err, CC_E_UNSUPPORTED, "a reduction over %d dims that don't merge", loop->ndim - loop->lane);
+        return cc_err_set(err, CC_E_UNSUPPORTED, "a reduction over %d dims that do not merge", loop->ndim - loop->lane);
     classify(loop);
+    if (box) move_to(&nest, box);
     return 0;
 }

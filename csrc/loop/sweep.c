@@ -1,8 +1,8 @@
-/* sweep: in which sweep over a row what is computed. A reduction's operand may itself need reductions' results; their
- * number on the longest way is a node's stage. Sweep k does the reductions whose operands have stage k; all elements
- * are stored in the last one, so that a result may take over the memory of an operand.
+/* sweep: assigns nodes to sweeps over a row. A reduction's operand may need results of other reductions; a node's
+ * stage is the longest chain of reductions before it. Sweep k does the reductions whose operands have stage k; the
+ * last sweep does all stores of elements, so that a result may reuse the memory of an operand.
  *
- * An element that more than one sweep needs is computed in each again, or kept in a scratch line when that is dear. */
+ * An element that several sweeps need is recomputed in each, or kept in a scratch line if recomputing is expensive. */
 #include "loop.h"
 
 enum { DEAR = 3, MAX_KEPT = 4 }; /* additions; lines */
@@ -25,7 +25,7 @@ static int arity(const CcLoopNode *n) { return cc_scalar_info((CcScalarId)n->op)
 bool cc_sweep_scans(const CcLoopNode *n) { return cc_scalar_info((CcScalarId)n->op)->kind == 'P'; }
 static bool is_reduction(const CcLoopNode *n) { return cc_scalar_info((CcScalarId)n->op)->kind == 'R'; }
 
-/* Marks from node i downwards what the sweep computes; operands come before their nodes. */
+/* Marks what the sweep computes for node i and its operands; operands precede their nodes. */
 static void close_need(const CcLoop *loop, const CcSweeps *plan, int sweep, bool *need) {
     for (int i = loop->n_node - 1; i >= 0; i--) {
         const CcLoopNode *n = &loop->node[i];
@@ -46,7 +46,7 @@ void cc_sweep_need(const CcLoop *loop, const CcSweeps *plan, int sweep, bool *ne
     close_need(loop, plan, sweep, need);
 }
 
-/* How many sweeps need each node. */
+/* Counts the sweeps that need each node. */
 static void count_times(const CcLoop *loop, const CcSweeps *plan, uint8_t *times) {
     bool need[CC_LOOP_MAX_NODES];
     for (int i = 0; i < loop->n_node; i++) times[i] = 0;
@@ -65,7 +65,7 @@ static void find_first(const CcLoop *loop, CcSweeps *plan) {
     }
 }
 
-/* The last of a chain first: what it is made from may then not be needed again. */
+/* Starts at the end of a chain: a kept node spares the nodes before it. */
 static void keep_dear(const CcLoop *loop, CcSweeps *plan) {
     uint8_t times[CC_LOOP_MAX_NODES];
     if (plan->n == 1) return;
@@ -89,7 +89,7 @@ void cc_sweep_plan(const CcLoop *loop, CcSweeps *plan) {
             plan->stage[i] = CC_MAX(plan->stage[i], plan->stage[n->a[k]]);
             plan->element[i] = plan->element[i] || plan->element[n->a[k]];
         }
-        /* of what is the same for a whole row, too */
+        /* includes nodes that are the same for a whole row */
         plan->element[i] = plan->element[i] || cc_sweep_scans(n);
         if (!is_reduction(n)) continue;
         plan->element[i] = false;

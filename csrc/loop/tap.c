@@ -1,26 +1,27 @@
-/* tap: ops whose elements come from elsewhere in their operands, as loop IR: joins, padding, rolling, pooling,
- * resampling, writes to slices and under masks. For each dim that an op maps, a side says which elements of it (taps)
- * an element of the result is made of: where they stand, whether they are there, and their weight. All of it is
- * computed from where the element itself stands:
+/* tap: lowers ops that read elements at other positions to loop IR: pooling, resampling, writes to slices and under
+ * masks (join.c has ops that only move elements). For each dim that an op maps, a side lists the operand's elements
+ * (taps) that contribute to an element of the result: their positions, whether they exist, and their weights. All of
+ * these are computed from the position of the result's element:
  *
- *   pad by 2        tap i - 2, there if 0 <= i - 2 < size       max_pool 3, stride 2     taps 2 i - 1, 2 i, 2 i + 1
- *   linear          taps floor(x), floor(x) + 1 of weights 1 - (x - floor(x)), x - floor(x), where x = scale * (i + 0.5) - 0.5
+ *   max_pool 3, stride 2    taps 2 i - 1, 2 i, 2 i + 1; a tap exists if 0 <= tap < size
+ *   linear                  x = scale * (i + 0.5) - 0.5: taps floor(x), floor(x) + 1 with weights 1 - f, f; f = x - floor(x)
  *
- * A tap that is not there is read at the nearest place that is, and not taken. Sizes and steps are given to the kernel,
- * so new ones need no other. Windows are unrolled; larger ones than MAX_WINDOW are reductions, or not for a loop. */
+ * A missing tap is read at the nearest existing position and then discarded. Sizes and strides are arguments of the
+ * kernel, so new sizes reuse it. Windows are unrolled; pools with more than MAX_WINDOW taps become reductions or run
+ * elsewhere. */
 #include <math.h>
 
 #include "loop_int.h"
 
 enum {
-    ALWAYS = -2,     /* in the place of a node: it is there; its weight is 1 */
+    ALWAYS = -2,     /* in place of a node: the tap exists; its weight is 1 */
     NONE = -3,       /* no node yet; -1 is a failure */
-    MAX_TAPS = 36,   /* of a dim */
-    MAX_WINDOW = 36, /* of all dims: 6x6, 3x3x3 */
-    MAX_PIECES = 16, /* that are joined: each element looks which one is its own */
-    MAX_UNIT = 8     /* places are counted in so many elements, if they may: then 16 bytes can be loaded at once */
+    MAX_TAPS = 36,   /* per dim */
+    MAX_WINDOW = 36, /* over all dims: 6x6, 3x3x3 */
+    /* positions count units of up to this many elements if strides allow: then 16 bytes load at once */
+    MAX_UNIT = 8
 };
-/* cc_build_param: and a dim, or a piece */
+/* `what` of cc_build_param, with a dim or a piece */
 typedef enum What { SIZE = 1, LAST, STEP, BEFORE, SHIFT, END, AREA, KINDS } What;
 
 typedef struct Tap {
@@ -30,8 +31,8 @@ typedef struct Tap {
 typedef struct Side {
     int dim, n;
     Tap tap[MAX_TAPS];
-    int first; /* pools: where the first tap that is there stands */
-    int count; /* pools: taps that the mean divides by */
+    int first; /* pools: position of the first existing tap */
+    int count; /* pools: the divisor of the mean */
 } Side;
 
 typedef struct Map {
@@ -39,14 +40,14 @@ typedef struct Map {
     const CcNode *n;
     int value; /* x */
     const CcType *in, *out;
-    CcDtype index; /* of places: 32 bits where they fit */
-    CcDtype real;  /* of weights and sums */
+    CcDtype index; /* dtype of positions: 32 bits if they fit */
+    CcDtype real;  /* dtype of weights and sums */
     int access, n_side;
     int64_t unit;
     Side *side;
 } Map;
 
-/* ------------------------------------------------------------------ short forms */
+/* ------------------------------------------------------------------ abbreviations */
 
 static int op(Map *m, CcScalarId id, int x, int y) { return cc_build_op(m->b, id, x, y, -1); }
 static int num(Map *m, int64_t v) { return cc_build_int(m->b, m->index, v); }
@@ -78,7 +79,7 @@ static bool ints(const Map *m, int at, int n, int64_t *out) {
     return true;
 }
 
-/* Where the element stands in a dim of the result. */
+/* Position of the element in a dim of the result. */
 static int place(Map *m, int dim) {
     const CcSpace *f = &m->b->space;
     for (int d = 0; d < f->shape.ndim; d++)
@@ -105,7 +106,7 @@ static int last_of(Map *m, int dim) { return param(m, LAST, dim, m->in->size[dim
 
 /* ------------------------------------------------------------------ reading */
 
-/* The largest number of elements, a power of two, that all these steps are multiples of. */
+/* The largest power of two, up to MAX_UNIT, that divides all these strides. */
 static int64_t unit_of(const CcType *t, const Side *side, int n) {
     int64_t unit = MAX_UNIT;
     for (int i = 0; i < n; i++)
@@ -113,7 +114,7 @@ static int64_t unit_of(const CcType *t, const Side *side, int n) {
     return unit;
 }
 
-/* x, which does not move along its mapped dims. */
+/* An access of x that does not move along its mapped dims. */
 static int begin_reading(Map *m) {
     CcType seen = *m->in;
     for (int i = 0; i < m->n_side; i++) {
@@ -124,18 +125,21 @@ static int begin_reading(Map *m) {
     return m->access = cc_build_seen(m->b, m->value, &seen);
 }
 
-/* Adds what a tap moves the place on. */
+/* Adds the offset of a tap to a position. */
 static int add_place(Map *m, int at, const Side *s, int tap) {
     const int64_t step = m->in->stride[s->dim] / m->unit;
     const int here = step == 1 ? tap : op(m, CC_S_mul, tap, param(m, STEP, s->dim, step));
     return at == NONE ? here : op(m, CC_S_add, at, here);
 }
 
+/* In a loop over boxes each element has an access of its own: if all elements of a row have one index, the access
+ * then reads whole rows like any other. */
 static int element(Map *m, int at) {
-    return cc_build_cast(m->b, cc_build_take(m->b, m->access, at, m->unit), cc_build_compute((CcDtype)m->in->dtype));
+    const int access = m->b->box ? cc_build_apart(m->b, m->access) : m->access;
+    return cc_build_cast(m->b, cc_build_take(m->b, access, at, m->unit), cc_build_compute((CcDtype)m->in->dtype));
 }
 
-/* The one element that each element is, or the number where there is none. */
+/* The single operand element of each result element, or the fill value where there is none. */
 static int read_one(Map *m, const CcOperand *fill) {
     int at = NONE, good = ALWAYS;
     if (begin_reading(m) < 0) return -1;
@@ -146,168 +150,6 @@ static int read_one(Map *m, const CcOperand *fill) {
     if (m->n_side == 0) at = num(m, 0);
     const int x = element(m, at);
     return good == ALWAYS ? x : pick(m, good, x, cc_build_number(m->b, fill, (CcDtype)m->in->dtype, false));
-}
-
-/* ------------------------------------------------------------------ joins */
-
-/* A piece as the result sees it, without its dim. */
-static bool seen_as(const Map *m, const CcOperand *o, int dim, CcType *t, int64_t *length, int64_t *step) {
-    if (o->kind != CC_IN_VALUE) return false;
-    *t = m->b->g->val.at[o->value].type;
-    if (t->ndim < 0 || t->device != 1 || t->dtype == CC_DT_OTHER) return false;
-    *length = 1;
-    *step = 0;
-    if (m->n->op == CC_OP_stack && t->ndim + 1 != m->out->ndim) return false;
-    for (int d = m->n->op == CC_OP_stack ? t->ndim++ : -1; d > dim; d--) {
-        t->size[d] = t->size[d - 1];
-        t->stride[d] = t->stride[d - 1];
-    }
-    if (t->ndim != m->out->ndim) return false; /* cat takes empty vectors of old */
-    if (m->n->op != CC_OP_stack) {
-        *length = t->size[dim];
-        *step = t->stride[dim];
-    }
-    t->size[dim] = 1;
-    t->stride[dim] = 0;
-    for (int d = 0; d < t->ndim; d++)
-        if (d != dim && t->size[d] != m->out->size[d]) return false;
-    return true;
-}
-
-static int join_piece(Map *m, int i, int p, int64_t start, bool ends, int dim) {
-    CcType t;
-    int64_t length, step;
-    const CcOperand *o = operand(m, i);
-    if (!seen_as(m, o, dim, &t, &length, &step)) return cc_build_refuse(m->b, "pieces that do not fit");
-    int64_t unit = MAX_UNIT;
-    while (step % unit) unit /= 2;
-    int at = p;
-    if (start) at = op(m, CC_S_max, op(m, CC_S_sub, p, param(m, END, i - 1, start)), num(m, 0));
-    if (ends) at = op(m, CC_S_min, at, param(m, LAST, i, length - 1));
-    if (length == 1) at = num(m, 0);
-    else if (step != unit) at = op(m, CC_S_mul, at, param(m, STEP, i, step / unit));
-    const int x = cc_build_take(m->b, cc_build_seen(m->b, o->value, &t), at, unit);
-    const CcDtype out = (CcDtype)m->out->dtype;
-    return cc_build_cast(m->b, cc_build_cast(m->b, x, out), cc_build_compute(out));
-}
-
-static int join(Map *m) {
-    const int n = m->n->n_in - 1, dim = n < 1 ? -1 : cc_graph_dim(m->out, operand(m, n));
-    int64_t start[MAX_PIECES + 1] = {0};
-    if (dim < 0 || n > MAX_PIECES) return cc_build_refuse(m->b, "too many pieces, or no dim");
-    for (int i = 0; i < n; i++) {
-        CcType t;
-        int64_t length, step;
-        if (!seen_as(m, operand(m, i), dim, &t, &length, &step)) return cc_build_refuse(m->b, "pieces that do not fit");
-        start[i + 1] = start[i] + length;
-    }
-    if (start[n] != m->out->size[dim]) return cc_build_refuse(m->b, "pieces that are not the whole");
-    int result = NONE, before[MAX_PIECES]; /* the element is one of piece i, or of one before it */
-    const int p = place(m, dim);
-    for (int i = 0; i < n; i++) before[i] = op(m, CC_S_lt, p, param(m, END, i, start[i + 1]));
-    for (int i = n - 1; i >= 0; i--) {
-        if (start[i] == start[i + 1]) continue;
-        const int x = join_piece(m, i, p, start[i], result != NONE, dim);
-        if (x < 0) return -1;
-        result = result == NONE ? x : pick(m, before[i], x, result);
-    }
-    return result;
-}
-
-/* ------------------------------------------------------------------ padding, rolling */
-
-static int pad_side(Map *m, int dim, int64_t before, int64_t behind) {
-    Side *s = add_side(m, dim, 1);
-    const bool front = before > 0, back = behind > 0;
-    const int q = before ? op(m, CC_S_sub, place(m, dim), param(m, BEFORE, dim, before)) : place(m, dim);
-    const int size = size_of(m, dim), last = last_of(m, dim), low = num(m, 0);
-    int *at = &s->tap[0].at;
-    *at = q;
-    switch (m->n->op) {
-    case CC_OP_pad:
-        if (front) s->tap[0].good = op(m, CC_S_ge, q, low);
-        if (back) s->tap[0].good = both(m, s->tap[0].good, op(m, CC_S_lt, q, size));
-        *at = clamp(m, q, front, back, last);
-        break;
-    case CC_OP_pad_reflect:
-        if (front) *at = op(m, CC_S_max, q, op(m, CC_S_sub, low, q));
-        if (back) *at = op(m, CC_S_min, *at, op(m, CC_S_sub, op(m, CC_S_add, last, last), *at));
-        break;
-    case CC_OP_pad_replicate: *at = clamp(m, q, front, back, last); break;
-    default: /* circular */
-        if (front) *at = pick(m, op(m, CC_S_lt, q, low), op(m, CC_S_add, q, size), *at);
-        if (back) *at = pick(m, op(m, CC_S_gt, q, last), op(m, CC_S_sub, q, size), *at);
-    }
-    return *at;
-}
-
-/* Operands: x, before and behind of the last dim, of the one before ..., and of a constant that. */
-static int pad(Map *m) {
-    static const CcOperand ZERO = {.kind = CC_IN_INT};
-    const bool constant = m->n->op == CC_OP_pad;
-    const int pads = m->n->n_in - 1 - constant;
-    const CcOperand *fill = constant ? operand(m, m->n->n_in - 1) : &ZERO;
-    if (pads < 0 || pads % 2 || pads / 2 > m->in->ndim || m->in->ndim != m->out->ndim || fill->kind == CC_IN_VALUE)
-        return cc_build_refuse(m->b, "padding of this kind");
-    if (fill->kind == CC_IN_NONE) fill = &ZERO;
-    for (int d = m->in->ndim - 1; d >= 0; d--) {
-        const int i = m->in->ndim - 1 - d;
-        int64_t by[2] = {0, 0};
-        const int64_t size = m->in->size[d];
-        if (i < pads / 2 && !ints(m, 1 + 2 * i, 2, by)) return cc_build_refuse(m->b, "padding by no number");
-        const int64_t most = m->n->op == CC_OP_pad_reflect    ? size - 1
-                             : m->n->op == CC_OP_pad_circular ? size
-                                                              : INT64_MAX;
-        if (size + by[0] + by[1] != m->out->size[d] || CC_MAX(by[0], by[1]) > most ||
-            (!constant && CC_MIN(by[0], by[1]) < 0))
-            return cc_build_refuse(m->b, "padding that does not fit");
-        if ((by[0] || by[1]) && pad_side(m, d, by[0], by[1]) < 0) return -1;
-    }
-    return read_one(m, fill);
-}
-
-/* q in [0, size) that is rolled on: where it was. */
-static int roll_back(Map *m, int q, int64_t shift, int64_t size, int which) {
-    const int64_t by = (shift % size + size) % size;
-    if (by == 0) return q;
-    const int at = op(m, CC_S_sub, q, param(m, SHIFT, which, by));
-    return pick(m, op(m, CC_S_lt, at, num(m, 0)), op(m, CC_S_add, at, param(m, SIZE, which, size)), at);
-}
-
-/* Of all elements in their order: x is a vector. */
-static int roll_flat(Map *m, int64_t shift) {
-    const CcSpace *f = &m->b->space;
-    const unsigned all = ((1u << f->shape.ndim) - 1) & ~(m->b->level == CC_LEVEL_FULL ? 0 : f->reduced);
-    if (!cc_type_contiguous(m->in)) return cc_build_refuse(m->b, "rolling of this kind");
-    CcType seen = *m->in;
-    for (int d = 0; d < seen.ndim; d++) {
-        seen.size[d] = 1;
-        seen.stride[d] = 0;
-    }
-    const int at = roll_back(m, cc_build_cast(m->b, cc_build_place(m->b, all), m->index), shift, cc_type_numel(m->in),
-                             CC_MAX_DIMS);
-    m->access = cc_build_seen(m->b, m->value, &seen);
-    m->unit = 1;
-    return element(m, at);
-}
-
-/* Operands: x, as many shifts, as many dims; or one shift of all elements. */
-static int roll(Map *m) {
-    const int dims = (m->n->n_in - 1) / 2;
-    int64_t shift;
-    unsigned seen = 0;
-    if (!cc_type_same_shape(m->in, m->out) || !ints(m, 1, 1, &shift) || (m->n->n_in % 2 == 0 && m->n->n_in != 2))
-        return cc_build_refuse(m->b, "rolling of this kind");
-    if (m->n->n_in == 2) return roll_flat(m, shift);
-    for (int i = 0; i < dims; i++) {
-        const int d = cc_graph_dim(m->in, operand(m, 1 + dims + i));
-        if (d < 0 || seen >> d & 1 || !ints(m, 1 + i, 1, &shift)) return cc_build_refuse(m->b, "rolling of this kind");
-        seen |= 1u << d;
-        if (shift % m->in->size[d] == 0) continue;
-        Side *s = add_side(m, d, 1);
-        s->tap[0].at = roll_back(m, place(m, d), shift, m->in->size[d], d);
-    }
-    return read_one(m, NULL);
 }
 
 /* ------------------------------------------------------------------ pooling */
@@ -337,7 +179,7 @@ static int adaptive_side(Map *m, int dim, int64_t taps, int64_t narrowest) {
     return s->tap[0].at;
 }
 
-/* What the mean counts: of a window that hangs over, all of it that is x or its padding, or x alone. */
+/* The mean's divisor: all of an overhanging window that lies in x or its padding, or in x alone. */
 static int count_of(Map *m, const CcWindow *w, int dim, int start, bool low, bool high) {
     const int64_t in = m->in->size[dim];
     const bool over = (m->out->size[dim] - 1) * w->stride - w->padding + w->kernel > in + w->padding;
@@ -366,7 +208,7 @@ static int window_side(Map *m, const CcWindow *w, int dim) {
         low = low || below;
         high = high || above;
     }
-    s->first = s->tap[s->n - 1].at; /* of those that are not before x */
+    s->first = s->tap[s->n - 1].at; /* of the taps that are not before the start of x */
     for (int i = s->n - 2; i >= 0; i--) {
         const bool below = i * w->dilation < w->padding;
         s->first = below ? pick(m, op(m, CC_S_ge, plus(m, start, i * w->dilation), num(m, 0)), s->tap[i].at, s->first)
@@ -377,12 +219,12 @@ static int window_side(Map *m, const CcWindow *w, int dim) {
 }
 
 typedef struct Pooled {
-    int sum, most, where; /* so far */
+    int sum, most, where; /* running values */
 } Pooled;
 
-/* Of equal ones the first stays, and the last NaN, as in eager. */
+/* The first of equal elements wins, and the last NaN, as in eager. */
 static void add_element(Map *m, Pooled *p, int x, int good, int flat) {
-    if (!cc_window_greatest(m->n)) {
+    if (!cc_window_is_max(m->n)) {
         x = pick(m, good, x, real(m, 0));
         p->sum = p->sum == NONE ? x : op(m, CC_S_add, p->sum, x);
         return;
@@ -396,7 +238,7 @@ static void add_element(Map *m, Pooled *p, int x, int good, int flat) {
     p->most = p->most == NONE ? x : op(m, CC_S_max, p->most, x);
 }
 
-/* All taps of the sides from `s` on. flat: where it stands in its plane. */
+/* All taps of the sides from `s` on. flat: position within the plane. */
 static void walk(Map *m, int s, int at, int good, int flat, Pooled *p) {
     if (s == m->n_side) {
         add_element(m, p, element(m, at), good, flat);
@@ -434,7 +276,7 @@ static int pool(Map *m) {
     CcWindow w[CC_WINDOW_DIMS];
     int64_t divisor;
     const int dims = cc_window_read(m->b->g, m->n, w, &divisor);
-    if (!dims || !pool_fits(m, dims, w)) return cc_build_refuse(m->b, "a pooling of this kind");
+    if (!dims || !pool_fits(m, dims, w)) return cc_build_refuse(m->b, "this kind of pooling");
     for (int i = 0; i < dims; i++) {
         const int dim = m->in->ndim - dims + i;
         int64_t narrowest;
@@ -446,33 +288,40 @@ static int pool(Map *m) {
     for (int s = 1; s < dims; s++)
         p.where = op(m, CC_S_add, op(m, CC_S_mul, p.where, size_of(m, m->side[s].dim)), m->side[s].first);
     walk(m, 0, NONE, ALWAYS, NONE, &p);
-    return is_place(m->n) ? p.where : cc_window_greatest(m->n) ? p.most : mean_of(m, p.sum, divisor);
+    return is_place(m->n) ? p.where : cc_window_is_max(m->n) ? p.most : mean_of(m, p.sum, divisor);
 }
 
 /* ------------------------------------------------------------------ resampling */
 
-/* Steps of the source for one of the result (ATen's UpSample.cuh: area_pixel_compute_scale). */
+/* Distance in the source per element of the result (ATen's UpSample.cuh: area_pixel_compute_scale). */
 static int scale_of(Map *m, int dim, bool corners, const CcOperand *given) {
     const double factor = !given ? 0 : given->kind == CC_IN_FLOAT ? given->f : (double)given->i;
-    const int in = param(m, corners ? LAST : SIZE, dim, m->in->size[dim] - corners);
-    const int out = param(m, corners ? BEFORE : AREA, dim, m->out->size[dim] - corners);
-    if (corners && m->out->size[dim] == 1) return real(m, 0);
+    const int64_t in = m->in->size[dim] - corners, out = m->out->size[dim] - corners;
+    if (corners && out == 0) return real(m, 0);
     if (!corners && factor > 0) return real(m, 1.0 / factor);
-    return op(m, CC_S_div, cc_build_cast(m->b, in, m->real), cc_build_cast(m->b, out, m->real));
+    return cc_build_fixed(m->b, m->real,
+                          m->real == CC_DT_F32 ? (double)((float)in / (float)out) : (double)in / (double)out);
+}
+
+/* Without a factor, torch's CPU code doubles images specially (ATen's UpSampleKernel.cpp: nearest_idx). */
+static bool doubles(const Map *m, int dim) {
+    return m->b->box && m->in->ndim == 4 && m->n->op == CC_OP_upsample_nearest &&
+           m->out->size[dim] == 2 * m->in->size[dim];
 }
 
 static int nearest_side(Map *m, int dim, bool exact, const CcOperand *given) {
+    if (doubles(m, dim)) return add_side(m, dim, 1)->tap[0].at = op(m, CC_S_div, place(m, dim), num(m, 2));
     Side *s = add_side(m, dim, 1);
     const int o = cc_build_cast(m->b, place(m, dim), m->real), scale = scale_of(m, dim, false, given);
     const int x = op(m, CC_S_mul, scale, exact ? op(m, CC_S_add, o, real(m, 0.5)) : o);
     return s->tap[0].at = op(m, CC_S_min, cc_build_cast(m->b, op(m, CC_S_floor, x, -1), m->index), last_of(m, dim));
 }
 
-/* Where the element stands in x, and how far behind the first of its taps: `part` in [0, 1]. */
+/* The element's position in x, as the first tap and the fraction `part` in [0, 1] after it. */
 static int source_of(Map *m, int dim, bool corners, bool cubic, const CcOperand *given, int *part) {
     const int o = cc_build_cast(m->b, place(m, dim), m->real), scale = scale_of(m, dim, corners, given);
     int x = op(m, CC_S_mul, scale, o);
-    /* as compilers make it */
+    /* contracted to an fma, as compilers do */
     if (!corners) x = cc_build_op(m->b, CC_S_fma, scale, op(m, CC_S_add, o, real(m, 0.5)), real(m, -0.5));
     if (!corners && !cubic) x = op(m, CC_S_max, x, real(m, 0));
     const int first = op(m, CC_S_min, cc_build_cast(m->b, op(m, CC_S_floor, x, -1), m->index), last_of(m, dim));
@@ -482,7 +331,6 @@ static int source_of(Map *m, int dim, bool corners, bool cubic, const CcOperand 
 }
 
 static int linear_side(Map *m, int dim, bool corners, const CcOperand *given) {
-    if (m->in->size[dim] == m->out->size[dim]) return add_side(m, dim, 1)->tap[0].at = place(m, dim);
     Side *s = add_side(m, dim, 2);
     s->tap[0].at = source_of(m, dim, corners, false, given, &s->tap[1].weight);
     s->tap[0].weight = op(m, CC_S_sub, real(m, 1), s->tap[1].weight);
@@ -510,7 +358,7 @@ static int cubic_side(Map *m, int dim, bool corners, const CcOperand *given) {
 
 /* The weighted sum over the sides from `s` on. */
 static int weigh(Map *m, int s, int at) {
-    if (s == m->n_side) return cc_build_cast(m->b, element(m, at), m->real);
+    if (s == m->n_side) return cc_build_cast(m->b, element(m, at == NONE ? num(m, 0) : at), m->real);
     int sum = -1;
     for (int i = 0; i < m->side[s].n; i++) {
         const Tap *t = &m->side[s].tap[i];
@@ -522,23 +370,41 @@ static int weigh(Map *m, int s, int at) {
     return sum;
 }
 
-/* Operands: x, for linear and cubic whether corners are aligned, and a factor for each dim or none. */
+static bool read_resampling(const Map *m, bool near, bool *corners, CcOperandRange *factors) {
+    CcIn_upsample_nearest nearest;
+    CcIn_upsample_linear smooth; /* cubic has the same operands */
+    *corners = false;
+    if (near) {
+        if (!cc_in_upsample_nearest(m->b->g, m->n, &nearest)) return false;
+        *factors = nearest.factors;
+        return true;
+    }
+    if (!cc_in_upsample_linear(m->b->g, m->n, &smooth)) return false;
+    if (smooth.align_corners.kind != CC_IN_INT && smooth.align_corners.kind != CC_IN_BOOL) return false;
+    *corners = smooth.align_corners.i != 0;
+    *factors = smooth.factors;
+    return true;
+}
+
+/* There is a factor per dim or none. A dim with factor None keeps its size. */
 static int resample(Map *m) {
     const bool near = m->n->op == CC_OP_upsample_nearest || m->n->op == CC_OP_upsample_exact;
-    const int dims = m->in->ndim - 2, first = near ? 1 : 2;
+    const int dims = m->in->ndim - 2;
     const CcDtype dt = (CcDtype)m->in->dtype;
-    int64_t corners = 0;
-    if (dims < 1 || dims > 3 || m->out->ndim != m->in->ndim || (m->n->n_in != first && m->n->n_in != first + dims) ||
-        (!near && (!ints(m, 1, 1, &corners) || cc_dtype_info(dt)->kind != 'f')) || dt != m->out->dtype)
+    bool corners;
+    CcOperandRange factors;
+    if (dims < 1 || dims > 3 || m->out->ndim != m->in->ndim || !read_resampling(m, near, &corners, &factors) ||
+        (factors.n != 0 && factors.n != dims) || (!near && cc_dtype_info(dt)->kind != 'f') || dt != m->out->dtype)
         return cc_build_refuse(m->b, "an interpolation of this kind");
     m->real = near || dt != CC_DT_F64 ? CC_DT_F32 : CC_DT_F64;
     for (int d = 0; d < m->in->ndim; d++) {
-        const CcOperand *given = d >= 2 && m->n->n_in > first ? operand(m, first + d - 2) : NULL;
+        const CcOperand *given = d >= 2 && factors.n > 0 ? operand(m, factors.first + d - 2) : NULL;
         const bool number = !given || given->kind == CC_IN_FLOAT || given->kind == CC_IN_INT;
-        if ((d < 2 && m->in->size[d] != m->out->size[d]) || !number ||
+        const bool same = m->in->size[d] == m->out->size[d], stays = d < 2 || !number;
+        if ((stays && (!same || (given && given->kind != CC_IN_NONE))) ||
             CC_MAX(m->in->size[d], m->out->size[d]) > 1 << 24)
             return cc_build_refuse(m->b, "an interpolation of this kind");
-        if (d < 2) continue;
+        if (stays || (same && m->n->op == CC_OP_upsample_linear)) continue;
         const int good = near ? nearest_side(m, d, m->n->op == CC_OP_upsample_exact, given)
                          : m->n->op == CC_OP_upsample_cubic ? cubic_side(m, d, corners, given)
                                                             : linear_side(m, d, corners, given);
@@ -549,12 +415,12 @@ static int resample(Map *m) {
 
 /* ------------------------------------------------------------------ writes to slices and under masks */
 
-/* Which elements of x are written, and where in what is written each finds its own. */
+/* The elements of x that the op writes, and the position of each in the source. */
 typedef struct Written {
-    int good, n; /* dims of what is written */
+    int good, n; /* n: dims of the source */
     int64_t size[CC_MAX_DIMS];
     int at[CC_MAX_DIMS];
-    bool masked; /* only one number fits */
+    bool masked; /* only a single number fits */
 } Written;
 
 static bool add_written(Written *w, int64_t size, int at) {
@@ -590,7 +456,7 @@ static bool written_one(Map *m, Written *w, int dim, int64_t index) {
     return true;
 }
 
-/* -> dims of x that the mask has; 0: not for a loop */
+/* -> number of x's dims that the mask covers; 0: a loop can't do it */
 static int written_masked(Map *m, Written *w, int dim, const CcOperand *o) {
     const CcType *t = o->kind == CC_IN_VALUE ? &m->b->g->val.at[o->value].type : NULL;
     if (!t || t->dtype != CC_DT_BOOL || t->ndim < 1 || dim + t->ndim > m->in->ndim || t->device != 1) return 0;
@@ -608,10 +474,10 @@ static int written_masked(Map *m, Written *w, int dim, const CcOperand *o) {
     return t->ndim;
 }
 
-/* The parts of a key from operand `at` on (CcKeyPart). */
-static bool written_key(Map *m, Written *w, int at) {
-    int d = 0;
-    while (at < m->n->n_in) {
+/* The parts of a key (CcKeyPart). */
+static bool written_key(Map *m, Written *w, CcOperandRange key) {
+    int d = 0, at = key.first;
+    while (at < key.first + key.n) {
         int64_t code, v[3];
         if (!ints(m, at++, 1, &code) || (code != CC_KEY_NEW && d >= m->in->ndim)) return false;
         if (code == CC_KEY_NEW && !add_written(w, 1, num(m, 0))) return false;
@@ -634,7 +500,7 @@ static bool written_key(Map *m, Written *w, int at) {
     return true;
 }
 
-/* The element of what is written: its dims are those of `w` from the right, or are broadcast to them. */
+/* The source's element: its dims align with those of `w` from the right, and broadcast. */
 static int written_element(Map *m, const Written *w, const CcOperand *o) {
     const CcDtype out = (CcDtype)m->out->dtype;
     if (o->kind == CC_IN_NONE) return cc_build_refuse(m->b, "nothing to write");
@@ -646,7 +512,7 @@ static int written_element(Map *m, const Written *w, const CcOperand *o) {
     for (int d = 0; d < t->ndim; d++) {
         const int own = w->n - t->ndim + d;
         if (t->size[d] == 1) continue;
-        if (own < 0 || t->size[d] != w->size[own]) return cc_build_refuse(m->b, "a write that does not fit");
+        if (own < 0 || t->size[d] != w->size[own]) return cc_build_refuse(m->b, "a write whose source does not fit");
         const int step = op(m, CC_S_mul, w->at[own], param(m, STEP, own, t->stride[d]));
         at = at == NONE ? step : op(m, CC_S_add, at, step);
     }
@@ -660,37 +526,44 @@ static int written_element(Map *m, const Written *w, const CcOperand *o) {
     return cc_build_cast(m->b, cc_build_cast(m->b, x, out), cc_build_compute(out));
 }
 
-/* x with some elements of another tensor, or one number. */
+/* x with some elements replaced by those of another tensor, or by a number. */
 static int write(Map *m) {
     Written w = {.good = ALWAYS};
-    int64_t v[3] = {0};
     bool good = cc_type_same_shape(m->in, m->out) && m->in->dtype == m->out->dtype;
-    const int dim = m->n->n_in > 2 ? cc_graph_dim(m->in, operand(m, 2)) : -1;
-    if (m->n->op == CC_OP_put) {
-        good = good && written_key(m, &w, 2);
-    } else if (m->n->op == CC_OP_index_put) { /* x, mask, value, is it added */
-        good = good && m->n->n_in == 4 && ints(m, 3, 1, v) && !v[0] && written_masked(m, &w, 0, operand(m, 1));
-    } else { /* select_scatter: x, source, dim, index */
-        good = good && dim >= 0 && m->n->n_in == 4 && ints(m, 3, 1, v);
+    const CcGraph *g = m->b->g;
+    CcStore store;
+    CcIn_put put;
+    CcIn_index_put masked;
+    CcIn_select_scatter one;
+    good = good && cc_store_read(g, m->n, &store) && store.how == CC_PUT_SET;
+    if (good && m->n->op == CC_OP_put) {
+        good = cc_in_put(g, m->n, &put) && written_key(m, &w, put.key);
+    } else if (good && m->n->op == CC_OP_index_put) {
+        good = cc_in_index_put(g, m->n, &masked) && masked.indices.n == 1 &&
+               written_masked(m, &w, 0, operand(m, masked.indices.first));
+    } else if (good) {
+        good = cc_in_select_scatter(g, m->n, &one);
+        const int dim = good ? cc_graph_dim(m->in, &one.dim) : -1;
         for (int d = 0; d < m->in->ndim && good; d++)
-            good = d == dim ? written_one(m, &w, d, v[0] < 0 ? v[0] + m->in->size[d] : v[0])
+            good = d == dim ? written_one(m, &w, d, one.index.i + (one.index.i < 0 ? m->in->size[d] : 0))
                             : add_written(&w, m->in->size[d], place(m, d));
+        good = good && dim >= 0;
     }
     if (!good) return cc_build_refuse(m->b, "a write of this kind");
     const int x = cc_build_cast(m->b, cc_build_value(m->b, m->value), cc_build_compute((CcDtype)m->in->dtype));
-    const int y = written_element(m, &w, operand(m, m->n->op == CC_OP_index_put ? 2 : 1));
+    const int y = written_element(m, &w, &store.source);
     return w.good == ALWAYS ? y : pick(m, w.good, y, x);
 }
 
-/* ------------------------------------------------------------------ what is mapped */
+/* ------------------------------------------------------------------ mapped dims */
 
 bool cc_tap_has(CcOpId id) {
     const CcOpKind kind = cc_op_info(id)->kind;
     const bool writes = id == CC_OP_put || id == CC_OP_index_put || id == CC_OP_select_scatter;
-    return kind == CC_K_CONCAT || kind == CC_K_POOL || kind == CC_K_RESAMPLE || writes;
+    return kind == CC_K_POOL || kind == CC_K_RESAMPLE || writes;
 }
 
-/* Places, and products of a place and a size, in 32 bits? */
+/* Do positions, and products of a position and a size, fit into 32 bits? */
 static bool is_small(const CcGraph *g, const CcNode *n) {
     const int64_t most = INT64_C(1) << 30;
     for (int i = 0; i < n->n_in; i++) {
@@ -701,7 +574,7 @@ static bool is_small(const CcGraph *g, const CcNode *n) {
     const CcType *out = &g->val.at[n->out0].type;
     const CcOpKind kind = cc_op_info((CcOpId)n->op)->kind;
     for (int d = 0; d < out->ndim; d++)
-        if (out->size[d] > 1 << 14 && kind == CC_K_POOL) return false; /* adaptive ones multiply sizes */
+        if (out->size[d] > 1 << 14 && kind == CC_K_POOL) return false; /* adaptive pools multiply sizes */
     return cc_type_numel(out) < most;
 }
 
@@ -712,21 +585,17 @@ int cc_tap_lower(CcBuild *b, const CcNode *n) {
     if (!x || x->kind != CC_IN_VALUE) return cc_build_refuse(b, "no tensor to read");
     for (int i = 0; i < n->n_in; i++) {
         const CcOperand *o = cc_graph_operand(b->g, n, i);
-        if (o->kind == CC_IN_VALUE && b->g->val.at[o->value].scalar) return cc_build_refuse(b, "memory of the CPU");
+        if (o->kind == CC_IN_VALUE && b->g->val.at[o->value].scalar) return cc_build_refuse(b, "CPU memory");
     }
     m.value = x->value;
     m.in = &b->g->val.at[x->value].type;
     m.index = is_small(b->g, n) ? CC_DT_I32 : CC_DT_I64;
     m.real = cc_build_compute((CcDtype)m.in->dtype);
     if (m.in->ndim < 0 || cc_type_numel(m.out) == 0) return cc_build_refuse(b, "an empty result");
-    if (n->op == CC_OP_cat || n->op == CC_OP_stack) return join(&m);
     if (cc_type_numel(m.in) == 0) return cc_build_refuse(b, "nothing to read");
     switch (cc_op_info((CcOpId)n->op)->kind) {
     case CC_K_POOL: return pool(&m);
     case CC_K_RESAMPLE: return resample(&m);
-    case CC_K_SCATTER: return write(&m);
-    default: break;
+    default: return write(&m);
     }
-    if (m.in->dtype != m.out->dtype) return cc_build_refuse(b, "a result of another dtype");
-    return n->op == CC_OP_roll ? roll(&m) : pad(&m);
 }

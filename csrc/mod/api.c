@@ -1,21 +1,22 @@
 /* Functions of ccompile._core. */
 #include "mod.h"
 
-static CC_VEC(char *) kept_paths; /* cc_run_libraries borrows them for good */
+static CC_VEC(char *) kept_paths; /* never freed: cc_run_libraries borrows them */
 
 static const char *keep_path(PyObject *o) {
     if (o == Py_None) return NULL;
     const char *s = PyUnicode_AsUTF8(o);
     if (s == NULL) return NULL;
-    cc_vec_push(&kept_paths, strdup(s));
+    cc_vec_push(&kept_paths, cc_mem_text(s));
     return cc_vec_last(&kept_paths);
 }
 
-/* torch._dynamo's frame hook may stay installed after torch.compile was used; without a callback it does nothing. */
+/* Whether torch._dynamo's frame hook, which may stay installed after a use of torch.compile, has no callback and so
+ * does nothing. */
 static bool dynamo_idle(void) {
     static PyObject *get;
     PyObject *type, *value, *tb;
-    PyErr_Fetch(&type, &value, &tb); /* a pause ends behind calls that raise, too */
+    PyErr_Fetch(&type, &value, &tb); /* a pause may end with an exception pending */
     if (get == NULL) {
         PyObject *m = PyImport_ImportModule("torch._C._dynamo.eval_frame");
         get = m != NULL ? PyObject_GetAttrString(m, "get_eval_frame_callback") : NULL;
@@ -35,7 +36,7 @@ static PyObject *api_init(PyObject *m, PyObject *args, PyObject *kwargs) {
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$OOOO:init", names, &torch, &llvmlite, &onednn, &nvrtc,
                                      &compiler))
         return NULL;
-    if (cc_tens_init(torch) < 0 || cc_rec_init(torch) < 0) return NULL;
+    if (cc_tens_init(torch) < 0 || cc_rec_init() < 0) return NULL;
     cc_hook_set_guest("libtorch_python", dynamo_idle);
     cc_run_libraries(keep_path(llvmlite), keep_path(compiler), keep_path(onednn), keep_path(nvrtc));
     if (PyErr_Occurred()) return NULL;
@@ -53,7 +54,7 @@ static PyObject *api_disable_push(PyObject *m, PyObject *unused) {
 static PyObject *api_disable_pop(PyObject *m, PyObject *unused) {
     (void)m, (void)unused;
     if (cc_eval_disabled == 0) {
-        PyErr_SetString(PyExc_RuntimeError, "ccompile.disable was left more often than entered on this thread");
+        PyErr_SetString(PyExc_RuntimeError, "ccompile.disable was exited more often than entered on this thread");
         return NULL;
     }
     cc_eval_disabled--;
@@ -70,7 +71,7 @@ static PyObject *api_graph_break(PyObject *m, PyObject *args) {
     (void)m;
     const char *msg = "";
     if (!PyArg_ParseTuple(args, "|s:graph_break", &msg)) return NULL;
-    Py_RETURN_NONE; /* in compiled code the recorder breaks at the call; there is nothing to do in it */
+    Py_RETURN_NONE; /* the recorder breaks at the call, so the function itself does nothing */
 }
 
 static PyObject *api_is_compiling(PyObject *m, PyObject *unused) {
@@ -78,11 +79,11 @@ static PyObject *api_is_compiling(PyObject *m, PyObject *unused) {
     return PyBool_FromLong(cc_eval_compiling());
 }
 
-static PyObject *api_idle(PyObject *m, PyObject *on) {
+static PyObject *api_skip_kernels(PyObject *m, PyObject *on) {
     (void)m;
     const int yes = PyObject_IsTrue(on);
     if (yes < 0) return NULL;
-    cc_eval_idle = yes != 0;
+    cc_eval_skip_kernels = yes != 0;
     Py_RETURN_NONE;
 }
 
@@ -191,18 +192,19 @@ PyMethodDef cc_api_methods[] = {
      "compiled functions run eagerly on this thread until disable_pop()"},
     {"disable_pop", api_disable_pop, METH_NOARGS, "ends disable_push()"},
     {"break_at", api_break_at, METH_O,
-     "break_at(callable_or_type): recordings break at calls of it, and at `with` blocks of such a type"},
+     "break_at(callable_or_type): recordings break at calls of it, and at `with` blocks of that type"},
     {"graph_break", api_graph_break, METH_VARARGS,
-     "graph_break(msg=\"\")\n--\n\nBreaks the graph here when the function is compiled; does nothing in eager."},
+     "graph_break(msg=\"\")\n--\n\nBreaks the graph at this call in compiled code; does nothing in eager code."},
     {"is_compiling", api_is_compiling, METH_NOARGS,
-     "is_compiling()\n--\n\nTrue in code that is being recorded (and so in what replays), False in eager code."},
-    {"idle", api_idle, METH_O,
-     "idle(on)\n--\n\nFor measurements: while on, compiled calls check guards and make their results, but run no kernel (results "
-     "are whatever memory holds)."},
+     "is_compiling()\n--\n\nTrue in code that is being recorded, and hence in replays of it; False in eager code."},
+    {"skip_kernels", api_skip_kernels, METH_O,
+     "skip_kernels(on)\n--\n\nFor measurements: while on, compiled calls check guards and allocate results but run no kernel, so results "
+     "contain arbitrary data."},
     {"set_lap_clock", api_set_lap_clock, METH_O,
-     "set_lap_clock(clock)\n--\n\nFor tests: clock(eager) tells how many ns a timed call took; None: the clock does."},
+     "set_lap_clock(clock)\n--\n\nFor tests: clock(eager) returns how many ns a timed call took; None restores the real clock."},
     {"counters", api_counters, METH_NOARGS, "counters() -> dict: events by kind, calls, hits, misses"},
-    {"reset", api_reset, METH_NOARGS, "reset()\n--\n\nForgets everything that was compiled; counters start at 0."},
+    {"reset", api_reset, METH_NOARGS,
+     "reset()\n--\n\nDrops everything that has been compiled and sets all counters to 0."},
     {"events", api_events, METH_VARARGS, "events(after=0) -> list of (serial, kind, time_ns, text)"},
     {"describe", api_describe, METH_NOARGS, "describe() -> str: back-ends, versions, threads"},
     {"get_config", api_get_config, METH_NOARGS, "get_config() -> dict of knobs"},

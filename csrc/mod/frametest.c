@@ -1,35 +1,35 @@
-/* ccompile._frametest: the frame layer (csrc/py) as functions for tests/test_frames.py. Links base/ and py/ only; it is
- * built for tests and never shipped. One observer with switches plays every part that a recorder plays. */
+/* ccompile._frametest: exposes the frame layer (csrc/py) to tests/test_frames.py. Links only base/ and py/; built for
+ * tests, never shipped. A single observer with modes plays every role of a recorder. */
 #include "../py/py.h"
 
-/* what the observer does; `k` counts executed instructions or told events of the target code */
+/* what the observer does; `k` counts instructions or events of the target code */
 typedef enum Mode {
-    MODE_OBSERVE,        /* only listens */
+    MODE_OBSERVE,        /* only observes */
     MODE_PASS,           /* CPython runs every frame */
     MODE_STEP_GIVE_UP,   /* performs k instructions unobserved, one by one, then hands over */
     MODE_STEP_OBSERVE,   /* the same, then observes */
     MODE_STEP_DEAD,      /* the same, then the observer is dead */
-    MODE_STEP_REPUT,     /* the same, then takes all slots out, puts them back and goes on observed */
-    MODE_BREAK_ALL,      /* breaks at every told instruction */
-    MODE_BREAK_AT,       /* breaks at told event k */
-    MODE_GIVE_UP_BEFORE, /* gives up before told event k */
-    MODE_GIVE_UP_AFTER,  /* gives up after told event k */
-    MODE_DONE,           /* performs operators, attributes and calls itself */
-    /* leaves the frame after k instructions; its caller makes it anew and it goes on there */
+    MODE_STEP_REPUT,     /* the same, then removes all slot values, puts them back and continues observed */
+    MODE_BREAK_ALL,      /* breaks at every event */
+    MODE_BREAK_AT,       /* breaks at event k */
+    MODE_GIVE_UP_BEFORE, /* gives up before event k */
+    MODE_GIVE_UP_AFTER,  /* gives up after event k */
+    MODE_DONE,           /* performs operators, attribute reads and calls itself */
+    /* drops the frame after k instructions; its caller rebuilds it, and it continues there */
     MODE_REBUILD,
-    MODE_REBUILD_CALLER, /* the same two frames up: the caller is made anew too */
-    MODE_RANDOM,         /* at told events, now and then: breaks (not at calls) or gives up, seeded by k */
+    MODE_REBUILD_CALLER, /* the same for two frames: the caller is rebuilt, too */
+    MODE_RANDOM,         /* breaks (except at calls) or gives up at random events; k is the seed */
     MODE_COUNT,
 } Mode;
 
-typedef struct Saved { /* a frame as a snapshot would keep it */
+typedef struct Saved { /* a frame as a snapshot stores it */
     PyFunctionObject *func;
     PyObject **slot;
     int n, pc, depth;
 } Saved;
 
 typedef struct Test {
-    CcObserver obs; /* first */
+    CcObserver obs; /* must come first */
     Mode mode;
     long k, count;
     PyCodeObject *target;
@@ -40,14 +40,14 @@ typedef struct Test {
     int n_saved;
 } Test;
 
-static Test *last; /* what the last run counted */
+static Test *last; /* the last run, with its counts */
 
 /* ------------------------------------------------------------------ helpers */
 
 static bool is_target(const Test *t, const CcAct *act) { return !t->target || act->co == t->target; }
 
-/* Whether the k-th instruction or event of the target has come; counts it. */
-static bool due(Test *t, const CcAct *act) {
+/* Counts an instruction or event of the target; true at the k-th. */
+static bool reached(Test *t, const CcAct *act) {
     if (t->fired || !is_target(t, act)) return false;
     t->fired = t->count++ >= t->k;
     return t->fired;
@@ -73,14 +73,14 @@ static void restore(Test *t, CcAct *act) {
     PyMem_Free(s->slot);
 }
 
-static void reput(CcAct *act) {
+static void put_back_all(CcAct *act) {
     PyObject *kept[256];
     int n = CC_MIN(n_slots(act), CC_COUNT(kept)), depth = act->depth;
     if (n != n_slots(act)) return;
     for (int i = 0; i < n; i++) kept[i] = Py_XNewRef(cc_act_get(act, i));
     for (int i = 0; i < act->code->n_locals; i++) cc_act_put(act, i, NULL);
     cc_act_move(act, act->pc, 0);
-    /* before the move, as is allowed */
+    /* a slot above the depth may be put before the move */
     for (int i = act->code->n_locals; i < n; i++) cc_act_put(act, i, kept[i]);
     cc_act_move(act, act->pc, depth);
     for (int i = 0; i < act->code->n_locals; i++) cc_act_put(act, i, kept[i]);
@@ -90,11 +90,11 @@ static bool can_rebuild(const Test *t, const CcAct *act) {
     const CcAct *caller = act->prev;
     if (act->generator || !caller || !caller->event || caller->event->kind != CC_EV_CALL) return false;
     if (caller->event->n < 1 || caller->event->in[0] != (PyObject *)act->func) return false;
-    if (caller->code->insn[caller->pc].op != CC_OP_CALL) return false;
+    if (caller->code->insn[caller->pc].op != CC_INSN_CALL) return false;
     if (t->mode == MODE_REBUILD) return true;
     const CcAct *outer = caller->prev;
     return !caller->generator && outer && outer->event && outer->event->kind == CC_EV_CALL && outer->event->n >= 1 &&
-           outer->event->in[0] == (PyObject *)caller->func && outer->code->insn[outer->pc].op == CC_OP_CALL;
+           outer->event->in[0] == (PyObject *)caller->func && outer->code->insn[outer->pc].op == CC_INSN_CALL;
 }
 
 /* ------------------------------------------------------------------ the observer */
@@ -106,7 +106,7 @@ static bool stepping(const Test *t) {
 
 static CcGo rebuild(Test *t, CcAct *act) {
     if (!can_rebuild(t, act)) {
-        t->fired = false; /* some later frame of this code may do */
+        t->fired = false; /* try again with a later frame of this code */
         return CC_PERFORM;
     }
     save(t, act);
@@ -117,11 +117,11 @@ static CcGo rebuild(Test *t, CcAct *act) {
 /* The next instruction of a stepped frame. */
 static CcGo step(Test *t, CcAct *act) {
     if (!is_target(t, act) || t->fired) return CC_OK;
-    if (!due(t, act)) return CC_PERFORM;
+    if (!reached(t, act)) return CC_PERFORM;
     switch (t->mode) {
     case MODE_STEP_GIVE_UP: return CC_GIVE_UP;
     case MODE_STEP_DEAD: t->obs.dead = true; return CC_OK;
-    case MODE_STEP_REPUT: reput(act); return CC_OK;
+    case MODE_STEP_REPUT: put_back_all(act); return CC_OK;
     case MODE_REBUILD:
     case MODE_REBUILD_CALLER: return rebuild(t, act);
     default: return CC_OK;
@@ -139,8 +139,8 @@ static CcGo on_enter(CcObserver *obs, CcAct *act) {
     return stepping(t) ? step(t, act) : CC_OK;
 }
 
-static bool do_it(const CcAct *act, CcEvent *ev) {
-    if (act->code->insn[act->pc].op == CC_OP_IMPORT_FROM) return false; /* more than the attribute */
+static bool perform_event(const CcAct *act, CcEvent *ev) {
+    if (act->code->insn[act->pc].op == CC_INSN_IMPORT_FROM) return false; /* does more than read an attribute */
     switch (ev->kind) {
     case CC_EV_BINOP:
         ev->result = cc_ex_binop((CcBinop)ev->arg, ev->flags & CC_EV_INPLACE, ev->in[0], ev->in[1]);
@@ -167,10 +167,10 @@ static CcGo on_before(CcObserver *obs, CcAct *act, CcEvent *ev) {
     bool inner = ev->flags & CC_EV_INNER;
     switch (t->mode) {
     case MODE_BREAK_ALL: return inner || !is_target(t, act) ? CC_OK : CC_BREAK;
-    case MODE_BREAK_AT: return !inner && due(t, act) ? CC_BREAK : CC_OK;
-    case MODE_GIVE_UP_BEFORE: return due(t, act) ? CC_GIVE_UP : CC_OK;
+    case MODE_BREAK_AT: return !inner && reached(t, act) ? CC_BREAK : CC_OK;
+    case MODE_GIVE_UP_BEFORE: return reached(t, act) ? CC_GIVE_UP : CC_OK;
     case MODE_RANDOM: return at_random(t, ev);
-    case MODE_DONE: return do_it(act, ev) ? CC_DONE : CC_OK;
+    case MODE_DONE: return perform_event(act, ev) ? CC_DONE : CC_OK;
     default: return CC_OK;
     }
 }
@@ -181,7 +181,7 @@ static CcGo on_after(CcObserver *obs, CcAct *act, CcEvent *ev) {
     if (is_target(t, act)) t->target_after[ev->kind]++;
     if (!ev->result && PyErr_Occurred()) t->raised++;
     if (t->mode == MODE_RANDOM) return at_random(t, ev) == CC_GIVE_UP ? CC_GIVE_UP : CC_OK;
-    return t->mode == MODE_GIVE_UP_AFTER && due(t, act) ? CC_GIVE_UP : CC_OK;
+    return t->mode == MODE_GIVE_UP_AFTER && reached(t, act) ? CC_GIVE_UP : CC_OK;
 }
 
 static CcGo on_resume(CcObserver *obs, CcAct *act) {
@@ -247,7 +247,7 @@ static PyObject *py_run(PyObject *module, PyObject *args) {
     return result;
 }
 
-/* call(func, args): a plain call made by C code, as run() makes it. */
+/* call(func, args): calls func from C code, as run() does, without the hook. */
 static PyObject *py_call(PyObject *module, PyObject *args) {
     (void)module;
     PyObject *func, *call_args;
@@ -298,7 +298,7 @@ static PyObject *py_decode(PyObject *module, PyObject *co) {
     return list;
 }
 
-/* For each instruction the tuple of live slots. */
+/* For each instruction, the list of live slots. */
 static PyObject *py_live(PyObject *module, PyObject *co) {
     (void)module;
     const CcCode *code = PyCode_Check(co) ? cc_code_get((PyCodeObject *)co) : NULL;
@@ -332,7 +332,7 @@ static PyObject *foreign_hook(PyThreadState *ts, struct _PyInterpreterFrame *fra
     return _PyEval_EvalFrameDefault(ts, frame, throwing);
 }
 
-/* Installs or removes somebody else's PEP 523 hook. */
+/* Installs or removes a foreign PEP 523 hook. */
 static PyObject *py_foreign(PyObject *module, PyObject *on) {
     (void)module;
     _PyInterpreterState_SetEvalFrameFunc(PyInterpreterState_Get(),
@@ -347,7 +347,7 @@ static PyObject *py_hookless(PyObject *module, PyObject *unused) {
     return PyBool_FromLong(_PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get()) == _PyEval_EvalFrameDefault);
 }
 
-/* (Python, C) levels of recursion that are left. */
+/* Remaining recursion levels: (Python, C). */
 static PyObject *py_levels(PyObject *module, PyObject *unused) {
     (void)module;
     (void)unused;
@@ -358,11 +358,11 @@ static PyObject *py_levels(PyObject *module, PyObject *unused) {
 
 static PyObject *py_objects(PyObject *module, PyObject *o) {
     (void)module;
-    static const uint64_t *held; /* stays watched until another one is asked for */
+    static const uint64_t *watched; /* stays watched until the next call */
     PyObject *dict = cc_obj_dict(o), *found = NULL, *name = PyUnicode_InternFromString("__init__");
     const uint64_t *version = dict ? cc_watch_begin(dict) : NULL;
-    if (held) cc_watch_end(held);
-    held = version;
+    if (watched) cc_watch_end(watched);
+    watched = version;
     if (name) found = cc_type_lookup(Py_TYPE(o), name);
     Py_XDECREF(name);
     return Py_BuildValue("(OKIO)", dict ? dict : Py_None, (unsigned long long)(version ? *version + 1 : 0),
@@ -373,13 +373,13 @@ static PyMethodDef methods[] = {
     {"run", py_run, METH_VARARGS,
      "run(func, args, mode=0, k=0, target=None, kwargs={}): calls func with the hook armed"},
     {"call", py_call, METH_VARARGS, "call(func, args): without the hook"},
-    {"stats", py_stats, METH_NOARGS, "what the last run counted"},
+    {"stats", py_stats, METH_NOARGS, "counts of the last run"},
     {"decode", py_decode, METH_O, "instructions of a code object"},
     {"live", py_live, METH_O, "live slots before each instruction"},
     {"armed", py_armed, METH_NOARGS, "(armed regions, whether this thread has an observer)"},
     {"traced", py_traced, METH_NOARGS, "cc_hook_traced"},
-    {"foreign", py_foreign, METH_O, "installs (or removes) a hook that is not ours"},
-    {"hookless", py_hookless, METH_NOARGS, "whether no evaluation function is installed"},
+    {"foreign", py_foreign, METH_O, "installs (or removes) a foreign hook"},
+    {"hookless", py_hookless, METH_NOARGS, "whether CPython's own evaluation function is installed"},
     {"levels", py_levels, METH_NOARGS, "recursion levels left"},
     {"objects", py_objects, METH_O, "(dict, dict version, type version, type's __init__)"},
     {NULL, NULL, 0, NULL},

@@ -1,4 +1,4 @@
-/* mod: the Python face of the C code: module, types, functions. */
+/* mod: the extension module _core: its types and functions. */
 #ifndef CC_MOD_H
 #define CC_MOD_H
 
@@ -7,12 +7,12 @@
 typedef struct CcModState {
     PyTypeObject *compiled, *disabled;
     PyObject *unsupported; /* class Unsupported(RuntimeError) */
-    PyObject *graph_break; /* the function object */
+    PyObject *graph_break; /* the function ccompile.graph_break */
 } CcModState;
 extern struct PyModuleDef cc_module_def;
 
 extern PyType_Spec cc_types_compiled, cc_types_disabled;
-/* The callable inside a Compiled; NULL: o is none. */
+/* The callable that a Compiled wraps; NULL: o is not a Compiled. */
 CC_BORROW PyObject *cc_types_unwrap(PyObject *o);
 void cc_types_register(CcModState *state);
 void cc_types_reset_all(void);

@@ -1,4 +1,4 @@
-/* ccompile._core: multi-phase initialisation. One interpreter, with the GIL. */
+/* ccompile._core: multi-phase initialisation. Supports the main interpreter only, with the GIL. */
 #include "mod.h"
 
 static int add_type(PyObject *m, PyType_Spec *spec, PyTypeObject **out) {
@@ -14,7 +14,8 @@ static int module_exec(PyObject *m) {
     if (add_type(m, &cc_types_compiled, &state->compiled) < 0 || add_type(m, &cc_types_disabled, &state->disabled) < 0)
         return -1;
     state->unsupported = PyErr_NewExceptionWithDoc(
-        "ccompile.Unsupported", "fullgraph=True and something that can't be in one graph: what, where, and what to do.",
+        "ccompile.Unsupported",
+        "Raised under fullgraph=True for code that can't be part of a single graph; says what, where, and what to do.",
         PyExc_RuntimeError, NULL);
     if (state->unsupported == NULL || PyModule_AddObjectRef(m, "Unsupported", state->unsupported) < 0) return -1;
     state->graph_break = PyObject_GetAttrString(m, "graph_break");

@@ -1,8 +1,8 @@
-/* ccompile._tenstest: tens/ as Python functions, for tests/test_tens.py. Built by the tests only;
- * no part of the product. Linked from csrc/base, csrc/ir and csrc/tens. */
+/* ccompile._tenstest: exposes csrc/tens to tests/test_tens.py. Built for tests, never shipped. Links csrc/base,
+ * csrc/py, csrc/ir and csrc/tens. */
 #include "../tens/tens.h"
 
-static const char *const CLASS[] = {"NOT",  "OP",    "META",    "VALUE", "STATE", "SET_STATE", "SCOPE",
+static const char *const CLASS[] = {"NONE", "OP",    "META",    "VALUE", "STATE", "SET_STATE", "SCOPE",
                                     "DROP", "APPLY", "CONTEXT", "HELD",  "BREAK", "UNKNOWN"};
 
 static PyObject *longs(const int64_t *v, int n) {
@@ -26,7 +26,7 @@ static PyObject *t_read(PyObject *m, PyObject *args) {
                          (unsigned long long)(uintptr_t)t.data, "matchable", cc_tens_matchable(&t.type));
 }
 
-/* match(object, like, grad=True): does `object` pass the guard that was made from `like`? */
+/* match(object, like, grad=True): whether `object` passes the guard built from `like`. */
 static PyObject *t_match(PyObject *m, PyObject *args) {
     (void)m;
     PyObject *o, *like;
@@ -59,7 +59,7 @@ static PyObject *t_describe(PyObject *m, PyObject *o) {
 
 static PyObject *t_kinds(PyObject *m, PyObject *o) {
     (void)m;
-    return Py_BuildValue("iii", cc_tens_plain(o), cc_tens_any(o), cc_tens_constant(o));
+    return Py_BuildValue("iii", cc_tens_plain(o), cc_tens_is(o), cc_tens_constant(o));
 }
 
 static PyObject *t_fallback(PyObject *m, PyObject *on) {
@@ -86,7 +86,7 @@ static PyObject *t_mode_refuse(PyObject *m, PyObject *unused) {
     (void)m, (void)unused;
     CcMode mode;
     cc_mode_read(&mode);
-    return Py_BuildValue("z", cc_mode_refuse(&mode));
+    return Py_BuildValue("z", cc_mode_refusal(&mode));
 }
 
 static CcMode saved;
@@ -103,7 +103,7 @@ static PyObject *t_mode_restore(PyObject *m, PyObject *unused) {
     Py_RETURN_NONE;
 }
 
-/* (same as the saved state, name of the first row that differs, grad mode, threads) */
+/* (equal to the saved state, name of the first row that differs, grad mode, threads) */
 static PyObject *t_mode_diff(PyObject *m, PyObject *unused) {
     (void)m, (void)unused;
     CcMode mode;
@@ -112,7 +112,7 @@ static PyObject *t_mode_diff(PyObject *m, PyObject *unused) {
                          cc_mode_threads());
 }
 
-/* Positional and keyword arguments as a vectorcall has them. *names: new reference or NULL. */
+/* Arranges positional and keyword arguments as for a vectorcall. *names: new reference or NULL. */
 enum { MAX_ARGS = 24 };
 static Py_ssize_t spread(PyObject *pos, PyObject *kw, PyObject **v, PyObject **names) {
     Py_ssize_t n = PyTuple_GET_SIZE(pos), k = 0, at = 0;
@@ -220,7 +220,7 @@ static PyObject *t_bind_rows(PyObject *m, PyObject *unused) {
     return list;
 }
 
-/* Nanoseconds of one call of each entry point. */
+/* Nanoseconds per call of each entry point. */
 static PyObject *t_bench(PyObject *m, PyObject *args) {
     (void)m;
     PyObject *o, *f;

@@ -1,14 +1,15 @@
-/* Compiled: a compiled callable. Disabled: one that always runs eagerly and is a graph break inside compiled code. Both
- * are functions to their users: vectorcall, __get__ (methods), __wrapped__, and the wrapped one's names and doc. */
+/* Compiled: a compiled callable. Disabled: a callable that always runs eagerly and is a graph break in compiled code.
+ * Both behave like functions: vectorcall, __get__ (methods), __wrapped__, and the name and docstring of the wrapped
+ * callable. */
 #include "mod.h"
 
 #include <structmember.h>
 
 typedef struct Compiled {
     PyObject_HEAD vectorcallfunc vectorcall;
-    PyObject *fn; /* _orig_fn, and __wrapped__ as long as nobody sets that (functools.wraps) */
+    PyObject *fn; /* _orig_fn, and __wrapped__ unless other code sets it (functools.wraps) */
     PyObject *dict, *weak;
-    struct Compiled *next, **link; /* list of all, for reset() */
+    struct Compiled *next, **link; /* list of all instances, for reset() */
     CcRoot root;
 } Compiled;
 
@@ -18,7 +19,7 @@ typedef struct {
     PyObject *dict, *weak;
 } Disabled;
 
-static PyTypeObject *compiled_type; /* for cc_types_unwrap; one interpreter */
+static PyTypeObject *compiled_type; /* for cc_types_unwrap; there is only one interpreter */
 static Compiled *all_compiled;
 
 void cc_types_reset_all(void) {
@@ -36,7 +37,7 @@ void cc_types_register(CcModState *state) {
     cc_call_special(state->graph_break, CC_R_USER);
 }
 
-/* functools.wraps, as far as the wrapped callable has these; objects without a name get the given one. */
+/* As functools.wraps, for the attributes that the callable has; one without a name gets `name`. */
 static void copy_names(PyObject *self, PyObject *fn, PyObject *name) {
     static const char *const names[] = {"__module__", "__name__", "__qualname__", "__doc__", "__annotations__"};
     for (int i = 0; i < CC_COUNT(names); i++) {
@@ -56,7 +57,7 @@ static void copy_names(PyObject *self, PyObject *fn, PyObject *name) {
 /* ------------------------------------------------------------------ Compiled */
 
 static PyObject *compiled_call(PyObject *o, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
-    Compiled *self = (Compiled *)Py_NewRef(o); /* it may be dropped by what it runs */
+    Compiled *self = (Compiled *)Py_NewRef(o); /* the code that it runs may drop the last reference to it */
     PyObject *r = cc_root_call(&self->root, args, nargsf, kwnames);
     Py_DECREF(self);
     return r;
@@ -162,8 +163,9 @@ static PyObject *compiled_repr(PyObject *o) {
     return PyUnicode_FromFormat("<ccompile.Compiled of %R>", ((Compiled *)o)->fn);
 }
 
-/* A function is its own copy; objects that are called, and methods, are copied and compiled with the same settings. */
-static PyObject *copied(PyObject *o, const char *how, PyObject *memo) {
+/* Copying a compiled function returns the same object; callable objects and methods are copied, and the copy is
+ * compiled with the same settings. */
+static PyObject *copy_compiled(PyObject *o, const char *how, PyObject *memo) {
     const Compiled *self = (Compiled *)o;
     if (PyFunction_Check(self->fn)) return Py_NewRef(o);
     PyObject *copy = PyImport_ImportModule("copy");
@@ -184,12 +186,12 @@ static PyObject *copied(PyObject *o, const char *how, PyObject *memo) {
 
 static PyObject *compiled_copy(PyObject *o, PyObject *unused) {
     (void)unused;
-    return copied(o, "copy", NULL);
+    return copy_compiled(o, "copy", NULL);
 }
 
-static PyObject *compiled_deepcopy(PyObject *o, PyObject *memo) { return copied(o, "deepcopy", memo); }
+static PyObject *compiled_deepcopy(PyObject *o, PyObject *memo) { return copy_compiled(o, "deepcopy", memo); }
 
-/* Whether its module has it under that name. */
+/* Whether looking the name up in its module finds this object. */
 static bool is_named(PyObject *o, PyObject *name) {
     PyObject *module = PyObject_GetAttrString(o, "__module__"), *modules = PyImport_GetModuleDict();
     PyObject *at = module != NULL ? Py_XNewRef(PyDict_GetItemWithError(modules, module)) : NULL;
@@ -204,16 +206,19 @@ static bool is_named(PyObject *o, PyObject *name) {
     return at == o;
 }
 
-/* By its name, as a function, where that leads to it (a decorator); else the original is what is pickled. */
+/* Pickles by name, like a function, if the name leads to this object (it was used as a decorator); else pickles the
+ * original. */
 static PyObject *compiled_reduce(PyObject *o, PyObject *unused) {
     (void)unused;
     PyObject *name = PyObject_GetAttrString(o, "__qualname__");
     if (name != NULL && PyUnicode_Check(name) && is_named(o, name)) return name;
     Py_XDECREF(name);
     PyErr_Clear();
-    PyObject *copy = PyImport_ImportModule("copy"), *same = copy != NULL ? PyObject_GetAttrString(copy, "copy") : NULL;
+    /* unpickles as copy.copy(original), which does not need ccompile */
+    PyObject *copy = PyImport_ImportModule("copy"),
+             *copy_function = copy != NULL ? PyObject_GetAttrString(copy, "copy") : NULL;
     Py_XDECREF(copy);
-    return same != NULL ? Py_BuildValue("N(O)", same, ((Compiled *)o)->fn) : NULL;
+    return copy_function != NULL ? Py_BuildValue("N(O)", copy_function, ((Compiled *)o)->fn) : NULL;
 }
 
 static PyMethodDef compiled_methods[] = {
@@ -221,7 +226,7 @@ static PyMethodDef compiled_methods[] = {
     {"__deepcopy__", compiled_deepcopy, METH_O, NULL},
     {"__reduce__", compiled_reduce, METH_NOARGS, NULL},
     {"report", compiled_report, METH_NOARGS, "report() -> dict: entries, segments, guards, breaks; see _core.pyi"},
-    {"reset", compiled_reset, METH_NOARGS, "reset(): forgets all entries; the next call records anew"},
+    {"reset", compiled_reset, METH_NOARGS, "reset(): drops all entries; the next call records again"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -238,17 +243,19 @@ static PyGetSetDef dict_getset[] = {
     {NULL, NULL, NULL, NULL, NULL},
 };
 
-/* isinstance(compiled, types.FunctionType) holds where it does for what is compiled: torch.fx and inspect ask, and then
- * look at the code. */
+/* isinstance(compiled, types.FunctionType) is true if it is for the wrapped callable: torch.fx and inspect check this
+ * before they look at __code__. */
 static PyObject *compiled_class(PyObject *o, void *unused) {
     (void)unused;
     return Py_NewRef(PyFunction_Check(((Compiled *)o)->fn) ? &PyFunction_Type : Py_TYPE(o));
 }
 
-static PyObject *of_wrapped(PyObject *o, void *name) { return PyObject_GetAttrString(((Compiled *)o)->fn, name); }
+static PyObject *wrapped_attribute(PyObject *o, void *name) {
+    return PyObject_GetAttrString(((Compiled *)o)->fn, name);
+}
 
-/* torch.compile and torch.export take what is wrapped: innermost_fn in torch 2.13's _dynamo/eval_frame.py, which wants
- * the wrapper's own id as well, and of a module its __call__. */
+/* torch.compile and torch.export unwrap compiled callables: innermost_fn in torch 2.13's _dynamo/eval_frame.py also
+ * checks the wrapper's id, and expects a module's __call__. */
 static PyObject *orig_callable(PyObject *o, void *unused) {
     (void)unused;
     PyObject *fn = ((Compiled *)o)->fn;
@@ -263,11 +270,11 @@ static PyObject *own_id(PyObject *o, void *unused) {
 static PyGetSetDef compiled_getset[] = {
     {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
     {"__class__", compiled_class, NULL, NULL, NULL},
-    {"__code__", of_wrapped, NULL, NULL, "__code__"},
-    {"__globals__", of_wrapped, NULL, NULL, "__globals__"},
-    {"__closure__", of_wrapped, NULL, NULL, "__closure__"},
-    {"__defaults__", of_wrapped, NULL, NULL, "__defaults__"},
-    {"__kwdefaults__", of_wrapped, NULL, NULL, "__kwdefaults__"},
+    {"__code__", wrapped_attribute, NULL, NULL, "__code__"},
+    {"__globals__", wrapped_attribute, NULL, NULL, "__globals__"},
+    {"__closure__", wrapped_attribute, NULL, NULL, "__closure__"},
+    {"__defaults__", wrapped_attribute, NULL, NULL, "__defaults__"},
+    {"__kwdefaults__", wrapped_attribute, NULL, NULL, "__kwdefaults__"},
     {"_torchdynamo_orig_callable", orig_callable, NULL, NULL, NULL},
     {"_torchdynamo_wrapper_id", own_id, NULL, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
@@ -284,7 +291,7 @@ static PyType_Slot compiled_slots[] = {
     {Py_tp_methods, compiled_methods},
     {Py_tp_members, compiled_members},
     {Py_tp_getset, compiled_getset},
-    {Py_tp_doc, "A compiled callable; made by ccompile.compile."},
+    {Py_tp_doc, "A compiled callable, as returned by ccompile.compile."},
     {0, NULL},
 };
 PyType_Spec cc_types_compiled = {
@@ -372,7 +379,7 @@ static PyType_Slot disabled_slots[] = {
     {Py_tp_repr, disabled_repr},
     {Py_tp_members, disabled_members},
     {Py_tp_getset, dict_getset},
-    {Py_tp_doc, "A callable that runs eagerly; made by ccompile.disable."},
+    {Py_tp_doc, "A callable that runs eagerly, as returned by ccompile.disable."},
     {0, NULL},
 };
 PyType_Spec cc_types_disabled = {

@@ -1,33 +1,33 @@
-/* attend: finds attention that is written out, and makes one node of it.
+/* attend: finds spelled-out attention and makes it one node.
  *
- *   s = q @ k^T                        s, t, u, p are nobody else's
- *   t = s * number | s / number        may be missing, or be done to q
- *   u = t + mask | masked_fill(t, mask, number)       may be missing
+ *   s = q @ k^T                        s, t, u, p have no other readers
+ *   t = s * number | s / number        optional, or applied to q
+ *   u = t + mask | masked_fill(t, mask, number)       optional
  *   p = softmax(u, -1)
  *   o = p @ v
- *   y = o.transpose(1, 2), copied      may be missing: heads and rows change places
- *   z = y as [.., rows, heads * width]     may be missing, or be a reshape that copies
+ *   y = o.transpose(1, 2), copied      optional: swaps heads and rows
+ *   z = y as [.., rows, heads * width]     optional; may be a reshape that copies
  *
- * The attention stands where the last of them stood; the others are dead. Value and node numbers stay; a k that is not
- * transposed by a node of its own is read through a window, a value behind those of the given graph. */
+ * The attention replaces the last of these nodes; the others are dead. Value and node numbers stay. A k that no node
+ * transposes is read through a window, which is appended to the graph's values. */
 #include "pass_int.h"
 
 typedef struct Attend {
     CcGraph *g;
     bool *live;  /* by node */
-    int *uses;   /* by value: live operands that read it */
-    int *reader; /* by value: one of the nodes */
+    int *uses;   /* by value: number of live operands that read it */
+    int *reader; /* by value: one of the nodes that read it */
 } Attend;
 
 typedef struct Found {
     int first, last;       /* nodes */
-    int q, k, kt, v, mask; /* values; k or mask -1: none. kt: k, turned */
+    int q, k, kt, v, mask; /* values; k or mask -1: none. kt: k, transposed */
     CcOperand fill;
     double scale;
-    int merged; /* ops.def's operand: 0, 2 or 3 dims */
+    int merged; /* operand `merged` of ops.def: 0, 2 or 3 dims */
 } Found;
 
-/* The node that makes a value which only one node reads, or NULL; a plain one without other results. */
+/* The node that makes a value with a single reader, or NULL; it has no other results and no flags. */
 static const CcNode *made_for_one(const Attend *a, int value) {
     const CcVal *v = &a->g->val.at[value];
     if (v->def < 0 || a->uses[value] != 1 || v->is_output || v->window_of) return NULL;
@@ -35,28 +35,28 @@ static const CcNode *made_for_one(const Attend *a, int value) {
     return n->flags || n->n_out != 1 ? NULL : n;
 }
 
-static bool is_product(const CcNode *n) { return n && (n->op == CC_OP_matmul || n->op == CC_OP_bmm) && n->n_in == 2; }
+static bool is_product(const CcGraph *g, const CcNode *n, CcIn_matmul *in) {
+    return n && (n->op == CC_OP_matmul || n->op == CC_OP_bmm) && cc_in_matmul(g, n, in);
+}
 
 static bool same_shape(const Attend *a, int v, int w) {
     return cc_type_same_shape(&a->g->val.at[v].type, &a->g->val.at[w].type);
 }
 
-/* x * number or x / number: x, else -1. */
+/* Reads x * number or x / number: x; else -1. */
 static int scaled(const Attend *a, const CcNode *n, double *scale) {
-    if (!n || (n->op != CC_OP_mul && n->op != CC_OP_div) || n->n_in != 2) return -1;
-    const CcOperand *x = cc_graph_operand(a->g, n, 0), *s = cc_graph_operand(a->g, n, 1);
-    if (n->op == CC_OP_mul && x->kind != CC_IN_VALUE) {
-        x = s;
-        s = cc_graph_operand(a->g, n, 0);
-    }
+    CcIn_mul in;
+    if (!n || (n->op != CC_OP_mul && n->op != CC_OP_div) || !cc_in_mul(a->g, n, &in)) return -1;
+    const bool first = n->op == CC_OP_mul && in.in[0].kind != CC_IN_VALUE;
+    const CcOperand *x = &in.in[first], *s = &in.in[!first];
     if (x->kind != CC_IN_VALUE || (s->kind != CC_IN_FLOAT && s->kind != CC_IN_INT)) return -1;
-    const double number = s->kind == CC_IN_FLOAT ? s->f : (double)s->i;
+    const double number = number_of(s);
     if (n->op == CC_OP_div && number == 0) return -1;
     *scale = n->op == CC_OP_mul ? number : 1 / number;
     return x->value;
 }
 
-/* What the mask is put over, and the mask; -1: `n` puts none. */
+/* The masked value, and the mask; -1: `n` does not mask. */
 static int masked(const Attend *a, const CcNode *n, Found *f) {
     if (!n || (n->op != CC_OP_add && n->op != CC_OP_masked_fill)) return -1;
     const bool add = n->op == CC_OP_add;
@@ -65,8 +65,9 @@ static int masked(const Attend *a, const CcNode *n, Found *f) {
         const CcOperand *x = cc_graph_operand(a->g, n, i), *m = cc_graph_operand(a->g, n, 1 - i);
         if (x->kind != CC_IN_VALUE || m->kind != CC_IN_VALUE || !same_shape(a, x->value, n->out0)) continue;
         const CcNode *from = made_for_one(a, x->value);
+        CcIn_matmul product;
         double scale;
-        if (!is_product(from) && scaled(a, from, &scale) < 0) continue;
+        if (!is_product(a->g, from, &product) && scaled(a, from, &scale) < 0) continue;
         if (!add) f->fill = *cc_graph_operand(a->g, n, 2);
         if (!add && (f->fill.kind == CC_IN_VALUE || f->fill.kind == CC_IN_NONE || f->fill.kind == CC_IN_NUMBER))
             return -1;
@@ -76,19 +77,18 @@ static int masked(const Attend *a, const CcNode *n, Found *f) {
     return -1;
 }
 
-/* From the softmax up to the first product. */
+/* Matches from the softmax back to the first product. */
 static bool find_scores(const Attend *a, int value, Found *f) {
     const CcNode *n = made_for_one(a, value);
     const int under = masked(a, n, f);
     if (under >= 0) n = made_for_one(a, under);
     const int before = scaled(a, n, &f->scale);
     if (before >= 0) n = made_for_one(a, before);
-    if (!is_product(n) || cc_graph_operand(a->g, n, 0)->kind != CC_IN_VALUE ||
-        cc_graph_operand(a->g, n, 1)->kind != CC_IN_VALUE)
-        return false;
+    CcIn_matmul in;
+    if (!is_product(a->g, n, &in)) return false;
     f->first = a->g->val.at[n->out0].def;
-    f->q = cc_graph_operand(a->g, n, 0)->value;
-    f->kt = cc_graph_operand(a->g, n, 1)->value;
+    f->q = in.a.value;
+    f->kt = in.b.value;
     const CcNode *scaling = made_for_one(a, f->q);
     const int unscaled = before < 0 ? scaled(a, scaling, &f->scale) : -1;
     if (unscaled >= 0) {
@@ -98,33 +98,28 @@ static bool find_scores(const Attend *a, int value, Found *f) {
     return true;
 }
 
-/* A node that only exchanges dims ndim - one and ndim - two of its operand. */
-static bool exchanges(const CcGraph *g, const CcNode *n, int one, int two) {
-    if (n->op != CC_OP_transpose || n->n_in != 3 || n->n_out != 1 || n->flags) return false;
+/* The operand of a node that only exchanges dims ndim - one and ndim - two; -1: another node. */
+static int exchanges(const CcGraph *g, const CcNode *n, int one, int two) {
+    CcIn_transpose in;
+    if (n->op != CC_OP_transpose || n->n_out != 1 || n->flags || !cc_in_transpose(g, n, &in)) return -1;
     const CcType *t = &g->val.at[n->out0].type;
-    const int ndim = t->ndim, a = cc_graph_dim(t, cc_graph_operand(g, n, 1)),
-              b = cc_graph_dim(t, cc_graph_operand(g, n, 2));
-    return (a == ndim - one && b == ndim - two) || (a == ndim - two && b == ndim - one);
+    const int ndim = t->ndim, a = cc_graph_dim(t, &in.dim0), b = cc_graph_dim(t, &in.dim1);
+    const bool both = (a == ndim - one && b == ndim - two) || (a == ndim - two && b == ndim - one);
+    return both ? in.x.value : -1;
 }
 
 static void find_keys(const Attend *a, Found *f) {
     const CcVal *kt = &a->g->val.at[f->kt];
-    f->k = -1;
-    if (kt->def < 0 || kt->window_of || kt->type.ndim < 2) return;
-    const CcNode *n = &a->g->node.at[kt->def];
-    if (exchanges(a->g, n, 1, 2) && cc_graph_operand(a->g, n, 0)->kind == CC_IN_VALUE)
-        f->k = cc_graph_operand(a->g, n, 0)->value;
+    const bool made = kt->def >= 0 && !kt->window_of && kt->type.ndim >= 2;
+    f->k = made ? exchanges(a->g, &a->g->node.at[kt->def], 1, 2) : -1;
 }
 
-/* The only node that reads a value, NULL when it is needed otherwise. */
+/* The only node that reads a value; NULL if there are others, or it is an output. */
 static const CcNode *only_reader(const Attend *a, int value) {
     const CcVal *v = &a->g->val.at[value];
     if (a->uses[value] != 1 || v->is_output || v->window_of) return NULL;
     const CcNode *n = &a->g->node.at[a->reader[value]];
-    return n->flags || n->n_out != 1 || cc_graph_operand(a->g, n, 0)->kind != CC_IN_VALUE ||
-                   cc_graph_operand(a->g, n, 0)->value != value
-               ? NULL
-               : n;
+    return n->flags || n->n_out != 1 || cc_graph_source(a->g, n) != value ? NULL : n;
 }
 
 /* Is y the same memory as x with dims ndim - 2 and ndim - 3 exchanged? */
@@ -137,14 +132,14 @@ static bool exchanged(const CcType *x, const CcType *y) {
     return true;
 }
 
-/* The value that has heads and rows change places behind the second product; -1: there is none. A product that is made
- * through a window (pass/contract.c) makes it itself. */
+/* The value that has heads and rows swapped after the second product; -1: none. A product that writes through a
+ * window (pass/contract.c) swaps them itself. */
 static int find_exchange(const Attend *a, const Found *f) {
     const CcGraph *g = a->g;
     const int made = g->node.at[f->last].out0, base = cc_graph_base(g, made);
     if (made != base) return exchanged(&g->val.at[made].type, &g->val.at[base].type) ? base : -1;
     const CcNode *n = only_reader(a, made);
-    return n && exchanges(g, n, 2, 3) ? n->out0 : -1;
+    return n && exchanges(g, n, 2, 3) >= 0 ? n->out0 : -1;
 }
 
 static void find_merge(const Attend *a, Found *f) {
@@ -180,24 +175,22 @@ static bool find(const Attend *a, int node, Found *f) {
     const CcGraph *g = a->g;
     const CcNode *n = &g->node.at[node];
     *f = (Found){.last = node, .mask = -1, .scale = 1, .fill = {.kind = CC_IN_NONE}};
-    if (!a->live[node] || !is_product(n) || n->flags || cc_graph_operand(g, n, 0)->kind != CC_IN_VALUE ||
-        cc_graph_operand(g, n, 1)->kind != CC_IN_VALUE)
-        return false;
-    f->v = cc_graph_operand(g, n, 1)->value;
-    const CcNode *softmax = made_for_one(a, cc_graph_operand(g, n, 0)->value);
-    if (!softmax || softmax->op != CC_OP_softmax || softmax->n_in != 2 ||
-        cc_graph_operand(g, softmax, 0)->kind != CC_IN_VALUE)
-        return false;
+    CcIn_matmul product;
+    CcIn_softmax in;
+    if (!a->live[node] || n->flags || !is_product(g, n, &product)) return false;
+    f->v = product.b.value;
+    const CcNode *softmax = made_for_one(a, product.a.value);
+    if (!softmax || softmax->op != CC_OP_softmax || !cc_in_softmax(g, softmax, &in)) return false;
     const CcType *t = &g->val.at[softmax->out0].type;
     const bool known = t->dtype == CC_DT_F32 || t->dtype == CC_DT_BF16 || t->dtype == CC_DT_F16;
-    if (t->ndim < 2 || cc_op_dims(g, softmax) != 1 || !known) return false;
-    if (!find_scores(a, cc_graph_operand(g, softmax, 0)->value, f)) return false;
+    if (t->ndim < 2 || in.dims.i != 1 || !known) return false;
+    if (!find_scores(a, in.x.value, f)) return false;
     find_keys(a, f);
     find_merge(a, f);
     return !disturbed(a, f);
 }
 
-/* k [.., keys, depth] as a window into what it was turned to. */
+/* k [.., keys, depth] as a window of its transpose. */
 static int turn_back(CcGraph *g, int kt) {
     CcVal v = g->val.at[kt];
     CcType *t = &v.type;
@@ -218,11 +211,9 @@ static void rewrite(CcGraph *g, const Found *f, const CcGroupRules *rules) {
     const CcEditMark mark = cc_edit_mark(g);
     const int k = f->k >= 0 ? f->k : turn_back(g, f->kt);
     if (k < 0) return;
-    const CcOperand in[] = {
-        value_of(f->q), value_of(k),        value_of(f->v),    f->mask < 0 ? none() : value_of(f->mask),
-        f->fill,        float_of(f->scale), int_of(f->merged),
-    };
-    cc_edit_rewrite(g, f->last, CC_OP_attend, in, CC_COUNT(in));
+    cc_edit_make(g, f->last, attend, .q = value_of(f->q), .k = value_of(k), .v = value_of(f->v),
+                 .mask = f->mask < 0 ? none() : value_of(f->mask), .fill = f->fill, .scale = float_of(f->scale),
+                 .merged = int_of(f->merged));
     (void)cc_group_keeps(g, f->last, mark, rules);
 }
 

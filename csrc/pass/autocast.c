@@ -1,17 +1,16 @@
-/* autocast: the casts of operands that eager's autocast makes unseen, as nodes. It is told by the recorded types: f32
- * operands of a product or convolution whose result is bf16, half-precision operands of a loss in f32. So it does not
- * matter where autocast was switched on or off. What is cast is shared by those who read it, as far as memory does not
- * change in between.
+/* autocast: makes nodes of the casts that eager's autocast hides. The recorded types tell them: f32 operands of a
+ * product or convolution with a bf16 result, half-precision operands of an f32 loss. So it does not matter where
+ * autocast is switched on or off. Readers share a cast as long as memory does not change in between.
  *
  *   y = linear(x, w, b)      x, w, b f32, y bf16    ->    c = cast(x); y = linear(c, w, b)
  *
- * Parameters stay as they are: a product casts them as it packs them (run/product.c), once where they are frozen,
- * and once a block that stays open over several calls (eval/freeze.c). */
+ * Parameters stay uncast: a product casts them when it packs them (run/product.c), once if they are frozen, and once
+ * per autocast block that stays open over several calls (eval/freeze.c). */
 #include "pass.h"
 
 typedef struct Casts {
     CcGraph *g;
-    int *made; /* by value of the given graph: its cast since memory changed last, 0: none */
+    int *made; /* per value of the given graph: its cast since the last memory write; 0: none */
 } Casts;
 
 static bool is_half(int dtype) { return dtype == CC_DT_BF16 || dtype == CC_DT_F16; }
@@ -29,9 +28,8 @@ bool cc_autocast_mixes(const CcGraph *g, const CcNode *n) {
 static bool is_given(const CcGraph *g, int value) {
     while (g->val.at[value].def >= 0) {
         const CcNode *n = &g->node.at[g->val.at[value].def];
-        if (cc_op_info((CcOpId)n->op)->kind != CC_K_VIEW || !n->n_in || cc_graph_operand(g, n, 0)->kind != CC_IN_VALUE)
-            return false;
-        value = cc_graph_operand(g, n, 0)->value;
+        if (cc_op_info((CcOpId)n->op)->kind != CC_K_VIEW || cc_graph_source(g, n) < 0) return false;
+        value = cc_graph_source(g, n);
     }
     return true;
 }
@@ -47,7 +45,7 @@ static bool loss_mixes(const CcGraph *g, const CcNode *n, CcDtype out) {
     return false;
 }
 
-/* What operand `i` is to be cast to; CC_DT_OTHER: it stays. */
+/* The dtype that operand `i` is cast to; CC_DT_OTHER: it stays. */
 static CcDtype wanted(const CcGraph *g, const CcNode *n, int i) {
     const CcOperand *o = cc_graph_operand(g, n, i);
     const CcDtype out = (CcDtype)g->val.at[n->out0].type.dtype;
@@ -70,7 +68,7 @@ static CcDtype wanted(const CcGraph *g, const CcNode *n, int i) {
     }
 }
 
-/* In front of node `at`, which it is a part of; -> its result. */
+/* Inserts a cast before node `at`, as a part of it; -> its result. */
 static int add_cast(Casts *c, int at, int value, CcDtype to) {
     CcGraph *g = c->g;
     if (c->made[value] && g->val.at[c->made[value]].type.dtype == to) return c->made[value];
@@ -103,7 +101,7 @@ static void cast_operands(Casts *c, int at) {
         cc_vec_push(&g->operand, o);
     }
     for (int i = 0; i < n.n_in; i++) {
-        const CcDtype to = wanted(g, &n, i); /* by the operands as they were */
+        const CcDtype to = wanted(g, &n, i); /* judged by the operands before any cast */
         if (to == CC_DT_OTHER) continue;
         const int cast = add_cast(c, at, g->operand.at[in0 + i].value, to);
         g->operand.at[in0 + i].value = cast;

@@ -1,16 +1,16 @@
-/* contract: sums of products over named dims (einsum, tensordot, inner, multi_dot) are products, reductions and
- * windows.
+/* contract: turns sums of products over named dims (einsum, tensordot, inner, multi_dot) into products, reductions
+ * and windows.
  *
  *   y = einsum("bqhd,bkhd->bhqk", q, k)     y = matmul(q as [b, h, q, d], k as [b, h, d, k])
  *   y = einsum("bij,bj->bi", x, v)          y = dot(x, v as [b, 1, j])
  *   y = einsum("i,j->ij", a, b)             y = a as [i, 1] * b
  *   y = linear(x, w as [1, k], b)           p = dot(x, w); y = p + b
  *
- * Each tensor is a term: for each letter a size and how far apart its elements are. So a permuted operand, a diagonal
- * (strides add up), and a dim that is broadcast (no letter) are only other strides, and the result is written where the
- * recorded strides say. Two terms at a time are contracted as torch's sumproduct_pair does it (ATen/native/Linear.cpp):
- * letters of both that are kept count a batch, those of one are its rows or columns, those that go are summed over. f32
- * terms are taken in the order that multiplies least, others from left to right as torch does.
+ * Each tensor is a term: a size and a stride per letter. So a permuted operand, a diagonal (its strides add up) and
+ * a broadcast dim (a missing letter) are only other strides, and the result is written with the recorded strides.
+ * Terms are contracted in pairs as in torch's sumproduct_pair (ATen/native/Linear.cpp): kept letters of both are the
+ * batch, kept letters of one are its rows or columns, the others are summed over. f32 terms are contracted in the
+ * order with the fewest multiplications, others from left to right as in torch.
  *
  *   y = baddbmm(x, a, b, beta, alpha)       p = matmul(a, b); q = p * alpha; y = q + beta * x */
 #include "pass_int.h"
@@ -30,13 +30,13 @@ typedef struct Term {
 
 typedef struct Sum {
     Parts *p;
-    int out;                  /* value: what the steps make in the end */
-    int64_t size[MAX_LABELS]; /* 0: no such label */
+    int out;                  /* the value that the last step makes */
+    int64_t size[MAX_LABELS]; /* 0: unused label */
     int n;
     Term term[MAX_TERMS], result;
 } Sum;
 
-/* Labels in the order in which an operand is to be seen. */
+/* The order of dims in which an operand is viewed, as labels. */
 typedef struct Order {
     int n, label[CC_MAX_DIMS];
 } Order;
@@ -64,7 +64,7 @@ static bool has(const Order *o, int label) {
     return false;
 }
 
-/* From the largest stride to the smallest. */
+/* Sorts by stride, largest first. */
 static void sort(Order *o, const Term *by) {
     for (int i = 1; i < o->n; i++)
         for (int k = i; k > 0 && stride_of(by, o->label[k - 1]) < stride_of(by, o->label[k]); k--) {
@@ -76,7 +76,7 @@ static void sort(Order *o, const Term *by) {
 
 /* ------------------------------------------------------------------ terms of an op */
 
-/* The dims of a tensor get these labels. A dim of one element has none; the sizes of others have to agree. */
+/* Labels the dims of a tensor. Dims of size 1 are dropped; dims with the same label must have the same size. */
 static bool name_dims(Sum *s, Term *t, int value, const int *label, int n) {
     const CcType *type = &s->p->g->val.at[value].type;
     *t = (Term){.value = value};
@@ -102,7 +102,7 @@ static bool name_result(Sum *s, const int *label, int n) {
     return name_dims(s, &s->result, s->out, label, n);
 }
 
-/* The characters stand behind the tensors. */
+/* The characters follow the tensors. */
 static bool text_of(const Parts *p, int at, char *text) {
     int n = 0;
     for (int i = at; i < p->whole.n_in; i++) {
@@ -139,18 +139,19 @@ static bool einsum(Sum *s) {
     return (any || !dots) && name_result(s, label, n + (dots ? hidden : 0));
 }
 
-/* a, b, dims of a, as many of b. */
+/* dims: those of a, then as many of b. */
 static bool tensordot(Sum *s) {
     const Parts *p = s->p;
-    const CcOperand a = operand(p, 0), b = operand(p, 1);
-    const CcType ta = type_of(p, a), tb = b.kind == CC_IN_VALUE ? type_of(p, b) : ta;
+    CcIn_tensordot in;
+    if (!cc_in_tensordot(p->g, &p->whole, &in) || in.dims.n % 2) return false;
+    const CcType ta = type_of(p, in.a), tb = type_of(p, in.b);
     int of_a[CC_MAX_DIMS], of_b[CC_MAX_DIMS], label[2 * CC_MAX_DIMS], n = 0;
-    const int pairs = (p->whole.n_in - 2) / 2;
-    if (b.kind != CC_IN_VALUE || tb.ndim < 0 || p->whole.n_in % 2) return false;
+    const int pairs = in.dims.n / 2;
+    if (tb.ndim < 0) return false;
     for (int d = 0; d < ta.ndim; d++) of_a[d] = d;
     for (int d = 0; d < tb.ndim; d++) of_b[d] = CC_MAX_DIMS + d;
     for (int i = 0; i < pairs; i++) {
-        const CcOperand oa = operand(p, 2 + i), ob = operand(p, 2 + pairs + i);
+        const CcOperand oa = operand(p, in.dims.first + i), ob = operand(p, in.dims.first + pairs + i);
         const int da = cc_graph_dim(&ta, &oa), db = cc_graph_dim(&tb, &ob);
         if (da < 0 || db < 0 || of_b[db] < CC_MAX_DIMS) return false;
         of_b[db] = da;
@@ -163,26 +164,27 @@ static bool tensordot(Sum *s) {
     for (int d = 0; d < tb.ndim; d++)
         if (of_b[d] >= CC_MAX_DIMS) label[n++] = of_b[d];
     s->n = 2;
-    return name_dims(s, &s->term[0], a.value, of_a, ta.ndim) && name_dims(s, &s->term[1], b.value, of_b, tb.ndim) &&
-           name_result(s, label, n);
+    return name_dims(s, &s->term[0], in.a.value, of_a, ta.ndim) &&
+           name_dims(s, &s->term[1], in.b.value, of_b, tb.ndim) && name_result(s, label, n);
 }
 
-/* Over the last dim of both. */
+/* Sums over the last dim of both. */
 static bool inner(Sum *s) {
     const Parts *p = s->p;
-    const CcOperand a = operand(p, 0), b = operand(p, 1);
+    CcIn_inner in;
     int of_a[CC_MAX_DIMS], of_b[CC_MAX_DIMS], label[2 * CC_MAX_DIMS], n = 0;
-    if (b.kind != CC_IN_VALUE || type_of(p, a).ndim < 1 || type_of(p, b).ndim < 1) return false;
-    const int last_a = type_of(p, a).ndim - 1, last_b = type_of(p, b).ndim - 1;
+    if (!cc_in_inner(p->g, &p->whole, &in)) return false;
+    const int last_a = type_of(p, in.a).ndim - 1, last_b = type_of(p, in.b).ndim - 1;
+    if (last_a < 0 || last_b < 0) return false;
     for (int d = 0; d < last_a; d++) label[n++] = of_a[d] = d;
     for (int d = 0; d < last_b; d++) label[n++] = of_b[d] = CC_MAX_DIMS + d;
     of_a[last_a] = of_b[last_b] = 2 * CC_MAX_DIMS;
     s->n = 2;
-    return name_dims(s, &s->term[0], a.value, of_a, last_a + 1) &&
-           name_dims(s, &s->term[1], b.value, of_b, last_b + 1) && name_result(s, label, n);
+    return name_dims(s, &s->term[0], in.a.value, of_a, last_a + 1) &&
+           name_dims(s, &s->term[1], in.b.value, of_b, last_b + 1) && name_result(s, label, n);
 }
 
-/* Matrices, the first and the last of which may be vectors. */
+/* Matrices; the first and the last may be vectors. */
 static bool multi_dot(Sum *s) {
     const Parts *p = s->p;
     int label[2], n = 0;
@@ -202,7 +204,7 @@ static bool multi_dot(Sum *s) {
 
 /* ------------------------------------------------------------------ windows */
 
-/* A term seen in this order; letters that it lacks have one element. */
+/* The type of a term in this order of dims; missing letters have size 1. */
 static CcType seen(const Sum *s, const Term *t, const Order *o) {
     CcType type = s->p->g->val.at[t->value].type;
     type.ndim = (int8_t)o->n;
@@ -214,7 +216,7 @@ static CcType seen(const Sum *s, const Term *t, const Order *o) {
     return type;
 }
 
-/* A value seen as this type: itself where that is its own one. */
+/* The value with this type: itself if the type is its own, else a window. */
 static CcOperand look(Sum *s, int value, const CcType *type) {
     CcGraph *g = s->p->g;
     if (cc_type_same_layout(&g->val.at[value].type, type)) return value_of(value);
@@ -224,7 +226,7 @@ static CcOperand look(Sum *s, int value, const CcType *type) {
     return value_of(made);
 }
 
-/* Dims [from, to) as one, where they lie so in memory. */
+/* Merges dims [from, to) into one if they are contiguous with each other. */
 static bool merge(CcType *t, int from, int to) {
     int64_t size = 1, stride = 0;
     for (int i = to - 1; i >= from; i--) {
@@ -245,7 +247,7 @@ static bool merge(CcType *t, int from, int to) {
     return true;
 }
 
-/* A new term with these labels, without gaps. */
+/* A new contiguous term with these labels. */
 static Term fresh(const Sum *s, const Order *o, CcType *type) {
     Term t = {.value = -1, .n = o->n};
     *type = s->p->g->val.at[s->out].type;
@@ -256,7 +258,7 @@ static Term fresh(const Sum *s, const Order *o, CcType *type) {
     return t;
 }
 
-/* Where the parts of one step write: the result, seen in the order, or a new value that has it. */
+/* Where a step writes: the result, viewed in this order, or a new value in this order. */
 static int target(Sum *s, const Order *o, bool last, Term *made, CcType *type) {
     *made = last ? s->result : fresh(s, o, type);
     if (!last) return -1;
@@ -268,7 +270,7 @@ static Term copied(Sum *s, const Term *t, const Order *o) {
     CcType type;
     const CcType from = seen(s, t, o);
     Term made = fresh(s, o, &type);
-    made.value = cc_parts_add(s->p, CC_OP_copy, -1, &type, 1, look(s, t->value, &from)).value;
+    made.value = cc_parts_add(s->p, CC_OP_copy, -1, &type, look(s, t->value, &from)).value;
     return made;
 }
 
@@ -276,7 +278,7 @@ static Term copied(Sum *s, const Term *t, const Order *o) {
 
 static CcOperand last_dims(int n) { return int_of((INT64_C(1) << n) - 1); }
 
-/* Sums a term over the letters behind the first `kept` ones. */
+/* Sums a term over all letters after the first `kept`. */
 static bool summed(Sum *s, Term *t, const Order *o, int kept, bool last) {
     CcType type;
     Order rest = *o;
@@ -285,12 +287,12 @@ static bool summed(Sum *s, Term *t, const Order *o, int kept, bool last) {
     const CcType from = seen(s, t, o);
     const CcOperand x = look(s, t->value, &from);
     const int to = target(s, &rest, last, &made, &type);
-    made.value = cc_parts_add(s->p, CC_OP_sum, to, &type, 2, x, last_dims(o->n - kept)).value;
+    made.value = cc_parts_add(s->p, CC_OP_sum, to, &type, x, last_dims(o->n - kept)).value;
     *t = made;
     return true;
 }
 
-/* In the order of the result; of what is made on the way in that of `first` and then of `second`. */
+/* In the order of the result; for an intermediate, letters of `first` come before those of `second`. */
 static bool kept_order(const Sum *s, const Term *first, const Term *second, const Order *go, bool last, Order *out) {
     const Term *const from[] = {last ? &s->result : first, last ? NULL : second};
     for (int i = 0; i < 2 && from[i]; i++)
@@ -309,11 +311,11 @@ static bool times(Sum *s, const Term *a, const Term *b, bool last, Term *made) {
     const CcType ta = seen(s, a, &o), tb = seen(s, b, &o);
     const CcOperand x = look(s, a->value, &ta), y = look(s, b->value, &tb);
     const int to = target(s, &o, last, made, &type);
-    made->value = cc_parts_add(s->p, CC_OP_mul, to, &type, 2, x, y).value;
+    made->value = cc_parts_add(s->p, CC_OP_mul, to, &type, x, y).value;
     return true;
 }
 
-/* Of large matrices whose columns are weighed and summed up, BLAS is faster: 2000x2000 took 520 us here, 440 there,
+/* For a large matrix times a vector along its columns, BLAS is faster: 2000x2000 takes 520 us here, 440 there;
  * 500x500 15 and 34 (Zen 4, one thread). */
 static bool is_blas(const Sum *s, const Term *a, const Term *b, const Order *go) {
     bool columns = a->n > go->n;
@@ -326,7 +328,7 @@ static bool is_blas(const Sum *s, const Term *a, const Term *b, const Order *go)
     return columns && numel > BLAS_MIN;
 }
 
-/* a has all letters that are kept. */
+/* Requires that `a` has all kept letters. */
 static bool dots(Sum *s, const Term *a, const Term *b, const Order *go, bool last, Term *made) {
     Order o = {0}, sum = *go;
     CcType type;
@@ -339,13 +341,13 @@ static bool dots(Sum *s, const Term *a, const Term *b, const Order *go, bool las
     const CcType ta = seen(s, a, &o), tb = seen(s, b, &o);
     const CcOperand x = look(s, a->value, &ta), y = look(s, b->value, &tb);
     const int to = target(s, &rest, last, made, &type);
-    made->value = cc_parts_add(s->p, CC_OP_dot, to, &type, 3, x, y, last_dims(go->n)).value;
+    made->value = cc_parts_add(s->p, CC_OP_dot, to, &type, x, y, last_dims(go->n)).value;
     return true;
 }
 
 /* ------------------------------------------------------------------ products */
 
-/* a as [batch.., rows, go], b as [batch.., go, columns], the result as [batch.., rows, columns]. */
+/* Views a as [batch.., rows, go], b as [batch.., go, columns], the result as [batch.., rows, columns]. */
 typedef struct Product {
     Order batch, rows, columns, go;
     bool last;
@@ -366,20 +368,20 @@ static bool one_step(const CcType *t) {
     return t->size[r] == 1 || t->size[c] == 1 || t->stride[r] == 1 || t->stride[c] == 1;
 }
 
-/* To a new term of [batch, x, y], or of [batch, y, x] where x has the smallest step. */
+/* Copies to a new term [batch, x, y], or [batch, y, x] if x has the smallest stride. */
 static Term copied_matrix(Sum *s, const Term *t, const Order *batch, const Order *x, const Order *y) {
     const Dim *least = &t->dim[0];
     for (int i = 1; i < t->n; i++)
         if (t->dim[i].stride < least->stride) least = &t->dim[i];
-    const bool turned = has(x, least->label);
-    const Order all = joined(batch, turned ? y : x, turned ? x : y);
-    Order there = {0}; /* only what the term has */
+    const bool transposed = has(x, least->label);
+    const Order all = joined(batch, transposed ? y : x, transposed ? x : y);
+    Order there = {0}; /* only labels that the term has */
     for (int i = 0; i < all.n; i++)
         if (dim_of(t, all.label[i])) (void)put(&there, all.label[i]);
     return copied(s, t, &there);
 }
 
-/* A term seen as [batch.., x, y], of which x and y are one dim each; else a copy of it. */
+/* Views a term as [batch.., x, y], merging x and y into one dim each; copies the term if strides do not allow that. */
 static bool as_matrix(Sum *s, Term *t, const Order *batch, const Order *x, const Order *y, CcType *type) {
     const Order all = joined(batch, x, y);
     if (all.n > CC_MAX_DIMS) return false;
@@ -392,7 +394,7 @@ static bool as_matrix(Sum *s, Term *t, const Order *batch, const Order *x, const
     return false;
 }
 
-/* Rows that lie apart in a, as [rows of rows.., rows], may count as a batch that b is the same for. */
+/* If the row dims of `a` do not merge, all but the last join the batch, along which b is broadcast. */
 static void move_rows(const Sum *s, Product *m) {
     const CcType t = seen(s, &m->a, &m->rows);
     CcType merged = t;
@@ -403,7 +405,7 @@ static void move_rows(const Sum *s, Product *m) {
     m->rows = (Order){1, {m->rows.label[m->rows.n - 1]}};
 }
 
-/* Neighbours of the batch that lie alike everywhere are one dim. */
+/* Merges neighbouring batch dims that are contiguous in all three tensors. */
 static void merge_batch(CcType *a, CcType *b, CcType *out) {
     for (int i = out->ndim - 4; i >= 0; i--) {
         CcType *const all[] = {a, b, out};
@@ -411,7 +413,7 @@ static void merge_batch(CcType *a, CcType *b, CcType *out) {
         bool good = true;
         for (int k = 0; k < 3; k++) {
             merged[k] = *all[k];
-            /* a part that is broadcast does not count */
+            /* a dim broadcast in only one of them does not merge */
             const bool first = merged[k].size[i] > 1, second = merged[k].size[i + 1] > 1;
             good = good && first == second && merge(&merged[k], i, i + 2);
         }
@@ -419,28 +421,28 @@ static void merge_batch(CcType *a, CcType *b, CcType *out) {
     }
 }
 
-/* Without a batch: x @ w with all dims that the rows have, where the weights may be as linear has them. */
+/* Without a batch: x @ w with all row dims kept; `linear` if the weights are stored as [out, in]. */
 static CcOperand add_flat(Sum *s, const Product *m, int to, const CcType *out, const CcType *tb) {
     const Order nothing = {0}, all = joined(&nothing, &m->rows, &m->go);
-    CcType ta = seen(s, &m->a, &all), turned = *tb;
-    (void)merge(&ta, m->rows.n, all.n); /* as_matrix() has seen that it can */
-    turned.size[0] = tb->size[1];
-    turned.size[1] = tb->size[0];
-    turned.stride[0] = tb->stride[1];
-    turned.stride[1] = tb->stride[0];
+    CcType ta = seen(s, &m->a, &all), transposed = *tb;
+    (void)merge(&ta, m->rows.n, all.n); /* as_matrix() has checked that this works */
+    transposed.size[0] = tb->size[1];
+    transposed.size[1] = tb->size[0];
+    transposed.stride[0] = tb->stride[1];
+    transposed.stride[1] = tb->stride[0];
     const CcOperand x = look(s, m->a.value, &ta);
-    if (cc_type_same_layout(&s->p->g->val.at[m->b.value].type, &turned))
-        return cc_parts_add(s->p, CC_OP_linear, to, out, 3, x, value_of(m->b.value), none());
-    return cc_parts_add(s->p, CC_OP_matmul, to, out, 2, x, look(s, m->b.value, tb));
+    if (cc_type_same_layout(&s->p->g->val.at[m->b.value].type, &transposed))
+        return cc_parts_add(s->p, CC_OP_linear, to, out, x, value_of(m->b.value), none());
+    return cc_parts_add(s->p, CC_OP_matmul, to, out, x, look(s, m->b.value, tb));
 }
 
-/* Are the result's dims just batch, rows and one for the columns, in this order? Then post-ops can follow. */
+/* Does the result consist of batch, rows and one column dim, in this order? Only then can post-ops follow. */
 static bool is_own(const Sum *s, const Product *m, const CcType *out) {
     const bool simple = m->columns.n == 1 && (m->batch.n == 0 || m->rows.n == 1);
     return simple && (!m->last || cc_type_same_layout(out, &s->p->g->val.at[s->result.value].type));
 }
 
-/* The result has no gaps in this order of its dims. */
+/* The result is contiguous in this order of its dims. */
 static bool add_product(Sum *s, Product *m, Term *made) {
     CcType ta, tb, out, merged;
     move_rows(s, m);
@@ -458,9 +460,9 @@ static bool add_product(Sum *s, Product *m, Term *made) {
     if (!own) merge_batch(&ta, &tb, &merged);
     const CcType *type = own ? &out : &merged;
     const int to = m->last ? look(s, s->result.value, type).value : -1;
-    made->value = (own && m->batch.n == 0 ? add_flat(s, m, to, type, &tb)
-                                          : cc_parts_add(s->p, CC_OP_matmul, to, type, 2, look(s, m->a.value, &ta),
-                                                         look(s, m->b.value, &tb)))
+    made->value = (own && m->batch.n == 0
+                       ? add_flat(s, m, to, type, &tb)
+                       : cc_parts_add(s->p, CC_OP_matmul, to, type, look(s, m->a.value, &ta), look(s, m->b.value, &tb)))
                       .value;
     return true;
 }
@@ -472,7 +474,7 @@ static bool without_gaps(const Sum *s, const Product *m) {
     return cc_type_contiguous(&t);
 }
 
-static void turn(Product *m) {
+static void transpose(Product *m) {
     const Term a = m->a;
     const Order rows = m->rows;
     m->a = m->b;
@@ -481,13 +483,13 @@ static void turn(Product *m) {
     m->columns = rows;
 }
 
-/* Where the result does not have its dims so that a product can make it, it is a copy of one. */
+/* If a product can't write the result's layout, the result is a copy of a product's result. */
 static bool product(Sum *s, Product *m, Term *made) {
     if (m->last) {
         sort(&m->batch, &s->result);
         sort(&m->rows, &s->result);
         sort(&m->columns, &s->result);
-        if (!without_gaps(s, m)) turn(m);
+        if (!without_gaps(s, m)) transpose(m);
     }
     sort(&m->go, &m->a);
     if (!m->last || without_gaps(s, m)) return add_product(s, m, made);
@@ -498,7 +500,7 @@ static bool product(Sum *s, Product *m, Term *made) {
     const CcType from = seen(s, made, &o);
     const CcOperand x = look(s, made->value, &from);
     const int to = target(s, &o, true, made, &type);
-    cc_parts_add(s->p, CC_OP_copy, to, &type, 1, x);
+    cc_parts_add(s->p, CC_OP_copy, to, &type, x);
     return true;
 }
 
@@ -512,7 +514,7 @@ static uint64_t mask_of(const Term *t) {
 
 static bool in(uint64_t mask, int label) { return mask >> label & 1; }
 
-/* Letters that this term alone has, and the result has not. */
+/* Letters of this term that neither another term nor the result has. */
 static bool sum_alone(Sum *s, int i, bool last) {
     uint64_t others = mask_of(&s->result);
     for (int k = 0; k < s->n; k++) others |= k == i ? 0 : mask_of(&s->term[k]);
@@ -529,7 +531,7 @@ static bool sum_alone(Sum *s, int i, bool last) {
     return alone.n == 0 || summed(s, &s->term[i], &o, kept, last);
 }
 
-/* Two terms become the first of them. */
+/* Contracts two terms; the result replaces the first. */
 static bool contract(Sum *s, int i, int k) {
     const uint64_t a = mask_of(&s->term[i]), b = mask_of(&s->term[k]);
     uint64_t kept = mask_of(&s->result);
@@ -556,8 +558,7 @@ static bool contract(Sum *s, int i, int k) {
     return true;
 }
 
-/* -> multiplications when the terms that are left are contracted in the best order, which begins with terms *i and
- * *k */
+/* -> multiplications needed to contract the remaining terms in the best order, which starts with terms *i and *k */
 static double best_order(const Sum *s, const uint64_t *mask, int n, int *i, int *k) {
     double least = -1;
     for (int x = 0; x < n; x++)
@@ -595,7 +596,7 @@ static bool all_steps(Sum *s) {
     return true;
 }
 
-/* Floats of one dtype. */
+/* All terms are floats of one dtype. */
 static bool alike(const Sum *s) {
     const CcType out = type_of(s->p, value_of(s->result.value));
     bool good = cc_dtype_info((CcDtype)out.dtype)->kind == 'f';
@@ -608,7 +609,7 @@ static bool alike(const Sum *s) {
 
 /* ------------------------------------------------------------------ beta * x + alpha * (a @ b) */
 
-/* Labels, each as 1, 2 ..; 0 ends them. */
+/* Labels 1, 2 ...; 0 ends a list. */
 static const struct {
     CcOpId op;
     char a[4], b[4], out[4];
@@ -627,9 +628,7 @@ static int labels_from(const char *from, int *label) {
     return n;
 }
 
-static double number_of(CcOperand o) { return o.kind == CC_IN_FLOAT ? o.f : (double)o.i; }
-
-/* The sum is no result of the whole: more is done to it. */
+/* The sum is not the node's result: further steps follow. */
 static void make_apart(Sum *s) {
     CcVal made = {.type = type_of(s->p, value_of(s->out)), .def = s->p->first, .narrowed = true, .hidden = true};
     cc_type_make_contiguous(&made.type);
@@ -637,78 +636,89 @@ static void make_apart(Sum *s) {
     cc_vec_push(&s->p->g->val, made);
 }
 
-/* x, a, b, beta, alpha. Of a factor 0 libraries look at nothing: beta's is left out, alpha's is the host's. */
+static bool is_factor(CcOperand o) { return o.kind == CC_IN_FLOAT || o.kind == CC_IN_INT; }
+
+/* addmm is the same with both factors 1. */
+static bool read_scaled(const Parts *p, CcIn_addmm_by *in) {
+    CcIn_addmm plain;
+    if (p->whole.op != CC_OP_addmm)
+        return cc_in_addmm_by(p->g, &p->whole, in) && is_factor(in->beta) && is_factor(in->alpha);
+    if (!cc_in_addmm(p->g, &p->whole, &plain)) return false;
+    *in = (CcIn_addmm_by){.x = plain.bias, .a = plain.a, .b = plain.b, .beta = int_of(1), .alpha = int_of(1)};
+    return true;
+}
+
+/* Libraries ignore an operand whose factor is 0 (NaNs included): drop the term of beta = 0; the host does alpha = 0. */
 static bool scaled(Sum *s, int row) {
     Parts *p = s->p;
     int label[3][4], n[3];
-    const bool plain = p->whole.op == CC_OP_addmm;
-    if (p->whole.n_in != (plain ? 3 : 5)) return false;
-    const CcOperand x = operand(p, 0), a = operand(p, 1), b = operand(p, 2);
-    const CcOperand beta = plain ? int_of(1) : operand(p, 3), alpha = plain ? int_of(1) : operand(p, 4);
-    const CcType out = type_of(p, value_of(p->whole.out0)), from = type_of(p, x);
-    const bool numbers =
-        (beta.kind == CC_IN_FLOAT || beta.kind == CC_IN_INT) && (alpha.kind == CC_IN_FLOAT || alpha.kind == CC_IN_INT);
+    CcIn_addmm_by in;
+    if (!read_scaled(p, &in)) return false;
+    const double beta = number_of(&in.beta), alpha = number_of(&in.alpha);
+    const CcType out = type_of(p, value_of(p->whole.out0));
     const bool wide = out.dtype == CC_DT_F32 || out.dtype == CC_DT_F64;
-    if (!numbers || a.kind != CC_IN_VALUE || b.kind != CC_IN_VALUE || number_of(alpha) == 0 ||
-        from.dtype != out.dtype || (!wide && p->whole.op != CC_OP_baddbmm))
-        return false;
-    const bool alone = number_of(beta) == 0 && number_of(alpha) == 1;
+    if (alpha == 0 || type_of(p, in.x).dtype != out.dtype || (!wide && p->whole.op != CC_OP_baddbmm)) return false;
+    const bool alone = beta == 0 && alpha == 1;
     if (!alone) make_apart(s);
     n[0] = labels_from(SCALED[row].a, label[0]);
     n[1] = labels_from(SCALED[row].b, label[1]);
     n[2] = labels_from(SCALED[row].out, label[2]);
     s->n = 2;
-    if (!name_dims(s, &s->term[0], a.value, label[0], n[0]) || !name_dims(s, &s->term[1], b.value, label[1], n[1]) ||
-        !name_result(s, label[2], n[2]) || !alike(s) || !all_steps(s) || alone)
+    if (!name_dims(s, &s->term[0], in.a.value, label[0], n[0]) ||
+        !name_dims(s, &s->term[1], in.b.value, label[1], n[1]) || !name_result(s, label[2], n[2]) || !alike(s) ||
+        !all_steps(s) || alone)
         return alone && p->n > 0;
     CcOperand y = value_of(s->out);
     const CcType type = type_of(p, y);
-    if (number_of(alpha) != 1)
-        y = cc_parts_add(p, CC_OP_mul, number_of(beta) == 0 ? p->whole.out0 : -1, &type, 2, y, alpha);
-    if (number_of(beta) == 1) cc_parts_add(p, CC_OP_add, p->whole.out0, NULL, 2, y, x);
-    else if (number_of(beta) != 0) cc_parts_add(p, CC_OP_add, p->whole.out0, NULL, 3, y, x, beta);
+    if (alpha != 1) y = cc_parts_add(p, CC_OP_mul, beta == 0 ? p->whole.out0 : -1, &type, y, in.alpha);
+    if (beta == 1) cc_parts_add(p, CC_OP_add, p->whole.out0, NULL, y, in.x);
+    else if (beta != 0) cc_parts_add(p, CC_OP_add, p->whole.out0, NULL, y, in.x, in.beta);
     return true;
 }
 
 /* ------------------------------------------------------------------ products of one column */
 
-static bool is_product(const CcNode *n) {
-    return n->op == CC_OP_linear || n->op == CC_OP_matmul || n->op == CC_OP_mm || n->op == CC_OP_bmm;
+/* Reads a product as a linear; the caller accounts for the transposed weight. */
+static bool read_product(const CcGraph *g, const CcNode *n, CcIn_linear *in) {
+    CcIn_matmul plain;
+    if (n->op == CC_OP_linear) return cc_in_linear(g, n, in);
+    if ((n->op != CC_OP_matmul && n->op != CC_OP_mm && n->op != CC_OP_bmm) || !cc_in_matmul(g, n, &plain)) return false;
+    *in = (CcIn_linear){.x = plain.a, .weight = plain.b, .bias = none()};
+    return true;
 }
 
-/* oneDNN has only a slow product for one, and the loop of a dot joins what stands around it. Behind a softmax it may be
- * attention, which is found later. */
+/* oneDNN is slow for a single column, and a dot's loop fuses with its neighbours. After a softmax it may be
+ * attention, which a later pass finds. */
 static bool has_one_column(const CcGraph *g, const CcNode *n) {
-    const CcOperand *a = cc_graph_operand(g, n, 0), *b = cc_graph_operand(g, n, 1);
-    if (a->kind != CC_IN_VALUE || b->kind != CC_IN_VALUE) return false;
-    const int def = g->val.at[a->value].def;
+    CcIn_linear in;
+    if (!read_product(g, n, &in)) return false;
+    const int def = g->val.at[in.x.value].def;
     if (def >= 0 && g->node.at[def].op == CC_OP_softmax) return false;
-    const CcType *x = &g->val.at[a->value].type, *w = &g->val.at[b->value].type;
+    const CcType *x = &g->val.at[in.x.value].type, *w = &g->val.at[in.weight.value].type;
     const int column = n->op == CC_OP_linear ? w->ndim - 2 : w->ndim - 1;
     return x->ndim > 1 && x->size[x->ndim - 2] > 1 && (w->ndim == 1 || (w->ndim > 1 && w->size[column] == 1));
 }
 
-/* a [.., rows, k], b [.., k, 1] or [k]; of a linear [1, k] or [k], and a bias of one element. */
-static bool one_column(Sum *s) {
+/* a [.., rows, k], b [.., k, 1] or [k]; for linear [1, k] or [k], and a one-element bias. */
+static bool one_column(Sum *s, const CcIn_linear *in) {
     enum { GO = CC_MAX_DIMS, COLUMN };
     Parts *p = s->p;
-    const bool linear = p->whole.op == CC_OP_linear;
-    const CcOperand a = operand(p, 0), b = operand(p, 1), bias = p->whole.n_in > 2 ? operand(p, 2) : none();
+    const bool linear = p->whole.op == CC_OP_linear, biased = in->bias.kind == CC_IN_VALUE;
     const CcType out = type_of(p, value_of(s->out));
-    const int x = type_of(p, a).ndim, w = type_of(p, b).ndim, y = out.ndim, rows = y - (w > 1 ? 2 : 1);
+    const int x = type_of(p, in->x).ndim, w = type_of(p, in->weight).ndim, y = out.ndim, rows = y - (w > 1 ? 2 : 1);
     int of_x[CC_MAX_DIMS], of_w[CC_MAX_DIMS], of_y[CC_MAX_DIMS];
     for (int d = 0; d < x; d++) of_x[d] = d == x - 1 ? GO : x - 2 - d;
     for (int d = 0; d < w; d++) of_w[d] = d < w - 2 ? w - 2 - d : (d == w - 1) == (linear || w == 1) ? GO : COLUMN;
     for (int d = 0; d < y; d++) of_y[d] = d > rows ? COLUMN : rows - d;
-    if (bias.kind == CC_IN_VALUE) {
-        if ((out.dtype != CC_DT_F32 && out.dtype != CC_DT_F64) || type_of(p, bias).dtype != out.dtype) return false;
+    if (biased) {
+        if ((out.dtype != CC_DT_F32 && out.dtype != CC_DT_F64) || type_of(p, in->bias).dtype != out.dtype) return false;
         make_apart(s);
     }
     s->n = 2;
-    if (!name_dims(s, &s->term[0], a.value, of_x, x) || !name_dims(s, &s->term[1], b.value, of_w, w) ||
+    if (!name_dims(s, &s->term[0], in->x.value, of_x, x) || !name_dims(s, &s->term[1], in->weight.value, of_w, w) ||
         !name_result(s, of_y, y) || !alike(s) || !all_steps(s))
         return false;
-    if (bias.kind == CC_IN_VALUE) cc_parts_add(p, CC_OP_add, p->whole.out0, NULL, 2, value_of(s->out), bias);
+    if (biased) cc_parts_add(p, CC_OP_add, p->whole.out0, NULL, value_of(s->out), in->bias);
     return true;
 }
 
@@ -731,14 +741,15 @@ bool cc_contract_is_view(const CcGraph *g, const CcNode *n) {
     int labels = 0;
     if (!einsum(&s) || s.n != 1) return false;
     for (int i = 0; i < MAX_LABELS; i++) labels += s.size[i] > 0;
-    return labels == g->val.at[n->out0].type.ndim; /* none is summed over */
+    return labels == g->val.at[n->out0].type.ndim; /* no label is summed over */
 }
 
 static bool make(Parts *p, const bool *needed) {
     Sum s = {.p = p, .out = p->whole.out0};
     for (int i = 0; i < CC_COUNT(SCALED); i++)
         if (SCALED[i].op == p->whole.op) return needed[0] && p->whole.n_out == 1 && scaled(&s, i);
-    if (is_product(&p->whole)) return needed[0] && one_column(&s);
+    CcIn_linear in;
+    if (read_product(p->g, &p->whole, &in)) return needed[0] && one_column(&s, &in);
     if (!needed[0] || p->whole.n_out != 1 || !name_terms(&s) || !alike(&s)) return false;
     if (s.n == 1 && s.term[0].n <= s.result.n) return false; /* a view */
     return all_steps(&s) && p->n > 0;
@@ -746,7 +757,7 @@ static bool make(Parts *p, const bool *needed) {
 
 static bool may_be(const CcGraph *g, const CcNode *n, const CcGroupRules *rules) {
     switch (n->op) {
-    case CC_OP_addmm: return !cc_group_takes(g, (int)(n - g->node.at), rules); /* x is no bias */
+    case CC_OP_addmm: return !cc_group_takes(g, (int)(n - g->node.at), rules); /* not a linear with x as its bias */
     case CC_OP_einsum:
     case CC_OP_einsum_one:
     case CC_OP_tensordot:
@@ -757,7 +768,7 @@ static bool may_be(const CcGraph *g, const CcNode *n, const CcGroupRules *rules)
     case CC_OP_addbmm:
     case CC_OP_addmv:
     case CC_OP_addr: return true;
-    default: return is_product(n) && !rules->gathers && has_one_column(g, n);
+    default: return !rules->gathers && has_one_column(g, n);
     }
 }
 

@@ -1,8 +1,8 @@
-/* dce: marks the nodes that an output or an effect needs. Values are only read through operands, so
- * one walk backwards is enough: a node comes after all it reads. */
+/* dce: marks the nodes that an output or an effect needs. Operands are the only way to read a value and a node
+ * follows everything it reads, so one backward walk suffices. */
 #include "pass.h"
 
-/* Integers by a tensor of integers, which may hold a 0. */
+/* Integer division by a tensor of integers, which may contain 0. */
 static bool divides(const CcGraph *g, const CcNode *n) {
     if (n->op != CC_OP_div_floor && n->op != CC_OP_div_trunc && n->op != CC_OP_remainder && n->op != CC_OP_fmod)
         return false;
@@ -11,8 +11,8 @@ static bool divides(const CcGraph *g, const CcNode *n) {
     return by->kind == CC_IN_VALUE && (kind == 'i' || kind == 'u');
 }
 
-/* Whether it raises depends on data: its row says so, or it takes integers, by which torch mostly indexes, or a tensor
- * whose sizes follow from data. */
+/* Does data decide whether the node raises? The row says so ('?'), or the node reads integers, which torch mostly
+ * uses as indices, or a tensor whose sizes depend on data. */
 static bool may_raise(const CcGraph *g, const CcNode *n) {
     const CcOpInfo *info = cc_op_info((CcOpId)n->op);
     const CcOpKind kind = info->kind;

@@ -1,4 +1,4 @@
-/* equation: the letters of einsum's text, "bij,bjk->bik". */
+/* equation: parses einsum's text, e.g. "bij,bjk->bik", into labels. */
 #include "pass_int.h"
 
 static int letter(char c) { return c >= 'A' && c <= 'Z' ? c - 'A' : c >= 'a' && c <= 'z' ? c - 'a' + 26 : -1; }
@@ -25,7 +25,8 @@ const char *cc_equation_labels(const char *text, int hidden, int *label) {
             *label++ = letter(*text);
             continue;
         }
-        for (int i = 0; i < hidden; i++) *label++ = CC_LETTERS + CC_MAX_DIMS - hidden + i; /* the last one is aligned */
+        /* dims behind an ellipsis align at the last one */
+        for (int i = 0; i < hidden; i++) *label++ = CC_LETTERS + CC_MAX_DIMS - hidden + i;
         text += 2;
     }
     return text;

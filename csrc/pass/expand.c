@@ -1,20 +1,19 @@
-/* expand: ops that are several nodes of other rows. Values keep their numbers, nodes do not (CcNode.origin), and what
- * lies between the parts is hidden from the host. Where a back-end refuses a part, the whole op is the host's.
+/* expand: splits ops into several nodes of other rows. Values keep their numbers, nodes do not (CcNode.origin), and
+ * the host does not know the intermediates. If a back-end refuses a part, the host runs the whole op.
  *
  *   v, i = max(x, dim)         ->   v = amax(x); i = argmax(x)                          one loop, as both reduce x
- *   y = gelu(x)                ->   y = gelu(x, 1)                                      as oneDNN does it
+ *   y = gelu(x)                ->   y = gelu(x, 1)                                      as oneDNN computes it
  *   y = softmax(x)             ->   m = amax(x); e = exp(x - m); s = sum(e); y = e * (1 / s)
  *
- * Losses, layers, norms in training and writes stand in losses.c, layers.c, moments.c and writes.c. Softmax is such
- * where x has few rows but long ones: a row whose loop goes through it several times is one thread's, and these loops
- * are all threads'. */
+ * losses.c, layers.c, moments.c and writes.c handle losses, layers, norms in training and writes. Softmax splits if
+ * x has few but long rows: one thread would sweep a row several times, while all threads share these loops. */
 #include "pass_int.h"
 
 /* ------------------------------------------------------------------ two results */
 
 static const struct {
     CcOpId op, result[2];
-    int n_in[2]; /* the most operands of the whole that each takes */
+    int n_in[2]; /* max number of the node's operands that each part takes */
 } PAIRS[] = {
     {CC_OP_max_dim, {CC_OP_amax, CC_OP_argmax}, {2, 2}},
     {CC_OP_min_dim, {CC_OP_amin, CC_OP_argmin}, {2, 2}},
@@ -25,15 +24,12 @@ static const struct {
     {CC_OP_cummin, {CC_OP_so_far_min, CC_OP_so_far_argmin}, {2, 2}},
 };
 
-/* A part that gives result k by the whole's first operands, at most so many. */
+/* A part that makes result k from the node's first operands, at most `most` of them. */
 static void same_part(Parts *p, CcOpId op, int k, int most) {
-    cc_parts_add(p, op, p->whole.out0 + k, NULL, 0);
-    const int in0 = p->g->operand.n, n = CC_MIN(p->whole.n_in, most);
-    for (int i = 0; i < n; i++) {
-        const CcOperand o = operand(p, i);
-        cc_vec_push(&p->g->operand, o);
-    }
-    cc_edit_slots(p->g, p->first + p->n - 1, in0, n);
+    CcOperand in[CC_OPERANDS_MAX];
+    const int n = CC_MIN(p->whole.n_in, most);
+    for (int i = 0; i < n; i++) in[i] = operand(p, i);
+    cc_parts_add_in(p, op, p->whole.out0 + k, NULL, in, n);
 }
 
 static bool pair(Parts *p, const bool *needed) {
@@ -46,7 +42,7 @@ static bool pair(Parts *p, const bool *needed) {
     return false;
 }
 
-/* Windows' greatest, and where they stand. */
+/* The maxima of windows, and their indices. */
 static bool pool(Parts *p, const bool *needed) {
     const bool adaptive = p->whole.op == CC_OP_adaptive_max_pool;
     if (needed[0]) same_part(p, adaptive ? CC_OP_adaptive_max_pool : CC_OP_max_pool, 0, p->whole.n_in);
@@ -54,37 +50,44 @@ static bool pool(Parts *p, const bool *needed) {
     return p->n > 0;
 }
 
-/* Operands of an adaptive pool: x, and a size for each dim of the plane, which are x's last ones. */
-static int plane_dims(const CcNode *n) { return n->n_in - 1; }
+/* Number of dims that an adaptive pool covers; they are x's last dims. */
+static int plane_dims(const CcIn_adaptive_max_pool *in) {
+    int dims = 0;
+    while (dims < CC_SPATIAL && in->size[dims].kind != CC_IN_NONE) dims++;
+    return dims;
+}
 
-/* One window of the whole plane: a reduction, as in eager. (The pool family takes it row by row: 512 channels of 7x7
- * took 13.5 us and 3.2 so, 16 of 79x79 with channels innermost 27 and 5, Zen 5 and 4, one thread.) */
+/* A single window over the whole plane is a reduction, as in eager. (The pool family takes it row by row: 512
+ * channels of 7x7 took 13.5 us and 3.2 like this, 16 of 79x79 channels-last 27 and 5, Zen 5 and 4, one thread.) */
 static bool whole_plane(const CcGraph *g, const CcNode *n) {
-    if (n->n_out != 1 || cc_graph_operand(g, n, 0)->kind != CC_IN_VALUE) return false;
-    const CcType *x = &g->val.at[cc_graph_operand(g, n, 0)->value].type, *y = &g->val.at[n->out0].type;
-    const int dims = plane_dims(n);
+    CcIn_adaptive_max_pool in;
+    if (n->n_out != 1 || !cc_in_adaptive_max_pool(g, n, &in)) return false;
+    const CcType *x = &g->val.at[in.x.value].type, *y = &g->val.at[n->out0].type;
+    const int dims = plane_dims(&in);
     if (x->ndim <= dims || x->ndim != y->ndim || x->dtype != y->dtype || cc_type_numel(x) == 0) return false;
     for (int d = x->ndim - dims; d < x->ndim; d++)
         if (y->size[d] != 1) return false;
     return true;
 }
 
-/* A GPU's: what is no loop of its own, whose windows are unrolled. */
+/* On a GPU: a plane too large for a pool loop, whose windows are unrolled. */
 static bool long_plane(const CcGraph *g, const CcNode *n, const CcGroupRules *rules) {
     return whole_plane(g, n) && !cc_group_takes(g, (int)(n - g->node.at), rules);
 }
 
 static bool reduced_plane(Parts *p) {
-    const int dims = plane_dims(&p->whole);
+    CcIn_adaptive_max_pool in;
+    if (!cc_in_adaptive_max_pool(p->g, &p->whole, &in)) return false;
     const CcOpId op = p->whole.op == CC_OP_adaptive_avg_pool ? CC_OP_mean : CC_OP_amax;
-    cc_parts_add(p, op, p->whole.out0, NULL, 2, operand(p, 0), int_of((1 << dims) - 1));
+    cc_parts_add(p, op, p->whole.out0, NULL, in.x, int_of((1 << plane_dims(&in)) - 1));
     return true;
 }
 
 /* ------------------------------------------------------------------ few long rows */
 
 static bool long_rows(const CcGraph *g, const CcNode *n) {
-    if (n->n_out != 1 || n->n_in != 2) return false;
+    CcIn_softmax in;
+    if (n->n_out != 1 || !cc_in_softmax(g, n, &in)) return false;
     const CcSpace f = cc_space_of(g, n);
     const int dtype = g->val.at[n->out0].type.dtype;
     return f.shape.ndim > 0 && cc_space_few_rows(&f) &&
@@ -100,43 +103,50 @@ static CcType kept(const CcSpace *f) {
     return t;
 }
 
-static void softmax(Parts *p) {
+static bool softmax(Parts *p) {
+    CcIn_softmax in;
+    if (!cc_in_softmax(p->g, &p->whole, &in)) return false;
     const CcSpace f = cc_space_of(p->g, &p->whole);
-    const CcOperand x = operand(p, 0), dims = operand(p, 1);
     const CcType row = kept(&f), whole = p->g->val.at[p->whole.out0].type;
     const bool logs = p->whole.op == CC_OP_log_softmax;
-    const CcOperand greatest = cc_parts_add(p, CC_OP_amax, -1, &row, 2, x, dims);
-    const CcOperand d = cc_parts_add(p, CC_OP_sub, -1, &whole, 2, x, greatest),
-                    e = cc_parts_add(p, CC_OP_exp, -1, &whole, 1, d);
-    const CcOperand sum = cc_parts_add(p, CC_OP_sum, -1, &row, 2, e, dims);
-    const CcOperand scale = cc_parts_add(p, logs ? CC_OP_log : CC_OP_reciprocal, -1, &row, 1, sum);
-    cc_parts_add(p, logs ? CC_OP_sub : CC_OP_mul, p->whole.out0, NULL, 2, logs ? d : e, scale);
+    const CcOperand max = cc_parts_make(p, amax, -1, &row, .x = in.x, .dims = in.dims);
+    const CcOperand d = cc_parts_add(p, CC_OP_sub, -1, &whole, in.x, max),
+                    e = cc_parts_add(p, CC_OP_exp, -1, &whole, d);
+    const CcOperand sum = cc_parts_add(p, CC_OP_sum, -1, &row, e, in.dims);
+    const CcOperand scale = cc_parts_add(p, logs ? CC_OP_log : CC_OP_reciprocal, -1, &row, sum);
+    cc_parts_add(p, logs ? CC_OP_sub : CC_OP_mul, p->whole.out0, NULL, logs ? d : e, scale);
+    return true;
 }
 
-static void arg(Parts *p) {
+static bool arg(Parts *p) {
+    CcIn_argmax in;
+    if (!cc_in_argmax(p->g, &p->whole, &in)) return false;
     const CcSpace f = cc_space_of(p->g, &p->whole);
-    const CcOperand x = operand(p, 0), dims = operand(p, 1);
     const CcType row = kept(&f);
     const CcOperand extreme =
-        cc_parts_add(p, p->whole.op == CC_OP_argmax ? CC_OP_amax : CC_OP_amin, -1, &row, 2, x, dims);
-    cc_parts_add(p, CC_OP_place_of, p->whole.out0, NULL, 3, x, dims, extreme);
+        cc_parts_add(p, p->whole.op == CC_OP_argmax ? CC_OP_amax : CC_OP_amin, -1, &row, in.x, in.dims);
+    cc_parts_make(p, place_of, p->whole.out0, NULL, .x = in.x, .dims = in.dims, .extreme = extreme);
+    return true;
 }
 
 /* ------------------------------------------------------------------ gelu */
 
-/* Where eager calls oneDNN (use_mkldnn in ATen/native/cpu/Activation.cpp; of bfloat16 it depends on the CPU). */
+/* Does eager call oneDNN for this gelu? (use_mkldnn in ATen/native/cpu/Activation.cpp; for bfloat16 it depends on
+ * the CPU.) */
 static bool gelu_of_library(const CcGraph *g, const CcNode *n) {
-    const CcType *t = &g->val.at[cc_graph_operand(g, n, 0)->value].type;
+    const CcOperand *x = cc_graph_operand(g, n, 0);
+    if (x->kind != CC_IN_VALUE) return false;
+    const CcType *t = &g->val.at[x->value].type;
     return n->n_in == 1 && t->dtype == CC_DT_F32 && t->device == 1 && cc_type_numel(t) > 1 && cc_type_contiguous(t);
 }
 
 /* ------------------------------------------------------------------ linear */
 
-/* Rows that no single step leads through (an image of another dim first): eager copies them, too. */
+/* Rows that no single stride covers (an image whose batch dim is not outermost): eager copies them, too. */
 static bool scattered(const CcGraph *g, const CcNode *n) {
-    const CcOperand *x = cc_graph_operand(g, n, 0);
-    if (x->kind != CC_IN_VALUE || n->n_in != 3) return false;
-    const CcType *t = &g->val.at[x->value].type;
+    CcIn_linear in;
+    if (!cc_in_linear(g, n, &in)) return false;
+    const CcType *t = &g->val.at[in.x.value].type;
     int64_t size = 1, stride = 0;
     for (int d = t->ndim - 2; d >= 0; d--) {
         if (t->size[d] == 1) continue;
@@ -148,39 +158,47 @@ static bool scattered(const CcGraph *g, const CcNode *n) {
 }
 
 static bool copied_rows(Parts *p) {
-    CcType t = type_of(p, operand(p, 0));
+    CcIn_linear in;
+    if (!cc_in_linear(p->g, &p->whole, &in)) return false;
+    CcType t = type_of(p, in.x);
     cc_type_make_contiguous(&t);
-    cc_parts_add(p, CC_OP_linear, p->whole.out0, NULL, 3, cc_parts_add(p, CC_OP_copy, -1, &t, 1, operand(p, 0)),
-                 operand(p, 1), operand(p, 2));
+    in.x = cc_parts_add(p, CC_OP_copy, -1, &t, in.x);
+    cc_parts_make_in(p, CC_OP_linear, p->whole.out0, NULL, &in);
     return true;
 }
 
-/* ------------------------------------------------------------------ what is seen and moved */
+/* ------------------------------------------------------------------ views and moved elements */
 
-/* Each result is a view of its own operand. */
+/* Each result is a view of one operand. */
 static bool meshgrid(Parts *p, const bool *needed) {
-    if (p->whole.n_in != p->whole.n_out + 1) return false;
+    CcIn_meshgrid in;
+    if (!cc_in_meshgrid(p->g, &p->whole, &in) || in.vectors.n != p->whole.n_out) return false;
     for (int k = 0; k < p->whole.n_out; k++) {
-        if (operand(p, k).kind != CC_IN_VALUE || type_of(p, operand(p, k)).ndim > 1) return false;
-        if (needed[k]) cc_parts_add(p, CC_OP_expand, p->whole.out0 + k, NULL, 1, operand(p, k));
+        const CcOperand vector = operand(p, in.vectors.first + k);
+        if (vector.kind != CC_IN_VALUE || type_of(p, vector).ndim > 1) return false;
+        if (needed[k]) cc_parts_add(p, CC_OP_expand, p->whole.out0 + k, NULL, vector);
     }
     return p->n > 0;
 }
 
-/* F.unfold: of what is padded first. */
+static bool is_padded(const CcGraph *g, const CcNode *n) {
+    CcIn_im2col in;
+    return cc_in_im2col(g, n, &in) && (in.padding[0].i > 0 || in.padding[1].i > 0);
+}
+
+/* F.unfold, after a pad. */
 static bool padded_windows(Parts *p) {
-    enum { KERNEL = 1, PADDING = 5, STRIDE = 7 };
-    if (p->whole.n_in != 9) return false;
-    CcType t = type_of(p, operand(p, 0));
-    const CcOperand rows = operand(p, PADDING), columns = operand(p, PADDING + 1), zero = int_of(0);
+    CcIn_im2col in;
+    if (!cc_in_im2col(p->g, &p->whole, &in)) return false;
+    CcType t = type_of(p, in.x);
+    const CcOperand rows = in.padding[0], columns = in.padding[1], zero = int_of(0);
     if ((t.ndim != 3 && t.ndim != 4) || rows.i < 0 || columns.i < 0) return false;
     t.size[t.ndim - 2] += 2 * rows.i;
     t.size[t.ndim - 1] += 2 * columns.i;
     cc_type_make_contiguous(&t);
-    const CcOperand x = cc_parts_add(p, CC_OP_pad, -1, &t, 6, operand(p, 0), columns, columns, rows, rows, zero);
-    cc_parts_add(p, CC_OP_im2col, p->whole.out0, NULL, 9, x, operand(p, KERNEL), operand(p, KERNEL + 1),
-                 operand(p, KERNEL + 2), operand(p, KERNEL + 3), zero, zero, operand(p, STRIDE),
-                 operand(p, STRIDE + 1));
+    in.x = cc_parts_add(p, CC_OP_pad, -1, &t, in.x, columns, columns, rows, rows, zero);
+    in.padding[0] = in.padding[1] = zero;
+    cc_parts_make_in(p, CC_OP_im2col, p->whole.out0, NULL, &in);
     return true;
 }
 
@@ -206,9 +224,9 @@ static bool expand(Parts *p, const bool *needed) {
     case CC_OP_slice_scatter:
     case CC_OP_diagonal_scatter: return cc_writes_make(p);
     case CC_OP_softmax:
-    case CC_OP_log_softmax: softmax(p); return true;
+    case CC_OP_log_softmax: return softmax(p);
     case CC_OP_argmax:
-    case CC_OP_argmin: arg(p); return true;
+    case CC_OP_argmin: return arg(p);
     case CC_OP_linear: return copied_rows(p);
     case CC_OP_meshgrid: return meshgrid(p, needed);
     case CC_OP_im2col: return padded_windows(p);
@@ -222,13 +240,13 @@ static bool expand(Parts *p, const bool *needed) {
     case CC_OP_max_pool: return pool(p, needed);
     case CC_OP_adaptive_max_pool: return p->whole.n_out == 1 ? reduced_plane(p) : pool(p, needed);
     case CC_OP_gelu:
-        cc_parts_add(p, CC_OP_gelu, p->whole.out0, NULL, 2, operand(p, 0), int_of(p->rules->gelu));
+        cc_parts_add(p, CC_OP_gelu, p->whole.out0, NULL, operand(p, 0), int_of(p->rules->gelu));
         return true;
     default: return pair(p, needed);
     }
 }
 
-/* Is it worth a try? */
+/* Is a rewrite worth trying? */
 static bool may_be(const CcGraph *g, const CcNode *n, const CcGroupRules *rules) {
     switch (n->op) {
     case CC_OP_max_pool: return rules->gathers && n->n_out == 2;
@@ -252,11 +270,11 @@ static bool may_be(const CcGraph *g, const CcNode *n, const CcGroupRules *rules)
     case CC_OP_self_attention:
     case CC_OP_encoder_layer:
     case CC_OP_cross_entropy: return true;
-    case CC_OP_group_norm: return !rules->gathers; /* a GPU's convolutions are torch's, whose layouts stay */
+    case CC_OP_group_norm: return !rules->gathers; /* on a GPU torch runs the convolutions and keeps their layouts */
     case CC_OP_linear: return scattered(g, n);
     case CC_OP_meshgrid: return true;
-    case CC_OP_im2col: return n->n_in == 9 && (cc_graph_operand(g, n, 5)->i > 0 || cc_graph_operand(g, n, 6)->i > 0);
-    case CC_OP_gelu: return rules->gelu && cc_graph_operand(g, n, 0)->kind == CC_IN_VALUE && gelu_of_library(g, n);
+    case CC_OP_im2col: return is_padded(g, n);
+    case CC_OP_gelu: return rules->gelu && gelu_of_library(g, n);
     default: break;
     }
     for (int i = 0; i < CC_COUNT(PAIRS); i++)
@@ -264,14 +282,13 @@ static bool may_be(const CcGraph *g, const CcNode *n, const CcGroupRules *rules)
     return cc_writes_may(g, n, rules);
 }
 
-/* Pools of large windows and windows of images are rewritten once more (pass/rearrange.c), views are windows
- * (pass/views.c). */
+/* pass/rearrange.c rewrites pools with large windows and im2col; pass/views.c turns views into windows. */
 static bool later(const CcNode *n) {
     return n->op == CC_OP_max_pool || n->op == CC_OP_adaptive_max_pool || n->op == CC_OP_im2col ||
            n->op == CC_OP_expand;
 }
 
-/* It writes running statistics, as pass/into.c does. */
+/* Writes running statistics in the way of pass/into.c. */
 static bool trains(const CcNode *n, const CcGroupRules *rules) {
     return (n->op == CC_OP_batch_norm_train || n->op == CC_OP_instance_norm_train) && n->flags == CC_N_WRITES &&
            rules->into;

@@ -1,26 +1,28 @@
-/* group: fusion. Nodes become units; units are merged; units are put in an order.
+/* group: fusion. Nodes become units, units merge into fusion groups, and the groups get an order.
  *
- *   nodes   a0  b1  c2 | W3 | d4 ...       '|' = barrier: nodes that write memory or have effects
- * stand alone, and units   {a0 c2} {b1} | {W3} | {d4}          nothing is moved across them (a
- * region is what lies between two, REGION_NODES at most: the closures are quadratic in it)
+ *   nodes   a0  b1  c2 | W3 | d4 ...       '|' = barrier: a node that writes memory or has effects is a unit of its own,
+ *   units   {a0 c2} {b1} | {W3} | {d4}     and no node moves across it. A region is what lies between two barriers, at
+ *                                          most REGION_NODES nodes: the closures are quadratic in its size.
  *
- * A write to memory that no other node names (running statistics, counters) is no barrier: it comes behind all units
- * before it and stays on its side of host steps, which may fail. Kernels behind it may be done earlier; what they read
- * is looked at in each call (cc_plan_apart).
+ * A write to memory that no other node names (running statistics, counters) is not a barrier: it follows all units
+ * before it and stays on its side of host steps, which may fail. Kernels after it may run earlier; each call checks
+ * that they do not read the written memory (cc_plan_apart).
  *
- * Inside a region memory does not change, so any order that respects the data flow is right. Each
- * unit keeps the closure of the units it depends on as a bit set; two units may merge when no third
- * one lies on a path between them. */
+ * Inside a region memory does not change, so any order that respects data flow is right. Each unit keeps the closure
+ * of its dependencies as a bit set; two units may merge if no third unit lies on a path between them. */
 #include "pass.h"
 
-/* MOVED: nodes that an unrolled window counts for */
-enum { MAX_UNIT_NODES = 40, MAX_UNIT_INPUTS = 40, MOVED = 12, REGION_NODES = 2048 };
+/* MOVED: how many nodes an unrolled window counts as */
+enum { MAX_UNIT_NODES = 40, MAX_UNIT_INPUTS = 40, MOVED = 12, REGION_NODES = 2048, VECTOR = 16 };
 
 typedef struct Unit {
-    int kind;             /* CC_G_*; -1: merged into another */
-    int n, inputs;        /* nodes, and their tensor operands counted with repetition */
+    int kind;             /* CC_G_*; -1: merged into another unit */
+    int n, inputs;        /* number of nodes, and of their tensor operands, counted with repetition */
     CcSpace space;        /* LOOP */
-    bool reduces, writes; /* writes: alone, what no other node names */
+    bool reduces, writes; /* writes: the unit writes memory that no other node names, and stays alone */
+    /* LOOP, without CcGroupRules.gathers. moves: the unit reads elements at other positions, e.g. a join, which
+     * makes boxes of the loop. narrow: rows are short. */
+    bool moves, narrow;
     CC_VEC(int) node;
 } Unit;
 
@@ -28,29 +30,29 @@ typedef struct Region {
     const CcGraph *g;
     const bool *live;
     const CcGroupRules *rules;
-    const bool *alone; /* node: cc_into_alone */
+    const bool *alone; /* node: cc_into_exclusive */
     int first, end;    /* nodes [first, end) */
-    int *node;         /* unit -> the live node that it began with, in program order */
+    int *node;         /* unit -> its first live node, in program order */
     int m, begun, words;
     uint64_t *dep; /* m rows of `words`: the closure of a unit's dependencies */
     Unit *unit;
     int *owner;     /* node - first -> unit; -1: not live */
     int *uses;      /* value -> number of live operands that read it (of the whole graph) */
     int *reader;    /* value -> last loop unit that reads it, -1 */
-    uint64_t *done; /* `words`: units that were emitted, or merged into another */
+    uint64_t *done; /* `words`: units that were emitted or merged into another */
 } Region;
 
 static uint64_t *dep_row(const Region *r, int u) { return r->dep + (size_t)u * (size_t)r->words; }
 static bool has(const uint64_t *row, int u) { return row[u / 64] >> (u % 64) & 1; }
 static void set(uint64_t *row, int u) { row[u / 64] |= UINT64_C(1) << (u % 64); }
 
-/* The unit of this region that makes a value (or what it is a window of), -1 when it comes from before. */
+/* The unit of this region that makes a value (or the base of its window); -1: an earlier region made it. */
 static int maker(const Region *r, int value) {
     const int def = r->g->val.at[cc_graph_base(r->g, value)].def;
     return def < r->first ? -1 : r->owner[def - r->first];
 }
 
-/* A row is a closure: `to` stands in it if any path leads there. */
+/* Each row is a transitive closure: it contains `to` if any path leads there. */
 static bool path_through_third(const Region *r, int from, int to) {
     const uint64_t *row = dep_row(r, from);
     for (int w = 0; w < r->words && has(row, to); w++)
@@ -67,7 +69,7 @@ static void merge(Region *r, int into, int from) {
         cc_vec_push(&a->node, b->node.at[i]);
         r->owner[b->node.at[i] - r->first] = into;
     }
-    /* Keep program order: two sorted runs, short ones. */
+    /* Keep program order: insert one short sorted run into another. */
     for (int i = 1; i < a->node.n; i++)
         for (int k = i; k > 0 && a->node.at[k - 1] > a->node.at[k]; k--) {
             const int t = a->node.at[k];
@@ -78,6 +80,8 @@ static void merge(Region *r, int into, int from) {
     a->inputs += b->inputs;
     if (b->reduces && !a->reduces) a->space = b->space;
     a->reduces = a->reduces || b->reduces;
+    a->narrow = a->narrow || b->narrow;
+    a->moves = a->moves || b->moves;
     b->kind = -1;
     set(r->done, from);
     cc_vec_free(&b->node);
@@ -93,7 +97,7 @@ static void merge(Region *r, int into, int from) {
     }
 }
 
-/* Do all nodes of a unit stand in the space, and read what the other unit makes where it makes it? */
+/* Do all nodes of a unit fit into the space, and read results of the other unit at the position where it makes them? */
 static bool fits(const Region *r, const CcSpace *f, int u, int other) {
     for (int i = 0; i < r->unit[u].node.n; i++) {
         const CcNode *n = &r->g->node.at[r->unit[u].node.at[i]];
@@ -112,7 +116,8 @@ static bool same_space(const Region *r, int u, int v) {
     if (!a->reduces && !b->reduces) return cc_type_same_shape(&a->space.shape, &b->space.shape);
     const CcSpace *f = a->reduces ? &a->space : &b->space;
     const int reducing = a->reduces ? u : v, other = a->reduces ? v : u;
-    /* With few rows, and sweeps over each that only one thread makes, elements go apart, and so do later sweeps. */
+    /* With few rows, one thread would make all sweeps over a row: pointwise nodes after a sweep, and later sweeps,
+     * stay apart. */
     const bool later = has(dep_row(r, other), reducing), earlier = has(dep_row(r, reducing), other),
                sweep = r->unit[other].reduces;
     const bool elements = !sweep && cc_space_level(f, &r->unit[other].space.shape) == CC_LEVEL_FULL;
@@ -120,9 +125,9 @@ static bool same_space(const Region *r, int u, int v) {
     return fits(r, f, u, v) && fits(r, f, v, u);
 }
 
-/* Does a node of this unit look otherwise at what unit `made` makes than its maker does, through a window, or as an op
- * that moves elements (loop/tap.c)? Then it needs other elements than its own. */
-static bool looks_into(const Region *r, const Unit *unit, int made) {
+/* Does a node of this unit read results of unit `made` at other positions: through a window, or as an op that moves
+ * elements (loop/tap.c)? Then one loop can't hold both. */
+static bool reads_elsewhere(const Region *r, const Unit *unit, int made) {
     for (int i = 0; i < unit->node.n; i++) {
         const CcNode *n = &r->g->node.at[unit->node.at[i]];
         const CcOpKind kind = cc_op_info((CcOpId)n->op)->kind;
@@ -138,18 +143,26 @@ static bool looks_into(const Region *r, const Unit *unit, int made) {
     return false;
 }
 
+/* A loop that moves elements has only one such op and no reduction, and its rows must be long enough that few
+ * vectors straddle a row's end. */
+static bool can_move(const Unit *a, const Unit *b) {
+    return !(a->moves && b->moves) && !a->reduces && !b->reduces && !a->narrow && !b->narrow;
+}
+
 static bool can_fuse(const Region *r, int u, int v) {
     const Unit *a = &r->unit[u], *b = &r->unit[v];
+    if ((a->moves || b->moves) && !can_move(a, b)) return false;
     return u != v && a->kind == CC_G_LOOP && b->kind == CC_G_LOOP && !a->writes && !b->writes &&
            a->n + b->n <= MAX_UNIT_NODES && a->inputs + b->inputs <= MAX_UNIT_INPUTS && same_space(r, u, v) &&
-           !path_through_third(r, u, v) && !path_through_third(r, v, u) && !looks_into(r, a, v) && !looks_into(r, b, u);
+           !path_through_third(r, u, v) && !path_through_third(r, v, u) && !reads_elsewhere(r, a, v) &&
+           !reads_elsewhere(r, b, u);
 }
 
 static bool may_follow(const CcGraph *g, const int *chain, int n, int node, const CcGroupRules *rules) {
     return rules->post && !cc_group_apart(g, node, rules) && rules->post(g, chain, n, node);
 }
 
-/* Folds the node of unit u into the product whose result it alone reads. */
+/* Folds the node of unit u, a post-op, into the product whose result only this node reads. */
 static bool fold_post(Region *r, int u) {
     const int node = r->unit[u].node.at[0];
     const CcNode *n = &r->g->node.at[node];
@@ -170,27 +183,27 @@ static bool fold_post(Region *r, int u) {
     return false;
 }
 
-/* Units that only share an operand are better apart when one of them is but a few numbers to the other. */
-static bool side_by_side(const Region *r, int u, int v) {
+/* Two units that only share an operand stay apart if their shapes differ: one of them may be tiny. */
+static bool same_shapes(const Region *r, int u, int v) {
     const Unit *a = &r->unit[u], *b = &r->unit[v];
     return cc_type_same_shape(&a->space.shape, &b->space.shape);
 }
 
 static void fuse_loops(Region *r, int u) {
     const CcNode *n = &r->g->node.at[r->unit[u].node.at[0]];
-    for (int i = 0; i < n->n_in; i++) { /* with those that make its operands */
+    for (int i = 0; i < n->n_in; i++) { /* units that make its operands */
         const CcOperand *o = &r->g->operand.at[n->in0 + i];
         const int p = o->kind == CC_IN_VALUE ? maker(r, o->value) : -1;
         if (p < 0 || !can_fuse(r, p, u)) continue;
         merge(r, CC_MIN(p, u), CC_MAX(p, u));
         u = CC_MIN(p, u);
     }
-    for (int i = 0; i < n->n_in; i++) { /* with one that reads the same tensor */
+    for (int i = 0; i < n->n_in; i++) { /* a unit that reads the same tensor */
         const CcOperand *o = &r->g->operand.at[n->in0 + i];
         if (o->kind != CC_IN_VALUE) continue;
         int q = r->reader[o->value];
         q = q < r->first ? -1 : r->owner[q - r->first];
-        if (q < 0 || !side_by_side(r, q, u) || !can_fuse(r, q, u)) continue;
+        if (q < 0 || !same_shapes(r, q, u) || !can_fuse(r, q, u)) continue;
         merge(r, CC_MIN(q, u), CC_MAX(q, u));
         u = CC_MIN(q, u);
     }
@@ -213,7 +226,7 @@ static bool is_pure(const CcGraph *g, int node, const CcGroupRules *rules) {
 }
 
 static int kind_of(const CcGraph *g, int node, const CcGroupRules *rules) {
-    const bool into = cc_into_is(g, &g->node.at[node]) && !cc_group_banned(g, node, rules);
+    const bool into = cc_into_is_write(g, &g->node.at[node]) && !cc_group_banned(g, node, rules);
     if (into && rules->loop && !cc_autocast_mixes(g, &g->node.at[node]) && rules->loop(g, node, rules->deflt))
         return CC_G_LOOP;
     if (into) return rules->prim && rules->prim(g, node) ? CC_G_PRIM : CC_G_HOST;
@@ -222,7 +235,7 @@ static int kind_of(const CcGraph *g, int node, const CcGroupRules *rules) {
     return rules->prim && rules->prim(g, node) ? CC_G_PRIM : CC_G_HOST;
 }
 
-/* Is this node the only reader of what a primitive makes, and may be its first post-op? */
+/* Is this node the only reader of a library call's result, and may it be the first post-op? */
 static bool is_post(const CcGraph *g, int node, const CcGroupRules *rules) {
     const CcNode *n = &g->node.at[node];
     const CcOperand *x = n->n_in ? &g->operand.at[n->in0] : NULL;
@@ -257,7 +270,25 @@ static void keep_order(const Region *r, int u) {
         }
 }
 
-/* A unit of its own for its node, with its dependencies. */
+/* Number of vectors in a row of n elements. */
+static int64_t vectors(int64_t n) { return (n + VECTOR - 1) / VECTOR; }
+
+/* Would cutting each row of a join into boxes take many more vectors? */
+static bool breaks_rows(const CcGraph *g, const CcNode *n) {
+    CcPieces p;
+    if (!cc_pieces_read(g, n, &p) || p.flat) return true;
+    const CcType *out = &g->val.at[n->out0].type;
+    for (int i = 0; i < p.n; i++) {
+        const CcCut *cut = &p.cut[i];
+        const int64_t inner = out->stride[cut->dim], size = out->size[cut->dim];
+        int64_t broken = 0;
+        for (int k = 0; k < cut->n; k++) broken += vectors(inner * (cut->piece[k].end - cut->piece[k].begin));
+        if (3 * broken > 4 * vectors(inner * size)) return true;
+    }
+    return false;
+}
+
+/* Makes a new unit of a node, with its dependencies. */
 static void begin_unit(Region *r, int u, int *last_random) {
     const int node = r->node[u];
     const CcNode *n = &r->g->node.at[node];
@@ -288,7 +319,9 @@ static void begin_unit(Region *r, int u, int *last_random) {
     if (unit->kind != CC_G_LOOP) return;
     const CcOpKind kind = cc_op_info((CcOpId)n->op)->kind;
     if (kind == CC_K_POOL || kind == CC_K_RESAMPLE) unit->n = MOVED;
-    if (kind == CC_K_CONCAT || kind == CC_K_SCATTER) unit->n = n->n_in;
+    unit->moves = (kind == CC_K_CONCAT || kind == CC_K_RESAMPLE) && !r->rules->gathers;
+    unit->narrow = unit->moves && kind == CC_K_CONCAT && breaks_rows(r->g, n);
+    if (kind == CC_K_SCATTER || (kind == CC_K_CONCAT && !unit->moves)) unit->n = n->n_in;
     unit->space = cc_space_of(r->g, n);
     unit->reduces = cc_space_reduces(r->g, n);
 }
@@ -370,7 +403,7 @@ int cc_group_build(const CcGraph *g, const bool *live, const CcGroupRules *rules
     if (!out->at || !r.uses || !r.reader || !alone) return cc_err_set(err, CC_E_MEMORY, "no memory for groups");
     cc_dce_uses(g, live, r.uses);
     for (int i = 0; i < g->val.n; i++) r.reader[i] = -1;
-    cc_into_alone(g, alone);
+    cc_into_exclusive(g, alone);
     for (int i = 0; i < g->node.n; i++) alone[i] = alone[i] && kind_of(g, i, rules) == CC_G_LOOP;
     r.alone = alone;
     for (r.first = 0; r.first < g->node.n; r.first = r.end) {

@@ -1,25 +1,21 @@
-/* losses: losses of classes and of rows, for pass/expand.c.
+/* losses: splits losses over classes and over rows, for pass/expand.c.
  *
- *   l = cross_entropy(x, t)    ->   r = nll(x, t); l = nll_mean(r, t)                   a loop over x, one over its rows */
+ *   l = cross_entropy(x, t)    ->   r = nll(x, t); l = nll_mean(r, t)    a loop over x, one over its rows */
 #include "pass_int.h"
 
-/* ------------------------------------------------------------------ losses of classes */
+/* ------------------------------------------------------------------ losses over classes */
 
 typedef struct Loss {
     CcOperand x, target, weight;
     CcOperand ignored, classes;
     int64_t reduction;
-    int dim;     /* of x: the classes */
-    CcType rows; /* one number for each target */
+    int dim;     /* the class dim of x */
+    CcType rows; /* one number per target */
 } Loss;
 
 static bool understand(const Parts *p, Loss *l) {
-    *l = (Loss){.x = operand(p, 0), .target = operand(p, 1), .weight = operand(p, 2), .ignored = operand(p, 4)};
-    if (l->x.kind != CC_IN_VALUE || l->target.kind != CC_IN_VALUE || l->ignored.kind != CC_IN_INT ||
-        p->whole.n_out != 1)
-        return false;
+    if (p->whole.n_out != 1) return false;
     const CcType x = type_of(p, l->x), t = type_of(p, l->target), out = p->g->val.at[p->whole.out0].type;
-    l->reduction = operand(p, 3).i;
     l->dim = x.ndim == 1 ? 0 : 1;
     if (x.ndim < 1 || t.ndim != x.ndim - 1 || t.dtype != CC_DT_I64 || out.dtype != x.dtype || l->reduction < 0 ||
         l->reduction > 2 || !cc_type_numel(&x))
@@ -37,7 +33,7 @@ static bool understand(const Parts *p, Loss *l) {
     return true;
 }
 
-/* Of each row the element of x (or of the weights) that its target names. */
+/* Per row, the element of x (or of the weights) at the row's target. */
 static CcOperand at_target(Parts *p, const Loss *l, CcOperand of, int dim) {
     CcType from = type_of(p, of), at = type_of(p, l->target), seen = l->rows;
     const CcOperand step = int_of(from.stride[dim]);
@@ -46,39 +42,42 @@ static CcOperand at_target(Parts *p, const Loss *l, CcOperand of, int dim) {
         seen.size[d] = 1;
         seen.stride[d] = 0;
     }
-    return cc_parts_add(p, CC_OP_take, -1, &l->rows, 5, window(p, of, seen), step, window(p, l->target, at), l->classes,
-                        l->ignored);
+    return cc_parts_make(p, take, -1, &l->rows, .x = window(p, of, seen), .step = step,
+                         .index = window(p, l->target, at), .count = l->classes, .ends = l->ignored);
 }
 
-/* From rows, weighted, to what the op gives. */
+/* From weighted rows to the op's result. */
 static void reduce(Parts *p, const Loss *l, CcOperand rows, CcOperand weights) {
     const int result = p->whole.out0;
     const CcOperand all = int_of((1 << CC_MAX_DIMS) - 1);
-    if (l->reduction == 0) cc_parts_add(p, CC_OP_unless, result, NULL, 3, rows, l->target, l->ignored);
+    if (l->reduction == 0) cc_parts_add(p, CC_OP_unless, result, NULL, rows, l->target, l->ignored);
     else if (l->reduction == 1)
-        cc_parts_add(p, CC_OP_nll_mean, result, NULL, 5, rows, all, l->target, l->ignored, weights);
+        cc_parts_make(p, nll_mean, result, NULL, .rows = rows, .dims = all, .target = l->target, .ignored = l->ignored,
+                      .weight = weights);
     else
-        cc_parts_add(p, CC_OP_sum, result, NULL, 2,
-                     cc_parts_add(p, CC_OP_unless, -1, &l->rows, 3, rows, l->target, l->ignored), all);
+        cc_parts_add(p, CC_OP_sum, result, NULL,
+                     cc_parts_add(p, CC_OP_unless, -1, &l->rows, rows, l->target, l->ignored), all);
 }
 
 static CcOperand weigh(Parts *p, const Loss *l, CcOperand *rows) {
     if (l->weight.kind != CC_IN_VALUE) return none();
     const CcOperand weights = at_target(p, l, l->weight, 0);
-    *rows = cc_parts_add(p, CC_OP_mul, -1, &l->rows, 2, *rows, weights);
+    *rows = cc_parts_add(p, CC_OP_mul, -1, &l->rows, *rows, weights);
     return weights;
 }
 
 static bool nll_loss(Parts *p) {
-    Loss l;
-    if (p->whole.n_in != 5 || !understand(p, &l)) return false;
-    CcOperand rows = cc_parts_add(p, CC_OP_neg, -1, &l.rows, 1, at_target(p, &l, l.x, l.dim));
+    CcIn_nll_loss in;
+    if (!cc_in_nll_loss(p->g, &p->whole, &in)) return false;
+    Loss l = {.x = in.x, .target = in.target, .weight = in.weight, .ignored = in.ignored, .reduction = in.reduction.i};
+    if (!understand(p, &l)) return false;
+    CcOperand rows = cc_parts_add(p, CC_OP_neg, -1, &l.rows, at_target(p, &l, l.x, l.dim));
     const CcOperand weights = weigh(p, &l, &rows);
     reduce(p, &l, rows, weights);
     return true;
 }
 
-/* The weight of each class as x sees it. */
+/* The weight of each class, broadcast to x. */
 static CcOperand weight_seen(Parts *p, const Loss *l, const CcType *x) {
     CcOperand w = l->weight;
     for (int d = l->dim + 1; d < x->ndim && w.kind == CC_IN_VALUE; d++) {
@@ -88,10 +87,9 @@ static CcOperand weight_seen(Parts *p, const Loss *l, const CcType *x) {
     return w;
 }
 
-/* Probabilities of all classes instead of one. */
-static bool soft_cross_entropy(Parts *p, double share) {
-    Loss l = {.x = operand(p, 0), .target = operand(p, 1), .weight = operand(p, 2), .reduction = operand(p, 3).i};
-    if (l.target.kind != CC_IN_VALUE) return false;
+/* Targets that are probabilities of all classes. */
+static bool soft_cross_entropy(Parts *p, const CcIn_cross_entropy *in, double share) {
+    Loss l = {.x = in->x, .target = in->target, .weight = in->weight, .reduction = in->reduction.i};
     const CcType x = type_of(p, l.x), t = type_of(p, l.target), out = p->g->val.at[p->whole.out0].type;
     const CcType w = l.weight.kind == CC_IN_VALUE ? type_of(p, l.weight) : x;
     l.dim = x.ndim == 1 ? 0 : 1;
@@ -105,155 +103,152 @@ static bool soft_cross_entropy(Parts *p, double share) {
     const CcOperand keep = share > 0 ? float_of(1 - share) : none(),
                     spread = share > 0 ? float_of(share / (double)x.size[l.dim]) : none();
     const CcOperand weights = weight_seen(p, &l, &x);
-    const CcOperand rows = cc_parts_add(p, CC_OP_nll_soft, l.reduction == 0 ? p->whole.out0 : -1, &l.rows, 6, l.x, dims,
-                                        l.target, weights, keep, spread);
-    if (l.reduction) cc_parts_add(p, l.reduction == 1 ? CC_OP_mean : CC_OP_sum, p->whole.out0, NULL, 2, rows, all);
+    const CcOperand rows =
+        cc_parts_make(p, nll_soft, l.reduction == 0 ? p->whole.out0 : -1, &l.rows, .x = l.x, .dims = dims,
+                      .target = l.target, .weight = weights, .keep = keep, .spread = spread);
+    if (l.reduction) cc_parts_add(p, l.reduction == 1 ? CC_OP_mean : CC_OP_sum, p->whole.out0, NULL, rows, all);
     return true;
 }
 
-/* Smoothing adds the mean over all classes, weighted, which eager computes apart. */
+/* Smoothing adds the weighted mean over all classes, which eager computes separately. */
 static bool cross_entropy(Parts *p) {
-    Loss l;
-    const CcOperand smooth = operand(p, 5);
-    const double share = smooth.kind == CC_IN_FLOAT ? smooth.f : (double)smooth.i;
-    if (p->whole.n_in != 6) return false;
-    if (operand(p, 1).kind == CC_IN_VALUE && cc_dtype_info((CcDtype)type_of(p, operand(p, 1)).dtype)->kind == 'f')
-        return soft_cross_entropy(p, share);
+    CcIn_cross_entropy in;
+    if (!cc_in_cross_entropy(p->g, &p->whole, &in)) return false;
+    const double share = number_of(&in.smoothing);
+    if (cc_dtype_info((CcDtype)type_of(p, in.target).dtype)->kind == 'f') return soft_cross_entropy(p, &in, share);
+    Loss l = {.x = in.x, .target = in.target, .weight = in.weight, .ignored = in.ignored, .reduction = in.reduction.i};
     if (!understand(p, &l)) return false;
     const CcType x = type_of(p, l.x), target = type_of(p, l.target);
     const CcOperand dims = int_of(INT64_C(1) << (x.ndim - 1 - l.dim)), step = int_of(x.stride[l.dim]);
     CcType first = x;
     first.size[l.dim] = 1;
     first.stride[l.dim] = 0;
-    CcOperand rows = cc_parts_add(p, CC_OP_nll, -1, &l.rows, 7, l.x, dims, window(p, l.x, first), step,
-                                  window(p, l.target, cc_parts_with_dim(&target, l.dim)), l.classes, l.ignored);
+    CcOperand rows = cc_parts_make(p, nll, -1, &l.rows, .x = l.x, .dims = dims, .at = window(p, l.x, first),
+                                   .step = step, .target = window(p, l.target, cc_parts_with_dim(&target, l.dim)),
+                                   .classes = l.classes, .ends = l.ignored);
     const CcOperand weights = weigh(p, &l, &rows);
     if (share != 0) {
         const CcOperand w = weight_seen(p, &l, &x);
-        const CcOperand whole = cc_parts_add(p, CC_OP_nll_whole, -1, &l.rows, 3, l.x, dims, w);
-        rows = cc_parts_add(p, CC_OP_blend, -1, &l.rows, 4, rows, float_of(1 - share), whole,
+        const CcOperand whole = cc_parts_add(p, CC_OP_nll_whole, -1, &l.rows, l.x, dims, w);
+        rows = cc_parts_add(p, CC_OP_blend, -1, &l.rows, rows, float_of(1 - share), whole,
                             float_of(share / (double)l.classes.i));
     }
     reduce(p, &l, rows, weights);
     return true;
 }
 
-/* What is checked before the kernel runs is read through a window, so that it is made before. */
+/* The kernel reads checked indices through a window, so that an earlier step makes them. */
 static bool bce_loss(Parts *p) {
     static const CcOpId ROW[] = {CC_OP_bce_each, CC_OP_bce_each_mean, CC_OP_bce_each_sum};
-    const CcOperand x = operand(p, 0), reduction = operand(p, 3);
-    if (p->whole.n_in != 4 || p->whole.n_out != 1 || reduction.kind != CC_IN_INT || reduction.i < 0 || reduction.i > 2)
-        return false;
-    const CcType t = type_of(p, x);
-    if (!cc_type_numel(&t)) return false;
-    if (reduction.i == 0)
-        cc_parts_add(p, ROW[0], p->whole.out0, NULL, 3, window(p, x, t), operand(p, 1), operand(p, 2));
-    else
-        cc_parts_add(p, ROW[reduction.i], p->whole.out0, NULL, 4, window(p, x, t), operand(p, 1), operand(p, 2),
-                     int_of((1 << CC_MAX_DIMS) - 1));
+    CcIn_bce_loss in;
+    if (!cc_in_bce_loss(p->g, &p->whole, &in) || p->whole.n_out != 1) return false;
+    const int64_t reduction = in.reduction.i;
+    const CcType t = type_of(p, in.x);
+    if (reduction < 0 || reduction > 2 || !cc_type_numel(&t)) return false;
+    const CcOperand x = window(p, in.x, t), all = int_of((1 << CC_MAX_DIMS) - 1);
+    if (reduction == 0) cc_parts_add(p, ROW[0], p->whole.out0, NULL, x, in.target, in.weight);
+    else cc_parts_add(p, ROW[reduction], p->whole.out0, NULL, x, in.target, in.weight, all);
     return true;
 }
 
-/* ------------------------------------------------------------------ losses of rows */
+/* ------------------------------------------------------------------ losses over rows */
 
-/* From rows to what the op gives. */
+/* From rows to the op's result. */
 static void reduce_rows(Parts *p, int64_t reduction, CcOperand rows) {
     if (reduction)
-        cc_parts_add(p, reduction == 1 ? CC_OP_mean : CC_OP_sum, p->whole.out0, NULL, 2, rows,
+        cc_parts_add(p, reduction == 1 ? CC_OP_mean : CC_OP_sum, p->whole.out0, NULL, rows,
                      int_of((1 << CC_MAX_DIMS) - 1));
 }
 
-/* Operands [0, n) are floats of one shape and dtype, the result of that dtype. */
-static bool alike(const Parts *p, int n, const CcOperand *reduction) {
-    const CcType x = type_of(p, operand(p, 0)), out = p->g->val.at[p->whole.out0].type;
-    if (x.ndim < 1 || cc_dtype_info((CcDtype)x.dtype)->kind != 'f' || out.dtype != x.dtype || !cc_type_numel(&x) ||
-        reduction->kind != CC_IN_INT || reduction->i < 0 || reduction->i > 2)
-        return false;
-    for (int i = 1; i < n; i++) {
-        const CcOperand o = operand(p, i);
-        if (o.kind != CC_IN_VALUE) return false;
-        const CcType t = type_of(p, o);
-        if (!cc_type_same_shape(&t, &x) || t.dtype != x.dtype) return false;
-    }
-    return true;
+/* Rows of a float dtype, which is also the result's. */
+static bool has_rows(const Parts *p, CcOperand x, CcOperand reduction) {
+    const CcType t = type_of(p, x), out = p->g->val.at[p->whole.out0].type;
+    return p->whole.n_out == 1 && t.ndim >= 1 && cc_dtype_info((CcDtype)t.dtype)->kind == 'f' && out.dtype == t.dtype &&
+           cc_type_numel(&t) && reduction.i >= 0 && reduction.i <= 2;
 }
 
-static CcType rows_of(const Parts *p) {
-    const CcType x = type_of(p, operand(p, 0));
+static bool alike(const Parts *p, CcOperand a, CcOperand b) {
+    const CcType x = type_of(p, a), y = type_of(p, b);
+    return cc_type_same_shape(&x, &y) && x.dtype == y.dtype;
+}
+
+static CcType rows_of(const Parts *p, CcOperand o) {
+    const CcType x = type_of(p, o);
     CcType rows = cc_parts_without_dim(&x, x.ndim - 1);
     cc_type_make_contiguous(&rows);
     return rows;
 }
 
 static bool cosine_embedding(Parts *p) {
-    const CcOperand reduction = operand(p, 4);
-    CcOperand target = operand(p, 2);
-    if (p->whole.n_in != 5 || p->whole.n_out != 1 || target.kind != CC_IN_VALUE || !alike(p, 2, &reduction))
+    CcIn_cosine_embedding in;
+    if (!cc_in_cosine_embedding(p->g, &p->whole, &in) || !has_rows(p, in.a, in.reduction) || !alike(p, in.a, in.b))
         return false;
-    const CcType rows = rows_of(p), given = type_of(p, target);
+    const CcType rows = rows_of(p, in.a), given = type_of(p, in.target);
     if (rows.ndim > 1 || !cc_type_same_shape(&rows, &given) || given.dtype == CC_DT_OTHER) return false;
-    if (given.dtype != rows.dtype) target = cc_parts_add(p, CC_OP_cast, -1, &rows, 1, target);
-    const CcType t = type_of(p, target);
-    const int result = reduction.i ? -1 : p->whole.out0;
-    reduce_rows(p, reduction.i,
-                cc_parts_add(p, CC_OP_cosine_target, result, &rows, 5, operand(p, 0), operand(p, 1), int_of(1),
-                             window(p, target, cc_parts_with_dim(&t, t.ndim)), operand(p, 3)));
+    if (given.dtype != rows.dtype) in.target = cc_parts_add(p, CC_OP_cast, -1, &rows, in.target);
+    const CcType t = type_of(p, in.target);
+    reduce_rows(p, in.reduction.i,
+                cc_parts_make(p, cosine_target, in.reduction.i ? -1 : p->whole.out0, &rows, .a = in.a, .b = in.b,
+                              .dims = int_of(1), .target = window(p, in.target, cc_parts_with_dim(&t, t.ndim)),
+                              .margin = in.margin));
     return true;
 }
 
-static double number_of(CcOperand o) {
-    return o.kind == CC_IN_FLOAT ? o.f : o.kind == CC_IN_NONE || o.kind == CC_IN_NUMBER ? -1 : (double)o.i;
-}
-
 static bool triplet_margin(Parts *p) {
-    const CcOperand eps = operand(p, 5), swap = operand(p, 6), reduction = operand(p, 7);
-    const double power = number_of(operand(p, 4));
-    if (p->whole.n_in != 8 || p->whole.n_out != 1 || (power != 1 && power != 2) || swap.kind != CC_IN_BOOL ||
-        !alike(p, 3, &reduction))
-        return false;
+    CcIn_triplet_margin in;
+    if (!cc_in_triplet_margin(p->g, &p->whole, &in)) return false;
+    const CcOperand a = in.anchor, b = in.positive, c = in.negative;
+    const double power = number_of(&in.p);
+    if ((power != 1 && power != 2) || !has_rows(p, a, in.reduction) || !alike(p, a, b) || !alike(p, a, c)) return false;
     const CcOpId distance = power == 1 ? CC_OP_pairwise_l1 : CC_OP_pairwise_distance;
-    const CcType rows = rows_of(p);
-    const CcOperand a = operand(p, 0), b = operand(p, 1), c = operand(p, 2);
-    const CcOperand near = cc_parts_add(p, distance, -1, &rows, 4, a, b, eps, int_of(1));
-    CcOperand far = cc_parts_add(p, distance, -1, &rows, 4, a, c, eps, int_of(1));
-    if (swap.i) {
-        const CcOperand other = cc_parts_add(p, distance, -1, &rows, 4, b, c, eps, int_of(1));
-        far = cc_parts_add(p, CC_OP_minimum, -1, &rows, 2, far, other);
+    const CcType rows = rows_of(p, a);
+    const CcOperand near = cc_parts_add(p, distance, -1, &rows, a, b, in.eps, int_of(1));
+    CcOperand far = cc_parts_add(p, distance, -1, &rows, a, c, in.eps, int_of(1));
+    if (in.swap.i) {
+        const CcOperand other = cc_parts_add(p, distance, -1, &rows, b, c, in.eps, int_of(1));
+        far = cc_parts_add(p, CC_OP_minimum, -1, &rows, far, other);
     }
-    reduce_rows(p, reduction.i,
-                cc_parts_add(p, CC_OP_beyond, reduction.i ? -1 : p->whole.out0, &rows, 3, near, far, operand(p, 3)));
+    reduce_rows(p, in.reduction.i,
+                cc_parts_add(p, CC_OP_beyond, in.reduction.i ? -1 : p->whole.out0, &rows, near, far, in.margin));
     return true;
 }
 
 static bool multi_margin(Parts *p) {
-    const CcOperand reduction = operand(p, 5);
-    const double power = number_of(operand(p, 2));
-    Loss l = {.x = operand(p, 0), .target = operand(p, 1), .weight = operand(p, 4), .ignored = none()};
-    if (p->whole.n_in != 6 || p->whole.n_out != 1 || (power != 1 && power != 2) || l.target.kind != CC_IN_VALUE ||
-        !alike(p, 1, &reduction))
-        return false;
-    const CcType x = type_of(p, l.x), target = type_of(p, l.target),
-                 w = l.weight.kind == CC_IN_VALUE ? type_of(p, l.weight) : x;
-    l.rows = rows_of(p);
-    l.dim = x.ndim - 1;
-    l.classes = int_of(x.size[l.dim]);
+    CcIn_multi_margin in;
+    if (!cc_in_multi_margin(p->g, &p->whole, &in)) return false;
+    const double power = number_of(&in.p);
+    if ((power != 1 && power != 2) || !has_rows(p, in.x, in.reduction)) return false;
+    const bool weighted = in.weight.kind == CC_IN_VALUE;
+    const CcType x = type_of(p, in.x), target = type_of(p, in.target), w = weighted ? type_of(p, in.weight) : x;
+    const Loss l = {.x = in.x,
+                    .target = in.target,
+                    .weight = in.weight,
+                    .ignored = none(),
+                    .rows = rows_of(p, in.x),
+                    .dim = x.ndim - 1,
+                    .classes = int_of(x.size[x.ndim - 1])};
     if (x.ndim > 2 || (x.dtype != CC_DT_F32 && x.dtype != CC_DT_F64) || target.dtype != CC_DT_I64 ||
         !cc_type_same_shape(&target, &l.rows) ||
-        (l.weight.kind == CC_IN_VALUE && (w.ndim != 1 || w.size[0] != l.classes.i || w.dtype != x.dtype)))
+        (weighted && (w.ndim != 1 || w.size[0] != l.classes.i || w.dtype != x.dtype)))
         return false;
     CcType first = x;
     first.size[l.dim] = 1;
     first.stride[l.dim] = 0;
-    const bool last = !reduction.i && l.weight.kind != CC_IN_VALUE;
-    CcOperand rows =
-        cc_parts_add(p, power == 1 ? CC_OP_class_margin : CC_OP_class_margin_square, last ? p->whole.out0 : -1, &l.rows,
-                     8, l.x, int_of(1), window(p, l.x, first), int_of(x.stride[l.dim]),
-                     window(p, l.target, cc_parts_with_dim(&target, l.dim)), l.classes, none(), operand(p, 3));
-    if (l.weight.kind == CC_IN_VALUE) {
+    const CcIn_class_margin of = {.x = l.x,
+                                  .dims = int_of(1),
+                                  .at = window(p, l.x, first),
+                                  .step = int_of(x.stride[l.dim]),
+                                  .target = window(p, l.target, cc_parts_with_dim(&target, l.dim)),
+                                  .classes = l.classes,
+                                  .margin = in.margin};
+    const int result = in.reduction.i ? -1 : p->whole.out0;
+    CcOperand rows = cc_parts_make_in(p, power == 1 ? CC_OP_class_margin : CC_OP_class_margin_square,
+                                      weighted ? -1 : result, &l.rows, &of);
+    if (weighted) {
         const CcOperand weights = at_target(p, &l, l.weight, 0);
-        rows = cc_parts_add(p, CC_OP_mul, reduction.i ? -1 : p->whole.out0, &l.rows, 2, rows, weights);
+        rows = cc_parts_add(p, CC_OP_mul, result, &l.rows, rows, weights);
     }
-    reduce_rows(p, reduction.i, rows);
+    reduce_rows(p, in.reduction.i, rows);
     return true;
 }
 

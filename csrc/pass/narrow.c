@@ -1,21 +1,21 @@
-/* narrow: computes only what a later select keeps. A classifier that looks at one token
+/* narrow: computes only what a later select keeps. A classifier that reads a single token
  *
  *   a = linear(r); b = add(x, a); c = layer_norm(b); y = select(c, dim, index)
  *
- * needs one row of a, b and c. Those nodes work on each index of the dim by itself, so the select
- * moves up through them, and they are computed without the dim: in part. A value that other nodes
- * need whole (x, r) is read through a window: its memory at the index.
+ * needs one row of a, b and c. These nodes treat each index of the dim independently, so the select moves up through
+ * them, and they run without the dim: in part. Values that other nodes need whole (x, r) are read through a window:
+ * their memory at the index.
  *
- * Value and node numbers stay; windows are values behind those of the given graph. */
+ * Value and node numbers stay; windows are appended to the graph's values. */
 #include "pass_int.h"
 
-enum { WHOLE = 1, PART = 2 }; /* what is wanted of a value, bits */
+enum { WHOLE = 1, PART = 2 }; /* how a value is needed, as bits */
 
 typedef struct Narrow {
     CcGraph *g;
     int select;          /* node */
-    int right;           /* its dim, counted from the last one: the same for all values in part */
-    int64_t size, index; /* of the dim */
+    int right;           /* its dim, counted from the last; the same for all partial values */
+    int64_t size, index; /* size: of the dim */
     const CcGroupRules *rules;
     bool *live, *part; /* by node */
     uint8_t *want;     /* by value */
@@ -41,15 +41,14 @@ static bool plain_node(const CcGraph *g, const CcNode *n) {
     return n->n_out == 1 && !n->flags && t->ndim >= 0 && t->device == 1 && cc_type_contiguous(t);
 }
 
-enum { ATTEND_MASK = 3, ATTEND_FORM = 6 }; /* operands of attend (ops.def) */
-
-/* Rows of attention, which are the last dim but one of q, of the mask and of the merged result. */
+/* The rows of attention: the last dim but one of q, of the mask and of the merged result. */
 static bool attends_by_row(const Narrow *w, const CcNode *n) {
-    return n->op == CC_OP_attend && w->right == 1 && cc_graph_operand(w->g, n, ATTEND_FORM)->i == 2 &&
-           size_there(w, type_at(w, cc_graph_operand(w->g, n, 0)->value)) == w->size;
+    CcIn_attend in;
+    return n->op == CC_OP_attend && w->right == 1 && cc_in_attend(w->g, n, &in) && in.merged.i == 2 &&
+           size_there(w, type_at(w, in.q.value)) == w->size;
 }
 
-/* Does this node work on each index of the dim by itself? */
+/* Does this node treat each index of the dim independently? */
 static bool by_index(const Narrow *w, const CcNode *n) {
     const CcOpKind kind = cc_op_info((CcOpId)n->op)->kind;
     const CcType *out = type_at(w, n->out0);
@@ -66,7 +65,7 @@ static bool by_index(const Narrow *w, const CcNode *n) {
     if (x->kind != CC_IN_VALUE || type_at(w, x->value)->ndim != out->ndim) return false;
     if (n->op == CC_OP_linear) return w->right >= 1;
     if (kind != CC_K_NORM && kind != CC_K_SOFTMAX) return false;
-    for (int i = 1; i < n->n_in; i++) /* weights are left as they are */
+    for (int i = 1; i < n->n_in; i++) /* weights stay whole */
         if (cc_graph_operand(w->g, n, i)->kind == CC_IN_VALUE &&
             has_dim(w, type_at(w, cc_graph_operand(w->g, n, i)->value)))
             return false;
@@ -74,15 +73,15 @@ static bool by_index(const Narrow *w, const CcNode *n) {
     return dims >= 0 && dims < 1 << w->right;
 }
 
-/* Does a node in part need this operand in part (or, where it is broadcast, without the dim)? */
+/* Does a partial node need this operand in part (or, if broadcast, without the dim)? */
 static bool sliced(const Narrow *w, const CcNode *n, int i) {
     const CcOperand *o = cc_graph_operand(w->g, n, i);
     if (o->kind != CC_IN_VALUE || !has_dim(w, type_at(w, o->value))) return false;
-    return i == 0 || cc_op_info((CcOpId)n->op)->kind == CC_K_POINTWISE || (n->op == CC_OP_attend && i == ATTEND_MASK);
+    return i == 0 || cc_op_info((CcOpId)n->op)->kind == CC_K_POINTWISE ||
+           (n->op == CC_OP_attend && i == CC_AT(attend, mask));
 }
 
-/* Backwards: all readers of a value come after it, so its wants are complete when its node is
- * met. */
+/* Goes backwards: all readers of a value follow it, so its needs are complete when its node comes up. */
 static void mark(Narrow *w) {
     const CcGraph *g = w->g;
     memset(w->part, 0, (size_t)g->node.n);
@@ -108,26 +107,24 @@ static bool in_part(const Narrow *w, int value) {
     return def >= 0 && w->part[def];
 }
 
-/* Worth it when a product gets smaller. */
+/* It pays if a product shrinks. */
 static bool worthwhile(const Narrow *w) {
     const CcNode *n = &w->g->node.at[w->select];
     bool product = false;
     for (int i = 0; i < w->select; i++) product = product || (w->part[i] && w->g->node.at[i].op == CC_OP_linear);
-    return product && in_part(w, cc_graph_operand(w->g, n, 0)->value);
+    return product && in_part(w, cc_graph_source(w->g, n));
 }
 
-/* A select whose result may be a tensor of its own: nobody looks at its strides or storage. */
+/* A select whose result may be a fresh tensor: nothing depends on its strides or storage. */
 static bool begin(Narrow *w, int node) {
     const CcGraph *g = w->g;
     const CcNode *n = &g->node.at[node];
-    if (n->op != CC_OP_select || !w->live[node] || n->n_in != 3 || n->n_out != 1 || n->flags ||
-        g->val.at[n->out0].is_output)
+    CcIn_select in;
+    if (n->op != CC_OP_select || !w->live[node] || n->n_out != 1 || n->flags || g->val.at[n->out0].is_output ||
+        !cc_in_select(g, n, &in) || in.dim.kind != CC_IN_INT || in.index.kind != CC_IN_INT)
         return false;
-    const CcOperand *x = cc_graph_operand(g, n, 0), *dim = cc_graph_operand(g, n, 1),
-                    *index = cc_graph_operand(g, n, 2);
-    if (x->kind != CC_IN_VALUE || dim->kind != CC_IN_INT || index->kind != CC_IN_INT) return false;
-    const CcType *t = type_at(w, x->value);
-    if (t->ndim < 2 || g->val.at[x->value].def < 0) return false;
+    const CcType *t = type_at(w, in.x.value);
+    if (t->ndim < 2 || g->val.at[in.x.value].def < 0) return false;
     for (int i = node + 1; i < g->node.n; i++)
         for (int k = 0; w->live[i] && k < g->node.at[i].n_in; k++) {
             const CcOperand *o = cc_graph_operand(g, &g->node.at[i], k);
@@ -137,21 +134,21 @@ static bool begin(Narrow *w, int node) {
                  !plain_node(g, &g->node.at[i])))
                 return false;
         }
-    const int d = cc_graph_dim(t, dim);
+    const int d = cc_graph_dim(t, &in.dim);
     if (d < 0) return false;
     w->select = node;
     w->right = t->ndim - 1 - d;
     w->size = t->size[d];
-    w->index = index->i < 0 ? index->i + w->size : index->i;
+    w->index = in.index.i < 0 ? in.index.i + w->size : in.index.i;
     return w->index >= 0 && w->index < w->size;
 }
 
-/* A window into a value that stays whole; a dim that is broadcast is only dropped. */
+/* A window of a value that stays whole; a broadcast dim is just dropped. */
 static int add_window(const Narrow *w, int value) {
     CcVal v = w->g->val.at[value];
     const int d = v.type.ndim - 1 - w->right;
     const int64_t index = v.type.size[d] == 1 ? 0 : w->index;
-    /* of memory itself: the value may be a window (queries beside keys and values) */
+    /* the base has memory; the value itself may be a window (queries beside keys and values) */
     v.window_of = cc_graph_base(w->g, value) + 1;
     v.offset += index * v.type.stride[d] * cc_dtype_info((CcDtype)v.type.dtype)->size;
     v.is_output = false;
@@ -166,7 +163,7 @@ static void narrow_value(const Narrow *w, CcVal *v) {
     v->narrowed = true;
 }
 
-/* Windows first, as long as the types of values tell which operands need them. */
+/* Makes windows first, while the types still show which operands need them. */
 static void rewrite(const Narrow *w) {
     CcGraph *g = w->g;
     for (int i = 0; i < w->select; i++)
@@ -178,7 +175,7 @@ static void rewrite(const Narrow *w) {
     for (int i = 0; i < w->select; i++) {
         if (!w->part[i]) continue;
         narrow_value(w, cc_edit_val(g, g->node.at[i].out0));
-        if (g->node.at[i].op == CC_OP_attend) cc_edit_operand(g, i, ATTEND_FORM, int_of(1));
+        if (g->node.at[i].op == CC_OP_attend) cc_edit_operand(g, i, CC_AT(attend, merged), int_of(1));
     }
     const CcOperand x = *cc_graph_operand(g, &g->node.at[w->select], 0);
     cc_edit_rewrite(g, w->select, CC_OP_copy, &x, 1);

@@ -1,37 +1,32 @@
-/* norms: a batch norm in eval that stands behind no convolution is a pointwise op. Its vectors are read through windows
- * that broadcast along the channels, [C, 1, 1] of [C] for an image. Value and node numbers stay.
+/* norms: an eval-mode batch norm that does not follow a convolution becomes pointwise. Windows broadcast its vectors
+ * along the channels, [C, 1, 1] of [C] for an image. Value and node numbers stay.
  *
- * Group and instance norm are layer norms of the image seen otherwise: [N, G, C / G, H, W], reduced over the last
- * three. What a group norm makes is then a window of its result, and pointwise nodes that go on with it see everything
- * so, too:
+ * Group and instance norm are layer norms of a view of the image: [N, G, C / G, H, W], reduced over the last three
+ * dims. The value of a group norm becomes a window of that result, and pointwise nodes after it use the same view:
  *
- *   y = group_norm(x)  z = silu(y)  s = add(z, h)   ->   all five dims, one loop; y, z, s: windows of what they were */
-#include "pass.h"
+ *   y = group_norm(x)  z = silu(y)  s = add(z, h)   ->   all five dims, one loop; y, z, s: windows of the new results */
+#include "pass_int.h"
 
-enum { X, WEIGHT, VAR = 4 }; /* operands: ops.def */
-
-static bool vector_of(const CcType *t, const CcType *x) {
+bool cc_norms_of_channels(const CcGraph *g, CcOperand o, const CcType *x) {
+    if (o.kind != CC_IN_VALUE) return true;
+    const CcType *t = &g->val.at[o.value].type;
     const bool half = x->dtype == CC_DT_BF16 || x->dtype == CC_DT_F16;
-    return t->ndim == 1 && (t->dtype == x->dtype || (half && t->dtype == CC_DT_F32)) && t->size[0] == x->size[1];
+    return t->ndim == 1 && t->device == x->device && (t->dtype == x->dtype || (half && t->dtype == CC_DT_F32)) &&
+           t->size[0] == x->size[1];
 }
 
-static bool good(const CcGraph *g, const CcNode *n) {
-    if (n->op != CC_OP_batch_norm || n->flags || n->n_out != 1 || n->n_in != 6 ||
-        cc_graph_operand(g, n, X)->kind != CC_IN_VALUE)
-        return false;
-    const CcType *x = &g->val.at[cc_graph_operand(g, n, X)->value].type;
-    if (x->ndim < 2 || cc_dtype_info((CcDtype)x->dtype)->kind != 'f' || cc_graph_operand(g, n, 5)->kind != CC_IN_FLOAT)
-        return false;
-    for (int i = WEIGHT; i <= VAR; i++) {
-        const CcOperand *o = cc_graph_operand(g, n, i);
-        if (o->kind == CC_IN_VALUE ? !vector_of(&g->val.at[o->value].type, x) : o->kind != CC_IN_NONE) return false;
-    }
-    return cc_graph_operand(g, n, 3)->kind == CC_IN_VALUE && cc_graph_operand(g, n, VAR)->kind == CC_IN_VALUE;
+static bool good(const CcGraph *g, const CcNode *n, CcIn_batch_norm *in) {
+    if (n->op != CC_OP_batch_norm || n->flags || n->n_out != 1 || !cc_in_batch_norm(g, n, in)) return false;
+    const CcType *x = &g->val.at[in->x.value].type;
+    return x->ndim >= 2 && cc_dtype_info((CcDtype)x->dtype)->kind == 'f' && in->eps.kind == CC_IN_FLOAT &&
+           in->mean.kind == CC_IN_VALUE && in->var.kind == CC_IN_VALUE && cc_norms_of_channels(g, in->weight, x) &&
+           cc_norms_of_channels(g, in->bias, x) && cc_norms_of_channels(g, in->mean, x) &&
+           cc_norms_of_channels(g, in->var, x);
 }
 
-/* Will it be a post-op of the convolution that makes its input for it alone? */
-static bool behind_conv(const CcGraph *g, const CcNode *n, const CcGroupRules *rules) {
-    const int x = cc_graph_operand(g, n, X)->value, def = g->val.at[x].def;
+/* Will it be a post-op of the convolution whose result only it reads? */
+static bool behind_conv(const CcGraph *g, const CcNode *n, int x, const CcGroupRules *rules) {
+    const int def = g->val.at[x].def;
     if (cc_group_apart(g, (int)(n - g->node.at), rules)) return false;
     if (def < 0 || cc_op_info((CcOpId)g->node.at[def].op)->kind != CC_K_CONV || !cc_group_takes(g, def, rules) ||
         g->val.at[x].is_output)
@@ -39,31 +34,28 @@ static bool behind_conv(const CcGraph *g, const CcNode *n, const CcGroupRules *r
     return cc_edit_reads(g, x) == 1;
 }
 
-/* The vector as the image sees it. */
-static int add_window(CcGraph *g, int vector, int ndim) {
-    CcType t = g->val.at[vector].type;
+CcOperand cc_norms_see(CcGraph *g, CcOperand vector, int ndim) {
+    if (ndim == 2 || vector.kind != CC_IN_VALUE) return vector;
+    CcType t = g->val.at[vector.value].type;
     t.ndim = (int8_t)(ndim - 1);
     for (int d = 1; d < ndim - 1; d++) {
         t.size[d] = 1;
         t.stride[d] = 0;
     }
-    return cc_views_window(g, vector, &t);
+    return value_of(cc_views_window(g, vector.value, &t));
 }
 
-static void rewrite(CcGraph *g, int node) {
-    const CcNode *n = &g->node.at[node];
-    const int ndim = g->val.at[cc_graph_operand(g, n, X)->value].type.ndim;
-    CcOperand in[VAR + 2];
-    for (int i = 0; i < CC_COUNT(in); i++) {
-        in[i] = *cc_graph_operand(g, n, i);
-        if (ndim > 2 && i >= WEIGHT && in[i].kind == CC_IN_VALUE) in[i].value = add_window(g, in[i].value, ndim);
-    }
-    cc_edit_rewrite(g, node, CC_OP_norm_eval, in, CC_COUNT(in));
+static void rewrite(CcGraph *g, int node, const CcIn_batch_norm *in) {
+    const int ndim = g->val.at[in->x.value].type.ndim;
+    const CcOperand weight = cc_norms_see(g, in->weight, ndim), bias = cc_norms_see(g, in->bias, ndim),
+                    mean = cc_norms_see(g, in->mean, ndim), var = cc_norms_see(g, in->var, ndim);
+    cc_edit_make(g, node, norm_eval, .x = in->x, .weight = weight, .bias = bias, .mean = mean, .var = var,
+                 .eps = in->eps);
 }
 
 /* ------------------------------------------------------------------ group and instance norm */
 
-/* The type with dim 1 in two; a dim of size 1 is broadcast. */
+/* The type with dim 1 split in two; a dim of size 1 is broadcast. */
 static CcType split(const CcType *t, int64_t groups) {
     CcType s = *t;
     const bool one = t->size[1] == 1;
@@ -79,21 +71,19 @@ static CcType split(const CcType *t, int64_t groups) {
     return s;
 }
 
-static bool good_groups(const CcGraph *g, const CcNode *n, int64_t *groups) {
+/* An instance norm counts as 0 groups here. */
+static bool good_groups(const CcGraph *g, const CcNode *n, CcIn_group_norm *in) {
     const bool group = n->op == CC_OP_group_norm;
-    if ((!group && n->op != CC_OP_instance_norm) || n->flags || n->n_out != 1 || n->n_in != 4 + group ||
-        cc_graph_operand(g, n, 0)->kind != CC_IN_VALUE)
-        return false;
-    const CcType *x = &g->val.at[cc_graph_operand(g, n, 0)->value].type, *out = &g->val.at[n->out0].type;
-    *groups = group ? cc_graph_operand(g, n, 1)->i : 0;
-    if (x->ndim < 2 + !group || x->ndim >= CC_MAX_DIMS || !cc_type_same_shape(x, out) || x->dtype != out->dtype ||
-        (group && (cc_graph_operand(g, n, 1)->kind != CC_IN_INT || *groups < 1 || x->size[1] % *groups)))
-        return false;
-    for (int i = 1 + group; i < 3 + group; i++) {
-        const CcOperand *o = cc_graph_operand(g, n, i);
-        if (o->kind == CC_IN_VALUE ? !vector_of(&g->val.at[o->value].type, x) : o->kind != CC_IN_NONE) return false;
-    }
-    return true;
+    CcIn_instance_norm own;
+    if ((!group && n->op != CC_OP_instance_norm) || n->flags || n->n_out != 1) return false;
+    if (group ? !cc_in_group_norm(g, n, in) : !cc_in_instance_norm(g, n, &own)) return false;
+    if (!group)
+        *in =
+            (CcIn_group_norm){.x = own.x, .groups = int_of(0), .weight = own.weight, .bias = own.bias, .eps = own.eps};
+    const CcType *x = &g->val.at[in->x.value].type, *out = &g->val.at[n->out0].type;
+    return x->ndim >= 2 + !group && x->ndim < CC_MAX_DIMS && cc_type_same_shape(x, out) && x->dtype == out->dtype &&
+           (!group || (in->groups.i >= 1 && x->size[1] % in->groups.i == 0)) &&
+           cc_norms_of_channels(g, in->weight, x) && cc_norms_of_channels(g, in->bias, x);
 }
 
 /* A vector of channels as [G, C / G, 1, 1] or [C, 1, 1]. */
@@ -113,7 +103,7 @@ static CcOperand see_vector(CcGraph *g, CcOperand o, int ndim, int64_t groups) {
     return o;
 }
 
-/* The node makes a window of its result. */
+/* The node's result becomes a window of a new value. */
 static void see_result(CcGraph *g, int node, int64_t groups) {
     const int result = g->node.at[node].out0;
     const CcType t = split(&g->val.at[result].type, groups);
@@ -125,23 +115,20 @@ static void see_result(CcGraph *g, int node, int64_t groups) {
     n->rewritten = true;
 }
 
-static void rewrite_groups(CcGraph *g, int node, int64_t groups) {
-    const CcNode n = g->node.at[node];
-    const int first = n.op == CC_OP_group_norm;
-    CcOperand x = *cc_graph_operand(g, &n, 0), weight = *cc_graph_operand(g, &n, 1 + first),
-              bias = *cc_graph_operand(g, &n, 2 + first);
+static void rewrite_groups(CcGraph *g, int node, const CcIn_group_norm *in) {
+    const int64_t groups = in->groups.i;
+    CcOperand x = in->x;
     const CcType t = groups ? split(&g->val.at[x.value].type, groups) : g->val.at[x.value].type;
     if (groups) x.value = cc_views_window(g, x.value, &t);
-    const CcOperand dims = {.kind = CC_IN_INT, .i = (INT64_C(1) << (t.ndim - 2)) - 1};
-    weight = see_vector(g, weight, t.ndim, groups);
-    bias = see_vector(g, bias, t.ndim, groups);
-    const CcOperand in[] = {x, dims, weight, bias, *cc_graph_operand(g, &n, 3 + first)};
-    cc_edit_rewrite(g, node, CC_OP_layer_norm, in, CC_COUNT(in));
+    const CcOperand weight = see_vector(g, in->weight, t.ndim, groups), bias = see_vector(g, in->bias, t.ndim, groups);
+    cc_edit_make(g, node, layer_norm, .x = x, .dims = int_of((INT64_C(1) << (t.ndim - 2)) - 1), .weight = weight,
+                 .bias = bias, .eps = in->eps);
     if (groups) see_result(g, node, groups);
 }
 
-/* A pointwise node that reads what is a window now: value -> window in `seen`, 0: as it was. */
-static bool goes_on(const CcGraph *g, const CcNode *n, const int *seen, int n_seen, int64_t *groups) {
+/* A pointwise node that reads a value that is now a window. seen: value -> the value it is a window of; 0:
+ * unchanged. */
+static bool reads_windows(const CcGraph *g, const CcNode *n, const int *seen, int n_seen, int64_t *groups) {
     const CcExpr *e = cc_op_expr(g, n);
     if (cc_op_info((CcOpId)n->op)->kind != CC_K_POINTWISE || n->n_out != 1 || n->flags || !e || cc_expr_counts(e))
         return false;
@@ -177,15 +164,18 @@ static void rewrite_reader(CcGraph *g, int node, const int *seen, int n_seen, in
     see_result(g, node, groups);
 }
 
-/* Does a back-end take node i so? Then seen[value] is set where its result is another one; else it is as it was. */
+/* Does a back-end take the rewritten node i? If so, sets seen[value] where its result changed; else undoes the
+ * rewrite. */
 static bool try_node(CcGraph *g, int i, const CcGroupRules *rules, int *seen, int n_seen) {
+    CcIn_group_norm in = {.groups = int_of(0)};
     int64_t groups = 0;
     const int result = g->node.at[i].out0;
-    const bool reader = seen && goes_on(g, &g->node.at[i], seen, n_seen, &groups);
-    if (!reader && !good_groups(g, &g->node.at[i], &groups)) return false;
+    const bool reader = seen && reads_windows(g, &g->node.at[i], seen, n_seen, &groups);
+    if (!reader && !good_groups(g, &g->node.at[i], &in)) return false;
     const CcEditMark mark = cc_edit_mark(g);
+    if (!reader) groups = in.groups.i;
     if (reader) rewrite_reader(g, i, seen, n_seen, groups);
-    else rewrite_groups(g, i, groups);
+    else rewrite_groups(g, i, &in);
     const bool good = cc_group_keeps(g, i, mark, rules);
     if (good && groups && seen) seen[result] = g->node.at[i].out0;
     return good;
@@ -193,8 +183,9 @@ static bool try_node(CcGraph *g, int i, const CcGroupRules *rules, int *seen, in
 
 bool cc_norms_takes(CcGraph *g, int node, const CcGroupRules *rules) {
     const CcNode *n = &g->node.at[node];
+    CcIn_batch_norm in;
     if (cc_group_banned(g, node, rules)) return false;
-    if (good(g, n)) return !behind_conv(g, n, rules);
+    if (good(g, n, &in)) return !behind_conv(g, n, in.x.value, rules);
     const CcEditMark mark = cc_edit_mark(g);
     const bool taken = try_node(g, node, rules, NULL, 0);
     cc_edit_undo(g, mark);
@@ -206,8 +197,10 @@ void cc_norms_rewrite(CcGraph *g, const CcGroupRules *rules) {
     bool any = false;
     for (int i = 0; i < g->node.n; i++) {
         any = any || g->node.at[i].op == CC_OP_group_norm || g->node.at[i].op == CC_OP_instance_norm;
-        if (cc_group_banned(g, i, rules) || !good(g, &g->node.at[i]) || behind_conv(g, &g->node.at[i], rules)) continue;
-        rewrite(g, i);
+        const CcNode *n = &g->node.at[i];
+        CcIn_batch_norm in;
+        if (cc_group_banned(g, i, rules) || !good(g, n, &in) || behind_conv(g, n, in.x.value, rules)) continue;
+        rewrite(g, i, &in);
     }
     int *seen = any ? calloc((size_t)values + 1, sizeof *seen) : NULL;
     for (int i = 0; seen && i < g->node.n; i++)

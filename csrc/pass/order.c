@@ -1,4 +1,4 @@
-/* order: all passes, one after the other. In debug builds what each rewrite and each pass leaves is checked. */
+/* order: runs all passes in order. Debug builds verify the graph after each rewrite and each pass. */
 #include "pass.h"
 
 typedef struct Pass {
@@ -6,19 +6,19 @@ typedef struct Pass {
     void (*rewrite)(CcGraph *g, const CcGroupRules *rules);
 } Pass;
 
-/* csrc/README.md says what each does, and leaves to those behind it. */
+/* csrc/README.md says what each pass does, and what it leaves to later ones. */
 static const Pass PASS[] = {
     {"autocast", cc_autocast_rewrite},   {"pure", cc_pure_rewrite},     {"contract", cc_contract_rewrite},
     {"attend", cc_attend_rewrite},       {"expand", cc_expand_rewrite}, {"narrow", cc_narrow_rewrite},
     {"fold", cc_fold_rewrite},           {"norms", cc_norms_rewrite},   {"index", cc_index_rewrite},
     {"rearrange", cc_rearrange_rewrite}, {"into", cc_into_rewrite},     {"views", cc_views_rewrite},
-    {"turn", cc_turn_rewrite},           {"layout", cc_layout_rewrite},
+    {"transpose", cc_transpose_rewrite}, {"layout", cc_layout_rewrite}, {"resample", cc_resample_rewrite},
 };
 
 static int refuse(const char *name, int n, CcErr *err) {
     CcSbuf all = {0};
     for (int i = 0; i < CC_COUNT(PASS); i++) cc_sbuf_add(&all, " %s", PASS[i].name);
-    const int status = cc_err_set(err, CC_E_UNSUPPORTED, "there is no pass '%.*s'; there are%s", n, name, all.text);
+    const int status = cc_err_set(err, CC_E_UNSUPPORTED, "unknown pass '%.*s'; the passes are%s", n, name, all.text);
     cc_sbuf_free(&all);
     return status;
 }

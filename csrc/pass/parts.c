@@ -1,7 +1,7 @@
-/* parts: puts several nodes in the place of one (pass_int.h). */
+/* parts: replaces one node by several (pass_int.h). */
 #include "pass_int.h"
 
-CcOperand cc_parts_add(Parts *p, CcOpId op, int result, const CcType *type, int n_in, ...) {
+CcOperand cc_parts_add_in(Parts *p, CcOpId op, int result, const CcType *type, const CcOperand *in, int n_in) {
     CcGraph *g = p->g;
     if (result < 0) {
         cc_vec_push(&g->val, (CcVal){.type = *type, .narrowed = true, .hidden = true});
@@ -14,15 +14,17 @@ CcOperand cc_parts_add(Parts *p, CcOpId op, int result, const CcType *type, int 
     n.out0 = result;
     n.n_out = 1;
     n.rewritten = true;
-    va_list in;
-    va_start(in, n_in);
-    for (int i = 0; i < n_in; i++) cc_vec_push(&g->operand, va_arg(in, CcOperand));
-    va_end(in);
+    for (int i = 0; i < n_in; i++) cc_vec_push(&g->operand, in[i]);
     const int node = cc_edit_insert(g, p->at, &n);
     cc_edit_val(g, result)->def = node;
     cc_edit_val(g, cc_graph_base(g, result))->def = node;
     p->n++;
     return value_of(result);
+}
+
+CcOperand cc_parts_make_in(Parts *p, CcOpId op, int result, const CcType *type, const void *in) {
+    CcOperand out[CC_OPERANDS_MAX];
+    return cc_parts_add_in(p, op, result, type, out, cc_operands_write(op, in, out));
 }
 
 CcType cc_parts_with_dim(const CcType *t, int dim) {
@@ -46,7 +48,7 @@ CcType cc_parts_without_dim(const CcType *t, int dim) {
     return out;
 }
 
-/* A tensor comes first, there are few results, and what it writes is known. */
+/* The first operand is a tensor, there are few results, and the writes are known. */
 static bool has_form(const CcGraph *g, const CcNode *n, const CcGroupRules *rules, const PartsRules *own) {
     const CcOperand *x = n->n_in ? cc_graph_operand(g, n, 0) : NULL;
     if (!x || x->kind != CC_IN_VALUE || g->val.at[x->value].type.ndim < 0) return false;
@@ -58,7 +60,7 @@ static bool may_be(const CcGraph *g, int i, const CcGroupRules *rules, const Par
     return own->may_be(g, n, rules) && !cc_group_banned(g, i, rules) && has_form(g, n, rules, own);
 }
 
-/* Node i is several, where back-ends take them all. */
+/* Replaces node i by its parts if back-ends take all of them. */
 static void try_node(CcGraph *g, int i, const CcGroupRules *rules, const PartsRules *own, const int *uses) {
     const CcEditMark mark = cc_edit_mark(g);
     Parts p = {.g = g, .whole = g->node.at[i], .at = i, .first = g->node.n, .rules = rules};

@@ -1,163 +1,208 @@
-/* pass: from a graph to groups of nodes, one group a step of the plan. Assumes a graph that
- * cc_graph_check accepts; changes nothing in it. What a back-end can take is asked through
- * CcGroupRules, so this layer knows no back-end. */
+/* pass: from a graph to groups of nodes, one group per step of the plan. Assumes a graph that cc_graph_check
+ * accepts. Back-ends answer through CcGroupRules what they can take, so this layer knows no back-end. */
 #ifndef CC_PASS_H
 #define CC_PASS_H
 
 #include "../ir/ir.h"
 
-/* live[node] of g->node.n entries: what outputs and effects need. */
+/* live[node], g->node.n entries: set for what outputs and effects need. */
 void cc_dce_mark(const CcGraph *g, bool *live);
-/* uses[value], 0 before: operands of live nodes that read it, or a window of it. */
+/* uses[value], zeroed by the caller: number of operands of live nodes that read the value or a window of it. */
 void cc_dce_uses(const CcGraph *g, const bool *live, int *uses);
 
-/* readers.c: node[begin[v]] .. node[begin[v + 1] - 1] read value v, in program order; one that does so twice, twice. */
+/* readers.c: node[begin[v]] .. node[begin[v + 1] - 1] read value v, in program order; a node that reads v twice
+ * appears twice. */
 typedef struct CcReaders {
     int *begin, *node;
 } CcReaders;
-bool cc_readers_find(const CcGraph *g, CcReaders *out); /* false: no memory; nothing is held */
+bool cc_readers_find(const CcGraph *g, CcReaders *out); /* false: out of memory; nothing to free */
 void cc_readers_free(CcReaders *r);
 
-/* Questions to the back-ends; NULL = never. */
+/* Questions to the back-ends; a NULL function answers "never". */
 typedef struct CcGroupRules {
     CcDtype deflt;      /* torch's default dtype, CC_DT_OTHER when unknown */
-    const bool *banned; /* [CcNode.origin]: only the host may take it; may be NULL */
-    const bool *apart;  /* [CcNode.origin]: it is no post-op; may be NULL */
+    const bool *banned; /* [CcNode.origin]: only the host may run it; may be NULL */
+    const bool *apart;  /* [CcNode.origin]: may not be a post-op; may be NULL */
     bool (*loop)(const CcGraph *g, int node, CcDtype deflt);
     bool (*prim)(const CcGraph *g, int node);
-    /* May `node` become the next post-op of the library's op and post-ops chain[0..n)? */
+    /* May `node` become the next post-op of the library call chain[0] with post-ops chain[1..n)? */
     bool (*post)(const CcGraph *g, const int *chain, int n, int node);
-    bool gathers;  /* a load at any place is as good as one at the next: a GPU */
-    bool into;     /* kernels may write memory that was there before */
-    bool scatters; /* writes at indices are kernels (pass/writes.c) */
-    bool ordered;  /* and so that the same is left there each time */
-    bool asserts;  /* an index that is wrong stops the kernel, as it stops eager's: eager is not asked again */
-    /* torch's convolutions leave their results with channels innermost if what they read lies so (cuDNN) */
+    bool gathers;  /* GPU: a load from any address costs as much as one from the next address */
+    bool into;     /* kernels may write memory that existed before the graph */
+    bool scatters; /* kernels do writes at indices (pass/writes.c) */
+    bool ordered;  /* kernels that write at indices must be deterministic */
+    bool asserts;  /* a wrong index stops the kernel, as in eager; no fallback to eager */
+    /* torch's convolutions give a channels-last result for a channels-last operand (cuDNN) */
     bool follows;
-    unsigned skipped; /* passes that are left out, a bit each (order.c) */
-    int gelu;         /* which gelu of f32 torch's library has (ops.def); 0: torch does not ask it */
-    bool (*gains_turned)(const CcGraph *g, int node); /* is this product faster with its result turned? */
+    unsigned skipped; /* passes to skip, as bits (order.c) */
+    /* the variant of f32 gelu that torch's library computes (ops.def); 0: torch does not call a library */
+    int gelu;
+    bool (*gains_transposed)(const CcGraph *g, int node); /* is this product faster with its result transposed? */
 } CcGroupRules;
 /* Will this node be a kernel or a library call, or part of one? */
 bool cc_group_takes(const CcGraph *g, int node, const CcGroupRules *rules);
-/* Of a node that was just rewritten: if not, all since the mark is undone. */
+/* For a node that was just rewritten: if no back-end takes it, undoes everything since the mark. */
 bool cc_group_keeps(CcGraph *g, int node, CcEditMark mark, const CcGroupRules *rules);
 bool cc_group_apart(const CcGraph *g, int node, const CcGroupRules *rules);
 bool cc_group_banned(const CcGraph *g, int node, const CcGroupRules *rules);
 
-/* order.c: rewriting passes change the graph in place (ir/edit.c). cc_graph_check does not know what they make (windows,
- * other strides); cc_graph_check_rewritten does. */
+/* order.c: rewriting passes change the graph in place (ir/edit.c). Their graphs have windows and changed strides,
+ * which cc_graph_check rejects; cc_graph_check_rewritten accepts them. */
 void cc_order_rewrite(CcGraph *g, const CcGroupRules *rules);
-/* For CcGroupRules.skipped, of names with ',' between them (CCOMPILE_SKIP_PASSES). *err is set where there is none such. */
+/* Parses CCOMPILE_SKIP_PASSES, names separated by ',', for CcGroupRules.skipped. Sets *err for an unknown name. */
 unsigned cc_order_skipped(const char *names, CcErr *err);
-void cc_autocast_rewrite(CcGraph *g, const CcGroupRules *rules); /* autocast's casts are nodes */
-void cc_pure_rewrite(CcGraph *g, const CcGroupRules *rules);     /* in-place ops on the graph's own are pure */
-/* Does this node write its first operand, and nothing else? Then: does the op with a result of its own give what it
- * leaves there? */
+void cc_autocast_rewrite(CcGraph *g, const CcGroupRules *rules); /* makes autocast's casts nodes */
+void cc_pure_rewrite(CcGraph *g, const CcGroupRules *rules);     /* makes in-place ops on the graph's own memory pure */
+/* cc_pure_is_write: does this node write its first operand, and nothing else? cc_pure_writes_same: would the
+ * out-of-place op give what such a node leaves there? */
 bool cc_pure_is_write(const CcGraph *g, const CcNode *n);
 bool cc_pure_writes_same(const CcGraph *g, const CcNode *n);
-/* Does this node put the view just where it comes from? */
+/* Does this node put the view back where it comes from? */
 bool cc_pure_puts_back(const CcGraph *g, int node, int value, int view);
-/* einsum and its like are products */
+/* turns einsum and the like into products */
 void cc_contract_rewrite(CcGraph *g, const CcGroupRules *rules);
-/* an einsum of one tensor that sums nothing up */
+/* is this an einsum of one tensor that sums nothing? */
 bool cc_contract_is_view(const CcGraph *g, const CcNode *n);
-/* attention that is written out is one node */
+/* merges spelled-out attention into one node */
 void cc_attend_rewrite(CcGraph *g, const CcGroupRules *rules);
-/* losses, max with indices: several nodes */
+/* splits losses, max with indices ... into several nodes */
 void cc_expand_rewrite(CcGraph *g, const CcGroupRules *rules);
-/* only the part that a later select keeps */
+/* computes only the part that a later select keeps */
 void cc_narrow_rewrite(CcGraph *g, const CcGroupRules *rules);
-/* convolutions do the padding before them */
+/* folds padding into convolutions */
 void cc_fold_rewrite(CcGraph *g, const CcGroupRules *rules);
-void cc_norms_rewrite(CcGraph *g, const CcGroupRules *rules); /* batch norm is pointwise */
-/* Will this node be rewritten there, and be a kernel then? (It is tried, and undone.) */
+void cc_norms_rewrite(CcGraph *g, const CcGroupRules *rules); /* makes batch norm pointwise */
+/* Would cc_norms_rewrite turn this node into a kernel? (Tries the rewrite and undoes it.) */
 bool cc_norms_takes(CcGraph *g, int node, const CcGroupRules *rules);
-void cc_index_rewrite(CcGraph *g, const CcGroupRules *rules); /* reads at indices are pointwise */
-/* what moves and repeats elements is a copy */
+void cc_index_rewrite(CcGraph *g, const CcGroupRules *rules); /* makes reads at indices pointwise */
+/* makes copies of ops that move or repeat elements */
 void cc_rearrange_rewrite(CcGraph *g, const CcGroupRules *rules);
-/* writes to what is not the graph's own are kernels */
+/* makes kernels of writes to memory that is not the graph's own */
 void cc_into_rewrite(CcGraph *g, const CcGroupRules *rules);
-bool cc_into_is(const CcGraph *g, const CcNode *n); /* such a node: its result is the memory that it writes */
-/* alone[node]: such a node, a kernel that always works, and no other node of the graph names the memory. */
-void cc_into_alone(const CcGraph *g, bool *alone);
-bool cc_into_apart(const CcType *t);                          /* has each element memory of its own? */
-void cc_views_rewrite(CcGraph *g, const CcGroupRules *rules); /* views are windows */
-void cc_turn_rewrite(CcGraph *g, const CcGroupRules *rules);  /* products column by column */
-/* channels innermost between convolutions */
+/* a node rewritten by that pass: its result is the memory that it writes */
+bool cc_into_is_write(const CcGraph *g, const CcNode *n);
+/* alone[node]: such a node, if it is a kernel that can't fail and no other node of the graph names the memory. */
+void cc_into_exclusive(const CcGraph *g, bool *alone);
+bool cc_into_non_overlapping(const CcType *t);                    /* does no element share memory with another? */
+void cc_views_rewrite(CcGraph *g, const CcGroupRules *rules);     /* makes windows of views */
+void cc_transpose_rewrite(CcGraph *g, const CcGroupRules *rules); /* stores results of products column by column */
+/* keeps values between convolutions channels-last */
 void cc_layout_rewrite(CcGraph *g, const CcGroupRules *rules);
-/* Is this a convolution of torch's whose operand and result may have channels innermost (rules->follows)? */
+/* splits interpolation into one node per dim */
+void cc_resample_rewrite(CcGraph *g, const CcGroupRules *rules);
+/* Is this one of torch's convolutions, whose operand and result may be channels-last (rules->follows)? */
 bool cc_layout_follows(const CcGraph *g, int node, const CcGroupRules *rules);
-bool cc_turned(const CcVal *v);
-/* Autocast has cast the operands of this pointwise node, which are still as they were (autocast.c). */
+bool cc_transposed(const CcVal *v);
+/* Has autocast cast the operands of this pointwise node? The graph still has the uncast ones (autocast.c). */
 bool cc_autocast_mixes(const CcGraph *g, const CcNode *n);
-/* May a node that checks indices be a kernel here (index.c)? */
+/* May a node that checks indices be a kernel at this position (index.c)? */
 bool cc_index_may(const CcGraph *g, int node);
-/* A new value: the memory of another one, seen as this type (of its dtype). -> its number */
+/* A new value: a window of `value` with this type (and the same dtype). -> its number */
 int cc_views_window(CcGraph *g, int value, const CcType *type);
 
-/* Elements from the first one of a view's operand to its own first one. False: not known. */
+/* Elements between the first element of a view's operand and of the view. False: unknown. */
 bool cc_views_offset(const CcGraph *g, const CcNode *view, int64_t *offset);
 
-/* reach.c: which elements of tensor x an op names, as a nest. Steps are in elements. */
+/* reach.c: the elements of tensor x that an op reads or writes, as a nest. Strides count elements. */
 typedef struct CcReachIndex {
     int value;
-    bool ends, mask;   /* may count from the end; bools that say which elements, and no index */
-    int64_t count, by; /* of x's elements: indices there are, elements from one to the next */
+    bool ends, mask;   /* ends: negative indices count from the end. mask: bools that select elements, not indices */
+    int64_t count, by; /* in x: number of valid indices, elements from one index to the next */
     int64_t step[CC_MAX_DIMS];
 } CcReachIndex;
 typedef struct CcReach {
-    CcType space;   /* sizes, and x's strides: 0 where an index says it */
-    int64_t offset; /* of x's first element */
+    CcType space;   /* sizes, and x's strides; stride 0 where an index determines the position */
+    int64_t offset; /* x's first element */
     int n;
     CcReachIndex index[CC_MAX_DIMS];
 } CcReach;
-/* False: not known of this node. `x`: the type of what is read at indices, or written. */
+/* False: the op is not understood. `x`: the type of the tensor that is indexed or written. */
 bool cc_reach_read(const CcGraph *g, const CcNode *n, const CcType *x, CcReach *out);
 
-/* window.c: of a pool, for each dim that it has windows in: the last ones. */
+/* How a written element combines with the old one, numbered as in scatter and put_at (ops.def). If several elements go
+ * to one position, SET keeps any one of them. */
+typedef enum CcPutHow { CC_PUT_SET, CC_PUT_SUM, CC_PUT_PROD, CC_PUT_MEAN, CC_PUT_MAX, CC_PUT_MIN } CcPutHow;
+
+/* store.c: what an op writes to the elements that cc_reach_read() finds. False: it does not write, or is not
+ * understood. */
+typedef struct CcStore {
+    CcOperand source; /* a tensor, or one number for all elements */
+    CcPutHow how;
+    bool fresh;   /* x's own elements do not take part */
+    bool sorted;  /* eager sums in a defined order */
+    double scale; /* factor of the source */
+} CcStore;
+bool cc_store_read(const CcGraph *g, const CcNode *n, CcStore *out);
+
+/* pieces.c: the parts that joins, padding and rolling consist of. */
+enum { CC_PIECES_MAX = 64 };
+typedef struct CcPiece {
+    int64_t begin, end; /* range in the result's dim */
+    int64_t from;       /* first element in the operand's dim */
+    int step;           /* 1, 0, -1 */
+    int operand;        /* -1: the constant */
+} CcPiece;
+typedef struct CcCut {
+    int dim, n;
+    CcPiece *piece;
+} CcCut;
+typedef struct CcPieces {
+    int n, n_piece;
+    CcCut cut[CC_MAX_DIMS]; /* at most one per dim */
+    CcPiece piece[CC_PIECES_MAX];
+    bool flat;      /* the only dim is all elements, flattened */
+    CcOperand fill; /* the constant */
+} CcPieces;
+bool cc_pieces_read(const CcGraph *g, const CcNode *n, CcPieces *p); /* false: the op is not understood */
+/* The type of an operand in the result's dims: those of `stack` get the new dim. */
+bool cc_pieces_type(const CcGraph *g, const CcNode *n, int operand, int dim, CcType *t);
+/* Parts of the result that consist of elements of one operand, or of the constant; 0: there are no such parts. */
+int cc_pieces_boxes(const CcPieces *p);
+
+/* window.c: the windows of a pool, one entry per spatial dim; spatial dims are the last ones. */
 enum { CC_WINDOW_DIMS = 3 };
 typedef struct CcWindow {
     int64_t kernel, stride, padding, dilation;
-    bool adaptive, count_padding; /* adaptive: nothing else is known */
+    bool adaptive, count_padding; /* adaptive: no other field is set */
 } CcWindow;
-bool cc_window_greatest(const CcNode *n); /* the greatest, or where it stands; else the mean */
-/* -> how many dims; 0: not known. divisor: 0: the number of elements */
+bool cc_window_is_max(const CcNode *n); /* a max pool or its indices; else an average pool */
+/* -> number of dims; 0: not understood. divisor 0: divide by the number of elements */
 int cc_window_read(const CcGraph *g, const CcNode *n, CcWindow *w, int64_t *divisor);
-int64_t cc_window_widest(const CcWindow *w, int64_t in, int64_t out, int64_t *narrowest); /* elements */
-/* Are all windows of one size, and inside of x? Tells an adaptive one's. */
+/* max size of a window, in elements */
+int64_t cc_window_widest(const CcWindow *w, int64_t in, int64_t out, int64_t *narrowest);
+/* Do all windows have one size and lie inside x? Fills the size of an adaptive pool's windows. */
 bool cc_window_inside(CcWindow *w, int64_t in, int64_t out);
 
-/* space.c: the common loop of reductions and pointwise nodes. */
+/* space.c: the loop nest that reductions and pointwise nodes share. */
 typedef struct CcSpace {
-    CcType shape;     /* ndim < 0: none */
-    unsigned reduced; /* dims, a bit each, bit 0 is the last one */
+    CcType shape;     /* ndim < 0: there is none */
+    unsigned reduced; /* reduced dims as bits; bit 0 is the last dim */
 } CcSpace;
-typedef enum CcLevel { CC_LEVEL_NONE, CC_LEVEL_FULL, CC_LEVEL_KEPT, CC_LEVEL_DROPPED } CcLevel;
+typedef enum CcSpaceLevel { CC_LEVEL_NONE, CC_LEVEL_FULL, CC_LEVEL_KEPT, CC_LEVEL_DROPPED } CcSpaceLevel;
 bool cc_space_reduces(const CcGraph *g, const CcNode *n);
-CcSpace cc_space_of(const CcGraph *g, const CcNode *n); /* of this node alone */
+CcSpace cc_space_of(const CcGraph *g, const CcNode *n); /* for this node alone */
 bool cc_space_reduced(const CcSpace *f, int dim);
 int64_t cc_space_rows(const CcSpace *f);
-bool cc_space_few_rows(const CcSpace *f); /* a loop over them in one thread leaves the others idle */
+bool cc_space_few_rows(const CcSpace *f); /* one thread would do all rows while the others idle */
 int cc_space_own_dim(const CcSpace *f, const CcType *t, bool dropped, int d);
-CcLevel cc_space_level(const CcSpace *f, const CcType *t);
-CcLevel cc_space_node(const CcSpace *f, const CcGraph *g, const CcNode *n);
+CcSpaceLevel cc_space_level(const CcSpace *f, const CcType *t);
+CcSpaceLevel cc_space_node(const CcSpace *f, const CcGraph *g, const CcNode *n);
 /* May `reader` read a value that the same loop makes? */
 bool cc_space_meets(const CcSpace *f, const CcGraph *g, const CcNode *reader, int value);
 
 typedef struct CcGroup {
     enum { CC_G_HOST, CC_G_LOOP, CC_G_PRIM } kind;
-    /* in program order; of a prim the first is the library's op, the others are its post-ops */
+    /* in program order; for a prim, the library op first, then its post-ops */
     int *node;
     int n;
 } CcGroup;
 
 typedef struct CcGroups {
-    CcGroup *at; /* in the order of execution */
+    CcGroup *at; /* in execution order */
     int n;
 } CcGroups;
 
-/* All of *out lies in the arena. -1: out of memory. */
+/* The arena holds all of *out. -1: out of memory. */
 CC_MUST int cc_group_build(const CcGraph *g, const bool *live, const CcGroupRules *rules, CcArena *arena, CcGroups *out,
                            CcErr *err);
 

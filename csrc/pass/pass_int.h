@@ -1,6 +1,6 @@
-/* pass_int: for passes that make several nodes of one (expand.c, contract.c). What they put in its place are its parts;
- * values keep their numbers, nodes do not (CcNode.origin), and what lies between the parts is hidden from the host.
- * Where a back-end refuses a part, the whole op is the host's. */
+/* pass_int: for passes that replace one node by several (expand.c, contract.c), its parts. Values keep their
+ * numbers, nodes do not (CcNode.origin), and the host does not know the intermediates. If a back-end refuses a part,
+ * the host runs the whole op. */
 #ifndef CC_PASS_INT_H
 #define CC_PASS_INT_H
 
@@ -8,15 +8,16 @@
 
 typedef struct Parts {
     CcGraph *g;
-    CcNode whole; /* what they stand for */
-    int at;       /* where it stands */
-    int first, n; /* the parts' numbers begin here */
+    CcNode whole; /* the node that the parts replace */
+    int at;       /* its position */
+    int first, n; /* number of the first part */
     const CcGroupRules *rules;
 } Parts;
 
 static inline CcOperand value_of(int v) { return (CcOperand){.kind = CC_IN_VALUE, .value = v}; }
 static inline CcOperand int_of(int64_t i) { return (CcOperand){.kind = CC_IN_INT, .i = i}; }
 static inline CcOperand float_of(double f) { return (CcOperand){.kind = CC_IN_FLOAT, .f = f}; }
+static inline double number_of(const CcOperand *o) { return o->kind == CC_IN_FLOAT ? o->f : (double)o->i; }
 static inline CcOperand none(void) { return (CcOperand){.kind = CC_IN_NONE}; }
 
 static inline CcOperand operand(const Parts *p, int i) { return *cc_graph_operand(p->g, &p->whole, i); }
@@ -25,46 +26,59 @@ static inline CcOperand window(Parts *p, CcOperand o, CcType type) {
     return value_of(cc_views_window(p->g, o.value, &type));
 }
 
-/* The next part. It makes `result` (which may be a window of what the whole makes), or if that is negative a new value
- * of this type. -> its result */
-CcOperand cc_parts_add(Parts *p, CcOpId op, int result, const CcType *type, int n_in, ...);
+/* Adds a part: an op with these operands, for rows with an expression. It makes `result` (which may be a window of a
+ * result of the whole), or, if that is negative, a new value of this type. -> its result */
+#define cc_parts_add(p, op, result, type, ...)                                                                         \
+    cc_parts_add_in(p, op, result, type, (const CcOperand[]){__VA_ARGS__},                                             \
+                    (int)(sizeof((const CcOperand[]){__VA_ARGS__}) / sizeof(CcOperand)))
+CcOperand cc_parts_add_in(Parts *p, CcOpId op, int result, const CcType *type, const CcOperand *in, int n_in);
+/* The same for a row with operand names: cc_parts_make(p, linear, -1, &t, .x = x, .weight = w). */
+#define cc_parts_make(p, op, result, type, ...)                                                                        \
+    cc_parts_make_in(p, CC_OP_##op, result, type, &(const CcIn_##op){__VA_ARGS__})
+CcOperand cc_parts_make_in(Parts *p, CcOpId op, int result, const CcType *type, const void *in);
 
-/* A dim of one element more, or one less. */
+/* Adds or removes a dim of size 1. */
 CcType cc_parts_with_dim(const CcType *t, int dim);
 CcType cc_parts_without_dim(const CcType *t, int dim);
 
-/* What expand.c makes of one kind of op. false: the host does it. */
+/* norms.c. A number for each channel of x, of x's dtype or, where that is half precision, f32; a missing operand passes. */
+bool cc_norms_of_channels(const CcGraph *g, CcOperand o, const CcType *x);
+/* A vector [C] as a window that broadcasts along x [N, C, ..] of `ndim` dims: [C, 1 ..]. */
+CcOperand cc_norms_see(CcGraph *g, CcOperand vector, int ndim);
+
+/* The rewrites of expand.c, one per kind of op. false: the host runs the op. */
 bool cc_losses_make(Parts *p);
 bool cc_layers_make(Parts *p, const bool *needed);
 bool cc_moments_make(Parts *p);
 bool cc_moments_groups(Parts *p);
 bool cc_writes_make(Parts *p);
-bool cc_writes_may(const CcGraph *g, const CcNode *n, const CcGroupRules *rules); /* is it worth a try? */
-/* writes.c, for into.c: a node that writes at indices, or to slices, what was there before is a kernel's. false: it is
- * as it was. */
+bool cc_writes_may(const CcGraph *g, const CcNode *n, const CcGroupRules *rules); /* is a rewrite worth trying? */
+/* writes.c, for into.c: turns a node that writes pre-existing memory at indices or slices into a kernel. false: the
+ * node is unchanged. */
 bool cc_writes_into(CcGraph *g, int node, const CcGroupRules *rules);
 
-/* equation.c: einsum's text. Labels are letters, and behind them, up to CC_LETTERS + CC_MAX_DIMS, what ellipses hide. */
+/* equation.c: einsum's text. Labels are letters and, after them, up to CC_LETTERS + CC_MAX_DIMS, the dims behind
+ * ellipses. */
 enum { CC_LETTERS = 52 };
-/* How many letters this part of an equation has, which ends before ',' or '-'; -1: torch would not take it. dots: has
- * it an ellipsis? */
+/* Number of letters in this part of an equation, which ends at ',' or '-'; -1: torch would reject it. dots: does it
+ * have an ellipsis? */
 int cc_equation_letters(const char *text, bool *dots);
-/* Labels of a part of the equation for a tensor of this many dims, of which `hidden` stand behind the ellipsis. -> what
- * follows it */
+/* Labels of a part of the equation for a tensor of this many dims, `hidden` of them behind the ellipsis. -> the text
+ * after it */
 const char *cc_equation_labels(const char *text, int hidden, int *label);
-/* "->" left away: what the ellipses hide, then letters that stand once, in their order. */
+/* Without "->": the ellipses' dims, then letters that occur once, in order. */
 int cc_equation_implicit(const char *text, int hidden, int *label);
 
-enum { PARTS_RESULTS = 8 }; /* of a whole, at most */
+enum { PARTS_RESULTS = 8 }; /* max number of results of the whole */
 
 typedef struct PartsRules {
-    /* is it worth a try? */
+    /* is a rewrite worth trying? */
     bool (*may_be)(const CcGraph *g, const CcNode *n, const CcGroupRules *rules);
-    /* needed: by result of the whole */
+    /* needed: per result of the whole */
     bool (*make)(Parts *p, const bool *needed);
-    /* is this part rewritten once more, by another pass? */
+    /* will another pass rewrite this part? */
     bool (*later)(const CcNode *n);
-    /* may it have parts, though it writes? */
+    /* may it have parts although it writes? */
     bool (*writes)(const CcNode *n, const CcGroupRules *rules);
 } PartsRules;
 void cc_parts_rewrite(CcGraph *g, const CcGroupRules *rules, const PartsRules *own);

@@ -1,18 +1,18 @@
-/* pure: ops that write in place what the graph itself has made become ops with a result of their own.
+/* pure: in-place ops on memory that the graph made become ops with a result of their own.
  *
  *   %3 = conv(..)  relu_(%3)  %4 = max_pool(%3)      %9 = conv(..)  %3 = relu(%9)  %4 = max_pool(%3)
  *
- * The last version keeps the value's number, so the host finds there what it expects; earlier ones
- * are hidden from it. Nothing else may know the memory: up to there all that read the value are ops
- * whose results have memory of their own, and none of it is left to the host. Views of it may be read
- * before it is written again, and x[a:b] += y is an addition whose result is put into x. */
+ * The last version keeps the value's number, so the host finds it there; earlier ones are hidden from the host.
+ * Nothing else may know the memory: up to the last write, all readers are ops whose results have memory of their
+ * own, and none of them runs on the host. Views may be read before the next write, and x[a:b] += y becomes an
+ * addition whose result is put into x. */
 #include <limits.h>
 
 #include "pass_int.h"
 
 enum { MAX_STEPS = 8 };
 
-/* x[a:b] += y: a view, nodes that write it, and the one that puts it into what it is a view of. */
+/* x[a:b] += y: a view, nodes that write it, and the node that puts it back into its base. */
 typedef struct Part {
     int view, put, n;
     int write[MAX_STEPS];
@@ -21,10 +21,11 @@ typedef struct Part {
 typedef struct Pure {
     CcGraph *g;
     const CcGroupRules *rules;
-    int *write; /* nodes that write the value that is looked at */
+    int *write; /* nodes that write the current value */
     int n_write;
-    CC_VEC(Part) part; /* views of it that are written */
-    /* of the graph as given, which has so many values: what reads one that was not rewritten yet is what it was */
+    CC_VEC(Part) part; /* views of the value that are written */
+    /* readers in the given graph, whose number of values `readers` covers: valid for nodes that are not yet
+     * rewritten */
     CcReaders readers;
     int values;
 } Pure;
@@ -35,7 +36,7 @@ bool cc_pure_is_write(const CcGraph *g, const CcNode *n) {
            (cc_op_info((CcOpId)n->op)->kind == CC_K_POINTWISE || cc_op_info((CcOpId)n->op)->kind == CC_K_SCATTER);
 }
 
-/* Integers whose common dtype is theirs: no fraction is among them. */
+/* Integers with an integer common dtype: no operand is fractional. */
 static bool whole_numbers(const CcGraph *g, const CcNode *n, CcDtype dt) {
     const char kind = cc_dtype_info(dt)->kind;
     for (int i = 0; i < n->n_in; i++)
@@ -48,8 +49,8 @@ static bool truths(const CcOpInfo *info, const CcType *to) {
     return to->dtype == CC_DT_BOOL && (strcmp(info->promote, "int") == 0 || strcmp(info->promote, "test") == 0);
 }
 
-/* The pure op gives what the one in place leaves: numbers of one dtype, broadcast to the target. Of a scatter, and
- * where a mask says which elements are filled, that is so for all dtypes. */
+/* Does the pure op give what the in-place op leaves? True for numbers of one dtype, broadcast to the target; for
+ * scatters and masked fills, for all dtypes. */
 bool cc_pure_writes_same(const CcGraph *g, const CcNode *n) {
     const CcOpInfo *info = cc_op_info((CcOpId)n->op);
     const CcType *to = &g->val.at[g->operand.at[n->in0].value].type;
@@ -70,7 +71,7 @@ bool cc_pure_writes_same(const CcGraph *g, const CcNode *n) {
     return true;
 }
 
-/* Does this node leave the memory of what it reads to itself? */
+/* Do this node's results have memory of their own, apart from its operands? */
 static bool keeps_apart(const CcNode *n) {
     const CcOpKind kind = cc_op_info((CcOpId)n->op)->kind;
     return kind != CC_K_HOST && kind != CC_K_VIEW && n->n_out == 1 && !n->flags;
@@ -87,8 +88,8 @@ static bool is_view(const CcGraph *g, const CcNode *n) {
            g->operand.at[n->in0].kind == CC_IN_VALUE;
 }
 
-/* The last node that reads this view, or a view of it; INT_MAX: somebody else may. Nodes that write it are noted in
- * `part`. */
+/* The last node that reads this view, or a view of it; INT_MAX: unknown readers may exist. Nodes that write the view
+ * are added to `part`. */
 static int last_read(const Pure *p, int view, Part *part) {
     const CcGraph *g = p->g;
     int last = g->val.at[view].def, before = -1;
@@ -104,7 +105,7 @@ static int last_read(const Pure *p, int view, Part *part) {
             last = CC_MAX(last, last_read(p, n->out0, NULL));
             viewed = true;
         } else if (n->flags == CC_N_WRITES && n->n_out == 0 && g->operand.at[n->in0].value != view) {
-            continue; /* told by what it writes */
+            continue; /* counted where it is written */
         } else if (part && cc_pure_is_write(g, n) && cc_pure_writes_same(g, n) && part->n < MAX_STEPS) {
             part->write[part->n++] = i;
         } else if (!keeps_apart(n)) {
@@ -114,7 +115,7 @@ static int last_read(const Pure *p, int view, Part *part) {
     return viewed && part && part->n ? INT_MAX : last;
 }
 
-/* Does this node put the view just where it comes from? */
+/* Does this node put the view back where it comes from? */
 bool cc_pure_puts_back(const CcGraph *g, int node, int value, int view) {
     const CcNode *n = &g->node.at[node], *def = &g->node.at[g->val.at[view].def];
     const CcType *x = &g->val.at[value].type, *v = &g->val.at[view].type;
@@ -131,7 +132,7 @@ bool cc_pure_puts_back(const CcGraph *g, int node, int value, int view) {
     return true;
 }
 
-/* What a value is a view of. */
+/* The root of a chain of views. */
 static int root_of(const CcGraph *g, int value) {
     while (g->val.at[value].def >= 0 && is_view(g, &g->node.at[g->val.at[value].def]))
         value = g->operand.at[g->node.at[g->val.at[value].def].in0].value;
@@ -147,7 +148,7 @@ static bool untouched(const CcGraph *g, int value, int but, int from, int to) {
     return true;
 }
 
-/* May this view be a view of the version that there is when it is made? */
+/* May this view be a view of the version that exists when the view is made? */
 static bool view_passes(Pure *p, int node, int value) {
     const CcGraph *g = p->g;
     Part part = {.view = g->node.at[node].out0, .put = g->node.n};
@@ -168,7 +169,7 @@ static bool view_passes(Pure *p, int node, int value) {
     return true;
 }
 
-/* The writes to a value before anything else than ours learns of its memory. */
+/* The writes to a value before anything but the graph's own nodes can see its memory. */
 static void find_writes(Pure *p, int value) {
     const CcGraph *g = p->g;
     int before = -1;
@@ -180,13 +181,13 @@ static void find_writes(Pure *p, int value) {
         before = i;
         if (keeps_apart(n) || view_passes(p, i, value)) continue;
         if (!cc_pure_is_write(g, n)) return;
-        if (g->operand.at[n->in0].value != value) continue; /* reads it only */
+        if (g->operand.at[n->in0].value != value) continue; /* only reads it */
         if (!cc_pure_writes_same(g, n)) return;
         p->write[p->n_write++] = i;
     }
 }
 
-/* Reads of the value before node `end` (from `begin` on) are reads of `version`. */
+/* Redirects reads of the value by nodes [begin, end) to `version`. */
 static void rename_reads(CcGraph *g, int value, int version, int begin, int end) {
     for (int i = begin; i <= end; i++)
         for (int k = 0; k < g->node.at[i].n_in; k++) {
@@ -204,7 +205,7 @@ static void set_result(CcGraph *g, int node, int value) {
     cc_edit_val(g, value)->def = node;
 }
 
-/* copy_ and fill_ leave nothing of what there was. */
+/* copy_ and fill_ overwrite everything. */
 static void forget_target(CcGraph *g, int node) {
     const CcNode *n = &g->node.at[node];
     if (n->op != CC_OP_put || n->n_in != 2) return;
@@ -228,7 +229,7 @@ static void rewrite(CcGraph *g, int value, const int *write, int n_write) {
     for (int w = 0; w < n_write; w++) forget_target(g, write[w]);
 }
 
-/* What is written of a part is no view any more. */
+/* A part that is written is no longer a view. */
 static void rewrite_part(CcGraph *g, const Part *part) {
     rewrite(g, part->view, part->write, part->n);
     for (int w = 0; w < part->n; w++) {
@@ -244,7 +245,8 @@ static bool takes_all(const Pure *p, const int *node, int n) {
     return true;
 }
 
-/* Norms are pointwise ops and reductions later on. Where that fails after all the node is banned, and all begins anew. */
+/* Later passes make norms pointwise ops and reductions. If that fails in the end, the node is banned and compilation
+ * restarts. */
 static bool will_take(CcGraph *g, int node, const CcGroupRules *rules) {
     return cc_group_takes(g, node, rules) || cc_norms_takes(g, node, rules);
 }
@@ -270,7 +272,7 @@ static bool try_value(Pure *p, int value) {
     return good;
 }
 
-/* Writes that are left may keep an index behind them from being checked: so once more, as long as that helps. */
+/* Remaining writes may prevent checked indices after them: repeats as long as that makes progress. */
 static bool try_all(Pure *p, bool *done) {
     bool any = false;
     for (int v = 0; v < p->values; v++) {

@@ -1,14 +1,13 @@
-/* reach: which elements of a tensor an op reads or writes that names them by indices, slices or a mask. All such ops
- * become one form, the elements' space, in which the tensor has steps and each index has its own:
+/* reach: which elements of a tensor an op reads or writes by indices, slices or a mask. All such ops take one form:
+ * an iteration space, in which the tensor and each index have strides:
  *
- *   x [A, B, C] at x[:, index [K], 3]     ->     space [A, K], x: steps C * B, 0, from element 3 on; index: 0, 1, by C
+ *   x [A, B, C] at x[:, index [K], 3]     ->     space [A, K], x: strides C * B, 0, from element 3 on; index: 0, 1, by C
  *
- * Where the indices' dims stand in the space is torch's rule: at the place of the first one if they follow one another,
- * else in front. */
+ * Torch's rule places the dims of the indices in the space: at the first index if the indices are adjacent, else in
+ * front. */
 #include "pass.h"
 
-/* The tensor after slices, ints and new dims: `index` of a dim is the number of the index that stands there, -1:
- * none. */
+/* The tensor after slices, ints and new dims: `index` of a dim is the number of the index there; -1: none. */
 typedef struct View {
     int n;
     int64_t size[CC_MAX_DIMS], stride[CC_MAX_DIMS];
@@ -37,7 +36,7 @@ static bool add_index(const CcGraph *g, CcReach *r, const CcOperand *o, int64_t 
     return true;
 }
 
-/* The sizes that all indices have together. */
+/* The broadcast sizes of all indices. */
 static bool common_dims(const CcGraph *g, const CcReach *r, CcType *out) {
     out->ndim = 0;
     for (int k = 0; k < r->n; k++) out->ndim = CC_MAX(out->ndim, g->val.at[r->index[k].value].type.ndim);
@@ -93,7 +92,7 @@ static bool int_operand(const CcGraph *g, const CcNode *n, int i, int64_t *out) 
     return true;
 }
 
-/* A mask of dims [d, ..) of x: it stands in the space as these dims do. */
+/* A mask of dims [d, ..) of x: its dims are those of the space. */
 static bool add_mask(const CcGraph *g, CcReach *r, const CcType *x, int d, const CcOperand *o, View *v) {
     const CcType *t = &g->val.at[o->value].type;
     if (r->n || t->ndim < 1 || d + t->ndim > x->ndim) return false;
@@ -106,7 +105,7 @@ static bool add_mask(const CcGraph *g, CcReach *r, const CcType *x, int d, const
     return true;
 }
 
-/* A tensor in a key. -> dims of x that it takes; 0: it can't be taken */
+/* A tensor in a key. -> number of x's dims that it consumes; 0: not supported */
 static int add_tensor(const CcGraph *g, CcReach *r, const CcType *x, int d, const CcOperand *o, View *v) {
     if (o->kind != CC_IN_VALUE || d >= x->ndim || (r->n && r->index[0].mask)) return 0;
     const CcType *t = &g->val.at[o->value].type;
@@ -115,10 +114,10 @@ static int add_tensor(const CcGraph *g, CcReach *r, const CcType *x, int d, cons
     return t->ndim == 0 || push(v, x->size[d], x->stride[d], r->n - 1);
 }
 
-/* The parts of a key from operand `at` on, as cc_bind_getitem lists them. */
-static bool read_key(const CcGraph *g, const CcNode *n, int at, const CcType *x, CcReach *r) {
+/* The parts of a key, the trailing operands, as cc_bind_getitem lists them. */
+static bool read_key(const CcGraph *g, const CcNode *n, CcOperandRange key, const CcType *x, CcReach *r) {
     View v = {0};
-    int d = 0;
+    int d = 0, at = key.first;
     while (at < n->n_in) {
         int64_t code, a, length, step;
         if (!int_operand(g, n, at++, &code) || (code != CC_KEY_NEW && d >= x->ndim)) return false;
@@ -150,7 +149,7 @@ static bool read_key(const CcGraph *g, const CcNode *n, int at, const CcType *x,
     }
     for (; d < x->ndim; d++)
         if (!push(&v, x->size[d], x->stride[d], -1)) return false;
-    if (r->n && r->index[0].mask) { /* no dims of its own */
+    if (r->n && r->index[0].mask) { /* a mask adds no dims of its own */
         r->n = 0;
         const bool good = lay_out(g, &v, r);
         r->n = 1;
@@ -161,17 +160,20 @@ static bool read_key(const CcGraph *g, const CcNode *n, int at, const CcType *x,
 
 /* ------------------------------------------------------------------ ops with a dim */
 
-/* One index of any dims in the place of a dim. */
-static bool along(const CcGraph *g, const CcNode *n, int dim, int index, bool ends, const CcType *x, CcReach *r) {
+/* An index of any shape replaces one dim. */
+static bool along(const CcGraph *g, int dim, const CcOperand *index, bool ends, const CcType *x, CcReach *r) {
     View v = {0};
-    if (dim < 0 || dim >= x->ndim || index >= n->n_in || !push_all(&v, x)) return false;
-    if (!add_index(g, r, cc_graph_operand(g, n, index), x->size[dim], x->stride[dim], ends)) return false;
+    if (dim < 0 || !push_all(&v, x) || !add_index(g, r, index, x->size[dim], x->stride[dim], ends)) return false;
     v.index[dim] = 0;
-    const bool single = g->val.at[r->index[0].value].type.ndim == 0 && n->op != CC_OP_embedding;
-    if (!lay_out(g, &v, r)) return false;
-    if (!single) return true;
+    return lay_out(g, &v, r);
+}
+
+/* The same; a 0-dim index counts as having one element. */
+static bool along_kept(const CcGraph *g, int dim, const CcOperand *index, bool ends, const CcType *x, CcReach *r) {
+    if (!along(g, dim, index, ends, x, r)) return false;
+    if (g->val.at[r->index[0].value].type.ndim > 0) return true;
     if (r->space.ndim == CC_MAX_DIMS) return false;
-    for (int d = r->space.ndim++; d > dim; d--) { /* an index without dims is one of one */
+    for (int d = r->space.ndim++; d > dim; d--) {
         r->space.size[d] = r->space.size[d - 1];
         r->space.stride[d] = r->space.stride[d - 1];
     }
@@ -180,14 +182,10 @@ static bool along(const CcGraph *g, const CcNode *n, int dim, int index, bool en
     return true;
 }
 
-/* An index for each element: the space is the index's, broadcast to `shape` if there is one. */
-static bool by_element(const CcGraph *g, const CcNode *n, int dim, int index, const CcType *shape, const CcType *x,
-                       CcReach *r) {
-    /* which takes any index modulo the size (torch 2.13): eager does the others */
-    const bool ends = n->op == CC_OP_take_along;
-    if (dim < 0 || index >= n->n_in ||
-        !add_index(g, r, cc_graph_operand(g, n, index), x->size[dim], x->stride[dim], ends))
-        return false;
+/* One index per element: the space is the index's shape, broadcast to `shape` if given. */
+static bool by_element(const CcGraph *g, int dim, const CcOperand *index, bool ends, const CcType *shape,
+                       const CcType *x, CcReach *r) {
+    if (dim < 0 || !add_index(g, r, index, x->size[dim], x->stride[dim], ends)) return false;
     const CcType *t = &g->val.at[r->index[0].value].type;
     if (t->ndim != x->ndim) return false;
     r->space.ndim = x->ndim;
@@ -201,9 +199,9 @@ static bool by_element(const CcGraph *g, const CcNode *n, int dim, int index, co
     return true;
 }
 
-/* take: the elements in their order, whatever their dims. */
-static bool flat(const CcGraph *g, const CcNode *n, const CcType *x, CcReach *r) {
-    if (!cc_type_contiguous(x) || !add_index(g, r, cc_graph_operand(g, n, 1), cc_type_numel(x), 1, true)) return false;
+/* take: indexes the flattened elements. */
+static bool flat(const CcGraph *g, const CcOperand *index, const CcType *x, CcReach *r) {
+    if (!cc_type_contiguous(x) || !add_index(g, r, index, cc_type_numel(x), 1, true)) return false;
     const CcType *t = &g->val.at[r->index[0].value].type;
     r->space.ndim = t->ndim;
     for (int d = 0; d < t->ndim; d++) {
@@ -214,12 +212,12 @@ static bool flat(const CcGraph *g, const CcNode *n, const CcType *x, CcReach *r)
     return true;
 }
 
-/* index_put: tensors of the first dims; operands: x, tensors, value, does it add. */
-static bool leading(const CcGraph *g, const CcNode *n, const CcType *x, CcReach *r) {
+/* index_put: one tensor per leading dim. */
+static bool leading(const CcGraph *g, const CcNode *n, CcOperandRange indices, const CcType *x, CcReach *r) {
     View v = {0};
     int d = 0;
-    for (int i = 1; i + 2 < n->n_in; i++) {
-        const int dims = add_tensor(g, r, x, d, cc_graph_operand(g, n, i), &v);
+    for (int i = 0; i < indices.n; i++) {
+        const int dims = add_tensor(g, r, x, d, cc_graph_operand(g, n, indices.first + i), &v);
         if (dims == 0) return false;
         d += dims;
     }
@@ -234,13 +232,11 @@ static bool leading(const CcGraph *g, const CcNode *n, const CcType *x, CcReach 
 
 /* ------------------------------------------------------------------ parts without indices */
 
-/* Operands: x, part, dim, index. */
-static bool one_of(const CcGraph *g, const CcNode *n, const CcType *x, CcReach *r) {
+static bool one_of(const CcGraph *g, const CcIn_select_scatter *in, const CcType *x, CcReach *r) {
     View v = {0};
-    int64_t i;
-    const int dim = n->n_in == 4 ? cc_graph_dim(x, cc_graph_operand(g, n, 2)) : -1;
-    if (dim < 0 || !int_operand(g, n, 3, &i)) return false;
-    i += i < 0 ? x->size[dim] : 0;
+    const int dim = cc_graph_dim(x, &in->dim);
+    if (dim < 0) return false;
+    const int64_t i = in->index.i + (in->index.i < 0 ? x->size[dim] : 0);
     if (i < 0 || i >= x->size[dim]) return false;
     r->offset = i * x->stride[dim];
     for (int d = 0; d < x->ndim; d++)
@@ -248,22 +244,22 @@ static bool one_of(const CcGraph *g, const CcNode *n, const CcType *x, CcReach *
     return lay_out(g, &v, r);
 }
 
-/* An end of a slice that may count from the end, or be none. */
-static bool bound(const CcGraph *g, const CcNode *n, int i, int64_t size, int64_t none, int64_t *out) {
-    if (i < n->n_in && cc_graph_operand(g, n, i)->kind == CC_IN_NONE) *out = none;
-    else if (!int_operand(g, n, i, out)) return false;
+/* Start or end of a slice; may be negative or None. */
+static bool bound(const CcOperand *o, int64_t size, int64_t none, int64_t *out) {
+    if (o->kind != CC_IN_NONE && o->kind != CC_IN_INT) return false;
+    *out = o->kind == CC_IN_NONE ? none : o->i;
     if (*out < 0) *out += size;
     *out = CC_MAX(0, CC_MIN(*out, size));
     return true;
 }
 
-/* Operands: x, part, dim, start, end, step. */
-static bool slice_of(const CcGraph *g, const CcNode *n, const CcType *x, CcReach *r) {
+static bool slice_of(const CcGraph *g, const CcIn_slice_scatter *in, const CcType *x, CcReach *r) {
     View v = {0};
-    int64_t start, end, step;
-    const int dim = n->n_in == 6 ? cc_graph_dim(x, cc_graph_operand(g, n, 2)) : -1;
-    if (dim < 0 || !bound(g, n, 3, x->size[dim], 0, &start) || !bound(g, n, 4, x->size[dim], x->size[dim], &end) ||
-        !int_operand(g, n, 5, &step) || step < 1 || !push_all(&v, x))
+    int64_t start, end;
+    const int64_t step = in->step.i;
+    const int dim = cc_graph_dim(x, &in->dim);
+    if (dim < 0 || !bound(&in->start, x->size[dim], 0, &start) || !bound(&in->end, x->size[dim], x->size[dim], &end) ||
+        step < 1 || !push_all(&v, x))
         return false;
     v.size[dim] = end > start ? (end - start + step - 1) / step : 0;
     v.stride[dim] *= step;
@@ -271,12 +267,10 @@ static bool slice_of(const CcGraph *g, const CcNode *n, const CcType *x, CcReach
     return lay_out(g, &v, r);
 }
 
-/* Operands: x, part, offset, two dims. */
-static bool diagonal_of(const CcGraph *g, const CcNode *n, const CcType *x, CcReach *r) {
+static bool diagonal_of(const CcGraph *g, const CcIn_diagonal_scatter *in, const CcType *x, CcReach *r) {
     View v = {0};
-    int64_t offset;
-    if (n->n_in != 5 || !int_operand(g, n, 2, &offset)) return false;
-    const int a = cc_graph_dim(x, cc_graph_operand(g, n, 3)), b = cc_graph_dim(x, cc_graph_operand(g, n, 4));
+    const int64_t offset = in->offset.i;
+    const int a = cc_graph_dim(x, &in->dim1), b = cc_graph_dim(x, &in->dim2);
     if (a < 0 || b < 0 || a == b) return false;
     for (int d = 0; d < x->ndim; d++)
         if (d != a && d != b && !push(&v, x->size[d], x->stride[d], -1)) return false;
@@ -286,11 +280,10 @@ static bool diagonal_of(const CcGraph *g, const CcNode *n, const CcType *x, CcRe
     return push(&v, CC_MAX(0, size), x->stride[a] + x->stride[b], -1) && lay_out(g, &v, r);
 }
 
-/* A mask that is broadcast to x. */
-static bool masked(const CcGraph *g, const CcNode *n, const CcType *x, CcReach *r) {
-    const CcOperand *o = cc_graph_operand(g, n, 1);
-    const CcType *t = o->kind == CC_IN_VALUE ? &g->val.at[o->value].type : NULL;
-    if (!t || t->dtype != CC_DT_BOOL || t->ndim > x->ndim) return false;
+/* A mask, broadcast to x. */
+static bool masked(const CcGraph *g, const CcOperand *o, const CcType *x, CcReach *r) {
+    const CcType *t = &g->val.at[o->value].type;
+    if (t->dtype != CC_DT_BOOL || t->ndim > x->ndim) return false;
     r->n = 1;
     r->index[0] = (CcReachIndex){.value = o->value, .mask = true};
     for (int d = 0; d < x->ndim; d++) {
@@ -302,28 +295,50 @@ static bool masked(const CcGraph *g, const CcNode *n, const CcType *x, CcReach *
 }
 
 bool cc_reach_read(const CcGraph *g, const CcNode *n, const CcType *x, CcReach *r) {
+    union {
+        CcIn_embedding embedding;
+        CcIn_index_select index_select;
+        CcIn_index_add index_add;
+        CcIn_index_copy index_copy;
+        CcIn_index_fill index_fill;
+        CcIn_gather gather;
+        CcIn_scatter scatter;
+        CcIn_take_along take_along;
+        CcIn_take_flat take_flat;
+        CcIn_index index;
+        CcIn_put put;
+        CcIn_index_put index_put;
+        CcIn_select_scatter select_scatter;
+        CcIn_slice_scatter slice_scatter;
+        CcIn_diagonal_scatter diagonal_scatter;
+        CcIn_masked_scatter masked_scatter;
+    } in;
     *r = (CcReach){.space = *x};
-    if (x->ndim < 0 || n->n_in < 2) return false;
-    const int dim = cc_graph_dim(x, cc_graph_operand(g, n, 1));
+    if (x->ndim < 0) return false;
+#define READ(op) cc_in_##op(g, n, &in.op)
+#define DIM(op) cc_graph_dim(x, &in.op.dim)
     switch (n->op) {
-    case CC_OP_embedding: return x->ndim > 0 && along(g, n, 0, 1, false, x, r);
+    case CC_OP_embedding: return READ(embedding) && x->ndim > 0 && along(g, 0, &in.embedding.index, false, x, r);
     case CC_OP_index_select:
-    case CC_OP_index_add:
-    case CC_OP_index_copy: return along(g, n, dim, 2, false, x, r);
-    case CC_OP_index_fill: return along(g, n, dim, 2, true, x, r);
-    case CC_OP_gather:
-    case CC_OP_scatter: return by_element(g, n, dim, 2, NULL, x, r);
-    case CC_OP_take_along:
-        return n->n_in == 3 &&
-               by_element(g, n, cc_graph_dim(x, cc_graph_operand(g, n, 2)), 1, &g->val.at[n->out0].type, x, r);
-    case CC_OP_take_flat: return flat(g, n, x, r);
-    case CC_OP_index: return read_key(g, n, 1, x, r);
-    case CC_OP_put: return read_key(g, n, 2, x, r);
-    case CC_OP_index_put: return leading(g, n, x, r);
-    case CC_OP_select_scatter: return one_of(g, n, x, r);
-    case CC_OP_slice_scatter: return slice_of(g, n, x, r);
-    case CC_OP_diagonal_scatter: return diagonal_of(g, n, x, r);
-    case CC_OP_masked_scatter: return masked(g, n, x, r);
+        return READ(index_select) && along_kept(g, DIM(index_select), &in.index_select.index, false, x, r);
+    case CC_OP_index_add: return READ(index_add) && along_kept(g, DIM(index_add), &in.index_add.index, false, x, r);
+    case CC_OP_index_copy: return READ(index_copy) && along_kept(g, DIM(index_copy), &in.index_copy.index, false, x, r);
+    case CC_OP_index_fill: return READ(index_fill) && along_kept(g, DIM(index_fill), &in.index_fill.index, true, x, r);
+    case CC_OP_gather: return READ(gather) && by_element(g, DIM(gather), &in.gather.index, false, NULL, x, r);
+    case CC_OP_scatter: return READ(scatter) && by_element(g, DIM(scatter), &in.scatter.index, false, NULL, x, r);
+    case CC_OP_take_along: /* reads any index modulo the size (torch 2.13): eager runs the others */
+        return READ(take_along) &&
+               by_element(g, DIM(take_along), &in.take_along.index, true, &g->val.at[n->out0].type, x, r);
+    case CC_OP_take_flat: return READ(take_flat) && flat(g, &in.take_flat.index, x, r);
+    case CC_OP_index: return READ(index) && read_key(g, n, in.index.key, x, r);
+    case CC_OP_put: return READ(put) && read_key(g, n, in.put.key, x, r);
+    case CC_OP_index_put: return READ(index_put) && leading(g, n, in.index_put.indices, x, r);
+    case CC_OP_select_scatter: return READ(select_scatter) && one_of(g, &in.select_scatter, x, r);
+    case CC_OP_slice_scatter: return READ(slice_scatter) && slice_of(g, &in.slice_scatter, x, r);
+    case CC_OP_diagonal_scatter: return READ(diagonal_scatter) && diagonal_of(g, &in.diagonal_scatter, x, r);
+    case CC_OP_masked_scatter: return READ(masked_scatter) && masked(g, &in.masked_scatter.mask, x, r);
     default: return false;
     }
+#undef READ
+#undef DIM
 }

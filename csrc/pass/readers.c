@@ -1,4 +1,4 @@
-/* readers: the nodes that read each value, as lists. Of a graph as it is when a pass begins. */
+/* readers: lists the nodes that read each value, for the graph at the start of a pass. */
 #include "pass.h"
 
 bool cc_readers_find(const CcGraph *g, CcReaders *out) {
@@ -10,7 +10,7 @@ bool cc_readers_find(const CcGraph *g, CcReaders *out) {
         cc_readers_free(out);
         return false;
     }
-    int *begin = out->begin + 1; /* begin[v]: first how many, then where the next one of v goes */
+    int *begin = out->begin + 1; /* begin[v]: first the count of readers, then the slot of v's next reader */
     for (int i = 0; i < g->node.n; i++)
         for (int k = 0; k < g->node.at[i].n_in; k++) {
             const CcOperand *o = cc_graph_operand(g, &g->node.at[i], k);
@@ -26,7 +26,7 @@ bool cc_readers_find(const CcGraph *g, CcReaders *out) {
             const CcOperand *o = cc_graph_operand(g, &g->node.at[i], k);
             if (o->kind == CC_IN_VALUE) out->node[begin[o->value]++] = i;
         }
-    return true; /* begin[v] is where v's list ends now: begin of v + 1 in out->begin */
+    return true; /* begin[v] has moved to the end of v's list, which is the start of v + 1's list in out->begin */
 }
 
 void cc_readers_free(CcReaders *r) {

@@ -1,16 +1,17 @@
-/* rearrange: what only moves or repeats elements is a copy. Operand and result are seen in one shape, by windows:
+/* rearrange: turns ops that only move or repeat elements into copies. Windows give operand and result one common
+ * shape:
  *
  *   upsample_nearest by 2   x [N, C, H, 1, W, 1] of [N, C, H, W]   ->   result [N, C, H, 2, W, 2] of [N, C, 2 H, 2 W]
  *
- * A dim of the one that the other has in two is cut, one that is repeated does not move in the operand, one that is
- * turned round moves backwards. glu, diff, prelu and outer are expressions over such windows. */
-#include "pass.h"
+ * A dim that the other side has in two is split; a repeated dim has stride 0 in the operand, a flipped one a
+ * negative stride. glu, diff, prelu and outer are expressions over such windows. */
+#include "pass_int.h"
 
 typedef struct Axes {
     int n;
     bool good;
     int64_t size[CC_MAX_DIMS], from[CC_MAX_DIMS], to[CC_MAX_DIMS]; /* strides, in elements */
-    int64_t offset;                                                /* of the first element of the operand */
+    int64_t offset;                                                /* first element, in the operand */
 } Axes;
 
 static void axis(Axes *a, int64_t size, int64_t from, int64_t to) {
@@ -26,36 +27,32 @@ static void same(Axes *a, const CcType *x, const CcType *out, int d) {
     axis(a, x->size[d], x->stride[d], out->stride[d]);
 }
 
-static int64_t int_of(const CcGraph *g, const CcNode *n, int i) {
-    const CcOperand *o = i < n->n_in ? cc_graph_operand(g, n, i) : NULL;
-    return o && o->kind == CC_IN_INT ? o->i : -1;
-}
-
-/* Each index of the dim `times` times. */
+/* Repeats each index of the dim `times` times. */
 static void repeat_each(Axes *a, const CcType *x, const CcType *out, int d, int64_t times) {
     axis(a, x->size[d], x->stride[d], out->stride[d] * times);
     axis(a, times, 0, out->stride[d]);
 }
 
-/* By a power of two or 3, where eager's index, floor(i * (1 / times)) in float, is i / times. A scale that was given
- * has to be that number, as eager takes it instead. */
+/* Factors are powers of two or 3: there eager's index, floor(i * (1 / times)) in float, is i / times. Eager uses a
+ * given scale instead, so that must be the same number. */
 static void upsample(const CcGraph *g, const CcNode *n, const CcType *x, const CcType *out, Axes *a) {
+    CcIn_upsample_nearest in;
+    a->good = x->ndim >= 2 && cc_in_upsample_nearest(g, n, &in) && (in.factors.n == 0 || in.factors.n == x->ndim - 2);
     for (int d = 0; d < x->ndim && a->good; d++) {
-        const int64_t times = out->size[d] / CC_MAX(1, x->size[d]);
-        const CcOperand *scale = d >= 2 && n->n_in == x->ndim - 1 ? cc_graph_operand(g, n, d - 1) : NULL;
         if (d < 2) {
             same(a, x, out, d);
             continue;
         }
+        const int64_t times = out->size[d] / CC_MAX(1, x->size[d]);
+        const CcOperand *scale = in.factors.n ? cc_graph_operand(g, n, in.factors.first + d - 2) : NULL;
         a->good = times >= 1 && times * x->size[d] == out->size[d] && (times == 3 || (times & (times - 1)) == 0) &&
-                  (!scale || (scale->kind == CC_IN_FLOAT ? scale->f : (double)scale->i) == (double)times) &&
-                  (scale || n->n_in == 1);
+                  (!scale || number_of(scale) == (double)times);
         repeat_each(a, x, out, d, times);
     }
 }
 
-/* The many [.., C r r, H, W] and the large [.., C, H r, W r] of pixel_shuffle and pixel_unshuffle: strides ms and
- * ls. */
+/* pixel_shuffle and pixel_unshuffle: the side with many channels [.., C r r, H, W] has strides ms, the large image
+ * [.., C, H r, W r] strides ls. */
 static void pixels(const CcType *many, const int64_t *ms, const int64_t *ls, int64_t r, bool shuffle, Axes *a) {
     const int c = many->ndim - 3, h = c + 1, w = c + 2;
     const int64_t size[] = {many->size[c] / (r * r), many->size[h], r, many->size[w], r};
@@ -67,7 +64,8 @@ static void pixels(const CcType *many, const int64_t *ms, const int64_t *ls, int
 
 static void shuffle_pixels(const CcGraph *g, const CcNode *n, const CcType *x, const CcType *out, Axes *a) {
     const bool shuffle = n->op == CC_OP_pixel_shuffle;
-    const int64_t r = int_of(g, n, 1);
+    CcIn_pixel_shuffle in;
+    const int64_t r = cc_in_pixel_shuffle(g, n, &in) ? in.factor.i : 0;
     a->good = r >= 1 && x->ndim >= 3 && x->ndim == out->ndim;
     for (int d = 0; d < x->ndim - 3 && a->good; d++) same(a, x, out, d);
     if (a->good)
@@ -75,7 +73,8 @@ static void shuffle_pixels(const CcGraph *g, const CcNode *n, const CcType *x, c
 }
 
 static void shuffle_channels(const CcGraph *g, const CcNode *n, const CcType *x, const CcType *out, Axes *a) {
-    const int64_t groups = int_of(g, n, 1);
+    CcIn_channel_shuffle in;
+    const int64_t groups = cc_in_channel_shuffle(g, n, &in) ? in.groups.i : 0;
     a->good = groups >= 1 && x->ndim >= 2 && x->size[1] % groups == 0;
     for (int d = 0; d < x->ndim && a->good; d++) {
         if (d != 1) {
@@ -87,13 +86,15 @@ static void shuffle_channels(const CcGraph *g, const CcNode *n, const CcType *x,
     }
 }
 
-/* repeat: as many numbers as the result has dims; tile may leave leading ones away. */
+/* repeat: one number per dim of the result; tile may omit leading ones. */
 static void repeat(const CcGraph *g, const CcNode *n, const CcType *x, const CcType *out, Axes *a) {
-    const int fresh = out->ndim - x->ndim, given = n->n_in - 1;
-    a->good = fresh >= 0 && given <= out->ndim;
+    CcIn_repeat in;
+    const int fresh = out->ndim - x->ndim;
+    a->good = fresh >= 0 && cc_in_repeat(g, n, &in) && in.times.n <= out->ndim;
     for (int d = 0; d < out->ndim && a->good; d++) {
-        const int at = given - out->ndim + d;
-        const int64_t times = at < 0 ? 1 : int_of(g, n, 1 + at), size = d < fresh ? 1 : x->size[d - fresh];
+        const int at = in.times.n - out->ndim + d;
+        const CcOperand given = at < 0 ? int_of(1) : *cc_graph_operand(g, n, in.times.first + at);
+        const int64_t times = given.kind == CC_IN_INT ? given.i : 0, size = d < fresh ? 1 : x->size[d - fresh];
         a->good = times >= 1 && times * size == out->size[d];
         axis(a, times, 0, out->stride[d] * size);
         if (d >= fresh) axis(a, size, x->stride[d - fresh], out->stride[d]);
@@ -101,8 +102,11 @@ static void repeat(const CcGraph *g, const CcNode *n, const CcType *x, const CcT
 }
 
 static void interleave(const CcGraph *g, const CcNode *n, const CcType *x, const CcType *out, Axes *a) {
-    const int64_t times = int_of(g, n, 1);
-    const int dim = n->n_in == 3 ? cc_graph_dim(x, cc_graph_operand(g, n, 2)) : -1;
+    CcIn_repeat_interleave in;
+    a->good = cc_in_repeat_interleave(g, n, &in);
+    if (!a->good) return;
+    const int64_t times = in.times.i;
+    const int dim = cc_graph_dim(x, &in.dim);
     a->good = times >= 1 && dim >= 0 && x->ndim == out->ndim;
     for (int d = 0; d < x->ndim && a->good; d++) {
         if (d == dim) repeat_each(a, x, out, d, times);
@@ -111,40 +115,41 @@ static void interleave(const CcGraph *g, const CcNode *n, const CcType *x, const
 }
 
 static void flip(const CcGraph *g, const CcNode *n, const CcType *x, const CcType *out, Axes *a) {
-    unsigned turned = 0;
-    for (int i = 1; i < n->n_in; i++) {
-        const int d = cc_graph_dim(x, cc_graph_operand(g, n, i));
-        a->good = a->good && d >= 0;
-        if (d >= 0) turned |= 1u << d;
+    CcIn_flip in;
+    unsigned backwards = 0;
+    a->good = cc_in_flip(g, n, &in);
+    for (int i = 0; a->good && i < in.dims.n; i++) {
+        const int d = cc_graph_dim(x, cc_graph_operand(g, n, in.dims.first + i));
+        a->good = d >= 0;
+        if (d >= 0) backwards |= 1u << d;
     }
     for (int d = 0; d < x->ndim && a->good; d++) {
-        const bool round = turned >> d & 1;
-        axis(a, x->size[d], round ? -x->stride[d] : x->stride[d], out->stride[d]);
-        if (round) a->offset += (x->size[d] - 1) * x->stride[d];
+        const bool back = backwards >> d & 1;
+        axis(a, x->size[d], back ? -x->stride[d] : x->stride[d], out->stride[d]);
+        if (back) a->offset += (x->size[d] - 1) * x->stride[d];
     }
 }
 
 /* Windows of an image [N, C, H, W], or without N, side by side: [N, C * kernel, windows]. */
 static void unfold(const CcGraph *g, const CcNode *n, const CcType *x, const CcType *out, Axes *a) {
-    enum { KERNEL = 1, DILATION = 3, PADDING = 5, STRIDE = 7 };
+    CcIn_im2col in;
     const int h = x->ndim - 2, rows = out->ndim - 2;
     int64_t windows[2];
-    a->good = n->n_in == 9 && (x->ndim == 3 || x->ndim == 4) && out->ndim == x->ndim - 1;
-    for (int i = 0; i < 8 && a->good; i++) a->good = int_of(g, n, 1 + i) >= 0;
+    a->good = cc_in_im2col(g, n, &in) && (x->ndim == 3 || x->ndim == 4) && out->ndim == x->ndim - 1;
     for (int i = 0; i < 2 && a->good; i++) {
-        const int64_t reach = int_of(g, n, DILATION + i) * (int_of(g, n, KERNEL + i) - 1) + 1,
-                      by = int_of(g, n, STRIDE + i);
-        a->good = int_of(g, n, PADDING + i) == 0 && by > 0 && reach <= x->size[h + i];
+        const int64_t reach = in.dilation[i].i * (in.kernel[i].i - 1) + 1, by = in.stride[i].i;
+        a->good =
+            in.dilation[i].i >= 0 && in.kernel[i].i >= 0 && in.padding[i].i == 0 && by > 0 && reach <= x->size[h + i];
         windows[i] = a->good ? (x->size[h + i] - reach) / by + 1 : 0;
     }
     if (!a->good) return;
     if (x->ndim == 4) same(a, x, out, 0);
-    const int64_t kernel[] = {int_of(g, n, KERNEL), int_of(g, n, KERNEL + 1)};
+    const int64_t kernel[] = {in.kernel[0].i, in.kernel[1].i};
     axis(a, x->size[h - 1], x->stride[h - 1], out->stride[rows] * kernel[0] * kernel[1]);
     for (int i = 0; i < 2; i++)
-        axis(a, kernel[i], x->stride[h + i] * int_of(g, n, DILATION + i), out->stride[rows] * (i ? 1 : kernel[1]));
+        axis(a, kernel[i], x->stride[h + i] * in.dilation[i].i, out->stride[rows] * (i ? 1 : kernel[1]));
     for (int i = 0; i < 2; i++)
-        axis(a, windows[i], x->stride[h + i] * int_of(g, n, STRIDE + i), out->stride[rows + 1] * (i ? 1 : windows[1]));
+        axis(a, windows[i], x->stride[h + i] * in.stride[i].i, out->stride[rows + 1] * (i ? 1 : windows[1]));
 }
 
 static bool axes_of(const CcGraph *g, const CcNode *n, const CcType *x, const CcType *out, Axes *a) {
@@ -168,12 +173,12 @@ static bool axes_of(const CcGraph *g, const CcNode *n, const CcType *x, const Cc
 static CcOperand window_at(CcGraph *g, int value, const CcType *type, int64_t offset) {
     const int window = cc_views_window(g, value, type);
     g->val.at[window].offset += offset * cc_dtype_info((CcDtype)type->dtype)->size;
-    return (CcOperand){.kind = CC_IN_VALUE, .value = window};
+    return value_of(window);
 }
 
 static void rewrite_copy(CcGraph *g, int node, const Axes *a) {
     const CcNode n = g->node.at[node];
-    const int x = cc_graph_operand(g, &n, 0)->value, result = n.out0;
+    const int x = cc_graph_source(g, &n), result = n.out0;
     CcType from = g->val.at[x].type, to = g->val.at[result].type;
     from.ndim = to.ndim = (int8_t)a->n;
     for (int i = 0; i < a->n; i++) {
@@ -192,10 +197,11 @@ static void rewrite_copy(CcGraph *g, int node, const Axes *a) {
 /* ------------------------------------------------------------------ expressions over windows */
 
 static bool glu(CcGraph *g, int node) {
-    const CcNode n = g->node.at[node];
-    const int x = cc_graph_operand(g, &n, 0)->value;
+    CcIn_glu in;
+    if (!cc_in_glu(g, &g->node.at[node], &in)) return false;
+    const int x = in.x.value;
     CcType half = g->val.at[x].type;
-    const int d = cc_graph_dim(&half, cc_graph_operand(g, &n, 1));
+    const int d = cc_graph_dim(&half, &in.dim);
     if (d < 0 || half.size[d] % 2) return false;
     half.size[d] /= 2;
     const CcOperand a = window_at(g, x, &half, 0), b = window_at(g, x, &half, half.size[d] * half.stride[d]);
@@ -204,22 +210,23 @@ static bool glu(CcGraph *g, int node) {
 }
 
 static bool diff(CcGraph *g, int node) {
-    const CcNode n = g->node.at[node];
-    const int x = cc_graph_operand(g, &n, 0)->value;
+    CcIn_diff in;
+    if (!cc_in_diff(g, &g->node.at[node], &in)) return false;
+    const int x = in.x.value;
     CcType t = g->val.at[x].type;
-    const int d = n.n_in == 2 ? cc_graph_dim(&t, cc_graph_operand(g, &n, 1)) : -1;
-    if (d < 0 || t.size[d] < 2 || t.dtype == CC_DT_BOOL) return false; /* which torch compares */
+    const int d = cc_graph_dim(&t, &in.dim);
+    if (d < 0 || t.size[d] < 2 || t.dtype == CC_DT_BOOL) return false; /* torch compares these instead */
     t.size[d]--;
     const CcOperand from = window_at(g, x, &t, 0), next = window_at(g, x, &t, t.stride[d]);
     cc_edit_rewrite(g, node, CC_OP_sub, (const CcOperand[]){next, from}, 2);
     return true;
 }
 
-/* A weight for each channel, which is dim 1, or one for all. */
+/* One weight per channel, which is dim 1, or one for all. */
 static bool prelu(CcGraph *g, int node) {
-    const CcNode n = g->node.at[node];
-    const CcOperand x = *cc_graph_operand(g, &n, 0), w = *cc_graph_operand(g, &n, 1);
-    if (w.kind != CC_IN_VALUE) return false;
+    CcIn_prelu in;
+    if (!cc_in_prelu(g, &g->node.at[node], &in)) return false;
+    const CcOperand x = in.x, w = in.weight;
     const int ndim = g->val.at[x.value].type.ndim;
     CcType t = g->val.at[w.value].type;
     if (t.ndim > 1 || ndim < 1 ||
@@ -236,22 +243,21 @@ static bool prelu(CcGraph *g, int node) {
 }
 
 static bool outer(CcGraph *g, int node) {
-    const CcNode n = g->node.at[node];
-    const CcOperand x = *cc_graph_operand(g, &n, 0), y = *cc_graph_operand(g, &n, 1);
-    if (y.kind != CC_IN_VALUE) return false;
-    CcType t = g->val.at[x.value].type;
-    if (t.ndim != 1 || g->val.at[y.value].type.ndim != 1) return false;
+    CcIn_outer in;
+    if (!cc_in_outer(g, &g->node.at[node], &in)) return false;
+    CcType t = g->val.at[in.x.value].type;
+    if (t.ndim != 1 || g->val.at[in.y.value].type.ndim != 1) return false;
     t.ndim = 2;
     t.size[1] = 1;
     t.stride[1] = 0;
-    cc_edit_rewrite(g, node, CC_OP_mul, (const CcOperand[]){window_at(g, x.value, &t, 0), y}, 2);
+    cc_edit_rewrite(g, node, CC_OP_mul, (const CcOperand[]){window_at(g, in.x.value, &t, 0), in.y}, 2);
     return true;
 }
 
-/* A pool whose windows are inside of x is a reduction of x as it is seen through them: [.., out.., window..]. */
+/* A pool whose windows stay inside x is a reduction of a window of x: [.., out.., window..]. */
 static bool pool(CcGraph *g, int node) {
     const CcNode n = g->node.at[node];
-    const int x = cc_graph_operand(g, &n, 0)->value;
+    const int x = cc_graph_source(g, &n);
     const CcType from = g->val.at[x].type, to = g->val.at[n.out0].type;
     CcWindow w[CC_WINDOW_DIMS];
     int64_t divisor;
@@ -269,9 +275,8 @@ static bool pool(CcGraph *g, int node) {
         t.size[d + dims] = of->kernel;
         t.stride[d + dims] = from.stride[d] * of->dilation;
     }
-    const CcOperand all = {.kind = CC_IN_INT, .i = (1 << dims) - 1};
-    cc_edit_rewrite(g, node, cc_window_greatest(&n) ? CC_OP_amax : CC_OP_mean,
-                    (const CcOperand[]){window_at(g, x, &t, 0), all}, 2);
+    cc_edit_rewrite(g, node, cc_window_is_max(&n) ? CC_OP_amax : CC_OP_mean,
+                    (const CcOperand[]){window_at(g, x, &t, 0), int_of((1 << dims) - 1)}, 2);
     return true;
 }
 
@@ -289,12 +294,12 @@ static bool rewrite(CcGraph *g, int node) {
     case CC_OP_adaptive_avg_pool: return pool(g, node);
     default: break;
     }
-    if (!axes_of(g, n, &g->val.at[cc_graph_operand(g, n, 0)->value].type, &g->val.at[n->out0].type, &a)) return false;
+    if (!axes_of(g, n, &g->val.at[cc_graph_source(g, n)].type, &g->val.at[n->out0].type, &a)) return false;
     rewrite_copy(g, node, &a);
     return true;
 }
 
-/* Pools: those that loops do not do element by element (loop/tap.c). */
+/* Pools that loops do not run element by element (loop/tap.c). */
 static bool may_be(const CcGraph *g, int node, const CcGroupRules *rules) {
     const CcNode *n = &g->node.at[node];
     const CcOperand *x = n->n_in ? cc_graph_operand(g, n, 0) : NULL;

@@ -1,11 +1,11 @@
-/* space: what a loop with reductions runs over, and where values stand in it. The space is the shape of what is
- * reduced, and the set of its reduced dims; reductions of one space, and pointwise nodes of three shapes, fit into one
- * loop:
+/* space: the iteration space of a loop nest with reductions, and where values fit into it. The space is the shape of
+ * the reduced operand and the set of its reduced dims; reductions with the same space, and pointwise nodes of three
+ * shapes, fit into one nest:
  *
  *     space [8, 4, 32], dims {2}     FULL [8, 4, 32]     KEPT [8, 4, 1]     DROPPED [8, 4]
  *
- * FULL and KEPT values meet by broadcasting (from the right). A DROPPED one has its dims elsewhere than a FULL one of
- * the same loop, and both may be read together only where that makes no difference (leading dims are reduced). */
+ * FULL and KEPT values broadcast against each other (from the right). A DROPPED value aligns its dims differently
+ * from a FULL one, so a node may read both only if that makes no difference (leading dims are reduced). */
 #include "pass.h"
 
 bool cc_space_reduces(const CcGraph *g, const CcNode *n) { return cc_op_dims(g, n) >= 0; }
@@ -15,9 +15,12 @@ CcSpace cc_space_of(const CcGraph *g, const CcNode *n) {
     CcSpace f = {.shape = g->val.at[n->out0].type};
     if (dims < 0) return f;
     const CcOperand *x = &g->operand.at[n->in0];
-    f.shape.ndim = -1;
-    if (n->n_in && x->kind == CC_IN_VALUE) f.shape = g->val.at[x->value].type;
     f.reduced = (unsigned)dims;
+    /* a derivative has the shape of what its op reduces, and may not read that operand */
+    if (cc_op_base((CcOpId)n->op) == n->op) {
+        f.shape.ndim = -1;
+        if (n->n_in && x->kind == CC_IN_VALUE) f.shape = g->val.at[x->value].type;
+    }
     if (f.shape.ndim >= 0) f.reduced &= (1u << f.shape.ndim) - 1;
     return f;
 }
@@ -32,8 +35,8 @@ int64_t cc_space_rows(const CcSpace *f) {
 }
 
 enum {
-    /* A row is one thread's. When there are few rows, elements of at least this number are worth a loop of their own,
-     * which all threads share. */
+    /* One thread computes a row. With few rows, pointwise nodes of at least this many elements get a nest of their
+     * own, which all threads share. */
     FEW_ROWS = 8,
     WORTH_THREADS = 1 << 15
 };
@@ -42,15 +45,15 @@ bool cc_space_few_rows(const CcSpace *f) {
     return cc_space_rows(f) < FEW_ROWS && cc_type_numel(&f->shape) >= WORTH_THREADS;
 }
 
-/* The dim of a type that stands at dim `d` of the space; -1: none, it is broadcast there. */
+/* The dim of a type that aligns with dim `d` of the space; -1: none, the value is broadcast there. */
 int cc_space_own_dim(const CcSpace *f, const CcType *t, bool dropped, int d) {
-    int behind = 0; /* dims of this alignment to the right of d */
+    int behind = 0; /* dims to the right of d in this alignment */
     for (int i = d + 1; i < f->shape.ndim; i++) behind += !dropped || !cc_space_reduced(f, i);
     if (dropped && cc_space_reduced(f, d)) return -1;
     return t->ndim - 1 - behind;
 }
 
-CcLevel cc_space_level(const CcSpace *f, const CcType *t) {
+CcSpaceLevel cc_space_level(const CcSpace *f, const CcType *t) {
     if (cc_type_same_shape(&f->shape, t)) return CC_LEVEL_FULL;
     int n_kept = 0;
     bool kept = t->ndim == f->shape.ndim, dropped = true;
@@ -65,16 +68,16 @@ CcLevel cc_space_level(const CcSpace *f, const CcType *t) {
     return dropped && f->reduced && t->ndim == n_kept ? CC_LEVEL_DROPPED : CC_LEVEL_NONE;
 }
 
-/* Where the node's result stands; its operands are read in the same alignment, but what is reduced is FULL. */
-CcLevel cc_space_node(const CcSpace *f, const CcGraph *g, const CcNode *n) {
-    const CcLevel level = cc_space_level(f, &g->val.at[n->out0].type);
+/* The level of the node's result; operands align alike, except that reduced ones are FULL. */
+CcSpaceLevel cc_space_node(const CcSpace *f, const CcGraph *g, const CcNode *n) {
+    const CcSpaceLevel level = cc_space_level(f, &g->val.at[n->out0].type);
     if (!cc_space_reduces(g, n)) return level;
     const CcSpace own = cc_space_of(g, n);
     if (own.shape.ndim < 0 || own.reduced != f->reduced || !cc_type_same_shape(&own.shape, &f->shape))
         return CC_LEVEL_NONE;
     const bool by_row = cc_op_info((CcOpId)n->op)->kind == CC_K_REDUCE;
     const bool row = level == CC_LEVEL_KEPT || level == CC_LEVEL_DROPPED;
-    if (level == CC_LEVEL_FULL && by_row) /* all reduced dims have size 1: both are true */
+    if (level == CC_LEVEL_FULL && by_row) /* all reduced dims have size 1: both hold */
         for (int d = 0; d < f->shape.ndim; d++)
             if (cc_space_reduced(f, d) && f->shape.size[d] != 1) return CC_LEVEL_NONE;
     return row && !by_row ? CC_LEVEL_NONE : level;

@@ -1,18 +1,16 @@
-/* views: a view that only kernels and library calls read is no step. Its value becomes a window: memory of the value
- * that it looks into, from an offset on, with the recorded sizes and strides.
+/* views: a view that only kernels and library calls read needs no step. Its value becomes a window: the memory of
+ * its base from an offset on, with the recorded sizes and strides.
  *
- *   q = linear(x)  h = view(q)  t = transpose(h)  s = matmul(t, ...)     t: a window of q; h, t: not made
+ *   q = linear(x)  h = view(q)  t = transpose(h)  s = matmul(t, ...)     t: a window of q; h and t are never made
  *
- * A product whose result is only looked at in another shape makes it in that shape, so that what follows can be its
- * post-op.
+ * A product whose result is only read in another shape writes that shape, so that the readers can be its post-ops.
  *
- * A reshape that has to copy is a copy in the shape of its operand, and a window of that.
+ * A reshape that has to copy becomes a copy in the shape of its operand, and a window of that.
  *
- * What the host reads has to be a tensor, so a view in front of a host node stays, and so does what that view looks
- * into. */
+ * The host reads tensors only, so a view that a host node reads stays a step, and so does its operand. */
 #include "pass_int.h"
 
-/* slice: x, then pairs of a dim and its first index, in elements. */
+/* slice: x, then pairs of a dim and its first index. */
 static bool slice_offset(const CcGraph *g, const CcNode *n, const CcType *x, int64_t *offset) {
     for (int i = 1; i + 1 < n->n_in; i += 2) {
         const int d = cc_graph_dim(x, cc_graph_operand(g, n, i));
@@ -25,10 +23,11 @@ static bool slice_offset(const CcGraph *g, const CcNode *n, const CcType *x, int
     return n->n_in % 2 == 1;
 }
 
-/* split, unbind: x, dim; before result k come the results 0 .. k-1. Indices of tensor_split that fall or leave
- * something out show in the sum of sizes. */
+/* split, unbind: results 0 .. k-1 precede result k. tensor_split with odd indices drops or repeats elements; then
+ * the sizes do not add up. */
 static bool split_offset(const CcGraph *g, const CcNode *n, const CcType *x, int k, int64_t *offset) {
-    const int d = n->n_in == 2 ? cc_graph_dim(x, cc_graph_operand(g, n, 1)) : -1;
+    CcIn_split in;
+    const int d = cc_in_split(g, n, &in) ? cc_graph_dim(x, &in.dim) : -1;
     int64_t left = d < 0 || n->op == CC_OP_unbind ? 0 : x->size[d];
     for (int i = 0; i < n->n_out && left; i++) left -= g->val.at[n->out0 + i].type.size[d];
     if (d < 0 || left != 0) return false;
@@ -39,20 +38,20 @@ static bool split_offset(const CcGraph *g, const CcNode *n, const CcType *x, int
     return true;
 }
 
-/* diagonal: x, how far right of the main one, two dims. */
 static bool diagonal_offset(const CcGraph *g, const CcNode *n, const CcType *x, int64_t *offset) {
-    if (n->n_in != 4 || cc_graph_operand(g, n, 1)->kind != CC_IN_INT) return false;
-    const int64_t right = cc_graph_operand(g, n, 1)->i;
-    const int row = cc_graph_dim(x, cc_graph_operand(g, n, 2)), col = cc_graph_dim(x, cc_graph_operand(g, n, 3));
+    CcIn_diagonal in;
+    if (!cc_in_diagonal(g, n, &in) || in.offset.kind != CC_IN_INT) return false;
+    const int64_t right = in.offset.i; /* how far right of the main diagonal */
+    const int row = cc_graph_dim(x, &in.dim1), col = cc_graph_dim(x, &in.dim2);
     if (row < 0 || col < 0 || row == col) return false;
     if (cc_type_numel(&g->val.at[n->out0].type) > 0)
         *offset = right > 0 ? right * x->stride[col] : -right * x->stride[row];
     return true;
 }
 
-/* Elements from the first one of its operand to the first one of result k. False: not known. */
+/* Elements between the first element of the operand and of result k. False: unknown. */
 static bool offset_of(const CcGraph *g, const CcNode *n, int k, int64_t *offset) {
-    const CcType *x = &g->val.at[cc_graph_operand(g, n, 0)->value].type;
+    const CcType *x = &g->val.at[cc_graph_source(g, n)].type;
     *offset = 0;
     switch (n->op) {
     case CC_OP_select:
@@ -70,16 +69,15 @@ static bool offset_of(const CcGraph *g, const CcNode *n, int k, int64_t *offset)
 bool cc_views_offset(const CcGraph *g, const CcNode *n, int64_t *offset) { return offset_of(g, n, 0, offset); }
 
 static bool is_view(const CcGraph *g, const CcNode *n) {
-    return cc_op_info((CcOpId)n->op)->kind == CC_K_VIEW && !n->flags && n->n_in > 0 &&
-           cc_graph_operand(g, n, 0)->kind == CC_IN_VALUE;
+    return cc_op_info((CcOpId)n->op)->kind == CC_K_VIEW && !n->flags && cc_graph_source(g, n) >= 0;
 }
 
 static bool plain(const CcType *t) { return t->ndim >= 0 && t->device == 1 && t->dtype != CC_DT_OTHER; }
 
-/* Does it share memory with its operand, at a known place? reshape and its like may copy; that would show in strides
- * that the binding refuses. */
+/* Does it share memory with its operand, at a known offset? reshape and its like may copy; a copy has strides that
+ * the binding refuses. */
 static bool known_view(const CcGraph *g, const CcNode *n) {
-    const CcType *x = &g->val.at[cc_graph_operand(g, n, 0)->value].type;
+    const CcType *x = &g->val.at[cc_graph_source(g, n)].type;
     int64_t offset;
     bool known = plain(x);
     for (int k = 0; k < n->n_out && known; k++) {
@@ -89,10 +87,10 @@ static bool known_view(const CcGraph *g, const CcNode *n) {
     return known;
 }
 
-/* A reshape that is no view: as pointwise as a copy, unless the front wants its result. */
+/* A reshape that is not a view is as pointwise as a copy, unless the front end wants its result. */
 static bool copies(const CcGraph *g, const CcNode *n) {
     if (n->op != CC_OP_reshape || !is_view(g, n) || n->n_out != 1 || g->val.at[n->out0].is_output) return false;
-    const CcType *x = &g->val.at[cc_graph_operand(g, n, 0)->value].type, *to = &g->val.at[n->out0].type;
+    const CcType *x = &g->val.at[cc_graph_source(g, n)].type, *to = &g->val.at[n->out0].type;
     return plain(x) && plain(to) && !cc_type_reshapes(x, to) && cc_type_contiguous(to);
 }
 
@@ -105,8 +103,8 @@ static bool reads_view(const CcGraph *g, const CcNode *n) {
     return false;
 }
 
-/* by_host[value]: of a view's results, does a host node read it, or the front? Then it has to be a tensor. Backwards,
- * since a view that stays a step is read by the host, too. */
+/* by_host[value], for results of views: does a host node or the front end read the value, so that it must be a
+ * tensor? Goes backwards, since a view that stays a step is read by the host, too. */
 static void mark_by_host(const CcGraph *g, const bool *live, const CcGroupRules *rules, bool *by_host) {
     for (int v = 0; v < g->val.n; v++) by_host[v] = g->val.at[v].is_output;
     for (int i = g->node.n - 1; i >= 0; i--) {
@@ -116,7 +114,7 @@ static void mark_by_host(const CcGraph *g, const bool *live, const CcGroupRules 
         if (is_view(g, n) && known_view(g, n) && !cc_group_banned(g, i, rules)) {
             host = false;
             for (int k = 0; k < n->n_out; k++) host = host || by_host[n->out0 + k];
-            /* all results of a split are made, or none */
+            /* a split makes all of its results or none */
             for (int k = 0; k < n->n_out; k++) by_host[n->out0 + k] = host;
         } else if (copies(g, n) && !cc_group_banned(g, i, rules)) {
             host = by_host[n->out0];
@@ -131,14 +129,14 @@ static void mark_by_host(const CcGraph *g, const bool *live, const CcGroupRules 
     }
 }
 
-/* Makes the results of a view windows; of itself a view (detach, a reshape to the same shape) is its operand. */
+/* Turns the results of a view into windows; an identity view (detach, a reshape to the same shape) is its operand. */
 static void fold(CcGraph *g, const CcNode *n, int *same) {
-    const int x = same[cc_graph_operand(g, n, 0)->value];
+    const int x = same[cc_graph_source(g, n)];
     const CcVal from = g->val.at[x];
     for (int k = 0; k < n->n_out; k++) {
         int64_t offset;
         const bool known = offset_of(g, n, k, &offset);
-        CC_ASSERT(known); /* known_view() has asked */
+        CC_ASSERT(known); /* known_view() has checked */
         if (!known) continue;
         if (offset == 0 && cc_type_same_layout(&g->val.at[n->out0 + k].type, &from.type)) {
             same[n->out0 + k] = x;
@@ -150,9 +148,9 @@ static void fold(CcGraph *g, const CcNode *n, int *same) {
     }
 }
 
-/* Is this view the only reader of a product's result, and the same elements in the same order? */
+/* Is this view the only reader of a product's result, with the same elements in the same order? */
 static bool only_shape(const CcGraph *g, const CcNode *n, const int *uses) {
-    const int x = cc_graph_operand(g, n, 0)->value;
+    const int x = cc_graph_source(g, n);
     const CcVal *from = &g->val.at[x], *to = &g->val.at[n->out0];
     if (n->op != CC_OP_view || from->def < 0 || from->is_output || from->window_of || from->narrowed || uses[x] != 1)
         return false;
@@ -161,28 +159,28 @@ static bool only_shape(const CcGraph *g, const CcNode *n, const int *uses) {
            cc_type_contiguous(&to->type) && cc_type_numel(&to->type) == cc_type_numel(&from->type);
 }
 
-/* The product makes the view's result, and the view nothing, where a back-end makes the product in that shape. */
+/* Lets the product write the view's result if a back-end accepts that shape; the view then does nothing. */
 static bool absorb(CcGraph *g, int view, const CcGroupRules *rules) {
-    const int result = g->node.at[view].out0, product = g->val.at[cc_graph_operand(g, &g->node.at[view], 0)->value].def;
+    const int result = g->node.at[view].out0, product = g->val.at[cc_graph_source(g, &g->node.at[view])].def;
     const CcEditMark mark = cc_edit_mark(g);
     CcNode *n = cc_edit_node(g, product);
     n->out0 = result;
-    n->rewritten = true; /* the host would make the other shape */
+    n->rewritten = true; /* the host would make the recorded shape */
     if (!cc_group_keeps(g, product, mark, rules)) return false;
     cc_edit_val(g, result)->def = product;
     cc_edit_node(g, view)->n_out = 0;
     return true;
 }
 
-/* Everything that names a value which is now another one, or a window. Windows of before (pass/narrow.c) may look into
- * a new one. n: the values that `same` knows. */
+/* Updates everything that names a value which became another value or a window. Earlier windows (pass/narrow.c) may
+ * be windows of a new one. n: the number of values that `same` covers. */
 static void follow(CcGraph *g, const int *same, int n) {
     for (int i = 0; i < g->node.n; i++)
         for (int k = 0; k < g->node.at[i].n_in; k++) {
             const CcOperand *o = cc_graph_operand(g, &g->node.at[i], k);
             if (o->kind != CC_IN_VALUE || o->value >= n || same[o->value] == o->value) continue;
             cc_edit_operand(g, i, k, value_of(same[o->value]));
-            cc_edit_node(g, i)->rewritten = true; /* the host would look for the view */
+            cc_edit_node(g, i)->rewritten = true; /* the host would expect the view */
         }
     for (int v = 0; v < g->val.n; v++) {
         const int32_t of = g->val.at[v].window_of;
@@ -195,11 +193,11 @@ static void follow(CcGraph *g, const int *same, int n) {
     }
 }
 
-/* The node becomes a copy into a new value, which its result looks into. */
+/* The node becomes a copy into a new value, and its result a window of that. */
 static void fold_copy(CcGraph *g, int node) {
     cc_edit_slots(g, node, g->node.at[node].in0, 1);
     CcNode *n = &g->node.at[node];
-    CcVal copy = {.type = g->val.at[cc_graph_operand(g, n, 0)->value].type, .def = node, .narrowed = true};
+    CcVal copy = {.type = g->val.at[cc_graph_source(g, n)].type, .def = node, .narrowed = true};
     cc_type_make_contiguous(&copy.type);
     cc_edit_val(g, n->out0)->window_of = g->val.n + 1;
     n->op = CC_OP_copy;

@@ -1,7 +1,7 @@
-/* window: what the operands of a pool say. */
+/* window: reads the operands of a pool. */
 #include "pass.h"
 
-bool cc_window_greatest(const CcNode *n) {
+bool cc_window_is_max(const CcNode *n) {
     return n->op == CC_OP_max_pool || n->op == CC_OP_adaptive_max_pool || n->op == CC_OP_max_pool_at ||
            n->op == CC_OP_adaptive_max_pool_at;
 }
@@ -10,36 +10,39 @@ static bool is_adaptive(const CcNode *n) {
     return n->op == CC_OP_adaptive_avg_pool || n->op == CC_OP_adaptive_max_pool || n->op == CC_OP_adaptive_max_pool_at;
 }
 
-static bool ints(const CcGraph *g, const CcNode *n, int at, int count, int64_t *out) {
-    for (int i = 0; i < count; i++) {
-        const CcOperand *o = cc_graph_operand(g, n, at + i);
-        if (o->kind != CC_IN_INT && o->kind != CC_IN_BOOL) return false;
-        out[i] = o->i;
-    }
+/* Reads any pool as an average pool, which shares most operands with the others; *dilation: of a max pool. */
+static bool read_pool(const CcGraph *g, const CcNode *n, CcIn_avg_pool *in, CcOperand *dilation) {
+    CcIn_max_pool most;
+    CcIn_adaptive_max_pool whole;
+    *in = (CcIn_avg_pool){.ceil_mode = {.kind = CC_IN_NONE}};
+    if (is_adaptive(n)) {
+        if (!cc_in_adaptive_max_pool(g, n, &whole)) return false;
+        memcpy(in->kernel, whole.size, sizeof in->kernel);
+    } else if (cc_window_is_max(n)) {
+        if (!cc_in_max_pool(g, n, &most)) return false;
+        memcpy(in->kernel, most.kernel, sizeof in->kernel);
+        memcpy(in->stride, most.stride, sizeof in->stride);
+        memcpy(in->padding, most.padding, sizeof in->padding);
+        memcpy(dilation, most.dilation, sizeof most.dilation);
+    } else return cc_in_avg_pool(g, n, in);
     return true;
 }
 
-/* Operands: x, kernel, stride, padding, of the greatest dilation; ceil_mode, of the mean also count_include_pad and
- * divisor. */
 int cc_window_read(const CcGraph *g, const CcNode *n, CcWindow *w, int64_t *divisor) {
-    const bool greatest = cc_window_greatest(n), adaptive = is_adaptive(n);
-    const int lists = adaptive ? 1 : greatest ? 4 : 3, others = adaptive ? 1 : greatest ? 2 : 4;
-    const int dims = n->n_in > others && (n->n_in - others) % lists == 0 ? (n->n_in - others) / lists : 0;
-    int64_t v[4][CC_WINDOW_DIMS] = {{0}, {0}, {0}, {1, 1, 1}}, count = 0;
-    *divisor = 0;
-    if (dims < 1 || dims > CC_WINDOW_DIMS) return 0;
-    for (int k = 0; k < lists; k++)
-        if (!ints(g, n, 1 + k * dims, dims, v[k])) return 0;
-    if (!greatest && !adaptive) {
-        const CcOperand *by = cc_graph_operand(g, n, n->n_in - 1);
-        if (!ints(g, n, n->n_in - 2, 1, &count) || (by->kind != CC_IN_NONE && by->kind != CC_IN_INT) ||
-            (by->kind == CC_IN_INT && by->i < 0))
+    CcIn_avg_pool in;
+    CcOperand dilation[CC_SPATIAL] = {{.i = 1}, {.i = 1}, {.i = 1}};
+    const bool adaptive = is_adaptive(n);
+    int dims = 0;
+    if (!read_pool(g, n, &in, dilation) || (in.divisor.kind != CC_IN_NONE && in.divisor.kind != CC_IN_INT) ||
+        in.divisor.i < 0)
+        return 0;
+    *divisor = in.divisor.i;
+    for (; dims < CC_SPATIAL && in.kernel[dims].kind != CC_IN_NONE; dims++) {
+        const int64_t kernel = in.kernel[dims].i, stride = in.stride[dims].i;
+        w[dims] = (CcWindow){kernel,   stride ? stride : kernel,   in.padding[dims].i, dilation[dims].i,
+                             adaptive, in.count_include_pad.i != 0};
+        if (!adaptive && (w[dims].kernel < 1 || w[dims].stride < 1 || w[dims].padding < 0 || w[dims].dilation < 1))
             return 0;
-        if (by->kind == CC_IN_INT) *divisor = by->i;
-    }
-    for (int i = 0; i < dims; i++) {
-        w[i] = (CcWindow){v[0][i], v[1][i] ? v[1][i] : v[0][i], v[2][i], v[3][i], adaptive, count != 0};
-        if (!adaptive && (w[i].kernel < 1 || w[i].stride < 1 || w[i].padding < 0 || w[i].dilation < 1)) return 0;
     }
     return dims;
 }

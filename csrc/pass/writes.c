@@ -1,70 +1,28 @@
-/* writes: at indices, to slices and to diagonals, as kernels of a GPU. Where elements lie is reach.c's form; a kernel
- * goes over what is written and finds its place in x, which may be one for several of them:
+/* writes: turns writes at indices, to slices and to diagonals into GPU kernels. reach.c gives the written positions
+ * as a space; a kernel iterates over the space and computes each position in x, which several iterations may share:
  *
  *   y = index_add(x, 0, i, s)   ->   y = copy(x); put_at(y, s, sum, i ...)            put_at writes y's memory
  *   x.index_copy_(1, i, s)      ->   put_at(x, s, set, i ...)
  *   y = slice_scatter(x, s)     ->   y = copy(x); fill_like(y[a:b], s)
  *
- * Which of several elements of one place stays, and in which order floats are summed, is left open, as by eager's
- * kernels of GPUs. Left to torch: sums of floats by index_put, which its kernel sorts first; means; with
- * CcGroupRules.ordered all that is left open. */
+ * The order of iterations is open, as in eager's GPU kernels: it decides which of several elements for one position
+ * stays, and how float sums round. Left to torch: float sums of index_put, whose kernel sorts first; means; under
+ * CcGroupRules.ordered everything that depends on the order. */
 #include <math.h>
 
 #include "pass_int.h"
 
-typedef enum How { HOW_SET, HOW_SUM, HOW_PROD, HOW_MEAN, HOW_MAX, HOW_MIN } How; /* ops.def: scatter */
-
 typedef struct Write {
     CcReach r;
-    CcOperand source;
-    How how;
-    bool fresh;                /* x's own elements do not take part */
-    bool sorted;               /* eager's sums have an order */
-    double scale;              /* of the source */
-    int64_t step[CC_MAX_DIMS]; /* of the source, elements */
+    CcStore is;
+    int64_t step[CC_MAX_DIMS]; /* strides of the source, in elements */
 } Write;
 
 /* ------------------------------------------------------------------ understanding a node */
 
-static int source_of(const CcNode *n) {
-    switch (n->op) {
-    case CC_OP_scatter:
-    case CC_OP_index_add:
-    case CC_OP_index_copy:
-    case CC_OP_index_fill: return 3;
-    case CC_OP_index_put: return n->n_in - 2;
-    case CC_OP_put:
-    case CC_OP_slice_scatter:
-    case CC_OP_diagonal_scatter: return 1;
-    default: return -1;
-    }
-}
-
-static bool read_how(const CcGraph *g, const CcNode *n, Write *w) {
-    const CcOperand *last = cc_graph_operand(g, n, n->n_in - 1);
-    w->scale = 1;
-    if (n->op == CC_OP_scatter) {
-        const CcOperand *own = cc_graph_operand(g, n, 4);
-        if (n->n_in != 6 || last->kind != CC_IN_INT || own->kind == CC_IN_VALUE || last->i < HOW_SET ||
-            last->i > HOW_MIN)
-            return false;
-        w->how = (How)last->i;
-        w->fresh = w->how != HOW_SET && !own->i;
-    } else if (n->op == CC_OP_index_add) {
-        if (n->n_in != 5 || (last->kind != CC_IN_INT && last->kind != CC_IN_FLOAT)) return false;
-        w->how = HOW_SUM;
-        w->scale = last->kind == CC_IN_INT ? (double)last->i : last->f;
-    } else if (n->op == CC_OP_index_put) {
-        if (last->kind == CC_IN_VALUE || last->kind == CC_IN_NONE) return false;
-        w->how = last->i ? HOW_SUM : HOW_SET;
-        w->sorted = last->i;
-    }
-    return w->how != HOW_MEAN;
-}
-
-/* How the source is seen by the space: from the right; scatter's may be larger. */
+/* Strides of the source in the space, aligned from the right; scatter's source may be larger. */
 static bool read_source(const CcGraph *g, const CcNode *n, CcDtype dt, Write *w) {
-    const CcOperand *o = &w->source;
+    const CcOperand *o = &w->is.source;
     const CcType *space = &w->r.space;
     if (o->kind == CC_IN_NONE) return false;
     if (o->kind != CC_IN_VALUE) return true;
@@ -82,41 +40,40 @@ static bool read_source(const CcGraph *g, const CcNode *n, CcDtype dt, Write *w)
     return true;
 }
 
-/* Is the same left there, whatever comes first? */
+/* Is the result independent of the order of iterations? */
 static bool is_ordered(const CcGraph *g, const Write *w, CcDtype dt) {
-    const bool number = w->source.kind != CC_IN_VALUE || cc_type_numel(&g->val.at[w->source.value].type) == 1;
+    const bool number = w->is.source.kind != CC_IN_VALUE || cc_type_numel(&g->val.at[w->is.source.value].type) == 1;
     if (w->r.n == 0) return true;
-    if (w->how == HOW_SET) return number;
-    return cc_dtype_info(dt)->kind != 'f' || w->how == HOW_MAX || w->how == HOW_MIN;
+    if (w->is.how == CC_PUT_SET) return number;
+    return cc_dtype_info(dt)->kind != 'f' || w->is.how == CC_PUT_MAX || w->is.how == CC_PUT_MIN;
 }
 
-static bool can_meet(How how, CcDtype dt) {
+static bool can_meet(CcPutHow how, CcDtype dt) {
     const bool half = dt == CC_DT_F16 || dt == CC_DT_BF16;
-    return how == HOW_SET || half || dt == CC_DT_F32 || dt == CC_DT_F64 || dt == CC_DT_I32 || dt == CC_DT_I64;
+    return how == CC_PUT_SET || half || dt == CC_DT_F32 || dt == CC_DT_F64 || dt == CC_DT_I32 || dt == CC_DT_I64;
 }
 
-/* x: what is written, as the op knows it. */
+/* The written tensor, as the op names it. */
 static bool understand(const CcGraph *g, const CcNode *n, const CcType *x, const CcGroupRules *rules, Write *w) {
     *w = (Write){0};
-    const int source = source_of(n);
     const CcDtype dt = (CcDtype)x->dtype;
-    if (!rules->scatters || source < 0 || source >= n->n_in || x->ndim < 0 || x->device != 1 || dt == CC_DT_OTHER)
+    if (!rules->scatters || x->ndim < 0 || x->device != 1 || dt == CC_DT_OTHER || !cc_store_read(g, n, &w->is) ||
+        w->is.how == CC_PUT_MEAN)
         return false;
-    w->source = *cc_graph_operand(g, n, source);
     if (!cc_reach_read(g, n, x, &w->r) || (w->r.n && w->r.index[0].mask) || cc_type_numel(&w->r.space) == 0)
         return false;
     for (int k = 0; k < w->r.n; k++)
         if (g->val.at[w->r.index[k].value].type.device != 1 || g->val.at[w->r.index[k].value].scalar) return false;
     w->r.space.dtype = x->dtype;
-    if (!read_how(g, n, w) || !read_source(g, n, dt, w) || !can_meet(w->how, dt)) return false;
-    if (w->scale != 1 && (w->source.kind != CC_IN_VALUE || dt == CC_DT_F16 || dt == CC_DT_BF16)) return false;
-    if (w->sorted && cc_dtype_info(dt)->kind == 'f') return false;
+    if (!read_source(g, n, dt, w) || !can_meet(w->is.how, dt)) return false;
+    if (w->is.scale != 1 && (w->is.source.kind != CC_IN_VALUE || dt == CC_DT_F16 || dt == CC_DT_BF16)) return false;
+    if (w->is.sorted && cc_dtype_info(dt)->kind == 'f') return false;
     return !rules->ordered || is_ordered(g, w, dt);
 }
 
 /* ------------------------------------------------------------------ making nodes */
 
-/* A window with these steps: of one element where it does not move. */
+/* A window with these strides; dims with stride 0 have size 1. */
 static int window_of(CcGraph *g, const Write *w, int value, const int64_t *step) {
     CcType t = g->val.at[value].type;
     t.ndim = w->r.space.ndim;
@@ -128,10 +85,10 @@ static int window_of(CcGraph *g, const Write *w, int value, const int64_t *step)
 }
 
 static CcOperand seen_source(CcGraph *g, const Write *w) {
-    return w->source.kind == CC_IN_VALUE ? value_of(window_of(g, w, w->source.value, w->step)) : w->source;
+    return w->is.source.kind == CC_IN_VALUE ? value_of(window_of(g, w, w->is.source.value, w->step)) : w->is.source;
 }
 
-/* The place in x as the node's result. */
+/* The node's result: a window on the written positions of x. */
 static void set_result(CcGraph *g, int node, int x, const Write *w) {
     CcVal v = g->val.at[x];
     v.type = w->r.space;
@@ -149,7 +106,7 @@ static void set_result(CcGraph *g, int node, int x, const Write *w) {
 }
 
 /* The node writes x. */
-static void set_write(CcGraph *g, int node, int x, const Write *w, CcOperand source, How how) {
+static void set_write(CcGraph *g, int node, int x, const Write *w, CcOperand source, CcPutHow how) {
     int index[CC_MAX_DIMS];
     for (int k = 0; k < w->r.n; k++) index[k] = window_of(g, w, w->r.index[k].value, w->r.index[k].step);
     const int in0 = g->operand.n;
@@ -167,30 +124,31 @@ static void set_write(CcGraph *g, int node, int x, const Write *w, CcOperand sou
     set_result(g, node, x, w);
 }
 
-/* Memory that the op itself made: that it is written is nobody's business. */
-static void add_write(Parts *p, const Write *w, CcOperand source, How how) {
-    cc_parts_add(p, CC_OP_put_at, -1, &w->r.space, 0);
+/* The op wrote memory that it made itself, so the write is not visible outside. */
+static void add_write(Parts *p, const Write *w, CcOperand source, CcPutHow how) {
+    cc_parts_add_in(p, CC_OP_put_at, -1, &w->r.space, NULL, 0);
     const int node = p->first + p->n - 1;
     set_write(p->g, node, p->whole.out0, w, source, how);
-    p->g->node.at[node].again = true;
+    p->g->node.at[node].repeatable = true;
 }
 
-/* What a product, or the greatest, begins with. */
-static CcOperand neutral(How how, CcDtype dt) {
+/* The initial value of a product or a maximum. */
+static CcOperand neutral(CcPutHow how, CcDtype dt) {
     const bool wide = dt == CC_DT_I64;
-    if (how == HOW_PROD || how == HOW_SUM) return int_of(how == HOW_PROD);
-    if (cc_dtype_info(dt)->kind == 'f') return float_of(how == HOW_MAX ? -INFINITY : INFINITY);
-    return int_of(how == HOW_MAX ? (wide ? INT64_MIN : INT32_MIN) : wide ? INT64_MAX : INT32_MAX);
+    if (how == CC_PUT_PROD || how == CC_PUT_SUM) return int_of(how == CC_PUT_PROD);
+    if (cc_dtype_info(dt)->kind == 'f') return float_of(how == CC_PUT_MAX ? -INFINITY : INFINITY);
+    return int_of(how == CC_PUT_MAX ? (wide ? INT64_MIN : INT32_MIN) : wide ? INT64_MAX : INT32_MAX);
 }
 
 bool cc_writes_may(const CcGraph *g, const CcNode *n, const CcGroupRules *rules) {
     Write w;
-    if (n->n_out != 1 || n->flags || source_of(n) < 0 || cc_graph_operand(g, n, 0)->kind != CC_IN_VALUE) return false;
-    const CcType *x = &g->val.at[cc_graph_operand(g, n, 0)->value].type, *out = &g->val.at[n->out0].type;
+    if (n->n_out != 1 || n->flags || cc_op_info((CcOpId)n->op)->kind != CC_K_SCATTER || cc_graph_source(g, n) < 0)
+        return false;
+    const CcType *x = &g->val.at[cc_graph_source(g, n)].type, *out = &g->val.at[n->out0].type;
     if (x->dtype != out->dtype || !cc_type_same_shape(x, out) || !cc_type_dense(out) ||
         !understand(g, n, out, rules, &w))
         return false;
-    if (w.r.n == 0) return n->op != CC_OP_put; /* one loop does it (loop/tap.c) */
+    if (w.r.n == 0) return n->op != CC_OP_put && n->op != CC_OP_select_scatter; /* one loop does those (loop/tap.c) */
     return rules->asserts || cc_index_may(g, (int)(n - g->node.at));
 }
 
@@ -199,25 +157,25 @@ bool cc_writes_make(Parts *p) {
     Write w;
     const CcType out = p->g->val.at[p->whole.out0].type;
     if (!understand(p->g, &p->whole, &out, &ALL, &w)) return false;
-    if (w.scale != 1) {
-        const CcType t = type_of(p, w.source);
+    if (w.is.scale != 1) {
+        const CcType t = type_of(p, w.is.source);
         CcType made = t;
         cc_type_make_contiguous(&made);
-        w.source = cc_parts_add(p, CC_OP_mul, -1, &made, 2, w.source, float_of(w.scale));
+        w.is.source = cc_parts_add(p, CC_OP_mul, -1, &made, w.is.source, float_of(w.is.scale));
         if (!read_source(p->g, &p->whole, (CcDtype)out.dtype, &w)) return false;
     }
-    cc_parts_add(p, CC_OP_copy, p->whole.out0, NULL, 1, operand(p, 0));
-    if (w.fresh) add_write(p, &w, neutral(w.how, (CcDtype)out.dtype), HOW_SET);
-    add_write(p, &w, seen_source(p->g, &w), w.how);
+    cc_parts_add(p, CC_OP_copy, p->whole.out0, NULL, operand(p, 0));
+    if (w.is.fresh) add_write(p, &w, neutral(w.is.how, (CcDtype)out.dtype), CC_PUT_SET);
+    add_write(p, &w, seen_source(p->g, &w), w.is.how);
     return true;
 }
 
 bool cc_writes_into(CcGraph *g, int node, const CcGroupRules *rules) {
     Write w;
     const CcNode *n = &g->node.at[node];
-    const int x = cc_graph_operand(g, n, 0)->value;
-    if (!understand(g, n, &g->val.at[x].type, rules, &w) || w.fresh || w.scale != 1) return false;
+    const int x = cc_graph_source(g, n);
+    if (!understand(g, n, &g->val.at[x].type, rules, &w) || w.is.fresh || w.is.scale != 1) return false;
     if (w.r.n && !rules->asserts && !cc_index_may(g, node)) return false;
-    set_write(g, node, x, &w, seen_source(g, &w), w.how);
+    set_write(g, node, x, &w, seen_source(g, &w), w.is.how);
     return true;
 }

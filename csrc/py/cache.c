@@ -1,6 +1,6 @@
-/* functools.lru_cache's objects, from inside: what a call with these arguments would give, without a call. They have no
- * public struct; that of _functoolsmodule.c (lru_cache_object, lru_list_elem) is the same in 3.11 to 3.13, and whoever
- * asks compares what is found with what a call gave. */
+/* Looks into functools.lru_cache's wrappers for the result that a call with given arguments would return, without
+ * calling them. Their struct is not public; the one of _functoolsmodule.c (lru_cache_object, lru_list_elem) is the same
+ * in 3.11 to 3.13, and callers check what is found here against the result of a real call. */
 #include "py_int.h"
 
 typedef struct Link {
@@ -13,35 +13,35 @@ typedef struct Cache {
     Link root;
     void *wrapper;
     int typed;
-    PyObject *dict; /* key -> result, or where there is a limit -> Link */
+    PyObject *dict; /* key -> result; with a size limit: key -> Link */
     Py_ssize_t hits;
     PyObject *func;
     Py_ssize_t limit, misses;
-    PyObject *mark; /* stands in keys before the keyword arguments */
+    PyObject *mark; /* separates positional from keyword arguments in keys */
     PyTypeObject *link_type;
     PyObject *info_type, *attributes, *weak;
 } Cache;
 
 bool cc_cache_type(const PyTypeObject *t) {
-    static const PyTypeObject *type;
-    if (t == type) return true;
-    if (strcmp(t->tp_name, "functools._lru_cache_wrapper") != 0 || t->tp_basicsize != (Py_ssize_t)sizeof(Cache))
-        return false;
-    type = t;
-    return true;
+    return t == cc_known_type(CC_KNOWN_LRU_CACHE) && t->tp_basicsize == (Py_ssize_t)sizeof(Cache);
 }
 
-PyObject *cc_cache_dict(PyObject *o) { return ((Cache *)o)->dict; }
+static const PyTypeObject *link_type; /* caches name it; NULL: none was looked into */
+
+PyObject *cc_cache_dict(PyObject *o) {
+    link_type = ((Cache *)o)->link_type;
+    return ((Cache *)o)->dict;
+}
 
 static Py_ssize_t append(PyObject *key, Py_ssize_t at, PyObject *o) {
     PyTuple_SET_ITEM(key, at, Py_NewRef(o));
     return at + 1;
 }
 
-/* lru_cache_make_key */
+/* As lru_cache_make_key in _functoolsmodule.c. */
 PyObject *cc_cache_key(PyObject *o, PyObject *const *in, int n, PyObject *kwnames) {
     const Cache *cache = (Cache *)o;
-    const Py_ssize_t n_kw = kwnames != NULL ? PyTuple_GET_SIZE(kwnames) : 0, n_args = n - n_kw;
+    const int n_kw = cc_obj_count(kwnames), n_args = n - n_kw;
     if (!cache->typed && n_kw == 0 && n_args == 1 && (PyUnicode_CheckExact(in[0]) || PyLong_CheckExact(in[0])))
         return Py_NewRef(in[0]);
     PyObject *key = PyTuple_New(n_args + (n_kw > 0 ? 2 * n_kw + 1 : 0) + (cache->typed ? n : 0));
@@ -58,11 +58,6 @@ PyObject *cc_cache_key(PyObject *o, PyObject *const *in, int n, PyObject *kwname
 }
 
 PyObject *const *cc_cache_result_at(PyObject *o) {
-    static PyTypeObject *type;
-    if (Py_TYPE(o) == type) return &((Link *)o)->result;
-    if (strcmp(Py_TYPE(o)->tp_name, "functools._lru_list_elem") != 0 ||
-        Py_TYPE(o)->tp_basicsize != (Py_ssize_t)sizeof(Link))
-        return NULL;
-    type = Py_TYPE(o);
-    return &((Link *)o)->result;
+    const bool link = Py_TYPE(o) == link_type && link_type->tp_basicsize == (Py_ssize_t)sizeof(Link);
+    return link ? &((Link *)o)->result : NULL;
 }

@@ -1,18 +1,18 @@
-/* Decoder: a code object's bytes become CcInsn[], once, kept in the code object's co_extra.
+/* Decoder: translates a code object's bytes into CcInsn[] once and keeps the result in its co_extra.
  *
- * The bytes come from PyCode_GetCode: the original opcodes with empty caches, whatever specialisation or sys.monitoring
- * did to the code in memory. EXTENDED_ARG prefixes, and KW_NAMES and PRECALL before a CALL, are merged into the
- * instruction they belong to, because a frame can be handed over only in front of them (kwnames live in a C local of
- * the evaluator). Depths follow CPython's own PyCompile_OpcodeStackEffectWithJump, handlers included. */
+ * The bytes come from PyCode_GetCode, which returns the original opcodes with empty caches, whatever specialisation or
+ * sys.monitoring did to the code in memory. EXTENDED_ARG prefixes, and KW_NAMES and PRECALL before a CALL, are merged
+ * into their instruction, because a frame can be handed over only in front of them (CPython's evaluator keeps kwnames
+ * in a C local). Depths follow CPython's PyCompile_OpcodeStackEffectWithJump, handlers included. */
 #include "py_int.h"
 
 #include <limits.h>
 
 static Py_ssize_t extra_index = -1;
 
-typedef struct Raw {         /* one neutral instruction while it is being put together */
-    int effect, effect_jump; /* change of depth when falling through, when jumping */
-    int target_unit;         /* -1 none */
+typedef struct Raw {         /* what decoding needs of one instruction beyond its CcInsn */
+    int effect, effect_jump; /* stack effect when falling through, and when jumping */
+    int target_unit;         /* -1: none */
 } Raw;
 
 typedef struct Decoder {
@@ -22,7 +22,7 @@ typedef struct Decoder {
     CC_VEC(Raw) raws;
 } Decoder;
 
-/* co_extra's free function: also called with NULL for code objects that never had one (3.11 at exit). */
+/* co_extra's free function; 3.11 also calls it with NULL at exit, for code objects without data. */
 static void release(void *data) {
     CcCodeFull *code = data;
     if (!code) return;
@@ -46,8 +46,8 @@ static int effect_of(int op, int oparg, int jump) {
     return effect == PY_INVALID_STACK_EFFECT ? INT_MIN / 2 : effect;
 }
 
-/* Depth behind a suspension counts the value that is sent in; the compiler's own count for RETURN_GENERATOR does so
- * only in 3.13. An exhausted FOR_ITER has popped its iterator where we go on. */
+/* The depth behind a suspension includes the value sent in; for RETURN_GENERATOR CPython's own stack effect includes it
+ * only in 3.13. Where we continue after an exhausted FOR_ITER, its iterator has been popped. */
 static void set_effects(Raw *raw, const CcOpRow *row, int op, int oparg) {
     raw->effect += row->split == CC_SPLIT_SUSPEND ? row->k : effect_of(op, oparg, 0);
     raw->effect_jump = row->split == CC_SPLIT_FOR ? -1 : effect_of(op, oparg, 1);
@@ -55,12 +55,12 @@ static void set_effects(Raw *raw, const CcOpRow *row, int op, int oparg) {
 
 static void split_intrinsic(CcInsn *in, int oparg) {
     if (oparg == cc_optab.to_tuple) {
-        in->op = CC_OP_LIST_TO_TUPLE;
+        in->op = CC_INSN_LIST_TO_TUPLE;
     } else if (oparg == cc_optab.positive) {
-        in->op = CC_OP_UNARY;
+        in->op = CC_INSN_UNARY;
         in->arg = '+';
     } else if (oparg == cc_optab.stop_error) {
-        in->op = CC_OP_STOP_ERROR;
+        in->op = CC_INSN_STOP_ERROR;
     }
     in->flags = cc_optab_flags(in->op);
 }
@@ -106,7 +106,7 @@ static void split(CcInsn *in, const CcOpRow *row, int oparg) {
         in->aux = oparg >> 8;
         break;
     case CC_SPLIT_INTRINSIC: split_intrinsic(in, oparg); break;
-    case CC_SPLIT_RESUME: /* 2, 3: behind a `yield from` or await, where CPython does not look at the breaker */
+    case CC_SPLIT_RESUME: /* 2, 3: behind `yield from` or await, where CPython does not check the eval breaker */
         if ((oparg & 3) >= 2) in->flags &= (uint8_t)~CC_IF_POLL;
         break;
     default: break;
@@ -119,13 +119,13 @@ static int jump_unit(CcInsn *in, const CcOpRow *row, int oparg) {
     case CC_SPLIT_FOR: return in->next + oparg;
     case CC_SPLIT_BACKWARD:
         in->arg = row->k;
-        if (in->op != CC_OP_JUMP) in->flags |= CC_IF_POLL; /* JUMP: JUMP_BACKWARD_NO_INTERRUPT */
+        if (in->op != CC_INSN_JUMP) in->flags |= CC_IF_POLL; /* JUMP: JUMP_BACKWARD_NO_INTERRUPT */
         return in->next - oparg;
     default: return -1;
     }
 }
 
-/* Reads one opcode with its prefixes at *unit; returns its number and moves *unit behind it and its caches. */
+/* Reads the opcode at *unit, prefixes included; returns its number and moves *unit behind it and its caches. */
 static int fetch(const Decoder *d, int *unit, int *oparg, int *real) {
     int arg = 0, at = *unit, n = d->code->pub.n_units, op;
     do {
@@ -138,11 +138,11 @@ static int fetch(const Decoder *d, int *unit, int *oparg, int *real) {
     return op;
 }
 
-/* COMPARE_OP of 3.13 may ask for an exact bool: an instruction of its own here, as what compares may be recorded where
- * what asks for the truth is a break. */
+/* COMPARE_OP of 3.13 may convert its result to an exact bool. That becomes an instruction of its own, because the
+ * comparison can be recorded even where taking the truth of its result is a break. */
 static void push_truth(Decoder *d, const CcInsn *compare) {
     CcInsn in = *compare;
-    in.op = CC_OP_TO_BOOL;
+    in.op = CC_INSN_TO_BOOL;
     in.flags = cc_optab_flags(in.op) | CC_IF_INNER;
     cc_vec_push(&d->insns, in);
     cc_vec_push(&d->raws, (Raw){.target_unit = -1});
@@ -152,12 +152,12 @@ static void decode_one(Decoder *d, int *unit) {
     CcInsn in = {.aux = -1, .target = -1, .at = *unit, .depth = -1};
     Raw raw = {.target_unit = -1};
     int kwnames = -1, op, oparg;
-    for (;;) { /* KW_NAMES and PRECALL only lead to a CALL */
+    for (;;) { /* KW_NAMES and PRECALL are prefixes of a CALL */
         op = fetch(d, unit, &oparg, &in.real);
         set_effects(&raw, &cc_optab.row[op], op, oparg);
-        bool leads = op == cc_optab.kw_names || op == cc_optab.precall;
+        bool prefix = op == cc_optab.kw_names || op == cc_optab.precall;
         if (op == cc_optab.kw_names) kwnames = oparg;
-        if (!leads || *unit >= d->code->pub.n_units) break;
+        if (!prefix || *unit >= d->code->pub.n_units) break;
     }
     const CcOpRow *row = &cc_optab.row[op];
     in.op = row->op;
@@ -179,12 +179,12 @@ static void resolve_targets(Decoder *d) {
         int unit = d->raws.at[i].target_unit;
         if (unit < 0 || unit >= code->n_units) continue;
         in->target = code->by_unit[unit];
-        if (in->target >= 0 && in->op == CC_OP_NEXT) in->target += cc_optab.for_skip;
+        if (in->target >= 0 && in->op == CC_INSN_NEXT) in->target += cc_optab.for_skip;
         if (in->target >= code->n) in->target = -1;
     }
 }
 
-/* Static depths: a worklist over fall-through, jumps and handlers. False when two ways disagree. */
+/* Static depths by a worklist over fall-through, jumps and handlers. False if two paths disagree. */
 static bool reach(CcCode *code, int pc, int depth, int32_t *todo, int *n_todo) {
     if (pc < 0 || pc >= code->n || depth < 0) return false;
     if (code->insn[pc].depth >= 0) return code->insn[pc].depth == depth;
@@ -220,8 +220,8 @@ static int decode_all(Decoder *d) {
     code->n = d->insns.n;
     resolve_targets(d);
     if (cc_extable_read(d->code) < 0) return -1;
-    if (!solve_depths(d)) { /* a code object that we do not understand: CPython runs it from its first instruction */
-        for (int i = 0; i < code->n; i++) code->insn[i].op = CC_OP_HAND;
+    if (!solve_depths(d)) { /* inconsistent depths: CPython runs this code object from its first instruction */
+        for (int i = 0; i < code->n; i++) code->insn[i].op = CC_INSN_HAND;
     }
     return cc_live_solve(d->code);
 }

@@ -1,4 +1,4 @@
-/* Instructions that read and write names, attributes and items, and imports. */
+/* Instructions that access names, attributes and items, and imports. */
 #include "py_int.h"
 
 /* ------------------------------------------------------------------ globals */
@@ -7,7 +7,7 @@ CcDo cc_ex_GLOBAL(CcRun *r, const CcInsn *in) {
     PyObject *name = cc_name(r, in->arg), *scopes[] = {r->globals, r->builtins};
     PyObject *value = PyDict_GetItemWithError(r->globals, name);
     if (!value && !PyErr_Occurred()) value = PyDict_GetItemWithError(r->builtins, name);
-    if (!value) { /* NameError (or a key whose comparison raised): CPython does it again */
+    if (!value) { /* NameError, or a key comparison raised: CPython repeats the lookup */
         PyErr_Clear();
         return CC_DO_HAND;
     }
@@ -53,7 +53,7 @@ CcDo cc_ex_BUILD_CLASS(CcRun *r, const CcInsn *in) {
 
 /* ------------------------------------------------------------------ attributes */
 
-/* Puts a method form's two values where `n` operands were: an unbound function and its self, or NULL and a callable. */
+/* Replaces `n` operands by a method form's two values: an unbound function and its self, or NULL and a callable. */
 static CcDo replace_method(CcRun *r, int n, PyObject *value, PyObject *self) {
     cc_drop(r, n);
     bool null_first = !self && !cc_optab.null_last;
@@ -80,7 +80,7 @@ CcDo cc_ex_ATTR(CcRun *r, const CcInsn *in) {
     return replace_method(r, 1, ev.result, ev.arg ? Py_NewRef(o) : NULL);
 }
 
-/* super().name or super(C, self).name in one instruction (3.12): told as the call and the attribute. */
+/* super().name or super(C, self).name in one instruction (3.12): reported as a call and an attribute access. */
 CcDo cc_ex_SUPER_ATTR(CcRun *r, const CcInsn *in) {
     PyObject **ops = cc_peek(r, 3);
     CcEvent call = {.kind = CC_EV_CALL, .in = ops, .n = 1 + in->aux};
@@ -114,8 +114,8 @@ CcDo cc_ex_DELETE_ATTR(CcRun *r, const CcInsn *in) {
 
 /* ------------------------------------------------------------------ imports */
 
-/* import_name in CPython's evaluator: whatever builtins.__import__ is, with no locals (functions have no dict of
- * them). */
+/* As import_name in CPython's evaluator: calls builtins.__import__ without locals, since functions have no locals
+ * dict. */
 static PyObject *import_name(CcRun *r, PyObject *importer, PyObject *name, PyObject *level, PyObject *fromlist) {
     PyObject *args[] = {name, r->globals, Py_None, fromlist, level};
     return PyObject_Vectorcall(importer, args, 5, NULL);
@@ -130,7 +130,7 @@ CcDo cc_ex_IMPORT_NAME(CcRun *r, const CcInsn *in) {
     return cc_replace(r, 2, ev.result);
 }
 
-/* A submodule that is still being imported may not be an attribute yet (bpo-17636): sys.modules has it. */
+/* A submodule whose import is in progress may not be an attribute yet (bpo-17636), but is in sys.modules. */
 static PyObject *import_from(PyObject *module, PyObject *name) {
     PyObject *value = PyObject_GetAttr(module, name);
     if (value || !PyErr_ExceptionMatches(PyExc_AttributeError)) return value;
@@ -152,7 +152,7 @@ CcDo cc_ex_IMPORT_FROM(CcRun *r, const CcInsn *in) {
         if (!ev.result && (!PyErr_Occurred() || PyErr_ExceptionMatches(PyExc_AttributeError))) {
             PyErr_Clear();
             r->act.event = NULL;
-            return CC_DO_HAND; /* ImportError: CPython words it */
+            return CC_DO_HAND; /* ImportError: CPython composes the message */
         }
         done = cc_run_after(r, &ev, !ev.result);
     }
@@ -186,8 +186,8 @@ CcDo cc_ex_DELETE_SUBSCR(CcRun *r, const CcInsn *in) {
     return CC_DO_NEXT;
 }
 
-/* A subscription with a slice that lives only as long as the step. */
-static CcDo sliced(CcRun *r, CcEvent *ev, PyObject **ops) {
+/* A subscription with a slice object that is dropped after the step. */
+static CcDo slice_step(CcRun *r, CcEvent *ev, PyObject **ops) {
     CcDo done = cc_run_before(r, ev);
     if (done == CC_DO_PERFORM) {
         int status = 0;
@@ -208,7 +208,7 @@ CcDo cc_ex_SLICE(CcRun *r, const CcInsn *in) {
     PyObject **at = cc_peek(r, 3), *ops[] = {at[0], PySlice_New(at[1], at[2], NULL)};
     if (!ops[1]) return CC_DO_RAISED;
     CcEvent ev = {.kind = CC_EV_SUBSCR, .in = ops, .n = 2};
-    CcDo done = sliced(r, &ev, ops);
+    CcDo done = slice_step(r, &ev, ops);
     return done == CC_DO_NEXT ? cc_replace(r, 3, ev.result) : done;
 }
 CcDo cc_ex_STORE_SLICE(CcRun *r, const CcInsn *in) {
@@ -216,7 +216,7 @@ CcDo cc_ex_STORE_SLICE(CcRun *r, const CcInsn *in) {
     PyObject **at = cc_peek(r, 4), *ops[] = {at[1], PySlice_New(at[2], at[3], NULL), at[0]};
     if (!ops[1]) return CC_DO_RAISED;
     CcEvent ev = {.kind = CC_EV_STORE_SUBSCR, .in = ops, .n = 3};
-    CcDo done = sliced(r, &ev, ops);
+    CcDo done = slice_step(r, &ev, ops);
     if (done != CC_DO_NEXT) return done;
     Py_CLEAR(ev.result);
     cc_drop(r, 4);

@@ -1,13 +1,13 @@
-/* Calls. The stack of a CALL: 3.11, 3.12: NULL or unbound method, callable or self, arguments;
- * 3.13: callable, self or NULL, arguments, and the tuple of keyword names on top. */
+/* Calls. The stack of a CALL is, in 3.11 and 3.12: NULL or unbound method, callable or self, arguments; in 3.13:
+ * callable, self or NULL, arguments, and for CALL_KW the tuple of keyword names on top. */
 #include "py_int.h"
 
 #include <stddef.h>
 
 typedef struct Call {
-    PyObject **args; /* positional and keyword values, contiguous */
+    PyObject **args; /* positional values, then keyword values, contiguous */
     PyObject *callable, *names;
-    int n, n_operands; /* values at args; operands on the stack */
+    int n, n_operands; /* number of values at args; number of operands on the stack */
 } Call;
 
 static Call find_call(const CcRun *r, const CcInsn *in) {
@@ -24,8 +24,8 @@ static Call find_call(const CcRun *r, const CcInsn *in) {
     return call;
 }
 
-/* With leave to write to args[-1] a bound method puts its self there, which may be where an observer looks for the
- * callable. */
+/* PY_VECTORCALL_ARGUMENTS_OFFSET lets a bound method write its self to args[-1], where an observer may look for the
+ * callable; hence only unobserved calls set it. */
 static PyObject *do_call(const Call *call, bool observed) {
     size_t n_pos = (size_t)(call->n - (call->names ? (int)PyTuple_GET_SIZE(call->names) : 0));
     return PyObject_Vectorcall(call->callable, call->args, n_pos | (observed ? 0 : PY_VECTORCALL_ARGUMENTS_OFFSET),
@@ -33,11 +33,12 @@ static PyObject *do_call(const Call *call, bool observed) {
 }
 
 CcDo cc_ex_CALL(CcRun *r, const CcInsn *in) {
-    enum { FEW = 12 };
+    enum { INLINE = 12 };
     Call call = find_call(r, in);
-    PyObject *few[FEW], **ops = call.args - 1;
-    if (r->act.observed && *ops != call.callable) { /* 3.13: a NULL lies between; the event wants them in one row */
-        ops = call.n < FEW ? few : PyMem_Malloc(sizeof *ops * (size_t)(call.n + 1));
+    PyObject *local[INLINE], **ops = call.args - 1;
+    /* 3.13: a NULL separates callable and arguments, but events need one array */
+    if (r->act.observed && *ops != call.callable) {
+        ops = call.n < INLINE ? local : PyMem_Malloc(sizeof *ops * (size_t)(call.n + 1));
         if (!ops) {
             PyErr_NoMemory();
             return CC_DO_RAISED;
@@ -51,20 +52,20 @@ CcDo cc_ex_CALL(CcRun *r, const CcInsn *in) {
         ev.result = do_call(&call, r->act.observed);
         done = cc_run_after(r, &ev, !ev.result);
     }
-    if (ops != few && ops != call.args - 1) PyMem_Free(ops);
+    if (ops != local && ops != call.args - 1) PyMem_Free(ops);
     if (done != CC_DO_NEXT) return done;
     cc_drop(r, call.n_operands);
     cc_push(r, ev.result);
     return CC_DO_NEXT;
 }
 
-/* f(*args, **kwargs): what is not a tuple becomes one first, in its slot, so that the instruction can be begun
- * again. */
+/* f(*args, **kwargs): converts args to a tuple first and stores it in its stack slot, so that the instruction can be
+ * restarted. */
 CcDo cc_ex_CALL_EX(CcRun *r, const CcInsn *in) {
     int kw = (in->flags & CC_IF_KW) != 0;
     PyObject **args = cc_peek(r, 1 + kw);
     if (!PyTuple_CheckExact(*args)) {
-        /* TypeError: CPython words it */
+        /* TypeError: CPython composes the message */
         if (!Py_TYPE(*args)->tp_iter && !PySequence_Check(*args)) return CC_DO_HAND;
         CcEvent ev = {.kind = CC_EV_TUPLE, .in = args, .n = 1};
         CC_STEP(r, &ev, PySequence_Tuple(*args));
@@ -80,7 +81,7 @@ CcDo cc_ex_CALL_EX(CcRun *r, const CcInsn *in) {
     return CC_DO_NEXT;
 }
 
-/* ------------------------------------------------------------------ the raiser */
+/* ------------------------------------------------------------------ a callable that raises a saved exception */
 
 typedef struct Raiser {
     PyObject_HEAD PyObject *type, *value, *traceback;
@@ -115,7 +116,7 @@ PyObject *cc_ex_raiser(void) {
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
     Raiser *raiser = PyType_Ready(&raiser_type) < 0 ? NULL : PyObject_New(Raiser, &raiser_type);
-    if (!raiser) { /* out of memory: the call is made of None, which raises too */
+    if (!raiser) { /* out of memory: None is called instead, which raises as well */
         PyErr_Clear();
         Py_XDECREF(type);
         Py_XDECREF(value);

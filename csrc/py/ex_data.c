@@ -1,8 +1,8 @@
-/* Instructions on locals, cells and the stack, and those that build containers or take them apart. CPython's own
- * definitions: Python/ceval.c (3.11), Python/bytecodes.c (3.12, 3.13). */
+/* Instructions on locals, cells and the stack, and those that build or extend containers. CPython's definitions are in
+ * Python/ceval.c (3.11) and Python/bytecodes.c (3.12, 3.13). */
 #include "py_int.h"
 
-/* ------------------------------------------------------------------ nothing, and what only CPython performs */
+/* ------------------------------------------------------------------ no-ops, and opcodes that only CPython performs */
 
 CcDo cc_ex_HAND(CcRun *r, const CcInsn *in) {
     (void)r;
@@ -22,7 +22,7 @@ CcDo cc_ex_RESUME(CcRun *r, const CcInsn *in) { return cc_ex_NOP(r, in); }
 
 CcDo cc_ex_CONST(CcRun *r, const CcInsn *in) {
     CcEvent ev = {.kind = CC_EV_CONST, .arg = in->arg, .result = PyTuple_GET_ITEM(r->consts, in->arg)};
-    cc_run_made(r, &ev);
+    cc_run_report_made(r, &ev);
     cc_push(r, Py_NewRef(ev.result));
     return CC_DO_NEXT;
 }
@@ -30,7 +30,7 @@ CcDo cc_ex_CONST(CcRun *r, const CcInsn *in) {
 static CcDo load(CcRun *r, int local) {
     PyObject *value = r->slot[local];
     if (!value) {
-        /* of parameters and plain locals; cells come from another opcode */
+        /* only parameters and plain locals; cells have an opcode of their own */
         PyObject *names = PyCode_GetVarnames(r->act.co);
         if (!names || local >= PyTuple_GET_SIZE(names)) {
             Py_XDECREF(names);
@@ -113,7 +113,7 @@ CcDo cc_ex_MAKE_CELL(CcRun *r, const CcInsn *in) {
     if (!cell) return CC_DO_RAISED;
     CcEvent ev = {.kind = CC_EV_CELL, .in = &content, .n = 1, .arg = in->arg, .result = cell};
     r->slot[in->arg] = cell;
-    cc_run_made(r, &ev);
+    cc_run_report_made(r, &ev);
     Py_XDECREF(content);
     return CC_DO_NEXT;
 }
@@ -123,7 +123,7 @@ CcDo cc_ex_COPY_FREE_VARS(CcRun *r, const CcInsn *in) {
     for (int i = 0; i < in->arg; i++) {
         CcEvent ev = {.kind = CC_EV_CLOSURE, .in = &func, .n = 1, .arg = i, .result = PyTuple_GET_ITEM(closure, i)};
         cc_set_local(r, first + i, Py_NewRef(ev.result));
-        cc_run_made(r, &ev);
+        cc_run_report_made(r, &ev);
     }
     return CC_DO_NEXT;
 }
@@ -154,12 +154,12 @@ CcDo cc_ex_SWAP(CcRun *r, const CcInsn *in) {
 
 /* ------------------------------------------------------------------ building */
 
-/* The n topmost operands became `made`; told after. */
-static CcDo built(CcRun *r, int n, PyObject *made) {
+/* Replaces the n topmost operands by `made`, which the observer sees afterwards. */
+static CcDo push_built(CcRun *r, int n, PyObject *made) {
     if (!made) return CC_DO_RAISED;
     CcEvent ev = {
         .kind = CC_EV_BUILD, .in = cc_peek(r, n), .n = n, .arg = r->act.code->insn[r->act.pc].op, .result = made};
-    cc_run_made(r, &ev);
+    cc_run_report_made(r, &ev);
     cc_drop(r, n);
     cc_push(r, made);
     return CC_DO_NEXT;
@@ -168,32 +168,32 @@ static CcDo built(CcRun *r, int n, PyObject *made) {
 CcDo cc_ex_BUILD_TUPLE(CcRun *r, const CcInsn *in) {
     PyObject *tuple = PyTuple_New(in->arg), **items = cc_peek(r, in->arg);
     for (int i = 0; tuple && i < in->arg; i++) PyTuple_SET_ITEM(tuple, i, Py_NewRef(items[i]));
-    return built(r, in->arg, tuple);
+    return push_built(r, in->arg, tuple);
 }
 CcDo cc_ex_BUILD_LIST(CcRun *r, const CcInsn *in) {
     PyObject *list = PyList_New(in->arg), **items = cc_peek(r, in->arg);
     for (int i = 0; list && i < in->arg; i++) PyList_SET_ITEM(list, i, Py_NewRef(items[i]));
-    return built(r, in->arg, list);
+    return push_built(r, in->arg, list);
 }
 CcDo cc_ex_BUILD_STRING(CcRun *r, const CcInsn *in) {
     PyObject *empty = PyUnicode_New(0, 0);
     PyObject *text = empty ? _PyUnicode_JoinArray(empty, cc_peek(r, in->arg), in->arg) : NULL;
     Py_XDECREF(empty);
-    return built(r, in->arg, text);
+    return push_built(r, in->arg, text);
 }
 CcDo cc_ex_BUILD_SLICE(CcRun *r, const CcInsn *in) {
     PyObject **at = cc_peek(r, in->arg);
-    return built(r, in->arg, PySlice_New(at[0], at[1], in->arg == 3 ? at[2] : NULL));
+    return push_built(r, in->arg, PySlice_New(at[0], at[1], in->arg == 3 ? at[2] : NULL));
 }
 
-/* Hashing and comparing objects of these types runs no Python code. */
-static bool quiet_key(PyObject *key) {
+/* Hashing and comparing keys of these types runs no Python code. */
+static bool builtin_key(PyObject *key) {
     return PyUnicode_CheckExact(key) || PyLong_CheckExact(key) || PyBool_Check(key) || key == Py_None ||
            PyFloat_CheckExact(key) || PyBytes_CheckExact(key);
 }
-static bool quiet_keys(PyObject *const *keys, int n, int stride) {
+static bool builtin_keys(PyObject *const *keys, int n, int stride) {
     for (int i = 0; i < n; i++) {
-        if (!quiet_key(keys[i * stride])) return false;
+        if (!builtin_key(keys[i * stride])) return false;
     }
     return true;
 }
@@ -222,7 +222,7 @@ static PyObject *make_const_map(PyObject *keys, PyObject *const *values, int n) 
 
 CcDo cc_ex_BUILD_SET(CcRun *r, const CcInsn *in) {
     PyObject **items = cc_peek(r, in->arg);
-    if (quiet_keys(items, in->arg, 1)) return built(r, in->arg, make_set(items, in->arg));
+    if (builtin_keys(items, in->arg, 1)) return push_built(r, in->arg, make_set(items, in->arg));
     CcEvent ev = {.kind = CC_EV_BUILD, .in = items, .n = in->arg, .arg = in->op};
     CC_STEP(r, &ev, make_set(items, in->arg));
     cc_drop(r, in->arg);
@@ -232,14 +232,14 @@ CcDo cc_ex_BUILD_SET(CcRun *r, const CcInsn *in) {
 CcDo cc_ex_BUILD_MAP(CcRun *r, const CcInsn *in) {
     int n = 2 * in->arg;
     PyObject **pairs = cc_peek(r, n);
-    if (quiet_keys(pairs, in->arg, 2)) return built(r, n, make_map(pairs, in->arg));
+    if (builtin_keys(pairs, in->arg, 2)) return push_built(r, n, make_map(pairs, in->arg));
     CcEvent ev = {.kind = CC_EV_BUILD, .in = pairs, .n = n, .arg = in->op};
     CC_STEP(r, &ev, make_map(pairs, in->arg));
     cc_drop(r, n);
     cc_push(r, ev.result);
     return CC_DO_NEXT;
 }
-/* Told like BUILD_MAP: key, value, ... */
+/* Reported like BUILD_MAP: key, value, ... */
 CcDo cc_ex_BUILD_CONST_MAP(CcRun *r, const CcInsn *in) {
     PyObject *keys = cc_top(r, 1), **values = cc_peek(r, in->arg + 1);
     PyObject **pairs = PyMem_Calloc((size_t)(2 * in->arg + 1), sizeof *pairs);
@@ -252,8 +252,8 @@ CcDo cc_ex_BUILD_CONST_MAP(CcRun *r, const CcInsn *in) {
         pairs[2 * i + 1] = values[i];
     }
     PyObject *map = make_const_map(keys, values, in->arg);
-    CcEvent ev = {.kind = CC_EV_BUILD, .in = pairs, .n = 2 * in->arg, .arg = CC_OP_BUILD_MAP, .result = map};
-    if (map) cc_run_made(r, &ev);
+    CcEvent ev = {.kind = CC_EV_BUILD, .in = pairs, .n = 2 * in->arg, .arg = CC_INSN_BUILD_MAP, .result = map};
+    if (map) cc_run_report_made(r, &ev);
     PyMem_Free(pairs);
     if (!map) return CC_DO_RAISED;
     cc_drop(r, in->arg + 1);
@@ -261,9 +261,9 @@ CcDo cc_ex_BUILD_CONST_MAP(CcRun *r, const CcInsn *in) {
     return CC_DO_NEXT;
 }
 
-/* ------------------------------------------------------------------ growing */
+/* ------------------------------------------------------------------ extending containers */
 
-/* list.extend as LIST_EXTEND does it: what can't be iterated gets its own message. */
+/* list.extend with LIST_EXTEND's own message for values that are not iterable. */
 static int extend(PyObject *list, PyObject *more) {
     PyObject *same = PySequence_InPlaceConcat(list, more);
     if (same) {
@@ -283,7 +283,7 @@ static int dict_update(PyObject *dict, PyObject *more) {
     return -1;
 }
 
-/* format_kwargs_error in CPython's evaluator. */
+/* As format_kwargs_error in CPython's evaluator. */
 static void name_merge_error(PyObject *callable, PyObject *more) {
     if (PyErr_ExceptionMatches(PyExc_AttributeError)) {
         PyErr_Clear();
@@ -318,31 +318,31 @@ static int dict_merge(PyObject *dict, PyObject *more, PyObject *callable) {
     return -1;
 }
 
-static int grow(CcRun *r, const CcInsn *in, PyObject *into, PyObject *value) {
+static int extend_container(CcRun *r, const CcInsn *in, PyObject *into, PyObject *value) {
     switch (in->op) {
-    case CC_OP_LIST_APPEND: return PyList_Append(into, value);
-    case CC_OP_SET_ADD: return PySet_Add(into, value);
-    case CC_OP_LIST_EXTEND: return extend(into, value);
-    case CC_OP_SET_UPDATE: return _PySet_Update(into, value);
-    case CC_OP_DICT_UPDATE: return dict_update(into, value);
-    /* The callable lies under the positional arguments' tuple; 3.13 has a NULL between them. */
+    case CC_INSN_LIST_APPEND: return PyList_Append(into, value);
+    case CC_INSN_SET_ADD: return PySet_Add(into, value);
+    case CC_INSN_LIST_EXTEND: return extend(into, value);
+    case CC_INSN_SET_UPDATE: return _PySet_Update(into, value);
+    case CC_INSN_DICT_UPDATE: return dict_update(into, value);
+    /* The callable is below the tuple of positional arguments; in 3.13 a NULL separates them. */
     default: return dict_merge(into, value, cc_top(r, in->arg + (cc_optab.null_last ? 4 : 3)));
     }
 }
 
-static CcDo update(CcRun *r, const CcInsn *in) {
+static CcDo update_step(CcRun *r, const CcInsn *in) {
     PyObject *ops[] = {cc_top(r, in->arg + 1), cc_top(r, 1)};
     CcEvent ev = {.kind = CC_EV_UPDATE, .in = ops, .n = 2, .arg = in->op};
-    CC_STEP_INT(r, &ev, grow(r, in, ops[0], ops[1]));
+    CC_STEP_INT(r, &ev, extend_container(r, in, ops[0], ops[1]));
     cc_drop(r, 1);
     return CC_DO_NEXT;
 }
-CcDo cc_ex_LIST_APPEND(CcRun *r, const CcInsn *in) { return update(r, in); }
-CcDo cc_ex_SET_ADD(CcRun *r, const CcInsn *in) { return update(r, in); }
-CcDo cc_ex_LIST_EXTEND(CcRun *r, const CcInsn *in) { return update(r, in); }
-CcDo cc_ex_SET_UPDATE(CcRun *r, const CcInsn *in) { return update(r, in); }
-CcDo cc_ex_DICT_UPDATE(CcRun *r, const CcInsn *in) { return update(r, in); }
-CcDo cc_ex_DICT_MERGE(CcRun *r, const CcInsn *in) { return update(r, in); }
+CcDo cc_ex_LIST_APPEND(CcRun *r, const CcInsn *in) { return update_step(r, in); }
+CcDo cc_ex_SET_ADD(CcRun *r, const CcInsn *in) { return update_step(r, in); }
+CcDo cc_ex_LIST_EXTEND(CcRun *r, const CcInsn *in) { return update_step(r, in); }
+CcDo cc_ex_SET_UPDATE(CcRun *r, const CcInsn *in) { return update_step(r, in); }
+CcDo cc_ex_DICT_UPDATE(CcRun *r, const CcInsn *in) { return update_step(r, in); }
+CcDo cc_ex_DICT_MERGE(CcRun *r, const CcInsn *in) { return update_step(r, in); }
 CcDo cc_ex_MAP_ADD(CcRun *r, const CcInsn *in) {
     PyObject *ops[] = {cc_top(r, in->arg + 2), cc_top(r, 2), cc_top(r, 1)};
     CcEvent ev = {.kind = CC_EV_UPDATE, .in = ops, .n = 3, .arg = in->op};
@@ -367,13 +367,13 @@ static PyObject **function_field(PyFunctionObject *func, int bit) {
     default: return &func->func_closure;
     }
 }
-static void tell_function(CcRun *r, PyFunctionObject *func) {
+static void report_function(CcRun *r, PyFunctionObject *func) {
     PyObject *parts[] = {func->func_code, func->func_defaults, func->func_kwdefaults, func->func_annotations,
                          func->func_closure};
     CcEvent ev = {.kind = CC_EV_FUNCTION, .in = parts, .n = 5, .result = (PyObject *)func};
-    cc_run_made(r, &ev);
+    cc_run_report_made(r, &ev);
 }
-/* Before 3.13: optional parts lie below the code object, the closure topmost. */
+/* Before 3.13 the optional parts are below the code object, the closure topmost. */
 CcDo cc_ex_MAKE_FUNCTION(CcRun *r, const CcInsn *in) {
     PyFunctionObject *func = (PyFunctionObject *)cc_frame_function(cc_top(r, 1), r->globals);
     if (!func) return CC_DO_RAISED;
@@ -381,17 +381,17 @@ CcDo cc_ex_MAKE_FUNCTION(CcRun *r, const CcInsn *in) {
     for (int bit = 8; bit >= 1; bit >>= 1) {
         if (in->arg & bit) Py_XSETREF(*function_field(func, bit), Py_NewRef(cc_top(r, ++n)));
     }
-    tell_function(r, func);
+    report_function(r, func);
     cc_drop(r, n);
     cc_push(r, (PyObject *)func);
     return CC_DO_NEXT;
 }
-/* 3.13: one part at a time; the function is told again with what it has by then. */
+/* 3.13 adds one part at a time; each time the function is reported again with the parts that it has. */
 CcDo cc_ex_FUNCTION_ATTR(CcRun *r, const CcInsn *in) {
     if (in->arg != 1 && in->arg != 2 && in->arg != 4 && in->arg != 8) return CC_DO_HAND;
     PyFunctionObject *func = (PyFunctionObject *)cc_top(r, 1);
     *function_field(func, in->arg) = Py_NewRef(cc_top(r, 2));
-    tell_function(r, func);
+    report_function(r, func);
     Py_INCREF(func);
     return cc_replace(r, 2, (PyObject *)func);
 }

@@ -1,4 +1,4 @@
-/* Raising, handling, and context managers. The stack of handled exceptions is the thread's exc_info, as in CPython. */
+/* Exceptions and context managers. As in CPython, the thread's exc_info is the stack of handled exceptions. */
 #include "py_int.h"
 
 CcDo cc_ex_PUSH_EXC(CcRun *r, const CcInsn *in) {
@@ -21,7 +21,7 @@ CcDo cc_ex_POP_EXC(CcRun *r, const CcInsn *in) {
     return CC_DO_NEXT;
 }
 
-/* check_except_type_valid in CPython's evaluator. */
+/* As check_except_type_valid in CPython's evaluator. */
 static bool catchable(PyObject *type) {
     if (!PyTuple_Check(type)) return PyExceptionClass_Check(type);
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(type); i++) {
@@ -36,11 +36,11 @@ CcDo cc_ex_EXC_MATCH(CcRun *r, const CcInsn *in) {
     if (!catchable(type)) return CC_DO_HAND; /* TypeError: CPython raises it */
     bool matches = PyErr_GivenExceptionMatches(cc_top(r, 2), type);
     CcEvent ev = {.kind = CC_EV_EXC_MATCH, .in = cc_peek(r, 2), .n = 2, .result = matches ? Py_True : Py_False};
-    cc_run_made(r, &ev);
+    cc_run_report_made(r, &ev);
     return cc_replace(r, 1, Py_NewRef(ev.result));
 }
 
-/* stopiteration_error() of CPython 3.12, for plain generators: the only ones that are run here. */
+/* As stopiteration_error() of CPython 3.12, for plain generators: the evaluator runs no other kind. */
 CcDo cc_ex_STOP_ERROR(CcRun *r, const CcInsn *in) {
     (void)in;
     PyObject *left = cc_top(r, 1);
@@ -55,15 +55,15 @@ CcDo cc_ex_STOP_ERROR(CcRun *r, const CcInsn *in) {
 CcDo cc_ex_ASSERTION(CcRun *r, const CcInsn *in) {
     (void)in;
     CcEvent ev = {.kind = CC_EV_ASSERTION, .result = PyExc_AssertionError};
-    cc_run_made(r, &ev);
+    cc_run_report_made(r, &ev);
     cc_push(r, Py_NewRef(PyExc_AssertionError));
     return CC_DO_NEXT;
 }
 
 /* ------------------------------------------------------------------ raising */
 
-/* Makes an exception class in a stack slot an instance, as a told call; what is neither is left to CPython. The
- * instance takes the slot, so that the instruction can be begun again. */
+/* Instantiates an exception class in a stack slot, as an observed call; CPython handles other objects. The instance
+ * replaces the class in its slot, so that the instruction can be restarted. */
 static CcDo instantiate(CcRun *r, PyObject **slot) {
     if (PyExceptionInstance_Check(*slot)) return CC_DO_NEXT;
     if (!PyExceptionClass_Check(*slot)) return CC_DO_HAND;
@@ -89,7 +89,7 @@ static CcDo raise_handled(void) {
     return CC_DO_RERAISED;
 }
 
-/* do_raise in CPython's evaluator. */
+/* As do_raise in CPython's evaluator. */
 CcDo cc_ex_RAISE(CcRun *r, const CcInsn *in) {
     if (in->arg == 0) return raise_handled();
     PyObject **value = cc_peek(r, in->arg), **cause = in->arg == 2 ? cc_peek(r, 1) : NULL;
@@ -110,13 +110,13 @@ CcDo cc_ex_RAISE(CcRun *r, const CcInsn *in) {
     return CC_DO_RAISED;
 }
 
-/* The exception goes on as if from where it was raised first: `arg` values below lies that instruction's offset. */
+/* Re-raises as if from the original instruction, whose offset is `arg` values below the exception. */
 CcDo cc_ex_RERAISE(CcRun *r, const CcInsn *in) {
     if (in->arg) {
         PyObject *lasti = cc_top(r, in->arg + 1);
         if (!PyLong_Check(lasti)) return CC_DO_HAND;
         r->raise_unit = (int)PyLong_AsLong(lasti);
-        cc_frame_at(r->act.frame, r->raise_unit, r->act.depth);
+        cc_frame_set_position(r->act.frame, r->raise_unit, r->act.depth);
     }
     PyObject *value = cc_pop(r);
     PyErr_Restore(Py_NewRef(Py_TYPE(value)), value, PyException_GetTraceback(value));
@@ -130,7 +130,8 @@ static PyObject *interned(PyObject **cache, const char *text) {
     return *cache;
 }
 
-/* _PyObject_LookupSpecial: found on the type, bound to the object; NULL without an error when absent. */
+/* As _PyObject_LookupSpecial: looks the name up on the type and binds it to the object; NULL without an error if
+ * absent. */
 static PyObject *bind_special(PyObject *o, PyObject *name) {
     PyObject *found = _PyType_Lookup(Py_TYPE(o), name);
     if (!found) return NULL;
@@ -156,7 +157,7 @@ static CcDo enter_step(CcRun *r, PyObject *enter, PyObject **entered) {
     return CC_DO_NEXT;
 }
 
-/* The manager stays on the stack until all is done, so that the instruction can be begun again (rewind). */
+/* The manager stays on the stack until every step has succeeded, so that the instruction can be restarted (rewind). */
 CcDo cc_ex_WITH(CcRun *r, const CcInsn *in) {
     (void)in;
     static PyObject *enter_name, *exit_name;

@@ -41,7 +41,7 @@ CcDo cc_ex_ITER(CcRun *r, const CcInsn *in) {
     return cc_replace(r, 1, ev.result);
 }
 
-/* The next value; NULL with no error set: exhausted. */
+/* The next value; NULL without an error: exhausted. */
 static PyObject *next_value(PyObject *iterator) {
     PyObject *value = Py_TYPE(iterator)->tp_iternext(iterator);
     if (!value && PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_StopIteration)) PyErr_Clear();
@@ -55,7 +55,7 @@ CcDo cc_ex_NEXT(CcRun *r, const CcInsn *in) {
         ev.result = next_value(cc_top(r, 1));
         done = cc_run_after(r, &ev, !ev.result && PyErr_Occurred());
     } else if (done == CC_DO_RAISED && PyErr_ExceptionMatches(PyExc_StopIteration)) {
-        PyErr_Clear(); /* a rebuilt __next__ */
+        PyErr_Clear(); /* from a rebuilt __next__ */
         done = CC_DO_NEXT;
     }
     if (done != CC_DO_NEXT) return done;
@@ -93,17 +93,17 @@ CcDo cc_ex_END_SEND(CcRun *r, const CcInsn *in) {
     return cc_replace(r, 1, value);
 }
 
-/* 3.12: what throw() and close() do to a generator that delegates. The frame's own handler is here; StopIteration tells
- * that the iterator returned. */
+/* 3.12: the handler that CPython's compiler adds around `yield from`. After throw() or close() on a delegating
+ * generator it catches what leaves the inner iterator; StopIteration means that the iterator returned. */
 CcDo cc_ex_SEND_RAISED(CcRun *r, const CcInsn *in) {
     (void)in;
-    PyObject *came = cc_top(r, 1), *ops[] = {cc_top(r, 3), came};
-    if (!PyErr_GivenExceptionMatches(came, PyExc_StopIteration)) {
-        PyErr_Restore(Py_NewRef(Py_TYPE(came)), Py_NewRef(came), PyException_GetTraceback(came));
+    PyObject *raised = cc_top(r, 1), *ops[] = {cc_top(r, 3), raised};
+    if (!PyErr_GivenExceptionMatches(raised, PyExc_StopIteration)) {
+        PyErr_Restore(Py_NewRef(Py_TYPE(raised)), Py_NewRef(raised), PyException_GetTraceback(raised));
         return CC_DO_RERAISED;
     }
     CcEvent ev = {.kind = CC_EV_SEND, .in = ops, .n = 2};
-    CC_STEP(r, &ev, Py_NewRef(((PyStopIterationObject *)came)->value));
+    CC_STEP(r, &ev, Py_NewRef(((PyStopIterationObject *)raised)->value));
     cc_drop(r, 3);
     cc_push(r, Py_NewRef(Py_None));
     cc_push(r, ev.result);
@@ -130,7 +130,7 @@ static int take(PyObject *iterator, int before, int after, PyObject **out) {
     return 0;
 }
 
-/* The rest as a list and, from its end, the last `after` values. */
+/* Takes the rest: a list for the starred target, then the last `after` values. */
 static int take_rest(PyObject *iterator, int before, int after, PyObject **out) {
     PyObject *list = PySequence_List(iterator);
     if (!list) return -1;
@@ -152,7 +152,8 @@ static int take_end(PyObject *iterator, int before) {
     return -1;
 }
 
-/* unpack_iterable in CPython's evaluator; `after` -1: no starred target. out is all NULL before. */
+/* As unpack_iterable in CPython's evaluator; `after` is -1 without a starred target. The caller initialises `out` to
+ * NULL. */
 static int unpack(PyObject *iterable, int before, int after, PyObject **out) {
     PyObject *iterator = PyObject_GetIter(iterable);
     if (!iterator) {
@@ -166,17 +167,17 @@ static int unpack(PyObject *iterable, int before, int after, PyObject **out) {
     return status;
 }
 
-/* A tuple or list of just the right length needs no iterator. */
-static bool unpack_quickly(PyObject *seq, int n, PyObject **out) {
+/* A tuple or list of exactly the right length needs no iterator. */
+static bool unpack_exact(PyObject *seq, int n, PyObject **out) {
     bool tuple = PyTuple_CheckExact(seq), list = PyList_CheckExact(seq);
     if ((!tuple && !list) || Py_SIZE(seq) != n) return false;
     for (int i = 0; i < n; i++) out[i] = Py_NewRef(tuple ? PyTuple_GET_ITEM(seq, i) : PyList_GET_ITEM(seq, i));
     return true;
 }
 
-/* CC_DONE: the observer's tuple holds the values. */
-static bool unpack_given(PyObject *given, int n, PyObject **out) {
-    bool good = given && PyTuple_CheckExact(given) && unpack_quickly(given, n, out);
+/* CC_DONE: takes the values from the observer's tuple. */
+static bool unpack_result(PyObject *given, int n, PyObject **out) {
+    bool good = given && PyTuple_CheckExact(given) && unpack_exact(given, n, out);
     Py_XDECREF(given);
     return good;
 }
@@ -185,18 +186,18 @@ static CcDo unpack_step(CcRun *r, int before, int after, PyObject **out, int n) 
     PyObject *seq = cc_top(r, 1);
     CcEvent ev = {.kind = CC_EV_UNPACK, .in = &seq, .n = 1, .arg = n};
     CcDo done = cc_run_before(r, &ev);
-    if (done == CC_DO_NEXT) return unpack_given(ev.result, n, out) ? CC_DO_NEXT : CC_DO_RAISED;
+    if (done == CC_DO_NEXT) return unpack_result(ev.result, n, out) ? CC_DO_NEXT : CC_DO_RAISED;
     if (done != CC_DO_PERFORM) return done;
-    int status = after < 0 && unpack_quickly(seq, n, out) ? 0 : unpack(seq, before, after, out);
+    int status = after < 0 && unpack_exact(seq, n, out) ? 0 : unpack(seq, before, after, out);
     ev.out = out;
     ev.n_out = status < 0 ? 0 : n;
     return cc_run_after(r, &ev, status < 0);
 }
 
 static CcDo unpack_to_stack(CcRun *r, int before, int after) {
-    enum { FEW = 16 };
+    enum { INLINE = 16 };
     int n = before + (after < 0 ? 0 : after + 1);
-    PyObject *few[FEW] = {NULL}, **out = n <= FEW ? few : PyMem_Calloc((size_t)n, sizeof *out);
+    PyObject *local[INLINE] = {NULL}, **out = n <= INLINE ? local : PyMem_Calloc((size_t)n, sizeof *out);
     CcDo done = out ? unpack_step(r, before, after, out, n) : CC_DO_RAISED;
     if (done == CC_DO_NEXT) {
         PyObject *seq = cc_pop(r);
@@ -205,7 +206,7 @@ static CcDo unpack_to_stack(CcRun *r, int before, int after) {
     } else {
         for (int i = 0; out && i < n; i++) Py_XDECREF(out[i]);
     }
-    if (out != few) PyMem_Free(out);
+    if (out != local) PyMem_Free(out);
     return done;
 }
 
@@ -221,7 +222,7 @@ CcDo cc_ex_RETURN(CcRun *r, const CcInsn *in) {
 }
 CcDo cc_ex_RETURN_CONST(CcRun *r, const CcInsn *in) {
     CcEvent ev = {.kind = CC_EV_CONST, .arg = in->arg, .result = PyTuple_GET_ITEM(r->consts, in->arg)};
-    cc_run_made(r, &ev);
+    cc_run_report_made(r, &ev);
     r->value = Py_NewRef(ev.result);
     return CC_DO_LEAVE;
 }

@@ -1,7 +1,7 @@
-/* Pattern matching: match_class and match_keys of CPython's evaluator, as told steps. */
+/* Pattern matching: match_class and match_keys of CPython's evaluator, as observed steps. */
 #include "py_int.h"
 
-/* A sub-pattern's attribute; NULL without an error: the pattern does not match. */
+/* The attribute for a sub-pattern; NULL without an error: the pattern does not match. */
 static PyObject *class_attr(PyObject *subject, PyTypeObject *type, PyObject *name, PyObject *seen) {
     int known = PySet_Contains(seen, name);
     if (known == 0) known = PySet_Add(seen, name);
@@ -15,7 +15,7 @@ static PyObject *class_attr(PyObject *subject, PyTypeObject *type, PyObject *nam
     return attr;
 }
 
-/* Appends the named attributes; 1 done, 0 no match, -1 raised. */
+/* Appends the named attributes; 1: done, 0: no match, -1: raised. */
 static int class_attrs(PyObject *attrs, PyObject *subject, PyTypeObject *type, PyObject *names, Py_ssize_t n,
                        PyObject *seen) {
     for (Py_ssize_t i = 0; i < n; i++) {
@@ -58,7 +58,7 @@ static int class_positional(PyObject *attrs, PyObject *subject, PyTypeObject *ty
     return status;
 }
 
-/* The attributes as a tuple, None when the pattern does not match. */
+/* The attributes as a tuple; None: the pattern does not match. */
 static PyObject *match_class(PyObject *subject, PyObject *type, PyObject *names, int n_pos) {
     int status = PyObject_IsInstance(subject, type);
     if (status <= 0) return status < 0 ? NULL : Py_NewRef(Py_None);
@@ -75,13 +75,13 @@ static PyObject *match_class(PyObject *subject, PyObject *type, PyObject *names,
 
 CcDo cc_ex_MATCH_CLASS(CcRun *r, const CcInsn *in) {
     PyObject **ops = cc_peek(r, 3);
-    if (!PyType_Check(ops[1])) return CC_DO_HAND; /* TypeError: CPython words it */
+    if (!PyType_Check(ops[1])) return CC_DO_HAND; /* TypeError: CPython composes the message */
     CcEvent ev = {.kind = CC_EV_MATCH, .arg = in->op, .in = ops, .n = 3};
     CC_STEP(r, &ev, match_class(ops[0], ops[1], ops[2], in->arg));
     return cc_replace(r, 3, ev.result);
 }
 
-/* Fills values[i] = subject.get(keys[i]); 1 done, 0 a key is absent, -1 raised. */
+/* Fills values[i] = subject.get(keys[i]); 1: done, 0: a key is absent, -1: raised. */
 static int keys_values(PyObject *subject, PyObject *keys, PyObject *get, bool unbound, PyObject *seen, PyObject *absent,
                        PyObject *values) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keys); i++) {

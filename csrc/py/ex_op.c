@@ -87,7 +87,7 @@ CcDo cc_ex_IS(CcRun *r, const CcInsn *in) {
     bool same = ops[0] == ops[1];
     if (ops[0] != Py_None && ops[1] != Py_None && !PyBool_Check(ops[0]) && !PyBool_Check(ops[1])) {
         CcEvent ev = {.kind = CC_EV_IS, .in = ops, .n = 2, .result = same ? Py_True : Py_False};
-        cc_run_made(r, &ev);
+        cc_run_report_made(r, &ev);
         same = ev.result == Py_True;
     }
     return cc_replace(r, 2, as_bool(same != (in->arg != 0)));

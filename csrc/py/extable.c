@@ -1,6 +1,6 @@
-/* The exception table of a code object (Objects/exception_handling_notes.txt; the same format in 3.11 to 3.13):
- * rows of start, length, target, depth * 2 + lasti as big-endian groups of six bits. Each row ends up as one
- * CcHandler; each instruction knows the row that covers it. */
+/* Reads a code object's exception table (Objects/exception_handling_notes.txt; the format is the same in 3.11 to 3.13):
+ * rows of start, length, target, depth * 2 + lasti as big-endian groups of six bits. Each row becomes a CcHandler;
+ * handler_of maps each instruction to the row that covers it. */
 #include "py_int.h"
 
 static const uint8_t *varint(const uint8_t *p, const uint8_t *end, int *value) {
@@ -54,17 +54,18 @@ int cc_code_catches(const CcCode *code, int pc, int *exits, int max) {
     int n = 0;
     for (const CcHandler *h = cc_extable_find(code, pc); h != NULL; h = cc_extable_find(code, h->target)) {
         const CcInsn *at = &code->insn[h->target];
-        if (at->op != CC_OP_PUSH_EXC || h->target + 1 >= code->n) continue;
-        if (at[1].op != CC_OP_WITH_EXCEPT || n == max) return -1;
+        if (at->op != CC_INSN_PUSH_EXC || h->target + 1 >= code->n) continue;
+        if (at[1].op != CC_INSN_WITH_EXCEPT || n == max) return -1;
         exits[n++] = h->level - 1;
     }
     return n;
 }
 
-/* An `except` of a builtin exception that GeneratorExit is none of: where the handler goes on; -1: of another one. */
-static int passes_by(const CcCode *code, int pc, PyObject *globals) {
+/* If the code at pc is an `except` clause for a builtin exception that does not match GeneratorExit: the instruction
+ * behind the clause; else -1. */
+static int skip_clause(const CcCode *code, int pc, PyObject *globals) {
     const CcInsn *in = &code->insn[pc];
-    if (pc + 2 >= code->n || in->op != CC_OP_GLOBAL || in[1].op != CC_OP_EXC_MATCH || in[2].op != CC_OP_JUMP_IF ||
+    if (pc + 2 >= code->n || in->op != CC_INSN_GLOBAL || in[1].op != CC_INSN_EXC_MATCH || in[2].op != CC_INSN_JUMP_IF ||
         in[2].arg)
         return -1;
     PyObject *name = PyTuple_GET_ITEM(code->co->co_names, in->arg), *builtins = PyEval_GetBuiltins();
@@ -77,9 +78,9 @@ static int passes_by(const CcCode *code, int pc, PyObject *globals) {
 
 bool cc_code_closes_quietly(const CcCode *code, int pc, PyObject *globals) {
     for (const CcHandler *h = cc_extable_find(code, pc); h != NULL; h = cc_extable_find(code, h->target)) {
-        if (code->insn[h->target].op != CC_OP_PUSH_EXC) continue; /* the end of another handler */
+        if (code->insn[h->target].op != CC_INSN_PUSH_EXC) continue; /* the cleanup of another handler */
         int at = h->target + 1;
-        while (at >= 0 && at < code->n && code->insn[at].op != CC_OP_RERAISE) at = passes_by(code, at, globals);
+        while (at >= 0 && at < code->n && code->insn[at].op != CC_INSN_RERAISE) at = skip_clause(code, at, globals);
         if (at < 0) return false;
     }
     return true;

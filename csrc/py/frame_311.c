@@ -1,13 +1,13 @@
-/* Doors to the frames of CPython 3.11 (py_int.h says what each one means). With its siblings the only file that
- * includes internal headers; exactly one of them is compiled into something.
+/* Doors to the frames of CPython 3.11; py_int.h documents them. Only the frame_3xx.c files include CPython's internal
+ * headers, and a build compiles exactly one of them to code.
  *
- * 3.11: the frame remembers the code unit BEFORE the next instruction (prev_instr); the current frame hangs in the
- * caller's _PyCFrame, which also says whether a tracer is active; the caller (_PyEval_Vector, gen_send_ex2 in
- * Objects/genobject.c) clears a frame that is over. */
+ * 3.11: a frame stores the code unit BEFORE the next instruction (prev_instr); the caller's _PyCFrame points to the
+ * current frame and says whether a tracer is active; a finished frame is cleared by its caller (_PyEval_Vector,
+ * gen_send_ex2 in Objects/genobject.c). */
 #include <patchlevel.h>
 #if PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030C0000
 
-/* Core headers in an extension: Py_BUILD_CORE_MODULE keeps to exported symbols, NDEBUG because the headers' own
+/* Core headers in an extension module: Py_BUILD_CORE_MODULE restricts them to exported symbols; NDEBUG, because their
  * asserts use hidden ones. */
 #    define Py_BUILD_CORE_MODULE 1
 #    define Py_BUILD_CORE 1
@@ -59,7 +59,7 @@ int cc_frame_next_unit(void *frame) {
 
 int cc_frame_lasti(void *frame) { return cc_frame_next_unit(frame) - 1; }
 
-void cc_frame_at(void *frame, int unit, int depth) {
+void cc_frame_set_position(void *frame, int unit, int depth) {
     Frame *f = frame;
     f->prev_instr = _PyCode_CODE(f->f_code) + unit;
     f->stacktop = f->f_code->co_nlocalsplus + depth;
@@ -86,7 +86,7 @@ void cc_frame_levels(PyThreadState *ts, int *python, int *c) {
 }
 
 PyObject *cc_frame_resume(PyThreadState *ts, void *frame, int unit, int depth) {
-    cc_frame_at(frame, unit - 1, depth);
+    cc_frame_set_position(frame, unit - 1, depth);
     return _PyEval_EvalFrameDefault(ts, frame, 0);
 }
 
@@ -98,48 +98,48 @@ void *cc_frame_of_generator(PyObject *generator, int *state) {
     return f->frame_obj == NULL || Py_REFCNT(f->frame_obj) == 1 ? f : NULL;
 }
 
-int cc_frame_unbegun(void) { return FRAME_CREATED; }
+int cc_frame_created_state(void) { return FRAME_CREATED; }
 
-void cc_frame_wait(PyObject *generator, int state, int unit, int depth) {
+void cc_frame_suspend(PyObject *generator, int state, int unit, int depth) {
     PyGenObject *g = (PyGenObject *)generator;
-    cc_frame_at(g->gi_iframe, unit - 1, depth);
+    cc_frame_set_position(g->gi_iframe, unit - 1, depth);
     g->gi_frame_state = (int8_t)state;
 }
 
 PyObject *cc_frame_throw(PyThreadState *ts, void *frame) {
-    return _PyEval_EvalFrameDefault(ts, frame, 1); /* the handler is looked up for prev_instr: exact */
+    return _PyEval_EvalFrameDefault(ts, frame, 1); /* looks up the handler for prev_instr: exact */
 }
 
-bool cc_frame_own(void *frame) {
-    PyFrameObject *object = ((Frame *)frame)->frame_obj;
-    return object == NULL || Py_REFCNT(object) == 1;
+bool cc_frame_owns_locals(void *frame) {
+    PyFrameObject *frame_object = ((Frame *)frame)->frame_obj;
+    return frame_object == NULL || Py_REFCNT(frame_object) == 1;
 }
 
 void cc_frame_finish(PyThreadState *ts, void *frame) {
     (void)ts;
-    (void)frame; /* the caller clears it */
+    (void)frame; /* CPython's caller clears it */
 }
 
 bool cc_frame_traced(PyThreadState *ts, PyCodeObject *co) {
     (void)co;
-    /* the former is off inside a tracer */
+    /* use_tracing is off inside a tracer */
     return ts->cframe->use_tracing || ts->c_tracefunc || ts->c_profilefunc;
 }
 
-/* ceval.c eval_frame_handle_pending is hidden: signals and pending calls by the public call, a GIL request by letting
- * go of it, and what is left (an asynchronous exception) by running a function that does nothing. */
+/* ceval.c's eval_frame_handle_pending is hidden. Instead, the public call handles signals and pending calls, releasing
+ * the GIL serves a GIL request, and calling an empty function handles the rest (an asynchronous exception). */
 int cc_frame_poll(PyThreadState *ts) {
     if (!_Py_atomic_load_relaxed(&ts->interp->ceval.eval_breaker)) return 0;
     if (Py_MakePendingCalls() < 0) return -1;
     if (_Py_atomic_load_relaxed(&ts->interp->ceval.gil_drop_request)) {
         Py_BEGIN_ALLOW_THREADS Py_END_ALLOW_THREADS
     }
-    return ts->async_exc ? cc_hook_idle() : 0;
+    return ts->async_exc ? cc_hook_run_noop() : 0;
 }
 
 void cc_frame_grant(PyThreadState *ts, int units) {
     (void)ts;
-    (void)units; /* C calls are not counted apart */
+    (void)units; /* 3.11 does not count C calls separately */
 }
 
 int cc_frame_grant_wanted(void) { return 0; }
@@ -160,6 +160,6 @@ PyObject *cc_frame_function(PyObject *code, PyObject *globals) { return PyFuncti
 
 int cc_frame_method(PyObject *o, PyObject *name, PyObject **method) { return _PyObject_GetMethod(o, name, method); }
 
-PyObject **cc_frame_instance_dict(PyObject *o) { return _PyObject_GetDictPtr(o); /* makes a dict of inline values */ }
+PyObject **cc_frame_instance_dict(PyObject *o) { return _PyObject_GetDictPtr(o); /* materialises inline values */ }
 
 #endif

@@ -1,13 +1,13 @@
-/* Doors to the frames of CPython 3.12 (py_int.h says what each one means). With its siblings the only file that
- * includes internal headers; exactly one of them is compiled into something.
+/* Doors to the frames of CPython 3.12; py_int.h documents them. Only the frame_3xx.c files include CPython's internal
+ * headers, and a build compiles exactly one of them to code.
  *
- * 3.12: the frame remembers the code unit BEFORE the next instruction (prev_instr); the current frame hangs in the
- * caller's _PyCFrame; C calls are counted apart from Python calls; a frame that is over is cleared by its evaluator, by
- * hidden functions that are repeated here (Python/ceval.c clear_thread_frame and clear_gen_frame, Python/frame.c). */
+ * 3.12: a frame stores the code unit BEFORE the next instruction (prev_instr); the caller's _PyCFrame points to the
+ * current frame; C calls are counted separately from Python calls; the evaluator clears a finished frame, with hidden
+ * functions that are repeated here (Python/ceval.c clear_thread_frame and clear_gen_frame, Python/frame.c). */
 #include <patchlevel.h>
 #if PY_VERSION_HEX >= 0x030C0000 && PY_VERSION_HEX < 0x030D0000
 
-/* Core headers in an extension: Py_BUILD_CORE_MODULE keeps to exported symbols, NDEBUG because the headers' own
+/* Core headers in an extension module: Py_BUILD_CORE_MODULE restricts them to exported symbols; NDEBUG, because their
  * asserts use hidden ones. */
 #    define Py_BUILD_CORE_MODULE 1
 #    define Py_BUILD_CORE 1
@@ -60,7 +60,7 @@ int cc_frame_next_unit(void *frame) {
 
 int cc_frame_lasti(void *frame) { return cc_frame_next_unit(frame) - 1; }
 
-void cc_frame_at(void *frame, int unit, int depth) {
+void cc_frame_set_position(void *frame, int unit, int depth) {
     Frame *f = frame;
     f->prev_instr = _PyCode_CODE(f->f_code) + unit;
     f->stacktop = f->f_code->co_nlocalsplus + depth;
@@ -91,7 +91,7 @@ void cc_frame_levels(PyThreadState *ts, int *python, int *c) {
 }
 
 PyObject *cc_frame_resume(PyThreadState *ts, void *frame, int unit, int depth) {
-    cc_frame_at(frame, unit - 1, depth);
+    cc_frame_set_position(frame, unit - 1, depth);
     return _PyEval_EvalFrameDefault(ts, frame, 0);
 }
 
@@ -103,20 +103,20 @@ void *cc_frame_of_generator(PyObject *generator, int *state) {
     return f->frame_obj == NULL || Py_REFCNT(f->frame_obj) == 1 ? f : NULL;
 }
 
-int cc_frame_unbegun(void) { return FRAME_CREATED; }
+int cc_frame_created_state(void) { return FRAME_CREATED; }
 
-void cc_frame_wait(PyObject *generator, int state, int unit, int depth) {
+void cc_frame_suspend(PyObject *generator, int state, int unit, int depth) {
     PyGenObject *g = (PyGenObject *)generator;
-    cc_frame_at(g->gi_iframe, unit - 1, depth);
+    cc_frame_set_position(g->gi_iframe, unit - 1, depth);
     g->gi_frame_state = (int8_t)state;
 }
 
 PyObject *cc_frame_throw(PyThreadState *ts, void *frame) {
-    return _PyEval_EvalFrameDefault(ts, frame, 1); /* the handler is looked up for prev_instr: exact */
+    return _PyEval_EvalFrameDefault(ts, frame, 1); /* looks up the handler for prev_instr: exact */
 }
 
-/* take_ownership in Python/frame.c: a frame object outlives its frame and gets a copy of it. The frame is not linked
- * any more, so the thread's current frame is the caller. */
+/* As take_ownership in Python/frame.c: a frame object that outlives its frame gets a copy of it. The frame is already
+ * unlinked, so the thread's current frame is the caller. */
 static void move_to_object(PyThreadState *ts, PyFrameObject *seen, Frame *frame) {
     size_t size = (size_t)((char *)&frame->localsplus[frame->stacktop] - (char *)frame);
     Py_INCREF(frame->f_code);
@@ -130,7 +130,7 @@ static void move_to_object(PyThreadState *ts, PyFrameObject *seen, Frame *frame)
     if (!PyObject_GC_IsTracked((PyObject *)seen)) PyObject_GC_Track(seen);
 }
 
-/* _PyFrame_ClearExceptCode in Python/frame.c. */
+/* As _PyFrame_ClearExceptCode in Python/frame.c. */
 static void clear_but_code(PyThreadState *ts, Frame *frame) {
     PyFrameObject *seen = frame->frame_obj;
     if (seen) {
@@ -147,7 +147,7 @@ static void clear_but_code(PyThreadState *ts, Frame *frame) {
     Py_DECREF(frame->f_funcobj);
 }
 
-/* _PyThreadState_PopFrame in Python/pystate.c. */
+/* As _PyThreadState_PopFrame in Python/pystate.c. */
 static void pop_chunk(PyThreadState *ts, Frame *frame) {
     PyObject **base = (PyObject **)frame;
     _PyStackChunk *chunk = ts->datastack_chunk;
@@ -173,12 +173,12 @@ static void finish_generator(PyThreadState *ts, Frame *frame) {
     clear_but_code(ts, frame);
     Py_CLEAR(gen->gi_exc_state.exc_value);
     ts->c_recursion_remaining++;
-    frame->previous = NULL; /* gen_dealloc still reads f_code: it is dropped there */
+    frame->previous = NULL; /* f_code stays: gen_dealloc reads and drops it */
 }
 
-bool cc_frame_own(void *frame) {
-    PyFrameObject *object = ((Frame *)frame)->frame_obj;
-    return object == NULL || Py_REFCNT(object) == 1;
+bool cc_frame_owns_locals(void *frame) {
+    PyFrameObject *frame_object = ((Frame *)frame)->frame_obj;
+    return frame_object == NULL || Py_REFCNT(frame_object) == 1;
 }
 
 void cc_frame_finish(PyThreadState *ts, void *frame) {
@@ -194,7 +194,8 @@ void cc_frame_finish(PyThreadState *ts, void *frame) {
     pop_chunk(ts, f);
 }
 
-/* Tools 6 and 7 are sys.setprofile and sys.settrace, which leave marks behind in code objects when they are off. */
+/* Excludes tools 6 and 7, sys.setprofile and sys.settrace: they leave marks in code objects after they are turned
+ * off. */
 enum { USER_TOOLS = (1 << PY_MONITORING_SYS_PROFILE_ID) - 1 };
 
 bool cc_frame_traced(PyThreadState *ts, PyCodeObject *co) {
@@ -209,8 +210,9 @@ bool cc_frame_traced(PyThreadState *ts, PyCodeObject *co) {
     return (tools & USER_TOOLS) != 0;
 }
 
-/* ceval_gil.c _Py_HandlePending is hidden: signals and pending calls by the public call, a GIL request by letting go of
- * it, and what is left (a due collection, an asynchronous exception) by running a function that does nothing. */
+/* ceval_gil.c's _Py_HandlePending is hidden. Instead, the public call handles signals and pending calls, releasing the
+ * GIL serves a GIL request, and calling an empty function handles the rest (a due collection, an asynchronous
+ * exception). */
 int cc_frame_poll(PyThreadState *ts) {
     if (!_Py_atomic_load_relaxed(&ts->interp->ceval.eval_breaker)) return 0;
     if (Py_MakePendingCalls() < 0) return -1;
@@ -218,12 +220,12 @@ int cc_frame_poll(PyThreadState *ts) {
         Py_BEGIN_ALLOW_THREADS Py_END_ALLOW_THREADS
     }
     bool due = _Py_atomic_load_relaxed(&ts->interp->ceval.gc_scheduled);
-    return due || ts->async_exc ? cc_hook_idle() : 0;
+    return due || ts->async_exc ? cc_hook_run_noop() : 0;
 }
 
 void cc_frame_grant(PyThreadState *ts, int units) { ts->c_recursion_remaining += units; }
 
-int cc_frame_grant_wanted(void) { return 5000; /* 3.12 allows 1500, and a Python call below a hook costs two */ }
+int cc_frame_grant_wanted(void) { return 5000; /* 3.12's limit is 1500, and each Python call under a hook takes two */ }
 
 void *cc_frame_get_extra(PyCodeObject *co, Py_ssize_t index) {
     void *data = NULL;
@@ -241,6 +243,6 @@ PyObject *cc_frame_function(PyObject *code, PyObject *globals) { return PyFuncti
 
 int cc_frame_method(PyObject *o, PyObject *name, PyObject **method) { return _PyObject_GetMethod(o, name, method); }
 
-PyObject **cc_frame_instance_dict(PyObject *o) { return _PyObject_GetDictPtr(o); /* makes a dict of inline values */ }
+PyObject **cc_frame_instance_dict(PyObject *o) { return _PyObject_GetDictPtr(o); /* materialises inline values */ }
 
 #endif

@@ -1,14 +1,14 @@
-/* Doors to the frames of CPython 3.13 (py_int.h says what each one means). With its siblings the only file that
- * includes internal headers; exactly one of them is compiled into something.
+/* Doors to the frames of CPython 3.13; py_int.h documents them. Only the frame_3xx.c files include CPython's internal
+ * headers, and a build compiles exactly one of them to code.
  *
- * 3.13: the frame remembers the instruction itself (instr_ptr: the next one, or the one being executed); throwing into
- * a frame looks its handler up one unit before instr_ptr (gen.throw relies on it), so cc_frame_throw is exact only
- * where both have the same handler; a frame that is over is cleared by its evaluator (_PyEval_FrameClearAndPop,
+ * 3.13: a frame stores the instruction itself (instr_ptr: the next one, or the one being executed). Throwing into a
+ * frame looks up the handler one unit before instr_ptr, which gen.throw relies on, so cc_frame_throw is exact only
+ * where both units have the same handler. The evaluator clears a finished frame (_PyEval_FrameClearAndPop,
  * exported). */
 #include <patchlevel.h>
 #if PY_VERSION_HEX >= 0x030D0000 && PY_VERSION_HEX < 0x030E0000
 
-/* Core headers in an extension: Py_BUILD_CORE_MODULE keeps to exported symbols, NDEBUG because the headers' own
+/* Core headers in an extension module: Py_BUILD_CORE_MODULE restricts them to exported symbols; NDEBUG, because their
  * asserts use hidden ones. */
 #    define Py_BUILD_CORE_MODULE 1
 #    define Py_BUILD_CORE 1
@@ -62,7 +62,7 @@ int cc_frame_next_unit(void *frame) { return (int)(((Frame *)frame)->instr_ptr -
 
 int cc_frame_lasti(void *frame) { return cc_frame_next_unit(frame); }
 
-void cc_frame_at(void *frame, int unit, int depth) {
+void cc_frame_set_position(void *frame, int unit, int depth) {
     Frame *f = frame;
     PyCodeObject *co = (PyCodeObject *)f->f_executable;
     f->instr_ptr = _PyCode_CODE(co) + unit;
@@ -94,7 +94,7 @@ void cc_frame_levels(PyThreadState *ts, int *python, int *c) {
 }
 
 PyObject *cc_frame_resume(PyThreadState *ts, void *frame, int unit, int depth) {
-    cc_frame_at(frame, unit, depth);
+    cc_frame_set_position(frame, unit, depth);
     return _PyEval_EvalFrameDefault(ts, frame, 0);
 }
 
@@ -106,25 +106,26 @@ void *cc_frame_of_generator(PyObject *generator, int *state) {
     return f->frame_obj == NULL || Py_REFCNT(f->frame_obj) == 1 ? f : NULL;
 }
 
-int cc_frame_unbegun(void) { return FRAME_CREATED; }
+int cc_frame_created_state(void) { return FRAME_CREATED; }
 
-void cc_frame_wait(PyObject *generator, int state, int unit, int depth) {
+void cc_frame_suspend(PyObject *generator, int state, int unit, int depth) {
     PyGenObject *g = (PyGenObject *)generator;
-    cc_frame_at(g->gi_iframe, unit, depth);
+    cc_frame_set_position(g->gi_iframe, unit, depth);
     g->gi_frame_state = (int8_t)state;
 }
 
 PyObject *cc_frame_throw(PyThreadState *ts, void *frame) { return _PyEval_EvalFrameDefault(ts, frame, 1); }
 
-bool cc_frame_own(void *frame) {
-    PyFrameObject *object = ((Frame *)frame)->frame_obj;
-    return object == NULL || Py_REFCNT(object) == 1;
+bool cc_frame_owns_locals(void *frame) {
+    PyFrameObject *frame_object = ((Frame *)frame)->frame_obj;
+    return frame_object == NULL || Py_REFCNT(frame_object) == 1;
 }
 
-/* Generator frames too: it looks at the owner. */
+/* It checks the owner, so it handles generator frames as well. */
 void cc_frame_finish(PyThreadState *ts, void *frame) { _PyEval_FrameClearAndPop(ts, frame); }
 
-/* Tools 6 and 7 are sys.setprofile and sys.settrace, which leave marks behind in code objects when they are off. */
+/* Excludes tools 6 and 7, sys.setprofile and sys.settrace: they leave marks in code objects after they are turned
+ * off. */
 enum { USER_TOOLS = (1 << PY_MONITORING_SYS_PROFILE_ID) - 1 };
 
 bool cc_frame_traced(PyThreadState *ts, PyCodeObject *co) {
@@ -146,7 +147,7 @@ int cc_frame_poll(PyThreadState *ts) {
 
 void cc_frame_grant(PyThreadState *ts, int units) { ts->c_recursion_remaining += units; }
 
-int cc_frame_grant_wanted(void) { return 0; /* 3.13 allows 10000, and a Python call below a hook costs two */ }
+int cc_frame_grant_wanted(void) { return 0; /* 3.13's limit is 10000, enough at two per Python call under a hook */ }
 
 void *cc_frame_get_extra(PyCodeObject *co, Py_ssize_t index) {
     void *data = NULL;
@@ -168,6 +169,6 @@ PyObject *cc_frame_function(PyObject *code, PyObject *globals) {
 
 int cc_frame_method(PyObject *o, PyObject *name, PyObject **method) { return _PyObject_GetMethod(o, name, method); }
 
-PyObject **cc_frame_instance_dict(PyObject *o) { return _PyObject_GetDictPtr(o); /* makes a dict of inline values */ }
+PyObject **cc_frame_instance_dict(PyObject *o) { return _PyObject_GetDictPtr(o); /* materialises inline values */ }
 
 #endif

@@ -1,11 +1,11 @@
-/* Generators that wait: what their frames hold, and others that are made to stand where they stand. */
+/* Suspended generators: reads their frames, and creates generators that are suspended at the same point. */
 #include "py_int.h"
 
 bool cc_generator_read(PyObject *generator, CcGen *out) {
     void *frame = PyGen_CheckExact(generator) ? cc_frame_of_generator(generator, &out->state) : NULL;
     if (frame == NULL) return false;
     out->func = cc_frame_func(frame);
-    /* another one would be called as its function is */
+    /* a rebuilt generator takes its name from the function */
     const PyGenObject *named = (PyGenObject *)generator;
     if (named->gi_name != out->func->func_name || named->gi_qualname != out->func->func_qualname) return false;
     out->code = cc_code_get(cc_frame_code(frame));
@@ -26,7 +26,8 @@ PyObject *cc_generator_new(PyFunctionObject *func) {
     PyObject *generator = cc_hook_call_with_nones(func);
     if (obs != NULL) cc_hook_pause(obs, paused);
     if (generator == NULL || PyGen_CheckExact(generator)) return generator;
-    PyErr_SetString(PyExc_SystemError, "ccompile: a function whose generator is to be made again gives something else");
+    PyErr_SetString(PyExc_SystemError,
+                    "ccompile: the function of a generator that is to be rebuilt did not return a generator");
     Py_DECREF(generator);
     return NULL;
 }
@@ -39,22 +40,22 @@ void cc_generator_put(PyObject *generator, int slot, PyObject *value) {
     Py_XDECREF(old);
 }
 
-/* It is put back to its begin, where no handler is. */
+/* Rewinds the generator to its start, where no handler encloses it. */
 void cc_generator_retire(PyObject *generator) {
     CcGen g;
     if (!cc_generator_read(generator, &g)) return;
     int unit = 0, pc = 0;
-    while (pc < g.code->n && g.code->insn[pc].op != CC_OP_SUSPEND) pc++;
+    while (pc < g.code->n && g.code->insn[pc].op != CC_INSN_SUSPEND) pc++;
     if (pc < g.code->n) unit = g.code->insn[pc].next;
     for (int i = g.depth; i > 0; i--) {
         PyObject **top = (PyObject **)&g.slot[g.code->n_locals + i - 1], *old = *top;
         *top = NULL;
-        cc_frame_wait(generator, g.state, g.unit, i - 1);
+        cc_frame_suspend(generator, g.state, g.unit, i - 1);
         Py_XDECREF(old);
     }
-    cc_frame_wait(generator, cc_frame_unbegun(), unit, 0);
+    cc_frame_suspend(generator, cc_frame_created_state(), unit, 0);
 }
 
-void cc_generator_wait(PyObject *generator, int state, int unit, int depth) {
-    cc_frame_wait(generator, state, unit, depth);
+void cc_generator_suspend(PyObject *generator, int state, int unit, int depth) {
+    cc_frame_suspend(generator, state, unit, depth);
 }

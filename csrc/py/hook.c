@@ -1,8 +1,9 @@
-/* The hook: CPython's frame evaluation function (PEP 523) while at least one region is armed and not paused.
+/* The hook: replaces CPython's frame evaluation function (PEP 523) while at least one region is armed and not paused.
  *
- * A region = one cc_hook_arm..cc_hook_disarm on one thread, innermost first. The process-wide function is installed
- * only while some region listens, so that code outside, and code run in a pause, keeps CPython's full speed and its own
- * recursion limits. All state but the thread-local list is protected by the GIL. */
+ * A region lasts from cc_hook_arm to cc_hook_disarm on one thread; each thread has a list of them, innermost first. The
+ * process-wide function is installed only while some region listens, so that code outside of regions, and code that
+ * runs during a pause, keeps CPython's full speed and recursion limits. The GIL protects all state except the
+ * thread-local list. */
 #include "py_int.h"
 
 #include <pthread.h>
@@ -12,31 +13,31 @@ typedef struct Region {
     struct Region *outer;
     CcObserver *obs;
     CcAct *top;  /* innermost act of this region */
-    int granted; /* C calls allowed on top (3.12) */
+    int granted; /* C calls added to the thread's limit (3.12) */
     bool paused;
 } Region;
 
 static _Thread_local Region *innermost;
-static _Thread_local PyFunctionObject *expected; /* cc_act_call_rebuilt waits for its frame */
-/* lowest usable address of this thread's C stack; 0 not asked for yet, 1 unknown */
+static _Thread_local PyFunctionObject *expected; /* the function whose frame cc_act_call_rebuilt waits for */
+/* lowest usable address of this thread's C stack; 0: not determined yet, 1: unknown */
 static _Thread_local uintptr_t stack_low;
-static _Thread_local size_t stack_size; /* 0 unknown */
+static _Thread_local size_t stack_size; /* 0: unknown */
 static int n_armed, n_listening;
 static CcHookIdle guest_idle; /* cc_hook_set_guest */
 static const char *guest_module;
-static _PyFrameEvalFunction displaced; /* the guest's function, while ours stands in its place */
-static PyObject *idle;                 /* lambda: None */
+static _PyFrameEvalFunction displaced; /* the guest's function while ours replaces it */
+static PyObject *noop;                 /* lambda: None */
 
 enum {
-    STACK_RESERVE = 256 << 10, /* bytes that must be left for what a frame calls */
-    STACK_CALL = 64 << 10,     /* and more, where a compiled call begins: frames that are rebuilt */
-    STACK_LEAST = 48 << 10,    /* CPython alone needs them */
-    STACK_PER_GRANT = 1600,    /* bytes of C stack behind each C call that is granted */
+    STACK_RESERVE = 256 << 10, /* bytes that must remain for whatever a frame calls */
+    STACK_CALL = 64 << 10,     /* needed in addition when a compiled call begins: it may rebuild frames */
+    STACK_LEAST = 48 << 10,    /* what CPython's own evaluator needs */
+    STACK_PER_GRANT = 1600,    /* bytes of C stack for each granted C call */
 };
 
 /* ------------------------------------------------------------------ C stack */
 
-/* Asked for once: for the main thread glibc reads all of /proc/self/maps, a millisecond in a process with torch. */
+/* Once per thread: for the main thread glibc reads all of /proc/self/maps, which takes 1 ms in a process with torch. */
 static void find_stack(void) {
     if (stack_low) return;
     pthread_attr_t attr;
@@ -50,7 +51,8 @@ static void find_stack(void) {
     stack_size = size;
 }
 
-/* Whether the C stack has so many bytes left. A stack that is not the thread's own (of a coroutine of C) is believed to. */
+/* Whether that many bytes of C stack are left. On a stack other than the thread's own (a C coroutine) the answer is
+ * yes. */
 static bool has_room(size_t bytes) {
     find_stack();
     const uintptr_t left = (uintptr_t)__builtin_frame_address(0) - stack_low;
@@ -68,16 +70,16 @@ static int grant_for_stack(void) {
 
 /* ------------------------------------------------------------------ the evaluation function */
 
-static PyObject *no_room(PyThreadState *ts, void *frame) {
+static PyObject *raise_no_stack(PyThreadState *ts, void *frame) {
     PyErr_SetString(PyExc_RecursionError, "maximum recursion depth exceeded (no C stack left)");
     cc_frame_finish(ts, frame);
     return NULL;
 }
 
-/* A frame that we have no room for is CPython's, which needs less: its calls of Python functions take no C stack while
- * no hook is installed. */
-static PyObject *run_small(Region *region, PyThreadState *ts, void *frame) {
-    if (!has_room(STACK_LEAST)) return no_room(ts, frame);
+/* Leaves a frame that we have no stack for to CPython, which needs less: while no hook is installed, its
+ * Python-to-Python calls take no C stack. */
+static PyObject *run_by_cpython(Region *region, PyThreadState *ts, void *frame) {
+    if (!has_room(STACK_LEAST)) return raise_no_stack(ts, frame);
     if (!region->paused) region->obs->dead = true;
     const bool paused = cc_hook_pause(region->obs, true);
     PyObject *value = _PyEval_EvalFrameDefault(ts, frame, 0);
@@ -85,8 +87,9 @@ static PyObject *run_small(Region *region, PyThreadState *ts, void *frame) {
     return value;
 }
 
-/* Frames that we run: a function's body with fast locals and dict globals, or a plain generator's. */
-static bool ours(PyThreadState *ts, void *frame, PyCodeObject *co) {
+/* Whether the evaluator can run the frame: a function or plain generator with fast locals, whose globals and builtins
+ * are plain dicts. */
+static bool runnable(PyThreadState *ts, void *frame, PyCodeObject *co) {
     const int never = CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE;
     if (!(co->co_flags & CO_OPTIMIZED) || (co->co_flags & never)) return false;
     if (!cc_frame_in_thread(frame) && !cc_frame_in_generator(frame)) return false;
@@ -94,20 +97,19 @@ static bool ours(PyThreadState *ts, void *frame, PyCodeObject *co) {
            !cc_frame_traced(ts, co);
 }
 
-/* Whether this thread's region listens to the frame; a frame that cc_act_call_rebuilt waits for is always listened
- * to. */
+/* Whether the region observes the frame. It always observes the one that cc_act_call_rebuilt waits for. */
 static bool listens(Region *region, PyThreadState *ts, void *frame, bool throwing) {
     PyFunctionObject *func = cc_frame_func(frame);
     if (expected && func == expected && !throwing) {
         expected = NULL;
         return true;
     }
-    if (region->paused || region->obs->dead || (PyObject *)func == idle) return false;
-    return (!throwing || cc_frame_in_generator(frame)) && ours(ts, frame, cc_frame_code(frame));
+    if (region->paused || region->obs->dead || (PyObject *)func == noop) return false;
+    return (!throwing || cc_frame_in_generator(frame)) && runnable(ts, frame, cc_frame_code(frame));
 }
 
-/* What a dead observer answers in place of the frame; NULL: nothing. */
-static PyObject *answered(Region *region, PyThreadState *ts, void *frame, bool throwing) {
+/* The result with which a dead observer replaces the call; NULL: it does not. */
+static PyObject *replacement_result(Region *region, PyThreadState *ts, void *frame, bool throwing) {
     const CcObserver *obs = region->obs;
     if (throwing || region->paused || !obs->dead || !obs->answer || cc_frame_in_generator(frame)) return NULL;
     PyObject *result = obs->answer(region->obs, (PyObject *)cc_frame_func(frame));
@@ -119,23 +121,23 @@ static PyObject *evaluate(PyThreadState *ts, struct _PyInterpreterFrame *frame, 
     Region *region = innermost;
     if (!region) return _PyEval_EvalFrameDefault(ts, frame, throwing);
     if (!throwing && !has_room(cc_frame_func(frame) == expected ? STACK_LEAST : STACK_RESERVE))
-        return run_small(region, ts, frame);
-    PyObject *answer = answered(region, ts, frame, throwing);
+        return run_by_cpython(region, ts, frame);
+    PyObject *answer = replacement_result(region, ts, frame, throwing);
     if (answer) return answer;
     if (!listens(region, ts, frame, throwing)) return _PyEval_EvalFrameDefault(ts, frame, throwing);
     const CcCode *code = cc_code_get(cc_frame_code(frame));
     if (code) return cc_run_frame(region->obs, &region->top, frame, code, throwing);
-    if (!throwing) PyErr_Clear(); /* no memory for our tables: CPython needs none */
+    if (!throwing) PyErr_Clear(); /* no memory for our tables, which CPython does not need */
     return _PyEval_EvalFrameDefault(ts, frame, throwing);
 }
 
-int cc_hook_idle(void) {
-    PyObject *result = PyObject_CallNoArgs(idle);
+int cc_hook_run_noop(void) {
+    PyObject *result = PyObject_CallNoArgs(noop);
     if (result) {
         Py_DECREF(result);
         return 0;
     }
-    PyObject *type, *value, *traceback; /* the caller is the one that is interrupted, not `idle` */
+    PyObject *type, *value, *traceback; /* the traceback must show the interrupted caller, not `noop` */
     PyErr_Fetch(&type, &value, &traceback);
     PyErr_NormalizeException(&type, &value, &traceback);
     if (value) PyException_SetTraceback(value, Py_None);
@@ -146,7 +148,7 @@ int cc_hook_idle(void) {
 
 /* ------------------------------------------------------------------ installing */
 
-/* Module file that an address lies in, from the process's memory map; "" when it can't be found. */
+/* The file that is mapped at an address, from /proc/self/maps; "" if unknown. */
 static void module_of(uintptr_t address, char *name, size_t size) {
     name[0] = 0;
     FILE *maps = fopen("/proc/self/maps", "r");
@@ -170,7 +172,7 @@ void cc_hook_set_guest(const char *module, CcHookIdle idle_now) {
     guest_idle = idle_now;
 }
 
-/* Asked in every call: whose the last foreign function is is remembered, since looking for it reads a file. */
+/* Every call asks this, so the answer for the last foreign function is cached: finding its module reads a file. */
 static bool is_guest(_PyFrameEvalFunction now) {
     static _PyFrameEvalFunction last;
     static bool last_is;
@@ -185,7 +187,7 @@ static bool is_guest(_PyFrameEvalFunction now) {
     return last_is;
 }
 
-/* A guest that is installed but does nothing may be displaced while a region listens; it gets its place back. */
+/* An installed but idle guest may be displaced while a region listens; it is restored afterwards. */
 static bool displaceable(_PyFrameEvalFunction now) { return is_guest(now) && guest_idle(); }
 
 bool cc_hook_occupied(void) {
@@ -198,7 +200,7 @@ static void listen(Region *region) {
     _PyFrameEvalFunction now = _PyInterpreterState_GetEvalFrameFunc(interp);
     n_listening++;
     if (displaceable(now)) displaced = now;
-    if (foreign(now)) region->obs->dead = true; /* somebody took our place: leave it to them */
+    if (foreign(now)) region->obs->dead = true; /* another hook has replaced ours: leave the frames to it */
     else if (now != evaluate) _PyInterpreterState_SetEvalFrameFunc(interp, evaluate);
 }
 
@@ -210,12 +212,12 @@ static void unlisten(void) {
     }
 }
 
-static int refuse_foreign(_PyFrameEvalFunction now) {
+static int raise_foreign_hook(_PyFrameEvalFunction now) {
     char name[200];
     module_of((uintptr_t)now, name, sizeof name);
     PyErr_Format(PyExc_RuntimeError,
-                 "ccompile: another frame evaluation hook (PEP 523)%s%s is installed; it has to be "
-                 "removed before compiled functions can be recorded",
+                 "ccompile: another frame evaluation hook (PEP 523)%s%s is installed; remove it "
+                 "before recording compiled functions",
                  name[0] ? " of " : "", name);
     return -1;
 }
@@ -227,7 +229,7 @@ int cc_hook_arm(CcObserver *obs) {
         return -1;
     }
     _PyFrameEvalFunction now = _PyInterpreterState_GetEvalFrameFunc(interp);
-    if (foreign(now) && !displaceable(now)) return refuse_foreign(now);
+    if (foreign(now) && !displaceable(now)) return raise_foreign_hook(now);
     Region *region = PyMem_Calloc(1, sizeof *region);
     if (!region) {
         PyErr_NoMemory();
@@ -305,20 +307,20 @@ PyObject *cc_act_call_rebuilt(PyFunctionObject *func) {
     bool paused = cc_hook_pause(region->obs, false);
     expected = func;
     PyObject *result = cc_hook_call_with_nones(func);
-    expected = NULL; /* when the call failed before it made a frame */
+    expected = NULL; /* in case the call failed before it created a frame */
     cc_hook_pause(region->obs, paused);
     return result;
 }
 
 /* ------------------------------------------------------------------ start-up */
 
-static int make_idle(void) {
-    if (idle) return 0;
+static int make_noop(void) {
+    if (noop) return 0;
     PyObject *globals = PyDict_New();
     if (globals && PyDict_SetItemString(globals, "__builtins__", PyEval_GetBuiltins()) == 0)
-        idle = PyRun_String("lambda: None", Py_eval_input, globals, globals);
+        noop = PyRun_String("lambda: None", Py_eval_input, globals, globals);
     Py_XDECREF(globals);
-    return idle ? 0 : -1;
+    return noop ? 0 : -1;
 }
 
 int cc_py_init(void) {
@@ -329,7 +331,7 @@ int cc_py_init(void) {
                      PY_MINOR_VERSION, Py_GetVersion());
         return -1;
     }
-    if (cc_optab_init() < 0 || cc_decode_init() < 0 || make_idle() < 0) return -1;
+    if (cc_optab_init() < 0 || cc_decode_init() < 0 || make_noop() < 0) return -1;
     done = true;
     return 0;
 }

@@ -1,12 +1,12 @@
-/* Which locals may still be read from an instruction on: backward dataflow over instructions, exception edges included.
- * Cells and free variables are always live. So is everything in a function that may look at its own frame. */
+/* Liveness of locals: backward dataflow over instructions, exception edges included. Cells and free variables are
+ * always live, and so is every local of a function that may inspect its own frame. */
 #include "py_int.h"
 
-/* Names whose mere use in a function means that it, or what it calls, may read its locals through the frame. Those of
- * the second list tell that it may read those of others. */
+/* A function that uses a name of the first list may read its own locals through the frame, by itself or in a callee;
+ * one that uses a name of the second list may read other frames' locals, too. */
 static const char *const frame_readers[] = {"locals", "vars",       "dir",       "eval",
                                             "exec",   "breakpoint", "set_trace", "stack"};
-static const char *const frame_lookers[] = {"_getframe", "currentframe", "f_locals", "f_back", "tb_frame"};
+static const char *const frame_inspectors[] = {"_getframe", "currentframe", "f_locals", "f_back", "tb_frame"};
 
 static bool uses_name(PyCodeObject *co, const char *name) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(co->co_names); i++) {
@@ -19,14 +19,20 @@ static bool reads_frame(PyCodeObject *co) {
     for (int i = 0; i < CC_COUNT(frame_readers); i++) {
         if (uses_name(co, frame_readers[i])) return true;
     }
-    return cc_code_looks(co);
+    return cc_code_inspects_frames(co);
 }
 
-bool cc_code_looks(PyCodeObject *co) {
-    for (int i = 0; i < CC_COUNT(frame_lookers); i++) {
-        if (uses_name(co, frame_lookers[i])) return true;
+bool cc_code_inspects_frames(PyCodeObject *co) {
+    for (int i = 0; i < CC_COUNT(frame_inspectors); i++) {
+        if (uses_name(co, frame_inspectors[i])) return true;
     }
     return false;
+}
+
+int cc_code_onward(const CcCode *code, int pc) {
+    const CcInsn *in = &code->insn[pc];
+    if (in->flags & CC_IF_STOP) return in->flags & CC_IF_JUMP ? in->target : -1;
+    return pc + 1;
 }
 
 static void set_bit(uint64_t *bits, int i) {
@@ -36,7 +42,7 @@ static void clear_bit(uint64_t *bits, int i) {
     if (i >= 0) bits[i >> 6] &= ~((uint64_t)1 << (i & 63));
 }
 
-/* Locals that are live whatever the code does. */
+/* Marks the locals that are live everywhere. */
 static void set_always(const CcCode *code, uint64_t *always) {
     bool all = reads_frame(code->co);
     char *kinds = PyBytes_AS_STRING(code->co->co_localspluskinds);
@@ -44,35 +50,36 @@ static void set_always(const CcCode *code, uint64_t *always) {
         /* CO_FAST_CELL and CO_FAST_FREE (0x40, 0x80): kinds of co_localspluskinds since 3.11 */
         if (all || (kinds[i] & 0xC0)) set_bit(always, i);
     }
-    if (code->n_locals && uses_name(code->co, "super")) set_bit(always, 0); /* super() reads it in the frame */
+    /* super() reads the first argument from the frame */
+    if (code->n_locals && uses_name(code->co, "super")) set_bit(always, 0);
 }
 
-/* Liveness before one instruction, from what is live behind it. */
+/* Turns liveness behind an instruction into liveness before it. */
 static void transfer(const CcInsn *in, uint64_t *bits) {
     switch (in->op) {
-    case CC_OP_STORE_FAST: clear_bit(bits, in->arg); break;
-    case CC_OP_STORE_FAST_2:
+    case CC_INSN_STORE_FAST: clear_bit(bits, in->arg); break;
+    case CC_INSN_STORE_FAST_2:
         clear_bit(bits, in->arg);
         clear_bit(bits, in->aux);
         break;
-    case CC_OP_STORE_LOAD_FAST:
+    case CC_INSN_STORE_LOAD_FAST:
         set_bit(bits, in->aux);
         clear_bit(bits, in->arg);
         break;
-    case CC_OP_LOAD_FAST_2:
+    case CC_INSN_LOAD_FAST_2:
         set_bit(bits, in->arg);
         set_bit(bits, in->aux);
         break;
-    case CC_OP_LOAD_FAST:
-    case CC_OP_LOAD_FAST_CLEAR:
-    case CC_OP_DELETE_FAST: /* reads it: an unset one raises */
-    case CC_OP_MAKE_CELL: set_bit(bits, in->arg); break;
+    case CC_INSN_LOAD_FAST:
+    case CC_INSN_LOAD_FAST_CLEAR:
+    case CC_INSN_DELETE_FAST: /* a read: raises if unset */
+    case CC_INSN_MAKE_CELL: set_bit(bits, in->arg); break;
     default: break;
     }
 }
 
-/* One backward pass; true when something changed. */
-static bool pass(CcCodeFull *full, const uint64_t *always, uint64_t *bits) {
+/* One backward pass; true if any row changed. */
+static bool backward_pass(CcCodeFull *full, const uint64_t *always, uint64_t *bits) {
     CcCode *code = &full->pub;
     int words = code->live_words;
     bool changed = false;
@@ -103,7 +110,7 @@ int cc_live_solve(CcCodeFull *full) {
     uint64_t *always = code->live + (size_t)words * (size_t)(code->n + 1); /* scratch behind the last row */
     uint64_t *bits = always + words;
     set_always(code, always);
-    while (pass(full, always, bits)) {}
+    while (backward_pass(full, always, bits)) {}
     return 0;
 }
 

@@ -1,26 +1,44 @@
-/* Object internals that guards read: instance dicts, versions of types. */
+/* Object internals that guards read: instance dicts, type versions, sets, weak references, finalizers. */
 #include "py_int.h"
 
 #include <structmember.h>
 
-bool cc_obj_again(void) {
+bool cc_obj_retry_alloc(void) {
     if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_MemoryError)) {
         PyErr_Print();
-        Py_FatalError("ccompile: what can't fail has failed; please report this");
+        Py_FatalError(
+            "ccompile: an operation that can fail only for lack of memory raised another error; please report this");
     }
-    if (!cc_mem_relieve()) cc_mem_lost("an object of Python's");
+    if (!cc_mem_release_reserve()) cc_mem_exhausted("an object of Python's");
     PyErr_Clear();
     return true;
 }
 
-PyObject *cc_obj_name(const char *text) {
+PyObject *cc_obj_intern(const char *text) {
     PyObject *name;
-    CC_SURE(name, PyUnicode_InternFromString(text));
+    CC_RETRY_ALLOC(name, PyUnicode_InternFromString(text));
     return name;
 }
 
-void cc_obj_put(PyObject *dict, PyObject *key, PyObject *value) {
-    while (PyDict_SetItem(dict, key, value) < 0) (void)cc_obj_again();
+PyObject *cc_obj_of_module(const char *module, const char *name) {
+    PyObject *m = PyImport_ImportModule(module), *o = m != NULL ? PyObject_GetAttrString(m, name) : NULL;
+    Py_XDECREF(m);
+    if (o == NULL) PyErr_Clear();
+    return o;
+}
+
+PyObject *cc_obj_run(const char *source) {
+    PyObject *code = Py_CompileString(source, "<ccompile>", Py_file_input), *globals = PyDict_New(), *r = NULL;
+    if (code != NULL && globals != NULL && PyDict_SetItemString(globals, "__builtins__", PyEval_GetBuiltins()) == 0)
+        r = PyEval_EvalCode(code, globals, globals);
+    if (r == NULL) Py_CLEAR(globals);
+    Py_XDECREF(code);
+    Py_XDECREF(r);
+    return globals;
+}
+
+void cc_obj_dict_set(PyObject *dict, PyObject *key, PyObject *value) {
+    while (PyDict_SetItem(dict, key, value) < 0) (void)cc_obj_retry_alloc();
 }
 
 PyObject *cc_obj_dict(PyObject *o) {
@@ -28,13 +46,13 @@ PyObject *cc_obj_dict(PyObject *o) {
     return at != NULL ? *at : NULL;
 }
 
-bool cc_obj_may_hold(PyObject *o) { return !PyType_Check(o) && cc_frame_instance_dict(o) != NULL; }
+bool cc_obj_may_have_dict(PyObject *o) { return !PyType_Check(o) && cc_frame_instance_dict(o) != NULL; }
 
 PyObject *const *cc_obj_dict_at(PyObject *o) {
     return PyType_Check(o) || Py_TYPE(o)->tp_itemsize != 0 ? NULL : cc_frame_instance_dict(o);
 }
 
-PyObject *const *cc_obj_range(PyObject *range) {
+PyObject *const *cc_obj_range_parts(PyObject *range) {
     return (PyObject *const *)((char *)range + PyRange_Type.tp_members[0].offset); /* rangeobject.start, 3.11-3.14 */
 }
 
@@ -44,11 +62,12 @@ PyTypeObject *cc_obj_super(PyObject *super, PyTypeObject **behind) {
     return parts[2];
 }
 
-PyObject *cc_obj_proxied(PyObject *proxy) {
+PyObject *cc_obj_proxy_target(PyObject *proxy) {
     return *(PyObject **)((char *)proxy + sizeof(PyObject)); /* mappingproxyobject.mapping, 3.11-3.14 */
 }
 
-/* A lookup (Objects/typeobject.c _PyType_Lookup) assigns the tag, as long as tags last; a change makes it 0. */
+/* A lookup (Objects/typeobject.c _PyType_Lookup) assigns the tag unless tags have run out; a change of the type resets
+ * it to 0. */
 unsigned cc_type_version(PyTypeObject *type) {
     static PyObject *probe;
     if (type->tp_version_tag) return type->tp_version_tag;
@@ -58,7 +77,7 @@ unsigned cc_type_version(PyTypeObject *type) {
     return type->tp_version_tag;
 }
 
-unsigned cc_type_ask(CcFacts *f, PyTypeObject *type) {
+unsigned cc_type_compute_facts(CcFacts *f, PyTypeObject *type) {
     const unsigned version = cc_type_version(type), facts = f->ask(type);
     if (version != 0 && version == type->tp_version_tag) f->of[version % CC_FACTS] = (struct CcFact){version, facts};
     return facts;
@@ -70,7 +89,7 @@ PyObject *cc_weak_target(PyObject *weak) {
 #if PY_VERSION_HEX >= 0x030D0000
     PyObject *o = NULL;
     if (PyWeakref_GetRef(weak, &o) < 0) PyErr_Clear();
-    Py_XDECREF(o); /* borrowed: whoever else holds it keeps it */
+    Py_XDECREF(o); /* borrowed: other references keep it alive */
     return o;
 #else
     PyObject *o = PyWeakref_GET_OBJECT(weak);
@@ -78,20 +97,10 @@ PyObject *cc_weak_target(PyObject *weak) {
 #endif
 }
 
-PyTypeObject *cc_type_method_wrapper(void) {
-    static PyTypeObject *type;
-    if (type == NULL) {
-        PyObject *bound = PyObject_GetAttrString(Py_None, "__str__");
-        if (bound != NULL) type = Py_TYPE(bound); /* a static type */
-        Py_XDECREF(bound);
-    }
-    return type;
-}
-
 PyObject *cc_type_dict(PyTypeObject *type) {
 #if PY_VERSION_HEX >= 0x030C0000
     PyObject *dict = PyType_GetDict(type);
-    Py_XDECREF(dict); /* borrowed: the type keeps it */
+    Py_XDECREF(dict); /* borrowed: the type owns it */
     return dict;
 #else
     return type->tp_dict;
@@ -100,7 +109,7 @@ PyObject *cc_type_dict(PyTypeObject *type) {
 
 PyObject *cc_dict_keys(PyObject *dict) {
     PyObject *keys = NULL;
-    if (PyODict_Check(dict)) { /* a subclass may iterate in yet another way: not asked */
+    if (PyODict_Check(dict)) { /* bypasses an __iter__ of a subclass */
         PyObject *it = PyODict_Type.tp_iter(dict);
         keys = it != NULL ? PySequence_List(it) : NULL;
         Py_XDECREF(it);
@@ -111,7 +120,7 @@ PyObject *cc_dict_keys(PyObject *dict) {
     return keys;
 }
 
-/* Objects/setobject.c, 3.11 to 3.13: what was taken out leaves an entry whose hash is -1, which no object has. */
+/* Objects/setobject.c, 3.11 to 3.13: a deleted entry has the hash -1, which no object has. */
 bool cc_set_next(PyObject *set, Py_ssize_t *place, PyObject **member) {
     const PySetObject *so = (PySetObject *)set;
     for (; *place <= so->mask; ++*place) {
@@ -132,7 +141,7 @@ void cc_set_table(PyObject *set, Py_ssize_t *size, Py_ssize_t *finger) {
 #if PY_VERSION_HEX >= 0x030C0000
 #    define DIGIT(o) ((PyLongObject *)(o))->long_value.ob_digit[0]
 static void set_small(PyObject *o, long v) {
-    /* digits, sign: cpython/longintrepr.h */
+    /* number of digits and sign; see cpython/longintrepr.h */
     ((PyLongObject *)o)->long_value.lv_tag = v == 0 ? 1 : 1 << 3 | (v < 0 ? 2 : 0);
 }
 #else
@@ -140,12 +149,12 @@ static void set_small(PyObject *o, long v) {
 static void set_small(PyObject *o, long v) { Py_SET_SIZE(o, v < 0 ? -1 : v > 0); }
 #endif
 
-PyObject *cc_obj_number(PyObject *number) {
+PyObject *cc_obj_copy_number(PyObject *number) {
     if (PyFloat_CheckExact(number)) return PyFloat_FromDouble(PyFloat_AS_DOUBLE(number));
     int overflow;
     const long v = PyLong_AsLongAndOverflow(number, &overflow);
     if (overflow != 0 || v < -5 || v > 256) return _PyLong_Copy((PyLongObject *)number);
-    /* one digit holds any small int, which CPython would not copy */
+    /* _PyLong_Copy returns cached small ints; each fits in one digit */
     PyObject *o = (PyObject *)_PyLong_New(1);
     if (o == NULL) return NULL;
     DIGIT(o) = (digit)(v < 0 ? -v : v);
@@ -153,82 +162,86 @@ PyObject *cc_obj_number(PyObject *number) {
     return o;
 }
 
-/* The end of a generator runs code where an `except`, `finally` or `with` may stand around it. */
-static bool catches(PyObject *generator) {
+/* Whether closing the generator may run code: an `except`, `finally` or `with` may enclose the point where it is
+ * suspended. */
+static bool closing_runs_code(PyObject *generator) {
     CcGen g;
     if (!cc_generator_read(generator, &g)) {
         PyObject *frame = PyObject_GetAttrString(generator, "gi_frame");
         Py_XDECREF(frame);
-        return frame != Py_None; /* else it is over */
+        return frame != Py_None; /* None: it has finished */
     }
     for (int pc = 0; pc < g.code->n; pc++)
         if (!cc_code_closes_quietly(g.code, pc, g.func->func_globals)) return true;
     return false;
 }
 
-bool cc_obj_final(PyObject *o) { return PyGen_CheckExact(o) ? catches(o) : Py_TYPE(o)->tp_finalize != NULL; }
+bool cc_obj_has_finalizer(PyObject *o) {
+    return PyGen_CheckExact(o) ? closing_runs_code(o) : Py_TYPE(o)->tp_finalize != NULL;
+}
 
-bool cc_obj_watched(PyObject *o) {
-    const Py_ssize_t at = Py_TYPE(o)->tp_weaklistoffset; /* 3.12: below 0, in front of the object */
+bool cc_obj_has_weak_callback(PyObject *o) {
+    const Py_ssize_t at = Py_TYPE(o)->tp_weaklistoffset; /* negative from 3.12 on: in front of the object */
     if (at == 0 || PyType_Check(o)) return false;
     for (PyWeakReference *w = *(PyWeakReference **)((char *)o + at); w != NULL; w = w->wr_next)
         if (w->wr_callback != NULL) return true;
     return false;
 }
 
-/* References that go: few are looked through, of many there is a map. */
-typedef struct Fall {
-    CC_VEC(struct Fallen {
+/* A simulated cascade of dropped references: how many each object has lost so far. Searched linearly while short, by
+ * map later. */
+typedef struct Cascade {
+    CC_VEC(struct Lost {
         PyObject *o;
         Py_ssize_t n;
     }) of;
-    CcMap at; /* object -> index into of */
-    int deep;
-    bool weak, told;
-} Fall;
+    CcMap at; /* object -> index into `of` */
+    int depth;
+    bool weak, notifies; /* weak references count, too; a finalizer or callback would run */
+} Cascade;
 
-static struct Fallen *fallen(Fall *f, PyObject *o) {
-    enum { FEW = 16 };
-    const int64_t *at = f->of.n > FEW ? cc_map_find(&f->at, o) : NULL;
+static struct Lost *lost_by(Cascade *f, PyObject *o) {
+    enum { SHORT = 16 };
+    const int64_t *at = f->of.n > SHORT ? cc_map_find(&f->at, o) : NULL;
     if (at != NULL) return &f->of.at[*at];
-    for (int i = 0; i < f->of.n && f->of.n <= FEW; i++)
+    for (int i = 0; i < f->of.n && f->of.n <= SHORT; i++)
         if (f->of.at[i].o == o) return &f->of.at[i];
-    cc_vec_push(&f->of, (struct Fallen){o, 0});
-    for (int i = f->of.n == FEW + 1 ? 0 : f->of.n - 1; i < f->of.n && f->of.n > FEW; i++)
+    cc_vec_push(&f->of, (struct Lost){o, 0});
+    for (int i = f->of.n == SHORT + 1 ? 0 : f->of.n - 1; i < f->of.n && f->of.n > SHORT; i++)
         cc_map_put(&f->at, f->of.at[i].o, i);
     return &cc_vec_last(&f->of);
 }
 
-bool cc_obj_weakly_held(PyObject *o) {
+bool cc_obj_has_weakref(PyObject *o) {
     const Py_ssize_t at = Py_TYPE(o)->tp_weaklistoffset;
     return at != 0 && !PyType_Check(o) && *(PyObject **)((char *)o + at) != NULL;
 }
 
-/* One reference to o goes. */
-static int fall(PyObject *o, void *ctx) {
-    enum { MANY = 10000, DEEP = 32 };
-    Fall *f = ctx;
-    if (f->told || PyType_Check(o) || !(PyObject_IS_GC(o) || Py_TYPE(o)->tp_weaklistoffset != 0)) return 0;
-    if (++fallen(f, o)->n < Py_REFCNT(o)) return 0;
-    f->told =
-        f->of.n > MANY || f->deep >= DEEP || cc_obj_final(o) || cc_obj_watched(o) || (f->weak && cc_obj_weakly_held(o));
-    if (f->told || !PyObject_IS_GC(o)) return 0;
-    f->deep++;
-    (void)Py_TYPE(o)->tp_traverse(o, fall, f);
-    f->deep--;
+/* Simulates dropping one reference to o; an object that has lost all of them drops its own references in turn. */
+static int drop(PyObject *o, void *ctx) {
+    enum { MAX_OBJECTS = 10000, MAX_DEPTH = 32 };
+    Cascade *f = ctx;
+    if (f->notifies || PyType_Check(o) || !(PyObject_IS_GC(o) || Py_TYPE(o)->tp_weaklistoffset != 0)) return 0;
+    if (++lost_by(f, o)->n < Py_REFCNT(o)) return 0;
+    f->notifies = f->of.n > MAX_OBJECTS || f->depth >= MAX_DEPTH || cc_obj_has_finalizer(o) ||
+                  cc_obj_has_weak_callback(o) || (f->weak && cc_obj_has_weakref(o));
+    if (f->notifies || !PyObject_IS_GC(o)) return 0;
+    f->depth++;
+    (void)Py_TYPE(o)->tp_traverse(o, drop, f);
+    f->depth--;
     return 0;
 }
 
-bool cc_obj_fall(PyObject *const *dropped, int n, bool weak) {
-    Fall f = {.weak = weak};
+bool cc_obj_drop_notifies(PyObject *const *dropped, int n, bool weak) {
+    Cascade f = {.weak = weak};
     for (int i = 0; i < n; i++)
-        if (dropped[i] != NULL) (void)fall(dropped[i], &f);
+        if (dropped[i] != NULL) (void)drop(dropped[i], &f);
     cc_vec_free(&f.of);
     cc_map_free(&f.at);
-    return f.told;
+    return f.notifies;
 }
 
-PyObject *cc_obj_cached(PyObject *o) {
+PyObject *cc_obj_canonical_int(PyObject *o) {
     if (o == NULL || !PyLong_CheckExact(o)) return o;
     int overflow;
     const long v = PyLong_AsLongAndOverflow(o, &overflow);

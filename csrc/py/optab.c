@@ -1,17 +1,17 @@
-/* Opcode tables of the running interpreter: opcodes.def's rows are matched by name against the opcode module at
- * start-up, so that no opcode number is written anywhere. What has no row stays CC_OP_HAND. */
+/* Opcode tables of the running interpreter. At start-up the rows of opcodes.def are matched by name against the opcode
+ * module, so that no opcode number appears in the source. Opcodes without a row stay CC_INSN_HAND. */
 #include "py_int.h"
 
 CcOpTab cc_optab;
 
-static const uint8_t insn_flags[CC_OP_COUNT] = {
-#define CC_INSN(id, flags, doc) [CC_OP_##id] = (flags),
+static const uint8_t insn_flags[CC_INSN_COUNT] = {
+#define CC_INSN(id, flags, doc) [CC_INSN_##id] = (flags),
 #include "insn.def"
 #undef CC_INSN
 };
 
-static const char *const insn_names[CC_OP_COUNT] = {
-#define CC_INSN(id, ...) [CC_OP_##id] = #id,
+static const char *const insn_names[CC_INSN_COUNT] = {
+#define CC_INSN(id, ...) [CC_INSN_##id] = #id,
 #include "insn.def"
 #undef CC_INSN
 };
@@ -22,16 +22,16 @@ static const struct Row {
     int k;
     const char *since, *until;
 } rows[] = {
-#define CC_OPCODE(name, insn, split, k, since, until) {#name, CC_OP_##insn, CC_SPLIT_##split, k, since, until},
+#define CC_OPCODE(name, insn, split, k, since, until) {#name, CC_INSN_##insn, CC_SPLIT_##split, k, since, until},
 #include "opcodes.def"
 #undef CC_OPCODE
 };
 
 uint8_t cc_optab_flags(CcOp op) { return insn_flags[op]; }
 
-const char *cc_op_name(CcOp op) { return op < CC_OP_COUNT ? insn_names[op] : "?"; }
+const char *cc_op_name(CcOp op) { return op < CC_INSN_COUNT ? insn_names[op] : "?"; }
 
-/* Number of an opcode; -1 when this interpreter does not have it. */
+/* An opcode's number; -1: this interpreter does not have it. */
 static int number(PyObject *opmap, const char *name) {
     PyObject *n = PyDict_GetItemString(opmap, name);
     long value = n ? PyLong_AsLong(n) : -1;
@@ -57,7 +57,7 @@ static int read_caches(PyObject *module, PyObject *opmap) {
     int status = 0;
     while (status == 0 && PyDict_Next(opmap, &pos, &name, &op)) {
         long i = PyLong_AsLong(op);
-        if (i < 0 || i > 255) continue; /* pseudo opcodes of the compiler */
+        if (i < 0 || i > 255) continue; /* the compiler's pseudo opcodes */
         PyObject *count = NULL;
         if (PyList_Check(entries)) {
             count = i < PyList_GET_SIZE(entries) ? Py_NewRef(PyList_GET_ITEM(entries, i)) : NULL;
@@ -73,7 +73,7 @@ static int read_caches(PyObject *module, PyObject *opmap) {
     return status;
 }
 
-/* Index of a string in a list attribute of the module, or -1 (also when the attribute is absent). */
+/* Index of a string in a list attribute of the module; -1 if either is absent. */
 static int position(PyObject *module, const char *list, const char *what) {
     PyObject *names = PyObject_GetAttrString(module, list);
     PyObject *key = PyUnicode_FromString(what);
@@ -84,7 +84,7 @@ static int position(PyObject *module, const char *list, const char *what) {
     return (int)at;
 }
 
-/* CcBinop relies on the order of BINARY_OP's arguments: it is checked, not assumed. */
+/* CcBinop relies on the order of BINARY_OP's arguments, so check it. */
 static int check_binops(PyObject *module) {
     static const char *const order[CC_NB_COUNT] = {
         "NB_ADD", "NB_AND",   "NB_FLOOR_DIVIDE", "NB_LSHIFT",   "NB_MATRIX_MULTIPLY", "NB_MULTIPLY", "NB_REMAINDER",
@@ -98,7 +98,9 @@ static int check_binops(PyObject *module) {
         good = name && PyUnicode_Check(name) && PyUnicode_CompareWithASCIIString(name, order[i]) == 0;
     }
     Py_DECREF(ops);
-    if (!good) PyErr_SetString(PyExc_ImportError, "ccompile: this interpreter's BINARY_OP arguments are not known");
+    if (!good)
+        PyErr_SetString(PyExc_ImportError,
+                        "ccompile: this interpreter numbers BINARY_OP's arguments in an unknown way");
     return good ? 0 : -1;
 }
 

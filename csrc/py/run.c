@@ -1,23 +1,24 @@
-/* The evaluator: runs one real frame instruction by instruction, linked as the thread's current frame, with all its
- * values in the frame itself; asks the observer before and after; and leaves the frame in one of four ways: with a
- * value, by an exception, handed to CPython's evaluator, or dropped so that the act below goes on (CC_UNWIND).
+/* The evaluator: runs one real frame, instruction by instruction. The frame is linked as the thread's current frame and
+ * stores all values. The observer is asked before and told after each step. A frame ends in one of four ways: it
+ * returns a value, an exception leaves it, it is handed to CPython's evaluator, or it is dropped so that the act below
+ * continues (CC_UNWIND).
  *
- *   obey(go) --> steps() --> exec[op]() --> NEXT ... --> BREAK/REWIND --> obey()      RAISED --> caught() or out
- */
+ *   drive(go) --> steps() --> exec[op]() --> NEXT ... --> BREAK, REWIND --> handle_end() --> drive(go)
+ *                                        RAISED --> enter_handler(), or the frame ends */
 #include "py_int.h"
 
-/* how a frame ends, once it does */
+/* how a frame ends */
 typedef enum Out {
     OUT_VALUE,
     OUT_RAISE,
     OUT_HAND,
     OUT_THROW,
     OUT_UNWIND,
-    OUT_NOT,
+    OUT_NOT, /* it does not end yet */
 } Out;
 
-static const CcExec exec[CC_OP_COUNT] = {
-#define CC_INSN(id, ...) [CC_OP_##id] = cc_ex_##id,
+static const CcExec exec[CC_INSN_COUNT] = {
+#define CC_INSN(id, ...) [CC_INSN_##id] = cc_ex_##id,
 #include "insn.def"
 #undef CC_INSN
 };
@@ -40,17 +41,17 @@ bool cc_act_collecting(const CcAct *act) { return cc_frame_collecting(act->ts); 
 
 void cc_act_clear_stored(CcAct *act) { memset(act->stored, 0, sizeof act->stored); }
 
-int cc_act_waiting_depth(const CcAct *act) {
+int cc_act_depth_after_call(const CcAct *act) {
     const int after = act->pc + 1 < act->code->n ? act->code->insn[act->pc + 1].depth : -1;
     return after > 0 ? after - 1 : 0;
 }
 
-int cc_act_idle(const CcAct *act, bool waits, PyObject *o) {
+int cc_act_dead_refs(const CcAct *act, bool waits, PyObject *o) {
     const int n_locals = act->code->n_locals;
     int n = 0;
     for (int slot = 0; slot < n_locals; slot++)
         n += cc_act_get(act, slot) == o && !cc_code_live(act->code, act->pc, slot);
-    for (int i = waits ? cc_act_waiting_depth(act) : act->depth; i < act->depth; i++)
+    for (int i = waits ? cc_act_depth_after_call(act) : act->depth; i < act->depth; i++)
         n += cc_act_get(act, n_locals + i) == o;
     return n;
 }
@@ -65,25 +66,26 @@ void cc_act_move(CcAct *act, int pc, int depth) {
     for (int i = depth; i < top; i++) Py_CLEAR(r->stack[i]);
 }
 
-/* cc_act_put and cc_act_move may touch the whole stack: what lies above the top is NULL whenever they may be called. */
+/* cc_act_put and cc_act_move may touch the whole stack, so slots above the top must be NULL whenever they may be
+ * called. */
 static void clear_above(CcRun *r) {
     for (int i = r->act.depth; i < r->act.co->co_stacksize; i++) r->stack[i] = NULL;
 }
 
-/* ------------------------------------------------------------------ telling the observer */
+/* ------------------------------------------------------------------ events */
 
-/* cc_act_call_rebuilt's result stands for the one call of the instruction, not for the steps that lead to it. */
-static bool stands_for(const CcRun *r, const CcEvent *ev) {
-    return r->has_given && ev->kind != CC_EV_WITH && ev->kind != CC_EV_RAISE && ev->kind != CC_EV_SPECIAL &&
+/* The result of cc_act_call_rebuilt replaces the instruction's call, not the steps that lead up to it. */
+static bool takes_call_result(const CcRun *r, const CcEvent *ev) {
+    return r->has_call_result && ev->kind != CC_EV_WITH && ev->kind != CC_EV_RAISE && ev->kind != CC_EV_SPECIAL &&
            ev->kind != CC_EV_TUPLE;
 }
 
 CcDo cc_run_before(CcRun *r, CcEvent *ev) {
     CcAct *act = &r->act;
-    if (stands_for(r, ev)) {
-        r->has_given = false;
-        ev->result = r->given;
-        r->given = NULL;
+    if (takes_call_result(r, ev)) {
+        r->has_call_result = false;
+        ev->result = r->call_result;
+        r->call_result = NULL;
         return cc_run_after(r, ev, ev->result == NULL);
     }
     if (!act->observed || act->obs->dead) return CC_DO_PERFORM;
@@ -92,7 +94,7 @@ CcDo cc_run_before(CcRun *r, CcEvent *ev) {
     if (go == CC_OK) return CC_DO_PERFORM;
     act->event = NULL;
     if (go == CC_DONE) return ev->result || !PyErr_Occurred() ? CC_DO_NEXT : CC_DO_RAISED;
-    if (ev->flags & CC_EV_INNER) { /* too late to stop in front of it: the rest is performed unobserved */
+    if (ev->flags & CC_EV_INNER) { /* the instruction has begun, so the rest of it is performed unobserved */
         act->observed = false;
         r->stop = true;
         return CC_DO_PERFORM;
@@ -116,22 +118,22 @@ CcDo cc_run_after(CcRun *r, CcEvent *ev, bool raised) {
     return raised ? CC_DO_RAISED : CC_DO_NEXT;
 }
 
-void cc_run_made(CcRun *r, CcEvent *ev) {
+void cc_run_report_made(CcRun *r, CcEvent *ev) {
     if (r->act.observed) (void)cc_run_after(r, ev, false);
 }
 
-static void tell_leave(CcRun *r, int how, PyObject *value) {
+static void report_leave(CcRun *r, int how, PyObject *value) {
     CcAct *act = &r->act;
-    if (r->told) act->obs->leave(act->obs, act, how, value);
-    r->told = false;
+    if (r->entered) act->obs->leave(act->obs, act, how, value);
+    r->entered = false;
     *r->top = act->prev;
 }
 
 /* ------------------------------------------------------------------ performing */
 
-/* What follows an instruction that may have run other code: a tracer that was switched on takes the frame, and what
- * CPython's eval breaker asks for is done where CPython does it. */
-static CcDo settle(CcRun *r, const CcInsn *in) {
+/* After an instruction that may have run other code: handles what the eval breaker requests where CPython does so, and
+ * hands the frame over if a tracer was switched on. */
+static CcDo poll_breaker(CcRun *r, const CcInsn *in) {
     if ((in->flags & CC_IF_POLL) && cc_frame_poll(r->act.ts) < 0) return CC_DO_RAISED;
     if (cc_frame_traced(r->act.ts, r->act.co)) r->stop = true;
     return CC_DO_NEXT;
@@ -141,10 +143,10 @@ static inline CcDo perform(CcRun *r) {
     const CcInsn *in = insn(r);
     CC_ASSERT(in->depth == r->act.depth);
     r->next = r->act.pc + 1;
-    cc_frame_at(r->act.frame, in->real, r->act.depth);
+    cc_frame_set_position(r->act.frame, in->real, r->act.depth);
     CcDo done = exec[in->op](r, in);
     if (done != CC_DO_NEXT) return done;
-    if (in->flags & (CC_IF_RUNS | CC_IF_POLL)) done = settle(r, in);
+    if (in->flags & (CC_IF_RUNS | CC_IF_POLL)) done = poll_breaker(r, in);
     if (done == CC_DO_NEXT) r->act.pc = r->next;
     return done;
 }
@@ -159,7 +161,7 @@ static CcDo steps(CcRun *r) {
     return done;
 }
 
-/* One instruction unobserved; frames that arrive meanwhile go to CPython. */
+/* Performs one instruction unobserved; CPython runs the frames that it enters. */
 static CcDo perform_alone(CcRun *r) {
     CcObserver *obs = r->act.obs;
     r->act.observed = false;
@@ -169,22 +171,22 @@ static CcDo perform_alone(CcRun *r) {
     return done;
 }
 
-/* The call at pc, with the result of a callee whose frame the observer rebuilds. */
-static CcDo perform_given(CcRun *r) {
+/* Performs the call at pc with the result of a callee whose frame the observer rebuilds. */
+static CcDo perform_rebuilt(CcRun *r) {
     CcObserver *obs = r->act.obs;
     r->act.observed = false;
-    cc_frame_at(r->act.frame, insn(r)->real, r->act.depth);
+    cc_frame_set_position(r->act.frame, insn(r)->real, r->act.depth);
     PyObject *result = obs->descend(obs, &r->act);
     if (obs->unwinding) {
         Py_XDECREF(result);
         PyErr_Clear();
         return CC_DO_REWIND;
     }
-    r->given = result;
-    r->has_given = true;
+    r->call_result = result;
+    r->has_call_result = true;
     CcDo done = perform_alone(r);
-    r->has_given = false;
-    Py_CLEAR(r->given);
+    r->has_call_result = false;
+    Py_CLEAR(r->call_result);
     return done;
 }
 
@@ -196,7 +198,7 @@ static void add_traceback(CcRun *r) {
     Py_XDECREF(frame);
 }
 
-/* The normalised exception that is set, with its traceback; the error indicator is cleared. */
+/* Takes the exception out of the error indicator, normalised and with its traceback. */
 static PyObject *take_exception(void) {
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
@@ -207,12 +209,12 @@ static PyObject *take_exception(void) {
     return value;
 }
 
-/* Goes to the frame's own handler; false when there is none (the exception stays set). As label exception_unwind in
- * CPython's evaluator. */
-static bool caught(CcRun *r, CcDo done) {
+/* Jumps to the frame's handler; false if it has none (the exception stays set). As label exception_unwind in CPython's
+ * evaluator. */
+static bool enter_handler(CcRun *r, CcDo done) {
     int unit = r->raise_unit >= 0 ? r->raise_unit : insn(r)->real;
     if (done == CC_DO_RAISED) add_traceback(r);
-    if (!PyErr_Occurred()) PyErr_NoMemory(); /* there was none for the exception, or for its traceback's frame */
+    if (!PyErr_Occurred()) PyErr_NoMemory(); /* no memory for the exception, or for its traceback's frame object */
     const CcHandler *handler = cc_extable_find(r->act.code, r->act.pc);
     if (!handler) return false;
     r->raise_unit = -1;
@@ -226,40 +228,42 @@ static bool caught(CcRun *r, CcDo done) {
     return true;
 }
 
-/* ------------------------------------------------------------------ obeying */
+/* ------------------------------------------------------------------ the observer's answers */
 
-static CcGo ask(CcRun *r, CcGo (*question)(CcObserver *, CcAct *)) {
+static CcGo call_observer(CcRun *r, CcGo (*callback)(CcObserver *, CcAct *)) {
     clear_above(r);
-    return question(r->act.obs, &r->act);
+    return callback(r->act.obs, &r->act);
 }
 
-/* Deals with an instruction's end that is not NEXT, or that was performed alone; OUT_NOT: *go is what to obey now. */
-static Out settle_end(CcRun *r, CcDo done, bool alone, CcGo *go) {
+/* Handles the end of a run of steps, or of an instruction that was performed alone. OUT_NOT: the frame continues with
+ * *go. */
+static Out handle_end(CcRun *r, CcDo done, bool alone, CcGo *go) {
     CcObserver *obs = r->act.obs;
     switch (done) {
     case CC_DO_LEAVE: return OUT_VALUE;
     case CC_DO_HAND: return OUT_HAND;
     case CC_DO_BREAK: *go = CC_PERFORM; return OUT_NOT;
-    case CC_DO_REWIND: *go = ask(r, obs->rewind); return OUT_NOT;
+    case CC_DO_REWIND: *go = call_observer(r, obs->rewind); return OUT_NOT;
     case CC_DO_RAISED:
     case CC_DO_RERAISED:
         if (cc_frame_traced(r->act.ts, r->act.co)) return OUT_THROW;
-        if (!caught(r, done)) return OUT_RAISE;
+        if (!enter_handler(r, done)) return OUT_RAISE;
         break;
     default: break;
     }
     if (r->stop || obs->dead) return OUT_HAND;
-    *go = alone ? ask(r, obs->resume) : CC_OK;
+    *go = alone ? call_observer(r, obs->resume) : CC_OK;
     return OUT_NOT;
 }
 
-/* The frame is to be handed over, but CPython can't begin at an instruction that is the end of another one. */
+/* Completes the current instruction before a hand-over if it is the second half of a split one, where CPython can't
+ * start. */
 static Out finish_inner(CcRun *r) {
-    if (!(insn(r)->op == CC_OP_TO_BOOL && insn(r)->flags & CC_IF_INNER)) return OUT_HAND;
+    if (!(insn(r)->op == CC_INSN_TO_BOOL && insn(r)->flags & CC_IF_INNER)) return OUT_HAND;
     const CcDo done = perform_alone(r);
     if (done == CC_DO_NEXT) return OUT_HAND;
     if (cc_frame_traced(r->act.ts, r->act.co)) return OUT_THROW;
-    return caught(r, done) ? OUT_HAND : OUT_RAISE;
+    return enter_handler(r, done) ? OUT_HAND : OUT_RAISE;
 }
 
 /* Runs the frame from the observer's answer `go` to its end. */
@@ -270,7 +274,7 @@ static Out drive(CcRun *r, CcGo go) {
         bool alone = true;
         switch (go) {
         case CC_PERFORM: done = perform_alone(r); break;
-        case CC_DESCEND: done = perform_given(r); break;
+        case CC_DESCEND: done = perform_rebuilt(r); break;
         case CC_RETURN:
             r->value = r->act.retval;
             r->act.retval = NULL;
@@ -283,7 +287,7 @@ static Out drive(CcRun *r, CcGo go) {
             done = steps(r);
             break;
         }
-        out = settle_end(r, done, alone, &go);
+        out = handle_end(r, done, alone, &go);
     }
     return out == OUT_HAND ? finish_inner(r) : out;
 }
@@ -295,7 +299,7 @@ static void detach(CcRun *r) {
     cc_frame_leave_level(r->act.ts);
 }
 
-/* As CPython does it when the frame is over, but the observer hears of it. */
+/* Clears the locals as CPython does at the end of a frame, with the observer listening. */
 static void clear_locals(CcRun *r) {
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
@@ -303,35 +307,35 @@ static void clear_locals(CcRun *r) {
     PyErr_Restore(type, value, traceback);
 }
 
-/* The frame is over; value NULL with the error set: by an exception. */
+/* Ends the frame; value NULL: an exception leaves it (error set). */
 static PyObject *finish(CcRun *r, int how, PyObject *value) {
     if (how == CC_LEAVE_UNWIND && !PyErr_Occurred())
-        PyErr_SetString(PyExc_SystemError, "ccompile: a frame was left so that its caller goes on");
+        PyErr_SetString(PyExc_SystemError, "ccompile: a frame was dropped so that its caller can continue");
     cc_drop(r, r->act.depth);
-    cc_frame_at(r->act.frame, r->raise_unit >= 0 ? r->raise_unit : insn(r)->real, 0);
-    tell_leave(r, how, value);
+    cc_frame_set_position(r->act.frame, r->raise_unit >= 0 ? r->raise_unit : insn(r)->real, 0);
+    report_leave(r, how, value);
     detach(r);
-    if (r->act.observed && !r->act.generator && cc_frame_own(r->act.frame)) clear_locals(r);
+    if (r->act.observed && !r->act.generator && cc_frame_owns_locals(r->act.frame)) clear_locals(r);
     cc_frame_finish(r->act.ts, r->act.frame);
     return value;
 }
 
 static PyObject *hand_over(CcRun *r) {
     const CcInsn *in = insn(r);
-    const bool yields = in->op == CC_OP_SUSPEND;
-    tell_leave(r, yields ? CC_LEAVE_YIELD : CC_LEAVE_HANDOVER, yields && r->act.depth > 0 ? cc_top(r, 1) : NULL);
+    const bool yields = in->op == CC_INSN_SUSPEND;
+    report_leave(r, yields ? CC_LEAVE_YIELD : CC_LEAVE_HANDOVER, yields && r->act.depth > 0 ? cc_top(r, 1) : NULL);
     detach(r);
     return cc_frame_resume(r->act.ts, r->act.frame, in->at, r->act.depth);
 }
 
-/* An exception was raised while a tracer is active: CPython raises it, so that the tracer hears of it. A call is made
- * again, of an object that raises it (exact); elsewhere the evaluator is entered with the exception set. */
+/* An exception was raised while a tracer is active: has CPython raise it, so that the tracer sees it. For a call,
+ * CPython repeats the instruction with a callable that raises the exception (exact); elsewhere its evaluator is entered
+ * with the exception set. */
 static PyObject *hand_exception(CcRun *r) {
     const CcInsn *in = insn(r);
     PyThreadState *ts = r->act.ts;
     void *frame = r->act.frame;
-    bool again = in->op == CC_OP_CALL && r->act.depth == in->depth;
-    if (again) {
+    if (in->op == CC_INSN_CALL && r->act.depth == in->depth) {
         PyObject **callee = cc_peek(r, in->arg + 2 + ((in->flags & CC_IF_KW) != 0));
         if (!cc_optab.null_last && !*callee) callee++;
         PyObject *raiser = cc_ex_raiser(), *old = *callee;
@@ -339,8 +343,8 @@ static PyObject *hand_exception(CcRun *r) {
         Py_DECREF(old);
         return hand_over(r);
     }
-    tell_leave(r, CC_LEAVE_RAISE, NULL);
-    cc_frame_at(frame, in->real, r->act.depth);
+    report_leave(r, CC_LEAVE_RAISE, NULL);
+    cc_frame_set_position(frame, in->real, r->act.depth);
     detach(r);
     return cc_frame_throw(ts, frame);
 }
@@ -356,28 +360,28 @@ static PyObject *end(CcRun *r, Out out) {
     }
 }
 
-/* The instruction to begin with; -1: CPython runs the frame. A frame into which an exception is thrown is ours when
- * its own handler begins with an instruction that we perform. */
+/* The first instruction; -1: CPython runs the frame. If an exception is thrown into the frame, we run it only if its
+ * handler begins with an instruction that we can perform. */
 static int first_pc(const CcCode *code, int unit, bool throwing) {
     int pc = unit >= 0 && unit < code->n_units ? code->by_unit[unit] : -1;
     if (pc < 0 || !throwing) return pc;
-    if (pc == 0 || code->insn[pc - 1].op != CC_OP_SUSPEND) return -1;
+    if (pc == 0 || code->insn[pc - 1].op != CC_INSN_SUSPEND) return -1;
     const CcHandler *handler = cc_extable_find(code, pc - 1);
     return handler && !(code->insn[handler->target].flags & CC_IF_HAND) ? pc - 1 : -1;
 }
 
-/* CPython runs the frame. */
-static PyObject *pass(CcRun *r, bool throwing) {
-    if (throwing) return hand_over(r); /* its handler has the exception already */
+/* Lets CPython run the frame unobserved. */
+static PyObject *run_unobserved(CcRun *r, bool throwing) {
+    if (throwing) return hand_over(r); /* enter_handler() has already moved it to its handler */
     *r->top = r->act.prev;
     detach(r);
     return _PyEval_EvalFrameDefault(r->act.ts, r->act.frame, 0);
 }
 
-static PyObject *pass_all(CcRun *r, bool throwing) {
+static PyObject *run_all_unobserved(CcRun *r, bool throwing) {
     CcObserver *obs = r->act.obs;
     const bool paused = cc_hook_pause(obs, true);
-    PyObject *value = pass(r, throwing);
+    PyObject *value = run_unobserved(r, throwing);
     cc_hook_pause(obs, paused);
     return value;
 }
@@ -407,17 +411,17 @@ PyObject *cc_run_frame(CcObserver *obs, CcAct **top, void *frame, const CcCode *
         .consts = co->co_consts,
         .globals = cc_frame_globals(frame),
         .builtins = cc_frame_builtins(frame),
-        .told = true,
+        .entered = true,
         .raise_unit = -1,
     };
     cc_frame_link(ts, frame);
     *top = &r.act;
     if (throwing) {
         r.raise_unit = cc_frame_lasti(frame);
-        r.act.thrown = caught(&r, CC_DO_RAISED);
+        r.act.thrown = enter_handler(&r, CC_DO_RAISED);
     }
-    CcGo go = ask(&r, obs->enter);
+    CcGo go = call_observer(&r, obs->enter);
     if (go != CC_PASS && go != CC_PASS_ALL) return end(&r, drive(&r, go));
-    r.told = false;
-    return go == CC_PASS ? pass(&r, throwing) : pass_all(&r, throwing);
+    r.entered = false;
+    return go == CC_PASS ? run_unobserved(&r, throwing) : run_all_unobserved(&r, throwing);
 }

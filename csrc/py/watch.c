@@ -1,6 +1,6 @@
-/* Versions of dicts. CPython 3.11 keeps one in each dict, from a counter that all dicts share, so that no two states of
- * any dicts have the same one. 3.12 deprecates it and has watchers: each watched dict has a counter here, which
- * outlives the dict. */
+/* Dict versions. CPython 3.11 stores a version in each dict, drawn from one global counter, so that no two states of
+ * any dicts share a version. 3.12 deprecates that and offers watchers instead; this file then keeps a counter for each
+ * watched dict, which outlives the dict. */
 #include "py_int.h"
 
 #if PY_VERSION_HEX < 0x030C0000
@@ -14,12 +14,12 @@ void cc_watch_end(const uint64_t *version) { (void)version; }
 #else
 
 typedef struct Watched {
-    uint64_t version; /* first: this is what callers hold */
-    PyObject *dict;   /* borrowed; NULL: it is gone */
+    uint64_t version; /* must come first: callers hold its address */
+    PyObject *dict;   /* borrowed; NULL: freed */
     int users;
 } Watched;
 
-static CcMap watched; /* dict -> Watched, as a number */
+static CcMap watched; /* dict -> Watched *, as a number */
 static int watcher = -1;
 
 static Watched *find(PyObject *dict) {
@@ -39,24 +39,24 @@ static int on_event(PyDict_WatchEvent event, PyObject *dict, PyObject *key, PyOb
 }
 
 #    if PY_VERSION_HEX >= 0x030D0000
-/* Of a dict that shares its values with its instance watchers are not told when the instance's attributes are set
- * (3.13.0). popitem() gives it a table of its own, for good, before it takes the item; that table has 64 places, and
- * shared keys are at most 30, so that putting the item back needs no memory (tried with 1 to 30 attributes under
+/* In 3.13.0, setting an attribute does not notify watchers of a dict that shares inline values with its instance.
+ * popitem() permanently gives the dict a table of its own before it removes the item. That table has 64 slots and
+ * shared keys are at most 30, so reinserting the item needs no memory (tested with 1 to 30 attributes under
  * _testcapi.set_nomemory). */
-static bool apart(PyObject *dict) {
+static bool own_table(PyObject *dict) {
     if (((PyDictObject *)dict)->ma_values == NULL) return true;
-    PyObject *item =
-        PyObject_CallMethod((PyObject *)&PyDict_Type, "popitem", "O", dict); /* the last one: the order stays */
-    if (item == NULL) { /* it is empty, or there is no memory: popitem makes the table before it takes the item */
+    /* popitem() takes the last item, so the order is preserved */
+    PyObject *item = PyObject_CallMethod((PyObject *)&PyDict_Type, "popitem", "O", dict);
+    if (item == NULL) { /* empty, or out of memory, in which case popitem has not removed the item */
         PyErr_Clear();
         return false;
     }
-    cc_obj_put(dict, PyTuple_GET_ITEM(item, 0), PyTuple_GET_ITEM(item, 1));
+    cc_obj_dict_set(dict, PyTuple_GET_ITEM(item, 0), PyTuple_GET_ITEM(item, 1));
     Py_DECREF(item);
     return ((PyDictObject *)dict)->ma_values == NULL;
 }
 #    else
-static bool apart(PyObject *dict) {
+static bool own_table(PyObject *dict) {
     (void)dict;
     return true;
 }
@@ -66,8 +66,8 @@ const uint64_t *cc_watch_begin(PyObject *dict) {
     if (!PyDict_Check(dict)) return NULL;
     Watched *w = find(dict);
     if (w == NULL) {
-        if (!apart(dict)) return NULL;
-        if (watcher < 0 && (watcher = PyDict_AddWatcher(on_event)) < 0) { /* there are eight in a process */
+        if (!own_table(dict)) return NULL;
+        if (watcher < 0 && (watcher = PyDict_AddWatcher(on_event)) < 0) { /* an interpreter has only eight */
             PyErr_Clear();
             return NULL;
         }

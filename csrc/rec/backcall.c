@@ -1,10 +1,10 @@
-/* C code that calls back. sum() and functools.reduce() are performed here step by step, so that the C functions that
- * they call are seen; for the others (map, sorted ...) a callback must be one whose calls need not be seen. */
-#include "rec_int.h"
+/* C code that calls back. This file performs sum() and functools.reduce() step by step, so that the recorder sees the C
+ * functions they call. Others (map, sorted ...) get Python wrappers for C callbacks. */
+#include "rec_events.h"
 
 /* ------------------------------------------------------------------ callbacks */
 
-/* Python code that stands for C code, so that what it calls is seen. */
+/* Python code that replaces C code, so that the recorder sees the calls it makes. */
 static const char templates[] =
     "def wrap(f):\n"
     "    return lambda *args: f(*args)\n"
@@ -35,22 +35,11 @@ static const char templates[] =
 
 static PyObject *template_named(const char *name) {
     static PyObject *space;
-    if (space == NULL) {
-        PyObject *code = Py_CompileString(templates, "<ccompile>", Py_file_input), *dict = PyDict_New(), *r = NULL;
-        if (code != NULL && dict != NULL && PyDict_SetItemString(dict, "__builtins__", PyEval_GetBuiltins()) == 0)
-            r = PyEval_EvalCode(code, dict, dict);
-        Py_XDECREF(code);
-        Py_XDECREF(r);
-        if (r == NULL) {
-            Py_XDECREF(dict);
-            return NULL;
-        }
-        space = dict;
-    }
+    if (space == NULL && (space = cc_obj_run(templates)) == NULL) return NULL;
     return PyDict_GetItemString(space, name);
 }
 
-/* A function that a template gives: it and its closure belong to this trace. */
+/* Calls a template. The function it returns, and the function's closure, belong to this trace. */
 static PyObject *from_template(CcRec *rec, const char *name, PyObject *args) {
     PyObject *maker = template_named(name), *f = maker != NULL ? PyObject_CallObject(maker, args) : NULL;
     if (f == NULL) {
@@ -83,14 +72,14 @@ PyObject *cc_backcall_wrap(CcRec *rec, PyObject *f) {
 
 PyObject *cc_backcall_add(CcRec *rec) {
     PyObject *f;
-    CC_SURE(f, from_template(rec, "adder", NULL));
+    CC_RETRY_ALLOC(f, from_template(rec, "adder", NULL));
     return f;
 }
 
 PyObject *cc_backcall_contains(CcRec *rec, PyObject *iterator, PyObject *o) {
     PyObject *f;
-    CC_SURE(f, from_template(rec, "finder", NULL));
-    Py_INCREF(f); /* a recording that is given up drops what it keeps */
+    CC_RETRY_ALLOC(f, from_template(rec, "finder", NULL));
+    Py_INCREF(f); /* rec->keep drops its reference if the recording is given up */
     PyObject *r = PyObject_CallFunctionObjArgs(f, iterator, o, NULL);
     Py_DECREF(f);
     return r;
@@ -98,7 +87,7 @@ PyObject *cc_backcall_contains(CcRec *rec, PyObject *iterator, PyObject *o) {
 
 CcGo cc_backcall_missing(CcRec *rec, CcEvent *ev, PyObject *factory) {
     PyObject *f;
-    CC_SURE(f, Py_XNewRef(from_template(rec, "keeper", NULL)));
+    CC_RETRY_ALLOC(f, Py_XNewRef(from_template(rec, "keeper", NULL)));
     ev->result = PyObject_CallFunctionObjArgs(f, ev->in[0], ev->in[1], factory, NULL);
     Py_DECREF(f);
     return CC_DONE;
@@ -109,11 +98,12 @@ static bool from_slot(const CcGuards *gs, int id) {
     return gs->g.at[id].source == CC_SRC_SLOT;
 }
 
-/* It stays the same object; but what a frame behind a break holds is made again in each call, of what it is made of. */
+/* Guards the getter by identity; one in a frame's slot after a break is made again in each call, so its parts are
+ * guarded instead. */
 static void guard_getter(CcRec *rec, PyObject *f, int source, PyObject *reduced) {
     CcGuards *gs = &rec->trace->guards;
     if (!from_slot(gs, source)) {
-        cc_guard_also(gs, source, CC_CHK_IDENT, f, -1);
+        cc_guard_add_check(gs, source, CC_CHK_IDENT, f, -1);
         return;
     }
     PyObject *args = PyTuple_GET_ITEM(reduced, 1);
@@ -124,10 +114,11 @@ static void guard_getter(CcRec *rec, PyObject *f, int source, PyObject *reduced)
 }
 
 PyObject *cc_backcall_getter(CcRec *rec, CcAct *act, PyObject *f) {
-    static const char *const types[] = {"operator.itemgetter", "operator.attrgetter", "operator.methodcaller"};
-    int kind = 0;
-    while (kind < CC_COUNT(types) && strcmp(Py_TYPE(f)->tp_name, types[kind]) != 0) kind++;
-    if (kind == CC_COUNT(types)) return NULL;
+    const char *template = cc_known_is(f, CC_KNOWN_ITEMGETTER)     ? "itemgetter"
+                           : cc_known_is(f, CC_KNOWN_ATTRGETTER)   ? "attrgetter"
+                           : cc_known_is(f, CC_KNOWN_METHODCALLER) ? "methodcaller"
+                                                                   : NULL;
+    if (template == NULL) return NULL;
     const bool paused = cc_hook_pause(act->obs, true);
     PyObject *reduced = PyObject_CallMethod(f, "__reduce__", NULL), *made = NULL;
     PyObject *args = reduced != NULL && PyTuple_Check(reduced) && PyTuple_GET_SIZE(reduced) == 2
@@ -136,7 +127,7 @@ PyObject *cc_backcall_getter(CcRec *rec, CcAct *act, PyObject *f) {
     bool constant = args != NULL && PyTuple_CheckExact(args) && PyType_Check(PyTuple_GET_ITEM(reduced, 0));
     for (Py_ssize_t i = 0; constant && i < PyTuple_GET_SIZE(args); i++)
         constant = cc_value_const(PyTuple_GET_ITEM(args, i));
-    if (constant) made = from_template(rec, strchr(types[kind], '.') + 1, args);
+    if (constant) made = from_template(rec, template, args);
     const int source = cc_value_source(rec, f);
     if (made != NULL && source >= 0) guard_getter(rec, f, source, reduced);
     Py_XDECREF(reduced);
@@ -147,7 +138,8 @@ PyObject *cc_backcall_getter(CcRec *rec, CcAct *act, PyObject *f) {
 
 /* ------------------------------------------------------------------ steps */
 
-/* Performs one step as an event of its own; it lies inside an instruction, and so can't be a break. */
+/* Performs one step as a separate event. A break is not possible, because the step is in the middle of an
+ * instruction. */
 static PyObject *step(CcRec *rec, CcAct *act, CcEvent *ev) {
     const CcEvent *outer = act->event;
     CcGo go = CC_GIVE_UP;
@@ -167,7 +159,7 @@ static PyObject *step(CcRec *rec, CcAct *act, CcEvent *ev) {
     return ev->result;
 }
 
-/* Takes the reference to `total`. */
+/* Steals the reference to `total`. */
 static PyObject *add(CcRec *rec, CcAct *act, PyObject *total, PyObject *item) {
     PyObject *const in[] = {total, item};
     CcEvent ev = {.kind = CC_EV_BINOP, .arg = CC_NB_ADD, .in = in, .n = 2};
@@ -176,13 +168,13 @@ static PyObject *add(CcRec *rec, CcAct *act, PyObject *total, PyObject *item) {
     return r;
 }
 
-/* The sum of numbers is C's own: it adds floats in a way of its own. */
+/* Numbers are summed by C code, which adds floats with its own algorithm. */
 static PyObject *plain_sum(PyObject *items, PyObject *start) {
     PyObject *f = PyDict_GetItemString(PyEval_GetBuiltins(), "sum");
     return f != NULL ? PyObject_CallFunctionObjArgs(f, items, start, NULL) : NULL;
 }
 
-/* Of lists and tuples it is what they hold. */
+/* Lists and tuples are joined: their items are the result's. */
 static bool joined_known(CcRec *rec, PyObject *items) {
     bool known = true;
     for (Py_ssize_t i = 0; known && i < PyList_GET_SIZE(items); i++) {
@@ -192,7 +184,7 @@ static bool joined_known(CcRec *rec, PyObject *items) {
     return known;
 }
 
-/* Symbols are added step by step, as long as there are only ints. */
+/* Adds symbols step by step, provided that all numbers are ints. */
 static PyObject *number_sum(CcRec *rec, CcAct *act, PyObject *numbers, PyObject *start) {
     const bool symbols = rec->trace != NULL && (cc_sym_within(rec, numbers, 1) || cc_sym_is(rec, start));
     if (!symbols || !cc_number_whole(numbers) || (start != NULL && !PyLong_CheckExact(start))) {
@@ -208,7 +200,7 @@ static PyObject *number_sum(CcRec *rec, CcAct *act, PyObject *numbers, PyObject 
     return total;
 }
 
-/* What C code adds by nothing but the operands; a Decimal's sum follows from its context. */
+/* Objects whose sum depends only on the operands; a Decimal's sum also depends on its context. */
 static bool plain(PyObject *o) { return cc_value_const(o) || PyList_CheckExact(o) || PyTuple_CheckExact(o); }
 
 static PyObject *sum_seen(CcRec *rec, CcAct *act, PyObject *iterable, PyObject *start) {
@@ -241,7 +233,7 @@ fail:
 
 static PyObject *reduce_seen(CcRec *rec, CcAct *act, PyObject *f, PyObject *iterable, PyObject *start) {
     PyObject *it = PyObject_GetIter(iterable), *total = Py_XNewRef(start), *item;
-    if (it == NULL && PyErr_ExceptionMatches(PyExc_TypeError)) /* as functools says it */
+    if (it == NULL && PyErr_ExceptionMatches(PyExc_TypeError)) /* the error of functools */
         PyErr_SetString(PyExc_TypeError, "reduce() arg 2 must support iteration");
     if (it == NULL) goto fail;
     while ((item = PyIter_Next(it)) != NULL) {
@@ -284,7 +276,7 @@ CcGo cc_backcall_reduce(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in
 
 static void removed(CcRec *rec, CcAct *act, PyObject *list, int source, Py_ssize_t at) {
     PyObject *index;
-    CC_SURE(index, PyLong_FromSsize_t(at));
+    CC_RETRY_ALLOC(index, PyLong_FromSsize_t(at));
     PyObject *const in[] = {list, index};
     cc_vec_push(&rec->keep, index);
     cc_value_wrote(rec, list, CC_DIRTY_KNOWN);
@@ -310,10 +302,10 @@ CcGo cc_backcall_remove(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in
     return CC_DONE;
 }
 
-/* ------------------------------------------------------------------ generators of what modules hold */
+/* ------------------------------------------------------------------ generators over the content of modules */
 
-/* module.parameters() and its kind: reading modules is all that they do, so it does not matter when. A list's iterator
- * stands for the generator: it can be rebuilt behind a break. */
+/* module.parameters() and its kin only read modules, so it does not matter when they run. A list iterator, which can be
+ * rebuilt after a break, replaces the generator. */
 CcGo cc_backcall_listed(CcRec *rec, CcAct *act, CcEvent *ev) {
     PyFunctionObject *f = ev->kind == CC_EV_CALL ? cc_call_function(ev->in[0]) : NULL;
     if (f == NULL || !cc_library_listed(f)) return CC_OK;
@@ -333,11 +325,11 @@ CcGo cc_backcall_listed(CcRec *rec, CcAct *act, CcEvent *ev) {
 
 /* ------------------------------------------------------------------ functools.lru_cache */
 
-/* May this argument look up what a recording keeps? Content of tuples is guarded, and that objects which are compared
- * by identity are the same ones. */
+/* Whether guards can make this argument find the same cache entry again. Guards the content of tuples, and the identity
+ * of objects that compare by identity. */
 static bool cache_key(CcRec *rec, PyObject *o, int depth) {
     if (cc_value_const(o) || cc_value_ident(o)) return !cc_value_symbolic(rec, o);
-    if (depth == 0 || cc_tens_any(o)) return false;
+    if (depth == 0 || cc_tens_is(o)) return false;
     if (PyTuple_Check(o) && cc_value_compares_as(o, &PyTuple_Type)) {
         bool ok = cc_inside_guard(rec, o, depth);
         for (Py_ssize_t i = 0; ok && i < PyTuple_GET_SIZE(o); i++)
@@ -345,21 +337,21 @@ static bool cache_key(CcRec *rec, PyObject *o, int depth) {
         return ok;
     }
     const int source = cc_value_compares_as(o, &PyBaseObject_Type) ? cc_value_source(rec, o) : -1;
-    if (source >= 0) cc_guard_also(&rec->trace->guards, source, CC_CHK_IDENT, o, -1);
+    if (source >= 0) cc_guard_add_check(&rec->trace->guards, source, CC_CHK_IDENT, o, -1);
     return source >= 0;
 }
 
-/* Is it, or does it hold, a tensor? */
+/* Is it, or does it contain, a tensor? */
 static bool has_tensor(PyObject *o) {
     PyObject *dict = cc_python_class(Py_TYPE(o)) ? cc_obj_dict(o) : NULL;
     return cc_value_has_tensor(o, 4) || (dict != NULL && cc_value_has_tensor(dict, 4));
 }
 
-/* The place of a call's result: a guard reads it where the cache keeps it, so an entry that was dropped or replaced is seen.
- * -1: the cache does not keep it. */
+/* Adds a guard that reads a call's result from the cache, so it notices an entry that was evicted or replaced. Returns
+ * its id; -1: the cache does not keep the result. */
 static int kept(CcRec *rec, PyObject *f, PyObject *const *in, int n, PyObject *kwnames, PyObject *result) {
     PyObject *key, *dict = cc_cache_dict(f);
-    CC_SURE(key, cc_cache_key(f, in, n, kwnames));
+    CC_RETRY_ALLOC(key, cc_cache_key(f, in, n, kwnames));
     cc_vec_push(&rec->keep, key);
     PyObject *found = PyDict_GetItemWithError(dict, key);
     PyObject *const *at = found != NULL ? cc_cache_result_at(found) : NULL;
@@ -373,26 +365,23 @@ static int kept(CcRec *rec, PyObject *f, PyObject *const *in, int n, PyObject *k
     return cc_guard_source(gs, CC_SRC_CACHED, id, NULL, 0, 0, &is_new);
 }
 
-/* The function runs once for each set of arguments, whatever is compiled, and as long as the cache keeps what it gave: it is
- * called unseen. A replay looks whether the cache has the same still, and then calls it as well: that counts, and is the
- * last use. A tensor from the cache is one object for ever: no recording holds on to it. */
+/* A cached function is not recorded: in eager, too, it runs once per set of arguments while the cache keeps the result.
+ * A replay checks that the cache still has the same result, and then calls the function as well, which updates the hit
+ * count and the order of use. A cached tensor is a break: a trace must not keep it alive. */
 CcGo cc_backcall_cache(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *const *in, int n,
                        PyObject *kwnames) {
     for (int i = 0; i < n; i++) cc_sym_settle(rec, in[i], 3);
     for (int i = 0; i < n; i++)
         if (!cache_key(rec, in[i], 4))
-            return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, "a cached function with arguments that are no constants");
-    const size_t n_kw = kwnames != NULL ? (size_t)PyTuple_GET_SIZE(kwnames) : 0;
-    const bool paused = cc_hook_pause(act->obs, true);
-    ev->result = PyObject_Vectorcall(f, in, (size_t)n - n_kw, kwnames);
-    cc_hook_pause(act->obs, paused);
-    (void)cc_look_take();
+            return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, "a cached function with arguments that are not constant");
+    ev->result = cc_call_unseen(act, f, in, n, kwnames);
+    (void)cc_look_take_read();
     if (ev->result == NULL || has_tensor(ev->result)) {
         PyObject *type, *value, *tb;
         PyErr_Fetch(&type, &value, &tb);
         (void)cc_rec_poison(rec, act, CC_R_UNKNOWN_CALL,
                             ev->result == NULL ? "a cached function that raises"
-                                               : "a cached function that gives a tensor");
+                                               : "a cached function that returns a tensor");
         PyErr_Restore(type, value, tb);
         return CC_DONE;
     }
@@ -414,7 +403,7 @@ CcGo cc_backcall_cache(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObjec
     return CC_DONE;
 }
 
-/* ------------------------------------------------------------------ functions of plain data */
+/* ------------------------------------------------------------------ pure functions of plain data */
 
 static bool plain_data(PyObject *o, int depth) {
     if (PyTuple_CheckExact(o) || PyList_CheckExact(o)) {
@@ -431,10 +420,10 @@ static bool plain_data(PyObject *o, int depth) {
            t == &PyUnicode_Type || t == &PyBytes_Type;
 }
 
-/* A compiled pattern is known by what it was made of; nothing can change it. */
-static bool pattern(PyObject *o) { return strcmp(Py_TYPE(o)->tp_name, "re.Pattern") == 0; }
+/* A compiled pattern is immutable and determined by its arguments. */
+static bool pattern(PyObject *o) { return cc_known_is(o, CC_KNOWN_PATTERN); }
 
-/* What such a function made: containers are the caller's own, everything else is a constant. */
+/* The result of such a function: containers belong to the caller, everything else is a constant. */
 void cc_backcall_made(CcRec *rec, PyObject *o) {
     if (PyList_CheckExact(o) || PyTuple_CheckExact(o)) {
         for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++)
@@ -465,10 +454,7 @@ CcGo cc_backcall_pure(CcRec *rec, CcAct *act, CcEvent *ev, CcPure pure, PyObject
         if (cc_value_dirty(rec, in[i]) != CC_DIRTY_NO || !cc_inside_guard(rec, in[i], 6)) return CC_OK;
     }
     if (!cc_state_read(rec, in, n, true)) return CC_OK;
-    const size_t n_kw = kwnames != NULL ? (size_t)PyTuple_GET_SIZE(kwnames) : 0;
-    const bool paused = cc_hook_pause(act->obs, true);
-    ev->result = PyObject_Vectorcall(f, in, (size_t)n - n_kw, kwnames);
-    cc_hook_pause(act->obs, paused);
+    ev->result = cc_call_unseen(act, f, in, n, kwnames);
     if (ev->result != NULL) cc_backcall_made(rec, ev->result);
     return CC_DONE;
 }

@@ -1,29 +1,38 @@
-/* What C callables do: the rows of callee.def, resolved once into an identity map. Builtin functions and bound builtin
- * methods are known by their PyMethodDef, slot wrappers by their slot and what fills it, everything else by the
- * object. */
-#include "rec_int.h"
+/* What C callables do: resolves the rows of callee.def once into an identity map. The key of builtin functions and
+ * bound builtin methods is their PyMethodDef, of slot wrappers the slot and its function, of all others the object. */
+#include "rec_events.h"
 
-static const struct {
-    CcCalleeKind kind; /* UNKNOWN: the row says the traits of what has a kind */
-    uint32_t traits;
-    const char *paths;
-} rows[] = {
-#define CC_CALLEE(kind, paths) {CC_CALLEE_##kind, 0, paths},
-#define CC_CALLEE_TRAIT(trait, paths) {CC_CALLEE_UNKNOWN, 1u << CC_TRAIT_##trait, paths},
-#include "callee.def"
-#undef CC_CALLEE
-#undef CC_CALLEE_TRAIT
+/* one bit per trait, under its bare name */
+enum {
+#define CC_CALLEE_KIND(id, ...)
+#define CC_TRAIT(id, doc) id = 1ull << CC_TRAIT_##id,
+#include "callee_kind.def"
+#undef CC_CALLEE_KIND
+#undef CC_TRAIT
 };
 
-static const CcReads reads[] = {
-#define CC_CALLEE_KIND(id, reads, doc) CC_READS_##reads,
+static const struct {
+    CcReads reads;
+    uint64_t traits;
+} kinds[] = {
+#define CC_CALLEE_KIND(id, reads, least, traits, ...) {CC_READS_##reads, traits},
 #define CC_TRAIT(id, doc)
 #include "callee_kind.def"
 #undef CC_CALLEE_KIND
 #undef CC_TRAIT
 };
 
-static CcMap places; /* identity -> place among the callees */
+static const struct {
+    CcCalleeKind kind;
+    uint64_t traits;
+    const char *paths;
+} rows[] = {
+#define CC_CALLEE(kind, traits, paths) {CC_CALLEE_##kind, traits, paths},
+#include "callee.def"
+#undef CC_CALLEE
+};
+
+static CcMap places; /* identity -> index among the callees */
 static CC_VEC(CcCallee) callees;
 
 /* types.MethodWrapperType has no public struct; its layout (descrobject.c, wrapperobject) is the same in 3.11-3.14. */
@@ -48,7 +57,7 @@ static const void *identity(PyObject *o) {
     if (Py_IS_TYPE(o, &PyMethodDescr_Type) || Py_IS_TYPE(o, &PyClassMethodDescr_Type))
         return ((PyMethodDescrObject *)o)->d_method;
     if (Py_IS_TYPE(o, &PyWrapperDescr_Type)) return slot_identity((PyWrapperDescrObject *)o);
-    if (Py_IS_TYPE(o, cc_type_method_wrapper())) return slot_identity(((MethodWrapper *)o)->descr);
+    if (cc_known_is(o, CC_KNOWN_METHOD_WRAPPER)) return slot_identity(((MethodWrapper *)o)->descr);
     return o;
 }
 
@@ -57,12 +66,12 @@ PyObject *cc_callee_self(PyObject *o) {
         PyObject *self = PyCFunction_GET_SELF(o);
         return self != NULL && !PyModule_Check(self) && !PyType_Check(self) ? self : NULL;
     }
-    return Py_IS_TYPE(o, cc_type_method_wrapper()) ? ((MethodWrapper *)o)->self : NULL;
+    return cc_known_is(o, CC_KNOWN_METHOD_WRAPPER) ? ((MethodWrapper *)o)->self : NULL;
 }
 
 PyObject *cc_callee_unbound(PyObject *o) {
-    if (Py_IS_TYPE(o, cc_type_method_wrapper())) return (PyObject *)((MethodWrapper *)o)->descr;
-    PyObject *name = cc_obj_name(((PyCFunctionObject *)o)->m_ml->ml_name), *found = NULL;
+    if (cc_known_is(o, CC_KNOWN_METHOD_WRAPPER)) return (PyObject *)((MethodWrapper *)o)->descr;
+    PyObject *name = cc_obj_intern(((PyCFunctionObject *)o)->m_ml->ml_name), *found = NULL;
     PyObject *mro = Py_TYPE(PyCFunction_GET_SELF(o))->tp_mro;
     for (Py_ssize_t i = 0; name != NULL && found == NULL && i < PyTuple_GET_SIZE(mro);
          i++) { /* a subclass may shadow it */
@@ -87,7 +96,7 @@ static PyObject *resolve(const char *path) {
         snprintf(name, sizeof name, "%.*s", dot != NULL ? (int)(dot - p) : (int)strlen(p), p);
         PyObject *next = NULL;
         if (PyType_Check(o)) { /* the descriptor itself, not what it binds to */
-            PyObject *s = cc_obj_name(name);
+            PyObject *s = cc_obj_intern(name);
             next = s != NULL ? Py_XNewRef(cc_type_lookup((PyTypeObject *)o, s)) : NULL;
             Py_XDECREF(s);
         }
@@ -101,24 +110,17 @@ static PyObject *resolve(const char *path) {
         Py_SETREF(o, f);
     }
     if (o == NULL) PyErr_Clear();
-    return o; /* kept for the life of the process: its address is the key */
+    return o; /* immortal: its address is the key */
 }
 
-static void add_kind(const void *identity, CcCalleeKind kind, const char *path) {
+static CcCallee callee_of(CcCalleeKind kind, uint64_t traits, const char *name) {
+    return (CcCallee){.kind = kind, .reads = kinds[kind].reads, .traits = kinds[kind].traits | traits, .name = name};
+}
+
+static void add(const void *identity, CcCalleeKind kind, uint64_t traits, const char *path) {
     const char *shown = strncmp(path, "builtins.", 9) == 0 ? path + 9 : path;
-    char *name = strcpy(cc_mem_get(strlen(shown) + 1), shown);
     cc_map_put(&places, identity, callees.n);
-    cc_vec_push(&callees, ((CcCallee){.kind = kind, .reads = reads[kind], .name = name}));
-}
-
-static int add_traits(const void *identity, uint32_t traits, const char *path) {
-    const int64_t *place = cc_map_find(&places, identity);
-    if (place == NULL) {
-        PyErr_Format(PyExc_SystemError, "callee.def: %s has a trait, but no kind", path);
-        return -1;
-    }
-    callees.at[*place].traits |= traits;
-    return 0;
+    cc_vec_push(&callees, callee_of(kind, traits, strcpy(cc_mem_get(strlen(shown) + 1), shown)));
 }
 
 int cc_callee_init(void) {
@@ -130,9 +132,7 @@ int cc_callee_init(void) {
             snprintf(path, sizeof path, "%.*s", (int)n, p);
             p += n + (p[n] == ' ');
             PyObject *o = resolve(path);
-            if (o == NULL) continue;
-            if (rows[r].kind != CC_CALLEE_UNKNOWN) add_kind(identity(o), rows[r].kind, path);
-            else if (add_traits(identity(o), rows[r].traits, path) < 0) return -1;
+            if (o != NULL) add(identity(o), rows[r].kind, rows[r].traits, path);
         }
     }
     return 0;
@@ -141,9 +141,8 @@ int cc_callee_init(void) {
 CcCallee cc_callee_find(PyObject *callable) {
     const int64_t *place = cc_map_find(&places, identity(callable));
     if (place != NULL) return callees.at[*place];
-    if (strcmp(Py_TYPE(callable)->tp_name, "numpy.ufunc") == 0)
-        return (CcCallee){.kind = CC_CALLEE_PURE, .reads = CC_READS_ALL, .name = "a ufunc of numpy"};
-    return (CcCallee){.kind = CC_CALLEE_UNKNOWN};
+    if (cc_known_is(callable, CC_KNOWN_UFUNC)) return callee_of(CC_CALLEE_PURE, 0, "a ufunc of numpy");
+    return callee_of(CC_CALLEE_UNKNOWN, 0, NULL);
 }
 
 /* ------------------------------------------------------------------ intrinsics: Python functions known by identity */
@@ -159,14 +158,12 @@ static const struct {
 static CcMap intrinsic_answers;
 static PyObject *profiling, *range_enter, *range_exit; /* of record_function; NULL: another torch */
 
-/* Code that does something else when it is told that it is compiled (numbers; hooks to be called always): told what
- * eager is told. */
+/* Code that takes another path when compiled, with other numbers or other calls of hooks: it gets eager's answer. */
 static const char *const told_eager[] = {"torch.nn.modules.transformer.TransformerEncoder.forward",
                                          "torch.nn.modules.module.Module._call_impl"};
 static const PyObject *told_eager_code[CC_COUNT(told_eager)];
 
-int cc_intrin_init(PyObject *torch) {
-    (void)torch;
+int cc_intrin_init(void) {
     for (int i = 0; i < CC_COUNT(intrinsics); i++) {
         char path[160];
         snprintf(path, sizeof path, "%s", intrinsics[i].path);
@@ -185,22 +182,19 @@ int cc_intrin_init(PyObject *torch) {
     return 0;
 }
 
-/* An operator that takes functions (associative_scan, scan, while_loop ...): torch traces these with Dynamo. */
+/* A higher-order operator (associative_scan, scan, while_loop ...): torch traces its functions with Dynamo. */
 static bool higher_order(PyObject *o) {
     if (o != NULL && PyFunction_Check(o)) {
         PyObject *module = ((PyFunctionObject *)o)->func_module;
         const char *name = module != NULL && PyUnicode_Check(module) ? PyUnicode_AsUTF8(module) : NULL;
         return name != NULL && strncmp(name, "torch._higher_order_ops", 23) == 0;
     }
-    PyObject *mro = o != NULL && !PyType_Check(o) ? Py_TYPE(o)->tp_mro : NULL;
-    for (Py_ssize_t i = 0; mro != NULL && i < PyTuple_GET_SIZE(mro); i++)
-        if (strcmp(((PyTypeObject *)PyTuple_GET_ITEM(mro, i))->tp_name, "HigherOrderOperator") == 0) return true;
-    return false;
+    PyTypeObject *base = cc_known_type(CC_KNOWN_HIGHER_ORDER);
+    return o != NULL && base != NULL && PyType_IsSubtype(Py_TYPE(o), base);
 }
 
-/* Code that asks and has such an operator at hand, in a local or a global, takes it when it is told that it is
- * compiled, and does the same with plain ops otherwise. Only Dynamo can do the former. The question may come through a
- * function of its own. */
+/* Code that asks and refers to such an operator, in a local or a global, uses it when compiled, which only Dynamo
+ * supports, and plain ops otherwise. It may ask through a helper function. */
 static bool names_higher_order(const PyCodeObject *co, PyObject *globals) {
     for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(co->co_names); k++)
         if (higher_order(PyDict_GetItemWithError(globals, PyTuple_GET_ITEM(co->co_names, k)))) return true;
@@ -216,8 +210,7 @@ static bool would_trace(const CcAct *caller) {
     return false;
 }
 
-/* Once Dynamo has run in this process, nn.Module.__init__ notes each new module in a table of Dynamo's. Nobody else
- * reads it. */
+/* Once Dynamo has run in this process, nn.Module.__init__ adds each new module to a table that only Dynamo reads. */
 static bool is_dynamos_note(PyObject *callable) {
     if (!PyFunction_Check(callable)) return false;
     const PyFunctionObject *f = (PyFunctionObject *)callable;
@@ -226,20 +219,18 @@ static bool is_dynamos_note(PyObject *callable) {
            PyUnicode_CompareWithASCIIString(f->func_module, "torch._dynamo.mutation_guard") == 0;
 }
 
-/* torch.profiler.record_function names a range for a profiler: while none is on, which is guarded, a replay does
- * without its two ends. What the first one leaves in the object is as good as any other: ending a range twice does
+/* torch.profiler.record_function names a range for a profiler. While no profiler is active, which a guard checks, a
+ * replay skips the start and the end of the range. The object may keep the recorded handle: ending a range twice does
  * nothing. */
 static PyObject *range_end(CcRec *rec, PyObject *callable, PyObject *const *in, int n, const CcAct *caller) {
     if (range_enter == NULL || (callable != range_enter && callable != range_exit)) return NULL;
-    PyObject *on = cc_value_ask(rec, profiling);
+    PyObject *on = cc_value_guard_call(rec, profiling);
     Py_XDECREF(on);
     if (on != Py_False) return NULL;
-    const bool paused = cc_hook_pause(caller->obs, true);
-    PyObject *r = PyObject_Vectorcall(callable, in, (size_t)n, NULL);
-    cc_hook_pause(caller->obs, paused);
-    (void)cc_look_take();
+    PyObject *r = cc_call_unseen(caller, callable, in, n, NULL);
+    (void)cc_look_take_read();
     PyObject *range = r != NULL ? PyObject_GetAttrString(in[0], "record") : NULL;
-    PyErr_Clear(); /* called in another way: performed again, and raises again */
+    PyErr_Clear(); /* other arguments: the call runs again and raises again */
     if (range != NULL && cc_value_origin(rec, range) == CC_O_UNKNOWN) cc_value_const_source(rec, range);
     Py_XDECREF(range);
     return r;
@@ -259,8 +250,8 @@ PyObject *cc_intrin_call(CcRec *rec, PyObject *callable, PyObject *const *in, in
     return Py_NewRef(answer ? Py_True : Py_False);
 }
 
-/* torch keeps nothing of what it is told, and would take ways that are for recorded code alone; but it has functions
- * that only ask (torch._dynamo.is_compiling). */
+/* Code of torch itself gets eager's answer, since it would take paths meant for Dynamo, except functions that only pass
+ * the question on (torch._dynamo.is_compiling). */
 static bool is_torchs(const PyCodeObject *co, PyObject *globals) {
     PyObject *name = PyDict_GetItemString(globals, "__name__");
     const char *text = name != NULL && PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : NULL;
@@ -268,7 +259,7 @@ static bool is_torchs(const PyCodeObject *co, PyObject *globals) {
            !cc_text_is(co->co_name, "is_compiling");
 }
 
-/* The same questions as in would_trace, about a frame that CPython runs; first: it asks itself. */
+/* The same tests as in would_trace, for a frame that CPython runs; first: the frame that asks. */
 static bool told_eagers(PyFrameObject *frame, bool first) {
     PyCodeObject *co = PyFrame_GetCode(frame);
     PyObject *globals = PyFrame_GetGlobals(frame), *locals = PyFrame_GetLocals(frame);

@@ -1,9 +1,10 @@
-/* Small ints that leave a recording. A symbol is an object of its own (sym.c), which the code that runs on must not see:
- * `is` tells it from the int that CPython keeps for each of -5 .. 256. So whenever a recording ends, what it leaves behind
- * gets CPython's: slots of its frames, what it made, and what it wrote to. */
+/* Small ints that leave a recording. A symbol is a separate object (sym.c), which code that runs after the recording
+ * must not see: `is` distinguishes it from the int that CPython caches for each of -5 .. 256. So whenever a recording
+ * ends, cached ints replace the symbols in everything it leaves behind: slots of its frames, objects it made, and
+ * objects it wrote to. */
 #include "rec_int.h"
 
-/* A new reference to CPython's own int; NULL: o is none of ours. */
+/* A new reference to CPython's cached int; NULL: o is not a symbol. */
 static PyObject *cached(CcRec *rec, PyObject *o) {
     return o != NULL && cc_sym_is(rec, o) && cc_sym_small(o) ? PyLong_FromLong(PyLong_AsLong(o)) : NULL;
 }
@@ -11,7 +12,7 @@ static PyObject *cached(CcRec *rec, PyObject *o) {
 static void restore_items(CcRec *rec, PyObject *sequence) {
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(sequence); i++) {
         PyObject *own = cached(rec, PySequence_Fast_ITEMS(sequence)[i]);
-        if (own != NULL) Py_SETREF(PySequence_Fast_ITEMS(sequence)[i], own); /* equal, so a hash stays what it is */
+        if (own != NULL) Py_SETREF(PySequence_Fast_ITEMS(sequence)[i], own); /* equal, so the hash stays the same */
     }
 }
 
@@ -22,7 +23,7 @@ static void restore_dict(CcRec *rec, PyObject *dict) {
         PyObject *own = cached(rec, value);
         if (own == NULL) continue;
         Py_INCREF(key);
-        if (PyDict_SetItem(dict, key, own) < 0) PyErr_Clear(); /* of a key that is there: the walk goes on */
+        if (PyDict_SetItem(dict, key, own) < 0) PyErr_Clear(); /* an existing key, so iteration may continue */
         Py_DECREF(key);
         Py_DECREF(own);
     }
@@ -41,7 +42,7 @@ static void restore_inside(CcRec *rec, PyObject *o) {
     }
 }
 
-/* Somebody but this recording holds one. */
+/* Whether anything besides this recording holds a symbol. */
 static bool any_left(const CcRec *rec) {
     for (int i = 0; i < rec->prov.n; i++) {
         const CcProv *p = &rec->prov.at[i];
@@ -60,7 +61,7 @@ void cc_escape_restore(CcRec *rec) {
         for (int slot = 0; slot < act->code->n_locals + act->depth; slot++) {
             PyObject *o = cc_act_get(act, slot), *own = cached(rec, o);
             if (own == NULL) continue;
-            cc_vec_push(&rec->spent, Py_NewRef(o)); /* C code that this frame has called may look at it */
+            cc_vec_push(&rec->spent, Py_NewRef(o)); /* C code called by this frame may still read it */
             cc_act_put(act, slot, own);
         }
     }

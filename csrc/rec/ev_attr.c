@@ -1,41 +1,37 @@
-/* Attribute access. The object's generic lookup (type, then instance dict, then __getattr__) is followed before it is
- * made, and each step that will decide the outcome gets its guard, also where nothing is found: Python code that the
- * lookup runs (properties, __get__, __getattr__) arrives as frames of its own, and may store what it makes. What the
- * lookup gave is learnt after the fact. */
-#include "rec_int.h"
+/* Attribute access. Follows the object's generic lookup (type, then instance dict, then __getattr__) before it happens,
+ * and guards each step that decides the outcome, including those that find nothing: Python code that the lookup runs
+ * (properties, __get__, __getattr__) arrives as frames, and may store what it makes. The provenance of the result is
+ * learnt afterwards. */
+#include "rec_events.h"
 
-/* what CPython gives to classes with the Python-level hooks */
+/* the slots of classes that define __getattr__ or __getattribute__ in Python */
 static getattrofunc slot_getattr, slot_getattribute;
 static setattrofunc slot_setattr;
 static PyObject *str_getattr, *str_getattribute, *str_dict, *str_class, *str_requires_grad, *str_setattr, *str_delattr;
 
 int cc_attr_init(void) {
-    PyObject *ns = PyDict_New(), *r = NULL;
-    if (ns == NULL || PyDict_SetItemString(ns, "__builtins__", PyEval_GetBuiltins()) < 0) return -1;
-    r = PyRun_String("class A:\n def __getattr__(self, n): pass\n def __setattr__(self, n, v): pass\n"
-                     "class B:\n def __getattribute__(self, n): pass\n",
-                     Py_file_input, ns, ns);
-    if (r == NULL) return -1;
-    Py_DECREF(r);
+    PyObject *ns = cc_obj_run("class A:\n def __getattr__(self, n): pass\n def __setattr__(self, n, v): pass\n"
+                              "class B:\n def __getattribute__(self, n): pass\n");
+    if (ns == NULL) return -1;
     const PyTypeObject *a = (PyTypeObject *)PyDict_GetItemString(ns, "A"),
                        *b = (PyTypeObject *)PyDict_GetItemString(ns, "B");
     slot_getattr = a->tp_getattro;
     slot_setattr = a->tp_setattro;
-    /* its first use turns the general slot into the special one */
+    /* the first use replaces the general slot by the special one */
     PyObject *sample = PyObject_CallNoArgs((PyObject *)b);
-    r = sample != NULL ? PyObject_GetAttrString(sample, "any") : NULL;
+    PyObject *r = sample != NULL ? PyObject_GetAttrString(sample, "any") : NULL;
     Py_XDECREF(sample);
     if (r == NULL) return -1;
     Py_DECREF(r);
     slot_getattribute = b->tp_getattro;
     Py_DECREF(ns);
-    str_getattr = cc_obj_name("__getattr__");
-    str_getattribute = cc_obj_name("__getattribute__");
-    str_dict = cc_obj_name("__dict__");
-    str_class = cc_obj_name("__class__");
-    str_requires_grad = cc_obj_name("requires_grad");
-    str_setattr = cc_obj_name("__setattr__");
-    str_delattr = cc_obj_name("__delattr__");
+    str_getattr = cc_obj_intern("__getattr__");
+    str_getattribute = cc_obj_intern("__getattribute__");
+    str_dict = cc_obj_intern("__dict__");
+    str_class = cc_obj_intern("__class__");
+    str_requires_grad = cc_obj_intern("requires_grad");
+    str_setattr = cc_obj_intern("__setattr__");
+    str_delattr = cc_obj_intern("__delattr__");
     return str_delattr != NULL ? 0 : -1;
 }
 
@@ -44,10 +40,10 @@ static bool known_getattro(PyTypeObject *t) {
     return f == PyObject_GenericGetAttr || f == slot_getattr || f == slot_getattribute ||
            f == PyType_Type.tp_getattro || f == PyModule_Type.tp_getattro || f == PySuper_Type.tp_getattro ||
            f == PyMethod_Type.tp_getattro || t == &PyFunction_Type ||
-           strcmp(t->tp_name, "pybind11_type") == 0; /* a type's, methods unbound */
+           t == cc_known_type(CC_KNOWN_PYBIND_TYPE); /* of a type: its methods are unbound */
 }
 
-/* C getsets of CPython's own types read nothing but the object. */
+/* C getsets of CPython's own types read only the object. */
 static bool pure_getset(const PyDescrObject *d) {
     PyTypeObject *t = d->d_type;
     return !cc_python_class(t) &&
@@ -58,12 +54,7 @@ static bool pure_getset(const PyDescrObject *d) {
             t == &PyMethodDescr_Type || PyType_IsSubtype(t, (PyTypeObject *)PyExc_BaseException));
 }
 
-/* A field of a namedtuple. CPython 3.11 calls its type by another name than later ones. */
-static bool tuple_field(const PyTypeObject *t) {
-    return strcmp(t->tp_name, "collections._tuplegetter") == 0 || strcmp(t->tp_name, "_collections._tuplegetter") == 0;
-}
-
-/* Whether the lookup may run C code that we know nothing of. */
+/* Whether the lookup may run unknown C code. */
 static bool opaque_descriptor(PyObject *d) {
     PyTypeObject *t = Py_TYPE(d);
     if (cc_python_class(t) || t->tp_descr_get == NULL) return false;
@@ -74,23 +65,24 @@ static bool opaque_descriptor(PyObject *d) {
     }
     return !(t == &PyFunction_Type || t == &PyProperty_Type || t == &PyMemberDescr_Type || t == &PyMethodDescr_Type ||
              t == &PyWrapperDescr_Type || t == &PyClassMethod_Type || t == &PyStaticMethod_Type ||
-             t == &PyMethod_Type || t == &PyClassMethodDescr_Type || t == &PyInstanceMethod_Type || tuple_field(t) ||
-             cc_cache_is(d) || PyType_Check(d) || PyCFunction_Check(d) || cc_value_const(d));
+             t == &PyMethod_Type || t == &PyClassMethodDescr_Type || t == &PyInstanceMethod_Type ||
+             t == cc_known_type(CC_KNOWN_TUPLE_FIELD) || cc_cache_is(d) || PyType_Check(d) || PyCFunction_Check(d) ||
+             cc_value_const(d));
 }
 
-/* Guards that the type's attribute is what it was; static types don't change: -1. */
+/* Guards the type's attribute. -1: a static type, which can't change. */
 static int guard_type_attr(CcRec *rec, PyTypeObject *type, PyObject *name, PyObject *d) {
     if (!cc_python_class(type)) return -1;
     struct CcLooked *l = &rec->looked[((uintptr_t)type >> 6 ^ (uintptr_t)name >> 4) % CC_FOUND];
     if (l->type == type && l->name == name && l->found == d && rec->ran.co == NULL) return l->guard;
     const int guard = cc_value_read(rec, CC_SRC_TLOOK, cc_value_const_source(rec, (PyObject *)type), name, 0, 0, d);
-    /* each read of a constant counts: it may be a symbol */
+    /* each read of a constant needs its own guard: the constant may be a symbol */
     if (d == NULL || !cc_value_const(d)) *l = (struct CcLooked){type, name, d, guard};
     return guard;
 }
 
-/* x.grad: autograd alone writes it, and a store of it is a break. One that autograd computed x from would warn when it
- * is asked. */
+/* x.grad: only autograd writes it, and a store to it is a break. Reading it from a tensor that is not a leaf would
+ * warn. */
 static bool held_known(CcRec *rec, PyObject *o) {
     if (!cc_tens_requires_grad(o)) return cc_value_source(rec, o) >= 0;
     PyObject *leaf = PyObject_GetAttrString(o, "is_leaf");
@@ -99,8 +91,8 @@ static bool held_known(CcRec *rec, PyObject *o) {
     return leaf == Py_True && cc_value_source(rec, o) >= 0;
 }
 
-/* A class attribute that this trace has written is read back through that class, or its instances: what another class
- * inherits of it has no guard that would tell. */
+/* A class attribute that this trace has written can be read through that class or its instances. Classes that inherit
+ * it are not covered: no guard tells their reads apart. */
 static bool written_elsewhere(const CcRec *rec, PyObject *o, PyObject *name) {
     PyTypeObject *t = PyType_Check(o) ? (PyTypeObject *)o : Py_TYPE(o);
     for (int i = 0; i < rec->of_class.n; i++) {
@@ -111,17 +103,16 @@ static bool written_elsewhere(const CcRec *rec, PyObject *o, PyObject *name) {
     return false;
 }
 
-/* ------------------------------------------------------------------ before: what decides */
+/* ------------------------------------------------------------------ before: guards on the lookup */
 
-/* What class o is of. An object that is known by its identity, or held by the program, can be given another one. */
+/* Guards o's class. __class__ of an object that is guarded by identity, or that a constant refers to, can be
+ * assigned. */
 void cc_attr_class_of(CcRec *rec, PyObject *o) {
     if (!cc_python_class(Py_TYPE(o)) && !PyModule_Check(o)) return;
     const int source = cc_value_source(rec, o);
     CcGuards *gs = &rec->trace->guards;
     if (source < 0 || gs->g.at[source].check == CC_CHK_TYPE || gs->g.at[source].check == CC_CHK_TENSOR) return;
-    bool is_new;
-    const int id = cc_guard_source(gs, CC_SRC_TYPE, source, NULL, 0, 0, &is_new);
-    if (is_new) cc_guard_check(gs, id, CC_CHK_IDENT, (PyObject *)Py_TYPE(o));
+    cc_guard_once(gs, CC_SRC_TYPE, source, NULL, 0, CC_CHK_IDENT, (PyObject *)Py_TYPE(o));
 }
 
 static void guard_special(CcRec *rec, PyTypeObject *type, PyObject *name) {
@@ -130,19 +121,19 @@ static void guard_special(CcRec *rec, PyTypeObject *type, PyObject *name) {
 
 void cc_attr_dunder(CcRec *rec, PyObject *o, const char *name) {
     if (!cc_python_class(Py_TYPE(o))) return;
-    PyObject *s = cc_obj_name(name);
+    PyObject *s = cc_obj_intern(name);
     cc_attr_class_of(rec, o);
     guard_special(rec, Py_TYPE(o), s);
     Py_DECREF(s);
 }
 
-/* What is found in a class is a descriptor where its own class says so. */
+/* Whether an object found in a class is a descriptor depends on its own class. */
 static void guard_descriptor(CcRec *rec, PyObject *d) {
     static const char *const names[] = {"__get__", "__set__", "__delete__"};
     for (int i = 0; d != NULL && i < CC_COUNT(names); i++) cc_attr_dunder(rec, d, names[i]);
 }
 
-/* Type(o).name as the lookup finds it, and whether it is a descriptor. */
+/* Looks type(o).name up under guards, including whether it is a descriptor. */
 static PyObject *look_in_class(CcRec *rec, CcAct *act, PyTypeObject *type, PyObject *name) {
     PyObject *d = cc_type_lookup(type, name);
     const int guard = guard_type_attr(rec, type, name, d);
@@ -152,7 +143,7 @@ static PyObject *look_in_class(CcRec *rec, CcAct *act, PyTypeObject *type, PyObj
     return d;
 }
 
-/* Whether Python code answers for all attributes of the class. */
+/* Whether the class has a __getattribute__ in Python. */
 static bool answers_in_python(PyTypeObject *type) {
     if (!cc_python_class(type)) return false;
     PyObject *hook = cc_type_lookup(type, str_getattribute);
@@ -162,34 +153,34 @@ static bool answers_in_python(PyTypeObject *type) {
 static bool look_at_hook(CcRec *rec, PyTypeObject *type) {
     guard_special(rec, type, str_getattribute);
     if (!answers_in_python(type)) return false;
-    guard_special(rec, type, str_getattr); /* asked when that raises */
+    guard_special(rec, type, str_getattr); /* runs when that raises */
     return true;
 }
 
-/* A descriptor whose code is Python: what it reads is recorded, and it may raise an AttributeError. */
+/* A descriptor implemented in Python: its code is recorded, and may raise AttributeError. */
 static bool runs_python(PyObject *d) { return cc_python_class(Py_TYPE(d)) || Py_IS_TYPE(d, &PyProperty_Type); }
 
 static PyObject *look_in_dict(CcRec *rec, CcAct *act, PyObject *o, int source, PyObject *name) {
     PyObject *dict = cc_obj_dict(o), *own = dict != NULL ? PyDict_GetItemWithError(dict, name) : NULL;
     if (source >= 0 && dict != NULL) {
         const int ds = cc_value_read(rec, CC_SRC_DICTOF, source, NULL, 0, 0, dict);
-        /* vars(o).update(...): guarded whole, as it was before */
+        /* vars(o).update(...): guards the whole earlier content */
         if (cc_value_dirty_key(rec, dict) == CC_DIRTY_ALL) (void)cc_value_dirty(rec, dict);
         if (cc_value_known(rec, dict)) return own;
         const int guard = cc_value_read(rec, CC_SRC_KEY, ds, name, 0, 0, own);
         if (own != NULL) cc_rec_gives(rec, act, guard);
-    } else if (source >= 0 && cc_obj_may_hold(o)) { /* of a function: made when the first attribute is set */
+    } else if (source >= 0 && cc_obj_may_have_dict(o)) { /* a function's dict is made when its first attribute is set */
         cc_value_read(rec, CC_SRC_OWN, source, name, 0, 0, NULL);
     }
     return own;
 }
 
-/* A slot holds it, or nothing: NULL. */
+/* The object in a slot of a class with __slots__; NULL: empty. */
 static PyObject *look_in_slot(CcRec *rec, CcAct *act, PyObject *o, int source, PyObject *d) {
     PyObject *v = Py_TYPE(d)->tp_descr_get(d, o, (PyObject *)Py_TYPE(o));
     if (v == NULL) PyErr_Clear();
     if (source >= 0) cc_rec_gives(rec, act, cc_value_read(rec, CC_SRC_MEMBER, source, d, 0, 0, v));
-    if (v != NULL && cc_value_const(v)) cc_vec_push(&rec->keep, v); /* a number that the slot's C type made */
+    if (v != NULL && cc_value_const(v)) cc_vec_push(&rec->keep, v); /* a number made by the slot's C getter */
     else Py_XDECREF(v);                                             /* the slot holds it */
     return v;
 }
@@ -197,15 +188,15 @@ static PyObject *look_in_slot(CcRec *rec, CcAct *act, PyObject *o, int source, P
 static CcGo look_instance(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, bool generic) {
     PyTypeObject *t = Py_TYPE(o);
     cc_attr_class_of(rec, o);
-    if (!generic && look_at_hook(rec, t)) return CC_OK; /* it was recorded */
+    if (!generic && look_at_hook(rec, t)) return CC_OK; /* the hook is recorded */
     PyObject *d = cc_type_lookup(t, name);
-    if (d != NULL && opaque_descriptor(d)) return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, Py_TYPE(d)->tp_name);
+    if (d != NULL && opaque_descriptor(d)) return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, cc_type_name(d));
     const CcProv *p = cc_value_find(rec, o);
     const bool slot = d != NULL && Py_IS_TYPE(d, &PyMemberDescr_Type);
     if (p != NULL && p->dirty && slot) return cc_rec_break(rec, act, CC_R_DIRTY_READ, t->tp_name);
-    (void)look_in_class(rec, act, t, name); /* its __get__ may be Python, and gets it as its self */
+    (void)look_in_class(rec, act, t, name); /* its __get__ may be Python code, whose self it is */
     const int source = cc_value_source(rec, o);
-    bool found = true; /* else __getattr__ is asked; what Python code gives may be nothing */
+    bool found = true; /* otherwise __getattr__ runs; a Python descriptor may raise AttributeError */
     if (slot) found = look_in_slot(rec, act, o, source, d) != NULL;
     else if (d != NULL && Py_TYPE(d)->tp_descr_set != NULL) found = !runs_python(d);
     else if (look_in_dict(rec, act, o, source, name) == NULL) found = d != NULL && !runs_python(d);
@@ -213,7 +204,7 @@ static CcGo look_instance(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, b
     return CC_OK;
 }
 
-/* What a bound method lacks its function is asked for. */
+/* A bound method forwards attributes that it lacks to its function. */
 static CcGo look_method(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
     if (cc_type_lookup(&PyMethod_Type, name) != NULL) return look_instance(rec, act, o, name, false);
     PyObject *function = PyMethod_GET_FUNCTION(o);
@@ -246,7 +237,7 @@ static void look_module(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
     guard_special(rec, t, str_getattr);
 }
 
-/* A part of a tensor that C code or a property of torch's gives. */
+/* A part of a tensor, read by C code or a property of torch. */
 static CcGo part_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
     const CcTorch torch = cc_torch_attr(o, name);
     if (torch.cls == CC_T_META && cc_node_unsized(rec, o) && cc_node_tells_size(PyUnicode_AsUTF8(name)))
@@ -264,12 +255,12 @@ static bool part_of_tensor(const PyObject *d) {
 }
 
 static CcGo tensor_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
-    if (!cc_tens_plain(o)) return cc_rec_break(rec, act, CC_R_TENSOR_SUBCLASS, Py_TYPE(o)->tp_name);
+    if (!cc_tens_plain(o)) return cc_rec_break(rec, act, CC_R_TENSOR_SUBCLASS, cc_type_name(o));
     if (cc_value_origin(rec, o) == CC_O_UNKNOWN) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "tensor");
     PyObject *d = cc_type_lookup(Py_TYPE(o), name);
     const CcGo go = part_of_tensor(d) ? part_before(rec, act, o, name) : CC_OK;
     if (go != CC_OK) return go;
-    /* torch.Tensor is a Python class: its methods can be patched */
+    /* torch.Tensor is a Python class, whose methods can be patched */
     (void)look_at_hook(rec, Py_TYPE(o));
     (void)look_in_class(rec, act, Py_TYPE(o), name);
     const int source = cc_value_source(rec, o);
@@ -285,12 +276,11 @@ static CcGo tensor_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
 
 void cc_attr_mro(CcRec *rec, PyObject *type) {
     CcGuards *gs = &rec->trace->guards;
-    bool is_new;
-    const int id = cc_guard_source(gs, CC_SRC_MRO, cc_value_const_source(rec, type), NULL, 0, 0, &is_new);
-    if (is_new) cc_guard_check(gs, id, CC_CHK_MRO, ((PyTypeObject *)type)->tp_mro);
+    cc_guard_once(gs, CC_SRC_MRO, cc_value_const_source(rec, type), NULL, 0, CC_CHK_MRO,
+                  ((PyTypeObject *)type)->tp_mro);
 }
 
-/* super().name: decided by the types along the MRO behind the class. */
+/* super().name: the types after the class in the MRO decide. */
 static void look_super(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
     PyTypeObject *first, *type = cc_obj_super(o, &first);
     if (type == NULL) return;
@@ -310,29 +300,30 @@ static void look_super(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
 }
 
 static CcGo attr_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, bool generic) {
-    if (cc_tens_any(o)) return tensor_before(rec, act, o, name);
-    if (!PyUnicode_Check(name)) return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, Py_TYPE(o)->tp_name);
+    if (cc_tens_is(o)) return tensor_before(rec, act, o, name);
+    if (!PyUnicode_Check(name)) return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, cc_type_name(o));
     if (rec->of_class.n > 0 && written_elsewhere(rec, o, name))
         return cc_rec_break(rec, act, CC_R_DIRTY_READ, PyUnicode_AsUTF8(name));
     if (cc_value_symbolic(rec, o)) {
-        /* a.real: depends on the number; a method is looked at when called */
+        /* a.real depends on the number; a method is handled when it is called */
         PyObject *part = cc_type_lookup(Py_TYPE(o), name);
         return part == NULL || !Py_IS_TYPE(part, &PyGetSetDescr_Type) || cc_number_settle(rec, o, 0)
                    ? CC_OK
                    : cc_rec_break(rec, act, CC_R_DATA_SCALAR, PyUnicode_AsUTF8(name));
     }
     const CcOrigin origin = cc_value_origin(rec, o);
-    /* its frames hold this call's objects; one of this call may be handed on, as to __exit__ (3.13's ExitStack) */
+    /* its frames hold objects of this call; a traceback of this call may be passed on, as to __exit__ (3.13's
+     * ExitStack) */
     if (PyExceptionInstance_Check(o) && PyUnicode_CompareWithASCIIString(name, "__traceback__") == 0)
         return origin == CC_O_SOURCE ? cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, "__traceback__") : CC_OK;
     if (origin == CC_O_UNKNOWN && !PyExceptionInstance_Check(o))
-        return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, Py_TYPE(o)->tp_name);
+        return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, cc_type_name(o));
     if (Py_IS_TYPE(o, &PySuper_Type)) {
         look_super(rec, act, o, name);
         return CC_OK;
     }
     if (!known_getattro(Py_TYPE(o)) && !cc_value_const(o) && !cc_value_annotation(o) && Py_TYPE(o)->tp_getattro != NULL)
-        return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, Py_TYPE(o)->tp_name);
+        return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, cc_type_name(o));
     if (cc_value_const(o) && !cc_python_class(Py_TYPE(o))) return CC_OK;
     if (PyMethod_Check(o)) return look_method(rec, act, o, name);
     if (PyType_Check(o)) look_type(rec, act, o, name);
@@ -349,11 +340,11 @@ CcGo cc_attr_generic_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name)
     return attr_before(rec, act, o, name, true);
 }
 
-/* ------------------------------------------------------------------ after: what was given */
+/* ------------------------------------------------------------------ after: provenance of the result */
 
 static void learn_result(CcRec *rec, PyObject *v) {
     if (v == NULL || cc_value_origin(rec, v) != CC_O_UNKNOWN) return;
-    /* A bound method, or an object that the lookup just made: nobody else holds it. */
+    /* A bound method, or an object that the lookup has just made: nothing else refers to it. */
     if (PyMethod_Check(v) || PyCFunction_Check(v) || Py_REFCNT(v) == 1) cc_value_fresh(rec, v);
 }
 
@@ -364,12 +355,12 @@ static CcGo tensor_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, Py
             cc_value_read(rec, CC_SRC_MEMBER, cc_value_source(rec, o), d, 0, 0, v);
             return CC_OK;
         }
-        if (v == NULL || !cc_tens_any(v)) {
+        if (v == NULL || !cc_tens_is(v)) {
             learn_result(rec, v);
             return CC_OK;
         }
         const CcRecFrame *f = cc_rec_frame(rec, act);
-        /* a Python property recorded its own nodes */
+        /* a Python property has recorded its nodes */
         if (rec->trace->graph->node.n != f->call_nodes) return CC_OK;
         CcBound bound;
         const bool bound_too = cc_bind_attr(o, PyUnicode_AsUTF8(name), &bound) == 0;
@@ -386,8 +377,8 @@ static CcGo tensor_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, Py
     return CC_OK;
 }
 
-/* __name__, __bases__, __mro__, __abstractmethods__ ...: C code that reads the class itself. Its __dict__ is a new proxy
- * each time. */
+/* __name__, __bases__, __mro__, __abstractmethods__ ...: C getsets that read the class itself. Its __dict__ is a new
+ * proxy for each read. */
 static bool fact_of_class(PyObject *meta, PyObject *name) {
     return meta != NULL && (Py_IS_TYPE(meta, &PyGetSetDescr_Type) || Py_IS_TYPE(meta, &PyMemberDescr_Type)) &&
            PyDescr_TYPE(meta) == &PyType_Type && PyUnicode_Compare(name, str_dict) != 0;
@@ -399,21 +390,21 @@ static void type_after(CcRec *rec, PyObject *o, PyObject *name, PyObject *v) {
         cc_value_read(rec, CC_SRC_MEMBER, cc_value_const_source(rec, o), meta, 0, 0, v);
     if (v == NULL || cc_value_origin(rec, v) != CC_O_UNKNOWN) return;
     learn_result(rec, v);
-    /* of C's classes: owned by the class, as constant as it is */
+    /* of C classes: the class owns it, so it is as constant as the class */
     if (cc_value_origin(rec, v) == CC_O_UNKNOWN && meta != NULL) cc_value_const_source(rec, v);
 }
 
-/* Parts of functions, partials and exceptions that this trace made, which CPython makes with them or when they are
- * first asked for. */
+/* Parts of functions, partials and exceptions of this trace, which CPython makes together with them or on the first
+ * read. */
 static void learn_part(CcRec *rec, PyObject *o, PyObject *v) {
-    const bool partial = strcmp(Py_TYPE(o)->tp_name, "functools.partial") == 0;
+    const bool partial = cc_known_is(o, CC_KNOWN_PARTIAL);
     if (v == NULL || (!PyFunction_Check(o) && !PyExceptionInstance_Check(o) && !partial)) return;
     if (cc_value_origin(rec, v) != CC_O_UNKNOWN) return;
     if (PyFunction_Check(o) && v == ((PyFunctionObject *)o)->func_globals) cc_value_const_source(rec, v);
     else if (PyDict_CheckExact(v) || PyTuple_CheckExact(v)) cc_value_fresh(rec, v);
 }
 
-/* What C code reads of an object: it ran no Python code. */
+/* Learns a part that C code read of an object without running Python code. */
 static void part_after(CcRec *rec, PyObject *o, PyObject *name, PyObject *d, PyObject *v) {
     const int source = cc_value_source(rec, o);
     if (PyUnicode_Compare(name, str_class) == 0) return;
@@ -423,8 +414,8 @@ static void part_after(CcRec *rec, PyObject *o, PyObject *name, PyObject *d, PyO
         return;
     }
     if (source < 0) learn_part(rec, o, v);
-    if (source < 0 || Py_IS_TYPE(d, &PyMemberDescr_Type)) return; /* which was looked at before */
-    if (v == NULL) {                                              /* hasattr did not tell */
+    if (source < 0 || Py_IS_TYPE(d, &PyMemberDescr_Type)) return; /* already guarded before */
+    if (v == NULL) {                                              /* hasattr, whose result is not the value */
         v = Py_TYPE(d)->tp_descr_get(d, o, (PyObject *)Py_TYPE(o));
         if (v == NULL) PyErr_Clear();
         else cc_vec_push(&rec->keep, v);
@@ -446,7 +437,7 @@ static void instance_after(CcRec *rec, PyObject *o, PyObject *name, PyObject *v,
 }
 
 static CcGo attr_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v, bool generic) {
-    if (cc_tens_any(o)) return tensor_after(rec, act, o, name, v);
+    if (cc_tens_is(o)) return tensor_after(rec, act, o, name, v);
     if (cc_value_symbolic(rec, o)) cc_value_pin(rec, o);
     const bool module = PyModule_Check(o);
     if (module && v != NULL && PyModule_Check(v) && !PyDict_Contains(PyModule_GetDict(o), name))
@@ -454,7 +445,7 @@ static CcGo attr_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyOb
     if (PyType_Check(o)) type_after(rec, o, name, v);
     else if (module || Py_IS_TYPE(o, &PySuper_Type)) learn_result(rec, v);
     else instance_after(rec, o, name, v, generic);
-    if (v != NULL && PyTraceBack_Check(v)) cc_value_fresh(rec, v); /* if it can't be made again, this is a break */
+    if (v != NULL && PyTraceBack_Check(v)) cc_value_fresh(rec, v); /* breaks here if it can't be rebuilt */
     if (v != NULL && !PyExceptionInstance_Check(v) && cc_value_origin(rec, v) == CC_O_UNKNOWN)
         return cc_rec_poison(rec, act, CC_R_UNKNOWN_ATTR, PyUnicode_AsUTF8(name));
     return CC_OK;
@@ -470,15 +461,15 @@ CcGo cc_attr_generic_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, 
 
 /* ------------------------------------------------------------------ stores */
 
-/* p.grad = None: no node looks at it, and what was read of it before is kept. */
+/* p.grad = None: no node reads it, and results of earlier reads stay alive. */
 static bool drops_gradient(CcRec *rec, PyObject *o, PyObject *name, PyObject *v) {
-    return v == Py_None && cc_tens_any(o) && cc_tens_plain(o) && PyUnicode_Check(name) &&
+    return v == Py_None && cc_tens_is(o) && cc_tens_plain(o) && PyUnicode_Check(name) &&
            PyUnicode_CompareWithASCIIString(name, "grad") == 0 && cc_value_source(rec, o) >= 0 && held_known(rec, o);
 }
 
 static CcGo drop_gradient(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
     PyObject *d = cc_type_lookup(Py_TYPE(o), name);
-    rec->read_grad = true; /* no leaf would warn */
+    rec->read_grad = true; /* reading grad of a tensor that is not a leaf would warn */
     guard_type_attr(rec, Py_TYPE(o), name, d);
     cc_value_written(rec, CC_SRC_MEMBER, cc_value_source(rec, o), d, false);
     PyObject *const in[] = {o, Py_None};
@@ -488,7 +479,7 @@ static CcGo drop_gradient(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
 
 /* x.requires_grad = True, as x.requires_grad_() */
 static bool asks_gradient(CcRec *rec, PyObject *o, PyObject *name, PyObject *v) {
-    return v != NULL && PyBool_Check(v) && cc_tens_any(o) && cc_tens_plain(o) && PyUnicode_Check(name) &&
+    return v != NULL && PyBool_Check(v) && cc_tens_is(o) && cc_tens_plain(o) && PyUnicode_Check(name) &&
            PyUnicode_Compare(name, str_requires_grad) == 0 && cc_node_nameable(rec, o, 1);
 }
 
@@ -504,7 +495,7 @@ static bool describes(const PyObject *o) {
     return o != NULL && (Py_TYPE(o)->tp_descr_get != NULL || Py_TYPE(o)->tp_descr_set != NULL);
 }
 
-/* Cls.counter = v: plain data in the place of plain data; nothing that decides how attributes are looked up. */
+/* Cls.counter = v: replaces plain data by plain data, so attribute lookup stays the same. */
 static bool plain_of_class(CcRec *rec, PyObject *o, PyObject *name, PyObject *v) {
     const char *text = PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : NULL;
     PyTypeObject *t = (PyTypeObject *)o;
@@ -513,7 +504,7 @@ static bool plain_of_class(CcRec *rec, PyObject *o, PyObject *name, PyObject *v)
            cc_type_lookup(Py_TYPE(o), name) == NULL && !describes(v) && !describes(cc_type_lookup(t, name));
 }
 
-/* The first read and the first write of it go by one guard. */
+/* One guard covers the first read and the first write of the attribute. */
 static CcGo store_of_class(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v) {
     cc_value_written(rec, CC_SRC_TLOOK, cc_value_source(rec, o), name, false);
     cc_vec_push(&rec->keep, Py_NewRef(name));
@@ -523,7 +514,7 @@ static CcGo store_of_class(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, 
     return cc_node_effect(rec, act, &spec, NULL);
 }
 
-/* What a store asks of the class of o: whether Python code does it, and what stands there by that name. */
+/* Guards how the class of o handles a store: a __setattr__ in Python, or a descriptor of that name. */
 static void look_at_store(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v, bool generic) {
     PyTypeObject *t = Py_TYPE(o);
     cc_attr_class_of(rec, o);
@@ -533,18 +524,18 @@ static void look_at_store(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, P
 
 static CcGo store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v) {
     if (drops_gradient(rec, o, name, v) || asks_gradient(rec, o, name, v)) return CC_OK;
-    if (cc_tens_any(o)) return cc_rec_break(rec, act, CC_R_TORCH_EFFECT, "an attribute of a tensor is set");
+    if (cc_tens_is(o)) return cc_rec_break(rec, act, CC_R_TORCH_EFFECT, "an attribute of a tensor is set");
     if (PyFunction_Check(o)) cc_value_function_written(rec);
     const CcOrigin origin = cc_value_origin(rec, o);
     if (PyExceptionInstance_Check(o) && origin != CC_O_SOURCE &&
         PyUnicode_CompareWithASCIIString(name, "__traceback__") == 0)
-        return CC_OK; /* contextlib puts back what throw() changed */
+        return CC_OK; /* contextlib restores what throw() changed */
     if (origin == CC_O_UNKNOWN || origin == CC_O_EFFECT)
-        return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, Py_TYPE(o)->tp_name);
+        return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, cc_type_name(o));
     const setattrofunc f = Py_TYPE(o)->tp_setattro;
     if (f == slot_setattr) return CC_OK; /* Python code: recorded inside */
     if (f != PyObject_GenericSetAttr && !PyType_Check(o) && !PyModule_Check(o))
-        return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, Py_TYPE(o)->tp_name);
+        return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, cc_type_name(o));
     if (PyType_Check(o))
         return plain_of_class(rec, o, name, v) ? CC_OK
                                                : cc_rec_break(rec, act, CC_R_CLASS, ((PyTypeObject *)o)->tp_name);
@@ -562,15 +553,15 @@ CcGo cc_attr_store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, P
 }
 
 CcGo cc_attr_generic_store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v) {
-    if (cc_tens_any(o)) return cc_rec_break(rec, act, CC_R_TORCH_EFFECT, "setattr changes a tensor");
+    if (cc_tens_is(o)) return cc_rec_break(rec, act, CC_R_TORCH_EFFECT, "setattr changes a tensor");
     look_at_store(rec, act, o, name, v, true);
     return CC_OK;
 }
 
-/* The store itself was made: a generic store into the instance (not a property, not Python's __setattr__). */
+/* A generic store into the instance has been performed (not a property's, not __setattr__ in Python). */
 CcGo cc_attr_generic_store(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v) {
     if (PyType_Check(o)) return store_of_class(rec, act, o, name, v);
-    if (cc_tens_any(o)) return v == Py_None ? drop_gradient(rec, act, o, name) : ask_gradient(rec, act, o, name, v);
+    if (cc_tens_is(o)) return v == Py_None ? drop_gradient(rec, act, o, name) : ask_gradient(rec, act, o, name, v);
     PyObject *d = cc_type_lookup(Py_TYPE(o), name);
     if (d != NULL &&
         (Py_TYPE(d) == &PyProperty_Type || (Py_TYPE(d)->tp_descr_set != NULL && cc_python_class(Py_TYPE(d)))))
@@ -599,11 +590,11 @@ CcGo cc_attr_generic_store(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, 
     return cc_node_effect(rec, act, &spec, NULL);
 }
 
-/* C code was to delete what is not there. */
+/* C code failed to delete an absent attribute. */
 void cc_attr_not_there(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
     const CcProv *p = cc_value_find(rec, o);
     const int source = cc_value_source(rec, o);
-    if (source < 0 || Py_TYPE(o)->tp_setattro == slot_setattr || cc_tens_any(o)) return;
+    if (source < 0 || Py_TYPE(o)->tp_setattro == slot_setattr || cc_tens_is(o)) return;
     PyObject *d = cc_type_lookup(Py_TYPE(o), name);
     if (d == NULL || !Py_IS_TYPE(d, &PyMemberDescr_Type)) (void)look_in_dict(rec, act, o, source, name);
     else if (p == NULL || !p->dirty) (void)look_in_slot(rec, act, o, source, d);

@@ -1,9 +1,8 @@
-/* Calls. A call is normalised first (bound methods and builtin methods give their self as the first argument, f(*a,
- * **k) becomes a plain argument list), then classified: Python function (it comes as a frame), torch op (node), or a
- * row of callee.def; what has no row is a break. before() decides, after() writes down. */
-#include "rec_int.h"
+/* Calls. A call is normalised first (the self of bound methods and builtin methods becomes the first argument, f(*a,
+ * **k) a flat argument list), then classified: a Python function (arrives as a frame), a torch op (a node), or a row of
+ * callee.def; anything else is a break. before() decides, after() records. */
+#include "rec_events.h"
 
-static const char *type_name(PyObject *o) { return Py_TYPE(o)->tp_name; }
 static CcCallUnwrap unwrap_hook;
 static CC_VEC(struct Special {
     PyObject *object;
@@ -25,13 +24,13 @@ static const struct Special *find_special(PyObject *callable) {
 
 static PyObject *dunder_call(PyObject *o) {
     static PyObject *name;
-    if (name == NULL) name = cc_obj_name("__call__");
+    if (name == NULL) name = cc_obj_intern("__call__");
     if (!cc_python_class(Py_TYPE(o)) || PyType_Check(o)) return NULL;
     return cc_type_lookup(Py_TYPE(o), name);
 }
 
-/* What an object is called through when its class has __call__ as a slot (compiled modules: module.py); the object
- * holds it. */
+/* The callable that an object calls through a slot named __call__ (compiled modules: module.py); borrowed from the
+ * object. */
 static PyObject *held_call(PyObject *o) {
     PyObject *d = dunder_call(o);
     if (d == NULL || !Py_IS_TYPE(d, &PyMemberDescr_Type)) return NULL;
@@ -59,55 +58,50 @@ static bool put(CcCalled *c, PyObject *o) {
     return true;
 }
 
-/* f(*tuple, **dict) as a plain list; its keyword names are kept alive by the recording. */
+static bool put_keywords(CcRec *rec, CcCalled *c, PyObject *keywords) {
+    PyObject *names, *key, *value;
+    CC_RETRY_ALLOC(names, PyTuple_New(PyDict_GET_SIZE(keywords)));
+    cc_vec_push(&rec->keep, names);
+    c->kwnames = names;
+    Py_ssize_t pos = 0, i = 0;
+    while (PyDict_Next(keywords, &pos, &key, &value)) {
+        PyTuple_SET_ITEM(names, i++, Py_NewRef(key));
+        if (!put(c, value)) return false;
+    }
+    return true;
+}
+
+/* Flattens f(*tuple, **dict); the recording keeps the keyword names alive. */
 static bool flatten(CcRec *rec, CcCalled *c, PyObject *args, PyObject *kwargs) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); i++)
         if (!put(c, PyTuple_GET_ITEM(args, i))) return false;
     if (kwargs == NULL || PyDict_GET_SIZE(kwargs) == 0) return true;
-    PyObject *names, *key, *value;
-    CC_SURE(names, PyTuple_New(PyDict_GET_SIZE(kwargs)));
-    cc_vec_push(&rec->keep, names);
-    Py_ssize_t pos = 0, i = 0;
-    while (PyDict_Next(kwargs, &pos, &key, &value)) {
-        PyTuple_SET_ITEM(names, i++, Py_NewRef(key));
-        if (!put(c, value)) return false;
-    }
-    c->kwnames = names;
-    return true;
+    return put_keywords(rec, c, kwargs);
 }
 
-static bool is_partial(PyObject *o) { return strcmp(type_name(o), "functools.partial") == 0; }
+static bool is_partial(PyObject *o) { return cc_known_is(o, CC_KNOWN_PARTIAL); }
 
-/* What a partial object was made of: borrowed, they live as long as it does. */
+/* The parts of a partial object, borrowed from it. */
 static void partial_parts(PyObject *o, PyObject **func, PyObject **args, PyObject **keywords) {
     PyObject **part[] = {func, args, keywords};
     static const char *const names[] = {"func", "args", "keywords"};
     for (int i = 0; i < CC_COUNT(part); i++) {
-        CC_SURE(*part[i], PyObject_GetAttrString(o, names[i]));
+        CC_RETRY_ALLOC(*part[i], PyObject_GetAttrString(o, names[i]));
         Py_DECREF(*part[i]);
     }
 }
 
-/* The partial object's keywords, and then the call's: of two with one name the call's counts, in the first one's
+/* Joins the partial object's keywords and the call's: for a name in both, the call's value takes the first one's
  * place. */
 static bool join_keywords(CcRec *rec, CcCalled *c, PyObject *keywords) {
     if (PyDict_GET_SIZE(keywords) == 0) return true;
-    const int n_kw = c->kwnames != NULL ? (int)PyTuple_GET_SIZE(c->kwnames) : 0, first = c->n - n_kw;
+    const int n_kw = cc_obj_count(c->kwnames), first = c->n - n_kw;
     PyObject *all;
-    CC_SURE(all, PyDict_Copy(keywords));
-    for (int i = 0; i < n_kw; i++) cc_obj_put(all, PyTuple_GET_ITEM(c->kwnames, i), c->in[first + i]);
+    CC_RETRY_ALLOC(all, PyDict_Copy(keywords));
+    for (int i = 0; i < n_kw; i++) cc_obj_dict_set(all, PyTuple_GET_ITEM(c->kwnames, i), c->in[first + i]);
     cc_vec_push(&rec->keep, all);
-    PyObject *names, *key, *value;
-    CC_SURE(names, PyTuple_New(PyDict_GET_SIZE(all)));
-    cc_vec_push(&rec->keep, names);
     c->n = first;
-    c->kwnames = names;
-    Py_ssize_t pos = 0, i = 0;
-    while (PyDict_Next(all, &pos, &key, &value)) {
-        PyTuple_SET_ITEM(names, i++, Py_NewRef(key));
-        if (!put(c, value)) return false;
-    }
-    return true;
+    return put_keywords(rec, c, all);
 }
 
 /* False: too many arguments. in[0] is the callable; CALL_EX when kwnames is NULL and in = {callable, tuple, dict}. */
@@ -134,9 +128,7 @@ static bool normalise(CcRec *rec, CcCalled *c, PyObject *const *in, int n, PyObj
     return keywords == NULL || join_keywords(rec, c, keywords);
 }
 
-int cc_call_positional(const CcCalled *c) {
-    return c->n - (c->kwnames != NULL ? (int)PyTuple_GET_SIZE(c->kwnames) : 0);
-}
+int cc_call_positional(const CcCalled *c) { return c->n - cc_obj_count(c->kwnames); }
 
 bool cc_call_any_tensor(const CcCalled *c, int depth) {
     for (int i = 0; i < c->n; i++)
@@ -148,9 +140,16 @@ static const char *callable_name(PyObject *f, char *buffer, size_t n) {
     PyObject *name = PyObject_GetAttrString(f, "__qualname__");
     if (name == NULL) PyErr_Clear();
     const char *s = name != NULL && PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : NULL;
-    snprintf(buffer, n, "%s", s != NULL ? s : type_name(f));
+    snprintf(buffer, n, "%s", s != NULL ? s : cc_type_name(f));
     Py_XDECREF(name);
     return buffer;
+}
+
+PyObject *cc_call_unseen(const CcAct *act, PyObject *f, PyObject *const *in, int n, PyObject *kwnames) {
+    const bool paused = cc_hook_pause(act->obs, true);
+    PyObject *r = PyObject_Vectorcall(f, in, (size_t)(n - cc_obj_count(kwnames)), kwnames);
+    cc_hook_pause(act->obs, paused);
+    return r;
 }
 
 CcCallSpec cc_call_spec(const CcCalled *c, const char *name) {
@@ -160,48 +159,41 @@ CcCallSpec cc_call_spec(const CcCalled *c, const char *name) {
 
 /* ------------------------------------------------------------------ torch */
 
-static bool plain_inside(PyObject *o, int depth) {
-    if (cc_tens_any(o)) return cc_tens_plain(o);
-    if (depth > 0 && (PyTuple_Check(o) || PyList_Check(o)))
-        for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++)
-            if (!plain_inside(PySequence_Fast_GET_ITEM(o, i), depth - 1)) return false;
-    return true;
-}
-
-/* Copies the numbers of a list: they are data of the node, not constants of the trace. */
+/* Copies the numbers of a list: they are the node's data, not constants of the trace. */
 static bool takes_data(const CcTorch *t) {
     return t->name != NULL && (strcmp(t->name, "torch.tensor") == 0 || strcmp(t->name, "torch.as_tensor") == 0);
 }
 
 static CcGo torch_operands(CcRec *rec, CcAct *act, const CcCalled *c, bool data_first) {
     for (int i = 0; i < c->n; i++) {
-        if (!plain_inside(c->in[i], 2)) return cc_rec_break(rec, act, CC_R_TENSOR_SUBCLASS, type_name(c->in[i]));
+        if (!cc_value_plain(c->in[i], 2)) return cc_rec_break(rec, act, CC_R_TENSOR_SUBCLASS, cc_type_name(c->in[i]));
         const CcDirty d = cc_value_dirty(rec, c->in[i]);
-        if (d != CC_DIRTY_NO) return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(c->in[i]));
-        if (!cc_node_nameable(rec, c->in[i], 4)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(c->in[i]));
+        if (d != CC_DIRTY_NO) return cc_rec_break(rec, act, CC_R_DIRTY_READ, cc_type_name(c->in[i]));
+        if (!cc_node_nameable(rec, c->in[i], 4))
+            return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, cc_type_name(c->in[i]));
         if (i == 0 && data_first && cc_inside_structure(rec, c->in[i], 4)) continue;
         const bool container = PyList_Check(c->in[i]) || PyTuple_Check(c->in[i]) || PyDict_Check(c->in[i]);
         if (container && !cc_inside_guard(rec, c->in[i], 4))
-            return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(c->in[i]));
+            return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, cc_type_name(c->in[i]));
     }
     return CC_OK;
 }
 
-/* torch.empty(0), or a tuple with one, as `out=` is there to be resized. */
+/* torch.empty(0) as `out=`, or in a tuple as `out=`: the op resizes it. */
 static bool to_be_resized(PyObject *o) {
     if (PyTuple_Check(o)) {
         for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); i++)
             if (to_be_resized(PyTuple_GET_ITEM(o, i))) return true;
         return false;
     }
-    if (!cc_tens_any(o)) return false;
+    if (!cc_tens_is(o)) return false;
     CcTensor t;
     cc_tens_read(o, false, &t);
     return t.type.ndim == 1 && t.type.size[0] == 0;
 }
 
 static bool resizes_out(const CcCalled *c) {
-    const Py_ssize_t n_kw = c->kwnames != NULL ? PyTuple_GET_SIZE(c->kwnames) : 0;
+    const int n_kw = cc_obj_count(c->kwnames);
     for (Py_ssize_t k = 0; k < n_kw; k++) {
         if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(c->kwnames, k), "out") != 0) continue;
         return to_be_resized(c->in[c->n - n_kw + k]);
@@ -209,7 +201,7 @@ static bool resizes_out(const CcCalled *c) {
     return false;
 }
 
-/* Ops that give as many tensors as a size says. */
+/* Ops whose number of results depends on a size. */
 static bool splits(const char *name) {
     static const char *const ops[] = {"unbind", "split",  "chunk",        "tensor_split", "hsplit",
                                       "vsplit", "dsplit", "unsafe_split", "unsafe_chunk"};
@@ -219,12 +211,12 @@ static bool splits(const char *name) {
     return false;
 }
 
-/* Do the floats of a call leave the sizes of what it gives alone? Not those of arange, nor the factors of an
- * interpolation; of ops without a row nobody knows. */
+/* Are the sizes of the results independent of the call's floats? Not for arange, nor for an interpolation's factors;
+ * unknown for ops without a row. */
 static bool sized_without_floats(const CcCalled *c, const CcTorch *t) {
     if (t->dynamic_shape || t->draws || t->node_flags & CC_N_WRITES || takes_data(t)) return true;
     CcBound bound;
-    const Py_ssize_t n_kw = c->kwnames != NULL ? PyTuple_GET_SIZE(c->kwnames) : 0;
+    const int n_kw = cc_obj_count(c->kwnames);
     if (cc_bind_call(c->func, c->in, c->n - n_kw, c->kwnames, &bound) != 0) return false;
     bool tensor = bound.op == CC_OP_fill;
     for (int i = 0; i < bound.n; i++) tensor = tensor || bound.in[i].tensor != NULL;
@@ -235,7 +227,7 @@ static bool read_float(void *ctx, PyObject *o, int depth) {
     return cc_value_symbolic(ctx, o) || (depth > 0 && cc_number_any(o, read_float, ctx, depth - 1));
 }
 
-/* Guards what a call's numbers decide beside the elements. False: they are a node's, so nobody knows. */
+/* Guards whatever a call's numbers determine besides elements. False: a node computes them, so no guard can. */
 static bool floats_settled(CcRec *rec, CcAct *act, const CcCalled *c, const CcTorch *t) {
     bool any = false, known = true;
     for (int i = 0; t->draws && known && i < c->n; i++) known = cc_sym_probability(rec, act, c->in[i]);
@@ -245,13 +237,13 @@ static bool floats_settled(CcRec *rec, CcAct *act, const CcCalled *c, const CcTo
     return known;
 }
 
-/* Guards tell inference tensors from others outside of inference mode only. */
+/* Guards distinguish inference tensors from others only outside inference mode. */
 static bool asks_inference(const CcTorch *t) {
     const char *dot = t->name != NULL ? strrchr(t->name, '.') : NULL;
     return dot != NULL && strcmp(dot, ".is_inference") == 0;
 }
 
-/* Rows of ambient state are about these devices. */
+/* Whether the call names a device whose ambient state has no row. */
 static bool other_device(const CcCalled *c) {
     for (int i = 0; i < c->n; i++)
         if (PyUnicode_Check(c->in[i]) && PyUnicode_CompareWithASCIIString(c->in[i], "cpu") != 0 &&
@@ -273,7 +265,7 @@ static CcGo torch_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c,
     case CC_T_SCOPE: return cc_scope_before(rec, act, c, t);
     case CC_T_META:
         if (cc_mode_inference(&rec->mode) && asks_inference(t))
-            return cc_call_torch(rec, act, t->name, "asks for inference mode");
+            return cc_call_torch(rec, act, t->name, "reads whether inference mode is on");
         for (int i = 0; i < c->n; i++)
             if (cc_node_unsized(rec, c->in[i]) && cc_node_tells_size(t->name))
                 return cc_rec_break(rec, act, CC_R_DATA_SHAPE, t->name);
@@ -284,7 +276,8 @@ static CcGo torch_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c,
     case CC_T_BREAK: return cc_call_torch(rec, act, t->name, t->why);
     case CC_T_APPLY:
     case CC_T_CONTEXT:
-        return cc_mode_grad_now() ? cc_call_torch(rec, act, t->name, "is a function of autograd, which is on") : CC_OK;
+        return cc_mode_grad_now() ? cc_call_torch(rec, act, t->name, "is a function of autograd, and grad mode is on")
+                                  : CC_OK;
     case CC_T_UNKNOWN:
         if (!cc_call_any_tensor(c, 2)) {
             char name[96];
@@ -328,7 +321,7 @@ static CcGo torch_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcTorch
     bool symbolic = false;
     for (int i = 0; i < c->n; i++) symbolic = symbolic || cc_value_symbolic(rec, c->in[i]);
     CcBound bound;
-    const Py_ssize_t n_kw = c->kwnames != NULL ? PyTuple_GET_SIZE(c->kwnames) : 0;
+    const int n_kw = cc_obj_count(c->kwnames);
     const int status = symbolic ? -1 : cc_bind_call(c->func, c->in, c->n - n_kw, c->kwnames, &bound);
     const CcCallSpec spec = {.form = CC_F_CALL,
                              .target = c->func,
@@ -346,17 +339,14 @@ static CcGo torch_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcTorch
 
 /* ------------------------------------------------------------------ classes */
 
-/* tp_new and tp_init of CPython's own types; heap classes inherit them or have the slot versions, whose Python code is
- * recorded as frames. */
+/* tp_new and tp_init of CPython's own types; heap classes inherit them or have the slot versions, which call Python
+ * code that arrives as frames. */
 static newfunc slot_new;
 static initproc slot_init;
 
 int cc_call_init(void) {
-    PyObject *ns = PyDict_New();
-    if (ns == NULL || PyDict_SetItemString(ns, "__builtins__", PyEval_GetBuiltins()) < 0) return -1;
-    PyObject *r = PyRun_String("class A:\n def __new__(cls): pass\n def __init__(self): pass\n", Py_file_input, ns, ns);
-    if (r == NULL) return -1;
-    Py_DECREF(r);
+    PyObject *ns = cc_obj_run("class A:\n def __new__(cls): pass\n def __init__(self): pass\n");
+    if (ns == NULL) return -1;
     const PyTypeObject *a = (PyTypeObject *)PyDict_GetItemString(ns, "A");
     slot_new = a->tp_new;
     slot_init = a->tp_init;
@@ -375,7 +365,7 @@ static bool known_class(PyTypeObject *t) {
     return make && init;
 }
 
-/* The builtin class whose C code takes an object of this Python class out of the arguments; NULL: they are Python code's. */
+/* The builtin base whose C code makes an instance of this Python class from the arguments; NULL: Python code does. */
 static PyTypeObject *made_by(PyTypeObject *t) {
     PyTypeObject *const by_new[] = {&PyTuple_Type, &PyLong_Type, &PyFloat_Type, &PyUnicode_Type, &PyFrozenSet_Type};
     PyTypeObject *const by_init[] = {&PyList_Type, &PyODict_Type, &PyDict_Type, &PySet_Type};
@@ -395,35 +385,37 @@ static CcGo class_before(CcRec *rec, CcAct *act, const CcCalled *c) {
     if (meta != &PyType_Type && !cc_python_class(meta)) return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, meta->tp_name);
     for (int i = 0; i < c->n; i++)
         if (cc_value_origin(rec, c->in[i]) == CC_O_UNKNOWN)
-            return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(c->in[i]));
+            return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, cc_type_name(c->in[i]));
     CcCalled made = *c;
     made.func = (PyObject *)made_by(t);
-    return made.func != NULL ? cc_row_reads(rec, act, &made) : CC_OK;
+    if (made.func == NULL) return CC_OK;
+    const CcCallee callee = cc_callee_find(made.func);
+    return cc_args_before(&(CcBuiltin){.rec = rec, .act = act, .c = &made, .callee = &callee});
 }
 
 static void guard_class(CcRec *rec, PyTypeObject *t) {
     static const char *const names[] = {"__new__", "__init__", "__del__"};
-    cc_attr_dunder(rec, (PyObject *)t, "__call__"); /* its metaclass may make the object */
+    cc_attr_dunder(rec, (PyObject *)t, "__call__"); /* its metaclass may create the object */
     if (!cc_python_class(t)) return;
     for (int i = 0; i < CC_COUNT(names); i++) {
-        PyObject *s = cc_obj_name(names[i]);
+        PyObject *s = cc_obj_intern(names[i]);
         cc_value_read(rec, CC_SRC_TLOOK, cc_value_const_source(rec, (PyObject *)t), s, 0, 0, cc_type_lookup(t, s));
         Py_DECREF(s);
     }
 }
 
-/* ref(): the object, or None. It is reached again through the reference. */
+/* ref() returned the object or None: a guard reads it through the reference again. */
 static void weakref_after(CcRec *rec, PyObject *ref, PyObject *result) {
     const int source = cc_value_source(rec, ref);
     if (source >= 0) cc_value_read(rec, CC_SRC_REF, source, NULL, 0, 0, result);
 }
 
-static bool plain_weakref(PyObject *o) /* a subclass may have a __call__ of its own: that is Python code */
+static bool plain_weakref(PyObject *o) /* a subclass may define __call__ in Python */
 {
     return PyWeakref_CheckRef(o) && dunder_call(o) == NULL;
 }
 
-/* ------------------------------------------------------------------ the two halves */
+/* ------------------------------------------------------------------ before and after */
 
 static CcGo guard_callable(CcRec *rec, PyObject *o) {
     if (PyMethod_Check(o)) {
@@ -436,12 +428,12 @@ static CcGo guard_callable(CcRec *rec, PyObject *o) {
         const int source = cc_value_source(rec, o);
         if (source >= 0) {
             cc_value_read(rec, CC_SRC_MSELF, source, NULL, 0, 0, PyCFunction_GET_SELF(o));
-            PyObject *d = cc_callee_unbound(o); /* TYPE alone does not tell which method it is */
-            if (d != NULL) cc_guard_also(&rec->trace->guards, source, CC_CHK_METHOD, d, -1);
+            PyObject *d = cc_callee_unbound(o); /* a TYPE check does not determine the method */
+            if (d != NULL) cc_guard_add_check(&rec->trace->guards, source, CC_CHK_METHOD, d, -1);
         }
-    } else if (Py_IS_TYPE(o, cc_type_method_wrapper())) { /* neither its type nor its slot tells whose it is */
+    } else if (cc_known_is(o, CC_KNOWN_METHOD_WRAPPER)) { /* neither its type nor its slot determines its owner */
         const int source = cc_value_source(rec, o);
-        if (source >= 0) cc_guard_also(&rec->trace->guards, source, CC_CHK_IDENT, o, -1);
+        if (source >= 0) cc_guard_add_check(&rec->trace->guards, source, CC_CHK_IDENT, o, -1);
     } else if (dunder_call(o) != NULL) {
         cc_attr_dunder(rec, o, "__call__");
     }
@@ -452,21 +444,16 @@ static void partial_guards(CcRec *rec, PyObject *o) {
     static const char *const names[] = {"func", "args", "keywords"};
     const int source = cc_value_source(rec, o);
     for (int i = 0; source >= 0 && i < CC_COUNT(names); i++) {
-        PyObject *s = cc_obj_name(names[i]), *d = cc_type_lookup(Py_TYPE(o), s);
-        PyObject *v = d != NULL ? PyObject_GetAttr(o, s) : NULL;
-        Py_XDECREF(s);
-        if (v == NULL) {
-            PyErr_Clear();
-            continue;
-        }
+        PyObject *v;
+        CC_RETRY_ALLOC(v, PyObject_GetAttrString(o, names[i]));
         cc_vec_push(&rec->keep, v);
-        cc_value_read(rec, CC_SRC_MEMBER, source, d, 0, 0, v);
+        cc_value_read_member(rec, source, Py_TYPE(o), names[i], v);
         cc_inside_guard(rec, v, 1);
     }
 }
 
-/* A compiled callable, or a module that holds one, is as if what it wraps were called: all on the way there is read
- * from what lies before it, so that the frame's self is known. The wrapped callable; NULL: o is no such thing. */
+/* A call of a compiled callable, or of a module that holds one, is handled as a call of the wrapped callable. Guards
+ * read each step of the way there, so that the provenance of the frame's self is known. NULL: o is neither. */
 static PyObject *unwrap_guarded(CcRec *rec, PyObject *o) {
     PyObject *held = held_call(o);
     if (held != NULL && unwrap(held) != NULL) {
@@ -475,16 +462,13 @@ static PyObject *unwrap_guarded(CcRec *rec, PyObject *o) {
         if (source >= 0) cc_value_read(rec, CC_SRC_MEMBER, source, dunder_call(o), 0, 0, held);
         o = held;
     }
-    PyObject *inner = unwrap(o), *name = inner != NULL ? cc_obj_name("_orig_fn") : NULL;
-    if (name == NULL) return inner;
-    /* functions are known by what they are */
-    const int source = PyFunction_Check(inner) ? -1 : cc_value_source(rec, o);
-    if (source >= 0) cc_value_read(rec, CC_SRC_MEMBER, source, cc_type_lookup(Py_TYPE(o), name), 0, 0, inner);
-    Py_DECREF(name);
+    PyObject *inner = unwrap(o); /* functions have guards of their own */
+    const int source = inner == NULL || PyFunction_Check(inner) ? -1 : cc_value_source(rec, o);
+    if (source >= 0) cc_value_read_member(rec, source, Py_TYPE(o), "_orig_fn", inner);
     return inner;
 }
 
-/* What the user said about it: disable(reason=...), graph_break(msg). */
+/* Adds the user's text: disable(reason=...), graph_break(msg). */
 static CcGo special_break(CcRec *rec, CcAct *act, CcReason reason, PyObject *const *in, int n) {
     char name[96], text[256];
     PyObject *said = reason == CC_R_USER && n > 1 ? Py_NewRef(in[1]) : PyObject_GetAttrString(in[0], "reason");
@@ -498,7 +482,7 @@ static CcGo special_break(CcRec *rec, CcAct *act, CcReason reason, PyObject *con
     return cc_rec_break(rec, act, reason, text);
 }
 
-/* torch._dynamo.graph_break() asks for one. */
+/* torch._dynamo.graph_break() requests a break. */
 static CcGo break_at_library(CcRec *rec, CcAct *act, PyFunctionObject *f) {
     char name[128];
     if (PyUnicode_CompareWithASCIIString(f->func_qualname, "graph_break") == 0)
@@ -515,7 +499,7 @@ CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, in
             return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "arguments");
     }
     if (cc_value_origin(rec, in[0]) == CC_O_UNKNOWN)
-        return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(in[0]));
+        return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, cc_type_name(in[0]));
     PyObject *held = held_call(in[0]), *inner;
     const struct Special *special = find_special(held != NULL            ? held
                                                  : PyMethod_Check(in[0]) ? PyMethod_GET_FUNCTION(in[0])
@@ -550,12 +534,12 @@ CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, in
         return cc_library_recorded((PyFunctionObject *)c.func) ? CC_OK
                                                                : break_at_library(rec, act, (PyFunctionObject *)c.func);
     const CcCallee callee = cc_callee_find(c.func);
-    if (callee.kind != CC_CALLEE_UNKNOWN) return cc_row_before(rec, act, ev, &c, &callee);
+    if (callee.kind != CC_CALLEE_UNKNOWN) return cc_builtin_before(rec, act, ev, &c, &callee);
     cc_given_arguments(rec, &c);
-    const CcTorch t = cc_torch_call(c.func, c.in, c.n - (c.kwnames ? PyTuple_GET_SIZE(c.kwnames) : 0), c.kwnames);
-    if (t.cls != CC_T_NOT) return torch_before(rec, act, ev, &c, &t);
+    const CcTorch t = cc_torch_call(c.func, c.in, cc_call_positional(&c), c.kwnames);
+    if (t.cls != CC_T_NONE) return torch_before(rec, act, ev, &c, &t);
     if (PyType_Check(c.func)) return class_before(rec, act, &c);
-    if (plain_weakref(c.func) && cc_final_shed(rec, c.func))
+    if (plain_weakref(c.func) && cc_finalizers_weakref_unknown(rec, c.func))
         return rec->trace != NULL ? cc_rec_break(rec, act, CC_R_WEAK, NULL) : CC_GIVE_UP;
     if (plain_weakref(c.func) || (dunder_call(c.func) != NULL && PyFunction_Check(dunder_call(c.func)))) return CC_OK;
     PyObject *gets = cc_backcall_getter(rec, act, c.func);
@@ -577,9 +561,9 @@ CcGo cc_call_after(CcRec *rec, CcAct *act, PyObject *const *in, int n, PyObject 
     if (unwrap(held != NULL ? held : c.func) != NULL) return CC_OK;
     if (!PyFunction_Check(c.func)) {
         const CcCallee callee = cc_callee_find(c.func);
-        if (callee.kind != CC_CALLEE_UNKNOWN) return cc_row_after(rec, act, &c, &callee, result);
-        const CcTorch t = cc_torch_call(c.func, c.in, c.n - (c.kwnames ? PyTuple_GET_SIZE(c.kwnames) : 0), c.kwnames);
-        if (t.cls != CC_T_NOT) return torch_after(rec, act, &c, &t, result);
+        if (callee.kind != CC_CALLEE_UNKNOWN) return cc_builtin_after(rec, act, &c, &callee, result);
+        const CcTorch t = cc_torch_call(c.func, c.in, cc_call_positional(&c), c.kwnames);
+        if (t.cls != CC_T_NONE) return torch_after(rec, act, &c, &t, result);
         if (PyType_Check(c.func)) guard_class(rec, (PyTypeObject *)c.func);
         if (result != NULL && plain_weakref(c.func)) weakref_after(rec, c.func, result);
     }
@@ -589,7 +573,7 @@ CcGo cc_call_after(CcRec *rec, CcAct *act, PyObject *const *in, int n, PyObject 
         cc_number_hashed(rec, result);
         cc_same_hashed(rec, result);
         if (PyAnySet_Check(result) && !cc_value_membership(rec, result, NULL))
-            return cc_rec_poison(rec, act, CC_R_TENSOR_ITER, type_name(result));
+            return cc_rec_poison(rec, act, CC_R_TENSOR_ITER, cc_type_name(result));
     }
     if (PyGen_Check(result) || PyType_Check(c.func) || Py_REFCNT(result) == 1) {
         cc_value_fresh(rec, result);
@@ -599,15 +583,15 @@ CcGo cc_call_after(CcRec *rec, CcAct *act, PyObject *const *in, int n, PyObject 
     return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, callable_name(c.func, name, sizeof name));
 }
 
-/* The steps of a `with` come when it is too late to break in front of it. */
+/* Called before a `with`: in its later steps it is too late to break before the statement. */
 CcGo cc_call_with_before(CcRec *rec, CcAct *act, PyObject *o) {
     static PyObject *enter;
-    if (enter == NULL) enter = cc_obj_name("__enter__");
-    if (find_special(o) != NULL) return cc_rec_break(rec, act, CC_R_DISABLED, "what follows");
-    if (cc_value_origin(rec, o) == CC_O_UNKNOWN) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
+    if (enter == NULL) enter = cc_obj_intern("__enter__");
+    if (find_special(o) != NULL) return cc_rec_break(rec, act, CC_R_DISABLED, "the block");
+    if (cc_value_origin(rec, o) == CC_O_UNKNOWN) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, cc_type_name(o));
     PyObject *d = cc_type_lookup(Py_TYPE(o), enter);
     const bool in_c = d != NULL && Py_IS_TYPE(d, &PyMethodDescr_Type) && cc_callee_find(d).kind == CC_CALLEE_UNKNOWN;
-    if (in_c && cc_torch_call(d, &o, 1, NULL).cls == CC_T_NOT)
-        return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, type_name(o));
+    if (in_c && cc_torch_call(d, &o, 1, NULL).cls == CC_T_NONE)
+        return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, cc_type_name(o));
     return CC_OK;
 }

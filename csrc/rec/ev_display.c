@@ -1,22 +1,22 @@
-/* What is built on the stack: displays and comprehensions that grow, text. */
-#include "rec_int.h"
-
-static const char *type_name(PyObject *o) { return Py_TYPE(o)->tp_name; }
+/* Containers and strings built from the stack: displays, comprehensions, formatted text. */
+#include "rec_events.h"
 
 /* ------------------------------------------------------------------ containers that grow */
 
 CcGo cc_display_update_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
-    /* the container is on the stack, made by this trace or by the same expression before a break */
+    /* the container is on the stack: this trace made it, or the same expression did before a break */
     PyObject *v = ev->in[ev->n - 1];
-    if (cc_value_unknown(rec, v)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(v));
-    const int keys = ev->arg == CC_OP_SET_ADD || ev->arg == CC_OP_MAP_ADD ? 1 : ev->arg == CC_OP_SET_UPDATE ? 2 : 0;
+    if (cc_value_unknown(rec, v)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, cc_type_name(v));
+    const int keys = ev->arg == CC_INSN_SET_ADD || ev->arg == CC_INSN_MAP_ADD ? 1
+                     : ev->arg == CC_INSN_SET_UPDATE                          ? 2
+                                                                              : 0;
     if (keys > 0 && !cc_number_settle(rec, ev->in[1], keys)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, "key");
-    if (ev->arg == CC_OP_MAP_ADD && !cc_value_membership(rec, ev->in[0], ev->in[1]))
+    if (ev->arg == CC_INSN_MAP_ADD && !cc_value_membership(rec, ev->in[0], ev->in[1]))
         return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "a tensor as a key");
-    if (ev->arg == CC_OP_SET_ADD) cc_same_met(rec, ev->in[1]);
+    if (ev->arg == CC_INSN_SET_ADD) cc_same_met(rec, ev->in[1]);
     if (cc_value_source(rec, ev->in[0]) >= 0) return CC_OK;
-    if (ev->arg == CC_OP_LIST_EXTEND || ev->arg == CC_OP_SET_UPDATE || ev->arg == CC_OP_DICT_UPDATE ||
-        ev->arg == CC_OP_DICT_MERGE) {
+    if (ev->arg == CC_INSN_LIST_EXTEND || ev->arg == CC_INSN_SET_UPDATE || ev->arg == CC_INSN_DICT_UPDATE ||
+        ev->arg == CC_INSN_DICT_MERGE) {
         const CcEvent one = {.kind = CC_EV_ITER, .in = &v, .n = 1};
         return cc_op_iter(rec, act, &one);
     }
@@ -26,23 +26,23 @@ CcGo cc_display_update_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
 CcGo cc_display_update_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
     PyObject *o = ev->in[0];
     const int source = cc_value_source(rec, o);
-    if (ev->arg == CC_OP_LIST_EXTEND) cc_value_pairs(rec, o, ev->in[ev->n - 1]);
-    if (ev->arg == CC_OP_SET_UPDATE) cc_same_taken(rec, ev->in[1], false);
+    if (ev->arg == CC_INSN_LIST_EXTEND) cc_value_pairs(rec, o, ev->in[ev->n - 1]);
+    if (ev->arg == CC_INSN_SET_UPDATE) cc_same_taken(rec, ev->in[1], false);
     if (source < 0 || rec->raised) return CC_OK;
-    /* a comprehension or display that a break cut in two: its container came through a slot */
+    /* a break has split this comprehension or display: its container came through a slot */
     cc_value_wrote(rec, o, CC_DIRTY_ALL);
-    const char *method = ev->arg == CC_OP_LIST_APPEND   ? "append"
-                         : ev->arg == CC_OP_SET_ADD     ? "add"
-                         : ev->arg == CC_OP_LIST_EXTEND ? "extend"
-                                                        : "update";
-    if (ev->arg == CC_OP_MAP_ADD) {
+    const char *method = ev->arg == CC_INSN_LIST_APPEND   ? "append"
+                         : ev->arg == CC_INSN_SET_ADD     ? "add"
+                         : ev->arg == CC_INSN_LIST_EXTEND ? "extend"
+                                                          : "update";
+    if (ev->arg == CC_INSN_MAP_ADD) {
         const CcCallSpec spec = {.form = CC_F_SETITEM, .in = ev->in, .n = 3, .name = "setitem"};
         return cc_node_effect(rec, act, &spec, NULL);
     }
     PyObject *descr = PyObject_GetAttrString((PyObject *)Py_TYPE(o), method);
     if (descr == NULL) {
         PyErr_Clear();
-        return cc_rec_poison(rec, act, CC_R_UNKNOWN_TYPE, type_name(o));
+        return cc_rec_poison(rec, act, CC_R_UNKNOWN_TYPE, cc_type_name(o));
     }
     cc_vec_push(&rec->keep, descr);
     const CcCallSpec spec = {.form = CC_F_CALL, .target = descr, .in = ev->in, .n = 2, .name = method};
@@ -63,11 +63,11 @@ CcGo cc_display_format_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
     return cc_node_add(rec, act, &spec, ev->result);
 }
 
-/* Text that is wide enough for its format is given back itself: what is written down has to be an object of its own.
- * 3.13 formats the text of f"{a!r:>8}" in an instruction of its own, others the number. */
+/* Formatting returns the same object if the text is wide enough, but the recorder needs a separate one. 3.13 formats
+ * the text of f"{a!r:>8}" in a separate instruction; other versions format the number. */
 static CcGo format_symbolic(CcRec *rec, CcAct *act, CcEvent *ev) {
     PyObject *text = ev->in[0];
-    if (!PyUnicode_CheckExact(text) || ev->arg > 1) return CC_OK; /* repr and ascii make another one */
+    if (!PyUnicode_CheckExact(text) || ev->arg > 1) return CC_OK; /* repr and ascii make a new object */
     PyObject *made = PyObject_Format(text, ev->in[1]);
     if (made == text) {
         Py_SETREF(made, PyUnicode_New(PyUnicode_GET_LENGTH(text), PyUnicode_MAX_CHAR_VALUE(text)));
@@ -81,7 +81,7 @@ static CcGo format_symbolic(CcRec *rec, CcAct *act, CcEvent *ev) {
 }
 
 CcGo cc_display_format_before(CcRec *rec, CcAct *act, CcEvent *ev) {
-    if (cc_tens_any(ev->in[0])) return cc_rec_break(rec, act, CC_R_TENSOR_VALUE, "formatting a tensor");
+    if (cc_tens_is(ev->in[0])) return cc_rec_break(rec, act, CC_R_TENSOR_VALUE, "formatting a tensor");
     if (cc_op_symbolic(rec, ev)) return format_symbolic(rec, act, ev);
     if (cc_op_tensors(ev, 3)) return cc_rec_break(rec, act, CC_R_TENSOR_VALUE, "formatting a tensor");
     return cc_op_plain(rec, act, ev, 4);
@@ -89,8 +89,8 @@ CcGo cc_display_format_before(CcRec *rec, CcAct *act, CcEvent *ev) {
 
 CcGo cc_display_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
     if (ev->result == NULL) return CC_OK;
-    const bool hashes = ev->arg == CC_OP_BUILD_MAP || PyAnySet_Check(ev->result);
-    for (int i = 0; i < ev->n; i += ev->arg == CC_OP_BUILD_MAP ? 2 : 1) {
+    const bool hashes = ev->arg == CC_INSN_BUILD_MAP || PyAnySet_Check(ev->result);
+    for (int i = 0; i < ev->n; i += ev->arg == CC_INSN_BUILD_MAP ? 2 : 1) {
         if (hashes || PyUnicode_Check(ev->result)) cc_sym_settle(rec, ev->in[i], 3);
         if (hashes && ev->n > 1) cc_same_met(rec, ev->in[i]);
     }
@@ -99,11 +99,11 @@ CcGo cc_display_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
         const CcCallSpec spec = {.form = CC_F_JOIN, .in = ev->in, .n = ev->n, .name = "join"};
         return cc_node_add(rec, act, &spec, ev->result);
     }
-    const int step = ev->arg == CC_OP_BUILD_MAP ? 2 : PyAnySet_Check(ev->result) ? 1 : 0;
-    if (step > 0 && cc_number_in(rec, ev->in, ev->n, step)) /* keys that are equal in a replay would be one */
+    const int step = ev->arg == CC_INSN_BUILD_MAP ? 2 : PyAnySet_Check(ev->result) ? 1 : 0;
+    if (step > 0 && cc_number_in(rec, ev->in, ev->n, step)) /* keys that are equal in a replay would collapse */
         return cc_rec_poison(rec, act, CC_R_DATA_SCALAR, "key");
     cc_value_fresh(rec, ev->result);
-    const bool keys = PyAnySet_Check(ev->result) || (ev->arg == CC_OP_BUILD_MAP && ev->n > 2);
+    const bool keys = PyAnySet_Check(ev->result) || (ev->arg == CC_INSN_BUILD_MAP && ev->n > 2);
     if (keys && !cc_value_membership(rec, ev->result, NULL)) return cc_rec_poison(rec, act, CC_R_TENSOR_ITER, "set");
     return CC_OK;
 }

@@ -1,24 +1,23 @@
-/* Items: x[key], x[key] = value and `item in x`, of tensors and of containers. What is there, or is not, is looked at before
- * Python code (__getitem__, __missing__, a factory) may store it. */
-#include "rec_int.h"
+/* Items: x[key], x[key] = value and `item in x`, of tensors and containers. Guards on an item, present or absent, are
+ * made before Python code (__getitem__, __missing__, a factory) can store it. */
+#include "rec_events.h"
 
-static const char *type_name(PyObject *o) { return Py_TYPE(o)->tp_name; }
 static bool is_heap(PyObject *o) { return cc_python_class(Py_TYPE(o)); }
 static bool dirty(CcRec *rec, PyObject *o) { return cc_value_dirty(rec, o) != CC_DIRTY_NO; }
 
-/* ------------------------------------------------------------------ of tensors */
+/* ------------------------------------------------------------------ tensors */
 
-/* x[:n], x[0, n:] where n is a tensor: C code reads it. */
+/* x[:n], x[0, n:] where n is a tensor, which C code reads. */
 static bool sliced(PyObject *key) {
     for (Py_ssize_t i = 0; PyTuple_CheckExact(key) && i < PyTuple_GET_SIZE(key); i++)
         if (sliced(PyTuple_GET_ITEM(key, i))) return true;
     const PySliceObject *slice = PySlice_Check(key) ? (PySliceObject *)key : NULL;
-    return slice != NULL && (cc_tens_any(slice->start) || cc_tens_any(slice->stop) || cc_tens_any(slice->step));
+    return slice != NULL && (cc_tens_is(slice->start) || cc_tens_is(slice->stop) || cc_tens_is(slice->step));
 }
 
-/* An index that holds a mask: how much it selects depends on data. */
+/* An index with a mask: the size of the selection depends on data. */
 static bool selects(PyObject *key) {
-    if (cc_tens_any(key)) {
+    if (cc_tens_is(key)) {
         CcTensor t;
         cc_tens_read(key, false, &t);
         return t.type.dtype == CC_DT_BOOL || t.type.dtype == CC_DT_U8;
@@ -45,7 +44,7 @@ static CcGo tensor_read(CcRec *rec, CcAct *act, const CcEvent *ev) {
 
 static CcGo tensor_write(CcRec *rec, CcAct *act, const CcEvent *ev) {
     if (rec->raised) return cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "an operation that raises");
-    /* another number in each call: no constant of a kernel */
+    /* varies between calls, so it can't be a constant of a kernel */
     const bool symbolic = ev->in[2] != NULL && cc_value_symbolic(rec, ev->in[2]);
     CcBound bound;
     const int status = symbolic ? -1 : cc_bind_setitem(ev->in[0], ev->in[1], ev->in[2], &bound);
@@ -59,9 +58,9 @@ static CcGo tensor_write(CcRec *rec, CcAct *act, const CcEvent *ev) {
     return cc_node_add(rec, act, &spec, NULL);
 }
 
-/* ------------------------------------------------------------------ of containers: before */
+/* ------------------------------------------------------------------ containers: before */
 
-/* What a dict holds by a key whose hash may be Python code (an enumeration's), which is not recorded for this. */
+/* Looks a key up in a dict. If Python code hashes the key (an enum's), that run is not recorded. */
 static PyObject *lookup(const CcAct *act, PyObject *dict, PyObject *key) {
     const bool plain = PyUnicode_CheckExact(key); /* no Python code hashes it */
     const bool paused = !plain && cc_hook_pause(act->obs, true);
@@ -71,7 +70,7 @@ static PyObject *lookup(const CcAct *act, PyObject *dict, PyObject *key) {
     return v;
 }
 
-/* One key of a dict can be read although others were written. */
+/* Whether one key of a dict can be read although others were written. */
 static bool key_readable(CcRec *rec, PyObject *o, PyObject *key) {
     CcDirty d = cc_value_dirty_key(rec, o);
     if (d == CC_DIRTY_ALL) d = cc_value_dirty(rec, o);
@@ -82,33 +81,33 @@ static bool key_readable(CcRec *rec, PyObject *o, PyObject *key) {
 static CcGo readable(CcRec *rec, CcAct *act, const CcEvent *ev) {
     PyObject *o = ev->in[0], *key = ev->in[1];
     if (sliced(key)) return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "a tensor as a bound of a slice");
-    if (cc_tens_any(key) && PyDict_CheckExact(o) && cc_value_origin(rec, o) == CC_O_FRESH &&
+    if (cc_tens_is(key) && PyDict_CheckExact(o) && cc_value_origin(rec, o) == CC_O_FRESH &&
         cc_value_membership(rec, o, key))
-        return CC_OK; /* found by identity */
+        return CC_OK; /* the guard finds it by identity */
     if (cc_value_by_tensor(rec, o, key) && lookup(act, o, key) != NULL) return CC_OK;
-    if (cc_tens_any(key))
+    if (cc_tens_is(key))
         return PyDict_Check(o) ? cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "a dict's item for a tensor")
                                : cc_rec_break(rec, act, CC_R_TENSOR_ITER, "a tensor as an index");
-    if (cc_value_unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
-    if (!key_readable(rec, o, key)) return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(o));
+    if (cc_value_unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, cc_type_name(o));
+    if (!key_readable(rec, o, key)) return cc_rec_break(rec, act, CC_R_DIRTY_READ, cc_type_name(o));
     if (!cc_number_settle(rec, key, 1)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, "key");
     if (PySlice_Check(key) && !cc_inside_guard(rec, key, 1)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "slice");
     if (PyDict_Check(o) && cc_value_source(rec, o) >= 0 && !cc_op_python_method(o, "__getitem__") &&
         !cc_number_key(rec, key))
         return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "key");
-    /* it would be written, too */
-    if (cc_value_defaultdict(o) && cc_value_known(rec, o) && lookup(act, o, key) == NULL)
-        return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(o));
+    /* reading the item would store it */
+    if (cc_known_is(o, CC_KNOWN_DEFAULTDICT) && cc_value_known(rec, o) && lookup(act, o, key) == NULL)
+        return cc_rec_break(rec, act, CC_R_DIRTY_READ, cc_type_name(o));
     if (PyDict_Check(o) && cc_value_origin(rec, o) == CC_O_FRESH && !cc_value_membership(rec, o, key))
         return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "key");
     if (PyType_Check(o) || cc_value_const(o) || cc_op_bare(o) || cc_op_python_method(o, "__getitem__")) return CC_OK;
     if (PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o)) {
         if (PySlice_Check(key) && !cc_inside_guard(rec, o, 1))
-            return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
+            return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, cc_type_name(o));
         return CC_OK;
     }
     if ((is_heap(o) || cc_op_container(o)) && cc_inside_guard(rec, o, 1)) return CC_OK;
-    return cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, type_name(o));
+    return cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, cc_type_name(o));
 }
 
 void cc_item_look(CcRec *rec, CcAct *act, PyObject *dict, PyObject *key) {
@@ -116,17 +115,15 @@ void cc_item_look(CcRec *rec, CcAct *act, PyObject *dict, PyObject *key) {
     if (source >= 0) cc_rec_gives(rec, act, cc_value_read_key(rec, source, key, lookup(act, dict, key)));
 }
 
-/* One item of a list or tuple. False: which one is not known. */
+/* Guards one item of a list or tuple. False: the index is unknown. */
 static bool look_in_sequence(CcRec *rec, CcAct *act, PyObject *o, PyObject *key) {
     const int source = cc_value_known(rec, o) ? -1 : cc_value_source(rec, o);
     if (source < 0) return true;
     if (!PyLong_Check(key)) return !PyIndex_Check(key) || cc_inside_guard(rec, o, 1);
     Py_ssize_t i = PyNumber_AsSsize_t(key, NULL);
     const Py_ssize_t n = PySequence_Fast_GET_SIZE(o);
-    if (i < 0 || i >= n) { /* counted from the end, or out of range: the length decides */
-        bool is_new;
-        const int id = cc_guard_source(&rec->trace->guards, CC_SRC_SIZE, source, NULL, 0, (int)n, &is_new);
-        if (is_new) cc_guard_check(&rec->trace->guards, id, CC_CHK_SIZE, NULL);
+    if (i < 0 || i >= n) { /* counts from the end, or is out of range: depends on the length */
+        cc_inside_size(rec, source, n);
         if (i < 0) i += n;
     }
     if (i >= 0 && i < n)
@@ -135,10 +132,10 @@ static bool look_in_sequence(CcRec *rec, CcAct *act, PyObject *o, PyObject *key)
     return true;
 }
 
-/* What a class of dicts has for keys that are missing: NULL for none. */
+/* __missing__ of a dict's class; NULL: none. */
 static PyObject *missing_of(PyObject *o) {
     static PyObject *name;
-    if (name == NULL) name = cc_obj_name("__missing__");
+    if (name == NULL) name = cc_obj_intern("__missing__");
     return PyDict_CheckExact(o) ? NULL : cc_type_lookup(Py_TYPE(o), name);
 }
 
@@ -147,16 +144,16 @@ bool cc_item_stores(const CcAct *act, PyObject *dict, PyObject *key) {
     return missing != NULL && !PyFunction_Check(missing) && lookup(act, dict, key) == NULL;
 }
 
-/* A defaultdict from outside makes an item, and keeps it: the making is recorded, and the keeping is an effect. */
+/* A defaultdict from outside makes an item and stores it: the factory's call is recorded, the store is an effect. */
 static CcGo make_item(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *missing) {
-    PyObject *o = ev->in[0], *name = cc_obj_name("default_factory");
+    PyObject *o = ev->in[0], *name = cc_obj_intern("default_factory");
     PyObject *d =
         name != NULL && Py_IS_TYPE(missing, &PyMethodDescr_Type) ? cc_type_lookup(PyDescr_TYPE(missing), name) : NULL;
     Py_XDECREF(name);
     if (d == NULL || !Py_IS_TYPE(d, &PyMemberDescr_Type))
-        return cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, type_name(o));
+        return cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, cc_type_name(o));
     PyObject *factory;
-    CC_SURE(factory, Py_TYPE(d)->tp_descr_get(d, o, (PyObject *)Py_TYPE(o)));
+    CC_RETRY_ALLOC(factory, Py_TYPE(d)->tp_descr_get(d, o, (PyObject *)Py_TYPE(o)));
     Py_DECREF(factory); /* the dict holds it */
     cc_value_read(rec, CC_SRC_MEMBER, cc_value_source(rec, o), d, 0, 0, factory);
     return factory == Py_None ? CC_OK : cc_backcall_missing(rec, ev, factory);
@@ -164,11 +161,11 @@ static CcGo make_item(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *missing) {
 
 CcGo cc_item_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     PyObject *o = ev->in[0], *key = ev->in[1];
-    if (cc_tens_any(o) && !sliced(key)) return cc_op_operator(rec, act, ev);
+    if (cc_tens_is(o) && !sliced(key)) return cc_op_operator(rec, act, ev);
     const CcGo go = readable(rec, act, ev);
     if (go != CC_OK || PySlice_Check(key) || cc_op_python_method(o, "__getitem__")) return go;
     if (PyList_Check(o) || PyTuple_Check(o)) {
-        if (!look_in_sequence(rec, act, o, key)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
+        if (!look_in_sequence(rec, act, o, key)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, cc_type_name(o));
     } else if (PyDict_Check(o)) {
         cc_item_look(rec, act, o, key);
         if (cc_value_source(rec, o) < 0 || PyDict_CheckExact(o) || lookup(act, o, key) != NULL) return CC_OK;
@@ -179,9 +176,9 @@ CcGo cc_item_before(CcRec *rec, CcAct *act, CcEvent *ev) {
 
 /* ------------------------------------------------------------------ after */
 
-/* An item that a defaultdict of this trace has just made by calling list, dict or set. */
+/* An item that a defaultdict of this trace has just made by calling list, dict or set in C. */
 static bool made_by_default(CcRec *rec, PyObject *o) {
-    if (!cc_value_defaultdict(o) || cc_value_origin(rec, o) != CC_O_FRESH) return false;
+    if (!cc_known_is(o, CC_KNOWN_DEFAULTDICT) || cc_value_origin(rec, o) != CC_O_FRESH) return false;
     PyObject *factory = PyObject_GetAttrString(o, "default_factory");
     Py_XDECREF(factory); /* the dict holds it */
     return factory == (PyObject *)&PyList_Type || factory == (PyObject *)&PyDict_Type ||
@@ -190,14 +187,14 @@ static bool made_by_default(CcRec *rec, PyObject *o) {
 
 CcGo cc_item_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
     PyObject *o = ev->in[0], *key = ev->in[1], *v = ev->result;
-    if (cc_tens_any(o)) return tensor_read(rec, act, ev);
+    if (cc_tens_is(o)) return tensor_read(rec, act, ev);
     if (PyType_Check(o)) {
         if (v != NULL && cc_value_origin(rec, v) == CC_O_UNKNOWN) cc_value_fresh(rec, v);
         return CC_OK;
     }
     if (v != NULL && !PyExceptionInstance_Check(v) && cc_value_origin(rec, v) == CC_O_UNKNOWN) {
         if (!PySlice_Check(key) && Py_REFCNT(v) > 1 && !made_by_default(rec, o))
-            return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
+            return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, cc_type_name(o));
         cc_value_fresh(rec, v);
     }
     return CC_OK;
@@ -205,12 +202,13 @@ CcGo cc_item_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
 
 CcGo cc_item_store_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
     PyObject *o = ev->in[0];
-    if (!cc_tens_any(o)) cc_sym_settle(rec, ev->in[1], 3);
+    if (!cc_tens_is(o)) cc_sym_settle(rec, ev->in[1], 3);
     for (int i = 0; i < 3; i++)
-        if (cc_value_unknown(rec, ev->in[i])) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(ev->in[i]));
+        if (cc_value_unknown(rec, ev->in[i]))
+            return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, cc_type_name(ev->in[i]));
     if (sliced(ev->in[1])) return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "a tensor as a bound of a slice");
-    if (cc_tens_any(o)) {
-        if (!cc_tens_plain(o)) return cc_rec_break(rec, act, CC_R_TENSOR_SUBCLASS, type_name(o));
+    if (cc_tens_is(o)) {
+        if (!cc_tens_plain(o)) return cc_rec_break(rec, act, CC_R_TENSOR_SUBCLASS, cc_type_name(o));
         if (!cc_node_nameable(rec, ev->in[1], 3) || (ev->in[2] != NULL && !cc_node_nameable(rec, ev->in[2], 3)))
             return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "index");
         return CC_OK;
@@ -218,11 +216,11 @@ CcGo cc_item_store_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
     if (PySlice_Check(ev->in[1]) && !cc_inside_guard(rec, ev->in[1], 1))
         return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "slice");
     if (is_heap(o) && !PyODict_Check(o)) {
-        PyObject *s = cc_obj_name("__setitem__"), *f = cc_type_lookup(Py_TYPE(o), s);
+        PyObject *s = cc_obj_intern("__setitem__"), *f = cc_type_lookup(Py_TYPE(o), s);
         Py_XDECREF(s);
         if (f != NULL && Py_TYPE(f) == &PyFunction_Type) return CC_OK;
     }
-    if (!PyList_Check(o) && !PyDict_Check(o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, type_name(o));
+    if (!PyList_Check(o) && !PyDict_Check(o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, cc_type_name(o));
     if (PyDict_Check(o) && !cc_value_membership(rec, o, ev->in[1]))
         return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "a tensor as a key");
     if (PySlice_Check(ev->in[1]) && PyList_CheckExact(o) && cc_value_source(rec, o) >= 0) {
@@ -236,18 +234,17 @@ CcGo cc_item_store_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
     if (cc_value_source(rec, o) >= 0 && !cc_number_dict_key(rec, ev->in[1]))
         return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "key");
     if (cc_value_symbolic(rec, ev->in[1])) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, "key");
-    if (PyList_Check(o) && dirty(rec, o)) return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(o));
-    if (PyDict_Check(o) && ev->in[2] == NULL &&
-        cc_value_source(rec, o) >= 0 && /* the key must be there in a replay, too */
+    if (PyList_Check(o) && dirty(rec, o)) return cc_rec_break(rec, act, CC_R_DIRTY_READ, cc_type_name(o));
+    if (PyDict_Check(o) && ev->in[2] == NULL && cc_value_source(rec, o) >= 0 && /* a replay, too, must find the key */
         (!PyDict_CheckExact(o) || dirty(rec, o) || !cc_inside_guard(rec, o, 1)))
-        return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(o));
+        return cc_rec_break(rec, act, CC_R_DIRTY_READ, cc_type_name(o));
     cc_value_will_write(rec, o);
     return CC_OK;
 }
 
-/* l[a:b] = items, del l[a:b] on a list that existed before, and that was guarded whole. */
+/* l[a:b] = items, del l[a:b] on a list from outside whose whole content is guarded. */
 static CcGo store_slice(CcRec *rec, CcAct *act, const CcEvent *ev, int source) {
-    PyObject *items = ev->in[2] != NULL ? PySequence_Tuple(ev->in[2]) : NULL; /* as it is now */
+    PyObject *items = ev->in[2] != NULL ? PySequence_Tuple(ev->in[2]) : NULL; /* its current items */
     if (items != NULL) {
         cc_vec_push(&rec->keep, items);
         cc_value_fresh(rec, items);
@@ -264,21 +261,17 @@ static CcGo store_slice(CcRec *rec, CcAct *act, const CcEvent *ev, int source) {
 
 CcGo cc_item_store_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
     PyObject *o = ev->in[0];
-    if (cc_tens_any(o)) return tensor_write(rec, act, ev);
+    if (cc_tens_is(o)) return tensor_write(rec, act, ev);
     const int source = cc_value_source(rec, o);
     if (source < 0 || (!PyList_Check(o) && !PyDict_Check(o))) return CC_OK;
     if (rec->raised) {
-        /* nothing was written: an index that is out of range, a key that is not there */
+        /* nothing was written: the index is out of range, or the key is absent */
         cc_inside_guard(rec, o, 1);
         return CC_OK;
     }
     if (PyList_CheckExact(o) && PySlice_Check(ev->in[1])) return store_slice(rec, act, ev, source);
-    if (PyList_Check(o) && !cc_value_known(rec, o)) { /* the item must exist in a replay, too */
-        bool is_new;
-        const int id = cc_guard_source(&rec->trace->guards, CC_SRC_SIZE, source, NULL, 0,
-                                       (int)(PyList_GET_SIZE(o) + (ev->in[2] == NULL)), &is_new);
-        if (is_new) cc_guard_check(&rec->trace->guards, id, CC_CHK_SIZE, NULL);
-    }
+    if (PyList_Check(o) && !cc_value_known(rec, o)) /* a replay, too, must find the item */
+        cc_inside_size(rec, source, PyList_GET_SIZE(o) + (ev->in[2] == NULL));
     if (PyDict_Check(o)) {
         cc_value_written(rec, CC_SRC_KEY, source, ev->in[1], ev->in[2] == NULL);
         cc_value_wrote(rec, o, ev->in[2] != NULL ? CC_DIRTY_KEYS : CC_DIRTY_KNOWN);
@@ -301,9 +294,9 @@ static CcGo findable(CcRec *rec, CcAct *act, CcEvent *ev) {
     const bool by_hash = PyDict_Check(o) || PyAnySet_Check(o) || cc_value_view(o) == &PyDictKeys_Type;
     if (by_hash && !cc_value_const(item) && !cc_value_ident(item) && !dirty(rec, o) &&
         (cc_inside_members(rec, o) || cc_inside_guard(rec, o, 1)) && cc_value_membership(rec, o, item) &&
-        cc_tens_any(item))
+        cc_tens_is(item))
         return CC_OK;
-    if (cc_tens_any(item) || (!by_hash && cc_value_has_tensor(o, 2)))
+    if (cc_tens_is(item) || (!by_hash && cc_value_has_tensor(o, 2)))
         return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "in");
     if (cc_value_symbolic(rec, o) || cc_value_symbolic(rec, item))
         return cc_rec_break(rec, act, CC_R_DATA_SCALAR, "in");
@@ -324,7 +317,7 @@ CcGo cc_item_contains_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     if (PyList_Check(o) || PyTuple_Check(o))
         for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++)
             cc_value_distinct(rec, item, PySequence_Fast_GET_ITEM(o, i));
-    if (cc_value_deque(o)) (void)cc_value_membership(rec, o, item);
+    if (cc_known_is(o, CC_KNOWN_DEQUE)) (void)cc_value_membership(rec, o, item);
     if (PyDict_Check(o) && !cc_op_python_method(o, "__contains__") &&
         (cc_number_dict_key(rec, item) || cc_value_by_tensor(rec, o, item)))
         cc_item_look(rec, act, o, item);

@@ -1,10 +1,8 @@
-/* match statements: what a pattern asks of its subject; except clauses: what an exception is asked. */
-#include "rec_int.h"
+/* match statements: guards on what a pattern reads of its subject; except clauses: guards on an exception's classes. */
+#include "rec_events.h"
 
-static const char *type_name(PyObject *o) { return Py_TYPE(o)->tp_name; }
-
-/* The names that a class pattern may read: its keywords, and all of __match_args__, since how many are positional is
- * not told. New list or NULL. */
+/* The names that a class pattern may read: its keywords, and all of __match_args__, because the number of positional
+ * patterns is not known here. New list or NULL. */
 static PyObject *pattern_names(const CcEvent *ev) {
     PyObject *args = PyObject_GetAttrString(ev->in[1], "__match_args__"), *names = PyList_New(0);
     PyErr_Clear();
@@ -18,7 +16,7 @@ static PyObject *pattern_names(const CcEvent *ev) {
     return names;
 }
 
-/* A property, a Python descriptor or __getattr__: what it reads is recorded inside. */
+/* A property, a Python descriptor or __getattr__: recorded as frames. */
 static bool python_lookup(PyObject *o, PyObject *name) {
     PyObject *d = cc_type_lookup(Py_TYPE(o), name), *dict = cc_obj_dict(o);
     if (d != NULL) return Py_IS_TYPE(d, &PyProperty_Type) || cc_python_class(Py_TYPE(d));
@@ -29,11 +27,11 @@ static CcGo class_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
     PyObject *o = ev->in[0], *names = pattern_names(ev);
     (void)cc_given_class(rec, o, 0);
     (void)cc_given_class(rec, ev->in[1], 0);
-    PyObject *match_args = cc_obj_name("__match_args__");
+    PyObject *match_args = cc_obj_intern("__match_args__");
     CcGo go = PyType_Check(ev->in[1]) ? cc_attr_before(rec, act, ev->in[1], match_args) : CC_OK;
     PyObject *args = PyType_Check(ev->in[1]) ? cc_type_lookup((PyTypeObject *)ev->in[1], match_args) : NULL;
     Py_DECREF(match_args);
-    if (go == CC_OK && args != NULL && !cc_inside_guard(rec, args, 1)) /* which names, and in which order */
+    if (go == CC_OK && args != NULL && !cc_inside_guard(rec, args, 1)) /* the names and their order */
         go = cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "__match_args__");
     if (PyObject_IsInstance(o, ev->in[1]) == 1 && Py_TYPE(ev->in[1]) == &PyType_Type)
         for (Py_ssize_t i = 0; go == CC_OK && names != NULL && i < PyList_GET_SIZE(names); i++)
@@ -46,13 +44,13 @@ static CcGo class_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
 static CcGo class_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
     PyObject *o = ev->in[0], *names = ev->result != NULL && ev->result != Py_None ? pattern_names(ev) : NULL;
     CcGo go = CC_OK;
-    PyObject *match_args = cc_obj_name("__match_args__");
+    PyObject *match_args = cc_obj_intern("__match_args__");
     if (names != NULL && match_args != NULL && cc_type_lookup((PyTypeObject *)ev->in[1], match_args) != NULL)
         go = cc_attr_after(rec, act, ev->in[1], match_args, cc_type_lookup((PyTypeObject *)ev->in[1], match_args));
     Py_XDECREF(match_args);
     for (Py_ssize_t i = 0; go == CC_OK && names != NULL && i < PyList_GET_SIZE(names); i++) {
         PyObject *name = PyList_GET_ITEM(names, i);
-        if (cc_tens_any(o) || python_lookup(o, name)) continue;
+        if (cc_tens_is(o) || python_lookup(o, name)) continue;
         PyObject *v = PyObject_GetAttr(o, name);
         PyErr_Clear();
         if (v != NULL) cc_vec_push(&rec->keep, v);
@@ -65,23 +63,23 @@ static CcGo class_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
 CcGo cc_match_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
     PyObject *o = ev->in[0];
     if (!PyExceptionInstance_Check(o) && cc_value_origin(rec, o) == CC_O_UNKNOWN)
-        return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
-    if (ev->arg == CC_OP_MATCH_SEQUENCE || ev->arg == CC_OP_MATCH_MAPPING) {
-        /* flags of its type, which a registration with an abstract base class sets */
-        if (cc_python_class(Py_TYPE(o)) && !cc_tens_any(o)) cc_value_ask_module(rec, "_abc", "get_cache_token");
+        return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, cc_type_name(o));
+    if (ev->arg == CC_INSN_MATCH_SEQUENCE || ev->arg == CC_INSN_MATCH_MAPPING) {
+        /* depends on type flags, which registration with an abstract base class sets */
+        if (cc_python_class(Py_TYPE(o)) && !cc_tens_is(o)) cc_value_guard_module_call(rec, "_abc", "get_cache_token");
         return CC_OK;
     }
-    if (ev->arg == CC_OP_MATCH_CLASS) return class_before(rec, act, ev);
-    if (cc_tens_any(o)) return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "match");
-    if (cc_value_dirty(rec, o) != CC_DIRTY_NO) return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(o));
-    if (cc_value_base(o) != &PyBaseObject_Type && !cc_inside_guard(rec, o, 1))
-        return cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, type_name(o));
+    if (ev->arg == CC_INSN_MATCH_CLASS) return class_before(rec, act, ev);
+    if (cc_tens_is(o)) return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "match");
+    if (cc_value_dirty(rec, o) != CC_DIRTY_NO) return cc_rec_break(rec, act, CC_R_DIRTY_READ, cc_type_name(o));
+    if (cc_value_base(Py_TYPE(o)) != &PyBaseObject_Type && !cc_inside_guard(rec, o, 1))
+        return cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, cc_type_name(o));
     return CC_OK;
 }
 
 CcGo cc_match_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
-    if (ev->arg == CC_OP_GET_LEN) cc_attr_dunder(rec, ev->in[0], "__len__");
-    const CcGo go = ev->arg == CC_OP_MATCH_CLASS ? class_after(rec, act, ev) : CC_OK;
+    if (ev->arg == CC_INSN_GET_LEN) cc_attr_dunder(rec, ev->in[0], "__len__");
+    const CcGo go = ev->arg == CC_INSN_MATCH_CLASS ? class_after(rec, act, ev) : CC_OK;
     if (go == CC_OK) cc_value_fresh(rec, ev->result);
     return go;
 }

@@ -1,5 +1,5 @@
 /* Names: globals, cells, closures and imports. */
-#include "rec_int.h"
+#include "rec_events.h"
 
 CcGo cc_name_store_cell(CcRec *rec, CcAct *act, const CcEvent *ev) {
     const int source = cc_value_source(rec, ev->in[0]);
@@ -27,7 +27,7 @@ CcGo cc_name_store_global(CcRec *rec, CcAct *act, const CcEvent *ev) {
 CcGo cc_name_global(CcRec *rec, const CcEvent *ev) {
     if (ev->result == NULL) return CC_OK;
     const int globals = cc_value_const_source(rec, ev->in[0]);
-    const int asked = rec->trace->guards.asked;
+    const int asked = rec->trace->guards.state_reads;
     PyObject *own = PyDict_GetItemWithError(ev->in[0], ev->name);
     cc_value_read(rec, CC_SRC_KEY, globals, ev->name, 0, 0, own);
     if (own == NULL) cc_value_read(rec, CC_SRC_KEY, cc_value_const_source(rec, ev->in[1]), ev->name, 0, 0, ev->result);
@@ -53,7 +53,7 @@ void cc_name_super(CcRec *rec, const CcAct *act) {
 }
 
 CcGo cc_name_closure(CcRec *rec, const CcEvent *ev) {
-    /* A closure tuple can't be exchanged: the cell is as constant as the function. */
+    /* A closure tuple can't be replaced, so the cell is as constant as the function. */
     const CcProv *f = cc_value_find(rec, ev->in[0]);
     if (f != NULL && f->origin == CC_O_FRESH) cc_value_fresh(rec, ev->result);
     else if (f != NULL && f->origin == CC_O_SOURCE && rec->trace->guards.g.at[f->id].check != CC_CHK_IDENT &&
@@ -63,7 +63,7 @@ CcGo cc_name_closure(CcRec *rec, const CcEvent *ev) {
     return CC_OK;
 }
 
-/* Of the module that is imported; NULL: it is not known. A relative name counts from the importing module's package. */
+/* The absolute name of the imported module; NULL: unknown. A relative name starts at the importing module's package. */
 static PyObject *absolute_name(const CcAct *act, const CcEvent *ev) {
     const long level = PyLong_Check(ev->in[0]) ? PyLong_AsLong(ev->in[0]) : -1;
     if (level == 0) return Py_NewRef(ev->name);
@@ -78,7 +78,7 @@ static PyObject *absolute_name(const CcAct *act, const CcEvent *ev) {
     return name;
 }
 
-/* What sys.modules has by this name, under a guard. NULL: nothing. */
+/* The module of this name in sys.modules, under a guard. NULL: none. */
 static PyObject *imported(CcRec *rec, PyObject *name) {
     PyObject *modules = PyImport_GetModuleDict(), *module = PyDict_GetItemWithError(modules, name);
     PyErr_Clear();
@@ -87,10 +87,10 @@ static PyObject *imported(CcRec *rec, PyObject *name) {
     return module;
 }
 
-/* Whether the import finds what it found now: `import a.b` gives a. */
+/* Guards that the import finds the same modules again: `import a.b` reads both a and a.b. */
 static bool look_at_modules(CcRec *rec, const CcAct *act, const CcEvent *ev) {
     static PyObject *package;
-    if (package == NULL) package = cc_obj_name("__package__");
+    if (package == NULL) package = cc_obj_intern("__package__");
     PyObject *globals = act->func->func_globals, *name = absolute_name(act, ev);
     bool found = name != NULL && imported(rec, name) != NULL;
     if (ev->in[0] != NULL && PyLong_Check(ev->in[0]) && PyLong_AsLong(ev->in[0]) > 0)
@@ -106,14 +106,14 @@ static bool look_at_modules(CcRec *rec, const CcAct *act, const CcEvent *ev) {
 
 CcGo cc_name_import(CcRec *rec, CcAct *act, CcEvent *ev) {
     static PyObject *name;
-    if (name == NULL) name = cc_obj_name("__import__");
+    if (name == NULL) name = cc_obj_intern("__import__");
     PyObject *builtins = PyEval_GetBuiltins(), *importer = PyDict_GetItemWithError(builtins, name);
     if (importer == NULL) return CC_OK;
     if (!PyCFunction_Check(importer) || !look_at_modules(rec, act, ev))
         return cc_rec_break(rec, act, CC_R_IMPORT, PyUnicode_AsUTF8(ev->name));
     cc_value_read(rec, CC_SRC_KEY, cc_value_const_source(rec, builtins), name, 0, 0, importer);
     PyObject *const args[] = {ev->name, act->func->func_globals, Py_None, ev->in[1], ev->in[0]};
-    /* importlib's Python code is none of the program's */
+    /* importlib's Python code is not recorded */
     const bool paused = cc_hook_pause(act->obs, true);
     ev->result = PyObject_Vectorcall(importer, args, CC_COUNT(args), NULL);
     cc_hook_pause(act->obs, paused);
@@ -121,7 +121,7 @@ CcGo cc_name_import(CcRec *rec, CcAct *act, CcEvent *ev) {
 }
 
 void cc_name_submodule(CcRec *rec, PyObject *package, PyObject *name) {
-    PyObject *dict = PyModule_GetDict(package), *key = cc_obj_name("__name__");
+    PyObject *dict = PyModule_GetDict(package), *key = cc_obj_intern("__name__");
     PyObject *own = PyDict_GetItemWithError(dict, key);
     cc_value_read(rec, CC_SRC_KEY, cc_value_const_source(rec, dict), key, 0, 0, own);
     PyObject *full = own != NULL && PyUnicode_Check(own) ? PyUnicode_FromFormat("%U.%U", own, name) : NULL;

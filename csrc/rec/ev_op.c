@@ -1,21 +1,11 @@
-/* Everything but attributes and calls: names, operators, items, iteration, building. before() decides whether the
- * instruction may be recorded; after() writes it down. */
-#include "rec_int.h"
-
-static const char *type_name(PyObject *o) { return Py_TYPE(o)->tp_name; }
+/* Operators, tests and iteration, and the dispatch of all events to their files. before() decides whether the
+ * instruction can be recorded; after() records it. */
+#include "rec_events.h"
 
 bool cc_op_tensors(const CcEvent *ev, int depth) {
     for (int i = 0; i < ev->n; i++)
         if (ev->in[i] != NULL && cc_value_has_tensor(ev->in[i], depth)) return true;
     return false;
-}
-
-static bool plain_tensors(PyObject *o, int depth) {
-    if (cc_tens_any(o)) return cc_tens_plain(o);
-    if (depth > 0 && (PyTuple_Check(o) || PyList_Check(o)))
-        for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++)
-            if (!plain_tensors(PySequence_Fast_GET_ITEM(o, i), depth - 1)) return false;
-    return true;
 }
 
 static bool is_heap(PyObject *o) { return cc_python_class(Py_TYPE(o)); }
@@ -24,8 +14,8 @@ bool cc_op_container(PyObject *o) {
     PyTypeObject *t = Py_TYPE(o);
     return t == &PyList_Type || t == &PyTuple_Type || t == &PyDict_Type || t == &PySet_Type || t == &PyFrozenSet_Type ||
            t == &PyODict_Type || t == &PyDictProxy_Type || cc_value_view(o) != NULL || cc_value_structseq(o) ||
-           cc_value_deque(o) || cc_value_defaultdict(o) || PySlice_Check(o) || t == &PyMethod_Type ||
-           t == &PyByteArray_Type;
+           cc_known_is(o, CC_KNOWN_DEQUE) || cc_known_is(o, CC_KNOWN_DEFAULTDICT) || PySlice_Check(o) ||
+           t == &PyMethod_Type || t == &PyByteArray_Type;
 }
 
 static bool dirty(CcRec *rec, PyObject *o) { return cc_value_dirty(rec, o) != CC_DIRTY_NO; }
@@ -42,7 +32,7 @@ static const char *const binop_name[CC_NB_COUNT] = {
 static const int mirrored[6] = {Py_GT, Py_GE, Py_EQ, Py_NE, Py_LT, Py_LE};
 static const char *const compare_dunder[6] = {"__lt__", "__le__", "__eq__", "__ne__", "__gt__", "__ge__"};
 
-/* Whether what a container holds is compared or printed, and not only moved. */
+/* Whether the operation compares or formats a container's items, rather than only moving them. */
 static bool looks_inside(const CcEvent *ev) {
     return ev->kind == CC_EV_COMPARE || ev->kind == CC_EV_CONTAINS || ev->kind == CC_EV_FORMAT ||
            (ev->kind == CC_EV_BINOP && ev->arg == CC_NB_REMAINDER);
@@ -50,15 +40,14 @@ static bool looks_inside(const CcEvent *ev) {
 
 bool cc_op_python_method(PyObject *o, const char *name) {
     if (!is_heap(o)) return false;
-    PyObject *s = cc_obj_name(name), *f = s != NULL ? cc_type_lookup(Py_TYPE(o), s) : NULL;
+    PyObject *s = cc_obj_intern(name), *f = s != NULL ? cc_type_lookup(Py_TYPE(o), s) : NULL;
     Py_XDECREF(s);
     return f != NULL && Py_IS_TYPE(f, &PyFunction_Type);
 }
 
-bool cc_op_bare(PyObject *o) { return is_heap(o) && cc_value_base(o) == &PyBaseObject_Type; }
+bool cc_op_bare(PyObject *o) { return is_heap(o) && cc_value_base(Py_TYPE(o)) == &PyBaseObject_Type; }
 
-/* Python code does what is asked of operand i (at first: it may leave it to the C code of what its class derives
- * from). */
+/* A Python method of operand i's class performs the operation (at first: it may delegate to its base's C code). */
 static bool done_in_python(const CcEvent *ev, int i) {
     PyObject *o = ev->in[i];
     char name[24];
@@ -74,24 +63,24 @@ static bool done_in_python(const CcEvent *ev, int i) {
     }
 }
 
-/* Operands that only C code of builtin types sees; their content decides the result. */
+/* Operands that only C code of builtin types reads; their content determines the result. */
 CcGo cc_op_plain(CcRec *rec, CcAct *act, const CcEvent *ev, int depth) {
     for (int i = 0; i < ev->n; i++) {
         PyObject *o = ev->in[i];
         bool told = true;
         if (o == NULL) continue;
-        if (cc_value_unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
-        if (dirty(rec, o)) return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(o));
+        if (cc_value_unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, cc_type_name(o));
+        if (dirty(rec, o)) return cc_rec_break(rec, act, CC_R_DIRTY_READ, cc_type_name(o));
         if (looks_inside(ev) && !cc_number_settle(rec, o, depth))
-            return cc_rec_break(rec, act, CC_R_DATA_SCALAR, type_name(o));
+            return cc_rec_break(rec, act, CC_R_DATA_SCALAR, cc_type_name(o));
         if (looks_inside(ev) && (ev->kind != CC_EV_COMPARE || cc_op_container(o)) && ev->kind != CC_EV_CONTAINS)
             told = cc_number_addresses(rec, o, depth, ev->kind != CC_EV_COMPARE) || ev->kind == CC_EV_COMPARE;
         if (!told) return cc_rec_break(rec, act, CC_R_ADDRESS, "its text");
         if (cc_value_const(o) || cc_value_ident(o) || cc_op_bare(o)) continue;
-        if (!is_heap(o) && !cc_op_container(o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, type_name(o));
+        if (!is_heap(o) && !cc_op_container(o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, cc_type_name(o));
         const bool known =
             is_heap(o) && PyExceptionInstance_Check(o) ? cc_inside_exception(rec, o) : cc_inside_guard(rec, o, depth);
-        if (!known && !done_in_python(ev, i)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
+        if (!known && !done_in_python(ev, i)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, cc_type_name(o));
     }
     return CC_OK;
 }
@@ -102,27 +91,28 @@ bool cc_op_symbolic(CcRec *rec, const CcEvent *ev) {
     return false;
 }
 
-/* `assert tensor`: the jump goes over raising AssertionError. It holds, so it needs no break: a node checks it
- * again. */
+/* `assert tensor`: the jump skips raising AssertionError. The assertion holds now, so instead of a break, a node checks
+ * it in each replay. */
 static bool asserts(const CcAct *act, const CcEvent *ev) {
     const CcInsn *insn = act->code->insn;
-    int jump = act->pc; /* 3.12: the jump itself; 3.13: TO_BOOL before it makes the bool */
-    if (insn[jump].op == CC_OP_TO_BOOL) jump++;
-    return jump + 1 < act->code->n && insn[jump].op == CC_OP_JUMP_IF && insn[jump].arg == 1 &&
-           insn[jump + 1].op == CC_OP_ASSERTION && cc_tens_plain(ev->in[0]);
+    int jump = act->pc; /* 3.12: the jump itself; 3.13: TO_BOOL precedes it */
+    if (insn[jump].op == CC_INSN_TO_BOOL) jump++;
+    return jump + 1 < act->code->n && insn[jump].op == CC_INSN_JUMP_IF && insn[jump].arg == 1 &&
+           insn[jump + 1].op == CC_INSN_ASSERTION && cc_tens_plain(ev->in[0]);
 }
 
-/* A tensor inside of containers only: list + list, tuple * 2: no tensor operator runs. */
+/* Whether a tensor is an operand itself. In list + list or tuple * 2, containers hold tensors, but no tensor operator
+ * runs. */
 static bool operand_tensor(const CcEvent *ev) {
     for (int i = 0; i < ev->n; i++)
-        if (ev->in[i] != NULL && cc_tens_any(ev->in[i])) return true;
+        if (ev->in[i] != NULL && cc_tens_is(ev->in[i])) return true;
     return false;
 }
 
-/* A tensor and an object whose class has operators in Python: what they do is recorded inside. */
+/* A tensor and an object whose class defines operators in Python: these are recorded as frames. */
 static bool python_operand(CcRec *rec, const CcEvent *ev) {
     for (int i = 0; ev->kind == CC_EV_BINOP && i < 2; i++)
-        if (is_heap(ev->in[i]) && !cc_tens_any(ev->in[i]) && cc_value_origin(rec, ev->in[i]) != CC_O_UNKNOWN &&
+        if (is_heap(ev->in[i]) && !cc_tens_is(ev->in[i]) && cc_value_origin(rec, ev->in[i]) != CC_O_UNKNOWN &&
             Py_TYPE(ev->in[i])->tp_as_number != NULL && cc_tens_plain(ev->in[1 - i]))
             return true;
     return false;
@@ -137,12 +127,13 @@ CcGo cc_op_operator(CcRec *rec, CcAct *act, CcEvent *ev) {
     if (cc_op_tensors(ev, 1)) {
         if (python_operand(rec, ev)) return CC_OK;
         for (int i = 0; i < ev->n; i++) {
-            if (!plain_tensors(ev->in[i], 2)) return cc_rec_break(rec, act, CC_R_TENSOR_SUBCLASS, type_name(ev->in[i]));
+            if (!cc_value_plain(ev->in[i], 2))
+                return cc_rec_break(rec, act, CC_R_TENSOR_SUBCLASS, cc_type_name(ev->in[i]));
             if (!cc_node_nameable(rec, ev->in[i], 3))
-                return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(ev->in[i]));
-            if (!cc_tens_any(ev->in[i]) && !cc_value_const(ev->in[i]) && ev->kind != CC_EV_SUBSCR &&
+                return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, cc_type_name(ev->in[i]));
+            if (!cc_tens_is(ev->in[i]) && !cc_value_const(ev->in[i]) && ev->kind != CC_EV_SUBSCR &&
                 (ev->kind != CC_EV_BINOP || !cc_op_container(ev->in[i])))
-                return is_heap(ev->in[i]) ? CC_OK : cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, type_name(ev->in[i]));
+                return is_heap(ev->in[i]) ? CC_OK : cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, cc_type_name(ev->in[i]));
         }
         return CC_OK;
     }
@@ -157,29 +148,30 @@ CcGo cc_op_operator(CcRec *rec, CcAct *act, CcEvent *ev) {
     return cc_op_plain(rec, act, ev, 4);
 }
 
-/* By zero, or an integer to a negative power: raises by data. */
+/* Operators that raise depending on data: integer division by zero, an integer to a negative power. */
 static bool divides(const CcEvent *ev) {
     return ev->kind == CC_EV_BINOP &&
            (ev->arg == CC_NB_FLOOR_DIVIDE || ev->arg == CC_NB_REMAINDER || ev->arg == CC_NB_POWER);
 }
 
-static CcGo operator_node(CcRec *rec, CcAct *act, const CcEvent *ev, CcForm form, const char *name, int bind_status,
-                          const CcBound *bound) {
+static CcGo operator_node(CcRec *rec, CcAct *act, const CcEvent *ev, CcActionForm form, const char *name,
+                          int bind_status, const CcBound *bound) {
     const CcRecFrame *f = cc_rec_frame(rec, act);
-    if (rec->trace->graph->node.n != f->call_nodes) return CC_OK; /* Python code in between recorded them */
+    if (rec->trace->graph->node.n != f->call_nodes) return CC_OK; /* Python code has recorded the nodes */
     const bool symbolic = cc_op_symbolic(rec, ev);
     const CcCallSpec spec = {.form = form,
                              .arg = ev->arg,
                              .in = ev->in,
                              .n = ev->n,
                              .name = name,
-                             .flags = form == CC_F_INPLACE && cc_tens_any(ev->in[0]) ? CC_N_WRITES : 0,
+                             .flags = form == CC_F_INPLACE && cc_tens_is(ev->in[0]) ? CC_N_WRITES : 0,
                              .bound = bind_status == 0 && !symbolic ? bound : NULL,
                              .safe = !divides(ev)};
     return cc_node_add(rec, act, &spec, ev->result);
 }
 
-/* The methods that operators ask the classes of tensors for, which can change as well (given.c: those of other objects). */
+/* Guards the special methods that operators look up in the classes of tensors, which can be patched (given.c: other
+ * objects). */
 static void look_at_operators(CcRec *rec, const CcEvent *ev) {
     char name[24];
     if (ev->kind == CC_EV_COMPARE) {
@@ -232,12 +224,12 @@ static CcGo operator_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
     return CC_OK;
 }
 
-/* C code writes its left operand: lst += items, dict |= other, set |= other, also where a class derives from those. */
+/* C code writes to its left operand: lst += items, dict |= other, set |= other, also for derived classes. */
 static bool in_place(const CcEvent *ev) {
-    if (!(ev->flags & CC_EV_INPLACE) || cc_value_const(ev->in[0]) || cc_tens_any(ev->in[0])) return false;
+    if (!(ev->flags & CC_EV_INPLACE) || cc_value_const(ev->in[0]) || cc_tens_is(ev->in[0])) return false;
     char text[24];
     snprintf(text, sizeof text, "__i%s", binop_dunder[ev->arg] + 2);
-    PyObject *name = cc_obj_name(text), *f = cc_type_lookup(Py_TYPE(ev->in[0]), name);
+    PyObject *name = cc_obj_intern(text), *f = cc_type_lookup(Py_TYPE(ev->in[0]), name);
     Py_DECREF(name);
     return f != NULL && Py_IS_TYPE(f, &PyWrapperDescr_Type);
 }
@@ -245,15 +237,16 @@ static bool in_place(const CcEvent *ev) {
 static CcGo inplace_container(CcRec *rec, CcAct *act, const CcEvent *ev) {
     const int source = cc_value_source(rec, ev->in[0]);
     if (source < 0) return CC_OK;
-    PyObject *with = ev->result != NULL ? ev->in[1] : NULL; /* it may have written before it raised */
+    PyObject *with = ev->result != NULL ? ev->in[1] : NULL; /* it may have written something before it raised */
     if (with != NULL && PyAnySet_Check(ev->in[0]) && with != ev->in[0]) {
-        CC_SURE(with, PyFrozenSet_New(with));
+        CC_RETRY_ALLOC(with, PyFrozenSet_New(with));
         cc_vec_push(&rec->keep, with);
         cc_value_fresh(rec, with);
     } else if (with != NULL && (PyDict_Check(ev->in[0]) || ev->arg == CC_NB_ADD)) {
-        with = cc_row_taken(rec, act, ev->in[0], with);
+        with = cc_builtin_taken(rec, act, ev->in[0], with);
     }
-    if (with == NULL || cc_row_stored(rec, act)) return cc_rec_poison(rec, act, CC_R_DIRTY_READ, type_name(ev->in[0]));
+    if (with == NULL || cc_builtin_stored(rec, act))
+        return cc_rec_poison(rec, act, CC_R_DIRTY_READ, cc_type_name(ev->in[0]));
     cc_value_wrote(rec, ev->in[0], CC_DIRTY_ALL);
     cc_vec_push(&rec->written, source);
     PyObject *const in[] = {ev->in[0], with};
@@ -263,16 +256,17 @@ static CcGo inplace_container(CcRec *rec, CcAct *act, const CcEvent *ev) {
 
 /* ------------------------------------------------------------------ truth, iteration */
 
-/* Its length says whether it is true, and a guard can read that. */
+/* Its truth depends only on its length, which a guard can read. */
 static bool counted(PyObject *o) {
-    return PyList_Check(o) || PyDict_Check(o) || PyAnySet_Check(o) || PyTuple_Check(o) || cc_value_deque(o);
+    return PyList_Check(o) || PyDict_Check(o) || PyAnySet_Check(o) || PyTuple_Check(o) ||
+           cc_known_is(o, CC_KNOWN_DEQUE);
 }
 
 static CcGo truth_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     PyObject *o = ev->in[0];
     if (cc_sym_is(rec, o)) return cc_sym_operator(rec, act, ev);
-    if (cc_tens_any(o))
-        return asserts(act, ev) && PyObject_IsTrue(o) == 1 && cc_look_take()
+    if (cc_tens_is(o))
+        return asserts(act, ev) && PyObject_IsTrue(o) == 1 && cc_look_take_read()
                    ? CC_OK
                    : cc_rec_break(rec, act, CC_R_TENSOR_BRANCH, NULL);
     if (cc_value_symbolic(rec, o))
@@ -280,49 +274,44 @@ static CcGo truth_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     if (cc_value_const(o) || cc_value_ident(o) || cc_op_bare(o) || cc_op_python_method(o, "__bool__") ||
         cc_op_python_method(o, "__len__"))
         return CC_OK;
-    if (cc_value_unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
-    if (dirty(rec, o)) return cc_rec_break(rec, act, CC_R_DIRTY_READ, type_name(o));
+    if (cc_value_unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, cc_type_name(o));
+    if (dirty(rec, o)) return cc_rec_break(rec, act, CC_R_DIRTY_READ, cc_type_name(o));
     if (is_heap(o) &&
         (PyTuple_Check(o) || PyList_Check(o) || PyDict_Check(o) || PyAnySet_Check(o) || cc_inside_guard(rec, o, 1)))
         return CC_OK;
     if (counted(o) || PyExceptionInstance_Check(o) || cc_value_origin(rec, o) == CC_O_FRESH || PyCell_Check(o))
         return CC_OK;
     if (cc_op_container(o))
-        return cc_inside_guard(rec, o, 1) ? CC_OK : cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
+        return cc_inside_guard(rec, o, 1) ? CC_OK : cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, cc_type_name(o));
     return Py_TYPE(o)->tp_as_number == NULL && Py_TYPE(o)->tp_as_sequence == NULL && Py_TYPE(o)->tp_as_mapping == NULL
                ? CC_OK
-               : cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, type_name(o));
+               : cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, cc_type_name(o));
 }
 
 static CcGo truth_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
     (void)act;
     PyObject *o = ev->in[0];
-    if (cc_tens_any(o)) {
+    if (cc_tens_is(o)) {
         const CcCallSpec spec = {.form = CC_F_ASSERT, .in = &o, .n = 1, .name = "assert", .flags = CC_N_EFFECT};
         return cc_node_check(rec, act, &spec);
     }
     const int source = cc_value_known(rec, o) ? -1 : cc_value_source(rec, o);
-    if (source >= 0 && counted(o)) {
-        bool is_new;
-        const int id =
-            cc_guard_source(&rec->trace->guards, CC_SRC_SIZE, source, NULL, 0, (int)PyObject_Size(o), &is_new);
-        if (is_new) cc_guard_check(&rec->trace->guards, id, CC_CHK_SIZE, NULL);
-    }
+    if (source >= 0 && counted(o)) cc_inside_size(rec, source, PyObject_Size(o));
     return CC_OK;
 }
 
-/* Tensor.__iter__ is Python: its unbind is recorded. */
+/* Tensor.__iter__ is Python code: its call of unbind is recorded. */
 static CcGo tensor_iter_before(CcRec *rec, CcAct *act, PyObject *o) {
-    if (!cc_tens_plain(o)) return cc_rec_break(rec, act, CC_R_TENSOR_SUBCLASS, type_name(o));
+    if (!cc_tens_plain(o)) return cc_rec_break(rec, act, CC_R_TENSOR_SUBCLASS, cc_type_name(o));
     return cc_node_unsized(rec, o) ? cc_rec_break(rec, act, CC_R_DATA_SHAPE, "iteration") : CC_OK;
 }
 
 CcGo cc_op_iter(CcRec *rec, CcAct *act, const CcEvent *ev) {
     PyObject *o = ev->in[0];
-    if (cc_tens_any(o)) return tensor_iter_before(rec, act, o);
-    if (cc_value_unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
+    if (cc_tens_is(o)) return tensor_iter_before(rec, act, o);
+    if (cc_value_unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, cc_type_name(o));
     if (PyIter_Check(o) && cc_value_origin(rec, o) != CC_O_FRESH)
-        return cc_rec_break(rec, act, CC_R_OUTSIDE_ITER, type_name(o));
+        return cc_rec_break(rec, act, CC_R_OUTSIDE_ITER, cc_type_name(o));
     if (cc_op_bare(o) || cc_op_python_method(o, "__iter__") || cc_value_const(o) ||
         (cc_value_origin(rec, o) == CC_O_FRESH && !Py_IS_TYPE(o, &PyDictProxy_Type)))
         return CC_OK;
@@ -333,33 +322,33 @@ static CcGo iter_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
     if (ev->result == NULL) return CC_OK;
     if (is_heap(ev->in[0]) && !cc_inside_guard(rec, ev->in[0], 1) && Py_TYPE(ev->result)->tp_iternext != NULL &&
         !is_heap(ev->result) && !PyGen_Check(ev->result) && cc_value_origin(rec, ev->result) == CC_O_UNKNOWN)
-        return cc_rec_poison(rec, act, CC_R_UNKNOWN_TYPE, type_name(ev->in[0]));
+        return cc_rec_poison(rec, act, CC_R_UNKNOWN_TYPE, cc_type_name(ev->in[0]));
     cc_value_fresh(rec, ev->result);
     return CC_OK;
 }
 
 static CcGo next_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
     PyObject *it = ev->in[0];
-    if (cc_value_unknown(rec, it)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(it));
+    if (cc_value_unknown(rec, it)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, cc_type_name(it));
     if (cc_value_origin(rec, it) != CC_O_FRESH && !(is_heap(it) && !PyGen_Check(it)))
-        return cc_rec_break(rec, act, PyGen_Check(it) ? CC_R_GENERATOR : CC_R_OUTSIDE_ITER, type_name(it));
+        return cc_rec_break(rec, act, PyGen_Check(it) ? CC_R_GENERATOR : CC_R_OUTSIDE_ITER, cc_type_name(it));
     return CC_OK;
 }
 
 static CcGo next_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
     PyObject *v = ev->result;
     if (v == NULL || cc_value_origin(rec, v) != CC_O_UNKNOWN) return CC_OK;
-    if (PyTuple_CheckExact(v) || Py_REFCNT(v) == 1) { /* enumerate, zip, items(): the pair is made by the iterator */
+    if (PyTuple_CheckExact(v) || Py_REFCNT(v) == 1) { /* enumerate, zip, items(): the iterator made the pair */
         cc_value_fresh(rec, v);
         return CC_OK;
     }
-    return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, type_name(ev->in[0]));
+    return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, cc_type_name(ev->in[0]));
 }
 
 static CcGo unpack_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
     PyObject *o = ev->in[0];
-    if (cc_tens_any(o)) return tensor_iter_before(rec, act, o);
-    if (cc_value_unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(o));
+    if (cc_tens_is(o)) return tensor_iter_before(rec, act, o);
+    if (cc_value_unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, cc_type_name(o));
     if (PyIter_Check(o)) return next_before(rec, act, ev);
     if (cc_op_python_method(o, "__iter__")) return CC_OK;
     return cc_op_plain(rec, act, ev, 1);
@@ -371,7 +360,7 @@ static CcGo unpack_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
         PyObject *v = ev->out[i];
         if (cc_value_origin(rec, v) != CC_O_UNKNOWN) continue;
         if (PyList_CheckExact(v) || PyTuple_CheckExact(v)) cc_value_fresh(rec, v);
-        else return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, type_name(v));
+        else return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, cc_type_name(v));
     }
     return CC_OK;
 }
@@ -382,11 +371,11 @@ CcGo cc_op_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     const bool operates = ev->kind == CC_EV_BINOP || ev->kind == CC_EV_UNARY || ev->kind == CC_EV_COMPARE;
     if (operates) look_at_operators(rec, ev);
     if (ev->kind == CC_EV_SPECIAL) cc_attr_dunder(rec, ev->in[0], PyUnicode_AsUTF8(ev->name));
-    /* BINARY_SLICE and STORE_SLICE (3.12) make their slice themselves */
+    /* BINARY_SLICE and STORE_SLICE (3.12) create the slice themselves */
     if ((ev->kind == CC_EV_SUBSCR || ev->kind == CC_EV_STORE_SUBSCR) && PySlice_Check(ev->in[1]))
         cc_value_fresh(rec, ev->in[1]);
     if ((operates || ev->kind == CC_EV_FORMAT) && !cc_state_event(rec, ev))
-        return cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, type_name(ev->in[0]));
+        return cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, cc_type_name(ev->in[0]));
     switch (ev->kind) {
     case CC_EV_ATTR: {
         const CcGo go = cc_attr_before(rec, act, ev->in[0], ev->name);
@@ -398,7 +387,7 @@ CcGo cc_op_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     case CC_EV_BINOP:
         if (in_place(ev)) {
             cc_value_will_write(rec, ev->in[0]);
-            cc_row_will_take(rec, act, ev->in[0]);
+            cc_builtin_will_take(rec, act, ev->in[0]);
             if (PyList_CheckExact(ev->in[0]) && cc_value_dirty_key(rec, ev->in[0])) return CC_OK;
         }
         return cc_op_operator(rec, act, ev);
@@ -415,9 +404,9 @@ CcGo cc_op_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     case CC_EV_CALL: return cc_call_before(rec, act, ev, ev->in, ev->n, ev->name);
     case CC_EV_CALL_EX: return cc_call_before(rec, act, ev, ev->in, ev->n, NULL);
     case CC_EV_FORMAT: return cc_display_format_before(rec, act, ev);
-    case CC_EV_RAISE: /* raising it writes its traceback and context */
+    case CC_EV_RAISE: /* raising an exception writes its traceback and context */
         return cc_value_origin(rec, ev->in[0]) == CC_O_SOURCE && !PyType_Check(ev->in[0])
-                   ? cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, type_name(ev->in[0]))
+                   ? cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, cc_type_name(ev->in[0]))
                    : CC_OK;
     case CC_EV_IMPORT: return cc_name_import(rec, act, ev);
     case CC_EV_MATCH: return cc_match_before(rec, act, ev);
@@ -426,7 +415,7 @@ CcGo cc_op_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     }
 }
 
-/* What writes counts, also where it writes what is fresh. */
+/* Events that write; writes to fresh objects count, too. */
 static bool stores(const CcEvent *ev) {
     return ev->kind == CC_EV_STORE_ATTR || ev->kind == CC_EV_STORE_SUBSCR || ev->kind == CC_EV_STORE_GLOBAL ||
            ev->kind == CC_EV_STORE_DEREF || (ev->kind == CC_EV_BINOP && in_place(ev));
@@ -446,7 +435,7 @@ static CcGo event_after(CcRec *rec, CcAct *act, CcEvent *ev) {
     case CC_EV_ATTR: return cc_attr_after(rec, act, ev->in[0], ev->name, ev->result);
     case CC_EV_STORE_ATTR:
         if (!rec->raised) return cc_attr_store(rec, act, ev->in[0], ev->name, ev->in[1]);
-        if (cc_tens_any(ev->in[0])) return cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "an operation that raises");
+        if (cc_tens_is(ev->in[0])) return cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "an operation that raises");
         if (ev->in[1] == NULL) cc_attr_not_there(rec, act, ev->in[0], ev->name);
         return CC_OK;
     case CC_EV_SUBSCR: return cc_item_after(rec, act, ev);

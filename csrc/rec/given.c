@@ -1,11 +1,11 @@
-/* What C code asks of the classes of what it is given.
+/* Special methods that C code looks up in the classes of its operands.
  *
  *   list(o)   bool(o)   f"{o}"   sorted(os)   o in d   isinstance(o, C)
  *
- * C code finds __iter__, __len__, __eq__ ... on the class, unseen, and does something else where they are absent. So an
- * object of a Python class that is given to C code guards all of them at once (guard/special.def), which a memo knows by
- * the class's version. What isinstance() and its kin look at is the bases. */
-#include "rec_int.h"
+ * C code looks __iter__, __len__, __eq__ ... up in the class, unseen, and behaves differently if they are absent. So
+ * when C code gets an instance of a Python class, one check guards all of them (guard/special.def), which memos reduce
+ * to the class's version. For isinstance() and its kin, guards cover the bases. */
+#include "rec_events.h"
 
 enum { DEEP = 3 };
 
@@ -17,7 +17,7 @@ static void guard_class(CcRec *rec, PyTypeObject *type) {
     const int id = cc_guard_source(gs, CC_SRC_CLASS, parent, NULL, 0, 0, &is_new);
     if (!is_new) return;
     PyObject *all;
-    CC_SURE(all, cc_special_of(type));
+    CC_RETRY_ALLOC(all, cc_special_of(type));
     cc_guard_check(gs, id, CC_CHK_SPECIALS, all);
     Py_DECREF(all);
 }
@@ -38,14 +38,13 @@ static int visit_inside(PyObject *o, void *arg) {
     return 0;
 }
 
-/* C's own iterators and views, sets: what the garbage collector finds in them. */
+/* Builtin iterators and views, and sets: their content is whatever tp_traverse visits. */
 static bool holds_unseen(PyObject *o) {
-    return PyAnySet_Check(o) || cc_value_view(o) != NULL || cc_value_deque(o) ||
-           (PyIter_Check(o) && !PyGen_Check(o) && !cc_python_class(Py_TYPE(o)));
+    return PyAnySet_Check(o) || cc_known_is(o, CC_KNOWN_DEQUE) || cc_inside_passes_on(o);
 }
 
 void cc_given(CcRec *rec, PyObject *o, int depth) {
-    if (o == NULL || cc_value_const(o) || cc_tens_any(o)) return;
+    if (o == NULL || cc_value_const(o) || cc_tens_is(o)) return;
     guard_class(rec, Py_TYPE(o));
     if (depth == 0) return;
     Inside in = {rec, depth - 1};
@@ -56,19 +55,18 @@ void cc_given(CcRec *rec, PyObject *o, int depth) {
 /* ------------------------------------------------------------------ text */
 
 static void read_fact(CcRec *rec, PyObject *o, PyTypeObject *described, const char *text) {
-    PyObject *name = cc_obj_name(text), *v = name != NULL ? PyObject_GetAttr(o, name) : NULL;
+    PyObject *v = PyObject_GetAttrString(o, text);
     const int source = cc_value_source(rec, o);
     PyErr_Clear();
     if (v != NULL) cc_vec_push(&rec->keep, v);
-    if (source >= 0) cc_value_read(rec, CC_SRC_MEMBER, source, cc_type_lookup(described, name), 0, 0, v);
-    Py_DECREF(name);
+    if (source >= 0) cc_value_read_member(rec, source, described, text, v);
 }
 
-/* C's text of a class, of its objects and of functions has their names in it. */
+/* The default text of a class, its instances, and functions contains their names. */
 static bool text_visit(void *ctx, PyObject *o, int depth) {
     static const char *const names[] = {"__name__", "__qualname__", "__module__"};
     CcRec *rec = ctx;
-    if (o == NULL || cc_tens_any(o)) return false;
+    if (o == NULL || cc_tens_is(o)) return false;
     PyObject *type = PyType_Check(o) ? o : (PyObject *)Py_TYPE(o);
     const reprfunc repr = Py_TYPE(o)->tp_repr;
     const bool named = repr == PyBaseObject_Type.tp_repr || repr == PyType_Type.tp_repr || PyExceptionInstance_Check(o);
@@ -80,7 +78,7 @@ static bool text_visit(void *ctx, PyObject *o, int depth) {
 
 /* ------------------------------------------------------------------ steps of the interpreter */
 
-/* What a container holds was given when it was put there, or no guard can tell it. */
+/* Items of a container were handled when they were put there, or no guard can check them. */
 static void given_key(CcRec *rec, PyObject *container, PyObject *key) {
     cc_given(rec, key, DEEP);
     cc_given(rec, container, 0);
@@ -100,8 +98,8 @@ void cc_given_event(CcRec *rec, const CcEvent *ev) {
     case CC_EV_COMPARE:
     case CC_EV_FORMAT:
     case CC_EV_BUILD: depth = DEEP; break;
-    case CC_EV_UPDATE: /* an item is hashed, or a mapping taken apart; where it is only appended nothing is asked */
-        if (ev->arg != CC_OP_LIST_APPEND) cc_given(rec, ev->in[1], DEEP);
+    case CC_EV_UPDATE: /* hashes an item, or unpacks a mapping; appending an item looks nothing up */
+        if (ev->arg != CC_INSN_LIST_APPEND) cc_given(rec, ev->in[1], DEEP);
         return;
     case CC_EV_UNARY:
     case CC_EV_TRUTH:
@@ -118,26 +116,26 @@ void cc_given_event(CcRec *rec, const CcEvent *ev) {
     for (int i = 0; text && i < ev->n; i++) (void)text_visit(rec, ev->in[i], DEEP);
 }
 
-/* ------------------------------------------------------------------ what Python code gives back to C code */
+/* ------------------------------------------------------------------ results that Python code returns to C code */
 
 typedef struct Looks {
     CcLooks most;
     int levels;
 } Looks;
 
-/* filter(), groupby() and their kin look at what they pass on. */
+/* filter(), groupby() and their kin read the items they pass on. */
 static int looks_on_the_way(PyObject *o, void *arg) {
     Looks *l = arg;
     if (!PyTuple_Check(o) && !cc_inside_passes_on(o)) return 0;
-    const CcLooks own = Py_IS_TYPE(o, &PyCallIter_Type) ? CC_LOOKS_ALL : cc_row_looks((PyObject *)Py_TYPE(o));
+    const CcLooks own = Py_IS_TYPE(o, &PyCallIter_Type) ? CC_LOOKS_ALL : cc_args_looks((PyObject *)Py_TYPE(o));
     if (!PyTuple_Check(o)) l->most = CC_MAX(l->most, own);
     if (--l->levels >= 0 && Py_TYPE(o)->tp_traverse != NULL) (void)Py_TYPE(o)->tp_traverse(o, looks_on_the_way, l);
     l->levels++;
     return 0;
 }
 
-/* C code called this frame, and looks at what it gives: __len__, a key function of sorted(), a generator that max()
- * reads. */
+/* What the C code that called this frame reads of its result: __len__, a key function of sorted(), a generator under
+ * max(). */
 static CcLooks looked_at(const CcAct *act, const CcEvent *ev) {
     static const char *const converted[] = {"__len__",   "__bool__",        "__hash__",     "__index__", "__int__",
                                             "__float__", "__length_hint__", "__contains__", "__eq__"};
@@ -148,10 +146,10 @@ static CcLooks looked_at(const CcAct *act, const CcEvent *ev) {
     case CC_EV_CALL:
     case CC_EV_CALL_EX:
         if (cc_call_function(ev->in[0]) != NULL) return CC_LOOKS_NOT;
-        looks.most = cc_row_looks(ev->in[0]);
+        looks.most = cc_args_looks(ev->in[0]);
         break;
     case CC_EV_UPDATE:
-        if (ev->arg == CC_OP_SET_UPDATE) return CC_LOOKS_ALL; /* {*generator} */
+        if (ev->arg == CC_INSN_SET_UPDATE) return CC_LOOKS_ALL; /* {*generator} */
         break;
     case CC_EV_CONTAINS:
     case CC_EV_TRUTH: return CC_LOOKS_TRUTH;
@@ -181,7 +179,7 @@ static void given_to(CcRec *rec, const CcEvent *ev, PyObject *value) {
     cc_given(rec, value, DEEP);
 }
 
-/* How deep it looks into the value. */
+/* How many levels of the value it reads. */
 static int depth_of(CcLooks looks) { return looks == CC_LOOKS_ALL ? 4 : looks >= CC_LOOKS_ITEMS ? 1 : 0; }
 
 CcGo cc_given_back(CcRec *rec, CcAct *to, const CcAct *act, PyObject *value) {
@@ -195,21 +193,20 @@ CcGo cc_given_back(CcRec *rec, CcAct *to, const CcAct *act, PyObject *value) {
     if (!decided) return cc_rec_poison(rec, to, CC_R_DATA_SCALAR, "C code in between");
     if (depth_of(looks) == 0 || cc_value_const(value) || cc_value_ident(value)) return CC_OK;
     if (cc_value_dirty(rec, value) == CC_DIRTY_NO && cc_inside_guard(rec, value, depth_of(looks))) return CC_OK;
-    return cc_rec_poison(rec, to, CC_R_UNKNOWN_VALUE, Py_TYPE(value)->tp_name);
+    return cc_rec_poison(rec, to, CC_R_UNKNOWN_VALUE, cc_type_name(value));
 }
 
 /* ------------------------------------------------------------------ calls of C code */
 
-static bool has(const CcCallee *callee, CcTrait trait) { return callee->traits >> trait & 1; }
+static bool has(const CcCallee *callee, CcTrait trait) { return cc_callee_has(callee, trait); }
 
-/* How far into an operand such a callable looks for objects that it asks; -1: it does not look at it. */
+/* How many levels of an operand such a callable reads; -1: it does not read the operand. */
 static int looks(const CcCallee *callee, int operand) {
-    if (callee->kind == CC_CALLEE_ASK || has(callee, CC_TRAIT_ASKS_LEN) || has(callee, CC_TRAIT_ASKS_ITER)) return 0;
+    if (has(callee, CC_TRAIT_ASKS) || has(callee, CC_TRAIT_ASKS_LEN) || has(callee, CC_TRAIT_ASKS_ITER)) return 0;
     if (has(callee, CC_TRAIT_ORDERS) || has(callee, CC_TRAIT_EQUALS)) return DEEP;
-    const bool by_key = has(callee, CC_TRAIT_HASHES) || callee->kind == CC_CALLEE_DICT_GET;
-    if (callee->kind == CC_CALLEE_WRITE && !by_key && !has(callee, CC_TRAIT_TAKES_ITEMS)) return -1;
-    const bool of_self = by_key || callee->kind == CC_CALLEE_WRITE || callee->kind == CC_CALLEE_READ_WRITE;
-    return of_self && operand == 0 ? 0 : DEEP;
+    const bool by_key = has(callee, CC_TRAIT_HASHES), changes = has(callee, CC_TRAIT_CHANGES);
+    if (changes && !by_key && !has(callee, CC_TRAIT_READS_SELF) && !has(callee, CC_TRAIT_TAKES_ITEMS)) return -1;
+    return operand == 0 && (by_key || changes) ? 0 : DEEP;
 }
 
 void cc_given_call(CcRec *rec, const CcCalled *c, const CcCallee *callee) {
@@ -226,15 +223,15 @@ void cc_given_arguments(CcRec *rec, const CcCalled *c) {
 
 void cc_given_entered(CcRec *rec, const CcAct *act) {
     PyObject *self = act->co->co_argcount > 0 ? cc_act_get(act, 0) : NULL;
-    if (self == NULL || cc_tens_any(self) || !cc_special_is(act->co->co_name)) return;
+    if (self == NULL || cc_tens_is(self) || !cc_special_listed(act->co->co_name)) return;
     if (cc_type_lookup(Py_TYPE(self), act->co->co_name) == (PyObject *)act->func) guard_class(rec, Py_TYPE(self));
 }
 
-/* ------------------------------------------------------------------ which class it is */
+/* ------------------------------------------------------------------ classes */
 
-/* An object, a class, or the tuples of classes that are asked for. A class of another metaclass answers itself. */
+/* o: an object, a class, or (nested) tuples of classes. A class with another metaclass may define the check itself. */
 bool cc_given_class(CcRec *rec, PyObject *o, int depth) {
-    if (cc_tens_any(o)) return true;
+    if (cc_tens_is(o)) return true;
     if (PyTuple_Check(o)) {
         bool known = cc_inside_guard(rec, o, 1);
         for (Py_ssize_t i = 0; known && depth > 0 && i < PyTuple_GET_SIZE(o); i++)

@@ -1,13 +1,13 @@
-/* Variables that nobody reads any more. A rebuilt frame has them as far as that costs next to nothing, for whoever looks
- * at frames: a callee (sys._getframe), the break itself, a traceback.
+/* Variables that are no longer read. A rebuilt frame has them only where that costs next to nothing, for code that
+ * inspects frames: a callee (sys._getframe), the break itself, a traceback.
  *
- *   of a frame that was there when the trace began, and not stored to since      stays as it is
- *   numbers, text, what came from outside, small things made of these            rebuilt
- *   tensors, and what holds them                                                 absent, unless Python code of the chain
- *                                                                                looks at frames: a graph need not give
- *                                                                                what nobody reads, nor memory keep it
+ *   a frame that existed when the trace began, and has not stored to the variable   keeps it
+ *   numbers, text, objects from outside, small objects made of these                rebuilt
+ *   tensors, and objects that hold them                                             unset, unless Python code of the
+ *                                                                                   chain inspects frames: they would
+ *                                                                                   cost graph outputs and memory
  *
- * What is finalised stays where it is as well, or is read as if it were alive (final.c). */
+ * Objects with finalisers also stay in their slots, or are handled as if they were live (finalizers.c). */
 #include "rec_int.h"
 
 void cc_idle_begin(CcRec *rec) {
@@ -16,7 +16,7 @@ void cc_idle_begin(CcRec *rec) {
         CcAct *act = rec->frame.at[level].act;
         cc_act_clear_stored(act);
         for (int slot = 0; slot < act->code->n_locals; slot++)
-            if (!cc_final_slot(act, slot)) cc_vec_push(&rec->idle, (struct CcIdle){level, slot});
+            if (!cc_finalizers_slot(act, slot)) cc_vec_push(&rec->idle, (struct CcIdle){level, slot});
     }
 }
 
@@ -37,14 +37,14 @@ bool cc_idle_stays(CcRec *rec, const CcRecFrame *f, int slot) {
     if (!f->kept || cc_act_stored(act, slot)) return false;
     if (idle_at_begin(rec, (int)(f - rec->frame.at), slot)) return true;
     PyObject *v = cc_act_get(act, slot);
-    if (v == NULL || (cc_tens_any(v) && !parameter(act, slot))) return false;
+    if (v == NULL || (cc_tens_is(v) && !parameter(act, slot))) return false;
     const CcProv *p = cc_value_find(rec, v);
     return p != NULL ? p->origin == CC_O_SOURCE || p->origin == CC_O_SYMBOL : cc_value_const(v) || cc_value_ident(v);
 }
 
 bool cc_idle_looked(const CcRec *rec) {
     for (int i = 0; i < rec->frame.n; i++)
-        if (cc_code_looks(rec->frame.at[i].act->co)) return true;
+        if (cc_code_inspects_frames(rec->frame.at[i].act->co)) return true;
     return false;
 }
 

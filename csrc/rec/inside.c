@@ -1,17 +1,14 @@
-/* What containers from outside hold: guards of all of it, of its members, or of its structure. */
-#include "rec_int.h"
+/* Guards on containers from outside: on the whole content, on the members only, or on the structure only. */
+#include "rec_events.h"
 
-static bool guard_size(CcRec *rec, int parent, Py_ssize_t n) {
-    bool is_new;
-    const int id = cc_guard_source(&rec->trace->guards, CC_SRC_SIZE, parent, NULL, 0, (int)n, &is_new);
-    if (is_new) cc_guard_check(&rec->trace->guards, id, CC_CHK_SIZE, NULL);
-    return true;
+void cc_inside_size(CcRec *rec, int parent, Py_ssize_t n) {
+    cc_guard_once(&rec->trace->guards, CC_SRC_SIZE, parent, NULL, (int)n, CC_CHK_SIZE, NULL);
 }
 
 static bool sequence_content(CcRec *rec, PyObject *o, int parent, int depth) {
     PyObject *const *items = PySequence_Fast_ITEMS(o);
     const Py_ssize_t n = PySequence_Fast_GET_SIZE(o);
-    if (parent >= 0) guard_size(rec, parent, n);
+    if (parent >= 0) cc_inside_size(rec, parent, n);
     for (Py_ssize_t i = 0; i < n; i++) {
         if (parent >= 0) cc_value_read(rec, CC_SRC_ITEM, parent, NULL, 0, (int)i, items[i]);
         if (depth > 1 && !cc_inside_guard(rec, items[i], depth - 1)) return false;
@@ -31,9 +28,7 @@ static bool dict_content(CcRec *rec, PyObject *o, int parent, int depth) {
         for (Py_ssize_t i = 0; keys != NULL && i < PyTuple_GET_SIZE(keys); i++)
             if (!key_is_simple(PyTuple_GET_ITEM(keys, i))) Py_CLEAR(keys);
         if (keys == NULL) return false;
-        bool is_new;
-        const int id = cc_guard_source(&rec->trace->guards, CC_SRC_KEYS, parent, NULL, 0, 0, &is_new);
-        if (is_new) cc_guard_check(&rec->trace->guards, id, CC_CHK_KEYS, keys);
+        const int id = cc_guard_once(&rec->trace->guards, CC_SRC_KEYS, parent, NULL, 0, CC_CHK_KEYS, keys);
         if (cc_same_asked_any(rec, keys)) rec->trace->guards.g.at[id].other = 1;
         Py_DECREF(keys);
     }
@@ -52,28 +47,26 @@ static bool simple_members(PyObject *layout) {
     return true;
 }
 
-/* As cc_guard_layout() gives it: what it holds, and in which order it gives that and what is done to it. */
+/* Guards cc_guard_layout(): the members, and the order of iteration now and after changes. */
 static bool set_content(CcRec *rec, PyObject *layout, int parent) {
     if (parent < 0) return true;
     if (layout == NULL || !simple_members(layout)) return false;
-    bool is_new;
-    const int id = cc_guard_source(&rec->trace->guards, CC_SRC_KEYS, parent, NULL, 0, 2, &is_new);
-    if (is_new) cc_guard_check(&rec->trace->guards, id, CC_CHK_LAYOUT, layout);
+    const int id = cc_guard_once(&rec->trace->guards, CC_SRC_KEYS, parent, NULL, 2, CC_CHK_LAYOUT, layout);
     if (cc_same_asked_any(rec, layout)) rec->trace->guards.g.at[id].other = 1;
     return true;
 }
 
-/* What it holds, and no more. */
+/* Guards the members, but not their order. */
 static bool set_members(CcRec *rec, PyObject *layout, int parent) {
     if (layout == NULL || !simple_members(layout)) return false;
     bool is_new;
     const int id = cc_guard_source(&rec->trace->guards, CC_SRC_KEYS, parent, NULL, 0, 1, &is_new);
     if (!is_new) return true;
     PyObject *members, *none = Py_None;
-    CC_SURE(members, PySet_New(NULL));
+    CC_RETRY_ALLOC(members, PySet_New(NULL));
     for (Py_ssize_t i = CC_LAYOUT_HEAD + 1; i < PyTuple_GET_SIZE(layout); i += 2)
         if (PyTuple_GET_ITEM(layout, i) != Py_Ellipsis)
-            CC_SURE(none, PySet_Add(members, PyTuple_GET_ITEM(layout, i)) == 0 ? Py_None : NULL);
+            CC_RETRY_ALLOC(none, PySet_Add(members, PyTuple_GET_ITEM(layout, i)) == 0 ? Py_None : NULL);
     cc_guard_check(&rec->trace->guards, id, CC_CHK_EQUALSET, members);
     Py_XDECREF(members);
     return true;
@@ -89,14 +82,13 @@ bool cc_inside_members(CcRec *rec, PyObject *set) {
     return ok;
 }
 
-/* C types with text and an order of their own that say nothing but which object it is, or what is guarded elsewhere. */
+/* C types whose text and order depend only on identity, or on parts that other guards cover. */
 static bool same_by_address(const PyTypeObject *t) {
     return t == &PyMethod_Type || t == &PyCell_Type || t == &PyFrame_Type || t == &PyGen_Type ||
            PyType_IsSubtype((PyTypeObject *)t, (PyTypeObject *)PyExc_BaseException);
 }
 
-/* An object from outside with a length, items, truth, text or an order that C code gives and no guard can read (array,
- * date ...). */
+/* A type whose C code defines a length, items, truth, text or an order that no guard can read (array, date ...). */
 static bool opaque_content(const PyTypeObject *t) {
     if (same_by_address(t)) return false;
     /* cc_value_held */
@@ -110,10 +102,9 @@ static bool opaque_content(const PyTypeObject *t) {
            (t->tp_as_number != NULL && t->tp_as_number->nb_bool != NULL);
 }
 
-/* A view of a dict, from outside or one that this trace made of a class's __dict__, or of a dict that it knows: what is
- * behind it counts. */
+/* A dict view: from outside, of a class's __dict__, or of a known dict. Guards the dict behind it. */
 static bool proxy_content(CcRec *rec, PyObject *o, int depth) {
-    PyObject *behind = cc_obj_proxied(o);
+    PyObject *behind = cc_obj_proxy_target(o);
     const int source = cc_value_source(rec, o);
     if (source >= 0) {
         if (!PyDict_CheckExact(behind) && !PyODict_CheckExact(behind)) return false;
@@ -125,13 +116,12 @@ static bool proxy_content(CcRec *rec, PyObject *o, int depth) {
 }
 
 static bool deque_content(CcRec *rec, PyObject *items, PyObject *deque, int parent, int depth) {
-    if (parent >= 0) { /* its limit decides what an append drops */
-        PyObject *name = cc_obj_name("maxlen"), *limit;
-        CC_SURE(limit, PyObject_GetAttr(deque, name));
-        cc_value_read(rec, CC_SRC_MEMBER, parent, cc_type_lookup(Py_TYPE(deque), name), 0, 0, limit);
+    if (parent >= 0) { /* maxlen decides what an append drops */
+        PyObject *limit;
+        CC_RETRY_ALLOC(limit, PyObject_GetAttrString(deque, "maxlen"));
+        cc_value_read_member(rec, parent, Py_TYPE(deque), "maxlen", limit);
         Py_DECREF(limit);
-        Py_DECREF(name);
-        guard_size(rec, parent, PyList_GET_SIZE(items));
+        cc_inside_size(rec, parent, PyList_GET_SIZE(items));
     }
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items); i++) {
         PyObject *item = PyList_GET_ITEM(items, i);
@@ -146,7 +136,7 @@ bool cc_inside_before(CcRec *rec, const CcProv *p) {
     for (int i = 0; i < rec->before.n; i++) {
         if (rec->before.at[i].object != p->object) continue;
         PyObject *copy = rec->before.at[i].copy;
-        if (cc_value_deque(p->object)) return deque_content(rec, copy, p->object, id, 1);
+        if (cc_known_is(p->object, CC_KNOWN_DEQUE)) return deque_content(rec, copy, p->object, id, 1);
         if (PyAnySet_Check(p->object)) return set_members(rec, copy, id);
         return PyList_Check(copy) ? sequence_content(rec, copy, id, 1) : dict_content(rec, copy, id, 1);
     }
@@ -158,9 +148,7 @@ static bool slice_content(CcRec *rec, PyObject *o, int parent) {
     const PySliceObject *s = (PySliceObject *)o;
     PyObject *const parts[] = {s->start, s->stop, s->step};
     for (int i = 0; i < CC_COUNT(names); i++) {
-        PyObject *name = cc_obj_name(names[i]);
-        cc_value_read(rec, CC_SRC_MEMBER, parent, cc_type_lookup(&PySlice_Type, name), 0, 0, parts[i]);
-        Py_DECREF(name);
+        cc_value_read_member(rec, parent, &PySlice_Type, names[i], parts[i]);
         if (!cc_value_const(parts[i])) return false;
     }
     return true;
@@ -172,16 +160,13 @@ typedef struct Through {
     bool known;
 } Through;
 
-bool cc_inside_passes_on(PyObject *o) {
-    return cc_value_view(o) != NULL || (PyIter_Check(o) && !PyGen_Check(o) && !cc_python_class(Py_TYPE(o)));
-}
-
-/* Iterators and tuples that C code made in between are nobody's. */
+/* Skips iterators and tuples that C code made in between. */
 static int content_through(PyObject *o, void *arg) {
     Through *t = arg;
-    const bool holds = PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o) || PyAnySet_Check(o) || cc_value_deque(o);
+    const bool holds =
+        PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o) || PyAnySet_Check(o) || cc_known_is(o, CC_KNOWN_DEQUE);
     if (cc_inside_passes_on(o) || (holds && cc_value_find(t->rec, o) == NULL)) {
-        const int deeper = cc_row_looks((PyObject *)Py_TYPE(o)) == CC_LOOKS_ITEMS; /* chain() */
+        const int deeper = cc_args_looks((PyObject *)Py_TYPE(o)) == CC_LOOKS_ITEMS; /* chain() */
         t->depth += deeper;
         if (--t->levels >= 0 && Py_TYPE(o)->tp_traverse != NULL) (void)Py_TYPE(o)->tp_traverse(o, content_through, t);
         t->levels++;
@@ -199,12 +184,12 @@ bool cc_inside_guard(CcRec *rec, PyObject *o, int depth) {
     if (p->origin == CC_O_SOURCE && p->dirty && p->dirty != CC_DIRTY_KNOWN) return false;
     const int parent = p->origin == CC_O_SOURCE && !p->dirty ? p->id : -1;
     const bool sequence = PyList_Check(o) || PyTuple_Check(o);
-    if (parent < 0 && depth <= 1 && (sequence || PyDict_Check(o) || cc_value_deque(o))) return true;
+    if (parent < 0 && depth <= 1 && (sequence || PyDict_Check(o) || cc_known_is(o, CC_KNOWN_DEQUE))) return true;
     if (sequence) return sequence_content(rec, o, parent, depth);
     if (PyDict_Check(o)) return dict_content(rec, o, parent, depth);
     if (PyAnySet_Check(o)) {
         PyObject *layout = parent >= 0 ? cc_guard_layout(o) : NULL;
-        /* written, and known by its members alone */
+        /* written to, and only its members are guarded */
         for (int i = 0; parent < 0 && p->origin == CC_O_SOURCE && i < rec->before.n; i++)
             if (rec->before.at[i].object == o && !set_content(rec, rec->before.at[i].copy, p->id)) return false;
         const bool ok = set_content(rec, layout, parent);
@@ -212,31 +197,30 @@ bool cc_inside_guard(CcRec *rec, PyObject *o, int depth) {
         return ok;
     }
     if (PySlice_Check(o) && parent >= 0) return slice_content(rec, o, parent);
-    if (cc_value_deque(o)) {
+    if (cc_known_is(o, CC_KNOWN_DEQUE)) {
         PyObject *items = PySequence_List(o);
         const bool ok = items != NULL && deque_content(rec, items, o, parent, depth);
         Py_XDECREF(items);
         return ok;
     }
-    if (strncmp(Py_TYPE(o)->tp_name, "re.", 3) == 0 && p->origin == CC_O_SOURCE) {
+    const bool pattern = cc_known_is(o, CC_KNOWN_PATTERN);
+    if (p->origin == CC_O_SOURCE && (pattern || cc_known_is(o, CC_KNOWN_MATCH))) {
         const bool constant = rec->trace->guards.g.at[p->id].source == CC_SRC_CONST;
-        if (!constant && strcmp(Py_TYPE(o)->tp_name, "re.Pattern") == 0)
-            cc_guard_also(&rec->trace->guards, p->id, CC_CHK_IDENT, o, -1);
-        else if (!constant) return false; /* a match is made anew for each text */
-        return true;
+        if (!constant && pattern) cc_guard_add_check(&rec->trace->guards, p->id, CC_CHK_IDENT, o, -1);
+        return constant || pattern; /* a match object is new for each text */
     }
     if (Py_IS_TYPE(o, &PyDictProxy_Type) && (p->origin == CC_O_FRESH || parent >= 0))
         return proxy_content(rec, o, depth);
     if (p->origin == CC_O_FRESH && depth > 1 &&
-        cc_inside_passes_on(o)) { /* the first level was read when it was made */
+        cc_inside_passes_on(o)) { /* the first level was guarded when it was made */
         Through t = {rec, depth, 8, true};
         (void)content_through(o, &t);
         return t.known;
     }
-    return p->origin == CC_O_FRESH || cc_tens_any(o) || (parent >= 0 && !opaque_content(cc_value_base(o)));
+    return p->origin == CC_O_FRESH || cc_tens_is(o) || (parent >= 0 && !opaque_content(cc_value_base(Py_TYPE(o))));
 }
 
-/* What a C type's text is made of beside the arguments (OSError.errno, SyntaxError.lineno). */
+/* Fields besides the arguments that determine a C type's text (OSError.errno, SyntaxError.lineno). */
 static bool text_fields(CcRec *rec, PyObject *o, int source) {
     const reprfunc plain = ((PyTypeObject *)PyExc_BaseException)->tp_str;
     PyObject *mro = Py_TYPE(o)->tp_mro, *name, *descr;
@@ -267,11 +251,7 @@ bool cc_inside_exception(CcRec *rec, PyObject *o) {
     cc_sym_settle(rec, args, 3);
     if (!text_fields(rec, o, source)) return false;
     if (source < 0 || args == NULL) return true;
-    PyObject *name = cc_obj_name("args");
-    PyObject *descr = name != NULL ? cc_type_lookup((PyTypeObject *)PyExc_BaseException, name) : NULL;
-    Py_XDECREF(name);
-    if (descr == NULL) return false;
-    cc_value_read(rec, CC_SRC_MEMBER, source, descr, 0, 0, args);
+    cc_value_read_member(rec, source, (PyTypeObject *)PyExc_BaseException, "args", args);
     return cc_inside_guard(rec, args, 2);
 }
 
@@ -281,13 +261,11 @@ bool cc_inside_structure(CcRec *rec, PyObject *o, int depth) {
         !(PyList_CheckExact(o) || PyTuple_CheckExact(o)))
         return false;
     CcGuards *gs = &rec->trace->guards;
-    guard_size(rec, source, PySequence_Fast_GET_SIZE(o));
+    cc_inside_size(rec, source, PySequence_Fast_GET_SIZE(o));
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++) {
         PyObject *item = PySequence_Fast_GET_ITEM(o, i);
         if (PyFloat_CheckExact(item) || PyLong_CheckExact(item) || PyBool_Check(item)) {
-            bool is_new;
-            const int id = cc_guard_source(gs, CC_SRC_ITEM, source, NULL, 0, (int)i, &is_new);
-            if (is_new) cc_guard_check(gs, id, CC_CHK_TYPE, (PyObject *)Py_TYPE(item));
+            cc_guard_once(gs, CC_SRC_ITEM, source, NULL, (int)i, CC_CHK_TYPE, (PyObject *)Py_TYPE(item));
         } else {
             cc_value_read(rec, CC_SRC_ITEM, source, NULL, 0, (int)i, item);
             if (!cc_inside_structure(rec, item, depth - 1)) return false;

@@ -1,22 +1,15 @@
-/* Kernels in Python of ops that torch.library knows: which ops have one, and which of these keep to their operands. Effects
- * come behind the graph, so code that may read what the region writes has to be performed, and is no node. Code keeps to its
- * operands when all that it names is torch, constants, functions that do so as well, and builtins that read nothing else:
- * the kernels of grouped matrix products in transformers are such. Behind other Python code nothing is read: guards, which
- * run before the graph, can't know what it changes. */
-#include "rec_int.h"
+/* Python kernels of ops registered with torch.library: which ops have one, and which kernels access only their
+ * operands. Effects run after the graph, so code that may read what the region writes can't be a node: it is a break. A
+ * kernel accesses only its operands if it refers only to torch, constants, builtins that read nothing else, and
+ * functions for which the same holds; the kernels of grouped matrix products in transformers do. After any other Python
+ * code the trace must not read Python state: guards run before the graph and can't cover what this code changes. */
+#include "rec_events.h"
 
 enum { DEPTH = 6 };
 
-static PyObject *of_module(const char *module, const char *name) {
-    PyObject *m = PyImport_ImportModule(module), *o = m != NULL ? PyObject_GetAttrString(m, name) : NULL;
-    Py_XDECREF(m);
-    if (o == NULL) PyErr_Clear();
-    return o;
-}
+/* ------------------------------------------------------------------ ops with Python kernels */
 
-/* ------------------------------------------------------------------ which have one */
-
-/* Keys under which torch.library.custom_op registers what it wraps around the kernel. */
+/* Keys under which torch.library.custom_op registers its wrappers of the kernel. */
 static bool of_custom_op(const char *key) {
     static const char *const keys[] = {"CompositeExplicitAutograd", "Autograd", "ADInplaceOrView", "Meta"};
     for (int i = 0; i < CC_COUNT(keys); i++)
@@ -24,11 +17,11 @@ static bool of_custom_op(const char *key) {
     return false;
 }
 
-/* torch.library notes "namespace/name/dispatch key". Meta kernels run for tensors without data alone. *other: there are
- * some that custom_op has not made. */
+/* torch.library registers "namespace/name/dispatch key". Meta kernels run only for tensors without data. *other: some
+ * registrations are not custom_op's. */
 static bool registered(const char *prefix, size_t n, bool *other) {
-    PyObject *set = of_module("torch.library", "_impls"), *item;
-    bool found = set == NULL || !PyAnySet_Check(set); /* another torch: nobody knows */
+    PyObject *set = cc_obj_of_module("torch.library", "_impls"), *item;
+    bool found = set == NULL || !PyAnySet_Check(set); /* an unknown version of torch: assume one */
     *other = found;
     for (Py_ssize_t place = 0; !*other && cc_set_next(set, &place, &item); place++) {
         const char *s = item != NULL && PyUnicode_Check(item) ? PyUnicode_AsUTF8(item) : NULL;
@@ -43,7 +36,7 @@ static bool registered(const char *prefix, size_t n, bool *other) {
     return found;
 }
 
-/* ------------------------------------------------------------------ which keep to their operands */
+/* ------------------------------------------------------------------ kernels that access only their operands */
 
 static bool plain_builtin(PyObject *o) {
     static const char *const names[] = {
@@ -62,18 +55,19 @@ static bool torch_module(PyObject *o) {
 
 static bool keeps(PyObject *o, int depth);
 
-/* What it names is a global that keeps as well, or an attribute of an operand or of torch; torch.ops has other kernels. */
+/* Whether the instruction refers only to globals for which the same holds, or to attributes of operands or of torch;
+ * torch.ops would lead to other kernels. */
 static bool keeps_insn(const PyCodeObject *co, const CcInsn *insn, PyObject *globals, int depth) {
     switch (insn->op) {
-    case CC_OP_GLOBAL: {
+    case CC_INSN_GLOBAL: {
         PyObject *name = PyTuple_GET_ITEM(co->co_names, insn->arg), *o = PyDict_GetItemWithError(globals, name);
         if (o == NULL) o = PyDict_GetItemWithError(PyEval_GetBuiltins(), name);
-        return o != NULL && (cc_value_const(o) || keeps(o, depth)); /* globals_written() looks at those */
+        return o != NULL && (cc_value_const(o) || keeps(o, depth)); /* globals_written() checks these */
     }
-    case CC_OP_ATTR: return PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(co->co_names, insn->arg), "ops") != 0;
-    case CC_OP_STORE_GLOBAL:
-    case CC_OP_DELETE_GLOBAL:
-    case CC_OP_IMPORT_NAME: return false;
+    case CC_INSN_ATTR: return PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(co->co_names, insn->arg), "ops") != 0;
+    case CC_INSN_STORE_GLOBAL:
+    case CC_INSN_DELETE_GLOBAL:
+    case CC_INSN_IMPORT_NAME: return false;
     default: return true;
     }
 }
@@ -106,11 +100,11 @@ static bool keeps(PyObject *o, int depth) {
     return torch_module(o) || plain_builtin(o) || (PyFunction_Check(o) && keeps_function((PyFunctionObject *)o, depth));
 }
 
-/* What custom_op was given: a closure's `fn`, below what _disable_dynamo has put around that. */
+/* The function passed to custom_op: `fn` in a closure, under the wrapper of _disable_dynamo. */
 static PyObject *given(PyObject *wrapper) {
     PyObject *f = PyObject_GetAttrString(wrapper, "__wrapped__");
     if (f == NULL) PyErr_Clear();
-    else Py_DECREF(f); /* the wrapper holds it */
+    else Py_DECREF(f); /* the wrapper keeps it alive */
     if (f == NULL) f = wrapper;
     if (!PyFunction_Check(f) || ((PyFunctionObject *)f)->func_closure == NULL) return NULL;
     PyObject *names = PyCode_GetFreevars((PyCodeObject *)((PyFunctionObject *)f)->func_code), *fn = NULL;
@@ -121,7 +115,7 @@ static PyObject *given(PyObject *wrapper) {
     return fn;
 }
 
-/* `part` of a torch.library.CustomOpDef: nothing, a function, or a dict of what custom_op has wrapped. */
+/* `part` of a torch.library.CustomOpDef: None, a function, or a dict of wrappers. */
 static bool keeps_part(PyObject *def, const char *part) {
     PyObject *o = PyObject_GetAttrString(def, part), *key, *value;
     bool is = o != NULL && (o == Py_None || PyDict_Check(o) || keeps(o, DEPTH));
@@ -136,7 +130,7 @@ static bool keeps_part(PyObject *def, const char *part) {
 }
 
 static bool keeps_op(const char *prefix, size_t n) {
-    PyObject *defs = of_module("torch._library.custom_ops", "OPDEFS");
+    PyObject *defs = cc_obj_of_module("torch._library.custom_ops", "OPDEFS");
     const int space = (int)(strchr(prefix, '/') - prefix);
     char qualified[264];
     snprintf(qualified, sizeof qualified, "%.*s::%.*s", space, prefix, (int)n - space - 1, prefix + space + 1);
@@ -151,7 +145,7 @@ static bool keeps_op(const char *prefix, size_t n) {
     return is;
 }
 
-/* Globals of kernels are named in modules, and a function has attributes. */
+/* Whether the trace has written to modules' globals or to functions' attributes, which kernels may read. */
 static bool globals_written(const CcRec *rec) {
     for (int e = 0; e < rec->effect.n; e++) {
         PyObject *o = rec->effect.at[e].n > 0 ? rec->effect.at[e].in[0] : NULL;
@@ -162,22 +156,23 @@ static bool globals_written(const CcRec *rec) {
     return false;
 }
 
-/* ------------------------------------------------------------------ what is read behind them */
+/* ------------------------------------------------------------------ reads after a Python kernel */
 
 void cc_kernel_ran(CcRec *rec, const char *name) {
     if (rec->trace == NULL || rec->ran.co != NULL) return;
     const CcAct *at = cc_rec_outer(rec)->act;
-    rec->ran = (struct CcRan){(PyCodeObject *)Py_NewRef((PyObject *)at->co), at->pc, strdup(name)};
-    rec->trace->guards.asked = 0;
+    rec->ran = (struct CcRan){(PyCodeObject *)Py_NewRef((PyObject *)at->co), at->pc, cc_mem_text(name)};
+    rec->trace->guards.state_reads = 0;
 }
 
 void cc_kernel_read(CcRec *rec, int asked, CcSource source, PyObject *v) {
-    if (rec->ran.co == NULL || rec->trace->guards.asked == asked) return;
-    if (v == NULL ? source == CC_SRC_TLOOK : cc_value_ident(v) || cc_opaque_is_op(v)) rec->trace->guards.asked = asked;
+    if (rec->ran.co == NULL || rec->trace->guards.state_reads == asked) return;
+    if (v == NULL ? source == CC_SRC_TLOOK : cc_value_ident(v) || cc_opaque_is_op(v))
+        rec->trace->guards.state_reads = asked;
 }
 
 bool cc_kernel_lost(CcRec *rec, CcAct *act) {
-    if (rec->trace == NULL || rec->ran.co == NULL || rec->trace->guards.asked == 0) return false;
+    if (rec->trace == NULL || rec->ran.co == NULL || rec->trace->guards.state_reads == 0) return false;
     (void)cc_rec_retry(rec, act, rec->ran.co, rec->ran.pc, CC_R_CHANGED, rec->ran.name);
     return true;
 }
@@ -194,7 +189,8 @@ CcKernel cc_kernel_of(CcRec *rec, const char *name) {
     if (colons == NULL && dot == NULL) return CC_KERNEL_PYTHON;
     const char *rest = colons != NULL ? colons + 2 : dot + 1;
     snprintf(prefix, sizeof prefix, "%.*s/%s", (int)((colons != NULL ? colons : dot) - name), name, rest);
-    if (strncmp(prefix, "prims/", 6) == 0) return CC_KERNEL_C; /* torch's references, which read nothing */
+    if (strncmp(prefix, "prims/", 6) == 0)
+        return CC_KERNEL_C; /* torch's reference implementations, which read no state */
     const size_t n = strcspn(prefix, ".");
     bool other;
     if (!registered(prefix, n, &other)) return CC_KERNEL_C;

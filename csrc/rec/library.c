@@ -1,12 +1,12 @@
-/* Which Python functions of the standard library are recorded (library.def). Its other modules lean on C code that the
- * recorder does not know; a break at the call reads better, and costs less, than a row of breaks inside. */
-#include "rec_int.h"
+/* Which Python functions of the standard library are recorded (library.def). Other modules rely on C code that the
+ * recorder does not know; one break at the call is clearer and cheaper than several inside it. */
+#include "rec_events.h"
 
 enum { RECORDED, PURE, OF_CLASS, NODE, WHOLE, LISTED };
 
 static const struct {
     int kind;
-    size_t n; /* of the file's name */
+    size_t n; /* length of the file's name */
     const char *file, *function;
 } rows[] = {
 #define CC_LIBRARY(kind, file, function) {kind, sizeof file - 1, file, function},
@@ -18,7 +18,7 @@ static struct {
     int begin, end; /* rows */
 } of_kind[LISTED + 1];
 
-static char folder[4096]; /* of the standard library, with a final slash */
+static char folder[4096]; /* the standard library's directory, with a final slash */
 static size_t folder_n;
 
 int cc_library_init(void) {
@@ -26,8 +26,7 @@ int cc_library_init(void) {
         if (of_kind[rows[i].kind].end == 0) of_kind[rows[i].kind].begin = i;
         of_kind[rows[i].kind].end = i + 1;
     }
-    PyObject *os = PyImport_ImportModule("os");
-    PyObject *file = os != NULL ? PyObject_GetAttrString(os, "__file__") : NULL;
+    PyObject *file = cc_obj_of_module("os", "__file__");
     const char *path = file != NULL ? PyUnicode_AsUTF8(file) : NULL;
     const char *slash = path != NULL ? strrchr(path, '/') : NULL;
     if (slash != NULL && (size_t)(slash - path) + 2 < sizeof folder) {
@@ -36,12 +35,11 @@ int cc_library_init(void) {
     }
     PyErr_Clear();
     Py_XDECREF(file);
-    Py_XDECREF(os);
     return 0;
 }
 
-/* Whether a row of this kind is about the code, whose path ends with, or is, that of the row behind the first `skip`
- * characters. */
+/* Whether a row of this kind matches the code: the code's path equals the row's, or ends with it from character `skip`
+ * on. */
 static bool listed(int kind, const PyCodeObject *co, const char *path, size_t skip) {
     const size_t n = strlen(path);
     for (int i = of_kind[kind].begin; i < of_kind[kind].end; i++) {
@@ -55,7 +53,7 @@ static bool listed(int kind, const PyCodeObject *co, const char *path, size_t sk
     return false;
 }
 
-/* The file of the code; NULL: it has no name that is text. */
+/* The code's file name; NULL: it is not UTF-8 text. */
 static const char *path_of(const PyCodeObject *co) {
     const char *path = PyUnicode_AsUTF8(co->co_filename);
     if (path == NULL) PyErr_Clear();
@@ -73,7 +71,7 @@ CcPure cc_library_pure(PyFunctionObject *func) {
                                                   : CC_PURE_NOT;
 }
 
-/* torch._dynamo, once it is imported, has some of them wrapped: called whole, too. */
+/* Once torch._dynamo is imported, it wraps some of these functions; calls of the wrappers are nodes, too. */
 bool cc_library_node(PyFunctionObject *func) {
     const PyCodeObject *co = (PyCodeObject *)func->func_code;
     const char *path = path_of(co);

@@ -1,15 +1,15 @@
-/* The recipes' executor: makes in a replay what they describe. Shared and cyclic objects are made once: containers are put
- * into `built` before they are filled. */
+/* The recipes' executor: makes the objects that they describe in a replay. Makes shared and cyclic objects once:
+ * containers enter `built` before they are filled. */
 #include "rec_int.h"
 
 static PyObject *make_items(const CcMaker *m, const CcRecipe *r, bool list, bool shared, int index) {
     PyObject *o = list ? PyList_New(r->n) : PyTuple_New(r->n);
     if (o == NULL) return NULL;
-    if (shared) m->built[index] = Py_NewRef(o); /* a tuple may hold a list that holds it */
+    if (shared) m->built[index] = Py_NewRef(o); /* a tuple may hold a list that holds the tuple */
     for (int i = 0; i < r->n; i++) {
         PyObject *item = cc_maker_make(m, m->recipes->kid.at[r->kid0 + i]);
         if (item == NULL) {
-            /* one that is visible already holds NULLs when it is dropped: CPython allows them */
+            /* if others already refer to it, it has NULL items when dropped, which CPython allows */
             Py_DECREF(o);
             return NULL;
         }
@@ -38,18 +38,13 @@ static int put_slot(PyObject *o, PyObject *descr, PyObject *value) {
 
 static int put_odict(PyObject *o, PyObject *key, PyObject *value) { return PyODict_SetItem(o, key, value); }
 
-PyTypeObject *cc_maker_base(PyTypeObject *type) {
-    while (cc_python_class(type)) type = type->tp_base;
-    return type;
-}
-
 bool cc_maker_plain(const PyTypeObject *base) {
     return base == &PyLong_Type || base == &PyFloat_Type || base == &PyUnicode_Type || base == &PyBytes_Type;
 }
 
-/* A bare instance, as the base's tp_new makes it: no Python __new__ or __init__ runs. */
+/* A bare instance from the base's tp_new, without running a Python __new__ or __init__. */
 static PyObject *bare_instance(const CcMaker *m, const CcRecipe *r) {
-    PyTypeObject *type = (PyTypeObject *)r->object, *base = cc_maker_base(type);
+    PyTypeObject *type = (PyTypeObject *)r->object, *base = cc_value_base(type);
     PyObject *args;
     if (PyType_IsSubtype(type, &PyTuple_Type)) {
         const CcRecipe items = {.kid0 = r->kid0, .n = r->aux};
@@ -63,7 +58,7 @@ static PyObject *bare_instance(const CcMaker *m, const CcRecipe *r) {
         args = PyTuple_New(0);
     }
     PyObject *o = args != NULL ? base->tp_new(type, args, NULL) : NULL;
-    /* OSError's leaves them to __init__ where a class has its own (3.11-3.13, oserror_use_init) */
+    /* OSError's tp_new leaves args to an __init__ that the class defines (3.11-3.13, oserror_use_init) */
     if (o != NULL && PyExceptionInstance_Check(o)) Py_XSETREF(((PyBaseExceptionObject *)o)->args, Py_NewRef(args));
     Py_XDECREF(args);
     return o;
@@ -141,7 +136,7 @@ static PyObject *make_call(const CcMaker *m, const CcRecipe *r) {
     if (o == NULL || r->aux == 0) return o;
     PyObject *state = cc_maker_make(m, m->recipes->kid.at[r->kid0 + r->n - 1]);
     static PyObject *name;
-    if (name == NULL) name = cc_obj_name("__setstate__");
+    if (name == NULL) name = cc_obj_intern("__setstate__");
     PyObject *done = state != NULL ? PyObject_CallMethodOneArg(o, name, state) : NULL;
     Py_XDECREF(state);
     if (done == NULL) Py_CLEAR(o);
@@ -181,7 +176,7 @@ static PyObject *make_cell(const CcMaker *m, const CcRecipe *r, int index) {
     return cell;
 }
 
-/* It is there before what it holds is made, which may refer to it. */
+/* Makes the generator before the objects in its slots, which may refer to it. */
 static PyObject *make_generator(const CcMaker *m, const CcRecipe *r, int index) {
     PyObject *func = cc_maker_make(m, m->recipes->kid.at[r->kid0]);
     if (func == NULL) return NULL;
@@ -193,14 +188,14 @@ static PyObject *make_generator(const CcMaker *m, const CcRecipe *r, int index) 
     for (int i = 0; i < n; i++) {
         PyObject *v = cc_maker_make(m, m->recipes->kid.at[r->kid0 + 1 + i]);
         if (v == NULL && PyErr_Occurred()) {
-            /* so that it drops what lies on its stack */
-            if (i > n_locals) cc_generator_wait(o, r->aux, r->id, i - n_locals);
+            /* so that it drops the objects on its stack */
+            if (i > n_locals) cc_generator_suspend(o, r->aux, r->id, i - n_locals);
             Py_DECREF(o);
             return NULL;
         }
         cc_generator_put(o, i, v);
     }
-    cc_generator_wait(o, r->aux, r->id, n - n_locals);
+    cc_generator_suspend(o, r->aux, r->id, n - n_locals);
     return o;
 }
 
@@ -248,7 +243,7 @@ PyObject *cc_maker_make(const CcMaker *m, int recipe) {
     case CC_MAKE_NULL: return NULL;
     case CC_MAKE_CONST: return Py_NewRef(r->object);
     case CC_MAKE_SOURCE: return Py_NewRef(m->gv[r->id]);
-    case CC_MAKE_VALUE: return Py_XNewRef(m->value[r->id]); /* NULL: a node failed before (segment.c) */
+    case CC_MAKE_VALUE: return Py_XNewRef(m->value[r->id]); /* NULL: a node has failed (segment.c) */
     case CC_MAKE_EFFECT: return Py_XNewRef(m->effect[r->id]);
     case CC_MAKE_SYMBOL: return Py_NewRef(m->symbol[r->id]);
     default: break;

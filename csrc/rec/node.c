@@ -1,5 +1,5 @@
-/* Graph nodes and effects: what a replay does again, written as actions whose operands are recipes. */
-#include "rec_int.h"
+/* Graph nodes and effects: actions of a replay whose operands are recipes. */
+#include "rec_events.h"
 
 void cc_action_free(CcAction *a) {
     Py_CLEAR(a->target);
@@ -21,7 +21,7 @@ CcAction cc_node_action(const CcCallSpec *spec, CcAct *act, int args0) {
                       .kwnames = Py_XNewRef(spec->kwnames),
                       .args0 = args0,
                       .n = spec->n,
-                      .name = strdup(spec->name != NULL ? spec->name : "call"),
+                      .name = cc_mem_text(spec->name != NULL ? spec->name : "call"),
                       .co = act != NULL ? (PyCodeObject *)Py_NewRef((PyObject *)act->co) : NULL,
                       .pc = act != NULL ? act->pc : 0};
 }
@@ -50,15 +50,28 @@ static bool may_freeze(const CcRec *rec, const CcType *t) {
     return rec->freezing > 0 && cc_type_numel(t) * cc_dtype_info((CcDtype)t->dtype)->size <= rec->freezing;
 }
 
-/* Graph value of a tensor or computed number; -1 when o is neither. */
+/* requires_grad_(), or a write of what requires a gradient, changes what a value's type says. */
+static void note_gradient(CcRec *rec, PyObject *o, int value) {
+    CcVal *v = &rec->trace->graph->val.at[value];
+    if (rec->trace->needs_grad && v->type.ndim >= 0 && v->type.requires_grad != cc_tens_requires_grad(o))
+        v->grad_changed = true;
+}
+
+/* Graph value of a tensor or computed number; -1: o is neither. */
 static int graph_value(CcRec *rec, PyObject *o) {
     const CcProv *p = cc_value_find(rec, o);
     if (p == NULL) return -1;
-    if (p->origin == CC_O_VALUE) return p->id;
-    if (p->origin != CC_O_SOURCE || !cc_tens_any(o)) return -1;
+    if (p->origin == CC_O_VALUE) {
+        note_gradient(rec, o, p->id);
+        return p->id;
+    }
+    if (p->origin != CC_O_SOURCE || !cc_tens_is(o)) return -1;
     const void *key = (const void *)(intptr_t)(p->id + 1);
     const int64_t *known = cc_map_find(&rec->input_of, key);
-    if (known != NULL) return (int)*known;
+    if (known != NULL) {
+        note_gradient(rec, o, (int)*known);
+        return (int)*known;
+    }
     CcTensor t;
     cc_tens_read(o, true, &t);
     const int id = p->id, value = cc_graph_input(rec->trace->graph, &t.type);
@@ -66,7 +79,7 @@ static int graph_value(CcRec *rec, PyObject *o) {
     if (cc_tens_parameter(o) && may_freeze(rec, &t.type))
         rec->trace->graph->val.at[value].frozen = keeps ? CC_FROZEN_KEPT : CC_FROZEN;
     else if (keeps) rec->trace->graph->val.at[value].frozen = CC_FROZEN_CAST;
-    if (keeps) (void)cc_cast_see(o, false);
+    if (keeps) (void)cc_cast_note(o, false);
     cc_map_put(&rec->input_of, key, value);
     cc_vec_push(&rec->trace->input, id);
     cc_vec_push(&rec->trace->input_value, value);
@@ -77,7 +90,7 @@ static int graph_value(CcRec *rec, PyObject *o) {
 
 typedef CC_VEC(CcOperand) Operands;
 
-/* All tensors inside o, as operands: the plan keeps them alive until this node. */
+/* Adds all tensors in o as operands: the plan keeps them alive until this node. */
 static void collect(CcRec *rec, PyObject *o, Operands *out, int depth) {
     const int value = graph_value(rec, o);
     if (value >= 0) {
@@ -100,7 +113,7 @@ static void collect(CcRec *rec, PyObject *o, Operands *out, int depth) {
     }
 }
 
-/* False: an operand is reached through a container only (a tuple that is the key), and is no value of the graph. */
+/* False: an operand is not a graph value, because it is inside a container (a tuple that is the key). */
 static bool bound_operands(CcRec *rec, const CcBound *bound, Operands *out) {
     bool all = true;
     for (int i = 0; i < bound->n; i++) {
@@ -116,8 +129,8 @@ static bool bound_operands(CcRec *rec, const CcBound *bound, Operands *out) {
     return all;
 }
 
-/* Does the call hold a tensor that is no operand (zeros_like's)? Only an operand is sure to be alive when the host
- * replays the node. */
+/* Does the call have a tensor that is not a bound operand (zeros_like's)? Only operands are sure to be alive when the
+ * host replays the node. */
 static bool hides_tensor(CcRec *rec, const CcCallSpec *spec, const Operands *bound) {
     Operands all = {0};
     for (int i = 0; i < spec->n; i++) collect(rec, spec->in[i], &all, 4);
@@ -137,7 +150,7 @@ static CcType type_of(CcRec *rec, PyObject *o) {
     if (!cc_tens_plain(o)) return foreign();
     CcTensor t;
     cc_tens_read(o, true, &t);
-    /* Under no_grad a view of a parameter still says that it requires grad. */
+    /* Under no_grad, a view of a parameter still has requires_grad. */
     if (t.type.requires_grad && !rec->trace->needs_grad && cc_mode_grad_now()) rec->trace->needs_grad = true;
     return t.type;
 }
@@ -155,13 +168,13 @@ int cc_node_args(CcRec *rec, const CcCallSpec *spec) {
     return args0;
 }
 
-/* Types of the node's results and whether they come as a sequence. -1: not something a node can give. */
+/* Types of the node's results, and whether they come as a sequence. -1: a node can't have such a result. */
 static int result_types(CcRec *rec, const CcCallSpec *spec, PyObject *result, CcType *types, int max, bool *sequence) {
     *sequence = false;
     if (result == NULL || result == Py_None) return 0;
-    if (cc_tens_any(result) || PyFloat_CheckExact(result) || PyUnicode_CheckExact(result) ||
+    if (cc_tens_is(result) || PyFloat_CheckExact(result) || PyUnicode_CheckExact(result) ||
         cc_scope_made(spec, result)) {
-        if (known(rec, result) && cc_tens_any(result)) return 0;
+        if (known(rec, result) && cc_tens_is(result)) return 0;
         types[0] = type_of(rec, result);
         return 1;
     }
@@ -174,7 +187,7 @@ static int result_types(CcRec *rec, const CcCallSpec *spec, PyObject *result, Cc
 }
 
 bool cc_node_unsized(CcRec *rec, PyObject *o) {
-    const CcProv *p = rec->unsized.n > 0 && cc_tens_any(o) ? cc_value_find(rec, o) : NULL;
+    const CcProv *p = rec->unsized.n > 0 && cc_tens_is(o) ? cc_value_find(rec, o) : NULL;
     return p != NULL && p->origin == CC_O_VALUE &&
            cc_map_find(&rec->unsized, (const void *)(intptr_t)(p->id + 1)) != NULL;
 }
@@ -214,7 +227,7 @@ bool cc_node_tells_size(const char *name) {
     return true;
 }
 
-/* Whether a node's results have sizes that follow from symbols. */
+/* Whether the sizes of a node's results depend on symbols. */
 static bool takes_symbols(CcRec *rec, const CcCallSpec *spec, const Operands *operands) {
     for (int i = 0; i < operands->n; i++)
         if (operands->at[i].kind == CC_IN_VALUE && cc_sym_value(rec, operands->at[i].value)) return true;
@@ -223,7 +236,7 @@ static bool takes_symbols(CcRec *rec, const CcCallSpec *spec, const Operands *op
     return false;
 }
 
-/* What is computed from an unsized tensor is unsized, too: the trace knows nothing of its metadata. */
+/* Results computed from an unsized tensor are unsized, too: the trace does not know their metadata. */
 static bool takes_unsized(CcRec *rec, const Operands *operands) {
     for (int i = 0; rec->unsized.n > 0 && i < operands->n; i++)
         if (operands->at[i].kind == CC_IN_VALUE &&
@@ -239,7 +252,7 @@ static bool set_results(CcRec *rec, PyObject *result, int out0, int n_out, bool 
     }
     for (int i = 0; i < n_out; i++) {
         PyObject *item = PySequence_Fast_GET_ITEM(result, i);
-        if (cc_tens_any(item)) {
+        if (cc_tens_is(item)) {
             if (!known(rec, item)) cc_value_set(rec, item, CC_O_VALUE, out0 + i);
             else cc_vec_push(&rec->trace->gave, ((struct CcGave){.item = out0 + i, .value = graph_value(rec, item)}));
         } else if (!cc_value_const(item)) {
@@ -250,7 +263,7 @@ static bool set_results(CcRec *rec, PyObject *result, int out0, int n_out, bool 
     return true;
 }
 
-/* The __exit__ of no_grad, autocast and their kind: all it does is in the graph (CcAction.state). */
+/* The __exit__ of no_grad, autocast and their kin: its whole effect is in the graph (CcAction.state). */
 static bool torch_exit(PyObject *exit) {
     PyObject *self = exit != NULL && PyMethod_Check(exit) ? PyMethod_GET_SELF(exit) : NULL;
     PyObject *module = self != NULL ? PyObject_GetAttrString((PyObject *)Py_TYPE(self), "__module__") : NULL;
@@ -260,13 +273,13 @@ static bool torch_exit(PyObject *exit) {
     return is;
 }
 
-/* Rows of the op table raise nothing in a replay of equal types, but for an index out of range. */
+/* With equal types, ops of the op table raise in a replay only for an index out of range. */
 static bool may_raise(const CcCallSpec *spec) {
     const CcOpKind kind = spec->bound != NULL ? cc_op_info(spec->bound->op)->kind : CC_K_HOST;
     return !spec->state && !spec->safe && (kind == CC_K_HOST || kind == CC_K_INDEX || kind == CC_K_SCATTER);
 }
 
-/* Does code of the region catch exceptions where it stands? */
+/* Would code of the region catch an exception at the current instructions? */
 static bool catches(CcRec *rec) {
     for (int i = 0; i < rec->frame.n; i++) {
         const CcAct *f = rec->frame.at[i].act;
@@ -281,7 +294,7 @@ static bool catches(CcRec *rec) {
 
 bool cc_node_catches(CcRec *rec) { return catches(rec); }
 
-/* Effects that Python code would see: calling a function whose result a cache has is none. */
+/* Effects that Python code could observe; a call of a cached function is not one. */
 bool cc_node_pending(CcRec *rec) {
     for (int e = 0; e < rec->trace->effect.n; e++) {
         const CcAction *a = &rec->trace->effect.at[e];
@@ -290,15 +303,14 @@ bool cc_node_pending(CcRec *rec) {
     return false;
 }
 
-/* Where autograd saves operands, hooks (torch.autograd.graph.saved_tensors_hooks) may run Python code in a node. */
+/* Whether autograd saves operands while saved-tensor hooks are set, which run Python code in a node. */
 static bool hooked(CcRec *rec, const CcType *types, int n) {
     bool grad = false;
     for (int i = 0; i < n; i++) grad = grad || types[i].requires_grad;
     return grad && cc_mode_grad_now() && cc_node_pending(rec) && cc_state_hooks(rec);
 }
 
-/* A node that may raise, behind one that can't be undone, in code that catches: a replay could not go to the
- * handler. */
+/* A node that may raise into a handler, after a node that can't be undone: a replay could not reach the handler. */
 static bool may_strand(CcRec *rec, const CcCallSpec *spec) {
     CcTrace *t = rec->trace;
     if (!(t->impure || t->python) || !may_raise(spec) || !catches(rec)) return false;
@@ -307,9 +319,9 @@ static bool may_strand(CcRec *rec, const CcCallSpec *spec) {
     return false;
 }
 
-/* Where the value of a keyword stands among the operands; -1: nowhere, or it is None. */
+/* The index of a keyword's value among the operands; -1: absent or None. */
 static int keyword(const CcCallSpec *spec, const char *name) {
-    const Py_ssize_t n_kw = spec->kwnames != NULL ? PyTuple_GET_SIZE(spec->kwnames) : 0;
+    const int n_kw = cc_obj_count(spec->kwnames);
     for (Py_ssize_t k = 0; k < n_kw; k++)
         if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(spec->kwnames, k), name) == 0 &&
             spec->in[spec->n - n_kw + k] != Py_None)
@@ -317,21 +329,21 @@ static int keyword(const CcCallSpec *spec, const char *name) {
     return -1;
 }
 
-/* All that a node leaves behind is the state of the CPU's own generator. */
+/* The node's only side effect is on the CPU's default generator. */
 static bool only_draws(const CcCallSpec *spec, const CcType *types, int n_out) {
     enum { CPU = 1 };
     return !(spec->flags & (CC_N_WRITES | CC_N_EFFECT)) && n_out > 0 && types[0].device == CPU &&
            keyword(spec, "generator") < 0;
 }
 
-/* torch resizes an `out=` that does not fit; the graph's values keep their sizes. */
+/* Whether torch resizes this `out=`, which a graph value can't represent. */
 static bool resized(CcRec *rec, PyObject *o) {
     if (PyTuple_Check(o) || PyList_Check(o)) {
         for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++)
             if (resized(rec, PySequence_Fast_GET_ITEM(o, i))) return true;
         return false;
     }
-    const CcProv *p = cc_tens_any(o) ? cc_value_find(rec, o) : NULL;
+    const CcProv *p = cc_tens_is(o) ? cc_value_find(rec, o) : NULL;
     const CcType *was = p == NULL                  ? NULL
                         : p->origin == CC_O_VALUE  ? &rec->trace->graph->val.at[p->id].type
                         : p->origin == CC_O_SOURCE ? rec->trace->guards.g.at[p->id].type
@@ -345,7 +357,7 @@ static bool resized(CcRec *rec, PyObject *o) {
     return !same;
 }
 
-/* A tensor that is made on a GPU from none that lies there: torch may have taken the current one. */
+/* A node makes a tensor on a GPU without an operand on that GPU: torch may have used the current device. */
 static void guard_device(CcRec *rec, const Operands *operands, const CcType *types, int n_out) {
     enum { CUDA = 2 };
     bool made = false;
@@ -353,15 +365,15 @@ static void guard_device(CcRec *rec, const Operands *operands, const CcType *typ
     for (int i = 0; i < operands->n; i++)
         if (operands->at[i].kind == CC_IN_VALUE && rec->trace->graph->val.at[operands->at[i].value].type.device == CUDA)
             made = false;
-    if (made) cc_value_ask_module(rec, "torch._C", "_cuda_getDevice");
+    if (made) cc_value_guard_module_call(rec, "torch._C", "_cuda_getDevice");
 }
 
 enum { MAX_RESULTS = 256, TRIM_NODES = 16, TRIM_BYTES = 1 << 20 };
 
-/* The recorder's own memory (1.6 MB for ResNet-50) lies between torch's buffers and keeps holes from being joined. What
- * is free goes back now and then, so that a first call does not peak above eager's. ResNet-50's first call, over
- * eager's: 2 to 3 MiB with every 64 nodes, -1 to -2 with every 16, which takes 25 ms more (Zen 4, 2 threads). Of small
- * tensors there is nothing to give back. */
+/* The recorder's own memory (1.6 MB for ResNet-50) is interleaved with torch's buffers and keeps free blocks from being
+ * merged. Returns free memory from time to time, so that a first call does not peak above eager. ResNet-50's first call
+ * peaks 2 to 3 MiB above eager when trimmed every 64 nodes, and 1 to 2 MiB below when every 16, which takes 25 ms more
+ * (Zen 4, 2 threads). With small tensors there is nothing to return. */
 static void trim(CcRec *rec, const CcType *types, int n_out) {
     const int n = rec->trace->graph->node.n;
     for (int i = 0; i < n_out; i++)
@@ -371,7 +383,8 @@ static void trim(CcRec *rec, const CcType *types, int n_out) {
     cc_pages_trim();
 }
 
-/* -> its row, operands bound by it; or host, and the operands are all graph values that it is given */
+/* Returns the op of the call's row, and the operands that it binds; or CC_OP_host, and all graph values among the
+ * arguments. */
 static CcOpId take_operands(CcRec *rec, const CcCallSpec *spec, PyObject *result, Operands *out) {
     const bool known_all = spec->bound != NULL && bound_operands(rec, spec->bound, out);
     if (!known_all || cc_scope_is_hosts(rec, spec, result) || hides_tensor(rec, spec, out)) {
@@ -379,12 +392,12 @@ static CcOpId take_operands(CcRec *rec, const CcCallSpec *spec, PyObject *result
         for (int i = 0; i < spec->n; i++) collect(rec, spec->in[i], out, 4);
         return CC_OP_host;
     }
-    /* casts inside of a recurrent layer don't show in its types (pass/autocast.c) */
+    /* a recurrent layer's types don't show the casts inside it (pass/autocast.c) */
     return cc_op_info(spec->bound->op)->kind == CC_K_RNN && cc_mode_autocast_cpu() ? CC_OP_host : spec->bound->op;
 }
 
-/* Other sizes may make its results of another length or number of dims, or make it raise: is the call then made
- * again? */
+/* With other sizes, the results may have another length or rank, or the call may raise: notes whether the run for a new
+ * key must be able to roll back. */
 static void note_sizes(CcRec *rec, const CcCallSpec *spec, const CcAction *action, int out) {
     const bool kind = action->sequence || action->undo == CC_UNDO_LOCAL || cc_sym_by_layout(spec) ||
                       (spec->name != NULL && strstr(spec->name, "squeeze") != NULL);
@@ -394,16 +407,16 @@ static void note_sizes(CcRec *rec, const CcCallSpec *spec, const CcAction *actio
     if (out >= 0) rec->trace->retry = true;
 }
 
-/* Where grad mode is on, which inputs require grad decides whether autograd has to see the ops, and a write in place
- * makes its target require grad. Results: type_of. */
+/* In grad mode, requires_grad of the inputs decides whether autograd must see the ops, and an in-place write can make
+ * its target require grad. Results: type_of. */
 static void note_grad(CcRec *rec, const CcCallSpec *spec) {
     if (!cc_mode_grad_now()) return;
-    if (!cc_mode_grad(&rec->mode)) rec->read_grad = true; /* else guards look at it anyway */
+    if (!cc_mode_grad(&rec->mode)) rec->read_grad = true; /* otherwise guards check it anyway */
     for (int i = 0; i < spec->n && spec->flags & CC_N_WRITES; i++)
-        if (cc_tens_any(spec->in[i]) && cc_tens_requires_grad(spec->in[i])) rec->trace->needs_grad = true;
+        if (cc_tens_is(spec->in[i]) && cc_tens_requires_grad(spec->in[i])) rec->trace->needs_grad = true;
 }
 
-/* Whether a replay can compare metadata of results with those of its key, and be made again where they differ. */
+/* Whether a replay can compare its results' metadata with those of its key, and run again if they differ. */
 static bool comparable(const CcRec *rec, const CcCallSpec *spec, const CcType *types, int n_out) {
     bool plain = spec->flags == 0 && !spec->state && !rec->trace->impure && n_out > 0;
     for (int i = 0; i < n_out; i++) plain = plain && types[i].ndim >= 0 && cc_tens_matchable(&types[i]);
@@ -413,11 +426,11 @@ static bool comparable(const CcRec *rec, const CcCallSpec *spec, const CcType *t
 CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *result) {
     CcType types[MAX_RESULTS];
     bool sequence = false;
-    /* a number that setting state gives (how deep autocast is nested) follows from the guarded state */
+    /* a number returned by setting state (autocast's nesting depth) depends on guarded state */
     const bool count = spec->state && result != NULL && cc_value_const(result) && !PyFloat_CheckExact(result);
     const int n_out = count ? 0 : result_types(rec, spec, result, types, MAX_RESULTS, &sequence);
     if (n_out < 0) return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, spec->name);
-    if (n_out == 0 && spec->flags == 0) { /* gave back what was known: an alias under metadata guards */
+    if (n_out == 0 && spec->flags == 0) { /* returned a known object: an alias under metadata guards */
         cc_sym_same(rec, act, spec, result);
         return CC_OK;
     }
@@ -426,16 +439,16 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
     const int out = keyword(spec, "out");
     if (out >= 0 && resized(rec, spec->in[out]))
         return cc_rec_poison(rec, act, CC_R_TORCH_EFFECT, "a tensor given as out= is resized");
-    const CcUndo undo = cc_undo_of(rec, spec); /* before its operands become inputs of the graph */
+    const CcUndo undo = cc_undo_of(rec, spec); /* before the operands become graph inputs */
     const int args0 = cc_node_args(rec, spec);
-    if (args0 < 0) return cc_rec_poison(rec, act, CC_R_UNBUILDABLE, Py_TYPE(rec->unbuildable)->tp_name);
+    if (args0 < 0) return cc_rec_poison(rec, act, CC_R_UNBUILDABLE, cc_type_name(rec->unbuildable));
     Operands operands = {0};
     const CcOpId op = take_operands(rec, spec, result, &operands);
     guard_device(rec, &operands, types, n_out);
     note_grad(rec, spec);
     const bool unsized = spec->dynamic || takes_unsized(rec, &operands);
     if (unsized && sequence &&
-        !spec->dynamic) { /* its length may depend on data, too; nonzero and unique give as many as ever */
+        !spec->dynamic) { /* the number of results may depend on data, too; for nonzero and unique it does not */
         cc_vec_free(&operands);
         return cc_rec_poison(rec, act, CC_R_DATA_SHAPE, spec->name);
     }
@@ -452,7 +465,7 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
     action.follows =
         symbols && !unsized && (spec->checked || (op == CC_OP_host && comparable(rec, spec, types, n_out)));
     action.undo = (uint8_t)undo;
-    for (int i = 0; n_out == 0 && result != NULL && cc_tens_any(result) && i < spec->n; i++)
+    for (int i = 0; n_out == 0 && result != NULL && cc_tens_is(result) && i < spec->n; i++)
         if (spec->in[i] == result) action.gives = (int16_t)(i + 1);
     cc_vec_push(&rec->trace->node, action);
     trim(rec, types, n_out);
@@ -464,7 +477,7 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
         note_sizes(rec, spec, &action, out);
     }
     cc_vec_free(&operands);
-    g->node.at[node].again = undo != CC_UNDO_NOT;
+    g->node.at[node].repeatable = undo != CC_UNDO_NOT;
     if (spec->flags & (CC_N_WRITES | CC_N_RANDOM | CC_N_EFFECT) && !spec->state && undo == CC_UNDO_NOT) {
         rec->trace->impure = true;
         if (!draws) rec->trace->lasting = true;
@@ -494,10 +507,10 @@ CcGo cc_node_check(CcRec *rec, CcAct *act, const CcCallSpec *spec) {
 CcGo cc_node_effect(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *result) {
     for (int i = 0; i < spec->n; i++)
         if (spec->in[i] != NULL && cc_value_origin(rec, spec->in[i]) == CC_O_UNKNOWN)
-            return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, Py_TYPE(spec->in[i])->tp_name);
+            return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, cc_type_name(spec->in[i]));
     CcAction action = cc_node_action(spec, act, 0);
     action.after = rec->trace->graph->node.n;
-    cc_final_effect(rec, &action);
+    cc_finalizers_effect(rec, &action);
     cc_vec_push(&rec->trace->effect, action);
     PyObject **in = cc_mem_get(sizeof *in * (size_t)(spec->n + 1));
     for (int i = 0; i < spec->n; i++) in[i] = Py_XNewRef(spec->in[i]);
@@ -523,7 +536,7 @@ bool cc_node_finish_effects(CcRec *rec, CcMap *memo) {
 }
 
 void cc_node_clear_effects(CcRec *rec) {
-    while (rec->effect.n > 0) { /* what goes may be finalised, by code that ends the recording once more */
+    while (rec->effect.n > 0) { /* may run finalisers, whose code ends the recording again */
         const struct CcRecEffect e = rec->effect.at[--rec->effect.n];
         for (int i = 0; i < e.n; i++) Py_XDECREF(e.in[i]);
         free(e.in);
@@ -534,7 +547,7 @@ void cc_node_clear_effects(CcRec *rec) {
 
 static PyObject *none_if(int status) { return status < 0 ? NULL : Py_NewRef(Py_None); }
 
-/* A class with a Python __setattr__ was recorded inside it: what is replayed is the store that it made in the end. */
+/* Performs a generic store: a __setattr__ in Python was recorded, so only its final store is replayed. */
 static int set_attr(PyObject *o, PyObject *name, PyObject *v) {
     if (!PyType_Check(o) && !PyModule_Check(o)) return PyObject_GenericSetAttr(o, name, v);
     return PyObject_SetAttr(o, name, v);
@@ -568,10 +581,8 @@ static PyObject *run_join(const CcAction *a, PyObject *const *in) {
 }
 
 int cc_action_bind(const CcAction *a, PyObject *const *in, CcBound *out) {
-    switch ((CcForm)a->form) {
-    case CC_F_CALL:
-        return cc_bind_call(a->target, in, a->n - (a->kwnames != NULL ? PyTuple_GET_SIZE(a->kwnames) : 0), a->kwnames,
-                            out);
+    switch ((CcActionForm)a->form) {
+    case CC_F_CALL: return cc_bind_call(a->target, in, a->n - cc_obj_count(a->kwnames), a->kwnames, out);
     case CC_F_BINOP: return cc_bind_binop((CcBinop)a->arg, false, in[0], in[1], out);
     case CC_F_INPLACE: return cc_bind_binop((CcBinop)a->arg, true, in[0], in[1], out);
     case CC_F_UNARY: return cc_bind_unary(a->arg, in[0], out);
@@ -584,9 +595,9 @@ int cc_action_bind(const CcAction *a, PyObject *const *in, CcBound *out) {
 }
 
 PyObject *cc_action_run(const CcAction *a, PyObject *const *in) {
-    switch ((CcForm)a->form) {
+    switch ((CcActionForm)a->form) {
     case CC_F_CALL: {
-        const size_t n_kw = a->kwnames != NULL ? (size_t)PyTuple_GET_SIZE(a->kwnames) : 0;
+        const int n_kw = cc_obj_count(a->kwnames);
         return PyObject_Vectorcall(a->target, in, (size_t)a->n - n_kw, a->kwnames);
     }
     case CC_F_BINOP: return cc_ex_binop((CcBinop)a->arg, false, in[0], in[1]);

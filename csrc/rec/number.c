@@ -1,5 +1,5 @@
-/* Numbers and texts that were read from tensors, inside of containers and as keys. C code that compares, hashes or
- * prints what a container holds depends on them: they become constants under guards, or the instruction is a break. */
+/* Numbers and texts read from tensors, in containers and as keys. C code that compares, hashes or formats a container's
+ * content depends on them: they become constants under guards, or the instruction is a break. */
 #include "rec_int.h"
 
 static bool settle_number(CcRec *rec, PyObject *o) {
@@ -10,8 +10,7 @@ static bool settle_number(CcRec *rec, PyObject *o) {
     return true;
 }
 
-/* What C's own iterators (zip, enumerate, chain ...) take their items from is what the garbage collector finds in
- * them. */
+/* Builtin iterators (zip, enumerate, chain ...) take their items from the objects that tp_traverse visits. */
 typedef struct Inside {
     CcNumberVisit visit;
     void *ctx;
@@ -21,11 +20,11 @@ typedef struct Inside {
 static int visit_inside(PyObject *o, void *arg) {
     const Inside *in = arg;
     const bool looks = PyLong_CheckExact(o) || PyFloat_CheckExact(o) || PyTuple_Check(o) || PyList_Check(o) ||
-                       PyDict_Check(o) || cc_tens_any(o) || PyIter_Check(o) || PyFunction_Check(o);
+                       PyDict_Check(o) || cc_tens_is(o) || PyIter_Check(o) || PyFunction_Check(o);
     return looks && in->visit(in->ctx, o, in->depth);
 }
 
-/* What it holds is the dict behind it. */
+/* Its content is that of a dict. */
 static bool views_dict(PyObject *o) { return cc_value_view(o) != NULL || Py_IS_TYPE(o, &PyDictProxy_Type); }
 
 bool cc_number_any(PyObject *o, CcNumberVisit visit, void *ctx, int depth) {
@@ -40,10 +39,10 @@ bool cc_number_any(PyObject *o, CcNumberVisit visit, void *ctx, int depth) {
         PyObject *key, *value;
         while (PyDict_Next(o, &pos, &key, &value))
             if (visit(ctx, key, CC_MAX(depth, 1)) || visit(ctx, value, depth)) return true;
-    } else if (cc_value_deque(o) || views_dict(o)) {
+    } else if (cc_known_is(o, CC_KNOWN_DEQUE) || views_dict(o)) {
         Inside in = {visit, ctx, depth + views_dict(o)};
         return Py_TYPE(o)->tp_traverse(o, visit_inside, &in) != 0;
-    } else if (PyIter_Check(o) && !PyGen_Check(o) && !cc_python_class(Py_TYPE(o)) && Py_TYPE(o)->tp_traverse != NULL) {
+    } else if (cc_inside_iterates(o) && Py_TYPE(o)->tp_traverse != NULL) {
         Inside in = {visit, ctx, depth};
         return Py_TYPE(o)->tp_traverse(o, visit_inside, &in) != 0;
     }
@@ -106,7 +105,7 @@ static void ask_behind(CcRec *rec, int value, int depth) {
     if (def >= 0 && depth > 0) cc_sym_visit(t, &t->node.at[t->graph->node.at[def].host], ask_visit, &b);
 }
 
-void cc_number_ask(CcRec *rec, PyObject *o) {
+void cc_number_request_symbols(CcRec *rec, PyObject *o) {
     enum { DEEP = 8 };
     const CcProv *p = cc_value_symbolic(rec, o) ? cc_value_find(rec, o) : NULL;
     if (p != NULL && p->origin == CC_O_VALUE && rec->hints != NULL && !rec->hints->none) ask_behind(rec, p->id, DEEP);
@@ -136,7 +135,7 @@ static bool address_visit(void *ctx, PyObject *o, int depth) {
 
 bool cc_number_addresses(CcRec *rec, PyObject *o, int depth, bool text) {
     if (o != NULL && PyMethod_Check(o)) o = PyMethod_GET_SELF(o);
-    if (o == NULL || cc_tens_any(o)) return true;
+    if (o == NULL || cc_tens_is(o)) return true;
     const PyTypeObject *t = Py_TYPE(o);
     const bool shows = text ? t->tp_repr == PyBaseObject_Type.tp_repr : cc_value_compares_as(o, &PyBaseObject_Type);
     const bool tells = PyFunction_Check(o) || (shows && !cc_value_ident(o));
@@ -161,7 +160,7 @@ void cc_number_hashed(CcRec *rec, PyObject *o) {
 bool cc_number_whole(PyObject *o) {
     if (cc_value_view(o) == &PyDictValues_Type) {
         PyObject *items;
-        CC_SURE(items, PySequence_List(o));
+        CC_RETRY_ALLOC(items, PySequence_List(o));
         const bool whole = cc_number_whole(items);
         Py_DECREF(items);
         return whole;
@@ -191,17 +190,17 @@ bool cc_number_key(CcRec *rec, PyObject *key) {
     return !PyTuple_CheckExact(key) || cc_inside_guard(rec, key, 4);
 }
 
-/* Equal whenever it is made again (a NaN is not). */
+/* An equal object made again compares equal (a NaN does not). */
 static bool meets_itself(PyObject *o) {
     return PyUnicode_CheckExact(o) || PyLong_CheckExact(o) || PyBool_Check(o) || o == Py_None || cc_tens_constant(o) ||
            Py_TYPE(o) == cc_tens_size_type();
 }
 
-/* What a guard can look up in a dict, and what meets itself there when it is made again: words, numbers, sizes, dtypes
- * and devices in a tuple. */
+/* A key that a guard can look up in a dict, and that equals itself when made again: strings, numbers, sizes, dtypes and
+ * devices, also in a tuple. */
 bool cc_number_dict_key(CcRec *rec, PyObject *key) {
     const CcProv *p = PyFunction_Check(key) ? cc_value_find(rec, key) : NULL;
-    /* another one in each call */
+    /* each call makes a new function */
     if (p != NULL && p->origin == CC_O_SOURCE && rec->trace->guards.g.at[p->id].check == CC_CHK_TYPE) return false;
     if (cc_value_const(key) || cc_value_ident(key)) return true;
     for (Py_ssize_t i = 0; PyTuple_CheckExact(key) && i < PyTuple_GET_SIZE(key); i++)

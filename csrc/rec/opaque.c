@@ -1,40 +1,22 @@
-/* Calls whose Python code is not looked into, or not by the frames that run it:
+/* Calls whose Python code is not recorded, or not through the frames that run it:
  *
  *   torch.ops.lib.op(x)     Python of torch's dispatcher around a registered op: one node, as for torch's C functions
- *   torch.manual_seed(0)    Python code that sets torch's own state (NODE in library.def): one node as well
- *   Function.apply(x)       C code around a Python forward(ctx, ...): what forward does is recorded, the rest is nothing
- *                           when autograd is off
- *   o.__reduce_ex__(4)      C code that gives copy.deepcopy the parts of an object: they are read here */
-#include "rec_int.h"
+ *   torch.manual_seed(0)    Python code that sets torch's own state (NODE in library.def): also one node
+ *   Function.apply(x)       C code around a Python forward(ctx, ...): forward is recorded; the rest has no effect
+ *                           when grad mode is off
+ *   o.__reduce_ex__(4)      C code that gives copy.deepcopy the parts of an object: read here instead */
+#include "rec_events.h"
 
-static PyObject *op_packet, *op_overload, *context_base, *newobj;
+static PyObject *newobj;
 
-int cc_opaque_init(PyObject *torch) {
-    PyObject *ops = PyImport_ImportModule("torch._ops"), *copyreg = PyImport_ImportModule("copyreg");
-    PyObject *c = PyObject_GetAttrString(torch, "_C");
-    op_packet = ops != NULL ? PyObject_GetAttrString(ops, "OpOverloadPacket") : NULL;
-    op_overload = op_packet != NULL ? PyObject_GetAttrString(ops, "OpOverload") : NULL;
-    context_base = c != NULL ? PyObject_GetAttrString(c, "_FunctionBase") : NULL;
-    newobj = copyreg != NULL ? PyObject_GetAttrString(copyreg, "__newobj__") : NULL;
-    Py_XDECREF(ops);
-    Py_XDECREF(copyreg);
-    Py_XDECREF(c);
-    return op_overload != NULL && context_base != NULL && newobj != NULL ? 0 : -1;
-}
-
-static PyObject *call_unseen(CcAct *act, PyObject *f, PyObject *const *in, int n, PyObject *kwnames) {
-    const size_t n_kw = kwnames != NULL ? (size_t)PyTuple_GET_SIZE(kwnames) : 0;
-    const bool paused = cc_hook_pause(act->obs, true);
-    PyObject *r = PyObject_Vectorcall(f, in, (size_t)n - n_kw, kwnames);
-    cc_hook_pause(act->obs, paused);
-    return r;
+int cc_opaque_init(void) {
+    newobj = cc_obj_of_module("copyreg", "__newobj__");
+    return newobj != NULL ? 0 : -1;
 }
 
 /* ------------------------------------------------------------------ torch.ops */
 
-bool cc_opaque_is_op(PyObject *o) {
-    return (PyObject *)Py_TYPE(o) == op_packet || (PyObject *)Py_TYPE(o) == op_overload;
-}
+bool cc_opaque_is_op(PyObject *o) { return cc_known_is(o, CC_KNOWN_OP_PACKET) || cc_known_is(o, CC_KNOWN_OP_OVERLOAD); }
 
 static bool overload_writes(PyObject *op) {
     PyObject *schema = PyObject_GetAttrString(op, "_schema");
@@ -46,9 +28,9 @@ static bool overload_writes(PyObject *op) {
     return writes;
 }
 
-/* Whether an op, or any overload of a packet, writes one of its operands; what does not say counts as one that does. */
+/* Whether an op, or any overload of a packet, writes to an operand; true if unknown. */
 static bool op_writes(PyObject *op) {
-    if ((PyObject *)Py_TYPE(op) == op_overload) return overload_writes(op);
+    if (cc_known_is(op, CC_KNOWN_OP_OVERLOAD)) return overload_writes(op);
     PyObject *names = PyObject_CallMethod(op, "overloads", NULL);
     bool writes = names == NULL || !PyList_Check(names);
     for (Py_ssize_t i = 0; !writes && i < PyList_GET_SIZE(names); i++) {
@@ -62,14 +44,14 @@ static bool op_writes(PyObject *op) {
 }
 
 static bool checkable(PyObject *result) {
-    if (cc_tens_any(result)) {
+    if (cc_tens_is(result)) {
         CcTensor t;
         cc_tens_read(result, false, &t);
         return cc_tens_plain(result) && cc_tens_matchable(&t.type);
     }
     if (!PyTuple_Check(result) && !PyList_CheckExact(result)) return false;
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(result); i++)
-        if (!cc_tens_any(PySequence_Fast_GET_ITEM(result, i)) || !checkable(PySequence_Fast_GET_ITEM(result, i)))
+        if (!cc_tens_is(PySequence_Fast_GET_ITEM(result, i)) || !checkable(PySequence_Fast_GET_ITEM(result, i)))
             return false;
     return true;
 }
@@ -77,9 +59,9 @@ static bool checkable(PyObject *result) {
 CcGo cc_opaque_op(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *const *in, int n, PyObject *kwnames) {
     const int source = cc_value_source(rec, f);
     if (source < 0) return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, "an op made in this function");
-    cc_guard_also(&rec->trace->guards, source, CC_CHK_IDENT, f, -1);
+    cc_guard_add_check(&rec->trace->guards, source, CC_CHK_IDENT, f, -1);
     cc_vec_push(&rec->keep, Py_NewRef(f));
-    const bool paused = cc_hook_pause(act->obs, true); /* both run Python code of torch's */
+    const bool paused = cc_hook_pause(act->obs, true); /* both run Python code of torch */
     const bool writes = op_writes(f);
     PyObject *text = PyObject_Str(f);
     if (text == NULL) PyErr_Clear();
@@ -88,22 +70,21 @@ CcGo cc_opaque_op(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *co
     const bool paused_again = cc_hook_pause(act->obs, true);
     const CcKernel kernel = cc_kernel_of(rec, name);
     cc_hook_pause(act->obs, paused_again);
-    /* Effects come behind the graph, and a handler of this function is no part of it. */
+    /* The kernel could observe pending effects, which run after the graph, or raise into a handler of recorded code. */
     if (kernel == CC_KERNEL_PYTHON && (cc_node_pending(rec) || cc_node_catches(rec))) {
         const CcGo go = cc_rec_break(rec, act, CC_R_ORDER, name);
         Py_XDECREF(text);
         return go;
     }
-    ev->result = call_unseen(act, f, in, n, kwnames);
-    (void)cc_look_take(); /* data that the op reads is its own affair: a replay calls it again */
+    ev->result = cc_call_unseen(act, f, in, n, kwnames);
+    (void)cc_look_take_read(); /* the op may read data, because a replay calls it again */
     if (ev->result == NULL || (ev->result != Py_None && !cc_value_has_tensor(ev->result, 1))) {
         PyObject *type, *value, *tb;
         PyErr_Fetch(&type, &value, &tb);
         (void)cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, name);
         PyErr_Restore(type, value, tb);
     } else {
-        /* Its shapes may depend on data: a replay looks whether they are what they were, as long as it can be made
-         * again. */
+        /* Shapes may depend on data: a replay compares them with the recorded ones, provided that it can run again. */
         const bool checked = !writes && !rec->trace->impure && checkable(ev->result);
         const CcCallSpec spec = {.form = CC_F_CALL,
                                  .target = f,
@@ -130,10 +111,10 @@ bool cc_opaque_sets(CcRec *rec, PyObject *f, PyObject *const *in, int n, PyObjec
 }
 
 CcGo cc_opaque_set(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *const *in, int n) {
-    cc_guard_also(&rec->trace->guards, cc_value_source(rec, f), CC_CHK_IDENT, f, -1);
+    cc_guard_add_check(&rec->trace->guards, cc_value_source(rec, f), CC_CHK_IDENT, f, -1);
     cc_vec_push(&rec->keep, Py_NewRef(f));
     const char *name = PyUnicode_AsUTF8(((PyFunctionObject *)f)->func_qualname);
-    ev->result = call_unseen(act, f, in, n, NULL);
+    ev->result = cc_call_unseen(act, f, in, n, NULL);
     if (ev->result == NULL) {
         PyObject *type, *value, *tb;
         PyErr_Fetch(&type, &value, &tb);
@@ -143,14 +124,14 @@ CcGo cc_opaque_set(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *c
     }
     const CcCallSpec spec = {
         .form = CC_F_CALL, .target = f, .in = in, .n = n, .name = name, .flags = CC_N_RANDOM | CC_N_EFFECT};
-    (void)cc_value_const_source(rec, ev->result); /* the generator that all have in common */
+    (void)cc_value_const_source(rec, ev->result); /* the default generator */
     (void)cc_node_add(rec, act, &spec, Py_None);
     return CC_DONE;
 }
 
 /* ------------------------------------------------------------------ autograd.Function */
 
-bool cc_opaque_context(PyObject *o) { return PyType_IsSubtype(Py_TYPE(o), (PyTypeObject *)context_base); }
+bool cc_opaque_context(PyObject *o) { return PyType_IsSubtype(Py_TYPE(o), cc_known_type(CC_KNOWN_CONTEXT)); }
 
 static bool known_result(CcRec *rec, PyObject *o) {
     if (!PyTuple_CheckExact(o)) return cc_value_origin(rec, o) != CC_O_UNKNOWN;
@@ -163,22 +144,24 @@ CcGo cc_opaque_apply_after(CcRec *rec, CcAct *act, PyObject *bound, PyObject *re
     static const char *const names[] = {"forward", "setup_context", "_backward_cls"};
     PyObject *cls = PyCFunction_Check(bound) ? PyCFunction_GET_SELF(bound) : NULL;
     if (cls == NULL || !PyType_Check(cls))
-        return cc_rec_poison(rec, act, CC_R_TORCH_EFFECT, "Function.apply gives what its forward does not show");
+        return cc_rec_poison(rec, act, CC_R_TORCH_EFFECT,
+                             "Function.apply returns something that its forward does not show");
     for (int i = 0; i < CC_COUNT(names); i++) {
-        PyObject *s = cc_obj_name(names[i]);
+        PyObject *s = cc_obj_intern(names[i]);
         cc_value_read(rec, CC_SRC_TLOOK, cc_value_const_source(rec, cls), s, 0, 0,
                       cc_type_lookup((PyTypeObject *)cls, s));
         Py_DECREF(s);
     }
     if (!known_result(rec, result))
-        return cc_rec_poison(rec, act, CC_R_TORCH_EFFECT, "Function.apply gives what its forward does not show");
+        return cc_rec_poison(rec, act, CC_R_TORCH_EFFECT,
+                             "Function.apply returns something that its forward does not show");
     if (PyTuple_CheckExact(result)) cc_value_fresh(rec, result);
     return CC_OK;
 }
 
 /* ------------------------------------------------------------------ object.__reduce_ex__ */
 
-/* A class whose instances are their dict and nothing else, and that says nothing of its own about pickling. */
+/* A class whose instances consist only of their dict, and which defines no pickling methods. */
 static bool plain_object(PyObject *o) {
     static const char *const hooks[] = {"__reduce__", "__reduce_ex__", "__getstate__", "__getnewargs__",
                                         "__getnewargs_ex__"};
@@ -186,7 +169,7 @@ static bool plain_object(PyObject *o) {
     while (cc_python_class(base)) base = base->tp_base;
     if (base == t || base != &PyBaseObject_Type || cc_obj_dict(o) == NULL) return false;
     for (int i = 0; i < CC_COUNT(hooks); i++) {
-        PyObject *s = cc_obj_name(hooks[i]);
+        PyObject *s = cc_obj_intern(hooks[i]);
         const bool own = cc_type_lookup(t, s) != cc_type_lookup(&PyBaseObject_Type, s);
         Py_DECREF(s);
         if (own) return false;
@@ -211,7 +194,7 @@ CcGo cc_opaque_reduce(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, 
         return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, "object.__reduce_ex__");
     PyObject *self = in[0], *dict = cc_obj_dict(self),
              *f = PyObject_GetAttrString((PyObject *)&PyBaseObject_Type, "__reduce_ex__");
-    ev->result = f != NULL ? call_unseen(act, f, in, n, NULL) : NULL;
+    ev->result = f != NULL ? cc_call_unseen(act, f, in, n, NULL) : NULL;
     Py_XDECREF(f);
     if (ev->result == NULL) return CC_DONE;
     if (!plain_parts(self, ev->result)) {

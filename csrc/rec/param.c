@@ -1,5 +1,6 @@
-/* What a frame's parameters hold when it begins: arguments that are known, defaults, what C code or a class made for the call. */
-#include "rec_int.h"
+/* Provenance of a frame's parameters: known arguments, defaults, and objects that C code or a class made for the
+ * call. */
+#include "rec_events.h"
 
 bool cc_param_is_default(const PyFunctionObject *func, PyObject *v) {
     for (Py_ssize_t i = 0; func->func_defaults != NULL && i < PyTuple_GET_SIZE(func->func_defaults); i++)
@@ -11,7 +12,7 @@ bool cc_param_is_default(const PyFunctionObject *func, PyObject *v) {
     return false;
 }
 
-/* The function's defaults are the same objects, and what is in them may change. */
+/* Guards of the function fix the identity of its defaults, but their content may change. */
 static void read_default(CcRec *rec, const PyFunctionObject *func, PyObject *v) {
     PyObject *defaults = func->func_defaults;
     for (Py_ssize_t i = 0; defaults != NULL && i < PyTuple_GET_SIZE(defaults); i++) {
@@ -28,14 +29,14 @@ static void read_default(CcRec *rec, const PyFunctionObject *func, PyObject *v) 
     }
 }
 
-/* Keyword defaults live in a dict that can be changed in place: its content is guarded, not only its identity. */
+/* Keyword defaults are in a dict that can be changed in place: guards cover its content as well as its identity. */
 static void guard_kwdefaults(CcRec *rec, PyFunctionObject *func) {
     if (func->func_kwdefaults == NULL || cc_value_source(rec, (PyObject *)func) < 0) return;
     cc_value_const_source(rec, func->func_kwdefaults);
     cc_inside_guard(rec, func->func_kwdefaults, 1);
 }
 
-/* A class makes an object, and then calls __init__. */
+/* A class has made the object and calls __init__. */
 static void made_by_caller(CcRec *rec, PyObject *self) {
     cc_value_fresh(rec, self);
     CcProv *p = cc_value_find(rec, self);
@@ -55,10 +56,10 @@ void cc_param_learn(CcRec *rec, CcAct *act, bool by_c) {
         const CcProv *p = v != NULL ? cc_value_find(rec, v) : NULL;
         if (p != NULL && p->origin == CC_O_SOURCE && cc_param_is_default(act->func, v) &&
             rec->trace->guards.g.at[p->id].source !=
-                CC_SRC_CONST) /* the caller's object is also our default: it has to stay so */
-            cc_guard_also(&rec->trace->guards, p->id, CC_CHK_IDENT, v, -1);
+                CC_SRC_CONST) /* the caller passed the object that is also the default: guards that it still is */
+            cc_guard_add_check(&rec->trace->guards, p->id, CC_CHK_IDENT, v, -1);
         if (v == NULL || cc_value_origin(rec, v) != CC_O_UNKNOWN) continue;
-        /* enumerate, zip make their tuples */
+        /* enumerate and zip make the tuple */
         if (i >= named || (by_c && PyTuple_CheckExact(v))) cc_value_fresh(rec, v);
         else if (cc_param_is_default(act->func, v)) read_default(rec, act->func, v);
         else if (i == 0 && cc_text_is(co->co_name, "__init__")) made_by_caller(rec, v);

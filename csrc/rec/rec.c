@@ -1,8 +1,8 @@
-/* The recorder's life: beginning a trace, frames that come and go, breaks, and the end.
+/* The recorder's life cycle: begins a trace, follows frames, breaks, and finishes the trace.
  *
  *   frames of the region:   root --direct call--> forward --direct call--> layer --C code--> property getter
  *                           '------------ transparent: can be rebuilt ---------'            '- not: marks a site -' */
-#include "rec_int.h"
+#include "rec_events.h"
 
 enum { MAX_NODES = 20000, MAX_GUARDS = 200000, MAX_LEVELS = 64 };
 
@@ -28,9 +28,9 @@ static void abort_recording(CcRec *rec) {
     cc_map_free(&rec->input_of);
     cc_map_free(&rec->unsized);
     cc_map_free(&rec->handed);
-    cc_map_free(&rec->lost);
+    cc_map_free(&rec->overwritten);
     cc_map_free(&rec->asked);
-    cc_map_free(&rec->loud);
+    cc_map_free(&rec->writing_types);
     rec->stores = 0;
     cc_map_free(&rec->distinct);
     rec->copied.n = 0;
@@ -41,7 +41,7 @@ static void abort_recording(CcRec *rec) {
     rec->trace = NULL;
     rec->frame.n = 0;
     rec->written.n = 0;
-    rec->idle.n = rec->held.n = rec->loosed.n = 0;
+    rec->idle.n = rec->held.n = rec->maybe_freed.n = 0;
     rec->of_class.n = 0;
     cc_kernel_forget(rec);
     rec->await_root = false;
@@ -65,7 +65,7 @@ void cc_rec_free(CcRec *rec) {
     cc_vec_free(&rec->own);
     cc_vec_free(&rec->idle);
     cc_vec_free(&rec->held);
-    cc_vec_free(&rec->loosed);
+    cc_vec_free(&rec->maybe_freed);
     while (rec->spent.n > 0) Py_DECREF(rec->spent.at[--rec->spent.n]);
     cc_vec_free(&rec->spent);
     Py_CLEAR(rec->handled_outer);
@@ -90,8 +90,8 @@ void cc_rec_begin(CcRec *rec, const CcMode *mode, uint64_t salt) {
     abort_recording(rec);
     rec->salt = salt;
     rec->rigid = NULL;
-    rec->by_code = rec->no_more = rec->died = rec->fallen = false;
-    rec->parted = rec->blind = rec->tells = false;
+    rec->by_code = rec->functions_written = rec->died = rec->observed_drop = false;
+    rec->weakref_freed = rec->drops_unknown = rec->overwrites_known = false;
     rec->trace = cc_mem_get(sizeof *rec->trace);
     rec->trace->graph = cc_graph_new();
     rec->trace->mode = rec->mode = *mode;
@@ -99,7 +99,7 @@ void cc_rec_begin(CcRec *rec, const CcMode *mode, uint64_t salt) {
     rec->trace->handled = CC_HANDLED_SAME;
     Py_XSETREF(rec->handled_start, PyErr_GetHandledException());
     rec->read_grad = rec->unseen = false;
-    (void)cc_look_take();
+    (void)cc_look_take_read();
 }
 
 void cc_rec_begin_call(CcRec *rec, PyObject *const *args, int n, PyObject *kwnames, PyFunctionObject *root,
@@ -127,14 +127,12 @@ CcRecFrame *cc_rec_frame(CcRec *rec, CcAct *act) {
 
 void cc_rec_guard_function(CcRec *rec, PyFunctionObject *func) {
     const int parent = cc_value_source(rec, (PyObject *)func);
-    if (parent < 0) return; /* made in this trace */
+    if (parent < 0) return; /* the trace made it */
     PyObject *want;
-    CC_SURE(want, PyTuple_Pack(3, func->func_code, func->func_defaults ? func->func_defaults : Py_None,
-                               func->func_kwdefaults ? func->func_kwdefaults : Py_None));
-    bool is_new;
+    CC_RETRY_ALLOC(want, PyTuple_Pack(3, func->func_code, func->func_defaults ? func->func_defaults : Py_None,
+                                      func->func_kwdefaults ? func->func_kwdefaults : Py_None));
     CcGuards *gs = &rec->trace->guards;
-    const int id = cc_guard_source(gs, CC_SRC_FUNCTION, parent, NULL, 0, 0, &is_new);
-    if (is_new) cc_guard_check(gs, id, CC_CHK_FUNCTION, want);
+    cc_guard_once(gs, CC_SRC_FUNCTION, parent, NULL, 0, CC_CHK_FUNCTION, want);
     Py_DECREF(want);
 }
 
@@ -143,11 +141,11 @@ bool cc_rec_in_module(const CcAct *act, const char *name) {
     return module != NULL && PyUnicode_Check(module) && cc_text_is(module, name);
 }
 
-/* Of a function that C code calls: the class of its self, where it is its hash or its equality. */
+/* If C code calls __hash__ or __eq__ in Python: the class of its self. */
 static const PyTypeObject *hashed_by(const CcAct *act) {
     static PyObject *hash, *eq;
-    if (hash == NULL) hash = cc_obj_name("__hash__");
-    if (eq == NULL) eq = cc_obj_name("__eq__");
+    if (hash == NULL) hash = cc_obj_intern("__hash__");
+    if (eq == NULL) eq = cc_obj_intern("__eq__");
     PyObject *self = act->co->co_argcount > 0 ? cc_act_get(act, 0) : NULL;
     return self != NULL && (act->co->co_name == hash || act->co->co_name == eq) ? Py_TYPE(self) : NULL;
 }
@@ -174,7 +172,7 @@ CcGo cc_rec_enter(CcRec *rec, CcAct *act) {
         const CcRecFrame *parent = rec->frame.n > 0 ? &cc_vec_last(&rec->frame) : NULL;
         f.transparent = parent != NULL && act->prev == parent->act && cc_rec_calls(parent->act->event, act) &&
                         rec->frame.n < MAX_LEVELS;
-        if (rec->frame.n >= 4 * MAX_LEVELS) return cc_rec_poison(rec, act, CC_R_LIMIT, "frames deep");
+        if (rec->frame.n >= 4 * MAX_LEVELS) return cc_rec_poison(rec, act, CC_R_LIMIT, "depth of frames");
     }
     f.first_stores = rec->stores;
     if (!f.transparent) f.hashed = hashed_by(act);
@@ -196,11 +194,11 @@ void cc_rec_leave(CcRec *rec, CcAct *act, int how, PyObject *value) {
     if (at > 0 && value != NULL && !f->transparent && rec->frame.at[at - 1].act->event != NULL &&
         cc_given_back(rec, rec->frame.at[at - 1].act, act, value) != CC_OK)
         return;
-    if (f->hashed != NULL && rec->stores != f->first_stores) cc_map_put(&rec->loud, f->hashed, 1);
+    if (f->hashed != NULL && rec->stores != f->first_stores) cc_map_put(&rec->writing_types, f->hashed, 1);
     if (how == CC_LEAVE_HANDOVER) cc_escape_restore(rec);
-    if (at == 0) cc_final_settle(rec);
+    if (at == 0) cc_finalizers_settle(rec);
     rec->frame.n = at;
-    if (how == CC_LEAVE_HANDOVER) { /* CPython goes on with a frame that we don't see */
+    if (how == CC_LEAVE_HANDOVER) { /* CPython continues a frame that we no longer observe */
         cc_site_why(rec, act, CC_R_OPCODE, cc_op_name((CcOp)act->code->insn[act->pc].op));
         if (at > 0) cc_site_mark(rec, rec->frame.at[at - 1].act->co, rec->frame.at[at - 1].act->pc);
         abort_recording(rec);
@@ -209,7 +207,7 @@ void cc_rec_leave(CcRec *rec, CcAct *act, int how, PyObject *value) {
     if (at > 0) {
         rec->frame.at[at - 1].act->observed = true;
         rec->frame.at[at - 1].touched = true;
-        cc_final_sweep(rec, first);
+        cc_finalizers_sweep(rec, first);
         return;
     }
     if (how != CC_LEAVE_RETURN) {
@@ -217,20 +215,21 @@ void cc_rec_leave(CcRec *rec, CcAct *act, int how, PyObject *value) {
         abort_recording(rec);
         return;
     }
-    if (cc_final_died(rec, act)) {
+    if (cc_finalizers_died(rec, act)) {
         cc_site_why(rec, act, CC_R_FINALISED, NULL);
         abort_recording(rec);
         return;
     }
     CcMap memo = {0};
-    const bool paused = cc_hook_pause(act->obs, true); /* hashes of keys may be Python code */
+    const bool paused = cc_hook_pause(act->obs, true); /* hashing keys may run Python code */
     rec->trace->result = cc_recipe_of(rec, value, &memo);
-    const bool ok = rec->trace->result >= 0 && cc_node_finish_effects(rec, &memo) && !cc_final_left(rec, &memo);
+    const bool ok =
+        rec->trace->result >= 0 && cc_node_finish_effects(rec, &memo) && !cc_finalizers_unbuildable(rec, &memo);
     cc_hook_pause(act->obs, paused);
     cc_map_free(&memo);
-    if (ok) cc_final_end(rec);
+    if (ok) cc_finalizers_end(rec);
     if (!ok) {
-        cc_site_why(rec, act, CC_R_UNBUILDABLE, Py_TYPE(rec->unbuildable)->tp_name);
+        cc_site_why(rec, act, CC_R_UNBUILDABLE, cc_type_name(rec->unbuildable));
         (void)cc_site_made(rec);
         abort_recording(rec);
         return;
@@ -240,7 +239,7 @@ void cc_rec_leave(CcRec *rec, CcAct *act, int how, PyObject *value) {
 
 /* ------------------------------------------------------------------ ends */
 
-/* Graph values that recipe r needs must outlive the graph. */
+/* Graph values that the recipe needs must be graph outputs. */
 static void mark_outputs(CcTrace *t, int recipe, CcMap *seen) {
     const CcRecipe *r = &t->recipes.r.at[recipe];
     const void *key = (const void *)(intptr_t)(recipe + 1);
@@ -262,7 +261,7 @@ static void mark_all_outputs(CcTrace *t) {
     cc_map_free(&seen);
 }
 
-/* What effects write must not be what was read under another name. */
+/* Guards that an object that effects write to is not one that was read through another path. */
 static void guard_distinct(CcRec *rec) {
     CcGuards *gs = &rec->trace->guards;
     const int n = gs->g.n;
@@ -273,7 +272,7 @@ static void guard_distinct(CcRec *rec) {
         for (int i = 0; i < n; i++) {
             const CcGuard g = gs->g.at[i];
             if (i == id || g.check != CC_CHK_TYPE || g.want != written.want) continue;
-            cc_guard_also(gs, CC_MAX(i, id), CC_CHK_DISTINCT, NULL, CC_MIN(i, id));
+            cc_guard_add_check(gs, CC_MAX(i, id), CC_CHK_DISTINCT, NULL, CC_MIN(i, id));
         }
     }
 }
@@ -286,8 +285,8 @@ static void keep_tensors(CcRec *rec) {
     CcTrace *t = rec->trace;
     for (int i = 0; i < rec->prov.n; i++) {
         const CcProv *p = &rec->prov.at[i];
-        /* tensors are held strongly here */
-        if (p->object == NULL || p->weak != NULL || !cc_tens_any(p->object)) continue;
+        /* these are strong references to tensors */
+        if (p->object == NULL || p->weak != NULL || !cc_tens_is(p->object)) continue;
         if (p->origin == CC_O_VALUE && t->graph->val.at[p->id].is_output) keep(t, p->id, p->object);
         const int64_t *input =
             p->origin == CC_O_SOURCE ? cc_map_find(&rec->input_of, (const void *)(intptr_t)(p->id + 1)) : NULL;
@@ -295,7 +294,7 @@ static void keep_tensors(CcRec *rec) {
     }
 }
 
-/* A frame that waited all the time keeps what it has: no generator of its own is replaced. */
+/* A frame that was suspended all the time keeps its slots, so none of its generators is replaced. */
 static void keep_waiting(CcTrace *t) {
     int n = 0;
     for (int i = 0; i < t->adopted.n; i++) {
@@ -379,24 +378,24 @@ CcGo cc_rec_break(CcRec *rec, CcAct *act, CcReason reason, const char *what) {
         cc_site_mark(rec, act->co, act->pc);
         return cc_rec_give_up(rec);
     }
-    cc_final_settle(rec);
-    if (cc_final_died(rec, act)) {
+    cc_finalizers_settle(rec);
+    if (cc_finalizers_died(rec, act)) {
         cc_site_why(rec, act, CC_R_FINALISED, NULL);
         return cc_rec_give_up(rec);
     }
     CcMap memo = {0};
     int level = 0;
     const bool paused = cc_hook_pause(act->obs, true);
-    const bool ok =
-        cc_snapshot_take(rec, &memo, &level) && cc_node_finish_effects(rec, &memo) && !cc_final_left(rec, &memo);
+    const bool ok = cc_snapshot_take(rec, &memo, &level) && cc_node_finish_effects(rec, &memo) &&
+                    !cc_finalizers_unbuildable(rec, &memo);
     cc_hook_pause(act->obs, paused);
     cc_map_free(&memo);
     if (!ok) {
-        cc_site_why(rec, act, CC_R_UNBUILDABLE, Py_TYPE(rec->unbuildable)->tp_name);
+        cc_site_why(rec, act, CC_R_UNBUILDABLE, cc_type_name(rec->unbuildable));
         cc_site_before(rec, level);
         return cc_rec_give_up(rec);
     }
-    cc_final_end(rec);
+    cc_finalizers_end(rec);
     cc_break_copy(&rec->trace->brk, &rec->why);
     finish(rec, CC_END_BREAK);
     return CC_BREAK;
@@ -406,13 +405,13 @@ CcGo cc_rec_break(CcRec *rec, CcAct *act, CcReason reason, const char *what) {
 
 CcGo cc_rec_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     rec->instructions++;
-    if (rec->loosed.n > 0) cc_final_loosed(rec);
+    if (rec->maybe_freed.n > 0) cc_finalizers_check_freed(rec);
     CcRecFrame *f = cc_rec_frame(rec, act);
     if (f == NULL) return CC_OK;
     f->touched = true;
-    if (cc_final_fallen(rec)) return cc_rec_break(rec, act, CC_R_FINALISED, NULL);
-    if (cc_look_take()) return cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "C code in between");
-    if (cc_mem_low()) { /* no place is to blame */
+    if (cc_finalizers_drop_observed(rec)) return cc_rec_break(rec, act, CC_R_FINALISED, NULL);
+    if (cc_look_take_read()) return cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "C code in between");
+    if (cc_mem_low()) { /* no instruction is at fault */
         cc_site_why(rec, act, CC_R_LIMIT, "memory");
         return cc_rec_give_up(rec);
     }
@@ -434,16 +433,16 @@ CcGo cc_rec_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     cc_given_event(rec, ev);
     const CcGo go = cc_op_before(rec, act, ev);
     if (rec->unseen && rec->trace != NULL) {
-        const CcGo lost = cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, "what C code stored");
+        const CcGo lost = cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, "an object that C code stored");
         return go == CC_DONE ? CC_DONE : lost;
     }
     if (cc_kernel_lost(rec, act)) return go == CC_DONE ? CC_DONE : CC_GIVE_UP;
-    if (go == CC_DONE && rec->trace != NULL && cc_look_take())
+    if (go == CC_DONE && rec->trace != NULL && cc_look_take_read())
         (void)cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "C code");
     return go;
 }
 
-/* Where, among the numbers that wait to be symbols, those begin of which the last one is what the event gives. */
+/* The first of the pending numbers that belong to this event; the last one is the event's result. */
 static int first_given(const CcRec *rec, const CcRecFrame *f) {
     const int n = rec->pending.n;
     return n > 0 && f->gives >= 0 && cc_vec_last(&rec->pending).guard == f->gives ? n - 1 : n;
@@ -452,13 +451,12 @@ static int first_given(const CcRec *rec, const CcRecFrame *f) {
 CcGo cc_rec_after(CcRec *rec, CcAct *act, CcEvent *ev) {
     const CcRecFrame *f = cc_rec_frame(rec, act);
     if (f == NULL) return CC_OK;
-    (void)cc_final_fallen(rec);
+    (void)cc_finalizers_drop_observed(rec);
     /* `assert tensor` */
-    const bool asserted = ev->kind == CC_EV_TRUTH && cc_tens_any(ev->in[0]);
-    if (cc_look_take() && !asserted) return cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "C code");
+    const bool asserted = ev->kind == CC_EV_TRUTH && cc_tens_is(ev->in[0]);
+    if (cc_look_take_read() && !asserted) return cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "C code");
     const int first = first_given(rec, f);
-    if (ev->result == NULL &&
-        PyErr_Occurred()) { /* what was read on the way to the exception still has to be guarded */
+    if (ev->result == NULL && PyErr_Occurred()) { /* what was read before the exception still needs guards */
         PyObject *type, *value, *tb;
         PyErr_Fetch(&type, &value, &tb);
         rec->raised = true;
@@ -471,14 +469,14 @@ CcGo cc_rec_after(CcRec *rec, CcAct *act, CcEvent *ev) {
     }
     const CcGo go = cc_op_after(rec, act, ev);
     if (cc_kernel_lost(rec, act)) return CC_GIVE_UP;
-    if (go == CC_OK && rec->unseen) return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, "what C code stored");
+    if (go == CC_OK && rec->unseen) return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, "an object that C code stored");
     if (go == CC_OK) cc_sym_after(rec, ev, first);
     return go;
 }
 
-int cc_rec_init(PyObject *torch) {
-    if (cc_value_init() < 0 || cc_scope_init() < 0 || cc_attr_init() < 0 || cc_call_init() < 0 ||
-        cc_callee_init() < 0 || cc_library_init() < 0)
+int cc_rec_init(void) {
+    if (cc_scope_init() < 0 || cc_attr_init() < 0 || cc_call_init() < 0 || cc_callee_init() < 0 ||
+        cc_library_init() < 0)
         return -1;
-    return cc_opaque_init(torch) < 0 ? -1 : cc_intrin_init(torch);
+    return cc_opaque_init() < 0 ? -1 : cc_intrin_init();
 }

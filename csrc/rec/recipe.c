@@ -1,6 +1,6 @@
-/* Recipes: from a real object that is alive at the end of a trace to a small plan that makes its equal in a replay
- * (maker.c). */
-#include "rec_int.h"
+/* Builds recipes: from a real object that is alive at the end of a trace to a small plan that makes an equal object in
+ * a replay (maker.c). */
+#include "rec_events.h"
 
 #include <structmember.h>
 
@@ -27,7 +27,15 @@ typedef struct Builder {
     int depth;
 } Builder;
 
+typedef int (*Build)(Builder *b, PyObject *o);
+
+typedef struct Fresh {
+    Build build;
+    CcAdopt adopt;
+} Fresh;
+
 static int build(Builder *b, PyObject *o);
+static const Fresh *fresh_row(PyObject *o);
 
 static int add(Builder *b, const CcRecipe *r) {
     cc_vec_push(&b->rs->r, *r);
@@ -38,7 +46,7 @@ static int leaf(Builder *b, CcMake make, int id, PyObject *object) {
     return add(b, &(CcRecipe){.make = (uint8_t)make, .id = id, .object = Py_XNewRef(object)});
 }
 
-/* Reserves n kids, so that nested ones lie behind them. */
+/* Reserves n consecutive kids; nested ones come after them. */
 static int reserve_kids(Builder *b, int n) {
     const int at = b->rs->kid.n;
     for (int i = 0; i < n; i++) cc_vec_push(&b->rs->kid, -1);
@@ -50,7 +58,7 @@ static int fail(Builder *b, PyObject *o) {
     return -1;
 }
 
-/* A recipe with kids from an array of objects (NULL entries become NULL recipes). */
+/* A recipe with kids from an array of objects (NULL entries become CC_MAKE_NULL). */
 static int node(Builder *b, CcMake make, PyObject *self, PyObject *object, PyObject *const *kids, int n, int id,
                 int aux) {
     const int kid0 = reserve_kids(b, n);
@@ -72,7 +80,7 @@ static int node(Builder *b, CcMake make, PyObject *self, PyObject *object, PyObj
 
 typedef CC_VEC(PyObject *) Objects;
 
-/* In order, and without a look-up: the hash of a key may be Python code (that of a tensor is). */
+/* Adds items in order and without lookups: hashing a key may run Python code (Tensor.__hash__ is Python). */
 static void add_dict_items(Objects *out, PyObject *dict) {
     CcMap values = {0};
     Py_ssize_t pos = 0;
@@ -92,7 +100,7 @@ static void add_dict_items(Objects *out, PyObject *dict) {
         cc_vec_push(out, (PyObject *)(intptr_t)*v);
     }
     cc_map_free(&values);
-    Py_XDECREF(keys); /* the dict holds them */
+    Py_XDECREF(keys); /* the dict keeps them alive */
 }
 
 static void add_base_items(Objects *out, PyObject *o) {
@@ -104,7 +112,7 @@ static void add_base_items(Objects *out, PyObject *o) {
         PyObject *it = PyObject_GetIter(o), *key;
         while (it != NULL && (key = PyIter_Next(it)) != NULL) {
             cc_vec_push(out, key);
-            Py_DECREF(key); /* the set holds it */
+            Py_DECREF(key); /* the set keeps it alive */
         }
         Py_XDECREF(it);
     } else if (PyExceptionInstance_Check(o)) {
@@ -114,13 +122,15 @@ static void add_base_items(Objects *out, PyObject *o) {
     }
 }
 
-/* What an exception's C type keeps beside its arguments (StopIteration.value, OSError.filename): unset is None there, and stays unset. */
+/* A field that an exception's C type keeps besides its arguments (StopIteration.value, OSError.filename): None means
+ * unset, and stays unset. */
 static bool kept_by_c(PyTypeObject *type, PyObject *descr, PyObject *v) {
     return PyType_IsSubtype(type, (PyTypeObject *)PyExc_BaseException) && v != Py_None &&
            !(((PyMemberDescrObject *)descr)->d_member->flags & READONLY);
 }
 
-/* Member descriptors along the MRO, of __slots__ and of exceptions, with the values that are set; values are kept alive by rec->keep. */
+/* Adds member descriptors along the MRO (of __slots__ and exceptions) with the values that are set; rec->keep keeps
+ * values alive. */
 static bool add_slots(CcRec *rec, Objects *out, PyObject *o) {
     PyObject *mro = Py_TYPE(o)->tp_mro;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(mro); i++) {
@@ -145,7 +155,7 @@ static bool add_slots(CcRec *rec, Objects *out, PyObject *o) {
     return true;
 }
 
-/* An exception's cause, context and traceback, set through their descriptors as slots are. */
+/* An exception's cause, context and traceback, set through their descriptors, as slots are. */
 static void add_chain(CcRec *rec, Objects *out, PyObject *o) {
     static const char *const names[] = {"__context__", "__cause__"};
     for (int i = 0; PyExceptionInstance_Check(o) && i < CC_COUNT(names); i++) {
@@ -165,38 +175,38 @@ static void add_chain(CcRec *rec, Objects *out, PyObject *o) {
         cc_vec_push(out, descr);
         cc_vec_push(out, tb);
     }
-    Py_XDECREF(tb); /* its entry in the map holds it */
+    Py_XDECREF(tb); /* its provenance entry keeps it alive */
     PyErr_Clear();
 }
 
-/* Static bases whose instances are nothing but their items, dict and slots. */
+/* Static bases whose instances consist only of their items, dict and slots. */
 static bool known_base(PyTypeObject *base) {
     return base == &PyBaseObject_Type || base == &PyList_Type || base == &PyDict_Type || base == &PyTuple_Type ||
            base == &PySet_Type || base == &PyODict_Type || cc_maker_plain(base) ||
-           strcmp(base->tp_name, "types.SimpleNamespace") == 0 ||
-           PyType_IsSubtype(base, (PyTypeObject *)PyExc_BaseException);
+           base == cc_known_type(CC_KNOWN_NAMESPACE) || PyType_IsSubtype(base, (PyTypeObject *)PyExc_BaseException);
 }
 
-/* Its hash or equality writes, which making its container again would ask for once more. */
-static bool loud(const CcRec *rec, PyObject *key, int depth) {
-    if (cc_map_find(&rec->loud, Py_TYPE(key)) != NULL) return true;
+/* Its hash or equality writes: rebuilding a container of it would run this code again. */
+static bool hash_writes(const CcRec *rec, PyObject *key, int depth) {
+    if (cc_map_find(&rec->writing_types, Py_TYPE(key)) != NULL) return true;
     for (Py_ssize_t i = 0; depth > 0 && PyTuple_Check(key) && i < PyTuple_GET_SIZE(key); i++)
-        if (loud(rec, PyTuple_GET_ITEM(key, i), depth - 1)) return true;
+        if (hash_writes(rec, PyTuple_GET_ITEM(key, i), depth - 1)) return true;
     return false;
 }
 
 static bool loud_keys(const CcRec *rec, PyObject *o) {
     Py_ssize_t pos = 0;
     PyObject *key;
-    if (rec->loud.n == 0) return false;
+    if (rec->writing_types.n == 0) return false;
     while (PyDict_Check(o) && PyDict_Next(o, &pos, &key, NULL))
-        if (loud(rec, key, 4)) return true;
+        if (hash_writes(rec, key, 4)) return true;
     for (; PyAnySet_Check(o) && cc_set_next(o, &pos, &key); pos++)
-        if (key != NULL && loud(rec, key, 4)) return true;
+        if (key != NULL && hash_writes(rec, key, 4)) return true;
     return false;
 }
 
-/* Whether something besides its object and the recorder's map holds an instance's dict: vars(o) and its bound methods. */
+/* Whether anything besides its object and the provenance map holds an instance's dict: vars(o) and its bound
+ * methods. */
 static bool dict_held(const Builder *b, PyObject *dict) {
     const CcProv *p = cc_value_find(b->rec, dict);
     return b->memo != NULL && p != NULL && Py_REFCNT(dict) > 1 + (p->weak == NULL);
@@ -204,11 +214,11 @@ static bool dict_held(const Builder *b, PyObject *dict) {
 
 static int build_object(Builder *b, PyObject *o) {
     PyTypeObject *type = Py_TYPE(o);
-    if (PyObject_GC_IsFinalized(o)) return fail(b, o); /* one made anew would be finalised once more */
-    if (!known_base(cc_maker_base(type)) || (PyExceptionInstance_Check(o) && cc_traceback_read(b->rec, o)))
+    if (PyObject_GC_IsFinalized(o)) return fail(b, o); /* a copy would be finalised again */
+    if (!known_base(cc_value_base(type)) || (PyExceptionInstance_Check(o) && cc_traceback_read(b->rec, o)))
         return fail(b, o);
     Objects kids = {0};
-    if (cc_maker_plain(cc_maker_base(type))) {
+    if (cc_maker_plain(cc_value_base(type))) {
         PyObject *value = cc_value_held(o);
         if (value == NULL) return fail(b, o);
         cc_vec_push(&b->rec->keep, value);
@@ -230,7 +240,7 @@ static int build_object(Builder *b, PyObject *o) {
 
 static int build_function(Builder *b, PyObject *o) {
     const PyFunctionObject *f = (PyFunctionObject *)o;
-    /* CPython makes these when they are first needed */
+    /* CPython makes these on first use */
     if (f->func_dict != NULL) cc_value_fresh(b->rec, f->func_dict);
     if (f->func_annotations != NULL && PyDict_CheckExact(f->func_annotations))
         cc_value_fresh(b->rec, f->func_annotations);
@@ -242,14 +252,15 @@ static int build_function(Builder *b, PyObject *o) {
     return me;
 }
 
-/* A generator that has not begun, or is suspended. What it will not read again is not kept, as in a snapshot's frames.
- * What it holds and its end finalises would be finalised behind the break by whoever lets go of it last. */
+/* A generator that has not started or is suspended. As in a snapshot's frames, variables that it will not read again
+ * are left out. Fails if a slot holds an object with a finaliser: this would run after the break, when the last
+ * reference is dropped, not at the generator's end. */
 static int build_generator(Builder *b, PyObject *o) {
     CcGen g;
-    /* what is listed goes on without a break */
+    /* calls of LISTED functions are handled without a rebuilt generator */
     if (!cc_generator_read(o, &g) || cc_library_listed(g.func)) return fail(b, o);
     for (int i = 0; i < g.code->n_locals + g.depth; i++)
-        if (g.slot[i] != NULL && cc_final_has(g.slot[i]) && !PyGen_CheckExact(g.slot[i])) return fail(b, o);
+        if (g.slot[i] != NULL && cc_finalizers_has(g.slot[i]) && !PyGen_CheckExact(g.slot[i])) return fail(b, o);
     Objects kids = {0};
     cc_vec_push(&kids, (PyObject *)g.func);
     for (int i = 0; i < g.code->n_locals + g.depth; i++) {
@@ -261,20 +272,7 @@ static int build_generator(Builder *b, PyObject *o) {
     return me >= 0 ? me : fail(b, o);
 }
 
-bool cc_recipe_text_iterator(const PyTypeObject *t) {
-    return t == &PyUnicodeIter_Type || t == &PyBytesIter_Type || strcmp(t->tp_name, "str_ascii_iterator") == 0;
-}
-
-static bool reducible(PyTypeObject *t) {
-    return t == &PyListIter_Type || t == &PyTupleIter_Type || t == &PyRangeIter_Type || t == &PyEnum_Type ||
-           t == &PyZip_Type || t == &PyMap_Type || t == &PyFilter_Type || t == &PyReversed_Type ||
-           t == &PySeqIter_Type || cc_recipe_text_iterator(t) || t == &PyListRevIter_Type ||
-           t == &PyLongRangeIter_Type ||
-           strncmp(t->tp_name, "operator.", 9) == 0 || /* itemgetter, attrgetter, methodcaller */
-           strcmp(t->tp_name, "functools.partial") == 0;
-}
-
-/* Members that are put into a new set in the order in which this one gives them are given in that order again. */
+/* Whether a new set that is filled in this set's iteration order has the same iteration order. */
 static bool same_order_again(PyObject *set) {
     PyObject *again = PySet_New(NULL), *key, *other;
     Py_ssize_t place = 0, at = 0;
@@ -291,32 +289,35 @@ static bool same_order_again(PyObject *set) {
     return same;
 }
 
-/* An iterator over the dict or set itself, as many items on. */
-static int build_iterator(Builder *b, PyObject *o) {
+/* An iterator over the same dict or set, advanced by as many items. */
+static int build_walk(Builder *b, PyObject *o) {
     CcIterator it;
-    if (!cc_iterator_read(o, &it)) return fail(b, o);
-    if (!it.behind || (it.over != NULL && PyODict_Check(it.over))) return fail(b, o);
-    /* a dict that is made again has no gaps */
-    if (it.over != NULL && cc_value_origin(b->rec, it.over) == CC_O_FRESH &&
-        (PyAnySet_Check(it.over) ? !same_order_again(it.over)
-                                 : it.at != (it.back ? PyDict_GET_SIZE(it.over) - it.given - 1 : it.given)))
+    if (!cc_iterator_read(o, &it) || !it.adjacent || (it.container != NULL && PyODict_Check(it.container)))
+        return fail(b, o);
+    /* a rebuilt dict has no gaps */
+    if (it.container != NULL && cc_value_origin(b->rec, it.container) == CC_O_FRESH &&
+        (PyAnySet_Check(it.container)
+             ? !same_order_again(it.container)
+             : it.at != (it.reversed ? PyDict_GET_SIZE(it.container) - it.consumed - 1 : it.consumed)))
         return fail(b, o);
     PyObject *what;
-    CC_SURE(what, Py_BuildValue("(Onnn)", Py_TYPE(o), it.given, it.used, it.left));
-    const int me = node(b, CC_MAKE_ITERATOR, o, what, &it.over, 1, 0, 0);
+    CC_RETRY_ALLOC(what, Py_BuildValue("(Onnn)", Py_TYPE(o), it.consumed, it.used, it.left));
+    const int me = node(b, CC_MAKE_ITERATOR, o, what, &it.container, 1, 0, 0);
     Py_DECREF(what);
     return me;
 }
 
-/* reversed(list) whose list has become shorter: __setstate__ would put it at the list's end. */
-static bool beyond(PyObject *reduced) {
-    PyObject *args = PyTuple_GET_ITEM(reduced, 1),
-             *list = PyTuple_GET_SIZE(args) == 1 ? PyTuple_GET_ITEM(args, 0) : NULL;
-    return PyTuple_GET_SIZE(reduced) > 2 && list != NULL && PyList_Check(list) &&
-           PyLong_AsSsize_t(PyTuple_GET_ITEM(reduced, 2)) >= PyList_GET_SIZE(list);
+static int build_reduced(Builder *b, PyObject *o);
+static int build_reversed_list(Builder *b, PyObject *o);
+
+/* An iterator that is rebuilt from __reduce__ or as a walk, such as those that zip() makes for its arguments. */
+static bool is_part(PyObject *o) {
+    const Fresh *row = fresh_row(o);
+    return row != NULL &&
+           (row->build == build_walk || row->build == build_reduced || row->build == build_reversed_list);
 }
 
-/* Iterators and views of builtin types know how to say what they are: __reduce__. Nothing is consumed. */
+/* Iterators of builtin types describe their state by __reduce__, without consuming items. */
 static int build_reduced(Builder *b, PyObject *o) {
     PyObject *r = PyObject_CallMethod(o, "__reduce__", NULL);
     if (r == NULL || !PyTuple_Check(r) || PyTuple_GET_SIZE(r) < 2) {
@@ -327,25 +328,33 @@ static int build_reduced(Builder *b, PyObject *o) {
     cc_vec_push(&b->rec->keep, r);
     Objects kids = {0};
     PyObject *args = PyTuple_GET_ITEM(r, 1);
-    if (Py_IS_TYPE(o, &PyListRevIter_Type) && beyond(r)) return fail(b, o);
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); i++) cc_vec_push(&kids, PyTuple_GET_ITEM(args, i));
-    const bool state = PyTuple_GET_SIZE(r) > 2 && PyTuple_GET_ITEM(r, 2) != Py_None;
-    if (state) cc_vec_push(&kids, PyTuple_GET_ITEM(r, 2));
-    for (Py_ssize_t i = 0; state && PyTuple_Check(kids.at[kids.n - 1]) && i < PyTuple_GET_SIZE(kids.at[kids.n - 1]);
-         i++) {
-        PyObject *part = PyTuple_GET_ITEM(kids.at[kids.n - 1], i); /* partial's own arguments */
+    PyObject *state = PyTuple_GET_SIZE(r) > 2 && PyTuple_GET_ITEM(r, 2) != Py_None ? PyTuple_GET_ITEM(r, 2) : NULL;
+    if (state != NULL) cc_vec_push(&kids, state);
+    for (Py_ssize_t i = 0; state != NULL && PyTuple_Check(state) && i < PyTuple_GET_SIZE(state); i++) {
+        PyObject *part = PyTuple_GET_ITEM(state, i); /* arguments of the partial object */
         if (PyTuple_CheckExact(part) || PyDict_CheckExact(part)) cc_value_fresh(b->rec, part);
     }
-    /* lists that __reduce__ made for us are fresh */
-    for (int i = 0; i < kids.n; i++) /* and so are the iterators inside of enumerate, zip, map */
-        if (PyList_CheckExact(kids.at[i]) || PyTuple_CheckExact(kids.at[i]) || cc_iterator_is(kids.at[i]) ||
-            reducible(Py_TYPE(kids.at[i])))
+    /* lists that __reduce__ has just made are fresh */
+    for (int i = 0; i < kids.n; i++)
+        if (PyList_CheckExact(kids.at[i]) || PyTuple_CheckExact(kids.at[i]) || is_part(kids.at[i]))
             cc_value_fresh(b->rec, kids.at[i]);
-    const int me = node(b, CC_MAKE_CALL, o, PyTuple_GET_ITEM(r, 0), kids.at, kids.n, 0, state);
+    const int me = node(b, CC_MAKE_CALL, o, PyTuple_GET_ITEM(r, 0), kids.at, kids.n, 0, state != NULL);
     const CcProv *p = me < 0 ? cc_value_find(b->rec, b->rec->unbuildable) : NULL;
-    if (me < 0 && (p == NULL || p->site_co == NULL)) b->rec->unbuildable = o; /* zip() made the iterators in it */
+    if (me < 0 && (p == NULL || p->site_co == NULL)) b->rec->unbuildable = o;
     cc_vec_free(&kids);
     return me;
+}
+
+/* If the list has become shorter, __setstate__ would move the iterator to the list's end. */
+static int build_reversed_list(Builder *b, PyObject *o) {
+    PyObject *hint = PyObject_CallMethod(o, "__length_hint__", NULL), *r = PyObject_CallMethod(o, "__reduce__", NULL);
+    const bool state = hint != NULL && r != NULL && PyTuple_GET_SIZE(r) > 2;
+    const bool beyond = state && PyLong_AsSsize_t(hint) == 0;
+    PyErr_Clear();
+    Py_XDECREF(hint);
+    Py_XDECREF(r);
+    return beyond ? fail(b, o) : build_reduced(b, o);
 }
 
 /* torch.return_types.max and its kind, torch.Size: made from a tuple. */
@@ -359,7 +368,7 @@ static int build_structseq(Builder *b, PyObject *o) {
 
 /* deque(items, maxlen) and defaultdict(factory, items) */
 static int build_collection(Builder *b, PyObject *o) {
-    const bool deque = cc_value_deque(o);
+    const bool deque = cc_known_is(o, CC_KNOWN_DEQUE);
     PyObject *items = deque ? PySequence_List(o) : PyDict_New();
     PyObject *extra = PyObject_GetAttrString(o, deque ? "maxlen" : "default_factory");
     if (items == NULL || extra == NULL || (!deque && PyDict_Update(items, o) < 0)) {
@@ -387,7 +396,7 @@ static int build_bound_builtin(Builder *b, PyObject *o) {
 
 static int build_frozenset(Builder *b, PyObject *o) {
     PyObject *items;
-    CC_SURE(items, PySequence_List(o));
+    CC_RETRY_ALLOC(items, PySequence_List(o));
     bool constant = true;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items); i++) {
         PyObject *item = PyList_GET_ITEM(items, i);
@@ -399,30 +408,28 @@ static int build_frozenset(Builder *b, PyObject *o) {
     return node(b, CC_MAKE_CALL, o, (PyObject *)&PyFrozenSet_Type, &items, 1, 0, 0);
 }
 
-static int build_view(Builder *b, PyObject *o, const char *method) {
-    const bool ordered =
-        Py_IS_TYPE(o, &PyODictKeys_Type) || Py_IS_TYPE(o, &PyODictValues_Type) || Py_IS_TYPE(o, &PyODictItems_Type);
-    PyObject *descr = PyObject_GetAttrString((PyObject *)(ordered ? &PyODict_Type : &PyDict_Type), method);
-    PyObject *mapping = PyObject_GetAttrString(o, "mapping"); /* a proxy; the dict itself is behind it */
-    Py_XDECREF(mapping);
-    /* _PyDictViewObject.dv_dict, 3.11-3.13 */
-    PyObject *dict = *(PyObject **)((char *)o + sizeof(PyObject));
+static int build_view(Builder *b, PyObject *o) {
+    const PyTypeObject *of = cc_value_view(o);
+    const char *method = of == &PyDictKeys_Type ? "keys" : of == &PyDictValues_Type ? "values" : "items";
+    PyObject *dict = *(PyObject **)((char *)o + sizeof(PyObject)); /* _PyDictViewObject.dv_dict, 3.11-3.13 */
+    PyObject *descr = PyObject_GetAttrString((PyObject *)(Py_TYPE(o) == of ? &PyDict_Type : &PyODict_Type), method);
     if (descr == NULL) return fail(b, o);
     cc_vec_push(&b->rec->keep, descr);
     return node(b, CC_MAKE_CALL, o, descr, &dict, 1, 0, 0);
 }
 
-/* property(get, set, delete), staticmethod(f): as long as it is what its class makes of these, its text and dict included. */
+/* property(get, set, delete), staticmethod(f): only if the object equals what its class makes from these, including
+ * docstring and dict. */
 static int build_wrapper(Builder *b, PyObject *o) {
     static const char *const parts[] = {"fget", "fset", "fdel"}, *const wrapped[] = {"__func__"};
     static const char *const facts[] = {"__doc__", "__dict__"};
     const bool property = Py_IS_TYPE(o, &PyProperty_Type);
     PyObject *kids[3] = {NULL}, *args;
     const int n = property ? CC_COUNT(parts) : CC_COUNT(wrapped);
-    CC_SURE(args, PyTuple_New(n));
+    CC_RETRY_ALLOC(args, PyTuple_New(n));
     cc_vec_push(&b->rec->keep, args);
     for (int i = 0; i < n; i++) {
-        CC_SURE(kids[i], PyObject_GetAttrString(o, property ? parts[i] : wrapped[i]));
+        CC_RETRY_ALLOC(kids[i], PyObject_GetAttrString(o, property ? parts[i] : wrapped[i]));
         PyTuple_SET_ITEM(args, i, kids[i]);
     }
     PyObject *again = PyObject_CallObject((PyObject *)Py_TYPE(o), args);
@@ -436,56 +443,72 @@ static int build_wrapper(Builder *b, PyObject *o) {
     return same ? node(b, CC_MAKE_CALL, o, (PyObject *)Py_TYPE(o), kids, n, 0, 0) : fail(b, o);
 }
 
+static int build_items(Builder *b, PyObject *o) {
+    Objects kids = {0};
+    add_base_items(&kids, o);
+    const CcMake make = PyTuple_Check(o)  ? CC_MAKE_TUPLE
+                        : PyList_Check(o) ? CC_MAKE_LIST
+                        : PyDict_Check(o) ? CC_MAKE_DICT
+                                          : CC_MAKE_SET;
+    const int me = node(b, make, o, NULL, kids.at, kids.n, 0, 0);
+    cc_vec_free(&kids);
+    return me;
+}
+
+static int build_slice(Builder *b, PyObject *o) {
+    const PySliceObject *s = (PySliceObject *)o;
+    PyObject *const kids[] = {s->start, s->stop, s->step};
+    return node(b, CC_MAKE_SLICE, o, NULL, kids, 3, 0, 0);
+}
+
+static int build_cell(Builder *b, PyObject *o) {
+    PyObject *const kids[] = {PyCell_GET(o)};
+    return node(b, CC_MAKE_CELL, o, NULL, kids, 1, 0, 0);
+}
+
+static int build_method(Builder *b, PyObject *o) {
+    PyObject *const kids[] = {PyMethod_GET_FUNCTION(o), PyMethod_GET_SELF(o)};
+    return node(b, CC_MAKE_METHOD, o, NULL, kids, 2, 0, 0);
+}
+
+static CC_VEC(Fresh) fresh;
+static CcMap fresh_place; /* type -> index among the rows */
+
+static void add_fresh(PyTypeObject *type, Build how, CcAdopt adopt) {
+    cc_map_put(&fresh_place, type, fresh.n);
+    cc_vec_push(&fresh, ((Fresh){how, adopt}));
+}
+
+static const Fresh *fresh_row(PyObject *o) {
+    if (fresh.n == 0) {
+#define CC_FRESH(type, build, adopt) add_fresh(type, build_##build, CC_ADOPT_##adopt);
+#include "fresh.def"
+#undef CC_FRESH
+    }
+    const int64_t *place = cc_map_find(&fresh_place, Py_TYPE(o));
+    return place != NULL ? &fresh.at[*place] : NULL;
+}
+
+CcAdopt cc_recipe_adopts(PyObject *o) {
+    const Fresh *row = fresh_row(o);
+    return row != NULL ? row->adopt : CC_ADOPT_NO;
+}
+
 static int build_fresh(Builder *b, PyObject *o) {
-    PyTypeObject *t = Py_TYPE(o);
+    const Fresh *row = fresh_row(o);
     if (loud_keys(b->rec, o)) return fail(b, o);
-    if (t == &PyTuple_Type || t == &PyList_Type || t == &PyDict_Type || t == &PySet_Type) {
-        Objects kids = {0};
-        add_base_items(&kids, o);
-        const CcMake make = t == &PyTuple_Type  ? CC_MAKE_TUPLE
-                            : t == &PyList_Type ? CC_MAKE_LIST
-                            : t == &PyDict_Type ? CC_MAKE_DICT
-                                                : CC_MAKE_SET;
-        const int me = node(b, make, o, NULL, kids.at, kids.n, 0, 0);
-        cc_vec_free(&kids);
-        return me;
-    }
-    if (PySlice_Check(o)) {
-        const PySliceObject *s = (PySliceObject *)o;
-        PyObject *const kids[] = {s->start, s->stop, s->step};
-        return node(b, CC_MAKE_SLICE, o, NULL, kids, 3, 0, 0);
-    }
-    if (PyCell_Check(o)) {
-        PyObject *const kids[] = {PyCell_GET(o)};
-        return node(b, CC_MAKE_CELL, o, NULL, kids, 1, 0, 0);
-    }
-    if (PyMethod_Check(o)) {
-        PyObject *const kids[] = {PyMethod_GET_FUNCTION(o), PyMethod_GET_SELF(o)};
-        return node(b, CC_MAKE_METHOD, o, NULL, kids, 2, 0, 0);
-    }
-    if (PyFunction_Check(o)) return build_function(b, o);
-    if (cc_value_wraps(o)) return build_wrapper(b, o);
-    if (PyGen_CheckExact(o)) return build_generator(b, o);
-    if (PyCFunction_Check(o)) return build_bound_builtin(b, o);
-    if (cc_value_structseq(o) || t == cc_tens_size_type()) return build_structseq(b, o);
-    if (cc_value_deque(o) || cc_value_defaultdict(o)) return build_collection(b, o);
-    if (cc_iterator_is(o)) return build_iterator(b, o);
-    if (reducible(t)) return build_reduced(b, o);
-    if (cc_value_view(o) == &PyDictItems_Type) return build_view(b, o, "items");
-    if (cc_value_view(o) == &PyDictKeys_Type) return build_view(b, o, "keys");
-    if (cc_value_view(o) == &PyDictValues_Type) return build_view(b, o, "values");
-    if (cc_python_class(t) || known_base(t)) return build_object(b, o);
-    if (t == &PyFrozenSet_Type) return build_frozenset(b, o);
-    return fail(b, o);
+    if (row != NULL) return row->build(b, o);
+    if (cc_value_structseq(o)) return build_structseq(b, o);
+    return cc_python_class(Py_TYPE(o)) || known_base(Py_TYPE(o)) ? build_object(b, o) : fail(b, o);
 }
 
 static int source(Builder *b, int guard, PyObject *o) {
     b->rec->trace->guards.g.at[guard].used = true;
-    /* aux: a tensor */
-    return add(b, &(CcRecipe){.make = CC_MAKE_SOURCE, .id = guard, .aux = cc_tens_any(o)});
+    /* aux: whether it is a tensor */
+    return add(b, &(CcRecipe){.make = CC_MAKE_SOURCE, .id = guard, .aux = cc_tens_is(o)});
 }
 
-/* A tuple of constants may be part of one that the code holds: the keys of {(0, 1): x}. */
+/* A tuple of constants, such as the keys of {(0, 1): x}, may be part of a tuple in co_consts. */
 static bool constant(CcRec *rec, PyObject *o, int depth) {
     if (cc_value_find(rec, o) != NULL) return false; /* a symbol */
     if (!PyTuple_CheckExact(o)) return cc_value_const(o) || cc_value_ident(o);
@@ -510,7 +533,8 @@ static int build(Builder *b, PyObject *o) {
         CcGuards *gs = &rec->trace->guards;
         switch ((CcOrigin)p->origin) {
         case CC_O_SOURCE:
-            /* A node runs before the effects: it needs what a written container holds, not the container. */
+            /* A node runs before the effects, so it gets a new container with the current content instead of the
+             * written one. */
             if (p->dirty && b->memo == NULL && cc_value_tracked(o)) {
                 if (cc_value_dirty(rec, o) != CC_DIRTY_NO) return fail(b, o);
                 break;

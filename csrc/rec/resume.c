@@ -1,62 +1,61 @@
-/* Beginning behind a break: the slots of the chain's frames are the inputs of what follows. What only they hold was
- * made by this call: iterators, generators, lists and dicts are adopted (their state is guarded, and they may be
- * changed freely), and so are functions, of which each call makes another. That nobody else holds them, and which slots
- * hold one object, are facts of one recording: both are guarded (cc_guard_alone, aliases). */
+/* Begins a trace after a break: the slots of the chain's frames are its inputs. This call made the objects that only
+ * slots hold. The trace adopts such iterators, generators, lists and dicts (it guards their state and may change them
+ * freely), and nested functions, which each call makes anew. Guards check that nothing else holds adopted objects
+ * (cc_guard_alone), and which slots hold the same object (aliases). */
 #include "rec_int.h"
 
-static bool known_iterator(PyObject *o) {
-    PyTypeObject *t = Py_TYPE(o);
-    return t == &PyListIter_Type || t == &PyTupleIter_Type || t == &PyRangeIter_Type || t == &PyEnum_Type ||
-           t == &PyZip_Type || t == &PyReversed_Type || t == &PyListRevIter_Type || cc_iterator_is(o) ||
-           cc_recipe_text_iterator(t);
-}
-
-/* A second way to what was adopted: it has to be the same object again. */
+/* Another path to an adopted object: guards that it is the same object. */
 static bool adopted_before(CcRec *rec, PyObject *v, CcSource source, int parent, int level, int slot) {
     const CcProv *p = v != NULL ? cc_value_find(rec, v) : NULL;
     if (p == NULL || p->origin != CC_O_FRESH) return false;
-    bool is_new;
-    const int id = cc_guard_source(&rec->trace->guards, source, parent, NULL, level, slot, &is_new);
+    const int id = cc_guard_source(&rec->trace->guards, source, parent, NULL, level, slot, NULL);
     cc_guard_alias(&rec->trace->guards, id, CC_CHK_ALIAS, p->id);
     return true;
 }
 
-/* How many slots hold o that nothing reads any more. */
+/* The number of dead slots that hold o. */
 static int idle_slots(const CcRec *rec, PyObject *o) {
     int n = 0;
     for (const CcAct *act = rec->innermost; act != NULL; act = act->prev) {
-        n += cc_act_idle(act, act != rec->innermost, o);
+        n += cc_act_dead_refs(act, act != rec->innermost, o);
         if (act == rec->frame.at[0].act) break;
     }
     return n;
 }
 
-static bool adopt_iterator(CcRec *rec, PyObject *it, int source, int holders);
+static bool adopt(CcRec *rec, PyObject *o, int source, int holders);
 
-/* What enumerate, zip or reversed takes its items from: the iterator holds it, as often as it says, and so does the
- * tuple of __reduce__, if that is another one. */
-static bool adopt_inner(CcRec *rec, PyObject *arg, PyObject *args, bool zip, int source) {
-    int holders = 0;
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); i++) holders += PyTuple_GET_ITEM(args, i) == arg;
-    if (!zip) holders *= 2;
-    if (Py_REFCNT(arg) - 1 - idle_slots(rec, arg) != holders) return false; /* 1: of the recorder's map */
-    return adopt_iterator(rec, arg, source, holders);
+static bool is_iterator(PyObject *o) {
+    const CcAdopt how = cc_recipe_adopts(o);
+    return how == CC_ADOPT_REDUCE || how == CC_ADOPT_WALK;
 }
 
-/* Which dict or set it goes over, where it stands there, the keys, and the values that it has not given yet. */
+/* Adopts an iterator from which enumerate, zip or reversed takes its items. The outer iterator holds it, possibly
+ * several times, and so does the tuple from __reduce__, unless that is the outer iterator's own (zip). */
+static bool adopt_inner(CcRec *rec, PyObject *arg, PyObject *args, bool own, int source) {
+    int holders = 0;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); i++) holders += PyTuple_GET_ITEM(args, i) == arg;
+    if (!own) holders *= 2;
+    if (Py_REFCNT(arg) - 1 - idle_slots(rec, arg) != holders) return false; /* 1: the provenance map's */
+    return adopt(rec, arg, source, holders);
+}
+
+/* Guards the iterator's dict or set, its position, the keys, and the values still to come. */
 static bool adopt_walk(CcRec *rec, PyObject *o, int source, int holders) {
     CcGuards *gs = &rec->trace->guards;
     CcIterator it;
-    if (!cc_iterator_read(o, &it) || !it.behind || (it.over != NULL && PyODict_Check(it.over))) return false;
+    if (!cc_iterator_read(o, &it) || !it.adjacent || (it.container != NULL && PyODict_Check(it.container)))
+        return false;
     PyObject *want;
-    CC_SURE(want, Py_BuildValue("(nnn)", it.given, it.used, it.left));
+    CC_RETRY_ALLOC(want, Py_BuildValue("(nnn)", it.consumed, it.used, it.left));
     cc_guard_alone(gs, source, holders);
-    cc_guard_also(gs, source, CC_CHK_STANDS, want, -1);
+    cc_guard_add_check(gs, source, CC_CHK_POSITION, want, -1);
     Py_DECREF(want);
-    if (!adopted_before(rec, it.over, CC_SRC_OVER, source, 0, 0)) {
-        (void)cc_value_read(rec, CC_SRC_OVER, source, NULL, 0, 0, it.over);
-        if (it.over != NULL && !cc_inside_guard(rec, it.over, PyDict_Check(it.over) ? 0 : 1)) return false;
-        const int over = it.over != NULL ? cc_value_source(rec, it.over) : -1;
+    if (!adopted_before(rec, it.container, CC_SRC_CONTAINER, source, 0, 0)) {
+        (void)cc_value_read(rec, CC_SRC_CONTAINER, source, NULL, 0, 0, it.container);
+        if (it.container != NULL && !cc_inside_guard(rec, it.container, PyDict_Check(it.container) ? 0 : 1))
+            return false;
+        const int over = it.container != NULL ? cc_value_source(rec, it.container) : -1;
         Py_ssize_t place = 0;
         PyObject *key, *value;
         while (over >= 0 && it.values && cc_iterator_next(&it, &place, &key, &value))
@@ -66,11 +65,9 @@ static bool adopt_walk(CcRec *rec, PyObject *o, int source, int holders) {
     return true;
 }
 
-/* An iterator that only slots hold: its position becomes guarded, and the object may be advanced freely, because a
- * later snapshot puts a new one into the slot. False: what it gives can't be guarded (it goes over an array, a map
- * ...). */
-static bool adopt_iterator(CcRec *rec, PyObject *it, int source, int holders) {
-    if (cc_iterator_is(it)) return adopt_walk(rec, it, source, holders);
+/* Adopts an iterator that only slots hold: guards its position. The trace may advance it freely, because a later
+ * snapshot puts a new one into the slot. False: its items can't be guarded (it iterates over an array, a map ...). */
+static bool adopt_reduced(CcRec *rec, PyObject *it, int source, int holders) {
     PyObject *reduced = PyObject_CallMethod(it, "__reduce__", NULL);
     if (reduced == NULL || !PyTuple_Check(reduced) || PyTuple_GET_SIZE(reduced) < 2) {
         PyErr_Clear();
@@ -83,13 +80,14 @@ static bool adopt_iterator(CcRec *rec, PyObject *it, int source, int holders) {
     cc_guard_alone(gs, source, holders);
     const int top = cc_value_read(rec, CC_SRC_REDUCE, source, NULL, 0, 0, reduced);
     PyObject *args = PyTuple_GET_ITEM(reduced, 1);
+    const bool own = Py_REFCNT(args) > 1;
     const int list = cc_value_read(rec, CC_SRC_ITEM, top, NULL, 0, 1, args);
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); i++) {
         PyObject *arg = PyTuple_GET_ITEM(args, i);
         if (adopted_before(rec, arg, CC_SRC_ITEM, list, 0, (int)i)) continue;
         const int id = cc_value_read(rec, CC_SRC_ITEM, list, NULL, 0, (int)i, arg);
-        if (known_iterator(arg) && gs->g.at[id].check == CC_CHK_TYPE)
-            whole = adopt_inner(rec, arg, args, Py_IS_TYPE(it, &PyZip_Type), id) && whole;
+        if (is_iterator(arg) && gs->g.at[id].check == CC_CHK_TYPE)
+            whole = adopt_inner(rec, arg, args, own, id) && whole;
         else if (PyList_Check(arg) || PyTuple_Check(arg)) cc_inside_guard(rec, arg, 2);
         else whole = whole && cc_value_const(arg);
     }
@@ -99,16 +97,16 @@ static bool adopt_iterator(CcRec *rec, PyObject *it, int source, int holders) {
     return whole;
 }
 
-/* Which NaN it is may matter: those are constants. */
+/* NaNs are constants, because their identity may matter. */
 static bool varying_float(PyObject *v) { return PyFloat_CheckExact(v) && !cc_same_nan(v); }
 
-/* A float that differs between calls is an object of its own: what was one object when this was recorded (best = v in a
- * loop, a constant of the code that a caller gave as well) may be two in a replay. Where code asks which one it is, the
- * one that was given counts (cc_sym_identical). A new reference. */
+/* A separate object for a float that varies between calls: floats that were one object while recording (best = v in a
+ * loop, a constant of the code that a caller also passed) may be two in a replay. If code compares identities, the
+ * original object counts (cc_sym_identical). New reference. */
 static PyObject *own_float(CcRec *rec, PyObject *v, int source) {
     CcGuards *gs = &rec->trace->guards;
     PyObject *own;
-    CC_SURE(own, cc_obj_number(v));
+    CC_RETRY_ALLOC(own, cc_obj_copy_number(v));
     if (gs->g.at[source].check == CC_CHK_NONE) cc_guard_check(gs, source, CC_CHK_TYPE, (PyObject *)&PyFloat_Type);
     cc_value_set(rec, own, CC_O_SOURCE, source);
     cc_vec_push(&rec->keep, Py_NewRef(v));
@@ -116,49 +114,56 @@ static PyObject *own_float(CcRec *rec, PyObject *v, int source) {
     return own;
 }
 
-/* A list or dict that only the frames' slots hold was made by this call: its content becomes guarded (numbers in it
- * stay symbolic), and it may be changed freely, because a later snapshot puts a new one into the slots. */
-static void adopt_container(CcRec *rec, PyObject *o, int source, int holders) {
+/* Adopts a list or dict that only slots hold: guards its content (numbers in it stay symbolic). The trace may change it
+ * freely, because a later snapshot puts a new one into the slots. */
+static bool adopt_content(CcRec *rec, PyObject *o, int source, int holders) {
     CcGuards *gs = &rec->trace->guards;
     cc_guard_alone(gs, source, holders);
     if (PyList_Check(o)) {
-        bool is_new;
-        const int size = cc_guard_source(gs, CC_SRC_SIZE, source, NULL, 0, (int)PyList_GET_SIZE(o), &is_new);
-        if (is_new) cc_guard_check(gs, size, CC_CHK_SIZE, NULL);
+        cc_inside_size(rec, source, PyList_GET_SIZE(o));
         for (Py_ssize_t i = 0; i < PyList_GET_SIZE(o); i++) {
             PyObject *item = PyList_GET_ITEM(o, i);
             if (!varying_float(item)) {
                 cc_value_read(rec, CC_SRC_ITEM, source, NULL, 0, (int)i, item);
                 continue;
             }
-            PyList_SetItem(o, i,
-                           own_float(rec, item, cc_guard_source(gs, CC_SRC_ITEM, source, NULL, 0, (int)i, &is_new)));
+            PyList_SetItem(o, i, own_float(rec, item, cc_guard_source(gs, CC_SRC_ITEM, source, NULL, 0, (int)i, NULL)));
         }
     } else {
         Py_ssize_t pos = 0;
         PyObject *key, *value;
         while (PyDict_Next(o, &pos, &key, &value)) {
-            bool is_new;
             if (!varying_float(value) || !cc_value_const(key)) continue;
-            PyObject *own = own_float(rec, value, cc_guard_source(gs, CC_SRC_KEY, source, key, 0, 0, &is_new));
-            /* of a key that is there: the walk goes on */
-            cc_obj_put(o, key, own);
+            PyObject *own = own_float(rec, value, cc_guard_source(gs, CC_SRC_KEY, source, key, 0, 0, NULL));
+            /* an existing key, so iteration may continue */
+            cc_obj_dict_set(o, key, own);
             Py_DECREF(own);
         }
-        if (!cc_inside_guard(rec, o, 1)) return;
+        if (!cc_inside_guard(rec, o, 1)) return false;
     }
     cc_value_set(rec, o, CC_O_FRESH, source);
+    return true;
 }
 
-/* How many slots of the chain refer to o (a comprehension's iterator is in a local and on two stacks), and how many of
- * them will be read. None when two frames will look at it again: one may change it while the other waits, and only
+/* Adopts by the type's row in fresh.def. False: its content or items can't be guarded. */
+static bool adopt(CcRec *rec, PyObject *o, int source, int holders) {
+    switch (cc_recipe_adopts(o)) {
+    case CC_ADOPT_REDUCE: return adopt_reduced(rec, o, source, holders);
+    case CC_ADOPT_WALK: return adopt_walk(rec, o, source, holders);
+    case CC_ADOPT_CONTENT: return adopt_content(rec, o, source, holders);
+    default: return false;
+    }
+}
+
+/* The number of the chain's slots that hold o (a comprehension's iterator is in a local and on two stacks), and how
+ * many of them will be read. 0 if two frames will read it: one may change it while the other is suspended, and only
  * slots of frames that ran get the new object. */
 static int slots_holding(const CcRec *rec, PyObject *o, int *read) {
     int n = 0, frames = 0;
     *read = 0;
     for (const CcAct *act = rec->innermost; act != NULL; act = act->prev) {
         const int n_locals = act->code->n_locals,
-                  depth = act == rec->innermost ? act->depth : cc_act_waiting_depth(act);
+                  depth = act == rec->innermost ? act->depth : cc_act_depth_after_call(act);
         bool looks = false;
         for (int slot = 0; slot < n_locals + act->depth; slot++) {
             if (cc_act_get(act, slot) != o) continue;
@@ -173,12 +178,12 @@ static int slots_holding(const CcRec *rec, PyObject *o, int *read) {
     return frames < 2 ? n : 0;
 }
 
-/* A function that another one makes: each call may make another. */
+/* A nested function: each call may make a new one. */
 static bool nested(PyObject *v) {
     return PyFunction_Check(v) && ((PyCodeObject *)PyFunction_GET_CODE(v))->co_flags & CO_NESTED;
 }
 
-/* A generator that the chain's slots alone hold. */
+/* A generator that only the chain's slots hold. */
 static bool own_generator(const CcRec *rec, PyObject *v) {
     CcGen g;
     int read;
@@ -186,32 +191,30 @@ static bool own_generator(const CcRec *rec, PyObject *v) {
            cc_site_may_adopt(rec, g.code->co);
 }
 
-/* So it is known by its code, defaults and cells. After all other slots, which hold its cells. */
+/* Matches a nested function by its code, defaults and cells. Runs after all other slots are read, because they hold its
+ * cells. */
 static void adopt_function(CcRec *rec, PyObject *v, CcSource source, int parent, int level, int slot) {
     CcGuards *gs = &rec->trace->guards;
-    bool is_new;
     if (cc_value_find(rec, v) != NULL) {
         cc_value_read(rec, source, parent, NULL, level, slot, v);
         return;
     }
-    const int id = cc_guard_source(gs, source, parent, NULL, level, slot, &is_new);
+    const int id = cc_guard_source(gs, source, parent, NULL, level, slot, NULL);
     cc_guard_check(gs, id, CC_CHK_TYPE, (PyObject *)&PyFunction_Type);
     cc_value_set(rec, v, CC_O_SOURCE, id);
     rec->by_code = true;
     cc_rec_guard_function(rec, (PyFunctionObject *)v);
-    PyObject *closure = ((PyFunctionObject *)v)->func_closure, *name = cc_obj_name("__closure__");
-    if (closure != NULL) {
-        const int cells = cc_value_read(rec, CC_SRC_MEMBER, id, cc_type_lookup(&PyFunction_Type, name), 0, 0, closure);
-        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(closure); i++)
-            cc_value_read(rec, CC_SRC_ITEM, cells, NULL, 0, (int)i, PyTuple_GET_ITEM(closure, i));
-    }
-    Py_DECREF(name);
+    PyObject *closure = ((PyFunctionObject *)v)->func_closure;
+    if (closure == NULL) return;
+    const int cells = cc_value_read_member(rec, id, &PyFunction_Type, "__closure__", closure);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(closure); i++)
+        cc_value_read(rec, CC_SRC_ITEM, cells, NULL, 0, (int)i, PyTuple_GET_ITEM(closure, i));
 }
 
-/* Nothing else is known of it yet. */
+/* Its provenance is unknown so far. */
 static bool adoptable(CcRec *rec, PyObject *v) {
     return rec->frame.n > 0 && rec->frame.at[0].kept && v != NULL && nested(v) && cc_value_find(rec, v) == NULL &&
-           !rec->no_more;
+           !rec->functions_written;
 }
 
 bool cc_resume_item(CcRec *rec, int item, PyObject *v) {
@@ -234,8 +237,8 @@ static bool kept_slot(const CcGen *g, int slot) {
     return slot >= g->code->n_locals || cc_code_live(g->code, g->pc, slot);
 }
 
-/* Which slots of the generator hold what this one holds: how many, how many that will be read, and the first of those.
- * (Its iterator lies in a generator expression's argument and on its stack.) */
+/* The number of the generator's slots that hold the same object as this one, how many of them will be read, and the
+ * first of those. (A generator expression's iterator is in its argument and on its stack.) */
 static int holding(const CcGen *g, int slot, int *first, int *read) {
     int n = 0;
     *first = slot;
@@ -250,20 +253,19 @@ static int holding(const CcGen *g, int slot, int *first, int *read) {
     return n;
 }
 
-/* What lies in a slot of a generator that is adopted. */
+/* Reads a slot of an adopted generator. */
 static void read_held(CcRec *rec, PyObject *generator, const CcGen *g, int parent, int slot) {
     CcGuards *gs = &rec->trace->guards;
     PyObject *v = g->slot[slot];
-    bool is_new;
     int first = slot, read = 0;
     const int n = v != NULL && !cc_value_const(v) ? holding(g, slot, &first, &read) : 0;
     if (first < slot) {
-        const int id = cc_guard_source(gs, CC_SRC_GENSLOT, parent, NULL, 0, slot, &is_new);
-        cc_guard_alias(gs, id, CC_CHK_ALIAS, cc_guard_source(gs, CC_SRC_GENSLOT, parent, NULL, 0, first, &is_new));
+        const int id = cc_guard_source(gs, CC_SRC_GENSLOT, parent, NULL, 0, slot, NULL);
+        cc_guard_alias(gs, id, CC_CHK_ALIAS, cc_guard_source(gs, CC_SRC_GENSLOT, parent, NULL, 0, first, NULL));
         return;
     }
     if (v != NULL && varying_float(v) && slot < g->code->n_locals) {
-        const int id = cc_guard_source(gs, CC_SRC_GENSLOT, parent, NULL, 0, slot, &is_new);
+        const int id = cc_guard_source(gs, CC_SRC_GENSLOT, parent, NULL, 0, slot, NULL);
         cc_generator_put(generator, slot, own_float(rec, v, id));
         return;
     }
@@ -271,43 +273,39 @@ static void read_held(CcRec *rec, PyObject *generator, const CcGen *g, int paren
     const bool alone = v != NULL && Py_REFCNT(v) == n && cc_value_find(rec, v) == NULL;
     CcGen inner;
     if (alone && cc_generator_read(v, &inner) && cc_site_may_adopt(rec, inner.code->co)) {
-        const int id = cc_guard_source(gs, CC_SRC_GENSLOT, parent, NULL, 0, slot, &is_new);
+        const int id = cc_guard_source(gs, CC_SRC_GENSLOT, parent, NULL, 0, slot, NULL);
         adopt_generator(rec, v, &inner, id, read);
         return;
     }
-    if (v != NULL && cc_value_const(v)) { /* nothing puts a symbol in its place: no hint makes it one */
-        const int id = cc_guard_source(gs, CC_SRC_GENSLOT, parent, NULL, 0, slot, &is_new);
-        if (is_new) cc_guard_check(gs, id, CC_CHK_VALUE, v);
+    if (v != NULL && cc_value_const(v)) { /* can't be replaced by a symbol, so a hint would not help */
+        cc_guard_once(gs, CC_SRC_GENSLOT, parent, NULL, slot, CC_CHK_VALUE, v);
         return;
     }
     const int id = cc_value_read(rec, CC_SRC_GENSLOT, parent, NULL, 0, slot, v);
-    if (!alone || gs->g.at[id].check != CC_CHK_TYPE) return;
-    if (known_iterator(v)) (void)adopt_iterator(rec, v, id, read);
-    else if (PyList_CheckExact(v) || PyDict_CheckExact(v)) adopt_container(rec, v, id, read);
+    if (alone && gs->g.at[id].check == CC_CHK_TYPE) (void)adopt(rec, v, id, read);
 }
 
-/* Its code is known, and its cells lie in the frame: all else about it matters to nobody but who makes the next one. */
+/* The function of an adopted generator: its code is guarded and its cells are in the frame; its other parts only matter
+ * for rebuilding the generator. */
 static void read_function(CcRec *rec, PyObject *func, int generator) {
-    bool is_new;
     if (cc_value_find(rec, func) != NULL) {
         cc_value_read(rec, CC_SRC_GENFUNC, generator, NULL, 0, 0, func);
         return;
     }
-    const int id = cc_guard_source(&rec->trace->guards, CC_SRC_GENFUNC, generator, NULL, 0, 0, &is_new);
+    const int id = cc_guard_source(&rec->trace->guards, CC_SRC_GENFUNC, generator, NULL, 0, 0, NULL);
     cc_guard_check(&rec->trace->guards, id, CC_CHK_TYPE, (PyObject *)&PyFunction_Type);
     cc_value_set(rec, func, CC_O_SOURCE, id);
 }
 
-/* Where it waits becomes guarded, and what its frame holds. It may be resumed freely: the next snapshot puts another
- * one into the slot, and a replay ends this one without a word (CcTrace.adopted). */
+/* Adopts a generator: guards its point of suspension and its frame's slots. The trace may resume it freely: the next
+ * snapshot puts a new one into the slot, and a replay retires this one without running its code (CcTrace.adopted). */
 static void adopt_generator(CcRec *rec, PyObject *o, const CcGen *g, int source, int holders) {
     CcGuards *gs = &rec->trace->guards;
-    bool is_new;
     PyObject *want;
-    CC_SURE(want, Py_BuildValue("(Oii)", g->code->co, g->unit, g->state));
+    CC_RETRY_ALLOC(want, Py_BuildValue("(Oii)", g->code->co, g->unit, g->state));
     cc_guard_check(gs, source, CC_CHK_TYPE, (PyObject *)&PyGen_Type);
-    const int id = cc_guard_source(gs, CC_SRC_GEN, source, NULL, 0, 0, &is_new);
-    cc_guard_check(gs, id, CC_CHK_WAITS, want);
+    const int id = cc_guard_source(gs, CC_SRC_GEN, source, NULL, 0, 0, NULL);
+    cc_guard_check(gs, id, CC_CHK_SUSPENDED, want);
     Py_DECREF(want);
     gs->g.at[source].used = true;
     cc_guard_alone(gs, source, holders);
@@ -318,10 +316,9 @@ static void adopt_generator(CcRec *rec, PyObject *o, const CcGen *g, int source,
     cc_value_set(rec, o, CC_O_FRESH, source);
 }
 
-/* In one of the slots that hold it; the others are its aliases. */
+/* Adopts it in one of the slots that hold it; the others are aliases. */
 static void adopt_owned(CcRec *rec, PyObject *v, int level, int slot) {
     CcGen g;
-    bool is_new;
     if (!cc_generator_read(v, &g)) {
         adopt_function(rec, v, CC_SRC_SLOT, -1, level, slot);
         return;
@@ -329,23 +326,22 @@ static void adopt_owned(CcRec *rec, PyObject *v, int level, int slot) {
     if (adopted_before(rec, v, CC_SRC_SLOT, -1, level, slot)) return;
     int read;
     (void)slots_holding(rec, v, &read);
-    const int id = cc_guard_source(&rec->trace->guards, CC_SRC_SLOT, -1, NULL, level, slot, &is_new);
+    const int id = cc_guard_source(&rec->trace->guards, CC_SRC_SLOT, -1, NULL, level, slot, NULL);
     adopt_generator(rec, v, &g, id, read);
 }
 
-/* symbolic: a number that differs from call to call; it becomes an input unless Python code looks at it. */
+/* symbolic: a number that varies between calls; it becomes an input unless Python code reads it. */
 static void read_slot(CcRec *rec, CcAct *act, int level, int slot, bool symbolic) {
     PyObject *v = cc_act_get(act, slot);
     CcGuards *gs = &rec->trace->guards;
-    bool is_new;
     if (adopted_before(rec, v, CC_SRC_SLOT, -1, level, slot)) return;
     if (v != NULL && (nested(v) || own_generator(rec, v))) {
         cc_vec_push(&rec->own, (struct CcOwn){level, slot, v});
         return;
     }
     if (v != NULL && symbolic && varying_float(v)) {
-        const int id = cc_guard_source(gs, CC_SRC_SLOT, -1, NULL, level, slot, &is_new);
-        if (cc_sym_wanted(rec, id, v)) { /* Python code has looked at it */
+        const int id = cc_guard_source(gs, CC_SRC_SLOT, -1, NULL, level, slot, NULL);
+        if (cc_sym_wanted(rec, id, v)) { /* Python code has read it */
             cc_sym_slot(rec, act, slot, id);
             return;
         }
@@ -355,21 +351,19 @@ static void read_slot(CcRec *rec, CcAct *act, int level, int slot, bool symbolic
     const int id = cc_value_read(rec, CC_SRC_SLOT, -1, NULL, level, slot, v);
     cc_sym_slot(rec, act, slot, id);
     if (v != NULL) cc_sym_tuple(rec, act, slot, id, v);
-    const bool container = v != NULL && (PyList_CheckExact(v) || PyDict_CheckExact(v));
     int read;
-    if (v == NULL || !(container || known_iterator(v)) || cc_final_loud(rec, v) || gs->g.at[id].check != CC_CHK_TYPE ||
-        Py_REFCNT(v) > 1 + slots_holding(rec, v, &read)) /* 1: of the recorder's map */
+    if (v == NULL || cc_recipe_adopts(v) == CC_ADOPT_NO || cc_finalizers_observed(rec, v) ||
+        gs->g.at[id].check != CC_CHK_TYPE ||
+        Py_REFCNT(v) > 1 + slots_holding(rec, v, &read)) /* 1: the provenance map's */
         return;
-    if (container) adopt_container(rec, v, id, read);
-    else (void)adopt_iterator(rec, v, id, read);
+    (void)adopt(rec, v, id, read);
 }
 
-/* Points are found by code, of which there may be several functions: a frame reads its own one's globals. */
+/* Resume points are found by code, which several functions may share: guards whose globals the frame reads. */
 static void guard_scope(CcRec *rec, const CcAct *act, int level) {
-    bool is_new;
     PyObject *want;
-    CC_SURE(want, PyTuple_Pack(2, act->func->func_globals, act->func->func_builtins));
-    const int id = cc_guard_source(&rec->trace->guards, CC_SRC_FRAME, -1, NULL, 0, level, &is_new);
+    CC_RETRY_ALLOC(want, PyTuple_Pack(2, act->func->func_globals, act->func->func_builtins));
+    const int id = cc_guard_source(&rec->trace->guards, CC_SRC_FRAME, -1, NULL, 0, level, NULL);
     cc_guard_check(&rec->trace->guards, id, CC_CHK_SCOPE, want);
     Py_DECREF(want);
 }
@@ -381,23 +375,23 @@ CcGo cc_rec_begin_resume(CcRec *rec, CcAct *const *acts, int n, const CcMode *mo
     for (int level = 0; level < n; level++)
         cc_vec_push(&rec->frame,
                     (CcRecFrame){.act = acts[level], .transparent = true, .kept = true, .touched = level == n - 1});
-    cc_final_begin(rec);
+    cc_finalizers_begin(rec);
     for (int level = 0; level < n; level++) {
         CcAct *act = acts[level];
         const bool innermost = level == n - 1;
-        if (level > 0) guard_scope(rec, act, level); /* the root's function is always the same */
+        if (level > 0) guard_scope(rec, act, level); /* the root's function is fixed */
         const int n_locals = act->code->n_locals;
-        const int depth = innermost ? act->depth : cc_act_waiting_depth(act);
+        const int depth = innermost ? act->depth : cc_act_depth_after_call(act);
         for (int slot = 0; slot < n_locals + depth; slot++)
-            if (cc_final_slot(act, slot)) read_slot(rec, act, level, slot, varies(ctx, level, slot));
+            if (cc_finalizers_slot(act, slot)) read_slot(rec, act, level, slot, varies(ctx, level, slot));
         act->observed = true;
     }
-    for (int generators = 0; generators < 2; generators++) /* which are of functions that slots hold */
+    for (int generators = 0; generators < 2; generators++) /* generators last: slots hold their functions */
         for (int i = 0; i < rec->own.n; i++)
             if (PyGen_CheckExact(rec->own.at[i].object) == generators)
                 adopt_owned(rec, rec->own.at[i].object, rec->own.at[i].level, rec->own.at[i].slot);
     rec->own.n = 0;
-    cc_final_adopted(rec);
+    cc_finalizers_adopted(rec);
     cc_idle_begin(rec);
     const CcAct *last = acts[n - 1];
     rec->trace->start_file = Py_NewRef(last->co->co_filename);

@@ -1,6 +1,6 @@
-/* Which one of equal numbers or strings it is. They are guarded by value, for hardly any code asks which object one is:
- * `is`, id(), and what finds a NaN, which equals nothing, by its identity. Then the guards of those reads that gave
- * the object want that object. What code objects hold, and what the trace computes, needs no guard. */
+/* Identity of equal numbers and strings. Guards check their values, because hardly any code depends on the identity:
+ * only `is`, id(), and containers that find a NaN, which equals nothing, by identity. In these cases, the guards of
+ * reads that gave the object require the same object. Constants of code objects and computed results need no guard. */
 #include "rec_int.h"
 
 bool cc_same_asked(CcRec *rec, PyObject *o) { return rec->asked.n > 0 && cc_map_find(&rec->asked, o) != NULL; }
@@ -17,7 +17,7 @@ bool cc_same_nan(PyObject *o) {
         const Py_complex v = ((PyComplexObject *)o)->cval;
         return v.real != v.real || v.imag != v.imag;
     }
-    if (strncmp(Py_TYPE(o)->tp_name, "numpy.float", 11) != 0) return false;
+    if (!cc_value_numpy(o)) return false;
     PyObject *differs = PyObject_RichCompare(o, o, Py_NE);
     const bool nan = differs != NULL && PyObject_IsTrue(differs) == 1;
     if (differs == NULL) PyErr_Clear();
@@ -33,7 +33,7 @@ static bool among(PyObject *tuple, PyObject *o) {
 
 static bool gave(const CcGuard *g, PyObject *o) { return g->check == CC_CHK_VALUE && g->want == o; }
 
-/* Keys of dicts and members of sets. */
+/* Guards the identity of the object in keys of dicts and members of sets. */
 static void guard_keys(CcGuards *gs, PyObject *o) {
     for (int i = 0; i < gs->g.n; i++) {
         CcGuard *g = &gs->g.at[i];
@@ -55,7 +55,7 @@ void cc_same_which(CcRec *rec, PyObject *o) {
 void cc_same_met(CcRec *rec, PyObject *o) {
     if (o == NULL || PyUnicode_CheckExact(o)) return;
     if (PyTuple_Check(o))
-        (void)cc_inside_guard(rec, o, 4); /* what can't be guarded is no constant, and has an identity */
+        (void)cc_inside_guard(rec, o, 4); /* an object that can't be guarded is not a constant, and has provenance */
     else if (cc_same_nan(o)) cc_value_which(rec, o);
 }
 
@@ -84,9 +84,9 @@ static void guard_other(CcRec *rec, PyObject *a, PyObject *b) {
     guard_keys(gs, a);
     for (int i = 0, n = gs->g.n; i < n; i++) {
         if (!gave(&gs->g.at[i], a)) continue;
-        cc_guard_also(gs, i, CC_CHK_OTHER, b, -1);
+        cc_guard_add_check(gs, i, CC_CHK_IS_NOT, b, -1);
         for (int k = 0; k < n; k++)
-            if (gave(&gs->g.at[k], b)) cc_guard_also(gs, CC_MAX(i, k), CC_CHK_DISTINCT, NULL, CC_MIN(i, k));
+            if (gave(&gs->g.at[k], b)) cc_guard_add_check(gs, CC_MAX(i, k), CC_CHK_DISTINCT, NULL, CC_MIN(i, k));
     }
 }
 
@@ -100,11 +100,11 @@ void cc_same_compared(CcRec *rec, PyObject *a, PyObject *b) {
     } else if (known && cc_guard_same_value(a, b)) {
         guard_other(rec, a, b);
         guard_other(rec, b, a);
-    } else if ((p == NULL) != (q == NULL) && PyUnicode_CheckExact(a) && PyUnicode_CheckExact(b)) { /* of a break */
+    } else if ((p == NULL) != (q == NULL) && PyUnicode_CheckExact(a) && PyUnicode_CheckExact(b)) { /* read by a break */
         const CcProv *given = p != NULL ? p : q;
         CcGuards *gs = &rec->trace->guards;
         if (given->origin == CC_O_SOURCE && gs->g.at[given->id].source != CC_SRC_CONST)
-            cc_guard_also(gs, given->id, CC_CHK_OTHER, p != NULL ? b : a, -1);
+            cc_guard_add_check(gs, given->id, CC_CHK_IS_NOT, p != NULL ? b : a, -1);
     }
 }
 

@@ -1,4 +1,4 @@
-/* Why a recording breaks or is given up, and sites: the instructions at which the next one is to break. */
+/* Reasons for breaking or giving up a recording, and sites: the instructions at which the next recording must break. */
 #include "rec_int.h"
 
 static const struct {
@@ -26,8 +26,8 @@ void cc_break_copy(CcBreakInfo *to, const CcBreakInfo *from) {
     if (to == from) return;
     cc_break_clear(to);
     *to = *from;
-    to->text = from->text != NULL ? strdup(from->text) : NULL;
-    to->stack = calloc((size_t)from->n_stack + 1, sizeof *to->stack);
+    to->text = from->text != NULL ? cc_mem_text(from->text) : NULL;
+    to->stack = cc_mem_get(((size_t)from->n_stack + 1) * sizeof *to->stack);
     for (int i = 0; i < from->n_stack; i++) {
         to->stack[i] = from->stack[i];
         Py_INCREF(to->stack[i].file);
@@ -54,10 +54,10 @@ void cc_site_why(CcRec *rec, const CcAct *act, CcReason reason, const char *what
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
     snprintf(text, sizeof text, reasons[reason].why, what != NULL ? what : "");
 #pragma GCC diagnostic pop
-    rec->why.text = strdup(text);
+    rec->why.text = cc_mem_text(text);
     int n = 0;
     for (const CcAct *a = act; a != NULL; a = a->prev) n++;
-    rec->why.stack = calloc((size_t)n + 1, sizeof *rec->why.stack);
+    rec->why.stack = cc_mem_get(((size_t)n + 1) * sizeof *rec->why.stack);
     rec->why.n_stack = n;
     rec->why.site = site_of(act);
     for (const CcAct *a = act; a != NULL; a = a->prev)

@@ -1,9 +1,8 @@
-/* The snapshot of a break: recipes of what the slots of all frames of the region hold, and of the exception that is being
- * handled. */
+/* The snapshot of a break: recipes for the slots of all frames of the region, and for the exception being handled. */
 #include "rec_int.h"
 
-/* Stands for an operand of a call that a frame waits in: it is only popped, but has to look like what the instruction
- * takes: f(*tuple, **dict). */
+/* A placeholder for an operand of the call that a frame is suspended in: the instruction only pops it, but requires a
+ * tuple and a dict for f(*tuple, **dict). */
 static int operand_recipe(CcRec *rec, PyObject *operand) {
     static PyObject *empty_dict;
     if (empty_dict == NULL) empty_dict = PyDict_New();
@@ -19,10 +18,10 @@ static int null_recipe(CcRec *rec) {
     return rec->trace->recipes.r.n - 1;
 }
 
-/* Recipe of a slot, or CC_SLOT_STAYS; < CC_SLOT_STAYS: rec->unbuildable. */
+/* Recipe of a slot, or CC_SLOT_STAYS; < CC_SLOT_STAYS: rec->unbuildable is set. */
 static int snapshot_slot(CcRec *rec, const CcRecFrame *f, int slot, int keep_to, bool looked, CcMap *memo) {
     PyObject *v = cc_act_get(f->act, slot);
-    if (slot >= f->act->code->n_locals || cc_final_slot(f->act, slot)) {
+    if (slot >= f->act->code->n_locals || cc_finalizers_slot(f->act, slot)) {
         const int r = v == NULL         ? null_recipe(rec)
                       : slot >= keep_to ? operand_recipe(rec, v)
                                         : cc_recipe_of(rec, v, memo);
@@ -39,15 +38,15 @@ static bool snapshot_level(CcRec *rec, const CcRecFrame *f, bool innermost, bool
     const int n_locals = act->code->n_locals, n = n_locals + act->depth;
     const int func = cc_recipe_of(rec, (PyObject *)act->func, memo);
     if (func < 0) return false;
-    const int keep_to = innermost ? n : n_locals + cc_act_waiting_depth(act);
-    CcLevel level = {.func = func,
-                     .co = (PyCodeObject *)Py_NewRef((PyObject *)act->co),
-                     .pc = act->pc,
-                     .depth = act->depth,
-                     .kept = f->kept,
-                     .touched = f->touched,
-                     .slot0 = t->slots.n,
-                     .n = n};
+    const int keep_to = innermost ? n : n_locals + cc_act_depth_after_call(act);
+    CcSnapshotFrame level = {.func = func,
+                             .co = (PyCodeObject *)Py_NewRef((PyObject *)act->co),
+                             .pc = act->pc,
+                             .depth = act->depth,
+                             .kept = f->kept,
+                             .touched = f->touched,
+                             .slot0 = t->slots.n,
+                             .n = n};
     cc_vec_push(&t->level, level);
     for (int slot = 0; slot < n; slot++) cc_vec_push(&t->slots, -1);
     for (int slot = 0; slot < n; slot++) {
@@ -58,7 +57,7 @@ static bool snapshot_level(CcRec *rec, const CcRecFrame *f, bool innermost, bool
     return true;
 }
 
-/* The exception that an `except` or `finally` is handling is the thread's state, and no slot of a frame. */
+/* The exception that an `except` or `finally` handles is stored in the thread's state, not in a frame's slot. */
 static bool snapshot_handled(CcRec *rec, CcMap *memo) {
     PyObject *handled = PyErr_GetHandledException();
     bool ok = true;

@@ -1,11 +1,11 @@
-/* State of the interpreter and of numpy that C code reads without being told of it: how many digits of an int may be text,
- * what numpy does about errors, the locale's separators. What decides whether it is read are the operands, so these are
- * looked at, and a guard asks for the state again. */
+/* State of the interpreter and of numpy that C code reads implicitly: the maximal digits of an int as text, numpy's
+ * error handling, the locale's separators. The operands decide whether an operation reads such state; if so, a guard
+ * checks it. */
 #include "rec_int.h"
 
 typedef enum State { DIGITS, NUMPY_ERRORS, LOCALE } State;
 
-/* Where a C function without arguments tells a state; numpy has moved its own. */
+/* The C functions without arguments that return each state; numpy has moved its own between versions. */
 static const struct {
     State state;
     const char *module, *function;
@@ -16,14 +16,8 @@ static const struct {
     {LOCALE, "_locale", "localeconv"},
 };
 
-static PyObject *attribute(const char *module, const char *name) {
-    PyObject *m = PyImport_ImportModule(module), *o = m != NULL ? PyObject_GetAttrString(m, name) : NULL;
-    Py_XDECREF(m);
-    if (o == NULL) PyErr_Clear();
-    return o;
-}
-
-/* A guard of its own: what is read is no value of the trace. What changes these states is a break, so one of a kind is enough. */
+/* Adds a guard whose source is not a value of the trace. Code that changes these states is a break, so one guard per
+ * state is enough. */
 static void guard(CcRec *rec, CcSource source, int parent, PyObject *key, CcCheck check, PyObject *want) {
     bool is_new;
     CcGuards *gs = &rec->trace->guards;
@@ -32,16 +26,16 @@ static void guard(CcRec *rec, CcSource source, int parent, PyObject *key, CcChec
     const CcGuard *g = &gs->g.at[id];
     if (is_new) cc_guard_check(gs, id, check, want);
     else if (g->check != check || PyObject_RichCompareBool(g->want, want, Py_EQ) != 1)
-        cc_guard_also(gs, id, check, want, -1);
+        cc_guard_add_check(gs, id, check, want, -1);
 }
 
 /* False: this interpreter, or this numpy, has no such function. */
 static bool ask(CcRec *rec, State state) {
     for (int i = 0; i < CC_COUNT(rows); i++) {
-        PyObject *f = rows[i].state == state ? attribute(rows[i].module, rows[i].function) : NULL;
+        PyObject *f = rows[i].state == state ? cc_obj_of_module(rows[i].module, rows[i].function) : NULL;
         PyObject *answer = f != NULL ? PyObject_CallNoArgs(f) : NULL;
         if (answer != NULL)
-            guard(rec, CC_SRC_ASK, -1, f, cc_value_const(answer) ? CC_CHK_VALUE : CC_CHK_EQUALSET, answer);
+            guard(rec, CC_SRC_CALL, -1, f, cc_value_const(answer) ? CC_CHK_VALUE : CC_CHK_EQUALSET, answer);
         else PyErr_Clear();
         Py_XDECREF(f);
         Py_XDECREF(answer);
@@ -50,9 +44,9 @@ static bool ask(CcRec *rec, State state) {
     return false;
 }
 
-/* numpy.set_printoptions puts another dict into a context variable, and never changes one. */
+/* numpy.set_printoptions puts a new dict into a context variable and never changes the dict. */
 static bool ask_numpy_text(CcRec *rec) {
-    PyObject *var = attribute("numpy._core.printoptions", "format_options"), *now = NULL;
+    PyObject *var = cc_obj_of_module("numpy._core.printoptions", "format_options"), *now = NULL;
     const bool known = var != NULL && PyContextVar_CheckExact(var) && PyContextVar_Get(var, NULL, &now) == 0;
     if (known && now != NULL) guard(rec, CC_SRC_CTXVAR, cc_value_const_source(rec, var), NULL, CC_CHK_IDENT, now);
     const bool ok = now != NULL;
@@ -62,18 +56,18 @@ static bool ask_numpy_text(CcRec *rec) {
     return ok;
 }
 
-/* ------------------------------------------------------------------ what operands ask for */
+/* ------------------------------------------------------------------ state that operands require */
 
 typedef struct Found {
     bool digits, numpy, locale;
 } Found;
 
-/* CPython looks at the limit beyond these many digits (sys.int_info.str_digits_check_threshold). */
+/* CPython checks the limit only beyond this number of digits (sys.int_info.str_digits_check_threshold). */
 enum { FREE_DIGITS = 640, FREE_BITS = 2100 };
 
 static bool long_int(PyObject *o) { return PyLong_Check(o) && _PyLong_NumBits(o) > FREE_BITS; }
 
-/* Numbers as the locale writes them: format(x, "n"), "{:n}".format(x), "{:{}}".format(x, "n"). */
+/* Formats that depend on the locale: format(x, "n"), "{:n}".format(x), "{:{}}".format(x, "n"). */
 static bool by_locale(PyObject *const *in, int n) {
     const bool spec = n > 1 && in[0] != NULL && !PyUnicode_Check(in[0]);
     PyObject *text = n > 0 ? in[spec] : NULL;
@@ -97,7 +91,7 @@ static bool look(void *ctx, PyObject *o, int depth) {
     return false;
 }
 
-/* text: numbers become text, or text numbers. */
+/* text: the operation converts between numbers and text. */
 static bool ask_for(CcRec *rec, const Found *found, bool text) {
     return (!found->numpy || (ask(rec, NUMPY_ERRORS) && (!text || ask_numpy_text(rec)))) &&
            (!text || !found->digits || ask(rec, DIGITS)) && (!text || !found->locale || ask(rec, LOCALE));
@@ -121,13 +115,13 @@ bool cc_state_numpy(CcRec *rec) { return ask(rec, NUMPY_ERRORS); }
 
 bool cc_state_hooks(CcRec *rec) {
     static PyObject *top;
-    PyObject *f = top == NULL ? attribute("torch._C._autograd", "_top_saved_tensors_default_hooks") : NULL;
-    PyObject *partial = f != NULL ? attribute("functools", "partial") : NULL;
+    PyObject *f = top == NULL ? cc_obj_of_module("torch._C._autograd", "_top_saved_tensors_default_hooks") : NULL;
+    PyObject *partial = f != NULL ? cc_obj_of_module("functools", "partial") : NULL;
     if (partial != NULL) top = PyObject_CallFunctionObjArgs(partial, f, Py_True, NULL);
     Py_XDECREF(partial);
     Py_XDECREF(f);
     PyObject *now = top != NULL ? PyObject_CallNoArgs(top) : NULL;
-    if (now == Py_None) guard(rec, CC_SRC_ASK, -1, top, CC_CHK_IDENT, Py_None);
+    if (now == Py_None) guard(rec, CC_SRC_CALL, -1, top, CC_CHK_IDENT, Py_None);
     PyErr_Clear();
     Py_XDECREF(now); /* None lives on */
     return now != Py_None;
@@ -135,7 +129,7 @@ bool cc_state_hooks(CcRec *rec) {
 
 /* ------------------------------------------------------------------ codecs */
 
-/* Names that C code knows itself; others are looked up among what was registered. */
+/* Names that C code handles itself; others are looked up in the registry. */
 bool cc_state_codec(PyObject *name) {
     static const char *const own[] = {"utf-8",
                                       "utf8",

@@ -1,5 +1,5 @@
-/* The end of a recording with symbols: which of them are words of the key that shapes are found by, which are numbers
- * that kernels read in each call, and whether they have to be constants after all. */
+/* The end of a recording with symbols: decides which symbols are words of the key that selects a shape, which are
+ * numbers that kernels read in each call, and whether all of them must be constants after all. */
 #include "rec_int.h"
 
 static void see_keyed(void *ctx, const CcRecipe *r) {
@@ -21,7 +21,7 @@ static bool from_symbol(const CcOperand *o, int symbol) {
     return (o->kind == CC_IN_FLOAT || o->kind == CC_IN_INT) && o->value == 1 + symbol;
 }
 
-/* Whether a node takes a symbol as nothing but numbers that kernels read in each call. */
+/* Whether a node uses a symbol only as a number that kernels read in each call. */
 static bool takes_number(CcTrace *t, const CcNode *n, int symbol) {
     const CcAction *a = &t->node.at[n->host];
     bool half = false;
@@ -51,7 +51,7 @@ static void key_node(CcTrace *t, const CcNode *n) {
     }
 }
 
-/* The operands of numbers that are no part of the key: other ones in each call. */
+/* Makes CC_IN_NUMBER operands of numbers that are not part of the key. */
 static void give_numbers(CcTrace *t) {
     for (int i = 0; i < t->symbol.n; i++)
         if (t->symbol.at[i].keyed) t->symbol.at[i].kernel = CC_SYM_NOT;
@@ -63,8 +63,8 @@ static void give_numbers(CcTrace *t) {
     }
 }
 
-/* Symbols that nodes, or what is read from nodes' results, depend on belong to the key; and so does what they are
- * computed from. */
+/* The key contains the symbols that nodes, or reads of nodes' results, depend on, and the symbols from which those are
+ * computed. */
 static void find_keyed(CcTrace *t) {
     for (int i = 0; i < t->graph->node.n; i++) key_node(t, &t->graph->node.at[i]);
     for (int i = t->step.n - 1; i >= 0; i--) {
@@ -83,7 +83,7 @@ static void find_keyed(CcTrace *t) {
     }
 }
 
-/* All symbols become constants, under guards: other sizes and numbers have recordings of their own. */
+/* Makes all symbols constants under guards: other sizes and numbers get separate recordings. */
 static void make_rigid(CcRec *rec, const char *why) {
     CcTrace *t = rec->trace;
     cc_log_add(CC_LOG_RIGID, "%s: sizes and numbers are constants: %s",
@@ -105,7 +105,7 @@ static void make_rigid(CcRec *rec, const char *why) {
     }
 }
 
-/* Whether all that nodes do can be undone: writes that autograd does not see, and CPU's random numbers. */
+/* Whether everything that nodes do can be undone: writes that autograd does not see, and random numbers on the CPU. */
 static bool undoable(const CcTrace *t) {
     for (int i = 0; i < t->graph->node.n; i++) {
         const CcNode *n = &t->graph->node.at[i];
@@ -118,7 +118,7 @@ static bool undoable(const CcTrace *t) {
     return true;
 }
 
-/* Numbers that nodes depend on stand in the key as words. */
+/* Whether the numbers that nodes depend on fit into words of the key. */
 static bool fits_key(const CcTrace *t) {
     for (int i = 0; i < t->number.n; i++) {
         int overflow = 0;
@@ -141,11 +141,11 @@ void cc_sym_finish(CcRec *rec) {
     if (!cc_trace_symbolic(t)) return;
     const char *why = rec->rigid;
     if (why == NULL && key_words(t) > CC_KEY_MAX) why = "there are too many of them";
-    if (why == NULL && t->retry && !undoable(t)) why = "a guard on one stands behind what can't be undone";
+    if (why == NULL && t->retry && !undoable(t)) why = "a guard on one follows an operation that can't be undone";
     if (why == NULL) find_keyed(t);
     if (why == NULL && !fits_key(t)) why = "an int needs more than 64 bits";
     if (why != NULL) make_rigid(rec, why);
     else give_numbers(t);
-    /* a run reads their sizes */
+    /* a run reads the sizes of these tensors */
     for (int i = 0; i < t->resized.n; i++) t->guards.g.at[t->resized.at[i]].used = true;
 }

@@ -43,7 +43,7 @@ void cc_symtext_step(const CcTrace *t, int step, CcSbuf *out) {
         add_recipe(t, t->args.at[a->args0 + i], out);
     }
     if (between == NULL && a->form != CC_F_UNARY) cc_sbuf_add(out, ")");
-    if (s->same > 0) cc_sbuf_add(out, " gives its operand back");
+    if (s->same > 0) cc_sbuf_add(out, " returns its operand");
     if (s->want == NULL) return;
     cc_sbuf_add(out, " is ");
     add_number(s->want, out);

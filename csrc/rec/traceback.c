@@ -1,7 +1,7 @@
 /* Tracebacks of exceptions that a recording raised and caught, and that are still alive when it ends. A replay raises
- * nothing, so its exceptions get a copy of what the recording saw: the same functions and lines, in frames that are
- * empty, since the real ones hold the tensors of the recorded call. Where code of the chain looks at frames, it is to
- * raise for real. */
+ * nothing, so its exceptions get a copy of the recorded traceback: the same functions and lines, with empty frames,
+ * since the real ones hold the recorded call's tensors. If code of the chain inspects frames, the raise is a break
+ * instead. */
 #include "rec_int.h"
 
 #include <frameobject.h>
@@ -11,7 +11,7 @@ enum { MAX_ENTRIES = 64 };
 static PyObject *copy_entry(PyTracebackObject *tb, PyObject *next) {
     PyCodeObject *co = PyFrame_GetCode(tb->tb_frame);
     PyObject *globals = PyObject_GetAttrString((PyObject *)tb->tb_frame, "f_globals");
-    PyObject *line = PyObject_GetAttrString((PyObject *)tb, "tb_lineno"); /* tb->tb_lineno may wait to be computed */
+    PyObject *line = PyObject_GetAttrString((PyObject *)tb, "tb_lineno"); /* tb->tb_lineno may not be computed yet */
     PyFrameObject *frame = globals != NULL && line != NULL ? PyFrame_New(PyThreadState_Get(), co, globals, NULL) : NULL;
     PyObject *copy = frame != NULL ? PyObject_CallFunction((PyObject *)&PyTraceBack_Type, "OOiO", next,
                                                            (PyObject *)frame, tb->tb_lasti, line)

@@ -1,36 +1,31 @@
-/* Frames that arrive while a recording runs and that none of its code has called: what the interpreter runs in the middle of
- * anything. They are no part of the recording, with all that they call.
+/* Frames that are entered during a recording although recorded code has not called them: code that the interpreter can
+ * run at any point. They, and everything they call, are not recorded.
  *
- *   callbacks of the collector, of signals; warnings that C code gives
- *   __del__, callbacks of weak references, the ends of generators      of what the recording has not made; else they
- *                                                                      belong to the code that let go of it
- *   anything else that C code calls while the collector is at work     may be its (C code that is finalised, a coroutine) or
- *                                                                      that of another thread: nobody can tell */
-#include "rec_int.h"
+ *   callbacks of the collector and of signals; warnings from C code
+ *   __del__, weak-reference callbacks, the ends of generators      if the recording did not make the object; otherwise
+ *                                                                  they belong to the code that dropped it
+ *   any other frame that C code calls while the collector runs     unknown: the collector's (a C finaliser, a coroutine)
+ *                                                                  or another thread's: the recording gives up */
+#include "rec_events.h"
 
-/* 3.13: a module that lacks an attribute asks its __spec__ for what the error says (_Py_module_getattro_impl), also
- * where the module's class has a __getattr__, so that there is no error. */
+/* 3.13: a module that lacks an attribute reads its __spec__ for the error's text (_Py_module_getattro_impl), even if
+ * its class has a __getattr__ and the error is discarded. */
 static bool words_error(const CcAct *act, const CcEvent *ev) {
     if (ev == NULL || !cc_text_is(act->co->co_qualname, "ModuleSpec.has_location")) return false;
     for (int i = 0; i < ev->n; i++)
-        if (ev->in[i] == cc_act_get(act, 0)) return false; /* the user's code asks it */
+        if (ev->in[i] == cc_act_get(act, 0)) return false; /* the user's code reads it */
     return true;
 }
 
 static bool collector_calls(const CcAct *act) {
-    static PyObject *callbacks; /* the list gc.callbacks, which stays the same object */
-    if (callbacks == NULL) {
-        PyObject *gc = PyImport_ImportModule("gc");
-        callbacks = gc != NULL ? PyObject_GetAttrString(gc, "callbacks") : NULL;
-        Py_XDECREF(gc);
-        PyErr_Clear();
-    }
+    static PyObject *callbacks; /* the list gc.callbacks, always the same object */
+    if (callbacks == NULL) callbacks = cc_obj_of_module("gc", "callbacks");
     for (Py_ssize_t i = 0; callbacks != NULL && PyList_Check(callbacks) && i < PyList_GET_SIZE(callbacks); i++)
         if (cc_call_function(PyList_GET_ITEM(callbacks, i)) == act->func) return true;
     return false;
 }
 
-/* What a function was given last, by position. */
+/* The function's last positional argument. */
 static PyObject *last_given(const CcAct *act) {
     const PyCodeObject *co = act->co;
     const int at = co->co_argcount + co->co_kwonlyargcount;
@@ -42,11 +37,12 @@ static PyObject *last_given(const CcAct *act) {
     return i >= 0 ? cc_act_get(act, i) : NULL;
 }
 
-/* Of a frame that C code has called: the object whose end it is, or the weak reference to one that has gone; NULL: neither.
- * A generator that is closed by name is held by who does it, and one that is finalised by nobody or, being garbage, is marked. */
+/* For a frame called by C code: the object whose end runs it, or the weak reference whose callback it is; NULL:
+ * neither. A caller of close() holds a reference to the generator; a generator being finalised has none, or is marked
+ * because it is garbage. */
 static PyObject *ends(const CcAct *act) {
     static PyObject *del;
-    if (del == NULL) del = cc_obj_name("__del__");
+    if (del == NULL) del = cc_obj_intern("__del__");
     if (act->generator) {
         PyObject *generator = act->thrown ? cc_act_generator(act) : NULL;
         if (generator == NULL || !(Py_REFCNT(generator) == 1 || PyObject_GC_IsFinalized(generator))) return NULL;
@@ -65,9 +61,9 @@ CcGo cc_uncalled_enter(CcRec *rec, CcAct *act) {
     if (cc_rec_calls(ev, act)) return CC_OK;
     PyObject *ending = act->started || act->thrown ? ends(act) : NULL;
     if (ending != NULL && PyWeakref_Check(ending) && cc_value_origin(rec, ending) == CC_O_SOURCE)
-        return cc_rec_poison(rec, act, CC_R_WEAK,
-                             NULL); /* its callback, or map() hands it on: the call will be a break */
-    if (ending != NULL) return cc_final_ends(rec, ending) ? CC_OK : CC_PASS_ALL;
+        /* a callback, or map() passes the reference on, whose call will be a break */
+        return cc_rec_poison(rec, act, CC_R_WEAK, NULL);
+    if (ending != NULL) return cc_finalizers_ends(rec, ending) ? CC_OK : CC_PASS_ALL;
     if (act->started && !act->generator) {
         const bool by_c = ev != NULL && ev->n > 0 && cc_call_function(ev->in[0]) == NULL;
         if (collector_calls(act) || (by_c && cc_rec_in_module(act, "warnings")) || words_error(act, ev) ||
@@ -75,6 +71,6 @@ CcGo cc_uncalled_enter(CcRec *rec, CcAct *act) {
             return CC_PASS_ALL;
     }
     if (rec->frame.n == 0 || !cc_act_collecting(act)) return CC_OK;
-    cc_site_why(rec, act, CC_R_FINALISED, NULL); /* no place is to blame */
+    cc_site_why(rec, act, CC_R_FINALISED, NULL); /* no instruction is at fault */
     return cc_rec_give_up(rec);
 }

@@ -1,16 +1,15 @@
-/* Writes to tensors that need not end what a failing replay can do again (segment.c): from the segment's begin on, in
- * eager.
+/* Writes to tensors after which a failing replay can still run the segment again eagerly from its start (segment.c).
  *
- *   local     only memory that the graph itself made:        a second run makes it anew
- *   saved     a small tensor from outside (a counter):        its bytes are put back
- *   repeats   what overwrites without having been read:       a second run writes the same again (the rows of a static cache)
+ *   local     writes only memory that the graph allocated        a second run allocates it again
+ *   saved     writes a small tensor from outside (a counter)     its bytes are restored
+ *   repeats   overwrites data that nothing has read              a second run writes the same (rows of a static cache)
  *
- * The last two only where autograd does not see the write. */
+ * The last two apply only if autograd does not see the write. */
 #include "rec_int.h"
 
 enum { SAVED_BYTES = 256, CPU = 1 };
 
-/* First and last byte of a tensor's memory (an empty tensor: none). False: it can't be told. */
+/* First and last byte of a tensor's memory (an empty tensor: none). False: unknown. */
 static bool memory_of(PyObject *o, uintptr_t *from, uintptr_t *to) {
     CcTensor t;
     cc_tens_read(o, false, &t);
@@ -31,25 +30,25 @@ static bool memory_of(PyObject *o, uintptr_t *from, uintptr_t *to) {
     return true;
 }
 
-/* Whether a node writes its first operand and nothing else: add_, and not batch_norm or out=; nor requires_grad_, which
- * writes no memory that could be put back. */
+/* Whether a node writes only to its first operand: add_, but not batch_norm or out=; nor requires_grad_, which writes
+ * no data that could be restored. */
 static bool writes_first(const CcCallSpec *spec) {
     if (spec->name != NULL && strstr(spec->name, "requires_grad") != NULL) return false;
     if (spec->flags != CC_N_WRITES || spec->n == 0 || !cc_tens_plain(spec->in[0])) return false;
     if (spec->form != CC_F_CALL) return true;
     const size_t len = spec->name != NULL ? strlen(spec->name) : 0;
-    const Py_ssize_t named = spec->kwnames != NULL ? PyTuple_GET_SIZE(spec->kwnames) : 0;
+    const int named = cc_obj_count(spec->kwnames);
     return len >= 2 && spec->name[len - 1] == '_' && spec->name[len - 2] != '_' && spec->n > named;
 }
 
-/* Whether a tensor from outside, other than `but`, lies in this memory; with `read` only those that the graph has read
+/* Whether a tensor from outside, other than `but`, overlaps this memory; `read`: only tensors that the graph has read
  * count. */
 static bool shared(CcRec *rec, PyObject *but, uintptr_t from, uintptr_t to, bool read) {
     uintptr_t low, high;
     for (int i = 0; i < rec->prov.n; i++) {
         const CcProv *q = &rec->prov.at[i];
         if (q->object == NULL || q->weak != NULL || q->object == but || q->origin != CC_O_SOURCE ||
-            !cc_tens_any(q->object))
+            !cc_tens_is(q->object))
             continue;
         if (read && cc_map_find(&rec->input_of, (const void *)(intptr_t)(q->id + 1)) == NULL) continue;
         if (!memory_of(q->object, &low, &high) || (low <= to && from <= high)) return true;
@@ -65,11 +64,11 @@ static bool overwrites(const CcCallSpec *spec) {
     return false;
 }
 
-/* Bytes can be put back; what autograd has noted of the write cannot, and would be noted twice. */
+/* Bytes can be restored, but autograd's record of the write can't: a second run would record it twice. */
 static bool autograd_sees(const CcCallSpec *spec) {
     bool sees = false;
     for (int i = 0; cc_mode_grad_now() && i < spec->n; i++)
-        sees = sees || (cc_tens_any(spec->in[i]) && cc_tens_requires_grad(spec->in[i]));
+        sees = sees || (cc_tens_is(spec->in[i]) && cc_tens_requires_grad(spec->in[i]));
     return sees;
 }
 

@@ -3,89 +3,51 @@
  *              cc_value_read                 node result            built in the trace
  *   outside ------------------> SOURCE      ------------> VALUE    ------------------> FRESH
  *
- * Constants (numbers, strings, dtypes) need no entry: they were guarded where they were read. The map holds its
- * objects, so that an address means one object; tensors made by nodes are held weakly, so that a first call peaks at
- * eager's memory. */
+ * Constants (numbers, strings, dtypes) need no entry: guards covered them where they were read. The map holds strong
+ * references, so that an address identifies an object; tensors made by nodes are held weakly, so that a first call
+ * needs no more memory than eager. */
 #include "rec_int.h"
 
-static PyObject *enum_meta;
-static PyTypeObject *union_type; /* of int | None */
-/* typing._Final: what typing's own objects derive from (Optional, List[int], a TypeVar) */
-static PyTypeObject *form_base;
-
-int cc_value_init(void) {
-    PyObject *m = PyImport_ImportModule("enum");
-    enum_meta = m != NULL ? PyObject_GetAttrString(m, "EnumMeta") : NULL;
-    Py_XDECREF(m);
-    PyObject *either = PyNumber_Or((PyObject *)&PyLong_Type, (PyObject *)&PyUnicode_Type);
-    union_type = either != NULL ? Py_TYPE(either) : NULL;
-    Py_XDECREF(either);
-    PyObject *typing = PyImport_ImportModule("typing");
-    form_base = typing != NULL ? (PyTypeObject *)PyObject_GetAttrString(typing, "_Final") : NULL;
-    Py_XDECREF(typing);
-    /* a private name: without it each use of such an object is as of any other */
-    if (form_base == NULL) PyErr_Clear();
-    return enum_meta != NULL && union_type != NULL ? 0 : -1;
+static bool annotation_type(const PyTypeObject *t) {
+    return t == cc_known_type(CC_KNOWN_UNION) || t == &Py_GenericAliasType;
 }
-
-static bool annotation_type(const PyTypeObject *t) { return t == union_type || t == &Py_GenericAliasType; }
 
 bool cc_value_annotation(PyObject *o) { return annotation_type(Py_TYPE(o)); }
 
-/* an enumeration of torch's: SDPBackend */
+/* an enum of torch: SDPBackend */
 static bool pybind_enum(PyTypeObject *t) {
     static PyObject *entries;
-    if (entries == NULL) entries = cc_obj_name("__entries");
-    return strcmp(Py_TYPE(t)->tp_name, "pybind11_type") == 0 && cc_type_lookup(t, entries) != NULL;
+    if (entries == NULL) entries = cc_obj_intern("__entries");
+    return cc_known_is((PyObject *)t, CC_KNOWN_PYBIND_TYPE) && cc_type_lookup(t, entries) != NULL;
 }
 
-/* What numpy's functions give for numbers. */
-static bool numpy_number(const PyTypeObject *t) {
-    static const char *const names[] = {"numpy.float64", "numpy.float32", "numpy.float16", "numpy.int64",
-                                        "numpy.int32",   "numpy.int16",   "numpy.int8",    "numpy.uint8",
-                                        "numpy.bool",    "numpy.bool_"};
-    if (t->tp_flags & Py_TPFLAGS_HEAPTYPE) return false;
-    for (int i = 0; i < CC_COUNT(names); i++)
-        if (strcmp(t->tp_name, names[i]) == 0) return true;
-    return false;
+static bool typing_form(PyTypeObject *t) {
+    PyTypeObject *base = cc_known_type(CC_KNOWN_TYPING_FORM);
+    return base != NULL && PyType_IsSubtype(t, base);
 }
 
-/* Tuples have an identity, and may hold what is no constant. */
+/* Not tuples: they have an identity and may hold objects that are not constant. */
 static bool constant_type(const PyTypeObject *t) {
     return t == Py_TYPE(Py_None) || t == &PyBool_Type || t == &PyLong_Type || t == &PyFloat_Type ||
            t == &PyUnicode_Type || t == &PyBytes_Type || t == &PyComplex_Type || t == &PyEllipsis_Type ||
            t == Py_TYPE(Py_NotImplemented) || t == &PyRange_Type || t == cc_tens_size_type() ||
-           cc_tens_constant_type(t) || numpy_number(t);
+           cc_tens_constant_type(t) || cc_known_number(t);
 }
 
-/* Members of enumerations live as long as their class, whose metaclass is asked each time: it may become another. */
+/* Members of enums live as long as their class. Checks the metaclass each time, because __class__ can be assigned. */
 static bool identity_type(PyTypeObject *t) {
     return PyType_FastSubclass(t, Py_TPFLAGS_TYPE_SUBCLASS) || PyType_IsSubtype(t, &PyModule_Type) ||
            t == &PyFunction_Type || t == &PyMethodDescr_Type || t == &PyWrapperDescr_Type || t == &PyGetSetDescr_Type ||
            t == &PyMemberDescr_Type || t == &PyCode_Type || t == &PyProperty_Type || t == &PyClassMethod_Type ||
            t == &PyStaticMethod_Type || t == &PyClassMethodDescr_Type || t == &PyContextVar_Type ||
-           annotation_type(t) || cc_cache_type(t) || (form_base != NULL && PyType_IsSubtype(t, form_base)) ||
-           pybind_enum(t);
+           annotation_type(t) || cc_cache_type(t) || typing_form(t) || pybind_enum(t);
 }
 
-enum {
-    CONSTANT = 1,
-    IDENTITY = 2,
-    BUILTIN = 4,
-    NUMPY = 8,
-    DEQUE = 16,
-    DEFAULTDICT = 32,
-    KEYS = 64,
-    VALUES = 128,
-    ITEMS = 256
-};
+enum { CONSTANT = 1, IDENTITY = 2, BUILTIN = 4, NUMPY = 8, KEYS = 16, VALUES = 32, ITEMS = 64 };
 
 static unsigned ask(PyTypeObject *t) {
-    const bool c_made = !cc_python_class(t);
     return (constant_type(t) ? CONSTANT : 0) | (identity_type(t) ? IDENTITY : 0) |
-           (PyType_IsSubtype(t, &PyCFunction_Type) ? BUILTIN : 0) | (numpy_number(t) ? NUMPY : 0) |
-           (c_made && strcmp(t->tp_name, "collections.deque") == 0 ? DEQUE : 0) |
-           (c_made && strcmp(t->tp_name, "collections.defaultdict") == 0 ? DEFAULTDICT : 0) |
+           (PyType_IsSubtype(t, &PyCFunction_Type) ? BUILTIN : 0) | (cc_known_number(t) ? NUMPY : 0) |
            (PyType_IsSubtype(t, &PyDictKeys_Type) ? KEYS : 0) | (PyType_IsSubtype(t, &PyDictValues_Type) ? VALUES : 0) |
            (PyType_IsSubtype(t, &PyDictItems_Type) ? ITEMS : 0);
 }
@@ -107,15 +69,11 @@ bool cc_value_wraps(PyObject *o) {
 
 bool cc_value_ident(PyObject *o) {
     const unsigned facts = facts_of(o);
-    if (facts & IDENTITY || (PyObject *)Py_TYPE(Py_TYPE(o)) == enum_meta) return true;
+    if (facts & IDENTITY || cc_known_is((PyObject *)Py_TYPE(o), CC_KNOWN_ENUM_META)) return true;
     if (!(facts & BUILTIN)) return false;
     PyObject *self = PyCFunction_GET_SELF(o);
     return self == NULL || PyModule_Check(self) || PyType_Check(self);
 }
-
-bool cc_value_deque(PyObject *o) { return facts_of(o) & DEQUE; }
-
-bool cc_value_defaultdict(PyObject *o) { return facts_of(o) & DEFAULTDICT; }
 
 const PyTypeObject *cc_value_view(PyObject *o) {
     const unsigned facts = facts_of(o);
@@ -125,9 +83,8 @@ const PyTypeObject *cc_value_view(PyObject *o) {
                             : NULL;
 }
 
-const PyTypeObject *cc_value_base(PyObject *o) {
-    const PyTypeObject *t = Py_TYPE(o);
-    while (cc_python_class(t) && t->tp_base != NULL) t = t->tp_base;
+PyTypeObject *cc_value_base(PyTypeObject *t) {
+    while (cc_python_class(t)) t = t->tp_base;
     return t;
 }
 
@@ -167,7 +124,7 @@ CcProv *cc_value_find(CcRec *rec, PyObject *o) {
     }
     if (f->place == 0) return NULL;
     CcProv *p = &rec->prov.at[f->place - 1];
-    if (p->weak != NULL && cc_weak_target(p->weak) != o) { /* the tensor died, its address lives on */
+    if (p->weak != NULL && cc_weak_target(p->weak) != o) { /* the tensor was freed, and its address was reused */
         cc_value_drop(rec, p);
         return NULL;
     }
@@ -201,12 +158,13 @@ CcDirty cc_value_dirty(CcRec *rec, PyObject *o) {
 void cc_value_will_write(CcRec *rec, PyObject *o) {
     const CcProv *p = cc_value_find(rec, o);
     if (p == NULL || p->origin != CC_O_SOURCE || p->dirty != CC_DIRTY_NO) return;
-    if (cc_value_tracked(o) && cc_final_holds(rec, o)) return; /* the copy would keep alive what the write lets go of */
-    PyObject *copy = PyList_CheckExact(o)                              ? PyList_GetSlice(o, 0, PyList_GET_SIZE(o))
-                     : PyDict_CheckExact(o) || cc_value_defaultdict(o) ? PyDict_Copy(o)
-                     : PySet_CheckExact(o)                             ? cc_guard_layout(o)
-                     : cc_value_deque(o)                               ? PySequence_List(o)
-                                                                       : NULL;
+    if (cc_value_tracked(o) && cc_finalizers_in_container(rec, o))
+        return; /* a copy would keep objects alive that the write drops */
+    PyObject *copy = PyList_CheckExact(o) ? PyList_GetSlice(o, 0, PyList_GET_SIZE(o))
+                     : PyDict_CheckExact(o) || cc_known_is(o, CC_KNOWN_DEFAULTDICT) ? PyDict_Copy(o)
+                     : PySet_CheckExact(o)                                          ? cc_guard_layout(o)
+                     : cc_known_is(o, CC_KNOWN_DEQUE)                               ? PySequence_List(o)
+                                                                                    : NULL;
     if (copy == NULL) {
         PyErr_Clear();
         return;
@@ -221,8 +179,8 @@ void cc_value_will_write(CcRec *rec, PyObject *o) {
 }
 
 bool cc_value_tracked(PyObject *o) {
-    return PyList_CheckExact(o) || PyDict_CheckExact(o) || cc_value_defaultdict(o) || PySet_CheckExact(o) ||
-           cc_value_deque(o);
+    return PyList_CheckExact(o) || PyDict_CheckExact(o) || cc_known_is(o, CC_KNOWN_DEFAULTDICT) ||
+           PySet_CheckExact(o) || cc_known_is(o, CC_KNOWN_DEQUE);
 }
 
 void cc_value_wrote(CcRec *rec, PyObject *o, CcDirty how) {
@@ -235,15 +193,15 @@ CcProv *cc_value_set(CcRec *rec, PyObject *o, CcOrigin origin, int id) {
     const bool was_loose = p != NULL && cc_value_loose(p);
     if (p == NULL) {
         PyObject *weak = NULL;
-        /* What has a finaliser (a generator, a class with __del__) must be finalised where eager does it. */
-        const bool finalised = origin == CC_O_FRESH && cc_final_has(o);
-        if (finalised || (origin == CC_O_SOURCE && cc_final_has(o)) ||
-            (origin == CC_O_VALUE && cc_tens_any(o) && !rec->keep_tensors)) {
+        /* An object with a finaliser (a generator, a class with __del__) must be finalised where eager does it. */
+        const bool finalised = origin == CC_O_FRESH && cc_finalizers_has(o);
+        if (finalised || (origin == CC_O_SOURCE && cc_finalizers_has(o)) ||
+            (origin == CC_O_VALUE && cc_tens_is(o) && !rec->keep_tensors)) {
             weak = PyWeakref_NewRef(o, NULL);
             if (weak == NULL) PyErr_Clear();
         }
         if (weak == NULL) Py_INCREF(o);
-        /* so that cc_final_left() finds it */
+        /* so that cc_finalizers_unbuildable() finds it */
         if (weak == NULL && finalised) cc_vec_push(&rec->keep, Py_NewRef(o));
         cc_vec_push(&rec->prov, (CcProv){.object = o, .weak = weak, .finalised = PyObject_GC_IsFinalized(o)});
         p = &cc_vec_last(&rec->prov);
@@ -286,7 +244,7 @@ int cc_value_const_source(CcRec *rec, PyObject *o) {
     if (p != NULL && p->origin == CC_O_SOURCE) return p->id;
     bool is_new;
     const int id = cc_guard_source(&rec->trace->guards, CC_SRC_CONST, -1, o, 0, 0, &is_new);
-    if (is_new && cc_python_class(Py_TYPE(o))) /* it stays the same object, and may be of another class */
+    if (is_new && cc_python_class(Py_TYPE(o))) /* the same object may get another class */
         cc_guard_check(&rec->trace->guards, id, CC_CHK_TYPE, (PyObject *)Py_TYPE(o));
     if (p == NULL) cc_value_set(rec, o, CC_O_SOURCE, id);
     return id;
@@ -298,7 +256,7 @@ int cc_value_source(CcRec *rec, PyObject *o) {
     return cc_value_ident(o) ? cc_value_const_source(rec, o) : -1;
 }
 
-/* Sets the check of a new source by what it gave. */
+/* Sets a new source's check according to the object it gave. */
 static void learn(CcRec *rec, int id, PyObject *v) {
     CcGuards *gs = &rec->trace->guards;
     if (v == NULL) {
@@ -308,14 +266,14 @@ static void learn(CcRec *rec, int id, PyObject *v) {
     CcProv *p = cc_value_find(rec, v);
     if (p != NULL &&
         (p->origin == CC_O_FRESH || p->origin == CC_O_VALUE || p->origin == CC_O_EFFECT || p->origin == CC_O_SYMBOL)) {
-        rec->unseen = true; /* C code put it there: whether it does so again no guard can tell */
+        rec->unseen = true; /* C code stored it there, and no guard can tell whether it will do so again */
         return;
     }
     if (p != NULL && p->origin == CC_O_SOURCE && gs->g.at[p->id].source != CC_SRC_CONST) {
         if (p->id != id) cc_guard_alias(gs, id, CC_CHK_ALIAS, p->id);
         return;
     }
-    if (p != NULL && p->origin == CC_O_SOURCE && id != p->id) { /* a constant of the trace, reached in a second way */
+    if (p != NULL && p->origin == CC_O_SOURCE && id != p->id) { /* another path to a constant of the trace */
         cc_guard_check(gs, id, CC_CHK_IDENT, v);
         return;
     }
@@ -331,8 +289,8 @@ static void learn(CcRec *rec, int id, PyObject *v) {
     }
     if (cc_tens_plain(v)) {
         CcTensor t;
-        cc_tens_read_as(v, true, cc_mode_inference(&rec->mode), &t); /* as the guard will read it */
-        if (!cc_tens_matchable(&t.type)) { /* no guard can tell it: using it is a break, handing it on is not */
+        cc_tens_read_as(v, true, cc_mode_inference(&rec->mode), &t); /* as the guard reads it */
+        if (!cc_tens_matchable(&t.type)) { /* no guard can describe it: using it is a break, passing it on is not */
             const int64_t *same = cc_map_find(&rec->handed, v);
             if (same != NULL) {
                 cc_guard_alias(gs, id, CC_CHK_ALIAS, (int)*same);
@@ -348,22 +306,22 @@ static void learn(CcRec *rec, int id, PyObject *v) {
         if (dims != 0) cc_sym_resized(rec, id, v);
     } else {
         cc_guard_check(gs, id, CC_CHK_TYPE, (PyObject *)Py_TYPE(v));
-        PyObject *held = cc_value_held(v); /* C code reads it without a word */
-        if (held != NULL) cc_guard_also(gs, id, CC_CHK_HOLDS, held, -1);
+        PyObject *held = cc_value_held(v); /* C code reads it unseen */
+        if (held != NULL) cc_guard_add_check(gs, id, CC_CHK_HOLDS, held, -1);
         Py_XDECREF(held);
     }
     if (p == NULL) cc_value_set(rec, v, CC_O_SOURCE, id);
 }
 
-/* Reading it gives a new reference. */
+/* Reading this source gives a new reference. */
 static bool owned(CcSource source) {
-    return source == CC_SRC_MEMBER || source == CC_SRC_AT || source == CC_SRC_ASK || source == CC_SRC_CTXVAR ||
+    return source == CC_SRC_MEMBER || source == CC_SRC_AT || source == CC_SRC_CALL || source == CC_SRC_CTXVAR ||
            source == CC_SRC_REDUCE;
 }
 
 int cc_value_read(CcRec *rec, CcSource source, int parent, PyObject *key, int level, int index, PyObject *v) {
     bool is_new;
-    const int asked = rec->trace->guards.asked;
+    const int asked = rec->trace->guards.state_reads;
     const int id = cc_guard_source(&rec->trace->guards, source, parent, key, level, index, &is_new);
     if (source == CC_SRC_KEY) cc_same_met(rec, key);
     cc_kernel_read(rec, asked, source, v);
@@ -376,29 +334,34 @@ int cc_value_read(CcRec *rec, CcSource source, int parent, PyObject *key, int le
     return id;
 }
 
+int cc_value_read_member(CcRec *rec, int parent, PyTypeObject *type, const char *name, PyObject *v) {
+    PyObject *s = cc_obj_intern(name);
+    const int id = cc_value_read(rec, CC_SRC_MEMBER, parent, cc_type_lookup(type, s), 0, 0, v);
+    Py_DECREF(s);
+    return id;
+}
+
 bool cc_value_by_tensor(CcRec *rec, PyObject *dict, PyObject *key) {
     if (!cc_tens_plain(key) || !PyDict_Check(dict) || cc_python_class(Py_TYPE(dict))) return false;
     return cc_value_source(rec, key) >= 0 && cc_value_source(rec, dict) >= 0 && !cc_value_dirty(rec, dict);
 }
 
 int cc_value_read_key(CcRec *rec, int parent, PyObject *key, PyObject *v) {
-    return cc_tens_any(key) ? cc_value_read(rec, CC_SRC_BY, parent, NULL, 0, cc_value_source(rec, key), v)
-                            : cc_value_read(rec, CC_SRC_KEY, parent, key, 0, 0, v);
+    return cc_tens_is(key) ? cc_value_read(rec, CC_SRC_TENSOR_KEY, parent, NULL, 0, cc_value_source(rec, key), v)
+                           : cc_value_read(rec, CC_SRC_KEY, parent, key, 0, 0, v);
 }
 
-PyObject *cc_value_ask(CcRec *rec, PyObject *function) {
+PyObject *cc_value_guard_call(CcRec *rec, PyObject *function) {
     PyObject *answer = PyObject_CallNoArgs(function);
-    if (answer != NULL) cc_value_read(rec, CC_SRC_ASK, -1, function, 0, 0, answer);
+    if (answer != NULL) cc_value_read(rec, CC_SRC_CALL, -1, function, 0, 0, answer);
     else PyErr_Clear();
     return answer;
 }
 
-void cc_value_ask_module(CcRec *rec, const char *module, const char *function) {
-    PyObject *m = PyImport_ImportModule(module), *f = m != NULL ? PyObject_GetAttrString(m, function) : NULL;
-    if (f != NULL) Py_XDECREF(cc_value_ask(rec, f));
-    else PyErr_Clear();
+void cc_value_guard_module_call(CcRec *rec, const char *module, const char *function) {
+    PyObject *f = cc_obj_of_module(module, function);
+    if (f != NULL) Py_XDECREF(cc_value_guard_call(rec, f));
     Py_XDECREF(f);
-    Py_XDECREF(m);
 }
 
 void cc_value_which(CcRec *rec, PyObject *o) {
@@ -414,22 +377,22 @@ void cc_value_which(CcRec *rec, PyObject *o) {
     }
     const void *told = (const void *)(((uintptr_t)p->id << 32 | (uintptr_t)p->id) + 1);
     PyObject *address;
-    CC_SURE(address, PyLong_FromVoidPtr(o));
-    if (cc_map_find(&rec->distinct, told) == NULL) cc_guard_also(gs, p->id, CC_CHK_ADDRESS, address, -1);
+    CC_RETRY_ALLOC(address, PyLong_FromVoidPtr(o));
+    if (cc_map_find(&rec->distinct, told) == NULL) cc_guard_add_check(gs, p->id, CC_CHK_ADDRESS, address, -1);
     cc_map_put(&rec->distinct, told, 1);
     Py_DECREF(address);
 }
 
 void cc_value_function_written(CcRec *rec) {
     for (int i = 0; i < rec->prov.n; i++) {
-        PyObject *o = rec->prov.at[i].weak == NULL ? rec->prov.at[i].object : NULL; /* a weak one may be gone */
+        PyObject *o = rec->prov.at[i].weak == NULL ? rec->prov.at[i].object : NULL; /* a weak one may be dead */
         if (o != NULL && PyFunction_Check(o)) cc_value_which(rec, o);
     }
-    rec->no_more = true;
+    rec->functions_written = true;
 }
 
 static void guard_apart(CcRec *rec, int i, int j) {
-    cc_guard_also(&rec->trace->guards, CC_MAX(i, j), CC_CHK_DISTINCT, NULL, CC_MIN(i, j));
+    cc_guard_add_check(&rec->trace->guards, CC_MAX(i, j), CC_CHK_DISTINCT, NULL, CC_MIN(i, j));
 }
 
 void cc_value_distinct(CcRec *rec, PyObject *a, PyObject *b) {
@@ -459,29 +422,30 @@ void cc_value_copied(CcRec *rec, PyObject *o) {
 void cc_value_written(CcRec *rec, CcSource source, int parent, PyObject *key, bool deleted) {
     bool is_new;
     const int id = cc_guard_source(&rec->trace->guards, source, parent, key, 0, 0, &is_new);
-    /* Not read before it is written: any value, present or not, will do; what is deleted has to be there. */
+    /* Not read before it is written: any value will do, present or absent; a deleted one must be present. */
     if (is_new) {
         cc_guard_check(&rec->trace->guards, id, deleted ? CC_CHK_NONE : CC_CHK_ANY, NULL);
         rec->trace->guards.g.at[id].owned = owned(source);
     }
-    cc_final_written(rec, id);
+    cc_finalizers_written(rec, id);
     cc_sym_written(rec, id);
 }
 
 /* ------------------------------------------------------------------ membership */
 
-/* named_modules() and its kind keep sets of all that a model has. Each pair of one type is a guard. */
+/* named_modules() and its kin keep sets of all modules or parameters of a model. Each pair of the same type is a
+ * guard. */
 enum { MAX_MEMBERS = 1024, MAX_PAIRS = 1 << 15 };
 
 static bool by_identity(PyObject *o) {
-    return cc_tens_any(o) || (!cc_value_ident(o) && cc_value_compares_as(o, &PyBaseObject_Type));
+    return cc_tens_is(o) || (!cc_value_ident(o) && cc_value_compares_as(o, &PyBaseObject_Type));
 }
 
 static bool distinct(CcRec *rec, PyObject *a, PyObject *b) {
     if (a == b || Py_TYPE(a) != Py_TYPE(b)) return true;
     const CcProv *p = cc_value_find(rec, a), *q = cc_value_find(rec, b);
     if (p == NULL || q == NULL) return false;
-    /* what nodes make is nobody else's */
+    /* results of nodes are new objects */
     if (p->origin != CC_O_SOURCE || q->origin != CC_O_SOURCE) return true;
     const int low = CC_MIN(p->id, q->id), high = CC_MAX(p->id, q->id);
     CcGuards *gs = &rec->trace->guards;
@@ -490,11 +454,11 @@ static bool distinct(CcRec *rec, PyObject *a, PyObject *b) {
     if (g->type != NULL && h->type != NULL && !g->dynamic && !h->dynamic && g->type->ndim >= 0 && h->type->ndim >= 0 &&
         (g->type->ndim != h->type->ndim ||
          memcmp(g->type->size, h->type->size, sizeof *g->type->size * (size_t)g->type->ndim) != 0))
-        return true; /* their guards tell them apart */
+        return true; /* their guards distinguish them */
     const void *pair = (const void *)(((uintptr_t)low << 32 | (uintptr_t)high) + 1);
     if (cc_map_find(&rec->distinct, pair) != NULL) return true;
     cc_map_put(&rec->distinct, pair, 1);
-    cc_guard_also(gs, high, CC_CHK_DISTINCT, NULL, low);
+    cc_guard_add_check(gs, high, CC_CHK_DISTINCT, NULL, low);
     return true;
 }
 
@@ -526,8 +490,16 @@ void cc_value_pairs(CcRec *rec, PyObject *container, PyObject *iterable) {
             cc_value_fresh(rec, PySequence_Fast_GET_ITEM(container, i));
 }
 
+bool cc_value_plain(PyObject *o, int depth) {
+    if (cc_tens_is(o)) return cc_tens_plain(o);
+    if (depth > 0 && (PyTuple_Check(o) || PyList_Check(o)))
+        for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++)
+            if (!cc_value_plain(PySequence_Fast_GET_ITEM(o, i), depth - 1)) return false;
+    return true;
+}
+
 bool cc_value_has_tensor(PyObject *o, int depth) {
-    if (cc_tens_any(o)) return true;
+    if (cc_tens_is(o)) return true;
     if (depth == 0) return false;
     if (PyTuple_Check(o) || PyList_Check(o)) {
         for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++)
@@ -539,12 +511,12 @@ bool cc_value_has_tensor(PyObject *o, int depth) {
             if (cc_value_has_tensor(value, depth - 1)) return true;
     } else if (PySlice_Check(o)) {
         const PySliceObject *s = (PySliceObject *)o;
-        return cc_tens_any(s->start) || cc_tens_any(s->stop) || cc_tens_any(s->step);
+        return cc_tens_is(s->start) || cc_tens_is(s->stop) || cc_tens_is(s->step);
     }
     return false;
 }
 
-/* ------------------------------------------------------------------ numbers that were read from tensors */
+/* ------------------------------------------------------------------ numbers read from tensors */
 
 bool cc_value_symbolic(CcRec *rec, PyObject *o) {
     if (!PyFloat_CheckExact(o) && !PyUnicode_CheckExact(o)) return false;

@@ -1,5 +1,5 @@
-/* attn: attention nodes of the graph as calls of the fused kernel (dev/flash.c): F.scaled_dot_product_attention, and
- * what pass/attend.c found written out, with dropout that does nothing. Operands are read through their strides. */
+/* attn: runs attention nodes with the fused kernel (dev/flash.c): F.scaled_dot_product_attention, and spelled-out
+ * attention that pass/attend.c found, including dropout in eval mode. Reads operands through their strides. */
 #include <math.h>
 
 #include "run_int.h"
@@ -32,8 +32,8 @@ static bool insert_dim(CcType *t, int at, int64_t size, int64_t stride) {
     return true;
 }
 
-/* Heads that share keys and values: [.., heads, x, y] becomes [.., heads / group, group, x, y]; what is shared is the
- * same for a group. */
+/* Several query heads share keys and values: [.., heads, x, y] becomes [.., heads / group, group, x, y], and the
+ * shared operand is broadcast along `group`. */
 static bool group_heads(CcType *t, int64_t group, bool shared) {
     const int h = t->ndim - 3;
     if (h < 0) return true; /* broadcast */
@@ -70,7 +70,8 @@ static void stride_of(const CcFlash *f, const CcType *t, CcStrided *s) {
     s->col = step(t, n + 1);
 }
 
-/* Single rows of heads that share keys and values are the rows of one head: what they share is read once. */
+/* A single row of several heads that share keys and values counts as several rows of one head, so keys and values
+ * are read once. */
 static void share_rows(CcFlash *f) {
     const int last = f->n_lead - 1;
     if (f->rows != 1 || f->causal || last < 0 || f->k.lead[last] || f->v.lead[last]) return;
@@ -80,7 +81,7 @@ static void share_rows(CcFlash *f) {
     f->n_lead--;
 }
 
-/* Sizes and strides of the operands; *out is the result's type with rows and columns last. */
+/* Sizes and strides of the operands; *out is the result's type with rows and columns as the last dims. */
 static bool shape(CcFlash *f, CcType t[4], CcType *out, bool grouped) {
     const bool mask = f->mask_kind != CC_FLASH_NO_MASK;
     while (mask && t[MASK].ndim < 2)
@@ -120,9 +121,9 @@ static bool shape(CcFlash *f, CcType t[4], CcType *out, bool grouped) {
     return true;
 }
 
-/* The result of a written-out attention as [.., heads, rows, width]: `merged` counts the dims that heads, rows and
- * columns became: 0 they stayed, 1 [heads * width] of a single row, 2 [rows, heads * width], 3 [rows, heads, width].
- * Only from contiguous ones. */
+/* The result of a spelled-out attention as [.., heads, rows, width]. `merged` counts the dims that hold heads, rows
+ * and columns: 0 unchanged, 1 [heads * width] of a single row, 2 [rows, heads * width], 3 [rows, heads, width]. The
+ * result must be contiguous for 1 to 3. */
 static bool part_heads(CcType *t, int64_t heads, int merged) {
     if (!merged) return true;
     if (t->ndim < merged || !cc_type_contiguous(t) || heads < 1) return false;
@@ -144,69 +145,68 @@ static bool part_heads(CcType *t, int64_t heads, int merged) {
     return size == heads;
 }
 
-static bool number(const CcOperand *o, double *x) {
+static bool number(const CcOperand *o, float *x) {
     if (o->kind != CC_IN_INT && o->kind != CC_IN_FLOAT && o->kind != CC_IN_BOOL) return false;
-    *x = o->kind == CC_IN_FLOAT ? o->f : (double)o->i;
+    *x = o->kind == CC_IN_FLOAT ? (float)o->f : (float)o->i;
     return true;
 }
 
-/* Scale, mask and what masked rows give; what a missing trailing operand is, differs between the two ops. */
-static bool parameters(const CcOperand *o, int n, bool whole, CcFlash *f, CcDtype mask) {
-    double x = 0;
-    const bool masked = o[MASK].kind == CC_IN_VALUE;
-    if (!masked && o[MASK].kind != CC_IN_NONE) return false;
-    if (whole) { /* mask, is_causal, scale, enable_gqa */
-        if (n != 7 || !number(&o[4], &x) || (masked && x != 0)) return false;
-        f->causal = x != 0;
-        if (masked) f->mask_kind = mask == CC_DT_BOOL ? CC_FLASH_KEEP : CC_FLASH_ADD;
-        if (o[5].kind == CC_IN_NONE) x = 0;
-        else if (!number(&o[5], &x)) return false;
-        f->scale = (float)x;
-        f->masked_row = 0;
-        return true;
-    }
-    if (n != 7 || !number(&o[5], &x)) return false; /* mask, fill, scale, merged */
-    f->scale = (float)x;
+/* F.scaled_dot_product_attention. mask: its dtype. */
+static bool read_whole(const CcIn_attention *in, CcDtype mask, const CcType *q, CcFlash *f) {
+    const bool masked = in->mask.kind == CC_IN_VALUE;
+    f->causal = in->is_causal.i != 0;
+    f->masked_row = 0;
+    if (masked) f->mask_kind = mask == CC_DT_BOOL ? CC_FLASH_KEEP : CC_FLASH_ADD;
+    if (in->is_causal.kind != CC_IN_BOOL && in->is_causal.kind != CC_IN_INT) return false;
+    if (in->enable_gqa.kind != CC_IN_BOOL && in->enable_gqa.kind != CC_IN_INT) return false;
+    if (in->scale.kind == CC_IN_NONE) f->scale = (float)(1 / sqrt((double)q->size[q->ndim - 1]));
+    else if (!number(&in->scale, &f->scale)) return false;
+    return !masked || !f->causal;
+}
+
+/* Spelled-out attention: `fill` replaces the scores that a mask of bools selects. */
+static bool read_written(const CcIn_attend *in, CcDtype mask, CcFlash *f) {
     f->masked_row = NAN;
-    if (!masked) return true;
+    if (!number(&in->scale, &f->scale)) return false;
+    if (in->mask.kind != CC_IN_VALUE) return true;
     f->mask_kind = mask == CC_DT_BOOL ? CC_FLASH_FILL : CC_FLASH_ADD;
-    if (mask != CC_DT_BOOL) return o[4].kind == CC_IN_NONE;
-    if (!number(&o[4], &x)) return false;
-    f->fill = (float)x;
+    return mask == CC_DT_BOOL ? number(&in->fill, &f->fill) : in->fill.kind == CC_IN_NONE;
+}
+
+/* Types of q, k, v and the mask; a missing one has value -1. */
+static bool read_tensors(const CcGraph *g, const CcOperand *const *in, CcAttention *a, CcType *t) {
+    for (int i = Q; i <= MASK; i++) {
+        a->value[i] = in[i]->kind == CC_IN_VALUE ? in[i]->value : -1;
+        if (a->value[i] < 0) continue;
+        t[i] = g->val.at[a->value[i]].type;
+        CcType seen = t[i];
+        if (i == MASK && seen.dtype == CC_DT_BOOL) seen.dtype = CC_DT_F32;
+        if (!readable(&seen)) return false;
+    }
     return true;
 }
 
 static bool describe(const CcGraph *g, int node, CcAttention *a) {
     const CcNode *n = &g->node.at[node];
     const bool whole = n->op == CC_OP_attention;
-    if (n->n_in != 7 || n->n_out != 1 || (!whole && n->op != CC_OP_attend)) return false;
-    const CcOperand *o = &g->operand.at[n->in0];
-    CcType t[4], out = g->val.at[n->out0].type;
-    double x = 0;
-    *a = (CcAttention){.out = n->out0, .value = {-1, -1, -1, -1}};
-    for (int i = Q; i <= MASK; i++) {
-        if (o[i].kind != CC_IN_VALUE) {
-            if (i == MASK) break;
-            return false;
-        }
-        t[i] = g->val.at[o[i].value].type;
-        a->value[i] = o[i].value;
-        CcType seen = t[i];
-        if (i == MASK && seen.dtype == CC_DT_BOOL) seen.dtype = CC_DT_F32;
-        if (!readable(&seen)) return false;
-    }
-    if (!readable(&out) ||
-        !parameters(o, n->n_in, whole, &a->flash, a->value[MASK] < 0 ? CC_DT_OTHER : (CcDtype)t[MASK].dtype))
+    CcIn_attention op;
+    CcIn_attend written;
+    if (n->n_out != 1 || !(whole ? cc_in_attention(g, n, &op) : n->op == CC_OP_attend && cc_in_attend(g, n, &written)))
         return false;
-    if (!number(&o[6], &x)) return false;
-    if (whole && o[5].kind == CC_IN_NONE) a->flash.scale = (float)(1 / sqrt((double)t[Q].size[t[Q].ndim - 1]));
-    if (!whole && x == 1) { /* pass/narrow.c has dropped the dim of rows */
+    const CcOperand *const in[] = {whole ? &op.q : &written.q, whole ? &op.k : &written.k, whole ? &op.v : &written.v,
+                                   whole ? &op.mask : &written.mask};
+    CcType t[4], out = g->val.at[n->out0].type;
+    *a = (CcAttention){.out = n->out0};
+    if (!readable(&out) || !read_tensors(g, in, a, t)) return false;
+    const CcDtype mask = a->value[MASK] < 0 ? CC_DT_OTHER : (CcDtype)t[MASK].dtype;
+    if (whole) return read_whole(&op, mask, &t[Q], &a->flash) && shape(&a->flash, t, &out, op.enable_gqa.i != 0);
+    if (!read_written(&written, mask, &a->flash)) return false;
+    if (written.merged.i == 1) { /* pass/narrow.c dropped the dim of rows */
         if (!insert_dim(&t[Q], t[Q].ndim - 1, 1, 0)) return false;
         if (a->value[MASK] >= 0 && !insert_dim(&t[MASK], t[MASK].ndim - 1, 1, 0)) return false;
     }
     const int64_t heads = t[Q].ndim > 2 ? t[Q].size[t[Q].ndim - 3] : 1;
-    if (!whole && !part_heads(&out, heads, (int)x)) return false;
-    return shape(&a->flash, t, &out, whole && x != 0);
+    return part_heads(&out, heads, (int)written.merged.i) && shape(&a->flash, t, &out, false);
 }
 
 static bool can(const CcGraph *g, int node) {
@@ -217,7 +217,7 @@ static bool can(const CcGraph *g, int node) {
 static void *build(const CcGraph *g, const int *chain, int n, CcArena *arena, CcErr *err) {
     CcAttention *a = cc_arena_alloc(arena, sizeof *a);
     if (!a || n != 1 || !describe(g, chain[0], a)) {
-        cc_err_set(err, CC_E_UNSUPPORTED, "an attention that the fused kernel can't do");
+        cc_err_set(err, CC_E_UNSUPPORTED, "attention that the fused kernel can't do");
         return NULL;
     }
     for (int i = Q; i <= MASK; i++) {

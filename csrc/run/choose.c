@@ -1,14 +1,14 @@
-/* choose: which of two implementations does a product of frozen weights. Both are run once, when the first such product
- * is compiled, on memory of their own; what was found serves the process. */
+/* choose: decides which of two implementations runs a product of frozen weights. Runs both once, on memory of its
+ * own, when the first such product is compiled; the choice serves the process. */
 #include <pthread.h>
 
 #include "run_int.h"
 
 enum {
     TRIES = 4,
-    /* own loops may take so much longer, a 20th: they take more post-ops, and need no objects of a library */
+    /* our own loops win if they are at most 1/20 slower: they take more post-ops and need no library objects */
     FAVOUR = 20,
-    MOST_COLUMNS = 2048, /* of weights that are tried: more of them go the same way */
+    MOST_COLUMNS = 2048, /* columns of the weights that are measured; wider ones behave the same */
     MOST_ROWS = 1024
 };
 static const uint64_t ENOUGH_NS = 4000000;
@@ -24,7 +24,7 @@ static CC_VEC(Chosen) chosen;
 
 typedef struct Trial {
     const CcGemm *gemm;
-    CcPrim *prim; /* NULL: by gemm */
+    CcPrim *prim; /* NULL: gemm */
     float *x, *w, *y;
     void *scratch;
     CcPacked *packed;
@@ -39,7 +39,7 @@ static int run_once(const Trial *t) {
         NULL);
 }
 
-/* The least time of some runs, after one that packs; 0: it failed. */
+/* The minimum time of some runs, after one that packs; 0: failed. */
 static uint64_t least(Trial *t) {
     uint64_t best = UINT64_MAX;
     t->packed = cc_packed_new();
@@ -59,7 +59,7 @@ static CcPrim *library(const CcGemm *g, CcErr *err) {
         &(CcPrimDesc){.src = {.ndim = 2, .dtype = CC_DT_F32, .size = {g->m, g->k}, .stride = {g->x_row, 1}},
                       .weights = {.ndim = 2,
                                   .dtype = CC_DT_F32,
-                                  .form = CC_FORM_ANY,
+                                  .form = CC_FORMAT_ANY,
                                   .size = {g->k, g->n},
                                   .stride = {g->w_col, g->w_row}},
                       .dst = {.ndim = 2, .dtype = CC_DT_F32, .size = {g->m, g->n}, .stride = {g->y_row, 1}}},

@@ -1,14 +1,20 @@
-/* compile: the pipeline. Reads as a list of calls; whatever a back-end can't do becomes HOST steps.
- */
+/* compile: the pipeline, as a list of calls. What no back-end can do becomes HOST steps. */
 #include <pthread.h>
 
 #include "run_int.h"
 
 enum {
-    /* elements that the reference executor takes when LLVM is missing: more are faster by the host */
+    /* the reference executor runs at most this many elements if LLVM is missing; for more, the host is faster */
     REF_MAX = 4096,
     MAX_ROUNDS = 8
 };
+
+/* A kernel that LLVM is compiling: one loop, or one per box. */
+typedef struct Started {
+    CcLaunch *part;
+    int n;          /* 0: not a kernel */
+    CcBoxes *boxes; /* NULL: one loop */
+} Started;
 
 typedef struct Compile {
     const CcGraph *g;
@@ -17,17 +23,19 @@ typedef struct Compile {
     CcOnDevice on;
     bool host_only, no_dnnl, ref_always, autotune, ordered, fills, convolves, no_library;
     bool *live, *made;
+    Started *started;  /* [group] */
     CcLaunch **launch; /* [group] */
+    void **prim;       /* [group]; NULL: no library call */
     int *step_of;
     bool *banned; /* [CcNode.origin]: a back-end has refused it */
-    bool *apart;  /* [CcNode.origin]: a library has refused it as a post-op, and it is no kernel as it stands */
-    /* a host step would have to do what only kernels and products can: once more, with these nodes banned or apart */
+    bool *apart;  /* [CcNode.origin]: a library has refused it as a post-op, and it is not a kernel yet */
+    /* a HOST step would have to do what only kernels and products can: compile again with these nodes banned or
+     * apart */
     bool stuck;
-    unsigned skipped; /* passes (CcGroupRules) */
+    unsigned skipped; /* skipped passes (CcGroupRules) */
 } Compile;
 
-/* An event whose text was not given before in this process: one missing library or refused op is
- * one line, not thousands. */
+/* Logs each text once per process: a missing library or a refused op is one line, not thousands. */
 static void say_once(CcEventKind kind, const CcErr *err) {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static CcMap said;
@@ -70,13 +78,16 @@ static CcGroupRules rules_of(const Compile *c) {
     if (!c->host_only && !c->no_dnnl && !c->on.cuda) {
         rules.prim = cc_prim_can;
         rules.post = cc_prim_can_post;
-        rules.gains_turned = cc_product_gains_turned;
+        rules.gains_transposed = cc_product_gains_transposed;
     }
     return rules;
 }
 
-/* The host knows values as they were recorded. `follows`: or with channels innermost (CcHost.convolve). */
-static bool is_foreign(const CcVal *v, bool follows) { return cc_turned(v) || (v->last && !follows) || v->hidden; }
+/* Is the value's layout unknown to the host, which knows recorded values? `follows`: channels-last is fine
+ * (CcHost.convolve). */
+static bool is_foreign(const CcVal *v, bool follows) {
+    return cc_transposed(v) || (v->channels_last && !follows) || v->hidden;
+}
 
 static bool touches_foreign(const CcGraph *g, int node, bool follows) {
     const CcNode *n = &g->node.at[node];
@@ -87,8 +98,8 @@ static bool touches_foreign(const CcGraph *g, int node, bool follows) {
     return n->n_out > 0 && is_foreign(&g->val.at[n->out0], follows);
 }
 
-/* Nodes that are not what their actions do: that of a narrowed select is a copy now, attention stands in the place of
- * its last node. */
+/* Nodes that replaying on the host would not reproduce: a narrowed select is a copy now, and attention replaces its
+ * last node. */
 static bool is_rewritten(const CcGraph *g, int node) {
     const CcNode *n = &g->node.at[node];
     return n->rewritten || (n->op == CC_OP_copy && g->val.at[n->out0].narrowed) || n->op == CC_OP_attend;
@@ -106,56 +117,104 @@ static void add_host_steps(Compile *c, const CcGroup *group) {
     }
 }
 
-/* Does the node write what another part of the same op has made? */
+/* Is the value made by another part of the same op? */
 static bool is_own(const CcGraph *g, const CcNode *n, int value) {
     const int def = g->val.at[value].def;
     return def >= 0 && g->node.at[def].origin == n->origin;
 }
 
-static CcLoop *build_loop(const Compile *c, const CcGroup *group, CcErr *err) {
-    CcLoop *loop = cc_build_group(c->g, group->node, group->n, c->made, c->deflt, c->plan->arena, err);
+static CcLoop *build_loop(const Compile *c, const CcGroup *group, const CcBox *box, CcErr *err) {
+    CcLoop *loop = cc_build_group(c->g, group->node, group->n, box, c->made, c->deflt, c->plan->arena, err);
     const bool compiled = c->on.cuda || (cc_kcache_on() && !c->ref_always);
     return loop && compiled && cc_nest_numel(loop) ? cc_vary_constants(loop, c->plan->arena) : loop;
 }
 
-static CcLaunch *make_launch(const Compile *c, const CcGroup *group, CcErr *err) {
-    CcArena *arena = c->plan->arena;
-    CcLoop *loop = build_loop(c, group, err);
-    CcLaunch *launch = loop ? cc_arena_alloc(arena, sizeof *launch) : NULL;
-    if (!launch) return NULL;
+/* Starts LLVM's work on the kernel. */
+static void start_kernel(const Compile *c, CcLaunch *launch, const CcLoop *loop) {
     cc_launch_init(launch, loop);
+    if (!c->on.cuda && !c->ref_always && launch->numel) cc_kcache_need(loop);
+}
+
+static int start_boxes(const Compile *c, const CcGroup *group, const CcBox *box, int n, Started *out, CcErr *err) {
+    out->boxes = cc_boxes_make(n, c->plan->arena, &out->part);
+    if (!out->boxes) return -1;
+    for (; out->n < n; out->n++) {
+        const CcLoop *loop = build_loop(c, group, &box[out->n], err);
+        if (!loop) return -1;
+        start_kernel(c, &out->part[out->n], loop);
+    }
+    return 0;
+}
+
+static int start_parts(const Compile *c, const CcGroup *group, Started *out, CcErr *err) {
+    CcArena *arena = c->plan->arena;
+    CcBox *box = NULL;
+    const int n_box = rules_of(c).gathers ? 0 : cc_build_boxes(c->g, group->node, group->n, arena, &box);
+    if (n_box < 0) return -1;
+    if (n_box > 1) return start_boxes(c, group, box, n_box, out, err);
+    CcLoop *loop = build_loop(c, group, box, err);
+    CcLaunch *launch = loop ? cc_arena_alloc(arena, sizeof *launch) : NULL;
+    if (!launch) return -1;
+    start_kernel(c, launch, loop);
     const CcNode *n = &c->g->node.at[group->node[0]];
-    if (cc_into_is(c->g, n)) {
+    if (cc_into_is_write(c->g, n)) {
         launch->into = cc_graph_base(c->g, n->out0);
         launch->node = is_own(c->g, n, launch->into) ? -1 : n->origin;
         launch->uncounted = n->uncounted;
     }
-    if (c->on.cuda && launch->numel) {
-        CcCudaTuning tuning = {0};
-        if (c->autotune) cc_cudatune_choose(&c->on, &loop, &tuning, 1);
-        launch->cuda = cc_cudalaunch_make(&c->on, loop, &tuning, arena, err);
-        return launch->cuda ? launch : NULL;
-    }
-    CcErr why = {0};
-    if (cc_kcache_on() && !c->ref_always && launch->numel) launch->fn = cc_kcache_get(loop, &why);
-    if (launch->fn || launch->numel <= REF_MAX || c->ref_always) {
-        if (why.status) say_once(CC_LOG_FALLBACK, &why);
-        return launch;
-    }
-    if (err) *err = why.status ? why : (CcErr){.status = CC_E_UNSUPPORTED, .text = "LLVM is switched off"};
-    return NULL;
+    *out = (Started){.part = launch, .n = 1};
+    return 0;
 }
 
-/* NULL: not a kernel, or no back-end's, which is said. */
-static CcLaunch *try_launch(const Compile *c, const CcGroup *group) {
+/* Returns nothing, and logs why, if the group is not a kernel. */
+static Started start(const Compile *c, const CcGroup *group) {
     CcErr why = {0};
-    CcLaunch *launch = group->kind == CC_G_LOOP ? make_launch(c, group, &why) : NULL;
-    if (group->kind == CC_G_LOOP && !launch) say_once(CC_LOG_FALLBACK, &why);
+    Started started = {0};
+    if (group->kind != CC_G_LOOP || start_parts(c, group, &started, &why) == 0) return started;
+    say_once(CC_LOG_FALLBACK, &why);
+    return (Started){0};
+}
+
+static int find_cuda(const Compile *c, CcLaunch *launch, CcErr *err) {
+    const CcLoop *loop = launch->loop;
+    CcCudaTuning tuning = {0};
+    if (c->autotune) cc_cudatune_choose(&c->on, &loop, &tuning, 1);
+    launch->cuda = cc_cudalaunch_make(&c->on, loop, &tuning, c->plan->arena, err);
+    return launch->cuda ? 0 : -1;
+}
+
+/* Finds machine code or falls back to the reference executor. -1: neither. */
+static int find_code(const Compile *c, CcLaunch *launch, CcErr *err) {
+    CcErr why = {0};
+    if (c->on.cuda && launch->numel) return find_cuda(c, launch, err);
+    if (cc_kcache_on() && !c->ref_always && launch->numel) launch->fn = cc_kcache_get(launch->loop, &why);
+    if (launch->fn || launch->numel <= REF_MAX || c->ref_always) {
+        if (why.status) say_once(CC_LOG_FALLBACK, &why);
+        return 0;
+    }
+    if (err) *err = why.status ? why : (CcErr){.status = CC_E_UNSUPPORTED, .text = "LLVM is disabled"};
+    return -1;
+}
+
+/* NULL: nothing was started, or no back-end can do it, which is logged. */
+static CcLaunch *finish(const Compile *c, const Started *started) {
+    CcErr why = {0};
+    for (int i = 0; i < started->n; i++) {
+        if (find_code(c, &started->part[i], &why) == 0) continue;
+        say_once(CC_LOG_FALLBACK, &why);
+        return NULL;
+    }
+    if (!started->boxes) return started->part;
+    CcLaunch *launch = cc_arena_alloc(c->plan->arena, sizeof *launch);
+    if (!launch) return NULL;
+    cc_boxes_settle(started->boxes);
+    *launch = started->part[0];
+    launch->boxes = started->boxes;
     return launch;
 }
 
-/* Post-ops that a library refuses and that are no pointwise ops yet (batch norm): the passes make them such where they
- * are known to be none. */
+/* Marks post-ops that a library refused and that are not yet pointwise (batch norm): the passes make nodes pointwise
+ * that are known not to be post-ops. */
 static bool set_apart(Compile *c, const CcGroup *group) {
     const CcGroupRules rules = rules_of(c);
     bool any = false;
@@ -167,36 +226,42 @@ static bool set_apart(Compile *c, const CcGroup *group) {
     return any;
 }
 
-static void lower(Compile *c, const CcGroup *group, CcLaunch *launch) {
+/* NULL: no library call, or the library refuses, which is logged. */
+static void *try_prim(const Compile *c, const CcGroup *group) {
     CcErr why = {0};
-    void *work = launch;
     const CcPrimFamily *family = group->kind == CC_G_PRIM ? cc_prim_family(c->g, group->node[0]) : NULL;
-    if (family && family->llvm && !cc_kcache_on()) (void)cc_err_set(&why, CC_E_UNSUPPORTED, "LLVM is switched off");
-    else if (family) work = family->build(c->g, group->node, group->n, c->plan->arena, &why);
-    if (work) {
-        add_step(c, family ? CC_STEP_PRIMITIVE : CC_STEP_KERNEL, group->node, group->n, work);
-        cc_vec_last(&c->plan->step).family = family;
+    if (!family) return NULL;
+    void *prim = family->build(c->g, group->node, group->n, c->plan->arena, &why);
+    if (!prim) say_once(CC_LOG_FALLBACK, &why);
+    return prim;
+}
+
+static void lower(Compile *c, const CcGroup *group, CcLaunch *launch, void *prim) {
+    if (launch || prim) {
+        add_step(c, prim ? CC_STEP_PRIMITIVE : CC_STEP_KERNEL, group->node, group->n, prim ? prim : (void *)launch);
+        if (prim) cc_vec_last(&c->plan->step).family = cc_prim_family(c->g, group->node[0]);
         return;
     }
-    if (family) say_once(CC_LOG_FALLBACK, &why);
     if (group->kind == CC_G_PRIM && group->n > 1) { /* its post-ops can still be a kernel */
-        lower(c, &(CcGroup){CC_G_PRIM, group->node, 1}, NULL);
-        const CcGroup rest = {CC_G_LOOP, group->node + 1, group->n - 1};
-        lower(c, &rest, set_apart(c, &rest) ? NULL : try_launch(c, &rest));
+        const CcGroup first = {CC_G_PRIM, group->node, 1}, rest = {CC_G_LOOP, group->node + 1, group->n - 1};
+        lower(c, &first, NULL, try_prim(c, &first));
+        const Started started = set_apart(c, &rest) ? (Started){0} : start(c, &rest);
+        lower(c, &rest, finish(c, &started), NULL);
         return;
     }
     add_host_steps(c, group);
 }
 
-/* All kernels of a graph for a GPU at once: a program costs NVRTC about 50 ms, whatever it holds. */
+/* Compiles all GPU kernels of a graph as one program, since a program costs NVRTC about 50 ms regardless of its
+ * size. */
 static void compile_program(const Compile *c, const CcGroups *groups) {
-    CC_VEC(CcLoop *) loops = {0};
+    CC_VEC(const CcLoop *) loops = {0};
     CcErr ignored;
-    /* twice: the first time tells which constants vary */
+    /* twice: the first pass finds out which constants vary */
     for (int i = 0; i < 2 * groups->n; i++) {
         const CcGroup *group = &groups->at[i % groups->n];
         if (group->kind != CC_G_LOOP) continue;
-        CcLoop *loop = build_loop(c, group, &ignored);
+        CcLoop *loop = build_loop(c, group, NULL, &ignored);
         if (loop && cc_nest_numel(loop) && i >= groups->n) cc_vec_push(&loops, loop);
     }
     CcCudaTuning *tunings = calloc((size_t)loops.n + 1, sizeof *tunings);
@@ -206,14 +271,17 @@ static void compile_program(const Compile *c, const CcGroups *groups) {
     cc_vec_free(&loops);
 }
 
-/* All kernels first, then LLVM's pages can go before oneDNN needs its own: the peak of ResNet-50's first call was 18
- * MiB higher when the two took turns. Of several compiles that follow one another they go behind the first, since
- * reading them again takes 4 ms (Zen 4). */
-static void make_launches(Compile *c, const CcGroups *groups) {
-    const bool first = !cc_settle_pending();
+/* LLVM has its own process, which works while this one prints more loops and makes primitives. If LLVM is loaded
+ * into this process, kernels compile as soon as they start, so LLVM's pages can be freed before oneDNN needs memory:
+ * alternating the two raised the peak of ResNet-50's first call by 18 MiB. Within a series of compiles only the
+ * first frees them, since reading them back takes 4 ms (Zen 4). */
+static void make_work(Compile *c, const CcGroups *groups) {
+    const bool first = !cc_reclaim_pending();
     if (c->on.cuda) compile_program(c, groups);
-    for (int i = 0; i < groups->n; i++) c->launch[i] = try_launch(c, &groups->at[i]);
+    for (int i = 0; i < groups->n; i++) c->started[i] = start(c, &groups->at[i]);
     if (first) cc_jit_forget();
+    for (int i = 0; i < groups->n; i++) c->prim[i] = try_prim(c, &groups->at[i]);
+    for (int i = 0; i < groups->n; i++) c->launch[i] = finish(c, &c->started[i]);
 }
 
 static int prepare(Compile *c, CcErr *err) {
@@ -226,7 +294,7 @@ static int prepare(Compile *c, CcErr *err) {
     return 0;
 }
 
-/* What is known by node and by value of the rewritten graph. */
+/* Allocates the tables by node and value of the rewritten graph. */
 static int prepare_round(Compile *c, CcErr *err) {
     const CcGraph *g = c->g;
     CcPlan *plan = c->plan;
@@ -234,9 +302,11 @@ static int prepare_round(Compile *c, CcErr *err) {
     c->live = cc_arena_alloc(plan->arena, nodes);
     c->step_of = cc_arena_alloc(plan->arena, sizeof *c->step_of * nodes);
     c->made = cc_arena_alloc(plan->arena, (size_t)g->val.n + 1);
+    c->started = cc_arena_alloc(plan->arena, sizeof *c->started * nodes);
     c->launch = cc_arena_alloc(plan->arena, sizeof *c->launch * nodes);
+    c->prim = cc_arena_alloc(plan->arena, sizeof *c->prim * nodes);
     plan->node = cc_arena_alloc(plan->arena, sizeof *plan->node * nodes);
-    if (!c->live || !c->step_of || !c->made || !c->launch || !plan->node)
+    if (!c->live || !c->step_of || !c->made || !c->started || !c->launch || !c->prim || !plan->node)
         return cc_err_set(err, CC_E_MEMORY, "no memory for a plan");
     for (int i = 0; i < g->node.n; i++) {
         plan->node[i].op = g->node.at[i].op;
@@ -255,24 +325,25 @@ static int build(Compile *c, CcErr *err) {
     CcGroups groups;
     cc_dce_mark(g, c->live);
     if (cc_group_build(g, c->live, &rules, plan->arena, &groups, err) < 0) return -1;
-    /* One step a group, to see which values exist between groups; then the real steps. */
+    /* First one step per group, to see which values exist between groups; then the real steps. */
     for (int i = 0; i < groups.n; i++) {
         const CcStepKind kind = groups.at[i].kind == CC_G_HOST ? CC_STEP_HOST : CC_STEP_KERNEL;
         add_step(c, kind, groups.at[i].node, groups.at[i].n, NULL);
     }
     cc_plan_made(plan, g, c->live, c->made, c->step_of);
     plan->step.n = 0;
-    make_launches(c, &groups);
-    for (int i = 0; i < groups.n; i++) lower(c, &groups.at[i], c->launch[i]);
+    make_work(c, &groups);
+    for (int i = 0; i < groups.n; i++) lower(c, &groups.at[i], c->launch[i], c->prim[i]);
     for (int s = 0; s < plan->step.n; s++) {
         const CcNode *n = &g->node.at[plan->step.at[s].node[0]];
-        plan->step.at[s].turned = n->n_out > 0 && cc_turned(&g->val.at[n->out0]);
-        plan->step.at[s].narrowed = n->n_out > 0 && g->val.at[n->out0].narrowed && !plan->step.at[s].turned;
+        plan->step.at[s].transposed = n->n_out > 0 && cc_transposed(&g->val.at[n->out0]);
+        plan->step.at[s].narrowed = n->n_out > 0 && g->val.at[n->out0].narrowed && !plan->step.at[s].transposed;
         n = &g->node.at[plan->step.at[s].node[plan->step.at[s].n_node - 1]];
-        plan->step.at[s].last = n->n_out > 0 && g->val.at[n->out0].last;
+        plan->step.at[s].channels_last = n->n_out > 0 && g->val.at[n->out0].channels_last;
         const CcOperand *x = n->n_in ? cc_graph_operand(g, n, 0) : NULL;
-        plan->step.at[s].follows = plan->step.at[s].kind == CC_STEP_HOST && n->op == CC_OP_conv &&
-                                   (plan->step.at[s].last || (x->kind == CC_IN_VALUE && g->val.at[x->value].last));
+        plan->step.at[s].follows =
+            plan->step.at[s].kind == CC_STEP_HOST && n->op == CC_OP_conv &&
+            (plan->step.at[s].channels_last || (x->kind == CC_IN_VALUE && g->val.at[x->value].channels_last));
     }
     cc_plan_made(plan, g, c->live, c->made, c->step_of);
     if (c->stuck) return 0;
@@ -281,10 +352,10 @@ static int build(Compile *c, CcErr *err) {
     return cc_memory_plan(plan, g, err);
 }
 
-/* The types that the host does not know of. */
+/* Records the types that differ from the host's. */
 static void keep_types(CcPlan *plan, const CcGraph *g) {
     for (int v = 0; v < g->val.n; v++) {
-        if ((!g->val.at[v].narrowed && !g->val.at[v].last) || g->val.at[v].window_of) continue;
+        if ((!g->val.at[v].narrowed && !g->val.at[v].channels_last) || g->val.at[v].window_of) continue;
         cc_vec_push(&plan->narrowed, (CcNarrowed){v, g->val.at[v].type});
         cc_device_restore(&plan->on, &cc_vec_last(&plan->narrowed).type);
     }
@@ -301,7 +372,7 @@ static CcGraph *rewrite(const CcGraph *g, const CcGroupRules *rules) {
     return NULL;
 }
 
-/* With CCOMPILE_DUMP=graph: for reports. */
+/* With CCOMPILE_DUMP=graph, for reports. */
 static void keep_text(CcPlan *plan, const CcGraph *g) {
     const char *dump = getenv("CCOMPILE_DUMP");
     CcSbuf text = {0};
@@ -311,8 +382,8 @@ static void keep_text(CcPlan *plan, const CcGraph *g) {
     plan->rewritten = text.text;
 }
 
-/* Rewritten where that works out. A back-end may still refuse a node late, that a rewritten graph can't leave to the
- * host: the next round knows that. */
+/* Compiles with passes if possible. If a back-end refuses a node too late for the host to run it, the next round
+ * knows that. */
 static int build_best(Compile *c, CcErr *err) {
     const CcGraph *g = c->g;
     if (prepare(c, err) < 0) return -1;
@@ -397,16 +468,20 @@ void cc_run_libraries(const char *llvmlite, const char *compiler, const char *on
 
 void cc_run_threads(int n) { cc_omp_threads(n); }
 
+int cc_run_bernoulli(uint32_t state[CC_RUN_RANDOM_WORDS], int left, double p, uint8_t *out, int64_t n) {
+    return cc_mersenne_bernoulli(state, left, p, out, n);
+}
+
 uint64_t cc_run_content(const void *at, int64_t bytes) {
     return CC_VERSION_UNIQUE | cc_content_of(at, (size_t)bytes) >> 2;
 }
 
-int64_t cc_run_freezes(void) { return cc_content_told() ? INT64_MAX : CC_CONTENT_CHEAP; }
+int64_t cc_run_freezes(void) { return cc_content_tracks_writes() ? INT64_MAX : CC_CONTENT_CHEAP; }
 
 void cc_run_describe(CcSbuf *out) {
     const char *llvm = cc_jit_describe(), *dnnl = cc_dnnl_describe(), *nvrtc = cc_nvrtc_describe();
     cc_sbuf_add(out, "%s, %s, %s%s%d thread%s of %s, %s, %s", llvm ? llvm : "no LLVM", dnnl ? dnnl : "no oneDNN",
                 nvrtc ? nvrtc : "", nvrtc ? ", " : "", cc_omp_width(), cc_omp_width() == 1 ? "" : "s",
                 cc_omp_describe(), cc_cpu_info()->name,
-                cc_content_told() ? "writes to memory are told" : "writes to memory are not told");
+                cc_content_tracks_writes() ? "memory writes are tracked" : "memory writes are not tracked");
 }

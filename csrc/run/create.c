@@ -1,5 +1,5 @@
-/* create: memory that others write (torch.empty). It costs nothing, but what is written into it may be kernels: memory
- * that the host makes could lie anywhere (pass/into.c). */
+/* create: uninitialised memory (torch.empty). Making it costs nothing, but the plan then knows that nothing shares
+ * it, so kernels may write it; memory that the host makes could be anywhere (pass/into.c). */
 #include "run_int.h"
 
 typedef struct CcCreate {
@@ -16,7 +16,7 @@ static bool can(const CcGraph *g, int node) {
 static void *build(const CcGraph *g, const int *nodes, int n, CcArena *arena, CcErr *err) {
     CcCreate *c = n == 1 ? cc_arena_alloc(arena, sizeof *c) : NULL;
     if (!c) {
-        cc_err_set(err, CC_E_UNSUPPORTED, "no memory for a step that makes memory");
+        cc_err_set(err, CC_E_UNSUPPORTED, "no memory for a step of torch.empty");
         return NULL;
     }
     c->dst = g->node.at[nodes[0]].out0;

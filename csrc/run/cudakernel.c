@@ -1,9 +1,9 @@
-/* cudakernel: kernels of GPUs by their text. Equal text is an equal kernel, so equal layers and new shapes share one;
- * its name is a hash of the text, so a program's text is the same in each process, and its machine code is found on
+/* cudakernel: caches GPU kernels by their text. Equal texts share a kernel, so equal layers and new shapes do; its
+ * name is a hash of the text, so a program has the same text in every process, and its machine code is found on
  * disk.
  *
- * The kernels of a graph are compiled as one program. Where that fails each is compiled alone, so that only one is
- * lost. Process-wide, guarded by a mutex; nothing is ever evicted. */
+ * The kernels of a graph are compiled as one program. If that fails, each is compiled alone, so that only the faulty
+ * one is lost. Process-wide, guarded by a mutex; entries are never evicted. */
 #include <pthread.h>
 
 #include "run_int.h"
@@ -13,9 +13,9 @@ enum { NAME_BYTES = 32 };
 struct CcCudaKernel {
     const CcCudaDevice *device;
     uint64_t hash;
-    char *text; /* with TEXT_NAME as its name */
+    char *text; /* the source, with TEXT_NAME as the kernel's name */
     char name[NAME_BYTES];
-    void *program; /* NULL: `err` says why there is none */
+    void *program; /* NULL: `err` gives the reason */
     CcErr err;
 };
 static const char TEXT_NAME[] = "kernel";
@@ -36,7 +36,7 @@ static CcCudaKernel *find(const CcCudaDevice *device, const char *text, uint64_t
     return NULL;
 }
 
-/* A kernel without a program; NULL: the loop can't be printed, or there is no memory. */
+/* A kernel not yet compiled; NULL: the loop can't be printed, or out of memory. */
 static CcCudaKernel *make(const CcCudaDevice *device, const CcLoop *loop, const CcCudaTuning *tuning, CcErr *err) {
     CcSbuf text = {0};
     CcCudaKernel *k = cc_gen_cuda(loop, tuning, TEXT_NAME, &text, err) < 0 ? NULL : calloc(1, sizeof *k);
@@ -56,7 +56,7 @@ static void drop(CcCudaKernel *k) {
     free(k);
 }
 
-/* -> the loaded program. */
+/* Compiles and loads a program; -> the program */
 static void *compile(const CcCudaDevice *device, const char *text, CcErr *err) {
     CcSbuf source = {0};
     CcCubin image;
@@ -71,7 +71,7 @@ static void *compile(const CcCudaDevice *device, const char *text, CcErr *err) {
     return program;
 }
 
-void cc_cudakernel_need(const CcCudaDevice *device, CcLoop *const *loops, const CcCudaTuning *tunings, int n) {
+void cc_cudakernel_need(const CcCudaDevice *device, const CcLoop *const *loops, const CcCudaTuning *tunings, int n) {
     CC_VEC(CcCudaKernel *) fresh = {0};
     CcSbuf text = {0};
     CcErr ignored;

@@ -1,5 +1,5 @@
-/* cudalaunch: a kernel of a GPU at the sizes of its loop. Its argument is put together once; in a call only pointers
- * and numbers are filled in. It goes to the stream that the host says, and nothing is waited for. */
+/* cudalaunch: a GPU kernel at the sizes of its loop. Its argument is assembled once; a call only fills in pointers
+ * and numbers. Launches on the host's current stream and does not wait. */
 #include "run_int.h"
 
 enum { NAME_BYTES = 40 };
@@ -8,7 +8,7 @@ struct CcCudaWork {
     CcOnDevice on;
     CcCudaLaunch sizes;
     CcCudaCall call[CC_CUDA_MAX_PARTS];
-    char *argument; /* without what differs from call to call */
+    char *argument; /* the parts that are the same in each call */
     int bytes;
     char name[CC_CUDA_MAX_PARTS][NAME_BYTES];
 };
@@ -52,7 +52,7 @@ int64_t cc_cudalaunch_workspace(const CcCudaWork *work) { return work->sizes.wor
 
 const CcCudaTuning *cc_cudalaunch_tuning(const CcCudaWork *work) { return &work->sizes.tuning; }
 
-/* The parts' calls; `argument` has room for CC_CUDA_MAX_ARG bytes. */
+/* The calls of all parts; `argument` has room for CC_CUDA_MAX_ARG bytes. */
 static void fill_calls(const CcCudaWork *work, const CcLoop *loop, char *const *at, const double *number,
                        const char *scratch, char *argument, CcCudaCall *calls) {
     const int n = loop->n_access;
@@ -75,7 +75,7 @@ int cc_cudalaunch_run(const CcLaunch *launch, const CcHost *host, char *const *a
     fill_calls(work, launch->loop, at, number, host->scratch, argument, calls);
     void *stream = NULL;
     if (!work->on.waits && host->stream(host->ctx, work->on.index, &stream) < 0)
-        return cc_err_set(err, CC_E_HOST, "torch does not tell the current stream of GPU %d", work->on.index);
+        return cc_err_set(err, CC_E_HOST, "torch does not give the current stream of GPU %d", work->on.index);
     for (int p = 0; p < work->sizes.n; p++)
         if (cc_cuda_launch(work->on.cuda, &calls[p], stream, err) < 0) return -1;
     return work->on.waits ? cc_cuda_wait(work->on.cuda, stream, err) : 0;

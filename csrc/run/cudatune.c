@@ -1,19 +1,19 @@
-/* cudatune: block size and vector width of a GPU's kernels, measured (the knob autotune).
+/* cudatune: measures block size and vector width of GPU kernels (the knob autotune).
  *
- * Each candidate is launched on memory of its own, all 0: indices then are in range, and the numbers cost what others
- * cost. A choice is known by the kernel's own text and by its sizes' powers of two, on GPUs of one architecture and one
- * number of processors; it serves the process, and is kept on disk beside the machine code. All candidates of a graph
+ * Each candidate runs on memory of its own that is all 0: so indices are in range, and numbers cost what others
+ * cost. The key of a choice is the kernel's own text and the powers of two of its sizes, per GPU architecture and
+ * number of processors; it serves the process and is kept on disk beside the machine code. All candidates of a graph
  * are one program. */
 #include <pthread.h>
 
 #include "run_int.h"
 
-static const CcCudaTuning CANDIDATE[] = {/* the printer's own first */
+static const CcCudaTuning CANDIDATE[] = {/* the printer's own choice comes first */
                                          {0, 0},    {64, 0}, {128, 0}, {256, 0}, {512, 0},
                                          {1024, 0}, {0, 1},  {0, 2},   {0, 4},   {0, 8}};
 enum { N = CC_COUNT(CANDIDATE), ALIGN = 256 };
-static const int64_t MOST_BYTES = (int64_t)1 << 30; /* beyond, kernels are as they come */
-/* so much of the printer's time another one has to take at most: less is noise */
+static const int64_t MOST_BYTES = (int64_t)1 << 30; /* larger kernels keep the printer's choice */
+/* a candidate must take at most this share of the printer's time; less is noise */
 static const float GAIN = 0.97F;
 
 typedef struct Choice {
@@ -45,8 +45,7 @@ static const Choice *find(const CcCudaDevice *device, const char *key) {
 }
 
 static void keep(const CcCudaDevice *device, const char *key, const CcCudaTuning *tuning) {
-    char *own = strdup(key);
-    if (own) cc_vec_push(&choices, (Choice){device, own, *tuning});
+    cc_vec_push(&choices, (Choice){device, cc_mem_text(key), *tuning});
 }
 
 static bool on_disk(const CcCudaDevice *device, const char *key) {
@@ -64,7 +63,7 @@ static bool on_disk(const CcCudaDevice *device, const char *key) {
 
 /* ------------------------------------------------------------------ measuring */
 
-/* Bytes before and from an access' first element that the loop may touch. */
+/* Bytes before and after an access's first element that the loop may touch. */
 static void reach_of(const CcLoop *loop, int a, int64_t *before, int64_t *from) {
     *before = 0;
     *from = cc_dtype_info((CcDtype)loop->access[a].dtype)->size;
@@ -74,7 +73,7 @@ static void reach_of(const CcLoop *loop, int a, int64_t *before, int64_t *from) 
     }
 }
 
-/* Where accesses lie from `memory` on -> all their bytes. */
+/* Places the accesses behind one another in `memory` -> their total bytes. */
 static int64_t place_all(const CcLoop *loop, char *memory, char **at) {
     int64_t top = 0, before, from;
     for (int a = 0; a < loop->n_access; a++) {
@@ -88,7 +87,7 @@ static int64_t place_all(const CcLoop *loop, char *memory, char **at) {
     return top;
 }
 
-/* Candidates that make the kernel another one. */
+/* The candidates that change this kernel. */
 static int distinct(const CcOnDevice *on, const CcLoop *loop, CcArena *arena, CcCudaWork **work, CcCudaTuning *tuning) {
     CcCudaLaunch seen[N];
     int n = 0;
@@ -112,11 +111,11 @@ static int distinct(const CcOnDevice *on, const CcLoop *loop, CcArena *arena, Cc
 static void tell(const CcLoop *loop, const CcCudaTuning *best, float least, float own) {
     CcSbuf sb = {0};
     for (int d = 0; d < loop->ndim; d++) cc_sbuf_add(&sb, "%s%lld", d ? "x" : "", (long long)loop->size[d]);
-    if (!best->threads && !best->vector) cc_sbuf_add(&sb, ": as it comes");
+    if (!best->threads && !best->vector) cc_sbuf_add(&sb, ": default");
     if (best->threads) cc_sbuf_add(&sb, ": blocks of %d threads", best->threads);
     if (best->vector) cc_sbuf_add(&sb, ": %d elements at once", best->vector);
-    cc_log_add(CC_LOG_CHOICE, "CUDA kernel of %s (%.1f us, as it comes %.1f us)", cc_sbuf_text(&sb),
-               (double)least * 1e3, (double)own * 1e3);
+    cc_log_add(CC_LOG_CHOICE, "CUDA kernel of %s (%.1f us, default %.1f us)", cc_sbuf_text(&sb), (double)least * 1e3,
+               (double)own * 1e3);
     cc_sbuf_free(&sb);
 }
 
@@ -155,9 +154,9 @@ static bool measure(const CcOnDevice *on, const CcLoop *loop, CcArena *arena, Cc
 
 /* ------------------------------------------------------------------ */
 
-/* Compiles the candidates of what is not known, as one program. */
-static void compile_candidates(const CcOnDevice *on, CcLoop *const *loops, char *const *key, int n) {
-    CC_VEC(CcLoop *) all = {0};
+/* Compiles the candidates of all unknown kernels as one program. */
+static void compile_candidates(const CcOnDevice *on, const CcLoop *const *loops, char *const *key, int n) {
+    CC_VEC(const CcLoop *) all = {0};
     CC_VEC(CcCudaTuning) tunings = {0};
     for (int i = 0; i < n; i++)
         for (int k = 0; k < N && !find(on->cuda, key[i]); k++) {
@@ -169,7 +168,7 @@ static void compile_candidates(const CcOnDevice *on, CcLoop *const *loops, char 
     cc_vec_free(&tunings);
 }
 
-static void choose(const CcOnDevice *on, CcLoop *const *loops, char **key, CcCudaTuning *out, int n) {
+static void choose(const CcOnDevice *on, const CcLoop *const *loops, char **key, CcCudaTuning *out, int n) {
     bool all = true;
     for (int i = 0; i < n; i++) {
         key[i] = key_of(on->cuda, loops[i]);
@@ -191,7 +190,7 @@ static void choose(const CcOnDevice *on, CcLoop *const *loops, char **key, CcCud
     if (arena) cc_arena_free(arena);
 }
 
-void cc_cudatune_choose(const CcOnDevice *on, CcLoop *const *loops, CcCudaTuning *out, int n) {
+void cc_cudatune_choose(const CcOnDevice *on, const CcLoop *const *loops, CcCudaTuning *out, int n) {
     char **key = calloc((size_t)n + 1, sizeof *key);
     if (!key) return;
     pthread_mutex_lock(&lock);

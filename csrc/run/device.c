@@ -1,14 +1,14 @@
-/* device: the device that a plan's kernels run on. All of a graph's kernels are on one; nodes whose tensors lie
- * elsewhere are the host's.
+/* device: the device that a plan's kernels run on. All kernels of a graph run on one device; the host runs nodes
+ * with tensors elsewhere.
  *
- * Passes, groups and loops know one device, which they call 1 (the CPU's number). So for a GPU they are given a copy of
- * the graph in which what lies on it has that number, and everything else, the CPU's tensors included, another one.
- * Tensors of the CPU without dims may stand among a GPU's, as in torch: kernels are given the number. */
+ * Passes, groups and loops know a single device, number 1 (the CPU's). So for a GPU they get a copy of the graph in
+ * which values on that GPU have number 1, and all others, CPU tensors included, another one. As in torch, 0-dim CPU
+ * tensors may be mixed with a GPU's: kernels get their number as an argument. */
 #include "run_int.h"
 
 enum { CPU = 1, CUDA = 2, MAX_INDEX = 256, LONG_SCAN = 1 << 13 };
 
-/* The GPU that most values lie on, the first of equals; -1: there is none. */
+/* The GPU that holds most values, the first one in a tie; -1: none. */
 static int most_used(const CcGraph *g) {
     int count[MAX_INDEX] = {0}, best = -1;
     for (int v = 0; v < g->val.n; v++) {
@@ -34,16 +34,18 @@ int cc_device_choose(const CcGraph *g, CcOnDevice *out, CcErr *err) {
     return 0;
 }
 
-bool cc_device_can(const CcGraph *g, int node, CcDtype deflt) { return cc_build_can(g, node, deflt, false); }
+bool cc_device_can(const CcGraph *g, int node, CcDtype deflt) {
+    return cc_build_can(g, node, deflt, false) && cc_boxes_pay(g, &g->node.at[node]);
+}
 
 bool cc_device_can_map(const CcGraph *g, int node, CcDtype deflt) { return cc_build_can(g, node, deflt, true); }
 
-/* One long row is a block's work for a GPU: torch (CUB) has all of them scan it. */
+/* On a GPU one block scans a row; torch (CUB) scans a single long row with all blocks. */
 bool cc_device_can_cuda(const CcGraph *g, int node, CcDtype deflt) {
     const CcNode *n = &g->node.at[node];
     const CcExpr *e = cc_op_expr(g, n);
     bool scans = false;
-    if (n->flags && !cc_into_is(g, n)) return false;
+    if (n->flags && !cc_into_is_write(g, n)) return false;
     for (int i = 0; e && i < e->n; i++)
         scans = scans || (e->node[i].kind == CC_X_OP && cc_scalar_info((CcScalarId)e->node[i].op)->kind == 'P');
     if (scans) {

@@ -1,6 +1,6 @@
-/* kcache: kernels by structure. The key is the body of the loop (nodes and accesses, no sizes), so
- * equal layers and new shapes share one kernel. Process-wide, guarded by a mutex; nothing is ever
- * evicted: code is small and bounded by the number of distinct bodies. */
+/* kcache: caches CPU kernels by structure. The key is the body of the loop (nodes and accesses, no sizes), so equal
+ * layers and new shapes share a kernel. Process-wide, guarded by a mutex; entries are never evicted: code is small
+ * and bounded by the number of distinct bodies. */
 #include <pthread.h>
 
 #include "run_int.h"
@@ -10,6 +10,8 @@ typedef struct Entry {
     int n_bytes;
     void *bytes;
     CcKernelFn fn;
+    CcJitJob *job;  /* NULL: compilation has finished */
+    uint64_t start; /* ns */
 } Entry;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -46,24 +48,19 @@ void cc_kcache_text(const CcLoop *loop, CcSbuf *out) {
     if (cc_gen_llvm(loop, &target, "kernel", out, &err) < 0) cc_sbuf_add(out, "; %s\n", err.text);
 }
 
-/* The name is the same in each process: it is part of what is kept on disk. */
-static CcKernelFn compile(const CcLoop *loop, uint64_t hash, CcErr *err) {
-    const uint64_t start = cc_log_now_ns();
+/* The name is the same in every process, since the key on disk contains it. */
+static CcJitJob *start_job(const CcLoop *loop, uint64_t hash, CcErr *err) {
     const CcTarget target = target_of();
     char name[48];
     int same = 0;
     for (int i = 0; i < entries.n; i++) same += entries.at[i].hash == hash;
     snprintf(name, sizeof name, "cc_kernel_%016llx_%d", (unsigned long long)hash, same);
     CcSbuf text = {0};
-    void *address = NULL;
-    if (cc_gen_llvm(loop, &target, name, &text, err) == 0) address = cc_jit_compile(cc_sbuf_text(&text), name, err);
+    CcJitJob *job = NULL;
+    if (cc_gen_llvm(loop, &target, name, &text, err) == 0 && !(job = cc_jit_begin(cc_sbuf_text(&text), name)))
+        cc_err_set(err, CC_E_MEMORY, "no memory for a kernel");
     cc_sbuf_free(&text);
-    if (address)
-        cc_log_add(CC_LOG_KERNEL, "%s: %d primitives, %d tensors, %.2f ms", name, loop->n_node, loop->n_access,
-                   (double)(cc_log_now_ns() - start) * 1e-6);
-    CcKernelFn fn;
-    memcpy(&fn, &address, sizeof fn); /* ISO C has no cast from an object pointer to a function */
-    return fn;
+    return job;
 }
 
 static _Thread_local bool off;
@@ -71,28 +68,58 @@ static _Thread_local bool off;
 void cc_kcache_switch(bool on) { off = !on; }
 bool cc_kcache_on(void) { return !off; }
 
-CcKernelFn cc_kcache_get(const CcLoop *loop, CcErr *err) {
-    Entry mine = {0};
-    if (off) {
-        cc_err_set(err, CC_E_UNSUPPORTED, "LLVM is switched off");
-        return NULL;
-    }
+/* The loop's entry, which may still be compiling; -1: there can't be one. */
+static int find(const CcLoop *loop, CcErr *err) {
+    Entry mine = {.start = cc_log_now_ns()};
     mine.bytes = cc_kcache_key(loop, &mine.n_bytes);
-    if (!mine.bytes) {
-        cc_err_set(err, CC_E_MEMORY, "no memory for a kernel");
-        return NULL;
-    }
+    if (!mine.bytes) return cc_err_set(err, CC_E_MEMORY, "no memory for a kernel");
     mine.hash = cc_map_hash(mine.bytes, (size_t)mine.n_bytes, 1);
-    pthread_mutex_lock(&lock);
     for (int i = 0; i < entries.n; i++) {
         const Entry *e = &entries.at[i];
         if (e->hash != mine.hash || e->n_bytes != mine.n_bytes || memcmp(e->bytes, mine.bytes, (size_t)e->n_bytes))
             continue;
-        mine.fn = e->fn;
-        break;
+        free(mine.bytes);
+        return i;
     }
-    if (mine.fn || !(mine.fn = compile(loop, mine.hash, err))) free(mine.bytes);
-    else cc_vec_push(&entries, mine);
+    mine.job = start_job(loop, mine.hash, err);
+    if (mine.job) cc_vec_push(&entries, mine);
+    else free(mine.bytes);
+    return mine.job ? entries.n - 1 : -1;
+}
+
+void cc_kcache_need(const CcLoop *loop) {
+    CcErr ignored;
+    if (off) return;
+    pthread_mutex_lock(&lock);
+    (void)find(loop, &ignored);
     pthread_mutex_unlock(&lock);
-    return mine.fn;
+}
+
+/* Entries that fail to compile are dropped. */
+static CcKernelFn end_job(int entry, const CcLoop *loop, CcErr *err) {
+    Entry *e = &entries.at[entry];
+    void *address = cc_jit_end(e->job, err);
+    e->job = NULL;
+    if (!address) {
+        free(e->bytes);
+        *e = entries.at[--entries.n];
+        return NULL;
+    }
+    memcpy(&e->fn, &address, sizeof e->fn); /* ISO C has no cast from an object pointer to a function pointer */
+    cc_log_add(CC_LOG_KERNEL, "cc_kernel_%016llx: %d primitives, %d tensors, %.2f ms", (unsigned long long)e->hash,
+               loop->n_node, loop->n_access, (double)(cc_log_now_ns() - e->start) * 1e-6);
+    return e->fn;
+}
+
+CcKernelFn cc_kcache_get(const CcLoop *loop, CcErr *err) {
+    if (off) {
+        cc_err_set(err, CC_E_UNSUPPORTED, "LLVM is disabled");
+        return NULL;
+    }
+    pthread_mutex_lock(&lock);
+    const int entry = find(loop, err);
+    CcKernelFn fn = NULL;
+    if (entry >= 0) fn = entries.at[entry].job ? end_job(entry, loop, err) : entries.at[entry].fn;
+    pthread_mutex_unlock(&lock);
+    return fn;
 }

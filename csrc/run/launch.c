@@ -1,42 +1,42 @@
-/* launch: runs a kernel over a nest. The kernel does the three innermost loops, or, if it reduces, the two innermost
- * kept ones and all reduced ones; here are the outer ones, and the split into threads: by rows, or by pieces of rows
- * when there are few. A row that is reduced in a single sweep can be cut, too: each piece leaves partial results, which
- * one more call combines. */
+/* launch: runs a kernel over a nest. The kernel does the three innermost loops or, if it reduces, the two innermost
+ * kept ones and all reduced ones. This file does the outer loops and divides the work among threads: by rows, or by
+ * pieces of rows if there are few. A row that is reduced in one sweep can be cut, too: each piece leaves partial
+ * results, which a final call combines. */
 #include <stdatomic.h>
 
 #include "run_int.h"
 
 enum {
     GRAIN = 40000, /* additions that are worth a thread */
-    LOOK = 16384,  /* indices that are */
+    LOOK = 16384,  /* checked indices that are worth a thread */
     PIECE = 512,   /* rows are cut at multiples of this many elements, */
-    COLUMNS = 64,  /* blocks of columns at this many */
-    /* few long rows next to one another in memory (nest.c, swap_short) are made together, so many elements of each: they
-     * are in the L1 then */
+    COLUMNS = 64,  /* blocks of columns at multiples of this many */
+    /* FEW long rows that alternate in memory (nest.c, swap_short) are computed together, TOGETHER elements of each
+     * at a time, which fit into the L1 */
     FEW = 8,
     TOGETHER = 1024
 };
 
 typedef struct Job {
     const CcLaunch *launch;
-    /* units = rows * pieces; a piece of a row has `piece` steps of the dim that is cut */
+    /* units = rows * pieces; a piece of a row has `piece` elements of the dim that is cut */
     int64_t rows, pieces, piece;
     bool partial;  /* pieces leave partial results */
     bool together; /* a unit is a piece of all rows */
-    int cut;       /* dim that pieces are cut from */
+    int cut;       /* the dim that is cut */
     char *state;
     int64_t state_bytes;
     char *at[CC_LOOP_MAX_ACCESS];
 } Job;
 
-/* Without memory for its scratch lines a kernel can't run. */
+/* A kernel that has no memory for its scratch lines can't run: the reference executor does. */
 static void call(const CcLaunch *launch, const CcKernelArg *arg) {
     if (launch->fn && (!launch->kept || arg->scratch)) launch->fn(arg);
     else cc_gen_ref(launch->loop, arg);
 }
 
-/* Fills the argument for row number `row` (over all dims before the vector loop) and for what follows in the last two
- * outer dims, at most `most` rows. */
+/* Fills the argument for row number `row` (over all dims before the vector loop) and at most `most` rows of the last
+ * two outer dims. */
 static void locate(const Job *job, int64_t row, int64_t most, CcKernelArg *arg) {
     const CcLoop *loop = job->launch->loop;
     int64_t at[CC_MAX_DIMS] = {0};
@@ -116,7 +116,7 @@ static void cut(Job *job, int dim, int64_t piece) {
 
 static int64_t multiple(int64_t n, int64_t of) { return CC_MAX(of, (n + of - 1) / of * of); }
 
-/* Pieces of rows that are reduced. */
+/* Cuts rows that are reduced. */
 static void cut_reduction(Job *job, int parts) {
     const CcLoop *loop = job->launch->loop;
     if (parts == 1 || job->launch->sweeps > 1 || loop->scans || !job->launch->fn) return;
@@ -135,7 +135,7 @@ static void cut_reduction(Job *job, int parts) {
     if (!job->partial) job->pieces = 1;
 }
 
-/* Pieces of rows, or of columns that are reduced, for threads. */
+/* Cuts rows, or columns that are reduced, for threads. */
 static void cut_lanes(Job *job, int parts) {
     const CcLoop *loop = job->launch->loop;
     const int64_t inner = loop->size[loop->lane], least = loop->reduces ? COLUMNS : PIECE;
@@ -144,7 +144,7 @@ static void cut_lanes(Job *job, int parts) {
     cut(job, loop->lane, multiple((inner + wanted - 1) / wanted, least));
 }
 
-/* Are there few long rows, whose elements lie between one another? */
+/* Are there few long rows whose elements alternate in memory? */
 static bool few_rows(const CcLoop *loop) {
     if (loop->reduces || loop->lane != 1 || loop->size[0] >= FEW || loop->size[1] < 2 * TOGETHER) return false;
     for (int a = 0; a < loop->n_access; a++)
@@ -152,7 +152,7 @@ static bool few_rows(const CcLoop *loop) {
     return false;
 }
 
-/* Pieces of all rows. */
+/* Cuts all rows at the same elements. */
 static void cut_together(Job *job, int parts) {
     const int64_t inner = job->launch->loop->size[1];
     cut(job, 1, multiple(CC_MIN(TOGETHER, inner / (4 * parts)), COLUMNS));
@@ -160,7 +160,7 @@ static void cut_together(Job *job, int parts) {
     job->rows = 1;
 }
 
-/* Several may meet in one place. */
+/* May several iterations store to one address? */
 static bool meet(const CcLoop *loop) {
     for (int a = 0; a < loop->n_access; a++)
         if (loop->access[a].where) return true;
@@ -190,8 +190,8 @@ void cc_launch_rows(const CcLaunch *launch, char *const *at, int64_t begin, int6
     run_units(&job, begin, end);
 }
 
-/* Of n elements, four at a time: v - low and high - 1 - v both have no sign, or v is the one besides. (A vector of the
- * compiler's, as the loops of -O2 are not made such: 65536 indices took 30 us one by one, Zen 4.) */
+/* Checks four of n elements at a time: v - low and high - 1 - v are both nonnegative, or v is `also`. (Uses the
+ * compiler's vector type, since -O2 does not vectorise such loops: 65536 indices took 30 us one by one, Zen 4.) */
 typedef uint64_t Four __attribute__((vector_size(32)));
 
 static bool row_in_range(const CcLoopCheck *c, const char *at, bool wide, int64_t n, int64_t step) {
@@ -223,7 +223,7 @@ static bool row_of_shares(const char *at, bool wide, int64_t n, int64_t step) {
         double v;
         if (wide) memcpy(&v, at + 8 * i * step, sizeof v);
         else memcpy(&narrow, at + 4 * i * step, sizeof narrow), v = (double)narrow;
-        bad |= !(v >= 0) | !(v <= 1); /* so is NaN, as in eager */
+        bad |= !(v >= 0) | !(v <= 1); /* NaN fails, as in eager */
     }
     return !bad;
 }
@@ -259,7 +259,7 @@ static void look(void *ctx, int64_t begin, int64_t end) {
         atomic_store_explicit(&l->wrong, true, memory_order_relaxed);
 }
 
-/* Many indices that lie side by side are looked at by all threads. */
+/* All threads share the check of many contiguous indices. */
 static bool all_in_range(const CcLoopCheck *check, const char *at) {
     const int64_t n = cc_type_numel(&check->type);
     const int parts = (int)CC_MIN(cc_omp_width(), n / LOOK);
@@ -270,18 +270,18 @@ static bool all_in_range(const CcLoopCheck *check, const char *at) {
     return !l.wrong;
 }
 
-/* An index that eager may refuse: the plan fails before anything was written, and eager is asked. */
+/* Eager may raise for a wrong index: the plan fails before anything is written, and eager starts over. */
 static int check_indices(const CcLoop *loop, const CcHost *host, CcErr *err) {
     for (int i = 0; i < loop->n_check; i++) {
         const char *at = host->data(host->ctx, loop->check[i].value);
         if (!at) return cc_err_set(err, CC_E_HOST, "no data of value %d", loop->check[i].value);
         if (!all_in_range(&loop->check[i], at + loop->check[i].offset))
-            return cc_err_set(err, CC_E_HOST, "an index, or a share, is out of range");
+            return cc_err_set(err, CC_E_HOST, "an index, or a number that must be in [0, 1], is out of range");
     }
     return 0;
 }
 
-/* Kernels read the host's numbers from memory: f32 is rounded from the double as torch rounds a Python number. */
+/* Kernels read numbers of the host from memory: f32 rounds the double as torch rounds a Python number. */
 static double number(const CcLoopAccess *access, const CcHost *host) {
     if (!access->fixed) return host->number(host->ctx, access->number - 1);
     const bool is_float = cc_dtype_info((CcDtype)access->dtype)->kind == 'f';
@@ -291,14 +291,14 @@ static double number(const CcLoopAccess *access, const CcHost *host) {
 char *cc_launch_number(const CcLoopAccess *access, const CcHost *host, double *room) {
     const double v = number(access, host);
     const float narrow = (float)v;
-    if (cc_dtype_info((CcDtype)access->dtype)->kind != 'f') /* fixed: others are floats. The low bytes stand first */
-        memcpy(room, &access->bits, sizeof *room);
+    /* fixed: numbers from the host are floats. Little endian: the low bytes come first */
+    if (cc_dtype_info((CcDtype)access->dtype)->kind != 'f') memcpy(room, &access->bits, sizeof *room);
     else if (access->dtype == CC_DT_F32) memcpy(room, &narrow, sizeof narrow);
     else *room = v;
     return (char *)room;
 }
 
-/* A number is given to a kernel of a GPU as it is, one of the CPU finds it in memory. NULL: the host failed. */
+/* A GPU kernel gets a number as an argument, a CPU kernel reads it from memory. NULL: the host failed. */
 static char *take_number(const CcLaunch *launch, const CcLoopAccess *access, const CcHost *host, double *room) {
     if (!launch->cuda) return cc_launch_number(access, host, room);
     if (access->fixed || access->number > 0) {
@@ -312,22 +312,32 @@ static char *take_number(const CcLaunch *launch, const CcLoopAccess *access, con
     return at ? (char *)room : NULL;
 }
 
-int cc_launch_run(const CcLaunch *launch, const CcHost *host, CcErr *err) {
+int cc_launch_find(const CcLaunch *launch, const CcHost *host, char **made, bool first, char **at, double *room,
+                   CcErr *err) {
     const CcLoop *loop = launch->loop;
-    char *at[CC_LOOP_MAX_ACCESS];
-    double room[CC_LOOP_MAX_ACCESS];
-    /* eager writes nothing then */
-    const bool looks = !launch->cuda || (launch->into >= 0 && cc_cudalaunch_waits(launch->cuda));
-    if (looks && check_indices(loop, host, err) < 0) return -1;
+    int stores = 0;
     for (int a = 0; a < loop->n_access; a++) {
         const CcLoopAccess *access = &loop->access[a];
-        at[a] = access->place                          ? CC_PLACE_ZERO
-                : access->number                       ? take_number(launch, access, host, &room[a])
-                : access->is_store && launch->into < 0 ? host->make(host->ctx, access->value)
-                                                       : host->data(host->ctx, access->value);
+        const bool makes = access->is_store && launch->into < 0;
+        if (makes && first) made[stores] = host->make(host->ctx, access->value);
+        at[a] = access->place    ? CC_PLACE_ZERO
+                : access->number ? take_number(launch, access, host, &room[a])
+                : makes          ? made[stores++]
+                                 : host->data(host->ctx, access->value);
         if (!at[a] && launch->numel) return cc_err_set(err, CC_E_HOST, "no memory for value %d", access->value);
         if (at[a] && !access->number) at[a] += access->offset;
     }
+    return 0;
+}
+
+int cc_launch_run(const CcLaunch *launch, const CcHost *host, CcErr *err) {
+    char *at[CC_LOOP_MAX_ACCESS], *made[CC_LOOP_MAX_ACCESS];
+    double room[CC_LOOP_MAX_ACCESS];
+    /* a wrong index must fail before anything is written */
+    const bool looks = !launch->cuda || (launch->into >= 0 && cc_cudalaunch_waits(launch->cuda));
+    if (looks && check_indices(launch->loop, host, err) < 0) return -1;
+    if (launch->boxes) return cc_boxes_run(launch->boxes, host, err);
+    if (cc_launch_find(launch, host, made, true, at, room, err) < 0) return -1;
     if (launch->into >= 0 && launch->node >= 0 &&
         host->writing(host->ctx, launch->into, launch->node, !launch->uncounted) < 0)
         return cc_err_set(err, CC_E_HOST, "value %d can't be written", launch->into);
@@ -361,7 +371,7 @@ int cc_launch_copy(CcLaunch *launch, const CcType *from, const CcOperand *fill, 
     const CcOperand in = from ? (CcOperand){.kind = CC_IN_VALUE, .value = cc_graph_input(g, from)} : *fill;
     const int node = cc_graph_node(g, from ? CC_OP_copy : CC_OP_fill, 0, -1, &in, 1, to, 1);
     const bool made[2] = {!from, true};
-    const int status = cc_launch_make(launch, cc_build_group(g, &node, 1, made, CC_DT_OTHER, arena, err), err);
+    const int status = cc_launch_make(launch, cc_build_group(g, &node, 1, NULL, made, CC_DT_OTHER, arena, err), err);
     cc_graph_free(g);
     return status;
 }

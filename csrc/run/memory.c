@@ -1,40 +1,40 @@
-/* memory: one block of memory a call for all values that only kernels and library calls touch, and for what library
- * calls need meanwhile.
+/* memory: one block of memory per call for all values that only kernels and library calls touch, and for the scratch
+ * memory of library calls.
  *
- * The steps are walked once: results get a place, what dies leaves its place free. A result that a kernel may write
- * over an input that dies there takes the input's place; what a scatter changes lies in its result from the start. Of
- * the free spans that are large enough the last one that was freed is taken: it is still in the caches (greedy by size
+ * Walks the steps once: results get a place, values that die free theirs. A result that a kernel may write over a
+ * dying input takes the input's place; the operand that a scatter changes is made in the result's place from the
+ * start. Of the free spans that are large enough, the most recently freed wins: it is still in cache (greedy by size
  * packs tighter, but a copy of 2 MB took 0.33 ms instead of 0.11 in MiniTransformer, Zen 4). */
 #include "run_int.h"
 
-/* Buffers whose addresses agree in their last 12 bits get into each other's way when one is read and the other written
- * (4K aliasing; its share was not measured apart). So large ones are not a multiple of a page. */
+/* Buffers whose addresses agree in the last 12 bits slow each other down when one is read and the other written (4K
+ * aliasing; its share was not measured separately). So sizes of large ones are never multiples of a page. */
 enum { ALIGN = 64, PAGE = 4096, SHIFT = 5 * ALIGN };
 
 /* ------------------------------------------------------------------ the plan */
 
 typedef struct Span {
     int64_t at, bytes;
-    int freed; /* at this step */
+    int freed; /* the step that freed it */
 } Span;
 
 typedef struct Layout {
     CcPlan *plan;
     const CcGraph *g;
     const bool *private; /* [value] */
-    int *last;           /* [value]: the step it dies in; -1: never, or its place was given away */
-    int64_t *place;      /* [value]; -1: not in the block */
-    CC_VEC(Span) free;   /* by place, never touching one another unless freed apart */
+    int *last;           /* [value]: the step in which it dies; -1: never, or its place was handed on */
+    int64_t *place;      /* [value]: offset; -1: not in the block */
+    CC_VEC(Span) free;   /* sorted by place; neighbours touch only if freed at different steps */
     int64_t top;
 } Layout;
 
-/* Made by a kernel or a library call, and read by such steps alone. */
+/* Values that kernels or library calls make and that only such steps read. */
 static void mark_private(const CcPlan *plan, const CcGraph *g, bool *private) {
     for (int s = 0; s < plan->step.n; s++) {
         const CcStep *step = &plan->step.at[s];
         for (int i = 0; i < step->n_node; i++) {
             const CcNode *n = &g->node.at[step->node[i]];
-            for (int k = 0; k < n->n_out && !cc_into_is(g, n); k++)
+            for (int k = 0; k < n->n_out && !cc_into_is_write(g, n); k++)
                 private[cc_graph_base(g, n->out0 + k)] =
                     step->kind != CC_STEP_HOST && !g->val.at[n->out0 + k].is_output;
             for (int k = 0; k < n->n_in && step->kind == CC_STEP_HOST; k++) {
@@ -58,7 +58,8 @@ static bool same_steps(const CcLoop *loop, int a, int b) {
     return loop->access[a].dtype == loop->access[b].dtype;
 }
 
-/* May a kernel write the store over `input`? Each access of that input has to be of the element that is written. */
+/* May a kernel write the store over `input`? Only if each access of that input reads the very element that is
+ * stored. */
 static bool can_overwrite(const CcLoop *loop, int store, int input) {
     for (int a = 0; a < loop->n_access; a++) {
         const CcLoopAccess *access = &loop->access[a];
@@ -82,8 +83,8 @@ static int find_input(const Layout *l, int s, const CcLoop *loop, int store) {
     return -1;
 }
 
-/* The value whose memory the result of step s may take over from (CcPrimFamily.over): its first operand, if that dies
- * there and nothing else of the step looks into it. -1: none. */
+/* The value whose memory the result of step s may reuse (CcPrimFamily.over): its first operand, if that dies there
+ * and no other operand of the step reads the memory. -1: none. */
 static int find_over(const Layout *l, int s) {
     const CcStep *step = &l->plan->step.at[s];
     if (step->kind != CC_STEP_PRIMITIVE || !step->family->over) return -1;
@@ -102,8 +103,8 @@ static int find_over(const Layout *l, int s) {
     return same && l->last[x->value] == s ? x->value : -1;
 }
 
-/* What a result that the host makes takes over lies in it from the start. From the last step on, as there may be a
- * chain. */
+/* If the host makes such a result, the operand is made in the result's memory from the start. Goes backwards through
+ * the steps, as results may form a chain. */
 static void share_results(Layout *l, bool *private, bool *early) {
     for (int s = l->plan->step.n - 1; s >= 0; s--) {
         const int x = find_over(l, s);
@@ -142,7 +143,7 @@ static void free_span(Layout *l, int64_t at, int64_t bytes, int step) {
     l->free.at[i] = (Span){at, bytes, step};
 }
 
-/* The last freed span that is large enough, of those that are not much too large if there are any; -1: none. */
+/* The most recently freed span that is large enough, preferring those that are not much too large; -1: none. */
 static int find_span(const Layout *l, int64_t bytes) {
     int best = -1;
     for (int i = 0; i < l->free.n; i++) {
@@ -160,7 +161,7 @@ static int64_t take_span(Layout *l, int64_t bytes) {
         merge_spans(l);
         i = find_span(l, bytes);
     }
-    if (i < 0) { /* at the end, from what is free there on */
+    if (i < 0) { /* at the end, extending a free span there */
         const Span *end = l->free.n ? &l->free.at[l->free.n - 1] : NULL;
         const int64_t at = end && end->at + end->bytes == l->top ? end->at : l->top;
         if (at < l->top) l->free.n--;
@@ -181,12 +182,13 @@ static int64_t bytes_of_value(const Layout *l, int value) { return bytes_of(&l->
 
 static void add_results(Layout *l, int s) {
     const CcStep *step = &l->plan->step.at[s];
-    const CcLoop *loop = step->kind == CC_STEP_KERNEL ? ((const CcLaunch *)step->work)->loop : NULL;
+    const CcLaunch *launch = step->kind == CC_STEP_KERNEL ? step->work : NULL;
+    /* writing in place would destroy what another box reads */
+    const CcLoop *loop = launch && !launch->boxes ? launch->loop : NULL;
     for (int a = 0; loop && a < loop->n_access; a++) {
         const int value = loop->access[a].value;
-        const int input = loop->access[a].is_store && ((const CcLaunch *)step->work)->into < 0 && l->private[value]
-                              ? find_input(l, s, loop, a)
-                              : -1;
+        const int input =
+            loop->access[a].is_store && launch->into < 0 && l->private[value] ? find_input(l, s, loop, a) : -1;
         if (input < 0) continue;
         l->place[value] = l->place[input];
         l->last[input] = -1;
@@ -212,7 +214,7 @@ static size_t scratch_of(const CcStep *step) {
     return launch && launch->cuda ? (size_t)cc_cudalaunch_workspace(launch->cuda) : 0;
 }
 
-/* Only while the step runs: what its family or kernel asked for. */
+/* Scratch memory that a family or kernel asked for; it exists only while the step runs. */
 static void add_scratch(Layout *l, int s) {
     CcStep *step = &l->plan->step.at[s];
     const size_t bytes = (scratch_of(step) + ALIGN - 1) / ALIGN * ALIGN;
@@ -229,7 +231,7 @@ static void free_dying(Layout *l, int s) {
     }
 }
 
-/* Dying values that the host holds: the others just end. */
+/* Keeps only the dying values that the host holds; others need no drop. */
 static void keep_host_drops(CcPlan *plan) {
     for (int s = 0; s < plan->step.n; s++) {
         CcStep *step = &plan->step.at[s];

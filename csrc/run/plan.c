@@ -1,4 +1,4 @@
-/* plan: which values exist between steps, when each one dies, and a plan as text. */
+/* plan: which values exist between steps, when each dies, and the text form of a plan. */
 #include "run_int.h"
 
 void cc_plan_made(const CcPlan *plan, const CcGraph *g, const bool *live, bool *made, int *step_of) {
@@ -9,7 +9,7 @@ void cc_plan_made(const CcPlan *plan, const CcGraph *g, const bool *live, bool *
         const CcStep *step = &plan->step.at[s];
         if (step->kind != CC_STEP_HOST) continue;
         const CcNode *n = &g->node.at[step->node[0]];
-        for (int k = 0; k < n->n_out; k++) made[n->out0 + k] = true; /* the host makes all its results */
+        for (int k = 0; k < n->n_out; k++) made[n->out0 + k] = true; /* the host makes all results of a node */
     }
     for (int i = 0; i < g->node.n; i++)
         for (int k = 0; live[i] && k < g->node.at[i].n_in; k++) {
@@ -37,13 +37,13 @@ static void add_read(CcPlan *plan, const CcGraph *g, int written, const CcNode *
     }
 }
 
-/* What the node reads, what nodes read across which it was moved (group.c), and what the others do that it is a part
- * of. */
+/* Values that the node reads, that other parts of its op read, and that nodes read which it was moved across
+ * (group.c). */
 void cc_plan_apart(CcPlan *plan, const CcGraph *g) {
     for (int s = 0; s < plan->step.n; s++) {
         const int node = plan->step.at[s].node[0];
         const CcNode *n = &g->node.at[node];
-        if (!cc_into_is(g, n)) continue;
+        if (!cc_into_is_write(g, n)) continue;
         const int written = cc_graph_base(g, n->out0);
         add_read(plan, g, written, n);
         for (int t = 0; t < plan->step.n; t++)
@@ -69,8 +69,7 @@ int cc_plan_lifetimes(CcPlan *plan, const CcGraph *g, const bool *made, CcErr *e
             }
             for (int k = 0; k < n->n_out; k++) last[n->out0 + k] = s;
         }
-    /* Counting sort of the values by the step that ends them; a value inside a fused step never
-     * was. */
+    /* Counting sort of the values by the step that ends them; values inside a fused step never existed. */
     for (int s = 0; s < plan->step.n; s++) plan->step.at[s].n_drop = 0;
     int total = 0;
     for (int v = 0; v < g->val.n; v++) {
@@ -131,6 +130,12 @@ static bool is_view(const CcPlan *plan, const CcStep *step) {
     return step->n_node > 0 && cc_op_info((CcOpId)plan->node[step->node[0]].op)->kind == CC_K_VIEW;
 }
 
+bool cc_run_hosted(const CcPlan *plan, int node) {
+    for (int s = 0; s < plan->step.n; s++)
+        if (plan->step.at[s].kind == CC_STEP_HOST && plan->step.at[s].host == node) return true;
+    return false;
+}
+
 void cc_run_stats(const CcPlan *plan, CcPlanStats *out) {
     *out = (CcPlanStats){.steps = plan->step.n, .compile_ms = plan->compile_ms};
     for (int s = 0; s < plan->step.n; s++) {
@@ -156,8 +161,8 @@ void cc_run_print(const CcPlan *plan, CcSbuf *out) {
             cc_sbuf_add(out, " %s#%d", cc_op_info((CcOpId)plan->node[step->node[i]].op)->name,
                         plan->node[step->node[i]].origin);
         if (step->narrowed) cc_sbuf_add(out, " narrowed");
-        if (step->turned) cc_sbuf_add(out, " turned");
-        if (step->last) cc_sbuf_add(out, " last");
+        if (step->transposed) cc_sbuf_add(out, " transposed");
+        if (step->channels_last) cc_sbuf_add(out, " channels_last");
         for (int i = 0; i < step->n_drop; i++)
             cc_sbuf_add(out, "%s%%%d", i ? " " : " drop ", plan->drop.at[step->drop0 + i]);
         if (plan->runs) cc_sbuf_add(out, " %.3f ms", (double)plan->spent_ns[s] * 1e-6 / (double)plan->runs);
@@ -165,6 +170,7 @@ void cc_run_print(const CcPlan *plan, CcSbuf *out) {
         if (step->kind != CC_STEP_KERNEL || !dump || strcmp(dump, "graph") == 0) continue;
         const CcLaunch *launch = step->work;
         cc_ltext_print(launch->loop, out);
+        if (launch->boxes) cc_boxes_print(launch->boxes, out);
         if (strcmp(dump, "kernels") != 0) continue;
         if (launch->cuda) cc_cudakernel_text(launch->loop, cc_cudalaunch_tuning(launch->cuda), out);
         else cc_kcache_text(launch->loop, out);

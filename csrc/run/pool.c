@@ -1,14 +1,14 @@
-/* pool: max, average and adaptive pooling over any strides. Windows are tables, one entry an
- * output index of a dim, so all kinds share the loops:
+/* pool: max, average and adaptive pooling with any strides. Windows are tables, one entry per output index of a dim,
+ * so all kinds share the loops:
  *
- *   channels innermost   for each spot of the result: its channels op= those of each spot of the window;
- *                        half precision, few channels, and windows one behind the other as what follows, a column being
- *                        a spot's channels (112x112x64, 5x5: 1.68 ms spot by spot, 0.63 so, Zen 5)
- *   else                 the rows of a window are put together first, into one row; then its columns
- *   max with indices     the same, and beside each element where it stands
+ *   channels-last        for each position of the result: its channels op= those of each position in the window;
+ *                        half precision, few channels and overlapping windows work like the next way, where a column is
+ *                        a position's channels (112x112x64, 5x5: 1.68 ms by positions, 0.63 like this, Zen 5)
+ *   else                 first combines the rows of a window into one row, then that row's columns
+ *   max with indices     the same, with an index beside each element
  *
- * oneDNN's max pooling is not used: eager's gives NaN where the window has one. bf16 and f16 are summed up in f32 and
- * rounded once, as eager does: a row of spots, or a plane, at a time is widened. */
+ * oneDNN's max pooling is not used: eager's gives NaN for a window with a NaN. bf16 and f16 are summed in f32 and
+ * rounded once, as in eager: one row of positions, or one plane, is widened at a time. */
 #include <stdatomic.h>
 
 #include "run_int.h"
@@ -16,41 +16,41 @@
 enum {
     SIDES = 3,           /* spatial dims; missing ones have size 1 */
     MAX_PLANE = 1 << 22, /* elements of a plane in half precision */
-    MAX_ROW = 4096,      /* columns of a row that is put together on the stack */
+    MAX_ROW = 4096,      /* columns of a combined row, which is on the stack */
     LANES = 16,
-    ALL = 256,      /* windows that are made at a time */
-    FAR = 8,        /* elements from window to window that so many are made for nothing */
-    FEW_ROWS = 64,  /* rows of spots from which a unit of work has all channels of a spot */
-    CHUNK = 64,     /* channels of a unit elsewhere, */
-    SPOTS = 8192,   /* or as many as rows of so many elements have, where rows are put together */
-    ROW = 64,       /* elements that a row of the result takes as long as, whatever its length */
-    GRAIN = 1 << 16 /* elements read that a second thread is not worth its barrier for */
+    ALL = 256,      /* windows that are computed at a time */
+    FAR = 8,        /* stride between windows up to which all windows are computed and some thrown away */
+    FEW_ROWS = 64,  /* rows of positions from which a unit of work takes all channels of a position */
+    CHUNK = 64,     /* channels per unit otherwise, */
+    SPOTS = 8192,   /* or as many as rows of this many elements hold, where rows are combined */
+    ROW = 64,       /* fixed cost of a row of the result, in elements */
+    GRAIN = 1 << 16 /* elements read per thread, to pay for its barrier */
 };
 typedef enum Kind { MAX, AVG } Kind;
 
 typedef struct Side {
-    int64_t in, out, step;    /* step: from one element of a window to the next */
-    int32_t *from, *to, *all; /* [out]; all: what it counts for in the divisor */
-    /* outputs whose windows are as large, each `stride` behind the one before */
+    int64_t in, out, step;    /* step: distance between elements of a window */
+    int32_t *from, *to, *all; /* [out]; all: the window's share of the divisor */
+    /* a range of outputs whose windows have one size and start `stride` apart */
     int64_t alike, alike_end, stride;
 } Side;
 
 typedef struct CcPool {
     Kind kind;
     int src, dst;          /* values */
-    int index;             /* where in its plane the greatest stands; -1: there is none, or nobody reads it */
-    int64_t src_at;        /* bytes: it may be a window */
-    int64_t span;          /* elements of memory from the first to the last one of a plane */
-    int64_t n, c, divisor; /* divisor 0: what the window has */
+    int index;             /* value of the indices of maxima; -1: none, or not read */
+    int64_t src_at;        /* bytes: src may be a window */
+    int64_t span;          /* elements of memory between the first and the last of a plane */
+    int64_t n, c, divisor; /* divisor 0: the number of elements in the window */
     Side side[SIDES];
     int64_t from[2 + SIDES], to[2 + SIDES]; /* strides of src and dst: n, c, sides */
     int64_t index_to[2 + SIDES];
-    bool last;             /* channels innermost in both; */
-    bool joins;            /* rows of spots are put together */
+    bool last;             /* both are channels-last */
+    bool joins;            /* combines rows of positions */
     bool across;           /* goes_across */
     CcDtype dtype;         /* of both */
-    int64_t chunks, width; /* a spot's channels are that many units, of so many */
-    int parts;             /* threads */
+    int64_t chunks, width; /* channels of a position are split into `chunks` units of `width` */
+    int parts;             /* number of threads */
 } CcPool;
 
 typedef struct Job {
@@ -58,17 +58,17 @@ typedef struct Job {
     const char *src;
     char *dst;
     atomic_bool failed;
-    int64_t *index; /* with it, dst may be NULL */
+    int64_t *index; /* if set, dst may be NULL */
 } Job;
 
-/* Compilers make vectors of loops over LANES, for the target of the function that all this is inlined
- * into (not so of vector types, which gcc 12 lowers before it inlines). */
+/* Compilers vectorise loops over LANES for the target of the function that inlines all this (unlike vector types,
+ * which gcc 12 lowers before inlining). */
 #define ALWAYS inline __attribute__((always_inline))
 
-/* The comparisons are eager's: a NaN stays. */
+/* Compares as eager does: a NaN stays. */
 static ALWAYS float larger(float x, float y) { return (y > x) | (y != y) ? y : x; }
 
-/* The same without a jump, which nobody could foresee: 100 images of 8 channels took 20 times as long as 3 of them. */
+/* The same without an unpredictable branch: with one, 100 images of 8 channels took 20 times as long as 3 of them. */
 static ALWAYS float larger_of(float x, float y) {
     uint32_t a, b, mask = -(uint32_t)((y > x) | (y != y));
     memcpy(&a, &x, sizeof a);
@@ -78,7 +78,7 @@ static ALWAYS float larger_of(float x, float y) {
     return x;
 }
 
-/* to[i] op= from[i] for n elements side by side. */
+/* to[i] op= from[i] for n consecutive elements. */
 static ALWAYS void combine(Kind kind, float *restrict to, const float *restrict from, int64_t n) {
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES)
@@ -96,7 +96,7 @@ static ALWAYS void divide(float *at, float by, int64_t n) {
     for (; i < n; i++) at[i] /= by;
 }
 
-/* Sum or maximum of n >= LANES elements side by side. */
+/* Sum or maximum of n >= LANES consecutive elements. */
 static ALWAYS float fold(Kind kind, const float *at, int64_t n) {
     float lane[LANES];
     int64_t i = LANES;
@@ -119,10 +119,10 @@ static float divisor_of(const CcPool *p, const Spot *s) {
     return (float)((int64_t)p->side[0].all[s->at[0]] * p->side[1].all[s->at[1]] * p->side[2].all[s->at[2]]);
 }
 
-/* What a window without elements gives. */
+/* The result of an empty window. */
 static float nothing(Kind kind) { return kind == AVG ? 0 : -__builtin_inff(); }
 
-/* n channels of one spot. */
+/* n channels of one position. */
 static ALWAYS void pool_spot(const CcPool *p, Kind kind, const float *src, float *dst, const Spot *s, int64_t n) {
     const Side *a = &p->side[0], *b = &p->side[1], *c = &p->side[2];
     bool first = true;
@@ -138,8 +138,8 @@ static ALWAYS void pool_spot(const CcPool *p, Kind kind, const float *src, float
     if (kind == AVG && !first) divide(dst, divisor_of(p, s), n);
 }
 
-/* Puts the rows of a window together; where it is one row of elements side by side, that is it.
- * NULL: there are none. */
+/* Combines the rows of a window; returns the row itself if there is only one and it is contiguous. NULL: the window
+ * has no rows. */
 static ALWAYS const float *join_rows(const CcPool *p, Kind kind, const float *src, const Spot *s, float *row) {
     const Side *a = &p->side[0], *b = &p->side[1];
     const float *only = NULL;
@@ -163,7 +163,7 @@ static ALWAYS const float *join_rows(const CcPool *p, Kind kind, const float *sr
     return rows == 0 ? NULL : only ? only : row;
 }
 
-/* One window of a row of spots. */
+/* One window in a row of positions. */
 static ALWAYS void pool_wide(Kind kind, const Side *side, int64_t out, int64_t wide, const float *row, float *dst) {
     const int64_t from = side->from[out], to = side->to[out];
     for (int64_t i = 0; from >= to && i < wide; i++) dst[i] = nothing(kind);
@@ -171,7 +171,7 @@ static ALWAYS void pool_wide(Kind kind, const Side *side, int64_t out, int64_t w
     for (int64_t i = from + side->step; i < to; i += side->step) combine(kind, dst, row + i * wide, wide);
 }
 
-/* The same of single columns. */
+/* The same for single columns. */
 static ALWAYS float pool_window(Kind kind, const Side *side, int64_t out, const float *row) {
     const int64_t from = side->from[out], to = side->to[out];
     float x = nothing(kind);
@@ -180,14 +180,14 @@ static ALWAYS float pool_window(Kind kind, const Side *side, int64_t out, const 
     return x;
 }
 
-/* `n` windows of `many` elements that lie `step` apart, each one element behind the one before. */
+/* `n` windows of `many` elements with distance `step`; consecutive windows start one element apart. */
 static ALWAYS void pool_close(Kind kind, const float *at, int64_t many, int64_t step, float *dst, int64_t n) {
     if (n < LANES) {
         memcpy(dst, at, sizeof *dst * (size_t)n);
         for (int64_t i = 1; i < many; i++) combine(kind, dst, at + i * step, n);
         return;
     }
-    for (int64_t k = 0; k < n; k += LANES) { /* the last vector may do again what the one before it did */
+    for (int64_t k = 0; k < n; k += LANES) { /* the last vector may repeat work of the one before it */
         const int64_t x = k + LANES <= n ? k : n - LANES;
         float lane[LANES];
         memcpy(lane, at + x, sizeof lane);
@@ -196,15 +196,15 @@ static ALWAYS void pool_close(Kind kind, const float *at, int64_t many, int64_t 
     }
 }
 
-/* The same of spots of `wide` elements, each `stride` spots behind the one before: those between them are made as well,
- * by vectors, and left out. */
+/* The same for positions of `wide` elements, with windows `stride` positions apart: vectors also compute the windows
+ * between them, which are left out. */
 static ALWAYS void pool_alike(Kind kind, const float *at, int64_t many, int64_t step, int64_t stride, int64_t wide,
                               float *dst, int64_t n) {
     if (stride == 1) {
         pool_close(kind, at, many, step * wide, dst, n * wide);
         return;
     }
-    for (int64_t x = 0, m; x < n; x += m) { /* the stride is 0 where windows are the same */
+    for (int64_t x = 0, m; x < n; x += m) { /* stride 0: all windows are the same */
         float all[ALL];
         m = stride <= FAR ? CC_MIN(n - x, (ALL / wide - 1) / CC_MAX(1, stride) + 1) : 1;
         pool_close(kind, at + x * stride * wide, many, step * wide, all, ((m - 1) * stride + 1) * wide);
@@ -213,7 +213,7 @@ static ALWAYS void pool_alike(Kind kind, const float *at, int64_t many, int64_t 
     }
 }
 
-/* The windows of a row of spots, summed up or their largest elements. */
+/* The windows of a row of positions, as sums or maxima. */
 static ALWAYS void pool_columns(Kind kind, const Side *side, int64_t wide, const float *row, float *dst) {
     const int64_t step = side->step, from = side->from[side->alike],
                   many = (side->to[side->alike] - from + step - 1) / step;
@@ -228,7 +228,7 @@ static ALWAYS void pool_columns(Kind kind, const Side *side, int64_t wide, const
     }
 }
 
-/* Sums of a row of spots become means, where windows have elements. s: any spot of the row. */
+/* Turns sums of a row of positions into means, except of empty windows. s: any position of the row. */
 static ALWAYS void divide_row(const CcPool *p, Spot *s, int64_t wide, float *dst) {
     const Side *side = &p->side[2];
     for (int64_t x = 0; x < side->out; x++) {
@@ -239,7 +239,7 @@ static ALWAYS void divide_row(const CcPool *p, Spot *s, int64_t wide, float *dst
     }
 }
 
-/* n channels of each spot of a row, `step` elements apart in memory, as f32. */
+/* Widens n channels of each position of a row, with distance `step`, to f32. */
 static ALWAYS void take_spots(const CcPool *p, const char *src, int64_t n, float *to) {
     const int64_t spots = p->side[2].in, step = p->from[4], size = p->dtype == CC_DT_F32 ? 4 : 2;
     if (step == n) cc_halves_widen(p->dtype, src, to, spots * n);
@@ -252,7 +252,7 @@ static ALWAYS void give_spots(const CcPool *p, const float *from, int64_t n, cha
     for (int64_t i = 0; step != n && i < spots; i++) cc_halves_narrow(p->dtype, from + i * n, dst + i * step * size, n);
 }
 
-/* A row of spots of the result, n channels of each. room: for two rows of the source and one of the result. */
+/* A row of positions of the result, n channels each. room: for two rows of the source and one of the result. */
 static ALWAYS void pool_spots(const CcPool *p, Kind kind, const char *src, char *dst, Spot *s, int64_t n, float *room) {
     const Side *a = &p->side[0], *b = &p->side[1];
     const int64_t whole = p->side[2].in * n, size = p->dtype == CC_DT_F32 ? 4 : 2;
@@ -270,7 +270,7 @@ static ALWAYS void pool_spots(const CcPool *p, Kind kind, const char *src, char 
     give_spots(p, out, n, dst);
 }
 
-/* Units: [n][side 0][side 1][chunk of channels]; a unit is a row of spots. */
+/* Units: [n][side 0][side 1][chunk of channels]; a unit is a row of positions. */
 static ALWAYS void pool_last(Job *job, Kind kind, int64_t begin, int64_t end) {
     const CcPool *p = job->p;
     const int64_t size = p->dtype == CC_DT_F32 ? 4 : 2, floats = (2 * p->side[2].in + p->side[2].out) * p->width;
@@ -312,8 +312,8 @@ static ALWAYS void pool_rows(Job *job, Kind kind, int64_t begin, int64_t end) {
         atomic_store(&job->failed, true);
         return;
     }
-    if (begin >= end) return; /* sides may be 0 then */
-    /* counted on from unit to unit: divisions take longer than a short row */
+    if (begin >= end) return; /* here sides may be 0 */
+    /* incremented from unit to unit: divisions take longer than a short row */
     Spot s = {{begin / p->side[1].out % p->side[0].out, begin % p->side[1].out, 0}};
     int64_t plane = begin / p->side[1].out / p->side[0].out, c = plane % p->c, n = plane / p->c;
     for (int64_t u = begin; u < end; u++) {
@@ -336,15 +336,15 @@ static ALWAYS void pool_rows(Job *job, Kind kind, int64_t begin, int64_t end) {
     }
 }
 
-/* Is y what a window's greatest becomes, after x? Of equal ones the first stays, and the last NaN, as in eager. */
+/* Does y replace the maximum x so far? The first of equal elements wins, and the last NaN, as in eager. */
 static ALWAYS bool takes_over(float y, float x) { return (y > x) | (y != y); }
 
-/* Place of an element in its plane. */
+/* Index of an element in its plane. */
 static ALWAYS int32_t place_in(const CcPool *p, int64_t i, int64_t j, int64_t k) {
     return (int32_t)((i * p->side[1].in + j) * p->side[2].in + k);
 }
 
-/* n <= LANES channels of one spot, side by side. */
+/* n <= LANES channels of one position, consecutive. */
 static ALWAYS void place_lanes(const CcPool *p, const float *src, const Spot *s, float *dst, int64_t *index, int n) {
     const Side *a = &p->side[0], *b = &p->side[1], *c = &p->side[2];
     const int32_t first = place_in(p, a->from[s->at[0]], b->from[s->at[1]], c->from[s->at[2]]);
@@ -363,7 +363,7 @@ static ALWAYS void place_lanes(const CcPool *p, const float *src, const Spot *s,
     if (dst) memcpy(dst, x, sizeof *x * (size_t)n);
 }
 
-/* n <= LANES spots of a row, from the one that `s` says on. Beyond its own window a lane sees -inf, which takes over
+/* n <= LANES positions of a row, starting with `s`. Outside its own window a lane reads -inf, which replaces
  * nothing. */
 static ALWAYS void place_across(const CcPool *p, const float *src, const Spot *s, float *x, int32_t *place, int n) {
     const Side *a = &p->side[0], *b = &p->side[1], *c = &p->side[2];
@@ -392,7 +392,7 @@ static ALWAYS void place_across(const CcPool *p, const float *src, const Spot *s
             }
 }
 
-/* Of each column the greatest in the rows of a window, and its place. False: there are no rows. */
+/* Per column, the maximum over the rows of a window, and its index. False: there are no rows. */
 static ALWAYS bool join_places(const CcPool *p, const float *src, const Spot *s, float *restrict x,
                                int32_t *restrict place) {
     const Side *a = &p->side[0], *b = &p->side[1];
@@ -419,12 +419,12 @@ static ALWAYS bool join_places(const CcPool *p, const float *src, const Spot *s,
     return any;
 }
 
-/* The greatest of a window's columns: of equal ones the first, and the last NaN. */
+/* The maximum of a window's columns: the first of equal ones, and the last NaN. */
 static ALWAYS float join_columns(const Side *side, int64_t out, const float *x, const int32_t *place, int64_t *index) {
     float best = nothing(MAX);
     int32_t where = place[side->from[out]];
     for (int64_t k = side->from[out]; k < side->to[out]; k += side->step) {
-        if (x[k] < best) continue; /* most are; a chain of selects takes three times as long (Zen 4) */
+        if (x[k] < best) continue; /* the usual case; a chain of selects takes three times as long (Zen 4) */
         const bool nan = (x[k] != x[k]) & ((best == best) | (place[k] > where));
         const bool other = (x[k] > best) | ((x[k] == best) & (place[k] < where)) | nan;
         if (!other) continue;
@@ -435,7 +435,7 @@ static ALWAYS float join_columns(const Side *side, int64_t out, const float *x, 
     return best;
 }
 
-/* The same of a window in one row. */
+/* The same for a window with one row. */
 static ALWAYS float scan_row(const Side *side, int64_t out, const float *row, int64_t step, int64_t *where) {
     float best = nothing(MAX);
     int64_t at = side->from[out];
@@ -449,7 +449,7 @@ static ALWAYS float scan_row(const Side *side, int64_t out, const float *row, in
     return best;
 }
 
-/* Many narrow windows, the lanes of a vector each. 32x56x56, 3x3, step 2: 136 us, by joined rows 225 (Zen 4, two
+/* Many narrow windows, one per lane of a vector. 32x56x56, 3x3, stride 2: 136 us, by combined rows 225 (Zen 4, two
  * threads). */
 static bool goes_across(const CcPool *p) {
     const Side *side = &p->side[2];
@@ -458,14 +458,14 @@ static bool goes_across(const CcPool *p) {
     return side->out > LANES / 2 && widest < LANES / 2;
 }
 
-/* Is it one row that the window of this spot lies in? */
+/* Does the window of this position lie in one row? */
 static ALWAYS bool in_one_row(const CcPool *p, const Spot *s) {
     for (int i = 0; i < 2; i++)
         if (p->side[i].to[s->at[i]] - p->side[i].from[s->at[i]] != 1) return false;
     return true;
 }
 
-/* Units as of pool_last and pool_rows. */
+/* Units of pool_last and pool_rows. */
 static ALWAYS void place_last(const Job *job, int64_t begin, int64_t end) {
     const CcPool *p = job->p;
     const int64_t *to = p->index_to;
@@ -526,7 +526,7 @@ static ALWAYS void pool_units(Job *job, int64_t begin, int64_t end) {
     else pool_rows(job, MAX, begin, end);
 }
 
-/* The same loops for each kind of vectors. */
+/* The same loops for each vector extension. */
 __attribute__((target("avx512f,avx512vl,avx512dq,fma"))) static void pool_avx512(void *job, int64_t begin,
                                                                                  int64_t end) {
     pool_units(job, begin, end);
@@ -574,7 +574,7 @@ static int make_side(const CcWindow *w, Side *side, CcArena *arena) {
     return 0;
 }
 
-/* A plane that one window covers is one row. */
+/* A plane under a single window counts as one row. */
 static void merge_sides(CcPool *p) {
     Side *side = p->side;
     for (int i = 0; i < SIDES; i++)
@@ -589,7 +589,7 @@ static void merge_sides(CcPool *p) {
     for (int i = 0; i < SIDES; i++) side[i].to[0] = side[i].all[0] = (int32_t)side[i].in;
 }
 
-/* The largest part of a side around its middle whose windows are alike. */
+/* Finds the largest middle part of a side whose windows have one size and stride. */
 static void find_alike(Side *side) {
     const int64_t middle = (side->out - 1) / 2, last = side->out - 1;
     const int32_t *from = side->from, *to = side->to, *all = side->all;
@@ -607,31 +607,33 @@ static void find_alike(Side *side) {
         side->alike_end = x + 1;
 }
 
-/* -1: not for this family. An image without a batch is a batch of one. */
+/* -1: this family can't do it. An image without a batch is a batch of one. */
 static int describe(const CcGraph *g, const CcNode *n, CcPool *p, CcWindow window[SIDES]) {
-    const CcOperand *x = cc_prim_operand(g, n, 0);
-    if (!x || x->kind != CC_IN_VALUE) return -1;
-    const CcType *s = &g->val.at[x->value].type, *o = &g->val.at[n->out0].type;
+    const int x = cc_graph_source(g, n);
+    if (x < 0) return -1;
+    const CcType *s = &g->val.at[x].type, *o = &g->val.at[n->out0].type;
     CcWindow read[CC_WINDOW_DIMS];
     int64_t divisor;
     const int dims = cc_window_read(g, n, read, &divisor), lead = s->ndim - dims, skip = SIDES - dims;
-    if (!cc_prim_float(s) || !cc_prim_float(o) || s->dtype != o->dtype || !cc_type_dense(o) || dims < 1 || lead < 1 ||
-        lead > 2 || o->ndim != s->ndim || o->size[0] != s->size[0] || o->size[lead - 1] != s->size[lead - 1])
+    const bool only_places = n->op == CC_OP_max_pool_at || n->op == CC_OP_adaptive_max_pool_at;
+    if (!cc_prim_float(s) || (only_places ? cc_type_numel(o) == 0 : !cc_prim_float(o) || s->dtype != o->dtype) ||
+        !cc_type_dense(o) || dims < 1 || lead < 1 || lead > 2 || o->ndim != s->ndim || o->size[0] != s->size[0] ||
+        o->size[lead - 1] != s->size[lead - 1])
         return -1;
-    const bool max = cc_window_greatest(n), places = n->n_out == 2;
-    const CcType *index = places && max ? &g->val.at[n->out0 + 1].type : NULL;
-    if (n->n_out != 1 + (index != NULL) || (index && s->dtype != CC_DT_F32)) return -1;
+    const bool max = cc_window_is_max(n), places = n->n_out == 2 || only_places;
+    const CcType *index = places && max ? &g->val.at[n->out0 + !only_places].type : NULL;
+    if (n->n_out != 1 + (index != NULL && !only_places) || (index && s->dtype != CC_DT_F32)) return -1;
     if (index && cc_type_numel(s) > INT32_MAX) return -1;
     if (index &&
         (index->dtype != CC_DT_I64 || index->device != 1 || !cc_type_same_shape(index, o) || !cc_type_dense(index)))
         return -1;
     *p = (CcPool){.kind = max ? MAX : AVG,
-                  .src = x->value,
-                  .dst = n->out0,
-                  .index = index ? n->out0 + 1 : -1,
+                  .src = x,
+                  .dst = only_places ? -1 : n->out0,
+                  .index = index ? n->out0 + !only_places : -1,
                   .n = lead == 2 ? s->size[0] : 1,
                   .c = s->size[lead - 1],
-                  .dtype = (CcDtype)o->dtype,
+                  .dtype = (CcDtype)s->dtype,
                   .divisor = divisor,
                   .span = 1};
     for (int i = 0; i < skip; i++) {
@@ -667,7 +669,7 @@ static void *build(const CcGraph *g, const int *nodes, int n, CcArena *arena, Cc
     CcWindow window[SIDES];
     CcPool *p = cc_arena_alloc(arena, sizeof *p);
     if (!p || n != 1 || describe(g, &g->node.at[nodes[0]], p, window) < 0) {
-        cc_err_set(err, CC_E_UNSUPPORTED, "a pooling of this kind");
+        cc_err_set(err, CC_E_UNSUPPORTED, "this kind of pooling");
         return NULL;
     }
     for (int i = 0; i < SIDES; i++)

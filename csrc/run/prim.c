@@ -1,8 +1,7 @@
-/* prim: the families of library calls, by the kind of the op that a chain begins with, and what they
- * share. */
+/* prim: the families of library calls, selected by the op at the start of a chain, and code that they share. */
 #include "run_int.h"
 
-/* relu is not among them: oneDNN's gives 0 for NaN, eager's NaN. A kernel does it. */
+/* relu is missing: for NaN, oneDNN's gives 0 and eager's NaN. A kernel does it. */
 static const struct {
     CcOpId op;
     CcPostKind kind;
@@ -12,7 +11,7 @@ static const struct {
 };
 
 int cc_prim_unary(const CcNode *n) {
-    if (n->op == CC_OP_gelu && n->n_in < 2) return -1; /* not as oneDNN does it */
+    if (n->op == CC_OP_gelu && n->n_in < 2) return -1; /* not oneDNN's gelu */
     for (int i = 0; i < CC_COUNT(UNARY); i++)
         if (UNARY[i].op == n->op) return (int)UNARY[i].kind;
     return -1;
@@ -22,16 +21,19 @@ const CcOperand *cc_prim_operand(const CcGraph *g, const CcNode *n, int i) {
     return i >= 0 && i < n->n_in ? &g->operand.at[n->in0 + i] : NULL;
 }
 
-bool cc_prim_ints(const CcGraph *g, const CcNode *n, int at, int count, int64_t *out) {
-    for (int i = 0; i < count; i++) {
-        const CcOperand *o = cc_prim_operand(g, n, at + i);
-        if (!o || o->kind != CC_IN_INT) return false;
-        out[i] = o->i;
+bool cc_prim_binary(const CcGraph *g, const CcNode *n, CcIn_add *in) {
+    CcIn_mul plain;
+    if (n->op == CC_OP_mul) {
+        if (!cc_in_mul(g, n, &plain)) return false;
+        *in = (CcIn_add){.in = {plain.in[0], plain.in[1]}};
+        return true;
     }
-    return true;
+    if (n->op != CC_OP_add || !cc_in_add(g, n, in)) return false;
+    const CcOperand *alpha = &in->in[2];
+    return alpha->kind == CC_IN_NONE || (alpha->kind == CC_IN_INT && alpha->i == 1);
 }
 
-bool cc_prim_plain(const CcType *t) { return t->dtype == CC_DT_F32 && cc_prim_float(t); }
+bool cc_prim_f32(const CcType *t) { return t->dtype == CC_DT_F32 && cc_prim_float(t); }
 
 bool cc_prim_float(const CcType *t) {
     const bool known = t->dtype == CC_DT_F32 || t->dtype == CC_DT_BF16 || t->dtype == CC_DT_F16;
@@ -101,18 +103,40 @@ const void *cc_prim_data(const CcHost *host, int value, int64_t offset) {
     return at ? at + offset : NULL;
 }
 
+/* A case for each row of ops.def; its kind is pasted to the macro's name. */
+#define SERVED_CC_K_LIBRARY(family)                                                                                    \
+    {                                                                                                                  \
+        extern const CcPrimFamily CC_##family;                                                                         \
+        return &CC_##family;                                                                                           \
+    }
+#define SERVED_CC_K_HOST return NULL;
+#define SERVED_CC_K_POINTWISE return NULL;
+#define SERVED_CC_K_VIEW return NULL;
+#define SERVED_CC_K_REDUCE return NULL;
+#define SERVED_CC_K_SOFTMAX return NULL;
+#define SERVED_CC_K_NORM return NULL;
+#define SERVED_CC_K_REARRANGE return NULL;
+#define SERVED_CC_K_CONCAT return NULL;
+#define SERVED_CC_K_RANDOM return NULL;
+#define SERVED_CC_K_RESAMPLE return NULL;
+#define SERVED_CC_K_MATMUL return &CC_PRODUCTS;
+#define SERVED_CC_K_ATTENTION return &CC_ATTENTIONS;
+#define SERVED_CC_K_RNN return &CC_RNNS;
+#define SERVED_CC_K_INDEX return &CC_SCATTERS;
+#define SERVED_CC_K_SCATTER return &CC_SCATTERS;
+#define SERVED_CC_K_CONV return &CC_CONVS;
+#define SERVED_CC_K_POOL return &CC_POOLS;
+
 const CcPrimFamily *cc_prim_family(const CcGraph *g, int node) {
-    switch (cc_op_info((CcOpId)g->node.at[node].op)->kind) {
-    case CC_K_MATMUL: return &CC_PRODUCTS;
-    case CC_K_CREATE: return &CC_CREATES;
-    case CC_K_CONCAT: return &CC_CONCATS;
-    case CC_K_ATTENTION: return &CC_ATTENTIONS;
-    case CC_K_RNN: return &CC_RNNS;
-    case CC_K_INDEX:
-    case CC_K_SCATTER: return &CC_SCATTERS;
-    case CC_K_CONV: return &CC_CONVS;
-    case CC_K_POOL: return &CC_POOLS;
-    case CC_K_RESAMPLE: return &CC_RESAMPLES;
+    switch ((CcOpId)g->node.at[node].op) {
+#define CC_OPROW(id, kind, ...)                                                                                        \
+    case CC_OP_##id: SERVED_##kind
+#define CC_OPCASE(...)
+#define CC_OPCASE_HALF(...)
+#include "../ir/ops.def"
+#undef CC_OPROW
+#undef CC_OPCASE
+#undef CC_OPCASE_HALF
     default: return NULL;
     }
 }

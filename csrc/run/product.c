@@ -1,50 +1,52 @@
-/* product: products of the graph (linear, matmul, mm, bmm, addmm) as calls of oneDNN or of own loops (gemv, gemm), with
- * what follows as post-ops. Weights stay plain, since their data may change between calls, unless they are frozen. f32,
- * bf16 and f16; own loops and turned results are f32 only. What autocast would cast (f32 operands of a bf16 result) is
- * cast as it is packed. */
+/* product: runs products (linear, matmul, mm, bmm, addmm) with oneDNN or our own loops (gemv, gemm), followed by
+ * post-ops. Weights stay plain, since their data may change between calls, unless they are frozen. f32, bf16 and
+ * f16; our own loops and transposed results are f32 only. Operands that autocast would cast (f32 operands of a bf16
+ * result) are cast while packing. */
 #include <math.h>
 
 #include "run_int.h"
 
 enum {
-    /* Where the turned product gains, measured on Zen 4 (avx512) with 1 and 2 threads: oneDNN pads
-     * its rows to vectors. 32x512x512 took 167 and 86 us against 147 and 75, 16x512x512 95 and 50
-     * against 74 and 38; with 24 rows 131 against 146 and with 8 59 against 74 (one thread);
-     * 32x1024x1024 692 against 698. */
+    /* Where transposing the product gains, measured on Zen 4 (avx512) with 1 and 2 threads; oneDNN pads rows to
+     * vectors. 32x512x512 took 167 and 86 us against 147 and 75, 16x512x512 95 and 50 against 74 and 38; with 24
+     * rows 131 against 146 and with 8 59 against 74 (one thread); 32x1024x1024 692 against 698. */
     TURN_LANES = 16,
     TURN_MAX_ROWS = 48,
     TURN_MIN_WEIGHTS = 1 << 16,
     TURN_MAX_WEIGHTS = 1 << 20,
-    /* Rows of products of plain weights by gemm, and least sizes of the weights. */
+    /* Number of rows up to which gemm multiplies plain weights, and minimum sizes of the weights. */
     PLAIN_MAX_ROWS = 1024,
     PLAIN_MIN = 64,
-    /* Elements of a result that are worth writing back: 32x512x10 of a turned source took 7.4 us,
-     * 3.6 the other way round. */
+    /* Minimum size of a result that is worth transposing back: 32x512x10 of a transposed source took 7.4 us, 3.6
+     * untransposed. */
     BACK_MAX = 1024
 };
 
 typedef struct CcProduct {
     CcPrim *prim;
-    CcPacked *packed; /* of frozen weights, else NULL */
-    bool single;      /* one row: by gemv */
+    CcPacked *packed; /* for frozen weights, else NULL */
+    bool single;      /* one row: gemv */
     CcGemv gemv;
-    bool own; /* by gemm */
+    bool own; /* gemm */
     CcGemm gemm;
     int src, weights, bias, dst, post[CC_DNNL_MAX_POST], n_post; /* values; -1: none */
-    bool turned, back;  /* dst is made transposed; and then written back as it should be */
-    int64_t rows, cols; /* turned: of the transposed dst, whose rows are first filled with their bias */
+    bool transposed, back; /* transposed: computes dst^T; back: then transposes it back */
+    int64_t rows, cols;    /* transposed: of dst^T, whose rows are first filled with their bias */
     int64_t src_at, weights_at, bias_at, dst_at, post_at[CC_DNNL_MAX_POST]; /* bytes: they may be windows */
 } CcProduct;
 
-/* Where a row has its operands. */
+/* Where a product of one row finds its operands. */
 typedef struct Roles {
     CcOpId op;
     int src, weights, bias;
     bool transposed; /* weights are [out, in] */
 } Roles;
 static const Roles ROLES[] = {
-    {CC_OP_linear, 0, 1, 2, true}, {CC_OP_matmul, 0, 1, -1, false}, {CC_OP_mm, 0, 1, -1, false},
-    {CC_OP_bmm, 0, 1, -1, false},  {CC_OP_addmm, 1, 2, 0, false},
+    {CC_OP_linear, CC_AT(linear, x), CC_AT(linear, weight), CC_AT(linear, bias), true},
+    {CC_OP_matmul, CC_AT(matmul, a), CC_AT(matmul, b), -1, false},
+    {CC_OP_mm, CC_AT(mm, a), CC_AT(mm, b), -1, false},
+    {CC_OP_bmm, CC_AT(bmm, a), CC_AT(bmm, b), -1, false},
+    {CC_OP_addmm, CC_AT(addmm, a), CC_AT(addmm, b), CC_AT(addmm, bias), false},
 };
 
 static void insert_dim(CcTensorDesc *d, int at) { /* of size 1 */
@@ -65,7 +67,7 @@ static void swap_last(CcTensorDesc *d) {
     d->stride[k] = stride;
 }
 
-/* All dims but the last become one. */
+/* Merges all dims but the last. */
 static bool flatten(CcTensorDesc *d) {
     int64_t size = 1, stride = 0;
     for (int i = d->ndim - 2; i >= 0; i--) {
@@ -78,18 +80,18 @@ static bool flatten(CcTensorDesc *d) {
     d->stride[1] = d->stride[d->ndim - 1];
     d->size[0] = size;
     d->stride[0] = stride;
-    for (int i = 2; i < d->ndim; i++) d->size[i] = d->stride[i] = 0; /* descriptions are compared as bytes */
+    for (int i = 2; i < d->ndim; i++) d->size[i] = d->stride[i] = 0; /* descriptors are compared as bytes */
     d->ndim = 2;
     return true;
 }
 
-/* A contiguous result may have any shape (pass/views.c): rows of n are what the product makes. */
+/* A contiguous result may have any shape (pass/views.c): the product writes rows of n. */
 static void as_rows(CcTensorDesc *d, int64_t n) {
     const int64_t numel = d->size[0] * d->size[1];
     if (numel % n == 0) *d = (CcTensorDesc){.ndim = 2, .dtype = d->dtype, .size = {numel / n, n}, .stride = {n, 1}};
 }
 
-/* The same of a batch: the dims before the last two are those of both operands. */
+/* The same for a batch: the dims before the last two are those of both operands. */
 static void as_batch(CcTensorDesc *d, const CcTensorDesc *src, const CcTensorDesc *weights) {
     CcTensorDesc to = {.ndim = src->ndim, .dtype = d->dtype};
     int64_t numel = 1, step = 1;
@@ -104,8 +106,8 @@ static void as_batch(CcTensorDesc *d, const CcTensorDesc *src, const CcTensorDes
     if (step == numel) *d = to;
 }
 
-/* oneDNN looks at the strides of dims of size 1; torch leaves anything there. Also takes a
- * broadcast batch as size 1. */
+/* Normalises strides of dims of size 1, which oneDNN reads and torch leaves arbitrary. A broadcast batch also
+ * becomes size 1. */
 static bool normalise(CcTensorDesc *d) {
     const int r = d->ndim - 2, c = d->ndim - 1;
     for (int i = 0; i < r; i++)
@@ -138,9 +140,9 @@ static int set_bias(const CcGraph *g, const CcOperand *o, CcTensorDesc *bias, co
     return 0;
 }
 
-/* dst^T = weights^T @ src^T. oneDNN has no bias down the rows: dst is filled with it and added to.
- */
-static void turn(CcPrimDesc *d, CcProduct *product) {
+/* dst^T = weights^T @ src^T. oneDNN has no bias along rows, so dst is filled with the bias first and the product
+ * added. */
+static void transpose(CcPrimDesc *d, CcProduct *product) {
     const CcTensorDesc src = d->src;
     const int value = product->src;
     d->src = d->weights;
@@ -150,7 +152,7 @@ static void turn(CcPrimDesc *d, CcProduct *product) {
     swap_last(&d->src);
     swap_last(&d->weights);
     swap_last(&d->dst);
-    product->turned = true;
+    product->transposed = true;
     product->rows = d->dst.size[0];
     product->cols = d->dst.size[1];
     if (product->back) {
@@ -163,7 +165,7 @@ static void turn(CcPrimDesc *d, CcProduct *product) {
     product->post[product->n_post++] = -1;
 }
 
-/* A product of one row reads its weights as they lie. */
+/* A product of one row reads plain weights in place. */
 static bool one_row(const CcPrimDesc *d, CcGemv *g) {
     const int r = d->src.ndim - 2, c = d->src.ndim - 1;
     for (int i = 0; i < r; i++)
@@ -193,14 +195,14 @@ static CcGemm gemm_of(const CcPrimDesc *d) {
     return g;
 }
 
-/* Rows of plain weights are better read by gemm than packed by oneDNN? */
+/* Is gemm on plain weights faster than oneDNN, which packs them? */
 static bool gains_plain(const CcGemm *g) {
     const int64_t lanes = cc_gemm_lanes(), padded = (g->m + lanes - 1) / lanes * lanes;
     return g->m > TURN_MAX_ROWS && g->m <= PLAIN_MAX_ROWS && g->n >= PLAIN_MIN && g->k >= PLAIN_MIN &&
            (padded - g->m) * 10 <= g->m;
 }
 
-/* Is it gemm that makes this product? */
+/* Does gemm run this product? */
 static bool is_own(const CcPrimDesc *d, bool frozen) {
     const int c = d->dst.ndim - 1;
     if (d->dst.ndim != 2 || d->src.stride[c] != 1 || d->dst.stride[c] != 1) return false;
@@ -208,7 +210,10 @@ static bool is_own(const CcPrimDesc *d, bool frozen) {
     return frozen ? cc_choose_own(&g) : g.w_col == 1 && gains_plain(&g);
 }
 
-/* The product alone. -1: no back-end's. */
+/* Are the elements of each row next to each other? */
+static bool has_rows(const CcType *t) { return t->ndim >= 2 && t->stride[t->ndim - 1] == 1; }
+
+/* The product without post-ops. -1: no back-end can do it. */
 static int describe(const CcGraph *g, const CcNode *n, CcPrimDesc *d, CcProduct *product) {
     const Roles *roles = roles_of(n);
     if (!roles) return -1;
@@ -216,8 +221,10 @@ static int describe(const CcGraph *g, const CcNode *n, CcPrimDesc *d, CcProduct 
     const CcOperand *bias = cc_prim_operand(g, n, roles->bias);
     if (!src || !weights || src->kind != CC_IN_VALUE || weights->kind != CC_IN_VALUE) return -1;
     const CcType *s = &g->val.at[src->value].type, *w = &g->val.at[weights->value].type, *o = &g->val.at[n->out0].type;
-    const bool turned = cc_turned(&g->val.at[n->out0]);
-    if (!cc_prim_float(s) || !cc_prim_float(w) || !cc_prim_float(o) || (!turned && !cc_type_contiguous(o))) return -1;
+    const bool transposed = cc_transposed(&g->val.at[n->out0]);
+    /* a gradient with the strides of a permuted value (grad/adjoint.c) */
+    const bool strided = !transposed && !cc_type_contiguous(o);
+    if (!cc_prim_float(s) || !cc_prim_float(w) || !cc_prim_float(o) || (strided && !has_rows(o))) return -1;
     *d = (CcPrimDesc){.src = cc_prim_desc(s), .weights = cc_prim_desc(w), .dst = cc_prim_desc(o)};
     product->src = src->value;
     product->weights = weights->value;
@@ -234,10 +241,10 @@ static int describe(const CcGraph *g, const CcNode *n, CcPrimDesc *d, CcProduct 
     }
     if (d->weights.ndim == 2 && d->src.ndim > 2 && !flatten(&d->src)) return -1;
     if (d->weights.ndim == 2 && d->dst.ndim > 2 && !flatten(&d->dst)) return -1;
-    if (d->weights.ndim == 2 && !turned) as_rows(&d->dst, d->weights.size[1]);
+    if (d->weights.ndim == 2 && !transposed && !strided) as_rows(&d->dst, d->weights.size[1]);
     while (d->src.ndim < d->weights.ndim) insert_dim(&d->src, 0);
     while (d->weights.ndim < d->src.ndim) insert_dim(&d->weights, 0);
-    if (w->ndim > 2 && !turned) as_batch(&d->dst, &d->src, &d->weights);
+    if (w->ndim > 2 && !transposed && !strided) as_batch(&d->dst, &d->src, &d->weights);
     if (d->dst.ndim != d->src.ndim || !normalise(&d->src) || !normalise(&d->weights) || !normalise(&d->dst)) return -1;
     const int r = d->src.ndim - 2, c = d->src.ndim - 1;
     if (d->src.size[c] != d->weights.size[r] || d->dst.size[r] != d->src.size[r] ||
@@ -249,17 +256,17 @@ static int describe(const CcGraph *g, const CcNode *n, CcPrimDesc *d, CcProduct 
     }
     const bool same =
         s->dtype == o->dtype && w->dtype == o->dtype && (product->bias < 0 || d->bias.dtype == d->dst.dtype);
-    const bool plain = same && cc_prim_plain(o);
-    product->back = plain && !turned && n->op == CC_OP_linear && cc_turned(&g->val.at[src->value]) &&
+    const bool plain = same && cc_prim_f32(o);
+    product->back = plain && !transposed && n->op == CC_OP_linear && cc_transposed(&g->val.at[src->value]) &&
                     d->dst.ndim == 2 && d->dst.size[0] * d->dst.size[1] <= BACK_MAX;
-    if (turned || product->back) turn(d, product);
+    if (transposed || product->back) transpose(d, product);
     else if (same && one_row(d, &product->gemv)) product->single = true;
     else if (plain && is_own(d, cc_prim_frozen(g, product->weights))) product->own = true;
-    else if (cc_prim_frozen(g, product->weights) && d->weights.ndim == 2) d->weights.form = CC_FORM_ANY;
+    else if (cc_prim_frozen(g, product->weights) && d->weights.ndim == 2) d->weights.form = CC_FORMAT_ANY;
     return 0;
 }
 
-bool cc_product_gains_turned(const CcGraph *g, int node) {
+bool cc_product_gains_transposed(const CcGraph *g, int node) {
     CcPrimDesc d;
     CcProduct product = {.bias = -1};
     const CcNode *n = &g->node.at[node];
@@ -272,16 +279,12 @@ bool cc_product_gains_turned(const CcGraph *g, int node) {
            weights >= TURN_MIN_WEIGHTS && weights < TURN_MAX_WEIGHTS && !g->val.at[product.src].window_of;
 }
 
-/* The number that a node multiplies `value` with; a division counts where its reciprocal is
- * exact. */
+/* The number that a node multiplies `value` by; a division counts if the reciprocal is exact. */
 static bool scale_of(const CcGraph *g, const CcNode *n, int value, float *scale) {
-    if ((n->op != CC_OP_mul && n->op != CC_OP_div) || n->n_in != 2) return false;
-    const CcOperand *a = cc_prim_operand(g, n, 0), *b = cc_prim_operand(g, n, 1);
-    if (n->op == CC_OP_mul && a->kind != CC_IN_VALUE) {
-        const CcOperand *t = a;
-        a = b;
-        b = t;
-    }
+    CcIn_mul in;
+    if ((n->op != CC_OP_mul && n->op != CC_OP_div) || !cc_in_mul(g, n, &in)) return false;
+    const bool first = n->op == CC_OP_mul && in.in[0].kind != CC_IN_VALUE;
+    const CcOperand *a = &in.in[first], *b = &in.in[!first];
     if (a->kind != CC_IN_VALUE || a->value != value) return false;
     if (b->kind != CC_IN_FLOAT && b->kind != CC_IN_INT) return false;
     const float number = b->kind == CC_IN_FLOAT ? (float)b->f : (float)b->i;
@@ -298,31 +301,28 @@ static int add_post(const CcGraph *g, const CcNode *last, const CcNode *n, CcPri
     if (n->op == CC_OP_add || n->op == CC_OP_mul) kind = n->op == CC_OP_add ? CC_POST_ADD : CC_POST_MUL;
     if (product->own && n->op == CC_OP_relu) kind = CC_POST_RELU;
     if (scale_of(g, n, last->out0, &scale)) kind = CC_POST_SCALE;
-    /* For batches with gaps in memory oneDNN takes a path whose post-ops are slow: 128 products of
-     * 128x32x128 took 3.2 ms with a scale, 1.8 without (Zen 4, one thread), a kernel 0.5. */
+    /* For batches with gaps in memory oneDNN takes a path with slow post-ops: 128 products of 128x32x128 took 3.2 ms
+     * with a scale, 1.8 without (Zen 4, one thread), a kernel 0.5. */
     if (kind == CC_POST_SCALE && d->src.ndim > 2 &&
         !(cc_type_dense(&g->val.at[product->src].type) && cc_type_dense(&g->val.at[product->weights].type)))
         return -1;
     const CcType *out = &g->val.at[n->out0].type, *before = &g->val.at[last->out0].type;
-    const bool turned = cc_turned(&g->val.at[n->out0]);
+    const bool transposed = cc_transposed(&g->val.at[n->out0]);
     if (kind < 0 || d->n_post == CC_DNNL_MAX_POST || !cc_prim_float(out) || out->dtype != before->dtype ||
-        (!turned && !cc_type_contiguous(out)) || turned != cc_turned(&g->val.at[last->out0]) ||
+        (!transposed && !cc_type_contiguous(out)) || transposed != cc_transposed(&g->val.at[last->out0]) ||
         !cc_type_same_shape(out, before))
         return -1;
     int other = -1;
     if (kind == CC_POST_ADD || kind == CC_POST_MUL) {
-        if (n->n_in != 2) { /* alpha */
-            const CcOperand *alpha = cc_prim_operand(g, n, 2);
-            if (!alpha || !((alpha->kind == CC_IN_INT && alpha->i == 1) || alpha->kind == CC_IN_NONE)) return -1;
-        }
+        CcIn_add in;
+        if (!cc_prim_binary(g, n, &in)) return -1;
         for (int i = 0; i < 2; i++) {
-            const CcOperand *o = cc_prim_operand(g, n, i);
-            if (!o || o->kind != CC_IN_VALUE) return -1;
-            if (o->value != last->out0) other = o->value;
+            if (in.in[i].kind != CC_IN_VALUE) return -1;
+            if (in.in[i].value != last->out0) other = in.in[i].value;
         }
         if (other < 0) return -1;
         const CcType *t = &g->val.at[other].type;
-        if (product->turned || !cc_prim_operand_of(t) || !cc_type_contiguous(t) || !cc_type_same_shape(t, out))
+        if (product->transposed || !cc_prim_operand_of(t) || !cc_type_contiguous(t) || !cc_type_same_shape(t, out))
             return -1;
         d->post[d->n_post].operand = d->dst;
         d->post[d->n_post].operand.dtype = (CcDtype)t->dtype;
@@ -375,12 +375,12 @@ static void *build(const CcGraph *g, const int *nodes, int n, CcArena *arena, Cc
     }
     product->prim = cc_dnnl_get(&d, err);
     if (!product->prim) return NULL;
-    if (d.weights.form == CC_FORM_ANY || cc_prim_cast_once(g, product->weights, d.dst.dtype))
+    if (d.weights.form == CC_FORMAT_ANY || cc_prim_cast_once(g, product->weights, d.dst.dtype))
         product->packed = cc_packed_new();
     return product;
 }
 
-/* In blocks of lanes, which the columns are a multiple of: compilers make vectors of them. */
+/* In blocks of lanes, so that compilers vectorise; the number of columns is a multiple of them. */
 static void fill_bias(const CcProduct *product, const float *bias, float *dst) {
     for (int64_t r = 0; r < product->rows; r++) {
         const float value = bias[r];
@@ -389,7 +389,7 @@ static void fill_bias(const CcProduct *product, const float *bias, float *dst) {
     }
 }
 
-static int run_turned(const CcProduct *product, CcPrimCall *call, CcErr *err) {
+static int run_transposed(const CcProduct *product, CcPrimCall *call, CcErr *err) {
     _Alignas(64) float buffer[BACK_MAX];
     float *dst = call->dst;
     if (product->back) call->dst = buffer;
@@ -429,7 +429,7 @@ static int run(const void *work, const CcHost *host, CcErr *err) {
     }
     cc_prim_version(&call, p->packed, host, p->weights);
     if (p->own) return run_own(p, &call, err);
-    if (p->turned) return run_turned(p, &call, err);
+    if (p->transposed) return run_transposed(p, &call, err);
     return cc_dnnl_run(p->prim, &call, err);
 }
 

@@ -1,47 +1,46 @@
-/* rnn: torch.lstm, gru, rnn_tanh and rnn_relu (nn.LSTM and its like), layer by layer, without dropout and without
- * projections (LSTM's proj_size). All is computed in f32: operands in bf16 or f16 are widened in each call, results are
+/* rnn: torch.lstm, gru, rnn_tanh and rnn_relu (nn.LSTM and the like), layer by layer, without dropout and
+ * projections (LSTM's proj_size). Computes in f32: bf16 and f16 operands are widened in each call, results are
  * rounded once.
  *
  *   x [T, B, I] -> layer 0: forwards, backwards -> [T, B, D * H] -> layer 1 ... -> y; h_n, c_n [L * D, B, H] */
 #include "run_int.h"
 
-/* Where oneDNN multiplies bf16, eager's products are twice as fast as those of f32, but each of its steps is many
- * calls: least steps for the weights that are widened, and the most multiplications of a step. GRU, ms, eager and here
- * (Zen 4, 1 thread): 16 steps of 128 units 0.60, 0.08; 32 of 256, batch 8, 2.77, 2.31; 4 of 512, batch 2, 0.61, 0.76;
- * LSTM of the second, which oneDNN does in one call, 1.66, 2.9. */
+/* Where oneDNN multiplies bf16, eager's products are twice as fast as in f32, but each of its time steps takes many
+ * calls. So half precision needs a minimum number of steps to pay for widening the weights, and a maximum number of
+ * multiplications per step. GRU, ms, eager and here (Zen 4, 1 thread): 16 steps of 128 units 0.60, 0.08; 32 of 256,
+ * batch 8, 2.77, 2.31; 4 of 512, batch 2, 0.61, 0.76; LSTM of the second, which oneDNN does in one call, 1.66, 2.9. */
 enum { WIDENED_A_STEP = 1 << 17, STEP_MOST = 1 << 22 };
 
-/* What a layer does in one direction. */
+/* One direction of one layer. */
 typedef struct Part {
     CcRecur recur;
     CcDtype type[4];                    /* of wi, wh, bi, bh */
     int wi, wh, bi, bh;                 /* values; bi, bh -1: none */
     int64_t wi_at, wh_at, bi_at, bh_at; /* bytes: they may be windows */
-    int64_t wi_row, wh_row;             /* as they lie */
-    CcPacked *packed_wi, *packed_wh;    /* of frozen weights, else NULL */
+    int64_t wi_row, wh_row;             /* strides between rows */
+    CcPacked *packed_wi, *packed_wh;    /* for frozen weights, else NULL */
 } Part;
 
 typedef struct CcRnn {
     int layers, directions;
     int64_t steps, batch, hidden, in;
-    int x, h, c, y, last_h, last_c; /* values; -1: there is none, or nobody reads it */
+    int x, h, c, y, last_h, last_c; /* values; -1: missing, or not read */
     int64_t x_at, h_at, c_at;       /* bytes */
-    int64_t h_part, c_part;         /* elements from part to part */
+    int64_t h_part, c_part;         /* elements between parts */
     int64_t x_step, x_row, x_col, y_step, y_row, h_row, c_row;
     CcDtype x_type, h_type, c_type, y_type; /* y_type: of all results */
-    size_t own;                             /* bytes of a part's own scratch */
-    size_t widened;                         /* bytes for what is widened, or to be rounded */
+    size_t own;                             /* bytes of a part's own scratch memory */
+    size_t widened;                         /* bytes for widened operands and unrounded results */
     Part *part;                             /* [layer][direction] */
 } CcRnn;
 
-/* Where the operands are: x, h, [c,] weights ..., then six numbers. */
+/* The meaning of the operands. */
 typedef struct Roles {
     CcCell cell;
-    int states, weights, first, numbers; /* weights: of a part; first, numbers: operands */
+    int states, weights, first; /* weights: number per part; first: operand of the first one */
     int layers, directions;
     bool bias, batch_first;
 } Roles;
-enum { HAS_BIAS, LAYERS, DROPOUT, BIDIRECTIONAL, BATCH_FIRST, NUMBERS };
 
 static const CcType *type_of(const CcGraph *g, const CcNode *n, int i) {
     const CcOperand *o = cc_prim_operand(g, n, i);
@@ -52,7 +51,7 @@ static int value_of(const CcGraph *g, const CcNode *n, int i) { return cc_prim_o
 
 static bool columns_touch(const CcType *t) { return t->size[t->ndim - 1] == 1 || t->stride[t->ndim - 1] == 1; }
 
-/* Of these sizes, columns side by side. */
+/* Has these sizes, with contiguous columns. */
 static bool is_like(const CcType *t, int ndim, int64_t a, int64_t b, int64_t c) {
     const int64_t size[3] = {a, b, c};
     return t && cc_prim_float(t) && t->ndim == ndim && memcmp(t->size, size, sizeof *size * (size_t)ndim) == 0 &&
@@ -65,29 +64,36 @@ static bool read_roles(const CcGraph *g, const CcNode *n, Roles *r) {
               : n->op == CC_OP_rnn_tanh ? CC_CELL_TANH
                                         : CC_CELL_RELU;
     r->states = r->cell == CC_CELL_LSTM ? 2 : 1;
-    r->first = 1 + r->states;
-    r->numbers = n->n_in - NUMBERS;
-    if (r->numbers <= r->first || n->n_out != 1 + r->states) return false;
-    int64_t x[NUMBERS];
-    for (int i = 0; i < NUMBERS; i++) {
-        const CcOperand *o = cc_prim_operand(g, n, r->numbers + i);
-        if (i != DROPOUT && o->kind != CC_IN_BOOL && o->kind != CC_IN_INT) return false;
-        x[i] = o->i;
+    CcIn_lstm in;
+    CcIn_gru other;
+    if (r->cell == CC_CELL_LSTM) {
+        if (!cc_in_lstm(g, n, &in)) return false;
+    } else {
+        if (!cc_in_gru(g, n, &other)) return false;
+        in = (CcIn_lstm){.weights = other.weights,
+                         .has_biases = other.has_biases,
+                         .layers = other.layers,
+                         .bidirectional = other.bidirectional,
+                         .batch_first = other.batch_first};
     }
-    r->bias = x[HAS_BIAS];
-    r->layers = (int)x[LAYERS];
-    r->directions = x[BIDIRECTIONAL] ? 2 : 1;
-    r->batch_first = x[BATCH_FIRST];
+    const CcOperand flag[] = {in.has_biases, in.bidirectional, in.batch_first};
+    for (int i = 0; i < CC_COUNT(flag); i++)
+        if (flag[i].kind != CC_IN_BOOL && flag[i].kind != CC_IN_INT) return false;
+    r->first = in.weights.first;
+    r->bias = in.has_biases.i;
+    r->layers = (int)CC_MIN(in.layers.i, n->n_in);
+    r->directions = in.bidirectional.i ? 2 : 1;
+    r->batch_first = in.batch_first.i;
     r->weights = r->bias ? 4 : 2;
-    return x[LAYERS] > 0 && x[LAYERS] <= n->n_in && r->numbers - r->first == r->layers * r->directions * r->weights;
+    return n->n_out == 1 + r->states && in.layers.i > 0 && in.weights.n == in.layers.i * r->directions * r->weights;
 }
 
-/* Of the result's dtype, or of f32, which autocast has cast. */
+/* Has the result's dtype, or is f32 that autocast would cast. */
 static bool fits(const CcType *t, const CcType *result) { return t->dtype == result->dtype || t->dtype == CC_DT_F32; }
 
-/* Types of all results, and of the states at the beginning. */
+/* Types of all results and of the initial states. */
 static bool read_ends(const CcGraph *g, const CcNode *n, const Roles *r, CcRnn *rnn) {
-    const CcType *x = type_of(g, n, 0), *y = &g->val.at[n->out0].type;
+    const CcType *x = type_of(g, n, CC_AT(lstm, x)), *y = &g->val.at[n->out0].type;
     const int parts = r->layers * r->directions, t = r->batch_first, b = !t;
     if (!x || !cc_prim_float(x) || x->ndim != 3) return false;
     *rnn = (CcRnn){.layers = r->layers,
@@ -98,7 +104,7 @@ static bool read_ends(const CcGraph *g, const CcNode *n, const Roles *r, CcRnn *
                    .x_step = x->stride[t],
                    .x_row = x->stride[b],
                    .x_col = x->size[2] == 1 ? 1 : x->stride[2],
-                   .x = value_of(g, n, 0),
+                   .x = value_of(g, n, CC_AT(lstm, x)),
                    .c = -1,
                    .y = n->out0,
                    .y_step = y->stride[t],
@@ -112,11 +118,11 @@ static bool read_ends(const CcGraph *g, const CcNode *n, const Roles *r, CcRnn *
     const int64_t size[2] = {x->size[0], x->size[1]}, hidden = rnn->hidden;
     if (!is_like(y, 3, size[0], size[1], hidden * r->directions) || !cc_type_dense(y) || !fits(x, y)) return false;
     for (int i = 0; i < r->states; i++) {
-        const CcType *last = &g->val.at[n->out0 + 1 + i].type, *h = type_of(g, n, 1 + i);
+        const CcType *last = &g->val.at[n->out0 + 1 + i].type, *h = type_of(g, n, CC_AT(lstm, h) + i);
         if (!is_like(h, 3, parts, rnn->batch, hidden) || !is_like(last, 3, parts, rnn->batch, hidden) ||
             !cc_type_contiguous(last) || last->dtype != y->dtype || !fits(h, y))
             return false;
-        *(i ? &rnn->c : &rnn->h) = value_of(g, n, 1 + i);
+        *(i ? &rnn->c : &rnn->h) = value_of(g, n, CC_AT(lstm, h) + i);
         *(i ? &rnn->last_c : &rnn->last_h) = n->out0 + 1 + i;
         *(i ? &rnn->c_type : &rnn->h_type) = (CcDtype)h->dtype;
         *(i ? &rnn->c_part : &rnn->h_part) = h->stride[0];
@@ -125,7 +131,7 @@ static bool read_ends(const CcGraph *g, const CcNode *n, const Roles *r, CcRnn *
     return true;
 }
 
-/* Is x first copied, all of its rows side by side? */
+/* Must x be copied first, so that its rows are contiguous? */
 static bool is_copied(const CcRnn *rnn) { return rnn->x_col != 1 || rnn->x_type != CC_DT_F32; }
 
 static bool gains(const CcRnn *rnn, const Part *p) {
@@ -135,7 +141,7 @@ static bool gains(const CcRnn *rnn, const Part *p) {
     return r->cell != CC_CELL_LSTM && weights / r->steps <= WIDENED_A_STEP && weights * r->batch <= STEP_MOST;
 }
 
-/* One part; its weights start at operand `at`. False: not for this family. */
+/* Fills one part; its weights start at operand `at`. False: this family can't do it. */
 static bool read_part(const CcGraph *g, const CcNode *n, const Roles *r, const CcRnn *rnn, int number, Part *p) {
     const int at = r->first + number * r->weights, layer = number / r->directions;
     const int64_t in = layer ? rnn->hidden * r->directions : rnn->in, gates = cc_recur_gates(r->cell) * rnn->hidden;
@@ -157,7 +163,7 @@ static bool read_part(const CcGraph *g, const CcNode *n, const Roles *r, const C
         if (!fits(type_of(g, n, at + i), y)) return false;
         p->type[i] = (CcDtype)type_of(g, n, at + i)->dtype;
     }
-    const int64_t wide = rnn->hidden * r->directions; /* a row between layers */
+    const int64_t wide = rnn->hidden * r->directions; /* elements of a row between layers */
     const bool first = layer == 0, last = layer == r->layers - 1 && rnn->y_type == CC_DT_F32, copied = is_copied(rnn);
     p->recur = (CcRecur){.cell = r->cell,
                          .backward = number % r->directions == 1,
@@ -196,7 +202,7 @@ static void finish_part(const CcGraph *g, Part *p) {
     p->bh_at = cc_prim_base(g, &p->bh);
 }
 
-/* Floats for the widened states and for last states before they are rounded, and for the weights of a part. */
+/* Floats for widened states, for final states before rounding, and for the widened weights of a part. */
 static int64_t state_floats(const CcRnn *rnn) { return rnn->layers * rnn->directions * rnn->batch * rnn->hidden; }
 
 static int64_t part_floats(const Part *p) {
@@ -223,7 +229,7 @@ static void *build(const CcGraph *g, const int *chain, int n_chain, CcArena *are
         cc_err_set(err, CC_E_MEMORY, "no memory for a plan");
         return NULL;
     }
-    if (!read_roles(g, n, &r) || !read_ends(g, n, &r, rnn)) return NULL; /* can() said otherwise */
+    if (!read_roles(g, n, &r) || !read_ends(g, n, &r, rnn)) return NULL; /* can() has accepted them */
     const int parts = r.layers * r.directions;
     rnn->part = cc_arena_alloc(arena, sizeof *rnn->part * (size_t)parts);
     if (!rnn->part) {
@@ -247,16 +253,16 @@ static void *build(const CcGraph *g, const int *chain, int n_chain, CcArena *are
 
 /* ------------------------------------------------------------------ running */
 
-/* What a run reads and writes. */
+/* Memory that a run reads and writes. */
 typedef struct Ends {
     const void *x;
     const float *h, *c;
     int64_t h_part, c_part;
     float *y, *last_h, *last_c; /* y NULL: the last layer's result goes to a buffer as well */
-    void *half[3];              /* what y, last_h and last_c are rounded to, or NULL */
+    void *half[3];              /* y, last_h and last_c in half precision, or NULL */
     char *own;
-    float *weights;   /* those of a part, widened */
-    float *buffer[2]; /* results between layers; [0] first holds a copy of x where that is needed */
+    float *weights;   /* widened weights of a part */
+    float *buffer[2]; /* results between layers; [0] first holds a copy of x if one is needed */
 } Ends;
 
 static size_t buffer_bytes(const CcRnn *rnn) {
@@ -268,7 +274,7 @@ static int buffers(const CcRnn *rnn) {
     return CC_MIN(2, rnn->layers - (rnn->y >= 0 && rnn->y_type == CC_DT_F32) + is_copied(rnn));
 }
 
-/* `parts` matrices of rows that lie apart, as one block of f32. */
+/* Copies `parts` matrices with gaps between rows into one contiguous f32 block. */
 static const float *widen(CcDtype dtype, const void *from, int64_t parts, int64_t part, int64_t rows, int64_t row,
                           int64_t n, float **room) {
     const int64_t size = cc_dtype_info(dtype)->size;
@@ -295,7 +301,7 @@ static int find_ends(const CcRnn *rnn, const CcHost *host, Ends *e) {
     return 0;
 }
 
-/* States in f32, and room for what is rounded. */
+/* Widens the states to f32 and allocates room for results before rounding. */
 static void widen_ends(const CcRnn *rnn, Ends *e, float *room) {
     const int64_t parts = rnn->layers * rnn->directions;
     e->h_part = rnn->h_part;
@@ -358,7 +364,7 @@ static int run_part(const CcRnn *rnn, const CcHost *host, const Ends *e, int num
     return cc_recur_run(&p->recur, &call, err);
 }
 
-/* y, which lies as [T, B, wide], as it should. */
+/* Copies y, stored as [T, B, wide], to its real layout. */
 static void round_y(const CcRnn *rnn, const float *y, char *to) {
     const int64_t n = rnn->hidden * rnn->directions;
     for (int64_t t = 0; t < rnn->steps; t++)

@@ -1,5 +1,4 @@
-/* runner: executes plans. A plan is only read here, so threads may share it; nothing is allocated
- * for kernels. */
+/* runner: executes plans. Only reads the plan, so threads may share it; kernels need no allocation. */
 #include "run_int.h"
 
 static int run_step(const CcStep *step, const CcHost *host, CcErr *err) {
@@ -10,13 +9,13 @@ static int run_step(const CcStep *step, const CcHost *host, CcErr *err) {
     return 0;
 }
 
-/* Sums of a plan's runs, for cc_run_print; threads that run at once may lose a little of it. */
+/* Totals over a plan's runs, for cc_run_print; concurrent threads may lose some counts. */
 static void profile(CcPlan *plan, int s, uint64_t start) {
     plan->spent_ns[s] += cc_log_now_ns() - start;
     if (s == plan->step.n - 1) plan->runs++;
 }
 
-/* What steps see as their host: values of the plan's block are found here, the others by the front. */
+/* The host that steps see: finds values of the plan's block here and asks the front end for the others. */
 typedef struct Run {
     const CcPlan *plan;
     const CcHost *host;
@@ -67,7 +66,7 @@ static int run_writing(void *ctx, int value, int node, bool counted) {
                             : 0;
 }
 
-/* Inputs that lie apart in one call may overlap in another one. */
+/* Inputs that are separate in one call may overlap in another. */
 static int check_apart(const CcPlan *plan, const CcHost *host, CcErr *err) {
     for (int i = 0; i < plan->apart.n; i++) {
         const CcApart *p = &plan->apart.at[i];
@@ -114,8 +113,7 @@ static int no_memory(const CcPlan *plan, CcErr *err) {
                       (long long)plan->block_bytes);
 }
 
-/* The block is the GPU's: torch's allocator takes it back at once, and gives it out again for what comes later in the
- * stream. */
+/* The block is GPU memory: torch's allocator takes it back at once and reuses it for later work on the stream. */
 static int exec_on_gpu(const CcPlan *plan, const CcHost *host, int *step_out, CcErr *err) {
     const int device = plan->on.waits ? -1 : plan->on.index;
     void *data = NULL, *block = plan->block_bytes ? host->block(host->ctx, device, plan->block_bytes, &data) : NULL;
@@ -127,7 +125,7 @@ static int exec_on_gpu(const CcPlan *plan, const CcHost *host, int *step_out, Cc
 }
 
 int cc_run_exec(const CcPlan *plan, const CcHost *host, int *step_out, CcErr *err) {
-    cc_settle_end();
+    cc_reclaim_end();
     if (step_out) *step_out = 0;
     if (check_apart(plan, host, err) < 0) return -1;
     if (plan->on.cuda && host->block) return exec_on_gpu(plan, host, step_out, err);

@@ -1,31 +1,30 @@
-/* scatter: writes at indices, to slices and under masks, and reads at indices that no loop does (three of them, or one
- * for each of many elements). All are one nest (pass/reach.c), which dev/move.c runs: no kernel is compiled.
+/* scatter: writes at indices, to slices and under masks, and reads at indices that no loop does (three indices, or
+ * one per element for many elements). All are one nest (pass/reach.c), which dev/move.c runs without compiling a
+ * kernel.
  *
- * A write makes x anew with some elements changed: what is not changed is copied, unless x dies here and the result has
- * its memory already (memory.c). Elements that meet in one place come one after the other, as they do in eager, whose
- * order this is: only of many elements (32768) index_put and index_copy leave open which of them stays. */
+ * A write makes x anew with some elements changed: the rest is copied, unless x dies here and the result has its
+ * memory already (memory.c). Several elements for one position are processed in eager's order; only for many
+ * elements (32768) do index_put and index_copy leave open which one stays. */
 #include <math.h>
 
 #include "run_int.h"
 
-typedef enum How { HOW_SET, HOW_SUM, HOW_PROD, HOW_MEAN, HOW_MAX, HOW_MIN } How; /* ops.def: scatter */
-
 typedef struct Scatter {
     CcMove move, copy;
-    int dst, x, src; /* values; x: what a write changes, or what is read; src -1: the number */
-    int into;        /* the node of the given graph that writes x itself; -1: dst is made */
-    /* bytes; dst_at: where the first element that is written lies in the result */
+    int dst, x, src; /* values; x: changed by a write, or read; src -1: a number */
+    int into;        /* the node of the given graph that writes x itself; -1: makes dst */
+    /* in bytes; dst_at: the first written element in the result */
     int64_t dst_at, x_at, src_at;
     int index[CC_MOVE_DIMS];
     int64_t index_at[CC_MOVE_DIMS];
-    bool may_fail; /* by an index: in front of what can't be done again it is the host's */
+    bool may_fail; /* an index may be wrong: the host runs it if eager could not start over */
     bool fresh;    /* x's own elements do not take part */
     _Alignas(8) char number[8], neutral[8];
-    CcMove reset; /* fresh: sets what the first one meets */
+    CcMove reset; /* fresh: initialises the written elements */
     bool mean;
     CcMove counting;
-    int64_t numel, moved; /* elements of the result, and of what is changed or read */
-    int64_t packed;       /* masked_scatter: elements there are; -1: another op */
+    int64_t numel, moved; /* number of elements of the result, and of those changed or read */
+    int64_t packed;       /* masked_scatter: number of source elements; -1: another op */
 } Scatter;
 
 static bool plain(const CcType *t) { return t->ndim >= 0 && t->device == 1 && t->dtype != CC_DT_OTHER; }
@@ -41,7 +40,7 @@ static CcMoveType type_of(CcDtype dt) {
 
 /* ------------------------------------------------------------------ numbers */
 
-/* A number as an element; false: eager would not give just that. */
+/* Converts a number to an element; false: eager's result could differ. */
 static bool as_element(const CcOperand *o, CcDtype dt, char *out) {
     const double v = o->kind == CC_IN_FLOAT ? o->f : (double)o->i;
     const bool whole = o->kind != CC_IN_FLOAT || (v >= -9e15 && v <= 9e15 && v == (double)(int64_t)v);
@@ -53,7 +52,7 @@ static bool as_element(const CcOperand *o, CcDtype dt, char *out) {
     if (dt == CC_DT_F32) memcpy(out, &f, sizeof f);
     else if (dt == CC_DT_F64) memcpy(out, &v, sizeof v);
     else if (kind == 'b') out[0] = v != 0;
-    else if (kind == 'f') { /* of the half ones only what is 0 in all of them */
+    else if (kind == 'f') { /* half precision: only 0, which has all bits 0 */
         if (v != 0 || signbit(v)) return false;
         memset(out, 0, 8);
     } else {
@@ -67,13 +66,13 @@ static bool as_element(const CcOperand *o, CcDtype dt, char *out) {
     return true;
 }
 
-/* What a sum, a product ... begins with. */
-static void neutral_element(How how, CcDtype dt, char *out) {
-    const bool top = how == HOW_MIN;
-    const float f = how == HOW_PROD ? 1.0f : how == HOW_MAX ? -INFINITY : top ? INFINITY : 0.0f;
+/* The initial value of a sum, a product ... */
+static void neutral_element(CcPutHow how, CcDtype dt, char *out) {
+    const bool top = how == CC_PUT_MIN;
+    const float f = how == CC_PUT_PROD ? 1.0f : how == CC_PUT_MAX ? -INFINITY : top ? INFINITY : 0.0f;
     const double d = (double)f;
-    const int64_t i = how == HOW_PROD ? 1 : how == HOW_MAX ? INT64_MIN : top ? INT64_MAX : 0;
-    const int32_t k = how == HOW_PROD ? 1 : how == HOW_MAX ? INT32_MIN : top ? INT32_MAX : 0;
+    const int64_t i = how == CC_PUT_PROD ? 1 : how == CC_PUT_MAX ? INT64_MIN : top ? INT64_MAX : 0;
+    const int32_t k = how == CC_PUT_PROD ? 1 : how == CC_PUT_MAX ? INT32_MIN : top ? INT32_MAX : 0;
     if (dt == CC_DT_F32) memcpy(out, &f, sizeof f);
     else if (dt == CC_DT_F64) memcpy(out, &d, sizeof d);
     else if (dt == CC_DT_I64) memcpy(out, &i, sizeof i);
@@ -82,49 +81,17 @@ static void neutral_element(How how, CcDtype dt, char *out) {
 
 /* ------------------------------------------------------------------ understanding a node */
 
-/* The operand that is written; NULL: it reads. */
-static const CcOperand *source_of(const CcGraph *g, const CcNode *n) {
-    switch (n->op) {
-    case CC_OP_scatter:
-    case CC_OP_index_add:
-    case CC_OP_index_copy:
-    case CC_OP_index_fill: return cc_prim_operand(g, n, 3);
-    case CC_OP_index_put: return cc_prim_operand(g, n, n->n_in - 2);
-    case CC_OP_put:
-    case CC_OP_select_scatter:
-    case CC_OP_slice_scatter:
-    case CC_OP_diagonal_scatter: return cc_prim_operand(g, n, 1);
-    case CC_OP_masked_scatter: return cc_prim_operand(g, n, 2);
-    default: return NULL;
-    }
-}
-
-/* What is done, and with which factor; false: nothing that is known. */
-static bool how_of(const CcGraph *g, const CcNode *n, Scatter *s, How *how) {
-    const CcOperand *last = cc_prim_operand(g, n, n->n_in - 1), *own = cc_prim_operand(g, n, 4);
-    *how = HOW_SET;
-    s->move.scale = 1;
-    if (n->op == CC_OP_scatter) {
-        if (n->n_in != 6 || last->kind != CC_IN_INT || own->kind == CC_IN_VALUE || last->i < HOW_SET ||
-            last->i > HOW_MIN)
-            return false;
-        *how = (How)last->i;
-        s->fresh = *how != HOW_SET && !own->i;
-    } else if (n->op == CC_OP_index_add) {
-        if (n->n_in != 5 || (last->kind != CC_IN_INT && last->kind != CC_IN_FLOAT)) return false;
-        *how = HOW_SUM;
-        s->move.scale = last->kind == CC_IN_INT ? (double)last->i : last->f;
-    } else if (n->op == CC_OP_index_put) {
-        if (last->kind == CC_IN_VALUE || last->kind == CC_IN_NONE) return false;
-        *how = last->i ? HOW_SUM : HOW_SET;
-    }
+/* False: a mean that writes x in place. */
+static bool read_how(const CcStore *store, Scatter *s) {
     static const CcMoveHow MOVE[] = {CC_MOVE_SET, CC_MOVE_SUM, CC_MOVE_PROD, CC_MOVE_SUM, CC_MOVE_MAX, CC_MOVE_MIN};
-    s->move.how = *how == HOW_SUM && s->move.scale != 1 ? CC_MOVE_SCALED : MOVE[*how];
-    s->mean = *how == HOW_MEAN;
+    s->fresh = store->fresh;
+    s->move.scale = store->scale;
+    s->move.how = store->how == CC_PUT_SUM && store->scale != 1 ? CC_MOVE_SCALED : MOVE[store->how];
+    s->mean = store->how == CC_PUT_MEAN;
     return !s->mean || s->into < 0;
 }
 
-/* Steps of what is written, in bytes: those of the space's dims from the right; scatter's source may be larger. */
+/* Strides of the source in bytes, aligned with the space's dims from the right; scatter's source may be larger. */
 static bool read_source(const CcGraph *g, const CcNode *n, const CcOperand *o, const CcReach *r, Scatter *s) {
     const CcType *out = &g->val.at[n->out0].type;
     if (o->kind != CC_IN_VALUE) return as_element(o, (CcDtype)out->dtype, s->number);
@@ -148,8 +115,8 @@ static bool read_source(const CcGraph *g, const CcNode *n, const CcOperand *o, c
     return true;
 }
 
-/* Which of several elements of one place stays is told by the order of dims, which eager takes from strides where
- * indices are of several dims. */
+/* The order of dims decides which of several elements for one position stays; for indices of several dims, eager's
+ * order depends on strides. */
 static bool order_known(const CcNode *n, const CcReach *r, const Scatter *s) {
     if (s->move.how != CC_MOVE_SET || s->src < 0 || (n->op != CC_OP_put && n->op != CC_OP_index_put)) return true;
     int64_t before[CC_MOVE_DIMS + 1];
@@ -195,8 +162,8 @@ static void read_copy(const CcType *x, const CcType *out, Scatter *s) {
     cc_move_plan(&s->copy);
 }
 
-/* The nests of a mean, and of what leaves x's own elements out: as the nest itself, of one number. */
-static void read_more(const CcType *out, How how, Scatter *s) {
+/* The extra nests of a mean, or of a write without x's own elements: the nest itself, with a number as source. */
+static void read_more(const CcType *out, CcPutHow how, Scatter *s) {
     CcMove m = s->move;
     memset(m.src, 0, sizeof m.src);
     neutral_element(how, (CcDtype)out->dtype, s->neutral);
@@ -208,18 +175,18 @@ static void read_more(const CcType *out, How how, Scatter *s) {
 
 static bool understand(const CcGraph *g, const CcNode *n, Scatter *s) {
     CcReach r;
-    How how;
-    *s = (Scatter){.dst = n->out0, .into = cc_into_is(g, n) ? n->origin : -1, .src = -1, .packed = -1};
-    const CcOperand *o = cc_prim_operand(g, n, 0), *source = source_of(g, n);
-    if (!o || o->kind != CC_IN_VALUE || n->n_out != 1 || (n->flags && s->into < 0)) return false;
-    const CcType *x = &g->val.at[o->value].type, *out = &g->val.at[n->out0].type;
+    CcStore store;
+    *s = (Scatter){.dst = n->out0, .into = cc_into_is_write(g, n) ? n->origin : -1, .src = -1, .packed = -1};
+    const int source = cc_graph_source(g, n);
+    if (source < 0 || n->n_out != 1 || (n->flags && s->into < 0)) return false;
+    const CcType *x = &g->val.at[source].type, *out = &g->val.at[n->out0].type;
     const bool reading = reads((CcOpId)n->op);
-    if (!plain(x) || !plain(out) || !(s->into < 0 ? cc_type_dense(out) : cc_into_apart(out)) ||
-        x->dtype != out->dtype || (!source && !reading))
+    if (!plain(x) || !plain(out) || !(s->into < 0 ? cc_type_dense(out) : cc_into_non_overlapping(out)) ||
+        x->dtype != out->dtype || (!reading && !cc_store_read(g, n, &store)))
         return false;
     if (!reading && !cc_type_same_shape(x, out)) return false;
     if (!cc_reach_read(g, n, reading ? x : out, &r) || r.space.ndim > CC_MOVE_DIMS) return false;
-    s->x = o->value;
+    s->x = source;
     s->x_at = cc_prim_base(g, &s->x);
     s->move.bytes = cc_dtype_info((CcDtype)out->dtype)->size;
     s->move.type = type_of((CcDtype)out->dtype);
@@ -238,14 +205,14 @@ static bool understand(const CcGraph *g, const CcNode *n, Scatter *s) {
         return cc_type_same_shape(&r.space, out) && !(r.n && r.index[0].mask);
     }
     s->dst_at = cc_prim_base(g, &s->dst) + r.offset * s->move.bytes;
-    if (!how_of(g, n, s, &how) || !read_source(g, n, source, &r, s) || !order_known(n, &r, s)) return false;
-    if (r.n && r.index[0].mask && n->op != CC_OP_masked_scatter) { /* one number under a mask */
-        if (how != HOW_SET || (s->src >= 0 && cc_type_numel(&g->val.at[s->src].type) != 1)) return false;
+    if (!read_how(&store, s) || !read_source(g, n, &store.source, &r, s) || !order_known(n, &r, s)) return false;
+    if (r.n && r.index[0].mask && n->op != CC_OP_masked_scatter) { /* a single number under a mask */
+        if (store.how != CC_PUT_SET || (s->src >= 0 && cc_type_numel(&g->val.at[s->src].type) != 1)) return false;
     }
     s->move.packed = s->packed >= 0;
     s->may_fail = s->may_fail || s->packed >= 0;
     read_copy(x, out, s);
-    read_more(out, how, s);
+    read_more(out, store.how, s);
     if (s->src >= 0) s->src_at = cc_prim_base(g, &s->src);
     return cc_move_can(s->move.how, s->move.type) && cc_move_can(s->mean ? CC_MOVE_SUM : CC_MOVE_SET, s->move.type);
 }
@@ -262,7 +229,7 @@ static void *build(const CcGraph *g, const int *chain, int n, CcArena *arena, Cc
         cc_err_set(err, CC_E_MEMORY, "no memory for a plan");
         return NULL;
     }
-    if (!understand(g, &g->node.at[chain[0]], s)) { /* can() said otherwise */
+    if (!understand(g, &g->node.at[chain[0]], s)) { /* can() has accepted it */
         cc_err_set(err, CC_E_UNSUPPORTED, "%s: its operands do not fit the result",
                    cc_op_info((CcOpId)g->node.at[chain[0]].op)->name);
         return NULL;
@@ -280,7 +247,7 @@ static size_t scratch(const void *work) {
     return s->mean ? (size_t)s->numel * (size_t)s->move.bytes : 0;
 }
 
-/* Integers are divided towards -inf, as eager does. */
+/* Integers round towards -inf, as in eager. */
 #define DIVIDE(T, quotient)                                                                                            \
     do {                                                                                                               \
         T *sum = (T *)at;                                                                                              \
@@ -298,11 +265,11 @@ static void divide(CcMoveType type, void *at, const void *counts, int64_t n) {
     else DIVIDE(int64_t, a / b - (a % b < 0));
 }
 
-/* Counts what met in each place; the counts lie as the result does. */
+/* Counts the elements per position; counts have the result's layout. */
 static int take_mean(const Scatter *s, char *dst, const char *const *index, char *counts) {
     _Alignas(8) char one[8];
     char *first = counts;
-    neutral_element(HOW_PROD,
+    neutral_element(CC_PUT_PROD,
                     s->move.type == CC_MOVE_F32   ? CC_DT_F32
                     : s->move.type == CC_MOVE_F64 ? CC_DT_F64
                     : s->move.type == CC_MOVE_I32 ? CC_DT_I32
@@ -317,7 +284,7 @@ static int take_mean(const Scatter *s, char *dst, const char *const *index, char
 
 static int missing(CcErr *err, int value) { return cc_err_set(err, CC_E_HOST, "no data of value %d", value); }
 
-/* What a write leaves as it is. */
+/* Copies what a write leaves unchanged. */
 static int copy(const Scatter *s, char *dst, const char *x) {
     return dst != x && !s->move.reads ? cc_move_run(&s->copy, dst, x, NULL) : 0;
 }
@@ -327,28 +294,28 @@ static int writing(const Scatter *s, const CcHost *host, CcErr *err) {
     return cc_err_set(err, CC_E_HOST, "value %d can't be written", s->dst);
 }
 
-/* What is changed, or read: there is something. */
+/* Changes or reads elements; there is at least one. */
 static int move(const Scatter *s, char *dst, const char *x, const CcHost *host, CcErr *err) {
     const char *index[CC_MOVE_DIMS] = {NULL}, *src = s->src < 0 ? s->number : cc_prim_data(host, s->src, s->src_at);
     for (int k = 0; k < s->move.n_index; k++)
         if (!(index[k] = cc_prim_data(host, s->index[k], s->index_at[k]))) return missing(err, s->index[k]);
     if (!src && s->packed != 0) return missing(err, s->src);
     if (s->packed >= 0 && cc_move_count(&s->move, index[0]) > s->packed)
-        return cc_err_set(err, CC_E_HOST, "the mask takes more elements than there are");
+        return cc_err_set(err, CC_E_HOST, "the mask selects more elements than the source has");
     if (s->into >= 0 && !cc_move_good(&s->move, index)) return cc_err_set(err, CC_E_HOST, "an index is out of range");
     if (s->into >= 0 && writing(s, host, err) < 0) return -1;
     if ((s->into < 0 && copy(s, dst, x) < 0) ||
         (s->fresh && cc_move_run(&s->reset, dst + s->dst_at, s->neutral, index) < 0) ||
         cc_move_run(&s->move, dst + s->dst_at, s->move.reads ? x : src, index) < 0 ||
         (s->mean && take_mean(s, dst, index, host->scratch) < 0))
-        return cc_err_set(err, CC_E_HOST, "an index is out of range"); /* eager is asked */
+        return cc_err_set(err, CC_E_HOST, "an index is out of range"); /* eager starts over */
     return 0;
 }
 
 static int run(const void *work, const CcHost *host, CcErr *err) {
     const Scatter *s = work;
     char *dst = (s->into < 0 ? host->make : host->data)(host->ctx, s->dst);
-    if (s->numel == 0) return s->moved ? cc_err_set(err, CC_E_HOST, "an index of an empty dim") : 0;
+    if (s->numel == 0) return s->moved ? cc_err_set(err, CC_E_HOST, "an index into an empty dim") : 0;
     const char *x = cc_prim_data(host, s->x, s->x_at);
     if (!dst || !x) return missing(err, dst ? s->x : s->dst);
     if (s->moved) return move(s, dst, x, host, err);
@@ -356,7 +323,7 @@ static int run(const void *work, const CcHost *host, CcErr *err) {
     return copy(s, dst, x) < 0 ? cc_err_set(err, CC_E_HOST, "an index is out of range") : 0;
 }
 
-/* What is read at indices is read after others are written. */
+/* A read can't reuse its operand's memory: it reads elements after it has written others. */
 static bool over(const CcNode *n) { return !reads((CcOpId)n->op); }
 
 const CcPrimFamily CC_SCATTERS = {

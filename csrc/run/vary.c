@@ -1,12 +1,12 @@
-/* vary: constants that differ between loops of one structure are no part of their kernels. `x @ w + i` in a loop that
- * Python unrolls would be a kernel a turn (11 ms each by LLVM).
+/* vary: keeps constants that differ between loops of one structure out of their kernels. Otherwise `x @ w + i` in a
+ * loop that Python unrolls would compile one kernel per iteration (11 ms each by LLVM).
  *
- *     the first loop of a structure         max(x, 0.1)      all its constants are text, as most loops have no second
- *     another one with other constants      max(x, number)   those that have differed so far are read from memory, as
- *                                                            numbers of the host's are (CcLoopAccess.fixed)
+ *     the first loop of a structure         max(x, 0.1)      all constants are in the text: most structures occur once
+ *     later ones with other constants       max(x, number)   constants that have differed so far are read from memory,
+ *                                                            like numbers from the host (CcLoopAccess.fixed)
  *
- * So a structure of n constants has at most n + 1 kernels. Constants by which the printers find shorter code stay text.
- * Process-wide, guarded by a mutex; nothing is ever forgotten. */
+ * So a structure with n constants has at most n + 1 kernels. Constants for which the printers emit shorter code stay
+ * in the text. Process-wide, guarded by a mutex; entries are never evicted. */
 #include <math.h>
 #include <pthread.h>
 
@@ -16,11 +16,11 @@ typedef struct Family {
     uint64_t hash;
     int n_bytes, n;
     void *bytes;    /* the structure */
-    int64_t *first; /* [n]: the constants of the first loop */
+    int64_t *first; /* [n]: the constants of the structure's first loop */
     bool *varies;   /* [n] */
 } Family;
 
-/* The constants of a loop that may vary. */
+/* Collects the constants of a loop that may vary. */
 typedef struct Constants {
     int n;
     int16_t node[CC_LOOP_MAX_NODES];
@@ -34,8 +34,8 @@ static bool power_of_two(double v) {
     return fabs(frexp(v, &exponent)) == 0.5;
 }
 
-/* Which constants have code of their own: neutral ones, divisors of integers and powers of two (products), shifts,
- * exponents. A kernel of a GPU is given doubles. */
+/* Constants with special code stay in the text: neutral elements, integer divisors and powers of two (products),
+ * shifts, exponents. GPU kernels get doubles. */
 static bool own_code(const CcLoop *loop, int node) {
     const CcLoopNode *n = &loop->node[node];
     const bool is_float = cc_dtype_info((CcDtype)n->dtype)->kind == 'f';
@@ -66,7 +66,7 @@ static void *make_key(const CcLoop *loop, const Constants *c, int *n_bytes) {
     for (int i = 0; i < c->n; i++) {
         CcLoopNode *n = &bare.node[c->node[i]];
         n->bits = 0;
-        n->a[0] = 0; /* no constant that stays is such */
+        n->a[0] = 0; /* marks a varying constant: no other constant has operand 0 */
     }
     void *key = cc_kcache_key(&bare, n_bytes);
     free(bare.node);
@@ -81,7 +81,7 @@ static Family *find(const void *bytes, int n_bytes, uint64_t hash) {
     return NULL;
 }
 
-/* Takes `bytes`. */
+/* Takes ownership of `bytes`. */
 static void add_family(const CcLoop *loop, const Constants *c, void *bytes, int n_bytes, uint64_t hash) {
     Family f = {.hash = hash, .n_bytes = n_bytes, .n = c->n, .bytes = bytes};
     f.first = malloc(sizeof *f.first * (size_t)c->n);
@@ -96,7 +96,7 @@ static void add_family(const CcLoop *loop, const Constants *c, void *bytes, int 
     cc_vec_push(&families, f);
 }
 
-/* Keeps in c the constants that are to be read; there are none in the first loop. */
+/* Keeps in c the constants that must be read from memory; none for a structure's first loop. */
 static void keep_varying(const CcLoop *loop, Constants *c, Family *f) {
     bool differs = false;
     int n = 0;
@@ -116,7 +116,7 @@ static int first_store(const CcLoop *loop) {
     return a;
 }
 
-/* The loop with accesses in place of these constants: they stand before the stores. */
+/* The loop with accesses in place of these constants, inserted before the stores. */
 static CcLoop *read_constants(const CcLoop *loop, const Constants *c, CcArena *arena) {
     CcLoop *out = cc_arena_alloc(arena, sizeof *out);
     if (!out) return NULL;

@@ -1,21 +1,21 @@
-/* From torch's callables and their arguments to a row of the op table and its operands (binds.def).
+/* Maps a call of a torch callable to an op and its operands (binds.def).
  *
- * Signatures are parsed once at init and filed under the callable's key (cc_torch_key). Binding
- * copies arguments into the parameters' places, checks each against its kind, and lists those that
- * are operands. A call that does not fit is not an error: it stays a host node. */
+ * init parses the signatures and indexes them by the callable's key (cc_torch_key). Binding assigns arguments to
+ * parameters, checks each against its kind, and collects those that are operands. A call that does not fit is no error:
+ * it becomes a host node. */
 #include "tens_int.h"
 
 typedef struct Param {
-    const char *name; /* into the row's text; NULL: @ operand */
+    const char *name; /* points into the row's text; NULL: an @ operand */
     int len;
     char kind;   /* binds.def; 0: any operand */
-    bool hidden; /* - */
+    bool hidden; /* "-": not an operand */
     bool keyword_only, optional, drop;
-    /* "=" with nothing behind it: every value that fits the kind is as good */
+    /* "=" without a value: accepts any value of the kind */
     bool any_default;
-    char text; /* default is a string: its length, else 0 */
+    char text; /* length of a default that is a string, else 0 */
     const char *string;
-    CcOperand value; /* default, or the @ operand */
+    CcOperand value; /* the default, or the @ operand */
 } Param;
 
 enum { MAX_PARAMS = 20, MAX_WORDS = 24 };
@@ -31,12 +31,12 @@ static const Row ROW[] = {
 };
 
 typedef struct Sig {
-    CcOpId op; /* CC_OP_host when ops.def has no such row */
+    CcOpId op; /* CC_OP_host: ops.def has no such row */
     int n, n_positional;
     Param param[MAX_PARAMS];
 } Sig;
 
-typedef struct Link { /* rows of one callable, in order */
+typedef struct Link { /* linked list of a callable's rows, in table order */
     int row, next;
 } Link;
 
@@ -44,13 +44,13 @@ static struct {
     Sig sig[CC_COUNT(ROW)];
     CcMap known; /* cc_torch_key -> index of the first Link */
     CC_VEC(Link) link;
-    PyObject *keep; /* callables whose addresses are keys */
+    PyObject *keep; /* list: keeps callables alive whose addresses are keys */
     CcOpId binop[CC_NB_COUNT], compare[6], neg, invert;
 } B;
 
 /* ------------------------------------------------------------------ operands */
 
-static bool number(PyObject *o, CcOperand *out) {
+static bool as_number(PyObject *o, CcOperand *out) {
     memset(out, 0, sizeof *out);
     if (PyBool_Check(o)) {
         out->kind = CC_IN_BOOL;
@@ -78,7 +78,7 @@ static bool put_constant(CcBound *b, CcOperand constant) {
 
 static bool put_number(CcBound *b, PyObject *o) {
     CcOperand constant;
-    if (!number(o, &constant) || !put_constant(b, constant)) return false;
+    if (!as_number(o, &constant) || !put_constant(b, constant)) return false;
     b->in[b->n - 1].number = o;
     return true;
 }
@@ -91,7 +91,7 @@ static bool put_tensor(CcBound *b, PyObject *tensor) {
     return true;
 }
 
-/* Any operand: tensor or number. */
+/* A tensor or a number. */
 static bool put(CcBound *b, PyObject *o) { return cc_tens_plain(o) ? put_tensor(b, o) : put_number(b, o); }
 
 static bool put_ints(CcBound *b, PyObject *o, bool hidden) {
@@ -101,7 +101,7 @@ static bool put_ints(CcBound *b, PyObject *o, bool hidden) {
             if (!put_ints(b, PySequence_Fast_GET_ITEM(o, i), hidden)) return false;
         return true;
     }
-    if (!number(o, &constant) || constant.kind != CC_IN_INT) return false;
+    if (!as_number(o, &constant) || constant.kind != CC_IN_INT) return false;
     return hidden || put_number(b, o);
 }
 
@@ -122,7 +122,7 @@ static bool put_tensors(CcBound *b, PyObject *o) {
     return true;
 }
 
-/* Dims of the tensor (of ndim dims) as one operand: a bit each, bit 0 is the last dim. `o` NULL: the default. */
+/* Dims of tensor `first` as one operand: a bit per dim, bit 0 is the last one. `o` NULL: the default. */
 static bool put_dims(CcBound *b, PyObject *o, const CcOperand *deflt, PyObject *first, bool trailing) {
     CcTensor t;
     CcOperand c, dims = {.kind = CC_IN_INT};
@@ -132,14 +132,14 @@ static bool put_dims(CcBound *b, PyObject *o, const CcOperand *deflt, PyObject *
     if (ndim < 0) return false;
     const bool list = o && (PyTuple_Check(o) || PyList_CheckExact(o));
     const Py_ssize_t n = list ? PySequence_Fast_GET_SIZE(o) : 1;
-    if (trailing) { /* a shape: how many dims it has is all */
+    if (trailing) { /* a shape: only its number of dims matters */
         dims.i = (INT64_C(1) << CC_MIN(n, ndim)) - 1;
         return n <= ndim && put_constant(b, dims);
     }
     const bool by_default = !o && deflt && deflt->kind == CC_IN_INT;
     for (Py_ssize_t i = 0; i < n && (by_default || (o && o != Py_None)); i++) {
         if (by_default) c = *deflt;
-        else if (!number(list ? PySequence_Fast_GET_ITEM(o, i) : o, &c) || c.kind != CC_IN_INT) return false;
+        else if (!as_number(list ? PySequence_Fast_GET_ITEM(o, i) : o, &c) || c.kind != CC_IN_INT) return false;
         const int64_t d = c.i < 0 ? c.i + CC_MAX(ndim, 1) : c.i;
         if (d < 0 || d >= CC_MAX(ndim, 1)) return false;
         if (ndim) dims.i |= INT64_C(1) << (ndim - 1 - d);
@@ -148,7 +148,7 @@ static bool put_dims(CcBound *b, PyObject *o, const CcOperand *deflt, PyObject *
     return put_constant(b, dims);
 }
 
-/* A text: its characters. */
+/* A string: one operand per character. */
 static bool put_text(CcBound *b, PyObject *o) {
     const char *text = PyUnicode_AsUTF8(o);
     if (!text) PyErr_Clear();
@@ -157,20 +157,20 @@ static bool put_text(CcBound *b, PyObject *o) {
     return text != NULL;
 }
 
-/* `n` ints, one for all of them or as many. */
-static bool put_spread(CcBound *b, PyObject *o, int n, const CcOperand *deflt) {
+/* `n` ints, from a single one that is repeated or a list of n. */
+static bool put_repeated(CcBound *b, PyObject *o, int n, const CcOperand *deflt) {
     CcOperand constant = deflt ? *deflt : (CcOperand){.kind = CC_IN_NONE};
     const bool list = o && (PyTuple_Check(o) || PyList_CheckExact(o));
     const Py_ssize_t given = list ? PySequence_Fast_GET_SIZE(o) : !o || o == Py_None ? 0 : 1;
     if (given > 1 && given != n) return false;
     for (int i = 0; i < n; i++) {
-        if (given && !number(list ? PySequence_Fast_GET_ITEM(o, given == 1 ? 0 : i) : o, &constant)) return false;
+        if (given && !as_number(list ? PySequence_Fast_GET_ITEM(o, given == 1 ? 0 : i) : o, &constant)) return false;
         if (constant.kind != CC_IN_INT || !put_constant(b, constant)) return false;
     }
     return true;
 }
 
-static bool is_spread(const Param *p) { return p->kind >= '1' && p->kind <= '3'; }
+static bool is_repeated(const Param *p) { return p->kind >= '1' && p->kind <= '3'; }
 
 static double as_double(const CcOperand *c) { return c->kind == CC_IN_FLOAT ? c->f : (double)c->i; }
 
@@ -182,7 +182,7 @@ static bool is_default(const Param *p, PyObject *o) {
     }
     if (p->value.kind == CC_IN_NONE) return o == Py_None;
     CcOperand c;
-    return number(o, &c) && (c.kind == CC_IN_BOOL) == (p->value.kind == CC_IN_BOOL) &&
+    return as_number(o, &c) && (c.kind == CC_IN_BOOL) == (p->value.kind == CC_IN_BOOL) &&
            as_double(&c) == as_double(&p->value);
 }
 
@@ -220,20 +220,20 @@ static bool accept(const Param *p, PyObject *o, PyObject *first, CcBound *b) {
         return cc_type_contiguous(&t.type) && put_tensor(b, o);
     case 'l': return put_tensors(b, o);
     case 'u': return put_tensors(b, o) && PySequence_Fast_GET_SIZE(o) == 1;
-    case 's': return PyUnicode_Check(o); /* bind_row() puts it behind the others */
+    case 's': return PyUnicode_Check(o); /* bind_row() appends it last */
     case 'f': return put_numbers(b, o);
-    case 'n': return p->hidden ? number(o, &c) : put_number(b, o);
-    case 'i': return number(o, &c) && c.kind == CC_IN_INT && (p->hidden || put_number(b, o));
-    case 'p': return number(o, &c) && c.kind == CC_IN_INT && c.i > 0 && put_number(b, o);
+    case 'n': return p->hidden ? as_number(o, &c) : put_number(b, o);
+    case 'i': return as_number(o, &c) && c.kind == CC_IN_INT && (p->hidden || put_number(b, o));
+    case 'p': return as_number(o, &c) && c.kind == CC_IN_INT && c.i > 0 && put_number(b, o);
     case 'o': return o == Py_None ? put_constant(b, (CcOperand){.kind = CC_IN_NONE}) : put(b, o);
     case '*': return put_ints(b, o, p->hidden);
     case 'D': return put_dims(b, o, NULL, first, false);
     case 'Z': return put_dims(b, o, NULL, first, true);
     case '1':
     case '2':
-    case '3': return put_spread(b, o, p->kind - '0', p->optional ? &p->value : NULL);
+    case '3': return put_repeated(b, o, p->kind - '0', p->optional ? &p->value : NULL);
     case 'c': return is_constant(o);
-    case 'd': return strcmp(Py_TYPE(o)->tp_name, "torch.dtype") == 0;
+    case 'd': return cc_known_is(o, CC_KNOWN_DTYPE);
     case 'e': return first && on_device(first, o);
     default: return p->hidden ? is_default(p, o) : put(b, o);
     }
@@ -249,8 +249,8 @@ static int param_named(const Sig *s, PyObject *name) {
     return -1;
 }
 
-/* Puts each argument at its parameter; what follows the first argument of a `*` parameter is
- * args[rest[0] .. rest[1]). */
+/* Assigns each argument to its parameter. For a `*` parameter at[] has the first argument; the others are args[rest[0]
+ * .. rest[1]). */
 static bool place(const Sig *s, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, PyObject **at,
                   Py_ssize_t *rest) {
     Py_ssize_t used = 0;
@@ -277,7 +277,7 @@ static bool bind_row(const Sig *s, PyObject *self, PyObject *const *args, Py_ssi
                      CcBound *out) {
     PyObject *at[MAX_PARAMS] = {NULL}, *word[MAX_WORDS], *first = NULL;
     Py_ssize_t kw = kwnames ? PyTuple_GET_SIZE(kwnames) : 0, rest[2];
-    if (self) { /* a bound builtin: its tensor goes first */
+    if (self) { /* a bound builtin: the tensor is its first argument */
         if (n + kw + 1 > MAX_WORDS) return false;
         word[0] = self;
         memcpy(word + 1, args, (size_t)(n + kw) * sizeof *args);
@@ -287,7 +287,7 @@ static bool bind_row(const Sig *s, PyObject *self, PyObject *const *args, Py_ssi
     if (!place(s, args, n, kwnames, at, rest)) return false;
     out->op = s->op;
     out->n = 0;
-    int keep = 0; /* operands up to here may not be dropped */
+    int keep = 0; /* operands before this one must not be dropped */
     for (int i = 0; i < s->n; i++) {
         const Param *p = &s->param[i];
         if (!p->name) {
@@ -296,8 +296,8 @@ static bool bind_row(const Sig *s, PyObject *self, PyObject *const *args, Py_ssi
             if (!p->optional) return false;
             if (p->kind == 'D') {
                 if (!put_dims(out, NULL, &p->value, first, false)) return false;
-            } else if (is_spread(p)) {
-                if (!put_spread(out, NULL, p->kind - '0', &p->value)) return false;
+            } else if (is_repeated(p)) {
+                if (!put_repeated(out, NULL, p->kind - '0', &p->value)) return false;
             } else if (p->kind != 'f' && !p->hidden && !put_constant(out, p->value)) {
                 return false;
             }
@@ -320,7 +320,7 @@ int cc_bind_call(PyObject *callable, PyObject *const *args, Py_ssize_t n, PyObje
     const int64_t *at = cc_map_find(&B.known, cc_torch_key(callable, &self));
     if (!at) return -1;
     n = PyVectorcall_NARGS((size_t)n);
-    if (self && !cc_tens_any(self)) self = NULL;
+    if (self && !cc_tens_is(self)) self = NULL;
     for (int i = (int)*at; i >= 0; i = B.link.at[i].next) {
         const Sig *s = &B.sig[B.link.at[i].row];
         if (s->op != CC_OP_host && bind_row(s, self, args, n, kwnames, out)) return 0;
@@ -337,10 +337,10 @@ static int bind_two(CcOpId op, PyObject *a, PyObject *b, CcBound *out) {
 
 int cc_bind_binop(CcBinop op, bool inplace, PyObject *a, PyObject *b, CcBound *out) {
     if ((unsigned)op >= CC_NB_COUNT) return -1;
-    /* total = 0; total += x: what is no tensor can't be written to */
-    if (inplace && ((cc_tens_any(a) && !cc_tens_plain(a)) || op == CC_NB_MATRIX_MULTIPLY)) return -1;
-    /* 2 / x is x.reciprocal() * 2 in torch (Tensor.__rtruediv__, Python): its own ops are recorded,
-     * with their roundings. */
+    /* a may be a number: total = 0; total += x */
+    if (inplace && ((cc_tens_is(a) && !cc_tens_plain(a)) || op == CC_NB_MATRIX_MULTIPLY)) return -1;
+    /* torch computes 2 / x as x.reciprocal() * 2, in Python (Tensor.__rtruediv__). Those ops get recorded, with their
+     * rounding. */
     if (op == CC_NB_TRUE_DIVIDE && !cc_tens_plain(a)) return -1;
     if (op == CC_NB_MATRIX_MULTIPLY && (!cc_tens_plain(a) || !cc_tens_plain(b))) return -1;
     return bind_two(B.binop[op], a, b, out);
@@ -359,19 +359,20 @@ int cc_bind_unary(int op, PyObject *a, CcBound *out) {
     return put_tensor(out, a) ? 0 : -1;
 }
 
-static bool is_whole(PyObject *slice) {
+static bool is_full_slice(PyObject *slice) {
     const PySliceObject *s = (PySliceObject *)slice;
     return s->start == Py_None && s->stop == Py_None && s->step == Py_None;
 }
 
 static bool put_int(CcBound *b, int64_t i) { return put_constant(b, (CcOperand){.kind = CC_IN_INT, .i = i}); }
 
-/* First index of `part` in a dim of this size. False: no int and no slice of ints. */
+/* The first index that `part` selects in a dim of this size. False: neither an int in range nor a forward slice of
+ * ints. */
 static bool first_index(PyObject *part, int64_t size, int64_t *first) {
     Py_ssize_t start, stop, step;
     CcOperand c;
     if (PyLong_CheckExact(part)) {
-        *first = number(part, &c) ? c.i : size;
+        *first = as_number(part, &c) ? c.i : size;
         if (*first < 0) *first += size;
         return *first >= 0 && *first < size;
     }
@@ -389,19 +390,19 @@ static bool first_index(PyObject *part, int64_t size, int64_t *first) {
     return step > 0;
 }
 
-static bool takes_index(PyObject *const *part, Py_ssize_t n) {
+static bool has_tensor_index(PyObject *const *part, Py_ssize_t n) {
     for (Py_ssize_t i = 0; i < n; i++)
-        if (cc_tens_any(part[i])) return true;
+        if (cc_tens_is(part[i])) return true;
     return false;
 }
 
-/* One part of a key that is no tensor, of a dim of this size. */
+/* A key part that is not a tensor, for a dim of this size. */
 static bool put_part(CcBound *b, PyObject *part, int64_t size) {
     int64_t first;
     Py_ssize_t start, stop, step;
     if (!first_index(part, size, &first)) return false;
     if (PyLong_CheckExact(part)) return put_int(b, CC_KEY_INT) && put_int(b, first);
-    if (is_whole(part)) return put_int(b, CC_KEY_ALL);
+    if (is_full_slice(part)) return put_int(b, CC_KEY_ALL);
     if (PySlice_Unpack(part, &start, &stop, &step) < 0) {
         PyErr_Clear();
         return false;
@@ -410,7 +411,7 @@ static bool put_part(CcBound *b, PyObject *part, int64_t size) {
     return put_int(b, CC_KEY_SLICE) && put_int(b, length ? first : 0) && put_int(b, length) && put_int(b, step);
 }
 
-/* -> dims that it takes; 0: not to be used in a key */
+/* A tensor as a key part. Returns how many dims it consumes; 0: not allowed as an index. */
 static int put_index(CcBound *b, PyObject *tensor) {
     CcTensor t;
     if (!cc_tens_plain(tensor)) return 0;
@@ -428,7 +429,7 @@ static int dims_of_part(PyObject *part) {
     return t.type.dtype == CC_DT_BOOL ? CC_MAX(t.type.ndim, 0) : 1;
 }
 
-/* The parts of a key, behind the operands there are (CcKeyPart). */
+/* Appends the parts of a key as operands (CcKeyPart). */
 static bool put_key(CcBound *b, const CcType *t, PyObject *const *part, Py_ssize_t n) {
     int64_t dim = 0, taken = 0;
     bool ellipsis = false;
@@ -441,7 +442,7 @@ static bool put_key(CcBound *b, const CcType *t, PyObject *const *part, Py_ssize
             if (ellipsis) return false;
             for (ellipsis = true; taken < t->ndim; taken++, dim++)
                 if (!put_int(b, CC_KEY_ALL)) return false;
-        } else if (cc_tens_any(part[i])) {
+        } else if (cc_tens_is(part[i])) {
             const int dims = put_index(b, part[i]);
             if (dims == 0) return false;
             dim += dims;
@@ -453,14 +454,14 @@ static bool put_key(CcBound *b, const CcType *t, PyObject *const *part, Py_ssize
     return true;
 }
 
-/* x[:, index] and its like. */
+/* x[:, index] and similar, with at least one tensor in the key. */
 static int bind_index(PyObject *tensor, const CcType *t, PyObject *const *part, Py_ssize_t n, CcBound *out) {
     CcTensor index;
-    bool view = true; /* indices without dims give one */
+    bool view = true; /* indices without dims make a view */
     for (Py_ssize_t i = 0; i < n; i++) {
-        if (!cc_tens_any(part[i])) continue;
+        if (!cc_tens_is(part[i])) continue;
         cc_tens_read(part[i], false, &index);
-        if (index.type.dtype == CC_DT_BOOL) return -1; /* how much it takes depends on data */
+        if (index.type.dtype == CC_DT_BOOL) return -1; /* the result's size depends on data */
         view = view && index.type.ndim == 0;
     }
     out->op = CC_OP_index;
@@ -468,7 +469,7 @@ static int bind_index(PyObject *tensor, const CcType *t, PyObject *const *part, 
     return !view && put_tensor(out, tensor) && put_key(out, t, part, n) ? 0 : -1;
 }
 
-/* x[key] = value. A mask and one number are masked_fill. */
+/* x[key] = value. A mask and a single number become masked_fill. */
 int cc_bind_setitem(PyObject *tensor, PyObject *key, PyObject *value, CcBound *out) {
     PyObject *const *part = PyTuple_CheckExact(key) ? &PyTuple_GET_ITEM(key, 0) : &key;
     const Py_ssize_t n = PyTuple_CheckExact(key) ? PyTuple_GET_SIZE(key) : 1;
@@ -489,15 +490,15 @@ int cc_bind_setitem(PyObject *tensor, PyObject *key, PyObject *value, CcBound *o
     return put_tensor(out, tensor) && put(out, value) && put_key(out, &t.type, part, n) ? 0 : -1;
 }
 
-/* Basic indexing: ints, slices, None and an Ellipsis. x[:, i] and its like are a select, all else pairs of a dim and
- * its first index; the shape is the result's. */
+/* Basic indexing by ints, slices, None and an Ellipsis. A single int, as in x[:, i], becomes a select; anything else a
+ * slice whose operands are pairs of a dim and its first index (the result's type has the shape). */
 int cc_bind_getitem(PyObject *tensor, PyObject *key, CcBound *out) {
     PyObject *const *part = PyTuple_CheckExact(key) ? &PyTuple_GET_ITEM(key, 0) : &key;
     const Py_ssize_t n = PyTuple_CheckExact(key) ? PyTuple_GET_SIZE(key) : 1;
     CcTensor t;
     if (!cc_tens_plain(tensor)) return -1;
     cc_tens_read(tensor, false, &t);
-    if (takes_index(part, n)) return bind_index(tensor, &t.type, part, n, out);
+    if (has_tensor_index(part, n)) return bind_index(tensor, &t.type, part, n, out);
     Py_ssize_t indices = 0, ints = 0, news = 0, slices = 0, dim = 0;
     for (Py_ssize_t i = 0; i < n; i++) {
         if (part[i] == Py_None) news++;
@@ -518,7 +519,7 @@ int cc_bind_getitem(PyObject *tensor, PyObject *key, CcBound *out) {
         const bool is_int = PyLong_CheckExact(part[i]);
         ints += is_int;
         if ((is_int || first != 0) && (!put_int(out, dim) || !put_int(out, first))) return -1;
-        slices += !is_int && !is_whole(part[i]);
+        slices += !is_int && !is_full_slice(part[i]);
         dim++;
     }
     if (ints == 1 && slices == 0 && news == 0) out->op = CC_OP_select;
@@ -619,15 +620,11 @@ static int link_row(PyObject *callable, int row) {
     return 0;
 }
 
-/* "_operator.add": a function of a module of Python's own. */
-static PyObject *builtin(const char *path, const char *base) {
+/* "_operator.add": a function of one of Python's own modules. */
+static PyObject *python_function(const char *path, const char *base) {
     char module[32];
     snprintf(module, sizeof module, "%.*s", (int)strlen(base) - 1, base);
-    PyObject *m = PyImport_ImportModule(module);
-    PyObject *o = m ? PyObject_GetAttrString(m, path + strlen(base)) : NULL;
-    Py_XDECREF(m);
-    PyErr_Clear();
-    return o;
+    return cc_obj_of_module(module, path + strlen(base));
 }
 
 static int resolve(char space, const char *name, int n, int row) {
@@ -640,14 +637,14 @@ static int resolve(char space, const char *name, int n, int row) {
                        : space == 'B' ? "builtins."
                                       : "torch._C.TensorBase.";
     snprintf(path, sizeof path, "%s%.*s", base, n, name);
-    PyObject *o = *base == 't' ? cc_tsym_path(path) : builtin(path, base);
-    if (!o) return 0; /* another torch may lack it */
+    PyObject *o = *base == 't' ? cc_tsym_path(path) : python_function(path, base);
+    if (!o) return 0; /* this torch version lacks it */
     int rc = link_row(o, row);
     Py_DECREF(o);
     return rc;
 }
 
-/* A pointwise op's or scatter's name with '_' behind it is the same in place: the node says that it writes. */
+/* The name of a pointwise op or scatter with '_' appended is its in-place form; the node's flags say that it writes. */
 static int resolve_in_place(char space, const char *name, int n, int row) {
     char with[64];
     const CcOpKind kind = cc_op_info(B.sig[row].op)->kind;

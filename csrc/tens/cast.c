@@ -1,19 +1,20 @@
-/* cast: which parameters autocast has cast in the block that is open now. Eager casts one once and keeps that until
- * torch.clear_autocast_cache(), which the end of the outermost block calls: what is written to the parameter in between
- * does not show. Recordings are eager's work. A replay casts by itself; from the first block on in which parameters
- * were cast by several calls it has torch do so as well, so that torch's cache has what eager would have. */
+/* Tracks which parameters autocast has cast in the current block. Eager casts a parameter once and caches the result
+ * until torch.clear_autocast_cache(), which the end of the outermost block calls, so writes to the parameter in
+ * between have no effect. Recordings run eager's code. A replay casts by itself; once several calls have cast the
+ * same parameters within one block, replays have torch cast them as well, so that torch's cache contains what
+ * eager's would. */
 #include "tens_int.h"
 
 enum { NO_STATE = -1 };
-static CcMap cast_at;     /* tensor, by address -> its state when it was cast */
-static bool several;      /* calls were in one block */
+static CcMap cast_at;     /* address of a tensor -> its state when it was cast */
+static bool shared_block; /* several calls have cast a parameter in one block */
 static PyObject *product; /* torch.matmul */
 
 void cc_cast_cleared(void) { cc_map_free(&cast_at); }
 
-/* A product without rows, which has its result for nothing. Nothing of this is needed for the call: failures are no
- * errors. */
-static void have_cast(PyObject *tensor) {
+/* Has torch cast and cache the tensor, by a matrix product with zero rows, which costs almost nothing. The call does
+ * not depend on this, so errors are ignored. */
+static void fill_torch_cache(PyObject *tensor) {
     CcTensor t;
     void *data;
     cc_tens_read_as(tensor, false, true, &t);
@@ -28,23 +29,23 @@ static void have_cast(PyObject *tensor) {
     Py_XDECREF(none);
 }
 
-/* Its `_version`, and its memory: `.data` leaves the version. */
+/* Combines `_version` and address, because assigning `.data` does not change the version. */
 static int64_t state_of(PyObject *tensor) {
     CcTensor t;
     cc_tens_read_as(tensor, false, true, &t);
     return (int64_t)(cc_tens_version(tensor) * UINT64_C(0x9E3779B97F4A7C15) ^ (uint64_t)(uintptr_t)t.data);
 }
 
-CcCastSeen cc_cast_see(PyObject *tensor, bool replays) {
+CcCastSeen cc_cast_note(PyObject *tensor, bool replays) {
     const int64_t state = state_of(tensor);
     int64_t *then = cc_map_find(&cast_at, tensor);
-    if (then != NULL && replays) several = true;
+    if (then != NULL && replays) shared_block = true;
     if (then != NULL && *then == state) return CC_CAST_SAME;
-    if (then != NULL) { /* memory may be back where it was, but with another content */
+    if (then != NULL) { /* its memory may return to this address with other content */
         *then = NO_STATE;
         return CC_CAST_CHANGED;
     }
     cc_map_put(&cast_at, tensor, state);
-    if (replays && several) have_cast(tensor);
+    if (replays && shared_block) fill_torch_cache(tensor);
     return CC_CAST_NEW;
 }

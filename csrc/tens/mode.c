@@ -1,13 +1,12 @@
-/* Ambient state: what torch's C code reads without being given it. One row of mode.def a word of
+/* Ambient state: what torch's C code reads without getting it as an argument. Each row of mode.def is one word of
  * CcMode.
  *
- * Exported C functions of libtorch are called where they exist (1-2 ns each); at init each is
- * compared with torch's Python function, which is used from then on where they disagree or the
- * symbol is missing. Modules and callables are kept by strong references: they belong to torch and
- * live as long as it. */
+ * Rows call exported C functions of libtorch (1-2 ns each). At init each is compared with torch's Python function,
+ * which replaces it if they disagree or the symbol is missing. Strong references keep modules and callables alive;
+ * torch keeps them for the life of the process anyway. */
 #include "tens_int.h"
 
-/* mode.def; PYTHON and ABSENT are what a row falls back to */
+/* see mode.def; PYTHON and ABSENT are fallbacks */
 typedef enum How { BOOL, SMALL, DEPTH, DEVB, DEVS, CTXB, CTXP, VAR, KEYS, KEY, ATTR, PYTHON, ABSENT } How;
 
 enum {
@@ -50,17 +49,17 @@ typedef struct Reader {
     int8_t device;
     void *at;     /* the function or variable */
     uint64_t key; /* KEY */
-    /* PYTHON: callable and argument (NULL: none); ATTR: module dict and attribute name */
+    /* PYTHON: callable, and argument or NULL; ATTR: module dict and attribute name */
     PyObject *call, *arg;
 } Reader;
 
 static struct {
     Reader row[M_COUNT];
-    const void *context; /* at::Context of the process */
+    const void *context; /* the process's at::Context */
     uint64_t included_ok, excluded_ok, autograd;
     int (*threads)(void);
     PyObject *py_threads;
-    PyObject *nest[2], *clear; /* autocast's depth, one more and one less, and its cache */
+    PyObject *nest[2], *clear; /* increment and decrement autocast's nesting depth; clear its cache */
 } M;
 
 /* ------------------------------------------------------------------ reading */
@@ -69,9 +68,9 @@ static intptr_t word_of(PyObject *value) {
     if (value == Py_True) return 1;
     if (value == Py_False || value == Py_None) return 0;
     if (PyLong_Check(value)) return (intptr_t)PyLong_AsLongLong(value);
-    /* strings are made anew at each call */
+    /* each call creates a new string, so compare hashes */
     if (PyUnicode_Check(value)) return (intptr_t)PyObject_Hash(value);
-    /* dtypes are immortal; others only exist */
+    /* dtypes are immortal, so their address identifies them; for other objects only existence counts */
     return cc_tens_constant(value) ? (intptr_t)value : 1;
 }
 
@@ -128,7 +127,7 @@ const char *cc_mode_diff(const CcMode *a, const CcMode *b) {
     return NULL;
 }
 
-const char *cc_mode_refuse(const CcMode *m) {
+const char *cc_mode_refusal(const CcMode *m) {
     for (int i = 0; i < M_COUNT; i++)
         if (ROW[i].refuse && m->v[i]) return ROW[i].refuse;
     uint64_t in = (uint64_t)m->v[M_KEYS_INCLUDED], ex = (uint64_t)m->v[M_KEYS_EXCLUDED];
@@ -140,11 +139,11 @@ const char *cc_mode_refuse(const CcMode *m) {
     return NULL;
 }
 
-bool cc_mode_ordered(const CcMode *m) { return m->v[M_DETERMINISTIC] != 0; }
+bool cc_mode_deterministic(const CcMode *m) { return m->v[M_DETERMINISTIC] != 0; }
 
-bool cc_mode_fills(const CcMode *m) { return m->v[M_DETERMINISTIC] != 0 && m->v[M_FILL_UNINITIALIZED] != 0; }
+bool cc_mode_fills_memory(const CcMode *m) { return m->v[M_DETERMINISTIC] != 0 && m->v[M_FILL_UNINITIALIZED] != 0; }
 
-bool cc_mode_library(const CcMode *m) { return m->v[M_MKLDNN] != 0; }
+bool cc_mode_onednn(const CcMode *m) { return m->v[M_MKLDNN] != 0; }
 
 bool cc_mode_keeps_casts(const CcMode *m) { return m->v[M_AUTOCAST_CPU] != 0 && m->v[M_AUTOCAST_CACHE] != 0; }
 
@@ -162,7 +161,7 @@ bool cc_mode_inference(const CcMode *m) { return m->v[M_INFERENCE] != 0; }
 
 bool cc_mode_grad(const CcMode *m) { return m->v[M_GRAD] != 0; }
 
-/* What a row's setter is given for this word. */
+/* The object that a row's setter takes for this word. */
 static PyObject *value_of(int i, intptr_t word) {
     if (i != M_AUTOCAST_CPU_DTYPE && i != M_AUTOCAST_CUDA_DTYPE) return Py_NewRef(word ? Py_True : Py_False);
     if (M.row[i].how == PYTHON) return Py_NewRef((PyObject *)word);
@@ -173,10 +172,10 @@ static PyObject *value_of(int i, intptr_t word) {
     return dtype;
 }
 
-/* Nobody can be given the error: the caller goes on with another way to do the call. */
-static void not_put_back(const char *what) {
+/* No caller can handle the error; the call continues in another way. */
+static void log_not_restored(const char *what) {
     PyErr_Clear();
-    cc_log_add(CC_LOG_FALLBACK, "%s could not be put back to what it was when the call began", what);
+    cc_log_add(CC_LOG_FALLBACK, "could not restore the state from before the call: %s", what);
 }
 
 static void set_row(int i, intptr_t word) {
@@ -184,7 +183,7 @@ static void set_row(int i, intptr_t word) {
     PyObject *r = !set || !value            ? NULL
                   : ROW[i].path_arg != NULL ? PyObject_CallFunction(set, "sO", ROW[i].path_arg, value)
                                             : PyObject_CallOneArg(set, value);
-    if (!r) not_put_back(ROW[i].doc);
+    if (!r) log_not_restored(ROW[i].doc);
     Py_XDECREF(r);
     Py_XDECREF(value);
     Py_XDECREF(set);
@@ -197,12 +196,12 @@ void cc_mode_restore(const CcMode *m) {
         if (SETTER[i] && now.v[i] != m->v[i]) set_row(i, m->v[i]);
 }
 
-void cc_mode_unnest(PyObject *f) {
+void cc_mode_undo_nesting(PyObject *f) {
     const int which = f == M.nest[0] ? 0 : f == M.nest[1] ? 1 : -1;
     if (which < 0) return;
     PyObject *depth = PyObject_CallNoArgs(M.nest[1 - which]);
     if (depth && which == 0 && M.clear && PyLong_AsLong(depth) == 0) Py_XSETREF(depth, PyObject_CallNoArgs(M.clear));
-    if (!depth) not_put_back("the depth of autocast");
+    if (!depth) log_not_restored("autocast's nesting depth");
     Py_XDECREF(depth);
 }
 
@@ -241,7 +240,7 @@ const char *cc_mode_name(int row) { return row >= 0 && row < M_COUNT ? ROW[row].
 
 /* ------------------------------------------------------------------ init */
 
-/* "cuda matmul" as two arguments */
+/* Splits "cuda matmul" into two arguments. */
 static PyObject *words_of(PyObject *text) {
     PyObject *list = PyUnicode_Split(text, NULL, -1), *words = list ? PyList_AsTuple(list) : NULL;
     Py_XDECREF(list);
@@ -273,8 +272,8 @@ static void use_attr(int i, Reader *r) {
     Py_XDECREF(m);
 }
 
-/* Whether C and Python tell the same; dtype and enum rows speak differently in the two and are not
- * compared. */
+/* Whether C and Python report the same state. Not compared: dtype and enum rows, which the two represent
+ * differently. */
 static bool agrees(int i, const Reader *r, const uint64_t *keys) {
     if (r->how == DEVS || r->how == SMALL || r->how == CTXP || !ROW[i].path) return true;
     Reader python = {0};
@@ -285,12 +284,12 @@ static bool agrees(int i, const Reader *r, const uint64_t *keys) {
     return same;
 }
 
-/* A row of CUDA's libraries, in a torch that was built without them. */
+/* Whether the row belongs to a CUDA library, in a torch built without CUDA. */
 static bool of_absent_library(const Row *row) {
     enum { CUDA = 1 };
     if (row->how != CTXP || row->arg >> 4 != CUDA) return false;
     PyObject *has = cc_tsym_path("torch._C._has_cuda");
-    Py_XDECREF(has); /* True and False live on */
+    Py_XDECREF(has); /* True and False are immortal */
     return has == Py_False;
 }
 
@@ -332,7 +331,7 @@ static void init_rows(bool fallback) {
     for (int i = 0; i < M_COUNT; i++) init_row(i, device, fallback);
 }
 
-/* Tests: every row by its Python path. */
+/* Tests: reads every row by its Python path. */
 void cc_mode_force_fallback(bool on) { init_rows(on); }
 
 int cc_mode_init(void) {
@@ -340,7 +339,7 @@ int cc_mode_init(void) {
     uint64_t autocast = cc_tsym_key("AutocastCPU") | cc_tsym_key("AutocastCUDA");
     M.autograd =
         cc_tsym_key("AutogradFunctionality") | cc_tsym_key("AutogradOther") | cc_tsym_key("AutogradNestedTensor");
-    /* words are relative to the defaults: cleared there */
+    /* KEYS words are relative to torch's defaults; these keys may be set */
     M.included_ok = autocast | cc_tsym_key("ADInplaceOrView");
     M.excluded_ok = autocast | M.autograd | cc_tsym_key("ADInplaceOrView");
     M.threads = cc_tsym_find("_ZN2at15get_num_threadsEv");

@@ -1,17 +1,17 @@
-/* ring: result tensors whose memory is used again.
+/* Reuses the memory of result tensors.
  *
- *   line of a value:  slot  slot  slot  slot        each: a keeper, a tensor that nobody else knows
- *                      |                            and that holds the storage
+ *   line of a value:  slot  slot  slot  slot        each has a keeper: a private tensor
+ *                      |                            that owns the storage
  *                      '--> StorageImpl <-- result, its views, its exports, what autograd saved
  *
- * A result is a fresh tensor object on the keeper's storage, made by torch as Inductor makes its own
- * (_reinterpret_tensor). The storage is an ordinary one: resizable, with torch's allocator. It is handed out again when
- * the word of its reference counts is what it was when the keeper alone held it: then there is no strong or weak
- * reference to it, and no Python object, and none can come into being but from the keeper. What gave it other memory
- * (resize_, share_memory_) shows in its pointer or size, and ends the slot.
+ * A result is a new tensor object on the keeper's storage, created by torch as for Inductor (_reinterpret_tensor). The
+ * storage is an ordinary one: resizable, from torch's allocator. It is reused once the word with its reference counts
+ * has the value that it had when only the keeper referenced it: then no other strong or weak reference and no Python
+ * object exists, and only the keeper could create one. If something gave it other memory (resize_, share_memory_), its
+ * pointer or size differs, and the slot is dropped.
  *
- * Where that word stands is found at init by watching it change; where that fails, or there is no shim, rings do
- * nothing. */
+ * The position of that word is found at init by observing which word changes; if that fails, or without the shim, rings
+ * reuse nothing. */
 #include <stdatomic.h>
 
 #include "tens_int.h"
@@ -21,26 +21,26 @@ enum {
     IMPL_WORDS = 22,
     STORAGE_WORDS = 8
 };
-static const int64_t LIMIT = (int64_t)256 << 20; /* bytes of a ring */
+static const int64_t LIMIT = (int64_t)256 << 20; /* bytes per ring */
 
 typedef _Atomic uint64_t Word;
 
 static struct {
     int32_t (*reinterpret)(void *, int64_t, const int64_t *, const int64_t *, int64_t, void **);
     int32_t (*storage_size)(void *, int64_t *);
-    int storage_at, counts_at; /* in words: in a TensorImpl, in a StorageImpl */
-    uint64_t alone;            /* the counts of a storage that one tensor holds */
+    int storage_at, counts_at; /* word offsets in a TensorImpl and in a StorageImpl */
+    uint64_t unshared_count;   /* the reference counts of a storage with a single tensor */
     bool ready;
 } R;
 
 typedef struct Slot {
-    void *keeper, *data; /* keeper NULL: the slot is free */
+    void *keeper, *data; /* keeper NULL: empty slot */
     int64_t bytes;
 } Slot;
 
 typedef struct Line {
     Slot slot[SLOTS];
-    int next; /* that goes when all are in use */
+    int next; /* the slot to evict when all are in use */
 } Line;
 
 struct CcRing {
@@ -52,13 +52,14 @@ struct CcRing {
 
 static Word *storage_of(void *handle) { return (Word *)(*(uintptr_t **)handle)[R.storage_at]; }
 
-static bool alone(void *handle) {
-    return atomic_load_explicit(storage_of(handle) + R.counts_at, memory_order_acquire) == R.alone;
+static bool unshared(void *handle) {
+    return atomic_load_explicit(storage_of(handle) + R.counts_at, memory_order_acquire) == R.unshared_count;
 }
 
 CcRing *cc_ring_new(int n_values) {
     if (!R.ready) {
-        cc_log_add(CC_LOG_FALLBACK, "results are allocated in each call: this torch does not tell who holds a storage");
+        cc_log_add(CC_LOG_FALLBACK,
+                   "every call allocates its results: reference counts of this torch's storages can't be read");
         return NULL;
     }
     CcRing *ring = calloc(1, sizeof *ring + sizeof *ring->line * (size_t)n_values);
@@ -69,7 +70,7 @@ CcRing *cc_ring_new(int n_values) {
 static void empty_slot(CcRing *ring, Slot *s) {
     if (s->keeper == NULL) return;
     ring->bytes -= s->bytes;
-    cc_tens_forget(s->keeper);
+    cc_tens_delete_handle(s->keeper);
     s->keeper = NULL;
 }
 
@@ -87,8 +88,8 @@ void cc_ring_counts(const CcRing *ring, uint64_t *made, uint64_t *reused) {
     *reused = ring != NULL ? ring->reused : 0;
 }
 
-/* Nobody refers to its memory, which is the memory that the slot was filled with. */
-static bool usable(const Slot *s) {
+/* Whether an unshared keeper still has the memory that the slot was filled with. */
+static bool still_valid(const Slot *s) {
     void *data = NULL;
     int64_t bytes = 0;
     return cc_tens_data(s->keeper, &data) == 0 && data == s->data && R.storage_size(s->keeper, &bytes) == 0 &&
@@ -99,7 +100,7 @@ static PyObject *result_on(const Slot *s, const CcType *t) {
     void *handle = NULL;
     if (R.reinterpret(s->keeper, t->ndim, t->size, t->stride, 0, &handle) != 0) return NULL;
     PyObject *o = cc_tens_wrap(handle);
-    cc_tens_forget(handle);
+    cc_tens_delete_handle(handle);
     return o;
 }
 
@@ -113,22 +114,22 @@ static int fill_slot(CcRing *ring, Slot *s, const CcType *t) {
     void *keeper = ring->bytes + bytes_of(t) <= LIMIT ? cc_tens_handle(t) : NULL;
     if (keeper == NULL) return -1;
     *s = (Slot){.keeper = keeper};
-    if (cc_tens_data(keeper, &s->data) == 0 && R.storage_size(keeper, &s->bytes) == 0 && alone(keeper)) {
+    if (cc_tens_data(keeper, &s->data) == 0 && R.storage_size(keeper, &s->bytes) == 0 && unshared(keeper)) {
         ring->bytes += s->bytes;
         return 0;
     }
-    cc_tens_forget(keeper);
+    cc_tens_delete_handle(keeper);
     s->keeper = NULL;
     return -1;
 }
 
-/* A slot whose memory is free, or a free slot, or the one that is to go. */
+/* A slot whose memory can be reused, else an empty slot, else an evicted one. */
 static Slot *find_slot(CcRing *ring, Line *line) {
     Slot *empty = NULL;
     for (int i = 0; i < SLOTS; i++) {
         Slot *s = &line->slot[i];
-        if (s->keeper != NULL && alone(s->keeper)) {
-            if (usable(s)) return s;
+        if (s->keeper != NULL && unshared(s->keeper)) {
+            if (still_valid(s)) return s;
             empty_slot(ring, s);
         }
         if (s->keeper == NULL && empty == NULL) empty = s;
@@ -145,21 +146,21 @@ PyObject *cc_ring_empty(CcRing *ring, int value, const CcType *t, void **data) {
     if (ring->line[value] == NULL && (ring->line[value] = calloc(1, sizeof(Line))) == NULL)
         return cc_tens_empty(t, data);
     Slot *s = find_slot(ring, ring->line[value]);
-    const bool again = s->keeper != NULL;
-    PyObject *o = again || fill_slot(ring, s, t) == 0 ? result_on(s, t) : NULL;
+    const bool reuse = s->keeper != NULL;
+    PyObject *o = reuse || fill_slot(ring, s, t) == 0 ? result_on(s, t) : NULL;
     if (o == NULL) {
         PyErr_Clear();
         ring->made++;
         return cc_tens_empty(t, data);
     }
-    ++*(again ? &ring->reused : &ring->made);
+    ++*(reuse ? &ring->reused : &ring->made);
     *data = s->data;
     return o;
 }
 
 /* ------------------------------------------------------------------ init */
 
-/* The word of a tensor's TensorImpl that is the address of its storage; -1: not just one. */
+/* The word of a TensorImpl that contains the address of its storage; -1: none, or more than one. */
 static int find_storage(PyObject *tensor, void *handle) {
     PyObject *storage = PyObject_CallMethod(tensor, "untyped_storage", NULL);
     PyObject *address = storage != NULL ? PyObject_GetAttrString(storage, "_cdata") : NULL;
@@ -177,14 +178,14 @@ static void read_words(void *handle, uint64_t *out) {
     for (int w = 0; w < STORAGE_WORDS; w++) out[w] = atomic_load(storage_of(handle) + w);
 }
 
-/* The one word of a storage that changes with a second tensor on it, and changes back. */
+/* The only word of a StorageImpl that changes when a second tensor shares it, and changes back afterwards. */
 static int find_counts(void *handle, const CcType *t) {
     uint64_t first[STORAGE_WORDS], second[STORAGE_WORDS], third[STORAGE_WORDS];
     void *other = NULL;
     read_words(handle, first);
     if (R.reinterpret(handle, t->ndim, t->size, t->stride, 0, &other) != 0) return -1;
     read_words(handle, second);
-    cc_tens_forget(other);
+    cc_tens_delete_handle(other);
     read_words(handle, third);
     int found = -1, n = 0;
     for (int w = 0; w < STORAGE_WORDS; w++)
@@ -204,11 +205,11 @@ void cc_ring_init(void) {
         (R.counts_at = find_counts(hidden, &TYPE)) >= 0) {
         uint64_t words[STORAGE_WORDS];
         read_words(hidden, words);
-        R.alone = words[R.counts_at];
-        R.ready = !alone(shown); /* it has had a Python object */
+        R.unshared_count = words[R.counts_at];
+        R.ready = !unshared(shown); /* the counts must show that a Python object existed */
     }
     Py_XDECREF(tensor);
     PyErr_Clear();
-    if (shown != NULL) cc_tens_forget(shown);
-    if (hidden != NULL) cc_tens_forget(hidden);
+    if (shown != NULL) cc_tens_delete_handle(shown);
+    if (hidden != NULL) cc_tens_delete_handle(hidden);
 }

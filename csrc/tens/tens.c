@@ -1,18 +1,16 @@
-/* Tensors as descriptors: reading, guarding and making torch.Tensor objects without libtorch's
- * headers.
+/* Tensors as descriptors: reads, guards and creates torch.Tensor objects without libtorch's headers.
  *
  *   PyObject --+--> key set word of the TensorImpl ---> "an ordinary dense tensor?"  (calibrated)
  *              +--> stable C shim, else DLPack ------>  pointer, dtype, device, sizes, strides
  *              +--> TensorImpl::requires_grad ------->  requires_grad
  *
- * DLPack alone tells nothing of neg and conj bits, functorch wrappers, zero tensors or inference
- * tensors; torch's key set tells all of them in one word. Its place inside TensorImpl is found at
- * init by comparing several tensors with what torch._C._dispatch_keys says of them; when that
- * fails, the Python function is asked each time (slower, same answer). All DLPack declarations of
- * the project stand here. */
+ * DLPack does not expose neg and conj bits, functorch wrappers, zero tensors or inference tensors; torch's dispatch-key
+ * set shows all of them in one word. init finds its offset inside TensorImpl by comparing several tensors with what
+ * torch._C._dispatch_keys returns for them; if that fails, the Python function is called each time (slower, same
+ * answer). All DLPack declarations of the project are in this file. */
 #include "tens_int.h"
 
-/* ---- DLPack 1.x, as far as we use it */
+/* ---- the parts of DLPack 1.x that we use */
 typedef struct DlDevice {
     int32_t type, index;
 } DlDevice;
@@ -45,12 +43,12 @@ static struct {
     const DlApi *dl;
     PyTypeObject *base, *tensor, *parameter, *size;
     PyTypeObject *constant[7];
-    /* bytes from the object to its TensorImpl pointer; 0: not found */
+    /* byte offset of the TensorImpl pointer in the Python object; 0: unknown */
     int impl_at;
-    int keys_at;         /* 64-bit words from TensorImpl to its key set; 0: not found */
-    uint64_t keys_ok;    /* all bits that a plain tensor may have */
-    uint64_t keys_soft;  /* bits of tensors that the host may replay: neg, conj */
-    int mark_at, mark_n; /* words of a TensorImpl from its sizes up to its key set; 0: not found */
+    int keys_at;         /* word offset of the key set in TensorImpl; 0: unknown */
+    uint64_t keys_ok;    /* the bits that a plain tensor may have */
+    uint64_t keys_soft;  /* bits of tensors that only the host can process: neg, conj */
+    int mark_at, mark_n; /* the fingerprint: TensorImpl's words from its sizes to its key set; mark_n 0: unknown */
     uint64_t key_dense, key_autograd;
     PyObject *dispatch_keys, *raw_repr, *requires_grad_name, *version_name, *increment_version, *set_version;
     PyObject *inference_enabled;
@@ -59,15 +57,15 @@ static struct {
     int32_t (*empty_strided)(int64_t, const int64_t *, const int64_t *, int32_t, int32_t, int32_t, void **);
     int32_t (*delete_tensor)(void *);
     PyObject *(*wrap)(const void *);
-    /* torch's stable C shim: 2 ns each; sizes NULL: not usable, DLPack tells all */
+    /* torch's stable C shim, 2 ns per call; sizes NULL: not usable, DLPack serves instead */
     struct {
         int32_t (*sizes)(void *, const int64_t **), (*strides)(void *, const int64_t **), (*dim)(void *, int64_t *);
         int32_t (*dtype)(void *, int32_t *), (*device_type)(void *, int32_t *), (*device_index)(void *, int32_t *);
         int32_t (*data)(void *, void **);
     } shim;
     int32_t scalar_type[CC_DT_COUNT];
-    uint8_t dtype_of[SCALAR_TYPES]; /* CcDtype by torch's number */
-    int32_t device_type[3];         /* torch's number by DLPack's; [0] unused */
+    uint8_t dtype_of[SCALAR_TYPES]; /* torch's number -> CcDtype */
+    int32_t device_type[3];         /* DLPack's number -> torch's; [0] unused */
     PyObject *py_empty, *py_empty_names, *dtype_object[CC_DT_COUNT];
 } T;
 
@@ -79,7 +77,7 @@ bool cc_tens_parameter(PyObject *o) { return Py_TYPE(o) == T.parameter; }
 
 static unsigned is_tensor(PyTypeObject *type) { return (unsigned)PyType_IsSubtype(type, T.base); }
 
-bool cc_tens_any(PyObject *o) {
+bool cc_tens_is(PyObject *o) {
     static CcFacts facts = {.ask = is_tensor};
     return Py_TYPE(o) == T.tensor || cc_type_facts(&facts, Py_TYPE(o)) != 0;
 }
@@ -94,8 +92,11 @@ bool cc_tens_constant_type(const PyTypeObject *t) {
     return false;
 }
 
-int cc_tens_wrote(PyObject *o) {
-    PyObject *one = PyTuple_Pack(1, o), *r = one ? PyObject_CallOneArg(T.increment_version, one) : NULL;
+int cc_tens_bump_version(PyObject *o) {
+    PyObject *one = PyTuple_Pack(1, o);
+    PyObject *each = one ? PyObject_GetIter(one) : NULL; /* torch reports any failure of its own as "not iterable" */
+    PyObject *r = each ? PyObject_CallOneArg(T.increment_version, each) : NULL;
+    Py_XDECREF(each);
     Py_XDECREF(one);
     Py_XDECREF(r);
     return r ? 0 : -1;
@@ -104,7 +105,7 @@ int cc_tens_wrote(PyObject *o) {
 uint64_t cc_tens_version(PyObject *o) {
     PyObject *version = PyObject_GetAttr(o, T.version_name);
     const uint64_t n = version ? PyLong_AsUnsignedLongLongMask(version) : CC_TENS_NO_VERSION;
-    if (!version) PyErr_Clear(); /* inference tensors count none */
+    if (!version) PyErr_Clear(); /* inference tensors have no version */
     Py_XDECREF(version);
     return n;
 }
@@ -121,7 +122,7 @@ int cc_tens_set_version(PyObject *o, uint64_t version) {
 static uint64_t slow_keys(PyObject *o) {
     PyObject *type, *value, *tb;
     PyErr_Fetch(&type, &value, &tb);
-    uint64_t keys = 0; /* "nothing known": foreign */
+    uint64_t keys = 0; /* unknown counts as foreign */
     PyObject *set = T.dispatch_keys ? PyObject_CallOneArg(T.dispatch_keys, o) : NULL;
     PyObject *raw = set ? PyObject_CallMethodNoArgs(set, T.raw_repr) : NULL;
     if (raw) keys = PyLong_AsUnsignedLongLongMask(raw);
@@ -148,19 +149,19 @@ static bool inference_mode(void) {
     return yes;
 }
 
-/* How far a tensor with these keys can be described. */
+/* What a tensor's keys allow: PLAIN: kernels can use it; SOFT: foreign, but its metadata can be compared; HARD:
+ * foreign. */
 typedef enum Grade { PLAIN, SOFT, HARD } Grade;
 
-static inline Grade grade_in(uint64_t keys, bool (*inference)(void)) {
+static inline Grade grade_of(uint64_t keys, bool (*inference)(void)) {
     if (!(keys & T.key_dense) || (keys & ~(T.keys_ok | T.keys_soft))) return HARD;
     if (keys & T.keys_soft) return SOFT;
-    /* An inference tensor may not be saved for backward or written outside inference mode: there it
-     * is the host's. */
+    /* Outside inference mode an inference tensor must not be saved for backward or written: leave it to the host. */
     if (!(keys & T.key_autograd) && !inference()) return SOFT;
     return PLAIN;
 }
 
-static inline Grade grade(uint64_t keys) { return grade_in(keys, inference_mode); }
+static inline Grade grade(uint64_t keys) { return grade_of(keys, inference_mode); }
 
 static bool requires_grad(PyObject *o) {
     if (T.c_requires_grad && T.impl_at) return T.c_requires_grad(impl_of(o));
@@ -171,18 +172,18 @@ static bool requires_grad(PyObject *o) {
     return yes;
 }
 
-/* What either back-end tells of a tensor. */
+/* A tensor's metadata as the shim or DLPack reports it. */
 typedef struct View {
-    const int64_t *size, *stride; /* stride may be NULL when there are no elements */
+    const int64_t *size, *stride; /* stride may be NULL if there are no elements */
     int64_t ndim;
-    int64_t raw_dtype;     /* the back-end's number, for dtypes that we have none for */
+    int64_t raw_dtype;     /* the shim's or DLPack's own number; distinguishes dtypes that we don't support */
     int32_t device, index; /* DLPack's device type */
     CcDtype dtype;
 } View;
 
 static int view_by_dlpack(PyObject *o, View *v, DlTensor *d) {
     PyObject *type = NULL, *value = NULL, *tb = NULL;
-    /* the caller may stand between a raise and its handler */
+    /* an exception may be pending in the caller */
     bool pending = PyErr_Occurred() != NULL;
     if (pending) PyErr_Fetch(&type, &value, &tb);
     int rc = T.dl->read(o, d);
@@ -194,13 +195,13 @@ static int view_by_dlpack(PyObject *o, View *v, DlTensor *d) {
     v->ndim = d->ndim;
     v->raw_dtype = (int64_t)d->dtype.code << 32 | (int64_t)d->dtype.bits << 16 | d->dtype.lanes;
     v->dtype = d->dtype.lanes == 1 ? cc_dtype_from_dl(d->dtype.code, d->dtype.bits) : CC_DT_OTHER;
-    /* pinned memory is the CPU's */
+    /* treat pinned memory as CPU memory */
     v->device = d->device.type == DL_CUDA_HOST ? DL_CPU : d->device.type;
     v->index = v->device == DL_CUDA ? d->device.index : 0;
     return 0;
 }
 
-/* The at::Tensor inside a tensor object is what the stable shim calls a handle. */
+/* The stable shim's handle is a pointer to an at::Tensor, such as the one inside a tensor object. */
 static inline void *handle_of(PyObject *o) { return (char *)o + T.impl_at; }
 
 CcDtype cc_tens_dtype_of(int scalar_type) {
@@ -235,8 +236,7 @@ static void *data_of(PyObject *o) {
     return view_by_dlpack(o, &v, &d) || !d.data ? NULL : (char *)d.data + d.byte_offset;
 }
 
-/* Foreign types that can be compared keep sizes and strides of up to SOFT_DIMS dims, then ndim,
- * dtype and keys. */
+/* SOFT types store sizes and strides of up to SOFT_DIMS dims, and behind them ndim, dtype and keys. */
 enum { SOFT_DIMS = 6, SOFT_NDIM = 6, SOFT_DTYPE = 7, SOFT_KEYS = 7 };
 
 static void fill_soft(CcType *t, const View *v, uint64_t keys) {
@@ -251,13 +251,13 @@ static void fill_soft(CcType *t, const View *v, uint64_t keys) {
 
 bool cc_tens_matchable(const CcType *t) { return t->ndim >= 0 || t->stride[SOFT_KEYS] != 0; }
 
-static void read_in(PyObject *o, bool grad, bool (*inference)(void), CcTensor *out) {
+static void read_tensor(PyObject *o, bool grad, bool (*inference)(void), CcTensor *out) {
     memset(out, 0, sizeof *out);
     CcType *t = &out->type;
     t->ndim = -1;
     if (!cc_tens_plain(o)) return;
     uint64_t keys = keys_of(o);
-    Grade g = grade_in(keys, inference);
+    Grade g = grade_of(keys, inference);
     View v;
     if (g == HARD || view_of(o, &v)) return;
     t->dtype = (uint8_t)v.dtype;
@@ -280,13 +280,13 @@ static void read_in(PyObject *o, bool grad, bool (*inference)(void), CcTensor *o
     out->data = numel ? data_of(o) : NULL;
 }
 
-void cc_tens_read(PyObject *o, bool grad, CcTensor *out) { read_in(o, grad, inference_mode, out); }
+void cc_tens_read(PyObject *o, bool grad, CcTensor *out) { read_tensor(o, grad, inference_mode, out); }
 
 static bool yes(void) { return true; }
 static bool no(void) { return false; }
 
 void cc_tens_read_as(PyObject *o, bool grad, bool inference, CcTensor *out) {
-    read_in(o, grad, inference ? yes : no, out);
+    read_tensor(o, grad, inference ? yes : no, out);
 }
 
 bool cc_tens_inference(PyObject *o) { return !(keys_of(o) & T.key_autograd); }
@@ -331,9 +331,10 @@ bool cc_tens_requires_grad(PyObject *o) { return requires_grad(o); }
 
 /* ------------------------------------------------------------------ fingerprints */
 
-/* c10::TensorImpl keeps, in this order: sizes and strides (in itself up to five dims), offset and number of elements,
- * dtype, device, flags, key set. Where that begins is told by where the shim says that the sizes are. */
-void cc_tens_mark(PyObject *o, CcTensMark *out) {
+/* c10::TensorImpl stores, in this order: sizes and strides (inline for up to five dims), storage offset, number of
+ * elements, dtype, device, flags, key set. The address of the sizes, which the shim returns, shows where this
+ * begins. */
+void cc_tens_fingerprint(PyObject *o, CcTensFingerprint *out) {
     out->n = 0;
     if (!T.mark_n || !cc_tens_plain(o) || !impl_of(o)) return;
     View v;
@@ -345,7 +346,7 @@ void cc_tens_mark(PyObject *o, CcTensMark *out) {
     memcpy(out->word, impl + out->at, sizeof *impl * (size_t)out->n);
 }
 
-bool cc_tens_same(PyObject *o, PyTypeObject *cls, const CcTensMark *mark) {
+bool cc_tens_same_fingerprint(PyObject *o, PyTypeObject *cls, const CcTensFingerprint *mark) {
     if (Py_TYPE(o) != cls || mark->n == 0) return false;
     const uint64_t *impl = (const uint64_t *)impl_of(o);
     return impl && memcmp(impl + mark->at, mark->word, sizeof *impl * (size_t)mark->n) == 0;
@@ -370,12 +371,12 @@ static PyObject *empty_by_python(const CcType *t) {
     return result;
 }
 
-/* Of a large tensor all pages are new in each call, and most of a pointwise kernel's time goes into page faults:
- * softmax of 4096x4096 took 40 ms with small pages, 17 with large ones (Zen 4). */
-static void wish_huge(const CcType *t, void *handle) {
+/* Every page of a new, large tensor is unmapped, so page faults dominate pointwise kernels: softmax of 4096x4096 takes
+ * 40 ms with small pages and 17 ms with huge ones (Zen 4). */
+static void advise_huge(const CcType *t, void *handle) {
     const size_t bytes = (size_t)cc_type_numel(t) * cc_dtype_info((CcDtype)t->dtype)->size;
     void *at = NULL;
-    if (t->device == DL_CPU && bytes >= HUGE_BYTES && !cc_tens_data(handle, &at)) cc_pages_wish_huge(at, bytes);
+    if (t->device == DL_CPU && bytes >= HUGE_BYTES && !cc_tens_data(handle, &at)) cc_pages_advise_huge(at, bytes);
 }
 
 void *cc_tens_handle(const CcType *t) {
@@ -384,32 +385,32 @@ void *cc_tens_handle(const CcType *t) {
         T.empty_strided(t->ndim, t->size, t->stride, T.scalar_type[t->dtype], T.device_type[t->device],
                         t->device == DL_CUDA ? t->device_index : 0, &handle))
         return NULL;
-    wish_huge(t, handle);
+    advise_huge(t, handle);
     return handle;
 }
 
-/* torch::THPVariable_Wrap throws where there is no memory for the tensor's object, and can fail in no other way: so the
- * object is made here, and handed out to it as the one that it allocates. */
+/* torch::THPVariable_Wrap throws if it can't allocate the tensor's Python object, and only then. So wrap() allocates
+ * the object first, and tp_alloc returns it while THPVariable_Wrap runs. */
 static PyObject *spare;
 
-static PyObject *give_spare(PyTypeObject *type, Py_ssize_t n) {
+static PyObject *return_spare(PyTypeObject *type, Py_ssize_t n) {
     (void)type, (void)n;
     PyObject *o = spare;
     spare = NULL;
     return o;
 }
 
-static PyObject *wrap(void *handle, bool *asked) {
+static PyObject *wrap(void *handle, bool *allocated) {
     const allocfunc alloc = T.tensor->tp_alloc;
-    PyObject *o = alloc(T.tensor, 0); /* may run the collector: nothing is changed yet */
-    *asked = false;
+    PyObject *o = alloc(T.tensor, 0); /* may run the garbage collector, so nothing is changed yet */
+    *allocated = false;
     if (o == NULL) return NULL;
     spare = o;
-    T.tensor->tp_alloc = give_spare;
+    T.tensor->tp_alloc = return_spare;
     PyObject *made = T.wrap(handle);
     T.tensor->tp_alloc = alloc;
-    *asked = spare == NULL;
-    if (spare != NULL) { /* there is an object for this handle already */
+    *allocated = spare == NULL;
+    if (spare != NULL) { /* the handle already had an object */
         spare = NULL;
         PyObject_GC_UnTrack(o);
         T.tensor->tp_free(o);
@@ -419,13 +420,13 @@ static PyObject *wrap(void *handle, bool *asked) {
 }
 
 PyObject *cc_tens_wrap(void *handle) {
-    bool asked;
-    return wrap(handle, &asked);
+    bool allocated;
+    return wrap(handle, &allocated);
 }
 
 int cc_tens_data(void *handle, void **data) { return T.shim.data ? T.shim.data(handle, data) : -1; }
 
-void cc_tens_forget(void *handle) { T.delete_tensor(handle); }
+void cc_tens_delete_handle(void *handle) { T.delete_tensor(handle); }
 
 PyObject *cc_tens_empty(const CcType *t, void **data) {
     if (t->ndim < 0 || t->dtype == CC_DT_OTHER || t->dtype >= CC_DT_COUNT ||
@@ -438,9 +439,9 @@ PyObject *cc_tens_empty(const CcType *t, void **data) {
     if (handle) {
         PyObject *made = cc_tens_wrap(handle);
         if (made && data && cc_tens_data(handle, data)) *data = NULL;
-        cc_tens_forget(handle);
+        cc_tens_delete_handle(handle);
         return made;
-    } /* the shim reports no reason: Python's own function below raises it (out of memory ...) */
+    } /* the shim gives no reason; the Python function below raises the error (out of memory ...) */
     PyObject *result = empty_by_python(t);
     if (result && data) *data = data_of(result);
     return result;
@@ -452,15 +453,15 @@ int cc_tens_stream(int device, void **out) {
     return status ? -1 : 0;
 }
 
-/* What kernels don't take. */
+/* A tensor that kernels can't process. */
 static void describe_other(const CcType *t, CcSbuf *out) {
     cc_sbuf_add(out, "tensor");
     for (int i = 0; cc_tens_matchable(t) && i < t->size[SOFT_NDIM]; i++)
         cc_sbuf_add(out, "%s%lld%s", i ? ", " : "[", (long long)t->size[i], i + 1 < t->size[SOFT_NDIM] ? "" : "]");
     cc_sbuf_add(out, "%s",
-                !cc_tens_matchable(t)     ? " of a subclass, layout or device that is not compiled, or a number"
-                : t->dtype == CC_DT_OTHER ? " of a dtype that kernels don't know (complex, for one)"
-                                          : " with a neg or conj bit, or made in inference mode");
+                !cc_tens_matchable(t)     ? " of an unsupported subclass, layout or device, or a number"
+                : t->dtype == CC_DT_OTHER ? " of a dtype that kernels don't support (such as complex)"
+                                          : " with a neg or conj bit, or created in inference mode");
 }
 
 void cc_tens_describe(const CcType *t, CcSbuf *out) {
@@ -505,20 +506,20 @@ static int find_type(const char *path, PyTypeObject **out) {
 static int find_dlpack(void) {
     PyObject *capsule = cc_tsym_path("torch.Tensor.__dlpack_c_exchange_api__");
     const DlApi *api = capsule ? PyCapsule_GetPointer(capsule, "dlpack_exchange_api") : NULL;
-    Py_XDECREF(capsule); /* torch's table is static */
+    Py_XDECREF(capsule); /* torch's table is static, so it outlives the capsule */
     while (api && api->version.major != 1) api = api->prev;
     if (!api || !api->read) return missing("__dlpack_c_exchange_api__ of DLPack 1.x");
     T.dl = api;
     return 0;
 }
 
-/* Tensors of different key sets, for finding where the key set stands. */
-static PyObject *sample(int which) {
+/* Tensors with different key sets, for finding the key set's offset. */
+static PyObject *sample_tensor(int which) {
     static const char *const how[] = {"empty", "_neg_view", "_efficientzerotensor", "_neg_view", "empty"};
     char path[64];
     snprintf(path, sizeof path, "torch._C._VariableFunctions.%s", how[which]);
     PyObject *f = cc_tsym_path(path), *result = NULL, *arg = NULL, *kw = NULL;
-    if (f && strcmp(how[which], "_neg_view") == 0) arg = sample(which == 1 ? 0 : 2);
+    if (f && strcmp(how[which], "_neg_view") == 0) arg = sample_tensor(which == 1 ? 0 : 2);
     else arg = Py_BuildValue("(i)", 3);
     if (which == 4) kw = Py_BuildValue("{s:s}", "device", "meta");
     if (f && arg && (which != 4 || kw)) {
@@ -533,14 +534,15 @@ static PyObject *sample(int which) {
     return result;
 }
 
+/* Finds impl_at and keys_at. */
 static void calibrate(void) {
-    /* torch 2.13 allocates 176 bytes for a TensorImpl: no word behind them is read */
+    /* A TensorImpl of torch 2.13 has 176 bytes; reads no word behind them. */
     enum { N = 5, OBJECT_BYTES = 48, IMPL_WORDS = 22 };
     PyObject *t[N] = {0};
     uint64_t want[N], maybe = ((uint64_t)1 << IMPL_WORDS) - 1;
     T.impl_at = T.keys_at = 0;
     for (int i = 0; i < N; i++) {
-        t[i] = sample(i);
+        t[i] = sample_tensor(i);
         PyObject *address = t[i] ? PyObject_GetAttrString(t[i], "_cdata") : NULL;
         uint64_t impl = address ? PyLong_AsUnsignedLongLongMask(address) : 0;
         Py_XDECREF(address);
@@ -571,22 +573,21 @@ static void find_keys(void) {
     T.key_autograd = cc_tsym_key("AutogradFunctionality");
 }
 
-/* Whether this torch asks for a tensor's object in the way that wrap() knows. */
-static bool wraps_spare(void) {
+/* Whether this torch allocates a tensor's Python object in the way that wrap() relies on. */
+static bool wrap_works(void) {
     const CcType like = {.ndim = 1, .dtype = CC_DT_F32, .device = DL_CPU, .size = {3}, .stride = {1}};
     void *handle = cc_tens_handle(&like);
-    bool asked = false, again = true;
-    PyObject *o = handle ? wrap(handle, &asked) : NULL, *same = asked ? wrap(handle, &again) : NULL;
-    const bool ok = asked && !again && o == same;
+    bool first = false, second = true;
+    PyObject *o = handle ? wrap(handle, &first) : NULL, *same = first ? wrap(handle, &second) : NULL;
+    const bool ok = first && !second && o == same;
     Py_XDECREF(o);
     Py_XDECREF(same);
     PyErr_Clear();
-    if (handle) cc_tens_forget(handle);
+    if (handle) cc_tens_delete_handle(handle);
     return ok;
 }
 
-/* The stable shim; any missing part leaves it unused, and DLPack and torch.empty_strided do the
- * work. */
+/* Finds the stable shim. If any part is missing it stays unused, and DLPack and torch.empty_strided serve instead. */
 static void find_shim(void) {
     T.empty_strided = NULL;
     memset(&T.shim, 0, sizeof T.shim);
@@ -615,25 +616,26 @@ static void find_shim(void) {
     T.delete_tensor = cc_tsym_find("aoti_torch_delete_tensor_object");
     T.wrap = cc_tsym_find("_Z16THPVariable_WrapRKN2at10TensorBaseE");
     if (T.delete_tensor && T.wrap && T.shim.data) T.empty_strided = cc_tsym_find("aoti_torch_empty_strided");
-    if (T.empty_strided && !wraps_spare()) T.empty_strided = NULL;
+    if (T.empty_strided && !wrap_works()) T.empty_strided = NULL;
 }
 
-/* A tensor's fingerprint tells dtype, number of dims, sizes and strides: tried on some. */
+/* Whether fingerprints of type a agree with each other and differ from those of type b. */
 static bool marks_differ(const CcType *a, const CcType *b) {
-    PyObject *t = cc_tens_empty(a, NULL), *u = cc_tens_empty(b, NULL), *again = cc_tens_empty(a, NULL);
-    CcTensMark mark;
-    bool ok = t && u && again;
+    PyObject *t = cc_tens_empty(a, NULL), *u = cc_tens_empty(b, NULL), *same = cc_tens_empty(a, NULL);
+    CcTensFingerprint mark;
+    bool ok = t && u && same;
     if (ok) {
-        cc_tens_mark(t, &mark);
-        ok = cc_tens_same(again, T.tensor, &mark) && !cc_tens_same(u, T.tensor, &mark);
+        cc_tens_fingerprint(t, &mark);
+        ok = cc_tens_same_fingerprint(same, T.tensor, &mark) && !cc_tens_same_fingerprint(u, T.tensor, &mark);
     }
     Py_XDECREF(t);
     Py_XDECREF(u);
-    Py_XDECREF(again);
+    Py_XDECREF(same);
     PyErr_Clear();
     return ok;
 }
 
+/* Finds the fingerprint's words, and checks that dtype, number of dims, sizes and strides all show in them. */
 static void find_marks(void) {
     const CcType like = {.ndim = 2, .dtype = CC_DT_F32, .device = DL_CPU, .size = {3, 4}, .stride = {4, 1}};
     T.mark_n = 0;
@@ -706,7 +708,7 @@ int cc_tens_init(PyObject *torch) {
     return 0;
 }
 
-/* Tests: without the shim and the calibrated layout, as under a torch that has neither. */
+/* Tests: works without the shim and the calibrated layout, as with a torch that has neither. */
 void cc_tens_force_fallback(bool on) {
     if (on) {
         T.impl_at = T.keys_at = T.mark_n = 0;

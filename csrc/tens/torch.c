@@ -1,10 +1,9 @@
-/* What a torch callable does: torch.def and plain.def resolved to addresses once, then one map
- * lookup a call.
+/* What a torch callable does: init resolves torch.def and plain.def to addresses, so that each call takes one hash
+ * lookup.
  *
- * init walks torch's namespaces; each C callable found there is filed under its PyMethodDef (so
- * that a method descriptor, a bound builtin and a function that share one are one) with the fact
- * that stands under its name in the tables. C callables of torch that were not found are recognised
- * by module or type name and are CC_T_UNKNOWN, which promises nothing. */
+ * init walks torch's namespaces and registers each C callable under its PyMethodDef (which identifies a method
+ * descriptor, a bound builtin and a function that share one) with the fact that the tables list for its name. Other C
+ * callables of torch are recognised by module or type name and become CC_T_UNKNOWN, which promises nothing. */
 #include "tens_int.h"
 
 enum { W = 1, R = 2, D = 4, N = 8, S = 16, M = 32, B = 64, Z = 128, G = 256, K = 512 }; /* torch.def */
@@ -47,7 +46,7 @@ static const char *const RAISES[] = {
 #undef CC_RAISES
 };
 
-/* Where C callables stand: path, whether it is a type, what people call it, prefix of its rows. */
+/* Namespaces with C callables: path, name shown to users, prefix of their rows in torch.def. */
 static const struct Space {
     const char *path, *show, *prefix;
 } SPACE[] = {
@@ -72,25 +71,25 @@ typedef struct Entry {
 } Entry;
 
 static struct {
-    CcArena *arena; /* names, for the life of the process */
+    CcArena *arena; /* names; lives as long as the process */
     CcMap facts;    /* interned name -> fact: "relu", "_C.fork" */
     CcMap raises;   /* interned names of raises.def */
     CcMap attrs;    /* interned attribute name -> fact */
     CcMap known;    /* cc_torch_key -> entry */
     CC_VEC(Entry) entry;
-    PyObject *keep; /* list: names and pybind functions whose addresses are keys */
+    PyObject *keep; /* list: keeps names and callables alive whose addresses are keys */
 } X;
 
 /* ------------------------------------------------------------------ keys */
 
-/* x.__getitem__: the slot wrapper that it was made from, found by name in its class. */
-static const void *wrapped(PyObject *o, PyObject **self) {
+/* For a method-wrapper such as x.__getitem__: the slot wrapper behind it, found by name in its class. */
+static const void *wrapped_slot(PyObject *o, PyObject **self) {
     PyObject *type, *value, *tb;
     PyErr_Fetch(&type, &value, &tb);
     PyObject *owner = PyObject_GetAttrString(o, "__objclass__");
     PyObject *name = PyObject_GetAttrString(o, "__name__");
     *self = PyObject_GetAttrString(o, "__self__");
-    Py_XDECREF(*self); /* o keeps it */
+    Py_XDECREF(*self); /* borrowed: o keeps it alive */
     PyObject *wrapper = owner && name && PyType_Check(owner) ? _PyType_Lookup((PyTypeObject *)owner, name) : NULL;
     Py_XDECREF(owner);
     Py_XDECREF(name);
@@ -106,24 +105,24 @@ const void *cc_torch_key(PyObject *o, PyObject **self) {
     }
     PyTypeObject *type = Py_TYPE(o);
     if (type == &PyMethodDescr_Type || type == &PyClassMethodDescr_Type) return ((PyMethodDescrObject *)o)->d_method;
-    return type == cc_type_method_wrapper() ? wrapped(o, self) : o;
+    return type == cc_known_type(CC_KNOWN_METHOD_WRAPPER) ? wrapped_slot(o, self) : o;
 }
 
-static bool torchish(PyObject *text) {
+static bool is_torch_module(PyObject *text) {
     const char *s = text && PyUnicode_Check(text) ? PyUnicode_AsUTF8(text) : NULL;
     if (!s) PyErr_Clear();
     return s && strncmp(s, "torch", 5) == 0 && (s[5] == 0 || s[5] == '.');
 }
 
 static bool torch_type(const PyTypeObject *type) {
-    return strncmp(type->tp_name, "torch.", 6) == 0 || strcmp(type->tp_name, "Tensor") == 0;
+    return type == cc_known_type(CC_KNOWN_TENSOR) || strncmp(type->tp_name, "torch.", 6) == 0; /* C's: by package */
 }
 
-/* An unlisted C callable: is it torch's? Its name is then given. */
+/* The name of an unlisted C callable if it belongs to torch, else NULL. */
 static const char *foreign_name(PyObject *o, PyObject *self) {
     if (PyCFunction_Check(o)) {
         PyCFunctionObject *f = (PyCFunctionObject *)o;
-        bool ours = torchish(f->m_module) || (self && !PyModule_Check(self) && torch_type(Py_TYPE(self))) ||
+        bool ours = is_torch_module(f->m_module) || (self && !PyModule_Check(self) && torch_type(Py_TYPE(self))) ||
                     (self && PyType_Check(self) && torch_type((PyTypeObject *)self));
         return ours ? f->m_ml->ml_name : NULL;
     }
@@ -136,7 +135,7 @@ static const char *foreign_name(PyObject *o, PyObject *self) {
     return NULL;
 }
 
-/* ------------------------------------------------------------------ what the arguments say */
+/* ------------------------------------------------------------------ facts that depend on arguments */
 
 static bool falsy(PyObject *o) {
     if (o == Py_False || o == Py_None) return true;
@@ -152,7 +151,7 @@ static PyObject *argument(PyObject *const *args, Py_ssize_t n, PyObject *kwnames
 }
 
 static bool is_mask(PyObject *o) {
-    if (!cc_tens_any(o)) return false;
+    if (!cc_tens_is(o)) return false;
     CcTensor t;
     cc_tens_read(o, false, &t);
     return t.type.ndim < 0 || t.type.dtype == CC_DT_BOOL || t.type.dtype == CC_DT_U8;
@@ -161,7 +160,7 @@ static bool is_mask(PyObject *o) {
 static bool mask_index(PyObject *o, int depth) {
     if (PySlice_Check(o)) {
         PySliceObject *s = (PySliceObject *)o;
-        return cc_tens_any(s->start) || cc_tens_any(s->stop) || cc_tens_any(s->step);
+        return cc_tens_is(s->start) || cc_tens_is(s->stop) || cc_tens_is(s->step);
     }
     if (depth < 4 && (PyTuple_Check(o) || PyList_Check(o)))
         for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++)
@@ -173,7 +172,7 @@ static bool has_tensor(PyObject *o, int depth) {
     if (depth < 3 && (PyTuple_Check(o) || PyList_Check(o)))
         for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++)
             if (has_tensor(PySequence_Fast_GET_ITEM(o, i), depth + 1)) return true;
-    return cc_tens_any(o);
+    return cc_tens_is(o);
 }
 
 static bool shaped_by_tensor(PyObject *const *args, Py_ssize_t n, PyObject *kwnames, int position) {
@@ -182,7 +181,7 @@ static bool shaped_by_tensor(PyObject *const *args, Py_ssize_t n, PyObject *kwna
     for (Py_ssize_t i = 0; kwnames && i < PyTuple_GET_SIZE(kwnames); i++) {
         PyObject *name = PyTuple_GET_ITEM(kwnames, i);
         if (PyUnicode_CompareWithASCIIString(name, "input") && PyUnicode_CompareWithASCIIString(name, "out") &&
-            PyUnicode_CompareWithASCIIString(name, "prepend") && /* diff's: data, no numbers */
+            PyUnicode_CompareWithASCIIString(name, "prepend") && /* arguments of diff: data, not sizes */
             PyUnicode_CompareWithASCIIString(name, "append") && has_tensor(args[n + i], 0))
             return true;
     }
@@ -197,17 +196,18 @@ static bool plain_data(PyObject *o, int depth) {
         return true;
     }
     return o == Py_None || PyLong_Check(o) || PyFloat_Check(o) || PyComplex_Check(o) || PyUnicode_Check(o) ||
-           cc_tens_any(o) || cc_tens_constant(o) || o == (PyObject *)&PyLong_Type || o == (PyObject *)&PyFloat_Type ||
+           cc_tens_is(o) || cc_tens_constant(o) || o == (PyObject *)&PyLong_Type || o == (PyObject *)&PyFloat_Type ||
            o == (PyObject *)&PyBool_Type; /* dtype=int */
 }
 
 static int tensors_in(PyObject *const *args, Py_ssize_t n) {
     int count = 0;
-    for (Py_ssize_t i = 0; i < n; i++) count += cc_tens_any(args[i]);
+    for (Py_ssize_t i = 0; i < n; i++) count += cc_tens_is(args[i]);
     return count;
 }
 
-static void judge(const Fact *f, int bound, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, CcTorch *out) {
+static void apply_arguments(const Fact *f, int bound, PyObject *const *args, Py_ssize_t n, PyObject *kwnames,
+                            CcTorch *out) {
     int flags = f->flags;
     Py_ssize_t total = n + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
     if (f->argument && (flags & (W | R))) {
@@ -241,13 +241,13 @@ static const Entry *find(PyObject *callable, PyObject **self) {
 }
 
 CcTorch cc_torch_call(PyObject *callable, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
-    CcTorch out = {.cls = CC_T_NOT};
+    CcTorch out = {.cls = CC_T_NONE};
     n = PyVectorcall_NARGS((size_t)n);
     PyObject *self;
     const Entry *e = find(callable, &self);
     out.name = e ? e->name : foreign_name(callable, self);
     if (!out.name) return out;
-    if (!*out.name) out.name = "torch.ops"; /* pybind gives an operator no name of its own */
+    if (!*out.name) out.name = "torch.ops"; /* pybind gives operators no name */
     const Fact *f = &FACT[e ? e->fact : F_UNKNOWN];
     out.cls = f->cls;
     if (f->cls == CC_T_VALUE || f->cls == CC_T_BREAK) out.why = f->why;
@@ -255,7 +255,7 @@ CcTorch cc_torch_call(PyObject *callable, PyObject *const *args, Py_ssize_t n, P
         out.node_flags = CC_N_WRITES | CC_N_RANDOM | CC_N_EFFECT;
         out.dynamic_shape = true;
     }
-    if (f->cls == CC_T_OP) judge(f, self && cc_tens_any(self), args, n, kwnames, &out);
+    if (f->cls == CC_T_OP) apply_arguments(f, self && cc_tens_is(self), args, n, kwnames, &out);
     out.raises = out.dynamic_shape || e == NULL || e->raises;
     return out;
 }
@@ -267,17 +267,16 @@ static bool bound_to(PyObject *value, PyObject *tensor) {
     return PyCFunction_Check(value) && PyCFunction_GET_SELF(value) == tensor;
 }
 
-/* Attributes that are no getset of torch: methods and constants of the class are fixed by the
- * type's guard. */
+/* An attribute that is not one of torch's getsets. The guard on the type covers methods of the class. */
 static CcTorchClass class_attribute(PyObject *tensor, PyObject *name) {
     PyObject *d = _PyType_Lookup(Py_TYPE(tensor), name);
-    if (!d) return CC_T_UNKNOWN; /* the instance's own, or an AttributeError */
+    if (!d) return CC_T_UNKNOWN; /* an instance attribute, or an AttributeError */
     PyTypeObject *type = Py_TYPE(d);
-    if (type == &PyProperty_Type) return CC_T_NOT; /* Python code: the hook sees its frame */
+    if (type == &PyProperty_Type) return CC_T_NONE; /* Python code, whose frame the hook sees */
     if (type == &PyMethodDescr_Type || type == &PyFunction_Type || type == &PyWrapperDescr_Type) {
-        /* __dict__ of the tensor goes first: is it still the method? */
+        /* the tensor's __dict__ may shadow the method */
         PyObject *value = PyObject_GetAttr(tensor, name);
-        bool method = value && (bound_to(value, tensor) || strcmp(Py_TYPE(value)->tp_name, "method-wrapper") == 0);
+        bool method = value && (bound_to(value, tensor) || cc_known_is(value, CC_KNOWN_METHOD_WRAPPER));
         Py_XDECREF(value);
         PyErr_Clear();
         return method ? CC_T_META : CC_T_UNKNOWN;
@@ -316,7 +315,7 @@ CcTorch cc_torch_attr(PyObject *tensor, PyObject *name) {
 
 /* ------------------------------------------------------------------ init */
 
-/* An interned string that stays for ever, as a key; NULL with an error set. */
+/* An interned, immortal string, for use as a key; NULL with an error set. */
 static PyObject *intern(const char *text, Py_ssize_t n) {
     PyObject *name = PyUnicode_FromStringAndSize(text, n);
     if (!name) return NULL;
@@ -326,7 +325,7 @@ static PyObject *intern(const char *text, Py_ssize_t n) {
     return rc ? NULL : name;
 }
 
-/* Files names separated by spaces. */
+/* Registers names separated by spaces. */
 static int load_names(CcMap *map, const char *names, int fact) {
     for (const char *s = names; *s;) {
         size_t n = strcspn(s, " ");
@@ -360,7 +359,7 @@ static bool listed(CcMap *names, const char *text) {
     return is;
 }
 
-static int file(PyObject *callable, int fact, const char *show, const char *name) {
+static int add_callable(PyObject *callable, int fact, const char *show, const char *name) {
     PyObject *self;
     const void *key = cc_torch_key(callable, &self);
     if (cc_map_find(&X.known, key)) return 0;
@@ -394,8 +393,7 @@ static int fact_of(const char *prefix, const char *name) {
     return fact;
 }
 
-/* Files every C callable of a module or type (its own dict: inherited ones belong to their type).
- */
+/* Registers every C callable in the own dict of a module or type; inherited ones belong to their type. */
 static int walk(PyObject *space, const char *show, const char *prefix, int fallback) {
     PyObject *dict = PyType_Check(space) ? cc_type_dict((PyTypeObject *)space) : PyModule_GetDict(space);
     PyObject *name, *value;
@@ -407,7 +405,7 @@ static int walk(PyObject *space, const char *show, const char *prefix, int fallb
         else value = Py_NewRef(PyInstanceMethod_Check(value) ? PyInstanceMethod_GET_FUNCTION(value) : value);
         int fact = value && (c_callable(value) || PyType_Check(value)) ? fact_of(prefix, text) : -1;
         if (fact == F_UNKNOWN) fact = c_callable(value) ? fallback : -1;
-        int rc = fact >= 0 ? file(value, fact, show, text) : 0;
+        int rc = fact >= 0 ? add_callable(value, fact, show, text) : 0;
         Py_XDECREF(value);
         if (rc) return -1;
     }

@@ -1,33 +1,32 @@
-/* The one door to libtorch: finds exported symbols of the copy that is already loaded, and paths of
- * its Python modules.
+/* The only access to libtorch: finds exported symbols of the loaded copy, and objects by their Python path.
  *
- * Nothing is linked and no library is loaded: dlopen is asked only for what `import torch` has
- * mapped. Every user of a symbol has a way to do without it.
+ * Nothing is linked and no library is loaded: dlopen only returns what `import torch` has already mapped. Every user of
+ * a symbol has a fallback.
  *
- * A C++ exception that meets a frame of C ends the process. So what is called here directly can't throw:
+ * A C++ exception that reaches a C frame ends the process, so only functions that can't throw are called directly:
  *
- *   aoti_torch_*                       give an error code: torch catches
+ *   aoti_torch_*                       return an error code: torch catches exceptions
  *   DLPack's exchange API              the same, with a Python error
  *   Python's callables of torch        the same
  *   rows of mode.def                   read words of the thread or the process
- *   at::Context::float32Precision      throws for a pair (back-end, op) that does not exist: mode.def has those only
+ *   at::Context::float32Precision      throws for an invalid pair (back-end, op): mode.def has only valid ones
  *   c10::InferenceMode::is_enabled,    read a word
  *   c10::TensorImpl::requires_grad,
  *   at::get_num_threads,
  *   at::globalContext
- *   c10::impl::raw_local_dispatch_key_set   is a variable
- *   THPVariable_Wrap                   throws without memory for the object, which tens.c allocates before
+ *   c10::impl::raw_local_dispatch_key_set   a variable
+ *   THPVariable_Wrap                   throws if it can't allocate the object, so tens.c allocates it beforehand
  *
- * tests/test_process.py looks for each mangled name here. */
+ * tests/test_process.py checks that each mangled name in tens/ is listed here. */
 #define _GNU_SOURCE
 #include "tens_int.h"
 
 #include <dlfcn.h>
 
 static struct {
-    /* libtorch_python.so: its dependencies (libtorch_cpu, libc10) are searched with it */
+    /* libtorch_python.so; dlsym also searches its dependencies (libtorch_cpu, libc10) */
     void *lib;
-    PyObject *torch;     /* strong: this process keeps torch loaded anyway */
+    PyObject *torch;     /* strong reference: torch stays loaded anyway */
     PyObject *key_type;  /* torch._C.DispatchKeySet */
     PyObject *key_parse; /* torch._C._parse_dispatch_key */
 } sym;
@@ -38,8 +37,7 @@ void *cc_tsym_find(const char *name) {
 }
 
 const uint64_t *cc_tsym_tls_keys(void) {
-    /* dlsym of a thread-local symbol gives the calling thread's copy, so it is asked once a thread.
-     */
+    /* dlsym of a thread-local symbol returns the calling thread's copy, hence one lookup per thread. */
     static _Thread_local const uint64_t *words;
     static _Thread_local bool asked;
     if (!asked) {
@@ -81,7 +79,7 @@ uint64_t cc_tsym_key(const char *name) {
 int cc_tsym_init(PyObject *torch) {
     Py_XSETREF(sym.torch, Py_NewRef(torch));
     if (!sym.lib) sym.lib = dlopen("libtorch_python.so", RTLD_LAZY | RTLD_NOLOAD);
-    if (!sym.lib) { /* a loader that matches whole paths only */
+    if (!sym.lib) { /* this loader matches full paths only */
         PyObject *file = PyModule_GetFilenameObject(torch);
         PyObject *path = NULL;
         if (file) {

@@ -6,7 +6,7 @@ model = ccompile.compile(model)
 
 from ._setup import load as _load
 
-_load()  # refuses what can't be served, with one sentence, before anything else is imported
+_load()  # refuses unsupported environments with a one-sentence error before anything else is imported
 
 from . import _core, config  # noqa: E402
 from ._core import Unsupported, graph_break, is_compiling, reset  # noqa: E402
@@ -16,7 +16,7 @@ from .report import BreakReason, Explanation, explain  # noqa: E402
 from .shapes import bucketed, precompile  # noqa: E402
 
 for _own in (compile, explain, mark_dynamic, mark_static, precompile, bucketed, reset):
-    _core.break_at(_own)  # called in compiled code they are one graph break each
+    _core.break_at(_own)  # a call of one of these in compiled code is a single graph break
 
 __version__ = "0.1.0"
 __all__ = [

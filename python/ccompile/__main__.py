@@ -9,9 +9,9 @@ from typing import Any
 
 USAGE = """usage: python -m ccompile COMMAND ...
 
-  demo     eager against ccompile on real models (--help for its options)
-  doctor   versions, libraries, threads, knobs
-  explain  MODULE:NAME or FILE.py:NAME or a demo model, run once: graphs, breaks, where, why, what to do
+  demo     compares ccompile with eager on real models (see --help)
+  doctor   shows versions, libraries, threads and knobs
+  explain  runs MODULE:NAME, FILE.py:NAME or a demo model once; shows its graphs and breaks: where, why, what to do
 """
 
 
@@ -45,7 +45,13 @@ def doctor(argv: list[str]) -> int:
 def explain(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m ccompile explain")
     parser.add_argument("what", help="MODULE:NAME, FILE.py:NAME, or the name of a demo model")
-    parser.add_argument("--input", action="append", default=[], metavar="8x64[:dtype]", help="a random tensor; repeat")
+    parser.add_argument(
+        "--input",
+        action="append",
+        default=[],
+        metavar="8x64[:dtype]",
+        help="pass a random tensor of this shape; repeatable",
+    )
     parser.add_argument("--guards", action="store_true", help="also print the guards of each graph")
     args = parser.parse_args(argv)
     import torch
@@ -56,10 +62,10 @@ def explain(argv: list[str]) -> int:
     if args.input:
         inputs, kwargs = tuple(_tensor(text) for text in args.input), {}
     with torch.no_grad():
-        told = ccompile.explain(fn)(*inputs, **kwargs)
-    print(told)
+        explanation = ccompile.explain(fn)(*inputs, **kwargs)
+    print(explanation)
     if args.guards:
-        told.print_guards()
+        explanation.print_guards()
     return 0
 
 
@@ -85,7 +91,7 @@ def _find(what: str) -> tuple[Any, tuple, dict]:
             module = importlib.import_module(place)
         except ModuleNotFoundError as error:
             if error.name is None or not (place + ".").startswith(error.name + "."):
-                raise  # something that it imports is missing
+                raise  # a module that it imports is missing
             raise SystemExit(f"no such module: {error.name}") from None
     found: Any = module
     for part in name.split("."):
@@ -100,7 +106,7 @@ def _tensor(text: str) -> Any:
 
     shape, _, name = text.partition(":")
     if not all(n.isdecimal() for n in shape.split("x") if n):
-        raise SystemExit(f"--input {text!r} is not sizes with x between them, as in 8x64 or 8x64:bfloat16")
+        raise SystemExit(f"--input {text!r} must be sizes joined by x, such as 8x64 or 8x64:bfloat16")
     sizes = [int(n) for n in shape.split("x") if n]
     dtype = getattr(torch, name or "float32", None)
     if not isinstance(dtype, torch.dtype):

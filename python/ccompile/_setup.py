@@ -1,6 +1,6 @@
-"""What happens at import: is this interpreter and this torch served, where are the libraries, and _core.init.
+"""Runs at import: checks that this interpreter and torch are supported, locates libraries, and calls _core.init.
 
-Quick by design (a few ms beside torch): no library is loaded here, only looked for."""
+Takes a few ms besides torch's own import, since it only locates libraries and loads none."""
 
 import os
 import platform
@@ -11,7 +11,7 @@ TORCH = (2, 10)
 
 
 def load() -> None:
-    """Checks, then initialises _core. Raises ImportError that says what is served."""
+    """Checks the environment and initialises _core. Raises an ImportError that says what is supported."""
     problem = refusal(sys.implementation.name, sys.version_info[:2], getattr(sys, "_is_gil_enabled", lambda: True)())
     if problem:
         raise ImportError(problem)
@@ -41,16 +41,18 @@ def load() -> None:
 
 
 def ask_mkl(torch) -> None:
-    """MKL's vector maths finds out in its first call which CPU this is, and its note of that is wrong for a moment:
-    mkl_vml_serv_cpu_detect stores the CPU's type before it looks up what stands for it. If two threads make that call
-    at once, as torch.tanh of 2145 elements does, one may take the number as it is, and has code of low accuracy for
-    once: on Intel's CPUs with AVX-512 that of VML_EP, with errors of 1e-4. So one thread asks before there are two."""
+    """Makes MKL's vector math detect the CPU in a single thread, because that detection has a race.
+
+    The first call runs mkl_vml_serv_cpu_detect, which stores the raw CPU type before it translates it to an index of
+    code variants. If two threads make the first call at once, as torch.tanh does for 2145 elements, one of them may use
+    the raw number as the index and run a variant of low accuracy once: on Intel CPUs with AVX-512 that of VML_EP, with
+    errors of 1e-4."""
     with torch.no_grad():
         torch.zeros(1, dtype=torch.float32, device="cpu").tanh()
 
 
 def refusal(implementation: str, version: tuple, gil: bool = True) -> str | None:
-    """Why this interpreter is not served, or None."""
+    """Why this interpreter is not supported; None: it is."""
     if implementation != "cpython":
         return f"ccompile needs CPython 3.11, 3.12 or 3.13: it owns CPython's frames. This is {implementation}."
     if tuple(version) not in SUPPORTED:
@@ -63,7 +65,7 @@ def refusal(implementation: str, version: tuple, gil: bool = True) -> str | None
 
 
 def torch_refusal(version: str) -> str | None:
-    """Why this torch is not served, or None. A version that can't be read (a private build) is let through."""
+    """Why this torch is not supported; None: it is. A version that can't be parsed (a private build) is accepted."""
     try:
         major, minor = (int(part) for part in version.split(".")[:2])
     except ValueError:
@@ -74,7 +76,7 @@ def torch_refusal(version: str) -> str | None:
 
 
 def find_llvmlite() -> str | None:
-    """Path of libllvmlite.so without importing llvmlite; None when it is not installed."""
+    """Path of libllvmlite.so, found without importing llvmlite; None: not installed."""
     import importlib.util
 
     try:
@@ -89,7 +91,7 @@ def find_llvmlite() -> str | None:
 
 
 def find_nvrtc(cuda: str | None) -> str | None:
-    """Path of the NVRTC of torch's own CUDA version, from NVIDIA's wheels; None: _core looks elsewhere."""
+    """Path of NVRTC for torch's CUDA version, from NVIDIA's wheels; None: _core searches elsewhere."""
     import importlib.util
 
     major = (cuda or "").split(".")[0]
@@ -106,7 +108,7 @@ def find_nvrtc(cuda: str | None) -> str | None:
 
 
 def find_onednn() -> str | None:
-    """Path or name of oneDNN 3.x: CCOMPILE_ONEDNN, this environment's, the wheel's, else the system's by its name."""
+    """Path or name of oneDNN 3.x: from CCOMPILE_ONEDNN, this environment or the wheel; else the system's name."""
     named = os.environ.get("CCOMPILE_ONEDNN")
     if named is not None:
         return named or None

@@ -1,4 +1,4 @@
-"""compile, disable, counters, events: arguments are checked here, the work is done by _core."""
+"""compile, disable, counters and events. Checks arguments; _core does the work."""
 
 import functools
 import types
@@ -10,7 +10,7 @@ import torch
 from . import _core, config, dims
 from .module import CompiledModule, called_by, wrap_module
 
-# What a mode sets, where `options` do not say otherwise.
+# The knobs that a mode sets; `options` override them.
 MODES: dict[str, dict[str, Any]] = {
     "default": {},
     "reduce-overhead": {"reuse_results": True, "cuda_graphs": True},
@@ -28,18 +28,18 @@ def compile(
     options: dict[str, Any] | None = None,
     disable: bool = False,
 ) -> Any:
-    """Compiles a function, a method, a callable object or an nn.Module; as a call, or as a decorator with or without
-    arguments. Nothing is compiled until the first call, which records and returns what eager returns.
+    """Compiles a function, a method, a callable object or an nn.Module. Works as a function, and as a decorator with or
+    without arguments. Compilation happens on the first call, which records the call and returns what eager returns.
 
     fullgraph: a graph break or a give-up raises ccompile.Unsupported before the breaking instruction runs.
-    dynamic:   None: a size becomes symbolic when it changes; True: at once; False: one variant per shape; or
-               {argument: {dim: ccompile.Dim(min=, max=)}}: these at once, others when they change.
+    dynamic:   None: a size becomes symbolic once it changes; True: immediately; False: never (one variant per shape);
+               {argument: {dim: ccompile.Dim(min=, max=)}}: these immediately, others once they change.
     mode:      None or "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs".
     options:   knobs for this callable only (see ccompile.config).
-    disable:   returns the model as it is.
+    disable:   returns the model unchanged.
 
-    The result for an nn.Module is an instance of its class that shares its __dict__: parameters, buffers, hooks,
-    state_dict keys and attributes are those of the original, which is `._orig_mod`.
+    For an nn.Module the result is an instance of its class that shares its __dict__, so that parameters, buffers,
+    hooks, state_dict keys and attributes are those of the original, which is `._orig_mod`.
     """
     settings = _check(fullgraph, dynamic, mode, options, disable)
     if model is None:
@@ -48,7 +48,7 @@ def compile(
 
 
 def _check(fullgraph: Any, dynamic: Any, mode: Any, options: Any, disable: Any) -> dict[str, Any]:
-    """Keyword arguments of _core.Compiled."""
+    """Checks the arguments and returns the keyword arguments for _core.Compiled."""
     for name, value in (("fullgraph", fullgraph), ("disable", disable)):
         if not isinstance(value, bool):
             raise TypeError(f"{name} must be True or False, not {type(value).__name__}: {value!r}")
@@ -79,25 +79,27 @@ def _compile(model: Any, *, settings: dict[str, Any], disable: bool = False) -> 
         raise TypeError(_refusal(model, f"{type(model).__name__}, which is not callable"))
     if disable or isinstance(model, _core.Disabled):
         return model
-    again = functools.partial(_compile, settings=settings)
+    recompile = functools.partial(_compile, settings=settings)
     if isinstance(model, CompiledModule):
-        return model if isinstance(called_by(model), _core.Disabled) else again(model._orig_mod)
+        return model if isinstance(called_by(model), _core.Disabled) else recompile(model._orig_mod)
     if isinstance(settings["dynamic"], dict) and isinstance(
         model, torch.nn.Module | types.FunctionType | types.MethodType
     ):
         settings = settings | {"dynamic": dims.of_call(model, settings["dynamic"])}
     if isinstance(model, torch.nn.Module):
-        return wrap_module(model, again, functools.partial(_core.Compiled, name=type(model).__qualname__, **settings))
+        return wrap_module(
+            model, recompile, functools.partial(_core.Compiled, name=type(model).__qualname__, **settings)
+        )
     if isinstance(model, _core.Compiled):
-        return again(model._orig_fn)
+        return recompile(model._orig_fn)
     if isinstance(model, functools.partial):
-        inner = functools.partial(again(model.func), *model.args, **model.keywords)
+        inner = functools.partial(recompile(model.func), *model.args, **model.keywords)
         inner.__dict__.update(model.__dict__)
         return inner
     if isinstance(model, staticmethod | classmethod):
-        return type(model)(again(model.__func__))
-    if isinstance(model, types.MethodType) and type(model.__func__) is not types.FunctionType:  # or compiled
-        return types.MethodType(again(model.__func__), model.__self__)
+        return type(model)(recompile(model.__func__))
+    if isinstance(model, types.MethodType) and type(model.__func__) is not types.FunctionType:  # such as a Compiled
+        return types.MethodType(recompile(model.__func__), model.__self__)
     if not isinstance(model, types.FunctionType | types.MethodType):
         called = getattr(type(model), "__call__", None)  # noqa: B004
         if not isinstance(called, types.FunctionType | _core.Compiled | _core.Disabled):
@@ -118,7 +120,7 @@ def _refusal(thing: object, what: str) -> str:
 
 
 def compiled_of(thing: Any) -> _core.Compiled:
-    """The _core.Compiled behind what `compile` returned (a module, a partial, a method, or itself)."""
+    """The _core.Compiled behind a result of `compile`, which may be a module, a partial, a method, or the Compiled."""
     if isinstance(thing, CompiledModule):
         thing = called_by(thing)
     while not isinstance(thing, _core.Compiled):
@@ -131,9 +133,10 @@ def compiled_of(thing: Any) -> _core.Compiled:
     return thing
 
 
-class disable:  # a function to its users
-    """Runs something eagerly, and what it calls: `@ccompile.disable`, `@ccompile.disable(reason="...")`,
-    `ccompile.disable(fn)`, or `with ccompile.disable():`. In a compiled function a disabled call is a graph break."""
+class disable:  # used like a function
+    """Runs a callable or block eagerly, with everything that it calls: `@ccompile.disable`,
+    `@ccompile.disable(reason="...")`, `ccompile.disable(fn)`, or `with ccompile.disable():`. In compiled code a call of
+    a disabled function is a graph break."""
 
     reason: str | None
 
@@ -176,12 +179,12 @@ class Event(NamedTuple):
 
 
 def events(after: int = 0) -> list[Event]:
-    """The last events (recordings, breaks, guard failures, kernels, fallbacks ...), oldest first; `after`: a serial."""
+    """Recent events (recordings, breaks, guard failures ...), oldest first; only those after serial `after`."""
     return [Event(*event) for event in _core.events(after)]
 
 
 class Counters(Mapping[str, int]):
-    """A live view of how often each kind of event has happened in this process, with calls, hits and misses."""
+    """A live view of the process's counters: events by kind, calls, hits and misses."""
 
     def __getitem__(self, name: str) -> int:
         return _core.counters()[name]
@@ -193,7 +196,7 @@ class Counters(Mapping[str, int]):
         return len(_core.counters())
 
     def __call__(self) -> dict[str, int]:
-        """A copy, for differences."""
+        """A copy, for computing differences."""
         return dict(_core.counters())
 
     def __repr__(self) -> str:

@@ -1,5 +1,5 @@
-"""Knobs. The table is C's (csrc/eval/policy.def); this module is its Python face: `ccompile.config.NAME` reads a knob,
-`ccompile.config.NAME = value` sets it, `with ccompile.config.patch(NAME=value):` sets it for a while."""
+"""Knobs, as defined in csrc/eval/policy.def: `ccompile.config.NAME` reads a knob, `ccompile.config.NAME = value` sets
+it, and `with ccompile.config.patch(NAME=value):` sets it for the duration of a block."""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,7 @@ def unknown(kind: str, name: object, allowed: Mapping[str, Any] | list[str]) -> 
 
 
 def check(kind: str, name: object, value: Any) -> Any:
-    """Returns the value if the table has such a knob and the value is of its type; raises TypeError or ValueError."""
+    """Returns the value if the knob exists and has the value's type; else raises TypeError or ValueError."""
     table = _core.get_config()
     if not isinstance(name, str):
         raise TypeError(f"{kind} names are str, not {type(name).__name__}: {name!r}")

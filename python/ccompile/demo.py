@@ -1,8 +1,8 @@
-"""The demo: eager against ccompile on real models, in one process.
+"""The demo: compares ccompile with eager on real models, in one process.
 
-Eager and compiled calls alternate, so that both see the same machine; a time is the least of its samples, a sample is
-one call or, for quick functions, the mean of a short loop. The error is the largest |compiled - eager| over all
-outputs, on the recorded inputs and on others."""
+Eager and compiled calls alternate, so that both see the same machine state. A time is the minimum of its samples; a
+sample is one call or, for fast functions, the mean of a short loop. The error is the largest |compiled - eager| over
+all outputs, on the recorded inputs and on new ones."""
 
 import argparse
 import json
@@ -51,7 +51,7 @@ def largest_error(got: Any, expected: Any) -> float:
 
 
 def alternate(calls: list[Callable[[], Any]], seconds: float, most: int = 200, least: int = 3) -> list[float]:
-    """Least milliseconds of each callable, sampled in turns for about so many seconds in all."""
+    """The minimal milliseconds of each callable, sampled alternately for about `seconds` in total."""
     loops = []
     for call in calls:
         call()
@@ -84,7 +84,7 @@ def measure(workload: Workload, seconds: float = 3.0, mode: str | None = None) -
         first_result = compiled(*args, **kwargs)
         first = (time.perf_counter() - begin) * 1e3
         error = max(largest_error(first_result, expected), largest_error(compiled(*others, **kwargs), expected_other))
-        told = report.report(compiled)
+        explanation = report.report(compiled)
         del expected, expected_other, first_result
         eager_ms, steady_ms = alternate([lambda: model(*args, **kwargs), lambda: compiled(*args, **kwargs)], seconds)
     return {
@@ -95,16 +95,16 @@ def measure(workload: Workload, seconds: float = 3.0, mode: str | None = None) -
         "steady_ms": steady_ms,
         "speedup": eager_ms / steady_ms,
         "max_error": error,
-        "graphs": told.graph_count,
-        "breaks": told.graph_break_count,
-        "give_ups": len(told.give_ups),
+        "graphs": explanation.graph_count,
+        "breaks": explanation.graph_break_count,
+        "give_ups": len(explanation.give_ups),
         "target": workload.target,
     }  # fmt: skip
 
 
 def markdown(lines: list[list[str]], left: int = 1) -> str:
-    """A Markdown table whose columns are aligned as text, too. The first line is its head; the first `left` columns
-    stand to the left."""
+    """A Markdown table that is aligned as plain text, too. The first line is the header; the first `left` columns are
+    left-aligned."""
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
 
     def line(values: list[str]) -> str:
@@ -126,15 +126,15 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def misses(rows: list[dict[str, Any]]) -> list[str]:
-    """What fell short of a target, as sentences."""
+    """Describes each missed target in a sentence."""
     found = []
     for row in rows:
         if row["speedup"] < row["target"]:
-            found.append(f"{row['model']}: {row['speedup']:.2f}x, at least {row['target']:g}x is wanted")
+            found.append(f"{row['model']}: {row['speedup']:.2f}x, below the target of {row['target']:g}x")
         if row["first_ms"] > row["eager_ms"] + 300:
-            found.append(f"{row['model']}: first call {row['first_ms']:.0f} ms, at most eager + 300 ms is wanted")
+            found.append(f"{row['model']}: first call {row['first_ms']:.0f} ms, above the target of eager + 300 ms")
         if row["give_ups"]:
-            found.append(f"{row['model']}: recording was given up {row['give_ups']} times; run explain")
+            found.append(f"{row['model']}: gave up recording {row['give_ups']} times; run explain")
     return found
 
 
@@ -149,16 +149,16 @@ def chosen(names: list[str]) -> list[Workload]:
 
 def run(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m ccompile demo", description=__doc__)
-    parser.add_argument("models", nargs="*", help="names of workloads; the demo's set by default")
-    parser.add_argument("--seconds", type=float, default=3.0, help="of sampling for each model (default 3)")
+    parser.add_argument("models", nargs="*", help="workloads to run (default: the demo's set)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="sampling time per model (default 3)")
     parser.add_argument("--mode", help="as for ccompile.compile")
     parser.add_argument("--threads", type=int, help="torch.set_num_threads")
-    parser.add_argument("--json", action="store_true", help="JSON lines instead of the table")
-    parser.add_argument("--check", action="store_true", help="exit 1 when a target is missed")
+    parser.add_argument("--json", action="store_true", help="print JSON lines instead of the table")
+    parser.add_argument("--check", action="store_true", help="exit with status 1 if a target is missed")
     args = parser.parse_args(argv)
     if args.threads:
         torch.set_num_threads(args.threads)
-    os.environ["CCOMPILE_CACHE_DIR"] = ""  # first calls compile all their kernels
+    os.environ["CCOMPILE_CACHE_DIR"] = ""  # so that first calls compile all their kernels
     work = chosen(args.models)
     present = [workload for workload in work if workload.available]
     rows, failed = [], 0
@@ -177,14 +177,14 @@ def run(argv: list[str]) -> int:
         print(table(rows))
         absent = [workload.name for workload in work if not workload.available]
         if absent:
-            print(f"\nskipped, since transformers is not installed: {', '.join(absent)}")
+            print(f"\nskipped because transformers is not installed: {', '.join(absent)}")
         short = misses(rows)
         print("\n" + ("\n".join(short) if short else f"all targets met ({len(rows)} models)"))
     return 1 if failed or (args.check and misses(rows)) else 0
 
 
 def _progress(work: list[Workload]) -> Iterator[Workload]:
-    """With a progress bar where tqdm is installed."""
+    """Yields the workloads, with a progress bar if tqdm is installed."""
     try:
         from tqdm import tqdm
     except ImportError:

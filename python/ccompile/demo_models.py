@@ -1,8 +1,8 @@
-"""The workloads: one registry for the demo, the benchmarks and the tests. Random weights, nothing is downloaded.
+"""The workloads: one registry for the demo, the benchmarks and the tests. Weights are random; nothing is downloaded.
 
-SimpleNet, ComplexModel, complex_activation and feature_enhancement are those of the torch.compile mode/dynamic
-notebook; SimpleModel (conv-bn-relu) and MiniTransformer those of the Python 3.14 article. The 16 with `bench` are what
-benchmarks/bench_models.py compares with other compilers."""
+SimpleNet, ComplexModel, complex_activation and feature_enhancement come from the torch.compile mode/dynamic notebook,
+SimpleModel (conv-bn-relu) and MiniTransformer from the Python 3.14 article. benchmarks/bench_models.py compares those
+with `bench` with other compilers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -130,7 +130,7 @@ def feature_enhancement(x):
 
 
 class LocalOptimizedNetwork(nn.Module):
-    """A network with two functions that can be compiled on their own."""
+    """A network with two functions that can also be compiled separately."""
 
     def __init__(self, width: int = 64):
         super().__init__()
@@ -157,7 +157,7 @@ class LocalOptimizedNetwork(nn.Module):
 
 
 class MixBlock(nn.Module):
-    """Convolutions of four sizes side by side, and one over all of them."""
+    """Four parallel convolutions of different sizes, and one over their concatenation."""
 
     def __init__(self, in_channels: int, out_channels: int):
         super().__init__()
@@ -197,7 +197,7 @@ def mix_classifier(width: int, side: int) -> nn.Module:
 
 
 class ConvNetMix(nn.Module):
-    """Features, and one classifier, or one of several by chance."""
+    """A feature extractor with one classifier, or a random one of several."""
 
     def __init__(self, features: nn.Module, classifiers: list[nn.Module]):
         super().__init__()
@@ -208,7 +208,7 @@ class ConvNetMix(nn.Module):
         x = torch.flatten(self.features(x), 1)
         if len(self.classifiers) == 1:
             return self.classifiers[0](x)
-        import numpy as np  # torch works without it
+        import numpy as np  # optional for torch
 
         return self.classifiers[np.random.randint(0, len(self.classifiers))](x)
 
@@ -332,7 +332,7 @@ class LSTMHead(nn.Module):
 
 
 def linear_chain(width: int = 64, depth: int = 16) -> nn.Sequential:
-    """Many small layers: what a call costs beside its arithmetic."""
+    """Many small layers: measures the overhead of a call."""
     layers = [layer for _ in range(depth) for layer in (nn.Linear(width, width), nn.LayerNorm(width), nn.GELU())]
     return nn.Sequential(*layers)
 
@@ -350,13 +350,13 @@ def pointwise_chain(x, depth: int = 16):
 
 @dataclass(frozen=True)
 class Workload:
-    """`make()` builds the callable (a module in eval mode, or a function); `inputs()` gives fresh (args, kwargs)."""
+    """`make()` builds the callable (a module in eval mode, or a function); `inputs()` returns new (args, kwargs)."""
 
     name: str
     what: str  # shape or size, for the table
     make: Callable[[], Callable[..., Any]]
     inputs: Callable[[], tuple[tuple, dict]]
-    target: float = 0.97  # least speed-up over eager that we hold ourselves to
+    target: float = 0.97  # the speed-up over eager that we aim for, at least
     demo: bool = True
     bench: bool = True
 
@@ -421,7 +421,7 @@ WORKLOADS = {workload.name: workload for workload in _REGISTRY}
 
 
 def build(workload: Workload, seed: int = 0) -> Callable[..., Any]:
-    """The callable with seeded random weights, modules in eval mode."""
+    """Builds the callable with seeded random weights, modules in eval mode."""
     torch.manual_seed(seed)
     made = workload.make()
     return made.eval() if isinstance(made, nn.Module) else made

@@ -1,4 +1,4 @@
-"""Which sizes are symbolic: Dim, mark_dynamic, mark_static, and what `compile(dynamic={...})` takes."""
+"""Declares which sizes are symbolic: Dim, mark_dynamic, mark_static, and the argument of `compile(dynamic={...})`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import Any
 
 import torch
 
-_MARKS = (
-    "_ccompile_dims"  # on a tensor: (mask of dynamic dims, mask of static ones, ((dim, min, max), ...)); csrc/rec/sym.c
-)
+# Attribute of a tensor, read by csrc/rec/sym.c: (mask of dynamic dims, mask of static dims, ((dim, min, max), ...))
+_MARKS = "_ccompile_dims"
 _MAX_DIMS = 8
 _UNBOUNDED = 2**62
 
@@ -20,7 +19,7 @@ _UNBOUNDED = 2**62
 class Dim:
     """A size that changes from call to call: `dynamic={"x": {0: Dim("batch"), 2: Dim(max=256)}}`.
 
-    Sizes in min..max share one recording; others get recordings of their own. 0 and 1 always do: they broadcast."""
+    Sizes in min..max share a recording; each other size gets its own. So do 0 and 1, because they broadcast."""
 
     name: str = ""
     min: int | None = None
@@ -42,7 +41,7 @@ def _bounds(least: Any, most: Any) -> tuple[int, int]:
             raise ValueError(f"{name} must be 0 or more, not {value!r}")
     low, high = max(2, least or 0), _UNBOUNDED if most is None else most
     if low > high:
-        raise ValueError(f"no size lies in min={least}..max={most}; sizes below 2 are never symbolic")
+        raise ValueError(f"min={least}..max={most} contains no size that can be symbolic; sizes below 2 never are")
     return low, high
 
 
@@ -50,9 +49,11 @@ def _dim(tensor: torch.Tensor, dim: Any) -> int:
     if isinstance(dim, bool) or not isinstance(dim, int):
         raise TypeError(f"dim must be an int, not {type(dim).__name__}: {dim!r}")
     if not -tensor.ndim <= dim < tensor.ndim:
-        raise IndexError(f"dim must lie in {-tensor.ndim}..{tensor.ndim - 1} for a tensor of {tensor.ndim} dims: {dim}")
+        raise IndexError(
+            f"dim must be in {-tensor.ndim}..{tensor.ndim - 1} for a tensor with {tensor.ndim} dims: {dim}"
+        )
     if tensor.ndim > _MAX_DIMS:
-        raise ValueError(f"tensors of more than {_MAX_DIMS} dims are never symbolic; this one has {tensor.ndim}")
+        raise ValueError(f"tensors with more than {_MAX_DIMS} dims are never symbolic; this one has {tensor.ndim}")
     return dim % tensor.ndim
 
 
@@ -70,8 +71,8 @@ def _store(tensor: torch.Tensor, dynamic: int, static: int, ranges: dict[int, tu
 def mark_dynamic(
     tensor: torch.Tensor, dim: int | Iterable[int], *, min: int | None = None, max: int | None = None
 ) -> None:
-    """Makes sizes of this tensor symbolic from the first recording on that it is an input of, for sizes in min..max.
-    torch._dynamo.mark_dynamic and maybe_mark_dynamic are heeded as well."""
+    """Makes sizes of this tensor symbolic, within min..max, from its first recording on. torch._dynamo.mark_dynamic and
+    maybe_mark_dynamic have the same effect."""
     dynamic, static, ranges = _marks(tensor)
     bounds = _bounds(min, max)
     for d in (dim,) if isinstance(dim, int) else dim:
@@ -82,7 +83,7 @@ def mark_dynamic(
 
 
 def mark_static(tensor: torch.Tensor, dim: int | Iterable[int] | None = None) -> None:
-    """Keeps sizes of this tensor (None: all) out of automatic dynamic shapes: each gets a recording of its own."""
+    """Excludes sizes of this tensor (None: all) from automatic dynamic shapes: each size gets its own recording."""
     dynamic, static, ranges = _marks(tensor)
     for d in range(tensor.ndim) if dim is None else (dim,) if isinstance(dim, int) else dim:
         at = _dim(tensor, d)
@@ -95,7 +96,7 @@ Marks = tuple[int, int, tuple[tuple[int, int, int], ...]]
 
 
 def declared(dynamic: Mapping[Any, Any]) -> dict[str, Marks]:
-    """What `compile(dynamic={...})` says, as marks by the name of the argument. A size may be a Dim, None, or anything
+    """Converts the argument of `compile(dynamic={...})` to marks by argument name. A size is a Dim, None, or any object
     with `min` and `max` (torch.export.Dim)."""
     out: dict[str, Marks] = {}
     for argument, dims in dynamic.items():
@@ -115,8 +116,8 @@ def declared(dynamic: Mapping[Any, Any]) -> dict[str, Marks]:
 
 
 def of_call(model: Any, marks: Mapping[str, Marks]) -> dict[str | int, Marks]:
-    """`declared` for this callable: checked against its parameters; for a module, whose __call__ takes *args, by
-    position as well (its self counts)."""
+    """Checks the result of `declared` against the callable's parameters. A module's __call__ takes *args, so its marks
+    are added by position, too (counting self)."""
     is_module = isinstance(model, torch.nn.Module)
     parameters = inspect.signature(model.forward if is_module else model).parameters
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())

@@ -1,8 +1,7 @@
-"""How what is given to a GPU is captured as a CUDA graph. csrc/eval/capture.c calls these functions, and no others, so
-a test may put others in their place.
+"""Captures GPU work as CUDA graphs. csrc/eval/capture.c calls only these functions, so tests can replace them.
 
-Torch's own capture is used (torch.cuda.CUDAGraph): its kernels are captured as ours are, and its allocator has to know,
-since what is allocated meanwhile must belong to the graph for as long as it is replayed."""
+Uses torch's own capture (torch.cuda.CUDAGraph), which covers torch's kernels as well as ours and informs its allocator:
+memory that is allocated during the capture must belong to the graph as long as it is replayed."""
 
 import contextlib
 from collections.abc import Callable
@@ -12,25 +11,25 @@ import torch
 
 
 class Capture(Protocol):
-    host_steps: bool  # whether steps that torch does are captured as well
+    host_steps: bool  # whether the capture includes steps that torch performs
 
     def begin(self) -> None:
-        """From here on what this thread gives to the current stream is captured, and not done."""
+        """From now on work that this thread submits to the current stream is captured instead of executed."""
 
     def end(self) -> Callable[[], None]:
-        """-> what gives it to the current stream of that time, and keeps the graph alive."""
+        """Ends the capture. The result replays it on the stream that is current then, and keeps the graph alive."""
 
     def abort(self) -> None:
-        """A step failed: the capture is given up, and all is as before `begin`."""
+        """Discards the capture after a step failed, and restores the state from before `begin`."""
 
 
 class TorchCapture:
-    """As torch._inductor's cudagraph_trees does it, with a pool for each graph: graphs of several streams are replayed
-    at the same time."""
+    """As in torch._inductor's cudagraph_trees, but each graph has its own memory pool, because graphs on several
+    streams may be replayed at the same time."""
 
     host_steps = True
-    _side: dict[int, torch.cuda.Stream] = {}  # by device; the allocator hands out a pool's memory by stream
-    _invalid: list[torch.cuda.CUDAGraph] = []  # kept: the allocator of pinned memory goes on asking them
+    _side: dict[int, torch.cuda.Stream] = {}  # by device; the allocator keeps a pool's memory by stream
+    _invalid: list[torch.cuda.CUDAGraph] = []  # kept alive: the pinned-memory allocator keeps querying them
 
     def __init__(self, device: int) -> None:
         self.device = device
@@ -45,11 +44,11 @@ class TorchCapture:
             if self.device not in self._side:
                 self._side[self.device] = torch.cuda.Stream(self.device)
             side = self._side[self.device]
-            # cuBLAS' workspaces are kept by stream: one that was allocated for another graph would be written by both
+            # cuBLAS caches workspaces by stream: graphs that share one would overwrite each other's data
             torch._C._cuda_clearCublasWorkspaces()
             self.outer.callback(torch._C._cuda_clearCublasWorkspaces)
-            enter(torch.cuda.stream(side))  # torch.cuda.graph leaves it current when a capture ends with an error
-            # other threads may do as they like meanwhile
+            enter(torch.cuda.stream(side))  # torch.cuda.graph leaves this stream current if the capture fails
+            # thread_local: other threads may use CUDA freely meanwhile
             enter(torch.cuda.graph(self.graph, pool=self.pool, stream=side, capture_error_mode="thread_local"))
         except BaseException:
             self.abort()
@@ -66,21 +65,22 @@ class TorchCapture:
     def abort(self) -> None:
         try:
             self.outer.close()
-        except Exception:  # the capture had become invalid: the first error is the one that tells
+        except Exception:  # the capture is already invalid; the first error is the informative one
             self._leave_capture()
 
     def _leave_capture(self) -> None:
-        """What CUDAGraph.capture_end does not come to when the capture is invalid."""
+        """Does what CUDAGraph.capture_end skips when the capture is invalid."""
         self._invalid.append(self.graph)
-        with contextlib.suppress(RuntimeError):  # it came to it
+        with contextlib.suppress(RuntimeError):  # capture_end has done it already
             torch._C._cuda_endAllocateToPool(self.device, self.pool)
             torch._C._cuda_releasePool(self.device, self.pool)
-        with contextlib.suppress(RuntimeError):  # CUDA is gone, or somebody else captures
+        with contextlib.suppress(RuntimeError):  # CUDA is unusable, or another capture is running
             self._free_generator()
 
     def _free_generator(self) -> None:
-        """Before torch 2.12 a device's generator knows of one capture at a time, and counts as captured until one has
-        come to its end: each random number would be an error ("Offset increment outside graph capture")."""
+        """Before torch 2.12 a device's generator supports one capture at a time and stays in capture mode until one
+        ends normally; meanwhile every random number raises "Offset increment outside graph capture". So this captures a
+        trivial graph."""
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.device(self.device), torch.cuda.stream(self._side[self.device]):
             number = torch.empty(1, device=f"cuda:{self.device}")
@@ -90,13 +90,13 @@ class TorchCapture:
 
 
 def open(device: int, forced: bool) -> Capture | None:
-    """forced: kernels do tensors of the CPU (CCOMPILE_BACKEND=cuda)."""
+    """forced: GPU kernels process CPU tensors (CCOMPILE_BACKEND=cuda)."""
     return None if forced else TorchCapture(device)
 
 
 def is_capturing(device: int) -> bool:
-    """Whether somebody captures the current stream of this GPU, which may be another one than the current GPU."""
-    if not torch.cuda.is_initialized():  # and a CUDA build of torch may be on a machine without a GPU
+    """Whether this GPU's current stream is being captured; it may not be the current GPU."""
+    if not torch.cuda.is_initialized():  # also the case on a machine without a GPU
         return False
     if torch._C._cuda_getDevice() == device:
         return torch._C._cuda_isCurrentStreamCapturing()
@@ -105,18 +105,18 @@ def is_capturing(device: int) -> bool:
 
 
 def keep_casts(keep: bool) -> bool:
-    """Whether autocast keeps what it casts parameters to until its block ends. -> whether it did."""
+    """Turns autocast's weight cache on or off; returns whether it was on."""
     kept = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(keep)
     return kept
 
 
 def copy(to: list[torch.Tensor], source: list[torch.Tensor]) -> None:
-    """Of one tensor as torch copies it: a memcpy, which takes the host less than a kernel that knows of lists."""
+    """Copies tensors. A single one goes by copy_, a memcpy, which costs the host less than a foreach kernel."""
     if len(to) == 1:
         to[0].copy_(source[0])
     else:
         torch._foreach_copy_(to, source)
 
 
-count_writes = torch._C._increment_version  # (tensors)
+count_writes = torch._C._increment_version  # takes an iterable of tensors

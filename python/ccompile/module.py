@@ -1,12 +1,12 @@
-"""A compiled nn.Module is a module: an instance of a subclass made for its class, sharing the original's __dict__.
+"""A compiled nn.Module is itself a module: an instance of a generated subclass that shares the original's __dict__.
 
     model ---- __dict__ { _parameters, _buffers, _modules, hooks, training, attributes } ---- compiled
       ^                                                                                          |
       +------------------------ slot _orig_mod, and slot __call__ = _core.Compiled(model) -------+
 
-So all that nn.Module keeps is the original's, under the same names. What is ours lies in slots, outside the shared
-__dict__. `__call__` is a slot as well: CPython's slot_tp_call reads it with no Python frame, which is what makes a
-call of a compiled module cost no more than a call of a compiled function."""
+So all state of nn.Module is the original's, under the same names. Our own attributes are slots, outside the shared
+__dict__. `__call__` is a slot, too: CPython's slot_tp_call reads it without a Python frame, so that a call of a
+compiled module costs no more than one of a compiled function."""
 
 import copy
 import operator
@@ -17,12 +17,12 @@ from typing import Any
 
 import torch
 
-# class -> weak reference to its subclass (which holds the class: a strong one would keep both for ever)
+# class -> weak reference to its subclass, which references the class: a strong reference would keep both alive forever
 _classes: "weakref.WeakKeyDictionary[type, weakref.ref[type]]" = weakref.WeakKeyDictionary()
 
 
 class _Signature:
-    """inspect.signature of a compiled module, or of its class, is that of the original."""
+    """Makes inspect.signature of a compiled module or its class return the original's."""
 
     def __get__(self, instance: Any, owner: type) -> Any:
         import inspect
@@ -35,20 +35,20 @@ def _set_class(self: Any, cls: type) -> None:
 
 
 class CompiledModule:
-    """First base of every subclass made here: what a compiled module does differently from its original."""
+    """First base of every generated subclass: whatever a compiled module does differently from its original."""
 
     __slots__ = ()
     _orig_mod: Any
-    _ccompile_again: Callable[[Any], Any]
+    _ccompile_copy: Callable[[Any], Any]
     __signature__ = _Signature()
-    # The original's, also when it changes (a parametrization, a lazy module that becomes what it is).
+    # The original's current class, which may change (a parametrization; a lazy module once it is initialised).
     __class__ = property(lambda self: type(self._orig_mod), _set_class)  # type: ignore[assignment]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Not passed on: a class that registers its subclasses must not see ours."""
+        """Does not call super(): a user's class that registers its subclasses must not see ours."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        # type(compiled)(...) makes a new module of the original's class; ours are made by wrap_module only.
+        # type(compiled)(...) creates a module of the original's class; only wrap_module creates compiled ones.
         return _original_class(cls)(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
@@ -57,40 +57,40 @@ class CompiledModule:
         except AttributeError:
             if type(self._orig_mod) is _original_class(type(self)):
                 raise
-        return getattr(self._orig_mod, name)  # the original has become another class since
+        return getattr(self._orig_mod, name)  # the original's class has changed since
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        # Pickled as the original; written so that loading it needs no ccompile.
+        # Pickles as the original, in a form that loads without ccompile.
         return operator.getitem, ((self._orig_mod,), 0)
 
     def __copy__(self) -> Any:
-        return self._ccompile_again(copy.copy(self._orig_mod))
+        return self._ccompile_copy(copy.copy(self._orig_mod))
 
     def __deepcopy__(self, memo: dict) -> Any:
-        return self._ccompile_again(copy.deepcopy(self._orig_mod, memo))
+        return self._ccompile_copy(copy.deepcopy(self._orig_mod, memo))
 
     def _replicate_for_data_parallel(self) -> Any:
         return self._orig_mod._replicate_for_data_parallel()
 
 
 def called_by(module: CompiledModule) -> Any:
-    """What a call of the module goes to: a _core.Compiled or _core.Disabled."""
+    """The _core.Compiled or _core.Disabled that a call of the module runs."""
     return getattr(module, "__call__")  # noqa: B004, B009 (a slot of the instance)
 
 
-def wrap_module(model: torch.nn.Module, again: Callable[[Any], Any], make: Callable[[Any], Any]) -> torch.nn.Module:
-    """A module that shares the model's __dict__ and is called through make(model). `again` makes the like of it from
-    a copy of the model."""
+def wrap_module(model: torch.nn.Module, rewrap: Callable[[Any], Any], make: Callable[[Any], Any]) -> torch.nn.Module:
+    """A module that shares the model's __dict__ and is called through make(model). `rewrap` wraps a copy of the model
+    in the same way."""
     cls = _subclass(type(model))
     try:
         self: Any = object.__new__(cls)
     except TypeError as error:
         raise TypeError(
-            f"{type(model).__qualname__} keeps state outside its __dict__ ({error}); compile its forward method instead"
+            f"{type(model).__qualname__} has state outside its __dict__ ({error}); compile its forward method instead"
         ) from None
     object.__setattr__(self, "__dict__", model.__dict__)
     _set(self, "_orig_mod", model)
-    _set(self, "_ccompile_again", again)
+    _set(self, "_ccompile_copy", rewrap)
     _set(self, "__call__", make(model))
     return self
 
@@ -100,7 +100,7 @@ def _subclass(cls: type) -> type:
     sub = known() if known is not None else None
     if sub is None:
         namespace = {
-            "__slots__": ("__call__", "_ccompile_again", "_orig_mod"),
+            "__slots__": ("__call__", "_ccompile_copy", "_orig_mod"),
             "__doc__": cls.__doc__,
             "__module__": cls.__module__,
             "__qualname__": cls.__qualname__,
@@ -112,7 +112,7 @@ def _subclass(cls: type) -> type:
 
 
 def _slots(cls: type) -> dict[str, Any]:
-    """What __slots__ of the class and its bases define."""
+    """The slot descriptors of the class and its bases."""
     found: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
         found.update({name: m for name, m in vars(base).items() if isinstance(m, types.MemberDescriptorType)})
@@ -120,7 +120,7 @@ def _slots(cls: type) -> dict[str, Any]:
 
 
 def _forward(member: Any) -> property:
-    """A slot's value lives in the original."""
+    """A property that accesses the original's slot."""
     return property(
         lambda self: member.__get__(self._orig_mod),
         lambda self, value: member.__set__(self._orig_mod, value),
@@ -130,7 +130,7 @@ def _forward(member: Any) -> property:
 
 
 def _set(self: Any, slot: str, value: Any) -> None:
-    """Past any __setattr__ of the user's class."""
+    """Sets a slot, bypassing any __setattr__ of the user's class."""
     for cls in type(self).__mro__:
         if isinstance(cls.__dict__.get(slot), types.MemberDescriptorType):
             cls.__dict__[slot].__set__(self, value)

@@ -1,4 +1,5 @@
-"""explain: runs a callable once on a fresh Compiled and tells what was compiled, where it broke, why and what to do."""
+"""explain: runs a callable once on a fresh Compiled and reports what was compiled, and where it broke, why, and what to
+do about it."""
 
 import linecache
 import os
@@ -51,7 +52,7 @@ class Op:
 
     @property
     def target(self) -> str:
-        """As torch.fx's nodes call it."""
+        """torch.fx's name for `op`."""
         return self.op
 
 
@@ -67,11 +68,11 @@ class Graph:
     text: str
     plan: str
     hits: int
-    cuda_graphs: str  # what became of them; "": nothing is on a GPU, or the mode has none
+    cuda_graphs: str  # their state; "": nothing runs on a GPU, or the mode does not use them
 
     @property
     def nodes(self) -> tuple[Op, ...]:
-        """As torch.fx's graphs call them."""
+        """torch.fx's name for `ops`."""
         return self.ops
 
     def __str__(self) -> str:
@@ -80,21 +81,21 @@ class Graph:
 
 @dataclass
 class Explanation:
-    """What `explain` returns; print it. Counts are those of torch._dynamo.explain: places where a graph with at least
-    one op begins, and places at which the call broke (a break in a loop counts once)."""
+    """The result of `explain`; print it. It counts as torch._dynamo.explain does: places where a graph with at least
+    one op begins, and places where the call broke (a break in a loop counts once)."""
 
     name: str
     graphs: list[Graph] = field(default_factory=list)
     break_reasons: list[BreakReason] = field(default_factory=list)
     give_ups: list[BreakReason] = field(default_factory=list)
     last_guard_failure: str | None = None
-    slower_than_eager: tuple[float, float] | None = None  # us a call, compiled and eager: it runs eagerly
-    result: Any = field(default=None, repr=False)  # of the call that was explained
+    slower_than_eager: tuple[float, float] | None = None  # us per call, compiled and eager; it now runs eagerly
+    result: Any = field(default=None, repr=False)  # result of the explained call
 
     @classmethod
     def of(cls, name: str, report: Any, result: Any = None) -> "Explanation":
-        """From what Compiled.report() gives."""
-        # Variants of one place (other sizes, other branches, other turns of a loop) are one graph.
+        """Builds it from the dict that Compiled.report() returns."""
+        # Variants of one place (other sizes, branches or loop iterations) count as one graph.
         places = {
             (entry["root"], segment["point"]): (entry, segment)
             for entry in reversed(report["entries"])
@@ -150,8 +151,8 @@ class Explanation:
         parts = [f"{self.name}: {', '.join(counts)}"]
         if self.slower_than_eager is not None:
             ours, eager = self.slower_than_eager
-            parts.append(f"Slower than eager ({ours:.0f} us a call, eager {eager:.0f} us): runs eagerly")
-        given_up = "Given up (CPython ran the rest; the next call breaks there instead, where it can)"
+            parts.append(f"Slower than eager ({ours:.0f} us per call, eager {eager:.0f} us): runs eagerly")
+        given_up = "Given up (CPython ran the rest; if possible, the next call breaks there instead)"
         for title, found in (("Graph breaks", self.break_reasons), (given_up, self.give_ups)):
             if found:
                 parts.append(f"\n{title}\n" + "\n".join(_numbered(i, str(one)) for i, one in _folded(found)))
@@ -164,7 +165,7 @@ class Explanation:
         return "\n".join(parts)
 
     def print_guards(self) -> None:
-        """One line a guard, by graph."""
+        """Prints one line per guard, by graph."""
         for i, graph in enumerate(self.graphs, 1):
             print(f"graph {i}: {_many(len(graph.guards), 'guard')}")
             for guard in graph.guards:
@@ -172,8 +173,8 @@ class Explanation:
 
 
 def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """explain(fn)(*args, **kwargs) runs fn once, with its side effects, and gives an Explanation: how it was compiled.
-    explain(fn, *args, **kwargs) is the same, where there are arguments."""
+    """explain(fn)(*args, **kwargs) runs fn once, with its side effects, and returns an Explanation of how it was
+    compiled. explain(fn, *args, **kwargs) does the same for at least one argument."""
     fresh = compile(fn)
     compiled = compiled_of(fresh)
 
@@ -186,7 +187,7 @@ def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def report(compiled: Any) -> Explanation:
-    """The same of something that is compiled and has run: all entries that it has now, breaks of its last recording."""
+    """Explains a compiled callable that has already run: its current entries, and the breaks of its last recording."""
     behind: _core.Compiled = compiled_of(compiled)
     return Explanation.of(behind.__name__, behind.report())
 
@@ -196,7 +197,7 @@ def _many(n: int, what: str) -> str:
 
 
 def _short(path: str) -> str:
-    """Relative to the working directory when that is shorter."""
+    """The path relative to the working directory, if that is shorter."""
     if not os.path.isabs(path):
         return path
     relative = os.path.relpath(path)
@@ -209,7 +210,7 @@ def _numbered(i: str, text: str) -> str:
 
 
 def _folded(found: list[BreakReason]) -> list[tuple[str, str]]:
-    """(number, text), where equal neighbours are one: "2-6"."""
+    """(number, text) pairs; equal neighbours are merged, as "2-6"."""
     groups: list[list[int]] = []
     for i, one in enumerate(found):
         if groups and found[groups[-1][0]] == one:

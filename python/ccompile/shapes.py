@@ -1,4 +1,4 @@
-"""Shapes compiled ahead of their first use, and buckets of sizes."""
+"""Compiling for shapes ahead of their first use, and padding sizes to buckets."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ class Precompiled(NamedTuple):
 
     inputs: str
     ms: float
-    recorded: bool  # False: an entry that was there served it
+    recorded: bool  # False: an existing entry served the call
 
 
 def precompile(fn: Callable[..., Any], inputs: Iterable[Any]) -> list[Precompiled]:
-    """Calls what `compile` returned once for each of `inputs`, so that later calls with these shapes replay.
+    """Calls a compiled callable once for each item of `inputs`, so that later calls with these shapes replay.
 
-    An item of inputs is a tuple or list of arguments, a tensor, or a shape (ints): of a float32 tensor of zeros. The
-    calls are real ones: state that the function changes is changed. Grad mode and autocast are the caller's."""
+    An item is a tuple or list of arguments, a tensor, or a shape (ints), which stands for a float32 tensor of zeros.
+    The calls are real ones with all their side effects. Grad mode and autocast are the caller's."""
     compiled, done = api.compiled_of(fn), []
     if not isinstance(inputs, Iterable):
         raise TypeError(
-            f"inputs must be several arguments, tensors or shapes, not {type(inputs).__name__}: {inputs!r:.100}"
+            f"inputs must be an iterable of arguments, tensors or shapes, not {type(inputs).__name__}: {inputs!r:.100}"
         )
     for item in inputs:
         args = _arguments(item)
@@ -51,7 +51,7 @@ def _arguments(item: Any) -> tuple[Any, ...]:
 
 
 class BucketStats(NamedTuple):
-    """How a bucketed function was called; hit_rate is the part of calls whose bucket had been met before."""
+    """How a bucketed function was called; hit_rate is the fraction of calls whose bucket had been used before."""
 
     calls: int
     hits: int
@@ -63,7 +63,7 @@ class BucketStats(NamedTuple):
 
 
 class Bucketed:
-    """A compiled function whose tensor arguments are padded to few sizes: made by `bucketed`."""
+    """A compiled function whose tensor arguments are padded to a few sizes; created by `bucketed`."""
 
     def __init__(self, fn: Any, dim: int, sizes: Callable[[int], int], value: float, crop: bool) -> None:
         self.compiled, self.dim, self.value, self.crop = fn, dim, value, crop
@@ -95,7 +95,7 @@ class Bucketed:
         return r.narrow(self.dim, 0, size) if fits else r
 
     def precompile(self, inputs: Iterable[Any]) -> list[Precompiled]:
-        """As ccompile.precompile: each item is padded to its bucket."""
+        """Like ccompile.precompile, with each item padded to its bucket."""
         fitted = []
         for item in inputs:
             args = _arguments(item)
@@ -119,16 +119,16 @@ def bucketed(
     crop: bool = True,
     **options: Any,
 ) -> Bucketed:
-    """Compiles `model` so that dim `dim` of its tensor arguments takes few sizes: multiples of `width`, or the given
-    `sizes`. Arguments are padded at their end with `value`, results are cut back where they have the padded size.
+    """Compiles `model` so that dim `dim` of its tensor arguments has only a few sizes: multiples of `width`, or the
+    given `sizes`. Arguments are padded at the end with `value`; results that have the padded size are cropped.
 
-    For functions that allow it: what a position gives must not depend on the padding behind it (element-wise ops,
-    attention with a mask; no mean over the dim). A size above the last of `sizes` is used as it is.
-    options: as ccompile.compile's."""
+    Only for functions whose result at a position does not depend on the padding behind it (element-wise ops, attention
+    with a mask; no mean over the dim). A size above the largest of `sizes` is not padded.
+    options: those of ccompile.compile."""
     if isinstance(dim, bool) or not isinstance(dim, int) or dim < 0:
-        raise ValueError(f"dim must be an int that is not negative, not {dim!r}")
+        raise ValueError(f"dim must be a non-negative int, not {dim!r}")
     if (width is None) == (sizes is None):
-        raise ValueError("give one of width= (buckets are its multiples) and sizes= (the buckets)")
+        raise ValueError("pass either width= (buckets are its multiples) or sizes= (the buckets)")
     if width is not None and (isinstance(width, bool) or not isinstance(width, int) or width < 1):
         raise ValueError(f"width must be an int above 0, not {width!r}")
     steps = sorted(sizes or ())

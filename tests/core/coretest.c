@@ -1,5 +1,5 @@
-/* coretest: the core half as a shared library for tests/test_core.py (ctypes). Thin wrappers with
- * default visibility; nothing here is part of the product. */
+/* coretest: exports the core half to tests/core/harness.py (ctypes) through thin wrappers with default visibility. Not part
+ * of the product. */
 #include "../../csrc/run/run_int.h"
 
 #define T_API __attribute__((visibility("default")))
@@ -32,9 +32,12 @@ T_API int t_cuda(int index, const char *source, const char *name, int grid, int 
 T_API void t_threads(int n);
 T_API int t_dtype(const char *torch_name);
 T_API uint64_t t_events(int kind);
+T_API bool t_keep(void);
 T_API int t_last_event(char *text, int n);
 T_API const CcOpInfo *t_op(int id);
 T_API int t_op_rows(void);
+T_API int t_grad(const char *op, int operand, int *at);
+T_API bool t_grad_reads(CcGraph *g, int node, int grad, int operand);
 T_API int t_op_init(char *text, int n);
 T_API double t_bench(const CcPlan *plan, void **data, int runs);
 T_API int t_steps(const CcPlan *plan);
@@ -46,7 +49,7 @@ T_API void t_cuda_launch(const CcPlan *plan, int step, const CcCudaTuning *tunin
 
 T_API int64_t t_map(const int64_t *step, int n, int64_t *found);
 
-/* How the emulation of tests/cuda runs a kernel. */
+/* The entry point of tests/cuda's emulator: runs a kernel on the CPU. */
 typedef int (*EmulatedFn)(void *kernel, long long grid, int threads, int shared, const void *argument, int bytes,
                           int order);
 T_API void t_cuda_bind(CcPlan *plan, int step, const CcCudaTuning *tuning, int processors, EmulatedFn run,
@@ -146,14 +149,14 @@ void t_libraries(const char *llvmlite, const char *onednn, const char *nvrtc) {
     cc_run_libraries(llvmlite, NULL, onednn, nvrtc);
 }
 
-/* Says where a value lies: DLPack's device type, and which of them. */
+/* Sets a value's device: DLPack's device type and the device's index. */
 int t_place(CcGraph *g, int value, int device, int index) {
     g->val.at[value].type.device = (uint8_t)device;
     g->val.at[value].type.device_index = (uint8_t)index;
     return value;
 }
 
-/* Bytes of machine code. */
+/* Compiles a CUDA program -> bytes of machine code; -1: text says why not. */
 int64_t t_cubin(const char *source, int arch, char *text, int n) {
     CcErr err = {0};
     CcCubin image = {0};
@@ -162,7 +165,7 @@ int64_t t_cubin(const char *source, int arch, char *text, int n) {
     return status < 0 ? -1 : (int64_t)image.n;
 }
 
-/* A program's kernel, once, on a device. */
+/* Compiles a program and launches one of its kernels once. */
 int t_cuda(int index, const char *source, const char *name, int grid, int threads, void *argument, char *text, int n) {
     CcErr err = {0};
     CcCubin image = {0};
@@ -185,6 +188,8 @@ int t_dtype(const char *torch_name) {
     return 0;
 }
 
+bool t_keep(void) { return cc_mem_reserve(); }
+
 uint64_t t_events(int kind) { return cc_log_count((CcEventKind)kind); }
 
 int t_last_event(char *text, int n) {
@@ -202,12 +207,22 @@ int t_last_event(char *text, int n) {
 const CcOpInfo *t_op(int id) { return cc_op_info((CcOpId)id); }
 int t_op_rows(void) { return CC_OP_ROWS; }
 
+/* The derivative of an op for an operand, 0: none; *at: its operand `grad`. */
+int t_grad(const char *op, int operand, int *at) {
+    *at = cc_op_grad_at(cc_op_find(op));
+    return cc_op_grad(cc_op_find(op), operand);
+}
+
+bool t_grad_reads(CcGraph *g, int node, int grad, int operand) {
+    return cc_op_grad_reads(g, &g->node.at[node], (CcOpId)grad, operand);
+}
+
 int t_op_init(char *text, int n) {
     CcErr err = {0};
     return report(cc_op_init(&err), &err, text, n);
 }
 
-/* Time of a run with a host that does nothing but find pointers: ns a call. */
+/* Nanoseconds per run, with a host that only looks pointers up. */
 static void *bench_data(void *ctx, int value) { return ((void **)ctx)[value]; }
 static int bench_call(void *ctx, int node) {
     (void)ctx;
@@ -258,7 +273,7 @@ char *t_cuda_prelude(void) {
     return text_of(&sb);
 }
 
-/* "!" and the reason where it is refused. */
+/* The kernel's source, or "!" and the reason if the printer refuses the loop. */
 char *t_cuda_text(const CcPlan *plan, int step, const CcCudaTuning *tuning, const char *name) {
     CcSbuf sb = {0};
     CcErr err = {0};
@@ -279,7 +294,7 @@ typedef struct Emulated {
     EmulatedFn run;
     void *kernel[CC_CUDA_MAX_PARTS];
     int order;
-    bool into; /* it writes what is there */
+    bool into; /* writes to existing memory */
 } Emulated;
 
 static int emulated_run(const void *work, const CcHost *host, CcErr *err) {
@@ -289,7 +304,8 @@ static int emulated_run(const void *work, const CcHost *host, CcErr *err) {
     double number[CC_LOOP_MAX_ACCESS] = {0};
     for (int a = 0; a < loop->n_access; a++) {
         const CcLoopAccess *access = &loop->access[a];
-        if (access->number) number[a] = host->number(host->ctx, access->number - 1);
+        if (access->number)
+            number[a] = access->fixed ? cc_loop_number(access->bits) : host->number(host->ctx, access->number - 1);
         at[a] = access->place                  ? CC_PLACE_ZERO
                 : access->number               ? NULL
                 : access->is_store && !e->into ? host->make(host->ctx, access->value)
@@ -310,7 +326,7 @@ static int emulated_run(const void *work, const CcHost *host, CcErr *err) {
 
 static const CcPrimFamily EMULATED = {.name = "emulated", .run = emulated_run};
 
-/* From here on this step is a call of these kernels. */
+/* Replaces a plan's step by emulated launches of these kernels. */
 void t_cuda_bind(CcPlan *plan, int step, const CcCudaTuning *tuning, int processors, EmulatedFn run,
                  void *const *kernel, int order) {
     CcStep *s = &plan->step.at[step];
@@ -329,8 +345,8 @@ void t_cuda_bind(CcPlan *plan, int step, const CcCudaTuning *tuning, int process
     s->work = e;
 }
 
-/* Steps of three words each: what is done, the key, the value of a put. found: what each look-up and removal said. Gives how
- * many entries are left. */
+/* Runs a sequence of map operations, three words each: operation, key, value of a put. found: the result of each lookup and
+ * removal. -> number of entries left. */
 int64_t t_map(const int64_t *step, int n, int64_t *found) {
     enum { PUT, FIND, REMOVE };
     CcMap map = {0};

@@ -1,13 +1,16 @@
-"""Builds the core half as a shared library and drives it from torch: graphs are recorded by running torch eagerly."""
+"""Builds the core half as a shared library and drives it from torch; running torch eagerly records the graphs."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import re
+import shlex
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,11 +21,12 @@ FLAGS = (
     "-std=gnu11 -O2 -fPIC -fvisibility=hidden -Wall -Wextra -Wshadow -Wstrict-prototypes "
     "-Wmissing-prototypes -Wvla -Werror -DCC_DEBUG=2"
 ).split()
-DIRS = ("base", "ir", "pass", "loop", "gen", "dev", "run")
+COMPILER = shlex.split(os.environ.get("CC", "cc"))
+DIRS = ("base", "ir", "pass", "grad", "loop", "gen", "dev", "run")
 PASSES = re.findall(r'\{"(\w+)", cc_\w+_rewrite\}', (ROOT / "csrc/pass/order.c").read_text())
 WRITES, RANDOM, EFFECT = 1, 2, 4
-VALUE, INT, FLOAT, BOOL, NONE, NUMBER = range(6)
-# Ways in which a tensor of three dims (5 and 37 or more in the last two) may lie in memory.
+NONE, VALUE, INT, FLOAT, BOOL, NUMBER = range(6)
+# Memory layouts of a tensor of three dims (the last two at least 5 and 37).
 LAYOUTS = {
     "transposed": lambda t: t.transpose(-1, -2),
     "sliced": lambda t: t[..., 1::2],
@@ -71,7 +75,7 @@ class OpInfo(c.Structure):
     _fields_ = [
         ("name", c.c_char_p),
         ("kind", c.c_int),
-        ("arity", c.c_int8),
+        ("operand", c.c_void_p),
         ("promote", c.c_char_p),
         ("expr", c.c_char_p),
         ("doc", c.c_char_p),
@@ -94,27 +98,36 @@ class Host(c.Structure):
                 ("stream", STREAM), ("block", BLOCK), ("unblock", UNBLOCK), ("drop", DROP)]  # fmt: skip
 
 
-BUILT = []
+def sources() -> list[Path]:
+    found = [p for d in DIRS for p in sorted((ROOT / "csrc" / d).glob("*.c")) if p.name != "compiler.c"]
+    return [*found, ROOT / "tests/core/coretest.c"]
 
 
-def build(folder: Path) -> Path:
-    """Once a process: test files share it."""
-    if BUILT:
-        return BUILT[0]
-    out = folder / "core.so"
-    sources = sorted(str(p) for d in DIRS for p in (ROOT / "csrc" / d).glob("*.c") if p.name != "compiler.c")
-    sources.append(str(ROOT / "tests/core/coretest.c"))
-    cc = os.environ.get("CC", "cc")
-    subprocess.run(
-        [cc, *FLAGS, "-shared", "-o", str(out), *sources, "-lm", "-ldl", "-lpthread"],
-        check=True,
-    )
-    BUILT.append(out)
+def compile_one(source: Path, out: Path, text: str | None = None) -> None:
+    """text: in place of the file, beside which its headers are found."""
+    where = ["-x", "c", "-", "-w"] if text is not None else [str(source)]
+    subprocess.run([*COMPILER, *FLAGS, "-c", *where, "-o", str(out)], input=text, text=True, check=True, cwd=source.parent)
+
+
+def compile_all(folder: Path) -> dict[Path, Path]:
+    """-> the object of each source"""
+    objects = {p: folder / f"{p.parent.name}-{p.stem}.o" for p in sources()}
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(lambda item: compile_one(*item), objects.items()))
+    return objects
+
+
+def link(objects: Iterable[Path], out: Path) -> Path:
+    subprocess.run([*COMPILER, "-shared", "-o", str(out), *map(str, objects), "-lm", "-ldl", "-lpthread"], check=True)
     return out
 
 
+def build(folder: Path) -> Path:
+    return link(compile_all(folder).values(), folder / "core.so")
+
+
 def nvrtc() -> str | None:
-    """Of any version, from NVIDIA's wheels."""
+    """Path of NVRTC, of any version, from NVIDIA's wheels."""
     import importlib.util
 
     spec = importlib.util.find_spec("nvidia")
@@ -164,9 +177,12 @@ def load(path: Path) -> c.CDLL:
         ("t_threads", None, [c.c_int]),
         ("t_dtype", c.c_int, [c.c_char_p]),
         ("t_events", c.c_uint64, [c.c_int]),
+        ("t_keep", c.c_bool, []),
         ("t_last_event", c.c_int, [c.c_char_p, c.c_int]),
         ("t_op", c.POINTER(OpInfo), [c.c_int]),
         ("t_op_rows", c.c_int, []),
+        ("t_grad", c.c_int, [c.c_char_p, c.c_int, p]),
+        ("t_grad_reads", c.c_bool, [p, c.c_int, c.c_int, c.c_int]),
         ("t_op_init", c.c_int, [c.c_char_p, c.c_int]),
         ("t_bench", c.c_double, [p, p, c.c_int]),
         ("t_steps", c.c_int, [p]),
@@ -187,7 +203,7 @@ def load(path: Path) -> c.CDLL:
 
 
 def run_child(lib: c.CDLL, environment: dict[str, str], file: str, chosen: str) -> None:
-    """Runs a test file's chosen tests in a process with this environment, on the library that is built already."""
+    """Runs a test file's chosen tests in a child process with this environment, on the library built here."""
     if os.environ.get("CCOMPILE_CORE_CHILD"):
         pytest.skip("this is the child")
     done = subprocess.run(
@@ -204,20 +220,20 @@ def i64s(values):
 
 
 class Graph:
-    """Records by running: `op` calls the torch function for real and adds the node."""
+    """A graph recorded by execution: `op` calls the torch function and adds the node."""
 
     def __init__(self, lib):
         self.lib = lib
         self.g = lib.t_graph_new()
         self.calls = []  # node -> (function, operands)
-        self.eager = {}  # value -> tensor that eager made
+        self.eager = {}  # value -> eager's tensor
         self.inputs = {}  # value -> tensor
         self.plan = None
         self.outputs = []
-        self.numbers = []  # of the host, as they are now
-        self.gpu = None  # the number of the GPU that what comes now lies on
+        self.numbers = []  # current values of the host's numbers
+        self.gpu = None  # index of the GPU for new values; None: the CPU
         self.streams = {}  # GPU -> its current stream
-        self.blocks = []  # (GPU, bytes) of each block that a run took
+        self.blocks = []  # (GPU, bytes) of each allocated block
 
     def __del__(self):
         if self.plan:
@@ -248,7 +264,7 @@ class Graph:
         return V(self, v)
 
     def number(self, x):
-        """A number of the host's: `numbers` may be set anew before each run."""
+        """A host number; a test may change `numbers` before each run."""
         self.numbers.append(x)
         return Number(len(self.numbers) - 1)
 
@@ -256,7 +272,7 @@ class Graph:
         return fn(*[live[o.v] if isinstance(o, V) else self.numbers[o.i] if isinstance(o, Number) else o for o in operands])
 
     def op(self, name, fn, *operands, flags=0, result=None):
-        """operands: V, numbers or None, in the row's order; fn gets them with tensors in place of V."""
+        """operands: V, numbers or None, in the op row's order; fn receives tensors in place of V."""
         ops = (Operand * max(len(operands), 1))()
         for i, o in enumerate(operands):
             if isinstance(o, V):
@@ -307,8 +323,8 @@ class Graph:
         return s
 
     def run(self, inputs=None):
-        """Runs the plan -> outputs; self.dropped lists the dropped values, self.called the nodes that the host replayed, self.written
-        what was there before and was written: (value, node)."""
+        """Runs the plan -> outputs. self.dropped lists dropped values, self.called nodes that the host ran, self.written
+        writes to existing memory: (value, node)."""
         live = dict(self.inputs if inputs is None else inputs)
         self.dropped, self.called, self.made, self.written = [], [], [], []
         errors = []
@@ -318,7 +334,7 @@ class Graph:
                 def inner(*args):
                     try:
                         return fn(*args)
-                    except Exception as e:  # ctypes would print it and go on
+                    except Exception as e:  # ctypes would print and ignore it
                         errors.append(e)
                         return default
 

@@ -583,7 +583,7 @@ def test_numbers_of_each_call(whole):
     fn, x, w = ccompile.compile(lambda x, w, by: softmaxes(x, w) * by, mode="reduce-overhead"), torch.randn(5, 7), torch.randn(7)
     for i in range(8):
         torch.testing.assert_close(fn(x, w, 0.5 + i), softmaxes(x, w) * (0.5 + i))
-    assert any("in each call" in s["cuda_graphs"] for s in segments(fn))
+    assert any("varies between calls" in s["cuda_graphs"] for s in segments(fn))
 
 
 def test_few_steps(gpu):

@@ -36,7 +36,7 @@ class Block(nn.Module):
 
 
 def lasts(text):
-    return [line.split()[1] for line in text.splitlines() if " last" in line]
+    return [line.split()[1] for line in text.splitlines() if " channels_last" in line]
 
 
 @pytest.mark.parametrize("n", [8, 72])

@@ -1,24 +1,24 @@
-/* conv: convolutions, transposed or not, by own code (dev/image.c) or as calls of oneDNN, with what follows: batch norm
- * of eval mode as a scale and a shift of each channel, a residual sum, activations.
+/* convolution: runs convolutions, transposed or not, with our own code (dev/conv.c) or oneDNN, and what follows as
+ * post-ops: eval-mode batch norm as a scale and shift per channel, a residual sum, activations.
  *
- * Both work with channels innermost: on ResNet-50's and MobileNetV2's layers that is as fast as oneDNN's blocked
- * layouts (67.9 ms each for the convolutions of ResNet-50; depthwise ones 0 to 12 % slower; oneDNN 3.2, Zen 4, one
- * thread), and any other code reads it by strides. Values that lie otherwise are copied by dnnl.c, as are weights:
- * their data may change between calls.
+ * Both work channels-last: on the layers of ResNet-50 and MobileNetV2 that is as fast as oneDNN's blocked layouts
+ * (67.9 ms each for the convolutions of ResNet-50; depthwise ones 0 to 12 % slower; oneDNN 3.2, Zen 4, one thread),
+ * and all other code reads it by strides. dnnl.c copies values in other layouts, and weights: their data may change
+ * between calls.
  *
- * Own code is for convolutions without groups and for depthwise ones, of one or two dims, whose results have channels
- * innermost (or have one): it does relu as eager does. It takes [norm] [sum] [bounds] in this order; any other chain is
- * oneDNN's. It is f32 only; oneDNN's are bf16 and f16 as well. */
+ * Our own code does ungrouped and depthwise convolutions of one or two dims with channels-last (or single-channel)
+ * results, and computes relu as eager does. It takes post-ops [norm] [sum] [bounds] in this order; oneDNN does all
+ * other chains. Our own code is f32 only; oneDNN also does bf16 and f16. */
 #include <math.h>
 
 #include "run_int.h"
 
 enum {
-    MAX_NORM = 4096, /* channels of a batch norm: its scale and shift lie on the stack */
+    MAX_NORM = 4096, /* channels of a batch norm: its scale and shift are on the stack */
     NORM_LANES = 16,
-    /* Weights from which the blocked form is asked for: oneDNN's reorder to what it likes best is slow
-     * (from cold memory 1x1 of 1024x2048: 5.4 ms against 0.33 while the convolution takes 1.8; 3x3 of
-     * 256x256: 0.55 against 0.18 of 1.8; 128x512: 0.011 against 0.006 of 0.9; same machine). Not for transposed ones,
+    /* Size of weights from which oneDNN gets them in its blocked form: its reorder to its preferred layout is slow
+     * (from cold memory 1x1 of 1024x2048: 5.4 ms against 0.33 while the convolution takes 1.8; 3x3 of 256x256: 0.55
+     * against 0.18 of 1.8; 128x512: 0.011 against 0.006 of 0.9; same machine). Not for transposed convolutions,
      * which it then does without vectors (128 to 64 channels, 8x8, 4x4: 1180 ms instead of 1). */
     BLOCKED_FROM = 1 << 15,
 };
@@ -28,23 +28,23 @@ typedef struct Norm {            /* values */
     CcDtype dtype[4];            /* theirs */
     float eps;
     int64_t channels;
-    int post; /* its scale; the shift is the next one; -1: no batch norm */
+    int post; /* post-op of the scale; the shift is the next one; -1: no batch norm */
 } Norm;
 
-/* A copy with channels innermost, in the step's scratch memory. */
-typedef struct Turned {
+/* A channels-last copy in the step's scratch memory. */
+typedef struct Reorder {
     bool is;
     CcLaunch launch;
     int64_t at, bytes;
-} Turned;
+} Reorder;
 
 typedef struct CcConv {
-    Turned turned[2]; /* of src, which is copied before; of dst, which is copied after */
-    CcPacked *packed; /* of frozen weights, else NULL */
-    CcPrim *prim;     /* NULL: own code */
-    CcImage image;
-    struct CcConv *wide; /* own code: the convolution before it, done row by row; NULL: none */
-    int more;            /* own code: what is added */
+    Reorder reorder[2]; /* of src, copied before; of dst, copied after */
+    CcPacked *packed;   /* for frozen weights, else NULL */
+    CcPrim *prim;       /* NULL: our own code */
+    CcConvShape image;
+    struct CcConv *wide; /* our own code: the convolution before this one, computed row by row; NULL: none */
+    int more;            /* our own code: the value that is added */
     int64_t more_at;
     CcDtype bias_dtype;
     int src, weights, bias, dst, post[CC_DNNL_MAX_POST];            /* values; -1: none */
@@ -52,8 +52,7 @@ typedef struct CcConv {
     Norm norm;
 } CcConv;
 
-/* The strides of channels innermost, and of dims of size 1 what they would be: oneDNN looks at
- * those, torch leaves anything there. */
+/* Sets channels-last strides, regular ones also for dims of size 1: oneDNN reads those, torch leaves them arbitrary. */
 static void last_strides(const CcTensorDesc *t, int64_t *stride) {
     int64_t s = t->size[1];
     stride[1] = 1;
@@ -76,7 +75,7 @@ static bool is_first(const CcTensorDesc *t) {
     return true;
 }
 
-/* Elements may be apart, not on top of each other. */
+/* Elements may have gaps but must not share memory. */
 static bool apart(const CcType *t) {
     if (!cc_prim_float(t)) return false;
     for (int d = 0; d < t->ndim; d++)
@@ -84,11 +83,11 @@ static bool apart(const CcType *t) {
     return true;
 }
 
-/* An activation; -1: not for oneDNN. */
+/* The post-op of an activation; -1: oneDNN can't do it. */
 static int describe_image(const CcType *t, CcTensorDesc *d) {
     if (!apart(t)) return -1;
     *d = cc_prim_desc(t);
-    d->form = CC_FORM_LAST;
+    d->form = CC_FORMAT_LAST;
     if (is_last(d)) last_strides(d, d->stride);
     for (int i = d->ndim - 1; i >= 0 && !is_last(d); i--)
         if (d->size[i] == 1) d->stride[i] = i + 1 < d->ndim ? d->size[i + 1] * d->stride[i + 1] : 1;
@@ -118,27 +117,27 @@ static int describe_weights(const CcType *t, bool transposed, int64_t groups, Cc
     int64_t numbers = 1;
     for (int i = 0; i < w->ndim; i++) numbers *= w->size[i];
     const bool blocks = !extra && !transposed && w->size[0] % 16 == 0 && w->size[1] % 16 == 0;
-    w->form = blocks && numbers >= BLOCKED_FROM ? CC_FORM_BLOCKED : CC_FORM_ANY;
+    w->form = blocks && numbers >= BLOCKED_FROM ? CC_FORMAT_BLOCKED : CC_FORMAT_ANY;
     return 0;
 }
 
 /* Padding of each side, checked against the sizes that eager gave. */
 static int describe_window(CcPrimDesc *d, const CcType *x, const CcType *w, const CcType *out, const int64_t *padding,
-                           const int64_t *behind, const int64_t *more) {
+                           const int64_t *padding_after, const int64_t *more) {
     for (int i = 0; i < x->ndim - 2; i++) {
-        const int64_t reach = d->dilation[i] * (w->size[2 + i] - 1), step = d->step[i];
+        const int64_t reach = d->dilation[i] * (w->size[2 + i] - 1), step = d->stride[i];
         if (step < 1 || d->dilation[i] < 1 || (padding[i] < 0 && step != 1)) return -1;
-        d->before[i] = padding[i] < 0 ? reach / 2 : padding[i];
-        d->after[i] = padding[i] < 0 ? reach - reach / 2 : behind[i] - (more ? more[i] : 0);
+        d->pad_before[i] = padding[i] < 0 ? reach / 2 : padding[i];
+        d->pad_after[i] = padding[i] < 0 ? reach - reach / 2 : padding_after[i] - (more ? more[i] : 0);
         const int64_t wide = more ? out->size[2 + i] : x->size[2 + i];
         const int64_t few = more ? x->size[2 + i] : out->size[2 + i];
-        if ((wide + d->before[i] + d->after[i] - reach - 1) / step + 1 != few) return -1;
+        if ((wide + d->pad_before[i] + d->pad_after[i] - reach - 1) / step + 1 != few) return -1;
     }
     return 0;
 }
 
 static int vector_of(const CcGraph *g, const CcOperand *o, int64_t size) {
-    if (!o || o->kind != CC_IN_VALUE) return -1;
+    if (o->kind != CC_IN_VALUE) return -1;
     const CcVal *v = &g->val.at[o->value];
     return cc_prim_float(&v->type) && v->type.ndim == 1 && v->type.size[0] == size &&
                    (size == 1 || v->type.stride[0] == 1)
@@ -146,48 +145,77 @@ static int vector_of(const CcGraph *g, const CcOperand *o, int64_t size) {
                : -1;
 }
 
-static bool given(const CcOperand *o) { return o && o->kind != CC_IN_NONE; }
+static bool given(const CcOperand *o) { return o->kind != CC_IN_NONE; }
 
-/* The convolution alone. -1: not for oneDNN. */
+/* Operands of conv and conv_transpose. */
+typedef struct Operands {
+    CcOperand x, weight, bias;
+    int64_t groups, stride[CC_SPATIAL], padding[CC_SPATIAL], padding_after[CC_SPATIAL], dilation[CC_SPATIAL];
+    int64_t output_padding[CC_SPATIAL]; /* of a transposed one */
+    int dims;
+} Operands;
+
+static int ints_of(const CcOperand *from, int64_t *to) {
+    int n = 0;
+    for (; n < CC_SPATIAL && from[n].kind != CC_IN_NONE; n++) to[n] = from[n].i;
+    return n;
+}
+
+static bool read_operands(const CcGraph *g, const CcNode *n, Operands *o) {
+    CcIn_conv in;
+    CcIn_conv_transpose other;
+    if (n->op == CC_OP_conv) {
+        if (!cc_in_conv(g, n, &in)) return false;
+        *o = (Operands){.x = in.x, .weight = in.weight, .bias = in.bias, .groups = in.groups.i};
+        o->dims = ints_of(in.stride, o->stride);
+        (void)ints_of(in.padding, o->padding);
+        (void)ints_of(given(in.padding_after) ? in.padding_after : in.padding, o->padding_after);
+        (void)ints_of(in.dilation, o->dilation);
+        return true;
+    }
+    if (n->op != CC_OP_conv_transpose || !cc_in_conv_transpose(g, n, &other)) return false;
+    *o = (Operands){.x = other.x, .weight = other.weight, .bias = other.bias, .groups = other.groups.i};
+    o->dims = ints_of(other.stride, o->stride);
+    (void)ints_of(other.padding, o->padding);
+    (void)ints_of(other.padding, o->padding_after);
+    (void)ints_of(other.output_padding, o->output_padding);
+    (void)ints_of(other.dilation, o->dilation);
+    return true;
+}
+
+/* The convolution without post-ops. -1: oneDNN can't do it. */
 static int describe(const CcGraph *g, const CcNode *n, CcPrimDesc *d, CcConv *conv) {
     const bool transposed = n->op == CC_OP_conv_transpose;
-    const CcOperand *x = cc_prim_operand(g, n, 0), *w = cc_prim_operand(g, n, 1), *bias = cc_prim_operand(g, n, 2);
-    if (!x || !w || x->kind != CC_IN_VALUE || w->kind != CC_IN_VALUE) return -1;
-    const CcType *s = &g->val.at[x->value].type, *k = &g->val.at[w->value].type, *o = &g->val.at[n->out0].type;
+    Operands in;
+    if (!read_operands(g, n, &in)) return -1;
+    const CcType *s = &g->val.at[in.x.value].type, *k = &g->val.at[in.weight.value].type, *o = &g->val.at[n->out0].type;
     const int dims = s->ndim - 2;
-    if (dims < 1 || dims > CC_DNNL_SPATIAL || k->ndim != s->ndim || o->ndim != s->ndim) return -1;
-    int64_t padding[CC_DNNL_SPATIAL], behind[CC_DNNL_SPATIAL], more[CC_DNNL_SPATIAL], groups;
-    memset(d, 0, sizeof *d);
-    d->kind = transposed ? CC_PRIM_DECONV : CC_PRIM_CONV;
-    for (int i = 0; i < CC_DNNL_SPATIAL; i++) d->dilation[i] = 1;
-    const int at = 3 + (transposed ? 3 : 2) * dims; /* behind stride, padding, output_padding */
-    if (!cc_prim_ints(g, n, 3, dims, d->step) || !cc_prim_ints(g, n, 3 + dims, dims, padding) ||
-        (transposed && !cc_prim_ints(g, n, 3 + 2 * dims, dims, more)) ||
-        !cc_prim_ints(g, n, transposed ? at : at + dims, 1, &groups) || groups < 1 ||
-        !cc_prim_ints(g, n, transposed ? at + 1 : at, dims, d->dilation))
-        return -1;
-    const bool sides = !transposed && n->n_in > at + dims + 1;
-    if (!cc_prim_ints(g, n, sides ? at + dims + 1 : 3 + dims, dims, behind)) return -1;
+    if (dims != in.dims || k->ndim != s->ndim || o->ndim != s->ndim || in.groups < 1) return -1;
+    *d = (CcPrimDesc){.kind = transposed ? CC_PRIM_DECONV : CC_PRIM_CONV};
+    for (int i = 0; i < CC_DNNL_SPATIAL; i++) {
+        d->stride[i] = in.stride[i];
+        d->dilation[i] = i < dims ? in.dilation[i] : 1;
+    }
     if (!cc_type_dense(o) || describe_image(s, &d->src) < 0 || describe_image(o, &d->dst) < 0 ||
-        describe_weights(k, transposed, groups, &d->weights) < 0 ||
-        describe_window(d, s, k, o, padding, behind, transposed ? more : NULL) < 0)
+        describe_weights(k, transposed, in.groups, &d->weights) < 0 ||
+        describe_window(d, s, k, o, in.padding, in.padding_after, transposed ? in.output_padding : NULL) < 0)
         return -1;
-    const int extra = groups > 1;
-    if (s->size[0] != o->size[0] || s->size[1] != groups * d->weights.size[1 + extra] ||
-        o->size[1] != groups * d->weights.size[extra])
+    const int extra = in.groups > 1;
+    if (s->size[0] != o->size[0] || s->size[1] != in.groups * d->weights.size[1 + extra] ||
+        o->size[1] != in.groups * d->weights.size[extra])
         return -1;
-    *conv = (CcConv){.src = x->value, .weights = w->value, .bias = -1, .dst = n->out0};
+    *conv = (CcConv){.src = in.x.value, .weights = in.weight.value, .bias = -1, .dst = n->out0};
     for (int i = 0; i < CC_DNNL_MAX_POST; i++) conv->post[i] = -1;
     conv->norm.post = -1;
-    if (!given(bias)) return 0;
-    conv->bias = vector_of(g, bias, o->size[1]);
+    if (!given(&in.bias)) return 0;
+    conv->bias = vector_of(g, &in.bias, o->size[1]);
     if (conv->bias < 0) return -1;
     conv->bias_dtype = (CcDtype)g->val.at[conv->bias].type.dtype;
     d->bias = (CcTensorDesc){.ndim = 1, .dtype = conv->bias_dtype, .size = {o->size[1]}, .stride = {1}};
     return 0;
 }
 
-/* One number a channel. */
+/* One number per channel. */
 static CcTensorDesc channels_desc(const CcTensorDesc *dst) {
     CcTensorDesc d = {.ndim = dst->ndim, .dtype = CC_DT_F32};
     for (int i = 0; i < dst->ndim; i++) {
@@ -199,22 +227,21 @@ static CcTensorDesc channels_desc(const CcTensorDesc *dst) {
 
 static int add_norm(const CcGraph *g, const CcNode *n, CcPrimDesc *d, CcConv *conv) {
     const int64_t channels = d->dst.size[1];
-    const CcOperand *weight = cc_prim_operand(g, n, 1), *bias = cc_prim_operand(g, n, 2),
-                    *eps = cc_prim_operand(g, n, 5);
-    if (conv->norm.post >= 0 || d->n_post + 2 > CC_DNNL_MAX_POST || channels > MAX_NORM || !eps ||
-        eps->kind != CC_IN_FLOAT)
+    CcIn_batch_norm in;
+    if (conv->norm.post >= 0 || d->n_post + 2 > CC_DNNL_MAX_POST || channels > MAX_NORM ||
+        !cc_in_batch_norm(g, n, &in) || in.eps.kind != CC_IN_FLOAT)
         return -1;
-    Norm norm = {.weight = vector_of(g, weight, channels),
-                 .bias = vector_of(g, bias, channels),
-                 .mean = vector_of(g, cc_prim_operand(g, n, 3), channels),
-                 .var = vector_of(g, cc_prim_operand(g, n, 4), channels),
-                 .eps = (float)eps->f,
+    Norm norm = {.weight = vector_of(g, &in.weight, channels),
+                 .bias = vector_of(g, &in.bias, channels),
+                 .mean = vector_of(g, &in.mean, channels),
+                 .var = vector_of(g, &in.var, channels),
+                 .eps = (float)in.eps.f,
                  .channels = channels,
                  .post = d->n_post};
     const int all[] = {norm.weight, norm.bias, norm.mean, norm.var};
     for (int i = 0; i < CC_COUNT(all); i++)
         if (all[i] >= 0 && g->val.at[all[i]].window_of) return -1;
-    if (norm.mean < 0 || norm.var < 0 || (given(weight) && norm.weight < 0) || (given(bias) && norm.bias < 0))
+    if (norm.mean < 0 || norm.var < 0 || (given(&in.weight) && norm.weight < 0) || (given(&in.bias) && norm.bias < 0))
         return -1;
     for (int i = 0; i < CC_COUNT(all); i++)
         if (all[i] >= 0) norm.dtype[i] = (CcDtype)g->val.at[all[i]].type.dtype;
@@ -228,17 +255,17 @@ static int add_norm(const CcGraph *g, const CcNode *n, CcPrimDesc *d, CcConv *co
 
 /* A sum or product with a tensor of dst's shape and layout. */
 static int add_binary(const CcGraph *g, const CcNode *last, const CcNode *n, CcPrimDesc *d, CcConv *conv) {
-    const CcOperand *a = cc_prim_operand(g, n, 0), *b = cc_prim_operand(g, n, 1), *alpha = cc_prim_operand(g, n, 2);
+    CcIn_add in;
     CcTensorDesc other;
-    if (!a || !b || a->kind != CC_IN_VALUE || b->kind != CC_IN_VALUE || a->value == b->value ||
-        (given(alpha) && !(alpha->kind == CC_IN_INT && alpha->i == 1)))
-        return -1;
+    if (!cc_prim_binary(g, n, &in)) return -1;
+    const CcOperand *a = &in.in[0], *b = &in.in[1];
+    if (a->kind != CC_IN_VALUE || b->kind != CC_IN_VALUE || a->value == b->value) return -1;
     const int value = a->value == last->out0 ? b->value : a->value;
     const CcVal *v = &g->val.at[value];
     if (!cc_type_same_shape(&v->type, &g->val.at[n->out0].type) || !cc_prim_operand_of(&v->type) ||
         describe_image(&v->type, &other) < 0 || !is_last(&other) || !is_last(&d->dst))
         return -1;
-    other.form = CC_FORM_GIVEN;
+    other.form = CC_FORMAT_GIVEN;
     conv->post[d->n_post] = value;
     d->post[d->n_post].kind = n->op == CC_OP_add ? CC_POST_ADD : CC_POST_MUL;
     d->post[d->n_post++].operand = other;
@@ -247,13 +274,12 @@ static int add_binary(const CcGraph *g, const CcNode *last, const CcNode *n, CcP
 
 static int add_post(const CcGraph *g, const CcNode *last, const CcNode *n, CcPrimDesc *d, CcConv *conv) {
     const CcType *out = &g->val.at[n->out0].type, *before = &g->val.at[last->out0].type;
-    const CcOperand *first = cc_prim_operand(g, n, 0);
     if (d->n_post == CC_DNNL_MAX_POST || !cc_prim_float(out) || out->dtype != before->dtype ||
         !cc_type_same_layout(out, before))
         return -1;
     conv->dst = n->out0;
     if (n->op == CC_OP_add || n->op == CC_OP_mul) return add_binary(g, last, n, d, conv);
-    if (!first || first->kind != CC_IN_VALUE || first->value != last->out0) return -1;
+    if (cc_graph_source(g, n) != last->out0) return -1;
     if (n->op == CC_OP_batch_norm) return add_norm(g, n, d, conv);
     const int kind = cc_prim_unary(n);
     if (kind < 0) return -1;
@@ -268,10 +294,10 @@ static int describe_chain(const CcGraph *g, const int *nodes, int n, CcPrimDesc 
     return 0;
 }
 
-/* ------------------------------------------------------------------ own code */
+/* ------------------------------------------------------------------ our own code */
 
-/* How the numbers of one output's weights lie, [in][tap] or [tap][in]; false: otherwise. */
-static bool find_order(const CcTensorDesc *w, int extra, CcImage *im) {
+/* Are the weights of one output stored as [in][tap] or [tap][in]? false: neither. */
+static bool find_order(const CcTensorDesc *w, int extra, CcConvShape *im) {
     const int dims = w->ndim - extra - 2;
     const int64_t *size = w->size + extra, *stride = w->stride + extra;
     int64_t taps = 1;
@@ -285,75 +311,75 @@ static bool find_order(const CcTensorDesc *w, int extra, CcImage *im) {
     return dense || first;
 }
 
-/* A depthwise convolution with columns innermost: of batch * channels images. */
-static bool find_each(const CcPrimDesc *d, CcImage *im) {
-    CcImage few = *im;
-    few.way = CC_IMAGE_FEW;
+/* A depthwise convolution with columns innermost becomes one over batch * channels images. */
+static bool find_each(const CcPrimDesc *d, CcConvShape *im) {
+    CcConvShape few = *im;
+    few.way = CC_CONV_ONE;
     few.each = im->out;
     few.batch = im->batch * im->out;
     few.in = few.out = 1;
     few.src_stride[0] = im->src_stride[1];
     few.dtype = d->dst.dtype;
     if ((im->batch > 1 && im->src_stride[0] != im->out * im->src_stride[1]) || d->src.dtype != few.dtype ||
-        d->weights.dtype != few.dtype || !cc_image_can(&few))
+        d->weights.dtype != few.dtype || !cc_conv_can(&few))
         return false;
     *im = few;
     return true;
 }
 
-/* The same as d, without what follows; `frozen`: weights are packed once. false: not for own code. */
-static bool describe_image_call(const CcPrimDesc *d, bool frozen, CcImage *im) {
+/* Fills a CcConv from d, without post-ops; `frozen`: weights are packed once. false: our own code can't do it. */
+static bool describe_image_call(const CcPrimDesc *d, bool frozen, CcConvShape *im) {
     const int dims = d->src.ndim - 2, extra = d->weights.ndim - d->src.ndim;
     const CcTensorDesc *w = &d->weights;
     const bool plain = d->src.dtype == CC_DT_F32 && w->dtype == CC_DT_F32 && d->dst.dtype == CC_DT_F32 &&
                        (!d->bias.ndim || d->bias.dtype == CC_DT_F32);
     if (d->kind != CC_PRIM_CONV || dims > 2 || d->dst.size[1] > MAX_NORM) return false;
-    *im = (CcImage){.batch = d->src.size[0],
-                    .in = d->src.size[1],
-                    .out = d->dst.size[1],
-                    .src_stride = {d->src.stride[0], d->src.stride[1]},
-                    .w_out = w->stride[0],
-                    .each = 1,
-                    .dtype = CC_DT_F32,
-                    .channels_first = !is_last(&d->dst),
-                    .low = -INFINITY,
-                    .high = INFINITY};
+    *im = (CcConvShape){.batch = d->src.size[0],
+                        .in = d->src.size[1],
+                        .out = d->dst.size[1],
+                        .src_stride = {d->src.stride[0], d->src.stride[1]},
+                        .w_out = w->stride[0],
+                        .each = 1,
+                        .dtype = CC_DT_F32,
+                        .channels_first = !is_last(&d->dst),
+                        .low = -INFINITY,
+                        .high = INFINITY};
     for (int i = 0; i < 2; i++) {
-        const int from = i - (2 - dims); /* a line is an image of one row */
+        const int from = i - (2 - dims); /* a 1d input is an image of one row */
         const bool is = from >= 0;
         im->size[i] = is ? d->src.size[2 + from] : 1;
         im->out_size[i] = is ? d->dst.size[2 + from] : 1;
         im->kernel[i] = is ? w->size[extra + 2 + from] : 1;
-        im->step[i] = is ? d->step[from] : 1;
+        im->stride[i] = is ? d->stride[from] : 1;
         im->dilation[i] = is ? d->dilation[from] : 1;
-        im->before[i] = is ? d->before[from] : 0;
+        im->pad[i] = is ? d->pad_before[from] : 0;
         im->src_stride[2 + i] = is ? d->src.stride[2 + from] : 0;
-        if (im->before[i] < 0) return false;
+        if (im->pad[i] < 0) return false;
     }
     if (!find_order(w, extra, im) || (im->channels_first && !is_first(&d->dst))) return false;
     const bool depth = extra && w->size[1] == 1 && w->size[2] == 1;
     if (depth && im->channels_first && find_each(d, im)) return true;
     if (!plain || (extra && !depth)) return false;
-    im->way = depth ? CC_IMAGE_DEPTH : CC_IMAGE_DIRECT;
+    im->way = depth ? CC_CONV_DEPTHWISE : CC_CONV_DIRECT;
     if (depth) im->in = 1;
-    CcImage few = *im;
-    few.way = CC_IMAGE_FEW;
-    if (!extra && cc_image_can(&few)) {
+    CcConvShape few = *im;
+    few.way = CC_CONV_ONE;
+    if (!extra && cc_conv_can(&few)) {
         *im = few;
         return true;
     }
     for (int tile = 4; tile >= 2 && !depth; tile -= 2) {
-        CcImage fast = *im;
-        fast.way = CC_IMAGE_WINO;
+        CcConvShape fast = *im;
+        fast.way = CC_CONV_WINOGRAD;
         fast.tile = tile;
-        if (!cc_image_can(&fast) || !cc_image_pays(&fast, frozen)) continue;
+        if (!cc_conv_can(&fast) || !cc_conv_pays(&fast, frozen)) continue;
         *im = fast;
         break;
     }
-    return cc_image_can(im) && cc_image_pays(im, frozen);
+    return cc_conv_can(im) && cc_conv_pays(im, frozen);
 }
 
-/* The number that an operand is; `none`: what stands for no operand. */
+/* The number of an operand; `none`: for a missing operand. */
 static bool number_of(const CcOperand *o, float none, float *out) {
     if (!given(o)) *out = none;
     else if (o->kind == CC_IN_FLOAT) *out = (float)o->f;
@@ -362,48 +388,46 @@ static bool number_of(const CcOperand *o, float none, float *out) {
     return !isnan(*out);
 }
 
-static bool find_bounds(const CcGraph *g, const CcNode *n, CcImage *im) {
-    const CcOperand *low = cc_prim_operand(g, n, 1), *high = cc_prim_operand(g, n, 2);
+static bool find_bounds(const CcGraph *g, const CcNode *n, CcConvShape *im) {
+    CcIn_clamp in;
+    const CcOperand *low = &in.in[1], *high = &in.in[2];
     im->low = 0;
-    switch (n->op) {
-    case CC_OP_relu: return true;
-    case CC_OP_relu6: im->high = 6; return true;
-    case CC_OP_hardtanh: return number_of(low, -1, &im->low) && number_of(high, 1, &im->high);
-    case CC_OP_clamp: return number_of(low, -INFINITY, &im->low) && number_of(high, INFINITY, &im->high);
-    default: return false;
-    }
+    if (n->op == CC_OP_relu6) im->high = 6;
+    if (n->op == CC_OP_relu || n->op == CC_OP_relu6) return true;
+    if ((n->op != CC_OP_hardtanh && n->op != CC_OP_clamp) || !cc_in_clamp(g, n, &in)) return false;
+    if (n->op == CC_OP_hardtanh) return number_of(low, -1, &im->low) && number_of(high, 1, &im->high);
+    return number_of(low, -INFINITY, &im->low) && number_of(high, INFINITY, &im->high);
 }
 
-/* Has a tensor to be turned, which is a kernel? Then it is described as it is then. */
-static bool turn(CcTensorDesc *t) {
+/* If a kernel must reorder the tensor, describes the reordered copy. */
+static bool channels_last(CcTensorDesc *t) {
     if (is_last(t) || !cc_kcache_on()) return false;
     last_strides(t, t->stride);
     return true;
 }
 
-/* The convolution by own code: as the tensors lie, or where `turns` with src turned, or both. */
-static bool find_image(CcPrimDesc *d, bool frozen, bool turns, CcConv *conv) {
+/* The convolution by our own code: on the tensors as stored, or with src, dst or both reordered. */
+static bool find_image(CcPrimDesc *d, bool frozen, bool reorders, CcConv *conv) {
     if (describe_image_call(d, frozen, &conv->image)) return true;
-    if (!turns) return false;
-    conv->turned[0].is = turn(&d->src);
-    if (conv->turned[0].is && describe_image_call(d, frozen, &conv->image)) return true;
-    conv->turned[1].is = turn(&d->dst);
-    return conv->turned[1].is && describe_image_call(d, frozen, &conv->image);
+    if (!reorders) return false;
+    conv->reorder[0].is = channels_last(&d->src);
+    if (conv->reorder[0].is && describe_image_call(d, frozen, &conv->image)) return true;
+    conv->reorder[1].is = channels_last(&d->dst);
+    return conv->reorder[1].is && describe_image_call(d, frozen, &conv->image);
 }
 
-/* A whole chain; d and conv are spoilt where it is false. */
-static bool describe_own(const CcGraph *g, const int *nodes, int n, bool turns, CcPrimDesc *d, CcConv *conv) {
+/* A whole chain; spoils d and conv if it fails. */
+static bool describe_own(const CcGraph *g, const int *nodes, int n, bool reorders, CcPrimDesc *d, CcConv *conv) {
     enum { CONV, NORM, SUM, BOUNDS } done = CONV;
     if (describe(g, &g->node.at[nodes[0]], d, conv) < 0 ||
-        !find_image(d, cc_prim_frozen(g, conv->weights), turns, conv))
+        !find_image(d, cc_prim_frozen(g, conv->weights), reorders, conv))
         return false;
     conv->more = -1;
     for (int i = 1; i < n; i++) {
         const CcNode *node = &g->node.at[nodes[i]], *last = &g->node.at[nodes[i - 1]];
-        const CcOperand *first = cc_prim_operand(g, node, 0);
         const CcType *out = &g->val.at[node->out0].type;
-        if (!cc_prim_plain(out) || !cc_type_same_layout(out, &g->val.at[last->out0].type) || !first) return false;
-        const bool ours = first->kind == CC_IN_VALUE && first->value == last->out0;
+        if (!cc_prim_f32(out) || !cc_type_same_layout(out, &g->val.at[last->out0].type)) return false;
+        const bool ours = cc_graph_source(g, node) == last->out0;
         if (node->op == CC_OP_batch_norm && done < NORM && ours && add_norm(g, node, d, conv) == 0) {
             done = NORM;
         } else if (node->op == CC_OP_add && done < SUM && add_binary(g, last, node, d, conv) == 0) {
@@ -420,13 +444,13 @@ static bool describe_own(const CcGraph *g, const int *nodes, int n, bool turns, 
     return true;
 }
 
-/* A chain that is two: behind the second convolution nothing of the first is read. */
+/* A chain of two convolutions: nothing after the second reads results of the first. */
 static bool describe_pair(const CcGraph *g, const int *nodes, int n, CcPrimDesc *d, CcConv *wide, CcConv *deep) {
     int first = 1;
     while (first < n && g->node.at[nodes[first]].op != CC_OP_conv) first++;
     return first < n && describe_own(g, nodes, first, false, d, wide) && wide->more < 0 &&
            describe_own(g, nodes + first, n - first, false, d, deep) && deep->src == wide->dst &&
-           deep->more != wide->dst && cc_image_can_pair(&wide->image, &deep->image);
+           deep->more != wide->dst && cc_conv_can_pair(&wide->image, &deep->image);
 }
 
 /* ------------------------------------------------------------------ the family */
@@ -447,18 +471,18 @@ static bool can_post(const CcGraph *g, const int *chain, int n, int node) {
         if (describe_own(g, longer, n + 1, true, &d, &conv) || describe_pair(g, longer, n + 1, &d, &other, &conv))
             return true;
     }
-    /* own code for one output is so much faster that what it can't do had better stand alone */
-    if (describe_own(g, chain, n, true, &d, &conv) && conv.image.way == CC_IMAGE_FEW) return false;
+    /* for one output our own code is so much faster that other post-ops had better be separate */
+    if (describe_own(g, chain, n, true, &d, &conv) && conv.image.way == CC_CONV_ONE) return false;
     return describe_chain(g, chain, n, &d, &conv) == 0 &&
            add_post(g, &g->node.at[chain[n - 1]], &g->node.at[node], &d, &conv) == 0;
 }
 
-static const char *const WAY[] = {[CC_IMAGE_DIRECT] = "direct",
-                                  [CC_IMAGE_DEPTH] = "depthwise",
-                                  [CC_IMAGE_WINO] = "Winograd",
-                                  [CC_IMAGE_FEW] = "one-output"};
+static const char *const WAY[] = {[CC_CONV_DIRECT] = "direct",
+                                  [CC_CONV_DEPTHWISE] = "depthwise",
+                                  [CC_CONV_WINOGRAD] = "Winograd",
+                                  [CC_CONV_ONE] = "one-output"};
 
-/* Values become what they are windows of. */
+/* Replaces values by the bases of their windows. */
 static void find_bases(const CcGraph *g, CcConv *conv, bool own) {
     conv->src_at = cc_prim_base(g, &conv->src);
     conv->weights_at = cc_prim_base(g, &conv->weights);
@@ -470,11 +494,11 @@ static void find_bases(const CcGraph *g, CcConv *conv, bool own) {
         conv->packed = cc_packed_new();
 }
 
-/* Before values become what they are windows of. */
-static int make_turned(const CcGraph *g, CcConv *conv, const CcPrimDesc *d, CcArena *arena, CcErr *err) {
+/* Before values are replaced by the bases of their windows. */
+static int make_reorders(const CcGraph *g, CcConv *conv, const CcPrimDesc *d, CcArena *arena, CcErr *err) {
     int64_t at = 0;
     for (int i = 0; i < 2; i++) {
-        Turned *t = &conv->turned[i];
+        Reorder *t = &conv->reorder[i];
         const CcTensorDesc *as = i ? &d->dst : &d->src;
         CcType lies = g->val.at[i ? conv->dst : conv->src].type, last = lies;
         if (!t->is) continue;
@@ -491,12 +515,12 @@ static int make_turned(const CcGraph *g, CcConv *conv, const CcPrimDesc *d, CcAr
 static int build_library(const CcGraph *g, CcPrimDesc *d, CcConv *conv, CcArena *arena, CcErr *err) {
     const CcPrimDesc given = *d;
     CcErr why;
-    conv->turned[0].is = turn(&d->src);
-    conv->turned[1].is = turn(&d->dst);
+    conv->reorder[0].is = channels_last(&d->src);
+    conv->reorder[1].is = channels_last(&d->dst);
     conv->prim = cc_dnnl_get(d, err);
-    if (conv->prim && make_turned(g, conv, d, arena, &why) == 0) return 0;
-    if (conv->prim) cc_log_add(CC_LOG_FALLBACK, "a convolution's tensors are turned by oneDNN: %s", why.text);
-    conv->turned[0].is = conv->turned[1].is = false;
+    if (conv->prim && make_reorders(g, conv, d, arena, &why) == 0) return 0;
+    if (conv->prim) cc_log_add(CC_LOG_FALLBACK, "oneDNN reorders a convolution's tensors: %s", why.text);
+    conv->reorder[0].is = conv->reorder[1].is = false;
     conv->prim = cc_dnnl_get(&given, err);
     return conv->prim ? 0 : -1;
 }
@@ -506,8 +530,8 @@ static void *build(const CcGraph *g, const int *nodes, int n, CcArena *arena, Cc
     CcConv *conv = cc_arena_alloc(arena, sizeof *conv), *wide = cc_arena_alloc(arena, sizeof *wide);
     const bool pair = conv && wide && describe_pair(g, nodes, n, &d, wide, conv);
     bool own = pair || (conv && describe_own(g, nodes, n, true, &d, conv));
-    if (own && make_turned(g, conv, &d, arena, err) < 0) {
-        cc_log_add(CC_LOG_FALLBACK, "a convolution's tensors can't be turned for own code: %s", err->text);
+    if (own && make_reorders(g, conv, &d, arena, err) < 0) {
+        cc_log_add(CC_LOG_FALLBACK, "a convolution's tensors can't be reordered for own code: %s", err->text);
         own = describe_own(g, nodes, n, false, &d, conv);
     }
     if (!conv || (!own && describe_chain(g, nodes, n, &d, conv) < 0)) {
@@ -547,10 +571,10 @@ static int fill_norm(const Norm *norm, const CcHost *host, float *scale, float *
     return 0;
 }
 
-/* scale and shift of own code: those of the norm, if there is one, around a bias. */
+/* Scale and shift for our own code: those of the norm, if any, combined with a bias. */
 static int fill_finish(const CcConv *conv, const CcHost *host, float *scale, float *shift) {
     const void *bias = cc_prim_data(host, conv->bias, conv->bias_at);
-    const int64_t out = conv->image.out * conv->image.each, whole = cc_image_channels(out);
+    const int64_t out = conv->image.out * conv->image.each, whole = cc_conv_channels(out);
     float more[MAX_NORM];
     const bool norm = conv->norm.post >= 0;
     if (norm && fill_norm(&conv->norm, host, scale, shift) < 0) return -1;
@@ -563,15 +587,14 @@ static int fill_finish(const CcConv *conv, const CcHost *host, float *scale, flo
     return 0;
 }
 
-/* scale and shift: of MAX_NORM floats, that the call reads. */
-static int fill_call(const CcConv *conv, const CcHost *host, float *scale, float *shift, CcImageCall *call,
-                     CcErr *err) {
+/* scale and shift: MAX_NORM floats each, which the call reads. */
+static int fill_call(const CcConv *conv, const CcHost *host, float *scale, float *shift, CcConvCall *call, CcErr *err) {
     if (fill_finish(conv, host, scale, shift) < 0)
         return cc_err_set(err, CC_E_HOST, "no data of a batch norm's statistics");
-    *call = (CcImageCall){.weights = cc_prim_data(host, conv->weights, conv->weights_at),
-                          .more = cc_prim_data(host, conv->more, conv->more_at),
-                          .scale = scale,
-                          .shift = shift};
+    *call = (CcConvCall){.weights = cc_prim_data(host, conv->weights, conv->weights_at),
+                         .residual = cc_prim_data(host, conv->more, conv->more_at),
+                         .scale = scale,
+                         .shift = shift};
     if (!call->weights) return cc_err_set(err, CC_E_HOST, "no data of value %d", conv->weights);
     const uint64_t version = conv->packed ? host->version(host->ctx, conv->weights) : CC_NO_VERSION;
     if (version == CC_NO_VERSION) return 0;
@@ -580,43 +603,43 @@ static int fill_call(const CcConv *conv, const CcHost *host, float *scale, float
     return 0;
 }
 
-static int64_t turned_bytes(const CcConv *conv) { return conv->turned[0].bytes + conv->turned[1].bytes; }
+static int64_t reorder_bytes(const CcConv *conv) { return conv->reorder[0].bytes + conv->reorder[1].bytes; }
 
-/* Where parameters are kept packed, a call that can't (of unknown version) finds memory itself. */
+/* If weights are kept packed, a call that can't use them (unknown version) allocates its own memory. */
 static size_t inner_scratch(const CcConv *conv) {
     const CcConv *wide = conv->wide;
     if (conv->prim) return cc_dnnl_bytes(conv->prim);
     if (conv->packed || (wide && wide->packed)) return 0;
-    return cc_image_bytes(&conv->image, wide) + (wide ? cc_image_bytes(&wide->image, true) : 0);
+    return cc_conv_bytes(&conv->image, wide) + (wide ? cc_conv_bytes(&wide->image, true) : 0);
 }
 
 /* Copies come first. */
 static size_t scratch(const void *work) {
     const CcConv *conv = work;
-    return (size_t)turned_bytes(conv) + inner_scratch(conv);
+    return (size_t)reorder_bytes(conv) + inner_scratch(conv);
 }
 
 static const void *turn_src(const CcConv *conv, const CcHost *host, const void *src) {
-    const Turned *t = &conv->turned[0];
+    const Reorder *t = &conv->reorder[0];
     char *const to = host->scratch + t->at;
     if (!t->is || !src) return src;
     cc_launch_at(&t->launch, (char *[]){(char *)src, to});
     return to;
 }
 
-/* Where the result is made, and then taken from. */
+/* Where the result is made, before it is copied. */
 static void *place_dst(const CcConv *conv, const CcHost *host, void *dst) {
-    return conv->turned[1].is && dst ? host->scratch + conv->turned[1].at : dst;
+    return conv->reorder[1].is && dst ? host->scratch + conv->reorder[1].at : dst;
 }
 static void turn_dst(const CcConv *conv, const CcHost *host, void *dst) {
-    const Turned *t = &conv->turned[1];
+    const Reorder *t = &conv->reorder[1];
     if (t->is) cc_launch_at(&t->launch, (char *[]){host->scratch + t->at, dst});
 }
 
 static int run_own(const CcConv *conv, const CcHost *host, CcErr *err) {
     float scale[2][MAX_NORM], shift[2][MAX_NORM];
     const CcConv *first = conv->wide ? conv->wide : conv;
-    CcImageCall call, wide;
+    CcConvCall call, wide;
     if (fill_call(conv, host, scale[0], shift[0], &call, err) < 0 ||
         (conv->wide && fill_call(conv->wide, host, scale[1], shift[1], &wide, err) < 0))
         return -1;
@@ -625,9 +648,9 @@ static int run_own(const CcConv *conv, const CcHost *host, CcErr *err) {
     if (!src || !dst) return cc_err_set(err, CC_E_HOST, "no memory for value %d", conv->dst);
     call.src = wide.src = src;
     call.dst = place_dst(conv, host, dst);
-    call.scratch = wide.scratch = inner_scratch(conv) ? (float *)(host->scratch + turned_bytes(conv)) : NULL;
-    const int status = conv->wide ? cc_image_run_pair(&conv->wide->image, &wide, &conv->image, &call, err)
-                                  : cc_image_run(&conv->image, &call, err);
+    call.scratch = wide.scratch = inner_scratch(conv) ? (float *)(host->scratch + reorder_bytes(conv)) : NULL;
+    const int status = conv->wide ? cc_conv_run_pair(&conv->wide->image, &wide, &conv->image, &call, err)
+                                  : cc_conv_run(&conv->image, &call, err);
     if (status == 0) turn_dst(conv, host, dst);
     return status;
 }
@@ -639,7 +662,7 @@ static int run(const void *work, const CcHost *host, CcErr *err) {
     CcPrimCall call = {.src = turn_src(conv, host, cc_prim_data(host, conv->src, conv->src_at)),
                        .weights = cc_prim_data(host, conv->weights, conv->weights_at),
                        .bias = cc_prim_data(host, conv->bias, conv->bias_at),
-                       .scratch = host->scratch ? host->scratch + turned_bytes(conv) : NULL};
+                       .scratch = host->scratch ? host->scratch + reorder_bytes(conv) : NULL};
     for (int i = 0; i < CC_DNNL_MAX_POST; i++) call.post[i] = cc_prim_data(host, conv->post[i], conv->post_at[i]);
     if (conv->norm.post >= 0) {
         if (fill_norm(&conv->norm, host, scale, shift) < 0)

@@ -1,12 +1,13 @@
-/* Undoing: a replay fails, or the nodes are run by torch for a new key and a guard behind one that writes or draws
- * random numbers turns out not to hold. Then everything is as it was before, and the call is done in another way.
+/* Rollback: if a replay fails, or if torch runs the nodes for a new key and a guard fails after a node that writes or
+ * draws random numbers, restores the state before the run, so that the call can continue in another way.
  *
- * What was written is put back byte by byte where that is cheap (cc_unrun_bytes: in every replay of a trace that writes
- * small tensors), and from a clone otherwise; and its `_version`, or the writes would be counted twice. */
+ * Restores a written tensor from saved bytes if it is small (cc_rollback_bytes: in every replay of a trace that writes
+ * to small tensors), and from a clone otherwise; also restores `_version`, which would otherwise count the writes
+ * twice. */
 #include "eval_int.h"
 
-void cc_unrun_bytes(CcUnrun *u, PyObject *tensor) {
-    struct CcUnrunWrite w = {.version = cc_tens_version(tensor)};
+void cc_rollback_bytes(CcRollback *u, PyObject *tensor) {
+    struct CcRollbackWrite w = {.version = cc_tens_version(tensor)};
     w.n = cc_undo_bytes(tensor, &w.at);
     if (w.n < 0) return;
     if (w.n > 0) w.copy = cc_mem_get((size_t)w.n);
@@ -15,11 +16,11 @@ void cc_unrun_bytes(CcUnrun *u, PyObject *tensor) {
     cc_vec_push(&u->write, w);
 }
 
-void cc_unrun_count(CcUnrun *u, PyObject *tensor) {
-    cc_vec_push(&u->write, (struct CcUnrunWrite){.tensor = Py_NewRef(tensor), .version = cc_tens_version(tensor)});
+void cc_rollback_count(CcRollback *u, PyObject *tensor) {
+    cc_vec_push(&u->write, (struct CcRollbackWrite){.tensor = Py_NewRef(tensor), .version = cc_tens_version(tensor)});
 }
 
-/* torch's generators: the CPU's state, and those of all GPUs or None, where torch has not begun to use them. */
+/* State of torch's generators: the CPU's, and those of all GPUs, or None if torch has not initialised CUDA. */
 static PyObject *random_state(PyObject *torch) {
     PyObject *cuda = PyObject_GetAttrString(torch, "cuda"), *state = NULL;
     PyObject *begun = cuda != NULL ? PyObject_CallMethod(cuda, "is_initialized", NULL) : NULL;
@@ -35,7 +36,7 @@ static PyObject *random_state(PyObject *torch) {
     return state;
 }
 
-int cc_unrun_random(CcUnrun *u) {
+int cc_rollback_random(CcRollback *u) {
     if (u->random != NULL) return 0;
     PyObject *torch = PyImport_ImportModule("torch");
     u->random = torch != NULL ? random_state(torch) : NULL;
@@ -43,7 +44,7 @@ int cc_unrun_random(CcUnrun *u) {
     return u->random != NULL ? 0 : -1;
 }
 
-int cc_unrun_write(CcUnrun *u, PyObject *tensor) {
+int cc_rollback_write(CcRollback *u, PyObject *tensor) {
     PyObject *detached = PyObject_CallMethod(tensor, "detach", NULL);
     PyObject *saved = detached != NULL ? PyObject_CallMethod(detached, "clone", NULL) : NULL;
     if (saved == NULL) {
@@ -51,11 +52,11 @@ int cc_unrun_write(CcUnrun *u, PyObject *tensor) {
         return -1;
     }
     cc_vec_push(&u->write,
-                (struct CcUnrunWrite){.tensor = detached, .saved = saved, .version = cc_tens_version(tensor)});
+                (struct CcRollbackWrite){.tensor = detached, .saved = saved, .version = cc_tens_version(tensor)});
     return 0;
 }
 
-static int put_back(const struct CcUnrunWrite *w) {
+static int restore(const struct CcRollbackWrite *w) {
     if (w->copy != NULL) memcpy(w->at, w->copy, (size_t)w->n);
     PyObject *r = w->saved != NULL ? PyObject_CallMethod(w->tensor, "copy_", "O", w->saved) : Py_NewRef(Py_None);
     Py_XDECREF(r);
@@ -77,13 +78,13 @@ static int put_back_random(PyObject *state) {
     return r != NULL ? 0 : -1;
 }
 
-/* All of it, even when a part fails: the first failure is the error. */
-int cc_unrun_all(CcUnrun *u) {
+/* Continues after a failure: the first failure is the error. */
+int cc_rollback_all(CcRollback *u) {
     PyObject *type, *value, *tb, *failure[3] = {NULL};
     bool failed = false;
     PyErr_Fetch(&type, &value, &tb);
     for (int i = u->write.n; i >= 0; i--) {
-        const int status = i < u->write.n      ? put_back(&u->write.at[i])
+        const int status = i < u->write.n      ? restore(&u->write.at[i])
                            : u->random != NULL ? put_back_random(u->random)
                                                : 0;
         if (status == 0) continue;
@@ -100,14 +101,14 @@ int cc_unrun_all(CcUnrun *u) {
     Py_XDECREF(tb);
     PyErr_Format(
         PyExc_RuntimeError,
-        "ccompile: what this call wrote before a symbolic guard failed could not be undone (%S); compile this function "
+        "ccompile: writes of this call before a symbolic guard failed could not be undone (%S); compile this function "
         "with dynamic=False",
         failure[1] != NULL ? failure[1] : failure[0]);
     for (int i = 0; i < 3; i++) Py_XDECREF(failure[i]);
     return -1;
 }
 
-void cc_unrun_free(CcUnrun *u) {
+void cc_rollback_free(CcRollback *u) {
     for (int i = 0; i < u->write.n; i++) {
         Py_XDECREF(u->write.at[i].tensor);
         Py_XDECREF(u->write.at[i].saved);

@@ -1,6 +1,7 @@
-/* What the trace made and eager finalises behind its end: a suspended generator in a `try` or `with`, an object whose
- * class has __del__, in a local that nobody reads any more or in a cycle. A replay makes neither such an object nor its
- * end, unless the result, an effect or the snapshot of a break needs it. */
+/* Objects whose end runs code: finalisers (a suspended generator in a `try` or `with`, a class with __del__) and
+ * weak-reference callbacks. A replay must run this code where eager runs it. It makes no object of the trace unless the
+ * result, an effect or a break's snapshot needs it, so an object of the trace that eager would finalise after the
+ * trace's end (in a dead local, or in a cycle) needs care. */
 #include "rec_int.h"
 
 static bool catches_anywhere(const CcCode *code, PyObject *globals) {
@@ -11,8 +12,9 @@ static bool catches_anywhere(const CcCode *code, PyObject *globals) {
 
 typedef enum CcWhen { NOW, EVER } CcWhen;
 
-/* Whether close() runs code of the user's: an `except`, `finally` or `with` around the suspension, or around that of
- * what it waits for by `yield from`. EVER: also of one that has not begun, and may. True when it can't be told. */
+/* Whether close() runs user code: an `except`, `finally` or `with` around the point of suspension, or around that of
+ * the generator it delegates to by `yield from`. EVER: also count a generator that has not started yet. True if
+ * unknown. */
 static bool close_runs_code(PyObject *generator, CcWhen when) {
     PyObject *frame = PyObject_GetAttrString(generator, "gi_frame"),
              *inner = PyObject_GetAttrString(generator, "gi_yieldfrom");
@@ -43,32 +45,33 @@ static bool close_runs_code(PyObject *generator, CcWhen when) {
     return runs;
 }
 
-bool cc_final_has(PyObject *o) { return Py_TYPE(o)->tp_finalize != NULL; }
+bool cc_finalizers_has(PyObject *o) { return Py_TYPE(o)->tp_finalize != NULL; }
 
 static bool runs_code(PyObject *o, CcWhen when) {
-    return cc_final_has(o) && (!PyGen_CheckExact(o) || close_runs_code(o, when));
+    return cc_finalizers_has(o) && (!PyGen_CheckExact(o) || close_runs_code(o, when));
 }
 
-bool cc_final_slot(const CcAct *act, int slot) {
+bool cc_finalizers_slot(const CcAct *act, int slot) {
     if (slot >= act->code->n_locals || cc_code_live(act->code, act->pc, slot)) return true;
     PyObject *o = cc_act_get(act, slot);
     return o != NULL && runs_code(o, EVER);
 }
 
-/* Only the map holds it, or it is gone. */
+/* Only the provenance map holds it, or it has been freed. */
 static bool gone(const CcProv *p) {
     return p->weak != NULL ? cc_weak_target(p->weak) == NULL : p->origin == CC_O_FRESH && Py_REFCNT(p->object) == 1;
 }
 
-/* Of CcRec.loose, from `from` on: drops what is gone and was met as the `first` or later, and forgets what has gone. */
+/* Sweeps CcRec.loose from index `from` on: drops dead entries of prov with an index of `first` or more, and removes
+ * stale indices. */
 static void sweep_loose(CcRec *rec, int from, int first) {
-    bool all = true;                                 /* are there still */
-    for (int k = rec->loose.n - 1; k >= from; k--) { /* what was made last may hold what was made before */
+    bool all = true;                                 /* all entries are alive */
+    for (int k = rec->loose.n - 1; k >= from; k--) { /* newest first: newer objects may hold older ones */
         const int i = k < rec->loose.n ? rec->loose.at[k] : -1;
         CcProv *p = i >= 0 && i < rec->prov.n && rec->prov.at[i].object != NULL ? &rec->prov.at[i] : NULL;
         const bool goes = p != NULL && i >= first && gone(p);
         all = all && p != NULL && !goes;
-        if (goes) cc_value_drop(rec, p); /* Python code may run, and the recording end */
+        if (goes) cc_value_drop(rec, p); /* may run Python code, which may end the recording */
     }
     if (all) return;
     int n = CC_MIN(from, rec->loose.n);
@@ -82,16 +85,16 @@ static void sweep_loose(CcRec *rec, int from, int first) {
 
 enum { LOOSE_A_LEAVE = 8 };
 
-/* What the frames still running made, and only the map holds, though no frame has let go of it (C code has). Were it to wait
- * for its frame's end, a loop over layers could keep an activation a layer. A trace that makes many objects goes over them so
- * seldom that a leave costs LOOSE_A_LEAVE of them. */
+/* Frees objects of running frames that only the map holds because C code dropped them, of which no frame tells us. If
+ * they stayed until their frame's end, a loop over layers could keep one activation per layer. Sweeps are rare enough
+ * to cost about LOOSE_A_LEAVE entries per frame that leaves. */
 static void sweep_all(CcRec *rec) {
     if (++rec->leaves < rec->loose.n / LOOSE_A_LEAVE) return;
     rec->leaves = 0;
     sweep_loose(rec, 0, rec->frame.at[0].first_fresh);
 }
 
-void cc_final_sweep(CcRec *rec, int first) {
+void cc_finalizers_sweep(CcRec *rec, int first) {
     int from = rec->loose.n;
     while (from > 0 && rec->loose.at[from - 1] >= first) from--;
     sweep_loose(rec, from, first);
@@ -99,29 +102,29 @@ void cc_final_sweep(CcRec *rec, int first) {
     if (rec->frame.n > 0) sweep_all(rec);
 }
 
-/* ------------------------------------------------------------------ what dies in the middle */
+/* ------------------------------------------------------------------ objects freed during the trace */
 
-typedef struct Falling {
+typedef struct Freed {
     CcRec *rec;
-    CC_VEC(int) known; /* provenance of what falls holds */
+    CC_VEC(int) known; /* provenance entries that the freed object held */
     int deep, seen;
-    bool told;
-} Falling;
+    bool observed;
+} Freed;
 
-static bool told(PyObject *o) { return cc_obj_watched(o) || runs_code(o, EVER); }
+static bool is_observed(PyObject *o) { return cc_obj_has_weak_callback(o) || runs_code(o, EVER); }
 
-/* What an object that is going holds. Provenance may know what is held by something that it does not know. */
+/* Visits an object that a freed one holds. Objects without provenance may hold objects with provenance. */
 static int visit_held(PyObject *o, void *ctx) {
     enum { DEEP = 32, MANY = 10000 };
-    Falling *f = ctx;
+    Freed *f = ctx;
     const int64_t *known = cc_map_find(&f->rec->by_object, o);
     if (known != NULL) {
         cc_vec_push(&f->known, (int)*known);
         return 0;
     }
     if (Py_REFCNT(o) > 1) return 0;
-    f->told = f->told || told(o);
-    f->rec->parted = f->rec->parted || cc_obj_weakly_held(o);
+    f->observed = f->observed || is_observed(o);
+    f->rec->weakref_freed = f->rec->weakref_freed || cc_obj_has_weakref(o);
     if (!PyObject_IS_GC(o) || f->deep >= DEEP || ++f->seen > MANY) return 0;
     f->deep++;
     (void)Py_TYPE(o)->tp_traverse(o, visit_held, f);
@@ -131,12 +134,12 @@ static int visit_held(PyObject *o, void *ctx) {
 
 typedef struct Tree {
     CcRec *rec;
-    CC_VEC(PyObject *) known; /* that provenance holds */
+    CC_VEC(PyObject *) known; /* objects that provenance also holds */
     int deep, seen;
-    bool noticed;
+    bool observed;
 } Tree;
 
-/* What hangs on a container, besides what provenance holds of it, by one reference. */
+/* Visits objects that only the container holds, apart from provenance. */
 static int visit_alone(PyObject *o, void *ctx) {
     enum { DEEP = 8, MANY = 10000 };
     Tree *t = ctx;
@@ -144,7 +147,7 @@ static int visit_alone(PyObject *o, void *ctx) {
     const bool held = p != NULL && p->weak == NULL, weakly = p != NULL && p->weak != NULL;
     if (Py_REFCNT(o) > 1 + held) return 0;
     if (held) cc_vec_push(&t->known, o);
-    t->noticed = t->noticed || told(o) || (cc_obj_weakly_held(o) && !weakly) || ++t->seen > MANY;
+    t->observed = t->observed || is_observed(o) || (cc_obj_has_weakref(o) && !weakly) || ++t->seen > MANY;
     if (!PyObject_IS_GC(o) || t->deep >= DEEP || t->seen > MANY) return 0;
     t->deep++;
     (void)Py_TYPE(o)->tp_traverse(o, visit_alone, t);
@@ -152,16 +155,16 @@ static int visit_alone(PyObject *o, void *ctx) {
     return 0;
 }
 
-bool cc_final_holds(CcRec *rec, PyObject *container) {
+bool cc_finalizers_in_container(CcRec *rec, PyObject *container) {
     Tree t = {.rec = rec};
     if (PyObject_IS_GC(container)) (void)Py_TYPE(container)->tp_traverse(container, visit_alone, &t);
-    for (int i = 0; t.noticed && i < t.known.n; i++) cc_vec_push(&rec->loosed, t.known.at[i]);
+    for (int i = 0; t.observed && i < t.known.n; i++) cc_vec_push(&rec->maybe_freed, t.known.at[i]);
     cc_vec_free(&t.known);
-    return t.noticed;
+    return t.observed;
 }
 
-/* Provenance alone holds it. */
-static bool alone(const CcProv *p) {
+/* Only provenance holds it. */
+static bool only_known(const CcProv *p) {
     return p->object != NULL && p->weak == NULL && Py_REFCNT(p->object) == 1 &&
            (p->origin == CC_O_SOURCE || p->origin == CC_O_FRESH);
 }
@@ -169,117 +172,117 @@ static bool alone(const CcProv *p) {
 static void forget(CcRec *rec, CcProv *p) {
     for (int i = 0; i < rec->before.n; i++)
         if (rec->before.at[i].object == p->object) rec->before.at[i].object = NULL;
-    cc_value_drop(rec, p); /* Python code may run, and the recording end */
+    cc_value_drop(rec, p); /* may run Python code, which may end the recording */
 }
 
-/* Somebody is told of its end. What the trace made, or changes freely, a replay need not have: it is to be made behind a break,
- * or not to be changed. */
-static void noticed(CcRec *rec, PyObject *o) {
+/* A finaliser or callback observes the end of `o`. A replay may have no such object if the trace made or adopted it:
+ * the next recording breaks before making it, or does not adopt it. */
+static void report_end(CcRec *rec, PyObject *o) {
     const int64_t *at = cc_map_find(&rec->by_object, o);
     if (at != NULL && rec->prov.at[*at].origin == CC_O_SOURCE) {
-        rec->fallen = true;
+        rec->observed_drop = true;
     } else {
         rec->died = true;
         rec->unbuildable = o;
         cc_site_why(rec, rec->frame.n > 0 ? cc_vec_last(&rec->frame).act : NULL, CC_R_FINALISED, NULL);
         (void)cc_site_made(rec);
     }
-    for (int i = 0; i < rec->held.n; i++) rec->held.at[i].fell = rec->held.at[i].fell || rec->held.at[i].object == o;
+    for (int i = 0; i < rec->held.n; i++) rec->held.at[i].ended = rec->held.at[i].ended || rec->held.at[i].object == o;
 }
 
-/* A generator's weak references are cleared before it is finalised, and so are all of garbage: the entry is looked at as it is. */
-bool cc_final_ends(CcRec *rec, PyObject *o) {
+/* Uses the map entry directly: weak references to generators and to garbage are cleared before their finalisers run. */
+bool cc_finalizers_ends(CcRec *rec, PyObject *o) {
     const int64_t *at = cc_map_find(&rec->by_object, o);
     if (at == NULL) return false;
     CcProv *p = &rec->prov.at[*at];
     if (p->origin != CC_O_SOURCE) return true;
-    noticed(rec, o);
+    report_end(rec, o);
     const bool died = rec->died;
     cc_value_drop(rec, p);
     rec->died = died;
     return false;
 }
 
-/* What falls, with what hangs on it alone. */
-static void fall(CcRec *rec, int at) {
-    Falling f = {.rec = rec};
+/* Drops the provenance of an object that only provenance holds, and of the objects that only this one holds. */
+static void free_with_kids(CcRec *rec, int at) {
+    Freed f = {.rec = rec};
     cc_vec_push(&f.known, at);
     while (f.known.n > 0 && rec->trace != NULL) {
         const int i = f.known.at[--f.known.n];
-        if (i >= rec->prov.n || !alone(&rec->prov.at[i])) continue;
-        PyObject *falls = rec->prov.at[i].object;
-        f.told = told(falls);
-        if (PyObject_IS_GC(falls)) (void)Py_TYPE(falls)->tp_traverse(falls, visit_held, &f);
-        if (f.told) noticed(rec, falls);
-        rec->parted = rec->parted || cc_obj_weakly_held(falls);
+        if (i >= rec->prov.n || !only_known(&rec->prov.at[i])) continue;
+        PyObject *freed = rec->prov.at[i].object;
+        f.observed = is_observed(freed);
+        if (PyObject_IS_GC(freed)) (void)Py_TYPE(freed)->tp_traverse(freed, visit_held, &f);
+        if (f.observed) report_end(rec, freed);
+        rec->weakref_freed = rec->weakref_freed || cc_obj_has_weakref(freed);
         forget(rec, &rec->prov.at[i]);
     }
     cc_vec_free(&f.known);
 }
 
-void cc_rec_let_go(CcRec *rec, PyObject *o) {
+void cc_rec_released(CcRec *rec, PyObject *o) {
     const CcProv *p = o != NULL ? cc_value_find(rec, o) : NULL;
-    if (o != NULL && (p == NULL || !alone(p))) return;
+    if (o != NULL && (p == NULL || !only_known(p))) return;
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
-    if (o != NULL) fall(rec, (int)(p - rec->prov.at));
+    if (o != NULL) free_with_kids(rec, (int)(p - rec->prov.at));
     for (int i = rec->prov.n - 1; o == NULL && i >= 0; i--)
-        if (i < rec->prov.n && alone(&rec->prov.at[i])) fall(rec, i);
+        if (i < rec->prov.n && only_known(&rec->prov.at[i])) free_with_kids(rec, i);
     PyErr_Restore(type, value, traceback);
 }
 
-/* A value on the stack moves on, into a variable or up: followed from event to event, between which nothing is made that
- * could get the address of what went. */
-static void follow(const CcRec *rec, struct CcHeld *h) {
-    if (h->shed || h->waits || h->level >= rec->frame.n || !rec->frame.at[h->level].kept) return;
+/* Finds the slot that holds a value now, which may move up the stack or into a variable. Runs at each event: between
+ * two events, no new object can reuse the address of a freed one. */
+static void track(const CcRec *rec, struct CcHeld *h) {
+    if (h->dropped || h->in_call || h->level >= rec->frame.n || !rec->frame.at[h->level].kept) return;
     const CcAct *act = rec->frame.at[h->level].act;
     const int n = act->code->n_locals + act->depth;
-    if (h->now < n && cc_act_get(act, h->now) == h->object) return;
-    for (h->now = 0; h->now < n && cc_act_get(act, h->now) != h->object;) h->now++;
-    h->shed = h->now == n;
+    if (h->slot_now < n && cc_act_get(act, h->slot_now) == h->object) return;
+    for (h->slot_now = 0; h->slot_now < n && cc_act_get(act, h->slot_now) != h->object;) h->slot_now++;
+    h->dropped = h->slot_now == n;
 }
 
-/* The frame no longer holds what it held here when the trace began. */
-static bool slot_shed(const CcRec *rec, const struct CcHeld *h) {
-    if (h->shed || h->level >= rec->frame.n || !rec->frame.at[h->level].kept) return true;
-    if (h->waits) return h->level + 1 >= rec->frame.n || !rec->frame.at[h->level + 1].kept;
-    return !h->moves && cc_act_stored(rec->frame.at[h->level].act, h->slot);
+/* The frame no longer holds the object that this slot held when the trace began. */
+static bool slot_dropped(const CcRec *rec, const struct CcHeld *h) {
+    if (h->dropped || h->level >= rec->frame.n || !rec->frame.at[h->level].kept) return true;
+    if (h->in_call) return h->level + 1 >= rec->frame.n || !rec->frame.at[h->level + 1].kept;
+    return !h->tracked && cc_act_stored(rec->frame.at[h->level].act, h->slot);
 }
 
-static bool guard_shed(const CcRec *rec, int level, int slot) {
+static bool guard_dropped(const CcRec *rec, int level, int slot) {
     for (int i = 0; i < rec->held.n; i++)
-        if (rec->held.at[i].level == level && rec->held.at[i].slot == slot) return slot_shed(rec, &rec->held.at[i]);
+        if (rec->held.at[i].level == level && rec->held.at[i].slot == slot) return slot_dropped(rec, &rec->held.at[i]);
     return false;
 }
 
-/* It is changed, and nobody is told of what it lets go of. */
+/* The trace has adopted it: it may change freely, and nothing observes what it drops. */
 static bool adopted(CcRec *rec, const void *o) {
     const CcProv *p = cc_value_find(rec, (PyObject *)o);
     return p != NULL && p->origin == CC_O_FRESH;
 }
 
-void cc_final_begin(CcRec *rec) {
+void cc_finalizers_begin(CcRec *rec) {
     rec->held.n = 0;
     for (int level = 0; level < rec->frame.n; level++) {
         const CcAct *act = rec->frame.at[level].act;
         const int n_locals = act->code->n_locals, n = n_locals + act->depth;
-        const int waits = level + 1 < rec->frame.n ? n_locals + cc_act_waiting_depth(act) : n;
+        const int waits = level + 1 < rec->frame.n ? n_locals + cc_act_depth_after_call(act) : n;
         for (int slot = 0; slot < n; slot++) {
             PyObject *o = cc_act_get(act, slot);
             if (o == NULL || cc_value_const(o)) continue;
-            const bool loud = cc_obj_fall(&o, 1, false);
+            const bool observed = cc_obj_drop_notifies(&o, 1, false);
             cc_vec_push(&rec->held, (struct CcHeld){.level = level,
                                                     .slot = slot,
-                                                    .now = slot,
+                                                    .slot_now = slot,
                                                     .object = o,
-                                                    .waits = slot >= waits,
-                                                    .loud = loud,
-                                                    .moves = loud || slot >= n_locals});
+                                                    .in_call = slot >= waits,
+                                                    .observed = observed,
+                                                    .tracked = observed || slot >= n_locals});
         }
     }
 }
 
-void cc_final_adopted(CcRec *rec) {
+void cc_finalizers_adopted(CcRec *rec) {
     int n = 0;
     for (int i = 0; i < rec->held.n; i++)
         if (!(PyGen_CheckExact((PyObject *)rec->held.at[i].object) && adopted(rec, rec->held.at[i].object)))
@@ -287,48 +290,50 @@ void cc_final_adopted(CcRec *rec) {
     rec->held.n = n;
 }
 
-bool cc_final_loud(const CcRec *rec, const PyObject *o) {
+bool cc_finalizers_observed(const CcRec *rec, const PyObject *o) {
     for (int i = 0; i < rec->held.n; i++)
-        if (rec->held.at[i].object == o) return rec->held.at[i].loud;
+        if (rec->held.at[i].object == o) return rec->held.at[i].observed;
     return false;
 }
 
-bool cc_final_fallen(CcRec *rec) {
+bool cc_finalizers_drop_observed(CcRec *rec) {
     for (int i = 0; i < rec->held.n; i++) {
         struct CcHeld *h = &rec->held.at[i];
-        if (h->moves) follow(rec, h);
-        if (!h->loud || h->fell || !slot_shed(rec, h)) continue;
-        h->fell = rec->fallen = true;
+        if (h->tracked) track(rec, h);
+        if (!h->observed || h->ended || !slot_dropped(rec, h)) continue;
+        h->ended = rec->observed_drop = true;
     }
-    return rec->fallen;
+    return rec->observed_drop;
 }
 
-/* A replay lets go of what slots held in an order of its own. root: so it does with what they hold yet. */
-static bool several_fell(const CcRec *rec, bool root) {
-    const void *fell = NULL;
+/* Whether several observed objects were dropped: a replay drops them in an order of its own. root: the root has
+ * returned, so its slots drop what they still hold. */
+static bool several_ended(const CcRec *rec, bool root) {
+    const void *ended = NULL;
     bool several = false;
     for (int i = 0; i < rec->held.n; i++) {
         const struct CcHeld *h = &rec->held.at[i];
-        if (!h->fell && !(root && h->loud)) continue;
-        several = several || (fell != NULL && fell != h->object);
-        fell = h->object;
+        if (!h->ended && !(root && h->observed)) continue;
+        several = several || (ended != NULL && ended != h->object);
+        ended = h->object;
     }
     return several;
 }
 
-/* The slot that a value is reached from; -1: none. */
+/* The guard of the slot through which a value is read; -1: none. */
 static int root_slot(const CcGuards *gs, int id) {
     while (gs->g.at[id].parent >= 0) id = gs->g.at[id].parent;
     return gs->g.at[id].source == CC_SRC_SLOT ? id : -1;
 }
 
-/* A guard: nobody would notice were these slots let go of, and what lies at those places (-1, source). */
-static void guard_falls(CcRec *rec, const int *at, int n, bool weak) {
+/* Adds a guard that nothing observes when these slots (level, slot) and the places of these guards (-1, guard) drop
+ * their objects. */
+static void guard_drops(CcRec *rec, const int *at, int n, bool weak) {
     if (n == 0) return;
     PyObject *slots;
-    CC_SURE(slots, PyBytes_FromStringAndSize((const char *)at, (Py_ssize_t)sizeof *at * n));
+    CC_RETRY_ALLOC(slots, PyBytes_FromStringAndSize((const char *)at, (Py_ssize_t)sizeof *at * n));
     bool is_new;
-    const int id = cc_guard_source(&rec->trace->guards, CC_SRC_FALLS, -1, slots, 0, weak, &is_new);
+    const int id = cc_guard_source(&rec->trace->guards, CC_SRC_DROPPED, -1, slots, 0, weak, &is_new);
     if (is_new) cc_guard_alias(&rec->trace->guards, id, CC_CHK_QUIET, id);
     Py_DECREF(slots);
 }
@@ -337,45 +342,45 @@ static void guard_weak(CcRec *rec) {
     CC_VEC(int) at = {0};
     for (int i = 0; i < rec->held.n; i++) {
         const struct CcHeld *h = &rec->held.at[i];
-        if (!slot_shed(rec, h) && !adopted(rec, h->object)) continue;
+        if (!slot_dropped(rec, h) && !adopted(rec, h->object)) continue;
         cc_vec_push(&at, h->level);
         cc_vec_push(&at, h->slot);
     }
-    for (int id = 0; id < rec->trace->guards.g.n && rec->lost.n > 0; id++) {
-        if (cc_map_find(&rec->lost, (const void *)(intptr_t)(id + 1)) == NULL) continue;
+    for (int id = 0; id < rec->trace->guards.g.n && rec->overwritten.n > 0; id++) {
+        if (cc_map_find(&rec->overwritten, (const void *)(intptr_t)(id + 1)) == NULL) continue;
         cc_vec_push(&at, -1);
         cc_vec_push(&at, id);
     }
-    guard_falls(rec, at.at, at.n, true);
+    guard_drops(rec, at.at, at.n, true);
     cc_vec_free(&at);
 }
 
-void cc_final_settle(CcRec *rec) {
-    (void)cc_final_fallen(rec);
-    for (int i = 0; i < rec->held.n; i++) rec->held.at[i].shed = slot_shed(rec, &rec->held.at[i]);
+void cc_finalizers_settle(CcRec *rec) {
+    (void)cc_finalizers_drop_observed(rec);
+    for (int i = 0; i < rec->held.n; i++) rec->held.at[i].dropped = slot_dropped(rec, &rec->held.at[i]);
 }
 
-void cc_final_end(CcRec *rec) {
+void cc_finalizers_end(CcRec *rec) {
     const CcGuards *gs = &rec->trace->guards;
     CC_VEC(int) at = {0};
     for (int i = 0; i < rec->held.n; i++) {
         const struct CcHeld *h = &rec->held.at[i];
-        if (h->loud || h->fell || !h->shed) continue;
+        if (h->observed || h->ended || !h->dropped) continue;
         cc_vec_push(&at, h->level);
         cc_vec_push(&at, h->slot);
-        for (int id = 0; id < gs->g.n; id++) { /* a run holds it once more */
+        for (int id = 0; id < gs->g.n; id++) { /* a run holds another reference */
             const int slot = gs->g.at[id].used ? root_slot(gs, id) : -1;
             if (slot < 0 || gs->g.at[slot].level != h->level || gs->g.at[slot].index != h->slot) continue;
             cc_vec_push(&at, -1);
             cc_vec_push(&at, id);
         }
     }
-    guard_falls(rec, at.at, at.n, false);
+    guard_drops(rec, at.at, at.n, false);
     cc_vec_free(&at);
 }
 
-/* A replay can look what is there. */
-static bool visible(const CcGuards *gs, int id) {
+/* A guard can read the place's content before a replay overwrites it. */
+static bool guard_can_read(const CcGuards *gs, int id) {
     for (; id >= 0; id = gs->g.at[id].parent) switch ((CcSource)gs->g.at[id].source) {
         case CC_SRC_ARG:
         case CC_SRC_SLOT:
@@ -393,38 +398,39 @@ static bool visible(const CcGuards *gs, int id) {
     return true;
 }
 
-/* What provenance knows of this place. */
-static void loosen(CcRec *rec, int guard) {
+/* Queues the objects that were read from this place. */
+static void queue_known(CcRec *rec, int guard) {
     for (int i = 0; i < rec->prov.n; i++) {
         const CcProv *p = &rec->prov.at[i];
         if (p->object != NULL && p->weak == NULL && p->origin == CC_O_SOURCE && p->id == guard)
-            cc_vec_push(&rec->loosed, p->object);
+            cc_vec_push(&rec->maybe_freed, p->object);
     }
 }
 
-void cc_final_loosed(CcRec *rec) {
-    while (rec->loosed.n > 0 && rec->trace != NULL) {
-        PyObject *o = rec->loosed.at[--rec->loosed.n];
-        if (cc_map_find(&rec->by_object, o) != NULL) cc_rec_let_go(rec, o);
+void cc_finalizers_check_freed(CcRec *rec) {
+    while (rec->maybe_freed.n > 0 && rec->trace != NULL) {
+        PyObject *o = rec->maybe_freed.at[--rec->maybe_freed.n];
+        if (cc_map_find(&rec->by_object, o) != NULL) cc_rec_released(rec, o);
     }
-    rec->loosed.n = 0;
+    rec->maybe_freed.n = 0;
 }
 
-void cc_final_written(CcRec *rec, int guard) {
-    loosen(rec, guard);
-    cc_map_put(&rec->lost, (const void *)(intptr_t)(guard + 1), 1);
-    rec->tells = visible(&rec->trace->guards, guard);
+void cc_finalizers_written(CcRec *rec, int guard) {
+    queue_known(rec, guard);
+    cc_map_put(&rec->overwritten, (const void *)(intptr_t)(guard + 1), 1);
+    rec->overwrites_known = guard_can_read(&rec->trace->guards, guard);
 }
 
-void cc_final_effect(CcRec *rec, const CcAction *a) {
+void cc_finalizers_effect(CcRec *rec, const CcAction *a) {
     const bool stores = a->form == CC_F_SETATTR || a->form == CC_F_DELATTR || a->form == CC_F_SETITEM ||
                         a->form == CC_F_DELITEM || a->form == CC_F_SETCELL;
-    rec->blind = rec->blind || (!(a->form == CC_F_CALL && cc_cache_is(a->target)) && !(stores && rec->tells));
-    rec->tells = false;
+    rec->drops_unknown =
+        rec->drops_unknown || (!(a->form == CC_F_CALL && cc_cache_is(a->target)) && !(stores && rec->overwrites_known));
+    rec->overwrites_known = false;
 }
 
 static bool written(const CcRec *rec, int id) {
-    if (cc_map_find(&rec->lost, (const void *)(intptr_t)(id + 1)) != NULL) return true;
+    if (cc_map_find(&rec->overwritten, (const void *)(intptr_t)(id + 1)) != NULL) return true;
     for (int i = 0; i < rec->prov.n; i++) {
         const CcProv *p = &rec->prov.at[i];
         if (p->object != NULL && p->origin == CC_O_SOURCE && p->id == id && p->dirty != CC_DIRTY_NO) return true;
@@ -432,8 +438,8 @@ static bool written(const CcRec *rec, int id) {
     return false;
 }
 
-/* It hangs where it hung when the trace began, by references all the way. */
-static bool hangs(CcRec *rec, PyObject *o) {
+/* The chain of references by which `o` was found when the trace began is unbroken. */
+static bool reachable_as_before(CcRec *rec, PyObject *o) {
     const CcProv *p = cc_value_find(rec, o);
     if (p == NULL || p->origin != CC_O_SOURCE) return false;
     const CcGuards *gs = &rec->trace->guards;
@@ -443,10 +449,10 @@ static bool hangs(CcRec *rec, PyObject *o) {
         switch ((CcSource)g->source) {
         case CC_SRC_ARG:
         case CC_SRC_CONST: return true;
-        case CC_SRC_SLOT: return !guard_shed(rec, g->level, g->index);
+        case CC_SRC_SLOT: return !guard_dropped(rec, g->level, g->index);
         case CC_SRC_KEY:
         case CC_SRC_OWN:
-            if (cc_map_find(&rec->lost, (const void *)(intptr_t)(id + 1)) != NULL) return false;
+            if (cc_map_find(&rec->overwritten, (const void *)(intptr_t)(id + 1)) != NULL) return false;
             break;
         case CC_SRC_ITEM:
         case CC_SRC_DICTOF:
@@ -457,20 +463,20 @@ static bool hangs(CcRec *rec, PyObject *o) {
     return false;
 }
 
-bool cc_final_shed(CcRec *rec, PyObject *ref) {
-    cc_rec_let_go(rec, NULL); /* C code let go of things, too */
+bool cc_finalizers_weakref_unknown(CcRec *rec, PyObject *ref) {
+    cc_rec_released(rec, NULL); /* C code may have dropped objects, too */
     if (rec->trace == NULL) return true;
     PyObject *o = cc_weak_target(ref);
-    if (o != NULL && hangs(rec, o)) return false;
-    if (rec->parted || rec->blind) return true;
+    if (o != NULL && reachable_as_before(rec, o)) return false;
+    if (rec->weakref_freed || rec->drops_unknown) return true;
     guard_weak(rec);
     return false;
 }
 
-bool cc_final_died(CcRec *rec, const CcAct *act) {
+bool cc_finalizers_died(CcRec *rec, const CcAct *act) {
     const bool died = rec->died;
     const bool paused = cc_hook_pause(act->obs, true);
-    cc_final_sweep(rec, 0); /* what held it may be held by the map alone */
+    cc_finalizers_sweep(rec, 0); /* only the map may hold the object that held it */
     cc_hook_pause(act->obs, paused);
     for (int i = 0; i < rec->prov.n && !rec->died; i++) {
         const CcProv *p = &rec->prov.at[i];
@@ -478,20 +484,22 @@ bool cc_final_died(CcRec *rec, const CcAct *act) {
         PyObject *o = cc_weak_target(p->weak);
         rec->died = o == NULL || PyObject_GC_IsFinalized(o) != p->finalised;
     }
-    if (rec->fallen) rec->died = died || several_fell(rec, rec->frame.n == 0); /* what else went, went with it */
+    if (rec->observed_drop)
+        rec->died = died || several_ended(rec, rec->frame.n == 0); /* everything else that died was part of it */
     return rec->died;
 }
 
-/* ------------------------------------------------------------------ what the trace has made and left */
+/* ------------------------------------------------------------------ objects that the trace made and left behind */
 
 static bool is_made(const CcProv *p) {
     return p->object != NULL && p->origin == CC_O_FRESH && (p->weak == NULL || cc_weak_target(p->weak) != NULL);
 }
 
-/* Does nobody but the recorder hold it any more? As CPython's collector tells garbage: references that come from here are
- * taken off the counts, and what has any left is in use, with all that hangs on it. */
+/* Finds objects that only the recorder still holds, as CPython's collector finds garbage: subtracts the references from
+ * the recorder and from objects of the trace; whatever has references left is in use, with everything reachable from
+ * it. */
 typedef struct Left {
-    CcMap count; /* of what the trace made: references by the recorder, or by what it made; -1: it is in use */
+    CcMap count; /* object of the trace -> references from the recorder and from objects of the trace; -1: in use */
     CC_VEC(PyObject *) used;
 } Left;
 
@@ -529,8 +537,8 @@ static void find_used(const CcRec *rec, Left *l) {
     while (l->used.n > 0) traverse(l->used.at[--l->used.n], use, l);
 }
 
-/* Something that is finalised was made, put into what existed before, and taken out again: it is finalised there, and a
- * replay, which writes when all else is done, would do it later. */
+/* The trace made an object with a finaliser, stored it in an object from outside, and removed it again: eager finalises
+ * it at that point, but a replay, whose effects run last, would do so later. */
 static bool taken_out(CcRec *rec) {
     bool any = false;
     for (int i = 0; i < rec->prov.n && rec->trace->effect.n > 1; i++)
@@ -549,7 +557,7 @@ static bool taken_out(CcRec *rec) {
     return !any;
 }
 
-bool cc_final_left(CcRec *rec, CcMap *memo) {
+bool cc_finalizers_unbuildable(CcRec *rec, CcMap *memo) {
     if (taken_out(rec)) return true;
     for (int i = 0; i < rec->prov.n; i++) {
         const CcProv *p = &rec->prov.at[i];

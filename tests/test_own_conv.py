@@ -1,5 +1,5 @@
-"""Convolutions by own code (csrc/dev/image.c): values, what is done behind them, numbers that are not finite, and
-weights and statistics that change. Nets begin and end with a convolution: what lies between has channels innermost."""
+"""Convolutions by our own kernels (csrc/dev/conv.c): values, epilogues, non-finite numbers, and changing
+weights and statistics. Nets begin and end with a convolution, so that values in between are channels-last."""
 
 import copy
 import os

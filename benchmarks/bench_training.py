@@ -1,0 +1,211 @@
+"""Training steps: forward and backward in train mode (dropout on), compiled against eager.
+
+    python benchmarks/bench_training.py [--compilers ccompile torch.compile] [--step] [--json FILE] [WORKLOAD ...]
+
+Each workload runs in a process of its own, in which eager and compiled steps alternate. A row gives the medians of the
+faster half of each kind, their ratio, the first step's time over eager's, the peak of resident memory over three steps
+(in a process for each kind, beyond the model), and the largest difference of a gradient. --step: with Adam's step."""
+
+import argparse
+import copy
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import registry
+import torch
+from torch import nn
+
+COMPILERS = ("ccompile", "torch.compile")
+
+
+def transformers_model(config: str, model: str, **settings: Any) -> nn.Module:
+    import transformers
+
+    return getattr(transformers, model)(getattr(transformers, config)(**settings))
+
+
+def ids(vocabulary: int, *shape: int) -> torch.Tensor:
+    return torch.randint(0, vocabulary, shape)
+
+
+def mlp() -> nn.Module:
+    first = [nn.Linear(256, 1024), nn.GELU(), nn.Dropout(0.1)]
+    return nn.Sequential(*first, nn.Linear(1024, 1024), nn.LayerNorm(1024), nn.GELU(), nn.Linear(1024, 256))
+
+
+def labelled(tokens: torch.Tensor) -> tuple[tuple, dict]:
+    return (tokens,), {"labels": tokens, "use_cache": False}
+
+
+SMALL_LLAMA = {"vocab_size": 8000, "hidden_size": 512, "intermediate_size": 1376, "num_hidden_layers": 6,
+               "num_attention_heads": 8, "num_key_value_heads": 8}  # fmt: skip
+# name -> (what, model, inputs)
+WORKLOADS: dict[str, tuple[str, Callable[[], nn.Module], Callable[[], tuple[tuple, dict]]]] = {
+    "Linear": ("2x4", lambda: nn.Linear(4, 4), lambda: ((torch.randn(2, 4),), {})),
+    "MLP": ("128x256", mlp, lambda: ((torch.randn(128, 256),), {})),
+    "MiniTransformer": (
+        "16x128",
+        lambda: registry.build(registry.WORKLOADS["MiniTransformer"]),
+        lambda: ((ids(10000, 16, 128),), {}),
+    ),
+    "BERT-Base": ("2x128", lambda: transformers_model("BertConfig", "BertModel"), lambda: ((ids(30522, 2, 128),), {})),
+    "GPT-2": ("1x64", lambda: transformers_model("GPT2Config", "GPT2LMHeadModel"), lambda: labelled(ids(50257, 1, 64))),
+    "small Llama": (
+        "1x64",
+        lambda: transformers_model("LlamaConfig", "LlamaForCausalLM", **SMALL_LLAMA),
+        lambda: labelled(ids(8000, 1, 64)),
+    ),
+    "ResNet-50": (
+        "4x3x224x224",
+        lambda: transformers_model("ResNetConfig", "ResNetForImageClassification"),
+        lambda: ((torch.randn(4, 3, 224, 224),), {}),
+    ),
+}
+
+
+def loss_of(out: Any) -> torch.Tensor:
+    """A model's own loss, or a smooth function of its first result."""
+    if getattr(out, "loss", None) is not None:
+        return out.loss
+    first = out if isinstance(out, torch.Tensor) else out["logits"] if "logits" in out else out[0]
+    return first.float().sin().mean()
+
+
+def compiled(name: str, model: nn.Module) -> Callable[..., Any]:
+    if name == "eager":
+        return model
+    if name == "torch.compile":
+        return torch.compile(model)
+    import ccompile
+
+    return ccompile.compile(model)
+
+
+class Side:
+    """A model, its compiled form and its optimizer."""
+
+    def __init__(self, name: str, model: nn.Module, step: bool):
+        self.model, self.call = model, compiled(name, model)
+        self.optimizer = torch.optim.Adam(model.parameters()) if step else None
+
+    def run(self, args: tuple, kwargs: dict, seed: int) -> float:
+        """Seconds of a step: forward, backward and, if there is one, the optimizer's step."""
+        self.model.zero_grad()
+        torch.manual_seed(seed)
+        start = time.perf_counter()
+        loss_of(self.call(*args, **kwargs)).backward()
+        if self.optimizer is not None:
+            self.optimizer.step()
+        return time.perf_counter() - start
+
+
+def worst_difference(a: nn.Module, b: nn.Module) -> float:
+    """The largest difference of two gradients, relative to the largest gradient of all."""
+    pairs = [(p.grad, q.grad) for p, q in zip(a.parameters(), b.parameters(), strict=True) if q.grad is not None]
+    largest = max(q.abs().max().item() for _, q in pairs)
+    return max((p - q).abs().max().item() for p, q in pairs) / largest
+
+
+def typical(times: list[float]) -> float:
+    return statistics.median(sorted(times)[: max(len(times) // 2, 1)])
+
+
+def measure(workload: str, compiler: str, options: argparse.Namespace) -> dict[str, Any]:
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    what, make, inputs = WORKLOADS[workload]
+    model = make().train()
+    sides = [Side("eager", copy.deepcopy(model), options.step), Side(compiler, model, options.step)]
+    args, kwargs = inputs()
+    first = [side.run(args, kwargs, 0) for side in sides]
+    for seed in (1, 2):
+        for side in sides:
+            side.run(args, kwargs, seed)
+    error = worst_difference(sides[1].model, sides[0].model)
+    times: list[list[float]] = [[], []]
+    end = time.perf_counter() + options.seconds
+    while time.perf_counter() < end or len(times[0]) < 4:
+        for side, kept in zip(sides, times, strict=True):
+            kept.append(side.run(args, kwargs, 3))
+    eager, ours = typical(times[0]), typical(times[1])
+    return {"workload": workload, "what": what, "compiler": compiler, "eager_ms": eager * 1e3, "ms": ours * 1e3,
+            "speed_up": eager / ours, "first_over_eager_s": first[1] - first[0], "difference": error}  # fmt: skip
+
+
+def peak(workload: str, compiler: str, options: argparse.Namespace) -> float:
+    """MiB at most resident over three steps, beyond the model's."""
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    side = Side(compiler, WORKLOADS[workload][1]().train(), options.step)
+    args, kwargs = WORKLOADS[workload][2]()
+
+    def status(field: str) -> int:
+        with open("/proc/self/status") as lines:
+            return next(int(line.split()[1]) for line in lines if line.startswith(field))
+
+    before = status("VmRSS:")
+    for seed in range(3):
+        side.run(args, kwargs, seed)
+    return (status("VmHWM:") - before) / 1024
+
+
+def alone(job: list[str], options: argparse.Namespace) -> Any:
+    command = [sys.executable, os.path.abspath(__file__), "--job", json.dumps(job), "--seconds", str(options.seconds)]
+    command += ["--threads", str(options.threads), *(["--step"] if options.step else [])]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    return json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else None
+
+
+def row(r: dict[str, Any]) -> str:
+    memory = f"{r['peak_mib']:.0f} / {r['eager_peak_mib']:.0f}" if r.get("peak_mib") is not None else "–"
+    times = f"{r['eager_ms']:.2f} | {r['ms']:.2f} | {r['speed_up']:.2f} | {r['first_over_eager_s']:.2f}"
+    return f"| {r['workload']} {r['what']} | {r['compiler']} | {times} | {memory} | {r['difference']:.0e} |"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=", ".join(WORKLOADS))
+    parser.add_argument("--compilers", nargs="+", choices=COMPILERS, default=["ccompile"])
+    parser.add_argument("--seconds", type=float, default=8, help="for the timed steps of a workload")
+    parser.add_argument("--step", action="store_true", help="with Adam's step, eager on both sides")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--json", help="write the rows to this file, one JSON object a line")
+    parser.add_argument("--job", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.job:
+        kind, workload, compiler = json.loads(options.job)
+        print(json.dumps((measure if kind == "time" else peak)(workload, compiler, options)))
+        return 0
+    unknown = [w for w in options.workloads if w not in WORKLOADS]
+    if unknown:
+        parser.error(f"unknown {unknown[0]!r}; workloads: {', '.join(WORKLOADS)}")
+    print("| training step | compiler | eager ms | ms | speed-up | first step, s | peak MiB / eager's | difference |")
+    print("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |", flush=True)
+    failed, speed_ups = False, []
+    for workload in options.workloads or WORKLOADS:
+        eager_peak = alone(["peak", workload, "eager"], options)
+        for compiler in options.compilers:
+            r = alone(["time", workload, compiler], options)
+            failed = failed or r is None
+            if r is None:
+                continue
+            r |= {"peak_mib": alone(["peak", workload, compiler], options), "eager_peak_mib": eager_peak}
+            speed_ups.append(r["speed_up"])
+            print(row(r), flush=True)
+            if options.json:
+                with open(options.json, "a") as file:
+                    file.write(json.dumps(r) + "\n")
+    if len(speed_ups) > 1 and len(options.compilers) == 1:
+        print(f"| geomean | | | | {statistics.geometric_mean(speed_ups):.2f} | | | |")
+    return int(failed)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

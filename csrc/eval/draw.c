@@ -1,0 +1,115 @@
+/* draw: bools for dropout, from torch's generator on the CPU: as Tensor.bernoulli_ draws them, bit for bit, but for
+ * many elements at once (dev/mersenne.c).
+ *
+ * The generator's state is read and written as torch.Generator.get_state() gives it (CPUGeneratorImplStateLegacy). Not
+ * every torch draws like this (with MKL on Intel's CPUs it asks MKL), so the first draw of a process compares both. */
+#include "eval_int.h"
+
+enum {
+    LEAST = 4096,  /* elements; below, reading and writing the state takes longer than torch's draw */
+    SAMPLE = 2000, /* of the comparison: more than three blocks of the generator */
+};
+
+/* at::CPUGeneratorImplStateLegacy, as far as it is used */
+typedef struct State {
+    uint64_t seed;
+    int left, seeded;
+    uint64_t next;
+    uint64_t word[CC_RUN_RANDOM_WORDS];
+} State;
+
+static struct {
+    PyObject *get, *set, *generator; /* methods of torch.default_generator; it itself */
+    enum { UNKNOWN, SAME, OTHER } verdict;
+} D;
+
+static PyObject *by_torch(const CcType *type, double p) {
+    PyObject *made = cc_tens_empty(type, NULL);
+    PyObject *r = made != NULL ? PyObject_CallMethod(made, "bernoulli_", "d", p) : NULL;
+    Py_XDECREF(made);
+    return r;
+}
+
+/* The state as a tensor of bytes, and where they are. */
+static PyObject *read_state(State **at) {
+    PyObject *t = PyObject_CallNoArgs(D.get);
+    CcTensor bytes;
+    if (t == NULL) return NULL;
+    cc_tens_read(t, false, &bytes);
+    if (bytes.type.dtype == CC_DT_U8 && cc_type_contiguous(&bytes.type) &&
+        cc_type_numel(&bytes.type) >= (int64_t)sizeof(State)) {
+        *at = bytes.data;
+        return t;
+    }
+    Py_DECREF(t);
+    PyErr_SetString(PyExc_RuntimeError, "ccompile: the state of torch's generator is not as expected");
+    return NULL;
+}
+
+static void advance(State *s, double p, uint8_t *out, int64_t n) {
+    uint32_t word[CC_RUN_RANDOM_WORDS];
+    for (int i = 0; i < CC_RUN_RANDOM_WORDS; i++) word[i] = (uint32_t)s->word[i];
+    s->left = cc_run_bernoulli(word, s->left, p, out, n);
+    s->next = (uint64_t)(CC_RUN_RANDOM_WORDS + 1 - s->left);
+    for (int i = 0; i < CC_RUN_RANDOM_WORDS; i++) s->word[i] = word[i];
+}
+
+static PyObject *by_words(const CcType *type, double p) {
+    State *s;
+    void *data;
+    PyObject *made = cc_tens_empty(type, &data), *state = made != NULL ? read_state(&s) : NULL, *done = NULL;
+    if (state != NULL) {
+        advance(s, p, data, cc_type_numel(type));
+        done = PyObject_CallOneArg(D.set, state);
+    }
+    if (done == NULL) Py_CLEAR(made);
+    Py_XDECREF(done);
+    Py_XDECREF(state);
+    return made;
+}
+
+static int set_state(PyObject *state) {
+    PyObject *r = state != NULL ? PyObject_CallOneArg(D.set, state) : NULL;
+    Py_XDECREF(r);
+    return r != NULL ? 0 : -1;
+}
+
+static bool equal(PyObject *a, PyObject *b) {
+    PyObject *r = a != NULL && b != NULL ? PyObject_CallMethod(a, "equal", "O", b) : NULL;
+    Py_XDECREF(r);
+    return r == Py_True;
+}
+
+/* Draws a sample in both ways from the same state, and compares the samples and the states behind them. */
+static bool compare(PyObject *state) {
+    const CcType type = {.dtype = CC_DT_BOOL, .ndim = 1, .device = 1, .size = {SAMPLE}, .stride = {1}};
+    PyObject *a = by_torch(&type, 0.7), *after = PyObject_CallNoArgs(D.get);
+    PyObject *b = set_state(state) == 0 ? by_words(&type, 0.7) : NULL, *then = PyObject_CallNoArgs(D.get);
+    const bool same = equal(a, b) && equal(after, then);
+    Py_XDECREF(a);
+    Py_XDECREF(b);
+    Py_XDECREF(after);
+    Py_XDECREF(then);
+    return same;
+}
+
+/* -1 with an error set: the generator's state is lost. */
+static int judge(void) {
+    D.generator = cc_obj_of_module("torch", "default_generator");
+    D.get = D.generator != NULL ? PyObject_GetAttrString(D.generator, "get_state") : NULL;
+    D.set = D.generator != NULL ? PyObject_GetAttrString(D.generator, "set_state") : NULL;
+    PyObject *state = D.get != NULL && D.set != NULL ? PyObject_CallNoArgs(D.get) : NULL;
+    D.verdict = state != NULL && compare(state) ? SAME : OTHER;
+    PyErr_Clear();
+    if (D.verdict == OTHER)
+        cc_log_add(CC_LOG_FALLBACK, "torch's bernoulli_ does not draw from its generator as expected: torch draws");
+    const int status = state != NULL ? set_state(state) : 0;
+    Py_XDECREF(state);
+    return status;
+}
+
+PyObject *cc_draw_bools(const CcType *type, double p) {
+    if (cc_type_numel(type) < LEAST) return by_torch(type, p);
+    if (D.verdict == UNKNOWN && judge() < 0) return NULL;
+    return D.verdict == SAME ? by_words(type, p) : by_torch(type, p);
+}

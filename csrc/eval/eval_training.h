@@ -1,0 +1,79 @@
+/* eval_training: a stage's plans, and what one run of it keeps; for training.c, staged.c and torchgrad.c. */
+#ifndef CC_EVAL_TRAINING_H
+#define CC_EVAL_TRAINING_H
+
+#include "eval_int.h"
+
+/* The backward for some of the outputs' gradients, and some of the inputs'. */
+typedef struct Backward {
+    bool *given, *wanted; /* [output], [differentiable input] */
+    CcJoint joint;
+    CcPlan *plan;
+    bool verified, wrong; /* with the knob `verify`: compared with torch's; differs: torch computes the gradients */
+} Backward;
+
+typedef CC_VEC(int) GuardIds;
+
+typedef struct Stage {
+    const CcStage *cut;
+    CcJoint joint; /* of all gradients: `saved` and the forward */
+    CcPlan *forward;
+    CC_VEC(Backward *) backward;
+    CC_VEC(int) diff; /* indices into cut->in: inputs that may require gradients */
+    int last_write;   /* index into cut->node; 0: there is none */
+    /* for torchgrad.c */
+    GuardIds source;      /* objects that nodes take, other than tensors */
+    CC_VEC(int) saved_at; /* [input] index into joint.saved; -1: not saved */
+    CC_VEC(int) kept;     /* inputs that are not saved, and from which saved values are computed */
+    int keeper;           /* index into joint.saved: a value that nobody else has; joint.saved.n: an extra tensor */
+} Stage;
+
+struct CcTraining {
+    int refs;
+    bool open;            /* its segment still exists */
+    const CcTrace *trace; /* while it is open */
+    CcGraph *graph;       /* CcNode.origin: the trace's node */
+    CcRunOptions options;
+    CcStages cut;
+    CC_VEC(Stage) stage; /* [stage of cut] */
+    int *last;           /* [value] the last step that reads it; -1: keep it */
+    int id;              /* of the segment */
+    bool verify;
+};
+
+/* What a node of autograd's graph keeps. */
+typedef struct Run {
+    CcTraining *training;
+    int stage;
+    CC_VEC(PyObject *) symbol; /* strong: the call's */
+    /* for torchgrad.c */
+    CC_VEC(PyObject *) source; /* strong */
+    CC_VEC(uint64_t) version;  /* [kept input] when the forward ran */
+    CcMode mode;               /* while the forward ran */
+    /* while the forward runs */
+    CC_VEC(PyObject *) in; /* borrowed: the stage's inputs */
+    CcSegmentHost *host;
+} Run;
+
+/* ---- training.c ---- */
+static inline bool cc_training_is_view(const CcNode *n) { return cc_op_info((CcOpId)n->op)->kind == CC_K_VIEW; }
+void cc_training_release(CcTraining *t); /* one reference less */
+/* The backward for these gradients. Its plan is NULL if none could be made; torch computes them then. */
+Backward *cc_training_backward(const CcTraining *t, Stage *s, const bool *given, const bool *wanted);
+
+/* ---- staged.c: runs stage `stage` on the values of h, and sets its outputs there. 0, or -1 with an error set ---- */
+CC_MUST int cc_staged_apply(CcTraining *t, int stage, CcSegmentHost *h);
+
+void cc_staged_drop(PyObject **value, int n); /* drops the references, and frees the array */
+
+/* ---- torchgrad.c: a stage's gradients as torch computes them from its recorded nodes ---- */
+void cc_torchgrad_plan(const CcTraining *t, Stage *s); /* which inputs it needs, given joint.saved */
+/* Keeps those inputs with the saved tensors, at the end of the forward. 0, or -1 with an error set. */
+CC_MUST int cc_torchgrad_keep(Run *run, CcAutogradResults *r);
+/* Differentiable if grad mode is on. Arguments as in CcAutogradKind.backward. */
+CC_MUST int cc_torchgrad_make(Run *run, PyObject *const *saved, PyObject *const *given, const bool *wanted,
+                              PyObject **grad);
+/* Compares gradients with torch's; those are kept if they differ. False: they do. */
+bool cc_torchgrad_verify(Run *run, PyObject *const *saved, PyObject *const *given, const bool *wanted, PyObject **grad);
+
+#endif

@@ -1,0 +1,100 @@
+/* repeat: what ops were split into (grad/draws.c, grad/batch.c) as torch computes it: the pure halves of random ops, from
+ * the same draw, and batch norms, without moving running statistics again. */
+#include <math.h>
+
+#include "eval_int.h"
+
+typedef struct Operands {
+    const CcGraph *g;
+    PyObject **value; /* [value of g] */
+} Operands;
+
+/* The result of a method, which takes over `self`. NULL self: an earlier step failed. */
+static PyObject *then(PyObject *self, const char *method, PyObject *argument) {
+    PyObject *r = self != NULL && argument != NULL ? PyObject_CallMethod(self, method, "O", argument) : NULL;
+    Py_XDECREF(self);
+    Py_XDECREF(argument);
+    return r;
+}
+
+static PyObject *tensor_of(const Operands *x, CcOperand o) { return Py_NewRef(x->value[o.value]); }
+
+/* x * (kept / p), in the dtype of x */
+static PyObject *dropped(const Operands *o, PyObject *x, CcOperand kept, double p) {
+    PyObject *scale = then(tensor_of(o, kept), "type_as", Py_XNewRef(x));
+    return then(x, "mul", then(scale, "div", PyFloat_FromDouble(p)));
+}
+
+static PyObject *transposed(PyObject *t) {
+    PyObject *r = t != NULL ? PyObject_CallMethod(t, "transpose", "ii", -2, -1) : NULL;
+    Py_XDECREF(t);
+    return r;
+}
+
+/* Bools where a row may not attend; None: it may everywhere. */
+static PyObject *find_forbidden(const Operands *o, const CcIn_attention_dropped *in, PyObject *scores) {
+    const bool bools = in->mask.kind == CC_IN_VALUE && o->g->val.at[in->mask.value].type.dtype == CC_DT_BOOL;
+    if (bools) return PyObject_CallMethod(o->value[in->mask.value], "logical_not", NULL);
+    if (in->is_causal.kind != CC_IN_BOOL || !in->is_causal.i || scores == NULL) return Py_NewRef(Py_None);
+    const CcType *t = &o->g->val.at[in->kept.value].type;
+    PyObject *ones = PyObject_CallMethod(scores, "new_ones", "((LL))", (long long)t->size[t->ndim - 2],
+                                         (long long)t->size[t->ndim - 1]);
+    return then(then(ones, "triu", PyLong_FromLong(1)), "type_as", tensor_of(o, in->kept));
+}
+
+static double scale_of(const Operands *o, const CcIn_attention_dropped *in) {
+    const CcType *q = &o->g->val.at[in->q.value].type;
+    if (in->scale.kind == CC_IN_NONE) return 1 / sqrt((double)q->size[q->ndim - 1]);
+    return in->scale.kind == CC_IN_FLOAT ? in->scale.f : (double)in->scale.i;
+}
+
+static PyObject *fill(PyObject *t, PyObject *mask, double v) {
+    PyObject *r = t != NULL && mask != NULL && mask != Py_None ? PyObject_CallMethod(t, "masked_fill", "Od", mask, v)
+                                                               : Py_XNewRef(t);
+    Py_XDECREF(t);
+    return r;
+}
+
+/* dropped(softmax(q @ k^T * scale, masked)) @ v */
+static PyObject *attention(const Operands *o, const CcIn_attention_dropped *in) {
+    PyObject *s = then(tensor_of(o, in->q), "matmul", transposed(tensor_of(o, in->k)));
+    s = then(s, "mul", PyFloat_FromDouble(scale_of(o, in)));
+    PyObject *forbidden = find_forbidden(o, in, s);
+    if (in->mask.kind == CC_IN_VALUE && forbidden == Py_None) s = then(s, "add", tensor_of(o, in->mask));
+    s = fill(s, forbidden, -HUGE_VAL);
+    s = fill(then(s, "softmax", PyLong_FromLong(-1)), forbidden, 0);
+    Py_XDECREF(forbidden);
+    return then(dropped(o, s, in->kept, in->p.f), "matmul", tensor_of(o, in->v));
+}
+
+/* torch.batch_norm(x, weight, bias, None, None, True, 0.0, eps, True) */
+static PyObject *batch_normed(const Operands *o, const CcIn_batch_normed *in) {
+    PyObject *weight = in->weight.kind == CC_IN_VALUE ? o->value[in->weight.value] : Py_None,
+             *bias = in->bias.kind == CC_IN_VALUE ? o->value[in->bias.value] : Py_None;
+    PyObject *f = cc_obj_of_module("torch", "batch_norm");
+    PyObject *r = f != NULL ? PyObject_CallFunction(f, "OOOOOOddO", o->value[in->x.value], weight, bias, Py_None,
+                                                    Py_None, Py_True, 0.0, in->eps.f, Py_True)
+                            : NULL;
+    Py_XDECREF(f);
+    return r;
+}
+
+bool cc_repeat_takes(const CcNode *n) {
+    const bool made = n->host < 0 && n->op != CC_OP_draw;
+    return made || n->op == CC_OP_dropped || n->op == CC_OP_attention_dropped;
+}
+
+int cc_repeat_node(const CcGraph *g, const CcNode *n, PyObject **value) {
+    const Operands o = {g, value};
+    CcIn_dropped drop;
+    CcIn_attention_dropped attend;
+    CcIn_batch_normed normed;
+    PyObject *r = NULL;
+    if (n->host < 0 && n->op != CC_OP_batch_normed) return 0; /* statistics, which only that one reads */
+    if (n->op == CC_OP_dropped && cc_in_dropped(g, n, &drop))
+        r = dropped(&o, tensor_of(&o, drop.x), drop.kept, drop.p.f);
+    else if (cc_in_attention_dropped(g, n, &attend)) r = attention(&o, &attend);
+    else if (cc_in_batch_normed(g, n, &normed)) r = batch_normed(&o, &normed);
+    value[n->out0] = r;
+    return r != NULL ? 0 : -1;
+}

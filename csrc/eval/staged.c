@@ -1,0 +1,263 @@
+/* staged: one run of a stage, as a node of autograd's graph: its forward now, its backward when autograd asks for it. */
+#include "eval_training.h"
+
+static void free_run(void *at) {
+    Run *r = at;
+    for (int i = 0; i < r->source.n; i++) Py_XDECREF(r->source.at[i]);
+    for (int i = 0; i < r->symbol.n; i++) Py_XDECREF(r->symbol.at[i]);
+    cc_vec_free(&r->source);
+    cc_vec_free(&r->version);
+    cc_vec_free(&r->in);
+    cc_vec_free(&r->symbol);
+    cc_training_release(r->training);
+    free(r);
+}
+
+/* The host of a stage's plan. */
+typedef struct StageHost {
+    const CcGraph *graph;
+    const CcPlan *plan;
+    PyObject **value;      /* [value of graph] */
+    CcSegmentHost segment; /* for nodes that torch runs; forward only */
+    CcCallState x;
+    const CcJoint *joint;
+    const CcGraph *whole; /* that the stage is a part of */
+    CcHost base;
+    PyObject *const *symbol; /* of the call that ran the forward; backward only */
+} StageHost;
+
+static void *stage_data(void *ctx, int value) {
+    const StageHost *h = ctx;
+    CcTensor t;
+    cc_tens_read_as(h->value[value], false, true, &t);
+    return t.data;
+}
+
+static void *stage_make(void *ctx, int value) {
+    const StageHost *h = ctx;
+    void *data = NULL;
+    PyObject *o = cc_tens_empty(cc_run_type(h->plan, h->graph, value), &data);
+    if (o == NULL) return NULL;
+    Py_XSETREF(h->value[value], o);
+    return data;
+}
+
+static void stage_drop(void *ctx, int value) {
+    const StageHost *h = ctx;
+    Py_CLEAR(h->value[value]);
+}
+
+static int stage_call(void *ctx, int node) {
+    StageHost *h = ctx;
+    return h->base.call(h->base.ctx, h->whole->node.at[h->joint->node.at[node]].origin);
+}
+
+static int stage_convolve(void *ctx, int node) {
+    StageHost *h = ctx;
+    return h->base.convolve(h->base.ctx, h->whole->node.at[h->joint->node.at[node]].origin);
+}
+
+/* Elements from the start of a view's operand to the start of the view. */
+static int64_t start_of(const CcGraph *g, const CcNode *n) {
+    const CcType *t = &g->val.at[cc_graph_source(g, n)].type;
+    int64_t start = 0;
+    for (int i = 1; (n->op == CC_OP_select || n->op == CC_OP_slice) && i + 1 < n->n_in; i += 2) {
+        const int d = cc_graph_dim(t, cc_graph_operand(g, n, i));
+        const int64_t at = cc_graph_operand(g, n, i + 1)->i;
+        start += (at < 0 ? at + t->size[d] : at) * t->stride[d];
+    }
+    return start;
+}
+
+/* The view that the node makes, by its type. */
+static PyObject *make_view(const CcGraph *g, const CcNode *n, PyObject *base) {
+    const CcType *type = &g->val.at[n->out0].type;
+    PyObject *size = PyTuple_New(type->ndim), *stride = PyTuple_New(type->ndim), *r = NULL;
+    PyObject *from = PyObject_CallMethod(base, "storage_offset", NULL);
+    for (int d = 0; size != NULL && stride != NULL && d < type->ndim; d++) {
+        PyTuple_SET_ITEM(size, d, PyLong_FromLongLong(type->size[d]));
+        PyTuple_SET_ITEM(stride, d, PyLong_FromLongLong(type->stride[d]));
+    }
+    if (size != NULL && stride != NULL && from != NULL)
+        r = PyObject_CallMethod(base, "as_strided", "OOL", size, stride, PyLong_AsLongLong(from) + start_of(g, n));
+    Py_XDECREF(from);
+    Py_XDECREF(size);
+    Py_XDECREF(stride);
+    return r;
+}
+
+/* A gradient may come with any strides, or as another kind of tensor; the plan wants the recorded type. NULL with an
+ * error set. */
+static PyObject *as_planned(PyObject *grad, const CcType *type) {
+    CcTensor t;
+    cc_tens_read(grad, false, &t);
+    if (t.type.ndim >= 0 && t.type.dtype == type->dtype && cc_type_same_layout(&t.type, type)) return Py_NewRef(grad);
+    PyObject *made = cc_tens_empty(type, NULL),
+             *r = made != NULL ? PyObject_CallMethod(made, "copy_", "O", grad) : NULL;
+    if (r == NULL) Py_CLEAR(made);
+    Py_XDECREF(r);
+    return made;
+}
+
+/* The same for a result of torch, which it takes over. */
+static PyObject *as_dense(PyObject *o, const CcType *type) {
+    PyObject *r = o != NULL ? as_planned(o, type) : NULL;
+    Py_XDECREF(o);
+    return r;
+}
+
+/* A node of the backward that no kernel or library takes. */
+static int backward_call(void *ctx, int node) {
+    const StageHost *h = ctx;
+    const CcNode *n = &h->graph->node.at[node];
+    PyObject *a = h->value[cc_graph_source(h->graph, n)], *r;
+    if (cc_aten_takes(n)) r = as_dense(cc_aten_call(h->graph, n, h->value), &h->graph->val.at[n->out0].type);
+    else if (cc_training_is_view(n)) r = make_view(h->graph, n, a);
+    else r = PyObject_CallMethod(a, "matmul", "O", h->value[cc_graph_operand(h->graph, n, 1)->value]);
+    Py_XSETREF(h->value[n->out0], r);
+    return r != NULL ? 0 : -1;
+}
+
+/* Running statistics: torch counts no write of them either. */
+static int stage_writing(void *ctx, int value, int node, bool counted) {
+    const StageHost *h = ctx;
+    (void)node;
+    return counted && value >= 0 ? cc_tens_bump_version(h->value[value]) : 0;
+}
+
+static double stage_number(void *ctx, int number) {
+    const StageHost *h = ctx;
+    return h->base.number(h->base.ctx, number);
+}
+
+static double backward_number(void *ctx, int number) {
+    const StageHost *h = ctx;
+    PyObject *o = h->symbol[number];
+    return PyFloat_CheckExact(o) ? PyFloat_AS_DOUBLE(o) : PyLong_AsDouble(o);
+}
+
+static uint64_t no_version(void *ctx, int value) {
+    (void)ctx;
+    (void)value;
+    return CC_NO_VERSION;
+}
+
+static int run_plan(StageHost *h, const CcHost *base) {
+    CcErr err = {0};
+    CcHost host = {.ctx = h,
+                   .data = stage_data,
+                   .make = stage_make,
+                   .call = base != NULL ? stage_call : backward_call,
+                   .convolve = base != NULL ? stage_convolve : NULL,
+                   .number = base != NULL ? stage_number : backward_number,
+                   .version = no_version,
+                   .writing = stage_writing,
+                   .drop = stage_drop};
+    if (cc_run_exec(h->plan, &host, NULL, &err) == 0) return 0;
+    if (!PyErr_Occurred()) PyErr_Format(PyExc_RuntimeError, "ccompile: %s", err.text);
+    return -1;
+}
+
+void cc_staged_drop(PyObject **value, int n) {
+    for (int v = 0; v < n; v++) Py_XDECREF(value[v]);
+    free(value);
+}
+
+/* Runs the forward plan. Fills value[], new references; the caller owns the array. */
+static int run_forward(const CcTraining *t, const Stage *s, CcSegmentHost *outer, PyObject **value) {
+    StageHost h = {.graph = s->joint.forward,
+                   .plan = s->forward,
+                   .value = value,
+                   .joint = &s->joint,
+                   .whole = t->graph,
+                   .x = *outer->x};
+    h.x.value = value;
+    h.base = cc_segment_host(&h.segment, t->trace, outer->shape, &h.x);
+    for (int k = 0; k < s->cut->in.n; k++) value[s->cut->in.at[k]] = Py_NewRef(outer->x->value[s->cut->in.at[k]]);
+    return run_plan(&h, &h.base);
+}
+
+static int forward(void *at, CcAutogradResults *r) {
+    Run *run = at;
+    const CcTraining *t = run->training;
+    const Stage *s = &t->stage.at[run->stage];
+    PyObject **value = cc_mem_get(sizeof *value * ((size_t)s->joint.forward->val.n + 1));
+    const int status = run_forward(t, s, run->host, value);
+    for (int k = 0; k < s->cut->in.n; k++) /* the plan drops inputs after their last use */
+        Py_XSETREF(value[s->cut->in.at[k]], Py_NewRef(run->in.at[k]));
+    for (int k = 0; status == 0 && k < s->cut->out.n; k++) {
+        r->differentiable[k] = cc_rules_needs(t->graph, s->cut->out.at[k]);
+        r->out[k] = Py_NewRef(value[s->cut->out.at[k]]);
+        r->n++;
+    }
+    for (int k = 0; status == 0 && k < s->joint.saved.n; k++)
+        r->saved[r->n_saved++] = Py_NewRef(value[s->joint.saved.at[k]]);
+    cc_staged_drop(value, s->joint.forward->val.n);
+    const int kept = status == 0 ? cc_torchgrad_keep(run, r) : status;
+    cc_vec_free(&run->in);
+    return kept;
+}
+
+/* ------------------------------------------------------------------ backward */
+
+static int run_backward(const Run *run, const Stage *s, const Backward *b, PyObject *const *saved,
+                        PyObject *const *given, PyObject **grad) {
+    const CcGraph *g = b->joint.backward;
+    PyObject **value = cc_mem_get(sizeof *value * ((size_t)g->val.n + 1));
+    StageHost h = {.graph = g, .plan = b->plan, .value = value, .symbol = run->symbol.at};
+    int status = 0;
+    for (int k = 0; k < s->joint.saved.n; k++) value[s->joint.saved.at[k]] = Py_NewRef(saved[k]);
+    for (int k = 0; status == 0 && k < s->cut->out.n; k++) {
+        if (b->joint.seed.at[k] < 0) continue;
+        value[b->joint.seed.at[k]] = as_planned(given[k], &g->val.at[b->joint.seed.at[k]].type);
+        if (value[b->joint.seed.at[k]] == NULL) status = -1;
+    }
+    if (status == 0) status = run_plan(&h, NULL);
+    for (int i = 0; status == 0 && i < s->diff.n; i++) {
+        const int v = b->joint.grad.at[s->diff.at[i]];
+        if (v >= 0) grad[i] = Py_NewRef(value[v]);
+    }
+    cc_staged_drop(value, g->val.n);
+    return status;
+}
+
+/* Whether torch has to run the backward: it is differentiated itself, or a mode sees its ops. */
+static bool is_watched(void) {
+    CcMode now;
+    cc_mode_read(&now);
+    return cc_mode_grad(&now) || cc_mode_refusal(&now) != NULL;
+}
+
+static int backward(void *at, PyObject *const *saved, PyObject *const *given, const bool *wanted, PyObject **grad) {
+    Run *run = at;
+    Stage *s = &run->training->stage.at[run->stage];
+    bool has[CC_AUTOGRAD_MAX];
+    if (is_watched()) return cc_torchgrad_make(run, saved, given, wanted, grad);
+    for (int k = 0; k < s->cut->out.n; k++) has[k] = given[k] != Py_None;
+    Backward *b = cc_training_backward(run->training, s, has, wanted);
+    if (b->plan == NULL) return cc_torchgrad_make(run, saved, given, wanted, grad);
+    const int status = run_backward(run, s, b, saved, given, grad);
+    if (status == 0 && run->training->verify && (!b->verified || b->wrong))
+        b->wrong = !cc_torchgrad_verify(run, saved, given, wanted, grad);
+    b->verified = true;
+    return status;
+}
+
+static const CcAutogradKind KIND = {forward, backward, free_run};
+
+int cc_staged_apply(CcTraining *t, int stage, CcSegmentHost *h) {
+    const Stage *s = &t->stage.at[stage];
+    PyObject *in[CC_AUTOGRAD_MAX], *out[CC_AUTOGRAD_MAX];
+    Run *run = cc_mem_get(sizeof *run);
+    *run = (Run){.training = t, .stage = stage, .host = h};
+    t->refs++;
+    cc_mode_read(&run->mode);
+    for (int k = 0; k < s->cut->in.n; k++) cc_vec_push(&run->in, h->x->value[s->cut->in.at[k]]);
+    for (int i = 0; i < h->x->n_symbol; i++) cc_vec_push(&run->symbol, Py_XNewRef(h->x->symbol[i]));
+    for (int i = 0; i < s->source.n; i++) cc_vec_push(&run->source, Py_XNewRef(h->x->gv[s->source.at[i]]));
+    for (int i = 0; i < s->diff.n; i++) in[i] = run->in.at[s->diff.at[i]];
+    h->at = t->graph->node.at[s->cut->node.at[s->last_write]].origin;
+    if (cc_autograd_apply(&KIND, run, in, s->diff.n, out, s->cut->out.n) < 0) return -1;
+    for (int k = 0; k < s->cut->out.n; k++) Py_XSETREF(h->x->value[s->cut->out.at[k]], out[k]);
+    return 0;
+}

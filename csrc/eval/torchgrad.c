@@ -1,0 +1,247 @@
+/* torchgrad: the gradients of a stage as torch computes them: it runs the stage's recorded nodes again, and autograd
+ * differentiates those. For create_graph=True, where the backward itself must be differentiable, and for the
+ * self-check. */
+#include "eval_training.h"
+
+static const char *const KEPT = "_ccompile_kept"; /* attribute of a saved tensor */
+
+/* ------------------------------------------------------------------ which inputs are needed */
+
+static int index_of(const CcJoint *j, int value) {
+    for (int i = 0; i < j->saved.n; i++)
+        if (j->saved.at[i] == value) return i;
+    return -1;
+}
+
+static bool is_output(const CcStage *s, int value) {
+    for (int k = 0; k < s->out.n; k++)
+        if (s->out.at[k] == value) return true;
+    return false;
+}
+
+/* needed[value]: it must be computed as it was, because the backward reads it or a value computed from it. Other values
+ * are operands of linear ops alone. */
+static void find_needed(const CcTraining *t, const Stage *s, bool *needed) {
+    for (int i = 0; i < s->joint.saved.n; i++) needed[s->joint.saved.at[i]] = true;
+    for (int i = s->cut->node.n - 1; i >= 0; i--) {
+        const CcNode *n = &t->graph->node.at[s->cut->node.at[i]];
+        bool any = false;
+        for (int k = 0; k < n->n_out; k++) any = any || needed[n->out0 + k];
+        for (int k = 0; any && k < n->n_in; k++) {
+            const CcOperand *o = cc_graph_operand(t->graph, n, k);
+            if (o->kind == CC_IN_VALUE) needed[o->value] = true;
+        }
+    }
+}
+
+/* Inputs that are needed and not saved have to live as long as what is saved: a saved tensor that nobody else has holds
+ * them. */
+void cc_torchgrad_plan(const CcTraining *t, Stage *s) {
+    const CcGraph *forward = s->joint.forward;
+    bool *needed = cc_mem_get((size_t)t->graph->val.n + 1);
+    find_needed(t, s, needed);
+    for (int k = 0; k < s->cut->in.n; k++) {
+        cc_vec_push(&s->saved_at, index_of(&s->joint, s->cut->in.at[k]));
+        if (cc_vec_last(&s->saved_at) < 0 && needed[s->cut->in.at[k]]) cc_vec_push(&s->kept, k);
+    }
+    s->keeper = s->joint.saved.n;
+    for (int i = 0; i < s->joint.saved.n; i++) {
+        const int v = s->joint.saved.at[i], def = forward->val.at[v].def;
+        if (def >= 0 && !cc_training_is_view(&forward->node.at[def]) && !is_output(s->cut, v)) s->keeper = i;
+    }
+    free(needed);
+}
+
+/* The kept inputs become an attribute of the keeper, so that they die when autograd frees the saved tensors. If they
+ * were saved themselves, a write to them would make the backward raise, as it does not in eager. */
+int cc_torchgrad_keep(Run *run, CcAutogradResults *r) {
+    const Stage *s = &run->training->stage.at[run->stage];
+    if (s->kept.n == 0) return 0;
+    if (s->keeper == r->n_saved) {
+        PyObject *extra = cc_tens_empty(&(CcType){.dtype = CC_DT_BOOL, .device = 1, .ndim = 1}, NULL);
+        if (extra == NULL) return -1;
+        r->saved[r->n_saved++] = extra;
+    }
+    PyObject *kept = PyTuple_New(s->kept.n);
+    for (int i = 0; kept != NULL && i < s->kept.n; i++) {
+        PyObject *in = run->in.at[s->kept.at[i]];
+        PyTuple_SET_ITEM(kept, i, Py_NewRef(in));
+        cc_vec_push(&run->version, cc_tens_version(in));
+    }
+    const int status = kept != NULL ? PyObject_SetAttrString(r->saved[s->keeper], KEPT, kept) : -1;
+    Py_XDECREF(kept);
+    return status;
+}
+
+/* The index of an input among the kept ones; -1: it is not one. */
+static int kept_at(const Stage *s, int input) {
+    for (int i = 0; i < s->kept.n; i++)
+        if (s->kept.at[i] == input) return i;
+    return -1;
+}
+
+static PyObject *zeros(const CcType *type, bool grad) {
+    PyObject *made = cc_tens_empty(type, NULL), *r = made != NULL ? PyObject_CallMethod(made, "zero_", NULL) : NULL;
+    if (r == NULL || grad) Py_XSETREF(made, r != NULL ? PyObject_CallMethod(r, "requires_grad_", NULL) : NULL);
+    Py_XDECREF(r);
+    return made;
+}
+
+/* An input as it was. One that is neither saved nor kept is zeros: no derivative depends on it. */
+static PyObject *find_input(const Run *run, const Stage *s, PyObject *const *saved, PyObject *kept, int k) {
+    const CcGraph *g = run->training->graph;
+    const int value = s->cut->in.at[k], at = kept_at(s, k);
+    if (s->saved_at.at[k] >= 0) return Py_NewRef(saved[s->saved_at.at[k]]);
+    if (at < 0) return zeros(&g->val.at[value].type, cc_rules_needs(g, value));
+    PyObject *in = PyTuple_GET_ITEM(kept, at);
+    if (cc_tens_version(in) == run->version.at[at]) return Py_NewRef(in);
+    PyErr_SetString(
+        PyExc_RuntimeError,
+        "ccompile: create_graph=True after a tensor that a compiled function had read was written to; compile "
+        "it with options={\"training\": False}");
+    return NULL;
+}
+
+static int find_inputs(const Run *run, const Stage *s, PyObject *const *saved, PyObject **value) {
+    PyObject *kept = s->kept.n > 0 ? PyObject_GetAttrString(saved[s->keeper], KEPT) : NULL;
+    int status = s->kept.n > 0 && kept == NULL ? -1 : 0;
+    for (int k = 0; k < s->cut->in.n && status == 0; k++) {
+        PyObject *in = find_input(run, s, saved, kept, k), *alias = in;
+        if (in != NULL && cc_tens_requires_grad(in)) {
+            alias = PyObject_CallMethod(in, "view_as", "O", in);
+            Py_DECREF(in);
+        }
+        value[s->cut->in.at[k]] = alias;
+        if (alias == NULL) status = -1;
+    }
+    Py_XDECREF(kept);
+    return status;
+}
+
+/* ------------------------------------------------------------------ gradients */
+
+/* Runs the stage's recorded nodes by torch, on aliases of its inputs: gradients with respect to an alias are partial
+ * derivatives, even if one input was computed from another. */
+static int repeat_nodes(Run *run, PyObject *const *saved, PyObject **value) {
+    CcTraining *t = run->training;
+    const Stage *s = &t->stage.at[run->stage];
+    if (!t->open) {
+        PyErr_SetString(PyExc_RuntimeError, "ccompile: create_graph=True after the compiled function was reset; call "
+                                            "it again before differentiating twice");
+        return -1;
+    }
+    CcCallState x = {.n_value = t->graph->val.n, .value = value};
+    PyObject **scratch = cc_mem_get(sizeof *scratch * (size_t)(t->trace->guards.g.n + t->trace->effect.n +
+                                                               t->trace->recipes.r.n + t->trace->symbol.n + 1));
+    x.gv = scratch;
+    x.effect = x.gv + t->trace->guards.g.n;
+    x.built = x.effect + t->trace->effect.n;
+    x.symbol = x.built + t->trace->recipes.r.n;
+    CcShape shape = {.graph = t->graph};
+    CcSegmentHost segment;
+    const CcHost h = cc_segment_host(&segment, t->trace, &shape, &x);
+    int status = find_inputs(run, s, saved, value);
+    for (int i = 0; i < s->source.n; i++) x.gv[s->source.at[i]] = run->source.at[i];
+    for (int i = 0; i < t->trace->input.n; i++) x.gv[t->trace->input.at[i]] = value[t->trace->input_value.at[i]];
+    for (int i = 0; i < t->trace->symbol.n; i++) x.symbol[i] = run->symbol.n > 0 ? run->symbol.at[i] : NULL;
+    for (int i = 0; i < s->cut->node.n && status == 0; i++) {
+        const CcNode *n = &t->graph->node.at[s->cut->node.at[i]];
+        status = cc_repeat_takes(n) ? cc_repeat_node(t->graph, n, value) : h.call(h.ctx, n->origin);
+    }
+    free(scratch);
+    return status;
+}
+
+/* The same under the ambient state of the forward: grad mode is on, and autocast may be. */
+static int repeat_as_then(Run *run, PyObject *const *saved, PyObject **value) {
+    CcMode now;
+    PyObject *type, *error, *trace;
+    cc_mode_read(&now);
+    cc_mode_restore(&run->mode);
+    const int status = repeat_nodes(run, saved, value);
+    PyErr_Fetch(&type, &error, &trace);
+    cc_mode_restore(&now);
+    PyErr_Restore(type, error, trace);
+    return status;
+}
+
+static int push(PyObject *list, PyObject *o) { return PyList_Append(list, o); }
+
+/* torch.autograd.grad(outputs, inputs, given, create_graph=create, allow_unused=True) */
+static PyObject *differentiate(PyObject *outputs, PyObject *inputs, PyObject *given, PyObject *create) {
+    PyObject *f = cc_obj_of_module("torch.autograd", "grad");
+    PyObject *args = f != NULL ? PyTuple_Pack(3, outputs, inputs, given) : NULL;
+    PyObject *kw = args != NULL ? Py_BuildValue("{s:O,s:O}", "create_graph", create, "allow_unused", Py_True) : NULL;
+    PyObject *r = kw != NULL ? PyObject_Call(f, args, kw) : NULL;
+    Py_XDECREF(kw);
+    Py_XDECREF(args);
+    Py_XDECREF(f);
+    return r;
+}
+
+int cc_torchgrad_make(Run *run, PyObject *const *saved, PyObject *const *given, const bool *wanted, PyObject **grad) {
+    const Stage *s = &run->training->stage.at[run->stage];
+    const int n_val = run->training->graph->val.n;
+    PyObject **value = cc_mem_get(sizeof *value * ((size_t)n_val + 1));
+    PyObject *outputs = PyList_New(0), *inputs = PyList_New(0), *grads = PyList_New(0), *r = NULL;
+    PyObject *create = cc_mode_grad_now() ? Py_True : Py_False;
+    int status = outputs != NULL && inputs != NULL && grads != NULL ? repeat_as_then(run, saved, value) : -1;
+    for (int k = 0; status == 0 && k < s->cut->out.n; k++)
+        if (given[k] != Py_None && (push(outputs, value[s->cut->out.at[k]]) < 0 || push(grads, given[k]) < 0))
+            status = -1;
+    for (int i = 0; status == 0 && i < s->diff.n; i++)
+        if (wanted[i] && push(inputs, value[s->cut->in.at[s->diff.at[i]]]) < 0) status = -1;
+    if (status == 0) r = differentiate(outputs, inputs, grads, create);
+    for (int i = 0, at = 0; r != NULL && i < s->diff.n; i++) {
+        PyObject *o = wanted[i] ? PyTuple_GET_ITEM(r, at++) : Py_None;
+        grad[i] = o == Py_None ? NULL : Py_NewRef(o);
+    }
+    if (r == NULL) status = -1;
+    Py_XDECREF(r);
+    Py_XDECREF(outputs);
+    Py_XDECREF(inputs);
+    Py_XDECREF(grads);
+    cc_staged_drop(value, n_val);
+    return status;
+}
+
+/* ---- the self-check ---- */
+
+/* The gradients that torch computes from the stage's inputs, unless these were written to since the forward. False:
+ * unknown */
+static bool ask_torch(Run *run, PyObject *const *saved, PyObject *const *given, const bool *wanted, PyObject **want) {
+    const int status = run->training->open ? cc_torchgrad_make(run, saved, given, wanted, want) : -1;
+    PyErr_Clear();
+    return status == 0;
+}
+
+static bool same_gradient(const Run *run, int i, PyObject *got, PyObject *want) {
+    const CcGraph *g = run->training->graph;
+    const CcStage *cut = run->training->stage.at[run->stage].cut;
+    const CcDtype dtype = (CcDtype)g->val.at[cut->in.at[run->training->stage.at[run->stage].diff.at[i]]].type.dtype;
+    if (got == NULL || want == NULL) return got == want;
+    PyObject *plain = PyObject_CallMethod(want, "detach", NULL);
+    const bool same = plain != NULL && cc_verify_close(got, plain, dtype, dtype == CC_DT_BF16 || dtype == CC_DT_F16);
+    Py_XDECREF(plain);
+    return same;
+}
+
+/* Compares the first gradients of a plan with torch's; those are kept if they differ. False: they do. */
+bool cc_torchgrad_verify(Run *run, PyObject *const *saved, PyObject *const *given, const bool *wanted,
+                         PyObject **grad) {
+    const int n = run->training->stage.at[run->stage].diff.n;
+    PyObject **want = cc_mem_get(sizeof *want * ((size_t)n + 1));
+    const bool known = ask_torch(run, saved, given, wanted, want);
+    bool same = true;
+    for (int i = 0; i < n; i++) {
+        if (known && !same_gradient(run, i, grad[i], want[i])) {
+            cc_log_add(CC_LOG_VERIFY, "segment %d, stage %d: the gradient of input %d differs from torch's",
+                       run->training->id, run->stage, i);
+            Py_XSETREF(grad[i], Py_XNewRef(want[i]));
+            same = false;
+        }
+        Py_XDECREF(want[i]);
+    }
+    free(want);
+    return same;
+}

@@ -1,0 +1,392 @@
+/* training: runs a graph that autograd must see.
+ *
+ * The graph is cut into stages (grad/stage.c). A stage is one node of autograd's graph: its forward runs one plan and
+ * saves what its backward reads; its backward runs another plan, made when it is first needed for these gradients.
+ * torch runs the other nodes, and autograd records them as in eager.
+ *
+ *   x, w --> [stage 0: forward plan] --> h --> host node --> [stage 1] --> loss
+ *                 | saved
+ *   dx, dw <-- [backward plan] <-- dh
+ *
+ * This file cuts the graph and makes the plans; staged.c runs a stage, forward and backward. */
+#include "eval_training.h"
+
+/* A stage with fewer nodes of its own costs more as a node of autograd's graph than torch does without it. */
+enum { LEAST_NODES = 3 };
+
+/* ------------------------------------------------------------------ choosing stages */
+
+static bool is_plain(const CcType *t) { return t->ndim >= 0 && t->device == 1 && t->dtype != CC_DT_OTHER; }
+
+static bool is_input(const CcTrace *t, int guard) {
+    for (int i = 0; i < t->input.n; i++)
+        if (t->input.at[i] == guard) return true;
+    return false;
+}
+
+/* Whether create_graph=True can make the object again; lists the guards that read what it consists of. */
+static bool find_sources(const CcTrace *t, int recipe, GuardIds *out) {
+    const CcRecipes *rs = &t->recipes;
+    const CcRecipe *r = &rs->r.at[recipe];
+    if (r->make == CC_MAKE_EFFECT) return false;
+    if (r->make == CC_MAKE_SOURCE && !is_input(t, r->id)) cc_vec_push(out, r->id);
+    for (int i = 0; i < r->n; i++)
+        if (!find_sources(t, rs->kid.at[r->kid0 + i], out)) return false;
+    return true;
+}
+
+static bool find_sources_of_node(const CcTrace *t, const CcNode *n, GuardIds *out) {
+    const CcAction *a = &t->node.at[n->host];
+    for (int k = 0; k < a->n; k++)
+        if (!find_sources(t, t->args.at[a->args0 + k], out)) return false;
+    return true;
+}
+
+static bool is_self_contained(const CcTrace *t, const CcNode *n) {
+    GuardIds ignored = {0};
+    const bool is = find_sources_of_node(t, n, &ignored);
+    cc_vec_free(&ignored);
+    return is;
+}
+
+/* Whether a stage may contain the node: it is pure, of plain CPU tensors, and has a derivative where one is needed.
+ * A view that is a result must share memory with its base, so torch makes it. */
+static bool may_compile(const CcTrace *t, const CcGraph *g, int node) {
+    const CcNode *n = &g->node.at[node];
+    for (int k = 0; k < n->n_in; k++) {
+        const CcOperand *o = cc_graph_operand(g, n, k);
+        if (o->kind == CC_IN_VALUE && g->val.at[o->value].grad_changed) return false;
+    }
+    if (cc_repeat_takes(n)) return cc_rules_take(g, node);
+    if (n->op == CC_OP_host || n->op == CC_OP_draw || n->flags != 0 || n->n_out == 0 || !is_self_contained(t, n))
+        return false;
+    for (int k = 0; k < n->n_in; k++) {
+        const CcOperand *o = cc_graph_operand(g, n, k);
+        if (o->kind == CC_IN_VALUE && !is_plain(&g->val.at[o->value].type)) return false;
+    }
+    for (int k = 0; k < n->n_out; k++)
+        if (!is_plain(&g->val.at[n->out0 + k].type) || (cc_training_is_view(n) && g->val.at[n->out0 + k].is_output))
+            return false;
+    return cc_rules_take(g, node);
+}
+
+/* Views that host nodes read are made by torch, too. */
+static void give_views_to_host(const CcGraph *g, bool *host) {
+    for (int i = g->node.n - 1; i >= 0; i--)
+        for (int k = 0; host[i] && k < g->node.at[i].n_in; k++) {
+            const CcOperand *o = cc_graph_operand(g, &g->node.at[i], k);
+            const int def = o->kind == CC_IN_VALUE ? g->val.at[o->value].def : -1;
+            if (def >= 0 && cc_training_is_view(&g->node.at[def])) host[def] = true;
+        }
+}
+
+static bool has_gradient(const CcGraph *g, const CcStage *s) {
+    for (int k = 0; k < s->out.n; k++)
+        if (cc_rules_needs(g, s->out.at[k])) return true;
+    return false;
+}
+
+/* A view that another stage reads would be a result. */
+static bool has_view_result(const CcGraph *g, const CcStage *s) {
+    for (int k = 0; k < s->out.n; k++)
+        if (cc_training_is_view(&g->node.at[g->val.at[s->out.at[k]].def])) return true;
+    return false;
+}
+
+static bool is_worth(const CcGraph *g, const CcStage *s) {
+    int own = 0;
+    for (int i = 0; i < s->node.n; i++) own += !cc_training_is_view(&g->node.at[s->node.at[i]]);
+    return own >= LEAST_NODES && has_gradient(g, s) && s->out.n <= CC_AUTOGRAD_MAX && s->in.n < CC_AUTOGRAD_MAX;
+}
+
+static void give_to_host(const CcStage *s, bool *host) {
+    for (int i = 0; i < s->node.n; i++) host[s->node.at[i]] = true;
+}
+
+/* Gives views at borders, or a whole stage, to the host. False: nothing was given. */
+static bool refuse_stages(const CcGraph *g, const CcStages *cut, bool *host) {
+    bool any = false;
+    for (int i = 0; i < cut->stage.n; i++) {
+        const CcStage *s = &cut->stage.at[i];
+        if (s->node.n == 0) continue;
+        for (int k = 0; k < s->out.n; k++) {
+            const int def = g->val.at[s->out.at[k]].def;
+            if (!cc_training_is_view(&g->node.at[def])) continue;
+            any = host[def] = true;
+        }
+        if (has_view_result(g, s) || is_worth(g, s)) continue;
+        give_to_host(s, host);
+        any = true;
+    }
+    return any;
+}
+
+/* ------------------------------------------------------------------ making plans */
+
+/* Derivatives of aten.c, products that no library takes (f64), and views of what they read. */
+static bool torch_can(const CcNode *n) {
+    return n->op == CC_OP_matmul || cc_aten_takes(n) ||
+           (cc_training_is_view(n) && n->op != CC_OP_reshape && n->n_out == 1);
+}
+
+/* recorded[node]: >= 0 for recorded nodes, which torch can run; NULL: none of them is. */
+static CcPlan *compile(const CcTraining *t, const CcGraph *g, const char *what, const int *recorded) {
+    CcErr err = {0};
+    CcPlan *plan = cc_run_compile(g, &t->options, &err);
+    bool ok = plan != NULL;
+    for (int i = 0; ok && i < g->node.n; i++)
+        ok = !cc_run_hosted(plan, i) || (recorded != NULL ? recorded[i] >= 0 : torch_can(&g->node.at[i]));
+    if (!ok) {
+        cc_log_add(CC_LOG_FALLBACK, "segment %d: %s of a stage: %s", t->id, what,
+                   plan == NULL ? err.text : "a step needs torch");
+        if (plan != NULL) cc_run_free(plan);
+        return NULL;
+    }
+    return plan;
+}
+
+static void free_backward(Backward *b) {
+    if (b->plan != NULL) cc_run_free(b->plan);
+    cc_joint_free(&b->joint);
+    free(b->given);
+    free(b->wanted);
+    free(b);
+}
+
+/* wanted: by differentiable input; the stage's other inputs have no gradient. */
+static Backward *make_backward(const CcTraining *t, Stage *s, const bool *given, const bool *wanted) {
+    Backward *b = cc_mem_get(sizeof *b);
+    bool *by_input = cc_mem_get((size_t)s->cut->in.n + 1);
+    b->given = cc_mem_get((size_t)s->cut->out.n + 1);
+    b->wanted = cc_mem_get((size_t)s->diff.n + 1);
+    memcpy(b->given, given, (size_t)s->cut->out.n);
+    memcpy(b->wanted, wanted, (size_t)s->diff.n);
+    for (int i = 0; i < s->diff.n; i++) by_input[s->diff.at[i]] = wanted[i];
+    if (cc_joint_make(t->graph, s->cut, given, by_input, &b->joint))
+        b->plan = compile(t, b->joint.backward, "the backward", NULL);
+    free(by_input);
+    return b;
+}
+
+Backward *cc_training_backward(const CcTraining *t, Stage *s, const bool *given, const bool *wanted) {
+    for (int i = 0; i < s->backward.n; i++) {
+        Backward *b = s->backward.at[i];
+        if (memcmp(b->given, given, (size_t)s->cut->out.n) == 0 && memcmp(b->wanted, wanted, (size_t)s->diff.n) == 0)
+            return b;
+    }
+    cc_vec_push(&s->backward, make_backward(t, s, given, wanted));
+    return cc_vec_last(&s->backward);
+}
+
+static void clear_stage(Stage *s) {
+    for (int i = 0; i < s->backward.n; i++) free_backward(s->backward.at[i]);
+    cc_vec_free(&s->backward);
+    cc_vec_free(&s->diff);
+    cc_vec_free(&s->source);
+    cc_vec_free(&s->saved_at);
+    cc_vec_free(&s->kept);
+    cc_joint_free(&s->joint);
+    if (s->forward != NULL) cc_run_free(s->forward);
+    *s = (Stage){0};
+}
+
+/* Makes the plans of the forward and of the whole backward. */
+static bool prepare(const CcTraining *t, Stage *s) {
+    bool all[CC_AUTOGRAD_MAX];
+    memset(all, true, sizeof all);
+    for (int k = 0; k < s->cut->in.n; k++)
+        if (cc_rules_needs(t->graph, s->cut->in.at[k])) cc_vec_push(&s->diff, k);
+    for (int i = 0; i < s->cut->node.n; i++) {
+        const CcNode *n = &t->graph->node.at[s->cut->node.at[i]];
+        if (n->flags & CC_N_WRITES) s->last_write = i;
+        if (n->host >= 0 && !cc_repeat_takes(n) && !find_sources_of_node(t->trace, n, &s->source)) return false;
+    }
+    if (!cc_joint_make(t->graph, s->cut, NULL, NULL, &s->joint) || s->joint.saved.n >= CC_AUTOGRAD_MAX) return false;
+    cc_torchgrad_plan(t, s);
+    s->forward = compile(t, s->joint.forward, "the forward", s->joint.node.at);
+    return s->forward != NULL && cc_training_backward(t, s, all, all)->plan != NULL;
+}
+
+static void cut_graph(CcTraining *t, bool *host) {
+    give_views_to_host(t->graph, host);
+    cc_stage_split(t->graph, host, &t->cut);
+    while (refuse_stages(t->graph, &t->cut, host)) {
+        give_views_to_host(t->graph, host);
+        cc_stage_free(&t->cut);
+        cc_stage_split(t->graph, host, &t->cut);
+    }
+}
+
+/* Prepares all stages. False: one was refused, and its nodes are the host's now. */
+static bool prepare_stages(CcTraining *t, bool *host) {
+    bool ok = true;
+    for (int i = 0; i < t->cut.stage.n; i++) {
+        cc_vec_push(&t->stage, (Stage){.cut = &t->cut.stage.at[i]});
+        if (t->cut.stage.at[i].node.n == 0 || prepare(t, &cc_vec_last(&t->stage))) continue;
+        give_to_host(&t->cut.stage.at[i], host);
+        ok = false;
+    }
+    return ok;
+}
+
+static void clear_stages(CcTraining *t) {
+    for (int i = 0; i < t->stage.n; i++) clear_stage(&t->stage.at[i]);
+    cc_vec_free(&t->stage);
+    cc_stage_free(&t->cut);
+}
+
+static bool any_stage(const CcTraining *t) {
+    for (int i = 0; i < t->cut.stage.n; i++)
+        if (t->cut.stage.at[i].node.n > 0) return true;
+    return false;
+}
+
+/* Finds the last step that reads each value. */
+static void find_last(CcTraining *t) {
+    const CcGraph *g = t->graph;
+    t->last = cc_mem_get(sizeof *t->last * ((size_t)g->val.n + 1));
+    for (int v = 0; v < g->val.n; v++) t->last[v] = -1;
+    for (int i = 0; i < t->cut.step.n; i++) {
+        const CcStageStep step = t->cut.step.at[i];
+        for (int k = 0; step.node < 0 && k < t->cut.stage.at[step.stage].in.n; k++)
+            t->last[t->cut.stage.at[step.stage].in.at[k]] = i;
+        for (int k = 0; step.node >= 0 && k < g->node.at[step.node].n_in; k++) {
+            const CcOperand *o = cc_graph_operand(g, &g->node.at[step.node], k);
+            if (o->kind == CC_IN_VALUE) t->last[o->value] = i;
+        }
+    }
+    for (int v = 0; v < g->val.n; v++)
+        if (g->val.at[v].is_output) t->last[v] = -1;
+}
+
+void cc_training_release(CcTraining *t) {
+    if (--t->refs > 0) return;
+    clear_stages(t);
+    cc_graph_free(t->graph);
+    free(t->last);
+    free(t);
+}
+
+/* Marks random ops whose pure part no stage contains: they stay whole. */
+static bool mark_whole(const CcTraining *t, const bool *host, bool *whole) {
+    bool any = false;
+    for (int i = 0; i < t->graph->node.n; i++) {
+        const CcNode *n = &t->graph->node.at[i];
+        if (host[i] && cc_repeat_takes(n)) any = whole[n->origin] = true;
+    }
+    return any;
+}
+
+/* Cuts the graph and makes the plans of the stages. False: a random op was split in vain. */
+static bool build(CcTraining *t, const CcGraph *g, bool *whole) {
+    t->graph = cc_graph_copy(g);
+    cc_draws_split(t->graph, whole);
+    cc_batch_split(t->graph, whole);
+    bool *host = cc_mem_get((size_t)t->graph->node.n + 1);
+    for (int i = 0; i < t->graph->node.n; i++) host[i] = !may_compile(t->trace, t->graph, i);
+    for (cut_graph(t, host); any_stage(t) && !prepare_stages(t, host); cut_graph(t, host)) clear_stages(t);
+    const bool again = mark_whole(t, host, whole);
+    free(host);
+    return !again;
+}
+
+CcTraining *cc_training_new(const CcSegment *s, const CcGraph *g) {
+    if (!s->trace->needs_grad || !cc_autograd_ready()) return NULL;
+    CcTraining *t = cc_mem_get(sizeof *t);
+    bool *whole = cc_mem_get((size_t)g->node.n + 1);
+    *t = (CcTraining){
+        .refs = 1, .open = true, .trace = s->trace, .options = s->options, .id = s->id, .verify = s->verify};
+    t->options.host_only = false;
+    while (!build(t, g, whole)) {
+        clear_stages(t);
+        cc_graph_free(t->graph);
+    }
+    free(whole);
+    if (!any_stage(t)) {
+        cc_training_release(t);
+        return NULL;
+    }
+    find_last(t);
+    return t;
+}
+
+void cc_training_free(CcTraining *t) {
+    if (t == NULL) return;
+    t->open = false;
+    t->trace = NULL;
+    cc_training_release(t);
+}
+
+/* ------------------------------------------------------------------ a call */
+
+static int draw(const CcGraph *g, const CcNode *n, PyObject **value) {
+    PyObject *r = cc_draw_bools(&g->val.at[n->out0].type, cc_graph_operand(g, n, 0)->f);
+    Py_XSETREF(value[n->out0], r);
+    return r != NULL ? 0 : -1;
+}
+
+static int run_step(CcTraining *t, const CcStageStep *step, CcSegmentHost *h, const CcHost *host) {
+    if (step->node < 0) return cc_staged_apply(t, step->stage, h);
+    const CcNode *n = &t->graph->node.at[step->node];
+    if (n->op != CC_OP_draw) return host->call(host->ctx, n->origin);
+    h->at = n->origin;
+    return draw(t->graph, n, h->x->value);
+}
+
+static int run_steps(CcTraining *t, CcSegmentHost *h, const CcHost *host) {
+    for (int i = 0; i < t->cut.step.n; i++) {
+        if (run_step(t, &t->cut.step.at[i], h, host) < 0) return -1;
+        for (int v = 0; v < t->graph->val.n; v++)
+            if (t->last[v] == i) Py_CLEAR(h->x->value[v]);
+    }
+    return 0;
+}
+
+/* Hooks of saved tensors (save_on_cpu, torch.utils.checkpoint) see each tensor that eager saves. */
+static bool has_hooks(void) {
+    static PyObject *top;
+    if (top == NULL) top = cc_obj_of_module("torch._C._autograd", "_top_saved_tensors_default_hooks");
+    PyObject *now = top != NULL ? PyObject_CallOneArg(top, Py_True) : NULL;
+    PyErr_Clear();
+    Py_XDECREF(now); /* None lives on */
+    return now != Py_None;
+}
+
+int cc_training_run(CcTraining *t, CcSegmentHost *outer) {
+    if (has_hooks()) return CC_TRAINING_NOT;
+    /* the graph has more values than the trace: draws */
+    const int n_trace = outer->x->n_value, n = t->graph->val.n;
+    PyObject **trace = outer->x->value, **value = cc_mem_get(sizeof *value * ((size_t)n + 1));
+    CcSegmentHost h;
+    memcpy(value, trace, sizeof *value * (size_t)n_trace);
+    outer->x->value = value;
+    const CcHost host = cc_segment_host(&h, outer->trace, outer->shape, outer->x);
+    t->refs++;
+    const int status = run_steps(t, &h, &host);
+    cc_training_release(t);
+    outer->x->value = trace;
+    memcpy(trace, value, sizeof *value * (size_t)n_trace);
+    for (int v = n_trace; v < n; v++) Py_XDECREF(value[v]);
+    free(value);
+    outer->at = h.at;
+    outer->mismatch = h.mismatch;
+    return status;
+}
+
+void cc_training_print(const CcTraining *t, CcSbuf *out) {
+    for (int i = 0; i < t->cut.step.n; i++) {
+        const CcStageStep step = t->cut.step.at[i];
+        if (step.node >= 0) {
+            cc_sbuf_add(out, "torch: %s\n", cc_op_info((CcOpId)t->graph->node.at[step.node].op)->name);
+            continue;
+        }
+        const Stage *s = &t->stage.at[step.stage];
+        cc_sbuf_add(out, "stage %d: %d nodes, %d inputs, %d outputs, %d tensors saved\nforward:\n", step.stage,
+                    s->cut->node.n, s->cut->in.n, s->cut->out.n, s->joint.saved.n);
+        cc_run_print(s->forward, out);
+        for (int k = 0; k < s->backward.n; k++) {
+            cc_sbuf_add(out, "backward:\n");
+            cc_run_print(s->backward.at[k]->plan, out);
+        }
+    }
+}

@@ -1,0 +1,137 @@
+/* adjoint: the nodes that derivatives consist of. */
+#include "grad_int.h"
+
+CcType cc_adjoint_dense(const CcType *t) {
+    CcType out = *t;
+    cc_type_make_contiguous(&out);
+    out.requires_grad = 0;
+    return out;
+}
+
+CcType cc_adjoint_like(const CcType *t) {
+    CcType out = *t;
+    if (!cc_type_dense(t)) cc_type_make_contiguous(&out);
+    out.requires_grad = 0;
+    return out;
+}
+
+int cc_adjoint_in(Adjoint *a, CcOpId op, const CcType *type, const CcOperand *in, int n_in) {
+    CcGraph *g = a->g;
+    if (a->before < 0) {
+        cc_graph_node(g, op, 0, -1, in, n_in, type, 1);
+        return g->val.n - 1;
+    }
+    const CcNode n = {.op = (uint16_t)op, .in0 = g->operand.n, .n_in = n_in, .out0 = g->val.n, .n_out = 1, .host = -1};
+    for (int i = 0; i < n_in; i++) cc_vec_push(&g->operand, in[i]);
+    cc_vec_push(&g->val, (CcVal){.type = *type});
+    g->val.at[n.out0].def = cc_edit_insert(g, a->before, &n);
+    return n.out0;
+}
+
+int cc_adjoint_make_in(Adjoint *a, CcOpId op, const CcType *type, const void *in) {
+    CcOperand out[CC_OPERANDS_MAX];
+    const int n = cc_operands_write(op, in, out);
+    return cc_adjoint_in(a, op, type, out, n);
+}
+
+/* ------------------------------------------------------------------ views */
+
+/* The elements of v in another shape: a copy if v is not contiguous. */
+int cc_adjoint_reshaped(Adjoint *a, int v, const CcType *shape) {
+    if (cc_type_same_shape(type_of(a, v), shape)) return v;
+    CcType t = cc_adjoint_dense(shape);
+    t.dtype = type_of(a, v)->dtype;
+    if (cc_type_contiguous(type_of(a, v))) return make(a, view, &t, .x = value_of(v));
+    return make(a, reshape, &t, .x = value_of(v));
+}
+
+static int swapped(Adjoint *a, int v, int d, int e) {
+    CcType t = *type_of(a, v);
+    t.requires_grad = 0;
+    const int64_t size = t.size[d], stride = t.stride[d];
+    t.size[d] = t.size[e];
+    t.stride[d] = t.stride[e];
+    t.size[e] = size;
+    t.stride[e] = stride;
+    return make(a, transpose, &t, .x = value_of(v), .dim0 = int_of(d), .dim1 = int_of(e));
+}
+
+/* Rows and columns of a matrix, or of each matrix of a batch, exchanged. */
+int cc_adjoint_transposed(Adjoint *a, int v) {
+    const int n = type_of(a, v)->ndim;
+    return swapped(a, v, n - 2, n - 1);
+}
+
+int cc_adjoint_expanded(Adjoint *a, int v, const CcType *x) {
+    CcType t = *type_of(a, v);
+    for (int d = 0; d < t.ndim; d++) {
+        if (t.size[d] != x->size[d]) t.stride[d] = 0;
+        t.size[d] = x->size[d];
+    }
+    return make(a, expand, &t, .x = value_of(v));
+}
+
+static CcType matrix(const CcType *t) {
+    CcType out = cc_adjoint_dense(t);
+    out.ndim = 2;
+    out.size[1] = t->ndim > 0 ? t->size[t->ndim - 1] : 1;
+    out.size[0] = 1;
+    for (int d = 0; d < t->ndim - 1; d++) out.size[0] *= t->size[d];
+    cc_type_make_contiguous(&out);
+    return out;
+}
+
+/* All leading dims as one. */
+int cc_adjoint_matrix(Adjoint *a, int v) {
+    const CcType t = matrix(type_of(a, v));
+    return cc_adjoint_reshaped(a, v, &t);
+}
+
+/* ------------------------------------------------------------------ sums */
+
+int cc_adjoint_summed(Adjoint *a, int v, CcType to) {
+    CcType t = cc_adjoint_dense(type_of(a, v));
+    const int lead = t.ndim - to.ndim;
+    int dims = 0;
+    bool leading = true; /* only dims that `to` lacks */
+    for (int d = 0; d < t.ndim; d++) {
+        if (d >= lead && to.size[d - lead] == t.size[d]) continue;
+        dims |= 1 << (t.ndim - 1 - d);
+        leading = leading && d < lead;
+        t.size[d] = 1;
+    }
+    const CcType dropped = cc_adjoint_dense(&to);
+    if (leading && dims) t = dropped, t.dtype = type_of(a, v)->dtype;
+    cc_type_make_contiguous(&t);
+    if (dims) v = emit(a, CC_OP_sum, &t, value_of(v), int_of(dims));
+    v = cc_adjoint_reshaped(a, v, &to);
+    return type_of(a, v)->dtype == to.dtype ? v : emit(a, CC_OP_cast, &dropped, value_of(v));
+}
+
+void cc_adjoint_add(Adjoint *a, int value, int by) {
+    if (!a->wanted[value]) return;
+    const CcType t = cc_adjoint_like(type_of(a, value));
+    a->grad[value] = a->grad[value] < 0 ? by : emit(a, CC_OP_add, &t, value_of(a->grad[value]), value_of(by));
+}
+
+void cc_adjoint_add_summed(Adjoint *a, int value, int by) {
+    if (a->wanted[value]) cc_adjoint_add(a, value, cc_adjoint_summed(a, by, *type_of(a, value)));
+}
+
+int cc_adjoint_product(Adjoint *a, int x, int y, int like) {
+    const CcType *s = type_of(a, x), *t = type_of(a, y);
+    CcType out = s->ndim >= t->ndim ? *s : *t;
+    out.dtype = s->dtype;
+    for (int d = 1; d <= out.ndim - 2; d++) { /* leading dims, from the last one */
+        const int i = s->ndim - 2 - d, k = t->ndim - 2 - d;
+        const int64_t m = i >= 0 ? s->size[i] : 1, n = k >= 0 ? t->size[k] : 1;
+        out.size[out.ndim - 2 - d] = m == 1 ? n : m;
+    }
+    out.size[out.ndim - 2] = s->size[s->ndim - 2];
+    out.size[out.ndim - 1] = t->size[t->ndim - 1];
+    cc_type_make_contiguous(&out);
+    out.requires_grad = 0;
+    const CcType *to = like >= 0 ? type_of(a, like) : &out;
+    if (cc_type_same_shape(to, &out) && to->stride[to->ndim - 1] == 1) out = cc_adjoint_like(to);
+    return make(a, matmul, &out, .a = value_of(x), .b = value_of(y));
+}

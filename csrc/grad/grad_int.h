@@ -1,0 +1,77 @@
+/* grad_int: a joint graph while rules add the backward of its nodes. */
+#ifndef CC_GRAD_INT_H
+#define CC_GRAD_INT_H
+
+#include "grad.h"
+
+typedef struct Adjoint {
+    CcGraph *g;   /* the stage's nodes, then nodes of the backward */
+    int *grad;    /* [value of the given graph] its gradient so far, a value; -1: none */
+    bool *wanted; /* [value of the given graph] its gradient is needed */
+    int n_val;    /* number of values of the given graph */
+    int before;   /* new nodes are inserted before this one (cc_edit_insert); -1: appended */
+} Adjoint;
+
+static inline CcOperand value_of(int v) { return (CcOperand){.kind = CC_IN_VALUE, .value = v}; }
+static inline CcOperand int_of(int64_t i) { return (CcOperand){.kind = CC_IN_INT, .i = i}; }
+static inline CcOperand float_of(double f) { return (CcOperand){.kind = CC_IN_FLOAT, .f = f}; }
+static inline CcOperand none(void) { return (CcOperand){.kind = CC_IN_NONE}; }
+static inline double number_of(const CcOperand *o) { return o->kind == CC_IN_FLOAT ? o->f : (double)o->i; }
+static inline CcType *type_of(const Adjoint *a, int value) {
+    return &a->g->val.at[value].type;
+} /* until the next node */
+static inline bool wants(const Adjoint *a, CcOperand o) { return o.kind == CC_IN_VALUE && a->wanted[o.value]; }
+
+/* ---- adjoint.c: nodes with one result. -> the result ---- */
+int cc_adjoint_in(Adjoint *a, CcOpId op, const CcType *type, const CcOperand *in, int n_in);
+#define emit(a, op, type, ...)                                                                                         \
+    cc_adjoint_in(a, op, type, (const CcOperand[]){__VA_ARGS__},                                                       \
+                  (int)(sizeof((const CcOperand[]){__VA_ARGS__}) / sizeof(CcOperand)))
+/* The same by the names of the row's operands. */
+int cc_adjoint_make_in(Adjoint *a, CcOpId op, const CcType *type, const void *in);
+#define make(a, op, type, ...) cc_adjoint_make_in(a, CC_OP_##op, type, &(const CcIn_##op){__VA_ARGS__})
+CcType cc_adjoint_dense(const CcType *t); /* contiguous, without requires_grad */
+/* The type of a gradient: that of its value, with the same strides if these are dense; so what a permuted value was
+ * computed from gets its gradient without a copy. */
+CcType cc_adjoint_like(const CcType *t);
+int cc_adjoint_reshaped(Adjoint *a, int v, const CcType *shape); /* the elements of v in another shape */
+int cc_adjoint_transposed(Adjoint *a, int v);                    /* the last two dims exchanged, as a view */
+int cc_adjoint_matrix(Adjoint *a, int v);                        /* all leading dims as one */
+/* x [.., m, k] @ y [.., k, n]; the result has the strides of a gradient of `like` if it has its shape, and its rows are
+ * dense. like -1: it is contiguous */
+int cc_adjoint_product(Adjoint *a, int x, int y, int like);
+/* Adds to the gradient of a value. `by` has the value's shape, or, for _summed, one that it broadcasts to. */
+void cc_adjoint_add(Adjoint *a, int value, int by);
+void cc_adjoint_add_summed(Adjoint *a, int value, int by);
+
+/* v, summed over the dims in which `to` was broadcast, with the dtype of `to`. */
+int cc_adjoint_summed(Adjoint *a, int v, CcType to);
+int cc_adjoint_expanded(Adjoint *a, int v, const CcType *x); /* a view with the sizes of x */
+
+/* ---- spatial.c; as cc_rules_apply ---- */
+bool cc_spatial_conv(Adjoint *a, const CcNode *n);
+bool cc_spatial_conv_transpose(Adjoint *a, const CcNode *n);
+bool cc_spatial_max_pool(Adjoint *a, const CcNode *n);
+bool cc_spatial_avg_pool(Adjoint *a, const CcNode *n);
+bool cc_spatial_adaptive_max_pool(Adjoint *a, const CcNode *n);
+bool cc_spatial_adaptive_avg_pool(Adjoint *a, const CcNode *n);
+bool cc_spatial_nearest(Adjoint *a, const CcNode *n);
+bool cc_spatial_interpolation(Adjoint *a, const CcNode *n);
+bool cc_spatial_group_norm(Adjoint *a, const CcNode *n);
+bool cc_spatial_batch_norm(Adjoint *a, const CcNode *n);
+bool cc_spatial_pad(Adjoint *a, const CcNode *n);
+
+/* ---- batch.c ---- */
+bool cc_batch_apply(Adjoint *a, const CcNode *n); /* as cc_rules_apply */
+void cc_batch_lower(CcGraph *g);                  /* batch_normed is batch_norm for kernels */
+
+/* ---- attention.c ---- */
+bool cc_attention_apply(Adjoint *a, const CcNode *n); /* as cc_rules_apply */
+/* Replaces attention_dropped by products, a softmax and pointwise nodes. */
+void cc_attention_lower(CcGraph *g);
+
+/* Appends the backward of a node: adds to the gradients of its operands, given those of its results. False: there is
+ * no rule; what was appended is not read. */
+bool cc_rules_apply(Adjoint *a, int node);
+
+#endif

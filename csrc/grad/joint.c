@@ -1,0 +1,208 @@
+/* joint: a stage's forward and backward graphs.
+ *
+ * The joint graph holds the stage's nodes, and behind them the backward's. The backward reads values of the forward:
+ * inputs and outputs of the stage, which exist anyway, views, which are made again, and values that the forward has to
+ * save. The two halves are the joint graph without the nodes of the other half; values keep their numbers. */
+#include "grad_int.h"
+
+/* ------------------------------------------------------------------ parts of a graph */
+
+/* g with only these nodes; a value whose node is missing becomes an input. No value is an output yet. */
+static CcGraph *part_of(const CcGraph *g, const bool *keep) {
+    CcGraph *out = cc_graph_new();
+    cc_vec_copy(&out->val, &g->val);
+    cc_vec_copy(&out->operand, &g->operand);
+    for (int v = 0; v < out->val.n; v++) {
+        out->val.at[v].def = -1;
+        out->val.at[v].is_output = false;
+    }
+    for (int i = 0; i < g->node.n; i++) {
+        if (!keep[i]) continue;
+        cc_vec_push(&out->node, g->node.at[i]);
+        CcNode *n = &cc_vec_last(&out->node);
+        n->origin = out->node.n - 1;
+        for (int k = 0; k < n->n_out; k++) out->val.at[n->out0 + k].def = out->node.n - 1;
+    }
+    return out;
+}
+
+/* ------------------------------------------------------------------ the joint graph */
+
+static void find_wanted(Adjoint *a, const CcStage *s, const bool *wanted) {
+    for (int i = 0; i < s->in.n; i++)
+        a->wanted[s->in.at[i]] = (wanted == NULL || wanted[i]) && cc_rules_needs(a->g, s->in.at[i]);
+    for (int i = 0; i < a->g->node.n; i++) {
+        const CcNode *n = &a->g->node.at[i];
+        bool any = false;
+        for (int k = 0; k < n->n_in; k++) {
+            const CcOperand *o = cc_graph_operand(a->g, n, k);
+            any = any || (o->kind == CC_IN_VALUE && a->wanted[o->value]);
+        }
+        for (int k = 0; k < n->n_out; k++) a->wanted[n->out0 + k] = any && cc_rules_needs(a->g, n->out0 + k);
+    }
+}
+
+static int seed(Adjoint *a, int value) {
+    const CcType t = cc_adjoint_like(&a->g->val.at[value].type);
+    return cc_graph_input(a->g, &t);
+}
+
+/* Builds the joint graph. -> number of nodes of the forward; -1: a node has no derivative */
+static int build(Adjoint *a, const CcStage *s, const bool *given, const bool *wanted, CcJoint *out) {
+    const int n_forward = a->g->node.n;
+    a->n_val = a->g->val.n;
+    a->grad = cc_mem_get(sizeof *a->grad * ((size_t)a->n_val + 1));
+    a->wanted = cc_mem_get((size_t)a->n_val + 1);
+    for (int v = 0; v < a->n_val; v++) a->grad[v] = -1;
+    find_wanted(a, s, wanted);
+    for (int k = 0; k < s->out.n; k++) {
+        const int v = s->out.at[k];
+        const bool has = a->wanted[v] && (given == NULL || given[k]);
+        cc_vec_push(&out->seed, has ? seed(a, v) : -1);
+        if (has) cc_adjoint_add(a, v, cc_vec_last(&out->seed));
+    }
+    for (int i = n_forward - 1; i >= 0; i--)
+        if (!cc_rules_apply(a, i)) return -1;
+    for (int k = 0; k < s->in.n; k++) cc_vec_push(&out->grad, a->wanted[s->in.at[k]] ? a->grad[s->in.at[k]] : -1);
+    return n_forward;
+}
+
+/* ------------------------------------------------------------------ what is saved */
+
+typedef struct Cut {
+    const CcGraph *g;
+    int n_forward;
+    bool *exists; /* [value] an input or output of the stage */
+    bool *saved;  /* [value] */
+    bool *again;  /* [node] of the forward, which the backward repeats */
+} Cut;
+
+static bool is_view(const CcNode *n) { return cc_op_info((CcOpId)n->op)->kind == CC_K_VIEW; }
+
+/* The backward reads this value. */
+static void need(Cut *c, int value) {
+    const int def = c->g->val.at[value].def;
+    if (c->saved[value] || def >= c->n_forward) return;
+    if (def < 0 && !c->exists[value]) return; /* a seed */
+    if (def >= 0 && !c->exists[value] && is_view(&c->g->node.at[def])) {
+        if (c->again[def]) return;
+        c->again[def] = true;
+        need(c, cc_graph_source(c->g, &c->g->node.at[def]));
+        return;
+    }
+    c->saved[value] = true;
+}
+
+/* live[node]: the backward's nodes that the gradients depend on. */
+static void find_live(const CcGraph *g, int n_forward, const CcJoint *j, bool *live) {
+    bool *read = cc_mem_get((size_t)g->val.n + 1);
+    for (int k = 0; k < j->grad.n; k++)
+        if (j->grad.at[k] >= 0) read[j->grad.at[k]] = true;
+    for (int i = g->node.n - 1; i >= n_forward; i--) {
+        const CcNode *n = &g->node.at[i];
+        for (int k = 0; k < n->n_out; k++) live[i] = live[i] || read[n->out0 + k];
+        for (int k = 0; live[i] && k < n->n_in; k++) {
+            const CcOperand *o = cc_graph_operand(g, n, k);
+            if (o->kind == CC_IN_VALUE) read[o->value] = true;
+        }
+    }
+    free(read);
+}
+
+static void find_saved(Cut *c, const CcStage *s, const bool *live) {
+    for (int k = 0; k < s->in.n; k++) c->exists[s->in.at[k]] = true;
+    for (int k = 0; k < s->out.n; k++) c->exists[s->out.at[k]] = true;
+    for (int i = c->n_forward; i < c->g->node.n; i++) {
+        const CcNode *n = &c->g->node.at[i];
+        for (int k = 0; live[i] && k < n->n_in; k++) {
+            const CcOperand *o = cc_graph_operand(c->g, n, k);
+            if (o->kind == CC_IN_VALUE) need(c, o->value);
+        }
+    }
+}
+
+/* A gradient that is a seed, or the gradient of several inputs, is copied: each result is a tensor of its own. */
+static void own_grads(CcGraph *g, const CcStage *s, CcJoint *j) {
+    for (int k = 0; k < j->grad.n; k++) {
+        bool shared = j->grad.at[k] >= 0 && g->val.at[j->grad.at[k]].def < 0;
+        for (int i = 0; i < k; i++) shared = shared || (j->grad.at[k] >= 0 && j->grad.at[i] == j->grad.at[k]);
+        const CcOperand in = {.kind = CC_IN_VALUE, .value = j->grad.at[k]};
+        if (shared || (j->grad.at[k] >= 0 && is_view(&g->node.at[g->val.at[j->grad.at[k]].def]))) {
+            const CcType t = cc_adjoint_like(&g->val.at[s->in.at[k]].type);
+            const int node = cc_graph_node(g, CC_OP_copy, 0, -1, &in, 1, &t, 1);
+            j->grad.at[k] = g->node.at[node].out0;
+        }
+    }
+}
+
+/* The forward as kernels and library calls can run it. */
+static void lower(CcGraph *forward, const CcStage *s, CcJoint *out) {
+    cc_attention_lower(forward);
+    cc_batch_lower(forward);
+    for (int i = 0; i < forward->node.n; i++) {
+        CcNode *n = &forward->node.at[i];
+        const bool recorded = n->host >= 0 && n->op != CC_OP_dropped;
+        cc_vec_push(&out->node, recorded ? s->node.at[n->origin] : -1);
+        n->origin = i;
+    }
+}
+
+static void halve(const CcGraph *g, int n_forward, const CcStage *s, CcJoint *out) {
+    bool *live = cc_mem_get((size_t)g->node.n + 1), *forward = cc_mem_get((size_t)g->node.n + 1);
+    Cut c = {.g = g, .n_forward = n_forward};
+    c.exists = cc_mem_get((size_t)g->val.n + 1);
+    c.saved = cc_mem_get((size_t)g->val.n + 1);
+    c.again = live;
+    find_live(g, n_forward, out, live);
+    find_saved(&c, s, live);
+    for (int i = 0; i < n_forward; i++) forward[i] = true;
+    out->forward = part_of(g, forward);
+    out->backward = part_of(g, live);
+    lower(out->forward, s, out);
+    for (int v = 0; v < g->val.n; v++)
+        if (c.saved[v]) {
+            cc_vec_push(&out->saved, v);
+            out->forward->val.at[v].is_output = g->val.at[v].def >= 0;
+        }
+    for (int k = 0; k < s->out.n; k++) out->forward->val.at[s->out.at[k]].is_output = true;
+    for (int k = 0; k < out->grad.n; k++)
+        if (out->grad.at[k] >= 0) out->backward->val.at[out->grad.at[k]].is_output = true;
+    free(live);
+    free(forward);
+    free(c.exists);
+    free(c.saved);
+}
+
+static CcGraph *stage_graph(const CcGraph *g, const CcStage *s) {
+    bool *keep = cc_mem_get((size_t)g->node.n + 1);
+    for (int i = 0; i < s->node.n; i++) keep[s->node.at[i]] = true;
+    CcGraph *out = part_of(g, keep);
+    free(keep);
+    return out;
+}
+
+bool cc_joint_make(const CcGraph *g, const CcStage *s, const bool *given, const bool *wanted, CcJoint *out) {
+    Adjoint a = {.g = stage_graph(g, s), .before = -1};
+    *out = (CcJoint){0};
+    const int n_forward = build(&a, s, given, wanted, out);
+    if (n_forward >= 0) {
+        own_grads(a.g, s, out);
+        halve(a.g, n_forward, s, out);
+    } else {
+        cc_joint_free(out);
+    }
+    cc_graph_free(a.g);
+    free(a.grad);
+    free(a.wanted);
+    return n_forward >= 0;
+}
+
+void cc_joint_free(CcJoint *j) {
+    if (j->forward != NULL) cc_graph_free(j->forward);
+    if (j->backward != NULL) cc_graph_free(j->backward);
+    cc_vec_free(&j->node);
+    cc_vec_free(&j->saved);
+    cc_vec_free(&j->seed);
+    cc_vec_free(&j->grad);
+    *j = (CcJoint){0};
+}

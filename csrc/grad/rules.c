@@ -1,0 +1,491 @@
+/* rules: the backward of each op, as nodes of ops.def. Pointwise ops, reductions and norms have derivative rows
+ * (CC_OPGRAD); the others are written here: views, joins, casts, products and losses of classes.
+ *
+ * A gradient has the shape and dtype of its value, and any strides. An operand that was broadcast gets the sum over the
+ * dims in which it was. */
+#include "grad_int.h"
+
+static bool is_float(const CcType *t) { return cc_dtype_info((CcDtype)t->dtype)->kind == 'f'; }
+
+/* ------------------------------------------------------------------ derivative rows */
+
+/* The type of a row's result in the dims of x: reduced dims have size 1. */
+static CcType kept(const CcType *row, const CcType *x, int dims) {
+    CcType t = *row;
+    if (row->ndim == x->ndim) return t;
+    t.ndim = x->ndim;
+    for (int d = x->ndim - 1, own = row->ndim - 1; d >= 0; d--) {
+        const bool reduced = dims >> (x->ndim - 1 - d) & 1;
+        t.size[d] = reduced ? 1 : row->size[own];
+        t.stride[d] = reduced ? 1 : row->stride[own];
+        own -= !reduced;
+    }
+    return t;
+}
+
+static int with_dims(Adjoint *a, int row, const CcType *x, int dims) {
+    CcType t = kept(type_of(a, row), x, dims);
+    t.requires_grad = 0;
+    return t.ndim == type_of(a, row)->ndim ? row : make(a, view, &t, .x = value_of(row));
+}
+
+static bool is_arg(const CcExprNode *x, int operand) { return x->kind == CC_X_ARG && x->arg == operand; }
+
+/* Is this an operand that the node lacks, and whose default is 1 (alpha)? */
+static bool is_one(const CcExpr *e, const CcExprNode *x, const CcNode *n) {
+    return x->kind == CC_X_ARG && x->arg >= n->n_in && x->dflt >= 0 && e->node[x->dflt].num == 1;
+}
+
+/* Whether the row is just `grad`, or `grad * (c=1)` without c. */
+static bool passes(const Adjoint *a, const CcNode *n, CcOpId row) {
+    const CcExpr *e = cc_op_expr_as(a->g, n, row);
+    const int grad = cc_op_grad_at((CcOpId)n->op);
+    if (e == NULL) return false;
+    const CcExprNode *last = &e->node[e->n - 1];
+    if (last->kind != CC_X_OP || last->op != CC_S_mul) return is_arg(last, grad);
+    return is_arg(&e->node[last->kid[0]], grad) && is_one(e, &e->node[last->kid[1]], n);
+}
+
+/* dims < 0: pointwise. A reduction's gradient and result get the dims of its operand. */
+static bool row_of_operand(Adjoint *a, const CcNode *n, int i, int dims) {
+    const CcOpId row = cc_op_grad((CcOpId)n->op, i);
+    const int at = cc_op_grad_at((CcOpId)n->op), value = cc_graph_operand(a->g, n, i)->value;
+    CcOperand in[CC_OPERANDS_MAX];
+    if (row == CC_OP_host || at + 2 > CC_OPERANDS_MAX) return false;
+    if (dims < 0 && passes(a, n, row)) {
+        cc_adjoint_add_summed(a, value, a->grad[n->out0]);
+        return true;
+    }
+    const CcType x = *type_of(a, dims < 0 ? n->out0 : cc_graph_source(a->g, n));
+    for (int k = 0; k < at; k++)
+        in[k] = k < n->n_in && cc_op_grad_reads(a->g, n, row, k) ? *cc_graph_operand(a->g, n, k) : none();
+    const bool result = cc_op_grad_reads(a->g, n, row, at + 1);
+    in[at] = value_of(a->grad[n->out0]);
+    if (dims >= 0) in[at] = value_of(with_dims(a, a->grad[n->out0], &x, dims));
+    if (dims >= 0 && in[0].kind == CC_IN_NONE) in[at] = value_of(cc_adjoint_expanded(a, in[at].value, &x));
+    in[at + 1] = !result ? none() : value_of(dims < 0 ? n->out0 : with_dims(a, n->out0, &x, dims));
+    CcType t = cc_adjoint_like(&x);
+    t.dtype = type_of(a, n->out0)->dtype;
+    cc_adjoint_add_summed(a, value, cc_adjoint_in(a, row, &t, in, at + 2));
+    return true;
+}
+
+static bool rows(Adjoint *a, const CcNode *n) {
+    const int dims = cc_op_dims(a->g, n);
+    if (n->n_out != 1) return false;
+    for (int i = 0; i < n->n_in; i++)
+        if (wants(a, *cc_graph_operand(a->g, n, i)) && !row_of_operand(a, n, i, dims)) return false;
+    return true;
+}
+
+/* ------------------------------------------------------------------ views and joins of the forward */
+
+/* The dim of x that each dim of the result is; false: dims that differ look alike. */
+static bool find_order(const CcType *x, const CcType *y, int *from) {
+    unsigned used = 0;
+    if (x->ndim != y->ndim) return false;
+    for (int d = 0; d < y->ndim; d++) {
+        from[d] = -1;
+        for (int e = 0; e < x->ndim; e++) {
+            const bool same = x->size[e] == y->size[d] && (x->size[e] == 1 || x->stride[e] == y->stride[d]);
+            if (!same || used >> e & 1) continue;
+            if (from[d] >= 0 && y->size[d] != 1) return false;
+            if (from[d] < 0) from[d] = e;
+        }
+        if (from[d] < 0) return false;
+        used |= 1U << from[d];
+    }
+    return true;
+}
+
+static bool permute(Adjoint *a, const CcNode *n, int x) {
+    int from[CC_MAX_DIMS];
+    const CcType *g = type_of(a, a->grad[n->out0]);
+    CcType t = *type_of(a, x);
+    if (!find_order(type_of(a, x), type_of(a, n->out0), from)) return false;
+    for (int d = 0; d < t.ndim; d++) t.stride[from[d]] = g->stride[d];
+    t.requires_grad = 0;
+    const int back = make(a, permute, &t, .x = value_of(a->grad[n->out0]));
+    cc_adjoint_add(a, x, back);
+    return true;
+}
+
+/* g behind `before` zeros in dim d, followed by as many as x has. */
+static int padded(Adjoint *a, int g, const CcType *x, const int64_t *before) {
+    CcOperand in[2 + 2 * CC_MAX_DIMS] = {value_of(g)};
+    const CcType *t = type_of(a, g);
+    int n = 1, last = x->ndim - 1;
+    for (int d = 0; d < x->ndim; d++)
+        if (t->size[d] != x->size[d]) {
+            last = d;
+            break;
+        }
+    for (int d = x->ndim - 1; d >= last; d--) {
+        in[n++] = int_of(before[d]);
+        in[n++] = int_of(x->size[d] - t->size[d] - before[d]);
+    }
+    in[n++] = float_of(0);
+    const CcType out = cc_adjoint_dense(x);
+    return cc_adjoint_in(a, CC_OP_pad, &out, in, n);
+}
+
+static bool is_range(const CcType *x, const CcType *y) {
+    if (x->ndim != y->ndim) return false;
+    for (int d = 0; d < x->ndim; d++)
+        if (y->size[d] > x->size[d] || (y->size[d] > 1 && y->stride[d] != x->stride[d])) return false;
+    return true;
+}
+
+static bool slice(Adjoint *a, const CcNode *n, int x) {
+    const CcType t = *type_of(a, x);
+    int64_t before[CC_MAX_DIMS] = {0};
+    if (!is_range(&t, type_of(a, n->out0)) || cc_type_numel(&t) == 0 || cc_type_numel(type_of(a, n->out0)) == 0)
+        return false;
+    for (int i = 1; i + 1 < n->n_in; i += 2) {
+        const int d = cc_graph_dim(&t, cc_graph_operand(a->g, n, i));
+        const CcOperand *at = cc_graph_operand(a->g, n, i + 1);
+        if (d < 0 || at->kind != CC_IN_INT) return false;
+        before[d] = at->i < 0 ? at->i + t.size[d] : at->i;
+    }
+    cc_adjoint_add(a, x, padded(a, a->grad[n->out0], &t, before));
+    return true;
+}
+
+/* g with the dim that select() and unbind() remove. */
+static int with_dim(Adjoint *a, int g, const CcType *x, int dim) {
+    CcType t = cc_adjoint_dense(x);
+    t.size[dim] = 1;
+    return cc_adjoint_reshaped(a, g, &t);
+}
+
+static bool select_one(Adjoint *a, const CcNode *n, int x) {
+    const CcType t = *type_of(a, x);
+    int64_t before[CC_MAX_DIMS] = {0};
+    CcIn_select in;
+    const int d = cc_in_select(a->g, n, &in) ? cc_graph_dim(&t, &in.dim) : -1;
+    if (d < 0 || in.index.kind != CC_IN_INT || cc_type_numel(&t) == 0) return false;
+    before[d] = in.index.i < 0 ? in.index.i + t.size[d] : in.index.i;
+    cc_adjoint_add(a, x, padded(a, with_dim(a, a->grad[n->out0], &t, d), &t, before));
+    return true;
+}
+
+/* split and unbind: the results follow each other along a dim; those without a gradient have zeros. */
+static bool split(Adjoint *a, const CcNode *n, int x) {
+    const CcType t = *type_of(a, x);
+    CcIn_split in;
+    const int d = cc_in_split(a->g, n, &in) ? cc_graph_dim(&t, &in.dim) : -1;
+    const bool unbinds = n->op == CC_OP_unbind;
+    CC_VEC(CcOperand) parts = {0};
+    int64_t left = d < 0 ? -1 : t.size[d];
+    for (int k = 0; k < n->n_out && d >= 0; k++) {
+        CcType part = cc_adjoint_dense(type_of(a, n->out0 + k));
+        left -= unbinds ? 1 : part.size[d];
+        const int g = a->grad[n->out0 + k] >= 0 ? a->grad[n->out0 + k] : emit(a, CC_OP_fill, &part, float_of(0));
+        cc_vec_push(&parts, value_of(unbinds ? with_dim(a, g, &t, d) : g));
+    }
+    cc_vec_push(&parts, int_of(d));
+    const CcType out = cc_adjoint_dense(&t);
+    if (left == 0) cc_adjoint_add(a, x, cc_adjoint_in(a, CC_OP_cat, &out, parts.at, parts.n));
+    cc_vec_free(&parts);
+    return left == 0; /* else tensor_split with indices that drop or repeat elements */
+}
+
+static bool view(Adjoint *a, const CcNode *n, int x) {
+    switch (n->op) {
+    case CC_OP_view:
+    case CC_OP_reshape:
+    case CC_OP_squeeze:
+    case CC_OP_unsqueeze:
+        if (type_of(a, x)->dtype != type_of(a, n->out0)->dtype) return false;
+        cc_adjoint_add(a, x, cc_adjoint_reshaped(a, a->grad[n->out0], type_of(a, x)));
+        return true;
+    case CC_OP_transpose:
+    case CC_OP_permute: return permute(a, n, x);
+    case CC_OP_expand: cc_adjoint_add_summed(a, x, a->grad[n->out0]); return true;
+    case CC_OP_slice: return slice(a, n, x);
+    case CC_OP_select: return select_one(a, n, x);
+    case CC_OP_split:
+    case CC_OP_unbind: return split(a, n, x);
+    default: return false;
+    }
+}
+
+/* The elements of g from `at` on, as many along the dim as `part` has. */
+static int cut_out(Adjoint *a, int g, const CcType *part, int dim, int64_t at) {
+    CcType t = *type_of(a, g);
+    t.size[dim] = part->size[dim];
+    return emit(a, CC_OP_slice, &t, value_of(g), int_of(dim), int_of(at));
+}
+
+static bool cat(Adjoint *a, const CcNode *n) {
+    CcIn_cat in;
+    const int g = a->grad[n->out0];
+    const int dim = cc_in_cat(a->g, n, &in) ? cc_graph_dim(type_of(a, g), &in.dim) : -1;
+    int64_t at = 0;
+    if (dim < 0) return false;
+    for (int i = in.tensors.first; i < in.tensors.first + in.tensors.n; i++) {
+        const CcOperand o = *cc_graph_operand(a->g, n, i);
+        if (o.kind != CC_IN_VALUE) return false;
+        const CcType t = *type_of(a, o.value);
+        if (t.ndim != type_of(a, g)->ndim) return false; /* an empty vector, which torch skips */
+        if (wants(a, o)) cc_adjoint_add_summed(a, o.value, cut_out(a, g, &t, dim, at));
+        at += t.size[dim];
+    }
+    return true;
+}
+
+static bool stack(Adjoint *a, const CcNode *n) {
+    CcIn_stack in;
+    const int g = a->grad[n->out0];
+    const int dim = cc_in_stack(a->g, n, &in) ? cc_graph_dim(type_of(a, g), &in.dim) : -1;
+    if (dim < 0) return false;
+    for (int i = 0; i < in.tensors.n; i++) {
+        const CcOperand o = *cc_graph_operand(a->g, n, in.tensors.first + i);
+        if (o.kind != CC_IN_VALUE) return false;
+        if (!wants(a, o)) continue;
+        CcType part = *type_of(a, g);
+        part.size[dim] = 1;
+        const int piece = cut_out(a, g, &part, dim, i);
+        cc_adjoint_add_summed(a, o.value, cc_adjoint_reshaped(a, piece, type_of(a, o.value)));
+    }
+    return true;
+}
+
+/* ------------------------------------------------------------------ products */
+
+/* y = x @ w^T + b: the weight's gradient is one product over all rows. */
+static bool linear(Adjoint *a, const CcNode *n) {
+    CcIn_linear in;
+    const int g = a->grad[n->out0];
+    if (!cc_in_linear(a->g, n, &in) || type_of(a, in.weight.value)->ndim != 2 || type_of(a, in.x.value)->ndim < 1 ||
+        type_of(a, in.x.value)->dtype != type_of(a, g)->dtype ||
+        type_of(a, in.weight.value)->dtype != type_of(a, g)->dtype)
+        return false;
+    if (wants(a, in.x)) {
+        const int dx =
+            cc_adjoint_product(a, type_of(a, g)->ndim > 1 ? g : cc_adjoint_matrix(a, g), in.weight.value, in.x.value);
+        cc_adjoint_add(a, in.x.value, cc_adjoint_reshaped(a, dx, type_of(a, in.x.value)));
+    }
+    if (wants(a, in.weight))
+        cc_adjoint_add(a, in.weight.value,
+                       cc_adjoint_product(a, cc_adjoint_transposed(a, cc_adjoint_matrix(a, g)),
+                                          cc_adjoint_matrix(a, in.x.value), in.weight.value));
+    if (wants(a, in.bias)) cc_adjoint_add_summed(a, in.bias.value, g);
+    return true;
+}
+
+/* A vector as a matrix of one row or column. */
+static int as_rows(Adjoint *a, int v, bool column) {
+    CcType t = *type_of(a, v);
+    if (t.ndim != 1) return v;
+    t = cc_adjoint_dense(&t);
+    t.ndim = 2;
+    t.size[column ? 1 : 0] = 1;
+    t.size[column ? 0 : 1] = type_of(a, v)->size[0];
+    cc_type_make_contiguous(&t);
+    return cc_adjoint_reshaped(a, v, &t);
+}
+
+/* The gradient of x @ y, as a matrix where x or y is a vector. */
+static int matrix_grad(Adjoint *a, int g, bool row, bool column) {
+    CcType t = cc_adjoint_dense(type_of(a, g));
+    if (column) t.size[t.ndim++] = 1;
+    if (row) {
+        t.size[t.ndim] = t.size[t.ndim - 1];
+        t.size[t.ndim - 1] = 1;
+        t.ndim++;
+    }
+    return cc_adjoint_reshaped(a, g, &t);
+}
+
+static void add_product(Adjoint *a, int value, int p) {
+    const CcType *to = type_of(a, value);
+    if (to->ndim == 1) { /* [.., 1, k] or [.., k, 1] */
+        CcType t = cc_adjoint_dense(type_of(a, p));
+        const int64_t k = to->size[0];
+        t.ndim--;
+        t.size[t.ndim - 1] = k;
+        p = cc_adjoint_reshaped(a, p, &t);
+    }
+    cc_adjoint_add_summed(a, value, p);
+}
+
+static bool products(Adjoint *a, int g, int x, int y) {
+    /* autocast multiplies in another dtype than that of the operands */
+    if (type_of(a, g)->dtype != type_of(a, x)->dtype || type_of(a, g)->dtype != type_of(a, y)->dtype) return false;
+    const bool row = type_of(a, x)->ndim == 1, column = type_of(a, y)->ndim == 1;
+    if (type_of(a, g)->ndim + row + column > CC_MAX_DIMS || type_of(a, g)->ndim + row + column < 2) return false;
+    const int m = as_rows(a, x, false), n = as_rows(a, y, true), dy = matrix_grad(a, g, row, column);
+    /* one matrix for all rows of x, or a batch of products that are summed */
+    const bool shared = type_of(a, n)->ndim == 2 && type_of(a, m)->ndim > 2;
+    if (a->wanted[x]) add_product(a, x, cc_adjoint_product(a, dy, cc_adjoint_transposed(a, n), x));
+    if (a->wanted[y] && shared)
+        add_product(
+            a, y,
+            cc_adjoint_product(a, cc_adjoint_transposed(a, cc_adjoint_matrix(a, m)), cc_adjoint_matrix(a, dy), y));
+    else if (a->wanted[y]) add_product(a, y, cc_adjoint_product(a, cc_adjoint_transposed(a, m), dy, y));
+    return true;
+}
+
+static bool matmul(Adjoint *a, const CcNode *n) {
+    CcIn_matmul in;
+    return cc_in_matmul(a->g, n, &in) && products(a, a->grad[n->out0], in.a.value, in.b.value);
+}
+
+static bool addmm(Adjoint *a, const CcNode *n) {
+    CcIn_addmm in;
+    if (!cc_in_addmm(a->g, n, &in)) return false;
+    if (wants(a, in.bias)) cc_adjoint_add_summed(a, in.bias.value, a->grad[n->out0]);
+    return products(a, a->grad[n->out0], in.a.value, in.b.value);
+}
+
+/* ------------------------------------------------------------------ losses of classes */
+
+enum { LOSS_NONE, LOSS_MEAN, LOSS_SUM };
+
+/* cross_entropy(x [N, C], classes [N]): (softmax(x) - one_hot(class)) * grad, divided by the number of rows that count
+ * where the loss is a mean; rows of the ignored class are 0. */
+static bool cross_entropy(Adjoint *a, const CcNode *n) {
+    CcIn_cross_entropy in;
+    if (!cc_in_cross_entropy(a->g, n, &in) || in.weight.kind != CC_IN_NONE) return false;
+    const CcType x = cc_adjoint_dense(type_of(a, in.x.value)), *t = type_of(a, in.target.value);
+    const double smoothing = in.smoothing.kind == CC_IN_FLOAT ? in.smoothing.f : (double)in.smoothing.i;
+    if (x.ndim != 2 || t->ndim != 1 || is_float(t) || smoothing != 0) return false;
+    CcType column = x, one = x;
+    column.size[1] = one.size[0] = one.size[1] = 1;
+    cc_type_make_contiguous(&column);
+    cc_type_make_contiguous(&one);
+    CcType classes = *t;
+    classes.ndim = 2;
+    classes.size[1] = classes.stride[1] = 1;
+    const CcOperand target = value_of(make(a, view, &classes, .x = in.target));
+    int scale = a->grad[n->out0];
+    if (in.reduction.i == LOSS_NONE) scale = cc_adjoint_reshaped(a, scale, &column);
+    else scale = cc_adjoint_reshaped(a, scale, &one);
+    if (in.reduction.i == LOSS_MEAN) {
+        CcType flags = cc_adjoint_dense(&classes);
+        flags.dtype = CC_DT_BOOL;
+        const int counts = emit(a, CC_OP_ne, &flags, target, in.ignored);
+        const int count = emit(a, CC_OP_count_nonzero, &one, value_of(counts), int_of(3));
+        scale = emit(a, CC_OP_div, &one, value_of(scale), value_of(count));
+    }
+    scale = emit(a, CC_OP_unless, &column, value_of(scale), target, in.ignored);
+    cc_adjoint_add(a, in.x.value,
+                   make(a, class_grad, &x, .x = in.x, .dims = int_of(1), .target = target, .scale = value_of(scale)));
+    return true;
+}
+
+/* ------------------------------------------------------------------ rows at indices */
+
+/* A call with sparse=True has neither of the last operands. */
+static bool embedding(Adjoint *a, const CcNode *n) {
+    CcIn_embedding in;
+    if (!cc_in_embedding(a->g, n, &in) || in.padding_idx.kind != CC_IN_INT || in.by_frequency.kind != CC_IN_BOOL)
+        return false;
+    const CcType t = cc_adjoint_dense(type_of(a, in.weight.value));
+    if (type_of(a, n->out0)->dtype != t.dtype) return false;
+    cc_adjoint_add(a, in.weight.value,
+                   make(a, embedding_dw, &t, .grad = value_of(a->grad[n->out0]), .index = in.index,
+                        .rows = int_of(t.size[0]), .padding_idx = in.padding_idx, .by_frequency = in.by_frequency));
+    return true;
+}
+
+/* ------------------------------------------------------------------ all ops */
+
+static bool apply(Adjoint *a, const CcNode *n) {
+    const int x = cc_graph_source(a->g, n);
+    switch (n->op) {
+    case CC_OP_linear: return linear(a, n);
+    case CC_OP_matmul:
+    case CC_OP_mm:
+    case CC_OP_bmm: return matmul(a, n);
+    case CC_OP_addmm: return addmm(a, n);
+    case CC_OP_attention:
+    case CC_OP_attention_dropped: return cc_attention_apply(a, n);
+    case CC_OP_cross_entropy: return cross_entropy(a, n);
+    case CC_OP_embedding: return embedding(a, n);
+    case CC_OP_batch_normed: return cc_batch_apply(a, n);
+    case CC_OP_conv: return cc_spatial_conv(a, n);
+    case CC_OP_conv_transpose: return cc_spatial_conv_transpose(a, n);
+    case CC_OP_max_pool: return cc_spatial_max_pool(a, n);
+    case CC_OP_avg_pool: return cc_spatial_avg_pool(a, n);
+    case CC_OP_adaptive_max_pool: return cc_spatial_adaptive_max_pool(a, n);
+    case CC_OP_adaptive_avg_pool: return cc_spatial_adaptive_avg_pool(a, n);
+    case CC_OP_group_norm: return cc_spatial_group_norm(a, n);
+    case CC_OP_batch_norm: return cc_spatial_batch_norm(a, n);
+    case CC_OP_pad: return cc_spatial_pad(a, n);
+    case CC_OP_upsample_nearest:
+    case CC_OP_upsample_exact: return cc_spatial_nearest(a, n);
+    case CC_OP_upsample_linear:
+    case CC_OP_upsample_cubic: return cc_spatial_interpolation(a, n);
+    case CC_OP_cat: return cat(a, n);
+    case CC_OP_stack: return stack(a, n);
+    case CC_OP_cast:
+    case CC_OP_cast_like:
+    case CC_OP_copy: cc_adjoint_add_summed(a, x, a->grad[n->out0]); return true;
+    default: break;
+    }
+    if (cc_op_info((CcOpId)n->op)->kind == CC_K_VIEW) return x >= 0 && view(a, n, x);
+    return rows(a, n);
+}
+
+bool cc_rules_apply(Adjoint *a, int node) {
+    const CcNode n = a->g->node.at[node];
+    bool given = false, wanted = false;
+    for (int k = 0; k < n.n_out; k++) given = given || a->grad[n.out0 + k] >= 0;
+    for (int k = 0; k < n.n_in; k++) wanted = wanted || wants(a, *cc_graph_operand(a->g, &n, k));
+    return !given || !wanted || apply(a, &n);
+}
+
+bool cc_rules_needs(const CcGraph *g, int value) {
+    const CcType *t = &g->val.at[value].type;
+    return t->requires_grad && t->ndim >= 0 && is_float(t);
+}
+
+/* The first operand that is the same value as operand k. */
+static int first_use(const CcGraph *g, const CcNode *n, int k) {
+    for (int i = 0; i < k; i++) {
+        const CcOperand *o = cc_graph_operand(g, n, i);
+        if (o->kind == CC_IN_VALUE && o->value == cc_graph_operand(g, n, k)->value) return i;
+    }
+    return k;
+}
+
+/* Copies a node to a graph of its own. */
+static CcGraph *alone(const CcGraph *g, const CcNode *n) {
+    CcGraph *out = cc_graph_new();
+    CcOperand *in = cc_mem_get(sizeof *in * ((size_t)n->n_in + 1));
+    CcType *types = cc_mem_get(sizeof *types * ((size_t)n->n_out + 1));
+    for (int k = 0; k < n->n_in; k++) {
+        in[k] = *cc_graph_operand(g, n, k);
+        if (in[k].kind != CC_IN_VALUE) continue;
+        const int first = first_use(g, n, k);
+        in[k].value = first < k ? in[first].value : cc_graph_input(out, &g->val.at[in[k].value].type);
+    }
+    for (int k = 0; k < n->n_out; k++) types[k] = g->val.at[n->out0 + k].type;
+    cc_graph_node(out, (CcOpId)n->op, 0, -1, in, n->n_in, types, n->n_out);
+    free(in);
+    free(types);
+    return out;
+}
+
+bool cc_rules_take(const CcGraph *g, int node) {
+    Adjoint a = {.g = alone(g, &g->node.at[node]), .before = -1};
+    const CcNode n = a.g->node.at[0];
+    a.n_val = a.g->val.n;
+    a.grad = cc_mem_get(sizeof *a.grad * ((size_t)a.n_val + 1));
+    a.wanted = cc_mem_get((size_t)a.n_val + 1);
+    for (int v = 0; v < a.n_val; v++) {
+        a.grad[v] = -1;
+        a.wanted[v] = cc_rules_needs(a.g, v);
+    }
+    for (int k = 0; k < n.n_out; k++) {
+        const CcType t = cc_adjoint_dense(type_of(&a, n.out0 + k));
+        if (a.wanted[n.out0 + k]) a.grad[n.out0 + k] = cc_graph_input(a.g, &t);
+    }
+    const bool takes = cc_rules_apply(&a, 0);
+    cc_graph_free(a.g);
+    free(a.grad);
+    free(a.wanted);
+    return takes;
+}

@@ -1,0 +1,179 @@
+/* stage: cuts a graph into stages and nodes that the host runs.
+ *
+ * Each node has a level: the nodes of the host at level k run before stage k. A value is exposed if code outside of
+ * stages sees it: an output of the graph, or an operand of a host node. A node that reads an exposed value is in a
+ * later stage than the node that made it. Host nodes that write, or touch other state, are barriers: all nodes stay on
+ * their side. Random nodes keep their order. */
+#include "grad.h"
+
+typedef struct Cut {
+    const CcGraph *g;
+    const bool *host;
+    bool *exposed; /* [value] */
+    int *level;    /* [node] */
+    int least;     /* level of the last barrier */
+    int random;    /* level of the last random node */
+    int most;      /* greatest level so far */
+} Cut;
+
+static void find_exposed(Cut *c) {
+    const CcGraph *g = c->g;
+    for (int v = 0; v < g->val.n; v++) c->exposed[v] = g->val.at[v].is_output;
+    for (int i = 0; i < g->node.n; i++)
+        for (int k = 0; c->host[i] && k < g->node.at[i].n_in; k++) {
+            const CcOperand *o = cc_graph_operand(g, &g->node.at[i], k);
+            if (o->kind == CC_IN_VALUE) c->exposed[o->value] = true;
+        }
+}
+
+/* The least level at which a node can read this value. */
+static int ready(const Cut *c, int value) {
+    const int def = c->g->val.at[value].def;
+    if (def < 0) return 0;
+    return c->level[def] + (!c->host[def] && c->exposed[value] ? 1 : 0);
+}
+
+/* Does no other node depend on what this one writes? True for a counter in a graph that reads no other integers. */
+static bool is_counter(const CcGraph *g, const CcNode *n) {
+    const int x = cc_graph_source(g, n);
+    if (n->flags != CC_N_WRITES || n->n_out > 0 || x < 0 || g->val.at[x].def >= 0) return false;
+    const CcType *t = &g->val.at[x].type;
+    if (t->ndim != 0 || cc_dtype_info((CcDtype)t->dtype)->kind != 'i') return false;
+    for (int i = 0; i < g->node.n; i++)
+        for (int k = 0; k < g->node.at[i].n_in; k++) {
+            const CcOperand *o = cc_graph_operand(g, &g->node.at[i], k);
+            if (o->kind != CC_IN_VALUE || g->val.at[o->value].type.dtype != t->dtype) continue;
+            const bool counts = k == 0 && g->node.at[i].flags == CC_N_WRITES && g->node.at[i].n_out == 0;
+            if (!counts || (o->value == x && &g->node.at[i] != n)) return false;
+        }
+    return true;
+}
+
+static void place(Cut *c, int node) {
+    const CcNode *n = &c->g->node.at[node];
+    const bool barrier = c->host[node] && n->flags & (CC_N_WRITES | CC_N_EFFECT) && !is_counter(c->g, n);
+    int level = barrier ? c->most : c->least;
+    for (int k = 0; k < n->n_in; k++) {
+        const CcOperand *o = cc_graph_operand(c->g, n, k);
+        if (o->kind == CC_IN_VALUE) level = CC_MAX(level, ready(c, o->value));
+    }
+    if (n->flags & CC_N_RANDOM) level = c->random = CC_MAX(level, c->random);
+    c->level[node] = level;
+    /* a barrier at level k runs before stage k, so nodes of stage k - 1 precede it */
+    if (barrier) c->least = level;
+    c->most = CC_MAX(c->most, level + (c->host[node] ? 0 : 1));
+}
+
+static bool within(const Cut *c, int value, int level) {
+    const int def = c->g->val.at[value].def;
+    return def >= 0 && !c->host[def] && c->level[def] == level;
+}
+
+/* Lists the values that cross the border of a stage. seen: [value], zeroed; zeroed again on return. */
+static void find_border(const Cut *c, int level, CcStage *s, bool *seen) {
+    const CcGraph *g = c->g;
+    for (int i = 0; i < s->node.n; i++) {
+        const CcNode *n = &g->node.at[s->node.at[i]];
+        for (int k = 0; k < n->n_in; k++) {
+            const CcOperand *o = cc_graph_operand(g, n, k);
+            if (o->kind != CC_IN_VALUE || seen[o->value] || within(c, o->value, level)) continue;
+            seen[o->value] = true;
+            cc_vec_push(&s->in, o->value);
+        }
+    }
+    for (int i = 0; i < s->in.n; i++) seen[s->in.at[i]] = false;
+}
+
+/* Values that a node of another stage reads, or anything outside. */
+static void find_outputs(const Cut *c, CcStages *out) {
+    const CcGraph *g = c->g;
+    bool *crosses = cc_mem_get((size_t)g->val.n + 1);
+    for (int v = 0; v < g->val.n; v++) crosses[v] = c->exposed[v];
+    for (int i = 0; i < g->node.n; i++)
+        for (int k = 0; k < g->node.at[i].n_in; k++) {
+            const CcOperand *o = cc_graph_operand(g, &g->node.at[i], k);
+            if (o->kind == CC_IN_VALUE && !within(c, o->value, c->level[i])) crosses[o->value] = true;
+        }
+    for (int v = 0; v < g->val.n; v++) {
+        const int def = g->val.at[v].def;
+        if (def < 0 || c->host[def] || !crosses[v]) continue;
+        cc_vec_push(&out->stage.at[c->level[def]].out, v);
+    }
+    free(crosses);
+}
+
+/* Is a value of the stage that needs a gradient computed from this output, and in turn read by another output? Values
+ * that later stages read, without being exposed, may be. */
+static bool feeds_output(const Cut *c, const CcStage *s, int value, bool *depends) {
+    const CcGraph *g = c->g;
+    memset(depends, 0, (size_t)g->val.n);
+    depends[value] = true;
+    for (int i = 0; i < s->node.n; i++) {
+        const CcNode *n = &g->node.at[s->node.at[i]];
+        bool any = false;
+        for (int k = 0; k < n->n_in && !any; k++) {
+            const CcOperand *o = cc_graph_operand(g, n, k);
+            any = o->kind == CC_IN_VALUE && depends[o->value];
+        }
+        for (int k = 0; any && k < n->n_out; k++) depends[n->out0 + k] = true;
+    }
+    for (int i = 0; i < s->out.n; i++)
+        if (s->out.at[i] != value && depends[s->out.at[i]] && g->val.at[s->out.at[i]].type.requires_grad) return true;
+    return false;
+}
+
+/* Exposes outputs that other outputs depend on. True: the levels have to be found again. */
+static bool expose_more(Cut *c, const CcStages *s) {
+    bool *depends = cc_mem_get((size_t)c->g->val.n + 1), any = false;
+    for (int i = 0; i < s->stage.n; i++)
+        for (int k = 0; k < s->stage.at[i].out.n; k++) {
+            const int v = s->stage.at[i].out.at[k];
+            if (c->exposed[v] || !c->g->val.at[v].type.requires_grad) continue;
+            if (feeds_output(c, &s->stage.at[i], v, depends)) any = c->exposed[v] = true;
+        }
+    free(depends);
+    return any;
+}
+
+static void cut(Cut *c, CcStages *out) {
+    const CcGraph *g = c->g;
+    c->least = c->random = c->most = 0;
+    for (int i = 0; i < g->node.n; i++) place(c, i);
+    for (int level = 0; level <= c->most; level++) cc_vec_push(&out->stage, (CcStage){0});
+    for (int i = 0; i < g->node.n; i++)
+        if (!c->host[i]) cc_vec_push(&out->stage.at[c->level[i]].node, i);
+    bool *seen = cc_mem_get((size_t)g->val.n + 1);
+    for (int level = 0; level <= c->most; level++) find_border(c, level, &out->stage.at[level], seen);
+    free(seen);
+    find_outputs(c, out);
+}
+
+static void list_steps(const Cut *c, CcStages *out) {
+    for (int level = 0; level <= c->most; level++) {
+        for (int i = 0; i < c->g->node.n; i++)
+            if (c->host[i] && c->level[i] == level) cc_vec_push(&out->step, (CcStageStep){i, -1});
+        if (out->stage.at[level].node.n > 0) cc_vec_push(&out->step, (CcStageStep){-1, level});
+    }
+}
+
+void cc_stage_split(const CcGraph *g, const bool *host, CcStages *out) {
+    Cut c = {.g = g, .host = host};
+    c.exposed = cc_mem_get((size_t)g->val.n + 1);
+    c.level = cc_mem_get(sizeof *c.level * ((size_t)g->node.n + 1));
+    find_exposed(&c);
+    *out = (CcStages){0};
+    for (cut(&c, out); expose_more(&c, out); cut(&c, out)) cc_stage_free(out);
+    list_steps(&c, out);
+    free(c.exposed);
+    free(c.level);
+}
+
+void cc_stage_free(CcStages *s) {
+    for (int i = 0; i < s->stage.n; i++) {
+        cc_vec_free(&s->stage.at[i].node);
+        cc_vec_free(&s->stage.at[i].in);
+        cc_vec_free(&s->stage.at[i].out);
+    }
+    cc_vec_free(&s->stage);
+    cc_vec_free(&s->step);
+}

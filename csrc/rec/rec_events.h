@@ -1,0 +1,253 @@
+/* rec_events: what the handlers of events (ev_*.c) and of calls declare to one another. */
+#ifndef CC_REC_EVENTS_H
+#define CC_REC_EVENTS_H
+
+#include "rec_int.h"
+
+/* ---- ev_attr.c: attributes; v NULL: absent, or to be deleted ---- */
+CcGo cc_attr_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name);
+CcGo cc_attr_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v);
+CcGo cc_attr_store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v);
+CcGo cc_attr_store(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v);
+void cc_attr_not_there(CcRec *rec, CcAct *act, PyObject *o, PyObject *name); /* del o.name raised */
+/* The same for object.__getattribute__ and __setattr__, which skip Python methods of the class. */
+CcGo cc_attr_generic_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name);
+CcGo cc_attr_generic_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v);
+CcGo cc_attr_generic_store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v);
+CcGo cc_attr_generic_store(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v);
+CC_MUST int cc_attr_init(void);
+void cc_attr_dunder(CcRec *rec, PyObject *o, const char *name); /* guards type(o).name, present or absent */
+void cc_attr_class_of(CcRec *rec, PyObject *o);                 /* guards type(o), unless o's own guard implies it */
+void cc_attr_mro(CcRec *rec, PyObject *type);                   /* guards type.__mro__ */
+
+/* ---- ev_call.c: calls ---- */
+CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n, PyObject *kwnames);
+CcGo cc_call_after(CcRec *rec, CcAct *act, PyObject *const *in, int n, PyObject *kwnames, PyObject *result);
+CcGo cc_call_with_before(CcRec *rec, CcAct *act, PyObject *manager);
+/* Breaks at a torch callable; why: CcTorch.why, NULL means "changes torch's state". */
+CcGo cc_call_torch(CcRec *rec, CcAct *act, const char *name, const char *why);
+/* The Python function that a call of o runs first; NULL: none (C code, or a class). Unwraps methods and __call__. */
+CC_BORROW PyFunctionObject *cc_call_function(PyObject *callable);
+/* Calls f; Python code that runs meanwhile is not recorded. */
+CC_NEW PyObject *cc_call_unseen(const CcAct *act, PyObject *f, PyObject *const *in, int n, PyObject *kwnames);
+CC_MUST int cc_call_init(void);
+
+/* ---- ev_op.c: operators, tests, iteration ---- */
+CcGo cc_op_before(CcRec *rec, CcAct *act, CcEvent *ev);
+CcGo cc_op_after(CcRec *rec, CcAct *act, CcEvent *ev);
+CcGo cc_op_operator(CcRec *rec, CcAct *act, CcEvent *ev);
+CcGo cc_op_iter(CcRec *rec, CcAct *act, const CcEvent *ev); /* before an iterator of ev->in[0] is made */
+/* Operands that only C code of builtin types reads; their content determines the result. */
+CcGo cc_op_plain(CcRec *rec, CcAct *act, const CcEvent *ev, int depth);
+bool cc_op_symbolic(CcRec *rec, const CcEvent *ev); /* an operand is a symbolic number */
+bool cc_op_tensors(const CcEvent *ev, int depth);   /* an operand is or holds a tensor */
+bool cc_op_container(PyObject *o);                  /* of a builtin type */
+/* Its class defines this method in Python: the method is recorded. */
+bool cc_op_python_method(PyObject *o, const char *name);
+/* An instance of a Python class without content that C code could read: only its methods determine what an operation
+ * does. */
+bool cc_op_bare(PyObject *o);
+
+/* ---- ev_display.c: containers and strings built from the stack ---- */
+CcGo cc_display_update_before(CcRec *rec, CcAct *act, const CcEvent *ev);
+CcGo cc_display_update_after(CcRec *rec, CcAct *act, const CcEvent *ev);
+CcGo cc_display_format_before(CcRec *rec, CcAct *act, CcEvent *ev);
+CcGo cc_display_format_after(CcRec *rec, CcAct *act, const CcEvent *ev);
+CcGo cc_display_after(CcRec *rec, CcAct *act, const CcEvent *ev);
+
+/* ---- ev_item.c: items of tensors and containers ---- */
+CcGo cc_item_before(CcRec *rec, CcAct *act, CcEvent *ev);
+CcGo cc_item_after(CcRec *rec, CcAct *act, const CcEvent *ev);
+CcGo cc_item_store_before(CcRec *rec, CcAct *act, const CcEvent *ev);
+CcGo cc_item_store_after(CcRec *rec, CcAct *act, const CcEvent *ev);
+CcGo cc_item_contains_before(CcRec *rec, CcAct *act, CcEvent *ev);
+/* Guards what a dict from outside has for this key, or that it has nothing: the event's result, if it returns it. */
+void cc_item_look(CcRec *rec, CcAct *act, PyObject *dict, PyObject *key);
+/* Reading the key makes C code store it (defaultdict). */
+bool cc_item_stores(const CcAct *act, PyObject *dict, PyObject *key);
+
+/* ---- ev_name.c: globals, cells, closures, imports ---- */
+CcGo cc_name_store_cell(CcRec *rec, CcAct *act, const CcEvent *ev);
+CcGo cc_name_store_global(CcRec *rec, CcAct *act, const CcEvent *ev);
+CcGo cc_name_global(CcRec *rec, const CcEvent *ev);
+CcGo cc_name_closure(CcRec *rec, const CcEvent *ev);
+void cc_name_cell(CcRec *rec, PyObject *cell, PyObject *v); /* a cell was read, and gave v */
+void cc_name_super(CcRec *rec, const CcAct *act);           /* super() reads the cell __class__ of its frame */
+CcGo cc_name_import(CcRec *rec, CcAct *act, CcEvent *ev);
+/* `from package import name` gave a module that is not (yet) an attribute of the package: guards sys.modules. */
+void cc_name_submodule(CcRec *rec, PyObject *package, PyObject *name);
+
+/* ---- ev_match.c: match statements, except clauses ---- */
+CcGo cc_match_before(CcRec *rec, CcAct *act, const CcEvent *ev);
+CcGo cc_match_after(CcRec *rec, CcAct *act, const CcEvent *ev);
+CcGo cc_match_exception(CcRec *rec, CcAct *act, const CcEvent *ev);
+
+/* ---- param.c ---- */
+/* Learns the provenance of the parameters of a frame that begins. by_c: C code called it with items of known
+ * iterators. */
+void cc_param_learn(CcRec *rec, CcAct *act, bool by_c);
+bool cc_param_is_default(const PyFunctionObject *func, PyObject *v); /* v is the default of some parameter */
+
+/* ---- backcall.c: C code that calls back ---- */
+typedef enum CcBack {
+    CC_BACK_SEEN, /* None, or Python code that is recorded */
+    CC_BACK_WRAP, /* C code: cc_backcall_wrap */
+    CC_BACK_NOT,  /* Python code that is not recorded, or of unknown provenance */
+} CcBack;
+CcBack cc_backcall_kind(CcRec *rec, PyObject *f);
+/* A Python function that calls f, which C code calls instead of f; the recording keeps it. NULL: out of memory. */
+CC_BORROW PyObject *cc_backcall_wrap(CcRec *rec, PyObject *f);
+CC_BORROW PyObject *cc_backcall_add(CcRec *rec); /* a Python function that adds two objects */
+/* `o in iterator` in Python code, so that producing and comparing the items is recorded; NULL: it raised */
+CC_NEW PyObject *cc_backcall_contains(CcRec *rec, PyObject *iterator, PyObject *o);
+/* A Python function equivalent to an itemgetter, attrgetter or methodcaller; NULL (no error): f is none of these, or
+ * holds something that is not constant. */
+CC_BORROW PyObject *cc_backcall_getter(CcRec *rec, CcAct *act, PyObject *f);
+/* performs defaultdict[key] for a missing key */
+CcGo cc_backcall_missing(CcRec *rec, CcEvent *ev, PyObject *factory);
+/* Perform sum() and functools.reduce(): CC_DONE, or CC_OK to let C code do it. */
+CcGo cc_backcall_sum(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n);
+CcGo cc_backcall_reduce(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n);
+/* list.remove() on a list from outside: decides now which item is removed, because the operands of the comparisons may
+ * change later. */
+CcGo cc_backcall_remove(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n);
+
+/* A call whose generator was alive at a break and could not be rebuilt: takes all items at once. CC_OK: it can't be
+ * listed. */
+CcGo cc_backcall_listed(CcRec *rec, CcAct *act, CcEvent *ev);
+
+CcGo cc_backcall_cache(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *const *in, int n, PyObject *kwnames);
+void cc_backcall_made(CcRec *rec, PyObject *o); /* C code made it from constants and known objects */
+/* What the result of a standard-library function depends on (library.def). */
+typedef enum CcPure { CC_PURE_NOT, CC_PURE_DATA, CC_PURE_CLASS } CcPure;
+/* Calls such a function once; CC_OK: its arguments are of other kinds. */
+CcGo cc_backcall_pure(CcRec *rec, CcAct *act, CcEvent *ev, CcPure pure, PyObject *f, PyObject *const *in, int n,
+                      PyObject *kwnames);
+
+/* ---- opaque.c ---- */
+CC_MUST int cc_opaque_init(void);
+bool cc_opaque_is_op(PyObject *o); /* an op of torch.ops */
+CcGo cc_opaque_op(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *const *in, int n, PyObject *kwnames);
+/* Does the call set torch's own state, as one node? */
+bool cc_opaque_sets(CcRec *rec, PyObject *f, PyObject *const *in, int n, PyObject *kwnames);
+CcGo cc_opaque_set(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *const *in, int n);
+bool cc_opaque_context(PyObject *o); /* the ctx that Function.apply makes for forward */
+CcGo cc_opaque_apply_after(CcRec *rec, CcAct *act, PyObject *bound, PyObject *result);
+CcGo cc_opaque_reduce(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n);
+
+/* ---- callee.def, callee.c ---- */
+typedef enum CcCalleeKind {
+#define CC_CALLEE_KIND(id, ...) CC_CALLEE_##id,
+#define CC_TRAIT(id, doc)
+#include "callee_kind.def"
+#undef CC_CALLEE_KIND
+#undef CC_TRAIT
+} CcCalleeKind;
+typedef enum CcTrait {
+#define CC_CALLEE_KIND(id, ...)
+#define CC_TRAIT(id, doc) CC_TRAIT_##id,
+#include "callee_kind.def"
+#undef CC_CALLEE_KIND
+#undef CC_TRAIT
+} CcTrait;
+typedef enum CcReads { CC_READS_NOTHING, CC_READS_BASES, CC_READS_ALL } CcReads;
+typedef struct CcCallee {
+    CcCalleeKind kind;
+    CcReads reads;   /* which methods of its operands' classes it looks up */
+    uint64_t traits; /* a bit each */
+    const char *name;
+} CcCallee;
+static inline bool cc_callee_has(const CcCallee *callee, CcTrait trait) { return callee->traits >> trait & 1; }
+
+/* A normalised call: the final callable, and a flat list of its arguments. */
+enum { CC_CALL_ARGS = 250 };
+typedef struct CcCalled {
+    PyObject *func;
+    PyObject *in[CC_CALL_ARGS]; /* self, positional, keyword values: borrowed */
+    int n;
+    PyObject *kwnames; /* borrowed */
+} CcCalled;
+int cc_call_positional(const CcCalled *c);
+bool cc_call_any_tensor(const CcCalled *c, int depth);
+CcCallSpec cc_call_spec(const CcCalled *c, const char *name);
+
+/* ---- args.c: guards on the operands of a callable that has a row ---- */
+typedef struct CcBuiltin {
+    CcRec *rec;
+    CcAct *act;
+    CcEvent *ev; /* before it */
+    CcCalled *c;
+    const CcCallee *callee;
+    PyObject *result; /* after the call; NULL: it raised */
+} CcBuiltin;
+/* What C code reads of its arguments, or of the items it iterates over: ALL: it compares, hashes or converts them;
+ * KEYS: only the keys of pairs; ITEMS: it takes their items; TRUTH: their truth. */
+typedef enum CcLooks { CC_LOOKS_NOT, CC_LOOKS_KEYS, CC_LOOKS_ITEMS, CC_LOOKS_TRUTH, CC_LOOKS_ALL } CcLooks;
+CcLooks cc_args_looks(PyObject *callable);
+/* The class that a call instantiates, or whose method it calls; NULL: neither. */
+PyTypeObject *cc_args_class(PyObject *callable);
+/* Finds arguments that C code calls: sorted(key=...), map(f, ...). Stores their indices. */
+enum { CC_CALLBACKS = 4 };
+int cc_args_callbacks(const CcBuiltin *b, int at[CC_CALLBACKS]);
+bool cc_args_state(const CcBuiltin *b); /* guards state that it reads besides its arguments; false: no guard can */
+CcGo cc_args_known(const CcBuiltin *b); /* each is known, and each hashed one is a constant */
+/* Guards the operands from index `from` on, `depth` levels deep. */
+CcGo cc_args_guard(const CcBuiltin *b, int from, int depth);
+CcGo cc_args_read(const CcBuiltin *b);     /* guards what it may read of their content */
+void cc_args_hashed(const CcBuiltin *b);   /* they become keys of a set or dict, which compares them */
+bool cc_args_computed(const CcBuiltin *b); /* one is or contains a number that a node computes */
+/* Pins symbols among the operands, except those in a container of this trace and those put into one. False: a node
+ * computes a number that C code reads. */
+bool cc_args_moved(const CcBuiltin *b);
+/* The call passes these arguments on to the C callable c->func. */
+CcGo cc_args_before(const CcBuiltin *b);
+
+/* ---- ev_builtin.c: calls of callables that have a row ---- */
+CcGo cc_builtin_before(CcRec *rec, CcAct *act, CcEvent *ev, CcCalled *c, const CcCallee *callee);
+CcGo cc_builtin_after(CcRec *rec, CcAct *act, CcCalled *c, const CcCallee *callee, PyObject *result);
+/* The items that C code has moved from operand `with` into `self`, which is from outside: the operand of an effect.
+ * NULL: no longer known. cc_builtin_will_take noted the list's size before. */
+CC_BORROW PyObject *cc_builtin_taken(CcRec *rec, CcAct *act, PyObject *self, PyObject *with);
+void cc_builtin_will_take(CcRec *rec, CcAct *act, PyObject *self);
+/* Python code that C code has called since the event began has written something: a replay would write twice. */
+bool cc_builtin_stored(CcRec *rec, CcAct *act);
+
+/* ---- given.c: special methods that C code looks up in classes of its operands ---- */
+/* Guards all special methods of o's class, if Python code made the class, and the same for its content, `depth` levels
+ * deep. */
+void cc_given(CcRec *rec, PyObject *o, int depth);
+void cc_given_event(CcRec *rec, const CcEvent *ev);
+void cc_given_call(CcRec *rec, const CcCalled *c, const CcCallee *callee);
+void cc_given_arguments(CcRec *rec, const CcCalled *c); /* of a callable without a row */
+void cc_given_entered(CcRec *rec, const CcAct *act);    /* C code called this frame's function, as a special method */
+/* The frame `act` returns this value to an event of `to`: guards what C code in between reads of it. */
+CcGo cc_given_back(CcRec *rec, CcAct *to, const CcAct *act, PyObject *value);
+/* C code checks o's class, or the classes in o: guards their bases. False: they can't be guarded. */
+bool cc_given_class(CcRec *rec, PyObject *o, int depth);
+
+CcCallee cc_callee_find(PyObject *callable);
+/* the self of a bound builtin method or slot wrapper; else NULL */
+CC_BORROW PyObject *cc_callee_self(PyObject *callable);
+/* The descriptor from which such a callable was bound; it takes self as its first argument. NULL: not found. */
+CC_BORROW PyObject *cc_callee_unbound(PyObject *callable);
+CC_MUST int cc_callee_init(void);
+/* Whether a Python function is recorded: all except functions of standard-library modules without a row in
+ * library.def. */
+bool cc_library_recorded(PyFunctionObject *func);
+bool cc_library_node(PyFunctionObject *func);
+bool cc_library_listed(PyFunctionObject *func);
+CcPure cc_library_pure(PyFunctionObject *func);
+CC_MUST int cc_library_init(void);
+/* torch.compiler.is_compiling and its kin: new reference to the answer, or NULL (no error): not an intrinsic. */
+CC_NEW PyObject *cc_intrin_call(CcRec *rec, PyObject *callable, PyObject *const *in, int n, const CcAct *caller);
+CC_MUST int cc_intrin_init(void);
+
+/* ---- scope.c: blocks of torch.inference_mode ---- */
+CC_MUST int cc_scope_init(void);
+CcGo cc_scope_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcTorch *t);
+CcGo cc_scope_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcTorch *t, PyObject *result);
+bool cc_scope_made(const CcCallSpec *spec, PyObject *result); /* the C++ guard object of such a block */
+/* only torch knows whether its results are inference tensors */
+bool cc_scope_is_hosts(CcRec *rec, const CcCallSpec *spec, PyObject *result);
+
+#endif

@@ -1,0 +1,308 @@
+/* Sources of symbols: tensors whose sizes vary between calls, according to hints or the user's marks, and numbers from
+ * outside: an argument, a slot, an item of a tuple, the result of a read. */
+#include "rec_int.h"
+
+/* ------------------------------------------------------------------ tensors with symbolic sizes */
+
+static const void *key_of(int value) { return (const void *)(intptr_t)(value + 1); }
+
+bool cc_sym_value(CcRec *rec, int value) { return rec->sized.n > 0 && cc_map_find(&rec->sized, key_of(value)) != NULL; }
+void cc_sym_mark(CcRec *rec, int value) { cc_map_put(&rec->sized, key_of(value), 1); }
+
+bool cc_sym_sized(CcRec *rec, PyObject *tensor) {
+    if (rec->trace == NULL || tensor == NULL || !cc_tens_is(tensor)) return false;
+    const CcProv *p = cc_value_find(rec, tensor);
+    if (p == NULL) return false;
+    if (p->origin == CC_O_SOURCE) return rec->trace->guards.g.at[p->id].dynamic != 0;
+    return p->origin == CC_O_VALUE && cc_sym_value(rec, p->id);
+}
+
+/* The user's marks on a tensor's sizes. Marks are a tuple (mask of dynamic dims, mask of static ones, ((dim, min, max),
+ * ...)), made by python/ccompile/dims.py. */
+typedef struct Marks {
+    unsigned dynamic, fixed;
+    int64_t min[CC_MAX_DIMS], max[CC_MAX_DIMS];
+} Marks;
+
+static void add_marks(Marks *m, PyObject *marks) {
+    if (marks == NULL || !PyTuple_Check(marks) || PyTuple_GET_SIZE(marks) != 3) return;
+    m->dynamic |= (unsigned)PyLong_AsUnsignedLongMask(PyTuple_GET_ITEM(marks, 0));
+    m->fixed |= (unsigned)PyLong_AsUnsignedLongMask(PyTuple_GET_ITEM(marks, 1));
+    PyObject *ranges = PyTuple_GET_ITEM(marks, 2);
+    for (Py_ssize_t i = 0; PyTuple_Check(ranges) && i < PyTuple_GET_SIZE(ranges); i++) {
+        int dim;
+        long long min, max;
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(ranges, i), "iLL", &dim, &min, &max) || dim < 0 || dim >= CC_MAX_DIMS)
+            continue;
+        m->min[dim] = min;
+        m->max[dim] = max;
+    }
+    PyErr_Clear();
+}
+
+/* torch._dynamo.mark_dynamic and mark_static store sets of dims. */
+static unsigned dims_of_set(PyObject *dict, const char *name) {
+    PyObject *set = PyDict_GetItemString(dict, name);
+    unsigned dims = 0;
+    for (int d = 0; set != NULL && PyAnySet_Check(set) && d < CC_MAX_DIMS; d++) {
+        PyObject *o = PyLong_FromLong(d);
+        if (o != NULL && PySet_Contains(set, o) == 1) dims |= 1u << d;
+        Py_XDECREF(o);
+    }
+    PyErr_Clear();
+    return dims;
+}
+
+/* The argument's name, or its index if the function has *args (a module's __call__). */
+static PyObject *argument_name(const CcRec *rec, int index) {
+    const int n_kw = cc_obj_count(rec->kwnames), n_pos = rec->n_args - n_kw;
+    if (index >= n_pos) return Py_NewRef(PyTuple_GET_ITEM(rec->kwnames, index - n_pos));
+    const PyCodeObject *co = (PyCodeObject *)rec->root->func_code;
+    return index < co->co_argcount ? Py_NewRef(PyTuple_GET_ITEM(co->co_localsplusnames, index))
+                                   : PyLong_FromLong(index);
+}
+
+static Marks marks_of(CcRec *rec, int guard, PyObject *tensor) {
+    Marks m = {0};
+    for (int d = 0; d < CC_MAX_DIMS; d++) {
+        m.min[d] = 2; /* 0 and 1 are special: they broadcast */
+        m.max[d] = INT64_MAX;
+    }
+    const CcGuard *g = &rec->trace->guards.g.at[guard];
+    if (rec->hints->declared != NULL && g->source == CC_SRC_ARG) {
+        PyObject *name = argument_name(rec, g->index);
+        if (name != NULL) add_marks(&m, PyDict_GetItemWithError(rec->hints->declared, name));
+        Py_XDECREF(name);
+    }
+    PyObject *dict = cc_obj_dict(tensor);
+    if (dict == NULL || PyDict_GET_SIZE(dict) == 0) return m;
+    add_marks(&m, PyDict_GetItemString(dict, "_ccompile_dims"));
+    m.dynamic |= dims_of_set(dict, "_dynamo_dynamic_indices") | dims_of_set(dict, "_dynamo_weak_dynamic_indices");
+    m.fixed |= dims_of_set(dict, "_dynamo_static_indices");
+    return m;
+}
+
+/* Is this source reached through an argument, but not through a module's parameters and buffers? */
+static bool in_argument(const CcGuards *gs, int id) {
+    for (; gs->g.at[id].parent >= 0; id = gs->g.at[id].parent) {
+        PyObject *key = gs->g.at[id].key;
+        if (key != NULL && PyUnicode_CheckExact(key) &&
+            (PyUnicode_CompareWithASCIIString(key, "_buffers") == 0 ||
+             PyUnicode_CompareWithASCIIString(key, "_parameters") == 0))
+            return false;
+    }
+    return gs->g.at[id].source == CC_SRC_ARG || gs->g.at[id].source == CC_SRC_SLOT;
+}
+
+unsigned cc_sym_dims(CcRec *rec, int guard, PyObject *tensor, const CcType *type) {
+    const CcHints *hints = rec->hints;
+    if (hints == NULL || hints->none || type->ndim <= 0 || cc_tens_parameter(tensor)) return 0;
+    const CcGuards *gs = &rec->trace->guards;
+    const CcHint *hint = hints->at.n > 0 ? cc_hint_find(hints, cc_guard_path(gs, guard, rec->salt)) : NULL;
+    const Marks m = marks_of(rec, guard, tensor);
+    unsigned dims = hint != NULL ? hint->dims : 0;
+    if (hints->all && in_argument(gs, guard)) dims = ~0u;
+    dims = (dims | m.dynamic) & ~m.fixed & ((1u << type->ndim) - 1);
+    for (int d = 0; d < type->ndim; d++)
+        if (type->size[d] < m.min[d] || type->size[d] > m.max[d]) dims &= ~(1u << d);
+    return dims;
+}
+
+void cc_sym_resized(CcRec *rec, int guard, PyObject *tensor) {
+    const Marks m = marks_of(rec, guard, tensor);
+    cc_vec_push(&rec->trace->resized, guard);
+    for (int d = 0; d < CC_MAX_DIMS; d++)
+        if (rec->trace->guards.g.at[guard].dynamic >> d & 1)
+            cc_vec_push(&rec->trace->range, (CcSymRange){guard, d, m.min[d], m.max[d]});
+}
+
+/* ------------------------------------------------------------------ numbers from outside */
+
+static const CcSymSource *number_of(const CcTrace *t, int guard) {
+    for (int i = 0; i < t->number.n; i++)
+        if (t->number.at[i].guard == guard) return &t->number.at[i];
+    return NULL;
+}
+
+bool cc_sym_wanted(CcRec *rec, int guard, PyObject *number) {
+    if (!cc_sym_number(number) || cc_sym_is(rec, number) || cc_same_nan(number))
+        return false; /* a NaN's identity may matter */
+    CcGuards *gs = &rec->trace->guards;
+    const CcSymSource *known = number_of(rec->trace, guard);
+    if (known != NULL && known->written) return false;
+    if (known == NULL) {
+        const CcHints *hints = rec->hints;
+        const CcHint *hint = hints != NULL && !hints->none && hints->at.n > 0 && gs->g.at[guard].check == 0
+                                 ? cc_hint_find(hints, cc_guard_path(gs, guard, rec->salt))
+                                 : NULL;
+        if (hint == NULL || !hint->number) return false;
+        cc_guard_check(gs, guard, CC_CHK_TYPE, (PyObject *)Py_TYPE(number));
+    }
+    cc_vec_push(&rec->pending, (struct CcPending){guard, number});
+    return true;
+}
+
+void cc_sym_written(CcRec *rec, int guard) {
+    for (int i = 0; i < rec->trace->number.n; i++)
+        if (rec->trace->number.at[i].guard == guard) rec->trace->number.at[i].written = true;
+}
+
+static PyObject *symbol_object(CcRec *rec, PyObject *value, int id) {
+    PyObject *o;
+    CC_RETRY_ALLOC(o, cc_obj_copy_number(value));
+    cc_value_set(rec, o, CC_O_SYMBOL, id);
+    return o;
+}
+
+PyObject *cc_sym_new(CcRec *rec, PyObject *value, bool late) {
+    cc_vec_push(&rec->trace->symbol, (struct CcSymbol){.value = Py_NewRef(value), .late = late});
+    return symbol_object(rec, value, rec->trace->symbol.n - 1);
+}
+
+/* The symbol for a number that a guard reads. */
+static PyObject *from_source(CcRec *rec, int guard, PyObject *value) {
+    CcTrace *t = rec->trace;
+    const CcSymSource *known = number_of(t, guard);
+    if (known != NULL) return symbol_object(rec, value, known->symbol);
+    t->guards.g.at[guard].used = true;
+    cc_vec_push(&t->number, (CcSymSource){.guard = guard, .symbol = t->symbol.n});
+    return cc_sym_new(rec, value, false);
+}
+
+/* Pending numbers that no event delivered become constants. */
+void cc_sym_drop_pending(CcRec *rec) {
+    if (rec->pending.n == 0) return;
+    for (int i = 0; rec->trace != NULL && i < rec->pending.n; i++) {
+        const struct CcPending p = rec->pending.at[i];
+        if (number_of(rec->trace, p.guard) == NULL) {
+            cc_guard_check(&rec->trace->guards, p.guard, CC_CHK_VALUE, p.object);
+            continue;
+        }
+        PyObject *o = from_source(rec, p.guard, p.object); /* a symbol, but C code has just read it */
+        cc_sym_pin(rec, o);
+        Py_DECREF(o);
+    }
+    rec->pending.n = 0;
+}
+
+static PyObject *take_pending(CcRec *rec, int i) {
+    const struct CcPending p = rec->pending.at[i];
+    rec->pending.at[i] = cc_vec_last(&rec->pending);
+    rec->pending.n--;
+    return from_source(rec, p.guard, p.object);
+}
+
+void cc_sym_slot(CcRec *rec, CcAct *act, int slot, int guard) {
+    for (int i = 0; i < rec->pending.n; i++)
+        if (rec->pending.at[i].guard == guard) {
+            cc_act_put(act, slot, take_pending(rec, i));
+            return;
+        }
+}
+
+/* Bit set of a tuple's items (or dims of a torch.Size) that were other numbers in an earlier call. */
+static unsigned items_that_differ(const CcRec *rec, int guard, PyObject *v) {
+    const CcHints *hints = rec->hints;
+    const CcGuards *gs = &rec->trace->guards;
+    unsigned differ = 0;
+    if (hints == NULL || hints->none || hints->at.n == 0) return 0;
+    if (Py_TYPE(v) == cc_tens_size_type()) {
+        const CcHint *hint = cc_hint_find(hints, cc_guard_path(gs, guard, rec->salt));
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(v);
+             i++) /* torch.SymInt, of nested tensors: torch.Size can't hold these */
+            if (!cc_sym_number(PyTuple_GET_ITEM(v, i))) return 0;
+        return hint != NULL ? hint->dims : 0;
+    }
+    for (int i = 0; PyTuple_CheckExact(v) && i < PyTuple_GET_SIZE(v) && i < CC_SYM_ITEMS; i++) {
+        const CcHint *hint = cc_hint_find(hints, cc_guard_item_path(gs, guard, i, rec->salt));
+        if (hint != NULL && hint->number && cc_sym_number(PyTuple_GET_ITEM(v, i))) differ |= 1u << i;
+    }
+    return differ;
+}
+
+PyObject *cc_sym_items(CcRec *rec, PyObject *like, PyObject *items) {
+    PyObject *given = items;
+    if (!PyTuple_CheckExact(like)) { /* torch.Size */
+        CC_RETRY_ALLOC(given, PyObject_CallOneArg((PyObject *)Py_TYPE(like), items));
+        Py_DECREF(items);
+    }
+    cc_value_set(rec, given, CC_O_FRESH, -1);
+    return given;
+}
+
+void cc_sym_tuple(CcRec *rec, CcAct *act, int slot, int guard, PyObject *v) {
+    CcGuards *gs = &rec->trace->guards;
+    const unsigned differ = PyTuple_Check(v) ? items_that_differ(rec, guard, v) : 0;
+    if (differ == 0) return;
+    const Py_ssize_t n = PyTuple_GET_SIZE(v);
+    PyObject *items;
+    CC_RETRY_ALLOC(items, PyTuple_New(n));
+    cc_guard_check(gs, guard, CC_CHK_TYPE, (PyObject *)Py_TYPE(v));
+    cc_guard_check(gs, cc_guard_source(gs, CC_SRC_SIZE, guard, NULL, 0, (int)n, NULL), CC_CHK_SIZE, NULL);
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *item = PyTuple_GET_ITEM(v, i);
+        if (!(i < CC_SYM_ITEMS && differ >> i & 1)) {
+            cc_value_read(rec, CC_SRC_ITEM, guard, NULL, 0, (int)i, item);
+            PyTuple_SET_ITEM(items, i, Py_NewRef(item));
+            continue;
+        }
+        const int id = cc_guard_source(gs, CC_SRC_ITEM, guard, NULL, 0, (int)i, NULL);
+        cc_guard_check(gs, id, CC_CHK_TYPE, (PyObject *)Py_TYPE(item));
+        PyTuple_SET_ITEM(items, i, from_source(rec, id, item));
+    }
+    cc_act_put(act, slot, cc_sym_items(rec, v, items));
+}
+
+/* The local that receives the call's argument; -1: it has no local of its own. */
+static int slot_of_argument(const CcRec *rec, int index) {
+    const PyCodeObject *co = (PyCodeObject *)rec->root->func_code;
+    const int n_pos = rec->n_args - cc_obj_count(rec->kwnames);
+    if (index < n_pos) return index < co->co_argcount ? index : -1;
+    PyObject *name = PyTuple_GET_ITEM(rec->kwnames, index - n_pos);
+    for (int slot = co->co_posonlyargcount; slot < co->co_argcount + co->co_kwonlyargcount; slot++)
+        if (PyUnicode_Compare(PyTuple_GET_ITEM(co->co_localsplusnames, slot), name) == 0) return slot;
+    return -1;
+}
+
+void cc_sym_arguments(CcRec *rec, CcAct *act) {
+    const CcGuards *gs = &rec->trace->guards;
+    for (int i = 0; i < rec->pending.n;) {
+        const struct CcPending p = rec->pending.at[i];
+        const int slot = gs->g.at[p.guard].source == CC_SRC_ARG ? slot_of_argument(rec, gs->g.at[p.guard].index) : -1;
+        if (slot >= 0 && cc_act_get(act, slot) == p.object) cc_act_put(act, slot, take_pending(rec, i));
+        else i++;
+    }
+    cc_sym_drop_pending(rec);
+    for (int id = 0, n = gs->g.n; id < n; id++) {
+        const int slot = gs->g.at[id].source == CC_SRC_ARG ? slot_of_argument(rec, gs->g.at[id].index) : -1;
+        PyObject *v = slot >= 0 ? cc_act_get(act, slot) : NULL;
+        if (v != NULL) cc_sym_tuple(rec, act, slot, id, v);
+    }
+}
+
+/* Unpacking a tuple or list: the targets get symbols for its numbers. */
+static void take_items(CcRec *rec, const CcEvent *ev) {
+    const int source = cc_value_source(rec, ev->in[0]);
+    for (int i = 0; source >= 0 && i < rec->pending.n;) {
+        const struct CcPending p = rec->pending.at[i];
+        const CcGuard *g = &rec->trace->guards.g.at[p.guard];
+        if (g->source == CC_SRC_ITEM && g->parent == source && g->index < ev->n_out && ev->out[g->index] == p.object)
+            Py_SETREF(ev->out[g->index], take_pending(rec, i));
+        else i++;
+    }
+}
+
+/* Pending numbers from index `first` on belong to this event: the last one is its result, the others were content that
+ * C code read. */
+void cc_sym_after(CcRec *rec, CcEvent *ev, int first) {
+    if (rec->trace == NULL) return;
+    const int last = rec->pending.n - 1;
+    if (last >= first && ev->result != NULL && rec->pending.at[last].object == ev->result)
+        Py_SETREF(ev->result, take_pending(rec, last));
+    if (ev->kind == CC_EV_UNPACK) take_items(rec, ev);
+    cc_sym_drop_pending(rec);
+    /* shape[1:], shape + (4,): a torch.Size with symbols in it is not constant */
+    if (ev->result != NULL && Py_TYPE(ev->result) == cc_tens_size_type() && cc_sym_within(rec, ev->result, 1) &&
+        cc_value_find(rec, ev->result) == NULL)
+        cc_value_set(rec, ev->result, CC_O_FRESH, -1);
+}

@@ -1,0 +1,221 @@
+"""Compiled training of images and sequences: backward of convolutions, pools, resampling, norms and embeddings
+(csrc/grad/spatial.c, csrc/eval/aten.c) against eager autograd, as test_training.py does for the rest.
+
+FUNCTIONS takes x [2, 4, 6, 8], w [4, 4, 3, 3] and b [4]."""
+
+import copy
+import itertools
+
+import ccompile
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import EAGER
+from test_training import F32, close, differentiable, gradients, stages
+from torch import nn
+
+IDS = torch.tensor([[0, 3, 1], [5, 3, 0]])
+
+
+def inputs(dtype=torch.float64, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    return [(torch.randn(*shape, generator=g, dtype=torch.float64) * 0.5).to(dtype).requires_grad_() for shape in ((2, 4, 6, 8), (4, 4, 3, 3), (4,))]
+
+
+def h(x, b):
+    """A value of a stage, which eager would save."""
+    return torch.tanh(x * b.view(4, 1, 1)) * 2
+
+
+FUNCTIONS = {
+    "conv": lambda x, w, b: F.relu(F.conv2d(h(x, b), w, b, padding=1)) * 2,
+    "conv_strided": lambda x, w, b: F.conv2d(x, w, None, 2, (1, 0)).sin() * F.conv2d(x, w, b, stride=2, padding=(1, 0)),
+    "conv_dilated": lambda x, w, b: F.conv2d(h(x, b), w, b, padding=2, dilation=2).exp() * 0.1,
+    "conv_grouped": lambda x, w, b: F.conv2d(h(x, b), w[:, :1] * 2, b, padding=1, groups=4).sigmoid(),
+    "conv_same": lambda x, w, b: F.conv2d(h(x, b), w, b, padding="same").sin() * 2,
+    "conv_1d": lambda x, w, b: F.conv1d(h(x, b)[:, :, 0], w[..., 0], b).sin() * 2,
+    "conv_3d": lambda x, w, b: F.conv3d(h(x, b).unsqueeze(2), w.unsqueeze(2), b).sin() * 2,
+    "conv_of_a_vector": lambda x, w, b: F.conv2d(h(x, b)[0], w, b).sin() * 2,
+    "conv_transpose": lambda x, w, b: F.conv_transpose2d(h(x, b), w, b, 2, 1, 1).sin() * 2,
+    "conv_transpose_grouped": lambda x, w, b: F.conv_transpose2d(h(x, b), w[:, :2] * 2, b, 2, groups=2).sin(),
+    "max_pool": lambda x, w, b: F.max_pool2d(F.relu(h(x, b)), 3, 2, 1) * 2,
+    "max_pool_whole": lambda x, w, b: F.max_pool2d(h(x, b), 2).exp() * 2,
+    "max_pool_indices": lambda x, w, b: (lambda y, i: (y.exp() * 2, i))(*F.max_pool2d(h(x, b), 2, ceil_mode=True, return_indices=True)),
+    "max_pool_1d": lambda x, w, b: F.max_pool1d(h(x, b)[:, :, 0], 2).exp() * 2,
+    "avg_pool": lambda x, w, b: F.avg_pool2d(h(x, b), 3, 2, 1, count_include_pad=False).exp() * 2,
+    "avg_pool_divided": lambda x, w, b: F.avg_pool2d(h(x, b), (2, 3), divisor_override=5).exp() * 2,
+    "adaptive_max_pool": lambda x, w, b: F.adaptive_max_pool2d(h(x, b), (3, 2)).exp() * 2,
+    "adaptive_avg_pool": lambda x, w, b: F.adaptive_avg_pool2d(h(x, b), (3, 2)).exp() * 2 + F.adaptive_avg_pool2d(x, 1).sin(),
+    "upsample_nearest": lambda x, w, b: F.interpolate(h(x, b), scale_factor=2.0).sin() * 2,
+    "upsample_nearest_uneven": lambda x, w, b: F.interpolate(h(x, b), (9, 10)).sin() * 2 + F.interpolate(x, (9, 10), mode="nearest-exact").cos(),
+    "upsample_linear": lambda x, w, b: F.interpolate(h(x, b), scale_factor=1.5, mode="bilinear").sin() * F.interpolate(x, (9, 12), mode="bilinear", align_corners=True),
+    "upsample_cubic": lambda x, w, b: F.interpolate(h(x, b), (9, 12), mode="bicubic").sin() * 2,
+    "embedding": lambda x, w, b: F.embedding(IDS, w.view(6, 24) * 2).sin() * 2 + b.sum(),
+    "embedding_padded": lambda x, w, b: F.embedding(IDS, w.view(6, 24) * 2, padding_idx=3).sin() * 2,
+    "embedding_by_frequency": lambda x, w, b: F.embedding(IDS, w.view(6, 24) * 2, scale_grad_by_freq=True).sin() * 2,
+    "batch_norm": lambda x, w, b: F.relu(F.batch_norm(F.conv2d(x, w), None, None, b, b * 2, training=True)) * 2,
+    "batch_norm_plain": lambda x, w, b: F.batch_norm(h(x, b), None, None, training=True, eps=0.1).sin() * 2,
+    "batch_norm_of_rows": lambda x, w, b: F.batch_norm(h(x, b)[:, :, 0, 0], None, None, b, training=True, eps=0.1).sin() * 2,
+    "batch_norm_eval": lambda x, w, b: F.batch_norm(F.conv2d(x, w), b.detach(), b.detach() ** 2, b, b * 2).sin() * 2,
+    "group_norm": lambda x, w, b: F.silu(F.group_norm(F.conv2d(x, w), 2, b, b * 2)) * 2,
+    "group_norm_plain": lambda x, w, b: F.group_norm(h(x, b), 4, eps=0.1).sin() * 2,
+    "pad": lambda x, w, b: F.conv2d(F.pad(h(x, b), (1, 2, 0, 1), value=0.5), w, b).sin() * 2,
+    "batch_norm_twice": lambda x, w, b: F.batch_norm(F.batch_norm(h(x, b), None, None, b, b, True), None, None, b, None, True) * F.relu(x),
+}
+# torch has no backward of its own for these
+HOST = {"conv_of_a_vector", "max_pool_1d"}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["f64", "f32"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_gradients(name, dtype):
+    f, tolerance = FUNCTIONS[name], F32 if dtype == torch.float32 else {"rtol": 1e-9, "atol": 1e-10}
+    fn = ccompile.compile(f)
+    for i in range(3):
+        args = inputs(dtype, seed=i)
+        want, got = f(*args), fn(*args)
+        weights = [torch.randn(r.shape, dtype=r.dtype) for r in differentiable(want)]
+        close(torch.utils._pytree.tree_leaves(got), torch.utils._pytree.tree_leaves(want), "result", tolerance)
+        close(gradients(got, args, weights), gradients(want, args, weights), "gradient", tolerance)
+    for n in range(1, 3):
+        for some in itertools.combinations(args, n):
+            close(gradients(fn(*args), some, weights), gradients(f(*args), some, weights), "alone: gradient", tolerance)
+    if not EAGER and dtype == torch.float32 and name not in HOST:
+        assert stages(fn)
+
+
+class UNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c = (nn.Sequential(nn.Conv2d(i, o, 3, padding=1), nn.SiLU()) for i, o in ((3, 4), (4, 8), (12, 4)))
+        self.up = nn.ConvTranspose2d(8, 8, 2, 2)
+
+    def forward(self, x):
+        a = self.a(x)
+        return self.c(torch.cat([a, self.up(self.b(F.max_pool2d(a, 2)))], 1))
+
+
+class Residual(nn.Module):
+    """Blocks of ResNet."""
+
+    def __init__(self, momentum=0.1):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1, bias=False), nn.BatchNorm2d(8, momentum=momentum), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
+        self.body = nn.Sequential(nn.Conv2d(8, 8, 3, 1, 1, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, 1, 1, bias=False), nn.BatchNorm2d(8))
+        self.down = nn.Sequential(nn.Conv2d(8, 8, 1, bias=False), nn.BatchNorm2d(8, affine=False))
+        self.out = nn.Linear(8, 5)
+
+    def forward(self, x):
+        x = self.stem(x)
+        x = F.relu(self.body(x) + self.down(x))
+        return self.out(torch.flatten(F.adaptive_avg_pool2d(x, 1), 1))
+
+
+class Shared(nn.Module):
+    """One batch norm that is used twice, so that its statistics move twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.conv = nn.BatchNorm2d(4), nn.Conv2d(4, 4, 3, padding=1)
+
+    def forward(self, x):
+        return self.norm(F.relu(self.conv(self.norm(x)))) * 2 + self.norm.running_mean.view(4, 1, 1)
+
+
+class Words(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.places = nn.Embedding(20, 8, padding_idx=0), nn.Embedding(16, 8)
+        self.norm, self.out = nn.LayerNorm(8), nn.Linear(8, 20)
+
+    def forward(self, ids):
+        x = self.words(ids) + self.places(torch.arange(ids.shape[1]))
+        return self.out(F.gelu(self.norm(x)))
+
+
+MODELS = {
+    "unet": (UNet, lambda: torch.randn(2, 3, 8, 8)),
+    "residual": (Residual, lambda: torch.randn(2, 3, 16, 16)),
+    "residual_cumulative": (lambda: Residual(None), lambda: torch.randn(2, 3, 16, 16)),
+    "residual_channels_last": (Residual, lambda: torch.randn(2, 3, 16, 16).to(memory_format=torch.channels_last)),
+    "shared": (Shared, lambda: torch.randn(2, 4, 6, 6)),
+    "words": (Words, lambda: torch.randint(0, 20, (3, 7))),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models(name):
+    make, sample = MODELS[name]
+    torch.manual_seed(0)
+    net = make()
+    twin = copy.deepcopy(net)
+    fn = ccompile.compile(net)
+    ours, theirs = (torch.optim.SGD(m.parameters(), lr=0.1) for m in (net, twin))
+    for step in range(6):
+        x = sample()
+        for m, o in ((fn, ours), (twin, theirs)):
+            torch.manual_seed(step)
+            o.zero_grad()
+            m(x).square().mean().backward()
+            o.step()
+        close([p.grad for p in net.parameters()], [p.grad for p in twin.parameters()], f"step {step}: gradient", F32)
+    close(net.parameters(), twin.parameters(), "parameter", F32)
+    close(net.buffers(), twin.buffers(), "buffer", F32)
+    assert [b._version for b in net.buffers()] == [b._version for b in twin.buffers()]
+    assert EAGER or stages(fn) or name == "shared"
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_second_derivatives(name):
+    """create_graph=True runs a module's ops again, with the module's own strides and paddings."""
+    make, sample = MODELS[name]
+    torch.manual_seed(0)
+    net = make().double()
+    twin = copy.deepcopy(net)
+    fn = ccompile.compile(net)
+    x = sample()
+    x = x.double() if x.is_floating_point() else x
+    for _ in range(3):
+        both = []
+        for m, own in ((fn, net), (twin, twin)):
+            params = list(own.parameters())
+            first = torch.autograd.grad(m(x).square().sum(), params, create_graph=True)
+            second = torch.autograd.grad(sum((a * a.detach().cos()).sum() for a in first), params, allow_unused=True)
+            both.append([*first, *second])
+        close(*both, "derivative", {"rtol": 1e-8, "atol": 1e-9})
+
+
+def test_statistics_move_once():
+    """A second backward of the same forward, one with create_graph, and train() and eval() in turn."""
+    torch.manual_seed(0)
+    net = Residual()
+    twin = copy.deepcopy(net)
+    fn = ccompile.compile(net)
+    for step in range(6):
+        x = torch.randn(2, 3, 16, 16)
+        results = []
+        for m, own in ((fn, net), (twin, twin)):
+            own.train(step % 3 != 2)
+            y = m(x).square().sum()
+            y.backward(retain_graph=True)
+            y.backward(create_graph=step == 4)
+            results.append([y, *(p.grad.detach().clone() for p in own.parameters()), *own.buffers()])
+            own.zero_grad()
+        close(*results, f"step {step}", {"rtol": 1e-3, "atol": 1e-4})
+
+
+def test_too_few_values():
+    """Eager raises before it moves statistics."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 4))
+    twin = copy.deepcopy(net)
+    fn = ccompile.compile(net)
+    for n in (5, 5, 1, 5, 3, 2, 1):
+        x, errors = torch.randn(n, 4), []
+        for m in (fn, twin):
+            try:
+                m(x).sum().backward()
+            except ValueError as e:
+                errors.append(str(e))
+        assert len(errors) == (2 if n == 1 else 0) and len(set(errors)) < 2
+        close(net.buffers(), twin.buffers(), "buffer", F32)
